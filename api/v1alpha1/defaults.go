@@ -1,0 +1,50 @@
+package v1alpha1
+
+import (
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// The defaults of the API, the same as in the CRD. They apply to objects that did not pass an API server.
+const (
+	DefaultCandidates    int32 = 2
+	DefaultHistoryLimit  int32 = 10
+	DefaultLeaseDuration       = 15 * time.Second
+	DefaultRenewDeadline       = 10 * time.Second
+	DefaultRetryPeriod         = 2 * time.Second
+	DefaultEnvVar              = "FENCING_TOKEN"
+)
+
+// Default fills in what job leaves open, as the API server does. A zero candidates, envVar or duration counts as open.
+// It does not fill in spec.container: that default follows the template, see GatedContainer.
+func Default(job *SingletonJob) {
+	spec := &job.Spec
+	setDefault(&spec.Candidates, DefaultCandidates)
+	setDefault(&spec.Lease.LeaseDuration, metav1.Duration{Duration: DefaultLeaseDuration})
+	setDefault(&spec.Lease.RenewDeadline, metav1.Duration{Duration: DefaultRenewDeadline})
+	setDefault(&spec.Lease.RetryPeriod, metav1.Duration{Duration: DefaultRetryPeriod})
+	setDefault(&spec.Lease.OnRenewFailure, OnRenewFailureStop)
+	setDefault(&spec.Fencing.EnvVar, DefaultEnvVar)
+	if spec.HistoryLimit == nil {
+		spec.HistoryLimit = new(DefaultHistoryLimit)
+	}
+}
+
+func setDefault[T comparable](field *T, value T) {
+	var zero T
+	if *field == zero {
+		*field = value
+	}
+}
+
+// GatedContainer returns the index in spec.template.spec.containers of the container whose process is gated, or -1 if
+// spec.container names one that is not there. Without spec.container it is the first.
+func (job *SingletonJob) GatedContainer() int {
+	for i := range job.Spec.Template.Spec.Containers {
+		if job.Spec.Container == "" || job.Spec.Container == job.Spec.Template.Spec.Containers[i].Name {
+			return i
+		}
+	}
+	return -1
+}

@@ -1,0 +1,308 @@
+package v1alpha1
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// SingletonJob keeps exactly one copy of a process running in the cluster, with warm standbys on other nodes, and
+// gives each tenure of that process a fencing token greater than every earlier one.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:resource:path=singletonjobs,singular=singletonjob,shortName=sj,categories=all,scope=Namespaced
+// +kubebuilder:subresource:status
+// +kubebuilder:subresource:scale:specpath=.spec.candidates,statuspath=.status.candidates.total,selectorpath=.status.selector
+// +kubebuilder:printcolumn:name="Active",type=string,JSONPath=`.status.activePod`,description="The pod whose process runs."
+// +kubebuilder:printcolumn:name="Token",type=integer,JSONPath=`.status.fencingToken`,description="The fencing token of the current or last tenure."
+// +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.candidates.summary`,description="Candidates that are ready, of those asked for."
+// +kubebuilder:printcolumn:name="Failovers",type=integer,JSONPath=`.status.failovers`,description="Unplanned changes of holder."
+// +kubebuilder:printcolumn:name="Last-Failover",type=date,JSONPath=`.status.lastFailoverTime`,description="Time since the last unplanned change of holder."
+// +kubebuilder:printcolumn:name="Status",type=string,JSONPath=`.status.conditions[?(@.type=="Active")].reason`,description="The reason of the condition Active."
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:printcolumn:name="Node",type=string,priority=1,JSONPath=`.status.activeNode`,description="The node of the active pod."
+// +kubebuilder:printcolumn:name="Since",type=date,priority=1,JSONPath=`.status.activeSince`,description="Time since the current tenure began."
+// +kubebuilder:printcolumn:name="Lease",type=string,priority=1,JSONPath=`.status.leaseSummary`,description="leaseDuration/renewDeadline/retryPeriod."
+// +kubebuilder:printcolumn:name="Handovers",type=integer,priority=1,JSONPath=`.status.handovers`,description="Planned changes of holder."
+type SingletonJob struct {
+	metav1.TypeMeta `json:",inline"`
+	// +optional
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	// The wanted state.
+	// +required
+	Spec SingletonJobSpec `json:"spec"`
+
+	// The observed state, written by the operator.
+	// +optional
+	Status SingletonJobStatus `json:"status,omitzero"`
+}
+
+// SingletonJobList is a list of SingletonJobs.
+//
+// +kubebuilder:object:root=true
+type SingletonJobList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+	Items           []SingletonJob `json:"items"`
+}
+
+// SingletonJobSpec is what the user asks for.
+type SingletonJobSpec struct {
+	// How many pods stand for election: one active, the others warm standbys. 1 to 16, default 2. With 1 there is no
+	// standby: a failover then waits until a new pod runs. To stop the job use suspend, not 0.
+	// +kubebuilder:default=2
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=16
+	// +optional
+	Candidates int32 `json:"candidates,omitempty"`
+
+	// When a tenure ends and when the next may begin.
+	// +kubebuilder:default={}
+	// +optional
+	Lease LeaseSpec `json:"lease,omitzero"`
+
+	// How the process learns its fencing token.
+	// +kubebuilder:default={}
+	// +optional
+	Fencing FencingSpec `json:"fencing,omitzero"`
+
+	// The container of the template that is gated: its process runs in the active pod only. Default: the first
+	// container. The other containers run in every candidate.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	// +optional
+	Container string `json:"container,omitempty"`
+
+	// Stops the process and removes all candidates, gracefully. The Lease, the token and the history stay, so tokens
+	// go on growing when the job is resumed. Default false.
+	// +optional
+	Suspend bool `json:"suspend,omitempty"`
+
+	// How many changes of holder status.history keeps, newest first. 0 to 100, default 10.
+	// +kubebuilder:default=10
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=100
+	// +optional
+	HistoryLimit *int32 `json:"historyLimit,omitempty"`
+
+	// The pod that every candidate is made from. The gated container must set command; restartPolicy is Always.
+	// shareProcessNamespace and hostPID are refused: the agent could not vouch for every process of the container.
+	// +required
+	Template corev1.PodTemplateSpec `json:"template"`
+}
+
+// OnRenewFailure says what happens to the process while its tenure cannot be renewed.
+//
+// +kubebuilder:validation:Enum=Stop;KeepRunning
+type OnRenewFailure string
+
+const (
+	// OnRenewFailureStop stops the process before the lease can expire.
+	OnRenewFailureStop OnRenewFailure = "Stop"
+	// OnRenewFailureKeepRunning lets the process run until its agent learns of another tenure.
+	OnRenewFailureKeepRunning OnRenewFailure = "KeepRunning"
+)
+
+// LeaseSpec holds the time limits of a tenure. Durations are written as 15s, 500ms or 1m30s.
+type LeaseSpec struct {
+	// How long a tenure is valid after its last confirmed renewal, and so how long a standby waits for a holder that
+	// vanished. Whole seconds (the Lease API has no finer unit), 3s to 1h, default 15s. A safety margin of
+	// leaseDuration/15, at least 1s (500ms for leases below 5s), is taken off its end: there the process is killed.
+	// leaseDuration - margin - renewDeadline, the time a process has to stop, must be at least 1s.
+	// +kubebuilder:default="15s"
+	// +optional
+	LeaseDuration metav1.Duration `json:"leaseDuration,omitzero"`
+
+	// No confirmed renewal for this long: the process gets SIGTERM. It is killed leaseDuration - margin after the last
+	// confirmed renewal if it still runs. At least 1.5 times retryPeriod, at most leaseDuration - margin - 1s,
+	// default 10s.
+	// +kubebuilder:default="10s"
+	// +optional
+	RenewDeadline metav1.Duration `json:"renewDeadline,omitzero"`
+
+	// Time between two renewals. Each is one write to the API server. At least 200ms, at most renewDeadline / 1.5,
+	// default 2s.
+	// +kubebuilder:default="2s"
+	// +optional
+	RetryPeriod metav1.Duration `json:"retryPeriod,omitzero"`
+
+	// Extra wait before the next tenure after one that ended uncleanly (the holder vanished), for sinks that cannot
+	// reject old tokens: requests of the old process that are still on their way arrive first. 0s to 1h, default 0s.
+	// Adds to the time of such a failover; clean releases are not delayed.
+	// +kubebuilder:default="0s"
+	// +optional
+	LockDelay metav1.Duration `json:"lockDelay,omitzero"`
+
+	// What happens to the process when renewals fail. Stop (the default): it is stopped before the lease can expire,
+	// so that no two run at once. KeepRunning: it runs until its agent learns that another tenure began, so an outage
+	// of the control plane stops nothing, but two processes may run at once: only for sinks that all reject old
+	// tokens. Not together with a lockDelay, which promises the opposite.
+	// +kubebuilder:default=Stop
+	// +optional
+	OnRenewFailure OnRenewFailure `json:"onRenewFailure,omitempty"`
+}
+
+// FencingSpec says how the process learns its token.
+type FencingSpec struct {
+	// The environment variable in which the process finds its token: a decimal number. A C identifier of at most 63
+	// characters, not beginning with SINGLETONJOB_. Default FENCING_TOKEN.
+	// +kubebuilder:default=FENCING_TOKEN
+	// +optional
+	EnvVar string `json:"envVar,omitempty"`
+
+	// Added to every token. Raise it after etcd was restored from a backup, or when the job moves to another cluster,
+	// so that tokens go on growing past those the sinks have already seen. 0 to 4611686018427387904 (2^62), can
+	// never be lowered, default 0. Raising it costs one handover.
+	// +kubebuilder:default=0
+	// +optional
+	TokenBase int64 `json:"tokenBase,omitempty"`
+}
+
+// SingletonJobStatus is what the operator observed.
+type SingletonJobStatus struct {
+	// The generation of the spec that this status describes.
+	// +optional
+	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
+
+	// The pod whose process runs. Empty while there is none.
+	// +optional
+	ActivePod string `json:"activePod,omitempty"`
+
+	// The node of the active pod.
+	// +optional
+	ActiveNode string `json:"activeNode,omitempty"`
+
+	// When the current tenure was acquired. Empty while there is none.
+	// +optional
+	ActiveSince *metav1.Time `json:"activeSince,omitempty"`
+
+	// The token of the current or last tenure. It grows with every tenure, with gaps. Sinks reject lower ones.
+	// +optional
+	FencingToken int64 `json:"fencingToken,omitempty"`
+
+	// How many tenures there have been.
+	// +optional
+	Tenures int64 `json:"tenures,omitempty"`
+
+	// How many candidate pods there are, and in what state.
+	// +optional
+	Candidates CandidatesStatus `json:"candidates,omitzero"`
+
+	// Unplanned changes of holder: it crashed, vanished or was cut off.
+	// +optional
+	Failovers int64 `json:"failovers"`
+
+	// Planned changes of holder: rollouts, drains, switchovers.
+	// +optional
+	Handovers int64 `json:"handovers"`
+
+	// When the last unplanned change of holder was complete.
+	// +optional
+	LastFailoverTime *metav1.Time `json:"lastFailoverTime,omitempty"`
+
+	// The longest time until a standby takes over from a holder that vanished, as the lease settings imply:
+	// leaseDuration + lockDelay. The start of the process itself comes on top.
+	// +optional
+	WorstCaseFailover *metav1.Duration `json:"worstCaseFailover,omitempty"`
+
+	// leaseDuration/renewDeadline/retryPeriod in one string, for people: 15s/10s/2s.
+	// +optional
+	LeaseSummary string `json:"leaseSummary,omitempty"`
+
+	// The last changes of holder, newest first, at most spec.historyLimit of them.
+	// +kubebuilder:validation:MaxItems=100
+	// +listType=atomic
+	// +optional
+	History []TenureChange `json:"history,omitempty"`
+
+	// The conditions Active, Protected and Progressing.
+	// +listType=map
+	// +listMapKey=type
+	// +patchMergeKey=type
+	// +patchStrategy=merge
+	// +kubebuilder:validation:MaxItems=16
+	// +optional
+	Conditions []metav1.Condition `json:"conditions,omitempty" patchStrategy:"merge" patchMergeKey:"type"`
+
+	// The label selector of the candidate pods, for the scale subresource.
+	// +optional
+	Selector string `json:"selector,omitempty"`
+}
+
+// CandidatesStatus counts candidate pods.
+type CandidatesStatus struct {
+	// Pods that exist and are not finished.
+	// +optional
+	Total int32 `json:"total"`
+
+	// Pods that are ready: the active one, and standbys that could take over at once.
+	// +optional
+	Ready int32 `json:"ready"`
+
+	// Pods made from the current template.
+	// +optional
+	Updated int32 `json:"updated"`
+
+	// Ready pods of those asked for, for people: 2/2.
+	// +optional
+	Summary string `json:"summary,omitempty"`
+}
+
+// TenureChange is one entry of the history: the beginning of a tenure and the end of the one before.
+type TenureChange struct {
+	// When the new tenure was acquired.
+	// +required
+	Time metav1.MicroTime `json:"time"`
+
+	// Elected: the first tenure. Handover: planned. Failover: unplanned.
+	// +required
+	Type TenureChangeType `json:"type"`
+
+	// Why the earlier tenure ended.
+	// +kubebuilder:validation:MaxLength=64
+	// +required
+	Reason string `json:"reason"`
+
+	// The pod that held the earlier tenure.
+	// +optional
+	From string `json:"from,omitempty"`
+
+	// The node of that pod.
+	// +optional
+	FromNode string `json:"fromNode,omitempty"`
+
+	// The token of the earlier tenure.
+	// +optional
+	FromToken int64 `json:"fromToken,omitempty"`
+
+	// The pod that holds the new tenure.
+	// +optional
+	To string `json:"to,omitempty"`
+
+	// The node of that pod.
+	// +optional
+	ToNode string `json:"toNode,omitempty"`
+
+	// The token of the new tenure.
+	// +optional
+	Token int64 `json:"token,omitempty"`
+
+	// From the last proof that the earlier holder acted to the acquisition of the new tenure. Empty when there was no
+	// earlier one.
+	// +optional
+	Downtime *metav1.Duration `json:"downtime,omitempty"`
+}
+
+// TenureChangeType tells planned from unplanned changes of holder.
+//
+// +kubebuilder:validation:Enum=Failover;Handover;Elected
+type TenureChangeType string
+
+const (
+	// Failover is an unplanned change: the holder crashed, vanished or was cut off.
+	Failover TenureChangeType = "Failover"
+	// Handover is a planned change: the holder stopped, then released.
+	Handover TenureChangeType = "Handover"
+	// Elected is the first tenure: there was no holder before.
+	Elected TenureChangeType = "Elected"
+)
