@@ -1,0 +1,309 @@
+package lease
+
+import (
+	"cmp"
+	"time"
+)
+
+// sigterm is SIGTERM on every system that this runs on; the package itself imports none.
+const sigterm = 15
+
+// decide acts on the facts. It is called after every event and must be idempotent: whatever it asked for stands in the
+// state, so that it asks once.
+func (m *machine) decide() {
+	if m.s.Done {
+		return
+	}
+	if m.s.Phase == Holding {
+		m.hold()
+	}
+	if m.s.Phase == Stopping {
+		m.stop()
+	}
+	if !m.s.Done && (m.s.Phase == Waiting || m.s.Phase == Acquiring) {
+		m.contend()
+	}
+	if !m.s.Done {
+		m.read()
+	}
+}
+
+// read asks for the Lease when the next write needs it, and in place of a watch that is down. A holder's renewals tell
+// it all that it must know.
+func (m *machine) read() {
+	poll := !m.s.Seen.Known || (!m.s.WatchUp && !m.tenured())
+	if m.s.Read != nil || !(m.s.MustRead || poll) || !m.due(m.s.ReadAfter) {
+		return
+	}
+	m.s.LastRead++
+	deadline := m.t.Boot.Add(m.c.requestTimeout())
+	m.s.Read = &Reading{ID: m.s.LastRead, Deadline: deadline, Floor: m.s.Seen.Record.Revision}
+	m.due(deadline)
+	m.do(SendRead{ID: m.s.LastRead, Deadline: deadline})
+}
+
+// mayWrite tells whether a write may go out now.
+func (m *machine) mayWrite() bool {
+	return m.s.Write == nil && !m.s.MustRead && m.s.Seen.Known && !m.s.Seen.Absent && m.due(m.s.WriteAfter)
+}
+
+// write sends a write and remembers it. limit bounds how long its answer is of use.
+func (m *machine) write(k Kind, limit Instant, change func(r Record, nonce int64) Record) {
+	m.s.LastNonce = max(m.t.Wall, m.s.LastNonce+1)
+	a := Attempt{
+		Kind:     k,
+		Record:   change(m.s.Seen.Record, m.s.LastNonce),
+		Nonce:    m.s.LastNonce,
+		SentAt:   m.t.Boot,
+		Deadline: min(limit, m.t.Boot.Add(m.c.requestTimeout())),
+	}
+	m.s.Write = &a
+	m.due(a.Deadline)
+	m.do(SendWrite{Attempt: a})
+}
+
+func (m *machine) acquire() {
+	m.s.Phase = Acquiring
+	m.write(Acquire, Never, func(r Record, nonce int64) Record { return r.acquired(m.c, m.t.Wall, nonce) })
+}
+
+func (m *machine) renew(k Kind, limit Instant) {
+	m.write(k, limit, func(r Record, nonce int64) Record { return r.renewed(m.c, nonce) })
+}
+
+// contend is for Waiting and Acquiring.
+func (m *machine) contend() {
+	if m.s.Write != nil {
+		return
+	}
+	if m.s.Pending != nil && !m.s.MustRead {
+		m.resolvePending()
+		if m.s.Phase == Stopping { // leaving, with a Lease to give back
+			m.stop()
+			return
+		}
+	}
+	if m.s.Leaving && (m.s.Pending == nil || m.due(m.s.Pending.Deadline.Add(m.c.requestTimeout()))) {
+		m.exit(0)
+		return
+	}
+	if m.s.Leaving || m.s.Pending != nil || !m.mayWrite() {
+		return
+	}
+	if at := m.c.FreeAt(m.s); m.due(at) {
+		m.acquire()
+	}
+}
+
+// resolvePending settles an acquire whose answer was lost, after a read. Found stored it is still no tenure, until one
+// more write is confirmed. Not found it is dropped; should it be stored later after all, the Lease names this agent as
+// the holder of a tenure that never began, and FreeAt makes an ordinary candidate of it.
+func (m *machine) resolvePending() {
+	r := m.s.Seen.Record
+	if m.s.Seen.Absent || r.Holder != m.c.Identity.String() || r.Token != m.s.Pending.Record.Token || r.UID != m.s.Pending.Record.UID {
+		m.s.Pending, m.s.Phase = nil, Waiting
+		return
+	}
+	m.s.Phase = Acquiring
+	if m.s.Leaving {
+		m.s.Tenure = tenureOf(r, m.s.Pending.SentAt)
+		m.s.Pending, m.s.Phase = nil, Stopping
+		m.s.Stop = Stop{Reason: ReasonPodTerminating, KillAt: m.t.Boot, Exits: true}
+		return
+	}
+	if m.mayWrite() {
+		m.renew(Confirm, Never)
+	}
+}
+
+// begin starts a tenure that a confirmed write has won.
+func (m *machine) begin(w Attempt, stored Record) {
+	switch {
+	case m.s.Leaving:
+		m.s.Tenure = tenureOf(stored, w.SentAt)
+		m.s.Phase = Stopping
+		m.s.Stop = Stop{Reason: ReasonPodTerminating, KillAt: m.t.Boot, Exits: true}
+	case m.t.Boot >= w.SentAt.Add(m.c.RenewDeadline):
+		// The answer came so late that the process would be told to stop at once. Confirm first.
+		m.s.Phase, m.s.Pending = Acquiring, &w
+	default:
+		m.s.Tenure = tenureOf(stored, w.SentAt)
+		m.s.Phase, m.s.Stop, m.s.Unsettled = Holding, Stop{}, nil
+		m.s.Tree = Tree{Alive: true}
+		m.do(StartChild{Token: stored.Token, Tenure: stored.Transitions, Deadline: m.s.Deadline(m.c)})
+	}
+}
+
+func tenureOf(r Record, sent Instant) Tenure {
+	return Tenure{UID: r.UID, Token: r.Token, Transitions: r.Transitions, Confirmed: sent}
+}
+
+// FreeAt is the earliest instant at which this candidate may try to acquire the Lease that it sees.
+func (c Config) FreeAt(s State) Instant {
+	r, seen := s.Seen.Record, s.Seen.At
+	wait, clean, polite := c.waitFor(s)
+	if s.Past != nil {
+		seen = max(seen, s.Past.At)
+	}
+	at := seen.Add(wait)
+	if !clean {
+		at = at.Add(c.LockDelay)
+	}
+	if to := r.Handover.To; r.released() && to != "" && to != AnyPod && to != c.Identity.Pod {
+		at = at.Add(c.RetryPeriod)
+	}
+	if polite {
+		at = at.Add(c.RetryPeriod)
+	}
+	return at.Add(c.Jitter)
+}
+
+// waitFor tells how long to wait since the Lease was seen as it is, whether the last tenure ended cleanly, and whether
+// to let the other candidates go first.
+func (c Config) waitFor(s State) (wait time.Duration, clean, polite bool) {
+	r := s.Seen.Record
+	switch {
+	case r.released():
+		return 0, !r.Release.Unclean, s.lastWasMine()
+	case r.Holder == c.Identity.String(), r.Holder == "" && s.lastWasMine():
+		// Of this agent's own tenures no process lives, or it would not be waiting.
+		return 0, s.lastWasMine() && s.Past.Clean, false
+	case c.RestartProvesDeath && c.Identity.samePod(r.Holder):
+		return 0, false, false
+	default:
+		return min(max(r.Duration, c.Duration), MaxDuration), false, false
+	}
+}
+
+// lastWasMine tells whether the Lease's last tenure is this agent's own last one, of which no process lives.
+func (s State) lastWasMine() bool {
+	p, r := s.Past, s.Seen.Record
+	return p != nil && r.UID == p.Tenure.UID && r.Token == p.Tenure.Token && r.Transitions == p.Tenure.Transitions
+}
+
+// hold is for Holding: renew, until there is a reason to stop.
+func (m *machine) hold() {
+	if stop, why := m.mustStop(); stop {
+		m.s.Phase, m.s.Stop = Stopping, why
+		return
+	}
+	m.renewWhenDue(m.s.Tenure.Confirmed.Add(m.c.RenewDeadline))
+}
+
+// renewWhenDue sends the next renewal; limit is when its answer is of no more use, unless the process runs on anyway.
+func (m *machine) renewWhenDue(limit Instant) {
+	if m.c.KeepRunning {
+		limit = Never
+	}
+	if m.s.Write == nil && m.due(m.s.RenewAt) && m.mayWrite() {
+		m.renew(Renew, limit)
+	}
+}
+
+// mustStop is the list of all that ends a tenure, the most urgent first.
+func (m *machine) mustStop() (bool, Stop) {
+	grace := m.t.Boot.Add(m.c.GracePeriod)
+	seen := m.s.Seen
+	to := seen.Record.Handover.To
+	switch {
+	case seen.Absent:
+		return true, Stop{Reason: ReasonLeaseDeleted, Lost: true, KillAt: m.t.Boot}
+	case !m.s.owns(m.c, seen.Record):
+		return true, Stop{Reason: ReasonLeaseLost, Lost: true, KillAt: m.t.Boot}
+	case !m.c.KeepRunning && m.due(m.s.Tenure.Confirmed.Add(m.c.RenewDeadline)):
+		return true, Stop{Reason: ReasonRenewFailed, KillAt: grace}
+	case m.s.Tree.Exited:
+		return true, Stop{Reason: ReasonProcessExited, KillAt: m.t.Boot, Exits: true}
+	case m.s.Leaving:
+		return true, Stop{Reason: ReasonPodTerminating, KillAt: grace, Exits: true}
+	case to != "" && to != m.c.Identity.Pod:
+		return true, Stop{Reason: cmp.Or(seen.Record.Handover.Reason, ReasonSwitchover), KillAt: grace}
+	}
+	return false, Stop{}
+}
+
+// stop is for Stopping: first the processes, then the Lease. The Lease is renewed while processes live, and released
+// only when none does.
+func (m *machine) stop() {
+	if !m.s.Stop.Lost && m.lost() {
+		m.s.Stop.Lost, m.s.Stop.KillAt = true, m.t.Boot
+	}
+	if m.s.Leaving && !m.s.Stop.Exits {
+		m.s.Stop.Exits = true
+		m.s.Stop.KillAt = min(m.s.Stop.KillAt, m.t.Boot.Add(m.c.GracePeriod))
+	}
+	if m.s.Tree.Alive {
+		m.stopTree()
+		if !m.s.Stop.Lost {
+			m.renewWhenDue(m.othersMayAcquire())
+		}
+		return
+	}
+	if m.s.Stop.Lost || m.released() || m.due(m.othersMayAcquire()) {
+		m.end()
+		return
+	}
+	if m.s.Write == nil && m.mayWrite() {
+		why := Release{Reason: m.s.Stop.Reason, Unclean: m.s.Tree.Crashed}
+		m.write(GiveUp, m.othersMayAcquire(), func(r Record, nonce int64) Record {
+			return r.Released(why, m.t.Wall, nonce)
+		})
+	}
+}
+
+// stopTree asks the process to end, and kills what is left when its time is up or when the process itself has ended.
+func (m *machine) stopTree() {
+	s := &m.s.Stop
+	kill := s.Lost || m.s.Tree.Exited
+	if m.due(s.KillAt) || m.due(m.s.Deadline(m.c)) {
+		kill = true
+	}
+	switch {
+	case kill && !s.Killed:
+		s.Killed = true
+		m.do(KillTree{})
+	case !kill && !s.Signalled:
+		s.Signalled = true
+		m.do(SignalChild{Signal: m.stopSignal()})
+	}
+}
+
+func (m *machine) stopSignal() int {
+	if m.s.Leaving && m.s.Signal != 0 {
+		return m.s.Signal
+	}
+	return sigterm
+}
+
+// lost tells whether the newest sight of the Lease excludes that it is still this tenure's.
+func (m *machine) lost() bool {
+	return m.s.Seen.Absent || !(m.s.owns(m.c, m.s.Seen.Record) || m.released())
+}
+
+// released tells whether the newest sight of the Lease is this tenure's own release.
+func (m *machine) released() bool {
+	r := m.s.Seen.Record
+	return !m.s.Seen.Absent && r.released() && r.UID == m.s.Tenure.UID && r.Token == m.s.Tenure.Token
+}
+
+// othersMayAcquire is when the last confirmed write has run out for everyone; releasing it is of no more use.
+func (m *machine) othersMayAcquire() Instant { return m.s.Tenure.Confirmed.Add(m.c.Duration) }
+
+// end closes a tenure of which no process lives.
+func (m *machine) end() {
+	released := m.released()
+	m.do(TenureEnded{Token: m.s.Tenure.Token, Reason: m.s.Stop.Reason, Released: released})
+	m.s.Past = &Past{Tenure: m.s.Tenure, At: m.t.Boot, Clean: !m.s.Tree.Crashed}
+	exits, code := m.s.Stop.Exits, m.s.Tree.Code
+	m.s.Phase, m.s.Tenure, m.s.Stop, m.s.Tree, m.s.Unsettled = Waiting, Tenure{}, Stop{}, Tree{}, nil
+	m.s.Write = nil
+	m.s.MustRead, m.s.ReadAfter = m.s.MustRead || !released, m.t.Boot
+	if exits {
+		m.exit(code)
+	}
+}
+
+func (m *machine) exit(code int) {
+	m.s.Done = true
+	m.do(Exit{Code: code})
+}

@@ -1,0 +1,139 @@
+package lease
+
+// Event is something that happened. The caller feeds events to Step one at a time, in the order in which it learned of
+// them.
+type Event interface{ event() }
+
+// Ticked says that time has passed: State.Wake is reached, or an event without a meaning of its own came in. It is
+// always safe.
+type Ticked struct{}
+
+// WatchOpened says that changes of the Lease are being watched from now on.
+type WatchOpened struct{}
+
+// WatchClosed says that changes may be missed until the next WatchOpened.
+type WatchClosed struct{}
+
+// Watched is a Lease as a watch delivered it, perhaps late and perhaps out of order.
+type Watched struct {
+	Record Record
+	// Deleted says that Record was the last state of a Lease that is gone; its Revision is that of the deletion.
+	Deleted bool
+}
+
+// ReadDone answers SendRead.
+type ReadDone struct {
+	// ID is that of the SendRead; answers to earlier ones are ignored.
+	ID int64
+	// Found is the answer, Absent says that there is no such Lease. With neither, the read failed.
+	Found  *Record
+	Absent bool
+}
+
+// WriteDone answers SendWrite.
+type WriteDone struct {
+	// Nonce is that of the attempt.
+	Nonce   int64
+	Outcome Outcome
+	// Record is what was stored; set with Confirmed.
+	Record *Record
+}
+
+// Outcome is what is known of a write.
+type Outcome uint8
+
+// What may become of a write.
+const (
+	// Unknown: no answer in time, a broken connection, a server error. It may have been stored, or be stored later.
+	Unknown Outcome = iota
+	// Confirmed: it was stored.
+	Confirmed
+	// Conflict: it was not stored, because the Lease is no longer at that revision.
+	Conflict
+	// Gone: it was not stored, because there is no such Lease.
+	Gone
+	// Refused: it was certainly not stored, for any other reason (not authorised, throttled, never sent).
+	Refused
+)
+
+// ChildExited says that the user's process has ended by itself or by a signal. Descendants may live on.
+type ChildExited struct {
+	// Code is its exit status, 128+n for signal n.
+	Code int
+	// Crashed is true unless it exited with status 0.
+	Crashed bool
+}
+
+// TreeGone says that every process of the tenure is dead and reaped. It follows every StartChild once, also where
+// starting failed.
+type TreeGone struct{}
+
+// Terminated says that the agent was asked to stop for good.
+type Terminated struct {
+	// Signal is forwarded to the process.
+	Signal int
+}
+
+func (Ticked) event()      {}
+func (WatchOpened) event() {}
+func (WatchClosed) event() {}
+func (Watched) event()     {}
+func (ReadDone) event()    {}
+func (WriteDone) event()   {}
+func (ChildExited) event() {}
+func (TreeGone) event()    {}
+func (Terminated) event()  {}
+
+// Action is something for the caller to do at once, in the order given. None of them may block Step's caller.
+type Action interface{ action() }
+
+// SendWrite replaces the Lease at Attempt.Record.Revision (and UID) by Attempt.Record, on condition that it is still at
+// that revision. Exactly one WriteDone follows.
+type SendWrite struct{ Attempt Attempt }
+
+// SendRead reads the Lease, not from a cache. One ReadDone follows.
+type SendRead struct {
+	ID       int64
+	Deadline Instant
+}
+
+// RestartWatch asks for a fresh watch: a write met a revision that the present watch should have told of.
+type RestartWatch struct{}
+
+// StartChild starts the user's process. The kernel must kill it at Deadline unless ExtendLeash moved that; Never means
+// that it must only not outlive the agent.
+type StartChild struct {
+	Token    int64
+	Tenure   int32 // leaseTransitions
+	Deadline Instant
+}
+
+// ExtendLeash moves the instant at which the kernel kills the process tree.
+type ExtendLeash struct{ Deadline Instant }
+
+// SignalChild sends a signal to the process group.
+type SignalChild struct{ Signal int }
+
+// KillTree sends SIGKILL to every process of the tenure until none is left; TreeGone follows.
+type KillTree struct{}
+
+// Exit ends the agent with Code.
+type Exit struct{ Code int }
+
+// TenureEnded reports, for logs and metrics, that a tenure is over: no process of it lives.
+type TenureEnded struct {
+	Token  int64
+	Reason Reason
+	// Released is false where the Lease could not be released, or was lost.
+	Released bool
+}
+
+func (SendWrite) action()    {}
+func (SendRead) action()     {}
+func (RestartWatch) action() {}
+func (StartChild) action()   {}
+func (ExtendLeash) action()  {}
+func (SignalChild) action()  {}
+func (KillTree) action()     {}
+func (Exit) action()         {}
+func (TenureEnded) action()  {}

@@ -1,0 +1,120 @@
+// Package lease is the tenure state machine: who may act, from when, and until when.
+//
+// It is pure. [Step] takes a configuration, a state, the time and one event, and returns the next state and the
+// actions that the caller must carry out. It reads no clock, sends nothing and starts nothing, so every interleaving
+// can be replayed from a seed (internal/lease/sim).
+//
+// The whole of the safety argument is one inequality. A holder's right to act ends at
+//
+//	sent + leaseDuration − margin
+//
+// where sent is the instant before the bytes of a confirmed write left it; by then its process tree is dead, by the
+// kernel's hand if need be. A candidate may take over no earlier than
+//
+//	seen + leaseDuration (+ lockDelay)
+//
+// where seen is the instant after the answer that first showed it the Lease's present revision. The holder's write
+// caused that revision, so sent ≤ seen on any clock, and neither side compares its clock with another's; the margin pays
+// for clocks that run at different rates and for the time that killing takes.
+package lease
+
+import (
+	"strings"
+	"time"
+)
+
+// Instant is a point on this machine's CLOCK_BOOTTIME, in nanoseconds. Instants of two machines are never compared.
+type Instant int64
+
+// Never is later than every instant that is reached.
+const Never = Instant(1<<63 - 1)
+
+// Add returns the instant d after i. It saturates at Never.
+func (i Instant) Add(d time.Duration) Instant {
+	if sum := i + Instant(d); d < 0 || sum >= i {
+		return sum
+	}
+	return Never
+}
+
+// Sub returns the time from j to i.
+func (i Instant) Sub(j Instant) time.Duration { return time.Duration(i - j) }
+
+// Time is when an event is handled.
+type Time struct {
+	// Boot decides everything.
+	Boot Instant
+	// Wall is the wall clock in microseconds since the Unix epoch. It is written into the Lease for people to read, and
+	// made unique it tells one attempt of this process from another; nothing is ever decided by its order or distance.
+	Wall int64
+}
+
+// Identity names one agent process.
+type Identity struct {
+	// Pod and PodUID say which pod the agent runs in.
+	Pod, PodUID string
+	// Nonce is fresh for every agent process.
+	Nonce string
+}
+
+// String is the identity as it stands in spec.holderIdentity.
+func (i Identity) String() string { return i.Pod + "/" + i.PodUID + "/" + i.Nonce }
+
+// ParseIdentity is the inverse of String. ok is false for a holder that is not one of ours.
+func ParseIdentity(holder string) (id Identity, ok bool) {
+	parts := strings.Split(holder, "/")
+	if len(parts) != 3 || parts[0] == "" || parts[1] == "" || parts[2] == "" {
+		return Identity{}, false
+	}
+	return Identity{Pod: parts[0], PodUID: parts[1], Nonce: parts[2]}, true
+}
+
+// samePod tells whether holder is another agent process of the same pod.
+func (i Identity) samePod(holder string) bool {
+	other, ok := ParseIdentity(holder)
+	return ok && other.Pod == i.Pod && other.PodUID == i.PodUID
+}
+
+// MaxDuration bounds how long a candidate waits for a holder, whatever the Lease says.
+const MaxDuration = time.Hour
+
+// Config is what one agent process is told. It does not change while the process lives.
+type Config struct {
+	Identity Identity
+	// Node is the node's name, for the history.
+	Node string
+
+	// Duration is leaseDuration: how long others wait for this holder after the last change that they saw.
+	Duration time.Duration
+	// RenewDeadline is how long after the last confirmed renewal the process is told to stop. It is less than
+	// Duration − Margin(Duration).
+	RenewDeadline time.Duration
+	// RetryPeriod is the time between renewals, and between reads while the watch is down.
+	RetryPeriod time.Duration
+	// LockDelay is waited in addition after a tenure that did not end cleanly.
+	LockDelay time.Duration
+	// KeepRunning lets the process run on when renewals merely fail, until another tenure is seen.
+	KeepRunning bool
+
+	// GracePeriod is the time from SIGTERM to SIGKILL when the tenure is given up of one's own accord.
+	GracePeriod time.Duration
+	// Jitter spreads candidates that would all take over at one instant.
+	Jitter time.Duration
+	// RestartProvesDeath is true where an agent can only start in this pod after every process of the pod's previous
+	// agent is dead, as where the agent is PID 1 of the container's PID namespace.
+	RestartProvesDeath bool
+}
+
+// Margin is the part of leaseDuration d that the holder leaves unused: it pays for clocks that drift apart, for
+// scheduling, and for the time that killing takes.
+func Margin(d time.Duration) time.Duration {
+	if d < 5*time.Second {
+		return 500 * time.Millisecond
+	}
+	return max(time.Second, d/15)
+}
+
+// requestTimeout is the time one request may take: short enough that three fit between two renewals and the deadline.
+func (c Config) requestTimeout() time.Duration {
+	return max(c.RetryPeriod, (c.RenewDeadline-c.RetryPeriod)/3)
+}

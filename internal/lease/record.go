@@ -1,0 +1,160 @@
+package lease
+
+import (
+	"math"
+	"slices"
+	"time"
+)
+
+// Record is a Lease as plain values. internal/contract converts it from and to the API object.
+type Record struct {
+	UID string
+	// Revision is the resourceVersion. Its order is that of the writes (Kubernetes ≥ 1.35, KEP-5504).
+	Revision int64
+
+	// Holder is spec.holderIdentity. Empty means that nobody holds the Lease; that nobody acts follows only from Release.
+	Holder string
+	// Token is the number of the present or last tenure; 0 before the first.
+	Token int64
+	// Transitions counts tenures.
+	Transitions int32
+	// Duration is the holder's leaseDuration.
+	Duration time.Duration
+	// AcquireTime and RenewTime are wall-clock microseconds, for people. RenewTime also tells one write of a holder
+	// from another.
+	AcquireTime, RenewTime int64
+	// TokenBase is added to every token of a new tenure.
+	TokenBase int64
+
+	// Release says how the last tenure ended. It is empty while a tenure lasts, and stays empty when a holder is
+	// cleared by anything but a release: then time alone frees the Lease.
+	Release Release
+	// Handover asks the holder to stop for another candidate.
+	Handover Handover
+	// History holds the last tenures, newest first. It is shared between records and never changed in place.
+	History []PastTenure
+}
+
+// Release tells how a tenure ended that was ended by its holder, or by the operator with proof of the holder's death.
+type Release struct {
+	Reason Reason
+	// Unclean is true where the process may have left requests on the wire: it was killed or it crashed. Then
+	// candidates wait for lockDelay.
+	Unclean bool
+}
+
+// Handover is a request to hand the Lease over.
+type Handover struct {
+	// To is the pod that shall be the next holder, AnyPod for any but the present one, empty for no request.
+	To string
+	// Reason becomes the reason of the release.
+	Reason Reason
+}
+
+// AnyPod as Handover.To leaves the choice to the candidates.
+const AnyPod = "*"
+
+// UnknownHolder is the holder of a Lease that was made anew while a tenure may last that it knows nothing of.
+const UnknownHolder = "unknown"
+
+// Reason says why a tenure ended, in the words of the failover history.
+type Reason string
+
+// Why tenures end.
+const (
+	ReasonCreated          Reason = "Created"          // no tenure yet: the operator made the Lease
+	ReasonLeaseExpired     Reason = "LeaseExpired"     // the holder went silent for the whole duration
+	ReasonProcessExited    Reason = "ProcessExited"    // the process ended by itself
+	ReasonPodTerminating   Reason = "PodTerminating"   // the pod was told to stop
+	ReasonHolderTerminated Reason = "HolderTerminated" // the container is known to be dead
+	ReasonNodeLost         Reason = "NodeLost"         // the node is known to be gone
+	ReasonRenewFailed      Reason = "RenewFailed"      // the holder could not renew and stopped
+	ReasonLeaseDeleted     Reason = "LeaseDeleted"     // the Lease was deleted under the holder
+	ReasonLeaseLost        Reason = "LeaseLost"        // someone else wrote the Lease under the holder
+	ReasonRollout          Reason = "RolloutHandover"
+	ReasonSwitchover       Reason = "SwitchoverRequested"
+	ReasonTokenBaseRaised  Reason = "TokenBaseRaised"
+)
+
+// PastTenure is one line of the Lease's own history.
+type PastTenure struct {
+	Token     int64
+	Pod, Node string
+	// Acquired and Ended are wall-clock milliseconds of the machines that wrote them. Ended is the last proof that the
+	// tenure's process acted: its end where it was released, else its last renewal; 0 while the tenure lasts.
+	Acquired, Ended int64
+	// Reason is why it ended; empty while it lasts.
+	Reason Reason
+}
+
+// HistoryLimit bounds Record.History. The codec may keep fewer.
+const HistoryLimit = 10
+
+// released tells whether the Lease is free by proof rather than by time.
+func (r Record) released() bool { return r.Holder == "" && r.Release.Reason != "" }
+
+// NextToken is the token of a tenure won by replacing r. It is known before the write is sent and goes out in it; since
+// a compare-and-swap on one revision succeeds once, no two tenures share it.
+func (r Record) NextToken() int64 {
+	next := r.Revision + r.TokenBase
+	if next < r.Revision { // overflow
+		next = math.MaxInt64
+	}
+	if r.Token < math.MaxInt64 {
+		next = max(next, r.Token+1)
+	}
+	return next
+}
+
+// acquired is the record that makes c the holder.
+func (r Record) acquired(c Config, wall, nonce int64) Record {
+	past := slices.Clone(r.History)
+	if len(past) > 0 && past[0].Reason == "" {
+		past[0].Ended = r.RenewTime / 1000
+		past[0].Reason = r.silence(c)
+	}
+	r.Token = r.NextToken()
+	r.Holder = c.Identity.String()
+	r.Transitions++
+	r.Duration = c.Duration
+	r.AcquireTime, r.RenewTime = wall, nonce
+	r.Release, r.Handover = Release{}, Handover{}
+	mine := PastTenure{Token: r.Token, Pod: c.Identity.Pod, Node: c.Node, Acquired: wall / 1000}
+	r.History = append([]PastTenure{mine}, past[:min(len(past), HistoryLimit-1)]...)
+	return r
+}
+
+// silence is why a tenure ended that nobody released.
+func (r Record) silence(c Config) Reason {
+	switch {
+	case r.Holder == UnknownHolder:
+		return ReasonLeaseDeleted
+	case c.Identity.samePod(r.Holder):
+		return ReasonHolderTerminated
+	default:
+		return ReasonLeaseExpired
+	}
+}
+
+// renewed is the record of the same tenure, one renewal later.
+func (r Record) renewed(c Config, nonce int64) Record {
+	r.RenewTime = nonce
+	if r.Handover.To == c.Identity.Pod {
+		r.Handover = Handover{}
+	}
+	return r
+}
+
+// Released is the record without its holder. The operator calls it too, with proof that the holder is dead.
+// wall and nonce are microseconds.
+func (r Record) Released(why Release, wall, nonce int64) Record {
+	r.Holder = ""
+	r.RenewTime = nonce
+	r.Release = why
+	if len(r.History) > 0 && r.History[0].Reason == "" && r.History[0].Token == r.Token {
+		past := slices.Clone(r.History)
+		past[0].Ended, past[0].Reason = wall/1000, why.Reason
+		r.History = past
+	}
+	return r
+}

@@ -1,0 +1,175 @@
+package lease
+
+// Phase is where an agent stands.
+type Phase uint8
+
+// The phases. A tenure spans Holding and Stopping.
+const (
+	// Waiting: somebody else holds the Lease, or its state is not known.
+	Waiting Phase = iota
+	// Acquiring: an acquire is under way or its outcome is not known. It is no tenure.
+	Acquiring
+	// Holding: the process runs.
+	Holding
+	// Stopping: the process is being stopped, or the Lease released after it. No other may start yet.
+	Stopping
+)
+
+func (p Phase) String() string {
+	return [...]string{"Waiting", "Acquiring", "Holding", "Stopping"}[p]
+}
+
+// Sight is the newest that is known of the Lease.
+type Sight struct {
+	// Known is false until the first read.
+	Known bool
+	// Absent says that there is no Lease; Record.Revision is then the newest revision known.
+	Absent bool
+	Record Record
+	// At is the instant after the answer that first showed this UID and revision: waiting counts from here.
+	At Instant
+}
+
+// Kind is what a write is for.
+type Kind uint8
+
+// The kinds of writes.
+const (
+	// Acquire begins a tenure.
+	Acquire Kind = iota
+	// Confirm repeats an acquire whose answer was lost, now that a read has shown it stored.
+	Confirm
+	// Renew extends a tenure.
+	Renew
+	// GiveUp releases the Lease.
+	GiveUp
+)
+
+func (k Kind) String() string {
+	return [...]string{"Acquire", "Confirm", "Renew", "GiveUp"}[k]
+}
+
+// Attempt is one write.
+type Attempt struct {
+	Kind Kind
+	// Record is what to store; its UID and Revision are those to be replaced.
+	Record Record
+	// Nonce is Record.RenewTime; no two attempts of one agent share it.
+	Nonce int64
+	// SentAt is an instant before the first byte was sent. Validity counts from here.
+	SentAt Instant
+	// Deadline is when to give up waiting for the answer.
+	Deadline Instant
+}
+
+// Tenure is the present tenure.
+type Tenure struct {
+	UID         string
+	Token       int64
+	Transitions int32
+	// Confirmed is the SentAt of the newest write known to be stored.
+	Confirmed Instant
+}
+
+// Stop says how the present tenure is coming to its end.
+type Stop struct {
+	Reason Reason
+	// Lost: the Lease is somebody else's or gone; there is nothing to release.
+	Lost bool
+	// KillAt is when SIGTERM becomes SIGKILL.
+	KillAt Instant
+	// Signalled and Killed say that SIGTERM, and SIGKILL, were sent.
+	Signalled bool
+	Killed    bool
+	// Exits says that the agent ends with the tenure.
+	Exits bool
+}
+
+// Tree is what is known of the tenure's processes.
+type Tree struct {
+	// Alive is true from StartChild until TreeGone.
+	Alive bool
+	// Exited is set when the user's process has ended; Code and Crashed are its.
+	Exited  bool
+	Code    int
+	Crashed bool
+}
+
+// Past is the last tenure of this agent process: all its processes are dead.
+type Past struct {
+	Tenure Tenure
+	At     Instant
+	Clean  bool
+}
+
+// State is all that an agent remembers. The zero value is the state of an agent that has just started. Only Step changes
+// it.
+type State struct {
+	Phase   Phase
+	Seen    Sight
+	WatchUp bool
+
+	// Write and Read are the requests under way; at most one of each.
+	Write *Attempt
+	Read  *Reading
+	// Lost replies: renewals whose outcome is not known, oldest first, and the acquire of which that is so.
+	Unsettled []Attempt
+	Pending   *Attempt
+
+	// MustRead forbids the next write until a read has answered.
+	MustRead bool
+	// ReadAfter is when the next read may go out, WriteAfter when the next write may, after one that failed.
+	ReadAfter, WriteAfter Instant
+	// Redo says that WriteAfter ends at once when the Lease is seen at another revision.
+	Redo bool
+	// RenewAt is when the next renewal is due.
+	RenewAt Instant
+
+	Tenure Tenure
+	Stop   Stop
+	Tree   Tree
+	Past   *Past
+
+	// Leaving says that the agent was told to stop, by Signal.
+	Leaving bool
+	Signal  int
+
+	// Done says that Exit was asked for; nothing is done after it.
+	Done bool
+
+	// LastNonce is the newest nonce given out, LastRead the newest read.
+	LastNonce, LastRead int64
+
+	// Wake is when Step wants to be called next, if no event comes before.
+	Wake Instant
+}
+
+// Reading is a read under way.
+type Reading struct {
+	ID       int64
+	Deadline Instant
+	// Floor is the newest revision that was known when it was sent: an answer below it is stale, or the server's data
+	// was restored from a backup.
+	Floor int64
+}
+
+// Deadline is the instant at which the tenure's processes are dead.
+func (s State) Deadline(c Config) Instant {
+	if c.KeepRunning {
+		return Never
+	}
+	return s.Tenure.Confirmed.Add(c.Duration - Margin(c.Duration))
+}
+
+// Valid tells whether this agent may act at an instant: it holds a tenure whose right to act has not run out.
+func (s State) Valid(c Config, at Instant) bool {
+	return s.Phase == Holding && at < s.Tenure.Confirmed.Add(c.Duration-Margin(c.Duration))
+}
+
+// Synced tells whether a candidate is fit to take over: it knows the Lease and hears of its changes.
+func (s State) Synced() bool { return s.Seen.Known && !s.Seen.Absent && s.WatchUp }
+
+// owns tells whether a record is that of the present tenure.
+func (s State) owns(c Config, r Record) bool {
+	return r.UID == s.Tenure.UID && r.Holder == c.Identity.String() && r.Token == s.Tenure.Token
+}
