@@ -1,0 +1,107 @@
+package contract
+
+import (
+	"maps"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/singletonjob/operator/internal/lease"
+)
+
+func TestLeaseRoundTrip(t *testing.T) {
+	for name, r := range map[string]lease.Record{
+		"never held": {UID: "u", Revision: 1, Duration: 15 * time.Second, Release: lease.Release{Reason: lease.ReasonCreated}},
+		"held": {
+			UID: "u", Revision: 1 << 60, Holder: "p/u/n", Token: 1<<62 + 3, Transitions: 7, Duration: time.Hour,
+			AcquireTime: 1_700_000_000_000_001, RenewTime: 1_700_000_000_000_002, TokenBase: 9,
+			Handover: lease.Handover{To: "q", Reason: lease.ReasonRollout},
+			History: []lease.PastTenure{
+				{Token: 5, Pod: "p", Node: "n", Acquired: 10},
+				{Token: 4, Pod: "q", Acquired: 1, Ended: 9, Reason: lease.ReasonLeaseExpired},
+			},
+		},
+		"released uncleanly": {UID: "u", Revision: 3, Token: 2, Release: lease.Release{Reason: lease.ReasonRenewFailed, Unclean: true}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			before := Fields{Annotations: map[string]string{"other": "kept", HandoverToAnnotation: "stale"}}
+			given := maps.Clone(before.Annotations)
+			got := EncodeLease(r, before)
+			if diff := cmp.Diff(given, before.Annotations); diff != "" {
+				t.Errorf("EncodeLease changed its argument: %s", diff)
+			}
+			if got.Annotations["other"] != "kept" {
+				t.Error("EncodeLease lost an annotation that is not its own")
+			}
+			back, err := DecodeLease(got)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(r, back); diff != "" {
+				t.Errorf("round trip (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestMalformedLeaseIsRefusedOrReadAsMissing(t *testing.T) {
+	for _, rv := range []string{"", "abc", "-1", "9223372036854775808"} {
+		if _, err := DecodeLease(Fields{UID: "u", ResourceVersion: rv}); err == nil || !strings.Contains(err.Error(), rv) {
+			t.Errorf("resourceVersion %q: got %v", rv, err)
+		}
+	}
+	if _, err := DecodeLease(Fields{ResourceVersion: "1"}); err == nil {
+		t.Error("a Lease without a UID was accepted")
+	}
+	got, err := DecodeLease(Fields{
+		UID: "u", ResourceVersion: "1", LeaseDurationSeconds: -4, LeaseTransitions: -1, RenewTime: "yesterday",
+		Annotations: map[string]string{TokenAnnotation: "12x", TokenBaseAnnotation: "-3", HistoryAnnotation: "a,b"},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(lease.Record{UID: "u", Revision: 1}, got); diff != "" {
+		t.Errorf("malformed values were not read as missing: %s", diff)
+	}
+}
+
+func TestHistoryStaysWithinItsBound(t *testing.T) {
+	long := strings.Repeat("x", 63)
+	past := make([]lease.PastTenure, lease.HistoryLimit)
+	for i := range past {
+		past[i] = lease.PastTenure{Token: 1 << 62, Pod: long, Node: long, Acquired: 1 << 41, Ended: 1 << 41, Reason: lease.ReasonHolderTerminated}
+	}
+	text := formatHistory(past)
+	if len(text) > maxHistory {
+		t.Fatalf("%d bytes", len(text))
+	}
+	kept := parseHistory(text)
+	if len(kept) < 4 {
+		t.Fatalf("only %d tenures fit", len(kept))
+	}
+	if diff := cmp.Diff(past[:len(kept)], kept); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func FuzzDecodeLease(f *testing.F) {
+	f.Add("u", "7", "p/u/n", int32(15), "2026-01-02T03:04:05.000006Z", "12", "ProcessExited,unclean", "5,p,n,1,2,X;4,p,n,1,2,Y")
+	f.Fuzz(func(t *testing.T, uid, rv, holder string, seconds int32, renewed, token, release, history string) {
+		r, err := DecodeLease(Fields{
+			UID: uid, ResourceVersion: rv, HolderIdentity: holder, LeaseDurationSeconds: seconds, RenewTime: renewed,
+			Annotations: map[string]string{TokenAnnotation: token, ReleaseReasonAnnotation: release, HistoryAnnotation: history},
+		})
+		if err != nil {
+			return
+		}
+		again, err := DecodeLease(EncodeLease(r, Fields{}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r.Token != again.Token || r.Holder != again.Holder || r.Revision != again.Revision || r.Duration != again.Duration {
+			t.Errorf("not stable: %+v then %+v", r, again)
+		}
+	})
+}

@@ -1,0 +1,116 @@
+package contract
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/singletonjob/operator/internal/lease"
+)
+
+// AgentConfig is what the operator tells an agent, as JSON in ConfigEnv. Durations are Go's: 15s, 500ms.
+type AgentConfig struct {
+	// Name is the SingletonJob's and its Lease's.
+	Name string `json:"name"`
+	// RunID is an idempotency key: the same for every tenure of the same run.
+	RunID string `json:"runID"`
+	// TokenEnv is the variable in which the process finds its token.
+	TokenEnv string `json:"tokenEnv"`
+
+	LeaseDuration Duration `json:"leaseDuration"`
+	RenewDeadline Duration `json:"renewDeadline"`
+	RetryPeriod   Duration `json:"retryPeriod"`
+	LockDelay     Duration `json:"lockDelay,omitzero"`
+	KeepRunning   bool     `json:"keepRunning,omitempty"`
+
+	// GracePeriod is the pod's terminationGracePeriodSeconds.
+	GracePeriod Duration `json:"gracePeriod"`
+	// Jitter spreads candidates that would take over at one instant.
+	Jitter Duration `json:"jitter,omitzero"`
+	// Port serves probes and metrics; 0 serves none.
+	Port int `json:"port,omitempty"`
+}
+
+// Duration is a time.Duration that is text in JSON.
+type Duration time.Duration
+
+// MarshalText writes 1m30s.
+func (d Duration) MarshalText() ([]byte, error) { return []byte(time.Duration(d).String()), nil }
+
+// UnmarshalText reads 1m30s.
+func (d *Duration) UnmarshalText(text []byte) error {
+	parsed, err := time.ParseDuration(string(text))
+	*d = Duration(parsed)
+	return err
+}
+
+// Encode is the value of ConfigEnv. Equal configurations have equal encodings.
+func (c AgentConfig) Encode() string {
+	text, err := json.Marshal(c)
+	if err != nil {
+		panic(err) // no field of it can fail to encode
+	}
+	return string(text)
+}
+
+// DecodeConfig reads the value of ConfigEnv. Errors name the field and the remedy. Unknown fields are refused: they may
+// be what safety depends on, and operator and agent come from one image.
+func DecodeConfig(text string) (AgentConfig, error) {
+	var c AgentConfig
+	if text == "" {
+		return c, fmt.Errorf("%s is not set: the agent runs in a container that the SingletonJob operator made", ConfigEnv)
+	}
+	d := json.NewDecoder(bytes.NewBufferString(text))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&c); err != nil {
+		return AgentConfig{}, fmt.Errorf("%s is not a configuration of this version of the agent: %w", ConfigEnv, err)
+	}
+	return c, c.validate()
+}
+
+func (c AgentConfig) validate() error {
+	d, r, p := time.Duration(c.LeaseDuration), time.Duration(c.RenewDeadline), time.Duration(c.RetryPeriod)
+	var errs []error
+	refuse := func(bad bool, format string, args ...any) {
+		if bad {
+			errs = append(errs, fmt.Errorf(ConfigEnv+": "+format, args...))
+		}
+	}
+	refuse(c.Name == "", "name is empty")
+	refuse(c.TokenEnv == "", "tokenEnv is empty: name the variable that holds the fencing token")
+	refuse(d < time.Second || d > lease.MaxDuration, "leaseDuration %v is not between 1s and %v", d, lease.MaxDuration)
+	refuse(d%time.Second != 0, "leaseDuration %v is not in whole seconds", d)
+	refuse(p <= 0, "retryPeriod %v is not positive", p)
+	refuse(r < p, "renewDeadline %v is shorter than retryPeriod %v", r, p)
+	refuse(r >= d-lease.Margin(d), "renewDeadline %v leaves no time to stop within leaseDuration %v less a margin of %v", r, d, lease.Margin(d))
+	refuse(c.LockDelay < 0, "lockDelay %v is negative", time.Duration(c.LockDelay))
+	refuse(c.GracePeriod < 0, "gracePeriod %v is negative", time.Duration(c.GracePeriod))
+	refuse(c.KeepRunning && c.LockDelay > 0, "keepRunning and lockDelay contradict each other")
+	refuse(c.Port < 0 || c.Port > math.MaxUint16, "port %d is not a port", c.Port)
+	return errors.Join(errs...)
+}
+
+// Lease is the state machine's configuration for an agent process.
+func (c AgentConfig) Lease(id lease.Identity, node string, restartProvesDeath bool) lease.Config {
+	return lease.Config{
+		Identity:           id,
+		Node:               node,
+		Duration:           time.Duration(c.LeaseDuration),
+		RenewDeadline:      time.Duration(c.RenewDeadline),
+		RetryPeriod:        time.Duration(c.RetryPeriod),
+		LockDelay:          time.Duration(c.LockDelay),
+		KeepRunning:        c.KeepRunning,
+		GracePeriod:        usableGrace(time.Duration(c.GracePeriod)),
+		Jitter:             time.Duration(c.Jitter),
+		RestartProvesDeath: restartProvesDeath,
+	}
+}
+
+// usableGrace leaves the agent a part of the pod's grace period in which to kill, reap and release, before the kubelet
+// kills the agent itself.
+func usableGrace(pod time.Duration) time.Duration {
+	return pod - min(2*time.Second, pod/4)
+}

@@ -1,0 +1,86 @@
+// Package contract is what the operator and the agent share: names, the agent's configuration, exit codes, and the one
+// codec between a Lease's fields and lease.Record. It imports no Kubernetes library, so that the agent stays small.
+package contract
+
+// Labels. A Lease without ManagedByLabel=ManagedBy is somebody else's.
+const (
+	ManagedByLabel    = "app.kubernetes.io/managed-by"
+	ManagedBy         = "singletonjob"
+	NameLabel         = "singletonjob.io/name"
+	RoleLabel         = "singletonjob.io/role"
+	TemplateHashLabel = "singletonjob.io/template-hash"
+)
+
+// Values of RoleLabel on candidate pods.
+const (
+	RoleActive  = "active"
+	RoleStandby = "standby"
+)
+
+// Annotations of the Lease. Agents write all but HandoverTo, HandoverReason and TokenBase, which are the operator's.
+const (
+	TokenAnnotation          = "singletonjob.io/fencing-token"
+	ReleaseReasonAnnotation  = "singletonjob.io/release-reason"
+	HandoverToAnnotation     = "singletonjob.io/handover-to"
+	HandoverReasonAnnotation = "singletonjob.io/handover-reason"
+	TokenBaseAnnotation      = "singletonjob.io/token-base"
+	HistoryAnnotation        = "singletonjob.io/history"
+)
+
+// Environment of the gated container, set by the operator for the agent.
+const (
+	// ConfigEnv holds the AgentConfig.
+	ConfigEnv = "SINGLETONJOB_CONFIG"
+	// PodEnv, PodUIDEnv, NodeEnv and NamespaceEnv come from the downward API.
+	PodEnv       = "SINGLETONJOB_POD"
+	PodUIDEnv    = "SINGLETONJOB_POD_UID"
+	NodeEnv      = "SINGLETONJOB_NODE"
+	NamespaceEnv = "SINGLETONJOB_NAMESPACE"
+	// RuntimeReapsEnv set to "true" says that whatever runs the container ends all its processes before it starts the
+	// container anew, though the agent is not PID 1 there.
+	RuntimeReapsEnv = "SINGLETONJOB_RUNTIME_REAPS"
+)
+
+// Environment that the agent adds for the user's process, besides the variable that fencing.envVar names, PodEnv and
+// NamespaceEnv.
+const (
+	DefaultTokenEnv  = "FENCING_TOKEN"
+	NameEnv          = "SINGLETONJOB_NAME"
+	TenureEnv        = "SINGLETONJOB_TENURE"         // leaseTransitions
+	LeaseDurationEnv = "SINGLETONJOB_LEASE_DURATION" // as Go writes a duration: 15s
+	RunIDEnv         = "SINGLETONJOB_RUN_ID"
+	SocketEnv        = "SINGLETONJOB_SOCKET" // path of the Unix socket that tells of the tenure
+)
+
+// Places inside the gated container.
+const (
+	// VolumePrefix begins the names of the volumes that the operator adds.
+	VolumePrefix = "singletonjob-"
+	// AgentDir is where `agent install` puts the binary and where the socket is.
+	AgentDir  = "/singletonjob/bin"
+	AgentPath = AgentDir + "/agent"
+	// CredentialsDir holds token, ca.crt and namespace of the agent's own, pod-bound identity.
+	CredentialsDir = "/var/run/secrets/singletonjob.io/serviceaccount"
+	// InstallContainer is the name of the init container.
+	InstallContainer = "singletonjob-install"
+)
+
+// The agent's HTTP port, for the kubelet's probes and for metrics.
+const (
+	DefaultPort = 18282
+	PortName    = "singletonjob"
+	ReadyPath   = "/readyz" // a candidate that knows the Lease and hears of its changes
+	LivePath    = "/livez"
+	MetricsPath = "/metrics"
+)
+
+// Exit codes of the agent's own. All others are the process's: its exit status, or 128+n for signal n; 126 and 127 say,
+// as in a shell, that its command could not be run or found.
+const (
+	// ExitUsage: a wrong command line.
+	ExitUsage = 64
+	// ExitConfig: a wrong configuration; running it again cannot help. The operator turns it into a condition.
+	ExitConfig = 78
+	// ExitInternal: a defect or a refusal of the operating system.
+	ExitInternal = 70
+)
