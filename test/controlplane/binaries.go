@@ -1,0 +1,114 @@
+//go:build linux
+
+// Package controlplane runs a real etcd and kube-apiserver on loopback, for tests and the demo: no cluster, no root.
+//
+// Find gets the programs, Start runs them, ForTest shares one control plane among the tests of a package.
+// There is no kube-controller-manager, no scheduler and no kubelet; package localnode stands in for what is needed of them.
+package controlplane
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// The pinned versions, equal to those of kubernetes/go.mod.
+const (
+	KubernetesVersion = "1.37.1"
+	EtcdVersion       = "3.7.3"
+)
+
+// assetsVariable is how users of controller-runtime's envtest name a directory of ready binaries.
+const assetsVariable = "KUBEBUILDER_ASSETS"
+
+// Binaries is a directory of programs.
+type Binaries struct {
+	Dir string
+	// Origin tells a person where they come from.
+	Origin string
+}
+
+// Path is where the program called name lies.
+func (b Binaries) Path(name string) string { return filepath.Join(b.Dir, name) }
+
+func (b Binaries) missing(names []string) []string {
+	return slices.DeleteFunc(slices.Clone(names), func(name string) bool {
+		info, err := os.Stat(b.Path(name))
+		return err == nil && info.Mode().IsRegular() && info.Mode().Perm()&0o111 != 0
+	})
+}
+
+// minimal is a control plane and the command line to look at it, and all that envtest's archives hold.
+var minimal = []string{"etcd", "kube-apiserver", "kubectl"}
+
+// Find returns the named programs, by default etcd, kube-apiserver and kubectl. It looks in $KUBEBUILDER_ASSETS, which
+// must be complete if it is set; then in a cache outside the checkout; then downloads them with setup-envtest if its index
+// can be reached; else builds them from Go modules into the cache. What takes time is told on progress.
+func Find(ctx context.Context, progress io.Writer, names ...string) (Binaries, error) {
+	if len(names) == 0 {
+		names = minimal
+	}
+	if dir := os.Getenv(assetsVariable); dir != "" {
+		return assets(dir, names)
+	}
+	cache, err := cacheDir()
+	if err != nil {
+		return Binaries{}, err
+	}
+	for _, cached := range []Binaries{built(cache), downloaded(cache)} {
+		if len(cached.missing(names)) == 0 {
+			return cached, nil
+		}
+	}
+	if isSubset(names, minimal) {
+		binaries, err := download(ctx, progress, cache)
+		if err == nil {
+			return binaries, nil
+		}
+		if ctx.Err() != nil {
+			return Binaries{}, err
+		}
+		_, _ = fmt.Fprintf(progress, "no ready-made control plane: %v\n", err)
+	}
+	return Build(ctx, progress, names...)
+}
+
+func assets(dir string, names []string) (Binaries, error) {
+	b := Binaries{Dir: dir, Origin: "$" + assetsVariable}
+	if missing := b.missing(names); len(missing) > 0 {
+		return Binaries{}, fmt.Errorf("%s=%s lacks the executable %s: complete the directory, or unset the variable to have them fetched or built",
+			assetsVariable, dir, strings.Join(missing, ", "))
+	}
+	return b, nil
+}
+
+// cacheDir is for this version alone, so a new version never meets old programs.
+func cacheDir() (string, error) {
+	root, err := os.UserCacheDir()
+	if err != nil {
+		return "", fmt.Errorf("no place to keep the control plane's programs (%w): set HOME or XDG_CACHE_HOME, or point %s at a directory of them", err, assetsVariable)
+	}
+	return filepath.Join(root, "singletonjob", "k8s-"+KubernetesVersion), nil
+}
+
+func built(cache string) Binaries {
+	return Binaries{Dir: filepath.Join(cache, "bin"), Origin: "built from Go modules, version " + KubernetesVersion}
+}
+
+func isSubset(names, of []string) bool {
+	return !slices.ContainsFunc(names, func(name string) bool { return !slices.Contains(of, name) })
+}
+
+// moduleDir finds one of the nested modules beside this package: programs are built from the checkout that runs.
+func moduleDir(ctx context.Context, name string) (string, error) {
+	const self = "github.com/singletonjob/operator/test/controlplane"
+	out, err := goCommand(ctx, "", "list", "-f", "{{.Dir}}", self).Output()
+	if err != nil {
+		return "", fmt.Errorf("finding the source of %s (run it inside the checkout): %w", self, withStderr(err))
+	}
+	return filepath.Join(strings.TrimSpace(string(out)), name), nil
+}

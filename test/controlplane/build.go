@@ -1,0 +1,187 @@
+//go:build linux
+
+package controlplane
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"time"
+)
+
+// program is one that the nested module kubernetes can build. Etcd's package is called v3, so its name is given.
+type program struct{ name, pkg string }
+
+var programs = func() map[string]program {
+	all := map[string]program{"etcd": {name: "etcd", pkg: "go.etcd.io/etcd/server/v3"}}
+	for _, name := range []string{"kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kubectl", "kube-proxy"} {
+		all[name] = program{name: name, pkg: "k8s.io/kubernetes/cmd/" + name}
+	}
+	return all
+}()
+
+// Build returns the named programs of Kubernetes and etcd, building those that the cache lacks from Go modules. The lab
+// uses it for the programs that no archive of envtest holds. Two callers at once build only once.
+func Build(ctx context.Context, progress io.Writer, names ...string) (Binaries, error) {
+	if unknown := slices.DeleteFunc(slices.Clone(names), func(n string) bool { return programs[n].pkg != "" }); len(unknown) > 0 {
+		return Binaries{}, fmt.Errorf("cannot build %s: known are %s",
+			strings.Join(unknown, ", "), strings.Join(slices.Sorted(maps.Keys(programs)), ", "))
+	}
+	cache, err := cacheDir()
+	if err != nil {
+		return Binaries{}, err
+	}
+	b := built(cache)
+	if err := os.MkdirAll(b.Dir, 0o755); err != nil {
+		return Binaries{}, fmt.Errorf("making the cache: %w", err)
+	}
+	unlock, err := lock(ctx, progress, filepath.Join(cache, "lock"))
+	if err != nil {
+		return Binaries{}, err
+	}
+	defer unlock()
+	missing := b.missing(names)
+	if len(missing) == 0 {
+		return b, nil
+	}
+	return b, build(ctx, progress, b, missing)
+}
+
+func build(ctx context.Context, progress io.Writer, b Binaries, names []string) error {
+	dir, err := moduleDir(ctx, "kubernetes")
+	if err != nil {
+		return err
+	}
+	// In the cache itself, so that the rename at the end stays on one file system and is atomic.
+	scratch, err := os.MkdirTemp(filepath.Dir(b.Dir), "building-")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = os.RemoveAll(scratch) }()
+	_, _ = fmt.Fprintf(progress, "building %s from Go modules, once, into %s: about 5 minutes on 2 cores\n", strings.Join(names, ", "), b.Dir)
+	begin := time.Now()
+	for _, name := range names {
+		if err := compile(ctx, progress, dir, programs[name], scratch); err != nil {
+			return err
+		}
+		if err := os.Rename(filepath.Join(scratch, name), b.Path(name)); err != nil {
+			return err
+		}
+	}
+	_, _ = fmt.Fprintf(progress, "built in %v\n", time.Since(begin).Round(time.Second))
+	return nil
+}
+
+// compile builds one program. The flags decide what Go's build cache may share with other builds of the same packages:
+// no cgo, no paths of this machine.
+func compile(ctx context.Context, progress io.Writer, dir string, p program, into string) error {
+	const version = "k8s.io/component-base/version"
+	parts := strings.SplitN(KubernetesVersion, ".", 3)
+	ldflags := fmt.Sprintf("-s -w -X %[1]s.gitVersion=v%[2]s -X %[1]s.gitMajor=%[3]s -X %[1]s.gitMinor=%[4]s",
+		version, KubernetesVersion, parts[0], parts[1])
+	cmd := goCommand(ctx, dir, "build", "-v", "-trimpath", "-buildvcs=false", "-ldflags", ldflags, "-o", filepath.Join(into, p.name), p.pkg)
+	stderr, err := cmd.StderrPipe()
+	if err != nil {
+		return err
+	}
+	if err := cmd.Start(); err != nil {
+		return fmt.Errorf("running the Go tool: %w", err)
+	}
+	log := watchBuild(progress, p.name, stderr)
+	if err := cmd.Wait(); err != nil {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		return fmt.Errorf("building %s in %s: %w\n%s", p.pkg, dir, err, strings.Join(log, "\n"))
+	}
+	return nil
+}
+
+// watchBuild tells every now and then how far "go build -v" is, and returns its last lines when it has ended.
+func watchBuild(progress io.Writer, name string, output io.Reader) []string {
+	const every, kept = 15 * time.Second, 20
+	var compiled atomic.Int64
+	begin, done, told := time.Now(), make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(told)
+		tick := time.NewTicker(every)
+		defer tick.Stop()
+		for {
+			select {
+			case <-done:
+				return
+			case <-tick.C:
+				_, _ = fmt.Fprintf(progress, "  %s: %v, %d packages compiled\n", name, time.Since(begin).Round(time.Second), compiled.Load())
+			}
+		}
+	}()
+	var last []string
+	for lines := bufio.NewScanner(output); lines.Scan(); {
+		if !strings.HasPrefix(lines.Text(), "go: downloading") {
+			compiled.Add(1)
+		}
+		last = append(last, lines.Text())
+		last = last[max(0, len(last)-kept):]
+	}
+	close(done)
+	<-told
+	return last
+}
+
+// goCommand runs the Go tool in dir, free of settings of this shell that would change what is built.
+func goCommand(ctx context.Context, dir string, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, "go", args...)
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off", "GOFLAGS=", "GOOS=", "GOARCH=")
+	// The compilers are children of the Go tool: the interrupt lets it end them.
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
+	cmd.WaitDelay = 10 * time.Second
+	return cmd
+}
+
+func withStderr(err error) error {
+	var exit *exec.ExitError
+	if errors.As(err, &exit) && len(exit.Stderr) > 0 {
+		return fmt.Errorf("%w: %s", err, strings.TrimSpace(string(exit.Stderr)))
+	}
+	return err
+}
+
+// lock waits for the only right to build. The kernel gives the lock back when its holder ends, however it ends.
+func lock(ctx context.Context, progress io.Writer, path string) (unlock func(), err error) {
+	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
+	if err != nil {
+		return nil, err
+	}
+	tick := time.NewTicker(200 * time.Millisecond)
+	defer tick.Stop()
+	for told := false; ; told = true {
+		err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+		if err == nil {
+			return func() { _ = file.Close() }, nil
+		}
+		if !errors.Is(err, syscall.EWOULDBLOCK) {
+			_ = file.Close()
+			return nil, fmt.Errorf("locking %s: %w", path, err)
+		}
+		if !told {
+			_, _ = fmt.Fprintf(progress, "another process is building the control plane; waiting for it (lock %s)\n", path)
+		}
+		select {
+		case <-ctx.Done():
+			_ = file.Close()
+			return nil, fmt.Errorf("waiting for the build that holds %s: %w", path, ctx.Err())
+		case <-tick.C:
+		}
+	}
+}

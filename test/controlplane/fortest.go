@@ -1,0 +1,112 @@
+//go:build linux
+
+package controlplane
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+)
+
+// shared is the control plane of a test binary. It is started by the first test that asks.
+var shared struct {
+	sync.Mutex
+	inMain bool
+	failed error
+	plane  *ControlPlane
+}
+
+// Main runs the tests of a package that uses ForTest, and stops the shared control plane after them:
+//
+//	func TestMain(m *testing.M) { os.Exit(controlplane.Main(m)) }
+func Main(m *testing.M) int {
+	shared.Lock()
+	shared.inMain = true
+	shared.Unlock()
+	code := m.Run()
+	shared.Lock()
+	defer shared.Unlock()
+	if shared.plane != nil {
+		shared.plane.Stop()
+	}
+	return code
+}
+
+// ForTest returns the control plane that the tests of this binary share. Each test should work in a namespace of its own
+// (Namespace); one that stops or pauses the control plane must have started it by itself.
+func ForTest(t testing.TB) *ControlPlane {
+	t.Helper()
+	shared.Lock()
+	defer shared.Unlock()
+	if !shared.inMain {
+		t.Fatal("this package needs: func TestMain(m *testing.M) { os.Exit(controlplane.Main(m)) }")
+	}
+	if shared.plane == nil && shared.failed == nil {
+		// Not t.Context(): the control plane outlives this test.
+		shared.plane, shared.failed = Start(context.Background(), Options{Progress: os.Stderr})
+	}
+	if shared.failed != nil {
+		t.Fatalf("no control plane: %v", shared.failed)
+	}
+	return shared.plane
+}
+
+var notInNames = regexp.MustCompile(`[^a-z0-9]+`)
+
+// Namespace makes a namespace for one test, with what controllers that do not run here would put there: the service
+// account "default" and the ConfigMap kube-root-ca.crt. It is deleted after the test, as far as that goes without a
+// namespace controller: what is in it stays.
+func (c *ControlPlane) Namespace(t testing.TB) string {
+	t.Helper()
+	const longest = 40 // of 63, so that generated names stay short enough
+	prefix := strings.Trim(notInNames.ReplaceAllString(strings.ToLower(t.Name()), "-"), "-")
+	name, err := c.CreateNamespace(t.Context(), "t-"+prefix[:min(longest, len(prefix))]+"-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		client, err := kubernetes.NewForConfig(c.Config())
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		if err := client.CoreV1().Namespaces().Delete(ctx, name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+			t.Logf("deleting namespace %s: %v", name, err)
+		}
+	})
+	return name
+}
+
+// CreateNamespace makes a namespace whose name begins with prefix; see Namespace for what is in it.
+func (c *ControlPlane) CreateNamespace(ctx context.Context, prefix string) (string, error) {
+	client, err := kubernetes.NewForConfig(c.Config())
+	if err != nil {
+		return "", err
+	}
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: prefix}}
+	namespace, err = client.CoreV1().Namespaces().Create(ctx, namespace, metav1.CreateOptions{})
+	if err != nil {
+		return "", fmt.Errorf("creating a namespace %s…: %w", prefix, err)
+	}
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}
+	if _, err := client.CoreV1().ServiceAccounts(namespace.Name).Create(ctx, account, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
+		return "", fmt.Errorf("creating the service account %s/default: %w", namespace.Name, err)
+	}
+	ca := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "kube-root-ca.crt"}, Data: map[string]string{"ca.crt": string(c.CA())}}
+	if _, err := client.CoreV1().ConfigMaps(namespace.Name).Create(ctx, ca, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
+		return "", fmt.Errorf("creating the ConfigMap %s/kube-root-ca.crt: %w", namespace.Name, err)
+	}
+	return namespace.Name, nil
+}
