@@ -1,0 +1,298 @@
+package fencetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/singletonjob/operator/fence"
+)
+
+// Adapter is a fenced sink as the conformance suite sees it: for each resource a list to which fenced writes
+// append. All methods are safe for concurrent use.
+type Adapter interface {
+	// Write appends payload to the resource, or refuses. The token is what a writer presents, valid or not;
+	// an adapter whose API takes a [fence.Token] parses it first, as its users do.
+	// No error means that the write is stored. A refusal matches [fence.ErrMissingToken] or
+	// [fence.ErrMalformedToken], or is a [*fence.StaleError] with all its fields. The adapter
+	// retries what its store asks it to retry, such as a serialization failure: any other error fails the suite.
+	Write(ctx context.Context, resource fence.Resource, token, payload string) error
+	// Stored returns the payloads of the resource in the order in which they took effect.
+	Stored(ctx context.Context, resource fence.Resource) ([]string, error)
+}
+
+// Run tests that an adapter fences. Every case opens an adapter of its own and uses resources that no other run
+// uses, so the store behind it may be shared and need not be empty.
+func Run(t *testing.T, open func(t *testing.T) Adapter) {
+	for _, c := range conformance {
+		t.Run(c.name, func(t *testing.T) {
+			s := &subject{Adapter: open(t), ctx: t.Context()}
+			if err := c.check(s); err != nil {
+				t.Errorf("%v\n(%s)", err, c.why)
+			}
+		})
+	}
+}
+
+// conformance is the suite. A case returns what the adapter does wrong; so the suite's own tests can
+// see it find fault.
+var conformance = []struct {
+	name, why string
+	check     func(*subject) error
+}{
+	{"EqualAccepted", "one tenure writes many times with its one token", equalAccepted},
+	{"StaleRefused", "the past tenure wakes up after the present one has written", staleRefused},
+	{"RefusalChangesNothing", "a refused write must not move the mark, neither down nor up", refusalChangesNothing},
+	{"NumbersNotStrings", `as a string, "9" sorts after "10"`, numbersNotStrings},
+	{"BeyondDoubles", "a sink that counts in doubles takes 2^53 and 2^53+1 for one number", beyondDoubles},
+	{"MalformedRefused", "what is missing or malformed must not pass as zero, nor poison the mark", malformedRefused},
+	{"ResourcesIndependent", "tokens of different jobs are not comparable", resourcesIndependent},
+	{"ConcurrentTenures", "check and write are one step, whatever falls between them", concurrentTenures},
+	{"ConcurrentWritersOfOneTenure", "a tenure may write from many threads at once", concurrentWritersOfOneTenure},
+}
+
+// subject is an adapter under test with the few steps that cases are made of.
+type subject struct {
+	Adapter
+	ctx context.Context
+}
+
+func (s *subject) fresh() fence.Resource {
+	return fence.Resource(fmt.Sprintf("fencetest/%016x", rand.Uint64()))
+}
+
+func (s *subject) accepted(r fence.Resource, token, payload string) error {
+	if err := s.Write(s.ctx, r, token, payload); err != nil {
+		return fmt.Errorf("the write of %q with token %s failed, want it stored: %w", payload, token, err)
+	}
+	return nil
+}
+
+func (s *subject) stale(r fence.Resource, token, payload, highest string) error {
+	err := s.Write(s.ctx, r, token, payload)
+	var stale *fence.StaleError
+	if !errors.As(err, &stale) {
+		return fmt.Errorf("the write of %q with token %s after %s returned %v, want a *fence.StaleError", payload, token, highest, err)
+	}
+	if stale.Resource != r || stale.Presented.String() != token || stale.Highest.String() != highest {
+		return fmt.Errorf("the refusal says resource %s, presented %d, highest %d; want %s, %s, %s",
+			stale.Resource, stale.Presented, stale.Highest, r, token, highest)
+	}
+	return nil
+}
+
+func (s *subject) stored(r fence.Resource, want ...string) error {
+	got, err := s.Stored(s.ctx, r)
+	if err != nil {
+		return fmt.Errorf("read what is stored: %w", err)
+	}
+	if strings.Join(got, " ") != strings.Join(want, " ") {
+		return fmt.Errorf("stored is %q, want %q", got, want)
+	}
+	return nil
+}
+
+func equalAccepted(s *subject) error {
+	r := s.fresh()
+	return errors.Join(
+		s.accepted(r, "7", "a"), s.accepted(r, "7", "b"), s.accepted(r, "7", "c"),
+		s.stored(r, "a", "b", "c"),
+	)
+}
+
+func staleRefused(s *subject) error {
+	r := s.fresh()
+	return errors.Join(
+		s.accepted(r, "33", "a"), s.accepted(r, "34", "b"),
+		s.stale(r, "33", "x", "34"),
+		s.accepted(r, "48213", "c"), // tokens have gaps
+		s.stale(r, "48212", "y", "48213"), s.stale(r, "1", "z", "48213"),
+		s.stored(r, "a", "b", "c"),
+	)
+}
+
+func refusalChangesNothing(s *subject) error {
+	r := s.fresh()
+	return errors.Join(
+		s.accepted(r, "34", "a"),
+		s.stale(r, "32", "x", "34"), s.stale(r, "33", "y", "34"), s.stale(r, "33", "z", "34"),
+		s.accepted(r, "34", "b"),
+		s.stored(r, "a", "b"),
+	)
+}
+
+func numbersNotStrings(s *subject) error {
+	r := s.fresh()
+	return errors.Join(
+		s.accepted(r, "9", "a"), s.accepted(r, "10", "b"), s.stale(r, "9", "x", "10"),
+		s.accepted(r, "100", "c"), s.stale(r, "99", "y", "100"),
+		s.stored(r, "a", "b", "c"),
+	)
+}
+
+func beyondDoubles(s *subject) error {
+	const (
+		even     = "9007199254740992" // 2^53
+		odd      = "9007199254740993"
+		greatest = "9223372036854775807" // 2^63-1
+		second   = "9223372036854775806"
+	)
+	r := s.fresh()
+	return errors.Join(
+		s.accepted(r, odd, "a"), s.stale(r, even, "x", odd),
+		s.accepted(r, greatest, "b"), s.accepted(r, greatest, "c"), s.stale(r, second, "y", greatest),
+		s.stored(r, "a", "b", "c"),
+	)
+}
+
+func malformedRefused(s *subject) error {
+	used, unused := s.fresh(), s.fresh()
+	failures := []error{s.accepted(used, "5", "a")}
+	refused := func(token string, want error) {
+		for _, r := range []fence.Resource{used, unused} {
+			if err := s.Write(s.ctx, r, token, "x"); !errors.Is(err, want) {
+				failures = append(failures, fmt.Errorf("a write with token %q returned %v, want: %w", token, err, want))
+			}
+		}
+	}
+	refused("", fence.ErrMissingToken)
+	for _, token := range []string{
+		"0", "-1", "+7", "007", "7.0", "1e3", "0x10", "7,8", "nil", "9223372036854775808", "18446744073709551617",
+	} {
+		refused(token, fence.ErrMalformedToken)
+	}
+	return errors.Join(append(failures,
+		s.stored(used, "a"), s.stored(unused),
+		s.accepted(used, "5", "b"), s.accepted(unused, "1", "c"), // neither mark has moved
+		s.stored(used, "a", "b"), s.stored(unused, "c"),
+	)...)
+}
+
+func resourcesIndependent(s *subject) error {
+	one, other := s.fresh(), s.fresh()
+	return errors.Join(
+		s.accepted(one, "900", "a"), s.accepted(other, "1", "b"), s.accepted(other, "2", "c"),
+		s.stale(other, "1", "x", "2"), s.accepted(one, "900", "d"),
+		s.stored(one, "a", "d"), s.stored(other, "b", "c"),
+	)
+}
+
+// concurrentTenures lets tenures that all believe they are the present one write at the same time. Whoever wins, the
+// order of what is stored must be one that a correct sink could have produced.
+func concurrentTenures(s *subject) error {
+	const tenures, writesEach = 8, 25
+	var (
+		r       = s.fresh()
+		highest atomic.Int64 // the greatest token of a write that has returned as stored
+		mu      sync.Mutex   // guards the two below
+		acked   = make(map[string]bool)
+		faults  []error
+		done    sync.WaitGroup
+	)
+	write := func(token int64, seq int) error {
+		before := highest.Load()
+		payload := fmt.Sprintf("%d:%d", token, seq)
+		err := s.Write(s.ctx, r, strconv.FormatInt(token, 10), payload)
+		if err != nil && !errors.Is(err, fence.ErrStale) {
+			return fmt.Errorf("write %s: %w", payload, err)
+		}
+		if err != nil && token == tenures {
+			return fmt.Errorf("write %s was refused although no token is higher: %w", payload, err)
+		}
+		if err != nil {
+			return nil
+		}
+		if token < before {
+			return fmt.Errorf("write %s was stored although a write with token %d had returned before it began", payload, before)
+		}
+		raise(&highest, token)
+		mu.Lock()
+		defer mu.Unlock()
+		acked[payload] = true
+		return nil
+	}
+	for token := int64(1); token <= tenures; token++ {
+		done.Go(func() {
+			for seq := range writesEach {
+				if err := write(token, seq); err != nil {
+					mu.Lock()
+					faults = append(faults, err)
+					mu.Unlock()
+				}
+			}
+		})
+	}
+	done.Wait()
+	stored, err := s.Stored(s.ctx, r)
+	return errors.Join(append(faults, err, ascending(stored), sameSet(stored, acked))...)
+}
+
+func concurrentWritersOfOneTenure(s *subject) error {
+	const writers = 16
+	var (
+		r      = s.fresh()
+		acked  = make(map[string]bool)
+		faults = make([]error, writers)
+		done   sync.WaitGroup
+	)
+	for i := range writers {
+		payload := "7:" + strconv.Itoa(i)
+		acked[payload] = true
+		done.Go(func() { faults[i] = s.accepted(r, "7", payload) })
+	}
+	done.Wait()
+	stored, err := s.Stored(s.ctx, r)
+	return errors.Join(append(faults, err, sameSet(stored, acked))...)
+}
+
+func raise(highest *atomic.Int64, token int64) {
+	for {
+		seen := highest.Load()
+		if token <= seen || highest.CompareAndSwap(seen, token) {
+			return
+		}
+	}
+}
+
+// ascending: once a token has written, no lower one may follow.
+func ascending(stored []string) error {
+	var highest int64
+	for i, payload := range stored {
+		number, _, _ := strings.Cut(payload, ":")
+		token, err := strconv.ParseInt(number, 10, 64)
+		if err != nil {
+			return fmt.Errorf("stored payload %q was never written", payload)
+		}
+		if token < highest {
+			return fmt.Errorf("entry %d, %q, was stored after a write with token %d", i, payload, highest)
+		}
+		highest = token
+	}
+	return nil
+}
+
+// sameSet: what was acknowledged is stored, once, and what was refused is not.
+func sameSet(stored []string, acked map[string]bool) error {
+	seen := make(map[string]bool, len(stored))
+	for _, payload := range stored {
+		if !acked[payload] {
+			return fmt.Errorf("%q was refused and is stored", payload)
+		}
+		if seen[payload] {
+			return fmt.Errorf("%q is stored twice", payload)
+		}
+		seen[payload] = true
+	}
+	for payload := range acked {
+		if !seen[payload] {
+			return fmt.Errorf("%q was acknowledged and is not stored", payload)
+		}
+	}
+	return nil
+}

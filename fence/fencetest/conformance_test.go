@@ -1,0 +1,194 @@
+package fencetest
+
+import (
+	"context"
+	"fmt"
+	"net/http/httptest"
+	"strconv"
+	"sync"
+	"testing"
+
+	"github.com/singletonjob/operator/fence"
+)
+
+// memory is a sink whose every rule can be broken.
+type memory struct {
+	mu    sync.Mutex
+	moved *sync.Cond // signalled when a mark moves; its lock is mu
+	marks map[fence.Resource]fence.Token
+	lists map[fence.Resource][]string
+
+	parse   func(string) (fence.Token, error)
+	decide  func(r fence.Resource, mark, presented fence.Token) (fence.Token, error)
+	between func(r fence.Resource, token fence.Token) // runs after the check, before the write, mu held
+	keepAll bool                                      // all resources share one mark
+	sloppy  bool                                      // stores what it refuses
+	lossy   bool                                      // acknowledges without storing
+}
+
+func newMemory() *memory {
+	m := &memory{
+		marks: make(map[fence.Resource]fence.Token),
+		lists: make(map[fence.Resource][]string),
+		parse: fence.ParseToken,
+		decide: func(r fence.Resource, mark, presented fence.Token) (fence.Token, error) {
+			return fence.Gate{Resource: r}.Accept(mark, presented)
+		},
+		between: func(fence.Resource, fence.Token) {},
+	}
+	m.moved = sync.NewCond(&m.mu)
+	return m
+}
+
+func (m *memory) Write(_ context.Context, r fence.Resource, token, payload string) error {
+	presented, err := m.parse(token)
+	if err != nil {
+		return err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	guard := r
+	if m.keepAll {
+		guard = "all"
+	}
+	mark, err := m.decide(r, m.marks[guard], presented)
+	if err == nil {
+		m.between(guard, presented)
+	}
+	if err == nil && !m.lossy || err != nil && m.sloppy {
+		m.lists[r] = append(m.lists[r], payload)
+	}
+	m.marks[guard] = mark
+	m.moved.Broadcast()
+	return err
+}
+
+func (m *memory) Stored(_ context.Context, r fence.Resource) ([]string, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return append([]string{}, m.lists[r]...), nil
+}
+
+func TestConformanceOfMemory(t *testing.T) {
+	Run(t, func(*testing.T) Adapter { return newMemory() })
+}
+
+// Every way to build the fence wrong that we know of must be found, by the case that is there for it.
+func TestConformanceFindsBrokenSinks(t *testing.T) {
+	for name, c := range map[string]struct {
+		foundBy string
+		breakIt func(*memory)
+	}{
+		"no fence at all": {"StaleRefused", func(m *memory) {
+			m.decide = func(_ fence.Resource, mark, presented fence.Token) (fence.Token, error) {
+				return max(mark, presented), nil
+			}
+		}},
+		"equal is refused": {"EqualAccepted", func(m *memory) {
+			m.decide = func(r fence.Resource, mark, presented fence.Token) (fence.Token, error) {
+				if presented == mark {
+					return mark, &fence.StaleError{Resource: r, Presented: presented, Highest: mark}
+				}
+				return fence.Gate{Resource: r}.Accept(mark, presented)
+			}
+		}},
+		"the last token counts, not the highest": {"RefusalChangesNothing", func(m *memory) {
+			m.decide = func(r fence.Resource, mark, presented fence.Token) (fence.Token, error) {
+				if _, err := (fence.Gate{Resource: r}).Accept(mark, presented); err != nil {
+					return presented, err
+				}
+				return presented, nil
+			}
+		}},
+		"tokens compared as strings": {"NumbersNotStrings", func(m *memory) {
+			m.decide = func(r fence.Resource, mark, presented fence.Token) (fence.Token, error) {
+				if mark != 0 && presented.String() < mark.String() {
+					return mark, &fence.StaleError{Resource: r, Presented: presented, Highest: mark}
+				}
+				return presented, nil
+			}
+		}},
+		"tokens compared as doubles": {"BeyondDoubles", func(m *memory) {
+			m.decide = func(r fence.Resource, mark, presented fence.Token) (fence.Token, error) {
+				if float64(presented) < float64(mark) {
+					return mark, &fence.StaleError{Resource: r, Presented: presented, Highest: mark}
+				}
+				return presented, nil
+			}
+		}},
+		"malformed is zero, and zero passes": {"MalformedRefused", func(m *memory) {
+			m.parse = func(s string) (fence.Token, error) {
+				n, _ := strconv.ParseInt(s, 10, 64)
+				return fence.Token(n), nil
+			}
+			m.decide = func(r fence.Resource, mark, presented fence.Token) (fence.Token, error) {
+				if presented < mark {
+					return mark, &fence.StaleError{Resource: r, Presented: presented, Highest: mark}
+				}
+				return presented, nil
+			}
+		}},
+		"one mark for all resources":    {"ResourcesIndependent", func(m *memory) { m.keepAll = true }},
+		"a refused write is stored":     {"StaleRefused", func(m *memory) { m.sloppy = true }},
+		"an acknowledged write is lost": {"ConcurrentWritersOfOneTenure", func(m *memory) { m.lossy = true }},
+		"check, then write": {"ConcurrentTenures", func(m *memory) {
+			// Token 1 pauses once between its check and its write until a higher one has written, and those wait
+			// until it pauses: the interleaving that the fence is for, whatever the scheduler does.
+			paused := false
+			m.between = func(r fence.Resource, token fence.Token) {
+				first := token == 1 && !paused
+				paused = paused || first
+				m.moved.Broadcast()
+				for !paused || first && m.marks[r] <= token {
+					m.moved.Wait()
+				}
+			}
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := newMemory()
+			c.breakIt(m)
+			for _, conf := range conformance {
+				if conf.name == c.foundBy {
+					if err := conf.check(&subject{Adapter: m, ctx: t.Context()}); err == nil {
+						t.Fatalf("%s found nothing wrong", conf.name)
+					} else {
+						t.Log(err)
+					}
+					return
+				}
+			}
+			t.Fatalf("there is no case %s", c.foundBy)
+		})
+	}
+}
+
+// overHTTP is the toy sink behind its handler, at the other end of real connections.
+type overHTTP struct {
+	sink *Sink
+	url  string
+}
+
+func (o overHTTP) Write(ctx context.Context, r fence.Resource, token, payload string) error {
+	// Not through Writer: a typed token could not carry what the suite presents.
+	return post(ctx, o.url, []string{token}, []string{string(r)}, fmt.Sprintf(`{"writer":%q}`, payload))
+}
+
+func (o overHTTP) Stored(_ context.Context, r fence.Resource) ([]string, error) {
+	var stored []string
+	for _, a := range o.sink.Attempts(0) {
+		if a.Resource == r && a.Accepted {
+			stored = append(stored, a.Writer)
+		}
+	}
+	return stored, nil
+}
+
+func TestConformanceOfSink(t *testing.T) {
+	Run(t, func(t *testing.T) Adapter {
+		sink := &Sink{}
+		server := httptest.NewServer(sink.Handler())
+		t.Cleanup(server.Close)
+		return overHTTP{sink: sink, url: server.URL}
+	})
+}
