@@ -66,8 +66,7 @@ func ExampleGate_Advance() {
 
 func ExampleStaleError() {
 	_, err := fence.Gate{Resource: "default/billing"}.Accept(34, 33)
-	var stale *fence.StaleError
-	if errors.As(err, &stale) {
+	if stale, ok := errors.AsType[*fence.StaleError](err); ok {
 		fmt.Println(stale.Resource, stale.Presented, stale.Highest)
 	}
 	// Output: default/billing 33 34

@@ -12,7 +12,7 @@ import (
 	"github.com/singletonjob/operator/fence"
 )
 
-// vectors reads a file of testdata/vectors. Unknown fields are an error: a misspelt one would test nothing.
+// vectors reads a file of testdata/vectors. Unknown fields are an error: a misspelled one would test nothing.
 func vectors[T any](t *testing.T, name string) []T {
 	t.Helper()
 	f, err := os.Open(filepath.Join("testdata", "vectors", name))
@@ -209,8 +209,7 @@ func FuzzGate(f *testing.F) {
 		if err == nil && strict && token != before {
 			t.Fatalf("a strict gate at %d accepted %d", before, token)
 		}
-		var stale *fence.StaleError
-		if errors.As(err, &stale) && stale.Highest <= stale.Presented {
+		if stale, ok := errors.AsType[*fence.StaleError](err); ok && stale.Highest <= stale.Presented {
 			t.Fatalf("%v: %d is not below %d", err, stale.Presented, stale.Highest)
 		}
 	})

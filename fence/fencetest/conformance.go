@@ -76,9 +76,12 @@ func (s *subject) accepted(r fence.Resource, token, payload string) error {
 
 func (s *subject) stale(r fence.Resource, token, payload, highest string) error {
 	err := s.Write(s.ctx, r, token, payload)
-	var stale *fence.StaleError
-	if !errors.As(err, &stale) {
-		return fmt.Errorf("the write of %q with token %s after %s returned %v, want a *fence.StaleError", payload, token, highest, err)
+	if err == nil {
+		return fmt.Errorf("the write of %q with token %s after %s was stored, want it refused", payload, token, highest)
+	}
+	stale, ok := errors.AsType[*fence.StaleError](err)
+	if !ok {
+		return fmt.Errorf("the write of %q with token %s after %s failed, want a *fence.StaleError: %w", payload, token, highest, err)
 	}
 	if stale.Resource != r || stale.Presented.String() != token || stale.Highest.String() != highest {
 		return fmt.Errorf("the refusal says resource %s, presented %d, highest %d; want %s, %s, %s",
@@ -156,8 +159,11 @@ func malformedRefused(s *subject) error {
 	failures := []error{s.accepted(used, "5", "a")}
 	refused := func(token string, want error) {
 		for _, r := range []fence.Resource{used, unused} {
-			if err := s.Write(s.ctx, r, token, "x"); !errors.Is(err, want) {
-				failures = append(failures, fmt.Errorf("a write with token %q returned %v, want: %w", token, err, want))
+			switch err := s.Write(s.ctx, r, token, "x"); {
+			case err == nil:
+				failures = append(failures, fmt.Errorf("a write with token %q was stored, want: %w", token, want))
+			case !errors.Is(err, want):
+				failures = append(failures, fmt.Errorf("a write with token %q failed, want an error that says %q: %w", token, want.Error(), err))
 			}
 		}
 	}
@@ -222,8 +228,9 @@ func concurrentTenures(s *subject) error {
 			for seq := range writesEach {
 				if err := write(token, seq); err != nil {
 					mu.Lock()
+					defer mu.Unlock()
 					faults = append(faults, err)
-					mu.Unlock()
+					return
 				}
 			}
 		})

@@ -14,7 +14,7 @@ import (
 // memory is a sink whose every rule can be broken.
 type memory struct {
 	mu    sync.Mutex
-	moved *sync.Cond // signalled when a mark moves; its lock is mu
+	moved *sync.Cond // broadcast when a mark moves; its lock is mu
 	marks map[fence.Resource]fence.Token
 	lists map[fence.Resource][]string
 
@@ -73,92 +73,93 @@ func TestConformanceOfMemory(t *testing.T) {
 	Run(t, func(*testing.T) Adapter { return newMemory() })
 }
 
-// Every way to build the fence wrong that we know of must be found, by the case that is there for it.
+// defects are all the ways to build a fence wrong that we know of, each with the case that is there for it.
+var defects = map[string]struct {
+	foundBy string
+	breakIt func(*memory)
+}{
+	"no fence at all": {"StaleRefused", func(m *memory) {
+		m.decide = func(_ fence.Resource, mark, presented fence.Token) (fence.Token, error) {
+			return max(mark, presented), nil
+		}
+	}},
+	"equal is refused": {"EqualAccepted", func(m *memory) {
+		m.decide = func(r fence.Resource, mark, presented fence.Token) (fence.Token, error) {
+			if presented == mark {
+				return mark, &fence.StaleError{Resource: r, Presented: presented, Highest: mark}
+			}
+			return fence.Gate{Resource: r}.Accept(mark, presented)
+		}
+	}},
+	"the last token counts, not the highest": {"RefusalChangesNothing", func(m *memory) {
+		m.decide = func(r fence.Resource, mark, presented fence.Token) (fence.Token, error) {
+			if _, err := (fence.Gate{Resource: r}).Accept(mark, presented); err != nil {
+				return presented, err
+			}
+			return presented, nil
+		}
+	}},
+	"tokens compared as strings": {"NumbersNotStrings", func(m *memory) {
+		m.decide = func(r fence.Resource, mark, presented fence.Token) (fence.Token, error) {
+			if mark != 0 && presented.String() < mark.String() {
+				return mark, &fence.StaleError{Resource: r, Presented: presented, Highest: mark}
+			}
+			return presented, nil
+		}
+	}},
+	"tokens compared as doubles": {"BeyondDoubles", func(m *memory) {
+		m.decide = func(r fence.Resource, mark, presented fence.Token) (fence.Token, error) {
+			if float64(presented) < float64(mark) {
+				return mark, &fence.StaleError{Resource: r, Presented: presented, Highest: mark}
+			}
+			return presented, nil
+		}
+	}},
+	"malformed is zero, and zero passes": {"MalformedRefused", func(m *memory) {
+		m.parse = func(s string) (fence.Token, error) {
+			n, _ := strconv.ParseInt(s, 10, 64)
+			return fence.Token(n), nil
+		}
+		m.decide = func(r fence.Resource, mark, presented fence.Token) (fence.Token, error) {
+			if presented < mark {
+				return mark, &fence.StaleError{Resource: r, Presented: presented, Highest: mark}
+			}
+			return presented, nil
+		}
+	}},
+	"one mark for all resources":    {"ResourcesIndependent", func(m *memory) { m.keepAll = true }},
+	"a refused write is stored":     {"StaleRefused", func(m *memory) { m.sloppy = true }},
+	"an acknowledged write is lost": {"ConcurrentWritersOfOneTenure", func(m *memory) { m.lossy = true }},
+	"check, then write": {"ConcurrentTenures", func(m *memory) {
+		// Token 1 pauses once between its check and its write until a higher one has written, and those wait
+		// until it pauses: the interleaving that the fence is for, whatever the scheduler does.
+		paused := false
+		m.between = func(r fence.Resource, token fence.Token) {
+			first := token == 1 && !paused
+			paused = paused || first
+			m.moved.Broadcast()
+			for !paused || first && m.marks[r] <= token {
+				m.moved.Wait()
+			}
+		}
+	}},
+}
+
 func TestConformanceFindsBrokenSinks(t *testing.T) {
-	for name, c := range map[string]struct {
-		foundBy string
-		breakIt func(*memory)
-	}{
-		"no fence at all": {"StaleRefused", func(m *memory) {
-			m.decide = func(_ fence.Resource, mark, presented fence.Token) (fence.Token, error) {
-				return max(mark, presented), nil
-			}
-		}},
-		"equal is refused": {"EqualAccepted", func(m *memory) {
-			m.decide = func(r fence.Resource, mark, presented fence.Token) (fence.Token, error) {
-				if presented == mark {
-					return mark, &fence.StaleError{Resource: r, Presented: presented, Highest: mark}
-				}
-				return fence.Gate{Resource: r}.Accept(mark, presented)
-			}
-		}},
-		"the last token counts, not the highest": {"RefusalChangesNothing", func(m *memory) {
-			m.decide = func(r fence.Resource, mark, presented fence.Token) (fence.Token, error) {
-				if _, err := (fence.Gate{Resource: r}).Accept(mark, presented); err != nil {
-					return presented, err
-				}
-				return presented, nil
-			}
-		}},
-		"tokens compared as strings": {"NumbersNotStrings", func(m *memory) {
-			m.decide = func(r fence.Resource, mark, presented fence.Token) (fence.Token, error) {
-				if mark != 0 && presented.String() < mark.String() {
-					return mark, &fence.StaleError{Resource: r, Presented: presented, Highest: mark}
-				}
-				return presented, nil
-			}
-		}},
-		"tokens compared as doubles": {"BeyondDoubles", func(m *memory) {
-			m.decide = func(r fence.Resource, mark, presented fence.Token) (fence.Token, error) {
-				if float64(presented) < float64(mark) {
-					return mark, &fence.StaleError{Resource: r, Presented: presented, Highest: mark}
-				}
-				return presented, nil
-			}
-		}},
-		"malformed is zero, and zero passes": {"MalformedRefused", func(m *memory) {
-			m.parse = func(s string) (fence.Token, error) {
-				n, _ := strconv.ParseInt(s, 10, 64)
-				return fence.Token(n), nil
-			}
-			m.decide = func(r fence.Resource, mark, presented fence.Token) (fence.Token, error) {
-				if presented < mark {
-					return mark, &fence.StaleError{Resource: r, Presented: presented, Highest: mark}
-				}
-				return presented, nil
-			}
-		}},
-		"one mark for all resources":    {"ResourcesIndependent", func(m *memory) { m.keepAll = true }},
-		"a refused write is stored":     {"StaleRefused", func(m *memory) { m.sloppy = true }},
-		"an acknowledged write is lost": {"ConcurrentWritersOfOneTenure", func(m *memory) { m.lossy = true }},
-		"check, then write": {"ConcurrentTenures", func(m *memory) {
-			// Token 1 pauses once between its check and its write until a higher one has written, and those wait
-			// until it pauses: the interleaving that the fence is for, whatever the scheduler does.
-			paused := false
-			m.between = func(r fence.Resource, token fence.Token) {
-				first := token == 1 && !paused
-				paused = paused || first
-				m.moved.Broadcast()
-				for !paused || first && m.marks[r] <= token {
-					m.moved.Wait()
-				}
-			}
-		}},
-	} {
+	checks := make(map[string]func(*subject) error)
+	for _, c := range conformance {
+		checks[c.name] = c.check
+	}
+	for name, d := range defects {
 		t.Run(name, func(t *testing.T) {
 			m := newMemory()
-			c.breakIt(m)
-			for _, conf := range conformance {
-				if conf.name == c.foundBy {
-					if err := conf.check(&subject{Adapter: m, ctx: t.Context()}); err == nil {
-						t.Fatalf("%s found nothing wrong", conf.name)
-					} else {
-						t.Log(err)
-					}
-					return
-				}
+			d.breakIt(m)
+			if checks[d.foundBy] == nil {
+				t.Fatalf("the suite has no case %s", d.foundBy)
 			}
-			t.Fatalf("there is no case %s", c.foundBy)
+			if err := checks[d.foundBy](&subject{Adapter: m, ctx: t.Context()}); err == nil {
+				t.Errorf("%s found nothing wrong", d.foundBy)
+			}
 		})
 	}
 }

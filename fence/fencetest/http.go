@@ -129,9 +129,9 @@ func refuse(w http.ResponseWriter, a Attempt, err error) {
 		Type: problemMalformed, Title: "Malformed write", Status: http.StatusBadRequest,
 		Detail: err.Error(), Resource: a.Resource,
 	}
-	var stale *fence.StaleError
+	stale, isStale := errors.AsType[*fence.StaleError](err)
 	switch {
-	case errors.As(err, &stale):
+	case isStale:
 		p.Type, p.Title, p.Status = problemStale, "Stale fencing token", http.StatusPreconditionFailed
 		p.Presented, p.Highest = stale.Presented, stale.Highest
 	case errors.Is(err, fence.ErrMissingToken):

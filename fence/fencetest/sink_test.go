@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/singletonjob/operator/fence"
 )
@@ -114,13 +115,17 @@ func TestSinkRefusals(t *testing.T) {
 				t.Fatal(err)
 			}
 			err := post(t.Context(), url, c.tokens, c.resources, c.body)
-			var got *answered
-			if !errors.As(err, &got) {
+			got, ok := errors.AsType[*answered](err)
+			if !ok {
 				t.Fatalf("the write returned %v, want a refusal", err)
 			}
-			if got.status != c.status || got.problem.Status != c.status || got.problem.Type != c.kind ||
-				got.media != "application/problem+json" || got.problem.Detail == "" || got.problem.Title == "" {
-				t.Errorf("answered %d, %s, %+v; want %d and a problem %s", got.status, got.media, got.problem, c.status, c.kind)
+			if got.problem.Detail == "" || got.problem.Title == "" {
+				t.Errorf("the problem %+v does not say what is wrong", got.problem)
+			}
+			want := &answered{status: c.status, media: "application/problem+json", problem: problem{Type: c.kind, Status: c.status}}
+			if diff := cmp.Diff(want, got, cmp.AllowUnexported(answered{}),
+				cmpopts.IgnoreFields(problem{}, "Title", "Detail", "Resource", "Presented", "Highest")); diff != "" {
+				t.Errorf("the answer differs (-want +got):\n%s", diff)
 			}
 			report := sink.Report()
 			if ledger := report.Resource("ledger"); ledger.Accepted != 1 || ledger.Highest != 34 || ledger.Refused+report.Malformed != 1 {
@@ -130,49 +135,75 @@ func TestSinkRefusals(t *testing.T) {
 	}
 }
 
-func TestWriterAndSink(t *testing.T) {
-	sink := &Sink{}
-	url := serve(t, sink)
+// takeover lets two tenures write to a sink through HTTP: twice the old one, twice the present one, and the old one
+// once more.
+func takeover(t *testing.T, url string) (stale error) {
+	t.Helper()
 	old := &Writer{URL: url, Resource: "default/billing", Token: 33, ID: "pod-0"}
 	present := &Writer{URL: url, Resource: "default/billing", Token: 34, ID: "pod-1"}
-	ctx := t.Context()
 	for i, w := range []*Writer{old, old, present, present} {
-		if err := w.Write(ctx); err != nil {
+		if err := w.Write(t.Context()); err != nil {
 			t.Fatalf("write %d: %v", i, err)
 		}
 	}
+	return old.Write(t.Context())
+}
+
+func TestWriterSeesTheRefusal(t *testing.T) {
+	url := serve(t, &Sink{})
 	want := &fence.StaleError{Resource: "default/billing", Presented: 33, Highest: 34}
-	var stale *fence.StaleError
-	if err := old.Write(ctx); !errors.As(err, &stale) || *stale != *want {
-		t.Fatalf("the stale write returned %v, want %v", err, want)
+	if stale, ok := errors.AsType[*fence.StaleError](takeover(t, url)); !ok || *stale != *want {
+		t.Errorf("the stale write returned %v, want %v", stale, want)
 	}
-	if err := (&Writer{URL: url, Resource: "default/billing", ID: "pod-2"}).Write(ctx); err == nil || errors.Is(err, fence.ErrStale) {
-		t.Fatalf("a writer without a token got %v, want a refusal that is not about staleness", err)
+	err := (&Writer{URL: url, Resource: "default/billing", ID: "pod-2"}).Write(t.Context())
+	if err == nil || errors.Is(err, fence.ErrStale) {
+		t.Errorf("a writer without a token got %v, want a refusal that is not about staleness", err)
 	}
+}
 
-	var report Report
-	get(t, url+"/report", &report)
-	if diff := cmp.Diff(sink.Report(), report); diff != "" {
-		t.Errorf("the report over HTTP differs (-sink +http):\n%s", diff)
+func TestSinkReportsOverHTTP(t *testing.T) {
+	ticks := time.Duration(0)
+	sink := &Sink{Now: func() time.Duration { ticks++; return ticks }}
+	url := serve(t, sink)
+	_ = takeover(t, url)
+	want := Report{Resources: []ResourceReport{{
+		Resource: "default/billing", Highest: 34, Accepted: 4, Refused: 1,
+		Tenures: []TenureReport{
+			{Token: 33, Writers: []string{"pod-0"}, Accepted: 2, Refused: 1, FirstAccepted: 1, LastAccepted: 2, FirstRefused: 5, LastRefused: 5},
+			{Token: 34, Writers: []string{"pod-1"}, Accepted: 2, FirstAccepted: 3, LastAccepted: 4},
+		},
+		Changes: []Change{{From: 33, To: 34, Gap: 1, Overlap: 2}},
+	}}}
+	var got Report
+	get(t, url+"/report", &got)
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("GET /report differs (-want +got):\n%s", diff)
 	}
-	ledger := report.Resource("default/billing")
-	if ledger.Accepted != 4 || ledger.Refused != 1 || ledger.StaleAccepted != 0 || ledger.Highest != 34 || report.Malformed != 1 {
-		t.Errorf("the report is %+v", report)
-	}
-	if first, second := ledger.Tenure(33), ledger.Tenure(34); first.Accepted != 2 || first.Refused != 1 || second.Accepted != 2 ||
-		first.FirstAccepted > first.LastAccepted || first.LastAccepted > second.FirstAccepted || first.FirstRefused < second.LastAccepted {
-		t.Errorf("the tenures are %+v and %+v", first, second)
-	}
+}
 
+func TestSinkRecordsEveryAttempt(t *testing.T) {
+	sink := &Sink{}
+	url := serve(t, sink)
+	before := Boottime()
+	_ = takeover(t, url)
 	var attempts []Attempt
-	get(t, url+"/attempts?from=2", &attempts)
-	if diff := cmp.Diff(sink.Attempts(2), attempts); diff != "" || len(attempts) != 3 {
-		t.Errorf("attempts from 2 on: %+v (-sink +http):\n%s", attempts, diff)
+	get(t, url+"/attempts?from=3", &attempts)
+	if diff := cmp.Diff(sink.Attempts(3), attempts); diff != "" {
+		t.Errorf("GET /attempts differs (-sink +http):\n%s", diff)
 	}
-	for _, a := range attempts {
-		if a.Sent == 0 || a.At < a.Sent {
-			t.Errorf("attempt %+v: one clock, yet the sink decided before the writer sent", a)
+	last := before
+	for i, a := range sink.Attempts(0) {
+		if a.Sent < last || a.At < a.Sent {
+			t.Errorf("attempt %d, sent at %d and decided at %d: want both after %d, in this order", i, a.Sent, a.At, last)
 		}
+		last = a.At
+	}
+	want := []Attempt{
+		{Resource: "default/billing", Token: 34, Writer: "pod-1", Seq: 2, Accepted: true},
+		{Resource: "default/billing", Token: 33, Writer: "pod-0", Seq: 3, Accepted: false},
+	}
+	if diff := cmp.Diff(want, attempts, cmpopts.IgnoreFields(Attempt{}, "Sent", "At")); diff != "" {
+		t.Errorf("the attempts from 3 on are wrong (-want +got):\n%s", diff)
 	}
 }
 
