@@ -26,7 +26,8 @@ help: ## List the targets.
 .PHONY: generate
 generate: ## Write deepcopy functions, the CRD and the RBAC rules, for config/ and for the chart.
 	$(CONTROLLER_GEN) object paths=./api/...
-	$(CONTROLLER_GEN) crd paths=./api/... output:crd:dir=config/crd
+	$(CONTROLLER_GEN) crd:generateEmbeddedObjectMeta=true paths=./api/... output:stdout | \
+	  go run ./config/crd/generate config/crd/singletonjob.io_singletonjobs.yaml
 	$(CONTROLLER_GEN) rbac:roleName=singletonjob-manager paths=./internal/controller/... output:rbac:dir=config/rbac
 
 .PHONY: lint

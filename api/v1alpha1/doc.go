@@ -4,4 +4,3 @@
 // +kubebuilder:object:generate=true
 // +groupName=singletonjob.io
 package v1alpha1
-

@@ -57,12 +57,12 @@ type SingletonJobSpec struct {
 	Candidates int32 `json:"candidates,omitempty"`
 
 	// When a tenure ends and when the next may begin.
-	// +kubebuilder:default={}
+	// +kubebuilder:default={leaseDuration: "15s", renewDeadline: "10s", retryPeriod: "2s", lockDelay: "0s", onRenewFailure: "Stop"}
 	// +optional
 	Lease LeaseSpec `json:"lease,omitzero"`
 
 	// How the process learns its fencing token.
-	// +kubebuilder:default={}
+	// +kubebuilder:default={envVar: "FENCING_TOKEN", tokenBase: 0}
 	// +optional
 	Fencing FencingSpec `json:"fencing,omitzero"`
 
@@ -151,8 +151,8 @@ type FencingSpec struct {
 	EnvVar string `json:"envVar,omitempty"`
 
 	// Added to every token. Raise it after etcd was restored from a backup, or when the job moves to another cluster,
-	// so that tokens go on growing past those the sinks have already seen. 0 to 4611686018427387904 (2^62), can
-	// never be lowered, default 0. Raising it costs one handover.
+	// so that tokens go on growing past those the sinks have already seen. 0 to 4503599627370496 (2^52), can never
+	// be lowered, default 0. Raising it costs one handover.
 	// +kubebuilder:default=0
 	// +optional
 	TokenBase int64 `json:"tokenBase,omitempty"`

@@ -1,0 +1,106 @@
+package v1alpha1
+
+import (
+	"context"
+	"encoding/json"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	apiextensions "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema"
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/cel"
+	celconfig "k8s.io/apiserver/pkg/apis/cel"
+	"sigs.k8s.io/yaml"
+)
+
+// celRules are the CRD's rules in the API server's own evaluator, without an API server.
+func celRules(t *testing.T) (*cel.Validator, *schema.Structural) {
+	t.Helper()
+	raw, err := os.ReadFile("../../config/crd/singletonjob.io_singletonjobs.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var crd apiextensionsv1.CustomResourceDefinition
+	if err := yaml.UnmarshalStrict(raw, &crd); err != nil {
+		t.Fatal(err)
+	}
+	var props apiextensions.JSONSchemaProps
+	if err := apiextensionsv1.Convert_v1_JSONSchemaProps_To_apiextensions_JSONSchemaProps(
+		crd.Spec.Versions[0].Schema.OpenAPIV3Schema, &props, nil); err != nil {
+		t.Fatal(err)
+	}
+	structural, err := schema.NewStructural(&props)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cel.NewValidator(structural, true, celconfig.PerCallLimit), structural
+}
+
+// The table holds the cases one thinks of. Here the two sides decide the same random lease settings, many of them on the
+// very edge of a rule.
+func TestRulesAgreeOnRandomLeases(t *testing.T) {
+	validator, structural := celRules(t)
+	seed := uint64(time.Now().UnixNano())
+	random := rand.New(rand.NewPCG(seed, 0))
+	// Never zero, which in Go means unset.
+	around := func(d time.Duration) time.Duration {
+		return max(1, d+time.Duration(random.IntN(3)-1)*[]time.Duration{time.Nanosecond, time.Millisecond, 100 * ms, time.Second}[random.IntN(4)])
+	}
+	accepted := 0
+	const cases = 1000
+	for range cases {
+		job := validJob()
+		Default(job)
+		l := &job.Spec.Lease
+		l.LeaseDuration.Duration = around(time.Duration(2+random.IntN([]int{5, 20, 3600}[random.IntN(3)])) * time.Second)
+		l.RenewDeadline.Duration = around(max(0, MaxRenewDeadline(l.LeaseDuration.Duration)).Round(ms) / time.Duration(1+random.IntN(3)))
+		l.RetryPeriod.Duration = around((l.RenewDeadline.Duration * 2 / 3).Round(ms) / time.Duration(1+random.IntN(4)))
+		l.LockDelay.Duration = []time.Duration{0, 0, 1, time.Hour, time.Hour + 1}[random.IntN(5)]
+		l.OnRenewFailure = []OnRenewFailure{OnRenewFailureStop, OnRenewFailureKeepRunning}[random.IntN(2)]
+
+		errs, _ := validator.Validate(context.Background(), nil, structural, lexical(t, job), nil, celconfig.RuntimeCELCostBudget)
+		var inCRD, inGo []string
+		for _, err := range errs {
+			inCRD = append(inCRD, err.Field+" "+strings.TrimPrefix(err.Detail, err.Field+" in body "))
+		}
+		for _, err := range Validate(job) {
+			inGo = append(inGo, err.Field+" "+err.Detail)
+		}
+		slices.Sort(inCRD)
+		slices.Sort(inGo)
+		if !slices.Equal(inCRD, inGo) {
+			t.Fatalf("seed %d: %+v\nCRD: %q\nGo:  %q", seed, *l, inCRD, inGo)
+		}
+		if len(inGo) == 0 {
+			accepted++
+		}
+	}
+	if accepted < cases/50 || accepted > cases*49/50 {
+		t.Errorf("seed %d: %d of %d cases were accepted; the test tells too little", seed, accepted, cases)
+	}
+}
+
+// lexical is job as it is sent, with every duration written out: typed zero durations are left out of JSON, where the API
+// server would put the default.
+func lexical(t *testing.T, job *SingletonJob) map[string]any {
+	t.Helper()
+	raw, err := json.Marshal(job)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out map[string]any
+	if err := json.Unmarshal(raw, &out); err != nil {
+		t.Fatal(err)
+	}
+	spec := out["spec"].(map[string]any)
+	l := spec["lease"].(map[string]any)
+	l["leaseDuration"], l["renewDeadline"] = job.Spec.Lease.LeaseDuration.Duration.String(), job.Spec.Lease.RenewDeadline.Duration.String()
+	l["retryPeriod"], l["lockDelay"] = job.Spec.Lease.RetryPeriod.Duration.String(), job.Spec.Lease.LockDelay.Duration.String()
+	spec["fencing"] = map[string]any{"envVar": job.Spec.Fencing.EnvVar, "tokenBase": job.Spec.Fencing.TokenBase}
+	return out
+}

@@ -1,0 +1,288 @@
+package v1alpha1
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+)
+
+// The limits of the API. The CEL rules beside the types say the same; one table of cases tests both.
+const (
+	// MaxNameLength leaves room for the suffixes of the objects made for a job: a pod's name is also its host name,
+	// of at most 63 characters.
+	MaxNameLength = 52
+
+	MinCandidates int32 = 1
+	// MaxCandidates bounds the agents that watch one Lease and that a release wakes at once. A standby beyond the
+	// number of failure domains makes nothing safer.
+	MaxCandidates int32 = 16
+
+	MaxHistoryLimit int32 = 100
+
+	MinLeaseDuration = 3 * time.Second
+	MaxLeaseDuration = time.Hour
+	MinRetryPeriod   = 200 * time.Millisecond
+	MaxLockDelay     = time.Hour
+	// StopBudget is the least time between SIGTERM, at renewDeadline, and SIGKILL, at leaseDuration - margin.
+	StopBudget = time.Second
+
+	// MaxTokenBase keeps tokens below 2^53, so that sinks that hold numbers as doubles (JSON in JavaScript, Lua) still
+	// compare them exactly.
+	MaxTokenBase int64 = 1 << 52
+)
+
+// What is reserved for the agent and the operator in a template. Everything that they add to a pod lies within.
+const (
+	// ReservedEnvPrefix begins the environment variables that the agent reads and sets.
+	ReservedEnvPrefix = "SINGLETONJOB_"
+	// ReservedNamePrefix begins the names of containers and volumes that the operator adds.
+	ReservedNamePrefix = "singletonjob-"
+	// ReservedMountPath is where the agent and its credentials are mounted in the gated container.
+	ReservedMountPath = "/singletonjob"
+	// ReservedKeyPrefix begins the labels and annotations of the operator.
+	ReservedKeyPrefix = GroupName + "/"
+)
+
+var (
+	dnsLabel    = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`)
+	cIdentifier = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,62}$`)
+)
+
+// Validate returns what is wrong with job. Unset fields are taken as their defaults. It says the same as the API server
+// does by the CRD, so for an object that was stored under this CRD it finds nothing; it is for objects that were
+// stored under another one, and for programs that check before they send.
+func Validate(job *SingletonJob) field.ErrorList {
+	job = job.DeepCopy()
+	Default(job)
+	spec := field.NewPath("spec")
+	errs := validateName(job.Name)
+	errs = append(errs, validateBounds(&job.Spec, spec)...)
+	errs = append(errs, validateLease(&job.Spec.Lease, spec.Child("lease"))...)
+	errs = append(errs, validateFencing(&job.Spec.Fencing, spec.Child("fencing"))...)
+	template := spec.Child("template")
+	errs = append(errs, validateMetadata(&job.Spec.Template, template.Child("metadata"))...)
+	errs = append(errs, validatePod(&job.Spec.Template.Spec, template.Child("spec"))...)
+	errs = append(errs, validateReservedNames(&job.Spec.Template.Spec, template.Child("spec"))...)
+	return append(errs, validateGated(job, template.Child("spec", "containers"))...)
+}
+
+// ValidateUpdate returns what is wrong with job, and with the change from old to job.
+func ValidateUpdate(old, job *SingletonJob) field.ErrorList {
+	errs := Validate(job)
+	if was, is := old.Spec.Fencing.TokenBase, job.Spec.Fencing.TokenBase; is < was {
+		errs = append(errs, field.Invalid(field.NewPath("spec", "fencing", "tokenBase"), is,
+			fmt.Sprintf("%d is less than before: at least %d, because sinks have seen tokens above it", is, was)))
+	}
+	return errs
+}
+
+func validateName(name string) field.ErrorList {
+	if len(name) <= MaxNameLength && dnsLabel.MatchString(name) {
+		return nil
+	}
+	return field.ErrorList{field.Invalid(field.NewPath("metadata", "name"), name, fmt.Sprintf(
+		"%q is not accepted: at most %d characters of a-z, 0-9 and - that begin and end with a letter or digit, because "+
+			"the names and host names of the pods begin with it", name, MaxNameLength))}
+}
+
+func validateBounds(spec *SingletonJobSpec, at *field.Path) field.ErrorList {
+	errs := outside(at.Child("candidates"), spec.Candidates, MinCandidates, MaxCandidates)
+	return append(errs, outside(at.Child("historyLimit"), *spec.HistoryLimit, 0, MaxHistoryLimit)...)
+}
+
+func outside(at *field.Path, value, low, high int32) field.ErrorList {
+	switch {
+	case value < low:
+		return field.ErrorList{field.Invalid(at, value, fmt.Sprintf("%s in body should be greater than or equal to %d", at, low))}
+	case value > high:
+		return field.ErrorList{field.Invalid(at, value, fmt.Sprintf("%s in body should be less than or equal to %d", at, high))}
+	}
+	return nil
+}
+
+func validateLease(lease *LeaseSpec, at *field.Path) field.ErrorList {
+	var errs field.ErrorList
+	invalid := func(name string, value time.Duration, format string, args ...any) {
+		errs = append(errs, field.Invalid(at.Child(name), value.String(), inSeconds(value)+" "+fmt.Sprintf(format, args...)))
+	}
+	duration, deadline := lease.LeaseDuration.Duration, lease.RenewDeadline.Duration
+	retry, delay := lease.RetryPeriod.Duration, lease.LockDelay.Duration
+
+	if duration%time.Second != 0 || duration < MinLeaseDuration || duration > MaxLeaseDuration {
+		invalid("leaseDuration", duration, "is not accepted: whole seconds, from 3s to 1h")
+	} else if most := MaxRenewDeadline(duration); deadline > most {
+		invalid("renewDeadline", deadline, "is too long for leaseDuration %s: at most %s (leaseDuration less the safety "+
+			"margin, less 1s for the process to stop), or a longer leaseDuration", inSeconds(duration), inSeconds(most))
+	}
+	if retry < MinRetryPeriod {
+		invalid("retryPeriod", retry, "is too short: at least 200ms, because every renewal is a write to the API server")
+	} else if retry*3 > deadline*2 {
+		invalid("retryPeriod", retry, "is too long for renewDeadline %s: at most %s (renewDeadline / 1.5), so that a "+
+			"renewal that failed can be repeated", inSeconds(deadline), inSeconds(time.Duration(deadline.Milliseconds()*2/3)*time.Millisecond))
+	}
+	if delay < 0 || delay > MaxLockDelay {
+		invalid("lockDelay", delay, "is not accepted: from 0s to 1h")
+	} else if delay > 0 && lease.OnRenewFailure == OnRenewFailureKeepRunning {
+		invalid("lockDelay", delay, "contradicts onRenewFailure KeepRunning, for sinks that reject old tokens and need no "+
+			"delay: lockDelay 0s, or onRenewFailure Stop")
+	}
+	if modes := []OnRenewFailure{OnRenewFailureStop, OnRenewFailureKeepRunning}; !slices.Contains(modes, lease.OnRenewFailure) {
+		errs = append(errs, field.NotSupported(at.Child("onRenewFailure"), lease.OnRenewFailure, modes))
+	}
+	return errs
+}
+
+// MaxRenewDeadline is the longest renewDeadline that leaves a process StopBudget to stop before leaseDuration less the
+// safety margin is over.
+func MaxRenewDeadline(leaseDuration time.Duration) time.Duration {
+	return leaseDuration - margin(leaseDuration) - StopBudget
+}
+
+// margin repeats lease.Margin of the agent's state machine, which this public package must not depend on; a test
+// compares the two.
+func margin(leaseDuration time.Duration) time.Duration {
+	if leaseDuration < 5*time.Second {
+		return 500 * time.Millisecond
+	}
+	return max(time.Second, leaseDuration/15)
+}
+
+// listed writes names as CEL does.
+func listed(names []string) string {
+	if len(names) == 0 {
+		return "[]"
+	}
+	return `["` + strings.Join(names, `", "`) + `"]`
+}
+
+// inSeconds writes d as CEL does.
+func inSeconds(d time.Duration) string {
+	return strconv.FormatFloat(d.Seconds(), 'f', -1, 64) + "s"
+}
+
+func validateFencing(fencing *FencingSpec, at *field.Path) field.ErrorList {
+	var errs field.ErrorList
+	if name := fencing.EnvVar; !cIdentifier.MatchString(name) || strings.HasPrefix(name, ReservedEnvPrefix) {
+		errs = append(errs, field.Invalid(at.Child("envVar"), name, fmt.Sprintf("%q is not accepted: a C identifier of at "+
+			"most 63 characters (letters, digits and _, not beginning with a digit) that does not begin with SINGLETONJOB_", name)))
+	}
+	if base := fencing.TokenBase; base < 0 || base > MaxTokenBase {
+		errs = append(errs, field.Invalid(at.Child("tokenBase"), base, fmt.Sprintf("%d is not accepted: from 0 to %d (2^52)",
+			base, MaxTokenBase)))
+	}
+	return errs
+}
+
+func validateMetadata(template *corev1.PodTemplateSpec, at *field.Path) field.ErrorList {
+	var errs field.ErrorList
+	check := func(name string, keys map[string]string) {
+		var reserved []string
+		for key := range keys {
+			if strings.HasPrefix(key, ReservedKeyPrefix) {
+				reserved = append(reserved, key)
+			}
+		}
+		if len(reserved) > 0 {
+			slices.Sort(reserved)
+			errs = append(errs, field.Forbidden(at.Child(name), "keys that begin with singletonjob.io/ are the operator's: remove "+
+				listed(reserved)))
+		}
+	}
+	check("labels", template.Labels)
+	check("annotations", template.Annotations)
+	return errs
+}
+
+func validatePod(pod *corev1.PodSpec, at *field.Path) field.ErrorList {
+	var errs field.ErrorList
+	forbid := func(found bool, name, detail string) {
+		if found {
+			errs = append(errs, field.Forbidden(at.Child(name), detail))
+		}
+	}
+	const notOurs = "the agent must be PID 1 of the gated container and see no process but its own, or it could not vouch " +
+		"that all are dead: remove it"
+	forbid(pod.HostPID, "hostPID", notOurs)
+	forbid(pod.ShareProcessNamespace != nil && *pod.ShareProcessNamespace, "shareProcessNamespace", notOurs)
+	forbid(pod.ActiveDeadlineSeconds != nil, "activeDeadlineSeconds", "a candidate lives on through many tenures: remove it")
+	forbid(pod.OS != nil && pod.OS.Name != corev1.Linux, "os", "the agent runs on Linux only: remove it, or set name: linux")
+	if policy := pod.RestartPolicy; policy != "" && policy != corev1.RestartPolicyAlways {
+		errs = append(errs, field.Invalid(at.Child("restartPolicy"), policy,
+			fmt.Sprintf("%q is not accepted: Always, or nothing, because a candidate lives on through many tenures", policy)))
+	}
+	return errs
+}
+
+func validateReservedNames(pod *corev1.PodSpec, at *field.Path) field.ErrorList {
+	var errs field.ErrorList
+	check := func(list string, names []string) {
+		reserved := slices.DeleteFunc(names, func(name string) bool { return !strings.HasPrefix(name, ReservedNamePrefix) })
+		if len(reserved) > 0 {
+			errs = append(errs, field.Forbidden(at.Child(list), "names that begin with singletonjob- are the operator's: rename "+
+				listed(reserved)))
+		}
+	}
+	check("containers", containerNames(pod.Containers))
+	check("initContainers", containerNames(pod.InitContainers))
+	var volumes []string
+	for i := range pod.Volumes {
+		volumes = append(volumes, pod.Volumes[i].Name)
+	}
+	check("volumes", volumes)
+	return errs
+}
+
+func containerNames(containers []corev1.Container) []string {
+	var names []string
+	for i := range containers {
+		names = append(names, containers[i].Name)
+	}
+	return names
+}
+
+func validateGated(job *SingletonJob, at *field.Path) field.ErrorList {
+	containers := job.Spec.Template.Spec.Containers
+	if len(containers) == 0 {
+		return field.ErrorList{field.Required(at, "a pod needs at least one container")}
+	}
+	gated := job.GatedContainer()
+	if gated < 0 {
+		return field.ErrorList{field.Invalid(field.NewPath("spec", "container"), job.Spec.Container, fmt.Sprintf(
+			"%q is no container of spec.template: one of %s, or nothing for the first", job.Spec.Container,
+			listed(containerNames(containers))))}
+	}
+	c := &containers[gated]
+	var errs field.ErrorList
+	if len(c.Command) == 0 {
+		errs = append(errs, field.Required(at, fmt.Sprintf("the gated container %q sets no command: set command to what the "+
+			"image would run by itself, its ENTRYPOINT, because the agent takes that place", c.Name)))
+	}
+	forbid := func(found bool, format string, args ...any) {
+		if found {
+			errs = append(errs, field.Forbidden(at, fmt.Sprintf("the gated container %q ", c.Name)+fmt.Sprintf(format, args...)))
+		}
+	}
+	forbid(c.LivenessProbe != nil || c.ReadinessProbe != nil || c.StartupProbe != nil,
+		"has a probe, which would fail in every standby, where the process does not run: remove livenessProbe, readinessProbe "+
+			"and startupProbe; probes of other containers are welcome")
+	forbid(c.Lifecycle != nil, "has lifecycle hooks, which would run in standbys too: remove lifecycle")
+	forbid(c.RestartPolicy != nil && *c.RestartPolicy != corev1.ContainerRestartPolicyAlways || len(c.RestartPolicyRules) > 0,
+		"has a restart policy of its own: remove restartPolicy and restartPolicyRules, a candidate lives on through many tenures")
+	forbid(slices.ContainsFunc(c.Env, func(e corev1.EnvVar) bool {
+		return e.Name == job.Spec.Fencing.EnvVar || strings.HasPrefix(e.Name, ReservedEnvPrefix)
+	}), "sets %s or a variable that begins with SINGLETONJOB_ in env: the agent sets those, remove them or choose another "+
+		"spec.fencing.envVar", job.Spec.Fencing.EnvVar)
+	forbid(slices.ContainsFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool { return reservedPath(m.MountPath) }),
+		"mounts a volume at or below /singletonjob, where the agent is: choose another mountPath")
+	return errs
+}
+
+func reservedPath(mountPath string) bool {
+	return mountPath == ReservedMountPath || strings.HasPrefix(mountPath, ReservedMountPath+"/")
+}

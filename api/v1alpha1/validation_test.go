@@ -1,0 +1,352 @@
+package v1alpha1
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/singletonjob/operator/internal/lease"
+)
+
+// validationCase is one case of the table that both Validate and the API server must decide alike.
+type validationCase struct {
+	// change turns a valid job into the case.
+	change func(*SingletonJob)
+	// from, where given, turns a valid job into the stored one that the case is an update of.
+	from func(*SingletonJob)
+	want []problem
+}
+
+// problem is one error that is expected.
+type problem struct {
+	Type          field.ErrorType
+	Field, Detail string
+}
+
+func validJob() *SingletonJob {
+	return &SingletonJob{
+		TypeMeta:   metav1.TypeMeta{APIVersion: GroupVersion.String(), Kind: Kind},
+		ObjectMeta: metav1.ObjectMeta{Name: "billing"},
+		Spec: SingletonJobSpec{Template: corev1.PodTemplateSpec{Spec: corev1.PodSpec{Containers: []corev1.Container{
+			{Name: "app", Image: "app", Command: []string{"/app"}},
+			{Name: "proxy", Image: "proxy"},
+		}}}},
+	}
+}
+
+const (
+	inPod        = "spec.template.spec."
+	inContainers = inPod + "containers"
+	mustBePID1   = "the agent must be PID 1 of the gated container and see no process but its own, or it could not vouch " +
+		"that all are dead: remove it"
+	manyTenures = "a candidate lives on through many tenures: remove it"
+	badEnvVar   = " is not accepted: a C identifier of at most 63 characters (letters, digits and _, not beginning with a " +
+		"digit) that does not begin with SINGLETONJOB_"
+	badEnv = `the gated container "app" sets FENCING_TOKEN or a variable that begins with SINGLETONJOB_ in env: the agent ` +
+		"sets those, remove them or choose another spec.fencing.envVar"
+	badProbe = `the gated container "app" has a probe, which would fail in every standby, where the process does not run: ` +
+		"remove livenessProbe, readinessProbe and startupProbe; probes of other containers are welcome"
+	badMount  = `the gated container "app" mounts a volume at or below /singletonjob, where the agent is: choose another mountPath`
+	badPolicy = `the gated container "app" has a restart policy of its own: remove restartPolicy and restartPolicyRules, ` +
+		"a candidate lives on through many tenures"
+	badName = " is not accepted: at most 52 characters of a-z, 0-9 and - that begin and end with a letter or digit, because " +
+		"the names and host names of the pods begin with it"
+	tooLong = " (leaseDuration less the safety margin, less 1s for the process to stop), or a longer leaseDuration"
+)
+
+func invalid(at, detail string) []problem   { return []problem{{field.ErrorTypeInvalid, at, detail}} }
+func forbidden(at, detail string) []problem { return []problem{{field.ErrorTypeForbidden, at, detail}} }
+func missing(at, detail string) []problem   { return []problem{{field.ErrorTypeRequired, at, detail}} }
+
+// leaseOf sets leaseDuration, renewDeadline and retryPeriod.
+func leaseOf(duration, deadline, retry time.Duration) func(*SingletonJob) {
+	return func(job *SingletonJob) {
+		job.Spec.Lease.LeaseDuration.Duration = duration
+		job.Spec.Lease.RenewDeadline.Duration = deadline
+		job.Spec.Lease.RetryPeriod.Duration = retry
+	}
+}
+
+func lockDelay(delay time.Duration, mode OnRenewFailure) func(*SingletonJob) {
+	return func(job *SingletonJob) {
+		job.Spec.Lease.LockDelay.Duration, job.Spec.Lease.OnRenewFailure = delay, mode
+	}
+}
+
+func pod(change func(*corev1.PodSpec)) func(*SingletonJob) {
+	return func(job *SingletonJob) { change(&job.Spec.Template.Spec) }
+}
+
+func app(change func(*corev1.Container)) func(*SingletonJob) {
+	return pod(func(p *corev1.PodSpec) { change(&p.Containers[0]) })
+}
+
+func named(name string) func(*SingletonJob) { return func(job *SingletonJob) { job.Name = name } }
+func envVar(name string) func(*SingletonJob) {
+	return func(job *SingletonJob) { job.Spec.Fencing.EnvVar = name }
+}
+func base(tokenBase int64) func(*SingletonJob) {
+	return func(job *SingletonJob) { job.Spec.Fencing.TokenBase = tokenBase }
+}
+
+const ms = time.Millisecond
+
+var leaseCases = map[string]validationCase{
+	"defaults":                           {change: func(*SingletonJob) {}},
+	"shortest lease":                     {change: leaseOf(3*time.Second, 1500*ms, 200*ms)},
+	"longest lease":                      {change: leaseOf(time.Hour, time.Hour-4*time.Minute-time.Second, 2*time.Second)},
+	"lease of 60s renewed every 10s":     {change: leaseOf(time.Minute, 40*time.Second, 10*time.Second)},
+	"margin is 500ms just below 5s":      {change: leaseOf(4*time.Second, 2500*ms, 500*ms)},
+	"margin is 1s from 5s on":            {change: leaseOf(5*time.Second, 3*time.Second, 500*ms)},
+	"retryPeriod of renewDeadline / 1.5": {change: leaseOf(15*time.Second, 3*time.Second, 2*time.Second)},
+
+	"lease too short":   {change: leaseOf(2*time.Second, time.Second, 200*ms), want: invalid("spec.lease.leaseDuration", "2s is not accepted: whole seconds, from 3s to 1h")},
+	"lease too long":    {change: leaseOf(3601*time.Second, 10*time.Second, 2*time.Second), want: invalid("spec.lease.leaseDuration", "3601s is not accepted: whole seconds, from 3s to 1h")},
+	"lease not whole":   {change: leaseOf(15500*ms, 10*time.Second, 2*time.Second), want: invalid("spec.lease.leaseDuration", "15.5s is not accepted: whole seconds, from 3s to 1h")},
+	"no time to stop":   {change: leaseOf(10*time.Second, 10*time.Second, 2*time.Second), want: invalid("spec.lease.renewDeadline", "10s is too long for leaseDuration 10s: at most 8s"+tooLong)},
+	"client-go's 15/14": {change: leaseOf(15*time.Second, 14*time.Second, 5*time.Second), want: invalid("spec.lease.renewDeadline", "14s is too long for leaseDuration 15s: at most 13s"+tooLong)},
+	"only leaseDuration lowered": {
+		change: func(job *SingletonJob) { job.Spec.Lease.LeaseDuration.Duration = 5 * time.Second },
+		want:   invalid("spec.lease.renewDeadline", "10s is too long for leaseDuration 5s: at most 3s"+tooLong),
+	},
+	"short lease, 1ms too late":       {change: leaseOf(4*time.Second, 2501*ms, 500*ms), want: invalid("spec.lease.renewDeadline", "2.501s is too long for leaseDuration 4s: at most 2.5s"+tooLong)},
+	"margin is a fifteenth above 15s": {change: leaseOf(16*time.Second, 13934*ms, 2*time.Second), want: invalid("spec.lease.renewDeadline", "13.934s is too long for leaseDuration 16s: at most 13.933333334s"+tooLong)},
+	"retryPeriod too short":           {change: leaseOf(15*time.Second, 10*time.Second, 199*ms), want: invalid("spec.lease.retryPeriod", "0.199s is too short: at least 200ms, because every renewal is a write to the API server")},
+	"retryPeriod too long":            {change: leaseOf(15*time.Second, 3*time.Second, 2001*ms), want: invalid("spec.lease.retryPeriod", "2.001s is too long for renewDeadline 3s: at most 2s (renewDeadline / 1.5), so that a renewal that failed can be repeated")},
+	"several errors are told at once": {
+		change: leaseOf(2*time.Second, time.Second, 100*ms),
+		want: []problem{
+			{field.ErrorTypeInvalid, "spec.lease.leaseDuration", "2s is not accepted: whole seconds, from 3s to 1h"},
+			{field.ErrorTypeInvalid, "spec.lease.retryPeriod", "0.1s is too short: at least 200ms, because every renewal is a write to the API server"},
+		},
+	},
+
+	"lockDelay":          {change: lockDelay(time.Hour, OnRenewFailureStop)},
+	"lockDelay too long": {change: lockDelay(time.Hour+time.Second, OnRenewFailureStop), want: invalid("spec.lease.lockDelay", "3601s is not accepted: from 0s to 1h")},
+	"KeepRunning":        {change: lockDelay(0, OnRenewFailureKeepRunning)},
+	"KeepRunning contradicts a delay": {
+		change: lockDelay(5*time.Second, OnRenewFailureKeepRunning),
+		want: invalid("spec.lease.lockDelay", "5s contradicts onRenewFailure KeepRunning, for sinks that reject old tokens and "+
+			"need no delay: lockDelay 0s, or onRenewFailure Stop"),
+	},
+	"unknown onRenewFailure": {
+		change: lockDelay(0, "Panic"),
+		want:   []problem{{field.ErrorTypeNotSupported, "spec.lease.onRenewFailure", `supported values: "Stop", "KeepRunning"`}},
+	},
+}
+
+var specCases = map[string]validationCase{
+	"longest name":    {change: named(strings.Repeat("x", 52))},
+	"name too long":   {change: named(strings.Repeat("x", 53)), want: invalid("metadata.name", `"`+strings.Repeat("x", 53)+`"`+badName)},
+	"name with a dot": {change: named("a.b"), want: invalid("metadata.name", `"a.b"`+badName)},
+	"most candidates": {change: func(job *SingletonJob) { job.Spec.Candidates = 16 }},
+	"too many candidates": {
+		change: func(job *SingletonJob) { job.Spec.Candidates = 17 },
+		want:   invalid("spec.candidates", "should be less than or equal to 16"),
+	},
+	"no history": {change: func(job *SingletonJob) { job.Spec.HistoryLimit = new(int32) }},
+	"negative history": {
+		change: func(job *SingletonJob) { job.Spec.HistoryLimit = new(int32(-1)) },
+		want:   invalid("spec.historyLimit", "should be greater than or equal to 0"),
+	},
+	"too much history": {
+		change: func(job *SingletonJob) { job.Spec.HistoryLimit = new(int32(101)) },
+		want:   invalid("spec.historyLimit", "should be less than or equal to 100"),
+	},
+
+	"envVar":               {change: envVar("_Token9")},
+	"envVar with a digit":  {change: envVar("9TOKEN"), want: invalid("spec.fencing.envVar", `"9TOKEN"`+badEnvVar)},
+	"envVar with a dash":   {change: envVar("MY-TOKEN"), want: invalid("spec.fencing.envVar", `"MY-TOKEN"`+badEnvVar)},
+	"envVar is ours":       {change: envVar("SINGLETONJOB_TOKEN"), want: invalid("spec.fencing.envVar", `"SINGLETONJOB_TOKEN"`+badEnvVar)},
+	"longest envVar":       {change: envVar(strings.Repeat("X", 63))},
+	"envVar too long":      {change: envVar(strings.Repeat("X", 64)), want: invalid("spec.fencing.envVar", `"`+strings.Repeat("X", 64)+`"`+badEnvVar)},
+	"tokenBase":            {change: base(MaxTokenBase)},
+	"tokenBase too great":  {change: base(MaxTokenBase + 1), want: invalid("spec.fencing.tokenBase", "4503599627370497 is not accepted: from 0 to 4503599627370496 (2^52)")},
+	"tokenBase negative":   {change: base(-1), want: invalid("spec.fencing.tokenBase", "-1 is not accepted: from 0 to 4503599627370496 (2^52)")},
+	"tokenBase raised":     {from: base(5), change: base(6)},
+	"tokenBase kept":       {from: base(5), change: base(5)},
+	"tokenBase lowered":    {from: base(5), change: base(4), want: invalid("spec.fencing.tokenBase", "4 is less than before: at least 5, because sinks have seen tokens above it")},
+	"tokenBase taken away": {from: base(5), change: base(0), want: invalid("spec.fencing.tokenBase", "0 is less than before: at least 5, because sinks have seen tokens above it")},
+	"template exchanged":   {from: func(*SingletonJob) {}, change: app(func(c *corev1.Container) { c.Image = "app:2" })},
+	"label of the operator": {
+		change: func(job *SingletonJob) {
+			job.Spec.Template.Labels = map[string]string{"app": "x", "singletonjob.io/role": "active"}
+		},
+		want: forbidden("spec.template.metadata.labels", `keys that begin with singletonjob.io/ are the operator's: remove ["singletonjob.io/role"]`),
+	},
+	"annotation of the operator": {
+		change: func(job *SingletonJob) { job.Spec.Template.Annotations = map[string]string{"singletonjob.io/x": ""} },
+		want:   forbidden("spec.template.metadata.annotations", `keys that begin with singletonjob.io/ are the operator's: remove ["singletonjob.io/x"]`),
+	},
+	"labels and annotations of one's own": {
+		change: func(job *SingletonJob) {
+			job.Spec.Template.Labels = map[string]string{"app": "x", "app.kubernetes.io/managed-by": "Helm"}
+			job.Spec.Template.Annotations = map[string]string{"a": "b"}
+		},
+	},
+}
+
+var templateCases = map[string]validationCase{
+	"Linux, Always, no sharing": {change: pod(func(p *corev1.PodSpec) {
+		p.OS, p.RestartPolicy, p.ShareProcessNamespace = &corev1.PodOS{Name: corev1.Linux}, corev1.RestartPolicyAlways, new(false)
+	})},
+	"hostPID":               {change: pod(func(p *corev1.PodSpec) { p.HostPID = true }), want: forbidden(inPod+"hostPID", mustBePID1)},
+	"shareProcessNamespace": {change: pod(func(p *corev1.PodSpec) { p.ShareProcessNamespace = new(true) }), want: forbidden(inPod+"shareProcessNamespace", mustBePID1)},
+	"activeDeadlineSeconds": {change: pod(func(p *corev1.PodSpec) { p.ActiveDeadlineSeconds = new(int64(9)) }), want: forbidden(inPod+"activeDeadlineSeconds", manyTenures)},
+	"Windows": {
+		change: pod(func(p *corev1.PodSpec) { p.OS = &corev1.PodOS{Name: corev1.Windows} }),
+		want:   forbidden(inPod+"os", "the agent runs on Linux only: remove it, or set name: linux"),
+	},
+	"restartPolicy Never": {
+		change: pod(func(p *corev1.PodSpec) { p.RestartPolicy = corev1.RestartPolicyNever }),
+		want: invalid(inPod+"restartPolicy", `"Never" is not accepted: Always, or nothing, because a candidate lives on `+
+			"through many tenures"),
+	},
+	"no container": {change: pod(func(p *corev1.PodSpec) { p.Containers = []corev1.Container{} }), want: missing(inContainers, "a pod needs at least one container")},
+	"another container is gated": {change: func(job *SingletonJob) {
+		job.Spec.Container = "proxy"
+		job.Spec.Template.Spec.Containers[1].Command = []string{"/proxy"}
+		job.Spec.Template.Spec.Containers[0].Command = nil
+	}},
+	"unknown container": {
+		change: func(job *SingletonJob) { job.Spec.Container = "web" },
+		want:   invalid("spec.container", `"web" is no container of spec.template: one of ["app", "proxy"], or nothing for the first`),
+	},
+	"gated container without a command": {
+		change: app(func(c *corev1.Container) { c.Command, c.Args = nil, []string{"run"} }),
+		want: missing(inContainers, `the gated container "app" sets no command: set command to what the image would run by `+
+			"itself, its ENTRYPOINT, because the agent takes that place"),
+	},
+	"reserved volume": {
+		change: pod(func(p *corev1.PodSpec) {
+			p.Volumes = []corev1.Volume{{Name: "singletonjob-x"}, {Name: "x"}, {Name: "singletonjob-y"}}
+		}),
+		want: forbidden(inPod+"volumes", `names that begin with singletonjob- are the operator's: rename ["singletonjob-x", "singletonjob-y"]`),
+	},
+	"reserved init container": {
+		change: pod(func(p *corev1.PodSpec) {
+			p.InitContainers = []corev1.Container{{Name: "singletonjob-install", Image: "x"}}
+		}),
+		want: forbidden(inPod+"initContainers", `names that begin with singletonjob- are the operator's: rename ["singletonjob-install"]`),
+	},
+	"reserved container": {
+		change: pod(func(p *corev1.PodSpec) { p.Containers[1].Name = "singletonjob-x" }),
+		want:   forbidden(inContainers, `names that begin with singletonjob- are the operator's: rename ["singletonjob-x"]`),
+	},
+}
+
+var gatedCases = map[string]validationCase{
+	"other variables, mounts and restart policy": {change: app(func(c *corev1.Container) {
+		c.Env = []corev1.EnvVar{{Name: "TOKEN", Value: "x"}}
+		c.VolumeMounts = []corev1.VolumeMount{{Name: "data", MountPath: "/singletonjobs"}}
+		c.RestartPolicy = new(corev1.ContainerRestartPolicyAlways)
+	})},
+	"token set by the template": {change: app(func(c *corev1.Container) { c.Env = []corev1.EnvVar{{Name: "FENCING_TOKEN", Value: "1"}} }), want: forbidden(inContainers, badEnv)},
+	"variable of the agent":     {change: app(func(c *corev1.Container) { c.Env = []corev1.EnvVar{{Name: "SINGLETONJOB_CONFIG"}} }), want: forbidden(inContainers, badEnv)},
+	"mount in place of the agent": {change: app(func(c *corev1.Container) {
+		c.VolumeMounts = []corev1.VolumeMount{{Name: "d", MountPath: "/singletonjob"}}
+	}), want: forbidden(inContainers, badMount)},
+	"mount over the agent": {change: app(func(c *corev1.Container) {
+		c.VolumeMounts = []corev1.VolumeMount{{Name: "d", MountPath: "/singletonjob/bin"}}
+	}), want: forbidden(inContainers, badMount)},
+	"readiness probe":               {change: app(func(c *corev1.Container) { c.ReadinessProbe = &corev1.Probe{} }), want: forbidden(inContainers, badProbe)},
+	"liveness probe":                {change: app(func(c *corev1.Container) { c.LivenessProbe = &corev1.Probe{} }), want: forbidden(inContainers, badProbe)},
+	"startup probe":                 {change: app(func(c *corev1.Container) { c.StartupProbe = &corev1.Probe{} }), want: forbidden(inContainers, badProbe)},
+	"restart policy of a container": {change: app(func(c *corev1.Container) { c.RestartPolicy = new(corev1.ContainerRestartPolicyNever) }), want: forbidden(inContainers, badPolicy)},
+	"lifecycle hook": {
+		change: app(func(c *corev1.Container) {
+			c.Lifecycle = &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{Exec: &corev1.ExecAction{Command: []string{"x"}}}}
+		}),
+		want: forbidden(inContainers, `the gated container "app" has lifecycle hooks, which would run in standbys too: remove lifecycle`),
+	},
+	"what other containers do is their own": {change: pod(func(p *corev1.PodSpec) {
+		c := &p.Containers[1]
+		c.ReadinessProbe, c.LivenessProbe, c.StartupProbe = &corev1.Probe{}, &corev1.Probe{}, &corev1.Probe{}
+		c.Lifecycle = &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{Exec: &corev1.ExecAction{Command: []string{"x"}}}}
+		c.Env = []corev1.EnvVar{{Name: "FENCING_TOKEN", Value: "1"}}
+		c.VolumeMounts = []corev1.VolumeMount{{Name: "d", MountPath: "/singletonjob"}}
+	})},
+}
+
+// goOnlyCases cannot reach an API server: it refuses the value as text (see malformedCases).
+var goOnlyCases = map[string]validationCase{
+	"too few candidates": {change: func(job *SingletonJob) { job.Spec.Candidates = -1 }, want: invalid("spec.candidates", "should be greater than or equal to 1")},
+	"negative lockDelay": {change: lockDelay(-time.Second, OnRenewFailureStop), want: invalid("spec.lease.lockDelay", "-1s is not accepted: from 0s to 1h")},
+	"negative lease":     {change: leaseOf(-time.Second, time.Second, 200*ms), want: invalid("spec.lease.leaseDuration", "-1s is not accepted: whole seconds, from 3s to 1h")},
+}
+
+// sharedCases are the cases that Validate and the API server must decide alike.
+func sharedCases(t *testing.T) map[string]validationCase {
+	return merged(t, leaseCases, specCases, templateCases, gatedCases)
+}
+
+func merged(t *testing.T, tables ...map[string]validationCase) map[string]validationCase {
+	t.Helper()
+	all := map[string]validationCase{}
+	for _, table := range tables {
+		for name, c := range table {
+			if _, twice := all[name]; twice {
+				t.Fatalf("two cases are called %q", name)
+			}
+			all[name] = c
+		}
+	}
+	return all
+}
+
+func (c validationCase) jobs() (old, job *SingletonJob) {
+	job = validJob()
+	c.change(job)
+	if c.from != nil {
+		old = validJob()
+		c.from(old)
+	}
+	return old, job
+}
+
+func TestValidate(t *testing.T) {
+	for name, c := range merged(t, sharedCases(t), goOnlyCases) {
+		t.Run(name, func(t *testing.T) {
+			old, job := c.jobs()
+			before := job.DeepCopy()
+			errs := Validate(job)
+			if old != nil {
+				errs = ValidateUpdate(old, job)
+			}
+			var got []problem
+			for _, err := range errs {
+				got = append(got, problem{err.Type, err.Field, strings.TrimPrefix(err.Detail, err.Field+" in body ")})
+			}
+			if diff := cmp.Diff(sorted(c.want), sorted(got)); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+			if diff := cmp.Diff(before, job); diff != "" {
+				t.Errorf("Validate changed its argument:\n%s", diff)
+			}
+		})
+	}
+}
+
+func sorted(problems []problem) []problem {
+	problems = slices.Clone(problems)
+	slices.SortFunc(problems, func(a, b problem) int { return strings.Compare(a.Field+a.Detail, b.Field+b.Detail) })
+	return problems
+}
+
+// What Validate accepts must be safe by the rules of the state machine, which subtracts the same margin.
+func TestMarginIsTheAgents(t *testing.T) {
+	for d := MinLeaseDuration; d <= MaxLeaseDuration; d += time.Second {
+		if got, want := margin(d), lease.Margin(d); got != want {
+			t.Fatalf("leaseDuration %v: margin %v, the agent's %v", d, got, want)
+		}
+	}
+	if MaxLeaseDuration != lease.MaxDuration {
+		t.Errorf("MaxLeaseDuration is %v, the agent waits at most %v", MaxLeaseDuration, lease.MaxDuration)
+	}
+}

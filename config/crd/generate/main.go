@@ -1,0 +1,145 @@
+// Command generate makes the CRD of this repository from the one that controller-gen derives from the types, which it
+// reads on standard input, and writes it to every file named as an argument. It
+//
+//   - drops the descriptions of the embedded pod template: with them the CRD is 640 kB, more than client-side apply can
+//     keep in its annotation, and they only repeat `kubectl explain pod.spec`; the schema of the template stays whole;
+//   - bounds the parts of the template that rules look at, without which the API server rejects the rules as too costly;
+//   - adds the CEL rules of rules.go.
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"sigs.k8s.io/yaml"
+)
+
+// maxBytes is the limit of kubectl's last-applied annotation.
+const maxBytes = 256 << 10
+
+func main() {
+	if err := run(os.Stdin, os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, "config/crd/generate:", err)
+		os.Exit(1)
+	}
+}
+
+func run(in io.Reader, files []string) error {
+	raw, err := io.ReadAll(in)
+	if err != nil {
+		return fmt.Errorf("read the CRD from standard input: %w", err)
+	}
+	out, err := generate(raw)
+	if err != nil {
+		return err
+	}
+	for _, file := range files {
+		if err := os.WriteFile(file, out, 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func generate(raw []byte) ([]byte, error) {
+	var crd map[string]any
+	if err := yaml.Unmarshal(raw, &crd); err != nil {
+		return nil, fmt.Errorf("parse the CRD: %w", err)
+	}
+	spec, _ := crd["spec"].(map[string]any)
+	versions, _ := spec["versions"].([]any)
+	if len(versions) == 0 {
+		return nil, fmt.Errorf("no versions in the CRD: expected the output of controller-gen crd")
+	}
+	for _, version := range versions {
+		v, _ := version.(map[string]any)
+		schema, _ := v["schema"].(map[string]any)
+		root, _ := schema["openAPIV3Schema"].(map[string]any)
+		if err := finish(root); err != nil {
+			return nil, fmt.Errorf("version %v: %w", v["name"], err)
+		}
+	}
+	out, err := yaml.Marshal(crd)
+	if err != nil {
+		return nil, fmt.Errorf("write the CRD: %w", err)
+	}
+	if len(out) >= maxBytes {
+		return nil, fmt.Errorf("the CRD has %d bytes; client-side apply takes less than %d", len(out), maxBytes)
+	}
+	return out, nil
+}
+
+func finish(root map[string]any) error {
+	template, err := property(root, "spec.template")
+	if err != nil {
+		return err
+	}
+	dropDescriptions(template["properties"], false)
+	template["required"] = []any{"spec"}
+
+	// Declared so that a rule's error can point at the name.
+	metadata, err := property(root, "metadata")
+	if err != nil {
+		return err
+	}
+	metadata["properties"] = map[string]any{"name": map[string]any{"type": "string"}}
+
+	for path, limits := range bounds {
+		schema, err := property(root, path)
+		if err != nil {
+			return err
+		}
+		for keyword, limit := range limits {
+			schema[keyword] = limit
+		}
+	}
+	for _, r := range rules {
+		schema, err := property(root, r.at)
+		if err != nil {
+			return err
+		}
+		list, _ := schema["x-kubernetes-validations"].([]any)
+		schema["x-kubernetes-validations"] = append(list, r.schema())
+	}
+	return nil
+}
+
+// property returns the schema at a path such as spec.template.spec.containers[].name; the empty path is root itself.
+func property(root map[string]any, path string) (map[string]any, error) {
+	schema := root
+	for name := range strings.SplitSeq(path, ".") {
+		if path == "" {
+			break
+		}
+		name, isList := strings.CutSuffix(name, "[]")
+		properties, _ := schema["properties"].(map[string]any)
+		schema, _ = properties[name].(map[string]any)
+		if isList {
+			schema, _ = schema["items"].(map[string]any)
+		}
+		if schema == nil {
+			return nil, fmt.Errorf("the schema has no %s (at %q)", path, name)
+		}
+	}
+	return schema, nil
+}
+
+// dropDescriptions removes the key "description" from every schema under node. A node that maps property names to
+// schemas is no schema itself: there a property may be called "description", and must stay.
+func dropDescriptions(node any, isSchema bool) {
+	switch n := node.(type) {
+	case map[string]any:
+		if isSchema {
+			delete(n, "description")
+		}
+		for key, child := range n {
+			dropDescriptions(child, !isSchema || key != "properties")
+		}
+	case []any:
+		for _, child := range n {
+			dropDescriptions(child, isSchema)
+		}
+	}
+}

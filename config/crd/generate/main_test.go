@@ -1,0 +1,80 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"sigs.k8s.io/yaml"
+)
+
+// A schema loses its description; a property that is called description stays, and so does its schema.
+func TestDropDescriptions(t *testing.T) {
+	const before = `
+a: {type: string, description: x}
+description: {type: string, description: x, default: y}
+b: {type: object, description: x, properties: {properties: {description: x, properties: {description: {description: x, type: string}}}}}
+c: {type: array, items: {description: x, type: object}}
+d: {anyOf: [{description: x, type: integer}], additionalProperties: {description: x, type: string}}
+`
+	const after = `
+a: {type: string}
+description: {type: string, default: y}
+b: {type: object, properties: {properties: {properties: {description: {type: string}}}}}
+c: {type: array, items: {type: object}}
+d: {anyOf: [{type: integer}], additionalProperties: {type: string}}
+`
+	var got, want any
+	for text, into := range map[string]*any{before: &got, after: &want} {
+		if err := yaml.Unmarshal([]byte(text), into); err != nil {
+			t.Fatal(err)
+		}
+	}
+	dropDescriptions(got, false)
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
+func TestWrongInputIsNamed(t *testing.T) {
+	for name, c := range map[string]struct{ in, want string }{
+		"not a CRD":       {"kind: Pod", "no versions in the CRD"},
+		"not YAML":        {"\t", "parse the CRD"},
+		"another CRD":     {"spec: {versions: [{name: v1, schema: {openAPIV3Schema: {properties: {}}}}]}", `version v1: the schema has no spec.template (at "spec")`},
+		"nothing at all":  {"", "no versions in the CRD"},
+		"a rule's target": {"spec: {versions: [{name: v1, schema: {openAPIV3Schema: {properties: {metadata: {type: object}, spec: {properties: {template: {}}}}}}}]}", "the schema has no spec."},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if _, err := generate([]byte(c.in)); err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("got %v, want %q", err, c.want)
+			}
+		})
+	}
+}
+
+// Every file that is named gets the same bytes, so that the chart's CRD cannot differ.
+func TestEveryFileGetsTheSame(t *testing.T) {
+	in, err := os.ReadFile("../singletonjob.io_singletonjobs.yaml") // any CRD with the fields that rules are attached to
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	a, b := filepath.Join(dir, "a.yaml"), filepath.Join(dir, "b.yaml")
+	if err := run(bytes.NewReader(in), []string{a, b}); err != nil {
+		t.Fatal(err)
+	}
+	first, err := os.ReadFile(a)
+	if err != nil {
+		t.Fatal(err)
+	}
+	second, err := os.ReadFile(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(first) == 0 || !bytes.Equal(first, second) {
+		t.Errorf("%d and %d bytes differ", len(first), len(second))
+	}
+}

@@ -1,0 +1,264 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// rule is one CEL rule. Validate in api/v1alpha1 holds the same rule in Go, with the same message; one table of cases in
+// its tests feeds both.
+type rule struct {
+	// at is the schema that the rule is attached to, and whose value is self.
+	at string
+	// field is the path from there to the field to blame, if it is another.
+	field string
+	// cel holds for a valid object.
+	cel string
+	// message is what the user reads; args are the expressions for its verbs. Formatting is the only way to put a number
+	// or a duration into a message that the API server does not estimate to cost without bound.
+	message string
+	args    []string
+	// reason is FieldValueInvalid unless given.
+	reason string
+}
+
+const (
+	forbidden = "FieldValueForbidden"
+	required  = "FieldValueRequired"
+)
+
+func (r rule) schema() map[string]any {
+	out := map[string]any{"rule": oneLine(r.cel)}
+	if message := oneLine(r.message); len(r.args) == 0 {
+		out["message"] = message
+	} else {
+		out["messageExpression"] = fmt.Sprintf("'%s'.format([%s])", strings.ReplaceAll(message, "'", `\'`), oneLine(strings.Join(r.args, ", ")))
+	}
+	if r.field != "" {
+		out["fieldPath"] = "." + r.field
+	}
+	if r.reason != "" {
+		out["reason"] = r.reason
+	}
+	return out
+}
+
+func oneLine(cel string) string { return strings.Join(strings.Fields(cel), " ") }
+
+// bounds limits what rules iterate over. They are far above what a pod can be given (an object of etcd has at most
+// 1.5 MiB), but the API server reckons with the worst that a schema allows.
+var bounds = map[string]map[string]any{
+	"spec.lease.leaseDuration":                                 {"maxLength": 64},
+	"spec.lease.renewDeadline":                                 {"maxLength": 64},
+	"spec.lease.retryPeriod":                                   {"maxLength": 64},
+	"spec.lease.lockDelay":                                     {"maxLength": 64},
+	"spec.fencing.envVar":                                      {"maxLength": 256},
+	"spec.template.metadata.labels":                            {"maxProperties": 256},
+	"spec.template.metadata.annotations":                       {"maxProperties": 256},
+	"spec.template.spec.containers":                            {"maxItems": 64},
+	"spec.template.spec.containers[].name":                     {"maxLength": 63},
+	"spec.template.spec.containers[].env":                      {"maxItems": 1024},
+	"spec.template.spec.containers[].env[].name":               {"maxLength": 1024},
+	"spec.template.spec.containers[].volumeMounts":             {"maxItems": 256},
+	"spec.template.spec.containers[].volumeMounts[].mountPath": {"maxLength": 4096},
+	"spec.template.spec.initContainers":                        {"maxItems": 64},
+	"spec.template.spec.initContainers[].name":                 {"maxLength": 63},
+	"spec.template.spec.volumes":                               {"maxItems": 256},
+	"spec.template.spec.volumes[].name":                        {"maxLength": 63},
+	"spec.template.spec.os.name":                               {"maxLength": 63},
+	"spec.template.spec.restartPolicy":                         {"maxLength": 63},
+}
+
+// Parts of expressions. CEL has no functions of one's own; `[x].all(v, ...)` and `[x].map(v, ...)[0]` bind v to x.
+const (
+	// isDuration holds for what duration() can take without an error, and for no sign. With five digits a unit and 64
+	// characters in all no sum overflows.
+	isDuration = `.matches('^([0-9]{1,5}([.][0-9]{1,9})?(h|m|s|ms|us|µs|ns))+$')`
+
+	// longestRenewDeadline is leaseDuration - margin - 1s, of s whole seconds. margin is leaseDuration/15, at least 1s,
+	// and 500ms below 5s. In nanoseconds, because CEL does not divide durations.
+	longestRenewDeadline = `duration('%dns'.format([1000000000 * s - 1000000000 -
+		(s < 5 ? 500000000 : s <= 15 ? 1000000000 : 1000000000 * s / 15)]))`
+
+	pod        = `self.template.spec`
+	containers = `self.template.spec.containers`
+	// gated is the name of the gated container.
+	gated = `(has(self.container) ? self.container : ` + containers + `[0].name)`
+
+	notOurs = `the agent must be PID 1 of the gated container and see no process but its own, or it could not vouch
+		that all are dead: remove it`
+)
+
+var rules = slices.Concat(
+	[]rule{{
+		field: "metadata.name",
+		cel:   `self.metadata.name.size() <= 52 && self.metadata.name.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')`,
+		message: `"%s" is not accepted: at most 52 characters of a-z, 0-9 and - that begin and end
+			with a letter or digit, because the names and host names of the pods begin with it`,
+		args: []string{"self.metadata.name"},
+	}},
+	isWritten("spec.lease.leaseDuration"), isWritten("spec.lease.renewDeadline"),
+	isWritten("spec.lease.retryPeriod"), isWritten("spec.lease.lockDelay"),
+	leaseRules, fencingRules, podRules, gatedRules,
+	reservedNames("containers"), reservedNames("initContainers"), reservedNames("volumes"),
+	reservedKeys("labels"), reservedKeys("annotations"),
+)
+
+func isWritten(at string) []rule {
+	return []rule{{
+		at:  at,
+		cel: `self` + isDuration,
+		message: `"%s" is not accepted: numbers with units, such as 15s, 500ms or 1m30s (h, m, s or ms; no spaces,
+			no sign)`,
+		args: []string{"self"},
+	}}
+}
+
+var leaseRules = []rule{{
+	at: "spec.lease.leaseDuration",
+	cel: `!self` + isDuration + ` || duration(self) >= duration('3s') && duration(self) <= duration('1h')
+		&& duration(self) <= duration('%ds'.format([duration(self).getSeconds()]))`,
+	message: `%s is not accepted: whole seconds, from 3s to 1h`,
+	args:    []string{"duration(self)"},
+}, {
+	at:      "spec.lease.retryPeriod",
+	cel:     `!self` + isDuration + ` || duration(self) >= duration('200ms')`,
+	message: `%s is too short: at least 200ms, because every renewal is a write to the API server`,
+	args:    []string{"duration(self)"},
+}, {
+	at:      "spec.lease.lockDelay",
+	cel:     `!self` + isDuration + ` || duration(self) <= duration('1h')`,
+	message: `%s is not accepted: from 0s to 1h`,
+	args:    []string{"duration(self)"},
+}, {
+	at: "spec.lease", field: "renewDeadline",
+	cel: `![self.leaseDuration, self.renewDeadline].all(d, d` + isDuration + `)
+		|| [duration(self.leaseDuration).getSeconds()].all(s, s < 3 || s > 3600
+			|| duration(self.leaseDuration) > duration('%ds'.format([s]))
+			|| duration(self.renewDeadline) <= ` + longestRenewDeadline + `)`,
+	message: `%s is too long for leaseDuration %s: at most %s (leaseDuration less the safety margin, less 1s for the process
+		to stop), or a longer leaseDuration`,
+	args: []string{
+		"duration(self.renewDeadline)", "duration(self.leaseDuration)",
+		`[duration(self.leaseDuration).getSeconds()].map(s, ` + longestRenewDeadline + `)[0]`,
+	},
+}, {
+	at: "spec.lease", field: "retryPeriod",
+	cel: `![self.retryPeriod, self.renewDeadline].all(d, d` + isDuration + `) || duration(self.retryPeriod) < duration('200ms')
+		|| duration(self.retryPeriod) + duration(self.retryPeriod) + duration(self.retryPeriod)
+			<= duration(self.renewDeadline) + duration(self.renewDeadline)`,
+	message: `%s is too long for renewDeadline %s: at most %s (renewDeadline / 1.5), so that a renewal that failed can be
+		repeated`,
+	args: []string{
+		"duration(self.retryPeriod)", "duration(self.renewDeadline)",
+		`duration('%dms'.format([duration(self.renewDeadline).getMilliseconds() * 2 / 3]))`,
+	},
+}, {
+	at: "spec.lease", field: "lockDelay",
+	cel: `self.onRenewFailure != 'KeepRunning' || !self.lockDelay` + isDuration + `
+		|| duration(self.lockDelay) <= duration('0s') || duration(self.lockDelay) > duration('1h')`,
+	message: `%s contradicts onRenewFailure KeepRunning, for sinks that reject old tokens and need no delay: lockDelay 0s, or
+		onRenewFailure Stop`,
+	args: []string{"duration(self.lockDelay)"},
+}}
+
+var fencingRules = []rule{{
+	at:  "spec.fencing.envVar",
+	cel: `self.matches('^[A-Za-z_][A-Za-z0-9_]{0,62}$') && !self.startsWith('SINGLETONJOB_')`,
+	message: `"%s" is not accepted: a C identifier of at most 63 characters (letters, digits and _, not beginning with a
+		digit) that does not begin with SINGLETONJOB_`,
+	args: []string{"self"},
+}, {
+	at:      "spec.fencing.tokenBase",
+	cel:     `self >= 0 && self <= 4503599627370496`,
+	message: `%d is not accepted: from 0 to 4503599627370496 (2^52)`,
+	args:    []string{"self"},
+}, {
+	at:      "spec.fencing.tokenBase",
+	cel:     `self >= oldSelf`,
+	message: `%d is less than before: at least %d, because sinks have seen tokens above it`,
+	args:    []string{"self", "oldSelf"},
+}}
+
+var podRules = []rule{{
+	at: "spec", field: "template.spec.hostPID", reason: forbidden,
+	cel:     `!has(` + pod + `.hostPID) || !` + pod + `.hostPID`,
+	message: notOurs,
+}, {
+	at: "spec", field: "template.spec.shareProcessNamespace", reason: forbidden,
+	cel:     `!has(` + pod + `.shareProcessNamespace) || !` + pod + `.shareProcessNamespace`,
+	message: notOurs,
+}, {
+	at: "spec", field: "template.spec.activeDeadlineSeconds", reason: forbidden,
+	cel:     `!has(` + pod + `.activeDeadlineSeconds)`,
+	message: `a candidate lives on through many tenures: remove it`,
+}, {
+	at: "spec", field: "template.spec.os", reason: forbidden,
+	cel:     `!has(` + pod + `.os) || ` + pod + `.os.name == 'linux'`,
+	message: `the agent runs on Linux only: remove it, or set name: linux`,
+}, {
+	at: "spec", field: "template.spec.restartPolicy",
+	cel:     `!has(` + pod + `.restartPolicy) || ` + pod + `.restartPolicy.size() == 0 || ` + pod + `.restartPolicy == 'Always'`,
+	message: `"%s" is not accepted: Always, or nothing, because a candidate lives on through many tenures`,
+	args:    []string{pod + ".restartPolicy"},
+}}
+
+var gatedRules = []rule{{
+	at: "spec", field: "template.spec.containers", reason: required,
+	cel:     containers + `.size() > 0`,
+	message: `a pod needs at least one container`,
+}, {
+	at: "spec", field: "container",
+	cel:     `!has(self.container) || ` + containers + `.size() == 0 || ` + containers + `.exists(c, c.name == self.container)`,
+	message: `"%s" is no container of spec.template: one of %s, or nothing for the first`,
+	args:    []string{"self.container", containers + `.map(c, c.name)`},
+},
+	ofGated(required, `has(c.command) && c.command.size() > 0`,
+		`sets no command: set command to what the image would run by itself, its ENTRYPOINT, because the agent takes that
+			place`),
+	ofGated(forbidden, `!has(c.livenessProbe) && !has(c.readinessProbe) && !has(c.startupProbe)`,
+		`has a probe, which would fail in every standby, where the process does not run: remove livenessProbe,
+			readinessProbe and startupProbe; probes of other containers are welcome`),
+	ofGated(forbidden, `!has(c.lifecycle)`,
+		`has lifecycle hooks, which would run in standbys too: remove lifecycle`),
+	ofGated(forbidden, `(!has(c.restartPolicy) || c.restartPolicy == 'Always') && !has(c.restartPolicyRules)`,
+		`has a restart policy of its own: remove restartPolicy and restartPolicyRules, a candidate lives on through many
+			tenures`),
+	ofGated(forbidden,
+		`!has(c.env) || c.env.all(e, e.name != self.fencing.envVar && !e.name.startsWith('SINGLETONJOB_'))`,
+		`sets %s or a variable that begins with SINGLETONJOB_ in env: the agent sets those, remove them or choose another
+			spec.fencing.envVar`, "self.fencing.envVar"),
+	ofGated(forbidden, `!has(c.volumeMounts) || c.volumeMounts.all(m, m.mountPath != '/singletonjob' && !m.mountPath.startsWith('/singletonjob/'))`,
+		`mounts a volume at or below /singletonjob, where the agent is: choose another mountPath`),
+}
+
+// ofGated is a rule that condition holds for the gated container c; message goes on from its name.
+func ofGated(reason, condition, message string, args ...string) rule {
+	return rule{
+		at: "spec", field: "template.spec.containers", reason: reason,
+		cel:     containers + `.all(c, c.name != ` + gated + ` || ` + condition + `)`,
+		message: `the gated container "%s" ` + message,
+		args:    append([]string{gated}, args...),
+	}
+}
+
+func reservedNames(list string) []rule {
+	names := pod + "." + list
+	return []rule{{
+		at: "spec", field: "template.spec." + list, reason: forbidden,
+		cel:     `!has(` + names + `) || ` + names + `.all(x, !x.name.startsWith('singletonjob-'))`,
+		message: `names that begin with singletonjob- are the operator's: rename %s`,
+		args:    []string{names + `.filter(x, x.name.startsWith('singletonjob-')).map(x, x.name)`},
+	}}
+}
+
+func reservedKeys(in string) []rule {
+	keys := "self.template.metadata." + in
+	return []rule{{
+		at: "spec", field: "template.metadata." + in, reason: forbidden,
+		cel:     `!has(self.template.metadata) || !has(` + keys + `) || ` + keys + `.all(k, !k.startsWith('singletonjob.io/'))`,
+		message: `keys that begin with singletonjob.io/ are the operator's: remove %s`,
+		args:    []string{keys + `.filter(k, k.startsWith('singletonjob.io/'))`},
+	}}
+}
