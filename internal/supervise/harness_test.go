@@ -1,0 +1,426 @@
+//go:build linux
+
+package supervise
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// patience is how long a test waits for what must happen. Nothing is asserted
+// about it: only a hang makes it run out.
+const patience = 60 * time.Second
+
+// command is what a test tells its agent; event is what the agent tells.
+type command struct {
+	Op     string
+	Argv   []string
+	Env    []string
+	Dir    string
+	In     time.Duration // a deadline, counted from the agent's now; 0: none
+	At     int64         // a deadline as it is
+	Signal syscall.Signal
+	Forced bool // start: skip Start's own look at the deadline
+}
+
+type event struct {
+	Kind     string // "reply", "exited", "gone"
+	PID      int
+	Deadline int64
+	Status   Status
+	Err      string
+	ErrKind  string        // "passed", "stopped", "start 127", …
+	Took     time.Duration // of the command
+	Count    int
+}
+
+const (
+	commandsFD = 3 // of the agent; not close-on-exec, so a leak would show
+	eventsFD   = 4
+)
+
+// playAgent does as it is told by commands. It is the supervisor of the tests
+// because a test binary has children of its own, which Start would reap and kill.
+func playAgent() int {
+	if os.Getpid() == 1 {
+		if err := unix.Mount("proc", "/proc", "proc", 0, ""); err != nil {
+			panic(err)
+		}
+	}
+	if err := Init(); err != nil {
+		panic(err)
+	}
+	commands := json.NewDecoder(os.NewFile(commandsFD, "commands"))
+	var mu sync.Mutex
+	events := json.NewEncoder(os.NewFile(eventsFD, "events"))
+	tell := func(e event) {
+		mu.Lock()
+		defer mu.Unlock()
+		if err := events.Encode(e); err != nil {
+			os.Exit(97)
+		}
+	}
+	var t *Tree
+	for {
+		var c command
+		if err := commands.Decode(&c); err != nil {
+			return 0
+		}
+		if c.In != 0 {
+			c.At = BootTime() + int64(c.In)
+		}
+		e := event{Kind: "reply", Deadline: c.At}
+		began := BootTime()
+		var err error
+		switch c.Op {
+		case "start":
+			var started *Tree
+			if started, err = startAs(c); err == nil {
+				t = started
+				e.PID = t.PID()
+				go func() {
+					tell(event{Kind: "exited", Status: <-started.Exited()})
+					<-started.Gone()
+					tell(event{Kind: "gone"})
+				}()
+			}
+		case "extend":
+			err = t.Extend(c.At)
+		case "flood": // extend until told off
+			for e.Count = 0; err == nil && e.Count < 1<<20; e.Count++ {
+				err = t.Extend(c.At + int64(e.Count))
+			}
+		case "signal":
+			err = t.Signal(c.Signal)
+		case "kill":
+			t.Kill()
+		case "fds":
+			fds, _ := os.ReadDir("/proc/self/fd")
+			e.Count = len(fds)
+		case "children":
+			e.Count = len(children())
+		case "children-by-scan":
+			e.Count = len(childrenByScan())
+		}
+		e.Took = time.Duration(BootTime() - began)
+		e.Err, e.ErrKind = describe(err)
+		tell(e)
+	}
+}
+
+func startAs(c command) (*Tree, error) {
+	spec := Spec{Argv: c.Argv, Env: c.Env, Dir: c.Dir, Deadline: c.At}
+	if !c.Forced {
+		return Start(spec)
+	}
+	t, err := process.fork(spec, spec.Argv[0], os.Environ())
+	if err != nil {
+		return nil, err
+	}
+	if err := t.awaitReport(spec.Argv[0]); err != nil {
+		t.Kill()
+		<-t.gone
+		return nil, err
+	}
+	return t, nil
+}
+
+func describe(err error) (text, kind string) {
+	if err == nil {
+		return "", ""
+	}
+	var start *StartError
+	switch {
+	case errors.As(err, &start):
+		kind = fmt.Sprintf("start %d", start.Code())
+	case errors.Is(err, ErrDeadlinePassed):
+		kind = "passed"
+	case errors.Is(err, ErrStopped):
+		kind = "stopped"
+	case errors.Is(err, unix.EAGAIN):
+		kind = "full"
+	case errors.Is(err, os.ErrProcessDone):
+		kind = "done"
+	default:
+		kind = "other"
+	}
+	return err.Error(), kind
+}
+
+// agent is a supervisor process, driven by a test.
+type agent struct {
+	t        testing.TB
+	cmd      *exec.Cmd
+	mark     string // in the environment of everything that descends from it
+	commands *json.Encoder
+	replies  chan event
+	exited   chan Status
+	gone     chan struct{}
+	stdout   chan string // lines
+	waited   chan struct{}
+}
+
+// modes are the two ways to be the parent of a tree.
+var modes = map[string]func(testing.TB) *agent{
+	"subreaper": func(t testing.TB) *agent { return startAgent(t, nil) },
+	"PID 1": func(t testing.TB) *agent {
+		return startAgent(t, &syscall.SysProcAttr{
+			Cloneflags:  unix.CLONE_NEWUSER | unix.CLONE_NEWPID | unix.CLONE_NEWNS,
+			UidMappings: []syscall.SysProcIDMap{{ContainerID: os.Getuid(), HostID: os.Getuid(), Size: 1}},
+			GidMappings: []syscall.SysProcIDMap{{ContainerID: os.Getgid(), HostID: os.Getgid(), Size: 1}},
+		})
+	},
+}
+
+// inBothModes runs a test with a subreaper and with a real PID 1.
+func inBothModes(t *testing.T, test func(*testing.T, *agent)) {
+	t.Helper()
+	for name, start := range modes {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test(t, start(t))
+		})
+	}
+}
+
+func startAgent(t testing.TB, attr *syscall.SysProcAttr) *agent {
+	t.Helper()
+	commandsR, commandsW, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	eventsR, eventsW, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stdoutR, stdoutW, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := &agent{
+		t:        t,
+		mark:     fmt.Sprintf("SUPERVISE_TEST_MARK=%d-%d", os.Getpid(), BootTime()),
+		commands: json.NewEncoder(commandsW),
+		replies:  make(chan event, 1),
+		exited:   make(chan Status, 16),
+		gone:     make(chan struct{}, 16),
+		stdout:   make(chan string, 1024),
+		waited:   make(chan struct{}),
+	}
+	argv := program("agent")
+	a.cmd = exec.Command(argv[0], argv[1:]...)
+	a.cmd.Env = append(os.Environ(), a.mark)
+	a.cmd.Stdout, a.cmd.Stderr = stdoutW, os.Stderr
+	a.cmd.ExtraFiles = []*os.File{commandsR, eventsW}
+	a.cmd.SysProcAttr = attr
+	err = a.cmd.Start()
+	commandsR.Close()
+	eventsW.Close()
+	stdoutW.Close()
+	t.Cleanup(func() {
+		commandsW.Close()
+		a.cleanUp()
+		stdoutR.Close()
+		eventsR.Close()
+	})
+	if err != nil && attr != nil {
+		close(a.waited)
+		t.Skipf("no PID 1 here: this machine lets us create no user and PID namespace: %v", err)
+	} else if err != nil {
+		t.Fatal(err)
+	}
+	go a.readEvents(eventsR)
+	go a.readLines(stdoutR)
+	go func() {
+		defer close(a.waited)
+		a.cmd.Wait()
+	}()
+	return a
+}
+
+func (a *agent) readEvents(r io.Reader) {
+	decoder := json.NewDecoder(r)
+	for {
+		var e event
+		if decoder.Decode(&e) != nil {
+			return
+		}
+		switch e.Kind {
+		case "exited":
+			a.exited <- e.Status
+		case "gone":
+			a.gone <- struct{}{}
+		default:
+			a.replies <- e
+		}
+	}
+}
+
+func (a *agent) readLines(r io.Reader) {
+	lines := bufio.NewScanner(r)
+	for lines.Scan() {
+		a.stdout <- lines.Text()
+	}
+}
+
+// cleanUp leaves nothing behind, whatever state the test ended in.
+func (a *agent) cleanUp() {
+	if a.cmd.Process == nil {
+		return
+	}
+	a.cmd.Process.Kill()
+	<-a.waited
+	eventually(a.t, "the test's processes are killed", func() bool {
+		left := a.processes()
+		for _, p := range left {
+			unix.Kill(p.pid, unix.SIGKILL)
+		}
+		return len(left) == 0
+	})
+}
+
+// do has the agent carry out a command and returns its reply.
+func (a *agent) do(c command) event {
+	a.t.Helper()
+	if err := a.commands.Encode(c); err != nil {
+		a.t.Fatalf("command %s: %v", c.Op, err)
+	}
+	return await(a.t, "the reply to "+c.Op, a.replies)
+}
+
+// must is do for a command that has to succeed.
+func (a *agent) must(c command) event {
+	a.t.Helper()
+	e := a.do(c)
+	if e.Err != "" {
+		a.t.Fatalf("command %s: %s", c.Op, e.Err)
+	}
+	return e
+}
+
+// start starts a program without a deadline and waits until it says that it is ready.
+func (a *agent) start(argv []string) event {
+	a.t.Helper()
+	e := a.must(command{Op: "start", Argv: argv})
+	a.expectLine("ready")
+	return e
+}
+
+func (a *agent) expectLine(want string) {
+	a.t.Helper()
+	if got := await(a.t, "line "+want, a.stdout); got != want {
+		a.t.Fatalf("the program wrote %q, want %q", got, want)
+	}
+}
+
+func (a *agent) signal(sig syscall.Signal) {
+	a.t.Helper()
+	if err := a.cmd.Process.Signal(sig); err != nil {
+		a.t.Fatal(err)
+	}
+	if sig == unix.SIGSTOP {
+		eventually(a.t, "the agent is stopped", func() bool { return state(a.cmd.Process.Pid) == "T" })
+	}
+}
+
+// expectGone waits for Gone and then finds no process that descends from the agent.
+func (a *agent) expectGone() {
+	a.t.Helper()
+	await(a.t, "Gone", a.gone)
+	a.expectNoDescendants()
+}
+
+func (a *agent) expectNoDescendants() {
+	a.t.Helper()
+	for _, p := range a.processes() {
+		if p.pid != a.cmd.Process.Pid {
+			a.t.Errorf("process %d (%s) is still there", p.pid, p.cmdline)
+		}
+	}
+	if e := a.must(command{Op: "children-by-scan"}); e.Count != 0 {
+		a.t.Errorf("%d children are not reaped", e.Count)
+	}
+}
+
+type proc struct {
+	pid     int
+	cmdline string
+}
+
+// processes finds the living ones that carry the agent's mark, by a way that is
+// not the package's own. Their PIDs are the test's, also when the agent is a PID 1.
+func (a *agent) processes() []proc {
+	var found []proc
+	environs, _ := filepath.Glob("/proc/[0-9]*/environ")
+	for _, path := range environs {
+		data, err := os.ReadFile(path)
+		if err != nil || !bytes.Contains(data, []byte(a.mark)) {
+			continue
+		}
+		dir := filepath.Dir(path)
+		pid, _ := strconv.Atoi(filepath.Base(dir))
+		cmdline, _ := os.ReadFile(dir + "/cmdline")
+		found = append(found, proc{pid, strings.ReplaceAll(string(cmdline), "\x00", " ")})
+	}
+	return found
+}
+
+// find returns the PID of the one process whose command line contains text.
+func (a *agent) find(text string) int {
+	a.t.Helper()
+	var pid int
+	eventually(a.t, "there is a process "+text, func() bool {
+		for _, p := range a.processes() {
+			if strings.Contains(p.cmdline, text) && !(text != leashName && strings.HasPrefix(p.cmdline, leashName)) {
+				pid = p.pid
+				return true
+			}
+		}
+		return false
+	})
+	return pid
+}
+
+// state is the letter of /proc/PID/stat, "" when there is no such process.
+func state(pid int) string {
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return ""
+	}
+	return strings.Fields(string(data[bytes.LastIndexByte(data, ')')+1:]))[0]
+}
+
+func await[T any](t testing.TB, what string, c <-chan T) T {
+	t.Helper()
+	select {
+	case v := <-c:
+		return v
+	case <-time.After(patience):
+		t.Fatalf("waited in vain for %s", what)
+		panic("unreachable")
+	}
+}
+
+func eventually(t testing.TB, what string, done func() bool) {
+	t.Helper()
+	for give := time.Now().Add(patience); !done(); time.Sleep(2 * time.Millisecond) {
+		if time.Now().After(give) {
+			t.Fatalf("waited in vain until %s", what)
+		}
+	}
+}

@@ -1,0 +1,277 @@
+//go:build linux
+
+package supervise
+
+import (
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// process is this OS process in its role as a parent. It is one value for the
+// package because the roles are the kernel's: SIGCHLD, wait and the adoption of
+// orphans belong to the process, not to a Tree.
+var process = &reaper{
+	wake:  make(chan struct{}, 1),
+	forks: make(chan func()),
+}
+
+type reaper struct {
+	// mu makes reaping exclude killing, forking and signalling. That is what
+	// makes signals hit the right process: the PID of a child that nobody else
+	// can reap is not given to another while mu is held.
+	mu   sync.Mutex
+	tree *Tree // nil when none is running
+
+	pid1  bool
+	wake  chan struct{}
+	forks chan func()
+}
+
+// Init makes this process the reaper of all its descendants: orphans are handed
+// to it by the kernel and never stay zombies. Start does it when needed; an agent
+// calls it at once, for the orphans it may get as PID 1 before it runs anything.
+func Init() error { return initOnce() }
+
+var initOnce = sync.OnceValue(func() error {
+	process.pid1 = os.Getpid() == 1
+	if !process.pid1 {
+		if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+			return fmt.Errorf("become the subreaper of the process tree: %w", err)
+		}
+	}
+	// One signal may stand for many children: every wake-up waits for all.
+	sigchld := make(chan os.Signal, 1)
+	signal.Notify(sigchld, unix.SIGCHLD)
+	go process.run(sigchld)
+	go process.serveForks()
+	return nil
+})
+
+// The pause between two rounds of killing while nothing happens: processes in
+// uninterruptible sleep may keep a tree from being gone for long.
+const (
+	firstPause = time.Millisecond
+	lastPause  = 100 * time.Millisecond
+)
+
+func (r *reaper) run(sigchld <-chan os.Signal) {
+	pause := firstPause
+	retry := time.NewTimer(0)
+	for {
+		select {
+		case <-sigchld:
+			pause = firstPause
+		case <-r.wake:
+			pause = firstPause
+		case <-retry.C:
+			pause = min(2*pause, lastPause)
+		}
+		if r.sweep() {
+			retry.Reset(pause)
+		}
+	}
+}
+
+// poke has the reaper look again. It never blocks: one pending wake-up is enough.
+func (r *reaper) poke() {
+	select {
+	case r.wake <- struct{}{}:
+	default:
+	}
+}
+
+// serveForks is the one OS thread that leashes are forked from. The parent-death
+// signal of a leash fires when the *thread* that forked it ends, so this one is
+// locked and never returns.
+func (r *reaper) serveForks() {
+	runtime.LockOSThread()
+	for fork := range r.forks {
+		fork()
+	}
+}
+
+// forkLeash re-executes this binary. The leash leads its own session: no signal to
+// the main process's group and no key of a terminal reaches it. That the agent
+// may die between fork and prctl is dealt with by ForkExec, which compares
+// getppid after setting Pdeathsig.
+func (r *reaper) forkLeash(argv, env []string, files []int) (pid int, err error) {
+	attr := &syscall.ProcAttr{
+		Env: env,
+		Sys: &syscall.SysProcAttr{Setsid: true, Pdeathsig: unix.SIGKILL},
+	}
+	for _, fd := range files {
+		attr.Files = append(attr.Files, uintptr(fd))
+	}
+	done := make(chan struct{})
+	r.forks <- func() {
+		defer close(done)
+		pid, err = syscall.ForkExec("/proc/self/exe", argv, attr)
+	}
+	<-done
+	return pid, err
+}
+
+// sweep reaps whatever has ended and draws the conclusions. It says whether to
+// come back without being woken.
+func (r *reaper) sweep() (again bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	childless := r.reapAll()
+	t := r.tree
+	if t == nil {
+		return false
+	}
+	t.announceExit(false)
+	// The leash ends only with or before the main process. Either way the tenure's
+	// work is over, and what is left of it must not go on.
+	if !t.killed && t.leashEnd == nil {
+		return false
+	}
+	t.deadlines.stop()
+	if !r.killRound() && childless && t.reported {
+		t.announceExit(true)
+		t.close()
+		r.tree = nil
+		close(t.gone)
+		return false
+	}
+	return true
+}
+
+// reapAll waits for every child that has ended and says whether no child is left,
+// dead or alive. The descendants of a subreaper that has no child are none.
+func (r *reaper) reapAll() (childless bool) {
+	for {
+		var ws unix.WaitStatus
+		pid, err := unix.Wait4(-1, &ws, unix.WNOHANG|unix.WALL, nil)
+		switch {
+		case err == unix.EINTR:
+		case err != nil:
+			return err == unix.ECHILD
+		case pid == 0:
+			return false
+		case r.tree != nil:
+			r.tree.reaped(pid, ws)
+		}
+	}
+}
+
+// reaped notes the two ends that matter. The main process comes to this process
+// as an orphan: the leash watches it without reaping it, so its exact status is
+// never lost with the leash.
+func (t *Tree) reaped(pid int, ws unix.WaitStatus) {
+	switch {
+	case pid == t.leash && t.leashEnd == nil:
+		t.leashEnd = &ws
+	case pid == t.main && t.mainEnd == nil:
+		t.mainEnd = &ws
+	case !t.reported:
+		t.early[pid] = ws
+	}
+}
+
+// announceExit serves Exited once both ends are known; and at last, when nothing is
+// left, even for a main process whose status was taken by somebody else's wait.
+func (t *Tree) announceExit(last bool) {
+	known := t.leashEnd != nil && t.mainEnd != nil
+	if t.announced || t.main == 0 || !known && !last {
+		return
+	}
+	t.announced = true
+	status := Status{ExitCode: -1, Signal: unix.SIGKILL}
+	if t.mainEnd != nil {
+		status = statusOf(*t.mainEnd)
+	}
+	leashFailed := t.leashEnd != nil && (t.leashEnd.Signaled() || t.leashEnd.ExitStatus() != 0)
+	status.ByLeash = leashFailed && !t.killed && status.Signal == unix.SIGKILL
+	t.exited <- status
+	close(t.exited)
+}
+
+// killRound sends SIGKILL to every descendant it can find and says whether it
+// hit any.
+//
+// As PID 1 that is one system call, and it is atomic: kill(-1) walks the process
+// list under the lock that fork needs to add to it, and a fork whose parent has
+// SIGKILL pending fails. A second round finds only who joined the namespace from
+// outside (kubectl exec). Processes of other users that did so cannot be
+// killed by an unprivileged agent, are not the tree's, and are not waited for.
+//
+// Elsewhere there is no such call for a tree. Every round kills the *children* of
+// this process. The children of the dead become ours in turn, so the tree is
+// peeled from the top: nobody is left above to restart what was killed. Only our
+// children have PIDs that nobody else can free, hence no grandchild is killed by
+// PID. A process that forks faster than it can be killed stays a child of ours
+// with each generation; its group is killed too, atomically, and one that also
+// changes its group each time meets a new round each time one of it is reaped.
+// Stopping all first (SIGSTOP) would lose the very same race, once more per process.
+func (r *reaper) killRound() (hit bool) {
+	if r.pid1 {
+		return unix.Kill(-1, unix.SIGKILL) == nil
+	}
+	own := unix.Getpgrp()
+	for _, pid := range children() {
+		hit = true
+		if group, err := unix.Getpgid(pid); err == nil && group != own {
+			_ = unix.Kill(-group, unix.SIGKILL)
+		}
+		_ = unix.Kill(pid, unix.SIGKILL)
+	}
+	return hit
+}
+
+// children lists the children of this process, zombies included. It may miss one
+// that comes or goes at the same time: ECHILD, not an empty list, says that none is left.
+func children() []int {
+	lists, _ := filepath.Glob("/proc/self/task/[0-9]*/children")
+	if len(lists) == 0 {
+		return childrenByScan()
+	}
+	var pids []int
+	for _, list := range lists {
+		data, err := os.ReadFile(list)
+		if err != nil {
+			continue // the thread has ended
+		}
+		for _, field := range strings.Fields(string(data)) {
+			if pid, err := strconv.Atoi(field); err == nil {
+				pids = append(pids, pid)
+			}
+		}
+	}
+	return pids
+}
+
+// childrenByScan is for kernels without CONFIG_PROC_CHILDREN.
+func childrenByScan() []int {
+	entries, _ := os.ReadDir("/proc")
+	parent := strconv.Itoa(os.Getpid())
+	var pids []int
+	for _, entry := range entries {
+		pid, err := strconv.Atoi(entry.Name())
+		if err != nil {
+			continue
+		}
+		data, err := os.ReadFile("/proc/" + entry.Name() + "/stat")
+		if err != nil {
+			continue // it has ended
+		}
+		// pid (name) state ppid …: the name may contain anything, ") S 1" too.
+		stat := string(data)
+		fields := strings.Fields(stat[strings.LastIndexByte(stat, ')')+1:])
+		if len(fields) > 1 && fields[1] == parent {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}

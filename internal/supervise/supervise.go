@@ -1,0 +1,357 @@
+//go:build linux
+
+// Package supervise runs one process tree per tenure on a leash that the kernel
+// holds: start, signal, kill, reap, exit status.
+//
+// Between the agent and the user's process (the main process) stands the leash,
+// the agent's own binary re-executed. Three mechanisms of the kernel tie the
+// tree to the tenure, none of which needs the agent to be running:
+//
+//	deadline ──timer, SIGKILL──► leash ──parent-death signal, SIGKILL──► main process
+//	agent dies ──parent-death signal──► leash    │
+//	                                             └─closing pipe, SIGKILL──► main's process group
+//
+// The first two stop the main process itself; the third also stops what it has
+// started, as long as that stayed in its process group (a shell's commands do).
+// Descendants that left the group are killed by the agent, which is PID 1 or a
+// subreaper and so inherits them: for these alone the agent has to run. A main
+// process that changes its user or gains privileges in exec loses its
+// parent-death signal (prctl(2)); leaving its group it cannot, being a session
+// leader.
+//
+// The package owns every child of its OS process: once Init or Start was called
+// it reaps them all, so os/exec in the same process would lose exit statuses,
+// and Kill kills all of them. A program that uses it starts children in no other
+// way. Before the first Init or Start it does nothing, so importing it is harmless.
+package supervise
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+var (
+	// ErrDeadlinePassed says that the deadline is over: the leash has killed
+	// the tree, or has not let it start.
+	ErrDeadlinePassed = errors.New("the leash's deadline has passed")
+	// ErrStopped says that the tree is being killed or is gone.
+	ErrStopped = errors.New("the process tree is being stopped")
+)
+
+// Spec says what to run.
+type Spec struct {
+	// Argv is the program and its arguments, given to exec as they are. A name
+	// without a slash is looked up in the PATH of Env.
+	Argv []string
+	// Env is the environment ("NAME=value"); of equal names the last one
+	// counts. nil means the agent's own.
+	Env []string
+	// Dir is the working directory; empty means the agent's own.
+	Dir string
+	// Deadline, in nanoseconds of CLOCK_BOOTTIME (see BootTime), is when the
+	// kernel kills the main process unless Extend came first. 0 means never:
+	// then the leash guards against the agent's death alone.
+	Deadline int64
+	// Stdin, Stdout and Stderr default to the agent's own.
+	Stdin, Stdout, Stderr *os.File
+}
+
+// Tree is one tenure's processes: the leash, the main process and everything
+// that descends from it.
+type Tree struct {
+	exited chan Status
+	gone   chan struct{}
+
+	// Guarded by process.mu. The main process is reaped by nobody but the
+	// reaper, so while mainEnd is nil its PID names no other process.
+	leash, main       int
+	leashEnd, mainEnd *unix.WaitStatus
+	early             map[int]unix.WaitStatus // reaped before main was known
+	reported          bool                    // the leash's report was read, or it died without
+	killed            bool                    // by Kill, and the leash had not died before
+	announced         bool                    // Exited was served
+
+	// report carries one message of the leash. Then it stays open and silent:
+	// that the leash's end closes is what kills the main process's group when
+	// the leash dies. The end of alive held here does the same for the agent.
+	report, alive int
+
+	deadlines deadlines
+}
+
+// Start runs the program on a leash. It returns when the program is executing,
+// or when it certainly is not and nothing is left of the attempt; with a Deadline
+// that is at the Deadline at the latest (exec itself may hang, on a dead network
+// file system for instance). A program that cannot be run is a *StartError; a
+// Deadline in the past is ErrDeadlinePassed, and then no instruction of it ran.
+//
+// There is one tree at a time: Start fails until the last one is Gone.
+func Start(spec Spec) (*Tree, error) {
+	if len(spec.Argv) == 0 {
+		return nil, errors.New("supervise: Spec.Argv is empty: it needs at least the program")
+	}
+	if spec.Deadline < 0 {
+		return nil, fmt.Errorf("supervise: Spec.Deadline %d is negative: it is a CLOCK_BOOTTIME in nanoseconds", spec.Deadline)
+	}
+	if passed(spec.Deadline) {
+		return nil, ErrDeadlinePassed
+	}
+	env := spec.Env
+	if env == nil {
+		env = os.Environ()
+	}
+	env = lastOfEach(env)
+	if err := checkDir(spec.Dir); err != nil {
+		return nil, &StartError{Path: spec.Argv[0], Err: err}
+	}
+	path, err := lookPath(spec.Argv[0], spec.Dir, env)
+	if err != nil {
+		return nil, &StartError{Path: spec.Argv[0], Err: err}
+	}
+	if err := Init(); err != nil {
+		return nil, err
+	}
+	t, err := process.fork(spec, path, env)
+	if err != nil {
+		return nil, err
+	}
+	if err := t.awaitReport(path); err != nil {
+		t.Kill()
+		<-t.gone
+		return nil, err
+	}
+	return t, nil
+}
+
+// PID is the main process's.
+func (t *Tree) PID() int { return t.main }
+
+// Extend moves the leash's deadline (CLOCK_BOOTTIME, nanoseconds) to a later
+// time, 0 being the latest: never. An earlier one changes nothing and is no
+// error, since the renewal behind the later one stands. Extend does not block.
+// Any error means that the old deadline holds.
+func (t *Tree) Extend(deadline int64) error { return t.deadlines.extend(deadline) }
+
+// Signal sends sig to the main process's process group. It is a request:
+// for what must end, there is Kill.
+func (t *Tree) Signal(sig syscall.Signal) error {
+	process.mu.Lock()
+	defer process.mu.Unlock()
+	if t.mainEnd != nil || t.main == 0 {
+		return os.ErrProcessDone
+	}
+	if err := unix.Kill(-t.main, sig); err != nil {
+		return fmt.Errorf("send %v to process group %d: %w", sig, t.main, err)
+	}
+	return nil
+}
+
+// Kill sends SIGKILL to every descendant of the agent, again and again until
+// none is left, which Gone tells. The first round is done when Kill returns.
+// Calling it again is harmless. A tree whose main process or leash has ended is
+// killed without being asked, as a container is when its process ends.
+func (t *Tree) Kill() {
+	t.deadlines.stop()
+	process.mu.Lock()
+	defer process.mu.Unlock()
+	if process.tree != t {
+		return // gone, and the processes of today are another tenure's
+	}
+	process.reapAll() // a leash that died by itself is not to be counted as killed here
+	t.killed = t.killed || t.leashEnd == nil
+	process.killRound()
+	process.poke()
+}
+
+// Exited delivers the status of the main process, once, when it has ended and
+// been reaped. Its descendants may still live.
+func (t *Tree) Exited() <-chan Status { return t.exited }
+
+// Gone is closed when every process of the tree has been reaped: not before,
+// however long one of them stays in the kernel. Exited was served by then.
+func (t *Tree) Gone() <-chan struct{} { return t.gone }
+
+// fork starts the leash and makes t the tree that the reaper works for. Both
+// happen under the lock, so the reaper cannot meet a leash it does not know.
+func (r *reaper) fork(spec Spec, path string, env []string) (*Tree, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.tree != nil {
+		return nil, fmt.Errorf("supervise: the tree of process %d is not gone yet: wait for Gone before the next Start", r.tree.main)
+	}
+	pipes, err := openPipes()
+	if err != nil {
+		return nil, fmt.Errorf("open the pipes to the leash: %w", err)
+	}
+	t := &Tree{
+		exited: make(chan Status, 1),
+		gone:   make(chan struct{}),
+		early:  map[int]unix.WaitStatus{},
+		report: pipes.report.r,
+		alive:  pipes.alive.w,
+	}
+	t.deadlines = deadlines{fd: pipes.deadlines.w, current: spec.Deadline}
+	files := [...]int{
+		0: stdio(spec.Stdin, 0), 1: stdio(spec.Stdout, 1), 2: stdio(spec.Stderr, 2),
+		deadlinesFD: pipes.deadlines.r,
+		reportFD:    pipes.report.w,
+		reportEndFD: pipes.report.r,
+		aliveFD:     pipes.alive.r,
+	}
+	argv := append([]string{leashName, strconv.FormatInt(spec.Deadline, 10), spec.Dir, path}, spec.Argv...)
+	t.leash, err = r.forkLeash(argv, hideEnv(env), files[:])
+	unix.Close(pipes.deadlines.r)
+	unix.Close(pipes.report.w)
+	unix.Close(pipes.alive.r)
+	if err != nil {
+		unix.Close(pipes.deadlines.w)
+		unix.Close(pipes.report.r)
+		unix.Close(pipes.alive.w)
+		return nil, fmt.Errorf("execute the leash (/proc/self/exe): %w", err)
+	}
+	r.tree = t
+	return t, nil
+}
+
+// awaitReport blocks until the leash has said what became of the start, or died.
+func (t *Tree) awaitReport(path string) error {
+	var rep report
+	buf := make([]byte, reportSize)
+	n, err := retryRead(t.report, buf)
+	if err == nil && n == reportSize {
+		rep = decodeReport(buf)
+	}
+
+	process.mu.Lock()
+	defer process.mu.Unlock()
+	t.reported = true
+	process.poke()
+	switch rep.stage {
+	case stageStarted:
+		t.main = rep.pid
+		if ws, ok := t.early[rep.pid]; ok {
+			t.mainEnd = &ws
+		}
+		t.early = nil
+		return nil
+	case stageExpired:
+		return ErrDeadlinePassed
+	case stageExec:
+		return &StartError{Path: path, Err: rep.errno}
+	case stageSetup:
+		return fmt.Errorf("set up the leash: %w", rep.errno)
+	}
+	if passed(t.deadlines.latest()) {
+		return ErrDeadlinePassed
+	}
+	return errors.New("the leash died before it could start the program")
+}
+
+// close frees what the tree holds of the kernel. Only when all is reaped: until
+// then the pipes are what ties the processes to this one.
+func (t *Tree) close() {
+	t.deadlines.close()
+	unix.Close(t.report)
+	unix.Close(t.alive)
+}
+
+// deadlines is the agent's end of the pipe that carries the leash's deadlines.
+// It has a lock of its own, so that Extend waits for no reaping or killing.
+type deadlines struct {
+	mu      sync.Mutex
+	fd      int
+	current int64 // what the leash was last told; 0: never
+	stopped bool
+}
+
+func (d *deadlines) extend(deadline int64) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	switch {
+	case deadline < 0:
+		return fmt.Errorf("deadline %d is negative: it is a CLOCK_BOOTTIME in nanoseconds", deadline)
+	case d.stopped:
+		return ErrStopped
+	case d.current == 0:
+		return nil
+	case passed(d.current):
+		return ErrDeadlinePassed
+	case deadline != 0 && deadline <= d.current:
+		return nil
+	}
+	var msg [deadlineSize]byte
+	binary.LittleEndian.PutUint64(msg[:], uint64(deadline))
+	// A message is far below PIPE_BUF, so it is written whole or not at all.
+	if _, err := unix.Write(d.fd, msg[:]); err != nil {
+		return fmt.Errorf("tell the leash its new deadline (a full pipe means that it is not running): %w", err)
+	}
+	d.current = deadline
+	return nil
+}
+
+func (d *deadlines) latest() int64 {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.current
+}
+
+func (d *deadlines) stop() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.stopped = true
+}
+
+func (d *deadlines) close() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.stopped = true
+	unix.Close(d.fd)
+}
+
+type pipe struct{ r, w int }
+
+type pipes struct{ deadlines, report, alive pipe }
+
+// openPipes opens all or none. Every end is close-on-exec: a stray copy of one
+// would keep the kernel from seeing that its owner died.
+func openPipes() (pipes, error) {
+	var p pipes
+	for i, end := range []*pipe{&p.deadlines, &p.report, &p.alive} {
+		var fds [2]int
+		if err := unix.Pipe2(fds[:], unix.O_CLOEXEC); err != nil {
+			for _, opened := range []pipe{p.deadlines, p.report, p.alive}[:i] {
+				unix.Close(opened.r)
+				unix.Close(opened.w)
+			}
+			return pipes{}, err
+		}
+		*end = pipe{r: fds[0], w: fds[1]}
+	}
+	// Setting a flag of a descriptor just opened cannot fail.
+	_ = unix.SetNonblock(p.deadlines.w, true)
+	return p, nil
+}
+
+func stdio(f *os.File, inherited int) int {
+	if f == nil {
+		return inherited
+	}
+	return int(f.Fd())
+}
+
+// retryRead reads once, through interruptions by signals.
+func retryRead(fd int, buf []byte) (int, error) {
+	for {
+		n, err := unix.Read(fd, buf)
+		if err != unix.EINTR {
+			return n, err
+		}
+	}
+}

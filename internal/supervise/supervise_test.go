@@ -1,0 +1,576 @@
+//go:build linux
+
+package supervise
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+func TestExitStatus(t *testing.T) {
+	type row struct {
+		argv []string
+		want Status
+		code int
+	}
+	rows := map[string]row{}
+	for _, code := range []int{0, 1, 2, 42, 126, 127, 128, 255} {
+		rows[fmt.Sprintf("exit %d", code)] = row{program("exit", strconv.Itoa(code)), Status{ExitCode: code}, code}
+	}
+	for n := 1; n <= 64; n++ {
+		sig := syscall.Signal(n)
+		switch sig {
+		case unix.SIGCHLD, unix.SIGCONT, unix.SIGURG, unix.SIGWINCH, // ignored by default
+			unix.SIGSTOP, unix.SIGTSTP, unix.SIGTTIN, unix.SIGTTOU, // stop
+			32, 33: // taken by the C library's threads
+			continue
+		}
+		rows[fmt.Sprintf("signal %d", n)] = row{program("raise", strconv.Itoa(n)), Status{ExitCode: -1, Signal: sig}, 128 + n}
+	}
+	inBothModes(t, func(t *testing.T, a *agent) {
+		for name, row := range rows {
+			a.must(command{Op: "start", Argv: row.argv, In: time.Hour})
+			got := await(t, "the exit of "+name, a.exited)
+			if got != row.want || got.Code() != row.code {
+				t.Errorf("%s: status %+v, code %d; want %+v, code %d", name, got, got.Code(), row.want, row.code)
+			}
+			a.expectGone()
+		}
+	})
+}
+
+func TestStartErrors(t *testing.T) {
+	dir := t.TempDir()
+	file := func(name, content string, mode os.FileMode) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(content), mode); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	file("plain", "text", 0o644)
+	junk := file("junk", "\x01\x02no format", 0o755)
+	orphanScript := file("script", "#!/no/such/interpreter\n", 0o755)
+	path := "PATH=/no/such/dir:" + dir
+
+	rows := map[string]struct {
+		c    command
+		kind string
+		why  string
+	}{
+		"no such path":        {command{Argv: []string{"/no/such/program"}}, "start 127", "as a shell"},
+		"not in PATH":         {command{Argv: []string{"nowhere"}, Env: []string{path}}, "start 127", "as a shell"},
+		"empty name":          {command{Argv: []string{""}}, "start 127", "it names no file"},
+		"in PATH, not mode x": {command{Argv: []string{"plain"}, Env: []string{path}}, "start 126", "it is there"},
+		"path, not mode x":    {command{Argv: []string{dir + "/plain"}}, "start 126", "it is there"},
+		"directory":           {command{Argv: []string{dir}}, "start 126", "it is there"},
+		"unknown format":      {command{Argv: []string{junk}}, "start 126", "no shell runs it instead"},
+		"no interpreter":      {command{Argv: []string{orphanScript}}, "start 127", "exec says ENOENT"},
+		"no directory":        {command{Argv: []string{"/bin/true"}, Dir: dir + "/none"}, "start 126", "not the program is missing"},
+		"directory is a file": {command{Argv: []string{"/bin/true"}, Dir: junk}, "start 126", "not the program is missing"},
+		"no argv":             {command{}, "other", "a mistake of the caller"},
+		"negative deadline":   {command{Argv: []string{"/bin/true"}, At: -1}, "other", "a mistake of the caller"},
+		"deadline passed":     {command{Argv: []string{"/bin/true"}, At: 1}, "passed", "it may not run"},
+		"passed in the leash": {command{Argv: []string{"/bin/true"}, At: 1, Forced: true}, "passed", "the deadline may pass after Start looked"},
+		"NUL in an argument":  {command{Argv: []string{"/bin/true", "a\x00b"}}, "other", "exec cannot pass it on"},
+	}
+	a := startAgent(t, nil)
+	for name, row := range rows {
+		row.c.Op = "start"
+		if e := a.do(row.c); e.ErrKind != row.kind {
+			t.Errorf("%s: error %q (%s), want kind %q: %s", name, e.Err, e.ErrKind, row.kind, row.why)
+		}
+		a.expectNoDescendants()
+	}
+}
+
+// A supervised program must not be able to tell that it is one.
+func TestProgramIsPlain(t *testing.T) {
+	dir := t.TempDir()
+	bin := filepath.Join(dir, "bin")
+	if err := os.Mkdir(bin, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	script := "#!/bin/sh\necho from the PATH\n"
+	if err := os.WriteFile(filepath.Join(bin, "prog"), []byte(script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	a := startAgent(t, nil)
+	lines := func(c command) []string {
+		t.Helper()
+		c.Op, c.In = "start", time.Hour
+		c.Env = append(c.Env, a.mark)
+		a.must(c)
+		if got := await(t, "exit", a.exited); got != (Status{}) {
+			t.Fatalf("%v: %v", c.Argv, got)
+		}
+		a.expectGone()
+		var lines []string
+		for len(a.stdout) > 0 || len(lines) == 0 {
+			lines = append(lines, await(t, "output", a.stdout))
+		}
+		return lines
+	}
+
+	if got := lines(command{Argv: []string{"prog"}, Dir: dir, Env: []string{"PATH=:bin:/bin"}}); got[0] != "from the PATH" {
+		t.Errorf("a program of a relative PATH, in Dir, wrote %q", got)
+	}
+	// The descriptor 3 is the one by which ls reads the directory.
+	if got, want := lines(command{Argv: []string{"ls", "/proc/self/fd"}}), []string{"0", "1", "2", "3"}; !slices.Equal(got, want) {
+		t.Errorf("open descriptors of ls %q, want %q", got, want)
+	}
+	if got, want := lines(command{Argv: program("parent-death")}), "9 0 <nil>"; got[0] != want {
+		t.Errorf("parent-death signal %q, want %q", got, want)
+	}
+	if got := lines(command{Argv: []string{"pwd"}, Dir: dir, Env: []string{"PATH=/usr/bin:/bin"}}); got[0] != dir {
+		t.Errorf("working directory %q, want %q", got, dir)
+	}
+	if got, want := lines(command{Argv: []string{"echo", "a b", "", "$HOME", "*"}}), "a b  $HOME *"; got[0] != want {
+		t.Errorf("arguments arrived as %q, want %q", got, want)
+	}
+	env := lines(command{Argv: []string{"env"}, Env: []string{"GODEBUG=inittrace=1", "A=1", "GOMAXPROCS=7", "A=2", "_=x", "EMPTY="}})
+	if want := []string{"GODEBUG=inittrace=1", "GOMAXPROCS=7", "A=2", "_=x", "EMPTY=", a.mark}; !slices.Equal(env, want) {
+		t.Errorf("environment %q, want %q", env, want)
+	}
+	status := strings.Join(lines(command{Argv: []string{"cat", "/proc/self/status", "/proc/self/stat"}}), "\n")
+	for _, mask := range []string{"SigBlk", "SigIgn", "SigCgt"} {
+		if want := mask + ":\t0000000000000000"; !strings.Contains(status, want) {
+			t.Errorf("signal state of a program: want %q in\n%s", want, status)
+		}
+	}
+	stat := strings.Fields(status[strings.LastIndex(status, "\n")+1:])
+	if pid, group, session := stat[0], stat[4], stat[5]; pid != group || pid != session {
+		t.Errorf("process %s has group %s, session %s; want its own", pid, group, session)
+	}
+}
+
+func TestSignalReachesTheGroup(t *testing.T) {
+	inBothModes(t, func(t *testing.T, a *agent) {
+		a.must(command{Op: "start", Argv: program("pair")})
+		expect := func(want ...string) {
+			t.Helper()
+			var got []string
+			for range want {
+				got = append(got, await(t, "output", a.stdout))
+			}
+			slices.Sort(got)
+			if !slices.Equal(got, want) {
+				t.Errorf("output %q, want %q", got, want)
+			}
+		}
+		expect("first ready", "second ready")
+		a.must(command{Op: "signal", Signal: unix.SIGUSR1})
+		expect("first SIGUSR1", "second SIGUSR1")
+		a.must(command{Op: "signal", Signal: unix.SIGTERM})
+		// The main process leaves by its own choice. The second one would stay: it
+		// is killed as in any container whose process has ended.
+		if got, want := await(t, "exit", a.exited), (Status{ExitCode: 7}); got != want {
+			t.Errorf("status %+v, want %+v", got, want)
+		}
+		a.expectGone()
+		if e := a.do(command{Op: "signal", Signal: unix.SIGTERM}); e.ErrKind != "done" {
+			t.Errorf("signal after the end: %q, want os.ErrProcessDone", e.Err)
+		}
+	})
+}
+
+func TestLeashIsDeafToSignals(t *testing.T) {
+	a := startAgent(t, nil)
+	main := a.start(program("idle")).PID
+	leash := a.find(leashName)
+	for _, sig := range []syscall.Signal{unix.SIGTERM, unix.SIGINT, unix.SIGHUP, unix.SIGQUIT, unix.SIGUSR1, unix.SIGALRM, unix.SIGTSTP, unix.SIGPIPE} {
+		if err := unix.Kill(-leash, sig); err != nil { // its group: it leads one
+			t.Fatal(err)
+		}
+	}
+	// Extend makes the round trip that shows the leash alive: it must take the
+	// new deadline and kill by it.
+	if s := state(main); s == "" || s == "Z" {
+		t.Fatalf("the program died of a signal to its leash")
+	}
+	a.must(command{Op: "signal", Signal: unix.SIGKILL})
+	if got, want := await(t, "exit", a.exited), (Status{ExitCode: -1, Signal: unix.SIGKILL}); got != want {
+		t.Errorf("status %+v, want %+v: the leash should have outlived its program", got, want)
+	}
+	a.expectGone()
+}
+
+func TestKillTakesAll(t *testing.T) {
+	for name, argv := range map[string][]string{
+		"ignores SIGTERM":                    program("stubborn"),
+		"daemons in sessions of their own":   program("daemons", "5"),
+		"chains of forks":                    program("hoppers", "3", "group"),
+		"chains of forks that change groups": program("hoppers", "3", "setsid"),
+		"zombies":                            program("zombies", "200"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBothModes(t, func(t *testing.T, a *agent) {
+				a.start(argv)
+				if argv[1] == rolePrefix+"daemons" {
+					for range 5 {
+						a.expectLine("ready")
+					}
+				}
+				a.must(command{Op: "signal", Signal: unix.SIGTERM})
+				a.must(command{Op: "kill"})
+				a.must(command{Op: "kill"}) // harmless
+				got := await(t, "exit", a.exited)
+				if got.ByLeash || got.Signal != unix.SIGKILL && got.Signal != unix.SIGTERM {
+					// A Go program without a handler dies of SIGTERM with this
+					// signal; a stubborn one of SIGKILL.
+					t.Errorf("status %+v", got)
+				}
+				a.expectGone()
+				a.must(command{Op: "kill"}) // harmless, also after Gone
+			})
+		})
+	}
+}
+
+// What the main process leaves behind when it ends is not left behind.
+func TestEndOfMainProcessTakesAll(t *testing.T) {
+	inBothModes(t, func(t *testing.T, a *agent) {
+		a.start(program("daemons", "2"))
+		a.expectLine("ready")
+		a.expectLine("ready")
+		a.must(command{Op: "signal", Signal: unix.SIGKILL})
+		if got, want := await(t, "exit", a.exited), (Status{ExitCode: -1, Signal: unix.SIGKILL}); got != want {
+			t.Errorf("status %+v, want %+v", got, want)
+		}
+		a.expectGone()
+	})
+}
+
+func TestOrphansAreReapedWhileTheProgramRuns(t *testing.T) {
+	inBothModes(t, func(t *testing.T, a *agent) {
+		a.start(program("zombies", "300"))
+		eventually(t, "only the leash is a child of the agent", func() bool {
+			return a.must(command{Op: "children-by-scan"}).Count == 1
+		})
+		a.must(command{Op: "kill"})
+		a.expectGone()
+	})
+}
+
+func TestChildrenByScan(t *testing.T) {
+	a := startAgent(t, nil)
+	if _, err := os.Stat("/proc/self/task/" + strconv.Itoa(os.Getpid()) + "/children"); err != nil {
+		t.Skip("this kernel has no CONFIG_PROC_CHILDREN: the scan is what all other tests use")
+	}
+	a.start(program("daemons", "3"))
+	for range 3 {
+		a.expectLine("ready")
+	}
+	const want = 4 // three daemons, adopted, and the leash
+	eventually(t, "both ways find 4 children", func() bool {
+		return a.must(command{Op: "children"}).Count == want && a.must(command{Op: "children-by-scan"}).Count == want
+	})
+}
+
+// lateness bounds what is asserted of the kernel: a process with SIGKILL pending
+// runs no instruction, however busy the machine, so only the timer's interrupt counts.
+const lateness = 50 * time.Millisecond
+
+// beating starts a program that writes the time as long as it lives, and waits for
+// its first write. Where the machine is too busy to get there before the deadline,
+// it tries again with a later one.
+func (a *agent) beating(role string, in time.Duration) (*heartbeat, event) {
+	a.t.Helper()
+	for {
+		path := filepath.Join(a.t.TempDir(), "heartbeat")
+		h, err := openHeartbeat(path)
+		if err != nil {
+			a.t.Fatal(err)
+		}
+		e := a.must(command{Op: "start", Argv: program(role, path), In: in})
+		eventually(a.t, "the program writes or ends", func() bool { return h.last.Load() != 0 || len(a.exited) > 0 })
+		if h.last.Load() != 0 {
+			return h, e
+		}
+		<-a.exited
+		a.expectGone()
+		in *= 2
+	}
+}
+
+// expectDeath waits until no process but the agent is left and checks the last write.
+func (h *heartbeat) expectDeath(a *agent, deadline int64) {
+	a.t.Helper()
+	eventually(a.t, "the program is dead", func() bool {
+		left := a.processes()
+		return len(left) == 0 || len(left) == 1 && left[0].pid == a.cmd.Process.Pid
+	})
+	if late := time.Duration(h.last.Load() - deadline); late > lateness {
+		a.t.Errorf("the program wrote %v after its deadline", late)
+	}
+}
+
+func TestDeadlineHoldsWhileTheAgentIsStopped(t *testing.T) {
+	for role, why := range map[string]string{
+		"beat":                   "the parent-death signal",
+		"beat-in-group":          "the pipe whose end closes with the leash",
+		"beat-after-thread-exec": "the same, when the parent-death signal was lost",
+	} {
+		t.Run(role, func(t *testing.T) {
+			inBothModes(t, func(t *testing.T, a *agent) {
+				h, e := a.beating(role, 1500*time.Millisecond)
+				a.signal(unix.SIGSTOP)
+				if BootTime() > e.Deadline {
+					t.Skip("the machine is too busy: the deadline came before the agent was stopped")
+				}
+				h.expectDeath(a, e.Deadline)
+				if h.last.Load() < e.Deadline-int64(time.Second) {
+					t.Errorf("the program died long before its deadline")
+				}
+				if t.Failed() {
+					t.Logf("should be enforced by %s", why)
+				}
+
+				a.signal(unix.SIGCONT)
+				got := await(t, "exit", a.exited)
+				want := Status{ExitCode: -1, Signal: unix.SIGKILL, ByLeash: true}
+				if got != want {
+					t.Errorf("status %+v, want %+v", got, want)
+				}
+				a.expectGone()
+			})
+		})
+	}
+}
+
+// A stopped agent cannot reach daemons that left the group; a running one must.
+func TestDeadlineTakesDaemonsToo(t *testing.T) {
+	inBothModes(t, func(t *testing.T, a *agent) {
+		a.must(command{Op: "start", Argv: program("daemons", "3"), In: 2 * time.Second})
+		got := await(t, "exit", a.exited)
+		if want := (Status{ExitCode: -1, Signal: unix.SIGKILL, ByLeash: true}); got != want {
+			t.Errorf("status %+v, want %+v", got, want)
+		}
+		a.expectGone()
+		if len(a.stdout) < 4 {
+			t.Skip("the machine is too busy: not all daemons ran before the deadline")
+		}
+	})
+}
+
+func TestAgentKilled(t *testing.T) {
+	for _, role := range []string{"beat", "beat-in-group", "beat-after-thread-exec"} {
+		t.Run(role, func(t *testing.T) {
+			inBothModes(t, func(t *testing.T, a *agent) {
+				h, _ := a.beating(role, 0)
+				a.signal(unix.SIGKILL)
+				<-a.waited
+				h.expectDeath(a, BootTime())
+			})
+		})
+	}
+}
+
+func TestLeashKilled(t *testing.T) {
+	inBothModes(t, func(t *testing.T, a *agent) {
+		a.start(program("daemons", "3"))
+		for range 3 {
+			a.expectLine("ready")
+		}
+		unix.Kill(a.find(leashName), unix.SIGKILL)
+		got := await(t, "exit", a.exited)
+		if want := (Status{ExitCode: -1, Signal: unix.SIGKILL, ByLeash: true}); got != want {
+			t.Errorf("status %+v, want %+v", got, want)
+		}
+		a.expectGone()
+		if e := a.do(command{Op: "extend", In: time.Hour}); e.ErrKind != "stopped" {
+			t.Errorf("extend after the leash's death: %q, want ErrStopped", e.Err)
+		}
+	})
+}
+
+// The leash must not outlive the agent even when nothing it does could end it.
+func TestStoppedLeashDiesWithTheAgent(t *testing.T) {
+	a := startAgent(t, nil)
+	a.start(program("idle"))
+	unix.Kill(a.find(leashName), unix.SIGSTOP)
+	a.signal(unix.SIGKILL)
+	<-a.waited
+	eventually(t, "nothing is left", func() bool { return len(a.processes()) == 0 })
+}
+
+func TestLeashStoppedStillKills(t *testing.T) {
+	a := startAgent(t, nil)
+	h, e := a.beating("beat", 1500*time.Millisecond)
+	unix.Kill(a.find(leashName), unix.SIGSTOP)
+	// It reads no deadline any more. Extend must say so before long, not block,
+	// and the deadline it knew must hold.
+	flood := a.do(command{Op: "flood", In: time.Hour})
+	if BootTime() < e.Deadline && flood.ErrKind != "full" {
+		t.Errorf("%d deadlines that nobody read: %q, want EAGAIN", flood.Count, flood.Err)
+	}
+	h.expectDeath(a, e.Deadline)
+	a.expectGone()
+}
+
+func TestExtend(t *testing.T) {
+	a := startAgent(t, nil)
+	h, first := a.beating("beat", 2*time.Second)
+	second := a.must(command{Op: "extend", In: 3 * time.Second})
+	a.must(command{Op: "extend", At: first.Deadline}) // earlier: no error, no effect
+	a.must(command{Op: "extend", At: 1})
+	if e := a.do(command{Op: "extend", At: -1}); e.ErrKind != "other" {
+		t.Errorf("negative deadline: %q", e.Err)
+	}
+	h.expectDeath(a, second.Deadline)
+	if h.last.Load() <= first.Deadline {
+		t.Errorf("the program died at its first deadline, though it was extended")
+	}
+	await(t, "exit", a.exited)
+	a.expectGone()
+	if e := a.do(command{Op: "extend", In: time.Hour}); e.ErrKind != "stopped" {
+		t.Errorf("extend after the end: %q, want ErrStopped", e.Err)
+	}
+
+	h, first = a.beating("beat", 2*time.Second)
+	a.must(command{Op: "extend", At: 0})                   // never
+	a.must(command{Op: "extend", At: first.Deadline + 50}) // earlier than never
+	eventually(t, "the disarmed deadline is over", func() bool { return h.last.Load() > first.Deadline+int64(lateness) })
+	a.must(command{Op: "kill"})
+	if e := a.do(command{Op: "extend", In: time.Hour}); e.ErrKind != "stopped" {
+		t.Errorf("extend after Kill: %q, want ErrStopped", e.Err)
+	}
+	if got := await(t, "exit", a.exited); got.ByLeash {
+		t.Errorf("status %+v of a program that was killed by Kill", got)
+	}
+	a.expectGone()
+}
+
+// An extension that comes at the last moment either counts or does not. Nothing
+// may live beyond the deadline that holds.
+func TestExtendRacesWithTheDeadline(t *testing.T) {
+	a := startAgent(t, nil)
+	var in, out int
+	for i := range 12 {
+		path := filepath.Join(t.TempDir(), "heartbeat")
+		h, err := openHeartbeat(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		first := a.do(command{Op: "start", Argv: program("beat", path), In: 200 * time.Millisecond})
+		if first.Err != "" {
+			continue // the machine was too busy to start it in time
+		}
+		eventually(t, "the deadline is near", func() bool {
+			return BootTime() > first.Deadline-int64(3*time.Millisecond)+int64(i)*int64(300*time.Microsecond)
+		})
+		second := a.do(command{Op: "extend", In: 150 * time.Millisecond})
+		switch second.ErrKind {
+		case "":
+			in++
+		case "passed", "stopped":
+			out++
+		default:
+			t.Errorf("extend at the deadline: %q", second.Err)
+		}
+		await(t, "exit", a.exited)
+		a.expectGone()
+		last := h.last.Load()
+		byFirst := last <= first.Deadline+int64(lateness)
+		bySecond := second.Err == "" && last <= second.Deadline+int64(lateness)
+		if !byFirst && !bySecond {
+			t.Errorf("the last write came %v after the first and %v after the second deadline (extend: %q)",
+				time.Duration(last-first.Deadline), time.Duration(last-second.Deadline), second.Err)
+		}
+	}
+	t.Logf("extended %d times, too late %d times", in, out)
+}
+
+// Starting so close to the deadline that it may pass at any step of the start.
+func TestStartRacesWithTheDeadline(t *testing.T) {
+	a := startAgent(t, nil)
+	outcomes := map[string]int{}
+	for i := range 60 {
+		path := filepath.Join(t.TempDir(), "heartbeat")
+		h, err := openHeartbeat(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		e := a.do(command{Op: "start", Argv: program("beat", path), In: time.Duration(i+1) * 500 * time.Microsecond})
+		outcomes[e.ErrKind]++
+		if e.Err == "" {
+			if got := await(t, "exit", a.exited); !got.ByLeash {
+				t.Errorf("status %+v, want the leash's doing", got)
+			}
+			await(t, "Gone", a.gone)
+		} else if e.ErrKind != "passed" {
+			t.Errorf("start: %q, want success or ErrDeadlinePassed", e.Err)
+		}
+		a.expectNoDescendants()
+		if late := time.Duration(h.last.Load() - e.Deadline); late > lateness {
+			t.Errorf("the program wrote %v after its deadline", late)
+		}
+	}
+	t.Logf("outcomes: %v", outcomes)
+}
+
+// A process that is dead but not reaped may still have work in the kernel. As it
+// takes luck or root to have one in uninterruptible sleep, a tracer holds its
+// zombie here: that, too, the agent cannot reap.
+func TestGoneWaitsForWhatCannotBeReaped(t *testing.T) {
+	a := startAgent(t, nil)
+	a.start(program("daemons", "1"))
+	a.expectLine("ready")
+	daemon := a.find("role:stubborn")
+
+	runtime.LockOSThread() // the tracer is a thread
+	defer runtime.UnlockOSThread()
+	if err := unix.PtraceSeize(daemon); err != nil {
+		t.Skipf("cannot trace here: %v", err)
+	}
+	a.must(command{Op: "kill"})
+	await(t, "exit", a.exited)
+	eventually(t, "the daemon is a zombie", func() bool { return state(daemon) == "Z" })
+	select {
+	case <-a.gone:
+		t.Error("Gone while a descendant was not reaped")
+	case <-time.After(300 * time.Millisecond): // no bound: a late Gone is still wrong below
+	}
+	if e := a.do(command{Op: "start", Argv: program("exit", "0")}); e.Err == "" {
+		t.Error("a second tree was started before the first was gone")
+	}
+	select {
+	case <-a.gone:
+		t.Error("Gone while a descendant was not reaped")
+	default:
+	}
+	var ws unix.WaitStatus
+	if _, err := unix.Wait4(daemon, &ws, unix.WALL, nil); err != nil {
+		t.Fatal(err)
+	}
+	a.expectGone()
+}
+
+func TestTenuresLeaveNothingOpen(t *testing.T) {
+	inBothModes(t, func(t *testing.T, a *agent) {
+		tenure := func() {
+			a.must(command{Op: "start", Argv: program("exit", "3"), In: time.Hour})
+			await(t, "exit", a.exited)
+			a.expectGone()
+			a.do(command{Op: "start", Argv: []string{"/no/such/program"}})
+		}
+		tenure()
+		before := a.must(command{Op: "fds"}).Count
+		for range 20 {
+			tenure()
+		}
+		if after := a.must(command{Op: "fds"}).Count; after != before {
+			t.Errorf("%d descriptors open after 20 tenures, %d before", after, before)
+		}
+	})
+}

@@ -1,0 +1,248 @@
+//go:build linux
+
+package supervise
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// The test binary plays every part: the agent, its leash, and the programs that
+// are supervised. Its first argument names the part.
+const rolePrefix = "role:"
+
+func TestMain(m *testing.M) {
+	MaybeLeash()
+	if len(os.Args) > 1 {
+		if role, ok := strings.CutPrefix(os.Args[1], rolePrefix); ok {
+			os.Exit(play(role, os.Args[2:]))
+		}
+	}
+	os.Exit(m.Run())
+}
+
+// program is the argv of a supervised program.
+func program(role string, args ...string) []string {
+	return append([]string{"/proc/self/exe", rolePrefix + role}, args...)
+}
+
+func play(role string, args []string) int {
+	switch role {
+	case "agent":
+		return playAgent()
+	case "exit":
+		return number(args[0])
+	case "raise":
+		return raise(syscall.Signal(number(args[0])))
+	case "idle":
+		say("ready")
+		select {}
+	case "stubborn":
+		signal.Ignore(unix.SIGTERM, unix.SIGINT, unix.SIGHUP, unix.SIGQUIT)
+		say("ready")
+		select {}
+	case "listener":
+		return listen(args[0])
+	case "pair": // two listeners in one process group
+		spawn(nil, "listener", "second")
+		return listen("first")
+	case "daemons":
+		for range number(args[0]) {
+			spawn(&syscall.SysProcAttr{Setsid: true}, "daemonise")
+		}
+		say("ready")
+		select {}
+	case "daemonise": // the second fork: its child is in a session it does not lead
+		spawn(&syscall.SysProcAttr{Setpgid: true}, "stubborn")
+		return 0
+	case "zombies":
+		return makeZombies(number(args[0]))
+	case "hoppers":
+		return hop(number(args[0]), args[1] == "setsid")
+	case "beat":
+		// Short against every bound that is asserted, and leaves the CPU to others.
+		beat(args[0], 100*time.Microsecond)
+	case "beat-hard":
+		beat(args[0], 0)
+	case "beat-in-group", "beat-hard-in-group": // as a shell runs a command
+		spawn(nil, strings.TrimSuffix(role, "-in-group"), args[0])
+		select {}
+	case "beat-after-thread-exec": // exec from a thread that is not the leader
+		execFromThread(program("beat", args[0]))
+	case "parent-death":
+		// The setting is a thread's: of the one that was executed.
+		n, err := unix.PrctlRetInt(unix.PR_GET_PDEATHSIG, uintptr(unsafe.Pointer(&parentDeath)), 0, 0, 0)
+		say(fmt.Sprint(parentDeath, n, err))
+		return 0
+	}
+	fmt.Fprintln(os.Stderr, "unknown role", role)
+	return 99
+}
+
+// execFromThread loses the parent-death signal: the thread that calls exec takes
+// the leader's PID, but does not inherit the leader's setting.
+func execFromThread(argv []string) {
+	runtime.LockOSThread() // the main goroutine keeps the leading thread busy
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread()
+		if unix.Gettid() == os.Getpid() {
+			panic("the goroutine runs on the leading thread")
+		}
+		done <- syscall.Exec(argv[0], argv, os.Environ())
+	}()
+	panic(<-done)
+}
+
+func number(s string) int {
+	n, err := strconv.Atoi(s)
+	if err != nil {
+		panic(err)
+	}
+	return n
+}
+
+// say writes a line in one write, so lines of several processes do not mix.
+func say(line string) { os.Stdout.WriteString(line + "\n") }
+
+func spawn(attr *syscall.SysProcAttr, role string, args ...string) {
+	argv := program(role, args...)
+	cmd := exec.Command(argv[0], argv[1:]...)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
+	cmd.SysProcAttr = attr
+	if err := cmd.Start(); err != nil {
+		panic(err)
+	}
+}
+
+// raise ends the process by the signal's default action, which Go's own handlers
+// keep from happening.
+func raise(sig syscall.Signal) int {
+	defaultAction := make([]byte, 64)
+	unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0) // no core files
+	unix.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(sig), uintptr(unsafe.Pointer(&defaultAction[0])), 0, 8, 0, 0)
+	unix.Kill(os.Getpid(), sig)
+	select {}
+}
+
+func listen(name string) int {
+	sigs := make(chan os.Signal, 8)
+	signal.Notify(sigs, unix.SIGUSR1, unix.SIGTERM)
+	say(name + " ready")
+	for sig := range sigs {
+		say(name + " " + unix.SignalName(sig.(syscall.Signal)))
+		if sig == unix.SIGTERM && name == "first" {
+			return 7
+		}
+	}
+	return 0
+}
+
+// makeZombies leaves n children that it never waits for and n orphans that end at once.
+//
+//go:norace
+func makeZombies(n int) int {
+	for range n {
+		if rawFork() == 0 { // a child, a zombie as long as this process lives
+			rawExit()
+		}
+		if rawFork() == 0 { // its child is the orphan
+			rawFork()
+			rawExit()
+		}
+	}
+	say("ready")
+	select {}
+}
+
+// hop starts chains of processes in which each forks the next one and exits, so
+// that whoever is looked for has gone when it is found.
+//
+//go:norace
+func hop(chains int, setsid bool) int {
+	for range chains {
+		if rawFork() == 0 {
+			for {
+				if setsid {
+					unix.RawSyscall(unix.SYS_SETSID, 0, 0, 0)
+				}
+				if rawFork() != 0 {
+					rawExit()
+				}
+			}
+		}
+	}
+	say("ready")
+	select {}
+}
+
+// rawFork is fork without exec. In the child nothing but raw system calls work.
+//
+//go:norace
+//go:nosplit
+func rawFork() uintptr {
+	pid, _, _ := unix.RawSyscall6(unix.SYS_CLONE, uintptr(unix.SIGCHLD), 0, 0, 0, 0, 0)
+	return pid
+}
+
+//go:norace
+//go:nosplit
+func rawExit() { unix.RawSyscall(unix.SYS_EXIT_GROUP, 0, 0, 0) }
+
+// heartbeat is a page shared with a process that writes the time into it for as
+// long as the kernel lets it run: what it did last is not a matter of opinion.
+type heartbeat struct{ first, last atomic.Int64 }
+
+func openHeartbeat(path string) (*heartbeat, error) {
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	size := int(unsafe.Sizeof(heartbeat{}))
+	if err := f.Truncate(int64(size)); err != nil {
+		return nil, err
+	}
+	page, err := unix.Mmap(int(f.Fd()), 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		return nil, err
+	}
+	return (*heartbeat)(unsafe.Pointer(&page[0])), nil
+}
+
+func beat(path string, pause time.Duration) {
+	h, err := openHeartbeat(path)
+	if err != nil {
+		panic(err)
+	}
+	signal.Ignore(unix.SIGTERM, unix.SIGHUP, unix.SIGINT)
+	h.first.Store(BootTime())
+	for {
+		h.last.Store(BootTime())
+		if pause > 0 {
+			time.Sleep(pause)
+		}
+	}
+}
+
+var parentDeath int32
+
+func init() {
+	runtime.LockOSThread() // parts are played on the main thread
+	// A program of the tests must not outlive them, whatever goes wrong.
+	if len(os.Args) > 1 && strings.HasPrefix(os.Args[1], rolePrefix) {
+		time.AfterFunc(2*time.Minute, func() { os.Exit(98) })
+	}
+}
