@@ -1,0 +1,252 @@
+//go:build linux
+
+// Command agent runs a user's process while it holds the Lease of its SingletonJob, and at no other time.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"runtime/debug"
+	"strconv"
+	"syscall"
+	"time"
+
+	"github.com/singletonjob/operator/internal/agent"
+	"github.com/singletonjob/operator/internal/contract"
+	"github.com/singletonjob/operator/internal/supervise"
+)
+
+const usage = `agent runs a process while its pod holds the Lease of a SingletonJob, and at no other time.
+
+  agent run -- COMMAND [ARG]...   contend for the Lease; run COMMAND whenever it is held
+  agent lease [-json]             print this container's tenure: holder, token, time left
+  agent check [-token N]          succeed only while this container's tenure is valid (and its token is N)
+  agent install DIR               put a copy of this program into DIR, as DIR/agent
+  agent version                   print the version
+
+run takes its configuration from the environment that the operator gives the container, and ends with
+COMMAND's exit status, or 128+n if signal n ended it. Exit statuses of its own:
+
+  64   the command line is wrong
+  70   the operating system refused something that the agent needs
+  78   the configuration is wrong; running it again cannot help
+  126  COMMAND cannot be executed
+  127  COMMAND is not found
+
+lease and check ask the agent of the same container. check exits with 1 when there is no valid tenure.
+`
+
+func main() {
+	supervise.MaybeLeash() // first: the leash is this program, too
+	// The agent's memory counts once for every candidate of a cluster, and it allocates little.
+	debug.SetGCPercent(20)
+	os.Exit(command(os.Args[1:], os.Stdout, os.Stderr))
+}
+
+func command(args []string, stdout, stderr io.Writer) int {
+	if len(args) == 0 {
+		return wrongUse(stderr, "a command is missing")
+	}
+	switch name, rest := args[0], args[1:]; name {
+	case "run":
+		return run(rest, stderr)
+	case "lease":
+		return printLease(rest, stdout, stderr)
+	case "check":
+		return check(rest, stderr)
+	case "install":
+		return install(rest, stderr)
+	case "version":
+		fmt.Fprintln(stdout, version())
+		return 0
+	case "help", "-h", "-help", "--help":
+		fmt.Fprint(stdout, usage)
+		return 0
+	default:
+		return wrongUse(stderr, fmt.Sprintf("there is no command %q", name))
+	}
+}
+
+func wrongUse(stderr io.Writer, why string) int {
+	fmt.Fprintf(stderr, "agent: %s\n\n%s", why, usage)
+	return contract.ExitUsage
+}
+
+// fail says what is wrong in one line, as the agent's log does.
+func fail(stderr io.Writer, code int, err error) int {
+	fmt.Fprintln(stderr, "singletonjob:", oneLine(err))
+	return code
+}
+
+// oneLine puts errors that were joined by line breaks into one line, which a container's status shows.
+func oneLine(err error) string {
+	text := []byte(err.Error())
+	var out []byte
+	for _, b := range text {
+		if b == '\n' {
+			out = append(out, "; "...)
+			continue
+		}
+		out = append(out, b)
+	}
+	return string(out)
+}
+
+func run(args []string, stderr io.Writer) int {
+	if len(args) > 0 && args[0] == "--" {
+		args = args[1:]
+	} else if len(args) > 0 {
+		return wrongUse(stderr, fmt.Sprintf("run: %q stands before --", args[0]))
+	}
+	if len(args) == 0 {
+		return wrongUse(stderr, "run: the command to run is missing after --")
+	}
+	// Before anything can fail slowly: a signal that comes early must not be lost, or kill the agent.
+	signals := make(chan os.Signal, 16)
+	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGWINCH)
+	// A log that nobody reads any more must not kill the agent. Not ignored: the process would inherit that.
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
+
+	o, err := agent.FromEnv(os.Environ(), os.Getpid())
+	if err != nil {
+		return fail(stderr, contract.ExitConfig, err)
+	}
+	o.Argv = args
+	return serve(o, signals, stderr)
+}
+
+// serve gives the agent its surroundings and runs it.
+func serve(o agent.Options, signals <-chan os.Signal, stderr io.Writer) int {
+	if err := supervise.Init(); err != nil {
+		return fail(stderr, contract.ExitInternal, err)
+	}
+	var err error
+	if o.Clock, err = agent.NewClock(); err != nil {
+		return fail(stderr, contract.ExitInternal, err)
+	}
+	o.Start = func(spec supervise.Spec) (agent.Process, error) {
+		tree, err := supervise.Start(spec)
+		if err != nil {
+			return nil, err // not a nil *Tree in an interface that is not nil
+		}
+		return tree, nil
+	}
+	o.Log = agent.NewLog(stderr)
+	defer o.Log.Close(logGrace)
+
+	socket, err := agent.Listen(os.Getenv)
+	if err == nil {
+		o.Socket = socket.Addr().String()
+		defer func() { _ = socket.Close() }()
+	} else { // the process can do without
+		o.Log.Print("no socket", "error", err)
+	}
+	a := agent.New(o)
+	if socket != nil {
+		go a.ServeSocket(socket)
+	}
+	if o.Config.Port != 0 {
+		port, err := net.Listen("tcp", net.JoinHostPort("", strconv.Itoa(o.Config.Port)))
+		if err != nil {
+			o.Log.Print("no port for probes and metrics", "error", err)
+			return contract.ExitInternal
+		}
+		server := agent.NewServer(a.Handler())
+		defer func() { _ = server.Close() }()
+		go func() {
+			if err := server.Serve(port); !errors.Is(err, http.ErrServerClosed) {
+				o.Log.Print("probes and metrics failing", "error", err)
+			}
+		}()
+	}
+	debug.FreeOSMemory() // what starting took
+	return a.Run(context.Background(), signals)
+}
+
+const (
+	// logGrace is how long the last log lines may take.
+	logGrace = 200 * time.Millisecond
+	// askLimit bounds how long lease and check wait for the agent: one that is stopped does not answer.
+	askLimit = time.Second
+)
+
+func printLease(args []string, stdout, stderr io.Writer) int {
+	flags := flag.NewFlagSet("lease", flag.ContinueOnError)
+	flags.SetOutput(io.Discard)
+	asJSON := flags.Bool("json", false, "")
+	if err := flags.Parse(args); err != nil || flags.NArg() > 0 {
+		return wrongUse(stderr, "lease takes no arguments but -json")
+	}
+	s, err := agent.Ask(os.Getenv, askLimit)
+	if err != nil {
+		return fail(stderr, 1, err)
+	}
+	left := max(0, s.Left(supervise.BootTime()))
+	if *asJSON {
+		out := struct {
+			agent.Snapshot
+			Valid           bool  `json:"valid"`
+			LeftMillisecond int64 `json:"leftMilliseconds"`
+		}{s, left > 0, left.Milliseconds()}
+		return writeJSON(stdout, stderr, out)
+	}
+	fmt.Fprintf(stdout, "lease:     %s/%s\nholder:    %s\ntoken:     %d\ntenure:    %d\nthis pod:  %s, %s\n", s.Namespace, s.Name, s.Holder, s.Token, s.Tenure, s.Pod, s.Phase)
+	if left > 0 {
+		fmt.Fprintf(stdout, "time left: %v\n", left.Round(time.Millisecond))
+	}
+	return 0
+}
+
+func writeJSON(stdout, stderr io.Writer, v any) int {
+	if err := json.NewEncoder(stdout).Encode(v); err != nil {
+		return fail(stderr, 1, err)
+	}
+	return 0
+}
+
+// check is for scripts that ask before a step. Whatever is unclear is no.
+func check(args []string, stderr io.Writer) int {
+	flags := flag.NewFlagSet("check", flag.ContinueOnError)
+	flags.SetOutput(io.Discard)
+	token := flags.Int64("token", 0, "")
+	if err := flags.Parse(args); err != nil || flags.NArg() > 0 || *token < 0 {
+		return wrongUse(stderr, "check takes no arguments but -token N")
+	}
+	s, err := agent.Ask(os.Getenv, askLimit)
+	switch {
+	case err != nil:
+		return fail(stderr, 1, err)
+	case s.Left(supervise.BootTime()) <= 0:
+		return fail(stderr, 1, fmt.Errorf("no valid tenure: the holder is %q", s.Holder))
+	case *token != 0 && *token != s.Token:
+		return fail(stderr, 1, fmt.Errorf("the tenure's token is %d, not %d", s.Token, *token))
+	}
+	return 0
+}
+
+func install(args []string, stderr io.Writer) int {
+	if len(args) != 1 || args[0] == "" {
+		return wrongUse(stderr, "install takes one directory")
+	}
+	if err := agent.Install(args[0]); err != nil {
+		return fail(stderr, contract.ExitInternal, err)
+	}
+	return 0
+}
+
+// version is the module's version as the go command has stamped it.
+func version() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return "unknown"
+	}
+	return info.Main.Version
+}

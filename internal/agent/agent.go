@@ -1,0 +1,315 @@
+//go:build linux
+
+// Package agent joins the tenure state machine to the world: one goroutine owns the lease.State, feeds it what happens
+// and carries out what it decides. That goroutine never blocks: requests, the start of the process, logging and
+// whoever asks for the status run beside it.
+package agent
+
+import (
+	"context"
+	"os"
+	"sync/atomic"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/singletonjob/operator/internal/contract"
+	"github.com/singletonjob/operator/internal/kubelease"
+	"github.com/singletonjob/operator/internal/lease"
+	"github.com/singletonjob/operator/internal/supervise"
+)
+
+// API is what the agent asks of the API server; *kubelease.Client is one.
+type API interface {
+	Get(ctx context.Context) (kubelease.Answer, error)
+	Update(ctx context.Context, base *kubelease.Object, r lease.Record) (lease.Outcome, *kubelease.Object, error)
+	Watch(ctx context.Context, restart <-chan struct{}, report func(kubelease.WatchEvent))
+}
+
+// Process is the process tree of one tenure; *supervise.Tree is one.
+type Process interface {
+	Extend(deadline int64) error
+	Signal(syscall.Signal) error
+	Kill()
+	Exited() <-chan supervise.Status
+	Gone() <-chan struct{}
+}
+
+// Clock tells the time and wakes the agent.
+type Clock interface {
+	Now() lease.Time
+	// WakeAt has C receive at an instant; only the last call counts.
+	WakeAt(lease.Instant)
+	C() <-chan struct{}
+}
+
+// Options are what an Agent is made of.
+type Options struct {
+	Config    contract.AgentConfig
+	Identity  lease.Identity
+	Node      string
+	Namespace string
+	// RestartProvesDeath: see lease.Config.
+	RestartProvesDeath bool
+
+	// Argv is the user's command, Environ the environment that the agent itself was started with.
+	Argv, Environ []string
+	// Socket is the path of the agent's socket, told to the process; empty for none.
+	Socket string
+
+	API   API
+	Clock Clock
+	// Start starts a process tree. It may block; nothing is left of an attempt that fails.
+	Start func(supervise.Spec) (Process, error)
+	Log   *Log
+}
+
+// Agent is one candidate. Make it with New.
+type Agent struct {
+	o      Options
+	config lease.Config
+	log    *Log
+
+	// All below but the snapshot and the metrics belongs to the goroutine of Run.
+	state lease.State
+	// met is the newest object that came in, base the one that state.Seen was read from: writes replace it.
+	met, base *kubelease.Object
+	child     child
+	// cancelWrite and cancelRead give up a request that the state machine no longer waits for.
+	cancelWrite, cancelRead context.CancelFunc
+	restartWatch            chan struct{}
+	journal                 journal
+	code                    int // the exit code, once state.Done
+
+	// inbox carries what happened elsewhere. Each function runs in Run's goroutine and returns the event to step with.
+	inbox chan func() lease.Event
+	ctx   context.Context
+
+	snapshot atomic.Pointer[Snapshot]
+	metrics  metrics
+}
+
+// New makes an agent that does nothing until Run.
+func New(o Options) *Agent {
+	a := &Agent{
+		o:            o,
+		config:       o.Config.Lease(o.Identity, o.Node, o.RestartProvesDeath),
+		log:          o.Log,
+		cancelWrite:  func() {},
+		cancelRead:   func() {},
+		restartWatch: make(chan struct{}, 1),
+		inbox:        make(chan func() lease.Event),
+	}
+	a.journal.log = o.Log
+	a.publish()
+	return a
+}
+
+// Run contends for the Lease and runs the process whenever it holds it, until a signal or the process's end ends the
+// agent. It returns the exit code.
+func (a *Agent) Run(ctx context.Context, signals <-chan os.Signal) int {
+	var cancel context.CancelFunc
+	a.ctx, cancel = context.WithCancel(ctx)
+	defer cancel()
+	go a.o.API.Watch(a.ctx, a.restartWatch, a.watched)
+	a.step(lease.Ticked{})
+	for !a.state.Done {
+		select {
+		case <-a.o.Clock.C():
+			a.step(lease.Ticked{})
+		case happened := <-a.inbox:
+			if event := happened(); event != nil {
+				a.step(event)
+			}
+		case sig := <-signals:
+			a.signalled(sig)
+		}
+	}
+	return a.code
+}
+
+// step has the state machine decide on an event, and does what it decided.
+func (a *Agent) step(e lease.Event) {
+	now := a.o.Clock.Now()
+	before := a.state
+	next, actions := lease.Step(a.config, before, now, e)
+	a.state = next
+	if seen := next.Seen; a.met != nil && a.met.Record.UID == seen.Record.UID && a.met.Record.Revision == seen.Record.Revision {
+		a.base = a.met
+	}
+	a.journal.seen(before.Seen, next.Seen, a.config.Identity)
+	for _, action := range actions {
+		a.do(action, now)
+	}
+	a.publish()
+	a.o.Clock.WakeAt(next.Wake)
+}
+
+// do carries out one action without blocking.
+func (a *Agent) do(action lease.Action, now lease.Time) {
+	switch action := action.(type) {
+	case lease.SendWrite:
+		a.write(action.Attempt, now)
+	case lease.SendRead:
+		a.read(action, now)
+	case lease.RestartWatch:
+		select {
+		case a.restartWatch <- struct{}{}:
+		default: // one is asked for already
+		}
+	case lease.StartChild:
+		a.start(action)
+	case lease.ExtendLeash:
+		a.child.extend(leashDeadline(action.Deadline), a.journal.leash)
+	case lease.SignalChild:
+		a.journal.stopping(a.state, min(a.state.Stop.KillAt, a.state.Deadline(a.config)).Sub(now.Boot))
+		a.metrics.stops.add(unix.SignalName(syscall.Signal(action.Signal)))
+		a.child.signal(syscall.Signal(action.Signal), a.journal.signal)
+	case lease.KillTree:
+		if !a.state.Tree.Exited { // else only what it has left behind
+			a.journal.killing(a.state, a.state.Deadline(a.config).Sub(now.Boot))
+			a.metrics.stops.add("SIGKILL")
+		}
+		a.child.kill()
+	case lease.TenureEnded:
+		a.journal.ended(action)
+		a.metrics.ends.add(string(action.Reason), releasedLabel(action.Released))
+	case lease.Exit:
+		a.code = action.Code
+	}
+}
+
+// post hands something over to Run's goroutine.
+func (a *Agent) post(happened func() lease.Event) {
+	select {
+	case a.inbox <- happened:
+	case <-a.ctx.Done():
+	}
+}
+
+// until bounds a request. Instants are of another clock than a context's, which stands still during suspend; there the
+// state machine gives the request up and the next one cancels it.
+func (a *Agent) until(deadline lease.Instant, now lease.Time) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(a.ctx, deadline.Sub(now.Boot))
+}
+
+func (a *Agent) write(attempt lease.Attempt, now lease.Time) {
+	a.cancelWrite()
+	ctx, cancel := a.until(attempt.Deadline, now)
+	a.cancelWrite = cancel
+	base := a.base
+	go func() {
+		outcome, stored, err := a.o.API.Update(ctx, base, attempt.Record)
+		cancel()
+		a.post(func() lease.Event {
+			took := a.o.Clock.Now().Boot.Sub(attempt.SentAt)
+			a.metrics.wrote(attempt.Kind, outcome, took)
+			a.journal.wrote(attempt.Kind, outcome, err)
+			done := lease.WriteDone{Nonce: attempt.Nonce, Outcome: outcome}
+			if stored != nil {
+				a.met, done.Record = stored, &stored.Record
+			}
+			return done
+		})
+	}()
+}
+
+func (a *Agent) read(r lease.SendRead, now lease.Time) {
+	a.cancelRead()
+	ctx, cancel := a.until(r.Deadline, now)
+	a.cancelRead = cancel
+	go func() {
+		answer, err := a.o.API.Get(ctx)
+		cancel()
+		a.post(func() lease.Event {
+			a.metrics.read(answer, err)
+			a.journal.read(err)
+			done := lease.ReadDone{ID: r.ID, Absent: answer.Absent}
+			if answer.Object != nil {
+				a.met, done.Found = answer.Object, &answer.Object.Record
+			}
+			return done
+		})
+	}()
+}
+
+// watched is called by the watch's goroutine.
+func (a *Agent) watched(e kubelease.WatchEvent) {
+	a.post(func() lease.Event {
+		a.journal.watch(e)
+		switch e.Kind {
+		case kubelease.Opened:
+			return lease.WatchOpened{}
+		case kubelease.Closed:
+			return lease.WatchClosed{}
+		case kubelease.Changed, kubelease.Deleted:
+			a.met = e.Object
+			return lease.Watched{Record: e.Object.Record, Deleted: e.Kind == kubelease.Deleted}
+		default: // a failed attempt changes nothing; WatchClosed again would put off the reads that stand in for it
+			return nil
+		}
+	})
+}
+
+// signalled handles a signal to the agent.
+func (a *Agent) signalled(sig os.Signal) {
+	s, ok := sig.(syscall.Signal)
+	if !ok {
+		return
+	}
+	if s != syscall.SIGTERM && s != syscall.SIGINT || a.state.Leaving {
+		a.child.signal(s, a.journal.signal)
+		return
+	}
+	a.journal.terminated(s, a.state)
+	a.step(lease.Terminated{Signal: int(s)})
+}
+
+// start starts the tenure's process beside the loop: exec may hang.
+func (a *Agent) start(s lease.StartChild) {
+	a.journal.acquired(s)
+	a.metrics.tenures.Add(1)
+	spec := supervise.Spec{
+		Argv:     a.o.Argv,
+		Env:      a.o.childEnv(s),
+		Deadline: leashDeadline(s.Deadline),
+	}
+	a.child = child{deadline: spec.Deadline}
+	go func() {
+		process, err := a.o.Start(spec)
+		a.post(func() lease.Event { return a.started(process, err) })
+	}()
+}
+
+func (a *Agent) started(process Process, err error) lease.Event {
+	if err != nil {
+		a.journal.notStarted(err)
+		// Both are true at once: the process has ended, with that code, and nothing lives.
+		go a.post(func() lease.Event { return lease.TreeGone{} })
+		return lease.ChildExited{Code: startCode(err), Crashed: true}
+	}
+	a.child.attach(process, a.journal.leash, a.journal.signal)
+	go func() {
+		status, ok := <-process.Exited()
+		if ok {
+			a.post(func() lease.Event {
+				a.journal.exited(status)
+				return lease.ChildExited{Code: status.Code(), Crashed: status.Code() != 0}
+			})
+		}
+		<-process.Gone()
+		a.post(func() lease.Event {
+			a.child = child{}
+			return lease.TreeGone{}
+		})
+	}()
+	return lease.Ticked{}
+}
+
+// leashDeadline is an instant as package supervise has it, where 0 is never.
+func leashDeadline(at lease.Instant) int64 {
+	if at == lease.Never {
+		return 0
+	}
+	return int64(at)
+}

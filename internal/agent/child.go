@@ -1,0 +1,106 @@
+//go:build linux
+
+package agent
+
+import (
+	"errors"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"github.com/singletonjob/operator/internal/contract"
+	"github.com/singletonjob/operator/internal/lease"
+	"github.com/singletonjob/operator/internal/supervise"
+)
+
+// child is the process of the present tenure, from before it is started. What is asked of it while it is being started
+// is done when it is.
+type child struct {
+	process Process // nil while it is being started, and without a tenure
+
+	deadline int64
+	killed   bool
+	signals  []syscall.Signal
+}
+
+func (c *child) attach(p Process, extendFailed, signalFailed func(error)) {
+	c.process = p
+	if c.killed {
+		p.Kill()
+		return
+	}
+	c.extend(c.deadline, extendFailed)
+	for _, sig := range c.signals {
+		c.signal(sig, signalFailed)
+	}
+	c.signals = nil
+}
+
+func (c *child) extend(deadline int64, failed func(error)) {
+	c.deadline = deadline
+	if c.process == nil {
+		return
+	}
+	if err := c.process.Extend(deadline); err != nil {
+		failed(err)
+	}
+}
+
+func (c *child) signal(sig syscall.Signal, failed func(error)) {
+	if c.process == nil {
+		if !slices.Contains(c.signals, sig) {
+			c.signals = append(c.signals, sig)
+		}
+		return
+	}
+	if err := c.process.Signal(sig); err != nil {
+		failed(err)
+	}
+}
+
+func (c *child) kill() {
+	c.killed = true
+	if c.process != nil {
+		c.process.Kill()
+	}
+}
+
+// startCode is the exit code for a process that could not be started.
+func startCode(err error) int {
+	var notRun *supervise.StartError
+	switch {
+	case errors.As(err, &notRun):
+		return notRun.Code()
+	case errors.Is(err, supervise.ErrDeadlinePassed):
+		return 128 + int(syscall.SIGKILL)
+	default:
+		return contract.ExitInternal
+	}
+}
+
+// childEnv is the process's environment: the agent's own without what is meant for the agent alone, and what the
+// process is promised.
+func (o Options) childEnv(s lease.StartChild) []string {
+	agents := []string{contract.ConfigEnv, contract.PodUIDEnv, contract.NodeEnv, contract.RuntimeReapsEnv}
+	promised := map[string]string{
+		o.Config.TokenEnv:         strconv.FormatInt(s.Token, 10),
+		contract.NameEnv:          o.Config.Name,
+		contract.NamespaceEnv:     o.Namespace,
+		contract.PodEnv:           o.Identity.Pod,
+		contract.TenureEnv:        strconv.FormatInt(int64(s.Tenure), 10),
+		contract.LeaseDurationEnv: durationText(o.Config.LeaseDuration),
+		contract.RunIDEnv:         o.Config.RunID,
+		contract.SocketEnv:        o.Socket,
+	}
+	env := slices.DeleteFunc(slices.Clone(o.Environ), func(kv string) bool {
+		name, _, _ := strings.Cut(kv, "=")
+		_, replaced := promised[name]
+		return replaced || slices.Contains(agents, name)
+	})
+	for name, value := range promised {
+		env = append(env, name+"="+value)
+	}
+	slices.Sort(env[len(env)-len(promised):])
+	return env
+}

@@ -1,0 +1,70 @@
+//go:build linux
+
+package agent
+
+import (
+	"cmp"
+	"crypto/rand"
+	"fmt"
+	"strings"
+
+	"github.com/singletonjob/operator/internal/contract"
+	"github.com/singletonjob/operator/internal/kubelease"
+	"github.com/singletonjob/operator/internal/lease"
+)
+
+// CredentialsEnv overrides contract.CredentialsDir, for agents that run outside a pod.
+const CredentialsEnv = "SINGLETONJOB_CREDENTIALS_DIR"
+
+// FromEnv is the configuration that a container is started with. What it can't know is left for the caller: Argv,
+// Socket, Clock, Start and Log. Errors name the variable and the remedy; running the agent again cannot help.
+func FromEnv(environ []string, pid int) (Options, error) {
+	env := Lookup(environ)
+	config, err := contract.DecodeConfig(env(contract.ConfigEnv))
+	if err != nil {
+		return Options{}, err
+	}
+	for _, name := range []string{contract.PodEnv, contract.PodUIDEnv, contract.NamespaceEnv} {
+		if env(name) == "" {
+			return Options{}, fmt.Errorf("%s is not set: the operator sets it in the container that it makes", name)
+		}
+		if strings.Contains(env(name), "/") {
+			return Options{}, fmt.Errorf("%s %q contains a slash, which parts a holder's identity", name, env(name))
+		}
+	}
+	server, err := kubelease.InCluster(env)
+	if err != nil {
+		return Options{}, err
+	}
+	api, err := kubelease.New(kubelease.Config{
+		Server:      server,
+		Namespace:   env(contract.NamespaceEnv),
+		Name:        config.Name,
+		Credentials: cmp.Or(env(CredentialsEnv), contract.CredentialsDir),
+	})
+	if err != nil {
+		return Options{}, err
+	}
+	return Options{
+		Config:             config,
+		Identity:           lease.Identity{Pod: env(contract.PodEnv), PodUID: env(contract.PodUIDEnv), Nonce: rand.Text()[:nonceLength]},
+		Node:               env(contract.NodeEnv),
+		Namespace:          env(contract.NamespaceEnv),
+		RestartProvesDeath: pid == 1 || env(contract.RuntimeReapsEnv) == "true",
+		Environ:            environ,
+		API:                api,
+	}, nil
+}
+
+// nonceLength characters of 5 bits each tell the agent processes of one pod apart.
+const nonceLength = 12
+
+// Lookup reads an environment as a process inherits it: of equal names the last one counts.
+func Lookup(environ []string) func(string) string {
+	values := map[string]string{}
+	for _, kv := range environ {
+		name, value, _ := strings.Cut(kv, "=")
+		values[name] = value
+	}
+	return func(name string) string { return values[name] }
+}

@@ -1,0 +1,51 @@
+//go:build linux
+
+package agent
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+)
+
+// installedName is the base of contract.AgentPath.
+const installedName = "agent"
+
+// Install puts a copy of this program into a directory, as "agent". Whoever runs it there meanwhile is not disturbed.
+func Install(dir string) error {
+	self, err := os.Open("/proc/self/exe")
+	if err != nil {
+		return fmt.Errorf("install: %w", err)
+	}
+	defer func() { _ = self.Close() }()
+	return install(self, dir)
+}
+
+// install copies a program into a directory such that at every moment there is the old one or the new one, whole.
+func install(program io.Reader, dir string) (err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("install the agent into %s: %w", dir, err)
+		}
+	}()
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	temp, err := os.CreateTemp(dir, "."+installedName+"-*")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = os.Remove(temp.Name()) }() // gone already if all went well
+	_, err = io.Copy(temp, program)
+	if err == nil {
+		err = temp.Chmod(0o755)
+	}
+	if closed := temp.Close(); err == nil {
+		err = closed
+	}
+	if err != nil {
+		return err
+	}
+	return os.Rename(temp.Name(), filepath.Join(dir, installedName))
+}

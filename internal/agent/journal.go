@@ -1,0 +1,115 @@
+//go:build linux
+
+package agent
+
+import (
+	"math/bits"
+	"syscall"
+	"time"
+
+	"github.com/singletonjob/operator/internal/contract"
+	"github.com/singletonjob/operator/internal/kubelease"
+	"github.com/singletonjob/operator/internal/lease"
+	"github.com/singletonjob/operator/internal/supervise"
+)
+
+// journal puts into words what happens, for the log. It says nothing while nothing changes.
+type journal struct {
+	log                    *Log
+	writes, reads, watches streak
+}
+
+// streak counts failures in a row. A long one is told of at its 1st, 2nd, 4th, 8th … failure.
+type streak int
+
+func (s *streak) failed(log *Log, event string, err error) {
+	*s++
+	if bits.OnesCount(uint(*s)) == 1 {
+		log.Print(event, "failures", int(*s), "error", err)
+	}
+}
+
+func (s *streak) succeeded(log *Log, event string) {
+	if *s > 0 {
+		log.Print(event, "failures", int(*s))
+	}
+	*s = 0
+}
+
+// seen tells of a Lease that changed hands.
+func (j *journal) seen(before, after lease.Sight, me lease.Identity) {
+	old, r := before.Record, after.Record
+	switch {
+	case !after.Known || before.Known && before.Absent == after.Absent && old.Holder == r.Holder && old.Token == r.Token && old.UID == r.UID:
+	case after.Absent:
+		j.log.Print("lease absent")
+	case r.Holder == me.String(): // told of as a tenure
+	case r.Holder == "":
+		j.log.Print("lease free", "token", r.Token, "reason", r.Release.Reason)
+	default:
+		j.log.Print("lease held", "holder", r.Holder, "token", r.Token)
+	}
+}
+
+func (j *journal) wrote(kind lease.Kind, outcome lease.Outcome, err error) {
+	switch {
+	case outcome == lease.Confirmed:
+		j.writes.succeeded(j.log, "writing again")
+	case outcome == lease.Conflict && kind == lease.Acquire: // another candidate was faster
+	default:
+		j.writes.failed(j.log, kindWords[kind]+" failing", err)
+	}
+}
+
+var kindWords = map[lease.Kind]string{lease.Acquire: "acquire", lease.Confirm: "confirm", lease.Renew: "renew", lease.GiveUp: "release"}
+
+func (j *journal) read(err error) {
+	if err != nil {
+		j.reads.failed(j.log, "read failing", err)
+		return
+	}
+	j.reads.succeeded(j.log, "reading again")
+}
+
+func (j *journal) watch(e kubelease.WatchEvent) {
+	switch e.Kind {
+	case kubelease.Opened:
+		j.watches.succeeded(j.log, "watching again")
+	case kubelease.Closed, kubelease.NotOpened:
+		j.watches.failed(j.log, "watch failing", e.Err)
+	}
+}
+
+func (j *journal) acquired(s lease.StartChild) {
+	j.log.Print("acquired", "token", s.Token, "tenure", s.Tenure)
+}
+
+func (j *journal) notStarted(err error) { j.log.Print("not started", "error", err) }
+
+func (j *journal) leash(err error) { j.log.Print("leash not extended", "error", err) }
+
+func (j *journal) signal(err error) { j.log.Print("signal not sent", "error", err) }
+
+func (j *journal) exited(s supervise.Status) { j.log.Print("exited", "status", s) }
+
+func (j *journal) terminated(s syscall.Signal, state lease.State) {
+	j.log.Print("terminating", "signal", int(s), "phase", state.Phase)
+}
+
+func (j *journal) stopping(s lease.State, killIn time.Duration) {
+	j.log.Print("stopping", "token", s.Tenure.Token, "reason", s.Stop.Reason, "kill-in", killIn.Round(time.Millisecond))
+}
+
+func (j *journal) killing(s lease.State, left time.Duration) {
+	j.log.Print("killing", "token", s.Tenure.Token, "reason", s.Stop.Reason, "time-left", left.Round(time.Millisecond))
+}
+
+func (j *journal) ended(e lease.TenureEnded) {
+	event := "released"
+	if !e.Released {
+		event = "lost"
+	}
+	j.log.Print(event, "token", e.Token, "reason", e.Reason)
+}
+
+func durationText(d contract.Duration) string { return time.Duration(d).String() }

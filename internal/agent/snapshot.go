@@ -1,0 +1,66 @@
+//go:build linux
+
+package agent
+
+import (
+	"time"
+
+	"github.com/singletonjob/operator/internal/lease"
+)
+
+// Snapshot is what the agent tells about itself. It stays true when it is old: whether a tenure is valid is for the
+// reader to find out, by his own reading of CLOCK_BOOTTIME.
+type Snapshot struct {
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
+	Pod       string `json:"pod"`
+	// Phase is where the agent stands: Waiting, Acquiring, Holding or Stopping.
+	Phase string `json:"phase"`
+	// Holder, Token and Tenure are the Lease's, as last seen.
+	Holder string `json:"holder"`
+	Token  int64  `json:"token"`
+	Tenure int32  `json:"tenure"`
+	// ValidUntil is the CLOCK_BOOTTIME, in nanoseconds, at which this agent's right to act ends unless it is renewed;
+	// 0 where it has none. Token is then its own.
+	ValidUntil int64 `json:"validUntil"`
+
+	// Ready: see lease.State.Synced.
+	ready, watching bool
+	// wake is when the agent has something to do.
+	wake lease.Instant
+}
+
+// Left is the time for which the process may act, by a reading of CLOCK_BOOTTIME; 0 or less means that it may not.
+func (s Snapshot) Left(boot int64) time.Duration {
+	if s.ValidUntil == 0 {
+		return 0
+	}
+	return time.Duration(s.ValidUntil - boot)
+}
+
+// publish makes the present state known.
+func (a *Agent) publish() {
+	s := a.state
+	shot := &Snapshot{
+		Namespace: a.o.Namespace,
+		Name:      a.o.Config.Name,
+		Pod:       a.o.Identity.Pod,
+		Phase:     s.Phase.String(),
+		Holder:    s.Seen.Record.Holder,
+		Token:     s.Seen.Record.Token,
+		Tenure:    s.Seen.Record.Transitions,
+		ready:     s.Synced() || s.Phase == lease.Holding,
+		watching:  s.WatchUp,
+		wake:      s.Wake,
+	}
+	if s.Phase == lease.Holding {
+		shot.Token, shot.Tenure = s.Tenure.Token, s.Tenure.Transitions
+		shot.ValidUntil = int64(s.Tenure.Confirmed.Add(a.config.Duration - lease.Margin(a.config.Duration)))
+	}
+	a.snapshot.Store(shot)
+}
+
+// stuck tells whether the agent's goroutine has missed its wake-up by more than any busy machine explains.
+func (s Snapshot) stuck(now lease.Instant) bool { return now > s.wake.Add(stuckAfter) }
+
+const stuckAfter = 10 * time.Second

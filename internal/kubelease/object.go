@@ -1,0 +1,140 @@
+package kubelease
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+
+	"github.com/singletonjob/operator/internal/contract"
+	"github.com/singletonjob/operator/internal/lease"
+)
+
+// Object is a Lease as the API server sent it. It is never changed.
+type Object struct {
+	Record lease.Record
+
+	// The JSON of each field. What the protocol does not use is written back as it came, byte for byte.
+	top, metadata, spec map[string]json.RawMessage
+	fields              contract.Fields
+}
+
+// metadata and spec are the fields that the protocol uses.
+type metadata struct {
+	Name            string            `json:"name"`
+	Namespace       string            `json:"namespace"`
+	UID             string            `json:"uid"`
+	ResourceVersion string            `json:"resourceVersion"`
+	Labels          map[string]string `json:"labels"`
+	Annotations     map[string]string `json:"annotations"`
+}
+
+type spec struct {
+	HolderIdentity       *string `json:"holderIdentity"`
+	LeaseDurationSeconds *int32  `json:"leaseDurationSeconds"`
+	LeaseTransitions     *int32  `json:"leaseTransitions"`
+	AcquireTime          *string `json:"acquireTime"`
+	RenewTime            *string `json:"renewTime"`
+}
+
+// decode reads a Lease. One that is not this operator's is an error: nothing that it says is heeded, so it is never
+// written.
+func (c *Client) decode(body []byte) (*Object, error) {
+	var typed struct {
+		Kind     string   `json:"kind"`
+		Metadata metadata `json:"metadata"`
+		Spec     spec     `json:"spec"`
+	}
+	if err := json.Unmarshal(body, &typed); err != nil {
+		return nil, fmt.Errorf("not a Lease: %w", err)
+	}
+	m, s := typed.Metadata, typed.Spec
+	switch {
+	case typed.Kind != "Lease":
+		return nil, fmt.Errorf("kind %q is not Lease", typed.Kind)
+	case m.Name != c.config.Name || m.Namespace != c.config.Namespace:
+		return nil, fmt.Errorf("it is %s/%s, which was not asked for", m.Namespace, m.Name)
+	case !managed(m.Labels):
+		return nil, fmt.Errorf("it is somebody else's: label it %s=%s to have it used", contract.ManagedByLabel, contract.ManagedBy)
+	}
+	o := &Object{fields: contract.Fields{
+		UID:                  m.UID,
+		ResourceVersion:      m.ResourceVersion,
+		Annotations:          m.Annotations,
+		HolderIdentity:       value(s.HolderIdentity),
+		LeaseDurationSeconds: value(s.LeaseDurationSeconds),
+		LeaseTransitions:     value(s.LeaseTransitions),
+		AcquireTime:          value(s.AcquireTime),
+		RenewTime:            value(s.RenewTime),
+	}}
+	var err error
+	if o.Record, err = contract.DecodeLease(o.fields); err != nil {
+		return nil, err
+	}
+	if err := json.Unmarshal(body, &o.top); err != nil {
+		return nil, err
+	}
+	for name, into := range map[string]*map[string]json.RawMessage{"metadata": &o.metadata, "spec": &o.spec} {
+		if raw := o.top[name]; raw != nil {
+			if err := json.Unmarshal(raw, into); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return o, nil
+}
+
+// with is the JSON of o with r's values.
+func (o *Object) with(r lease.Record) ([]byte, error) {
+	if r.UID != o.Record.UID || r.Revision != o.Record.Revision {
+		return nil, fmt.Errorf("revision %d of %s is to be replaced, but %d of %s is at hand", r.Revision, r.UID, o.Record.Revision, o.Record.UID)
+	}
+	f := contract.EncodeLease(r, o.fields)
+	m, s, top := copied(o.metadata), copied(o.spec), copied(o.top)
+	m.set("uid", f.UID)
+	m.set("resourceVersion", f.ResourceVersion)
+	m.set("annotations", f.Annotations)
+	s.set("holderIdentity", f.HolderIdentity)
+	s.setUnlessZero("leaseDurationSeconds", f.LeaseDurationSeconds, f.LeaseDurationSeconds == 0)
+	s.set("leaseTransitions", f.LeaseTransitions)
+	s.setUnlessZero("acquireTime", f.AcquireTime, f.AcquireTime == "")
+	s.setUnlessZero("renewTime", f.RenewTime, f.RenewTime == "")
+	top.set("metadata", m)
+	top.set("spec", s)
+	return json.Marshal(top)
+}
+
+// rawFields is a JSON object under change.
+type rawFields map[string]json.RawMessage
+
+// copied makes an empty one of nil, which is what null and a missing object were decoded to.
+func copied(of map[string]json.RawMessage) rawFields {
+	if of == nil {
+		return rawFields{}
+	}
+	return maps.Clone(of)
+}
+
+func (f rawFields) set(name string, v any) {
+	raw, err := json.Marshal(v)
+	if err != nil {
+		panic(err) // strings, numbers and maps of them cannot fail to encode
+	}
+	f[name] = raw
+}
+
+// setUnlessZero leaves out what the API server refuses as zero.
+func (f rawFields) setUnlessZero(name string, v any, zero bool) {
+	if zero {
+		delete(f, name)
+		return
+	}
+	f.set(name, v)
+}
+
+func value[T any](p *T) T {
+	if p == nil {
+		var zero T
+		return zero
+	}
+	return *p
+}

@@ -1,0 +1,249 @@
+package kubelease
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+)
+
+// WatchEvent is what a watch tells.
+type WatchEvent struct {
+	Kind WatchKind
+	// Object is set with Changed and Deleted.
+	Object *Object
+	// Err says why, with Closed and NotOpened.
+	Err error
+}
+
+// WatchKind tells WatchEvents apart.
+type WatchKind uint8
+
+// What a watch tells.
+const (
+	// Opened: changes from now on are told.
+	Opened WatchKind = iota
+	// Closed: changes are missed until the next Opened.
+	Closed
+	// NotOpened: another attempt to open failed; while Closed.
+	NotOpened
+	// Changed: the Lease is there, as Object.
+	Changed
+	// Deleted: the Lease is gone; Object is its last state, at the revision of the deletion.
+	Deleted
+)
+
+const (
+	// A watch lasts this long by its own wish, and up to twice this at random, so that watches that began together do
+	// not end together. The API server ends it; resuming it then costs one request and loses no event.
+	watchDuration = 5 * time.Minute
+	// openTimeout bounds the time to the answer's header. The API server sends it before any event.
+	openTimeout = 10 * time.Second
+	// silence ends a watch that passes nothing, though the API server sends bookmarks every minute.
+	silence = 150 * time.Second
+	// shortest is how long a watch lasts that ended in good order; a shorter one counts as failed, lest a server that
+	// ends each at once is asked without pause.
+	shortest = 5 * time.Second
+
+	firstPause = 100 * time.Millisecond
+	lastPause  = 10 * time.Second
+)
+
+// Watch tells report of the Lease's changes until ctx ends. It opens the watch again whenever that breaks, after a
+// pause that grows and has jitter. A value from restart has it open a fresh one at once. report may block: it is called
+// by one goroutine, and reads no further until it returns.
+func (c *Client) Watch(ctx context.Context, restart <-chan struct{}, report func(WatchEvent)) {
+	w := &watch{client: c, report: report}
+	for ctx.Err() == nil {
+		err := w.untilRestart(ctx, restart)
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err == nil: // ended in good order: resume
+		case errors.Is(err, errRestart):
+			w.failed(err)
+		default:
+			w.failed(err)
+			w.pause(ctx, restart)
+		}
+	}
+}
+
+// errRestart ends a stream on request.
+var errRestart = errors.New("a restart was asked for")
+
+type watch struct {
+	client *Client
+	report func(WatchEvent)
+
+	up bool // Opened was reported
+	// version is the newest resourceVersion told, from which a watch that ended in good order is resumed; empty: from
+	// the state of now.
+	version  string
+	failures int
+}
+
+// failed has the next stream begin anew.
+func (w *watch) failed(err error) {
+	kind := NotOpened
+	if w.up {
+		kind, w.up = Closed, false
+	}
+	w.version = ""
+	w.report(WatchEvent{Kind: kind, Err: fmt.Errorf("watch Lease %s: %w", w.client, err)})
+}
+
+// pause waits between half and all of a time that doubles with each failure.
+func (w *watch) pause(ctx context.Context, restart <-chan struct{}) {
+	d := min(firstPause<<min(w.failures, 10), lastPause)
+	w.failures++
+	timer := time.NewTimer(d/2 + rand.N(d/2))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-restart:
+	case <-ctx.Done():
+	}
+}
+
+// untilRestart runs one stream. nil says that it can be resumed.
+func (w *watch) untilRestart(ctx context.Context, restart <-chan struct{}) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	ended := make(chan error, 1)
+	go func() { ended <- w.stream(ctx, cancel) }()
+	select {
+	case err := <-ended:
+		return err
+	case <-restart:
+		cancel(errRestart)
+		<-ended
+		return errRestart
+	}
+}
+
+// stream opens a watch and tells its events. nil says that it can be resumed.
+func (w *watch) stream(ctx context.Context, cancel context.CancelCauseFunc) error {
+	response, drop, err := w.open(ctx, cancel)
+	if err != nil {
+		return cause(ctx, err)
+	}
+	defer func() { _ = response.Body.Close() }()
+	if !w.up {
+		w.up = true
+		w.report(WatchEvent{Kind: Opened})
+	}
+	opened := time.Now()
+	watchdog := time.AfterFunc(silence, func() { cancel(fmt.Errorf("silent for %v", silence)) })
+	defer watchdog.Stop()
+	err = w.tell(response.Body, func() { watchdog.Reset(silence) })
+	if err == nil && time.Since(opened) >= shortest && w.version != "" {
+		return nil
+	}
+	drop()
+	if err == nil {
+		err = io.EOF
+	}
+	return cause(ctx, err)
+}
+
+// open returns an answer whose body is the stream.
+func (w *watch) open(ctx context.Context, cancel context.CancelCauseFunc) (response *http.Response, drop func(), err error) {
+	watchdog := time.AfterFunc(openTimeout, func() { cancel(fmt.Errorf("not answered within %v", openTimeout)) })
+	defer watchdog.Stop()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, w.address(), nil)
+	if err != nil {
+		return nil, nil, err
+	}
+	response, drop, err = w.client.watches.send(request)
+	if err != nil || response.StatusCode == http.StatusOK {
+		return response, drop, err
+	}
+	defer drop()
+	defer func() { _ = response.Body.Close() }()
+	body, err := io.ReadAll(io.LimitReader(response.Body, largest))
+	if err != nil {
+		return nil, nil, err
+	}
+	return nil, nil, reply{code: response.StatusCode, body: body}.failure()
+}
+
+// cause prefers what ended ctx to the error that this led to.
+func cause(ctx context.Context, err error) error {
+	if why := context.Cause(ctx); why != nil {
+		return why
+	}
+	return err
+}
+
+func (w *watch) address() string {
+	query := url.Values{
+		"watch":               {"true"},
+		"allowWatchBookmarks": {"true"},
+		"fieldSelector":       {"metadata.name=" + w.client.config.Name},
+		"timeoutSeconds":      {strconv.Itoa(int((watchDuration + rand.N(watchDuration)).Seconds()))},
+	}
+	if w.version != "" {
+		query.Set("resourceVersion", w.version)
+	}
+	return w.client.leases + "?" + query.Encode()
+}
+
+// tell reads events to the end of the stream; alive is called for each. nil is an end in good order.
+func (w *watch) tell(stream io.Reader, alive func()) error {
+	events := json.NewDecoder(stream)
+	for {
+		var e struct {
+			Type   string          `json:"type"`
+			Object json.RawMessage `json:"object"`
+		}
+		if err := events.Decode(&e); err != nil {
+			if errors.Is(err, io.EOF) {
+				return nil
+			}
+			return fmt.Errorf("the stream broke off: %w", err)
+		}
+		alive()
+		if err := w.event(e.Type, e.Object); err != nil {
+			return err
+		}
+		w.failures = 0
+	}
+}
+
+func (w *watch) event(kind string, body json.RawMessage) error {
+	if kind == "ERROR" { // 410 Gone when the version is too old, for one
+		s := parseStatus(body)
+		return fmt.Errorf("the API server said %d %s: %s", s.Code, s.Reason, s.Message)
+	}
+	var any struct {
+		Metadata struct {
+			ResourceVersion string `json:"resourceVersion"`
+		} `json:"metadata"`
+	}
+	if err := json.Unmarshal(body, &any); err != nil || any.Metadata.ResourceVersion == "" {
+		return fmt.Errorf("event %s is not of a Lease", kind)
+	}
+	if kind != "BOOKMARK" {
+		o, err := w.client.decode(body)
+		if err != nil {
+			return fmt.Errorf("event %s: %w", kind, err)
+		}
+		switch kind {
+		case "ADDED", "MODIFIED":
+			w.report(WatchEvent{Kind: Changed, Object: o})
+		case "DELETED":
+			w.report(WatchEvent{Kind: Deleted, Object: o})
+		default:
+			return fmt.Errorf("event %q is unknown", kind)
+		}
+	}
+	w.version = any.Metadata.ResourceVersion
+	return nil
+}
