@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -206,4 +207,22 @@ func checkout(ctx context.Context) (string, error) {
 		return "", fmt.Errorf("the current directory belongs to module %s: run this in a checkout of %s", path, project)
 	}
 	return dir, nil
+}
+
+// Find returns the path of one program, which is built with its module if the cache lacks it.
+func Find(ctx context.Context, progress io.Writer, program string) (string, error) {
+	known := slices.Clone(kubernetes)
+	if slices.Contains(kubernetes, program) {
+		kube, err := controlplane.Build(ctx, progress, program)
+		return kube.Path(program), err
+	}
+	for name, m := range modules {
+		if slices.Contains(m.programs, program) {
+			dir, err := Module(ctx, progress, name)
+			return filepath.Join(dir, program), err
+		}
+		known = append(known, m.programs...)
+	}
+	slices.Sort(known)
+	return "", fmt.Errorf("no program %q: there are %s", program, strings.Join(known, ", "))
 }

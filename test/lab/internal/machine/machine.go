@@ -152,10 +152,15 @@ func (m Machine) Command(ctx context.Context, argv ...string) *exec.Cmd {
 	return m.enter(ctx, []string{"--mount", "--net", "--pid", "--uts", "--ipc"}, argv)
 }
 
+// NetworkCommand is a command of the host that runs in the machine's network.
+func (m Machine) NetworkCommand(ctx context.Context, argv ...string) *exec.Cmd {
+	return m.enter(ctx, []string{"--net"}, argv)
+}
+
 // InNetwork runs a command of the host in the machine's network, with the input, and returns an error with its output if
 // it fails.
 func (m Machine) InNetwork(ctx context.Context, input string, argv ...string) error {
-	cmd := m.enter(ctx, []string{"--net"}, argv)
+	cmd := m.NetworkCommand(ctx, argv...)
 	cmd.Stdin = strings.NewReader(input)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("on %s: %s: %w: %s", m.Name, strings.Join(argv, " "), err, bytes.TrimSpace(out))

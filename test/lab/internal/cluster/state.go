@@ -1,0 +1,113 @@
+package cluster
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"syscall"
+
+	"github.com/singletonjob/operator/test/lab/internal/proc"
+)
+
+// Config is what a lab is asked to be.
+type Config struct {
+	Nodes         int `json:"nodes"`
+	ControlPlanes int `json:"controlPlanes"` // API servers, and as many etcds
+}
+
+func (c Config) validate() error {
+	if c.Nodes < 1 || c.Nodes > maxNodes {
+		return fmt.Errorf("%d nodes: a lab has from 1 to %d", c.Nodes, maxNodes)
+	}
+	if c.ControlPlanes != 1 && c.ControlPlanes != 3 {
+		return fmt.Errorf("%d control planes: a lab has 1 or 3", c.ControlPlanes)
+	}
+	return nil
+}
+
+// state is what must be known to take a lab down that another process started. It is written before the thing it tells
+// of is made, or, for a machine, before its init may do anything.
+type state struct {
+	Config
+	BootID    string                  `json:"bootID"`
+	IPForward string                  `json:"ipForward,omitempty"` // what the host had before
+	Machines  map[string]proc.Process `json:"machines"`
+}
+
+func (l *Lab) statePath() string { return l.path("state.json") }
+
+// loadState returns nil if there is no lab. A state of an earlier boot of the host names no process that lives.
+func (l *Lab) loadState() (*state, error) {
+	text, err := os.ReadFile(l.statePath())
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	var s state
+	if err := json.Unmarshal(text, &s); err != nil {
+		return nil, fmt.Errorf("%s: %w ('lab down' works without it)", l.statePath(), err)
+	}
+	boot, err := proc.BootID()
+	if err != nil {
+		return nil, err
+	}
+	if s.BootID != boot {
+		s.Machines = map[string]proc.Process{}
+	}
+	return &s, nil
+}
+
+// saveState leaves the old state or the new one, never a part.
+func (l *Lab) saveState(s *state) error {
+	boot, err := proc.BootID()
+	if err != nil {
+		return err
+	}
+	s.BootID = boot
+	text, err := json.MarshalIndent(s, "", "  ")
+	if err != nil {
+		return err
+	}
+	partial := l.statePath() + ".partial"
+	if err := os.WriteFile(partial, append(text, '\n'), 0o644); err != nil {
+		return err
+	}
+	return os.Rename(partial, l.statePath())
+}
+
+// lock keeps two programs from changing the lab at once. The lock's file is beside the lab's directory, because 'down'
+// removes that; it is removed with the lab, so whoever gets a lock makes sure that its file is still the one in place.
+func (l *Lab) lock() (unlock func(), err error) {
+	path := l.dir + ".lock"
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return nil, err
+	}
+	for {
+		file, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
+		if err != nil {
+			return nil, err
+		}
+		if err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+			_ = file.Close()
+			return nil, fmt.Errorf("another program is changing the lab in %s: wait for it (%w)", l.dir, err)
+		}
+		mine, err1 := file.Stat()
+		there, err2 := os.Stat(path)
+		if err1 == nil && err2 == nil && os.SameFile(mine, there) {
+			return func() { _ = file.Close() }, nil
+		}
+		_ = file.Close()
+	}
+}
+
+func (l *Lab) removeLock() error {
+	if err := os.Remove(l.dir + ".lock"); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}

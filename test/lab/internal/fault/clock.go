@@ -1,0 +1,47 @@
+package fault
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/singletonjob/operator/test/lab/internal/cluster"
+)
+
+// SetClock makes CLOCK_MONOTONIC and CLOCK_BOOTTIME of containers that start on the node from now on differ from the
+// host's, if their pods are of the runtime class cluster.ShiftedRuntime. It is a time namespace, and the kernel allows no
+// more: the clocks of a running process can't be stepped, none can be made to run faster or slower, and CLOCK_REALTIME is
+// the host's for everyone.
+func (j Injector) SetClock(ctx context.Context, node string, ahead time.Duration) error {
+	m, err := j.node(node)
+	if err != nil {
+		return err
+	}
+	if err := j.Lab.ShiftClock(m, ahead); err != nil {
+		return err
+	}
+	// containerd reads a runtime's base specification when it starts. Containers go on meanwhile.
+	return j.RestartService(ctx, m.Name, cluster.Containerd)
+}
+
+func (j Injector) clockOffset(m cluster.Machine) time.Duration {
+	offset, err := j.Lab.ClockShift(m)
+	if err != nil {
+		return 0
+	}
+	return offset
+}
+
+func (j Injector) resetClocks(ctx context.Context) error {
+	machines, err := j.Lab.Machines()
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, m := range machines {
+		if m.Node > 0 && m.Init.Alive() && j.clockOffset(m) != 0 {
+			errs = append(errs, j.SetClock(ctx, m.Name, 0))
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,166 @@
+// Command lab runs a real Kubernetes of several nodes on one Linux machine, as root, with no Docker, no registry and no
+// virtual machine, and breaks it on request.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/singletonjob/operator/test/lab/internal/cluster"
+	"github.com/singletonjob/operator/test/lab/internal/fault"
+	"github.com/singletonjob/operator/test/lab/internal/initd"
+	"github.com/singletonjob/operator/test/lab/internal/machine"
+)
+
+const usage = `usage: lab COMMAND
+
+  up [-nodes N] [-control-planes 1|3]   start the lab, or what does not run of it
+  down                                  end it and remove all it made, in whatever state it is
+  status [-json]                        what runs, what is broken
+  image ARCHIVE...                      load image archives (OCI layout or docker) into every node
+  image NAME=SRC:DST[,SRC:DST...][@ENTRYPOINT...]
+                                        load an image made of files; SRC may be ->TARGET for a symbolic link
+  exec MACHINE COMMAND...               run a command inside a node, or inside 'control'
+  program NAME                          print where a program lies (kubectl, helm, ctr, ...), building it if need be
+  fault ...                             break it: see 'lab fault'
+
+The cluster's KUBECONFIG is ` + cluster.DefaultDir + `/admin.kubeconfig, its images are used with imagePullPolicy: Never,
+and everything of the host that listens on ` + "10.210.0.1" + ` is reachable from its nodes and pods.
+`
+
+// timeout ends a command that hangs. Building everything from cold caches comes first and takes most of it.
+const timeout = 30 * time.Minute
+
+func main() {
+	if len(os.Args) > 1 && os.Args[1] == machine.InitCommand {
+		fmt.Fprintln(os.Stderr, initd.Run())
+		os.Exit(1)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	err := run(ctx, os.Args[1:], os.Stdout)
+	if errors.Is(err, flag.ErrHelp) {
+		os.Exit(2)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "lab:", err)
+		os.Exit(1)
+	}
+}
+
+// A program is the lab and where to print.
+type program struct {
+	lab *cluster.Lab
+	out io.Writer
+}
+
+func run(ctx context.Context, args []string, out io.Writer) error {
+	if len(args) == 0 {
+		return help(usage)
+	}
+	lab, err := cluster.Open(cluster.DefaultDir, os.Stderr)
+	if err != nil {
+		return err
+	}
+	p := program{lab: lab, out: out}
+	if args[0] == fault.ProxyCommand { // a service, not a command: it runs until it is stopped
+		return p.injector().RunProxy(ctx, args[1:])
+	}
+	commands := map[string]func(context.Context, []string) error{
+		"up": p.up, "down": p.down, "status": p.status, "image": p.image, "exec": p.exec, "program": p.program, "fault": p.fault,
+	}
+	command := commands[args[0]]
+	if command == nil {
+		return help(usage)
+	}
+	if args[0] != "exec" {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, timeout)
+		defer cancel()
+	}
+	return command(ctx, args[1:])
+}
+
+func help(text string) error {
+	fmt.Fprint(os.Stderr, text)
+	return flag.ErrHelp
+}
+
+func (p program) injector() fault.Injector { return fault.Injector{Lab: p.lab} }
+
+func (p program) up(ctx context.Context, args []string) error {
+	flags := flag.NewFlagSet("lab up", flag.ContinueOnError)
+	var c cluster.Config
+	flags.IntVar(&c.Nodes, "nodes", 3, "nodes")
+	flags.IntVar(&c.ControlPlanes, "control-planes", 1, "API servers, each with an etcd: 1 or 3")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	if flags.NArg() > 0 {
+		return fmt.Errorf("what is %q?", flags.Arg(0))
+	}
+	begin := time.Now()
+	if err := p.lab.Up(ctx, c); err != nil {
+		return err
+	}
+	_, _ = fmt.Fprintf(p.out, "%d nodes up in %.1f s\nexport KUBECONFIG=%s\n", c.Nodes, time.Since(begin).Seconds(), p.lab.Kubeconfig())
+	return nil
+}
+
+func (p program) down(ctx context.Context, _ []string) error { return p.lab.Down(ctx) }
+
+func (p program) image(ctx context.Context, args []string) error {
+	if len(args) == 0 {
+		return help(usage)
+	}
+	var archives []string
+	for _, arg := range args {
+		if !strings.Contains(arg, "=") {
+			archives = append(archives, arg)
+			continue
+		}
+		if err := p.lab.LoadImageSpec(ctx, arg); err != nil {
+			return err
+		}
+	}
+	if len(archives) == 0 {
+		return nil
+	}
+	return p.lab.LoadImages(ctx, archives...)
+}
+
+func (p program) exec(ctx context.Context, args []string) error {
+	if len(args) < 2 {
+		return help(usage)
+	}
+	m, err := p.lab.Machine(args[0])
+	if err != nil {
+		return err
+	}
+	if !m.Init.Alive() {
+		return fmt.Errorf("%s is not running", m.Name)
+	}
+	cmd := m.Command(ctx, args[1:]...)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, p.out, os.Stderr
+	return cmd.Run()
+}
+
+func (p program) program(ctx context.Context, args []string) error {
+	if len(args) != 1 {
+		return help(usage)
+	}
+	path, err := p.lab.Program(ctx, args[0])
+	if err != nil {
+		return err
+	}
+	_, _ = fmt.Fprintln(p.out, path)
+	return nil
+}
