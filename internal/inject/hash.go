@@ -1,0 +1,107 @@
+package inject
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/json"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/singletonjob/operator/api/v1alpha1"
+)
+
+// revision is raised when what this package adds to pods changes in a way that running pods must not go on without, such
+// as a protocol that old agents do not speak. It rolls out every job.
+const revision = 1
+
+// hashed is everything of a job that a running pod depends on: a change of it is a rollout.
+//
+// Not in it are candidates, suspend, historyLimit and tokenBase, which act without a new pod, and what is the operator's:
+// the agent's image and the shape of what is injected. An operator's upgrade must not restart every workload, and an agent
+// is of the same version as the configuration it was started with, because both come with the pod. New agents arrive with
+// the job's next rollout, or by revision.
+type hashed struct {
+	Revision int
+	// UID keeps the pods of a job from being taken for those of an earlier one of its name.
+	UID      string
+	Template *corev1.PodTemplateSpec
+	Gated    int
+	Lease    v1alpha1.LeaseSpec
+	EnvVar   string
+}
+
+// Hash identifies the pods that job asks for: seven characters, of which no two templates of a job are likely to share.
+func Hash(job *v1alpha1.SingletonJob) string {
+	job = job.DeepCopy()
+	v1alpha1.Default(job)
+	canonical, err := json.Marshal(hashed{
+		Revision: revision, UID: string(job.UID), Template: &job.Spec.Template, Gated: job.GatedContainer(),
+		Lease: job.Spec.Lease, EnvVar: job.Spec.Fencing.EnvVar,
+	})
+	if err != nil {
+		panic(err) // every field was JSON when the API server sent it
+	}
+	sum := sha256.Sum256(withoutEmpty(canonical))
+	return encode(binary.BigEndian.Uint64(sum[:8]))
+}
+
+const (
+	hashLength = 7
+	// alphabet has no vowels and no digit like one, so that no hash is a word.
+	alphabet = "bcdfghjklmnpqrstvwxz2456789"
+)
+
+func encode(n uint64) string {
+	out := make([]byte, hashLength)
+	for i := range out {
+		out[i] = alphabet[n%uint64(len(alphabet))]
+		n /= uint64(len(alphabet))
+	}
+	return string(out)
+}
+
+// spread is a number that differs between hashes.
+func spread(hash string) int {
+	n := 0
+	for _, c := range []byte(hash) {
+		n = n*len(alphabet) + slices.Index([]byte(alphabet), c)
+	}
+	return n
+}
+
+// withoutEmpty drops what a later version of the Kubernetes libraries may write differently though it means the same:
+// nulls, and the empty structs that are no pointers. Such a version must not roll out every job.
+func withoutEmpty(raw []byte) []byte {
+	decoder := json.NewDecoder(bytes.NewReader(raw))
+	decoder.UseNumber() // an int64 stays exact
+	var value any
+	if err := decoder.Decode(&value); err != nil {
+		panic(err) // it was marshalled just now
+	}
+	out, err := json.Marshal(prune(value))
+	if err != nil {
+		panic(err) // it was unmarshalled just now
+	}
+	return out
+}
+
+func prune(value any) any {
+	switch v := value.(type) {
+	case map[string]any:
+		for key, child := range v {
+			child = prune(child)
+			v[key] = child
+			inner, isMap := child.(map[string]any)
+			if child == nil || isMap && len(inner) == 0 && (key == "resources" || key == "metadata") {
+				delete(v, key)
+			}
+		}
+	case []any:
+		for i := range v {
+			v[i] = prune(v[i])
+		}
+	}
+	return value
+}

@@ -1,0 +1,263 @@
+// Package inject turns a SingletonJob's template into a candidate pod: the user's pod with an agent as PID 1 of one
+// container, and with the credentials and the configuration that the agent needs.
+//
+// It is pure: equal arguments give equal pods, and no argument is changed. What it adds satisfies the Pod Security
+// profile "restricted" and lies within names that api/v1alpha1 reserves. All containers but the gated one stay as they
+// are.
+package inject
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/singletonjob/operator/api/v1alpha1"
+	"github.com/singletonjob/operator/internal/contract"
+)
+
+// AgentInImage is where the agent is in the operator's image.
+const AgentInImage = "/agent"
+
+// SafeToEvictAnnotation tells the cluster autoscaler whether it may drain a pod. Eviction is a handover, so it may; without
+// the annotation the agent's volume alone would keep a node from being removed.
+const SafeToEvictAnnotation = "cluster-autoscaler.kubernetes.io/safe-to-evict"
+
+// Settings are the operator's own, the same for all jobs.
+type Settings struct {
+	// AgentImage is the image that has the agent: the operator's own.
+	AgentImage string
+	// AgentPullPolicy of that image; empty for the cluster's default.
+	AgentPullPolicy corev1.PullPolicy
+	// Port is the agent's HTTP port; 0 for contract.DefaultPort. A pod whose containers use it gets the next free one.
+	Port int32
+}
+
+const (
+	binVolume         = contract.VolumePrefix + "bin"
+	credentialsVolume = contract.VolumePrefix + "credentials"
+
+	// tokenSeconds is how long the agent's token is valid; the kubelet renews it. Not 3607, which the API server takes
+	// for a legacy client and extends to a year.
+	tokenSeconds = 3600
+
+	// evictAfter replaces Kubernetes' five minutes: a standby on a lost node protects nothing.
+	evictAfter = 30
+
+	// nobody is the user of the install container where the pod names none.
+	nobody = 65532
+
+	// Candidates of a higher ordinal take a free Lease a little later, so that not all of them write at once. The first
+	// does not wait, the last no longer than maxJitter.
+	jitterStep = 3 * time.Millisecond
+	maxJitter  = 50 * time.Millisecond
+)
+
+// Pod is the candidate of job with the given ordinal. job is valid (v1alpha1.Validate); an error says why no candidate
+// can be made of one that is not.
+func Pod(job *v1alpha1.SingletonJob, ordinal int, settings Settings) (*corev1.Pod, error) {
+	job = job.DeepCopy()
+	v1alpha1.Default(job)
+	index := job.GatedContainer()
+	if index < 0 {
+		return nil, fmt.Errorf("spec.container %q is no container of spec.template", job.Spec.Container)
+	}
+	template := &job.Spec.Template
+	gated := &template.Spec.Containers[index]
+	if len(gated.Command) == 0 {
+		return nil, fmt.Errorf("the gated container %q sets no command", gated.Name)
+	}
+	hash := Hash(job)
+	install := installContainer(&template.Spec, gated, settings)
+	port := freePort(&template.Spec, hash, settings.Port)
+
+	wrap(gated)
+	gated.Env = append(agentEnv(agentConfig(job, ordinal, port)), gated.Env...)
+	gated.VolumeMounts = append(gated.VolumeMounts,
+		corev1.VolumeMount{Name: binVolume, MountPath: contract.AgentDir},
+		corev1.VolumeMount{Name: credentialsVolume, MountPath: contract.CredentialsDir, ReadOnly: true})
+	serveProbes(gated, port)
+
+	spec := &template.Spec
+	spec.RestartPolicy = corev1.RestartPolicyAlways
+	spec.InitContainers = append([]corev1.Container{install}, spec.InitContainers...)
+	spec.Volumes = append(spec.Volumes, volumes()...)
+	spec.ServiceAccountName = ServiceAccountName(job)
+	spec.DeprecatedServiceAccount = ""
+	place(spec, job.Name)
+	return &corev1.Pod{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
+		ObjectMeta: metadata(job, hash, ordinal),
+		Spec:       *spec,
+	}, nil
+}
+
+// PodName is <job>-<hash>-<ordinal>: at most 63 characters, a host name's limit, up to ordinal 99.
+func PodName(job, hash string, ordinal int) string {
+	return job + "-" + hash + "-" + strconv.Itoa(ordinal)
+}
+
+// Selector matches all candidates of a job, of every template.
+func Selector(job string) map[string]string {
+	return map[string]string{contract.ManagedByLabel: contract.ManagedBy, contract.NameLabel: job}
+}
+
+// ServiceAccountName is whom the candidates run as: the template's service account, or one of the job's own.
+func ServiceAccountName(job *v1alpha1.SingletonJob) string {
+	spec := &job.Spec.Template.Spec
+	switch {
+	case spec.ServiceAccountName != "":
+		return spec.ServiceAccountName
+	case spec.DeprecatedServiceAccount != "":
+		return spec.DeprecatedServiceAccount
+	}
+	return job.Name + "-singletonjob"
+}
+
+func metadata(job *v1alpha1.SingletonJob, hash string, ordinal int) metav1.ObjectMeta {
+	template := &job.Spec.Template
+	meta := metav1.ObjectMeta{
+		Namespace:   job.Namespace,
+		Name:        PodName(job.Name, hash, ordinal),
+		Labels:      template.Labels,
+		Annotations: template.Annotations,
+		Finalizers:  template.Finalizers,
+		OwnerReferences: []metav1.OwnerReference{
+			*metav1.NewControllerRef(job, v1alpha1.GroupVersion.WithKind(v1alpha1.Kind)),
+		},
+	}
+	if meta.Labels == nil {
+		meta.Labels = map[string]string{}
+	}
+	for key, value := range Selector(job.Name) {
+		meta.Labels[key] = value
+	}
+	meta.Labels[contract.TemplateHashLabel] = hash
+	if meta.Annotations == nil {
+		meta.Annotations = map[string]string{}
+	}
+	if _, said := meta.Annotations[SafeToEvictAnnotation]; !said {
+		meta.Annotations[SafeToEvictAnnotation] = "true"
+	}
+	return meta
+}
+
+// wrap puts the agent before the user's command. Command and args stay two lists, so Kubernetes goes on expanding
+// references such as $(NAME) in both.
+func wrap(gated *corev1.Container) {
+	gated.Command = append([]string{contract.AgentPath, "run", "--"}, gated.Command...)
+}
+
+func agentConfig(job *v1alpha1.SingletonJob, ordinal int, port int32) contract.AgentConfig {
+	lease := &job.Spec.Lease
+	grace := int64(corev1.DefaultTerminationGracePeriodSeconds)
+	if given := job.Spec.Template.Spec.TerminationGracePeriodSeconds; given != nil {
+		grace = *given
+	}
+	return contract.AgentConfig{
+		Name:          job.Name,
+		RunID:         string(job.UID), // a job that runs continuously has one run
+		TokenEnv:      job.Spec.Fencing.EnvVar,
+		LeaseDuration: contract.Duration(lease.LeaseDuration.Duration),
+		RenewDeadline: contract.Duration(lease.RenewDeadline.Duration),
+		RetryPeriod:   contract.Duration(lease.RetryPeriod.Duration),
+		LockDelay:     contract.Duration(lease.LockDelay.Duration),
+		KeepRunning:   lease.OnRenewFailure == v1alpha1.OnRenewFailureKeepRunning,
+		GracePeriod:   contract.Duration(time.Duration(grace) * time.Second),
+		Jitter:        contract.Duration(min(time.Duration(ordinal)*jitterStep, maxJitter)),
+		Port:          int(port),
+	}
+}
+
+// agentEnv comes before the user's own variables, which may refer to these.
+func agentEnv(config contract.AgentConfig) []corev1.EnvVar {
+	fromPod := func(name, path string) corev1.EnvVar {
+		return corev1.EnvVar{Name: name, ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: path}}}
+	}
+	return []corev1.EnvVar{
+		{Name: contract.ConfigEnv, Value: config.Encode()},
+		fromPod(contract.PodEnv, "metadata.name"),
+		fromPod(contract.PodUIDEnv, "metadata.uid"),
+		fromPod(contract.NamespaceEnv, "metadata.namespace"),
+		fromPod(contract.NodeEnv, "spec.nodeName"),
+	}
+}
+
+func volumes() []corev1.Volume {
+	return []corev1.Volume{
+		{Name: binVolume, VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}},
+		{Name: credentialsVolume, VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{
+			Sources: []corev1.VolumeProjection{
+				{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Path: "token", ExpirationSeconds: new(int64(tokenSeconds))}},
+				{ConfigMap: &corev1.ConfigMapProjection{
+					LocalObjectReference: corev1.LocalObjectReference{Name: "kube-root-ca.crt"},
+					Items:                []corev1.KeyToPath{{Key: "ca.crt", Path: "ca.crt"}},
+				}},
+				{DownwardAPI: &corev1.DownwardAPIProjection{Items: []corev1.DownwardAPIVolumeFile{
+					{Path: "namespace", FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.namespace"}},
+				}}},
+			},
+		}}},
+	}
+}
+
+// installContainer copies the agent into the pod. It asks for what the gated container asks for: that never raises the
+// pod's request, which is the greater of its init containers and the sum of its containers, leaves its quality of service
+// as it is, and passes any quota and limit that the gated container passes.
+func installContainer(pod *corev1.PodSpec, gated *corev1.Container, settings Settings) corev1.Container {
+	security := &corev1.SecurityContext{
+		AllowPrivilegeEscalation: new(false),
+		ReadOnlyRootFilesystem:   new(true),
+		RunAsNonRoot:             new(true),
+		Capabilities:             &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
+		SeccompProfile:           &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
+	}
+	if s := pod.SecurityContext; s == nil || s.RunAsUser == nil || *s.RunAsUser == 0 {
+		security.RunAsUser = new(int64(nobody))
+	}
+	return corev1.Container{
+		Name:            contract.InstallContainer,
+		Image:           settings.AgentImage,
+		ImagePullPolicy: settings.AgentPullPolicy,
+		Command:         []string{AgentInImage, "install", contract.AgentDir},
+		Resources: corev1.ResourceRequirements{
+			Requests: ordinary(gated.Resources.Requests),
+			Limits:   ordinary(gated.Resources.Limits),
+		},
+		SecurityContext: security,
+		VolumeMounts:    []corev1.VolumeMount{{Name: binVolume, MountPath: contract.AgentDir}},
+	}
+}
+
+// ordinary leaves out devices and huge pages, which the agent has no use for.
+func ordinary(resources corev1.ResourceList) corev1.ResourceList {
+	var kept corev1.ResourceList
+	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage} {
+		if quantity, found := resources[name]; found {
+			if kept == nil {
+				kept = corev1.ResourceList{}
+			}
+			kept[name] = quantity
+		}
+	}
+	return kept
+}
+
+// serveProbes lets the kubelet ask the agent: a standby is ready when its agent follows the Lease. The kubelet kills an
+// agent only after a minute of silence, far longer than any lease is kept by one that is stuck.
+func serveProbes(gated *corev1.Container, port int32) {
+	name := contract.PortName
+	if slices.ContainsFunc(gated.Ports, func(p corev1.ContainerPort) bool { return p.Name == name }) {
+		name = "" // names are unique within a container
+	}
+	gated.Ports = append(gated.Ports, corev1.ContainerPort{Name: name, ContainerPort: port, Protocol: corev1.ProtocolTCP})
+	ask := func(path string) corev1.ProbeHandler {
+		return corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: path, Port: intstr.FromInt32(port)}}
+	}
+	gated.ReadinessProbe = &corev1.Probe{ProbeHandler: ask(contract.ReadyPath), PeriodSeconds: 2, TimeoutSeconds: 2, FailureThreshold: 3}
+	gated.LivenessProbe = &corev1.Probe{ProbeHandler: ask(contract.LivePath), PeriodSeconds: 10, TimeoutSeconds: 5, FailureThreshold: 6}
+}

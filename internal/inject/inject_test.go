@@ -1,0 +1,282 @@
+package inject
+
+import (
+	"flag"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/yaml"
+
+	"github.com/singletonjob/operator/api/v1alpha1"
+	"github.com/singletonjob/operator/internal/contract"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+var settings = Settings{AgentImage: "operator:v1"}
+
+// jobs are the jobs of testdata and the samples, by name of their file.
+func jobs(t testing.TB) map[string]*v1alpha1.SingletonJob {
+	t.Helper()
+	all := map[string]*v1alpha1.SingletonJob{}
+	for _, pattern := range []string{"testdata/*.job.yaml", "../../config/samples/*.yaml"} {
+		files, err := filepath.Glob(pattern)
+		if err != nil || len(files) == 0 {
+			t.Fatalf("%s: %v, %d files", pattern, err, len(files))
+		}
+		for _, file := range files {
+			raw, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var job v1alpha1.SingletonJob
+			if err := yaml.UnmarshalStrict(raw, &job); err != nil {
+				t.Fatalf("%s: %v", file, err)
+			}
+			if job.UID == "" {
+				job.UID = "6f7f2a0e-0000-4000-8000-000000000000"
+			}
+			if errs := v1alpha1.Validate(&job); len(errs) > 0 {
+				t.Fatalf("%s: %v", file, errs.ToAggregate())
+			}
+			name, _, _ := strings.Cut(filepath.Base(file), ".")
+			all[name] = &job
+		}
+	}
+	return all
+}
+
+func mustPod(t testing.TB, job *v1alpha1.SingletonJob, ordinal int, s Settings) *corev1.Pod {
+	t.Helper()
+	pod, err := Pod(job, ordinal, s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pod
+}
+
+// The golden files are the candidate pods as a whole: what a reader of this package wants to see first.
+func TestGolden(t *testing.T) {
+	for name, job := range jobs(t) {
+		t.Run(name, func(t *testing.T) {
+			got, err := yaml.Marshal(mustPod(t, job, 1, settings))
+			if err != nil {
+				t.Fatal(err)
+			}
+			file := filepath.Join("testdata", name+".pod.yaml")
+			if *update {
+				if err := os.WriteFile(file, got, 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(string(want), string(got)); diff != "" {
+				t.Errorf("run with -update if this is wanted (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestNoPodFromAnInvalidJob(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(*v1alpha1.SingletonJob)
+		want   string
+	}{
+		"unknown container": {func(job *v1alpha1.SingletonJob) { job.Spec.Container = "web" }, `spec.container "web" is no container`},
+		"no container":      {func(job *v1alpha1.SingletonJob) { job.Spec.Template.Spec.Containers = nil }, `is no container`},
+		"no command":        {func(job *v1alpha1.SingletonJob) { job.Spec.Template.Spec.Containers[0].Command = nil }, `"app" sets no command`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			job := jobs(t)["minimal"]
+			c.change(job)
+			if pod, err := Pod(job, 0, settings); err == nil || !strings.Contains(err.Error(), c.want) || pod != nil {
+				t.Errorf("got %v, %v", pod, err)
+			}
+			_ = Hash(job) // is asked for before the job is known to be valid
+		})
+	}
+}
+
+func TestNamesFit(t *testing.T) {
+	name := PodName(strings.Repeat("x", v1alpha1.MaxNameLength), Hash(jobs(t)["minimal"]), 99)
+	if len(name) > 63 {
+		t.Errorf("%s has %d characters; a host name has at most 63", name, len(name))
+	}
+}
+
+// A change that a running pod depends on is a rollout; any other is not.
+func TestHash(t *testing.T) {
+	app := func(job *v1alpha1.SingletonJob) *corev1.Container { return &job.Spec.Template.Spec.Containers[0] }
+	for name, c := range map[string]struct {
+		change  func(*v1alpha1.SingletonJob)
+		rollout bool
+	}{
+		"image":   {func(job *v1alpha1.SingletonJob) { app(job).Image = "app:2" }, true},
+		"command": {func(job *v1alpha1.SingletonJob) { app(job).Command = []string{"/app", "-v"} }, true},
+		"an init container": {func(job *v1alpha1.SingletonJob) {
+			job.Spec.Template.Spec.InitContainers = []corev1.Container{{Name: "a"}}
+		}, true},
+		"a label":        {func(job *v1alpha1.SingletonJob) { job.Spec.Template.Labels = map[string]string{"a": "b"} }, true},
+		"an annotation":  {func(job *v1alpha1.SingletonJob) { job.Spec.Template.Annotations = map[string]string{"a": "b"} }, true},
+		"grace period":   {func(job *v1alpha1.SingletonJob) { job.Spec.Template.Spec.TerminationGracePeriodSeconds = new(int64(9)) }, true},
+		"leaseDuration":  {func(job *v1alpha1.SingletonJob) { job.Spec.Lease.LeaseDuration.Duration *= 2 }, true},
+		"retryPeriod":    {func(job *v1alpha1.SingletonJob) { job.Spec.Lease.RetryPeriod.Duration /= 2 }, true},
+		"lockDelay":      {func(job *v1alpha1.SingletonJob) { job.Spec.Lease.LockDelay.Duration = 5 }, true},
+		"onRenewFailure": {func(job *v1alpha1.SingletonJob) { job.Spec.Lease.OnRenewFailure = v1alpha1.OnRenewFailureKeepRunning }, true},
+		"envVar":         {func(job *v1alpha1.SingletonJob) { job.Spec.Fencing.EnvVar = "EPOCH" }, true},
+		"container": {func(job *v1alpha1.SingletonJob) {
+			job.Spec.Container = job.Spec.Template.Spec.Containers[1].Name
+		}, true},
+		"another job of the name": {func(job *v1alpha1.SingletonJob) { job.UID = "other" }, true},
+		"an empty struct that means something": {func(job *v1alpha1.SingletonJob) {
+			job.Spec.Template.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}}
+		}, true},
+
+		"candidates":           {func(job *v1alpha1.SingletonJob) { job.Spec.Candidates = 5 }, false},
+		"suspend":              {func(job *v1alpha1.SingletonJob) { job.Spec.Suspend = true }, false},
+		"historyLimit":         {func(job *v1alpha1.SingletonJob) { job.Spec.HistoryLimit = new(int32(1)) }, false},
+		"tokenBase":            {func(job *v1alpha1.SingletonJob) { job.Spec.Fencing.TokenBase = 5 }, false},
+		"the defaults":         {v1alpha1.Default, false},
+		"the default, by name": {func(job *v1alpha1.SingletonJob) { job.Spec.Container = app(job).Name }, false},
+		"the job's own labels": {func(job *v1alpha1.SingletonJob) { job.Labels = map[string]string{"a": "b"} }, false},
+		"status":               {func(job *v1alpha1.SingletonJob) { job.Status.FencingToken = 7 }, false},
+		"a nil made empty":     {func(job *v1alpha1.SingletonJob) { job.Spec.Template.Labels = map[string]string{} }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			job := jobs(t)["minimal"]
+			job.Spec.Template.Spec.Containers = append(job.Spec.Template.Spec.Containers, corev1.Container{Name: "b", Image: "b", Command: []string{"/b"}})
+			before := Hash(job)
+			if name != "the defaults" {
+				v1alpha1.Default(job)
+			}
+			c.change(job)
+			if got := Hash(job) != before; got != c.rollout {
+				t.Errorf("rollout: %v, want %v", got, c.rollout)
+			}
+		})
+	}
+}
+
+// The hash of a given job never changes: that would restart every workload at the operator's upgrade. If this fails after
+// an upgrade of the Kubernetes libraries, withoutEmpty must learn what they write differently.
+func TestHashIsStable(t *testing.T) {
+	for name, want := range map[string]string{"minimal": "wvkmf9c", "opinionated": "zzp85bb"} {
+		if got := Hash(jobs(t)[name]); got != want {
+			t.Errorf("%s: %s, want %s", name, got, want)
+		}
+	}
+}
+
+func TestAnotherOperatorImageIsNoRollout(t *testing.T) {
+	job := jobs(t)["minimal"]
+	old, upgraded := mustPod(t, job, 0, settings), mustPod(t, job, 0, Settings{AgentImage: "operator:v2"})
+	if old.Name != upgraded.Name {
+		t.Errorf("pods are called %s and %s", old.Name, upgraded.Name)
+	}
+	if got := upgraded.Spec.InitContainers[0].Image; got != "operator:v2" {
+		t.Errorf("a new pod has the agent of %s", got)
+	}
+}
+
+// What is injected lies within the names that validation keeps free, or it could collide with the template's.
+func TestInjectedNamesAreReserved(t *testing.T) {
+	job := jobs(t)["minimal"]
+	pod := mustPod(t, job, 0, settings)
+	for _, v := range pod.Spec.Volumes {
+		if !strings.HasPrefix(v.Name, v1alpha1.ReservedNamePrefix) {
+			t.Errorf("volume %s", v.Name)
+		}
+	}
+	if name := pod.Spec.InitContainers[0].Name; !strings.HasPrefix(name, v1alpha1.ReservedNamePrefix) {
+		t.Errorf("init container %s", name)
+	}
+	for _, e := range pod.Spec.Containers[0].Env {
+		if !strings.HasPrefix(e.Name, v1alpha1.ReservedEnvPrefix) {
+			t.Errorf("variable %s", e.Name)
+		}
+	}
+	if !strings.HasPrefix(contract.AgentDir, v1alpha1.ReservedMountPath+"/") {
+		t.Errorf("the agent is in %s", contract.AgentDir)
+	}
+	for key := range pod.Labels {
+		if !strings.HasPrefix(key, v1alpha1.ReservedKeyPrefix) && key != contract.ManagedByLabel {
+			t.Errorf("label %s", key)
+		}
+	}
+}
+
+// The agent accepts every configuration that validation lets through.
+func TestAgentAcceptsItsConfiguration(t *testing.T) {
+	for name, job := range jobs(t) {
+		for _, ordinal := range []int{0, 1, 15, 99} {
+			pod := mustPod(t, job, ordinal, settings)
+			config, err := contract.DecodeConfig(gatedOf(t, pod).Env[0].Value)
+			if err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+			if jitter := contract.Duration(maxJitter); config.Jitter > jitter || ordinal == 0 && config.Jitter != 0 {
+				t.Errorf("%s: jitter %v of ordinal %d", name, config.Jitter, ordinal)
+			}
+		}
+	}
+}
+
+func gatedOf(t testing.TB, pod *corev1.Pod) *corev1.Container {
+	t.Helper()
+	i := slices.IndexFunc(pod.Spec.Containers, func(c corev1.Container) bool {
+		return len(c.Env) > 0 && c.Env[0].Name == contract.ConfigEnv
+	})
+	if i < 0 {
+		t.Fatal("no container is gated")
+	}
+	return &pod.Spec.Containers[i]
+}
+
+func TestPorts(t *testing.T) {
+	portOf := func(t *testing.T, change func(*v1alpha1.SingletonJob), s Settings) int {
+		job := jobs(t)["minimal"]
+		change(job)
+		c := gatedOf(t, mustPod(t, job, 0, s))
+		config, err := contract.DecodeConfig(c.Env[0].Value)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if probed := c.ReadinessProbe.HTTPGet.Port.IntValue(); probed != config.Port || int(c.Ports[len(c.Ports)-1].ContainerPort) != probed {
+			t.Errorf("the agent listens on %d, is probed on %d, declares %v", config.Port, probed, c.Ports)
+		}
+		return config.Port
+	}
+	uses := func(port int32) func(*v1alpha1.SingletonJob) {
+		return func(job *v1alpha1.SingletonJob) {
+			job.Spec.Template.Spec.Containers = append(job.Spec.Template.Spec.Containers,
+				corev1.Container{Name: "b", Ports: []corev1.ContainerPort{{ContainerPort: port}}})
+		}
+	}
+	onHost := func(uid string) func(*v1alpha1.SingletonJob) {
+		return func(job *v1alpha1.SingletonJob) {
+			job.UID, job.Spec.Template.Spec.HostNetwork = types.UID(uid), true
+		}
+	}
+	if got := portOf(t, func(*v1alpha1.SingletonJob) {}, settings); got != contract.DefaultPort {
+		t.Errorf("default: %d", got)
+	}
+	if got := portOf(t, uses(contract.DefaultPort), settings); got != contract.DefaultPort+1 {
+		t.Errorf("taken by another container: %d", got)
+	}
+	if got := portOf(t, uses(65535), Settings{Port: 65535}); got != firstUserPort {
+		t.Errorf("the last port taken: %d", got)
+	}
+	a, b := portOf(t, onHost("a"), settings), portOf(t, onHost("b"), settings)
+	if a == b || a < contract.DefaultPort || a >= contract.DefaultPort+hostPorts {
+		t.Errorf("on the host's network: %d and %d", a, b)
+	}
+}

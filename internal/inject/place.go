@@ -1,0 +1,76 @@
+package inject
+
+import (
+	"math"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/singletonjob/operator/internal/contract"
+)
+
+// hostPorts is how many ports the agents of pods on the host's network are spread over, so that pods of different jobs
+// can share a node. The scheduler keeps two that use the same port apart.
+const hostPorts = 1000
+
+// firstUserPort is the first that a process may open without privileges.
+const firstUserPort = 1024
+
+// freePort is the first port from the wanted one on that no container of the pod names.
+func freePort(pod *corev1.PodSpec, hash string, wanted int32) int32 {
+	if wanted == 0 {
+		wanted = contract.DefaultPort
+	}
+	if pod.HostNetwork {
+		wanted += int32(spread(hash) % hostPorts)
+	}
+	taken := map[int32]bool{}
+	for _, containers := range [][]corev1.Container{pod.InitContainers, pod.Containers} {
+		for i := range containers {
+			for _, port := range containers[i].Ports {
+				taken[port.ContainerPort], taken[port.HostPort] = true, true
+			}
+		}
+	}
+	for taken[wanted] {
+		if wanted++; wanted > math.MaxUint16 {
+			wanted = firstUserPort
+		}
+	}
+	return wanted
+}
+
+// place spreads the candidates of a job over nodes and zones, softly, and has lost ones replaced soon, each unless the
+// template has its own idea.
+func place(pod *corev1.PodSpec, job string) {
+	for _, key := range []string{corev1.TaintNodeNotReady, corev1.TaintNodeUnreachable} {
+		if !slices.ContainsFunc(pod.Tolerations, func(t corev1.Toleration) bool { return tolerates(t, key) }) {
+			pod.Tolerations = append(pod.Tolerations, corev1.Toleration{
+				Key: key, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute,
+				TolerationSeconds: new(int64(evictAfter)),
+			})
+		}
+	}
+	if len(pod.TopologySpreadConstraints) > 0 || pod.Affinity != nil && pod.Affinity.PodAntiAffinity != nil {
+		return
+	}
+	if pod.Affinity == nil {
+		pod.Affinity = &corev1.Affinity{}
+	}
+	apart := func(weight int32, topology string) corev1.WeightedPodAffinityTerm {
+		return corev1.WeightedPodAffinityTerm{Weight: weight, PodAffinityTerm: corev1.PodAffinityTerm{
+			TopologyKey: topology, LabelSelector: &metav1.LabelSelector{MatchLabels: Selector(job)},
+		}}
+	}
+	pod.Affinity.PodAntiAffinity = &corev1.PodAntiAffinity{
+		PreferredDuringSchedulingIgnoredDuringExecution: []corev1.WeightedPodAffinityTerm{
+			apart(100, corev1.LabelHostname), apart(50, corev1.LabelTopologyZone),
+		},
+	}
+}
+
+// tolerates tells whether t concerns the taint of that key with effect NoExecute.
+func tolerates(t corev1.Toleration, key string) bool {
+	return (t.Key == "" || t.Key == key) && (t.Effect == "" || t.Effect == corev1.TaintEffectNoExecute)
+}
