@@ -1,9 +1,6 @@
 package lease
 
-import (
-	"cmp"
-	"time"
-)
+import "cmp"
 
 // sigterm is SIGTERM on every system that this runs on; the package itself imports none.
 const sigterm = 15
@@ -28,10 +25,10 @@ func (m *machine) decide() {
 	}
 }
 
-// read asks for the Lease when the next write needs it, and in place of a watch that is down. A holder's renewals tell
-// it all that it must know.
+// read asks for the Lease when the next write needs it, and in place of a watch that is down or whose silence no
+// attempt to acquire would find out. A holder's renewals tell it all that it must know.
 func (m *machine) read() {
-	poll := !m.s.Seen.Known || (!m.s.WatchUp && !m.tenured())
+	poll := !m.s.Seen.Known || (!m.tenured() && (m.s.Seen.Absent || !m.s.WatchUp))
 	if m.s.Read != nil || !(m.s.MustRead || poll) || !m.due(m.s.ReadAfter) {
 		return
 	}
@@ -64,7 +61,24 @@ func (m *machine) write(k Kind, limit Instant, change func(r Record, nonce int64
 
 func (m *machine) acquire() {
 	m.s.Phase = Acquiring
-	m.write(Acquire, Never, func(r Record, nonce int64) Record { return r.acquired(m.c, m.t.Wall, nonce) })
+	why := m.silence()
+	m.write(Acquire, Never, func(r Record, nonce int64) Record { return r.acquired(m.c, why, m.t.Wall, nonce) })
+}
+
+// silence is why the last tenure ended if the Lease does not say it.
+func (m *machine) silence() Reason {
+	switch r := m.s.Seen.Record; {
+	case m.s.lastWasMine():
+		return m.s.Past.Reason
+	case r.Holder == m.c.Identity.String(): // acquired, but never confirmed in time
+		return ReasonRenewFailed
+	case r.Holder == UnknownHolder:
+		return ReasonLeaseDeleted
+	case m.c.Identity.samePod(r.Holder):
+		return ReasonHolderTerminated
+	default:
+		return ReasonLeaseExpired
+	}
 }
 
 func (m *machine) renew(k Kind, limit Instant) {
@@ -140,39 +154,48 @@ func tenureOf(r Record, sent Instant) Tenure {
 
 // FreeAt is the earliest instant at which this candidate may try to acquire the Lease that it sees.
 func (c Config) FreeAt(s State) Instant {
-	r, seen := s.Seen.Record, s.Seen.At
-	wait, clean, polite := c.waitFor(s)
+	r, since := s.Seen.Record, s.Seen.At
 	if s.Past != nil {
-		seen = max(seen, s.Past.At)
+		since = max(since, s.Past.At)
 	}
-	at := seen.Add(wait)
+	proven, clean := c.proven(s)
 	if !clean {
-		at = at.Add(c.LockDelay)
+		since = since.Add(c.LockDelay)
 	}
-	if to := r.Handover.To; r.released() && to != "" && to != AnyPod && to != c.Identity.Pod {
-		at = at.Add(c.RetryPeriod)
+	at := since
+	switch to := r.Handover.To; {
+	case !proven:
+		at = c.expiry(s, since).Add(c.Jitter)
+	case r.Free() && (s.lastWasMine() || to != "" && to != AnyPod && to != c.Identity.Pod):
+		at = since.Add(c.RetryPeriod) // the others go first
 	}
-	if polite {
-		at = at.Add(c.RetryPeriod)
-	}
-	return at.Add(c.Jitter)
+	return max(at, s.NotBefore)
 }
 
-// waitFor tells how long to wait since the Lease was seen as it is, whether the last tenure ended cleanly, and whether
-// to let the other candidates go first.
-func (c Config) waitFor(s State) (wait time.Duration, clean, polite bool) {
-	r := s.Seen.Record
-	switch {
-	case r.released():
-		return 0, !r.Release.Unclean, s.lastWasMine()
+// proven tells whether it is known that the last tenure is over, so that nothing is waited for but lockDelay, and
+// whether it ended cleanly, so that not even that is.
+func (c Config) proven(s State) (proven, clean bool) {
+	switch r := s.Seen.Record; {
+	case r.Free():
+		return true, !r.Release.Unclean
 	case r.Holder == c.Identity.String(), r.Holder == "" && s.lastWasMine():
 		// Of this agent's own tenures no process lives, or it would not be waiting.
-		return 0, s.lastWasMine() && s.Past.Clean, false
+		return true, s.lastWasMine() && s.Past.Clean
 	case c.RestartProvesDeath && c.Identity.samePod(r.Holder):
-		return 0, false, false
+		return true, false
 	default:
-		return min(max(r.Duration, c.Duration), MaxDuration), false, false
+		return false, false
 	}
+}
+
+// expiry is when time alone frees the Lease. Holders that outlast an outage of the API server are given the time to
+// renew after it: their silence meanwhile says nothing about them.
+func (c Config) expiry(s State, since Instant) Instant {
+	at := since.Add(min(max(s.Seen.Record.Duration, c.Duration), MaxDuration))
+	if c.KeepRunning {
+		at = max(at, s.Contact.Add(2*c.requestTimeout()+c.RetryPeriod))
+	}
+	return at
 }
 
 // lastWasMine tells whether the Lease's last tenure is this agent's own last one, of which no process lives.
@@ -235,7 +258,7 @@ func (m *machine) stop() {
 	if m.s.Tree.Alive {
 		m.stopTree()
 		if !m.s.Stop.Lost {
-			m.renewWhenDue(m.othersMayAcquire())
+			m.renewWhenDue(Never) // Also past the deadline: no process that is hard to kill must be joined by another.
 		}
 		return
 	}
@@ -275,15 +298,16 @@ func (m *machine) stopSignal() int {
 	return sigterm
 }
 
-// lost tells whether the newest sight of the Lease excludes that it is still this tenure's.
+// lost tells whether the newest sight of the Lease excludes that it is still this tenure's. This agent releases it only
+// when no process lives: a release before that is somebody else's, and another may be starting.
 func (m *machine) lost() bool {
-	return m.s.Seen.Absent || !(m.s.owns(m.c, m.s.Seen.Record) || m.released())
+	return m.s.Seen.Absent || !(m.s.owns(m.c, m.s.Seen.Record) || m.released() && !m.s.Tree.Alive)
 }
 
-// released tells whether the newest sight of the Lease is this tenure's own release.
+// released tells whether the newest sight of the Lease is a release of this tenure.
 func (m *machine) released() bool {
 	r := m.s.Seen.Record
-	return !m.s.Seen.Absent && r.released() && r.UID == m.s.Tenure.UID && r.Token == m.s.Tenure.Token
+	return !m.s.Seen.Absent && r.Free() && r.UID == m.s.Tenure.UID && r.Token == m.s.Tenure.Token
 }
 
 // othersMayAcquire is when the last confirmed write has run out for everyone; releasing it is of no more use.
@@ -293,11 +317,12 @@ func (m *machine) othersMayAcquire() Instant { return m.s.Tenure.Confirmed.Add(m
 func (m *machine) end() {
 	released := m.released()
 	m.do(TenureEnded{Token: m.s.Tenure.Token, Reason: m.s.Stop.Reason, Released: released})
-	m.s.Past = &Past{Tenure: m.s.Tenure, At: m.t.Boot, Clean: !m.s.Tree.Crashed}
+	m.s.Past = &Past{Tenure: m.s.Tenure, At: m.t.Boot, Clean: !m.s.Tree.Crashed, Reason: m.s.Stop.Reason}
 	exits, code := m.s.Stop.Exits, m.s.Tree.Code
 	m.s.Phase, m.s.Tenure, m.s.Stop, m.s.Tree, m.s.Unsettled = Waiting, Tenure{}, Stop{}, Tree{}, nil
-	m.s.Write = nil
-	m.s.MustRead, m.s.ReadAfter = m.s.MustRead || !released, m.t.Boot
+	if !released {
+		m.reread()
+	}
 	if exits {
 		m.exit(code)
 	}

@@ -21,7 +21,7 @@ type Record struct {
 	// Duration is the holder's leaseDuration.
 	Duration time.Duration
 	// AcquireTime and RenewTime are wall-clock microseconds, for people. RenewTime also tells one write of a holder
-	// from another.
+	// from another, and no AcquireTime is part of a release (Free).
 	AcquireTime, RenewTime int64
 	// TokenBase is added to every token of a new tenure.
 	TokenBase int64
@@ -90,8 +90,12 @@ type PastTenure struct {
 // HistoryLimit bounds Record.History. The codec may keep fewer.
 const HistoryLimit = 10
 
-// released tells whether the Lease is free by proof rather than by time.
-func (r Record) released() bool { return r.Holder == "" && r.Release.Reason != "" }
+// Free tells whether the Lease is free by proof rather than by time: nobody holds it, and the release marker is that of
+// its last tenure. A release leaves no acquire time, and every acquire sets one, also that of a client-go elector, which
+// leaves a marker of an earlier tenure in place and may have its holder blanked by somebody else.
+func (r Record) Free() bool {
+	return r.Holder == "" && r.Release.Reason != "" && r.AcquireTime == 0
+}
 
 // NextToken is the token of a tenure won by replacing r. It is known before the write is sent and goes out in it; since
 // a compare-and-swap on one revision succeeds once, no two tenures share it.
@@ -106,16 +110,18 @@ func (r Record) NextToken() int64 {
 	return next
 }
 
-// acquired is the record that makes c the holder.
-func (r Record) acquired(c Config, wall, nonce int64) Record {
+// acquired is the record that makes c the holder. silence is why the tenure before ended if nobody released it.
+func (r Record) acquired(c Config, silence Reason, wall, nonce int64) Record {
 	past := slices.Clone(r.History)
 	if len(past) > 0 && past[0].Reason == "" {
 		past[0].Ended = r.RenewTime / 1000
-		past[0].Reason = r.silence(c)
+		past[0].Reason = silence
 	}
 	r.Token = r.NextToken()
 	r.Holder = c.Identity.String()
-	r.Transitions++
+	if r.Transitions < math.MaxInt32 { // the API refuses a negative count, and with it every later tenure
+		r.Transitions++
+	}
 	r.Duration = c.Duration
 	r.AcquireTime, r.RenewTime = wall, nonce
 	r.Release, r.Handover = Release{}, Handover{}
@@ -124,21 +130,9 @@ func (r Record) acquired(c Config, wall, nonce int64) Record {
 	return r
 }
 
-// silence is why a tenure ended that nobody released.
-func (r Record) silence(c Config) Reason {
-	switch {
-	case r.Holder == UnknownHolder:
-		return ReasonLeaseDeleted
-	case c.Identity.samePod(r.Holder):
-		return ReasonHolderTerminated
-	default:
-		return ReasonLeaseExpired
-	}
-}
-
-// renewed is the record of the same tenure, one renewal later.
+// renewed is the record of the same tenure, one renewal later. It sets right how long others wait for this holder.
 func (r Record) renewed(c Config, nonce int64) Record {
-	r.RenewTime = nonce
+	r.RenewTime, r.Duration = nonce, c.Duration
 	if r.Handover.To == c.Identity.Pod {
 		r.Handover = Handover{}
 	}
@@ -149,7 +143,7 @@ func (r Record) renewed(c Config, nonce int64) Record {
 // wall and nonce are microseconds.
 func (r Record) Released(why Release, wall, nonce int64) Record {
 	r.Holder = ""
-	r.RenewTime = nonce
+	r.AcquireTime, r.RenewTime = 0, nonce
 	r.Release = why
 	if len(r.History) > 0 && r.History[0].Reason == "" && r.History[0].Token == r.Token {
 		past := slices.Clone(r.History)

@@ -100,6 +100,7 @@ type Past struct {
 	Tenure Tenure
 	At     Instant
 	Clean  bool
+	Reason Reason
 }
 
 // State is all that an agent remembers. The zero value is the state of an agent that has just started. Only Step changes
@@ -124,6 +125,11 @@ type State struct {
 	Redo bool
 	// RenewAt is when the next renewal is due.
 	RenewAt Instant
+	// CutOff says that the last request was in vain, Contact when one was answered again after that.
+	CutOff  bool
+	Contact Instant
+	// NotBefore is when every holder is dead that the API server may have forgotten, after its data went back in time.
+	NotBefore Instant
 
 	Tenure Tenure
 	Stop   Stop

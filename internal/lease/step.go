@@ -5,7 +5,6 @@ import "slices"
 // Step is the state machine: a pure and total function. It absorbs the event into the state as a fact, then decides
 // from the facts and the time alone, so that the order in which facts arrive cannot matter to the decision.
 func Step(c Config, s State, t Time, e Event) (State, []Action) {
-	s.Unsettled = slices.Clone(s.Unsettled)
 	m := &machine{c: c, s: s, t: t}
 	m.s.Wake = Never
 	m.expireRequests()
@@ -46,13 +45,15 @@ func (m *machine) expireRequests() {
 func (m *machine) absorb(e Event) {
 	switch e := e.(type) {
 	case WatchOpened:
-		// What happened before the watch opened is found by a read. A holder's next renewal tells it as much.
 		m.s.WatchUp = true
-		m.s.MustRead = m.s.MustRead || !m.tenured()
-		m.s.ReadAfter = m.t.Boot
+		if !m.tenured() {
+			m.reread() // A holder's next renewal tells it as much.
+		}
 	case WatchClosed:
-		m.s.WatchUp = false
-		m.s.ReadAfter = m.t.Boot.Add(m.c.RetryPeriod)
+		if m.s.WatchUp { // said again it must not put off the reads that stand in for the watch
+			m.s.WatchUp = false
+			m.s.ReadAfter = m.t.Boot.Add(m.c.RetryPeriod)
+		}
 	case Watched:
 		m.watched(e)
 	case ReadDone:
@@ -60,9 +61,13 @@ func (m *machine) absorb(e Event) {
 	case WriteDone:
 		m.writeDone(e)
 	case ChildExited:
-		m.s.Tree.Exited, m.s.Tree.Code, m.s.Tree.Crashed = true, e.Code, e.Crashed
+		if m.s.Tree.Alive {
+			m.s.Tree.Exited, m.s.Tree.Code, m.s.Tree.Crashed = true, e.Code, e.Crashed
+		}
 	case TreeGone:
-		m.s.Tree.Alive, m.s.Tree.Exited = false, true
+		if m.s.Tree.Alive {
+			m.s.Tree.Alive, m.s.Tree.Exited = false, true
+		}
 	case Terminated:
 		if !m.s.Leaving {
 			m.s.Leaving, m.s.Signal = true, e.Signal
@@ -127,6 +132,11 @@ func (m *machine) extend(sent Instant) {
 	}
 }
 
+// reread has the next write wait for a read that is sent from now on: one under way may answer with what was before.
+func (m *machine) reread() {
+	m.s.MustRead, m.s.ReadAfter, m.s.Read = true, m.t.Boot, nil
+}
+
 func (m *machine) readDone(e ReadDone) {
 	r := m.s.Read
 	if r == nil || r.ID != e.ID {
@@ -134,30 +144,49 @@ func (m *machine) readDone(e ReadDone) {
 	}
 	m.s.Read = nil
 	m.s.ReadAfter = m.t.Boot.Add(m.c.RetryPeriod)
+	if e.Found == nil && !e.Absent {
+		m.s.CutOff = true
+		// A tenure is not lost because reads fail: the next write is conditional, and tells.
+		m.s.MustRead = m.s.MustRead && !m.tenured()
+		return
+	}
+	m.answered()
+	m.s.MustRead = false
 	known := m.s.Seen.Record.Revision
 	switch {
-	case e.Absent:
-		m.s.MustRead = false
+	case e.Found == nil:
 		// A Lease seen after this read was sent is newer than its answer.
 		if known == r.Floor {
 			m.seeAbsent(known)
 		}
-	case e.Found == nil:
-		// A tenure is not lost because reads fail: the next write is conditional, and tells.
-		m.s.MustRead = m.s.MustRead && !m.tenured()
 	case e.Found.Revision >= known || !m.s.Seen.Known:
-		m.s.MustRead = false
 		m.see(*e.Found)
-	case known > r.Floor: // overtaken by the watch
-		m.s.MustRead = false
-	default:
-		// Older than what was known when it was asked for: the server lags, or its data was restored. A holder learns
-		// nothing from it, fails to renew, and stops in time. A candidate waits anew.
-		m.s.MustRead = false
-		if !m.tenured() {
-			m.see(*e.Found)
-		}
+	case known == r.Floor:
+		m.seeOlder(*e.Found)
+	default: // overtaken by the watch
 	}
+}
+
+// answered takes note that the API server can be reached.
+func (m *machine) answered() {
+	if m.s.CutOff {
+		m.s.CutOff, m.s.Contact = false, m.t.Boot
+	}
+}
+
+// seeOlder takes note of a record older than what was known when it was asked for: the server lags, or its data was
+// restored. A holder learns nothing from it while its tenure lasts, fails to renew, and stops in time. For a candidate
+// no record is proof then that the Lease is free: a holder that the server forgot may live for as long as its last
+// renewal, unknown to the server too, allows.
+func (m *machine) seeOlder(r Record) {
+	if m.tenured() && m.t.Boot < m.othersMayAcquire() {
+		return
+	}
+	if !m.tenured() {
+		longest := max(m.c.Duration, m.s.Seen.Record.Duration, r.Duration)
+		m.s.NotBefore = m.t.Boot.Add(min(longest, MaxDuration)).Add(m.c.LockDelay)
+	}
+	m.see(r)
 }
 
 // maxUnsettled bounds the lost replies that are remembered; forgetting one only shortens the tenure.
@@ -170,36 +199,66 @@ func (m *machine) writeDone(e WriteDone) {
 	}
 	m.s.Write = nil
 	m.s.WriteAfter = w.SentAt.Add(m.c.RetryPeriod)
+	if e.Outcome == Confirmed && (e.Record == nil || !e.Record.results(w.Record)) {
+		e.Outcome = Unknown
+	}
 	switch e.Outcome {
 	case Confirmed:
+		m.answered()
 		m.s.WriteAfter, m.s.RenewAt = m.t.Boot, m.s.WriteAfter
 		m.confirmed(*w, *e.Record)
 	case Conflict:
-		m.s.MustRead, m.s.ReadAfter, m.s.Redo = true, m.t.Boot, true
-		if m.s.Phase == Acquiring {
-			m.s.Phase = Waiting
-			if !m.s.Seen.Record.released() { // it looked expired: the watch may have stalled
-				m.do(RestartWatch{})
-			}
-		}
+		m.conflict(w)
 	case Gone:
-		m.seeAbsent(w.Record.Revision)
-		if m.s.Phase == Acquiring {
-			m.s.Phase = Waiting
-		}
+		m.gone(w)
 	case Refused:
+		m.s.CutOff = true
 		if m.s.Phase == Acquiring && m.s.Pending == nil {
 			m.s.Phase = Waiting
 		}
-	case Unknown:
-		m.s.MustRead, m.s.ReadAfter, m.s.Redo = true, m.t.Boot, true
-		if w.Kind == Acquire || w.Kind == Confirm {
-			m.s.Pending = w
-		} else {
-			m.s.Unsettled = append(m.s.Unsettled, *w)
-			m.s.Unsettled = m.s.Unsettled[max(0, len(m.s.Unsettled)-maxUnsettled):]
-		}
+	default: // Unknown
+		m.s.CutOff = true
+		m.unsettled(w)
 	}
+}
+
+// gone takes note that there was no Lease to replace. There may be another one since.
+func (m *machine) gone(w *Attempt) {
+	if m.s.Phase == Acquiring {
+		m.s.Phase, m.s.Pending = Waiting, nil
+	}
+	if m.s.Seen.Record.Revision > w.Record.Revision {
+		m.reread()
+		return
+	}
+	m.seeAbsent(w.Record.Revision)
+}
+
+// conflict takes note that the Lease is at another revision. A released Lease is raced for; one that had run out should
+// not have changed without the watch's telling.
+func (m *machine) conflict(w *Attempt) {
+	m.unsettled(w)
+	if seen := m.s.Seen.Record; w.Kind == Acquire && seen.Revision == w.Record.Revision && !seen.Free() {
+		m.do(RestartWatch{})
+	}
+}
+
+// unsettled has a read find out what became of a write. Also of one that met a conflict: what it met may be itself,
+// delivered twice.
+func (m *machine) unsettled(w *Attempt) {
+	m.reread()
+	m.s.Redo = true
+	if w.Kind == Acquire || w.Kind == Confirm {
+		m.s.Pending = w
+		return
+	}
+	recent := m.s.Unsettled[max(0, len(m.s.Unsettled)+1-maxUnsettled):]
+	m.s.Unsettled = append(slices.Clip(recent), *w)
+}
+
+// results tells whether r is what the API server stored for a write of w.
+func (r Record) results(w Record) bool {
+	return r.UID == w.UID && r.Revision > w.Revision && r.Holder == w.Holder && r.Token == w.Token && r.RenewTime == w.RenewTime
 }
 
 // confirmed handles the answer that a write was stored.
