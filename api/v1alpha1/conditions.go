@@ -100,6 +100,7 @@ const (
 	ChangeNodeLost            = "NodeLost"
 	ChangeRenewFailed         = "RenewFailed"
 	ChangeLeaseDeleted        = "LeaseDeleted"
+	ChangeLeaseLost           = "LeaseLost"
 	ChangePodTerminating      = "PodTerminating"
 	ChangeRolloutHandover     = "RolloutHandover"
 	ChangeSwitchoverRequested = "SwitchoverRequested"
@@ -125,6 +126,7 @@ func ChangeReasons() []ChangeReason {
 		{Failover, ChangeNodeLost, "the holder's node was removed or declared out of service"},
 		{Failover, ChangeRenewFailed, "the holder could not renew, stopped its process and released in time"},
 		{Failover, ChangeLeaseDeleted, "the Lease was deleted under the holder"},
+		{Failover, ChangeLeaseLost, "somebody else wrote the Lease under the holder"},
 		{Handover, ChangePodTerminating, "the active pod was deleted, evicted or drained and stopped gracefully"},
 		{Handover, ChangeRolloutHandover, "a changed template was rolled out"},
 		{Handover, ChangeSwitchoverRequested, "somebody asked for another holder"},

@@ -3,6 +3,7 @@
 //
 //   - drops the descriptions of the embedded pod template: with them the CRD is 640 kB, more than client-side apply can
 //     keep in its annotation, and they only repeat `kubectl explain pod.spec`; the schema of the template stays whole;
+//   - joins the wrapped lines of the other descriptions, which kubectl wraps anew;
 //   - bounds the parts of the template that rules look at, without which the API server rejects the rules as too costly;
 //   - adds the CEL rules of rules.go.
 package main
@@ -77,6 +78,7 @@ func finish(root map[string]any) error {
 		return err
 	}
 	dropDescriptions(template["properties"], false)
+	unwrap(root)
 	template["required"] = []any{"spec"}
 
 	// Declared so that a rule's error can point at the name.
@@ -124,6 +126,27 @@ func property(root map[string]any, path string) (map[string]any, error) {
 		}
 	}
 	return schema, nil
+}
+
+// unwrap makes one line of every paragraph of every description. A property called description is no text and stays.
+func unwrap(node any) {
+	switch n := node.(type) {
+	case map[string]any:
+		if text, ok := n["description"].(string); ok {
+			paragraphs := strings.Split(text, "\n\n")
+			for i, paragraph := range paragraphs {
+				paragraphs[i] = strings.Join(strings.Fields(paragraph), " ")
+			}
+			n["description"] = strings.Join(paragraphs, "\n\n")
+		}
+		for _, child := range n {
+			unwrap(child)
+		}
+	case []any:
+		for _, child := range n {
+			unwrap(child)
+		}
+	}
 }
 
 // dropDescriptions removes the key "description" from every schema under node. A node that maps property names to

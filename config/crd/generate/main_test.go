@@ -39,6 +39,21 @@ d: {anyOf: [{type: integer}], additionalProperties: {type: string}}
 	}
 }
 
+func TestUnwrap(t *testing.T) {
+	got := map[string]any{
+		"description": "one\n  two\n\nthree\nfour",
+		"properties":  map[string]any{"description": map[string]any{"description": "a\nb", "type": "string"}},
+	}
+	want := map[string]any{
+		"description": "one two\n\nthree four",
+		"properties":  map[string]any{"description": map[string]any{"description": "a b", "type": "string"}},
+	}
+	unwrap(got)
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
 func TestWrongInputIsNamed(t *testing.T) {
 	for name, c := range map[string]struct{ in, want string }{
 		"not a CRD":       {"kind: Pod", "no versions in the CRD"},

@@ -1,0 +1,111 @@
+package v1alpha1
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/singletonjob/operator/internal/lease"
+)
+
+// constants are the string constants of conditions.go whose names begin with prefix, by name.
+func constants(t *testing.T, prefix string) map[string]string {
+	t.Helper()
+	file, err := parser.ParseFile(token.NewFileSet(), "conditions.go", nil, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := map[string]string{}
+	ast.Inspect(file, func(node ast.Node) bool {
+		if spec, ok := node.(*ast.ValueSpec); ok && strings.HasPrefix(spec.Names[0].Name, prefix) {
+			literal, ok := spec.Values[0].(*ast.BasicLit)
+			if !ok {
+				t.Fatalf("%s is no literal", spec.Names[0].Name)
+			}
+			value, err := strconv.Unquote(literal.Value)
+			if err != nil {
+				t.Fatal(err)
+			}
+			found[spec.Names[0].Name] = value
+		}
+		return true
+	})
+	if len(found) == 0 {
+		t.Fatalf("no constant begins with %s", prefix)
+	}
+	return found
+}
+
+// The table is the whole truth: every reason stands in it, and what stands in it is fit for the API and for documentation.
+func TestConditionReasons(t *testing.T) {
+	camelCase := regexp.MustCompile(`^[A-Z][A-Za-z]+$`)
+	type key struct{ condition, reason string }
+	rows := map[key]metav1.ConditionStatus{}
+	used := map[string]bool{}
+	for _, row := range ConditionReasons() {
+		k := key{row.Condition, row.Reason}
+		if _, twice := rows[k]; twice {
+			t.Errorf("%v stands twice", k)
+		}
+		rows[k], used[row.Reason], used[row.Condition] = row.Status, true, true
+		if !camelCase.MatchString(row.Reason) || !camelCase.MatchString(row.Condition) {
+			t.Errorf("%v is not in CamelCase", k)
+		}
+		checkMeaning(t, row.Condition+" "+row.Reason, row.Meaning)
+	}
+	for _, prefix := range []string{"Reason", "Condition"} {
+		for name, value := range constants(t, prefix) {
+			if !used[value] {
+				t.Errorf("%s is not in the table", name)
+			}
+		}
+	}
+	for _, condition := range []string{ConditionActive, ConditionProtected, ConditionProgressing} {
+		seen := map[metav1.ConditionStatus]bool{}
+		for k, status := range rows {
+			seen[status] = seen[status] || k.condition == condition
+		}
+		if !seen[metav1.ConditionTrue] || !seen[metav1.ConditionFalse] {
+			t.Errorf("%s is never true, or never false", condition)
+		}
+	}
+}
+
+func TestChangeReasons(t *testing.T) {
+	rows := map[string]TenureChangeType{}
+	for _, row := range ChangeReasons() {
+		if _, twice := rows[row.Reason]; twice {
+			t.Errorf("%s stands twice", row.Reason)
+		}
+		rows[row.Reason] = row.Type
+		checkMeaning(t, row.Reason, row.Meaning)
+	}
+	for name, value := range constants(t, "Change") {
+		if _, found := rows[value]; !found {
+			t.Errorf("%s is not in the table", name)
+		}
+	}
+	// What the agents and the operator write into the Lease as the end of a tenure.
+	for _, reason := range []lease.Reason{
+		lease.ReasonLeaseExpired, lease.ReasonProcessExited, lease.ReasonPodTerminating, lease.ReasonHolderTerminated,
+		lease.ReasonNodeLost, lease.ReasonRenewFailed, lease.ReasonLeaseDeleted, lease.ReasonLeaseLost, lease.ReasonRollout,
+		lease.ReasonSwitchover, lease.ReasonTokenBaseRaised,
+	} {
+		if _, found := rows[string(reason)]; !found {
+			t.Errorf("a tenure may end by %s, which is not in the table", reason)
+		}
+	}
+}
+
+func checkMeaning(t *testing.T, of, meaning string) {
+	t.Helper()
+	if meaning == "" || strings.Contains(meaning, "\n") || strings.HasSuffix(meaning, ".") {
+		t.Errorf("%s: the meaning %q is not one line without a full stop", of, meaning)
+	}
+}
