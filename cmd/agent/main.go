@@ -154,7 +154,7 @@ func serve(o agent.Options, signals <-chan os.Signal, stderr io.Writer) int {
 		go a.ServeSocket(socket)
 	}
 	if o.Config.Port != 0 {
-		port, err := net.Listen("tcp", net.JoinHostPort("", strconv.Itoa(o.Config.Port)))
+		port, err := net.Listen("tcp", net.JoinHostPort(os.Getenv(contract.RuntimeAddressEnv), strconv.Itoa(o.Config.Port)))
 		if err != nil {
 			o.Log.Print("no port for probes and metrics", "error", err)
 			return contract.ExitInternal

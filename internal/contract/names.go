@@ -39,6 +39,9 @@ const (
 	// RuntimeReapsEnv set to "true" says that whatever runs the container ends all its processes before it starts the
 	// container anew, though the agent is not PID 1 there.
 	RuntimeReapsEnv = "SINGLETONJOB_RUNTIME_REAPS"
+	// RuntimeAddressEnv is the only address that the agent's port may listen on, where pods have no network namespace
+	// of their own. Unset, as in Kubernetes: all.
+	RuntimeAddressEnv = "SINGLETONJOB_RUNTIME_ADDRESS"
 )
 
 // Environment that the agent adds for the user's process, besides the variable that fencing.envVar names, PodEnv and
