@@ -1,0 +1,161 @@
+package controller
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/singletonjob/operator/api/v1alpha1"
+	"github.com/singletonjob/operator/internal/contract"
+	"github.com/singletonjob/operator/internal/plan"
+)
+
+// fieldOwner is the operator's name in managed fields.
+const fieldOwner = client.FieldOwner("singletonjob")
+
+// errStale: something was decided on an old state, and the API server refused it. Nothing is wrong; it is decided anew.
+var errStale = errors.New("decided on an old state")
+
+// refusal is an answer of the API server that trying again does not change: quota, Pod Security, admission.
+type refusal struct{ error }
+
+func (r refusal) Unwrap() error { return r.error }
+
+// act carries out a plan up to the first error; nothing of it relies on what comes after. A plan that was carried out in
+// part is found so by the next observation.
+func (r *Reconciler) act(ctx context.Context, o *observation, p *plan.Plan) error {
+	if err := r.writeLease(ctx, o, p.Lease); err != nil {
+		return err
+	}
+	for _, child := range p.Apply {
+		if err := r.apply(ctx, o, child); err != nil {
+			return err
+		}
+	}
+	for _, pod := range p.Adopt {
+		patch := map[string]any{"ownerReferences": []metav1.OwnerReference{plan.OwnerReference(o.Job)}}
+		if err := r.patchPod(ctx, o, pod, patch); err != nil {
+			return err
+		}
+	}
+	for _, pod := range p.Relabel {
+		if err := r.patchPod(ctx, o, pod.PodRef, map[string]any{"labels": map[string]string{contract.RoleLabel: pod.Role}}); err != nil {
+			return err
+		}
+	}
+	for _, pod := range p.Delete {
+		target := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: o.Namespace, Name: pod.Name}}
+		if err := r.Client.Delete(ctx, target, client.Preconditions{UID: &pod.UID}); !ignorable(err) {
+			return fmt.Errorf("deleting pod %s/%s: %w", o.Namespace, pod.Name, err)
+		}
+	}
+	for _, pod := range p.Create {
+		// A name that is taken: the cache lags behind an earlier reconcile, or another operator's.
+		if err := r.Client.Create(ctx, pod, fieldOwner); err != nil && !apierrors.IsAlreadyExists(err) {
+			return asRefusal(fmt.Errorf("creating pod %s/%s: %w", o.Namespace, pod.Name, err))
+		}
+	}
+	return nil
+}
+
+// writeLease is the only place where the operator writes a Lease. Each write is conditional on exactly what was judged.
+func (r *Reconciler) writeLease(ctx context.Context, o *observation, w *plan.LeaseWrite) (err error) {
+	if w == nil {
+		return nil
+	}
+	key := types.NamespacedName{Namespace: o.Namespace, Name: o.Name}
+	switch w.Op {
+	case plan.CreateLease:
+		err = r.Client.Create(ctx, newLease(key, w), fieldOwner)
+	case plan.UpdateLease:
+		err = r.Client.Update(ctx, encode(o.lease, w.Record, w.Claim), fieldOwner)
+	case plan.DeleteLease:
+		uid, version := o.lease.UID, o.lease.ResourceVersion
+		err = r.Client.Delete(ctx, o.lease.DeepCopy(), client.Preconditions{UID: &uid, ResourceVersion: &version})
+		if err == nil || apierrors.IsNotFound(err) {
+			r.memory.forget(key)
+		}
+	}
+	switch {
+	case err == nil:
+		return nil
+	case apierrors.IsConflict(err), apierrors.IsNotFound(err), apierrors.IsAlreadyExists(err):
+		return errStale
+	}
+	return asRefusal(fmt.Errorf("writing the Lease %s: %w", key, err))
+}
+
+// apply writes a child by server-side apply. One of that name that is not this job's is left alone: taking it over would
+// change it now and delete it with the job.
+func (r *Reconciler) apply(ctx context.Context, o *observation, child plan.Child) error {
+	object, ok := child.(client.Object)
+	if !ok {
+		return fmt.Errorf("%T is no object", child)
+	}
+	kind := object.GetObjectKind().GroupVersionKind()
+	live := &metav1.PartialObjectMetadata{}
+	live.SetGroupVersionKind(kind)
+	if live, err := get(ctx, r.Live, client.ObjectKeyFromObject(object), live); err != nil {
+		return err
+	} else if live != nil && !metav1.IsControlledBy(live, o.Job) {
+		return foreignChild(kind.Kind, live)
+	}
+	//nolint:staticcheck // typed apply configurations would say everything twice
+	if err := r.Client.Patch(ctx, object, client.Apply, fieldOwner, client.ForceOwnership); err != nil {
+		return asRefusal(fmt.Errorf("applying %s %s/%s: %w", kind.Kind, o.Namespace, object.GetName(), err))
+	}
+	return nil
+}
+
+// foreignChild says why an object was left alone. One of an earlier job of this name is on its way out.
+func foreignChild(kind string, live *metav1.PartialObjectMetadata) error {
+	if owner := metav1.GetControllerOf(live); owner != nil && owner.Kind == v1alpha1.Kind && owner.Name == live.Labels[contract.NameLabel] {
+		return errStale
+	}
+	return refusal{fmt.Errorf("%s %s/%s exists and is not of this SingletonJob: delete it, or give the SingletonJob another name",
+		kind, live.Namespace, live.Name)}
+}
+
+// patchPod changes the metadata of exactly that pod.
+func (r *Reconciler) patchPod(ctx context.Context, o *observation, pod plan.PodRef, metadata map[string]any) error {
+	metadata["uid"] = pod.UID // a precondition: the API server refuses to change it
+	body, err := json.Marshal(map[string]any{"metadata": metadata})
+	if err != nil {
+		return err
+	}
+	target := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: o.Namespace, Name: pod.Name}}
+	if err := r.Client.Patch(ctx, target, client.RawPatch(types.MergePatchType, body), fieldOwner); !ignorable(err) {
+		return fmt.Errorf("changing pod %s/%s: %w", o.Namespace, pod.Name, err)
+	}
+	return nil
+}
+
+// ignorable tells whether a write to an object has succeeded or found that the object is no longer the one that was meant.
+func ignorable(err error) bool {
+	return err == nil || apierrors.IsNotFound(err) || apierrors.IsConflict(err)
+}
+
+// asRefusal marks errors that trying again at once does not heal.
+func asRefusal(err error) error {
+	var status apierrors.APIStatus
+	if !errors.As(err, &status) {
+		return err
+	}
+	switch code := int(status.Status().Code); code {
+	case http.StatusUnauthorized, http.StatusNotFound, http.StatusRequestTimeout, http.StatusConflict, http.StatusTooManyRequests:
+		return err
+	default:
+		if code >= http.StatusBadRequest && code < http.StatusInternalServerError {
+			return refusal{err}
+		}
+		return err
+	}
+}

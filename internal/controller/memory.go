@@ -1,0 +1,95 @@
+package controller
+
+import (
+	"sync"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/singletonjob/operator/internal/plan"
+)
+
+// memory is what one process of the operator remembers: what no object tells. All of it may be lost at any time; then the
+// operator waits longer than it must, and writes Events that exist already.
+type memory struct {
+	mu     sync.Mutex
+	leases map[types.NamespacedName]sighting
+	// told are the jobs whose changes of holder all have their Events, with their UIDs.
+	told map[types.NamespacedName]types.UID
+}
+
+// sighting is the newest that was seen of a Lease.
+type sighting struct {
+	uid     types.UID
+	version string
+	// since is when this version was first seen: after it was written, so that what is counted from here is never more
+	// than has passed. It carries Go's monotonic clock, which nobody sets back.
+	since time.Time
+	lease plan.Lease
+}
+
+func newMemory() *memory {
+	return &memory{leases: map[types.NamespacedName]sighting{}, told: map[types.NamespacedName]types.UID{}}
+}
+
+// see notes a Lease of ours, and returns since when it was seen like this.
+func (m *memory) see(l *coordinationv1.Lease, decoded plan.Lease, now time.Time) time.Time {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	key := types.NamespacedName{Namespace: l.Namespace, Name: l.Name}
+	s := m.leases[key]
+	if s.uid == l.UID && s.version == l.ResourceVersion {
+		return s.since
+	}
+	if s.uid == l.UID && s.lease.Record.Revision > decoded.Record.Revision {
+		return now // an old state, out of a cache that lags
+	}
+	m.leases[key] = sighting{uid: l.UID, version: l.ResourceVersion, since: now, lease: decoded}
+	return now
+}
+
+// last is the newest that was seen of a Lease that is gone.
+func (m *memory) last(key types.NamespacedName) *plan.Lease {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	s, seen := m.leases[key]
+	if !seen {
+		return nil
+	}
+	return &s.lease
+}
+
+// forget drops a Lease that is gone for good.
+func (m *memory) forget(key types.NamespacedName) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.leases, key)
+}
+
+// jobGone drops what was remembered of a job that is gone, and of its Lease if that is gone too: unless a tenure may last,
+// which a job made anew must know.
+func (m *memory) jobGone(key types.NamespacedName, leaseGone bool, now time.Time) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.told, key)
+	if s, seen := m.leases[key]; seen && leaseGone && plan.Over(s.lease.Record, now.Sub(s.since)) {
+		delete(m.leases, key)
+	}
+}
+
+func (m *memory) isTold(key types.NamespacedName, job types.UID) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.told[key] == job
+}
+
+func (m *memory) setTold(key types.NamespacedName, job types.UID, told bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if told {
+		m.told[key] = job
+	} else {
+		delete(m.told, key)
+	}
+}

@@ -1,0 +1,65 @@
+package controller
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/singletonjob/operator/api/v1alpha1"
+	"github.com/singletonjob/operator/internal/plan"
+)
+
+// report writes the status and then tells what it made true. The status is written on the version of the job that was
+// observed: whoever decided on an older one is refused, so that nothing is counted twice.
+func (r *Reconciler) report(ctx context.Context, o *observation, p *plan.Plan) error {
+	if o.Job == nil {
+		return nil
+	}
+	if p.Status != nil {
+		job := o.Job.DeepCopy()
+		job.Status = *p.Status
+		switch err := r.Client.Status().Update(ctx, job, fieldOwner); {
+		case apierrors.IsConflict(err), apierrors.IsNotFound(err):
+			return errStale
+		case err != nil:
+			return fmt.Errorf("writing the status of %s/%s: %w", o.Namespace, o.Name, err)
+		}
+		r.metrics.report(job, p.Changes)
+	} else if p.State != plan.Deleting {
+		r.metrics.report(o.Job, nil)
+	}
+	key := client.ObjectKeyFromObject(o.Job)
+	// Until all of them are written, this process does not know which were.
+	r.memory.setTold(key, o.Job.UID, false)
+	for _, e := range p.Events {
+		if err := r.tell(ctx, o.Job, e); err != nil {
+			return err
+		}
+	}
+	r.memory.setTold(key, o.Job.UID, true)
+	return nil
+}
+
+// tell writes an Event under a name that follows from what it tells. Unlike through a recorder it is written when this
+// returns, and once.
+func (r *Reconciler) tell(ctx context.Context, job *v1alpha1.SingletonJob, e plan.Event) error {
+	now := metav1.NewTime(r.Clock.Now())
+	event := &corev1.Event{
+		ObjectMeta: metav1.ObjectMeta{Namespace: job.Namespace, Name: e.Name},
+		InvolvedObject: corev1.ObjectReference{
+			APIVersion: v1alpha1.GroupVersion.String(), Kind: v1alpha1.Kind,
+			Namespace: job.Namespace, Name: job.Name, UID: job.UID,
+		},
+		Type: e.Type, Reason: e.Reason, Message: e.Message,
+		Source:         corev1.EventSource{Component: string(fieldOwner)},
+		FirstTimestamp: now, LastTimestamp: now, Count: 1,
+	}
+	if err := r.Client.Create(ctx, event, fieldOwner); err != nil && !apierrors.IsAlreadyExists(err) {
+		return fmt.Errorf("writing the Event %s/%s: %w", job.Namespace, e.Name, err)
+	}
+	return nil
+}

@@ -1,0 +1,271 @@
+package plan
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/singletonjob/operator/api/v1alpha1"
+	"github.com/singletonjob/operator/internal/contract"
+)
+
+// verdict is a reason for a condition and what a person is told. Messages have no times and no counts that change by
+// themselves: a message that changes is a write.
+type verdict struct {
+	reason string
+	holds  func(*situation) bool
+	says   func(*situation) string
+}
+
+// situation is what conditions are judged by.
+type situation struct {
+	*facts
+	state State
+	fleet Fleet
+	// handing: the holder is asked to hand over, already or by this plan.
+	handing bool
+}
+
+// conditions are one of each type. The tables beside v1alpha1.ConditionReasons say which reason goes with which status.
+func (f *facts) conditions(p Plan) []metav1.Condition {
+	s := &situation{facts: f, state: p.State, fleet: f.fleet()}
+	asked := f.record.Handover
+	if p.Lease != nil && p.Lease.Op == UpdateLease {
+		asked = p.Lease.Record.Handover
+	}
+	s.handing = asked.To != "" && f.holder.named
+	return []metav1.Condition{
+		s.judge(v1alpha1.ConditionActive, activeVerdicts),
+		s.judge(v1alpha1.ConditionProtected, protectedVerdicts),
+		s.judge(v1alpha1.ConditionProgressing, progressingVerdicts),
+	}
+}
+
+func (s *situation) judge(condition string, verdicts []verdict) metav1.Condition {
+	for _, v := range verdicts {
+		if v.holds(s) {
+			return metav1.Condition{Type: condition, Status: statusOf(condition, v.reason), Reason: v.reason, Message: v.says(s)}
+		}
+	}
+	panic("the last verdict on " + condition + " holds always")
+}
+
+// statusOf looks a reason up in the API's table.
+func statusOf(condition, reason string) metav1.ConditionStatus {
+	for _, r := range v1alpha1.ConditionReasons() {
+		if r.Condition == condition && r.Reason == reason {
+			return r.Status
+		}
+	}
+	panic(condition + " has no reason " + reason)
+}
+
+func always(*situation) bool { return true }
+
+func in(state State) func(*situation) bool {
+	return func(s *situation) bool { return s.state == state }
+}
+
+func text(words string) func(*situation) string {
+	return func(*situation) string { return words }
+}
+
+// Verdicts are tried in order.
+var (
+	invalidSpec   = verdict{v1alpha1.ReasonInvalidSpec, in(InvalidSpec), (*situation).faultText}
+	leaseConflict = verdict{v1alpha1.ReasonLeaseConflict, in(LeaseConflict), (*situation).conflictText}
+	suspended     = verdict{v1alpha1.ReasonSuspended, in(Suspended), text("spec.suspend is set; nothing runs")}
+	podsRefused   = verdict{v1alpha1.ReasonPodsRefused, (*situation).refused, (*situation).refusal}
+
+	activeVerdicts = []verdict{
+		invalidSpec,
+		leaseConflict,
+		suspended,
+		{v1alpha1.ReasonSuspending, in(Suspending), text("spec.suspend is set; the process is being stopped")},
+		{v1alpha1.ReasonRunning, (*situation).runs, (*situation).runningText},
+		{v1alpha1.ReasonHolderUnreachable, (*situation).silent, (*situation).silentText},
+		podsRefused,
+		{v1alpha1.ReasonNoCandidates, (*situation).hasNoCandidates, text("no candidate pod exists yet")},
+		{v1alpha1.ReasonAgentMisconfigured, (*situation).isMisconfigured, (*situation).troubleText},
+		{v1alpha1.ReasonProcessBackOff, (*situation).backsOff, (*situation).troubleText},
+		{v1alpha1.ReasonCandidatesNotReady, (*situation).hasNoneReady, (*situation).notReadyText},
+		{v1alpha1.ReasonElecting, always, (*situation).electingText},
+	}
+
+	protectedVerdicts = []verdict{
+		invalidSpec,
+		leaseConflict,
+		suspended,
+		{v1alpha1.ReasonSuspended, in(Suspending), text("spec.suspend is set; the candidates are being removed")},
+		{v1alpha1.ReasonSingleCandidate, (*situation).wantsOne, text("spec.candidates is 1, so no standby can take over: ask for 2 or more")},
+		{v1alpha1.ReasonNoHolder, (*situation).doesNotRun, text("nothing is active, so there is nothing to protect")},
+		{v1alpha1.ReasonNoStandby, (*situation).hasNoStandby, text("no standby is ready to take over")},
+		{v1alpha1.ReasonStandbyOnSameNode, (*situation).isOnOneNode, text("every ready standby is on the node of the active pod and would be lost with it")},
+		{v1alpha1.ReasonStandbyReady, always, text("a warm standby is ready on another node")},
+	}
+
+	progressingVerdicts = []verdict{
+		invalidSpec,
+		leaseConflict,
+		suspended,
+		{v1alpha1.ReasonSuspending, in(Suspending), text("spec.suspend is set; the candidates are being removed, the active one last")},
+		podsRefused,
+		{v1alpha1.ReasonRolloutStalled, (*situation).isStalled, (*situation).stalledText},
+		{v1alpha1.ReasonHandingOver, (*situation).handsOver, (*situation).handingText},
+		{v1alpha1.ReasonRollingOut, (*situation).rollsOut, text("candidates are being replaced by ones of the current template, standbys first")},
+		{v1alpha1.ReasonProvisioning, (*situation).isNew, (*situation).newText},
+		{v1alpha1.ReasonScaling, (*situation).scales, text("the number of candidates follows spec.candidates")},
+		{v1alpha1.ReasonReplacingCandidates, (*situation).lacksCandidates, (*situation).notReadyText},
+		{v1alpha1.ReasonUpToDate, always, text("every candidate is made from the current template and ready")},
+	}
+)
+
+func (s *situation) runs() bool { return s.acts() }
+func (s *situation) silent() bool {
+	return s.holder.ours && (s.death != nil || !s.acts()) && !s.expired()
+}
+func (s *situation) hasNoCandidates() bool { return !s.any(candidate.live) }
+func (s *situation) hasNoneReady() bool    { return !s.any(isStandby) }
+func (s *situation) wantsOne() bool        { return s.job.Spec.Candidates == 1 }
+func (s *situation) doesNotRun() bool      { return !s.acts() }
+func (s *situation) refused() bool         { return s.Refused != "" }
+func (s *situation) handsOver() bool       { return s.handing }
+func (s *situation) rollsOut() bool        { return s.fleet.outdated() }
+func (s *situation) isNew() bool           { return s.job.Status.Tenures == 0 && s.record.Transitions == 0 }
+
+func isStandby(c candidate) bool { return c.live() && c.ready }
+
+func (s *situation) hasNoStandby() bool {
+	return !s.any(func(c candidate) bool { return isStandby(c) && !c.holds })
+}
+
+func (s *situation) isOnOneNode() bool {
+	return !s.any(func(c candidate) bool { return isStandby(c) && !c.holds && !s.besideHolder(c) })
+}
+
+// isMisconfigured tells whether an agent has refused its configuration and none is ready.
+func (s *situation) isMisconfigured() bool {
+	return s.hasNoneReady() && s.any(func(c candidate) bool { return c.live() && c.trouble == misconfigured })
+}
+
+// backsOff tells whether no candidate is ready because processes keep exiting.
+func (s *situation) backsOff() bool {
+	return s.hasNoneReady() && s.any(func(c candidate) bool { return c.live() && strings.HasPrefix(c.trouble, backOff) })
+}
+
+// patience is how long a new candidate may take to get ready before a rollout is called stalled.
+const patience = 2 * time.Minute
+
+// isStalled tells whether a rollout does not move: its version failed, or a candidate of it has a trouble that time does
+// not heal, or takes too long.
+func (s *situation) isStalled() bool {
+	return s.fleet.outdated() && (s.fleet.Failed || s.slowest() != nil)
+}
+
+// slowest is a candidate of the current template that does not get ready.
+func (s *situation) slowest() *candidate {
+	for i := range s.candidates {
+		c := &s.candidates[i]
+		if c.live() && c.updated && !c.ready && !c.holds && (c.trouble != "" || s.Now.Sub(c.pod.CreationTimestamp.Time) >= patience) {
+			return c
+		}
+	}
+	return nil
+}
+
+// scales tells whether the number of candidates follows a new wish; that lasts until all are ready.
+func (s *situation) scales() bool {
+	status := s.job.Status
+	unfit := s.fleet.total() != s.fleet.Want || s.lacksCandidates()
+	if s.fleet.total() > s.fleet.Want {
+		return true
+	}
+	changed := status.ObservedGeneration != 0 && status.ObservedGeneration != s.job.Generation
+	for _, c := range status.Conditions {
+		changed = changed || c.Type == v1alpha1.ConditionProgressing && c.Reason == v1alpha1.ReasonScaling
+	}
+	return unfit && changed
+}
+
+func (s *situation) lacksCandidates() bool {
+	return s.count(isStandby) < s.fleet.Want
+}
+
+func (s *situation) faultText() string {
+	return "the spec is not accepted, nothing is changed until it is: " + s.faults.ToAggregate().Error()
+}
+
+func (s *situation) conflictText() string {
+	return fmt.Sprintf("the Lease %s/%s exists and is not this operator's, it lacks the label %s=%s: delete it, or give the "+
+		"SingletonJob another name; nothing is touched until then", s.Namespace, s.Name, contract.ManagedByLabel, contract.ManagedBy)
+}
+
+func (s *situation) refusal() string {
+	return "the API server refuses what the candidates need: " + s.Refused
+}
+
+func (s *situation) runningText() string {
+	return fmt.Sprintf("%s holds the Lease and renews it", s.holder.Pod)
+}
+
+func (s *situation) silentText() string {
+	if s.death != nil {
+		return fmt.Sprintf("the process of %s is dead; the Lease is being released", s.holder.Pod)
+	}
+	if s.job.Spec.Lease.OnRenewFailure == v1alpha1.OnRenewFailureKeepRunning {
+		return fmt.Sprintf("%s has stopped renewing; its process may run on (onRenewFailure: KeepRunning) until a standby takes over", s.holder.Pod)
+	}
+	return fmt.Sprintf("%s has stopped renewing; its process is dead when the lease has run out, and a standby takes over then", s.holder.Pod)
+}
+
+func (s *situation) electingText() string {
+	switch {
+	case s.holder.named && !s.holder.ours && s.holder.Pod != "":
+		return fmt.Sprintf("the Lease is held by %s, of an earlier job of this name; a candidate takes over when it ends", s.holder.Pod)
+	case s.holder.named:
+		return "the last tenure may last; a candidate takes over when its lease has run out"
+	}
+	return "candidates contend for the Lease"
+}
+
+// troubleText tells of the first candidate that has one.
+func (s *situation) troubleText() string {
+	for _, c := range s.candidates {
+		if c.live() && c.trouble != "" {
+			return c.pod.Name + ": " + c.trouble
+		}
+	}
+	return ""
+}
+
+func (s *situation) notReadyText() string {
+	if known := s.troubleText(); known != "" {
+		return "a candidate is not ready: " + known
+	}
+	return "a candidate is missing or not ready yet"
+}
+
+func (s *situation) newText() string {
+	if known := s.troubleText(); known != "" {
+		return "the first candidates are not ready: " + known
+	}
+	return "the first candidates are being created"
+}
+
+func (s *situation) stalledText() string {
+	if s.fleet.Failed {
+		return "the current template was tried and its process ended at once, so the old version went on: change spec.template"
+	}
+	c := s.slowest()
+	why := c.trouble
+	if why == "" {
+		why = "it does not get ready"
+	}
+	return fmt.Sprintf("%s: %s; the old version goes on", c.pod.Name, why)
+}
+
+func (s *situation) handingText() string {
+	return fmt.Sprintf("%s was asked to hand over", s.holder.Pod)
+}

@@ -1,0 +1,91 @@
+package plan
+
+import (
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/singletonjob/operator/internal/lease"
+)
+
+// death is proof that the holder's process is dead.
+type death struct {
+	reason lease.Reason
+	// ended is when, in wall-clock microseconds of the machine that it died on, for the history.
+	ended int64
+	// patience is how long the Lease must have been unchanged before the proof is believed.
+	patience time.Duration
+}
+
+// gatherDeath looks for proof of death. A Lease that is released while its holder lives lets a second process start, so
+// what merely suggests death counts for nothing: not a pod that is absent (it may have been deleted by force while its
+// node was cut off), not a node that is unreachable, and not a Node object that is gone: deleting it stops no kubelet, and
+// the node controllers of clouds delete it only long after the lease has run out by itself. Then time alone decides.
+func (f *facts) gatherDeath() *death {
+	if f.holder.Pod == "" {
+		return nil
+	}
+	for _, pod := range f.Pods {
+		if pod.Name == f.holder.Pod && string(pod.UID) == f.holder.PodUID {
+			if ended, ok := f.containerDied(pod); ok {
+				return &death{reason: lease.ReasonHolderTerminated, ended: ended}
+			}
+		}
+	}
+	if f.OutOfService[f.holder.node] {
+		// An administrator's word that the machine is off. One who still renews proves it wrong.
+		return &death{reason: lease.ReasonNodeLost, ended: f.record.RenewTime, patience: 2 * f.holder.settings.retryPeriod}
+	}
+	return nil
+}
+
+// containerDied tells whether the kubelet says that the very container whose agent holds the Lease has ended; then the
+// kernel has ended every process of its PID namespace. How the interleavings come out:
+//
+//   - The container ended before this agent's tenure: the report is of an earlier run of it, and the present one holds. Then
+//     finishedAt is not after acquireTime; both are of the node's one clock. finishedAt is cut to seconds, which errs
+//     towards no proof.
+//   - It was restarted and runs: nothing is concluded. The new agent may be the holder, and if it is not, it may take over
+//     at once by itself, because its own start proves the same.
+//   - It was restarted, and the new agent acquires after the Lease was read here: the release is conditional on the revision
+//     that was read, and fails.
+//   - It was restarted, the new agent has acquired, and the kubelet's report of the restart is late: excluded by
+//     finishedAt > acquireTime as long as the node's clock goes forward. Were it set back in between, the run that ended
+//     must also have begun before the acquire and have ended no later than a lease duration after the last renewal, so
+//     that only a step of about the lease's own length, in that instant, and while the kubelet lags, could deceive. A step
+//     by hours does not.
+func (f *facts) containerDied(pod *corev1.Pod) (ended int64, proven bool) {
+	t := lastEnd(pod, f.gated(pod))
+	if t == nil || t.StartedAt.IsZero() || t.FinishedAt.IsZero() {
+		return 0, false
+	}
+	const second = int64(time.Second / time.Microsecond)
+	began, ended := t.StartedAt.UnixMicro(), t.FinishedAt.UnixMicro()
+	r := f.record
+	proven = began <= r.AcquireTime && r.AcquireTime < ended &&
+		r.RenewTime < ended+second && ended <= r.RenewTime+f.holder.settings.duration.Microseconds()
+	return max(ended, r.RenewTime), proven
+}
+
+// lastEnd is how the container's last run ended, nil if it may be running now.
+func lastEnd(pod *corev1.Pod, container string) *corev1.ContainerStateTerminated {
+	for i := range pod.Status.ContainerStatuses {
+		s := &pod.Status.ContainerStatuses[i]
+		switch {
+		case s.Name != container:
+		case s.State.Terminated != nil:
+			return s.State.Terminated
+		case s.State.Waiting != nil && s.State.Running == nil:
+			return s.LastTerminationState.Terminated
+		}
+	}
+	return nil
+}
+
+// release frees the Lease of a holder that is proven dead: by its exact revision, which is the holder and token that the
+// proof is about. Requests of the dead process may still be on the wire.
+func (f *facts) release() *LeaseWrite {
+	why := lease.Release{Reason: f.death.reason, Unclean: true}
+	nonce := max(f.Now.UnixMicro(), f.record.RenewTime+1)
+	return &LeaseWrite{Op: UpdateLease, Record: f.record.Released(why, f.death.ended, nonce), Claim: f.Lease.Claim}
+}

@@ -1,0 +1,126 @@
+package plan
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/singletonjob/operator/api/v1alpha1"
+)
+
+// Event is a Kubernetes Event about the job. Its name follows from what it tells, so that it is written once, however
+// often it is tried.
+type Event struct {
+	Name    string
+	Type    string
+	Reason  string
+	Message string
+}
+
+// recent is how far back the changes are announced again by a process that does not know which were: less than the hour
+// for which an API server keeps Events, so that none appears twice.
+const recent = 30 * time.Minute
+
+// events are those of changes of holder that were not announced, oldest first, and of conditions that turned bad.
+func (f *facts) events(status *v1alpha1.SingletonJobStatus, changes []v1alpha1.TenureChange) []Event {
+	var events []Event
+	if f.Untold {
+		for i := len(f.job.Status.History) - 1; i >= 0; i-- {
+			if c := f.job.Status.History[i]; f.Now.Sub(c.Time.Time) < recent {
+				events = append(events, holderChanged(f.Name, c))
+			}
+		}
+	}
+	for _, c := range changes {
+		events = append(events, holderChanged(f.Name, c))
+	}
+	if status == nil {
+		return events
+	}
+	if _, incomplete := f.changes(); incomplete {
+		events = append(events, historyLost(f.Name, status.FencingToken))
+	}
+	if status.FencingToken > 0 && f.Lease.Presence == Absent {
+		events = append(events, leaseMissed(f.Name, status.FencingToken))
+	}
+	for i := range status.Conditions {
+		if c := &status.Conditions[i]; turned(f.job.Status.Conditions, c) {
+			events = append(events, conditionTurned(f.Name, c))
+		}
+	}
+	return events
+}
+
+// alarming are the reasons of conditions that a person should hear of.
+var alarming = map[string]bool{
+	v1alpha1.ReasonHolderUnreachable: true, v1alpha1.ReasonProcessBackOff: true, v1alpha1.ReasonPodsRefused: true,
+	v1alpha1.ReasonAgentMisconfigured: true, v1alpha1.ReasonLeaseConflict: true, v1alpha1.ReasonInvalidSpec: true,
+	v1alpha1.ReasonRolloutStalled: true,
+}
+
+// turned tells whether a condition has an alarming reason that neither it nor, in the same status, an earlier one had.
+func turned(before []metav1.Condition, now *metav1.Condition) bool {
+	if !alarming[now.Reason] || now.Type == v1alpha1.ConditionProtected {
+		return false
+	}
+	for i := range before {
+		if before[i].Reason == now.Reason {
+			return false
+		}
+	}
+	return true
+}
+
+func holderChanged(job string, c v1alpha1.TenureChange) Event {
+	e := Event{
+		Name: fmt.Sprintf("%s.tenure-%d", job, c.Token), Type: corev1.EventTypeNormal, Reason: string(c.Type),
+	}
+	to := place(c.To, c.ToNode, c.Token)
+	switch {
+	case c.Type == v1alpha1.Elected:
+		e.Message = to + " is the first holder"
+	case c.Type == v1alpha1.Failover:
+		e.Type = corev1.EventTypeWarning
+		fallthrough
+	default:
+		e.Message = fmt.Sprintf("%s took over from %s: %s", to, place(c.From, c.FromNode, c.FromToken), c.Reason)
+	}
+	if c.Downtime != nil {
+		e.Message += fmt.Sprintf(", %v without an active process", c.Downtime.Duration)
+	}
+	return e
+}
+
+func place(pod, node string, token int64) string {
+	if pod == "" {
+		pod = "an unknown pod"
+	}
+	if node == "" {
+		return fmt.Sprintf("%s (token %d)", pod, token)
+	}
+	return fmt.Sprintf("%s (node %s, token %d)", pod, node, token)
+}
+
+func historyLost(job string, token int64) Event {
+	return Event{
+		Name: fmt.Sprintf("%s.history-%d", job, token), Type: corev1.EventTypeWarning, Reason: "HistoryIncomplete",
+		Message: "the holder changed more often than the Lease can tell while no operator ran; the oldest of these changes are not counted",
+	}
+}
+
+func leaseMissed(job string, token int64) Event {
+	return Event{
+		Name: fmt.Sprintf("%s.lease-%d", job, token), Type: corev1.EventTypeWarning, Reason: "LeaseMissing",
+		Message: "the Lease was deleted; it is made anew, and nobody may take it before a full lease duration is over",
+	}
+}
+
+func conditionTurned(job string, c *metav1.Condition) Event {
+	return Event{
+		Name: fmt.Sprintf("%s.%s-%d", job, strings.ToLower(c.Reason), c.LastTransitionTime.Unix()),
+		Type: corev1.EventTypeWarning, Reason: c.Reason, Message: c.Message,
+	}
+}

@@ -1,0 +1,224 @@
+package plan
+
+import (
+	"cmp"
+	"encoding/json"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/singletonjob/operator/api/v1alpha1"
+	"github.com/singletonjob/operator/internal/contract"
+	"github.com/singletonjob/operator/internal/inject"
+	"github.com/singletonjob/operator/internal/lease"
+)
+
+// facts is an observation with what follows from it.
+type facts struct {
+	Observed
+	// job is a copy with its defaults, nil if there is no job.
+	job *v1alpha1.SingletonJob
+	// faults are the rules that the spec breaks.
+	faults field.ErrorList
+	// hash is that of the pods that the present spec asks for.
+	hash string
+
+	// candidates are the job's pods, by ordinal. orphans are pods that no controller owns any more, strangers those of an
+	// earlier job of the name.
+	candidates []candidate
+	orphans    []*corev1.Pod
+	strangers  int
+
+	// record is the Lease's, zero unless it is ours.
+	record lease.Record
+	holder holder
+	death  *death
+}
+
+// candidate is a pod of the job.
+type candidate struct {
+	pod     *corev1.Pod
+	ordinal int
+	// updated: it was made from the present template and settings.
+	updated bool
+	ready   bool
+	// leaving: it is being deleted. finished: it will never run again.
+	leaving, finished bool
+	// holds: the Lease names it as the holder.
+	holds bool
+	// trouble is why it does not get ready, empty if that is not known.
+	trouble string
+}
+
+// live tells whether it counts as a candidate: a pod that is on its way out is replaced at once, because on a node that
+// is cut off that way has no end.
+func (c candidate) live() bool { return !c.leaving && !c.finished }
+
+func (c candidate) ref() PodRef { return PodRef{Name: c.pod.Name, UID: c.pod.UID} }
+
+// holder is what the Lease says of the present tenure.
+type holder struct {
+	// named: the Lease is not free. ours: by an agent, in a tenure of this job.
+	named, ours bool
+	lease.Identity
+	node string
+	// since is when the tenure was acquired, by the holder's clock, in milliseconds.
+	since int64
+	// settings are the holder's as far as known.
+	settings settings
+}
+
+// settings are the limits of a tenure.
+type settings struct{ duration, renewDeadline, retryPeriod time.Duration }
+
+func gather(o Observed) *facts {
+	f := &facts{Observed: o}
+	if o.Lease.Presence == Ours {
+		f.record = o.Lease.Record
+	}
+	if o.Job == nil {
+		f.strangers = len(o.Pods)
+		return f
+	}
+	f.job = o.Job.DeepCopy()
+	v1alpha1.Default(f.job)
+	if f.faults = v1alpha1.Validate(f.job); len(f.faults) == 0 {
+		f.hash = inject.Hash(f.job)
+	}
+	f.holder = f.gatherHolder()
+	for _, pod := range o.Pods {
+		switch owner := metav1.GetControllerOf(pod); {
+		case owner == nil:
+			f.orphans = append(f.orphans, pod)
+		case owner.UID == f.job.UID:
+			f.candidates = append(f.candidates, f.candidate(pod))
+		default:
+			f.strangers++
+		}
+	}
+	slices.SortFunc(f.candidates, func(a, b candidate) int {
+		return cmp.Or(cmp.Compare(a.ordinal, b.ordinal), cmp.Compare(a.pod.Name, b.pod.Name))
+	})
+	f.death = f.gatherDeath()
+	return f
+}
+
+func (f *facts) candidate(pod *corev1.Pod) candidate {
+	_, suffix, _ := cutLast(pod.Name, "-")
+	ordinal, err := strconv.Atoi(suffix)
+	if err != nil {
+		ordinal = len(f.Pods) // after all others
+	}
+	return candidate{
+		pod:      pod,
+		ordinal:  ordinal,
+		updated:  pod.Labels[contract.TemplateHashLabel] == f.hash,
+		ready:    isReady(pod),
+		leaving:  pod.DeletionTimestamp != nil,
+		finished: pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed,
+		holds:    f.holder.named && f.holder.Pod == pod.Name && f.holder.PodUID == string(pod.UID),
+		trouble:  trouble(pod, f.gated(pod)),
+	}
+}
+
+// gated is the name of the gated container of a pod of this job.
+func (f *facts) gated(pod *corev1.Pod) string {
+	for i := range pod.Spec.Containers {
+		for _, e := range pod.Spec.Containers[i].Env {
+			if e.Name == contract.ConfigEnv {
+				return pod.Spec.Containers[i].Name
+			}
+		}
+	}
+	return ""
+}
+
+func (f *facts) gatherHolder() holder {
+	h := holder{named: f.record.Holder != "", settings: f.settings()}
+	id, ok := lease.ParseIdentity(f.record.Holder)
+	if !h.named || !ok {
+		return h
+	}
+	h.Identity = id
+	h.ours = f.record.Token > f.Lease.Claim.Before
+	h.since = f.record.AcquireTime / 1000
+	if past := f.record.History; len(past) > 0 && past[0].Token == f.record.Token {
+		h.node = past[0].Node
+	}
+	for _, pod := range f.Pods {
+		if pod.Name == id.Pod && string(pod.UID) == id.PodUID {
+			h.node = cmp.Or(h.node, pod.Spec.NodeName)
+			if s, ok := configured(pod); ok {
+				h.settings = s
+			}
+		}
+	}
+	h.settings.duration = max(h.settings.duration, f.record.Duration)
+	return h
+}
+
+// settings are those that the spec asks for.
+func (f *facts) settings() settings {
+	l := f.job.Spec.Lease
+	return settings{l.LeaseDuration.Duration, l.RenewDeadline.Duration, l.RetryPeriod.Duration}
+}
+
+// configured reads the settings that a pod was made with. Unlike the agent it does not mind fields that it does not know:
+// the pod may be of a newer operator.
+func configured(pod *corev1.Pod) (settings, bool) {
+	for i := range pod.Spec.Containers {
+		for _, e := range pod.Spec.Containers[i].Env {
+			var c contract.AgentConfig
+			if e.Name == contract.ConfigEnv && json.Unmarshal([]byte(e.Value), &c) == nil {
+				return settings{time.Duration(c.LeaseDuration), time.Duration(c.RenewDeadline), time.Duration(c.RetryPeriod)}, true
+			}
+		}
+	}
+	return settings{}, false
+}
+
+// acts tells whether the holder's process may be taken to run: its tenure is this job's, it renews, and it is not known to
+// be dead.
+func (f *facts) acts() bool {
+	return f.holder.ours && f.death == nil && f.Lease.Unchanged < f.holder.settings.renewDeadline
+}
+
+// expired tells whether the tenure is over by time: unchanged for the whole duration, as this process saw it.
+func (f *facts) expired() bool {
+	return f.Lease.Unchanged >= min(f.holder.settings.duration, lease.MaxDuration)
+}
+
+// count tells of how many candidates something holds.
+func (f *facts) count(holds func(candidate) bool) int {
+	n := 0
+	for _, c := range f.candidates {
+		if holds(c) {
+			n++
+		}
+	}
+	return n
+}
+
+func (f *facts) any(holds func(candidate) bool) bool { return f.count(holds) > 0 }
+
+func isReady(pod *corev1.Pod) bool {
+	for _, c := range pod.Status.Conditions {
+		if c.Type == corev1.PodReady {
+			return c.Status == corev1.ConditionTrue
+		}
+	}
+	return false
+}
+
+func cutLast(s, sep string) (before, after string, found bool) {
+	i := strings.LastIndex(s, sep)
+	if i < 0 {
+		return "", s, false
+	}
+	return s[:i], s[i+len(sep):], true
+}

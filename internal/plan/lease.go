@@ -1,0 +1,159 @@
+package plan
+
+import (
+	"cmp"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/singletonjob/operator/internal/lease"
+)
+
+// ClaimAnnotation on the Lease holds its Claim. It is between operators only; agents leave it as it is.
+const ClaimAnnotation = "singletonjob.io/claim"
+
+// Claim says for which job a Lease is kept, since it outlives its job.
+type Claim struct {
+	// JobUID is the job's.
+	JobUID string
+	// Before is the token of the last tenure before the job's first: that and lower ones are not in its history.
+	Before int64
+}
+
+func (c Claim) String() string { return c.JobUID + "," + strconv.FormatInt(c.Before, 10) }
+
+// ParseClaim reads String's result; what can't be read claims nothing.
+func ParseClaim(s string) Claim {
+	uid, number, _ := strings.Cut(s, ",")
+	before, err := strconv.ParseInt(number, 10, 64)
+	if err != nil || uid == "" || before < 0 {
+		return Claim{}
+	}
+	return Claim{JobUID: uid, Before: before}
+}
+
+// newLease makes the Lease: free if nothing speaks for an earlier tenure, else with an unknown holder, for whom the
+// candidates wait as long as any holder may have been promised. A mistake here cannot be undone: a Lease that is free too
+// early starts a second process. So anything at all counts as speaking for an earlier tenure: a token in the status, any
+// pod with the job's label, whoever made it and whatever became of it, and a Lease that this process remembers to have
+// been held. The caller reads the job and the pods from the API server itself, not from a cache, before it lets a Lease
+// start free.
+func (f *facts) newLease() *LeaseWrite {
+	r := lease.Record{
+		Duration:  f.job.Spec.Lease.LeaseDuration.Duration,
+		TokenBase: f.job.Spec.Fencing.TokenBase,
+		Release:   lease.Release{Reason: lease.ReasonCreated},
+	}
+	if !f.freshStart() {
+		r = f.unknownHolder(r)
+	}
+	return &LeaseWrite{Op: CreateLease, Record: r, Claim: f.newClaim()}
+}
+
+func (f *facts) freshStart() bool {
+	return f.job.Status.FencingToken == 0 && len(f.Pods) == 0 && (f.Lease.Last == nil || f.Lease.Last.Record.Token == 0)
+}
+
+// unknownHolder fills in what is remembered of the tenures before, so that the history has no gap. The tokens would grow
+// without it, by the revision alone.
+func (f *facts) unknownHolder(r lease.Record) lease.Record {
+	status := f.job.Status
+	r.Holder, r.Release = lease.UnknownHolder, lease.Release{}
+	r.Token, r.Transitions = status.FencingToken, int32(status.Tenures)
+	r.AcquireTime, r.RenewTime = f.Now.UnixMicro(), f.Now.UnixMicro()
+	for _, pod := range f.Pods {
+		if s, ok := configured(pod); ok {
+			r.Duration = max(r.Duration, s.duration)
+		}
+	}
+	switch last := f.Lease.Last; {
+	case last != nil:
+		was := last.Record
+		r.Duration = max(r.Duration, was.Duration)
+		r.Token, r.Transitions = max(r.Token, was.Token), max(r.Transitions, was.Transitions)
+		r.TokenBase = max(r.TokenBase, was.TokenBase)
+		r.RenewTime = cmp.Or(was.RenewTime, r.RenewTime)
+		r.History = was.History
+	case len(status.History) > 0 && status.History[0].Token == status.FencingToken:
+		h := status.History[0]
+		r.History = []lease.PastTenure{{Token: h.Token, Pod: h.To, Node: h.ToNode, Acquired: h.Time.UnixMilli()}}
+	case status.FencingToken > 0:
+		r.History = []lease.PastTenure{{Token: status.FencingToken}}
+	}
+	return r
+}
+
+// newClaim is the claim of a Lease that is made anew.
+func (f *facts) newClaim() Claim {
+	c := Claim{JobUID: string(f.job.UID)}
+	if last := f.Lease.Last; last != nil && f.job.Status.FencingToken == 0 {
+		c.Before = last.Record.Token
+		if last.Claim.JobUID == c.JobUID {
+			c.Before = last.Claim.Before
+		}
+	}
+	return c
+}
+
+// claimed is the claim that the Lease should carry.
+func (f *facts) claimed() Claim {
+	c := Claim{JobUID: string(f.job.UID)}
+	switch {
+	case f.Lease.Claim.JobUID == c.JobUID:
+		return f.Lease.Claim
+	case f.job.Status.FencingToken == 0:
+		c.Before = f.record.Token
+	}
+	return c
+}
+
+// tokenBase is never lowered, also not for a job that was made anew with less: sinks have seen the higher tokens.
+func (f *facts) tokenBase() int64 { return max(f.record.TokenBase, f.job.Spec.Fencing.TokenBase) }
+
+// claim keeps the Lease for this job, with the token base that its spec asks for. A base that was raised counts from the
+// next tenure on, so the present one is asked to end by the same write.
+func (f *facts) claim() *LeaseWrite {
+	r := f.record
+	if base := f.tokenBase(); base != r.TokenBase {
+		r.TokenBase = base
+		if f.holder.ours {
+			r.Handover = lease.Handover{To: lease.AnyPod, Reason: lease.ReasonTokenBaseRaised}
+		}
+	}
+	return &LeaseWrite{Op: UpdateLease, Record: r, Claim: f.claimed()}
+}
+
+// handOver asks the holder to hand over to a pod. An empty to withdraws a request that a rollout made.
+func (f *facts) handOver(to string) *LeaseWrite {
+	want := lease.Handover{}
+	if to != "" {
+		want = lease.Handover{To: to, Reason: lease.ReasonRollout}
+	}
+	if f.record.Handover == want || (f.record.Handover.To != "" && f.record.Handover.Reason != lease.ReasonRollout) {
+		return nil
+	}
+	r := f.record
+	r.Handover = want
+	return &LeaseWrite{Op: UpdateLease, Record: r, Claim: f.Lease.Claim}
+}
+
+// collect deletes the Lease of a job that is gone once no tenure of it can last: it was released, or it did not change
+// for its full duration while this process looked on. The write is conditional on the very revision that was judged, so
+// a candidate that takes the Lease in the same instant keeps it. While pods are left the Lease stays too: a job made anew
+// meanwhile can then see that the tenure was released, and need not wait.
+func (f *facts) collect() *LeaseWrite {
+	r := f.record
+	if f.Lease.Presence != Ours || len(f.Pods) > 0 {
+		return nil
+	}
+	if !Over(r, f.Lease.Unchanged) {
+		return nil
+	}
+	return &LeaseWrite{Op: DeleteLease, Record: r, Claim: f.Lease.Claim}
+}
+
+// Over tells whether no tenure can last of a Lease that somebody has seen unchanged for so long.
+func Over(r lease.Record, unchanged time.Duration) bool {
+	released := r.Holder == "" && r.Release.Reason != ""
+	return released || unchanged >= duration(r)
+}

@@ -1,0 +1,65 @@
+package plan
+
+import (
+	"time"
+
+	"github.com/singletonjob/operator/internal/lease"
+)
+
+// conflictPeriod is how often a Lease that is somebody else's is looked at: those are not watched.
+const conflictPeriod = 30 * time.Second
+
+// wake is when the next thing happens by time alone; 0 for never. What happens by a write is heard.
+func (f *facts) wake(p Plan) time.Duration {
+	var soonest time.Duration
+	at := func(left time.Duration) {
+		if left > 0 && (soonest == 0 || left < soonest) {
+			soonest = left
+		}
+	}
+	quiet := f.Lease.Unchanged
+	switch p.State {
+	case Deleting, InvalidSpec:
+	case LeaseConflict:
+		at(conflictPeriod)
+	case Collecting:
+		if f.Lease.Presence == Ours {
+			at(duration(f.record) - quiet)
+		}
+	case Suspending:
+		at(f.strayLeft())
+	case Serving:
+		f.wakeForRollout(at)
+	case LeaseMissing, LeaseUnclaimed, HolderDead, Suspended:
+	}
+	if f.job != nil && f.holder.named {
+		at(f.holder.settings.renewDeadline - quiet)
+		at(f.holder.settings.duration - quiet)
+		if f.death != nil {
+			at(f.death.patience - quiet)
+		}
+	}
+	return soonest
+}
+
+func (f *facts) wakeForRollout(at func(time.Duration)) {
+	if !f.fleet().outdated() {
+		return
+	}
+	if _, left := f.vetted(); f.holder.ours {
+		at(left)
+	}
+	for _, c := range f.candidates {
+		if c.live() && c.updated && !c.ready {
+			at(patience - f.Now.Sub(c.pod.CreationTimestamp.Time))
+		}
+	}
+}
+
+// duration is how long a record's holder may act after its last renewal; one that does not say may for the longest.
+func duration(r lease.Record) time.Duration {
+	if r.Duration <= 0 || r.Duration > lease.MaxDuration {
+		return lease.MaxDuration
+	}
+	return r.Duration
+}
