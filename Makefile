@@ -1,5 +1,5 @@
-# Every target works from a fresh clone with Go, git and make; nothing is installed outside the Go caches
-# and $(CACHE).
+# Every target works from a fresh clone with Go, git and make. What they build once, tools and a control plane, is kept in
+# the caches of Go and of this user; nothing else outside the checkout is touched.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -9,9 +9,9 @@ MAKEFLAGS += --no-builtin-rules
 
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 IMAGE ?= singletonjob/operator:$(VERSION)
+PLATFORMS ?= linux/amd64,linux/arm64
 # Simulated hours that `make sim` runs.
 HOURS ?= 1000
-CACHE ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/singletonjob
 
 # The tools have module files of their own, one each where their dependencies would drag each other to
 # versions they were not released with. The go command builds them once and keeps them in its cache.
@@ -24,11 +24,14 @@ help: ## List the targets.
 	  printf '  %-10s %s\n' "$$target" "$$text"; done
 
 .PHONY: generate
-generate: ## Write deepcopy functions, the CRD and the RBAC rules, for config/ and for the chart.
+generate: ## Write deepcopy functions, CRD and RBAC (for config/ and the chart), and the agent's dependencies.
 	$(CONTROLLER_GEN) object paths=./api/...
-	$(CONTROLLER_GEN) crd:generateEmbeddedObjectMeta=true paths=./api/... output:stdout | \
-	  go run ./config/crd/generate config/crd/singletonjob.io_singletonjobs.yaml
-	$(CONTROLLER_GEN) rbac:roleName=singletonjob-manager paths=./internal/controller/... output:rbac:dir=config/rbac
+	$(CONTROLLER_GEN) crd:generateEmbeddedObjectMeta=true paths=./api/... output:crd:stdout | \
+	  go run ./config/crd/generate config/crd/singletonjob.io_singletonjobs.yaml charts/singletonjob/generated/crd.yaml
+	$(CONTROLLER_GEN) rbac:roleName=singletonjob-operator paths=./internal/controller/... output:rbac:stdout | \
+	  tee config/rbac/role.yaml > charts/singletonjob/generated/role.yaml
+	GOOS=linux GOARCH=amd64 CGO_ENABLED=0 go list -deps -f '{{if not .Standard}}{{.ImportPath}}{{end}}' ./cmd/agent | \
+	  sort > cmd/agent/dependencies.txt
 
 .PHONY: lint
 lint: ## Run the linters, the import wall and the clock ban among them.
@@ -36,8 +39,7 @@ lint: ## Run the linters, the import wall and the clock ban among them.
 
 .PHONY: test
 test: ## Run every test that needs no root: units, simulation, a real API server, real agents (≤ 10 min).
-	assets="$$(go run ./test/controlplane)"
-	KUBEBUILDER_ASSETS="$$assets" go test -race -shuffle=on -timeout=10m ./...
+	KUBEBUILDER_ASSETS="$$(go run ./test/controlplane/get)" go test -race -shuffle=on -timeout=10m ./...
 
 .PHONY: sim
 sim: ## Simulate HOURS hours of elections under faults and print seeds, hours and wall time.
@@ -52,5 +54,6 @@ verify: ## Regenerate everything and fail on any difference; check sizes, depend
 	.ci/verify
 
 .PHONY: image
-image: ## Write dist/image.tar, an OCI archive of the agent and the manager on scratch.
-	go run ./build/image -reference=$(IMAGE) -output=dist/image.tar
+image: ## Write dist/image.tar, an OCI archive of the agent and the manager on an empty file system.
+	SOURCE_DATE_EPOCH="$$(git log -1 --format=%ct)" go run ./build/image -reference='$(IMAGE)' -platforms='$(PLATFORMS)' \
+	  -version='$(VERSION)' -revision="$$(git rev-parse HEAD)" -output=dist/image.tar

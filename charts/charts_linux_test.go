@@ -1,0 +1,293 @@
+// Package charts tests the charts beside it: what Helm makes of them is given to a real API server.
+package charts
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/singletonjob/operator/test/controlplane"
+)
+
+const (
+	chart = "singletonjob"
+	crd   = "customresourcedefinition/singletonjobs.singletonjob.io"
+)
+
+func TestMain(m *testing.M) { os.Exit(controlplane.Main(m)) }
+
+// helmPath is the Helm that tools/helm.mod pins; the first call on a machine builds it.
+var helmPath = sync.OnceValues(func() (string, error) {
+	out, err := exec.Command("go", "tool", "-modfile=../tools/helm.mod", "-n", "helm").Output()
+	return strings.TrimSpace(string(out)), err
+})
+
+// cluster is Helm and kubectl at the test's control plane.
+type cluster struct {
+	t     *testing.T
+	plane *controlplane.ControlPlane
+	helm  string
+	home  string
+}
+
+func newCluster(t *testing.T) *cluster {
+	t.Helper()
+	helm, err := helmPath()
+	if err != nil {
+		t.Fatalf("build Helm: %v", err)
+	}
+	return &cluster{t: t, plane: controlplane.ForTest(t), helm: helm, home: t.TempDir()}
+}
+
+func (c *cluster) run(name string, input []byte, args ...string) (output string, err error) {
+	cmd := exec.CommandContext(c.t.Context(), name, args...)
+	cmd.Env = []string{"HOME=" + c.home, "KUBECONFIG=" + c.plane.Kubeconfig()}
+	cmd.Stdin = bytes.NewReader(input)
+	out, err := cmd.CombinedOutput()
+	return string(out), err
+}
+
+// mustHelm runs Helm and returns what it printed.
+func (c *cluster) mustHelm(args ...string) string {
+	c.t.Helper()
+	out, err := c.run(c.helm, nil, args...)
+	if err != nil {
+		c.t.Fatalf("helm %s: %v\n%s", strings.Join(args, " "), err, out)
+	}
+	return out
+}
+
+func (c *cluster) mustKubectl(args ...string) string {
+	c.t.Helper()
+	out, err := c.plane.Kubectl(c.t.Context(), args...)
+	if err != nil {
+		c.t.Fatalf("kubectl %s: %v\n%s", strings.Join(args, " "), err, out)
+	}
+	return out
+}
+
+// restricted is a namespace in which the API server warns of every pod template that is less than restricted.
+func (c *cluster) restricted() string {
+	c.t.Helper()
+	namespace := c.plane.Namespace(c.t)
+	c.mustKubectl("label", "namespace", namespace, "pod-security.kubernetes.io/warn=restricted")
+	return namespace
+}
+
+const digest = "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
+
+// renderings are the values that change which objects there are or what is in them.
+var renderings = map[string]struct {
+	values           string
+	objects          int
+	image, agentFlag string
+}{
+	"defaults": {"", 11, "singletonjob/operator:0.1.0", "--agent-image=singletonjob/operator:0.1.0"},
+	"a pinned image": {
+		"image: {repository: mirror.example/sj, tag: v9, digest: '" + digest + "'}", 11,
+		"mirror.example/sj@" + digest, "--agent-image=mirror.example/sj@" + digest,
+	},
+	"an agent of its own": {
+		"image: {tag: v9}\nagentImage: mirror.example/agent:v9", 11,
+		"singletonjob/operator:v9", "--agent-image=mirror.example/agent:v9",
+	},
+	"nothing optional": {
+		`{crds: {install: false}, serviceAccount: {create: false, name: given}, rbac: {create: false, aggregate: false},
+		  flowSchema: {create: false}, podDisruptionBudget: {create: false}, metrics: {service: {create: false}}}`, 1,
+		"singletonjob/operator:0.1.0", "--agent-image=singletonjob/operator:0.1.0",
+	},
+	"everything set": {
+		`{replicas: 1, nameOverride: other, imagePullSecrets: [{name: pull}], crds: {keep: false},
+		  serviceAccount: {name: sj, annotations: {a: b}}, verbosity: 4, extraArgs: [--concurrency=2], agentImagePullPolicy: Always, metrics: {service: {port: 9090, annotations: {a: b}}},
+		  resources: {requests: {cpu: 1}}, podAnnotations: {a: b}, podLabels: {c: d}, priorityClassName: system-cluster-critical,
+		  nodeSelector: {kubernetes.io/os: linux}, tolerations: [{operator: Exists}],
+		  affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [
+		    {matchExpressions: [{key: a, operator: Exists}]}]}}},
+		  topologySpreadConstraints: [{maxSkew: 1, topologyKey: zone, whenUnsatisfiable: ScheduleAnyway, labelSelector: {}}]}`, 10,
+		"singletonjob/operator:0.1.0", "--agent-image=singletonjob/operator:0.1.0",
+	},
+}
+
+func TestAPIServerAcceptsWhatIsRendered(t *testing.T) {
+	c := newCluster(t)
+	for name, r := range renderings {
+		t.Run(name, func(t *testing.T) {
+			namespace := c.restricted()
+			values := filepath.Join(t.TempDir(), "values.yaml")
+			if err := os.WriteFile(values, []byte(r.values), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			manifest := c.mustHelm("template", "release", chart, "--namespace", namespace, "--values", values)
+			out, err := c.run(c.plane.Binaries().Path("kubectl"), []byte(manifest),
+				"apply", "--server-side", "--dry-run=server", "--validate=strict", "--filename=-")
+			if err != nil || strings.Contains(out, "Warning") {
+				t.Fatalf("the API server says: %v\n%s", err, out)
+			}
+			if accepted := strings.Count(out, "(server dry run)"); accepted != r.objects {
+				t.Errorf("%d objects were accepted, want %d:\n%s", accepted, r.objects, out)
+			}
+			checkDeployment(t, manifest, r.image, r.agentFlag)
+		})
+	}
+}
+
+// checkDeployment: the images that the values ask for, and no privilege whatever they ask for.
+func checkDeployment(t *testing.T, manifest, image, agentFlag string) {
+	t.Helper()
+	var deployment appsv1.Deployment
+	for document := range strings.SplitSeq(manifest, "\n---\n") {
+		if strings.Contains(document, "\nkind: Deployment\n") {
+			if err := yaml.UnmarshalStrict([]byte(document), &deployment); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if len(deployment.Spec.Template.Spec.Containers) != 1 {
+		t.Fatalf("want a deployment of one container, got %+v", deployment.Spec.Template.Spec.Containers)
+	}
+	manager := deployment.Spec.Template.Spec.Containers[0]
+	if manager.Image != image || !strings.Contains(strings.Join(manager.Args, " ")+" ", agentFlag+" ") {
+		t.Errorf("the image is %s and the arguments are %q, want %s and %s", manager.Image, manager.Args, image, agentFlag)
+	}
+	got, err := json.Marshal([]any{deployment.Spec.Template.Spec.SecurityContext, manager.SecurityContext})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := `[{"runAsUser":65532,"runAsGroup":65532,"runAsNonRoot":true,"seccompProfile":{"type":"RuntimeDefault"}},` +
+		`{"capabilities":{"drop":["ALL"]},"readOnlyRootFilesystem":true,"allowPrivilegeEscalation":false}]`
+	if diff := cmp.Diff(want, string(got)); diff != "" {
+		t.Errorf("security contexts of pod and container (-want +got):\n%s", diff)
+	}
+}
+
+func TestSchemaRefusesWrongValues(t *testing.T) {
+	c := newCluster(t)
+	for set, want := range map[string]string{
+		"replica=3":                           "replica",
+		"image.digest=sha256:12":              "/image/digest",
+		"image.repository=":                   "/image/repository",
+		"image.pullPolicy=Sometimes":          "/image/pullPolicy",
+		"verbosity=loud":                      "/verbosity",
+		"replicas=two":                        "/replicas",
+		"crds.instal=true":                    "instal",
+		"metrics.service.port=0":              "/metrics/service/port",
+		"podLabels.a=1,podLabels.b.c=nothing": "/podLabels",
+	} {
+		t.Run(set, func(t *testing.T) {
+			out, err := c.run(c.helm, nil, "template", "release", chart, "--set", set)
+			if err == nil || !strings.Contains(out, want) {
+				t.Errorf("helm template --set %s: %v, want an error that names %s:\n%s", set, err, want, out)
+			}
+		})
+	}
+}
+
+// The definition of the chart is the generated one: what Helm adds is labels and annotations.
+func TestChartInstallsTheGeneratedDefinition(t *testing.T) {
+	c := newCluster(t)
+	type definition struct {
+		APIVersion, Kind string
+		Spec             map[string]any
+	}
+	read := func(content []byte) (d definition) {
+		t.Helper()
+		if err := yaml.Unmarshal(content, &d); err != nil {
+			t.Fatal(err)
+		}
+		return d
+	}
+	generated, err := os.ReadFile("../config/crd/singletonjob.io_singletonjobs.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rendered := c.mustHelm("template", "release", chart, "--show-only=templates/crds.yaml")
+	if diff := cmp.Diff(read(generated), read([]byte(rendered))); diff != "" {
+		t.Errorf("config/crd and the chart differ (-config +chart):\n%s", diff)
+	}
+	if !strings.Contains(rendered, "helm.sh/resource-policy: keep") {
+		t.Error("the definition does not outlive the release")
+	}
+}
+
+// nextVersion copies the chart with a definition in which one description says something else.
+func nextVersion(t *testing.T) (dir, description string) {
+	t.Helper()
+	dir, description = filepath.Join(t.TempDir(), chart), "As the next version has it."
+	if err := os.CopyFS(dir, os.DirFS(chart)); err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(dir, "generated", "crd.yaml")
+	content, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	column := regexp.MustCompile(`description: The pod whose process runs\.`)
+	if !column.Match(content) {
+		t.Fatal("the definition has no column that could be changed")
+	}
+	if err := os.WriteFile(file, column.ReplaceAll(content, []byte("description: "+description)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return dir, description
+}
+
+// An upgrade changes the definition, an uninstallation leaves it with all jobs, and who installs again finds both.
+func TestLifeOfTheDefinition(t *testing.T) {
+	c := newCluster(t)
+	namespace := c.restricted()
+	next, description := nextVersion(t)
+	helm := func(args ...string) { t.Helper(); c.mustHelm(append(args, "--namespace", namespace)...) }
+
+	helm("install", "release", chart)
+	t.Cleanup(func() {
+		if out, err := c.plane.Kubectl(context.Background(), "delete", crd, "--ignore-not-found", "--wait=false"); err != nil {
+			t.Errorf("%v\n%s", err, out)
+		}
+	})
+	c.mustKubectl("wait", "--for=condition=Established", "--timeout=60s", crd)
+	c.mustKubectl("--namespace", namespace, "apply", "--filename=../config/samples/singletonjob.yaml")
+	checkOperatorRights(t, c, namespace)
+
+	helm("upgrade", "release", next)
+	if got := c.mustKubectl("get", crd, "--output=jsonpath={.spec.versions[0].additionalPrinterColumns[0].description}"); got != description {
+		t.Errorf("after the upgrade the definition says %q, want %q", got, description)
+	}
+
+	helm("uninstall", "release")
+	if got := c.mustKubectl("--namespace", namespace, "get", "singletonjobs", "--output=name"); !strings.Contains(got, "heartbeat") {
+		t.Errorf("after the uninstallation the jobs are %q, want heartbeat kept", got)
+	}
+
+	helm("install", "release", chart)
+	c.mustHelm("install", "second", chart, "--namespace", c.restricted(), "--set=crds.install=false")
+	helm("uninstall", "release")
+}
+
+// checkOperatorRights: enough for the replicas to elect a leader among themselves, by the Lease they use and no other.
+func checkOperatorRights(t *testing.T, c *cluster, namespace string) {
+	t.Helper()
+	for question, want := range map[string]string{
+		"create leases":                       "yes",
+		"update leases/singletonjob-operator": "yes",
+		"delete namespaces":                   "no",
+		"get secrets":                         "no",
+	} {
+		verb, resource, _ := strings.Cut(question, " ")
+		out, _ := c.plane.Kubectl(t.Context(), "auth", "can-i", verb, resource, "--namespace", namespace,
+			"--as=system:serviceaccount:"+namespace+":release-singletonjob")
+		if answer := strings.TrimSpace(out); !strings.HasPrefix(answer, want) {
+			t.Errorf("may the operator %s? %q, want %s", question, answer, want)
+		}
+	}
+}
