@@ -82,7 +82,7 @@ func startCode(err error) int {
 // childEnv is the process's environment: the agent's own without what is meant for the agent alone, and what the
 // process is promised.
 func (o Options) childEnv(s lease.StartChild) []string {
-	agents := []string{contract.ConfigEnv, contract.PodUIDEnv, contract.NodeEnv, contract.RuntimeReapsEnv, contract.RuntimeAddressEnv}
+	agents := []string{contract.ConfigEnv, contract.PodUIDEnv, contract.NodeEnv, contract.RuntimeReapsEnv, contract.RuntimeAddressEnv, CredentialsEnv}
 	promised := map[string]string{
 		o.Config.TokenEnv:         strconv.FormatInt(s.Token, 10),
 		contract.NameEnv:          o.Config.Name,

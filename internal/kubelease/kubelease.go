@@ -63,8 +63,8 @@ func New(c Config) (*Client, error) {
 	client := &Client{
 		config:   c,
 		leases:   leases,
-		requests: &line{credentials: c.Credentials},
-		watches:  &line{credentials: c.Credentials},
+		requests: &line{credentials: c.Credentials, connect: newTransport},
+		watches:  &line{credentials: c.Credentials, connect: newTransport},
 	}
 	if _, err := client.requests.open(); err != nil {
 		return nil, err

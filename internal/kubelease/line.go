@@ -17,10 +17,17 @@ import (
 // line is the connections for one kind of request.
 type line struct {
 	credentials string
+	connect     func(*x509.CertPool) transport
 
-	mu        sync.Mutex
-	transport *http.Transport // nil: open one
-	ca        []byte          // what transport trusts
+	mu      sync.Mutex
+	current transport // nil: connect anew
+	ca      []byte    // what current trusts
+}
+
+// transport is what is used of *http.Transport.
+type transport interface {
+	http.RoundTripper
+	CloseIdleConnections()
 }
 
 func (l *line) tokenFile() string { return filepath.Join(l.credentials, "token") }
@@ -35,16 +42,16 @@ func (l *line) send(request *http.Request) (response *http.Response, drop func()
 	if err != nil {
 		return nil, nil, fmt.Errorf("the token of the agent's service account: %w", err)
 	}
-	transport, err := l.open()
+	over, err := l.open()
 	if err != nil {
 		return nil, nil, err
 	}
-	drop = func() { l.drop(transport) }
+	drop = func() { l.drop(over) }
 	request.Header.Set("Authorization", "Bearer "+strings.TrimSpace(string(token)))
 	request.Header.Set("Accept", "application/json")
 	request.Header.Set("User-Agent", fieldManager)
 	// RoundTrip and not a Client: a redirect is not followed.
-	response, err = transport.RoundTrip(request)
+	response, err = over.RoundTrip(request)
 	if err != nil {
 		drop()
 		return nil, nil, err
@@ -53,38 +60,38 @@ func (l *line) send(request *http.Request) (response *http.Response, drop func()
 }
 
 // open returns the transport, a fresh one if the last was dropped or trusts another authority than ca.crt names now.
-func (l *line) open() (*http.Transport, error) {
+func (l *line) open() (transport, error) {
 	ca, err := os.ReadFile(l.caFile())
 	if err != nil {
 		return nil, fmt.Errorf("the API server's certificate authority: %w", err)
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.transport != nil && bytes.Equal(ca, l.ca) {
-		return l.transport, nil
+	if l.current != nil && bytes.Equal(ca, l.ca) {
+		return l.current, nil
 	}
 	pool := x509.NewCertPool()
 	if !pool.AppendCertsFromPEM(ca) {
 		return nil, fmt.Errorf("the API server's certificate authority: %s holds no PEM certificate", l.caFile())
 	}
-	if l.transport != nil {
-		l.transport.CloseIdleConnections()
+	if l.current != nil {
+		l.current.CloseIdleConnections()
 	}
-	l.transport, l.ca = newTransport(pool), ca
-	return l.transport, nil
+	l.current, l.ca = l.connect(pool), ca
+	return l.current, nil
 }
 
 // drop has later requests use fresh connections. What is still under way on the old ones is not disturbed.
-func (l *line) drop(transport *http.Transport) {
+func (l *line) drop(used transport) {
 	l.mu.Lock()
-	if l.transport == transport {
-		l.transport = nil
+	if l.current == used {
+		l.current = nil
 	}
 	l.mu.Unlock()
-	transport.CloseIdleConnections()
+	used.CloseIdleConnections()
 }
 
-func newTransport(pool *x509.CertPool) *http.Transport {
+func newTransport(pool *x509.CertPool) transport {
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(true)
 	// A peer that is gone without a word is noticed after 30 s, though nothing is sent, as on a watch.

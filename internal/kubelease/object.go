@@ -1,6 +1,7 @@
 package kubelease
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -100,7 +101,7 @@ func (o *Object) with(r lease.Record) ([]byte, error) {
 	s.setUnlessZero("renewTime", f.RenewTime, f.RenewTime == "")
 	top.set("metadata", m)
 	top.set("spec", s)
-	return json.Marshal(top)
+	return encode(top), nil
 }
 
 // rawFields is a JSON object under change.
@@ -115,11 +116,18 @@ func copied(of map[string]json.RawMessage) rawFields {
 }
 
 func (f rawFields) set(name string, v any) {
-	raw, err := json.Marshal(v)
-	if err != nil {
-		panic(err) // strings, numbers and maps of them cannot fail to encode
+	f[name] = encode(v)
+}
+
+// encode is JSON in which "<" stays "<": what came so is written back so.
+func encode(v any) json.RawMessage {
+	var out bytes.Buffer
+	e := json.NewEncoder(&out)
+	e.SetEscapeHTML(false)
+	if err := e.Encode(v); err != nil {
+		panic(err) // strings, numbers, maps of them and JSON that was decoded cannot fail to encode
 	}
-	f[name] = raw
+	return bytes.TrimRight(out.Bytes(), "\n")
 }
 
 // setUnlessZero leaves out what the API server refuses as zero.

@@ -153,15 +153,15 @@ func (w *watch) stream(ctx context.Context, cancel context.CancelCauseFunc) erro
 	return cause(ctx, err)
 }
 
-// open returns an answer whose body is the stream.
-func (w *watch) open(ctx context.Context, cancel context.CancelCauseFunc) (response *http.Response, drop func(), err error) {
+// open returns an answer whose body is the stream, and what to call when that breaks.
+func (w *watch) open(ctx context.Context, cancel context.CancelCauseFunc) (*http.Response, func(), error) {
 	watchdog := time.AfterFunc(openTimeout, func() { cancel(fmt.Errorf("not answered within %v", openTimeout)) })
 	defer watchdog.Stop()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, w.address(), nil)
 	if err != nil {
 		return nil, nil, err
 	}
-	response, drop, err = w.client.watches.send(request)
+	response, drop, err := w.client.watches.send(request)
 	if err != nil || response.StatusCode == http.StatusOK {
 		return response, drop, err
 	}

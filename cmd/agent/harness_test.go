@@ -1,0 +1,356 @@
+//go:build linux
+
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/singletonjob/operator/internal/agent"
+	"github.com/singletonjob/operator/internal/contract"
+	"github.com/singletonjob/operator/internal/lease"
+	"github.com/singletonjob/operator/internal/supervise"
+	"github.com/singletonjob/operator/test/controlplane"
+	"github.com/singletonjob/operator/test/faultproxy"
+	"github.com/singletonjob/operator/test/tether"
+)
+
+// This test binary is three programs: the tests, the agent (with its leash), and the process that agents run.
+const roleEnv = "SINGLETONJOB_TEST_ROLE"
+
+func TestMain(m *testing.M) {
+	supervise.MaybeLeash()
+	switch os.Getenv(roleEnv) {
+	case "agent":
+		main()
+	case "process":
+		process()
+	default:
+		os.Exit(controlplane.Main(m))
+	}
+}
+
+// world is one namespace with one Lease, and the agents that contend for it.
+type world struct {
+	t      testing.TB
+	plane  *controlplane.ControlPlane
+	ns     string
+	client kubernetes.Interface
+	// diary is the file that all processes write their lives to.
+	diary string
+}
+
+const jobName = "job"
+
+func newWorld(t testing.TB) *world {
+	t.Helper()
+	plane := controlplane.ForTest(t)
+	client, err := kubernetes.NewForConfig(plane.Config())
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &world{t: t, plane: plane, ns: plane.Namespace(t), client: client, diary: filepath.Join(t.TempDir(), "diary")}
+	w.allow()
+	return w
+}
+
+// allow gives the agents' service account what the operator gives it, and no more.
+func (w *world) allow() {
+	w.t.Helper()
+	ctx := w.t.Context()
+	meta := metav1.ObjectMeta{Name: "agents"}
+	account := &corev1.ServiceAccount{ObjectMeta: meta}
+	role := &rbacv1.Role{ObjectMeta: meta, Rules: []rbacv1.PolicyRule{{
+		APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, ResourceNames: []string{jobName},
+		Verbs: []string{"get", "watch", "update"},
+	}}}
+	binding := &rbacv1.RoleBinding{ObjectMeta: meta,
+		RoleRef:  rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: meta.Name},
+		Subjects: []rbacv1.Subject{{Kind: "ServiceAccount", Name: meta.Name, Namespace: w.ns}},
+	}
+	_, err := w.client.CoreV1().ServiceAccounts(w.ns).Create(ctx, account, metav1.CreateOptions{})
+	w.must(err)
+	_, err = w.client.RbacV1().Roles(w.ns).Create(ctx, role, metav1.CreateOptions{})
+	w.must(err)
+	_, err = w.client.RbacV1().RoleBindings(w.ns).Create(ctx, binding, metav1.CreateOptions{})
+	w.must(err)
+}
+
+func (w *world) must(err error) {
+	w.t.Helper()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// createLease makes the Lease as the operator does for a new job.
+func (w *world) createLease() *coordinationv1.Lease {
+	w.t.Helper()
+	l, err := w.client.CoordinationV1().Leases(w.ns).Create(w.t.Context(), &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{
+		Name:        jobName,
+		Labels:      map[string]string{contract.ManagedByLabel: contract.ManagedBy, contract.NameLabel: jobName},
+		Annotations: map[string]string{contract.ReleaseReasonAnnotation: string(lease.ReasonCreated)},
+	}}, metav1.CreateOptions{})
+	w.must(err)
+	return l
+}
+
+func (w *world) lease() *coordinationv1.Lease {
+	w.t.Helper()
+	l, err := w.client.CoordinationV1().Leases(w.ns).Get(w.t.Context(), jobName, metav1.GetOptions{})
+	w.must(err)
+	return l
+}
+
+func (w *world) annotate(values map[string]any) {
+	w.t.Helper()
+	w.patch(map[string]any{"metadata": map[string]any{"annotations": values}})
+}
+
+func (w *world) patch(change any) {
+	w.t.Helper()
+	body, err := json.Marshal(change)
+	w.must(err)
+	_, err = w.client.CoordinationV1().Leases(w.ns).Patch(w.t.Context(), jobName, "application/merge-patch+json", body, metav1.PatchOptions{})
+	w.must(err)
+}
+
+// newToken is one of the agents' service account.
+func (w *world) newToken() string {
+	w.t.Helper()
+	r, err := w.client.CoreV1().ServiceAccounts(w.ns).CreateToken(w.t.Context(), "agents", &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
+	w.must(err)
+	return r.Status.Token
+}
+
+// timing of the tests: as short as whole seconds and a busy machine allow.
+func testConfig() contract.AgentConfig {
+	return contract.AgentConfig{
+		Name: jobName, RunID: "run", TokenEnv: contract.DefaultTokenEnv,
+		LeaseDuration: seconds(4), RenewDeadline: seconds(2.5), RetryPeriod: seconds(0.4), GracePeriod: seconds(8),
+	}
+}
+
+func seconds(s float64) contract.Duration { return contract.Duration(s * float64(time.Second)) }
+
+// candidate is a running agent, and the network between it and the API server.
+type candidate struct {
+	w           *world
+	pod         string
+	proxy       *faultproxy.Proxy
+	credentials string
+	agent       *tether.Process
+	lines       *lines
+	env         []string
+}
+
+// candidate starts an agent whose process does what the arguments say.
+func (w *world) candidate(pod string, config contract.AgentConfig, process ...string) *candidate {
+	w.t.Helper()
+	certificate, err := w.plane.ServerCertificate()
+	w.must(err)
+	proxy, err := faultproxy.Start(faultproxy.Options{Listen: "127.0.0.1:0", Certificate: &certificate, Upstream: w.plane.URL(), UpstreamCA: w.plane.CA()})
+	w.must(err)
+	w.t.Cleanup(proxy.Close)
+	c := &candidate{w: w, pod: pod, proxy: proxy, credentials: w.t.TempDir()}
+	w.must(os.WriteFile(filepath.Join(c.credentials, "ca.crt"), w.plane.CA(), 0o600))
+	c.setToken(w.newToken())
+	host, port, _ := strings.Cut(proxy.Addr(), ":")
+	c.env = []string{
+		roleEnv + "=agent", "PATH=" + os.Getenv("PATH"), "TMPDIR=" + os.TempDir(),
+		contract.ConfigEnv + "=" + config.Encode(), contract.PodEnv + "=" + pod, contract.PodUIDEnv + "=uid-of-" + pod,
+		contract.NodeEnv + "=node-of-" + pod, contract.NamespaceEnv + "=" + w.ns, agent.CredentialsEnv + "=" + c.credentials,
+		"KUBERNETES_SERVICE_HOST=" + host, "KUBERNETES_SERVICE_PORT=" + port,
+		contract.SocketEnv + "=" + filepath.Join(c.credentials, "agent.sock"),
+	}
+	c.start(process...)
+	return c
+}
+
+// start starts the agent, anew when the last one has ended.
+func (c *candidate) start(process ...string) {
+	c.w.t.Helper()
+	exe, err := os.Executable()
+	c.w.must(err)
+	// env hands the process its role; nothing else sets an environment without knowing the rest of it.
+	argv := append([]string{"run", "--", "env", roleEnv + "=process", exe, c.w.diary}, process...)
+	cmd := exec.Command(exe, argv...)
+	cmd.Env = c.env
+	stderr, err := cmd.StderrPipe()
+	c.w.must(err)
+	c.agent, err = tether.Start(cmd)
+	c.w.must(err)
+	c.lines = follow(stderr)
+	p := c.agent
+	c.w.t.Cleanup(func() {
+		_ = p.Signal(syscall.SIGCONT)
+		p.Stop(0)
+	})
+}
+
+func (c *candidate) setToken(token string) {
+	c.w.t.Helper()
+	temp := filepath.Join(c.credentials, ".token")
+	c.w.must(os.WriteFile(temp, []byte(token), 0o600))
+	c.w.must(os.Rename(temp, filepath.Join(c.credentials, "token")))
+}
+
+func (c *candidate) signal(sig os.Signal) {
+	c.w.t.Helper()
+	c.w.must(c.agent.Signal(sig))
+}
+
+// exit waits for the agent to end and returns its exit status, 128+n for signal n.
+func (c *candidate) exit() int {
+	c.w.t.Helper()
+	select {
+	case <-c.agent.Done():
+	case <-time.After(patience):
+		c.w.t.Fatalf("the agent of %s has not ended; its log:\n%s", c.pod, c.lines)
+	}
+	err := c.agent.Err()
+	if err == nil {
+		return 0
+	}
+	exit, ok := err.(*exec.ExitError)
+	if !ok {
+		c.w.t.Fatal(err)
+	}
+	status := exit.Sys().(syscall.WaitStatus)
+	if status.Signaled() {
+		return 128 + int(status.Signal())
+	}
+	return status.ExitStatus()
+}
+
+// await waits for a log line that contains all the given words, after those that were waited for before.
+func (c *candidate) await(words ...string) string {
+	c.w.t.Helper()
+	line, ok := c.lines.await(words)
+	if !ok {
+		c.w.t.Fatalf("the agent of %s did not say %q; its log:\n%s", c.pod, words, c.lines)
+	}
+	return line
+}
+
+// acquired waits until the candidate holds the Lease, and returns its token.
+func (c *candidate) acquired() int64 {
+	c.w.t.Helper()
+	return number(c.w.t, c.await("acquired "), "token")
+}
+
+func number(t testing.TB, line, name string) int64 {
+	t.Helper()
+	for word := range strings.FieldsSeq(line) {
+		if text, ok := strings.CutPrefix(word, name+"="); ok {
+			var n int64
+			if _, err := fmt.Sscan(text, &n); err == nil {
+				return n
+			}
+		}
+	}
+	t.Fatalf("%q has no %s=", line, name)
+	return 0
+}
+
+// patience is how long anything may take that is expected to happen: more than a busy machine needs.
+const patience = 40 * time.Second
+
+// lines collects what an agent logs.
+type lines struct {
+	mu    sync.Mutex
+	all   []string
+	at    []int64 // CLOCK_BOOTTIME of each line
+	next  int     // the first that was not waited for
+	ended bool
+	more  chan struct{} // closed and replaced with each line
+}
+
+func follow(r io.Reader) *lines {
+	l := &lines{more: make(chan struct{})}
+	go func() {
+		for s := bufio.NewScanner(r); s.Scan(); {
+			l.add(s.Text())
+		}
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.ended = true
+		close(l.more)
+	}()
+	return l
+}
+
+func (l *lines) add(line string) {
+	now := supervise.BootTime()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.all, l.at = append(l.all, line), append(l.at, now)
+	close(l.more)
+	l.more = make(chan struct{})
+}
+
+func (l *lines) await(words []string) (string, bool) {
+	limit := time.After(patience)
+	for {
+		l.mu.Lock()
+		for ; l.next < len(l.all); l.next++ {
+			line := l.all[l.next]
+			if !slices.ContainsFunc(words, func(word string) bool { return !strings.Contains(line, word) }) {
+				l.next++
+				l.mu.Unlock()
+				return line, true
+			}
+		}
+		more, ended := l.more, l.ended
+		l.mu.Unlock()
+		if ended {
+			return "", false
+		}
+		select {
+		case <-more:
+		case <-limit:
+			return "", false
+		}
+	}
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return strings.Join(l.all, "\n")
+}
+
+// eventually waits for something that leaves no trace in a log.
+func (w *world) eventually(what string, holds func() bool) {
+	w.t.Helper()
+	ctx, cancel := context.WithTimeout(w.t.Context(), patience)
+	defer cancel()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for !holds() {
+		select {
+		case <-ctx.Done():
+			w.t.Fatalf("it never was so that %s", what)
+		case <-tick.C:
+		}
+	}
+}

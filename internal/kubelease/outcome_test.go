@@ -1,0 +1,382 @@
+//go:build linux
+
+package kubelease
+
+import (
+	"encoding/json"
+	"io"
+	"net"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/singletonjob/operator/internal/lease"
+)
+
+// say answers with a code and a body.
+func say(code int, body string) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(code)
+		_, _ = io.WriteString(w, body)
+	}
+}
+
+// hangUp ends the connection after the request came in whole and after so much of an answer.
+func hangUp(some string) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		conn, buffered, err := http.NewResponseController(w).Hijack()
+		if err != nil {
+			panic(err)
+		}
+		_, _ = buffered.WriteString(some)
+		_ = buffered.Flush()
+		_ = conn.Close()
+	}
+}
+
+func TestUpdateOutcome(t *testing.T) {
+	const ours = "coordination.k8s.io"
+	tests := map[string]struct {
+		answer http.HandlerFunc
+		want   lease.Outcome
+		why    string
+	}{
+		"stored":              {answer: stored, want: lease.Confirmed},
+		"conflict":            {answer: say(409, statusJSON(409, "Conflict", ours, "leases", "job")), want: lease.Conflict},
+		"conflict of another": {answer: say(409, statusJSON(409, "Conflict", "", "pods", "job")), want: lease.Unknown, why: "not about this Lease"},
+		"already exists":      {answer: say(409, statusJSON(409, "AlreadyExists", ours, "leases", "job")), want: lease.Unknown, why: "no compare-and-swap failed"},
+		"conflict by a proxy": {answer: say(409, "<html>conflict</html>"), want: lease.Unknown, why: "no Status: not the API server's word"},
+		"gone":                {answer: say(404, statusJSON(404, "NotFound", ours, "leases", "job")), want: lease.Gone},
+		"namespace gone":      {answer: say(404, statusJSON(404, "NotFound", "", "namespaces", "ns")), want: lease.Gone},
+		"404 of another Lease": {
+			answer: say(404, statusJSON(404, "NotFound", ours, "leases", "other")), want: lease.Unknown, why: "not about this Lease",
+		},
+		"404 by a proxy":  {answer: say(404, "404 page not found"), want: lease.Unknown, why: "a proxy that lost its way says nothing of the Lease"},
+		"404 of an API":   {answer: say(404, statusJSON(404, "NotFound", "", "", "")), want: lease.Unknown, why: "an aggregated API that is not there yet"},
+		"bad request":     {answer: say(400, "bad"), want: lease.Refused},
+		"unauthorized":    {answer: say(401, statusJSON(401, "Unauthorized", "", "", "")), want: lease.Refused},
+		"forbidden":       {answer: say(403, statusJSON(403, "Forbidden", ours, "leases", "job")), want: lease.Refused},
+		"invalid":         {answer: say(422, statusJSON(422, "Invalid", ours, "Lease", "job")), want: lease.Refused},
+		"throttled":       {answer: say(429, "Too many requests, please try again later."), want: lease.Refused, why: "priority and fairness answers in plain text"},
+		"redirect":        {answer: say(307, ""), want: lease.Unknown, why: "followed it might be stored elsewhere"},
+		"server error":    {answer: say(500, statusJSON(500, "InternalError", "", "", "")), want: lease.Unknown, why: "etcd may have stored it"},
+		"bad gateway":     {answer: say(502, "bad gateway"), want: lease.Unknown},
+		"gateway timeout": {answer: say(504, statusJSON(504, "Timeout", "", "", "")), want: lease.Unknown},
+		"created":         {answer: say(201, leaseJSON(11)), want: lease.Unknown, why: "nothing was to be created"},
+		"undecodable":     {answer: say(200, `{"kind":"Lease"`), want: lease.Unknown, why: "stored, by all appearance, but not known as what"},
+		"another kind":    {answer: say(200, `{"kind":"Pod","metadata":{"name":"job","namespace":"ns"}}`), want: lease.Unknown},
+		"something else":  {answer: say(200, leaseJSON(11)), want: lease.Unknown, why: "the reply holds another renewTime than was sent"},
+		"empty":           {answer: say(200, ""), want: lease.Unknown},
+		"hung up":         {answer: hangUp(""), want: lease.Unknown},
+		"hung up in a header": {
+			answer: hangUp("HTTP/1.1 200 OK\r\nContent-Le"), want: lease.Unknown,
+		},
+		"hung up in a body": {
+			answer: hangUp("HTTP/1.1 200 OK\r\nContent-Length: 5000\r\n\r\n" + `{"kind":"Lease",`), want: lease.Unknown,
+		},
+		"not HTTP": {answer: hangUp("SSH-2.0-OpenSSH_9.9\r\n"), want: lease.Unknown},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			c := serve(t, test.answer).client(t)
+			o := object(t, c, 10)
+			outcome, got, err := c.Update(within(t, 30*time.Second), o, renewal(o))
+			if outcome != test.want {
+				t.Errorf("outcome %v, want %v (%s); error: %v", outcome, test.want, test.why, err)
+			}
+			if (got != nil) != (outcome == lease.Confirmed) || (err == nil) != (outcome == lease.Confirmed) {
+				t.Errorf("outcome %v with object %v and error %v", outcome, got, err)
+			}
+			if got != nil && got.Record.Revision != 11 {
+				t.Errorf("revision %d, want the stored one, 11", got.Record.Revision)
+			}
+		})
+	}
+}
+
+// A reply that never comes, or only in part, takes no longer than the request's deadline, and the next request does not
+// use that connection.
+func TestDeadline(t *testing.T) {
+	for name, some := range map[string]string{
+		"nothing comes":     "",
+		"a header comes":    "HTTP/1.1 200 OK\r\n",
+		"half a body comes": "HTTP/1.1 200 OK\r\nContent-Length: 5000\r\n\r\n{",
+	} {
+		t.Run(name, func(t *testing.T) {
+			released := make(chan struct{})
+			var once sync.Once
+			f := serve(t, func(w http.ResponseWriter, r *http.Request) {
+				first := false
+				once.Do(func() { first = true })
+				if !first {
+					stored(w, r)
+					return
+				}
+				_, _ = io.Copy(io.Discard, r.Body)
+				conn, buffered, err := http.NewResponseController(w).Hijack()
+				if err != nil {
+					panic(err)
+				}
+				_, _ = buffered.WriteString(some)
+				_ = buffered.Flush()
+				<-released
+				_ = conn.Close()
+			})
+			defer close(released)
+			c := f.client(t)
+			o := object(t, c, 10)
+			outcome, _, err := c.Update(within(t, 100*time.Millisecond), o, renewal(o))
+			if outcome != lease.Unknown {
+				t.Fatalf("outcome %v (%v), want Unknown", outcome, err)
+			}
+			outcome, _, err = c.Update(within(t, 30*time.Second), o, renewal(o))
+			if outcome != lease.Confirmed {
+				t.Errorf("then outcome %v (%v), want Confirmed", outcome, err)
+			}
+			if n := f.connections.Load(); n != 2 {
+				t.Errorf("%d connections, want a second one after the first was silent", n)
+			}
+		})
+	}
+}
+
+func TestConnectionIsKept(t *testing.T) {
+	f := serve(t, stored)
+	c := f.client(t)
+	o := object(t, c, 10)
+	for range 3 {
+		if outcome, _, err := c.Update(within(t, 30*time.Second), o, renewal(o)); outcome != lease.Confirmed {
+			t.Fatal(outcome, err)
+		}
+	}
+	if n := f.connections.Load(); n != 1 {
+		t.Errorf("%d connections for three renewals, want 1", n)
+	}
+}
+
+func TestNotSent(t *testing.T) {
+	good := serve(t, stored)
+	other := serve(t, stored)
+	refused, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	nobody := "https://" + refused.Addr().String()
+	if err := refused.Close(); err != nil {
+		t.Fatal(err)
+	}
+	otherCA := newAuthorityPEM(t)
+	silent := silentListener(t)
+	for name, test := range map[string]struct {
+		config Config
+		limit  time.Duration
+	}{
+		"nobody listens":        {config: Config{Server: nobody, Credentials: credentials(t, good.ca(), "x")}, limit: 30 * time.Second},
+		"no such host":          {config: Config{Server: "https://nowhere.invalid", Credentials: credentials(t, good.ca(), "x")}, limit: 5 * time.Second},
+		"another authority":     {config: Config{Server: other.URL, Credentials: credentials(t, otherCA, "x")}, limit: 30 * time.Second},
+		"silent before TLS":     {config: Config{Server: "https://" + silent, Credentials: credentials(t, good.ca(), "x")}, limit: 100 * time.Millisecond},
+		"deadline in the past":  {config: Config{Server: good.URL, Credentials: credentials(t, good.ca(), "x")}, limit: -time.Second},
+		"a record of elsewhere": {config: Config{Server: good.URL, Credentials: credentials(t, good.ca(), "x")}, limit: 30 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			test.config.Namespace, test.config.Name = "ns", "job"
+			c := newClient(t, test.config)
+			o := object(t, c, 10)
+			r := renewal(o)
+			if name == "a record of elsewhere" {
+				r.Revision++
+			}
+			outcome, _, err := c.Update(within(t, test.limit), o, r)
+			if outcome != lease.Refused {
+				t.Errorf("outcome %v (%v), want Refused: nothing can have been stored", outcome, err)
+			}
+		})
+	}
+}
+
+// What the protocol does not use is written back byte for byte, also what no version of Kubernetes has yet.
+func TestUpdateKeepsWhatIsNotOurs(t *testing.T) {
+	var sent []byte
+	f := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		sent, _ = io.ReadAll(r.Body)
+		r.Body = io.NopCloser(strings.NewReader(string(sent)))
+		stored(w, r)
+	})
+	c := f.client(t)
+	o := object(t, c, 10)
+	r := renewal(o)
+	r.Holder, r.Token = "b/u/n", 10
+	if outcome, _, err := c.Update(within(t, 30*time.Second), o, r); outcome != lease.Confirmed {
+		t.Fatal(outcome, err)
+	}
+	want := leaseJSON(10)
+	for old, new := range map[string]string{
+		`"holderIdentity":"a/u/n"`:                  `"holderIdentity":"b/u/n"`,
+		`"singletonjob.io/fencing-token":"7"`:       `"singletonjob.io/fencing-token":"10"`,
+		`"renewTime":"2026-01-01T00:00:01.000001Z"`: `"renewTime":"2026-01-01T00:00:02.000001Z"`,
+		`"theirs":"kept & \u003cunchanged>"`:        `"theirs":"kept & <unchanged>"`, // the map is ours to encode; its meaning is kept
+	} {
+		if !strings.Contains(want, old) {
+			t.Fatalf("the example has no %s", old)
+		}
+		want = strings.Replace(want, old, new, 1)
+	}
+	if diff := cmp.Diff(parts(t, want), parts(t, string(sent))); diff != "" {
+		t.Errorf("written (-want +got):\n%s", diff)
+	}
+}
+
+// parts is the text of each field of a Lease, of metadata and of spec.
+func parts(t *testing.T, text string) map[string]string {
+	t.Helper()
+	out := map[string]string{}
+	var top map[string]json.RawMessage
+	if err := json.Unmarshal([]byte(text), &top); err != nil {
+		t.Fatal(err)
+	}
+	for name, raw := range top {
+		if name != "metadata" && name != "spec" {
+			out[name] = string(raw)
+			continue
+		}
+		var inner map[string]json.RawMessage
+		if err := json.Unmarshal(raw, &inner); err != nil {
+			t.Fatal(err)
+		}
+		for field, raw := range inner {
+			out[name+"."+field] = string(raw)
+		}
+	}
+	return out
+}
+
+func TestGet(t *testing.T) {
+	const ours = "coordination.k8s.io"
+	for name, test := range map[string]struct {
+		answer http.HandlerFunc
+		found  bool
+		absent bool
+	}{
+		"found":             {answer: say(200, leaseJSON(10)), found: true},
+		"absent":            {answer: say(404, statusJSON(404, "NotFound", ours, "leases", "job")), absent: true},
+		"namespace absent":  {answer: say(404, statusJSON(404, "NotFound", "", "namespaces", "ns")), absent: true},
+		"another namespace": {answer: say(404, statusJSON(404, "NotFound", "", "namespaces", "other"))},
+		"lost proxy":        {answer: say(404, "404 page not found")},
+		"server error":      {answer: say(500, "")},
+		"somebody else's":   {answer: say(200, strings.Replace(leaseJSON(10), `"singletonjob"`, `"helm"`, 1))},
+		"another name":      {answer: say(200, strings.Replace(leaseJSON(10), `"name":"job"`, `"name":"other"`, 1))},
+		"no UID":            {answer: say(200, strings.Replace(leaseJSON(10), `"uid":"u1",`, "", 1))},
+		"no revision":       {answer: say(200, strings.Replace(leaseJSON(10), `"resourceVersion":"10"`, `"resourceVersion":"abc"`, 1))},
+		"not JSON":          {answer: say(200, "<html>")},
+		"broken off":        {answer: hangUp("HTTP/1.1 200 OK\r\nContent-Length: 5000\r\n\r\n{")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			answer, err := serve(t, test.answer).client(t).Get(within(t, 30*time.Second))
+			if (answer.Object != nil) != test.found || answer.Absent != test.absent || (err == nil) != (test.found || test.absent) {
+				t.Errorf("object %v, absent %t, error %v; want found %t, absent %t", answer.Object, answer.Absent, err, test.found, test.absent)
+			}
+		})
+	}
+}
+
+func TestTokenIsReadAgain(t *testing.T) {
+	f := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Authorization") != "Bearer new" {
+			say(401, statusJSON(401, "Unauthorized", "", "", ""))(w, r)
+			return
+		}
+		stored(w, r)
+	})
+	dir := credentials(t, f.ca(), "old")
+	c := newClient(t, Config{Server: f.URL, Namespace: "ns", Name: "job", Credentials: dir})
+	o := object(t, c, 10)
+	if outcome, _, err := c.Update(within(t, 30*time.Second), o, renewal(o)); outcome != lease.Refused {
+		t.Fatalf("with the old token: %v, %v", outcome, err)
+	}
+	put(t, filepath.Join(dir, "token"), []byte("new"))
+	if outcome, _, err := c.Update(within(t, 30*time.Second), o, renewal(o)); outcome != lease.Confirmed {
+		t.Fatalf("with the new token: %v, %v", outcome, err)
+	}
+}
+
+func TestAuthorityIsReadAgain(t *testing.T) {
+	f := serve(t, stored)
+	dir := credentials(t, newAuthorityPEM(t), "secret")
+	c := newClient(t, Config{Server: f.URL, Namespace: "ns", Name: "job", Credentials: dir})
+	o := object(t, c, 10)
+	if outcome, _, err := c.Update(within(t, 30*time.Second), o, renewal(o)); outcome != lease.Refused {
+		t.Fatalf("with another authority: %v, %v", outcome, err)
+	}
+	put(t, filepath.Join(dir, "ca.crt"), f.ca())
+	if outcome, _, err := c.Update(within(t, 30*time.Second), o, renewal(o)); outcome != lease.Confirmed {
+		t.Fatalf("with the server's: %v, %v", outcome, err)
+	}
+}
+
+// A connection that an authority no longer vouches for is not used any more.
+func TestAuthorityIsWithdrawn(t *testing.T) {
+	f := serve(t, stored)
+	dir := credentials(t, f.ca(), "secret")
+	c := newClient(t, Config{Server: f.URL, Namespace: "ns", Name: "job", Credentials: dir})
+	o := object(t, c, 10)
+	if outcome, _, err := c.Update(within(t, 30*time.Second), o, renewal(o)); outcome != lease.Confirmed {
+		t.Fatal(outcome, err)
+	}
+	put(t, filepath.Join(dir, "ca.crt"), newAuthorityPEM(t))
+	if outcome, _, err := c.Update(within(t, 30*time.Second), o, renewal(o)); outcome != lease.Refused {
+		t.Fatalf("outcome %v (%v), want Refused", outcome, err)
+	}
+}
+
+func TestNewRefuses(t *testing.T) {
+	f := serve(t, stored)
+	for name, config := range map[string]Config{
+		"no URL":         {Server: "10.0.0.1:443", Credentials: credentials(t, f.ca(), "x")},
+		"no credentials": {Server: f.URL, Credentials: t.TempDir()},
+		"no certificate": {Server: f.URL, Credentials: credentials(t, []byte("nothing"), "x")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if _, err := New(config); err == nil {
+				t.Error("no error")
+			}
+		})
+	}
+}
+
+func TestInCluster(t *testing.T) {
+	for name, test := range map[string]struct {
+		host, port, want string
+	}{
+		"IPv4":    {host: "10.0.0.1", port: "443", want: "https://10.0.0.1:443"},
+		"IPv6":    {host: "fd00::1", port: "443", want: "https://[fd00::1]:443"},
+		"no host": {port: "443"},
+		"no port": {host: "10.0.0.1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			env := map[string]string{"KUBERNETES_SERVICE_HOST": test.host, "KUBERNETES_SERVICE_PORT": test.port}
+			got, err := InCluster(func(name string) string { return env[name] })
+			if got != test.want || (err == nil) != (test.want != "") {
+				t.Errorf("%q, %v; want %q", got, err, test.want)
+			}
+		})
+	}
+}
+
+// silentListener takes connections and says nothing.
+func silentListener(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	return l.Addr().String()
+}

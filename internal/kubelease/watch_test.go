@@ -1,0 +1,305 @@
+//go:build linux
+
+package kubelease
+
+import (
+	"context"
+	"crypto/x509"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// script is what an API server does with the watches that are opened, one after the other. Each step writes events and
+// returns; the stream then ends in good order, unless the step hangs up or blocks.
+type script []http.HandlerFunc
+
+// play serves a script and returns the queries that came in. When the script is over, further watches are held open.
+func (s script) play(t *testing.T) (c *Client, queries <-chan url.Values) {
+	t.Helper()
+	seen := make(chan url.Values, 100)
+	next := make(chan http.HandlerFunc, len(s))
+	for _, step := range s {
+		next <- step
+	}
+	f := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		seen <- r.URL.Query()
+		select {
+		case step := <-next:
+			step(w, r)
+		default:
+			hold(w, r)
+		}
+	})
+	return f.client(t), seen
+}
+
+// hold answers that the watch is open and says nothing more.
+func hold(w http.ResponseWriter, r *http.Request) {
+	w.WriteHeader(http.StatusOK)
+	_ = http.NewResponseController(w).Flush()
+	<-r.Context().Done()
+}
+
+func event(kind, object string) string {
+	return fmt.Sprintf(`{"type":%q,"object":%s}`+"\n", kind, object)
+}
+
+func bookmark(revision int) string {
+	return event("BOOKMARK", fmt.Sprintf(`{"kind":"Lease","apiVersion":"coordination.k8s.io/v1","metadata":{"resourceVersion":"%d"}}`, revision))
+}
+
+func gone() string { return event("ERROR", statusJSON(410, "Expired", "", "", "")) }
+
+// tell streams events, then stays for as long as a watch must last to count as ended in good order.
+func tell(events ...string) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.WriteString(w, strings.Join(events, ""))
+		_ = http.NewResponseController(w).Flush()
+		select {
+		case <-time.After(shortest + time.Second/2):
+		case <-r.Context().Done():
+		}
+	}
+}
+
+// watching starts a watch and returns what it reports, and how to restart it.
+func watching(t *testing.T, c *Client) (events <-chan WatchEvent, restart chan<- struct{}) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	out, again, ended := make(chan WatchEvent, 100), make(chan struct{}, 1), make(chan struct{})
+	go func() {
+		defer close(ended)
+		c.Watch(ctx, again, func(e WatchEvent) { out <- e })
+	}()
+	t.Cleanup(func() {
+		cancel()
+		select {
+		case <-ended:
+		case <-time.After(30 * time.Second):
+			t.Error("the watch does not end with its context")
+		}
+	})
+	return out, again
+}
+
+// next returns the next thing as text, such as "changed 10".
+func next(t *testing.T, events <-chan WatchEvent) string {
+	t.Helper()
+	select {
+	case e := <-events:
+		word := [...]string{Opened: "opened", Closed: "closed", NotOpened: "not opened", Changed: "changed", Deleted: "deleted"}[e.Kind]
+		if e.Object != nil {
+			word += fmt.Sprint(" ", e.Object.Record.Revision)
+		}
+		if (e.Err != nil) != (e.Kind == Closed || e.Kind == NotOpened) {
+			t.Errorf("%s with error %v", word, e.Err)
+		}
+		return word
+	case <-time.After(silence + 30*time.Second):
+		t.Fatal("the watch tells nothing")
+		return ""
+	}
+}
+
+func expect(t *testing.T, events <-chan WatchEvent, want ...string) {
+	t.Helper()
+	var got []string
+	for range want {
+		got = append(got, next(t, events))
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Fatalf("events (-want +got):\n%s", diff)
+	}
+}
+
+func TestWatchAsksFor(t *testing.T) {
+	c, queries := script{}.play(t)
+	events, _ := watching(t, c)
+	expect(t, events, "opened")
+	q := <-queries
+	seconds := 0
+	_, _ = fmt.Sscan(q.Get("timeoutSeconds"), &seconds)
+	if d := time.Duration(seconds) * time.Second; d < watchDuration || d > 2*watchDuration {
+		t.Errorf("timeoutSeconds %v, want between %v and twice that", d, watchDuration)
+	}
+	q.Del("timeoutSeconds")
+	want := url.Values{"watch": {"true"}, "allowWatchBookmarks": {"true"}, "fieldSelector": {"metadata.name=job"}}
+	if diff := cmp.Diff(want, q); diff != "" {
+		t.Errorf("query (-want +got):\n%s", diff)
+	}
+}
+
+func TestWatch(t *testing.T) {
+	broken := hangUp("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n{\"typ")
+	for name, test := range map[string]struct {
+		script   script
+		want     []string
+		versions []string // resourceVersion of each request
+		why      string
+	}{
+		"changes and deletion": {
+			script:   script{tell(event("ADDED", leaseJSON(10)), event("MODIFIED", leaseJSON(11)), event("DELETED", leaseJSON(12)))},
+			want:     []string{"opened", "changed 10", "changed 11", "deleted 12"},
+			versions: []string{""},
+		},
+		"ended in good order": {
+			script:   script{tell(event("ADDED", leaseJSON(10)), bookmark(20)), tell(event("MODIFIED", leaseJSON(21)))},
+			want:     []string{"opened", "changed 10", "changed 21"},
+			versions: []string{"", "20", "21"},
+			why:      "resuming at the bookmark misses nothing, so nothing is to be told of it",
+		},
+		"too old when resumed": {
+			script:   script{tell(bookmark(20)), tell(gone()), tell(event("ADDED", leaseJSON(30)))},
+			want:     []string{"opened", "closed", "opened", "changed 30"},
+			versions: []string{"", "20", ""},
+			why:      "410: what happened meanwhile is lost, so it begins anew, without a version",
+		},
+		"too old by status": {
+			script:   script{tell(bookmark(20)), say(410, statusJSON(410, "Expired", "", "", "")), tell(event("ADDED", leaseJSON(30)))},
+			want:     []string{"opened", "closed", "opened", "changed 30"},
+			versions: []string{"", "20", ""},
+		},
+		"not opened": {
+			script:   script{say(403, statusJSON(403, "Forbidden", "", "", "")), say(429, "slow down"), say(500, ""), tell(event("ADDED", leaseJSON(10)))},
+			want:     []string{"not opened", "not opened", "not opened", "opened", "changed 10"},
+			versions: []string{"", "", "", ""},
+		},
+		"broken off": {
+			script:   script{broken, tell(event("ADDED", leaseJSON(10)))},
+			want:     []string{"opened", "closed", "opened", "changed 10"},
+			versions: []string{"", ""},
+		},
+		"ended at once": {
+			script:   script{say(200, event("ADDED", leaseJSON(10))), tell(event("ADDED", leaseJSON(10)))},
+			want:     []string{"opened", "changed 10", "closed", "opened", "changed 10"},
+			versions: []string{"", ""},
+			why:      "a server that ends every watch at once must not be asked without a pause",
+		},
+		"nonsense": {
+			script:   script{tell("<html>"), tell(event("ADDED", `{"kind":"Pod"}`)), tell(event("SURPRISE", leaseJSON(10))), tell(event("ADDED", leaseJSON(11)))},
+			want:     []string{"opened", "closed", "opened", "closed", "opened", "closed", "opened", "changed 11"},
+			versions: []string{"", "", "", ""},
+		},
+		"somebody else's": {
+			script:   script{tell(event("ADDED", strings.Replace(leaseJSON(10), `"singletonjob"`, `"helm"`, 1))), tell(event("ADDED", leaseJSON(11)))},
+			want:     []string{"opened", "closed", "opened", "changed 11"},
+			versions: []string{"", ""},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c, queries := test.script.play(t)
+			events, _ := watching(t, c)
+			expect(t, events, test.want...)
+			for i, want := range test.versions {
+				if got := (<-queries).Get("resourceVersion"); got != want {
+					t.Errorf("request %d asks from resourceVersion %q, want %q (%s)", i, got, want, test.why)
+				}
+			}
+		})
+	}
+}
+
+func TestWatchRestart(t *testing.T) {
+	c, queries := script{func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.WriteString(w, event("ADDED", leaseJSON(10)))
+		hold(w, r)
+	}}.play(t)
+	events, restart := watching(t, c)
+	expect(t, events, "opened", "changed 10")
+	restart <- struct{}{}
+	expect(t, events, "closed", "opened")
+	<-queries
+	if got := (<-queries).Get("resourceVersion"); got != "" {
+		t.Errorf("asks from resourceVersion %q, want none: the old watch is not trusted", got)
+	}
+}
+
+// network is a transport that no bytes go over, for tests on a fake clock.
+type network struct {
+	answer func(*http.Request) (*http.Response, error)
+}
+
+func (n *network) RoundTrip(r *http.Request) (*http.Response, error) { return n.answer(r) }
+func (n *network) CloseIdleConnections()                             {}
+
+func (l *line) replace(answer func(*http.Request) (*http.Response, error)) {
+	l.current = &network{answer}
+	l.connect = func(*x509.CertPool) transport { return &network{answer} }
+}
+
+// A watch that passes nothing though its connection stands is given up, and so is one that is never answered.
+func TestWatchSilence(t *testing.T) {
+	f := serve(t, hold)
+	dir := credentials(t, f.ca(), "secret")
+	for name, test := range map[string]struct {
+		answer func(*http.Request) (*http.Response, error)
+		want   string
+		after  time.Duration
+	}{
+		"silent": {
+			answer: func(r *http.Request) (*http.Response, error) {
+				reader, writer := io.Pipe()
+				context.AfterFunc(r.Context(), func() { _ = writer.CloseWithError(context.Cause(r.Context())) })
+				return &http.Response{StatusCode: 200, Body: reader}, nil
+			},
+			want: "closed", after: silence,
+		},
+		"never answered": {
+			answer: func(r *http.Request) (*http.Response, error) {
+				<-r.Context().Done()
+				return nil, r.Context().Err()
+			},
+			want: "not opened", after: openTimeout,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := newClient(t, Config{Server: f.URL, Namespace: "ns", Name: "job", Credentials: dir})
+				c.watches.replace(test.answer)
+				began := time.Now()
+				events, _ := watching(t, c)
+				got := next(t, events)
+				if got == "opened" {
+					got = next(t, events)
+				}
+				if got != test.want || time.Since(began) != test.after {
+					t.Errorf("%s after %v, want %s after %v", got, time.Since(began), test.want, test.after)
+				}
+			})
+		})
+	}
+}
+
+// The pauses between attempts grow, differ, and stay within bounds.
+func TestWatchBacksOff(t *testing.T) {
+	f := serve(t, hold)
+	dir := credentials(t, f.ca(), "secret")
+	synctest.Test(t, func(t *testing.T) {
+		c := newClient(t, Config{Server: f.URL, Namespace: "ns", Name: "job", Credentials: dir})
+		var at []time.Time
+		c.watches.replace(func(*http.Request) (*http.Response, error) {
+			at = append(at, time.Now())
+			return nil, io.ErrUnexpectedEOF
+		})
+		events, _ := watching(t, c)
+		const attempts = 12
+		for range attempts {
+			expect(t, events, "not opened")
+		}
+		for i := 1; i < attempts; i++ {
+			pause, most := at[i].Sub(at[i-1]), min(firstPause<<(i-1), lastPause)
+			if pause < most/2 || pause > most {
+				t.Errorf("pause %d is %v, want between %v and %v", i, pause, most/2, most)
+			}
+		}
+	})
+}
