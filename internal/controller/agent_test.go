@@ -1,0 +1,265 @@
+package controller
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/singletonjob/operator/internal/contract"
+	"github.com/singletonjob/operator/internal/lease"
+	"github.com/singletonjob/operator/internal/plan"
+)
+
+// agent is a pod's agent: the real state machine on the world's clock, with a process that is a flag.
+type agent struct {
+	w       *world
+	name    string
+	node    string
+	image   string
+	started time.Time
+	config  lease.Config
+	state   lease.State
+	// alive: the process runs. stopped: the agent has ended. frozen: it does nothing, and its process runs on.
+	alive, stopped, frozen bool
+	code                   int
+	restarts               int32
+}
+
+func (w *world) startAgent(pod *corev1.Pod, restarts int32) *agent {
+	w.t.Helper()
+	var config contract.AgentConfig
+	gated := &pod.Spec.Containers[0]
+	for _, e := range gated.Env {
+		if e.Name == contract.ConfigEnv {
+			w.must(json.Unmarshal([]byte(e.Value), &config))
+		}
+	}
+	id := lease.Identity{Pod: pod.Name, PodUID: string(pod.UID), Nonce: fmt.Sprintf("n%d", restarts)}
+	a := &agent{
+		w: w, name: pod.Name, node: pod.Spec.NodeName, image: gated.Image, started: w.clock.Now(),
+		config: config.Lease(id, pod.Spec.NodeName, true), restarts: restarts,
+	}
+	w.agents[pod.UID] = a
+	a.feed(lease.WatchOpened{})
+	return a
+}
+
+func (a *agent) feed(e lease.Event) {
+	now := a.w.clock.Now()
+	at := lease.Time{Boot: lease.Instant(now.Sub(a.w.start)), Wall: now.UnixMicro()}
+	var actions []lease.Action
+	a.state, actions = lease.Step(a.config, a.state, at, e)
+	for _, action := range actions {
+		a.do(action)
+	}
+}
+
+func (a *agent) do(action lease.Action) {
+	switch action := action.(type) {
+	case lease.SendRead:
+		a.read(action)
+	case lease.SendWrite:
+		a.feed(a.write(action.Attempt))
+	case lease.StartChild:
+		a.w.begun(action.Token)
+		a.alive = true
+		if a.w.crashing[a.image] {
+			a.exit(1)
+		}
+	case lease.SignalChild, lease.KillTree:
+		if a.alive {
+			a.exit(143)
+		}
+	case lease.Exit:
+		a.stopped, a.code = true, action.Code
+	}
+}
+
+func (a *agent) exit(code int) {
+	a.alive = false
+	a.feed(lease.ChildExited{Code: code, Crashed: code != 0 && code != 143})
+	a.feed(lease.TreeGone{})
+}
+
+// begun notes that a process was started.
+func (w *world) begun(token int64) {
+	w.t.Helper()
+	if token <= w.highest {
+		w.t.Fatalf("token %d after %d", token, w.highest)
+	}
+	w.highest = token
+	w.tenures = append(w.tenures, token)
+}
+
+func (a *agent) read(r lease.SendRead) {
+	if a.w.cutOff[a.node] {
+		a.feed(lease.ReadDone{ID: r.ID})
+		return
+	}
+	l := a.w.lease()
+	if l == nil {
+		a.feed(lease.ReadDone{ID: r.ID, Absent: true})
+		return
+	}
+	decoded, err := decode(l)
+	a.w.must(err)
+	a.feed(lease.ReadDone{ID: r.ID, Found: &decoded.Record})
+}
+
+func (a *agent) write(attempt lease.Attempt) lease.WriteDone {
+	done := lease.WriteDone{Nonce: attempt.Nonce}
+	if a.w.cutOff[a.node] {
+		return done
+	}
+	l := a.w.lease()
+	if l == nil {
+		done.Outcome = lease.Gone
+		return done
+	}
+	next := encode(l, attempt.Record, plan.ParseClaim(l.Annotations[plan.ClaimAnnotation]))
+	switch err := a.w.api.Update(a.w.t.Context(), next); {
+	case apierrors.IsConflict(err):
+		done.Outcome = lease.Conflict
+	default:
+		a.w.must(err)
+		stored, err := decode(next)
+		a.w.must(err)
+		done.Outcome, done.Record = lease.Confirmed, &stored.Record
+	}
+	return done
+}
+
+// runAgents lets every agent see the Lease and the time.
+func (w *world) runAgents() {
+	w.t.Helper()
+	ordered := make([]*agent, 0, len(w.agents))
+	for _, a := range w.agents {
+		ordered = append(ordered, a)
+	}
+	slices.SortFunc(ordered, func(a, b *agent) int { return strings.Compare(a.name, b.name) })
+	for _, a := range ordered {
+		if a.stopped || a.frozen {
+			continue
+		}
+		if !w.cutOff[a.node] {
+			if l := w.lease(); l == nil {
+				a.feed(lease.Watched{Deleted: true, Record: lease.Record{Revision: a.state.Seen.Record.Revision + 1}})
+			} else {
+				decoded, err := decode(l)
+				w.must(err)
+				a.feed(lease.Watched{Record: decoded.Record})
+			}
+		}
+		a.feed(lease.Ticked{})
+	}
+}
+
+// kubelets do for every pod what its node's kubelet and the scheduler do.
+func (w *world) kubelets() {
+	w.t.Helper()
+	for _, pod := range w.pods() {
+		if w.cutOff[pod.Spec.NodeName] {
+			continue
+		}
+		switch a := w.agents[pod.UID]; {
+		case pod.Spec.NodeName == "":
+			w.schedule(&pod)
+		case pod.DeletionTimestamp != nil && a != nil && !a.stopped:
+			a.feed(lease.Terminated{Signal: 15})
+		case pod.DeletionTimestamp != nil:
+			w.removePod(&pod)
+		case w.broken[pod.Spec.Containers[0].Image]:
+			w.setState(&pod, corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff"}}, 0)
+		case a == nil:
+			w.run(&pod, 0)
+		case a.stopped:
+			w.run(&pod, a.restarts+1)
+		}
+	}
+}
+
+func (w *world) schedule(pod *corev1.Pod) {
+	w.t.Helper()
+	used := map[string]int{}
+	for _, other := range w.pods() {
+		used[other.Spec.NodeName]++
+	}
+	node := slices.MinFunc(w.nodes, func(a, b string) int {
+		if w.cutOff[a] != w.cutOff[b] {
+			if w.cutOff[a] {
+				return 1
+			}
+			return -1
+		}
+		return used[a] - used[b]
+	})
+	binding := &corev1.Binding{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name}, Target: corev1.ObjectReference{Kind: "Node", Name: node}}
+	w.must(w.api.SubResource("binding").Create(w.t.Context(), pod, binding))
+}
+
+func (w *world) run(pod *corev1.Pod, restarts int32) {
+	w.t.Helper()
+	w.startAgent(pod, restarts)
+	w.setState(pod, corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: metav1.NewTime(w.clock.Now())}}, restarts)
+}
+
+// setState reports the gated container's state; the pod is ready when it runs.
+func (w *world) setState(pod *corev1.Pod, state corev1.ContainerState, restarts int32) {
+	w.t.Helper()
+	ready := corev1.ConditionFalse
+	if state.Running != nil {
+		ready = corev1.ConditionTrue
+	}
+	fresh := &corev1.Pod{}
+	w.must(w.api.Get(w.t.Context(), client.ObjectKeyFromObject(pod), fresh))
+	status := corev1.ContainerStatus{Name: "app", Ready: state.Running != nil, State: state, RestartCount: restarts}
+	if old := fresh.Status.ContainerStatuses; len(old) > 0 {
+		status.LastTerminationState = old[0].LastTerminationState
+		if old[0].State.Terminated != nil {
+			status.LastTerminationState = old[0].State
+		}
+		if old[0].State == state || old[0].State.Waiting != nil && state.Waiting != nil {
+			return
+		}
+	}
+	fresh.Status.Phase = corev1.PodRunning
+	fresh.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: ready}}
+	fresh.Status.ContainerStatuses = []corev1.ContainerStatus{status}
+	w.must(w.api.Status().Update(w.t.Context(), fresh))
+}
+
+// kill ends an agent and its process at once and has the kubelet report it without starting it again.
+func (w *world) kill(a *agent) {
+	w.t.Helper()
+	a.alive, a.stopped, a.frozen = false, true, true
+	for _, pod := range w.pods() {
+		if w.agents[pod.UID] == a {
+			w.setState(&pod, corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{
+				ExitCode: 137, StartedAt: metav1.NewTime(a.started), FinishedAt: metav1.NewTime(w.clock.Now()),
+			}}, a.restarts)
+		}
+	}
+}
+
+func (w *world) removePod(pod *corev1.Pod) {
+	w.t.Helper()
+	delete(w.agents, pod.UID)
+	w.must(client.IgnoreNotFound(w.api.Delete(w.t.Context(), pod, client.GracePeriodSeconds(0))))
+}
+
+// holder is the agent whose process runs.
+func (w *world) holder() *agent {
+	for _, a := range w.agents {
+		if a.alive {
+			return a
+		}
+	}
+	return nil
+}

@@ -1,0 +1,413 @@
+package controller
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	clocktesting "k8s.io/utils/clock/testing"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/singletonjob/operator/api/v1alpha1"
+	"github.com/singletonjob/operator/internal/contract"
+	"github.com/singletonjob/operator/internal/inject"
+	"github.com/singletonjob/operator/internal/plan"
+	"github.com/singletonjob/operator/test/controlplane"
+)
+
+func TestMain(m *testing.M) { os.Exit(controlplane.Main(m)) }
+
+// installed is done once: the definition of SingletonJobs.
+var installed struct {
+	sync.Once
+	err error
+}
+
+// world is one job in a namespace of its own on a real API server. No manager runs: operators are called by hand, and the
+// test plays scheduler, kubelets and clock. The agents are the real state machine.
+type world struct {
+	t         *testing.T
+	plane     *controlplane.ControlPlane
+	key       types.NamespacedName
+	api       client.WithWatch
+	clock     *clocktesting.FakePassiveClock
+	start     time.Time
+	operators []*operator
+	agents    map[types.UID]*agent
+	nodes     []string
+
+	// broken images never get ready.
+	broken map[string]bool
+	// crashing images end with a status at once.
+	crashing map[string]bool
+	// cutOff nodes reach nothing: their kubelets and agents do nothing that anyone sees.
+	cutOff map[string]bool
+	// tenures are the tokens with which processes were started, in order.
+	tenures []int64
+	highest int64
+}
+
+func scheme(t *testing.T) *runtime.Scheme {
+	t.Helper()
+	s := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{
+		v1alpha1.AddToScheme, corev1.AddToScheme, coordinationv1.AddToScheme, rbacv1.AddToScheme, policyv1.AddToScheme,
+	} {
+		if err := add(s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return s
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	plane := controlplane.ForTest(t)
+	installed.Do(func() { installed.err = plane.Apply(context.Background(), "../../config/crd") })
+	if installed.err != nil {
+		t.Fatal(installed.err)
+	}
+	api, err := client.NewWithWatch(plane.Config(), client.Options{Scheme: scheme(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := time.Now().Truncate(time.Second)
+	w := &world{
+		t: t, plane: plane, api: api, clock: clocktesting.NewFakePassiveClock(now), start: now,
+		key:    types.NamespacedName{Namespace: plane.Namespace(t), Name: "job"},
+		agents: map[types.UID]*agent{}, broken: map[string]bool{}, crashing: map[string]bool{}, cutOff: map[string]bool{},
+	}
+	for _, name := range []string{"a", "b", "c"} {
+		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-" + name + "-" + w.key.Namespace}}
+		w.must(api.Create(t.Context(), node))
+		w.nodes = append(w.nodes, node.Name)
+	}
+	w.operators = []*operator{w.newOperator()}
+	return w
+}
+
+func (w *world) must(err error) {
+	w.t.Helper()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// tick is the time that a round takes.
+const tick = 200 * time.Millisecond
+
+// job makes the job, with short lease times.
+func (w *world) job(change func(*v1alpha1.SingletonJobSpec)) {
+	w.t.Helper()
+	spec := v1alpha1.SingletonJobSpec{
+		Candidates: 2,
+		Lease: v1alpha1.LeaseSpec{
+			LeaseDuration: metav1.Duration{Duration: 5 * time.Second},
+			RenewDeadline: metav1.Duration{Duration: 3 * time.Second},
+			RetryPeriod:   metav1.Duration{Duration: time.Second},
+		},
+		Template: corev1.PodTemplateSpec{Spec: corev1.PodSpec{Containers: []corev1.Container{{
+			Name: "app", Image: "v1", Command: []string{"run"},
+		}}}},
+	}
+	if change != nil {
+		change(&spec)
+	}
+	job := &v1alpha1.SingletonJob{ObjectMeta: metav1.ObjectMeta{Namespace: w.key.Namespace, Name: w.key.Name}, Spec: spec}
+	w.must(w.api.Create(w.t.Context(), job))
+}
+
+func (w *world) edit(change func(*v1alpha1.SingletonJob)) {
+	w.t.Helper()
+	for {
+		job := w.read()
+		change(job)
+		err := w.api.Update(w.t.Context(), job)
+		if !apierrors.IsConflict(err) {
+			w.must(err)
+			return
+		}
+	}
+}
+
+func (w *world) read() *v1alpha1.SingletonJob {
+	w.t.Helper()
+	var job v1alpha1.SingletonJob
+	w.must(w.api.Get(w.t.Context(), w.key, &job))
+	return &job
+}
+
+func (w *world) status() v1alpha1.SingletonJobStatus { return w.read().Status }
+
+// lease is the Lease, nil if there is none.
+func (w *world) lease() *coordinationv1.Lease {
+	w.t.Helper()
+	l, err := get(w.t.Context(), w.api, w.key, &coordinationv1.Lease{})
+	w.must(err)
+	return l
+}
+
+func (w *world) pods() []corev1.Pod {
+	w.t.Helper()
+	var list corev1.PodList
+	w.must(w.api.List(w.t.Context(), &list, client.InNamespace(w.key.Namespace)))
+	slices.SortFunc(list.Items, func(a, b corev1.Pod) int { return strings.Compare(a.Name, b.Name) })
+	return list.Items
+}
+
+func (w *world) events() []corev1.Event {
+	w.t.Helper()
+	var list corev1.EventList
+	w.must(w.api.List(w.t.Context(), &list, client.InNamespace(w.key.Namespace)))
+	return list.Items
+}
+
+// round lets everyone act once and time pass.
+func (w *world) round() {
+	w.t.Helper()
+	for _, o := range w.operators {
+		o.reconcile()
+	}
+	w.kubelets()
+	w.runAgents()
+	w.clock.SetTime(w.clock.Now().Add(tick))
+	w.invariants()
+}
+
+// until lets rounds pass until something holds.
+func (w *world) until(what string, holds func() bool) {
+	w.t.Helper()
+	for range 300 {
+		if holds() {
+			return
+		}
+		w.round()
+	}
+	w.t.Fatalf("%s: not within 300 rounds\n%s", what, w.describe())
+}
+
+// serving tells whether all is as the spec asks.
+func (w *world) serving() bool {
+	s := w.status()
+	job := w.read()
+	return s.ActivePod != "" && s.Candidates.Ready == job.Spec.Candidates && s.Candidates.Total == job.Spec.Candidates &&
+		s.Candidates.Updated == s.Candidates.Total && s.ObservedGeneration == job.Generation &&
+		condition(s, v1alpha1.ConditionProgressing).Reason == v1alpha1.ReasonUpToDate
+}
+
+func condition(s v1alpha1.SingletonJobStatus, name string) metav1.Condition {
+	if c := meta.FindStatusCondition(s.Conditions, name); c != nil {
+		return *c
+	}
+	return metav1.Condition{}
+}
+
+func (w *world) describe() string {
+	var out strings.Builder
+	job, err := get(context.Background(), w.api, w.key, &v1alpha1.SingletonJob{})
+	if err != nil || job == nil {
+		return fmt.Sprint("no job ", err)
+	}
+	fmt.Fprintf(&out, "status: %+v\n", job.Status)
+	for _, pod := range w.pods() {
+		fmt.Fprintf(&out, "pod %s node %s phase %s ready %v deleted %v labels %v\n", pod.Name, pod.Spec.NodeName, pod.Status.Phase,
+			podReady(&pod), pod.DeletionTimestamp != nil, pod.Labels)
+	}
+	if l := w.lease(); l != nil {
+		fmt.Fprintf(&out, "lease holder %q annotations %v\n", value(l.Spec.HolderIdentity), l.Annotations)
+	}
+	for _, a := range w.agents {
+		fmt.Fprintf(&out, "agent %s alive %v phase %v\n", a.config.Identity, a.alive, a.state.Phase)
+	}
+	return out.String()
+}
+
+func podReady(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+	})
+}
+
+// invariants hold after every round of every test.
+func (w *world) invariants() {
+	w.t.Helper()
+	var alive []string
+	for _, a := range w.agents {
+		if a.alive {
+			alive = append(alive, a.config.Identity.String())
+		}
+	}
+	if len(alive) > 1 {
+		w.t.Fatalf("two processes run: %v\n%s", alive, w.describe())
+	}
+	var active []string
+	for _, pod := range w.pods() {
+		if pod.Labels[contract.RoleLabel] == contract.RoleActive {
+			active = append(active, pod.Name)
+		}
+	}
+	if len(active) > 1 {
+		w.t.Fatalf("two pods are labelled active: %v", active)
+	}
+	if job, _ := get(w.t.Context(), w.api, w.key, &v1alpha1.SingletonJob{}); job != nil {
+		checkStatus(w.t, job)
+	}
+}
+
+func checkStatus(t *testing.T, job *v1alpha1.SingletonJob) {
+	t.Helper()
+	s := job.Status
+	var failovers, handovers int64
+	for i, h := range s.History {
+		if i > 0 && h.Token >= s.History[i-1].Token {
+			t.Fatalf("the history is not newest first, each token once: %+v", s.History)
+		}
+		if h.Token > s.FencingToken {
+			t.Fatalf("token %d of the history is above the status's %d", h.Token, s.FencingToken)
+		}
+		switch h.Type {
+		case v1alpha1.Failover:
+			failovers++
+		case v1alpha1.Handover:
+			handovers++
+		}
+	}
+	if len(s.History) < int(*job.Spec.HistoryLimit) && (failovers != s.Failovers || handovers != s.Handovers) {
+		t.Fatalf("%d failovers and %d handovers are counted, %d and %d are in the history", s.Failovers, s.Handovers, failovers, handovers)
+	}
+	for _, c := range s.Conditions {
+		if !slices.ContainsFunc(v1alpha1.ConditionReasons(), func(r v1alpha1.ConditionReason) bool {
+			return r.Condition == c.Type && r.Status == c.Status && r.Reason == c.Reason
+		}) {
+			t.Fatalf("no such condition: %+v", c)
+		}
+	}
+	if running := condition(s, v1alpha1.ConditionActive).Status == metav1.ConditionTrue; running && s.ActivePod == "" {
+		t.Fatalf("active, but nobody is: %+v", s)
+	}
+}
+
+// operator is one process of the operator.
+type operator struct {
+	w *world
+	r *Reconciler
+	// cache is what it reads instead of the API server; nil for no lag.
+	cache client.Reader
+	// writes counts its writes. At the crashAt-th it ends: before the write, or after it, whose answer is lost.
+	writes, crashAt int
+	after           bool
+	crashed         bool
+	log             []string
+}
+
+type crash struct{}
+
+func (w *world) newOperator() *operator {
+	o := &operator{w: w}
+	o.restart()
+	return o
+}
+
+// restart makes it a new process, that remembers nothing.
+func (o *operator) restart() {
+	live := jobLister{o.w.api}
+	c := interceptor.NewClient(o.w.api, interceptor.Funcs{
+		Get: func(ctx context.Context, _ client.WithWatch, key client.ObjectKey, obj client.Object, opts ...client.GetOption) error {
+			return o.reader(live).Get(ctx, key, obj, opts...)
+		},
+		List: func(ctx context.Context, _ client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
+			return o.reader(live).List(ctx, list, opts...)
+		},
+		Create: func(ctx context.Context, c client.WithWatch, obj client.Object, opts ...client.CreateOption) error {
+			return o.write("create", obj, func() error { return c.Create(ctx, obj, opts...) })
+		},
+		Update: func(ctx context.Context, c client.WithWatch, obj client.Object, opts ...client.UpdateOption) error {
+			return o.write("update", obj, func() error { return c.Update(ctx, obj, opts...) })
+		},
+		Delete: func(ctx context.Context, c client.WithWatch, obj client.Object, opts ...client.DeleteOption) error {
+			return o.write("delete", obj, func() error { return c.Delete(ctx, obj, opts...) })
+		},
+		Patch: func(ctx context.Context, c client.WithWatch, obj client.Object, patch client.Patch, opts ...client.PatchOption) error {
+			return o.write("patch", obj, func() error { return c.Patch(ctx, obj, patch, opts...) })
+		},
+		SubResourceUpdate: func(ctx context.Context, c client.Client, sub string, obj client.Object, opts ...client.SubResourceUpdateOption) error {
+			return o.write("update "+sub, obj, func() error { return c.SubResource(sub).Update(ctx, obj, opts...) })
+		},
+	})
+	o.r = New(c, live, o.w.clock, inject.Settings{AgentImage: "agent"})
+}
+
+func (o *operator) reader(live client.Reader) client.Reader {
+	if o.cache != nil {
+		return o.cache
+	}
+	return live
+}
+
+func (o *operator) write(verb string, obj client.Object, do func() error) error {
+	o.writes++
+	o.log = append(o.log, fmt.Sprintf("%s %T %s", verb, obj, obj.GetName()))
+	if o.writes == o.crashAt && !o.after {
+		panic(crash{})
+	}
+	err := do()
+	if o.writes == o.crashAt && o.after {
+		panic(crash{})
+	}
+	return err
+}
+
+// reconcile calls the Reconciler until it does not want to be called at once.
+func (o *operator) reconcile() {
+	o.w.t.Helper()
+	defer func() {
+		if p := recover(); p != nil {
+			if _, ok := p.(crash); !ok {
+				panic(p)
+			}
+			o.crashed = true
+			o.restart()
+		}
+	}()
+	for range 10 {
+		before := o.writes
+		result, err := o.r.Reconcile(o.w.t.Context(), ctrl.Request{NamespacedName: o.w.key})
+		if err != nil {
+			o.w.t.Fatalf("reconcile: %v", err)
+		}
+		if o.writes == before && (result.RequeueAfter == 0 || result.RequeueAfter > staleRetry) {
+			return
+		}
+	}
+}
+
+// jobLister answers on an API server what the cache answers by its index.
+type jobLister struct{ client.Reader }
+
+func (l jobLister) List(ctx context.Context, list client.ObjectList, opts ...client.ListOption) error {
+	for i, opt := range opts {
+		if fields, ok := opt.(client.MatchingFields); ok {
+			opts = slices.Clone(opts)
+			opts[i] = client.MatchingLabels{contract.NameLabel: fields[jobIndex], contract.ManagedByLabel: contract.ManagedBy}
+		}
+	}
+	return l.Reader.List(ctx, list, opts...)
+}
+
+var _ = plan.Serving
