@@ -241,6 +241,24 @@ func gatedOf(t testing.TB, pod *corev1.Pod) *corev1.Container {
 	return &pod.Spec.Containers[i]
 }
 
+// The install container never runs as root, and as nobody only where the pod names no user that it can run as.
+func TestInstallUser(t *testing.T) {
+	for name, c := range map[string]struct{ pod, want *int64 }{
+		"none":  {nil, new(int64(nobody))},
+		"root":  {new(int64(0)), new(int64(nobody))},
+		"other": {new(int64(1000)), nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			job := jobs(t)["minimal"]
+			job.Spec.Template.Spec.SecurityContext = &corev1.PodSecurityContext{RunAsUser: c.pod}
+			got := mustPod(t, job, 0, settings).Spec.InitContainers[0].SecurityContext
+			if diff := cmp.Diff(c.want, got.RunAsUser); diff != "" || !*got.RunAsNonRoot {
+				t.Errorf("runAsUser (-want +got), runAsNonRoot %v:\n%s", *got.RunAsNonRoot, diff)
+			}
+		})
+	}
+}
+
 func TestPorts(t *testing.T) {
 	portOf := func(t *testing.T, change func(*v1alpha1.SingletonJob), s Settings) int {
 		job := jobs(t)["minimal"]
