@@ -366,12 +366,22 @@ func (c *ControlPlane) Apply(ctx context.Context, paths ...string) error {
 	}
 	for name := range strings.Lines(out) {
 		if strings.HasPrefix(name, "customresourcedefinition.apiextensions.k8s.io/") {
-			if _, err := c.Kubectl(ctx, "wait", "--for=condition=Established", "--timeout=60s", strings.TrimSpace(name)); err != nil {
+			if err := c.waitServed(ctx, strings.TrimSpace(name)); err != nil {
 				return err
 			}
 		}
 	}
 	return nil
+}
+
+// waitServed waits for a definition. kubectl fails instead of waiting while a new one has null for its conditions.
+func (c *ControlPlane) waitServed(ctx context.Context, definition string) error {
+	for {
+		_, err := c.Kubectl(ctx, "wait", "--for=condition=Established", "--timeout=60s", definition)
+		if err == nil || !strings.Contains(err.Error(), ".status.conditions accessor error") {
+			return err
+		}
+	}
 }
 
 // WriteKubeconfig writes a kubeconfig file for a client that identifies itself by a bearer token.
