@@ -35,7 +35,8 @@ type command struct {
 	In     time.Duration // a deadline, counted from the agent's now; 0: none
 	At     int64         // a deadline as it is
 	Signal syscall.Signal
-	Forced bool // start: skip Start's own look at the deadline
+	Out    string // start: a file that takes stdout and stderr
+	Forced bool   // start: skip Start's own look at the deadline
 }
 
 type event struct {
@@ -125,6 +126,14 @@ func playAgent() int {
 
 func startAs(c command) (*Tree, error) {
 	spec := Spec{Argv: c.Argv, Env: c.Env, Dir: c.Dir, Deadline: c.At}
+	if c.Out != "" {
+		f, err := os.Create(c.Out)
+		if err != nil {
+			return nil, err
+		}
+		defer f.Close()
+		spec.Stdout, spec.Stderr = f, f
+	}
 	if !c.Forced {
 		return Start(spec)
 	}

@@ -24,10 +24,11 @@ const leashName = "singletonjob-leash"
 
 // Descriptors of the leash beside stdin, stdout and stderr.
 const (
-	deadlinesFD = 3 + iota // read: deadlines from the agent
-	reportFD               // write: one report to the agent
-	reportEndFD            // the agent's end of it, shared to be armed and then closed
-	aliveFD                // read: nothing ever, until the agent dies
+	deadlinesFD  = 3 + iota // read: deadlines from the agent
+	reportFD                // write: one report to the agent
+	agentAliveFD            // read: nothing ever, until the agent dies
+	leashAliveFD            // write: nothing ever, until the leash dies
+	agentsEndFD             // the agent's end of leashAlive, shared to be armed and then closed
 )
 
 // MaybeLeash is the first statement of main in every binary that calls Start, which
@@ -55,13 +56,11 @@ func runLeash(args []string) int {
 	signal.Notify(make(chan os.Signal, 1))
 
 	l, rep := startLeash(args)
-	if err := l.send(rep); err != nil || rep.stage != stageStarted {
-		return 1
-	}
-	if err := armPipes(rep.pid); err != nil {
+	if err := rep.send(); err != nil || rep.stage != stageStarted {
 		return 1
 	}
 	go l.followDeadlines()
+	dieQuickly()
 	forgetStart()
 	return l.watch(rep.pid)
 }
@@ -73,7 +72,8 @@ type leash struct {
 	deadline int64
 }
 
-// startLeash arms everything that kills before there is anything to kill.
+// startLeash arms what kills, as far as it can before there is anything to kill, and
+// starts the program.
 func startLeash(args []string) (*leash, report) {
 	l := &leash{}
 	if len(args) < 4 {
@@ -103,6 +103,9 @@ func startLeash(args []string) (*leash, report) {
 	if err != nil {
 		return l, failed(stageExec, err)
 	}
+	if err := armPipes(pid); err != nil {
+		return l, failed(stageSetup, err)
+	}
 	return l, report{stage: stageStarted, pid: pid}
 }
 
@@ -112,7 +115,7 @@ func (l *leash) prepare() error {
 	if err := closeOnExec(deadlinesFD); err != nil {
 		return err
 	}
-	for _, fd := range []uintptr{reportEndFD, aliveFD} {
+	for _, fd := range []uintptr{agentAliveFD, agentsEndFD} {
 		if _, err := unix.FcntlInt(fd, unix.F_SETSIG, int(unix.SIGKILL)); err != nil {
 			return err
 		}
@@ -131,16 +134,17 @@ func (l *leash) prepare() error {
 }
 
 // armPipes names the main process's group as the one that hears of the pipes. From
-// now on the kernel sends it SIGKILL when the other end closes: that of the report,
-// when the leash dies while the agent lives (stopped, perhaps); that of alive, when
-// the agent dies. The report must be written before, since data is an event too.
+// now on the kernel sends it SIGKILL when the other end of one closes: leashAlive
+// when the leash dies while the agent lives (stopped, perhaps), agentAlive when the
+// agent dies. The group does not exist before the program runs, so this comes a
+// moment late for what the program starts first; Start returns after it.
 func armPipes(group int) error {
-	for _, fd := range []uintptr{reportEndFD, aliveFD} {
+	for _, fd := range []uintptr{agentAliveFD, agentsEndFD} {
 		if _, err := unix.FcntlInt(fd, unix.F_SETOWN, -group); err != nil {
 			return err
 		}
 	}
-	return unix.Close(reportEndFD)
+	return unix.Close(agentsEndFD)
 }
 
 // followDeadlines sets the timer to each deadline that the agent sends. The end of
@@ -177,6 +181,23 @@ func (l *leash) watch(pid int) int {
 		}
 	}
 }
+
+// dieQuickly asks the scheduler for short time slices, so that a thread of the leash
+// that is woken to die runs before a busy program's slice is over (Linux 6.12, no
+// privilege; elsewhere the leash waits its turn). After the program was started,
+// which is not to inherit it.
+func dieQuickly() {
+	threads, _ := os.ReadDir("/proc/self/task")
+	for _, thread := range threads {
+		tid, _ := strconv.Atoi(thread.Name())
+		if attr, err := unix.SchedGetAttr(tid, 0); err == nil {
+			attr.Runtime = shortestSlice
+			_ = unix.SchedSetAttr(tid, attr, 0)
+		}
+	}
+}
+
+const shortestSlice = 100_000 // ns, the least that the kernel grants
 
 // forgetStart gives back the pages of the binary that only the start of the Go
 // runtime and the agent's package initialisation have touched: most of the leash's
@@ -305,7 +326,7 @@ type report struct {
 type stage uint32
 
 const (
-	stageNone    stage = iota // the leash died first
+	_            stage = iota // the leash died first
 	stageSetup                // the leash could not be set up: errno
 	stageExpired              // the deadline had passed
 	stageExec                 // the program could not be executed: errno
@@ -314,13 +335,15 @@ const (
 
 const reportSize = 12
 
-func (l *leash) send(rep report) error {
+func (rep report) send() error {
 	var buf [reportSize]byte
 	binary.LittleEndian.PutUint32(buf[0:], uint32(rep.stage))
 	binary.LittleEndian.PutUint32(buf[4:], uint32(rep.errno))
 	binary.LittleEndian.PutUint32(buf[8:], uint32(rep.pid))
-	_, err := unix.Write(reportFD, buf[:])
-	return err
+	if _, err := unix.Write(reportFD, buf[:]); err != nil {
+		return err
+	}
+	return unix.Close(reportFD)
 }
 
 func decodeReport(buf []byte) report {

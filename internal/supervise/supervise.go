@@ -78,10 +78,10 @@ type Tree struct {
 	killed            bool                    // by Kill, and the leash had not died before
 	announced         bool                    // Exited was served
 
-	// report carries one message of the leash. Then it stays open and silent:
-	// that the leash's end closes is what kills the main process's group when
-	// the leash dies. The end of alive held here does the same for the agent.
-	report, alive int
+	// ends are the agent's of the pipes. The leash's report is read from one, once.
+	// Nothing is ever written to the two "alive" ones: that an end closes, because
+	// its owner died, is what kills the main process's group. See armPipes.
+	ends pipeEnds
 
 	deadlines deadlines
 }
@@ -186,36 +186,33 @@ func (r *reaper) fork(spec Spec, path string, env []string) (*Tree, error) {
 	if r.tree != nil {
 		return nil, fmt.Errorf("supervise: the tree of process %d is not gone yet: wait for Gone before the next Start", r.tree.main)
 	}
-	pipes, err := openPipes()
+	agents, leashs, err := openPipes()
 	if err != nil {
 		return nil, fmt.Errorf("open the pipes to the leash: %w", err)
+	}
+	files := [...]int{
+		0: stdio(spec.Stdin, 0), 1: stdio(spec.Stdout, 1), 2: stdio(spec.Stderr, 2),
+		deadlinesFD:  leashs.deadlines,
+		reportFD:     leashs.report,
+		agentAliveFD: leashs.agentAlive,
+		leashAliveFD: leashs.leashAlive,
+		agentsEndFD:  agents.leashAlive,
+	}
+	argv := append([]string{leashName, strconv.FormatInt(spec.Deadline, 10), spec.Dir, path}, spec.Argv...)
+	leash, err := r.forkLeash(argv, hideEnv(env), files[:])
+	leashs.close()
+	if err != nil {
+		agents.close()
+		return nil, fmt.Errorf("execute the leash (/proc/self/exe): %w", err)
 	}
 	t := &Tree{
 		exited: make(chan Status, 1),
 		gone:   make(chan struct{}),
+		leash:  leash,
 		early:  map[int]unix.WaitStatus{},
-		report: pipes.report.r,
-		alive:  pipes.alive.w,
+		ends:   agents,
 	}
-	t.deadlines = deadlines{fd: pipes.deadlines.w, current: spec.Deadline}
-	files := [...]int{
-		0: stdio(spec.Stdin, 0), 1: stdio(spec.Stdout, 1), 2: stdio(spec.Stderr, 2),
-		deadlinesFD: pipes.deadlines.r,
-		reportFD:    pipes.report.w,
-		reportEndFD: pipes.report.r,
-		aliveFD:     pipes.alive.r,
-	}
-	argv := append([]string{leashName, strconv.FormatInt(spec.Deadline, 10), spec.Dir, path}, spec.Argv...)
-	t.leash, err = r.forkLeash(argv, hideEnv(env), files[:])
-	unix.Close(pipes.deadlines.r)
-	unix.Close(pipes.report.w)
-	unix.Close(pipes.alive.r)
-	if err != nil {
-		unix.Close(pipes.deadlines.w)
-		unix.Close(pipes.report.r)
-		unix.Close(pipes.alive.w)
-		return nil, fmt.Errorf("execute the leash (/proc/self/exe): %w", err)
-	}
+	t.deadlines = deadlines{fd: agents.deadlines, current: spec.Deadline}
 	r.tree = t
 	return t, nil
 }
@@ -224,7 +221,7 @@ func (r *reaper) fork(spec Spec, path string, env []string) (*Tree, error) {
 func (t *Tree) awaitReport(path string) error {
 	var rep report
 	buf := make([]byte, reportSize)
-	n, err := retryRead(t.report, buf)
+	n, err := retryRead(t.ends.report, buf)
 	if err == nil && n == reportSize {
 		rep = decodeReport(buf)
 	}
@@ -257,9 +254,8 @@ func (t *Tree) awaitReport(path string) error {
 // close frees what the tree holds of the kernel. Only when all is reaped: until
 // then the pipes are what ties the processes to this one.
 func (t *Tree) close() {
-	t.deadlines.close()
-	unix.Close(t.report)
-	unix.Close(t.alive)
+	t.deadlines.stop()
+	t.ends.close()
 }
 
 // deadlines is the agent's end of the pipe that carries the leash's deadlines.
@@ -308,35 +304,40 @@ func (d *deadlines) stop() {
 	d.stopped = true
 }
 
-func (d *deadlines) close() {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.stopped = true
-	unix.Close(d.fd)
+// pipeEnds are one process's ends of the four pipes between agent and leash.
+type pipeEnds struct{ deadlines, report, agentAlive, leashAlive int }
+
+func (e pipeEnds) close() {
+	for _, fd := range []int{e.deadlines, e.report, e.agentAlive, e.leashAlive} {
+		if fd != 0 { // 0 is not opened: Go's runtime keeps 0, 1 and 2 taken
+			unix.Close(fd)
+		}
+	}
 }
 
-type pipe struct{ r, w int }
-
-type pipes struct{ deadlines, report, alive pipe }
-
-// openPipes opens all or none. Every end is close-on-exec: a stray copy of one
+// openPipes opens all four or none. Every end is close-on-exec: a stray copy of one
 // would keep the kernel from seeing that its owner died.
-func openPipes() (pipes, error) {
-	var p pipes
-	for i, end := range []*pipe{&p.deadlines, &p.report, &p.alive} {
+func openPipes() (agents, leashs pipeEnds, err error) {
+	for _, end := range []struct{ read, write *int }{
+		{&leashs.deadlines, &agents.deadlines},
+		{&agents.report, &leashs.report},
+		{&leashs.agentAlive, &agents.agentAlive},
+		{&agents.leashAlive, &leashs.leashAlive},
+	} {
 		var fds [2]int
-		if err := unix.Pipe2(fds[:], unix.O_CLOEXEC); err != nil {
-			for _, opened := range []pipe{p.deadlines, p.report, p.alive}[:i] {
-				unix.Close(opened.r)
-				unix.Close(opened.w)
-			}
-			return pipes{}, err
+		if err = unix.Pipe2(fds[:], unix.O_CLOEXEC); err != nil {
+			break
 		}
-		*end = pipe{r: fds[0], w: fds[1]}
+		*end.read, *end.write = fds[0], fds[1]
 	}
-	// Setting a flag of a descriptor just opened cannot fail.
-	_ = unix.SetNonblock(p.deadlines.w, true)
-	return p, nil
+	if err == nil {
+		err = unix.SetNonblock(agents.deadlines, true) // Extend never blocks
+	}
+	if err != nil {
+		agents.close()
+		leashs.close()
+	}
+	return agents, leashs, err
 }
 
 func stdio(f *os.File, inherited int) int {

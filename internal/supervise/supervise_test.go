@@ -5,6 +5,7 @@ package supervise
 import (
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -18,6 +19,7 @@ import (
 )
 
 func TestExitStatus(t *testing.T) {
+	t.Parallel()
 	type row struct {
 		argv []string
 		want Status
@@ -50,6 +52,7 @@ func TestExitStatus(t *testing.T) {
 }
 
 func TestStartErrors(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	file := func(name, content string, mode os.FileMode) string {
 		path := filepath.Join(dir, name)
@@ -96,6 +99,7 @@ func TestStartErrors(t *testing.T) {
 
 // A supervised program must not be able to tell that it is one.
 func TestProgramIsPlain(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	bin := filepath.Join(dir, "bin")
 	if err := os.Mkdir(bin, 0o755); err != nil {
@@ -142,6 +146,21 @@ func TestProgramIsPlain(t *testing.T) {
 	if want := []string{"GODEBUG=inittrace=1", "GOMAXPROCS=7", "A=2", "_=x", "EMPTY=", a.mark}; !slices.Equal(env, want) {
 		t.Errorf("environment %q, want %q", env, want)
 	}
+	// Go raises the soft limit of its own processes.
+	limit, err := exec.Command("/bin/sh", "-c", "ulimit -n").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := lines(command{Argv: []string{"/bin/sh", "-c", "ulimit -n"}}), strings.TrimSpace(string(limit)); got[0] != want {
+		t.Errorf("limit of open files %q, want %q", got, want)
+	}
+	out := filepath.Join(dir, "out")
+	a.must(command{Op: "start", Argv: []string{"/bin/sh", "-c", "echo out; echo err >&2"}, Out: out})
+	await(t, "exit", a.exited)
+	a.expectGone()
+	if got, err := os.ReadFile(out); string(got) != "out\nerr\n" {
+		t.Errorf("redirected output %q, %v", got, err)
+	}
 	status := strings.Join(lines(command{Argv: []string{"cat", "/proc/self/status", "/proc/self/stat"}}), "\n")
 	for _, mask := range []string{"SigBlk", "SigIgn", "SigCgt"} {
 		if want := mask + ":\t0000000000000000"; !strings.Contains(status, want) {
@@ -155,6 +174,7 @@ func TestProgramIsPlain(t *testing.T) {
 }
 
 func TestSignalReachesTheGroup(t *testing.T) {
+	t.Parallel()
 	inBothModes(t, func(t *testing.T, a *agent) {
 		a.must(command{Op: "start", Argv: program("pair")})
 		expect := func(want ...string) {
@@ -185,6 +205,7 @@ func TestSignalReachesTheGroup(t *testing.T) {
 }
 
 func TestLeashIsDeafToSignals(t *testing.T) {
+	t.Parallel()
 	a := startAgent(t, nil)
 	main := a.start(program("idle")).PID
 	leash := a.find(leashName)
@@ -206,6 +227,7 @@ func TestLeashIsDeafToSignals(t *testing.T) {
 }
 
 func TestKillTakesAll(t *testing.T) {
+	t.Parallel()
 	for name, argv := range map[string][]string{
 		"ignores SIGTERM":                    program("stubborn"),
 		"daemons in sessions of their own":   program("daemons", "5"),
@@ -239,6 +261,7 @@ func TestKillTakesAll(t *testing.T) {
 
 // What the main process leaves behind when it ends is not left behind.
 func TestEndOfMainProcessTakesAll(t *testing.T) {
+	t.Parallel()
 	inBothModes(t, func(t *testing.T, a *agent) {
 		a.start(program("daemons", "2"))
 		a.expectLine("ready")
@@ -252,6 +275,7 @@ func TestEndOfMainProcessTakesAll(t *testing.T) {
 }
 
 func TestOrphansAreReapedWhileTheProgramRuns(t *testing.T) {
+	t.Parallel()
 	inBothModes(t, func(t *testing.T, a *agent) {
 		a.start(program("zombies", "300"))
 		eventually(t, "only the leash is a child of the agent", func() bool {
@@ -263,6 +287,7 @@ func TestOrphansAreReapedWhileTheProgramRuns(t *testing.T) {
 }
 
 func TestChildrenByScan(t *testing.T) {
+	t.Parallel()
 	a := startAgent(t, nil)
 	if _, err := os.Stat("/proc/self/task/" + strconv.Itoa(os.Getpid()) + "/children"); err != nil {
 		t.Skip("this kernel has no CONFIG_PROC_CHILDREN: the scan is what all other tests use")
@@ -277,9 +302,13 @@ func TestChildrenByScan(t *testing.T) {
 	})
 }
 
-// lateness bounds what is asserted of the kernel: a process with SIGKILL pending
-// runs no instruction, however busy the machine, so only the timer's interrupt counts.
-const lateness = 50 * time.Millisecond
+// tolerance is what every last write must keep to: no figure, but far from "until
+// the agent runs again". To die, the leash needs a CPU for a moment, and on an
+// overloaded machine that moment may be long in coming.
+const tolerance = 5 * time.Second
+
+// punctual is what the kernel achieves if it has a CPU to spare; see BenchmarkDeadline.
+const punctual = 50 * time.Millisecond
 
 // beating starts a program that writes the time as long as it lives, and waits for
 // its first write. Where the machine is too busy to get there before the deadline,
@@ -292,30 +321,38 @@ func (a *agent) beating(role string, in time.Duration) (*heartbeat, event) {
 		if err != nil {
 			a.t.Fatal(err)
 		}
-		e := a.must(command{Op: "start", Argv: program(role, path), In: in})
-		eventually(a.t, "the program writes or ends", func() bool { return h.last.Load() != 0 || len(a.exited) > 0 })
-		if h.last.Load() != 0 {
-			return h, e
+		e := a.do(command{Op: "start", Argv: program(role, path), In: in})
+		if e.Err == "" {
+			eventually(a.t, "the program writes or ends", func() bool { return h.last.Load() != 0 || len(a.exited) > 0 })
+			if h.last.Load() != 0 {
+				return h, e
+			}
+			<-a.exited
+			a.expectGone()
+		} else if e.ErrKind != "passed" {
+			a.t.Fatalf("start: %s", e.Err)
 		}
-		<-a.exited
-		a.expectGone()
 		in *= 2
 	}
 }
 
-// expectDeath waits until no process but the agent is left and checks the last write.
-func (h *heartbeat) expectDeath(a *agent, deadline int64) {
+// lastWrite waits until no process but the agent is left and says how long after the
+// deadline the program wrote for the last time.
+func (h *heartbeat) lastWrite(a *agent, deadline int64) time.Duration {
 	a.t.Helper()
 	eventually(a.t, "the program is dead", func() bool {
 		left := a.processes()
 		return len(left) == 0 || len(left) == 1 && left[0].pid == a.cmd.Process.Pid
 	})
-	if late := time.Duration(h.last.Load() - deadline); late > lateness {
+	late := time.Duration(h.last.Load() - deadline)
+	if late > tolerance {
 		a.t.Errorf("the program wrote %v after its deadline", late)
 	}
+	return late
 }
 
 func TestDeadlineHoldsWhileTheAgentIsStopped(t *testing.T) {
+	t.Parallel()
 	for role, why := range map[string]string{
 		"beat":                   "the parent-death signal",
 		"beat-in-group":          "the pipe whose end closes with the leash",
@@ -323,33 +360,42 @@ func TestDeadlineHoldsWhileTheAgentIsStopped(t *testing.T) {
 	} {
 		t.Run(role, func(t *testing.T) {
 			inBothModes(t, func(t *testing.T, a *agent) {
-				h, e := a.beating(role, 1500*time.Millisecond)
-				a.signal(unix.SIGSTOP)
-				if BootTime() > e.Deadline {
-					t.Skip("the machine is too busy: the deadline came before the agent was stopped")
+				best := tolerance
+				for try := 0; try < 6 && best > punctual; try++ {
+					late := stoppedPastDeadline(t, a, role)
+					best = min(best, late)
 				}
-				h.expectDeath(a, e.Deadline)
-				if h.last.Load() < e.Deadline-int64(time.Second) {
-					t.Errorf("the program died long before its deadline")
+				if best > punctual {
+					t.Errorf("the program never died within %v of its deadline, at best after %v: %s is to do it", punctual, best, why)
 				}
-				if t.Failed() {
-					t.Logf("should be enforced by %s", why)
-				}
-
-				a.signal(unix.SIGCONT)
-				got := await(t, "exit", a.exited)
-				want := Status{ExitCode: -1, Signal: unix.SIGKILL, ByLeash: true}
-				if got != want {
-					t.Errorf("status %+v, want %+v", got, want)
-				}
-				a.expectGone()
 			})
 		})
 	}
 }
 
+// stoppedPastDeadline stops the agent, returns how late the program died, and checks
+// what the agent makes of it when it goes on.
+func stoppedPastDeadline(t *testing.T, a *agent, role string) time.Duration {
+	t.Helper()
+	const in = 700 * time.Millisecond
+	h, e := a.beating(role, in)
+	a.signal(unix.SIGSTOP)
+	late := h.lastWrite(a, e.Deadline)
+	if late < -in/2 {
+		t.Errorf("the program died %v before its deadline", -late)
+	}
+	a.signal(unix.SIGCONT)
+	got := await(t, "exit", a.exited)
+	if want := (Status{ExitCode: -1, Signal: unix.SIGKILL, ByLeash: true}); got != want {
+		t.Errorf("status %+v, want %+v", got, want)
+	}
+	a.expectGone()
+	return late
+}
+
 // A stopped agent cannot reach daemons that left the group; a running one must.
 func TestDeadlineTakesDaemonsToo(t *testing.T) {
+	t.Parallel()
 	inBothModes(t, func(t *testing.T, a *agent) {
 		a.must(command{Op: "start", Argv: program("daemons", "3"), In: 2 * time.Second})
 		got := await(t, "exit", a.exited)
@@ -364,19 +410,21 @@ func TestDeadlineTakesDaemonsToo(t *testing.T) {
 }
 
 func TestAgentKilled(t *testing.T) {
+	t.Parallel()
 	for _, role := range []string{"beat", "beat-in-group", "beat-after-thread-exec"} {
 		t.Run(role, func(t *testing.T) {
 			inBothModes(t, func(t *testing.T, a *agent) {
 				h, _ := a.beating(role, 0)
 				a.signal(unix.SIGKILL)
 				<-a.waited
-				h.expectDeath(a, BootTime())
+				h.lastWrite(a, BootTime())
 			})
 		})
 	}
 }
 
 func TestLeashKilled(t *testing.T) {
+	t.Parallel()
 	inBothModes(t, func(t *testing.T, a *agent) {
 		a.start(program("daemons", "3"))
 		for range 3 {
@@ -396,6 +444,7 @@ func TestLeashKilled(t *testing.T) {
 
 // The leash must not outlive the agent even when nothing it does could end it.
 func TestStoppedLeashDiesWithTheAgent(t *testing.T) {
+	t.Parallel()
 	a := startAgent(t, nil)
 	a.start(program("idle"))
 	unix.Kill(a.find(leashName), unix.SIGSTOP)
@@ -405,6 +454,7 @@ func TestStoppedLeashDiesWithTheAgent(t *testing.T) {
 }
 
 func TestLeashStoppedStillKills(t *testing.T) {
+	t.Parallel()
 	a := startAgent(t, nil)
 	h, e := a.beating("beat", 1500*time.Millisecond)
 	unix.Kill(a.find(leashName), unix.SIGSTOP)
@@ -414,11 +464,12 @@ func TestLeashStoppedStillKills(t *testing.T) {
 	if BootTime() < e.Deadline && flood.ErrKind != "full" {
 		t.Errorf("%d deadlines that nobody read: %q, want EAGAIN", flood.Count, flood.Err)
 	}
-	h.expectDeath(a, e.Deadline)
+	h.lastWrite(a, e.Deadline)
 	a.expectGone()
 }
 
 func TestExtend(t *testing.T) {
+	t.Parallel()
 	a := startAgent(t, nil)
 	h, first := a.beating("beat", 2*time.Second)
 	second := a.must(command{Op: "extend", In: 3 * time.Second})
@@ -427,7 +478,7 @@ func TestExtend(t *testing.T) {
 	if e := a.do(command{Op: "extend", At: -1}); e.ErrKind != "other" {
 		t.Errorf("negative deadline: %q", e.Err)
 	}
-	h.expectDeath(a, second.Deadline)
+	h.lastWrite(a, second.Deadline)
 	if h.last.Load() <= first.Deadline {
 		t.Errorf("the program died at its first deadline, though it was extended")
 	}
@@ -440,7 +491,7 @@ func TestExtend(t *testing.T) {
 	h, first = a.beating("beat", 2*time.Second)
 	a.must(command{Op: "extend", At: 0})                   // never
 	a.must(command{Op: "extend", At: first.Deadline + 50}) // earlier than never
-	eventually(t, "the disarmed deadline is over", func() bool { return h.last.Load() > first.Deadline+int64(lateness) })
+	eventually(t, "the disarmed deadline is over", func() bool { return h.last.Load() > first.Deadline+int64(10*time.Millisecond) })
 	a.must(command{Op: "kill"})
 	if e := a.do(command{Op: "extend", In: time.Hour}); e.ErrKind != "stopped" {
 		t.Errorf("extend after Kill: %q, want ErrStopped", e.Err)
@@ -454,6 +505,7 @@ func TestExtend(t *testing.T) {
 // An extension that comes at the last moment either counts or does not. Nothing
 // may live beyond the deadline that holds.
 func TestExtendRacesWithTheDeadline(t *testing.T) {
+	t.Parallel()
 	a := startAgent(t, nil)
 	var in, out int
 	for i := range 12 {
@@ -480,12 +532,12 @@ func TestExtendRacesWithTheDeadline(t *testing.T) {
 		}
 		await(t, "exit", a.exited)
 		a.expectGone()
-		last := h.last.Load()
-		byFirst := last <= first.Deadline+int64(lateness)
-		bySecond := second.Err == "" && last <= second.Deadline+int64(lateness)
-		if !byFirst && !bySecond {
-			t.Errorf("the last write came %v after the first and %v after the second deadline (extend: %q)",
-				time.Duration(last-first.Deadline), time.Duration(last-second.Deadline), second.Err)
+		holds := first.Deadline
+		if second.Err == "" {
+			holds = second.Deadline
+		}
+		if late := time.Duration(h.last.Load() - holds); late > tolerance {
+			t.Errorf("the program wrote %v after the deadline that held (extend: %q)", late, second.Err)
 		}
 	}
 	t.Logf("extended %d times, too late %d times", in, out)
@@ -493,6 +545,7 @@ func TestExtendRacesWithTheDeadline(t *testing.T) {
 
 // Starting so close to the deadline that it may pass at any step of the start.
 func TestStartRacesWithTheDeadline(t *testing.T) {
+	t.Parallel()
 	a := startAgent(t, nil)
 	outcomes := map[string]int{}
 	for i := range 60 {
@@ -512,17 +565,39 @@ func TestStartRacesWithTheDeadline(t *testing.T) {
 			t.Errorf("start: %q, want success or ErrDeadlinePassed", e.Err)
 		}
 		a.expectNoDescendants()
-		if late := time.Duration(h.last.Load() - e.Deadline); late > lateness {
+		if late := time.Duration(h.last.Load() - e.Deadline); late > tolerance {
 			t.Errorf("the program wrote %v after its deadline", late)
 		}
 	}
 	t.Logf("outcomes: %v", outcomes)
 }
 
+// The leash itself must refuse a deadline that passed after Start looked.
+func TestLeashStartsNothingAfterTheDeadline(t *testing.T) {
+	t.Parallel()
+	a := startAgent(t, nil)
+	path := filepath.Join(t.TempDir(), "heartbeat")
+	h, err := openHeartbeat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 20 {
+		e := a.do(command{Op: "start", Forced: true, At: 1, Argv: program("beat", path)})
+		if e.ErrKind != "passed" {
+			t.Errorf("start: %q, want ErrDeadlinePassed", e.Err)
+		}
+		a.expectNoDescendants()
+	}
+	if h.first.Load() != 0 {
+		t.Error("the program ran")
+	}
+}
+
 // A process that is dead but not reaped may still have work in the kernel. As it
 // takes luck or root to have one in uninterruptible sleep, a tracer holds its
 // zombie here: that, too, the agent cannot reap.
 func TestGoneWaitsForWhatCannotBeReaped(t *testing.T) {
+	t.Parallel()
 	a := startAgent(t, nil)
 	a.start(program("daemons", "1"))
 	a.expectLine("ready")
@@ -557,6 +632,7 @@ func TestGoneWaitsForWhatCannotBeReaped(t *testing.T) {
 }
 
 func TestTenuresLeaveNothingOpen(t *testing.T) {
+	t.Parallel()
 	inBothModes(t, func(t *testing.T, a *agent) {
 		tenure := func() {
 			a.must(command{Op: "start", Argv: program("exit", "3"), In: time.Hour})
