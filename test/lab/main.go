@@ -1,3 +1,5 @@
+//go:build linux
+
 // Command lab runs a real Kubernetes of several nodes on one Linux machine, as root, with no Docker, no registry and no
 // virtual machine, and breaks it on request.
 package main
@@ -45,8 +47,8 @@ func main() {
 		os.Exit(1)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
 	err := run(ctx, os.Args[1:], os.Stdout)
+	stop()
 	if errors.Is(err, flag.ErrHelp) {
 		os.Exit(2)
 	}

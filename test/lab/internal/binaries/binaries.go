@@ -1,3 +1,5 @@
+//go:build linux
+
 // Package binaries finds or builds the programs of a lab, all from Go modules with pinned versions: Kubernetes and etcd by
 // way of package controlplane, the container runtime and the cluster's DNS from the modules beside the lab.
 package binaries
@@ -10,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -55,6 +58,7 @@ var modules = map[string]module{
 		cgo:      true, // and Debian's libseccomp-dev and pkg-config
 		programs: []string{"runc"},
 	},
+	"pause":   {dir: "test/lab/modules/pause", packages: []string{"."}, programs: []string{"pause"}},
 	"coredns": {dir: "test/lab/modules/coredns", packages: []string{"."}, programs: []string{"coredns"}},
 	"helm":    {modfile: "tools/helm.mod", packages: []string{"helm.sh/helm/v4/cmd/helm"}, programs: []string{"helm"}},
 }
@@ -66,7 +70,7 @@ type Set map[string]string
 func (s Set) Path(name string) string { return filepath.Join(s[name], name) }
 
 // Runtime is what a lab needs beside the programs of Kubernetes.
-var Runtime = []string{"containerd", "runc", "coredns"}
+var Runtime = []string{"containerd", "runc", "coredns", "pause"}
 
 // Ensure returns the programs of Kubernetes and those of the named modules, building what the cache lacks.
 func Ensure(ctx context.Context, progress io.Writer, names ...string) (Set, error) {
@@ -138,7 +142,7 @@ func (m module) key(root string) (string, error) {
 	}
 	for _, f := range files {
 		content, err := os.ReadFile(filepath.Join(root, m.dir, f))
-		if err != nil {
+		if err != nil && !errors.Is(err, fs.ErrNotExist) { // what requires nothing has no go.sum
 			return "", err
 		}
 		_, _ = h.Write(content)
@@ -177,21 +181,6 @@ func (m module) build(ctx context.Context, root, dir string) error {
 		return nil // somebody else was first
 	}
 	return err
-}
-
-// Own builds a main package of this project, statically linked, to the path. Go's build cache makes it quick.
-func Own(ctx context.Context, pkg, to string) error {
-	root, err := checkout(ctx)
-	if err != nil {
-		return err
-	}
-	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-o", to, "./"+pkg)
-	cmd.Dir = root
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off", "GOFLAGS=")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("build %s: %w\n%s", pkg, err, bytes.TrimSpace(out))
-	}
-	return nil
 }
 
 // checkout finds the sources that this program was built from by asking Go for the project's module.

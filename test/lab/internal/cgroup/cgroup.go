@@ -1,3 +1,5 @@
+//go:build linux
+
 // Package cgroup owns one subtree of the machine's control groups, in version 1 and in version 2: it makes groups, puts
 // processes in them, freezes and thaws them, kills all that is in them and removes them.
 package cgroup
@@ -48,13 +50,17 @@ func Open(name string) (*Tree, error) {
 	return &Tree{name: name, hierarchies: found}, nil
 }
 
-// hierarchiesV1 lists the mount points of version 1. A controller may be mounted twice, and two may share a mount.
+// hierarchiesV1 lists the mount points of version 1, and of the version 2 without controllers that may be beside them:
+// container runtimes use both. A controller may be mounted twice, and two may share a mount.
 func hierarchiesV1(mountinfo string) []string {
 	var found []string
 	for line := range strings.Lines(mountinfo) {
 		before, after, ok := strings.Cut(line, " - ")
 		at := strings.Fields(before)
-		if !ok || len(at) < 5 || !strings.HasPrefix(after, "cgroup ") || !strings.HasPrefix(at[4], mountPoint+"/") {
+		if !ok || len(at) < 5 || !strings.HasPrefix(at[4], mountPoint+"/") {
+			continue
+		}
+		if kind, _, _ := strings.Cut(after, " "); kind != "cgroup" && kind != "cgroup2" {
 			continue
 		}
 		found = append(found, at[4])
@@ -326,10 +332,7 @@ func (t *Tree) removeGroups() []string {
 func groupsBelow(dir string) []string {
 	var found []string
 	_ = filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
-		if err != nil {
-			return nil // gone meanwhile
-		}
-		if d.IsDir() {
+		if err == nil && d.IsDir() { // else it is gone meanwhile
 			found = append(found, path)
 		}
 		return nil

@@ -1,3 +1,5 @@
+//go:build linux
+
 package cgroup
 
 import (
@@ -37,7 +39,7 @@ func trees(t *testing.T) map[string]*Tree {
 	return found
 }
 
-func start(t *testing.T) (*exec.Cmd, proc.Process) {
+func start(t *testing.T) proc.Process {
 	t.Helper()
 	cmd := exec.Command("sh", "-c", "while :; do :; done")
 	if err := cmd.Start(); err != nil {
@@ -48,7 +50,7 @@ func start(t *testing.T) (*exec.Cmd, proc.Process) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return cmd, p
+	return p
 }
 
 func ticks(t *testing.T, pid int) string {
@@ -65,56 +67,23 @@ func TestFreezeThawRemove(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 			defer cancel()
-			t.Cleanup(func() {
-				if err := tree.Remove(context.WithoutCancel(ctx)); err != nil {
-					t.Error(err)
-				}
-			})
-			group := "node1/pods/0123abcd"
-			for range 2 { // again must do no harm
-				if err := tree.Make(group); err != nil {
-					t.Fatal(err)
-				}
-			}
-			_, busy := start(t)
-			if err := tree.Join(group, busy.PID); err != nil {
-				t.Fatal(err)
-			}
+			t.Cleanup(func() { must(t, tree.Remove(context.WithoutCancel(ctx))) })
+			const group = "node1/pods/0123abcd"
+			must(t, tree.Make(group))
+			must(t, tree.Make(group)) // again does no harm
+			busy := start(t)
+			must(t, tree.Join(group, busy.PID))
 			if got := tree.Processes("node1"); !slices.Equal(got, []int{busy.PID}) {
 				t.Errorf("processes %v, want the one, %d", got, busy.PID)
 			}
 			if diff := cmp.Diff([]string{group}, tree.Find("node1", "123ab")); diff != "" {
 				t.Errorf("groups found (-want +got):\n%s", diff)
 			}
-
-			if err := tree.Freeze(ctx, group); err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff([]string{group}, tree.Frozen()); diff != "" {
-				t.Errorf("frozen groups (-want +got):\n%s", diff)
-			}
-			before := ticks(t, busy.PID)
-			time.Sleep(50 * time.Millisecond)
-			if after := ticks(t, busy.PID); after != before {
-				t.Errorf("a frozen process ran: %s then %s", before, after)
-			}
-			if err := tree.ThawAll(ctx); err != nil {
-				t.Fatal(err)
-			}
-			for ticks(t, busy.PID) == before {
-				if ctx.Err() != nil {
-					t.Fatal("the thawed process does not run")
-				}
-				time.Sleep(time.Millisecond)
-			}
+			freezeAndThaw(ctx, t, tree, group, busy)
 
 			// Removing works on a frozen tree, and kills.
-			if err := tree.Freeze(ctx, group); err != nil {
-				t.Fatal(err)
-			}
-			if err := tree.Remove(ctx); err != nil {
-				t.Fatal(err)
-			}
+			must(t, tree.Freeze(ctx, group))
+			must(t, tree.Remove(ctx))
 			if busy.Alive() {
 				t.Error("a process outlived its group")
 			}
@@ -127,23 +96,50 @@ func TestFreezeThawRemove(t *testing.T) {
 	}
 }
 
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func freezeAndThaw(ctx context.Context, t *testing.T, tree *Tree, group string, busy proc.Process) {
+	t.Helper()
+	must(t, tree.Freeze(ctx, group))
+	if diff := cmp.Diff([]string{group}, tree.Frozen()); diff != "" {
+		t.Errorf("frozen groups (-want +got):\n%s", diff)
+	}
+	before := ticks(t, busy.PID)
+	time.Sleep(50 * time.Millisecond) // long enough to run, if it could
+	if after := ticks(t, busy.PID); after != before {
+		t.Errorf("a frozen process ran: %s then %s", before, after)
+	}
+	must(t, tree.ThawAll(ctx))
+	for ticks(t, busy.PID) == before {
+		if ctx.Err() != nil {
+			t.Fatal("the thawed process does not run")
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
 func TestHierarchiesV1(t *testing.T) {
 	for name, tc := range map[string]struct {
 		mountinfo string
 		want      []string
 	}{
 		"hybrid": {
-			mountinfo: "30 29 0:26 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n" +
-				"31 29 0:27 / /sys/fs/cgroup/freezer rw,nosuid shared:9 - cgroup cgroup rw,freezer\n" +
-				"32 29 0:28 / /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct\n",
-			want: []string{"/sys/fs/cgroup/cpu,cpuacct", "/sys/fs/cgroup/freezer"},
+			mountinfo: "30 29 0:26 / /sys/fs/cgroup/unified rw - cgroup2 none rw\n" +
+				"31 29 0:27 / /sys/fs/cgroup/freezer rw,nosuid shared:9 - cgroup none rw,freezer\n" +
+				"32 29 0:28 / /sys/fs/cgroup/cpu,cpuacct rw - cgroup none rw,cpu,cpuacct\n",
+			want: []string{"/sys/fs/cgroup/cpu,cpuacct", "/sys/fs/cgroup/freezer", "/sys/fs/cgroup/unified"},
 		},
 		"mounted twice": {
-			mountinfo: "31 29 0:27 / /sys/fs/cgroup/pids rw - cgroup cgroup rw,pids\n44 29 0:27 / /sys/fs/cgroup/pids rw - cgroup cgroup rw,pids\n",
+			mountinfo: "31 29 0:27 / /sys/fs/cgroup/pids rw - cgroup none rw,pids\n44 29 0:27 / /sys/fs/cgroup/pids rw - cgroup none rw,pids\n",
 			want:      []string{"/sys/fs/cgroup/pids"},
 		},
-		"elsewhere":      {mountinfo: "31 29 0:27 / /mnt/freezer rw - cgroup cgroup rw,freezer\n"},
-		"version 2 only": {mountinfo: "30 29 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n"},
+		"elsewhere":      {mountinfo: "31 29 0:27 / /mnt/freezer rw - cgroup none rw,freezer\n"},
+		"version 2 only": {mountinfo: "30 29 0:26 / /sys/fs/cgroup rw - cgroup2 none rw\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if diff := cmp.Diff(tc.want, hierarchiesV1(tc.mountinfo)); diff != "" {

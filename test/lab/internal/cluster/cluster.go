@@ -1,3 +1,5 @@
+//go:build linux
+
 // Package cluster brings a Kubernetes cluster of one Linux machine up and takes it down: the control plane on a lab
 // machine with the host's network, and each node on a lab machine of its own.
 package cluster
@@ -7,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"strings"
@@ -144,8 +147,8 @@ func (l *Lab) Down(ctx context.Context) error {
 	if err := l.removeLinks(ctx); err != nil {
 		return err
 	}
-	if s.IPForward == "0" {
-		if err := os.WriteFile(ipForward, []byte(s.IPForward), 0); err != nil {
+	if before, err := os.ReadFile(l.forwardBefore()); err == nil {
+		if err := os.WriteFile(ipForward, before, 0); err != nil {
 			return err
 		}
 	}
@@ -165,17 +168,7 @@ const ipForward = "/proc/sys/net/ipv4/ip_forward"
 
 // ensureBridge makes the link that joins nodes and host, and gives the host the API servers' addresses.
 func (l *Lab) ensureBridge(ctx context.Context, s *state) error {
-	if s.IPForward == "" {
-		before, err := os.ReadFile(ipForward)
-		if err != nil {
-			return err
-		}
-		s.IPForward = strings.TrimSpace(string(before))
-		if err := l.saveState(s); err != nil {
-			return err
-		}
-	}
-	if err := os.WriteFile(ipForward, []byte("1"), 0); err != nil {
+	if err := l.enableForwarding(); err != nil {
 		return err
 	}
 	var batch strings.Builder
@@ -190,6 +183,26 @@ func (l *Lab) ensureBridge(ctx context.Context, s *state) error {
 		batch.WriteString(podRoute(i))
 	}
 	return ip(ctx, batch.String())
+}
+
+func (l *Lab) forwardBefore() string { return l.path("ip_forward.before") }
+
+// enableForwarding first writes down what the host had, for 'down', unless an earlier call has.
+func (l *Lab) enableForwarding() error {
+	if _, err := os.Stat(l.forwardBefore()); errors.Is(err, fs.ErrNotExist) {
+		before, err := os.ReadFile(ipForward)
+		if err != nil {
+			return err
+		}
+		partial := l.forwardBefore() + ".partial"
+		if err := os.WriteFile(partial, before, 0o644); err != nil {
+			return err
+		}
+		if err := os.Rename(partial, l.forwardBefore()); err != nil {
+			return err
+		}
+	}
+	return os.WriteFile(ipForward, []byte("1"), 0)
 }
 
 // connect makes the node's link: one end on the bridge, the other, eth0, in the network of the machine. It vanishes with

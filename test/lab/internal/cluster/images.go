@@ -1,18 +1,19 @@
+//go:build linux
+
 package cluster
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/singletonjob/operator/test/lab/internal/binaries"
 	"github.com/singletonjob/operator/test/lab/internal/imagefile"
 )
 
@@ -26,18 +27,14 @@ const containerdSocket = "/run/containerd/containerd.sock"
 
 func (l *Lab) systemImages() []string { return []string{l.path("pause.tar"), l.path("coredns.tar")} }
 
-func (l *Lab) writeSystemImages(ctx context.Context) error {
-	pause := l.path("pause")
-	if err := binaries.Own(ctx, "test/lab/pause", pause); err != nil {
-		return err
-	}
+func (l *Lab) writeSystemImages() error {
 	program := func(name, path string) imagefile.Image {
 		inside := "/" + filepath.Base(path)
 		return imagefile.Image{Name: name, Files: []imagefile.File{{Source: path, Path: inside}}, Entrypoint: []string{inside}}
 	}
 	archives := l.systemImages()
 	return errors.Join(
-		writeImage(program(pauseImage, pause), archives[0]),
+		writeImage(program(pauseImage, l.bin.Path("pause")), archives[0]),
 		writeImage(program(dnsImage, l.bin.Path("coredns")), archives[1]),
 	)
 }
@@ -89,12 +86,19 @@ func (l *Lab) LoadFiles(ctx context.Context, image imagefile.Image) error {
 }
 
 func (l *Lab) importImage(ctx context.Context, m Machine, archive string) error {
-	return l.ctr(ctx, m, "images", "import", "--local", archive)
+	file, err := os.Open(archive)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = file.Close() }()
+	return l.ctr(ctx, m, file, "images", "import", "--local", "-")
 }
 
-// ctr runs containerd's client in the namespace that the kubelet uses.
-func (l *Lab) ctr(ctx context.Context, m Machine, args ...string) error {
-	client := exec.CommandContext(ctx, l.bin.Path("ctr"), append([]string{"--address", m.Path(containerdSocket), "--namespace", "k8s.io"}, args...)...)
+// ctr runs containerd's client in the namespace that the kubelet uses. It runs inside the node, so it ends with it: left
+// over, it would wait for containerd for ever.
+func (l *Lab) ctr(ctx context.Context, m Machine, input io.Reader, args ...string) error {
+	client := m.Command(ctx, append([]string{l.bin.Path("ctr"), "--namespace", "k8s.io"}, args...)...)
+	client.Stdin = input
 	if out, err := client.CombinedOutput(); err != nil {
 		return fmt.Errorf("on %s: ctr %s: %w: %s", m.Name, strings.Join(args, " "), err, strings.TrimSpace(string(out)))
 	}
@@ -106,10 +110,8 @@ func (l *Lab) awaitContainerd(ctx context.Context, m Machine) error {
 		if err := l.stillRuns(ctx, m, Containerd); err != nil {
 			return false, err
 		}
-		if _, err := os.Stat(m.Path(containerdSocket)); err != nil {
-			return false, nil
-		}
-		return l.ctr(ctx, m, "version") == nil, nil
+		_, err := os.Stat(m.Path(containerdSocket))
+		return err == nil && l.ctr(ctx, m, nil, "version") == nil, nil
 	})
 }
 

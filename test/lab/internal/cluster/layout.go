@@ -1,3 +1,5 @@
+//go:build linux
+
 package cluster
 
 import (
@@ -11,7 +13,7 @@ const (
 	DefaultDir = "/var/lib/singletonjob-lab"
 	// Group is the control group that holds every process of a lab.
 	Group = "singletonjob-lab"
-	// Bridge is the link that joins the nodes and the host; NodeLink(i) is the host's end of a node's link to it.
+	// Bridge is the link that joins the nodes and the host.
 	Bridge = "sjlab0"
 
 	network      = "10.210.0.0/24" // nodes and API servers
@@ -37,11 +39,17 @@ func APIAddress(i int) string { return fmt.Sprintf("10.210.0.%d", i) }
 // loopback is where the parts of the control plane talk to each other: not the usual 127.0.0.1, whose ports others use.
 func loopback(i int) string { return fmt.Sprintf("127.210.0.%d", i) }
 
-// NodeName, NodeAddress, NodeLink and PodCIDR are of node i, counted from 1.
-func NodeName(i int) string    { return fmt.Sprintf("node%d", i) }
+// NodeName is what node i is called. Nodes are counted from 1.
+func NodeName(i int) string { return fmt.Sprintf("node%d", i) }
+
+// NodeAddress is where node i is reached.
 func NodeAddress(i int) string { return fmt.Sprintf("10.210.0.%d", 10+i) }
-func NodeLink(i int) string    { return fmt.Sprintf("sjlab-n%d", i) }
-func PodCIDR(i int) string     { return fmt.Sprintf("10.244.%d.0/24", i-1) }
+
+// NodeLink is the host's end of node i's link to the bridge.
+func NodeLink(i int) string { return fmt.Sprintf("sjlab-n%d", i) }
+
+// PodCIDR holds the addresses of node i's pods.
+func PodCIDR(i int) string { return fmt.Sprintf("10.244.%d.0/24", i-1) }
 
 // Names of services. Those of the control plane are numbered from 1 as its API servers are.
 const (
@@ -50,8 +58,10 @@ const (
 	KubeProxy  = "kube-proxy"
 )
 
-// Etcd and APIServer name the services of the control plane's i-th part.
-func Etcd(i int) string      { return fmt.Sprintf("etcd-%d", i) }
+// Etcd names the service of etcd i.
+func Etcd(i int) string { return fmt.Sprintf("etcd-%d", i) }
+
+// APIServer names the service of API server i.
 func APIServer(i int) string { return fmt.Sprintf("apiserver-%d", i) }
 
 func nodeGroup(name string) string { return name }
@@ -66,5 +76,9 @@ func (l *Lab) path(elem ...string) string { return filepath.Join(append([]string
 func (l *Lab) Kubeconfig() string { return l.path("admin.kubeconfig") }
 
 func (l *Lab) kubeconfig(name string) string { return l.path(name + ".kubeconfig") }
-func (l *Lab) PKI(file string) string        { return l.path("pki", file) }
-func (l *Lab) Log(service string) string     { return l.path("log", service+".log") }
+
+// PKI is where a certificate or key of the cluster lies.
+func (l *Lab) PKI(file string) string { return l.path("pki", file) }
+
+// Log is where the service's output goes.
+func (l *Lab) Log(service string) string { return l.path("log", service+".log") }

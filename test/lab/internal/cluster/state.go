@@ -1,3 +1,5 @@
+//go:build linux
+
 package cluster
 
 import (
@@ -32,9 +34,8 @@ func (c Config) validate() error {
 // of is made, or, for a machine, before its init may do anything.
 type state struct {
 	Config
-	BootID    string                  `json:"bootID"`
-	IPForward string                  `json:"ipForward,omitempty"` // what the host had before
-	Machines  map[string]proc.Process `json:"machines"`
+	BootID   string                  `json:"bootID"`
+	Machines map[string]proc.Process `json:"machines"`
 }
 
 func (l *Lab) statePath() string { return l.path("state.json") }

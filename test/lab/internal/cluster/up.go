@@ -1,3 +1,5 @@
+//go:build linux
+
 package cluster
 
 import (
@@ -31,7 +33,7 @@ func (l *Lab) Up(ctx context.Context, c Config) error {
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(l.issueCertificates(s.Config), l.writeSystemImages(ctx), l.startMissing(ctx, s)); err != nil {
+	if err := errors.Join(l.issueCertificates(s.Config), l.writeSystemImages(), l.startMissing(ctx, s)); err != nil {
 		return err
 	}
 	return l.finish(ctx, s)

@@ -1,3 +1,5 @@
+//go:build linux
+
 // Package fault breaks a running lab in the ways that real clusters break, and heals it.
 //
 // What is broken is read from the machines themselves and written down nowhere, so Heal works whoever broke the lab and

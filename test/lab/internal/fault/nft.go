@@ -1,3 +1,5 @@
+//go:build linux
+
 package fault
 
 import (
@@ -25,8 +27,8 @@ const (
 // APICuts lists them.
 var APICuts = []APICut{Drop, Refuse, Requests, Replies}
 
-// firstPriority comes before conntrack and before every address translation: in the output hook a packet still has the
-// service's address, in the forward hook, which it reaches translated, the API server's.
+// firstPriority comes before conntrack and before every address translation. There a request still has the address that
+// the client uses, be it the service's, so that a reset goes back to where the client expects it from.
 const firstPriority = -300
 
 func apiRules(cut APICut) (string, error) {
@@ -39,15 +41,16 @@ func apiRules(cut APICut) (string, error) {
 	to := fmt.Sprintf("ip daddr { %s } tcp dport { %s }", addresses, ports)
 	from := fmt.Sprintf("ip saddr { %s } tcp sport { %s }", addresses, ports)
 	chains := map[string]string{}
+	// The node's own packets leave by output; its pods' pass prerouting, and so does everything that arrives.
 	switch cut {
 	case Drop:
-		chains["output"], chains["input"], chains["forward"] = to+" drop", from+" drop", to+" drop; "+from+" drop"
+		chains["output"], chains["prerouting"] = to+" drop", to+" drop; "+from+" drop"
 	case Refuse:
-		chains["output"], chains["forward"] = to+" reject with tcp reset", to+" reject with tcp reset"
+		chains["output"], chains["prerouting"] = to+" reject with tcp reset", to+" reject with tcp reset"
 	case Requests:
-		chains["output"], chains["forward"] = to+" drop", to+" drop"
+		chains["output"], chains["prerouting"] = to+" drop", to+" drop"
 	case Replies:
-		chains["input"], chains["forward"] = from+" drop", from+" drop"
+		chains["prerouting"] = from + " drop"
 	default:
 		return "", fmt.Errorf("no way %q to cut an API server off: there are %v", cut, APICuts)
 	}
@@ -60,6 +63,9 @@ func lossRules(percent int) (string, error) {
 		return "", fmt.Errorf("loss of %d %%: choose from 1 to 100", percent)
 	}
 	rule := func(direction string) string {
+		if percent == 100 { // which numgen takes for out of range
+			return direction + ` "eth0" drop`
+		}
 		return fmt.Sprintf(`%s "eth0" numgen random mod 100 < %d drop`, direction, percent)
 	}
 	return table("loss", map[string]string{
@@ -95,7 +101,7 @@ table ip %[1]sproxy {
 func table(kind string, chains map[string]string) string {
 	var text strings.Builder
 	fmt.Fprintf(&text, "table inet %[1]s%[2]s\ndelete table inet %[1]s%[2]s\ntable inet %[1]s%[2]s {\n", tablePrefix, kind)
-	for _, hook := range []string{"input", "output", "forward"} {
+	for _, hook := range []string{"prerouting", "input", "forward", "output"} {
 		if rules := chains[hook]; rules != "" {
 			fmt.Fprintf(&text, "\tchain %[1]s {\n\t\ttype filter hook %[1]s priority %[2]d\n", hook, firstPriority)
 			for rule := range strings.SplitSeq(rules, "; ") {

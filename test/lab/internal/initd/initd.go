@@ -1,3 +1,5 @@
+//go:build linux
+
 // Package initd is process 1 of a lab machine. It sets the machine's mounts, name and network up, starts and stops its
 // services on request, and reaps what is orphaned. When it ends, the kernel ends every process of the machine and takes
 // its mounts and network with it: nothing of a machine can outlive its init.
@@ -12,7 +14,6 @@ import (
 	"net"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -82,7 +83,7 @@ func (s Setup) apply() error {
 		}
 	}
 	for name, value := range s.Sysctls {
-		if err := os.WriteFile(filepath.Join("/proc/sys", name), []byte(value), 0); err != nil {
+		if err := os.WriteFile("/proc/sys/"+name, []byte(value), 0); err != nil {
 			return err
 		}
 	}

@@ -1,3 +1,5 @@
+//go:build linux
+
 // Package machine runs one lab machine: a set of namespaces (processes, mounts, name, and for nodes the network) that
 // live exactly as long as the init inside.
 package machine
@@ -136,7 +138,7 @@ func (m Machine) Services() initd.Client { return SocketOf(m.Dir) }
 
 // Path is where a file of the machine is found from outside.
 func (m Machine) Path(inside string) string {
-	return filepath.Join("/proc", strconv.Itoa(m.Init.PID), "root", inside)
+	return fmt.Sprintf("/proc/%d/root%s", m.Init.PID, inside)
 }
 
 // Crash ends the machine at once, as a power failure does: all its processes, its mounts, its network.

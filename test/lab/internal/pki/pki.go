@@ -40,7 +40,8 @@ func Open(dir string) (*Authority, error) {
 	a := &Authority{dir: dir}
 	certPEM, err := os.ReadFile(filepath.Join(dir, "ca.crt"))
 	if errors.Is(err, os.ErrNotExist) {
-		return a, a.create()
+		err = a.create()
+		return a, err
 	}
 	if err != nil {
 		return nil, err

@@ -1,3 +1,5 @@
+//go:build linux
+
 // Package proc names processes so that a number the kernel has given to another process is never mistaken for the one
 // that was meant.
 package proc

@@ -1,3 +1,5 @@
+//go:build linux
+
 package proc
 
 import (
@@ -8,7 +10,7 @@ import (
 	"time"
 )
 
-func sleeper(t *testing.T) (*exec.Cmd, Process) {
+func sleeper(t *testing.T) Process {
 	t.Helper()
 	cmd := exec.Command("sleep", "600")
 	if err := cmd.Start(); err != nil {
@@ -19,11 +21,11 @@ func sleeper(t *testing.T) (*exec.Cmd, Process) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return cmd, p
+	return p
 }
 
 func TestRecycledPidIsLeftAlone(t *testing.T) {
-	_, p := sleeper(t)
+	p := sleeper(t)
 	recycled := Process{PID: p.PID, Start: p.Start - 1} // as recorded of an earlier bearer of the pid
 	if recycled.Alive() {
 		t.Error("another bearer of the pid counts as the process")
@@ -37,7 +39,7 @@ func TestRecycledPidIsLeftAlone(t *testing.T) {
 }
 
 func TestZombieIsDead(t *testing.T) {
-	_, p := sleeper(t) // not waited for before the test ends: it becomes a zombie
+	p := sleeper(t) // not waited for before the test ends: it becomes a zombie
 	if err := p.Signal(syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
@@ -52,7 +54,7 @@ func TestZombieIsDead(t *testing.T) {
 }
 
 func TestStopped(t *testing.T) {
-	_, p := sleeper(t)
+	p := sleeper(t)
 	if p.Stopped() {
 		t.Error("stopped before it was")
 	}
