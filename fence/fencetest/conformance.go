@@ -223,17 +223,18 @@ func concurrentTenures(s *subject) error {
 		acked[payload] = true
 		return nil
 	}
+	// A tenure goes on until it has written all, or done wrong once.
+	tenure := func(token int64) {
+		var err error
+		for seq := 0; seq < writesEach && err == nil; seq++ {
+			err = write(token, seq)
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		faults = append(faults, err)
+	}
 	for token := int64(1); token <= tenures; token++ {
-		done.Go(func() {
-			for seq := range writesEach {
-				if err := write(token, seq); err != nil {
-					mu.Lock()
-					defer mu.Unlock()
-					faults = append(faults, err)
-					return
-				}
-			}
-		})
+		done.Go(func() { tenure(token) })
 	}
 	done.Wait()
 	stored, err := s.Stored(s.ctx, r)
