@@ -26,14 +26,18 @@ var shared struct {
 	plane  *ControlPlane
 }
 
-// Main runs the tests of a package that uses ForTest, and stops the shared control plane after them:
+// Main runs the tests of a package that uses ForTest, then ends what else the package shares (last), and stops the shared
+// control plane:
 //
 //	func TestMain(m *testing.M) { os.Exit(controlplane.Main(m)) }
-func Main(m *testing.M) int {
+func Main(m *testing.M, last ...func()) int {
 	shared.Lock()
 	shared.inMain = true
 	shared.Unlock()
 	code := m.Run()
+	for _, end := range last {
+		end()
+	}
 	shared.Lock()
 	defer shared.Unlock()
 	if shared.plane != nil {

@@ -1,0 +1,126 @@
+//go:build linux
+
+package localnode
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/singletonjob/operator/test/controlplane"
+	"github.com/singletonjob/operator/test/localnode/standin"
+)
+
+// Cluster is a control plane's nodes and what stands in for its controllers.
+type Cluster struct {
+	dir     string
+	nodes   []*Node
+	standIn *standin.StandIn
+}
+
+// ClusterOptions of StartCluster. Each node is in a zone of its own.
+type ClusterOptions struct {
+	Plane *controlplane.ControlPlane
+	// Nodes are their names.
+	Nodes []string
+	// Images, PathVariables, Output, BackOff and MaxBackOff are each node's; see Options.
+	Images              map[string]Image
+	PathVariables       map[string]string
+	Output              func(Line)
+	BackOff, MaxBackOff time.Duration
+	// NodeGrace is how long a node may be silent before it counts as lost; by default standin.DefaultNodeGrace.
+	NodeGrace time.Duration
+	// Failed is told of what the stand-in could not do and tries again. May be nil.
+	Failed func(error)
+}
+
+// StartCluster starts nodes and the stand-in, and returns when all nodes are registered.
+func StartCluster(ctx context.Context, o ClusterOptions) (*Cluster, error) {
+	dir, err := os.MkdirTemp("", "singletonjob-nodes-")
+	if err != nil {
+		return nil, err
+	}
+	c := &Cluster{dir: dir}
+	if err := c.start(ctx, o); err != nil {
+		c.Stop()
+		return nil, err
+	}
+	return c, nil
+}
+
+func (c *Cluster) start(ctx context.Context, o ClusterOptions) (err error) {
+	c.standIn, err = standin.Start(standin.Options{Config: o.Plane.Config(), CA: o.Plane.CA(), NodeGrace: o.NodeGrace, Failed: o.Failed})
+	if err != nil {
+		return err
+	}
+	for _, name := range o.Nodes {
+		certificate, err := o.Plane.ServerCertificate()
+		if err != nil {
+			return err
+		}
+		node, err := Start(ctx, Options{
+			Name: name, Config: o.Plane.Config(), Certificate: certificate, Dir: c.dir + "/" + name,
+			Labels: map[string]string{corev1.LabelTopologyZone: "zone-of-" + name},
+			Images: o.Images, PathVariables: o.PathVariables, Output: o.Output, BackOff: o.BackOff, MaxBackOff: o.MaxBackOff,
+		})
+		if err != nil {
+			return err
+		}
+		c.nodes = append(c.nodes, node)
+	}
+	return nil
+}
+
+// Nodes in the order in which they were named.
+func (c *Cluster) Nodes() []*Node { return c.nodes }
+
+// Node by its name; nil if there is none.
+func (c *Cluster) Node(name string) *Node {
+	for _, n := range c.nodes {
+		if n.Name() == name {
+			return n
+		}
+	}
+	return nil
+}
+
+// NodeOf is the node that runs a pod.
+func (c *Cluster) NodeOf(namespace, pod string) (*Node, error) {
+	var errs []error
+	for _, n := range c.nodes {
+		_, err := n.running(namespace, pod, "")
+		if err == nil {
+			return n, nil
+		}
+		errs = append(errs, err)
+	}
+	return nil, fmt.Errorf("no node runs pod %s/%s: %w", namespace, pod, errors.Join(errs...))
+}
+
+// Heal ends all faults of all nodes' networks.
+func (c *Cluster) Heal() error {
+	var errs []error
+	for _, n := range c.nodes {
+		errs = append(errs, n.Heal())
+	}
+	return errors.Join(errs...)
+}
+
+// Stop ends all nodes and their containers, and removes their files.
+func (c *Cluster) Stop() {
+	done := make(chan struct{})
+	for _, n := range c.nodes {
+		go func() { n.Stop(); done <- struct{}{} }()
+	}
+	for range c.nodes {
+		<-done
+	}
+	if c.standIn != nil {
+		c.standIn.Stop()
+	}
+	_ = os.RemoveAll(c.dir)
+}

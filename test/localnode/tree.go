@@ -1,0 +1,99 @@
+//go:build linux
+
+package localnode
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"syscall"
+	"time"
+)
+
+// Process is one process of a container.
+type Process struct {
+	Pid, Parent int
+	// State is the kernel's letter: R running, S sleeping, T stopped, Z zombie.
+	State byte
+	// Args is the command line. It is empty for a zombie.
+	Args []string
+}
+
+// below lists everything under the process root without itself, parents before their children.
+func below(root int) []Process {
+	children := map[int][]Process{}
+	stats, _ := filepath.Glob("/proc/[0-9]*/stat")
+	for _, path := range stats {
+		if p, err := readStat(path); err == nil {
+			children[p.Parent] = append(children[p.Parent], p)
+		}
+	}
+	var found []Process
+	for next := []int{root}; len(next) > 0; next = next[1:] {
+		for _, p := range children[next[0]] {
+			found = append(found, p)
+			next = append(next, p.Pid)
+		}
+	}
+	return found
+}
+
+// readStat reads /proc/<pid>/stat: "pid (name) state parent …", where the name may itself hold spaces and parentheses.
+func readStat(path string) (Process, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return Process{}, err
+	}
+	var p Process
+	end := bytes.LastIndexByte(text, ')')
+	if end < 0 {
+		return Process{}, fmt.Errorf("%s: no name", path)
+	}
+	if p.Pid, err = strconv.Atoi(filepath.Base(filepath.Dir(path))); err != nil {
+		return Process{}, err
+	}
+	_, err = fmt.Sscanf(string(text[end+1:]), " %c %d", &p.State, &p.Parent)
+	return p, err
+}
+
+func withArgs(all []Process) []Process {
+	for i, p := range all {
+		line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", p.Pid))
+		if err != nil {
+			continue
+		}
+		for arg := range bytes.SplitSeq(bytes.TrimSuffix(line, []byte{0}), []byte{0}) {
+			all[i].Args = append(all[i].Args, string(arg))
+		}
+	}
+	return all
+}
+
+// stopAll stops everything below root and returns when all of it has stopped. From the top down, so that nobody starts
+// anything new below a stopped one.
+func stopAll(root int, patience time.Duration) error {
+	for deadline := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
+		all := below(root)
+		running := slices.DeleteFunc(all, func(p Process) bool { return p.State == 'T' || p.State == 'Z' || p.State == 't' })
+		if len(running) == 0 {
+			return nil
+		}
+		for _, p := range running {
+			_ = syscall.Kill(p.Pid, syscall.SIGSTOP)
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("processes %v are not stopped after %v", running, patience)
+		}
+	}
+}
+
+// resumeAll resumes everything below root from the bottom up: the user's process acts before who watches over it knows
+// that time has passed. That is the worst order, and a thaw may happen in any.
+func resumeAll(root int) {
+	for _, p := range slices.Backward(below(root)) {
+		_ = syscall.Kill(p.Pid, syscall.SIGCONT)
+	}
+}
