@@ -85,22 +85,29 @@ func TestRulesAgreeOnRandomLeases(t *testing.T) {
 	}
 }
 
-// lexical is job as it is sent, with every duration written out: typed zero durations are left out of JSON, where the API
-// server would put the default.
+// lexical is job as it is sent, with every value written out: typed zeros are left out of JSON, where the API server would
+// put the default.
 func lexical(t *testing.T, job *SingletonJob) map[string]any {
 	t.Helper()
 	raw, err := json.Marshal(job)
 	if err != nil {
 		t.Fatal(err)
 	}
-	var out map[string]any
+	var out struct {
+		APIVersion string         `json:"apiVersion"`
+		Kind       string         `json:"kind"`
+		Metadata   map[string]any `json:"metadata"`
+		Spec       map[string]any `json:"spec"`
+	}
 	if err := json.Unmarshal(raw, &out); err != nil {
 		t.Fatal(err)
 	}
-	spec := out["spec"].(map[string]any)
-	l := spec["lease"].(map[string]any)
-	l["leaseDuration"], l["renewDeadline"] = job.Spec.Lease.LeaseDuration.Duration.String(), job.Spec.Lease.RenewDeadline.Duration.String()
-	l["retryPeriod"], l["lockDelay"] = job.Spec.Lease.RetryPeriod.Duration.String(), job.Spec.Lease.LockDelay.Duration.String()
-	spec["fencing"] = map[string]any{"envVar": job.Spec.Fencing.EnvVar, "tokenBase": job.Spec.Fencing.TokenBase}
-	return out
+	l := job.Spec.Lease
+	out.Spec["lease"] = map[string]any{
+		"leaseDuration": l.LeaseDuration.Duration.String(), "renewDeadline": l.RenewDeadline.Duration.String(),
+		"retryPeriod": l.RetryPeriod.Duration.String(), "lockDelay": l.LockDelay.Duration.String(),
+		"onRenewFailure": string(l.OnRenewFailure),
+	}
+	out.Spec["fencing"] = map[string]any{"envVar": job.Spec.Fencing.EnvVar, "tokenBase": job.Spec.Fencing.TokenBase}
+	return map[string]any{"apiVersion": out.APIVersion, "kind": out.Kind, "metadata": out.Metadata, "spec": out.Spec}
 }

@@ -2,7 +2,6 @@ package v1alpha1
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"errors"
 	"os"
@@ -28,17 +27,19 @@ const crd = "../../config/crd/singletonjob.io_singletonjobs.yaml"
 
 func TestMain(m *testing.M) { os.Exit(controlplane.Main(m)) }
 
-var applyCRD sync.Once
+var applied struct {
+	sync.Once
+	err error
+}
 
 // server returns a control plane that serves SingletonJobs, a namespace, and a client for them.
 func server(t *testing.T) (plane *controlplane.ControlPlane, namespace string, client *rest.RESTClient) {
 	t.Helper()
 	plane = controlplane.ForTest(t)
-	applyCRD.Do(func() {
-		if err := plane.Apply(context.Background(), crd); err != nil {
-			t.Fatal(err)
-		}
-	})
+	applied.Do(func() { applied.err = plane.Apply(t.Context(), crd) })
+	if applied.err != nil {
+		t.Fatal(applied.err)
+	}
 	scheme := runtime.NewScheme()
 	if err := AddToScheme(scheme); err != nil {
 		t.Fatal(err)
@@ -50,7 +51,8 @@ func server(t *testing.T) (plane *controlplane.ControlPlane, namespace string, c
 	if err != nil {
 		t.Fatal(err)
 	}
-	return plane, plane.Namespace(t), client
+	namespace = plane.Namespace(t)
+	return plane, namespace, client
 }
 
 func create(t *testing.T, client *rest.RESTClient, namespace string, body any) (*SingletonJob, error) {
@@ -184,12 +186,7 @@ func TestServerRefusesMalformedText(t *testing.T) {
 	for name, c := range malformedCases {
 		t.Run(name, func(t *testing.T) {
 			job := asMap(t, validJob())
-			job["metadata"] = map[string]any{"generateName": "malformed-"}
-			var change map[string]any
-			if err := json.Unmarshal([]byte(c.spec), &change); err != nil {
-				t.Fatal(err)
-			}
-			merge(job["spec"].(map[string]any), change)
+			merge(job, object(t, `{"metadata":{"name":null,"generateName":"malformed-"},"spec":`+c.spec+`}`))
 			_, err := create(t, client, namespace, job)
 			if len(c.want) == 0 && err != nil {
 				t.Errorf("refused: %v", err)
@@ -212,8 +209,13 @@ func asMap(t *testing.T, value any) map[string]any {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return object(t, string(raw))
+}
+
+func object(t *testing.T, text string) map[string]any {
+	t.Helper()
 	var out map[string]any
-	if err := json.Unmarshal(raw, &out); err != nil {
+	if err := json.Unmarshal([]byte(text), &out); err != nil {
 		t.Fatal(err)
 	}
 	return out
@@ -239,21 +241,18 @@ func TestServerDefaultsAlike(t *testing.T) {
 		"empty":   `{"lease":{},"fencing":{}}`,
 	} {
 		t.Run(name, func(t *testing.T) {
-			job := asMap(t, validJob())
-			job["metadata"] = map[string]any{"generateName": "defaults-"}
-			template := job["spec"].(map[string]any)["template"]
-			var said map[string]any
-			if err := json.Unmarshal([]byte(spec), &said); err != nil {
-				t.Fatal(err)
-			}
-			said["template"] = template
-			job["spec"] = said
+			job := object(t, `{"apiVersion":"singletonjob.io/v1alpha1","kind":"SingletonJob","metadata":{"generateName":"defaults-"},
+				"spec":{"template":{"spec":{"containers":[{"name":"app","image":"app","command":["/app"]}]}}}}`)
+			merge(job, object(t, `{"spec":`+spec+`}`))
 			stored, err := create(t, client, namespace, job)
 			if err != nil {
 				t.Fatal(err)
 			}
+			raw, err := json.Marshal(job)
+			if err != nil {
+				t.Fatal(err)
+			}
 			var want SingletonJob
-			raw, _ := json.Marshal(job)
 			if err := json.Unmarshal(raw, &want); err != nil {
 				t.Fatal(err)
 			}

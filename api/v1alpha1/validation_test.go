@@ -60,9 +60,11 @@ const (
 	tooLong = " (leaseDuration less the safety margin, less 1s for the process to stop), or a longer leaseDuration"
 )
 
-func invalid(at, detail string) []problem   { return []problem{{field.ErrorTypeInvalid, at, detail}} }
+func invalid(at, detail string) []problem { return []problem{{field.ErrorTypeInvalid, at, detail}} }
+
 func forbidden(at, detail string) []problem { return []problem{{field.ErrorTypeForbidden, at, detail}} }
-func missing(at, detail string) []problem   { return []problem{{field.ErrorTypeRequired, at, detail}} }
+
+func missing(at, detail string) []problem { return []problem{{field.ErrorTypeRequired, at, detail}} }
 
 // leaseOf sets leaseDuration, renewDeadline and retryPeriod.
 func leaseOf(duration, deadline, retry time.Duration) func(*SingletonJob) {
@@ -91,6 +93,7 @@ func named(name string) func(*SingletonJob) { return func(job *SingletonJob) { j
 func envVar(name string) func(*SingletonJob) {
 	return func(job *SingletonJob) { job.Spec.Fencing.EnvVar = name }
 }
+
 func base(tokenBase int64) func(*SingletonJob) {
 	return func(job *SingletonJob) { job.Spec.Fencing.TokenBase = tokenBase }
 }

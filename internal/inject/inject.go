@@ -8,6 +8,7 @@ package inject
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"time"
@@ -133,9 +134,7 @@ func metadata(job *v1alpha1.SingletonJob, hash string, ordinal int) metav1.Objec
 	if meta.Labels == nil {
 		meta.Labels = map[string]string{}
 	}
-	for key, value := range Selector(job.Name) {
-		meta.Labels[key] = value
-	}
+	maps.Copy(meta.Labels, Selector(job.Name))
 	meta.Labels[contract.TemplateHashLabel] = hash
 	if meta.Annotations == nil {
 		meta.Annotations = map[string]string{}

@@ -1,5 +1,5 @@
 // Command generate makes the CRD of this repository from the one that controller-gen derives from the types, which it
-// reads on standard input, and writes it to every file named as an argument. It
+// reads on standard input, and writes it to standard output. It
 //
 //   - drops the descriptions of the embedded pod template: with them the CRD is 640 kB, more than client-side apply can
 //     keep in its annotation, and they only repeat `kubectl explain pod.spec`; the schema of the template stays whole;
@@ -11,6 +11,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"strings"
 
@@ -21,27 +22,23 @@ import (
 const maxBytes = 256 << 10
 
 func main() {
-	if err := run(os.Stdin, os.Args[1:]); err != nil {
+	if err := run(os.Stdin, os.Stdout); err != nil {
 		fmt.Fprintln(os.Stderr, "config/crd/generate:", err)
 		os.Exit(1)
 	}
 }
 
-func run(in io.Reader, files []string) error {
+func run(in io.Reader, out io.Writer) error {
 	raw, err := io.ReadAll(in)
 	if err != nil {
 		return fmt.Errorf("read the CRD from standard input: %w", err)
 	}
-	out, err := generate(raw)
+	crd, err := generate(raw)
 	if err != nil {
 		return err
 	}
-	for _, file := range files {
-		if err := os.WriteFile(file, out, 0o644); err != nil {
-			return err
-		}
-	}
-	return nil
+	_, err = out.Write(crd)
+	return err
 }
 
 func generate(raw []byte) ([]byte, error) {
@@ -93,9 +90,7 @@ func finish(root map[string]any) error {
 		if err != nil {
 			return err
 		}
-		for keyword, limit := range limits {
-			schema[keyword] = limit
-		}
+		maps.Copy(schema, limits)
 	}
 	for _, r := range rules {
 		schema, err := property(root, r.at)

@@ -1,9 +1,6 @@
 package main
 
 import (
-	"bytes"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -67,29 +64,5 @@ func TestWrongInputIsNamed(t *testing.T) {
 				t.Errorf("got %v, want %q", err, c.want)
 			}
 		})
-	}
-}
-
-// Every file that is named gets the same bytes, so that the chart's CRD cannot differ.
-func TestEveryFileGetsTheSame(t *testing.T) {
-	in, err := os.ReadFile("../singletonjob.io_singletonjobs.yaml") // any CRD with the fields that rules are attached to
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir := t.TempDir()
-	a, b := filepath.Join(dir, "a.yaml"), filepath.Join(dir, "b.yaml")
-	if err := run(bytes.NewReader(in), []string{a, b}); err != nil {
-		t.Fatal(err)
-	}
-	first, err := os.ReadFile(a)
-	if err != nil {
-		t.Fatal(err)
-	}
-	second, err := os.ReadFile(b)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(first) == 0 || !bytes.Equal(first, second) {
-		t.Errorf("%d and %d bytes differ", len(first), len(second))
 	}
 }

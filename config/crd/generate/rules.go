@@ -204,16 +204,18 @@ var podRules = []rule{{
 	args:    []string{pod + ".restartPolicy"},
 }}
 
-var gatedRules = []rule{{
-	at: "spec", field: "template.spec.containers", reason: required,
-	cel:     containers + `.size() > 0`,
-	message: `a pod needs at least one container`,
-}, {
-	at: "spec", field: "container",
-	cel:     `!has(self.container) || ` + containers + `.size() == 0 || ` + containers + `.exists(c, c.name == self.container)`,
-	message: `"%s" is no container of spec.template: one of %s, or nothing for the first`,
-	args:    []string{"self.container", containers + `.map(c, c.name)`},
-},
+var gatedRules = []rule{
+	{
+		at: "spec", field: "template.spec.containers", reason: required,
+		cel:     containers + `.size() > 0`,
+		message: `a pod needs at least one container`,
+	},
+	{
+		at: "spec", field: "container",
+		cel:     `!has(self.container) || ` + containers + `.size() == 0 || ` + containers + `.exists(c, c.name == self.container)`,
+		message: `"%s" is no container of spec.template: one of %s, or nothing for the first`,
+		args:    []string{"self.container", containers + `.map(c, c.name)`},
+	},
 	ofGated(required, `has(c.command) && c.command.size() > 0`,
 		`sets no command: set command to what the image would run by itself, its ENTRYPOINT, because the agent takes that
 			place`),
