@@ -23,7 +23,7 @@ func (f *facts) wake(p Plan) time.Duration {
 	case LeaseConflict:
 		at(conflictPeriod)
 	case Collecting:
-		if f.Lease.Presence == Ours {
+		if f.Lease.Presence == Ours && len(f.Pods) == 0 && !Over(f.record, quiet) {
 			at(duration(f.record) - quiet)
 		}
 	case Suspending:

@@ -1,0 +1,243 @@
+package plan
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/singletonjob/operator/api/v1alpha1"
+	"github.com/singletonjob/operator/internal/contract"
+	"github.com/singletonjob/operator/internal/lease"
+)
+
+// told is what a person reads: the reasons of Active, Protected, Progressing, and the active pod.
+func told(p Plan, g *given) (reasons, active string) {
+	status := &g.Job.Status
+	if p.Status != nil {
+		status = p.Status
+	}
+	var words []string
+	for _, name := range []string{v1alpha1.ConditionActive, v1alpha1.ConditionProtected, v1alpha1.ConditionProgressing} {
+		for _, c := range status.Conditions {
+			if c.Type == name {
+				words = append(words, c.Reason)
+			}
+		}
+	}
+	return strings.Join(words, " "), status.ActivePod
+}
+
+func TestConditions(t *testing.T) {
+	for name, c := range map[string]struct {
+		given  *given
+		with   func(*given)
+		want   string
+		active bool
+		says   string // somewhere in the messages
+	}{
+		"steady": {want: "Running StandbyReady UpToDate", active: true},
+		"spec that breaks a rule": {
+			with: func(g *given) { g.Job.Spec.Lease.RenewDeadline.Duration = time.Minute },
+			want: "InvalidSpec InvalidSpec InvalidSpec", active: true, says: "spec.lease.renewDeadline",
+		},
+		"somebody else's Lease": {
+			with: func(g *given) { g.Lease = Lease{Presence: Foreign} },
+			want: "LeaseConflict LeaseConflict LeaseConflict", says: "the Lease ns/job exists and is not this operator's",
+		},
+		"just made": {given: fresh(), want: "NoCandidates NoHolder Provisioning"},
+		"candidates that start": {
+			given: fresh(), with: func(g *given) { g.pod(0, "a"); g.unready(0); g.free() },
+			want: "CandidatesNotReady NoHolder Provisioning",
+		},
+		"candidates without an image": {
+			given: fresh(), with: func(g *given) { g.pod(0, "a"); g.waiting(0, "ErrImagePull"); g.free() },
+			want: "CandidatesNotReady NoHolder Provisioning", says: "container app: ErrImagePull",
+		},
+		"candidates that fit nowhere": {
+			given: fresh(), with: func(g *given) {
+				g.pod(0, "")
+				g.unready(0)
+				g.Pods[0].Status.Conditions = append(g.Pods[0].Status.Conditions, corev1.PodCondition{
+					Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable, Message: "0/3 nodes are available"})
+				g.free()
+			},
+			want: "CandidatesNotReady NoHolder Provisioning", says: "no node takes it: 0/3 nodes",
+		},
+		"refused": {
+			given: fresh(), with: func(g *given) { g.free(); g.Refused = "exceeded quota" },
+			want: "PodsRefused NoHolder PodsRefused", says: "exceeded quota",
+		},
+		"refused while it runs": {
+			with: func(g *given) { g.Pods = g.Pods[:1]; g.Refused = "exceeded quota" },
+			want: "Running NoStandby PodsRefused", active: true,
+		},
+		"electing": {
+			with: func(g *given) { g.released(lease.ReasonPodTerminating) },
+			want: "Electing NoHolder UpToDate", says: "candidates contend",
+		},
+		"a tenure that may last": {
+			with: func(g *given) { g.Lease.Record.Holder = lease.UnknownHolder },
+			want: "Electing NoHolder UpToDate", says: "the last tenure may last",
+		},
+		"a holder of an earlier job": {
+			with: func(g *given) { g.Lease.Claim.Before = 100 },
+			want: "Electing NoHolder UpToDate", says: "of an earlier job of this name",
+		},
+		"not silent yet": {
+			with: func(g *given) { g.Lease.Unchanged = 10*time.Second - 1 },
+			want: "Running StandbyReady UpToDate", active: true,
+		},
+		"silent": {
+			with: func(g *given) { g.Lease.Unchanged = 10 * time.Second },
+			want: "HolderUnreachable NoHolder UpToDate", says: "has stopped renewing; its process is dead when",
+		},
+		"silent under KeepRunning": {
+			with: func(g *given) {
+				g.Lease.Unchanged = 10 * time.Second
+				g.Job.Spec.Lease.OnRenewFailure = v1alpha1.OnRenewFailureKeepRunning
+			},
+			want: "HolderUnreachable NoHolder RollingOut", says: "may run on",
+		},
+		"silent for the whole duration": {
+			with: func(g *given) { g.Lease.Unchanged = 15 * time.Second },
+			want: "Electing NoHolder UpToDate",
+		},
+		"dead": {
+			with: func(g *given) { g.ended(0, ago(2*time.Hour), ago(time.Second)) },
+			want: "HolderUnreachable NoHolder ReplacingCandidates", says: "is dead; the Lease is being released",
+		},
+		"the process exits again and again": {
+			with: func(g *given) {
+				g.released(lease.ReasonProcessExited)
+				for i := range g.Pods {
+					g.waiting(i, "CrashLoopBackOff")
+					g.Pods[i].Status.ContainerStatuses[0].LastTerminationState.Terminated = &corev1.ContainerStateTerminated{ExitCode: 3}
+				}
+			},
+			want: "ProcessBackOff NoHolder ReplacingCandidates", says: "exits again and again, last with status 3",
+		},
+		"agents that refuse their configuration": {
+			with: func(g *given) {
+				g.released(lease.ReasonPodTerminating)
+				for i := range g.Pods {
+					g.waiting(i, "CrashLoopBackOff")
+					g.Pods[i].Status.ContainerStatuses[0].LastTerminationState.Terminated = &corev1.ContainerStateTerminated{ExitCode: contract.ExitConfig}
+				}
+			},
+			want: "AgentMisconfigured NoHolder ReplacingCandidates", says: "refuses its configuration",
+		},
+		"no standby ready":       {with: func(g *given) { g.unready(1) }, want: "Running NoStandby ReplacingCandidates", active: true},
+		"standby on its way out": {with: func(g *given) { g.leaving(1) }, want: "Running NoStandby ReplacingCandidates", active: true},
+		"standby beside the holder": {
+			with: func(g *given) { g.Pods[1].Spec.NodeName = "a" }, want: "Running StandbyOnSameNode UpToDate", active: true,
+		},
+		"one candidate": {
+			with: func(g *given) { g.Job.Spec.Candidates = 1; g.Pods = g.Pods[:1] },
+			want: "Running SingleCandidate UpToDate", active: true,
+		},
+		"more candidates asked for": {
+			with: func(g *given) { g.Job.Spec.Candidates = 3; g.Job.Generation++ },
+			want: "Running StandbyReady Scaling", active: true,
+		},
+		"a new template": {
+			with: func(g *given) { g.Job.Spec.Template.Spec.Containers[0].Image = "v2" },
+			want: "Running StandbyReady RollingOut", active: true,
+		},
+		"a new template without an image": {
+			with: func(g *given) {
+				g.Job.Spec.Template.Spec.Containers[0].Image = "v2"
+				g.pod(0, "c")
+				g.waiting(2, "ImagePullBackOff")
+			},
+			want: "Running StandbyReady RolloutStalled", active: true, says: "ImagePullBackOff; the old version goes on",
+		},
+		"a new template that takes long": {
+			with: func(g *given) {
+				g.Job.Spec.Template.Spec.Containers[0].Image = "v2"
+				g.pod(0, "c").CreationTimestamp = metav1.NewTime(ago(patience))
+				g.unready(2)
+			},
+			want: "Running StandbyReady RolloutStalled", active: true, says: "does not get ready",
+		},
+		"a new template that was tried": {
+			with: func(g *given) {
+				g.Job.Spec.Template.Spec.Containers[0].Image = "v2"
+				g.Lease.Record.History = append(g.Lease.Record.History, tenure(90, g.name(0), 0, 1, lease.ReasonProcessExited))
+			},
+			want: "Running StandbyReady RolloutStalled", active: true, says: "was tried and its process ended",
+		},
+		"handing over": {
+			with: func(g *given) {
+				g.Lease.Record.Handover = lease.Handover{To: lease.AnyPod, Reason: lease.ReasonTokenBaseRaised}
+			},
+			want: "Running StandbyReady HandingOver", active: true,
+		},
+		"suspending": {with: func(g *given) { g.Job.Spec.Suspend = true }, want: "Suspending Suspended Suspending", active: true},
+		"suspended": {
+			with: func(g *given) { g.Job.Spec.Suspend = true; g.Pods = nil; g.released(lease.ReasonPodTerminating) },
+			want: "Suspended Suspended Suspended",
+		},
+		"a Lease that was deleted": {with: (*given).absent, want: "Electing NoHolder UpToDate"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := c.given
+			if g == nil {
+				g = steady()
+			}
+			if c.with != nil {
+				c.with(g)
+			}
+			p := Decide(g.Observed)
+			reasons, active := told(p, g)
+			if reasons != c.want || (active == g.Pods0()) != c.active || !c.active && active != "" {
+				t.Errorf("got %q, active %q; want %q, active %v", reasons, active, c.want, c.active)
+			}
+			if p.Status != nil && !strings.Contains(fmt.Sprint(p.Status.Conditions), c.says) {
+				t.Errorf("nothing says %q: %+v", c.says, p.Status.Conditions)
+			}
+			if p.Status != nil {
+				g.Job.Status = *p.Status
+				g.Now = g.Now.Add(time.Millisecond)
+				if again := Decide(g.Observed); again.Status != nil && !strings.Contains(c.want, "Scaling") {
+					t.Errorf("nothing has changed but the status is written again: %+v", again.Status)
+				}
+			}
+		})
+	}
+}
+
+// Pods0 is the name of the first pod, which holds the Lease in a steady job.
+func (g *given) Pods0() string {
+	if len(g.Pods) == 0 {
+		return "no pod"
+	}
+	return g.Pods[0].Name
+}
+
+// free is a Lease that was never held.
+func (g *given) free() {
+	g.Lease = Lease{Presence: Ours, Claim: Claim{JobUID: "job-uid"}, Record: lease.Record{
+		UID: "lease-uid", Revision: 1, Duration: 15 * time.Second, Release: lease.Release{Reason: lease.ReasonCreated},
+	}}
+}
+
+func TestEveryConditionReasonIsReachedOrNamedHere(t *testing.T) {
+	used := map[string]bool{}
+	for name, verdicts := range map[string][]verdict{
+		v1alpha1.ConditionActive: activeVerdicts, v1alpha1.ConditionProtected: protectedVerdicts, v1alpha1.ConditionProgressing: progressingVerdicts,
+	} {
+		for _, v := range verdicts {
+			statusOf(name, v.reason) // panics on one that the API does not declare
+			used[name+" "+v.reason] = true
+		}
+	}
+	for _, r := range v1alpha1.ConditionReasons() {
+		if !used[r.Condition+" "+r.Reason] {
+			t.Errorf("the API declares %s %s, which is never said", r.Condition, r.Reason)
+		}
+	}
+}

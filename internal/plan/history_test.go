@@ -1,0 +1,208 @@
+package plan
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/singletonjob/operator/api/v1alpha1"
+	"github.com/singletonjob/operator/internal/lease"
+)
+
+// past is a history of the Lease, newest first: token, pod, when acquired and ended in seconds after the epoch, why.
+func past(tenures ...lease.PastTenure) []lease.PastTenure { return tenures }
+
+func tenure(token int64, pod string, acquired, ended int64, why lease.Reason) lease.PastTenure {
+	return lease.PastTenure{Token: token, Pod: pod, Node: "node-" + pod, Acquired: acquired * 1000, Ended: ended * 1000, Reason: why}
+}
+
+// lines are changes of holder in short.
+func lines(changes []v1alpha1.TenureChange) []string {
+	var out []string
+	for _, c := range changes {
+		line := fmt.Sprintf("%d %s %s %s→%s", c.Token, c.Type, c.Reason, c.From, c.To)
+		if c.Downtime != nil {
+			line += fmt.Sprintf(" %v", c.Downtime.Duration)
+		}
+		out = append(out, line)
+	}
+	return out
+}
+
+func TestChangesOfHolder(t *testing.T) {
+	for name, c := range map[string]struct {
+		history     []lease.PastTenure
+		transitions int32
+		before      int64 // of the claim
+		told        int64 // up to which token the status tells
+		want        []string
+		incomplete  bool
+	}{
+		"the first": {
+			history: past(tenure(10, "p", 1, 0, "")), transitions: 1,
+			want: []string{"10 Elected Elected →p"},
+		},
+		"told already": {history: past(tenure(10, "p", 1, 0, "")), transitions: 1, told: 10},
+		"a failover": {
+			history: past(tenure(20, "q", 30, 0, ""), tenure(10, "p", 1, 15, lease.ReasonLeaseExpired)), transitions: 2, told: 10,
+			want: []string{"20 Failover LeaseExpired p→q 15s"},
+		},
+		"the same pod again": {
+			history: past(tenure(20, "p", 16, 0, ""), tenure(10, "p", 1, 15, lease.ReasonHolderTerminated)), transitions: 2, told: 10,
+			want: []string{"20 Failover HolderTerminated p→p 1s"},
+		},
+		"a handover": {
+			history: past(tenure(20, "q", 15, 0, ""), tenure(10, "p", 1, 15, lease.ReasonRollout)), transitions: 2, told: 10,
+			want: []string{"20 Handover RolloutHandover p→q 0s"},
+		},
+		"several while no operator ran": {
+			history: past(tenure(40, "p", 9, 0, ""), tenure(30, "q", 5, 8, lease.ReasonProcessExited),
+				tenure(20, "p", 3, 4, lease.ReasonPodTerminating), tenure(10, "q", 1, 2, lease.ReasonRenewFailed)),
+			transitions: 4, told: 10,
+			want: []string{"20 Failover RenewFailed q→p 1s", "30 Handover PodTerminating p→q 1s", "40 Failover ProcessExited q→p 1s"},
+		},
+		"all while no operator ran": {
+			history:     past(tenure(20, "q", 3, 0, ""), tenure(10, "p", 1, 2, lease.ReasonTokenBaseRaised)),
+			transitions: 2, want: []string{"10 Elected Elected →p", "20 Handover TokenBaseRaised p→q 1s"},
+		},
+		"more than the Lease could keep": {
+			history:     past(tenure(50, "p", 9, 0, ""), tenure(40, "q", 5, 8, lease.ReasonProcessExited)),
+			transitions: 5, told: 10, incomplete: true,
+			want: []string{"50 Failover ProcessExited q→p 1s"},
+		},
+		"more than the Lease could keep, none told": {
+			history:     past(tenure(50, "p", 9, 0, ""), tenure(40, "q", 5, 8, lease.ReasonProcessExited)),
+			transitions: 5, incomplete: true,
+			want: []string{"50 Failover ProcessExited q→p 1s"},
+		},
+		"of an earlier job before": {
+			history:     past(tenure(20, "q", 3, 0, ""), tenure(10, "p", 1, 2, lease.ReasonPodTerminating)),
+			transitions: 9, before: 10,
+			want: []string{"20 Elected Elected →q"},
+		},
+		"only of an earlier job": {
+			history: past(tenure(10, "p", 1, 2, lease.ReasonPodTerminating)), transitions: 9, before: 10,
+		},
+		"the status was wiped": {
+			history:     past(tenure(20, "q", 3, 0, ""), tenure(10, "p", 1, 2, lease.ReasonLeaseExpired)),
+			transitions: 2, want: []string{"10 Elected Elected →p", "20 Failover LeaseExpired p→q 1s"},
+		},
+		"clocks that run apart": {
+			history: past(tenure(20, "q", 10, 0, ""), tenure(10, "p", 1, 15, lease.ReasonLeaseExpired)), transitions: 2, told: 10,
+			want: []string{"20 Failover LeaseExpired p→q 0s"},
+		},
+		"an end that nobody noted": {
+			history: past(tenure(20, "q", 10, 0, ""), tenure(10, "p", 1, 0, "")), transitions: 2, told: 10,
+			want: []string{"20 Failover LeaseExpired p→q"},
+		},
+		"a reason of a later version": {
+			history: past(tenure(20, "q", 10, 0, ""), tenure(10, "p", 1, 9, "NewInThatVersion")), transitions: 2, told: 10,
+			want: []string{"20 Failover NewInThatVersion p→q 1s"},
+		},
+		"removed by hand": {transitions: 2, told: 10, incomplete: true},
+		"scrambled": {
+			history:     past(tenure(10, "p", 1, 2, lease.ReasonLeaseExpired), tenure(20, "q", 3, 0, ""), tenure(20, "q", 3, 0, "")),
+			transitions: 2, told: 10, want: []string{"20 Failover LeaseExpired p→q 1s"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := steady()
+			r := &g.Lease.Record
+			r.History, r.Transitions, r.Token = c.history, c.transitions, 20
+			if len(c.history) > 0 {
+				r.Token = max(c.history[0].Token, c.history[len(c.history)-1].Token)
+			}
+			g.Lease.Claim.Before = c.before
+			g.Job.Status = v1alpha1.SingletonJobStatus{FencingToken: c.told}
+			f := gather(g.Observed)
+			news, incomplete := f.changes()
+			if diff := cmp.Diff(c.want, lines(news)); diff != "" || incomplete != c.incomplete {
+				t.Errorf("incomplete %v, want %v (-want +got):\n%s", incomplete, c.incomplete, diff)
+			}
+		})
+	}
+}
+
+// TestAChangeIsToldOnce: whatever is decided on a status that already tells of a change tells nothing again, and the
+// counters and the token move together.
+func TestAChangeIsToldOnce(t *testing.T) {
+	g := steady()
+	g.held(1, 200, ago(time.Minute))
+	g.Lease.Record.Transitions = 2
+	g.Lease.Record.History = past(
+		lease.PastTenure{Token: 200, Pod: g.name(1), Node: "b", Acquired: ago(time.Minute).UnixMilli()},
+		lease.PastTenure{Token: 100, Pod: g.name(0), Node: "a", Acquired: ago(time.Hour).UnixMilli(), Ended: ago(75 * time.Second).UnixMilli(), Reason: lease.ReasonLeaseExpired},
+	)
+	first := Decide(g.Observed)
+	if len(first.Changes) != 1 || len(first.Events) != 1 || first.Status.Failovers != 1 || first.Status.FencingToken != 200 || first.Status.Tenures != 2 {
+		t.Fatalf("told %v, events %v, status %+v", lines(first.Changes), first.Events, first.Status)
+	}
+	if at := first.Status.LastFailoverTime; at == nil || !at.Time.Equal(ago(time.Minute)) {
+		t.Errorf("the last failover was at %v", at)
+	}
+	if again := Decide(g.Observed); cmp.Diff(first.Status, again.Status) != "" {
+		t.Error("the same observation has two plans")
+	}
+	g.Job.Status = *first.Status
+	second := Decide(g.Observed)
+	if second.Status != nil || len(second.Changes)+len(second.Events) > 0 {
+		t.Errorf("told again: %v %v", lines(second.Changes), second.Events)
+	}
+	g.Untold = true
+	third := Decide(g.Observed)
+	if len(third.Events) != 1 || third.Events[0] != first.Events[0] {
+		t.Errorf("a process that does not know which Events were written must write the same again: %v", third.Events)
+	}
+	g.Now = now.Add(time.Hour)
+	if late := Decide(g.Observed); len(late.Events) != 1 || late.Events[0].Reason != v1alpha1.ReasonHolderUnreachable && late.Events[0].Reason != "" {
+		for _, e := range late.Events {
+			if strings.Contains(e.Name, "tenure") {
+				t.Errorf("an Event that the API server has dropped by now is written again: %v", e)
+			}
+		}
+	}
+}
+
+func TestHistoryLimit(t *testing.T) {
+	for limit := range int32(4) {
+		g := steady()
+		g.Job.Spec.HistoryLimit = &limit
+		g.Job.Status = v1alpha1.SingletonJobStatus{}
+		g.Lease.Record.Token, g.Lease.Record.Transitions = 30, 3
+		g.Lease.Record.History = past(tenure(30, "p", 5, 0, ""), tenure(20, "q", 3, 4, lease.ReasonLeaseExpired), tenure(10, "p", 1, 2, lease.ReasonLeaseExpired))
+		p := Decide(g.Observed)
+		if len(p.Status.History) != int(min(limit, 3)) || p.Status.Failovers != 2 || len(p.Events) != 3 {
+			t.Errorf("limit %d: %v, %d failovers, %d events", limit, lines(p.Status.History), p.Status.Failovers, len(p.Events))
+		}
+		if limit > 0 && p.Status.History[0].Token != 30 {
+			t.Errorf("limit %d: not newest first: %v", limit, lines(p.Status.History))
+		}
+	}
+}
+
+func TestTrial(t *testing.T) {
+	own := steady().name(0)
+	for name, c := range map[string]struct {
+		history []lease.PastTenure
+		failed  bool
+	}{
+		"never tried":          {history: past(tenure(10, "job-oldhash-0", 0, 1, lease.ReasonProcessExited))},
+		"ended by itself":      {history: past(tenure(10, own, 0, 1, lease.ReasonProcessExited)), failed: true},
+		"its agent was killed": {history: past(tenure(10, own, 0, 1, lease.ReasonHolderTerminated)), failed: true},
+		"told to stop":         {history: past(tenure(10, own, 0, 1, lease.ReasonPodTerminating))},
+		"cut off":              {history: past(tenure(10, own, 0, 1, lease.ReasonLeaseExpired))},
+		"lasted":               {history: past(tenure(10, own, 0, 31, lease.ReasonProcessExited))},
+		"failed, then lasted":  {history: past(tenure(20, own, 40, 80, lease.ReasonPodTerminating), tenure(10, own, 0, 1, lease.ReasonProcessExited))},
+		"lasted, then failed":  {history: past(tenure(20, own, 40, 41, lease.ReasonProcessExited), tenure(10, own, 0, 31, lease.ReasonPodTerminating)), failed: true},
+	} {
+		g := steady()
+		g.released(lease.ReasonPodTerminating)
+		g.Lease.Record.History = c.history
+		if got := gather(g.Observed).failedTrial(); got != c.failed {
+			t.Errorf("%s: failed %v, want %v", name, got, c.failed)
+		}
+	}
+}

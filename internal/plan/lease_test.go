@@ -1,0 +1,439 @@
+package plan
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/singletonjob/operator/api/v1alpha1"
+	"github.com/singletonjob/operator/internal/lease"
+)
+
+// fresh is a job that was just made: no pods, no Lease, no status.
+func fresh() *given {
+	g := steady()
+	g.Pods, g.Lease, g.Children = nil, Lease{}, Children{}
+	g.Job.Status = v1alpha1.SingletonJobStatus{}
+	return g
+}
+
+func TestWhoMayHaveANewLease(t *testing.T) {
+	for name, c := range map[string]struct {
+		given *given
+		with  func(*given)
+		free  bool
+		want  lease.Record // as far as it is set
+		why   string
+	}{
+		"first": {
+			given: fresh(), free: true, want: lease.Record{Duration: 15 * time.Second},
+			why: "nothing speaks for an earlier tenure",
+		},
+		"first, with a token base": {
+			given: fresh(), with: func(g *given) { g.Job.Spec.Fencing.TokenBase = 500 }, free: true,
+			want: lease.Record{Duration: 15 * time.Second, TokenBase: 500},
+			why:  "the first token must be above it too",
+		},
+		"deleted under the holder, seen by this process": {
+			given: steady(), with: (*given).absent,
+			want: lease.Record{Duration: 15 * time.Second, Token: 100, Transitions: 1},
+			why:  "the holder lives until it finds out",
+		},
+		"deleted while no operator looked": {
+			given: steady(), with: func(g *given) { g.Lease = Lease{} },
+			want: lease.Record{Duration: 15 * time.Second, Token: 100, Transitions: 1},
+			why:  "the status speaks for it",
+		},
+		"only a pod of an earlier job is left": {
+			given: steady(), with: func(g *given) {
+				g.absent()
+				g.Lease.Last = nil
+				g.Job.Status = v1alpha1.SingletonJobStatus{}
+				g.Pods = g.Pods[:1]
+				g.Pods[0].OwnerReferences[0].UID = "earlier"
+			},
+			want: lease.Record{Duration: 15 * time.Second},
+			why:  "it may be the holder",
+		},
+		"only a pod of this job, before any status": {
+			given: fresh(), with: func(g *given) { g.pod(0, "a") },
+			want: lease.Record{Duration: 15 * time.Second},
+			why:  "pods are made after the Lease, so there was one",
+		},
+		"only a pod without an owner": {
+			given: fresh(), with: func(g *given) { g.pod(0, "a").OwnerReferences = nil },
+			want: lease.Record{Duration: 15 * time.Second},
+			why:  "whoever left it there",
+		},
+		"only remembered": {
+			given: fresh(), with: func(g *given) {
+				g.Lease.Last = &Lease{Presence: Ours, Record: lease.Record{UID: "u", Token: 7, Duration: time.Minute, Transitions: 3}}
+			},
+			want: lease.Record{Duration: time.Minute, Token: 7, Transitions: 3},
+			why:  "this process saw a tenure, of a holder that may be cut off",
+		},
+		"remembered, never held": {
+			given: fresh(), with: func(g *given) {
+				g.Lease.Last = &Lease{Presence: Ours, Record: lease.Record{UID: "u", Duration: time.Minute}}
+			},
+			free: true, want: lease.Record{Duration: 15 * time.Second},
+			why: "there was no tenure",
+		},
+		"a pod with a longer lease": {
+			given: steady(), with: func(g *given) {
+				g.absent()
+				g.Lease.Last = nil
+				g.Job.Spec.Lease.LeaseDuration = metav1.Duration{Duration: time.Minute}
+				g.Job.Spec.Lease.RenewDeadline = metav1.Duration{Duration: 30 * time.Second}
+				g.pod(2, "c") // made with the longer one
+				g.Job.Spec.Lease.LeaseDuration = metav1.Duration{Duration: 15 * time.Second}
+				g.Job.Spec.Lease.RenewDeadline = metav1.Duration{Duration: 10 * time.Second}
+			},
+			want: lease.Record{Duration: time.Minute, Token: 100, Transitions: 1},
+			why:  "the unknown holder may be that one",
+		},
+		"a remembered token base": {
+			given: steady(), with: func(g *given) { g.Lease.Record.TokenBase = 900; g.absent() },
+			want: lease.Record{Duration: 15 * time.Second, Token: 100, Transitions: 1, TokenBase: 900},
+			why:  "sinks have seen tokens above it",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := c.given
+			if c.with != nil {
+				c.with(g)
+			}
+			p := Decide(g.Observed)
+			if p.State != LeaseMissing || p.Lease == nil || p.Lease.Op != CreateLease {
+				t.Fatalf("want a new Lease, got %v %+v", p.State, p.Lease)
+			}
+			if len(p.Create) > 0 {
+				t.Error("pods are made before there is a Lease")
+			}
+			got := p.Lease.Record
+			if c.free {
+				c.want.Release.Reason = lease.ReasonCreated
+			} else {
+				c.want.Holder = lease.UnknownHolder
+			}
+			got.AcquireTime, got.RenewTime, got.History = 0, 0, nil
+			if diff := cmp.Diff(c.want, got); diff != "" {
+				t.Errorf("%s (-want +got):\n%s", c.why, diff)
+			}
+		})
+	}
+}
+
+// TestTheHistoryOutlivesTheLease: what came before a Lease was deleted is the beginning of the next one's history, so that
+// the next tenure has a predecessor.
+func TestTheHistoryOutlivesTheLease(t *testing.T) {
+	for name, c := range map[string]struct {
+		with func(*given)
+		want []lease.PastTenure
+	}{
+		"seen by this process": {
+			with: (*given).absent,
+			want: []lease.PastTenure{{Token: 100, Pod: steady().name(0), Node: "a", Acquired: ago(time.Hour).UnixMilli()}},
+		},
+		"known from the status": {
+			with: func(g *given) { g.Lease = Lease{} },
+			want: []lease.PastTenure{{Token: 100, Pod: steady().name(0), Node: "a", Acquired: ago(time.Hour).UnixMilli()}},
+		},
+		"the status keeps no history": {
+			with: func(g *given) { g.Lease = Lease{}; g.Job.Status.History = nil },
+			want: []lease.PastTenure{{Token: 100}},
+		},
+		"another job's": {
+			with: func(g *given) {
+				g.absent()
+				g.Job.Status, g.Lease.Last.Claim.JobUID = v1alpha1.SingletonJobStatus{}, "earlier"
+			},
+			want: []lease.PastTenure{{Token: 100, Pod: steady().name(0), Node: "a", Acquired: ago(time.Hour).UnixMilli()}},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := steady()
+			c.with(g)
+			w := Decide(g.Observed).Lease
+			if diff := cmp.Diff(c.want, w.Record.History); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+			if before := map[bool]int64{true: 100, false: 0}[name == "another job's"]; w.Claim != (Claim{"job-uid", before}) {
+				t.Errorf("claim %+v, want the tenures after token %d", w.Claim, before)
+			}
+		})
+	}
+}
+
+func TestClaim(t *testing.T) {
+	for name, c := range map[string]struct {
+		with func(*given)
+		want *LeaseWrite
+		why  string
+	}{
+		"ours": {with: func(*given) {}, why: "nothing is to be written"},
+		"an earlier job's": {
+			with: func(g *given) {
+				g.Job.Status = v1alpha1.SingletonJobStatus{}
+				g.Lease.Claim = Claim{JobUID: "earlier", Before: 7}
+			},
+			want: &LeaseWrite{Claim: Claim{JobUID: "job-uid", Before: 100}},
+			why:  "its tenures are not this job's",
+		},
+		"removed by hand": {
+			with: func(g *given) { g.Lease.Claim = Claim{} },
+			want: &LeaseWrite{Claim: Claim{JobUID: "job-uid"}},
+			why:  "the status tells which tenures are this job's",
+		},
+		"token base raised": {
+			with: func(g *given) { g.Job.Spec.Fencing.TokenBase = 5000 },
+			want: &LeaseWrite{
+				Claim:  Claim{JobUID: "job-uid"},
+				Record: lease.Record{TokenBase: 5000, Handover: lease.Handover{To: lease.AnyPod, Reason: lease.ReasonTokenBaseRaised}},
+			},
+			why: "the present tenure's token is too low, so it must end",
+		},
+		"token base raised while nobody holds": {
+			with: func(g *given) { g.released(lease.ReasonPodTerminating); g.Job.Spec.Fencing.TokenBase = 5000 },
+			want: &LeaseWrite{Claim: Claim{JobUID: "job-uid"}, Record: lease.Record{TokenBase: 5000}},
+			why:  "there is nobody to hand over",
+		},
+		"a job made anew with a lower token base": {
+			with: func(g *given) { g.Lease.Record.TokenBase = 5000 },
+			why:  "it is never lowered",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := steady()
+			c.with(g)
+			p := Decide(g.Observed)
+			if c.want != nil {
+				base, asked := c.want.Record.TokenBase, c.want.Record.Handover
+				c.want.Op, c.want.Record = UpdateLease, g.Lease.Record
+				c.want.Record.TokenBase, c.want.Record.Handover = base, asked
+			}
+			if diff := cmp.Diff(c.want, p.Lease); diff != "" {
+				t.Errorf("%s (-want +got):\n%s", c.why, diff)
+			}
+			if c.want != nil && len(p.Create)+len(p.Delete) > 0 {
+				t.Error("pods are made or deleted before the Lease is this job's")
+			}
+		})
+	}
+}
+
+func TestTheRequestForATokenBaseIsNotWithdrawn(t *testing.T) {
+	g := steady()
+	g.Job.Spec.Fencing.TokenBase = 5000
+	g.Lease.Record.TokenBase = 5000
+	g.Lease.Record.Handover = lease.Handover{To: lease.AnyPod, Reason: lease.ReasonTokenBaseRaised}
+	if p := Decide(g.Observed); p.Lease != nil {
+		t.Errorf("the holder has not answered yet, but the Lease is written: %+v", p.Lease)
+	}
+}
+
+func TestCollectingALease(t *testing.T) {
+	for name, c := range map[string]struct {
+		with    func(*given)
+		deleted bool
+		wake    time.Duration
+		why     string
+	}{
+		"released": {with: func(g *given) { g.released(lease.ReasonPodTerminating) }, deleted: true, why: "no tenure lasts"},
+		"held":     {with: func(*given) {}, wake: 14 * time.Second, why: "the holder renews"},
+		"held and silent, not long enough": {
+			with: func(g *given) { g.Lease.Unchanged = 15*time.Second - 1 }, wake: 1,
+			why: "the holder may act for the whole duration",
+		},
+		"held and silent for the duration": {
+			with: func(g *given) { g.Lease.Unchanged = 15 * time.Second }, deleted: true, why: "the tenure is over by time",
+		},
+		"cleared by hand": {
+			with: func(g *given) { g.Lease.Record.Holder = "" }, wake: 14 * time.Second,
+			why: "an empty holder that nobody released proves nothing",
+		},
+		"without a duration": {
+			with: func(g *given) { g.Lease.Record.Duration, g.Lease.Unchanged = 0, time.Minute }, wake: 59 * time.Minute,
+			why: "somebody has edited it: the longest that a holder may have been promised",
+		},
+		"pods are left": {
+			with: func(g *given) { g.released(lease.ReasonPodTerminating); g.pod(0, "a") },
+			why:  "a job made anew finds the released Lease and need not wait",
+		},
+		"somebody else's": {with: func(g *given) { g.Lease = Lease{Presence: Foreign} }, why: "it is not touched"},
+		"none":            {with: func(g *given) { g.Lease = Lease{} }, why: "there is nothing to do"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := steady()
+			g.Pods = nil
+			c.with(g)
+			g.Job = nil
+			p := Decide(g.Observed)
+			if got := p.Lease != nil && p.Lease.Op == DeleteLease; got != c.deleted || p.State != Collecting {
+				t.Errorf("deleted %v, want %v: %s", got, c.deleted, c.why)
+			}
+			if p.Status != nil || len(p.Apply)+len(p.Create)+len(p.Delete)+len(p.Relabel) > 0 {
+				t.Errorf("something else is touched: %+v", p)
+			}
+			if p.Wake != c.wake {
+				t.Errorf("wakes after %v, want %v", p.Wake, c.wake)
+			}
+		})
+	}
+}
+
+func TestProofOfDeath(t *testing.T) {
+	died := lease.Release{Reason: lease.ReasonHolderTerminated, Unclean: true}
+	lost := lease.Release{Reason: lease.ReasonNodeLost, Unclean: true}
+	began, over := ago(2*time.Hour), ago(time.Second)
+	for name, c := range map[string]struct {
+		with func(*given)
+		want lease.Release
+		why  string
+	}{
+		"the holder's container has ended": {
+			with: func(g *given) { g.ended(0, began, over) }, want: died,
+			why: "the kubelet says so, and with PID 1 its namespace is gone",
+		},
+		"the holder's container waits to be restarted": {
+			with: func(g *given) {
+				g.ended(0, began, over)
+				s := &g.Pods[0].Status.ContainerStatuses[0]
+				s.LastTerminationState = s.State
+				g.waiting(0, "CrashLoopBackOff")
+			},
+			want: died, why: "it does not run",
+		},
+		"restarted": {
+			with: func(g *given) {
+				g.ended(0, began, over)
+				s := &g.Pods[0].Status.ContainerStatuses[0]
+				s.LastTerminationState, s.State = s.State, corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: metav1.NewTime(now)}}
+			},
+			why: "the running agent may be the holder",
+		},
+		"ended before the tenure": {
+			with: func(g *given) { g.ended(0, began, ago(2*time.Hour-time.Minute)) },
+			why:  "the report is of an earlier run; the present one may hold",
+		},
+		"ended in the second of the acquire": {
+			with: func(g *given) {
+				g.Lease.Record.AcquireTime = over.Add(300 * time.Millisecond).UnixMicro()
+				g.Lease.Record.RenewTime = over.Add(300 * time.Millisecond).UnixMicro()
+				g.ended(0, began, over)
+			},
+			why: "finishedAt is cut to seconds, so it cannot tell",
+		},
+		"began after the acquire": {
+			with: func(g *given) { g.ended(0, ago(time.Minute), over) },
+			why:  "another run than the one that acquired, unless a clock was set: no proof",
+		},
+		"the node's clock was set back by an hour after an earlier run's end": {
+			with: func(g *given) {
+				g.Lease.Record.AcquireTime = ago(59 * time.Minute).UnixMicro()
+				g.Lease.Record.RenewTime = ago(59 * time.Minute).UnixMicro()
+				g.ended(0, began, over)
+			},
+			why: "a holder does not outlive its last renewal by more than its lease: the run that ended is not the holder's",
+		},
+		"ended long before the last renewal": {
+			with: func(g *given) { g.ended(0, began, ago(time.Minute)) },
+			why:  "the holder has renewed since",
+		},
+		"another container has ended": {
+			with: func(g *given) {
+				g.ended(0, began, over)
+				g.Pods[0].Status.ContainerStatuses[0].Name = "sidecar"
+			},
+			why: "it is not the holder's",
+		},
+		"lost by the kubelet": {
+			with: func(g *given) {
+				g.ended(0, began, over)
+				g.Pods[0].Status.ContainerStatuses[0].State.Terminated.FinishedAt = metav1.Time{}
+			},
+			why: "ContainerStatusUnknown has no time: nobody has seen it end",
+		},
+		"a standby's container has ended": {with: func(g *given) { g.ended(1, began, over) }, why: "it holds nothing"},
+		"a later pod of the same name": {
+			with: func(g *given) { g.ended(0, began, over); g.Pods[0].UID = "another" },
+			why:  "it is another pod",
+		},
+		"the pod is absent": {
+			with: func(g *given) { g.Pods = g.Pods[1:] }, why: "it may have been deleted by force on a node that is cut off",
+		},
+		"the pod is being deleted": {with: func(g *given) { g.leaving(0) }, why: "it may run to the end of its grace period and beyond"},
+		"the pod has failed, no container says how": {
+			with: func(g *given) { g.Pods[0].Status.Phase = corev1.PodFailed },
+			why:  "the pod collector says so of pods on nodes that it cannot reach",
+		},
+		"the node is out of service, the holder silent": {
+			with: func(g *given) { g.OutOfService["a"] = true; g.Lease.Unchanged = 4 * time.Second }, want: lost,
+			why: "an administrator says that the machine is off, and it looks so",
+		},
+		"the node is out of service, the holder renews": {
+			with: func(g *given) { g.OutOfService["a"] = true }, why: "one who renews is not off",
+		},
+		"the node is out of service, the pod gone": {
+			with: func(g *given) {
+				g.OutOfService["a"] = true
+				g.Lease.Unchanged = 4 * time.Second
+				g.Pods = g.Pods[1:]
+			},
+			want: lost, why: "the Lease tells the node",
+		},
+		"another node is out of service": {
+			with: func(g *given) { g.OutOfService["b"] = true; g.Lease.Unchanged = 4 * time.Second }, why: "not the holder's",
+		},
+		"an unknown holder": {
+			with: func(g *given) { g.Lease.Record.Holder = lease.UnknownHolder; g.ended(0, began, over) },
+			why:  "of whom nothing can be proven",
+		},
+		"the holder of an earlier job of the name": {
+			with: func(g *given) {
+				g.Pods[0].OwnerReferences[0].UID = "earlier"
+				g.ended(0, began, over)
+			},
+			want: died, why: "dead is dead",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := steady()
+			c.with(g)
+			p := Decide(g.Observed)
+			if (p.State == HolderDead) != (c.want.Reason != "") {
+				t.Fatalf("state %v: %s", p.State, c.why)
+			}
+			if c.want.Reason == "" {
+				if p.Lease != nil && p.Lease.Record.Holder == "" {
+					t.Errorf("the Lease is freed: %s", c.why)
+				}
+				return
+			}
+			r := p.Lease.Record
+			if p.Lease.Op != UpdateLease || r.Holder != "" || r.Release != c.want || r.UID != g.Lease.Record.UID ||
+				r.Revision != g.Lease.Record.Revision || r.Token != 100 || r.RenewTime == g.Lease.Record.RenewTime {
+				t.Errorf("want the release of exactly this record as %+v, got %+v", c.want, p.Lease)
+			}
+			if past := r.History[0]; past.Reason != c.want.Reason || past.Ended < g.Lease.Record.RenewTime/1000-1 || past.Ended > now.UnixMilli() {
+				t.Errorf("the history says %+v", past)
+			}
+		})
+	}
+}
+
+func TestClaimIsReadBack(t *testing.T) {
+	for _, c := range []Claim{{}, {JobUID: "a-b-c", Before: 0}, {JobUID: "x", Before: 1 << 62}} {
+		if got := ParseClaim(c.String()); got != c {
+			t.Errorf("%+v became %+v", c, got)
+		}
+	}
+	for _, s := range []string{"", "x", "x,", ",1", "x,-1", "x,1,2", "x,9223372036854775808"} {
+		if got := ParseClaim(s); got != (Claim{}) {
+			t.Errorf("%q claims %+v", s, got)
+		}
+	}
+}

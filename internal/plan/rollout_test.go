@@ -1,0 +1,268 @@
+package plan
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+var update = flag.Bool("update", false, "write the golden files")
+
+// rollout plays the world that a Fleet lives in, one event at a time, whenever there is nothing to do.
+type rollout struct {
+	Fleet
+	// broken: new candidates do not get ready. crashing: new processes end at once.
+	broken, crashing bool
+	asked            bool
+	handovers        int
+	out              strings.Builder
+}
+
+func (r *rollout) say(format string, args ...any) {
+	holder := "nobody"
+	switch {
+	case r.HolderOld:
+		holder = "old"
+	case r.HolderNew:
+		holder = "new"
+	}
+	fmt.Fprintf(&r.out, "  %-38s holder %-6s standbys: old %d ready %d not, new %d ready %d not\n",
+		fmt.Sprintf(format, args...), holder, r.OldReady, r.OldUnready, r.NewReady, r.NewUnready)
+}
+
+func (s Step) String() string {
+	var words []string
+	for _, w := range []struct {
+		n    int
+		what string
+	}{
+		{s.OldUnready, "remove %d old, not ready"}, {s.OldReady, "remove %d old"},
+		{s.NewUnready, "remove %d new, not ready"}, {s.NewReady, "remove %d new"}, {s.Create, "create %d"},
+	} {
+		if w.n > 0 {
+			words = append(words, fmt.Sprintf(w.what, w.n))
+		}
+	}
+	if s.RemoveHolder {
+		words = append(words, "remove the holder")
+	}
+	if s.HandOver {
+		words = append(words, "hand over")
+	}
+	return strings.Join(words, ", ")
+}
+
+// apply carries out a step.
+func (r *rollout) apply(s Step) {
+	r.Fleet = r.less(s)
+	r.NewUnready += s.Create
+	if s.RemoveHolder {
+		r.HolderOld, r.HolderNew = false, false
+	}
+	r.asked = s.HandOver
+}
+
+// happen lets one thing happen that is not the operator's doing; false if nothing can.
+func (r *rollout) happen() bool {
+	switch {
+	case r.asked:
+		r.asked, r.HolderOld, r.HolderNew = false, false, true
+		r.NewReady--
+		r.OldReady++
+		r.handovers++
+		r.say("the holder has handed over")
+		if r.crashing {
+			r.HolderOld, r.HolderNew, r.Failed = true, false, true
+			r.OldReady--
+			r.NewReady++
+			r.say("it ends at once; the old one takes over")
+		}
+	case r.NewUnready > 0 && !r.broken:
+		r.NewUnready--
+		r.NewReady++
+		r.say("one gets ready")
+	case r.nobody() && r.OldReady > 0:
+		r.OldReady--
+		r.HolderOld = true
+		r.say("an old one is elected")
+	case r.nobody() && r.NewReady > 0:
+		r.NewReady--
+		r.HolderNew = true
+		r.say("a new one is elected")
+	case r.HolderNew && !r.Vetted:
+		r.Vetted = true
+		r.say("the new one has outlasted its trial")
+	default:
+		return false
+	}
+	return true
+}
+
+func (f Fleet) nobody() bool { return !f.HolderOld && !f.HolderNew }
+
+// run goes on until nothing is done and nothing happens.
+func (r *rollout) run() error {
+	for range 100 {
+		s := Next(r.Fleet)
+		acts := s
+		acts.HandOver = s.HandOver && !r.asked
+		r.apply(s)
+		if acts != (Step{}) {
+			r.say("→ %s", acts)
+			continue
+		}
+		if !r.happen() {
+			return nil
+		}
+	}
+	return fmt.Errorf("no end:\n%s", r.out.String())
+}
+
+func TestRolloutStepByStep(t *testing.T) {
+	var all strings.Builder
+	for _, c := range []struct {
+		why string
+		rollout
+	}{
+		{"a job is made: 2 candidates", rollout{Fleet: Fleet{Want: 2}}},
+		{"a new template: 1 candidate, replaced plainly", rollout{Fleet: Fleet{Want: 1, HolderOld: true}}},
+		{"a new template: 2 candidates", rollout{Fleet: Fleet{Want: 2, HolderOld: true, OldReady: 1}}},
+		{"a new template: 3 candidates", rollout{Fleet: Fleet{Want: 3, HolderOld: true, OldReady: 2}}},
+		{"a new template whose pods do not get ready: 3 candidates", rollout{Fleet: Fleet{Want: 3, HolderOld: true, OldReady: 2}, broken: true}},
+		{"a new template whose process ends at once: 2 candidates", rollout{Fleet: Fleet{Want: 2, HolderOld: true, OldReady: 1}, crashing: true}},
+		{"another template while the last one is stuck: 2 candidates", rollout{Fleet: Fleet{Want: 2, HolderOld: true, OldReady: 1, OldUnready: 1}}},
+		{"a standby is lost", rollout{Fleet: Fleet{Want: 2, HolderNew: true, Vetted: true}}},
+		{"from 4 candidates to 2", rollout{Fleet: Fleet{Want: 2, HolderNew: true, Vetted: true, NewReady: 3}}},
+		{"from 2 candidates to 1", rollout{Fleet: Fleet{Want: 1, HolderNew: true, Vetted: true, NewReady: 1}}},
+		{"from 1 candidate to 3", rollout{Fleet: Fleet{Want: 3, HolderNew: true, Vetted: true}}},
+		{"a new template and fewer candidates at once: from 4 to 2", rollout{Fleet: Fleet{Want: 2, HolderOld: true, OldReady: 3}}},
+		{"a new template while nobody holds the Lease", rollout{Fleet: Fleet{Want: 2, OldReady: 2}}},
+	} {
+		r := c.rollout
+		r.say("at first")
+		if err := r.run(); err != nil {
+			t.Errorf("%s: %v", c.why, err)
+		}
+		fmt.Fprintf(&all, "%s\n%s\n", c.why, r.out.String())
+	}
+	compareGolden(t, "testdata/rollouts.txt", all.String())
+}
+
+func compareGolden(t *testing.T, file, got string) {
+	t.Helper()
+	if *update {
+		if err := os.MkdirAll("testdata", 0o750); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(file, []byte(got), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), got); diff != "" {
+		t.Errorf("%s (go test -update writes it anew; -want +got):\n%s", file, diff)
+	}
+}
+
+// fleets are all small ones.
+func fleets(visit func(Fleet)) {
+	const most = 3
+	for want := 1; want <= 4; want++ {
+		for n := range (most + 1) * (most + 1) * (most + 1) * (most + 1) {
+			for holder := range 3 {
+				for flags := range 4 {
+					f := Fleet{
+						Want: want, OldReady: n % 4, OldUnready: n / 4 % 4, NewReady: n / 16 % 4, NewUnready: n / 64 % 4,
+						HolderOld: holder == 1, HolderNew: holder == 2, Vetted: holder == 2 && flags&1 != 0, Failed: flags&2 != 0,
+					}
+					visit(f)
+				}
+			}
+		}
+	}
+}
+
+// rules are what every step keeps, whatever the fleet.
+var rules = map[string]func(f Fleet, s Step, left Fleet) bool{
+	"removes no more than there are": func(_ Fleet, _ Step, left Fleet) bool {
+		return min(left.OldReady, left.OldUnready, left.NewReady, left.NewUnready) >= 0
+	},
+	"removes nothing by a negative number": func(_ Fleet, s Step, _ Fleet) bool {
+		return min(s.Create, s.OldReady, s.OldUnready, s.NewReady, s.NewUnready) >= 0
+	},
+	"removes the holder only where nothing stands by": func(f Fleet, s Step, _ Fleet) bool {
+		return !s.RemoveHolder || f.Want == 1 && f.HolderOld
+	},
+	"leaves as many ready standbys as there should be": func(f Fleet, s Step, left Fleet) bool {
+		should := f.Want - f.holders()
+		before, after := f.OldReady+f.NewReady, left.OldReady+left.NewReady
+		return f.Want == 1 || after >= min(before, should) || s.OldReady == 0 && left.updated() >= f.Want
+	},
+	"has at most one more than asked for": func(f Fleet, s Step, left Fleet) bool {
+		return left.total()+s.Create <= max(f.Want+1, f.total())
+	},
+	"never lacks one": func(f Fleet, s Step, left Fleet) bool {
+		return s.RemoveHolder || left.total()+s.Create >= f.Want
+	},
+	"hands over to a ready new one, when no old standby is left": func(f Fleet, s Step, _ Fleet) bool {
+		return !s.HandOver || f.HolderOld && f.NewReady > 0 && f.OldReady+f.OldUnready == 0
+	},
+	"does not hand over to what has failed": func(f Fleet, s Step, _ Fleet) bool { return !(s.HandOver && f.Failed) },
+	"keeps an old one to fall back to until the new one has outlasted its trial": func(f Fleet, s Step, left Fleet) bool {
+		return f.Want == 1 || !f.HolderNew || f.Vetted || f.OldReady == 0 || left.OldReady > 0
+	},
+	"does not make what it removes": func(_ Fleet, s Step, _ Fleet) bool { return s.Create == 0 || s.NewReady+s.NewUnready == 0 },
+}
+
+func TestEveryStepKeepsTheRules(t *testing.T) {
+	broken := map[string]bool{}
+	fleets(func(f Fleet) {
+		s := Next(f)
+		for rule, holds := range rules {
+			if !holds(f, s, f.less(s)) && !broken[rule] {
+				broken[rule] = true
+				t.Errorf("%s: not so for %+v: %+v", rule, f, s)
+			}
+		}
+	})
+}
+
+func TestEveryFleetBecomesWhatTheSpecAsks(t *testing.T) {
+	fleets(func(f Fleet) {
+		if f.Failed || t.Failed() {
+			return
+		}
+		r := rollout{Fleet: f}
+		if err := r.run(); err != nil {
+			t.Fatalf("%+v: %v", f, err)
+		}
+		if r.total() != f.Want || r.updated() != f.Want || r.NewUnready > 0 || !r.HolderNew {
+			t.Fatalf("%+v ends as %+v\n%s", f, r.Fleet, r.out.String())
+		}
+		if f.Want > 1 && r.handovers > 1 {
+			t.Fatalf("%+v: %d handovers\n%s", f, r.handovers, r.out.String())
+		}
+	})
+}
+
+func TestABrokenVersionNeverTakesOver(t *testing.T) {
+	fleets(func(f Fleet) {
+		if f.Want == 1 || !f.HolderOld || f.NewReady > 0 || t.Failed() {
+			return
+		}
+		r := rollout{Fleet: f, broken: true}
+		if err := r.run(); err != nil {
+			t.Fatalf("%+v: %v", f, err)
+		}
+		if !r.HolderOld || r.OldReady < min(f.OldReady, f.Want-1) {
+			t.Fatalf("%+v ends as %+v\n%s", f, r.Fleet, r.out.String())
+		}
+	})
+}
