@@ -17,7 +17,7 @@ import (
 	"github.com/singletonjob/operator/internal/supervise"
 )
 
-// process is what agents run: it writes that it lives, every millisecond, with its token and CLOCK_BOOTTIME, which all
+// process is what agents run: it writes that it lives, every 2 ms, with its token and CLOCK_BOOTTIME, which all
 // processes of the machine share. Its arguments are the diary's path and what to do besides:
 //
 //	stubborn     ignore SIGTERM
@@ -53,7 +53,7 @@ func process() {
 			}
 		}
 	}
-	beat := time.NewTicker(time.Millisecond)
+	beat := time.NewTicker(2 * time.Millisecond)
 	for {
 		write("beat")
 		select {

@@ -6,6 +6,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"flag"
 	"fmt"
 	"io"
 	"os"
@@ -45,6 +46,11 @@ func TestMain(m *testing.M) {
 	case "process":
 		process()
 	default:
+		// The tests wait far more than they work.
+		flag.Parse()
+		if err := flag.Set("test.parallel", "10"); err != nil {
+			panic(err)
+		}
 		os.Exit(controlplane.Main(m))
 	}
 }
@@ -83,15 +89,20 @@ func (w *world) allow() {
 		APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, ResourceNames: []string{jobName},
 		Verbs: []string{"get", "watch", "update"},
 	}}}
-	binding := &rbacv1.RoleBinding{ObjectMeta: meta,
-		RoleRef:  rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: meta.Name},
-		Subjects: []rbacv1.Subject{{Kind: "ServiceAccount", Name: meta.Name, Namespace: w.ns}},
-	}
 	_, err := w.client.CoreV1().ServiceAccounts(w.ns).Create(ctx, account, metav1.CreateOptions{})
 	w.must(err)
 	_, err = w.client.RbacV1().Roles(w.ns).Create(ctx, role, metav1.CreateOptions{})
 	w.must(err)
-	_, err = w.client.RbacV1().RoleBindings(w.ns).Create(ctx, binding, metav1.CreateOptions{})
+	w.bind()
+}
+
+func (w *world) bind() {
+	w.t.Helper()
+	_, err := w.client.RbacV1().RoleBindings(w.ns).Create(w.t.Context(), &rbacv1.RoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: "agents"},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: "agents"},
+		Subjects:   []rbacv1.Subject{{Kind: "ServiceAccount", Name: "agents", Namespace: w.ns}},
+	}, metav1.CreateOptions{})
 	w.must(err)
 }
 
@@ -166,6 +177,14 @@ type candidate struct {
 // candidate starts an agent whose process does what the arguments say.
 func (w *world) candidate(pod string, config contract.AgentConfig, process ...string) *candidate {
 	w.t.Helper()
+	c := w.prepare(pod, config)
+	c.start(process...)
+	return c
+}
+
+// prepare makes all that an agent needs.
+func (w *world) prepare(pod string, config contract.AgentConfig) *candidate {
+	w.t.Helper()
 	certificate, err := w.plane.ServerCertificate()
 	w.must(err)
 	proxy, err := faultproxy.Start(faultproxy.Options{Listen: "127.0.0.1:0", Certificate: &certificate, Upstream: w.plane.URL(), UpstreamCA: w.plane.CA()})
@@ -176,13 +195,13 @@ func (w *world) candidate(pod string, config contract.AgentConfig, process ...st
 	c.setToken(w.newToken())
 	host, port, _ := strings.Cut(proxy.Addr(), ":")
 	c.env = []string{
+		"GORACE=atexit_sleep_ms=0", // else the race detector has every process linger for a second
 		roleEnv + "=agent", "PATH=" + os.Getenv("PATH"), "TMPDIR=" + os.TempDir(),
 		contract.ConfigEnv + "=" + config.Encode(), contract.PodEnv + "=" + pod, contract.PodUIDEnv + "=uid-of-" + pod,
 		contract.NodeEnv + "=node-of-" + pod, contract.NamespaceEnv + "=" + w.ns, agent.CredentialsEnv + "=" + c.credentials,
 		"KUBERNETES_SERVICE_HOST=" + host, "KUBERNETES_SERVICE_PORT=" + port,
 		contract.SocketEnv + "=" + filepath.Join(c.credentials, "agent.sock"),
 	}
-	c.start(process...)
 	return c
 }
 
@@ -192,8 +211,15 @@ func (c *candidate) start(process ...string) {
 	exe, err := os.Executable()
 	c.w.must(err)
 	// env hands the process its role; nothing else sets an environment without knowing the rest of it.
-	argv := append([]string{"run", "--", "env", roleEnv + "=process", exe, c.w.diary}, process...)
-	cmd := exec.Command(exe, argv...)
+	c.run(append([]string{"env", roleEnv + "=process", exe, c.w.diary}, process...)...)
+}
+
+// run starts the agent with any command.
+func (c *candidate) run(command ...string) {
+	c.w.t.Helper()
+	exe, err := os.Executable()
+	c.w.must(err)
+	cmd := exec.Command(exe, append([]string{"run", "--"}, command...)...)
 	cmd.Env = c.env
 	stderr, err := cmd.StderrPipe()
 	c.w.must(err)
@@ -336,7 +362,11 @@ func (l *lines) await(words []string) (string, bool) {
 func (l *lines) String() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return strings.Join(l.all, "\n")
+	var out strings.Builder
+	for i, line := range l.all {
+		fmt.Fprintf(&out, "%8.3f %s\n", time.Duration(l.at[i]).Seconds(), line)
+	}
+	return out.String()
 }
 
 // eventually waits for something that leaves no trace in a log.

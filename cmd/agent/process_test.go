@@ -3,24 +3,654 @@
 package main
 
 import (
+	"context"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
 	"syscall"
 	"testing"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/singletonjob/operator/internal/contract"
+	"github.com/singletonjob/operator/internal/lease"
+	"github.com/singletonjob/operator/internal/supervise"
+	"github.com/singletonjob/operator/test/faultproxy"
 )
 
-func TestHandoverOnSIGTERM(t *testing.T) {
+var (
+	isWrite = faultproxy.Method(http.MethodPut)
+	isRead  = faultproxy.Match(func(r *http.Request) bool { return r.Method == http.MethodGet && !faultproxy.Watches()(r) })
+)
+
+// duration of the tests' tenures.
+func leaseDuration() time.Duration { return time.Duration(testConfig().LeaseDuration) }
+
+func TestHandover(t *testing.T) {
+	for name, test := range map[string]struct {
+		process []string
+		code    int
+		why     string
+	}{
+		"prompt": {},
+		"slow": {
+			process: []string{"linger=5s"},
+			why:     "it stops for longer than its lease lasts: renewals go on, and the other waits",
+		},
+		"stubborn": {process: []string{"stubborn"}, code: 128 + 9, why: "killed when the grace period ends"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			w.createLease()
+			a := w.candidate("a", testConfig(), test.process...)
+			w.awaitBeat(a.acquired())
+			b := w.candidate("b", testConfig())
+			b.await("lease held", "holder=a/")
+			a.signal(syscall.SIGTERM)
+			a.await("released", "reason=PodTerminating")
+			w.awaitBeat(b.acquired())
+			if code := a.exit(); code != test.code {
+				t.Errorf("exit code %d, want %d; its log:\n%s", code, test.code, a.lines)
+			}
+			w.checkLives()
+		})
+	}
+}
+
+// The operator's request, not the pod's end: the agent stays as a standby.
+func TestHandoverOnRequest(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.createLease()
 	a := w.candidate("a", testConfig())
+	w.awaitBeat(a.acquired())
+	b := w.candidate("b", testConfig())
+	b.await("lease held", "holder=a/")
+	w.annotate(map[string]any{contract.HandoverToAnnotation: "b", contract.HandoverReasonAnnotation: string(lease.ReasonRollout)})
+	a.await("released", "reason=RolloutHandover")
+	w.awaitBeat(b.acquired())
+	a.await("lease held", "holder=b/")
+	b.signal(syscall.SIGTERM)
+	w.awaitBeat(a.acquired())
+	w.checkLives()
+}
+
+func TestExitCode(t *testing.T) {
+	for name, test := range map[string]struct {
+		process []string
+		signal  syscall.Signal
+		code    int
+	}{
+		"exits with 0":    {process: []string{"exit=0"}, signal: syscall.SIGUSR1, code: 0},
+		"exits with 3":    {process: []string{"exit=3"}, signal: syscall.SIGUSR1, code: 3},
+		"exits with 78":   {process: []string{"exit=78"}, signal: syscall.SIGUSR1, code: 78},
+		"dies of SIGKILL": {signal: syscall.SIGKILL, code: 128 + 9},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			w.createLease()
+			a := w.candidate("a", testConfig(), test.process...)
+			token := a.acquired()
+			w.awaitBeat(token)
+			b := w.candidate("b", testConfig())
+			b.await("lease held")
+			w.must(syscall.Kill(w.lives()[0].pid, test.signal))
+			if code := a.exit(); code != test.code {
+				t.Errorf("exit code %d, want %d; log:\n%s", code, test.code, a.lines)
+			}
+			w.awaitBeat(b.acquired())
+			w.checkLives()
+		})
+	}
+}
+
+func TestCannotStart(t *testing.T) {
+	notExecutable := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(notExecutable, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, test := range map[string]struct {
+		command string
+		code    int
+	}{
+		"not found":      {command: "/no/such/program", code: 127},
+		"not executable": {command: notExecutable, code: 126},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			w.createLease()
+			a := w.prepare("a", testConfig())
+			a.run(test.command)
+			a.await("not started", test.command)
+			a.await("released", "reason=ProcessExited")
+			if code := a.exit(); code != test.code {
+				t.Errorf("exit code %d, want %d", code, test.code)
+			}
+		})
+	}
+}
+
+func TestEnvironment(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.createLease()
+	config := testConfig()
+	config.TokenEnv = "MY_TOKEN"
+	a := w.prepare("a", config)
+	a.env = append(a.env, "THEIRS=kept", "MY_TOKEN=stale", contract.RuntimeReapsEnv+"=true")
+	a.start("env")
+	token := a.acquired()
+	w.eventually("the process has told its environment", func() bool {
+		return slices.ContainsFunc(w.diaryLines(), func(line string) bool { return strings.HasPrefix(line, "beat") })
+	})
+	got := map[string][]string{}
+	for _, line := range w.diaryLines() {
+		if kv, ok := strings.CutPrefix(line, "env "); ok {
+			name, value, _ := strings.Cut(kv, "=")
+			got[name] = append(got[name], value)
+		}
+	}
+	want := map[string]string{
+		"MY_TOKEN": fmt.Sprint(token), contract.NameEnv: jobName, contract.NamespaceEnv: w.ns, contract.PodEnv: "a", contract.TenureEnv: "1",
+		contract.LeaseDurationEnv: "4s", contract.RunIDEnv: "run", "THEIRS": "kept", contract.SocketEnv: filepath.Join(a.credentials, "agent.sock"),
+	}
+	for name, value := range want {
+		if !slices.Equal(got[name], []string{value}) {
+			t.Errorf("%s is %q, want %q once", name, got[name], value)
+		}
+	}
+	for _, name := range []string{contract.ConfigEnv, contract.PodUIDEnv, contract.NodeEnv, contract.RuntimeReapsEnv, "FENCING_TOKEN"} {
+		if got[name] != nil {
+			t.Errorf("%s is %q; it is the agent's alone", name, got[name])
+		}
+	}
+}
+
+func TestSignalsAreForwarded(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.createLease()
+	a := w.candidate("a", testConfig())
+	w.awaitBeat(a.acquired())
+	for _, sig := range []syscall.Signal{syscall.SIGHUP, syscall.SIGUSR2, syscall.SIGQUIT, syscall.SIGWINCH} {
+		a.signal(sig)
+		w.eventually("the process got "+sig.String(), func() bool {
+			return slices.ContainsFunc(w.diaryLines(), func(line string) bool { return strings.HasPrefix(line, "signal-"+sig.String()) })
+		})
+	}
+	if lives := w.checkLives(); len(lives) != 1 {
+		t.Errorf("%d processes, want 1 that goes on", len(lives))
+	}
+}
+
+// Faults that a tenure outlives: it is neither lost nor begun anew.
+func TestTenureGoesOn(t *testing.T) {
+	config := testConfig()
+	outage := time.Duration(config.RenewDeadline) / 2
+	for name, test := range map[string]struct {
+		fault faultproxy.Fault
+		when  []faultproxy.Match
+		why   string
+	}{
+		"replies lost":      {fault: faultproxy.LoseReply(), when: []faultproxy.Match{isWrite}, why: "stored all the same"},
+		"replies cut off":   {fault: faultproxy.ResetReply(), when: []faultproxy.Match{isWrite}, why: "stored all the same"},
+		"black hole":        {fault: faultproxy.BlackHole()},
+		"reset":             {fault: faultproxy.Reset()},
+		"throttled":         {fault: faultproxy.TooManyRequests(time.Hour), why: "Retry-After is not for a holder"},
+		"server errors":     {fault: faultproxy.Fail(500)},
+		"lost proxy":        {fault: faultproxy.Answer(404, nil, "404 page not found"), why: "no word of the API server's"},
+		"slow":              {fault: faultproxy.Delay(150*time.Millisecond, 150*time.Millisecond)},
+		"duplicates":        {fault: faultproxy.Duplicate(0), when: []faultproxy.Match{isWrite}},
+		"late duplicates":   {fault: faultproxy.Duplicate(100 * time.Millisecond), when: []faultproxy.Match{isWrite}},
+		"stale reads":       {fault: faultproxy.Stale(), when: []faultproxy.Match{isRead}},
+		"held, then all at": {fault: faultproxy.Hold(), when: []faultproxy.Match{isWrite}, why: "old writes arrive late: none may win"},
+		"unauthorised":      {fault: faultproxy.Answer(401, nil, `{"kind":"Status","code":401,"reason":"Unauthorized"}`)},
+		"forbidden":         {fault: faultproxy.Answer(403, nil, `{"kind":"Status","code":403,"reason":"Forbidden"}`)},
+		"watch stalls":      {fault: faultproxy.StallWatch(), when: []faultproxy.Match{faultproxy.Watches()}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			w.createLease()
+			a := w.candidate("a", config)
+			token := a.acquired()
+			w.awaitBeat(token)
+			b := w.candidate("b", config)
+			b.await("lease held")
+			remove := a.proxy.Inject(test.fault, test.when...)
+			elapse(t, outage)
+			remove()
+			w.renewedTwice()
+			// A candidate that counted from the outage's begin would be through by now.
+			elapse(t, leaseDuration())
+			w.renewedTwice()
+			if lives := w.checkLives(); len(lives) != 1 || lives[0].token != token {
+				t.Errorf("%s: the tenure did not go on: %+v; log of the holder:\n%s", test.why, lives, a.lines)
+			}
+		})
+	}
+}
+
+// elapse lets time pass that is part of the scenario; nothing is expected to be done by the end of it.
+func elapse(t testing.TB, d time.Duration) {
+	t.Helper()
+	select {
+	case <-time.After(d):
+	case <-t.Context().Done():
+	}
+}
+
+// renewedTwice waits for two renewals: of the first, the reply may still be lost.
+func (w *world) renewedTwice() {
+	w.t.Helper()
+	for range 2 {
+		before := w.lease().Spec.RenewTime
+		w.eventually("the Lease is renewed", func() bool { return !w.lease().Spec.RenewTime.Equal(before) })
+	}
+}
+
+// An acquire that was stored, but of which the reply was lost, becomes a tenure by one more write.
+func TestAcquireReplyLost(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.createLease()
+	a := w.prepare("a", testConfig())
+	remove := a.proxy.Inject(faultproxy.LoseReply(), faultproxy.Times(1, isWrite))
+	defer remove()
+	a.start()
+	token := a.acquired()
+	w.awaitBeat(token)
+	if l := w.lease(); *l.Spec.LeaseTransitions != 1 {
+		t.Errorf("%d tenures, want 1", *l.Spec.LeaseTransitions)
+	}
+	if n := len(a.proxy.Seen(func(r faultproxy.Request) bool { return r.Method == http.MethodPut })); n < 2 {
+		t.Errorf("%d writes before the process started, want the lost one and another", n)
+	}
+	w.checkLives()
+}
+
+// Faults that a holder does not outlive: its process is dead before another starts, and the other is not disturbed
+// when the fault ends in that moment.
+func TestCutOff(t *testing.T) {
+	for name, test := range map[string]struct {
+		cut     func(*candidate)
+		heal    func(*candidate)
+		process []string
+	}{
+		"black hole":           {cut: func(c *candidate) { c.proxy.Cut() }, heal: healProxy},
+		"black hole, stubborn": {cut: func(c *candidate) { c.proxy.Cut() }, heal: healProxy, process: []string{"stubborn"}},
+		"refused":              {cut: func(c *candidate) { c.proxy.Refuse() }, heal: healProxy},
+		"one-way":              {cut: func(c *candidate) { c.proxy.Inject(faultproxy.BlackHole(), isWrite) }, heal: healProxy},
+		"late delivery":        {cut: func(c *candidate) { c.proxy.Inject(faultproxy.Hold(), isWrite) }, heal: healProxy},
+		"token expired":        {cut: func(c *candidate) { c.setToken("expired") }, heal: func(c *candidate) { c.setToken(c.w.newToken()) }},
+		"agent stopped": {
+			cut: func(c *candidate) { c.signal(syscall.SIGSTOP) }, heal: func(c *candidate) { c.signal(syscall.SIGCONT) },
+			process: []string{"stubborn"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			w.createLease()
+			a := w.candidate("a", testConfig(), test.process...)
+			first := a.acquired()
+			w.awaitBeat(first)
+			b := w.candidate("b", testConfig())
+			b.await("lease held")
+			test.cut(a)
+			cut := supervise.BootTime()
+			second := b.acquired()
+			test.heal(a)
+			w.awaitBeat(second)
+			// No renewal was sent after the cut, so its whole duration bounds the process's life, margin included.
+			if last := w.lives()[0].last; time.Duration(last-cut) > leaseDuration() {
+				t.Errorf("the process lived on for %v, more than its lease", time.Duration(last-cut))
+			}
+			a.await("lease held", "holder=b/")
+			elapse(t, leaseDuration())
+			w.renewedTwice()
+			if lives := w.checkLives(); len(lives) != 2 {
+				t.Errorf("%d processes, want 2: %+v", len(lives), lives)
+			}
+			// The agent that was cut off is as good a candidate as ever.
+			b.signal(syscall.SIGTERM)
+			w.awaitBeat(a.acquired())
+			w.checkLives()
+		})
+	}
+}
+
+func healProxy(c *candidate) {
+	c.w.t.Helper()
+	c.w.must(c.proxy.Heal())
+}
+
+func TestAgentKilled(t *testing.T) {
+	t.Run("another pod waits", func(t *testing.T) {
+		t.Parallel()
+		w := newWorld(t)
+		w.createLease()
+		a := w.candidate("a", testConfig(), "stubborn")
+		w.awaitBeat(a.acquired())
+		b := w.candidate("b", testConfig())
+		b.await("lease held")
+		a.signal(syscall.SIGKILL)
+		w.awaitBeat(b.acquired())
+		w.checkLives()
+	})
+	t.Run("the same pod restarts", func(t *testing.T) {
+		t.Parallel()
+		w := newWorld(t)
+		w.createLease()
+		// So long that waiting for it would fail the test.
+		config := testConfig()
+		config.LeaseDuration = contract.Duration(10 * patience)
+		a := w.prepare("a", config)
+		a.env = append(a.env, contract.RuntimeReapsEnv+"=true")
+		a.start()
+		w.awaitBeat(a.acquired())
+		a.signal(syscall.SIGKILL)
+		a.exit()
+		a.start()
+		w.awaitBeat(a.acquired())
+		if lives := w.checkLives(); len(lives) != 2 {
+			t.Errorf("%d processes, want 2", len(lives))
+		}
+	})
+}
+
+// A watch that is open and silent hides a release. The candidate goes by time, and finds out by its own write.
+func TestWatchStallsSilently(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.createLease()
+	a := w.candidate("a", testConfig())
+	w.awaitBeat(a.acquired())
+	b := w.candidate("b", testConfig())
+	b.await("lease held")
+	b.proxy.Inject(faultproxy.StallWatch(), faultproxy.Watches())
+	w.renewedTwice()
+	a.signal(syscall.SIGTERM)
+	a.await("released")
+	w.awaitBeat(b.acquired())
+	w.checkLives()
+}
+
+func TestLeaseDeleted(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.createLease()
+	// So long that only a loss, not the deadline, ends the process within the test.
+	config := testConfig()
+	config.LeaseDuration, config.RenewDeadline = contract.Duration(10*patience), contract.Duration(8*patience)
+	a := w.candidate("a", config, "stubborn")
+	first := a.acquired()
+	w.awaitBeat(first)
+	leases := w.client.CoordinationV1().Leases(w.ns)
+	w.must(leases.Delete(t.Context(), jobName, metav1.DeleteOptions{}))
+	a.await("killing", "reason=LeaseDeleted")
+	a.await("lost", "reason=LeaseDeleted")
+	elapse(t, 5*time.Duration(config.RetryPeriod))
+	if _, err := leases.Get(t.Context(), jobName, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+		t.Fatalf("the agent made a Lease of its own: %v", err)
+	}
+	// As the operator makes it anew while a tenure may last.
+	unknown, duration := lease.UnknownHolder, int32(2)
+	_, err := leases.Create(t.Context(), &coordinationv1.Lease{
+		ObjectMeta: metav1.ObjectMeta{Name: jobName, Labels: map[string]string{contract.ManagedByLabel: contract.ManagedBy}},
+		Spec:       coordinationv1.LeaseSpec{HolderIdentity: &unknown, LeaseDurationSeconds: &duration},
+	}, metav1.CreateOptions{})
+	w.must(err)
+	made := supervise.BootTime()
+	b := w.candidate("b", testConfig())
+	second := b.acquired()
+	if waited := time.Duration(supervise.BootTime() - made); waited < leaseDuration() {
+		t.Errorf("taken over %v after it was made, sooner than the candidate's own duration of %v", waited, leaseDuration())
+	}
+	w.awaitBeat(second)
+	w.checkLives()
+}
+
+// A person clears the holder, by kubectl edit perhaps. Its process is killed, and the Lease is not free for others.
+func TestHolderCleared(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.createLease()
+	a := w.candidate("a", testConfig(), "stubborn")
 	first := a.acquired()
 	w.awaitBeat(first)
 	b := w.candidate("b", testConfig())
-	b.await("lease held", "holder=a/")
-	a.signal(syscall.SIGTERM)
-	a.await("released", "reason=PodTerminating")
+	b.await("lease held")
+	w.patch(map[string]any{"spec": map[string]any{"holderIdentity": ""}})
+	a.await("killing", "reason=LeaseLost")
+	w.eventually("there is another tenure", func() bool { return *w.lease().Spec.LeaseTransitions >= 2 })
+	w.eventually("its process lives", func() bool { return len(w.lives()) >= 2 })
+	w.checkLives()
+}
+
+func TestForeignHolder(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.createLease()
+	a := w.candidate("a", testConfig(), "stubborn")
+	w.awaitBeat(a.acquired())
+	w.patch(map[string]any{"spec": map[string]any{"holderIdentity": "somebody"}})
+	seen := supervise.BootTime()
+	a.await("killing", "reason=LeaseLost")
+	second := a.acquired()
+	if waited := time.Duration(supervise.BootTime() - seen); waited < leaseDuration() {
+		t.Errorf("taken back after %v, sooner than %v", waited, leaseDuration())
+	}
+	w.awaitBeat(second)
+	w.checkLives()
+}
+
+// With a label that is not ours the Lease is not ours: nobody writes it, and the holder stops in good order.
+func TestLabelRemoved(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.createLease()
+	a := w.candidate("a", testConfig())
+	w.awaitBeat(a.acquired())
+	b := w.candidate("b", testConfig())
+	b.await("lease held")
+	w.patch(map[string]any{"metadata": map[string]any{"labels": map[string]any{contract.ManagedByLabel: nil}}})
+	a.await("read failing", "somebody else's")
+	a.await("stopping", "reason=RenewFailed")
+	revision := w.lease().ResourceVersion
+	elapse(t, leaseDuration()+time.Second)
+	if now := w.lease().ResourceVersion; now != revision {
+		t.Errorf("the Lease was written: revision %s, then %s", revision, now)
+	}
+	w.patch(map[string]any{"metadata": map[string]any{"labels": map[string]any{contract.ManagedByLabel: contract.ManagedBy}}})
+	w.eventually("a process lives again", func() bool { return len(w.lives()) == 2 })
+	w.checkLives()
+}
+
+func TestTokenRenewed(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.createLease()
+	a := w.candidate("a", testConfig())
+	token := a.acquired()
+	w.awaitBeat(token)
+	a.setToken("expired")
+	a.await("renew failing", "401")
+	a.setToken(w.newToken())
+	a.await("writing again")
+	w.renewedTwice()
+	if lives := w.checkLives(); len(lives) != 1 {
+		t.Errorf("%d processes, want 1", len(lives))
+	}
+}
+
+func TestRBACRemovedAndRestored(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.createLease()
+	a := w.candidate("a", testConfig())
+	w.awaitBeat(a.acquired())
+	w.must(w.client.RbacV1().RoleBindings(w.ns).Delete(t.Context(), "agents", metav1.DeleteOptions{}))
+	a.await("renew failing", "403")
+	a.await("stopping", "reason=RenewFailed")
+	a.await("lost", "reason=RenewFailed")
+	w.bind()
+	w.awaitBeat(a.acquired())
+	w.checkLives()
+}
+
+// KeepRunning: an outage for all leaves the process running, with its token.
+func TestKeepRunning(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.createLease()
+	config := testConfig()
+	config.KeepRunning = true
+	a := w.candidate("a", config)
+	token := a.acquired()
+	w.awaitBeat(token)
+	b := w.candidate("b", config)
+	b.await("lease held")
+	a.proxy.Cut()
+	b.proxy.Cut()
+	elapse(t, leaseDuration()+2*time.Second)
+	if lives := w.checkLives(); len(lives) != 1 {
+		t.Fatalf("%d processes, want 1", len(lives))
+	}
+	healProxy(a)
+	healProxy(b)
+	a.await("writing again")
+	w.renewedTwice()
+	last := w.lives()[0].last
+	elapse(t, leaseDuration())
+	lives := w.checkLives()
+	if len(lives) != 1 || lives[0].last <= last {
+		t.Errorf("the process did not go on: %+v", lives)
+	}
+}
+
+// KeepRunning: the process is killed when its agent learns of another tenure. Until then both run: the sink fences.
+func TestKeepRunningLearnsOfAnother(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.createLease()
+	config := testConfig()
+	config.KeepRunning = true
+	a := w.candidate("a", config, "stubborn")
+	w.awaitBeat(a.acquired())
+	b := w.candidate("b", config)
+	b.await("lease held")
+	a.proxy.Cut()
 	second := b.acquired()
 	w.awaitBeat(second)
-	if code := a.exit(); code != 0 {
-		t.Errorf("exit code %d, want the process's, 0", code)
+	healProxy(a)
+	a.await("killing", "reason=LeaseLost")
+	a.await("lost")
+	after := supervise.BootTime()
+	w.renewedTwice()
+	for _, l := range w.lives() {
+		if l.token != second && l.last > after {
+			t.Errorf("%+v still lives after its agent said that it is dead", l)
+		}
 	}
-	w.checkLives()
+}
+
+// Requests in steady state: one write per retryPeriod from the holder, none from a standby.
+func TestRequestsAtRest(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.createLease()
+	config := testConfig()
+	a := w.candidate("a", config)
+	w.awaitBeat(a.acquired())
+	b := w.candidate("b", config)
+	b.await("lease held")
+	w.renewedTwice()
+	w.renewedTwice()
+	began := time.Now()
+	since := func(r faultproxy.Request) bool { return r.Time.After(began) }
+	const renewals = 8
+	elapse(t, renewals*time.Duration(config.RetryPeriod))
+	took := time.Since(began)
+	if got := b.proxy.Seen(since); len(got) != 0 {
+		t.Errorf("the standby sent %d requests: %+v", len(got), got)
+	}
+	writes := a.proxy.Seen(since, func(r faultproxy.Request) bool { return r.Method == http.MethodPut })
+	if most := int(took/time.Duration(config.RetryPeriod)) + 1; len(writes) > most || len(writes) == 0 {
+		t.Errorf("%d renewals in %v, want at most %d", len(writes), took, most)
+	}
+	if all := a.proxy.Seen(since); len(all) != len(writes) {
+		t.Errorf("the holder sent %d requests besides its renewals", len(all)-len(writes))
+	}
+}
+
+func TestWrongUse(t *testing.T) {
+	t.Parallel()
+	w := &world{t: t}
+	exe, err := os.Executable()
+	w.must(err)
+	config := testConfig().Encode()
+	for name, test := range map[string]struct {
+		args []string
+		env  []string
+		code int
+		says string
+	}{
+		"nothing":          {code: contract.ExitUsage, says: "a command is missing"},
+		"unknown":          {args: []string{"dance"}, code: contract.ExitUsage, says: `"dance"`},
+		"run nothing":      {args: []string{"run"}, code: contract.ExitUsage, says: "command to run is missing"},
+		"run without --":   {args: []string{"run", "sleep", "1"}, code: contract.ExitUsage, says: `"sleep" stands before --`},
+		"install nowhere":  {args: []string{"install"}, code: contract.ExitUsage, says: "one directory"},
+		"check a word":     {args: []string{"check", "-token", "x"}, code: contract.ExitUsage, says: "-token"},
+		"no configuration": {args: []string{"run", "--", "true"}, code: contract.ExitConfig, says: contract.ConfigEnv + " is not set"},
+		"bad configuration": {
+			args: []string{"run", "--", "true"}, env: []string{contract.ConfigEnv + `={"name":"x","leaseDuration":"1s"}`},
+			code: contract.ExitConfig, says: "retryPeriod 0s is not positive",
+		},
+		"no pod": {
+			args: []string{"run", "--", "true"}, env: []string{contract.ConfigEnv + "=" + config}, code: contract.ExitConfig, says: contract.PodEnv,
+		},
+		"no cluster": {
+			args: []string{"run", "--", "true"},
+			env:  []string{contract.ConfigEnv + "=" + config, contract.PodEnv + "=a", contract.PodUIDEnv + "=b", contract.NamespaceEnv + "=c"},
+			code: contract.ExitConfig, says: "KUBERNETES_SERVICE_HOST",
+		},
+		"no credentials": {
+			args: []string{"run", "--", "true"},
+			env: []string{
+				contract.ConfigEnv + "=" + config, contract.PodEnv + "=a", contract.PodUIDEnv + "=b", contract.NamespaceEnv + "=c",
+				"KUBERNETES_SERVICE_HOST=127.0.0.1", "KUBERNETES_SERVICE_PORT=1",
+			},
+			code: contract.ExitConfig, says: "ca.crt",
+		},
+		"nobody to ask": {args: []string{"check"}, env: []string{contract.SocketEnv + "=/no/such/socket"}, code: 1, says: "/no/such/socket"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			defer cancel()
+			cmd := exec.CommandContext(ctx, exe, test.args...)
+			cmd.Env = append([]string{roleEnv + "=agent"}, test.env...)
+			out, _ := cmd.CombinedOutput()
+			if code := cmd.ProcessState.ExitCode(); code != test.code {
+				t.Errorf("exit code %d, want %d", code, test.code)
+			}
+			if !strings.Contains(string(out), test.says) {
+				t.Errorf("it says %q, want a word of %q", out, test.says)
+			}
+			if lines := strings.Count(string(out), "\n"); test.code == contract.ExitConfig && lines != 1 {
+				t.Errorf("it says %d lines, want one:\n%s", lines, out)
+			}
+		})
+	}
 }

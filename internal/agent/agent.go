@@ -162,7 +162,7 @@ func (a *Agent) do(action lease.Action, now lease.Time) {
 	case lease.ExtendLeash:
 		a.child.extend(leashDeadline(action.Deadline), a.journal.leash)
 	case lease.SignalChild:
-		a.journal.stopping(a.state, min(a.state.Stop.KillAt, a.state.Deadline(a.config)).Sub(now.Boot))
+		a.journal.stopping(a.state, a.state.Stop.KillAt.Sub(now.Boot), a.state.Deadline(a.config).Sub(now.Boot))
 		a.metrics.stops.add(unix.SignalName(syscall.Signal(action.Signal)))
 		a.child.signal(syscall.Signal(action.Signal), a.journal.signal)
 	case lease.KillTree:

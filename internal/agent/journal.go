@@ -96,8 +96,8 @@ func (j *journal) terminated(s syscall.Signal, state lease.State) {
 	j.log.Print("terminating", "signal", int(s), "phase", state.Phase)
 }
 
-func (j *journal) stopping(s lease.State, killIn time.Duration) {
-	j.log.Print("stopping", "token", s.Tenure.Token, "reason", s.Stop.Reason, "kill-in", killIn.Round(time.Millisecond))
+func (j *journal) stopping(s lease.State, grace, left time.Duration) {
+	j.log.Print("stopping", "token", s.Tenure.Token, "reason", s.Stop.Reason, "grace", grace.Round(time.Millisecond), "time-left", left.Round(time.Millisecond))
 }
 
 func (j *journal) killing(s lease.State, left time.Duration) {

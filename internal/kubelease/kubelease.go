@@ -241,7 +241,7 @@ func (l *line) exchange(request *http.Request) (reply, error) {
 	body, err := io.ReadAll(io.LimitReader(response.Body, largest))
 	if err != nil {
 		drop()
-		return reply{}, fmt.Errorf("the answer broke off: %w", err)
+		return reply{}, fmt.Errorf("the answer broke off: %w", late(request, err))
 	}
 	return reply{code: response.StatusCode, body: body}, nil
 }

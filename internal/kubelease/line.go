@@ -54,9 +54,17 @@ func (l *line) send(request *http.Request) (response *http.Response, drop func()
 	response, err = over.RoundTrip(request)
 	if err != nil {
 		drop()
-		return nil, nil, err
+		return nil, nil, late(request, err)
 	}
 	return response, drop, nil
+}
+
+// late says so of a request that failed by its deadline, and not by what it met.
+func late(request *http.Request, err error) error {
+	if request.Context().Err() != nil {
+		return fmt.Errorf("no answer in time: %w", err)
+	}
+	return err
 }
 
 // open returns the transport, a fresh one if the last was dropped or trusts another authority than ca.crt names now.
