@@ -307,6 +307,25 @@ func TestColumns(t *testing.T) {
 	}
 }
 
+// kubectl scale changes the candidates, within their limits.
+func TestScale(t *testing.T) {
+	plane, namespace, client := server(t)
+	if _, err := create(t, client, namespace, validJob()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := plane.Kubectl(t.Context(), "scale", "sj/billing", "--replicas=3", "-n", namespace); err != nil {
+		t.Error(err)
+	}
+	if out, err := plane.Kubectl(t.Context(), "get", "sj/billing", "-o", "jsonpath={.spec.candidates}", "-n", namespace); err != nil || out != "3" {
+		t.Errorf("%v, %s candidates", err, out)
+	}
+	for replicas, want := range map[string]string{"0": "greater than or equal to 1", "17": "less than or equal to 16"} {
+		if _, err := plane.Kubectl(t.Context(), "scale", "sj/billing", "--replicas="+replicas, "-n", namespace); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", replicas, err)
+		}
+	}
+}
+
 // Our own fields explain themselves; those of the pod template are documented with pods.
 func TestExplain(t *testing.T) {
 	plane, _, _ := server(t)

@@ -43,8 +43,9 @@ const (
 	ReservedEnvPrefix = "SINGLETONJOB_"
 	// ReservedNamePrefix begins the names of containers and volumes that the operator adds.
 	ReservedNamePrefix = "singletonjob-"
-	// ReservedMountPath is where the agent and its credentials are mounted in the gated container.
-	ReservedMountPath = "/singletonjob"
+	// ReservedMountPath and ReservedSecretsPath are where the agent and its credentials are mounted in the gated container.
+	ReservedMountPath   = "/singletonjob"
+	ReservedSecretsPath = "/var/run/secrets/singletonjob.io"
 	// ReservedKeyPrefix begins the labels and annotations of the operator.
 	ReservedKeyPrefix = GroupName + "/"
 )
@@ -212,6 +213,10 @@ func validatePod(pod *corev1.PodSpec, at *field.Path) field.ErrorList {
 	forbid(pod.ShareProcessNamespace != nil && *pod.ShareProcessNamespace, "shareProcessNamespace", notOurs)
 	forbid(pod.ActiveDeadlineSeconds != nil, "activeDeadlineSeconds", "a candidate lives on through many tenures: remove it")
 	forbid(pod.OS != nil && pod.OS.Name != corev1.Linux, "os", "the agent runs on Linux only: remove it, or set name: linux")
+	if grace := pod.TerminationGracePeriodSeconds; grace != nil && *grace < 1 {
+		errs = append(errs, field.Invalid(at.Child("terminationGracePeriodSeconds"), *grace, fmt.Sprintf("%d is not accepted: at "+
+			"least 1, because with 0 a deleted pod is forgotten before it is stopped, and no handover is clean", *grace)))
+	}
 	if policy := pod.RestartPolicy; policy != "" && policy != corev1.RestartPolicyAlways {
 		errs = append(errs, field.Invalid(at.Child("restartPolicy"), policy,
 			fmt.Sprintf("%q is not accepted: Always, or nothing, because a candidate lives on through many tenures", policy)))
@@ -279,10 +284,13 @@ func validateGated(job *SingletonJob, at *field.Path) field.ErrorList {
 	}), "sets %s or a variable that begins with SINGLETONJOB_ in env: the agent sets those, remove them or choose another "+
 		"spec.fencing.envVar", job.Spec.Fencing.EnvVar)
 	forbid(slices.ContainsFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool { return reservedPath(m.MountPath) }),
-		"mounts a volume at or below /singletonjob, where the agent is: choose another mountPath")
+		"mounts a volume at or below /singletonjob or /var/run/secrets/singletonjob.io, where the agent and its credentials "+
+			"are: choose another mountPath")
 	return errs
 }
 
 func reservedPath(mountPath string) bool {
-	return mountPath == ReservedMountPath || strings.HasPrefix(mountPath, ReservedMountPath+"/")
+	return slices.ContainsFunc([]string{ReservedMountPath, ReservedSecretsPath}, func(reserved string) bool {
+		return mountPath == reserved || strings.HasPrefix(mountPath, reserved+"/")
+	})
 }

@@ -52,7 +52,7 @@ const (
 		"sets those, remove them or choose another spec.fencing.envVar"
 	badProbe = `the gated container "app" has a probe, which would fail in every standby, where the process does not run: ` +
 		"remove livenessProbe, readinessProbe and startupProbe; probes of other containers are welcome"
-	badMount  = `the gated container "app" mounts a volume at or below /singletonjob, where the agent is: choose another mountPath`
+	badMount  = `the gated container "app" mounts a volume at or below /singletonjob or /var/run/secrets/singletonjob.io, where the agent and its credentials are: choose another mountPath`
 	badPolicy = `the gated container "app" has a restart policy of its own: remove restartPolicy and restartPolicyRules, ` +
 		"a candidate lives on through many tenures"
 	badName = " is not accepted: at most 52 characters of a-z, 0-9 and - that begin and end with a letter or digit, because " +
@@ -206,6 +206,12 @@ var templateCases = map[string]validationCase{
 		change: pod(func(p *corev1.PodSpec) { p.OS = &corev1.PodOS{Name: corev1.Windows} }),
 		want:   forbidden(inPod+"os", "the agent runs on Linux only: remove it, or set name: linux"),
 	},
+	"shortest grace period": {change: pod(func(p *corev1.PodSpec) { p.TerminationGracePeriodSeconds = new(int64(1)) })},
+	"no grace period": {
+		change: pod(func(p *corev1.PodSpec) { p.TerminationGracePeriodSeconds = new(int64(0)) }),
+		want: invalid(inPod+"terminationGracePeriodSeconds", "0 is not accepted: at least 1, because with 0 a deleted pod is "+
+			"forgotten before it is stopped, and no handover is clean"),
+	},
 	"restartPolicy Never": {
 		change: pod(func(p *corev1.PodSpec) { p.RestartPolicy = corev1.RestartPolicyNever }),
 		want: invalid(inPod+"restartPolicy", `"Never" is not accepted: Always, or nothing, because a candidate lives on `+
@@ -257,6 +263,9 @@ var gatedCases = map[string]validationCase{
 	}), want: forbidden(inContainers, badMount)},
 	"mount over the agent": {change: app(func(c *corev1.Container) {
 		c.VolumeMounts = []corev1.VolumeMount{{Name: "d", MountPath: "/singletonjob/bin"}}
+	}), want: forbidden(inContainers, badMount)},
+	"mount over the credentials": {change: app(func(c *corev1.Container) {
+		c.VolumeMounts = []corev1.VolumeMount{{Name: "d", MountPath: "/var/run/secrets/singletonjob.io/serviceaccount"}}
 	}), want: forbidden(inContainers, badMount)},
 	"readiness probe":               {change: app(func(c *corev1.Container) { c.ReadinessProbe = &corev1.Probe{} }), want: forbidden(inContainers, badProbe)},
 	"liveness probe":                {change: app(func(c *corev1.Container) { c.LivenessProbe = &corev1.Probe{} }), want: forbidden(inContainers, badProbe)},

@@ -204,8 +204,10 @@ func TestInjectedNamesAreReserved(t *testing.T) {
 			t.Errorf("variable %s", e.Name)
 		}
 	}
-	if !strings.HasPrefix(contract.AgentDir, v1alpha1.ReservedMountPath+"/") {
-		t.Errorf("the agent is in %s", contract.AgentDir)
+	for _, m := range pod.Spec.Containers[0].VolumeMounts {
+		if !strings.HasPrefix(m.MountPath, v1alpha1.ReservedMountPath+"/") && !strings.HasPrefix(m.MountPath, v1alpha1.ReservedSecretsPath+"/") {
+			t.Errorf("mount %s", m.MountPath)
+		}
 	}
 	for key := range pod.Labels {
 		if !strings.HasPrefix(key, v1alpha1.ReservedKeyPrefix) && key != contract.ManagedByLabel {

@@ -32,7 +32,7 @@ var traits = []func(*rand.Rand, *corev1.PodTemplateSpec){
 	func(_ *rand.Rand, t *corev1.PodTemplateSpec) { t.Spec.SecurityContext = nil },
 	func(_ *rand.Rand, t *corev1.PodTemplateSpec) { t.Spec.HostNetwork = true },
 	func(r *rand.Rand, t *corev1.PodTemplateSpec) {
-		t.Spec.TerminationGracePeriodSeconds = new(r.Int64N(100))
+		t.Spec.TerminationGracePeriodSeconds = new(1 + r.Int64N(100))
 	},
 	func(_ *rand.Rand, t *corev1.PodTemplateSpec) {
 		t.Spec.Tolerations = []corev1.Toleration{{Operator: corev1.TolerationOpExists}}

@@ -198,6 +198,12 @@ var podRules = []rule{{
 	cel:     `!has(` + pod + `.os) || ` + pod + `.os.name == 'linux'`,
 	message: `the agent runs on Linux only: remove it, or set name: linux`,
 }, {
+	at: "spec", field: "template.spec.terminationGracePeriodSeconds",
+	cel: `!has(` + pod + `.terminationGracePeriodSeconds) || ` + pod + `.terminationGracePeriodSeconds >= 1`,
+	message: `%d is not accepted: at least 1, because with 0 a deleted pod is forgotten before it is stopped, and no
+		handover is clean`,
+	args: []string{pod + ".terminationGracePeriodSeconds"},
+}, {
 	at: "spec", field: "template.spec.restartPolicy",
 	cel:     `!has(` + pod + `.restartPolicy) || ` + pod + `.restartPolicy.size() == 0 || ` + pod + `.restartPolicy == 'Always'`,
 	message: `"%s" is not accepted: Always, or nothing, because a candidate lives on through many tenures`,
@@ -231,8 +237,14 @@ var gatedRules = []rule{
 		`!has(c.env) || c.env.all(e, e.name != self.fencing.envVar && !e.name.startsWith('SINGLETONJOB_'))`,
 		`sets %s or a variable that begins with SINGLETONJOB_ in env: the agent sets those, remove them or choose another
 			spec.fencing.envVar`, "self.fencing.envVar"),
-	ofGated(forbidden, `!has(c.volumeMounts) || c.volumeMounts.all(m, m.mountPath != '/singletonjob' && !m.mountPath.startsWith('/singletonjob/'))`,
-		`mounts a volume at or below /singletonjob, where the agent is: choose another mountPath`),
+	ofGated(forbidden, `!has(c.volumeMounts) || c.volumeMounts.all(m, `+clearOf(`/singletonjob`)+` && `+clearOf(`/var/run/secrets/singletonjob.io`)+`)`,
+		`mounts a volume at or below /singletonjob or /var/run/secrets/singletonjob.io, where the agent and its credentials
+			are: choose another mountPath`),
+}
+
+// clearOf holds for a volume mount m that is neither at nor below a path.
+func clearOf(path string) string {
+	return `m.mountPath != '` + path + `' && !m.mountPath.startsWith('` + path + `/')`
 }
 
 // ofGated is a rule that condition holds for the gated container c; message goes on from its name.
