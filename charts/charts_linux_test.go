@@ -269,8 +269,15 @@ func TestLifeOfTheDefinition(t *testing.T) {
 		t.Errorf("after the uninstallation the jobs are %q, want heartbeat kept", got)
 	}
 
-	helm("install", "release", chart)
+	other := c.restricted()
+	out, err := c.run(c.helm, nil, "install", "other", chart, "--namespace", other)
+	if err == nil || !strings.Contains(out, "ownership") {
+		t.Errorf("another release took the definition over without being told to: %v\n%s", err, out)
+	}
+	c.mustHelm("install", "other", chart, "--namespace", other, "--take-ownership")
 	c.mustHelm("install", "second", chart, "--namespace", c.restricted(), "--set=crds.install=false")
+	c.mustHelm("uninstall", "other", "--namespace", other)
+	helm("install", "release", chart, "--take-ownership")
 	helm("uninstall", "release")
 }
 
