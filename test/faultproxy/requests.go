@@ -13,18 +13,18 @@ import (
 
 // Request is one that reached the proxy, whatever became of it.
 type Request struct {
-	Time      time.Time
-	Method    string
-	Path      string
-	Query     url.Values
-	Watch     bool
-	UserAgent string
+	Time   time.Time
+	Method string
+	Path   string
+	Query  url.Values
+	Watch  bool
+	Header http.Header
 	// Pod is the pod whose service-account token the client presents, if it is bound to one. The token is not verified.
 	Pod string
 }
 
 func describe(r *http.Request) Request {
-	return Request{Time: time.Now(), Method: r.Method, Path: r.URL.Path, Query: r.URL.Query(), Watch: isWatch(r), UserAgent: r.UserAgent(), Pod: podOf(r)}
+	return Request{Time: time.Now(), Method: r.Method, Path: r.URL.Path, Query: r.URL.Query(), Watch: isWatch(r), Header: r.Header.Clone(), Pod: podOf(r)}
 }
 
 // Match chooses requests.

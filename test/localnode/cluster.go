@@ -75,6 +75,9 @@ func (c *Cluster) start(ctx context.Context, o ClusterOptions) (err error) {
 	return nil
 }
 
+// Dir holds a directory for each node, with the logs of its containers.
+func (c *Cluster) Dir() string { return c.dir }
+
 // Nodes in the order in which they were named.
 func (c *Cluster) Nodes() []*Node { return c.nodes }
 

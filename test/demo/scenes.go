@@ -1,0 +1,390 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	_ "embed"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/singletonjob/operator/api/v1alpha1"
+	"github.com/singletonjob/operator/fence"
+	"github.com/singletonjob/operator/fence/fencetest"
+	"github.com/singletonjob/operator/test/faultproxy"
+	"github.com/singletonjob/operator/test/localnode"
+	"github.com/singletonjob/operator/test/product"
+)
+
+//go:embed jobs.yaml
+var jobs string
+
+const (
+	ledger  = "ledger"
+	journal = "journal"
+	// leaseDuration of the jobs in jobs.yaml.
+	leaseDuration = 5 * time.Second
+	// enoughHeld writes on the wire make a stale write certain.
+	enoughHeld = 3
+	// steady is how long the standby is watched for requests.
+	steady = 2 * time.Second
+)
+
+// election applies the samples and the demo's job.
+func (d *demo) election(ctx context.Context) error {
+	d.scene("Election", `Two candidates on two nodes. One wins the Lease and starts the process; the other is a warm standby.
+		The process writes to the sink every 20 ms, each time with its fencing token.`)
+	if err := d.applyJobs(ctx); err != nil {
+		return err
+	}
+	now, err := d.await(ctx, 0)
+	if err != nil {
+		return err
+	}
+	job, err := d.AwaitJob(ctx, namespace, ledger, "protected", product.Protected)
+	if err != nil {
+		return err
+	}
+	d.check(job.Status.FencingToken == int64(now.token), "the process acts with the token of the Lease",
+		"status and sink both say %d", now.token)
+	return d.quietStandby(ctx, now)
+}
+
+func (d *demo) applyJobs(ctx context.Context) error {
+	file := filepath.Join(d.Plane.Dir(), "jobs.yaml")
+	if err := os.WriteFile(file, []byte(strings.ReplaceAll(jobs, "$SINK", d.SinkLink.URL())), 0o600); err != nil {
+		return err
+	}
+	if err := d.Plane.Apply(ctx, file); err != nil {
+		return err
+	}
+	sample := filepath.Join(d.root, "config/samples")
+	if err := d.Plane.Apply(ctx, sample); err != nil {
+		return err
+	}
+	d.note("applied config/samples (to be looked at in the end) and the jobs demo/%s and demo/%s: leases of %v", ledger, journal, leaseDuration)
+	return nil
+}
+
+// await waits for the next tenure of the ledger: its first write and its status.
+func (d *demo) await(ctx context.Context, after fence.Token) (tenure, error) {
+	first, err := d.AwaitWrite(ctx, ledger, after)
+	if err != nil {
+		return tenure{}, err
+	}
+	job, err := d.AwaitJob(ctx, namespace, ledger, "active with the next token", product.ActiveAfter(after))
+	if err != nil {
+		return tenure{}, err
+	}
+	now := tenure{token: first.Token, pod: job.Status.ActivePod, node: job.Status.ActiveNode}
+	d.held = append(d.held, now)
+	d.say(cyan, "%s on %s acts with token %d", now.pod, now.node, now.token)
+	return now, nil
+}
+
+// quietStandby counts what the standby asks of the API server while nothing happens.
+func (d *demo) quietStandby(ctx context.Context, now tenure) error {
+	begin := time.Now()
+	report := d.Sink.Report().Resource(ledger)
+	select {
+	case <-time.After(steady):
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	var holder, standby int
+	for _, node := range d.Cluster.Nodes() {
+		for _, r := range node.Proxy().Seen() {
+			switch {
+			case r.Time.Before(begin) || !strings.HasPrefix(r.Pod, ledger+"-"):
+			case r.Pod == now.pod:
+				holder++
+			default:
+				standby++
+			}
+		}
+	}
+	writes := d.Sink.Report().Resource(ledger).Accepted - report.Accepted
+	d.note("%d writes accepted in %v, all with token %d; the holder renewed %d times", writes, steady, now.token, holder)
+	d.check(standby == 0 && holder > 0, "the standby only watches", "%d requests of it in %v", standby, steady)
+	return nil
+}
+
+// current waits until the ledger has a warm standby, and finds its active process.
+func (d *demo) current(ctx context.Context) (tenure, *product.Process, error) {
+	if _, err := d.AwaitJob(ctx, namespace, ledger, "protected", product.Protected); err != nil {
+		return tenure{}, nil, err
+	}
+	now := d.held[len(d.held)-1]
+	process, err := d.WriterProcess(namespace, now.pod)
+	return now, process, err
+}
+
+// killedProcess is a crash of the user's program.
+func (d *demo) killedProcess(ctx context.Context) error {
+	d.scene("The active process is killed", "Its agent lives, sees the end, and releases the Lease: the standby need not wait for anything.")
+	old, process, err := d.current(ctx)
+	if err != nil {
+		return err
+	}
+	d.say(red, "kill -9 %d, the process of %s", process.Pid, old.pod)
+	killed := fencetest.Boottime()
+	if err := syscall.Kill(process.Pid, syscall.SIGKILL); err != nil {
+		return err
+	}
+	next, err := d.await(ctx, old.token)
+	if err != nil {
+		return err
+	}
+	first := d.Sink.Report().Resource(ledger).Tenure(next.token).FirstAccepted
+	d.check(next.pod != old.pod && next.node != old.node, "a warm standby on another node takes over", "%s on %s", next.pod, next.node)
+	d.check(next.token > old.token, "the token grows (kill)", "%d → %d", old.token, next.token)
+	d.check(first-killed < leaseDuration, "a killed process is replaced without waiting for its lease",
+		"first write of the next %v after the kill", (first - killed).Round(time.Millisecond))
+	return nil
+}
+
+// cutOffNode is a partition between a node and the API server. The sink stays within the node's reach.
+func (d *demo) cutOffNode(ctx context.Context) error {
+	d.scene("A node is cut off from the API server", `The process on it still reaches the sink. Nobody can tell it to stop, so it must do so by itself,
+		before the standby's wait is over.`)
+	old, process, err := d.current(ctx)
+	if err != nil {
+		return err
+	}
+	cut := fencetest.Boottime()
+	process.Node.Cut()
+	d.say(red, "%s is cut off; the process %d of %s goes on writing", process.Node.Name(), process.Pid, old.pod)
+	died, err := process.AwaitDeath(ctx)
+	if err != nil {
+		return err
+	}
+	d.note("process %d is dead, %v after the cut", process.Pid, (died - cut).Round(time.Millisecond))
+	next, err := d.await(ctx, old.token)
+	if err != nil {
+		return err
+	}
+	successor, err := d.WriterProcess(namespace, next.pod)
+	if err != nil {
+		return err
+	}
+	writes := 0
+	for _, a := range d.Sink.Attempts(0) {
+		if a.Token == old.token && a.Accepted && a.Sent > cut {
+			writes++
+		}
+	}
+	d.check(writes > 0, "the cut-off process had reached the sink all along", "%d of its writes after the cut", writes)
+	d.check(died < successor.Started, "it was dead before the next one started", "dead at +%.2f s, next started at +%.2f s: %v apart",
+		(died - cut).Seconds(), (successor.Started - cut).Seconds(), (successor.Started - died).Round(time.Millisecond))
+	d.check(next.token > old.token, "the token grows (cut)", "%d → %d", old.token, next.token)
+	if err := process.Node.Heal(); err != nil {
+		return err
+	}
+	d.note("%s is connected again", process.Node.Name())
+	return nil
+}
+
+// writesWith matches what is on its way to the sink with a token.
+func writesWith(token fence.Token) faultproxy.Match {
+	return func(r *http.Request) bool { return r.Header.Get(fence.HeaderToken) == token.String() }
+}
+
+// frozenHolder freezes a holder with everything it has under way.
+func (d *demo) frozenHolder(ctx context.Context) error {
+	d.scene("A holder is frozen past its lease, and thawed", `Agent, leash and process are stopped, and the writes that they have sent are stuck on the wire.
+		No code of ours runs there any more: the kernel's timer must end the process.`)
+	old, process, err := d.current(ctx)
+	if err != nil {
+		return err
+	}
+	deliver := d.SinkLink.Inject(faultproxy.Hold(), writesWith(old.token))
+	defer deliver()
+	held, err := d.awaitHeld(ctx, old.token)
+	if err != nil {
+		return err
+	}
+	frozen := fencetest.Boottime()
+	if err := process.Node.Freeze(namespace, old.pod); err != nil {
+		return err
+	}
+	d.say(red, "%s is frozen, with %d writes on the wire", old.pod, held)
+	died, err := process.AwaitDeath(ctx)
+	if err != nil {
+		return err
+	}
+	d.note("the kernel has killed the frozen process, %v after the freeze", (died - frozen).Round(time.Millisecond))
+	next, err := d.await(ctx, old.token)
+	if err != nil {
+		return err
+	}
+	successor, err := d.WriterProcess(namespace, next.pod)
+	if err != nil {
+		return err
+	}
+	d.check(died < successor.Started, "a frozen process, too, was dead before the next one started", "%v apart", (successor.Started - died).Round(time.Millisecond))
+	d.check(next.token > old.token, "the token grows (freeze)", "%d → %d", old.token, next.token)
+	if err := process.Node.Thaw(namespace, old.pod); err != nil {
+		return err
+	}
+	deliver()
+	d.say(red, "thawed: its writes arrive, %v after they were sent", since(frozen).Round(time.Millisecond))
+	return d.refused(ctx, ledger, old.token, next.token, "late writes of the frozen holder are refused")
+}
+
+// thawedWriter freezes a holder whose process may outlive its lease, and wakes the process before those who watch over it.
+func (d *demo) thawedWriter(ctx context.Context) error {
+	d.scene("The worst case: a thawed process that acts", `The job demo/journal has onRenewFailure: KeepRunning. Its process may outlive its lease, since its sink checks tokens:
+		so this one sleeps through a takeover, wakes first, and writes. Only the sink can stop it.`)
+	job, err := d.AwaitJob(ctx, namespace, journal, "protected", product.Protected)
+	if err != nil {
+		return err
+	}
+	old := tenure{token: fence.Token(job.Status.FencingToken), pod: job.Status.ActivePod, node: job.Status.ActiveNode}
+	process, err := d.WriterProcess(namespace, old.pod)
+	if err != nil {
+		return err
+	}
+	if err := process.Node.Freeze(namespace, old.pod); err != nil {
+		return err
+	}
+	d.say(red, "%s on %s, with token %d, is frozen", old.pod, old.node, old.token)
+	first, err := d.AwaitWrite(ctx, journal, old.token)
+	if err != nil {
+		return err
+	}
+	d.say(cyan, "%s acts with token %d", first.Writer, first.Token)
+	d.say(red, "thawed: process %d first, its agent later", process.Pid)
+	if _, err := process.Node.Signal(namespace, old.pod, localnode.Leaves, syscall.SIGCONT); err != nil {
+		return err
+	}
+	if err := d.refused(ctx, journal, old.token, first.Token, "writes of the thawed process are refused"); err != nil {
+		return err
+	}
+	thawed := fencetest.Boottime()
+	if err := process.Node.Thaw(namespace, old.pod); err != nil {
+		return err
+	}
+	died, err := process.AwaitDeath(ctx)
+	if err != nil {
+		return err
+	}
+	d.check(true, "its agent, once it runs again, kills it", "%v after the agent's thaw", (died - thawed).Round(time.Millisecond))
+	return nil
+}
+
+// awaitHeld waits until writes with a token are held on the wire, and says how many.
+func (d *demo) awaitHeld(ctx context.Context, token fence.Token) (held int, err error) {
+	count := func() int {
+		return len(d.SinkLink.Seen(func(r faultproxy.Request) bool { return r.Header.Get(fence.HeaderToken) == token.String() }))
+	}
+	before := count()
+	err = product.Await(ctx, "writes on the wire", func() (bool, any, error) {
+		held = count() - before
+		return held >= enoughHeld, held, nil
+	})
+	return held, err
+}
+
+// refused waits for the sink's refusals of an old token and checks that it has stored nothing of it since the next one's.
+func (d *demo) refused(ctx context.Context, resource fence.Resource, old, next fence.Token, what string) error {
+	var report fencetest.ResourceReport
+	err := product.Await(ctx, "refusals of stale writes", func() (bool, any, error) {
+		report = d.Sink.Report().Resource(resource)
+		return report.Tenure(old).Refused > 0, report, nil
+	})
+	if err != nil {
+		return err
+	}
+	stale := report.Tenure(old)
+	d.check(stale.Refused > 0 && report.StaleAccepted == 0 && stale.LastAccepted < report.Tenure(next).FirstAccepted, what,
+		"%d attempted with token %d after token %d: %d refused, %d accepted", stale.Refused, old, next, stale.Refused, report.StaleAccepted)
+	return nil
+}
+
+// summary shows what is left to read for somebody who was not there, and checks it against what was seen.
+func (d *demo) summary(ctx context.Context) error {
+	d.scene("What a person finds afterwards", "")
+	job, err := d.AwaitJob(ctx, namespace, ledger, "told in full", func(job *v1alpha1.SingletonJob) bool {
+		return len(job.Status.History) >= len(d.held) && product.Protected(job)
+	})
+	if err != nil {
+		return err
+	}
+	for _, args := range [][]string{
+		{"get", "singletonjobs", "-A"},
+		{"-n", namespace, "get", "singletonjobs", "-o", "wide"},
+		{"-n", namespace, "get", "pods", "-o", "wide", "-L", "singletonjob.io/role"},
+		{"-n", namespace, "events", "--for", "singletonjob/" + ledger},
+	} {
+		out, err := d.Plane.Kubectl(ctx, args...)
+		if err != nil {
+			return err
+		}
+		d.print(d.mark(bold, "   $ kubectl "+strings.Join(args, " ")))
+		d.block(out)
+		d.print("")
+	}
+	d.print(d.mark(bold, "   status.history of demo/"+ledger))
+	for _, h := range job.Status.History {
+		downtime := ""
+		if h.Downtime != nil {
+			downtime = fmt.Sprintf("downtime %v", h.Downtime.Round(time.Millisecond))
+		}
+		d.print(fmt.Sprintf("   %s  %-9s %-16s %s (%d) → %s (%d)  %s", h.Time.Format("15:04:05.000"), h.Type, h.Reason, orNobody(h.From), h.FromToken, h.To, h.Token, downtime))
+	}
+	d.print("")
+	d.checkRecords(job)
+	return d.checkSamples(ctx)
+}
+
+func orNobody(pod string) string {
+	if pod == "" {
+		return "nobody"
+	}
+	return pod
+}
+
+// checkRecords compares history, sink and what the scenes saw.
+func (d *demo) checkRecords(job *v1alpha1.SingletonJob) {
+	var told, seen []int64
+	for _, h := range slices.Backward(job.Status.History) {
+		told = append(told, h.Token)
+	}
+	for _, t := range d.held {
+		seen = append(seen, int64(t.token))
+	}
+	d.check(slices.Equal(told, seen), "the status tells every tenure, each once", "tokens %v", told)
+	grows := slices.IsSortedFunc(seen, func(a, b int64) int { return int(a - b) }) && len(slices.Compact(slices.Clone(seen))) == len(seen)
+	d.check(grows, "tokens grow with every tenure", "%v", seen)
+	lives := product.Lives(d.Sink.Attempts(0), ledger)
+	violations := product.Violations(lives)
+	d.check(len(violations) == 0 && len(lives) == len(d.held), "never two processes of the job at once", "%d processes, %d overlaps", len(lives), len(violations))
+}
+
+// checkSamples looks at the jobs of config/samples, which ran beside all this.
+func (d *demo) checkSamples(ctx context.Context) error {
+	jobs := &v1alpha1.SingletonJobList{}
+	if err := d.Client.List(ctx, jobs); err != nil {
+		return err
+	}
+	var active []string
+	samples := 0
+	for i := range jobs.Items {
+		job := &jobs.Items[i]
+		if job.Namespace == namespace {
+			continue
+		}
+		samples++
+		if product.ActiveAfter(0)(job) {
+			active = append(active, job.Name)
+		}
+	}
+	d.check(samples > 0 && len(active) == samples, "every job of config/samples runs", "%s", strings.Join(active, ", "))
+	return nil
+}

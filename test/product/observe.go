@@ -1,0 +1,207 @@
+//go:build linux
+
+package product
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/singletonjob/operator/api/v1alpha1"
+	"github.com/singletonjob/operator/fence"
+	"github.com/singletonjob/operator/fence/fencetest"
+	"github.com/singletonjob/operator/test/localnode"
+)
+
+// poll is how often something awaited is looked at. No measured time depends on it.
+const poll = 10 * time.Millisecond
+
+// Await calls is until it is true; the error says what was awaited, and what was seen last.
+func Await(ctx context.Context, what string, is func() (done bool, seen any, err error)) error {
+	for {
+		done, seen, err := is()
+		if done {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("waiting for %s: %w; last seen: %+v (%v)", what, context.Cause(ctx), seen, err)
+		case <-time.After(poll):
+		}
+	}
+}
+
+// Job reads a SingletonJob.
+func (p *Product) Job(ctx context.Context, namespace, name string) (*v1alpha1.SingletonJob, error) {
+	job := &v1alpha1.SingletonJob{}
+	return job, p.Client.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, job)
+}
+
+// AwaitJob waits until a SingletonJob is as wanted.
+func (p *Product) AwaitJob(ctx context.Context, namespace, name, what string, is func(*v1alpha1.SingletonJob) bool) (*v1alpha1.SingletonJob, error) {
+	var job *v1alpha1.SingletonJob
+	err := Await(ctx, namespace+"/"+name+" to be "+what, func() (bool, any, error) {
+		found, err := p.Job(ctx, namespace, name)
+		if err != nil {
+			return false, nil, err
+		}
+		job = found
+		return is(found), found.Status, nil
+	})
+	return job, err
+}
+
+// ActiveAfter holds for a job whose process runs with a token above after.
+func ActiveAfter(after fence.Token) func(*v1alpha1.SingletonJob) bool {
+	return func(job *v1alpha1.SingletonJob) bool {
+		return job.Status.ActivePod != "" && job.Status.FencingToken > int64(after) && meta.IsStatusConditionTrue(job.Status.Conditions, v1alpha1.ConditionActive)
+	}
+}
+
+// Protected holds for a job with a warm standby on another node, and nothing under way.
+func Protected(job *v1alpha1.SingletonJob) bool {
+	return meta.IsStatusConditionTrue(job.Status.Conditions, v1alpha1.ConditionActive) && meta.IsStatusConditionTrue(job.Status.Conditions, v1alpha1.ConditionProtected)
+}
+
+// AwaitWrite waits for the first write that the sink accepted with a token above after.
+func (p *Product) AwaitWrite(ctx context.Context, resource fence.Resource, after fence.Token) (fencetest.Attempt, error) {
+	var found fencetest.Attempt
+	err := Await(ctx, fmt.Sprintf("a write with a token above %d", after), func() (bool, any, error) {
+		for _, a := range p.Sink.Attempts(0) {
+			if a.Resource == resource && a.Accepted && a.Token > after {
+				found = a
+				return true, nil, nil
+			}
+		}
+		return false, p.Sink.Report().Resource(resource), nil
+	})
+	return found, err
+}
+
+// Process is a writer's process.
+type Process struct {
+	Node *localnode.Node
+	Pid  int
+	// Started is when the kernel made it, by CLOCK_BOOTTIME, rounded down to the kernel's tick.
+	Started time.Duration
+	died    chan time.Duration
+}
+
+// WriterProcess finds the process that makes a pod's writes, and watches it from now on.
+func (p *Product) WriterProcess(namespace, pod string) (*Process, error) {
+	node, err := p.Cluster.NodeOf(namespace, pod)
+	if err != nil {
+		return nil, err
+	}
+	all, err := node.Processes(namespace, pod)
+	if err != nil {
+		return nil, err
+	}
+	i := slices.IndexFunc(all, func(p localnode.Process) bool { return len(p.Args) > 0 && strings.HasSuffix(p.Args[0], "writer") })
+	if i < 0 {
+		return nil, fmt.Errorf("pod %s runs no writer: %+v", pod, all)
+	}
+	process := &Process{Node: node, Pid: all[i].Pid, died: make(chan time.Duration, 1)}
+	handle, err := unix.PidfdOpen(process.Pid, 0)
+	if err != nil {
+		return nil, fmt.Errorf("watching process %d: %w", process.Pid, err)
+	}
+	if process.Started, err = startTime(process.Pid); err != nil {
+		_ = unix.Close(handle)
+		return nil, err
+	}
+	go func() {
+		defer func() { _ = unix.Close(handle) }()
+		for {
+			// The handle becomes readable when the process has ended, be it reaped or not.
+			n, err := unix.Poll([]unix.PollFd{{Fd: int32(handle), Events: unix.POLLIN}}, -1)
+			if err == nil && n == 1 {
+				process.died <- fencetest.Boottime()
+				return
+			}
+		}
+	}()
+	return process, nil
+}
+
+// AwaitDeath waits for the end of the process. The time is CLOCK_BOOTTIME, taken after the end: the process died then, or
+// a moment earlier.
+func (p *Process) AwaitDeath(ctx context.Context) (time.Duration, error) {
+	select {
+	case at := <-p.died:
+		p.died <- at
+		return at, nil
+	case <-ctx.Done():
+		return 0, fmt.Errorf("waiting for the end of process %d: %w", p.Pid, context.Cause(ctx))
+	}
+}
+
+// startTime reads when the kernel made a process: field 22 of its stat, in ticks of 10 ms since the machine started.
+func startTime(pid int) (time.Duration, error) {
+	const field, tick = 22, 10 * time.Millisecond
+	path := fmt.Sprintf("/proc/%d/stat", pid)
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return 0, err
+	}
+	fields := strings.Fields(string(text[strings.LastIndexByte(string(text), ')')+1:])) // the first is field 3
+	ticks, err := strconv.ParseInt(fields[field-3], 10, 64)
+	if err != nil {
+		return 0, fmt.Errorf("%s: %w", path, err)
+	}
+	return time.Duration(ticks) * tick, nil
+}
+
+// Life is the time between the first and the last write that one process sent, as it says itself.
+type Life struct {
+	Writer      string
+	Token       fence.Token
+	First, Last time.Duration // CLOCK_BOOTTIME
+}
+
+// Lives are those of all processes that wrote to a resource, in the order of their first writes.
+func Lives(attempts []fencetest.Attempt, resource fence.Resource) []Life {
+	byWriter := map[string]*Life{}
+	for _, a := range attempts {
+		if a.Resource != resource {
+			continue
+		}
+		key := fmt.Sprint(a.Writer, " ", a.Token)
+		l := byWriter[key]
+		if l == nil {
+			l = &Life{Writer: a.Writer, Token: a.Token, First: a.Sent}
+			byWriter[key] = l
+		}
+		l.First, l.Last = min(l.First, a.Sent), max(l.Last, a.Sent)
+	}
+	var lives []Life
+	for _, l := range byWriter {
+		lives = append(lives, *l)
+	}
+	slices.SortFunc(lives, func(a, b Life) int { return cmp.Compare(a.First, b.First) })
+	return lives
+}
+
+// Violations lists what must never be seen in lives: two at once, and tokens that do not grow.
+func Violations(lives []Life) []string {
+	var found []string
+	for i := 1; i < len(lives); i++ {
+		before, after := lives[i-1], lives[i]
+		if after.First <= before.Last {
+			found = append(found, fmt.Sprintf("two processes at once for %v: %+v and %+v", before.Last-after.First, before, after))
+		}
+		if after.Token <= before.Token {
+			found = append(found, fmt.Sprintf("the token does not grow: %+v and %+v", before, after))
+		}
+	}
+	return found
+}

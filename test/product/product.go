@@ -1,0 +1,252 @@
+//go:build linux
+
+// Package product runs the whole product on this machine, for the demo and the tests of real processes: a real control
+// plane, local nodes, the operator as a process of its own, and a sink behind a network that can hold writes back.
+package product
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/singletonjob/operator/api/v1alpha1"
+	"github.com/singletonjob/operator/fence/fencetest"
+	"github.com/singletonjob/operator/internal/agent"
+	"github.com/singletonjob/operator/internal/contract"
+	"github.com/singletonjob/operator/test/controlplane"
+	"github.com/singletonjob/operator/test/faultproxy"
+	"github.com/singletonjob/operator/test/localnode"
+	"github.com/singletonjob/operator/test/tether"
+)
+
+// Images that the nodes know.
+const (
+	OperatorImage = "singletonjob/operator:local"
+	WriterImage   = "singletonjob/writer:local"
+)
+
+// OperatorNamespace is where the operator is at home.
+const OperatorNamespace = "singletonjob-system"
+
+const operatorAccount = "singletonjob-operator"
+
+// Options of Start.
+type Options struct {
+	// Plane to run on; the caller stops it. Its definitions and roles must be applied.
+	Plane *controlplane.ControlPlane
+	// Root is the checkout.
+	Root string
+	// Nodes are their names.
+	Nodes []string
+	// Output is called with each line that a container prints. May be nil.
+	Output func(localnode.Line)
+}
+
+// Product is running. Its methods may be called from any goroutine.
+type Product struct {
+	Plane   *controlplane.ControlPlane
+	Cluster *localnode.Cluster
+	// Client is the administrator's.
+	Client client.Client
+	// Sink that the writers write to, by way of SinkLink.
+	Sink     *fencetest.Sink
+	SinkLink *faultproxy.Proxy
+
+	dir        string
+	sinkServer *http.Server
+	mu         sync.Mutex
+	operator   *tether.Process
+}
+
+// Build compiles the agent, the operator and the writer from the checkout root into dir, an image directory each.
+func Build(ctx context.Context, root, dir string) error {
+	for image, packages := range map[string][]string{
+		"operator": {"./cmd/agent", "./cmd/manager"},
+		"writer":   {"./test/product/writer"},
+	} {
+		into := filepath.Join(dir, image)
+		if err := os.MkdirAll(into, 0o755); err != nil {
+			return err
+		}
+		cmd := exec.CommandContext(ctx, "go", append([]string{"build", "-trimpath", "-ldflags=-s -w", "-o", into + "/"}, packages...)...)
+		cmd.Dir = root
+		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return fmt.Errorf("building %s: %w\n%s", strings.Join(packages, " "), err, out)
+		}
+	}
+	return nil
+}
+
+// Install applies the definitions and the operator's role from the checkout root, and lets the operator's account have it.
+func Install(ctx context.Context, plane *controlplane.ControlPlane, root string) error {
+	if err := plane.Apply(ctx, filepath.Join(root, "config/crd"), filepath.Join(root, "config/rbac")); err != nil {
+		return err
+	}
+	c, err := newClient(plane.Config())
+	if err != nil {
+		return err
+	}
+	account := rbacv1.Subject{Kind: rbacv1.ServiceAccountKind, Namespace: OperatorNamespace, Name: operatorAccount}
+	meta := metav1.ObjectMeta{Name: operatorAccount, Namespace: OperatorNamespace}
+	for _, o := range []client.Object{
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: OperatorNamespace}},
+		&corev1.ServiceAccount{ObjectMeta: meta},
+		&rbacv1.ClusterRoleBinding{
+			ObjectMeta: metav1.ObjectMeta{Name: operatorAccount}, Subjects: []rbacv1.Subject{account},
+			RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "singletonjob-operator"},
+		},
+	} {
+		if err := c.Create(ctx, o); client.IgnoreAlreadyExists(err) != nil {
+			return fmt.Errorf("creating %T %s: %w", o, o.GetName(), err)
+		}
+	}
+	return nil
+}
+
+func newClient(config *rest.Config) (client.Client, error) {
+	scheme := runtime.NewScheme()
+	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
+		return nil, err
+	}
+	return client.New(config, client.Options{Scheme: scheme})
+}
+
+// Start starts nodes, sink and operator, and returns when the nodes are registered. The programs are in images, as Build
+// puts them there.
+func Start(ctx context.Context, o Options, images string) (*Product, error) {
+	dir, err := os.MkdirTemp("", "singletonjob-product-")
+	if err != nil {
+		return nil, err
+	}
+	p := &Product{Plane: o.Plane, dir: dir, Sink: &fencetest.Sink{}}
+	if err := p.start(ctx, o, images); err != nil {
+		p.Stop()
+		return nil, err
+	}
+	return p, nil
+}
+
+func (p *Product) start(ctx context.Context, o Options, images string) (err error) {
+	if p.Client, err = newClient(o.Plane.Config()); err != nil {
+		return err
+	}
+	if err := p.serveSink(); err != nil {
+		return err
+	}
+	p.Cluster, err = localnode.StartCluster(ctx, localnode.ClusterOptions{
+		Plane: o.Plane, Nodes: o.Nodes, Output: o.Output,
+		Images: map[string]localnode.Image{
+			imageName(OperatorImage): {Root: filepath.Join(images, "operator")},
+			imageName(WriterImage):   {Root: filepath.Join(images, "writer"), Entrypoint: []string{"/writer"}},
+		},
+		PathVariables: map[string]string{agent.CredentialsEnv: contract.CredentialsDir},
+	})
+	if err != nil {
+		return err
+	}
+	if err := os.Symlink(filepath.Join(images, "operator", "manager"), filepath.Join(p.dir, "manager")); err != nil {
+		return err
+	}
+	return p.StartOperator()
+}
+
+func imageName(reference string) string {
+	name, _, _ := strings.Cut(reference, ":")
+	return name
+}
+
+func (p *Product) serveSink() error {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	p.sinkServer = &http.Server{Handler: p.Sink.Handler(), ReadHeaderTimeout: time.Minute}
+	go func() { _ = p.sinkServer.Serve(listener) }()
+	p.SinkLink, err = faultproxy.Start(faultproxy.Options{Listen: "127.0.0.1:0", Upstream: "http://" + listener.Addr().String()})
+	return err
+}
+
+// StartOperator starts the operator as its own process, with the account and the rights that it has in a cluster.
+func (p *Product) StartOperator() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.operator != nil {
+		return errors.New("the operator runs already")
+	}
+	config := p.Plane.Config()
+	config.Impersonate = rest.ImpersonationConfig{
+		UserName: "system:serviceaccount:" + OperatorNamespace + ":" + operatorAccount,
+		Groups:   []string{"system:serviceaccounts", "system:serviceaccounts:" + OperatorNamespace, "system:authenticated"},
+	}
+	kubeconfig := filepath.Join(p.dir, "operator.kubeconfig")
+	if err := controlplane.WriteKubeconfig(kubeconfig, config); err != nil {
+		return err
+	}
+	log, err := os.OpenFile(p.OperatorLog(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = log.Close() }()
+	// Alone, it needs no election: one that was killed would make the next wait for its Lease.
+	cmd := exec.Command(filepath.Join(p.dir, "manager"), "--kubeconfig="+kubeconfig, "--agent-image="+OperatorImage,
+		"--leader-elect=false", "--metrics-bind-address=0", "--health-probe-bind-address=0")
+	cmd.Stdout, cmd.Stderr, cmd.Dir = log, log, p.dir
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	p.operator, err = tether.Start(cmd)
+	return err
+}
+
+// KillOperator kills the operator's process, as a lost node would.
+func (p *Product) KillOperator() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.operator != nil {
+		p.operator.Stop(0)
+		p.operator = nil
+	}
+}
+
+// OperatorLog is the file that the operator logs to.
+func (p *Product) OperatorLog() string { return filepath.Join(p.dir, "operator.log") }
+
+// Stop ends everything but the control plane, and removes the files.
+func (p *Product) Stop() {
+	p.KillOperator()
+	if p.Cluster != nil {
+		p.Cluster.Stop()
+	}
+	if p.SinkLink != nil {
+		p.SinkLink.Close()
+	}
+	if p.sinkServer != nil {
+		_ = p.sinkServer.Close()
+	}
+	_ = os.RemoveAll(p.dir)
+}
+
+// LogTo copies the operator's log to w.
+func (p *Product) LogTo(w io.Writer) {
+	if log, err := os.Open(p.OperatorLog()); err == nil {
+		_, _ = io.Copy(w, log)
+		_ = log.Close()
+	}
+}
