@@ -24,6 +24,9 @@ const fieldOwner = client.FieldOwner("singletonjob")
 // errStale: something was decided on an old state, and the API server refused it. Nothing is wrong; it is decided anew.
 var errStale = errors.New("decided on an old state")
 
+// errEarlier: what an earlier job of the name had is in the way until the garbage collector has deleted it.
+var errEarlier = errors.New("an earlier job's object is on its way out")
+
 // refusal is an answer of the API server that trying again does not change: quota, Pod Security, admission.
 type refusal struct{ error }
 
@@ -105,8 +108,10 @@ func (r *Reconciler) apply(ctx context.Context, o *observation, child plan.Child
 	live.SetGroupVersionKind(kind)
 	if live, err := get(ctx, r.Live, client.ObjectKeyFromObject(object), live); err != nil {
 		return err
-	} else if live != nil && !metav1.IsControlledBy(live, o.Job) {
-		return foreignChild(kind.Kind, live)
+	} else if live != nil {
+		if err := mayApply(o.Job, kind.Kind, live); err != nil {
+			return err
+		}
 	}
 	//nolint:staticcheck // typed apply configurations would say everything twice
 	if err := r.Client.Patch(ctx, object, client.Apply, fieldOwner, client.ForceOwnership); err != nil {
@@ -115,10 +120,14 @@ func (r *Reconciler) apply(ctx context.Context, o *observation, child plan.Child
 	return nil
 }
 
-// foreignChild says why an object was left alone. One of an earlier job of this name is on its way out.
-func foreignChild(kind string, live *metav1.PartialObjectMetadata) error {
-	if owner := metav1.GetControllerOf(live); owner != nil && owner.Kind == v1alpha1.Kind && owner.Name == live.Labels[contract.NameLabel] {
-		return errStale
+// mayApply tells whether an object that exists is the job's, or one that an earlier job of its name left without an owner.
+func mayApply(job *v1alpha1.SingletonJob, kind string, live *metav1.PartialObjectMetadata) error {
+	labelled := live.Labels[contract.ManagedByLabel] == contract.ManagedBy && live.Labels[contract.NameLabel] == job.Name
+	switch owner := metav1.GetControllerOf(live); {
+	case owner == nil && labelled, owner != nil && owner.UID == job.UID:
+		return nil
+	case owner != nil && labelled && owner.Kind == v1alpha1.Kind:
+		return errEarlier
 	}
 	return refusal{fmt.Errorf("%s %s/%s exists and is not of this SingletonJob: delete it, or give the SingletonJob another name",
 		kind, live.Namespace, live.Name)}

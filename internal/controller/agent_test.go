@@ -29,6 +29,7 @@ type agent struct {
 	// alive: the process runs. stopped: the agent has ended. frozen: it does nothing, and its process runs on.
 	alive, stopped, frozen bool
 	code                   int
+	ended                  time.Time
 	restarts               int32
 }
 
@@ -78,7 +79,7 @@ func (a *agent) do(action lease.Action) {
 			a.exit(143)
 		}
 	case lease.Exit:
-		a.stopped, a.code = true, action.Code
+		a.stopped, a.code, a.ended = true, action.Code, a.w.clock.Now()
 	}
 }
 
@@ -161,6 +162,33 @@ func (w *world) runAgents() {
 	}
 }
 
+// restartTime is what a kubelet takes to start a container again: a standby is faster.
+const restartTime = time.Second
+
+// cutOffNode lets a node reach nothing; the node controller calls its pods not ready.
+func (w *world) cutOffNode(name string) {
+	w.t.Helper()
+	w.cutOff[name] = true
+	for _, pod := range w.pods() {
+		if pod.Spec.NodeName == name {
+			pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionFalse}}
+			w.must(w.api.Status().Update(w.t.Context(), &pod))
+		}
+	}
+}
+
+// reachNode ends cutOffNode.
+func (w *world) reachNode(name string) {
+	w.t.Helper()
+	delete(w.cutOff, name)
+	for _, pod := range w.pods() {
+		if pod.Spec.NodeName == name {
+			pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
+			w.must(w.api.Status().Update(w.t.Context(), &pod))
+		}
+	}
+}
+
 // kubelets do for every pod what its node's kubelet and the scheduler do.
 func (w *world) kubelets() {
 	w.t.Helper()
@@ -179,7 +207,7 @@ func (w *world) kubelets() {
 			w.setState(&pod, corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff"}}, 0)
 		case a == nil:
 			w.run(&pod, 0)
-		case a.stopped:
+		case a.stopped && !a.frozen && w.clock.Now().Sub(a.ended) >= restartTime:
 			w.run(&pod, a.restarts+1)
 		}
 	}

@@ -20,6 +20,8 @@ const (
 	// staleRetry is when to look again after a write that came too late. The change that it missed may be a renewal,
 	// which wakes nobody.
 	staleRetry = 50 * time.Millisecond
+	// earlierRetry is when to look again whether an earlier job's objects are gone.
+	earlierRetry = time.Second
 	// refusalRetry is when to ask again for what the API server refused.
 	refusalRetry = 15 * time.Second
 )
@@ -79,6 +81,8 @@ func result(wake time.Duration, errs ...error) (ctrl.Result, error) {
 		case err == nil:
 		case errors.Is(err, errStale):
 			sooner(staleRetry)
+		case errors.Is(err, errEarlier):
+			sooner(earlierRetry)
 		case errors.As(err, &refused):
 			sooner(refusalRetry)
 		default:

@@ -1,19 +1,577 @@
 package controller
 
 import (
+	"fmt"
+	"slices"
+	"strings"
 	"testing"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/singletonjob/operator/api/v1alpha1"
+	"github.com/singletonjob/operator/internal/contract"
+	"github.com/singletonjob/operator/internal/inject"
+	"github.com/singletonjob/operator/internal/plan"
 )
 
-func TestElects(t *testing.T) {
+// served is a world whose job is as its spec asks.
+func served(t *testing.T, change func(*v1alpha1.SingletonJobSpec)) *world {
+	t.Helper()
 	t.Parallel()
 	w := newWorld(t)
-	w.job(nil)
+	w.job(change)
 	w.until("serving", w.serving)
-	s := w.status()
-	if len(s.History) != 1 || s.History[0].Type != v1alpha1.Elected {
-		t.Errorf("history %+v", s.History)
+	return w
+}
+
+// told are the changes of holder in the status, oldest first.
+func (w *world) told() []string {
+	w.t.Helper()
+	var out []string
+	for _, h := range slices.Backward(w.status().History) {
+		out = append(out, string(h.Type)+" "+h.Reason)
 	}
-	t.Log(w.describe(), w.operators[0].log)
+	return out
+}
+
+// tells fails unless the status tells exactly of these changes, each with its Event, and of every process that was started.
+func (w *world) tells(want ...string) {
+	w.t.Helper()
+	if diff := cmp.Diff(want, w.told()); diff != "" {
+		w.t.Errorf("the history (-want +got):\n%s\n%s", diff, w.describe())
+	}
+	var tokens []int64
+	for _, h := range slices.Backward(w.status().History) {
+		tokens = append(tokens, h.Token)
+	}
+	if !slices.Equal(tokens, w.tenures) {
+		w.t.Errorf("processes were started with the tokens %v, the history tells of %v", w.tenures, tokens)
+	}
+	w.announces()
+}
+
+// announces fails unless there is one Event for each process that was started. Their names are unique by themselves, so two
+// that tell of one tenure would have different names.
+func (w *world) announces() {
+	w.t.Helper()
+	job := w.read()
+	announced := map[string]bool{}
+	for _, e := range w.events() {
+		if slices.Contains([]string{"Elected", "Failover", "Handover"}, e.Reason) {
+			announced[e.Name] = e.InvolvedObject.UID == job.UID
+		}
+	}
+	for _, token := range w.tenures {
+		name := fmt.Sprintf("%s.tenure-%d", w.key.Name, token)
+		if _, found := announced[name]; !found {
+			w.t.Errorf("there is no Event %s", name)
+		}
+		delete(announced, name)
+	}
+	for name, ofThisJob := range announced {
+		if ofThisJob {
+			w.t.Errorf("the Event %s tells of what was not", name)
+		}
+	}
+}
+
+func TestServes(t *testing.T) {
+	w := served(t, nil)
+	w.tells("Elected Elected")
+	ctx := t.Context()
+	child := types.NamespacedName{Namespace: w.key.Namespace, Name: plan.ChildName(w.key.Name)}
+	var role rbacv1.Role
+	w.must(w.api.Get(ctx, child, &role))
+	want := []rbacv1.PolicyRule{{
+		APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, ResourceNames: []string{"job"}, Verbs: []string{"get", "watch", "update"},
+	}}
+	if diff := cmp.Diff(want, role.Rules); diff != "" {
+		t.Errorf("the agents may (-want +got):\n%s", diff)
+	}
+	job := w.read()
+	for _, owned := range []client.Object{&role, &corev1.ServiceAccount{}, &rbacv1.RoleBinding{}, &policyv1.PodDisruptionBudget{}} {
+		w.must(w.api.Get(ctx, child, owned))
+		if !metav1.IsControlledBy(owned, job) {
+			t.Errorf("%T is not the job's: %v", owned, owned.GetOwnerReferences())
+		}
+	}
+	l := w.lease()
+	if len(l.OwnerReferences) > 0 || l.Labels[contract.ManagedByLabel] != contract.ManagedBy || l.Labels[contract.NameLabel] != "job" {
+		t.Errorf("the Lease has owners %v and labels %v", l.OwnerReferences, l.Labels)
+	}
+	s := job.Status
+	if s.ActivePod != w.holder().name || s.ActiveNode != w.holder().node || s.FencingToken != w.tenures[0] || s.LeaseSummary != "5s/3s/1s" {
+		t.Errorf("status %+v", s)
+	}
+	if c := condition(s, v1alpha1.ConditionProtected); c.Reason != v1alpha1.ReasonStandbyReady {
+		t.Errorf("protected: %+v", c)
+	}
+
+	before := w.operators[0].writes
+	for range 20 { // renewals go on, and wake nobody to write
+		w.round()
+	}
+	if o := w.operators[0]; o.writes != before {
+		t.Errorf("nothing happens, but the operator writes: %v", o.log[before:])
+	}
+}
+
+func TestProcessExits(t *testing.T) {
+	w := served(t, nil)
+	first := w.holder()
+	first.exit(3)
+	w.until("the standby has taken over", func() bool { return w.serving() && w.status().Failovers == 1 })
+	w.tells("Elected Elected", "Failover ProcessExited")
+	h := w.status().History[0]
+	if h.From != first.name || h.FromNode != first.node || h.FromToken != w.tenures[0] || h.To != w.holder().name || h.To == h.From || h.Downtime == nil {
+		t.Errorf("%+v", h)
+	}
+	if s := w.status(); s.LastFailoverTime == nil || !s.LastFailoverTime.Time.Equal(h.Time.Truncate(time.Second)) {
+		t.Errorf("the last failover was at %v, by the history at %v", s.LastFailoverTime, h.Time)
+	}
+}
+
+func TestPodDeleted(t *testing.T) {
+	w := served(t, nil)
+	w.deletePod(w.holder().name)
+	w.until("the standby has taken over and the pod is replaced", func() bool { return w.serving() && w.status().Handovers == 1 })
+	w.tells("Elected Elected", "Handover PodTerminating")
+}
+
+func (w *world) deletePod(name string) {
+	w.t.Helper()
+	w.must(w.api.Delete(w.t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: w.key.Namespace, Name: name}}))
+}
+
+func TestNodeCutOff(t *testing.T) {
+	w := served(t, nil)
+	first := w.holder()
+	w.cutOffNode(first.node)
+	w.until("the holder is called unreachable", func() bool {
+		s := w.status()
+		return condition(s, v1alpha1.ConditionActive).Reason == v1alpha1.ReasonHolderUnreachable && s.ActivePod == ""
+	})
+	w.until("the standby has taken over", func() bool { return w.status().Failovers == 1 })
+	if first.alive {
+		t.Error("the process of the holder that was cut off still runs")
+	}
+	// The node lifecycle controller would delete it; on a node that is cut off that has no end.
+	w.deletePod(first.name)
+	w.until("it is replaced under another name", func() bool { return w.serving() && len(w.pods()) == 3 })
+	w.tells("Elected Elected", "Failover LeaseExpired")
+	if names := w.names(); !slices.Contains(names, first.name) {
+		t.Errorf("pods %v", names)
+	}
+	if d := w.status().History[0].Downtime.Duration; d < 4*time.Second || d > 7*time.Second {
+		t.Errorf("a lease of 5s has run out, but nothing acted for %v", d)
+	}
+	w.reachNode(first.node)
+	w.until("the node is back, and the old pod goes", func() bool { return w.serving() && len(w.pods()) == 2 })
+	w.tells("Elected Elected", "Failover LeaseExpired")
+}
+
+func (w *world) names() []string {
+	var names []string
+	for _, pod := range w.pods() {
+		names = append(names, pod.Name)
+	}
+	return names
+}
+
+func TestHolderKnownDead(t *testing.T) {
+	w := served(t, func(s *v1alpha1.SingletonJobSpec) {
+		s.Lease.LeaseDuration.Duration, s.Lease.RenewDeadline.Duration = time.Hour, 30*time.Minute
+	})
+	for range 10 { // finishedAt has seconds: the tenure must be older
+		w.round()
+	}
+	w.kill(w.holder())
+	killed := w.clock.Now()
+	w.until("the standby has taken over", func() bool { return w.status().Failovers == 1 })
+	w.tells("Elected Elected", "Failover HolderTerminated")
+	if took := w.clock.Now().Sub(killed); took > 2*time.Second {
+		t.Errorf("it took %v, want at most 2s whatever the lease", took)
+	}
+}
+
+func TestNodeOutOfService(t *testing.T) {
+	w := served(t, func(s *v1alpha1.SingletonJobSpec) {
+		s.Lease.LeaseDuration.Duration, s.Lease.RenewDeadline.Duration = time.Hour, 30*time.Minute
+	})
+	taint := func() {
+		var node corev1.Node
+		w.must(w.api.Get(t.Context(), types.NamespacedName{Name: w.holder().node}, &node))
+		node.Spec.Taints = append(node.Spec.Taints, corev1.Taint{Key: corev1.TaintNodeOutOfService, Effect: corev1.TaintEffectNoExecute})
+		w.must(w.api.Update(t.Context(), &node))
+	}
+	taint()
+	for range 30 {
+		w.round()
+	}
+	if got := w.status(); got.Failovers > 0 || got.ActivePod == "" && w.holder() == nil {
+		t.Fatalf("the holder renews, so its node is in service whatever the taint says: %+v", got)
+	}
+	first := w.holder()
+	first.alive, first.stopped, first.frozen = false, true, true
+	w.cutOff[first.node] = true
+	w.until("the standby has taken over", func() bool { return w.status().Failovers == 1 })
+	w.tells("Elected Elected", "Failover NodeLost")
+}
+
+// image changes the template.
+func (w *world) image(name string) {
+	w.t.Helper()
+	w.edit(func(job *v1alpha1.SingletonJob) { job.Spec.Template.Spec.Containers[0].Image = name })
+}
+
+func (w *world) holderRuns(image string) func() bool {
+	return func() bool { return w.holder() != nil && w.holder().image == image }
+}
+
+// warm fails unless a standby is ready.
+func (w *world) warm() {
+	w.t.Helper()
+	for _, pod := range w.pods() {
+		if a := w.agents[pod.UID]; a != nil && !a.alive && podReady(&pod) && pod.DeletionTimestamp == nil {
+			return
+		}
+	}
+	w.t.Fatalf("no warm standby\n%s", w.describe())
+}
+
+func TestRollout(t *testing.T) {
+	for _, candidates := range []int32{2, 3} {
+		t.Run(fmt.Sprint(candidates, " candidates"), func(t *testing.T) {
+			w := served(t, func(s *v1alpha1.SingletonJobSpec) { s.Candidates = candidates })
+			w.tick = 800 * time.Millisecond // a trial is long
+			w.image("v2")
+			w.until("all are new", func() bool {
+				w.warm()
+				return w.serving() && w.holder().image == "v2" && len(w.pods()) == int(candidates)
+			})
+			w.tells("Elected Elected", "Handover RolloutHandover")
+		})
+	}
+}
+
+func TestRolloutOfOneCandidate(t *testing.T) {
+	w := served(t, func(s *v1alpha1.SingletonJobSpec) { s.Candidates = 1 })
+	w.image("v2")
+	w.until("it is replaced", func() bool { return w.serving() && w.holderRuns("v2")() })
+	w.tells("Elected Elected", "Handover PodTerminating")
+}
+
+func TestRolloutOfWhatDoesNotStart(t *testing.T) {
+	w := served(t, nil)
+	w.broken["v2"] = true
+	w.image("v2")
+	w.until("it is stalled", func() bool {
+		return condition(w.status(), v1alpha1.ConditionProgressing).Reason == v1alpha1.ReasonRolloutStalled
+	})
+	for range 20 {
+		w.round()
+		w.warm()
+	}
+	if !w.holderRuns("v1")() {
+		t.Error("the old version does not go on")
+	}
+	w.tells("Elected Elected")
+	w.tick = 800 * time.Millisecond
+	w.image("v3")
+	w.until("a good one is rolled out", func() bool {
+		w.warm()
+		return w.serving() && w.holder().image == "v3"
+	})
+	w.tells("Elected Elected", "Handover RolloutHandover")
+}
+
+func TestRolloutOfWhatEndsAtOnce(t *testing.T) {
+	w := served(t, nil)
+	w.crashing["v2"] = true
+	w.image("v2")
+	w.until("the old version is back", func() bool {
+		return w.status().Failovers > 0 && w.holderRuns("v1")()
+	})
+	tried := len(w.tenures)
+	for range 50 {
+		w.round()
+	}
+	if !w.holderRuns("v1")() || len(w.tenures) != tried {
+		t.Errorf("it is tried again: %v", w.told())
+	}
+	if c := condition(w.status(), v1alpha1.ConditionProgressing); c.Reason != v1alpha1.ReasonRolloutStalled {
+		t.Errorf("progressing: %+v", c)
+	}
+	w.tick = 800 * time.Millisecond
+	w.image("v3")
+	w.until("a good one is rolled out", func() bool { return w.serving() && w.holder().image == "v3" })
+}
+
+func TestScale(t *testing.T) {
+	w := served(t, nil)
+	for _, n := range []int32{4, 2, 1, 3} {
+		w.edit(func(job *v1alpha1.SingletonJob) { job.Spec.Candidates = n })
+		w.until(fmt.Sprint(n, " candidates"), func() bool { return w.serving() && len(w.pods()) == int(n) })
+	}
+	w.tells("Elected Elected")
+}
+
+func TestSuspend(t *testing.T) {
+	w := served(t, nil)
+	w.edit(func(job *v1alpha1.SingletonJob) { job.Spec.Suspend = true })
+	w.until("suspended", func() bool {
+		return len(w.pods()) == 0 && condition(w.status(), v1alpha1.ConditionActive).Reason == v1alpha1.ReasonSuspended
+	})
+	if s := w.status(); w.lease() == nil || s.FencingToken == 0 || s.ActivePod != "" || len(s.History) != 1 {
+		t.Errorf("Lease %v, status %+v", w.lease(), s)
+	}
+	w.edit(func(job *v1alpha1.SingletonJob) { job.Spec.Suspend = false })
+	w.until("serving again", w.serving)
+	w.tells("Elected Elected", "Handover PodTerminating")
+}
+
+func TestTokenBaseRaised(t *testing.T) {
+	for _, candidates := range []int32{1, 2} {
+		t.Run(fmt.Sprint(candidates, " candidates"), func(t *testing.T) {
+			w := served(t, func(s *v1alpha1.SingletonJobSpec) { s.Candidates = candidates })
+			const base = 1_000_000_000_000
+			w.edit(func(job *v1alpha1.SingletonJob) { job.Spec.Fencing.TokenBase = base })
+			w.until("a tenure above the base", func() bool { return w.serving() && w.status().FencingToken > base })
+			for range 20 {
+				w.round()
+			}
+			w.tells("Elected Elected", "Handover TokenBaseRaised")
+		})
+	}
+}
+
+func (w *world) deleteLease() {
+	w.t.Helper()
+	w.must(w.api.Delete(w.t.Context(), &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: w.key.Namespace, Name: w.key.Name}}))
+}
+
+func TestLeaseDeleted(t *testing.T) {
+	w := served(t, nil)
+	w.deleteLease()
+	deleted := w.clock.Now()
+	w.until("another tenure", func() bool { return w.serving() && len(w.tenures) == 2 })
+	w.tells("Elected Elected", "Failover LeaseDeleted")
+	if since := w.status().History[0].Time.Sub(deleted); since < 5*time.Second {
+		t.Errorf("the next tenure began %v after the Lease was deleted; the old holder might have lived for 5s", since)
+	}
+	if !slices.ContainsFunc(w.events(), func(e corev1.Event) bool { return e.Reason == "LeaseMissing" }) {
+		t.Error("no Event tells that the Lease was deleted")
+	}
+}
+
+func TestLeaseDeletedWhileNoOperatorRuns(t *testing.T) {
+	w := served(t, nil)
+	operators := w.operators
+	w.operators = nil
+	w.deleteLease()
+	for range 10 {
+		w.round()
+	}
+	operators[0].restart()
+	w.operators = operators
+	w.until("another tenure", func() bool { return w.serving() && len(w.tenures) == 2 })
+	w.tells("Elected Elected", "Failover LeaseDeleted")
+}
+
+// children are all objects that have an owner here.
+func (w *world) children() []client.Object {
+	w.t.Helper()
+	var owned []client.Object
+	for _, list := range []client.ObjectList{&corev1.PodList{}, &corev1.ServiceAccountList{}, &rbacv1.RoleList{}, &rbacv1.RoleBindingList{}, &policyv1.PodDisruptionBudgetList{}} {
+		w.must(w.api.List(w.t.Context(), list, client.InNamespace(w.key.Namespace)))
+		for _, o := range objects(w.t, list) {
+			if metav1.GetControllerOf(o) != nil {
+				owned = append(owned, o)
+			}
+		}
+	}
+	return owned
+}
+
+// collectGarbage does what the garbage collector does.
+func (w *world) collectGarbage(gone types.UID) {
+	w.t.Helper()
+	for _, o := range w.children() {
+		if metav1.GetControllerOf(o).UID == gone && o.GetDeletionTimestamp() == nil {
+			w.must(client.IgnoreNotFound(w.api.Delete(w.t.Context(), o)))
+		}
+	}
+}
+
+func TestJobDeleted(t *testing.T) {
+	w := served(t, nil)
+	job := w.read()
+	w.must(w.api.Delete(t.Context(), job))
+	for range 5 {
+		w.round()
+	}
+	if w.lease() == nil {
+		t.Fatal("the Lease is deleted while its holder runs")
+	}
+	w.collectGarbage(job.UID)
+	w.until("the Lease is collected", func() bool { return w.lease() == nil })
+	if len(w.pods()) > 0 {
+		t.Errorf("the Lease is collected while there are pods: %v", w.names())
+	}
+}
+
+// TestJobDeletedAndMadeAnew: its Lease outlives the job, so that the new one's candidates wait for the old holder, which
+// is cut off at that very moment and runs on.
+func TestJobDeletedAndMadeAnew(t *testing.T) {
+	w := served(t, nil)
+	job, first := w.read(), w.holder()
+	w.cutOff[first.node] = true
+	w.must(w.api.Delete(t.Context(), job))
+	w.collectGarbage(job.UID)
+	for _, pod := range w.pods() { // by force
+		w.must(client.IgnoreNotFound(w.api.Delete(t.Context(), &pod, client.GracePeriodSeconds(0))))
+	}
+	token := w.tenures[0]
+	w.tenures = nil
+	w.job(nil)
+	w.until("the new job serves", w.serving)
+	w.tells("Elected Elected")
+	if w.status().FencingToken <= token {
+		t.Errorf("token %d after %d", w.status().FencingToken, token)
+	}
+	if got := w.status(); got.Failovers+got.Handovers != 0 {
+		t.Errorf("the new job counts changes of the old one: %+v", got)
+	}
+}
+
+// TestLeaseAndJobDeletedAndMadeAnew: nothing is left that tells of the holder but the memory of the operator.
+func TestLeaseAndJobDeletedAndMadeAnew(t *testing.T) {
+	w := served(t, nil)
+	job, first := w.read(), w.holder()
+	w.cutOff[first.node] = true
+	w.must(w.api.Delete(t.Context(), job))
+	w.collectGarbage(job.UID)
+	for _, pod := range w.pods() {
+		w.must(client.IgnoreNotFound(w.api.Delete(t.Context(), &pod, client.GracePeriodSeconds(0))))
+	}
+	w.deleteLease()
+	w.tenures = nil
+	w.job(nil)
+	w.until("the new job serves", w.serving)
+	w.tells("Elected Elected")
+}
+
+func TestSomebodyElsesLease(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	foreign := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: w.key.Namespace, Name: w.key.Name}}
+	w.must(w.api.Create(t.Context(), foreign))
+	w.job(nil)
+	for range 5 {
+		w.round()
+	}
+	if c := condition(w.status(), v1alpha1.ConditionActive); c.Reason != v1alpha1.ReasonLeaseConflict || !strings.Contains(c.Message, "is not this operator's") {
+		t.Errorf("active: %+v", c)
+	}
+	if len(w.pods()) > 0 || w.lease().ResourceVersion != foreign.ResourceVersion {
+		t.Error("something was touched")
+	}
+	w.must(w.api.Delete(t.Context(), foreign))
+	w.until("it serves once the Lease is gone", w.serving)
+}
+
+func TestSomebodyElsesServiceAccount(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	foreign := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: w.key.Namespace, Name: plan.ChildName(w.key.Name)}}
+	w.must(w.api.Create(t.Context(), foreign))
+	w.job(nil)
+	w.until("it says so", func() bool {
+		c := condition(w.status(), v1alpha1.ConditionActive)
+		return c.Reason == v1alpha1.ReasonPodsRefused && strings.Contains(c.Message, "ServiceAccount "+w.key.Namespace+"/job-singletonjob exists and is not of this SingletonJob")
+	})
+	after := foreign.DeepCopy()
+	w.must(w.api.Get(t.Context(), client.ObjectKeyFromObject(foreign), after))
+	if after.ResourceVersion != foreign.ResourceVersion {
+		t.Errorf("it was touched: %v", after.OwnerReferences)
+	}
+	w.must(w.api.Delete(t.Context(), foreign))
+	w.until("it serves once that is gone", w.serving)
+}
+
+func TestPodsRefused(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	var namespace corev1.Namespace
+	w.must(w.api.Get(t.Context(), types.NamespacedName{Name: w.key.Namespace}, &namespace))
+	namespace.Labels["pod-security.kubernetes.io/enforce"] = "restricted"
+	w.must(w.api.Update(t.Context(), &namespace))
+	w.job(nil) // its template is not
+	w.until("it says so", func() bool {
+		c := condition(w.status(), v1alpha1.ConditionActive)
+		return c.Reason == v1alpha1.ReasonPodsRefused && strings.Contains(c.Message, "violates PodSecurity")
+	})
+	if n := len(slices.DeleteFunc(w.events(), func(e corev1.Event) bool { return e.Reason != v1alpha1.ReasonPodsRefused })); n != 1 {
+		t.Errorf("%d Events tell that pods are refused", n)
+	}
+	delete(namespace.Labels, "pod-security.kubernetes.io/enforce")
+	w.must(w.api.Update(t.Context(), &namespace))
+	w.until("it serves once they are not", w.serving)
+}
+
+// TestOperatorDown: what happened meanwhile is told by the Lease.
+func TestOperatorDown(t *testing.T) {
+	w := served(t, nil)
+	operators := w.operators
+	w.operators = nil
+	for n := 2; n <= 5; n++ {
+		w.holder().exit(1)
+		w.until("a failover", func() bool { return len(w.tenures) == n && w.holder() != nil })
+	}
+	operators[0].restart()
+	w.operators = operators
+	w.until("serving", func() bool { return w.serving() && w.status().Failovers == 4 })
+	w.tells("Elected Elected", "Failover ProcessExited", "Failover ProcessExited", "Failover ProcessExited", "Failover ProcessExited")
+}
+
+func TestStatusWiped(t *testing.T) {
+	w := served(t, nil)
+	w.holder().exit(1)
+	w.until("a failover", func() bool { return w.serving() && w.status().Failovers == 1 })
+	job := w.read()
+	job.Status = v1alpha1.SingletonJobStatus{}
+	w.must(w.api.Status().Update(t.Context(), job))
+	w.until("told again", w.serving)
+	w.tells("Elected Elected", "Failover ProcessExited")
+}
+
+// TestOrphansAreAdopted: pods that were left by kubectl delete --cascade=orphan are this job's candidates, if old ones.
+func TestOrphansAreAdopted(t *testing.T) {
+	w := served(t, nil)
+	job := w.read()
+	w.must(w.api.Delete(t.Context(), job))
+	for _, o := range w.children() {
+		o.SetOwnerReferences(nil)
+		w.must(w.api.Update(t.Context(), o))
+	}
+	w.round()
+	w.job(nil)
+	w.tick = 800 * time.Millisecond
+	w.until("rolled to the new job's own", func() bool { return w.serving() && len(w.pods()) == 2 })
+	hash := inject.Hash(w.read())
+	for _, name := range w.names() {
+		if !strings.Contains(name, hash) {
+			t.Errorf("%s is not the new job's", name)
+		}
+	}
+	w.tells("Elected Elected", "Handover RolloutHandover")
 }

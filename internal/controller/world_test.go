@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
@@ -27,11 +28,13 @@ import (
 	"github.com/singletonjob/operator/api/v1alpha1"
 	"github.com/singletonjob/operator/internal/contract"
 	"github.com/singletonjob/operator/internal/inject"
-	"github.com/singletonjob/operator/internal/plan"
 	"github.com/singletonjob/operator/test/controlplane"
 )
 
-func TestMain(m *testing.M) { os.Exit(controlplane.Main(m)) }
+func TestMain(m *testing.M) {
+	ctrl.SetLogger(logr.Discard())
+	os.Exit(controlplane.Main(m))
+}
 
 // installed is done once: the definition of SingletonJobs.
 var installed struct {
@@ -58,6 +61,8 @@ type world struct {
 	crashing map[string]bool
 	// cutOff nodes reach nothing: their kubelets and agents do nothing that anyone sees.
 	cutOff map[string]bool
+	// tick is how much time a round takes.
+	tick time.Duration
 	// tenures are the tokens with which processes were started, in order.
 	tenures []int64
 	highest int64
@@ -92,6 +97,7 @@ func newWorld(t *testing.T) *world {
 		t: t, plane: plane, api: api, clock: clocktesting.NewFakePassiveClock(now), start: now,
 		key:    types.NamespacedName{Namespace: plane.Namespace(t), Name: "job"},
 		agents: map[types.UID]*agent{}, broken: map[string]bool{}, crashing: map[string]bool{}, cutOff: map[string]bool{},
+		tick: 200 * time.Millisecond,
 	}
 	for _, name := range []string{"a", "b", "c"} {
 		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-" + name + "-" + w.key.Namespace}}
@@ -108,9 +114,6 @@ func (w *world) must(err error) {
 		w.t.Fatal(err)
 	}
 }
-
-// tick is the time that a round takes.
-const tick = 200 * time.Millisecond
 
 // job makes the job, with short lease times.
 func (w *world) job(change func(*v1alpha1.SingletonJobSpec)) {
@@ -186,7 +189,7 @@ func (w *world) round() {
 	}
 	w.kubelets()
 	w.runAgents()
-	w.clock.SetTime(w.clock.Now().Add(tick))
+	w.clock.SetTime(w.clock.Now().Add(w.tick))
 	w.invariants()
 }
 
@@ -410,4 +413,16 @@ func (l jobLister) List(ctx context.Context, list client.ObjectList, opts ...cli
 	return l.Reader.List(ctx, list, opts...)
 }
 
-var _ = plan.Serving
+// objects are a list's.
+func objects(t *testing.T, list client.ObjectList) []client.Object {
+	t.Helper()
+	items, err := meta.ExtractList(list)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out []client.Object
+	for _, item := range items {
+		out = append(out, item.(client.Object))
+	}
+	return out
+}

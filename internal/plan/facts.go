@@ -34,8 +34,9 @@ type facts struct {
 	orphans    []*corev1.Pod
 	strangers  int
 
-	// record is the Lease's, zero unless it is ours.
+	// record is the Lease's, zero unless it is ours. claim is what it should say of this job.
 	record lease.Record
+	claim  Claim
 	holder holder
 	death  *death
 }
@@ -90,6 +91,7 @@ func gather(o Observed) *facts {
 	if f.faults = v1alpha1.Validate(f.job); len(f.faults) == 0 {
 		f.hash = inject.Hash(f.job)
 	}
+	f.claim = f.claimed()
 	f.holder = f.gatherHolder()
 	for _, pod := range o.Pods {
 		switch owner := metav1.GetControllerOf(pod); {
@@ -145,7 +147,7 @@ func (f *facts) gatherHolder() holder {
 		return h
 	}
 	h.Identity = id
-	h.ours = f.record.Token > f.Lease.Claim.Before
+	h.ours = f.record.Token > f.claim.Before
 	h.since = f.record.AcquireTime / 1000
 	if past := f.record.History; len(past) > 0 && past[0].Token == f.record.Token {
 		h.node = past[0].Node

@@ -20,7 +20,7 @@ const maxReason = 64
 func (f *facts) changes() (news []v1alpha1.TenureChange, incomplete bool) {
 	told := f.job.Status.FencingToken
 	first := told == 0
-	since := max(told, f.Lease.Claim.Before)
+	since := max(told, f.claim.Before)
 	past := f.tenures()
 	var before *lease.PastTenure
 	known := false // whether the Lease tells what came before the tenure at hand

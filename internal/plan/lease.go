@@ -6,6 +6,8 @@ import (
 	"strings"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/singletonjob/operator/internal/lease"
 )
 
@@ -103,16 +105,31 @@ func (f *facts) claimed() Claim {
 		return f.Lease.Claim
 	case f.job.Status.FencingToken == 0:
 		c.Before = f.record.Token
+		if f.holderIsTakenOver() {
+			c.Before--
+		}
 	}
 	return c
+}
+
+// holderIsTakenOver tells whether the Lease is held by a pod that an earlier job left behind for this one to adopt: then
+// the present tenure is this job's first.
+func (f *facts) holderIsTakenOver() bool {
+	id, _ := lease.ParseIdentity(f.record.Holder)
+	for _, pod := range f.Pods {
+		if owner := metav1.GetControllerOf(pod); pod.Name == id.Pod && string(pod.UID) == id.PodUID {
+			return owner == nil || owner.UID == f.job.UID
+		}
+	}
+	return false
 }
 
 // tokenBase is never lowered, also not for a job that was made anew with less: sinks have seen the higher tokens.
 func (f *facts) tokenBase() int64 { return max(f.record.TokenBase, f.job.Spec.Fencing.TokenBase) }
 
-// claim keeps the Lease for this job, with the token base that its spec asks for. A base that was raised counts from the
+// keepFor keeps the Lease for this job, with the token base that its spec asks for. A base that was raised counts from the
 // next tenure on, so the present one is asked to end by the same write.
-func (f *facts) claim() *LeaseWrite {
+func (f *facts) keepFor() *LeaseWrite {
 	r := f.record
 	if base := f.tokenBase(); base != r.TokenBase {
 		r.TokenBase = base
@@ -120,7 +137,7 @@ func (f *facts) claim() *LeaseWrite {
 			r.Handover = lease.Handover{To: lease.AnyPod, Reason: lease.ReasonTokenBaseRaised}
 		}
 	}
-	return &LeaseWrite{Op: UpdateLease, Record: r, Claim: f.claimed()}
+	return &LeaseWrite{Op: UpdateLease, Record: r, Claim: f.claim}
 }
 
 // handOver asks the holder to hand over to a pod. An empty to withdraws a request that a rollout made.

@@ -141,7 +141,7 @@ func Decide(o Observed) Plan {
 		p.Apply = f.children()
 		p.Lease = f.newLease()
 	case LeaseUnclaimed:
-		p.Lease = f.claim()
+		p.Lease = f.keepFor()
 	case HolderDead:
 		p.Lease = f.release()
 	case Suspending:

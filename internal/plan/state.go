@@ -66,7 +66,7 @@ func specBreaksARule(f *facts) bool   { return len(f.faults) > 0 }
 func leaseIsForeign(f *facts) bool    { return f.Lease.Presence == Foreign }
 func leaseIsAbsent(f *facts) bool     { return f.Lease.Presence == Absent }
 func leaseIsNotThisJobs(f *facts) bool {
-	return f.claimed() != f.Lease.Claim || f.tokenBase() != f.record.TokenBase
+	return f.claim != f.Lease.Claim || f.tokenBase() != f.record.TokenBase
 }
 func holderIsProvenDead(f *facts) bool {
 	return f.death != nil && f.death.patience <= f.Lease.Unchanged

@@ -48,7 +48,7 @@ func (f *facts) tell(status *v1alpha1.SingletonJobStatus, changes []v1alpha1.Ten
 	if len(status.History) == 0 {
 		status.History = nil
 	}
-	if f.record.Token > f.Lease.Claim.Before {
+	if f.record.Token > f.claim.Before {
 		status.FencingToken = max(status.FencingToken, f.record.Token)
 	}
 	status.Tenures = max(status.Tenures, int64(f.record.Transitions))
