@@ -15,8 +15,8 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
-	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -33,9 +33,10 @@ const namespace = "demo"
 type demo struct {
 	*terminal
 	*product.Product
-	root   string
-	claims claims
-	held   []tenure // tenures of the job ledger that the scenes have seen
+	root    string
+	claims  claims
+	held    []tenure     // tenures of the job ledger that the scenes have seen
+	metered atomic.Value // fence.Resource whose writes are shown
 }
 
 // tenure is a holding of the Lease, as the demo saw it.
@@ -82,15 +83,26 @@ func (d *demo) run(ctx context.Context, keep bool) error {
 	if err != nil {
 		return err
 	}
-	for _, scene := range []func(context.Context) error{
+	live, end := context.WithCancel(ctx)
+	defer end()
+	for i, scene := range []func(context.Context) error{
 		d.election, d.killedProcess, d.cutOffNode, d.frozenHolder, d.thawedWriter, d.summary,
 	} {
+		switch i {
+		case 1:
+			d.metered.Store(fence.Resource(ledger))
+			go d.meter(live)
+		case 5:
+			end()
+		}
 		// Generous: a busy machine is slow. Nothing but the claims decides over success.
 		limited, cancel := context.WithTimeout(ctx, 2*time.Minute)
 		err := scene(limited)
 		cancel()
-		if err != nil {
+		if err != nil && ctx.Err() == nil {
 			d.trouble()
+		}
+		if err != nil {
 			return err
 		}
 	}
@@ -158,20 +170,26 @@ func (d *demo) setUp(ctx context.Context) (stop func(), err error) {
 
 // keep waits until somebody has tried enough.
 func (d *demo) keep(ctx context.Context) {
-	kubectl := d.Plane.Binaries().Path("kubectl")
+	kill := "# the ledger has no process just now"
+	if job, err := d.Job(ctx, namespace, ledger); err == nil {
+		if process, err := d.WriterProcess(namespace, job.Status.ActivePod); err == nil {
+			kill = fmt.Sprintf("kill -9 %d     # the ledger's process: a failover", process.Pid)
+		}
+	}
 	d.print("\n" + d.mark(bold, "Left running. Try:"))
 	d.block(fmt.Sprintf(`export KUBECONFIG=%s PATH=%s:$PATH
+%s
 kubectl get singletonjobs -A -o wide --watch
 kubectl -n demo describe singletonjob ledger
 kubectl -n demo get lease ledger -o yaml
 kubectl -n demo delete pod -l singletonjob.io/name=ledger,singletonjob.io/role=active     # a handover
 kubectl -n demo patch sj ledger --type=merge -p '{"spec":{"suspend":true}}'
 kubectl explain sj.spec.lease
-pkill -KILL -o -x writer                                                                  # a failover
 curl -s %s/report                                                                         # what the sink saw
 
-What containers print is in %s/*/logs. Ctrl-C ends everything.`,
-		d.Plane.Kubeconfig(), filepath.Dir(kubectl), d.SinkLink.URL(), d.Cluster.Dir()))
+kubectl logs and exec need a kubelet. What containers print is in
+%s/*/logs. Ctrl-C ends everything.`,
+		d.Plane.Kubeconfig(), d.Plane.Binaries().Dir, kill, d.SinkLink.URL(), d.Cluster.Dir()))
 	<-ctx.Done()
 }
 

@@ -88,6 +88,30 @@ func (d *demo) await(ctx context.Context, after fence.Token) (tenure, error) {
 	return now, nil
 }
 
+// meter prints every second what the sink has seen in it: the active process at work, and the time without one.
+func (d *demo) meter(ctx context.Context) {
+	before := d.Sink.Report()
+	for tick := time.NewTicker(time.Second); ; {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		now := d.Sink.Report()
+		job, _ := d.metered.Load().(fence.Resource)
+		was, is := before.Resource(job), now.Resource(job)
+		d.say(dim, "  sink  %2d writes with token %d%s", is.Accepted-was.Accepted, is.Highest, refusals(is.Refused-was.Refused))
+		before = now
+	}
+}
+
+func refusals(n int) string {
+	if n == 0 {
+		return ""
+	}
+	return fmt.Sprintf(", %d refused", n)
+}
+
 // quietStandby counts what the standby asks of the API server while nothing happens.
 func (d *demo) quietStandby(ctx context.Context, now tenure) error {
 	begin := time.Now()
@@ -241,6 +265,7 @@ func (d *demo) frozenHolder(ctx context.Context) error {
 func (d *demo) thawedWriter(ctx context.Context) error {
 	d.scene("The worst case: a thawed process that acts", `The job demo/journal has onRenewFailure: KeepRunning. Its process may outlive its lease, since its sink checks tokens:
 		so this one sleeps through a takeover, wakes first, and writes. Only the sink can stop it.`)
+	d.metered.Store(fence.Resource(journal))
 	job, err := d.AwaitJob(ctx, namespace, journal, "protected", product.Protected)
 	if err != nil {
 		return err

@@ -6,7 +6,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
+	"path/filepath"
+	"slices"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -17,9 +21,12 @@ import (
 
 // Cluster is a control plane's nodes and what stands in for its controllers.
 type Cluster struct {
+	options ClusterOptions
 	dir     string
-	nodes   []*Node
 	standIn *standin.StandIn
+
+	mu    sync.Mutex
+	nodes []*Node
 }
 
 // ClusterOptions of StartCluster. Each node is in a zone of its own.
@@ -44,46 +51,63 @@ func StartCluster(ctx context.Context, o ClusterOptions) (*Cluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Cluster{dir: dir}
-	if err := c.start(ctx, o); err != nil {
+	c := &Cluster{options: o, dir: dir}
+	if err := c.start(ctx); err != nil {
 		c.Stop()
 		return nil, err
 	}
 	return c, nil
 }
 
-func (c *Cluster) start(ctx context.Context, o ClusterOptions) (err error) {
+func (c *Cluster) start(ctx context.Context) (err error) {
+	o := c.options
 	c.standIn, err = standin.Start(standin.Options{Config: o.Plane.Config(), CA: o.Plane.CA(), NodeGrace: o.NodeGrace, Failed: o.Failed})
 	if err != nil {
 		return err
 	}
 	for _, name := range o.Nodes {
-		certificate, err := o.Plane.ServerCertificate()
-		if err != nil {
+		if _, err := c.AddNode(ctx, name, nil); err != nil {
 			return err
 		}
-		node, err := Start(ctx, Options{
-			Name: name, Config: o.Plane.Config(), Certificate: certificate, Dir: c.dir + "/" + name,
-			Labels: map[string]string{corev1.LabelTopologyZone: "zone-of-" + name},
-			Images: o.Images, PathVariables: o.PathVariables, Output: o.Output, BackOff: o.BackOff, MaxBackOff: o.MaxBackOff,
-		})
-		if err != nil {
-			return err
-		}
-		c.nodes = append(c.nodes, node)
 	}
 	return nil
+}
+
+// AddNode starts another node, whose Node object has labels besides those that every node has.
+func (c *Cluster) AddNode(ctx context.Context, name string, labels map[string]string) (*Node, error) {
+	certificate, err := c.options.Plane.ServerCertificate()
+	if err != nil {
+		return nil, err
+	}
+	all := map[string]string{corev1.LabelTopologyZone: "zone-of-" + name}
+	maps.Copy(all, labels)
+	o := c.options
+	node, err := Start(ctx, Options{
+		Name: name, Config: o.Plane.Config(), Certificate: certificate, Dir: filepath.Join(c.dir, name), Labels: all,
+		Images: o.Images, PathVariables: o.PathVariables, Output: o.Output, BackOff: o.BackOff, MaxBackOff: o.MaxBackOff,
+	})
+	if err != nil {
+		return nil, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.nodes = append(c.nodes, node)
+	return node, nil
 }
 
 // Dir holds a directory for each node, with the logs of its containers.
 func (c *Cluster) Dir() string { return c.dir }
 
-// Nodes in the order in which they were named.
-func (c *Cluster) Nodes() []*Node { return c.nodes }
+// Nodes in the order in which they were started.
+func (c *Cluster) Nodes() []*Node {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.nodes)
+}
 
 // Node by its name; nil if there is none.
 func (c *Cluster) Node(name string) *Node {
-	for _, n := range c.nodes {
+	for _, n := range c.Nodes() {
 		if n.Name() == name {
 			return n
 		}
@@ -94,7 +118,7 @@ func (c *Cluster) Node(name string) *Node {
 // NodeOf is the node that runs a pod.
 func (c *Cluster) NodeOf(namespace, pod string) (*Node, error) {
 	var errs []error
-	for _, n := range c.nodes {
+	for _, n := range c.Nodes() {
 		_, err := n.running(namespace, pod, "")
 		if err == nil {
 			return n, nil
@@ -107,7 +131,7 @@ func (c *Cluster) NodeOf(namespace, pod string) (*Node, error) {
 // Heal ends all faults of all nodes' networks.
 func (c *Cluster) Heal() error {
 	var errs []error
-	for _, n := range c.nodes {
+	for _, n := range c.Nodes() {
 		errs = append(errs, n.Heal())
 	}
 	return errors.Join(errs...)
@@ -115,13 +139,11 @@ func (c *Cluster) Heal() error {
 
 // Stop ends all nodes and their containers, and removes their files.
 func (c *Cluster) Stop() {
-	done := make(chan struct{})
-	for _, n := range c.nodes {
-		go func() { n.Stop(); done <- struct{}{} }()
+	var nodes sync.WaitGroup
+	for _, n := range c.Nodes() {
+		nodes.Go(n.Stop)
 	}
-	for range c.nodes {
-		<-done
-	}
+	nodes.Wait()
 	if c.standIn != nil {
 		c.standIn.Stop()
 	}

@@ -100,7 +100,7 @@ type Node struct {
 
 	mu      sync.Mutex
 	workers map[types.UID]*worker
-	closed  bool
+	closed  bool // no new workers
 }
 
 // Start starts a node, and returns when its Node object is there and Ready.
