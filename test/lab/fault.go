@@ -31,7 +31,7 @@ var faultUsage = `usage: lab fault FAULT
   pause NODE                                all processes of the node stop, as in a paused virtual machine
   crash NODE                                the node loses power
   freeze CONTAINER | thaw CONTAINER         its processes stop and go on; its clocks go on (cgroup freezer)
-  signal CONTAINER SIGNAL [TEXT]            to its process 1, or to its processes whose arguments hold the text
+  signal CONTAINER SIGNAL [TEXT]            to its process 1, or to those whose command line begins with TEXT
   stop MACHINE SERVICE                      SIGKILL; MACHINE is a node or 'control', see 'lab status' for services
   restart MACHINE SERVICE                   SIGKILL and start again
   suspend MACHINE SERVICE                   SIGSTOP

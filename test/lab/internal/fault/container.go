@@ -56,8 +56,8 @@ func (j Injector) Thaw(ctx context.Context, ref string) error {
 	return j.Lab.Groups().Thaw(ctx, c.group)
 }
 
-// Signal sends the signal to process 1 of the container, or to every process whose name or arguments hold the text if one
-// is given.
+// Signal sends the signal to process 1 of the container, or, if a text is given, to every process whose command line
+// begins with it.
 func (j Injector) Signal(ctx context.Context, ref string, sig syscall.Signal, text string) error {
 	c, err := j.find(ctx, ref)
 	if err != nil {
@@ -86,7 +86,7 @@ func hit(pid int, text string) bool {
 		return err == nil && innermostPID(string(status)) == "1"
 	}
 	line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
-	return err == nil && strings.Contains(strings.ReplaceAll(string(line), "\x00", " "), text)
+	return err == nil && strings.HasPrefix(strings.ReplaceAll(string(line), "\x00", " "), text)
 }
 
 // innermostPID is the pid as the process itself sees it, from the text of /proc/PID/status.

@@ -1,0 +1,216 @@
+//go:build linux
+
+package e2e
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/singletonjob/operator/api/v1alpha1"
+	"github.com/singletonjob/operator/test/rig"
+)
+
+func quantity(text string) *resource.Quantity {
+	q := resource.MustParse(text)
+	return &q
+}
+
+// An end is one way in which a tenure comes to an end.
+type end struct {
+	why    string
+	change []func(*v1alpha1.SingletonJob)
+	// breaks does it to the active pod, on its node. What is broken stays so until the next process has written.
+	breaks func(j *job, pod, node string)
+	// within bounds the time from the fault to the next process's first write; slack comes on top.
+	within time.Duration
+	// reasons that the history may give.
+	reasons []string
+	// after is what else must hold when all is healed and settled.
+	after func(j *job, old rig.Life)
+	// overlap is expected of long pauses alone, where only the fence protects.
+	overlap bool
+	// stays: the fault goes on for so long after the takeover, and the old process may wake up when it is healed.
+	stays time.Duration
+}
+
+var lease = rig.Fast
+
+// ends is the catalogue of faults that end a tenure.
+var ends = map[string]end{
+	"process killed": {
+		breaks: signalProcess("KILL"), within: time.Second, reasons: []string{v1alpha1.ChangeProcessExited},
+		why: "the agent sees it at once and releases",
+	},
+	"process exits 0":   {breaks: signalProcess("USR1"), within: time.Second, reasons: []string{v1alpha1.ChangeProcessExited}},
+	"process exits 1":   {breaks: signalProcess("USR2"), within: time.Second, reasons: []string{v1alpha1.ChangeProcessExited}},
+	"process segfaults": {breaks: signalProcess("SEGV"), within: time.Second, reasons: []string{v1alpha1.ChangeProcessExited}},
+	"out of memory": {
+		change: []func(*v1alpha1.SingletonJob){limitMemory}, breaks: signalProcess("HUP"), within: lease.Duration,
+		reasons: []string{v1alpha1.ChangeProcessExited, v1alpha1.ChangeHolderTerminated, v1alpha1.ChangeLeaseExpired},
+		why:     "the kernel ends the process, or on cgroup v2 the whole container",
+	},
+	"agent killed": {
+		breaks: func(j *job, pod, _ string) { j.fault("signal", j.container(pod), "KILL") }, within: 2 * time.Second,
+		reasons: []string{v1alpha1.ChangeHolderTerminated}, why: "the kubelet reports it, and the operator releases early",
+	},
+	"agent stopped past the lease": {
+		breaks: func(j *job, pod, _ string) { j.fault("signal", j.container(pod), "STOP") }, within: lease.Duration,
+		reasons: []string{v1alpha1.ChangeLeaseExpired}, stays: 3 * time.Second, why: "the leash kills the process at the deadline, without the agent",
+	},
+	"container frozen past the lease": {
+		breaks: func(j *job, pod, _ string) { j.fault("freeze", j.container(pod)) }, within: lease.Duration,
+		reasons: []string{v1alpha1.ChangeLeaseExpired}, stays: 3 * time.Second, overlap: true, after: staleProcessDied,
+		why: "nothing in the container can act; the sink refuses what it sends when it wakes up",
+	},
+	"node paused past the lease": {
+		breaks: func(j *job, _, node string) { j.fault("pause", node) }, within: lease.Duration,
+		reasons: []string{v1alpha1.ChangeLeaseExpired}, stays: 3 * time.Second, overlap: true, after: staleProcessDied,
+		why: "as a virtual machine that is moved",
+	},
+	"API server lost, packets vanish": {
+		breaks: cutAPI("drop"), within: lease.Duration, reasons: lost, stays: 3 * time.Second,
+		why: "the sink stays reachable: only the agent keeps the old process from going on",
+	},
+	"API server lost, connections refused": {breaks: cutAPI("refuse"), within: lease.Duration, reasons: lost, stays: 3 * time.Second},
+	"API server lost, requests vanish":     {breaks: cutAPI("requests"), within: lease.Duration, reasons: lost, stays: 3 * time.Second},
+	"API server lost, replies vanish": {
+		breaks: cutAPI("replies"), within: 2 * lease.Duration, reasons: lost, stays: 3 * time.Second,
+		why: "requests arrive, so the last renewal may be stored without the holder knowing: it must not count on it",
+	},
+	"node cut off": {
+		breaks: func(j *job, _, node string) { j.fault("node", node) }, within: lease.Duration, reasons: lost, stays: 3 * time.Second,
+	},
+	"node loses power": {
+		breaks: func(j *job, _, node string) { j.fault("crash", node) }, within: lease.Duration, reasons: lost,
+	},
+	"pod deleted": {
+		breaks: func(j *job, pod, _ string) { j.kubectl("delete", "pod", pod, "--wait=false") }, within: 2 * time.Second,
+		reasons: []string{v1alpha1.ChangePodTerminating},
+	},
+	"pod deleted, process works on after SIGTERM": {
+		change: []func(*v1alpha1.SingletonJob){lingerFor(4 * time.Second)},
+		breaks: func(j *job, pod, _ string) { j.kubectl("delete", "pod", pod, "--wait=false") }, within: 6 * time.Second,
+		reasons: []string{v1alpha1.ChangePodTerminating}, why: "a pod that stops slowly keeps its tenure until it is gone",
+	},
+	"node drained": {
+		breaks: func(j *job, _, node string) {
+			j.kubectl("drain", node, "--ignore-daemonsets", "--delete-emptydir-data", "--force", "--timeout=90s", "--pod-selector=singletonjob.io/name=job")
+		},
+		within: 10 * time.Second, reasons: []string{v1alpha1.ChangePodTerminating},
+	},
+	"pod force-deleted while its node is cut off from the API server": {
+		breaks: func(j *job, pod, node string) {
+			j.fault("api", node, "drop")
+			j.kubectl("delete", "pod", pod, "--force", "--grace-period=0", "--wait=false")
+		},
+		within: lease.Duration, reasons: lost, stays: 3 * time.Second,
+		why: "the pod object is gone and proves nothing: its process still writes",
+	},
+	"node deleted while it is cut off from the API server": {
+		breaks: func(j *job, _, node string) {
+			j.fault("api", node, "drop")
+			j.kubectl("delete", "node", node, "--wait=false")
+		},
+		within: lease.Duration, reasons: lost, stays: 3 * time.Second,
+	},
+}
+
+var lost = []string{v1alpha1.ChangeLeaseExpired, v1alpha1.ChangeNodeLost, v1alpha1.ChangeRenewFailed}
+
+func signalProcess(name string) func(*job, string, string) {
+	return func(j *job, pod, _ string) { j.fault("signal", j.container(pod), name, "/workload") }
+}
+
+func cutAPI(how string) func(*job, string, string) {
+	return func(j *job, _, node string) { j.fault("api", node, how) }
+}
+
+// staleProcessDied asks that the process that woke up was stopped, and that the sink refused something: else nothing has
+// been shown.
+func staleProcessDied(j *job, old rig.Life) {
+	for _, l := range j.lives() {
+		if l.Writer != old.Writer {
+			continue
+		}
+		j.Logf("after its pause the old process sent %d stale writes; the sink stored %d", l.Stale, l.StaleAccepted)
+		if fencedFor := l.Last - l.LastStored; l.Stale > 0 {
+			j.Logf("its last write came %v after its last stored one", fencedFor.Round(time.Millisecond))
+		}
+	}
+}
+
+// TestTakeover ends tenures in every way and asks for the next one, without two at once.
+func TestTakeover(t *testing.T) {
+	names := make([]string, 0, len(ends))
+	for name := range ends {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		t.Run(name, func(t *testing.T) {
+			x := begin(t)
+			x.needLab()
+			x.takeover(ends[name])
+		})
+	}
+}
+
+func (x *trial) takeover(e end) {
+	x.Helper()
+	j := x.start(lease, e.change...)
+	before := j.get()
+	pod, node := before.Status.ActivePod, before.Status.ActiveNode
+	old := j.lives()[len(j.lives())-1]
+
+	began := time.Now()
+	e.breaks(j, pod, node)
+	next := j.awaitWriteAfter(before.Status.FencingToken)
+	x.Logf("the next process wrote %v after the fault; without a stored write for %v", time.Since(began).Round(time.Millisecond),
+		(next.FirstStored - j.lifeOf(old.Writer).LastStored).Round(time.Millisecond))
+	if took := time.Since(began); took > e.within+slack {
+		x.Errorf("the next process wrote after %v, want %v", took, e.within)
+	}
+	j.awaitActiveAfter(before.Status.FencingToken)
+	time.Sleep(e.stays) // the fault goes on: both sides must stay as they are
+	j.check(e.overlap)
+
+	x.fault("heal")
+	x.uncordon(x.ctx)
+	after := j.awaitSettled()
+	j.check(e.overlap)
+	if e.after != nil {
+		e.after(j, old)
+	}
+	change := changeFrom(after, before.Status.FencingToken)
+	if change == nil {
+		x.Fatalf("the history does not tell what followed token %d: %+v", before.Status.FencingToken, after.Status.History)
+	}
+	if !slices.Contains(e.reasons, change.Reason) {
+		x.Errorf("the history says %s, want one of %v", change.Reason, e.reasons)
+	}
+	if change.FromNode != node || change.From != pod {
+		x.Errorf("the history says the tenure of %s on %s ended, want %s on %s", change.From, change.FromNode, pod, node)
+	}
+}
+
+func (j *job) lifeOf(writer string) rig.Life {
+	for _, l := range j.lives() {
+		if l.Writer == writer {
+			return l
+		}
+	}
+	return rig.Life{}
+}
+
+// changeFrom is the history's entry about the end of the tenure with the token.
+func changeFrom(o *v1alpha1.SingletonJob, token int64) *v1alpha1.TenureChange {
+	for i := range o.Status.History {
+		if o.Status.History[i].FromToken == token {
+			return &o.Status.History[i]
+		}
+	}
+	return nil
+}

@@ -1,0 +1,125 @@
+//go:build linux
+
+// Package e2e tests the whole product on a real cluster, installed by Helm from its chart and its image.
+//
+// The tests run when the flag -e2e is given, on the cluster that KUBECONFIG names, and take it for their own: they install
+// and remove the operator. Those that break something need the lab (test/lab) and skip where the cluster is another one.
+package e2e
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/singletonjob/operator/test/rig"
+)
+
+var (
+	enabled       = flag.Bool("e2e", false, "run the tests on the cluster that KUBECONFIG names; they install and remove the operator there")
+	operatorImage = flag.String("image", "singletonjob/operator:e2e", "the operator's image, as name:tag, where the cluster finds it")
+	archive       = flag.String("image-archive", "", "archive with that image, loaded into the lab before the tests")
+	workloadImage = flag.String("workload-image", "", "image with test/rig/workload as /workload; empty: built and loaded into the lab")
+)
+
+// bed is what all tests share; nil if they are not to run.
+var bed *testbed
+
+type testbed struct {
+	*rig.Rig
+	helm, chart string
+}
+
+// The release that the tests install.
+const (
+	release         = "singletonjob"
+	systemNamespace = "singletonjob-system"
+)
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	os.Exit(run(m))
+}
+
+func run(m *testing.M) int {
+	if !*enabled {
+		return m.Run()
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	var err error
+	if bed, err = setUp(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, "e2e:", err)
+		return 1
+	}
+	defer bed.Close()
+	return m.Run()
+}
+
+func setUp(ctx context.Context) (*testbed, error) {
+	kubeconfig := os.Getenv("KUBECONFIG")
+	if kubeconfig == "" {
+		return nil, errors.New("set KUBECONFIG to the cluster to test on, or run 'make e2e' for one on this machine")
+	}
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Minute)
+	defer cancel()
+	r, err := rig.Connect(ctx, rig.Options{Kubeconfig: kubeconfig, WorkloadImage: *workloadImage, Progress: os.Stderr})
+	if err != nil {
+		return nil, err
+	}
+	b := &testbed{Rig: r, chart: "../../charts/singletonjob"}
+	if b.helm, err = r.Program(ctx, "helm"); err != nil {
+		return nil, err
+	}
+	if r.Lab == nil {
+		return b, nil
+	}
+	if err := r.Lab.Fault(ctx, "heal"); err != nil { // whatever an interrupted run has left
+		return nil, err
+	}
+	if *archive != "" {
+		if err := r.Lab.Image(ctx, *archive); err != nil {
+			return nil, err
+		}
+	}
+	return b, b.loadSampleImage(ctx)
+}
+
+// loadSampleImage gives the lab what the samples name.
+func (b *testbed) loadSampleImage(ctx context.Context) error {
+	busybox, err := exec.LookPath("busybox")
+	if err != nil {
+		return fmt.Errorf("the samples need busybox: install the package busybox-static: %w", err)
+	}
+	image := "busybox:1.37=" + busybox + ":/bin/busybox"
+	for _, applet := range []string{"sh", "date", "sleep", "cat"} {
+		image += ",->/bin/busybox:/bin/" + applet
+	}
+	return b.Lab.Image(ctx, image)
+}
+
+// install installs or upgrades the release and waits until it is ready.
+func (b *testbed) install(ctx context.Context, settings ...string) error {
+	repository, tag, _ := strings.Cut(*operatorImage, ":")
+	args := []string{
+		b.helm, "upgrade", "--install", release, b.chart, "--namespace", systemNamespace, "--create-namespace",
+		"--set", "image.repository=" + repository, "--set", "image.tag=" + tag, "--wait", "--timeout", "3m",
+	}
+	for _, s := range settings {
+		args = append(args, "--set", s)
+	}
+	_, err := b.Run(ctx, args...)
+	return err
+}
+
+func (b *testbed) uninstall(ctx context.Context) error {
+	_, err := b.Run(ctx, b.helm, "uninstall", release, "--namespace", systemNamespace, "--wait", "--ignore-not-found")
+	return err
+}

@@ -1,0 +1,368 @@
+//go:build linux
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/singletonjob/operator/api/v1alpha1"
+	"github.com/singletonjob/operator/fence"
+	"github.com/singletonjob/operator/internal/contract"
+	"github.com/singletonjob/operator/test/rig"
+)
+
+const (
+	// patience is how long anything may take before a test fails. It decides no verdict but that of a hang.
+	patience = 2 * time.Minute
+	// slack is what a busy machine may add to a bound of the design. The benchmark measures without it.
+	slack = 10 * time.Second
+)
+
+// A trial is one test with a namespace and a timeline of its own.
+type trial struct {
+	*testing.T
+	ctx       context.Context
+	namespace string
+	timeline  *rig.Timeline
+}
+
+// begin makes sure that the operator is installed, and skips the test if there is no cluster to run on.
+func begin(t *testing.T) *trial {
+	t.Helper()
+	if bed == nil {
+		t.Skip("needs a cluster: run 'make e2e', or go test ./test/e2e -e2e with KUBECONFIG set")
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+	x := &trial{T: t, ctx: ctx, namespace: namespaceFor(t.Name()), timeline: rig.NewTimeline()}
+	t.Cleanup(func() {
+		if t.Failed() {
+			x.explain()
+		}
+		cancel()
+		x.cleanUp()
+	})
+	x.must(bed.install(ctx))
+	x.must(bed.CreateNamespace(ctx, x.namespace))
+	x.timeline.Follow(ctx, bed.Client, x.namespace)
+	return x
+}
+
+func namespaceFor(test string) string {
+	name := strings.Trim(regexp.MustCompile("[^a-z0-9]+").ReplaceAllString(strings.ToLower(test), "-"), "-")
+	return "e2e-" + strings.Trim(name[:min(len(name), 50)], "-")
+}
+
+// cleanUp heals everything and removes the namespace. It runs when the test's context has ended.
+func (x *trial) cleanUp() {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	if bed.Lab != nil {
+		if err := bed.Lab.Fault(ctx, "heal"); err != nil {
+			x.Error(err)
+		}
+		x.uncordon(ctx)
+	}
+	if err := bed.DeleteNamespace(ctx, x.namespace); err != nil {
+		x.Error(err)
+	}
+}
+
+// uncordon lets every node take pods again, and waits until all are ready.
+func (x *trial) uncordon(ctx context.Context) {
+	var nodes corev1.NodeList
+	err := rig.Await(ctx, "all nodes to be ready", func() (bool, any, error) {
+		if err := bed.Client.List(ctx, &nodes); err != nil {
+			return false, nil, err
+		}
+		ready := slices.IndexFunc(nodes.Items, func(n corev1.Node) bool { return !nodeReady(n) }) < 0
+		return ready && len(nodes.Items) >= len(bed.Lab.Nodes), nil, nil
+	})
+	if err != nil {
+		x.Error(err)
+	}
+	for _, n := range nodes.Items {
+		if !n.Spec.Unschedulable && len(n.Spec.Taints) == 0 {
+			continue
+		}
+		if _, err := bed.Kubectl(ctx, "uncordon", n.Name); err != nil {
+			x.Error(err)
+		}
+	}
+}
+
+func nodeReady(n corev1.Node) bool {
+	for _, c := range n.Status.Conditions {
+		if c.Type == corev1.NodeReady {
+			return c.Status == corev1.ConditionTrue
+		}
+	}
+	return false
+}
+
+// explain tells what happened, for a reader who can't run the test again.
+func (x *trial) explain() {
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	var jobs v1alpha1.SingletonJobList
+	if err := bed.Client.List(ctx, &jobs, client.InNamespace(x.namespace)); err != nil {
+		x.Logf("the jobs can't be read: %v", err)
+	}
+	for _, job := range jobs.Items {
+		x.timeline.NoteLives(x.livesOf(ctx, job.Name))
+	}
+	x.Logf("timeline, in seconds:\n%s", x.timeline)
+	for _, job := range jobs.Items {
+		for _, h := range job.Status.History {
+			x.Logf("history of %s: %s %s from %s (%d) to %s (%d)", job.Name, h.Type, h.Reason, h.From, h.FromToken, h.To, h.Token)
+		}
+	}
+	logs, err := bed.Kubectl(ctx, "logs", "--namespace", systemNamespace, "deployment/"+release, "--all-pods", "--tail=30")
+	x.Logf("operator: %v\n%s", err, logs)
+	var pods corev1.PodList
+	if err := bed.Client.List(ctx, &pods, client.InNamespace(x.namespace)); err != nil {
+		x.Logf("the pods can't be read: %v", err)
+	}
+	for _, p := range pods.Items {
+		logs, err := bed.Kubectl(ctx, "logs", "--namespace", x.namespace, p.Name, "--all-containers", "--tail=30", "--request-timeout=5s")
+		x.Logf("pod %s: %v\n%s", p.Name, err, logs)
+	}
+}
+
+func (x *trial) must(err error) {
+	x.Helper()
+	if err != nil {
+		x.Fatal(err)
+	}
+}
+
+// needLab skips the test where nothing can be broken.
+func (x *trial) needLab() {
+	x.Helper()
+	if bed.Lab == nil {
+		x.Skip("breaks something: needs the lab of test/lab to be the cluster that KUBECONFIG names")
+	}
+}
+
+// fault breaks something, and notes when.
+func (x *trial) fault(args ...string) {
+	x.Helper()
+	x.timeline.Note("FAULT  %s", strings.Join(args, " "))
+	x.must(bed.Lab.Fault(x.ctx, args...))
+	x.timeline.Note("FAULT  %s: done", args[0])
+}
+
+func (x *trial) note(format string, args ...any) { x.timeline.Note("TEST   "+format, args...) }
+
+func (x *trial) kubectl(args ...string) string {
+	x.Helper()
+	x.note("kubectl %s", strings.Join(args, " "))
+	out, err := bed.Kubectl(x.ctx, append([]string{"--namespace", x.namespace}, args...)...)
+	x.must(err)
+	return out
+}
+
+// await waits for a state of the cluster.
+func (x *trial) await(what string, is func() (done bool, seen any, err error)) {
+	x.Helper()
+	ctx, cancel := context.WithTimeout(x.ctx, patience)
+	defer cancel()
+	x.must(rig.Await(ctx, what, is))
+	x.note("seen: %s", what)
+}
+
+// A job under test.
+type job struct {
+	*trial
+	name string
+	key  client.ObjectKey
+}
+
+// start creates the job and waits until its process writes and a standby protects it.
+func (x *trial) start(setting rig.LeaseSetting, change ...func(*v1alpha1.SingletonJob)) *job {
+	x.Helper()
+	j := x.create(setting, change...)
+	j.awaitSettled()
+	j.awaitWriteAfter(0)
+	return j
+}
+
+func (x *trial) create(setting rig.LeaseSetting, change ...func(*v1alpha1.SingletonJob)) *job {
+	x.Helper()
+	object := bed.Job(x.namespace, "job", setting)
+	for _, c := range change {
+		c(object)
+	}
+	x.must(bed.Client.Create(x.ctx, object))
+	return &job{trial: x, name: object.Name, key: client.ObjectKeyFromObject(object)}
+}
+
+func (j *job) get() *v1alpha1.SingletonJob {
+	j.Helper()
+	var object v1alpha1.SingletonJob
+	j.must(bed.Client.Get(j.ctx, j.key, &object))
+	return &object
+}
+
+func (j *job) resource() fence.Resource { return fence.ResourceOf(j.key.Namespace, j.key.Name) }
+
+// awaitStatus waits until the job's status is as wanted, and returns it.
+func (j *job) awaitStatus(what string, is func(*v1alpha1.SingletonJob) bool) *v1alpha1.SingletonJob {
+	j.Helper()
+	var object v1alpha1.SingletonJob
+	j.await(what, func() (bool, any, error) {
+		err := bed.Client.Get(j.ctx, j.key, &object)
+		return err == nil && is(&object), object.Status, err
+	})
+	return &object
+}
+
+// awaitSettled waits until the process runs, a standby on another node is ready, and nothing is under way.
+func (j *job) awaitSettled() *v1alpha1.SingletonJob {
+	j.Helper()
+	return j.awaitStatus("active and protected", func(o *v1alpha1.SingletonJob) bool { return settled(o) })
+}
+
+func settled(o *v1alpha1.SingletonJob) bool {
+	return o.Status.ObservedGeneration == o.Generation &&
+		meta.IsStatusConditionTrue(o.Status.Conditions, v1alpha1.ConditionActive) &&
+		meta.IsStatusConditionTrue(o.Status.Conditions, v1alpha1.ConditionProtected) &&
+		meta.IsStatusConditionFalse(o.Status.Conditions, v1alpha1.ConditionProgressing)
+}
+
+// awaitActiveAfter waits until the status names an active pod with a higher token.
+func (j *job) awaitActiveAfter(token int64) *v1alpha1.SingletonJob {
+	j.Helper()
+	return j.awaitStatus(fmt.Sprintf("active with a token above %d", token), func(o *v1alpha1.SingletonJob) bool {
+		return o.Status.FencingToken > token && o.Status.ActivePod != "" && meta.IsStatusConditionTrue(o.Status.Conditions, v1alpha1.ConditionActive)
+	})
+}
+
+// awaitWriteAfter waits for a stored write with a higher token, and returns its process.
+func (j *job) awaitWriteAfter(token int64) rig.Life {
+	j.Helper()
+	var found rig.Life
+	j.await(fmt.Sprintf("a write with a token above %d", token), func() (bool, any, error) {
+		lives := j.livesOf(j.ctx, j.name)
+		for _, l := range lives {
+			if l.Accepted > 0 && int64(l.Tokens[0]) > token {
+				found = l
+				return true, nil, nil
+			}
+		}
+		return false, lives, nil
+	})
+	return found
+}
+
+func (x *trial) livesOf(ctx context.Context, name string) []rig.Life {
+	attempts, err := bed.Attempts(ctx)
+	if err != nil {
+		x.Error(err)
+	}
+	return rig.Lives(attempts, fence.ResourceOf(x.namespace, name), bed.OneClock())
+}
+
+func (j *job) lives() []rig.Life { return j.livesOf(j.ctx, j.name) }
+
+// check looks for what may never be seen.
+func (j *job) check(expectOverlap bool) {
+	j.Helper()
+	lives := j.lives()
+	if len(lives) == 0 {
+		j.Error("the sink has seen no write: nothing was tested")
+	}
+	for _, v := range rig.Violations(lives, expectOverlap) {
+		j.Error("violation: ", v)
+	}
+	object := j.get()
+	if highest := int64(slices.Max(lives[len(lives)-1].Tokens)); object.Status.FencingToken < highest {
+		j.Errorf("status.fencingToken is %d, but the sink has seen %d", object.Status.FencingToken, highest)
+	}
+	j.checkHistory(object)
+}
+
+// checkHistory asks that every change of holder is told once, in order, and counted.
+func (j *job) checkHistory(object *v1alpha1.SingletonJob) {
+	j.Helper()
+	var failovers, handovers int64
+	seen := map[int64]bool{}
+	for i, h := range object.Status.History {
+		if seen[h.Token] {
+			j.Errorf("the history tells token %d twice", h.Token)
+		}
+		seen[h.Token] = true
+		if i > 0 && h.Token >= object.Status.History[i-1].Token {
+			j.Errorf("the history is not in order: token %d after %d", h.Token, object.Status.History[i-1].Token)
+		}
+		switch h.Type {
+		case v1alpha1.Failover:
+			failovers++
+		case v1alpha1.Handover:
+			handovers++
+		case v1alpha1.Elected:
+		}
+	}
+	for _, l := range j.lives() {
+		if len(object.Status.History) < 10 && !seen[int64(l.Tokens[0])] {
+			j.Errorf("the history lacks token %v, with which %s wrote", l.Tokens, l.Writer)
+		}
+	}
+	if len(object.Status.History) < 10 && (failovers != object.Status.Failovers || handovers != object.Status.Handovers) {
+		j.Errorf("status counts %d failovers and %d handovers, the history tells %d and %d",
+			object.Status.Failovers, object.Status.Handovers, failovers, handovers)
+	}
+}
+
+// candidates lists the job's pods.
+func (j *job) candidates() []corev1.Pod {
+	j.Helper()
+	var pods corev1.PodList
+	j.must(bed.Client.List(j.ctx, &pods, client.InNamespace(j.namespace), client.MatchingLabels{contract.NameLabel: j.name}))
+	return pods.Items
+}
+
+func (j *job) pod(name string) *corev1.Pod {
+	j.Helper()
+	var pod corev1.Pod
+	j.must(bed.Client.Get(j.ctx, client.ObjectKey{Namespace: j.namespace, Name: name}, &pod))
+	return &pod
+}
+
+// container names the gated container of the pod for the lab, by its id: names can't be asked for while the API server is
+// away.
+func (j *job) container(pod string) string {
+	j.Helper()
+	for _, s := range j.pod(pod).Status.ContainerStatuses {
+		if s.Name == "app" {
+			_, id, _ := strings.Cut(s.ContainerID, "://")
+			return id
+		}
+	}
+	j.Fatalf("pod %s has no container app", pod)
+	return ""
+}
+
+// limitMemory lets the kernel end a process that takes too much.
+func limitMemory(o *v1alpha1.SingletonJob) {
+	container := &o.Spec.Template.Spec.Containers[0]
+	container.Resources.Limits = corev1.ResourceList{corev1.ResourceMemory: *quantity("96Mi")}
+}
+
+// lingerFor makes the process work on after SIGTERM.
+func lingerFor(d time.Duration) func(*v1alpha1.SingletonJob) {
+	return func(o *v1alpha1.SingletonJob) {
+		c := &o.Spec.Template.Spec.Containers[0]
+		c.Env = append(c.Env, corev1.EnvVar{Name: "LINGER", Value: d.String()})
+	}
+}

@@ -1,0 +1,101 @@
+//go:build linux
+
+package rig
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+)
+
+// A Lab drives the lab's command on this machine.
+type Lab struct {
+	// Host is the address of the host that nodes and pods reach.
+	Host string
+	// Nodes are the nodes' names.
+	Nodes []string
+
+	binary   string
+	mu       sync.Mutex
+	programs map[string]string
+}
+
+// findLab returns nil if there is no lab on this machine, or the API server at that URL is not the lab's.
+func findLab(ctx context.Context, apiServer string) (*Lab, error) {
+	if os.Geteuid() != 0 {
+		return nil, nil // no lab could be driven
+	}
+	dir, err := os.MkdirTemp("", "rig-lab-")
+	if err != nil {
+		return nil, err
+	}
+	l := &Lab{binary: filepath.Join(dir, "lab"), programs: map[string]string{}}
+	if err := build(ctx, "./test/lab", l.binary); err != nil {
+		return nil, err
+	}
+	text, err := exec.CommandContext(ctx, l.binary, "status", "-json").Output()
+	var status struct {
+		Host       string
+		APIServers []string
+		Machines   []struct{ Name, Pods string }
+	}
+	if err == nil {
+		err = json.Unmarshal(text, &status)
+	}
+	if err != nil || !slices.Contains(status.APIServers, apiServer) {
+		l.close()
+		return nil, nil
+	}
+	l.Host = status.Host
+	for _, m := range status.Machines {
+		if m.Pods != "" {
+			l.Nodes = append(l.Nodes, m.Name)
+		}
+	}
+	return l, nil
+}
+
+func (l *Lab) close() { _ = os.RemoveAll(filepath.Dir(l.binary)) }
+
+func (l *Lab) run(ctx context.Context, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, l.binary, args...)
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		err = fmt.Errorf("lab %s: %w: %s", strings.Join(args, " "), err, strings.TrimSpace(stderr.String()))
+	}
+	return strings.TrimSpace(string(out)), err
+}
+
+// Fault breaks or heals something: the arguments are those of 'lab fault'.
+func (l *Lab) Fault(ctx context.Context, args ...string) error {
+	_, err := l.run(ctx, append([]string{"fault"}, args...)...)
+	return err
+}
+
+// Image loads images: the arguments are those of 'lab image'.
+func (l *Lab) Image(ctx context.Context, args ...string) error {
+	_, err := l.run(ctx, append([]string{"image"}, args...)...)
+	return err
+}
+
+// Program is where a program of the lab lies.
+func (l *Lab) Program(ctx context.Context, name string) (string, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if path := l.programs[name]; path != "" {
+		return path, nil
+	}
+	path, err := l.run(ctx, "program", name)
+	if err == nil {
+		l.programs[name] = path
+	}
+	return path, err
+}

@@ -1,0 +1,202 @@
+//go:build linux
+
+package rig
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/singletonjob/operator/api/v1alpha1"
+	"github.com/singletonjob/operator/fence/fencetest"
+)
+
+// Options of Connect.
+type Options struct {
+	// Kubeconfig of the cluster.
+	Kubeconfig string
+	// WorkloadImage holds test/rig/workload as /workload. Empty: it is built, and loaded into the lab.
+	WorkloadImage string
+	Progress      io.Writer
+}
+
+// A Rig is a cluster with a sink.
+type Rig struct {
+	Client     client.WithWatch
+	Config     *rest.Config
+	Kubeconfig string
+	// Lab is nil if the cluster is none.
+	Lab *Lab
+	// Image is the workload's.
+	Image string
+
+	sink     sink
+	progress io.Writer
+}
+
+// Connect reaches the cluster, finds out whether it is the lab on this machine, and starts the sink.
+func Connect(ctx context.Context, o Options) (*Rig, error) {
+	config, err := clientcmd.BuildConfigFromFlags("", o.Kubeconfig)
+	if err != nil {
+		return nil, fmt.Errorf("read KUBECONFIG %s: %w", o.Kubeconfig, err)
+	}
+	config.QPS, config.Burst, config.Timeout = -1, -1, 0
+	r := &Rig{Config: config, Kubeconfig: o.Kubeconfig, Image: o.WorkloadImage, progress: o.Progress}
+	scheme := runtime.NewScheme()
+	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
+		return nil, err
+	}
+	if r.Client, err = client.NewWithWatch(config, client.Options{Scheme: scheme}); err != nil {
+		return nil, err
+	}
+	if r.Lab, err = findLab(ctx, config.Host); err != nil {
+		return nil, err
+	}
+	if r.Image == "" {
+		if r.Lab == nil {
+			return nil, errors.New("this cluster is not the lab: build test/rig/workload into an image as /workload, where the cluster finds it, and name it by -workload-image")
+		}
+		if r.Image, err = r.loadProgram(ctx, "./test/rig/workload", "local/workload:1"); err != nil {
+			return nil, err
+		}
+	}
+	if r.Lab != nil {
+		r.sink, err = serveSink(r.Lab.Host)
+	} else {
+		r.sink, err = r.deploySink(ctx)
+	}
+	return r, err
+}
+
+// Close ends the sink and forgets the lab's program. The cluster stays as it is.
+func (r *Rig) Close() {
+	if r.sink != nil {
+		r.sink.close()
+	}
+	if r.Lab != nil {
+		r.Lab.close()
+	}
+}
+
+// OneClock reports whether the writers' CLOCK_BOOTTIME is this process's.
+func (r *Rig) OneClock() bool { return r.Lab != nil }
+
+// SinkURL is where workloads write to. In the lab the sink is on the host, so that it stays reachable whatever is cut off
+// from the API server.
+func (r *Rig) SinkURL() string { return r.sink.url() }
+
+// Attempts returns all writes that the sink has recorded since it was started.
+func (r *Rig) Attempts(ctx context.Context) ([]fencetest.Attempt, error) { return r.sink.attempts(ctx) }
+
+// loadProgram builds a main package and loads it into the lab as an image with the program at /NAME.
+func (r *Rig) loadProgram(ctx context.Context, pkg, image string) (string, error) {
+	dir, err := os.MkdirTemp("", "rig-")
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	program := filepath.Join(dir, filepath.Base(pkg))
+	if err := build(ctx, pkg, program); err != nil {
+		return "", err
+	}
+	return image, r.Lab.Image(ctx, fmt.Sprintf("%s=%s:/%s@/%[3]s", image, program, filepath.Base(pkg)))
+}
+
+// LoadProgram is for other programs than the workload.
+func (r *Rig) LoadProgram(ctx context.Context, pkg, image string) error {
+	_, err := r.loadProgram(ctx, pkg, image)
+	return err
+}
+
+// build compiles a main package of this project, named from the root of the checkout, without cgo.
+func build(ctx context.Context, pkg, to string) error {
+	root, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}").Output()
+	if err != nil {
+		return fmt.Errorf("find the checkout: %w", err)
+	}
+	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags=-s -w", "-o", to, pkg)
+	cmd.Dir = strings.TrimSpace(string(root))
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("build %s: %w: %s", pkg, err, out)
+	}
+	return nil
+}
+
+// Run runs a command with the cluster's KUBECONFIG and returns its output.
+func (r *Rig) Run(ctx context.Context, argv ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+r.Kubeconfig)
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		err = fmt.Errorf("%s: %w: %s", strings.Join(argv, " "), err, strings.TrimSpace(string(out)))
+	}
+	return string(out), err
+}
+
+// Kubectl runs kubectl, the lab's own if the cluster is the lab.
+func (r *Rig) Kubectl(ctx context.Context, args ...string) (string, error) {
+	program, err := r.Program(ctx, "kubectl")
+	if err != nil {
+		return "", err
+	}
+	return r.Run(ctx, append([]string{program}, args...)...)
+}
+
+// Program finds kubectl or helm.
+func (r *Rig) Program(ctx context.Context, name string) (string, error) {
+	if r.Lab != nil {
+		return r.Lab.Program(ctx, name)
+	}
+	return exec.LookPath(name)
+}
+
+// CreateNamespace makes a namespace that enforces the Pod Security standard "restricted". One of that name that is being
+// deleted is waited for.
+func (r *Rig) CreateNamespace(ctx context.Context, name string) error {
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{
+		"pod-security.kubernetes.io/enforce": "restricted",
+		"pod-security.kubernetes.io/warn":    "restricted",
+	}}}
+	return Await(ctx, "namespace "+name, func() (bool, any, error) {
+		err := r.Client.Create(ctx, namespace.DeepCopy())
+		return err == nil, nil, err
+	})
+}
+
+// DeleteNamespace deletes it and does not wait.
+func (r *Rig) DeleteNamespace(ctx context.Context, name string) error {
+	return client.IgnoreNotFound(r.Client.Delete(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}))
+}
+
+// poll is how often something awaited is looked at. No measured time depends on it.
+const poll = 50 * time.Millisecond
+
+// Await calls is until it is true; the error says what was awaited, and what was seen last.
+func Await(ctx context.Context, what string, is func() (done bool, seen any, err error)) error {
+	for {
+		done, seen, err := is()
+		if done {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("waiting for %s: %w; last seen: %+v (%w)", what, ctx.Err(), seen, err)
+		case <-time.After(poll):
+		}
+	}
+}

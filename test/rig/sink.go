@@ -1,0 +1,119 @@
+//go:build linux
+
+package rig
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/singletonjob/operator/fence/fencetest"
+)
+
+// sink records what workloads write.
+type sink interface {
+	url() string
+	attempts(context.Context) ([]fencetest.Attempt, error)
+	close()
+}
+
+// hostSink is in this process, on an address of the host that the cluster's pods reach.
+type hostSink struct {
+	sink     fencetest.Sink
+	listener net.Listener
+	server   *http.Server
+}
+
+func serveSink(address string) (*hostSink, error) {
+	listener, err := net.Listen("tcp", net.JoinHostPort(address, "0"))
+	if err != nil {
+		return nil, err
+	}
+	s := &hostSink{listener: listener}
+	s.server = &http.Server{Handler: s.sink.Handler(), ReadHeaderTimeout: time.Minute}
+	go func() { _ = s.server.Serve(listener) }()
+	return s, nil
+}
+
+func (s *hostSink) url() string { return "http://" + s.listener.Addr().String() }
+
+func (s *hostSink) attempts(context.Context) ([]fencetest.Attempt, error) {
+	return s.sink.Attempts(0), nil
+}
+
+func (s *hostSink) close() { _ = s.server.Close() }
+
+// sinkNamespace holds the sink of clusters on which this process has no address. It is deleted at the end.
+const sinkNamespace = "singletonjob-e2e-sink"
+
+// podSink is a pod, read through the API server.
+type podSink struct {
+	rig     *Rig
+	address string
+	core    *kubernetes.Clientset
+
+	mu   sync.Mutex
+	read []fencetest.Attempt // so far
+}
+
+func (r *Rig) deploySink(ctx context.Context) (*podSink, error) {
+	core, err := kubernetes.NewForConfig(r.Config)
+	if err != nil {
+		return nil, err
+	}
+	if err := r.CreateNamespace(ctx, sinkNamespace); err != nil {
+		return nil, err
+	}
+	s := &podSink{rig: r, core: core}
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: sinkNamespace, Name: "sink"},
+		Spec:       RestrictedPod(corev1.Container{Name: "sink", Image: r.Image, Command: []string{"/workload", "sink"}}),
+	}
+	if err := r.Client.Create(ctx, pod); err != nil {
+		s.close()
+		return nil, err
+	}
+	err = Await(ctx, "the sink's pod", func() (bool, any, error) {
+		err := r.Client.Get(ctx, client.ObjectKeyFromObject(pod), pod)
+		return pod.Status.Phase == corev1.PodRunning && pod.Status.PodIP != "", pod.Status, err
+	})
+	if err != nil {
+		s.close()
+		return nil, err
+	}
+	s.address = "http://" + net.JoinHostPort(pod.Status.PodIP, "8080")
+	return s, nil
+}
+
+func (s *podSink) url() string { return s.address }
+
+func (s *podSink) attempts(ctx context.Context) ([]fencetest.Attempt, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for {
+		text, err := s.core.CoreV1().Pods(sinkNamespace).
+			ProxyGet("http", "sink", "8080", "/attempts", map[string]string{"from": fmt.Sprint(len(s.read))}).DoRaw(ctx)
+		if err != nil {
+			return s.read, fmt.Errorf("read the sink: %w", err)
+		}
+		var more []fencetest.Attempt
+		if err := json.Unmarshal(text, &more); err != nil {
+			return s.read, fmt.Errorf("read the sink: %w", err)
+		}
+		if len(more) == 0 {
+			return s.read, nil
+		}
+		s.read = append(s.read, more...)
+	}
+}
+
+func (s *podSink) close() { _ = s.rig.DeleteNamespace(context.Background(), sinkNamespace) }

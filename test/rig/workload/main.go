@@ -1,0 +1,81 @@
+// Command workload is what the e2e tests and the benchmark run as a singleton: it writes to a sink every 20 ms, with its
+// fencing token and the time, and does not stop when the sink refuses it.
+//
+//	workload        write to the sink at $SINK as $RESOURCE; see package load
+//	workload sink   be a sink, on port 8080, where no host is at hand to be one
+//
+// It ends at SIGUSR1 with 0 and at SIGUSR2 with 1, and at SIGHUP it takes memory until the kernel ends it.
+package main
+
+import (
+	"fmt"
+	"net/http"
+	"os"
+	"os/signal"
+	"strconv"
+	"syscall"
+	"time"
+
+	"github.com/singletonjob/operator/fence"
+	"github.com/singletonjob/operator/fence/fencetest"
+	"github.com/singletonjob/operator/test/rig/load"
+)
+
+func main() {
+	var err error
+	if len(os.Args) > 1 && os.Args[1] == "sink" {
+		err = sink()
+	} else {
+		err = write()
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "workload:", err)
+		os.Exit(1)
+	}
+}
+
+func write() error {
+	name := "FENCING_TOKEN"
+	if other := os.Getenv("TOKEN_VARIABLE"); other != "" {
+		name = other
+	}
+	token, err := fence.ParseToken(os.Getenv(name))
+	if err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	go obey()
+	fmt.Println("writing with token", strconv.FormatInt(int64(token), 10))
+	load.Write(load.Context(), token)
+	return nil
+}
+
+func obey() {
+	signals := make(chan os.Signal, 4)
+	signal.Notify(signals, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGHUP)
+	for s := range signals {
+		switch s {
+		case syscall.SIGUSR1:
+			os.Exit(0)
+		case syscall.SIGUSR2:
+			os.Exit(1)
+		case syscall.SIGHUP:
+			takeMemory()
+		}
+	}
+}
+
+func takeMemory() {
+	const chunk = 16 << 20
+	for taken := [][]byte{}; ; {
+		b := make([]byte, chunk)
+		for i := 0; i < len(b); i += 4096 {
+			b[i] = 1 // or the kernel does not give it
+		}
+		taken = append(taken, b)
+	}
+}
+
+func sink() error {
+	server := &http.Server{Addr: ":8080", Handler: (&fencetest.Sink{}).Handler(), ReadHeaderTimeout: time.Minute}
+	return server.ListenAndServe()
+}
