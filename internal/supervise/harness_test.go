@@ -347,6 +347,15 @@ func (a *agent) signal(sig syscall.Signal) {
 	}
 }
 
+func (a *agent) stopLeash() {
+	a.t.Helper()
+	leash := a.find(leashName)
+	if err := unix.Kill(leash, unix.SIGSTOP); err != nil {
+		a.t.Fatal(err)
+	}
+	eventually(a.t, "the leash is stopped", func() bool { return state(leash) == "T" })
+}
+
 // expectGone waits for Gone and then finds no process that descends from the agent.
 func (a *agent) expectGone() {
 	a.t.Helper()

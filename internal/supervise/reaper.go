@@ -209,22 +209,19 @@ func (t *Tree) announceExit(last bool) {
 //
 // Elsewhere there is no such call for a tree. Every round kills the *children* of
 // this process. The children of the dead become ours in turn, so the tree is
-// peeled from the top: nobody is left above to restart what was killed. Only our
-// children have PIDs that nobody else can free, hence no grandchild is killed by
-// PID. A process that forks faster than it can be killed stays a child of ours
-// with each generation; its group is killed too, atomically, and one that also
-// changes its group each time meets a new round each time one of it is reaped.
-// Stopping all first (SIGSTOP) would lose the very same race, once more per process.
+// peeled from the top, and nobody is left above to restart what was killed. Only
+// our children have PIDs that nobody else can free, so no grandchild is killed by
+// PID. A process that forks and exits faster than it is found stays a child of ours
+// with each generation, and each end wakes the reaper for a round: every generation
+// is another chance, with odds that do not fall, so the chain ends, in practice after
+// milliseconds. Stopping all first (SIGSTOP) would run the very same race, and
+// then still have to kill.
 func (r *reaper) killRound() (hit bool) {
 	if r.pid1 {
 		return unix.Kill(-1, unix.SIGKILL) == nil
 	}
-	own := unix.Getpgrp()
 	for _, pid := range children() {
 		hit = true
-		if group, err := unix.Getpgid(pid); err == nil && group != own {
-			_ = unix.Kill(-group, unix.SIGKILL)
-		}
 		_ = unix.Kill(pid, unix.SIGKILL)
 	}
 	return hit

@@ -231,8 +231,9 @@ func TestKillTakesAll(t *testing.T) {
 	for name, argv := range map[string][]string{
 		"ignores SIGTERM":                    program("stubborn"),
 		"daemons in sessions of their own":   program("daemons", "5"),
-		"chains of forks":                    program("hoppers", "3", "group"),
-		"chains of forks that change groups": program("hoppers", "3", "setsid"),
+		"chains of forks":                    program("hoppers", "3", "never"),
+		"chains of forks in their own group": program("hoppers", "3", "once"),
+		"chains of forks that change groups": program("hoppers", "3", "each"),
 		"zombies":                            program("zombies", "200"),
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -447,24 +448,37 @@ func TestStoppedLeashDiesWithTheAgent(t *testing.T) {
 	t.Parallel()
 	a := startAgent(t, nil)
 	a.start(program("idle"))
-	unix.Kill(a.find(leashName), unix.SIGSTOP)
+	a.stopLeash()
 	a.signal(unix.SIGKILL)
 	<-a.waited
 	eventually(t, "nothing is left", func() bool { return len(a.processes()) == 0 })
 }
 
-func TestLeashStoppedStillKills(t *testing.T) {
+// A leash that does not run keeps the deadline that it was last given, though the
+// agent believes that a later one was taken: the error is on the safe side.
+func TestStoppedLeashKeepsItsDeadline(t *testing.T) {
 	t.Parallel()
 	a := startAgent(t, nil)
 	h, e := a.beating("beat", 1500*time.Millisecond)
-	unix.Kill(a.find(leashName), unix.SIGSTOP)
-	// It reads no deadline any more. Extend must say so before long, not block,
-	// and the deadline it knew must hold.
-	flood := a.do(command{Op: "flood", In: time.Hour})
-	if BootTime() < e.Deadline && flood.ErrKind != "full" {
-		t.Errorf("%d deadlines that nobody read: %q, want EAGAIN", flood.Count, flood.Err)
+	a.stopLeash()
+	if extended := a.do(command{Op: "extend", In: time.Hour}); extended.Err != "" && extended.ErrKind != "passed" && extended.ErrKind != "stopped" {
+		t.Errorf("extend: %s", extended.Err)
 	}
 	h.lastWrite(a, e.Deadline)
+	a.expectGone()
+}
+
+// Extend must not wait for a leash that does not read. It says so when the pipe is full.
+func TestExtendNeverBlocks(t *testing.T) {
+	t.Parallel()
+	a := startAgent(t, nil)
+	a.must(command{Op: "start", Argv: program("stubborn"), In: time.Hour})
+	a.expectLine("ready")
+	a.stopLeash()
+	if e := a.do(command{Op: "flood", In: 2 * time.Hour}); e.ErrKind != "full" {
+		t.Errorf("%d deadlines that nobody reads: %q, want EAGAIN", e.Count, e.Err)
+	}
+	a.must(command{Op: "kill"})
 	a.expectGone()
 }
 
@@ -570,6 +584,53 @@ func TestStartRacesWithTheDeadline(t *testing.T) {
 		}
 	}
 	t.Logf("outcomes: %v", outcomes)
+}
+
+// PID 1 kills the whole namespace: who came in from outside (kubectl exec) might
+// also be doing the tenure's work. It is nobody's child in there.
+func TestStrangersInTheNamespace(t *testing.T) {
+	t.Parallel()
+	if os.Getuid() != 0 {
+		t.Skip("only root may enter the namespace of the test's agent")
+	}
+	a := modes["PID 1"](t)
+	a.start(program("idle"))
+	stranger := enterPIDNamespace(t, a.cmd.Process.Pid)
+	a.must(command{Op: "signal", Signal: unix.SIGKILL})
+	await(t, "exit", a.exited)
+	eventually(t, "the stranger is killed", func() bool { return state(stranger.Process.Pid) == "Z" })
+	select {
+	case <-a.gone:
+		t.Error("Gone while a process of the namespace was not reaped")
+	case <-time.After(100 * time.Millisecond): // no bound: a late Gone is wrong all the same
+	}
+	stranger.Wait()
+	a.expectGone()
+}
+
+// enterPIDNamespace starts a process in the PID namespace of pid, as a child of the test.
+func enterPIDNamespace(t *testing.T, pid int) *exec.Cmd {
+	t.Helper()
+	namespace, err := os.Open(fmt.Sprintf("/proc/%d/ns/pid", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer namespace.Close()
+	argv := program("stubborn")
+	cmd := exec.Command(argv[0], argv[1:]...)
+	started := make(chan error)
+	go func() {
+		runtime.LockOSThread() // and never unlocked: no other goroutine may fork from it
+		err := unix.Setns(int(namespace.Fd()), unix.CLONE_NEWPID)
+		if err == nil {
+			err = cmd.Start()
+		}
+		started <- err
+	}()
+	if err := <-started; err != nil {
+		t.Skipf("cannot enter the namespace of the test's agent: %v", err)
+	}
+	return cmd
 }
 
 // The leash itself must refuse a deadline that passed after Start looked.

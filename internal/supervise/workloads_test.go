@@ -70,7 +70,7 @@ func play(role string, args []string) int {
 	case "zombies":
 		return makeZombies(number(args[0]))
 	case "hoppers":
-		return hop(number(args[0]), args[1] == "setsid")
+		return hop(number(args[0]), args[1])
 	case "beat":
 		// Short against every bound that is asserted, and leaves the CPU to others.
 		beat(args[0], 100*time.Microsecond)
@@ -168,14 +168,19 @@ func makeZombies(n int) int {
 }
 
 // hop starts chains of processes in which each forks the next one and exits, so
-// that whoever is looked for has gone when it is found.
+// that whoever is looked for has gone when it is found. They stay in the main
+// process's group, leave it once, or with each fork.
 //
 //go:norace
-func hop(chains int, setsid bool) int {
+func hop(chains int, leave string) int {
+	once, each := leave == "once", leave == "each"
 	for range chains {
 		if rawFork() == 0 {
+			if once {
+				unix.RawSyscall(unix.SYS_SETSID, 0, 0, 0)
+			}
 			for {
-				if setsid {
+				if each {
 					unix.RawSyscall(unix.SYS_SETSID, 0, 0, 0)
 				}
 				if rawFork() != 0 {
