@@ -137,16 +137,7 @@ func startAs(c command) (*Tree, error) {
 	if !c.Forced {
 		return Start(spec)
 	}
-	t, err := process.fork(spec, spec.Argv[0], os.Environ())
-	if err != nil {
-		return nil, err
-	}
-	if err := t.awaitReport(spec.Argv[0]); err != nil {
-		t.Kill()
-		<-t.gone
-		return nil, err
-	}
-	return t, nil
+	return process.start(spec)
 }
 
 func describe(err error) (text, kind string) {

@@ -19,7 +19,7 @@ import (
 )
 
 // leashName is the argv[0] by which a process knows that it is the leash. The other
-// arguments are the deadline, the working directory, the program's path and its argv.
+// arguments are the deadline, the working directory and the program's argv.
 const leashName = "singletonjob-leash"
 
 // Descriptors of the leash beside stdin, stdout and stderr.
@@ -76,24 +76,35 @@ type leash struct {
 // starts the program.
 func startLeash(args []string) (*leash, report) {
 	l := &leash{}
-	if len(args) < 4 {
+	if len(args) < 3 {
 		return l, failed(stageSetup, unix.EINVAL)
 	}
 	var err error
 	if l.deadline, err = strconv.ParseInt(args[0], 10, 64); err != nil {
 		return l, failed(stageSetup, unix.EINVAL)
 	}
-	dir, path, argv := args[1], args[2], args[3:]
+	dir, argv := args[1], args[2:]
 	if err := l.prepare(); err != nil {
 		return l, failed(stageSetup, err)
+	}
+	// Files are looked at here and not by the agent: on a dead network file
+	// system this hangs until the deadline, and the agent must not.
+	if dir != "" {
+		if err := os.Chdir(dir); err != nil {
+			return l, failed(stageDir, err)
+		}
+	}
+	env := bareEnv(os.Environ())
+	path, err := lookPath(argv[0], env)
+	if err != nil {
+		return l, failed(stageExec, err)
 	}
 	// The timer's interrupt needs a moment; the program must not start in it.
 	if passed(l.deadline) {
 		return l, report{stage: stageExpired}
 	}
 	pid, err := syscall.ForkExec(path, argv, &syscall.ProcAttr{
-		Dir:   dir,
-		Env:   bareEnv(os.Environ()),
+		Env:   env,
 		Files: []uintptr{0, 1, 2},
 		// A session leader cannot leave its process group, which is what
 		// signals are sent to. (It is also what PID 1 of a container is.)
@@ -329,6 +340,7 @@ const (
 	_            stage = iota // the leash died first
 	stageSetup                // the leash could not be set up: errno
 	stageExpired              // the deadline had passed
+	stageDir                  // the working directory could not be entered: errno
 	stageExec                 // the program could not be executed: errno
 	stageStarted              // pid runs
 )

@@ -4,7 +4,6 @@ package supervise
 
 import (
 	"os"
-	"path/filepath"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -14,10 +13,9 @@ import (
 // runtimes do.
 const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-// lookPath finds file as execvp(3) does, in the PATH of env. Relative results are
-// relative to dir, where the program will be started. A file with a slash is not
-// looked at: exec says best what is wrong with it.
-func lookPath(file, dir string, env []string) (string, error) {
+// lookPath finds file as execvp(3) does, in the PATH of env. A file with a slash is
+// not looked at: exec says best what is wrong with it.
+func lookPath(file string, env []string) (string, error) {
 	if file == "" {
 		return "", unix.ENOENT
 	}
@@ -25,48 +23,22 @@ func lookPath(file, dir string, env []string) (string, error) {
 		return file, nil
 	}
 	reason := error(unix.ENOENT)
-	for _, folder := range filepath.SplitList(pathOf(env)) {
-		path := folder + "/" + file
-		if folder == "" {
+	for _, dir := range strings.Split(pathOf(env), ":") {
+		path := dir + "/" + file
+		if dir == "" {
 			path = "./" + file
 		}
-		seen := path
-		if !filepath.IsAbs(seen) {
-			seen = filepath.Join(dir, seen)
-		}
-		info, err := os.Stat(seen)
+		info, err := os.Stat(path)
 		if err != nil || info.IsDir() {
 			continue
 		}
-		if unix.Faccessat(unix.AT_FDCWD, seen, unix.X_OK, unix.AT_EACCESS) == nil {
+		if unix.Faccessat(unix.AT_FDCWD, path, unix.X_OK, unix.AT_EACCESS) == nil {
 			return path, nil
 		}
 		reason = unix.EACCES
 	}
 	return "", reason
 }
-
-// checkDir tells a missing directory from a missing program, which exec's error
-// number does not.
-func checkDir(dir string) error {
-	if dir == "" {
-		return nil
-	}
-	info, err := os.Stat(dir)
-	if err != nil {
-		return &dirError{err}
-	}
-	if !info.IsDir() {
-		return &dirError{&os.PathError{Op: "chdir", Path: dir, Err: unix.ENOTDIR}}
-	}
-	return nil
-}
-
-// dirError hides from errors.Is that the cause may be ENOENT: the program was
-// not looked for, so it is not "not found".
-type dirError struct{ err error }
-
-func (e *dirError) Error() string { return "working directory: " + e.err.Error() }
 
 func pathOf(env []string) string {
 	for _, kv := range env {

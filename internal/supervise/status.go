@@ -52,18 +52,21 @@ func statusOf(ws unix.WaitStatus) Status {
 
 // StartError says why a program could not be executed.
 type StartError struct {
+	Op   string // "execute" or "change to directory"
 	Path string
 	Err  error
 }
 
-func (e *StartError) Error() string { return fmt.Sprintf("execute %q: %v", e.Path, e.Err) }
+const opExecute = "execute"
+
+func (e *StartError) Error() string { return fmt.Sprintf("%s %q: %v", e.Op, e.Path, e.Err) }
 
 func (e *StartError) Unwrap() error { return e.Err }
 
 // Code is what a shell exits with: 127 if there is no such program, 126 if it
 // is there and cannot be executed.
 func (e *StartError) Code() int {
-	if errors.Is(e.Err, unix.ENOENT) {
+	if e.Op == opExecute && errors.Is(e.Err, unix.ENOENT) {
 		return 127
 	}
 	return 126

@@ -48,7 +48,9 @@ var (
 // Spec says what to run.
 type Spec struct {
 	// Argv is the program and its arguments, given to exec as they are. A name
-	// without a slash is looked up in the PATH of Env.
+	// without a slash is looked up in the PATH of Env. The program leads a session
+	// and a process group of its own, as PID 1 of a container does, but has no
+	// controlling terminal.
 	Argv []string
 	// Env is the environment ("NAME=value"); of equal names the last one
 	// counts. nil means the agent's own.
@@ -86,11 +88,14 @@ type Tree struct {
 	deadlines deadlines
 }
 
-// Start runs the program on a leash. It returns when the program is executing,
-// or when it certainly is not and nothing is left of the attempt; with a Deadline
-// that is at the Deadline at the latest (exec itself may hang, on a dead network
-// file system for instance). A program that cannot be run is a *StartError; a
-// Deadline in the past is ErrDeadlinePassed, and then no instruction of it ran.
+// Start runs the program on a leash. It returns when the program is executing and
+// everything that can kill it is armed, or when it certainly does not execute and
+// nothing is left of the attempt. With a Deadline that is soon after the Deadline at
+// the latest; without, a dead network file system may hold up exec, and Start with it.
+//
+// A program that cannot be run is a *StartError. A Deadline in the past is
+// ErrDeadlinePassed, and no instruction of the program ran; a Deadline that passes
+// meanwhile may be that, too.
 //
 // There is one tree at a time: Start fails until the last one is Gone.
 func Start(spec Spec) (*Tree, error) {
@@ -103,26 +108,18 @@ func Start(spec Spec) (*Tree, error) {
 	if passed(spec.Deadline) {
 		return nil, ErrDeadlinePassed
 	}
-	env := spec.Env
-	if env == nil {
-		env = os.Environ()
-	}
-	env = lastOfEach(env)
-	if err := checkDir(spec.Dir); err != nil {
-		return nil, &StartError{Path: spec.Argv[0], Err: err}
-	}
-	path, err := lookPath(spec.Argv[0], spec.Dir, env)
-	if err != nil {
-		return nil, &StartError{Path: spec.Argv[0], Err: err}
-	}
 	if err := Init(); err != nil {
 		return nil, err
 	}
-	t, err := process.fork(spec, path, env)
+	return process.start(spec)
+}
+
+func (r *reaper) start(spec Spec) (*Tree, error) {
+	t, err := r.fork(spec)
 	if err != nil {
 		return nil, err
 	}
-	if err := t.awaitReport(path); err != nil {
+	if err := t.awaitReport(spec); err != nil {
 		t.Kill()
 		<-t.gone
 		return nil, err
@@ -180,7 +177,11 @@ func (t *Tree) Gone() <-chan struct{} { return t.gone }
 
 // fork starts the leash and makes t the tree that the reaper works for. Both
 // happen under the lock, so the reaper cannot meet a leash it does not know.
-func (r *reaper) fork(spec Spec, path string, env []string) (*Tree, error) {
+func (r *reaper) fork(spec Spec) (*Tree, error) {
+	env := spec.Env
+	if env == nil {
+		env = os.Environ()
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.tree != nil {
@@ -198,8 +199,8 @@ func (r *reaper) fork(spec Spec, path string, env []string) (*Tree, error) {
 		leashAliveFD: leashs.leashAlive,
 		agentsEndFD:  agents.leashAlive,
 	}
-	argv := append([]string{leashName, strconv.FormatInt(spec.Deadline, 10), spec.Dir, path}, spec.Argv...)
-	leash, err := r.forkLeash(argv, hideEnv(env), files[:])
+	argv := append([]string{leashName, strconv.FormatInt(spec.Deadline, 10), spec.Dir}, spec.Argv...)
+	leash, err := r.forkLeash(argv, hideEnv(lastOfEach(env)), files[:])
 	leashs.close()
 	if err != nil {
 		agents.close()
@@ -218,7 +219,7 @@ func (r *reaper) fork(spec Spec, path string, env []string) (*Tree, error) {
 }
 
 // awaitReport blocks until the leash has said what became of the start, or died.
-func (t *Tree) awaitReport(path string) error {
+func (t *Tree) awaitReport(spec Spec) error {
 	var rep report
 	buf := make([]byte, reportSize)
 	n, err := retryRead(t.ends.report, buf)
@@ -240,8 +241,10 @@ func (t *Tree) awaitReport(path string) error {
 		return nil
 	case stageExpired:
 		return ErrDeadlinePassed
+	case stageDir:
+		return &StartError{Op: "change to directory", Path: spec.Dir, Err: rep.errno}
 	case stageExec:
-		return &StartError{Path: path, Err: rep.errno}
+		return &StartError{Op: opExecute, Path: spec.Argv[0], Err: rep.errno}
 	case stageSetup:
 		return fmt.Errorf("set up the leash: %w", rep.errno)
 	}
