@@ -34,13 +34,17 @@ func (m *machine) read() {
 	}
 	m.s.LastRead++
 	deadline := m.t.Boot.Add(m.c.requestTimeout())
-	m.s.Read = &Reading{ID: m.s.LastRead, Deadline: deadline, Floor: m.s.Seen.Record.Revision}
+	m.s.Read = &Reading{ID: m.s.LastRead, SentAt: m.t.Boot, Deadline: deadline, Floor: m.s.Seen.Record.Revision}
 	m.due(deadline)
 	m.do(SendRead{ID: m.s.LastRead, Deadline: deadline})
 }
 
-// mayWrite tells whether a write may go out now.
+// mayWrite tells whether a write may go out now. One that rests on a sight as old as a lease is preceded by a read: the
+// revision would do for the compare-and-swap, unless the server has begun to give out its revisions anew.
 func (m *machine) mayWrite() bool {
+	if m.t.Boot >= m.s.Seen.Fresh.Add(m.c.Duration) {
+		m.s.MustRead = true
+	}
 	return m.s.Write == nil && !m.s.MustRead && m.s.Seen.Known && !m.s.Seen.Absent && m.due(m.s.WriteAfter)
 }
 
@@ -110,11 +114,11 @@ func (m *machine) contend() {
 }
 
 // resolvePending settles an acquire whose answer was lost, after a read. Found stored it is still no tenure, until one
-// more write is confirmed. Not found it is dropped; should it be stored later after all, the Lease names this agent as
+// more write is confirmed. Not found, or with a token that the token base has overtaken, it is dropped; should it be stored later after all, the Lease names this agent as
 // the holder of a tenure that never began, and FreeAt makes an ordinary candidate of it.
 func (m *machine) resolvePending() {
 	r := m.s.Seen.Record
-	if m.s.Seen.Absent || r.Holder != m.c.Identity.String() || r.Token != m.s.Pending.Record.Token || r.UID != m.s.Pending.Record.UID {
+	if p := m.s.Pending.Record; m.s.Seen.Absent || r.UID != p.UID || r.Holder != p.Holder || r.Token != p.Token || r.TokenBase != p.TokenBase {
 		m.s.Pending, m.s.Phase = nil, Waiting
 		return
 	}
@@ -144,7 +148,10 @@ func (m *machine) begin(w Attempt, stored Record) {
 		m.s.Tenure = tenureOf(stored, w.SentAt)
 		m.s.Phase, m.s.Stop, m.s.Unsettled = Holding, Stop{}, nil
 		m.s.Tree = Tree{Alive: true}
-		m.do(StartChild{Token: stored.Token, Tenure: stored.Transitions, Deadline: m.s.Deadline(m.c)})
+		m.do(StartChild{Token: stored.Token, Tenure: stored.Transitions, Deadline: m.s.mustBeDead(m.c)})
+		if m.c.KeepRunning {
+			m.do(ExtendLeash{Deadline: Never}) // Once it runs. It is not to begin after its tenure.
+		}
 	}
 }
 

@@ -100,15 +100,16 @@ type SendRead struct {
 // RestartWatch asks for a fresh watch: a write met a revision that the present watch should have told of.
 type RestartWatch struct{}
 
-// StartChild starts the user's process. The kernel must kill it at Deadline unless ExtendLeash moved that; Never means
-// that it must only not outlive the agent.
+// StartChild starts the user's process, unless Deadline has passed. The kernel must kill it at Deadline unless
+// ExtendLeash moved that.
 type StartChild struct {
 	Token    int64
 	Tenure   int32 // leaseTransitions
 	Deadline Instant
 }
 
-// ExtendLeash moves the instant at which the kernel kills the process tree.
+// ExtendLeash moves the instant at which the kernel kills the process tree. Never means that the tree must only not
+// outlive the agent.
 type ExtendLeash struct{ Deadline Instant }
 
 // SignalChild sends a signal to the process group.

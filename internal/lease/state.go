@@ -28,6 +28,8 @@ type Sight struct {
 	Record Record
 	// At is the instant after the answer that first showed this UID and revision: waiting counts from here.
 	At Instant
+	// Fresh is when an answer or an event last showed it to be so.
+	Fresh Instant
 }
 
 // Kind is what a write is for.
@@ -117,8 +119,9 @@ type State struct {
 	Unsettled []Attempt
 	Pending   *Attempt
 
-	// MustRead forbids the next write until a read has answered.
-	MustRead bool
+	// MustRead forbids the next write until a read has answered. Behind says that what is known is certainly not what the
+	// server has, so that a tenure too needs the answer: no write can succeed without it.
+	MustRead, Behind bool
 	// ReadAfter is when the next read may go out, WriteAfter when the next write may, after one that failed.
 	ReadAfter, WriteAfter Instant
 	// Redo says that WriteAfter ends at once when the Lease is seen at another revision.
@@ -152,8 +155,8 @@ type State struct {
 
 // Reading is a read under way.
 type Reading struct {
-	ID       int64
-	Deadline Instant
+	ID               int64
+	SentAt, Deadline Instant
 	// Floor is the newest revision that was known when it was sent: an answer below it is stale, or the server's data
 	// was restored from a backup.
 	Floor int64
@@ -164,12 +167,17 @@ func (s State) Deadline(c Config) Instant {
 	if c.KeepRunning {
 		return Never
 	}
+	return s.mustBeDead(c)
+}
+
+// mustBeDead is Deadline without KeepRunning.
+func (s State) mustBeDead(c Config) Instant {
 	return s.Tenure.Confirmed.Add(c.Duration - Margin(c.Duration))
 }
 
 // Valid tells whether this agent may act at an instant: it holds a tenure whose right to act has not run out.
 func (s State) Valid(c Config, at Instant) bool {
-	return s.Phase == Holding && at < s.Tenure.Confirmed.Add(c.Duration-Margin(c.Duration))
+	return s.Phase == Holding && at < s.mustBeDead(c)
 }
 
 // Synced tells whether a candidate is fit to take over: it knows the Lease and hears of its changes.

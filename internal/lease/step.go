@@ -65,14 +65,21 @@ func (m *machine) absorb(e Event) {
 			m.s.Tree.Exited, m.s.Tree.Code, m.s.Tree.Crashed = true, e.Code, e.Crashed
 		}
 	case TreeGone:
-		if m.s.Tree.Alive {
-			m.s.Tree.Alive, m.s.Tree.Exited = false, true
-		}
+		m.treeGone()
 	case Terminated:
 		if !m.s.Leaving {
 			m.s.Leaving, m.s.Signal = true, e.Signal
 		}
 	}
+}
+
+// treeGone takes note that no process lives. How the main one ended is then known; if not, it ended badly.
+func (m *machine) treeGone() {
+	t := &m.s.Tree
+	if t.Alive && !t.Exited {
+		t.Exited, t.Crashed, t.Code = true, true, 1
+	}
+	t.Alive = false
 }
 
 func (m *machine) watched(e Watched) {
@@ -85,20 +92,30 @@ func (m *machine) watched(e Watched) {
 	}
 }
 
+// same tells whether two sights show the same. A revision is given out once, unless the server's data is restored.
+func (r Record) same(o Record) bool {
+	return r.UID == o.UID && r.Revision == o.Revision && r.Holder == o.Holder && r.Token == o.Token && r.RenewTime == o.RenewTime
+}
+
 // see takes note of a record.
 func (m *machine) see(r Record) {
 	seen := &m.s.Seen
-	if !seen.Known || seen.Absent || r.UID != seen.Record.UID || r.Revision != seen.Record.Revision {
+	if was := seen.Record; !seen.Known || seen.Absent || !r.same(was) {
+		if seen.Known && r.Revision <= was.Revision || r.UID == was.UID && r.Token < was.Token {
+			m.wentBack(r)
+		}
 		*seen = Sight{Known: true, Record: r, At: m.t.Boot}
 		if m.s.Redo {
 			m.s.Redo, m.s.WriteAfter = false, m.t.Boot
 		}
 	}
+	seen.Fresh, m.s.Behind = m.t.Boot, false
 	m.settle(r)
 }
 
 func (m *machine) seeAbsent(revision int64) {
 	m.s.Seen = Sight{Known: true, Absent: true, Record: Record{Revision: max(revision, m.s.Seen.Record.Revision)}, At: m.t.Boot}
+	m.s.Behind = false
 }
 
 // settle extends the tenure when a record carries one of its own writes whose answer was lost or is still awaited: from
@@ -143,11 +160,11 @@ func (m *machine) readDone(e ReadDone) {
 		return
 	}
 	m.s.Read = nil
-	m.s.ReadAfter = m.t.Boot.Add(m.c.RetryPeriod)
+	m.s.ReadAfter = r.SentAt.Add(m.c.RetryPeriod)
 	if e.Found == nil && !e.Absent {
 		m.s.CutOff = true
 		// A tenure is not lost because reads fail: the next write is conditional, and tells.
-		m.s.MustRead = m.s.MustRead && !m.tenured()
+		m.s.MustRead = m.s.MustRead && (m.s.Behind || !m.tenured())
 		return
 	}
 	m.answered()
@@ -162,9 +179,20 @@ func (m *machine) readDone(e ReadDone) {
 	case e.Found.Revision >= known || !m.s.Seen.Known:
 		m.see(*e.Found)
 	case known == r.Floor:
-		m.seeOlder(*e.Found)
+		m.older(*e.Found)
 	default: // overtaken by the watch
 	}
+}
+
+// older takes note of an answer older than what was known when it was asked for. A holder learns nothing from it unless
+// it is of its own tenure: it fails to renew and stops in time. It does not even try to renew: revisions that a restored
+// server gives out again would let its write replace what it has never seen.
+func (m *machine) older(r Record) {
+	if m.tenured() && !m.s.owns(m.c, r) && m.t.Boot < m.othersMayAcquire() {
+		m.s.MustRead, m.s.Behind = true, true
+		return
+	}
+	m.see(r)
 }
 
 // answered takes note that the API server can be reached.
@@ -174,19 +202,12 @@ func (m *machine) answered() {
 	}
 }
 
-// seeOlder takes note of a record older than what was known when it was asked for: the server lags, or its data was
-// restored. A holder learns nothing from it while its tenure lasts, fails to renew, and stops in time. For a candidate
-// no record is proof then that the Lease is free: a holder that the server forgot may live for as long as its last
-// renewal, unknown to the server too, allows.
-func (m *machine) seeOlder(r Record) {
-	if m.tenured() && m.t.Boot < m.othersMayAcquire() {
-		return
-	}
-	if !m.tenured() {
-		longest := max(m.c.Duration, m.s.Seen.Record.Duration, r.Duration)
-		m.s.NotBefore = m.t.Boot.Add(min(longest, MaxDuration)).Add(m.c.LockDelay)
-	}
-	m.see(r)
+// wentBack takes note that the server lags behind what it said before, or that its data was restored from a backup.
+// To a candidate no record is proof then that the Lease is free: a holder that the server forgot may live for as long as
+// its last renewal, forgotten too, allows.
+func (m *machine) wentBack(r Record) {
+	longest := max(m.c.Duration, m.s.Seen.Record.Duration, r.Duration)
+	m.s.NotBefore = m.t.Boot.Add(min(longest, MaxDuration)).Add(m.c.LockDelay)
 }
 
 // maxUnsettled bounds the lost replies that are remembered; forgetting one only shortens the tenure.
@@ -238,6 +259,7 @@ func (m *machine) gone(w *Attempt) {
 // not have changed without the watch's telling.
 func (m *machine) conflict(w *Attempt) {
 	m.unsettled(w)
+	m.s.Behind = true
 	if seen := m.s.Seen.Record; w.Kind == Acquire && seen.Revision == w.Record.Revision && !seen.Free() {
 		m.do(RestartWatch{})
 	}

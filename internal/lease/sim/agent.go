@@ -1,0 +1,283 @@
+package sim
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/singletonjob/operator/internal/lease"
+)
+
+// slot is a place for a candidate: it has one agent at a time, in a pod on a machine.
+type slot struct {
+	w     *world
+	index int
+	agent *agent
+	pods  int
+}
+
+func newSlot(w *world, index int) *slot {
+	s := &slot{w: w, index: index}
+	s.replacePod()
+	return s
+}
+
+// replacePod puts a new pod on another machine in place of what was there.
+func (s *slot) replacePod() {
+	s.pods++
+	clk := clock{offset: lease.Instant(s.w.rng.Int64N(int64(1000 * time.Hour)))}
+	switch s.w.rng.IntN(4) {
+	case 0:
+		clk.ppm = -maxPPM
+	case 1:
+		clk.ppm = maxPPM
+	default:
+		clk.ppm = s.w.rng.Int64N(2*maxPPM+1) - maxPPM
+	}
+	s.run(&machine{
+		clock: clk,
+		link:  &link{w: s.w},
+		pod:   fmt.Sprintf("p%d", s.index),
+		uid:   fmt.Sprintf("u%d.%d", s.index, s.pods),
+		wall:  s.w.rng.Int64N(int64(time.Hour / time.Microsecond)),
+	})
+}
+
+// run starts an agent process on a machine.
+func (s *slot) run(m *machine) {
+	m.agents++
+	c := s.w.p.config
+	c.Identity = lease.Identity{Pod: m.pod, PodUID: m.uid, Nonce: fmt.Sprintf("n%d", m.agents)}
+	c.Node = c.Identity.PodUID
+	c.Jitter = time.Duration(s.index) * time.Millisecond
+	c.RestartProvesDeath = s.w.p.restartProvesDeath
+	if s.w.p.profile == Mixed && s.w.chance(0.05) {
+		c.Duration += c.Duration / 2 // lease settings of another version of the job
+	}
+	a := &agent{w: s.w, slot: s, machine: m, config: c, id: c.Identity.String(), alive: true}
+	a.wakeUp = a.wake
+	m.link.name = a.id
+	s.agent = a
+	s.w.agents = append(s.w.agents, a)
+	s.w.byID[a.id] = a
+	if s.w.trace != nil {
+		s.w.note(a.id, "agent starts (clock %+d ppm)", m.clock.ppm)
+	}
+	s.w.after(0, a.wakeUp)
+	s.w.after(s.w.between(0, 20*time.Millisecond), a.watch)
+}
+
+// machine is where a pod runs.
+type machine struct {
+	clock
+	link     *link
+	pod, uid string
+	agents   int
+	// wall is what the wall clock is ahead by, in microseconds.
+	wall int64
+}
+
+// agent is one agent process: its state machine, and what is around it.
+type agent struct {
+	w       *world
+	slot    *slot
+	machine *machine
+	config  lease.Config
+	id      string
+	state   lease.State
+	alive   bool
+	// stopped counts the reasons for which the process gets no CPU. Then events gather in inbox, and todo has the
+	// actions that it was about to carry out.
+	stopped int
+	inbox   []lease.Event
+	todo    []lease.Action
+
+	tree *tree
+	conn *conn
+	// wakeAt is when a wake is on its way, wakeUp the method value of wake.
+	wakeAt time.Duration
+	wakeUp func()
+	wakes  spin
+	// stored is when a write of this agent was last stored.
+	stored time.Duration
+}
+
+// deliver hands an event to the agent.
+func (a *agent) deliver(e lease.Event) {
+	switch {
+	case !a.alive:
+	case a.stopped > 0:
+		a.inbox = append(a.inbox, e)
+	default:
+		a.handle(e)
+	}
+}
+
+// wake is the timer.
+func (a *agent) wake() {
+	if a.w.now >= a.wakeAt {
+		a.wakeAt = forever
+	}
+	if !a.alive || a.stopped > 0 {
+		return
+	}
+	if a.state.Wake != 0 && a.machine.at(a.w.now) < a.state.Wake {
+		a.wakeAgain()
+		return
+	}
+	a.wakes.count(a)
+	a.handle(lease.Ticked{})
+}
+
+func (a *agent) wakeAgain() {
+	if at := a.machine.when(a.state.Wake); at < a.wakeAt || a.wakeAt <= a.w.now && at != forever {
+		a.wakeAt = at
+		a.w.at(at, a.wakeUp)
+	}
+}
+
+// handle steps the state machine and carries out what it decides.
+func (a *agent) handle(e lease.Event) {
+	w := a.w
+	w.check.result.Steps++
+	before := a.state
+	a.state, a.todo = w.step(a.config, before, lease.Time{Boot: a.machine.at(w.now), Wall: a.wallTime()}, e)
+	w.check.stepped(a, before, e)
+	if w.chance(w.hiccups) {
+		a.stop()
+		w.after(w.between(0, 2*a.config.Duration), a.goOn)
+		return
+	}
+	a.carryOut()
+}
+
+// carryOut does what is to be done; a pause can fall between any two things.
+func (a *agent) carryOut() {
+	for len(a.todo) > 0 && a.alive && a.stopped == 0 {
+		next := a.todo[0]
+		a.todo = a.todo[1:]
+		a.do(next)
+		if len(a.todo) > 0 && a.w.chance(a.w.hiccups) {
+			a.stop()
+			a.w.after(a.w.between(0, 2*a.config.Duration), a.goOn)
+		}
+	}
+	if a.alive && a.stopped == 0 {
+		a.wakeAgain()
+	}
+}
+
+// stop takes the CPU away, goOn gives it back.
+func (a *agent) stop() {
+	a.stopped++
+	if a.w.trace != nil {
+		a.w.note(a.id, "paused")
+	}
+}
+
+func (a *agent) goOn() {
+	if a.stopped == 0 {
+		return
+	}
+	a.stopped--
+	if a.stopped > 0 || !a.alive {
+		return
+	}
+	if a.w.trace != nil {
+		a.w.note(a.id, "goes on")
+	}
+	a.carryOut()
+	// The timer and what came in meanwhile are ready at once, and each is handled first at some time.
+	if a.w.chance(0.5) {
+		a.wake()
+	}
+	for len(a.inbox) > 0 && a.stopped == 0 && a.alive {
+		next := a.inbox[0]
+		a.inbox = a.inbox[1:]
+		a.handle(next)
+	}
+	a.wake()
+}
+
+func (a *agent) wallTime() int64 {
+	return int64(a.w.now/time.Microsecond) + a.machine.wall
+}
+
+func (a *agent) do(action lease.Action) {
+	w := a.w
+	if w.trace != nil {
+		w.noteAction(a, action)
+	}
+	switch action := action.(type) {
+	case lease.SendWrite:
+		r, nonce := action.Attempt.Record, action.Attempt.Nonce
+		a.machine.link.call(
+			func() reply { return w.api.put(r) },
+			func(got reply) {
+				a.deliver(lease.WriteDone{Nonce: nonce, Outcome: got.outcome, Record: got.record})
+			})
+	case lease.SendRead:
+		id := action.ID
+		a.machine.link.call(
+			func() reply { return w.api.get(a.machine.link.lag) },
+			func(got reply) { a.deliver(lease.ReadDone{ID: id, Found: got.record, Absent: got.absent}) })
+	case lease.RestartWatch:
+		a.conn.breaks()
+	case lease.StartChild:
+		w.check.leashed(a, action.Deadline)
+		a.tree = newTree(a, action)
+	case lease.ExtendLeash:
+		w.check.leashed(a, action.Deadline)
+		a.tree.extend(action.Deadline)
+	case lease.SignalChild:
+		a.tree.signal()
+	case lease.KillTree:
+		a.tree.kill()
+	case lease.TenureEnded:
+		w.check.ended(a, action)
+	case lease.Exit:
+		w.check.exits(a)
+		a.dies()
+		a.slot.restart(a)
+	}
+}
+
+// dies ends the process, and with it all that hangs on it.
+func (a *agent) dies() {
+	if !a.alive {
+		return
+	}
+	a.alive = false
+	a.todo, a.inbox = nil, nil
+	a.conn.forget()
+	if a.w.trace != nil {
+		a.w.note(a.id, "agent dead")
+	}
+	if a.tree != nil {
+		a.tree.kill()
+	}
+}
+
+// restart has the kubelet start the container again, or another pod take the place of one that was told to stop.
+func (s *slot) restart(dead *agent) {
+	w := s.w
+	if dead.state.Leaving {
+		w.after(w.between(100*time.Millisecond, 3*time.Second), func() {
+			if s.agent == dead {
+				s.replacePod()
+			}
+		})
+		return
+	}
+	pause := w.between(100*time.Millisecond, 3*time.Second)
+	var again func()
+	again = func() {
+		switch {
+		case s.agent != dead:
+		case w.p.restartProvesDeath && dead.tree != nil && dead.tree.alive:
+			w.after(10*time.Millisecond, again)
+		default:
+			s.run(dead.machine)
+		}
+	}
+	w.after(pause, again)
+}

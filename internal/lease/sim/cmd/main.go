@@ -1,0 +1,77 @@
+// Command cmd simulates elections under faults and prints what came of them. It exits 1 on a broken promise, with the
+// seed, the time-line and how to run it again.
+package main
+
+import (
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"time"
+
+	"github.com/singletonjob/operator/internal/lease/sim"
+)
+
+func main() {
+	hours := flag.Float64("hours", 1000, "simulated hours to run")
+	seed := flag.Uint64("seed", 0, "run this episode alone and explain it if a promise is broken; 0: begin with a random one")
+	name := flag.String("profile", sim.AnyProfile.String(), "what the world is like; any leaves it to the seed")
+	flag.Parse()
+	profile, err := sim.ParseProfile(*name)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "-profile:", err)
+		os.Exit(2)
+	}
+	o := sim.Options{Profile: profile}
+	if *seed != 0 {
+		os.Exit(one(*seed, o))
+	}
+	os.Exit(many(*hours, o))
+}
+
+// one runs one episode.
+func one(seed uint64, o sim.Options) int {
+	report(sim.Run(seed, o))
+	if text := sim.Explain(seed, o); text != "" {
+		fmt.Print(text)
+		return 1
+	}
+	return 0
+}
+
+func report(r sim.Result) {
+	fmt.Printf("seed %d: %v, %v, %d tenures, %d takeovers, %d overlaps while cut off, %d of %d writes stale and refused\n",
+		r.Seed, r.Profile, r.Simulated.Round(time.Second), r.Tenures, r.Takeovers, r.Overlaps, r.Refused, r.Writes)
+}
+
+// many runs episodes until so many hours are simulated.
+func many(hours float64, o sim.Options) int {
+	first := rand.Uint64() >> 16
+	began := time.Now()
+	var simulated time.Duration
+	var sum sim.Result
+	episodes := 0
+	for seed := first; simulated.Hours() < hours; seed++ {
+		r := sim.Run(seed, o)
+		if r.Violation != nil {
+			fmt.Print(sim.Explain(seed, o))
+			fmt.Printf("run it again: go run ./internal/lease/sim/cmd -profile %v -seed %d\n", r.Profile, seed)
+			return 1
+		}
+		episodes++
+		simulated += r.Simulated
+		sum.Tenures += r.Tenures
+		sum.Takeovers += r.Takeovers
+		sum.Overlaps += r.Overlaps
+		sum.Writes += r.Writes
+		sum.Refused += r.Refused
+		sum.Steps += r.Steps
+	}
+	took := time.Since(began)
+	fmt.Printf("seeds %d to %d: %.0f simulated hours in %v (%.0f hours a minute), %d steps\n",
+		first, first+uint64(episodes)-1, simulated.Hours(), took.Round(time.Millisecond), simulated.Hours()/took.Minutes(), sum.Steps)
+	fmt.Printf("tenures: %d, takeovers: %d, overlaps of holders that were cut off and keep running: %d\n", sum.Tenures, sum.Takeovers, sum.Overlaps)
+	fmt.Printf("writes to the sink: %d, stale ones: %d offered, %d refused\n", sum.Writes, sum.Refused, sum.Refused)
+	fmt.Println("no promise broken")
+	return 0
+}

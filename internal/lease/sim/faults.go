@@ -1,0 +1,482 @@
+package sim
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/singletonjob/operator/internal/lease"
+)
+
+// Fault is one thing that goes wrong, from At to Until.
+type Fault struct {
+	Kind      string
+	At, Until time.Duration
+	// Target is the candidate that it happens to, where it happens to one; theHolder is whoever holds the Lease then.
+	Target int
+	// X and Y, from 0 to 1, say how bad it is; what they mean is the kind's business.
+	X, Y float64
+}
+
+// theHolder as Fault.Target.
+const theHolder = -1
+
+func (f Fault) String() string {
+	return fmt.Sprintf("%v to %v: %s", f.At.Round(time.Millisecond), f.Until.Round(time.Millisecond), f.what())
+}
+
+func (f Fault) what() string {
+	target := "the holder"
+	if f.Target != theHolder {
+		target = fmt.Sprintf("p%d", f.Target)
+	}
+	return fmt.Sprintf("%s (%s, %.2f, %.2f)", f.Kind, target, f.X, f.Y)
+}
+
+// kind is a kind of fault. What begin does, the function that it returns undoes, unless that is nil.
+type kind struct {
+	name   string
+	weight int
+	begin  func(*world, Fault) (end func())
+}
+
+// once is a fault without an end.
+func once(do func(*world, Fault)) func(*world, Fault) func() {
+	return func(w *world, f Fault) func() {
+		do(w, f)
+		return nil
+	}
+}
+
+// kinds are all kinds of faults, with how often they occur among others.
+var kinds = []kind{
+	{"cut off", 5, (*world).cutOff},
+	{"requests lost", 3, (*world).loseRequests},
+	{"answers lost", 3, (*world).loseAnswers},
+	{"slow network", 2, (*world).slow},
+	{"requests doubled", 2, (*world).double},
+	{"stale reads", 1, (*world).lag},
+	{"not authorised", 1, (*world).refuse},
+	{"watch silent", 2, (*world).silence},
+	{"watch breaks", 2, once(func(w *world, f Fault) { w.target(f).conn.breaks() })},
+	{"watch late", 2, (*world).delayWatch},
+	{"watches refused", 3, (*world).refuseWatches},
+	{"API server slow", 3, (*world).slowForAll},
+	{"API server", 3, (*world).troubleAPI},
+	{"paused", 5, (*world).pause},
+	{"hiccups", 2, (*world).hiccup},
+	{"frozen", 2, (*world).freeze},
+	{"agent killed", 4, once((*world).killAgent)},
+	{"pod terminated", 2, once(func(w *world, f Fault) { w.target(f).deliver(lease.Terminated{Signal: 15}) })},
+	{"pod deleted by force", 2, (*world).orphan},
+	{"process exits", 4, once((*world).exitProcess)},
+	{"handover asked for", 3, once((*world).askHandover)},
+	{"Lease deleted", 2, once(func(w *world, _ Fault) { w.api.remove() })},
+	{"holder cleared by hand", 2, once((*world).clearHolder)},
+	{"transitions lowered by hand", 1, once((*world).lowerTransitions)},
+	{"token base raised", 1, once((*world).raiseBase)},
+	{"wall clock set", 1, once(func(w *world, f Fault) { w.target(f).machine.wall += int64((f.X - 0.5) * 7200 * million) })},
+	{"operator down", 1, (*world).stopOperator},
+	{"elector cut off", 0, (*world).cutElector},
+	{"elector paused", 0, (*world).pauseElector},
+	{"elector cancelled", 0, once(func(w *world, _ Fault) { w.elector.cancel() })},
+	{"restored", 0, (*world).restore},
+	{"restored at once", 0, (*world).restoreAtOnce},
+	{"answers lost singly", 0, (*world).loseSingly},
+	{"slow network within limits", 0, (*world).slowWithin},
+	{"requests doubled within limits", 0, (*world).doubleWithin},
+}
+
+func kindOf(name string) kind {
+	for _, k := range kinds {
+		if k.name == name {
+			return k
+		}
+	}
+	panic("no fault of kind " + name)
+}
+
+// weights are how often each kind occurs in a profile.
+func (p params) weights() map[string]int {
+	switch p.profile {
+	case Replies:
+		return map[string]int{
+			"answers lost singly": 3, "slow network within limits": 3, "requests doubled within limits": 3,
+			"watch silent": 2, "watch breaks": 2, "watch late": 3, "wall clock set": 1, "handover asked for": 2,
+		}
+	case FastRestore:
+		return map[string]int{"restored at once": 1, "handover asked for": 2}
+	}
+	weights := map[string]int{}
+	for _, k := range kinds {
+		weights[k.name] = k.weight
+	}
+	switch p.profile {
+	case Foreign:
+		weights["elector cut off"], weights["elector paused"], weights["elector cancelled"] = 8, 5, 5
+	case Restore:
+		weights["restored"] = 10
+	}
+	return weights
+}
+
+// plan draws the faults of an episode: calm and trouble alternate.
+func plan(p params) []Fault {
+	rng := rand.New(rand.NewPCG(p.seed, 3))
+	weights := p.weights()
+	total := 0
+	for _, k := range kinds {
+		total += weights[k.name]
+	}
+	var faults []Fault
+	for begin := p.calm; begin+p.trouble+p.calm <= p.length; begin += p.trouble + p.calm {
+		for range 1 + rng.IntN(10) {
+			n := rng.IntN(total)
+			for _, k := range kinds {
+				if n -= weights[k.name]; n < 0 {
+					faults = append(faults, p.fault(rng, k.name, begin))
+					break
+				}
+			}
+		}
+	}
+	return faults
+}
+
+func (p params) fault(rng *rand.Rand, name string, begin time.Duration) Fault {
+	f := Fault{Kind: name, Target: rng.IntN(p.candidates), X: rng.Float64(), Y: rng.Float64()}
+	if rng.IntN(2) == 0 {
+		f.Target = theHolder
+	}
+	f.At = begin + time.Duration(rng.Float64()*float64(p.trouble-p.outage))
+	// Most interesting are faults about as long as the lease.
+	lasts := time.Duration(rng.Float64() * 2.5 * float64(p.config.Duration))
+	f.Until = min(f.At+lasts, begin+p.trouble)
+	if name == "restored" {
+		f.Until = f.At + p.outage
+	}
+	return f
+}
+
+// schedule has the faults happen, and everything healed and judged at the end of each time of trouble.
+func (w *world) schedule(faults []Fault) {
+	for _, f := range faults {
+		w.at(f.At, func() { w.begin(f) })
+	}
+	p := w.p
+	w.at(p.bound(), w.check.holderNow)
+	round := uint64(0)
+	for begin := p.calm; begin+p.trouble+p.calm <= p.length; begin += p.trouble + p.calm {
+		round++
+		stream := round
+		// Each round has its own chance, so that it stays what it is when faults of earlier ones are left out.
+		w.at(begin, func() { w.rng = rand.New(rand.NewPCG(p.seed, 3+stream)) })
+		w.at(begin+p.trouble, w.heal)
+		w.at(begin+p.trouble+p.bound(), w.check.holderNow)
+		w.at(begin+p.trouble+p.calm-time.Millisecond, w.check.holderStays)
+	}
+}
+
+// begin has a fault happen, and end when it is over.
+func (w *world) begin(f Fault) {
+	if w.trace != nil {
+		w.note("world", "%s", f.what())
+	}
+	end := kindOf(f.Kind).begin(w, f)
+	if end == nil {
+		return
+	}
+	round := w.healed
+	w.at(f.Until, func() {
+		if w.healed != round {
+			return
+		}
+		if w.trace != nil {
+			w.note("world", "over: %s", f.what())
+		}
+		end()
+	})
+}
+
+// heal ends every fault.
+func (w *world) heal() {
+	if w.trace != nil {
+		w.note("world", "all faults are over")
+	}
+	w.healed++
+	w.hiccups = 0
+	w.operator.down = 0
+	w.api.restoring, w.api.noWatches, w.api.slow = 0, 0, 0
+	w.api.set(up)
+	for _, a := range w.agents {
+		a.machine.link.heal()
+		if a.slot.agent != a {
+			a.resetNode()
+		}
+	}
+	if w.elector != nil {
+		w.elector.heal()
+	}
+	for _, s := range w.slots {
+		a := s.agent
+		a.tree.thaw()
+		a.stopped = min(a.stopped, 1)
+		a.goOn()
+		a.conn.recovers()
+	}
+}
+
+func (w *world) target(f Fault) *agent {
+	if f.Target != theHolder {
+		return w.slots[f.Target].agent
+	}
+	if a := w.byID[w.api.lease.Holder]; a != nil {
+		return a
+	}
+	return w.slots[0].agent
+}
+
+func (w *world) link(f Fault) *link { return w.target(f).machine.link }
+
+// cutOff cuts both ways, or one.
+func (w *world) cutOff(f Fault) func() {
+	a := w.target(f)
+	l := a.machine.link
+	if f.X < 0.7 {
+		l.cutUp++
+	}
+	if f.X < 0.4 || f.X >= 0.7 {
+		l.cutDown++
+	}
+	if c := a.conn; f.Y < 0.4 { // the connection is noticed to be dead, later
+		w.after(time.Duration(f.Y*100)*time.Second, func() {
+			if l.cutUp+l.cutDown > 0 {
+				c.breaks()
+			}
+		})
+	}
+	return func() {
+		l.cutUp, l.cutDown = 0, 0
+		a.conn.recovers()
+	}
+}
+
+func (w *world) loseRequests(f Fault) func() {
+	l := w.link(f)
+	l.lossUp = f.X
+	return func() { l.lossUp = 0 }
+}
+
+func (w *world) loseAnswers(f Fault) func() {
+	l := w.link(f)
+	l.lossDown = f.X
+	return func() { l.lossDown = 0 }
+}
+
+// loseSingly never loses two answers in a row.
+func (w *world) loseSingly(f Fault) func() {
+	w.link(f).maxLost = 1
+	return w.loseAnswers(f)
+}
+
+// slow has messages take so long that some come after their deadline, and some requests after several.
+func (w *world) slow(f Fault) func() {
+	d := f.X * float64(w.p.requestTimeout())
+	if f.Y < 0.3 {
+		d *= 4
+	}
+	return w.slowBy(f, d)
+}
+
+// slowWithin leaves every request the time that it needs.
+func (w *world) slowWithin(f Fault) func() {
+	return w.slowBy(f, 0.1*f.X*float64(w.p.requestTimeout()))
+}
+
+func (w *world) slowBy(f Fault, d float64) func() {
+	l := w.link(f)
+	l.slow = time.Duration(d)
+	return func() { l.slow = 0 }
+}
+
+func (w *world) double(f Fault) func() {
+	return w.doubleBy(f, f.Y*float64(w.p.config.Duration))
+}
+
+func (w *world) doubleWithin(f Fault) func() {
+	return w.doubleBy(f, 0.1*f.Y*float64(w.p.requestTimeout()))
+}
+
+func (w *world) doubleBy(f Fault, late float64) func() {
+	l := w.link(f)
+	l.twice, l.late = f.X, time.Duration(late)
+	return func() { l.twice = 0 }
+}
+
+func (w *world) lag(f Fault) func() {
+	l := w.link(f)
+	l.lag = f.X
+	return func() { l.lag = 0 }
+}
+
+func (w *world) refuse(f Fault) func() {
+	l := w.link(f)
+	l.refused = true
+	return func() { l.refused = false }
+}
+
+// silence stalls the watch that is open now.
+func (w *world) silence(f Fault) func() {
+	c := w.target(f).conn
+	if c == nil {
+		return nil
+	}
+	c.stalled = true
+	return c.recovers
+}
+
+// refuseWatches has everyone poll.
+func (w *world) refuseWatches(Fault) func() {
+	w.api.noWatches++
+	for _, c := range slices.Clone(w.api.conns) {
+		c.breaks()
+	}
+	return func() { w.api.noWatches-- }
+}
+
+// slowForAll is an overloaded API server.
+func (w *world) slowForAll(f Fault) func() {
+	w.api.slow = time.Duration(f.X * float64(w.p.requestTimeout()))
+	return func() { w.api.slow = 0 }
+}
+
+func (w *world) delayWatch(f Fault) func() {
+	c := w.target(f).conn
+	if c == nil {
+		return nil
+	}
+	c.late = time.Duration(f.X * float64(w.p.config.Duration))
+	return func() { c.late = 0 }
+}
+
+func (w *world) troubleAPI(f Fault) func() {
+	w.api.set(mode(1 + int(f.X*5)))
+	return func() { w.api.set(up) }
+}
+
+func (w *world) pause(f Fault) func() {
+	a := w.target(f)
+	a.stop()
+	return a.goOn
+}
+
+func (w *world) hiccup(f Fault) func() {
+	w.hiccups = 0.1 * f.X
+	return func() { w.hiccups = 0 }
+}
+
+// freeze stops the whole container: agent, leash and process.
+func (w *world) freeze(f Fault) func() {
+	a := w.target(f)
+	t := a.tree
+	a.stop()
+	t.freeze()
+	return func() {
+		t.thaw()
+		a.goOn()
+	}
+}
+
+func (w *world) killAgent(f Fault) {
+	if a := w.target(f); a.alive {
+		a.dies()
+		a.slot.restart(a)
+	}
+}
+
+// orphan deletes the pod by force while its node is cut off: the pod goes on unseen, its token is good for a while, and
+// another takes its place. In the end the node is reset.
+func (w *world) orphan(f Fault) func() {
+	a := w.target(f)
+	if !a.alive {
+		return nil
+	}
+	l := a.machine.link
+	if f.X < 0.7 {
+		l.cutUp++
+		l.cutDown++
+	}
+	w.after(10*time.Second, func() { l.refused = true })
+	a.slot.replacePod()
+	return a.resetNode
+}
+
+func (a *agent) resetNode() {
+	a.dies()
+	a.tree.thaw()
+}
+
+func (w *world) exitProcess(f Fault) {
+	for _, s := range w.slots {
+		s.agent.tree.exit(f.X < 0.5)
+	}
+}
+
+func (w *world) askHandover(f Fault) {
+	to := lease.AnyPod
+	if f.X < 0.5 {
+		to = w.target(f).machine.pod
+	}
+	w.api.edit(func(r *lease.Record) { r.Handover = lease.Handover{To: to, Reason: lease.ReasonSwitchover} })
+}
+
+// clearHolder empties holderIdentity and nothing else, as a person might.
+func (w *world) clearHolder(Fault) {
+	w.api.edit(func(r *lease.Record) { r.Holder = "" })
+}
+
+func (w *world) lowerTransitions(f Fault) {
+	w.api.edit(func(r *lease.Record) { r.Transitions = int32(f.X * float64(r.Transitions)) })
+}
+
+func (w *world) raiseBase(f Fault) {
+	w.operator.base += int64(f.X * million)
+	w.api.edit(func(r *lease.Record) {
+		r.TokenBase = w.operator.base
+		r.Handover = lease.Handover{To: lease.AnyPod, Reason: lease.ReasonTokenBaseRaised}
+	})
+}
+
+func (w *world) stopOperator(Fault) func() {
+	w.operator.down++
+	return func() { w.operator.down-- }
+}
+
+func (w *world) cutElector(Fault) func() {
+	e := w.elector
+	e.link.cutUp++
+	e.link.cutDown++
+	return func() { e.link.cutUp, e.link.cutDown = 0, 0 }
+}
+
+func (w *world) pauseElector(Fault) func() {
+	w.elector.stopped++
+	return func() { w.elector.stopped-- }
+}
+
+// restore takes the control plane down for longer than any tenure lasts, and goes back to the last snapshot.
+func (w *world) restore(f Fault) func() {
+	w.api.restoring++
+	return func() {
+		w.api.restoring--
+		w.api.restore()
+		w.after(time.Duration(f.Y*float64(w.p.trouble)), w.api.save)
+	}
+}
+
+// restoreAtOnce goes back to a snapshot while holders of the time since are alive.
+func (w *world) restoreAtOnce(Fault) func() {
+	w.api.save()
+	return w.api.restore
+}

@@ -1,0 +1,111 @@
+package sim
+
+import "time"
+
+// link is the network between one client and the API server.
+type link struct {
+	w *world
+	// name is whose it is, for the trace.
+	name string
+	// cutUp swallows requests, cutDown answers and watch events.
+	cutUp, cutDown int
+	// lossUp and lossDown are chances for each message; maxLost, unless 0, is how many answers may be lost in a row.
+	lossUp, lossDown float64
+	maxLost, lost    int
+	// slow bounds what each way may take beyond the usual.
+	slow time.Duration
+	// twice is the chance that a request is delivered twice, the second time late by up to late.
+	twice float64
+	late  time.Duration
+	// lag is the chance that a read is answered from a stale cache.
+	lag float64
+	// refused says that the credentials are not accepted.
+	refused bool
+}
+
+// delay is what one way takes.
+func (l *link) delay() time.Duration {
+	d := l.w.between(200*time.Microsecond, 3*time.Millisecond)
+	if slow := max(l.slow, l.w.api.slow); slow > 0 {
+		d += l.w.between(0, slow)
+	}
+	return d
+}
+
+// call sends a request. apply runs at the server, perhaps never, late or twice; answer runs at the client with its
+// result, or with what a broken connection tells, or never.
+func (l *link) call(apply func() reply, answer func(reply)) {
+	w := l.w
+	switch {
+	case l.refused:
+		l.say(refused, answer)
+		return
+	case l.cutUp > 0 || w.chance(l.lossUp):
+		if w.chance(0.3) {
+			l.say(unanswered, answer)
+		}
+		return
+	}
+	first, second := answer, (func(reply))(nil)
+	if w.chance(l.twice) {
+		if w.chance(0.5) { // the transport sent it again, and it is the second answer that counts
+			first, second = second, first
+		}
+		w.after(l.delay()+w.between(0, l.late), func() { l.arrive(apply, second) })
+	}
+	w.after(l.delay(), func() { l.arrive(apply, first) })
+}
+
+// arrive is the request at the server. A nil answer is that of a second delivery: nobody waits for it.
+func (l *link) arrive(apply func() reply, answer func(reply)) {
+	w := l.w
+	switch w.api.now() {
+	case up:
+		l.back(apply(), answer)
+	case refusing, throttled:
+		l.say(refused, answer)
+	case failing:
+		if w.chance(0.5) {
+			apply()
+		}
+		l.say(unanswered, answer)
+	case paused:
+		w.api.held = append(w.api.held, func() {
+			if w.chance(0.5) {
+				l.back(apply(), answer)
+			}
+		})
+	case blackHole:
+	}
+}
+
+// back is the answer on its way.
+func (l *link) back(r reply, answer func(reply)) {
+	w := l.w
+	if l.cutDown > 0 || answer == nil {
+		return
+	}
+	if w.chance(l.lossDown) && (l.maxLost == 0 || l.lost < l.maxLost && !r.watch) {
+		l.lost++
+		if w.chance(0.3) {
+			l.say(unanswered, answer)
+		}
+		return
+	}
+	if !r.watch {
+		l.lost = 0
+	}
+	l.say(r, answer)
+}
+
+// say delivers an answer.
+func (l *link) say(r reply, answer func(reply)) {
+	if answer != nil {
+		l.w.after(l.delay(), func() { answer(r) })
+	}
+}
+
+// heal ends every fault of the link.
+func (l *link) heal() {
+	*l = link{w: l.w, name: l.name}
+}

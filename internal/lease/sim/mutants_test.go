@@ -1,0 +1,351 @@
+package sim
+
+import (
+	"maps"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/singletonjob/operator/internal/lease"
+)
+
+// mutants are the mistakes that the simulator must find, each around the unchanged lease.Step.
+var mutants = map[string]struct {
+	why     string
+	step    func() StepFunc
+	profile Profile
+	// finds is the promise that must be seen broken. With LeashTooLong and Stolen the mistake is found before it does
+	// harm; the others are judged by their outcome alone.
+	finds string
+}{
+	"validity counted from the reply": {
+		why:  "the others count from when the write was stored, which was before its reply arrived",
+		step: before(replyTimed), profile: Mixed, finds: LeashTooLong,
+	},
+	"waiting counted from the request": {
+		why:  "the holder may have renewed between the request and its answer",
+		step: waitFromRequest, profile: Mixed, finds: Stolen,
+	},
+	"no kill budget": {
+		why:  "killing takes time, and clocks run apart",
+		step: noMargin, profile: Mixed, finds: TwoAtOnce,
+	},
+	"start before reap": {
+		why:  "after a loss the old process may still be dying when the Lease is won again",
+		step: treeGoneOn(func(s lease.State, actions []lease.Action) bool { return s.Stop.Lost && kills(actions) }), profile: Mixed,
+		finds: TwoAtOnce,
+	},
+	"release before reap": {
+		why:  "a standby starts at once on a release",
+		step: treeGoneOn(func(s lease.State, _ []lease.Action) bool { return s.Tree.Alive && s.Tree.Exited && !s.Stop.Lost }), profile: Mixed,
+		finds: TwoAtOnce,
+	},
+	"same identity keeps the token": {
+		why:  "a request of the last tenure may still be on the wire",
+		step: rewriteAcquire(keepToken), profile: Mixed, finds: TokenNotGrown,
+	},
+	"token from leaseTransitions": {
+		why:  "it starts over with a new Lease, and anybody can set it back",
+		step: rewriteAcquire(transitionsToken), profile: Mixed, finds: TokenNotGrown,
+	},
+	"go on after seeing another holder": {
+		why:  "the other may have started",
+		step: before(blind), profile: Mixed, finds: RunsOn,
+	},
+	"keep running after seeing another holder": {
+		why:  "KeepRunning is for those who do not know better",
+		step: before(blind), profile: KeepRunning, finds: RunsOn,
+	},
+	"ambiguous reply counted as success": {
+		why:  "the write may not have been stored",
+		step: ambiguousIsSuccess, profile: Mixed, finds: TwoAtOnce,
+	},
+	"ambiguous reply timed from the read": {
+		why:  "the write was stored long before the read saw it",
+		step: before(readTimed), profile: Mixed, finds: LeashTooLong,
+	},
+	"release marker ignored": {
+		why:  "whoever else empties the holder stops no process",
+		step: before(anyEmptyIsFree), profile: Mixed, finds: TwoAtOnce,
+	},
+	"release marker of another tenure believed": {
+		why:  "a client-go elector leaves the marker in place, and may be blanked by hand",
+		step: before(oldMarkerCounts), profile: Foreign, finds: Stolen,
+	},
+	"stale watch event accepted": {
+		why:  "a watch may deliver what the Lease was before the tenure",
+		step: before(staleAccepted), profile: Replies, finds: LostForNought,
+	},
+	"lockDelay not waited for": {
+		why:  "requests of a killed process may still be on the wire",
+		step: before(noLockDelay), profile: Mixed, finds: LockDelayCut,
+	},
+	"restart taken for proof of death": {
+		why:  "where the agent is not PID 1 its container's processes may outlive it",
+		step: before(restartIsProof), profile: Mixed, finds: TwoAtOnce,
+	},
+	"restored data believed": {
+		why:  "what the server forgot may have happened",
+		step: believeRestored, profile: FastRestore, finds: TwoAtOnce,
+	},
+}
+
+// budget bounds the simulated time in which a mutant must be found.
+const budget = 200 * time.Hour
+
+// TestMutantsAreCaught runs the unmutated machine through the same episodes as a control.
+func TestMutantsAreCaught(t *testing.T) {
+	for _, name := range slices.Sorted(maps.Keys(mutants)) {
+		m := mutants[name]
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			o := Options{Profile: m.profile, Outcomes: m.finds != LeashTooLong && m.finds != Stolen}
+			var simulated time.Duration
+			for seed := uint64(1); simulated < budget; seed++ {
+				if control := Run(seed, o); control.Violation != nil {
+					t.Fatalf("the unmutated machine breaks a promise:\n%s", Explain(seed, o))
+				}
+				mutated := o
+				mutated.NewStep = m.step
+				r := Run(seed, mutated)
+				simulated += r.Simulated
+				switch {
+				case r.Violation == nil:
+					continue
+				case r.Violation.Kind != m.finds && !(m.finds == TwoAtOnce && r.Violation.Kind == ReleasedEarly):
+					t.Fatalf("seed %d found %q, want %q", seed, r.Violation, m.finds)
+				}
+				t.Logf("caught by seed %d after %v: %v", seed, simulated.Round(time.Minute), r.Violation)
+				return
+			}
+			t.Errorf("not caught within %v, but it should be: %s", budget, m.why)
+		})
+	}
+}
+
+// before makes a mutant that is given a wrong picture of what happened.
+func before(change func(lease.Config, lease.State, lease.Time, lease.Event) (lease.Config, lease.State, lease.Event)) func() StepFunc {
+	return func() StepFunc {
+		return func(c lease.Config, s lease.State, t lease.Time, e lease.Event) (lease.State, []lease.Action) {
+			c, s, e = change(c, s, t, e)
+			return lease.Step(c, s, t, e)
+		}
+	}
+}
+
+func replyTimed(c lease.Config, s lease.State, t lease.Time, e lease.Event) (lease.Config, lease.State, lease.Event) {
+	if done, ok := e.(lease.WriteDone); ok && s.Write != nil && done.Nonce == s.Write.Nonce && done.Outcome == lease.Confirmed {
+		w := *s.Write
+		w.SentAt = t.Boot
+		s.Write = &w
+	}
+	return c, s, e
+}
+
+func waitFromRequest() StepFunc {
+	return func(c lease.Config, s lease.State, t lease.Time, e lease.Event) (lease.State, []lease.Action) {
+		next, actions := lease.Step(c, s, t, e)
+		if _, ok := e.(lease.ReadDone); ok && s.Read != nil && next.Seen.At == t.Boot {
+			next.Seen.At = s.Read.SentAt
+		}
+		return next, actions
+	}
+}
+
+func noMargin() StepFunc {
+	return func(c lease.Config, s lease.State, t lease.Time, e lease.Event) (lease.State, []lease.Action) {
+		next, actions := lease.Step(c, s, t, e)
+		m := lease.Margin(c.Duration)
+		atDeadline := next.Stop.Killed && !next.Stop.Lost && !next.Tree.Exited && t.Boot < next.Stop.KillAt && t.Boot < next.Tenure.Confirmed.Add(c.Duration)
+		var out []lease.Action
+		for _, action := range actions {
+			switch a := action.(type) {
+			case lease.StartChild:
+				a.Deadline = a.Deadline.Add(m)
+				action = a
+			case lease.ExtendLeash:
+				a.Deadline = a.Deadline.Add(m)
+				action = a
+			case lease.KillTree:
+				if atDeadline {
+					next.Stop.Killed = false
+					continue
+				}
+			}
+			out = append(out, action)
+		}
+		return next, out
+	}
+}
+
+func kills(actions []lease.Action) bool {
+	return slices.ContainsFunc(actions, func(a lease.Action) bool { _, ok := a.(lease.KillTree); return ok })
+}
+
+// treeGoneOn takes the processes for dead when the condition holds, and the news of it later for nothing.
+func treeGoneOn(condition func(lease.State, []lease.Action) bool) func() StepFunc {
+	return func() StepFunc {
+		early := map[lease.Identity]int{}
+		return func(c lease.Config, s lease.State, t lease.Time, e lease.Event) (lease.State, []lease.Action) {
+			switch e.(type) {
+			case lease.TreeGone:
+				if early[c.Identity] > 0 {
+					early[c.Identity]--
+					e = lease.Ticked{}
+				}
+			case lease.ChildExited:
+				if early[c.Identity] > 0 {
+					e = lease.Ticked{}
+				}
+			}
+			next, actions := lease.Step(c, s, t, e)
+			if condition(next, actions) {
+				early[c.Identity]++
+				var more []lease.Action
+				next, more = lease.Step(c, next, t, lease.TreeGone{})
+				actions = append(actions, more...)
+			}
+			return next, actions
+		}
+	}
+}
+
+// rewriteAcquire changes the record that an acquire stores.
+func rewriteAcquire(change func(c lease.Config, s lease.State, r *lease.Record)) func() StepFunc {
+	return func() StepFunc {
+		return func(c lease.Config, s lease.State, t lease.Time, e lease.Event) (lease.State, []lease.Action) {
+			next, actions := lease.Step(c, s, t, e)
+			for i, action := range actions {
+				if w, ok := action.(lease.SendWrite); ok && w.Attempt.Kind == lease.Acquire {
+					change(c, next, &w.Attempt.Record)
+					actions[i] = w
+					next.Write = &w.Attempt
+				}
+			}
+			return next, actions
+		}
+	}
+}
+
+func keepToken(c lease.Config, s lease.State, r *lease.Record) {
+	was := s.Seen.Record
+	last, _ := lease.ParseIdentity(was.Holder)
+	if last.Pod == c.Identity.Pod || s.Past != nil && s.Past.Tenure.Token == was.Token {
+		r.Token, r.Transitions = was.Token, was.Transitions
+	}
+}
+
+func transitionsToken(_ lease.Config, _ lease.State, r *lease.Record) { r.Token = int64(r.Transitions) }
+
+// blind does not see that the Lease is another's while its process runs.
+func blind(c lease.Config, s lease.State, _ lease.Time, e lease.Event) (lease.Config, lease.State, lease.Event) {
+	if s.Tree.Alive && showsLoss(c, s, s.Tenure.Token, e) {
+		if read, ok := e.(lease.ReadDone); ok {
+			return c, s, lease.ReadDone{ID: read.ID}
+		}
+		return c, s, lease.Ticked{}
+	}
+	return c, s, e
+}
+
+func ambiguousIsSuccess() StepFunc {
+	return func(c lease.Config, s lease.State, t lease.Time, e lease.Event) (lease.State, []lease.Action) {
+		w := s.Write
+		if w == nil {
+			return lease.Step(c, s, t, e)
+		}
+		stored := w.Record
+		stored.Revision++ // it does not know, and will meet a conflict
+		success := lease.WriteDone{Nonce: w.Nonce, Outcome: lease.Confirmed, Record: &stored}
+		if done, ok := e.(lease.WriteDone); ok && done.Nonce == w.Nonce && done.Outcome == lease.Unknown {
+			return lease.Step(c, s, t, success)
+		}
+		if t.Boot < w.Deadline {
+			return lease.Step(c, s, t, e)
+		}
+		next, actions := lease.Step(c, s, lease.Time{Boot: w.Deadline - 1, Wall: t.Wall}, success)
+		next, more := lease.Step(c, next, t, e)
+		return next, append(actions, more...)
+	}
+}
+
+func readTimed(c lease.Config, s lease.State, t lease.Time, e lease.Event) (lease.Config, lease.State, lease.Event) {
+	read, ok := e.(lease.ReadDone)
+	if !ok || read.Found == nil {
+		return c, s, e
+	}
+	s.Unsettled = slices.Clone(s.Unsettled)
+	for i := range s.Unsettled {
+		if s.Unsettled[i].Nonce == read.Found.RenewTime {
+			s.Unsettled[i].SentAt = t.Boot
+		}
+	}
+	return c, s, e
+}
+
+// rewriteRecord changes every record that comes in.
+func rewriteRecord(e lease.Event, change func(*lease.Record)) lease.Event {
+	switch e := e.(type) {
+	case lease.Watched:
+		change(&e.Record)
+		return e
+	case lease.ReadDone:
+		if e.Found != nil {
+			r := *e.Found
+			change(&r)
+			e.Found = &r
+		}
+		return e
+	}
+	return e
+}
+
+func anyEmptyIsFree(c lease.Config, s lease.State, _ lease.Time, e lease.Event) (lease.Config, lease.State, lease.Event) {
+	return c, s, rewriteRecord(e, func(r *lease.Record) {
+		if r.Holder == "" {
+			r.AcquireTime = 0
+			if r.Release.Reason == "" {
+				r.Release.Reason = lease.ReasonLeaseExpired
+			}
+		}
+	})
+}
+
+func oldMarkerCounts(c lease.Config, s lease.State, _ lease.Time, e lease.Event) (lease.Config, lease.State, lease.Event) {
+	return c, s, rewriteRecord(e, func(r *lease.Record) {
+		if r.Holder == "" {
+			r.AcquireTime = 0
+		}
+	})
+}
+
+func staleAccepted(c lease.Config, s lease.State, _ lease.Time, e lease.Event) (lease.Config, lease.State, lease.Event) {
+	if watched, ok := e.(lease.Watched); ok && watched.Record.Revision < s.Seen.Record.Revision {
+		s.Seen.Record.Revision = watched.Record.Revision - 1
+	}
+	return c, s, e
+}
+
+func noLockDelay(c lease.Config, s lease.State, _ lease.Time, e lease.Event) (lease.Config, lease.State, lease.Event) {
+	c.LockDelay = 0
+	return c, s, e
+}
+
+func restartIsProof(c lease.Config, s lease.State, _ lease.Time, e lease.Event) (lease.Config, lease.State, lease.Event) {
+	c.RestartProvesDeath = true
+	return c, s, e
+}
+
+func believeRestored() StepFunc {
+	return func(c lease.Config, s lease.State, t lease.Time, e lease.Event) (lease.State, []lease.Action) {
+		s.NotBefore = 0
+		next, actions := lease.Step(c, s, t, e)
+		if next.NotBefore > t.Boot { // decide again without it
+			next.NotBefore = 0
+			var more []lease.Action
+			next, more = lease.Step(c, next, t, lease.Ticked{})
+			actions = append(actions, more...)
+		}
+		return next, actions
+	}
+}

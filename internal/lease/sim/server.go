@@ -1,0 +1,198 @@
+package sim
+
+import (
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/singletonjob/operator/internal/lease"
+)
+
+// mode is how the API server is.
+type mode uint8
+
+const (
+	up        mode = iota
+	blackHole      // nothing comes back, nothing is done
+	refusing       // no connection
+	failing        // 5xx: done or not, nobody knows
+	throttled      // 429
+	paused         // etcd stands still; what came in meanwhile may be done when it goes on
+)
+
+// server is the API server and its store: one Lease, changed by compare-and-swap on its revision.
+type server struct {
+	w        *world
+	lease    lease.Record
+	absent   bool
+	revision int64
+	// changed is when the Lease changed last.
+	changed time.Duration
+	mode    mode
+	// restoring counts the restores under way: whatever the mode, nothing gets through.
+	restoring int
+	held      []func() // what came in while paused
+	// noWatches counts the reasons for which no watch opens, slow bounds what a request takes at the server.
+	noWatches int
+	slow      time.Duration
+	conns     []*conn
+	// older are the last few states of the Lease, for answers from a cache that lags.
+	older [8]stored
+	turn  int
+	uids  int64
+	// saved is the state that a restore goes back to.
+	saved stored
+}
+
+type stored struct {
+	lease    lease.Record
+	absent   bool
+	revision int64
+}
+
+func newServer(w *world) *server {
+	s := &server{w: w, absent: true, revision: 1000}
+	s.create(lease.Record{Duration: w.p.config.Duration, Release: lease.Release{Reason: lease.ReasonCreated}})
+	s.saved = s.state()
+	return s
+}
+
+func (s *server) state() stored { return stored{s.lease, s.absent, s.revision} }
+
+// reply is an answer to any request. failed is a read's, watch that of a watch.
+type reply struct {
+	outcome lease.Outcome
+	watch   bool
+	failed  bool
+	absent  bool
+	record  *lease.Record
+}
+
+// unanswered is what a client knows that got no answer.
+var unanswered = reply{outcome: lease.Unknown, failed: true}
+
+// refused is what a client knows that was told no before anything was done.
+var refused = reply{outcome: lease.Refused, failed: true}
+
+// put is an update.
+func (s *server) put(r lease.Record) reply {
+	switch {
+	case s.absent && s.w.chance(0.5): // a precondition on the UID makes it a conflict
+		return reply{outcome: lease.Conflict}
+	case s.absent:
+		return reply{outcome: lease.Gone}
+	case r.UID != s.lease.UID, r.Revision != s.lease.Revision:
+		return reply{outcome: lease.Conflict}
+	}
+	s.w.check.stores(s.lease, r)
+	s.store(r)
+	now := s.lease
+	return reply{outcome: lease.Confirmed, record: &now}
+}
+
+// create makes the Lease, unless there is one.
+func (s *server) create(r lease.Record) bool {
+	if !s.absent {
+		return false
+	}
+	s.uids++
+	r.UID = "uid" + strconv.FormatInt(s.uids, 10)
+	s.absent = false
+	s.store(r)
+	return true
+}
+
+func (s *server) remove() {
+	if s.absent {
+		return
+	}
+	s.advance()
+	s.absent = true
+	s.lease.Revision = s.revision
+	s.tell(lease.Watched{Record: s.lease, Deleted: true})
+}
+
+func (s *server) store(r lease.Record) {
+	s.advance()
+	r.Revision = s.revision
+	s.lease = r
+	s.tell(lease.Watched{Record: r})
+}
+
+// advance takes the next revision. Other objects are written too.
+func (s *server) advance() {
+	s.older[s.turn%len(s.older)] = s.state()
+	s.turn++
+	s.revision += 1 + s.w.rng.Int64N(20)
+	s.changed = s.w.now
+}
+
+func (s *server) tell(e lease.Event) {
+	for _, c := range s.conns {
+		c.send(e)
+	}
+}
+
+// get is a read; lag is the chance that a cache answers it.
+func (s *server) get(lag float64) reply {
+	state := s.state()
+	if s.turn > 0 && s.w.chance(lag) {
+		state = s.older[s.w.rng.IntN(min(s.turn, len(s.older)))]
+	}
+	if state.absent {
+		return reply{absent: true}
+	}
+	return reply{record: &state.lease}
+}
+
+// edit is a person's or the operator's change of whatever is stored.
+func (s *server) edit(change func(*lease.Record)) {
+	if s.absent {
+		return
+	}
+	r := s.lease
+	change(&r)
+	s.store(r)
+}
+
+// save takes a snapshot, and restore goes back to it: with the token base raised above every token that was handed out
+// since, as the runbook says, and every connection broken.
+func (s *server) save() { s.saved = s.state() }
+
+func (s *server) restore() {
+	since := s.revision - s.saved.revision
+	s.absent, s.lease, s.revision = s.saved.absent, s.saved.lease, s.saved.revision
+	s.turn = 0
+	for _, c := range slices.Clone(s.conns) {
+		c.breaks()
+	}
+	s.w.operator.base += since + 1000
+	s.edit(func(r *lease.Record) { r.TokenBase = s.w.operator.base })
+	s.saved = s.state()
+}
+
+// now is how the server is.
+func (s *server) now() mode {
+	if s.restoring > 0 {
+		return blackHole
+	}
+	return s.mode
+}
+
+// set changes how the server is.
+func (s *server) set(m mode) {
+	s.mode = m
+	switch m {
+	case up:
+		held := s.held
+		s.held = nil
+		for _, request := range held {
+			request()
+		}
+	case refusing:
+		for _, c := range slices.Clone(s.conns) {
+			c.breaks()
+		}
+	default: // connections stand, silent
+	}
+}

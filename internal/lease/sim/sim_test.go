@@ -1,0 +1,164 @@
+package sim
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/singletonjob/operator/internal/lease"
+)
+
+// fixedSeeds is how many episodes of each profile every test run repeats.
+const fixedSeeds = 6
+
+func TestPromisesHold(t *testing.T) {
+	for profile := Mixed; profile < profiles; profile++ {
+		t.Run(profile.String(), func(t *testing.T) {
+			t.Parallel()
+			var sum Result
+			for seed := uint64(1); seed <= fixedSeeds; seed++ {
+				r := episode(t, seed, Options{Profile: profile})
+				sum.Takeovers += r.Takeovers
+				sum.Refused += r.Refused
+				sum.Overlaps += r.Overlaps
+			}
+			// An episode in which nothing was tried proves nothing.
+			if sum.Takeovers < 10 {
+				t.Errorf("only %d takeovers", sum.Takeovers)
+			}
+			if profile != Replies && profile != FastRestore && sum.Refused == 0 {
+				t.Errorf("no stale write was offered")
+			}
+			if (sum.Overlaps > 0) != (profile == KeepRunning) {
+				t.Errorf("%d overlaps", sum.Overlaps)
+			}
+		})
+	}
+}
+
+func TestPromisesHoldForARandomSeed(t *testing.T) {
+	t.Parallel()
+	first := rand.Uint64() >> 16
+	t.Logf("seeds from %d", first)
+	for seed := first; seed < first+fixedSeeds; seed++ {
+		episode(t, seed, Options{})
+	}
+}
+
+// episode runs one and fails with its time-line.
+func episode(t *testing.T, seed uint64, o Options) Result {
+	t.Helper()
+	r := Run(seed, o)
+	if r.Violation != nil {
+		t.Errorf("%s\nrun it again: go run ./internal/lease/sim/cmd -profile %v -seed %d", Explain(seed, o), r.Profile, seed)
+	}
+	return r
+}
+
+func TestSeedReplays(t *testing.T) {
+	t.Parallel()
+	for profile := Mixed; profile < profiles; profile++ {
+		first := Run(7, Options{Profile: profile})
+		if diff := cmp.Diff(first, Run(7, Options{Profile: profile})); diff != "" {
+			t.Errorf("%v: the same seed came out differently:\n%s", profile, diff)
+		}
+		p := draw(7, profile)
+		lines := 0
+		traced := run(p, plan(p), Options{Profile: profile}, func(line) { lines++ })
+		if diff := cmp.Diff(first, traced); diff != "" || lines == 0 {
+			t.Errorf("%v: looking on changed what happened (%d lines):\n%s", profile, lines, diff)
+		}
+	}
+}
+
+func TestExplainTellsWhatBrokeAndHow(t *testing.T) {
+	t.Parallel()
+	m := mutants["release marker ignored"]
+	o := Options{Profile: m.profile, NewStep: m.step, Outcomes: true}
+	seed := uint64(1)
+	for Run(seed, o).Violation == nil {
+		seed++
+	}
+	text := Explain(seed, o)
+	for _, want := range []string{fmt.Sprintf("seed %d", seed), TwoAtOnce, "holder cleared by hand", "process of token", "store "} {
+		if !strings.Contains(text, want) {
+			t.Errorf("nothing of %q in:\n%s", want, text)
+		}
+	}
+	p := draw(seed, m.profile)
+	if few := minimal(p, plan(p), o, TwoAtOnce); len(few) > 5 {
+		t.Errorf("%d faults are left, but one edit by hand is enough:\n%v", len(few), few)
+	}
+	if text := Explain(seed, Options{Profile: m.profile}); text != "" {
+		t.Errorf("the unmutated machine was found guilty:\n%s", text)
+	}
+}
+
+func TestEveryFaultHasAKind(t *testing.T) {
+	for profile := Mixed; profile < profiles; profile++ {
+		for name := range (params{profile: profile}).weights() {
+			kindOf(name) // panics
+		}
+	}
+	defer func() {
+		if recover() == nil {
+			t.Error("a fault of no kind was accepted")
+		}
+	}()
+	kindOf("nonsense")
+}
+
+func TestClockShowsEveryInstantOnTime(t *testing.T) {
+	t.Parallel()
+	rng := rand.New(rand.NewPCG(1, 1))
+	for range 100_000 {
+		c := clock{offset: lease.Instant(rng.Int64N(int64(1000 * horizon))), ppm: rng.Int64N(2*maxPPM+1) - maxPPM}
+		i := c.offset + lease.Instant(rng.Int64N(int64(horizon)))
+		at := c.when(i)
+		if c.at(at) < i || at > 0 && c.at(at-1) >= i {
+			t.Fatalf("%+v shows %d at %v, and %d a nanosecond before; asked for %d", c, c.at(at), at, c.at(at-1), i)
+		}
+	}
+	if at := (clock{}).when(lease.Never); at != forever {
+		t.Errorf("never is at %v", at)
+	}
+}
+
+func TestQueueKeepsOrder(t *testing.T) {
+	t.Parallel()
+	rng := rand.New(rand.NewPCG(2, 2))
+	var q queue
+	var got, want []int
+	for i := range 1000 {
+		q.push(0, func() { got = append(got, i) })
+		want = append(want, i)
+		q.push(time.Duration(1+rng.Int64N(int64(horizon))), func() {})
+	}
+	last := event{}
+	for {
+		e, ok := q.pop()
+		if !ok {
+			break
+		}
+		if e.before(last) {
+			t.Fatalf("%v came after %v", e.at, last.at)
+		}
+		last = e
+		e.do()
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("what is due at one time does not come in the order in which it was asked for:\n%s", diff)
+	}
+}
+
+func BenchmarkEpisode(b *testing.B) {
+	hours := 0.0
+	for seed := range b.N {
+		hours += Run(uint64(seed), Options{}).Simulated.Hours()
+	}
+	b.ReportMetric(hours/b.Elapsed().Minutes(), "hours/min")
+}

@@ -1,0 +1,138 @@
+package sim
+
+import (
+	"slices"
+	"time"
+
+	"github.com/singletonjob/operator/internal/lease"
+)
+
+// conn is one watch of an agent.
+type conn struct {
+	a *agent
+	// open is true from the server's acceptance to the break, over from the break on.
+	open, over bool
+	// stalled keeps events back without a word.
+	stalled bool
+	buffer  []lease.Event
+	// late bounds what an event may take, and last is when the last one arrives: a connection keeps their order.
+	late time.Duration
+	last time.Duration
+}
+
+// watch opens a watch, and tries again until one is open.
+func (a *agent) watch() {
+	if !a.alive {
+		return
+	}
+	w := a.w
+	c := &conn{a: a}
+	a.conn = c
+	answered := false
+	again := func() {
+		if !answered && a.conn == c {
+			answered = true
+			c.forget()
+			if w.chance(0.2) { // an agent may say so again
+				a.deliver(lease.WatchClosed{})
+			}
+			w.after(w.between(100*time.Millisecond, 2*time.Second), a.watch)
+		}
+	}
+	w.after(10*time.Second, again)
+	a.machine.link.call(
+		func() reply {
+			if w.api.noWatches > 0 {
+				return reply{watch: true, failed: true}
+			}
+			if !c.over && !c.open {
+				c.open = true
+				w.api.conns = append(w.api.conns, c)
+				if w.p.initialEvents && !w.api.absent {
+					c.buffer = append(c.buffer, lease.Watched{Record: w.api.lease})
+				}
+			}
+			return reply{watch: true}
+		},
+		func(r reply) {
+			switch {
+			case answered || c.over || a.conn != c:
+			case r.failed:
+				again()
+			default:
+				answered = true
+				if w.trace != nil {
+					w.note(a.id, "watch opened")
+				}
+				a.deliver(lease.WatchOpened{})
+				c.last = w.now
+				c.flush()
+			}
+		})
+}
+
+// send is an event at the server.
+func (c *conn) send(e lease.Event) {
+	if c.stalled || c.a.machine.link.cutDown > 0 || c.last == 0 {
+		c.buffer = append(c.buffer, e)
+		return
+	}
+	w := c.a.w
+	d := w.between(200*time.Microsecond, 3*time.Millisecond)
+	if c.late > 0 {
+		d += w.between(0, c.late)
+	}
+	c.last = max(c.last, w.now+d)
+	w.at(c.last, func() { c.a.deliver(e) })
+}
+
+// flush sends what was kept back.
+func (c *conn) flush() {
+	kept := c.buffer
+	c.buffer = nil
+	for _, e := range kept {
+		c.send(e)
+	}
+}
+
+// forget takes the watch from the server.
+func (c *conn) forget() {
+	if c == nil {
+		return
+	}
+	c.over = true
+	conns := c.a.w.api.conns
+	if i := slices.Index(conns, c); i >= 0 {
+		c.a.w.api.conns = slices.Delete(conns, i, i+1)
+	}
+}
+
+// breaks ends the connection, with a word to the agent. What is on its way still arrives, even after the next one opened.
+func (c *conn) breaks() {
+	if c == nil || c.over {
+		return
+	}
+	c.forget()
+	a := c.a
+	if !a.alive {
+		return
+	}
+	if a.w.trace != nil {
+		a.w.note(a.id, "watch broke")
+	}
+	a.deliver(lease.WatchClosed{})
+	a.w.after(a.w.between(0, time.Second), a.watch)
+}
+
+// recovers is the end of a silence: what was kept back comes late, or the connection breaks.
+func (c *conn) recovers() {
+	if c == nil || c.over {
+		return
+	}
+	c.stalled, c.late = false, 0
+	if c.a.w.chance(0.5) {
+		c.flush()
+	} else {
+		c.breaks()
+	}
+}
