@@ -101,6 +101,11 @@ var ends = map[string]end{
 		},
 		within: 10 * time.Second, reasons: []string{v1alpha1.ChangePodTerminating},
 	},
+	"API server lost, process kept running": {
+		change: []func(*v1alpha1.SingletonJob){keepRunning}, breaks: cutAPI("drop"), within: lease.Duration,
+		reasons: lost, stays: 3 * time.Second, overlap: true, after: staleWritesRefused,
+		why: "two processes by design: the sink alone protects, and must be seen to",
+	},
 	"pod force-deleted while its node is cut off from the API server": {
 		breaks: func(j *job, pod, node string) {
 			j.fault("api", node, "drop")
@@ -128,17 +133,18 @@ func cutAPI(how string) func(*job, string, string) {
 	return func(j *job, _, node string) { j.fault("api", node, how) }
 }
 
-// staleProcessDied asks that the process that woke up was stopped, and that the sink refused something: else nothing has
-// been shown.
+// staleProcessDied tells what the process that woke up could still send: it may have been killed before it sent anything.
 func staleProcessDied(j *job, old rig.Life) {
-	for _, l := range j.lives() {
-		if l.Writer != old.Writer {
-			continue
-		}
-		j.Logf("after its pause the old process sent %d stale writes; the sink stored %d", l.Stale, l.StaleAccepted)
-		if fencedFor := l.Last - l.LastStored; l.Stale > 0 {
-			j.Logf("its last write came %v after its last stored one", fencedFor.Round(time.Millisecond))
-		}
+	l := j.lifeOf(old.Writer)
+	j.Logf("after its pause the old process sent %d stale writes; the sink stored %d", l.Stale, l.StaleAccepted)
+}
+
+// staleWritesRefused asks that there were stale writes, or nothing has been shown.
+func staleWritesRefused(j *job, old rig.Life) {
+	l := j.lifeOf(old.Writer)
+	j.Logf("the old process sent %d stale writes; the sink stored %d", l.Stale, l.StaleAccepted)
+	if l.Stale == 0 {
+		j.Error("no stale write reached the sink, so its fence was not tested")
 	}
 }
 
@@ -178,7 +184,7 @@ func (x *trial) takeover(e end) {
 	j.check(e.overlap)
 
 	x.fault("heal")
-	x.uncordon(x.ctx)
+	x.restoreNodes(x.ctx)
 	after := j.awaitSettled()
 	j.check(e.overlap)
 	if e.after != nil {

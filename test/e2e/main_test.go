@@ -35,6 +35,7 @@ var bed *testbed
 type testbed struct {
 	*rig.Rig
 	helm, chart string
+	interrupted context.Context
 }
 
 // The release that the tests install.
@@ -53,12 +54,14 @@ func run(m *testing.M) int {
 		return m.Run()
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop) // a second interrupt ends the program
 	defer stop()
 	var err error
 	if bed, err = setUp(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, "e2e:", err)
 		return 1
 	}
+	bed.interrupted = ctx
 	defer bed.Close()
 	return m.Run()
 }

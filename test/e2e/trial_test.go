@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"regexp"
 	"slices"
@@ -43,7 +44,10 @@ func begin(t *testing.T) *trial {
 	if bed == nil {
 		t.Skip("needs a cluster: run 'make e2e', or go test ./test/e2e -e2e with KUBECONFIG set")
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+	if err := bed.interrupted.Err(); err != nil {
+		t.Skip("interrupted")
+	}
+	ctx, cancel := context.WithTimeout(bed.interrupted, 10*time.Minute)
 	x := &trial{T: t, ctx: ctx, namespace: namespaceFor(t.Name()), timeline: rig.NewTimeline()}
 	t.Cleanup(func() {
 		if t.Failed() {
@@ -71,34 +75,53 @@ func (x *trial) cleanUp() {
 		if err := bed.Lab.Fault(ctx, "heal"); err != nil {
 			x.Error(err)
 		}
-		x.uncordon(ctx)
+		x.restoreNodes(ctx)
 	}
 	if err := bed.DeleteNamespace(ctx, x.namespace); err != nil {
 		x.Error(err)
 	}
 }
 
-// uncordon lets every node take pods again, and waits until all are ready.
-func (x *trial) uncordon(ctx context.Context) {
-	var nodes corev1.NodeList
-	err := rig.Await(ctx, "all nodes to be ready", func() (bool, any, error) {
-		if err := bed.Client.List(ctx, &nodes); err != nil {
-			return false, nil, err
+// restoreNodes makes every node of the lab take pods again, and waits until all are ready.
+func (x *trial) restoreNodes(ctx context.Context) {
+	nodes, err := x.listNodes(ctx)
+	for _, name := range bed.Lab.Nodes {
+		if _, known := nodes[name]; err == nil && !known {
+			// A kubelet registers its node when it starts, and kube-proxy ends when its node is deleted.
+			err = errors.Join(bed.Lab.Fault(ctx, "restart", name, "kubelet"), bed.Lab.Fault(ctx, "heal"))
 		}
-		ready := slices.IndexFunc(nodes.Items, func(n corev1.Node) bool { return !nodeReady(n) }) < 0
-		return ready && len(nodes.Items) >= len(bed.Lab.Nodes), nil, nil
-	})
+	}
+	if err == nil {
+		err = rig.Await(ctx, "all nodes to be ready", func() (bool, any, error) {
+			nodes, err = x.listNodes(ctx)
+			ready := 0
+			for _, n := range nodes {
+				if nodeReady(n) {
+					ready++
+				}
+			}
+			return ready >= len(bed.Lab.Nodes), ready, err
+		})
+		err = errors.Join(err, bed.Lab.Fault(ctx, "heal")) // should kube-proxy have ended only now
+	}
+	for _, n := range nodes {
+		if err == nil && n.Spec.Unschedulable {
+			_, err = bed.Kubectl(ctx, "uncordon", n.Name)
+		}
+	}
 	if err != nil {
-		x.Error(err)
+		x.Errorf("restore the nodes: %v", err)
 	}
+}
+
+func (x *trial) listNodes(ctx context.Context) (map[string]corev1.Node, error) {
+	var nodes corev1.NodeList
+	err := bed.Client.List(ctx, &nodes)
+	byName := map[string]corev1.Node{}
 	for _, n := range nodes.Items {
-		if !n.Spec.Unschedulable && len(n.Spec.Taints) == 0 {
-			continue
-		}
-		if _, err := bed.Kubectl(ctx, "uncordon", n.Name); err != nil {
-			x.Error(err)
-		}
+		byName[n.Name] = n
 	}
+	return byName, err
 }
 
 func nodeReady(n corev1.Node) bool {

@@ -128,7 +128,7 @@ func (l *Lab) machineOf(s *state, node int) Machine {
 
 // Down ends the lab, in whatever state it is, and removes everything it made but the built programs.
 func (l *Lab) Down(ctx context.Context) error {
-	unlock, err := l.lock()
+	unlock, err := l.lock(ctx)
 	if err != nil {
 		return err
 	}

@@ -3,6 +3,7 @@
 package cluster
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"syscall"
+	"time"
 
 	"github.com/singletonjob/operator/test/lab/internal/proc"
 )
@@ -81,29 +83,39 @@ func (l *Lab) saveState(s *state) error {
 	return os.Rename(partial, l.statePath())
 }
 
-// lock keeps two programs from changing the lab at once. The lock's file is beside the lab's directory, because 'down'
-// removes that; it is removed with the lab, so whoever gets a lock makes sure that its file is still the one in place.
-func (l *Lab) lock() (unlock func(), err error) {
+// lock keeps two programs from changing the lab at once; the second waits. The lock's file is beside the lab's directory,
+// because 'down' removes that; it is removed with the lab, so whoever gets a lock makes sure that its file is still the one
+// in place.
+func (l *Lab) lock(ctx context.Context) (unlock func(), err error) {
 	path := l.dir + ".lock"
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return nil, err
 	}
-	for {
+	for said := false; ; {
 		file, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
 		if err != nil {
 			return nil, err
 		}
-		if err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
-			_ = file.Close()
-			return nil, fmt.Errorf("another program is changing the lab in %s: wait for it (%w)", l.dir, err)
-		}
-		mine, err1 := file.Stat()
-		there, err2 := os.Stat(path)
-		if err1 == nil && err2 == nil && os.SameFile(mine, there) {
+		if err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err == nil && inPlace(file, path) {
 			return func() { _ = file.Close() }, nil
 		}
 		_ = file.Close()
+		if !said {
+			l.say("waiting for another program that is changing the lab in %s", l.dir)
+			said = true
+		}
+		select {
+		case <-ctx.Done():
+			return nil, fmt.Errorf("another program is changing the lab in %s: %w", l.dir, ctx.Err())
+		case <-time.After(50 * time.Millisecond):
+		}
 	}
+}
+
+func inPlace(file *os.File, path string) bool {
+	mine, err1 := file.Stat()
+	there, err2 := os.Stat(path)
+	return err1 == nil && err2 == nil && os.SameFile(mine, there)
 }
 
 func (l *Lab) removeLock() error {

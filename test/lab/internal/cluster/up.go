@@ -24,7 +24,7 @@ func (l *Lab) Up(ctx context.Context, c Config) error {
 	if err := l.ensureBinaries(ctx); err != nil {
 		return err
 	}
-	unlock, err := l.lock()
+	unlock, err := l.lock(ctx)
 	if err != nil {
 		return err
 	}
@@ -44,7 +44,7 @@ func (l *Lab) Resume(ctx context.Context) error {
 	if err := l.ensureBinaries(ctx); err != nil {
 		return err
 	}
-	unlock, err := l.lock()
+	unlock, err := l.lock(ctx)
 	if err != nil {
 		return err
 	}

@@ -1,0 +1,146 @@
+//go:build linux
+
+package e2e
+
+import (
+	"testing"
+	"time"
+
+	"github.com/singletonjob/operator/api/v1alpha1"
+	"github.com/singletonjob/operator/test/rig"
+)
+
+// An outage takes the API server from everybody.
+type outage struct {
+	breaks []string
+	why    string
+}
+
+var outages = map[string]outage{
+	"API server stopped": {breaks: []string{"stop", "control", "apiserver-1"}, why: "connections are refused"},
+	"API server hangs":   {breaks: []string{"suspend", "control", "apiserver-1"}, why: "connections stay open and nothing answers"},
+	"etcd paused":        {breaks: []string{"suspend", "control", "etcd-1"}, why: "requests hang in the API server, and may be carried out later"},
+}
+
+func keepRunning(o *v1alpha1.SingletonJob) {
+	o.Spec.Lease.OnRenewFailure = v1alpha1.OnRenewFailureKeepRunning
+}
+
+// TestOutageStopsEverybody: without an API server for longer than a lease no process may act, and one comes back.
+func TestOutageStopsEverybody(t *testing.T) {
+	for name, o := range outages {
+		t.Run(name, func(t *testing.T) {
+			x := begin(t)
+			x.needLab()
+			j := x.start(lease)
+			token := j.get().Status.FencingToken
+			x.fault(o.breaks...)
+			j.awaitSilence()
+			silent := len(j.lives())
+			time.Sleep(2 * time.Second)
+			if now := len(j.lives()); now != silent {
+				x.Errorf("a process began to write without an API server")
+			}
+			x.fault("heal")
+			j.awaitWriteAfter(token)
+			j.awaitActiveAfter(token)
+			j.awaitSettled()
+			j.check(false)
+		})
+	}
+}
+
+// awaitSilence waits until nobody has written for a second.
+func (j *job) awaitSilence() {
+	j.Helper()
+	var last time.Duration
+	quietSince := time.Now()
+	j.await("no more writes", func() (bool, any, error) {
+		lives := j.lives()
+		if newest := lives[len(lives)-1].Last; newest != last {
+			last, quietSince = newest, time.Now()
+		}
+		return time.Since(quietSince) > time.Second, last, nil
+	})
+}
+
+// TestOutageWithKeepRunning: where sinks fence, an outage stops nothing, and the tenure goes on with its token.
+func TestOutageWithKeepRunning(t *testing.T) {
+	for name, o := range outages {
+		t.Run(name, func(t *testing.T) {
+			x := begin(t)
+			x.needLab()
+			j := x.start(lease, keepRunning)
+			before := j.get()
+			x.fault(o.breaks...)
+			time.Sleep(2 * lease.Duration)
+			written := j.lives()[0].Accepted
+			time.Sleep(time.Second)
+			if now := j.lives()[0].Accepted; now <= written {
+				x.Error("the process does not write while the API server is away")
+			}
+			x.fault("heal")
+			// Whoever comes first, the holder with its renewal or a standby whose wait is over, has the Lease: if the
+			// standby, the holder learns of it and is stopped.
+			j.awaitSettled()
+			time.Sleep(lease.Duration)
+			if lives := j.lives(); len(lives) == 1 {
+				j.undisturbed(before)
+			} else {
+				x.Logf("a standby was first: %+v", lives)
+				j.check(true)
+			}
+		})
+	}
+}
+
+// TestEtcdRestarted: a restart is shorter than a lease, and no tenure may end.
+func TestEtcdRestarted(t *testing.T) {
+	x := begin(t)
+	x.needLab()
+	j := x.start(rig.ClientGo)
+	before := j.get()
+	x.fault("restart", "control", "etcd-1")
+	time.Sleep(rig.ClientGo.Duration)
+	j.awaitSettled()
+	j.undisturbed(before)
+}
+
+// TestRequestsFail lets the holder's requests meet what real networks do to them, one kind after the other: no tenure may
+// end as long as renewals get through within the deadline.
+func TestRequestsFail(t *testing.T) {
+	for _, proxy := range [][]string{
+		{"delay", "-after=800ms"}, {"delay-reply", "-after=800ms"}, {"duplicate", "-after=300ms", "-method=PUT"}, {"stall-watch"},
+	} {
+		t.Run(proxy[0], func(t *testing.T) {
+			x := begin(t)
+			x.needLab()
+			j := x.start(rig.ClientGo)
+			before := j.get()
+			x.fault(append([]string{"proxy", before.Status.ActiveNode}, proxy...)...)
+			time.Sleep(rig.ClientGo.Duration + 5*time.Second)
+			j.undisturbed(before)
+			x.fault("heal")
+			j.awaitSettled()
+			j.undisturbed(before)
+		})
+	}
+}
+
+// TestRepliesLost: every write of the holder's succeeds and none is answered. It must not count on what it can't know.
+func TestRepliesLost(t *testing.T) {
+	for _, kind := range []string{"lose-reply", "reset-reply", "stale", "overload", "fail"} {
+		t.Run(kind, func(t *testing.T) {
+			x := begin(t)
+			x.needLab()
+			j := x.start(lease)
+			before := j.get()
+			x.fault("proxy", before.Status.ActiveNode, kind, "-path=/leases/")
+			time.Sleep(2 * lease.Duration)
+			x.fault("heal")
+			j.awaitSettled()
+			x.Logf("%d processes wrote", len(j.lives()))
+			j.check(false)
+		})
+	}
+}

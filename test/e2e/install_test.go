@@ -1,0 +1,156 @@
+//go:build linux
+
+package e2e
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+
+	"github.com/singletonjob/operator/api/v1alpha1"
+	"github.com/singletonjob/operator/test/rig"
+)
+
+// TestInstall installs into a cluster that has no release, and asks for an active job soon after.
+func TestInstall(t *testing.T) {
+	x := begin(t)
+	x.must(bed.uninstall(x.ctx))
+	began := time.Now()
+	x.must(bed.install(x.ctx))
+	installed := time.Since(began)
+	j := x.create(rig.ClientGo)
+	j.awaitActiveAfter(0)
+	j.awaitWriteAfter(0)
+	x.Logf("installed after %v, first job active after %v", installed.Round(time.Millisecond), time.Since(began).Round(time.Millisecond))
+	if took := time.Since(began); took > 30*time.Second {
+		x.Errorf("from helm install to the first active job: %v, want 30 s at most", took)
+	}
+	j.awaitSettled()
+	j.check(false)
+}
+
+// TestUpgrade replaces the operator under a running job, which must not notice.
+func TestUpgrade(t *testing.T) {
+	x := begin(t)
+	j := x.start(rig.ClientGo)
+	before := j.get()
+	operators := x.operatorPods()
+
+	x.note("helm upgrade")
+	x.must(bed.install(x.ctx, "verbosity=1", "podAnnotations.e2e/upgraded=yes"))
+	for _, p := range x.operatorPods() {
+		for _, old := range operators {
+			if p.UID == old.UID {
+				x.Errorf("operator pod %s outlived the upgrade", p.Name)
+			}
+		}
+	}
+	x.kubectl("annotate", "singletonjob", j.name, "e2e/noticed=yes") // makes the new operator look at it
+	j.awaitSettled()
+	j.undisturbed(before)
+	x.must(bed.install(x.ctx))
+}
+
+// undisturbed asks that the tenure is still the same and its process still writes.
+func (j *job) undisturbed(before *v1alpha1.SingletonJob) {
+	j.Helper()
+	lives := j.lives()
+	if len(lives) != 1 {
+		j.Errorf("%d processes have written, want the same one throughout", len(lives))
+	}
+	written := lives[0].Accepted
+	j.await("further writes", func() (bool, any, error) {
+		now := j.lives()[0].Accepted
+		return now > written+10, now, nil
+	})
+	after := j.get()
+	if after.Status.FencingToken != before.Status.FencingToken || after.Status.ActivePod != before.Status.ActivePod {
+		j.Errorf("the tenure changed from %s (%d) to %s (%d)", before.Status.ActivePod, before.Status.FencingToken, after.Status.ActivePod, after.Status.FencingToken)
+	}
+	j.check(false)
+}
+
+// TestUninstall takes the operator away: what runs goes on and fails over, and the next operator tells what happened.
+func TestUninstall(t *testing.T) {
+	x := begin(t)
+	x.needLab()
+	j := x.start(lease)
+	before := j.get()
+
+	x.must(bed.uninstall(x.ctx))
+	if out := x.kubectl("get", "crd", "singletonjobs.singletonjob.io", "--output=name"); !strings.Contains(out, "singletonjobs") {
+		x.Error("the definition went with the release, and every job with it")
+	}
+	x.kubectl("get", "lease", j.name)
+	time.Sleep(lease.Duration + time.Second) // what the operator had to do for a tenure to live on would show by now
+	j.undisturbed(before)
+
+	signalProcess("KILL")(j, before.Status.ActivePod, "")
+	next := j.awaitWriteAfter(before.Status.FencingToken)
+	x.Logf("failed over without an operator, %v without a stored write", (next.FirstStored - j.lives()[0].LastStored).Round(time.Millisecond))
+
+	x.must(bed.install(x.ctx))
+	after := j.awaitActiveAfter(before.Status.FencingToken)
+	if change := changeFrom(after, before.Status.FencingToken); change == nil || change.Reason != v1alpha1.ChangeProcessExited {
+		x.Errorf("the new operator tells of the failover before its time: %+v", change)
+	}
+	j.awaitSettled()
+	j.check(false)
+}
+
+// TestSamples applies what the documentation shows, in a namespace that enforces the Pod Security standard "restricted".
+func TestSamples(t *testing.T) {
+	samples, err := filepath.Glob("../../config/samples/*.yaml")
+	if err != nil || len(samples) == 0 {
+		t.Fatalf("no samples: %v", err)
+	}
+	for _, sample := range samples {
+		t.Run(strings.TrimSuffix(filepath.Base(sample), ".yaml"), func(t *testing.T) {
+			x := begin(t)
+			text, err := os.ReadFile(sample)
+			x.must(err)
+			x.Logf("%s", firstComment(string(text)))
+			if out := x.kubectl("apply", "--filename", sample); strings.Contains(out, "Warning") {
+				x.Errorf("kubectl apply warns: %s", out)
+			}
+			var jobs v1alpha1.SingletonJobList
+			x.await("the sample's job to be active and protected", func() (bool, any, error) {
+				err := bed.Client.List(x.ctx, &jobs, inNamespace(x.namespace))
+				return err == nil && len(jobs.Items) == 1 && settled(&jobs.Items[0]), jobs.Items, err
+			})
+			x.checkColumns(&jobs.Items[0])
+			if warnings := x.kubectl("get", "events", "--field-selector=type=Warning,reason!=Unhealthy", "--output=name"); warnings != "" {
+				x.Logf("events of type Warning: %s", x.kubectl("get", "events", "--field-selector=type=Warning"))
+			}
+		})
+	}
+}
+
+func firstComment(text string) string {
+	line, _, _ := strings.Cut(text, "\n")
+	return strings.TrimPrefix(line, "# ")
+}
+
+// checkColumns asks that kubectl get shows the columns of the API, with the values of the status.
+func (x *trial) checkColumns(o *v1alpha1.SingletonJob) {
+	x.Helper()
+	lines := strings.Split(strings.TrimSpace(x.kubectl("get", "sj", "--output=wide")), "\n")
+	if len(lines) != 2 {
+		x.Fatalf("kubectl get sj printed %q", lines)
+	}
+	for _, column := range []string{"NAME", "ACTIVE", "TOKEN", "READY", "FAILOVERS", "LAST-FAILOVER", "STATUS", "AGE", "NODE", "SINCE", "LEASE", "HANDOVERS"} {
+		if !strings.Contains(lines[0], column) {
+			x.Errorf("kubectl get sj has no column %s: %s", column, lines[0])
+		}
+	}
+	active := meta.FindStatusCondition(o.Status.Conditions, v1alpha1.ConditionActive)
+	for _, value := range []string{o.Name, o.Status.ActivePod, o.Status.ActiveNode, o.Status.Candidates.Summary, active.Reason} {
+		if value == "" || !strings.Contains(lines[1], value) {
+			x.Errorf("kubectl get sj lacks %q: %s", value, lines[1])
+		}
+	}
+}

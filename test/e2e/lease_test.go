@@ -1,0 +1,164 @@
+//go:build linux
+
+package e2e
+
+import (
+	"testing"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/singletonjob/operator/api/v1alpha1"
+	"github.com/singletonjob/operator/internal/contract"
+)
+
+// tampering is what people and other programs do to a Lease. Each changes it as it is at that moment.
+var tampering = map[string]func(*coordinationv1.Lease){
+	"holder cleared":          func(l *coordinationv1.Lease) { l.Spec.HolderIdentity = pointer("") },
+	"holder is somebody else": func(l *coordinationv1.Lease) { l.Spec.HolderIdentity = pointer("somebody-else") },
+	"transitions lowered":     func(l *coordinationv1.Lease) { l.Spec.LeaseTransitions = pointer(int32(0)) },
+	"duration shortened":      func(l *coordinationv1.Lease) { l.Spec.LeaseDurationSeconds = pointer(int32(1)) },
+	"token removed":           func(l *coordinationv1.Lease) { delete(l.Annotations, contract.TokenAnnotation) },
+	"token lowered":           func(l *coordinationv1.Lease) { l.Annotations[contract.TokenAnnotation] = "1" },
+	"annotations removed":     func(l *coordinationv1.Lease) { l.Annotations = nil },
+	"deleted":                 nil,
+}
+
+func pointer[T any](value T) *T { return &value }
+
+// TestLeaseTampered: there may be a new tenure, with a higher token, and never two processes.
+func TestLeaseTampered(t *testing.T) {
+	for name, change := range tampering {
+		t.Run(name, func(t *testing.T) {
+			x := begin(t)
+			j := x.start(lease)
+			j.tamper(change)
+			time.Sleep(2*lease.Duration + time.Second) // until whatever follows has followed
+			j.awaitSettled()
+			j.awaitFurtherWrites()
+			x.Logf("%d processes wrote", len(j.lives()))
+			j.check(false)
+		})
+	}
+}
+
+// tamper changes the Lease, or deletes it for nil, between two renewals.
+func (j *job) tamper(change func(*coordinationv1.Lease)) {
+	j.Helper()
+	j.await("the Lease to be tampered with", func() (bool, any, error) {
+		var l coordinationv1.Lease
+		if err := bed.Client.Get(j.ctx, j.key, &l); err != nil {
+			return false, nil, err
+		}
+		var err error
+		if change == nil {
+			err = bed.Client.Delete(j.ctx, &l)
+		} else {
+			change(&l)
+			err = bed.Client.Update(j.ctx, &l)
+		}
+		return err == nil, nil, err
+	})
+}
+
+// awaitFurtherWrites waits until somebody writes after now.
+func (j *job) awaitFurtherWrites() {
+	j.Helper()
+	stored := func() (n int) {
+		for _, l := range j.lives() {
+			n += l.Accepted
+		}
+		return n
+	}
+	before := stored()
+	j.await("further writes", func() (bool, any, error) { return stored() > before+10, stored(), nil })
+}
+
+// TestLeaseOfSomebodyElse: a Lease of that name without our label is not touched.
+func TestLeaseOfSomebodyElse(t *testing.T) {
+	x := begin(t)
+	foreign := &coordinationv1.Lease{
+		ObjectMeta: metav1.ObjectMeta{Namespace: x.namespace, Name: "job"},
+		Spec:       coordinationv1.LeaseSpec{HolderIdentity: pointer("the-owner"), LeaseDurationSeconds: pointer(int32(15))},
+	}
+	x.must(bed.Client.Create(x.ctx, foreign))
+	j := x.create(lease)
+	j.awaitStatus("in conflict", func(o *v1alpha1.SingletonJob) bool {
+		c := meta.FindStatusCondition(o.Status.Conditions, v1alpha1.ConditionActive)
+		return c != nil && c.Status == metav1.ConditionFalse && c.Reason == v1alpha1.ReasonLeaseConflict
+	})
+	var now coordinationv1.Lease
+	x.must(bed.Client.Get(x.ctx, j.key, &now))
+	if now.ResourceVersion != foreign.ResourceVersion {
+		x.Errorf("the Lease of somebody else was written: %+v", now)
+	}
+	if n := len(j.candidates()); n != 0 {
+		x.Errorf("%d candidates contend for a Lease of somebody else", n)
+	}
+}
+
+// TestRecreatedWhileCutOff deletes and recreates the job while its holder is cut off from the API server and writes on:
+// the new job must wait for the old process, whatever has been forgotten.
+func TestRecreatedWhileCutOff(t *testing.T) {
+	for name, forget := range map[string]func(*job){
+		"job":           func(*job) {},
+		"job and Lease": func(j *job) { j.kubectl("delete", "lease", j.name, "--ignore-not-found") },
+		"job, Lease and pods": func(j *job) {
+			j.kubectl("delete", "pods", "--all", "--force", "--grace-period=0", "--wait=false")
+			j.kubectl("delete", "lease", j.name, "--ignore-not-found")
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			x := begin(t)
+			x.needLab()
+			j := x.start(lease)
+			before := j.get()
+			x.fault("api", before.Status.ActiveNode, "drop")
+			x.kubectl("delete", "singletonjob", j.name, "--wait=false")
+			forget(j)
+			x.await("the job to be gone", func() (bool, any, error) {
+				err := bed.Client.Get(x.ctx, j.key, &v1alpha1.SingletonJob{})
+				return apierrors.IsNotFound(err), nil, err
+			})
+			again := x.create(lease)
+			again.awaitWriteAfter(before.Status.FencingToken)
+			time.Sleep(lease.Duration) // both sides must stay as they are
+			again.checkLives()
+			x.fault("heal")
+			again.awaitSettled()
+			again.checkLives()
+		})
+	}
+}
+
+// checkLives is check without the history, which begins anew with a new job.
+func (j *job) checkLives() {
+	j.Helper()
+	for _, v := range violations(j.lives()) {
+		j.Error("violation: ", v)
+	}
+}
+
+// TestNamespaceDeleted: nothing may hang, though the Lease is not owned by the job and agents are at work.
+func TestNamespaceDeleted(t *testing.T) {
+	x := begin(t)
+	j := x.start(lease)
+	x.must(bed.DeleteNamespace(x.ctx, x.namespace))
+	x.await("the namespace to be gone", func() (bool, any, error) {
+		var n corev1.Namespace
+		err := bed.Client.Get(x.ctx, client.ObjectKey{Name: x.namespace}, &n)
+		return apierrors.IsNotFound(err), n.Status.Conditions, err
+	})
+	token := j.lives()[0].Tokens[0]
+	x.must(bed.CreateNamespace(x.ctx, x.namespace))
+	again := x.start(lease)
+	if now := again.get().Status.FencingToken; now <= int64(token) {
+		x.Errorf("after the namespace was made anew the token is %d, want more than %d", now, token)
+	}
+	again.checkLives()
+}

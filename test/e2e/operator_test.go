@@ -1,0 +1,181 @@
+//go:build linux
+
+package e2e
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/singletonjob/operator/api/v1alpha1"
+)
+
+func inNamespace(name string) client.ListOption { return client.InNamespace(name) }
+
+// operatorPods lists the operator's replicas that are not on their way out.
+func (x *trial) operatorPods() []corev1.Pod {
+	x.Helper()
+	var pods corev1.PodList
+	x.must(bed.Client.List(x.ctx, &pods, inNamespace(systemNamespace), client.MatchingLabels{"app.kubernetes.io/instance": release}))
+	return slices.DeleteFunc(pods.Items, func(p corev1.Pod) bool { return p.DeletionTimestamp != nil })
+}
+
+// leader is the replica that acts.
+func (x *trial) leader() corev1.Pod {
+	x.Helper()
+	var found corev1.Pod
+	x.await("an operator that leads", func() (bool, any, error) {
+		var leases coordinationv1.LeaseList
+		if err := bed.Client.List(x.ctx, &leases, inNamespace(systemNamespace)); err != nil {
+			return false, nil, err
+		}
+		for _, l := range leases.Items {
+			for _, p := range x.operatorPods() {
+				if l.Spec.HolderIdentity != nil && strings.HasPrefix(*l.Spec.HolderIdentity, p.Name+"_") {
+					found = p
+					return true, nil, nil
+				}
+			}
+		}
+		return false, leases.Items, nil
+	})
+	return found
+}
+
+func containerOf(p corev1.Pod) string {
+	if len(p.Status.ContainerStatuses) == 0 {
+		return ""
+	}
+	_, id, _ := strings.Cut(p.Status.ContainerStatuses[0].ContainerID, "://")
+	return id
+}
+
+// TestOperatorKilledDuringFailover kills every replica at the moment at which the job fails over.
+func TestOperatorKilledDuringFailover(t *testing.T) {
+	x := begin(t)
+	x.needLab()
+	j := x.start(lease)
+	token := j.get().Status.FencingToken
+	for range 3 {
+		before := j.awaitActiveAfter(token - 1)
+		token = before.Status.FencingToken
+		signalProcess("KILL")(j, before.Status.ActivePod, "")
+		for _, p := range x.operatorPods() {
+			x.fault("signal", containerOf(p), "KILL")
+		}
+		next := j.awaitWriteAfter(token)
+		token = int64(next.Tokens[0])
+	}
+	j.awaitActiveAfter(token - 1)
+	after := j.awaitSettled()
+	if after.Status.Failovers != 3 {
+		x.Errorf("%d failovers are counted, want 3: %+v", after.Status.Failovers, after.Status.History)
+	}
+	j.check(false)
+}
+
+// TestOperatorDownDuringFailovers shows that jobs fail over without any operator, and that none of it is forgotten.
+func TestOperatorDownDuringFailovers(t *testing.T) {
+	x := begin(t)
+	x.needLab()
+	j := x.start(lease)
+	before := j.get()
+	x.kubectl("scale", "deployment", release, "--replicas=0", "--namespace="+systemNamespace)
+	x.await("no operator", func() (bool, any, error) { return len(x.operatorPods()) == 0, nil, nil })
+
+	token, active := before.Status.FencingToken, before.Status.ActivePod
+	for range 3 {
+		signalProcess("KILL")(j, active, "")
+		next := j.awaitWriteAfter(token)
+		token = int64(next.Tokens[0])
+		active, _, _ = strings.Cut(next.Writer, "@")
+	}
+	x.kubectl("scale", "deployment", release, "--replicas=2", "--namespace="+systemNamespace)
+	j.awaitActiveAfter(token - 1)
+	after := j.awaitSettled()
+	if after.Status.Failovers != before.Status.Failovers+3 {
+		x.Errorf("%d failovers are counted, want 3 more than %d: %+v", after.Status.Failovers, before.Status.Failovers, after.Status.History)
+	}
+	j.check(false)
+}
+
+// TestOperatorsApart cuts the replicas off from each other, then the leader from the API server, and lets it return: two
+// may act for a while, and nothing may happen twice.
+func TestOperatorsApart(t *testing.T) {
+	x := begin(t)
+	x.needLab()
+	leader := x.leader()
+	var other corev1.Pod
+	for _, p := range x.operatorPods() {
+		if p.UID != leader.UID {
+			other = p
+		}
+	}
+	if other.Spec.NodeName == leader.Spec.NodeName {
+		x.Skipf("both replicas are on %s", leader.Spec.NodeName)
+	}
+	j := x.start(lease)
+	x.fault("peers", leader.Spec.NodeName, other.Spec.NodeName)
+	j.crash()
+	// As a pause that outlasts the leader's own lease: when it goes on, it believes for a moment that it leads.
+	x.fault("freeze", containerOf(leader))
+	x.await("the other operator leads", func() (bool, any, error) {
+		now := x.leader()
+		return now.UID != leader.UID, now.Name, nil
+	})
+	j.crash()
+	x.fault("thaw", containerOf(leader))
+	j.crash()
+	after := j.awaitSettled()
+	if after.Status.Failovers != 3 {
+		x.Errorf("%d failovers are counted, want 3: %+v", after.Status.Failovers, after.Status.History)
+	}
+	if n := len(j.candidates()); n != 2 {
+		x.Errorf("there are %d candidates, want 2", n)
+	}
+	j.check(false)
+}
+
+// crash kills the active process and waits until the next one writes and the status says so.
+func (j *job) crash() *v1alpha1.SingletonJob {
+	j.Helper()
+	before := j.awaitSettled()
+	signalProcess("KILL")(j, before.Status.ActivePod, "")
+	j.awaitWriteAfter(before.Status.FencingToken)
+	return j.awaitActiveAfter(before.Status.FencingToken)
+}
+
+// TestDaemonsRestarted restarts what is under a pod: no tenure may end.
+func TestDaemonsRestarted(t *testing.T) {
+	for _, daemon := range []string{"kubelet", "containerd"} {
+		t.Run(daemon, func(t *testing.T) {
+			x := begin(t)
+			x.needLab()
+			j := x.start(lease)
+			before := j.get()
+			x.fault("restart", before.Status.ActiveNode, daemon)
+			time.Sleep(lease.Duration + 2*time.Second) // an end of the tenure would show by now
+			j.awaitSettled()
+			j.undisturbed(before)
+		})
+	}
+}
+
+// TestKubeletStopped stops the kubelet for longer than a lease: nobody needs it while the process runs.
+func TestKubeletStopped(t *testing.T) {
+	x := begin(t)
+	x.needLab()
+	j := x.start(lease)
+	before := j.get()
+	x.fault("stop", before.Status.ActiveNode, "kubelet")
+	time.Sleep(2 * lease.Duration)
+	j.undisturbed(before)
+	x.fault("heal")
+	j.awaitSettled()
+	j.undisturbed(before)
+}

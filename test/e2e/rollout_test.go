@@ -1,0 +1,138 @@
+//go:build linux
+
+package e2e
+
+import (
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/singletonjob/operator/api/v1alpha1"
+	"github.com/singletonjob/operator/test/rig"
+)
+
+func violations(lives []rig.Life) []string { return rig.Violations(lives, false) }
+
+// update changes the job's spec.
+func (j *job) update(change func(*v1alpha1.SingletonJob)) {
+	j.Helper()
+	j.await("the spec to be changed", func() (bool, any, error) {
+		o := j.get()
+		change(o)
+		err := bed.Client.Update(j.ctx, o)
+		return err == nil, nil, err
+	})
+}
+
+// TestRollout changes what the pods are made from: one handover, and no moment without a process but that of the handover.
+func TestRollout(t *testing.T) {
+	for name, change := range map[string]func(*v1alpha1.SingletonJob){
+		"template": func(o *v1alpha1.SingletonJob) {
+			o.Spec.Template.Spec.Containers[0].Env = append(o.Spec.Template.Spec.Containers[0].Env, corev1.EnvVar{Name: "VERSION", Value: "2"})
+		},
+		"lease settings": func(o *v1alpha1.SingletonJob) {
+			o.Spec.Lease.LeaseDuration.Duration = 9 * time.Second
+			o.Spec.Lease.RenewDeadline.Duration = 6 * time.Second
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			x := begin(t)
+			j := x.start(lease)
+			j.update(change)
+			after := j.awaitSettled()
+			if after.Status.Handovers != 1 || after.Status.Failovers != 0 {
+				x.Errorf("%d handovers and %d failovers, want one handover: %+v", after.Status.Handovers, after.Status.Failovers, after.Status.History)
+			}
+			if after.Status.History[0].Reason != v1alpha1.ChangeRolloutHandover {
+				x.Errorf("the history says %s, want %s", after.Status.History[0].Reason, v1alpha1.ChangeRolloutHandover)
+			}
+			j.check(false)
+			for _, step := range rig.Takeovers(j.lives()) {
+				x.Logf("handed over with %v without a stored write", step.Gap.Round(time.Millisecond))
+			}
+		})
+	}
+}
+
+// TestBrokenRollout changes to what can't run: the old process goes on, and the status says so.
+func TestBrokenRollout(t *testing.T) {
+	for name, change := range map[string]func(*v1alpha1.SingletonJob){
+		"an image that is nowhere": func(o *v1alpha1.SingletonJob) {
+			o.Spec.Template.Spec.Containers[0].Image = "local/no-such-image:1"
+			o.Spec.Template.Spec.Containers[0].ImagePullPolicy = corev1.PullNever
+		},
+		"a command that is not in the image": func(o *v1alpha1.SingletonJob) {
+			o.Spec.Template.Spec.Containers[0].Command = []string{"/no/such/program"}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			x := begin(t)
+			j := x.start(lease)
+			before := j.get()
+			good := before.Spec.DeepCopy()
+			j.update(change)
+			time.Sleep(15 * time.Second) // long enough to do harm
+			j.awaitFurtherWrites()
+			o := j.get()
+			progressing := meta.FindStatusCondition(o.Status.Conditions, v1alpha1.ConditionProgressing)
+			x.Logf("the status says %+v", progressing)
+			if !meta.IsStatusConditionTrue(o.Status.Conditions, v1alpha1.ConditionActive) {
+				x.Errorf("not active: %+v", o.Status.Conditions)
+			}
+			j.update(func(o *v1alpha1.SingletonJob) { o.Spec.Template = good.Template })
+			j.awaitSettled()
+			j.awaitFurtherWrites()
+			j.check(false)
+		})
+	}
+}
+
+// TestSuspend stops the job and starts it again: the token grows.
+func TestSuspend(t *testing.T) {
+	x := begin(t)
+	j := x.start(lease)
+	before := j.get()
+	j.update(func(o *v1alpha1.SingletonJob) { o.Spec.Suspend = true })
+	j.awaitStatus("suspended", func(o *v1alpha1.SingletonJob) bool {
+		c := meta.FindStatusCondition(o.Status.Conditions, v1alpha1.ConditionActive)
+		return c != nil && c.Status == metav1.ConditionFalse && c.Reason == v1alpha1.ReasonSuspended
+	})
+	x.await("no candidates", func() (bool, any, error) { return len(j.candidates()) == 0, nil, nil })
+	j.awaitSilence()
+	j.update(func(o *v1alpha1.SingletonJob) { o.Spec.Suspend = false })
+	j.awaitWriteAfter(before.Status.FencingToken)
+	j.awaitSettled()
+	j.check(false)
+}
+
+// TestOutOfService: an administrator's word that a node is down ends its tenure at once, however long the lease is.
+func TestOutOfService(t *testing.T) {
+	x := begin(t)
+	x.needLab()
+	long := rig.LeaseSetting{Duration: 60 * time.Second, Deadline: 40 * time.Second, Retry: 5 * time.Second}
+	j := x.start(long)
+	before := j.get()
+	node := before.Status.ActiveNode
+	began := time.Now()
+	x.fault("crash", node)
+	var n corev1.Node
+	x.must(bed.Client.Get(x.ctx, client.ObjectKey{Name: node}, &n))
+	patched := n.DeepCopy()
+	patched.Spec.Taints = append(patched.Spec.Taints, corev1.Taint{Key: corev1.TaintNodeOutOfService, Value: "nodeshutdown", Effect: corev1.TaintEffectNoExecute})
+	x.must(bed.Client.Patch(x.ctx, patched, client.MergeFrom(&n)))
+	j.awaitWriteAfter(before.Status.FencingToken)
+	if took := time.Since(began); took > 30*time.Second {
+		x.Errorf("the next process wrote after %v, though the node was known to be down", took)
+	}
+	x.kubectl("taint", "node", node, string(corev1.TaintNodeOutOfService)+"-")
+	x.fault("heal")
+	after := j.awaitSettled()
+	if change := changeFrom(after, before.Status.FencingToken); change == nil || change.Reason != v1alpha1.ChangeNodeLost {
+		x.Errorf("the history says %+v, want %s", change, v1alpha1.ChangeNodeLost)
+	}
+	j.check(false)
+}
