@@ -254,6 +254,9 @@ func (p *Proxy) deliverAndDrop(r *http.Request) error {
 	if err != nil {
 		return err
 	}
+	if isWatch(r) {
+		return response.Body.Close() // it has begun, and would not end
+	}
 	return buffer(response)
 }
 

@@ -306,6 +306,21 @@ func TestFaultsOfRequests(t *testing.T) {
 	}
 }
 
+func TestAWatchWhoseReplyIsLost(t *testing.T) {
+	for name, fault := range map[string]faultproxy.Fault{"swallowed": faultproxy.LoseReply(), "reset": faultproxy.ResetReply()} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, true)
+			defer w.proxy.Inject(fault)()
+			ctx, cancel := context.WithTimeout(t.Context(), unanswered)
+			defer cancel()
+			if code, text, err := w.do(ctx, "GET", "/watched?watch=true", ""); err == nil {
+				t.Errorf("got %d %q", code, text)
+			}
+		})
+	}
+}
+
 func TestAnswersOfItsOwn(t *testing.T) {
 	cases := map[string]struct {
 		fault faultproxy.Fault

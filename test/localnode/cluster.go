@@ -45,7 +45,7 @@ type ClusterOptions struct {
 	Failed func(error)
 }
 
-// StartCluster starts nodes and the stand-in, and returns when all nodes are registered.
+// StartCluster starts nodes and the stand-in, and returns when pods may be bound to all of them.
 func StartCluster(ctx context.Context, o ClusterOptions) (*Cluster, error) {
 	dir, err := os.MkdirTemp("", "singletonjob-nodes-")
 	if err != nil {
@@ -73,7 +73,8 @@ func (c *Cluster) start(ctx context.Context) (err error) {
 	return nil
 }
 
-// AddNode starts another node, whose Node object has labels besides those that every node has.
+// AddNode starts another node, whose Node object has labels besides those that every node has, and returns when pods may
+// be bound to it.
 func (c *Cluster) AddNode(ctx context.Context, name string, labels map[string]string) (*Node, error) {
 	certificate, err := c.options.Plane.ServerCertificate()
 	if err != nil {
@@ -90,8 +91,11 @@ func (c *Cluster) AddNode(ctx context.Context, name string, labels map[string]st
 		return nil, err
 	}
 	c.mu.Lock()
-	defer c.mu.Unlock()
 	c.nodes = append(c.nodes, node)
+	c.mu.Unlock()
+	if err := c.standIn.AwaitSchedulable(ctx, name); err != nil {
+		return nil, err
+	}
 	return node, nil
 }
 

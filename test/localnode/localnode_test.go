@@ -566,6 +566,10 @@ func TestACutNodeRunsOnAndIsMarkedLost(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.awaitLine(pod, "second") // restarted behind the partition
+	w.create(shell(`exec sleep 600`, func(p *corev1.Pod) {
+		p.Name, p.Spec.NodeName = "stays", "c"
+		p.Spec.Tolerations = []corev1.Toleration{{Operator: corev1.TolerationOpExists}}
+	}))
 	w.await("p", "evicted, and not yet gone", func(p *corev1.Pod) bool { return p != nil && p.DeletionTimestamp != nil })
 	if err := cluster.Heal(); err != nil {
 		t.Fatal(err)

@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -476,7 +477,8 @@ func (w *worker) report(ctx context.Context) {
 		if gone {
 			return
 		}
-		if sent == nil || !sameStatus(*sent, status) {
+		// Others write conditions too: what marked the pod of a lost node is undone when the node is back.
+		if sent == nil || !sameStatus(*sent, status) || !hasConditions(pod.Status, status) {
 			if err := w.send(ctx, status); err != nil {
 				if !sleep(ctx, retryPause) {
 					return
@@ -491,6 +493,13 @@ func (w *worker) report(ctx context.Context) {
 			return
 		}
 	}
+}
+
+// hasConditions says whether all conditions of want are in status.
+func hasConditions(status, want corev1.PodStatus) bool {
+	return !slices.ContainsFunc(want.Conditions, func(w corev1.PodCondition) bool {
+		return !slices.ContainsFunc(status.Conditions, func(c corev1.PodCondition) bool { return c.Type == w.Type && c.Status == w.Status })
+	})
 }
 
 // sameStatus disregards when a condition changed: a condition that did not keeps its time at the API server only.

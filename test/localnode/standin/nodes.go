@@ -5,6 +5,7 @@ package standin
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 
@@ -47,6 +48,27 @@ func (s *StandIn) watchNodes(ctx context.Context) error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// AwaitSchedulable waits until nothing keeps pods away from a node. The API server taints every new one.
+func (s *StandIn) AwaitSchedulable(ctx context.Context, name string) error {
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		// From the cache that pods are bound by.
+		found, exists, err := s.nodes.GetStore().GetByKey(name)
+		if err != nil {
+			return err
+		}
+		if exists && isReady(found.(*corev1.Node)) && len(found.(*corev1.Node).Spec.Taints) == 0 {
+			return nil
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return fmt.Errorf("waiting until node %s takes pods: %w", name, context.Cause(ctx))
+		}
+	}
 }
 
 func (s *StandIn) markLost(ctx context.Context, node *corev1.Node) error {

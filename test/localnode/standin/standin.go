@@ -138,13 +138,12 @@ func (s *StandIn) loop(ctx context.Context, wake <-chan struct{}, task func(cont
 
 // onChange is what somebody waits for.
 func (s *StandIn) onChange(ctx context.Context) []error {
-	return []error{named("binding pods", s.bindPods(ctx)), named("counting disruptions", s.countDisruptions(ctx))}
+	return []error{named("watching nodes", s.watchNodes(ctx)), named("binding pods", s.bindPods(ctx)), named("counting disruptions", s.countDisruptions(ctx))}
 }
 
 // onTick is what may take a moment.
 func (s *StandIn) onTick(ctx context.Context) []error {
 	return []error{
-		named("watching nodes", s.watchNodes(ctx)),
 		named("evicting pods", s.evictPods(ctx)),
 		named("collecting garbage", s.collectGarbage(ctx)),
 		named("looking after namespaces", s.lookAfterNamespaces(ctx)),

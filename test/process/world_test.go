@@ -1,0 +1,380 @@
+//go:build linux
+
+// Package process tests the product with real processes and a real API server, on local nodes: whatever is done to a
+// process, an agent, a node's network, a Lease or a job, there is one process at a time, tokens grow, the sink stores
+// nothing stale, somebody takes over, and the status tells every tenure once.
+package process
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/singletonjob/operator/api/v1alpha1"
+	"github.com/singletonjob/operator/fence"
+	"github.com/singletonjob/operator/test/controlplane"
+	"github.com/singletonjob/operator/test/localnode"
+	"github.com/singletonjob/operator/test/product"
+)
+
+const (
+	root = "../.."
+	// patience with anything awaited: a busy machine is slow, not broken.
+	patience = 90 * time.Second
+	// testLabel keeps the pods of a test on the nodes of that test.
+	testLabel = "test"
+	jobName   = "job"
+)
+
+// shared is one product for all tests that do not break the control plane or the operator.
+var shared struct {
+	sync.Mutex
+	product *product.Product
+	images  string
+	err     error
+}
+
+func TestMain(m *testing.M) {
+	localnode.Init()
+	flag.Parse()
+	if parallel := flag.Lookup("test.parallel"); parallel.Value.String() == parallel.DefValue {
+		_ = flag.Set("test.parallel", "6") // they wait more than they work
+	}
+	os.Exit(controlplane.Main(m, func() {
+		if shared.product != nil {
+			shared.product.Stop()
+		}
+		_ = os.RemoveAll(shared.images)
+	}))
+}
+
+// images builds the programs, once.
+func images(t *testing.T) string {
+	t.Helper()
+	shared.Lock()
+	defer shared.Unlock()
+	if shared.images == "" && shared.err == nil {
+		if shared.images, shared.err = os.MkdirTemp("", "singletonjob-images-"); shared.err == nil {
+			shared.err = product.Build(context.Background(), root, shared.images)
+		}
+	}
+	if shared.err != nil {
+		t.Fatal(shared.err)
+	}
+	return shared.images
+}
+
+func startProduct(t *testing.T, plane *controlplane.ControlPlane, images string) *product.Product {
+	t.Helper()
+	ctx := context.Background() // it may outlive this test
+	if err := product.Install(ctx, plane, root); err != nil {
+		t.Fatal(err)
+	}
+	p, err := product.Start(ctx, product.Options{Plane: plane}, images)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// world is a namespace with nodes of its own.
+type world struct {
+	t     *testing.T
+	p     *product.Product
+	ns    string
+	nodes []*localnode.Node
+}
+
+// newWorld is on the product that all tests share.
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	t.Parallel()
+	built, plane := images(t), controlplane.ForTest(t)
+	shared.Lock()
+	defer shared.Unlock()
+	if shared.product == nil {
+		shared.product = startProduct(t, plane, built)
+	}
+	return worldOn(t, shared.product)
+}
+
+// newWorldOfItsOwn has a control plane and an operator that the test may break.
+func newWorldOfItsOwn(t *testing.T) *world {
+	t.Helper()
+	t.Parallel()
+	built := images(t)
+	plane, err := controlplane.Start(t.Context(), controlplane.Options{Progress: os.Stderr})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(plane.Stop)
+	p := startProduct(t, plane, built)
+	t.Cleanup(p.Stop)
+	return worldOn(t, p)
+}
+
+func worldOn(t *testing.T, p *product.Product) *world {
+	t.Helper()
+	w := &world{t: t, p: p, ns: p.Plane.Namespace(t)}
+	for _, name := range []string{"a", "b"} {
+		name = w.ns + "-" + name
+		node, err := p.Cluster.AddNode(t.Context(), name, map[string]string{testLabel: w.ns})
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.nodes = append(w.nodes, node)
+		t.Cleanup(func() {
+			node.Stop()
+			_ = p.Client.Delete(context.Background(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}})
+		})
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			w.explain()
+		}
+	})
+	return w
+}
+
+// explain shows what a failed test leaves to be read.
+func (w *world) explain() {
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	for _, args := range [][]string{{"get", "sj,pods", "-o", "wide"}, {"get", "lease", "-o", "yaml"}, {"events"}} {
+		out, err := w.p.Plane.Kubectl(ctx, append([]string{"-n", w.ns}, args...)...)
+		w.t.Logf("kubectl %s: %v\n%s", strings.Join(args, " "), err, out)
+	}
+	for _, node := range w.nodes {
+		files, _ := os.ReadDir(strings.TrimSuffix(node.Log(w.ns, "", ""), w.ns+"__.log"))
+		for _, file := range files {
+			text, _ := os.ReadFile(strings.TrimSuffix(node.Log(w.ns, "", ""), w.ns+"__.log") + file.Name())
+			w.t.Logf("%s\n%s", file.Name(), text)
+		}
+	}
+}
+
+// resource is what this test's writers write to.
+func (w *world) resource() fence.Resource { return fence.Resource(w.ns) }
+
+// settings of a job's Lease.
+type settings struct{ duration, deadline, retry time.Duration }
+
+var (
+	// short leases, for what ends by expiry. A busy machine can miss many renewals before the deadline.
+	short = settings{10 * time.Second, 7 * time.Second, 500 * time.Millisecond}
+	// long leases, for what must not wait for one: it would take longer than the test has patience.
+	long = settings{10 * time.Minute, 5 * time.Minute, 500 * time.Millisecond}
+)
+
+func (w *world) job(s settings, change ...func(*v1alpha1.SingletonJob)) *v1alpha1.SingletonJob {
+	job := &v1alpha1.SingletonJob{ObjectMeta: metav1.ObjectMeta{Namespace: w.ns, Name: jobName}}
+	job.Spec.Lease.LeaseDuration = metav1.Duration{Duration: s.duration}
+	job.Spec.Lease.RenewDeadline = metav1.Duration{Duration: s.deadline}
+	job.Spec.Lease.RetryPeriod = metav1.Duration{Duration: s.retry}
+	job.Spec.Template.Spec = corev1.PodSpec{
+		TerminationGracePeriodSeconds: new(int64(5)),
+		NodeSelector:                  map[string]string{testLabel: w.ns},
+		Containers: []corev1.Container{{
+			Name: "writer", Image: product.WriterImage, Command: []string{"writer"},
+			Env: []corev1.EnvVar{{Name: "SINK", Value: w.p.SinkLink.URL()}, {Name: "RESOURCE", Value: string(w.resource())}},
+		}},
+	}
+	for _, f := range change {
+		f(job)
+	}
+	return job
+}
+
+// run creates the job and waits until it has a holder and a warm standby.
+func (w *world) run(job *v1alpha1.SingletonJob) *tenure {
+	w.t.Helper()
+	if err := w.p.Client.Create(w.t.Context(), job); err != nil {
+		w.t.Fatal(err)
+	}
+	now := w.next(nil)
+	w.protected()
+	return now
+}
+
+func (w *world) context() context.Context {
+	ctx, cancel := context.WithTimeout(w.t.Context(), patience)
+	w.t.Cleanup(cancel)
+	return ctx
+}
+
+func (w *world) protected() {
+	w.t.Helper()
+	if _, err := w.p.AwaitJob(w.context(), w.ns, jobName, "protected", product.Protected); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// tenure is a holding of the Lease, with its process under watch.
+type tenure struct {
+	token   fence.Token
+	pod     string
+	process *product.Process
+	node    *localnode.Node
+}
+
+// next waits for the writes of a tenure after old, whoever's they are, and finds its process.
+func (w *world) next(old *tenure) *tenure {
+	w.t.Helper()
+	var after fence.Token
+	if old != nil {
+		after = old.token
+	}
+	var found *tenure
+	err := product.Await(w.context(), fmt.Sprintf("a process with a token above %d", after), func() (bool, any, error) {
+		report := w.p.Sink.Report().Resource(w.resource())
+		if report.Highest <= after {
+			return false, report, nil
+		}
+		writers := report.Tenure(report.Highest).Writers
+		pod, _, _ := strings.Cut(writers[len(writers)-1], "#")
+		process, err := w.p.WriterProcess(w.ns, pod)
+		if err != nil {
+			return false, report, err // the tenure may be over already
+		}
+		found = &tenure{token: report.Highest, pod: pod, process: process, node: process.Node}
+		return true, nil, nil
+	})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return found
+}
+
+// standby is the node that the job's other candidate is on.
+func (w *world) standby(of *tenure) *localnode.Node {
+	for _, n := range w.nodes {
+		if n != of.node {
+			return n
+		}
+	}
+	return nil
+}
+
+// died waits for the end of a tenure's process.
+func (w *world) died(of *tenure) time.Duration {
+	w.t.Helper()
+	at, err := of.process.AwaitDeath(w.context())
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return at
+}
+
+// deadBefore asserts that the process of one tenure was dead before that of the next one was made, by the kernel's word.
+func (w *world) deadBefore(old, next *tenure) {
+	w.t.Helper()
+	if at := w.died(old); at > next.process.Started {
+		w.t.Errorf("the process of token %d died at %v, that of token %d was started at %v", old.token, at, next.token, next.process.Started)
+	}
+}
+
+// verify asserts what holds after every test: one process at a time, growing tokens, nothing stale stored, and a status
+// and Events that tell every tenure once. It returns the changes of holder, the oldest first.
+func (w *world) verify() []v1alpha1.TenureChange {
+	w.t.Helper()
+	return w.verifyAfter(nil)
+}
+
+// verifyAfter is verify for a job that was made anew: it tells of no tenure up to the old one.
+func (w *world) verifyAfter(old *tenure) []v1alpha1.TenureChange {
+	w.t.Helper()
+	report := w.p.Sink.Report().Resource(w.resource())
+	if report.StaleAccepted > 0 {
+		w.t.Errorf("the sink stored %d stale writes", report.StaleAccepted)
+	}
+	for _, v := range product.Violations(product.Lives(w.p.Sink.Attempts(0), w.resource())) {
+		w.t.Error(v)
+	}
+	last := report.Highest
+	job, err := w.p.AwaitJob(w.context(), w.ns, jobName, fmt.Sprintf("told up to token %d", last), func(job *v1alpha1.SingletonJob) bool {
+		return job.Status.FencingToken >= int64(last) && len(job.Status.History) > 0 && job.Status.History[0].Token >= int64(last)
+	})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	changes := slices.Clone(job.Status.History)
+	slices.Reverse(changes)
+	w.chain(changes)
+	told := map[int64]bool{}
+	for _, c := range changes {
+		told[c.Token] = true
+	}
+	for _, seen := range report.Tenures {
+		if (old == nil || seen.Token > old.token) && !told[int64(seen.Token)] {
+			w.t.Errorf("the history does not tell token %d: %+v", seen.Token, changes)
+		}
+	}
+	w.announced(job, changes)
+	return changes
+}
+
+// chain asserts that each change of holder follows on the one before it.
+func (w *world) chain(changes []v1alpha1.TenureChange) {
+	w.t.Helper()
+	for i := 1; i < len(changes); i++ {
+		if before, c := changes[i-1], changes[i]; c.Token <= before.Token || c.FromToken != before.Token || c.From != before.To {
+			w.t.Errorf("the history is no chain: %+v follows %+v", c, before)
+		}
+	}
+}
+
+// announced waits until each change has its Event, and asserts that none has two.
+func (w *world) announced(job *v1alpha1.SingletonJob, changes []v1alpha1.TenureChange) {
+	w.t.Helper()
+	want := map[string]int{}
+	for _, c := range changes {
+		want[string(c.Type)]++
+	}
+	var got map[string]int
+	err := product.Await(w.context(), fmt.Sprintf("the Events %v", want), func() (bool, any, error) {
+		events := &corev1.EventList{}
+		err := w.p.Client.List(w.t.Context(), events, client.InNamespace(w.ns), client.MatchingFieldsSelector{
+			Selector: fields.OneTermEqualSelector("involvedObject.uid", string(job.UID)),
+		})
+		got = map[string]int{}
+		complete := true
+		for i := range events.Items {
+			got[events.Items[i].Reason] += max(1, int(events.Items[i].Count))
+		}
+		for reason, n := range want {
+			complete = complete && got[reason] >= n
+		}
+		return complete, got, err
+	})
+	if err != nil {
+		w.t.Error(err)
+	}
+	for reason, n := range want {
+		if got[reason] > n {
+			w.t.Errorf("%d Events %s for %d changes", got[reason], reason, n)
+		}
+	}
+}
+
+// reasonOf is why a tenure followed the one before it.
+func (w *world) reasonOf(changes []v1alpha1.TenureChange, token fence.Token) string {
+	w.t.Helper()
+	for _, c := range changes {
+		if c.Token == int64(token) {
+			return c.Reason
+		}
+	}
+	w.t.Fatalf("no change to token %d in %+v", token, changes)
+	return ""
+}
