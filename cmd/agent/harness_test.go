@@ -43,6 +43,8 @@ func TestMain(m *testing.M) {
 	switch os.Getenv(roleEnv) {
 	case "agent":
 		main()
+	case "elector":
+		elect()
 	case "process":
 		process()
 	default:
@@ -63,6 +65,8 @@ type world struct {
 	client kubernetes.Interface
 	// diary is the file that all processes write their lives to.
 	diary string
+	// program is the agent: this test binary, or the real one.
+	program string
 }
 
 const jobName = "job"
@@ -74,7 +78,11 @@ func newWorld(t testing.TB) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &world{t: t, plane: plane, ns: plane.Namespace(t), client: client, diary: filepath.Join(t.TempDir(), "diary")}
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &world{t: t, plane: plane, ns: plane.Namespace(t), client: client, diary: filepath.Join(t.TempDir(), "diary"), program: self}
 	w.allow()
 	return w
 }
@@ -185,11 +193,7 @@ func (w *world) candidate(pod string, config contract.AgentConfig, process ...st
 // prepare makes all that an agent needs.
 func (w *world) prepare(pod string, config contract.AgentConfig) *candidate {
 	w.t.Helper()
-	certificate, err := w.plane.ServerCertificate()
-	w.must(err)
-	proxy, err := faultproxy.Start(faultproxy.Options{Listen: "127.0.0.1:0", Certificate: &certificate, Upstream: w.plane.URL(), UpstreamCA: w.plane.CA()})
-	w.must(err)
-	w.t.Cleanup(proxy.Close)
+	proxy := w.network()
 	c := &candidate{w: w, pod: pod, proxy: proxy, credentials: w.t.TempDir()}
 	w.must(os.WriteFile(filepath.Join(c.credentials, "ca.crt"), w.plane.CA(), 0o600))
 	c.setToken(w.newToken())
@@ -205,6 +209,17 @@ func (w *world) prepare(pod string, config contract.AgentConfig) *candidate {
 	return c
 }
 
+// network is one way to the API server.
+func (w *world) network() *faultproxy.Proxy {
+	w.t.Helper()
+	certificate, err := w.plane.ServerCertificate()
+	w.must(err)
+	proxy, err := faultproxy.Start(faultproxy.Options{Listen: "127.0.0.1:0", Certificate: &certificate, Upstream: w.plane.URL(), UpstreamCA: w.plane.CA()})
+	w.must(err)
+	w.t.Cleanup(proxy.Close)
+	return proxy
+}
+
 // start starts the agent, anew when the last one has ended.
 func (c *candidate) start(process ...string) {
 	c.w.t.Helper()
@@ -217,9 +232,7 @@ func (c *candidate) start(process ...string) {
 // run starts the agent with any command.
 func (c *candidate) run(command ...string) {
 	c.w.t.Helper()
-	exe, err := os.Executable()
-	c.w.must(err)
-	cmd := exec.Command(exe, append([]string{"run", "--"}, command...)...)
+	cmd := exec.Command(c.w.program, append([]string{"run", "--"}, command...)...)
 	cmd.Env = c.env
 	stderr, err := cmd.StderrPipe()
 	c.w.must(err)
@@ -271,11 +284,18 @@ func (c *candidate) exit() int {
 // await waits for a log line that contains all the given words, after those that were waited for before.
 func (c *candidate) await(words ...string) string {
 	c.w.t.Helper()
-	line, ok := c.lines.await(words)
+	line, _ := c.awaitAt(words...)
+	return line
+}
+
+// awaitAt also tells when the line came, by CLOCK_BOOTTIME.
+func (c *candidate) awaitAt(words ...string) (line string, at int64) {
+	c.w.t.Helper()
+	line, at, ok := c.lines.await(words)
 	if !ok {
 		c.w.t.Fatalf("the agent of %s did not say %q; its log:\n%s", c.pod, words, c.lines)
 	}
-	return line
+	return line, at
 }
 
 // acquired waits until the candidate holds the Lease, and returns its token.
@@ -334,27 +354,28 @@ func (l *lines) add(line string) {
 	l.more = make(chan struct{})
 }
 
-func (l *lines) await(words []string) (string, bool) {
+// await returns the next line that contains the words, and when it came.
+func (l *lines) await(words []string) (line string, at int64, ok bool) {
 	limit := time.After(patience)
 	for {
 		l.mu.Lock()
 		for ; l.next < len(l.all); l.next++ {
-			line := l.all[l.next]
+			line, at := l.all[l.next], l.at[l.next]
 			if !slices.ContainsFunc(words, func(word string) bool { return !strings.Contains(line, word) }) {
 				l.next++
 				l.mu.Unlock()
-				return line, true
+				return line, at, true
 			}
 		}
 		more, ended := l.more, l.ended
 		l.mu.Unlock()
 		if ended {
-			return "", false
+			return "", 0, false
 		}
 		select {
 		case <-more:
 		case <-limit:
-			return "", false
+			return "", 0, false
 		}
 	}
 }

@@ -204,7 +204,9 @@ func (a *Agent) write(attempt lease.Attempt, now lease.Time) {
 		a.post(func() lease.Event {
 			took := a.o.Clock.Now().Boot.Sub(attempt.SentAt)
 			a.metrics.wrote(attempt.Kind, outcome, took)
-			a.journal.wrote(attempt.Kind, outcome, err)
+			if w := a.state.Write; w != nil && w.Nonce == attempt.Nonce { // still waited for
+				a.journal.wrote(attempt.Kind, outcome, err)
+			}
 			done := lease.WriteDone{Nonce: attempt.Nonce, Outcome: outcome}
 			if stored != nil {
 				a.met, done.Record = stored, &stored.Record
@@ -223,7 +225,9 @@ func (a *Agent) read(r lease.SendRead, now lease.Time) {
 		cancel()
 		a.post(func() lease.Event {
 			a.metrics.read(answer, err)
-			a.journal.read(err)
+			if waited := a.state.Read; waited != nil && waited.ID == r.ID {
+				a.journal.read(err)
+			}
 			done := lease.ReadDone{ID: r.ID, Absent: answer.Absent}
 			if answer.Object != nil {
 				a.met, done.Found = answer.Object, &answer.Object.Record

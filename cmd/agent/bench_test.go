@@ -1,0 +1,240 @@
+//go:build linux
+
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/singletonjob/operator/internal/contract"
+	"github.com/singletonjob/operator/internal/lease"
+	"github.com/singletonjob/operator/internal/supervise"
+	"github.com/singletonjob/operator/test/faultproxy"
+)
+
+// The benchmarks run the agent as it is shipped. Each is one run of many rounds and reports a distribution, so b.N is
+// not used.
+
+// shipped builds the agent with the flags of the image.
+func shipped(t testing.TB) string {
+	t.Helper()
+	program := filepath.Join(t.TempDir(), "agent")
+	build := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", program, ".")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	return program
+}
+
+func newBench(b *testing.B) *world {
+	w := newWorld(b)
+	w.program = shipped(b)
+	w.createLease()
+	return w
+}
+
+// report prints a distribution. It keeps no other metric: the time of one round of all is nobody's measure.
+func report(b *testing.B, name string, took []time.Duration) {
+	b.Helper()
+	slices.Sort(took)
+	at := func(p float64) float64 {
+		return float64(took[min(len(took)-1, int(p*float64(len(took))))]) / float64(time.Millisecond)
+	}
+	b.ReportMetric(0, "ns/op")
+	b.ReportMetric(float64(len(took)), "rounds")
+	for quantile, p := range map[string]float64{"p50": 0.5, "p99": 0.99, "max": 1} {
+		b.ReportMetric(at(p), name+"-"+quantile+"-ms")
+	}
+}
+
+// BenchmarkHandover: from the release's confirmation at the old holder to the acquire's at the new one, and from there
+// to the process.
+func BenchmarkHandover(b *testing.B) {
+	w := newBench(b)
+	from, to := w.prepare("a", benchConfig()), w.prepare("b", benchConfig())
+	from.run("sleep", "infinity")
+	from.acquired()
+	to.run("sleep", "infinity")
+	to.await("lease held")
+	const rounds = 200
+	var took []time.Duration
+	for range rounds {
+		w.annotate(map[string]any{contract.HandoverToAnnotation: to.pod, contract.HandoverReasonAnnotation: string(lease.ReasonSwitchover)})
+		_, released := from.awaitAt("released")
+		_, acquired := to.awaitAt("acquired")
+		took = append(took, time.Duration(acquired-released))
+		from.await("lease held")
+		from, to = to, from
+	}
+	report(b, "released-to-confirmed", took)
+}
+
+// benchConfig is the default of a SingletonJob.
+func benchConfig() contract.AgentConfig {
+	c := testConfig()
+	c.LeaseDuration, c.RenewDeadline, c.RetryPeriod, c.GracePeriod = seconds(15), seconds(10), seconds(2), seconds(30)
+	return c
+}
+
+// BenchmarkProcessKilled: from SIGKILL of the process to the confirmed acquire of a standby.
+func BenchmarkProcessKilled(b *testing.B) {
+	w := newBench(b)
+	from, to := w.prepare("a", benchConfig()), w.prepare("b", benchConfig())
+	from.run("sleep", "infinity")
+	from.acquired()
+	const rounds = 100
+	var took []time.Duration
+	for range rounds {
+		to.run("sleep", "infinity")
+		to.await("lease held")
+		pid := processOf(b, from.agent.Pid())
+		killed := supervise.BootTime()
+		w.must(syscall.Kill(pid, syscall.SIGKILL))
+		_, acquired := to.awaitAt("acquired")
+		took = append(took, time.Duration(acquired-killed))
+		if code := from.exit(); code != 128+9 {
+			b.Fatalf("exit code %d", code)
+		}
+		from, to = to, from
+	}
+	report(b, "killed-to-confirmed", took)
+}
+
+// processOf finds the user's process: the child of the agent's leash.
+func processOf(t testing.TB, agentPID int) int {
+	t.Helper()
+	leash := onlyChild(t, agentPID)
+	return onlyChild(t, leash)
+}
+
+func onlyChild(t testing.TB, pid int) int {
+	t.Helper()
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); {
+		lists, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
+		var children []string
+		for _, list := range lists {
+			text, _ := os.ReadFile(list)
+			children = append(children, strings.Fields(string(text))...)
+		}
+		if len(children) == 1 {
+			var child int
+			if _, err := fmt.Sscan(children[0], &child); err == nil {
+				return child
+			}
+		}
+	}
+	t.Fatalf("process %d has not one child", pid)
+	return 0
+}
+
+// BenchmarkExpiry: what a standby adds to leaseDuration after the last renewal was stored of an agent that vanished.
+func BenchmarkExpiry(b *testing.B) {
+	w := newBench(b)
+	config := benchConfig()
+	config.LeaseDuration, config.RenewDeadline, config.RetryPeriod = seconds(2), seconds(1.2), seconds(0.3)
+	stored := w.lastStored()
+	const rounds = 15
+	var took []time.Duration
+	from := w.prepare("pod-0", config)
+	from.run("sleep", "infinity")
+	from.acquired()
+	for i := range rounds {
+		to := w.prepare(fmt.Sprint("pod-", i+1), config)
+		to.run("sleep", "infinity")
+		to.await("lease held")
+		from.signal(syscall.SIGKILL)
+		from.exit()
+		last := stored()
+		_, acquired := to.awaitAt("acquired")
+		took = append(took, time.Duration(acquired-last)-time.Duration(config.LeaseDuration))
+		from = to
+	}
+	report(b, "beyond-leaseDuration", took)
+}
+
+// lastStored watches the Lease and tells when its last change was seen, once no other can be on its way.
+func (w *world) lastStored() func() int64 {
+	w.t.Helper()
+	watch, err := w.client.CoordinationV1().Leases(w.ns).Watch(w.t.Context(), metav1.ListOptions{})
+	w.must(err)
+	w.t.Cleanup(watch.Stop)
+	var seen atomic.Int64
+	go func() {
+		for range watch.ResultChan() {
+			seen.Store(supervise.BootTime())
+		}
+	}()
+	return func() int64 {
+		elapse(w.t, 200*time.Millisecond)
+		return seen.Load()
+	}
+}
+
+// BenchmarkIdle: memory of the agent and its leash, as a holder and as a standby; processor time and requests at rest.
+func BenchmarkIdle(b *testing.B) {
+	w := newBench(b)
+	holder, standby := w.prepare("a", benchConfig()), w.prepare("b", benchConfig())
+	holder.run("sleep", "infinity")
+	holder.acquired()
+	standby.run("sleep", "infinity")
+	standby.await("lease held")
+	elapse(b, 10*time.Second)
+	began, ticks := time.Now(), cpuTicks(b, holder.agent.Pid())
+	elapse(b, 30*time.Second)
+	leash := onlyChild(b, holder.agent.Pid())
+	ticks = cpuTicks(b, holder.agent.Pid()) - ticks
+	took := time.Since(began)
+	const ticksPerSecond = 100
+	b.ReportMetric(0, "ns/op")
+	b.ReportMetric(rss(b, holder.agent.Pid()), "holder-MiB")
+	b.ReportMetric(rss(b, leash), "leash-MiB")
+	b.ReportMetric(rss(b, standby.agent.Pid()), "standby-MiB")
+	b.ReportMetric(float64(ticks)/ticksPerSecond/took.Seconds()*1000, "millicores")
+	since := func(r faultproxy.Request) bool { return r.Time.After(began) }
+	b.ReportMetric(float64(len(holder.proxy.Seen(since)))/took.Seconds(), "holder-requests/s")
+	b.ReportMetric(float64(len(standby.proxy.Seen(since))), "standby-requests")
+	info, err := os.Stat(w.program)
+	w.must(err)
+	b.ReportMetric(float64(info.Size())/1e6, "binary-MB")
+}
+
+// rss is a process's resident memory in MiB, what it shares with others included.
+func rss(t testing.TB, pid int) float64 {
+	t.Helper()
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(status), "VmRSS:")
+	var kib float64
+	if _, err := fmt.Sscan(rest, &kib); err != nil {
+		t.Fatal(err)
+	}
+	return kib / 1024
+}
+
+// cpuTicks is the processor time that a process has used.
+func cpuTicks(t testing.TB, pid int) int64 {
+	t.Helper()
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
+	var user, system int64
+	if _, err := fmt.Sscan(fields[11]+" "+fields[12], &user, &system); err != nil {
+		t.Fatal(err)
+	}
+	return user + system
+}

@@ -1,0 +1,310 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/tools/leaderelection"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
+
+	"github.com/singletonjob/operator/internal/supervise"
+	"github.com/singletonjob/operator/test/controlplane"
+	"github.com/singletonjob/operator/test/tether"
+)
+
+// client-go's elector at 15/10/2, scaled to the 2 s of the agents that it contends with.
+const (
+	electorDuration = 2 * time.Second
+	electorDeadline = electorDuration * 10 / 15
+	electorRetry    = electorDuration * 2 / 15
+)
+
+// elect is the program that people write today: client-go's leader election around some work, which ends by itself
+// when it is told to stop or when it has lost. Its arguments are the diary, a kubeconfig, the namespace and its
+// identity. It writes to the diary while it leads, with token 0.
+func elect() {
+	diary, config, ns, identity := os.Args[1], os.Args[2], os.Args[3], os.Args[4]
+	fail := func(err error) {
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+	}
+	file, err := os.OpenFile(diary, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	fail(err)
+	rest, err := clientcmd.BuildConfigFromFlags("", config)
+	fail(err)
+	client, err := kubernetes.NewForConfig(rest)
+	fail(err)
+	ctx, stop := context.WithCancel(context.Background())
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, syscall.SIGTERM)
+	var work sync.Mutex // held while a beat is written
+	ended := false
+	go func() {
+		<-signals
+		work.Lock()
+		ended = true // client-go asks that the work has ended before the release
+		work.Unlock()
+		stop()
+	}()
+	beat := func() bool {
+		work.Lock()
+		defer work.Unlock()
+		if !ended {
+			fmt.Fprintf(file, "beat 0 %d %d\n", os.Getpid(), supervise.BootTime())
+		}
+		return !ended
+	}
+	leaderelection.RunOrDie(ctx, leaderelection.LeaderElectionConfig{
+		Lock: &resourcelock.LeaseLock{
+			LeaseMeta:  metav1.ObjectMeta{Namespace: ns, Name: jobName},
+			Client:     client.CoordinationV1(),
+			LockConfig: resourcelock.ResourceLockConfig{Identity: identity},
+		},
+		LeaseDuration: electorDuration, RenewDeadline: electorDeadline, RetryPeriod: electorRetry,
+		ReleaseOnCancel: true,
+		Callbacks: leaderelection.LeaderCallbacks{
+			OnStartedLeading: func(context.Context) {
+				for tick := time.NewTicker(2 * time.Millisecond); beat(); {
+					<-tick.C
+				}
+			},
+			OnStoppedLeading: func() { os.Exit(0) },
+		},
+	})
+}
+
+// elector is a running one.
+type elector struct {
+	w      *world
+	name   string
+	run    int
+	config string
+	*tether.Process
+}
+
+func (w *world) elector(name, kubeconfig string) *elector {
+	w.t.Helper()
+	e := &elector{w: w, name: name, config: kubeconfig}
+	e.start()
+	return e
+}
+
+func (e *elector) start() {
+	e.w.t.Helper()
+	e.run++
+	self, err := os.Executable()
+	e.w.must(err)
+	cmd := exec.Command(self, e.w.diary, e.config, e.w.ns, fmt.Sprintf("%s-%d", e.name, e.run))
+	cmd.Env = []string{roleEnv + "=elector", "GORACE=atexit_sleep_ms=0"}
+	e.Process, err = tether.Start(cmd)
+	e.w.must(err)
+	p := e.Process
+	e.w.t.Cleanup(func() { p.Stop(0) })
+}
+
+// holders tells the holder of each tenure that a watch of the Lease shows.
+func (w *world) holders() <-chan string {
+	w.t.Helper()
+	changed := make(chan string, 1000)
+	watch, err := w.client.CoordinationV1().Leases(w.ns).Watch(w.t.Context(), metav1.ListOptions{})
+	w.must(err)
+	w.t.Cleanup(watch.Stop)
+	go func() {
+		last, transitions := "", int32(-1)
+		for event := range watch.ResultChan() {
+			l, ok := event.Object.(*coordinationv1.Lease)
+			if !ok || l.Spec.HolderIdentity == nil || *l.Spec.HolderIdentity == "" {
+				continue
+			}
+			if *l.Spec.HolderIdentity == last && *l.Spec.LeaseTransitions == transitions {
+				continue
+			}
+			last, transitions = *l.Spec.HolderIdentity, *l.Spec.LeaseTransitions
+			changed <- last
+		}
+	}()
+	return changed
+}
+
+// One Lease, three of our agents and three of client-go's electors. Whoever holds it is made to end, in one way or
+// another, until it has changed hands 200 times.
+func TestContentionWithClientGo(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes more than a minute")
+	}
+	t.Parallel()
+	const changes = 200
+	w := newWorld(t)
+	w.program = shipped(t) // the race detector has the leash of a test binary linger for a second
+	w.createLease()
+	config := testConfig()
+	config.LeaseDuration, config.RenewDeadline, config.RetryPeriod = seconds(2), seconds(1.2), seconds(0.3)
+	holders := w.holders()
+	c := &contest{w: w, random: rand.New(rand.NewPCG(1, 2))}
+	for _, pod := range []string{"pod-a", "pod-b", "pod-c"} {
+		c.agents = append(c.agents, w.candidate(pod, config))
+	}
+	for _, name := range []string{"elector-a", "elector-b", "elector-c"} {
+		c.electors = append(c.electors, w.elector(name, w.plane.Kubeconfig()))
+	}
+	var seen []string
+	began := time.Now()
+	for len(seen) < changes {
+		select {
+		case holder := <-holders:
+			seen = append(seen, holder)
+			c.end(holder)
+		case <-time.After(patience):
+			t.Fatalf("nobody takes over after %v", seen[max(0, len(seen)-5):])
+		}
+	}
+	took := time.Since(began)
+	crossings := map[string]int{}
+	for i := 1; i < len(seen); i++ {
+		crossings[kindOf(seen[i-1])+" to "+kindOf(seen[i])]++
+	}
+	t.Logf("%d changes in %v: %v", len(seen), took.Round(time.Second), crossings)
+	for _, crossing := range []string{"agent to agent", "agent to elector", "elector to agent", "elector to elector"} {
+		if crossings[crossing] < 5 {
+			t.Errorf("only %d times from %s: the test shows nothing", crossings[crossing], crossing)
+		}
+	}
+	w.checkLives()
+}
+
+// kindOf tells an agent's identity, pod-a/…, from an elector's, elector-a-1.
+func kindOf(holder string) string {
+	if strings.HasPrefix(holder, "elector") {
+		return "elector"
+	}
+	return "agent"
+}
+
+// contest is the candidates and what befalls them.
+type contest struct {
+	w        *world
+	random   *rand.Rand
+	agents   []*candidate
+	electors []*elector
+	// down are restarted at the next change.
+	down []func()
+}
+
+// end ends the holder.
+func (c *contest) end(holder string) {
+	for _, start := range c.down {
+		start()
+	}
+	c.down = nil
+	elapse(c.w.t, time.Duration(c.random.IntN(50))*time.Millisecond)
+	if kindOf(holder) == "elector" {
+		c.endElector(holder)
+		return
+	}
+	c.endAgent(holder)
+}
+
+func (c *contest) endElector(holder string) {
+	index := slices.IndexFunc(c.electors, func(e *elector) bool { return strings.HasPrefix(holder, e.name) })
+	sig := syscall.SIGTERM
+	if c.random.IntN(16) == 0 {
+		sig = syscall.SIGKILL
+	}
+	// Now and then none is there, so that an agent has its turn.
+	ended := c.electors[index : index+1]
+	if c.random.IntN(8) == 0 {
+		ended = c.electors
+	}
+	for _, e := range ended {
+		c.w.must(e.Signal(sig))
+		<-e.Done()
+		c.down = append(c.down, e.start)
+	}
+}
+
+func (c *contest) endAgent(holder string) {
+	index := slices.IndexFunc(c.agents, func(a *candidate) bool { return strings.HasPrefix(holder, a.pod+"/") })
+	ended := c.agents[index : index+1]
+	if c.random.IntN(8) == 0 {
+		ended = c.agents
+	}
+	for _, a := range ended {
+		sig := syscall.SIGTERM
+		if c.random.IntN(16) == 0 {
+			sig = syscall.SIGKILL
+		}
+		a.signal(sig)
+		a.exit()
+		c.down = append(c.down, func() { a.start() })
+	}
+}
+
+// client-go's elector, cut off and healed just after another has taken over, reads the new holder's Lease, asks its own
+// stale memory whether it leads, and blanks the Lease. That does not free it: our process is killed, since the Lease is
+// no longer known to be ours, and since the same agent knows that its own tenure is over it needs to wait for nobody.
+func TestLateReleaseByClientGo(t *testing.T) {
+	t.Parallel()
+	// The elector asks for its release between 1.3 and 2.7 s after its last renewal, and the agent acquires after 2 s.
+	const attempts = 8
+	for range attempts {
+		if lateRelease(t) {
+			return
+		}
+	}
+	t.Logf("the late release did not happen in %d attempts", attempts)
+}
+
+func lateRelease(t *testing.T) (happened bool) {
+	t.Helper()
+	w := newWorld(t)
+	w.createLease()
+	others := *w
+	others.diary = filepath.Join(t.TempDir(), "diary") // what client-go's leader does while it is cut off is not judged
+	network := w.network()
+	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
+	through := w.plane.Config()
+	through.Host = network.URL()
+	w.must(controlplane.WriteKubeconfig(kubeconfig, through))
+	e := others.elector("elector", kubeconfig)
+	config := testConfig()
+	config.LeaseDuration, config.RenewDeadline, config.RetryPeriod = seconds(2), seconds(1.2), seconds(0.3)
+	a := w.prepare("a", config)
+	w.eventually("the elector holds the Lease", func() bool {
+		l := w.lease()
+		return l.Spec.HolderIdentity != nil && strings.HasPrefix(*l.Spec.HolderIdentity, "elector")
+	})
+	a.start()
+	a.await("lease held", "holder=elector")
+	network.Cut()
+	tenure := number(t, a.await("acquired "), "tenure")
+	w.must(network.Heal())
+	<-e.Done() // it has released, or failed to
+	w.renewedTwice()
+	if int64(*w.lease().Spec.LeaseTransitions) == tenure {
+		return false
+	}
+	_, lost := a.awaitAt("killing", "reason=LeaseLost")
+	_, again := a.awaitAt("acquired")
+	t.Logf("client-go blanked our Lease; it was ours again after %v", time.Duration(again-lost))
+	w.checkLives()
+	return true
+}
