@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -50,15 +51,12 @@ func (r *Reconciler) act(ctx context.Context, o *observation, p *plan.Plan) erro
 		}
 	}
 	for _, pod := range p.Relabel {
-		if err := r.patchPod(ctx, o, pod.PodRef, map[string]any{"labels": map[string]string{contract.RoleLabel: pod.Role}}); err != nil {
+		if err := r.relabel(ctx, o, pod); err != nil {
 			return err
 		}
 	}
-	for _, pod := range p.Delete {
-		target := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: o.Namespace, Name: pod.Name}}
-		if err := r.Client.Delete(ctx, target, client.Preconditions{UID: &pod.UID}); !ignorable(err) {
-			return fmt.Errorf("deleting pod %s/%s: %w", o.Namespace, pod.Name, err)
-		}
+	if err := r.deletePods(ctx, o, p.Delete); err != nil {
+		return err
 	}
 	for _, pod := range p.Create {
 		// A name that is taken: the cache lags behind an earlier reconcile, or another operator's.
@@ -133,6 +131,70 @@ func mayApply(job *v1alpha1.SingletonJob, kind string, live *metav1.PartialObjec
 		kind, live.Namespace, live.Name)}
 }
 
+// relabel gives a pod its role. Traffic follows "active", so before a pod gets it everyone else loses it, by what the API
+// server says and not an old cache.
+func (r *Reconciler) relabel(ctx context.Context, o *observation, pod plan.Relabel) error {
+	if pod.Role == contract.RoleActive {
+		if err := r.sameHolder(ctx, o); err != nil {
+			return err
+		}
+		others, err := r.pods(ctx, r.Live, client.ObjectKeyFromObject(o.lease), client.MatchingLabels{
+			contract.NameLabel: o.Name, contract.RoleLabel: contract.RoleActive,
+		})
+		if err != nil {
+			return err
+		}
+		for _, other := range others {
+			if err := r.patchPod(ctx, o, plan.PodRef{Name: other.Name, UID: other.UID}, role(contract.RoleStandby)); err != nil {
+				return err
+			}
+		}
+	}
+	return r.patchPod(ctx, o, pod.PodRef, role(pod.Role))
+}
+
+// sameHolder asks the API server whether the Lease still names the holder that was observed.
+func (r *Reconciler) sameHolder(ctx context.Context, o *observation) error {
+	now, err := get(ctx, r.Live, client.ObjectKeyFromObject(o.lease), &coordinationv1.Lease{})
+	if err != nil {
+		return err
+	}
+	if now == nil || now.UID != o.lease.UID || value(now.Spec.HolderIdentity) != o.Lease.Record.Holder {
+		return errStale
+	}
+	return nil
+}
+
+func role(name string) map[string]any {
+	return map[string]any{"labels": map[string]string{contract.RoleLabel: name}}
+}
+
+// deletePods deletes exactly these pods, if spec and holder are still what was observed. On an old spec, an operator that does
+// not know yet that it is deposed would undo what the other does; with an old Lease it might take the holder for one of
+// those that may go.
+func (r *Reconciler) deletePods(ctx context.Context, o *observation, pods []plan.PodRef) error {
+	if len(pods) == 0 {
+		return nil
+	}
+	now, err := get(ctx, r.Live, client.ObjectKeyFromObject(o.Job), &v1alpha1.SingletonJob{})
+	if err != nil {
+		return err
+	}
+	if now == nil || now.UID != o.Job.UID || now.Generation != o.Job.Generation {
+		return errStale
+	}
+	if err := r.sameHolder(ctx, o); err != nil {
+		return err
+	}
+	for _, pod := range pods {
+		target := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: o.Namespace, Name: pod.Name}}
+		if err := r.Client.Delete(ctx, target, client.Preconditions{UID: &pod.UID}); !ignorable(err) {
+			return fmt.Errorf("deleting pod %s/%s: %w", o.Namespace, pod.Name, err)
+		}
+	}
+	return nil
+}
+
 // patchPod changes the metadata of exactly that pod.
 func (r *Reconciler) patchPod(ctx context.Context, o *observation, pod plan.PodRef, metadata map[string]any) error {
 	metadata["uid"] = pod.UID // a precondition: the API server refuses to change it
@@ -141,7 +203,11 @@ func (r *Reconciler) patchPod(ctx context.Context, o *observation, pod plan.PodR
 		return err
 	}
 	target := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: o.Namespace, Name: pod.Name}}
-	if err := r.Client.Patch(ctx, target, client.RawPatch(types.MergePatchType, body), fieldOwner); !ignorable(err) {
+	err = r.Client.Patch(ctx, target, client.RawPatch(types.MergePatchType, body), fieldOwner)
+	if _, another := apierrors.StatusCause(err, metav1.CauseTypeFieldValueInvalid); another && apierrors.IsInvalid(err) {
+		return errStale // the name is another pod's now
+	}
+	if !ignorable(err) {
 		return fmt.Errorf("changing pod %s/%s: %w", o.Namespace, pod.Name, err)
 	}
 	return nil

@@ -94,7 +94,7 @@ func newWorld(t *testing.T) *world {
 	}
 	now := time.Now().Truncate(time.Second)
 	w := &world{
-		t: t, plane: plane, api: api, clock: clocktesting.NewFakePassiveClock(now), start: now,
+		t: t, plane: plane, api: memoized(api), clock: clocktesting.NewFakePassiveClock(now), start: now,
 		key:    types.NamespacedName{Namespace: plane.Namespace(t), Name: "job"},
 		agents: map[types.UID]*agent{}, broken: map[string]bool{}, crashing: map[string]bool{}, cutOff: map[string]bool{},
 		tick: 200 * time.Millisecond,
@@ -185,6 +185,9 @@ func (w *world) events() []corev1.Event {
 func (w *world) round() {
 	w.t.Helper()
 	for _, o := range w.operators {
+		if o.cache != nil {
+			o.cache.lag()
+		}
 		o.reconcile()
 	}
 	w.kubelets()
@@ -310,19 +313,22 @@ func checkStatus(t *testing.T, job *v1alpha1.SingletonJob) {
 type operator struct {
 	w *world
 	r *Reconciler
-	// cache is what it reads instead of the API server; nil for no lag.
-	cache client.Reader
+	// cache is what it reads instead of the API server; nil for one that does not lag.
+	cache *laggingCache
 	// writes counts its writes. At the crashAt-th it ends: before the write, or after it, whose answer is lost.
 	writes, crashAt int
 	after           bool
-	crashed         bool
-	log             []string
+	// always: it ends at every write that it has not ended at before.
+	always  bool
+	endedAt map[string]bool
+	crashed bool
+	log     []string
 }
 
 type crash struct{}
 
 func (w *world) newOperator() *operator {
-	o := &operator{w: w}
+	o := &operator{w: w, endedAt: map[string]bool{}}
 	o.restart()
 	return o
 }
@@ -366,11 +372,15 @@ func (o *operator) reader(live client.Reader) client.Reader {
 func (o *operator) write(verb string, obj client.Object, do func() error) error {
 	o.writes++
 	o.log = append(o.log, fmt.Sprintf("%s %T %s", verb, obj, obj.GetName()))
-	if o.writes == o.crashAt && !o.after {
+	what := fmt.Sprintf("%s %T %s at %s", verb, obj, obj.GetName(), obj.GetResourceVersion())
+	ends := o.writes == o.crashAt || o.always && !o.endedAt[what]
+	if ends && !o.after {
+		o.endedAt[what] = true
 		panic(crash{})
 	}
 	err := do()
-	if o.writes == o.crashAt && o.after {
+	if ends {
+		o.endedAt[what] = true
 		panic(crash{})
 	}
 	return err

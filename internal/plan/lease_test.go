@@ -177,11 +177,19 @@ func TestClaim(t *testing.T) {
 		"ours": {with: func(*given) {}, why: "nothing is to be written"},
 		"an earlier job's": {
 			with: func(g *given) {
-				g.Job.Status = v1alpha1.SingletonJobStatus{}
-				g.Lease.Claim = Claim{JobUID: "earlier", Before: 7}
+				g.Job.Status, g.Lease.Claim = v1alpha1.SingletonJobStatus{}, Claim{JobUID: "earlier", Before: 7}
+				g.Pods[0].OwnerReferences[0].UID = "earlier"
 			},
 			want: &LeaseWrite{Claim: Claim{JobUID: "job-uid", Before: 100}},
 			why:  "its tenures are not this job's",
+		},
+		"an earlier job's, held by an orphan": {
+			with: func(g *given) {
+				g.Job.Status, g.Lease.Claim = v1alpha1.SingletonJobStatus{}, Claim{JobUID: "earlier", Before: 7}
+				g.Pods[0].OwnerReferences = nil
+			},
+			want: &LeaseWrite{Claim: Claim{JobUID: "job-uid", Before: 99}},
+			why:  "the pod is adopted, and its tenure with it",
 		},
 		"removed by hand": {
 			with: func(g *given) { g.Lease.Claim = Claim{} },

@@ -1,0 +1,94 @@
+package controller
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/singletonjob/operator/api/v1alpha1"
+)
+
+// aLife is what the crash tests go through: made, failed over, rolled out, suspended, resumed, asked for a higher token
+// base, scaled, deleted. It touches every kind of write.
+func aLife(w *world) {
+	w.t.Helper()
+	w.job(nil)
+	w.until("serving", w.serving)
+	w.holder().exit(1)
+	w.until("failed over", func() bool { return w.serving() && w.status().Failovers == 1 })
+	w.image("v2")
+	w.until("handed over to the new version", func() bool { return w.holderRuns("v2")() && w.status().Handovers == 1 })
+	w.edit(func(job *v1alpha1.SingletonJob) { job.Spec.Suspend = true })
+	w.until("suspended", func() bool {
+		return len(w.pods()) == 0 && condition(w.status(), v1alpha1.ConditionActive).Reason == v1alpha1.ReasonSuspended
+	})
+	w.edit(func(job *v1alpha1.SingletonJob) { job.Spec.Suspend = false })
+	w.until("resumed", w.serving)
+	w.edit(func(job *v1alpha1.SingletonJob) { job.Spec.Fencing.TokenBase = 1_000_000 })
+	w.until("a higher token", func() bool { return w.serving() && w.status().FencingToken > 1_000_000 })
+	w.deleteLease()
+	w.until("a tenure on another Lease", func() bool { return w.serving() && len(w.tenures) == 6 })
+	w.round() // the operator may have ended between the status and its Event
+	w.tells("Elected Elected", "Failover ProcessExited", "Handover RolloutHandover", "Handover PodTerminating",
+		"Handover TokenBaseRaised", "Failover LeaseDeleted")
+	job := w.read()
+	w.must(w.api.Delete(w.t.Context(), job))
+	w.round()
+	w.until("collected", func() bool {
+		w.collectGarbage(job.UID) // what an operator with an old cache makes, too
+		return w.lease() == nil
+	})
+}
+
+// TestTheOperatorEndsAtEveryWrite: in each of these lives the operator ends right after its n-th write, before it has the
+// answer, for every n. A new process goes on with an empty memory. To end before the next write leaves the same behind.
+func TestTheOperatorEndsAtEveryWrite(t *testing.T) {
+	t.Parallel()
+	quiet := newWorld(t)
+	aLife(quiet)
+	writes := quiet.operators[0].writes
+	if writes < 40 {
+		t.Fatalf("a life takes only %d writes: %v", writes, quiet.operators[0].log)
+	}
+	for n := 1; n <= writes; n++ {
+		t.Run(fmt.Sprint("write ", n), func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			o := w.operators[0]
+			o.crashAt, o.after = n, true
+			aLife(w)
+			if !o.crashed {
+				t.Errorf("there was no write %d: %v", n, o.log)
+			}
+		})
+	}
+}
+
+// TestTheOperatorEndsAtAllWrites: it gets no further than one write in all its life.
+func TestTheOperatorEndsAtAllWrites(t *testing.T) {
+	for _, after := range []bool{false, true} {
+		t.Run(fmt.Sprintf("after %v", after), func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			o := w.operators[0]
+			o.always, o.after = true, after
+			aLife(w)
+		})
+	}
+}
+
+// TestTwoOperatorsThatSeeOldStates: two act at once, as while one does not know yet that it is deposed, and each sees each
+// kind of object as it was some rounds ago.
+func TestTwoOperatorsThatSeeOldStates(t *testing.T) {
+	for _, seed := range []uint64{1, 2, 3, rand.Uint64()} {
+		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			w.operators = append(w.operators, w.newOperator())
+			for i, o := range w.operators {
+				o.cache = newLaggingCache(w, rand.New(rand.NewPCG(seed, uint64(i))))
+			}
+			aLife(w)
+		})
+	}
+}

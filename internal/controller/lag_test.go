@@ -1,0 +1,92 @@
+package controller
+
+import (
+	"context"
+	"math/rand/v2"
+	"reflect"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/singletonjob/operator/api/v1alpha1"
+	"github.com/singletonjob/operator/internal/contract"
+)
+
+// laggingCache answers as informers do that fall behind, each kind by itself: with a state that once was, never with an
+// older one than before. Like the operator's, it only holds what carries its label.
+type laggingCache struct {
+	w     *world
+	rand  *rand.Rand
+	kinds map[string]client.ObjectList
+}
+
+func newLaggingCache(w *world, r *rand.Rand) *laggingCache {
+	return &laggingCache{w: w, rand: r, kinds: map[string]client.ObjectList{}}
+}
+
+// lag lets some kinds catch up.
+func (c *laggingCache) lag() {
+	c.w.t.Helper()
+	ours := client.MatchingLabels{contract.ManagedByLabel: contract.ManagedBy}
+	in := client.InNamespace(c.w.key.Namespace)
+	for _, kind := range []struct {
+		list    client.ObjectList
+		options []client.ListOption
+	}{
+		{&v1alpha1.SingletonJobList{}, []client.ListOption{in}},
+		{&corev1.PodList{}, []client.ListOption{in, ours}},
+		{&coordinationv1.LeaseList{}, []client.ListOption{in, ours}},
+		{&corev1.ServiceAccountList{}, []client.ListOption{in, ours}},
+		{&rbacv1.RoleList{}, []client.ListOption{in, ours}},
+		{&rbacv1.RoleBindingList{}, []client.ListOption{in, ours}},
+		{&policyv1.PodDisruptionBudgetList{}, []client.ListOption{in, ours}},
+		{&corev1.NodeList{}, nil},
+	} {
+		name := kindOf(kind.list)
+		if _, synced := c.kinds[name]; synced && c.rand.IntN(3) > 0 {
+			continue
+		}
+		c.w.must(c.w.api.List(c.w.t.Context(), kind.list, kind.options...))
+		c.kinds[name] = kind.list
+	}
+}
+
+// Get implements client.Reader.
+func (c *laggingCache) Get(_ context.Context, key client.ObjectKey, into client.Object, _ ...client.GetOption) error {
+	for _, o := range objects(c.w.t, c.kinds[kindOf(into)]) {
+		if client.ObjectKeyFromObject(o) == key {
+			reflect.ValueOf(into).Elem().Set(reflect.ValueOf(o.DeepCopyObject()).Elem())
+			return nil
+		}
+	}
+	return apierrors.NewNotFound(schema.GroupResource{Resource: kindOf(into)}, key.Name)
+}
+
+// List implements client.Reader.
+func (c *laggingCache) List(_ context.Context, into client.ObjectList, opts ...client.ListOption) error {
+	var o client.ListOptions
+	o.ApplyOptions(opts)
+	selector := o.LabelSelector
+	if o.FieldSelector != nil {
+		for _, r := range o.FieldSelector.Requirements() {
+			if r.Field == jobIndex {
+				selector = labels.SelectorFromSet(labels.Set{contract.NameLabel: r.Value})
+			}
+		}
+	}
+	var found []runtime.Object
+	for _, object := range objects(c.w.t, c.kinds[kindOf(into)]) {
+		if selector == nil || selector.Matches(labels.Set(object.GetLabels())) {
+			found = append(found, object.DeepCopyObject())
+		}
+	}
+	return meta.SetList(into, found)
+}

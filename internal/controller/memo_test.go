@@ -1,0 +1,88 @@
+package controller
+
+import (
+	"context"
+	"fmt"
+	"reflect"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+)
+
+// memo spares the API server reads whose answers are known: it alone writes what it reads, from one goroutine, and no
+// controller runs. Any write drops all that was read of that kind.
+type memo struct {
+	kinds map[string]map[string]answer
+}
+
+type answer struct {
+	object runtime.Object
+	err    error
+}
+
+func memoized(api client.WithWatch) client.WithWatch {
+	m := &memo{kinds: map[string]map[string]answer{}}
+	return interceptor.NewClient(api, interceptor.Funcs{
+		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, obj client.Object, opts ...client.GetOption) error {
+			if _, partial := obj.(*metav1.PartialObjectMetadata); partial {
+				return c.Get(ctx, key, obj, opts...)
+			}
+			return m.read(obj, key.String(), func() error { return c.Get(ctx, key, obj, opts...) })
+		},
+		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
+			var o client.ListOptions
+			o.ApplyOptions(opts)
+			return m.read(list, fmt.Sprint(o.Namespace, o.LabelSelector, o.FieldSelector), func() error { return c.List(ctx, list, opts...) })
+		},
+		Create: func(ctx context.Context, c client.WithWatch, obj client.Object, opts ...client.CreateOption) error {
+			defer m.drop(obj)
+			return c.Create(ctx, obj, opts...)
+		},
+		Update: func(ctx context.Context, c client.WithWatch, obj client.Object, opts ...client.UpdateOption) error {
+			defer m.drop(obj)
+			return c.Update(ctx, obj, opts...)
+		},
+		Delete: func(ctx context.Context, c client.WithWatch, obj client.Object, opts ...client.DeleteOption) error {
+			defer m.drop(obj)
+			return c.Delete(ctx, obj, opts...)
+		},
+		Patch: func(ctx context.Context, c client.WithWatch, obj client.Object, patch client.Patch, opts ...client.PatchOption) error {
+			defer m.drop(obj)
+			return c.Patch(ctx, obj, patch, opts...)
+		},
+		SubResourceCreate: func(ctx context.Context, c client.Client, sub string, obj, body client.Object, opts ...client.SubResourceCreateOption) error {
+			defer m.drop(obj)
+			return c.SubResource(sub).Create(ctx, obj, body, opts...)
+		},
+		SubResourceUpdate: func(ctx context.Context, c client.Client, sub string, obj client.Object, opts ...client.SubResourceUpdateOption) error {
+			defer m.drop(obj)
+			return c.SubResource(sub).Update(ctx, obj, opts...)
+		},
+	})
+}
+
+func kindOf(o runtime.Object) string { return strings.TrimSuffix(fmt.Sprintf("%T", o), "List") }
+
+func (m *memo) drop(o runtime.Object) { delete(m.kinds, kindOf(o)) }
+
+func (m *memo) read(into runtime.Object, what string, ask func() error) error {
+	known := m.kinds[kindOf(into)]
+	if known == nil {
+		known = map[string]answer{}
+		m.kinds[kindOf(into)] = known
+	}
+	what = fmt.Sprintf("%T %s", into, what)
+	a, found := known[what]
+	if !found {
+		err := ask()
+		a = answer{object: into.DeepCopyObject(), err: err}
+		known[what] = a
+	}
+	if a.err == nil {
+		reflect.ValueOf(into).Elem().Set(reflect.ValueOf(a.object.DeepCopyObject()).Elem())
+	}
+	return a.err
+}
