@@ -22,6 +22,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// raceEnv keeps every process of a race-enabled test binary from sleeping for a
+// second before it exits.
+const raceEnv = "GORACE=atexit_sleep_ms=0"
+
 // patience is how long a test waits for what must happen. Nothing is asserted
 // about it: only a hang makes it run out.
 const patience = 60 * time.Second
@@ -58,6 +62,7 @@ const (
 // playAgent does as it is told by commands. It is the supervisor of the tests
 // because a test binary has children of its own, which Start would reap and kill.
 func playAgent() int {
+	leashEnv = append(leashEnv, raceEnv)
 	if os.Getpid() == 1 {
 		if err := unix.Mount("proc", "/proc", "proc", 0, ""); err != nil {
 			panic(err)
@@ -224,7 +229,7 @@ func startAgent(t testing.TB, attr *syscall.SysProcAttr) *agent {
 	}
 	argv := program("agent")
 	a.cmd = exec.Command(argv[0], argv[1:]...)
-	a.cmd.Env = append(os.Environ(), a.mark)
+	a.cmd.Env = append(os.Environ(), a.mark, raceEnv)
 	a.cmd.Stdout, a.cmd.Stderr = stdoutW, os.Stderr
 	a.cmd.ExtraFiles = []*os.File{commandsR, eventsW}
 	a.cmd.SysProcAttr = attr

@@ -10,6 +10,7 @@ import (
 	"os/signal"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -307,12 +308,15 @@ func closeOnExec(first int) error {
 // that keeps it from meaning something to the leash (GODEBUG, GOMEMLIMIT).
 const envMark = "_"
 
+// leashEnv is what the leash's own Go runtime is told.
+var leashEnv = []string{"GOMAXPROCS=1"}
+
 func hideEnv(env []string) []string {
-	hidden := make([]string, 0, len(env)+1)
+	hidden := slices.Clone(leashEnv)
 	for _, kv := range env {
 		hidden = append(hidden, envMark+kv)
 	}
-	return append(hidden, "GOMAXPROCS=1")
+	return hidden
 }
 
 func bareEnv(hidden []string) []string {
