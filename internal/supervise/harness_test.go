@@ -71,17 +71,16 @@ func playAgent() int {
 	if err := Init(); err != nil {
 		panic(err)
 	}
-	commands := json.NewDecoder(os.NewFile(commandsFD, "commands"))
 	var mu sync.Mutex
 	events := json.NewEncoder(os.NewFile(eventsFD, "events"))
-	tell := func(e event) {
+	p := player{tell: func(e event) {
 		mu.Lock()
 		defer mu.Unlock()
 		if err := events.Encode(e); err != nil {
 			os.Exit(97)
 		}
-	}
-	var t *Tree
+	}}
+	commands := json.NewDecoder(os.NewFile(commandsFD, "commands"))
 	for {
 		var c command
 		if err := commands.Decode(&c); err != nil {
@@ -92,41 +91,51 @@ func playAgent() int {
 		}
 		e := event{Kind: "reply", Deadline: c.At}
 		began := BootTime()
-		var err error
-		switch c.Op {
-		case "start":
-			var started *Tree
-			if started, err = startAs(c); err == nil {
-				t = started
-				e.PID = t.PID()
-				go func() {
-					tell(event{Kind: "exited", Status: <-started.Exited()})
-					<-started.Gone()
-					tell(event{Kind: "gone"})
-				}()
-			}
-		case "extend":
-			err = t.Extend(c.At)
-		case "flood": // extend until told off
-			for e.Count = 0; err == nil && e.Count < 1<<20; e.Count++ {
-				err = t.Extend(c.At + int64(e.Count))
-			}
-		case "signal":
-			err = t.Signal(c.Signal)
-		case "kill":
-			t.Kill()
-		case "fds":
-			fds, _ := os.ReadDir("/proc/self/fd")
-			e.Count = len(fds)
-		case "children":
-			e.Count = len(children())
-		case "children-by-scan":
-			e.Count = len(childrenByScan())
-		}
+		err := p.obey(c, &e)
 		e.Took = time.Duration(BootTime() - began)
 		e.Err, e.ErrKind = describe(err)
-		tell(e)
+		p.tell(e)
 	}
+}
+
+// player is the agent's side of the conversation.
+type player struct {
+	tree *Tree
+	tell func(event)
+}
+
+func (p *player) obey(c command, e *event) (err error) {
+	switch c.Op {
+	case "start":
+		t, err := startAs(c)
+		if err != nil {
+			return err
+		}
+		p.tree, e.PID = t, t.PID()
+		go func() {
+			p.tell(event{Kind: "exited", Status: <-t.Exited()})
+			<-t.Gone()
+			p.tell(event{Kind: "gone"})
+		}()
+	case "extend":
+		return p.tree.Extend(c.At)
+	case "flood": // extend until told off
+		for ; err == nil && e.Count < 1<<20; e.Count++ {
+			err = p.tree.Extend(c.At + int64(e.Count))
+		}
+	case "signal":
+		return p.tree.Signal(c.Signal)
+	case "kill":
+		p.tree.Kill()
+	case "fds":
+		fds, _ := os.ReadDir("/proc/self/fd")
+		e.Count = len(fds)
+	case "children":
+		e.Count = len(children())
+	case "children-by-scan":
+		e.Count = len(childrenByScan())
+	}
+	return err
 }
 
 func startAs(c command) (*Tree, error) {

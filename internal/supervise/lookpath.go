@@ -23,7 +23,7 @@ func lookPath(file string, env []string) (string, error) {
 		return file, nil
 	}
 	reason := error(unix.ENOENT)
-	for _, dir := range strings.Split(pathOf(env), ":") {
+	for dir := range strings.SplitSeq(pathOf(env), ":") {
 		path := dir + "/" + file
 		if dir == "" {
 			path = "./" + file

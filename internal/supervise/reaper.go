@@ -240,7 +240,7 @@ func children() []int {
 		if err != nil {
 			continue // the thread has ended
 		}
-		for _, field := range strings.Fields(string(data)) {
+		for field := range strings.FieldsSeq(string(data)) {
 			if pid, err := strconv.Atoi(field); err == nil {
 				pids = append(pids, pid)
 			}

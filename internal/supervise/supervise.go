@@ -313,7 +313,7 @@ type pipeEnds struct{ deadlines, report, agentAlive, leashAlive int }
 func (e pipeEnds) close() {
 	for _, fd := range []int{e.deadlines, e.report, e.agentAlive, e.leashAlive} {
 		if fd != 0 { // 0 is not opened: Go's runtime keeps 0, 1 and 2 taken
-			unix.Close(fd)
+			_ = unix.Close(fd)
 		}
 	}
 }

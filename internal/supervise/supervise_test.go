@@ -97,84 +97,93 @@ func TestStartErrors(t *testing.T) {
 	}
 }
 
-// A supervised program must not be able to tell that it is one.
-func TestProgramIsPlain(t *testing.T) {
+// output runs a program to its end, which must be a success, and returns its lines.
+func (a *agent) output(c command) []string {
+	a.t.Helper()
+	c.Op, c.In = "start", time.Hour
+	c.Env = append(c.Env, a.mark)
+	a.must(c)
+	if got := await(a.t, "exit", a.exited); got != (Status{}) {
+		a.t.Fatalf("%v: %v", c.Argv, got)
+	}
+	a.expectGone()
+	var lines []string
+	for len(a.stdout) > 0 || len(lines) == 0 {
+		lines = append(lines, await(a.t, "output", a.stdout))
+	}
+	return lines
+}
+
+// A supervised program must find itself as if a container runtime had started it.
+func TestProgramFindsItselfAlone(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	bin := filepath.Join(dir, "bin")
-	if err := os.Mkdir(bin, 0o755); err != nil {
+	if err := os.Mkdir(filepath.Join(dir, "bin"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	script := "#!/bin/sh\necho from the PATH\n"
-	if err := os.WriteFile(filepath.Join(bin, "prog"), []byte(script), 0o755); err != nil {
+	script := []byte("#!/bin/sh\necho from the PATH\n")
+	if err := os.WriteFile(filepath.Join(dir, "bin", "prog"), script, 0o755); err != nil {
 		t.Fatal(err)
-	}
-	a := startAgent(t, nil)
-	lines := func(c command) []string {
-		t.Helper()
-		c.Op, c.In = "start", time.Hour
-		c.Env = append(c.Env, a.mark)
-		a.must(c)
-		if got := await(t, "exit", a.exited); got != (Status{}) {
-			t.Fatalf("%v: %v", c.Argv, got)
-		}
-		a.expectGone()
-		var lines []string
-		for len(a.stdout) > 0 || len(lines) == 0 {
-			lines = append(lines, await(t, "output", a.stdout))
-		}
-		return lines
-	}
-
-	if got := lines(command{Argv: []string{"prog"}, Dir: dir, Env: []string{"PATH=:bin:/bin"}}); got[0] != "from the PATH" {
-		t.Errorf("a program of a relative PATH, in Dir, wrote %q", got)
-	}
-	// The descriptor 3 is the one by which ls reads the directory.
-	if got, want := lines(command{Argv: []string{"ls", "/proc/self/fd"}}), []string{"0", "1", "2", "3"}; !slices.Equal(got, want) {
-		t.Errorf("open descriptors of ls %q, want %q", got, want)
-	}
-	if got, want := lines(command{Argv: program("parent-death")}), "9 0 <nil>"; got[0] != want {
-		t.Errorf("parent-death signal %q, want %q", got, want)
-	}
-	if got := lines(command{Argv: []string{"pwd"}, Dir: dir, Env: []string{"PATH=/usr/bin:/bin"}}); got[0] != dir {
-		t.Errorf("working directory %q, want %q", got, dir)
-	}
-	if got, want := lines(command{Argv: []string{"echo", "a b", "", "$HOME", "*"}}), "a b  $HOME *"; got[0] != want {
-		t.Errorf("arguments arrived as %q, want %q", got, want)
-	}
-	env := lines(command{Argv: []string{"env"}, Env: []string{"GODEBUG=inittrace=1", "A=1", "GOMAXPROCS=7", "A=2", "_=x", "EMPTY="}})
-	if want := []string{"GODEBUG=inittrace=1", "GOMAXPROCS=7", "A=2", "_=x", "EMPTY=", a.mark}; !slices.Equal(env, want) {
-		t.Errorf("environment %q, want %q", env, want)
 	}
 	// Go raises the soft limit of its own processes.
 	limit, err := exec.Command("/bin/sh", "-c", "ulimit -n").Output()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, want := lines(command{Argv: []string{"/bin/sh", "-c", "ulimit -n"}}), strings.TrimSpace(string(limit)); got[0] != want {
-		t.Errorf("limit of open files %q, want %q", got, want)
+	a := startAgent(t, nil)
+	for name, row := range map[string]struct {
+		c    command
+		want []string
+	}{
+		"looked up in a relative PATH, from Dir": {
+			command{Argv: []string{"prog"}, Dir: dir, Env: []string{"PATH=:bin:/bin"}}, []string{"from the PATH"},
+		},
+		"working directory": {
+			command{Argv: []string{"pwd"}, Dir: dir, Env: []string{"PATH=/usr/bin:/bin"}}, []string{dir},
+		},
+		"arguments, untouched by a shell": {
+			command{Argv: []string{"echo", "a b", "", "$HOME", "*"}}, []string{"a b  $HOME *"},
+		},
+		"environment, the last of equal names, nothing of the leash": {
+			command{Argv: []string{"env"}, Env: []string{"GODEBUG=inittrace=1", "A=1", "GOMAXPROCS=7", "A=2", "_=x", "EMPTY="}},
+			[]string{"GODEBUG=inittrace=1", "GOMAXPROCS=7", "A=2", "_=x", "EMPTY=", a.mark},
+		},
+		"descriptors (3 is the one by which ls reads)": {
+			command{Argv: []string{"ls", "/proc/self/fd"}}, []string{"0", "1", "2", "3"},
+		},
+		"limit of open files": {
+			command{Argv: []string{"/bin/sh", "-c", "ulimit -n"}}, []string{strings.TrimSpace(string(limit))},
+		},
+		"parent-death signal": {
+			command{Argv: program("parent-death")}, []string{"9 0 <nil>"},
+		},
+	} {
+		if got := a.output(row.c); !slices.Equal(got, row.want) {
+			t.Errorf("%s: %q, want %q", name, got, row.want)
+		}
 	}
-	out := filepath.Join(dir, "out")
+
+	stat := strings.Fields(a.output(command{Argv: []string{"cat", "/proc/self/stat"}})[0])
+	if pid, group, session := stat[0], stat[4], stat[5]; pid != group || pid != session {
+		t.Errorf("process %s has group %s, session %s; want its own", pid, group, session)
+	}
+	status := a.output(command{Argv: []string{"cat", "/proc/self/status"}})
+	for _, mask := range []string{"SigBlk", "SigIgn", "SigCgt"} {
+		if want := mask + ":\t0000000000000000"; !slices.Contains(status, want) {
+			t.Errorf("signal state of a program: want %q in %q", want, status)
+		}
+	}
+}
+
+func TestOutputRedirected(t *testing.T) {
+	t.Parallel()
+	a := startAgent(t, nil)
+	out := filepath.Join(t.TempDir(), "out")
 	a.must(command{Op: "start", Argv: []string{"/bin/sh", "-c", "echo out; echo err >&2"}, Out: out})
 	await(t, "exit", a.exited)
 	a.expectGone()
 	if got, err := os.ReadFile(out); string(got) != "out\nerr\n" {
-		t.Errorf("redirected output %q, %v", got, err)
-	}
-	status := strings.Join(lines(command{Argv: []string{"cat", "/proc/self/status", "/proc/self/stat"}}), "\n")
-	// Not zero: a parent may pass ignored signals on. GNU make does so with two that belong to the C library.
-	plain, err := exec.Command("cat", "/proc/self/status").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for line := range strings.Lines(string(plain)) {
-		if mask, _, _ := strings.Cut(line, ":"); slices.Contains([]string{"SigBlk", "SigIgn", "SigCgt"}, mask) && !strings.Contains(status, line) {
-			t.Errorf("signal state of a program: want %q as without an agent, in\n%s", line, status)
-		}
-	}
-	stat := strings.Fields(status[strings.LastIndex(status, "\n")+1:])
-	if pid, group, session := stat[0], stat[4], stat[5]; pid != group || pid != session {
-		t.Errorf("process %s has group %s, session %s; want its own", pid, group, session)
+		t.Errorf("output %q, %v", got, err)
 	}
 }
 
@@ -419,7 +428,7 @@ func TestAgentKilled(t *testing.T) {
 	t.Parallel()
 	for _, role := range []string{"beat", "beat-in-group", "beat-after-thread-exec"} {
 		t.Run(role, func(t *testing.T) {
-			inBothModes(t, func(t *testing.T, a *agent) {
+			inBothModes(t, func(_ *testing.T, a *agent) {
 				h, _ := a.beating(role, 0)
 				a.signal(unix.SIGKILL)
 				<-a.waited

@@ -39,61 +39,67 @@ func program(role string, args ...string) []string {
 }
 
 func play(role string, args []string) int {
-	switch role {
-	case "agent":
-		return playAgent()
-	case "exit":
-		return number(args[0])
-	case "raise":
-		return raise(syscall.Signal(number(args[0])))
-	case "idle":
-		say("ready")
-		select {}
-	case "stubborn":
-		signal.Ignore(unix.SIGTERM, unix.SIGINT, unix.SIGHUP, unix.SIGQUIT)
-		say("ready")
-		select {}
-	case "listener":
-		return listen(args[0])
-	case "pair": // two listeners in one process group
-		spawn(nil, "listener", "second")
-		return listen("first")
-	case "daemons":
-		for range number(args[0]) {
-			spawn(&syscall.SysProcAttr{Setsid: true}, "daemonise")
-		}
-		say("ready")
-		select {}
-	case "daemonise": // the second fork: its child is in a session it does not lead
-		spawn(&syscall.SysProcAttr{Setpgid: true}, "stubborn")
-		return 0
-	case "zombies":
-		return makeZombies(number(args[0]))
-	case "hoppers":
-		return hop(number(args[0]), args[1])
-	case "beat":
-		// Short against every bound that is asserted, and leaves the CPU to others.
-		beat(args[0], 100*time.Microsecond)
-	case "beat-hard":
-		beat(args[0], 0)
-	case "beat-in-group", "beat-hard-in-group": // as a shell runs a command
-		spawn(nil, strings.TrimSuffix(role, "-in-group"), args[0])
-		select {}
-	case "beat-after-thread-exec": // exec from a thread that is not the leader
-		execFromThread(program("beat", args[0]))
-	case "parent-death":
-		// The setting is a thread's: of the one that was executed.
-		n, err := unix.PrctlRetInt(unix.PR_GET_PDEATHSIG, uintptr(unsafe.Pointer(&parentDeath)), 0, 0, 0)
-		say(fmt.Sprint(parentDeath, n, err))
-		return 0
+	parts := map[string]func(args []string) int{
+		"agent":  func([]string) int { return playAgent() },
+		"exit":   func(args []string) int { return number(args[0]) },
+		"raise":  func(args []string) int { return raise(syscall.Signal(number(args[0]))) },
+		"idle":   func([]string) int { return idle() },
+		"listen": func(args []string) int { return listen(args[0]) },
+		"stubborn": func([]string) int {
+			signal.Ignore(unix.SIGTERM, unix.SIGINT, unix.SIGHUP, unix.SIGQUIT)
+			return idle()
+		},
+		"pair": func([]string) int { // in one process group
+			spawn(nil, "listen", "second")
+			return listen("first")
+		},
+		"daemons": func(args []string) int {
+			for range number(args[0]) {
+				spawn(&syscall.SysProcAttr{Setsid: true}, "daemonise")
+			}
+			return idle()
+		},
+		"daemonise": func([]string) int { // the second fork, in a session that the child does not lead
+			spawn(&syscall.SysProcAttr{Setpgid: true}, "stubborn")
+			return 0
+		},
+		"zombies": func(args []string) int { return makeZombies(number(args[0])) },
+		"hoppers": func(args []string) int { return hop(number(args[0]), args[1]) },
+		// The pause is short against every bound that is asserted, and leaves the CPU to others.
+		"beat":      func(args []string) int { return beat(args[0], 100*time.Microsecond) },
+		"beat-hard": func(args []string) int { return beat(args[0], 0) },
+		"beat-in-group": func(args []string) int { // as a shell runs a command
+			spawn(nil, "beat", args[0])
+			select {}
+		},
+		"beat-hard-in-group": func(args []string) int {
+			spawn(nil, "beat-hard", args[0])
+			select {}
+		},
+		"beat-after-thread-exec": func(args []string) int { return execFromThread(program("beat", args[0])) },
+		"parent-death": func([]string) int {
+			// The setting is a thread's: of the one that was executed.
+			n, err := unix.PrctlRetInt(unix.PR_GET_PDEATHSIG, uintptr(unsafe.Pointer(&parentDeath)), 0, 0, 0)
+			say(fmt.Sprint(parentDeath, n, err))
+			return 0
+		},
 	}
-	fmt.Fprintln(os.Stderr, "unknown role", role)
-	return 99
+	part, ok := parts[role]
+	if !ok {
+		fmt.Fprintln(os.Stderr, "unknown role", role)
+		return 99
+	}
+	return part(args)
+}
+
+func idle() int {
+	say("ready")
+	select {}
 }
 
 // execFromThread loses the parent-death signal: the thread that calls exec takes
 // the leader's PID, but does not inherit the leader's setting.
-func execFromThread(argv []string) {
+func execFromThread(argv []string) int {
 	runtime.LockOSThread() // the main goroutine keeps the leading thread busy
 	done := make(chan error)
 	go func() {
@@ -227,7 +233,7 @@ func openHeartbeat(path string) (*heartbeat, error) {
 	return (*heartbeat)(unsafe.Pointer(&page[0])), nil
 }
 
-func beat(path string, pause time.Duration) {
+func beat(path string, pause time.Duration) int {
 	h, err := openHeartbeat(path)
 	if err != nil {
 		panic(err)
