@@ -245,7 +245,7 @@ func (c *ControlPlane) ended(name string, p *tether.Process) error {
 	if strings.Contains(tail, errAddressInUse.Error()) {
 		return fmt.Errorf("%s: %w", name, errAddressInUse)
 	}
-	return fmt.Errorf("%s ended (%v); its last words:\n%s", name, p.Err(), tail)
+	return fmt.Errorf("%s ended: %w; its last words:\n%s", name, p.Err(), tail)
 }
 
 func (c *ControlPlane) logTail(name string) string {

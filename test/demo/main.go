@@ -15,6 +15,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -34,6 +35,7 @@ type demo struct {
 	*terminal
 	*product.Product
 	root    string
+	kept    bool // run to its end and left for somebody to try
 	claims  claims
 	held    []tenure     // tenures of the job ledger that the scenes have seen
 	metered atomic.Value // fence.Resource whose writes are shown
@@ -49,20 +51,26 @@ func main() {
 	localnode.Init()
 	keep := flag.Bool("keep", os.Getenv("KEEP") != "" && os.Getenv("KEEP") != "0", "leave everything running until Ctrl-C")
 	flag.Parse()
+	os.Exit(run(*keep))
+}
+
+// run returns the exit code.
+func run(keep bool) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
 	ctx, orphaned := context.WithCancelCause(ctx)
 	go watchParent(orphaned)
 	d := &demo{terminal: newTerminal(os.Stdout)}
-	err := d.run(ctx, *keep)
+	err := d.run(ctx, keep)
 	switch {
-	case ctx.Err() != nil:
+	case ctx.Err() != nil && !d.kept:
 		d.say(dim, "stopped; no process is left")
-		os.Exit(130)
+		return 130
 	case err != nil:
 		d.say(red, "the demo failed: %v", err)
-		os.Exit(1)
+		return 1
 	}
+	return 0
 }
 
 // watchParent ends the demo when whoever started it, make or the Go tool, is gone without telling.
@@ -122,8 +130,8 @@ func (d *demo) run(ctx context.Context, keep bool) error {
 func (d *demo) setUp(ctx context.Context) (stop func(), err error) {
 	var stops []func()
 	stop = func() {
-		for i := len(stops) - 1; i >= 0; i-- {
-			stops[i]()
+		for _, end := range slices.Backward(stops) {
+			end()
 		}
 	}
 	d.scene("Setting up", "A control plane, the operator, three nodes, and a sink: a service that checks fencing tokens.")
@@ -158,7 +166,7 @@ func (d *demo) setUp(ctx context.Context) (stop func(), err error) {
 	if err != nil {
 		return stop, err
 	}
-	stops = append(stops, d.Product.Stop)
+	stops = append(stops, d.Stop)
 	nodes, err := plane.Kubectl(ctx, "get", "nodes")
 	if err != nil {
 		return stop, err
@@ -190,6 +198,7 @@ curl -s %s/report                                                               
 kubectl logs and exec need a kubelet. What containers print is in
 %s/*/logs. Ctrl-C ends everything.`,
 		d.Plane.Kubeconfig(), d.Plane.Binaries().Dir, kill, d.SinkLink.URL(), d.Cluster.Dir()))
+	d.kept = true
 	<-ctx.Done()
 }
 

@@ -465,10 +465,10 @@ func (w *world) watch(t *testing.T) events {
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { _ = response.Body.Close() })
 	lines := make(events)
 	go func() {
 		defer close(lines)
-		defer func() { _ = response.Body.Close() }()
 		for s := bufio.NewScanner(response.Body); s.Scan(); {
 			select {
 			case lines <- s.Text():

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 )
@@ -32,14 +33,7 @@ type Match func(*http.Request) bool
 
 // Method matches requests with one of these methods.
 func Method(methods ...string) Match {
-	return func(r *http.Request) bool {
-		for _, m := range methods {
-			if r.Method == m {
-				return true
-			}
-		}
-		return false
-	}
+	return func(r *http.Request) bool { return slices.Contains(methods, r.Method) }
 }
 
 // PathHas matches requests whose path contains part.

@@ -149,7 +149,7 @@ func secret(ctx context.Context, client kubernetes.Interface, namespace, name st
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("Secret %q: %w", name, err)
+		return nil, fmt.Errorf("secret %q: %w", name, err)
 	}
 	return found.Data, nil
 }

@@ -47,6 +47,9 @@ func TestMain(m *testing.M) {
 		if shared.cluster != nil {
 			shared.cluster.Stop()
 		}
+		if root, err := image(); err == nil {
+			_ = os.RemoveAll(root)
+		}
 	})
 	os.Exit(code)
 }
@@ -127,15 +130,8 @@ func worldOf(t *testing.T, plane *controlplane.ControlPlane, cluster *localnode.
 
 func startCluster(t *testing.T, plane *controlplane.ControlPlane, nodes ...string) *localnode.Cluster {
 	t.Helper()
-	root, err := os.MkdirTemp("", "localnode-test-image-")
+	root, err := image()
 	if err != nil {
-		t.Fatal(err)
-	}
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink(self, filepath.Join(root, "program")); err != nil {
 		t.Fatal(err)
 	}
 	cluster, err := localnode.StartCluster(context.Background(), localnode.ClusterOptions{
@@ -150,6 +146,19 @@ func startCluster(t *testing.T, plane *controlplane.ControlPlane, nodes ...strin
 	}
 	return cluster
 }
+
+// image is a directory with this test binary as its program.
+var image = sync.OnceValues(func() (string, error) {
+	root, err := os.MkdirTemp("", "localnode-test-image-")
+	if err != nil {
+		return "", err
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return "", err
+	}
+	return root, os.Symlink(self, filepath.Join(root, "program"))
+})
 
 // shell is a pod whose container runs a shell script.
 func shell(script string, change ...func(*corev1.Pod)) *corev1.Pod {
@@ -415,7 +424,7 @@ func (w *world) dataDir(pod *corev1.Pod) string {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	for _, kv := range strings.Split(string(env), "\x00") {
+	for kv := range strings.SplitSeq(string(env), "\x00") {
 		if dir, ok := strings.CutPrefix(kv, "DATA="); ok {
 			return dir
 		}
@@ -650,7 +659,7 @@ func TestAKilledNodeLeavesNoProcess(t *testing.T) {
 	}
 	_ = self.Process.Kill()
 	_ = self.Wait()
-	for _, field := range strings.Fields(line) {
+	for field := range strings.FieldsSeq(line) {
 		pid, err := strconv.Atoi(field)
 		if err != nil {
 			t.Fatal(err)

@@ -17,6 +17,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -36,7 +37,6 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
-	"k8s.io/utils/ptr"
 
 	"github.com/singletonjob/operator/test/faultproxy"
 )
@@ -182,9 +182,7 @@ func (n *Node) register(ctx context.Context) error {
 		},
 		Annotations: map[string]string{"singletonjob.io/localnode": "runs pods as plain processes; it is no kubelet"},
 	}}
-	for key, value := range n.options.Labels {
-		node.Labels[key] = value
-	}
+	maps.Copy(node.Labels, n.options.Labels)
 	if _, err := n.client.CoreV1().Nodes().Create(ctx, node, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
 		return err
 	}
@@ -239,7 +237,7 @@ func (n *Node) beatOnce(ctx context.Context) error {
 	switch {
 	case apierrors.IsNotFound(err):
 		lease = &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: n.options.Name}}
-		lease.Spec = coordinationv1.LeaseSpec{HolderIdentity: &n.options.Name, RenewTime: &now, LeaseDurationSeconds: ptr.To[int32](40)}
+		lease.Spec = coordinationv1.LeaseSpec{HolderIdentity: &n.options.Name, RenewTime: &now, LeaseDurationSeconds: new(int32(40))}
 		_, err = leases.Create(ctx, lease, metav1.CreateOptions{})
 	case err == nil:
 		lease.Spec.RenewTime = &now

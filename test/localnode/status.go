@@ -8,7 +8,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/utils/ptr"
 )
 
 // containerRecord is what a node knows of one container of a pod.
@@ -41,7 +40,7 @@ func podStatus(pod *corev1.Pod, known records, ip string, now time.Time) corev1.
 		ContainerStatuses:     statuses(pod.Spec.Containers, known),
 	}
 	if status.StartTime == nil {
-		status.StartTime = ptr.To(metav1.NewTime(now))
+		status.StartTime = new(metav1.NewTime(now))
 	}
 	initialized := !slices.ContainsFunc(pod.Spec.InitContainers, func(c corev1.Container) bool { return !succeeded(known[c.Name]) })
 	notReady := slices.ContainsFunc(pod.Spec.Containers, func(c corev1.Container) bool { return !known[c.Name].ready })
@@ -78,7 +77,7 @@ func statuses(containers []corev1.Container, known records) []corev1.ContainerSt
 		all = append(all, corev1.ContainerStatus{
 			Name: c.Name, Image: c.Image, ImageID: c.Image, ContainerID: r.id,
 			State: r.state, LastTerminationState: r.last, RestartCount: r.restarts,
-			Started: ptr.To(r.started), Ready: r.ready,
+			Started: new(r.started), Ready: r.ready,
 		})
 	}
 	return all
@@ -97,11 +96,10 @@ func isTrue(pod *corev1.Pod, kind corev1.PodConditionType) bool {
 // phase follows the documented meaning: Failed and Succeeded are final, and only where nothing will be restarted.
 func phase(pod *corev1.Pod, known records) corev1.PodPhase {
 	for _, c := range pod.Spec.InitContainers {
-		r := known[c.Name]
-		if r.state.Terminated != nil && r.state.Terminated.ExitCode != 0 && pod.Spec.RestartPolicy == corev1.RestartPolicyNever {
-			return corev1.PodFailed
-		}
-		if !succeeded(r) {
+		if r := known[c.Name]; !succeeded(r) {
+			if r.state.Terminated != nil && pod.Spec.RestartPolicy == corev1.RestartPolicyNever {
+				return corev1.PodFailed
+			}
 			return corev1.PodPending
 		}
 	}
@@ -111,11 +109,9 @@ func phase(pod *corev1.Pod, known records) corev1.PodPhase {
 		if r.state.Running != nil || r.state.Terminated != nil || r.last.Terminated != nil {
 			started++
 		}
-		if r.state.Terminated != nil && !restarts(pod, r.state.Terminated.ExitCode) {
+		if t := r.state.Terminated; t != nil && !restarts(pod, t.ExitCode) {
 			ended++
-			if r.state.Terminated.ExitCode != 0 {
-				failed++
-			}
+			failed += min(1, int(t.ExitCode))
 		}
 	}
 	switch {

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"sync"
@@ -119,9 +120,7 @@ func (v *volumeSet) projected(ctx context.Context, volume string, sources []core
 		if err != nil {
 			return nil, err
 		}
-		for path, data := range part {
-			all[path] = data
-		}
+		maps.Copy(all, part)
 	}
 	return all, nil
 }

@@ -59,15 +59,20 @@ func TestMain(m *testing.M) {
 	}))
 }
 
+func build() (dir string, err error) {
+	if dir, err = os.MkdirTemp("", "singletonjob-images-"); err != nil {
+		return "", err
+	}
+	return dir, product.Build(context.Background(), root, dir)
+}
+
 // images builds the programs, once.
 func images(t *testing.T) string {
 	t.Helper()
 	shared.Lock()
 	defer shared.Unlock()
 	if shared.images == "" && shared.err == nil {
-		if shared.images, shared.err = os.MkdirTemp("", "singletonjob-images-"); shared.err == nil {
-			shared.err = product.Build(context.Background(), root, shared.images)
-		}
+		shared.images, shared.err = build()
 	}
 	if shared.err != nil {
 		t.Fatal(shared.err)

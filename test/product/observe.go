@@ -3,8 +3,10 @@
 package product
 
 import (
+	"bytes"
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -34,7 +36,7 @@ func Await(ctx context.Context, what string, is func() (done bool, seen any, err
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("waiting for %s: %w; last seen: %+v (%v)", what, context.Cause(ctx), seen, err)
+			return errors.Join(fmt.Errorf("waiting for %s: %w; last seen: %+v", what, context.Cause(ctx), seen), err)
 		case <-time.After(poll):
 		}
 	}
@@ -153,7 +155,7 @@ func startTime(pid int) (time.Duration, error) {
 	if err != nil {
 		return 0, err
 	}
-	fields := strings.Fields(string(text[strings.LastIndexByte(string(text), ')')+1:])) // the first is field 3
+	fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:])) // the first is field 3
 	ticks, err := strconv.ParseInt(fields[field-3], 10, 64)
 	if err != nil {
 		return 0, fmt.Errorf("%s: %w", path, err)

@@ -19,18 +19,25 @@ import (
 )
 
 func main() {
+	if err := get(); err != nil {
+		fmt.Fprintln(os.Stderr, "get:", err)
+		os.Exit(1)
+	}
+}
+
+func get() error {
 	build := flag.Bool("build", false, "build what the cache lacks, without $KUBEBUILDER_ASSETS or a download")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	get := controlplane.Find
+	find := controlplane.Find
 	if *build {
-		get = controlplane.Build
+		find = controlplane.Build
 	}
-	binaries, err := get(ctx, os.Stderr, flag.Args()...)
+	binaries, err := find(ctx, os.Stderr, flag.Args()...)
 	if err != nil {
-		fmt.Fprintln(os.Stderr, "get:", err)
-		os.Exit(1)
+		return err
 	}
 	fmt.Println(binaries.Dir)
+	return nil
 }

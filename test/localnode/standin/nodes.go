@@ -12,7 +12,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/utils/ptr"
 )
 
 // heartbeat is when this process last saw a node's Lease change. No time of another machine is compared.
@@ -72,7 +71,7 @@ func (s *StandIn) AwaitSchedulable(ctx context.Context, name string) error {
 }
 
 func (s *StandIn) markLost(ctx context.Context, node *corev1.Node) error {
-	unreachable := &corev1.Taint{Key: corev1.TaintNodeUnreachable, TimeAdded: ptr.To(metav1.Now())}
+	unreachable := &corev1.Taint{Key: corev1.TaintNodeUnreachable, TimeAdded: new(metav1.Now())}
 	if err := s.taint(ctx, node, unreachable); err != nil {
 		return err
 	}
