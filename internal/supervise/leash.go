@@ -52,9 +52,7 @@ func runLeash(args []string) int {
 	runtime.LockOSThread()
 	debug.SetGCPercent(-1) // the leash allocates nothing after its start
 	_ = unix.Prctl(unix.PR_SET_NAME, uintptr(unsafe.Pointer(&leashThreadName[0])), 0, 0, 0)
-	// Signals meant for others are caught and dropped. Not ignored and not
-	// blocked: the main process would inherit that.
-	signal.Notify(make(chan os.Signal, 1))
+	goDeaf()
 
 	l, rep := startLeash(args)
 	if err := rep.send(); err != nil || rep.stage != stageStarted {
@@ -64,6 +62,19 @@ func runLeash(args []string) int {
 	dieQuickly()
 	forgetStart()
 	return l.watch(rep.pid)
+}
+
+// goDeaf catches and drops the signals that are meant for others. It neither blocks
+// nor ignores any, because the main process would inherit that, and lets what is
+// ignored already be, because the main process is to inherit that.
+func goDeaf() {
+	var caught []os.Signal
+	for sig := syscall.Signal(1); sig <= 64; sig++ {
+		if !signal.Ignored(sig) {
+			caught = append(caught, sig)
+		}
+	}
+	signal.Notify(make(chan os.Signal, 1), caught...)
 }
 
 var leashThreadName = [...]byte{'l', 'e', 'a', 's', 'h', 0}
