@@ -97,11 +97,17 @@ func (r Record) same(o Record) bool {
 	return r.UID == o.UID && r.Revision == o.Revision && r.Holder == o.Holder && r.Token == o.Token && r.RenewTime == o.RenewTime
 }
 
+// before tells whether a record cannot have followed o: revisions and tokens grow, and what is released is not held
+// again by the same tenure.
+func (r Record) before(o Record) bool {
+	return r.Revision <= o.Revision || r.UID == o.UID && (r.Token < o.Token || r.Token == o.Token && o.Free() && !r.Free())
+}
+
 // see takes note of a record.
 func (m *machine) see(r Record) {
 	seen := &m.s.Seen
 	if was := seen.Record; !seen.Known || seen.Absent || !r.same(was) {
-		if seen.Known && r.Revision <= was.Revision || r.UID == was.UID && r.Token < was.Token {
+		if seen.Known && r.before(was) {
 			m.wentBack(r)
 		}
 		*seen = Sight{Known: true, Record: r, At: m.t.Boot}

@@ -475,8 +475,16 @@ func (w *world) restore(f Fault) func() {
 	}
 }
 
-// restoreAtOnce goes back to a snapshot while holders of the time since are alive.
+// restoreAtOnce goes back to a snapshot while holders of the time since are alive. The candidates have seen them: a tenure
+// that none has seen yet, and the server has forgotten, is known to nobody.
 func (w *world) restoreAtOnce(Fault) func() {
 	w.api.save()
-	return w.api.restore
+	return func() {
+		for _, s := range w.slots {
+			if s.agent.state.Seen.Record.Token != w.api.lease.Token {
+				return
+			}
+		}
+		w.api.restore()
+	}
 }
