@@ -18,7 +18,7 @@ import (
 // TestInstall installs into a cluster that has no release, and asks for an active job soon after.
 func TestInstall(t *testing.T) {
 	x := begin(t)
-	x.must(bed.uninstall(x.ctx))
+	x.must(bed.Uninstall(x.ctx))
 	began := time.Now()
 	x.must(bed.install(x.ctx))
 	installed := time.Since(began)
@@ -81,7 +81,7 @@ func TestUninstall(t *testing.T) {
 	j := x.start(lease)
 	before := j.get()
 
-	x.must(bed.uninstall(x.ctx))
+	x.must(bed.Uninstall(x.ctx))
 	if out := x.kubectl("get", "crd", "singletonjobs.singletonjob.io", "--output=name"); !strings.Contains(out, "singletonjobs") {
 		x.Error("the definition went with the release, and every job with it")
 	}

@@ -14,7 +14,6 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
-	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -34,14 +33,13 @@ var bed *testbed
 
 type testbed struct {
 	*rig.Rig
-	helm, chart string
+	chart       string
 	interrupted context.Context
 }
 
-// The release that the tests install.
 const (
-	release         = "singletonjob"
-	systemNamespace = "singletonjob-system"
+	release         = rig.Release
+	systemNamespace = rig.SystemNamespace
 )
 
 func TestMain(m *testing.M) {
@@ -78,9 +76,6 @@ func setUp(ctx context.Context) (*testbed, error) {
 		return nil, err
 	}
 	b := &testbed{Rig: r, chart: "../../charts/singletonjob"}
-	if b.helm, err = r.Program(ctx, "helm"); err != nil {
-		return nil, err
-	}
 	if r.Lab == nil {
 		return b, nil
 	}
@@ -110,19 +105,5 @@ func (b *testbed) loadSampleImage(ctx context.Context) error {
 
 // install installs or upgrades the release and waits until it is ready.
 func (b *testbed) install(ctx context.Context, settings ...string) error {
-	repository, tag, _ := strings.Cut(*operatorImage, ":")
-	args := []string{
-		b.helm, "upgrade", "--install", release, b.chart, "--namespace", systemNamespace, "--create-namespace",
-		"--set", "image.repository=" + repository, "--set", "image.tag=" + tag, "--wait", "--timeout", "3m",
-	}
-	for _, s := range settings {
-		args = append(args, "--set", s)
-	}
-	_, err := b.Run(ctx, args...)
-	return err
-}
-
-func (b *testbed) uninstall(ctx context.Context) error {
-	_, err := b.Run(ctx, b.helm, "uninstall", release, "--namespace", systemNamespace, "--wait", "--ignore-not-found")
-	return err
+	return b.Install(ctx, b.chart, *operatorImage, settings...)
 }

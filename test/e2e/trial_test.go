@@ -337,7 +337,7 @@ func (j *job) checkHistory(object *v1alpha1.SingletonJob) {
 		}
 	}
 	for _, l := range j.lives() {
-		if len(object.Status.History) < 10 && !seen[int64(l.Tokens[0])] {
+		if len(object.Status.History) < 10 && !seen[int64(l.Tokens[0])] && !j.saysIncomplete() {
 			j.Errorf("the history lacks token %v, with which %s wrote", l.Tokens, l.Writer)
 		}
 	}
@@ -345,6 +345,16 @@ func (j *job) checkHistory(object *v1alpha1.SingletonJob) {
 		j.Errorf("status counts %d failovers and %d handovers, the history tells %d and %d",
 			object.Status.Failovers, object.Status.Handovers, failovers, handovers)
 	}
+}
+
+// saysIncomplete reports whether the operator has said that it can't tell all: somebody took the Lease's own history away.
+func (j *job) saysIncomplete() bool {
+	j.Helper()
+	var events corev1.EventList
+	j.must(bed.Client.List(j.ctx, &events, client.InNamespace(j.namespace)))
+	return slices.ContainsFunc(events.Items, func(e corev1.Event) bool {
+		return e.InvolvedObject.Name == j.name && e.Reason == "HistoryIncomplete"
+	})
 }
 
 // candidates lists the job's pods.

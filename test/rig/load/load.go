@@ -21,6 +21,9 @@ const (
 	patience = 200 * time.Millisecond
 )
 
+// NoToken is what writes without a fencing token carry: the same for all, which no sink refuses.
+const NoToken fence.Token = 1
+
 // Context ends when the process is asked to stop by SIGTERM, and $LINGER later: work that can't be put down at once.
 func Context() context.Context {
 	ctx, cancel := context.WithCancel(context.Background())

@@ -1,8 +1,9 @@
 // Command workload is what the e2e tests and the benchmark run as a singleton: it writes to a sink every 20 ms, with its
 // fencing token and the time, and does not stop when the sink refuses it.
 //
-//	workload        write to the sink at $SINK as $RESOURCE; see package load
-//	workload sink   be a sink, on port 8080, where no host is at hand to be one
+//	workload            write to the sink at $SINK as $RESOURCE; see package load
+//	workload unfenced   the same, without a token
+//	workload sink       be a sink, on port 8080, where no host is at hand to be one
 //
 // It ends at SIGUSR1 with 0 and at SIGUSR2 with 1, and at SIGHUP it takes memory until the kernel ends it.
 package main
@@ -12,7 +13,6 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
-	"strconv"
 	"syscall"
 	"time"
 
@@ -22,29 +22,34 @@ import (
 )
 
 func main() {
-	var err error
-	if len(os.Args) > 1 && os.Args[1] == "sink" {
-		err = sink()
-	} else {
-		err = write()
-	}
-	if err != nil {
+	if err := run(os.Args[1:]); err != nil {
 		fmt.Fprintln(os.Stderr, "workload:", err)
 		os.Exit(1)
 	}
 }
 
-func write() error {
-	name := "FENCING_TOKEN"
-	if other := os.Getenv("TOKEN_VARIABLE"); other != "" {
-		name = other
+func run(args []string) error {
+	switch {
+	case len(args) == 0:
+		return write()
+	case args[0] == "unfenced":
+		go obey()
+		load.Write(load.Context(), load.NoToken)
+		return nil
+	case args[0] == "sink":
+		return sink()
 	}
-	token, err := fence.ParseToken(os.Getenv(name))
+	return fmt.Errorf("what is %q?", args[0])
+}
+
+func write() error {
+	const variable = "FENCING_TOKEN"
+	token, err := fence.ParseToken(os.Getenv(variable))
 	if err != nil {
-		return fmt.Errorf("%s: %w", name, err)
+		return fmt.Errorf("%s: %w", variable, err)
 	}
 	go obey()
-	fmt.Println("writing with token", strconv.FormatInt(int64(token), 10))
+	fmt.Println("writing with token", token)
 	load.Write(load.Context(), token)
 	return nil
 }

@@ -1,0 +1,57 @@
+// Command elector is the benchmark's workload as it is written today without SingletonJob: client-go's leader election
+// with its usual settings, 15 s, 10 s and 2 s, and release on cancel, in a program that runs in a Deployment of two. It is
+// set up as client-go's own example is.
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/leaderelection"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
+
+	"github.com/singletonjob/operator/test/rig/load"
+)
+
+func main() {
+	if err := run(); err != nil {
+		fmt.Fprintln(os.Stderr, "elector:", err)
+		os.Exit(1)
+	}
+}
+
+func run() error {
+	config, err := rest.InClusterConfig()
+	if err != nil {
+		return err
+	}
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return err
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		return err
+	}
+	leaderelection.RunOrDie(load.Context(), leaderelection.LeaderElectionConfig{
+		Lock: &resourcelock.LeaseLock{
+			LeaseMeta:  metav1.ObjectMeta{Namespace: os.Getenv("NAMESPACE"), Name: "elector"},
+			Client:     client.CoordinationV1(),
+			LockConfig: resourcelock.ResourceLockConfig{Identity: host},
+		},
+		LeaseDuration:   15 * time.Second,
+		RenewDeadline:   10 * time.Second,
+		RetryPeriod:     2 * time.Second,
+		ReleaseOnCancel: true,
+		Callbacks: leaderelection.LeaderCallbacks{
+			OnStartedLeading: func(ctx context.Context) { load.Write(ctx, load.NoToken) },
+			OnStoppedLeading: func() { os.Exit(0) },
+		},
+	})
+	return nil
+}

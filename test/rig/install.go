@@ -1,0 +1,43 @@
+//go:build linux
+
+package rig
+
+import (
+	"context"
+	"strings"
+)
+
+// The release that Install makes.
+const (
+	Release         = "singletonjob"
+	SystemNamespace = "singletonjob-system"
+)
+
+// Install installs or upgrades the operator from the chart, with an image given as name:tag and further settings given as
+// key=value, and waits until it is ready.
+func (r *Rig) Install(ctx context.Context, chart, image string, settings ...string) error {
+	helm, err := r.Program(ctx, "helm")
+	if err != nil {
+		return err
+	}
+	repository, tag, _ := strings.Cut(image, ":")
+	args := []string{
+		helm, "upgrade", "--install", Release, chart, "--namespace", SystemNamespace, "--create-namespace",
+		"--set", "image.repository=" + repository, "--set", "image.tag=" + tag, "--wait", "--timeout", "3m",
+	}
+	for _, s := range settings {
+		args = append(args, "--set", s)
+	}
+	_, err = r.Run(ctx, args...)
+	return err
+}
+
+// Uninstall removes the release, if there is one, and waits until its pods are gone.
+func (r *Rig) Uninstall(ctx context.Context) error {
+	helm, err := r.Program(ctx, "helm")
+	if err != nil {
+		return err
+	}
+	_, err = r.Run(ctx, helm, "uninstall", Release, "--namespace", SystemNamespace, "--wait", "--ignore-not-found")
+	return err
+}
