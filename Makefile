@@ -10,6 +10,11 @@ MAKEFLAGS += --no-builtin-rules
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 IMAGE ?= singletonjob/operator:$(VERSION)
 PLATFORMS ?= linux/amd64,linux/arm64
+# What the tests on a real cluster call the image that they build and load.
+E2E_IMAGE := singletonjob/operator:e2e
+# More flags for them, such as E2E_ARGS='-v -run TestTakeover' and BENCH_ARGS='-runs=1 -slow-runs=0'.
+E2E_ARGS ?=
+BENCH_ARGS ?=
 # Simulated hours that `make sim` runs.
 HOURS ?= 1000
 
@@ -57,3 +62,14 @@ verify: ## Regenerate everything and fail on any difference; check sizes, depend
 image: ## Write dist/image.tar, an OCI archive of the agent and the manager on an empty file system.
 	SOURCE_DATE_EPOCH="$$(git log -1 --format=%ct)" go run ./build/image -reference='$(IMAGE)' -platforms='$(PLATFORMS)' \
 	  -version='$(VERSION)' -revision="$$(git rev-parse HEAD)" -output=dist/image.tar
+
+.PHONY: e2e
+e2e: ## Test the whole product on a real Kubernetes of three nodes on this machine, and break it (root, ~30 min).
+	$(MAKE) image PLATFORMS="linux/$$(go env GOARCH)" IMAGE=$(E2E_IMAGE)
+	go test -count=1 -timeout=30m ./test/lab -lab
+	go run ./test/lab run go test -count=1 -timeout=60m ./test/e2e -e2e -image=$(E2E_IMAGE) -image-archive='$(CURDIR)/dist/image.tar' $(E2E_ARGS)
+
+.PHONY: bench
+bench: ## Measure failovers beside today's alternatives, on such a Kubernetes: dist/bench.json and dist/bench.svg (root, ~90 min).
+	$(MAKE) image PLATFORMS="linux/$$(go env GOARCH)" IMAGE=$(E2E_IMAGE)
+	go run ./test/lab run go run ./test/bench -image=$(E2E_IMAGE) -image-archive=dist/image.tar $(BENCH_ARGS)

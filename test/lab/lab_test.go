@@ -93,6 +93,7 @@ func TestLab(t *testing.T) {
 	lab.ok("up", "-nodes=3") // adds one
 	lab.fails("up", "-nodes=2")
 	lab.fails("up", "-control-planes=3", "-nodes=3")
+	lab.fails("run", "true") // which would end the lab
 	lab.kubectl = strings.TrimSpace(lab.ok("program", "kubectl"))
 	lab.startProbes()
 
@@ -153,6 +154,24 @@ func TestThreeControlPlanes(t *testing.T) {
 	}
 	lab.ok("fault", "heal")
 	lab.eventually("a write after the heal", func() bool { return write("healed") == nil })
+}
+
+// TestRun shows that a lab of a command's own ends with the command, however that ends.
+func TestRun(t *testing.T) {
+	if !*withLab {
+		t.Skip("starts a lab on this machine: run with -lab")
+	}
+	lab := &labTest{T: t}
+	lab.ok("down")
+	before := footprint(t)
+	if out := lab.ok("run", "-nodes=1", "sh", "-c", "test -s $KUBECONFIG && echo there"); out != "there\n" {
+		t.Errorf("the command printed %q", out)
+	}
+	lab.fails("run", "-nodes=1", "false")
+	lab.fails("run", "-nodes=0", "true")
+	if diff := leftBehind(t, before); diff != "" {
+		t.Errorf("something was left behind (-before +after):\n%s", diff)
+	}
 }
 
 // TestInterruptedUp kills 'up' at many moments: 'down' must always be able to clean up, and 'up' to go on.

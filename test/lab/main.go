@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"os/signal"
 	"strings"
 	"syscall"
@@ -25,6 +26,8 @@ import (
 const usage = `usage: lab COMMAND
 
   up [-nodes N] [-control-planes 1|3]   start the lab, or what does not run of it
+  run [-nodes N] [-control-planes 1|3] COMMAND...
+                                        start a lab, run the command with its KUBECONFIG, end the lab
   down                                  end it and remove all it made, in whatever state it is
   status [-json]                        what runs, what is broken
   image ARCHIVE...                      load image archives (OCI layout or docker) into every node
@@ -77,13 +80,13 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 		return p.injector().RunProxy(ctx, args[1:])
 	}
 	commands := map[string]func(context.Context, []string) error{
-		"up": p.up, "down": p.down, "status": p.status, "image": p.image, "exec": p.exec, "program": p.program, "fault": p.fault,
+		"up": p.up, "run": p.run, "down": p.down, "status": p.status, "image": p.image, "exec": p.exec, "program": p.program, "fault": p.fault,
 	}
 	command := commands[args[0]]
 	if command == nil {
 		return help(usage)
 	}
-	if args[0] != "exec" {
+	if args[0] != "exec" && args[0] != "run" { // which take as long as what they run
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, timeout)
 		defer cancel()
@@ -99,21 +102,57 @@ func help(text string) error {
 func (p program) injector() fault.Injector { return fault.Injector{Lab: p.lab} }
 
 func (p program) up(ctx context.Context, args []string) error {
-	flags := flag.NewFlagSet("lab up", flag.ContinueOnError)
-	var c cluster.Config
-	flags.IntVar(&c.Nodes, "nodes", 3, "nodes")
-	flags.IntVar(&c.ControlPlanes, "control-planes", 1, "API servers, each with an etcd: 1 or 3")
-	if err := flags.Parse(args); err != nil {
+	c, rest, err := parseConfig("lab up", args)
+	if err != nil {
 		return err
 	}
-	if flags.NArg() > 0 {
-		return fmt.Errorf("what is %q?", flags.Arg(0))
+	if len(rest) > 0 {
+		return fmt.Errorf("what is %q?", rest[0])
 	}
 	begin := time.Now()
 	if err := p.lab.Up(ctx, c); err != nil {
 		return err
 	}
 	_, _ = fmt.Fprintf(p.out, "%d nodes up in %.1f s\nexport KUBECONFIG=%s\n", c.Nodes, time.Since(begin).Seconds(), p.lab.Kubeconfig())
+	return nil
+}
+
+func parseConfig(command string, args []string) (c cluster.Config, rest []string, err error) {
+	flags := flag.NewFlagSet(command, flag.ContinueOnError)
+	flags.IntVar(&c.Nodes, "nodes", 3, "nodes")
+	flags.IntVar(&c.ControlPlanes, "control-planes", 1, "API servers, each with an etcd: 1 or 3")
+	err = flags.Parse(args)
+	return c, flags.Args(), err
+}
+
+// run ends the lab whatever becomes of the command, and therefore takes none that it has not started.
+func (p program) run(ctx context.Context, args []string) (err error) {
+	c, command, err := parseConfig("lab run", args)
+	if err != nil {
+		return err
+	}
+	if len(command) == 0 {
+		return help(usage)
+	}
+	if _, err := p.lab.Config(); err == nil {
+		return errors.New("a lab is up, and would be ended: use it as it is, or run 'lab down' first")
+	}
+	defer func() {
+		ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
+		defer cancel()
+		err = errors.Join(err, p.lab.Down(ending))
+	}()
+	if err := p.lab.Up(ctx, c); err != nil {
+		return err
+	}
+	cmd := exec.CommandContext(ctx, command[0], command[1:]...)
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+p.lab.Kubeconfig())
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, p.out, os.Stderr
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
+	cmd.WaitDelay = time.Minute
+	if err := cmd.Run(); err != nil {
+		return fmt.Errorf("%s: %w", strings.Join(command, " "), err)
+	}
 	return nil
 }
 
