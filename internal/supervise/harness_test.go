@@ -11,6 +11,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -127,6 +128,8 @@ func (p *player) obey(c command, e *event) (err error) {
 		return p.tree.Signal(c.Signal)
 	case "kill":
 		p.tree.Kill()
+	case "ignore":
+		signal.Ignore(c.Signal)
 	case "fds":
 		fds, _ := os.ReadDir("/proc/self/fd")
 		e.Count = len(fds)
@@ -192,13 +195,18 @@ type agent struct {
 // modes are the two ways to be the parent of a tree.
 var modes = map[string]func(testing.TB) *agent{
 	"subreaper": func(t testing.TB) *agent { return startAgent(t, nil) },
-	"PID 1": func(t testing.TB) *agent {
-		return startAgent(t, &syscall.SysProcAttr{
-			Cloneflags:  unix.CLONE_NEWUSER | unix.CLONE_NEWPID | unix.CLONE_NEWNS,
-			UidMappings: []syscall.SysProcIDMap{{ContainerID: os.Getuid(), HostID: os.Getuid(), Size: 1}},
-			GidMappings: []syscall.SysProcIDMap{{ContainerID: os.Getgid(), HostID: os.Getgid(), Size: 1}},
-		})
-	},
+	"PID 1":     func(t testing.TB) *agent { return startPID1(t, os.Getuid()) },
+}
+
+// startPID1 starts an agent in a PID namespace of its own, as a user of this machine.
+func startPID1(t testing.TB, uid int) *agent {
+	t.Helper()
+	return startAgent(t, &syscall.SysProcAttr{
+		Cloneflags:  unix.CLONE_NEWUSER | unix.CLONE_NEWPID | unix.CLONE_NEWNS,
+		UidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: uid, Size: 1}},
+		GidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getgid(), Size: 1}},
+		Credential:  &syscall.Credential{Uid: 0, Gid: 0, NoSetGroups: true}, // there
+	})
 }
 
 // inBothModes runs a test with a subreaper and with a real PID 1.
@@ -352,13 +360,20 @@ func (a *agent) signal(sig syscall.Signal) {
 	}
 }
 
-func (a *agent) stopLeash() {
+// stopLeash says whether it was there in time to stop the leash.
+func (a *agent) stopLeash() bool {
 	a.t.Helper()
-	leash := a.find(leashName)
-	if err := unix.Kill(leash, unix.SIGSTOP); err != nil {
-		a.t.Fatal(err)
-	}
-	eventually(a.t, "the leash is stopped", func() bool { return state(leash) == "T" })
+	leash := 0
+	eventually(a.t, "the leash is stopped or dead", func() bool {
+		for _, p := range a.processes() {
+			if strings.HasPrefix(p.cmdline, leashName) {
+				leash = p.pid
+				unix.Kill(leash, unix.SIGSTOP)
+			}
+		}
+		return leash != 0 && state(leash) == "T" || len(a.exited) > 0
+	})
+	return len(a.exited) == 0
 }
 
 // expectGone waits for Gone and then finds no process that descends from the agent.

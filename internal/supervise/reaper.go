@@ -138,7 +138,8 @@ func (r *reaper) sweep() (again bool) {
 		return false
 	}
 	t.deadlines.stop()
-	if !r.killRound() && childless && t.reported {
+	r.killRound()
+	if childless && t.reported && !r.strangers() {
 		t.announceExit(true)
 		t.close()
 		r.tree = nil
@@ -198,14 +199,11 @@ func (t *Tree) announceExit(last bool) {
 	close(t.exited)
 }
 
-// killRound sends SIGKILL to every descendant it can find and says whether it
-// hit any.
+// killRound sends SIGKILL to every descendant it can find.
 //
 // As PID 1 that is one system call, and it is atomic: kill(-1) walks the process
 // list under the lock that fork needs to add to it, and a fork whose parent has
-// SIGKILL pending fails. A second round finds only who joined the namespace from
-// outside (kubectl exec). Processes of other users that did so cannot be
-// killed by an unprivileged agent, are not the tree's, and are not waited for.
+// SIGKILL pending fails.
 //
 // Elsewhere there is no such call for a tree. Every round kills the *children* of
 // this process. The children of the dead become ours in turn, so the tree is
@@ -216,15 +214,43 @@ func (t *Tree) announceExit(last bool) {
 // is another chance, with odds that do not fall, so the chain ends, in practice after
 // milliseconds. Stopping all first (SIGSTOP) would run the very same race, and
 // then still have to kill.
-func (r *reaper) killRound() (hit bool) {
+func (r *reaper) killRound() {
 	if r.pid1 {
-		return unix.Kill(-1, unix.SIGKILL) == nil
+		_ = unix.Kill(-1, unix.SIGKILL)
+		return
 	}
 	for _, pid := range children() {
-		hit = true
 		_ = unix.Kill(pid, unix.SIGKILL)
 	}
-	return hit
+}
+
+// strangers says whether PID 1 has company that is not descended from it: who joined
+// the namespace from outside (kubectl exec) may be doing the tenure's work as well.
+// It kills them; they are reaped outside. Those that it may not kill, a
+// debugger of another user for instance, are not the tenure's and are not counted.
+func (r *reaper) strangers() (found bool) {
+	if !r.pid1 {
+		return false
+	}
+	for _, pid := range processes() {
+		// One by one: kill(-1) succeeds even if it was allowed to kill nobody.
+		if pid != 1 && unix.Kill(pid, unix.SIGKILL) == nil {
+			found = true
+		}
+	}
+	return found
+}
+
+// processes lists all that /proc shows.
+func processes() []int {
+	entries, _ := os.ReadDir("/proc")
+	var pids []int
+	for _, entry := range entries {
+		if pid, err := strconv.Atoi(entry.Name()); err == nil {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
 }
 
 // children lists the children of this process, zombies included. It may miss one
@@ -251,15 +277,10 @@ func children() []int {
 
 // childrenByScan is for kernels without CONFIG_PROC_CHILDREN.
 func childrenByScan() []int {
-	entries, _ := os.ReadDir("/proc")
 	parent := strconv.Itoa(os.Getpid())
 	var pids []int
-	for _, entry := range entries {
-		pid, err := strconv.Atoi(entry.Name())
-		if err != nil {
-			continue
-		}
-		data, err := os.ReadFile("/proc/" + entry.Name() + "/stat")
+	for _, pid := range processes() {
+		data, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 		if err != nil {
 			continue // it has ended
 		}

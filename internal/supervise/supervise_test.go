@@ -179,6 +179,13 @@ func TestProgramFindsItselfAlone(t *testing.T) {
 			t.Errorf("signal state of a program: want %q as without an agent, in %q", line, status)
 		}
 	}
+	a.must(command{Op: "ignore", Signal: unix.SIGHUP})
+	for _, line := range a.output(command{Argv: []string{"cat", "/proc/self/status"}}) {
+		mask, ok := strings.CutPrefix(line, "SigIgn:\t")
+		if bits, err := strconv.ParseUint(mask, 16, 64); ok && (err != nil || bits&1 == 0) {
+			t.Errorf("ignored signals %q: SIGHUP, which the agent ignores, is not", mask)
+		}
+	}
 }
 
 func TestOutputRedirected(t *testing.T) {
@@ -398,13 +405,9 @@ func TestDeadlineHoldsWhileTheAgentIsStopped(t *testing.T) {
 // what the agent makes of it when it goes on.
 func stoppedPastDeadline(t *testing.T, a *agent, role string) time.Duration {
 	t.Helper()
-	const in = 700 * time.Millisecond
-	h, e := a.beating(role, in)
+	h, e := a.beating(role, 700*time.Millisecond)
 	a.signal(unix.SIGSTOP)
 	late := h.lastWrite(a, e.Deadline)
-	if late < -in/2 {
-		t.Errorf("the program died %v before its deadline", -late)
-	}
 	a.signal(unix.SIGCONT)
 	got := await(t, "exit", a.exited)
 	if want := (Status{ExitCode: -1, Signal: unix.SIGKILL, ByLeash: true}); got != want {
@@ -479,8 +482,10 @@ func TestStoppedLeashDiesWithTheAgent(t *testing.T) {
 func TestStoppedLeashKeepsItsDeadline(t *testing.T) {
 	t.Parallel()
 	a := startAgent(t, nil)
-	h, e := a.beating("beat", 1500*time.Millisecond)
-	a.stopLeash()
+	h, e := a.beating("beat", 4*time.Second)
+	if !a.stopLeash() {
+		t.Skip("the machine is too busy: the deadline came before the leash was stopped")
+	}
 	if extended := a.do(command{Op: "extend", In: time.Hour}); extended.Err != "" && extended.ErrKind != "passed" && extended.ErrKind != "stopped" {
 		t.Errorf("extend: %s", extended.Err)
 	}
@@ -505,8 +510,8 @@ func TestExtendNeverBlocks(t *testing.T) {
 func TestExtend(t *testing.T) {
 	t.Parallel()
 	a := startAgent(t, nil)
-	h, first := a.beating("beat", 2*time.Second)
-	second := a.must(command{Op: "extend", In: 3 * time.Second})
+	h, first := a.beating("beat", 4*time.Second)
+	second := a.must(command{Op: "extend", In: 6 * time.Second})
 	a.must(command{Op: "extend", At: first.Deadline}) // earlier: no error, no effect
 	a.must(command{Op: "extend", At: 1})
 	if e := a.do(command{Op: "extend", At: -1}); e.ErrKind != "other" {
@@ -522,7 +527,7 @@ func TestExtend(t *testing.T) {
 		t.Errorf("extend after the end: %q, want ErrStopped", e.Err)
 	}
 
-	h, first = a.beating("beat", 2*time.Second)
+	h, first = a.beating("beat", 4*time.Second)
 	a.must(command{Op: "extend", At: 0})                   // never
 	a.must(command{Op: "extend", At: first.Deadline + 50}) // earlier than never
 	eventually(t, "the disarmed deadline is over", func() bool { return h.last.Load() > first.Deadline+int64(10*time.Millisecond) })
@@ -628,6 +633,25 @@ func TestStrangersInTheNamespace(t *testing.T) {
 	a.expectGone()
 }
 
+// But it cannot wait for whom it may not kill: a root's debugger beside an agent
+// without privileges would keep the lease for ever.
+func TestStrangersOfOtherUsers(t *testing.T) {
+	t.Parallel()
+	if os.Getuid() != 0 {
+		t.Skip("only root may enter the namespace of the test's agent")
+	}
+	const nobody = 65534
+	a := startPID1(t, nobody)
+	a.start(program("idle"))
+	stranger := enterPIDNamespace(t, a.cmd.Process.Pid)
+	a.must(command{Op: "kill"})
+	await(t, "exit", a.exited)
+	a.expectGone()
+	if s := state(stranger.Process.Pid); s == "Z" || s == "" {
+		t.Fatal("the stranger was killed: the test shows nothing")
+	}
+}
+
 // enterPIDNamespace starts a process in the PID namespace of pid, as a child of the test.
 func enterPIDNamespace(t *testing.T, pid int) *exec.Cmd {
 	t.Helper()
@@ -650,6 +674,10 @@ func enterPIDNamespace(t *testing.T, pid int) *exec.Cmd {
 	if err := <-started; err != nil {
 		t.Skipf("cannot enter the namespace of the test's agent: %v", err)
 	}
+	t.Cleanup(func() {
+		cmd.Process.Kill()
+		cmd.Wait()
+	})
 	return cmd
 }
 
