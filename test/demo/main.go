@@ -21,6 +21,9 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/go-logr/logr"
+	"k8s.io/klog/v2"
+
 	"github.com/singletonjob/operator/fence"
 	"github.com/singletonjob/operator/fence/fencetest"
 	"github.com/singletonjob/operator/test/controlplane"
@@ -37,7 +40,6 @@ type demo struct {
 	root    string
 	kept    bool // run to its end and left for somebody to try
 	claims  claims
-	held    []tenure     // tenures of the job ledger that the scenes have seen
 	metered atomic.Value // fence.Resource whose writes are shown
 }
 
@@ -58,6 +60,7 @@ func main() {
 func run(keep bool) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
+	klog.SetLogger(logr.Discard()) // clients of the API server complain there about what the demo does to them
 	ctx, orphaned := context.WithCancelCause(ctx)
 	go watchParent(orphaned)
 	d := &demo{terminal: newTerminal(os.Stdout)}

@@ -20,6 +20,7 @@ import (
 	"github.com/singletonjob/operator/test/faultproxy"
 	"github.com/singletonjob/operator/test/localnode"
 	"github.com/singletonjob/operator/test/product"
+	"github.com/singletonjob/operator/test/rig"
 )
 
 //go:embed jobs.yaml
@@ -29,7 +30,7 @@ const (
 	ledger  = "ledger"
 	journal = "journal"
 	// leaseDuration of the jobs in jobs.yaml.
-	leaseDuration = 5 * time.Second
+	leaseDuration = 6 * time.Second
 	// enoughHeld writes on the wire make a stale write certain.
 	enoughHeld = 3
 	// steady is how long the standby is watched for requests.
@@ -82,8 +83,8 @@ func (d *demo) await(ctx context.Context, after fence.Token) (tenure, error) {
 	if err != nil {
 		return tenure{}, err
 	}
-	now := tenure{token: first.Token, pod: job.Status.ActivePod, node: job.Status.ActiveNode}
-	d.held = append(d.held, now)
+	// What the status says now may be a later tenure than the first write's, if the machine is very busy.
+	now := tenure{token: max(first.Token, fence.Token(job.Status.FencingToken)), pod: job.Status.ActivePod, node: job.Status.ActiveNode}
 	d.say(cyan, "%s on %s acts with token %d", now.pod, now.node, now.token)
 	return now, nil
 }
@@ -141,10 +142,11 @@ func (d *demo) quietStandby(ctx context.Context, now tenure) error {
 
 // current waits until the ledger has a warm standby, and finds its active process.
 func (d *demo) current(ctx context.Context) (tenure, *product.Process, error) {
-	if _, err := d.AwaitJob(ctx, namespace, ledger, "protected", product.Protected); err != nil {
+	job, err := d.AwaitJob(ctx, namespace, ledger, "protected", product.Protected)
+	if err != nil {
 		return tenure{}, nil, err
 	}
-	now := d.held[len(d.held)-1]
+	now := tenure{token: fence.Token(job.Status.FencingToken), pod: job.Status.ActivePod, node: job.Status.ActiveNode}
 	process, err := d.WriterProcess(namespace, now.pod)
 	return now, process, err
 }
@@ -335,8 +337,9 @@ func (d *demo) refused(ctx context.Context, resource fence.Resource, old, next f
 // summary shows what is left to read for somebody who was not there, and checks it against what was seen.
 func (d *demo) summary(ctx context.Context) error {
 	d.scene("What a person finds afterwards", "")
+	last := d.Sink.Report().Resource(ledger).Highest
 	job, err := d.AwaitJob(ctx, namespace, ledger, "told in full", func(job *v1alpha1.SingletonJob) bool {
-		return len(job.Status.History) >= len(d.held) && product.Protected(job)
+		return len(job.Status.History) > 0 && job.Status.History[0].Token >= int64(last) && product.Protected(job)
 	})
 	if err != nil {
 		return err
@@ -375,21 +378,28 @@ func orNobody(pod string) string {
 	return pod
 }
 
-// checkRecords compares history, sink and what the scenes saw.
+// checkRecords compares the history with what the sink has seen.
 func (d *demo) checkRecords(job *v1alpha1.SingletonJob) {
-	var told, seen []int64
+	var told []int64
 	for _, h := range slices.Backward(job.Status.History) {
 		told = append(told, h.Token)
 	}
-	for _, t := range d.held {
-		seen = append(seen, int64(t.token))
+	missed := 0
+	for _, seen := range d.Sink.Report().Resource(ledger).Tenures {
+		if !slices.Contains(told, int64(seen.Token)) {
+			missed++
+		}
 	}
-	d.check(slices.Equal(told, seen), "the status tells every tenure, each once", "tokens %v", told)
-	grows := slices.IsSortedFunc(seen, func(a, b int64) int { return int(a - b) }) && len(slices.Compact(slices.Clone(seen))) == len(seen)
-	d.check(grows, "tokens grow with every tenure", "%v", seen)
-	lives := product.Lives(d.Sink.Attempts(0), ledger)
-	violations := product.Violations(lives)
-	d.check(len(violations) == 0 && len(lives) == len(d.held), "never two processes of the job at once", "%d processes, %d overlaps", len(lives), len(violations))
+	d.check(missed == 0 && len(told) > 3, "the status tells every tenure that the sink has seen", "%d tenures, %d not told", len(told), missed)
+	grows := true
+	for i := 1; i < len(told); i++ {
+		grows = grows && told[i] > told[i-1]
+	}
+	d.check(grows, "tokens grow with every tenure, and none is told twice", "%v", told)
+	lives := d.Lives(ledger)
+	violations := rig.Violations(lives, false)
+	d.check(len(violations) == 0 && len(lives) > 3, "never two processes of the job at once", "%s",
+		strings.Join(append([]string{fmt.Sprintf("%d processes, %d violations", len(lives), len(violations))}, violations...), "; "))
 }
 
 // checkSamples looks at the jobs of config/samples, which ran beside all this.

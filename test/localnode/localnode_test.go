@@ -6,6 +6,7 @@ import (
 	"bufio"
 	"context"
 	"crypto/tls"
+	"flag"
 	"fmt"
 	"net"
 	"os"
@@ -42,6 +43,10 @@ func TestMain(m *testing.M) {
 	case "owner":
 		owner()
 		return
+	}
+	flag.Parse()
+	if parallel := flag.Lookup("test.parallel"); parallel.Value.String() == parallel.DefValue {
+		_ = flag.Set("test.parallel", "8") // they wait more than they work
 	}
 	code := controlplane.Main(m, func() {
 		if shared.cluster != nil {
@@ -270,10 +275,15 @@ func TestInitContainersVolumesAndEnvironment(t *testing.T) {
 		}
 		pod.Spec.Containers[0].Command = append(pod.Spec.Containers[0].Command, "$(NUMBER)")
 		pod.Spec.Containers[0].Env = []corev1.EnvVar{
-			{Name: "ME", ValueFrom: from("metadata.name")}, {Name: "ON", ValueFrom: from("spec.nodeName")},
-			{Name: "IP", ValueFrom: from("status.podIP")}, {Name: "APP", ValueFrom: from("metadata.labels['app']")},
-			{Name: "REF", Value: "app-$(APP)"}, {Name: "X", Value: "seven"}, {Name: "LITERAL", Value: "$$(X)"},
-			{Name: "FILE", Value: "/data/greeting"}, {Name: "NUMBER", Value: "42"},
+			{Name: "ME", ValueFrom: from("metadata.name")},
+			{Name: "ON", ValueFrom: from("spec.nodeName")},
+			{Name: "IP", ValueFrom: from("status.podIP")},
+			{Name: "APP", ValueFrom: from("metadata.labels['app']")},
+			{Name: "REF", Value: "app-$(APP)"},
+			{Name: "X", Value: "seven"},
+			{Name: "LITERAL", Value: "$$(X)"},
+			{Name: "FILE", Value: "/data/greeting"},
+			{Name: "NUMBER", Value: "42"},
 		}
 		emptyDir(pod)
 	}))

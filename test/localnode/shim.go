@@ -186,7 +186,8 @@ func startProcess(e execution, stdout, stderr *os.File) (*process, error) {
 	defer func() { _ = theirs.Close() }()
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Args = []string{shimName}
-	cmd.Env = append(os.Environ(), "GOMAXPROCS=1")
+	// A race detector, where this program has one, would sleep for a second at the end of every container.
+	cmd.Env = append(os.Environ(), "GOMAXPROCS=1", "GORACE=atexit_sleep_ms=0")
 	cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = stdout, stderr, []*os.File{theirs}
 	// Not tethered: a killed shim could not clear up after itself, and the control connection tells it when to.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}

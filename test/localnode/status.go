@@ -96,13 +96,18 @@ func isTrue(pod *corev1.Pod, kind corev1.PodConditionType) bool {
 // phase follows the documented meaning: Failed and Succeeded are final, and only where nothing will be restarted.
 func phase(pod *corev1.Pod, known records) corev1.PodPhase {
 	for _, c := range pod.Spec.InitContainers {
-		if r := known[c.Name]; !succeeded(r) {
-			if r.state.Terminated != nil && pod.Spec.RestartPolicy == corev1.RestartPolicyNever {
-				return corev1.PodFailed
-			}
+		switch r := known[c.Name]; {
+		case succeeded(r):
+		case r.state.Terminated != nil && pod.Spec.RestartPolicy == corev1.RestartPolicyNever:
+			return corev1.PodFailed
+		default:
 			return corev1.PodPending
 		}
 	}
+	return phaseOfContainers(pod, known)
+}
+
+func phaseOfContainers(pod *corev1.Pod, known records) corev1.PodPhase {
 	var started, ended, failed int
 	for _, c := range pod.Spec.Containers {
 		r := known[c.Name]

@@ -26,6 +26,7 @@ import (
 	"github.com/singletonjob/operator/test/controlplane"
 	"github.com/singletonjob/operator/test/localnode"
 	"github.com/singletonjob/operator/test/product"
+	"github.com/singletonjob/operator/test/rig"
 )
 
 const (
@@ -303,7 +304,7 @@ func (w *world) verifyAfter(old *tenure) []v1alpha1.TenureChange {
 	if report.StaleAccepted > 0 {
 		w.t.Errorf("the sink stored %d stale writes", report.StaleAccepted)
 	}
-	for _, v := range product.Violations(product.Lives(w.p.Sink.Attempts(0), w.resource())) {
+	for _, v := range rig.Violations(w.p.Lives(w.resource()), false) {
 		w.t.Error(v)
 	}
 	last := report.Highest

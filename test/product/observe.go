@@ -4,7 +4,6 @@ package product
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -22,6 +21,7 @@ import (
 	"github.com/singletonjob/operator/fence"
 	"github.com/singletonjob/operator/fence/fencetest"
 	"github.com/singletonjob/operator/test/localnode"
+	"github.com/singletonjob/operator/test/rig"
 )
 
 // poll is how often something awaited is looked at. No measured time depends on it.
@@ -163,47 +163,7 @@ func startTime(pid int) (time.Duration, error) {
 	return time.Duration(ticks) * tick, nil
 }
 
-// Life is the time between the first and the last write that one process sent, as it says itself.
-type Life struct {
-	Writer      string
-	Token       fence.Token
-	First, Last time.Duration // CLOCK_BOOTTIME
-}
-
-// Lives are those of all processes that wrote to a resource, in the order of their first writes.
-func Lives(attempts []fencetest.Attempt, resource fence.Resource) []Life {
-	byWriter := map[string]*Life{}
-	for _, a := range attempts {
-		if a.Resource != resource {
-			continue
-		}
-		key := fmt.Sprint(a.Writer, " ", a.Token)
-		l := byWriter[key]
-		if l == nil {
-			l = &Life{Writer: a.Writer, Token: a.Token, First: a.Sent}
-			byWriter[key] = l
-		}
-		l.First, l.Last = min(l.First, a.Sent), max(l.Last, a.Sent)
-	}
-	var lives []Life
-	for _, l := range byWriter {
-		lives = append(lives, *l)
-	}
-	slices.SortFunc(lives, func(a, b Life) int { return cmp.Compare(a.First, b.First) })
-	return lives
-}
-
-// Violations lists what must never be seen in lives: two at once, and tokens that do not grow.
-func Violations(lives []Life) []string {
-	var found []string
-	for i := 1; i < len(lives); i++ {
-		before, after := lives[i-1], lives[i]
-		if after.First <= before.Last {
-			found = append(found, fmt.Sprintf("two processes at once for %v: %+v and %+v", before.Last-after.First, before, after))
-		}
-		if after.Token <= before.Token {
-			found = append(found, fmt.Sprintf("the token does not grow: %+v and %+v", before, after))
-		}
-	}
-	return found
+// Lives tells which processes wrote to a resource and when, by the clock that all processes of the machine share.
+func (p *Product) Lives(resource fence.Resource) []rig.Life {
+	return rig.Lives(p.Sink.Attempts(0), resource, true)
 }

@@ -68,6 +68,8 @@ func Start(o Options) (*StandIn, error) {
 	if o.Failed == nil {
 		o.Failed = func(error) {}
 	}
+	o.Config = rest.CopyConfig(o.Config)
+	o.Config.WarningHandler = rest.NoWarnings{} // it has to list old kinds too
 	client, err := kubernetes.NewForConfig(o.Config)
 	if err != nil {
 		return nil, err
