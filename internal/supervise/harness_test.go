@@ -42,6 +42,7 @@ type command struct {
 	Signal syscall.Signal
 	Out    string // start: a file that takes stdout and stderr
 	Forced bool   // start: skip Start's own look at the deadline
+	Late   bool   // start: read the leash's report only when the program has come and gone
 }
 
 type event struct {
@@ -151,10 +152,22 @@ func startAs(c command) (*Tree, error) {
 		defer f.Close()
 		spec.Stdout, spec.Stderr = f, f
 	}
-	if !c.Forced {
+	switch {
+	case c.Forced:
+		return process.start(spec)
+	case !c.Late:
 		return Start(spec)
 	}
-	return process.start(spec)
+	t, err := process.fork(spec)
+	if err != nil {
+		return nil, err
+	}
+	for over := false; !over; time.Sleep(time.Millisecond) {
+		process.mu.Lock()
+		over = t.leashEnd != nil && len(t.early) > 0
+		process.mu.Unlock()
+	}
+	return t, t.awaitReport(spec)
 }
 
 func describe(err error) (text, kind string) {

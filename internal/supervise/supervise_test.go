@@ -51,6 +51,18 @@ func TestExitStatus(t *testing.T) {
 	})
 }
 
+// A program may have ended before Start knows its PID.
+func TestExitBeforeStartReturns(t *testing.T) {
+	t.Parallel()
+	inBothModes(t, func(t *testing.T, a *agent) {
+		a.must(command{Op: "start", Argv: program("exit", "42"), Late: true})
+		if got, want := await(t, "exit", a.exited), (Status{ExitCode: 42}); got != want {
+			t.Errorf("status %+v, want %+v", got, want)
+		}
+		a.expectGone()
+	})
+}
+
 func TestStartErrors(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
