@@ -3,6 +3,7 @@
 package main
 
 import (
+	"bytes"
 	"fmt"
 	"os"
 	"os/exec"
@@ -231,7 +232,7 @@ func cpuTicks(t testing.TB, pid int) int64 {
 	if err != nil {
 		t.Fatal(err)
 	}
-	fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
+	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
 	var user, system int64
 	if _, err := fmt.Sscan(fields[11]+" "+fields[12], &user, &system); err != nil {
 		t.Fatal(err)

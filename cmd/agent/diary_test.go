@@ -37,20 +37,10 @@ func process() {
 	}
 	signals := make(chan os.Signal, 16)
 	signal.Notify(signals)
-	code, linger, stubborn := 0, time.Duration(0), false
-	for _, arg := range os.Args[2:] {
-		name, value, _ := strings.Cut(arg, "=")
-		switch name {
-		case "stubborn":
-			stubborn = true
-		case "exit":
-			code, _ = strconv.Atoi(value)
-		case "linger":
-			linger, _ = time.ParseDuration(value)
-		case "env":
-			for _, kv := range os.Environ() {
-				fmt.Fprintf(diary, "env %s\n", kv)
-			}
+	does := parseBehaviour(os.Args[2:])
+	if does.tellsEnv {
+		for _, kv := range os.Environ() {
+			fmt.Fprintf(diary, "env %s\n", kv)
 		}
 	}
 	beat := time.NewTicker(2 * time.Millisecond)
@@ -62,15 +52,39 @@ func process() {
 			switch {
 			case sig == syscall.SIGUSR1:
 				write("exit")
-				os.Exit(code)
-			case sig == syscall.SIGTERM && !stubborn:
-				time.AfterFunc(linger, func() { os.Exit(0) })
+				os.Exit(does.code)
+			case sig == syscall.SIGTERM && !does.stubborn:
+				time.AfterFunc(does.linger, func() { os.Exit(0) })
 			case sig == syscall.SIGURG || sig == syscall.SIGCHLD: // the Go runtime's own
 			default:
 				write("signal-" + sig.(syscall.Signal).String())
 			}
 		}
 	}
+}
+
+// behaviour is what the process does besides living.
+type behaviour struct {
+	code               int
+	linger             time.Duration
+	stubborn, tellsEnv bool
+}
+
+func parseBehaviour(args []string) (b behaviour) {
+	for _, arg := range args {
+		name, value, _ := strings.Cut(arg, "=")
+		switch name {
+		case "stubborn":
+			b.stubborn = true
+		case "exit":
+			b.code, _ = strconv.Atoi(value)
+		case "linger":
+			b.linger, _ = time.ParseDuration(value)
+		case "env":
+			b.tellsEnv = true
+		}
+	}
+	return b
 }
 
 // life is the time in which one process was seen alive.

@@ -6,6 +6,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -270,11 +271,11 @@ func (c *candidate) exit() int {
 	if err == nil {
 		return 0
 	}
-	exit, ok := err.(*exec.ExitError)
-	if !ok {
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) {
 		c.w.t.Fatal(err)
 	}
-	status := exit.Sys().(syscall.WaitStatus)
+	status, _ := exit.Sys().(syscall.WaitStatus)
 	if status.Signaled() {
 		return 128 + int(status.Signal())
 	}

@@ -101,6 +101,7 @@ func New(o Options) *Agent {
 		inbox:        make(chan func() lease.Event),
 	}
 	a.journal.log = o.Log
+	a.state.Wake = lease.Never // nothing is late before Run
 	a.publish()
 	return a
 }
@@ -202,10 +203,10 @@ func (a *Agent) write(attempt lease.Attempt, now lease.Time) {
 		outcome, stored, err := a.o.API.Update(ctx, base, attempt.Record)
 		cancel()
 		a.post(func() lease.Event {
-			took := a.o.Clock.Now().Boot.Sub(attempt.SentAt)
-			a.metrics.wrote(attempt.Kind, outcome, took)
-			if w := a.state.Write; w != nil && w.Nonce == attempt.Nonce { // still waited for
-				a.journal.wrote(attempt.Kind, outcome, err)
+			now := a.o.Clock.Now().Boot
+			a.metrics.wrote(attempt.Kind, outcome, now.Sub(attempt.SentAt))
+			if w := a.state.Write; w != nil && w.Nonce == attempt.Nonce || now >= attempt.Deadline {
+				a.journal.wrote(attempt.Kind, outcome, err) // of interest, and not merely overtaken
 			}
 			done := lease.WriteDone{Nonce: attempt.Nonce, Outcome: outcome}
 			if stored != nil {
@@ -225,8 +226,8 @@ func (a *Agent) read(r lease.SendRead, now lease.Time) {
 		cancel()
 		a.post(func() lease.Event {
 			a.metrics.read(answer, err)
-			if waited := a.state.Read; waited != nil && waited.ID == r.ID {
-				a.journal.read(err)
+			if waited := a.state.Read; waited != nil && waited.ID == r.ID || a.o.Clock.Now().Boot >= r.Deadline {
+				a.journal.read(err) // of interest, and not merely overtaken
 			}
 			done := lease.ReadDone{ID: r.ID, Absent: answer.Absent}
 			if answer.Object != nil {

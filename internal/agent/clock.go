@@ -16,9 +16,8 @@ import (
 // bootClock is CLOCK_BOOTTIME and a timer on it. Go's own timers stand still while the machine sleeps, so that after it
 // they would come too late by all of that time.
 type bootClock struct {
-	fd    int
-	c     chan struct{}
-	armed lease.Instant
+	fd int
+	c  chan struct{}
 }
 
 // NewClock returns the clock of a real agent. It lasts as long as the OS process.
@@ -27,7 +26,7 @@ func NewClock() (Clock, error) {
 	if err != nil {
 		return nil, fmt.Errorf("create a timer on CLOCK_BOOTTIME: %w", err)
 	}
-	b := &bootClock{fd: fd, c: make(chan struct{}, 1), armed: lease.Never}
+	b := &bootClock{fd: fd, c: make(chan struct{}, 1)}
 	go b.run(os.NewFile(uintptr(fd), "timerfd"))
 	return b, nil
 }
@@ -55,10 +54,6 @@ func (b *bootClock) C() <-chan struct{} { return b.c }
 
 // WakeAt implements Clock. An instant in the past fires at once.
 func (b *bootClock) WakeAt(at lease.Instant) {
-	if at == b.armed && at == lease.Never {
-		return
-	}
-	b.armed = at
 	var spec unix.ItimerSpec // zero disarms
 	if at != lease.Never {
 		spec.Value = unix.NsecToTimespec(max(1, int64(at)))

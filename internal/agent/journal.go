@@ -43,7 +43,7 @@ func (j *journal) seen(before, after lease.Sight, me lease.Identity) {
 	case !after.Known || before.Known && before.Absent == after.Absent && old.Holder == r.Holder && old.Token == r.Token && old.UID == r.UID:
 	case after.Absent:
 		j.log.Print("lease absent")
-	case r.Holder == me.String(): // told of as a tenure
+	case r.Holder == me.String(), r.Holder == "" && old.Holder == me.String(): // told of as a tenure
 	case r.Holder == "":
 		j.log.Print("lease free", "token", r.Token, "reason", r.Release.Reason)
 	default:
@@ -77,6 +77,7 @@ func (j *journal) watch(e kubelease.WatchEvent) {
 		j.watches.succeeded(j.log, "watching again")
 	case kubelease.Closed, kubelease.NotOpened:
 		j.watches.failed(j.log, "watch failing", e.Err)
+	case kubelease.Changed, kubelease.Deleted: // told of by seen
 	}
 }
 

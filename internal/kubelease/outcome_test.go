@@ -218,16 +218,16 @@ func TestUpdateKeepsWhatIsNotOurs(t *testing.T) {
 		t.Fatal(outcome, err)
 	}
 	want := leaseJSON(10)
-	for old, new := range map[string]string{
+	for was, is := range map[string]string{
 		`"holderIdentity":"a/u/n"`:                  `"holderIdentity":"b/u/n"`,
 		`"singletonjob.io/fencing-token":"7"`:       `"singletonjob.io/fencing-token":"10"`,
 		`"renewTime":"2026-01-01T00:00:01.000001Z"`: `"renewTime":"2026-01-01T00:00:02.000001Z"`,
 		`"theirs":"kept & \u003cunchanged>"`:        `"theirs":"kept & <unchanged>"`, // the map is ours to encode; its meaning is kept
 	} {
-		if !strings.Contains(want, old) {
-			t.Fatalf("the example has no %s", old)
+		if !strings.Contains(want, was) {
+			t.Fatalf("the example has no %s", was)
 		}
-		want = strings.Replace(want, old, new, 1)
+		want = strings.Replace(want, was, is, 1)
 	}
 	if diff := cmp.Diff(parts(t, want), parts(t, string(sent))); diff != "" {
 		t.Errorf("written (-want +got):\n%s", diff)

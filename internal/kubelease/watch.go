@@ -123,7 +123,7 @@ func (w *watch) untilRestart(ctx context.Context, restart <-chan struct{}) error
 		return err
 	case <-restart:
 		cancel(errRestart)
-		<-ended
+		_ = <-ended // its reason is this one
 		return errRestart
 	}
 }
@@ -222,12 +222,12 @@ func (w *watch) event(kind string, body json.RawMessage) error {
 		s := parseStatus(body)
 		return fmt.Errorf("the API server said %d %s: %s", s.Code, s.Reason, s.Message)
 	}
-	var any struct {
+	var versioned struct {
 		Metadata struct {
 			ResourceVersion string `json:"resourceVersion"`
 		} `json:"metadata"`
 	}
-	if err := json.Unmarshal(body, &any); err != nil || any.Metadata.ResourceVersion == "" {
+	if err := json.Unmarshal(body, &versioned); err != nil || versioned.Metadata.ResourceVersion == "" {
 		return fmt.Errorf("event %s is not of a Lease", kind)
 	}
 	if kind != "BOOKMARK" {
@@ -244,6 +244,6 @@ func (w *watch) event(kind string, body json.RawMessage) error {
 			return fmt.Errorf("event %q is unknown", kind)
 		}
 	}
-	w.version = any.Metadata.ResourceVersion
+	w.version = versioned.Metadata.ResourceVersion
 	return nil
 }

@@ -1,0 +1,230 @@
+//go:build linux
+
+package agent
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/singletonjob/operator/internal/lease"
+	"github.com/singletonjob/operator/internal/supervise"
+)
+
+func TestTenure(t *testing.T) {
+	inBubble(t, func(w *world) {
+		p := w.holding()
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		deadline, signals, killed := p.state()
+		left := time.Duration(deadline - int64(w.clock.Now().Boot))
+		// Renewed every 2 s, so the leash has at least 15 s − 1 s − 2 s and what a request takes.
+		if left < 11*time.Second || left > 14*time.Second || len(signals) > 0 || killed {
+			t.Errorf("after a minute the leash has %v, signals %v, killed %t", left, signals, killed)
+		}
+		if n, _ := w.api.counts(); n < 28 || n > 32 {
+			t.Errorf("%d writes in a minute, want one every 2 s", n)
+		}
+		w.signals <- syscall.SIGTERM
+		synctest.Wait()
+		if _, signals, _ := p.state(); !slices.Equal(signals, []syscall.Signal{syscall.SIGTERM}) {
+			t.Errorf("signals %v, want SIGTERM once", signals)
+		}
+		p.finish(supervise.Status{ExitCode: 42})
+		if code := <-w.exited; code != 42 {
+			t.Errorf("exit code %d, want the process's, 42", code)
+		}
+		w.exited <- 0
+		if r := w.api.present(); r.Holder != "" || r.Release.Reason != lease.ReasonPodTerminating {
+			t.Errorf("the Lease is not released: %+v", r)
+		}
+	})
+}
+
+// While every request hangs, signals and deadlines are heeded as ever, and no more than one write and one read hang.
+func TestHungRequestsBlockNothing(t *testing.T) {
+	inBubble(t, func(w *world) {
+		p := w.holding()
+		w.api.hang()
+		w.signals <- syscall.SIGHUP
+		time.Sleep(9 * time.Second)
+		synctest.Wait()
+		if _, signals, _ := p.state(); !slices.Equal(signals, []syscall.Signal{syscall.SIGHUP}) {
+			t.Errorf("signals %v, want SIGHUP at once", signals)
+		}
+		if _, n := w.api.counts(); n > 2 {
+			t.Errorf("%d requests hang, want at most one write and one read", n)
+		}
+		time.Sleep(2 * time.Second) // past renewDeadline
+		synctest.Wait()
+		if _, signals, _ := p.state(); !slices.Contains(signals, syscall.SIGTERM) {
+			t.Errorf("signals %v, want SIGTERM after renewDeadline", signals)
+		}
+		time.Sleep(4 * time.Second) // past the deadline
+		synctest.Wait()
+		if _, _, killed := p.state(); !killed {
+			t.Error("not killed by the deadline")
+		}
+		w.api.heal()
+		next := w.holding()
+		if _, _, killed := next.state(); killed {
+			t.Error("the next tenure's process is killed")
+		}
+	})
+}
+
+// After a sleep of the machine the clock is far ahead of Go's timers: what hung before does not hang on.
+func TestSuspend(t *testing.T) {
+	inBubble(t, func(w *world) {
+		p := w.holding()
+		w.api.hang()
+		time.Sleep(3 * time.Second) // a renewal is under way
+		w.clock.suspend(time.Hour)
+		synctest.Wait()
+		if _, _, killed := p.state(); !killed {
+			t.Error("the process lives an hour after its last renewal")
+		}
+		if left := w.agent.snapshot.Load().Left(int64(w.clock.Now().Boot)); left > 0 {
+			t.Errorf("the tenure is said to be valid for %v", left)
+		}
+		time.Sleep(time.Millisecond)
+		synctest.Wait()
+		if _, hung := w.api.counts(); hung > 2 {
+			t.Errorf("%d requests hang, those from before the sleep too", hung)
+		}
+	})
+}
+
+// exec may hang. What is asked of the process meanwhile is done when it is there.
+func TestStartHangs(t *testing.T) {
+	t.Run("signals and deadlines wait", func(t *testing.T) {
+		inBubble(t, func(w *world) {
+			s := <-w.starts
+			w.signals <- syscall.SIGUSR1
+			time.Sleep(5 * time.Second)
+			p := newFakeProcess(s.Deadline)
+			w.Cleanup(p.end)
+			s.answer <- startAnswer{process: p}
+			synctest.Wait()
+			deadline, signals, _ := p.state()
+			if !slices.Equal(signals, []syscall.Signal{syscall.SIGUSR1}) {
+				t.Errorf("signals %v, want SIGUSR1", signals)
+			}
+			if deadline <= s.Deadline {
+				t.Error("the renewals made while it was started did not reach the leash")
+			}
+		})
+	})
+	t.Run("killed when it is there", func(t *testing.T) {
+		inBubble(t, func(w *world) {
+			s := <-w.starts
+			w.api.store(func(r *lease.Record) { r.Holder = "somebody/else/x" })
+			time.Sleep(time.Second)
+			p := newFakeProcess(s.Deadline)
+			s.answer <- startAnswer{process: p}
+			synctest.Wait()
+			if _, _, killed := p.state(); !killed {
+				t.Error("the Lease was lost while the process was started; it was not killed")
+			}
+		})
+	})
+}
+
+func TestStartFails(t *testing.T) {
+	for name, test := range map[string]struct {
+		err  error
+		code int
+	}{
+		"not found":  {err: &supervise.StartError{Op: "execute", Path: "x", Err: syscall.ENOENT}, code: 127},
+		"no right":   {err: &supervise.StartError{Op: "execute", Path: "x", Err: syscall.EACCES}, code: 126},
+		"no process": {err: errors.New("out of processes"), code: 70},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(w *world) {
+				s := <-w.starts
+				s.answer <- startAnswer{err: test.err}
+				if code := <-w.exited; code != test.code {
+					t.Errorf("exit code %d, want %d", code, test.code)
+				}
+				w.exited <- 0
+				if r := w.api.present(); r.Release.Reason != lease.ReasonProcessExited {
+					t.Errorf("the Lease is not released: %+v", r)
+				}
+			})
+		})
+	}
+}
+
+// A start that comes too late is no failure of the program's: the agent stays.
+func TestStartAfterDeadline(t *testing.T) {
+	inBubble(t, func(w *world) {
+		s := <-w.starts
+		w.api.hang()
+		time.Sleep(14 * time.Second)
+		s.answer <- startAnswer{err: supervise.ErrDeadlinePassed}
+		w.api.heal()
+		w.holding()
+		if got := w.phase(); got != "Holding" {
+			t.Errorf("phase %s, want Holding", got)
+		}
+	})
+}
+
+func TestDefiniteLoss(t *testing.T) {
+	inBubble(t, func(w *world) {
+		p := w.holding()
+		w.api.store(func(r *lease.Record) { r.Holder, r.Token = "other/uid/x", r.Token+1 })
+		synctest.Wait()
+		if _, signals, killed := p.state(); !killed || len(signals) > 0 {
+			t.Errorf("killed %t, signals %v; want killed without grace", killed, signals)
+		}
+		if got := w.phase(); got != "Waiting" {
+			t.Errorf("phase %s, want Waiting", got)
+		}
+	})
+}
+
+func TestJournal(t *testing.T) {
+	inBubble(t, func(w *world) {
+		p := w.holding()
+		quiet := w.log.String()
+		time.Sleep(10 * time.Minute)
+		synctest.Wait()
+		if got := w.log.String(); got != quiet {
+			t.Errorf("it is not quiet in steady state: %s", strings.TrimPrefix(got, quiet))
+		}
+		w.api.hang()
+		time.Sleep(5 * time.Second)
+		w.api.heal()
+		time.Sleep(5 * time.Second)
+		w.signals <- syscall.SIGTERM
+		synctest.Wait()
+		p.finish(supervise.Status{ExitCode: 0})
+		<-w.exited
+		w.exited <- 0
+		synctest.Wait()
+		got := strings.Split(strings.TrimSpace(w.log.String()), "\n")
+		want := []string{
+			`singletonjob: watch failing failures=1 error="a first attempt that fails"`,
+			`singletonjob: watching again failures=1`,
+			`singletonjob: lease free token=0 reason=Created`,
+			`singletonjob: acquired token=10 tenure=1`,
+			`singletonjob: renew failing failures=1 error="context deadline exceeded"`,
+			`singletonjob: read failing failures=1 error="context deadline exceeded"`,
+			`singletonjob: writing again failures=1`,
+			`singletonjob: terminating signal=15 phase=Holding`,
+			`singletonjob: stopping token=10 reason=PodTerminating grace=6s time-left=13.332s`,
+			`singletonjob: exited status="exit code 0"`,
+			`singletonjob: released token=10 reason=PodTerminating`,
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("log (-want +got):\n%s", diff)
+		}
+	})
+}
