@@ -35,17 +35,19 @@ func (m *machine) read() {
 	m.s.LastRead++
 	deadline := m.t.Boot.Add(m.c.requestTimeout())
 	m.s.Read = &Reading{ID: m.s.LastRead, SentAt: m.t.Boot, Deadline: deadline, Floor: m.s.Seen.Record.Revision}
-	m.due(deadline)
 	m.do(SendRead{ID: m.s.LastRead, Deadline: deadline})
 }
 
 // mayWrite tells whether a write may go out now. One that rests on a sight as old as a lease is preceded by a read: the
 // revision would do for the compare-and-swap, unless the server has begun to give out its revisions anew.
 func (m *machine) mayWrite() bool {
+	if m.s.Write != nil || !m.s.Seen.Known || m.s.Seen.Absent {
+		return false
+	}
 	if m.t.Boot >= m.s.Seen.Fresh.Add(m.c.Duration) {
 		m.s.MustRead = true
 	}
-	return m.s.Write == nil && !m.s.MustRead && m.s.Seen.Known && !m.s.Seen.Absent && m.due(m.s.WriteAfter)
+	return !m.s.MustRead && m.due(m.s.WriteAfter)
 }
 
 // write sends a write and remembers it. limit bounds how long its answer is of use.
@@ -59,7 +61,6 @@ func (m *machine) write(k Kind, limit Instant, change func(r Record, nonce int64
 		Deadline: min(limit, m.t.Boot.Add(m.c.requestTimeout())),
 	}
 	m.s.Write = &a
-	m.due(a.Deadline)
 	m.do(SendWrite{Attempt: a})
 }
 
@@ -322,7 +323,7 @@ func (m *machine) othersMayAcquire() Instant { return m.s.Tenure.Confirmed.Add(m
 
 // end closes a tenure of which no process lives.
 func (m *machine) end() {
-	released := m.released()
+	released := m.released() && !m.s.Stop.Lost
 	m.do(TenureEnded{Token: m.s.Tenure.Token, Reason: m.s.Stop.Reason, Released: released})
 	m.s.Past = &Past{Tenure: m.s.Tenure, At: m.t.Boot, Clean: !m.s.Tree.Crashed, Reason: m.s.Stop.Reason}
 	exits, code := m.s.Stop.Exits, m.s.Tree.Code

@@ -10,6 +10,7 @@ func Step(c Config, s State, t Time, e Event) (State, []Action) {
 	m.expireRequests()
 	m.absorb(e)
 	m.decide()
+	m.awaitRequests()
 	return m.s, m.out
 }
 
@@ -34,11 +35,21 @@ func (m *machine) due(at Instant) bool {
 
 // expireRequests gives up requests whose deadline has passed, whether or not their sender says so.
 func (m *machine) expireRequests() {
-	if w := m.s.Write; w != nil && m.due(w.Deadline) {
+	if w := m.s.Write; w != nil && m.t.Boot >= w.Deadline {
 		m.writeDone(WriteDone{Nonce: w.Nonce, Outcome: Unknown})
 	}
-	if r := m.s.Read; r != nil && m.due(r.Deadline) {
+	if r := m.s.Read; r != nil && m.t.Boot >= r.Deadline {
 		m.readDone(ReadDone{ID: r.ID})
+	}
+}
+
+// awaitRequests has Step called again when a request under way is to be given up.
+func (m *machine) awaitRequests() {
+	if w := m.s.Write; w != nil {
+		m.due(w.Deadline)
+	}
+	if r := m.s.Read; r != nil {
+		m.due(r.Deadline)
 	}
 }
 

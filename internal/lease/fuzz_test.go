@@ -1,0 +1,297 @@
+package lease
+
+import (
+	"math"
+	"math/rand/v2"
+	"reflect"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// FuzzStep feeds any events, true and false ones, and asks of every step what must hold in every state.
+func FuzzStep(f *testing.F) {
+	f.Add([]byte{0, 1, 1, 2, 20, 4, 60, 9, 80, 120, 5, 14, 15})
+	f.Add([]byte("a tenure, a loss, another tenure, and so on until the bytes are used up"))
+	f.Fuzz(anyLife)
+}
+
+// TestStepUnderAnyEvents is FuzzStep with bytes of its own, for every test run.
+func TestStepUnderAnyEvents(t *testing.T) {
+	rng := rand.NewChaCha8([32]byte{1})
+	phases := map[Phase]int{}
+	for range 2000 {
+		in := make([]byte, 500)
+		_, _ = rng.Read(in)
+		for phase, n := range anyLives(t, in) {
+			phases[phase] += n
+		}
+	}
+	for phase := Waiting; phase <= Stopping; phase++ {
+		if phases[phase] < 1000 {
+			t.Errorf("only %d steps in phase %v", phases[phase], phase)
+		}
+	}
+}
+
+func anyLife(t *testing.T, in []byte) { anyLives(t, in) }
+
+// anyLives has an agent live through what the bytes say, and another in its place if it exits. It counts steps.
+func anyLives(t *testing.T, in []byte) map[Phase]int {
+	t.Helper()
+	b := &bytes{in: in}
+	phases := map[Phase]int{}
+	for len(b.in) > 0 {
+		c := testConfig()
+		mode := b.next()
+		c.KeepRunning, c.RestartProvesDeath = mode&1 != 0, mode&2 != 0
+		if mode&4 != 0 && !c.KeepRunning {
+			c.LockDelay = 3 * time.Second
+		}
+		d := drive(c)
+		for len(b.in) > 0 && !d.s.Done {
+			d.now = d.now.Add(b.pause(d))
+			checkedStep(t, d, b.event(d.s))
+			phases[d.s.Phase]++
+		}
+		if mode&56 == 0 {
+			silent(t, d)
+		}
+	}
+	return phases
+}
+
+// checkedStep steps and checks.
+func checkedStep(t *testing.T, d *driver, e Event) {
+	t.Helper()
+	before := d.s
+	d.step(e)
+	after := d.s
+	if after.Wake <= d.now {
+		t.Fatalf("wake %v ago after %T", d.now.Sub(after.Wake), e)
+	}
+	writes := 0
+	for _, action := range d.actions {
+		switch a := action.(type) {
+		case SendWrite:
+			writes++
+			checkWrite(t, d, before, e, a.Attempt)
+		case StartChild:
+			if before.Tree.Alive {
+				t.Fatalf("started while processes live, after %T", e)
+			}
+			if a.Deadline < d.now || a.Deadline > d.now.Add(d.c.Duration) {
+				t.Fatalf("started with %v to live", a.Deadline.Sub(d.now))
+			}
+		case ExtendLeash:
+			if a.Deadline != after.Deadline(d.c) || !after.Tree.Alive {
+				t.Fatalf("leash %d, deadline %d, tree %+v", a.Deadline, after.Deadline(d.c), after.Tree)
+			}
+		case KillTree, SignalChild:
+			if !after.Tree.Alive {
+				t.Fatalf("%T without processes", a)
+			}
+		}
+	}
+	if writes > 1 {
+		t.Fatalf("%d writes in one step", writes)
+	}
+	if len(after.Unsettled) > maxUnsettled {
+		t.Fatalf("%d replies are remembered as lost", len(after.Unsettled))
+	}
+	if after.Tree.Alive && after.Phase != Holding && after.Phase != Stopping {
+		t.Fatalf("processes live in phase %v", after.Phase)
+	}
+	again, actions := Step(d.c, after, Time{Boot: d.now, Wall: int64(d.now / 1000)}, Ticked{})
+	if again.Wake > after.Wake { // a deadline that the first decision has made void
+		again.Wake = after.Wake
+	}
+	if len(actions) > 0 || !reflect.DeepEqual(after, again) {
+		t.Fatalf("deciding twice after %T does %v and changes\n%s", e, actions, cmp.Diff(after, again))
+	}
+}
+
+func checkWrite(t *testing.T, d *driver, before State, e Event, w Attempt) {
+	t.Helper()
+	done, ok := e.(WriteDone)
+	concluded := ok && before.Write != nil && done.Nonce == before.Write.Nonce
+	if before.Write != nil && d.now < before.Write.Deadline && !concluded {
+		t.Fatalf("%v sent while %v is under way", w.Kind, before.Write.Kind)
+	}
+	if d.s.Write == nil || d.s.Write.Nonce != w.Nonce || w.Nonce <= before.LastNonce {
+		t.Fatalf("sent %+v, remembers %+v", w, d.s.Write)
+	}
+	was := d.s.Seen.Record
+	if w.Record.Revision != was.Revision || w.Record.UID != was.UID || d.s.Seen.Absent {
+		t.Fatalf("%v replaces revision %d of %q, known is %d of %q", w.Kind, w.Record.Revision, w.Record.UID, was.Revision, was.UID)
+	}
+	switch w.Kind {
+	case Acquire:
+		if w.Record.Token <= was.Token && was.Token != math.MaxInt64 {
+			t.Fatalf("acquires token %d after %d", w.Record.Token, was.Token)
+		}
+		if d.s.Tree.Alive {
+			t.Fatal("acquires while processes live")
+		}
+	case GiveUp:
+		if d.s.Tree.Alive {
+			t.Fatal("releases while processes live")
+		}
+		if !w.Record.Free() {
+			t.Fatalf("the release frees nothing: %+v", w.Record)
+		}
+	case Confirm, Renew:
+		if w.Record.Holder != d.c.Identity.String() {
+			t.Fatalf("renews for %q", w.Record.Holder)
+		}
+	}
+	if w.Deadline <= d.now {
+		t.Fatalf("%v sent with %v to answer", w.Kind, w.Deadline.Sub(d.now))
+	}
+}
+
+// silent has nothing answer for a while: the machine must neither spin nor sleep for ever, unless only an event can help.
+func silent(t *testing.T, d *driver) {
+	t.Helper()
+	const long = 2 * time.Minute
+	end := d.now.Add(long)
+	for steps := 0; !d.s.Done && d.s.Wake < end; steps++ {
+		if steps > int(long/time.Second)*20 {
+			t.Fatalf("%d steps in %v; state %+v", steps, long, d.s)
+		}
+		d.now = d.s.Wake
+		checkedStep(t, d, Ticked{})
+	}
+	waitsForDeath := d.s.Tree.Alive && d.s.Stop.Killed
+	if !d.s.Done && d.s.Wake == Never && !waitsForDeath {
+		t.Fatalf("nothing will ever happen in state %+v", d.s)
+	}
+}
+
+// bytes are a fuzzer's choices.
+type bytes struct{ in []byte }
+
+func (b *bytes) next() byte {
+	if len(b.in) == 0 {
+		return 0
+	}
+	first := b.in[0]
+	b.in = b.in[1:]
+	return first
+}
+
+// pause is often none, or just as long as the machine wants.
+func (b *bytes) pause(d *driver) time.Duration {
+	switch x := b.next(); {
+	case x < 64:
+		return 0
+	case x < 128 && d.s.Wake != Never && d.s.Wake > d.now:
+		return d.s.Wake.Sub(d.now)
+	default:
+		return time.Duration(x-128) * time.Duration(x-128) * 10 * time.Millisecond
+	}
+}
+
+func (b *bytes) event(s State) Event {
+	switch b.next() % 20 {
+	default:
+		return honest(s)
+	case 0:
+		return Ticked{}
+	case 1:
+		return WatchOpened{}
+	case 2:
+		return WatchClosed{}
+	case 3, 4:
+		return Watched{Record: b.record(s), Deleted: b.next()%8 == 0}
+	case 5, 6:
+		e := ReadDone{ID: s.LastRead - int64(b.next()%8/7)}
+		switch b.next() % 8 {
+		case 0:
+		case 1:
+			e.Absent = true
+		default:
+			r := b.record(s)
+			e.Found = &r
+		}
+		return e
+	case 7, 8, 9:
+		e := WriteDone{Nonce: s.LastNonce - int64(b.next()%8/7), Outcome: Outcome(b.next() % 7)}
+		if b.next()%8 > 0 && s.Write != nil {
+			r := s.Write.Record
+			r.Revision += int64(b.next() % 4)
+			e.Record = &r
+		}
+		return e
+	case 10:
+		if b.next()%2 == 0 {
+			return TreeGone{}
+		}
+		return ChildExited{Code: int(b.next()), Crashed: b.next()%2 == 0}
+	case 11:
+		if b.next()%16 == 0 {
+			return Terminated{Signal: 15}
+		}
+		return nil
+	}
+}
+
+// honest is what a server that works would say next.
+func honest(s State) Event {
+	r := s.Seen.Record
+	switch {
+	case s.Tree.Alive && s.Stop.Killed:
+		return TreeGone{}
+	case s.Write != nil:
+		w := s.Write.Record
+		w.Revision++
+		return WriteDone{Nonce: s.Write.Nonce, Outcome: Confirmed, Record: &w}
+	case s.Read != nil && s.Seen.Known && !s.Seen.Absent:
+		return ReadDone{ID: s.Read.ID, Found: &r}
+	case s.Phase == Waiting:
+		r.Revision++
+		return Watched{Record: r.Released(Release{Reason: ReasonNodeLost}, 1, 1)}
+	default:
+		return Ticked{}
+	}
+}
+
+// record is what was seen, or what was written, changed in any way.
+func (b *bytes) record(s State) Record {
+	r := s.Seen.Record
+	if x := b.next(); x%4 == 0 && s.Write != nil {
+		r = s.Write.Record
+	} else if x%4 == 1 && s.Pending != nil {
+		r = s.Pending.Record
+	}
+	if r.UID == "" {
+		r.UID = "lease"
+	}
+	r.Revision += int64(b.next()%16) - 3
+	r.Holder = [...]string{r.Holder, r.Holder, r.Holder, me.String(), other.String(), "", UnknownHolder, "a/ua/0"}[b.next()%8]
+	switch b.next() % 16 {
+	case 0:
+		r.UID = "another"
+	case 1:
+		r.Token = int64(b.next()) - 100
+	case 2:
+		r.Token = math.MaxInt64
+	case 3:
+		r.Transitions = -5
+	case 4:
+		r.Duration = time.Duration(int8(b.next())) * time.Second
+	case 5:
+		r.Release = Release{Reason: ReasonNodeLost, Unclean: b.next()%2 == 0}
+		r.AcquireTime = int64(b.next() % 2)
+	case 6:
+		r.Handover.To = [...]string{"", AnyPod, "a", "b"}[b.next()%4]
+	case 7:
+		r.TokenBase = math.MaxInt64 - int64(b.next())
+	case 8:
+		r.RenewTime += int64(b.next()) - 100
+	case 9:
+		r.History = nil
+	}
+	return r
+}

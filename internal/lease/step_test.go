@@ -1,0 +1,563 @@
+package lease
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestValidityCountsFromTheRequest(t *testing.T) {
+	d := acquiring(testConfig()).confirmed()
+	if got := has[StartChild](t, d); got.Token != 10 || got.Tenure != 4 || got.Deadline != d.now.Add(13*time.Second) {
+		t.Errorf("started %+v a second after the request", got)
+	}
+	sent := d.s.Wake
+	d.wake().after(2 * time.Second).confirmed()
+	if got := has[ExtendLeash](t, d).Deadline; got != sent.Add(14*time.Second) {
+		t.Errorf("leash until %v after the request", got.Sub(sent))
+	}
+	if !d.s.Valid(d.c, sent.Add(14*time.Second-1)) || d.s.Valid(d.c, sent.Add(14*time.Second)) {
+		t.Error("the right to act does not end with the leash")
+	}
+}
+
+func TestWaitingCountsFromTheAnswer(t *testing.T) {
+	d := drive(testConfig()).step(Ticked{}).after(2 * time.Second).found(held(other, 10))
+	if got := d.c.FreeAt(d.s); got != d.now.Add(15*time.Second) {
+		t.Errorf("free %v after the answer", got.Sub(d.now))
+	}
+}
+
+func TestExpiredLeaseIsReadBeforeItIsTaken(t *testing.T) {
+	d := waiting(testConfig(), held(other, 10)).wake()
+	hasNo[SendWrite](t, d)
+	has[SendRead](t, d)
+	if d.now != t0.Add(15*time.Second) {
+		t.Errorf("read %v after the sight", d.now.Sub(t0))
+	}
+	d.found(held(other, 10))
+	if got := has[SendWrite](t, d).Attempt; got.Kind != Acquire || got.Record.Token != 10 || got.Record.Holder != me.String() {
+		t.Errorf("sent %+v", got)
+	}
+}
+
+func TestAmbiguousRenewalIsTimedFromItsRequest(t *testing.T) {
+	d := renewing(testConfig())
+	w := *d.s.Write
+	d.done(Unknown).after(2 * time.Second)
+	stored := w.Record
+	stored.Revision++
+	d.found(stored)
+	if got := has[ExtendLeash](t, d).Deadline; got != w.SentAt.Add(14*time.Second) {
+		t.Errorf("leash until %v after the request", got.Sub(w.SentAt))
+	}
+}
+
+func TestAmbiguousAcquireIsNoTenure(t *testing.T) {
+	d := acquiring(testConfig())
+	stored := d.s.Write.Record
+	stored.Revision++
+	d.done(Unknown).found(stored)
+	hasNo[StartChild](t, d)
+	if got := has[SendWrite](t, d).Attempt.Kind; got != Confirm {
+		t.Fatalf("sent %v", got)
+	}
+	sent := d.now
+	d.after(time.Second).confirmed()
+	if got := has[StartChild](t, d); got.Token != 10 || got.Deadline != sent.Add(14*time.Second) {
+		t.Errorf("started %+v", got)
+	}
+}
+
+func TestAcquireStoredLateIsNeverBegun(t *testing.T) {
+	d := acquiring(testConfig())
+	late := d.s.Write.Record
+	late.Revision++
+	d.done(Unknown).found(free(other, 10)) // not stored yet
+	d.step(Watched{Record: late})          // now it is
+	hasNo[StartChild](t, d)
+	if got := has[SendWrite](t, d).Attempt; got.Kind != Acquire || got.Record.Token <= late.Token {
+		t.Errorf("sent %v with token %d after %d", got.Kind, got.Record.Token, late.Token)
+	}
+}
+
+func TestAcquireDeliveredTwiceIsConfirmed(t *testing.T) {
+	d := acquiring(testConfig())
+	stored := d.s.Write.Record
+	stored.Revision++
+	d.done(Conflict).found(stored) // the conflict was with itself
+	if got := has[SendWrite](t, d).Attempt.Kind; got != Confirm {
+		t.Errorf("sent %v", got)
+	}
+}
+
+func TestAcquireOvertakenByTheTokenBaseIsDropped(t *testing.T) {
+	d := acquiring(testConfig())
+	stored := d.s.Write.Record
+	stored.Revision, stored.TokenBase = stored.Revision+1, 1000
+	d.done(Unknown).found(stored)
+	if got := has[SendWrite](t, d).Attempt; got.Kind != Acquire || got.Record.Token != 1011 {
+		t.Errorf("sent %v with token %d", got.Kind, got.Record.Token)
+	}
+}
+
+func TestLateConfirmedAcquireIsConfirmedAgain(t *testing.T) {
+	c := testConfig()
+	c.RetryPeriod, c.RenewDeadline = 4*time.Second, 4*time.Second // a request may take as long as renewals may fail
+	d := waiting(c, free(other, 10))
+	d.s.Write.Deadline = d.now.Add(time.Minute)
+	d.after(4 * time.Second).confirmed()
+	hasNo[StartChild](t, d)
+	if got := has[SendWrite](t, d).Attempt.Kind; got != Confirm {
+		t.Errorf("sent %v", got)
+	}
+}
+
+func TestReplyThatIsNotWhatWasWrittenIsNoConfirmation(t *testing.T) {
+	for name, change := range map[string]func(*Record){
+		"holder":   func(r *Record) { r.Holder = other.String() },
+		"token":    func(r *Record) { r.Token++ },
+		"UID":      func(r *Record) { r.UID = "another" },
+		"nonce":    func(r *Record) { r.RenewTime++ },
+		"revision": func(r *Record) { r.Revision-- },
+	} {
+		d := acquiring(testConfig())
+		r := d.s.Write.Record
+		r.Revision++
+		change(&r)
+		d.step(WriteDone{Nonce: d.s.LastNonce, Outcome: Confirmed, Record: &r})
+		hasNo[StartChild](t, d)
+		if d.s.Pending == nil {
+			t.Errorf("%s: the outcome counts as known", name)
+		}
+	}
+}
+
+func TestAttemptsDiffer(t *testing.T) {
+	d := holding(testConfig())
+	first := d.s.LastNonce
+	d.now = d.s.Wake
+	d.s, d.actions = Step(d.c, d.s, Time{Boot: d.now, Wall: 5}, Ticked{}) // the wall clock was set back
+	if got := has[SendWrite](t, d).Attempt; got.Nonce <= first || got.Record.RenewTime != got.Nonce {
+		t.Errorf("nonce %d, renew time %d, after nonce %d", got.Nonce, got.Record.RenewTime, first)
+	}
+}
+
+func TestRenewalSetsTheDurationRight(t *testing.T) {
+	d := holding(testConfig())
+	r := d.s.Seen.Record
+	r.Revision, r.Duration = 50, time.Second
+	d.step(Watched{Record: r}).wake()
+	if got := has[SendWrite](t, d).Attempt.Record.Duration; got != 15*time.Second {
+		t.Errorf("others are told to wait %v", got)
+	}
+}
+
+func TestConflictIsNotWrittenIntoAgain(t *testing.T) {
+	d := renewing(testConfig()).done(Conflict)
+	for range 3 { // reads are lost
+		d.after(100 * time.Millisecond).readFails()
+		hasNo[SendWrite](t, d)
+		d.wake()
+		hasNo[SendWrite](t, d)
+		has[SendRead](t, d)
+	}
+}
+
+func TestLostReadDoesNotKeepAHolderFromRenewing(t *testing.T) {
+	d := renewing(testConfig()).done(Unknown).readFails()
+	if d.wake(); has[SendWrite](t, d).Attempt.Kind != Renew {
+		t.Error("no renewal")
+	}
+}
+
+func TestReadUnderWayDoesNotSettleALaterWrite(t *testing.T) {
+	d := waiting(testConfig(), held(other, 10)).step(WatchClosed{}).wake() // polls
+	early := has[SendRead](t, d).ID
+	d.step(Watched{Record: free(other, 20)})
+	d.done(Unknown)
+	if later := has[SendRead](t, d).ID; later == early {
+		t.Fatal("no read of its own")
+	}
+	old := free(other, 20)
+	d.step(ReadDone{ID: early, Found: &old})
+	if d.s.Pending == nil {
+		t.Error("the acquire was given up for an answer from before it")
+	}
+}
+
+func TestLosses(t *testing.T) {
+	foreign := held(other, 50)
+	cleared, released, recreated, forged := held(me, 50), held(me, 50), held(me, 50), held(me, 50)
+	cleared.Token, released.Token, recreated.Token = 10, 10, 10
+	cleared.Holder = ""
+	released = released.Released(Release{Reason: ReasonNodeLost, Unclean: true}, 1, 1)
+	recreated.UID = "another"
+	forged.Token = 11
+	nonce := held(Identity{Pod: me.Pod, PodUID: me.PodUID, Nonce: "2"}, 50)
+	for name, e := range map[string]Event{
+		"another holder":          Watched{Record: foreign},
+		"cleared":                 Watched{Record: cleared},
+		"released by others":      Watched{Record: released},
+		"made anew":               Watched{Record: recreated},
+		"another token":           Watched{Record: forged},
+		"the pod's next agent":    Watched{Record: nonce},
+		"deleted":                 Watched{Record: foreign, Deleted: true},
+		"gone, as a write learns": WriteDone{Outcome: Gone},
+	} {
+		for phase, reach := range map[string]func() *driver{
+			"Holding":  func() *driver { return renewing(testConfig()) },
+			"Stopping": func() *driver { return renewing(testConfig()).step(Terminated{Signal: 15}) },
+		} {
+			t.Run(name+" while "+phase, func(t *testing.T) {
+				d := reach()
+				if done, ok := e.(WriteDone); ok {
+					done.Nonce = d.s.LastNonce
+					e = done
+				}
+				d.step(e)
+				has[KillTree](t, d)
+				d.step(TreeGone{})
+				if got := has[TenureEnded](t, d).Released; got {
+					t.Error("a lost tenure counts as released")
+				}
+				hasNo[SendWrite](t, d)
+			})
+		}
+	}
+}
+
+func TestOwnReleaseIsNoLoss(t *testing.T) {
+	d := holding(testConfig()).step(Terminated{Signal: 15}).step(ChildExited{Code: 143, Crashed: true}).step(TreeGone{})
+	w := has[SendWrite](t, d).Attempt
+	if w.Kind != GiveUp || !w.Record.Free() || !w.Record.Release.Unclean || w.Record.Release.Reason != ReasonPodTerminating {
+		t.Fatalf("sent %v %+v", w.Kind, w.Record)
+	}
+	d.confirmed()
+	if !has[TenureEnded](t, d).Released || has[Exit](t, d).Code != 143 {
+		t.Errorf("%+v", d.actions)
+	}
+}
+
+func TestNothingIsReleasedWhileProcessesLive(t *testing.T) {
+	d := holding(testConfig()).step(ChildExited{})
+	has[KillTree](t, d)
+	for range 20 { // the rest is hard to kill; renewals go on, past the deadline too
+		d.wake()
+		if d.s.Write == nil {
+			continue
+		}
+		if d.s.Write.Kind != Renew || d.s.Write.Deadline.Sub(d.now) < time.Second {
+			t.Fatalf("sent %v with %v to answer", d.s.Write.Kind, d.s.Write.Deadline.Sub(d.now))
+		}
+		d.done(Refused)
+	}
+	if d.now < t0.Add(20*time.Second) {
+		t.Fatalf("only %v passed", d.now.Sub(t0))
+	}
+}
+
+func TestGoneOfALeaseMadeAnewIsFoundOut(t *testing.T) {
+	d := acquiring(testConfig())
+	anew := held(other, 50)
+	anew.UID, anew.Holder = "another", UnknownHolder
+	d.step(Watched{Record: anew}).done(Gone)
+	if d.s.Seen.Absent {
+		t.Error("the new Lease counts as absent")
+	}
+	has[SendRead](t, d)
+}
+
+func TestAbsentLeaseIsPolledFor(t *testing.T) {
+	d := waiting(testConfig(), held(other, 10)).step(Watched{Record: held(other, 11), Deleted: true})
+	for range 3 { // the watch is up, and silent
+		d.wake()
+		has[SendRead](t, d)
+		d.step(ReadDone{ID: d.s.LastRead, Absent: true})
+	}
+}
+
+func TestWatchClosedSaidTwiceDoesNotPutOffReads(t *testing.T) {
+	d := waiting(testConfig(), held(other, 10)).step(WatchClosed{})
+	at := d.s.Wake
+	for d.now < at {
+		d.after(time.Second).step(WatchClosed{})
+	}
+	has[SendRead](t, d)
+}
+
+func TestWatchIsRestartedWhenItMissedAChange(t *testing.T) {
+	expired := waiting(testConfig(), held(other, 10)).wake().found(held(other, 10))
+	if expired.done(Conflict); len(expired.actions) == 0 {
+		t.Fatal("nothing follows a conflict")
+	}
+	has[RestartWatch](t, expired)
+	hasNo[RestartWatch](t, acquiring(testConfig()).done(Conflict)) // a race for a released Lease
+	told := waiting(testConfig(), held(other, 10)).wake().found(held(other, 10)).step(Watched{Record: held(other, 12)})
+	hasNo[RestartWatch](t, told.done(Conflict))
+}
+
+func TestStaleWatchEventIsIgnored(t *testing.T) {
+	d := holding(testConfig())
+	before := d.s
+	d.step(Watched{Record: free(other, 10)}).step(Watched{Record: held(other, 9), Deleted: true})
+	before.Wake = d.s.Wake
+	if diff := cmp.Diff(before, d.s); diff != "" || len(d.actions) > 0 {
+		t.Errorf("%v\n%s", d.actions, diff)
+	}
+}
+
+func TestHandover(t *testing.T) {
+	for name, test := range map[string]struct {
+		to     string
+		reason Reason
+		stops  bool
+		want   Reason
+	}{
+		"none":         {},
+		"to anyone":    {to: AnyPod, stops: true, want: ReasonSwitchover},
+		"to another":   {to: "b", reason: ReasonRollout, stops: true, want: ReasonRollout},
+		"to itself":    {to: me.Pod},
+		"token raised": {to: AnyPod, reason: ReasonTokenBaseRaised, stops: true, want: ReasonTokenBaseRaised},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := holding(testConfig())
+			r := d.s.Seen.Record
+			r.Revision, r.Handover = 50, Handover{To: test.to, Reason: test.reason}
+			d.step(Watched{Record: r})
+			if !test.stops {
+				hasNo[SignalChild](t, d)
+				if d.wake(); has[SendWrite](t, d).Attempt.Record.Handover != (Handover{}) {
+					t.Error("the request that it fulfils is left standing")
+				}
+				return
+			}
+			has[SignalChild](t, d)
+			d.step(ChildExited{}).step(TreeGone{})
+			w := has[SendWrite](t, d).Attempt.Record
+			if w.Release != (Release{Reason: test.want}) || w.Handover.To != test.to {
+				t.Errorf("released %+v to %q", w.Release, w.Handover.To)
+			}
+			d.confirmed()
+			if has[TenureEnded](t, d).Reason != test.want || d.s.Done {
+				t.Errorf("%+v, done: %v", d.actions, d.s.Done)
+			}
+			won := w
+			won.Revision = 60
+			if got := won.acquired(Config{Identity: other}, "", 1, 1); got.Handover != (Handover{}) || got.Release != (Release{}) {
+				t.Errorf("the next tenure begins with %+v and %+v", got.Handover, got.Release)
+			}
+		})
+	}
+}
+
+func TestStopEscalates(t *testing.T) {
+	d := holding(testConfig()).step(Terminated{Signal: 2})
+	if got := has[SignalChild](t, d).Signal; got != 2 {
+		t.Errorf("forwarded signal %d", got)
+	}
+	asked := d.now
+	for range 20 {
+		if d.wake(); d.s.Write != nil {
+			d.confirmed()
+		}
+		if d.s.Stop.Killed {
+			break
+		}
+	}
+	if d.now != asked.Add(d.c.GracePeriod) {
+		t.Errorf("killed %v after it was asked", d.now.Sub(asked))
+	}
+}
+
+func TestRenewalsThatFailEndTheTenureInTime(t *testing.T) {
+	d := holding(testConfig())
+	confirmed := d.s.Tenure.Confirmed
+	var signalled, killed Instant
+	for d.now < confirmed.Add(20*time.Second) {
+		d.wake()
+		for _, a := range d.actions {
+			switch a.(type) {
+			case SignalChild:
+				signalled = d.now
+			case KillTree:
+				killed = d.now
+			case ExtendLeash:
+				t.Fatal("the leash was extended")
+			}
+		}
+	}
+	if signalled != confirmed.Add(10*time.Second) || killed != confirmed.Add(14*time.Second) {
+		t.Errorf("SIGTERM after %v, SIGKILL after %v", signalled.Sub(confirmed), killed.Sub(confirmed))
+	}
+}
+
+func TestKeepRunning(t *testing.T) {
+	c := testConfig()
+	c.KeepRunning = true
+	begun := acquiring(c).confirmed()
+	if got := has[StartChild](t, begun).Deadline; got != begun.now.Add(13*time.Second) {
+		t.Errorf("it may begin until %v from now", got.Sub(begun.now))
+	}
+	if got := has[ExtendLeash](t, begun).Deadline; got != Never {
+		t.Errorf("leash until %d", got)
+	}
+
+	cutOff := func() *driver {
+		d := acquiring(c).confirmed().after(time.Hour).step(Ticked{})
+		hasNo[SignalChild](t, d)
+		hasNo[KillTree](t, d)
+		return d
+	}
+	d := cutOff()
+	if has[SendRead](t, d); d.s.Write != nil {
+		t.Error("it writes over what it has not read for an hour")
+	}
+	if d.found(d.s.Seen.Record); has[SendWrite](t, d).Attempt.Kind != Renew {
+		t.Error("it does not go on")
+	}
+	if d.confirmed(); d.s.Phase != Holding || d.s.Tenure.Token != 10 {
+		t.Errorf("%v with token %d", d.s.Phase, d.s.Tenure.Token)
+	}
+
+	d = cutOff()
+	d.found(held(other, 60))
+	has[KillTree](t, d)
+
+	d = cutOff()
+	old := held(other, 5) // restored from a backup of before its tenure
+	d.found(old)
+	has[KillTree](t, d)
+}
+
+func TestServerThatWentBack(t *testing.T) {
+	holder := holding(testConfig()).wake().done(Conflict)
+	holder.found(held(other, 5))
+	hasNo[KillTree](t, holder)
+	for range 3 {
+		if holder.wake(); holder.s.Read != nil {
+			holder.found(held(other, 5))
+		}
+		hasNo[SendWrite](t, holder) // a revision may be given out again
+	}
+	own := holding(testConfig()).wake().done(Conflict)
+	mine := own.s.Seen.Record
+	mine.Revision = 5
+	own.found(mine)
+	if got := has[SendWrite](t, own).Attempt; got.Kind != Renew || got.Record.Revision != 5 {
+		t.Errorf("its own tenure does not go on: %v on revision %d", got.Kind, got.Record.Revision)
+	}
+
+	released, sooner, handedOut := free(other, 5), free(other, 110), held(other, 100)
+	sooner.Token = 50
+	handedOut.RenewTime++
+	for name, test := range map[string]struct{ known, found Record }{
+		"an older revision":             {held(other, 100), released},
+		"a lower token":                 {held(other, 100), sooner},
+		"other content at one revision": {held(other, 100), handedOut},
+		"held again after its release":  {free(other, 100), held(other, 100)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := waiting(testConfig(), held(other, 1)).step(WatchClosed{}).wake()
+			d.s.Seen.Record, d.s.Read.Floor = test.known, test.known.Revision
+			d.found(test.found)
+			hasNo[SendWrite](t, d)
+			if got := d.c.FreeAt(d.s); got < d.now.Add(15*time.Second) {
+				t.Errorf("free after %v, though a forgotten holder may live", got.Sub(d.now))
+			}
+		})
+	}
+}
+
+func TestLeaving(t *testing.T) {
+	d := acquiring(testConfig()).step(Terminated{Signal: 15}).confirmed()
+	hasNo[StartChild](t, d)
+	if has[SendWrite](t, d).Attempt.Kind != GiveUp {
+		t.Error("a Lease that was won on the way out is not given back")
+	}
+	d = acquiring(testConfig()).step(Terminated{Signal: 15})
+	for range 10 {
+		if d.s.Done {
+			break
+		}
+		d.wake()
+	}
+	if !d.s.Done || d.now > t0.Add(10*time.Second) {
+		t.Errorf("done: %v, %v after it was told to stop and cut off", d.s.Done, d.now.Sub(t0))
+	}
+	d = acquiring(testConfig()).step(Terminated{Signal: 15})
+	stored := d.s.Write.Record
+	stored.Revision++
+	d.done(Unknown).found(stored)
+	if has[SendWrite](t, d).Attempt.Kind != GiveUp {
+		t.Error("an acquire that was stored after all is not given back")
+	}
+}
+
+func TestReasonsOfSilence(t *testing.T) {
+	old := held(Identity{Pod: me.Pod, PodUID: me.PodUID, Nonce: "0"}, 10)
+	unknown := held(other, 10)
+	unknown.Holder = UnknownHolder
+	for name, test := range map[string]struct {
+		record Record
+		past   *Past
+		want   Reason
+	}{
+		"another":        {record: held(other, 10), want: ReasonLeaseExpired},
+		"unknown":        {record: unknown, want: ReasonLeaseDeleted},
+		"restarted":      {record: old, want: ReasonHolderTerminated},
+		"never begun":    {record: held(me, 10), want: ReasonRenewFailed},
+		"own, no answer": {record: held(me, 10), past: &Past{Tenure: Tenure{UID: "lease", Token: 7, Transitions: 3}, Reason: ReasonPodTerminating}, want: ReasonPodTerminating},
+	} {
+		d := drive(testConfig())
+		d.s.Past = test.past
+		d.step(WatchOpened{}).found(test.record)
+		for i := 0; d.s.Write == nil && i < 5; i++ {
+			if d.s.Read != nil {
+				d.found(test.record)
+			} else {
+				d.wake()
+			}
+		}
+		if d.s.Write == nil {
+			t.Errorf("%s: not acquired", name)
+			continue
+		}
+		if got := d.s.Write.Record.History[1].Reason; got != test.want {
+			t.Errorf("%s: the last tenure ended by %s, want %s", name, got, test.want)
+		}
+	}
+}
+
+func TestTreeThatVanishedEndedBadly(t *testing.T) {
+	d := holding(testConfig()).step(TreeGone{})
+	if got := has[SendWrite](t, d).Attempt.Record.Release; !got.Unclean {
+		t.Errorf("released %+v", got)
+	}
+}
+
+func TestStrayNewsOfProcesses(t *testing.T) {
+	d := waiting(testConfig(), held(other, 10)).step(ChildExited{Code: 1, Crashed: true}).step(TreeGone{})
+	if d.s.Tree != (Tree{}) {
+		t.Errorf("%+v without a tenure", d.s.Tree)
+	}
+}
+
+func TestSynced(t *testing.T) {
+	c := testConfig()
+	for name, test := range map[string]struct {
+		d    *driver
+		want bool
+	}{
+		"started":    {drive(c).step(Ticked{}), false},
+		"watching":   {drive(c).step(WatchOpened{}), false},
+		"standby":    {waiting(c, held(other, 10)), true},
+		"watch down": {waiting(c, held(other, 10)).step(WatchClosed{}), false},
+		"no Lease":   {waiting(c, held(other, 10)).step(Watched{Record: held(other, 11), Deleted: true}), false},
+	} {
+		if got := test.d.s.Synced(); got != test.want {
+			t.Errorf("%s: fit to take over: %v", name, got)
+		}
+	}
+}
