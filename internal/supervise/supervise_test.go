@@ -179,6 +179,12 @@ func TestProgramFindsItselfAlone(t *testing.T) {
 	if pid, group, session := stat[0], stat[4], stat[5]; pid != group || pid != session {
 		t.Errorf("process %s has group %s, session %s; want its own", pid, group, session)
 	}
+}
+
+// The signals that a program finds blocked, ignored and caught are as without an agent.
+func TestSignalStateIsInherited(t *testing.T) {
+	t.Parallel()
+	a := startAgent(t, nil)
 	status := a.output(command{Argv: []string{"cat", "/proc/self/status"}})
 	// Not zero: a parent may pass ignored signals on. GNU make does so with two that
 	// belong to the C library, nohup with SIGHUP.
