@@ -180,6 +180,7 @@ type candidate struct {
 	credentials string
 	agent       *tether.Process
 	lines       *lines
+	stderr      *os.File // instead of lines
 	env         []string
 }
 
@@ -235,11 +236,16 @@ func (c *candidate) run(command ...string) {
 	c.w.t.Helper()
 	cmd := exec.Command(c.w.program, append([]string{"run", "--"}, command...)...)
 	cmd.Env = c.env
-	stderr, err := cmd.StderrPipe()
-	c.w.must(err)
+	var err error
+	if c.stderr != nil {
+		cmd.Stderr = c.stderr
+	} else {
+		stderr, err := cmd.StderrPipe()
+		c.w.must(err)
+		c.lines = follow(stderr)
+	}
 	c.agent, err = tether.Start(cmd)
 	c.w.must(err)
-	c.lines = follow(stderr)
 	p := c.agent
 	c.w.t.Cleanup(func() {
 		_ = p.Signal(syscall.SIGCONT)

@@ -303,16 +303,7 @@ func TestFromEnv(t *testing.T) {
 		"no such credentials": {change: map[string]string{CredentialsEnv: dir + "/none"}, fails: "ca.crt"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			var environ []string
-			for name, value := range good {
-				if changed, ok := test.change[name]; ok {
-					value = changed
-				}
-				environ = append(environ, name+"="+value)
-			}
-			for name, value := range test.change {
-				environ = append(environ, name+"="+value)
-			}
+			environ := environment(good, test.change)
 			o, err := FromEnv(environ, test.pid)
 			if test.fails != "" {
 				if err == nil || !strings.Contains(err.Error(), test.fails) {
@@ -332,6 +323,16 @@ func TestFromEnv(t *testing.T) {
 			}
 		})
 	}
+}
+
+// environment is what one is left with after a change; of equal names the last one counts.
+func environment(values, change map[string]string) (environ []string) {
+	for _, set := range []map[string]string{values, change} {
+		for name, value := range set {
+			environ = append(environ, name+"="+value)
+		}
+	}
+	return environ
 }
 
 func writeCredentials(t *testing.T, dir string, server *httptest.Server) {

@@ -123,7 +123,9 @@ func (w *watch) untilRestart(ctx context.Context, restart <-chan struct{}) error
 		return err
 	case <-restart:
 		cancel(errRestart)
-		_ = <-ended // its reason is this one
+		if err := <-ended; err != nil {
+			return err
+		}
 		return errRestart
 	}
 }
