@@ -10,6 +10,7 @@ import (
 	"github.com/singletonjob/operator/fence"
 	"github.com/singletonjob/operator/fence/fencetest"
 	"github.com/singletonjob/operator/test/rig"
+	"github.com/singletonjob/operator/test/rig/load"
 )
 
 // A Run is what one fault did. Times are in nanoseconds.
@@ -21,7 +22,8 @@ type Run struct {
 	AfterRenewal *time.Duration `json:"afterRenewal,omitempty"`
 	// Gap is the longest time without a stored write, from the fault on.
 	Gap time.Duration `json:"gap"`
-	// Overlap is how long an older process went on sending after a younger one had begun.
+	// Overlap is how long an older process was seen to act after a younger one had begun: from the first of its writes that
+	// were sent then to the last. A single one counts as the time between two. While a process is frozen it does not act.
 	Overlap time.Duration `json:"overlap"`
 	// StaleOffered counts writes of an older process after a younger one had begun; StaleAccepted those that were stored.
 	StaleOffered  int `json:"staleOffered"`
@@ -45,13 +47,31 @@ func measure(attempts []fencetest.Attempt, resource fence.Resource, fault, end, 
 			}
 		}
 	}
-	for i, younger := range lives {
-		for _, older := range lives[:i] {
-			run.Overlap = max(run.Overlap, older.Last-younger.First)
-		}
-	}
+	run.Overlap = overlap(attempts, resource, lives)
 	run.Gap, run.Unresolved = longestGap(attempts, resource, fault, end)
 	return run
+}
+
+// overlap is that of the process that acted longest after a younger one had begun.
+func overlap(attempts []fencetest.Attempt, resource fence.Resource, lives []rig.Life) time.Duration {
+	var longest time.Duration
+	for i := range lives[:max(0, len(lives)-1)] {
+		younger := lives[i+1]
+		var first, last time.Duration
+		for _, a := range attempts {
+			if a.Resource != resource || a.Writer != lives[i].Writer || a.Sent <= younger.First {
+				continue
+			}
+			if first == 0 {
+				first = a.Sent
+			}
+			last = a.Sent
+		}
+		if first > 0 {
+			longest = max(longest, last-first, load.Every)
+		}
+	}
+	return longest
 }
 
 func pointer[T any](value T) *T { return &value }

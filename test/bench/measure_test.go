@@ -39,6 +39,14 @@ func TestMeasure(t *testing.T) {
 			attempts: []fencetest.Attempt{write("a", 1, 95, true), write("b", 2, 150, true), write("a", 1, 170, false), write("b", 2, 990, true)},
 			want:     Run{Takeover: pointer(50 * ms), Gap: 840 * ms, Overlap: 20 * ms, StaleOffered: 1},
 		},
+		"frozen, and acts for a while when it is thawed": {
+			attempts: []fencetest.Attempt{write("a", 1, 95, true), write("b", 2, 150, true), write("a", 1, 800, false), write("a", 1, 830, false), write("b", 2, 990, true)},
+			want:     Run{Takeover: pointer(50 * ms), Gap: 840 * ms, Overlap: 30 * ms, StaleOffered: 2},
+		},
+		"a write that was long on its way is no sign of life": {
+			attempts: []fencetest.Attempt{write("a", 1, 95, true), write("b", 2, 150, true), {Resource: "ns/x", Writer: "a", Token: 1, Sent: 99 * ms, At: 700 * ms}, write("b", 2, 990, true)},
+			want:     Run{Takeover: pointer(50 * ms), Gap: 840 * ms, StaleOffered: 1},
+		},
 		"the same process goes on": {
 			attempts: []fencetest.Attempt{write("a", 1, 95, true), write("a", 1, 600, true), write("a", 1, 990, true)},
 			want:     Run{Gap: 505 * ms},

@@ -56,10 +56,10 @@ func (t *trial) run(ctx context.Context) (run Run, err error) {
 		stop()
 		err = errors.Join(err, t.cleanUp(context.WithoutCancel(ctx)))
 	}()
+	go t.watchLease(watching)
 	if err := t.start(ctx); err != nil {
 		return Run{}, err
 	}
-	go t.watchLease(watching)
 	if err := t.findActive(ctx); err != nil {
 		return Run{}, err
 	}
@@ -198,6 +198,9 @@ func (t *trial) watchLease(ctx context.Context) {
 // lastRenewal is the last write to the Lease that the old holder can have made: before the fault, or just after it if a
 // request was on its way. A gap of a second and more is the wait of whoever takes over.
 func (t *trial) lastRenewal(fault time.Duration) time.Duration {
+	if !t.fault.vanishes && t.fault.lasts == 0 {
+		return 0 // the holder or somebody for it gives the Lease up: nobody waits for it to run out
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	var last time.Duration

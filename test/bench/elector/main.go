@@ -1,6 +1,6 @@
 // Command elector is the benchmark's workload as it is written today without SingletonJob: client-go's leader election
 // with its usual settings, 15 s, 10 s and 2 s, and release on cancel, in a program that runs in a Deployment of two. It is
-// set up as client-go's own example is.
+// set up as the controllers of Kubernetes itself are.
 package main
 
 import (
@@ -10,6 +10,7 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/uuid"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/leaderelection"
@@ -40,9 +41,10 @@ func run() error {
 	}
 	leaderelection.RunOrDie(load.Context(), leaderelection.LeaderElectionConfig{
 		Lock: &resourcelock.LeaseLock{
-			LeaseMeta:  metav1.ObjectMeta{Namespace: os.Getenv("NAMESPACE"), Name: "elector"},
-			Client:     client.CoordinationV1(),
-			LockConfig: resourcelock.ResourceLockConfig{Identity: host},
+			LeaseMeta: metav1.ObjectMeta{Namespace: os.Getenv("NAMESPACE"), Name: "elector"},
+			Client:    client.CoordinationV1(),
+			// A new identity for each process, as controller-runtime and Kubernetes' own controllers have it.
+			LockConfig: resourcelock.ResourceLockConfig{Identity: host + "_" + string(uuid.NewUUID())},
 		},
 		LeaseDuration:   15 * time.Second,
 		RenewDeadline:   10 * time.Second,
