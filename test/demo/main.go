@@ -21,9 +21,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/go-logr/logr"
-	"k8s.io/klog/v2"
-
 	"github.com/singletonjob/operator/fence"
 	"github.com/singletonjob/operator/fence/fencetest"
 	"github.com/singletonjob/operator/test/controlplane"
@@ -60,7 +57,6 @@ func main() {
 func run(keep bool) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
-	klog.SetLogger(logr.Discard()) // clients of the API server complain there about what the demo does to them
 	ctx, orphaned := context.WithCancelCause(ctx)
 	go watchParent(orphaned)
 	d := &demo{terminal: newTerminal(os.Stdout)}

@@ -19,13 +19,16 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/singletonjob/operator/api/v1alpha1"
 	"github.com/singletonjob/operator/fence/fencetest"
@@ -74,6 +77,12 @@ type Product struct {
 	sinkServer *http.Server
 	mu         sync.Mutex
 	operator   *tether.Process
+}
+
+func init() {
+	// What a client of the API server complains of here is done to it on purpose.
+	log.SetLogger(logr.Discard())
+	klog.SetLogger(logr.Discard())
 }
 
 // Build compiles the agent, the operator and the writer from the checkout root into dir, an image directory each.
@@ -201,15 +210,15 @@ func (p *Product) StartOperator() error {
 	if err := controlplane.WriteKubeconfig(kubeconfig, config); err != nil {
 		return err
 	}
-	log, err := os.OpenFile(p.OperatorLog(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	output, err := os.OpenFile(p.OperatorLog(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = log.Close() }()
+	defer func() { _ = output.Close() }()
 	// Alone, it needs no election: one that was killed would make the next wait for its Lease.
 	cmd := exec.Command(filepath.Join(p.dir, "manager"), "--kubeconfig="+kubeconfig, "--agent-image="+OperatorImage,
 		"--leader-elect=false", "--metrics-bind-address=0", "--health-probe-bind-address=0")
-	cmd.Stdout, cmd.Stderr, cmd.Dir = log, log, p.dir
+	cmd.Stdout, cmd.Stderr, cmd.Dir = output, output, p.dir
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	p.operator, err = tether.Start(cmd)
 	return err
@@ -245,8 +254,8 @@ func (p *Product) Stop() {
 
 // LogTo copies the operator's log to w.
 func (p *Product) LogTo(w io.Writer) {
-	if log, err := os.Open(p.OperatorLog()); err == nil {
-		_, _ = io.Copy(w, log)
-		_ = log.Close()
+	if output, err := os.Open(p.OperatorLog()); err == nil {
+		_, _ = io.Copy(w, output)
+		_ = output.Close()
 	}
 }
