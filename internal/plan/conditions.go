@@ -224,6 +224,8 @@ func (s *situation) electingText() string {
 	switch {
 	case s.holder.named && !s.holder.ours && s.holder.Pod != "":
 		return fmt.Sprintf("the Lease is held by %s, of an earlier job of this name; a candidate takes over when it ends", s.holder.Pod)
+	case s.holder.named && s.expired():
+		return "the lease of the last holder has run out; candidates contend for it"
 	case s.holder.named:
 		return "the last tenure may last; a candidate takes over when its lease has run out"
 	}

@@ -62,7 +62,8 @@ func TestConditions(t *testing.T) {
 				g.pod(0, "")
 				g.unready(0)
 				g.Pods[0].Status.Conditions = append(g.Pods[0].Status.Conditions, corev1.PodCondition{
-					Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable, Message: "0/3 nodes are available"})
+					Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable, Message: "0/3 nodes are available",
+				})
 				g.free()
 			},
 			want: "CandidatesNotReady NoHolder Provisioning", says: "no node takes it: 0/3 nodes",
@@ -104,7 +105,7 @@ func TestConditions(t *testing.T) {
 		},
 		"silent for the whole duration": {
 			with: func(g *given) { g.Lease.Unchanged = 15 * time.Second },
-			want: "Electing NoHolder UpToDate",
+			want: "Electing NoHolder UpToDate", says: "has run out",
 		},
 		"dead": {
 			with: func(g *given) { g.ended(0, ago(2*time.Hour), ago(time.Second)) },

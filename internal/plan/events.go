@@ -2,6 +2,7 @@ package plan
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -28,8 +29,8 @@ const recent = 30 * time.Minute
 func (f *facts) events(status *v1alpha1.SingletonJobStatus, changes []v1alpha1.TenureChange) []Event {
 	var events []Event
 	if f.Untold {
-		for i := len(f.job.Status.History) - 1; i >= 0; i-- {
-			if c := f.job.Status.History[i]; f.Now.Sub(c.Time.Time) < recent {
+		for _, c := range slices.Backward(f.job.Status.History) {
+			if f.Now.Sub(c.Time.Time) < recent {
 				events = append(events, holderChanged(f.Name, c))
 			}
 		}
@@ -79,14 +80,12 @@ func holderChanged(job string, c v1alpha1.TenureChange) Event {
 		Name: fmt.Sprintf("%s.tenure-%d", job, c.Token), Type: corev1.EventTypeNormal, Reason: string(c.Type),
 	}
 	to := place(c.To, c.ToNode, c.Token)
-	switch {
-	case c.Type == v1alpha1.Elected:
-		e.Message = to + " is the first holder"
-	case c.Type == v1alpha1.Failover:
-		e.Type = corev1.EventTypeWarning
-		fallthrough
-	default:
+	e.Message = to + " is the first holder"
+	if c.Type != v1alpha1.Elected {
 		e.Message = fmt.Sprintf("%s took over from %s: %s", to, place(c.From, c.FromNode, c.FromToken), c.Reason)
+	}
+	if c.Type == v1alpha1.Failover {
+		e.Type = corev1.EventTypeWarning
 	}
 	if c.Downtime != nil {
 		e.Message += fmt.Sprintf(", %v without an active process", c.Downtime.Duration)

@@ -2,6 +2,8 @@ package plan
 
 import (
 	"fmt"
+	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -27,6 +29,18 @@ var (
 type given struct{ Observed }
 
 func steady() *given {
+	o := settled().Observed
+	o.Job = o.Job.DeepCopy()
+	o.Pods = slices.Clone(o.Pods)
+	for i := range o.Pods {
+		o.Pods[i] = o.Pods[i].DeepCopy()
+	}
+	o.Lease.Record.History = slices.Clone(o.Lease.Record.History)
+	o.OutOfService = map[string]bool{}
+	return &given{o} // the children are never changed in place
+}
+
+var settled = sync.OnceValue(func() *given {
 	g := &given{Observed{
 		Namespace: "ns", Name: "job", Now: now, OutOfService: map[string]bool{},
 		Job: &v1alpha1.SingletonJob{
@@ -44,12 +58,15 @@ func steady() *given {
 	g.Lease.Record.History = []lease.PastTenure{{Token: 100, Pod: g.name(0), Node: "a", Acquired: ago(time.Hour).UnixMilli()}}
 	g.settle()
 	return g
-}
+})
 
 // settle stores what the operator would, until it has nothing more to do.
 func (g *given) settle() {
 	for range 10 {
 		p := Decide(g.Observed)
+		if p.Status == nil && len(p.Apply)+len(p.Relabel) == 0 {
+			return
+		}
 		if p.Status != nil {
 			g.Job.Status = *p.Status
 		}

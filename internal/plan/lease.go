@@ -171,6 +171,5 @@ func (f *facts) collect() *LeaseWrite {
 
 // Over tells whether no tenure can last of a Lease that somebody has seen unchanged for so long.
 func Over(r lease.Record, unchanged time.Duration) bool {
-	released := r.Holder == "" && r.Release.Reason != ""
-	return released || unchanged >= duration(r)
+	return r.Free() || unchanged >= duration(r)
 }

@@ -40,8 +40,11 @@ func (s Step) String() string {
 		n    int
 		what string
 	}{
-		{s.OldUnready, "remove %d old, not ready"}, {s.OldReady, "remove %d old"},
-		{s.NewUnready, "remove %d new, not ready"}, {s.NewReady, "remove %d new"}, {s.Create, "create %d"},
+		{s.OldUnready, "remove %d old, not ready"},
+		{s.OldReady, "remove %d old"},
+		{s.NewUnready, "remove %d new, not ready"},
+		{s.NewReady, "remove %d new"},
+		{s.Create, "create %d"},
 	} {
 		if w.n > 0 {
 			words = append(words, fmt.Sprintf(w.what, w.n))
@@ -215,7 +218,7 @@ var rules = map[string]func(f Fleet, s Step, left Fleet) bool{
 		return !s.HandOver || f.HolderOld && f.NewReady > 0 && f.OldReady+f.OldUnready == 0
 	},
 	"does not hand over to what has failed": func(f Fleet, s Step, _ Fleet) bool { return !(s.HandOver && f.Failed) },
-	"keeps an old one to fall back to until the new one has outlasted its trial": func(f Fleet, s Step, left Fleet) bool {
+	"keeps an old one to fall back to until the new one has outlasted its trial": func(f Fleet, _ Step, left Fleet) bool {
 		return f.Want == 1 || !f.HolderNew || f.Vetted || f.OldReady == 0 || left.OldReady > 0
 	},
 	"does not make what it removes": func(_ Fleet, s Step, _ Fleet) bool { return s.Create == 0 || s.NewReady+s.NewUnready == 0 },

@@ -68,6 +68,7 @@ func leaseIsAbsent(f *facts) bool     { return f.Lease.Presence == Absent }
 func leaseIsNotThisJobs(f *facts) bool {
 	return f.claim != f.Lease.Claim || f.tokenBase() != f.record.TokenBase
 }
+
 func holderIsProvenDead(f *facts) bool {
 	return f.death != nil && f.death.patience <= f.Lease.Unchanged
 }

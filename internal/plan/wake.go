@@ -17,29 +17,32 @@ func (f *facts) wake(p Plan) time.Duration {
 			soonest = left
 		}
 	}
-	quiet := f.Lease.Unchanged
 	switch p.State {
-	case Deleting, InvalidSpec:
 	case LeaseConflict:
 		at(conflictPeriod)
 	case Collecting:
-		if f.Lease.Presence == Ours && len(f.Pods) == 0 && !Over(f.record, quiet) {
-			at(duration(f.record) - quiet)
+		if f.Lease.Presence == Ours && len(f.Pods) == 0 && !Over(f.record, f.Lease.Unchanged) {
+			at(duration(f.record) - f.Lease.Unchanged)
 		}
 	case Suspending:
 		at(f.strayLeft())
 	case Serving:
 		f.wakeForRollout(at)
-	case LeaseMissing, LeaseUnclaimed, HolderDead, Suspended:
+	case Deleting, InvalidSpec, LeaseMissing, LeaseUnclaimed, HolderDead, Suspended:
 	}
-	if f.job != nil && f.holder.named {
-		at(f.holder.settings.renewDeadline - quiet)
-		at(f.holder.settings.duration - quiet)
-		if f.death != nil {
-			at(f.death.patience - quiet)
-		}
-	}
+	f.wakeForHolder(at)
 	return soonest
+}
+
+func (f *facts) wakeForHolder(at func(time.Duration)) {
+	if f.job == nil || !f.holder.named {
+		return
+	}
+	at(f.holder.settings.renewDeadline - f.Lease.Unchanged)
+	at(f.holder.settings.duration - f.Lease.Unchanged)
+	if f.death != nil {
+		at(f.death.patience - f.Lease.Unchanged)
+	}
 }
 
 func (f *facts) wakeForRollout(at func(time.Duration)) {

@@ -1,0 +1,298 @@
+package plan
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/singletonjob/operator/internal/contract"
+	"github.com/singletonjob/operator/internal/lease"
+)
+
+func names(refs []PodRef) []string {
+	var out []string
+	for _, r := range refs {
+		out = append(out, r.Name)
+	}
+	return out
+}
+
+func created(pods []*corev1.Pod) []string {
+	var out []string
+	for _, pod := range pods {
+		out = append(out, pod.Name)
+	}
+	return out
+}
+
+func TestWhoGoesAndWhoComes(t *testing.T) {
+	g := steady()
+	name := func(i int) string { return g.name(i) }
+	for what, c := range map[string]struct {
+		with           func(*given)
+		deleted, added []string
+		why            string
+	}{
+		"nothing": {with: func(*given) {}},
+		"a standby is lost": {
+			with: func(g *given) { g.Pods = g.Pods[:1] }, added: []string{name(1)}, why: "its name is free",
+		},
+		"a standby does not go": {
+			with: func(g *given) { g.leaving(1) }, added: []string{name(2)}, why: "its name is taken for as long as its node is cut off",
+		},
+		"the holder goes": {
+			with: func(g *given) { g.leaving(0) }, added: []string{name(2)}, why: "it is replaced before the standby has taken over",
+		},
+		"a standby was evicted": {
+			with:    func(g *given) { g.Pods[1].Status.Phase = corev1.PodFailed },
+			deleted: []string{name(1)}, added: []string{name(2)}, why: "it will never run again",
+		},
+		"the holder was evicted": {
+			with:  func(g *given) { g.Pods[0].Status.Phase = corev1.PodFailed },
+			added: []string{name(2)}, why: "the pod is what proves the holder's end; it stays until the Lease is free",
+		},
+		"the first names are a stranger's": {
+			with: func(g *given) {
+				g.Pods = g.Pods[:1]
+				g.pod(1, "b").OwnerReferences[0].UID = "earlier"
+				g.pod(2, "b").OwnerReferences[0].UID = "earlier"
+			},
+			added: []string{name(3)}, why: "names are unique in a namespace",
+		},
+		"too many, one of them beside the holder": {
+			with: func(g *given) { g.pod(2, "a"); g.pod(3, "c") }, deleted: []string{name(2), name(3)},
+			why: "who would be lost with the holder goes first, then the youngest",
+		},
+		"two more asked for": {
+			with: func(g *given) { g.Job.Spec.Candidates = 4 }, added: []string{name(2), name(3)},
+		},
+		"only one asked for": {
+			with: func(g *given) { g.Job.Spec.Candidates = 1 }, deleted: []string{name(1)}, why: "never the holder",
+		},
+		"suspended": {
+			with: func(g *given) { g.Job.Spec.Suspend = true }, deleted: []string{name(1)}, why: "standbys first, or one would take over",
+		},
+		"suspended, the standby goes": {
+			with: func(g *given) { g.Job.Spec.Suspend = true; g.leaving(1) }, why: "it might still take over",
+		},
+		"suspended, the standby does not go": {
+			with: func(g *given) {
+				g.Job.Spec.Suspend = true
+				g.leaving(1)
+				g.Pods[1].DeletionTimestamp.Time = now.Add(30*time.Second - strayLimit)
+			},
+			deleted: []string{name(0)}, why: "a node that is cut off must not keep the job from being suspended",
+		},
+		"suspended, the standby is gone": {
+			with: func(g *given) { g.Job.Spec.Suspend = true; g.Pods = g.Pods[:1] }, deleted: []string{name(0)},
+		},
+		"suspended, nobody holds": {
+			with:    func(g *given) { g.Job.Spec.Suspend = true; g.released(lease.ReasonPodTerminating) },
+			deleted: []string{name(0), name(1)},
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			g := steady()
+			c.with(g)
+			p := Decide(g.Observed)
+			if diff := cmp.Diff(c.deleted, names(p.Delete)); diff != "" {
+				t.Errorf("deleted, %s (-want +got):\n%s", c.why, diff)
+			}
+			if diff := cmp.Diff(c.added, created(p.Create)); diff != "" {
+				t.Errorf("created, %s (-want +got):\n%s", c.why, diff)
+			}
+			for _, ref := range p.Delete {
+				if ref.UID == "" {
+					t.Errorf("%s is deleted whichever pod it is", ref.Name)
+				}
+			}
+			for _, pod := range p.Create {
+				if pod.Labels[contract.RoleLabel] != contract.RoleStandby {
+					t.Errorf("%s begins with the role %q", pod.Name, pod.Labels[contract.RoleLabel])
+				}
+			}
+		})
+	}
+}
+
+func TestSuspendingWakesForAStandbyThatDoesNotGo(t *testing.T) {
+	g := steady()
+	g.Job.Spec.Suspend = true
+	g.leaving(1) // a moment ago
+	g.Pods[1].DeletionTimestamp.Time = now.Add(30*time.Second - time.Second)
+	if p := Decide(g.Observed); p.Wake != strayLimit-time.Second {
+		t.Errorf("wakes after %v", p.Wake)
+	}
+}
+
+func TestRoles(t *testing.T) {
+	g := steady()
+	g.held(1, 200, ago(time.Minute))
+	want := []Relabel{
+		{PodRef{g.Pods[0].Name, g.Pods[0].UID}, contract.RoleStandby},
+		{PodRef{g.Pods[1].Name, g.Pods[1].UID}, contract.RoleActive},
+	}
+	if diff := cmp.Diff(want, Decide(g.Observed).Relabel); diff != "" {
+		t.Errorf("the old one loses the role before the new one gets it (-want +got):\n%s", diff)
+	}
+	g = steady()
+	g.Lease.Unchanged = time.Minute
+	if diff := cmp.Diff(want[:1], Decide(g.Observed).Relabel); diff != "" {
+		t.Errorf("one that is silent loses the role (-want +got):\n%s", diff)
+	}
+}
+
+// rollingOut is a job of three whose standbys are all new: job-…-0 holds the Lease and is old.
+func rollingOut() *given {
+	g := steady()
+	g.Job.Spec.Candidates = 3
+	g.Job.Spec.Template.Spec.Containers[0].Image = "v2"
+	g.Pods = g.Pods[:1]
+	g.pod(0, "a")
+	g.pod(1, "b")
+	g.pod(2, "c")
+	return g
+}
+
+func TestWhomToHandOverTo(t *testing.T) {
+	for name, c := range map[string]struct {
+		with func(*given)
+		to   int // ordinal; -1 for nothing to write
+		why  string
+	}{
+		"to the first on another node": {to: 1, why: "the holder's node may be the next to go"},
+		"to one beside it": {
+			with: func(g *given) { g.Pods[2].Spec.NodeName, g.Pods[3].Spec.NodeName = "a", "a" }, to: 0, why: "there is no other",
+		},
+		"only to one that is ready": {with: func(g *given) { g.unready(2) }, to: 2},
+		"asked already": {
+			with: func(g *given) {
+				g.Lease.Record.Handover = lease.Handover{To: g.name(2), Reason: lease.ReasonRollout}
+			},
+			to: -1, why: "the wish does not change while it can be met",
+		},
+		"asked for one that is no longer ready": {
+			with: func(g *given) {
+				g.Lease.Record.Handover = lease.Handover{To: g.name(1), Reason: lease.ReasonRollout}
+				g.unready(2)
+			},
+			to: 2,
+		},
+		"asked for a token base": {
+			with: func(g *given) {
+				g.Lease.Record.Handover = lease.Handover{To: lease.AnyPod, Reason: lease.ReasonTokenBaseRaised}
+			},
+			to: -1, why: "that is a handover too",
+		},
+		"nobody holds": {with: func(g *given) { g.released(lease.ReasonProcessExited) }, to: -1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := rollingOut()
+			if c.with != nil {
+				c.with(g)
+			}
+			p := Decide(g.Observed)
+			if c.to < 0 {
+				if p.Lease != nil {
+					t.Errorf("the Lease is written: %+v: %s", p.Lease, c.why)
+				}
+				return
+			}
+			if p.Lease == nil || p.Lease.Record.Handover != (lease.Handover{To: g.name(c.to), Reason: lease.ReasonRollout}) {
+				t.Errorf("got %+v, want a handover to %s: %s", p.Lease, g.name(c.to), c.why)
+			}
+		})
+	}
+}
+
+func TestARolloutThatIsTakenBackWithdrawsItsRequest(t *testing.T) {
+	g := rollingOut()
+	g.Job.Spec.Template.Spec.Containers[0].Image = "v1"
+	g.Lease.Record.Handover = lease.Handover{To: g.Pods[1].Name, Reason: lease.ReasonRollout}
+	if p := Decide(g.Observed); p.Lease == nil || p.Lease.Record.Handover != (lease.Handover{}) {
+		t.Errorf("%+v", p.Lease)
+	}
+}
+
+func TestChildren(t *testing.T) {
+	g := steady()
+	budget := g.Children.Budget.Spec
+	want := policyv1.PodDisruptionBudgetSpec{
+		MaxUnavailable:             new(intstr.FromInt32(1)),
+		Selector:                   &metav1.LabelSelector{MatchLabels: map[string]string{contract.ManagedByLabel: contract.ManagedBy, contract.NameLabel: "job"}},
+		UnhealthyPodEvictionPolicy: new(policyv1.AlwaysAllow),
+	}
+	if diff := cmp.Diff(want, budget); diff != "" {
+		t.Errorf("the budget (-want +got):\n%s", diff)
+	}
+	rules := []rbacv1.PolicyRule{{
+		APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, ResourceNames: []string{"job"}, Verbs: []string{"get", "watch", "update"},
+	}}
+	if diff := cmp.Diff(rules, g.Children.Role.Rules); diff != "" {
+		t.Errorf("the role (-want +got):\n%s", diff)
+	}
+	for what, c := range map[string]struct {
+		with func(*given)
+		kind string
+	}{
+		"edited role":          {func(g *given) { g.Children.Role.Rules[0].Verbs = []string{"*"} }, "Role"},
+		"edited binding":       {func(g *given) { g.Children.RoleBinding.Subjects = nil }, "RoleBinding"},
+		"edited budget":        {func(g *given) { g.Children.Budget.Spec.MaxUnavailable = nil }, "PodDisruptionBudget"},
+		"account lost":         {func(g *given) { g.Children.ServiceAccount = nil }, "ServiceAccount"},
+		"account has no owner": {func(g *given) { g.Children.ServiceAccount.OwnerReferences = nil }, "ServiceAccount"},
+		"label lost":           {func(g *given) { g.Children.Role.Labels = nil }, "Role"},
+	} {
+		g := steady()
+		g.Children = Children{
+			ServiceAccount: g.Children.ServiceAccount.DeepCopy(), Role: g.Children.Role.DeepCopy(),
+			RoleBinding: g.Children.RoleBinding.DeepCopy(), Budget: g.Children.Budget.DeepCopy(),
+		}
+		c.with(g)
+		var kinds []string
+		for _, child := range Decide(g.Observed).Apply {
+			kinds = append(kinds, child.GetObjectKind().GroupVersionKind().Kind)
+		}
+		if !slices.Equal(kinds, []string{c.kind}) {
+			t.Errorf("%s: applied %v", what, kinds)
+		}
+	}
+}
+
+func TestTheTemplatesOwnServiceAccount(t *testing.T) {
+	g := fresh()
+	g.Job.Spec.Template.Spec.ServiceAccountName = "theirs"
+	for _, child := range Decide(g.Observed).Apply {
+		switch child := child.(type) {
+		case *corev1.ServiceAccount:
+			t.Errorf("%s is made though the template names another", child.Name)
+		case *rbacv1.RoleBinding:
+			if child.Subjects[0].Name != "theirs" {
+				t.Errorf("the role goes to %s", child.Subjects[0].Name)
+			}
+		}
+	}
+}
+
+func TestOrphansAreAdopted(t *testing.T) {
+	g := steady()
+	g.Pods[1].OwnerReferences = nil
+	p := Decide(g.Observed)
+	if diff := cmp.Diff([]string{g.Pods[1].Name}, names(p.Adopt)); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
+func TestTheTokenIsNeverTakenBack(t *testing.T) {
+	g := steady()
+	g.Job.Status.FencingToken, g.Job.Status.Tenures = 500, 9
+	if p := Decide(g.Observed); p.Status != nil && (p.Status.FencingToken != 500 || p.Status.Tenures != 9) {
+		t.Errorf("somebody has edited the Lease, and the status follows: %+v", p.Status)
+	}
+}

@@ -1,0 +1,204 @@
+package plan
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/singletonjob/operator/api/v1alpha1"
+	"github.com/singletonjob/operator/internal/lease"
+)
+
+// distortions change an observation in ways that happen, and in some that should not.
+var distortions = []func(*given, *rand.Rand){
+	func(g *given, _ *rand.Rand) { g.Job = nil },
+	func(g *given, _ *rand.Rand) { g.Job.DeletionTimestamp = &metav1.Time{Time: now} },
+	func(g *given, _ *rand.Rand) { g.Job.Spec.Suspend = true },
+	func(g *given, r *rand.Rand) { g.Job.Spec.Candidates = r.Int32N(5) },
+	func(g *given, _ *rand.Rand) { g.Job.Spec.Template.Spec.Containers[0].Image = "v2" },
+	func(g *given, _ *rand.Rand) { g.Job.Spec.Template.Spec.Containers = nil },
+	func(g *given, _ *rand.Rand) { g.Job.Spec.Lease.RenewDeadline.Duration = time.Hour },
+	func(g *given, r *rand.Rand) { g.Job.Spec.Fencing.TokenBase = r.Int64N(1000) },
+	func(g *given, r *rand.Rand) { g.Job.Spec.HistoryLimit = new(r.Int32N(3)) },
+	func(g *given, _ *rand.Rand) { g.Job.Status = v1alpha1.SingletonJobStatus{} },
+	func(g *given, _ *rand.Rand) { g.Job.UID = "another" },
+	func(g *given, _ *rand.Rand) { g.Pods = nil },
+	func(g *given, r *rand.Rand) { g.pod(2+r.IntN(3), "c") },
+	func(g *given, r *rand.Rand) { g.some(r, func(i int) { g.leaving(i) }) },
+	func(g *given, r *rand.Rand) { g.some(r, func(i int) { g.unready(i) }) },
+	func(g *given, r *rand.Rand) { g.some(r, func(i int) { g.waiting(i, "CrashLoopBackOff") }) },
+	func(g *given, r *rand.Rand) {
+		g.some(r, func(i int) { g.ended(i, ago(2*time.Hour), ago(time.Second)) })
+	},
+	func(g *given, r *rand.Rand) { g.some(r, func(i int) { g.Pods[i].Status.Phase = corev1.PodFailed }) },
+	func(g *given, r *rand.Rand) { g.some(r, func(i int) { g.Pods[i].OwnerReferences = nil }) },
+	func(g *given, r *rand.Rand) { g.some(r, func(i int) { g.Pods[i].OwnerReferences[0].UID = "earlier" }) },
+	func(g *given, r *rand.Rand) { g.some(r, func(i int) { g.Pods[i].Name = "job-" }) },
+	func(g *given, _ *rand.Rand) { g.Lease = Lease{} },
+	func(g *given, _ *rand.Rand) { g.Lease = Lease{Presence: Foreign} },
+	func(g *given, _ *rand.Rand) { g.absent() },
+	func(g *given, _ *rand.Rand) { g.released(lease.ReasonProcessExited) },
+	func(g *given, _ *rand.Rand) { g.Lease.Record.Holder = "" },
+	func(g *given, _ *rand.Rand) { g.Lease.Record.Holder = lease.UnknownHolder },
+	func(g *given, r *rand.Rand) { g.Lease.Unchanged = time.Duration(r.Int64N(int64(20 * time.Second))) },
+	func(g *given, r *rand.Rand) { g.Lease.Record.Token = r.Int64N(1000) },
+	func(g *given, r *rand.Rand) { g.Lease.Record.TokenBase = r.Int64N(1000) },
+	func(g *given, _ *rand.Rand) { g.Lease.Record.History = nil },
+	func(g *given, r *rand.Rand) {
+		g.Lease.Record.History = append(past(tenure(r.Int64N(1000), "p", 5, 6, "?")), g.Lease.Record.History...)
+	},
+	func(g *given, _ *rand.Rand) { g.Lease.Record.Duration = 0 },
+	func(g *given, _ *rand.Rand) {
+		g.Lease.Record.Handover = lease.Handover{To: "x", Reason: lease.ReasonRollout}
+	},
+	func(g *given, _ *rand.Rand) { g.OutOfService["a"] = true },
+	func(g *given, _ *rand.Rand) { g.Refused = "quota" },
+	func(g *given, _ *rand.Rand) { g.Untold = true },
+}
+
+// some picks a pod.
+func (g *given) some(r *rand.Rand, change func(int)) {
+	if len(g.Pods) > 0 {
+		change(r.IntN(len(g.Pods)))
+	}
+}
+
+// observation is one of countless, the same for the same seed.
+func observation(seed uint64) *given {
+	r := rand.New(rand.NewPCG(seed, 1))
+	g := steady()
+	for range 1 + r.IntN(6) {
+		if d := distortions[r.IntN(len(distortions))]; g.Job != nil {
+			func() {
+				defer func() { _ = recover() }() // a distortion that an earlier one has left no ground for
+				d(g, r)
+			}()
+		}
+	}
+	return g
+}
+
+// promises hold for every observation.
+var promises = map[string]func(g *given, p Plan) bool{
+	"a Lease is deleted only of a job that is gone, when no tenure can last": func(g *given, p Plan) bool {
+		return !writes(p, DeleteLease) || g.Job == nil && Over(g.Lease.Record, g.Lease.Unchanged)
+	},
+	"a holder is removed only with proof": func(g *given, p Plan) bool {
+		return !writes(p, UpdateLease) || p.Lease.Record.Holder == g.Lease.Record.Holder || p.State == HolderDead && p.Lease.Record.Holder == ""
+	},
+	"nobody is made a holder": func(g *given, p Plan) bool {
+		return p.Lease == nil || p.Lease.Record.Holder == "" || p.Lease.Record.Holder == g.Lease.Record.Holder || p.Lease.Op == CreateLease && p.Lease.Record.Holder == lease.UnknownHolder
+	},
+	"a new Lease is free only if nothing speaks for an earlier tenure": func(g *given, p Plan) bool {
+		return !writes(p, CreateLease) || p.Lease.Record.Holder == lease.UnknownHolder || len(g.Pods) == 0 && g.Job.Status.FencingToken == 0
+	},
+	"a Lease is made only where there is none": func(g *given, p Plan) bool { return !writes(p, CreateLease) || g.Lease.Presence == Absent },
+	"somebody else's Lease is not written":     func(g *given, p Plan) bool { return g.Lease.Presence != Foreign || p.Lease == nil },
+	"a write names what was judged": func(g *given, p Plan) bool {
+		return p.Lease == nil || p.Lease.Op == CreateLease || p.Lease.Record.UID == g.Lease.Record.UID && p.Lease.Record.Revision == g.Lease.Record.Revision
+	},
+	"tokens and their base are never lowered": func(g *given, p Plan) bool {
+		return p.Lease == nil || g.Lease.Presence != Ours || p.Lease.Record.Token >= g.Lease.Record.Token && p.Lease.Record.TokenBase >= g.Lease.Record.TokenBase
+	},
+	"pods are made only under a Lease": func(g *given, p Plan) bool { return len(p.Create) == 0 || g.Lease.Presence == Ours },
+	"a holder that lives goes only if it is the only one wanted, or all are to go": func(g *given, p Plan) bool {
+		for _, ref := range p.Delete {
+			id, _ := lease.ParseIdentity(g.Lease.Record.Holder)
+			if ref.Name == id.Pod && string(ref.UID) == id.PodUID && !g.Job.Spec.Suspend && g.Job.Spec.Candidates != 1 {
+				return false
+			}
+		}
+		return true
+	},
+	"no name is given twice": func(g *given, p Plan) bool {
+		names := map[string]bool{}
+		for _, pod := range g.Pods {
+			names[pod.Name] = true
+		}
+		for _, pod := range p.Create {
+			if names[pod.Name] {
+				return false
+			}
+			names[pod.Name] = true
+		}
+		return true
+	},
+	"a job that is gone or going has no status": func(g *given, p Plan) bool {
+		return p.Status == nil || g.Job != nil && g.Job.DeletionTimestamp == nil
+	},
+	"who is active holds the Lease and renews it": func(g *given, p Plan) bool {
+		if p.Status == nil || p.Status.ActivePod == "" {
+			return true
+		}
+		id, _ := lease.ParseIdentity(g.Lease.Record.Holder)
+		return p.Status.ActivePod == id.Pod && g.Lease.Unchanged < 15*time.Second
+	},
+	"at most one gets the role active": func(_ *given, p Plan) bool {
+		n := 0
+		for _, r := range p.Relabel {
+			if r.Role == "active" {
+				n++
+			}
+		}
+		return n <= 1
+	},
+	"the history is newest first, and no longer than it may be": func(g *given, p Plan) bool {
+		if p.Status == nil {
+			return true
+		}
+		for i, h := range p.Status.History {
+			if i > 0 && h.Token >= p.Status.History[i-1].Token {
+				return false
+			}
+		}
+		return g.Job.Spec.HistoryLimit == nil || len(p.Status.History) <= int(*g.Job.Spec.HistoryLimit)
+	},
+	"the future is in the future": func(_ *given, p Plan) bool { return p.Wake >= 0 },
+}
+
+func writes(p Plan, op LeaseOp) bool { return p.Lease != nil && p.Lease.Op == op }
+
+// keepsItsPromises also finds panics, and plans that change what they were decided on.
+func keepsItsPromises(t *testing.T, seed uint64) {
+	t.Helper()
+	g := observation(seed)
+	before := fmt.Sprintf("%+v %+v %+v", g.Job, g.Lease, g.Children)
+	p := Decide(g.Observed)
+	if after := fmt.Sprintf("%+v %+v %+v", g.Job, g.Lease, g.Children); before != after {
+		t.Errorf("seed %d: the observation was changed: %s", seed, cmp.Diff(before, after))
+	}
+	for promise, kept := range promises {
+		if !kept(g, p) {
+			t.Errorf("seed %d: %s: state %v, Lease %+v, status %+v", seed, promise, p.State, p.Lease, p.Status)
+		}
+	}
+}
+
+func TestPromises(t *testing.T) {
+	states := map[State]int{}
+	start := rand.Uint64()
+	t.Logf("seeds from %d", start)
+	for i := range uint64(1000) {
+		keepsItsPromises(t, start+i)
+		keepsItsPromises(t, i)
+		states[Decide(observation(i).Observed).State]++
+		if t.Failed() {
+			return
+		}
+	}
+	for s := Collecting; s <= Serving; s++ {
+		if states[s] == 0 {
+			t.Errorf("the state %v is never met: %v", s, states)
+		}
+	}
+}
+
+func FuzzPromises(f *testing.F) {
+	f.Add(uint64(0))
+	f.Fuzz(func(t *testing.T, seed uint64) { keepsItsPromises(t, seed) })
+}
