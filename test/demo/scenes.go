@@ -231,7 +231,7 @@ func (d *demo) frozenHolder(ctx context.Context) error {
 	}
 	deliver := d.SinkLink.Inject(faultproxy.Hold(), writesWith(old.token))
 	defer deliver()
-	held, err := d.awaitHeld(ctx, old.token)
+	err = product.Await(ctx, "writes on the wire", func() (bool, any, error) { return d.SinkLink.Held() >= enoughHeld, d.SinkLink.Held(), nil })
 	if err != nil {
 		return err
 	}
@@ -239,7 +239,7 @@ func (d *demo) frozenHolder(ctx context.Context) error {
 	if err := process.Node.Freeze(namespace, old.pod); err != nil {
 		return err
 	}
-	d.say(red, "%s is frozen, with %d writes on the wire", old.pod, held)
+	d.say(red, "%s is frozen, with %d writes on the wire", old.pod, d.SinkLink.Held())
 	died, err := process.AwaitDeath(ctx)
 	if err != nil {
 		return err
@@ -303,19 +303,6 @@ func (d *demo) thawedWriter(ctx context.Context) error {
 	}
 	d.check(true, "its agent, once it runs again, kills it", "%v after the agent's thaw", (died - thawed).Round(time.Millisecond))
 	return nil
-}
-
-// awaitHeld waits until writes with a token are held on the wire, and says how many.
-func (d *demo) awaitHeld(ctx context.Context, token fence.Token) (held int, err error) {
-	count := func() int {
-		return len(d.SinkLink.Seen(func(r faultproxy.Request) bool { return r.Header.Get(fence.HeaderToken) == token.String() }))
-	}
-	before := count()
-	err = product.Await(ctx, "writes on the wire", func() (bool, any, error) {
-		held = count() - before
-		return held >= enoughHeld, held, nil
-	})
-	return held, err
 }
 
 // refused waits for the sink's refusals of an old token and checks that it has stored nothing of it since the next one's.

@@ -50,8 +50,10 @@ func Hold() Fault {
 		if err != nil {
 			return nil, err
 		}
+		p.held.Add(1)
 		delivered := p.deliver(func() (*http.Response, error) {
 			<-active.lifted
+			p.held.Add(-1)
 			return p.transport.RoundTrip(again())
 		})
 		return delivered(r.Context())

@@ -22,8 +22,12 @@ import (
 	"net/url"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 )
+
+// remembered bounds how many requests a proxy that runs for days can tell of.
+const remembered = 50_000
 
 // Options of Start.
 type Options struct {
@@ -46,6 +50,7 @@ type Proxy struct {
 	transport *http.Transport
 	link      *gate
 	late      sync.WaitGroup // deliveries that outlive their request
+	held      atomic.Int64   // by Hold, at this moment
 
 	mu     sync.Mutex
 	sever  func() // ends the server and its connections; nil while refusing or closed
@@ -120,7 +125,9 @@ func (p *Proxy) serve(addr string) error {
 
 func (p *Proxy) handle(w http.ResponseWriter, r *http.Request) {
 	p.mu.Lock()
-	p.seen = append(p.seen, describe(r))
+	if p.seen = append(p.seen, describe(r)); len(p.seen) > remembered {
+		p.seen = slices.Clone(p.seen[remembered/2:])
+	}
 	p.mu.Unlock()
 	p.handler.ServeHTTP(w, r)
 }
@@ -181,7 +188,8 @@ func (p *Proxy) Inject(fault Fault, when ...Match) (remove func()) {
 	}
 }
 
-// Seen returns the requests that have reached the proxy and that all of the predicates hold for, the oldest first.
+// Seen returns the requests that have reached the proxy and that all of the predicates hold for, the oldest first. Of very
+// many, it knows only the last ones.
 func (p *Proxy) Seen(when ...func(Request) bool) []Request {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -193,6 +201,9 @@ func (p *Proxy) Seen(when ...func(Request) bool) []Request {
 	}
 	return found
 }
+
+// Held is how many requests Hold keeps on the way at this moment. Each of them will be delivered.
+func (p *Proxy) Held() int { return int(p.held.Load()) }
 
 // Close ends the proxy and all its connections, and waits for deliveries under way.
 func (p *Proxy) Close() {

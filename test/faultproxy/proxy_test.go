@@ -159,15 +159,32 @@ func (w *world) mustDo(t *testing.T, method, path, body, want string) {
 	}
 }
 
-// mustHang makes a request that is not answered, and gives up.
-func (w *world) mustHang(t *testing.T, method, path, body string) {
+// mustHang makes a request that is not answered, though it has had the time for it, and gives up. That time begins when the
+// request has got as far as arrived says.
+func (w *world) mustHang(t *testing.T, method, path, body string, arrived func() bool) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), unanswered)
-	defer cancel()
-	if code, text, err := w.do(ctx, method, path, body); !errors.Is(err, context.DeadlineExceeded) {
-		t.Fatalf("%s %s: %d %q %v, want no answer", method, path, code, text, err)
+	ctx, giveUp := context.WithCancel(t.Context())
+	defer giveUp()
+	answered := make(chan string, 1)
+	go func() {
+		code, text, err := w.do(ctx, method, path, body)
+		answered <- fmt.Sprintf("%d %q %v", code, text, err)
+	}()
+	for deadline := time.Now().Add(time.Minute); !arrived(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%s %s has not arrived", method, path)
+		}
 	}
+	select {
+	case answer := <-answered:
+		t.Fatalf("%s %s: %s, want no answer", method, path, answer)
+	case <-time.After(unanswered):
+	}
+	giveUp()
+	<-answered
 }
+
+func atOnce() bool { return true }
 
 // mustBreak makes a request whose connection ends without an answer.
 func (w *world) mustBreak(t *testing.T, method, path, body string) {
@@ -199,8 +216,8 @@ func TestCutFreezesTheConnectionsThatExist(t *testing.T) {
 		events := w.watch(t)
 		events.next(t, "1")
 		w.proxy.Cut()
-		w.mustHang(t, "GET", "/x", "")
-		w.mustHang(t, "PUT", "/x", "lost or late")
+		w.mustHang(t, "GET", "/x", "", atOnce)
+		w.mustHang(t, "PUT", "/x", "lost or late", atOnce)
 		if got := w.server.received(); len(got) != 1 {
 			t.Fatalf("a write passed the cut link: %q", got)
 		}
@@ -241,21 +258,27 @@ func TestFaultsOfRequests(t *testing.T) {
 		stored, later []string
 	}{
 		"black hole": {
-			fault:  faultproxy.BlackHole(),
-			during: func(t *testing.T, w *world) { w.mustHang(t, "PUT", "/x", "a") },
+			fault: faultproxy.BlackHole(),
+			during: func(t *testing.T, w *world) {
+				w.mustHang(t, "PUT", "/x", "a", func() bool { return len(w.proxy.Seen()) == 1 })
+			},
 		},
 		"reset": {
 			fault:  faultproxy.Reset(),
 			during: func(t *testing.T, w *world) { w.mustBreak(t, "PUT", "/x", "a") },
 		},
 		"hold": {
-			fault:  faultproxy.Hold(),
-			during: func(t *testing.T, w *world) { w.mustHang(t, "PUT", "/x", "a") },
-			later:  []string{"a"},
+			fault: faultproxy.Hold(),
+			during: func(t *testing.T, w *world) {
+				w.mustHang(t, "PUT", "/x", "a", func() bool { return w.proxy.Held() == 1 })
+			},
+			later: []string{"a"},
 		},
 		"lose reply": {
-			fault:  faultproxy.LoseReply(),
-			during: func(t *testing.T, w *world) { w.mustHang(t, "PUT", "/x", "a") },
+			fault: faultproxy.LoseReply(),
+			during: func(t *testing.T, w *world) {
+				w.mustHang(t, "PUT", "/x", "a", func() bool { return len(w.server.received()) == 1 })
+			},
 			stored: []string{"a"}, later: []string{"a"},
 		},
 		"reset reply": {
