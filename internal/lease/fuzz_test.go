@@ -73,26 +73,12 @@ func checkedStep(t *testing.T, d *driver, e Event) {
 	}
 	writes := 0
 	for _, action := range d.actions {
-		switch a := action.(type) {
-		case SendWrite:
+		if w, ok := action.(SendWrite); ok {
 			writes++
-			checkWrite(t, d, before, e, a.Attempt)
-		case StartChild:
-			if before.Tree.Alive {
-				t.Fatalf("started while processes live, after %T", e)
-			}
-			if a.Deadline < d.now || a.Deadline > d.now.Add(d.c.Duration) {
-				t.Fatalf("started with %v to live", a.Deadline.Sub(d.now))
-			}
-		case ExtendLeash:
-			if a.Deadline != after.Deadline(d.c) || !after.Tree.Alive {
-				t.Fatalf("leash %d, deadline %d, tree %+v", a.Deadline, after.Deadline(d.c), after.Tree)
-			}
-		case KillTree, SignalChild:
-			if !after.Tree.Alive {
-				t.Fatalf("%T without processes", a)
-			}
+			checkLine(t, d, before, e, w.Attempt)
+			checkWrite(t, d, before, w.Attempt)
 		}
+		checkProcess(t, d, before, action)
 	}
 	if writes > 1 {
 		t.Fatalf("%d writes in one step", writes)
@@ -112,13 +98,42 @@ func checkedStep(t *testing.T, d *driver, e Event) {
 	}
 }
 
-func checkWrite(t *testing.T, d *driver, before State, e Event, w Attempt) {
+// checkProcess is for what is done to the process.
+func checkProcess(t *testing.T, d *driver, before State, action Action) {
 	t.Helper()
-	done, ok := e.(WriteDone)
-	concluded := ok && before.Write != nil && done.Nonce == before.Write.Nonce
-	if before.Write != nil && d.now < before.Write.Deadline && !concluded {
+	switch a := action.(type) {
+	case StartChild:
+		if before.Tree.Alive {
+			t.Fatal("started while processes live")
+		}
+		if a.Deadline < d.now || a.Deadline > d.now.Add(d.c.Duration) {
+			t.Fatalf("started with %v to live", a.Deadline.Sub(d.now))
+		}
+	case ExtendLeash:
+		if a.Deadline != d.s.Deadline(d.c) || !d.s.Tree.Alive {
+			t.Fatalf("leash %d, deadline %d, tree %+v", a.Deadline, d.s.Deadline(d.c), d.s.Tree)
+		}
+	case KillTree, SignalChild:
+		if !d.s.Tree.Alive {
+			t.Fatalf("%T without processes", a)
+		}
+	}
+}
+
+// checkLine is for the one write at a time.
+func checkLine(t *testing.T, d *driver, before State, e Event, w Attempt) {
+	t.Helper()
+	if before.Write == nil || d.now >= before.Write.Deadline {
+		return
+	}
+	if done, ok := e.(WriteDone); !ok || done.Nonce != before.Write.Nonce {
 		t.Fatalf("%v sent while %v is under way", w.Kind, before.Write.Kind)
 	}
+}
+
+// checkWrite is for a write and what is remembered of it.
+func checkWrite(t *testing.T, d *driver, before State, w Attempt) {
+	t.Helper()
 	if d.s.Write == nil || d.s.Write.Nonce != w.Nonce || w.Nonce <= before.LastNonce {
 		t.Fatalf("sent %+v, remembers %+v", w, d.s.Write)
 	}
@@ -126,28 +141,32 @@ func checkWrite(t *testing.T, d *driver, before State, e Event, w Attempt) {
 	if w.Record.Revision != was.Revision || w.Record.UID != was.UID || d.s.Seen.Absent {
 		t.Fatalf("%v replaces revision %d of %q, known is %d of %q", w.Kind, w.Record.Revision, w.Record.UID, was.Revision, was.UID)
 	}
-	switch w.Kind {
-	case Acquire:
-		if w.Record.Token <= was.Token && was.Token != math.MaxInt64 {
-			t.Fatalf("acquires token %d after %d", w.Record.Token, was.Token)
-		}
-		if d.s.Tree.Alive {
-			t.Fatal("acquires while processes live")
-		}
-	case GiveUp:
-		if d.s.Tree.Alive {
-			t.Fatal("releases while processes live")
-		}
+	if w.Deadline <= d.now {
+		t.Fatalf("%v sent with %v to answer", w.Kind, w.Deadline.Sub(d.now))
+	}
+	if living := d.s.Tree.Alive; living != (w.Kind == Renew) {
+		t.Fatalf("%v sent, processes live: %v", w.Kind, living)
+	}
+	checkRecord(t, d, w)
+}
+
+// checkRecord is for what a write stores.
+func checkRecord(t *testing.T, d *driver, w Attempt) {
+	t.Helper()
+	was := d.s.Seen.Record
+	switch {
+	case w.Kind == GiveUp:
 		if !w.Record.Free() {
 			t.Fatalf("the release frees nothing: %+v", w.Record)
 		}
-	case Confirm, Renew:
-		if w.Record.Holder != d.c.Identity.String() {
-			t.Fatalf("renews for %q", w.Record.Holder)
+	case w.Record.Holder != d.c.Identity.String():
+		t.Fatalf("%v makes %q the holder", w.Kind, w.Record.Holder)
+	case w.Kind == Acquire:
+		if w.Record.Token <= was.Token && was.Token != math.MaxInt64 {
+			t.Fatalf("acquires token %d after %d", w.Record.Token, was.Token)
 		}
-	}
-	if w.Deadline <= d.now {
-		t.Fatalf("%v sent with %v to answer", w.Kind, w.Deadline.Sub(d.now))
+	case w.Record.Token != was.Token:
+		t.Fatalf("%v makes token %d of %d", w.Kind, w.Record.Token, was.Token)
 	}
 }
 
@@ -206,24 +225,9 @@ func (b *bytes) event(s State) Event {
 	case 3, 4:
 		return Watched{Record: b.record(s), Deleted: b.next()%8 == 0}
 	case 5, 6:
-		e := ReadDone{ID: s.LastRead - int64(b.next()%8/7)}
-		switch b.next() % 8 {
-		case 0:
-		case 1:
-			e.Absent = true
-		default:
-			r := b.record(s)
-			e.Found = &r
-		}
-		return e
+		return b.readDone(s)
 	case 7, 8, 9:
-		e := WriteDone{Nonce: s.LastNonce - int64(b.next()%8/7), Outcome: Outcome(b.next() % 7)}
-		if b.next()%8 > 0 && s.Write != nil {
-			r := s.Write.Record
-			r.Revision += int64(b.next() % 4)
-			e.Record = &r
-		}
-		return e
+		return b.writeDone(s)
 	case 10:
 		if b.next()%2 == 0 {
 			return TreeGone{}
@@ -235,6 +239,29 @@ func (b *bytes) event(s State) Event {
 		}
 		return nil
 	}
+}
+
+func (b *bytes) readDone(s State) Event {
+	e := ReadDone{ID: s.LastRead - int64(b.next()%8/7)}
+	switch b.next() % 8 {
+	case 0:
+	case 1:
+		e.Absent = true
+	default:
+		r := b.record(s)
+		e.Found = &r
+	}
+	return e
+}
+
+func (b *bytes) writeDone(s State) Event {
+	e := WriteDone{Nonce: s.LastNonce - int64(b.next()%8/7), Outcome: Outcome(b.next() % 7)}
+	if b.next()%8 > 0 && s.Write != nil {
+		r := s.Write.Record
+		r.Revision += int64(b.next() % 4)
+		e.Record = &r
+	}
+	return e
 }
 
 // honest is what a server that works would say next.
@@ -270,28 +297,25 @@ func (b *bytes) record(s State) Record {
 	}
 	r.Revision += int64(b.next()%16) - 3
 	r.Holder = [...]string{r.Holder, r.Holder, r.Holder, me.String(), other.String(), "", UnknownHolder, "a/ua/0"}[b.next()%8]
-	switch b.next() % 16 {
-	case 0:
-		r.UID = "another"
-	case 1:
-		r.Token = int64(b.next()) - 100
-	case 2:
-		r.Token = math.MaxInt64
-	case 3:
-		r.Transitions = -5
-	case 4:
-		r.Duration = time.Duration(int8(b.next())) * time.Second
-	case 5:
-		r.Release = Release{Reason: ReasonNodeLost, Unclean: b.next()%2 == 0}
-		r.AcquireTime = int64(b.next() % 2)
-	case 6:
-		r.Handover.To = [...]string{"", AnyPod, "a", "b"}[b.next()%4]
-	case 7:
-		r.TokenBase = math.MaxInt64 - int64(b.next())
-	case 8:
-		r.RenewTime += int64(b.next()) - 100
-	case 9:
-		r.History = nil
+	if x := b.next(); int(x) < 16*len(forgeries) {
+		forgeries[x/16](&r, b.next())
 	}
 	return r
+}
+
+// forgeries are single changes of a record.
+var forgeries = []func(r *Record, x byte){
+	func(r *Record, _ byte) { r.UID = "another" },
+	func(r *Record, x byte) { r.Token = int64(x) - 100 },
+	func(r *Record, _ byte) { r.Token = math.MaxInt64 },
+	func(r *Record, _ byte) { r.Transitions = -5 },
+	func(r *Record, x byte) { r.Duration = time.Duration(int8(x)) * time.Second },
+	func(r *Record, x byte) {
+		r.Release = Release{Reason: ReasonNodeLost, Unclean: x%2 == 0}
+		r.AcquireTime = int64(x / 2 % 2)
+	},
+	func(r *Record, x byte) { r.Handover.To = [...]string{"", AnyPod, "a", "b"}[x%4] },
+	func(r *Record, x byte) { r.TokenBase = math.MaxInt64 - int64(x) },
+	func(r *Record, x byte) { r.RenewTime += int64(x) - 100 },
+	func(r *Record, _ byte) { r.History = nil },
 }

@@ -97,7 +97,7 @@ func happenings() []happening {
 		return func(r *Record) { r.Holder, r.Token, r.AcquireTime, r.Release = id.String(), r.Token+1, 9, Release{} }
 	}
 	release := func(r *Record) { *r = r.Released(Release{Reason: ReasonHolderTerminated, Unclean: true}, 1, 1) }
-	clear := func(r *Record) { r.Holder = "" }
+	emptied := func(r *Record) { r.Holder = "" }
 	handover := func(r *Record) { r.Handover = Handover{To: AnyPod} }
 	watched := func(change func(*Record)) func(State) Event {
 		return func(s State) Event { return Watched{Record: seen(s, change)} }
@@ -139,7 +139,7 @@ func happenings() []happening {
 		{"Watched: edited, holder unchanged", "Watched", "", watched(func(*Record) {})},
 		{"Watched: another holder", "Watched", "", watched(heldBy(Identity{"c", "uc", "1"}))},
 		{"Watched: released by the operator", "Watched", "", watched(release)},
-		{"Watched: holder cleared by hand", "Watched", "", watched(clear)},
+		{"Watched: holder cleared by hand", "Watched", "", watched(emptied)},
 		{"Watched: handover asked for", "Watched", "", watched(handover)},
 		{"Watched: its own write", "Watched", "", func(s State) Event {
 			var r Record

@@ -60,7 +60,7 @@ func (s *slot) run(m *machine) {
 	s.w.agents = append(s.w.agents, a)
 	s.w.byID[a.id] = a
 	if s.w.trace != nil {
-		s.w.note(a.id, "agent starts (clock %+d ppm)", m.clock.ppm)
+		s.w.note(a.id, "agent starts (clock %+d ppm)", m.ppm)
 	}
 	s.w.after(0, a.wakeUp)
 	s.w.after(s.w.between(0, 20*time.Millisecond), a.watch)

@@ -65,6 +65,24 @@ func (c *checker) started(t *tree) {
 	if c.last != nil && c.last.agent != t.agent {
 		c.result.Takeovers++
 	}
+	c.alone(t)
+	if t.token <= c.token {
+		c.violated(TokenNotGrown, "%s starts token %d after token %d", t.agent.id, t.token, c.token)
+	}
+	if last := c.last; last != nil && last.endedBadly() && w.now < last.ended+fastest.lasts(w.p.config.LockDelay) {
+		c.violated(LockDelayCut, "%s starts token %d %v after the unclean end of token %d", t.agent.id, t.token, w.now-last.ended, last.token)
+	}
+	if w.trace != nil {
+		w.note(t.agent.id, "process of token %d runs", t.token)
+	}
+	c.token = max(c.token, t.token)
+	c.last = t
+	c.acting = append(c.acting, t)
+}
+
+// alone tells off a tree that begins while another acts.
+func (c *checker) alone(t *tree) {
+	w := c.w
 	for _, other := range c.acting {
 		switch {
 		case other.frozen, other.froze && other.dies > 0:
@@ -75,19 +93,10 @@ func (c *checker) started(t *tree) {
 			c.violated(TwoAtOnce, "%s starts token %d while token %d of %s runs since %v", t.agent.id, t.token, other.token, other.agent.id, other.began)
 		}
 	}
-	if t.token <= c.token {
-		c.violated(TokenNotGrown, "%s starts token %d after token %d", t.agent.id, t.token, c.token)
-	}
-	if c.last != nil && c.last.crashed && !c.last.alive && !c.last.froze && w.now < c.last.ended+fastest.lasts(w.p.config.LockDelay) {
-		c.violated(LockDelayCut, "%s starts token %d %v after the unclean end of token %d", t.agent.id, t.token, w.now-c.last.ended, c.last.token)
-	}
-	if w.trace != nil {
-		w.note(t.agent.id, "process of token %d runs", t.token)
-	}
-	c.token = max(c.token, t.token)
-	c.last = t
-	c.acting = append(c.acting, t)
 }
+
+// endedBadly tells whether lockDelay follows. A frozen tree may have ended after its time.
+func (t *tree) endedBadly() bool { return t.crashed && !t.alive && !t.froze }
 
 // cutOffSince tells whether an agent has had no renewal stored since a time.
 func (a *agent) cutOffSince(t time.Duration) bool { return a.stored <= t }
@@ -116,25 +125,29 @@ func (c *checker) write(token int64) {
 
 // stepped is told of each step of a state machine; the actions stand in a.todo.
 func (c *checker) stepped(a *agent, before lease.State, e lease.Event) {
-	living := a.tree != nil && !a.tree.gone && before.Tree.Alive
 	for _, action := range a.todo {
 		switch action := action.(type) {
 		case lease.StartChild:
-			if living {
+			if before.Tree.Alive && a.tree != nil && !a.tree.gone {
 				c.violated(StartedEarly, "%s wants to start token %d while %d lives", a.id, action.Token, a.tree.token)
 			}
 		case lease.SendWrite:
-			if before.Write != nil && a.machine.at(c.w.now) < before.Write.Deadline && !concludes(e, before.Write) {
-				c.violated(TwoWrites, "%s sends %v while %v is under way", a.id, action.Attempt.Kind, before.Write.Kind)
-			}
-			if action.Attempt.Kind == lease.GiveUp && a.tree != nil && a.tree.alive {
-				c.violated(ReleasedEarly, "%s releases token %d while its processes live", a.id, a.tree.token)
-			}
+			c.sent(a, before, e, action.Attempt)
 		}
 	}
 	if t := a.tree; t != nil && t.alive && !t.doomed && showsLoss(a.config, before, t.token, e) {
 		t.doomed = true
 		c.w.after(t.budget()+time.Millisecond, func() { c.runsOn(t) })
+	}
+}
+
+// sent is told of each write.
+func (c *checker) sent(a *agent, before lease.State, e lease.Event, w lease.Attempt) {
+	if before.Write != nil && a.machine.at(c.w.now) < before.Write.Deadline && !concludes(e, before.Write) {
+		c.violated(TwoWrites, "%s sends %v while %v is under way", a.id, w.Kind, before.Write.Kind)
+	}
+	if w.Kind == lease.GiveUp && a.tree != nil && a.tree.alive {
+		c.violated(ReleasedEarly, "%s releases token %d while its processes live", a.id, a.tree.token)
 	}
 }
 

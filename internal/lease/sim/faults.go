@@ -99,23 +99,23 @@ func kindOf(name string) kind {
 
 // weights are how often each kind occurs in a profile.
 func (p params) weights() map[string]int {
-	switch p.profile {
-	case Replies:
+	if p.profile == Replies {
 		return map[string]int{
 			"answers lost singly": 3, "slow network within limits": 3, "requests doubled within limits": 3,
 			"watch silent": 2, "watch breaks": 2, "watch late": 3, "wall clock set": 1, "handover asked for": 2,
 		}
-	case FastRestore:
+	}
+	if p.profile == FastRestore {
 		return map[string]int{"restored at once": 1, "handover asked for": 2}
 	}
 	weights := map[string]int{}
 	for _, k := range kinds {
 		weights[k.name] = k.weight
 	}
-	switch p.profile {
-	case Foreign:
+	if p.profile == Foreign {
 		weights["elector cut off"], weights["elector paused"], weights["elector cancelled"] = 8, 5, 5
-	case Restore:
+	}
+	if p.profile == Restore {
 		weights["restored"] = 10
 	}
 	return weights

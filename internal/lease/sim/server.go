@@ -90,16 +90,12 @@ func (s *server) put(r lease.Record) reply {
 	return reply{outcome: lease.Confirmed, record: &now}
 }
 
-// create makes the Lease, unless there is one.
-func (s *server) create(r lease.Record) bool {
-	if !s.absent {
-		return false
-	}
+// create makes the Lease; there must be none.
+func (s *server) create(r lease.Record) {
 	s.uids++
 	r.UID = "uid" + strconv.FormatInt(s.uids, 10)
 	s.absent = false
 	s.store(r)
-	return true
 }
 
 func (s *server) remove() {

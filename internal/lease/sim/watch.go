@@ -10,8 +10,8 @@ import (
 // conn is one watch of an agent.
 type conn struct {
 	a *agent
-	// open is true from the server's acceptance to the break, over from the break on.
-	open, over bool
+	// accepted is true once the server has it, open once the agent knows, over from the break on.
+	accepted, open, over bool
 	// stalled keeps events back without a word.
 	stalled bool
 	buffer  []lease.Event
@@ -25,55 +25,65 @@ func (a *agent) watch() {
 	if !a.alive {
 		return
 	}
-	w := a.w
 	c := &conn{a: a}
 	a.conn = c
-	answered := false
-	again := func() {
-		if !answered && a.conn == c {
-			answered = true
-			c.forget()
-			if w.chance(0.2) { // an agent may say so again
-				a.deliver(lease.WatchClosed{})
-			}
-			w.after(w.between(100*time.Millisecond, 2*time.Second), a.watch)
+	a.w.after(10*time.Second, c.failed)
+	a.machine.link.call(c.accept, func(r reply) {
+		if r.failed {
+			c.failed()
+		} else {
+			c.opened()
+		}
+	})
+}
+
+// accept is the request for the watch at the server, which may get there twice.
+func (c *conn) accept() reply {
+	api := c.a.w.api
+	if api.noWatches > 0 {
+		return reply{watch: true, failed: true}
+	}
+	if !c.over && !c.accepted {
+		c.accepted = true
+		api.conns = append(api.conns, c)
+		if c.a.w.p.initialEvents && !api.absent {
+			c.buffer = append(c.buffer, lease.Watched{Record: api.lease})
 		}
 	}
-	w.after(10*time.Second, again)
-	a.machine.link.call(
-		func() reply {
-			if w.api.noWatches > 0 {
-				return reply{watch: true, failed: true}
-			}
-			if !c.over && !c.open {
-				c.open = true
-				w.api.conns = append(w.api.conns, c)
-				if w.p.initialEvents && !w.api.absent {
-					c.buffer = append(c.buffer, lease.Watched{Record: w.api.lease})
-				}
-			}
-			return reply{watch: true}
-		},
-		func(r reply) {
-			switch {
-			case answered || c.over || a.conn != c:
-			case r.failed:
-				again()
-			default:
-				answered = true
-				if w.trace != nil {
-					w.note(a.id, "watch opened")
-				}
-				a.deliver(lease.WatchOpened{})
-				c.last = w.now
-				c.flush()
-			}
-		})
+	return reply{watch: true}
+}
+
+// opened is the answer at the agent. What was buffered until now follows.
+func (c *conn) opened() {
+	a := c.a
+	if c.open || c.over || a.conn != c {
+		return
+	}
+	c.open = true
+	if a.w.trace != nil {
+		a.w.note(a.id, "watch opened")
+	}
+	a.deliver(lease.WatchOpened{})
+	c.last = a.w.now
+	c.flush()
+}
+
+// failed is a refusal, or no answer within a time.
+func (c *conn) failed() {
+	a := c.a
+	if c.open || c.over || a.conn != c {
+		return
+	}
+	c.forget()
+	if a.w.chance(0.2) { // an agent may say so again
+		a.deliver(lease.WatchClosed{})
+	}
+	a.w.after(a.w.between(100*time.Millisecond, 2*time.Second), a.watch)
 }
 
 // send is an event at the server.
 func (c *conn) send(e lease.Event) {
-	if c.stalled || c.a.machine.link.cutDown > 0 || c.last == 0 {
+	if c.stalled || c.a.machine.link.cutDown > 0 || !c.open {
 		c.buffer = append(c.buffer, e)
 		return
 	}
