@@ -3,9 +3,14 @@
 package main
 
 import (
+	"cmp"
+	"errors"
 	"fmt"
+	"io"
+	"math"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -17,7 +22,7 @@ import (
 	"github.com/singletonjob/operator/internal/supervise"
 )
 
-// process is what agents run: it writes that it lives, every 2 ms, with its token and CLOCK_BOOTTIME, which all
+// process is what agents run: it writes that it lives, every 5 ms, with its token and CLOCK_BOOTTIME, which all
 // processes of the machine share. Its arguments are the diary's path and what to do besides:
 //
 //	stubborn     ignore SIGTERM
@@ -42,8 +47,9 @@ func process() {
 		for _, kv := range os.Environ() {
 			fmt.Fprintf(diary, "env %s\n", kv)
 		}
+		fmt.Fprintln(diary, "end of env")
 	}
-	beat := time.NewTicker(2 * time.Millisecond)
+	beat := time.NewTicker(5 * time.Millisecond)
 	for {
 		write("beat")
 		select {
@@ -94,43 +100,78 @@ type life struct {
 	first, last int64
 }
 
-func (w *world) diaryLines() []string {
-	w.t.Helper()
-	text, err := os.ReadFile(w.diary)
-	if os.IsNotExist(err) {
+// diary is the file that all processes write their lives to, as far as it is read.
+type diary struct {
+	path   string
+	offset int64
+	rest   string // of a line that is half written
+	lives  []*life
+	last   map[int]*life // of each process
+	words  []string      // lines other than beats
+}
+
+func newDiary(t testing.TB) *diary {
+	return &diary{path: filepath.Join(t.TempDir(), "diary"), last: map[int]*life{}}
+}
+
+// read reads what is new.
+func (d *diary) read() error {
+	file, err := os.Open(d.path)
+	if errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
-	w.must(err)
-	all := strings.Split(string(text), "\n")
-	return all[:len(all)-1] // the last one may be half written
+	if err != nil {
+		return err
+	}
+	defer func() { _ = file.Close() }()
+	text, err := io.ReadAll(io.NewSectionReader(file, d.offset, math.MaxInt64-d.offset))
+	if err != nil {
+		return err
+	}
+	d.offset += int64(len(text))
+	lines := strings.Split(d.rest+string(text), "\n")
+	d.rest = lines[len(lines)-1]
+	for _, line := range lines[:len(lines)-1] {
+		d.note(line)
+	}
+	return nil
+}
+
+func (d *diary) note(line string) {
+	fields := strings.Fields(line)
+	if len(fields) != 4 || fields[0] != "beat" {
+		d.words = append(d.words, line)
+		return
+	}
+	token, _ := strconv.ParseInt(fields[1], 10, 64)
+	pid, _ := strconv.Atoi(fields[2])
+	at, _ := strconv.ParseInt(fields[3], 10, 64)
+	l := d.last[pid]
+	if l == nil || l.token != token {
+		l = &life{token: token, pid: pid, first: at}
+		d.last[pid] = l
+		d.lives = append(d.lives, l)
+	}
+	l.last = at
+}
+
+// words returns what processes wrote besides their beats.
+func (w *world) words() []string {
+	w.t.Helper()
+	w.must(w.diary.read())
+	return w.diary.words
 }
 
 // lives reads the diary, in the order of the first beats.
 func (w *world) lives() []life {
 	w.t.Helper()
-	byPID := map[int]*life{}
-	var lives []*life
-	for _, line := range w.diaryLines() {
-		var what string
-		var token, at int64
-		var pid int
-		if n, _ := fmt.Sscan(line, &what, &token, &pid, &at); n != 4 {
-			continue
-		}
-		l := byPID[pid]
-		if l == nil || l.token != token {
-			l = &life{token: token, pid: pid, first: at}
-			byPID[pid] = l
-			lives = append(lives, l)
-		}
-		l.last = at
+	w.must(w.diary.read())
+	var lives []life
+	for _, l := range w.diary.lives {
+		lives = append(lives, *l)
 	}
-	var out []life
-	for _, l := range lives {
-		out = append(out, *l)
-	}
-	slices.SortFunc(out, func(a, b life) int { return int(a.first - b.first) })
-	return out
+	slices.SortFunc(lives, func(a, b life) int { return cmp.Compare(a.first, b.first) })
+	return lives
 }
 
 // checkLives asserts what holds in every test: never two processes alive at once, and each token greater than every
@@ -176,8 +217,8 @@ func TestDiaryTellsOverlap(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			inner := &recorder{TB: t}
-			w := &world{t: inner, diary: t.TempDir() + "/diary"}
-			if err := os.WriteFile(w.diary, []byte(test.lines), 0o600); err != nil {
+			w := &world{t: inner, diary: newDiary(t)}
+			if err := os.WriteFile(w.diary.path, []byte(test.lines), 0o600); err != nil {
 				t.Fatal(err)
 			}
 			w.checkLives()

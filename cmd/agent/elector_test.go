@@ -83,7 +83,7 @@ func elect() {
 		ReleaseOnCancel: true,
 		Callbacks: leaderelection.LeaderCallbacks{
 			OnStartedLeading: func(context.Context) {
-				for tick := time.NewTicker(2 * time.Millisecond); beat(); {
+				for tick := time.NewTicker(5 * time.Millisecond); beat(); {
 					<-tick.C
 				}
 			},
@@ -113,7 +113,7 @@ func (e *elector) start() {
 	e.run++
 	self, err := os.Executable()
 	e.w.must(err)
-	cmd := exec.Command(self, e.w.diary, e.config, e.w.ns, fmt.Sprintf("%s-%d", e.name, e.run))
+	cmd := exec.Command(self, e.w.diary.path, e.config, e.w.ns, fmt.Sprintf("%s-%d", e.name, e.run))
 	cmd.Env = []string{roleEnv + "=elector", "GORACE=atexit_sleep_ms=0"}
 	e.Process, err = tether.Start(cmd)
 	e.w.must(err)
@@ -278,7 +278,7 @@ func lateRelease(t *testing.T) (happened bool) {
 	w := newWorld(t)
 	w.createLease()
 	others := *w
-	others.diary = filepath.Join(t.TempDir(), "diary") // what client-go's leader does while it is cut off is not judged
+	others.diary = newDiary(t) // what client-go's leader does while it is cut off is not judged
 	network := w.network()
 	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
 	through := w.plane.Config()

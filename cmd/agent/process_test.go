@@ -36,23 +36,26 @@ func leaseDuration() time.Duration { return time.Duration(testConfig().LeaseDura
 func TestHandover(t *testing.T) {
 	for name, test := range map[string]struct {
 		process []string
+		grace   float64 // seconds
 		code    int
 		why     string
 	}{
-		"prompt": {},
+		"prompt": {grace: 30},
 		"slow": {
-			process: []string{"linger=5s"},
-			why:     "it stops for longer than its lease lasts: renewals go on, and the other waits",
+			process: []string{"linger=7s"}, grace: 60,
+			why: "it stops for longer than its lease lasts: renewals go on, and the other waits",
 		},
-		"stubborn": {process: []string{"stubborn"}, code: 128 + 9, why: "killed when the grace period ends"},
+		"stubborn": {process: []string{"stubborn"}, grace: 2, code: 128 + 9, why: "killed when the grace period ends"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
 			w.createLease()
-			a := w.candidate("a", testConfig(), test.process...)
+			config := testConfig()
+			config.GracePeriod = seconds(test.grace)
+			a := w.candidate("a", config, test.process...)
 			w.awaitBeat(a.acquired())
-			b := w.candidate("b", testConfig())
+			b := w.candidate("b", config)
 			b.await("lease held", "holder=a/")
 			a.signal(syscall.SIGTERM)
 			a.await("released", "reason=PodTerminating")
@@ -151,10 +154,10 @@ func TestEnvironment(t *testing.T) {
 	a.start("env")
 	token := a.acquired()
 	w.eventually("the process has told its environment", func() bool {
-		return slices.ContainsFunc(w.diaryLines(), func(line string) bool { return strings.HasPrefix(line, "beat") })
+		return slices.Contains(w.words(), "end of env")
 	})
 	got := map[string][]string{}
-	for _, line := range w.diaryLines() {
+	for _, line := range w.words() {
 		if kv, ok := strings.CutPrefix(line, "env "); ok {
 			name, value, _ := strings.Cut(kv, "=")
 			got[name] = append(got[name], value)
@@ -162,7 +165,7 @@ func TestEnvironment(t *testing.T) {
 	}
 	want := map[string]string{
 		"MY_TOKEN": fmt.Sprint(token), contract.NameEnv: jobName, contract.NamespaceEnv: w.ns, contract.PodEnv: "a", contract.TenureEnv: "1",
-		contract.LeaseDurationEnv: "4s", contract.RunIDEnv: "run", "THEIRS": "kept", contract.SocketEnv: filepath.Join(a.credentials, "agent.sock"),
+		contract.LeaseDurationEnv: "6s", contract.RunIDEnv: "run", "THEIRS": "kept", contract.SocketEnv: filepath.Join(a.credentials, "agent.sock"),
 	}
 	for name, value := range want {
 		if !slices.Equal(got[name], []string{value}) {
@@ -185,7 +188,7 @@ func TestSignalsAreForwarded(t *testing.T) {
 	for _, sig := range []syscall.Signal{syscall.SIGHUP, syscall.SIGUSR2, syscall.SIGQUIT, syscall.SIGWINCH} {
 		a.signal(sig)
 		w.eventually("the process got "+sig.String(), func() bool {
-			return slices.ContainsFunc(w.diaryLines(), func(line string) bool { return strings.HasPrefix(line, "signal-"+sig.String()) })
+			return slices.ContainsFunc(w.words(), func(line string) bool { return strings.HasPrefix(line, "signal-"+sig.String()) })
 		})
 	}
 	if lives := w.checkLives(); len(lives) != 1 {
@@ -198,45 +201,50 @@ func TestTenureGoesOn(t *testing.T) {
 	config := testConfig()
 	outage := time.Duration(config.RenewDeadline) / 2
 	for name, test := range map[string]struct {
-		fault faultproxy.Fault
+		fault func() faultproxy.Fault
 		when  []faultproxy.Match
 		why   string
 	}{
-		"replies lost":      {fault: faultproxy.LoseReply(), when: []faultproxy.Match{isWrite}, why: "stored all the same"},
-		"replies cut off":   {fault: faultproxy.ResetReply(), when: []faultproxy.Match{isWrite}, why: "stored all the same"},
-		"black hole":        {fault: faultproxy.BlackHole()},
-		"reset":             {fault: faultproxy.Reset()},
-		"throttled":         {fault: faultproxy.TooManyRequests(time.Hour), why: "Retry-After is not for a holder"},
-		"server errors":     {fault: faultproxy.Fail(500)},
-		"lost proxy":        {fault: faultproxy.Answer(404, nil, "404 page not found"), why: "no word of the API server's"},
-		"slow":              {fault: faultproxy.Delay(150*time.Millisecond, 150*time.Millisecond)},
-		"duplicates":        {fault: faultproxy.Duplicate(0), when: []faultproxy.Match{isWrite}},
-		"late duplicates":   {fault: faultproxy.Duplicate(100 * time.Millisecond), when: []faultproxy.Match{isWrite}},
-		"stale reads":       {fault: faultproxy.Stale(), when: []faultproxy.Match{isRead}},
-		"held, then all at": {fault: faultproxy.Hold(), when: []faultproxy.Match{isWrite}, why: "old writes arrive late: none may win"},
-		"unauthorised":      {fault: faultproxy.Answer(401, nil, `{"kind":"Status","code":401,"reason":"Unauthorized"}`)},
-		"forbidden":         {fault: faultproxy.Answer(403, nil, `{"kind":"Status","code":403,"reason":"Forbidden"}`)},
-		"watch stalls":      {fault: faultproxy.StallWatch(), when: []faultproxy.Match{faultproxy.Watches()}},
+		"replies lost":      {fault: faultproxy.LoseReply, when: []faultproxy.Match{isWrite}, why: "stored all the same"},
+		"replies cut off":   {fault: faultproxy.ResetReply, when: []faultproxy.Match{isWrite}, why: "stored all the same"},
+		"black hole":        {fault: faultproxy.BlackHole},
+		"reset":             {fault: faultproxy.Reset},
+		"throttled":         {fault: func() faultproxy.Fault { return faultproxy.TooManyRequests(time.Hour) }, why: "Retry-After is not for a holder"},
+		"server errors":     {fault: func() faultproxy.Fault { return faultproxy.Fail(500) }},
+		"lost proxy":        {fault: func() faultproxy.Fault { return faultproxy.Answer(404, nil, "404 page not found") }, why: "no word of the API server's"},
+		"slow":              {fault: func() faultproxy.Fault { return faultproxy.Delay(150*time.Millisecond, 150*time.Millisecond) }},
+		"duplicates":        {fault: func() faultproxy.Fault { return faultproxy.Duplicate(0) }, when: []faultproxy.Match{isWrite}},
+		"late duplicates":   {fault: func() faultproxy.Fault { return faultproxy.Duplicate(100 * time.Millisecond) }, when: []faultproxy.Match{isWrite}},
+		"stale reads":       {fault: faultproxy.Stale, when: []faultproxy.Match{isRead}},
+		"held, then all at": {fault: faultproxy.Hold, when: []faultproxy.Match{isWrite}, why: "old writes arrive late: none may win"},
+		"unauthorised": {fault: func() faultproxy.Fault {
+			return faultproxy.Answer(401, nil, `{"kind":"Status","code":401,"reason":"Unauthorized"}`)
+		}},
+		"forbidden": {fault: func() faultproxy.Fault {
+			return faultproxy.Answer(403, nil, `{"kind":"Status","code":403,"reason":"Forbidden"}`)
+		}},
+		"watch stalls": {fault: faultproxy.StallWatch, when: []faultproxy.Match{faultproxy.Watches()}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t)
-			w.createLease()
-			a := w.candidate("a", config)
-			token := a.acquired()
-			w.awaitBeat(token)
-			b := w.candidate("b", config)
-			b.await("lease held")
-			remove := a.proxy.Inject(test.fault, test.when...)
-			elapse(t, outage)
-			remove()
-			w.renewedTwice()
-			// A candidate that counted from the outage's begin would be through by now.
-			elapse(t, leaseDuration())
-			w.renewedTwice()
-			if lives := w.checkLives(); len(lives) != 1 || lives[0].token != token {
-				t.Errorf("%s: the tenure did not go on: %+v; log of the holder:\n%s", test.why, lives, a.lines)
-			}
+			mustGoOn(t, func(w *world) error {
+				a := w.candidate("a", config)
+				token := a.acquired()
+				w.awaitBeat(token)
+				b := w.candidate("b", config)
+				b.await("lease held")
+				remove := a.proxy.Inject(test.fault(), test.when...)
+				elapse(t, outage)
+				remove()
+				w.renewedTwice()
+				// A candidate that counted from the outage's begin would be through by now.
+				elapse(t, leaseDuration())
+				w.renewedTwice()
+				if lives := w.checkLives(); len(lives) != 1 || lives[0].token != token {
+					return fmt.Errorf("%s: the tenure did not go on: %+v; log of the holder:\n%s", test.why, lives, a.lines)
+				}
+				return nil
+			})
 		})
 	}
 }
@@ -300,32 +308,32 @@ func TestCutOff(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t)
-			w.createLease()
-			a := w.candidate("a", testConfig(), test.process...)
-			first := a.acquired()
-			w.awaitBeat(first)
-			b := w.candidate("b", testConfig())
-			b.await("lease held")
-			test.cut(a)
-			cut := supervise.BootTime()
-			second := b.acquired()
-			test.heal(a)
-			w.awaitBeat(second)
-			// No renewal was sent after the cut, so its whole duration bounds the process's life, margin included.
-			if last := w.lives()[0].last; time.Duration(last-cut) > leaseDuration() {
-				t.Errorf("the process lived on for %v, more than its lease", time.Duration(last-cut))
-			}
-			a.await("lease held", "holder=b/")
-			elapse(t, leaseDuration())
-			w.renewedTwice()
-			if lives := w.checkLives(); len(lives) != 2 {
-				t.Errorf("%d processes, want 2: %+v", len(lives), lives)
-			}
-			// The agent that was cut off is as good a candidate as ever.
-			b.signal(syscall.SIGTERM)
-			w.awaitBeat(a.acquired())
-			w.checkLives()
+			mustGoOn(t, func(w *world) error {
+				a := w.candidate("a", testConfig(), test.process...)
+				w.awaitBeat(a.acquired())
+				b := w.candidate("b", testConfig())
+				b.await("lease held")
+				test.cut(a)
+				cut := supervise.BootTime()
+				second := b.acquired()
+				test.heal(a)
+				w.awaitBeat(second)
+				// No renewal was sent after the cut, so its whole duration bounds the process's life, margin included.
+				if last := w.lives()[0].last; time.Duration(last-cut) > leaseDuration() {
+					t.Errorf("the process lived on for %v, more than its lease", time.Duration(last-cut))
+				}
+				a.await("lease held", "holder=b/")
+				elapse(t, leaseDuration())
+				w.renewedTwice()
+				if lives := w.checkLives(); len(lives) != 2 {
+					return fmt.Errorf("%d processes, want 2: %+v", len(lives), lives)
+				}
+				// The agent that was cut off is as good a candidate as ever.
+				b.signal(syscall.SIGTERM)
+				w.awaitBeat(a.acquired())
+				w.checkLives()
+				return nil
+			})
 		})
 	}
 }
@@ -479,19 +487,18 @@ func TestLabelRemoved(t *testing.T) {
 
 func TestTokenRenewed(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	w.createLease()
-	a := w.candidate("a", testConfig())
-	token := a.acquired()
-	w.awaitBeat(token)
-	a.setToken("expired")
-	a.await("renew failing", "401")
-	a.setToken(w.newToken())
-	a.await("writing again")
-	w.renewedTwice()
-	if lives := w.checkLives(); len(lives) != 1 {
-		t.Errorf("%d processes, want 1", len(lives))
-	}
+	mustGoOn(t, func(w *world) error {
+		a := w.candidate("a", testConfig())
+		w.awaitBeat(a.acquired())
+		a.setToken("expired")
+		a.await("renew failing", "401")
+		a.setToken(w.newToken())
+		w.renewedTwice()
+		if lives := w.checkLives(); len(lives) != 1 {
+			return fmt.Errorf("%d processes, want 1", len(lives))
+		}
+		return nil
+	})
 }
 
 func TestRBACRemovedAndRestored(t *testing.T) {
@@ -568,30 +575,31 @@ func TestKeepRunningLearnsOfAnother(t *testing.T) {
 // Requests in steady state: one write per retryPeriod from the holder, none from a standby.
 func TestRequestsAtRest(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	w.createLease()
 	config := testConfig()
-	a := w.candidate("a", config)
-	w.awaitBeat(a.acquired())
-	b := w.candidate("b", config)
-	b.await("lease held")
-	w.renewedTwice()
-	w.renewedTwice()
-	began := time.Now()
-	since := func(r faultproxy.Request) bool { return r.Time.After(began) }
-	const renewals = 8
-	elapse(t, renewals*time.Duration(config.RetryPeriod))
-	took := time.Since(began)
-	if got := b.proxy.Seen(since); len(got) != 0 {
-		t.Errorf("the standby sent %d requests: %+v", len(got), got)
-	}
-	writes := a.proxy.Seen(since, func(r faultproxy.Request) bool { return r.Method == http.MethodPut })
-	if most := int(took/time.Duration(config.RetryPeriod)) + 1; len(writes) > most || len(writes) == 0 {
-		t.Errorf("%d renewals in %v, want at most %d", len(writes), took, most)
-	}
-	if all := a.proxy.Seen(since); len(all) != len(writes) {
-		t.Errorf("the holder sent %d requests besides its renewals", len(all)-len(writes))
-	}
+	mustGoOn(t, func(w *world) error {
+		a := w.candidate("a", config)
+		w.awaitBeat(a.acquired())
+		b := w.candidate("b", config)
+		b.await("lease held")
+		w.renewedTwice()
+		w.renewedTwice()
+		began := time.Now()
+		since := func(r faultproxy.Request) bool { return r.Time.After(began) }
+		const renewals = 8
+		elapse(t, renewals*time.Duration(config.RetryPeriod))
+		took := time.Since(began)
+		if got := b.proxy.Seen(since); len(got) != 0 {
+			return fmt.Errorf("the standby sent %d requests: %+v", len(got), got)
+		}
+		writes := a.proxy.Seen(since, func(r faultproxy.Request) bool { return r.Method == http.MethodPut })
+		if most := int(took/time.Duration(config.RetryPeriod)) + 1; len(writes) > most || len(writes) == 0 {
+			return fmt.Errorf("%d renewals in %v, want at most %d", len(writes), took, most)
+		}
+		if all := a.proxy.Seen(since); len(all) != len(writes) {
+			return fmt.Errorf("the holder sent %d requests besides its renewals", len(all)-len(writes))
+		}
+		return nil
+	})
 }
 
 func TestWrongUse(t *testing.T) {

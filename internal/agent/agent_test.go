@@ -36,6 +36,11 @@ func TestTenure(t *testing.T) {
 		if _, signals, _ := p.state(); !slices.Equal(signals, []syscall.Signal{syscall.SIGTERM}) {
 			t.Errorf("signals %v, want SIGTERM once", signals)
 		}
+		w.signals <- syscall.SIGINT
+		synctest.Wait()
+		if _, signals, _ := p.state(); !slices.Equal(signals, []syscall.Signal{syscall.SIGTERM, syscall.SIGINT}) {
+			t.Errorf("signals %v, want an impatient second one forwarded", signals)
+		}
 		p.finish(supervise.Status{ExitCode: 42})
 		if code := <-w.exited; code != 42 {
 			t.Errorf("exit code %d, want the process's, 42", code)
@@ -187,6 +192,24 @@ func TestDefiniteLoss(t *testing.T) {
 		if got := w.phase(); got != "Waiting" {
 			t.Errorf("phase %s, want Waiting", got)
 		}
+	})
+}
+
+// The watch is asked to begin anew, once, however often the state machine asks before it does.
+func TestRestartWatch(t *testing.T) {
+	inBubble(t, func(w *world) {
+		p := w.holding()
+		w.agent.post(func() lease.Event {
+			for range 3 {
+				w.agent.do(lease.RestartWatch{}, w.clock.Now())
+			}
+			return nil
+		})
+		synctest.Wait()
+		if n := len(w.agent.restartWatch); n != 1 {
+			t.Errorf("%d restarts are asked for, want 1", n)
+		}
+		p.end()
 	})
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"maps"
 	"slices"
+	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -89,7 +90,12 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, m ctrl.Manager, concu
 		// The status of a budget changes with every pod.
 		Watches(&policyv1.PodDisruptionBudget{}, named, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(r.jobsOnNode), builder.WithPredicates(outOfServiceChanged)).
-		WithOptions(controller.Options{MaxConcurrentReconciles: concurrency}).
+		WithOptions(controller.Options{
+			MaxConcurrentReconciles: concurrency,
+			// By default a job that failed for a while is left alone for up to a quarter of an hour, and a renewal,
+			// which may be all that happens when the API server is back, wakes nobody.
+			RateLimiter: workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](50*time.Millisecond, 30*time.Second),
+		}).
 		Complete(r)
 }
 

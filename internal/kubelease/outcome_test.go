@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -145,6 +146,53 @@ func TestDeadline(t *testing.T) {
 				t.Errorf("%d connections, want a second one after the first was silent", n)
 			}
 		})
+	}
+}
+
+// Where one connection is half open, so is perhaps any other of that time: none is used again.
+func TestAllConnectionsAreReplaced(t *testing.T) {
+	var silent atomic.Bool
+	both := make(chan struct{}, 2)
+	var meet sync.WaitGroup
+	meet.Add(2)
+	f := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		if silent.Load() && r.Context().Value(connectionKey{}).(int64) <= 2 {
+			_, _ = io.Copy(io.Discard, r.Body) // else the server does not notice that the client hangs up
+			<-r.Context().Done()
+			return
+		}
+		if len(both) > 0 { // the first two requests are under way at once, so that they need two connections
+			<-both
+			meet.Done()
+			meet.Wait()
+		}
+		if r.Method == http.MethodGet {
+			say(200, leaseJSON(10))(w, r)
+			return
+		}
+		stored(w, r)
+	})
+	c := f.client(t)
+	o := object(t, c, 10)
+	both <- struct{}{}
+	both <- struct{}{}
+	read := make(chan error)
+	go func() {
+		_, err := c.Get(within(t, 30*time.Second))
+		read <- err
+	}()
+	if outcome, _, err := c.Update(within(t, 30*time.Second), o, renewal(o)); outcome != lease.Confirmed {
+		t.Fatal(outcome, err)
+	}
+	if err := <-read; err != nil {
+		t.Fatal(err)
+	}
+	silent.Store(true)
+	if outcome, _, err := c.Update(within(t, 100*time.Millisecond), o, renewal(o)); outcome != lease.Unknown {
+		t.Fatal(outcome, err)
+	}
+	if outcome, _, err := c.Update(within(t, 30*time.Second), o, renewal(o)); outcome != lease.Confirmed {
+		t.Errorf("outcome %v (%v): a connection of before was used again", outcome, err)
 	}
 }
 

@@ -32,6 +32,9 @@ type fake struct {
 	connections atomic.Int64
 }
 
+// connectionKey is where a request's context holds which connection it came over: 1 for the first.
+type connectionKey struct{}
+
 // serve starts a fake that TLS clients trust.
 func serve(t *testing.T, h http.HandlerFunc) *fake {
 	t.Helper()
@@ -40,6 +43,10 @@ func serve(t *testing.T, h http.HandlerFunc) *fake {
 		if s == http.StateNew {
 			f.connections.Add(1)
 		}
+	}
+	var opened atomic.Int64
+	f.Config.ConnContext = func(ctx context.Context, _ net.Conn) context.Context {
+		return context.WithValue(ctx, connectionKey{}, opened.Add(1))
 	}
 	f.Config.ErrorLog = log.New(io.Discard, "", 0)
 	f.StartTLS()

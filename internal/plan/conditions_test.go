@@ -242,3 +242,43 @@ func TestEveryConditionReasonIsReachedOrNamedHere(t *testing.T) {
 		}
 	}
 }
+
+func TestAConditionsTimeMovesWithItsStatusOnly(t *testing.T) {
+	at := func(s v1alpha1.SingletonJobStatus, name string) time.Time {
+		for _, c := range s.Conditions {
+			if c.Type == name {
+				return c.LastTransitionTime.Time
+			}
+		}
+		return time.Time{}
+	}
+	g := steady()
+	g.Lease.Unchanged, g.Now = 10*time.Second, now.Add(time.Minute)
+	silent := *Decide(g.Observed).Status
+	if got := at(silent, v1alpha1.ConditionActive); !got.Equal(g.Now) {
+		t.Errorf("it turned false at %v, not at %v", got, g.Now)
+	}
+	g.Job.Status = silent
+	g.Lease.Unchanged, g.Now = 15*time.Second, now.Add(2*time.Minute)
+	electing := *Decide(g.Observed).Status
+	if got := at(electing, v1alpha1.ConditionActive); !got.Equal(now.Add(time.Minute)) {
+		t.Errorf("it has another reason, and is false since %v, not since %v", now.Add(time.Minute), got)
+	}
+}
+
+func TestWakesToBelieveAnOutOfServiceTaint(t *testing.T) {
+	g := steady()
+	g.OutOfService["a"] = true
+	if p := Decide(g.Observed); p.Wake != 3*time.Second {
+		t.Errorf("wakes after %v, want when two renewals are missing", p.Wake)
+	}
+}
+
+func TestNobodyIsActiveBeyondTheLease(t *testing.T) {
+	g := steady()
+	g.Pods, g.Job.Spec.Lease.RenewDeadline.Duration = nil, time.Hour // stored under an older definition
+	g.Lease.Unchanged = 15 * time.Second
+	if p := Decide(g.Observed); p.State != InvalidSpec || p.Status.ActivePod != "" {
+		t.Errorf("state %v, active %q", p.State, p.Status.ActivePod)
+	}
+}

@@ -10,7 +10,6 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -200,5 +199,5 @@ func show(d time.Duration) string {
 	case d < time.Minute:
 		return d.Round(10 * time.Millisecond).String()
 	}
-	return strings.TrimSuffix(d.Round(time.Second).String(), "0s")
+	return d.Round(time.Second).String()
 }

@@ -41,9 +41,9 @@ func measure(attempts []fencetest.Attempt, resource fence.Resource, fault, end, 
 		run.StaleOffered += life.Stale
 		run.StaleAccepted += life.StaleAccepted
 		if life.First > fault && run.Takeover == nil {
-			run.Takeover = pointer(life.First - fault)
+			run.Takeover = new(life.First - fault)
 			if renewed > 0 && renewed < life.First {
-				run.AfterRenewal = pointer(life.First - renewed)
+				run.AfterRenewal = new(life.First - renewed)
 			}
 		}
 	}
@@ -73,8 +73,6 @@ func overlap(attempts []fencetest.Attempt, resource fence.Resource, lives []rig.
 	}
 	return longest
 }
-
-func pointer[T any](value T) *T { return &value }
 
 // longestGap is between two stored writes of whichever process, the second of them after the fault, or between the last one
 // and the end of the watch.

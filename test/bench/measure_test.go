@@ -3,6 +3,8 @@
 package main
 
 import (
+	"encoding/xml"
+	"strings"
 	"testing"
 	"time"
 
@@ -29,23 +31,23 @@ func TestMeasure(t *testing.T) {
 		"clean takeover": {
 			attempts: []fencetest.Attempt{write("a", 1, 80, true), write("a", 1, 95, true), write("b", 2, 150, true), write("b", 2, 995, true)},
 			renewed:  90 * ms,
-			want:     Run{Takeover: pointer(50 * ms), AfterRenewal: pointer(60 * ms), Gap: 845 * ms},
+			want:     Run{Takeover: new(50 * ms), AfterRenewal: new(60 * ms), Gap: 845 * ms},
 		},
 		"two writers, no fence": {
 			attempts: []fencetest.Attempt{write("a", 1, 95, true), write("b", 1, 150, true), write("a", 1, 170, true), write("b", 1, 990, true)},
-			want:     Run{Takeover: pointer(50 * ms), Gap: 820 * ms, Overlap: 20 * ms, StaleOffered: 1, StaleAccepted: 1},
+			want:     Run{Takeover: new(50 * ms), Gap: 820 * ms, Overlap: 20 * ms, StaleOffered: 1, StaleAccepted: 1},
 		},
 		"two writers, fenced": {
 			attempts: []fencetest.Attempt{write("a", 1, 95, true), write("b", 2, 150, true), write("a", 1, 170, false), write("b", 2, 990, true)},
-			want:     Run{Takeover: pointer(50 * ms), Gap: 840 * ms, Overlap: 20 * ms, StaleOffered: 1},
+			want:     Run{Takeover: new(50 * ms), Gap: 840 * ms, Overlap: 20 * ms, StaleOffered: 1},
 		},
 		"frozen, and acts for a while when it is thawed": {
 			attempts: []fencetest.Attempt{write("a", 1, 95, true), write("b", 2, 150, true), write("a", 1, 800, false), write("a", 1, 830, false), write("b", 2, 990, true)},
-			want:     Run{Takeover: pointer(50 * ms), Gap: 840 * ms, Overlap: 30 * ms, StaleOffered: 2},
+			want:     Run{Takeover: new(50 * ms), Gap: 840 * ms, Overlap: 30 * ms, StaleOffered: 2},
 		},
 		"a write that was long on its way is no sign of life": {
 			attempts: []fencetest.Attempt{write("a", 1, 95, true), write("b", 2, 150, true), {Resource: "ns/x", Writer: "a", Token: 1, Sent: 99 * ms, At: 700 * ms}, write("b", 2, 990, true)},
-			want:     Run{Takeover: pointer(50 * ms), Gap: 840 * ms, StaleOffered: 1},
+			want:     Run{Takeover: new(50 * ms), Gap: 840 * ms, StaleOffered: 1},
 		},
 		"the same process goes on": {
 			attempts: []fencetest.Attempt{write("a", 1, 95, true), write("a", 1, 600, true), write("a", 1, 990, true)},
@@ -84,5 +86,24 @@ func TestSpread(t *testing.T) {
 				t.Errorf("spread (-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+func TestChartAndTable(t *testing.T) {
+	cell := &Cell{Subject: "deployment", Fault: "slow-stop", Runs: []Run{{Takeover: new(2 * time.Second), Gap: 225 * ms, Overlap: 3480 * ms, StaleOffered: 164, StaleAccepted: 164}, {Gap: 100 * time.Second, Unresolved: true}}}
+	cell.sum()
+	r := Result{Subjects: map[string]string{"deployment": "Deployment of 1"}, Faults: map[string]string{"slow-stop": "slow stop"}, Cells: []*Cell{cell}}
+	for what, text := range map[string]string{"chart": chart(r), "table": table(r)} {
+		for _, want := range []string{"Deployment of 1", "164", "3.48s"} {
+			if !strings.Contains(text, want) {
+				t.Errorf("the %s lacks %q:\n%s", what, want, text)
+			}
+		}
+	}
+	if err := xml.Unmarshal([]byte(chart(r)), new(struct{ XMLName xml.Name })); err != nil {
+		t.Errorf("the chart is no XML: %v", err)
+	}
+	if text := table(r); !strings.Contains(text, "none in 1") || !strings.Contains(text, "1m40s") {
+		t.Errorf("the table hides that nothing took over:\n%s", text)
 	}
 }

@@ -89,16 +89,24 @@ func chart(r Result) string {
 <style>text{font:12px system-ui,sans-serif;fill:#222}.h{font-weight:600;font-size:13px}.t{font-weight:600;font-size:16px}.n{fill:#b00020}.g{stroke:#ddd}.w{stroke:#222;stroke-width:1.5}</style>
 <rect width="100%%" height="100%%" fill="#fff"/>
 <text x="12" y="24" class="t">Time without a write to the sink, by fault</text>
-<text x="12" y="42">Median of the runs, whiskers from minimum to maximum, logarithmic scale. Red: two processes at once, stale writes stored.</text>
+<text x="12" y="42">Median of the runs, whiskers from minimum to maximum, logarithmic scale. Red: two processes acted at once, which also hides a gap.</text>
 `, chartWidth, y+20)
 	for decade := scaleFrom; decade <= scaleTo; decade *= 10 {
 		x := position(decade)
 		fmt.Fprintf(&out, `<line x1="%[1]d" y1="%[2]d" x2="%[1]d" y2="%[3]d" class="g"/><text x="%[1]d" y="%[4]d" text-anchor="middle">%[5]s</text>`+"\n",
-			x, topHeight, y, topHeight-6, show(decade))
+			x, topHeight, y, topHeight-6, tick(decade))
 	}
 	out.WriteString(body.String())
 	out.WriteString("</svg>\n")
 	return out.String()
+}
+
+// tick is a decade's label.
+func tick(decade time.Duration) string {
+	if decade < time.Second {
+		return fmt.Sprintf("%d ms", decade.Milliseconds())
+	}
+	return fmt.Sprintf("%d s", int(decade.Seconds()))
 }
 
 const (
@@ -125,8 +133,13 @@ func drawCell(out *strings.Builder, r Result, c *Cell, colour string, y int) {
 		note = "> " + note
 	}
 	fmt.Fprintf(out, `<text x="%d" y="%d">%s`, position(c.Gap.Max)+8, y+barHeight-3, note)
-	if c.Overlap.Max > 0 {
-		fmt.Fprintf(out, ` <tspan class="n">two for %s, %d stale stored</tspan>`, show(c.Overlap.Max), c.StaleAccepted)
+	switch {
+	case c.StaleAccepted > 0 && c.Overlap.Max > 0:
+		fmt.Fprintf(out, ` <tspan class="n">two for %s, %d stale writes stored</tspan>`, show(c.Overlap.Max), c.StaleAccepted)
+	case c.StaleAccepted > 0:
+		fmt.Fprintf(out, ` <tspan class="n">%d stale writes stored</tspan>`, c.StaleAccepted)
+	case c.StaleOffered > 0:
+		fmt.Fprintf(out, `, %d stale writes refused`, c.StaleOffered)
 	}
 	out.WriteString("</text>\n")
 }

@@ -97,7 +97,7 @@ func statefulSetObjects(r *rig.Rig, namespace string, change func(*corev1.PodSpe
 	return []client.Object{&appsv1.StatefulSet{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
 		Spec: appsv1.StatefulSetSpec{
-			Replicas: pointer(int32(1)), Selector: &metav1.LabelSelector{MatchLabels: labels()}, ServiceName: name,
+			Replicas: new(int32(1)), Selector: &metav1.LabelSelector{MatchLabels: labels()}, ServiceName: name,
 			Template: template(rig.RestrictedPod(unfenced(r, namespace)), change),
 		},
 	}}

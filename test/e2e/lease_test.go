@@ -19,17 +19,15 @@ import (
 
 // tampering is what people and other programs do to a Lease. Each changes it as it is at that moment.
 var tampering = map[string]func(*coordinationv1.Lease){
-	"holder cleared":          func(l *coordinationv1.Lease) { l.Spec.HolderIdentity = pointer("") },
-	"holder is somebody else": func(l *coordinationv1.Lease) { l.Spec.HolderIdentity = pointer("somebody-else") },
-	"transitions lowered":     func(l *coordinationv1.Lease) { l.Spec.LeaseTransitions = pointer(int32(0)) },
-	"duration shortened":      func(l *coordinationv1.Lease) { l.Spec.LeaseDurationSeconds = pointer(int32(1)) },
+	"holder cleared":          func(l *coordinationv1.Lease) { l.Spec.HolderIdentity = new("") },
+	"holder is somebody else": func(l *coordinationv1.Lease) { l.Spec.HolderIdentity = new("somebody-else") },
+	"transitions lowered":     func(l *coordinationv1.Lease) { l.Spec.LeaseTransitions = new(int32(0)) },
+	"duration shortened":      func(l *coordinationv1.Lease) { l.Spec.LeaseDurationSeconds = new(int32(1)) },
 	"token removed":           func(l *coordinationv1.Lease) { delete(l.Annotations, contract.TokenAnnotation) },
 	"token lowered":           func(l *coordinationv1.Lease) { l.Annotations[contract.TokenAnnotation] = "1" },
 	"annotations removed":     func(l *coordinationv1.Lease) { l.Annotations = nil },
 	"deleted":                 nil,
 }
-
-func pointer[T any](value T) *T { return &value }
 
 // TestLeaseTampered: there may be a new tenure, with a higher token, and never two processes.
 func TestLeaseTampered(t *testing.T) {
@@ -84,7 +82,7 @@ func TestLeaseOfSomebodyElse(t *testing.T) {
 	x := begin(t)
 	foreign := &coordinationv1.Lease{
 		ObjectMeta: metav1.ObjectMeta{Namespace: x.namespace, Name: "job"},
-		Spec:       coordinationv1.LeaseSpec{HolderIdentity: pointer("the-owner"), LeaseDurationSeconds: pointer(int32(15))},
+		Spec:       coordinationv1.LeaseSpec{HolderIdentity: new("the-owner"), LeaseDurationSeconds: new(int32(15))},
 	}
 	x.must(bed.Client.Create(x.ctx, foreign))
 	j := x.create(lease)

@@ -14,7 +14,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
-
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/singletonjob/operator/api/v1alpha1"
@@ -237,8 +236,6 @@ func (j *job) get() *v1alpha1.SingletonJob {
 	return &object
 }
 
-func (j *job) resource() fence.Resource { return fence.ResourceOf(j.key.Namespace, j.key.Name) }
-
 // awaitStatus waits until the job's status is as wanted, and returns it.
 func (j *job) awaitStatus(what string, is func(*v1alpha1.SingletonJob) bool) *v1alpha1.SingletonJob {
 	j.Helper()
@@ -253,7 +250,7 @@ func (j *job) awaitStatus(what string, is func(*v1alpha1.SingletonJob) bool) *v1
 // awaitSettled waits until the process runs, a standby on another node is ready, and nothing is under way.
 func (j *job) awaitSettled() *v1alpha1.SingletonJob {
 	j.Helper()
-	return j.awaitStatus("active and protected", func(o *v1alpha1.SingletonJob) bool { return settled(o) })
+	return j.awaitStatus("active and protected", settled)
 }
 
 func settled(o *v1alpha1.SingletonJob) bool {

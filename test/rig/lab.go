@@ -39,16 +39,18 @@ func findLab(ctx context.Context, apiServer string) (*Lab, error) {
 	if err := build(ctx, "./test/lab", l.binary); err != nil {
 		return nil, err
 	}
-	text, err := exec.CommandContext(ctx, l.binary, "status", "-json").Output()
 	var status struct {
 		Host       string
 		APIServers []string
 		Machines   []struct{ Name, Pods string }
 	}
-	if err == nil {
-		err = json.Unmarshal(text, &status)
+	// Without a lab the command fails, and the list of API servers stays empty.
+	if text, err := exec.CommandContext(ctx, l.binary, "status", "-json").Output(); err == nil {
+		if err := json.Unmarshal(text, &status); err != nil {
+			return nil, fmt.Errorf("read the lab's status: %w", err)
+		}
 	}
-	if err != nil || !slices.Contains(status.APIServers, apiServer) {
+	if !slices.Contains(status.APIServers, apiServer) {
 		l.close()
 		return nil, nil
 	}

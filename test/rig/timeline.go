@@ -129,11 +129,12 @@ func describe(o client.Object) (kind, text string) {
 	case *corev1.Pod:
 		return "POD", describePod(o)
 	case *v1alpha1.SingletonJob:
-		text = fmt.Sprintf("active %q token %d ready %s failovers %d handovers %d", o.Status.ActivePod, o.Status.FencingToken,
-			o.Status.Candidates.Summary, o.Status.Failovers, o.Status.Handovers)
+		conditions := make([]string, 0, len(o.Status.Conditions))
 		for _, c := range o.Status.Conditions {
-			text += fmt.Sprintf(" %s=%s(%s)", c.Type, c.Status, c.Reason)
+			conditions = append(conditions, fmt.Sprintf("%s=%s(%s)", c.Type, c.Status, c.Reason))
 		}
+		text = fmt.Sprintf("active %q token %d ready %s failovers %d handovers %d %s", o.Status.ActivePod, o.Status.FencingToken,
+			o.Status.Candidates.Summary, o.Status.Failovers, o.Status.Handovers, strings.Join(conditions, " "))
 		return "JOB", text
 	case *corev1.Event:
 		return "EVENT", fmt.Sprintf("%s %s: %s", o.InvolvedObject.Name, o.Reason, o.Message)
@@ -142,25 +143,25 @@ func describe(o client.Object) (kind, text string) {
 }
 
 func describePod(p *corev1.Pod) string {
-	text := fmt.Sprintf("%s on %s", p.Status.Phase, p.Spec.NodeName)
+	words := []string{string(p.Status.Phase), "on", p.Spec.NodeName}
 	for _, c := range p.Status.Conditions {
 		if c.Type == corev1.PodReady {
-			text += " ready=" + string(c.Status)
+			words = append(words, "ready="+string(c.Status))
 		}
 	}
 	if role := p.Labels[contract.RoleLabel]; role != "" {
-		text += " role=" + role
+		words = append(words, "role="+role)
 	}
 	for _, c := range p.Status.ContainerStatuses {
-		text += fmt.Sprintf(" %s:%s", c.Name, describeState(c.State))
+		words = append(words, c.Name+": "+describeState(c.State))
 		if c.RestartCount > 0 {
-			text += fmt.Sprintf("(restarts %d)", c.RestartCount)
+			words = append(words, fmt.Sprintf("(restarts %d)", c.RestartCount))
 		}
 	}
 	if p.DeletionTimestamp != nil {
-		text += " terminating"
+		words = append(words, "terminating")
 	}
-	return text
+	return strings.Join(words, " ")
 }
 
 func describeState(s corev1.ContainerState) string {

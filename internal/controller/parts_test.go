@@ -1,0 +1,239 @@
+package controller
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/singletonjob/operator/api/v1alpha1"
+	"github.com/singletonjob/operator/internal/contract"
+	"github.com/singletonjob/operator/internal/lease"
+	"github.com/singletonjob/operator/internal/plan"
+)
+
+func aLease() *coordinationv1.Lease {
+	l := newLease(types.NamespacedName{Namespace: "ns", Name: "job"}, &plan.LeaseWrite{
+		Record: lease.Record{
+			Holder: "p/u/n", Token: 7, Transitions: 3, Duration: 15 * time.Second, AcquireTime: 1_700_000_000_000_001,
+			RenewTime: 1_700_000_000_000_002, TokenBase: 5,
+			History: []lease.PastTenure{{Token: 7, Pod: "p", Node: "n", Acquired: 1}},
+		},
+		Claim: plan.Claim{JobUID: "job-uid", Before: 2},
+	})
+	l.UID, l.ResourceVersion = "lease-uid", "41"
+	return l
+}
+
+func TestLeaseObjectRoundTrip(t *testing.T) {
+	l := aLease()
+	l.Annotations["other"] = "kept"
+	read, err := decode(l)
+	if err != nil {
+		t.Fatal(err)
+	}
+	again := encode(l, read.Record, read.Claim)
+	if diff := cmp.Diff(l, again); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+	read.Record = read.Record.Released(lease.Release{Reason: lease.ReasonNodeLost, Unclean: true}, 9, 1_700_000_000_000_009)
+	released, err := decode(encode(l, read.Record, read.Claim))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(read.Record, released.Record); diff != "" || !released.Record.Free() {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+	delete(l.Labels, contract.ManagedByLabel)
+	if foreign, err := decode(l); err != nil || foreign.Presence != plan.Foreign || foreign.Record.Token != 0 {
+		t.Errorf("a Lease without the label is read as %+v, %v", foreign, err)
+	}
+}
+
+func TestOnlyRenewals(t *testing.T) {
+	for name, c := range map[string]struct {
+		change  func(*coordinationv1.Lease)
+		renewal bool
+	}{
+		"renewed": {func(l *coordinationv1.Lease) {
+			l.ResourceVersion, l.Spec.RenewTime = "42", &metav1.MicroTime{Time: time.Unix(1_800_000_000, 0)}
+		}, true},
+		"another holder":     {func(l *coordinationv1.Lease) { l.Spec.HolderIdentity = new("q/v/m") }, false},
+		"released":           {func(l *coordinationv1.Lease) { l.Annotations[contract.ReleaseReasonAnnotation] = "x" }, false},
+		"asked to hand over": {func(l *coordinationv1.Lease) { l.Annotations[contract.HandoverToAnnotation] = "*" }, false},
+		"another duration":   {func(l *coordinationv1.Lease) { l.Spec.LeaseDurationSeconds = new(int32(9)) }, false},
+		"another label":      {func(l *coordinationv1.Lease) { l.Labels["x"] = "y" }, false},
+		"made anew":          {func(l *coordinationv1.Lease) { l.UID = "another" }, false},
+	} {
+		before, after := aLease(), aLease()
+		c.change(after)
+		if got := onlyRenewed(before, after); got != c.renewal {
+			t.Errorf("%s: only a renewal: %v, want %v", name, got, c.renewal)
+		}
+	}
+}
+
+func TestMemory(t *testing.T) {
+	m, l := newMemory(), aLease()
+	key := types.NamespacedName{Namespace: "ns", Name: "job"}
+	at := func(s int64) time.Time { return time.Unix(1_800_000_000+s, 0) }
+	since := func(l *coordinationv1.Lease, now int64) int64 {
+		decoded, err := decode(l)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return m.see(l, decoded, at(now)).Unix() - at(0).Unix()
+	}
+	if m.last(key) != nil {
+		t.Error("something is remembered of a Lease that was never seen")
+	}
+	old := l.DeepCopy()
+	if got := since(l, 1); got != 1 {
+		t.Errorf("first seen at 1, not %d", got)
+	}
+	if got := since(l, 5); got != 1 {
+		t.Errorf("unchanged since 1, not %d", got)
+	}
+	l.ResourceVersion = "42"
+	if got := since(l, 6); got != 6 {
+		t.Errorf("changed at 6, not %d", got)
+	}
+	if got := since(old, 7); got != 7 {
+		t.Errorf("an old state out of a cache says nothing about since when the Lease is unchanged, but %d is said", got)
+	}
+	if got := since(l, 8); got != 6 {
+		t.Errorf("and it is not remembered: unchanged since 6, not %d", got)
+	}
+	l.UID = "made-anew"
+	if got := since(l, 9); got != 9 {
+		t.Errorf("another Lease, seen at 9, not %d", got)
+	}
+	m.jobGone(key, true, at(10))
+	if m.last(key) == nil {
+		t.Error("a tenure that may last is forgotten")
+	}
+	m.jobGone(key, false, at(100))
+	if m.last(key) == nil {
+		t.Error("a Lease that is there is forgotten")
+	}
+	m.jobGone(key, true, at(100))
+	if m.last(key) != nil {
+		t.Error("a tenure that is over is remembered for ever")
+	}
+}
+
+func TestWhatIsRefused(t *testing.T) {
+	pods := schema.GroupResource{Resource: "pods"}
+	for name, c := range map[string]struct {
+		err     error
+		refused bool
+	}{
+		"quota":       {apierrors.NewForbidden(pods, "p", errors.New("exceeded quota")), true},
+		"invalid":     {apierrors.NewInvalid(schema.GroupKind{Kind: "Pod"}, "p", nil), true},
+		"bad request": {apierrors.NewBadRequest("no"), true},
+		"conflict":    {apierrors.NewConflict(pods, "p", errors.New("changed")), false},
+		"too many":    {apierrors.NewTooManyRequests("later", 1), false},
+		"down":        {apierrors.NewServiceUnavailable("down"), false},
+		"token":       {apierrors.NewUnauthorized("expired"), false},
+		"network":     {errors.New("connection refused"), false},
+	} {
+		err := asRefusal(fmt.Errorf("creating: %w", c.err))
+		if refused := (refusal{}); errors.As(err, &refused) != c.refused || !errors.Is(err, c.err) {
+			t.Errorf("%s: refused %v, want %v", name, !c.refused, c.refused)
+		}
+	}
+}
+
+func TestWhenToComeBack(t *testing.T) {
+	failed := errors.New("failed")
+	for name, c := range map[string]struct {
+		wake time.Duration
+		errs []error
+		want time.Duration
+		err  bool
+	}{
+		"when the plan says":      {wake: time.Minute, errs: []error{nil, nil}, want: time.Minute},
+		"never":                   {errs: []error{nil}},
+		"the state was old":       {wake: time.Minute, errs: []error{nil, errStale}, want: staleRetry},
+		"an earlier job's":        {errs: []error{errEarlier}, want: earlierRetry},
+		"refused":                 {errs: []error{refusal{failed}, nil}, want: refusalRetry},
+		"refused, but due sooner": {wake: time.Second, errs: []error{refusal{failed}}, want: time.Second},
+		"failed":                  {wake: time.Minute, errs: []error{failed, errStale}, err: true},
+	} {
+		got, err := result(c.wake, c.errs...)
+		if got.RequeueAfter != c.want || (err != nil) != c.err {
+			t.Errorf("%s: after %v, %v; want %v", name, got.RequeueAfter, err, c.want)
+		}
+	}
+}
+
+func TestMetrics(t *testing.T) {
+	r := New(nil, nil, nil, plan.Observed{}.Settings)
+	job := &v1alpha1.SingletonJob{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "job"}}
+	job.Spec.Candidates = 2
+	job.Status = v1alpha1.SingletonJobStatus{ActivePod: "p", FencingToken: 7, Candidates: v1alpha1.CandidatesStatus{Ready: 1}}
+	r.metrics.report(job, []v1alpha1.TenureChange{
+		{Type: v1alpha1.Elected, Reason: v1alpha1.ChangeElected},
+		{Type: v1alpha1.Failover, Reason: v1alpha1.ChangeLeaseExpired, Downtime: &metav1.Duration{Duration: 15 * time.Second}},
+		{Type: v1alpha1.Handover, Reason: v1alpha1.ChangePodTerminating, Downtime: &metav1.Duration{Duration: 20 * time.Millisecond}},
+	})
+	registry := prometheus.NewRegistry()
+	for _, c := range r.Collectors() {
+		registry.MustRegister(c)
+	}
+	series := func() map[string]float64 {
+		families, err := registry.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := map[string]float64{}
+		for _, family := range families {
+			for _, m := range family.GetMetric() {
+				name := strings.TrimPrefix(family.GetName(), "singletonjob_")
+				for _, l := range m.GetLabel() {
+					name += " " + l.GetValue()
+				}
+				got[name] = m.GetGauge().GetValue() + m.GetCounter().GetValue() + m.GetHistogram().GetSampleSum()
+			}
+		}
+		return got
+	}
+	want := map[string]float64{
+		"active job ns": 1, "fencing_token job ns": 7, "candidates_ready job ns": 1, "candidates_wanted job ns": 2,
+		"failovers_total job ns LeaseExpired": 1, "handovers_total job ns PodTerminating": 1,
+		"downtime_seconds Failover": 15, "downtime_seconds Handover": .02,
+	}
+	if diff := cmp.Diff(want, series()); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+	r.metrics.forget(types.NamespacedName{Namespace: "ns", Name: "job"})
+	if got := series(); len(got) != 2 {
+		t.Errorf("of a job that is gone there is still %v", got)
+	}
+}
+
+func TestNodesAreKeptLean(t *testing.T) {
+	full := &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: "n", ResourceVersion: "3", Labels: map[string]string{"x": "y"}},
+		Spec:       corev1.NodeSpec{PodCIDR: "10.0.0.0/24", Taints: []corev1.Taint{{Key: corev1.TaintNodeOutOfService}}},
+		Status:     corev1.NodeStatus{Phase: corev1.NodeRunning},
+	}
+	kept, err := onlyTaints(full)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", ResourceVersion: "3"}, Spec: corev1.NodeSpec{Taints: full.Spec.Taints}}
+	if diff := cmp.Diff(want, kept); diff != "" || !isOutOfService(want) {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+}
