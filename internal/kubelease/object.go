@@ -91,8 +91,7 @@ func (o *Object) with(r lease.Record) ([]byte, error) {
 	}
 	f := contract.EncodeLease(r, o.fields)
 	m, s, top := copied(o.metadata), copied(o.spec), copied(o.top)
-	m.set("uid", f.UID)
-	m.set("resourceVersion", f.ResourceVersion)
+	// uid and resourceVersion stay o's: they are the condition.
 	m.set("annotations", f.Annotations)
 	s.set("holderIdentity", f.HolderIdentity)
 	s.setUnlessZero("leaseDurationSeconds", f.LeaseDurationSeconds, f.LeaseDurationSeconds == 0)

@@ -632,8 +632,10 @@ func owner() {
 	if err != nil {
 		panic(err)
 	}
-	_, err = localnode.Start(context.Background(), localnode.Options{Name: "owned", Config: config, Certificate: certificate, Dir: os.Getenv("NODE_DIR"),
-		Output: func(l localnode.Line) { fmt.Println(l.Text) }})
+	_, err = localnode.Start(context.Background(), localnode.Options{
+		Name: "owned", Config: config, Certificate: certificate, Dir: os.Getenv("NODE_DIR"),
+		Output: func(l localnode.Line) { fmt.Println(l.Text) },
+	})
 	if err != nil {
 		panic(err)
 	}
