@@ -55,18 +55,21 @@ func place(pod *corev1.PodSpec, job string) {
 	if len(pod.TopologySpreadConstraints) > 0 || pod.Affinity != nil && pod.Affinity.PodAntiAffinity != nil {
 		return
 	}
+	candidates := &metav1.LabelSelector{MatchLabels: Selector(job)}
+	// Over nodes by a spread constraint, which does not count pods that are on their way out: to anti-affinity, a pod that
+	// replaces a deleted one finds its old node as full as that of the new holder.
+	pod.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{
+		MaxSkew: 1, TopologyKey: corev1.LabelHostname, WhenUnsatisfiable: corev1.ScheduleAnyway, LabelSelector: candidates,
+	}}
+	// Over zones by anti-affinity: constraints on a label that a node lacks make the scheduler disregard them all there.
 	if pod.Affinity == nil {
 		pod.Affinity = &corev1.Affinity{}
 	}
-	apart := func(weight int32, topology string) corev1.WeightedPodAffinityTerm {
-		return corev1.WeightedPodAffinityTerm{Weight: weight, PodAffinityTerm: corev1.PodAffinityTerm{
-			TopologyKey: topology, LabelSelector: &metav1.LabelSelector{MatchLabels: Selector(job)},
-		}}
-	}
 	pod.Affinity.PodAntiAffinity = &corev1.PodAntiAffinity{
-		PreferredDuringSchedulingIgnoredDuringExecution: []corev1.WeightedPodAffinityTerm{
-			apart(100, corev1.LabelHostname), apart(50, corev1.LabelTopologyZone),
-		},
+		PreferredDuringSchedulingIgnoredDuringExecution: []corev1.WeightedPodAffinityTerm{{
+			Weight:          100,
+			PodAffinityTerm: corev1.PodAffinityTerm{TopologyKey: corev1.LabelTopologyZone, LabelSelector: candidates.DeepCopy()},
+		}},
 	}
 }
 

@@ -164,7 +164,7 @@ func differences(job *v1alpha1.SingletonJob, pod *corev1.Pod) error {
 		return fmt.Errorf("the volumes are not the user's:\n%s", diff)
 	}
 	if diff := cmp.Diff(*want, *got, cmpopts.IgnoreFields(corev1.PodSpec{}, "Containers", "InitContainers", "Volumes",
-		"RestartPolicy", "ServiceAccountName", "Tolerations", "Affinity")); diff != "" {
+		"RestartPolicy", "ServiceAccountName", "Tolerations", "Affinity", "TopologySpreadConstraints")); diff != "" {
 		return fmt.Errorf("the pod is not the user's:\n%s", diff)
 	}
 	for key, value := range job.Spec.Template.Labels {

@@ -20,8 +20,8 @@ import (
 )
 
 // bindPods binds each pod that has no node to the best one that it tolerates. It honours node selectors, required node
-// affinity, taints, cordons, and pod anti-affinity (required and preferred); beyond that, it spreads. Everything else that
-// a scheduler knows is not here.
+// affinity, taints, cordons, pod anti-affinity (required and preferred) and spread constraints (soft ones); beyond that, it
+// spreads. Everything else that a scheduler knows is not here.
 func (s *StandIn) bindPods(ctx context.Context) error {
 	nodes, pods := s.allNodes(), s.allPods()
 	var errs []error
@@ -70,7 +70,7 @@ func (s *StandIn) sayUnschedulable(ctx context.Context, pod *corev1.Pod, why str
 func place(pod *corev1.Pod, nodes []*corev1.Node, pods []*corev1.Pod) (name, why string) {
 	type choice struct {
 		name   string
-		weight int // of preferred anti-affinity terms that it violates
+		weight int // of preferred anti-affinity terms and soft spread constraints that it violates
 		pods   int
 	}
 	var choices []choice
@@ -175,37 +175,52 @@ func fits(node *corev1.Node, e corev1.NodeSelectorRequirement) bool {
 	return err == nil && r.Matches(labels.Set(node.Labels))
 }
 
+// spreadWeight is that of one pod that a soft spread constraint counts.
+const spreadWeight = 100
+
 // repelled counts the pods in the node's domains that pod must not be with, and the weight of those it should not be with.
 func repelled(pod *corev1.Pod, node *corev1.Node, pods []*corev1.Pod, domains map[string]*corev1.Node) (required, preferred int) {
-	if pod.Spec.Affinity == nil || pod.Spec.Affinity.PodAntiAffinity == nil {
-		return 0, 0
+	meets := func(topology string, selector *metav1.LabelSelector, counts func(*corev1.Pod) bool) int {
+		return count(pods, domains, node, topology, selector, func(other *corev1.Pod) bool {
+			return other.UID != pod.UID && other.Namespace == pod.Namespace && !isOver(other) && counts(other)
+		})
 	}
-	anti := pod.Spec.Affinity.PodAntiAffinity
-	for _, term := range anti.RequiredDuringSchedulingIgnoredDuringExecution {
-		required += meets(pod, node, term, pods, domains)
+	// As in the real scheduler, anti-affinity counts pods that are on their way out, and spread constraints do not.
+	all := func(*corev1.Pod) bool { return true }
+	staying := func(other *corev1.Pod) bool { return other.DeletionTimestamp == nil }
+	if pod.Spec.Affinity != nil && pod.Spec.Affinity.PodAntiAffinity != nil {
+		anti := pod.Spec.Affinity.PodAntiAffinity
+		for _, term := range anti.RequiredDuringSchedulingIgnoredDuringExecution {
+			required += meets(term.TopologyKey, term.LabelSelector, all)
+		}
+		for _, weighted := range anti.PreferredDuringSchedulingIgnoredDuringExecution {
+			preferred += int(weighted.Weight) * meets(weighted.PodAffinityTerm.TopologyKey, weighted.PodAffinityTerm.LabelSelector, all)
+		}
 	}
-	for _, weighted := range anti.PreferredDuringSchedulingIgnoredDuringExecution {
-		preferred += int(weighted.Weight) * meets(pod, node, weighted.PodAffinityTerm, pods, domains)
+	for _, c := range pod.Spec.TopologySpreadConstraints {
+		if c.WhenUnsatisfiable == corev1.ScheduleAnyway {
+			preferred += spreadWeight * meets(c.TopologyKey, c.LabelSelector, staying)
+		}
 	}
 	return required, preferred
 }
 
-// meets counts the pods that a term selects in the domain that node is in. Nodes without the topology's label are in none.
-func meets(pod *corev1.Pod, node *corev1.Node, term corev1.PodAffinityTerm, pods []*corev1.Pod, domains map[string]*corev1.Node) int {
-	selector, err := metav1.LabelSelectorAsSelector(term.LabelSelector)
-	domain, has := node.Labels[term.TopologyKey]
+// count tells how many pods are selected in the domain that node is in. Nodes without the topology's label are in none.
+func count(pods []*corev1.Pod, domains map[string]*corev1.Node, node *corev1.Node, topology string, labelSelector *metav1.LabelSelector, counts func(*corev1.Pod) bool) int {
+	selector, err := metav1.LabelSelectorAsSelector(labelSelector)
+	domain, has := node.Labels[topology]
 	if err != nil || !has {
 		return 0
 	}
-	count := 0
+	n := 0
 	for _, other := range pods {
 		at := domains[other.Spec.NodeName]
-		if at == nil || other.UID == pod.UID || other.Namespace != pod.Namespace || isOver(other) || !selector.Matches(labels.Set(other.Labels)) {
+		if at == nil || !counts(other) || !selector.Matches(labels.Set(other.Labels)) {
 			continue
 		}
-		if theirs, has := at.Labels[term.TopologyKey]; has && theirs == domain {
-			count++
+		if theirs, has := at.Labels[topology]; has && theirs == domain {
+			n++
 		}
 	}
-	return count
+	return n
 }

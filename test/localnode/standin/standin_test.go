@@ -70,6 +70,13 @@ func TestPlacement(t *testing.T) {
 			}}}
 		}
 	}
+	spread := func(p *corev1.Pod) {
+		p.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{
+			MaxSkew: 1, TopologyKey: corev1.LabelHostname, WhenUnsatisfiable: corev1.ScheduleAnyway,
+			LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "x"}},
+		}}
+	}
+	leaving := func(p *corev1.Pod) { p.DeletionTimestamp = new(metav1.Now()) }
 	over := func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }
 	other := func(p *corev1.Pod) { p.Labels = nil }
 	cases := map[string]struct {
@@ -91,6 +98,9 @@ func TestPlacement(t *testing.T) {
 		"not selected":            {pod: pod("p", "", selects("c")), nodes: []*corev1.Node{node("a")}, why: "a is not selected"},
 		"by required affinity":    {pod: pod("p", "", notOn("a")), nodes: []*corev1.Node{node("a"), node("b")}, want: "b"},
 		"apart before few":        {pod: pod("p", "", apart(corev1.LabelHostname, false)), nodes: []*corev1.Node{node("a"), node("b")}, pods: []*corev1.Pod{pod("q", "a"), pod("r", "b", other), pod("s", "b", other)}, want: "b"},
+		"spread before few":       {pod: pod("p", "", spread), nodes: []*corev1.Node{node("a"), node("b")}, pods: []*corev1.Pod{pod("q", "a"), pod("r", "b", other), pod("s", "b", other)}, want: "b"},
+		"apart from who leaves":   {pod: pod("p", "", apart(corev1.LabelHostname, false)), nodes: []*corev1.Node{node("a"), node("b")}, pods: []*corev1.Pod{pod("q", "a"), pod("r", "b", leaving)}, want: "a"},
+		"spread over who stays":   {pod: pod("p", "", spread), nodes: []*corev1.Node{node("a"), node("b")}, pods: []*corev1.Pod{pod("q", "a"), pod("r", "b", leaving)}, want: "b"},
 		"together if it must be":  {pod: pod("p", "", apart(corev1.LabelHostname, false)), nodes: []*corev1.Node{node("a")}, pods: []*corev1.Pod{pod("q", "a")}, want: "a"},
 		"not together if it must": {pod: pod("p", "", apart(corev1.LabelHostname, true)), nodes: []*corev1.Node{node("a")}, pods: []*corev1.Pod{pod("q", "a")}, why: "must not be with"},
 		"one zone is one domain":  {pod: pod("p", "", apart(corev1.LabelTopologyZone, true)), nodes: []*corev1.Node{node("a", sameZone), node("b", sameZone)}, pods: []*corev1.Pod{pod("q", "a")}, why: "b has a pod"},
