@@ -135,7 +135,7 @@ func (c *checker) stepped(a *agent, before lease.State, e lease.Event) {
 			c.sent(a, before, e, action.Attempt)
 		}
 	}
-	if t := a.tree; t != nil && t.alive && !t.doomed && showsLoss(a.config, before, t.token, e) {
+	if t := a.tree; t != nil && t.alive && !t.doomed && showsLoss(a.config, before, a.machine.at(c.w.now), t.token, e) {
 		t.doomed = true
 		c.w.after(t.budget()+time.Millisecond, func() { c.runsOn(t) })
 	}
@@ -157,7 +157,7 @@ func concludes(e lease.Event, w *lease.Attempt) bool {
 }
 
 // showsLoss tells whether an event shows for certain that a tenure is not this agent's any more.
-func showsLoss(c lease.Config, s lease.State, token int64, e lease.Event) bool {
+func showsLoss(c lease.Config, s lease.State, now lease.Instant, token int64, e lease.Event) bool {
 	foreign := func(r *lease.Record) bool {
 		return r.Revision > s.Seen.Record.Revision && (r.Holder != c.Identity.String() || r.Token != token)
 	}
@@ -165,7 +165,7 @@ func showsLoss(c lease.Config, s lease.State, token int64, e lease.Event) bool {
 	case lease.Watched:
 		return e.Deleted && e.Record.Revision > s.Seen.Record.Revision || foreign(&e.Record)
 	case lease.ReadDone:
-		if s.Read == nil || s.Read.ID != e.ID {
+		if s.Read == nil || s.Read.ID != e.ID || now >= s.Read.Deadline { // an answer nobody waits for any more
 			return false
 		}
 		return e.Found != nil && foreign(e.Found) || e.Absent && s.Read.Floor == s.Seen.Record.Revision
@@ -179,7 +179,7 @@ func (c *checker) runsOn(t *tree) {
 	case !t.alive || t.frozen:
 	case t.agent.stopped > 0 || len(t.agent.todo) > 0:
 		c.w.after(10*time.Millisecond, func() { c.runsOn(t) })
-	case t.agent.alive && t.dies > 0:
+	case t.dies >= c.w.now: // killed by its agent, or with it
 		c.w.at(t.dies+time.Millisecond, func() { c.runsOn(t) })
 	default:
 		c.violated(RunsOn, "token %d of %s", t.token, t.agent.id)

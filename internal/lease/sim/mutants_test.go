@@ -238,8 +238,8 @@ func keepToken(c lease.Config, s lease.State, r *lease.Record) {
 func transitionsToken(_ lease.Config, _ lease.State, r *lease.Record) { r.Token = int64(r.Transitions) }
 
 // blind does not see that the Lease is another's while its process runs.
-func blind(c lease.Config, s lease.State, _ lease.Time, e lease.Event) (lease.Config, lease.State, lease.Event) {
-	if s.Tree.Alive && showsLoss(c, s, s.Tenure.Token, e) {
+func blind(c lease.Config, s lease.State, t lease.Time, e lease.Event) (lease.Config, lease.State, lease.Event) {
+	if s.Tree.Alive && showsLoss(c, s, t.Boot, s.Tenure.Token, e) {
 		if read, ok := e.(lease.ReadDone); ok {
 			return c, s, lease.ReadDone{ID: read.ID}
 		}
