@@ -65,10 +65,10 @@ image: ## Write dist/image.tar, an OCI archive of the agent and the manager on a
 	  -version='$(VERSION)' -revision="$$(git rev-parse HEAD)" -output=dist/image.tar
 
 .PHONY: e2e
-e2e: ## Test the whole product on a real Kubernetes of three nodes on this machine, and break it (root, ~30 min).
+e2e: ## Test the whole product on a real Kubernetes of three nodes on this machine, and break it (root, ~25 min).
 	$(MAKE) image PLATFORMS="linux/$$(go env GOARCH)" IMAGE=$(E2E_IMAGE)
-	go test -count=1 -timeout=30m ./test/lab -lab
-	go run ./test/lab run go test -count=1 -timeout=60m ./test/e2e -e2e -image=$(E2E_IMAGE) -image-archive='$(CURDIR)/dist/image.tar' $(E2E_ARGS)
+	go test -count=1 -timeout=20m ./test/lab -lab
+	go run ./test/lab run go test -count=1 -timeout=45m ./test/e2e -e2e -image=$(E2E_IMAGE) -image-archive='$(CURDIR)/dist/image.tar' $(E2E_ARGS)
 
 .PHONY: bench
 bench: ## Measure failovers beside today's alternatives, on such a Kubernetes: dist/bench.json and dist/bench.svg (root, ~90 min).
