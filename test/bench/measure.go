@@ -74,6 +74,9 @@ func overlap(attempts []fencetest.Attempt, resource fence.Resource, lives []rig.
 	return longest
 }
 
+// pause is what may lie between the last write and the end of the watch though the process goes on writing.
+const pause = 10 * load.Every
+
 // longestGap is between two stored writes of whichever process, the second of them after the fault, or between the last one
 // and the end of the watch.
 func longestGap(attempts []fencetest.Attempt, resource fence.Resource, fault, end time.Duration) (gap time.Duration, unresolved bool) {
@@ -87,7 +90,7 @@ func longestGap(attempts []fencetest.Attempt, resource fence.Resource, fault, en
 		}
 		last = a.At
 	}
-	if rest := end - last; rest > gap {
+	if rest := end - last; rest > max(gap, pause) {
 		return rest, true
 	}
 	return gap, false

@@ -53,6 +53,15 @@ func TestMeasure(t *testing.T) {
 			attempts: []fencetest.Attempt{write("a", 1, 95, true), write("a", 1, 600, true), write("a", 1, 990, true)},
 			want:     Run{Gap: 505 * ms},
 		},
+		"goes on as the watch ends": {
+			attempts: []fencetest.Attempt{
+				write("a", 1, 95, true), write("b", 2, 150, true), write("b", 2, 200, true), write("b", 2, 250, true), write("b", 2, 300, true),
+				write("b", 2, 350, true), write("b", 2, 400, true), write("b", 2, 450, true), write("b", 2, 500, true), write("b", 2, 550, true),
+				write("b", 2, 600, true), write("b", 2, 650, true), write("b", 2, 700, true), write("b", 2, 750, true), write("b", 2, 800, true),
+				write("b", 2, 850, true), write("b", 2, 900, true),
+			},
+			want: Run{Takeover: new(50 * ms), Gap: 55 * ms},
+		},
 		"never": {
 			attempts: []fencetest.Attempt{write("a", 1, 95, true)},
 			want:     Run{Gap: 905 * ms, Unresolved: true},

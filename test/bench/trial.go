@@ -88,11 +88,12 @@ func (t *trial) run(ctx context.Context) (run Run, err error) {
 	if err := sleep(ctx, t.fault.after); err != nil {
 		return Run{}, err
 	}
+	end := fencetest.Boottime() // asking the sink takes time, in which it is written to
 	attempts, err := t.rig.Attempts(ctx)
 	if err != nil {
 		return Run{}, err
 	}
-	return measure(attempts, resourceIn(t.namespace), fault, fencetest.Boottime(), t.lastRenewal(fault)), nil
+	return measure(attempts, resourceIn(t.namespace), fault, end, t.lastRenewal(fault)), nil
 }
 
 func sleep(ctx context.Context, d time.Duration) error {
