@@ -115,8 +115,9 @@ func (m *machine) contend() {
 }
 
 // resolvePending settles an acquire whose answer was lost, after a read. Found stored it is still no tenure, until one
-// more write is confirmed. Not found, or with a token that the token base has overtaken, it is dropped; should it be stored later after all, the Lease names this agent as
-// the holder of a tenure that never began, and FreeAt makes an ordinary candidate of it.
+// more write is confirmed. Not found, or with a token that the token base has overtaken, it is dropped; should it be stored
+// later after all, the Lease names this agent as the holder of a tenure that never began, and FreeAt makes an ordinary
+// candidate of it.
 func (m *machine) resolvePending() {
 	r := m.s.Seen.Record
 	if p := m.s.Pending.Record; m.s.Seen.Absent || r.UID != p.UID || r.Holder != p.Holder || r.Token != p.Token || r.TokenBase != p.TokenBase {
