@@ -231,7 +231,7 @@ func (d *demo) frozenHolder(ctx context.Context) error {
 	}
 	deliver := d.SinkLink.Inject(faultproxy.Hold(), writesWith(old.token))
 	defer deliver()
-	err = product.Await(ctx, "writes on the wire", func() (bool, any, error) { return d.SinkLink.Held() >= enoughHeld, d.SinkLink.Held(), nil })
+	err = rig.Await(ctx, "writes on the wire", func() (bool, any, error) { return d.SinkLink.Held() >= enoughHeld, d.SinkLink.Held(), nil })
 	if err != nil {
 		return err
 	}
@@ -308,7 +308,7 @@ func (d *demo) thawedWriter(ctx context.Context) error {
 // refused waits for the sink's refusals of an old token and checks that it has stored nothing of it since the next one's.
 func (d *demo) refused(ctx context.Context, resource fence.Resource, old, next fence.Token, what string) error {
 	var report fencetest.ResourceReport
-	err := product.Await(ctx, "refusals of stale writes", func() (bool, any, error) {
+	err := rig.Await(ctx, "refusals of stale writes", func() (bool, any, error) {
 		report = d.Sink.Report().Resource(resource)
 		return report.Tenure(old).Refused > 0, report, nil
 	})

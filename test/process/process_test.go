@@ -21,7 +21,7 @@ import (
 	"github.com/singletonjob/operator/fence/fencetest"
 	"github.com/singletonjob/operator/test/faultproxy"
 	"github.com/singletonjob/operator/test/localnode"
-	"github.com/singletonjob/operator/test/product"
+	"github.com/singletonjob/operator/test/rig"
 )
 
 func (w *world) must(err error) {
@@ -171,7 +171,7 @@ func TestAHealthyTenureSurvives(t *testing.T) {
 func (w *world) actsFor(of *tenure, d time.Duration) {
 	w.t.Helper()
 	until := fencetest.Boottime() + d
-	w.must(product.Await(w.context(), fmt.Sprintf("writes with token %d for %v", of.token, d), func() (bool, any, error) {
+	w.must(rig.Await(w.context(), fmt.Sprintf("writes with token %d for %v", of.token, d), func() (bool, any, error) {
 		report := w.p.Sink.Report().Resource(w.resource())
 		if report.Highest != of.token {
 			w.t.Fatalf("token %d followed on %d", report.Highest, of.token)

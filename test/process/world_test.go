@@ -242,7 +242,7 @@ func (w *world) next(old *tenure) *tenure {
 		after = old.token
 	}
 	var found *tenure
-	err := product.Await(w.context(), fmt.Sprintf("a process with a token above %d", after), func() (bool, any, error) {
+	err := rig.Await(w.context(), fmt.Sprintf("a process with a token above %d", after), func() (bool, any, error) {
 		report := w.p.Sink.Report().Resource(w.resource())
 		if report.Highest <= after {
 			return false, report, nil
@@ -348,7 +348,7 @@ func (w *world) announced(job *v1alpha1.SingletonJob, changes []v1alpha1.TenureC
 		want[string(c.Type)]++
 	}
 	var got map[string]int
-	err := product.Await(w.context(), fmt.Sprintf("the Events %v", want), func() (bool, any, error) {
+	err := rig.Await(w.context(), fmt.Sprintf("the Events %v", want), func() (bool, any, error) {
 		events := &corev1.EventList{}
 		err := w.p.Client.List(w.t.Context(), events, client.InNamespace(w.ns), client.MatchingFieldsSelector{
 			Selector: fields.OneTermEqualSelector("involvedObject.uid", string(job.UID)),

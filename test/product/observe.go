@@ -5,7 +5,6 @@ package product
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -24,24 +23,6 @@ import (
 	"github.com/singletonjob/operator/test/rig"
 )
 
-// poll is how often something awaited is looked at. No measured time depends on it.
-const poll = 10 * time.Millisecond
-
-// Await calls is until it is true; the error says what was awaited, and what was seen last.
-func Await(ctx context.Context, what string, is func() (done bool, seen any, err error)) error {
-	for {
-		done, seen, err := is()
-		if done {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return errors.Join(fmt.Errorf("waiting for %s: %w; last seen: %+v", what, context.Cause(ctx), seen), err)
-		case <-time.After(poll):
-		}
-	}
-}
-
 // Job reads a SingletonJob.
 func (p *Product) Job(ctx context.Context, namespace, name string) (*v1alpha1.SingletonJob, error) {
 	job := &v1alpha1.SingletonJob{}
@@ -51,7 +32,7 @@ func (p *Product) Job(ctx context.Context, namespace, name string) (*v1alpha1.Si
 // AwaitJob waits until a SingletonJob is as wanted.
 func (p *Product) AwaitJob(ctx context.Context, namespace, name, what string, is func(*v1alpha1.SingletonJob) bool) (*v1alpha1.SingletonJob, error) {
 	var job *v1alpha1.SingletonJob
-	err := Await(ctx, namespace+"/"+name+" to be "+what, func() (bool, any, error) {
+	err := rig.Await(ctx, namespace+"/"+name+" to be "+what, func() (bool, any, error) {
 		found, err := p.Job(ctx, namespace, name)
 		if err != nil {
 			return false, nil, err
@@ -77,7 +58,7 @@ func Protected(job *v1alpha1.SingletonJob) bool {
 // AwaitWrite waits for the first write that the sink accepted with a token above after.
 func (p *Product) AwaitWrite(ctx context.Context, resource fence.Resource, after fence.Token) (fencetest.Attempt, error) {
 	var found fencetest.Attempt
-	err := Await(ctx, fmt.Sprintf("a write with a token above %d", after), func() (bool, any, error) {
+	err := rig.Await(ctx, fmt.Sprintf("a write with a token above %d", after), func() (bool, any, error) {
 		for _, a := range p.Sink.Attempts(0) {
 			if a.Resource == resource && a.Accepted && a.Token > after {
 				found = a
