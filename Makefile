@@ -67,7 +67,7 @@ image: ## Write dist/image.tar, an OCI archive of the agent and the manager on a
 .PHONY: e2e
 e2e: ## Test the whole product on a real Kubernetes of three nodes on this machine, and break it (root, ~25 min).
 	$(MAKE) image PLATFORMS="linux/$$(go env GOARCH)" IMAGE=$(E2E_IMAGE)
-	go test -count=1 -timeout=20m ./test/lab -lab
+	go test -count=1 -timeout=30m ./test/lab -lab
 	go run ./test/lab run go test -count=1 -timeout=45m ./test/e2e -e2e -image=$(E2E_IMAGE) -image-archive='$(CURDIR)/dist/image.tar' $(E2E_ARGS)
 
 .PHONY: bench
