@@ -86,10 +86,7 @@ func TestLeaseOfSomebodyElse(t *testing.T) {
 	}
 	x.must(bed.Client.Create(x.ctx, foreign))
 	j := x.create(lease)
-	j.awaitStatus("in conflict", func(o *v1alpha1.SingletonJob) bool {
-		c := meta.FindStatusCondition(o.Status.Conditions, v1alpha1.ConditionActive)
-		return c != nil && c.Status == metav1.ConditionFalse && c.Reason == v1alpha1.ReasonLeaseConflict
-	})
+	j.awaitStatus("in conflict", inConflict)
 	var now coordinationv1.Lease
 	x.must(bed.Client.Get(x.ctx, j.key, &now))
 	if now.ResourceVersion != foreign.ResourceVersion {
@@ -98,6 +95,61 @@ func TestLeaseOfSomebodyElse(t *testing.T) {
 	if n := len(j.candidates()); n != 0 {
 		x.Errorf("%d candidates contend for a Lease of somebody else", n)
 	}
+}
+
+// TestLeaseLabelRemoved: without the label the Lease is somebody else's to all of us. The process stops, nobody takes over,
+// and all goes on when the label is back.
+func TestLeaseLabelRemoved(t *testing.T) {
+	x := begin(t)
+	j := x.start(lease)
+	token := j.get().Status.FencingToken
+	j.tamper(func(l *coordinationv1.Lease) { delete(l.Labels, contract.ManagedByLabel) })
+	j.awaitStatus("in conflict", inConflict)
+	j.awaitSilence()
+	j.tamper(func(l *coordinationv1.Lease) { l.Labels[contract.ManagedByLabel] = contract.ManagedBy })
+	j.awaitWriteAfter(token)
+	j.awaitSettled()
+	j.check(false)
+}
+
+func inConflict(o *v1alpha1.SingletonJob) bool {
+	c := meta.FindStatusCondition(o.Status.Conditions, v1alpha1.ConditionActive)
+	return c != nil && c.Status == metav1.ConditionFalse && c.Reason == v1alpha1.ReasonLeaseConflict
+}
+
+// TestStatusWiped: what the status told is told again, from the Lease, and the tenure goes on.
+func TestStatusWiped(t *testing.T) {
+	x := begin(t)
+	j := x.start(lease)
+	before := j.crash()
+	x.kubectl("patch", "singletonjob", j.name, "--subresource=status", "--type=json", `--patch=[{"op":"remove","path":"/status"}]`)
+	after := j.awaitSettled()
+	if after.Status.FencingToken != before.Status.FencingToken || after.Status.ActivePod != before.Status.ActivePod {
+		x.Errorf("after its status was wiped the job tells of %s (%d), before of %s (%d)",
+			after.Status.ActivePod, after.Status.FencingToken, before.Status.ActivePod, before.Status.FencingToken)
+	}
+	j.awaitFurtherWrites()
+	j.check(false)
+}
+
+// TestDefinitionReinstalled deletes the definition, and every job with it, while the holder is cut off from the API server
+// and writes on. A job made anew must wait for the old process.
+func TestDefinitionReinstalled(t *testing.T) {
+	x := begin(t)
+	x.needLab()
+	j := x.start(lease)
+	before := j.get()
+	x.fault("api", before.Status.ActiveNode, "drop")
+	x.kubectl("delete", "crd", "singletonjobs.singletonjob.io", "--wait=true")
+	x.must(bed.install(x.ctx))
+	x.kubectl("wait", "--for=condition=established", "crd/singletonjobs.singletonjob.io", "--timeout=30s")
+	again := x.create(lease)
+	again.awaitWriteAfter(before.Status.FencingToken)
+	time.Sleep(lease.Duration) // both sides must stay as they are
+	again.checkLives()
+	x.fault("heal")
+	again.awaitSettled()
+	again.checkLives()
 }
 
 // TestRecreatedWhileCutOff deletes and recreates the job while its holder is cut off from the API server and writes on:

@@ -65,6 +65,9 @@ func TestBrokenRollout(t *testing.T) {
 			o.Spec.Template.Spec.Containers[0].Image = "local/no-such-image:1"
 			o.Spec.Template.Spec.Containers[0].ImagePullPolicy = corev1.PullNever
 		},
+		"a program that ends at once": func(o *v1alpha1.SingletonJob) {
+			o.Spec.Template.Spec.Containers[0].Command = []string{"/workload", "end"}
+		},
 		"a command that is not in the image": func(o *v1alpha1.SingletonJob) {
 			o.Spec.Template.Spec.Containers[0].Command = []string{"/no/such/program"}
 		},

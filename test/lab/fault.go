@@ -35,6 +35,7 @@ var faultUsage = `usage: lab fault FAULT
   stop MACHINE SERVICE                      SIGKILL; MACHINE is a node or 'control', see 'lab status' for services
   restart MACHINE SERVICE                   SIGKILL and start again
   suspend MACHINE SERVICE                   SIGSTOP
+  backup-etcd | restore-etcd                keep what etcd has stored, and go back to it, revisions included
   clock NODE TIME                           new containers of runtime class ` + cluster.ShiftedRuntime + ` on the node have CLOCK_MONOTONIC
                                             and CLOCK_BOOTTIME ahead by so much (or behind); no kernel can change the clocks
                                             of running processes, their rate, or CLOCK_REALTIME for some processes only
@@ -73,7 +74,9 @@ var faultCommands = map[string]faultCommand{
 	"clock": {2, func(ctx context.Context, j fault.Injector, a []string) error {
 		return withDuration(a[1], func(d time.Duration) error { return j.SetClock(ctx, a[0], d) })
 	}},
-	"heal": {0, func(ctx context.Context, j fault.Injector, _ []string) error { return j.Heal(ctx) }},
+	"backup-etcd":  {0, func(ctx context.Context, j fault.Injector, _ []string) error { return j.BackUpEtcd(ctx) }},
+	"restore-etcd": {0, func(ctx context.Context, j fault.Injector, _ []string) error { return j.RestoreEtcd(ctx) }},
+	"heal":         {0, func(ctx context.Context, j fault.Injector, _ []string) error { return j.Heal(ctx) }},
 }
 
 func (p program) fault(ctx context.Context, args []string) error {

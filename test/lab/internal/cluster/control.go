@@ -93,7 +93,7 @@ func (l *Lab) etcdService(i, n int) initd.Service {
 	}
 	client, peer := fmt.Sprintf("http://%s:2379", loopback(i)), fmt.Sprintf("http://%s:2380", loopback(i))
 	return initd.Service{Name: Etcd(i), Log: l.Log(Etcd(i)), Argv: []string{
-		l.bin.Path("etcd"), "--name=" + Etcd(i), "--data-dir=" + l.path(Control, Etcd(i)), "--unsafe-no-fsync",
+		l.bin.Path("etcd"), "--name=" + Etcd(i), "--data-dir=" + l.EtcdData(i), "--unsafe-no-fsync",
 		"--listen-client-urls=" + client, "--advertise-client-urls=" + client,
 		"--listen-peer-urls=" + peer, "--initial-advertise-peer-urls=" + peer,
 		"--initial-cluster=" + strings.Join(members, ","),
@@ -125,13 +125,13 @@ func (l *Lab) apiServerService(i, n int) initd.Service {
 // controllersServices are the controller manager and the scheduler: one of each, for they hold no data.
 func (l *Lab) controllersServices() []initd.Service {
 	return []initd.Service{
-		{Name: "controller-manager", Log: l.Log("controller-manager"), Argv: []string{
+		{Name: ControllerManager, Log: l.Log("controller-manager"), Argv: []string{
 			l.bin.Path("kube-controller-manager"), "--kubeconfig=" + l.kubeconfig("controller-manager"),
 			"--bind-address=" + loopback(1), "--leader-elect=false", "--use-service-account-credentials",
 			"--service-account-private-key-file=" + l.PKI("service-accounts.key"), "--root-ca-file=" + l.PKI("ca.crt"),
 			"--allocate-node-cidrs=true", "--cluster-cidr=" + podNetwork,
 		}},
-		{Name: "scheduler", Log: l.Log("scheduler"), Argv: []string{
+		{Name: Scheduler, Log: l.Log("scheduler"), Argv: []string{
 			l.bin.Path("kube-scheduler"), "--kubeconfig=" + l.kubeconfig("scheduler"),
 			"--bind-address=" + loopback(1), "--leader-elect=false",
 		}},

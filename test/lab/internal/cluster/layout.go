@@ -56,6 +56,9 @@ const (
 	Containerd = "containerd"
 	Kubelet    = "kubelet"
 	KubeProxy  = "kube-proxy"
+
+	ControllerManager = "controller-manager"
+	Scheduler         = "scheduler"
 )
 
 // Etcd names the service of etcd i.
@@ -71,6 +74,9 @@ func nodeGroup(name string) string { return name }
 func daemons(name string) string { return filepath.Join(nodeGroup(name), "daemons") }
 
 func (l *Lab) path(elem ...string) string { return filepath.Join(append([]string{l.dir}, elem...)...) }
+
+// EtcdData is where etcd i keeps its data.
+func (l *Lab) EtcdData(i int) string { return l.path(Control, Etcd(i)) }
 
 // Kubeconfig is the administrator's.
 func (l *Lab) Kubeconfig() string { return l.path("admin.kubeconfig") }
