@@ -143,6 +143,12 @@ func TestDefinitionReinstalled(t *testing.T) {
 	x.kubectl("delete", "crd", "singletonjobs.singletonjob.io", "--wait=true")
 	x.must(bed.install(x.ctx))
 	x.kubectl("wait", "--for=condition=established", "crd/singletonjobs.singletonjob.io", "--timeout=30s")
+	x.makeAnew(before)
+}
+
+// makeAnew creates the job again while the holder from before is cut off and writes on, and heals.
+func (x *trial) makeAnew(before *v1alpha1.SingletonJob) {
+	x.Helper()
 	again := x.create(lease)
 	again.awaitWriteAfter(before.Status.FencingToken)
 	time.Sleep(lease.Duration) // both sides must stay as they are
@@ -175,13 +181,7 @@ func TestRecreatedWhileCutOff(t *testing.T) {
 				err := bed.Client.Get(x.ctx, j.key, &v1alpha1.SingletonJob{})
 				return apierrors.IsNotFound(err), nil, err
 			})
-			again := x.create(lease)
-			again.awaitWriteAfter(before.Status.FencingToken)
-			time.Sleep(lease.Duration) // both sides must stay as they are
-			again.checkLives()
-			x.fault("heal")
-			again.awaitSettled()
-			again.checkLives()
+			x.makeAnew(before)
 		})
 	}
 }
