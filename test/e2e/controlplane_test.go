@@ -121,7 +121,8 @@ func TestEtcdRestored(t *testing.T) {
 	j.crash()
 	seen := j.awaitSettled().Status.FencingToken
 	x.fault("restore-etcd")
-	x.killOperators() // as every controller is restarted after a restore: their watches are at revisions yet to come
+	// As every controller after a restore: their watches are at revisions yet to come.
+	x.kubectl("rollout", "restart", "deployment", release, "--namespace="+systemNamespace)
 	j.awaitStatus("active again", func(o *v1alpha1.SingletonJob) bool {
 		return o.Status.Tenures > 1 && meta.IsStatusConditionTrue(o.Status.Conditions, v1alpha1.ConditionActive)
 	})

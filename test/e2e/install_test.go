@@ -55,6 +55,55 @@ func TestUpgrade(t *testing.T) {
 	x.must(bed.install(x.ctx))
 }
 
+// TestVersionSkew upgrades to an image of another version and back, under a job whose pods then have agents of both.
+func TestVersionSkew(t *testing.T) {
+	x := begin(t)
+	x.needLab()
+	x.must(bed.loadOtherVersion(x.ctx, t.TempDir()))
+	j := x.start(lease)
+	before := j.get()
+
+	x.note("helm upgrade to another version")
+	x.must(bed.Install(x.ctx, bed.chart, otherVersion))
+	j.undisturbed(before)
+	x.kubectl("delete", "pod", j.standby(before.Status.ActivePod))
+	j.awaitSettled()
+	images := map[string]bool{}
+	for _, p := range j.candidates() {
+		images[p.Spec.InitContainers[0].Image] = true
+	}
+	if !images[*operatorImage] || !images[otherVersion] {
+		x.Errorf("the agents are of %v, want both versions", images)
+	}
+	newer := j.crash()
+	if agent := j.pod(newer.Status.ActivePod).Spec.InitContainers[0].Image; agent != otherVersion {
+		x.Errorf("the active agent is of %s, want %s", agent, otherVersion)
+	}
+	j.awaitSettled()
+
+	x.note("helm upgrade back")
+	x.must(bed.install(x.ctx))
+	x.kubectl("annotate", "singletonjob", j.name, "e2e/noticed=yes") // makes the operator look at it
+	if again := j.awaitSettled(); again.Status.FencingToken != newer.Status.FencingToken {
+		x.Errorf("the tenure changed from %d to %d", newer.Status.FencingToken, again.Status.FencingToken)
+	}
+	j.crash()
+	j.awaitSettled()
+	j.check(false)
+}
+
+// standby names the one candidate that is not the active pod.
+func (j *job) standby(active string) string {
+	j.Helper()
+	for _, p := range j.candidates() {
+		if p.Name != active && p.DeletionTimestamp == nil {
+			return p.Name
+		}
+	}
+	j.Fatalf("%s has no standby", active)
+	return ""
+}
+
 // undisturbed asks that the tenure is still the same and its process still writes.
 func (j *job) undisturbed(before *v1alpha1.SingletonJob) {
 	j.Helper()

@@ -14,6 +14,8 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"path/filepath"
+	"runtime"
 	"syscall"
 	"testing"
 	"time"
@@ -101,6 +103,19 @@ func (b *testbed) loadSampleImage(ctx context.Context) error {
 		image += ",->/bin/busybox:/bin/" + applet
 	}
 	return b.Lab.Image(ctx, image)
+}
+
+// otherVersion is an image of the same commit whose programs and tag say another version.
+const otherVersion = "singletonjob/operator:e2e-other"
+
+func (b *testbed) loadOtherVersion(ctx context.Context, dir string) error {
+	file := filepath.Join(dir, "other.tar")
+	build := exec.CommandContext(ctx, "go", "run", "../../build/image", "-reference="+otherVersion, "-version=e2e-other",
+		"-platforms=linux/"+runtime.GOARCH, "-output="+file)
+	if out, err := build.CombinedOutput(); err != nil {
+		return fmt.Errorf("build the other version: %w\n%s", err, out)
+	}
+	return b.Lab.Image(ctx, file)
 }
 
 // install installs or upgrades the release and waits until it is ready.

@@ -76,6 +76,9 @@ func (x *trial) cleanUp() {
 		}
 		x.restoreNodes(ctx)
 	}
+	if err := x.replaceOperators(ctx); err != nil {
+		x.Errorf("replace the operators that have restarted: %v", err)
+	}
 	if err := bed.DeleteNamespace(ctx, x.namespace); err != nil {
 		x.Error(err)
 	}
@@ -111,6 +114,21 @@ func (x *trial) restoreNodes(ctx context.Context) {
 	if err != nil {
 		x.Errorf("restore the nodes: %v", err)
 	}
+}
+
+// replaceOperators deletes the replicas that have restarted repeatedly, as a leader does that can't renew: the kubelet lets
+// each restart wait for longer, up to five minutes, and that is no business of the next test.
+func (x *trial) replaceOperators(ctx context.Context) error {
+	var pods corev1.PodList
+	err := bed.Client.List(ctx, &pods, inNamespace(systemNamespace), client.MatchingLabels{"app.kubernetes.io/instance": release})
+	for i, p := range pods.Items {
+		for _, s := range p.Status.ContainerStatuses {
+			if s.RestartCount > 1 {
+				err = errors.Join(err, client.IgnoreNotFound(bed.Client.Delete(ctx, &pods.Items[i])))
+			}
+		}
+	}
+	return err
 }
 
 func (x *trial) listNodes(ctx context.Context) (map[string]corev1.Node, error) {
@@ -149,6 +167,8 @@ func (x *trial) explain() {
 			x.Logf("history of %s: %s %s from %s (%d) to %s (%d)", job.Name, h.Type, h.Reason, h.From, h.FromToken, h.To, h.Token)
 		}
 	}
+	operators, err := bed.Kubectl(ctx, "get", "pods", "--namespace", systemNamespace, "--output=wide")
+	x.Logf("operator: %v\n%s", err, operators)
 	logs, err := bed.Kubectl(ctx, "logs", "--namespace", systemNamespace, "deployment/"+release, "--all-pods", "--tail=30")
 	x.Logf("operator: %v\n%s", err, logs)
 	var pods corev1.PodList

@@ -27,6 +27,15 @@ var systemManifest string
 // readyTimeout is how long the cluster may take to become ready when everything of it runs.
 const readyTimeout = 3 * time.Minute
 
+// AwaitAPI returns when API server i is ready, or at once when it can't become so.
+func (l *Lab) AwaitAPI(ctx context.Context, i int) error {
+	m, err := l.Machine(Control)
+	if err != nil {
+		return err
+	}
+	return l.awaitAPI(ctx, m, i)
+}
+
 // awaitAPI returns when API server i is ready, or at once when it can't become so.
 func (l *Lab) awaitAPI(ctx context.Context, m Machine, i int) error {
 	ctx, cancel := context.WithTimeout(ctx, readyTimeout)

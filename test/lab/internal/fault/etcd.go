@@ -20,7 +20,7 @@ func (j Injector) BackUpEtcd(ctx context.Context) error {
 
 // RestoreEtcd goes back to what BackUpEtcd has kept, as an administrator does who restores a backup without bumping its
 // revisions: those given out since are given out again. Kubernetes' own programs restart with it, because a client that
-// watches from a revision that is not reached yet hears of nothing until then.
+// watches from a revision that is not reached yet hears of nothing until then. The API server is ready when it returns.
 func (j Injector) RestoreEtcd(ctx context.Context) error {
 	if _, err := os.Stat(j.backup()); err != nil {
 		return fmt.Errorf("no backup of etcd: run 'lab fault backup-etcd' before: %w", err)
@@ -31,8 +31,11 @@ func (j Injector) RestoreEtcd(ctx context.Context) error {
 	if err := j.withoutEtcd(ctx, func() error { return replaceDir(j.Lab.EtcdData(1), j.backup()) }); err != nil {
 		return err
 	}
+	// The controller manager ends if it finds no API server for 10 s.
+	if err := errors.Join(j.RestartService(ctx, cluster.Control, cluster.APIServer(1)), j.Lab.AwaitAPI(ctx, 1)); err != nil {
+		return err
+	}
 	errs := []error{
-		j.RestartService(ctx, cluster.Control, cluster.APIServer(1)),
 		j.RestartService(ctx, cluster.Control, cluster.ControllerManager),
 		j.RestartService(ctx, cluster.Control, cluster.Scheduler),
 	}
