@@ -353,6 +353,15 @@ func TestTokenBaseRaised(t *testing.T) {
 	}
 }
 
+// TestNamespaceTerminating: where nothing may be created any more, status still follows, and nothing is tried in vain.
+func TestNamespaceTerminating(t *testing.T) {
+	w := served(t, nil)
+	w.must(w.api.Delete(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: w.key.Namespace}}))
+	w.operators[0].restart() // and so it tells again what it may have told
+	w.holder().exit(3)
+	w.until("the standby has taken over", func() bool { return w.status().Failovers == 1 })
+}
+
 func (w *world) deleteLease() {
 	w.t.Helper()
 	w.must(w.api.Delete(w.t.Context(), &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: w.key.Namespace, Name: w.key.Name}}))

@@ -58,8 +58,12 @@ func (r *Reconciler) tell(ctx context.Context, job *v1alpha1.SingletonJob, e pla
 		Source:         corev1.EventSource{Component: string(fieldOwner)},
 		FirstTimestamp: now, LastTimestamp: now, Count: 1,
 	}
-	if err := r.Client.Create(ctx, event, fieldOwner); err != nil && !apierrors.IsAlreadyExists(err) {
+	switch err := r.Client.Create(ctx, event, fieldOwner); {
+	case err == nil, apierrors.IsAlreadyExists(err):
+		return nil
+	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
+		return nil // it would be gone with the namespace
+	default:
 		return fmt.Errorf("writing the Event %s/%s: %w", job.Namespace, e.Name, err)
 	}
-	return nil
 }

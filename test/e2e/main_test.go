@@ -37,6 +37,7 @@ type testbed struct {
 	*rig.Rig
 	chart       string
 	interrupted context.Context
+	runs        map[string]int // of each test
 }
 
 const (
@@ -77,7 +78,7 @@ func setUp(ctx context.Context) (*testbed, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := &testbed{Rig: r, chart: "../../charts/singletonjob"}
+	b := &testbed{Rig: r, chart: "../../charts/singletonjob", runs: map[string]int{}}
 	if r.Lab == nil {
 		return b, nil
 	}

@@ -47,7 +47,7 @@ func begin(t *testing.T) *trial {
 		t.Skip("interrupted")
 	}
 	ctx, cancel := context.WithTimeout(bed.interrupted, 10*time.Minute)
-	x := &trial{T: t, ctx: ctx, namespace: namespaceFor(t.Name()), timeline: rig.NewTimeline()}
+	x := &trial{T: t, ctx: ctx, namespace: bed.namespaceFor(t.Name()), timeline: rig.NewTimeline()}
 	t.Cleanup(func() {
 		if t.Failed() {
 			x.explain()
@@ -61,9 +61,11 @@ func begin(t *testing.T) *trial {
 	return x
 }
 
-func namespaceFor(test string) string {
+// namespaceFor differs in every run of a test: the sink forgets nothing.
+func (b *testbed) namespaceFor(test string) string {
+	b.runs[test]++
 	name := strings.Trim(regexp.MustCompile("[^a-z0-9]+").ReplaceAllString(strings.ToLower(test), "-"), "-")
-	return "e2e-" + strings.Trim(name[:min(len(name), 50)], "-")
+	return fmt.Sprintf("e2e-%s-%d", strings.Trim(name[:min(len(name), 50)], "-"), b.runs[test])
 }
 
 // cleanUp heals everything and removes the namespace. It runs when the test's context has ended.
