@@ -67,14 +67,14 @@ func TestVersionSkew(t *testing.T) {
 	x.must(bed.Install(x.ctx, bed.chart, otherVersion))
 	j.undisturbed(before)
 	x.kubectl("delete", "pod", j.standby(before.Status.ActivePod))
+	x.await("agents of both versions", func() (bool, any, error) {
+		images := map[string]bool{}
+		for _, p := range j.candidates() {
+			images[p.Spec.InitContainers[0].Image] = p.DeletionTimestamp == nil
+		}
+		return images[*operatorImage] && images[otherVersion], images, nil
+	})
 	j.awaitSettled()
-	images := map[string]bool{}
-	for _, p := range j.candidates() {
-		images[p.Spec.InitContainers[0].Image] = true
-	}
-	if !images[*operatorImage] || !images[otherVersion] {
-		x.Errorf("the agents are of %v, want both versions", images)
-	}
 	newer := j.crash()
 	if agent := j.pod(newer.Status.ActivePod).Spec.InitContainers[0].Image; agent != otherVersion {
 		x.Errorf("the active agent is of %s, want %s", agent, otherVersion)
