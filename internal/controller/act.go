@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strings"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/singletonjob/operator/api/v1alpha1"
 	"github.com/singletonjob/operator/internal/contract"
+	"github.com/singletonjob/operator/internal/inject"
 	"github.com/singletonjob/operator/internal/plan"
 )
 
@@ -28,7 +30,8 @@ var errStale = errors.New("decided on an old state")
 // errEarlier: what an earlier job of the name had is in the way until the garbage collector has deleted it.
 var errEarlier = errors.New("an earlier job's object is on its way out")
 
-// refusal is an answer of the API server that trying again does not change: quota, Pod Security, admission.
+// refusal is an answer of the API server that trying again at once does not change: quota, Pod Security, admission, also
+// by a webhook that can't be reached.
 type refusal struct{ error }
 
 func (r refusal) Unwrap() error { return r.error }
@@ -55,16 +58,56 @@ func (r *Reconciler) act(ctx context.Context, o *observation, p *plan.Plan) erro
 			return err
 		}
 	}
+	if len(p.Delete) > 0 && len(p.Create) > 0 {
+		if err := r.admissible(ctx, p.Create[0]); err != nil {
+			return err
+		}
+	}
 	if err := r.deletePods(ctx, o, p.Delete); err != nil {
 		return err
 	}
 	for _, pod := range p.Create {
-		// A name that is taken: the cache lags behind an earlier reconcile, or another operator's.
-		if err := r.Client.Create(ctx, pod, fieldOwner); err != nil && !apierrors.IsAlreadyExists(err) {
-			return asRefusal(fmt.Errorf("creating pod %s/%s: %w", o.Namespace, pod.Name, err))
+		switch err := r.Client.Create(ctx, pod, fieldOwner); {
+		case apierrors.IsAlreadyExists(err):
+			return r.nameTaken(ctx, o, pod)
+		case err != nil:
+			return refusedPod(pod, err)
 		}
 	}
 	return nil
+}
+
+// admissible asks whether a pod could be created, before another goes for its sake. A quota may be used up by the one
+// that goes.
+func (r *Reconciler) admissible(ctx context.Context, pod *corev1.Pod) error {
+	err := r.Client.Create(ctx, pod.DeepCopy(), fieldOwner, client.DryRunAll)
+	if err == nil || apierrors.IsAlreadyExists(err) || apierrors.IsForbidden(err) && strings.Contains(err.Error(), "exceeded quota") {
+		return nil
+	}
+	return refusedPod(pod, err)
+}
+
+// nameTaken tells why a pod of that name was not seen: the cache lags behind an earlier reconcile, or another operator's,
+// or the pod has lost what the operator knows its pods by.
+func (r *Reconciler) nameTaken(ctx context.Context, o *observation, pod *corev1.Pod) error {
+	live, err := get(ctx, r.Live, client.ObjectKeyFromObject(pod), &corev1.Pod{})
+	if err != nil {
+		return err
+	}
+	if live == nil {
+		return errStale
+	}
+	for name, value := range inject.Selector(o.Name) {
+		if live.Labels[name] != value {
+			return refusal{fmt.Errorf("pod %s/%s exists without the label %s=%s: restore the label, or delete the pod",
+				pod.Namespace, pod.Name, name, value)}
+		}
+	}
+	return errStale
+}
+
+func refusedPod(pod *corev1.Pod, err error) error {
+	return asRefusal(fmt.Errorf("creating pod %s/%s: %w", pod.Namespace, pod.Name, err))
 }
 
 // writeLease is the only place where the operator writes a Lease. Each write is conditional on exactly what was judged.
@@ -226,6 +269,11 @@ func asRefusal(err error) error {
 	}
 	switch code := int(status.Status().Code); code {
 	case http.StatusUnauthorized, http.StatusNotFound, http.StatusRequestTimeout, http.StatusConflict, http.StatusTooManyRequests:
+		return err
+	case http.StatusInternalServerError:
+		if strings.Contains(err.Error(), "webhook") { // there is no better sign of it
+			return refusal{err}
+		}
 		return err
 	default:
 		if code >= http.StatusBadRequest && code < http.StatusInternalServerError {

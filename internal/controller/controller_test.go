@@ -536,6 +536,46 @@ func TestPodsRefused(t *testing.T) {
 	w.until("it serves once they are not", w.serving)
 }
 
+// TestPodsRefusedInARollout: nothing goes for the sake of a pod that can't come.
+func TestPodsRefusedInARollout(t *testing.T) {
+	w := served(t, func(s *v1alpha1.SingletonJobSpec) { s.Candidates = 1 })
+	w.edit(func(job *v1alpha1.SingletonJob) { job.Spec.Template.Spec.PriorityClassName = "absent" })
+	w.until("it says so", func() bool {
+		c := condition(w.status(), v1alpha1.ConditionProgressing)
+		return c.Reason == v1alpha1.ReasonPodsRefused && strings.Contains(c.Message, "no PriorityClass with name absent")
+	})
+	w.edit(func(job *v1alpha1.SingletonJob) { job.Spec.Template.Spec.PriorityClassName = "" })
+	w.until("it is up to date", w.serving)
+	w.tells("Elected Elected")
+}
+
+// TestPodsWithoutLabels: a pod that somebody took the labels from is in the way of its name.
+func TestPodsWithoutLabels(t *testing.T) {
+	w := served(t, nil)
+	pods := w.pods()
+	taken := pods[slices.IndexFunc(pods, func(p corev1.Pod) bool { return p.Name != w.holder().name })]
+	label := func(value any) {
+		patch := fmt.Sprintf(`{"metadata":{"labels":{%q:%s}}}`, contract.NameLabel, value)
+		w.must(w.api.Patch(t.Context(), &taken, client.RawPatch(types.MergePatchType, []byte(patch))))
+	}
+	label("null")
+	w.until("it says so", func() bool {
+		c := condition(w.status(), v1alpha1.ConditionProgressing)
+		return c.Reason == v1alpha1.ReasonPodsRefused && strings.Contains(c.Message, "pod "+w.key.Namespace+"/"+taken.Name+" exists without the label")
+	})
+	label(`"job"`)
+	w.until("it serves again", w.serving)
+}
+
+// TestStatusAnswerLost: what was stored is told of, also where that was not known at once.
+func TestStatusAnswerLost(t *testing.T) {
+	w := served(t, nil)
+	w.operators[0].loses = "update status"
+	w.holder().exit(3)
+	w.until("the standby has taken over", func() bool { return w.serving() && w.status().Failovers == 1 })
+	w.tells("Elected Elected", "Failover ProcessExited")
+}
+
 // TestOperatorDown: what happened meanwhile is told by the Lease.
 func TestOperatorDown(t *testing.T) {
 	w := served(t, nil)

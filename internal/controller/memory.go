@@ -68,14 +68,20 @@ func (m *memory) forget(key types.NamespacedName) {
 }
 
 // jobGone drops what was remembered of a job that is gone, and of its Lease if that is gone too: unless a tenure may last,
-// which a job made anew must know.
-func (m *memory) jobGone(key types.NamespacedName, leaseGone bool, now time.Time) {
+// which a job made anew must know. It returns how long that is at most, 0 for no tenure that is remembered.
+func (m *memory) jobGone(key types.NamespacedName, leaseGone bool, now time.Time) time.Duration {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	delete(m.told, key)
-	if s, seen := m.leases[key]; seen && leaseGone && plan.Over(s.lease.Record, now.Sub(s.since)) {
+	s, seen := m.leases[key]
+	if !seen || !leaseGone {
+		return 0
+	}
+	left := plan.Left(s.lease.Record, now.Sub(s.since))
+	if left == 0 {
 		delete(m.leases, key)
 	}
+	return left
 }
 
 func (m *memory) isTold(key types.NamespacedName, job types.UID) bool {

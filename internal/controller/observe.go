@@ -41,7 +41,7 @@ func (r *Reconciler) observe(ctx context.Context, key types.NamespacedName) (obs
 		return o, err
 	}
 	if o.Job == nil {
-		r.memory.jobGone(key, o.Lease.Presence != plan.Ours, o.Now)
+		o.Remembered = r.memory.jobGone(key, o.Lease.Presence != plan.Ours, o.Now)
 		return o, nil
 	}
 	o.Untold = !r.memory.isTold(key, o.Job.UID)

@@ -118,16 +118,14 @@ func TestMemory(t *testing.T) {
 	if got := since(l, 9); got != 9 {
 		t.Errorf("another Lease, seen at 9, not %d", got)
 	}
-	m.jobGone(key, true, at(10))
-	if m.last(key) == nil {
-		t.Error("a tenure that may last is forgotten")
+	if left := m.jobGone(key, true, at(10)); m.last(key) == nil || left <= 0 || left > lease.MaxDuration {
+		t.Errorf("a tenure that may last is forgotten, or looked for in %v", left)
 	}
 	m.jobGone(key, false, at(100))
 	if m.last(key) == nil {
 		t.Error("a Lease that is there is forgotten")
 	}
-	m.jobGone(key, true, at(100))
-	if m.last(key) != nil {
+	if left := m.jobGone(key, true, at(100)); m.last(key) != nil || left != 0 {
 		t.Error("a tenure that is over is remembered for ever")
 	}
 }
@@ -145,6 +143,8 @@ func TestWhatIsRefused(t *testing.T) {
 		"too many":    {apierrors.NewTooManyRequests("later", 1), false},
 		"down":        {apierrors.NewServiceUnavailable("down"), false},
 		"token":       {apierrors.NewUnauthorized("expired"), false},
+		"webhook":     {apierrors.NewInternalError(errors.New(`failed calling webhook "w": connection refused`)), true},
+		"broken":      {apierrors.NewInternalError(errors.New("leader changed")), false},
 		"network":     {errors.New("connection refused"), false},
 	} {
 		err := asRefusal(fmt.Errorf("creating: %w", c.err))

@@ -9,8 +9,9 @@ package controller
 // Where the API server checks it (OwnerReferencesPermissionEnforcement), an owner that blocks its deletion needs this.
 // +kubebuilder:rbac:groups=singletonjob.io,resources=singletonjobs/finalizers,verbs=update
 
-// Candidates: create and delete them; patch sets their role label, and adopts those that lost their owner.
-// +kubebuilder:rbac:groups="",resources=pods,verbs=list;watch;create;delete;patch
+// Candidates: create and delete them; patch sets their role label, and adopts those that lost their owner; get looks what
+// is in the way of a name.
+// +kubebuilder:rbac:groups="",resources=pods,verbs=get;list;watch;create;delete;patch
 
 // The Lease: made by the operator alone, updated to ask for a handover and to release it for a holder that is proven
 // dead, deleted when the job is gone. The agents' roles grant get, watch and update on one Lease each, and nobody may

@@ -19,7 +19,10 @@ func (r *Reconciler) report(ctx context.Context, o *observation, p *plan.Plan) e
 	if o.Job == nil {
 		return nil
 	}
+	key := client.ObjectKeyFromObject(o.Job)
 	if p.Status != nil {
+		// It may be stored although the answer says otherwise, or none comes.
+		r.memory.setTold(key, o.Job.UID, false)
 		job := o.Job.DeepCopy()
 		job.Status = *p.Status
 		switch err := r.Client.Status().Update(ctx, job, fieldOwner); {
@@ -32,7 +35,6 @@ func (r *Reconciler) report(ctx context.Context, o *observation, p *plan.Plan) e
 	} else if p.State != plan.Deleting {
 		r.metrics.report(o.Job, nil)
 	}
-	key := client.ObjectKeyFromObject(o.Job)
 	// Until all of them are written, this process does not know which were.
 	r.memory.setTold(key, o.Job.UID, false)
 	for _, e := range p.Events {

@@ -2,6 +2,7 @@ package controller
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -314,10 +315,14 @@ type operator struct {
 	always  bool
 	endedAt map[string]bool
 	crashed bool
-	log     []string
+	// loses is a verb; of such writes the answer is lost.
+	loses string
+	log   []string
 }
 
 type crash struct{}
+
+var errAnswerLost = errors.New("the answer was lost")
 
 func (w *world) newOperator() *operator {
 	o := &operator{w: w, endedAt: map[string]bool{}}
@@ -375,6 +380,9 @@ func (o *operator) write(verb string, obj client.Object, do func() error) error 
 		o.endedAt[what] = true
 		panic(crash{})
 	}
+	if verb == o.loses {
+		return errAnswerLost
+	}
 	return err
 }
 
@@ -393,7 +401,7 @@ func (o *operator) reconcile() {
 	for range 10 {
 		before := o.writes
 		result, err := o.r.Reconcile(o.w.t.Context(), ctrl.Request{NamespacedName: o.w.key})
-		if err != nil {
+		if err != nil && !errors.Is(err, errAnswerLost) {
 			o.w.t.Fatalf("reconcile: %v", err)
 		}
 		if o.writes == before && (result.RequeueAfter == 0 || result.RequeueAfter > staleRetry) {

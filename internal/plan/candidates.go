@@ -117,7 +117,7 @@ func compareBool(a, b bool) int {
 // successor is the standby that the holder is to hand over to, empty for none: of those that are ready the first, one on
 // another node before one on the holder's.
 func (f *facts) successor(s Step) string {
-	if !s.HandOver {
+	if !s.HandOver || f.wasNotTaken() {
 		return ""
 	}
 	fit := func(c candidate) bool { return c.live() && c.updated && c.ready && !c.holds }

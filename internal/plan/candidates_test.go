@@ -192,6 +192,10 @@ func TestWhomToHandOverTo(t *testing.T) {
 			to: -1, why: "that is a handover too",
 		},
 		"nobody holds": {with: func(g *given) { g.released(lease.ReasonProcessExited) }, to: -1},
+		"whom it was handed to did not take it": {
+			with: func(g *given) { g.notTaken(ago(10 * time.Second)) }, to: -1, why: "it is cut off, and the process would only restart again",
+		},
+		"and that is long ago": {with: func(g *given) { g.notTaken(ago(trial)) }, to: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := rollingOut()
@@ -210,6 +214,15 @@ func TestWhomToHandOverTo(t *testing.T) {
 			}
 		})
 	}
+}
+
+// notTaken: the holder was asked to hand over, and has the Lease again.
+func (g *given) notTaken(since time.Time) {
+	g.Lease.Record.AcquireTime = since.UnixMicro()
+	now := lease.PastTenure{Token: 100, Pod: g.Pods[0].Name, Node: "a", Acquired: since.UnixMilli()}
+	before := now
+	before.Token, before.Ended, before.Reason = 99, now.Acquired, lease.ReasonRollout
+	g.Lease.Record.History = []lease.PastTenure{now, before}
 }
 
 func TestARolloutThatIsTakenBackWithdrawsItsRequest(t *testing.T) {
@@ -277,6 +290,22 @@ func TestTheTemplatesOwnServiceAccount(t *testing.T) {
 				t.Errorf("the role goes to %s", child.Subjects[0].Name)
 			}
 		}
+	}
+}
+
+func TestAgentsKeepTheirLeaseWhenTheAccountChanges(t *testing.T) {
+	g := steady()
+	g.Job.Spec.Template.Spec.ServiceAccountName = "theirs"
+	var got []string
+	for _, child := range Decide(g.Observed).Apply {
+		if binding, ok := child.(*rbacv1.RoleBinding); ok {
+			for _, s := range binding.Subjects {
+				got = append(got, s.Name)
+			}
+		}
+	}
+	if want := []string{"job-singletonjob", "theirs"}; !slices.Equal(got, want) {
+		t.Errorf("the role goes to %v, want %v: the holder renews as the old one", got, want)
 	}
 }
 

@@ -1,6 +1,9 @@
 package plan
 
 import (
+	"cmp"
+	"slices"
+
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
@@ -96,10 +99,22 @@ func (f *facts) roleBinding() *rbacv1.RoleBinding {
 		TypeMeta:   metav1.TypeMeta{APIVersion: rbacv1.SchemeGroupVersion.String(), Kind: "RoleBinding"},
 		ObjectMeta: f.childMeta(),
 		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: ChildName(f.Name)},
-		Subjects: []rbacv1.Subject{{
-			Kind: rbacv1.ServiceAccountKind, Name: inject.ServiceAccountName(f.job), Namespace: f.Namespace,
-		}},
+		Subjects:   f.subjects(),
 	}
+}
+
+// subjects are whom the candidates run as: those to come, and those that live, whose agents could not renew without.
+func (f *facts) subjects() []rbacv1.Subject {
+	accounts := []string{inject.ServiceAccountName(f.job)}
+	for _, c := range f.candidates {
+		accounts = append(accounts, cmp.Or(c.pod.Spec.ServiceAccountName, accounts[0]))
+	}
+	slices.Sort(accounts)
+	var subjects []rbacv1.Subject
+	for _, account := range slices.Compact(accounts) {
+		subjects = append(subjects, rbacv1.Subject{Kind: rbacv1.ServiceAccountKind, Name: account, Namespace: f.Namespace})
+	}
+	return subjects
 }
 
 // budget lets a drain take one candidate at a time. Taking the active one is a handover to the standby, and the next may

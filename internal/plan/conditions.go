@@ -102,7 +102,7 @@ var (
 		{v1alpha1.ReasonSingleCandidate, (*situation).wantsOne, text("spec.candidates is 1, so no standby can take over: ask for 2 or more")},
 		{v1alpha1.ReasonNoHolder, (*situation).doesNotRun, text("nothing is active, so there is nothing to protect")},
 		{v1alpha1.ReasonNoStandby, (*situation).hasNoStandby, text("no standby is ready to take over")},
-		{v1alpha1.ReasonStandbyOnSameNode, (*situation).isOnOneNode, text("every ready standby is on the node of the active pod and would be lost with it")},
+		{v1alpha1.ReasonStandbyOnSameNode, (*situation).isOnOneNode, text("every ready standby is on the node of the active pod and would be lost with it: delete one when another node can take it")},
 		{v1alpha1.ReasonStandbyReady, always, text("a warm standby is ready on another node")},
 	}
 
@@ -124,7 +124,7 @@ var (
 
 func (s *situation) runs() bool { return s.acts() }
 func (s *situation) silent() bool {
-	return s.holder.ours && (s.death != nil || !s.acts()) && !s.expired()
+	return s.holder.ours && !s.acts() && !s.expired()
 }
 func (s *situation) hasNoCandidates() bool { return !s.any(candidate.live) }
 func (s *situation) hasNoneReady() bool    { return !s.any(isStandby) }
@@ -211,7 +211,7 @@ func (s *situation) runningText() string {
 }
 
 func (s *situation) silentText() string {
-	if s.death != nil {
+	if s.dead() {
 		return fmt.Sprintf("the process of %s is dead; the Lease is being released", s.holder.Pod)
 	}
 	if s.job.Spec.Lease.OnRenewFailure == v1alpha1.OnRenewFailureKeepRunning {

@@ -48,6 +48,9 @@ func TestConditions(t *testing.T) {
 			with: func(g *given) { g.Lease = Lease{Presence: Foreign} },
 			want: "LeaseConflict LeaseConflict LeaseConflict", says: "the Lease ns/job exists and is not this operator's",
 		},
+		"a node that is called out of service and is not": {
+			with: func(g *given) { g.OutOfService["a"] = true }, want: "Running StandbyReady UpToDate", active: true,
+		},
 		"just made": {given: fresh(), want: "NoCandidates NoHolder Provisioning"},
 		"candidates that start": {
 			given: fresh(), with: func(g *given) { g.pod(0, "a"); g.unready(0); g.free() },

@@ -17,6 +17,9 @@ type death struct {
 	patience time.Duration
 }
 
+// dead tells whether there is proof of the holder's death that is believed by now.
+func (f *facts) dead() bool { return f.death != nil && f.death.patience <= f.Lease.Unchanged }
+
 // gatherDeath looks for proof of death. A Lease that is released while its holder lives lets a second process start, so
 // what merely suggests death counts for nothing: not a pod that is absent (it may have been deleted by force while its
 // node was cut off), not a node that is unreachable, and not a Node object that is gone: deleting it stops no kubelet, and

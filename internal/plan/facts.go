@@ -187,7 +187,7 @@ func configured(pod *corev1.Pod) (settings, bool) {
 // acts tells whether the holder's process may be taken to run: its tenure is this job's, it renews, and it is not known to
 // be dead.
 func (f *facts) acts() bool {
-	return f.holder.ours && f.death == nil && f.Lease.Unchanged < f.holder.settings.renewDeadline && !f.expired()
+	return f.holder.ours && !f.dead() && f.Lease.Unchanged < f.holder.settings.renewDeadline && !f.expired()
 }
 
 // expired tells whether the tenure is over by time: unchanged for the whole duration, as this process saw it.

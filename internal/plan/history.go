@@ -119,6 +119,14 @@ func (f *facts) failedTrial() bool {
 	return failed
 }
 
+// wasNotTaken tells whether a handover was asked for not long ago and the one who was asked has the Lease again: who was to
+// take it did not, as a standby does that is cut off and still called ready. Each attempt costs a restart of the process.
+func (f *facts) wasNotTaken() bool {
+	past := f.record.History
+	again, _ := f.vetted()
+	return !again && len(past) > 1 && past[0].Token == f.record.Token && past[1].Reason == lease.ReasonRollout && past[1].Pod == past[0].Pod
+}
+
 // vetted tells whether the present tenure is one of the present version that has outlasted its trial, and how long until
 // it is.
 func (f *facts) vetted() (bool, time.Duration) {

@@ -170,6 +170,12 @@ func (f *facts) collect() *LeaseWrite {
 }
 
 // Over tells whether no tenure can last of a Lease that somebody has seen unchanged for so long.
-func Over(r lease.Record, unchanged time.Duration) bool {
-	return r.Free() || unchanged >= duration(r)
+func Over(r lease.Record, unchanged time.Duration) bool { return Left(r, unchanged) == 0 }
+
+// Left is how long a tenure can last still of a Lease that somebody has seen unchanged for so long.
+func Left(r lease.Record, unchanged time.Duration) time.Duration {
+	if r.Free() {
+		return 0
+	}
+	return max(0, duration(r)-unchanged)
 }

@@ -41,6 +41,8 @@ type Observed struct {
 	Now time.Time
 	// Refused is what the API server answered just now, when it was asked to make something and would not.
 	Refused string
+	// Remembered is how long a tenure may last of which nothing is left but this process's memory; 0 for none.
+	Remembered time.Duration
 	// Untold says that this process does not know which Events of the stored history were written.
 	Untold bool
 }

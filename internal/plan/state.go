@@ -69,9 +69,7 @@ func leaseIsNotThisJobs(f *facts) bool {
 	return f.claim != f.Lease.Claim || f.tokenBase() != f.record.TokenBase
 }
 
-func holderIsProvenDead(f *facts) bool {
-	return f.death != nil && f.death.patience <= f.Lease.Unchanged
-}
+func holderIsProvenDead(f *facts) bool   { return f.dead() }
 func suspendedPodsAreLeft(f *facts) bool { return f.job.Spec.Suspend && len(f.candidates) > 0 }
 func jobIsSuspended(f *facts) bool       { return f.job.Spec.Suspend }
 

@@ -9,8 +9,9 @@ import (
 	"github.com/singletonjob/operator/internal/contract"
 )
 
-// misconfigured is the trouble of a candidate whose agent refused its configuration.
-const misconfigured = "the agent refuses its configuration; see the container's log"
+// misconfigured is the trouble of a candidate whose agent refused its configuration. A process that ends with the same
+// status looks alike.
+const misconfigured = "status 78: the agent or the process refuses its configuration; see the container's log"
 
 // backOff begins the trouble of a candidate whose gated container waits to be restarted.
 const backOff = "the process exits again and again"

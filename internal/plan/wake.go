@@ -21,9 +21,10 @@ func (f *facts) wake(p Plan) time.Duration {
 	case LeaseConflict:
 		at(conflictPeriod)
 	case Collecting:
-		if f.Lease.Presence == Ours && len(f.Pods) == 0 && !Over(f.record, f.Lease.Unchanged) {
-			at(duration(f.record) - f.Lease.Unchanged)
+		if f.Lease.Presence == Ours && len(f.Pods) == 0 {
+			at(Left(f.record, f.Lease.Unchanged))
 		}
+		at(f.Remembered)
 	case Suspending:
 		at(f.strayLeft())
 	case Serving:
