@@ -30,7 +30,7 @@ import (
 	"github.com/singletonjob/operator/internal/inject"
 )
 
-// leaderLease is the name of the Lease by which the operator's replicas elect the one that acts. It has nothing to do
+// leaderLease is the default name of the Lease by which the operator's replicas elect the one that acts. It has nothing to do
 // with the Leases of SingletonJobs: those stay safe with two operators at work.
 const leaderLease = "singletonjob-operator"
 
@@ -47,7 +47,7 @@ type options struct {
 	agentImage, agentPull         string
 	namespaces                    string
 	leaderElect                   bool
-	leaderNamespace               string
+	leaderID, leaderNamespace     string
 	metricsAddress, healthAddress string
 	concurrency, verbosity, burst int
 	qps                           float64
@@ -80,6 +80,7 @@ func parse(args []string, out io.Writer) (options, error) {
 	f.StringVar(&o.agentPull, "agent-image-pull-policy", "", "Always, IfNotPresent or Never; empty for the cluster's default `policy`")
 	f.StringVar(&o.namespaces, "namespaces", "", "comma-separated `names` of the namespaces to work in; empty for all")
 	f.BoolVar(&o.leaderElect, "leader-elect", true, "let one of several replicas act, elected by a Lease")
+	f.StringVar(&o.leaderID, "leader-election-id", leaderLease, "`name` of that Lease: one for each set of replicas")
 	f.StringVar(&o.leaderNamespace, "leader-election-namespace", "", "`namespace` of that Lease; needed outside a cluster")
 	f.StringVar(&o.metricsAddress, "metrics-bind-address", ":8080", "`address` that serves /metrics; 0 for none")
 	f.StringVar(&o.healthAddress, "health-probe-bind-address", ":8081", "`address` that serves /healthz and /readyz; 0 for none")
@@ -167,7 +168,7 @@ func (o options) manager(config *rest.Config) (ctrl.Manager, error) {
 		Scheme:                  scheme,
 		Cache:                   controller.CacheOptions(strings.FieldsFunc(o.namespaces, func(r rune) bool { return r == ',' || r == ' ' })),
 		LeaderElection:          o.leaderElect,
-		LeaderElectionID:        leaderLease,
+		LeaderElectionID:        o.leaderID,
 		LeaderElectionNamespace: o.leaderNamespace,
 		// Releasing at the end can blank the Lease of a successor.
 		LeaderElectionReleaseOnCancel: false,

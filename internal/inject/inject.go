@@ -49,7 +49,7 @@ const (
 	// evictAfter replaces Kubernetes' five minutes: a standby on a lost node protects nothing.
 	evictAfter = 30
 
-	// nobody is the user of the install container where the pod names none.
+	// nobody is the user of the install container where the pod runs as root.
 	nobody = 65532
 
 	// Candidates of a higher ordinal take a free Lease a little later, so that not all of them write at once. The first
@@ -215,7 +215,8 @@ func installContainer(pod *corev1.PodSpec, gated *corev1.Container, settings Set
 		Capabilities:             &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
 		SeccompProfile:           &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
 	}
-	if s := pod.SecurityContext; s == nil || s.RunAsUser == nil || *s.RunAsUser == 0 {
+	// Otherwise it runs as the pod says, or the image, or whom the cluster's admission picks.
+	if s := pod.SecurityContext; s != nil && s.RunAsUser != nil && *s.RunAsUser == 0 {
 		security.RunAsUser = new(int64(nobody))
 	}
 	return corev1.Container{
