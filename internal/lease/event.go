@@ -60,7 +60,8 @@ const (
 type ChildExited struct {
 	// Code is its exit status, 128+n for signal n.
 	Code int
-	// Crashed is true unless it exited with status 0.
+	// Crashed is true unless it exited by itself and in order: with status 0, or with the one that stands for the signal
+	// by which it was asked to.
 	Crashed bool
 }
 

@@ -114,7 +114,19 @@ func Margin(d time.Duration) time.Duration {
 	return max(time.Second, d/15)
 }
 
-// requestTimeout is the time one request may take: short enough that three fit between two renewals and the deadline.
+// spare is the time from a renewal to the renew deadline. By what the API accepts it is half of retryPeriod at least.
+func (c Config) spare() time.Duration {
+	return max(c.RenewDeadline-c.RetryPeriod, c.RetryPeriod/3)
+}
+
+// requestTimeout is the time one request may take: short enough that after a renewal that is not answered there is time
+// for another before the renew deadline.
 func (c Config) requestTimeout() time.Duration {
-	return max(c.RetryPeriod, (c.RenewDeadline-c.RetryPeriod)/3)
+	return max(c.spare()/3, min(c.RetryPeriod, c.spare()/2))
+}
+
+// retryAfter is the time from a write that failed to the next. Where retryPeriod is a large part of the renew deadline it is
+// less than that, lest a renewal that failed be the last.
+func (c Config) retryAfter() time.Duration {
+	return min(c.RetryPeriod, c.spare()/3)
 }

@@ -236,14 +236,14 @@ func (m *machine) writeDone(e WriteDone) {
 		return
 	}
 	m.s.Write = nil
-	m.s.WriteAfter = w.SentAt.Add(m.c.RetryPeriod)
+	m.s.WriteAfter = w.SentAt.Add(m.c.retryAfter())
 	if e.Outcome == Confirmed && (e.Record == nil || !e.Record.results(w.Record)) {
 		e.Outcome = Unknown
 	}
 	switch e.Outcome {
 	case Confirmed:
 		m.answered()
-		m.s.WriteAfter, m.s.RenewAt = m.t.Boot, m.s.WriteAfter
+		m.s.WriteAfter, m.s.RenewAt = m.t.Boot, w.SentAt.Add(m.c.RetryPeriod)
 		m.confirmed(*w, *e.Record)
 	case Conflict:
 		m.conflict(w)

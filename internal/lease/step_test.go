@@ -54,6 +54,51 @@ func TestAmbiguousRenewalIsTimedFromItsRequest(t *testing.T) {
 	}
 }
 
+// One renewal that fails must not end a healthy tenure, whatever part of the renew deadline the retry period is.
+func TestFailedRenewalIsRepeated(t *testing.T) {
+	for _, retry := range []time.Duration{time.Second, 2 * time.Second, 4 * time.Second, 5 * time.Second, 6500 * time.Millisecond} {
+		config := testConfig()
+		config.RetryPeriod = retry
+		renews := func() *driver {
+			d := holding(config)
+			d.writes(d.s.Tenure.Confirmed.Add(config.RenewDeadline))
+			return d
+		}
+		silent := renews()
+		silent.now = silent.s.Write.Deadline
+		for why, d := range map[string]*driver{
+			"no answer": silent.step(Ticked{}),
+			"refused":   renews().done(Refused),
+		} {
+			limit := d.s.Tenure.Confirmed.Add(config.RenewDeadline)
+			if !d.writes(limit) || d.s.Write.Kind != Renew {
+				t.Errorf("retryPeriod %v, %s: no other renewal within the renew deadline", retry, why)
+			}
+		}
+	}
+}
+
+// writes answers reads, until a write is sent or the limit is reached.
+func (d *driver) writes(limit Instant) bool {
+	for d.now < limit {
+		read := false
+		for _, action := range d.actions {
+			switch action.(type) {
+			case SendWrite:
+				return true
+			case SendRead:
+				read = true
+			}
+		}
+		if read {
+			d.found(d.s.Seen.Record)
+		} else {
+			d.wake()
+		}
+	}
+	return false
+}
+
 func TestAmbiguousAcquireIsNoTenure(t *testing.T) {
 	d := acquiring(testConfig())
 	stored := d.s.Write.Record
