@@ -111,12 +111,15 @@ func run(args []string, stderr io.Writer) int {
 	}
 	// Before anything can fail slowly: a signal that comes early must not be lost, or kill the agent.
 	signals := make(chan os.Signal, 16)
-	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGWINCH)
+	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGWINCH, agent.SIGRTMIN3)
 	// A log that nobody reads any more must not kill the agent. Not ignored: the process would inherit that.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 
 	o, err := agent.FromEnv(os.Environ(), os.Getpid())
 	if err != nil {
+		return fail(stderr, contract.ExitConfig, err)
+	}
+	if err := supervise.MayKill(); err != nil {
 		return fail(stderr, contract.ExitConfig, err)
 	}
 	o.Argv = args

@@ -165,7 +165,8 @@ func (a *Agent) do(action lease.Action, now lease.Time) {
 	case lease.SignalChild:
 		a.journal.stopping(a.state, a.state.Stop.KillAt.Sub(now.Boot), a.state.Deadline(a.config).Sub(now.Boot))
 		a.metrics.stops.add(unix.SignalName(syscall.Signal(action.Signal)))
-		a.child.signal(syscall.Signal(action.Signal), a.journal.signal)
+		a.child.asked = syscall.Signal(action.Signal)
+		a.child.signal(a.child.asked, a.journal.signal)
 	case lease.KillTree:
 		if !a.state.Tree.Exited { // else only what it has left behind
 			a.journal.killing(a.state, a.state.Deadline(a.config).Sub(now.Boot))
@@ -262,13 +263,29 @@ func (a *Agent) signalled(sig os.Signal) {
 	if !ok {
 		return
 	}
-	if s != syscall.SIGTERM && s != syscall.SIGINT || a.state.Leaving {
+	if !a.stops(s) || a.state.Leaving {
 		a.child.signal(s, a.journal.signal)
 		return
 	}
 	a.journal.terminated(s, a.state)
 	a.step(lease.Terminated{Signal: int(s)})
 }
+
+// stops tells whether a signal asks the agent itself to end. A runtime stops a container by the signal that its image
+// names, SIGTERM if none. The others that are in use mean something else to a process that lives, and are left to it.
+func (a *Agent) stops(s syscall.Signal) bool {
+	switch s {
+	case syscall.SIGTERM, syscall.SIGINT:
+		return true
+	case syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGWINCH, SIGRTMIN3:
+		return !a.state.Tree.Alive
+	default:
+		return false
+	}
+}
+
+// SIGRTMIN3 is what systemd is stopped by.
+const SIGRTMIN3 = syscall.Signal(34 + 3)
 
 // start starts the tenure's process beside the loop: exec may hang.
 func (a *Agent) start(s lease.StartChild) {
@@ -299,7 +316,7 @@ func (a *Agent) started(process Process, err error) lease.Event {
 		if ok {
 			a.post(func() lease.Event {
 				a.journal.exited(status)
-				return lease.ChildExited{Code: status.Code(), Crashed: status.Code() != 0}
+				return lease.ChildExited{Code: status.Code(), Crashed: a.child.crashed(status)}
 			})
 		}
 		<-process.Gone()

@@ -52,6 +52,43 @@ func TestTenure(t *testing.T) {
 	})
 }
 
+// A container is stopped by the signal that its image names. Without a process it can mean nothing else.
+func TestStopSignals(t *testing.T) {
+	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGWINCH, SIGRTMIN3} {
+		inBubble(t, func(w *world) {
+			w.api.store(func(r *lease.Record) { r.Holder, r.Duration = "other/uid/x", 15*time.Second })
+			synctest.Wait()
+			w.signals <- syscall.SIGHUP
+			w.signals <- sig
+			if code := <-w.exited; code != 0 {
+				t.Errorf("a standby ends by %v with %d", sig, code)
+			}
+			w.exited <- 0
+		})
+	}
+}
+
+func TestCrashed(t *testing.T) {
+	for name, row := range map[string]struct {
+		asked  syscall.Signal
+		status supervise.Status
+		want   bool
+	}{
+		"exits 0":                     {0, supervise.Status{}, false},
+		"exits 1":                     {0, supervise.Status{ExitCode: 1}, true},
+		"was asked and exits 1":       {syscall.SIGTERM, supervise.Status{ExitCode: 1}, true},
+		"was asked and says so":       {syscall.SIGTERM, supervise.Status{ExitCode: 143}, false},
+		"says so and was not asked":   {0, supervise.Status{ExitCode: 143}, true},
+		"was asked by another signal": {syscall.SIGINT, supervise.Status{ExitCode: 143}, true},
+		"was killed":                  {syscall.SIGTERM, supervise.Status{ExitCode: -1, Signal: syscall.SIGKILL}, true},
+		"did not handle the signal":   {syscall.SIGTERM, supervise.Status{ExitCode: -1, Signal: syscall.SIGTERM}, true},
+	} {
+		if got := (&child{asked: row.asked}).crashed(row.status); got != row.want {
+			t.Errorf("%s: crashed %t", name, got)
+		}
+	}
+}
+
 // While every request hangs, signals and deadlines are heeded as ever, and no more than one write and one read hang.
 func TestHungRequestsBlockNothing(t *testing.T) {
 	inBubble(t, func(w *world) {

@@ -22,6 +22,14 @@ type child struct {
 	deadline int64
 	killed   bool
 	signals  []syscall.Signal
+	asked    syscall.Signal // the signal by which it was asked to end; 0 if it was not
+}
+
+// crashed tells whether an end was not of the process's own making. One that was asked to end by a signal, and says by its
+// code that this is why it did, as Java's do, has ended in order.
+func (c *child) crashed(s supervise.Status) bool {
+	orderly := s.ExitCode == 0 || c.asked != 0 && s.ExitCode == 128+int(c.asked)
+	return s.Signal != 0 || !orderly
 }
 
 func (c *child) attach(p Process, extendFailed, signalFailed func(error)) {

@@ -56,7 +56,12 @@ func listen(path string) (net.Listener, error) {
 			return nil, fmt.Errorf("remove the socket of an earlier agent: %w", err)
 		}
 	}
-	return net.Listen("unix", path)
+	l, err := net.Listen("unix", path)
+	if err != nil || path[0] == '@' {
+		return l, err
+	}
+	// The socket only tells, and a process that gave up root must be able to ask.
+	return l, errors.Join(os.Chmod(path, 0o666))
 }
 
 // ServeSocket writes the snapshot to whoever connects, until the listener is closed.

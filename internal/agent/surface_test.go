@@ -190,6 +190,9 @@ func TestSocket(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if info, err := os.Stat(filepath.Join(dir, "s")); err != nil || info.Mode().Perm() != 0o666 {
+		t.Errorf("%v, %v: a process of another user can't ask", info.Mode(), err)
+	}
 	if _, err := Listen(env); err == nil {
 		t.Error("a second agent took the socket of one that lives")
 	}

@@ -87,6 +87,7 @@ func (c AgentConfig) validate() error {
 	refuse(r < p, "renewDeadline %v is shorter than retryPeriod %v", r, p)
 	refuse(r >= d-lease.Margin(d), "renewDeadline %v leaves no time to stop within leaseDuration %v less a margin of %v", r, d, lease.Margin(d))
 	refuse(c.LockDelay < 0, "lockDelay %v is negative", time.Duration(c.LockDelay))
+	refuse(c.Jitter < 0, "jitter %v is negative", time.Duration(c.Jitter))
 	refuse(c.GracePeriod < 0, "gracePeriod %v is negative", time.Duration(c.GracePeriod))
 	refuse(c.KeepRunning && c.LockDelay > 0, "keepRunning and lockDelay contradict each other")
 	refuse(c.Port < 0 || c.Port > math.MaxUint16, "port %d is not a port", c.Port)

@@ -145,7 +145,11 @@ func (w *watch) stream(ctx context.Context, cancel context.CancelCauseFunc) erro
 	watchdog := time.AfterFunc(silence, func() { cancel(fmt.Errorf("silent for %v", silence)) })
 	defer watchdog.Stop()
 	err = w.tell(response.Body, func() { watchdog.Reset(silence) })
-	if err == nil && time.Since(opened) >= shortest && w.version != "" {
+	lasted := time.Since(opened) >= shortest
+	if lasted {
+		w.failures = 0
+	}
+	if err == nil && lasted && w.version != "" {
 		return nil
 	}
 	drop()
@@ -215,7 +219,6 @@ func (w *watch) tell(stream io.Reader, alive func()) error {
 		if err := w.event(e.Type, e.Object); err != nil {
 			return err
 		}
-		w.failures = 0
 	}
 }
 

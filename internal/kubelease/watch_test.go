@@ -11,6 +11,7 @@ import (
 	"net/url"
 	"strings"
 	"testing"
+	"testing/iotest"
 	"testing/synctest"
 	"time"
 
@@ -279,27 +280,45 @@ func TestWatchSilence(t *testing.T) {
 	}
 }
 
-// The pauses between attempts grow, differ, and stay within bounds.
+// The pauses between attempts grow, differ, and stay within bounds, also where each watch begins well.
 func TestWatchBacksOff(t *testing.T) {
 	f := serve(t, hold)
 	dir := credentials(t, f.ca(), "secret")
-	synctest.Test(t, func(t *testing.T) {
-		c := newClient(t, Config{Server: f.URL, Namespace: "ns", Name: "job", Credentials: dir})
-		var at []time.Time
-		c.watches.replace(func(*http.Request) (*http.Response, error) {
-			at = append(at, time.Now())
-			return nil, io.ErrUnexpectedEOF
+	for name, row := range map[string]struct {
+		answer func() (*http.Response, error)
+		told   []string
+	}{
+		"does not open": {
+			func() (*http.Response, error) { return nil, io.ErrUnexpectedEOF }, []string{"not opened"},
+		},
+		"breaks after an event": {
+			func() (*http.Response, error) {
+				body := io.MultiReader(strings.NewReader(event("ADDED", leaseJSON(10))), iotest.ErrReader(io.ErrUnexpectedEOF))
+				return &http.Response{StatusCode: http.StatusOK, Body: io.NopCloser(body)}, nil
+			},
+			[]string{"opened", "changed 10", "closed"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := newClient(t, Config{Server: f.URL, Namespace: "ns", Name: "job", Credentials: dir})
+				var at []time.Time
+				c.watches.replace(func(*http.Request) (*http.Response, error) {
+					at = append(at, time.Now())
+					return row.answer()
+				})
+				events, _ := watching(t, c)
+				const attempts = 12
+				for range attempts {
+					expect(t, events, row.told...)
+				}
+				for i := 1; i < attempts; i++ {
+					pause, most := at[i].Sub(at[i-1]), min(firstPause<<(i-1), lastPause)
+					if pause < most/2 || pause > most {
+						t.Errorf("pause %d is %v, want between %v and %v", i, pause, most/2, most)
+					}
+				}
+			})
 		})
-		events, _ := watching(t, c)
-		const attempts = 12
-		for range attempts {
-			expect(t, events, "not opened")
-		}
-		for i := 1; i < attempts; i++ {
-			pause, most := at[i].Sub(at[i-1]), min(firstPause<<(i-1), lastPause)
-			if pause < most/2 || pause > most {
-				t.Errorf("pause %d is %v, want between %v and %v", i, pause, most/2, most)
-			}
-		}
-	})
+	}
 }

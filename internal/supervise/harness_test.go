@@ -233,7 +233,8 @@ func inBothModes(t *testing.T, test func(*testing.T, *agent)) {
 	}
 }
 
-func startAgent(t testing.TB, attr *syscall.SysProcAttr) *agent {
+// startAgent starts an agent, by a command if one is given.
+func startAgent(t testing.TB, attr *syscall.SysProcAttr, by ...string) *agent {
 	t.Helper()
 	commandsR, commandsW, err := os.Pipe()
 	if err != nil {
@@ -258,6 +259,13 @@ func startAgent(t testing.TB, attr *syscall.SysProcAttr) *agent {
 		waited:   make(chan struct{}),
 	}
 	argv := program("agent")
+	if len(by) > 0 { // whose own executable is another
+		exe, err := os.Executable()
+		if err != nil {
+			t.Fatal(err)
+		}
+		argv = append(by, exe, argv[1])
+	}
 	a.cmd = exec.Command(argv[0], argv[1:]...)
 	a.cmd.Env = append(os.Environ(), a.mark, raceEnv)
 	a.cmd.Stdout, a.cmd.Stderr = stdoutW, os.Stderr

@@ -115,6 +115,9 @@ func startLeash(args []string) (*leash, report) {
 	if passed(l.deadline) {
 		return l, report{stage: stageExpired}
 	}
+	if err := renouncePrivileges(); err != nil {
+		return l, failed(stageSetup, err)
+	}
 	pid, err := syscall.ForkExec(path, argv, &syscall.ProcAttr{
 		Env:   env,
 		Files: []uintptr{0, 1, 2},

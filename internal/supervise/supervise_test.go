@@ -181,6 +181,31 @@ func TestProgramFindsItselfAlone(t *testing.T) {
 	}
 }
 
+// What gains privileges could not be killed by an agent that has too few; and what has them already, no more.
+func TestPrivileges(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root, to give privileges away")
+	}
+	for name, row := range map[string]struct {
+		capabilities, noMore, mayKill string
+	}{
+		"all":                 {"+kill", "0", "<nil>"},
+		"none":                {"-all", "1", "<nil>"},
+		"may change its user": {"-all,+setuid", "1", ErrCannotKill.Error()},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			a := startAgent(t, nil, "setpriv", "--inh-caps="+row.capabilities, "--bounding-set="+row.capabilities)
+			if got := a.output(command{Argv: []string{"sed", "-n", "s/NoNewPrivs:.//p", "/proc/self/status"}}); !slices.Equal(got, []string{row.noMore}) {
+				t.Errorf("no new privileges: %v, want %s", got, row.noMore)
+			}
+			if got := a.output(command{Argv: program("may-kill")}); !slices.Equal(got, []string{row.mayKill}) {
+				t.Errorf("MayKill: %v, want %s", got, row.mayKill)
+			}
+		})
+	}
+}
+
 // The signals that a program finds blocked, ignored and caught are as without an agent.
 func TestSignalStateIsInherited(t *testing.T) {
 	t.Parallel()

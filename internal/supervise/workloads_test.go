@@ -86,6 +86,10 @@ func play(role string, args []string) int {
 			select {}
 		},
 		"beat-after-thread-exec": func(args []string) int { return execFromThread(program("beat", args[0])) },
+		"may-kill": func([]string) int {
+			say(fmt.Sprint(MayKill()))
+			return 0
+		},
 		"parent-death": func([]string) int {
 			// The setting is a thread's: of the one that was executed.
 			n, err := unix.PrctlRetInt(unix.PR_GET_PDEATHSIG, uintptr(unsafe.Pointer(&parentDeath)), 0, 0, 0)
