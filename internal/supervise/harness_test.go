@@ -11,6 +11,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"slices"
 	"os/signal"
 	"path/filepath"
 	"strconv"
@@ -264,7 +265,7 @@ func startAgent(t testing.TB, attr *syscall.SysProcAttr, by ...string) *agent {
 		if err != nil {
 			t.Fatal(err)
 		}
-		argv = append(by, exe, argv[1])
+		argv = slices.Concat(by, []string{exe, argv[1]})
 	}
 	a.cmd = exec.Command(argv[0], argv[1:]...)
 	a.cmd.Env = append(os.Environ(), a.mark, raceEnv)
