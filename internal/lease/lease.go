@@ -119,14 +119,9 @@ func (c Config) spare() time.Duration {
 	return max(c.RenewDeadline-c.RetryPeriod, c.RetryPeriod/3)
 }
 
-// requestTimeout is the time one request may take: short enough that after a renewal that is not answered there is time
-// for another before the renew deadline.
-func (c Config) requestTimeout() time.Duration {
-	return max(c.spare()/3, min(c.RetryPeriod, c.spare()/2))
-}
+// requestTimeout is the time one request may take: short enough that three fit between a renewal and the renew deadline.
+func (c Config) requestTimeout() time.Duration { return c.spare() / 3 }
 
-// retryAfter is the time from a write that failed to the next. Where retryPeriod is a large part of the renew deadline it is
-// less than that, lest a renewal that failed be the last.
-func (c Config) retryAfter() time.Duration {
-	return min(c.RetryPeriod, c.spare()/3)
-}
+// retryAfter is the time from a holder's request that failed to the next. Where retryPeriod is a large part of the renew
+// deadline it is less than that, lest a renewal that failed be the last.
+func (c Config) retryAfter() time.Duration { return min(c.RetryPeriod, c.requestTimeout()) }

@@ -180,6 +180,9 @@ func (m *machine) readDone(e ReadDone) {
 	m.s.ReadAfter = r.SentAt.Add(m.c.RetryPeriod)
 	if e.Found == nil && !e.Absent {
 		m.s.CutOff = true
+		if m.tenured() {
+			m.s.ReadAfter = r.SentAt.Add(m.c.retryAfter())
+		}
 		// A tenure is not lost because reads fail: the next write is conditional, and tells.
 		m.s.MustRead = m.s.MustRead && (m.s.Behind || !m.tenured())
 		return

@@ -109,7 +109,7 @@ func draw(seed uint64, profile Profile) params {
 
 // requestTimeout is what the state machine allows one request; see lease.Config.
 func (p params) requestTimeout() time.Duration {
-	return max(p.config.RetryPeriod, (p.config.RenewDeadline-p.config.RetryPeriod)/3)
+	return (p.config.RenewDeadline - p.config.RetryPeriod) / 3
 }
 
 // bound is how soon after the end of all faults there must be a holder that stays: the tenure that was may have to be
