@@ -164,7 +164,7 @@ func checkDeployment(t *testing.T, manifest, image, agentFlag string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := `[{"runAsUser":65532,"runAsGroup":65532,"runAsNonRoot":true,"seccompProfile":{"type":"RuntimeDefault"}},` +
+	want := `[{"runAsNonRoot":true,"seccompProfile":{"type":"RuntimeDefault"}},` +
 		`{"capabilities":{"drop":["ALL"]},"readOnlyRootFilesystem":true,"allowPrivilegeEscalation":false}]`
 	if diff := cmp.Diff(want, string(got)); diff != "" {
 		t.Errorf("security contexts of pod and container (-want +got):\n%s", diff)

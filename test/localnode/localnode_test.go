@@ -539,7 +539,7 @@ func TestFreezeThawAndKill(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, p := range all {
-		if p.State != 'T' && p.State != 'Z' {
+		if p.State != 'T' && p.State != 'Z' && p.State != 'D' {
 			t.Errorf("%v is in state %c after Freeze", p.Args, p.State)
 		}
 	}

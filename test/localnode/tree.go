@@ -16,7 +16,7 @@ import (
 // Process is one process of a container.
 type Process struct {
 	Pid, Parent int
-	// State is the kernel's letter: R running, S sleeping, T stopped, Z zombie.
+	// State is the kernel's letter: R running, S sleeping, D waiting in the kernel, T stopped, Z zombie.
 	State byte
 	// Args is the command line. It is empty for a zombie.
 	Args []string
@@ -73,16 +73,20 @@ func withArgs(all []Process) []Process {
 }
 
 // stopAll stops everything below root and returns when all of it has stopped. From the top down, so that nobody starts
-// anything new below a stopped one.
+// anything new below a stopped one. What waits in the kernel counts as stopped once it was asked: it stops before it can do
+// anything, and may wait for one that is stopped, as vfork does.
 func stopAll(root int, patience time.Duration) error {
+	asked := map[int]bool{}
 	for deadline := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
-		all := below(root)
-		running := slices.DeleteFunc(all, func(p Process) bool { return p.State == 'T' || p.State == 'Z' || p.State == 't' })
+		running := slices.DeleteFunc(below(root), func(p Process) bool {
+			return p.State == 'T' || p.State == 'Z' || p.State == 't' || p.State == 'D' && asked[p.Pid]
+		})
 		if len(running) == 0 {
 			return nil
 		}
 		for _, p := range running {
 			_ = syscall.Kill(p.Pid, syscall.SIGSTOP)
+			asked[p.Pid] = true
 		}
 		if time.Now().After(deadline) {
 			return fmt.Errorf("processes %v are not stopped after %v", running, patience)
