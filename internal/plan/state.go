@@ -46,7 +46,7 @@ var checks = []struct {
 	{LeaseConflict, leaseIsForeign},
 	{LeaseMissing, leaseIsAbsent},
 	{LeaseUnclaimed, leaseIsNotThisJobs},
-	{HolderDead, holderIsProvenDead},
+	{HolderDead, (*facts).dead},
 	{Suspending, suspendedPodsAreLeft},
 	{Suspended, jobIsSuspended},
 }
@@ -69,7 +69,6 @@ func leaseIsNotThisJobs(f *facts) bool {
 	return f.claim != f.Lease.Claim || f.tokenBase() != f.record.TokenBase
 }
 
-func holderIsProvenDead(f *facts) bool   { return f.dead() }
 func suspendedPodsAreLeft(f *facts) bool { return f.job.Spec.Suspend && len(f.candidates) > 0 }
 func jobIsSuspended(f *facts) bool       { return f.job.Spec.Suspend }
 

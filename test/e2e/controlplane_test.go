@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -139,15 +140,8 @@ func TestEtcdRestored(t *testing.T) {
 func (j *job) checkNeverTwo() {
 	j.Helper()
 	lives := j.lives()
-	for i, life := range lives {
-		if life.StaleAccepted > 0 {
-			j.Errorf("violation: %d stale writes of %s were stored", life.StaleAccepted, life.Writer)
-		}
-		for _, older := range lives[:i] {
-			if overlap := older.Last - life.First; overlap >= 0 {
-				j.Errorf("violation: two processes for %v: %s and %s", overlap, older.Writer, life.Writer)
-			}
-		}
+	for _, v := range slices.Concat(rig.StoredStale(lives), rig.Overlaps(lives)) {
+		j.Error("violation: ", v)
 	}
 }
 

@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"context"
 	"slices"
 	"strings"
 	"testing"
@@ -20,9 +21,15 @@ func inNamespace(name string) client.ListOption { return client.InNamespace(name
 // operatorPods lists the operator's replicas that are not on their way out.
 func (x *trial) operatorPods() []corev1.Pod {
 	x.Helper()
+	pods, err := listOperators(x.ctx)
+	x.must(err)
+	return slices.DeleteFunc(pods, func(p corev1.Pod) bool { return p.DeletionTimestamp != nil })
+}
+
+func listOperators(ctx context.Context) ([]corev1.Pod, error) {
 	var pods corev1.PodList
-	x.must(bed.Client.List(x.ctx, &pods, inNamespace(systemNamespace), client.MatchingLabels{"app.kubernetes.io/instance": release}))
-	return slices.DeleteFunc(pods.Items, func(p corev1.Pod) bool { return p.DeletionTimestamp != nil })
+	err := bed.Client.List(ctx, &pods, inNamespace(systemNamespace), client.MatchingLabels{"app.kubernetes.io/instance": release})
+	return pods.Items, err
 }
 
 // leader is the replica that acts.

@@ -121,12 +121,11 @@ func (x *trial) restoreNodes(ctx context.Context) {
 // replaceOperators deletes the replicas that have restarted repeatedly, as a leader does that can't renew: the kubelet lets
 // each restart wait for longer, up to five minutes, and that is no business of the next test.
 func (x *trial) replaceOperators(ctx context.Context) error {
-	var pods corev1.PodList
-	err := bed.Client.List(ctx, &pods, inNamespace(systemNamespace), client.MatchingLabels{"app.kubernetes.io/instance": release})
-	for i, p := range pods.Items {
+	pods, err := listOperators(ctx)
+	for i, p := range pods {
 		for _, s := range p.Status.ContainerStatuses {
 			if s.RestartCount > 1 {
-				err = errors.Join(err, client.IgnoreNotFound(bed.Client.Delete(ctx, &pods.Items[i])))
+				err = errors.Join(err, client.IgnoreNotFound(bed.Client.Delete(ctx, &pods[i])))
 			}
 		}
 	}

@@ -108,14 +108,36 @@ func Violations(lives []Life, expectOverlap bool) []string {
 		if len(life.Tokens) != 1 {
 			found = append(found, fmt.Sprintf("one process, tokens %v: %s", life.Tokens, life.Writer))
 		}
-		if life.StaleAccepted > 0 {
-			found = append(found, fmt.Sprintf("%d stale writes of %s were stored", life.StaleAccepted, life.Writer))
-		}
 		for _, older := range lives[:i] {
 			if slices.Max(older.Tokens) >= slices.Min(life.Tokens) {
 				found = append(found, fmt.Sprintf("the token does not grow from %s (%v) to %s (%v)", older.Writer, older.Tokens, life.Writer, life.Tokens))
 			}
-			if overlap := older.Last - life.First; overlap >= 0 && !expectOverlap {
+		}
+	}
+	found = append(found, StoredStale(lives)...)
+	if !expectOverlap {
+		found = append(found, Overlaps(lives)...)
+	}
+	return found
+}
+
+// StoredStale names the processes of which the sink has stored writes that were stale.
+func StoredStale(lives []Life) []string {
+	var found []string
+	for _, life := range lives {
+		if life.StaleAccepted > 0 {
+			found = append(found, fmt.Sprintf("%d stale writes of %s were stored", life.StaleAccepted, life.Writer))
+		}
+	}
+	return found
+}
+
+// Overlaps names the pairs of processes that wrote at the same time.
+func Overlaps(lives []Life) []string {
+	var found []string
+	for i, life := range lives {
+		for _, older := range lives[:i] {
+			if overlap := older.Last - life.First; overlap >= 0 {
 				found = append(found, fmt.Sprintf("two processes for %v: %s and %s", overlap, older.Writer, life.Writer))
 			}
 		}
