@@ -253,14 +253,15 @@ func (c *candidate) run(command ...string) {
 	c.w.t.Helper()
 	cmd := exec.Command(c.w.program, append([]string{"run", "--"}, command...)...)
 	cmd.Env = c.env
-	var err error
-	if c.stderr != nil {
-		cmd.Stderr = c.stderr
-	} else {
-		stderr, err := cmd.StderrPipe()
+	stderr := c.stderr
+	if stderr == nil {
+		reader, writer, err := os.Pipe()
 		c.w.must(err)
-		c.lines = follow(stderr)
+		defer writer.Close()
+		c.lines, stderr = follow(reader), writer
 	}
+	cmd.Stderr = stderr
+	var err error
 	c.agent, err = tether.Start(cmd)
 	c.w.must(err)
 	p := c.agent
@@ -355,9 +356,10 @@ type lines struct {
 	more  chan struct{} // closed and replaced with each line
 }
 
-func follow(r io.Reader) *lines {
+func follow(r io.ReadCloser) *lines {
 	l := &lines{more: make(chan struct{})}
 	go func() {
+		defer r.Close()
 		for s := bufio.NewScanner(r); s.Scan(); {
 			l.add(s.Text())
 		}

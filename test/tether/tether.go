@@ -24,6 +24,8 @@ type Process struct {
 
 // Start starts cmd with SIGKILL as its parent-death signal and reaps it when it ends.
 // Only the child itself is tethered; what it starts is its own to look after.
+// Pipes of cmd.StdoutPipe and cmd.StderrPipe are closed as soon as the child ends, read or not: give cmd.Stdout and
+// cmd.Stderr a writer instead.
 func Start(cmd *exec.Cmd) (*Process, error) {
 	if cmd.SysProcAttr == nil {
 		cmd.SysProcAttr = &syscall.SysProcAttr{}
