@@ -3,9 +3,53 @@
 package faultproxy
 
 import (
+	"context"
+	"errors"
 	"net"
+	"net/netip"
+	"os"
 	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
 )
+
+// listen listens on an address that a hold may have, or get.
+func listen(addr string) (net.Listener, error) {
+	var shared error
+	config := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
+		return errors.Join(c.Control(func(fd uintptr) {
+			shared = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEPORT, 1)
+		}), shared)
+	}}
+	return config.Listen(context.Background(), "tcp", addr)
+}
+
+// hold is a socket that is bound to an address and does not listen: while nobody else listens there, connections are
+// refused, and the kernel gives the port to no one who asks for any port.
+type hold int
+
+func newHold(addr string) (hold, error) {
+	at, err := netip.ParseAddrPort(addr)
+	if err != nil {
+		return -1, err
+	}
+	family, name := unix.AF_INET6, unix.Sockaddr(&unix.SockaddrInet6{Port: int(at.Port()), Addr: at.Addr().As16()})
+	if at.Addr().Is4() {
+		family, name = unix.AF_INET, &unix.SockaddrInet4{Port: int(at.Port()), Addr: at.Addr().As4()}
+	}
+	fd, err := unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return -1, os.NewSyscallError("socket", err)
+	}
+	if err := errors.Join(unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEPORT, 1), unix.Bind(fd, name)); err != nil {
+		_ = unix.Close(fd)
+		return -1, os.NewSyscallError("bind "+addr, err)
+	}
+	return hold(fd), nil
+}
+
+func (h hold) release() { _ = unix.Close(int(h)) }
 
 // gate lets bytes through while it is open.
 type gate struct {
@@ -74,6 +118,11 @@ type gatedConn struct {
 }
 
 func (c *gatedConn) wait() error {
+	select { // alone: where the gate is open too, the other select would choose either
+	case <-c.severed:
+		return net.ErrClosed
+	default:
+	}
 	select {
 	case <-c.gate.passage():
 		return nil

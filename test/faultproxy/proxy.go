@@ -16,7 +16,6 @@ import (
 	"fmt"
 	"io"
 	"log"
-	"net"
 	"net/http"
 	"net/http/httputil"
 	"net/url"
@@ -49,6 +48,7 @@ type Proxy struct {
 	handler   http.Handler
 	transport *http.Transport
 	link      *gate
+	port      hold           // while refusing, too: nobody else may answer there
 	late      sync.WaitGroup // deliveries that outlive their request
 	held      atomic.Int64   // by Hold, at this moment
 
@@ -90,6 +90,10 @@ func Start(o Options) (*Proxy, error) {
 	if err := p.serve(o.Listen); err != nil {
 		return nil, err
 	}
+	if p.port, err = newHold(p.addr); err != nil {
+		p.Refuse()
+		return nil, fmt.Errorf("holding the address: %w", err)
+	}
 	return p, nil
 }
 
@@ -97,7 +101,7 @@ func Start(o Options) (*Proxy, error) {
 func abort(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) }
 
 func (p *Proxy) serve(addr string) error {
-	listener, err := net.Listen("tcp", addr)
+	listener, err := listen(addr)
 	if err != nil {
 		return err
 	}
@@ -142,7 +146,7 @@ func (p *Proxy) Addr() string { return p.addr }
 // side is told. After Heal the bytes on the way arrive late, as after a real partition.
 func (p *Proxy) Cut() { p.link.close() }
 
-// Refuse ends all connections and refuses new ones, as a machine without a server does.
+// Refuse ends all connections and refuses new ones, as a machine without a server does. The port stays taken.
 func (p *Proxy) Refuse() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -208,10 +212,14 @@ func (p *Proxy) Held() int { return int(p.held.Load()) }
 // Close ends the proxy and all its connections, and waits for deliveries under way.
 func (p *Proxy) Close() {
 	p.mu.Lock()
+	first := !p.closed
 	p.closed = true
 	p.mu.Unlock()
 	p.Refuse()
 	_ = p.Heal()
+	if first {
+		p.port.release()
+	}
 	p.late.Wait()
 	p.transport.CloseIdleConnections()
 }

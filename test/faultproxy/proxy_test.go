@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -241,6 +242,10 @@ func TestRefuse(t *testing.T) {
 		events.end(t)
 		if _, _, err := w.do(t.Context(), "GET", "/x", ""); !errors.Is(err, syscall.ECONNREFUSED) {
 			t.Errorf("want a refused connection, got %v", err)
+		}
+		if other, err := net.Listen("tcp", w.proxy.Addr()); err == nil {
+			_ = other.Close()
+			t.Error("somebody else could have answered in the meantime")
 		}
 		if err := w.proxy.Heal(); err != nil {
 			t.Fatal(err)
