@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -107,6 +108,30 @@ func TestEtcdRestarted(t *testing.T) {
 	time.Sleep(rig.ClientGo.Duration)
 	j.awaitSettled()
 	j.undisturbed(before)
+}
+
+// TestQuorum: a tenure outlasts the loss of any one etcd of three, the leader among them, one after the other. Without a
+// quorum nobody can renew: all stop, and one comes back.
+func TestQuorum(t *testing.T) {
+	x := begin(t)
+	x.needControlPlanes(3)
+	j := x.start(rig.ClientGo)
+	before := j.get()
+	for i := range 3 {
+		x.fault("restart", "control", fmt.Sprintf("etcd-%d", i+1))
+		time.Sleep(rig.ClientGo.Duration)
+	}
+	j.undisturbed(before)
+
+	x.fault("stop", "control", "etcd-3")
+	time.Sleep(rig.ClientGo.Duration)
+	j.undisturbed(before)
+	x.fault("suspend", "control", "etcd-2")
+	j.awaitSilence()
+	x.fault("heal")
+	j.awaitWriteAfter(before.Status.FencingToken)
+	j.awaitSettled()
+	j.check(false)
 }
 
 // TestEtcdRestored restores a backup from before the present tenure: the store has forgotten it and gives out its revisions

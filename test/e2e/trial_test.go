@@ -197,6 +197,15 @@ func (x *trial) needLab() {
 	}
 }
 
+// needControlPlanes skips the test on a lab with fewer control planes.
+func (x *trial) needControlPlanes(n int) {
+	x.Helper()
+	x.needLab()
+	if bed.Lab.ControlPlanes < n {
+		x.Skipf("needs %d control planes and this lab has %d: 'make e2e' starts such a lab, too", n, bed.Lab.ControlPlanes)
+	}
+}
+
 // fault breaks something, and notes when.
 func (x *trial) fault(args ...string) {
 	x.Helper()

@@ -20,6 +20,8 @@ type Lab struct {
 	Host string
 	// Nodes are the nodes' names.
 	Nodes []string
+	// ControlPlanes is how many there are: each an API server and an etcd.
+	ControlPlanes int
 
 	binary   string
 	mu       sync.Mutex
@@ -54,7 +56,7 @@ func findLab(ctx context.Context, apiServer string) (*Lab, error) {
 		l.close()
 		return nil, nil
 	}
-	l.Host = status.Host
+	l.Host, l.ControlPlanes = status.Host, len(status.APIServers)
 	for _, m := range status.Machines {
 		if m.Pods != "" {
 			l.Nodes = append(l.Nodes, m.Name)
