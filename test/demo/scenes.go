@@ -391,22 +391,27 @@ func (d *demo) checkRecords(job *v1alpha1.SingletonJob) {
 
 // checkSamples looks at the jobs of config/samples, which ran beside all this.
 func (d *demo) checkSamples(ctx context.Context) error {
-	jobs := &v1alpha1.SingletonJobList{}
-	if err := d.Client.List(ctx, jobs); err != nil {
-		return err
-	}
+	// One whose node was cut off may wait for its lease and its lockDelay still.
+	limited, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
 	var active []string
-	samples := 0
-	for i := range jobs.Items {
-		job := &jobs.Items[i]
-		if job.Namespace == namespace {
-			continue
+	err := rig.Await(limited, "every job of config/samples to run", func() (bool, any, error) {
+		jobs := &v1alpha1.SingletonJobList{}
+		err := d.Client.List(limited, jobs)
+		active = nil
+		samples := 0
+		for i := range jobs.Items {
+			job := &jobs.Items[i]
+			if job.Namespace == namespace {
+				continue
+			}
+			samples++
+			if product.ActiveAfter(0)(job) {
+				active = append(active, job.Name)
+			}
 		}
-		samples++
-		if product.ActiveAfter(0)(job) {
-			active = append(active, job.Name)
-		}
-	}
-	d.check(samples > 0 && len(active) == samples, "every job of config/samples runs", "%s", strings.Join(active, ", "))
-	return nil
+		return samples > 0 && len(active) == samples, active, err
+	})
+	d.check(err == nil, "every job of config/samples runs", "%s", strings.Join(active, ", "))
+	return ctx.Err()
 }
