@@ -141,6 +141,9 @@ func TestThreeControlPlanes(t *testing.T) {
 	lab.kubectl = strings.TrimSpace(lab.ok("program", "kubectl"))
 	write := func(name string) error {
 		_, err := lab.try(lab.kubectl, "--kubeconfig="+lab.status().Kubeconfig, "--request-timeout=5s", "create", "configmap", name)
+		if err != nil && strings.Contains(err.Error(), "already exists") { // by a try that was not answered
+			return nil
+		}
 		return err
 	}
 	if err := write("three"); err != nil {
@@ -412,9 +415,9 @@ func (l *labTest) testCluster() {
 		l.Errorf("a service by its name: %q", inside)
 	}
 	for node := 1; node <= 3; node++ {
-		if !l.reaches(node, cluster.APIService, cluster.APIServicePort) || !l.reaches(node, l.podIP(node%3+1), 80) {
-			l.Errorf("a pod of node %d does not reach the API server and another node's pod", node)
-		}
+		l.eventually(fmt.Sprintf("a pod of node %d reaches the API server and another node's pod", node), func() bool {
+			return l.reaches(node, cluster.APIService, cluster.APIServicePort) && l.reaches(node, l.podIP(node%3+1), 80)
+		})
 	}
 	// The control plane reaches pods, so webhooks work.
 	answer, err := (&http.Client{Timeout: 10 * time.Second}).Get("http://" + l.podIP(2))
@@ -475,15 +478,16 @@ func (l *labTest) testAPICut() {
 				l.Errorf("%s: the pod reaches the API server at %s", cut, api.address)
 			}
 		}
-		if cut == fault.Refuse && time.Since(begin) > time.Second {
-			l.Errorf("refuse: took %v, so it was not refused at once", time.Since(begin))
+		// Two that time out take 2 s and more.
+		if took := time.Since(begin); cut == fault.Refuse && took > 1900*time.Millisecond {
+			l.Errorf("refuse: took %v, so it was not refused at once", took)
 		}
-		if !l.reaches(1, cluster.APIAddress(1), sink) || !l.reaches(1, l.podIP(2), 80) {
-			l.Errorf("%s: more than the API server is cut off", cut)
-		}
-		if !l.reaches(2, cluster.APIService, cluster.APIServicePort) {
-			l.Errorf("%s: another node is cut off", cut)
-		}
+		l.eventually(string(cut)+": the node reaches all but the API server", func() bool {
+			return l.reaches(1, cluster.APIAddress(1), sink) && l.reaches(1, l.podIP(2), 80)
+		})
+		l.eventually(string(cut)+": another node reaches the API server", func() bool {
+			return l.reaches(2, cluster.APIService, cluster.APIServicePort)
+		})
 	}
 }
 
@@ -499,9 +503,9 @@ func (l *labTest) testNodeCut() {
 	if l.reaches(1, peer, 80) {
 		l.Error("the peer that was cut off is reached")
 	}
-	if !l.reaches(1, l.podIP(3), 80) || !l.reaches(1, cluster.APIService, cluster.APIServicePort) {
-		l.Error("more than the peer is cut off")
-	}
+	l.eventually("all but the peer are reached", func() bool {
+		return l.reaches(1, l.podIP(3), 80) && l.reaches(1, cluster.APIService, cluster.APIServicePort)
+	})
 }
 
 func (l *labTest) testLoss() {
@@ -542,9 +546,7 @@ func (l *labTest) testFreeze() {
 	if l.answers(1) {
 		l.Error("a frozen container answers")
 	}
-	if !l.answers(2) {
-		l.Error("another container was frozen")
-	}
+	l.eventually("another container answers", func() bool { return l.answers(2) })
 	l.ok("fault", "thaw", "default/probe1/probe")
 	l.eventually("the thawed container answers", func() bool { return l.answers(1) })
 	l.ok("fault", "freeze", "default/probe1") // and left to heal
@@ -574,9 +576,7 @@ func (l *labTest) testServices() {
 	before := l.restarts("probe1")
 	l.ok("fault", "stop", "node1", "kubelet")
 	l.ok("fault", "restart", "node1", "containerd")
-	if !l.answers(1) {
-		l.Error("the pod did not survive the restart of containerd")
-	}
+	l.eventually("the pod survives the restart of containerd", func() bool { return l.answers(1) })
 	l.ok("fault", "suspend", "control", "etcd-1")
 	if _, err := l.try(l.kubectl, "--kubeconfig="+l.status().Kubeconfig, "--request-timeout=2s", "create", "namespace", "no"); err == nil {
 		l.Error("a write succeeded without etcd")

@@ -13,9 +13,10 @@ import (
 
 func (j Injector) backup() string { return j.Lab.EtcdData(1) + ".backup" }
 
-// BackUpEtcd copies what etcd has stored, for RestoreEtcd. etcd restarts meanwhile.
+// BackUpEtcd copies what etcd has stored, for RestoreEtcd. etcd restarts meanwhile. The API server is ready when it returns.
 func (j Injector) BackUpEtcd(ctx context.Context) error {
-	return j.withoutEtcd(ctx, func() error { return replaceDir(j.backup(), j.Lab.EtcdData(1)) })
+	err := j.withoutEtcd(ctx, func() error { return replaceDir(j.backup(), j.Lab.EtcdData(1)) })
+	return errors.Join(err, j.Lab.AwaitAPI(ctx, 1))
 }
 
 // RestoreEtcd goes back to what BackUpEtcd has kept, as an administrator does who restores a backup without bumping its

@@ -7,6 +7,7 @@ import (
 	"crypto/tls"
 	"fmt"
 	"maps"
+	"net"
 	"net/http"
 	"os"
 	"slices"
@@ -82,10 +83,30 @@ func (j Injector) Proxy(ctx context.Context, node string, f RequestFault) error 
 	if err := control.Services().Start(ctx, service); err != nil {
 		return err
 	}
+	if err := awaitListener(ctx, fmt.Sprintf("%s:%d", cluster.APIAddress(1), proxyPort(m.Node))); err != nil {
+		return fmt.Errorf("the proxy of %s: %w; its log is %s", node, err, service.Log)
+	}
 	if err := m.InNetwork(ctx, proxyRules(cluster.APIAddress(1), proxyPort(m.Node)), "nft", "-f", "-"); err != nil {
 		return err
 	}
 	return forgetConnections(ctx, m)
+}
+
+// awaitListener returns when somebody accepts connections at the address.
+func awaitListener(ctx context.Context, address string) error {
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	for {
+		conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", address)
+		if err == nil {
+			return conn.Close()
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
 }
 
 // forgetConnections makes the next packet of every connection to the API servers choose its way anew.
