@@ -87,7 +87,7 @@ func TestOutageWithKeepRunning(t *testing.T) {
 			// Whoever comes first, the holder with its renewal or a standby whose wait is over, has the Lease: if the
 			// standby, the holder learns of it and is stopped.
 			j.awaitSettled()
-			time.Sleep(lease.Duration)
+			time.Sleep(2 * lease.Duration)
 			if lives := j.lives(); len(lives) == 1 {
 				j.undisturbed(before)
 			} else {
@@ -102,10 +102,10 @@ func TestOutageWithKeepRunning(t *testing.T) {
 func TestEtcdRestarted(t *testing.T) {
 	x := begin(t)
 	x.needLab()
-	j := x.start(rig.ClientGo)
+	j := x.start(steady)
 	before := j.get()
 	x.fault("restart", "control", "etcd-1")
-	time.Sleep(rig.ClientGo.Duration)
+	time.Sleep(steady.Duration)
 	j.awaitSettled()
 	j.undisturbed(before)
 }
@@ -115,18 +115,21 @@ func TestEtcdRestarted(t *testing.T) {
 func TestQuorum(t *testing.T) {
 	x := begin(t)
 	x.needControlPlanes(3)
-	j := x.start(rig.ClientGo)
+	// Requests that are under way when a leader dies take their time, and so does the next election.
+	patient := rig.LeaseSetting{Duration: 30 * time.Second, Deadline: 20 * time.Second, Retry: 2 * time.Second}
+	j := x.start(patient)
 	before := j.get()
 	for i := range 3 {
 		x.fault("restart", "control", fmt.Sprintf("etcd-%d", i+1))
-		time.Sleep(rig.ClientGo.Duration)
+		time.Sleep(patient.Deadline)
 	}
 	j.undisturbed(before)
 
 	x.fault("stop", "control", "etcd-3")
-	time.Sleep(rig.ClientGo.Duration)
+	time.Sleep(patient.Deadline)
 	j.undisturbed(before)
 	x.fault("suspend", "control", "etcd-2")
+	time.Sleep(patient.Deadline)
 	j.awaitSilence()
 	x.fault("heal")
 	j.awaitWriteAfter(before.Status.FencingToken)
@@ -179,10 +182,10 @@ func TestRequestsFail(t *testing.T) {
 		t.Run(proxy[0], func(t *testing.T) {
 			x := begin(t)
 			x.needLab()
-			j := x.start(rig.ClientGo)
+			j := x.start(steady)
 			before := j.get()
 			x.fault(append([]string{"proxy", before.Status.ActiveNode}, proxy...)...)
-			time.Sleep(rig.ClientGo.Duration + 5*time.Second)
+			time.Sleep(steady.Duration + 5*time.Second)
 			j.undisturbed(before)
 			x.fault("heal")
 			j.awaitSettled()

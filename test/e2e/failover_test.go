@@ -36,7 +36,12 @@ type end struct {
 	stays time.Duration
 }
 
-var lease = rig.Fast
+// lease is what most tests give their jobs. It can end on a busy machine with nothing broken, so where a tenure must last,
+// or failovers are counted, it is steady.
+var (
+	lease  = rig.Fast
+	steady = rig.ClientGo
+)
 
 // ends is the catalogue of faults that end a tenure.
 var ends = map[string]end{
@@ -53,6 +58,7 @@ var ends = map[string]end{
 		why:     "the kernel ends the process, or on cgroup v2 the whole container",
 	},
 	"agent killed": {
+		change: []func(*v1alpha1.SingletonJob){longLease}, // which does not expire before the operator sees it
 		breaks: func(j *job, pod, _ string) { j.fault("signal", j.container(pod), "KILL") }, within: 2 * time.Second,
 		reasons: []string{v1alpha1.ChangeHolderTerminated}, why: "the kubelet reports it, and the operator releases early",
 	},
@@ -126,7 +132,13 @@ var ends = map[string]end{
 var lost = []string{v1alpha1.ChangeLeaseExpired, v1alpha1.ChangeNodeLost, v1alpha1.ChangeRenewFailed}
 
 func signalProcess(name string) func(*job, string, string) {
-	return func(j *job, pod, _ string) { j.fault("signal", j.container(pod), name, "/workload") }
+	return func(j *job, pod, _ string) {
+		j.Helper()
+		j.await("signal "+name+" for the process of "+pod, func() (bool, any, error) {
+			err := j.signal(pod, name)
+			return err == nil, nil, err
+		})
+	}
 }
 
 func cutAPI(how string) func(*job, string, string) {

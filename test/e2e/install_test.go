@@ -5,24 +5,30 @@ package e2e
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 
 	"github.com/singletonjob/operator/api/v1alpha1"
-	"github.com/singletonjob/operator/test/rig"
 )
 
 // TestInstall installs into a cluster that has no release, and asks for an active job soon after.
 func TestInstall(t *testing.T) {
 	x := begin(t)
 	x.must(bed.Uninstall(x.ctx))
+	x.await("no operator", func() (bool, any, error) {
+		pods, err := listOperators(x.ctx)
+		return len(pods) == 0, len(pods), err
+	})
+	x.kubectl("delete", "leases", "--all", "--namespace="+systemNamespace) // a cluster's first operator waits for no other
 	began := time.Now()
 	x.must(bed.install(x.ctx))
 	installed := time.Since(began)
-	j := x.create(rig.ClientGo)
+	j := x.create(steady)
 	j.awaitActiveAfter(0)
 	j.awaitWriteAfter(0)
 	x.Logf("installed after %v, first job active after %v", installed.Round(time.Millisecond), time.Since(began).Round(time.Millisecond))
@@ -36,7 +42,7 @@ func TestInstall(t *testing.T) {
 // TestUpgrade replaces the operator under a running job, which must not notice.
 func TestUpgrade(t *testing.T) {
 	x := begin(t)
-	j := x.start(rig.ClientGo)
+	j := x.start(steady)
 	before := j.get()
 	operators := x.operatorPods()
 
@@ -60,7 +66,7 @@ func TestVersionSkew(t *testing.T) {
 	x := begin(t)
 	x.needLab()
 	x.must(bed.loadOtherVersion(x.ctx, t.TempDir()))
-	j := x.start(lease)
+	j := x.start(steady)
 	before := j.get()
 
 	x.note("helm upgrade to another version")
@@ -70,7 +76,7 @@ func TestVersionSkew(t *testing.T) {
 	x.await("agents of both versions", func() (bool, any, error) {
 		images := map[string]bool{}
 		for _, p := range j.candidates() {
-			images[p.Spec.InitContainers[0].Image] = p.DeletionTimestamp == nil
+			images[p.Spec.InitContainers[0].Image] = p.DeletionTimestamp == nil && podReady(p)
 		}
 		return images[*operatorImage] && images[otherVersion], images, nil
 	})
@@ -90,6 +96,12 @@ func TestVersionSkew(t *testing.T) {
 	j.crash()
 	j.awaitSettled()
 	j.check(false)
+}
+
+func podReady(p corev1.Pod) bool {
+	return slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+	})
 }
 
 // standby names the one candidate that is not the active pod.
@@ -127,7 +139,7 @@ func (j *job) undisturbed(before *v1alpha1.SingletonJob) {
 func TestUninstall(t *testing.T) {
 	x := begin(t)
 	x.needLab()
-	j := x.start(lease)
+	j := x.start(steady)
 	before := j.get()
 
 	x.must(bed.Uninstall(x.ctx))
@@ -135,7 +147,7 @@ func TestUninstall(t *testing.T) {
 		x.Error("the definition went with the release, and every job with it")
 	}
 	x.kubectl("get", "lease", j.name)
-	time.Sleep(lease.Duration + time.Second) // what the operator had to do for a tenure to live on would show by now
+	time.Sleep(steady.Duration + time.Second) // what the operator had to do for a tenure to live on would show by now
 	j.undisturbed(before)
 
 	signalProcess("KILL")(j, before.Status.ActivePod, "")

@@ -120,7 +120,7 @@ func inConflict(o *v1alpha1.SingletonJob) bool {
 // TestStatusWiped: what the status told is told again, from the Lease, and the tenure goes on.
 func TestStatusWiped(t *testing.T) {
 	x := begin(t)
-	j := x.start(lease)
+	j := x.start(steady)
 	before := j.crash()
 	x.kubectl("patch", "singletonjob", j.name, "--subresource=status", "--type=json", `--patch=[{"op":"remove","path":"/status"}]`)
 	after := j.awaitSettled()

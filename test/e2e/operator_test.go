@@ -66,7 +66,7 @@ func containerOf(p corev1.Pod) string {
 func TestOperatorKilledDuringFailover(t *testing.T) {
 	x := begin(t)
 	x.needLab()
-	j := x.start(lease)
+	j := x.start(steady)
 	token, killed := j.get().Status.FencingToken, 0
 	for range 3 {
 		before := j.awaitActiveAfter(token - 1)
@@ -103,7 +103,7 @@ func (x *trial) killOperators() (killed int) {
 func TestOperatorDownDuringFailovers(t *testing.T) {
 	x := begin(t)
 	x.needLab()
-	j := x.start(lease)
+	j := x.start(steady)
 	before := j.get()
 	x.kubectl("scale", "deployment", release, "--replicas=0", "--namespace="+systemNamespace)
 	x.await("no operator", func() (bool, any, error) { return len(x.operatorPods()) == 0, nil, nil })
@@ -139,7 +139,7 @@ func TestOperatorsApart(t *testing.T) {
 	if other.Spec.NodeName == leader.Spec.NodeName {
 		x.Skipf("both replicas are on %s", leader.Spec.NodeName)
 	}
-	j := x.start(lease)
+	j := x.start(steady)
 	x.fault("peers", leader.Spec.NodeName, other.Spec.NodeName)
 	j.crash()
 	// As a pause that outlasts the leader's own lease: when it goes on, it believes for a moment that it leads.
@@ -164,8 +164,14 @@ func TestOperatorsApart(t *testing.T) {
 // crash kills the active process and waits until the next one writes and the status says so.
 func (j *job) crash() *v1alpha1.SingletonJob {
 	j.Helper()
-	before := j.awaitSettled()
-	signalProcess("KILL")(j, before.Status.ActivePod, "")
+	var before *v1alpha1.SingletonJob
+	j.await("the active process to be killed", func() (bool, any, error) {
+		if before = j.get(); !settled(before) {
+			return false, before.Status, nil
+		}
+		err := j.signal(before.Status.ActivePod, "KILL")
+		return err == nil, before.Status, err
+	})
 	j.awaitWriteAfter(before.Status.FencingToken)
 	return j.awaitActiveAfter(before.Status.FencingToken)
 }
@@ -176,10 +182,10 @@ func TestDaemonsRestarted(t *testing.T) {
 		t.Run(daemon, func(t *testing.T) {
 			x := begin(t)
 			x.needLab()
-			j := x.start(lease)
+			j := x.start(steady)
 			before := j.get()
 			x.fault("restart", before.Status.ActiveNode, daemon)
-			time.Sleep(lease.Duration + 2*time.Second) // an end of the tenure would show by now
+			time.Sleep(steady.Duration + 2*time.Second) // an end of the tenure would show by now
 			j.awaitSettled()
 			j.undisturbed(before)
 		})
@@ -190,10 +196,10 @@ func TestDaemonsRestarted(t *testing.T) {
 func TestKubeletStopped(t *testing.T) {
 	x := begin(t)
 	x.needLab()
-	j := x.start(lease)
+	j := x.start(steady)
 	before := j.get()
 	x.fault("stop", before.Status.ActiveNode, "kubelet")
-	time.Sleep(2 * lease.Duration)
+	time.Sleep(2 * steady.Duration)
 	j.undisturbed(before)
 	x.fault("heal")
 	j.awaitSettled()

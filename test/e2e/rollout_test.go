@@ -41,7 +41,7 @@ func TestRollout(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			x := begin(t)
-			j := x.start(lease)
+			j := x.start(steady)
 			j.update(change)
 			after := j.awaitSettled()
 			if after.Status.Handovers != 1 || after.Status.Failovers != 0 {
@@ -80,12 +80,11 @@ func TestBrokenRollout(t *testing.T) {
 			j.update(change)
 			time.Sleep(15 * time.Second) // long enough to do harm
 			j.awaitFurtherWrites()
-			o := j.get()
-			progressing := meta.FindStatusCondition(o.Status.Conditions, v1alpha1.ConditionProgressing)
-			x.Logf("the status says %+v", progressing)
-			if !meta.IsStatusConditionTrue(o.Status.Conditions, v1alpha1.ConditionActive) {
-				x.Errorf("not active: %+v", o.Status.Conditions)
-			}
+			// A process that was tried may have had the Lease just now.
+			o := j.awaitStatus("active", func(o *v1alpha1.SingletonJob) bool {
+				return meta.IsStatusConditionTrue(o.Status.Conditions, v1alpha1.ConditionActive)
+			})
+			x.Logf("the status says %+v", meta.FindStatusCondition(o.Status.Conditions, v1alpha1.ConditionProgressing))
 			j.update(func(o *v1alpha1.SingletonJob) { o.Spec.Template = good.Template })
 			j.awaitSettled()
 			j.awaitFurtherWrites()
@@ -128,7 +127,8 @@ func TestOutOfService(t *testing.T) {
 	patched.Spec.Taints = append(patched.Spec.Taints, corev1.Taint{Key: corev1.TaintNodeOutOfService, Value: "nodeshutdown", Effect: corev1.TaintEffectNoExecute})
 	x.must(bed.Client.Patch(x.ctx, patched, client.MergeFrom(&n)))
 	j.awaitWriteAfter(before.Status.FencingToken)
-	if took := time.Since(began); took > 30*time.Second {
+	// The operator itself may have been on that node: another one leads after up to 24 s, and looks at the Lease for 10 s.
+	if took := time.Since(began); took > 45*time.Second {
 		x.Errorf("the next process wrote after %v, though the node was known to be down", took)
 	}
 	x.kubectl("taint", "node", node, string(corev1.TaintNodeOutOfService)+"-")

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -111,6 +112,9 @@ func (x *trial) restoreNodes(ctx context.Context) {
 	for _, n := range nodes {
 		if err == nil && n.Spec.Unschedulable {
 			_, err = bed.Kubectl(ctx, "uncordon", n.Name)
+		}
+		if err == nil && slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool { return t.Key == corev1.TaintNodeOutOfService }) {
+			_, err = bed.Kubectl(ctx, "taint", "node", n.Name, corev1.TaintNodeOutOfService+"-")
 		}
 	}
 	if err != nil {
@@ -255,7 +259,10 @@ func (x *trial) create(setting rig.LeaseSetting, change ...func(*v1alpha1.Single
 	for _, c := range change {
 		c(object)
 	}
-	x.must(bed.Client.Create(x.ctx, object))
+	x.await("the job to be created", func() (bool, any, error) { // its definition may have been made just now
+		err := bed.Client.Create(x.ctx, object)
+		return err == nil || apierrors.IsAlreadyExists(err), nil, err
+	})
 	return &job{trial: x, name: object.Name, key: client.ObjectKeyFromObject(object)}
 }
 
@@ -337,13 +344,13 @@ func (j *job) check(expectOverlap bool) {
 	}
 	// The operator may have been cut off too, and tells then what it missed.
 	highest := int64(slices.Max(lives[len(lives)-1].Tokens))
-	j.checkHistory(j.awaitStatus(fmt.Sprintf("the status tells token %d", highest), func(o *v1alpha1.SingletonJob) bool {
+	j.checkHistory(lives, j.awaitStatus(fmt.Sprintf("the status tells token %d", highest), func(o *v1alpha1.SingletonJob) bool {
 		return o.Status.FencingToken >= highest
 	}))
 }
 
-// checkHistory asks that every change of holder is told once, in order, and counted.
-func (j *job) checkHistory(object *v1alpha1.SingletonJob) {
+// checkHistory asks that every change of holder is told once, in order, and counted. The lives are from before the object.
+func (j *job) checkHistory(lives []rig.Life, object *v1alpha1.SingletonJob) {
 	j.Helper()
 	var failovers, handovers int64
 	seen := map[int64]bool{}
@@ -363,7 +370,7 @@ func (j *job) checkHistory(object *v1alpha1.SingletonJob) {
 		case v1alpha1.Elected:
 		}
 	}
-	for _, l := range j.lives() {
+	for _, l := range lives {
 		if len(object.Status.History) < 10 && !seen[int64(l.Tokens[0])] && !j.saysIncomplete() {
 			j.Errorf("the history lacks token %v, with which %s wrote", l.Tokens, l.Writer)
 		}
@@ -413,10 +420,28 @@ func (j *job) container(pod string) string {
 	return ""
 }
 
+// signal sends a signal to the process of the pod. It fails if none runs: the status of a pod whose container has just been
+// restarted may still name the container from before.
+func (j *job) signal(pod, name string) error {
+	j.Helper()
+	err := bed.Lab.Fault(j.ctx, "signal", j.container(pod), name, "/workload")
+	if err == nil {
+		j.timeline.Note("FAULT  signal %s to the process of %s", name, pod)
+	}
+	return err
+}
+
 // limitMemory lets the kernel end a process that takes too much.
 func limitMemory(o *v1alpha1.SingletonJob) {
 	container := &o.Spec.Template.Spec.Containers[0]
 	container.Resources.Limits = corev1.ResourceList{corev1.ResourceMemory: *quantity("96Mi")}
+}
+
+// longLease is for what the operator must see before the lease expires.
+func longLease(o *v1alpha1.SingletonJob) {
+	o.Spec.Lease.LeaseDuration.Duration = steady.Duration
+	o.Spec.Lease.RenewDeadline.Duration = steady.Deadline
+	o.Spec.Lease.RetryPeriod.Duration = steady.Retry
 }
 
 // lingerFor makes the process work on after SIGTERM.

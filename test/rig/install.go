@@ -38,6 +38,6 @@ func (r *Rig) Uninstall(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	_, err = r.Run(ctx, helm, "uninstall", Release, "--namespace", SystemNamespace, "--wait", "--ignore-not-found")
+	_, err = r.Run(ctx, helm, "uninstall", Release, "--namespace", SystemNamespace, "--wait", "--cascade=foreground", "--ignore-not-found")
 	return err
 }
