@@ -46,7 +46,7 @@ lint: ## Run the linters, the import wall and the clock ban among them.
 .PHONY: test
 test: ## Run every test that needs no root: units, simulation, a real API server, real agents (≤ 10 min).
 	go test -race -run='^$$' ./... >/dev/null
-	KUBEBUILDER_ASSETS="$$(go run ./test/controlplane/get)" go test -p 2 -race -shuffle=on -timeout=20m ./...
+	KUBEBUILDER_ASSETS="$$(go run ./test/controlplane/get)" go test -p 2 -race -shuffle=on -timeout=40m ./...
 
 .PHONY: sim
 sim: ## Simulate HOURS hours of elections under faults and print seeds, hours and wall time.

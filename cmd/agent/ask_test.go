@@ -35,9 +35,7 @@ func TestCheck(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.createLease()
-	// However busy the machine, the tenure lasts.
-	config := testConfig()
-	config.LeaseDuration, config.RenewDeadline = seconds(300), seconds(200)
+	config := steadyConfig()
 	a := w.candidate("a", config)
 	token := a.acquired()
 	w.awaitBeat(token)
@@ -104,7 +102,7 @@ func TestProbesAndMetrics(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.createLease()
-	config := testConfig()
+	config := steadyConfig()
 	port, err := controlplane.FreePort()
 	w.must(err)
 	config.Port = port
@@ -143,7 +141,7 @@ func TestLogReaderGone(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.createLease()
-	a := w.prepare("a", testConfig())
+	a := w.prepare("a", steadyConfig())
 	reader, writer, err := os.Pipe()
 	w.must(err)
 	w.must(reader.Close())

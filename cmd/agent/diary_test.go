@@ -174,16 +174,28 @@ func (w *world) lives() []life {
 	return lives
 }
 
+// overrunsAllowed is how often a leader by client-go may live on into another's tenure. It does not fence: after a pause of
+// the machine it goes on, for as long as its next attempt to renew may take. A candidate of ours that came too early would
+// meet it far more often.
+const overrunsAllowed = 2
+
 // checkLives asserts what holds in every test: never two processes alive at once, and each token greater than every
 // earlier one. It returns the lives.
 func (w *world) checkLives() []life {
 	w.t.Helper()
 	lives := w.lives()
+	overruns := 0
 	for i := 1; i < len(lives); i++ {
 		before, after := lives[i-1], lives[i]
-		if after.first <= before.last {
-			w.t.Errorf("two at once for %v: %+v and %+v", time.Duration(before.last-after.first), before, after)
+		if after.first > before.last {
+			continue
 		}
+		if before.token == 0 && overruns < overrunsAllowed {
+			overruns++
+			w.t.Logf("client-go's leader went on for %v: %+v and %+v", time.Duration(before.last-after.first), before, after)
+			continue
+		}
+		w.t.Errorf("two at once for %v: %+v and %+v", time.Duration(before.last-after.first), before, after)
 	}
 	highest := int64(0)
 	for _, l := range lives {

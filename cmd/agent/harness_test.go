@@ -169,6 +169,13 @@ func testConfig() contract.AgentConfig {
 	}
 }
 
+// steadyConfig is for tenures that nothing is to end: however busy the machine, they last.
+func steadyConfig() contract.AgentConfig {
+	config := testConfig()
+	config.LeaseDuration, config.RenewDeadline = seconds(300), seconds(200)
+	return config
+}
+
 func seconds(s float64) contract.Duration { return contract.Duration(s * float64(time.Second)) }
 
 // mustGoOn runs a scenario in which nothing is to happen to a tenure. On a machine that is too busy for renewals

@@ -36,13 +36,14 @@ func leaseDuration() time.Duration { return time.Duration(testConfig().LeaseDura
 func TestHandover(t *testing.T) {
 	for name, test := range map[string]struct {
 		process []string
+		lease   float64 // seconds; steady if 0
 		grace   float64 // seconds
 		code    int
 		why     string
 	}{
 		"prompt": {grace: 30},
 		"slow": {
-			process: []string{"linger=7s"}, grace: 60,
+			process: []string{"linger=14s"}, lease: 12, grace: 60,
 			why: "it stops for longer than its lease lasts: renewals go on, and the other waits",
 		},
 		"stubborn": {process: []string{"stubborn"}, grace: 2, code: 128 + 9, why: "killed when the grace period ends"},
@@ -51,7 +52,10 @@ func TestHandover(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
 			w.createLease()
-			config := testConfig()
+			config := steadyConfig()
+			if test.lease > 0 {
+				config.LeaseDuration, config.RenewDeadline = seconds(test.lease), seconds(test.lease*2/3)
+			}
 			config.GracePeriod = seconds(test.grace)
 			a := w.candidate("a", config, test.process...)
 			w.awaitBeat(a.acquired())
@@ -73,9 +77,9 @@ func TestHandoverOnRequest(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.createLease()
-	a := w.candidate("a", testConfig())
+	a := w.candidate("a", steadyConfig())
 	w.awaitBeat(a.acquired())
-	b := w.candidate("b", testConfig())
+	b := w.candidate("b", steadyConfig())
 	b.await("lease held", "holder=a/")
 	w.annotate(map[string]any{contract.HandoverToAnnotation: "b", contract.HandoverReasonAnnotation: string(lease.ReasonRollout)})
 	a.await("released", "reason=RolloutHandover")
@@ -101,10 +105,10 @@ func TestExitCode(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
 			w.createLease()
-			a := w.candidate("a", testConfig(), test.process...)
+			a := w.candidate("a", steadyConfig(), test.process...)
 			token := a.acquired()
 			w.awaitBeat(token)
-			b := w.candidate("b", testConfig())
+			b := w.candidate("b", steadyConfig())
 			b.await("lease held")
 			w.must(syscall.Kill(w.lives()[0].pid, test.signal))
 			if code := a.exit(); code != test.code {
@@ -132,7 +136,7 @@ func TestCannotStart(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
 			w.createLease()
-			a := w.prepare("a", testConfig())
+			a := w.prepare("a", steadyConfig())
 			a.run(test.command)
 			a.await("not started", test.command)
 			a.await("released", "reason=ProcessExited")
@@ -147,7 +151,7 @@ func TestEnvironment(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.createLease()
-	config := testConfig()
+	config := steadyConfig()
 	config.TokenEnv = "MY_TOKEN"
 	a := w.prepare("a", config)
 	a.env = append(a.env, "THEIRS=kept", "MY_TOKEN=stale", contract.RuntimeReapsEnv+"=true")
@@ -165,7 +169,7 @@ func TestEnvironment(t *testing.T) {
 	}
 	want := map[string]string{
 		"MY_TOKEN": fmt.Sprint(token), contract.NameEnv: jobName, contract.NamespaceEnv: w.ns, contract.PodEnv: "a", contract.TenureEnv: "1",
-		contract.LeaseDurationEnv: "6s", contract.RunIDEnv: "run", "THEIRS": "kept", contract.SocketEnv: filepath.Join(a.credentials, "agent.sock"),
+		contract.LeaseDurationEnv: "5m0s", contract.RunIDEnv: "run", "THEIRS": "kept", contract.SocketEnv: filepath.Join(a.credentials, "agent.sock"),
 	}
 	for name, value := range want {
 		if !slices.Equal(got[name], []string{value}) {
@@ -183,7 +187,7 @@ func TestSignalsAreForwarded(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.createLease()
-	a := w.candidate("a", testConfig())
+	a := w.candidate("a", steadyConfig())
 	w.awaitBeat(a.acquired())
 	for _, sig := range []syscall.Signal{syscall.SIGHUP, syscall.SIGUSR2, syscall.SIGQUIT, syscall.SIGWINCH} {
 		a.signal(sig)
@@ -434,10 +438,10 @@ func TestHolderCleared(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.createLease()
-	a := w.candidate("a", testConfig(), "stubborn")
+	a := w.candidate("a", steadyConfig(), "stubborn")
 	first := a.acquired()
 	w.awaitBeat(first)
-	b := w.candidate("b", testConfig())
+	b := w.candidate("b", steadyConfig())
 	b.await("lease held")
 	w.patch(map[string]any{"spec": map[string]any{"holderIdentity": ""}})
 	a.await("killing", "reason=LeaseLost")
@@ -452,8 +456,8 @@ func TestForeignHolder(t *testing.T) {
 	w.createLease()
 	a := w.candidate("a", testConfig(), "stubborn")
 	w.awaitBeat(a.acquired())
-	w.patch(map[string]any{"spec": map[string]any{"holderIdentity": "somebody"}})
 	seen := supervise.BootTime()
+	w.patch(map[string]any{"spec": map[string]any{"holderIdentity": "somebody"}})
 	a.await("killing", "reason=LeaseLost")
 	second := a.acquired()
 	if waited := time.Duration(supervise.BootTime() - seen); waited < leaseDuration() {
@@ -535,9 +539,9 @@ func TestKeepRunning(t *testing.T) {
 		t.Fatalf("%d processes, want 1", len(lives))
 	}
 	healProxy(a)
-	healProxy(b)
 	a.await("writing again")
 	w.renewedTwice()
+	healProxy(b) // who comes first is not what this is about
 	last := w.lives()[0].last
 	elapse(t, leaseDuration())
 	lives := w.checkLives()

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -108,13 +109,23 @@ func TestTheProgramWorksWithTheRightsItAsksFor(t *testing.T) {
 		address[1] + "/healthz": "ok",
 		address[1] + "/readyz":  "ok",
 	} {
-		if body := fetch(t, "http://"+path); !strings.Contains(body, want) {
-			t.Errorf("%s does not say %q:\n%s", path, want, body)
-		}
+		eventually(t, path+" to say "+want, func() string {
+			if body := fetch(t, "http://"+path); !strings.Contains(body, want) {
+				return body
+			}
+			return ""
+		})
 	}
 	// The Lease of a job that is gone is collected once its pods are gone; nobody else deletes them here.
 	_, err = plane.Kubectl(t.Context(), "delete", "-n", namespace, "sj", "job")
 	must(t, err)
+	// Then the operator replaces no pod any more: nobody would collect it.
+	eventually(t, "metrics without the job", func() string {
+		if body := fetch(t, "http://"+address[0]+"/metrics"); !strings.Contains(body, "controller_runtime") || strings.Contains(body, `name="job",namespace="`+namespace) {
+			return body
+		}
+		return ""
+	})
 	must(t, client.CoreV1().Pods(namespace).DeleteCollection(t.Context(), metav1.DeleteOptions{GracePeriodSeconds: new(int64)}, metav1.ListOptions{}))
 	eventually(t, "no Lease", func() string {
 		out, err := plane.Kubectl(t.Context(), "get", "-n", namespace, "leases", "-o", "name", "-l", contract.NameLabel+"=job")
@@ -144,6 +155,17 @@ func startManager(t *testing.T, plane *controlplane.ControlPlane, namespace stri
 	}
 	_, err = client.RbacV1().ClusterRoleBindings().Create(t.Context(), binding, metav1.CreateOptions{})
 	must(t, err)
+	eventually(t, "the binding to count", func() string {
+		review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
+			User:               "system:serviceaccount:" + namespace + ":operator",
+			ResourceAttributes: &authorizationv1.ResourceAttributes{Namespace: namespace, Verb: "list", Group: "singletonjob.io", Resource: "singletonjobs"},
+		}}
+		review, err := client.AuthorizationV1().SubjectAccessReviews().Create(t.Context(), review, metav1.CreateOptions{})
+		if err != nil || !review.Status.Allowed {
+			return fmt.Sprint(err, " ", review)
+		}
+		return ""
+	})
 	token, err := client.CoreV1().ServiceAccounts(namespace).CreateToken(t.Context(), "operator", &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
 	must(t, err)
 	config := plane.Config()

@@ -523,6 +523,13 @@ func TestPodsRefused(t *testing.T) {
 	w.must(w.api.Get(t.Context(), types.NamespacedName{Name: w.key.Namespace}, &namespace))
 	namespace.Labels["pod-security.kubernetes.io/enforce"] = "restricted"
 	w.must(w.api.Update(t.Context(), &namespace))
+	bad := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: w.key.Namespace, Name: "bad"}, Spec: corev1.PodSpec{
+		HostPID: true, Containers: []corev1.Container{{Name: "app", Image: "app"}},
+	}}
+	w.until("it is enforced", func() bool {
+		err := w.api.Create(t.Context(), bad.DeepCopy(), client.DryRunAll)
+		return err != nil && strings.Contains(err.Error(), "violates PodSecurity")
+	})
 	w.job(nil) // its template is not
 	w.until("it says so", func() bool {
 		c := condition(w.status(), v1alpha1.ConditionActive)

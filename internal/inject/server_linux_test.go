@@ -3,6 +3,7 @@ package inject
 import (
 	"math/rand/v2"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -45,7 +46,27 @@ func namespace(t *testing.T, profile string, accounts ...string) (kubernetes.Int
 			t.Fatal(err)
 		}
 	}
+	if profile == "restricted" {
+		awaitEnforcement(t, client, name)
+	}
 	return client, name
+}
+
+// awaitEnforcement waits until the API server's memory of the namespace has the label.
+func awaitEnforcement(t *testing.T, client kubernetes.Interface, namespace string) {
+	t.Helper()
+	bad := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "bad"}, Spec: corev1.PodSpec{
+		HostPID: true, Containers: []corev1.Container{{Name: "app", Image: "app"}},
+	}}
+	for deadline := time.Now().Add(2 * time.Minute); ; time.Sleep(10 * time.Millisecond) {
+		_, err := admit(t, client, namespace, bad)
+		if err != nil && strings.Contains(err.Error(), "violates PodSecurity") {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("Pod Security is not enforced: %v", err)
+		}
+	}
 }
 
 // The samples run where Pod Security is strictest; the API server takes every pod of testdata.

@@ -65,7 +65,7 @@ func tell(events ...string) http.HandlerFunc {
 		_, _ = io.WriteString(w, strings.Join(events, ""))
 		_ = http.NewResponseController(w).Flush()
 		select {
-		case <-time.After(shortest + time.Second/2):
+		case <-time.After(shortest + 2*time.Second):
 		case <-r.Context().Done():
 		}
 	}

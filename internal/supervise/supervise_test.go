@@ -112,18 +112,18 @@ func TestStartErrors(t *testing.T) {
 // output runs a program to its end, which must be a success, and returns its lines.
 func (a *agent) output(c command) []string {
 	a.t.Helper()
-	c.Op, c.In = "start", time.Hour
+	c.Op, c.In, c.Out = "start", time.Hour, filepath.Join(a.t.TempDir(), "output")
 	c.Env = append(c.Env, a.mark)
 	a.must(c)
 	if got := await(a.t, "exit", a.exited); got != (Status{}) {
 		a.t.Fatalf("%v: %v", c.Argv, got)
 	}
 	a.expectGone()
-	var lines []string
-	for len(a.stdout) > 0 || len(lines) == 0 {
-		lines = append(lines, await(a.t, "output", a.stdout))
+	text, err := os.ReadFile(c.Out)
+	if err != nil {
+		a.t.Fatal(err)
 	}
-	return lines
+	return strings.Split(strings.TrimSuffix(string(text), "\n"), "\n")
 }
 
 // A supervised program must find itself as if a container runtime had started it.
@@ -432,7 +432,7 @@ func TestDeadlineHoldsWhileTheAgentIsStopped(t *testing.T) {
 		t.Run(role, func(t *testing.T) {
 			inBothModes(t, func(t *testing.T, a *agent) {
 				best := tolerance
-				for try := 0; try < 6 && best > punctual; try++ {
+				for try := 0; try < 20 && best > punctual; try++ {
 					late := stoppedPastDeadline(t, a, role)
 					best = min(best, late)
 				}
@@ -464,7 +464,15 @@ func stoppedPastDeadline(t *testing.T, a *agent, role string) time.Duration {
 func TestDeadlineTakesDaemonsToo(t *testing.T) {
 	t.Parallel()
 	inBothModes(t, func(t *testing.T, a *agent) {
-		a.must(command{Op: "start", Argv: program("daemons", "3"), In: 2 * time.Second})
+		for in := 2 * time.Second; ; in *= 2 {
+			e := a.do(command{Op: "start", Argv: program("daemons", "3"), In: in})
+			if e.Err == "" {
+				break
+			}
+			if e.ErrKind != "passed" { // the machine is too busy for this deadline
+				t.Fatal(e.Err)
+			}
+		}
 		got := await(t, "exit", a.exited)
 		if want := (Status{ExitCode: -1, Signal: unix.SIGKILL, ByLeash: true}); got != want {
 			t.Errorf("status %+v, want %+v", got, want)

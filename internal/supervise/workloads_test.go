@@ -265,8 +265,8 @@ var parentDeath int32
 
 func init() {
 	runtime.LockOSThread() // parts are played on the main thread
-	// A program of the tests must not outlive them, whatever goes wrong.
-	if len(os.Args) > 1 && strings.HasPrefix(os.Args[1], rolePrefix) {
+	// A program of the tests must not outlive them, whatever goes wrong. The agent ends with its commands.
+	if len(os.Args) > 1 && strings.HasPrefix(os.Args[1], rolePrefix) && os.Args[1] != rolePrefix+"agent" {
 		time.AfterFunc(2*time.Minute, func() { os.Exit(98) })
 	}
 }

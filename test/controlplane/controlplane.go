@@ -28,7 +28,7 @@ import (
 
 const (
 	// readyTimeout is generous: a busy machine is slow, not broken, and a program that has ended is noticed at once.
-	readyTimeout = 2 * time.Minute
+	readyTimeout = 5 * time.Minute
 	// serverGrace is how long a restarted API server may take to finish its requests.
 	serverGrace = 10 * time.Second
 	// attempts to start, each on other ports: another process may take one between its choice and its use.

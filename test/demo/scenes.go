@@ -186,7 +186,7 @@ func (d *demo) cutOffNode(ctx context.Context) error {
 	cut := fencetest.Boottime()
 	process.Node.Cut()
 	d.say(red, "%s is cut off; the process %d of %s goes on writing", process.Node.Name(), process.Pid, old.pod)
-	died, err := process.AwaitDeath(ctx)
+	died, _, err := process.AwaitDeath(ctx)
 	if err != nil {
 		return err
 	}
@@ -240,7 +240,7 @@ func (d *demo) frozenHolder(ctx context.Context) error {
 		return err
 	}
 	d.say(red, "%s is frozen, with %d writes on the wire", old.pod, d.SinkLink.Held())
-	died, err := process.AwaitDeath(ctx)
+	died, _, err := process.AwaitDeath(ctx)
 	if err != nil {
 		return err
 	}
@@ -297,7 +297,7 @@ func (d *demo) thawedWriter(ctx context.Context) error {
 	if err := process.Node.Thaw(namespace, old.pod); err != nil {
 		return err
 	}
-	died, err := process.AwaitDeath(ctx)
+	died, _, err := process.AwaitDeath(ctx)
 	if err != nil {
 		return err
 	}

@@ -74,16 +74,22 @@ func withArgs(all []Process) []Process {
 
 // stopAll stops everything below root and returns when all of it has stopped. From the top down, so that nobody starts
 // anything new below a stopped one. What waits in the kernel counts as stopped once it was asked: it stops before it can do
-// anything, and may wait for one that is stopped, as vfork does.
+// anything, and may wait for one that is stopped, as vfork does. Two looks must agree: what was seen waiting may go on before
+// what it waits for is seen stopped.
 func stopAll(root int, patience time.Duration) error {
 	asked := map[int]bool{}
+	quiet := 0
 	for deadline := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
 		running := slices.DeleteFunc(below(root), func(p Process) bool {
 			return p.State == 'T' || p.State == 'Z' || p.State == 't' || p.State == 'D' && asked[p.Pid]
 		})
 		if len(running) == 0 {
-			return nil
+			if quiet++; quiet == 2 {
+				return nil
+			}
+			continue
 		}
+		quiet = 0
 		for _, p := range running {
 			_ = syscall.Kill(p.Pid, syscall.SIGSTOP)
 			asked[p.Pid] = true

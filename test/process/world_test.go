@@ -87,7 +87,11 @@ func startProduct(t *testing.T, plane *controlplane.ControlPlane, images string)
 	if err := product.Install(ctx, plane, root); err != nil {
 		t.Fatal(err)
 	}
-	p, err := product.Start(ctx, product.Options{Plane: plane}, images)
+	p, err := product.Start(ctx, product.Options{
+		Plane: plane,
+		// No test is about lost nodes, and a pod that is made while one is would have to go elsewhere.
+		NodeGrace: time.Hour,
+	}, images)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -275,7 +279,7 @@ func (w *world) standby(of *tenure) *localnode.Node {
 // died waits for the end of a tenure's process.
 func (w *world) died(of *tenure) time.Duration {
 	w.t.Helper()
-	at, err := of.process.AwaitDeath(w.context())
+	at, _, err := of.process.AwaitDeath(w.context())
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -285,8 +289,12 @@ func (w *world) died(of *tenure) time.Duration {
 // deadBefore asserts that the process of one tenure was dead before that of the next one was made, by the kernel's word.
 func (w *world) deadBefore(old, next *tenure) {
 	w.t.Helper()
-	if at := w.died(old); at > next.process.Started {
-		w.t.Errorf("the process of token %d died at %v, that of token %d was started at %v", old.token, at, next.token, next.process.Started)
+	_, alive, err := old.process.AwaitDeath(w.context())
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	if alive > next.process.Started {
+		w.t.Errorf("the process of token %d lived at %v, that of token %d was started at %v", old.token, alive, next.token, next.process.Started)
 	}
 }
 

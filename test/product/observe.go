@@ -76,7 +76,7 @@ type Process struct {
 	Pid  int
 	// Started is when the kernel made it, by CLOCK_BOOTTIME, rounded down to the kernel's tick.
 	Started time.Duration
-	died    chan time.Duration
+	died    chan death
 }
 
 // WriterProcess finds the process that makes a pod's writes, and watches it from now on.
@@ -93,7 +93,7 @@ func (p *Product) WriterProcess(namespace, pod string) (*Process, error) {
 	if i < 0 {
 		return nil, fmt.Errorf("pod %s runs no writer: %+v", pod, all)
 	}
-	process := &Process{Node: node, Pid: all[i].Pid, died: make(chan time.Duration, 1)}
+	process := &Process{Node: node, Pid: all[i].Pid, died: make(chan death, 1)}
 	handle, err := unix.PidfdOpen(process.Pid, 0)
 	if err != nil {
 		return nil, fmt.Errorf("watching process %d: %w", process.Pid, err)
@@ -104,27 +104,35 @@ func (p *Product) WriterProcess(namespace, pod string) (*Process, error) {
 	}
 	go func() {
 		defer func() { _ = unix.Close(handle) }()
+		d := death{alive: process.Started}
 		for {
+			now := fencetest.Boottime()
 			// The handle becomes readable when the process has ended, be it reaped or not.
-			n, err := unix.Poll([]unix.PollFd{{Fd: int32(handle), Events: unix.POLLIN}}, -1)
-			if err == nil && n == 1 {
-				process.died <- fencetest.Boottime()
+			n, err := unix.Poll([]unix.PollFd{{Fd: int32(handle), Events: unix.POLLIN}}, 1)
+			switch {
+			case err == nil && n == 1:
+				d.dead = fencetest.Boottime()
+				process.died <- d
 				return
+			case err == nil:
+				d.alive = now
 			}
 		}
 	}()
 	return process, nil
 }
 
-// AwaitDeath waits for the end of the process. The time is CLOCK_BOOTTIME, taken after the end: the process died then, or
-// a moment earlier.
-func (p *Process) AwaitDeath(ctx context.Context) (time.Duration, error) {
+// death is between two readings of CLOCK_BOOTTIME, a millisecond apart if the machine has the time.
+type death struct{ alive, dead time.Duration }
+
+// AwaitDeath waits for the end of the process. The times are of CLOCK_BOOTTIME: at dead it had ended, at alive it had not.
+func (p *Process) AwaitDeath(ctx context.Context) (dead, alive time.Duration, err error) {
 	select {
-	case at := <-p.died:
-		p.died <- at
-		return at, nil
+	case d := <-p.died:
+		p.died <- d
+		return d.dead, d.alive, nil
 	case <-ctx.Done():
-		return 0, fmt.Errorf("waiting for the end of process %d: %w", p.Pid, context.Cause(ctx))
+		return 0, 0, fmt.Errorf("waiting for the end of process %d: %w", p.Pid, context.Cause(ctx))
 	}
 }
 

@@ -59,6 +59,8 @@ type Options struct {
 	Root string
 	// Nodes are their names.
 	Nodes []string
+	// NodeGrace is how long a node may be silent before it counts as lost; by default localnode's.
+	NodeGrace time.Duration
 	// Output is called with each line that a container prints. May be nil.
 	Output func(localnode.Line)
 }
@@ -162,7 +164,7 @@ func (p *Product) start(ctx context.Context, o Options, images string) (err erro
 		return err
 	}
 	p.Cluster, err = localnode.StartCluster(ctx, localnode.ClusterOptions{
-		Plane: o.Plane, Nodes: o.Nodes, Output: o.Output,
+		Plane: o.Plane, Nodes: o.Nodes, NodeGrace: o.NodeGrace, Output: o.Output,
 		Images: map[string]localnode.Image{
 			imageName(OperatorImage): {Root: filepath.Join(images, "operator")},
 			imageName(WriterImage):   {Root: filepath.Join(images, "writer"), Entrypoint: []string{"/writer"}},
