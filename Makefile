@@ -66,7 +66,7 @@ image: ## Write dist/image.tar, an OCI archive of the agent and the manager on a
 	  -version='$(VERSION)' -revision="$$(git rev-parse HEAD)" -output=dist/image.tar
 
 .PHONY: e2e
-e2e: ## Test the whole product on a real Kubernetes of three nodes on this machine, and break it (root, ~25 min).
+e2e: ## Test the whole product on a real Kubernetes of three nodes on this machine, and break it (root, ~30 min).
 	$(MAKE) image PLATFORMS="linux/$$(go env GOARCH)" IMAGE=$(E2E_IMAGE)
 	go test -count=1 -timeout=30m ./test/lab -lab
 	go run ./test/lab run $(E2E) $(E2E_ARGS)
