@@ -142,6 +142,9 @@ func (a *Agent) step(e lease.Event) {
 	for _, action := range actions {
 		a.do(action, now)
 	}
+	if since, tell := a.child.outlives(now.Boot); tell {
+		a.journal.outlives(a.state, since)
+	}
 	a.publish()
 	a.o.Clock.WakeAt(next.Wake)
 }
@@ -172,7 +175,7 @@ func (a *Agent) do(action lease.Action, now lease.Time) {
 			a.journal.killing(a.state, a.state.Deadline(a.config).Sub(now.Boot))
 			a.metrics.stops.add("SIGKILL")
 		}
-		a.child.kill()
+		a.child.kill(now.Boot)
 	case lease.TenureEnded:
 		a.journal.ended(action)
 		a.metrics.ends.add(string(action.Reason), releasedLabel(action.Released))

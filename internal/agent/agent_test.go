@@ -143,6 +143,34 @@ func TestSuspend(t *testing.T) {
 	})
 }
 
+// A process that SIGKILL does not end keeps its tenure, and the log says ever less often why nothing goes on.
+func TestProcessThatCannotBeKilled(t *testing.T) {
+	inBubble(t, func(w *world) {
+		p := w.holding()
+		p.mu.Lock()
+		p.immortal = true
+		p.mu.Unlock()
+		w.signals <- syscall.SIGTERM
+		time.Sleep(time.Duration(testOptions().Config.GracePeriod) + time.Minute)
+		synctest.Wait()
+		if _, _, killed := p.state(); !killed {
+			t.Fatal("it is not killed when the grace period is over")
+		}
+		if r := w.api.present(); r.Holder == "" {
+			t.Error("the Lease is released, and the process lives")
+		}
+		if n := strings.Count(w.log.String(), "still alive after SIGKILL"); n != 4 {
+			t.Errorf("told %d times in a minute, want after about 5, 10, 20 and 40 s:\n%s", n, w.log)
+		}
+		p.end()
+		<-w.exited
+		w.exited <- 0
+		if r := w.api.present(); r.Holder != "" {
+			t.Errorf("the Lease is not released: %+v", r)
+		}
+	})
+}
+
 // exec may hang. What is asked of the process meanwhile is done when it is there.
 func TestStartHangs(t *testing.T) {
 	t.Run("signals and deadlines wait", func(t *testing.T) {

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/singletonjob/operator/internal/contract"
 	"github.com/singletonjob/operator/internal/lease"
@@ -21,6 +22,8 @@ type child struct {
 
 	deadline int64
 	killed   bool
+	killedAt lease.Instant
+	told     time.Duration // how long after killedAt it was told last that it lives
 	signals  []syscall.Signal
 	asked    syscall.Signal // the signal by which it was asked to end; 0 if it was not
 }
@@ -67,11 +70,24 @@ func (c *child) signal(sig syscall.Signal, failed func(error)) {
 	}
 }
 
-func (c *child) kill() {
-	c.killed = true
+func (c *child) kill(now lease.Instant) {
+	if !c.killed {
+		c.killed, c.killedAt = true, now
+	}
 	if c.process != nil {
 		c.process.Kill()
 	}
+}
+
+// outlives tells, after 5 s, 10 s, 20 s and so on, that the process or what it started still lives though it was killed.
+func (c *child) outlives(now lease.Instant) (since time.Duration, tell bool) {
+	const first = 5 * time.Second
+	since = now.Sub(c.killedAt)
+	if !c.killed || since < max(first, 2*c.told) {
+		return 0, false
+	}
+	c.told = since
+	return since, true
 }
 
 // startCode is the exit code for a process that could not be started.

@@ -105,6 +105,12 @@ func (j *journal) killing(s lease.State, left time.Duration) {
 	j.log.Print("killing", "token", s.Tenure.Token, "reason", s.Stop.Reason, "time-left", left.Round(time.Millisecond))
 }
 
+// outlives tells why nothing goes on: the tenure lasts for as long as anything of it lives.
+func (j *journal) outlives(s lease.State, since time.Duration) {
+	j.log.Print("still alive after SIGKILL", "token", s.Tenure.Token, "for", since.Round(time.Second),
+		"note", "the kernel can't end what waits for a device or a file server; the tenure is not given up before it is gone")
+}
+
 func (j *journal) ended(e lease.TenureEnded) {
 	event := "released"
 	if !e.Released {

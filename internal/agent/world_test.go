@@ -307,6 +307,7 @@ type fakeProcess struct {
 	deadline int64
 	signals  []syscall.Signal
 	killed   bool
+	immortal bool // as one that waits in the kernel
 	ended    bool
 	exited   chan supervise.Status
 	gone     chan struct{}
@@ -333,7 +334,11 @@ func (p *fakeProcess) Signal(s syscall.Signal) error {
 func (p *fakeProcess) Kill() {
 	p.mu.Lock()
 	p.killed = true
+	immortal := p.immortal
 	p.mu.Unlock()
+	if immortal {
+		return
+	}
 	p.finish(supervise.Status{ExitCode: -1, Signal: syscall.SIGKILL})
 }
 
