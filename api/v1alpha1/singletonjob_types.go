@@ -144,8 +144,9 @@ type LeaseSpec struct {
 
 // FencingSpec says how the process learns its token.
 type FencingSpec struct {
-	// The environment variable in which the process finds its token: a decimal number. A C identifier of at most 63
-	// characters, not beginning with SINGLETONJOB_. Default FENCING_TOKEN.
+	// The environment variable in which the process finds its token: a decimal number. Its command and arguments may name
+	// it too, as $(FENCING_TOKEN). A C identifier of at most 63 characters, not beginning with SINGLETONJOB_. Default
+	// FENCING_TOKEN.
 	// +kubebuilder:default=FENCING_TOKEN
 	// +optional
 	EnvVar string `json:"envVar,omitempty"`

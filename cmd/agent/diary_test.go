@@ -28,7 +28,7 @@ import (
 //	stubborn     ignore SIGTERM
 //	exit=N       exit with N at SIGUSR1
 //	linger=D     exit D after SIGTERM
-//	env          write the environment first
+//	env          write the environment and the arguments first
 func process() {
 	diary, err := os.OpenFile(os.Args[1], os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -46,6 +46,9 @@ func process() {
 	if does.tellsEnv {
 		for _, kv := range os.Environ() {
 			fmt.Fprintf(diary, "env %s\n", kv)
+		}
+		for _, arg := range os.Args[2:] {
+			fmt.Fprintf(diary, "arg %s\n", arg)
 		}
 		fmt.Fprintln(diary, "end of env")
 	}

@@ -155,11 +155,18 @@ func TestEnvironment(t *testing.T) {
 	config.TokenEnv = "MY_TOKEN"
 	a := w.prepare("a", config)
 	a.env = append(a.env, "THEIRS=kept", "MY_TOKEN=stale", contract.RuntimeReapsEnv+"=true")
-	a.start("env")
+	a.start("env", "--token=$(MY_TOKEN)", "$(MY_TOKEN):$(SINGLETONJOB_POD)", "$$(MY_TOKEN)", "$(THEIRS) $MY_TOKEN")
 	token := a.acquired()
 	w.eventually("the process has told its environment", func() bool {
 		return slices.Contains(w.words(), "end of env")
 	})
+	for _, want := range []string{
+		fmt.Sprintf("arg --token=%d", token), fmt.Sprintf("arg %d:a", token), "arg $(MY_TOKEN)", "arg $(THEIRS) $MY_TOKEN",
+	} {
+		if !slices.Contains(w.words(), want) {
+			t.Errorf("among the arguments is not %q: %q", want, w.words())
+		}
+	}
 	got := map[string][]string{}
 	for _, line := range w.words() {
 		if kv, ok := strings.CutPrefix(line, "env "); ok {

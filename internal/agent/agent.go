@@ -294,9 +294,10 @@ const SIGRTMIN3 = syscall.Signal(34 + 3)
 func (a *Agent) start(s lease.StartChild) {
 	a.journal.acquired(s)
 	a.metrics.tenures.Add(1)
+	promised := a.o.promised(s)
 	spec := supervise.Spec{
-		Argv:     a.o.Argv,
-		Env:      a.o.childEnv(s),
+		Argv:     a.o.childArgv(promised),
+		Env:      a.o.childEnv(promised),
 		Deadline: leashDeadline(s.Deadline),
 	}
 	a.child = child{deadline: spec.Deadline}

@@ -103,11 +103,9 @@ func startCode(err error) int {
 	}
 }
 
-// childEnv is the process's environment: the agent's own without what is meant for the agent alone, and what the
-// process is promised.
-func (o Options) childEnv(s lease.StartChild) []string {
-	agents := []string{contract.ConfigEnv, contract.PodUIDEnv, contract.NodeEnv, contract.RuntimeReapsEnv, contract.RuntimeAddressEnv, CredentialsEnv}
-	promised := map[string]string{
+// promised is what the process finds in its environment, by name.
+func (o Options) promised(s lease.StartChild) map[string]string {
+	return map[string]string{
 		o.Config.TokenEnv:         strconv.FormatInt(s.Token, 10),
 		contract.NameEnv:          o.Config.Name,
 		contract.NamespaceEnv:     o.Namespace,
@@ -117,6 +115,27 @@ func (o Options) childEnv(s lease.StartChild) []string {
 		contract.RunIDEnv:         o.Config.RunID,
 		contract.SocketEnv:        o.Socket,
 	}
+}
+
+// childArgv is the user's command, with $(NAME) replaced where NAME is promised: the kubelet does so with a container's
+// environment, and leaves what it does not know as it is. $$(NAME) stands for $(NAME).
+func (o Options) childArgv(promised map[string]string) []string {
+	var pairs []string
+	for name, value := range promised {
+		pairs = append(pairs, "$$("+name+")", "$("+name+")", "$("+name+")", value)
+	}
+	replacer := strings.NewReplacer(pairs...)
+	argv := make([]string, len(o.Argv))
+	for i, arg := range o.Argv {
+		argv[i] = replacer.Replace(arg)
+	}
+	return argv
+}
+
+// childEnv is the process's environment: the agent's own without what is meant for the agent alone, and what the
+// process is promised.
+func (o Options) childEnv(promised map[string]string) []string {
+	agents := []string{contract.ConfigEnv, contract.PodUIDEnv, contract.NodeEnv, contract.RuntimeReapsEnv, contract.RuntimeAddressEnv, CredentialsEnv}
 	env := slices.DeleteFunc(slices.Clone(o.Environ), func(kv string) bool {
 		name, _, _ := strings.Cut(kv, "=")
 		_, replaced := promised[name]
