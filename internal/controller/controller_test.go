@@ -519,17 +519,7 @@ func TestSomebodyElsesServiceAccount(t *testing.T) {
 func TestPodsRefused(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	var namespace corev1.Namespace
-	w.must(w.api.Get(t.Context(), types.NamespacedName{Name: w.key.Namespace}, &namespace))
-	namespace.Labels["pod-security.kubernetes.io/enforce"] = "restricted"
-	w.must(w.api.Update(t.Context(), &namespace))
-	bad := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: w.key.Namespace, Name: "bad"}, Spec: corev1.PodSpec{
-		HostPID: true, Containers: []corev1.Container{{Name: "app", Image: "app"}},
-	}}
-	w.until("it is enforced", func() bool {
-		err := w.api.Create(t.Context(), bad.DeepCopy(), client.DryRunAll)
-		return err != nil && strings.Contains(err.Error(), "violates PodSecurity")
-	})
+	w.plane.EnforcePodSecurity(t, w.key.Namespace)
 	w.job(nil) // its template is not
 	w.until("it says so", func() bool {
 		c := condition(w.status(), v1alpha1.ConditionActive)
@@ -538,6 +528,8 @@ func TestPodsRefused(t *testing.T) {
 	if n := len(slices.DeleteFunc(w.events(), func(e corev1.Event) bool { return e.Reason != v1alpha1.ReasonPodsRefused })); n != 1 {
 		t.Errorf("%d Events tell that pods are refused", n)
 	}
+	var namespace corev1.Namespace
+	w.must(w.api.Get(t.Context(), types.NamespacedName{Name: w.key.Namespace}, &namespace))
 	delete(namespace.Labels, "pod-security.kubernetes.io/enforce")
 	w.must(w.api.Update(t.Context(), &namespace))
 	w.until("it serves once they are not", w.serving)

@@ -3,14 +3,12 @@ package inject
 import (
 	"math/rand/v2"
 	"os"
-	"strings"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/singletonjob/operator/api/v1alpha1"
@@ -27,8 +25,8 @@ func admit(t *testing.T, client kubernetes.Interface, namespace string, pod *cor
 	return client.CoreV1().Pods(namespace).Create(t.Context(), pod, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 }
 
-// namespace enforces Pod Security's profile and has the service accounts that the jobs need.
-func namespace(t *testing.T, profile string, accounts ...string) (kubernetes.Interface, string) {
+// namespace has the service accounts that the jobs need, and enforces the Pod Security profile "restricted" if asked to.
+func namespace(t *testing.T, restricted bool, accounts ...string) (kubernetes.Interface, string) {
 	t.Helper()
 	plane := controlplane.ForTest(t)
 	client, err := kubernetes.NewForConfig(plane.Config())
@@ -36,48 +34,24 @@ func namespace(t *testing.T, profile string, accounts ...string) (kubernetes.Int
 		t.Fatal(err)
 	}
 	name := plane.Namespace(t)
-	label := []byte(`{"metadata":{"labels":{"pod-security.kubernetes.io/enforce":"` + profile + `"}}}`)
-	if _, err := client.CoreV1().Namespaces().Patch(t.Context(), name, types.MergePatchType, label, metav1.PatchOptions{}); err != nil {
-		t.Fatal(err)
-	}
 	for _, account := range accounts {
 		object := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: account}}
 		if _, err := client.CoreV1().ServiceAccounts(name).Create(t.Context(), object, metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if profile == "restricted" {
-		awaitEnforcement(t, client, name)
+	if restricted {
+		plane.EnforcePodSecurity(t, name)
 	}
 	return client, name
-}
-
-// awaitEnforcement waits until the API server's memory of the namespace has the label.
-func awaitEnforcement(t *testing.T, client kubernetes.Interface, namespace string) {
-	t.Helper()
-	bad := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "bad"}, Spec: corev1.PodSpec{
-		HostPID: true, Containers: []corev1.Container{{Name: "app", Image: "app"}},
-	}}
-	for deadline := time.Now().Add(2 * time.Minute); ; time.Sleep(10 * time.Millisecond) {
-		_, err := admit(t, client, namespace, bad)
-		if err != nil && strings.Contains(err.Error(), "violates PodSecurity") {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("Pod Security is not enforced: %v", err)
-		}
-	}
 }
 
 // The samples run where Pod Security is strictest; the API server takes every pod of testdata.
 func TestServerTakesThePods(t *testing.T) {
 	for name, job := range jobs(t) {
 		t.Run(name, func(t *testing.T) {
-			profile := "restricted"
-			if name == "minimal" || name == "opinionated" { // by their templates, which say nothing, or hostNetwork
-				profile = "privileged"
-			}
-			client, ns := namespace(t, profile, ServiceAccountName(job))
+			restricted := name != "minimal" && name != "opinionated" // by their templates, which say nothing, or hostNetwork
+			client, ns := namespace(t, restricted, ServiceAccountName(job))
 			stored, err := admit(t, client, ns, mustPod(t, job, 1, settings))
 			if err != nil {
 				t.Fatal(err)
@@ -93,7 +67,7 @@ func TestServerTakesThePods(t *testing.T) {
 
 // Whatever the template, the candidate passes Pod Security where the template does, and has its quality of service.
 func TestInjectionKeepsPodSecurityAndQualityOfService(t *testing.T) {
-	client, ns := namespace(t, "restricted", "job-singletonjob")
+	client, ns := namespace(t, true, "job-singletonjob")
 	seed := uint64(time.Now().UnixNano())
 	r := rand.New(rand.NewPCG(seed, 0))
 	seen := map[corev1.PodQOSClass]int{}
@@ -130,7 +104,7 @@ func TestLimits(t *testing.T) {
 	if len(job.Name) != v1alpha1.MaxNameLength {
 		t.Fatal(len(job.Name))
 	}
-	client, ns := namespace(t, "privileged", ServiceAccountName(job))
+	client, ns := namespace(t, false, ServiceAccountName(job))
 	if _, err := admit(t, client, ns, mustPod(t, job, 99, Settings{AgentImage: "x", Port: 65535})); err != nil {
 		t.Error(err)
 	}

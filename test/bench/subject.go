@@ -147,10 +147,8 @@ func podsReady(want int) func(context.Context, client.Client, string) (bool, any
 		var nodes, seen []string
 		for _, p := range pods {
 			seen = append(seen, fmt.Sprintf("%s on %q: %s", p.Name, p.Spec.NodeName, p.Status.Phase))
-			for _, condition := range p.Status.Conditions {
-				if condition.Type == corev1.PodReady && condition.Status == corev1.ConditionTrue && !slices.Contains(nodes, p.Spec.NodeName) {
-					nodes = append(nodes, p.Spec.NodeName)
-				}
+			if rig.PodReady(p) && !slices.Contains(nodes, p.Spec.NodeName) {
+				nodes = append(nodes, p.Spec.NodeName)
 			}
 		}
 		return len(nodes) == want && len(pods) == want, strings.Join(seen, ", "), nil

@@ -15,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 )
 
@@ -91,6 +92,31 @@ func (c *ControlPlane) Namespace(t testing.TB) string {
 		}
 	})
 	return name
+}
+
+// EnforcePodSecurity makes the namespace enforce the profile "restricted", and returns when the API server does so.
+func (c *ControlPlane) EnforcePodSecurity(t testing.TB, namespace string) {
+	t.Helper()
+	client, err := kubernetes.NewForConfig(c.Config())
+	if err != nil {
+		t.Fatal(err)
+	}
+	label := []byte(`{"metadata":{"labels":{"pod-security.kubernetes.io/enforce":"restricted"}}}`)
+	if _, err := client.CoreV1().Namespaces().Patch(t.Context(), namespace, types.MergePatchType, label, metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	privileged := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "privileged"}, Spec: corev1.PodSpec{
+		HostPID: true, Containers: []corev1.Container{{Name: "app", Image: "app"}},
+	}}
+	for deadline := time.Now().Add(2 * time.Minute); ; time.Sleep(10 * time.Millisecond) {
+		_, err := client.CoreV1().Pods(namespace).Create(t.Context(), privileged, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		if err != nil && strings.Contains(err.Error(), "violates PodSecurity") {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("Pod Security is not enforced in %s: %v", namespace, err)
+		}
+	}
 }
 
 // CreateNamespace makes a namespace whose name begins with prefix; see Namespace for what is in it.

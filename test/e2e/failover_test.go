@@ -58,7 +58,7 @@ var ends = map[string]end{
 		why:     "the kernel ends the process, or on cgroup v2 the whole container",
 	},
 	"agent killed": {
-		change: []func(*v1alpha1.SingletonJob){longLease}, // which does not expire before the operator sees it
+		change: []func(*v1alpha1.SingletonJob){steady.Apply}, // which does not expire before the operator sees it
 		breaks: func(j *job, pod, _ string) { j.fault("signal", j.container(pod), "KILL") }, within: 2 * time.Second,
 		reasons: []string{v1alpha1.ChangeHolderTerminated}, why: "the kubelet reports it, and the operator releases early",
 	},

@@ -5,25 +5,20 @@ package e2e
 import (
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 
 	"github.com/singletonjob/operator/api/v1alpha1"
+	"github.com/singletonjob/operator/test/rig"
 )
 
 // TestInstall installs into a cluster that has no release, and asks for an active job soon after.
 func TestInstall(t *testing.T) {
 	x := begin(t)
 	x.must(bed.Uninstall(x.ctx))
-	x.await("no operator", func() (bool, any, error) {
-		pods, err := listOperators(x.ctx)
-		return len(pods) == 0, len(pods), err
-	})
 	x.kubectl("delete", "leases", "--all", "--namespace="+systemNamespace) // a cluster's first operator waits for no other
 	began := time.Now()
 	x.must(bed.install(x.ctx))
@@ -76,7 +71,7 @@ func TestVersionSkew(t *testing.T) {
 	x.await("agents of both versions", func() (bool, any, error) {
 		images := map[string]bool{}
 		for _, p := range j.candidates() {
-			images[p.Spec.InitContainers[0].Image] = p.DeletionTimestamp == nil && podReady(p)
+			images[p.Spec.InitContainers[0].Image] = p.DeletionTimestamp == nil && rig.PodReady(p)
 		}
 		return images[*operatorImage] && images[otherVersion], images, nil
 	})
@@ -96,12 +91,6 @@ func TestVersionSkew(t *testing.T) {
 	j.crash()
 	j.awaitSettled()
 	j.check(false)
-}
-
-func podReady(p corev1.Pod) bool {
-	return slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
-		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
-	})
 }
 
 // standby names the one candidate that is not the active pod.

@@ -437,13 +437,6 @@ func limitMemory(o *v1alpha1.SingletonJob) {
 	container.Resources.Limits = corev1.ResourceList{corev1.ResourceMemory: *quantity("96Mi")}
 }
 
-// longLease is for what the operator must see before the lease expires.
-func longLease(o *v1alpha1.SingletonJob) {
-	o.Spec.Lease.LeaseDuration.Duration = steady.Duration
-	o.Spec.Lease.RenewDeadline.Duration = steady.Deadline
-	o.Spec.Lease.RetryPeriod.Duration = steady.Retry
-}
-
 // lingerFor makes the process work on after SIGTERM.
 func lingerFor(d time.Duration) func(*v1alpha1.SingletonJob) {
 	return func(o *v1alpha1.SingletonJob) {

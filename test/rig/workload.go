@@ -3,6 +3,7 @@
 package rig
 
 import (
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -22,12 +23,26 @@ var (
 	Fast = LeaseSetting{5 * time.Second, 2500 * time.Millisecond, 500 * time.Millisecond}
 )
 
+// Apply gives the setting to a job.
+func (l LeaseSetting) Apply(job *v1alpha1.SingletonJob) {
+	job.Spec.Lease.LeaseDuration.Duration = l.Duration
+	job.Spec.Lease.RenewDeadline.Duration = l.Deadline
+	job.Spec.Lease.RetryPeriod.Duration = l.Retry
+}
+
 // Workload is the container that writes to the sink as the resource.
 func (r *Rig) Workload(resource fence.Resource) corev1.Container {
 	return corev1.Container{
 		Name: "app", Image: r.Image, Command: []string{"/workload"},
 		Env: []corev1.EnvVar{{Name: "SINK", Value: r.SinkURL()}, {Name: "RESOURCE", Value: string(resource)}},
 	}
+}
+
+// PodReady tells whether all of the pod's containers are ready.
+func PodReady(p corev1.Pod) bool {
+	return slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+	})
 }
 
 // RestrictedPod is a pod with these containers that the Pod Security standard "restricted" allows.
@@ -54,9 +69,7 @@ func RestrictedPod(containers ...corev1.Container) corev1.PodSpec {
 // Job is a SingletonJob that runs the workload.
 func (r *Rig) Job(namespace, name string, l LeaseSetting) *v1alpha1.SingletonJob {
 	job := &v1alpha1.SingletonJob{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
-	job.Spec.Lease.LeaseDuration.Duration = l.Duration
-	job.Spec.Lease.RenewDeadline.Duration = l.Deadline
-	job.Spec.Lease.RetryPeriod.Duration = l.Retry
+	l.Apply(job)
 	job.Spec.Template.Spec = RestrictedPod(r.Workload(fence.ResourceOf(namespace, name)))
 	return job
 }

@@ -106,7 +106,7 @@ func (l *Lab) ctr(ctx context.Context, m Machine, input io.Reader, args ...strin
 }
 
 func (l *Lab) awaitContainerd(ctx context.Context, m Machine) error {
-	return poll(ctx, 50*time.Millisecond, "containerd of "+m.Name, func() (bool, error) {
+	return Poll(ctx, 50*time.Millisecond, "containerd of "+m.Name, func() (bool, error) {
 		if err := l.stillRuns(ctx, m, Containerd); err != nil {
 			return false, err
 		}

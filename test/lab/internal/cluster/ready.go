@@ -44,7 +44,7 @@ func (l *Lab) awaitAPI(ctx context.Context, m Machine, i int) error {
 	if err != nil {
 		return err
 	}
-	return poll(ctx, 50*time.Millisecond, APIServer(i), func() (bool, error) {
+	return Poll(ctx, 50*time.Millisecond, APIServer(i), func() (bool, error) {
 		if err := l.stillRuns(ctx, m, APIServer(i), Etcd(i)); err != nil {
 			return false, err
 		}
@@ -88,7 +88,7 @@ func (l *Lab) finish(ctx context.Context, s *state) error {
 		"the default service account": func() (bool, error) { return serviceAccountExists(ctx, client) },
 		"the DNS to be ready":         func() (bool, error) { return dnsReady(ctx, client) },
 	} {
-		if err := poll(ctx, 100*time.Millisecond, what, ready); err != nil {
+		if err := Poll(ctx, 100*time.Millisecond, what, ready); err != nil {
 			return fmt.Errorf("%w (logs are in %s)", err, l.path("log"))
 		}
 	}

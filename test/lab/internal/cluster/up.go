@@ -228,8 +228,8 @@ func (l *Lab) services(c Config, m Machine) []initd.Service {
 	return append(all, l.controllersServices()...)
 }
 
-// poll asks until the answer is yes, an error, or the context ends.
-func poll(ctx context.Context, every time.Duration, what string, done func() (bool, error)) error {
+// Poll asks until the answer is yes, an error, or the context ends.
+func Poll(ctx context.Context, every time.Duration, what string, done func() (bool, error)) error {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
 	for {

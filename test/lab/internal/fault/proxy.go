@@ -28,6 +28,10 @@ func proxyService(node int) string { return fmt.Sprintf("api-proxy-%d", node) }
 
 func proxyPort(node int) int { return 16443 + node }
 
+func proxyAddress(node int) string {
+	return fmt.Sprintf("%s:%d", cluster.APIAddress(1), proxyPort(node))
+}
+
 // A RequestFault is what befalls the requests that a node's pods send to the API servers. The node's own are left alone:
 // client certificates can't pass a proxy.
 type RequestFault struct {
@@ -83,8 +87,8 @@ func (j Injector) Proxy(ctx context.Context, node string, f RequestFault) error 
 	if err := control.Services().Start(ctx, service); err != nil {
 		return err
 	}
-	if err := awaitListener(ctx, fmt.Sprintf("%s:%d", cluster.APIAddress(1), proxyPort(m.Node))); err != nil {
-		return fmt.Errorf("the proxy of %s: %w; its log is %s", node, err, service.Log)
+	if err := awaitListener(ctx, proxyAddress(m.Node)); err != nil {
+		return fmt.Errorf("%w; its log is %s", err, service.Log)
 	}
 	if err := m.InNetwork(ctx, proxyRules(cluster.APIAddress(1), proxyPort(m.Node)), "nft", "-f", "-"); err != nil {
 		return err
@@ -96,17 +100,13 @@ func (j Injector) Proxy(ctx context.Context, node string, f RequestFault) error 
 func awaitListener(ctx context.Context, address string) error {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
-	for {
-		conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", address)
-		if err == nil {
-			return conn.Close()
+	return cluster.Poll(ctx, 10*time.Millisecond, "the proxy at "+address, func() (bool, error) {
+		conn, _ := (&net.Dialer{}).DialContext(ctx, "tcp", address)
+		if conn == nil {
+			return false, nil // not yet
 		}
-		select {
-		case <-ctx.Done():
-			return err
-		case <-time.After(10 * time.Millisecond):
-		}
-	}
+		return true, conn.Close()
+	})
 }
 
 // forgetConnections makes the next packet of every connection to the API servers choose its way anew.
@@ -161,7 +161,7 @@ func (j Injector) RunProxy(ctx context.Context, args []string) error {
 		return err
 	}
 	proxy, err := faultproxy.Start(faultproxy.Options{
-		Listen:      fmt.Sprintf("%s:%d", cluster.APIAddress(1), proxyPort(node)),
+		Listen:      proxyAddress(node),
 		Certificate: &pair,
 		Upstream:    fmt.Sprintf("https://%s:%d", cluster.APIAddress(1), cluster.APIPort),
 		UpstreamCA:  authority,
