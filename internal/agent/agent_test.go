@@ -4,6 +4,7 @@ package agent
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"syscall"
@@ -143,6 +144,30 @@ func TestSuspend(t *testing.T) {
 	})
 }
 
+// A token of before, in the environment or in an argument, would be a token that is used again.
+func TestEveryTenureHasItsToken(t *testing.T) {
+	inBubble(t, func(w *world) {
+		var last int64
+		for range 3 {
+			p := w.holding()
+			token := w.api.present().Token
+			if token <= last {
+				t.Errorf("token %d after %d", token, last)
+			}
+			last = token
+			if want := []string{"program", fmt.Sprintf("--token=%d", token)}; !slices.Equal(p.spec.Argv, want) {
+				t.Errorf("started as %q, want %q", p.spec.Argv, want)
+			}
+			if want := fmt.Sprintf("TOKEN=%d", token); !slices.Contains(p.spec.Env, want) {
+				t.Errorf("the environment %q lacks %s", p.spec.Env, want)
+			}
+			w.api.hang() // until the tenure is lost
+			time.Sleep(15 * time.Second)
+			w.api.heal()
+		}
+	})
+}
+
 // A process that SIGKILL does not end keeps its tenure, and the log says ever less often why nothing goes on.
 func TestProcessThatCannotBeKilled(t *testing.T) {
 	inBubble(t, func(w *world) {
@@ -178,7 +203,7 @@ func TestStartHangs(t *testing.T) {
 			s := <-w.starts
 			w.signals <- syscall.SIGUSR1
 			time.Sleep(5 * time.Second)
-			p := newFakeProcess(s.Deadline)
+			p := newFakeProcess(s.Spec)
 			w.Cleanup(p.end)
 			s.answer <- startAnswer{process: p}
 			synctest.Wait()
@@ -196,7 +221,7 @@ func TestStartHangs(t *testing.T) {
 			s := <-w.starts
 			w.api.store(func(r *lease.Record) { r.Holder = "somebody/else/x" })
 			time.Sleep(time.Second)
-			p := newFakeProcess(s.Deadline)
+			p := newFakeProcess(s.Spec)
 			s.answer <- startAnswer{process: p}
 			synctest.Wait()
 			if _, _, killed := p.state(); !killed {

@@ -54,7 +54,7 @@ func testOptions() Options {
 		},
 		Identity:  lease.Identity{Pod: "pod", PodUID: "uid", Nonce: "nonce"},
 		Namespace: "ns",
-		Argv:      []string{"program"},
+		Argv:      []string{"program", "--token=$(TOKEN)"},
 	}
 }
 
@@ -124,7 +124,7 @@ func (w *world) stop() {
 func (w *world) holding() *fakeProcess {
 	w.Helper()
 	s := <-w.starts
-	p := newFakeProcess(s.Deadline)
+	p := newFakeProcess(s.Spec)
 	w.Cleanup(p.end)
 	s.answer <- startAnswer{process: p}
 	synctest.Wait()
@@ -303,6 +303,7 @@ func (f *fakeAPI) Watch(ctx context.Context, _ <-chan struct{}, report func(kube
 
 // fakeProcess does what it is told, except by SIGTERM.
 type fakeProcess struct {
+	spec     supervise.Spec
 	mu       sync.Mutex
 	deadline int64
 	signals  []syscall.Signal
@@ -313,8 +314,8 @@ type fakeProcess struct {
 	gone     chan struct{}
 }
 
-func newFakeProcess(deadline int64) *fakeProcess {
-	return &fakeProcess{deadline: deadline, exited: make(chan supervise.Status, 1), gone: make(chan struct{})}
+func newFakeProcess(spec supervise.Spec) *fakeProcess {
+	return &fakeProcess{spec: spec, deadline: spec.Deadline, exited: make(chan supervise.Status, 1), gone: make(chan struct{})}
 }
 
 func (p *fakeProcess) Extend(deadline int64) error {
