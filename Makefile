@@ -16,6 +16,8 @@ E2E := go test -count=1 -timeout=45m ./test/e2e -e2e -image=$(E2E_IMAGE) -image-
 # More flags for them, such as E2E_ARGS='-v -run TestTakeover' and BENCH_ARGS='-runs=1 -slow-runs=0'.
 E2E_ARGS ?=
 BENCH_ARGS ?=
+# Which faults `make mutants` tries, as a regular expression over their names and files; all if empty.
+MUTANTS ?=
 # Simulated hours that `make sim` runs.
 HOURS ?= 1000
 
@@ -51,6 +53,10 @@ test: ## Run every test that needs no root: units, simulation, a real API server
 .PHONY: sim
 sim: ## Simulate HOURS hours of elections under faults and print seeds, hours and wall time.
 	go run ./internal/lease/sim/cmd -hours=$(HOURS)
+
+.PHONY: mutants
+mutants: ## Put small faults into a copy of the tree, one by one, and print those that no test sees. MUTANTS=pattern takes some.
+	go run ./test/mutants -run='$(MUTANTS)'
 
 .PHONY: demo
 demo: ## Show elections, failovers and a refused stale write on this machine. KEEP=1 leaves it running.

@@ -3,13 +3,14 @@
 package kubelease
 
 import (
+	"context"
 	"encoding/json"
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"path/filepath"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -26,6 +27,22 @@ func say(code int, body string) http.HandlerFunc {
 		w.Header().Set("Content-Type", "application/json")
 		w.WriteHeader(code)
 		_, _ = io.WriteString(w, body)
+	}
+}
+
+// storedAs answers as an API server that stores what it was sent, with that code, and with parts of the answer replaced.
+func storedAs(code int, replaced map[string]string) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		answer := httptest.NewRecorder()
+		stored(answer, r)
+		body := answer.Body.String()
+		for was, is := range replaced {
+			if !strings.Contains(body, was) {
+				panic("the answer has no " + was)
+			}
+			body = strings.Replace(body, was, is, 1)
+		}
+		say(code, body)(w, r)
 	}
 }
 
@@ -71,7 +88,14 @@ func TestUpdateOutcome(t *testing.T) {
 		"server error":    {answer: say(500, statusJSON(500, "InternalError", "", "", "")), want: lease.Unknown, why: "etcd may have stored it"},
 		"bad gateway":     {answer: say(502, "bad gateway"), want: lease.Unknown},
 		"gateway timeout": {answer: say(504, statusJSON(504, "Timeout", "", "", "")), want: lease.Unknown},
-		"created":         {answer: say(201, leaseJSON(11)), want: lease.Unknown, why: "nothing was to be created"},
+		"unavailable":     {answer: say(503, statusJSON(503, "ServiceUnavailable", "", "", "")), want: lease.Unknown, why: "etcd may have stored it"},
+		"request timeout": {answer: say(408, "took too long"), want: lease.Unknown, why: "it says nothing of what was done meanwhile"},
+		"created":         {answer: storedAs(201, nil), want: lease.Unknown, why: "nothing was to be created"},
+		"another holder":  {answer: storedAs(200, map[string]string{`"a/u/n"`: `"b/u/n"`}), want: lease.Unknown, why: "the answer to another's write"},
+		"another token":   {answer: storedAs(200, map[string]string{`"singletonjob.io/fencing-token":"7"`: `"singletonjob.io/fencing-token":"8"`}), want: lease.Unknown},
+		"another UID":     {answer: storedAs(200, map[string]string{`"uid":"u1"`: `"uid":"u2"`}), want: lease.Unknown},
+		"another name":    {answer: storedAs(200, map[string]string{`"name":"job"`: `"name":"other"`}), want: lease.Unknown},
+		"elsewhere":       {answer: storedAs(200, map[string]string{`"namespace":"ns"`: `"namespace":"other"`}), want: lease.Unknown},
 		"undecodable":     {answer: say(200, `{"kind":"Lease"`), want: lease.Unknown, why: "stored, by all appearance, but not known as what"},
 		"another kind":    {answer: say(200, `{"kind":"Pod","metadata":{"name":"job","namespace":"ns"}}`), want: lease.Unknown},
 		"something else":  {answer: say(200, leaseJSON(11)), want: lease.Unknown, why: "the reply holds another renewTime than was sent"},
@@ -148,50 +172,43 @@ func TestDeadline(t *testing.T) {
 	}
 }
 
-// Where one connection is half open, so is perhaps any other of that time: none is used again.
+// Where one connection is half open, so is perhaps any other of that time: none is used again, not even one that a request
+// has come back from meanwhile.
 func TestAllConnectionsAreReplaced(t *testing.T) {
-	var silent atomic.Bool
-	both := make(chan struct{}, 2)
-	var meet sync.WaitGroup
-	meet.Add(2)
+	var dead atomic.Bool
+	arrived := make(chan struct{}, 1)
 	f := serve(t, func(w http.ResponseWriter, r *http.Request) {
-		if silent.Load() && r.Context().Value(connectionKey{}).(int64) <= 2 {
+		connection := r.Context().Value(connectionKey{}).(int64)
+		if connection == 1 || connection == 2 && dead.Load() {
 			_, _ = io.Copy(io.Discard, r.Body) // else the server does not notice that the client hangs up
+			arrived <- struct{}{}
 			<-r.Context().Done()
-			return
-		}
-		if len(both) > 0 { // the first two requests are under way at once, so that they need two connections
-			<-both
-			meet.Done()
-			meet.Wait()
-		}
-		if r.Method == http.MethodGet {
-			say(200, leaseJSON(10))(w, r)
 			return
 		}
 		stored(w, r)
 	})
 	c := f.client(t)
 	o := object(t, c, 10)
-	both <- struct{}{}
-	both <- struct{}{}
-	read := make(chan error)
+	late, giveUp := context.WithCancel(t.Context())
+	first := make(chan lease.Outcome)
 	go func() {
-		_, err := c.Get(within(t, 30*time.Second))
-		read <- err
+		outcome, _, _ := c.Update(late, o, renewal(o))
+		first <- outcome
 	}()
+	<-arrived
 	if outcome, _, err := c.Update(within(t, 30*time.Second), o, renewal(o)); outcome != lease.Confirmed {
-		t.Fatal(outcome, err)
+		t.Fatalf("beside a request that hangs: %v, %v", outcome, err)
 	}
-	if err := <-read; err != nil {
-		t.Fatal(err)
+	giveUp()
+	if outcome := <-first; outcome != lease.Unknown {
+		t.Fatal("what hangs and is given up is", outcome)
 	}
-	silent.Store(true)
-	if outcome, _, err := c.Update(within(t, time.Second), o, renewal(o)); outcome != lease.Unknown {
-		t.Fatal(outcome, err)
-	}
-	if outcome, _, err := c.Update(within(t, 30*time.Second), o, renewal(o)); outcome != lease.Confirmed {
+	dead.Store(true)
+	if outcome, _, err := c.Update(within(t, 5*time.Second), o, renewal(o)); outcome != lease.Confirmed {
 		t.Errorf("outcome %v (%v): a connection of before was used again", outcome, err)
+	}
+	if n := f.connections.Load(); n != 3 {
+		t.Errorf("%d connections, want 3", n)
 	}
 }
 
@@ -320,6 +337,8 @@ func TestGet(t *testing.T) {
 		"server error":      {answer: say(500, "")},
 		"somebody else's":   {answer: say(200, strings.Replace(leaseJSON(10), `"singletonjob"`, `"helm"`, 1))},
 		"another name":      {answer: say(200, strings.Replace(leaseJSON(10), `"name":"job"`, `"name":"other"`, 1))},
+		"elsewhere":         {answer: say(200, strings.Replace(leaseJSON(10), `"namespace":"ns"`, `"namespace":"other"`, 1))},
+		"another kind":      {answer: say(200, strings.Replace(leaseJSON(10), `"kind":"Lease"`, `"kind":"Pod"`, 1))},
 		"no UID":            {answer: say(200, strings.Replace(leaseJSON(10), `"uid":"u1",`, "", 1))},
 		"no revision":       {answer: say(200, strings.Replace(leaseJSON(10), `"resourceVersion":"10"`, `"resourceVersion":"abc"`, 1))},
 		"not JSON":          {answer: say(200, "<html>")},
@@ -331,6 +350,60 @@ func TestGet(t *testing.T) {
 				t.Errorf("object %v, absent %t, error %v; want found %t, absent %t", answer.Object, answer.Absent, err, test.found, test.absent)
 			}
 		})
+	}
+}
+
+// Whether a Lease may be acquired depends on what is stored, and not on what a cache of the API server has; and a request
+// that gets no answer must take its connection with it, which HTTP/2's does not.
+func TestHowItAsks(t *testing.T) {
+	var asked []*http.Request
+	f := &fake{Server: httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked = append(asked, r)
+		if r.Method == http.MethodGet {
+			say(200, leaseJSON(10))(w, r)
+			return
+		}
+		stored(w, r)
+	}))}
+	f.EnableHTTP2 = true
+	f.StartTLS()
+	t.Cleanup(f.Close)
+	c := f.client(t)
+	answer, err := c.Get(within(t, 30*time.Second))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if outcome, _, err := c.Update(within(t, 30*time.Second), answer.Object, renewal(answer.Object)); outcome != lease.Confirmed {
+		t.Fatal(outcome, err)
+	}
+	for i, query := range []string{"", "fieldManager=" + fieldManager} {
+		if r := asked[i]; r.ProtoMajor != 1 || r.URL.RawQuery != query {
+			t.Errorf("%s %s by %s, want the query %q by HTTP/1", r.Method, r.URL, r.Proto, query)
+		}
+	}
+}
+
+// HTTPS_PROXY is in many a pod for its program's sake. (The address of the test's own servers is never asked of a proxy, so
+// no request can show it.)
+func TestNoProxyOfTheEnvironment(t *testing.T) {
+	if transport, ok := newTransport(nil).(*http.Transport); !ok || transport.Proxy != nil {
+		t.Error("requests to the API server may go by a proxy")
+	}
+}
+
+// What the record does not have must not stay in the Lease: one that is free has no time of its acquire.
+func TestReleaseLeavesNoAcquireTime(t *testing.T) {
+	c := serve(t, stored).client(t)
+	o := object(t, c, 10)
+	body, err := o.with(o.Record.Released(lease.Release{Reason: lease.ReasonSwitchover}, 1, o.Record.RenewTime+1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if at, stays := parts(t, string(body))["spec.acquireTime"]; stays {
+		t.Errorf("acquireTime is still %s", at)
+	}
+	if back, err := c.decode(body); err != nil || !back.Record.Free() {
+		t.Errorf("what was released is not free: %v, %v", back, err)
 	}
 }
 

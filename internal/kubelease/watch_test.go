@@ -104,7 +104,7 @@ func next(t *testing.T, events <-chan WatchEvent) string {
 			t.Errorf("%s with error %v", word, e.Err)
 		}
 		return word
-	case <-time.After(silence + 30*time.Second):
+	case <-time.After(2*silence + 2*time.Minute):
 		t.Fatal("the watch tells nothing")
 		return ""
 	}
@@ -253,6 +253,20 @@ func TestWatchSilence(t *testing.T) {
 				return &http.Response{StatusCode: 200, Body: reader}, nil
 			},
 			want: "closed", after: silence,
+		},
+		"silent after some bookmarks": {
+			answer: func(r *http.Request) (*http.Response, error) {
+				reader, writer := io.Pipe()
+				context.AfterFunc(r.Context(), func() { _ = writer.CloseWithError(context.Cause(r.Context())) })
+				go func() {
+					for i := range 3 {
+						time.Sleep(time.Minute)
+						_, _ = io.WriteString(writer, bookmark(20+i))
+					}
+				}()
+				return &http.Response{StatusCode: 200, Body: reader}, nil
+			},
+			want: "closed", after: 3*time.Minute + silence,
 		},
 		"never answered": {
 			answer: func(r *http.Request) (*http.Response, error) {

@@ -1,0 +1,218 @@
+//go:build linux
+
+// Command mutants puts small faults into a copy of the tree, one at a time, runs the tests that have to see each, and prints
+// the survivors: faults that a tired developer could make and no test would tell of.
+//
+// The faults are in mutants.txt. One that changes nothing a user could notice says so there, with its reason; all others
+// must be caught. The exit status is 0 only if they were.
+package main
+
+import (
+	"context"
+	_ "embed"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+)
+
+//go:embed mutants.txt
+var list string
+
+func main() {
+	pattern := flag.String("run", "", "only mutants whose name or file matches this regular expression")
+	show := flag.Bool("v", false, "print what the tests said of each mutant")
+	limit := flag.Duration("timeout", 10*time.Minute, "the longest that one mutant's tests may take; longer counts as caught")
+	flag.Parse()
+	if err := run(*pattern, *show, *limit); err != nil {
+		fmt.Fprintln(os.Stderr, "mutants:", err)
+		os.Exit(1)
+	}
+}
+
+func run(pattern string, show bool, limit time.Duration) error {
+	chosen, err := choose(pattern)
+	if err != nil {
+		return err
+	}
+	dir, err := os.MkdirTemp("", "mutants-")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	if err := copyTree(dir); err != nil {
+		return err
+	}
+	b := &bench{dir: dir, show: show, limit: limit}
+	if err := b.control(chosen); err != nil {
+		return err
+	}
+	counts, wrong := map[verdict]int{}, []string{}
+	for i := range chosen {
+		m := &chosen[i]
+		began := time.Now()
+		v, err := b.try(m)
+		if err != nil {
+			return fmt.Errorf("mutant %s: %w", m.name, err)
+		}
+		fmt.Printf("%-9s %5.1f s  %s\n", v, time.Since(began).Seconds(), m.name)
+		counts[v]++
+		if complaint := v.complaint(m); complaint != "" {
+			wrong = append(wrong, complaint)
+		}
+	}
+	fmt.Printf("\n%d mutants: %d caught, %d survived (%d of them harmless), %d do not compile\n", len(chosen),
+		counts[caught], counts[survived]+counts[harmless], counts[harmless], counts[broken])
+	if len(wrong) > 0 {
+		return errors.New("\n" + strings.Join(wrong, "\n"))
+	}
+	return nil
+}
+
+// verdict is what became of a mutant.
+type verdict string
+
+const (
+	caught   verdict = "caught"
+	survived verdict = "SURVIVED"
+	harmless verdict = "harmless" // survived, and the list says why it may
+	broken   verdict = "BROKEN"   // it does not compile, so it shows nothing
+)
+
+// complaint is what is wrong with a verdict.
+func (v verdict) complaint(m *mutant) string {
+	switch {
+	case v == survived:
+		return fmt.Sprintf("%s survived go test %s: %s (%s)", m.name, strings.Join(m.tests, " "), m.why, m.file)
+	case v == broken:
+		return m.name + " does not compile: mend it in the list"
+	case v == caught && m.harmless != "":
+		return fmt.Sprintf("%s was caught, and the list calls it harmless: %s", m.name, m.harmless)
+	}
+	return ""
+}
+
+func choose(pattern string) ([]mutant, error) {
+	all, err := parse(list)
+	if err != nil {
+		return nil, fmt.Errorf("mutants.txt: %w", err)
+	}
+	wanted, err := regexp.Compile(pattern)
+	if err != nil {
+		return nil, fmt.Errorf("-run %q: %w", pattern, err)
+	}
+	chosen := slices.DeleteFunc(all, func(m mutant) bool { return !wanted.MatchString(m.name) && !wanted.MatchString(m.file) })
+	if len(chosen) == 0 {
+		return nil, fmt.Errorf("no mutant matches -run %q", pattern)
+	}
+	return chosen, nil
+}
+
+// copyTree copies what git tracks, as it is in the working tree: a fault must never stand in the tree that somebody edits.
+func copyTree(dir string) error {
+	out, err := exec.CommandContext(context.Background(), "git", "ls-files", "-z").Output()
+	if err != nil {
+		return fmt.Errorf("list the files of this checkout: %w", err)
+	}
+	for name := range strings.SplitSeq(strings.TrimRight(string(out), "\x00"), "\x00") {
+		content, err := os.ReadFile(name)
+		if errors.Is(err, os.ErrNotExist) {
+			continue // deleted, and not committed yet
+		} else if err != nil {
+			return err
+		}
+		info, err := os.Stat(name)
+		if err != nil {
+			return err
+		}
+		to := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
+			return err
+		}
+		if err := os.WriteFile(to, content, info.Mode().Perm()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// bench is the copy that the faults are put into.
+type bench struct {
+	dir   string
+	show  bool
+	limit time.Duration
+}
+
+// control runs each set of tests without a fault: what fails by itself catches nothing.
+func (b *bench) control(mutants []mutant) error {
+	seen := map[string]bool{}
+	for i := range mutants {
+		tests := mutants[i].tests
+		if key := strings.Join(tests, " "); !seen[key] {
+			seen[key] = true
+			began := time.Now()
+			if v, out := b.test(tests); v != survived {
+				return fmt.Errorf("go test %s fails without any mutant:\n%s", key, out)
+			}
+			fmt.Printf("%-9s %5.1f s  go test %s\n", "control", time.Since(began).Seconds(), key)
+		}
+	}
+	return nil
+}
+
+// try runs a mutant's tests with its fault in the copy, and takes it out again.
+func (b *bench) try(m *mutant) (v verdict, err error) {
+	name := filepath.Join(b.dir, filepath.FromSlash(m.file))
+	content, err := os.ReadFile(name)
+	if err != nil {
+		return "", err
+	}
+	info, err := os.Stat(name)
+	if err != nil {
+		return "", err
+	}
+	mutated, err := m.apply(string(content))
+	if err != nil {
+		return "", err
+	}
+	if err := os.WriteFile(name, []byte(mutated), info.Mode().Perm()); err != nil {
+		return "", err
+	}
+	defer func() { err = errors.Join(err, os.WriteFile(name, content, info.Mode().Perm())) }()
+	v, out := b.test(m.tests)
+	if b.show || v == broken {
+		fmt.Println(out)
+	}
+	if v == survived && m.harmless != "" {
+		v = harmless
+	}
+	return v, nil
+}
+
+func (b *bench) test(tests []string) (verdict, string) {
+	ctx, cancel := context.WithTimeout(context.Background(), b.limit+time.Minute)
+	defer cancel()
+	args := append([]string{"test", "-count=1", "-failfast", "-timeout=" + b.limit.String()}, tests...)
+	command := exec.CommandContext(ctx, "go", args...)
+	command.Dir = b.dir
+	// The tests' own children go with them.
+	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	command.Cancel = func() error { return syscall.Kill(-command.Process.Pid, syscall.SIGKILL) }
+	command.WaitDelay = time.Minute
+	out, err := command.CombinedOutput()
+	switch text := string(out); {
+	case err == nil:
+		return survived, text
+	case strings.Contains(text, "[build failed]"), strings.Contains(text, "[setup failed]"):
+		return broken, text
+	default:
+		return caught, text
+	}
+}
