@@ -63,7 +63,9 @@ func (m *machine) absorb(e Event) {
 	case WatchClosed:
 		if m.s.WatchUp { // said again it must not put off the reads that stand in for the watch
 			m.s.WatchUp = false
-			m.s.ReadAfter = m.t.Boot.Add(m.c.RetryPeriod)
+			if !m.s.MustRead { // a write that waits for a read waits no longer for a watch that broke
+				m.s.ReadAfter = m.t.Boot.Add(m.c.RetryPeriod)
+			}
 		}
 	case Watched:
 		m.watched(e)

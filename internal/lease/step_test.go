@@ -332,6 +332,19 @@ func TestWatchClosedSaidTwiceDoesNotPutOffReads(t *testing.T) {
 	has[SendRead](t, d)
 }
 
+// A renewal that met a conflict waits for a read. That the watch breaks meanwhile must not put the read off, at the end
+// beyond the renew deadline.
+func TestWatchClosedDoesNotPutOffAReadThatAWriteWaitsFor(t *testing.T) {
+	d := renewing(testConfig()).done(Conflict).readFails()
+	at := d.s.Wake
+	d.after(at.Sub(d.now) / 2).step(WatchClosed{})
+	if d.s.Wake != at {
+		t.Errorf("woken %v later", d.s.Wake.Sub(at))
+	}
+	d.wake()
+	has[SendRead](t, d)
+}
+
 func TestWatchIsRestartedWhenItMissedAChange(t *testing.T) {
 	expired := waiting(testConfig(), held(other, 10)).wake().found(held(other, 10))
 	if expired.done(Conflict); len(expired.actions) == 0 {
