@@ -17,6 +17,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	"sigs.k8s.io/yaml"
 
+	"github.com/singletonjob/operator/build/gotool"
 	"github.com/singletonjob/operator/test/controlplane"
 )
 
@@ -29,7 +30,7 @@ func TestMain(m *testing.M) { os.Exit(controlplane.Main(m)) }
 
 // helmPath is the Helm that tools/helm.mod pins; the first call on a machine builds it.
 var helmPath = sync.OnceValues(func() (string, error) {
-	out, err := exec.Command("go", "tool", "-modfile=../tools/helm.mod", "-n", "helm").Output()
+	out, err := gotool.Command(context.Background(), "", "tool", "-modfile=../tools/helm.mod", "-n", "helm").Output()
 	return strings.TrimSpace(string(out)), err
 })
 

@@ -12,7 +12,6 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"strconv"
@@ -21,6 +20,8 @@ import (
 	"time"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
+
+	"github.com/singletonjob/operator/build/gotool"
 )
 
 // commands are built into the image, each as /<name>.
@@ -95,9 +96,8 @@ func compile(ctx context.Context, dir string, p v1.Platform, version string) (ma
 	files := make(map[string]string, len(commands))
 	for _, name := range commands {
 		file := filepath.Join(dir, p.OS+"-"+p.Architecture, name)
-		build := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false",
-			"-ldflags=-s -w -X main.version="+version, "-o", file, "./cmd/"+name)
-		build.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS="+p.OS, "GOARCH="+p.Architecture)
+		build := gotool.Command(ctx, "", "build", "-ldflags=-s -w -X main.version="+version, "-o", file, "./cmd/"+name)
+		build.Env = append(build.Env, "GOOS="+p.OS, "GOARCH="+p.Architecture)
 		build.Stdout, build.Stderr = os.Stderr, os.Stderr
 		if err := build.Run(); err != nil {
 			return nil, fmt.Errorf("build cmd/%s for %s: %w", name, p, err)

@@ -6,7 +6,6 @@ import (
 	"bytes"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -17,6 +16,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/singletonjob/operator/build/gotool"
 	"github.com/singletonjob/operator/internal/contract"
 	"github.com/singletonjob/operator/internal/lease"
 	"github.com/singletonjob/operator/internal/supervise"
@@ -30,9 +30,7 @@ import (
 func shipped(t testing.TB) string {
 	t.Helper()
 	program := filepath.Join(t.TempDir(), "agent")
-	build := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", program, ".")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
+	if out, err := gotool.Command(t.Context(), "", "build", "-ldflags=-s -w", "-o", program, ".").CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	return program

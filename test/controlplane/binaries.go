@@ -14,6 +14,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/singletonjob/operator/build/gotool"
 )
 
 // The pinned versions, equal to those of kubernetes/go.mod.
@@ -106,7 +108,7 @@ func isSubset(names, of []string) bool {
 // moduleDir finds one of the nested modules beside this package: programs are built from the checkout that runs.
 func moduleDir(ctx context.Context, name string) (string, error) {
 	const self = "github.com/singletonjob/operator/test/controlplane"
-	out, err := goCommand(ctx, "", "list", "-f", "{{.Dir}}", self).Output()
+	out, err := gotool.Command(ctx, "", "list", "-f", "{{.Dir}}", self).Output()
 	if err != nil {
 		return "", fmt.Errorf("finding the source of %s (run it inside the checkout): %w", self, withStderr(err))
 	}

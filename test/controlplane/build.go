@@ -3,7 +3,7 @@
 package controlplane
 
 import (
-	"bufio"
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -14,9 +14,10 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"syscall"
 	"time"
+
+	"github.com/singletonjob/operator/build/gotool"
 )
 
 // program is one that the nested module kubernetes can build. Etcd's package is called v3, so its name is given.
@@ -68,10 +69,17 @@ func build(ctx context.Context, progress io.Writer, b Binaries, names []string) 
 		return err
 	}
 	defer func() { _ = os.RemoveAll(scratch) }()
-	_, _ = fmt.Fprintf(progress, "building %s from Go modules, once, into %s: about 5 minutes on 2 cores\n", strings.Join(names, ", "), b.Dir)
+	_, _ = fmt.Fprintf(progress, "building %s from Go modules, once, into %s\n", strings.Join(names, ", "), b.Dir)
 	begin := time.Now()
+	all := gotool.Compilation{Name: "Kubernetes " + KubernetesVersion, Dir: dir}
 	for _, name := range names {
-		if err := compile(ctx, progress, dir, programs[name], scratch); err != nil {
+		all.Packages = append(all.Packages, programs[name].pkg)
+	}
+	if err := all.Run(ctx, progress); err != nil {
+		return err
+	}
+	for _, name := range names {
+		if err := link(ctx, dir, programs[name], scratch); err != nil {
 			return err
 		}
 		if err := os.Rename(filepath.Join(scratch, name), b.Path(name)); err != nil {
@@ -82,71 +90,20 @@ func build(ctx context.Context, progress io.Writer, b Binaries, names []string) 
 	return nil
 }
 
-// compile builds one program. The flags decide what Go's build cache may share with other builds of the same packages:
-// no cgo, no paths of this machine.
-func compile(ctx context.Context, progress io.Writer, dir string, p program, into string) error {
+// link builds one program of what is compiled.
+func link(ctx context.Context, dir string, p program, into string) error {
 	const version = "k8s.io/component-base/version"
 	parts := strings.SplitN(KubernetesVersion, ".", 3)
 	ldflags := fmt.Sprintf("-s -w -X %[1]s.gitVersion=v%[2]s -X %[1]s.gitMajor=%[3]s -X %[1]s.gitMinor=%[4]s",
 		version, KubernetesVersion, parts[0], parts[1])
-	cmd := goCommand(ctx, dir, "build", "-v", "-trimpath", "-buildvcs=false", "-ldflags", ldflags, "-o", filepath.Join(into, p.name), p.pkg)
-	stderr, err := cmd.StderrPipe()
+	out, err := gotool.Command(ctx, dir, "build", "-ldflags", ldflags, "-o", filepath.Join(into, p.name), p.pkg).CombinedOutput()
 	if err != nil {
-		return err
-	}
-	if err := cmd.Start(); err != nil {
-		return fmt.Errorf("running the Go tool: %w", err)
-	}
-	log := watchBuild(progress, p.name, stderr)
-	if err := cmd.Wait(); err != nil {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		return fmt.Errorf("building %s in %s: %w\n%s", p.pkg, dir, err, strings.Join(log, "\n"))
+		return fmt.Errorf("building %s in %s: %w\n%s", p.pkg, dir, err, bytes.TrimSpace(out))
 	}
 	return nil
-}
-
-// watchBuild tells every now and then how far "go build -v" is, and returns its last lines when it has ended.
-func watchBuild(progress io.Writer, name string, output io.Reader) []string {
-	const every, kept = 15 * time.Second, 20
-	var compiled atomic.Int64
-	begin, done, told := time.Now(), make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(told)
-		tick := time.NewTicker(every)
-		defer tick.Stop()
-		for {
-			select {
-			case <-done:
-				return
-			case <-tick.C:
-				_, _ = fmt.Fprintf(progress, "  %s: %v, %d packages compiled\n", name, time.Since(begin).Round(time.Second), compiled.Load())
-			}
-		}
-	}()
-	var last []string
-	for lines := bufio.NewScanner(output); lines.Scan(); {
-		if !strings.HasPrefix(lines.Text(), "go: downloading") {
-			compiled.Add(1)
-		}
-		last = append(last, lines.Text())
-		last = last[max(0, len(last)-kept):]
-	}
-	close(done)
-	<-told
-	return last
-}
-
-// goCommand runs the Go tool in dir, free of settings of this shell that would change what is built.
-func goCommand(ctx context.Context, dir string, args ...string) *exec.Cmd {
-	cmd := exec.CommandContext(ctx, "go", args...)
-	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off", "GOFLAGS=", "GOOS=", "GOARCH=")
-	// The compilers are children of the Go tool: the interrupt lets it end them.
-	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
-	cmd.WaitDelay = 10 * time.Second
-	return cmd
 }
 
 func withStderr(err error) error {

@@ -11,6 +11,8 @@ import (
 	"runtime"
 	"strings"
 	"time"
+
+	"github.com/singletonjob/operator/build/gotool"
 )
 
 const (
@@ -44,7 +46,7 @@ func download(ctx context.Context, progress io.Writer, cache string) (Binaries, 
 	ctx, cancel := context.WithTimeout(ctx, downloadTimeout)
 	defer cancel()
 	minor := KubernetesVersion[:strings.LastIndex(KubernetesVersion, ".")]
-	out, err := goCommand(ctx, dir, "tool", "setup-envtest", "use", minor+".x", "--bin-dir", filepath.Join(cache, "envtest"), "-p", "path").Output()
+	out, err := gotool.Command(ctx, dir, "tool", "setup-envtest", "use", minor+".x", "--bin-dir", filepath.Join(cache, "envtest"), "-p", "path").Output()
 	if err != nil {
 		return Binaries{}, fmt.Errorf("setup-envtest: %w", withStderr(err))
 	}

@@ -20,6 +20,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/singletonjob/operator/build/gotool"
 	"github.com/singletonjob/operator/test/rig"
 )
 
@@ -111,9 +112,8 @@ const otherVersion = "singletonjob/operator:e2e-other"
 
 func (b *testbed) loadOtherVersion(ctx context.Context, dir string) error {
 	file := filepath.Join(dir, "other.tar")
-	build := exec.CommandContext(ctx, "go", "run", "./build/image", "-reference="+otherVersion, "-version=e2e-other",
+	build := gotool.Command(ctx, "../..", "run", "./build/image", "-reference="+otherVersion, "-version=e2e-other",
 		"-platforms=linux/"+runtime.GOARCH, "-output="+file)
-	build.Dir = "../.."
 	if out, err := build.CombinedOutput(); err != nil {
 		return fmt.Errorf("build the other version: %w\n%s", err, out)
 	}

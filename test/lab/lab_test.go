@@ -24,6 +24,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/singletonjob/operator/build/gotool"
 	"github.com/singletonjob/operator/test/lab/internal/cluster"
 	"github.com/singletonjob/operator/test/lab/internal/fault"
 	"github.com/singletonjob/operator/test/lab/internal/machine"
@@ -183,7 +184,7 @@ func TestInterruptedUp(t *testing.T) {
 		t.Skip("starts a lab on this machine: run with -lab")
 	}
 	binary := filepath.Join(t.TempDir(), "lab")
-	if out, err := exec.Command("go", "build", "-o", binary, ".").CombinedOutput(); err != nil {
+	if out, err := gotool.Command(t.Context(), "", "build", "-o", binary, ".").CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
 	lab := &labTest{T: t}

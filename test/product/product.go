@@ -31,6 +31,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/singletonjob/operator/api/v1alpha1"
+	"github.com/singletonjob/operator/build/gotool"
 	"github.com/singletonjob/operator/fence/fencetest"
 	"github.com/singletonjob/operator/internal/agent"
 	"github.com/singletonjob/operator/internal/contract"
@@ -97,9 +98,7 @@ func Build(ctx context.Context, root, dir string) error {
 		if err := os.MkdirAll(into, 0o755); err != nil {
 			return err
 		}
-		cmd := exec.CommandContext(ctx, "go", append([]string{"build", "-trimpath", "-ldflags=-s -w", "-o", into + "/"}, packages...)...)
-		cmd.Dir = root
-		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+		cmd := gotool.Command(ctx, root, append([]string{"build", "-ldflags=-s -w", "-o", into + "/"}, packages...)...)
 		if out, err := cmd.CombinedOutput(); err != nil {
 			return fmt.Errorf("building %s: %w\n%s", strings.Join(packages, " "), err, out)
 		}

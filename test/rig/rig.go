@@ -22,6 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/singletonjob/operator/api/v1alpha1"
+	"github.com/singletonjob/operator/build/gotool"
 	"github.com/singletonjob/operator/fence/fencetest"
 )
 
@@ -128,9 +129,7 @@ func build(ctx context.Context, pkg, to string) error {
 	if err != nil {
 		return fmt.Errorf("find the checkout: %w", err)
 	}
-	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags=-s -w", "-o", to, pkg)
-	cmd.Dir = strings.TrimSpace(string(root))
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=")
+	cmd := gotool.Command(ctx, strings.TrimSpace(string(root)), "build", "-ldflags=-s -w", "-o", to, pkg)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("build %s: %w: %s", pkg, err, out)
 	}

@@ -14,13 +14,13 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
 	"time"
 
+	"github.com/singletonjob/operator/build/gotool"
 	"github.com/singletonjob/operator/test/controlplane"
 )
 
@@ -163,16 +163,15 @@ func (m module) build(ctx context.Context, root, dir string) error {
 	if err := os.Chmod(partial, 0o755); err != nil {
 		return err
 	}
-	args := append([]string{"build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w"}, m.flags...)
+	args := append([]string{"build", "-ldflags=-s -w"}, m.flags...)
 	if m.modfile != "" {
 		args = append(args, "-modfile="+m.modfile)
 	}
 	args = append(append(args, "-o", partial+"/"), m.packages...)
-	cmd := exec.CommandContext(ctx, "go", args...)
-	cmd.Dir = filepath.Join(root, m.dir)
-	cmd.Env = append(os.Environ(), "GOWORK=off", "GOFLAGS=", "CGO_ENABLED="+map[bool]string{true: "1", false: "0"}[m.cgo])
-	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // so that it ends its compilers
-	cmd.WaitDelay = 10 * time.Second
+	cmd := gotool.Command(ctx, filepath.Join(root, m.dir), args...)
+	if m.cgo {
+		cmd.Env = append(cmd.Env, "CGO_ENABLED=1")
+	}
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("build %s in %s: %w\n%s", strings.Join(m.packages, " "), cmd.Dir, err, bytes.TrimSpace(out))
 	}
@@ -185,9 +184,7 @@ func (m module) build(ctx context.Context, root, dir string) error {
 
 // checkout finds the sources that this program was built from by asking Go for the project's module.
 func checkout(ctx context.Context) (string, error) {
-	cmd := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Path}} {{.Dir}}")
-	cmd.Env = append(os.Environ(), "GOWORK=off", "GOFLAGS=")
-	out, err := cmd.Output()
+	out, err := gotool.Command(ctx, "", "list", "-m", "-f", "{{.Path}} {{.Dir}}").Output()
 	if err != nil {
 		return "", fmt.Errorf("ask Go for the module of the current directory: %w", err)
 	}

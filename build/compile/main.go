@@ -1,0 +1,32 @@
+// Command compile fills Go's build cache with what packages of this module are made of, and tells how far it is, which the
+// Go tool does not:
+//
+//	go run ./build/compile -name='the demo' ./test/demo ./cmd/agent ./cmd/manager
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/singletonjob/operator/build/gotool"
+)
+
+func main() {
+	if err := compile(); err != nil {
+		fmt.Fprintln(os.Stderr, "compile:", err)
+		os.Exit(1)
+	}
+}
+
+func compile() error {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	name := flag.String("name", "the packages", "what a person calls them")
+	race := flag.Bool("race", false, "for their tests, with the race detector")
+	flag.Parse()
+	return gotool.Compilation{Name: *name, Packages: flag.Args(), Race: *race}.Run(ctx, os.Stderr)
+}
