@@ -55,7 +55,7 @@ func (a *Agent) publish() {
 	}
 	if s.Phase == lease.Holding {
 		shot.Token, shot.Tenure = s.Tenure.Token, s.Tenure.Transitions
-		shot.ValidUntil = int64(s.Tenure.Confirmed.Add(a.config.Duration - lease.Margin(a.config.Duration)))
+		shot.ValidUntil = int64(s.ValidUntil(a.config))
 	}
 	a.snapshot.Store(shot)
 }

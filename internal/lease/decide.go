@@ -143,14 +143,14 @@ func (m *machine) begin(w Attempt, stored Record) {
 		m.s.Tenure = tenureOf(stored, w.SentAt)
 		m.s.Phase = Stopping
 		m.s.Stop = Stop{Reason: ReasonPodTerminating, KillAt: m.t.Boot, Exits: true}
-	case m.t.Boot >= w.SentAt.Add(m.c.RenewDeadline):
+	case m.t.Boot >= w.SentAt.Add(m.s.renewBy(m.c)):
 		// The answer came so late that the process would be told to stop at once. Confirm first.
 		m.s.Phase, m.s.Pending = Acquiring, &w
 	default:
 		m.s.Tenure = tenureOf(stored, w.SentAt)
 		m.s.Phase, m.s.Stop, m.s.Unsettled = Holding, Stop{}, nil
 		m.s.Tree = Tree{Alive: true}
-		m.do(StartChild{Token: stored.Token, Tenure: stored.Transitions, Deadline: m.s.mustBeDead(m.c)})
+		m.do(StartChild{Token: stored.Token, Tenure: stored.Transitions, Deadline: m.s.ValidUntil(m.c)})
 		if m.c.KeepRunning {
 			m.do(ExtendLeash{Deadline: Never}) // Once it runs. It is not to begin after its tenure.
 		}
@@ -219,7 +219,7 @@ func (m *machine) hold() {
 		m.s.Phase, m.s.Stop = Stopping, why
 		return
 	}
-	m.renewWhenDue(m.s.Tenure.Confirmed.Add(m.c.RenewDeadline))
+	m.renewWhenDue(m.s.Tenure.Confirmed.Add(m.s.renewBy(m.c)))
 }
 
 // renewWhenDue sends the next renewal; limit is when its answer is of no more use, unless the process runs on anyway.
@@ -242,7 +242,7 @@ func (m *machine) mustStop() (bool, Stop) {
 		return true, Stop{Reason: ReasonLeaseDeleted, Lost: true, KillAt: m.t.Boot}
 	case !m.s.owns(m.c, seen.Record):
 		return true, Stop{Reason: ReasonLeaseLost, Lost: true, KillAt: m.t.Boot}
-	case !m.c.KeepRunning && m.due(m.s.Tenure.Confirmed.Add(m.c.RenewDeadline)):
+	case !m.c.KeepRunning && m.due(m.s.Tenure.Confirmed.Add(m.s.renewBy(m.c))):
 		return true, Stop{Reason: ReasonRenewFailed, KillAt: grace}
 	case m.s.Tree.Exited:
 		return true, Stop{Reason: ReasonProcessExited, KillAt: m.t.Boot, Exits: true}

@@ -1,5 +1,7 @@
 package lease
 
+import "time"
+
 // Event is something that happened. The caller feeds events to Step one at a time, in the order in which it learned of
 // them.
 type Event interface{ event() }
@@ -69,6 +71,10 @@ type ChildExited struct {
 // starting failed.
 type TreeGone struct{}
 
+// Starved says how late what is due gets a CPU here: an estimate, which replaces the last one. Zero is a machine without
+// such trouble.
+type Starved struct{ Late time.Duration }
+
 // Terminated says that the agent was asked to stop for good.
 type Terminated struct {
 	// Signal is forwarded to the process.
@@ -83,6 +89,7 @@ func (ReadDone) event()    {}
 func (WriteDone) event()   {}
 func (ChildExited) event() {}
 func (TreeGone) event()    {}
+func (Starved) event()     {}
 func (Terminated) event()  {}
 
 // Action is something for the caller to do at once, in the order given. None of them may block Step's caller.

@@ -234,8 +234,11 @@ func (b *bytes) event(s State) Event {
 		}
 		return ChildExited{Code: int(b.next()), Crashed: b.next()%2 == 0}
 	case 11:
-		if b.next()%16 == 0 {
+		switch b.next() % 16 {
+		case 0:
 			return Terminated{Signal: 15}
+		case 1:
+			return Starved{Late: time.Duration(int8(b.next())) * 100 * time.Millisecond}
 		}
 		return nil
 	}

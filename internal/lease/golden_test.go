@@ -6,6 +6,7 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"math"
 	"os"
 	"slices"
 	"strings"
@@ -169,6 +170,9 @@ func happenings() []happening {
 		{"ChildExited: 0", "ChildExited", "", func(State) Event { return ChildExited{} }},
 		{"ChildExited: 1", "ChildExited", "", func(State) Event { return ChildExited{Code: 1, Crashed: true} }},
 		{"TreeGone", "TreeGone", "", func(State) Event { return TreeGone{} }},
+		{"Starved: a little", "Starved", "", func(State) Event { return Starved{Late: time.Second} }},
+		{"Starved: beyond all measure", "Starved", "", func(State) Event { return Starved{Late: time.Duration(math.MaxInt64)} }},
+		{"Starved: negative", "Starved", "", func(State) Event { return Starved{Late: -time.Hour} }},
 		{"Terminated", "Terminated", "", func(State) Event { return Terminated{Signal: 2} }},
 	}
 }
@@ -269,6 +273,7 @@ func facts(d *driver) []string {
 	add(s.MustRead, "must-read")
 	add(s.Behind, "behind")
 	add(s.NotBefore > d.now, "not-before %s", d.at(s.NotBefore))
+	add(s.Late != 0, "late %v", s.Late)
 	add(s.Tenure != Tenure{}, "tenure %d confirmed %s", s.Tenure.Token, d.at(s.Tenure.Confirmed))
 	add(s.Stop.Reason != "", "stop %s kill %s%s", s.Stop.Reason, d.at(s.Stop.KillAt), flags(
 		"lost", s.Stop.Lost, "signalled", s.Stop.Signalled, "killed", s.Stop.Killed, "exits", s.Stop.Exits))

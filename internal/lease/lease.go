@@ -114,6 +114,12 @@ func Margin(d time.Duration) time.Duration {
 	return max(time.Second, d/15)
 }
 
+// maxLate bounds what State.Late takes from a tenure: half of the time between a renewal's answer and the deadline without
+// it, so that a tenure stays possible where nothing is ever in time.
+func (c Config) maxLate() time.Duration {
+	return max(0, c.Duration-Margin(c.Duration)-c.RetryPeriod) / 2
+}
+
 // spare is the time from a renewal to the renew deadline. By what the API accepts it is half of retryPeriod at least.
 func (c Config) spare() time.Duration {
 	return max(c.RenewDeadline-c.RetryPeriod, c.RetryPeriod/3)

@@ -1,5 +1,7 @@
 package lease
 
+import "time"
+
 // Phase is where an agent stands.
 type Phase uint8
 
@@ -134,6 +136,9 @@ type State struct {
 	// NotBefore is when every holder is dead that the API server may have forgotten, after its data went back in time.
 	NotBefore Instant
 
+	// Late is how much more than the margin the kill is given, because what is due gets a CPU late.
+	Late time.Duration
+
 	Tenure Tenure
 	Stop   Stop
 	Tree   Tree
@@ -167,17 +172,21 @@ func (s State) Deadline(c Config) Instant {
 	if c.KeepRunning {
 		return Never
 	}
-	return s.mustBeDead(c)
+	return s.ValidUntil(c)
 }
 
-// mustBeDead is Deadline without KeepRunning.
-func (s State) mustBeDead(c Config) Instant {
-	return s.Tenure.Confirmed.Add(c.Duration - Margin(c.Duration))
-}
+// ValidUntil is when the right to act ends unless it is renewed: Deadline without KeepRunning.
+func (s State) ValidUntil(c Config) Instant { return s.Tenure.Confirmed.Add(s.lasts(c)) }
+
+// lasts is for how long a confirmed write gives the right to act.
+func (s State) lasts(c Config) time.Duration { return c.Duration - Margin(c.Duration) - s.Late }
+
+// renewBy is for how long after a confirmed write the process is not told to stop.
+func (s State) renewBy(c Config) time.Duration { return min(c.RenewDeadline, s.lasts(c)) }
 
 // Valid tells whether this agent may act at an instant: it holds a tenure whose right to act has not run out.
 func (s State) Valid(c Config, at Instant) bool {
-	return s.Phase == Holding && at < s.mustBeDead(c)
+	return s.Phase == Holding && at < s.ValidUntil(c)
 }
 
 // Synced tells whether a candidate is fit to take over: it knows the Lease and hears of its changes.

@@ -22,6 +22,41 @@ func TestValidityCountsFromTheRequest(t *testing.T) {
 	}
 }
 
+// What acts late is told to die early: the leash, and everything that tells whether the process may act.
+func TestStarvedTenureEndsEarlier(t *testing.T) {
+	d := holding(testConfig()).step(Starved{Late: 2 * time.Second})
+	d.wake()
+	sent := d.now
+	if got := has[SendWrite](t, d).Attempt.Kind; got != Renew {
+		t.Fatalf("sent %v", got)
+	}
+	d.after(time.Second).confirmed()
+	dead := sent.Add(12 * time.Second)
+	if got := has[ExtendLeash](t, d).Deadline; got != dead || d.s.Deadline(d.c) != dead || d.s.ValidUntil(d.c) != dead {
+		t.Errorf("leash until %v after the request, deadline %v", got.Sub(sent), d.s.Deadline(d.c).Sub(sent))
+	}
+	if !d.s.Valid(d.c, dead-1) || d.s.Valid(d.c, dead) {
+		t.Error("the right to act does not end with the leash")
+	}
+	// Whatever is estimated, a tenure that renews goes on.
+	d.step(Starved{Late: time.Hour})
+	if left := d.s.Deadline(d.c).Sub(sent); left != 8*time.Second {
+		t.Errorf("the estimate leaves %v of 14s", left)
+	}
+	for range 20 {
+		d.wake()
+		has[SendWrite](t, d)
+		d.after(time.Second).confirmed()
+	}
+	d.done(Unknown)
+	for d.s.Phase == Holding {
+		d.wake()
+	}
+	if at := d.now.Sub(d.s.Tenure.Confirmed); at != 8*time.Second {
+		t.Errorf("stopped %v after the last renewal", at)
+	}
+}
+
 func TestWaitingCountsFromTheAnswer(t *testing.T) {
 	d := drive(testConfig()).step(Ticked{}).after(2 * time.Second).found(held(other, 10))
 	if got := d.c.FreeAt(d.s); got != d.now.Add(15*time.Second) {
