@@ -39,9 +39,10 @@ const (
 
 // What is reserved for the agent and the operator in a template. Everything that they add to a pod lies within.
 const (
-	// ReservedEnvPrefix begins the environment variables that the agent reads and sets.
+	// ReservedEnvPrefix begins the environment variables that the agent reads and sets, in no container of a template.
 	ReservedEnvPrefix = "SINGLETONJOB_"
-	// ReservedNamePrefix begins the names of containers and volumes that the operator adds.
+	// ReservedNamePrefix begins the names of containers and volumes that the operator adds, which no container of a template
+	// mounts.
 	ReservedNamePrefix = "singletonjob-"
 	// ReservedMountPath and ReservedSecretsPath are where the agent and its credentials are mounted in the gated container.
 	ReservedMountPath   = "/singletonjob"
@@ -212,6 +213,8 @@ func validatePod(pod *corev1.PodSpec, at *field.Path) field.ErrorList {
 	forbid(pod.HostPID, "hostPID", notOurs)
 	forbid(pod.ShareProcessNamespace != nil && *pod.ShareProcessNamespace, "shareProcessNamespace", notOurs)
 	forbid(pod.ActiveDeadlineSeconds != nil, "activeDeadlineSeconds", "a candidate lives on through many tenures: remove it")
+	forbid(len(pod.EphemeralContainers) > 0, "ephemeralContainers", "no pod can be made with ephemeral containers: remove it, and use "+
+		"kubectl debug")
 	forbid(pod.OS != nil && pod.OS.Name != corev1.Linux, "os", "the agent runs on Linux only: remove it, or set name: linux")
 	if grace := pod.TerminationGracePeriodSeconds; grace != nil && *grace < 1 {
 		errs = append(errs, field.Invalid(at.Child("terminationGracePeriodSeconds"), *grace, fmt.Sprintf("%d is not accepted: at "+
@@ -240,6 +243,30 @@ func validateReservedNames(pod *corev1.PodSpec, at *field.Path) field.ErrorList 
 		volumes = append(volumes, pod.Volumes[i].Name)
 	}
 	check("volumes", volumes)
+	errs = append(errs, validateReservedInside(pod.Containers, at.Child("containers"))...)
+	return append(errs, validateReservedInside(pod.InitContainers, at.Child("initContainers"))...)
+}
+
+// validateReservedInside keeps what the operator tells the gated container by out of all containers of a template.
+func validateReservedInside(containers []corev1.Container, at *field.Path) field.ErrorList {
+	var errs field.ErrorList
+	check := func(detail string, reserved func(*corev1.Container) bool) {
+		var names []string
+		for i := range containers {
+			if reserved(&containers[i]) {
+				names = append(names, containers[i].Name)
+			}
+		}
+		if len(names) > 0 {
+			errs = append(errs, field.Forbidden(at, detail+" of "+listed(names)))
+		}
+	}
+	check("variables that begin with SINGLETONJOB_ are the agent's: remove them from env", func(c *corev1.Container) bool {
+		return slices.ContainsFunc(c.Env, func(e corev1.EnvVar) bool { return strings.HasPrefix(e.Name, ReservedEnvPrefix) })
+	})
+	check("volumes whose names begin with singletonjob- are the agent's: remove them from volumeMounts", func(c *corev1.Container) bool {
+		return slices.ContainsFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool { return strings.HasPrefix(m.Name, ReservedNamePrefix) })
+	})
 	return errs
 }
 
@@ -279,10 +306,8 @@ func validateGated(job *SingletonJob, at *field.Path) field.ErrorList {
 	forbid(c.Lifecycle != nil, "has lifecycle hooks, which would run in standbys too: remove lifecycle")
 	forbid(c.RestartPolicy != nil && *c.RestartPolicy != corev1.ContainerRestartPolicyAlways || len(c.RestartPolicyRules) > 0,
 		"has a restart policy of its own: remove restartPolicy and restartPolicyRules, a candidate lives on through many tenures")
-	forbid(slices.ContainsFunc(c.Env, func(e corev1.EnvVar) bool {
-		return e.Name == job.Spec.Fencing.EnvVar || strings.HasPrefix(e.Name, ReservedEnvPrefix)
-	}), "sets %s or a variable that begins with SINGLETONJOB_ in env: the agent sets those, remove them or choose another "+
-		"spec.fencing.envVar", job.Spec.Fencing.EnvVar)
+	forbid(slices.ContainsFunc(c.Env, func(e corev1.EnvVar) bool { return e.Name == job.Spec.Fencing.EnvVar }),
+		"sets %s in env: the agent sets it, remove it or choose another spec.fencing.envVar", job.Spec.Fencing.EnvVar)
 	forbid(slices.ContainsFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool { return reservedPath(m.MountPath) }),
 		"mounts a volume at or below /singletonjob or /var/run/secrets/singletonjob.io, where the agent and its credentials "+
 			"are: choose another mountPath")

@@ -48,9 +48,10 @@ const (
 	manyTenures = "a candidate lives on through many tenures: remove it"
 	badEnvVar   = " is not accepted: a C identifier of at most 63 characters (letters, digits and _, not beginning with a " +
 		"digit) that does not begin with SINGLETONJOB_"
-	badEnv = `the gated container "app" sets FENCING_TOKEN or a variable that begins with SINGLETONJOB_ in env: the agent ` +
-		"sets those, remove them or choose another spec.fencing.envVar"
-	badProbe = `the gated container "app" has a probe, which would fail in every standby, where the process does not run: ` +
+	badEnv      = `the gated container "app" sets FENCING_TOKEN in env: the agent sets it, remove it or choose another spec.fencing.envVar`
+	reservedEnv = "variables that begin with SINGLETONJOB_ are the agent's: remove them from env of "
+	badVolume   = "volumes whose names begin with singletonjob- are the agent's: remove them from volumeMounts of "
+	badProbe    = `the gated container "app" has a probe, which would fail in every standby, where the process does not run: ` +
 		"remove livenessProbe, readinessProbe and startupProbe; probes of other containers are welcome"
 	badMount  = `the gated container "app" mounts a volume at or below /singletonjob or /var/run/secrets/singletonjob.io, where the agent and its credentials are: choose another mountPath`
 	badPolicy = `the gated container "app" has a restart policy of its own: remove restartPolicy and restartPolicyRules, ` +
@@ -257,7 +258,40 @@ var gatedCases = map[string]validationCase{
 		c.RestartPolicy = new(corev1.ContainerRestartPolicyAlways)
 	})},
 	"token set by the template": {change: app(func(c *corev1.Container) { c.Env = []corev1.EnvVar{{Name: "FENCING_TOKEN", Value: "1"}} }), want: forbidden(inContainers, badEnv)},
-	"variable of the agent":     {change: app(func(c *corev1.Container) { c.Env = []corev1.EnvVar{{Name: "SINGLETONJOB_CONFIG"}} }), want: forbidden(inContainers, badEnv)},
+	"variable of the agent":     {change: app(func(c *corev1.Container) { c.Env = []corev1.EnvVar{{Name: "SINGLETONJOB_CONFIG"}} }), want: forbidden(inContainers, reservedEnv+`["app"]`)},
+	"variable of the agent in a sidecar": {
+		change: pod(func(p *corev1.PodSpec) {
+			p.Containers[1].Env = []corev1.EnvVar{{Name: "X"}, {Name: "SINGLETONJOB_CONFIG", Value: "{}"}}
+		}),
+		want: forbidden(inContainers, reservedEnv+`["proxy"]`),
+	},
+	"variables of the agent in init containers": {
+		change: pod(func(p *corev1.PodSpec) {
+			env := []corev1.EnvVar{{Name: "SINGLETONJOB_X"}}
+			p.InitContainers = []corev1.Container{{Name: "a", Env: env}, {Name: "b"}, {Name: "c", Env: env}}
+		}),
+		want: forbidden(inPod+"initContainers", reservedEnv+`["a", "c"]`),
+	},
+	"the agent's volume in a sidecar": {
+		change: pod(func(p *corev1.PodSpec) {
+			p.Containers[1].VolumeMounts = []corev1.VolumeMount{{Name: "singletonjob-bin", MountPath: "/x"}}
+		}),
+		want: forbidden(inContainers, badVolume+`["proxy"]`),
+	},
+	"the agent's credentials in an init container": {
+		change: pod(func(p *corev1.PodSpec) {
+			p.InitContainers = []corev1.Container{{Name: "a", VolumeMounts: []corev1.VolumeMount{{Name: "singletonjob-credentials", MountPath: "/x"}}}}
+		}),
+		want: forbidden(inPod+"initContainers", badVolume+`["a"]`),
+	},
+	"ephemeral container": {
+		change: pod(func(p *corev1.PodSpec) {
+			p.EphemeralContainers = []corev1.EphemeralContainer{{EphemeralContainerCommon: corev1.EphemeralContainerCommon{
+				Name: "debug", Env: []corev1.EnvVar{{Name: "SINGLETONJOB_CONFIG"}},
+			}}}
+		}),
+		want: forbidden(inPod+"ephemeralContainers", "no pod can be made with ephemeral containers: remove it, and use kubectl debug"),
+	},
 	"mount in place of the agent": {change: app(func(c *corev1.Container) {
 		c.VolumeMounts = []corev1.VolumeMount{{Name: "d", MountPath: "/singletonjob"}}
 	}), want: forbidden(inContainers, badMount)},

@@ -17,6 +17,10 @@ const (
 	RoleStandby = "standby"
 )
 
+// GatedAnnotation of a candidate pod names its gated container. The operator sets it when it makes the pod; whoever may
+// change pods can change it later, so it may only take proof away, never give any.
+const GatedAnnotation = "singletonjob.io/gated-container"
+
 // Annotations of the Lease. Agents write all but HandoverTo, HandoverReason and TokenBase, which are the operator's.
 const (
 	TokenAnnotation          = "singletonjob.io/fencing-token"
@@ -62,6 +66,8 @@ const (
 	// AgentDir is where `agent install` puts the binary and where the socket is.
 	AgentDir  = "/singletonjob/bin"
 	AgentPath = AgentDir + "/agent"
+	// AgentRun is the agent's subcommand that runs a command.
+	AgentRun = "run"
 	// CredentialsDir holds token, ca.crt and namespace of the agent's own, pod-bound identity.
 	CredentialsDir = "/var/run/secrets/singletonjob.io/serviceaccount"
 	// InstallContainer is the name of the init container.

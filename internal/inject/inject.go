@@ -92,15 +92,18 @@ func Pod(job *v1alpha1.SingletonJob, ordinal int, settings Settings) (*corev1.Po
 	place(spec, job.Name)
 	return &corev1.Pod{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
-		ObjectMeta: metadata(job, hash, ordinal),
+		ObjectMeta: metadata(job, hash, ordinal, gated.Name),
 		Spec:       *spec,
 	}, nil
 }
 
 // PodName is <job>-<hash>-<ordinal>: at most 63 characters, a host name's limit, up to ordinal 99.
 func PodName(job, hash string, ordinal int) string {
-	return job + "-" + hash + "-" + strconv.Itoa(ordinal)
+	return PodPrefix(job, hash) + strconv.Itoa(ordinal)
 }
+
+// PodPrefix begins the names of the pods of one template of a job, and of no other pods that the operator makes.
+func PodPrefix(job, hash string) string { return job + "-" + hash + "-" }
 
 // Selector matches all candidates of a job, of every template.
 func Selector(job string) map[string]string {
@@ -119,7 +122,7 @@ func ServiceAccountName(job *v1alpha1.SingletonJob) string {
 	return job.Name + "-singletonjob"
 }
 
-func metadata(job *v1alpha1.SingletonJob, hash string, ordinal int) metav1.ObjectMeta {
+func metadata(job *v1alpha1.SingletonJob, hash string, ordinal int, gated string) metav1.ObjectMeta {
 	template := &job.Spec.Template
 	meta := metav1.ObjectMeta{
 		Namespace:   job.Namespace,
@@ -142,13 +145,39 @@ func metadata(job *v1alpha1.SingletonJob, hash string, ordinal int) metav1.Objec
 	if _, said := meta.Annotations[SafeToEvictAnnotation]; !said {
 		meta.Annotations[SafeToEvictAnnotation] = "true"
 	}
+	meta.Annotations[contract.GatedAnnotation] = gated
 	return meta
 }
 
 // wrap puts the agent before the user's command. Command and args stay two lists, so Kubernetes goes on expanding
 // references such as $(NAME) in both.
 func wrap(gated *corev1.Container) {
-	gated.Command = append([]string{contract.AgentPath, "run", "--"}, gated.Command...)
+	gated.Command = append([]string{contract.AgentPath, contract.AgentRun, "--"}, gated.Command...)
+}
+
+// Gated is the index of a pod's gated container, -1 where that is not certain. On it rests who is declared dead, so it
+// follows from what nobody can write after the pod was made, commands and literal variables, and from no single sign that a
+// template, a webhook or an older version of the API may have put elsewhere: exactly one container shows any sign of the
+// agent, and it shows all. The annotation may contradict, and then nothing is certain; it proves nothing. Ephemeral
+// containers come later and count for nothing.
+func Gated(pod *corev1.Pod) int {
+	found := -1
+	for i := range pod.Spec.Containers {
+		c := &pod.Spec.Containers[i]
+		runs := len(c.Command) > 1 && c.Command[0] == contract.AgentPath && c.Command[1] == contract.AgentRun
+		configured := slices.ContainsFunc(c.Env, func(e corev1.EnvVar) bool { return e.Name == contract.ConfigEnv })
+		switch {
+		case !runs && !configured:
+			continue
+		case !runs || !configured || found >= 0:
+			return -1
+		}
+		found = i
+	}
+	if named, is := pod.Annotations[contract.GatedAnnotation]; is && (found < 0 || pod.Spec.Containers[found].Name != named) {
+		return -1
+	}
+	return found
 }
 
 func agentConfig(job *v1alpha1.SingletonJob, ordinal int, port int32) contract.AgentConfig {

@@ -28,11 +28,9 @@ func (f *facts) gatherDeath() *death {
 	if f.holder.Pod == "" {
 		return nil
 	}
-	for _, pod := range f.Pods {
-		if pod.Name == f.holder.Pod && string(pod.UID) == f.holder.PodUID {
-			if ended, ok := f.containerDied(pod); ok {
-				return &death{reason: lease.ReasonHolderTerminated, ended: ended}
-			}
+	if pod := f.podOf(f.holder.Identity); pod != nil {
+		if ended, ok := f.containerDied(pod); ok {
+			return &death{reason: lease.ReasonHolderTerminated, ended: ended}
 		}
 	}
 	if f.OutOfService[f.holder.node] {
@@ -58,7 +56,7 @@ func (f *facts) gatherDeath() *death {
 //     that only a step of about the lease's own length, in that instant, and while the kubelet lags, could deceive. A step
 //     by hours does not.
 func (f *facts) containerDied(pod *corev1.Pod) (ended int64, proven bool) {
-	t := lastEnd(pod, f.gated(pod))
+	t := lastEnd(pod, gated(pod))
 	if t == nil || t.StartedAt.IsZero() || t.FinishedAt.IsZero() {
 		return 0, false
 	}

@@ -29,7 +29,7 @@ type facts struct {
 	hash string
 
 	// candidates are the job's pods, by ordinal. orphans are pods that no controller owns any more, strangers those of an
-	// earlier job of the name.
+	// earlier job of the name, and whatever else carries its labels.
 	candidates []candidate
 	orphans    []*corev1.Pod
 	strangers  int
@@ -95,9 +95,9 @@ func gather(o Observed) *facts {
 	f.holder = f.gatherHolder()
 	for _, pod := range o.Pods {
 		switch owner := metav1.GetControllerOf(pod); {
-		case owner == nil:
+		case owner == nil && gated(pod) != "":
 			f.orphans = append(f.orphans, pod)
-		case owner.UID == f.job.UID:
+		case owner != nil && owner.UID == f.job.UID:
 			f.candidates = append(f.candidates, f.candidate(pod))
 		default:
 			f.strangers++
@@ -119,23 +119,19 @@ func (f *facts) candidate(pod *corev1.Pod) candidate {
 	return candidate{
 		pod:      pod,
 		ordinal:  ordinal,
-		updated:  pod.Labels[contract.TemplateHashLabel] == f.hash,
+		updated:  strings.HasPrefix(pod.Name, inject.PodPrefix(f.job.Name, f.hash)), // unlike its label, a name stays
 		ready:    isReady(pod),
 		leaving:  pod.DeletionTimestamp != nil,
 		finished: pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed,
 		holds:    f.holder.named && f.holder.Pod == pod.Name && f.holder.PodUID == string(pod.UID),
-		trouble:  trouble(pod, f.gated(pod)),
+		trouble:  trouble(pod, gated(pod)),
 	}
 }
 
-// gated is the name of the gated container of a pod of this job.
-func (f *facts) gated(pod *corev1.Pod) string {
-	for i := range pod.Spec.Containers {
-		for _, e := range pod.Spec.Containers[i].Env {
-			if e.Name == contract.ConfigEnv {
-				return pod.Spec.Containers[i].Name
-			}
-		}
+// gated is the name of a pod's gated container, empty where that is not certain.
+func gated(pod *corev1.Pod) string {
+	if i := inject.Gated(pod); i >= 0 {
+		return pod.Spec.Containers[i].Name
 	}
 	return ""
 }
@@ -152,16 +148,25 @@ func (f *facts) gatherHolder() holder {
 	if past := f.record.History; len(past) > 0 && past[0].Token == f.record.Token {
 		h.node = past[0].Node
 	}
-	for _, pod := range f.Pods {
-		if pod.Name == id.Pod && string(pod.UID) == id.PodUID {
-			h.node = cmp.Or(h.node, pod.Spec.NodeName)
-			if s, ok := configured(pod); ok {
-				h.settings = s
-			}
+	if pod := f.podOf(id); pod != nil {
+		// Where it runs is said by the pod, which nobody can write after it was bound; the history is the agent's word.
+		h.node = cmp.Or(pod.Spec.NodeName, h.node)
+		if s, ok := configured(pod); ok {
+			h.settings = s
 		}
 	}
-	h.settings.duration = max(h.settings.duration, f.record.Duration)
+	h.settings.duration = min(max(h.settings.duration, f.record.Duration), lease.MaxDuration)
 	return h
+}
+
+// podOf is the pod that an identity is of, nil if it is not seen.
+func (f *facts) podOf(id lease.Identity) *corev1.Pod {
+	for _, pod := range f.Pods {
+		if pod.Name == id.Pod && string(pod.UID) == id.PodUID {
+			return pod
+		}
+	}
+	return nil
 }
 
 // settings are those that the spec asks for.
@@ -173,15 +178,32 @@ func (f *facts) settings() settings {
 // configured reads the settings that a pod was made with. Unlike the agent it does not mind fields that it does not know:
 // the pod may be of a newer operator.
 func configured(pod *corev1.Pod) (settings, bool) {
+	i := inject.Gated(pod)
+	if i < 0 {
+		return settings{}, false
+	}
+	for _, e := range pod.Spec.Containers[i].Env {
+		var c contract.AgentConfig
+		if e.Name == contract.ConfigEnv && json.Unmarshal([]byte(e.Value), &c) == nil {
+			return settings{time.Duration(c.LeaseDuration), time.Duration(c.RenewDeadline), time.Duration(c.RetryPeriod)}, true
+		}
+	}
+	return settings{}, false
+}
+
+// longest is the longest leaseDuration that an agent in a pod may have been told, by any of its containers: where it is
+// not certain which one is gated, waiting too long is no harm.
+func longest(pod *corev1.Pod) time.Duration {
+	var d time.Duration
 	for i := range pod.Spec.Containers {
 		for _, e := range pod.Spec.Containers[i].Env {
 			var c contract.AgentConfig
 			if e.Name == contract.ConfigEnv && json.Unmarshal([]byte(e.Value), &c) == nil {
-				return settings{time.Duration(c.LeaseDuration), time.Duration(c.RenewDeadline), time.Duration(c.RetryPeriod)}, true
+				d = max(d, time.Duration(c.LeaseDuration))
 			}
 		}
 	}
-	return settings{}, false
+	return min(d, lease.MaxDuration)
 }
 
 // acts tells whether the holder's process may be taken to run: its tenure is this job's, it renews, and it is not known to
@@ -192,7 +214,7 @@ func (f *facts) acts() bool {
 
 // expired tells whether the tenure is over by time: unchanged for the whole duration, as this process saw it.
 func (f *facts) expired() bool {
-	return f.Lease.Unchanged >= min(f.holder.settings.duration, lease.MaxDuration)
+	return f.Lease.Unchanged >= f.holder.settings.duration
 }
 
 // count tells of how many candidates something holds.

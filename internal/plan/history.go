@@ -8,6 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/singletonjob/operator/api/v1alpha1"
+	"github.com/singletonjob/operator/internal/inject"
 	"github.com/singletonjob/operator/internal/lease"
 )
 
@@ -104,7 +105,7 @@ const trial = 30 * time.Second
 func (f *facts) failedTrial() bool {
 	failed := false
 	for _, t := range f.tenures() {
-		if !strings.HasPrefix(t.Pod, f.job.Name+"-"+f.hash+"-") {
+		if !strings.HasPrefix(t.Pod, inject.PodPrefix(f.job.Name, f.hash)) {
 			continue
 		}
 		own := t.Reason == lease.ReasonProcessExited || t.Reason == lease.ReasonHolderTerminated

@@ -64,9 +64,7 @@ func (f *facts) unknownHolder(r lease.Record) lease.Record {
 	r.Token, r.Transitions = status.FencingToken, int32(status.Tenures)
 	r.AcquireTime, r.RenewTime = f.Now.UnixMicro(), f.Now.UnixMicro()
 	for _, pod := range f.Pods {
-		if s, ok := configured(pod); ok {
-			r.Duration = max(r.Duration, s.duration)
-		}
+		r.Duration = max(r.Duration, longest(pod))
 	}
 	switch last := f.Lease.Last; {
 	case last != nil:
@@ -116,12 +114,12 @@ func (f *facts) claimed() Claim {
 // the present tenure is this job's first.
 func (f *facts) holderIsTakenOver() bool {
 	id, _ := lease.ParseIdentity(f.record.Holder)
-	for _, pod := range f.Pods {
-		if owner := metav1.GetControllerOf(pod); pod.Name == id.Pod && string(pod.UID) == id.PodUID {
-			return owner == nil || owner.UID == f.job.UID
-		}
+	pod := f.podOf(id)
+	if pod == nil {
+		return false
 	}
-	return false
+	owner := metav1.GetControllerOf(pod)
+	return owner == nil || owner.UID == f.job.UID
 }
 
 // tokenBase is never lowered, also not for a job that was made anew with less: sinks have seen the higher tokens.

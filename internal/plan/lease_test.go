@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"math"
 	"testing"
 	"time"
 
@@ -9,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/singletonjob/operator/api/v1alpha1"
+	"github.com/singletonjob/operator/internal/contract"
 	"github.com/singletonjob/operator/internal/lease"
 )
 
@@ -364,6 +366,73 @@ func TestProofOfDeath(t *testing.T) {
 			},
 			why: "it is not the holder's",
 		},
+		"a sidecar in front, with the agent's variable, has ended": {
+			with: func(g *given) { g.sidecarEnded(began, over, corev1.EnvVar{Name: contract.ConfigEnv, Value: "{}"}) },
+			why:  "whoever wrote the template wrote that: the holder lives",
+		},
+		"a sidecar in front, with the agent's command, has ended": {
+			with: func(g *given) {
+				g.sidecarEnded(began, over)
+				g.Pods[0].Spec.Containers[0].Command = []string{contract.AgentPath, "run", "--", "x"}
+			},
+			why: "the same",
+		},
+		"the holder's container has ended, but a sidecar has the agent's variable": {
+			with: func(g *given) {
+				g.sidecarEnded(began, over, corev1.EnvVar{Name: contract.ConfigEnv, Value: "{}"})
+				g.Pods[0].Status.ContainerStatuses[0].Name = "app"
+			},
+			why: "it is not certain which of them is the holder's, so time alone decides",
+		},
+		"a sidecar has ended, and the annotation was changed to name it": {
+			with: func(g *given) {
+				g.sidecarEnded(began, over)
+				g.Pods[0].Annotations[contract.GatedAnnotation] = "sidecar"
+			},
+			why: "who may change pods writes annotations",
+		},
+		"a sidecar has ended, and a webhook wrapped the holder's command": {
+			with: func(g *given) {
+				g.sidecarEnded(began, over, corev1.EnvVar{Name: contract.ConfigEnv, Value: "{}"})
+				g.Pods[0].Spec.Containers[0].Command = []string{contract.AgentPath, "run", "--", "x"}
+				g.Pods[0].Spec.Containers[1].Command = append([]string{"/wrap"}, g.Pods[0].Spec.Containers[1].Command...)
+				g.Pods[0].Spec.Containers[1].Env = nil
+			},
+			why: "the annotation contradicts",
+		},
+		"the holder's container has ended, the annotation says otherwise": {
+			with: func(g *given) {
+				g.ended(0, began, over)
+				g.Pods[0].Annotations[contract.GatedAnnotation] = "sidecar"
+			},
+			why: "what contradicts itself proves nothing",
+		},
+		"the holder's container has ended, in a pod of an older operator": {
+			with: func(g *given) {
+				g.ended(0, began, over)
+				delete(g.Pods[0].Annotations, contract.GatedAnnotation)
+			},
+			want: died, why: "its command and variables tell",
+		},
+		"an ephemeral container with the agent's variable has ended": {
+			with: func(g *given) {
+				g.Pods[0].Spec.EphemeralContainers = []corev1.EphemeralContainer{{EphemeralContainerCommon: corev1.EphemeralContainerCommon{
+					Name: "debug", Env: []corev1.EnvVar{{Name: contract.ConfigEnv, Value: "{}"}},
+				}}}
+				g.Pods[0].Status.EphemeralContainerStatuses = []corev1.ContainerStatus{{Name: "debug", State: corev1.ContainerState{
+					Terminated: &corev1.ContainerStateTerminated{StartedAt: metav1.NewTime(began), FinishedAt: metav1.NewTime(over)},
+				}}}
+			},
+			why: "whoever may debug pods adds those",
+		},
+		"ended, with a duration that somebody wrote into the Lease": {
+			with: func(g *given) {
+				g.Lease.Record.Duration = math.MaxInt32 * time.Second
+				g.Lease.Record.AcquireTime, g.Lease.Record.RenewTime = ago(59*time.Minute).UnixMicro()-3600e6, ago(59*time.Minute).UnixMicro()-3600e6
+				g.ended(0, ago(3*time.Hour), over)
+			},
+			why: "no holder outlives its last renewal by more than the longest lease that there is",
+		},
 		"lost by the kubelet": {
 			with: func(g *given) {
 				g.ended(0, began, over)
@@ -399,6 +468,13 @@ func TestProofOfDeath(t *testing.T) {
 			},
 			want: lost, why: "the Lease tells the node",
 		},
+		"the node that the Lease tells is out of service, the pod is on another": {
+			with: func(g *given) {
+				g.OutOfService["c"] = true
+				g.Lease.Unchanged, g.Lease.Record.History[0].Node = 4*time.Second, "c"
+			},
+			why: "the Lease's history can be written by the pod's process",
+		},
 		"another node is out of service": {
 			with: func(g *given) { g.OutOfService["b"] = true; g.Lease.Unchanged = 4 * time.Second }, why: "not the holder's",
 		},
@@ -430,6 +506,14 @@ func TestProofOfDeath(t *testing.T) {
 			releases(t, g, p.Lease, c.want)
 		})
 	}
+}
+
+// sidecarEnded gives the holder's pod a sidecar in front of the gated container, of which the kubelet says that it ended.
+func (g *given) sidecarEnded(began, over time.Time, env ...corev1.EnvVar) {
+	g.ended(0, began, over)
+	g.Pods[0].Status.ContainerStatuses[0].Name = "sidecar"
+	spec := &g.Pods[0].Spec
+	spec.Containers = append([]corev1.Container{{Name: "sidecar", Image: "s", Env: env}}, spec.Containers...)
 }
 
 // releases fails unless a write releases exactly the record that was observed.

@@ -63,7 +63,13 @@ var bounds = map[string]map[string]any{
 	"spec.template.spec.containers[].volumeMounts":             {"maxItems": 256},
 	"spec.template.spec.containers[].volumeMounts[].mountPath": {"maxLength": 4096},
 	"spec.template.spec.initContainers":                        {"maxItems": 64},
+	"spec.template.spec.containers[].volumeMounts[].name":      {"maxLength": 63},
 	"spec.template.spec.initContainers[].name":                 {"maxLength": 63},
+	"spec.template.spec.initContainers[].env":                  {"maxItems": 1024},
+	"spec.template.spec.initContainers[].env[].name":           {"maxLength": 1024},
+	"spec.template.spec.initContainers[].volumeMounts":         {"maxItems": 256},
+	"spec.template.spec.initContainers[].volumeMounts[].name":  {"maxLength": 63},
+	"spec.template.spec.ephemeralContainers":                   {"maxItems": 64},
 	"spec.template.spec.volumes":                               {"maxItems": 256},
 	"spec.template.spec.volumes[].name":                        {"maxLength": 63},
 	"spec.template.spec.os.name":                               {"maxLength": 63},
@@ -102,6 +108,7 @@ var rules = slices.Concat(
 	isWritten("spec.lease.retryPeriod"), isWritten("spec.lease.lockDelay"),
 	leaseRules, fencingRules, podRules, gatedRules,
 	reservedNames("containers"), reservedNames("initContainers"), reservedNames("volumes"),
+	reservedInside("containers"), reservedInside("initContainers"),
 	reservedKeys("labels"), reservedKeys("annotations"),
 )
 
@@ -194,6 +201,10 @@ var podRules = []rule{{
 	cel:     `!has(` + pod + `.activeDeadlineSeconds)`,
 	message: `a candidate lives on through many tenures: remove it`,
 }, {
+	at: "spec", field: "template.spec.ephemeralContainers", reason: forbidden,
+	cel:     `!has(` + pod + `.ephemeralContainers) || ` + pod + `.ephemeralContainers.size() == 0`,
+	message: `no pod can be made with ephemeral containers: remove it, and use kubectl debug`,
+}, {
 	at: "spec", field: "template.spec.os", reason: forbidden,
 	cel:     `!has(` + pod + `.os) || ` + pod + `.os.name == 'linux'`,
 	message: `the agent runs on Linux only: remove it, or set name: linux`,
@@ -234,9 +245,8 @@ var gatedRules = []rule{
 		`has a restart policy of its own: remove restartPolicy and restartPolicyRules, a candidate lives on through many
 			tenures`),
 	ofGated(forbidden,
-		`!has(c.env) || c.env.all(e, e.name != self.fencing.envVar && !e.name.startsWith('SINGLETONJOB_'))`,
-		`sets %s or a variable that begins with SINGLETONJOB_ in env: the agent sets those, remove them or choose another
-			spec.fencing.envVar`, "self.fencing.envVar"),
+		`!has(c.env) || c.env.all(e, e.name != self.fencing.envVar)`,
+		`sets %s in env: the agent sets it, remove it or choose another spec.fencing.envVar`, "self.fencing.envVar"),
 	ofGated(forbidden, `!has(c.volumeMounts) || c.volumeMounts.all(m, `+clearOf(`/singletonjob`)+` && `+clearOf(`/var/run/secrets/singletonjob.io`)+`)`,
 		`mounts a volume at or below /singletonjob or /var/run/secrets/singletonjob.io, where the agent and its credentials
 			are: choose another mountPath`),
@@ -265,6 +275,25 @@ func reservedNames(list string) []rule {
 		message: `names that begin with singletonjob- are the operator's: rename %s`,
 		args:    []string{names + `.filter(x, x.name.startsWith('singletonjob-')).map(x, x.name)`},
 	}}
+}
+
+// reservedInside keeps what the operator tells the gated container by out of all others.
+func reservedInside(list string) []rule {
+	containers := pod + "." + list
+	rules := make([]rule, 0, 2)
+	for _, in := range []struct{ field, prefix, message string }{
+		{"env", "SINGLETONJOB_", "variables that begin with SINGLETONJOB_ are the agent's: remove them from env of %s"},
+		{"volumeMounts", "singletonjob-", "volumes whose names begin with singletonjob- are the agent's: remove them from volumeMounts of %s"},
+	} {
+		free := `!has(c.` + in.field + `) || c.` + in.field + `.all(x, !x.name.startsWith('` + in.prefix + `'))`
+		rules = append(rules, rule{
+			at: "spec", field: "template.spec." + list, reason: forbidden,
+			cel:     `!has(` + containers + `) || ` + containers + `.all(c, ` + free + `)`,
+			message: in.message,
+			args:    []string{containers + `.filter(c, !(` + free + `)).map(c, c.name)`},
+		})
+	}
+	return rules
 }
 
 func reservedKeys(in string) []rule {
