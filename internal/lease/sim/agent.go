@@ -33,25 +33,28 @@ func (s *slot) replacePod() {
 	default:
 		clk.ppm = s.w.rng.Int64N(2*maxPPM+1) - maxPPM
 	}
+	number := uint64(1000*(s.index+1) + s.pods)
 	s.run(&machine{
-		clock: clk,
-		link:  &link{w: s.w},
-		pod:   fmt.Sprintf("p%d", s.index),
-		uid:   fmt.Sprintf("u%d.%d", s.index, s.pods),
-		wall:  s.w.rng.Int64N(int64(time.Hour / time.Microsecond)),
+		w:      s.w,
+		clock:  clk,
+		timers: newTimers(s.w.p.seed, number, clk, s.w.p.slew),
+		link:   &link{w: s.w},
+		pod:    fmt.Sprintf("p%d", s.index),
+		uid:    fmt.Sprintf("u%d.%d", s.index, s.pods),
+		wall:   s.w.rng.Int64N(int64(time.Hour / time.Microsecond)),
 	})
 }
 
 // run starts an agent process on a machine.
 func (s *slot) run(m *machine) {
 	m.agents++
-	c := s.w.p.config
+	c := s.w.p.configs[s.index%len(s.w.p.configs)]
 	c.Identity = lease.Identity{Pod: m.pod, PodUID: m.uid, Nonce: fmt.Sprintf("n%d", m.agents)}
 	c.Node = c.Identity.PodUID
 	c.Jitter = time.Duration(s.index) * time.Millisecond
 	c.RestartProvesDeath = s.w.p.restartProvesDeath
 	if s.w.p.profile == Mixed && s.w.chance(0.05) {
-		c.Duration += c.Duration / 2 // lease settings of another version of the job
+		c.Duration = s.w.p.longest() // lease settings of another version of the job
 	}
 	a := &agent{w: s.w, slot: s, machine: m, config: c, id: c.Identity.String(), alive: true}
 	a.wakeUp = a.wake
@@ -60,21 +63,62 @@ func (s *slot) run(m *machine) {
 	s.w.agents = append(s.w.agents, a)
 	s.w.byID[a.id] = a
 	if s.w.trace != nil {
-		s.w.note(a.id, "agent starts (clock %+d ppm)", m.ppm)
+		s.w.note(a.id, "agent starts (clock %+d ppm, timers by up to %d more)", m.clock.ppm, m.timers.slew)
 	}
-	s.w.after(0, a.wakeUp)
+	s.w.after(0, a.look)
 	s.w.after(s.w.between(0, 20*time.Millisecond), a.watch)
 }
 
 // machine is where a pod runs.
 type machine struct {
-	clock
+	w        *world
+	clock    clock
+	timers   *timers
 	link     *link
 	pod, uid string
 	agents   int
 	// wall is what the wall clock is ahead by, in microseconds.
 	wall int64
+	// execHangs is until when no program starts, execFails the chance that none does.
+	execHangs time.Duration
+	execFails float64
+	// throttled bounds how late the processes of the pod get a CPU.
+	throttled time.Duration
 }
+
+// now is what the machine's agent reads for the time.
+func (m *machine) now() lease.Instant {
+	if m.w.o.Broken == SlewedClock {
+		return m.timers.at(m.w.now)
+	}
+	return m.clock.at(m.w.now)
+}
+
+// when is the true time at which now is i.
+func (m *machine) when(i lease.Instant) time.Duration {
+	if m.w.o.Broken == SlewedClock {
+		return m.timers.when(m.w.now, i)
+	}
+	return m.clock.when(i)
+}
+
+// fires is when a timer of the kernel fires that is set now for d.
+func (m *machine) fires(d time.Duration) time.Duration {
+	return m.timers.fires(m.w.now, max(d, leastSleep))
+}
+
+// leastSleep is the least that a process sleeps.
+const leastSleep = 50 * time.Microsecond
+
+// timerLate is how late the kernel's timers kill, schedulingLate how late a process gets a CPU.
+func (m *machine) timerLate() time.Duration {
+	if m.w.rng.IntN(200) == 0 {
+		return m.w.between(0, time.Second)
+	}
+	return 0
+}
+
+func (m *machine) schedulingLate() time.Duration { return m.w.between(0, m.throttled) }
 
 // agent is one agent process: its state machine, and what is around it.
 type agent struct {
@@ -93,12 +137,17 @@ type agent struct {
 
 	tree *tree
 	conn *conn
-	// wakeAt is when a wake is on its way, wakeUp the method value of wake.
-	wakeAt time.Duration
-	wakeUp func()
-	wakes  spin
-	// stored is when a write of this agent was last stored.
-	stored time.Duration
+	// wakeAt is when the timer fires that is set for wakeFor, 0 if none is; wakeUp is the method value of wake.
+	wakeAt  time.Duration
+	wakeFor lease.Instant
+	wakeUp  func()
+	wakes   spin
+	// revision is that of its last write that was stored, asked its last read, sent what it has sent.
+	revision int64
+	asked    lease.SendRead
+	sent     requests
+	// late is what it was told of its processes' lateness, counted what it was when it last set the leash.
+	late, counted time.Duration
 }
 
 // deliver hands an event to the agent.
@@ -112,36 +161,46 @@ func (a *agent) deliver(e lease.Event) {
 	}
 }
 
-// wake is the timer.
+// wake is the timer, if it is the last that was set.
 func (a *agent) wake() {
-	if a.w.now >= a.wakeAt {
-		a.wakeAt = forever
+	if a.w.now == a.wakeAt {
+		a.look()
 	}
-	if !a.alive || a.stopped > 0 {
-		return
-	}
-	if a.state.Wake != 0 && a.machine.at(a.w.now) < a.state.Wake {
-		a.wakeAgain()
-		return
-	}
-	a.wakes.count(a)
-	a.handle(lease.Ticked{})
 }
 
-func (a *agent) wakeAgain() {
-	if at := a.machine.when(a.state.Wake); at < a.wakeAt || a.wakeAt <= a.w.now && at != forever {
-		a.wakeAt = at
-		a.w.at(at, a.wakeUp)
+// look is what the agent does when it wakes: it looks at the clock, and sleeps again if it is too early.
+func (a *agent) look() {
+	a.wakeAt = 0
+	switch {
+	case !a.alive || a.stopped > 0:
+	case a.state.Wake != 0 && a.machine.now() < a.state.Wake:
+		a.sleep()
+	default:
+		a.wakes.count(a)
+		a.handle(lease.Ticked{})
 	}
+}
+
+// sleep sets a timer of the kernel for what is left by the clock, unless one is set for that.
+func (a *agent) sleep() {
+	if a.state.Wake == lease.Never {
+		a.wakeAt = 0
+		return
+	}
+	if a.wakeAt > a.w.now && a.wakeFor == a.state.Wake {
+		return
+	}
+	a.wakeFor = a.state.Wake
+	a.wakeAt = a.machine.fires(a.state.Wake.Sub(a.machine.now())) + a.machine.schedulingLate()
+	a.w.at(a.wakeAt, a.wakeUp)
 }
 
 // handle steps the state machine and carries out what it decides.
 func (a *agent) handle(e lease.Event) {
 	w := a.w
 	w.check.result.Steps++
-	before := a.state
-	a.state, a.todo = w.step(a.config, before, lease.Time{Boot: a.machine.at(w.now), Wall: a.wallTime()}, e)
-	w.check.stepped(a, before, e)
+	w.check.tells(a, e)
+	a.state, a.todo = w.step(a.config, a.state, lease.Time{Boot: a.machine.now(), Wall: a.wallTime()}, e)
 	if w.chance(w.hiccups) {
 		a.stop()
 		w.after(w.between(0, 2*a.config.Duration), a.goOn)
@@ -162,7 +221,7 @@ func (a *agent) carryOut() {
 		}
 	}
 	if a.alive && a.stopped == 0 {
-		a.wakeAgain()
+		a.sleep()
 	}
 }
 
@@ -188,14 +247,16 @@ func (a *agent) goOn() {
 	a.carryOut()
 	// The timer and what came in meanwhile are ready at once, and each is handled first at some time.
 	if a.w.chance(0.5) {
-		a.wake()
+		a.look()
 	}
 	for len(a.inbox) > 0 && a.stopped == 0 && a.alive {
 		next := a.inbox[0]
 		a.inbox = a.inbox[1:]
 		a.handle(next)
 	}
-	a.wake()
+	if a.alive && a.stopped == 0 {
+		a.look()
+	}
 }
 
 func (a *agent) wallTime() int64 {
@@ -207,33 +268,31 @@ func (a *agent) do(action lease.Action) {
 	if w.trace != nil {
 		w.noteAction(a, action)
 	}
+	w.check.asks(a, action)
 	switch action := action.(type) {
 	case lease.SendWrite:
 		r, nonce := action.Attempt.Record, action.Attempt.Nonce
 		a.machine.link.call(
-			func() reply { return w.api.put(r) },
+			func() reply { return w.api.put(a.id, r) },
 			func(got reply) {
 				a.deliver(lease.WriteDone{Nonce: nonce, Outcome: got.outcome, Record: got.record})
 			})
 	case lease.SendRead:
 		id := action.ID
+		a.asked = action
 		a.machine.link.call(
 			func() reply { return w.api.get(a.machine.link.lag) },
 			func(got reply) { a.deliver(lease.ReadDone{ID: id, Found: got.record, Absent: got.absent}) })
 	case lease.RestartWatch:
 		a.conn.breaks()
 	case lease.StartChild:
-		w.check.leashed(a, action.Deadline)
 		a.tree = newTree(a, action)
 	case lease.ExtendLeash:
-		w.check.leashed(a, action.Deadline)
 		a.tree.extend(action.Deadline)
 	case lease.SignalChild:
 		a.tree.signal()
 	case lease.KillTree:
-		a.tree.kill()
-	case lease.TenureEnded:
-		w.check.ended(a, action)
+		a.tree.killed()
 	case lease.Exit:
 		w.check.exits(a)
 		a.dies()
@@ -253,7 +312,7 @@ func (a *agent) dies() {
 		a.w.note(a.id, "agent dead")
 	}
 	if a.tree != nil {
-		a.tree.kill()
+		a.tree.kill(a.w.now)
 	}
 }
 

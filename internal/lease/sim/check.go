@@ -2,6 +2,7 @@ package sim
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/singletonjob/operator/internal/lease"
@@ -23,18 +24,21 @@ const (
 	TokenNotGrown = "token not grown"
 	RunsOn        = "process runs on after another tenure was seen"
 	StaleAccepted = "stale write accepted"
+	FreshRefused  = "write of the present tenure refused"
 	LockDelayCut  = "lockDelay cut short"
 	Stolen        = "Lease taken before its time"
 	LeashTooLong  = "leash outlasts the lease"
 	NoHolder      = "no holder"
 	LostForNought = "tenure lost for nothing"
-	TwoWrites     = "two writes under way"
+	Chatty        = "requests that nobody needs"
 	StartedEarly  = "start while processes live"
 	ReleasedEarly = "release while processes live"
 	Spinning      = "state machine spins"
 )
 
-// checker sees the whole world, in true time.
+// checker sees the whole world, in true time, and judges by that alone: by when which processes lived and were told to
+// die, by what the store was given and by whom, by what the sink took. It asks nothing of package lease, and has rules of
+// its own: paidFor and exclusive.
 type checker struct {
 	w         *world
 	outcomes  bool
@@ -42,12 +46,41 @@ type checker struct {
 	violation *Violation
 	// acting are the trees that live.
 	acting []*tree
-	// token is the highest that a process was started with, highest the highest that wrote to the sink.
-	token, highest int64
-	last           *tree
-	// holder is the tree found by holderNow.
-	holder *tree
+	// token is the highest that a process was started with.
+	token int64
+	// arrived is the highest token that came to the sink, accepted the highest that it took.
+	arrived, accepted int64
+	last              *tree
+	// claims are what the store was told by each contender, newest last.
+	claims []*claim
+	// holder is the tree found by holderNow, and counted what was asked by each agent until then.
+	holder  *tree
+	counted map[*agent]requests
+	since   time.Duration
+	// ended counts trees that have; judgesNoEnd has none of them judged.
+	ended       int
+	judgesNoEnd bool
 }
+
+// claim is a tenure as the store knows it: from its acquire to its release, or until its time is up.
+type claim struct {
+	w     *world
+	by    string
+	agent *agent // nil where a client-go elector claims
+	token int64
+	// won is when it was acquired, stored when it was last written, lasts the longest duration that was written.
+	won, stored, lasts time.Duration
+	// released says that its holder, or the operator, has given the Lease back.
+	released bool
+}
+
+// exclusive is until when nobody else may take the Lease, by whatever crystal.
+func (c *claim) exclusive() time.Duration {
+	return c.stored + fastest.lasts(c.lasts) - time.Microsecond
+}
+
+// requests counts what an agent has sent.
+type requests struct{ writes, reads int }
 
 func (c *checker) violated(kind, format string, args ...any) {
 	if c.violation == nil {
@@ -66,10 +99,13 @@ func (c *checker) started(t *tree) {
 		c.result.Takeovers++
 	}
 	c.alone(t)
+	if t.ordered {
+		c.violated(RunsOn, "the program of token %d of %s begins to run after it was killed", t.token, t.agent.id)
+	}
 	if t.token <= c.token {
 		c.violated(TokenNotGrown, "%s starts token %d after token %d", t.agent.id, t.token, c.token)
 	}
-	if last := c.last; last != nil && last.endedBadly() && w.now < last.ended+fastest.lasts(w.p.config.LockDelay) {
+	if last := c.last; last != nil && last.endedBadly() && !last.agent.config.KeepRunning && w.now < last.ended+fastest.lasts(t.agent.config.LockDelay) {
 		c.violated(LockDelayCut, "%s starts token %d %v after the unclean end of token %d", t.agent.id, t.token, w.now-last.ended, last.token)
 	}
 	if w.trace != nil {
@@ -80,26 +116,56 @@ func (c *checker) started(t *tree) {
 	c.acting = append(c.acting, t)
 }
 
-// alone tells off a tree that begins while another acts.
+// alone tells off a tree that begins while another acts. Three things are the world's doing and no broken promise, each
+// counted by itself: the other is frozen, or was when it was killed; it was to run on while it is cut off; it was told to
+// die as long ago as is paid for, and has not yet. None of them excuses a Lease that was taken before its time.
 func (c *checker) alone(t *tree) {
-	w := c.w
 	for _, other := range c.acting {
 		switch {
-		case other.frozen, other.froze && other.dies > 0:
-			// It does nothing, and the sink refuses what it does in the instant between its thaw and its death.
-		case other.agent.config.KeepRunning && other.agent.cutOffSince(w.now-fastest.lasts(w.p.config.Duration)):
-			c.result.Overlaps++
-		default:
+		case other.frozen, other.thawed > 0 && other.asked > 0 && other.asked <= other.thawed:
+			c.result.Frozen++
+		case !c.inTime(t, other):
 			c.violated(TwoAtOnce, "%s starts token %d while token %d of %s runs since %v", t.agent.id, t.token, other.token, other.agent.id, other.began)
+		case other.agent.config.KeepRunning:
+			c.result.Overlaps++
+		case other.asked > 0 && other.asked+other.paid() <= c.w.now:
+			c.result.Late++
+		default:
+			c.violated(TwoAtOnce, "%s starts token %d while token %d of %s runs since %v, told to die at %v (0s: never)",
+				t.agent.id, t.token, other.token, other.agent.id, other.began, other.asked)
 		}
 	}
 }
 
-// endedBadly tells whether lockDelay follows. A frozen tree may have ended after its time.
-func (t *tree) endedBadly() bool { return t.crashed && !t.alive && !t.froze }
+// paid is how long after its kill was due a tree's agent has promised to leave the Lease to it: what the margin pays for,
+// and what the agent was told of its processes' lateness before it last set the leash.
+func (t *tree) paid() time.Duration { return paidFor(t.agent.config.Duration) + t.agent.counted }
 
-// cutOffSince tells whether an agent has had no renewal stored since a time.
-func (a *agent) cutOffSince(t time.Duration) bool { return a.stored <= t }
+// lateFor is how much of a lateness that was measured a tenure pays for: all of it, up to half of the time that renewals
+// leave.
+func lateFor(c lease.Config, late time.Duration) time.Duration {
+	return min(max(0, late), max(0, (c.Duration-margin(c.Duration)-c.RetryPeriod)/2))
+}
+
+// inTime tells whether the Lease was won for a tree after the time of another was up.
+func (c *checker) inTime(t, other *tree) bool {
+	won, lost := c.claimOf(t), c.claimOf(other)
+	return won != nil && lost != nil && !lost.released && won.won >= lost.exclusive()
+}
+
+func (c *checker) claimOf(t *tree) *claim {
+	for _, claim := range slices.Backward(c.claims) {
+		if claim.agent == t.agent && claim.token == t.token {
+			return claim
+		}
+	}
+	return nil
+}
+
+// endedBadly tells whether lockDelay follows. A frozen tree, or one that outlived its kill, may have ended after its time.
+func (t *tree) endedBadly() bool {
+	return t.crashed && !t.alive && t.ended <= t.asked+t.paid() && t.thawed == 0
+}
 
 func (c *checker) died(t *tree) {
 	for i, other := range c.acting {
@@ -108,120 +174,148 @@ func (c *checker) died(t *tree) {
 			break
 		}
 	}
+	c.ended++
+	if c.w.p.lossless() && !c.judgesNoEnd && t.began > c.w.handover {
+		c.violated(LostForNought, "%s: token %d ended, and nobody had asked for it", t.agent.id, t.token)
+	}
 	if c.w.trace != nil {
 		c.w.note(t.agent.id, "process of token %d dead", t.token)
 	}
 }
 
-// write is one write at the sink.
-func (c *checker) write(token int64) {
-	c.result.Writes++
-	if token < c.highest {
-		c.result.Refused++
+// asks is told of each action that an agent carries out.
+func (c *checker) asks(a *agent, action lease.Action) {
+	switch action := action.(type) {
+	case lease.StartChild:
+		a.counted = a.late
+		if a.tree != nil && !a.tree.gone {
+			c.violated(StartedEarly, "%s starts token %d while %d lives", a.id, action.Token, a.tree.token)
+		}
+		c.leashed(a, action.Deadline)
+	case lease.ExtendLeash:
+		a.counted = a.late
+		c.leashed(a, action.Deadline)
+	case lease.KillTree:
+		a.tree.ordered = true
+	case lease.SendWrite:
+		a.sent.writes++
+		if action.Attempt.Record.Holder == "" && a.tree != nil && a.tree.alive {
+			c.violated(ReleasedEarly, "%s releases token %d while its processes live", a.id, a.tree.token)
+		}
+	case lease.SendRead:
+		a.sent.reads++
+	}
+}
+
+// tells is told of all that an agent learns of the Lease: what shows for certain that the tenure is another's ends the
+// process, at once. A record does that if it followed this agent's last write.
+func (c *checker) tells(a *agent, e lease.Event) {
+	if starved, ok := e.(lease.Starved); ok {
+		a.late = lateFor(a.config, starved.Late)
+	}
+	t := a.tree
+	if t == nil || !t.alive || t.doomed {
 		return
 	}
-	c.highest = token
-}
-
-// stepped is told of each step of a state machine; the actions stand in a.todo.
-func (c *checker) stepped(a *agent, before lease.State, e lease.Event) {
-	for _, action := range a.todo {
-		switch action := action.(type) {
-		case lease.StartChild:
-			if before.Tree.Alive && a.tree != nil && !a.tree.gone {
-				c.violated(StartedEarly, "%s wants to start token %d while %d lives", a.id, action.Token, a.tree.token)
-			}
-		case lease.SendWrite:
-			c.sent(a, before, e, action.Attempt)
-		}
-	}
-	if t := a.tree; t != nil && t.alive && !t.doomed && showsLoss(a.config, before, a.machine.at(c.w.now), t.token, e) {
-		t.doomed = true
-		c.w.after(t.budget()+time.Millisecond, func() { c.runsOn(t) })
-	}
-}
-
-// sent is told of each write.
-func (c *checker) sent(a *agent, before lease.State, e lease.Event, w lease.Attempt) {
-	if before.Write != nil && a.machine.at(c.w.now) < before.Write.Deadline && !concludes(e, before.Write) {
-		c.violated(TwoWrites, "%s sends %v while %v is under way", a.id, w.Kind, before.Write.Kind)
-	}
-	if w.Kind == lease.GiveUp && a.tree != nil && a.tree.alive {
-		c.violated(ReleasedEarly, "%s releases token %d while its processes live", a.id, a.tree.token)
-	}
-}
-
-func concludes(e lease.Event, w *lease.Attempt) bool {
-	done, ok := e.(lease.WriteDone)
-	return ok && done.Nonce == w.Nonce
-}
-
-// showsLoss tells whether an event shows for certain that a tenure is not this agent's any more.
-func showsLoss(c lease.Config, s lease.State, now lease.Instant, token int64, e lease.Event) bool {
-	foreign := func(r *lease.Record) bool {
-		return r.Revision > s.Seen.Record.Revision && (r.Holder != c.Identity.String() || r.Token != token)
-	}
+	var r *lease.Record
+	gone := false
 	switch e := e.(type) {
 	case lease.Watched:
-		return e.Deleted && e.Record.Revision > s.Seen.Record.Revision || foreign(&e.Record)
+		r, gone = &e.Record, e.Deleted
 	case lease.ReadDone:
-		if s.Read == nil || s.Read.ID != e.ID || now >= s.Read.Deadline { // an answer nobody waits for any more
-			return false
+		if e.ID != a.asked.ID || a.machine.now() >= a.asked.Deadline { // nobody waits for it any more
+			return
 		}
-		return e.Found != nil && foreign(e.Found) || e.Absent && s.Read.Floor == s.Seen.Record.Revision
+		r = e.Found
 	}
-	return false
+	if r == nil || r.Revision <= a.revision || !gone && r.Holder == a.id && r.Token == t.token {
+		return
+	}
+	t.doomed = true
+	c.w.after(time.Millisecond, func() { c.runsOn(t) })
 }
 
-// runsOn looks whether a tree that had to die has.
+// runsOn looks whether a tree that had to be told to die has been.
 func (c *checker) runsOn(t *tree) {
 	switch {
-	case !t.alive || t.frozen:
+	case !t.alive || t.frozen || t.asked > 0:
 	case t.agent.stopped > 0 || len(t.agent.todo) > 0:
 		c.w.after(10*time.Millisecond, func() { c.runsOn(t) })
-	case t.dies >= c.w.now: // killed by its agent, or with it
-		c.w.at(t.dies+time.Millisecond, func() { c.runsOn(t) })
 	default:
 		c.violated(RunsOn, "token %d of %s", t.token, t.agent.id)
 	}
 }
 
-// stores is told of each compare-and-swap that succeeds.
-func (c *checker) stores(was, is lease.Record) {
-	a := c.w.byID[is.Holder]
-	if a != nil {
-		a.stored = c.w.now
+// stores is told of each compare-and-swap that succeeds, and whose it is.
+func (c *checker) stores(by string, was, is lease.Record) {
+	w := c.w
+	a := w.byID[by]
+	if w.trace != nil && (was.Holder != is.Holder || was.Token != is.Token) {
+		w.note("store", "%s replaces revision %d, %q token %d, by %q token %d", by, was.Revision, was.Holder, was.Token, is.Holder, is.Token)
 	}
-	if c.w.trace != nil && (was.Holder != is.Holder || was.Token != is.Token) {
-		c.w.note("store", "revision %d %q token %d becomes %q token %d", was.Revision, was.Holder, was.Token, is.Holder, is.Token)
+	switch {
+	case is.Holder == "":
+		c.releases(by, was)
+	case is.Holder != by: // an edit
+	case was.Holder != by || a != nil && was.Token != is.Token:
+		c.takes(a, by, is)
 	}
-	if a == nil || c.outcomes || is.Token == was.Token || was.Free() || a.knowsOver(was) {
+	if claim := c.newest(by); claim != nil && is.Holder == by {
+		claim.stored, claim.lasts = w.now, max(claim.lasts, is.Duration)
+	}
+}
+
+func (c *checker) newest(by string) *claim {
+	for _, claim := range slices.Backward(c.claims) {
+		if claim.by == by {
+			return claim
+		}
+	}
+	return nil
+}
+
+// releases is told who empties the holder: it ends a tenure where its holder does it, or the operator.
+func (c *checker) releases(by string, was lease.Record) {
+	claim := c.newest(was.Holder)
+	if claim == nil || by != was.Holder && by != theOperator {
 		return
 	}
-	// Acquired from a holder that is not proven dead: the Lease must have been unchanged for as long as it says.
-	if wait := fastest.lasts(max(was.Duration, is.Duration)) - time.Microsecond; c.w.now-c.w.api.changed < wait {
-		c.violated(Stolen, "%s takes the Lease from %q, which changed %v ago", is.Holder, was.Holder, c.w.now-c.w.api.changed)
+	claim.released = true
+	if a := claim.agent; a != nil && a.tree != nil && a.tree.alive && a.tree.token == claim.token {
+		c.violated(ReleasedEarly, "%s releases token %d of %s while its processes live", by, claim.token, claim.by)
 	}
 }
 
-// knowsOver tells whether an agent may know that no process of a tenure lives, although nobody has released it: the
-// tenure was its own, or that of the last agent in its pod.
-func (a *agent) knowsOver(was lease.Record) bool {
-	if p := a.state.Past; was.Holder == "" && p != nil {
-		return p.Tenure.Token == was.Token && p.Tenure.Transitions == was.Transitions
+// takes judges an acquire: all others must have given the Lease back, or have left it alone for as long as they said. One
+// who starts in the dead one's place, where that proves it dead, need not wait.
+func (c *checker) takes(a *agent, by string, is lease.Record) {
+	w := c.w
+	c.claims = slices.DeleteFunc(c.claims, (*claim).past)
+	for _, old := range c.claims {
+		if old.by == by || a != nil && old.agent != nil && w.p.restartProvesDeath && old.agent.machine == a.machine {
+			old.released = old.released || !old.acts()
+		}
+		if !c.outcomes && a != nil && !old.released && w.now < old.exclusive() {
+			c.violated(Stolen, "%s takes the Lease %v after the last write of %s, which is good for %v", by, w.now-old.stored, old.by, old.lasts)
+		}
 	}
-	if a.w.p.restartProvesDeath {
-		prev, ok := lease.ParseIdentity(was.Holder)
-		return ok && prev.Pod == a.machine.pod && prev.PodUID == a.machine.uid
-	}
-	return was.Holder == a.id
+	c.claims = append(c.claims, &claim{w: w, by: by, agent: a, token: is.Token, won: w.now, stored: w.now, lasts: is.Duration})
 }
 
-// leashed is told of each deadline. Others count from when the last write was stored.
+// acts tells whether processes of its holder live.
+func (c *claim) acts() bool { return c.agent != nil && c.agent.tree != nil && c.agent.tree.alive }
+
+// past tells whether nothing follows from it any more.
+func (c *claim) past() bool { return c.w.now > c.exclusive()+4*time.Hour && !c.acts() }
+
+// leashed is told of each deadline: when it comes, what is paid for must be left until others may take the Lease.
 func (c *checker) leashed(a *agent, deadline lease.Instant) {
-	limit := a.machine.at(a.stored).Add(a.config.Duration - lease.Margin(a.config.Duration))
-	if deadline != lease.Never && deadline > limit && !c.outcomes {
-		c.violated(LeashTooLong, "%s: until %v, but its last write was stored at %v", a.id, a.machine.when(deadline), a.stored)
+	claim := c.newest(a.id)
+	if deadline == lease.Never || claim == nil || c.outcomes {
+		return
+	}
+	if at := a.machine.when(deadline); at+paidFor(a.config.Duration)+a.counted > claim.exclusive() {
+		c.violated(LeashTooLong, "%s: until %v, but its last write was stored at %v and is good until %v", a.id, at, claim.stored, claim.exclusive())
 	}
 }
 
@@ -229,16 +323,15 @@ func (c *checker) leashed(a *agent, deadline lease.Instant) {
 // but what it has waited for, no process of ours may outlive.
 func (c *checker) foreignHolder(e *elector, was lease.Record) {
 	for _, t := range c.acting {
-		if t.agent.id == was.Holder && !t.frozen {
+		switch {
+		case t.agent.id != was.Holder:
+		case t.frozen, t.thawed > 0 && t.asked > 0 && t.asked <= t.thawed:
+			c.result.Frozen++
+		case t.asked > 0 && t.asked+t.paid() <= c.w.now:
+			c.result.Late++
+		default:
 			c.violated(TwoAtOnce, "%s takes the Lease that has run out from %s, whose token %d still runs", e.id, was.Holder, t.token)
 		}
-	}
-}
-
-// ended is told how each tenure ended.
-func (c *checker) ended(a *agent, e lease.TenureEnded) {
-	if c.w.p.profile == Replies && e.Reason != lease.ReasonSwitchover {
-		c.violated(LostForNought, "%s ends token %d: %s", a.id, e.Token, e.Reason)
 	}
 }
 
@@ -262,17 +355,43 @@ func (c *checker) holderNow() {
 		c.violated(TwoAtOnce, "tokens %d and %d run %v after the end of all faults", c.acting[0].token, c.acting[1].token, c.w.p.bound())
 	default:
 		t := c.acting[0]
-		if a := t.agent; a.state.Phase != lease.Holding || c.w.api.lease.Holder != a.id || c.w.api.lease.Token != t.token {
-			c.violated(NoHolder, "token %d of %s, %v, runs without the Lease, which says %q, token %d", t.token, a.id, a.state.Phase, c.w.api.lease.Holder, c.w.api.lease.Token)
+		if a := t.agent; c.w.api.lease.Holder != a.id || c.w.api.lease.Token != t.token {
+			c.violated(NoHolder, "token %d of %s runs without the Lease, which says %q, token %d", t.token, a.id, c.w.api.lease.Holder, c.w.api.lease.Token)
 		}
 		c.holder = t
+		c.counted = map[*agent]requests{}
+		for _, s := range c.w.slots {
+			c.counted[s.agent] = s.agent.sent
+		}
+		c.since = c.w.now
 	}
 }
 
-// holderStays judges at the end of a calm time.
+// holderStays judges at the end of a calm time: the holder is the same, it has written once every retryPeriod, and nobody
+// has sent anything else.
 func (c *checker) holderStays() {
-	if t := c.holder; t != nil && !t.alive {
+	t := c.holder
+	if t == nil {
+		return
+	}
+	if !t.alive {
 		c.violated(LostForNought, "token %d of %s ended without a fault", t.token, t.agent.id)
+		return
+	}
+	for _, s := range c.w.slots {
+		a := s.agent
+		before, ok := c.counted[a]
+		if !ok {
+			c.violated(LostForNought, "%s ended without a fault", a.id)
+			return
+		}
+		most := 0
+		if a == t.agent {
+			most = 2 + int(slowest.lasts(c.w.now-c.since)/a.config.RetryPeriod)
+		}
+		if writes, reads := a.sent.writes-before.writes, a.sent.reads-before.reads; writes > most || reads > 0 {
+			c.violated(Chatty, "%s sends %d writes and %d reads in %v of calm", a.id, writes, reads, c.w.now-c.since)
+		}
 	}
 }
 

@@ -133,7 +133,7 @@ func (e *elector) update(id int) {
 
 func (e *elector) put(r lease.Record) reply {
 	was := e.w.api.lease
-	got := e.w.api.put(r)
+	got := e.w.api.put(e.id, r)
 	if got.outcome != lease.Confirmed || was.Holder == r.Holder {
 		return got
 	}

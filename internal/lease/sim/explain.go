@@ -49,7 +49,7 @@ func (w *world) local(a *agent, i lease.Instant) string {
 // Explain runs the episode of a seed again, with as few of its faults as break the same promise, and tells what happened
 // before it broke. It returns the empty string where nothing breaks.
 func Explain(seed uint64, o Options) string {
-	p := draw(seed, o.Profile)
+	p := draw(seed, o)
 	faults := plan(p)
 	first := run(p, faults, o, nil).Violation
 	if first == nil {

@@ -2,6 +2,7 @@ package sim
 
 import (
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"time"
@@ -77,12 +78,17 @@ var kinds = []kind{
 	{"transitions lowered by hand", 1, once((*world).lowerTransitions)},
 	{"token base raised", 1, once((*world).raiseBase)},
 	{"wall clock set", 1, once(func(w *world, f Fault) { w.target(f).machine.wall += int64((f.X - 0.5) * 7200 * million) })},
+	{"exec hangs", 2, (*world).hangExec},
+	{"starts fail", 1, (*world).failStarts},
+	{"throttled", 3, (*world).throttle},
 	{"operator down", 1, (*world).stopOperator},
 	{"elector cut off", 0, (*world).cutElector},
 	{"elector paused", 0, (*world).pauseElector},
 	{"elector cancelled", 0, once(func(w *world, _ Fault) { w.elector.cancel() })},
 	{"restored", 0, (*world).restore},
 	{"restored at once", 0, (*world).restoreAtOnce},
+	{"one API server dead", 2, (*world).killServer},
+	{"outage", 0, (*world).outage},
 	{"answers lost singly", 0, (*world).loseSingly},
 	{"slow network within limits", 0, (*world).slowWithin},
 	{"requests doubled within limits", 0, (*world).doubleWithin},
@@ -115,6 +121,9 @@ func (p params) weights() map[string]int {
 	if p.profile == Foreign {
 		weights["elector cut off"], weights["elector paused"], weights["elector cancelled"] = 8, 5, 5
 	}
+	if p.profile == Starved {
+		weights["throttled"], weights["exec hangs"], weights["starts fail"], weights["cut off"] = 25, 15, 5, 20
+	}
 	if p.profile == Restore {
 		weights["restored"] = 10
 	}
@@ -130,6 +139,9 @@ func plan(p params) []Fault {
 		total += weights[k.name]
 	}
 	var faults []Fault
+	if p.profile == Outages {
+		return p.outages(rng)
+	}
 	for begin := p.calm; begin+p.trouble+p.calm <= p.length; begin += p.trouble + p.calm {
 		for range 1 + rng.IntN(10) {
 			n := rng.IntN(total)
@@ -142,6 +154,41 @@ func plan(p params) []Fault {
 		}
 	}
 	return faults
+}
+
+// outages are one after another, none longer than a tenure must survive, and the longest most often. Between two of them a
+// renewal has the time that it needs.
+func (p params) outages(rng *rand.Rand) []Fault {
+	var faults []Fault
+	limit := p.survivable()
+	for begin := p.calm; begin+p.trouble+p.calm <= p.length; begin += p.trouble + p.calm {
+		at := begin + time.Duration(rng.Float64()*float64(p.config.RetryPeriod))
+		for {
+			lasts := time.Duration(rng.Float64() * float64(limit))
+			if rng.IntN(2) == 0 {
+				lasts = limit - lasts/20
+			}
+			if at+lasts > begin+p.trouble {
+				break
+			}
+			faults = append(faults, Fault{Kind: "outage", Target: theHolder, At: at, Until: at + lasts, X: rng.Float64()})
+			at += lasts + 3*p.config.RetryPeriod + 3*p.request() + time.Duration(rng.Float64()*float64(p.config.RetryPeriod))
+		}
+	}
+	return faults
+}
+
+// request is what one request of a holder may take before the next is sent beside it: a second, or less where that is
+// much of the time that renewals have.
+func (p params) request() time.Duration {
+	return min(time.Second, (p.config.RenewDeadline-p.config.RetryPeriod)/3)
+}
+
+// survivable is the longest outage that ends no tenure: it may begin just before a renewal is due, and one request must
+// get through before renewDeadline. What an agent sleeps may take a tenth longer.
+func (p params) survivable() time.Duration {
+	c := p.config
+	return c.RenewDeadline - c.RetryPeriod - p.request() - (c.RetryPeriod+p.request())/10 - 50*time.Millisecond
 }
 
 func (p params) fault(rng *rand.Rand, name string, begin time.Duration) Fault {
@@ -207,10 +254,14 @@ func (w *world) heal() {
 	w.healed++
 	w.hiccups = 0
 	w.operator.down = 0
-	w.api.restoring, w.api.noWatches, w.api.slow = 0, 0, 0
+	w.api.restoring, w.api.noWatches, w.api.slow, w.api.dead = 0, 0, 0, [servers]bool{}
 	w.api.set(up)
 	for _, a := range w.agents {
 		a.machine.link.heal()
+		if a.machine.execFails = 0; a.machine.throttled > 0 {
+			a.machine.throttled = 0
+			a.deliver(lease.Starved{})
+		}
 		if a.slot.agent != a {
 			a.resetNode()
 		}
@@ -282,7 +333,7 @@ func (w *world) loseSingly(f Fault) func() {
 
 // slow has messages take so long that some come after their deadline, and some requests after several.
 func (w *world) slow(f Fault) func() {
-	d := f.X * float64(w.p.requestTimeout())
+	d := f.X * float64(w.p.patience())
 	if f.Y < 0.3 {
 		d *= 4
 	}
@@ -291,7 +342,7 @@ func (w *world) slow(f Fault) func() {
 
 // slowWithin leaves every request the time that it needs.
 func (w *world) slowWithin(f Fault) func() {
-	return w.slowBy(f, 0.1*f.X*float64(w.p.requestTimeout()))
+	return w.slowBy(f, 0.1*f.X*float64(w.p.patience()))
 }
 
 func (w *world) slowBy(f Fault, d float64) func() {
@@ -305,7 +356,7 @@ func (w *world) double(f Fault) func() {
 }
 
 func (w *world) doubleWithin(f Fault) func() {
-	return w.doubleBy(f, 0.1*f.Y*float64(w.p.requestTimeout()))
+	return w.doubleBy(f, 0.1*f.Y*float64(w.p.patience()))
 }
 
 func (w *world) doubleBy(f Fault, late float64) func() {
@@ -347,7 +398,7 @@ func (w *world) refuseWatches(Fault) func() {
 
 // slowForAll is an overloaded API server.
 func (w *world) slowForAll(f Fault) func() {
-	w.api.slow = time.Duration(f.X * float64(w.p.requestTimeout()))
+	w.api.slow = time.Duration(f.X * float64(w.p.patience()))
 	return func() { w.api.slow = 0 }
 }
 
@@ -363,6 +414,52 @@ func (w *world) delayWatch(f Fault) func() {
 func (w *world) troubleAPI(f Fault) func() {
 	w.api.set(mode(1 + int(f.X*5)))
 	return func() { w.api.set(up) }
+}
+
+// killServer has one of the API servers fall silent.
+func (w *world) killServer(f Fault) func() {
+	n := int(f.X * servers)
+	w.api.dead[n] = true
+	var silent []*conn
+	for i, c := range w.api.conns {
+		if i%servers == n {
+			c.stalled = true
+			silent = append(silent, c)
+		}
+	}
+	return func() {
+		w.api.dead[n] = false
+		for _, c := range silent {
+			c.recovers()
+		}
+	}
+}
+
+// outage keeps the holder, or everyone, from the API, in any way in which it can be.
+func (w *world) outage(f Fault) func() {
+	const perLink = 4
+	n := int(f.X * (perLink + 5))
+	if n >= perLink {
+		w.api.set(mode(1 + n - perLink))
+		return func() { w.api.set(up) }
+	}
+	l := w.link(f)
+	switch n {
+	case 0:
+		l.cutUp++
+	case 1:
+		l.cutDown++
+	case 2:
+		l.cutUp++
+		l.cutDown++
+	default:
+		l.refused = true
+	}
+	a := w.target(f)
+	return func() {
+		l.cutUp, l.cutDown, l.refused = 0, 0, false
+		a.conn.recovers()
+	}
 }
 
 func (w *world) pause(f Fault) func() {
@@ -415,6 +512,39 @@ func (w *world) orphan(f Fault) func() {
 func (a *agent) resetNode() {
 	a.dies()
 	a.tree.thaw()
+}
+
+// throttle is a CPU limit that is too small: all that is due in a pod is late, and its agent has measured how much. Now and
+// then what it has measured is nonsense.
+func (w *world) throttle(f Fault) func() {
+	a := w.target(f)
+	m := a.machine
+	m.throttled = time.Duration(f.X * float64(a.config.Duration) / 4)
+	told := m.throttled
+	switch {
+	case f.Y > 0.95:
+		told = math.MaxInt64
+	case f.Y > 0.9:
+		told, m.throttled = -told, 0
+	}
+	a.deliver(lease.Starved{Late: told})
+	return func() {
+		m.throttled = 0
+		a.deliver(lease.Starved{})
+	}
+}
+
+// hangExec has no program start before the fault is over.
+func (w *world) hangExec(f Fault) func() {
+	m := w.target(f).machine
+	m.execHangs = f.Until
+	return nil
+}
+
+func (w *world) failStarts(f Fault) func() {
+	m := w.target(f).machine
+	m.execFails = f.X
+	return func() { m.execFails = 0 }
 }
 
 func (w *world) exitProcess(f Fault) {

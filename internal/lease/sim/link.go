@@ -21,6 +21,25 @@ type link struct {
 	lag float64
 	// refused says that the credentials are not accepted.
 	refused bool
+	// idle are the servers behind the connections that wait for a request; one that got no answer is closed with it.
+	idle []int
+}
+
+// connect is the server that a request goes to: that of an idle connection, else any, as a Service picks one.
+func (l *link) connect() int {
+	if n := len(l.idle); n > 0 {
+		server := l.idle[n-1]
+		l.idle = l.idle[:n-1]
+		return server
+	}
+	return l.w.rng.IntN(servers)
+}
+
+// answered has a connection wait for the next request.
+func (l *link) answered(server int) {
+	if len(l.idle) == 0 {
+		l.idle = append(l.idle, server)
+	}
 }
 
 // delay is what one way takes.
@@ -36,7 +55,17 @@ func (l *link) delay() time.Duration {
 // result, or with what a broken connection tells, or never.
 func (l *link) call(apply func() reply, answer func(reply)) {
 	w := l.w
+	server := l.connect()
+	told := answer
+	answer = func(r reply) {
+		if r != unanswered && !r.watch { // a watch keeps its own
+			l.answered(server)
+		}
+		told(r)
+	}
 	switch {
+	case w.api.dead[server]: // silent: it neither answers nor refuses
+		return
 	case l.refused:
 		l.say(refused, answer)
 		return

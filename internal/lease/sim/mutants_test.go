@@ -3,21 +3,27 @@ package sim
 import (
 	"maps"
 	"slices"
+	"strconv"
 	"testing"
 	"time"
 
 	"github.com/singletonjob/operator/internal/lease"
 )
 
-// mutants are the mistakes that the simulator must find, each around the unchanged lease.Step.
-var mutants = map[string]struct {
+// mutant is one mistake.
+type mutant struct {
 	why     string
 	step    func() StepFunc
 	profile Profile
+	// options are what else is broken, or what the world is like.
+	options Options
 	// finds is the promise that must be seen broken. With LeashTooLong and Stolen the mistake is found before it does
 	// harm; the others are judged by their outcome alone.
 	finds string
-}{
+}
+
+// mutants are the mistakes that the simulator must find, each around the unchanged lease.Step.
+var mutants = map[string]mutant{
 	"validity counted from the reply": {
 		why:  "the others count from when the write was stored, which was before its reply arrived",
 		step: before(replyTimed), profile: Mixed, finds: LeashTooLong,
@@ -90,38 +96,146 @@ var mutants = map[string]struct {
 	},
 }
 
-// budget bounds the simulated time in which a mutant must be found.
-const budget = 200 * time.Hour
+// hourLease has the settings in which a slewed clock does the most harm.
+var hourLease = Timing{time.Hour, 40 * time.Minute, 10 * time.Minute}
+
+// surroundings are mistakes around the state machine: in the agent's clock, its leash, and the sink.
+var surroundings = map[string]mutant{
+	"deadlines and waits on the slewed clock, 4 %": {
+		why:     "NTP speeds up and slows down CLOCK_BOOTTIME by more than any margin pays for",
+		profile: Mixed, finds: TwoAtOnce, options: Options{Broken: SlewedClock, Slew: 40_000, Timing: Timing{15 * time.Second, 10 * time.Second, 2 * time.Second}},
+	},
+	"deadlines and waits on the slewed clock, 4 %, an hour's lease": {
+		why:     "as before, and a margin that is a fifteenth is less than 8 %",
+		profile: Mixed, finds: TwoAtOnce, options: Options{Broken: SlewedClock, Slew: 40_000, Timing: hourLease},
+	},
+	"leash's timer set once for all that is left": {
+		why:     "the kernel's timers run on the slewed clock",
+		profile: Mixed, finds: TwoAtOnce, options: Options{Broken: LeashArmedOnce, Slew: maxSlew},
+	},
+	"start blocks until exec is done": {
+		why:     "neither deadline nor kill reach a program whose start hangs: it runs although it was killed",
+		profile: Starved, finds: RunsOn, options: Options{Broken: StartBlocks},
+	},
+	"measured lateness ignored": {
+		why:  "what starves the agent starves the kill",
+		step: before(neverStarved), profile: Starved, finds: TwoAtOnce,
+	},
+	"sink checks before it writes": {
+		why:     "a newer write falls between the check and the write",
+		profile: Mixed, finds: StaleAccepted, options: Options{NewSink: func() Sink { return &checkThenWrite{} }},
+	},
+	"sink forgets its mark": {
+		why:     "the mark must be as durable as the data",
+		profile: Mixed, finds: StaleAccepted, options: Options{NewSink: func() Sink { return &forgetful{} }},
+	},
+	"sink refuses equal tokens": {
+		why:     "one tenure writes many times",
+		profile: Mixed, finds: FreshRefused, options: Options{NewSink: func() Sink { return &strictlyGreater{} }},
+	},
+	"sink compares tokens as text": {
+		why:     "9999 is not above 10000",
+		profile: Mixed, finds: StaleAccepted, options: Options{NewSink: func() Sink { return &textual{} }},
+	},
+}
+
+// budget bounds the episodes in which a mutant must be found.
+const budget = 200
 
 // TestMutantsAreCaught runs the unmutated machine through the same episodes as a control.
 func TestMutantsAreCaught(t *testing.T) {
-	for _, name := range slices.Sorted(maps.Keys(mutants)) {
-		m := mutants[name]
+	all := maps.Clone(mutants)
+	maps.Copy(all, surroundings)
+	for _, name := range slices.Sorted(maps.Keys(all)) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			o := Options{Profile: m.profile, Outcomes: m.finds != LeashTooLong && m.finds != Stolen}
-			var simulated time.Duration
-			for seed := uint64(1); simulated < budget; seed++ {
-				if control := Run(seed, o); control.Violation != nil {
-					t.Fatalf("the unmutated machine breaks a promise:\n%s", Explain(seed, o))
-				}
-				mutated := o
-				mutated.NewStep = m.step
-				r := Run(seed, mutated)
-				simulated += r.Simulated
-				switch {
-				case r.Violation == nil:
-					continue
-				case r.Violation.Kind != m.finds && !(m.finds == TwoAtOnce && r.Violation.Kind == ReleasedEarly):
-					t.Fatalf("seed %d found %q, want %q", seed, r.Violation, m.finds)
-				}
-				t.Logf("caught by seed %d after %v: %v", seed, simulated.Round(time.Minute), r.Violation)
-				return
-			}
-			t.Errorf("not caught within %v, but it should be: %s", budget, m.why)
+			all[name].isCaught(t)
 		})
 	}
 }
+
+func (m mutant) isCaught(t *testing.T) {
+	t.Helper()
+	mutated := m.options
+	mutated.Profile, mutated.NewStep = m.profile, m.step
+	mutated.Outcomes = m.finds != LeashTooLong && m.finds != Stolen
+	o := mutated
+	o.NewStep, o.Broken, o.NewSink = nil, Nothing, nil
+	var simulated time.Duration
+	for seed := uint64(1); seed <= budget; seed++ {
+		if control := Run(seed, o); control.Violation != nil {
+			t.Fatalf("the unmutated machine breaks a promise:\n%s", Explain(seed, o))
+		}
+		r := Run(seed, mutated)
+		simulated += r.Simulated
+		switch {
+		case r.Violation == nil:
+			continue
+		case r.Violation.Kind != m.finds && !slices.Contains(alsoFinds[m.finds], r.Violation.Kind):
+			t.Fatalf("seed %d found %q, want %q", seed, r.Violation, m.finds)
+		}
+		t.Logf("caught by seed %d after %v: %v", seed, simulated.Round(time.Minute), r.Violation)
+		return
+	}
+	t.Errorf("not caught within %v, but it should be: %s", simulated, m.why)
+}
+
+// alsoFinds are promises that break of the same mistake, now one first and now another.
+var alsoFinds = map[string][]string{
+	TwoAtOnce:     {ReleasedEarly, StartedEarly, LockDelayCut},
+	StaleAccepted: {FreshRefused},
+	RunsOn:        {LockDelayCut, TwoAtOnce},
+}
+
+// checkThenWrite looks at the mark when a write arrives, and writes a little later.
+type checkThenWrite struct{ mark int64 }
+
+func (s *checkThenWrite) Write(token int64, later func(time.Duration, func()), accepted, refused func()) {
+	if token < s.mark {
+		refused()
+		return
+	}
+	later(200*time.Millisecond, func() {
+		s.mark = max(s.mark, token)
+		accepted()
+	})
+}
+
+func (s *checkThenWrite) Restart() {}
+
+// forgetful keeps the mark in memory.
+type forgetful struct{ fenced }
+
+func (s *forgetful) Restart() { s.mark = 0 }
+
+// strictlyGreater is off by one.
+type strictlyGreater struct{ mark int64 }
+
+func (s *strictlyGreater) Write(token int64, _ func(time.Duration, func()), accepted, refused func()) {
+	if token <= s.mark {
+		refused()
+		return
+	}
+	s.mark = token
+	accepted()
+}
+
+func (s *strictlyGreater) Restart() {}
+
+// textual compares the tokens' digits.
+type textual struct{ mark string }
+
+func (s *textual) Write(token int64, _ func(time.Duration, func()), accepted, refused func()) {
+	text := strconv.FormatInt(token, 10)
+	if text < s.mark {
+		refused()
+		return
+	}
+	s.mark = text
+	accepted()
+}
+
+func (s *textual) Restart() {}
 
 // before makes a mutant that is given a wrong picture of what happened.
 func before(change func(lease.Config, lease.State, lease.Time, lease.Event) (lease.Config, lease.State, lease.Event)) func() StepFunc {
@@ -237,6 +351,23 @@ func keepToken(c lease.Config, s lease.State, r *lease.Record) {
 
 func transitionsToken(_ lease.Config, _ lease.State, r *lease.Record) { r.Token = int64(r.Transitions) }
 
+// showsLoss tells whether an event shows for certain that a tenure is not this agent's any more.
+func showsLoss(c lease.Config, s lease.State, now lease.Instant, token int64, e lease.Event) bool {
+	foreign := func(r *lease.Record) bool {
+		return r.Revision > s.Seen.Record.Revision && (r.Holder != c.Identity.String() || r.Token != token)
+	}
+	switch e := e.(type) {
+	case lease.Watched:
+		return e.Deleted && e.Record.Revision > s.Seen.Record.Revision || foreign(&e.Record)
+	case lease.ReadDone:
+		if s.Read == nil || s.Read.ID != e.ID || now >= s.Read.Deadline { // an answer nobody waits for any more
+			return false
+		}
+		return e.Found != nil && foreign(e.Found) || e.Absent && s.Read.Floor == s.Seen.Record.Revision
+	}
+	return false
+}
+
 // blind does not see that the Lease is another's while its process runs.
 func blind(c lease.Config, s lease.State, t lease.Time, e lease.Event) (lease.Config, lease.State, lease.Event) {
 	if s.Tree.Alive && showsLoss(c, s, t.Boot, s.Tenure.Token, e) {
@@ -322,6 +453,13 @@ func oldMarkerCounts(c lease.Config, s lease.State, _ lease.Time, e lease.Event)
 func staleAccepted(c lease.Config, s lease.State, _ lease.Time, e lease.Event) (lease.Config, lease.State, lease.Event) {
 	if watched, ok := e.(lease.Watched); ok && watched.Record.Revision < s.Seen.Record.Revision {
 		s.Seen.Record.Revision = watched.Record.Revision - 1
+	}
+	return c, s, e
+}
+
+func neverStarved(c lease.Config, s lease.State, _ lease.Time, e lease.Event) (lease.Config, lease.State, lease.Event) {
+	if _, ok := e.(lease.Starved); ok {
+		return c, s, lease.Ticked{}
 	}
 	return c, s, e
 }

@@ -9,6 +9,9 @@ import (
 // operatorPeriod bounds the time between two looks of the operator.
 const operatorPeriod = 3 * time.Second
 
+// theOperator is by whom its writes are.
+const theOperator = "operator"
+
 // operator does what the operator does to a Lease: makes it anew when it is gone, and releases it for a holder that is
 // proven dead.
 type operator struct {
@@ -48,7 +51,7 @@ func (o *operator) look() {
 		// It acts on what it read, a moment ago.
 		w.after(w.between(0, 50*time.Millisecond), func() {
 			why := lease.Release{Reason: lease.ReasonHolderTerminated, Unclean: true}
-			if r := w.api.put(read.Released(why, 1, read.RenewTime+1)); r.outcome == lease.Confirmed && w.trace != nil {
+			if r := w.api.put(theOperator, read.Released(why, 1, read.RenewTime+1)); r.outcome == lease.Confirmed && w.trace != nil {
 				w.note("operator", "releases the Lease: %s is dead", read.Holder)
 			}
 		})
@@ -57,7 +60,7 @@ func (o *operator) look() {
 
 // longest is the longest leaseDuration that any pod is configured with.
 func (o *operator) longest() time.Duration {
-	d := o.w.p.config.Duration
+	d := o.w.p.longest()
 	for _, a := range o.w.agents {
 		d = max(d, a.config.Duration)
 	}

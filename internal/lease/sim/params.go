@@ -27,11 +27,17 @@ const (
 	Restore
 	// FastRestore has only that fault, so quick that holders of the time before are still alive.
 	FastRestore
+	// Settings is Mixed with candidates of any settings side by side, KeepRunning and lockDelay among them.
+	Settings
+	// Starved is Mixed with CPU limits that are too small, and with starts that hang and fail, most of the time.
+	Starved
+	// Outages has only times without the API, each shorter than a tenure must survive.
+	Outages
 	profiles
 )
 
 func (p Profile) String() string {
-	return [...]string{"any", "mixed", "replies", "keep-running", "foreign", "restore", "fast-restore"}[p]
+	return [...]string{"any", "mixed", "replies", "keep-running", "foreign", "restore", "fast-restore", "settings", "starved", "outages"}[p]
 }
 
 // ParseProfile is the inverse of String.
@@ -50,8 +56,11 @@ type params struct {
 	profile    Profile
 	length     time.Duration
 	candidates int
-	// config is what the candidates share; Identity and RestartProvesDeath are missing.
-	config lease.Config
+	// configs are the candidates'; Identity and RestartProvesDeath are missing. config is what most of them share.
+	configs []lease.Config
+	config  lease.Config
+	// slew bounds in ppm how much NTP slews the clocks that timers run on.
+	slew int64
 	// restartProvesDeath is whether agents start in a pod only after the last one's processes are dead.
 	restartProvesDeath bool
 	// initialEvents is whether a watch that opens begins with the Lease as it is.
@@ -72,50 +81,94 @@ var timings = [][3]int{
 	{5_000, 3_000, 500},
 	{3_000, 2_000, 400},
 	{15_000, 10_000, 5_000},
+	{3_000, 1_500, 500},
+	{300_000, 200_000, 100_000},
+	{3_600_000, 2_400_000, 600_000},
 }
 
 // draw makes the parameters of a seed.
-func draw(seed uint64, profile Profile) params {
+func draw(seed uint64, o Options) params {
 	rng := rand.New(rand.NewPCG(seed, 1))
-	p := params{seed: seed, length: time.Hour}
+	p := params{seed: seed}
 	p.profile = [...]Profile{
 		Mixed, Mixed, Mixed, Mixed, Mixed, Mixed, Mixed, Mixed, Replies, KeepRunning, KeepRunning, Foreign, Restore, FastRestore,
-	}[rng.IntN(14)]
-	if profile != AnyProfile {
-		p.profile = profile
+		Settings, Settings, Replies, Starved,
+	}[rng.IntN(18)]
+	if o.Profile != AnyProfile {
+		p.profile = o.Profile
 	}
-	t := timings[rng.IntN(len(timings))]
 	p.candidates = 3 + rng.IntN(3)
-	p.config = lease.Config{
+	p.config = p.settings(rng)
+	p.configs = []lease.Config{p.config}
+	for len(p.configs) < p.candidates && p.profile == Settings {
+		p.configs = append(p.configs, p.settings(rng))
+	}
+	p.slew = [...]int64{0, 40_000, maxSlew}[rng.IntN(3)]
+	if o.Slew != 0 {
+		p.slew = o.Slew
+	}
+	p.restartProvesDeath = rng.IntN(4) > 0
+	p.initialEvents = rng.IntN(2) == 0
+	if o.Timing[0] != 0 {
+		p.config.Duration, p.config.RenewDeadline, p.config.RetryPeriod = o.Timing[0], o.Timing[1], o.Timing[2]
+		p.config.GracePeriod, p.config.LockDelay = o.Timing[0]/2, min(p.config.LockDelay, o.Timing[0]/3)
+		p.configs = []lease.Config{p.config}
+	}
+	p.trouble = p.config.Duration * time.Duration(2+rng.IntN(5))
+	if p.profile == Restore { // longer than any tenure lasts, as the runbook says
+		p.outage = slowest.lasts(p.longest()*3/2) + time.Second
+		p.trouble += p.outage
+	}
+	p.calm = p.bound() + p.longest()/2
+	p.length = max(time.Hour, 8*(p.calm+p.trouble))
+	return p
+}
+
+// settings draws those of one candidate.
+func (p params) settings(rng *rand.Rand) lease.Config {
+	t := timings[rng.IntN(len(timings))]
+	c := lease.Config{
 		Duration:      time.Duration(t[0]) * time.Millisecond,
 		RenewDeadline: time.Duration(t[1]) * time.Millisecond,
 		RetryPeriod:   time.Duration(t[2]) * time.Millisecond,
 		GracePeriod:   time.Duration(t[0]/2) * time.Millisecond,
-		KeepRunning:   p.profile == KeepRunning,
+		KeepRunning:   p.profile == KeepRunning || p.profile == Settings && rng.IntN(4) == 0,
 	}
-	if rng.IntN(3) == 0 && !p.config.KeepRunning {
-		p.config.LockDelay = p.config.Duration / 3
+	if rng.IntN(3) == 0 && (p.profile == Settings || !c.KeepRunning) {
+		c.LockDelay = c.Duration / 3
 	}
-	p.restartProvesDeath = rng.IntN(4) > 0
-	p.initialEvents = rng.IntN(2) == 0
-	p.trouble = p.config.Duration * time.Duration(2+rng.IntN(5))
-	if p.profile == Restore { // longer than any tenure lasts, as the runbook says
-		p.outage = slowest.lasts(p.config.Duration*3/2) + time.Second
-		p.trouble += p.outage
-	}
-	p.calm = p.bound() + p.config.Duration/2
-	return p
+	return c
 }
 
-// requestTimeout is what the state machine allows one request; see lease.Config.
-func (p params) requestTimeout() time.Duration {
-	return (p.config.RenewDeadline - p.config.RetryPeriod) / 3
+// longest is the longest leaseDuration of any candidate, and of one with the settings of another version of the job.
+func (p params) longest() time.Duration {
+	d := time.Duration(0)
+	for _, c := range p.configs {
+		d = max(d, c.Duration)
+	}
+	if p.profile == Mixed {
+		d = min(d*3/2, time.Hour) // what the API accepts
+	}
+	return d
 }
+
+// lossless tells whether no tenure may end but by a handover.
+func (p params) lossless() bool { return p.profile == Replies || p.profile == Outages }
 
 // bound is how soon after the end of all faults there must be a holder that stays: the tenure that was may have to be
-// stopped or waited for, and then lockDelay, by slow clocks, and a few requests may hang before.
+// stopped or waited for, and then lockDelay, by slow clocks and timers that sleep a tenth longer, and a few requests may
+// hang before.
 func (p params) bound() time.Duration {
-	c := p.config
-	wait := max(c.Duration, c.GracePeriod) + c.LockDelay
-	return slowest.lasts(wait+3*p.requestTimeout()+2*c.RetryPeriod) + operatorPeriod
+	var wait, requests time.Duration
+	for _, c := range p.configs {
+		wait = max(wait, max(c.Duration, p.longest(), c.GracePeriod)+c.LockDelay)
+		requests = max(requests, c.RenewDeadline+2*c.RetryPeriod)
+	}
+	timers := clock{ppm: -p.slew}
+	return timers.lasts(slowest.lasts(wait+requests)) + operatorPeriod + longestKill
+}
+
+// patience is the scale on which requests are slow: about as long as an agent waits for one.
+func (p params) patience() time.Duration {
+	return (p.config.RenewDeadline - p.config.RetryPeriod) / 3
 }

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"math"
 	"slices"
 	"strconv"
 	"time"
@@ -26,9 +27,7 @@ type server struct {
 	lease    lease.Record
 	absent   bool
 	revision int64
-	// changed is when the Lease changed last.
-	changed time.Duration
-	mode    mode
+	mode     mode
 	// restoring counts the restores under way: whatever the mode, nothing gets through.
 	restoring int
 	held      []func() // what came in while paused
@@ -40,9 +39,14 @@ type server struct {
 	older [8]stored
 	turn  int
 	uids  int64
+	// dead are the servers behind the Service that are, without a word.
+	dead [servers]bool
 	// saved is the state that a restore goes back to.
 	saved stored
 }
+
+// servers is how many API servers stand before the store.
+const servers = 3
 
 type stored struct {
 	lease    lease.Record
@@ -52,7 +56,7 @@ type stored struct {
 
 func newServer(w *world) *server {
 	s := &server{w: w, absent: true, revision: 1000}
-	s.create(lease.Record{Duration: w.p.config.Duration, Release: lease.Release{Reason: lease.ReasonCreated}})
+	s.create(lease.Record{Duration: w.p.longest(), Release: lease.Release{Reason: lease.ReasonCreated}})
 	s.saved = s.state()
 	return s
 }
@@ -74,8 +78,8 @@ var unanswered = reply{outcome: lease.Unknown, failed: true}
 // refused is what a client knows that was told no before anything was done.
 var refused = reply{outcome: lease.Refused, failed: true}
 
-// put is an update.
-func (s *server) put(r lease.Record) reply {
+// put is an update, by an agent, the operator or a client-go elector.
+func (s *server) put(by string, r lease.Record) reply {
 	switch {
 	case s.absent && s.w.chance(0.5): // a precondition on the UID makes it a conflict
 		return reply{outcome: lease.Conflict}
@@ -84,8 +88,11 @@ func (s *server) put(r lease.Record) reply {
 	case r.UID != s.lease.UID, r.Revision != s.lease.Revision:
 		return reply{outcome: lease.Conflict}
 	}
-	s.w.check.stores(s.lease, r)
+	s.w.check.stores(by, s.lease, r)
 	s.store(r)
+	if a := s.w.byID[by]; a != nil {
+		a.revision = s.revision
+	}
 	now := s.lease
 	return reply{outcome: lease.Confirmed, record: &now}
 }
@@ -112,6 +119,9 @@ func (s *server) store(r lease.Record) {
 	s.advance()
 	r.Revision = s.revision
 	s.lease = r
+	if r.Handover.To != "" {
+		s.w.handover = s.w.now
+	}
 	s.tell(lease.Watched{Record: r})
 }
 
@@ -126,7 +136,6 @@ func (s *server) advance() {
 		others = million
 	}
 	s.revision += 1 + s.w.rng.Int64N(others)
-	s.changed = s.w.now
 }
 
 func (s *server) tell(e lease.Event) {
@@ -165,6 +174,9 @@ func (s *server) restore() {
 	since := s.revision - s.saved.revision
 	s.absent, s.lease, s.revision = s.saved.absent, s.saved.lease, s.saved.revision
 	s.turn = 0
+	for _, a := range s.w.agents { // from now on a higher revision is no proof of anything
+		a.revision = math.MaxInt64
+	}
 	for _, c := range slices.Clone(s.conns) {
 		c.breaks()
 	}

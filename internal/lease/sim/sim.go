@@ -4,17 +4,25 @@
 // contend for one Lease while an API server, an operator, and people with kubectl do what they do on bad days. Times of
 // trouble alternate with times of calm. Nothing in it is concurrent and nothing reads a clock, so a seed replays exactly.
 //
-// What it judges in true time, which no part of the world can see:
+// What it judges, it judges by the world alone, in true time, which no part of the world can see: when which processes
+// lived and were told to die, what the store was given and by whom, what the sink took. It asks package lease nothing.
 //
-//   - At most one process tree acts (frozen ones do not act).
-//   - Both halves of the inequality that this follows from: no leash is longer than the last stored write allows, and no
-//     Lease is taken before its holder's time is up.
-//   - Tokens of started processes strictly grow.
-//   - A tree does not outlive its agent's sight of another tenure by more than it takes to kill it.
+//   - At most one process tree acts.
+//   - Both halves of the inequality that this follows from: when a leash runs out, what the margin pays for is left until
+//     others may take the Lease; and no Lease is taken before its holder's time is up, as the holder itself wrote it.
+//   - Tokens of started processes strictly grow, and the sink takes none that is lower than one that it took, and all of the
+//     present tenure.
+//   - A tree is told to die as soon as its agent learns of another tenure, and does not begin to run after that.
 //   - After an unclean end lockDelay passes.
-//   - When all faults are over there is a holder within the bound, and it stays.
+//   - When all faults are over there is a holder within the bound, and it stays, and sends one write every retryPeriod;
+//     nobody sends anything else.
 //   - Replies that are merely lost, late or doubled end no tenure.
-//   - The machine sends one write at a time, starts nothing and releases nothing while a process lives, and does not spin.
+//   - Nothing is started and nothing released while a process lives, and no agent spins.
+//
+// Three things make two trees act at once and are no broken promise. They are the world's doing and are counted apart: a
+// tree that was frozen when it was to die; a tree that was told to die in time, and took longer than the margin and the
+// lateness that its agent was told of pay for; a tree that is to run on while it is cut off. None excuses a Lease that was
+// taken before its time.
 package sim
 
 import (
@@ -35,7 +43,29 @@ type Options struct {
 	Profile Profile
 	// Outcomes has only outcomes judged, not the two halves of the inequality that they follow from.
 	Outcomes bool
+	// Broken is what the agents' surroundings get wrong: for mutants.
+	Broken Broken
+	// NewSink makes the sink; nil stands for one that keeps to package fence.
+	NewSink func() Sink
+	// Slew, unless it is 0, bounds in ppm how much every kernel's timers are slewed.
+	Slew int64
+	// Timing, unless it is zero, is every candidate's leaseDuration, renewDeadline and retryPeriod.
+	Timing Timing
 }
+
+// Broken is a mistake in what surrounds the state machine.
+type Broken uint8
+
+// The mistakes.
+const (
+	Nothing Broken = iota
+	// SlewedClock: agents compare readings of the clock that NTP slews.
+	SlewedClock
+	// LeashArmedOnce: the leash's timer is set for the whole of what is left, and never looked at again.
+	LeashArmedOnce
+	// StartBlocks: neither deadlines nor kills reach a tree before its program runs.
+	StartBlocks
+)
 
 // Result is what came of one episode.
 type Result struct {
@@ -45,10 +75,12 @@ type Result struct {
 	Simulated time.Duration
 	// Tenures counts processes that were started, Takeovers those of them that another agent process preceded.
 	Tenures, Takeovers int
-	// Overlaps counts takeovers from holders that ran on while cut off, as KeepRunning has it.
-	Overlaps int
-	// Writes counts what the processes wrote to the sink, Refused those of them that it refused for a stale token.
-	Writes, Refused int
+	// Overlaps counts takeovers from holders that ran on while cut off, as KeepRunning has it, Frozen those from holders that
+	// were frozen, Late those from holders that were told to die in time and took longer than is paid for.
+	Overlaps, Frozen, Late int
+	// Writes counts what came to the sink, Stale those writes that came after one with a higher token, Refused those that the
+	// sink refused.
+	Writes, Stale, Refused int
 	// Steps counts calls of the state machine.
 	Steps int
 	// Violation is the first one, nil if there is none. The episode ends with it.
@@ -57,23 +89,13 @@ type Result struct {
 
 // Run runs the episode of a seed.
 func Run(seed uint64, o Options) Result {
-	p := draw(seed, o.Profile)
+	p := draw(seed, o)
 	return run(p, plan(p), o, nil)
 }
 
 // run runs an episode with faults of one's choice. trace, unless nil, is told what happens.
 func run(p params, faults []Fault, o Options, trace func(line)) Result {
-	w := &world{
-		p:     p,
-		rng:   rand.New(rand.NewPCG(p.seed, 2)),
-		step:  lease.Step,
-		byID:  map[string]*agent{},
-		trace: trace,
-	}
-	if o.NewStep != nil {
-		w.step = o.NewStep()
-	}
-	w.check = checker{w: w, outcomes: o.Outcomes}
+	w := newWorld(p, o, trace)
 	w.build()
 	w.schedule(faults)
 	for w.check.violation == nil && w.next() {
@@ -83,9 +105,30 @@ func run(p params, faults []Fault, o Options, trace func(line)) Result {
 	return r
 }
 
+func newWorld(p params, o Options, trace func(line)) *world {
+	w := &world{
+		p:     p,
+		o:     o,
+		sink:  newFenced(),
+		rng:   rand.New(rand.NewPCG(p.seed, 2)),
+		step:  lease.Step,
+		byID:  map[string]*agent{},
+		trace: trace,
+	}
+	if o.NewStep != nil {
+		w.step = o.NewStep()
+	}
+	if o.NewSink != nil {
+		w.sink = o.NewSink()
+	}
+	w.check = checker{w: w, outcomes: o.Outcomes}
+	return w
+}
+
 // world is one episode under way. All times in it are true time since its beginning.
 type world struct {
 	p     params
+	o     Options
 	rng   *rand.Rand
 	step  StepFunc
 	queue queue
@@ -98,7 +141,10 @@ type world struct {
 	byID     map[string]*agent
 	operator *operator
 	elector  *elector // nil but in episodes with a foreign contender
+	sink     Sink
 	check    checker
+	// handover is when the Lease was last written with a handover asked for.
+	handover time.Duration
 	// hiccups is the chance that an agent is paused between deciding and doing.
 	hiccups float64
 	// healed counts the times at which all faults were ended.
@@ -111,6 +157,7 @@ func (w *world) build() {
 		w.slots = append(w.slots, newSlot(w, i))
 	}
 	w.operator = newOperator(w)
+	w.restartSinks()
 	if w.p.profile == Foreign {
 		w.elector = newElector(w)
 	}

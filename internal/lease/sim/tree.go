@@ -14,79 +14,150 @@ type tree struct {
 	// began and ended are when processes lived; alive is between them.
 	began, ended time.Duration
 	alive        bool
-	// frozen processes live and do nothing, not even die.
-	frozen, froze bool
-	mainOver      bool
-	crashed       bool
-	deadline      lease.Instant
+	// frozen processes live and do nothing, not even die; thawed is when they last went on.
+	frozen   bool
+	thawed   time.Duration
+	mainOver bool
+	crashed  bool
+	// deadline is the leash's, by the agent's clock, and armed counts the settings of its timer: only the last one fires.
+	deadline lease.Instant
+	armed    int
 	// reported is when the agent hears of the main process's end.
 	reported time.Duration
-	// dies is when the processes die of a signal that was sent; 0: none was.
-	dies   time.Duration
-	gone   bool
-	doomed bool
+	// asked is when the kernel was asked, or its timer was set, to kill them, and dies when they die of it; 0: not yet.
+	asked, dies time.Duration
+	gone        bool
+	// ordered says that its agent has killed it.
+	ordered bool
+	doomed  bool
+	// starting is what waits for a start that blocks its caller, as a mutant has it.
+	starting bool
+	waiting  []func()
 }
 
-// newTree starts the processes a moment after it was asked to.
+// newTree starts the processes a moment after it was asked to, or when what exec waits for is there.
 func newTree(a *agent, s lease.StartChild) *tree {
 	w := a.w
-	t := &tree{w: w, agent: a, token: s.Token, deadline: s.Deadline}
-	w.after(w.between(time.Millisecond, 20*time.Millisecond), t.start)
+	t := &tree{w: w, agent: a, token: s.Token, deadline: s.Deadline, starting: true}
+	if w.o.Broken != StartBlocks {
+		t.arm()
+	}
+	takes := w.between(time.Millisecond, 20*time.Millisecond)
+	if until := a.machine.execHangs; until > w.now {
+		takes = w.between(0, until-w.now)
+	}
+	w.after(takes, t.start)
 	return t
 }
 
-// start runs the program, unless it was killed before or its deadline has passed: then the leash does not let it.
+// start is exec. It runs nothing where the tree was killed before, or the program can't be started.
 func (t *tree) start() {
 	a := t.agent
-	if !a.alive || t.dies != 0 || a.machine.at(t.w.now) >= t.deadline {
+	t.starting = false
+	if !a.alive || t.dies != 0 || a.machine.now() >= t.deadline || t.w.chance(a.machine.execFails) {
 		t.crashed = true
 		t.report()
 		return
 	}
 	t.alive, t.began = true, t.w.now
 	t.w.check.started(t)
-	t.leash()
+	if t.w.o.Broken == StartBlocks {
+		t.arm()
+	}
+	for _, do := range t.waiting {
+		do()
+	}
 	t.w.after(0, t.work)
 }
 
-// leash is the kernel's timer.
-func (t *tree) leash() {
+// arm sets the kernel's timer, which kills without anybody's help. It runs on a clock that may be fast or slow by a
+// tenth, so it is set for 7/8 of what is left; before that the leash looks at the unslewed clock and sets it anew.
+func (t *tree) arm() {
+	if t.gone {
+		return
+	}
+	t.armed++
 	if t.deadline == lease.Never {
 		return
 	}
-	t.w.at(t.agent.machine.when(t.deadline), func() {
-		switch {
-		case !t.alive:
-		case t.agent.machine.at(t.w.now) < t.deadline: // it was moved
-			t.leash()
-		default:
-			t.kill()
+	m, w := t.agent.machine, t.w
+	left := t.deadline.Sub(m.now())
+	armed, kill, look := t.armed, left, forever
+	if left > nearDeadline && w.o.Broken != LeashArmedOnce {
+		kill, look = left/8*7, left/4*3
+	}
+	due := m.fires(kill)
+	w.at(due+m.timerLate(), func() {
+		if t.armed == armed {
+			t.kill(due)
+		}
+	})
+	if look == forever {
+		return
+	}
+	w.at(m.fires(look)+m.schedulingLate(), func() {
+		if t.armed == armed && !t.frozen && !t.gone && t.dies == 0 {
+			t.arm()
 		}
 	})
 }
 
+// nearDeadline is how little may be left for the timer to be set for all of it: what a slewed clock errs by then is
+// nothing beside what a kill takes.
+const nearDeadline = 2 * time.Millisecond
+
 func (t *tree) extend(deadline lease.Instant) {
-	if t.agent.machine.at(t.w.now) < t.deadline && deadline > t.deadline {
+	if t.blocked(func() { t.extend(deadline) }) || t.frozen {
+		return
+	}
+	if late := t.agent.machine.schedulingLate(); late > 0 {
+		t.w.after(late, func() { t.extended(deadline) })
+		return
+	}
+	t.extended(deadline)
+}
+
+// extended is the leash's own part.
+func (t *tree) extended(deadline lease.Instant) {
+	if t.agent.machine.now() < t.deadline && deadline > t.deadline && t.dies == 0 {
 		t.deadline = deadline
+		t.arm()
 	}
 }
 
-// budget is what a kill may take: what the margin leaves after clocks that run apart as far as they may.
-func (t *tree) budget() time.Duration {
-	c := t.agent.config
-	m := t.agent.machine
-	return fastest.lasts(c.Duration) - m.lasts(c.Duration-lease.Margin(c.Duration)) - time.Millisecond
+// blocked puts off what a start that blocks keeps from its caller.
+func (t *tree) blocked(do func()) bool {
+	if t.starting && t.w.o.Broken == StartBlocks {
+		t.waiting = append(t.waiting, do)
+		return true
+	}
+	return false
 }
 
-// kill is SIGKILL to all of them.
-func (t *tree) kill() {
+// margin is what the documents promise: half a second below 5 s, else a fifteenth and at least one second.
+func margin(d time.Duration) time.Duration {
+	if d < 5*time.Second {
+		return 500 * time.Millisecond
+	}
+	return max(time.Second, d/15)
+}
+
+// paidFor is the rule by which the checker judges: how long after its kill was due a tree may live before another may
+// start. It is the margin, less what two crystals may differ by over the leaseDuration.
+func paidFor(d time.Duration) time.Duration {
+	return margin(d) - d*2*maxPPM/million - 6*time.Millisecond
+}
+
+// kill is SIGKILL to all of them, which was due at a time that has come. How long dying takes is the world's doing: mostly
+// little, often as much as is paid for, and now and then far more.
+func (t *tree) kill(due time.Duration) {
 	if t.gone {
 		return
 	}
-	takes := t.w.between(0, 10*time.Millisecond)
-	if t.w.chance(0.3) {
-		takes = t.w.between(0, t.budget())
+	if t.asked == 0 || due < t.asked {
+		t.asked = max(due, 1)
 	}
+	takes := t.w.killTakes(t.agent.config.Duration) + t.agent.machine.schedulingLate()
 	at := t.w.now + takes
 	if t.dies != 0 && t.dies <= at {
 		return
@@ -95,6 +166,27 @@ func (t *tree) kill() {
 	t.crashed = t.crashed || !t.mainOver
 	if t.alive {
 		t.w.at(at, t.die)
+	}
+}
+
+// killed is the agent's own kill.
+func (t *tree) killed() {
+	if !t.blocked(t.killed) {
+		t.kill(t.w.now)
+	}
+}
+
+// longestKill bounds what is simulated.
+const longestKill = 8 * time.Second
+
+func (w *world) killTakes(d time.Duration) time.Duration {
+	switch n := w.rng.IntN(20); {
+	case n < 13:
+		return w.between(0, 10*time.Millisecond)
+	case n < 19:
+		return w.between(0, paidFor(d))
+	default: // one in a hundred takes longer than 5 s
+		return min(longestKill, time.Duration(float64(time.Second)/(0.01+w.rng.Float64())))
 	}
 }
 
@@ -110,7 +202,7 @@ func (t *tree) die() {
 
 func (t *tree) freeze() {
 	if t != nil && t.alive {
-		t.frozen, t.froze = true, true
+		t.frozen = true
 		if t.w.trace != nil {
 			t.w.note(t.agent.id, "process of token %d frozen", t.token)
 		}
@@ -122,9 +214,11 @@ func (t *tree) thaw() {
 	if t == nil || !t.frozen {
 		return
 	}
-	t.frozen = false
+	t.frozen, t.thawed = false, t.w.now
 	t.write()
-	if t.dies != 0 {
+	if t.dies == 0 { // its leash slept as well
+		t.arm()
+	} else {
 		t.dies = max(t.dies, t.w.now+time.Millisecond)
 		t.w.at(t.dies, t.die)
 	}
@@ -176,7 +270,7 @@ func (t *tree) signal() {
 	if t.w.chance(0.2) {
 		return
 	}
-	t.w.after(t.w.between(0, t.w.p.config.GracePeriod*3/2), func() { t.exit(t.w.chance(0.5)) })
+	t.w.after(t.w.between(0, t.agent.config.GracePeriod*3/2), func() { t.exit(t.w.chance(0.5)) })
 }
 
 // work writes to the sink now and then.
@@ -193,9 +287,9 @@ func (t *tree) write() {
 		return
 	}
 	if !t.w.chance(0.1) {
-		t.w.check.write(t.token)
+		t.w.arrives(t.token)
 		return
 	}
 	token := t.token
-	t.w.after(t.w.between(0, 2*t.w.p.config.Duration), func() { t.w.check.write(token) })
+	t.w.after(t.w.between(0, 2*t.agent.config.Duration), func() { t.w.arrives(token) })
 }

@@ -18,7 +18,12 @@ func main() {
 	hours := flag.Float64("hours", 1000, "simulated hours to run")
 	seed := flag.Uint64("seed", 0, "run this episode alone and explain it if a promise is broken; 0: begin with a random one")
 	name := flag.String("profile", sim.AnyProfile.String(), "what the world is like; any leaves it to the seed")
+	table := flag.Bool("table", false, "print which outages and which losses tenures survive, by their settings")
 	flag.Parse()
+	if *table {
+		printTable()
+		return
+	}
 	profile, err := sim.ParseProfile(*name)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "-profile:", err)
@@ -42,8 +47,8 @@ func one(seed uint64, o sim.Options) int {
 }
 
 func report(r sim.Result) {
-	fmt.Printf("seed %d: %v, %v, %d tenures, %d takeovers, %d overlaps while cut off, %d of %d writes stale and refused\n",
-		r.Seed, r.Profile, r.Simulated.Round(time.Second), r.Tenures, r.Takeovers, r.Overlaps, r.Refused, r.Writes)
+	fmt.Printf("seed %d: %v, %v, %d tenures, %d takeovers, %d overlaps while cut off, %d of %d writes stale, %d refused\n",
+		r.Seed, r.Profile, r.Simulated.Round(time.Second), r.Tenures, r.Takeovers, r.Overlaps, r.Stale, r.Writes, r.Refused)
 }
 
 // processorTime is what this process has used of all cores, which a busy machine does not blur.
@@ -77,13 +82,17 @@ func many(hours float64, o sim.Options) int {
 		sum.Overlaps += r.Overlaps
 		sum.Writes += r.Writes
 		sum.Refused += r.Refused
+		sum.Stale += r.Stale
+		sum.Frozen += r.Frozen
+		sum.Late += r.Late
 		sum.Steps += r.Steps
 	}
 	took := time.Since(began)
 	fmt.Printf("seeds %d to %d: %.0f simulated hours in %v, %.0f hours a minute of one core, %d steps\n",
 		first, first+uint64(episodes)-1, simulated.Hours(), took.Round(time.Millisecond), simulated.Hours()/processorTime().Minutes(), sum.Steps)
 	fmt.Printf("tenures: %d, takeovers: %d, overlaps of holders that were cut off and keep running: %d\n", sum.Tenures, sum.Takeovers, sum.Overlaps)
-	fmt.Printf("writes to the sink: %d, stale ones: %d offered, %d refused\n", sum.Writes, sum.Refused, sum.Refused)
+	fmt.Printf("the world's doing: %d takeovers from a process that was frozen, %d from one that outlived its kill by more than is paid for\n", sum.Frozen, sum.Late)
+	fmt.Printf("writes to the sink: %d, %d of them stale on arrival; %d refused\n", sum.Writes, sum.Stale, sum.Refused)
 	fmt.Println("no promise broken")
 	return 0
 }

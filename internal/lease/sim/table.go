@@ -1,0 +1,90 @@
+package sim
+
+import (
+	"math/rand/v2"
+	"time"
+
+	"github.com/singletonjob/operator/internal/lease"
+)
+
+// Steady is one fault that never changes, in an episode that has no other.
+type Steady struct {
+	// Lost is the share of requests that are lost, half of them on their way, half as their answers.
+	Lost float64
+	// DeadServer has one of three API servers silent behind the Service: a connection stays with its server, a fresh one
+	// goes to any.
+	DeadServer bool
+	// Outage is how long nothing gets through, once in a while and with any phase to the renewals.
+	Outage time.Duration
+}
+
+// Timing are leaseDuration, renewDeadline and retryPeriod.
+type Timing [3]time.Duration
+
+// Survival is what became of tenures under a steady fault.
+type Survival struct {
+	Simulated time.Duration
+	// Lost counts tenures that ended.
+	Lost int
+	// Outages counts those that there were.
+	Outages int
+}
+
+// Mean is how long a tenure lasted; with none lost, all of the time that was simulated.
+func (s Survival) Mean() time.Duration { return s.Simulated / time.Duration(max(1, s.Lost)) }
+
+// Survive runs one episode.
+func Survive(seed uint64, t Timing, length time.Duration, f Steady) Survival {
+	c := lease.Config{Duration: t[0], RenewDeadline: t[1], RetryPeriod: t[2], GracePeriod: time.Second}
+	p := params{
+		seed: seed, profile: Mixed, candidates: 2, config: c, configs: []lease.Config{c}, length: length,
+		restartProvesDeath: true, initialEvents: true,
+	}
+	w := newWorld(p, Options{}, nil)
+	w.build()
+	out := Survival{Simulated: length}
+	w.check.judgesNoEnd = true
+	w.after(0, func() { w.steady(f) })
+	if f.Outage > 0 {
+		w.after(4*t[0], func() { w.outages(f.Outage, t, &out.Outages) })
+	}
+	for w.check.violation == nil && w.next() {
+	}
+	out.Lost = w.check.ended
+	return out
+}
+
+// steady begins the fault. Both candidates have it, and one of them acts.
+func (w *world) steady(f Steady) {
+	for _, s := range w.slots {
+		s.agent.machine.link.lossUp, s.agent.machine.link.lossDown = f.Lost/2, f.Lost/2
+	}
+	if f.DeadServer {
+		w.api.dead[0] = true
+	}
+}
+
+func (w *world) outages(lasts time.Duration, t Timing, count *int) {
+	*count++
+	w.api.set(blackHole)
+	w.after(lasts, func() {
+		w.api.set(up)
+		w.after(4*t[0]+w.between(0, t[2]), func() { w.outages(lasts, t, count) })
+	})
+}
+
+// Survivable is the longest outage, to a tenth of retryPeriod, that ended no tenure in some hundred of each length.
+func Survivable(seed uint64, t Timing) time.Duration {
+	step := t[2] / 10
+	longest := time.Duration(0)
+	for lasts := step; lasts < t[0]; lasts += step {
+		const outages = 200
+		rng := rand.New(rand.NewPCG(seed, uint64(lasts)))
+		s := Survive(rng.Uint64(), t, outages*(lasts+4*t[0]+t[2]), Steady{Outage: lasts})
+		if s.Lost > 0 {
+			break
+		}
+		longest = lasts
+	}
+	return longest
+}
