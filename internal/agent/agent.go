@@ -31,6 +31,7 @@ type Process interface {
 	Extend(deadline int64) error
 	Signal(syscall.Signal) error
 	Kill()
+	Started() <-chan error
 	Exited() <-chan supervise.Status
 	Gone() <-chan struct{}
 }
@@ -59,7 +60,7 @@ type Options struct {
 
 	API   API
 	Clock Clock
-	// Start starts a process tree. It may block; nothing is left of an attempt that fails.
+	// Start starts a process tree, without waiting until it has started; nothing is left of an attempt that fails.
 	Start func(supervise.Spec) (Process, error)
 	Log   *Log
 }
@@ -141,6 +142,10 @@ func (a *Agent) step(e lease.Event) {
 	a.journal.seen(before.Seen, next.Seen, a.config.Identity)
 	for _, action := range actions {
 		a.do(action, now)
+	}
+	if a.config.KeepRunning && a.child.process != nil && !a.child.started && !a.child.killed {
+		// What never ends once it has started is still not to start after its tenure.
+		a.child.extend(leashDeadline(next.ValidUntil(a.config)), a.journal.leash)
 	}
 	if since, tell := a.child.outlives(now.Boot); tell {
 		a.journal.outlives(a.state, since)
@@ -290,46 +295,52 @@ func (a *Agent) stops(s syscall.Signal) bool {
 // SIGRTMIN3 is what systemd is stopped by.
 const SIGRTMIN3 = syscall.Signal(34 + 3)
 
-// start starts the tenure's process beside the loop: exec may hang.
+// start starts the tenure's process. exec may hang; follow waits for it.
 func (a *Agent) start(s lease.StartChild) {
 	a.journal.acquired(s)
 	a.metrics.tenures.Add(1)
 	promised := a.o.promised(s)
-	spec := supervise.Spec{
+	a.child = child{}
+	process, err := a.o.Start(supervise.Spec{
 		Argv:     a.o.childArgv(promised),
 		Env:      a.o.childEnv(promised),
 		Deadline: leashDeadline(s.Deadline),
+	})
+	if err == nil {
+		a.child.process = process
 	}
-	a.child = child{deadline: spec.Deadline}
-	go func() {
-		process, err := a.o.Start(spec)
-		a.post(func() lease.Event { return a.started(process, err) })
-	}()
+	go a.follow(process, err)
 }
 
-func (a *Agent) started(process Process, err error) lease.Event {
-	if err != nil {
-		a.journal.notStarted(err)
-		// Both are true at once: the process has ended, with that code, and nothing lives.
-		go a.post(func() lease.Event { return lease.TreeGone{} })
-		return lease.ChildExited{Code: startCode(err), Crashed: true}
+// follow tells what becomes of the tenure's process.
+func (a *Agent) follow(process Process, err error) {
+	if err == nil {
+		err = <-process.Started()
 	}
-	a.child.attach(process, a.journal.leash, a.journal.signal)
-	go func() {
-		status, ok := <-process.Exited()
-		if ok {
+	if err != nil {
+		a.post(func() lease.Event {
+			a.journal.notStarted(err)
+			return lease.ChildExited{Code: startCode(err), Crashed: true}
+		})
+	} else {
+		a.post(func() lease.Event {
+			a.child.started = true
+			return lease.Ticked{}
+		})
+		if status, ok := <-process.Exited(); ok {
 			a.post(func() lease.Event {
 				a.journal.exited(status)
 				return lease.ChildExited{Code: status.Code(), Crashed: a.child.crashed(status)}
 			})
 		}
+	}
+	if process != nil {
 		<-process.Gone()
-		a.post(func() lease.Event {
-			a.child = child{}
-			return lease.TreeGone{}
-		})
-	}()
-	return lease.Ticked{}
+	}
+	a.post(func() lease.Event {
+		a.child = child{}
+		return lease.TreeGone{}
+	})
 }
 
 // leashDeadline is an instant as package supervise has it, where 0 is never.

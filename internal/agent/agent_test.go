@@ -196,36 +196,41 @@ func TestProcessThatCannotBeKilled(t *testing.T) {
 	})
 }
 
-// exec may hang. What is asked of the process meanwhile is done when it is there.
+// exec may hang. What is asked of the process reaches its leash meanwhile.
 func TestStartHangs(t *testing.T) {
-	t.Run("signals and deadlines wait", func(t *testing.T) {
-		inBubble(t, func(w *world) {
-			s := <-w.starts
-			w.signals <- syscall.SIGUSR1
-			time.Sleep(5 * time.Second)
-			p := newFakeProcess(s.Spec)
-			w.Cleanup(p.end)
-			s.answer <- startAnswer{process: p}
-			synctest.Wait()
-			deadline, signals, _ := p.state()
-			if !slices.Equal(signals, []syscall.Signal{syscall.SIGUSR1}) {
-				t.Errorf("signals %v, want SIGUSR1", signals)
-			}
-			if deadline <= s.Deadline {
-				t.Error("the renewals made while it was started did not reach the leash")
-			}
+	for _, keep := range []bool{false, true} {
+		t.Run(fmt.Sprintf("renewed, KeepRunning %t", keep), func(t *testing.T) {
+			inBubbleWith(t, func(o *Options) { o.Config.KeepRunning = keep }, func(w *world) {
+				s := <-w.starts
+				w.signals <- syscall.SIGUSR1
+				time.Sleep(time.Minute)
+				synctest.Wait()
+				deadline, signals, killed := s.process.state()
+				if !slices.Equal(signals, []syscall.Signal{syscall.SIGUSR1}) || killed {
+					t.Errorf("signals %v, killed %t; want SIGUSR1 alone", signals, killed)
+				}
+				if left := time.Duration(deadline - int64(w.clock.Now().Boot)); left < 10*time.Second || left > 14*time.Second {
+					t.Errorf("%v left for a process that is being started and renewed", left)
+				}
+				s.process.begin(nil)
+				synctest.Wait()
+				if got := w.phase(); got != "Holding" {
+					t.Errorf("phase %s, want Holding", got)
+				}
+			})
 		})
-	})
-	t.Run("killed when it is there", func(t *testing.T) {
+	}
+	t.Run("killed before it is there", func(t *testing.T) {
 		inBubble(t, func(w *world) {
 			s := <-w.starts
 			w.api.store(func(r *lease.Record) { r.Holder = "somebody/else/x" })
-			time.Sleep(time.Second)
-			p := newFakeProcess(s.Spec)
-			s.answer <- startAnswer{process: p}
 			synctest.Wait()
-			if _, _, killed := p.state(); !killed {
+			if _, _, killed := s.process.state(); !killed {
 				t.Error("the Lease was lost while the process was started; it was not killed")
+			}
+			time.Sleep(time.Minute)
+			if strings.Contains(w.log.String(), "still alive") {
+				t.Errorf("nothing was started, and is said to live:\n%s", w.log)
 			}
 		})
 	})
@@ -243,7 +248,7 @@ func TestStartFails(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(w *world) {
 				s := <-w.starts
-				s.answer <- startAnswer{err: test.err}
+				s.process.begin(test.err)
 				if code := <-w.exited; code != test.code {
 					t.Errorf("exit code %d, want %d", code, test.code)
 				}
@@ -262,7 +267,7 @@ func TestStartAfterDeadline(t *testing.T) {
 		s := <-w.starts
 		w.api.hang()
 		time.Sleep(14 * time.Second)
-		s.answer <- startAnswer{err: supervise.ErrDeadlinePassed}
+		s.process.begin(supervise.ErrDeadlinePassed)
 		w.api.heal()
 		w.holding()
 		if got := w.phase(); got != "Holding" {

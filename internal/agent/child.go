@@ -15,16 +15,14 @@ import (
 	"github.com/singletonjob/operator/internal/supervise"
 )
 
-// child is the process of the present tenure, from before it is started. What is asked of it while it is being started
-// is done when it is.
+// child is the process of the present tenure, from before it runs.
 type child struct {
-	process Process // nil while it is being started, and without a tenure
+	process Process // nil without a tenure, and where there is no process to be had
+	started bool
 
-	deadline int64
 	killed   bool
 	killedAt lease.Instant
-	told     time.Duration // how long after killedAt it was told last that it lives
-	signals  []syscall.Signal
+	told     time.Duration  // how long after killedAt it was told last that it lives
 	asked    syscall.Signal // the signal by which it was asked to end; 0 if it was not
 }
 
@@ -35,21 +33,7 @@ func (c *child) crashed(s supervise.Status) bool {
 	return s.Signal != 0 || !orderly
 }
 
-func (c *child) attach(p Process, extendFailed, signalFailed func(error)) {
-	c.process = p
-	if c.killed {
-		p.Kill()
-		return
-	}
-	c.extend(c.deadline, extendFailed)
-	for _, sig := range c.signals {
-		c.signal(sig, signalFailed)
-	}
-	c.signals = nil
-}
-
 func (c *child) extend(deadline int64, failed func(error)) {
-	c.deadline = deadline
 	if c.process == nil {
 		return
 	}
@@ -60,9 +44,6 @@ func (c *child) extend(deadline int64, failed func(error)) {
 
 func (c *child) signal(sig syscall.Signal, failed func(error)) {
 	if c.process == nil {
-		if !slices.Contains(c.signals, sig) {
-			c.signals = append(c.signals, sig)
-		}
 		return
 	}
 	if err := c.process.Signal(sig); err != nil {
@@ -96,7 +77,7 @@ func startCode(err error) int {
 	switch {
 	case errors.As(err, &notRun):
 		return notRun.Code()
-	case errors.Is(err, supervise.ErrDeadlinePassed):
+	case errors.Is(err, supervise.ErrDeadlinePassed), errors.Is(err, supervise.ErrStopped):
 		return 128 + int(syscall.SIGKILL)
 	default:
 		return contract.ExitInternal

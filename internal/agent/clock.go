@@ -5,6 +5,7 @@ package agent
 import (
 	"fmt"
 	"os"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -13,10 +14,12 @@ import (
 	"github.com/singletonjob/operator/internal/supervise"
 )
 
-// bootClock is CLOCK_BOOTTIME and a timer on it. Go's own timers stand still while the machine sleeps, so that after it
-// they would come too late by all of that time.
+// bootClock is supervise.BootTime and a timer of the kernel. That runs on CLOCK_BOOTTIME, which NTP has run fast or slow, so
+// what fires early is set again. Go's own timers stand still while the machine sleeps, so that after it they would come
+// too late by all of that time.
 type bootClock struct {
 	fd int
+	at atomic.Int64 // a lease.Instant
 	c  chan struct{}
 }
 
@@ -37,6 +40,10 @@ func (b *bootClock) run(timer *os.File) {
 		if _, err := timer.Read(expirations[:]); err != nil {
 			panic("agent: the timer can't be read: " + err.Error()) // without it the agent would sleep for ever
 		}
+		if at := lease.Instant(b.at.Load()); b.Now().Boot < at {
+			b.set(at)
+			continue
+		}
 		select {
 		case b.c <- struct{}{}:
 		default: // one wake-up is as good as two
@@ -54,11 +61,16 @@ func (b *bootClock) C() <-chan struct{} { return b.c }
 
 // WakeAt implements Clock. An instant in the past fires at once.
 func (b *bootClock) WakeAt(at lease.Instant) {
+	b.at.Store(int64(at))
+	b.set(at)
+}
+
+func (b *bootClock) set(at lease.Instant) {
 	var spec unix.ItimerSpec // zero disarms
 	if at != lease.Never {
-		spec.Value = unix.NsecToTimespec(max(1, int64(at)))
+		spec.Value = unix.NsecToTimespec(max(1, at.Sub(b.Now().Boot).Nanoseconds()))
 	}
-	if err := unix.TimerfdSettime(b.fd, unix.TFD_TIMER_ABSTIME, &spec, nil); err != nil {
+	if err := unix.TimerfdSettime(b.fd, 0, &spec, nil); err != nil {
 		panic("agent: the timer can't be set: " + err.Error()) // neither argument can be wrong
 	}
 }

@@ -9,7 +9,7 @@ import (
 )
 
 // Snapshot is what the agent tells about itself. It stays true when it is old: whether a tenure is valid is for the
-// reader to find out, by his own reading of CLOCK_BOOTTIME.
+// reader to find out, by his own reading of the clock.
 type Snapshot struct {
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
@@ -20,9 +20,12 @@ type Snapshot struct {
 	Holder string `json:"holder"`
 	Token  int64  `json:"token"`
 	Tenure int32  `json:"tenure"`
-	// ValidUntil is the CLOCK_BOOTTIME, in nanoseconds, at which this agent's right to act ends unless it is renewed;
-	// 0 where it has none. Token is then its own.
-	ValidUntil int64 `json:"validUntil"`
+	// ValidUntil is the supervise.BootTime at which this agent's right to act ends unless it is renewed; 0 where it has
+	// none. Token is then its own.
+	ValidUntil int64 `json:"validUntilRaw"`
+	// ValidUntilBoot is the same for those who read CLOCK_BOOTTIME. NTP may have that run slow, so it is as much earlier as
+	// that may take; it is of when the agent was asked.
+	ValidUntilBoot int64 `json:"validUntil"`
 
 	// Ready: see lease.State.Synced.
 	ready, watching bool
@@ -30,7 +33,7 @@ type Snapshot struct {
 	wake lease.Instant
 }
 
-// Left is the time for which the process may act, by a reading of CLOCK_BOOTTIME; 0 or less means that it may not.
+// Left is the time for which the process may act, by a reading of supervise.BootTime; 0 or less means that it may not.
 func (s Snapshot) Left(boot int64) time.Duration {
 	if s.ValidUntil == 0 {
 		return 0

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/singletonjob/operator/internal/contract"
+	"github.com/singletonjob/operator/internal/supervise"
 )
 
 // socketName is the socket's in whatever directory it is.
@@ -78,7 +79,11 @@ func (a *Agent) ServeSocket(l net.Listener) {
 		go func() {
 			defer func() { _ = conn.Close() }()
 			_ = conn.SetDeadline(time.Now().Add(time.Second))
-			_ = json.NewEncoder(conn).Encode(a.snapshot.Load())
+			answer := *a.snapshot.Load()
+			if answer.ValidUntil != 0 {
+				answer.ValidUntilBoot = supervise.NoLater(answer.ValidUntil)
+			}
+			_ = json.NewEncoder(conn).Encode(answer)
 		}()
 	}
 }

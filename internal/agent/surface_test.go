@@ -206,7 +206,9 @@ func TestSocket(t *testing.T) {
 		a.ServeSocket(listener)
 	}()
 	s, err := Ask(env, 30*time.Second)
-	if err != nil || s.Name != "job" || s.Token != 7 || s.Left(supervise.BootTime()) <= 0 {
+	boot := supervise.NoLater(supervise.BootTime())
+	if err != nil || s.Name != "job" || s.Token != 7 || s.Left(supervise.BootTime()) <= 0 ||
+		s.ValidUntilBoot > boot+int64(48*time.Minute) || s.ValidUntilBoot < boot+int64(40*time.Minute) { // 3/4 of the hour
 		t.Errorf("%+v, %v", s, err)
 	}
 	if err := listener.Close(); err != nil {

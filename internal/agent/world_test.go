@@ -30,7 +30,7 @@ type world struct {
 	signals chan os.Signal
 	log     *transcript
 	agent   *Agent
-	// starts tells of each start that the agent asks for; nothing starts until it is answered.
+	// starts tells of each start that the agent asks for; nothing starts before it is told to.
 	starts chan start
 	// exited is the agent's exit code.
 	exited chan int
@@ -38,12 +38,7 @@ type world struct {
 
 type start struct {
 	supervise.Spec
-	answer chan<- startAnswer
-}
-
-type startAnswer struct {
 	process *fakeProcess
-	err     error
 }
 
 func testOptions() Options {
@@ -63,26 +58,24 @@ func dur(d time.Duration) contract.Duration { return contract.Duration(d) }
 // inBubble runs a test of an agent that contends for a free Lease.
 func inBubble(t *testing.T, f func(*world)) {
 	t.Helper()
+	inBubbleWith(t, func(*Options) {}, f)
+}
+
+func inBubbleWith(t *testing.T, change func(*Options), f func(*world)) {
+	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{
 			T: t, api: newFakeAPI(), clock: newFakeClock(), signals: make(chan os.Signal, 1), log: &transcript{},
-			starts: make(chan start, 1), exited: make(chan int, 1),
+			starts: make(chan start, 100), exited: make(chan int, 1),
 		}
 		o := testOptions()
+		change(&o)
 		o.API, o.Clock, o.Log = w.api, w.clock, NewLog(w.log)
 		o.Start = func(spec supervise.Spec) (Process, error) {
-			answered := make(chan startAnswer)
-			select {
-			case w.starts <- start{spec, answered}:
-			case <-t.Context().Done():
-				return nil, errors.New("the test is over")
-			}
-			select {
-			case a := <-answered:
-				return a.process, a.err
-			case <-t.Context().Done():
-				return nil, errors.New("the test is over")
-			}
+			p := newFakeProcess(spec)
+			t.Cleanup(p.end)
+			w.starts <- start{spec, p}
+			return p, nil
 		}
 		w.agent = New(o)
 		ctx, cancel := context.WithCancel(t.Context())
@@ -113,7 +106,7 @@ func (w *world) stop() {
 		case <-w.exited:
 			return
 		case s := <-w.starts:
-			s.answer <- startAnswer{err: errors.New("the test is over")}
+			s.process.begin(errors.New("the test is over"))
 		case <-time.After(time.Hour):
 			w.Fatalf("the agent does not end; its log:\n%s", w.log)
 		}
@@ -124,11 +117,9 @@ func (w *world) stop() {
 func (w *world) holding() *fakeProcess {
 	w.Helper()
 	s := <-w.starts
-	p := newFakeProcess(s.Spec)
-	w.Cleanup(p.end)
-	s.answer <- startAnswer{process: p}
+	s.process.begin(nil)
 	synctest.Wait()
-	return p
+	return s.process
 }
 
 func (w *world) phase() string { return w.agent.snapshot.Load().Phase }
@@ -310,13 +301,32 @@ type fakeProcess struct {
 	killed   bool
 	immortal bool // as one that waits in the kernel
 	ended    bool
+	begun    bool
+	started  chan error
 	exited   chan supervise.Status
 	gone     chan struct{}
 }
 
 func newFakeProcess(spec supervise.Spec) *fakeProcess {
-	return &fakeProcess{spec: spec, deadline: spec.Deadline, exited: make(chan supervise.Status, 1), gone: make(chan struct{})}
+	return &fakeProcess{spec: spec, deadline: spec.Deadline, started: make(chan error, 1), exited: make(chan supervise.Status, 1), gone: make(chan struct{})}
 }
+
+// begin ends the start of the process.
+func (p *fakeProcess) begin(err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.begun {
+		return
+	}
+	p.begun = true
+	p.started <- err
+	if err != nil && !p.ended {
+		p.ended = true
+		close(p.gone)
+	}
+}
+
+func (p *fakeProcess) Started() <-chan error { return p.started }
 
 func (p *fakeProcess) Extend(deadline int64) error {
 	p.mu.Lock()
@@ -340,10 +350,14 @@ func (p *fakeProcess) Kill() {
 	if immortal {
 		return
 	}
+	p.begin(supervise.ErrStopped)
 	p.finish(supervise.Status{ExitCode: -1, Signal: syscall.SIGKILL})
 }
 
-func (p *fakeProcess) end() { p.finish(supervise.Status{}) }
+func (p *fakeProcess) end() {
+	p.begin(errors.New("the test is over"))
+	p.finish(supervise.Status{})
+}
 
 func (p *fakeProcess) finish(s supervise.Status) {
 	p.mu.Lock()

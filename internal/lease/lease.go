@@ -23,7 +23,7 @@ import (
 	"time"
 )
 
-// Instant is a point on this machine's CLOCK_BOOTTIME, in nanoseconds. Instants of two machines are never compared.
+// Instant is a point on this machine's clock, in nanoseconds: time since boot, at the hardware's rate. Instants of two machines are never compared.
 type Instant int64
 
 // Never is later than every instant that is reached.

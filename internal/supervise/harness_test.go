@@ -44,10 +44,11 @@ type command struct {
 	Out    string // start: a file that takes stdout and stderr
 	Forced bool   // start: skip Start's own look at the deadline
 	Late   bool   // start: read the leash's report only when the program has come and gone
+	Async  bool   // start: reply at once; "started" is an event
 }
 
 type event struct {
-	Kind     string // "reply", "exited", "gone"
+	Kind     string // "reply", "started", "exited", "gone"
 	PID      int
 	Deadline int64
 	Status   Status
@@ -114,12 +115,24 @@ func (p *player) obey(c command, e *event) (err error) {
 		if err != nil {
 			return err
 		}
-		p.tree, e.PID = t, t.PID()
-		go func() {
-			p.tell(event{Kind: "exited", Status: <-t.Exited()})
+		p.tree = t
+		if c.Async {
+			go func() {
+				e := event{Kind: "started"}
+				e.Err, e.ErrKind = describe(<-t.Started())
+				p.tell(e)
+				p.follow(t, e.Err == "")
+			}()
+			return nil
+		}
+		if err := <-t.Started(); err != nil {
 			<-t.Gone()
-			p.tell(event{Kind: "gone"})
-		}()
+			return err
+		}
+		process.mu.Lock()
+		e.PID = t.main
+		process.mu.Unlock()
+		go p.follow(t, true)
 	case "extend":
 		return p.tree.Extend(c.At)
 	case "flood": // extend until told off
@@ -141,6 +154,15 @@ func (p *player) obey(c command, e *event) (err error) {
 		e.Count = len(childrenByScan())
 	}
 	return err
+}
+
+// follow tells of the end of a tree that was started, or was not.
+func (p *player) follow(t *Tree, started bool) {
+	if started {
+		p.tell(event{Kind: "exited", Status: <-t.Exited()})
+	}
+	<-t.Gone()
+	p.tell(event{Kind: "gone"})
 }
 
 func startAs(c command) (*Tree, error) {
@@ -168,7 +190,8 @@ func startAs(c command) (*Tree, error) {
 		over = t.leashEnd != nil && len(t.early) > 0
 		process.mu.Unlock()
 	}
-	return t, t.awaitReport(spec)
+	go t.awaitReport(spec)
+	return t, nil
 }
 
 func describe(err error) (text, kind string) {
@@ -200,6 +223,7 @@ type agent struct {
 	mark     string // in the environment of everything that descends from it
 	commands *json.Encoder
 	replies  chan event
+	started  chan event
 	exited   chan Status
 	gone     chan struct{}
 	stdout   chan string // lines
@@ -220,6 +244,17 @@ func startPID1(t testing.TB, uid int) *agent {
 		UidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: uid, Size: 1}},
 		GidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getgid(), Size: 1}},
 		Credential:  &syscall.Credential{Uid: 0, Gid: 0, NoSetGroups: true}, // there
+	})
+}
+
+// startInUserNamespace starts an agent as a pod with a user namespace has it: root there, nobody outside.
+func startInUserNamespace(t testing.TB) *agent {
+	t.Helper()
+	mapped := []syscall.SysProcIDMap{{ContainerID: 0, HostID: 1 << 20, Size: 1 << 16}}
+	return startAgent(t, &syscall.SysProcAttr{
+		Cloneflags:  unix.CLONE_NEWUSER | unix.CLONE_NEWPID | unix.CLONE_NEWNS,
+		UidMappings: mapped, GidMappings: mapped, GidMappingsEnableSetgroups: true,
+		Credential: &syscall.Credential{Uid: 0, Gid: 0}, // there
 	})
 }
 
@@ -254,6 +289,7 @@ func startAgent(t testing.TB, attr *syscall.SysProcAttr, by ...string) *agent {
 		mark:     fmt.Sprintf("SUPERVISE_TEST_MARK=%d-%d", os.Getpid(), BootTime()),
 		commands: json.NewEncoder(commandsW),
 		replies:  make(chan event, 1),
+		started:  make(chan event, 16),
 		exited:   make(chan Status, 16),
 		gone:     make(chan struct{}, 16),
 		stdout:   make(chan string, 1024),
@@ -305,6 +341,8 @@ func (a *agent) readEvents(r io.Reader) {
 			return
 		}
 		switch e.Kind {
+		case "started":
+			a.started <- e
 		case "exited":
 			a.exited <- e.Status
 		case "gone":

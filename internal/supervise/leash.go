@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"unsafe"
 
@@ -20,7 +21,8 @@ import (
 )
 
 // leashName is the argv[0] by which a process knows that it is the leash. The other
-// arguments are the deadline, the working directory and the program's argv.
+// arguments are the deadline, whether the agent is PID 1, the working directory and the
+// program's argv.
 const leashName = "singletonjob-leash"
 
 // Descriptors of the leash beside stdin, stdout and stderr.
@@ -46,6 +48,9 @@ func MaybeLeash() {
 //
 // It never reaps the main process: when the leash exits, the kernel hands the
 // zombie with its exact status to the agent, whichever of the two died first.
+//
+// Before the program exists the deadlines are followed and all is done that takes time:
+// beside a program that leaves no CPU to others it would not get done.
 func runLeash(args []string) int {
 	// The parent-death signal of the main process fires when the thread that
 	// forked it ends: this one, which from here on ends with the process.
@@ -54,13 +59,20 @@ func runLeash(args []string) int {
 	_ = unix.Prctl(unix.PR_SET_NAME, uintptr(unsafe.Pointer(&leashThreadName[0])), 0, 0, 0)
 	goDeaf()
 
-	l, rep := startLeash(args)
-	if err := rep.send(); err != nil || rep.stage != stageStarted {
+	l := &leash{}
+	if err := l.prepare(args); err != nil {
+		l.report(failed(stageSetup, err))
 		return 1
 	}
-	go l.followDeadlines()
+	follows := make(chan struct{})
+	go l.followDeadlines(follows)
+	<-follows
 	dieQuickly()
 	forgetStart()
+	rep := l.start(args[2], args[3:])
+	if !l.report(rep) || rep.stage != stageStarted {
+		return 1
+	}
 	return l.watch(rep.pid)
 }
 
@@ -80,64 +92,31 @@ func goDeaf() {
 var leashThreadName = [...]byte{'l', 'e', 'a', 's', 'h', 0}
 
 type leash struct {
-	timer    int32
-	deadline int64
+	timer    int32        // of the kernel, which kills this process
+	alarm    int          // wakes followDeadlines, to look again
+	deadline atomic.Int64 // 0: never
+	lead     int64        // how long before the deadline the leash kills by itself
+	agentIs1 bool
+	reported atomic.Bool
+	over     atomic.Bool // it kills
 }
 
-// startLeash arms what kills, as far as it can before there is anything to kill, and
-// starts the program.
-func startLeash(args []string) (*leash, report) {
-	l := &leash{}
-	if len(args) < 3 {
-		return l, failed(stageSetup, unix.EINVAL)
+// prepare closes all descriptors to the program, sets the timer, and makes the pipes
+// deliver SIGKILL (to nobody yet).
+func (l *leash) prepare(args []string) error {
+	if len(args) < 4 {
+		return unix.EINVAL
 	}
-	var err error
-	if l.deadline, err = strconv.ParseInt(args[0], 10, 64); err != nil {
-		return l, failed(stageSetup, unix.EINVAL)
-	}
-	dir, argv := args[1], args[2:]
-	if err := l.prepare(); err != nil {
-		return l, failed(stageSetup, err)
-	}
-	// Files are looked at here and not by the agent: on a dead network file
-	// system this hangs until the deadline, and the agent must not.
-	if dir != "" {
-		if err := os.Chdir(dir); err != nil {
-			return l, failed(stageDir, err)
-		}
-	}
-	env := bareEnv(os.Environ())
-	path, err := lookPath(argv[0], env)
+	deadline, err := strconv.ParseInt(args[0], 10, 64)
 	if err != nil {
-		return l, failed(stageExec, err)
+		return unix.EINVAL
 	}
-	// The timer's interrupt needs a moment; the program must not start in it.
-	if passed(l.deadline) {
-		return l, report{stage: stageExpired}
+	l.deadline.Store(deadline)
+	l.agentIs1 = args[1] == agentIs1
+	l.lead = leadAlone
+	if l.agentIs1 {
+		l.lead = leadForAll
 	}
-	if err := renouncePrivileges(); err != nil {
-		return l, failed(stageSetup, err)
-	}
-	pid, err := syscall.ForkExec(path, argv, &syscall.ProcAttr{
-		Env:   env,
-		Files: []uintptr{0, 1, 2},
-		// A session leader cannot leave its process group, which is what
-		// signals are sent to. (It is also what PID 1 of a container is.)
-		// ForkExec compares getppid after prctl, see forkLeash.
-		Sys: &syscall.SysProcAttr{Setsid: true, Pdeathsig: unix.SIGKILL},
-	})
-	if err != nil {
-		return l, failed(stageExec, err)
-	}
-	if err := armPipes(pid); err != nil {
-		return l, failed(stageSetup, err)
-	}
-	return l, report{stage: stageStarted, pid: pid}
-}
-
-// prepare closes all descriptors to the program, creates and sets the timer, and
-// makes the pipes deliver SIGKILL (to nobody yet).
-func (l *leash) prepare() error {
 	if err := closeOnExec(deadlinesFD); err != nil {
 		return err
 	}
@@ -153,10 +132,50 @@ func (l *leash) prepare() error {
 			return err
 		}
 	}
-	if err := l.createTimer(); err != nil {
+	if l.alarm, err = unix.TimerfdCreate(unix.CLOCK_BOOTTIME, unix.TFD_NONBLOCK|unix.TFD_CLOEXEC); err != nil {
 		return err
 	}
-	return l.setTimer(l.deadline)
+	return l.createTimer()
+}
+
+// agentIs1 is the leash's second argument where its agent is PID 1 of a PID namespace.
+const agentIs1 = "1"
+
+// start starts the program.
+func (l *leash) start(dir string, argv []string) report {
+	// Files are looked at here and not by the agent: on a dead network file
+	// system this hangs, and the agent must not.
+	if dir != "" {
+		if err := os.Chdir(dir); err != nil {
+			return failed(stageDir, err)
+		}
+	}
+	env := bareEnv(os.Environ())
+	path, err := lookPath(argv[0], env)
+	if err != nil {
+		return failed(stageExec, err)
+	}
+	if err := renouncePrivileges(); err != nil {
+		return failed(stageSetup, err)
+	}
+	if left, ends := l.left(); ends && left <= l.lead { // the other thread's turn may be late
+		return report{stage: stageExpired}
+	}
+	pid, err := syscall.ForkExec(path, argv, &syscall.ProcAttr{
+		Env:   env,
+		Files: []uintptr{0, 1, 2},
+		// A session leader cannot leave its process group, which is what
+		// signals are sent to. (It is also what PID 1 of a container is.)
+		// ForkExec compares getppid after prctl, see forkLeash.
+		Sys: &syscall.SysProcAttr{Setsid: true, Pdeathsig: unix.SIGKILL},
+	})
+	if err != nil {
+		return failed(stageExec, err)
+	}
+	if err := armPipes(pid); err != nil {
+		return failed(stageSetup, err)
+	}
+	return report{stage: stageStarted, pid: pid}
 }
 
 // armPipes names the main process's group as the one that hears of the pipes. From
@@ -173,35 +192,107 @@ func armPipes(group int) error {
 	return unix.Close(agentsEndFD)
 }
 
-// followDeadlines sets the timer to each deadline that the agent sends. The end of
-// the pipe is the end of the agent.
-func (l *leash) followDeadlines() {
-	var msg [deadlineSize]byte
+// followDeadlines keeps the kernel's timer short of each deadline that the agent sends, and
+// kills when one is near. The end of the pipe is the end of the agent.
+func (l *leash) followDeadlines(follows chan<- struct{}) {
+	runtime.LockOSThread() // a thread that dieQuickly finds
+	fds := []unix.PollFd{{Fd: deadlinesFD, Events: unix.POLLIN}, {Fd: int32(l.alarm), Events: unix.POLLIN}}
+	var buf [deadlineSize]byte
 	for {
-		n, err := retryRead(deadlinesFD, msg[:])
-		if err != nil || n != len(msg) {
-			os.Exit(1)
+		// A deadline that was reached is final, even if the extension was sent in time.
+		if err := l.setTimers(); err != nil {
+			l.end()
 		}
-		// A deadline that was reached is final, even if the extension was sent
-		// in time and the timer's interrupt is late.
-		if passed(l.deadline) {
-			os.Exit(1)
+		if follows != nil {
+			close(follows)
+			follows = nil
 		}
-		l.deadline = int64(binary.LittleEndian.Uint64(msg[:]))
-		if err := l.setTimer(l.deadline); err != nil {
-			os.Exit(1)
+		if _, err := unix.Poll(fds, -1); err != nil && err != unix.EINTR {
+			l.end()
 		}
+		if fds[1].Revents != 0 {
+			_, _ = retryRead(l.alarm, buf[:]) // how often it has rung
+		}
+		if fds[0].Revents == 0 {
+			continue
+		}
+		if left, ends := l.left(); ends && left <= l.lead {
+			l.end()
+		}
+		if n, err := retryRead(deadlinesFD, buf[:]); err != nil || n != len(buf) {
+			l.end()
+		}
+		l.deadline.Store(int64(binary.LittleEndian.Uint64(buf[:])))
 	}
+}
+
+// left is the time until the deadline; ends is false where there is none.
+func (l *leash) left() (left int64, ends bool) {
+	deadline := l.deadline.Load()
+	return deadline - BootTime(), deadline != 0
+}
+
+// setTimers sets what kills this process if it is stopped, and what wakes it before that to look again. It ends the
+// leash if the deadline is near.
+func (l *leash) setTimers() error {
+	now := gettime(unix.CLOCK_BOOTTIME) // first: see NoLater
+	left, ends := l.left()
+	if !ends {
+		return errors.Join(l.setTimer(0), l.setAlarm(0))
+	}
+	if left <= l.lead {
+		l.end()
+	}
+	kill, look := shortest(left, l.lead)
+	return errors.Join(l.setTimer(now+kill), l.setAlarm(now+look))
+}
+
+// shortest is for how long the kernel's timers are set when a deadline is left away by the hardware's clock.
+//
+// They run on CLOCK_BOOTTIME, which the kernel lets NTP slow down: by 10 % (adjtimex's tick), 0.05 % (its frequency),
+// 0.05 % (adjtime), and 12.5 % (an offset of 0.5 s, a quarter of which is made up in a second): to 0.774 of its rate. So a
+// timer that is set for 3/4 of what is left fires after 0.75/0.774 = 97 % of it, at the latest, with nobody awake to
+// mend it. The leash looks again at half of what is left, and so comes within lead of the deadline.
+//
+// At the last look between lead and 2 lead are left: it wakes to kill by itself lead/2 at least before the timer does.
+func shortest(left, lead int64) (kill, look int64) {
+	if look = left / 2; look < lead {
+		look = left - lead
+	}
+	return left - left/4, look
+}
+
+const (
+	// leadAlone is how long before the deadline the leash exits.
+	leadAlone = 2_000_000 // ns
+	// leadForAll is the same for one that kills all of a PID namespace first. It is long enough for one that has
+	// used up its share of a CPU to get the next.
+	leadForAll = 200_000_000 // ns
+)
+
+// end ends the leash and what is tied to it.
+//
+// Where the agent is PID 1 it does not rely on that: a process of a user namespace that changed its user has lost its
+// parent-death signal, and is out of the reach of the pipes' SIGKILL, which takes an equal user or root of the initial
+// namespace; others have left the group. The leash has the agent's privileges, which suffice to kill all that
+// descends from it (MayKill), and it can reach all.
+func (l *leash) end() {
+	l.over.Store(true) // the end of the main process is not its own now
+	if l.agentIs1 {
+		_ = unix.Kill(-1, unix.SIGKILL) // but itself and PID 1
+	}
+	l.report(report{stage: stageExpired})
+	os.Exit(1)
 }
 
 // watch blocks until the main process has ended, and leaves it to be reaped.
 func (l *leash) watch(pid int) int {
 	for {
 		err := unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, nil)
-		switch err {
-		case nil:
+		switch {
+		case err == nil && !l.over.Load():
 			return 0
-		case unix.EINTR:
+		case err == unix.EINTR:
 		default:
 			return 1
 		}
@@ -210,16 +301,18 @@ func (l *leash) watch(pid int) int {
 
 // dieQuickly asks the scheduler for short time slices, so that a thread of the leash
 // that is woken to die runs before a busy program's slice is over (Linux 6.12, no
-// privilege; elsewhere the leash waits its turn). After the program was started,
-// which is not to inherit it.
+// privilege; elsewhere the leash waits its turn). The program does not inherit it.
 func dieQuickly() {
 	threads, _ := os.ReadDir("/proc/self/task")
 	for _, thread := range threads {
 		tid, _ := strconv.Atoi(thread.Name())
-		if attr, err := unix.SchedGetAttr(tid, 0); err == nil {
-			attr.Runtime = shortestSlice
-			_ = unix.SchedSetAttr(tid, attr, 0)
+		attr, err := unix.SchedGetAttr(tid, 0)
+		if err != nil || attr.Policy != unix.SCHED_NORMAL && attr.Policy != unix.SCHED_BATCH || attr.Nice < 0 {
+			continue // SCHED_FLAG_RESET_ON_FORK would take from the program what the agent was given
 		}
+		attr.Runtime = shortestSlice
+		attr.Flags |= unix.SCHED_FLAG_RESET_ON_FORK
+		_ = unix.SchedSetAttr(tid, attr, 0)
 	}
 }
 
@@ -287,15 +380,20 @@ func (l *leash) createTimer() error {
 	return nil
 }
 
-// setTimer has the kernel kill this process at the deadline; 0 disarms it.
-func (l *leash) setTimer(deadline int64) error {
-	at := unix.ItimerSpec{Value: unix.NsecToTimespec(deadline)}
+// setTimer has the kernel kill this process at an instant of CLOCK_BOOTTIME; 0 disarms it.
+func (l *leash) setTimer(at int64) error {
+	spec := unix.ItimerSpec{Value: unix.NsecToTimespec(at)}
 	_, _, errno := unix.Syscall6(unix.SYS_TIMER_SETTIME, uintptr(l.timer),
-		unix.TIMER_ABSTIME, uintptr(unsafe.Pointer(&at)), 0, 0, 0)
+		unix.TIMER_ABSTIME, uintptr(unsafe.Pointer(&spec)), 0, 0, 0)
 	if errno != 0 {
 		return errno
 	}
 	return nil
+}
+
+func (l *leash) setAlarm(at int64) error {
+	spec := unix.ItimerSpec{Value: unix.NsecToTimespec(at)}
+	return unix.TimerfdSettime(l.alarm, unix.TFD_TIMER_ABSTIME, &spec, nil)
 }
 
 // closeOnExec marks every descriptor from first on, those included that the agent
@@ -323,7 +421,9 @@ func closeOnExec(first int) error {
 const envMark = "_"
 
 // leashEnv is what the leash's own Go runtime is told.
-var leashEnv = []string{"GOMAXPROCS=1"}
+// One thread may be in exec, for as long as that hangs, and another has
+// deadlines to follow.
+var leashEnv = []string{"GOMAXPROCS=2"}
 
 func hideEnv(env []string) []string {
 	hidden := slices.Clone(leashEnv)
@@ -364,6 +464,11 @@ const (
 )
 
 const reportSize = 12
+
+// report tells the agent what became of the start, once. It says whether it was the first to.
+func (l *leash) report(rep report) bool {
+	return l.reported.CompareAndSwap(false, true) && rep.send() == nil
+}
 
 func (rep report) send() error {
 	var buf [reportSize]byte

@@ -3,6 +3,8 @@
 package supervise
 
 import (
+	"bytes"
+	"errors"
 	"fmt"
 	"os"
 	"os/signal"
@@ -167,6 +169,29 @@ func (r *reaper) reapAll() (childless bool) {
 	}
 }
 
+// watchMain ends the tree when its main process has ended and the leash does not say so, because it is stopped: without a
+// deadline nothing else would end it.
+func (t *Tree) watchMain() {
+	tick := time.NewTicker(lookPeriod)
+	defer tick.Stop()
+	for silent := 0; silent < 2; {
+		select {
+		case <-t.gone:
+			return
+		case <-tick.C:
+		}
+		process.mu.Lock()
+		if silent++; t.mainEnd == nil && canAct(t.main) {
+			silent = 0
+		}
+		process.mu.Unlock()
+	}
+	t.Kill()
+}
+
+// lookPeriod of watchMain: an end that the leash tells of is known at once.
+const lookPeriod = time.Second
+
 // reaped notes the two ends that matter. The main process comes to this process
 // as an orphan: the leash watches it without reaping it, so its exact status is
 // never lost with the leash.
@@ -226,7 +251,8 @@ func (r *reaper) killRound() {
 
 // strangers says whether PID 1 has company that is not descended from it: who joined
 // the namespace from outside (kubectl exec) may be doing the tenure's work as well.
-// It kills them; they are reaped outside. Those that it may not kill, a
+// It kills them; they are reaped outside, or never, by a parent that hangs: only who
+// can still act is counted. Those that it may not kill, a
 // debugger of another user for instance, are not the tenure's and are not counted.
 func (r *reaper) strangers() (found bool) {
 	if !r.pid1 {
@@ -234,11 +260,36 @@ func (r *reaper) strangers() (found bool) {
 	}
 	for _, pid := range processes() {
 		// One by one: kill(-1) succeeds even if it was allowed to kill nobody.
-		if pid != 1 && unix.Kill(pid, unix.SIGKILL) == nil {
+		if pid != 1 && unix.Kill(pid, unix.SIGKILL) == nil && canAct(pid) {
 			found = true
 		}
 	}
 	return found
+}
+
+// canAct tells whether any thread of a process may execute another instruction, or is in the kernel still. A zombie's
+// cannot; but the thread that a process began with may be a zombie while others go on. What cannot be looked at may act.
+func canAct(pid int) bool {
+	threads, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
+	if err != nil {
+		return !errors.Is(err, os.ErrNotExist)
+	}
+	for _, thread := range threads {
+		data, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%s/stat", pid, thread.Name()))
+		if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ESRCH) {
+			continue // it has ended
+		}
+		if fields := statFields(data); err != nil || len(fields) == 0 || fields[0] != "Z" && fields[0] != "X" {
+			return true
+		}
+	}
+	return false
+}
+
+// statFields are the fields of a stat file from the state on: pid (name) state ppid …, where the name may contain
+// anything, ") S 1" too.
+func statFields(stat []byte) []string {
+	return strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
 }
 
 // processes lists all that /proc shows.
@@ -284,10 +335,7 @@ func childrenByScan() []int {
 		if err != nil {
 			continue // it has ended
 		}
-		// pid (name) state ppid …: the name may contain anything, ") S 1" too.
-		stat := string(data)
-		fields := strings.Fields(stat[strings.LastIndexByte(stat, ')')+1:])
-		if len(fields) > 1 && fields[1] == parent {
+		if fields := statFields(data); len(fields) > 1 && fields[1] == parent {
 			pids = append(pids, pid)
 		}
 	}

@@ -14,10 +14,15 @@
 // The first two stop the main process itself; the third also stops what it has
 // started, as long as that stayed in its process group (a shell's commands do).
 // Descendants that left the group are killed by the agent, which is PID 1 or a
-// subreaper and so inherits them: for these alone the agent has to run. A main
+// subreaper and so inherits them. A main
 // process that changes its user or gains privileges in exec loses its
 // parent-death signal (prctl(2)); leaving its group it cannot, being a session
-// leader.
+// leader. In a user namespace it is out of the pipes' reach, too.
+//
+// Where the agent is PID 1, a leash that runs therefore kills all of the PID namespace
+// shortly before the deadline, whether or not the agent runs. What is left to chance is
+// a leash that is stopped from outside together with its agent. Where the agent is not
+// PID 1, those descendants live on for as long as it is stopped.
 //
 // The package owns every child of its OS process: once Init or Start was called
 // it reaps them all, so os/exec in the same process would lose exit statuses,
@@ -30,6 +35,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"sync"
 	"syscall"
@@ -57,7 +63,7 @@ type Spec struct {
 	Env []string
 	// Dir is the working directory; empty means the agent's own.
 	Dir string
-	// Deadline, in nanoseconds of CLOCK_BOOTTIME (see BootTime), is when the
+	// Deadline, a BootTime, is when the
 	// kernel kills the main process unless Extend came first. 0 means never:
 	// then the leash guards against the agent's death alone.
 	Deadline int64
@@ -68,14 +74,16 @@ type Spec struct {
 // Tree is one tenure's processes: the leash, the main process and everything
 // that descends from it.
 type Tree struct {
-	exited chan Status
-	gone   chan struct{}
+	started chan error
+	exited  chan Status
+	gone    chan struct{}
 
 	// Guarded by process.mu. The main process is reaped by nobody but the
 	// reaper, so while mainEnd is nil its PID names no other process.
 	leash, main       int
 	leashEnd, mainEnd *unix.WaitStatus
 	early             map[int]unix.WaitStatus // reaped before main was known
+	signals           []syscall.Signal        // sent before main was known
 	reported          bool                    // the leash's report was read, or it died without
 	killed            bool                    // by Kill, and the leash had not died before
 	announced         bool                    // Exited was served
@@ -88,14 +96,10 @@ type Tree struct {
 	deadlines deadlines
 }
 
-// Start runs the program on a leash. It returns when the program is executing and
-// everything that can kill it is armed, or when it certainly does not execute and
-// nothing is left of the attempt. With a Deadline that is soon after the Deadline at
-// the latest; without, a dead network file system may hold up exec, and Start with it.
-//
-// A program that cannot be run is a *StartError. A Deadline in the past is
-// ErrDeadlinePassed, and no instruction of the program ran; a Deadline that passes
-// meanwhile may be that, too.
+// Start begins to run the program on a leash, and returns at once: exec may hang, on a
+// dead network file system for as long as that is dead. Started tells what came of it.
+// Deadlines, signals and Kill are heeded meanwhile, by the leash if need be: of a program that is not executing when
+// it is killed, or at the deadline, no instruction runs.
 //
 // There is one tree at a time: Start fails until the last one is Gone.
 func Start(spec Spec) (*Tree, error) {
@@ -103,7 +107,7 @@ func Start(spec Spec) (*Tree, error) {
 		return nil, errors.New("supervise: Spec.Argv is empty: it needs at least the program")
 	}
 	if spec.Deadline < 0 {
-		return nil, fmt.Errorf("supervise: Spec.Deadline %d is negative: it is a CLOCK_BOOTTIME in nanoseconds", spec.Deadline)
+		return nil, fmt.Errorf("supervise: Spec.Deadline %d is negative: it is a BootTime", spec.Deadline)
 	}
 	if passed(spec.Deadline) {
 		return nil, ErrDeadlinePassed
@@ -116,32 +120,36 @@ func Start(spec Spec) (*Tree, error) {
 
 func (r *reaper) start(spec Spec) (*Tree, error) {
 	t, err := r.fork(spec)
-	if err != nil {
-		return nil, err
+	if err == nil {
+		go t.awaitReport(spec)
 	}
-	if err := t.awaitReport(spec); err != nil {
-		t.Kill()
-		<-t.gone
-		return nil, err
-	}
-	return t, nil
+	return t, err
 }
 
-// PID is the main process's.
-func (t *Tree) PID() int { return t.main }
+// Started delivers, once, nil when the program is executing and everything that can
+// kill it is armed, and otherwise why it does not execute; Gone follows then, without
+// Exited. A program that cannot be run is a *StartError. ErrDeadlinePassed and ErrStopped
+// say that there was no time for it.
+func (t *Tree) Started() <-chan error { return t.started }
 
-// Extend moves the leash's deadline (CLOCK_BOOTTIME, nanoseconds) to a later
-// time, 0 being the latest: never. An earlier one changes nothing and is no
-// error, since the renewal behind the later one stands. Extend does not block.
-// Any error means that the old deadline holds.
+// Extend moves the leash's deadline (BootTime) to a later time, 0 being the latest:
+// never, once the program has started, which it does not after its deadline. An
+// earlier one changes nothing and is no error, since the renewal behind the later one
+// stands. Extend does not block. Any error means that the old deadline holds.
 func (t *Tree) Extend(deadline int64) error { return t.deadlines.extend(deadline) }
 
-// Signal sends sig to the main process's process group. It is a request:
-// for what must end, there is Kill.
+// Signal sends sig to the main process's process group, as soon as there is one. It is a
+// request: for what must end, there is Kill.
 func (t *Tree) Signal(sig syscall.Signal) error {
 	process.mu.Lock()
 	defer process.mu.Unlock()
-	if t.mainEnd != nil || t.main == 0 {
+	switch {
+	case !t.reported:
+		if !slices.Contains(t.signals, sig) {
+			t.signals = append(t.signals, sig)
+		}
+		return nil
+	case t.mainEnd != nil || t.main == 0:
 		return os.ErrProcessDone
 	}
 	if err := unix.Kill(-t.main, sig); err != nil {
@@ -199,7 +207,11 @@ func (r *reaper) fork(spec Spec) (*Tree, error) {
 		leashAliveFD: leashs.leashAlive,
 		agentsEndFD:  agents.leashAlive,
 	}
-	argv := append([]string{leashName, strconv.FormatInt(spec.Deadline, 10), spec.Dir}, spec.Argv...)
+	is1 := ""
+	if r.pid1 {
+		is1 = agentIs1
+	}
+	argv := append([]string{leashName, strconv.FormatInt(spec.Deadline, 10), is1, spec.Dir}, spec.Argv...)
 	leash, err := r.forkLeash(argv, hideEnv(lastOfEach(env)), files[:])
 	leashs.close()
 	if err != nil {
@@ -207,37 +219,53 @@ func (r *reaper) fork(spec Spec) (*Tree, error) {
 		return nil, fmt.Errorf("execute the leash (/proc/self/exe): %w", err)
 	}
 	t := &Tree{
-		exited: make(chan Status, 1),
-		gone:   make(chan struct{}),
-		leash:  leash,
-		early:  map[int]unix.WaitStatus{},
-		ends:   agents,
+		started: make(chan error, 1),
+		exited:  make(chan Status, 1),
+		gone:    make(chan struct{}),
+		leash:   leash,
+		early:   map[int]unix.WaitStatus{},
+		ends:    agents,
 	}
-	t.deadlines = deadlines{fd: agents.deadlines, current: spec.Deadline}
+	t.deadlines = deadlines{fd: agents.deadlines, current: spec.Deadline, starting: true}
 	r.tree = t
 	return t, nil
 }
 
-// awaitReport blocks until the leash has said what became of the start, or died.
-func (t *Tree) awaitReport(spec Spec) error {
+// awaitReport waits until the leash has said what became of the start, or died.
+func (t *Tree) awaitReport(spec Spec) {
 	var rep report
 	buf := make([]byte, reportSize)
 	n, err := retryRead(t.ends.report, buf)
 	if err == nil && n == reportSize {
 		rep = decodeReport(buf)
 	}
+	if err = t.startedAs(rep, spec); err == nil {
+		t.deadlines.started()
+	} else {
+		t.Kill() // what is left of the attempt
+	}
+	t.started <- err
+}
 
+// startedAs takes note of the leash's report.
+func (t *Tree) startedAs(rep report, spec Spec) error {
 	process.mu.Lock()
 	defer process.mu.Unlock()
+	defer process.poke()
 	t.reported = true
-	process.poke()
 	switch rep.stage {
 	case stageStarted:
 		t.main = rep.pid
 		if ws, ok := t.early[rep.pid]; ok {
 			t.mainEnd = &ws
 		}
-		t.early = nil
+		for _, sig := range t.signals {
+			if t.mainEnd == nil {
+				_ = unix.Kill(-t.main, sig)
+			}
+		}
+		t.early, t.signals = nil, nil
+		go t.watchMain()
 		return nil
 	case stageExpired:
 		return ErrDeadlinePassed
@@ -248,7 +276,10 @@ func (t *Tree) awaitReport(spec Spec) error {
 	case stageSetup:
 		return fmt.Errorf("set up the leash: %w", rep.errno)
 	}
-	if passed(t.deadlines.latest()) {
+	switch {
+	case t.killed:
+		return ErrStopped
+	case passed(t.deadlines.latest()):
 		return ErrDeadlinePassed
 	}
 	return errors.New("the leash died before it could start the program")
@@ -268,27 +299,48 @@ type deadlines struct {
 	fd      int
 	current int64 // what the leash was last told; 0: never
 	stopped bool
+	// starting: the program does not run yet; never: 0 is the deadline when it does.
+	starting, never bool
 }
 
 func (d *deadlines) extend(deadline int64) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	return d.extendLocked(deadline)
+}
+
+// started takes note that the program runs.
+func (d *deadlines) started() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.starting = false
+	if d.never {
+		_ = d.extendLocked(0) // if it cannot be said, the deadline holds
+	}
+}
+
+func (d *deadlines) extendLocked(deadline int64) error {
 	switch {
 	case deadline < 0:
-		return fmt.Errorf("deadline %d is negative: it is a CLOCK_BOOTTIME in nanoseconds", deadline)
+		return fmt.Errorf("deadline %d is negative: it is a BootTime", deadline)
 	case d.stopped:
 		return ErrStopped
 	case d.current == 0:
 		return nil
 	case passed(d.current):
 		return ErrDeadlinePassed
+	case d.starting && deadline == 0:
+		d.never = true
+		return nil
 	case deadline != 0 && deadline <= d.current:
 		return nil
 	}
 	var msg [deadlineSize]byte
 	binary.LittleEndian.PutUint64(msg[:], uint64(deadline))
 	// A message is far below PIPE_BUF, so it is written whole or not at all.
-	if _, err := unix.Write(d.fd, msg[:]); err != nil {
+	if _, err := unix.Write(d.fd, msg[:]); err == unix.EPIPE {
+		return ErrStopped // the leash is dead
+	} else if err != nil {
 		return fmt.Errorf("tell the leash its new deadline (a full pipe means that it is not running): %w", err)
 	}
 	d.current = deadline

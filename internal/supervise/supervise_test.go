@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -674,14 +675,188 @@ func TestStrangersInTheNamespace(t *testing.T) {
 	stranger := enterPIDNamespace(t, a.cmd.Process.Pid)
 	a.must(command{Op: "signal", Signal: unix.SIGKILL})
 	await(t, "exit", a.exited)
-	eventually(t, "the stranger is killed", func() bool { return state(stranger.Process.Pid) == "Z" })
-	select {
-	case <-a.gone:
-		t.Error("Gone while a process of the namespace was not reaped")
-	case <-time.After(100 * time.Millisecond): // no bound: a late Gone is wrong all the same
+	// Its parent, this test, does not reap it: what hangs outside must not keep the tenure.
+	await(t, "Gone", a.gone)
+	if s := state(stranger.Process.Pid); s != "Z" {
+		t.Errorf("Gone while a process of the namespace lived, in state %q", s)
 	}
-	stranger.Wait()
+}
+
+// A process lives for as long as any of its threads does, though the first one, which stands for it, be a zombie.
+func TestCanAct(t *testing.T) {
+	t.Parallel()
+	a := startAgent(t, nil)
+	main := a.start(program("leave-thread")).PID
+	eventually(t, "the leading thread is a zombie", func() bool { return state(main) == "Z" })
+	if !canAct(main) {
+		t.Error("a process with a thread that runs cannot act")
+	}
+	time.Sleep(3 * lookPeriod) // no bound: long enough to be taken for dead
+	if !canAct(main) || len(a.exited) > 0 {
+		t.Error("a process was ended whose leading thread alone had ended")
+	}
+	zombie := exec.Command("/bin/true")
+	if err := zombie.Start(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "a zombie cannot act", func() bool { return !canAct(zombie.Process.Pid) })
+	zombie.Wait()
+	if canAct(zombie.Process.Pid) {
+		t.Error("who is gone can act")
+	}
+	a.must(command{Op: "kill"})
 	a.expectGone()
+}
+
+// Without a deadline, as under KeepRunning, no timer ends a leash that is stopped.
+func TestEndOfMainProcessBesideAStoppedLeash(t *testing.T) {
+	t.Parallel()
+	inBothModes(t, func(t *testing.T, a *agent) {
+		main := a.start(program("raise-on-term", "10"))
+		a.stopLeash()
+		a.must(command{Op: "signal", Signal: unix.SIGTERM})
+		if got, want := await(t, "exit", a.exited), (Status{ExitCode: -1, Signal: unix.SIGUSR1}); got != want {
+			t.Errorf("status %+v of process %d, want %+v", got, main.PID, want)
+		}
+		a.expectGone()
+	})
+}
+
+// slowExec is a copy of a program that cannot be executed before release is called.
+func slowExec(t *testing.T, of string) (path string, release func()) {
+	t.Helper()
+	path = filepath.Join(t.TempDir(), "slow")
+	data, err := os.ReadFile(of)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, data, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { f.Close() })
+	signal.Notify(make(chan os.Signal, 1), unix.SIGIO) // that somebody waits
+	// A lease on a file: who opens it waits, for 45 s at most, until it is given up.
+	if _, err := unix.FcntlInt(f.Fd(), unix.F_SETLEASE, unix.F_WRLCK); err != nil {
+		t.Skipf("no lease on a file here: %v", err)
+	}
+	return path, func() {
+		if _, err := unix.FcntlInt(f.Fd(), unix.F_SETLEASE, unix.F_UNLCK); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// While exec hangs, deadlines and signals are heeded.
+func TestExecThatHangs(t *testing.T) {
+	t.Parallel()
+	touch := func(t *testing.T) (argv []string, ran func() bool, release func()) {
+		path, release := slowExec(t, "/bin/touch")
+		made := filepath.Join(t.TempDir(), "made")
+		return []string{path, made}, func() bool { _, err := os.Stat(made); return err == nil }, release
+	}
+	t.Run("renewed", func(t *testing.T) {
+		inBothModes(t, func(t *testing.T, a *agent) {
+			argv, ran, release := touch(t)
+			first := a.must(command{Op: "start", Async: true, Argv: argv, In: 4 * time.Second})
+			a.must(command{Op: "extend", In: time.Hour})
+			eventually(t, "the first deadline is over", func() bool { return BootTime() > first.Deadline+int64(500*time.Millisecond) })
+			if len(a.started) > 0 {
+				t.Errorf("started while exec hangs: %q", (<-a.started).Err)
+			}
+			release()
+			if e := await(t, "started", a.started); e.Err != "" {
+				t.Fatalf("not started: %s", e.Err)
+			}
+			if got := await(t, "exit", a.exited); got != (Status{}) || !ran() {
+				t.Errorf("status %+v, want success", got)
+			}
+			a.expectGone()
+		})
+	})
+	for name, test := range map[string]struct {
+		in   time.Duration
+		do   command
+		kind string
+	}{
+		"killed":   {time.Hour, command{Op: "kill"}, "stopped"},
+		"deadline": {2 * time.Second, command{}, "passed"},
+		// Never is for a program that runs. One that does not is not to begin after its tenure.
+		"deadline, never later": {2 * time.Second, command{Op: "extend"}, "passed"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBothModes(t, func(t *testing.T, a *agent) {
+				argv, ran, release := touch(t)
+				a.must(command{Op: "start", Async: true, Argv: argv, In: test.in})
+				eventually(t, "it is being executed", func() bool { return len(a.processes()) == 3 || len(a.started) > 0 }) // agent, leash, and the leash's child
+				if test.do.Op != "" {
+					a.must(test.do)
+				}
+				if e := await(t, "started", a.started); e.ErrKind != test.kind {
+					t.Errorf("started: %q, want kind %s", e.Err, test.kind)
+				}
+				a.expectGone()
+				release()
+				time.Sleep(100 * time.Millisecond) // no bound
+				if ran() {
+					t.Error("it was executed")
+				}
+			})
+		})
+	}
+	t.Run("asked to end", func(t *testing.T) {
+		a := startAgent(t, nil)
+		path, release := slowExec(t, "/bin/sleep")
+		a.must(command{Op: "start", Async: true, Argv: []string{path, "1000"}, In: time.Hour})
+		a.must(command{Op: "signal", Signal: unix.SIGTERM})
+		release()
+		if got, want := await(t, "exit", a.exited), (Status{ExitCode: -1, Signal: unix.SIGTERM}); got != want {
+			t.Errorf("status %+v, want %+v", got, want)
+		}
+		a.expectGone()
+	})
+}
+
+// In a user namespace a process that changes its user is out of reach of all that the kernel would send it by itself.
+// The agent is stopped; what the program started is to die too, in whatever session it is.
+func TestDeadlineOfAnotherUser(t *testing.T) {
+	t.Parallel()
+	if os.Getuid() != 0 {
+		t.Skip("needs root, to map users")
+	}
+	for name, argv := range map[string][]string{
+		"in a user namespace":              {"setpriv", "--reuid", "1000", "--regid", "1000", "--clear-groups"},
+		"in a user namespace, as root":     {},
+		"two users on, as gosu in a shell": {"setpriv", "--reuid", "1000", "--regid", "1000", "--clear-groups", "sh", "-c", `"$@"; exit`, "sh"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			a := startInUserNamespace(t)
+			argv := append(argv, "sh", "-c", "setsid sleep 1001 & echo ready; exec sleep 1002")
+			e := a.do(command{Op: "start", Argv: argv, In: 3 * time.Second})
+			if e.ErrKind == "passed" {
+				t.Skip("the machine is too busy to start it")
+			} else if e.Err != "" {
+				t.Fatal(e.Err)
+			}
+			a.signal(unix.SIGSTOP)
+			eventually(t, "all but the agent are dead", func() bool {
+				left := a.processes()
+				return len(left) == 1 && left[0].pid == a.cmd.Process.Pid
+			})
+			if late := time.Duration(BootTime() - e.Deadline); late > tolerance {
+				t.Errorf("dead %v after the deadline", late)
+			}
+			a.signal(unix.SIGCONT)
+			if got := await(t, "exit", a.exited); !got.ByLeash {
+				t.Errorf("status %+v, want the leash's doing", got)
+			}
+			a.expectGone()
+		})
+	}
 }
 
 // But it cannot wait for whom it may not kill: a root's debugger beside an agent

@@ -49,10 +49,29 @@ func program(role string, args ...string) []string {
 
 func play(role string, args []string) int {
 	parts := map[string]func(args []string) int{
-		"agent":  func([]string) int { return playAgent() },
-		"exit":   func(args []string) int { return number(args[0]) },
-		"raise":  func(args []string) int { return raise(syscall.Signal(number(args[0]))) },
-		"idle":   func([]string) int { return idle() },
+		"agent":        func([]string) int { return playAgent() },
+		"restore-tick": func(args []string) int { return restoreTick(number(args[0])) },
+		"exit":         func(args []string) int { return number(args[0]) },
+		"raise":        func(args []string) int { return raise(syscall.Signal(number(args[0]))) },
+		"idle":         func([]string) int { return idle() },
+		"raise-on-term": func(args []string) int {
+			sigs := make(chan os.Signal, 1)
+			signal.Notify(sigs, unix.SIGTERM)
+			say("ready")
+			<-sigs
+			return raise(syscall.Signal(number(args[0])))
+		},
+		"leave-thread": func([]string) int { // parts are played on the leading thread
+			go func() {
+				runtime.LockOSThread()
+				say("ready")
+				for {
+					time.Sleep(time.Second)
+				}
+			}()
+			unix.RawSyscall(unix.SYS_EXIT, 0, 0, 0)
+			return 0
+		},
 		"listen": func(args []string) int { return listen(args[0]) },
 		"stubborn": func([]string) int {
 			signal.Ignore(unix.SIGTERM, unix.SIGINT, unix.SIGHUP, unix.SIGQUIT)

@@ -1,0 +1,106 @@
+//go:build linux
+
+package supervise
+
+import (
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// fakeKernel has clocks that run as they are told. Each look at one takes a while.
+type fakeKernel struct {
+	monotonic, slept int64
+	looks            []int64 // how long the next ones take; 100 ns after these
+}
+
+func (k *fakeKernel) clock(id int32) int64 {
+	took := int64(100)
+	if len(k.looks) > 0 {
+		took, k.looks = k.looks[0], k.looks[1:]
+	}
+	k.monotonic += took
+	if id == unix.CLOCK_BOOTTIME {
+		return k.monotonic + k.slept
+	}
+	return k.monotonic
+}
+
+func TestTimeAsleep(t *testing.T) {
+	const slow = int64(80 * time.Millisecond) // one period of a CPU limit
+	for name, k := range map[string]*fakeKernel{
+		"never":                     {},
+		"an hour":                   {slept: int64(time.Hour)},
+		"a time namespace":          {slept: -int64(time.Hour)},
+		"interrupted":               {slept: 7, looks: []int64{slow, slow, slow, 0, slow}},
+		"interrupted in the middle": {slept: 7, looks: []int64{0, slow, 0, 0, 0, slow, 0, slow, 0}},
+	} {
+		s := neverSlept()
+		for _, more := range []int64{0, int64(time.Minute), 0} {
+			k.slept += more
+			if got := s.read(k.clock); got > k.slept || got < k.slept-narrow {
+				t.Errorf("%s: asleep for %d, want %d", name, got, k.slept)
+			}
+		}
+		// However bad the next looks are, what is known stays known.
+		k.looks = []int64{slow, slow, slow, slow, slow, slow, slow, slow, slow, slow, slow, slow, slow, slow, slow}
+		if got := s.read(k.clock); got < k.slept-narrow {
+			t.Errorf("%s: went back to %d", name, got)
+		}
+	}
+}
+
+func TestBootTime(t *testing.T) {
+	t.Parallel()
+	last := BootTime()
+	for range 10000 {
+		before, now := gettime(unix.CLOCK_MONOTONIC_RAW), BootTime()
+		if now < last {
+			t.Fatalf("went back by %d ns", last-now)
+		}
+		if off := now - before - asleep.known.Load(); off < 0 {
+			t.Fatalf("%d ns before the time at which it was asked for", -off)
+		}
+		last = now
+	}
+}
+
+// slowest and fastest are the rates of CLOCK_BOOTTIME that the kernel permits: see shortest.
+const (
+	slowest = 1 - 0.10 - 0.0005 - 0.0005 - 0.125
+	fastest = 1 + 0.10 + 0.0005 + 0.0005 + 0.125
+)
+
+// A leash that is stopped dies before its deadline, at every rate; one that runs is near enough to it.
+func TestTimersOfTheLeash(t *testing.T) {
+	t.Parallel()
+	for _, lead := range []int64{leadAlone, leadForAll} {
+		for _, left := range []time.Duration{0, 1, time.Millisecond, 300 * time.Millisecond, 2 * time.Second, 14 * time.Second, time.Hour, 24 * time.Hour} {
+			for _, rate := range []float64{slowest, 0.9, 1 - 83e-3, 1, 1 + 83e-3, fastest} {
+				checkTimers(t, lead, lead+1+int64(left), rate)
+			}
+		}
+	}
+}
+
+func checkTimers(t *testing.T, lead, left int64, rate float64) {
+	t.Helper()
+	looks := 0
+	for begun := left; left > lead; looks++ {
+		kill, look := shortest(left, lead)
+		if late := int64(float64(kill)/rate) - left; late > 0 {
+			t.Fatalf("rate %v, %v left: a stopped leash is %v late", rate, time.Duration(left), time.Duration(late))
+		}
+		if look <= 0 || kill-look < lead/4 {
+			t.Fatalf("%v left, lead %v: looks after %v, and is killed after %v", time.Duration(left), time.Duration(lead), time.Duration(look), time.Duration(kill))
+		}
+		if looks > 64 {
+			t.Fatalf("more than 64 looks in %v", time.Duration(begun))
+		}
+		left -= max(1, int64(float64(look)/rate))
+	}
+	if left < lead/2 {
+		t.Fatalf("rate %v: it kills %v before the deadline, with a lead of %v", rate, time.Duration(left), time.Duration(lead))
+	}
+}
