@@ -7,8 +7,11 @@ import (
 	"errors"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -168,6 +171,32 @@ func files(t *testing.T, img v1.Image) map[string]string {
 		if header.Mode != 0o555 || header.Uid != 0 || !header.ModTime.Equal(created) {
 			t.Errorf("%s has mode %o, owner %d, time %s", header.Name, header.Mode, header.Uid, header.ModTime)
 		}
+	}
+}
+
+// The programs that are in the image say the version that was asked for.
+func TestProgramsSayTheirVersion(t *testing.T) {
+	archive := filepath.Join(t.TempDir(), "image.tar")
+	t.Chdir("../..")
+	t.Setenv("SOURCE_DATE_EPOCH", strconv.FormatInt(created.Unix(), 10))
+	if err := run([]string{"-output=" + archive, "-platforms=linux/" + runtime.GOARCH, "-version=v1.2.3-test"}); err != nil {
+		t.Fatal(err)
+	}
+	img, err := tarball.ImageFromPath(archive, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	inside := files(t, img)
+	agent := filepath.Join(t.TempDir(), "agent")
+	if err := os.WriteFile(agent, []byte(inside["agent"]), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	out, err := exec.CommandContext(t.Context(), agent, "version").Output()
+	if err != nil || string(out) != "v1.2.3-test\n" {
+		t.Errorf("agent version says %q, %v", out, err)
+	}
+	if !strings.Contains(inside["manager"], "v1.2.3-test") {
+		t.Error("the manager was not told the version")
 	}
 }
 

@@ -27,6 +27,9 @@ import (
 // commands are built into the image, each as /<name>.
 var commands = []string{"agent", "manager"}
 
+// versionVariable is what the linker writes the version into. It is silent about one that does not exist.
+const versionVariable = "github.com/singletonjob/operator/internal/contract.Version"
+
 func main() {
 	if err := run(os.Args[1:]); err != nil {
 		fmt.Fprintln(os.Stderr, "image:", err)
@@ -96,7 +99,7 @@ func compile(ctx context.Context, dir string, p v1.Platform, version string) (ma
 	files := make(map[string]string, len(commands))
 	for _, name := range commands {
 		file := filepath.Join(dir, p.OS+"-"+p.Architecture, name)
-		build := gotool.Command(ctx, "", "build", "-ldflags=-s -w -X main.version="+version, "-o", file, "./cmd/"+name)
+		build := gotool.Command(ctx, "", "build", "-ldflags=-s -w -X "+versionVariable+"="+version, "-o", file, "./cmd/"+name)
 		build.Env = append(build.Env, "GOOS="+p.OS, "GOARCH="+p.Architecture)
 		build.Stdout, build.Stderr = os.Stderr, os.Stderr
 		if err := build.Run(); err != nil {

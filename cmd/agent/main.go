@@ -65,7 +65,7 @@ func command(args []string, stdout, stderr io.Writer) int {
 	case "install":
 		return install(rest, stderr)
 	case "version":
-		fmt.Fprintln(stdout, version())
+		fmt.Fprintln(stdout, contract.Version)
 		return 0
 	case "help", "-h", "-help", "--help":
 		fmt.Fprint(stdout, usage)
@@ -243,13 +243,4 @@ func install(args []string, stderr io.Writer) int {
 		return fail(stderr, contract.ExitInternal, err)
 	}
 	return 0
-}
-
-// version is the module's version as the go command has stamped it.
-func version() string {
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return "unknown"
-	}
-	return info.Main.Version
 }

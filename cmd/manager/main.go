@@ -26,6 +26,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"github.com/singletonjob/operator/api/v1alpha1"
+	"github.com/singletonjob/operator/internal/contract"
 	"github.com/singletonjob/operator/internal/controller"
 	"github.com/singletonjob/operator/internal/inject"
 )
@@ -142,7 +143,7 @@ func run(o options) error {
 	if err := r.SetupWithManager(ctx, m, o.concurrency); err != nil {
 		return err
 	}
-	log.Info("starting", "agentImage", o.agentImage, "namespaces", o.namespaces)
+	log.Info("starting", "version", contract.Version, "agentImage", o.agentImage, "namespaces", o.namespaces)
 	return m.Start(ctx)
 }
 

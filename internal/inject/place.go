@@ -41,8 +41,8 @@ func freePort(pod *corev1.PodSpec, hash string, wanted int32) int32 {
 	return wanted
 }
 
-// place spreads the candidates of a job over nodes and zones, softly, and has lost ones replaced soon, each unless the
-// template has its own idea.
+// place spreads the candidates of a job over nodes and over zones, softly, and has lost ones replaced soon, each unless the
+// template has its own idea of that very thing.
 func place(pod *corev1.PodSpec, job string) {
 	for _, key := range []string{corev1.TaintNodeNotReady, corev1.TaintNodeUnreachable} {
 		if !slices.ContainsFunc(pod.Tolerations, func(t corev1.Toleration) bool { return tolerates(t, key) }) {
@@ -52,25 +52,49 @@ func place(pod *corev1.PodSpec, job string) {
 			})
 		}
 	}
-	if len(pod.TopologySpreadConstraints) > 0 || pod.Affinity != nil && pod.Affinity.PodAntiAffinity != nil {
+	candidates := &metav1.LabelSelector{MatchLabels: Selector(job)}
+	ownNodes, ownZones := spreadsOver(pod, corev1.LabelHostname), spreadsOver(pod, corev1.LabelTopologyZone)
+	if !ownNodes {
+		// Over nodes by a spread constraint, which does not count pods that are on their way out: to anti-affinity, a pod that
+		// replaces a deleted one finds its old node as full as that of the new holder.
+		pod.TopologySpreadConstraints = append(pod.TopologySpreadConstraints, corev1.TopologySpreadConstraint{
+			MaxSkew: 1, TopologyKey: corev1.LabelHostname, WhenUnsatisfiable: corev1.ScheduleAnyway, LabelSelector: candidates,
+		})
+	}
+	if ownZones {
 		return
 	}
-	candidates := &metav1.LabelSelector{MatchLabels: Selector(job)}
-	// Over nodes by a spread constraint, which does not count pods that are on their way out: to anti-affinity, a pod that
-	// replaces a deleted one finds its old node as full as that of the new holder.
-	pod.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{
-		MaxSkew: 1, TopologyKey: corev1.LabelHostname, WhenUnsatisfiable: corev1.ScheduleAnyway, LabelSelector: candidates,
-	}}
 	// Over zones by anti-affinity: constraints on a label that a node lacks make the scheduler disregard them all there.
 	if pod.Affinity == nil {
 		pod.Affinity = &corev1.Affinity{}
 	}
-	pod.Affinity.PodAntiAffinity = &corev1.PodAntiAffinity{
-		PreferredDuringSchedulingIgnoredDuringExecution: []corev1.WeightedPodAffinityTerm{{
-			Weight:          100,
-			PodAffinityTerm: corev1.PodAffinityTerm{TopologyKey: corev1.LabelTopologyZone, LabelSelector: candidates.DeepCopy()},
-		}},
+	if pod.Affinity.PodAntiAffinity == nil {
+		pod.Affinity.PodAntiAffinity = &corev1.PodAntiAffinity{}
 	}
+	preferred := &pod.Affinity.PodAntiAffinity.PreferredDuringSchedulingIgnoredDuringExecution
+	*preferred = append(*preferred, corev1.WeightedPodAffinityTerm{
+		Weight:          100,
+		PodAffinityTerm: corev1.PodAffinityTerm{TopologyKey: corev1.LabelTopologyZone, LabelSelector: candidates.DeepCopy()},
+	})
+}
+
+// spreadsOver tells whether the template keeps pods apart over this very topology. One over zones says nothing about the
+// nodes within a zone.
+func spreadsOver(pod *corev1.PodSpec, key string) bool {
+	for _, c := range pod.TopologySpreadConstraints {
+		if c.TopologyKey == key {
+			return true
+		}
+	}
+	if pod.Affinity == nil || pod.Affinity.PodAntiAffinity == nil {
+		return false
+	}
+	apart := pod.Affinity.PodAntiAffinity
+	return slices.ContainsFunc(apart.RequiredDuringSchedulingIgnoredDuringExecution, func(t corev1.PodAffinityTerm) bool {
+		return t.TopologyKey == key
+	}) || slices.ContainsFunc(apart.PreferredDuringSchedulingIgnoredDuringExecution, func(t corev1.WeightedPodAffinityTerm) bool {
+		return t.PodAffinityTerm.TopologyKey == key
+	})
 }
 
 // tolerates tells whether t concerns the taint of that key with effect NoExecute.

@@ -1,6 +1,7 @@
 package inject
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
@@ -40,11 +41,21 @@ var traits = []func(*rand.Rand, *corev1.PodTemplateSpec){
 	func(_ *rand.Rand, t *corev1.PodTemplateSpec) {
 		t.Spec.Affinity = &corev1.Affinity{PodAffinity: &corev1.PodAffinity{}}
 	},
-	func(_ *rand.Rand, t *corev1.PodTemplateSpec) {
+	func(r *rand.Rand, t *corev1.PodTemplateSpec) {
 		t.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{
-			MaxSkew: 1, TopologyKey: "zone", WhenUnsatisfiable: corev1.ScheduleAnyway,
+			MaxSkew: 1, TopologyKey: topology(r), WhenUnsatisfiable: corev1.ScheduleAnyway,
 			LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "x"}},
 		}}
+	},
+	func(r *rand.Rand, t *corev1.PodTemplateSpec) {
+		term := corev1.PodAffinityTerm{TopologyKey: topology(r), LabelSelector: &metav1.LabelSelector{}}
+		apart := &corev1.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{term}}
+		if r.IntN(2) == 0 {
+			apart = &corev1.PodAntiAffinity{PreferredDuringSchedulingIgnoredDuringExecution: []corev1.WeightedPodAffinityTerm{{
+				Weight: 1, PodAffinityTerm: term,
+			}}}
+		}
+		t.Spec.Affinity = &corev1.Affinity{PodAntiAffinity: apart}
 	},
 	func(_ *rand.Rand, t *corev1.PodTemplateSpec) {
 		t.Spec.Volumes = append(t.Spec.Volumes, corev1.Volume{Name: "data"})
@@ -99,6 +110,10 @@ func container(name, command string) corev1.Container {
 			Capabilities:             &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
 		},
 	}
+}
+
+func topology(r *rand.Rand) string {
+	return []string{corev1.LabelHostname, corev1.LabelTopologyZone, "rack"}[r.IntN(3)]
 }
 
 // randomJob has about four traits; each takes part in every tenth.
@@ -167,6 +182,12 @@ func differences(job *v1alpha1.SingletonJob, pod *corev1.Pod) error {
 		"RestartPolicy", "ServiceAccountName", "Tolerations", "Affinity", "TopologySpreadConstraints")); diff != "" {
 		return fmt.Errorf("the pod is not the user's:\n%s", diff)
 	}
+	for _, key := range []string{corev1.LabelHostname, corev1.LabelTopologyZone} {
+		theirs, all := apartOver(want, key), apartOver(got, key)
+		if added := all - theirs; added != 1 && theirs == 0 || added != 0 && theirs > 0 {
+			return fmt.Errorf("the template keeps pods apart over %s in %d ways, the pod in %d", key, theirs, all)
+		}
+	}
 	for key, value := range job.Spec.Template.Labels {
 		if pod.Labels[key] != value {
 			return fmt.Errorf("label %s is %q", key, pod.Labels[key])
@@ -185,6 +206,12 @@ func differences(job *v1alpha1.SingletonJob, pod *corev1.Pod) error {
 		return fmt.Errorf("the gated container:\n%s", diff)
 	}
 	return nil
+}
+
+// apartOver counts the ways in which pods are kept apart over a topology.
+func apartOver(pod *corev1.PodSpec, key string) int {
+	raw, _ := json.Marshal([]any{pod.TopologySpreadConstraints, pod.Affinity})
+	return bytes.Count(raw, []byte(`"topologyKey":"`+key+`"`))
 }
 
 // scribble writes over everything of pod that a careless copy would share with the template.
