@@ -17,10 +17,12 @@ const (
 	ReasonRunning             = "Running"
 	ReasonElecting            = "Electing"
 	ReasonHolderUnreachable   = "HolderUnreachable"
+	ReasonForeignHolder       = "ForeignHolder"
 	ReasonNoCandidates        = "NoCandidates"
 	ReasonCandidatesNotReady  = "CandidatesNotReady"
 	ReasonProcessBackOff      = "ProcessBackOff"
 	ReasonPodsRefused         = "PodsRefused"
+	ReasonPodsFailing         = "PodsFailing"
 	ReasonAgentMisconfigured  = "AgentMisconfigured"
 	ReasonSuspending          = "Suspending"
 	ReasonSuspended           = "Suspended"
@@ -38,6 +40,7 @@ const (
 	ReasonScaling             = "Scaling"
 	ReasonUpToDate            = "UpToDate"
 	ReasonRolloutStalled      = "RolloutStalled"
+	ReasonCandidateStuck      = "CandidateStuck"
 )
 
 // ConditionReason is one row of the table of conditions: a reason, where it may stand and what it means.
@@ -57,10 +60,12 @@ func ConditionReasons() []ConditionReason {
 		{ConditionActive, yes, ReasonRunning, "a tenure exists and its process runs"},
 		{ConditionActive, no, ReasonElecting, "no tenure exists; ready candidates contend for the Lease, or wait until the last tenure is certainly over"},
 		{ConditionActive, no, ReasonHolderUnreachable, "the holder has stopped renewing; its process is being stopped, or dead, and a standby takes over when the lease expires"},
+		{ConditionActive, no, ReasonForeignHolder, "something that is no agent, such as another elector, holds the Lease; that is not supported"},
 		{ConditionActive, no, ReasonNoCandidates, "there is no candidate pod"},
 		{ConditionActive, no, ReasonCandidatesNotReady, "candidate pods exist, but none is ready to take a tenure"},
 		{ConditionActive, no, ReasonProcessBackOff, "the process keeps exiting; every candidate waits out its restart back-off"},
 		{ConditionActive, no, ReasonPodsRefused, "the API server refuses the candidate pods: quota, Pod Security or another admission rule"},
+		{ConditionActive, no, ReasonPodsFailing, "candidate pods fail one after another, as those do that a kubelet rejects or evicts; each is made anew after a growing delay"},
 		{ConditionActive, no, ReasonAgentMisconfigured, "the agent refused its configuration and did not start"},
 		{ConditionActive, no, ReasonSuspending, "spec.suspend is set and the process is being stopped"},
 		{ConditionActive, no, ReasonSuspended, "spec.suspend is set and nothing runs"},
@@ -86,6 +91,8 @@ func ConditionReasons() []ConditionReason {
 		{ConditionProgressing, no, ReasonRolloutStalled, "no candidate of the current template becomes ready; the old ones go on"},
 		{ConditionProgressing, no, ReasonSuspended, "spec.suspend is set and nothing runs"},
 		{ConditionProgressing, no, ReasonPodsRefused, "the API server refuses the candidate pods: quota, Pod Security or another admission rule"},
+		{ConditionProgressing, no, ReasonPodsFailing, "candidate pods fail one after another, as those do that a kubelet rejects or evicts; each is made anew after a growing delay"},
+		{ConditionProgressing, no, ReasonCandidateStuck, "a candidate has not been ready for two minutes; the message says what it waits for"},
 		{ConditionProgressing, no, ReasonLeaseConflict, "a Lease of this name exists that is not ours; nothing is touched"},
 		{ConditionProgressing, no, ReasonInvalidSpec, "the spec breaks a rule that only the operator can check"},
 	}

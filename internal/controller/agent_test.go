@@ -203,6 +203,11 @@ func (w *world) kubelets() {
 			a.feed(lease.Terminated{Signal: 15})
 		case pod.DeletionTimestamp != nil:
 			w.removePod(&pod)
+		case pod.Status.Phase == corev1.PodFailed:
+		case w.rejected[pod.Spec.Containers[0].Image]:
+			pod.Status.Phase, pod.Status.Reason = corev1.PodFailed, "SysctlForbidden"
+			pod.Status.Message = `forbidden sysctl: "kernel.msgmax" not allowlisted`
+			w.must(w.api.Status().Update(w.t.Context(), &pod))
 		case w.broken[pod.Spec.Containers[0].Image]:
 			w.setState(&pod, corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff"}}, 0)
 		case a == nil:

@@ -315,6 +315,42 @@ func TestRolloutOfWhatEndsAtOnce(t *testing.T) {
 	w.until("a good one is rolled out", func() bool { return w.serving() && w.holder().image == "v3" })
 }
 
+// TestPodsThatKubeletsReject: what the operator needs to know of earlier pods is written on the pods.
+func TestPodsThatKubeletsReject(t *testing.T) {
+	w := newWorld(t)
+	w.rejected["v1"] = true
+	w.tick = time.Second
+	w.job(nil)
+	made := map[types.UID]bool{}
+	for i := range 60 {
+		w.round()
+		pods := w.pods()
+		for _, pod := range pods {
+			made[pod.UID] = true
+		}
+		if i > 0 && (len(pods) == 0 || len(pods) > 4) {
+			t.Fatalf("round %d: %d pods\n%s", i, len(pods), w.describe())
+		}
+		if i%5 == 0 {
+			w.operators[0].restart()
+		}
+	}
+	if len(made) > 10 { // two at first, then two again after 0, 10, 30 and 70 s
+		t.Errorf("%d pods were made in a minute", len(made))
+	}
+	for _, name := range []string{v1alpha1.ConditionActive, v1alpha1.ConditionProgressing} {
+		c := condition(w.status(), name)
+		if c.Reason != v1alpha1.ReasonPodsFailing || !strings.Contains(c.Message, `: failed: SysctlForbidden: forbidden sysctl: "kernel.msgmax" not allowlisted`) {
+			t.Errorf("condition %+v", c)
+		}
+	}
+	w.image("v2")
+	w.until("another template is tried at once", w.serving)
+	if n := len(w.pods()); n != 2 {
+		t.Errorf("%d pods are left\n%s", n, w.describe())
+	}
+}
+
 func TestScale(t *testing.T) {
 	w := served(t, nil)
 	for _, n := range []int32{4, 2, 1, 3} {
@@ -497,6 +533,33 @@ func TestSomebodyElsesLease(t *testing.T) {
 	w.until("it serves once the Lease is gone", w.serving)
 }
 
+// TestAnotherElectorOnTheLease: one of client-go took it. It is named, and waited for in full.
+func TestAnotherElectorOnTheLease(t *testing.T) {
+	w := served(t, nil)
+	l := w.lease()
+	l.Spec.HolderIdentity, l.Spec.LeaseDurationSeconds = new("web-0_6a1f6ee4"), new(int32(8))
+	l.Spec.RenewTime = &metav1.MicroTime{Time: w.clock.Now()}
+	w.must(w.api.Update(t.Context(), l))
+	began := w.clock.Now()
+	w.until("it is named", func() bool {
+		c := condition(w.status(), v1alpha1.ConditionActive)
+		return c.Reason == v1alpha1.ReasonForeignHolder && strings.Contains(c.Message, `"web-0_6a1f6ee4" holds the Lease`)
+	})
+	w.until("it is over", w.serving)
+	if took := w.clock.Now().Sub(began); took < 8*time.Second {
+		t.Errorf("a candidate took over after %v", took)
+	}
+	warned := 0
+	for _, e := range w.events() {
+		if e.Reason == v1alpha1.ReasonForeignHolder && e.Type == corev1.EventTypeWarning && strings.Contains(e.Message, "web-0_6a1f6ee4") {
+			warned++
+		}
+	}
+	if warned != 1 {
+		t.Errorf("%d Events name it", warned)
+	}
+}
+
 func TestSomebodyElsesServiceAccount(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -588,6 +651,24 @@ func TestOperatorDown(t *testing.T) {
 	w.operators = operators
 	w.until("serving", func() bool { return w.serving() && w.status().Failovers == 4 })
 	w.tells("Elected Elected", "Failover ProcessExited", "Failover ProcessExited", "Failover ProcessExited", "Failover ProcessExited")
+}
+
+// TestOperatorRestartedAfterAnOutage: nobody has renewed for an hour, and a new process has seen none of that.
+func TestOperatorRestartedAfterAnOutage(t *testing.T) {
+	w := served(t, nil)
+	for _, node := range w.nodes {
+		w.cutOffNode(node)
+	}
+	w.clock.SetTime(w.clock.Now().Add(time.Hour))
+	w.operators[0].restart()
+	began := w.clock.Now()
+	w.until("it says that nothing is active", func() bool {
+		s := w.status()
+		return s.ActivePod == "" && condition(s, v1alpha1.ConditionActive).Status == metav1.ConditionFalse
+	})
+	if took := w.clock.Now().Sub(began); took >= 3*time.Second {
+		t.Errorf("that took %v, as long as to see it oneself", took)
+	}
 }
 
 func TestStatusWiped(t *testing.T) {

@@ -26,27 +26,34 @@ type sighting struct {
 	// since is when this version was first seen: after it was written, so that what is counted from here is never more
 	// than has passed. It carries Go's monotonic clock, which nobody sets back.
 	since time.Time
-	lease plan.Lease
+	// renewed: the present holder was seen to acquire or to renew.
+	renewed bool
+	lease   plan.Lease
 }
 
 func newMemory() *memory {
 	return &memory{leases: map[types.NamespacedName]sighting{}, told: map[types.NamespacedName]types.UID{}}
 }
 
-// see notes a Lease of ours, and returns since when it was seen like this.
-func (m *memory) see(l *coordinationv1.Lease, decoded plan.Lease, now time.Time) time.Time {
+// see notes a Lease of ours. It returns for how long it was seen like this, and whether its holder was seen to act.
+func (m *memory) see(l *coordinationv1.Lease, decoded plan.Lease, now time.Time) (unchanged time.Duration, renewed bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	key := types.NamespacedName{Namespace: l.Namespace, Name: l.Name}
-	s := m.leases[key]
-	if s.uid == l.UID && s.version == l.ResourceVersion {
-		return s.since
+	s, known := m.leases[key]
+	known = known && s.uid == l.UID
+	if known && s.version == l.ResourceVersion {
+		return now.Sub(s.since), s.renewed
 	}
-	if s.uid == l.UID && s.lease.Record.Revision > decoded.Record.Revision {
-		return now // an old state, out of a cache that lags
+	was := s.lease.Record
+	if known && was.Revision > decoded.Record.Revision {
+		return 0, s.renewed && was.Holder == decoded.Record.Holder // an old state, out of a cache that lags
 	}
-	m.leases[key] = sighting{uid: l.UID, version: l.ResourceVersion, since: now, lease: decoded}
-	return now
+	// Others write Leases too: what they write is no sign of life.
+	same := was.Holder == decoded.Record.Holder
+	renewed = known && (s.renewed && same || was.RenewTime != decoded.Record.RenewTime)
+	m.leases[key] = sighting{uid: l.UID, version: l.ResourceVersion, since: now, renewed: renewed, lease: decoded}
+	return 0, renewed
 }
 
 // last is the newest that was seen of a Lease that is gone.

@@ -26,7 +26,7 @@ func newMetrics() *metrics {
 		active:    gauge("active", "1 while a tenure exists and its process runs, as far as the operator sees."),
 		token:     gauge("fencing_token", "The fencing token of the current or last tenure."),
 		ready:     gauge("candidates_ready", "Candidate pods that are ready."),
-		wanted:    gauge("candidates_wanted", "spec.candidates."),
+		wanted:    gauge("candidates_wanted", "spec.candidates; 0 while spec.suspend is set."),
 		failovers: counter("failovers_total", "Unplanned changes of holder since this operator started, by reason."),
 		handovers: counter("handovers_total", "Planned changes of holder since this operator started, by reason."),
 		downtime: prometheus.NewHistogramVec(prometheus.HistogramOpts{
@@ -53,7 +53,11 @@ func (m *metrics) report(job *v1alpha1.SingletonJob, changes []v1alpha1.TenureCh
 	m.active.WithLabelValues(at...).Set(active)
 	m.token.WithLabelValues(at...).Set(float64(job.Status.FencingToken))
 	m.ready.WithLabelValues(at...).Set(float64(job.Status.Candidates.Ready))
-	m.wanted.WithLabelValues(at...).Set(float64(job.Spec.Candidates))
+	wanted := float64(job.Spec.Candidates)
+	if job.Spec.Suspend {
+		wanted = 0
+	}
+	m.wanted.WithLabelValues(at...).Set(wanted)
 	for _, c := range changes {
 		switch c.Type {
 		case v1alpha1.Failover:

@@ -109,8 +109,7 @@ func (r *Reconciler) see(o *observation, l *coordinationv1.Lease) error {
 	}
 	o.Lease, o.lease = decoded, l
 	if decoded.Presence == plan.Ours {
-		now := r.Clock.Now()
-		o.Lease.Unchanged = now.Sub(r.memory.see(l, decoded, now))
+		o.Lease.Unchanged, o.Lease.Renewed = r.memory.see(l, decoded, r.Clock.Now())
 	}
 	return nil
 }

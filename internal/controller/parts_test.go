@@ -83,6 +83,38 @@ func TestOnlyRenewals(t *testing.T) {
 	}
 }
 
+func TestWhoIsSeenToRenew(t *testing.T) {
+	m, l := newMemory(), aLease()
+	version := 100
+	see := func(what string, want bool) {
+		t.Helper()
+		version++
+		l.ResourceVersion = fmt.Sprint(version)
+		decoded, err := decode(l)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			if _, renewed := m.see(l, decoded, time.Now()); renewed != want {
+				t.Errorf("%s: renewed %v", what, renewed)
+			}
+		}
+	}
+	see("it is there", false)
+	l.Annotations = map[string]string{"somebody's": "note"}
+	see("somebody writes it", false)
+	l.Spec.RenewTime = &metav1.MicroTime{Time: l.Spec.RenewTime.Add(-time.Hour)} // its node's clock was set back
+	see("it is renewed", true)
+	l.Annotations["somebody's"] = "other"
+	see("somebody writes it again", true)
+	l.Spec.HolderIdentity = new("another/uid/n")
+	see("somebody writes another holder", false)
+	l.Spec.RenewTime = &metav1.MicroTime{Time: l.Spec.RenewTime.Add(time.Second)}
+	see("who renews", true)
+	l.UID = "made-anew"
+	see("it is another Lease", false)
+}
+
 func TestMemory(t *testing.T) {
 	m, l := newMemory(), aLease()
 	key := types.NamespacedName{Namespace: "ns", Name: "job"}
@@ -92,7 +124,8 @@ func TestMemory(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return m.see(l, decoded, at(now)).Unix() - at(0).Unix()
+		unchanged, _ := m.see(l, decoded, at(now))
+		return now - int64(unchanged.Seconds())
 	}
 	if m.last(key) != nil {
 		t.Error("something is remembered of a Lease that was never seen")
@@ -215,6 +248,11 @@ func TestMetrics(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, series()); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
+	}
+	job.Spec.Suspend, job.Status.ActivePod = true, ""
+	r.metrics.report(job, nil)
+	if got := series(); got["active job ns"] != 0 || got["candidates_wanted job ns"] != 0 {
+		t.Errorf("a suspended job looks like an outage: %v", got)
 	}
 	r.metrics.forget(types.NamespacedName{Namespace: "ns", Name: "job"})
 	if got := series(); len(got) != 2 {

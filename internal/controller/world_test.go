@@ -58,6 +58,8 @@ type world struct {
 
 	// broken images never get ready.
 	broken map[string]bool
+	// rejected images are those of pods that the kubelets will not run.
+	rejected map[string]bool
 	// crashing images end with a status at once.
 	crashing map[string]bool
 	// cutOff nodes reach nothing: their kubelets and agents do nothing that anyone sees.
@@ -97,7 +99,7 @@ func newWorld(t *testing.T) *world {
 	w := &world{
 		t: t, plane: plane, api: memoized(api), clock: clocktesting.NewFakePassiveClock(now), start: now,
 		key:    types.NamespacedName{Namespace: plane.Namespace(t), Name: "job"},
-		agents: map[types.UID]*agent{}, broken: map[string]bool{}, crashing: map[string]bool{}, cutOff: map[string]bool{},
+		agents: map[types.UID]*agent{}, broken: map[string]bool{}, rejected: map[string]bool{}, crashing: map[string]bool{}, cutOff: map[string]bool{},
 		tick: 200 * time.Millisecond,
 	}
 	for _, name := range []string{"a", "b", "c"} {

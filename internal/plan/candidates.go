@@ -3,6 +3,7 @@ package plan
 import (
 	"cmp"
 	"slices"
+	"strconv"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -20,7 +21,7 @@ func (f *facts) serve(p *Plan) {
 	fleet := f.fleet()
 	next := Next(fleet)
 	p.Delete = append(f.remains(), f.victims(next)...)
-	p.Create = f.newPods(next.Create)
+	p.Create = f.newPods(f.places(next.Create))
 	if f.holder.ours {
 		p.Lease = f.handOver(f.successor(next))
 	}
@@ -52,17 +53,6 @@ func (f *facts) fleet() Fleet {
 
 // outdated tells whether a rollout is under way.
 func (f Fleet) outdated() bool { return f.total() > f.updated() }
-
-// remains are pods that will never run again. The one that the Lease names stays: it shows what became of the holder.
-func (f *facts) remains() []PodRef {
-	var refs []PodRef
-	for _, c := range f.candidates {
-		if c.finished && !c.leaving && !c.holds {
-			refs = append(refs, c.ref())
-		}
-	}
-	return refs
-}
 
 // victims are the candidates that a step removes. Which ones depends on nothing but what was observed, so that one who
 // observes a little late picks the same again and not one more.
@@ -153,6 +143,9 @@ func (f *facts) newPods(n int) []*corev1.Pod {
 			panic(err) // the spec was found valid
 		}
 		pod.Labels[contract.RoleLabel] = contract.RoleStandby
+		if row := f.row(); row > 0 {
+			pod.Annotations[FailuresAnnotation] = strconv.Itoa(row)
+		}
 		pods = append(pods, pod)
 	}
 	return pods

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/singletonjob/operator/internal/contract"
+	"github.com/singletonjob/operator/internal/inject"
 	"github.com/singletonjob/operator/internal/lease"
 )
 
@@ -51,8 +52,36 @@ func TestWhoGoesAndWhoComes(t *testing.T) {
 			with: func(g *given) { g.leaving(0) }, added: []string{name(2)}, why: "it is replaced before the standby has taken over",
 		},
 		"a standby was evicted": {
-			with:    func(g *given) { g.Pods[1].Status.Phase = corev1.PodFailed },
-			deleted: []string{name(1)}, added: []string{name(2)}, why: "it will never run again",
+			with:  func(g *given) { g.Pods[1].Status.Phase = corev1.PodFailed },
+			added: []string{name(2)}, why: "it will never run again, and tells why",
+		},
+		"two standbys were evicted": {
+			with: func(g *given) {
+				g.Job.Spec.Candidates = 3
+				g.pod(2, "c").CreationTimestamp = metav1.NewTime(ago(time.Hour))
+				g.rejected(1, "Evicted", "")
+				g.rejected(2, "Evicted", "")
+			},
+			deleted: []string{name(1)}, added: []string{name(3), name(4)}, why: "the newest tells why",
+		},
+		"a standby was evicted and replaced": {
+			with: func(g *given) { g.rejected(1, "Evicted", ""); g.pod(2, "b") }, deleted: []string{name(1)},
+			why: "all has been well for long",
+		},
+		"a standby was evicted and replaced just now": {
+			with: func(g *given) {
+				g.rejected(1, "Evicted", "")
+				g.Pods[1].CreationTimestamp = metav1.NewTime(ago(time.Minute))
+				g.pod(2, "b")
+			},
+			why: "a person may want to know why",
+		},
+		"a standby of the old template was evicted": {
+			with: func(g *given) {
+				g.rejected(1, "Evicted", "")
+				g.Job.Spec.Template.Spec.Containers[0].Image = "v2"
+			},
+			deleted: []string{name(1)}, added: []string{inject.PodName("job", "hbt97c5", 0)}, why: "the template was changed since",
 		},
 		"the holder was evicted": {
 			with:  func(g *given) { g.Pods[0].Status.Phase = corev1.PodFailed },

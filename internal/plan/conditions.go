@@ -3,7 +3,6 @@ package plan
 import (
 	"fmt"
 	"strings"
-	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -84,9 +83,11 @@ var (
 		leaseConflict,
 		suspended,
 		{v1alpha1.ReasonSuspending, in(Suspending), text("spec.suspend is set; the process is being stopped")},
+		{v1alpha1.ReasonForeignHolder, (*situation).isForeign, (*situation).foreignText},
 		{v1alpha1.ReasonRunning, (*situation).runs, (*situation).runningText},
 		{v1alpha1.ReasonHolderUnreachable, (*situation).silent, (*situation).silentText},
 		podsRefused,
+		{v1alpha1.ReasonPodsFailing, (*situation).isWithoutWhatFails, (*situation).failingText},
 		{v1alpha1.ReasonNoCandidates, (*situation).hasNoCandidates, text("no candidate pod exists yet")},
 		{v1alpha1.ReasonAgentMisconfigured, (*situation).isMisconfigured, (*situation).troubleText},
 		{v1alpha1.ReasonProcessBackOff, (*situation).backsOff, (*situation).troubleText},
@@ -114,6 +115,8 @@ var (
 		podsRefused,
 		{v1alpha1.ReasonRolloutStalled, (*situation).isStalled, (*situation).stalledText},
 		{v1alpha1.ReasonHandingOver, (*situation).handsOver, (*situation).handingText},
+		{v1alpha1.ReasonPodsFailing, (*situation).failsAgain, (*situation).failingText},
+		{v1alpha1.ReasonCandidateStuck, (*situation).isStuck, (*situation).notReadyText},
 		{v1alpha1.ReasonRollingOut, (*situation).rollsOut, text("candidates are being replaced by ones of the current template, standbys first")},
 		{v1alpha1.ReasonProvisioning, (*situation).isNew, (*situation).newText},
 		{v1alpha1.ReasonScaling, (*situation).scales, text("the number of candidates follows spec.candidates")},
@@ -122,14 +125,14 @@ var (
 	}
 )
 
-func (s *situation) runs() bool { return s.acts() }
+func (s *situation) runs() bool { return s.shown() }
 func (s *situation) silent() bool {
-	return s.holder.ours && !s.acts() && !s.expired()
+	return s.holder.ours && !s.shown() && !s.expired() && !s.seemsOver()
 }
 func (s *situation) hasNoCandidates() bool { return !s.any(candidate.live) }
 func (s *situation) hasNoneReady() bool    { return !s.any(isStandby) }
 func (s *situation) wantsOne() bool        { return s.job.Spec.Candidates == 1 }
-func (s *situation) doesNotRun() bool      { return !s.acts() }
+func (s *situation) doesNotRun() bool      { return !s.shown() }
 func (s *situation) refused() bool         { return s.Refused != "" }
 func (s *situation) handsOver() bool       { return s.handing }
 func (s *situation) rollsOut() bool        { return s.fleet.outdated() }
@@ -147,28 +150,48 @@ func (s *situation) isOnOneNode() bool {
 
 // isMisconfigured tells whether an agent has refused its configuration and none is ready.
 func (s *situation) isMisconfigured() bool {
-	return s.hasNoneReady() && s.any(func(c candidate) bool { return c.live() && c.trouble == misconfigured })
+	return s.hasNoneReady() && s.any(func(c candidate) bool { return c.live() && c.trouble.what == misconfigured })
 }
 
 // backsOff tells whether no candidate is ready because processes keep exiting.
 func (s *situation) backsOff() bool {
-	return s.hasNoneReady() && s.any(func(c candidate) bool { return c.live() && strings.HasPrefix(c.trouble, backOff) })
+	return s.hasNoneReady() && s.any(func(c candidate) bool { return c.live() && strings.HasPrefix(c.trouble.what, backOff) })
 }
 
-// patience is how long a new candidate may take to get ready before a rollout is called stalled.
-const patience = 2 * time.Minute
+// failsAgain tells whether candidates are missing, or not of the present template, because pods fail, and not for the first time.
+func (s *situation) failsAgain() bool {
+	newest := s.newestFailed()
+	return newest != nil && newest.failure.row > 1 && (s.lacksCandidates() || s.fleet.outdated())
+}
+
+func (s *situation) isWithoutWhatFails() bool { return s.hasNoneReady() && s.failsAgain() }
+
+// isStuck tells whether a candidate has not been ready for long. What Active tells of is not told of twice.
+func (s *situation) isStuck() bool {
+	return !s.fleet.outdated() && !s.isMisconfigured() && !s.backsOff() && s.tardy() != nil
+}
+
+// tardy is a candidate that has not been ready for long.
+func (s *situation) tardy() *candidate {
+	for i := range s.candidates {
+		if c := &s.candidates[i]; c.live() && !c.ready && s.unready(*c) >= patience {
+			return c
+		}
+	}
+	return nil
+}
 
 // isStalled tells whether a rollout does not move: its version failed, or a candidate of it has a trouble that time does
 // not heal, or takes too long.
 func (s *situation) isStalled() bool {
-	return s.fleet.outdated() && (s.fleet.Failed || s.slowest() != nil)
+	return s.fleet.outdated() && (s.fleet.Failed || s.slowest() != nil || s.failsAgain())
 }
 
 // slowest is a candidate of the current template that does not get ready.
 func (s *situation) slowest() *candidate {
 	for i := range s.candidates {
 		c := &s.candidates[i]
-		if c.live() && c.updated && !c.ready && !c.holds && (c.trouble != "" || s.Now.Sub(c.pod.CreationTimestamp.Time) >= patience) {
+		if c.live() && c.updated && !c.ready && !c.holds && (c.trouble.lasting || s.unready(*c) >= patience) {
 			return c
 		}
 	}
@@ -224,7 +247,7 @@ func (s *situation) electingText() string {
 	switch {
 	case s.holder.named && !s.holder.ours && s.holder.Pod != "":
 		return fmt.Sprintf("the Lease is held by %s, of an earlier job of this name; a candidate takes over when it ends", s.holder.Pod)
-	case s.holder.named && s.expired():
+	case s.holder.named && (s.expired() || s.holder.ours && s.seemsOver()):
 		return "the lease of the last holder has run out; candidates contend for it"
 	case s.holder.named:
 		return "the last tenure may last; a candidate takes over when its lease has run out"
@@ -232,12 +255,18 @@ func (s *situation) electingText() string {
 	return "candidates contend for the Lease"
 }
 
-// troubleText tells of the first candidate that has one.
+// troubleText tells of the first candidate that has one, that takes too long, or that has failed.
 func (s *situation) troubleText() string {
 	for _, c := range s.candidates {
-		if c.live() && c.trouble != "" {
-			return c.pod.Name + ": " + c.trouble
+		if c.live() && c.trouble.what != "" {
+			return s.name(c.pod, c.trouble)
 		}
+	}
+	if c := s.tardy(); c != nil {
+		return s.name(c.pod, stuck(c.pod))
+	}
+	if failed := s.newestFailed(); failed != nil {
+		return s.name(failed.pod, failureOf(failed.pod))
 	}
 	return ""
 }
@@ -256,16 +285,24 @@ func (s *situation) newText() string {
 	return "the first candidates are being created"
 }
 
+// failingText tells of the newest pod that has failed, which is kept for a person to look at.
+func (s *situation) failingText() string {
+	pod := s.newestFailed().pod
+	return "pods fail one after another and are made anew after a growing delay: " + s.name(pod, failureOf(pod))
+}
+
 func (s *situation) stalledText() string {
-	if s.fleet.Failed {
+	const goesOn = "the old version goes on: "
+	switch c := s.slowest(); {
+	case s.fleet.Failed:
 		return "the current template was tried and its process ended at once, so the old version went on: change spec.template"
+	case c == nil:
+		return goesOn + s.failingText()
+	case c.trouble.what != "":
+		return goesOn + s.name(c.pod, c.trouble)
+	default:
+		return goesOn + s.name(c.pod, stuck(c.pod))
 	}
-	c := s.slowest()
-	why := c.trouble
-	if why == "" {
-		why = "it does not get ready"
-	}
-	return fmt.Sprintf("%s: %s; the old version goes on", c.pod.Name, why)
 }
 
 func (s *situation) handingText() string {

@@ -58,7 +58,7 @@ func TestConditions(t *testing.T) {
 		},
 		"candidates without an image": {
 			given: fresh(), with: func(g *given) { g.pod(0, "a"); g.waiting(0, "ErrImagePull"); g.free() },
-			want: "CandidatesNotReady NoHolder Provisioning", says: "container app: ErrImagePull",
+			want: "CandidatesNotReady NoHolder Provisioning", says: "-0: container app gets no image (ErrImagePull, ImagePullBackOff)",
 		},
 		"candidates that fit nowhere": {
 			given: fresh(), with: func(g *given) {
@@ -134,7 +134,88 @@ func TestConditions(t *testing.T) {
 			},
 			want: "AgentMisconfigured NoHolder ReplacingCandidates", says: "refuses its configuration",
 		},
-		"no standby ready":       {with: func(g *given) { g.unready(1) }, want: "Running NoStandby ReplacingCandidates", active: true},
+		"no standby ready": {with: func(g *given) { g.unready(1) }, want: "Running NoStandby ReplacingCandidates", active: true},
+		"a standby that takes long": {
+			with: func(g *given) { g.waiting(1, "ContainerCreating"); g.since(1, patience) },
+			want: "Running NoStandby CandidateStuck", active: true,
+			says: "-1: container app waits: ContainerCreating: perhaps for a volume, a ConfigMap or a Secret; see kubectl describe pod job-",
+		},
+		"a standby that waits for an init container": {
+			with: func(g *given) {
+				g.waiting(1, "PodInitializing")
+				g.since(1, patience)
+				g.Pods[1].Status.InitContainerStatuses = []corev1.ContainerStatus{{Name: "prepare", State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}}
+			},
+			want: "Running NoStandby CandidateStuck", active: true, says: "container prepare runs and does not get ready",
+		},
+		"a standby without a Secret": {
+			with: func(g *given) { g.waiting(1, "CreateContainerConfigError", `secret "key" not found`) },
+			want: "Running NoStandby ReplacingCandidates", active: true, says: `container app waits: CreateContainerConfigError: secret "key" not found`,
+		},
+		"a standby without a Secret for long": {
+			with: func(g *given) {
+				g.waiting(1, "CreateContainerConfigError", `secret "key" not found`)
+				g.since(1, patience)
+			},
+			want: "Running NoStandby CandidateStuck", active: true, says: `container app waits: CreateContainerConfigError: secret "key" not found`,
+		},
+		"a standby whose init container fails": {
+			with: func(g *given) {
+				g.waiting(1, "PodInitializing")
+				g.Pods[1].Status.InitContainerStatuses = []corev1.ContainerStatus{{
+					Name:                 "prepare",
+					State:                corev1.ContainerState{Running: &corev1.ContainerStateRunning{}},
+					LastTerminationState: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 4, Message: "no\nbucket\x00"}},
+				}}
+			},
+			want: "Running NoStandby ReplacingCandidates", active: true, says: "container prepare does not stay up, it ended with status 4: no bucket",
+		},
+		"the active pod is not ready for long": {
+			with: func(g *given) {
+				g.unready(0)
+				g.since(0, patience)
+			},
+			want: "Running StandbyReady CandidateStuck", active: true, says: "-0: container app runs and does not get ready",
+		},
+		"a standby that is lost for long": {
+			with: func(g *given) {
+				g.unready(1)
+				g.since(1, patience)
+				g.Pods[1].Status.ContainerStatuses[0].Ready = true
+			},
+			want: "Running NoStandby CandidateStuck", active: true, says: "-1: its containers are ready and it is not: see kubectl describe pod",
+		},
+		"a standby that is not ready since tomorrow": {
+			with: func(g *given) { g.unready(1); g.since(1, -24*time.Hour) },
+			want: "Running NoStandby CandidateStuck", active: true, says: "runs and does not get ready",
+		},
+		"a standby that a kubelet rejected": {
+			with: func(g *given) { g.rejected(1, "OutOfcpu", "Node didn't have enough resource: cpu") },
+			want: "Running NoStandby ReplacingCandidates", active: true, says: "-1: failed: OutOfcpu: Node didn't have enough resource: cpu",
+		},
+		"a standby that a kubelet rejects again": {
+			with: func(g *given) {
+				g.rejected(1, "SysctlForbidden", "forbidden sysctl: \"kernel.msgmax\" not allowlisted")
+				g.Pods[1].Annotations[FailuresAnnotation] = "1"
+			},
+			want: "Running NoStandby PodsFailing", active: true, says: `-1: failed: SysctlForbidden: forbidden sysctl: "kernel.msgmax" not allowlisted`,
+		},
+		"all candidates are rejected again": {
+			given: fresh(), with: func(g *given) {
+				g.pod(0, "a").Annotations[FailuresAnnotation] = "3"
+				g.rejected(0, "SysctlForbidden", "forbidden sysctl")
+				g.free()
+			},
+			want: "PodsFailing NoHolder PodsFailing", says: `-0: failed: SysctlForbidden: forbidden sysctl`,
+		},
+		"a new template that is rejected again": {
+			with: func(g *given) {
+				g.Job.Spec.Template.Spec.Containers[0].Image = "v2"
+				g.pod(0, "c").Annotations[FailuresAnnotation] = "1"
+				g.rejected(2, "SysctlForbidden", "forbidden sysctl")
+			},
+			want: "Running StandbyReady RolloutStalled", active: true, says: "the old version goes on: pods fail one after another",
+		},
 		"standby on its way out": {with: func(g *given) { g.leaving(1) }, want: "Running NoStandby ReplacingCandidates", active: true},
 		"standby beside the holder": {
 			with: func(g *given) { g.Pods[1].Spec.NodeName = "a" }, want: "Running StandbyOnSameNode UpToDate", active: true,
@@ -157,13 +238,14 @@ func TestConditions(t *testing.T) {
 				g.pod(0, "c")
 				g.waiting(2, "ImagePullBackOff")
 			},
-			want: "Running StandbyReady RolloutStalled", active: true, says: "ImagePullBackOff; the old version goes on",
+			want: "Running StandbyReady RolloutStalled", active: true, says: "the old version goes on: job-hbt97c5-0: container app gets no image",
 		},
 		"a new template that takes long": {
 			with: func(g *given) {
 				g.Job.Spec.Template.Spec.Containers[0].Image = "v2"
 				g.pod(0, "c").CreationTimestamp = metav1.NewTime(ago(patience))
 				g.unready(2)
+				g.since(2, patience)
 			},
 			want: "Running StandbyReady RolloutStalled", active: true, says: "does not get ready",
 		},

@@ -47,6 +47,7 @@ func (f *facts) events(status *v1alpha1.SingletonJobStatus, changes []v1alpha1.T
 	if status.FencingToken > 0 && f.Lease.Presence == Absent {
 		events = append(events, leaseMissed(f.Name, status.FencingToken))
 	}
+	events = append(events, f.foreigner(status)...)
 	for i := range status.Conditions {
 		if c := &status.Conditions[i]; turned(f.job.Status.Conditions, c) {
 			events = append(events, conditionTurned(f.Name, c))
@@ -59,7 +60,7 @@ func (f *facts) events(status *v1alpha1.SingletonJobStatus, changes []v1alpha1.T
 var alarming = map[string]bool{
 	v1alpha1.ReasonHolderUnreachable: true, v1alpha1.ReasonProcessBackOff: true, v1alpha1.ReasonPodsRefused: true,
 	v1alpha1.ReasonAgentMisconfigured: true, v1alpha1.ReasonLeaseConflict: true, v1alpha1.ReasonInvalidSpec: true,
-	v1alpha1.ReasonRolloutStalled: true,
+	v1alpha1.ReasonRolloutStalled: true, v1alpha1.ReasonPodsFailing: true, v1alpha1.ReasonCandidateStuck: true,
 }
 
 // turned tells whether a condition has an alarming reason that neither it nor, in the same status, an earlier one had.

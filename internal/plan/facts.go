@@ -52,8 +52,10 @@ type candidate struct {
 	leaving, finished bool
 	// holds: the Lease names it as the holder.
 	holds bool
-	// trouble is why it does not get ready, empty if that is not known.
-	trouble string
+	// failure is how it ended, if it is finished.
+	failure *failure
+	// trouble is why it does not get ready, as far as known.
+	trouble trouble
 }
 
 // live tells whether it counts as a candidate: a pod that is on its way out is replaced at once, because on a node that
@@ -116,7 +118,7 @@ func (f *facts) candidate(pod *corev1.Pod) candidate {
 	if err != nil {
 		ordinal = len(f.Pods) // after all others
 	}
-	return candidate{
+	c := candidate{
 		pod:      pod,
 		ordinal:  ordinal,
 		updated:  strings.HasPrefix(pod.Name, inject.PodPrefix(f.job.Name, f.hash)), // unlike its label, a name stays
@@ -124,8 +126,12 @@ func (f *facts) candidate(pod *corev1.Pod) candidate {
 		leaving:  pod.DeletionTimestamp != nil,
 		finished: pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed,
 		holds:    f.holder.named && f.holder.Pod == pod.Name && f.holder.PodUID == string(pod.UID),
-		trouble:  trouble(pod, gated(pod)),
+		trouble:  troubleOf(pod, gated(pod)),
 	}
+	if c.finished {
+		c.failure = f.failed(pod)
+	}
+	return c
 }
 
 // gated is the name of a pod's gated container, empty where that is not certain.
@@ -210,6 +216,32 @@ func longest(pod *corev1.Pod) time.Duration {
 // be dead.
 func (f *facts) acts() bool {
 	return f.holder.ours && !f.dead() && f.Lease.Unchanged < f.holder.settings.renewDeadline && !f.expired()
+}
+
+// shown tells whether the holder is reported as acting. After a restart this process has not seen for how long the Lease has
+// been unchanged, and the tenure may have ended hours ago: then a wall clock may say so. It may be wrong by hours itself,
+// as may that of the holder's node, so it is only heard when two renewals are due that did not come, and until then
+// what was reported of this tenure before stays. Nothing is decided by it.
+func (f *facts) shown() bool {
+	switch {
+	case !f.acts():
+		return false
+	case !f.seemsOver():
+		return true
+	case f.unheard() > 0:
+		return f.job.Status.ActivePod == f.holder.Pod && f.job.Status.FencingToken == f.record.Token
+	}
+	return false
+}
+
+// seemsOver tells whether the last renewal is, by wall clocks, older than the lease lasts, and this process has not seen it.
+func (f *facts) seemsOver() bool {
+	return !f.Lease.Renewed && f.Now.UnixMicro()-f.record.RenewTime >= f.holder.settings.duration.Microseconds()
+}
+
+// unheard is how long a renewal of a holder that renews may let itself be waited for.
+func (f *facts) unheard() time.Duration {
+	return max(0, 2*f.holder.settings.retryPeriod-f.Lease.Unchanged)
 }
 
 // expired tells whether the tenure is over by time: unchanged for the whole duration, as this process saw it.

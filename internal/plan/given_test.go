@@ -3,6 +3,7 @@ package plan
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -117,18 +118,33 @@ func (g *given) held(pod int, token int64, since time.Time) {
 		UID: "lease-uid", Revision: 1000, Holder: id.String(), Token: token, Transitions: 1,
 		Duration: 15 * time.Second, AcquireTime: since.UnixMicro(), RenewTime: ago(time.Second).UnixMicro(),
 	}
-	g.Lease.Unchanged = time.Second
+	g.Lease.Unchanged, g.Lease.Renewed = time.Second, true
 }
 
 func (g *given) unready(pod int) {
-	g.Pods[pod].Status.Conditions[0].Status = corev1.ConditionFalse
+	g.Pods[pod].Status.Conditions[0] = corev1.PodCondition{
+		Type: corev1.PodReady, Status: corev1.ConditionFalse, LastTransitionTime: metav1.NewTime(ago(time.Second)),
+	}
 	g.Pods[pod].Status.ContainerStatuses[0].Ready = false
 }
 
 // waiting puts a pod's container into a state that it waits in.
-func (g *given) waiting(pod int, reason string) {
+func (g *given) waiting(pod int, reason string, message ...string) {
 	g.unready(pod)
-	g.Pods[pod].Status.ContainerStatuses[0].State = corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason}}
+	g.Pods[pod].Status.ContainerStatuses[0].State = corev1.ContainerState{
+		Waiting: &corev1.ContainerStateWaiting{Reason: reason, Message: strings.Join(message, " ")},
+	}
+}
+
+// since tells for how long a pod has not been ready.
+func (g *given) since(pod int, d time.Duration) {
+	g.Pods[pod].Status.Conditions[0].LastTransitionTime = metav1.NewTime(ago(d))
+}
+
+// rejected has a kubelet refuse a pod.
+func (g *given) rejected(pod int, reason, message string) {
+	status := &g.Pods[pod].Status
+	*status = corev1.PodStatus{Phase: corev1.PodFailed, Reason: reason, Message: message}
 }
 
 // ended reports a run of a pod's container that is over.

@@ -67,6 +67,8 @@ type Lease struct {
 	// Unchanged is how long this process has seen the present UID and revision, on a clock that only goes forward. The
 	// Lease may have been unchanged for longer, never for less.
 	Unchanged time.Duration
+	// Renewed: this process has seen the present holder acquire or renew.
+	Renewed bool
 	// Last is the newest that this process saw of a Lease that is now absent; nil if it saw none.
 	Last *Lease
 }

@@ -56,7 +56,7 @@ func (f *facts) tell(status *v1alpha1.SingletonJobStatus, changes []v1alpha1.Ten
 
 func (f *facts) describeTenure(status *v1alpha1.SingletonJobStatus) {
 	status.ActivePod, status.ActiveNode, status.ActiveSince = "", "", nil
-	if f.acts() {
+	if f.shown() {
 		status.ActivePod, status.ActiveNode = f.holder.Pod, f.holder.node
 		status.ActiveSince = &metav1.Time{Time: time.UnixMilli(f.holder.since).UTC().Truncate(time.Second)}
 	}

@@ -29,6 +29,8 @@ func (f *facts) wake(p Plan) time.Duration {
 		at(f.strayLeft())
 	case Serving:
 		f.wakeForRollout(at)
+		f.wakeForTardy(at)
+		f.wakeForFailed(at)
 	case Deleting, InvalidSpec, LeaseMissing, LeaseUnclaimed, HolderDead, Suspended:
 	}
 	f.wakeForHolder(at)
@@ -41,21 +43,25 @@ func (f *facts) wakeForHolder(at func(time.Duration)) {
 	}
 	at(f.holder.settings.renewDeadline - f.Lease.Unchanged)
 	at(f.holder.settings.duration - f.Lease.Unchanged)
+	if f.seemsOver() {
+		at(f.unheard())
+	}
 	if f.death != nil {
 		at(f.death.patience - f.Lease.Unchanged)
 	}
 }
 
 func (f *facts) wakeForRollout(at func(time.Duration)) {
-	if !f.fleet().outdated() {
-		return
-	}
-	if _, left := f.vetted(); f.holder.ours {
+	if _, left := f.vetted(); f.fleet().outdated() && f.holder.ours {
 		at(left)
 	}
+}
+
+// wakeForTardy is when a candidate that is not ready has not been for long.
+func (f *facts) wakeForTardy(at func(time.Duration)) {
 	for _, c := range f.candidates {
-		if c.live() && c.updated && !c.ready {
-			at(patience - f.Now.Sub(c.pod.CreationTimestamp.Time))
+		if c.live() && !c.ready {
+			at(patience - f.unready(c))
 		}
 	}
 }
