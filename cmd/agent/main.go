@@ -123,6 +123,10 @@ func run(args []string, stderr io.Writer) int {
 		return fail(stderr, contract.ExitConfig, err)
 	}
 	o.Argv = args
+	if terminal, err := os.OpenFile("/dev/tty", os.O_RDONLY|syscall.O_NOCTTY, 0); err == nil {
+		_ = terminal.Close()
+		o.Terminal = true
+	}
 	return serve(o, signals, stderr)
 }
 
@@ -142,6 +146,7 @@ func serve(o agent.Options, signals <-chan os.Signal, stderr io.Writer) int {
 		}
 		return tree, nil
 	}
+	o.CPULimit = func() (float64, time.Duration) { return agent.CPULimit(agent.CgroupDir) }
 	o.Log = agent.NewLog(stderr)
 	defer o.Log.Close(logGrace)
 

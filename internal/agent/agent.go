@@ -10,6 +10,7 @@ import (
 	"os"
 	"sync/atomic"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -53,6 +54,9 @@ type Options struct {
 	// RestartProvesDeath: see lease.Config.
 	RestartProvesDeath bool
 
+	// Terminal says that the agent has a controlling terminal, as with tty: true.
+	Terminal bool
+
 	// Argv is the user's command, Environ the environment that the agent itself was started with.
 	Argv, Environ []string
 	// Socket is the path of the agent's socket, told to the process; empty for none.
@@ -60,6 +64,8 @@ type Options struct {
 
 	API   API
 	Clock Clock
+	// CPULimit tells what the agent's cgroup may use of one CPU, and in which periods; 0 or nil for any.
+	CPULimit func() (share float64, period time.Duration)
 	// Start starts a process tree, without waiting until it has started; nothing is left of an attempt that fails.
 	Start func(supervise.Spec) (Process, error)
 	Log   *Log
@@ -80,6 +86,7 @@ type Agent struct {
 	cancelWrite, cancelRead context.CancelFunc
 	restartWatch            chan struct{}
 	journal                 journal
+	starvation              starvation
 	code                    int // the exit code, once state.Done
 
 	// inbox carries what happened elsewhere. Each function runs in Run's goroutine and returns the event to step with.
@@ -102,6 +109,7 @@ func New(o Options) *Agent {
 		inbox:        make(chan func() lease.Event),
 	}
 	a.journal.log = o.Log
+	a.starvation.limit = o.CPULimit
 	a.state.Wake = lease.Never // nothing is late before Run
 	a.publish()
 	return a
@@ -114,11 +122,11 @@ func (a *Agent) Run(ctx context.Context, signals <-chan os.Signal) int {
 	a.ctx, cancel = context.WithCancel(ctx)
 	defer cancel()
 	go a.o.API.Watch(a.ctx, a.restartWatch, a.watched)
-	a.step(lease.Ticked{})
+	a.woke(lease.Never)
 	for !a.state.Done {
 		select {
 		case <-a.o.Clock.C():
-			a.step(lease.Ticked{})
+			a.woke(a.state.Wake)
 		case happened := <-a.inbox:
 			if event := happened(); event != nil {
 				a.step(event)
@@ -128,6 +136,22 @@ func (a *Agent) Run(ctx context.Context, signals <-chan os.Signal) int {
 		}
 	}
 	return a.code
+}
+
+// woke steps because of a timer that was due at an instant. How late it is tells how late the leash may be.
+func (a *Agent) woke(due lease.Instant) {
+	now := a.o.Clock.Now().Boot
+	late := min(max(0, now.Sub(due)), a.config.Duration) // a machine that slept for an hour is not that late
+	if due == lease.Never {
+		late = 0
+	}
+	estimate, changed := a.starvation.woke(late, now)
+	if !changed {
+		a.step(lease.Ticked{})
+		return
+	}
+	a.step(lease.Starved{Late: estimate})
+	a.journal.starved(estimate, a.state.Late)
 }
 
 // step has the state machine decide on an event, and does what it decided.
@@ -285,8 +309,10 @@ func (a *Agent) stops(s syscall.Signal) bool {
 	switch s {
 	case syscall.SIGTERM, syscall.SIGINT:
 		return true
-	case syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGWINCH, SIGRTMIN3:
+	case syscall.SIGQUIT, syscall.SIGUSR1, SIGRTMIN3:
 		return !a.state.Tree.Alive
+	case syscall.SIGWINCH: // of a terminal, that it was resized
+		return !a.state.Tree.Alive && !a.o.Terminal
 	default:
 		return false
 	}

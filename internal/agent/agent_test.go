@@ -69,6 +69,21 @@ func TestStopSignals(t *testing.T) {
 	}
 }
 
+// A terminal that is resized sends SIGWINCH, too, which is no reason for a standby to end.
+func TestStandbyOnATerminal(t *testing.T) {
+	inBubbleWith(t, func(o *Options) { o.Terminal = true }, func(w *world) {
+		w.api.store(func(r *lease.Record) { r.Holder, r.Duration = "other/uid/x", 15*time.Second })
+		synctest.Wait()
+		w.signals <- syscall.SIGWINCH
+		synctest.Wait()
+		select {
+		case code := <-w.exited:
+			t.Errorf("it ended with %d", code)
+		default:
+		}
+	})
+}
+
 func TestCrashed(t *testing.T) {
 	for name, row := range map[string]struct {
 		asked  syscall.Signal

@@ -98,17 +98,14 @@ func (o Options) promised(s lease.StartChild) map[string]string {
 	}
 }
 
-// childArgv is the user's command, with $(NAME) replaced where NAME is promised: the kubelet does so with a container's
-// environment, and leaves what it does not know as it is. $$(NAME) stands for $(NAME).
+// childArgv is the user's command, with $(NAME) replaced where NAME is promised.
 func (o Options) childArgv(promised map[string]string) []string {
-	var pairs []string
-	for name, value := range promised {
-		pairs = append(pairs, "$$("+name+")", "$("+name+")", "$("+name+")", value)
-	}
-	replacer := strings.NewReplacer(pairs...)
 	argv := make([]string, len(o.Argv))
 	for i, arg := range o.Argv {
-		argv[i] = replacer.Replace(arg)
+		argv[i] = contract.Expand(arg, func(name string) (string, bool) {
+			value, ok := promised[name]
+			return value, ok
+		})
 	}
 	return argv
 }

@@ -17,6 +17,7 @@ import (
 type journal struct {
 	log                    *Log
 	writes, reads, watches streak
+	starving               time.Duration
 }
 
 // streak counts failures in a row. A long one is told of at its 1st, 2nd, 4th, 8th … failure.
@@ -84,6 +85,19 @@ func (j *journal) watch(e kubelease.WatchEvent) {
 func (j *journal) acquired(s lease.StartChild) {
 	j.log.Print("acquired", "token", s.Token, "tenure", s.Tenure)
 }
+
+// starved tells what an estimate takes from each tenure.
+func (j *journal) starved(estimate, taken time.Duration) {
+	if estimate < tellStarved && j.starving < tellStarved {
+		return
+	}
+	j.starving = estimate
+	j.log.Print("starved", "late", estimate.Round(time.Millisecond), "kills-earlier-by", taken.Round(time.Millisecond),
+		"note", "what is due gets a CPU late: raise the container's CPU limit or request")
+}
+
+// tellStarved is what an estimate must be, or have been, to be told of.
+const tellStarved = 100 * time.Millisecond
 
 func (j *journal) notStarted(err error) { j.log.Print("not started", "error", err) }
 

@@ -136,6 +136,10 @@ func (a *Agent) writeMetrics(w io.Writer) {
 	m.writes.write(w, "singletonjob_agent_writes_total", "kind", "outcome")
 	header("singletonjob_agent_reads_total", "counter", "Reads of the Lease.")
 	m.reads.write(w, "singletonjob_agent_reads_total", "outcome")
+	times, throttledFor := throttled(CgroupDir)
+	number("singletonjob_agent_starved_seconds", "gauge", "How late what is due gets a CPU, as estimated: processes are killed as much earlier.", s.late.Seconds())
+	number("singletonjob_agent_cpu_throttled_total", "counter", "Periods in which the container's CPU limit was reached; 0 where the kernel does not tell.", times)
+	number("singletonjob_agent_cpu_throttled_seconds_total", "counter", "Time for which the container's CPU limit kept threads from running.", throttledFor.Seconds())
 	number("singletonjob_agent_log_lines_dropped_total", "counter", "Log lines that nobody took in time.", a.log.droppedEver.Load())
 }
 

@@ -29,6 +29,7 @@ type Snapshot struct {
 
 	// Ready: see lease.State.Synced.
 	ready, watching bool
+	late            time.Duration
 	// wake is when the agent has something to do.
 	wake lease.Instant
 }
@@ -54,6 +55,7 @@ func (a *Agent) publish() {
 		Tenure:    s.Seen.Record.Transitions,
 		ready:     s.Synced() || s.Phase == lease.Holding,
 		watching:  s.WatchUp,
+		late:      s.Late,
 		wake:      s.Wake,
 	}
 	if s.Phase == lease.Holding {

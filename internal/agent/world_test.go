@@ -129,6 +129,7 @@ type fakeClock struct {
 	mu    sync.Mutex
 	ahead time.Duration
 	timer *time.Timer
+	lag   time.Duration // how late it wakes
 	c     chan struct{}
 }
 
@@ -152,7 +153,14 @@ func (f *fakeClock) WakeAt(at lease.Instant) {
 	if at == lease.Never {
 		return
 	}
-	f.timer = time.AfterFunc(time.Unix(0, int64(at)).Sub(time.Now().Add(f.ahead)), f.ring)
+	f.timer = time.AfterFunc(time.Unix(0, int64(at)).Sub(time.Now().Add(f.ahead))+f.lag, f.ring)
+}
+
+// late has the clock wake late from now on.
+func (f *fakeClock) late(by time.Duration) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.lag = by
 }
 
 func (f *fakeClock) ring() {

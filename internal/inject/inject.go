@@ -76,7 +76,7 @@ func Pod(job *v1alpha1.SingletonJob, ordinal int, settings Settings) (*corev1.Po
 	install := installContainer(&template.Spec, gated, settings)
 	port := freePort(&template.Spec, hash, settings.Port)
 
-	wrap(gated)
+	wrap(gated, job.Spec.Fencing.EnvVar)
 	gated.Env = append(agentEnv(agentConfig(job, ordinal, port)), gated.Env...)
 	gated.VolumeMounts = append(gated.VolumeMounts,
 		corev1.VolumeMount{Name: binVolume, MountPath: contract.AgentDir},
@@ -150,9 +150,18 @@ func metadata(job *v1alpha1.SingletonJob, hash string, ordinal int, gated string
 }
 
 // wrap puts the agent before the user's command. Command and args stay two lists, so Kubernetes goes on expanding
-// references such as $(NAME) in both.
-func wrap(gated *corev1.Container) {
-	gated.Command = append([]string{contract.AgentPath, contract.AgentRun, "--"}, gated.Command...)
+// references such as $(NAME) in both; those to what the agent alone knows are kept from it, with what escapes them.
+func wrap(gated *corev1.Container, tokenEnv string) {
+	names := append(contract.Promised(), tokenEnv)
+	quote := func(args []string) []string {
+		var quoted []string
+		for _, arg := range args {
+			quoted = append(quoted, contract.Quote(arg, func(name string) bool { return slices.Contains(names, name) }))
+		}
+		return quoted
+	}
+	gated.Command = append([]string{contract.AgentPath, contract.AgentRun, "--"}, quote(gated.Command)...)
+	gated.Args = quote(gated.Args)
 }
 
 // Gated is the index of a pod's gated container, -1 where that is not certain. On it rests who is declared dead, so it

@@ -51,9 +51,16 @@ func play(role string, args []string) int {
 	parts := map[string]func(args []string) int{
 		"agent":        func([]string) int { return playAgent() },
 		"restore-tick": func(args []string) int { return restoreTick(number(args[0])) },
-		"exit":         func(args []string) int { return number(args[0]) },
-		"raise":        func(args []string) int { return raise(syscall.Signal(number(args[0]))) },
-		"idle":         func([]string) int { return idle() },
+		"spin": func(args []string) int { // on as many threads as are given
+			runtime.GOMAXPROCS(number(args[1]) + 1)
+			for range number(args[1]) - 1 {
+				go beat(args[0], 0)
+			}
+			return beat(args[0], 0)
+		},
+		"exit":  func(args []string) int { return number(args[0]) },
+		"raise": func(args []string) int { return raise(syscall.Signal(number(args[0]))) },
+		"idle":  func([]string) int { return idle() },
 		"raise-on-term": func(args []string) int {
 			sigs := make(chan os.Signal, 1)
 			signal.Notify(sigs, unix.SIGTERM)

@@ -1,0 +1,60 @@
+package contract
+
+import "strings"
+
+// Promised are the names of the variables that every process finds besides the one for its token.
+func Promised() []string {
+	return []string{NameEnv, NamespaceEnv, PodEnv, TenureEnv, LeaseDurationEnv, RunIDEnv, SocketEnv}
+}
+
+// Expand replaces $(NAME) in an argument where value knows NAME, and leaves all else as it is: the kubelet has expanded the
+// container's variables before. $$ before what would be replaced is a $ and keeps the next one from meaning anything, as
+// for the kubelet.
+func Expand(arg string, value func(name string) (string, bool)) string {
+	return eachReference(arg, func(dollars, name string) string {
+		known, ok := value(name)
+		if !ok {
+			return dollars + "(" + name + ")"
+		}
+		half := dollars[:len(dollars)/2]
+		if len(dollars)%2 == 0 {
+			return half + "(" + name + ")"
+		}
+		return half + known
+	})
+}
+
+// Quote has an argument reach Expand, by way of the kubelet, as it is here where it refers to a name for Expand: the
+// kubelet makes one $ of two.
+func Quote(arg string, ours func(name string) bool) string {
+	return eachReference(arg, func(dollars, name string) string {
+		if ours(name) {
+			dollars += dollars
+		}
+		return dollars + "(" + name + ")"
+	})
+}
+
+// eachReference replaces each $(NAME), with all the $ that stand before it.
+func eachReference(arg string, replace func(dollars, name string) string) string {
+	var out strings.Builder
+	for {
+		start := strings.IndexByte(arg, '$')
+		if start < 0 {
+			out.WriteString(arg)
+			return out.String()
+		}
+		out.WriteString(arg[:start])
+		arg = arg[start:]
+		rest := strings.TrimLeft(arg, "$")
+		dollars := arg[:len(arg)-len(rest)]
+		end := strings.IndexAny(rest, "$)") // a name has neither
+		if !strings.HasPrefix(rest, "(") || end < 0 || rest[end] != ')' {
+			out.WriteString(dollars)
+			arg = rest
+			continue
+		}
+		out.WriteString(replace(dollars, rest[1:end]))
+		arg = rest[end+1:]
+	}
+}

@@ -1,0 +1,97 @@
+//go:build linux
+
+package supervise
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// BenchmarkDeadlineUnderCPULimit measures how late a program of 60 threads that never pause is dead, in a cgroup with a
+// CPU limit: from the deadline to its last write, which is negative where it died before. It takes root and a cgroup that
+// it may make children in.
+func BenchmarkDeadlineUnderCPULimit(b *testing.B) {
+	for _, milli := range []int{50, 100, 500, 0} {
+		for _, lasts := range []time.Duration{2500 * time.Millisecond, 4 * time.Second, 14 * time.Second} { // leases of 3, 5 and 15 s
+			for _, stopped := range []bool{true, false} {
+				b.Run(fmt.Sprintf("cpu=%dm/lasts=%v/stopped=%t", milli, lasts, stopped), func(b *testing.B) {
+					a := startPID1(b, 0)
+					limitCPU(b, a, milli)
+					var late []time.Duration
+					notStarted := 0
+					for b.Loop() {
+						if after, ok := a.spinPastDeadline(b, lasts, stopped); ok {
+							late = append(late, after)
+						} else {
+							notStarted++
+						}
+					}
+					b.ReportMetric(float64(notStarted), "not-started")
+					if len(late) > 0 {
+						reportPercentiles(b, late)
+					}
+				})
+			}
+		}
+	}
+}
+
+// spinPastDeadline says how long after its deadline a program wrote for the last time; not ok if it did not write at all.
+func (a *agent) spinPastDeadline(b *testing.B, lasts time.Duration, stopped bool) (late time.Duration, ok bool) {
+	b.Helper()
+	path := filepath.Join(b.TempDir(), "heartbeat")
+	h, err := openHeartbeat(path)
+	if err != nil {
+		b.Fatal(err)
+	}
+	e := a.must(command{Op: "start", Async: true, Argv: program("spin", path, "60"), In: lasts})
+	eventually(b, "the program writes or ends", func() bool { return h.last.Load() != 0 || len(a.gone) > 0 })
+	if stopped {
+		a.signal(unix.SIGSTOP)
+	}
+	eventually(b, "the program is dead", func() bool { return len(a.processes()) == 1 })
+	if stopped {
+		a.signal(unix.SIGCONT)
+	}
+	if started := await(b, "started", a.started); started.Err == "" {
+		await(b, "exit", a.exited)
+	}
+	await(b, "Gone", a.gone)
+	return time.Duration(h.last.Load() - e.Deadline), h.last.Load() != 0
+}
+
+// limitCPU puts an agent into a cgroup of its own: of version 2 where the cpu controller is there, else of version 1.
+func limitCPU(t testing.TB, a *agent, milli int) {
+	t.Helper()
+	pid := a.cmd.Process.Pid
+	const period = 100_000 // µs, the kubelet's
+	quota := strconv.Itoa(milli * period / 1000)
+	for _, version := range []struct{ parent, file, value, weight, most string }{
+		{"/sys/fs/cgroup/cpu", "cpu.cfs_quota_us", quota, "cpu.shares", "262144"},
+		{"/sys/fs/cgroup", "cpu.max", quota + " " + strconv.Itoa(period), "cpu.weight", "10000"},
+	} {
+		dir := filepath.Join(version.parent, fmt.Sprintf("singletonjob-test-%d", pid))
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			continue
+		}
+		t.Cleanup(func() {
+			a.cleanUp()
+			eventually(t, "its cgroup is empty", func() bool { return os.Remove(dir) == nil })
+		})
+		// What else runs here is not to be measured.
+		_ = os.WriteFile(filepath.Join(dir, version.weight), []byte(version.most), 0o644)
+		if milli != 0 && os.WriteFile(filepath.Join(dir, version.file), []byte(version.value), 0o644) != nil {
+			continue
+		}
+		if err := os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte(strconv.Itoa(pid)), 0o644); err == nil {
+			return
+		}
+	}
+	t.Skip("no cgroup with a CPU limit can be made here")
+}
