@@ -1,10 +1,13 @@
 package v1alpha1
 
 import (
+	"fmt"
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"os"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -107,5 +110,25 @@ func checkMeaning(t *testing.T, of, meaning string) {
 	t.Helper()
 	if meaning == "" || strings.Contains(meaning, "\n") || strings.HasSuffix(meaning, ".") {
 		t.Errorf("%s: the meaning %q is not one line without a full stop", of, meaning)
+	}
+}
+
+// TestTheDocumentedConditionsAreTheDeclaredOnes: docs/status.md has one row for each, in order, and no other.
+func TestTheDocumentedConditionsAreTheDeclaredOnes(t *testing.T) {
+	page, err := os.ReadFile("../../docs/status.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var want, got []string
+	for _, r := range ConditionReasons() {
+		want = append(want, fmt.Sprintf("| %s | %s | `%s` | %s |", r.Condition, r.Status, r.Reason, r.Meaning))
+	}
+	for line := range strings.Lines(string(page)) {
+		if cells := strings.Split(line, "|"); len(cells) == 6 && strings.HasPrefix(strings.TrimSpace(cells[3]), "`") {
+			got = append(got, strings.TrimSpace(line))
+		}
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("the page has\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
 }

@@ -43,7 +43,7 @@ type Reconciler struct {
 
 // New makes a Reconciler that remembers nothing yet.
 func New(c client.Client, live client.Reader, now clock.PassiveClock, settings inject.Settings) *Reconciler {
-	return &Reconciler{Client: c, Live: live, Clock: now, Settings: settings, memory: newMemory(), metrics: newMetrics()}
+	return &Reconciler{Client: logged{c}, Live: live, Clock: now, Settings: settings, memory: newMemory(), metrics: newMetrics()}
 }
 
 // Reconcile observes, decides and acts, and always tries to report.
@@ -56,7 +56,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 		r.metrics.forget(request.NamespacedName)
 	}
 	p := plan.Decide(o.Observed)
-	acted := r.act(ctx, &o, &p)
+	acted := r.act(withReasons(ctx, p.Reasons), &o, &p)
 	if apierrors.HasStatusCause(acted, corev1.NamespaceTerminatingCause) {
 		return ctrl.Result{}, nil // there is nothing left to do here
 	}
@@ -64,7 +64,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 		o.Refused = refused.Error()
 		p = plan.Decide(o.Observed)
 	}
-	return result(p.Wake, acted, r.report(ctx, &o, &p))
+	return result(p.Wake, acted, r.report(withReasons(ctx, p.Reasons), &o, &p))
 }
 
 // result says when to come back: at once where the state was old, in a while where something was refused, after a growing

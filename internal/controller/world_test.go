@@ -312,7 +312,9 @@ type operator struct {
 	cache *laggingCache
 	// writes counts its writes. At the crashAt-th it ends: before the write, or after it, whose answer is lost.
 	writes, crashAt int
-	after           bool
+	// stored counts those that succeeded.
+	stored int
+	after  bool
 	// always: it ends at every write that it has not ended at before.
 	always  bool
 	endedAt map[string]bool
@@ -378,6 +380,9 @@ func (o *operator) write(verb string, obj client.Object, do func() error) error 
 		panic(crash{})
 	}
 	err := do()
+	if err == nil {
+		o.stored++
+	}
 	if ends {
 		o.endedAt[what] = true
 		panic(crash{})

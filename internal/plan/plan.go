@@ -98,6 +98,8 @@ type Plan struct {
 	Changes []v1alpha1.TenureChange
 	// Events are to be written once Status is stored.
 	Events []Event
+	// Reasons say why, for the log.
+	Reasons Reasons
 	// Wake is when to decide again if nothing is heard before; 0 for never.
 	Wake time.Duration
 }
@@ -159,6 +161,7 @@ func Decide(o Observed) Plan {
 		p.Status, p.Changes = f.status(p)
 		p.Events = f.events(p.Status, p.Changes)
 	}
+	p.Reasons = f.reasons(p)
 	p.Wake = f.wake(p)
 	return p
 }
