@@ -121,7 +121,7 @@ func TestTheDocumentedConditionsAreTheDeclaredOnes(t *testing.T) {
 	}
 	var want, got []string
 	for _, r := range ConditionReasons() {
-		want = append(want, fmt.Sprintf("| %s | %s | `%s` | %s |", r.Condition, r.Status, r.Reason, r.Meaning))
+		want = append(want, fmt.Sprintf("| %s | %s | %#q | %s |", r.Condition, r.Status, r.Reason, r.Meaning))
 	}
 	for line := range strings.Lines(string(page)) {
 		if cells := strings.Split(line, "|"); len(cells) == 6 && strings.HasPrefix(strings.TrimSpace(cells[3]), "`") {

@@ -42,10 +42,13 @@ func (f *facts) conditions(p Plan) []metav1.Condition {
 	}
 }
 
+// maxMessage bounds what a condition says, well below the API's limit: it may quote a spec.
+const maxMessage = 4096
+
 func (s *situation) judge(condition string, verdicts []verdict) metav1.Condition {
 	for _, v := range verdicts {
 		if v.holds(s) {
-			return metav1.Condition{Type: condition, Status: statusOf(condition, v.reason), Reason: v.reason, Message: v.says(s)}
+			return metav1.Condition{Type: condition, Status: statusOf(condition, v.reason), Reason: v.reason, Message: bounded(v.says(s), maxMessage)}
 		}
 	}
 	panic("the last verdict on " + condition + " holds always")

@@ -296,6 +296,21 @@ func TestConditions(t *testing.T) {
 	}
 }
 
+// TestMessagesAreBounded: the API server refuses a status whose message is longer than 32 KiB.
+func TestMessagesAreBounded(t *testing.T) {
+	g := steady()
+	g.Job.Spec.Container = strings.Repeat("é", 1<<19)
+	p := Decide(g.Observed)
+	if p.State != InvalidSpec {
+		t.Fatalf("state %v", p.State)
+	}
+	for _, c := range p.Status.Conditions {
+		if len(c.Message) > maxMessage || !strings.Contains(c.Message, "spec.container") {
+			t.Errorf("%d bytes: %.200s", len(c.Message), c.Message)
+		}
+	}
+}
+
 // Pods0 is the name of the first pod, which holds the Lease in a steady job.
 func (g *given) Pods0() string {
 	if len(g.Pods) == 0 {

@@ -49,7 +49,8 @@ func (f *facts) events(status *v1alpha1.SingletonJobStatus, changes []v1alpha1.T
 	}
 	events = append(events, f.foreigner(status)...)
 	for i := range status.Conditions {
-		if c := &status.Conditions[i]; turned(f.job.Status.Conditions, c) {
+		told := func(e Event) bool { return e.Reason == status.Conditions[i].Reason }
+		if c := &status.Conditions[i]; turned(f.job.Status.Conditions, c) && !slices.ContainsFunc(events, told) {
 			events = append(events, conditionTurned(f.Name, c))
 		}
 	}
@@ -63,7 +64,7 @@ var alarming = map[string]bool{
 	v1alpha1.ReasonRolloutStalled: true, v1alpha1.ReasonPodsFailing: true, v1alpha1.ReasonCandidateStuck: true,
 }
 
-// turned tells whether a condition has an alarming reason that neither it nor, in the same status, an earlier one had.
+// turned tells whether a condition has an alarming reason that no condition had.
 func turned(before []metav1.Condition, now *metav1.Condition) bool {
 	if !alarming[now.Reason] || now.Type == v1alpha1.ConditionProtected {
 		return false

@@ -68,12 +68,11 @@ func (e *failure) delay() time.Duration {
 	return min(maxDelay, firstDelay<<min(e.row-2, 10))
 }
 
-// failing are the candidates of the present template that have failed and are not needed as a proof of the holder's end,
-// the newest last. A template that changed starts afresh.
+// failing are the candidates of the present template that have failed, the newest last. A template that changed starts afresh.
 func (f *facts) failing() []candidate {
 	var failed []candidate
 	for _, c := range f.candidates {
-		if c.failure != nil && c.updated && !c.leaving && !c.holds {
+		if c.failure != nil && c.updated && !c.leaving {
 			failed = append(failed, c)
 		}
 	}

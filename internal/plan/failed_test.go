@@ -213,6 +213,35 @@ func TestAStuckStandbyIsToldOfOnce(t *testing.T) {
 	}
 }
 
+// TestAnActivePodThatFailsAgainWaits: also while the Lease names it.
+func TestAnActivePodThatFailsAgainWaits(t *testing.T) {
+	for failures, want := range map[string]int{"0": 1, "3": 0} {
+		g := steady()
+		g.rejected(0, "Evicted", "low on memory")
+		g.Pods[0].CreationTimestamp = metav1.NewTime(ago(time.Second))
+		g.Pods[0].Annotations[FailuresAnnotation] = failures
+		p := Decide(g.Observed)
+		if len(p.Create) != want || len(p.Delete) > 0 {
+			t.Errorf("after %s failures it makes %v and deletes %v", failures, created(p.Create), names(p.Delete))
+		}
+	}
+}
+
+// TestATroubleIsToldOfOnce: two conditions begin to tell of it at once, though they turned at different times.
+func TestATroubleIsToldOfOnce(t *testing.T) {
+	g := fresh()
+	g.free()
+	g.Now = ago(time.Minute)
+	g.settle()
+	g.Now = now
+	g.pod(0, "a").Annotations[FailuresAnnotation] = "1"
+	g.rejected(0, "SysctlForbidden", "forbidden sysctl")
+	p := Decide(g.Observed)
+	if reasons, _ := told(p, g); reasons != "PodsFailing NoHolder PodsFailing" || len(p.Events) != 1 {
+		t.Errorf("%s, events %+v", reasons, p.Events)
+	}
+}
+
 func TestFailedPodsAreNotInTheWayOfNames(t *testing.T) {
 	g := steady()
 	g.rejected(1, "Evicted", "")
