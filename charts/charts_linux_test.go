@@ -36,7 +36,7 @@ var helmPath = sync.OnceValues(func() (string, error) {
 
 // cluster is Helm and kubectl at the test's control plane.
 type cluster struct {
-	t     *testing.T
+	t     testing.TB
 	plane *controlplane.ControlPlane
 	helm  string
 	home  string
@@ -52,11 +52,18 @@ func newCluster(t *testing.T) *cluster {
 }
 
 func (c *cluster) run(name string, input []byte, args ...string) (output string, err error) {
-	cmd := exec.CommandContext(c.t.Context(), name, args...)
-	cmd.Env = []string{"HOME=" + c.home, "KUBECONFIG=" + c.plane.Kubeconfig()}
+	cmd := c.command(c.t.Context(), name, args...)
 	cmd.Stdin = bytes.NewReader(input)
 	out, err := cmd.CombinedOutput()
 	return string(out), err
+}
+
+// command knows no other cluster than the test's.
+func (c *cluster) command(ctx context.Context, name string, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, name, args...)
+	programs := filepath.Dir(c.helm) + ":" + c.plane.Binaries().Dir + ":" + os.Getenv("PATH")
+	cmd.Env = []string{"HOME=" + c.home, "KUBECONFIG=" + c.plane.Kubeconfig(), "PATH=" + programs}
+	return cmd
 }
 
 // mustHelm runs Helm and returns what it printed.
@@ -94,13 +101,13 @@ var renderings = map[string]struct {
 	objects          int
 	image, agentFlag string
 }{
-	"defaults": {"", 11, "singletonjob/operator:0.1.0", "--agent-image=singletonjob/operator:0.1.0"},
+	"defaults": {"", 12, "singletonjob/operator:0.1.0", "--agent-image=singletonjob/operator:0.1.0"},
 	"a pinned image": {
-		"image: {repository: mirror.example/sj, tag: v9, digest: '" + digest + "'}", 11,
+		"image: {repository: mirror.example/sj, tag: v9, digest: '" + digest + "'}", 12,
 		"mirror.example/sj@" + digest, "--agent-image=mirror.example/sj@" + digest,
 	},
 	"an agent of its own": {
-		"image: {tag: v9}\nagentImage: mirror.example/agent:v9", 11,
+		"image: {tag: v9}\nagentImage: mirror.example/agent:v9", 12,
 		"singletonjob/operator:v9", "--agent-image=mirror.example/agent:v9",
 	},
 	"nothing optional": {
@@ -115,7 +122,7 @@ var renderings = map[string]struct {
 		  nodeSelector: {kubernetes.io/os: linux}, tolerations: [{operator: Exists}],
 		  affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [
 		    {matchExpressions: [{key: a, operator: Exists}]}]}}},
-		  topologySpreadConstraints: [{maxSkew: 1, topologyKey: zone, whenUnsatisfiable: ScheduleAnyway, labelSelector: {}}]}`, 10,
+		  topologySpreadConstraints: [{maxSkew: 1, topologyKey: zone, whenUnsatisfiable: ScheduleAnyway, labelSelector: {}}]}`, 11,
 		"singletonjob/operator:0.1.0", "--agent-image=singletonjob/operator:0.1.0",
 	},
 }
@@ -183,6 +190,7 @@ func TestSchemaRefusesWrongValues(t *testing.T) {
 		"replicas=two":                        "/replicas",
 		"crds.instal=true":                    "instal",
 		"metrics.service.port=0":              "/metrics/service/port",
+		"flowSchema.shares=0":                 "/flowSchema/shares",
 		"podLabels.a=1,podLabels.b.c=nothing": "/podLabels",
 	} {
 		t.Run(set, func(t *testing.T) {

@@ -1,0 +1,73 @@
+package charts
+
+import (
+	"context"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+)
+
+// The README's first commands, pasted in one go, as they stand there. Only the image is not built, and no node runs it: the
+// operator's Deployment is said to be there as soon as it is created.
+func TestFirstCommandsOfTheReadme(t *testing.T) {
+	c := newCluster(t)
+	readme, err := os.ReadFile("../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	block := regexp.MustCompile("(?s)```\n(make image [^\n]*)\n(helm install .*?)```").FindSubmatch(readme)
+	if block == nil {
+		t.Fatal("README.md has no block that begins with make image and helm install")
+	}
+	t.Cleanup(func() {
+		for _, end := range []string{
+			"helm uninstall singletonjob --namespace singletonjob-system", "kubectl delete crd singletonjobs.singletonjob.io --wait=false",
+		} {
+			if out, err := c.paste(context.Background(), end); err != nil {
+				t.Errorf("%s: %v\n%s", end, err, out)
+			}
+		}
+	})
+	go c.pretendOperator(t.Context())
+	if out, err := c.paste(t.Context(), string(block[2])); err != nil {
+		t.Fatalf("%v, of:\n%s\n%s", err, block[2], out)
+	}
+	if got := c.mustKubectl("get", "singletonjobs", "--output=name"); !strings.Contains(got, "heartbeat") {
+		t.Errorf("the jobs are %q, want heartbeat", got)
+	}
+}
+
+// paste runs lines one after the other in the root of the checkout. All must succeed.
+func (c *cluster) paste(ctx context.Context, lines string) (output string, err error) {
+	cmd := c.command(ctx, "bash", "-c", "set -e\n"+lines)
+	cmd.Dir = ".."
+	out, err := cmd.CombinedOutput()
+	return string(out), err
+}
+
+// pretendOperator takes a while, in which helm install has to wait: what it returns before, the next line may not find.
+func (c *cluster) pretendOperator(ctx context.Context) {
+	const running = `{"status": {"observedGeneration": 1, "replicas": 2, "updatedReplicas": 2, "readyReplicas": 2, "availableReplicas": 2,
+	  "conditions": [{"type": "Available", "status": "True"}, {"type": "Progressing", "status": "True", "reason": "NewReplicaSetAvailable"}]}}`
+	kubectl := func(args ...string) (string, error) {
+		return c.plane.Kubectl(ctx, append(args, "--namespace=singletonjob-system")...)
+	}
+	var created time.Time
+	for ctx.Err() == nil {
+		if _, err := kubectl("get", "deployment", "singletonjob"); err != nil {
+			continue
+		} else if created.IsZero() {
+			created = time.Now()
+		}
+		// Helm's own record of what it is through with.
+		if done, err := kubectl("get", "secrets", "--selector=owner=helm,status=deployed", "--output=name"); err == nil && done != "" {
+			c.t.Error("helm install returned before the operator ran: the next line may come too early")
+		} else if time.Since(created) < 4*time.Second {
+			continue
+		}
+		_, _ = kubectl("patch", "deployment", "singletonjob", "--subresource=status", "--type=merge", "--patch="+running)
+		return
+	}
+}
