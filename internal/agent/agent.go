@@ -82,12 +82,12 @@ type Agent struct {
 	// met is the newest object that came in, base the one that state.Seen was read from: writes replace it.
 	met, base *kubelease.Object
 	child     child
-	// cancelWrite and cancelRead give up a request that the state machine no longer waits for.
-	cancelWrite, cancelRead context.CancelFunc
-	restartWatch            chan struct{}
-	journal                 journal
-	starvation              starvation
-	code                    int // the exit code, once state.Done
+	// writes by nonce, and reads by ID, that are under way, each with what gives it up.
+	writes, reads map[int64]context.CancelFunc
+	restartWatch  chan struct{}
+	journal       journal
+	starvation    starvation
+	code          int // the exit code, once state.Done
 
 	// inbox carries what happened elsewhere. Each function runs in Run's goroutine and returns the event to step with.
 	inbox chan func() lease.Event
@@ -103,8 +103,8 @@ func New(o Options) *Agent {
 		o:            o,
 		config:       o.Config.Lease(o.Identity, o.Node, o.RestartProvesDeath),
 		log:          o.Log,
-		cancelWrite:  func() {},
-		cancelRead:   func() {},
+		writes:       map[int64]context.CancelFunc{},
+		reads:        map[int64]context.CancelFunc{},
 		restartWatch: make(chan struct{}, 1),
 		inbox:        make(chan func() lease.Event),
 	}
@@ -164,6 +164,11 @@ func (a *Agent) step(e lease.Event) {
 		a.base = a.met
 	}
 	a.journal.seen(before.Seen, next.Seen, a.config.Identity)
+	if w := before.Write; w != nil && before.Backoff > 0 && setAside(w.Nonce, next, e) {
+		a.journal.unanswered(w.Kind, w.Patience.Sub(w.SentAt)) // a single one is soon made good
+	}
+	giveUp(a.writes, next.Awaits)
+	giveUp(a.reads, next.AwaitsRead)
 	for _, action := range actions {
 		a.do(action, now)
 	}
@@ -176,6 +181,22 @@ func (a *Agent) step(e lease.Event) {
 	}
 	a.publish()
 	a.o.Clock.WakeAt(next.Wake)
+}
+
+// setAside tells whether a write is waited for no longer, though its answer may come still.
+func setAside(nonce int64, now lease.State, e lease.Event) bool {
+	done, answered := e.(lease.WriteDone)
+	return now.Awaits(nonce) && (now.Write == nil || now.Write.Nonce != nonce) && !(answered && done.Nonce == nonce)
+}
+
+// giveUp cancels the requests whose answers are of no more use.
+func giveUp(underWay map[int64]context.CancelFunc, awaited func(int64) bool) {
+	for id, cancel := range underWay {
+		if !awaited(id) {
+			cancel()
+			delete(underWay, id)
+		}
+	}
 }
 
 // do carries out one action without blocking.
@@ -222,23 +243,23 @@ func (a *Agent) post(happened func() lease.Event) {
 }
 
 // until bounds a request. Instants are of another clock than a context's, which stands still during suspend; there the
-// state machine gives the request up and the next one cancels it.
+// state machine forgets the request after others in vain, and giveUp cancels it.
 func (a *Agent) until(deadline lease.Instant, now lease.Time) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(a.ctx, deadline.Sub(now.Boot))
 }
 
 func (a *Agent) write(attempt lease.Attempt, now lease.Time) {
-	a.cancelWrite()
 	ctx, cancel := a.until(attempt.Deadline, now)
-	a.cancelWrite = cancel
+	a.writes[attempt.Nonce] = cancel
 	base := a.base
 	go func() {
 		outcome, stored, err := a.o.API.Update(ctx, base, attempt.Record)
 		cancel()
 		a.post(func() lease.Event {
+			delete(a.writes, attempt.Nonce)
 			now := a.o.Clock.Now().Boot
 			a.metrics.wrote(attempt.Kind, outcome, now.Sub(attempt.SentAt))
-			if w := a.state.Write; w != nil && w.Nonce == attempt.Nonce || now >= attempt.Deadline {
+			if w := a.state.Write; w != nil && w.Nonce == attempt.Nonce || outcome != lease.Unknown && a.state.Awaits(attempt.Nonce) {
 				a.journal.wrote(attempt.Kind, outcome, err) // of interest, and not merely overtaken
 			}
 			done := lease.WriteDone{Nonce: attempt.Nonce, Outcome: outcome}
@@ -251,15 +272,15 @@ func (a *Agent) write(attempt lease.Attempt, now lease.Time) {
 }
 
 func (a *Agent) read(r lease.SendRead, now lease.Time) {
-	a.cancelRead()
 	ctx, cancel := a.until(r.Deadline, now)
-	a.cancelRead = cancel
+	a.reads[r.ID] = cancel
 	go func() {
 		answer, err := a.o.API.Get(ctx)
 		cancel()
 		a.post(func() lease.Event {
+			delete(a.reads, r.ID)
 			a.metrics.read(answer, err)
-			if waited := a.state.Read; waited != nil && waited.ID == r.ID || a.o.Clock.Now().Boot >= r.Deadline {
+			if a.state.AwaitsRead(r.ID) || a.o.Clock.Now().Boot >= r.Deadline {
 				a.journal.read(err) // of interest, and not merely overtaken
 			}
 			done := lease.ReadDone{ID: r.ID, Absent: answer.Absent}

@@ -105,7 +105,7 @@ func TestCrashed(t *testing.T) {
 	}
 }
 
-// While every request hangs, signals and deadlines are heeded as ever, and no more than one write and one read hang.
+// While every request hangs, signals and deadlines are heeded as ever, and the number of those that hang is bounded.
 func TestHungRequestsBlockNothing(t *testing.T) {
 	inBubble(t, func(w *world) {
 		p := w.holding()
@@ -116,8 +116,8 @@ func TestHungRequestsBlockNothing(t *testing.T) {
 		if _, signals, _ := p.state(); !slices.Equal(signals, []syscall.Signal{syscall.SIGHUP}) {
 			t.Errorf("signals %v, want SIGHUP at once", signals)
 		}
-		if _, n := w.api.counts(); n > 2 {
-			t.Errorf("%d requests hang, want at most one write and one read", n)
+		if _, n := w.api.counts(); n > 18 {
+			t.Errorf("%d requests hang, want at most 9 writes and 9 reads", n)
 		}
 		time.Sleep(2 * time.Second) // past renewDeadline
 		synctest.Wait()
@@ -348,11 +348,12 @@ func TestJournal(t *testing.T) {
 			`singletonjob: watching again failures=1`,
 			`singletonjob: lease free token=0 reason=Created`,
 			`singletonjob: acquired token=10 tenure=1`,
-			`singletonjob: renew failing failures=1 error="context deadline exceeded"`,
-			`singletonjob: read failing failures=1 error="context deadline exceeded"`,
-			`singletonjob: writing again failures=1`,
+			`singletonjob: renew failing failures=1 error="no answer for 500ms"`,
+			`singletonjob: renew failing failures=2 error="no answer for 1s"`,
+			`singletonjob: renew failing failures=4 error="no answer for 1s"`,
+			`singletonjob: writing again failures=4`,
 			`singletonjob: terminating signal=15 phase=Holding`,
-			`singletonjob: stopping token=10 reason=PodTerminating grace=6s time-left=13.332s`,
+			`singletonjob: stopping token=10 reason=PodTerminating grace=6s time-left=13.749s`,
 			`singletonjob: exited status="exit code 0"`,
 			`singletonjob: released token=10 reason=PodTerminating`,
 		}

@@ -3,6 +3,7 @@
 package agent
 
 import (
+	"fmt"
 	"math/bits"
 	"syscall"
 	"time"
@@ -60,6 +61,11 @@ func (j *journal) wrote(kind lease.Kind, outcome lease.Outcome, err error) {
 	default:
 		j.writes.failed(j.log, kindWords[kind]+" failing", err)
 	}
+}
+
+// unanswered tells of a write that another goes out beside now.
+func (j *journal) unanswered(kind lease.Kind, waited time.Duration) {
+	j.writes.failed(j.log, kindWords[kind]+" failing", fmt.Errorf("no answer for %v", waited))
 }
 
 var kindWords = map[lease.Kind]string{lease.Acquire: "acquire", lease.Confirm: "confirm", lease.Renew: "renew", lease.GiveUp: "release"}

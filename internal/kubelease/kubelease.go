@@ -63,8 +63,8 @@ func New(c Config) (*Client, error) {
 	client := &Client{
 		config:   c,
 		leases:   leases,
-		requests: &line{credentials: c.Credentials, connect: newTransport},
-		watches:  &line{credentials: c.Credentials, connect: newTransport},
+		requests: &line{credentials: c.Credentials, connect: newDialer().transport},
+		watches:  &line{credentials: c.Credentials, connect: newDialer().transport},
 	}
 	if _, err := client.requests.open(); err != nil {
 		return nil, err
@@ -231,7 +231,7 @@ func (r reply) failure() error {
 // largest bounds an answer's body; etcd stores no more in one object.
 const largest = 4 << 20
 
-// exchange sends a request and takes the whole answer. After any failure the next one uses fresh connections.
+// exchange sends a request and takes the whole answer.
 func (l *line) exchange(request *http.Request) (reply, error) {
 	response, drop, err := l.send(request)
 	if err != nil {
@@ -240,8 +240,10 @@ func (l *line) exchange(request *http.Request) (reply, error) {
 	defer func() { _ = response.Body.Close() }()
 	body, err := io.ReadAll(io.LimitReader(response.Body, largest))
 	if err != nil {
-		drop()
 		return reply{}, fmt.Errorf("the answer broke off: %w", late(request, err))
+	}
+	if response.StatusCode >= http.StatusInternalServerError {
+		drop() // the next one may reach another API server
 	}
 	return reply{code: response.StatusCode, body: body}, nil
 }

@@ -2,6 +2,7 @@ package kubelease
 
 import (
 	"bytes"
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -33,7 +35,9 @@ type transport interface {
 func (l *line) tokenFile() string { return filepath.Join(l.credentials, "token") }
 func (l *line) caFile() string    { return filepath.Join(l.credentials, "ca.crt") }
 
-// send sends a request with the token of now. When the answer's body breaks off, the caller calls drop.
+// send sends a request with the token of now. The caller calls drop to have the next ones use fresh connections. A request
+// that gets no answer takes its own connection with it, and leaves others alone: where one API server of three is dead,
+// what has answered since is worth more than a connection to anywhere.
 //
 // The transport repeats a request on another connection by itself only if nothing of it was written to the first.
 func (l *line) send(request *http.Request) (response *http.Response, drop func(), err error) {
@@ -53,7 +57,6 @@ func (l *line) send(request *http.Request) (response *http.Response, drop func()
 	// RoundTrip and not a Client: a redirect is not followed.
 	response, err = over.RoundTrip(request)
 	if err != nil {
-		drop()
 		return nil, nil, late(request, err)
 	}
 	return response, drop, nil
@@ -99,14 +102,52 @@ func (l *line) drop(used transport) {
 	used.CloseIdleConnections()
 }
 
-func newTransport(pool *x509.CertPool) transport {
+// dialer connects to a host of several addresses beginning with another one each time: one that does not answer must
+// not be in the way of every attempt.
+type dialer struct {
+	net.Dialer
+	turn   atomic.Uint32
+	lookup func(ctx context.Context, host string) ([]string, error)
+}
+
+func newDialer() *dialer {
+	d := &dialer{lookup: net.DefaultResolver.LookupHost}
+	// A peer that is gone without a word is noticed after 30 s, though nothing is sent, as on a watch.
+	d.KeepAliveConfig = net.KeepAliveConfig{Enable: true, Idle: 15 * time.Second, Interval: 5 * time.Second, Count: 3}
+	d.Timeout = connectTimeout
+	return d
+}
+
+// connectTimeout ends connecting that nobody waits for any more, and the handshake after it.
+const connectTimeout = 10 * time.Second
+
+func (d *dialer) dial(ctx context.Context, network, address string) (net.Conn, error) {
+	host, port, err := net.SplitHostPort(address)
+	if err != nil {
+		return nil, err
+	}
+	addresses, err := d.lookup(ctx, host)
+	if err != nil {
+		return nil, err
+	}
+	first := d.turn.Add(1) - 1
+	for i := range addresses {
+		at := addresses[(int(first)+i)%len(addresses)]
+		var conn net.Conn
+		if conn, err = d.DialContext(ctx, network, net.JoinHostPort(at, port)); err == nil || ctx.Err() != nil {
+			return conn, err
+		}
+	}
+	return nil, err
+}
+
+func (d *dialer) transport(pool *x509.CertPool) transport {
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(true)
-	// A peer that is gone without a word is noticed after 30 s, though nothing is sent, as on a watch.
-	dialer := &net.Dialer{KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 15 * time.Second, Interval: 5 * time.Second, Count: 3}}
 	return &http.Transport{
 		// No Proxy: HTTPS_PROXY is meant for the user's process, and the API server is in the cluster.
-		DialContext:         dialer.DialContext,
+		DialContext:         d.dial,
+		TLSHandshakeTimeout: connectTimeout,
 		TLSClientConfig:     &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12},
 		Protocols:           protocols,
 		DisableCompression:  true,

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -172,43 +173,24 @@ func TestDeadline(t *testing.T) {
 	}
 }
 
-// Where one connection is half open, so is perhaps any other of that time: none is used again, not even one that a request
-// has come back from meanwhile.
-func TestAllConnectionsAreReplaced(t *testing.T) {
-	var dead atomic.Bool
-	arrived := make(chan struct{}, 1)
+// An API server that can't serve is not asked again over the connection to it: behind the same address there may be others.
+func TestSickServerIsLeft(t *testing.T) {
 	f := serve(t, func(w http.ResponseWriter, r *http.Request) {
-		connection := r.Context().Value(connectionKey{}).(int64)
-		if connection == 1 || connection == 2 && dead.Load() {
-			_, _ = io.Copy(io.Discard, r.Body) // else the server does not notice that the client hangs up
-			arrived <- struct{}{}
-			<-r.Context().Done()
+		if r.Context().Value(connectionKey{}).(int64) == 1 {
+			say(503, statusJSON(503, "ServiceUnavailable", "", "", ""))(w, r)
 			return
 		}
 		stored(w, r)
 	})
 	c := f.client(t)
 	o := object(t, c, 10)
-	late, giveUp := context.WithCancel(t.Context())
-	first := make(chan lease.Outcome)
-	go func() {
-		outcome, _, _ := c.Update(late, o, renewal(o))
-		first <- outcome
-	}()
-	<-arrived
-	if outcome, _, err := c.Update(within(t, 30*time.Second), o, renewal(o)); outcome != lease.Confirmed {
-		t.Fatalf("beside a request that hangs: %v, %v", outcome, err)
+	for _, want := range []lease.Outcome{lease.Unknown, lease.Confirmed, lease.Confirmed} {
+		if outcome, _, err := c.Update(within(t, 30*time.Second), o, renewal(o)); outcome != want {
+			t.Fatalf("%v (%v), want %v", outcome, err, want)
+		}
 	}
-	giveUp()
-	if outcome := <-first; outcome != lease.Unknown {
-		t.Fatal("what hangs and is given up is", outcome)
-	}
-	dead.Store(true)
-	if outcome, _, err := c.Update(within(t, 5*time.Second), o, renewal(o)); outcome != lease.Confirmed {
-		t.Errorf("outcome %v (%v): a connection of before was used again", outcome, err)
-	}
-	if n := f.connections.Load(); n != 3 {
-		t.Errorf("%d connections, want 3", n)
+	if n := f.connections.Load(); n != 2 {
+		t.Errorf("%d connections, want 2", n)
 	}
 }
 
@@ -223,6 +205,76 @@ func TestConnectionIsKept(t *testing.T) {
 	}
 	if n := f.connections.Load(); n != 1 {
 		t.Errorf("%d connections for three renewals, want 1", n)
+	}
+}
+
+// A request that hangs goes on beside others, each over a connection of its own. That it is given up in the end leaves
+// alone what has answered meanwhile: where one API server of three is dead, another connection may be to that.
+func TestHungRequestIsOvertaken(t *testing.T) {
+	hung := make(chan struct{})
+	f := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.Context().Value(connectionKey{}).(int64) == 1 {
+			_, _ = io.Copy(io.Discard, r.Body)
+			close(hung)
+			<-r.Context().Done()
+			return
+		}
+		stored(w, r)
+	})
+	c := f.client(t)
+	o := object(t, c, 10)
+	ctx, giveUp := context.WithCancel(t.Context())
+	defer giveUp()
+	first := make(chan lease.Outcome)
+	go func() {
+		outcome, _, _ := c.Update(ctx, o, renewal(o))
+		first <- outcome
+	}()
+	<-hung
+	for i := range 3 {
+		if outcome, _, err := c.Update(within(t, 30*time.Second), o, renewal(o)); outcome != lease.Confirmed {
+			t.Fatal(outcome, err)
+		}
+		if i == 0 {
+			giveUp()
+			if outcome := <-first; outcome != lease.Unknown {
+				t.Errorf("the one that hung: %v", outcome)
+			}
+		}
+	}
+	if n := f.connections.Load(); n != 2 {
+		t.Errorf("%d connections, want 2", n)
+	}
+}
+
+// Of a host's addresses another is tried first each time, and the next at once where one refuses.
+func TestAddressesTakeTurns(t *testing.T) {
+	f := serve(t, stored)
+	_, port, err := net.SplitHostPort(f.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := newDialer()
+	dead, err := net.Listen("tcp", "127.0.0.2:"+port) // takes connections and is silent
+	if err != nil {
+		t.Skip(err)
+	}
+	defer func() { _ = dead.Close() }()
+	d.lookup = func(context.Context, string) ([]string, error) {
+		return []string{"127.0.0.2", "127.0.0.1", "127.0.0.3"}, nil
+	}
+	var met []string
+	for range 4 {
+		conn, err := d.dial(t.Context(), "tcp", "api.example:"+port)
+		if err != nil {
+			t.Fatal(err)
+		}
+		host, _, _ := net.SplitHostPort(conn.RemoteAddr().String())
+		met = append(met, host)
+		_ = conn.Close()
+	}
+	if want := []string{"127.0.0.2", "127.0.0.1", "127.0.0.2", "127.0.0.2"}; !slices.Equal(met, want) { // the third refuses
+		t.Errorf("connected to %v, want %v", met, want)
 	}
 }
 
@@ -386,7 +438,7 @@ func TestHowItAsks(t *testing.T) {
 // HTTPS_PROXY is in many a pod for its program's sake. (The address of the test's own servers is never asked of a proxy, so
 // no request can show it.)
 func TestNoProxyOfTheEnvironment(t *testing.T) {
-	if transport, ok := newTransport(nil).(*http.Transport); !ok || transport.Proxy != nil {
+	if transport, ok := newDialer().transport(nil).(*http.Transport); !ok || transport.Proxy != nil {
 		t.Error("requests to the API server may go by a proxy")
 	}
 }

@@ -33,32 +33,41 @@ func (m *machine) read() {
 		return
 	}
 	m.s.LastRead++
-	deadline := m.t.Boot.Add(m.c.requestTimeout())
-	m.s.Read = &Reading{ID: m.s.LastRead, SentAt: m.t.Boot, Deadline: deadline, Floor: m.s.Seen.Record.Revision}
+	patience := m.patience()
+	deadline := m.t.Boot.Add(max(patience, m.c.ofUse()))
+	m.s.Read = &Reading{
+		ID: m.s.LastRead, SentAt: m.t.Boot, Patience: m.t.Boot.Add(patience), Deadline: deadline, Floor: m.s.Seen.Record.Revision,
+	}
 	m.do(SendRead{ID: m.s.LastRead, Deadline: deadline})
 }
 
 // mayWrite tells whether a write may go out now. One that rests on a sight as old as a lease is preceded by a read: the
-// revision would do for the compare-and-swap, unless the server has begun to give out its revisions anew.
+// revision would do for the compare-and-swap, unless the server has begun to give out its revisions anew. A tenure's
+// write goes out beside those of which the outcome is in doubt, and beside the read that finds out: all replace one
+// revision, so one of them is stored, or none, and whichever it is is found in the record.
 func (m *machine) mayWrite() bool {
 	if m.s.Write != nil || !m.s.Seen.Known || m.s.Seen.Absent {
 		return false
 	}
-	if m.t.Boot >= m.s.Seen.Fresh.Add(m.c.Duration) {
-		m.s.MustRead = true
+	old := m.t.Boot >= m.s.Seen.Fresh.Add(m.c.Duration)
+	m.s.MustRead = m.s.MustRead || old
+	if m.s.MustRead && (old || m.s.Behind || !m.tenured()) {
+		return false
 	}
-	return !m.s.MustRead && m.due(m.s.WriteAfter)
+	return m.due(m.s.WriteAfter)
 }
 
 // write sends a write and remembers it. limit bounds how long its answer is of use.
 func (m *machine) write(k Kind, limit Instant, change func(r Record, nonce int64) Record) {
 	m.s.LastNonce = max(m.t.Wall, m.s.LastNonce+1)
+	patience := m.patience()
 	a := Attempt{
 		Kind:     k,
 		Record:   change(m.s.Seen.Record, m.s.LastNonce),
 		Nonce:    m.s.LastNonce,
 		SentAt:   m.t.Boot,
-		Deadline: min(limit, m.t.Boot.Add(m.c.requestTimeout())),
+		Patience: min(limit, m.t.Boot.Add(patience)),
+		Deadline: min(limit, m.t.Boot.Add(max(patience, m.c.ofUse()))),
 	}
 	m.s.Write = &a
 	m.do(SendWrite{Attempt: a})
@@ -102,7 +111,7 @@ func (m *machine) contend() {
 			return
 		}
 	}
-	if m.s.Leaving && (m.s.Pending == nil || m.due(m.s.Pending.Deadline.Add(m.c.requestTimeout()))) {
+	if m.s.Leaving && (m.s.Pending == nil || m.due(m.s.Pending.SentAt.Add(2*m.c.requestTimeout()))) {
 		m.exit(0)
 		return
 	}
@@ -138,6 +147,11 @@ func (m *machine) resolvePending() {
 
 // begin starts a tenure that a confirmed write has won.
 func (m *machine) begin(w Attempt, stored Record) {
+	if c := m.s.Write; c != nil { // the answer to an acquire came while a confirmation was under way: now it is a renewal
+		renewal := *c
+		renewal.Kind = Renew
+		m.s.Write = &renewal
+	}
 	switch {
 	case m.s.Leaving:
 		m.s.Tenure = tenureOf(stored, w.SentAt)
@@ -148,7 +162,7 @@ func (m *machine) begin(w Attempt, stored Record) {
 		m.s.Phase, m.s.Pending = Acquiring, &w
 	default:
 		m.s.Tenure = tenureOf(stored, w.SentAt)
-		m.s.Phase, m.s.Stop, m.s.Unsettled = Holding, Stop{}, nil
+		m.s.Phase, m.s.Stop, m.s.Unsettled, m.s.MustRead = Holding, Stop{}, nil, false
 		m.s.Tree = Tree{Alive: true}
 		m.do(StartChild{Token: stored.Token, Tenure: stored.Transitions, Deadline: m.s.ValidUntil(m.c)})
 		if m.c.KeepRunning {

@@ -25,7 +25,7 @@ type Watched struct {
 
 // ReadDone answers SendRead.
 type ReadDone struct {
-	// ID is that of the SendRead; answers to earlier ones are ignored.
+	// ID is that of the SendRead. The answer to one that is not waited for any more counts too, if it is news.
 	ID int64
 	// Found is the answer, Absent says that there is no such Lease. With neither, the read failed.
 	Found  *Record
@@ -34,7 +34,7 @@ type ReadDone struct {
 
 // WriteDone answers SendWrite.
 type WriteDone struct {
-	// Nonce is that of the attempt.
+	// Nonce is that of the attempt. Several may be under way, and the answers may come in any order.
 	Nonce   int64
 	Outcome Outcome
 	// Record is what was stored; set with Confirmed.
@@ -96,10 +96,11 @@ func (Terminated) event()  {}
 type Action interface{ action() }
 
 // SendWrite replaces the Lease at Attempt.Record.Revision (and UID) by Attempt.Record, on condition that it is still at
-// that revision. Exactly one WriteDone follows.
+// that revision. Exactly one WriteDone follows, by Attempt.Deadline. It goes out beside requests that are under way, none
+// of which it may wait for; those that the state names no more (State.Awaits) are given up.
 type SendWrite struct{ Attempt Attempt }
 
-// SendRead reads the Lease, not from a cache. One ReadDone follows.
+// SendRead reads the Lease, not from a cache, beside requests that are under way. One ReadDone follows, by Deadline.
 type SendRead struct {
 	ID       int64
 	Deadline Instant

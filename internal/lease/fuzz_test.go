@@ -83,7 +83,7 @@ func checkedStep(t *testing.T, d *driver, e Event) {
 	if writes > 1 {
 		t.Fatalf("%d writes in one step", writes)
 	}
-	if len(after.Unsettled) > maxUnsettled {
+	if len(after.Unsettled) > maxUnsettled || len(after.Overdue) > maxUnsettled {
 		t.Fatalf("%d replies are remembered as lost", len(after.Unsettled))
 	}
 	if after.Tree.Alive && after.Phase != Holding && after.Phase != Stopping {
@@ -123,7 +123,7 @@ func checkProcess(t *testing.T, d *driver, before State, action Action) {
 // checkLine is for the one write at a time.
 func checkLine(t *testing.T, d *driver, before State, e Event, w Attempt) {
 	t.Helper()
-	if before.Write == nil || d.now >= before.Write.Deadline {
+	if before.Write == nil || d.now >= before.Write.Patience {
 		return
 	}
 	if done, ok := e.(WriteDone); !ok || done.Nonce != before.Write.Nonce {
@@ -141,8 +141,8 @@ func checkWrite(t *testing.T, d *driver, before State, w Attempt) {
 	if w.Record.Revision != was.Revision || w.Record.UID != was.UID || d.s.Seen.Absent {
 		t.Fatalf("%v replaces revision %d of %q, known is %d of %q", w.Kind, w.Record.Revision, w.Record.UID, was.Revision, was.UID)
 	}
-	if w.Deadline <= d.now {
-		t.Fatalf("%v sent with %v to answer", w.Kind, w.Deadline.Sub(d.now))
+	if w.Patience <= d.now || w.Deadline < w.Patience {
+		t.Fatalf("%v sent with %v to answer, waited for %v", w.Kind, w.Deadline.Sub(d.now), w.Patience.Sub(d.now))
 	}
 	if living := d.s.Tree.Alive; living != (w.Kind == Renew) {
 		t.Fatalf("%v sent, processes live: %v", w.Kind, living)

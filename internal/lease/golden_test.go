@@ -266,6 +266,9 @@ func facts(d *driver) []string {
 	add(s.WatchUp, "watching")
 	add(s.Write != nil, "writing %v", attemptWords(d, s.Write))
 	add(s.Read != nil, "reading %v", readWords(d, s.Read))
+	for i := range s.Overdue {
+		add(true, "overdue %v", readWords(d, &s.Overdue[i]))
+	}
 	add(s.Pending != nil, "pending %v", attemptWords(d, s.Pending))
 	for i := range s.Unsettled {
 		add(true, "unsettled %v", attemptWords(d, &s.Unsettled[i]))
@@ -320,14 +323,14 @@ func attemptWords(d *driver, a *Attempt) string {
 	if a == nil {
 		return ""
 	}
-	return fmt.Sprintf("%v on r%d (%s) sent %s until %s", a.Kind, a.Record.Revision, recordWords(a.Record), d.at(a.SentAt), d.at(a.Deadline))
+	return fmt.Sprintf("%v on r%d (%s) sent %s, waits until %s", a.Kind, a.Record.Revision, recordWords(a.Record), d.at(a.SentAt), d.at(a.Patience))
 }
 
 func readWords(d *driver, r *Reading) string {
 	if r == nil {
 		return ""
 	}
-	return fmt.Sprintf("%d sent %s until %s", r.ID, d.at(r.SentAt), d.at(r.Deadline))
+	return fmt.Sprintf("%d sent %s, waits until %s", r.ID, d.at(r.SentAt), d.at(r.Patience))
 }
 
 // at is an instant relative to now.

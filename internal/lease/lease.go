@@ -125,9 +125,16 @@ func (c Config) spare() time.Duration {
 	return max(c.RenewDeadline-c.RetryPeriod, c.RetryPeriod/3)
 }
 
-// requestTimeout is the time one request may take: short enough that three fit between a renewal and the renew deadline.
+// requestTimeout is after what time without an answer the API server counts as out of reach.
 func (c Config) requestTimeout() time.Duration { return c.spare() / 3 }
 
-// retryAfter is the time from a holder's request that failed to the next. Where retryPeriod is a large part of the renew
-// deadline it is less than that, lest a renewal that failed be the last.
-func (c Config) retryAfter() time.Duration { return min(c.RetryPeriod, c.requestTimeout()) }
+// ofUse is how long the answer to a request is of use, and the request left under way.
+func (c Config) ofUse() time.Duration { return min(c.spare(), 30*time.Second) }
+
+// Patience is a few round trips, but no less than minPatience, lest a busy moment cost another request; and at the end of
+// a tenure no more than maxPatience, nor than fits in three times.
+const (
+	roundTrips  = 4
+	minPatience = 250 * time.Millisecond
+	maxPatience = time.Second
+)

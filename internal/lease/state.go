@@ -1,6 +1,9 @@
 package lease
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // Phase is where an agent stands.
 type Phase uint8
@@ -62,8 +65,9 @@ type Attempt struct {
 	Nonce int64
 	// SentAt is an instant before the first byte was sent. Validity counts from here.
 	SentAt Instant
-	// Deadline is when to give up waiting for the answer.
-	Deadline Instant
+	// Patience is until when the answer is waited for; then others go out beside it. Deadline is until when it is of use:
+	// until then the request stays under way, and its answer counts whenever it comes.
+	Patience, Deadline Instant
 }
 
 // Tenure is the present tenure.
@@ -114,25 +118,34 @@ type State struct {
 	Seen    Sight
 	WatchUp bool
 
-	// Write and Read are the requests under way; at most one of each.
+	// Write and Read are the requests whose answers are waited for; at most one of each.
 	Write *Attempt
 	Read  *Reading
-	// Lost replies: renewals whose outcome is not known, oldest first, and the acquire of which that is so.
+	// Of others the outcome is not known: renewals and releases, oldest first, and an acquire or its confirmation. They
+	// may be under way still. All rest on the same revision as what is sent after them, so that one at most is stored.
 	Unsettled []Attempt
 	Pending   *Attempt
+	// Overdue are reads that may be under way still, oldest first.
+	Overdue []Reading
 
-	// MustRead forbids the next write until a read has answered. Behind says that what is known is certainly not what the
-	// server has, so that a tenure too needs the answer: no write can succeed without it.
+	// MustRead wants a read, of an ID from Since on, to find out what became of a write. A candidate's next write waits for
+	// the answer; a tenure's does not, unless Behind says that what is known is certainly not what the server has: then no
+	// write can succeed without it.
 	MustRead, Behind bool
+	Since            int64
 	// ReadAfter is when the next read may go out, WriteAfter when the next write may, after one that failed.
 	ReadAfter, WriteAfter Instant
 	// Redo says that WriteAfter ends at once when the Lease is seen at another revision.
 	Redo bool
 	// RenewAt is when the next renewal is due.
 	RenewAt Instant
-	// CutOff says that the last request was in vain, Contact when one was answered again after that.
-	CutOff  bool
-	Contact Instant
+	// RoundTrip is the longest that requests took of late, Backoff how much patience failures in a row ask for.
+	RoundTrip, Backoff time.Duration
+	// Answered is when a request was answered last, CutOff says that those since were in vain, Contact when one was answered
+	// again after that.
+	Answered Instant
+	CutOff   bool
+	Contact  Instant
 	// NotBefore is when every holder is dead that the API server may have forgotten, after its data went back in time.
 	NotBefore Instant
 
@@ -158,13 +171,25 @@ type State struct {
 	Wake Instant
 }
 
-// Reading is a read under way.
+// Reading is a read under way. Its instants are as an Attempt's.
 type Reading struct {
-	ID               int64
-	SentAt, Deadline Instant
+	ID                         int64
+	SentAt, Patience, Deadline Instant
 	// Floor is the newest revision that was known when it was sent: an answer below it is stale, or the server's data
 	// was restored from a backup.
 	Floor int64
+}
+
+// Awaits tells whether the answer to a write is of use still.
+func (s State) Awaits(nonce int64) bool {
+	mine := func(a Attempt) bool { return a.Nonce == nonce }
+	return s.Write != nil && mine(*s.Write) || s.Pending != nil && mine(*s.Pending) || slices.ContainsFunc(s.Unsettled, mine)
+}
+
+// AwaitsRead tells whether the answer to a read is of use still.
+func (s State) AwaitsRead(id int64) bool {
+	mine := func(r Reading) bool { return r.ID == id }
+	return s.Read != nil && mine(*s.Read) || slices.ContainsFunc(s.Overdue, mine)
 }
 
 // Deadline is the instant at which the tenure's processes are dead.

@@ -1,13 +1,16 @@
 package lease
 
-import "slices"
+import (
+	"slices"
+	"time"
+)
 
 // Step is the state machine: a pure and total function. It absorbs the event into the state as a fact, then decides
 // from the facts and the time alone, so that the order in which facts arrive cannot matter to the decision.
 func Step(c Config, s State, t Time, e Event) (State, []Action) {
 	m := &machine{c: c, s: s, t: t}
 	m.s.Wake = Never
-	m.expireRequests()
+	m.losePatience()
 	m.absorb(e)
 	m.decide()
 	m.awaitRequests()
@@ -33,24 +36,73 @@ func (m *machine) due(at Instant) bool {
 	return false
 }
 
-// expireRequests gives up requests whose deadline has passed, whether or not their sender says so.
-func (m *machine) expireRequests() {
-	if w := m.s.Write; w != nil && m.t.Boot >= w.Deadline {
-		m.writeDone(WriteDone{Nonce: w.Nonce, Outcome: Unknown})
+// losePatience stops waiting for answers that take too long. They count when they come.
+func (m *machine) losePatience() {
+	if w := m.s.Write; w != nil && m.t.Boot >= w.Patience {
+		m.s.Write, m.s.WriteAfter = nil, w.Patience
+		m.failed(w.SentAt, w.Patience)
+		m.unsettled(w)
 	}
-	if r := m.s.Read; r != nil && m.t.Boot >= r.Deadline {
-		m.readDone(ReadDone{ID: r.ID})
+	if r := m.s.Read; r != nil && m.t.Boot >= r.Patience {
+		m.readFailed(r)
+		m.setAside()
+	}
+	m.s.Overdue = without(m.s.Overdue, func(r Reading) bool { return m.t.Boot >= r.Deadline })
+	for _, r := range m.s.Overdue {
+		m.s.CutOff = m.s.CutOff || m.t.Boot >= max(r.SentAt, m.s.Answered).Add(m.c.requestTimeout())
 	}
 }
 
-// awaitRequests has Step called again when a request under way is to be given up.
+// awaitRequests has Step called again when a request has been waited for long enough.
 func (m *machine) awaitRequests() {
 	if w := m.s.Write; w != nil {
-		m.due(w.Deadline)
+		m.due(w.Patience)
 	}
 	if r := m.s.Read; r != nil {
-		m.due(r.Deadline)
+		m.due(r.Patience)
 	}
+}
+
+// patience is how long the next request is waited for: a few round trips, twice as long after each failure, and while
+// there is time an API server in trouble is given more of it.
+func (m *machine) patience() time.Duration {
+	most := min(maxPatience, m.c.requestTimeout())
+	left := m.s.Tenure.Confirmed.Add(m.s.renewBy(m.c)).Sub(m.t.Boot)
+	if m.s.Phase == Stopping {
+		left = m.s.ValidUntil(m.c).Sub(m.t.Boot)
+	}
+	switch {
+	case !m.tenured():
+		most = max(most, m.c.RetryPeriod)
+	case left <= 0: // only KeepRunning, and processes that are hard to kill
+		most = max(most, min(m.c.RetryPeriod, m.c.requestTimeout()))
+	default:
+		most = max(most, min(left/16, m.c.requestTimeout()))
+	}
+	return min(max(minPatience, roundTrips*m.s.RoundTrip, m.s.Backoff), most)
+}
+
+// failed takes note of a request that was in vain.
+func (m *machine) failed(sent, patience Instant) {
+	m.s.Backoff = max(m.s.Backoff, 2*patience.Sub(sent))
+}
+
+// answered takes note that the API server can be reached, and how fast.
+func (m *machine) answered(sent Instant) {
+	took := min(m.t.Boot.Sub(sent), maxPatience)
+	m.s.RoundTrip, m.s.Backoff = max(took, m.s.RoundTrip-m.s.RoundTrip/8), 0
+	m.s.Answered = m.t.Boot
+	if m.s.CutOff {
+		m.s.CutOff, m.s.Contact = false, m.t.Boot
+	}
+}
+
+// without is s without what a condition holds for. States share s, so it is not changed in place.
+func without[T any](s []T, drop func(T) bool) []T {
+	if !slices.ContainsFunc(s, drop) {
+		return s
+	}
+	return slices.DeleteFunc(slices.Clone(s), drop)
 }
 
 func (m *machine) absorb(e Event) {
@@ -148,13 +200,18 @@ func (m *machine) settle(r Record) {
 	if w := m.s.Write; w != nil && w.Nonce == r.RenewTime {
 		m.extend(w.SentAt)
 	}
-	for i, a := range m.s.Unsettled {
+	for _, a := range m.s.Unsettled {
 		if a.Nonce == r.RenewTime {
 			m.extend(a.SentAt)
-			m.s.Unsettled = m.s.Unsettled[i+1:] // earlier ones were replaced and can't be seen any more
-			return
 		}
 	}
+	// What rests on an earlier revision was stored before this one, and is seen in it, or never will be.
+	m.s.Unsettled = without(m.s.Unsettled, func(a Attempt) bool { return a.Record.Revision < r.Revision })
+}
+
+// overtaken tells whether a tenure's write need not be asked after: the Lease is known at a later revision.
+func (m *machine) overtaken(w *Attempt) bool {
+	return m.tenured() && m.s.Seen.Record.Revision > w.Record.Revision && m.s.Seen.Record.UID == w.Record.UID
 }
 
 func (m *machine) tenured() bool { return m.s.Phase == Holding || m.s.Phase == Stopping }
@@ -170,30 +227,68 @@ func (m *machine) extend(sent Instant) {
 	}
 }
 
-// reread has the next write wait for a read that is sent from now on: one under way may answer with what was before.
+// reread wants a read that is sent from now on: one under way may answer with what was before.
 func (m *machine) reread() {
-	m.s.MustRead, m.s.ReadAfter, m.s.Read = true, m.t.Boot, nil
+	m.s.MustRead, m.s.ReadAfter, m.s.Since = true, m.t.Boot, m.s.LastRead+1
+	m.setAside()
+}
+
+// setAside stops waiting for the read under way, if there is one. Its answer counts when it comes.
+func (m *machine) setAside() {
+	if r := m.s.Read; r != nil {
+		recent := m.s.Overdue[max(0, len(m.s.Overdue)+1-maxUnsettled):]
+		m.s.Read, m.s.Overdue = nil, append(slices.Clip(recent), *r)
+	}
+}
+
+// takeRead finds the read of an ID, and forgets it.
+func (m *machine) takeRead(id int64) (r Reading, found bool) {
+	if m.s.Read != nil && m.s.Read.ID == id {
+		r, m.s.Read = *m.s.Read, nil
+		return r, true
+	}
+	mine := func(r Reading) bool { return r.ID == id }
+	i := slices.IndexFunc(m.s.Overdue, mine)
+	if i < 0 {
+		return Reading{}, false
+	}
+	r, m.s.Overdue = m.s.Overdue[i], without(m.s.Overdue, mine)
+	return r, true
+}
+
+// readFailed paces the next read. One that only stands in for the watch may wait.
+func (m *machine) readFailed(r *Reading) {
+	m.failed(r.SentAt, r.Patience)
+	m.s.ReadAfter = r.Patience
+	if !m.s.MustRead && m.s.Seen.Known {
+		m.s.ReadAfter = max(r.Patience, r.SentAt.Add(m.c.RetryPeriod))
+	}
 }
 
 func (m *machine) readDone(e ReadDone) {
-	r := m.s.Read
-	if r == nil || r.ID != e.ID {
+	waited := m.s.Read
+	r, found := m.takeRead(e.ID)
+	if !found {
 		return
 	}
-	m.s.Read = nil
-	m.s.ReadAfter = r.SentAt.Add(m.c.RetryPeriod)
 	if e.Found == nil && !e.Absent {
 		m.s.CutOff = true
-		if m.tenured() {
-			m.s.ReadAfter = r.SentAt.Add(m.c.retryAfter())
+		if waited != nil && waited.ID == r.ID {
+			m.readFailed(&r)
 		}
-		// A tenure is not lost because reads fail: the next write is conditional, and tells.
-		m.s.MustRead = m.s.MustRead && (m.s.Behind || !m.tenured())
 		return
 	}
-	m.answered()
-	m.s.MustRead = false
+	m.answered(r.SentAt)
 	known := m.s.Seen.Record.Revision
+	if r.ID < m.s.Since { // from before what is to be found out; it counts as a watch's word does
+		if e.Found != nil && (e.Found.Revision > known || !m.s.Seen.Known) {
+			m.see(*e.Found)
+		}
+		return
+	}
+	m.s.MustRead, m.s.ReadAfter = false, r.SentAt.Add(m.c.RetryPeriod)
+	m.setAside()
+	m.s.Since = max(m.s.Since, r.ID) // earlier ones tell no more than this one
 	switch {
 	case e.Found == nil:
 		// A Lease seen after this read was sent is newer than its answer.
@@ -219,13 +314,6 @@ func (m *machine) older(r Record) {
 	m.see(r)
 }
 
-// answered takes note that the API server can be reached.
-func (m *machine) answered() {
-	if m.s.CutOff {
-		m.s.CutOff, m.s.Contact = false, m.t.Boot
-	}
-}
-
 // wentBack takes note that the server lags behind what it said before, or that its data was restored from a backup.
 // To a candidate no record is proof then that the Lease is free: a holder that the server forgot may live for as long as
 // its last renewal, forgotten too, allows.
@@ -234,37 +322,77 @@ func (m *machine) wentBack(r Record) {
 	m.s.NotBefore = m.t.Boot.Add(min(longest, MaxDuration)).Add(m.c.LockDelay)
 }
 
-// maxUnsettled bounds the lost replies that are remembered; forgetting one only shortens the tenure.
+// maxUnsettled bounds the requests that are remembered beside those that are waited for, and so those under way.
+// Forgetting one only shortens the tenure.
 const maxUnsettled = 8
 
 func (m *machine) writeDone(e WriteDone) {
 	w := m.s.Write
 	if w == nil || w.Nonce != e.Nonce {
+		m.lateWrite(e)
 		return
 	}
-	m.s.Write = nil
-	m.s.WriteAfter = w.SentAt.Add(m.c.retryAfter())
-	if e.Outcome == Confirmed && (e.Record == nil || !e.Record.results(w.Record)) {
-		e.Outcome = Unknown
-	}
-	switch e.Outcome {
+	m.s.Write, m.s.WriteAfter = nil, w.Patience
+	switch e.of(w) {
 	case Confirmed:
-		m.answered()
-		m.s.WriteAfter, m.s.RenewAt = m.t.Boot, w.SentAt.Add(m.c.RetryPeriod)
-		m.confirmed(*w, *e.Record)
+		m.stored(w, *e.Record)
 	case Conflict:
+		m.answered(w.SentAt)
 		m.conflict(w)
 	case Gone:
+		m.answered(w.SentAt)
 		m.gone(w)
 	case Refused:
+		m.failed(w.SentAt, w.Patience)
 		m.s.CutOff = true
 		if m.s.Phase == Acquiring && m.s.Pending == nil {
 			m.s.Phase = Waiting
 		}
 	default: // Unknown
+		m.failed(w.SentAt, w.Patience)
 		m.s.CutOff = true
 		m.unsettled(w)
 	}
+}
+
+// of is the outcome of w, which is not known where the answer is not what was written.
+func (e WriteDone) of(w *Attempt) Outcome {
+	if e.Outcome == Confirmed && (e.Record == nil || !e.Record.results(w.Record)) {
+		return Unknown
+	}
+	return e.Outcome
+}
+
+// lateWrite handles the answer to a write that is not waited for any more.
+func (m *machine) lateWrite(e WriteDone) {
+	w := m.s.Pending
+	if i := slices.IndexFunc(m.s.Unsettled, func(a Attempt) bool { return a.Nonce == e.Nonce }); i >= 0 {
+		w = &m.s.Unsettled[i]
+	} else if w == nil || w.Nonce != e.Nonce {
+		return
+	}
+	switch e.of(w) {
+	case Confirmed:
+		m.stored(w, *e.Record)
+	case Conflict: // it may be itself that it met, delivered twice, so it stays in doubt
+		if m.answered(w.SentAt); m.s.Seen.Record.Revision <= w.Record.Revision {
+			m.reread()
+			m.s.Behind = true
+		}
+	case Gone:
+		m.answered(w.SentAt)
+		m.gone(w)
+	case Refused:
+		m.s.Unsettled = without(m.s.Unsettled, func(a Attempt) bool { return a.Nonce == e.Nonce })
+	default: // Unknown, as it was
+	}
+}
+
+// stored handles the answer that a write was stored, early or late.
+func (m *machine) stored(w *Attempt, r Record) {
+	m.answered(w.SentAt)
+	m.s.WriteAfter, m.s.RenewAt = m.t.Boot, max(m.s.RenewAt, w.SentAt.Add(m.c.RetryPeriod))
+	m.confirmed(*w, r)
 }
 
 // gone takes note that there was no Lease to replace. There may be another one since.
@@ -283,6 +411,9 @@ func (m *machine) gone(w *Attempt) {
 // not have changed without the watch's telling.
 func (m *machine) conflict(w *Attempt) {
 	m.unsettled(w)
+	if m.overtaken(w) {
+		return
+	}
 	m.s.Behind = true
 	if seen := m.s.Seen.Record; w.Kind == Acquire && seen.Revision == w.Record.Revision && !seen.Free() {
 		m.do(RestartWatch{})
@@ -292,6 +423,10 @@ func (m *machine) conflict(w *Attempt) {
 // unsettled has a read find out what became of a write. Also of one that met a conflict: what it met may be itself,
 // delivered twice.
 func (m *machine) unsettled(w *Attempt) {
+	if m.overtaken(w) {
+		m.s.WriteAfter = m.t.Boot
+		return
+	}
 	m.reread()
 	m.s.Redo = true
 	if w.Kind == Acquire || w.Kind == Confirm {
@@ -307,7 +442,7 @@ func (r Record) results(w Record) bool {
 	return r.UID == w.UID && r.Revision > w.Revision && r.Holder == w.Holder && r.Token == w.Token && r.RenewTime == w.RenewTime
 }
 
-// confirmed handles the answer that a write was stored.
+// confirmed takes note of what was stored.
 func (m *machine) confirmed(w Attempt, stored Record) {
 	if !m.s.Seen.Known || m.s.Seen.Record.Revision <= stored.Revision {
 		m.see(stored)
@@ -323,6 +458,7 @@ func (m *machine) confirmed(w Attempt, stored Record) {
 	case Renew:
 		if m.tenured() && m.s.owns(m.c, stored) {
 			m.extend(w.SentAt)
+			m.s.MustRead = m.s.MustRead && m.s.Seen.Record.Revision > stored.Revision
 		}
 	case GiveUp: // stop() sees it in the record
 	}

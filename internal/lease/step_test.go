@@ -100,7 +100,7 @@ func TestFailedRenewalIsRepeated(t *testing.T) {
 			return d
 		}
 		silent := renews()
-		silent.now = silent.s.Write.Deadline
+		silent.now = silent.s.Write.Patience
 		for why, d := range map[string]*driver{
 			"no answer": silent.step(Ticked{}),
 			"refused":   renews().done(Refused),
@@ -186,7 +186,7 @@ func TestLateConfirmedAcquireIsConfirmedAgain(t *testing.T) {
 	c := testConfig()
 	c.RetryPeriod, c.RenewDeadline = 4*time.Second, 4*time.Second // a request may take as long as renewals may fail
 	d := waiting(c, free(other, 10))
-	d.s.Write.Deadline = d.now.Add(time.Minute)
+	d.s.Write.Patience = d.now.Add(time.Minute)
 	d.after(4 * time.Second).confirmed()
 	hasNo[StartChild](t, d)
 	if got := has[SendWrite](t, d).Attempt.Kind; got != Confirm {

@@ -84,9 +84,11 @@ func (d *driver) done(o Outcome) *driver {
 	return d.step(WriteDone{Nonce: d.s.LastNonce, Outcome: o})
 }
 
-// waiting has seen a Lease, and watches it.
+// waiting has seen a Lease, and watches it. Its requests have been slow, so that it is patient.
 func waiting(c Config, r Record) *driver {
-	return drive(c).step(WatchOpened{}).found(r)
+	d := drive(c)
+	d.s.RoundTrip = time.Second
+	return d.step(WatchOpened{}).found(r)
 }
 
 // acquiring has sent an acquire of a free Lease, a second ago.
@@ -99,9 +101,9 @@ func holding(c Config) *driver {
 	return acquiring(c).confirmed().after(500 * time.Millisecond)
 }
 
-// renewing has a renewal under way since a second.
+// renewing has a renewal under way since half a second.
 func renewing(c Config) *driver {
-	return holding(c).wake().after(time.Second)
+	return holding(c).wake().after(500 * time.Millisecond)
 }
 
 // has returns the one action of a type that the last step wants done, and fails if there is none.

@@ -391,10 +391,10 @@ func ambiguousIsSuccess() StepFunc {
 		if done, ok := e.(lease.WriteDone); ok && done.Nonce == w.Nonce && done.Outcome == lease.Unknown {
 			return lease.Step(c, s, t, success)
 		}
-		if t.Boot < w.Deadline {
+		if t.Boot < w.Patience {
 			return lease.Step(c, s, t, e)
 		}
-		next, actions := lease.Step(c, s, lease.Time{Boot: w.Deadline - 1, Wall: t.Wall}, success)
+		next, actions := lease.Step(c, s, lease.Time{Boot: w.Patience - 1, Wall: t.Wall}, success)
 		next, more := lease.Step(c, next, t, e)
 		return next, append(actions, more...)
 	}

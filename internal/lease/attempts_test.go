@@ -1,0 +1,201 @@
+package lease
+
+import (
+	"testing"
+	"time"
+)
+
+// late answers a write that is not waited for any more: stored, at the next revision.
+func (d *driver) late(w Attempt) *driver {
+	r := w.Record
+	r.Revision++
+	return d.step(WriteDone{Nonce: w.Nonce, Outcome: Confirmed, Record: &r})
+}
+
+func TestNextRenewalGoesOutBesideTheOneThatHangs(t *testing.T) {
+	d := renewing(testConfig())
+	first := *d.s.Write
+	d.wake()
+	second := has[SendWrite](t, d).Attempt
+	if second.Kind != Renew || second.Record.Revision != first.Record.Revision || second.Nonce == first.Nonce {
+		t.Errorf("sent %+v after %+v", second, first)
+	}
+	has[SendRead](t, d)
+	if !d.s.Awaits(first.Nonce) || !d.s.Awaits(second.Nonce) {
+		t.Error("not both are awaited")
+	}
+	d.after(100 * time.Millisecond).late(first)
+	if got := has[ExtendLeash](t, d).Deadline; got != first.SentAt.Add(14*time.Second) {
+		t.Errorf("leash until %v after the request", got.Sub(first.SentAt))
+	}
+	if d.s.Awaits(first.Nonce) {
+		t.Error("what is answered is awaited")
+	}
+	d.step(WriteDone{Nonce: second.Nonce, Outcome: Conflict}) // with the first, as is known
+	hasNo[SendRead](t, d)
+	if d.s.Behind || d.s.MustRead || d.s.Tenure.Confirmed != first.SentAt {
+		t.Errorf("behind %v, must read %v, confirmed %v after the request", d.s.Behind, d.s.MustRead, d.s.Tenure.Confirmed.Sub(first.SentAt))
+	}
+}
+
+func TestRenewalStoredAfterAnotherWasIsNoNews(t *testing.T) {
+	d := renewing(testConfig())
+	first := *d.s.Write
+	second := has[SendWrite](t, d.wake()).Attempt
+	d.confirmed()
+	if got := has[ExtendLeash](t, d).Deadline; got != second.SentAt.Add(14*time.Second) {
+		t.Errorf("leash until %v after the second", got.Sub(second.SentAt))
+	}
+	if d.s.Awaits(first.Nonce) {
+		t.Error("the first is awaited, though it can't be stored any more")
+	}
+	before := d.s
+	if d.late(first); len(d.actions) > 0 || d.s.Tenure != before.Tenure {
+		t.Errorf("%v", d.actions)
+	}
+}
+
+// A conflict that can't be explained must be, before anything else is written.
+func TestLateConflictStopsWriting(t *testing.T) {
+	d := renewing(testConfig())
+	first := *d.s.Write
+	d.wake().done(Refused)
+	d.step(WriteDone{Nonce: first.Nonce, Outcome: Conflict})
+	for range 3 {
+		d.wake()
+		hasNo[SendWrite](t, d)
+	}
+}
+
+func TestReleaseBesideARenewalThatHangs(t *testing.T) {
+	hanging := func() (*driver, Attempt) {
+		d := renewing(testConfig())
+		renewal := *d.s.Write
+		d.wake().done(Refused)
+		return d.step(ChildExited{}).step(TreeGone{}).wake(), renewal
+	}
+	d, _ := hanging()
+	if got := has[SendWrite](t, d).Attempt.Kind; got != GiveUp {
+		t.Fatalf("sent %v", got)
+	}
+	d.confirmed() // so the renewal was not stored, and can't be any more
+	if !has[TenureEnded](t, d).Released {
+		t.Error("not released")
+	}
+
+	d, renewal := hanging()
+	d.late(renewal).done(Conflict) // it was stored before
+	again := has[SendWrite](t, d).Attempt
+	if again.Kind != GiveUp || again.Record.Revision != renewal.Record.Revision+1 {
+		t.Fatalf("sent %v on revision %d", again.Kind, again.Record.Revision)
+	}
+	d.confirmed()
+	if !has[TenureEnded](t, d).Released {
+		t.Error("not released")
+	}
+}
+
+func TestSlowAcquireBegins(t *testing.T) {
+	d := acquiring(testConfig())
+	acquire := *d.s.Write
+	d.wake()
+	has[SendRead](t, d)
+	hasNo[SendWrite](t, d) // it is not known yet on which revision
+	d.after(time.Second).late(acquire)
+	if got := has[StartChild](t, d); got.Token != acquire.Record.Token || got.Deadline != acquire.SentAt.Add(14*time.Second) {
+		t.Errorf("started %+v, %v after the request", got, got.Deadline.Sub(acquire.SentAt))
+	}
+}
+
+// The answer to the acquire and that to its confirmation both come, one after the other: one tenure begins.
+func TestSlowAcquireAndItsConfirmationAreOneTenure(t *testing.T) {
+	d := acquiring(testConfig())
+	acquire := *d.s.Write
+	stored := acquire.Record
+	stored.Revision++
+	d.wake().found(stored)
+	confirm := has[SendWrite](t, d).Attempt
+	if confirm.Kind != Confirm {
+		t.Fatalf("sent %v", confirm.Kind)
+	}
+	d.late(acquire)
+	has[StartChild](t, d)
+	d.after(100 * time.Millisecond).confirmed()
+	hasNo[StartChild](t, d)
+	if got := has[ExtendLeash](t, d).Deadline; got != confirm.SentAt.Add(14*time.Second) || d.s.Phase != Holding {
+		t.Errorf("%v, leash until %v after the confirmation", d.s.Phase, got.Sub(confirm.SentAt))
+	}
+}
+
+func TestAnswerToAnEarlierReadIsHeard(t *testing.T) {
+	d := renewing(testConfig())
+	first := *d.s.Write
+	early := has[SendRead](t, d.wake()).ID
+	d.wake() // the second renewal too
+	if has[SendRead](t, d).ID == early {
+		t.Fatal("no read of its own")
+	}
+	stored := first.Record
+	stored.Revision++
+	d.step(ReadDone{ID: early, Found: &stored})
+	has[ExtendLeash](t, d)
+	if d.s.Tenure.Confirmed != first.SentAt {
+		t.Errorf("confirmed %v after the request", d.s.Tenure.Confirmed.Sub(first.SentAt))
+	}
+}
+
+// While nothing answers a tenure goes on trying, patiently at first: the first attempts are a few round trips apart, no
+// two are more than a second, and not many are under way. The last comes within a second of the renew deadline.
+func TestAttemptsInAnOutage(t *testing.T) {
+	for _, setting := range [][3]time.Duration{
+		{15 * time.Second, 10 * time.Second, 2 * time.Second},
+		{5 * time.Second, 2500 * time.Millisecond, 500 * time.Millisecond},
+		{3 * time.Second, 1500 * time.Millisecond, time.Second},
+		{time.Minute, 40 * time.Second, 10 * time.Second},
+		{time.Hour, 50 * time.Minute, 10 * time.Minute},
+	} {
+		c := testConfig()
+		c.Duration, c.RenewDeadline, c.RetryPeriod = setting[0], setting[1], setting[2]
+		d := drive(c).step(WatchOpened{}).found(free(other, 10)).confirmed()
+		end := d.now.Add(c.RenewDeadline)
+		sent, attempts := d.now, 0
+		for d.wake(); d.now < end; d.wake() {
+			for _, a := range d.actions {
+				if _, ok := a.(SendWrite); ok {
+					if apart := d.now.Sub(sent); attempts > 0 && apart > max(time.Second, end.Sub(sent)/16) {
+						t.Errorf("%v: %v apart, %v before the end", setting, apart, end.Sub(sent))
+					}
+					sent, attempts = d.now, attempts+1
+				}
+			}
+		}
+		if last := end.Sub(sent); last > min(time.Second, c.spare()/3)+time.Millisecond || attempts < 3 || attempts > 120 {
+			t.Errorf("%v: %d attempts, the last %v before the renew deadline", setting, attempts, last)
+		}
+		if d.s.Stop.Reason != ReasonRenewFailed || d.now != end {
+			t.Errorf("%v: %q %v after the renew deadline", setting, d.s.Stop.Reason, d.now.Sub(end))
+		}
+	}
+}
+
+func TestPatienceFollowsRoundTrips(t *testing.T) {
+	c := testConfig()
+	for took, want := range map[time.Duration]time.Duration{
+		0:                      250 * time.Millisecond,
+		100 * time.Millisecond: 400 * time.Millisecond,
+		time.Second:            time.Second,
+		time.Hour:              time.Second,
+	} {
+		d := drive(c).step(WatchOpened{}).found(free(other, 10)).confirmed().wake()
+		d.after(min(took, 200*time.Millisecond))
+		if took > 200*time.Millisecond { // not waited for
+			w := *d.s.Write
+			d.wake().after(took - 250*time.Millisecond).late(w)
+		} else {
+			d.confirmed()
+		}
+		if d.wake(); took < time.Hour && d.s.Write.Patience.Sub(d.s.Write.SentAt) != want {
+			t.Errorf("after a round trip of %v one of %v is waited for", took, d.s.Write.Patience.Sub(d.s.Write.SentAt))
+		}
+	}
+}
