@@ -387,9 +387,27 @@ func sorted(problems []problem) []problem {
 
 // What Validate accepts must be safe by the rules of the state machine, which subtracts the same margin.
 func TestMarginIsTheAgents(t *testing.T) {
+	if MinLeaseDuration != lease.MinDuration || MaxLeaseDuration != lease.MaxDuration || MinRetryPeriod != lease.MinRetryPeriod || MaxTokenBase != lease.MaxTokenBase {
+		t.Error("the agent's limits are others")
+	}
+	for deadline := time.Second; deadline < time.Minute; deadline += 7 * time.Millisecond {
+		longest := lease.MaxRetryPeriod(deadline)
+		for _, retry := range []time.Duration{longest, longest + 1} {
+			spec := LeaseSpec{
+				LeaseDuration: metav1.Duration{Duration: 2 * time.Minute}, RenewDeadline: metav1.Duration{Duration: deadline},
+				RetryPeriod: metav1.Duration{Duration: retry}, OnRenewFailure: OnRenewFailureStop,
+			}
+			if refused := len(validateLease(&spec, field.NewPath("lease"))) > 0; refused != (retry > longest) {
+				t.Fatalf("renewDeadline %v, retryPeriod %v: refused %v, the agent's most is %v", deadline, retry, refused, longest)
+			}
+		}
+	}
 	for d := MinLeaseDuration; d <= MaxLeaseDuration; d += time.Second {
 		if got, want := margin(d), lease.Margin(d); got != want {
 			t.Fatalf("leaseDuration %v: margin %v, the agent's %v", d, got, want)
+		}
+		if got, want := MaxRenewDeadline(d), lease.MaxRenewDeadline(d); got != want {
+			t.Fatalf("leaseDuration %v: renewDeadline at most %v, the agent's %v", d, got, want)
 		}
 	}
 	if MaxLeaseDuration != lease.MaxDuration {

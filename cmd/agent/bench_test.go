@@ -141,7 +141,7 @@ func onlyChild(t testing.TB, pid int) int {
 func BenchmarkExpiry(b *testing.B) {
 	w := newBench(b)
 	config := benchConfig()
-	config.LeaseDuration, config.RenewDeadline, config.RetryPeriod = seconds(2), seconds(1.2), seconds(0.3)
+	config.LeaseDuration, config.RenewDeadline, config.RetryPeriod = seconds(3), seconds(1.5), seconds(0.3)
 	stored := w.lastStored()
 	const rounds = 15
 	var took []time.Duration

@@ -166,7 +166,7 @@ func TestContentionWithClientGo(t *testing.T) {
 	w.program = shipped(t) // the race detector has the leash of a test binary linger for a second
 	w.createLease()
 	config := testConfig()
-	config.LeaseDuration, config.RenewDeadline, config.RetryPeriod = seconds(2), seconds(1.2), seconds(0.3)
+	config.LeaseDuration, config.RenewDeadline, config.RetryPeriod = seconds(3), seconds(1.5), seconds(0.3)
 	holders := w.holders()
 	c := &contest{w: w, random: rand.New(rand.NewPCG(1, 2))}
 	for _, pod := range []string{"pod-a", "pod-b", "pod-c"} {
@@ -295,7 +295,7 @@ func lateRelease(t *testing.T) (happened bool) {
 	w.must(controlplane.WriteKubeconfig(kubeconfig, through))
 	e := others.elector("elector", kubeconfig)
 	config := testConfig()
-	config.LeaseDuration, config.RenewDeadline, config.RetryPeriod = seconds(2), seconds(1.2), seconds(0.3)
+	config.LeaseDuration, config.RenewDeadline, config.RetryPeriod = seconds(3), seconds(1.5), seconds(0.3)
 	a := w.prepare("a", config)
 	w.eventually("the elector holds the Lease", func() bool {
 		l := w.lease()

@@ -164,6 +164,7 @@ func (a *Agent) step(e lease.Event) {
 		a.base = a.met
 	}
 	a.journal.seen(before.Seen, next.Seen, a.config.Identity)
+	a.journal.barred(before.Seen, next.Seen)
 	if w := before.Write; w != nil && before.Backoff > 0 && setAside(w.Nonce, next, e) {
 		a.journal.unanswered(w.Kind, w.Patience.Sub(w.SentAt)) // a single one is soon made good
 	}

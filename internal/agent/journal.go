@@ -49,7 +49,23 @@ func (j *journal) seen(before, after lease.Sight, me lease.Identity) {
 	case r.Holder == "":
 		j.log.Print("lease free", "token", r.Token, "reason", r.Release.Reason)
 	default:
-		j.log.Print("lease held", "holder", r.Holder, "token", r.Token)
+		j.log.Print("lease held", "holder", contract.Cut(r.Holder, maxHolder), "token", r.Token)
+	}
+}
+
+// barred tells, once, why nobody can begin a tenure.
+func (j *journal) barred(before, after lease.Sight) {
+	_, was := before.Record.NextToken()
+	_, is := after.Record.NextToken()
+	r := after.Record
+	switch {
+	case is || !after.Known || after.Absent || before.Known && !was && before.Record.BadTokenBase == r.BadTokenBase:
+	case r.BadTokenBase != "":
+		j.log.Print("lease barred", "annotation", contract.TokenBaseAnnotation, "value", r.BadTokenBase,
+			"note", fmt.Sprintf("it is no number from 0 to %d, so that no new tenure can have a token; the operator resets it, or set spec.fencing.tokenBase", int64(lease.MaxTokenBase)))
+	default:
+		j.log.Print("lease barred", "annotation", contract.TokenAnnotation, "value", r.Token,
+			"note", "there is no greater token for a new tenure; set the annotation to the greatest token that a sink has seen")
 	}
 }
 

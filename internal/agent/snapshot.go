@@ -5,6 +5,7 @@ package agent
 import (
 	"time"
 
+	"github.com/singletonjob/operator/internal/contract"
 	"github.com/singletonjob/operator/internal/lease"
 )
 
@@ -42,6 +43,9 @@ func (s Snapshot) Left(boot int64) time.Duration {
 	return time.Duration(s.ValidUntil - boot)
 }
 
+// maxHolder bounds what is told of a holder's name, in bytes; no agent's is longer.
+const maxHolder = 400
+
 // publish makes the present state known.
 func (a *Agent) publish() {
 	s := a.state
@@ -50,7 +54,7 @@ func (a *Agent) publish() {
 		Name:      a.o.Config.Name,
 		Pod:       a.o.Identity.Pod,
 		Phase:     s.Phase.String(),
-		Holder:    s.Seen.Record.Holder,
+		Holder:    contract.Cut(s.Seen.Record.Holder, maxHolder),
 		Token:     s.Seen.Record.Token,
 		Tenure:    s.Seen.Record.Transitions,
 		ready:     s.Synced() || s.Phase == lease.Holding,

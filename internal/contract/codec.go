@@ -3,9 +3,11 @@ package contract
 import (
 	"fmt"
 	"maps"
+	"math"
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/singletonjob/operator/internal/lease"
 )
@@ -32,9 +34,18 @@ const maxHistory = 1024
 // unclean marks, behind a comma, a release reason after which requests may still be on the wire.
 const unclean = "unclean"
 
+// maxWord bounds reasons, maxName the names of pods, as Kubernetes has it.
+const (
+	maxWord = 64
+	maxName = 253
+)
+
 // DecodeLease reads a Lease. It fails only where no compare-and-swap could follow: without a UID, or with a
-// resourceVersion that is no number. Any other malformed value counts as missing: a token that can't be read is not the
-// holder's own, so that its tenure ends, and the next token is higher by the revision alone.
+// resourceVersion that is no number. Anybody may have written it. A malformed value counts as missing, and what it is
+// missing for is the safe side: a token that can't be read is not the holder's own, so that its tenure ends, and the next
+// token is higher by revision and history; a release marker that is no word frees nothing; an acquire time of any kind is
+// one; a request to hand over to what can't be a pod asks for nothing. A token base, of which nobody knows what it should
+// be, counts as bad (lease.Record.BadTokenBase).
 func DecodeLease(f Fields) (lease.Record, error) {
 	revision, err := strconv.ParseInt(f.ResourceVersion, 10, 64)
 	if err != nil || revision < 0 {
@@ -45,19 +56,24 @@ func DecodeLease(f Fields) (lease.Record, error) {
 	}
 	a := f.Annotations
 	reason, mark, _ := strings.Cut(a[ReleaseReasonAnnotation], ",")
+	base, badBase := parseBase(a[TokenBaseAnnotation])
 	return lease.Record{
 		UID:         f.UID,
 		Revision:    revision,
 		Holder:      f.HolderIdentity,
 		Token:       parseNumber(a[TokenAnnotation]),
 		Transitions: max(0, f.LeaseTransitions),
-		Duration:    time.Duration(max(0, f.LeaseDurationSeconds)) * time.Second,
-		AcquireTime: parseMicros(f.AcquireTime),
-		RenewTime:   parseMicros(f.RenewTime),
-		TokenBase:   parseNumber(a[TokenBaseAnnotation]),
-		Release:     lease.Release{Reason: lease.Reason(reason), Unclean: mark != ""},
-		Handover:    lease.Handover{To: a[HandoverToAnnotation], Reason: lease.Reason(a[HandoverReasonAnnotation])},
-		History:     parseHistory(a[HistoryAnnotation]),
+		Duration: max(
+			time.Duration(max(0, f.LeaseDurationSeconds))*time.Second,
+			parseDuration(a[LeaseDurationAnnotation]),
+		),
+		AcquireTime:  parseAcquireTime(f.AcquireTime),
+		RenewTime:    parseMicros(f.RenewTime),
+		TokenBase:    base,
+		BadTokenBase: badBase,
+		Release:      lease.Release{Reason: parseReason(reason), Unclean: mark != ""},
+		Handover:     lease.Handover{To: parsePod(a[HandoverToAnnotation]), Reason: parseReason(a[HandoverReasonAnnotation])},
+		History:      parseHistory(a[HistoryAnnotation]),
 	}, nil
 }
 
@@ -66,7 +82,8 @@ func DecodeLease(f Fields) (lease.Record, error) {
 func EncodeLease(r lease.Record, f Fields) Fields {
 	f.UID, f.ResourceVersion = r.UID, strconv.FormatInt(r.Revision, 10)
 	f.HolderIdentity = r.Holder
-	f.LeaseDurationSeconds = int32((r.Duration + time.Second - 1) / time.Second)
+	// Rounded up: others wait for it.
+	f.LeaseDurationSeconds = int32(min((max(0, r.Duration)+time.Second-1)/time.Second, math.MaxInt32))
 	f.LeaseTransitions = r.Transitions
 	f.AcquireTime, f.RenewTime = formatMicros(r.AcquireTime), formatMicros(r.RenewTime)
 
@@ -78,9 +95,14 @@ func EncodeLease(r lease.Record, f Fields) Fields {
 	if a == nil {
 		a = map[string]string{}
 	}
+	base := formatNumber(r.TokenBase)
+	if r.BadTokenBase != "" {
+		base = a[TokenBaseAnnotation]
+	}
 	for name, value := range map[string]string{
 		TokenAnnotation:          formatNumber(r.Token),
-		TokenBaseAnnotation:      formatNumber(r.TokenBase),
+		TokenBaseAnnotation:      base,
+		LeaseDurationAnnotation:  formatDuration(r.Duration),
 		ReleaseReasonAnnotation:  release,
 		HandoverToAnnotation:     r.Handover.To,
 		HandoverReasonAnnotation: string(r.Handover.Reason),
@@ -102,6 +124,68 @@ func parseNumber(s string) int64 {
 		return 0
 	}
 	return n
+}
+
+// parseBase returns a token base, or what stands there instead of one.
+func parseBase(s string) (base int64, bad string) {
+	if s == "" {
+		return 0, ""
+	}
+	n, err := strconv.ParseInt(s, 10, 64)
+	if err != nil || n < 0 || n > lease.MaxTokenBase {
+		return 0, Cut(s, maxWord)
+	}
+	return n, ""
+}
+
+// Cut is s for a message, of at most so many bytes: anybody may have written it.
+func Cut(s string, most int) string {
+	if len(s) <= most {
+		return s
+	}
+	return strings.ToValidUTF8(s[:most], "") + "…"
+}
+
+func parseDuration(s string) time.Duration {
+	d, err := time.ParseDuration(s)
+	if err != nil || d < 0 {
+		return 0
+	}
+	return min(d, lease.MaxDuration)
+}
+
+func formatDuration(d time.Duration) string {
+	if d <= 0 {
+		return ""
+	}
+	return d.String()
+}
+
+// parseReason reads a word, as reasons are. They are copied from place to place and stand in the history between commas.
+func parseReason(s string) lease.Reason {
+	if len(s) > maxWord || strings.ContainsFunc(s, func(c rune) bool { return c > unicode.MaxASCII || !unicode.IsLetter(c) && !unicode.IsDigit(c) }) {
+		return ""
+	}
+	return lease.Reason(s)
+}
+
+// parsePod reads the name of a pod, or lease.AnyPod.
+func parsePod(s string) string {
+	if s == lease.AnyPod {
+		return s
+	}
+	if len(s) > maxName || strings.Trim(s, "abcdefghijklmnopqrstuvwxyz0123456789-.") != "" {
+		return ""
+	}
+	return s
+}
+
+// parseAcquireTime is never 0 where there is anything: only a release leaves nothing.
+func parseAcquireTime(s string) int64 {
+	if micros := parseMicros(s); micros != 0 || s == "" {
+		return micros
+	}
+	return 1
 }
 
 func formatNumber(n int64) string {

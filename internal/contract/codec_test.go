@@ -2,6 +2,7 @@ package contract
 
 import (
 	"maps"
+	"math"
 	"strings"
 	"testing"
 	"time"
@@ -57,7 +58,7 @@ func TestMalformedLeaseIsRefusedOrReadAsMissing(t *testing.T) {
 	}
 	got, err := DecodeLease(Fields{
 		UID: "u", ResourceVersion: "1", LeaseDurationSeconds: -4, LeaseTransitions: -1, RenewTime: "yesterday",
-		Annotations: map[string]string{TokenAnnotation: "12x", TokenBaseAnnotation: "-3", HistoryAnnotation: "a,b"},
+		Annotations: map[string]string{TokenAnnotation: "12x", HandoverToAnnotation: "no pod", HandoverReasonAnnotation: "a;b", LeaseDurationAnnotation: "-1s", HistoryAnnotation: "a,b"},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -83,6 +84,87 @@ func TestHistoryStaysWithinItsBound(t *testing.T) {
 	}
 	if diff := cmp.Diff(past[:len(kept)], kept); diff != "" {
 		t.Error(diff)
+	}
+}
+
+// A foreign write of leaseDurationSeconds lowers no wait: the longer of the two counts, and both are written.
+func TestLongerDurationCounts(t *testing.T) {
+	for name, test := range map[string]struct {
+		seconds    int32
+		annotation string
+		want       time.Duration
+	}{
+		"as written":        {60, "1m0s", time.Minute},
+		"lowered":           {1, "1m0s", time.Minute},
+		"removed":           {0, "1m0s", time.Minute},
+		"raised":            {90, "1m0s", 90 * time.Second},
+		"without ours":      {60, "", time.Minute},
+		"garbage":           {60, strings.Repeat("9", 1<<20), time.Minute},
+		"negative":          {60, "-5m", time.Minute},
+		"too long for us":   {60, "999999h", time.Hour},
+		"largest":           {math.MaxInt32, "", math.MaxInt32 * time.Second},
+		"nothing, negative": {-1, "", 0},
+	} {
+		r, err := DecodeLease(Fields{
+			UID: "u", ResourceVersion: "1", LeaseDurationSeconds: test.seconds,
+			Annotations: map[string]string{LeaseDurationAnnotation: test.annotation},
+		})
+		if err != nil || r.Duration != test.want {
+			t.Errorf("%s: %v, %v; want %v", name, r.Duration, err, test.want)
+		}
+		back := EncodeLease(r, Fields{})
+		if got := time.Duration(back.LeaseDurationSeconds) * time.Second; got != test.want {
+			t.Errorf("%s: written as %v", name, got)
+		}
+	}
+	half := EncodeLease(lease.Record{UID: "u", Duration: 1500 * time.Millisecond}, Fields{})
+	if half.LeaseDurationSeconds != 2 || half.Annotations[LeaseDurationAnnotation] != "1.5s" {
+		t.Errorf("1.5s is written as %d and %q", half.LeaseDurationSeconds, half.Annotations[LeaseDurationAnnotation])
+	}
+}
+
+// A token base that no operator wrote stays what it is until one resets it.
+func TestBadTokenBase(t *testing.T) {
+	for value, bad := range map[string]string{
+		"":                         "",
+		"0":                        "",
+		"4503599627370496":         "",
+		"4503599627370497":         "4503599627370497",
+		"9223372036854775807":      "9223372036854775807",
+		"-1":                       "-1",
+		"1e6":                      "1e6",
+		strings.Repeat("7", 1<<20): strings.Repeat("7", 64) + "…",
+	} {
+		f := Fields{UID: "u", ResourceVersion: "1", Annotations: map[string]string{TokenBaseAnnotation: value}}
+		r, err := DecodeLease(f)
+		if err != nil || r.BadTokenBase != bad {
+			t.Errorf("%.30q: %q, %v", value, r.BadTokenBase, err)
+		}
+		if bad == "" {
+			continue
+		}
+		if got := EncodeLease(r, f).Annotations[TokenBaseAnnotation]; got != value {
+			t.Errorf("%.30q is written back as %.30q", value, got)
+		}
+		r.BadTokenBase, r.TokenBase = "", 5
+		if got := EncodeLease(r, f).Annotations[TokenBaseAnnotation]; got != "5" {
+			t.Errorf("%.30q is reset to %.30q", value, got)
+		}
+	}
+}
+
+// What is no word of a release frees nothing, and any time of an acquire is one.
+func TestMarkersThatAreNone(t *testing.T) {
+	for name, f := range map[string]Fields{
+		"1 MiB":                {Annotations: map[string]string{ReleaseReasonAnnotation: strings.Repeat("x", 1<<20)}},
+		"no word":              {Annotations: map[string]string{ReleaseReasonAnnotation: "set free;by hand"}},
+		"acquired at no time":  {AcquireTime: "0000", Annotations: map[string]string{ReleaseReasonAnnotation: "NodeLost"}},
+		"acquired at the dawn": {AcquireTime: "1970-01-01T00:00:00.000000Z", Annotations: map[string]string{ReleaseReasonAnnotation: "NodeLost"}},
+	} {
+		f.UID, f.ResourceVersion = "u", "1"
+		if r, err := DecodeLease(f); err != nil || r.Free() {
+			t.Errorf("%s: free, %v", name, err)
+		}
 	}
 }
 

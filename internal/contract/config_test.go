@@ -38,6 +38,8 @@ func TestConfigErrorsNameTheField(t *testing.T) {
 		"half seconds":          {func(c *AgentConfig) { c.LeaseDuration = Duration(15500 * time.Millisecond) }, "whole seconds"},
 		"no stop budget":        {func(c *AgentConfig) { c.RenewDeadline = Duration(14 * time.Second) }, "renewDeadline 14s leaves no time"},
 		"no retry":              {func(c *AgentConfig) { c.RetryPeriod = 0 }, "retryPeriod 0s"},
+		"no second attempt":     {func(c *AgentConfig) { c.RetryPeriod = c.RenewDeadline }, "at most 6.6"},
+		"too short":             {func(c *AgentConfig) { c.LeaseDuration = Duration(2 * time.Second) }, "leaseDuration 2s"},
 		"negative jitter":       {func(c *AgentConfig) { c.Jitter = -1 }, "jitter"},
 		"negative lock delay":   {func(c *AgentConfig) { c.LockDelay = -1 }, "lockDelay"},
 		"contradicting promise": {func(c *AgentConfig) { c.KeepRunning, c.LockDelay = true, 1 }, "contradict"},

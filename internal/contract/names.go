@@ -21,7 +21,8 @@ const (
 // change pods can change it later, so it may only take proof away, never give any.
 const GatedAnnotation = "singletonjob.io/gated-container"
 
-// Annotations of the Lease. Agents write all but HandoverTo, HandoverReason and TokenBase, which are the operator's.
+// Annotations of the Lease. LeaseDurationAnnotation repeats leaseDurationSeconds, which client-go's electors and people
+// change; the longer one counts. Agents write all but HandoverTo, HandoverReason and TokenBase, which are the operator's.
 const (
 	TokenAnnotation          = "singletonjob.io/fencing-token"
 	ReleaseReasonAnnotation  = "singletonjob.io/release-reason"
@@ -29,6 +30,7 @@ const (
 	HandoverReasonAnnotation = "singletonjob.io/handover-reason"
 	TokenBaseAnnotation      = "singletonjob.io/token-base"
 	HistoryAnnotation        = "singletonjob.io/history"
+	LeaseDurationAnnotation  = "singletonjob.io/lease-duration"
 )
 
 // Environment of the gated container, set by the operator for the agent.

@@ -52,9 +52,9 @@ const (
 	// nobody is the user of the install container where the pod runs as root.
 	nobody = 65532
 
-	// Candidates of a higher ordinal take a free Lease a little later, so that not all of them write at once. The first
-	// does not wait, the last no longer than maxJitter.
-	jitterStep = 3 * time.Millisecond
+	// Candidates of a higher ordinal take a Lease that ran out a little later, so that not all of them write at once: later by
+	// what it takes to write and to tell the others. The first that runs does not wait, the last no longer than maxJitter.
+	jitterStep = 15 * time.Millisecond
 	maxJitter  = 50 * time.Millisecond
 )
 

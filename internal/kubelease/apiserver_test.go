@@ -134,6 +134,7 @@ func TestRealUpdate(t *testing.T) {
 		l.Spec, l.ManagedFields, l.ResourceVersion = coordinationv1.LeaseSpec{}, nil, ""
 		delete(l.Annotations, contract.TokenAnnotation)
 		delete(l.Annotations, contract.ReleaseReasonAnnotation)
+		delete(l.Annotations, contract.LeaseDurationAnnotation)
 	}
 	if diff := cmp.Diff(before, after); diff != "" {
 		t.Errorf("not ours, but changed (-before +after):\n%s", diff)
@@ -210,7 +211,7 @@ func TestRealRefusals(t *testing.T) {
 		c := newCluster(t)
 		o := c.create()
 		r := held(o)
-		r.Duration = -time.Minute
+		r.Transitions = -1
 		if outcome, _ := c.update(o, r); outcome != lease.Refused {
 			t.Errorf("outcome %v, want Refused", outcome)
 		}

@@ -114,7 +114,7 @@ func leaseJSON(revision int64) string {
 	return fmt.Sprintf(`{"kind":"Lease","apiVersion":"coordination.k8s.io/v1","metadata":{"name":"job","namespace":"ns",`+
 		`"uid":"u1","resourceVersion":"%d","creationTimestamp":"2026-01-01T00:00:00Z","generation":1e3,`+
 		`"labels":{"app.kubernetes.io/managed-by":"singletonjob","z":"<last>","a":"first"},`+
-		`"annotations":{"singletonjob.io/fencing-token":"7","theirs":"kept & \u003cunchanged>"},`+
+		`"annotations":{"singletonjob.io/fencing-token":"7","singletonjob.io/lease-duration":"15s","theirs":"kept & \u003cunchanged>"},`+
 		`"ownerReferences":[{"apiVersion":"v1","kind":"Pod","name":"p","uid":"u9","blockOwnerDeletion":false}],`+
 		`"managedFields":[{"manager":"m","fieldsV1":{"f:spec":{".":{},"f:holderIdentity":{}}}}],"fromTheFuture":[1,1.50,12345678901234567890]},`+
 		`"spec":{"holderIdentity":"a/u/n","leaseDurationSeconds":15,"leaseTransitions":3,`+

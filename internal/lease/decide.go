@@ -1,6 +1,11 @@
 package lease
 
-import "cmp"
+import (
+	"cmp"
+	"strconv"
+	"strings"
+	"time"
+)
 
 // sigterm is SIGTERM on every system that this runs on; the package itself imports none.
 const sigterm = 15
@@ -11,6 +16,7 @@ func (m *machine) decide() {
 	if m.s.Done {
 		return
 	}
+	m.suspectWatch()
 	if m.s.Phase == Holding {
 		m.hold()
 	}
@@ -44,7 +50,7 @@ func (m *machine) read() {
 // mayWrite tells whether a write may go out now. One that rests on a sight as old as a lease is preceded by a read: the
 // revision would do for the compare-and-swap, unless the server has begun to give out its revisions anew. A tenure's
 // write goes out beside those of which the outcome is in doubt, and beside the read that finds out: all replace one
-// revision, so one of them is stored, or none, and whichever it is is found in the record.
+// revision, so one of them is stored, or none, and the record tells which.
 func (m *machine) mayWrite() bool {
 	if m.s.Write != nil || !m.s.Seen.Known || m.s.Seen.Absent {
 		return false
@@ -118,6 +124,10 @@ func (m *machine) contend() {
 	if m.s.Leaving || m.s.Pending != nil || !m.mayWrite() {
 		return
 	}
+	if _, possible := m.s.Seen.Record.NextToken(); !possible {
+		m.due(m.s.Seen.Fresh.Add(m.c.Duration)) // to look again, should the watch not tell
+		return
+	}
 	if at := m.c.FreeAt(m.s); m.due(at) {
 		m.acquire()
 	}
@@ -188,11 +198,30 @@ func (c Config) FreeAt(s State) Instant {
 	at := since
 	switch to := r.Handover.To; {
 	case !proven:
-		at = c.expiry(s, since).Add(c.Jitter)
+		at = c.expiry(s, since).Add(c.jitter(r.Holder))
 	case r.Free() && (s.lastWasMine() || to != "" && to != AnyPod && to != c.Identity.Pod):
 		at = since.Add(c.RetryPeriod) // the others go first
 	}
 	return max(at, s.NotBefore)
+}
+
+// jitter is Config.Jitter less the step of a holder that goes before this candidate and does not run now, so that the first
+// of those who run waits for nobody.
+func (c Config) jitter(holder string) time.Duration {
+	id, _ := ParseIdentity(holder)
+	if mine, his := ordinal(c.Identity.Pod), ordinal(id.Pod); his >= 0 && his < mine {
+		return c.Jitter - c.Jitter/time.Duration(mine)
+	}
+	return c.Jitter
+}
+
+// ordinal is the number at the end of a pod's name, -1 if there is none.
+func ordinal(pod string) int {
+	n, err := strconv.ParseUint(pod[strings.LastIndexByte(pod, '-')+1:], 10, 16)
+	if err != nil {
+		return -1
+	}
+	return int(n)
 }
 
 // proven tells whether it is known that the last tenure is over, so that nothing is waited for but lockDelay, and
@@ -211,10 +240,11 @@ func (c Config) proven(s State) (proven, clean bool) {
 	}
 }
 
-// expiry is when time alone frees the Lease. Holders that outlast an outage of the API server are given the time to
+// expiry is when time alone frees the Lease: the longest duration that it was ever seen with during this tenure counts, and
+// the own, since others write the Lease too, and what they lower ends no right of the holder's. Holders that outlast an outage of the API server are given the time to
 // renew after it: their silence meanwhile says nothing about them.
 func (c Config) expiry(s State, since Instant) Instant {
-	at := since.Add(min(max(s.Seen.Record.Duration, c.Duration), MaxDuration))
+	at := since.Add(min(max(s.Seen.Longest, s.Seen.Record.Duration, c.Duration), MaxDuration))
 	if c.KeepRunning {
 		at = max(at, s.Contact.Add(2*c.requestTimeout()+c.RetryPeriod))
 	}

@@ -106,7 +106,7 @@ type SendRead struct {
 	Deadline Instant
 }
 
-// RestartWatch asks for a fresh watch: a write met a revision that the present watch should have told of.
+// RestartWatch asks for a fresh watch: a write met a revision that the present watch should have told of, and has not.
 type RestartWatch struct{}
 
 // StartChild starts the user's process, unless Deadline has passed. The kernel must kill it at Deadline unless

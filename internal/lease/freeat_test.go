@@ -108,6 +108,78 @@ func TestJitterDelaysNothingThatIsProven(t *testing.T) {
 	}
 }
 
+// The first of the standbys waits for nobody, also where the holder that went silent goes before it.
+func TestJitterIsNotAddedToTheFirst(t *testing.T) {
+	const step = 15 * time.Millisecond
+	pod := func(n string) Identity { return Identity{Pod: "job-x-" + n, PodUID: "u", Nonce: "1"} }
+	for _, test := range []struct {
+		me, holder string
+		jitter     time.Duration
+		want       time.Duration
+	}{
+		{"0", "1", 0, 0},
+		{"1", "0", step, 0},
+		{"2", "0", 2 * step, step},
+		{"2", "1", 2 * step, step},
+		{"1", "2", step, step},
+		{"1", "other", step, step},
+	} {
+		c := testConfig()
+		c.Identity, c.Jitter = pod(test.me), test.jitter
+		s := State{Seen: Sight{Known: true, Record: held(pod(test.holder), 100), At: t0}}
+		if got := c.FreeAt(s).Sub(t0) - c.Duration; got != test.want {
+			t.Errorf("%s waits %v for %s, want %v", test.me, got, test.holder, test.want)
+		}
+	}
+}
+
+// Whoever lowers the duration in the Lease takes nothing from the holder's right, which the longest one seen bounds.
+func TestLongestDurationOfATenureIsWaitedFor(t *testing.T) {
+	long := held(other, 10)
+	long.Duration = time.Minute
+	lowered := long
+	lowered.Revision, lowered.Duration = 20, time.Second
+	anew := held(other, 30)
+	anew.UID, anew.Holder, anew.Duration = "another", UnknownHolder, 5*time.Second
+	next := held(Identity{"c", "uc", "1"}, 40)
+	for name, test := range map[string]struct {
+		events []Event
+		want   time.Duration
+	}{
+		"lowered":                        {[]Event{Watched{Record: lowered}}, time.Minute},
+		"made anew with less":            {[]Event{Watched{Record: lowered, Deleted: true}, Watched{Record: anew}}, time.Minute},
+		"another tenure with its own":    {[]Event{Watched{Record: lowered}, Watched{Record: next}}, 15 * time.Second},
+		"went back to before the tenure": {[]Event{ReadDone{Found: new(held(other, 5))}}, time.Minute},
+	} {
+		d := waiting(testConfig(), long)
+		for _, e := range test.events {
+			if read, ok := e.(ReadDone); ok {
+				d.step(WatchClosed{}).wake()
+				read.ID = d.s.LastRead
+				e = read
+			}
+			d.after(time.Second).step(e)
+		}
+		if got := d.c.FreeAt(d.s).Sub(d.now); got != test.want {
+			t.Errorf("%s: free after %v, want %v", name, got, test.want)
+		}
+	}
+}
+
+// A second look back in time does not cut short the wait of the first.
+func TestWaitAfterWentBackIsNotCutShort(t *testing.T) {
+	long := held(other, 100)
+	long.Duration = time.Hour
+	d := waiting(testConfig(), long).step(WatchClosed{}).wake().found(free(other, 50))
+	until := d.s.NotBefore
+	next := free(other, 60)
+	next.Token = 70
+	d.step(Watched{Record: next}).wake().found(free(other, 55))
+	if d.s.NotBefore < until {
+		t.Errorf("%v sooner", until.Sub(d.s.NotBefore))
+	}
+}
+
 func TestWaitingCountsFromTheOwnEndToo(t *testing.T) {
 	c := testConfig()
 	s := State{
@@ -122,19 +194,22 @@ func TestWaitingCountsFromTheOwnEndToo(t *testing.T) {
 func TestNextToken(t *testing.T) {
 	for name, test := range map[string]struct {
 		record Record
-		want   int64
+		want   int64 // 0: none
 	}{
 		"first":                         {Record{Revision: 5}, 5},
 		"revision":                      {Record{Revision: 500, Token: 20}, 500},
 		"base":                          {Record{Revision: 500, Token: 20, TokenBase: 1000}, 1500},
 		"previous, after a restore":     {Record{Revision: 10, Token: 20}, 21},
 		"same revision as the previous": {Record{Revision: 20, Token: 20}, 21},
-		"base too large":                {Record{Revision: 10, Token: 20, TokenBase: math.MaxInt64 - 5}, math.MaxInt64},
+		"base too large":                {Record{Revision: 10, Token: 20, TokenBase: math.MaxInt64 - 5}, 0},
 		"largest but one":               {Record{Revision: 10, Token: math.MaxInt64 - 1}, math.MaxInt64},
-		"forged":                        {Record{Revision: 10, Token: math.MaxInt64}, 10},
+		"forged":                        {Record{Revision: 10, Token: math.MaxInt64}, 0},
+		"bad base":                      {Record{Revision: 10, BadTokenBase: "x"}, 0},
+		"token lowered by hand":         {Record{Revision: 10, Token: 1, History: []PastTenure{{Token: 30}}}, 31},
+		"absurd history":                {Record{Revision: 10, Token: 1, History: []PastTenure{{Token: math.MaxInt64}}}, 10},
 	} {
-		if got := test.record.NextToken(); got != test.want {
-			t.Errorf("%s: %d, want %d", name, got, test.want)
+		if got, ok := test.record.NextToken(); got != test.want || ok != (test.want != 0) {
+			t.Errorf("%s: %d, %v, want %d", name, got, ok, test.want)
 		}
 	}
 }

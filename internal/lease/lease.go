@@ -120,6 +120,22 @@ func (c Config) maxLate() time.Duration {
 	return max(0, c.Duration-Margin(c.Duration)-c.RetryPeriod) / 2
 }
 
+// What the API accepts; its own functions say the same, and a test compares them.
+const (
+	MinDuration    = 3 * time.Second
+	MinRetryPeriod = 200 * time.Millisecond
+	// stopBudget is the least time between SIGTERM and SIGKILL of a tenure that can't be renewed.
+	stopBudget = time.Second
+)
+
+// MaxRenewDeadline leaves the process time to stop.
+func MaxRenewDeadline(duration time.Duration) time.Duration {
+	return duration - Margin(duration) - stopBudget
+}
+
+// MaxRetryPeriod leaves a renewal that failed time to be repeated.
+func MaxRetryPeriod(renewDeadline time.Duration) time.Duration { return renewDeadline * 2 / 3 }
+
 // spare is the time from a renewal to the renew deadline. By what the API accepts it is half of retryPeriod at least.
 func (c Config) spare() time.Duration {
 	return max(c.RenewDeadline-c.RetryPeriod, c.RetryPeriod/3)

@@ -18,13 +18,16 @@ type Record struct {
 	Token int64
 	// Transitions counts tenures.
 	Transitions int32
-	// Duration is the holder's leaseDuration.
+	// Duration is the holder's leaseDuration: the longer one where the Lease tells of two.
 	Duration time.Duration
 	// AcquireTime and RenewTime are wall-clock microseconds, for people. RenewTime also tells one write of a holder
 	// from another, and no AcquireTime is part of a release (Free).
 	AcquireTime, RenewTime int64
-	// TokenBase is added to every token of a new tenure.
+	// TokenBase is added to every token of a new tenure. It is from 0 to MaxTokenBase.
 	TokenBase int64
+	// BadTokenBase is what stands there instead, cut short, if that is no such number. Then nobody acquires the Lease: a token
+	// without the base may be one that sinks have seen. Renewals leave it as it is.
+	BadTokenBase string
 
 	// Release says how the last tenure ended. It is empty while a tenure lasts, and stays empty when a holder is
 	// cleared by anything but a release: then time alone frees the Lease.
@@ -97,17 +100,23 @@ func (r Record) Free() bool {
 	return r.Holder == "" && r.Release.Reason != "" && r.AcquireTime == 0
 }
 
+// MaxTokenBase is the greatest token base that the API accepts. Tokens stay below 2^53 with it, which doubles hold exactly.
+const MaxTokenBase = 1 << 52
+
 // NextToken is the token of a tenure won by replacing r. It is known before the write is sent and goes out in it; since
-// a compare-and-swap on one revision succeeds once, no two tenures share it.
-func (r Record) NextToken() int64 {
-	next := r.Revision + r.TokenBase
-	if next < r.Revision { // overflow
-		next = math.MaxInt64
+// a compare-and-swap on one revision succeeds once, no two tenures share it. It is greater than each that the record tells
+// of, in its history too: the token itself may have been edited. ok is false where there is none, and then nobody acquires.
+func (r Record) NextToken() (next int64, ok bool) {
+	last := r.Token
+	for _, past := range r.History {
+		if past.Token <= 2*MaxTokenBase { // else it is forged, and no reason to be stuck
+			last = max(last, past.Token)
+		}
 	}
-	if r.Token < math.MaxInt64 {
-		next = max(next, r.Token+1)
+	if r.BadTokenBase != "" || last == math.MaxInt64 || r.TokenBase > math.MaxInt64-max(0, r.Revision) {
+		return 0, false
 	}
-	return next
+	return max(r.Revision+r.TokenBase, last+1), true
 }
 
 // acquired is the record that makes c the holder. silence is why the tenure before ended if nobody released it.
@@ -117,7 +126,7 @@ func (r Record) acquired(c Config, silence Reason, wall, nonce int64) Record {
 		past[0].Ended = r.RenewTime / 1000
 		past[0].Reason = silence
 	}
-	r.Token = r.NextToken()
+	r.Token, _ = r.NextToken() // contend has asked whether there is one
 	r.Holder = c.Identity.String()
 	if r.Transitions < math.MaxInt32 { // the API refuses a negative count, and with it every later tenure
 		r.Transitions++

@@ -35,6 +35,8 @@ type Sight struct {
 	At Instant
 	// Fresh is when an answer or an event last showed it to be so.
 	Fresh Instant
+	// Longest is the longest duration seen of this tenure: of this UID and token, and of what was before a Lease made anew.
+	Longest time.Duration
 }
 
 // Kind is what a write is for.
@@ -148,6 +150,11 @@ type State struct {
 	Contact  Instant
 	// NotBefore is when every holder is dead that the API server may have forgotten, after its data went back in time.
 	NotBefore Instant
+
+	// WatchFrom is a revision that a write found outdated before the watch had told so, WatchBy until when the watch has time
+	// to tell; 0 if it is not doubted.
+	WatchFrom int64
+	WatchBy   Instant
 
 	// Late is how much more than the margin the kill is given, because what is due gets a CPU late.
 	Late time.Duration

@@ -114,7 +114,7 @@ func (m *machine) absorb(e Event) {
 		}
 	case WatchClosed:
 		if m.s.WatchUp { // said again it must not put off the reads that stand in for the watch
-			m.s.WatchUp = false
+			m.s.WatchUp, m.s.WatchBy = false, 0
 			if !m.s.MustRead { // a write that waits for a read waits no longer for a watch that broke
 				m.s.ReadAfter = m.t.Boot.Add(m.c.RetryPeriod)
 			}
@@ -149,7 +149,18 @@ func (m *machine) treeGone() {
 	t.Alive = false
 }
 
+// suspectWatch has the watch opened anew that has not told in time of a change that a write has met.
+func (m *machine) suspectWatch() {
+	if m.s.WatchBy != 0 && m.due(m.s.WatchBy) {
+		m.s.WatchBy = 0
+		m.do(RestartWatch{})
+	}
+}
+
 func (m *machine) watched(e Watched) {
+	if e.Record.Revision > m.s.WatchFrom {
+		m.s.WatchBy = 0
+	}
 	switch newer := !m.s.Seen.Known || e.Record.Revision > m.s.Seen.Record.Revision; {
 	case !newer: // watches repeat and lag
 	case e.Deleted:
@@ -177,7 +188,11 @@ func (m *machine) see(r Record) {
 		if seen.Known && r.before(was) {
 			m.wentBack(r)
 		}
-		*seen = Sight{Known: true, Record: r, At: m.t.Boot}
+		longest := r.Duration
+		if next := r.UID == was.UID && r.Token > was.Token; !next {
+			longest = max(longest, seen.Longest)
+		}
+		*seen = Sight{Known: true, Record: r, At: m.t.Boot, Longest: longest}
 		if m.s.Redo {
 			m.s.Redo, m.s.WriteAfter = false, m.t.Boot
 		}
@@ -187,7 +202,8 @@ func (m *machine) see(r Record) {
 }
 
 func (m *machine) seeAbsent(revision int64) {
-	m.s.Seen = Sight{Known: true, Absent: true, Record: Record{Revision: max(revision, m.s.Seen.Record.Revision)}, At: m.t.Boot}
+	gone := Record{Revision: max(revision, m.s.Seen.Record.Revision)}
+	m.s.Seen = Sight{Known: true, Absent: true, Record: gone, At: m.t.Boot, Longest: m.s.Seen.Longest}
 	m.s.Behind = false
 }
 
@@ -271,21 +287,26 @@ func (m *machine) readDone(e ReadDone) {
 	if !found {
 		return
 	}
-	if e.Found == nil && !e.Absent {
+	switch failed := e.Found == nil && !e.Absent; {
+	case failed:
 		m.s.CutOff = true
 		if waited != nil && waited.ID == r.ID {
 			m.readFailed(&r)
 		}
-		return
-	}
-	m.answered(r.SentAt)
-	known := m.s.Seen.Record.Revision
-	if r.ID < m.s.Since { // from before what is to be found out; it counts as a watch's word does
-		if e.Found != nil && (e.Found.Revision > known || !m.s.Seen.Known) {
+	case r.ID < m.s.Since: // from before what is to be found out; it counts as a watch's word does
+		m.answered(r.SentAt)
+		if e.Found != nil && (e.Found.Revision > m.s.Seen.Record.Revision || !m.s.Seen.Known) {
 			m.see(*e.Found)
 		}
-		return
+	default:
+		m.answered(r.SentAt)
+		m.foundOut(r, e)
 	}
+}
+
+// foundOut handles the answer to a read that was sent late enough.
+func (m *machine) foundOut(r Reading, e ReadDone) {
+	known := m.s.Seen.Record.Revision
 	m.s.MustRead, m.s.ReadAfter = false, r.SentAt.Add(m.c.RetryPeriod)
 	m.setAside()
 	m.s.Since = max(m.s.Since, r.ID) // earlier ones tell no more than this one
@@ -318,8 +339,8 @@ func (m *machine) older(r Record) {
 // To a candidate no record is proof then that the Lease is free: a holder that the server forgot may live for as long as
 // its last renewal, forgotten too, allows.
 func (m *machine) wentBack(r Record) {
-	longest := max(m.c.Duration, m.s.Seen.Record.Duration, r.Duration)
-	m.s.NotBefore = m.t.Boot.Add(min(longest, MaxDuration)).Add(m.c.LockDelay)
+	longest := max(m.c.Duration, m.s.Seen.Longest, r.Duration)
+	m.s.NotBefore = max(m.s.NotBefore, m.t.Boot.Add(min(longest, MaxDuration)).Add(m.c.LockDelay))
 }
 
 // maxUnsettled bounds the requests that are remembered beside those that are waited for, and so those under way.
@@ -407,16 +428,16 @@ func (m *machine) gone(w *Attempt) {
 	m.seeAbsent(w.Record.Revision)
 }
 
-// conflict takes note that the Lease is at another revision. A released Lease is raced for; one that had run out should
-// not have changed without the watch's telling.
+// conflict takes note that the Lease is at another revision. A released Lease is raced for; one that had run out may be
+// too, but should not have changed long ago without the watch's telling.
 func (m *machine) conflict(w *Attempt) {
 	m.unsettled(w)
 	if m.overtaken(w) {
 		return
 	}
 	m.s.Behind = true
-	if seen := m.s.Seen.Record; w.Kind == Acquire && seen.Revision == w.Record.Revision && !seen.Free() {
-		m.do(RestartWatch{})
+	if seen := m.s.Seen.Record; w.Kind == Acquire && seen.Revision == w.Record.Revision && !seen.Free() && m.s.WatchUp {
+		m.s.WatchFrom, m.s.WatchBy = seen.Revision, m.t.Boot.Add(m.c.RetryPeriod)
 	}
 }
 

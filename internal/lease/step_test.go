@@ -1,6 +1,7 @@
 package lease
 
 import (
+	"math"
 	"testing"
 	"time"
 
@@ -381,14 +382,73 @@ func TestWatchClosedDoesNotPutOffAReadThatAWriteWaitsFor(t *testing.T) {
 }
 
 func TestWatchIsRestartedWhenItMissedAChange(t *testing.T) {
-	expired := waiting(testConfig(), held(other, 10)).wake().found(held(other, 10))
-	if expired.done(Conflict); len(expired.actions) == 0 {
-		t.Fatal("nothing follows a conflict")
+	lost := func() *driver { // the race for a Lease that has run out
+		d := waiting(testConfig(), held(other, 10)).wake().found(held(other, 10)).done(Conflict)
+		hasNo[RestartWatch](t, d)
+		return d
 	}
-	has[RestartWatch](t, expired)
-	hasNo[RestartWatch](t, acquiring(testConfig()).done(Conflict)) // a race for a released Lease
-	told := waiting(testConfig(), held(other, 10)).wake().found(held(other, 10)).step(Watched{Record: held(other, 12)})
-	hasNo[RestartWatch](t, told.done(Conflict))
+	restarts := func(d *driver) (n int) {
+		for end := d.now.Add(2 * d.c.RetryPeriod); d.s.Wake < end; {
+			if d.wake(); d.s.Read != nil {
+				d.found(d.s.Seen.Record)
+			}
+			for _, a := range d.actions {
+				if _, ok := a.(RestartWatch); ok {
+					n++
+				}
+			}
+		}
+		return n
+	}
+	winner := held(Identity{"c", "uc", "1"}, 12)
+	if n := restarts(lost().found(winner)); n != 1 {
+		t.Errorf("%d restarts of a watch that does not tell", n)
+	}
+	if n := restarts(lost().after(time.Second).step(Watched{Record: winner})); n != 0 {
+		t.Errorf("%d restarts of a watch that tells a little later", n)
+	}
+	if n := restarts(acquiring(testConfig()).done(Conflict).found(winner)); n != 0 {
+		t.Errorf("%d restarts after a race for a released Lease", n)
+	}
+}
+
+// A Lease in which no tenure can have a token of its own is left alone; the tenure that lasts goes on.
+func TestNobodyAcquiresWithoutAToken(t *testing.T) {
+	for name, spoil := range map[string]func(*Record){
+		"bad base":      func(r *Record) { r.BadTokenBase = "9223372036854775807" },
+		"largest token": func(r *Record) { r.Token = math.MaxInt64 },
+	} {
+		r := free(other, 10)
+		spoil(&r)
+		d := waiting(testConfig(), r)
+		for range 100 {
+			hasNo[SendWrite](t, d)
+			if d.s.Read != nil {
+				d.found(r)
+			} else {
+				d.wake()
+			}
+		}
+		if d.now > t0.Add(time.Hour) || d.now < t0.Add(time.Minute) {
+			t.Errorf("%s: looked at 50 times in %v", name, d.now.Sub(t0))
+		}
+		if d.s.Read != nil {
+			d.found(r)
+		}
+		if r.BadTokenBase != "" {
+			mended := r
+			mended.Revision, mended.BadTokenBase = 20, ""
+			has[SendWrite](t, d.step(Watched{Record: mended}))
+			h := holding(testConfig())
+			spoiled := h.s.Seen.Record
+			spoiled.Revision = 50
+			spoil(&spoiled)
+			h.step(Watched{Record: spoiled}).wake()
+			if got := has[SendWrite](t, h).Attempt; got.Kind != Renew || got.Record.BadTokenBase == "" {
+				t.Errorf("%s: sent %+v", name, got)
+			}
+		}
+	}
 }
 
 func TestStaleWatchEventIsIgnored(t *testing.T) {
