@@ -105,7 +105,7 @@ func (c *checker) started(t *tree) {
 	if t.token <= c.token {
 		c.violated(TokenNotGrown, "%s starts token %d after token %d", t.agent.id, t.token, c.token)
 	}
-	if last := c.last; last != nil && last.endedBadly() && !last.agent.config.KeepRunning && w.now < last.ended+fastest.lasts(t.agent.config.LockDelay) {
+	if last := c.last; last != nil && last.endedBadly() && !last.agent.config.KeepRunning && !c.outlived(last) && w.now < last.ended+fastest.lasts(t.agent.config.LockDelay) {
 		c.violated(LockDelayCut, "%s starts token %d %v after the unclean end of token %d", t.agent.id, t.token, w.now-last.ended, last.token)
 	}
 	if w.trace != nil {
@@ -151,6 +151,12 @@ func lateFor(c lease.Config, late time.Duration) time.Duration {
 func (c *checker) inTime(t, other *tree) bool {
 	won, lost := c.claimOf(t), c.claimOf(other)
 	return won != nil && lost != nil && !lost.released && won.won >= lost.exclusive()
+}
+
+// outlived tells whether a tree ended only when others might already take the Lease: lockDelay counts from then.
+func (c *checker) outlived(t *tree) bool {
+	claim := c.claimOf(t)
+	return claim != nil && t.ended > claim.exclusive()
 }
 
 func (c *checker) claimOf(t *tree) *claim {
