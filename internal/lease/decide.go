@@ -182,7 +182,7 @@ func (m *machine) begin(w Attempt, stored Record) {
 }
 
 func tenureOf(r Record, sent Instant) Tenure {
-	return Tenure{UID: r.UID, Token: r.Token, Transitions: r.Transitions, Confirmed: sent}
+	return Tenure{UID: r.UID, Token: r.Token, Transitions: r.Transitions, AcquireTime: r.AcquireTime, Confirmed: sent}
 }
 
 // FreeAt is the earliest instant at which this candidate may try to acquire the Lease that it sees.
@@ -254,7 +254,8 @@ func (c Config) expiry(s State, since Instant) Instant {
 // lastWasMine tells whether the Lease's last tenure is this agent's own last one, of which no process lives.
 func (s State) lastWasMine() bool {
 	p, r := s.Past, s.Seen.Record
-	return p != nil && r.UID == p.Tenure.UID && r.Token == p.Tenure.Token && r.Transitions == p.Tenure.Transitions
+	return p != nil && r.UID == p.Tenure.UID && r.Token == p.Tenure.Token && r.Transitions == p.Tenure.Transitions &&
+		(r.AcquireTime == 0 || r.AcquireTime == p.Tenure.AcquireTime) // a release leaves none
 }
 
 // hold is for Holding: renew, until there is a reason to stop.

@@ -14,7 +14,7 @@ func TestFreeAt(t *testing.T) {
 		rp = 2 * time.Second
 		ld = 4 * time.Second
 	)
-	mine := &Past{Tenure: Tenure{UID: "lease", Token: 97, Transitions: 3}, At: t0.Add(-time.Minute), Clean: true}
+	mine := &Past{Tenure: Tenure{UID: "lease", Token: 97, Transitions: 3, AcquireTime: 1}, At: t0.Add(-time.Minute), Clean: true}
 	crashed := &Past{Tenure: mine.Tenure, At: mine.At}
 	restarted := Identity{Pod: me.Pod, PodUID: me.PodUID, Nonce: "0"}
 	replaced := Identity{Pod: me.Pod, PodUID: "older", Nonce: "1"}

@@ -77,6 +77,8 @@ type Tenure struct {
 	UID         string
 	Token       int64
 	Transitions int32
+	// AcquireTime is the Lease's: whoever else acquires it writes another, also a client-go elector, which keeps the token.
+	AcquireTime int64
 	// Confirmed is the SentAt of the newest write known to be stored.
 	Confirmed Instant
 }

@@ -661,7 +661,7 @@ func TestReasonsOfSilence(t *testing.T) {
 		"unknown":        {record: unknown, want: ReasonLeaseDeleted},
 		"restarted":      {record: old, want: ReasonHolderTerminated},
 		"never begun":    {record: held(me, 10), want: ReasonRenewFailed},
-		"own, no answer": {record: held(me, 10), past: &Past{Tenure: Tenure{UID: "lease", Token: 7, Transitions: 3}, Reason: ReasonPodTerminating}, want: ReasonPodTerminating},
+		"own, no answer": {record: held(me, 10), past: &Past{Tenure: Tenure{UID: "lease", Token: 7, Transitions: 3, AcquireTime: 1}, Reason: ReasonPodTerminating}, want: ReasonPodTerminating},
 	} {
 		d := drive(testConfig())
 		d.s.Past = test.past
@@ -712,5 +712,32 @@ func TestSynced(t *testing.T) {
 		if got := test.d.s.Synced(); got != test.want {
 			t.Errorf("%s: fit to take over: %v", name, got)
 		}
+	}
+}
+
+func TestElectorsTenureIsNotTakenForOnesOwnLast(t *testing.T) {
+	// A client-go elector keeps the token; with leaseTransitions lowered by hand before, its tenure counts as many as mine did.
+	mine := func(d *driver) Record {
+		r := d.s.Seen.Record
+		r.Revision++
+		r.Holder = ""
+		return r
+	}
+	ended := func() *driver {
+		d := holding(testConfig())
+		d.step(Watched{Record: mine(d)}).step(TreeGone{})
+		return d
+	}
+	d := ended()
+	d.found(d.s.Seen.Record)
+	has[SendWrite](t, d) // blanked under me, and nothing of mine lives
+
+	d = ended()
+	r := d.s.Seen.Record
+	r.Revision, r.AcquireTime = r.Revision+1, r.AcquireTime+1
+	d.found(r)
+	hasNo[SendWrite](t, d)
+	if at := d.c.FreeAt(d.s); at < d.s.Seen.At.Add(d.c.Duration) {
+		t.Errorf("taken at %v, but the elector may lead until its duration is over", at)
 	}
 }
