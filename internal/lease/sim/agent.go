@@ -56,7 +56,7 @@ func (s *slot) run(m *machine) {
 	if s.w.p.profile == Mixed && s.w.chance(0.05) {
 		c.Duration = s.w.p.longest() // lease settings of another version of the job
 	}
-	a := &agent{w: s.w, slot: s, machine: m, config: c, id: c.Identity.String(), alive: true}
+	a := &agent{w: s.w, slot: s, machine: m, config: c, id: c.Identity.String(), alive: true, began: s.w.now}
 	a.wakeUp = a.wake
 	m.link.name = a.id
 	s.agent = a
@@ -129,6 +129,7 @@ type agent struct {
 	id      string
 	state   lease.State
 	alive   bool
+	began   time.Duration
 	// stopped counts the reasons for which the process gets no CPU. Then events gather in inbox, and todo has the
 	// actions that it was about to carry out.
 	stopped int
@@ -312,7 +313,7 @@ func (a *agent) dies() {
 		a.w.note(a.id, "agent dead")
 	}
 	if a.tree != nil {
-		a.tree.kill(a.w.now)
+		a.tree.kill()
 	}
 }
 

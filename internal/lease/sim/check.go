@@ -27,6 +27,7 @@ const (
 	FreshRefused  = "write of the present tenure refused"
 	LockDelayCut  = "lockDelay cut short"
 	Stolen        = "Lease taken before its time"
+	Forgotten     = "Lease taken from a holder that a restore forgot"
 	LeashTooLong  = "leash outlasts the lease"
 	NoHolder      = "no holder"
 	LostForNought = "tenure lost for nothing"
@@ -70,8 +71,13 @@ type claim struct {
 	token int64
 	// won is when it was acquired, stored when it was last written, lasts the longest duration that was written.
 	won, stored, lasts time.Duration
+	revision           int64 // of its last write
 	// released says that its holder, or the operator, has given the Lease back.
 	released bool
+	// lowered is when somebody else lowered the duration: who comes after that can't know it.
+	lowered time.Duration
+	// forgotten says that the store went back to what was before its last write.
+	forgotten bool
 }
 
 // exclusive is until when nobody else may take the Lease, by whatever crystal.
@@ -124,8 +130,14 @@ func (c *checker) alone(t *tree) {
 		switch {
 		case other.frozen, other.thawed > 0 && other.asked > 0 && other.asked <= other.thawed:
 			c.result.Frozen++
+		case c.claimOf(other) != nil && c.claimOf(other).unknownTo(t.agent):
+			c.result.Lowered++
 		case !c.inTime(t, other):
-			c.violated(TwoAtOnce, "%s starts token %d while token %d of %s runs since %v", t.agent.id, t.token, other.token, other.agent.id, other.began)
+			kind := TwoAtOnce
+			if lost := c.claimOf(other); lost != nil && lost.forgotten {
+				kind = Forgotten
+			}
+			c.violated(kind, "%s starts token %d while token %d of %s runs since %v", t.agent.id, t.token, other.token, other.agent.id, other.began)
 		case other.agent.config.KeepRunning:
 			c.result.Overlaps++
 		case other.asked > 0 && other.asked+other.paid() <= c.w.now:
@@ -181,7 +193,7 @@ func (c *checker) died(t *tree) {
 		}
 	}
 	c.ended++
-	if c.w.p.lossless() && !c.judgesNoEnd && t.began > c.w.handover {
+	if c.w.p.lossless() && !c.judgesNoEnd && t.wanted > c.w.handover {
 		c.violated(LostForNought, "%s: token %d ended, and nobody had asked for it", t.agent.id, t.token)
 	}
 	if c.w.trace != nil {
@@ -301,12 +313,19 @@ func (c *checker) takes(a *agent, by string, is lease.Record) {
 		if old.by == by || a != nil && old.agent != nil && w.p.restartProvesDeath && old.agent.machine == a.machine {
 			old.released = old.released || !old.acts()
 		}
-		if !c.outcomes && a != nil && !old.released && w.now < old.exclusive() {
-			c.violated(Stolen, "%s takes the Lease %v after the last write of %s, which is good for %v", by, w.now-old.stored, old.by, old.lasts)
+		if !c.outcomes && a != nil && !old.released && !old.unknownTo(a) && w.now < old.exclusive() {
+			kind := Stolen
+			if old.forgotten {
+				kind = Forgotten
+			}
+			c.violated(kind, "%s takes the Lease %v after the last write of %s, which is good for %v", by, w.now-old.stored, old.by, old.lasts)
 		}
 	}
 	c.claims = append(c.claims, &claim{w: w, by: by, agent: a, token: is.Token, won: w.now, stored: w.now, lasts: is.Duration})
 }
+
+// unknownTo tells whether an agent came after the duration was lowered by hand, in the field and in the annotation.
+func (c *claim) unknownTo(a *agent) bool { return c.lowered > 0 && a.began >= c.lowered }
 
 // acts tells whether processes of its holder live.
 func (c *claim) acts() bool { return c.agent != nil && c.agent.tree != nil && c.agent.tree.alive }
@@ -335,6 +354,8 @@ func (c *checker) foreignHolder(e *elector, was lease.Record) {
 			c.result.Frozen++
 		case t.asked > 0 && t.asked+t.paid() <= c.w.now:
 			c.result.Late++
+		case c.newest(was.Holder) != nil && c.w.now < c.newest(was.Holder).exclusive():
+			c.result.Stolen++ // it compares whole seconds, and does not see that the holder renews
 		default:
 			c.violated(TwoAtOnce, "%s takes the Lease that has run out from %s, whose token %d still runs", e.id, was.Holder, t.token)
 		}

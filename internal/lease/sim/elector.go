@@ -95,9 +95,12 @@ func (e *elector) see(r lease.Record) {
 	e.observed, e.known, e.observedAt = r, true, e.now()
 }
 
+// seconds is all that client-go keeps of a time.
+func seconds(micro int64) int64 { return micro / million }
+
 // same compares what client-go keeps of a Lease.
 func same(a, b lease.Record) bool {
-	return a.Holder == b.Holder && a.AcquireTime == b.AcquireTime && a.RenewTime == b.RenewTime &&
+	return a.Holder == b.Holder && seconds(a.AcquireTime) == seconds(b.AcquireTime) && seconds(a.RenewTime) == seconds(b.RenewTime) &&
 		a.Transitions == b.Transitions && a.Duration == b.Duration
 }
 

@@ -87,6 +87,7 @@ var kinds = []kind{
 	{"elector cancelled", 0, once(func(w *world, _ Fault) { w.elector.cancel() })},
 	{"restored", 0, (*world).restore},
 	{"restored at once", 0, (*world).restoreAtOnce},
+	{"edited by hand", 0, (*world).editByHand},
 	{"one API server dead", 2, (*world).killServer},
 	{"outage", 0, (*world).outage},
 	{"answers lost singly", 0, (*world).loseSingly},
@@ -123,6 +124,11 @@ func (p params) weights() map[string]int {
 	}
 	if p.profile == Starved {
 		weights["throttled"], weights["exec hangs"], weights["starts fail"], weights["cut off"] = 25, 15, 5, 20
+	}
+	if p.profile == Edited {
+		weights["edited by hand"], weights["cut off"] = 25, 10
+		// What the Lease's history remembers keeps an edited token from coming back; a new Lease has none.
+		weights["Lease deleted"] = 0
 	}
 	if p.profile == Restore {
 		weights["restored"] = 10
@@ -230,6 +236,7 @@ func (w *world) begin(f Fault) {
 	if w.trace != nil {
 		w.note("world", "%s", f.what())
 	}
+	w.troubled = true
 	end := kindOf(f.Kind).begin(w, f)
 	if end == nil {
 		return
@@ -253,9 +260,13 @@ func (w *world) heal() {
 	}
 	w.healed++
 	w.hiccups = 0
-	w.operator.down = 0
+	w.troubled = false
+	for _, o := range w.operators {
+		o.down = 0
+	}
 	w.api.restoring, w.api.noWatches, w.api.slow, w.api.dead = 0, 0, 0, [servers]bool{}
 	w.api.set(up)
+	w.mendEdits()
 	for _, a := range w.agents {
 		a.machine.link.heal()
 		if a.machine.execFails = 0; a.machine.throttled > 0 {
@@ -558,7 +569,11 @@ func (w *world) askHandover(f Fault) {
 	if f.X < 0.5 {
 		to = w.target(f).machine.pod
 	}
-	w.api.edit(func(r *lease.Record) { r.Handover = lease.Handover{To: to, Reason: lease.ReasonSwitchover} })
+	o := w.operators[0]
+	if read := o.read(); !read.absent {
+		read.lease.Handover = lease.Handover{To: to, Reason: lease.ReasonSwitchover}
+		o.write(read.lease)
+	}
 }
 
 // clearHolder empties holderIdentity and nothing else, as a person might.
@@ -566,21 +581,67 @@ func (w *world) clearHolder(Fault) {
 	w.api.edit(func(r *lease.Record) { r.Holder = "" })
 }
 
+// editByHand writes one field of the Lease, but not the history: that, and the token raised before and lowered after, would
+// have the next token be less than one that was given out. What keeps everybody from acquiring is mended in the end.
+func (w *world) editByHand(f Fault) func() {
+	edits := []func(*lease.Record){
+		func(r *lease.Record) { r.Duration = time.Second },
+		func(r *lease.Record) { r.Duration = -time.Duration(f.Y * float64(horizon)) },
+		// Candidates wait for it, up to an hour, also when it is mended.
+		func(r *lease.Record) { r.Duration = w.p.longest() },
+		func(r *lease.Record) { r.Holder = "somebody" },
+		func(r *lease.Record) { r.Transitions = int32(f.Y * math.MaxInt32) },
+		func(r *lease.Record) { r.Token += int64(f.Y * million) },
+		func(r *lease.Record) { r.Token = int64(f.Y * float64(r.Token%(1<<53))) },
+		func(r *lease.Record) { r.Token = math.MaxInt64 },
+		func(r *lease.Record) { r.Token = -(r.Token % (1 << 53)) },
+		func(r *lease.Record) { r.TokenBase, r.BadTokenBase = 0, "1152921504606846976" }, // as the codec reads it
+		func(r *lease.Record) { r.TokenBase += int64(f.Y * million) },
+		func(r *lease.Record) { r.AcquireTime, r.RenewTime = 0, 0 },
+		func(r *lease.Record) { r.AcquireTime, r.RenewTime = math.MaxInt64, math.MinInt64 },
+	}
+	n := int(f.X * float64(len(edits)))
+	if w.trace != nil {
+		w.note("world", "edit %d", n)
+	}
+	was := w.api.lease.Duration
+	w.api.edit(edits[n])
+	for _, c := range w.check.claims {
+		if w.api.lease.Duration < was {
+			c.lowered = w.now
+		}
+	}
+	return w.mendEdits
+}
+
+// mendEdits is a person who has read the conditions.
+func (w *world) mendEdits() {
+	if r := w.api.lease; r.Token == math.MaxInt64 || r.Token < 0 || r.TokenBase != w.base || r.BadTokenBase != "" || r.Duration > time.Hour {
+		w.api.edit(func(r *lease.Record) {
+			if r.Token == math.MaxInt64 || r.Token < 0 {
+				r.Token = w.check.token
+			}
+			r.TokenBase, r.BadTokenBase, r.Duration = w.base, "", min(r.Duration, time.Hour)
+		})
+	}
+}
+
 func (w *world) lowerTransitions(f Fault) {
 	w.api.edit(func(r *lease.Record) { r.Transitions = int32(f.X * float64(r.Transitions)) })
 }
 
 func (w *world) raiseBase(f Fault) {
-	w.operator.base += int64(f.X * million)
+	w.base += int64(f.X * million)
 	w.api.edit(func(r *lease.Record) {
-		r.TokenBase = w.operator.base
+		r.TokenBase = w.base
 		r.Handover = lease.Handover{To: lease.AnyPod, Reason: lease.ReasonTokenBaseRaised}
 	})
 }
 
-func (w *world) stopOperator(Fault) func() {
-	w.operator.down++
-	return func() { w.operator.down-- }
+func (w *world) stopOperator(f Fault) func() {
+	o := w.operators[int(f.X*float64(len(w.operators)))]
+	o.down++
+	return func() { o.down = max(0, o.down-1) }
 }
 
 func (w *world) cutElector(Fault) func() {
@@ -601,7 +662,20 @@ func (w *world) restore(f Fault) func() {
 	return func() {
 		w.api.restoring--
 		w.api.restore()
+		if f.X < 0.5 { // candidates that start now remember nothing
+			w.restartStandbys()
+		}
 		w.after(time.Duration(f.Y*float64(w.p.trouble)), w.api.save)
+	}
+}
+
+// restartStandbys kills every agent but the one whose process runs; each is followed by another.
+func (w *world) restartStandbys() {
+	for _, s := range w.slots {
+		if a := s.agent; a.alive && (a.tree == nil || !a.tree.alive) {
+			a.dies()
+			s.restart(a)
+		}
 	}
 }
 

@@ -121,6 +121,30 @@ var surroundings = map[string]mutant{
 		why:  "what starves the agent starves the kill",
 		step: before(neverStarved), profile: Starved, finds: TwoAtOnce,
 	},
+	"operator writes without a condition": {
+		why:     "what it read may be long over",
+		profile: Mixed, finds: ReleasedEarly, options: Options{Broken: OperatorOverwrites},
+	},
+	"operator takes absence for death": {
+		why:     "a pod deleted by force runs on where its node is cut off",
+		profile: Mixed, finds: ReleasedEarly, options: Options{Broken: OperatorBelievesAbsence},
+	},
+	"operator makes a free Lease": {
+		why:     "the holder of the Lease that was deleted may live",
+		profile: Mixed, finds: TwoAtOnce, options: Options{Broken: OperatorCreatesFree},
+	},
+	"API servers start from a snapshot at once": {
+		why:     "a candidate that starts after that has never heard of the holder that the server forgot",
+		profile: Restore, finds: Forgotten, options: Options{Broken: RestoreTooSoon},
+	},
+	"newest duration waited for, not the longest": {
+		why:  "whoever lowers it under a holder does not shorten the holder's lease",
+		step: before(newestDuration), profile: Edited, finds: Stolen,
+	},
+	"own duration waited for": {
+		why:  "the holder may have a longer one",
+		step: before(ownDuration), profile: Settings, finds: Stolen,
+	},
 	"sink checks before it writes": {
 		why:     "a newer write falls between the check and the write",
 		profile: Mixed, finds: StaleAccepted, options: Options{NewSink: func() Sink { return &checkThenWrite{} }},
@@ -182,9 +206,11 @@ func (m mutant) isCaught(t *testing.T) {
 
 // alsoFinds are promises that break of the same mistake, now one first and now another.
 var alsoFinds = map[string][]string{
-	TwoAtOnce:     {ReleasedEarly, StartedEarly, LockDelayCut},
+	TwoAtOnce:     {ReleasedEarly, StartedEarly, LockDelayCut, Forgotten},
+	Forgotten:     {TwoAtOnce, TokenNotGrown},
 	StaleAccepted: {FreshRefused},
 	RunsOn:        {LockDelayCut, TwoAtOnce},
+	ReleasedEarly: {TwoAtOnce, TokenNotGrown},
 }
 
 // checkThenWrite looks at the mark when a write arrives, and writes a little later.
@@ -462,6 +488,16 @@ func neverStarved(c lease.Config, s lease.State, _ lease.Time, e lease.Event) (l
 		return c, s, lease.Ticked{}
 	}
 	return c, s, e
+}
+
+func newestDuration(c lease.Config, s lease.State, _ lease.Time, e lease.Event) (lease.Config, lease.State, lease.Event) {
+	s.Seen.Longest = 0
+	return c, s, e
+}
+
+func ownDuration(c lease.Config, s lease.State, _ lease.Time, e lease.Event) (lease.Config, lease.State, lease.Event) {
+	s.Seen.Longest = 0
+	return c, s, rewriteRecord(e, func(r *lease.Record) { r.Duration = c.Duration })
 }
 
 func noLockDelay(c lease.Config, s lease.State, _ lease.Time, e lease.Event) (lease.Config, lease.State, lease.Event) {

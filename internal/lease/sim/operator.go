@@ -6,18 +6,17 @@ import (
 	"github.com/singletonjob/operator/internal/lease"
 )
 
-// operatorPeriod bounds the time between two looks of the operator.
-const operatorPeriod = 3 * time.Second
-
 // theOperator is by whom its writes are.
 const theOperator = "operator"
 
-// operator does what the operator does to a Lease: makes it anew when it is gone, and releases it for a holder that is
-// proven dead.
+// operatorPeriod bounds the time between two looks of the operator.
+const operatorPeriod = 3 * time.Second
+
+// operator does what the operator does to a Lease, each write by compare-and-swap on what it read, perhaps from a cache that
+// lags: it makes the Lease anew when it is gone, releases it for a holder that is proven dead, sets the token base right,
+// and asks for handovers.
 type operator struct {
 	w *world
-	// base is spec.fencing.tokenBase.
-	base int64
 	// down counts the reasons for which it does nothing.
 	down int
 }
@@ -34,41 +33,64 @@ func (o *operator) look() {
 	if o.down > 0 || w.api.now() != up {
 		return
 	}
-	if w.api.absent {
-		// Something always speaks for an earlier tenure here: any of the candidates' pods.
-		w.api.create(lease.Record{
-			Holder:      lease.UnknownHolder,
-			Duration:    o.longest(),
-			TokenBase:   o.base,
-			AcquireTime: 1,
-		})
-		if w.trace != nil {
-			w.note("operator", "makes the Lease anew, revision %d, holder unknown", w.api.revision)
-		}
-		return
-	}
-	if read := w.api.lease; o.provenDead(read.Holder) {
-		// It acts on what it read, a moment ago.
-		w.after(w.between(0, 50*time.Millisecond), func() {
-			why := lease.Release{Reason: lease.ReasonHolderTerminated, Unclean: true}
-			if r := w.api.put(theOperator, read.Released(why, 1, read.RenewTime+1)); r.outcome == lease.Confirmed && w.trace != nil {
-				w.note("operator", "releases the Lease: %s is dead", read.Holder)
-			}
-		})
+	read := o.read()
+	switch {
+	case read.absent:
+		// It writes a moment after it read; another may have been faster.
+		w.after(w.between(0, 50*time.Millisecond), o.create)
+	case o.provenDead(read.lease.Holder):
+		why := lease.Release{Reason: lease.ReasonHolderTerminated, Unclean: true}
+		o.write(read.lease.Released(why, 1, read.lease.RenewTime+1))
+	case read.lease.TokenBase != w.base || read.lease.BadTokenBase != "":
+		r := read.lease
+		r.TokenBase, r.BadTokenBase = w.base, ""
+		o.write(r)
 	}
 }
 
-// longest is the longest leaseDuration that any pod is configured with.
-func (o *operator) longest() time.Duration {
-	d := o.w.p.longest()
-	for _, a := range o.w.agents {
-		d = max(d, a.config.Duration)
+// read is the Lease as its cache has it: in times of trouble that may lag.
+func (o *operator) read() stored {
+	api := o.w.api
+	if api.turn > 0 && o.w.troubled && o.w.chance(0.3) {
+		return api.older[o.w.rng.IntN(min(api.turn, len(api.older)))]
 	}
-	return d
+	return api.state()
+}
+
+func (o *operator) create() {
+	w := o.w
+	if !w.api.absent || w.api.now() != up {
+		return
+	}
+	// Something always speaks for an earlier tenure here: any of the candidates' pods.
+	r := lease.Record{Holder: lease.UnknownHolder, Duration: w.p.longest(), TokenBase: w.base, AcquireTime: 1}
+	if w.o.Broken == OperatorCreatesFree {
+		r = lease.Record{Duration: w.p.longest(), TokenBase: w.base, Release: lease.Release{Reason: lease.ReasonCreated}}
+	}
+	w.api.create(r)
+	if w.trace != nil {
+		w.note(theOperator, "makes the Lease anew, revision %d, holder %q", w.api.revision, r.Holder)
+	}
+}
+
+// write is a compare-and-swap a moment later.
+func (o *operator) write(r lease.Record) {
+	w := o.w
+	w.after(w.between(0, 50*time.Millisecond), func() {
+		if w.o.Broken == OperatorOverwrites && !w.api.absent {
+			r.UID, r.Revision = w.api.lease.UID, w.api.lease.Revision
+		}
+		if got := w.api.put(theOperator, r); got.outcome == lease.Confirmed && w.trace != nil {
+			w.note(theOperator, "writes holder %q, token base %d, handover to %q", r.Holder, r.TokenBase, r.Handover.To)
+		}
+	})
 }
 
 // provenDead tells whether the kubelet has reported that the very container is dead, with all its processes.
 func (o *operator) provenDead(holder string) bool {
+	if a := o.w.byID[holder]; a != nil && a.slot.agent.machine != a.machine {
+		return o.w.o.Broken == OperatorBelievesAbsence // the pod is gone, and its object
+	}
 	for _, s := range o.w.slots {
 		if a := s.agent; a.id == holder {
 			l := a.machine.link

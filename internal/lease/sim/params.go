@@ -31,13 +31,16 @@ const (
 	Settings
 	// Starved is Mixed with CPU limits that are too small, and with starts that hang and fail, most of the time.
 	Starved
+	// Edited is Mixed with people who edit every field of the Lease, but neither forge a release nor name a candidate as the
+	// holder: who may do that may as well start the process.
+	Edited
 	// Outages has only times without the API, each shorter than a tenure must survive.
 	Outages
 	profiles
 )
 
 func (p Profile) String() string {
-	return [...]string{"any", "mixed", "replies", "keep-running", "foreign", "restore", "fast-restore", "settings", "starved", "outages"}[p]
+	return [...]string{"any", "mixed", "replies", "keep-running", "foreign", "restore", "fast-restore", "settings", "starved", "edited", "outages"}[p]
 }
 
 // ParseProfile is the inverse of String.
@@ -92,15 +95,15 @@ func draw(seed uint64, o Options) params {
 	p := params{seed: seed}
 	p.profile = [...]Profile{
 		Mixed, Mixed, Mixed, Mixed, Mixed, Mixed, Mixed, Mixed, Replies, KeepRunning, KeepRunning, Foreign, Restore, FastRestore,
-		Settings, Settings, Replies, Starved,
-	}[rng.IntN(18)]
+		Settings, Settings, Replies, Starved, Edited, Edited, Outages,
+	}[rng.IntN(21)]
 	if o.Profile != AnyProfile {
 		p.profile = o.Profile
 	}
 	p.candidates = 3 + rng.IntN(3)
 	p.config = p.settings(rng)
 	p.configs = []lease.Config{p.config}
-	for len(p.configs) < p.candidates && p.profile == Settings {
+	for len(p.configs) < p.candidates && (p.profile == Settings || p.profile == Edited) {
 		p.configs = append(p.configs, p.settings(rng))
 	}
 	p.slew = [...]int64{0, 40_000, maxSlew}[rng.IntN(3)]
@@ -115,8 +118,11 @@ func draw(seed uint64, o Options) params {
 		p.configs = []lease.Config{p.config}
 	}
 	p.trouble = p.config.Duration * time.Duration(2+rng.IntN(5))
-	if p.profile == Restore { // longer than any tenure lasts, as the runbook says
-		p.outage = slowest.lasts(p.longest()*3/2) + time.Second
+	if p.profile == Restore { // as long as any tenure lasts, and its lockDelay, as the runbook says
+		p.outage = slowest.lasts(p.longest()+p.config.LockDelay) + time.Second
+		if o.Broken == RestoreTooSoon {
+			p.outage = p.config.RetryPeriod
+		}
 		p.trouble += p.outage
 	}
 	p.calm = p.bound() + p.longest()/2
@@ -140,7 +146,8 @@ func (p params) settings(rng *rand.Rand) lease.Config {
 	return c
 }
 
-// longest is the longest leaseDuration of any candidate, and of one with the settings of another version of the job.
+// longest is the longest leaseDuration of any candidate, of one with the settings of another version of the job, and
+// what somebody writes.
 func (p params) longest() time.Duration {
 	d := time.Duration(0)
 	for _, c := range p.configs {
@@ -148,6 +155,9 @@ func (p params) longest() time.Duration {
 	}
 	if p.profile == Mixed {
 		d = min(d*3/2, time.Hour) // what the API accepts
+	}
+	if p.profile == Edited {
+		d = min(d*2, time.Hour)
 	}
 	return d
 }

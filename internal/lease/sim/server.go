@@ -93,6 +93,9 @@ func (s *server) put(by string, r lease.Record) reply {
 	if a := s.w.byID[by]; a != nil {
 		a.revision = s.revision
 	}
+	if claim := s.w.check.newest(by); claim != nil {
+		claim.revision = s.revision
+	}
 	now := s.lease
 	return reply{outcome: lease.Confirmed, record: &now}
 }
@@ -172,6 +175,9 @@ func (s *server) save() { s.saved = s.state() }
 
 func (s *server) restore() {
 	since := s.revision - s.saved.revision
+	for _, c := range s.w.check.claims {
+		c.forgotten = c.forgotten || c.revision > s.saved.revision
+	}
 	s.absent, s.lease, s.revision = s.saved.absent, s.saved.lease, s.saved.revision
 	s.turn = 0
 	for _, a := range s.w.agents { // from now on a higher revision is no proof of anything
@@ -180,8 +186,8 @@ func (s *server) restore() {
 	for _, c := range slices.Clone(s.conns) {
 		c.breaks()
 	}
-	s.w.operator.base += since + 1000
-	s.edit(func(r *lease.Record) { r.TokenBase = s.w.operator.base })
+	s.w.base += since + 1000
+	s.edit(func(r *lease.Record) { r.TokenBase = s.w.base })
 	s.saved = s.state()
 }
 

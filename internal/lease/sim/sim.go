@@ -65,6 +65,14 @@ const (
 	LeashArmedOnce
 	// StartBlocks: neither deadlines nor kills reach a tree before its program runs.
 	StartBlocks
+	// OperatorOverwrites: the operator writes what it read without the condition that nothing changed.
+	OperatorOverwrites
+	// OperatorBelievesAbsence: the operator takes a pod object that is gone for a pod that is dead.
+	OperatorBelievesAbsence
+	// OperatorCreatesFree: the operator makes a Lease that was deleted anew as a free one.
+	OperatorCreatesFree
+	// RestoreTooSoon: the API servers start from a snapshot while holders of the time since may live.
+	RestoreTooSoon
 )
 
 // Result is what came of one episode.
@@ -78,6 +86,10 @@ type Result struct {
 	// Overlaps counts takeovers from holders that ran on while cut off, as KeepRunning has it, Frozen those from holders that
 	// were frozen, Late those from holders that were told to die in time and took longer than is paid for.
 	Overlaps, Frozen, Late int
+	// Stolen counts Leases that a client-go elector took from a holder whose time was not up.
+	Stolen int
+	// Lowered counts Leases taken early by candidates that came after their duration was lowered by hand.
+	Lowered int
 	// Writes counts what came to the sink, Stale those writes that came after one with a higher token, Refused those that the
 	// sink refused.
 	Writes, Stale, Refused int
@@ -135,18 +147,22 @@ type world struct {
 	now   time.Duration
 	trace func(line)
 
-	api      *server
-	slots    []*slot
-	agents   []*agent // every agent process that ever was
-	byID     map[string]*agent
-	operator *operator
-	elector  *elector // nil but in episodes with a foreign contender
-	sink     Sink
-	check    checker
+	api       *server
+	slots     []*slot
+	agents    []*agent // every agent process that ever was
+	byID      map[string]*agent
+	operators []*operator // they do not know of one another
+	// base is spec.fencing.tokenBase.
+	base    int64
+	elector *elector // nil but in episodes with a foreign contender
+	sink    Sink
+	check   checker
 	// handover is when the Lease was last written with a handover asked for.
 	handover time.Duration
 	// hiccups is the chance that an agent is paused between deciding and doing.
 	hiccups float64
+	// troubled is true from the first fault until all are over.
+	troubled bool
 	// healed counts the times at which all faults were ended.
 	healed int
 }
@@ -156,7 +172,9 @@ func (w *world) build() {
 	for i := range w.p.candidates {
 		w.slots = append(w.slots, newSlot(w, i))
 	}
-	w.operator = newOperator(w)
+	for range 1 + w.rng.IntN(2) {
+		w.operators = append(w.operators, newOperator(w))
+	}
 	w.restartSinks()
 	if w.p.profile == Foreign {
 		w.elector = newElector(w)

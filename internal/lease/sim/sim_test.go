@@ -16,7 +16,7 @@ import (
 const fixedSeeds = 4
 
 func TestPromisesHold(t *testing.T) {
-	for profile := Mixed; profile < Outages; profile++ {
+	for profile := Mixed; profile < profiles; profile++ {
 		t.Run(profile.String(), func(t *testing.T) {
 			t.Parallel()
 			var sum Result
@@ -27,10 +27,10 @@ func TestPromisesHold(t *testing.T) {
 				sum.Overlaps += r.Overlaps
 			}
 			// An episode in which nothing was tried proves nothing.
-			if sum.Takeovers < 10 {
+			if sum.Takeovers < 10 && profile != Outages {
 				t.Errorf("only %d takeovers", sum.Takeovers)
 			}
-			if profile != Replies && profile != FastRestore && sum.Stale == 0 {
+			if profile != Replies && profile != FastRestore && profile != Outages && sum.Stale == 0 {
 				t.Errorf("no stale write was offered")
 			}
 			if (sum.Overlaps > 0) != (profile == KeepRunning || profile == Settings) {

@@ -11,9 +11,9 @@ type tree struct {
 	w     *world
 	agent *agent
 	token int64
-	// began and ended are when processes lived; alive is between them.
-	began, ended time.Duration
-	alive        bool
+	// wanted is when its agent asked for it, began and ended are when processes lived; alive is between them.
+	wanted, began, ended time.Duration
+	alive                bool
 	// frozen processes live and do nothing, not even die; thawed is when they last went on.
 	frozen   bool
 	thawed   time.Duration
@@ -22,6 +22,8 @@ type tree struct {
 	// deadline is the leash's, by the agent's clock, and armed counts the settings of its timer: only the last one fires.
 	deadline lease.Instant
 	armed    int
+	// hears is when the leash gets what was sent to it last.
+	hears time.Duration
 	// reported is when the agent hears of the main process's end.
 	reported time.Duration
 	// asked is when the kernel was asked, or its timer was set, to kill them, and dies when they die of it; 0: not yet.
@@ -38,7 +40,7 @@ type tree struct {
 // newTree starts the processes a moment after it was asked to, or when what exec waits for is there.
 func newTree(a *agent, s lease.StartChild) *tree {
 	w := a.w
-	t := &tree{w: w, agent: a, token: s.Token, deadline: s.Deadline, starting: true}
+	t := &tree{w: w, agent: a, token: s.Token, deadline: s.Deadline, starting: true, wanted: w.now}
 	if w.o.Broken != StartBlocks {
 		t.arm()
 	}
@@ -87,16 +89,17 @@ func (t *tree) arm() {
 		kill, look = left/8*7, left/4*3
 	}
 	due := m.fires(kill)
-	w.at(due+m.timerLate(), func() {
-		if t.armed == armed {
-			t.kill(due)
+	w.at(due, func() {
+		if t.armed == armed && !t.gone {
+			t.ask()
+			w.after(m.timerLate(), t.kill)
 		}
 	})
 	if look == forever {
 		return
 	}
 	w.at(m.fires(look)+m.schedulingLate(), func() {
-		if t.armed == armed && !t.frozen && !t.gone && t.dies == 0 {
+		if t.armed == armed && !t.frozen && !t.gone && t.asked == 0 {
 			t.arm()
 		}
 	})
@@ -111,15 +114,16 @@ func (t *tree) extend(deadline lease.Instant) {
 		return
 	}
 	if late := t.agent.machine.schedulingLate(); late > 0 {
-		t.w.after(late, func() { t.extended(deadline) })
+		t.hears = max(t.hears, t.w.now+late) // a pipe keeps the order
+		t.w.at(t.hears, func() { t.extended(deadline) })
 		return
 	}
 	t.extended(deadline)
 }
 
-// extended is the leash's own part.
+// extended is the leash's own part. A deadline may come forward, when the agent has learned how late kills are.
 func (t *tree) extended(deadline lease.Instant) {
-	if t.agent.machine.now() < t.deadline && deadline > t.deadline && t.dies == 0 {
+	if t.agent.machine.now() < t.deadline && t.asked == 0 {
 		t.deadline = deadline
 		t.arm()
 	}
@@ -148,15 +152,20 @@ func paidFor(d time.Duration) time.Duration {
 	return margin(d) - d*2*maxPPM/million - 6*time.Millisecond
 }
 
-// kill is SIGKILL to all of them, which was due at a time that has come. How long dying takes is the world's doing: mostly
+// ask is when a kill is due. The kernel's timer may be late.
+func (t *tree) ask() {
+	if t.asked == 0 {
+		t.asked = max(1, t.w.now)
+	}
+}
+
+// kill is SIGKILL to all of them. How long dying takes is the world's doing: mostly
 // little, often as much as is paid for, and now and then far more.
-func (t *tree) kill(due time.Duration) {
+func (t *tree) kill() {
 	if t.gone {
 		return
 	}
-	if t.asked == 0 || due < t.asked {
-		t.asked = max(due, 1)
-	}
+	t.ask()
 	takes := t.w.killTakes(t.agent.config.Duration) + t.agent.machine.schedulingLate()
 	at := t.w.now + takes
 	if t.dies != 0 && t.dies <= at {
@@ -172,7 +181,7 @@ func (t *tree) kill(due time.Duration) {
 // killed is the agent's own kill.
 func (t *tree) killed() {
 	if !t.blocked(t.killed) {
-		t.kill(t.w.now)
+		t.kill()
 	}
 }
 
@@ -216,9 +225,9 @@ func (t *tree) thaw() {
 	}
 	t.frozen, t.thawed = false, t.w.now
 	t.write()
-	if t.dies == 0 { // its leash slept as well
+	if t.asked == 0 { // its leash slept as well
 		t.arm()
-	} else {
+	} else if t.dies > 0 {
 		t.dies = max(t.dies, t.w.now+time.Millisecond)
 		t.w.at(t.dies, t.die)
 	}

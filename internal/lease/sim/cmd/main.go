@@ -85,13 +85,14 @@ func many(hours float64, o sim.Options) int {
 		sum.Stale += r.Stale
 		sum.Frozen += r.Frozen
 		sum.Late += r.Late
+		sum.Stolen += r.Stolen
 		sum.Steps += r.Steps
 	}
 	took := time.Since(began)
 	fmt.Printf("seeds %d to %d: %.0f simulated hours in %v, %.0f hours a minute of one core, %d steps\n",
 		first, first+uint64(episodes)-1, simulated.Hours(), took.Round(time.Millisecond), simulated.Hours()/processorTime().Minutes(), sum.Steps)
 	fmt.Printf("tenures: %d, takeovers: %d, overlaps of holders that were cut off and keep running: %d\n", sum.Tenures, sum.Takeovers, sum.Overlaps)
-	fmt.Printf("the world's doing: %d takeovers from a process that was frozen, %d from one that outlived its kill by more than is paid for\n", sum.Frozen, sum.Late)
+	fmt.Printf("the world's doing: %d takeovers from a process that was frozen, %d from one that outlived its kill by more than is paid for, %d by a client-go elector before its time\n", sum.Frozen, sum.Late, sum.Stolen)
 	fmt.Printf("writes to the sink: %d, %d of them stale on arrival; %d refused\n", sum.Writes, sum.Stale, sum.Refused)
 	fmt.Println("no promise broken")
 	return 0

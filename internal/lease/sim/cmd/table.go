@@ -48,11 +48,12 @@ func printTable() {
 	}
 }
 
-// survival tells how long tenures last, in up to 600 hours or until 60 have ended.
+// survival tells how long tenures last, in 30 000 leases or until 30 have ended.
 func survival(t sim.Timing, f sim.Steady) string {
 	var sum sim.Survival
-	for seed := uint64(1); sum.Simulated < 600*time.Hour && sum.Lost < 60; seed++ {
-		s := sim.Survive(seed, t, 5*time.Hour, f)
+	most := 30_000 * t[0]
+	for seed := uint64(1); sum.Simulated < most && sum.Lost < 30; seed++ {
+		s := sim.Survive(seed, t, 3000*t[0], f)
 		sum.Simulated += s.Simulated
 		sum.Lost += s.Lost
 	}
