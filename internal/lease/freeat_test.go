@@ -332,3 +332,15 @@ func TestTransitionsDoNotOverflow(t *testing.T) {
 		t.Errorf("transitions became %d, which the API refuses", got)
 	}
 }
+
+// What the docs say of a restored etcd: candidates that have seen the holder that the server forgot wait for it, and one
+// that starts anew can't know of it. So the API servers stay down until it is dead.
+func TestOnlyThoseWhoHaveSeenAForgottenHolderWaitForIt(t *testing.T) {
+	restored := free(other, 50)
+	knows := waiting(testConfig(), held(other, 100)).step(WatchClosed{}).wake().found(restored)
+	hasNo[SendWrite](t, knows)
+	if got := knows.c.FreeAt(knows.s).Sub(knows.now); got != knows.c.Duration {
+		t.Errorf("it waits %v", got)
+	}
+	has[SendWrite](t, waiting(testConfig(), restored))
+}
