@@ -634,7 +634,7 @@ func TestWrongUse(t *testing.T) {
 		"no configuration": {args: []string{"run", "--", "true"}, code: contract.ExitConfig, says: contract.ConfigEnv + " is not set"},
 		"bad configuration": {
 			args: []string{"run", "--", "true"}, env: []string{contract.ConfigEnv + `={"name":"x","leaseDuration":"1s"}`},
-			code: contract.ExitConfig, says: "retryPeriod 0s is not positive",
+			code: contract.ExitConfig, says: "retryPeriod 0s is less than 200ms",
 		},
 		"no pod": {
 			args: []string{"run", "--", "true"}, env: []string{contract.ConfigEnv + "=" + config}, code: contract.ExitConfig, says: contract.PodEnv,
