@@ -41,6 +41,7 @@ const (
 	ReasonUpToDate            = "UpToDate"
 	ReasonRolloutStalled      = "RolloutStalled"
 	ReasonCandidateStuck      = "CandidateStuck"
+	ReasonDeleting            = "Deleting"
 )
 
 // ConditionReason is one row of the table of conditions: a reason, where it may stand and what it means.
@@ -69,6 +70,7 @@ func ConditionReasons() []ConditionReason {
 		{ConditionActive, no, ReasonAgentMisconfigured, "the agent refused its configuration and did not start"},
 		{ConditionActive, no, ReasonSuspending, "spec.suspend is set and the process is being stopped"},
 		{ConditionActive, no, ReasonSuspended, "spec.suspend is set and nothing runs"},
+		{ConditionActive, no, ReasonDeleting, "the SingletonJob is being deleted and nothing runs any more"},
 		{ConditionActive, no, ReasonLeaseConflict, "a Lease of this name exists that is not ours; nothing is touched"},
 		{ConditionActive, no, ReasonInvalidSpec, "the spec breaks a rule that only the operator can check"},
 
@@ -87,10 +89,11 @@ func ConditionReasons() []ConditionReason {
 		{ConditionProgressing, yes, ReasonReplacingCandidates, "a lost candidate is being replaced"},
 		{ConditionProgressing, yes, ReasonScaling, "the number of candidates follows a changed spec.candidates"},
 		{ConditionProgressing, yes, ReasonSuspending, "spec.suspend is set and candidates are being removed"},
+		{ConditionProgressing, yes, ReasonDeleting, "the SingletonJob is being deleted; nothing is made any more"},
 		{ConditionProgressing, no, ReasonUpToDate, "every candidate is made from the current template and ready"},
 		{ConditionProgressing, no, ReasonRolloutStalled, "no candidate of the current template becomes ready; the old ones go on"},
 		{ConditionProgressing, no, ReasonSuspended, "spec.suspend is set and nothing runs"},
-		{ConditionProgressing, no, ReasonPodsRefused, "the API server refuses the candidate pods: quota, Pod Security or another admission rule"},
+		{ConditionProgressing, no, ReasonPodsRefused, "the API server refuses the candidate pods, or what stands beside them: quota, Pod Security or another admission rule"},
 		{ConditionProgressing, no, ReasonPodsFailing, "candidate pods fail one after another, as those do that a kubelet rejects or evicts; each is made anew after a growing delay"},
 		{ConditionProgressing, no, ReasonCandidateStuck, "a candidate has not been ready for two minutes; the message says what it waits for"},
 		{ConditionProgressing, no, ReasonLeaseConflict, "a Lease of this name exists that is not ours; nothing is touched"},

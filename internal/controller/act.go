@@ -10,6 +10,7 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -36,43 +37,83 @@ type refusal struct{ error }
 
 func (r refusal) Unwrap() error { return r.error }
 
-// act carries out a plan up to the first error; nothing of it relies on what comes after. A plan that was carried out in
-// part is found so by the next observation.
-func (r *Reconciler) act(ctx context.Context, o *observation, p *plan.Plan) error {
-	if err := r.writeLease(ctx, o, p.Lease); err != nil {
-		return err
+// outcome is what became of a plan.
+type outcome struct {
+	errs []error
+	// refused are the refusals among errs.
+	refused []plan.Refusal
+	// ended: what was decided on is old, or the API server gives no answer. What was to come is left for the next time.
+	ended bool
+}
+
+// try does a step unless the plan has ended. needed: without it there are no new pods.
+func (d *outcome) try(needed bool, do func() error) (done bool) {
+	if d.ended {
+		return false
 	}
+	err := do()
+	if err == nil {
+		return true
+	}
+	var answer apierrors.APIStatus
+	switch refused := (refusal{}); {
+	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
+		return false // there is nothing to be made here any more
+	case errors.As(err, &refused):
+		d.refused = append(d.refused, plan.Refusal{Text: refused.Error(), Pods: needed})
+	case !errors.Is(err, errEarlier) && !errors.As(err, &answer):
+		d.ended = true
+	}
+	d.errs = append(d.errs, err)
+	return false
+}
+
+// act carries out a plan: first the Lease and the roles, on which takeovers and traffic wait, then what no pod can be
+// without, then pods, then the rest. What the API server refuses holds up only what needs it. A plan that was carried out
+// in part is found so by the next observation.
+func (r *Reconciler) act(ctx context.Context, o *observation, p *plan.Plan) outcome {
+	var d outcome
+	d.try(true, func() error { return r.writeLease(ctx, o, p.Lease) })
+	for _, pod := range p.Relabel {
+		d.try(false, func() error { return r.relabel(ctx, o, pod) })
+	}
+	equipped := true
 	for _, child := range p.Apply {
-		if err := r.apply(ctx, o, child); err != nil {
-			return err
-		}
+		equipped = d.try(true, func() error { return r.apply(ctx, o, child) }) && equipped
 	}
 	for _, pod := range p.Adopt {
 		patch := map[string]any{"ownerReferences": []metav1.OwnerReference{plan.OwnerReference(o.Job)}}
-		if err := r.patchPod(ctx, o, pod, patch); err != nil {
-			return err
-		}
+		d.try(false, func() error { return r.patchPod(ctx, o, pod, patch) })
 	}
-	for _, pod := range p.Relabel {
-		if err := r.relabel(ctx, o, pod); err != nil {
-			return err
-		}
+	if equipped || len(p.Create) == 0 {
+		r.changePods(ctx, o, p, &d)
 	}
-	if len(p.Delete) > 0 && len(p.Create) > 0 {
-		if err := r.admissible(ctx, p.Create[0]); err != nil {
-			return err
-		}
+	for _, child := range p.Also {
+		d.try(false, func() error { return r.apply(ctx, o, child) })
 	}
-	if err := r.deletePods(ctx, o, p.Delete); err != nil {
-		return err
+	return d
+}
+
+// changePods deletes pods and makes others. None goes for the sake of one that can't come.
+func (r *Reconciler) changePods(ctx context.Context, o *observation, p *plan.Plan, d *outcome) {
+	if len(p.Delete) > 0 && len(p.Create) > 0 && !d.try(true, func() error { return r.admissible(ctx, p.Create[0]) }) {
+		return
 	}
+	d.try(false, func() error { return r.deletePods(ctx, o, p.Delete) })
 	for _, pod := range p.Create {
-		switch err := r.Client.Create(ctx, pod, fieldOwner); {
-		case apierrors.IsAlreadyExists(err):
-			return r.nameTaken(ctx, o, pod)
-		case err != nil:
-			return refusedPod(pod, err)
+		if !d.try(true, func() error { return r.create(ctx, o, pod) }) {
+			return
 		}
+	}
+}
+
+func (r *Reconciler) create(ctx context.Context, o *observation, pod *corev1.Pod) error {
+	err := r.Client.Create(ctx, pod, fieldOwner)
+	if apierrors.IsAlreadyExists(err) {
+		return r.nameTaken(ctx, o, pod)
+	}
+	if err != nil {
+		return refusedPod(pod, err)
 	}
 	return nil
 }
@@ -147,16 +188,35 @@ func (r *Reconciler) apply(ctx context.Context, o *observation, child plan.Child
 	kind := object.GetObjectKind().GroupVersionKind()
 	live := &metav1.PartialObjectMetadata{}
 	live.SetGroupVersionKind(kind)
-	if live, err := get(ctx, r.Live, client.ObjectKeyFromObject(object), live); err != nil {
+	live, err := get(ctx, r.Live, client.ObjectKeyFromObject(object), live)
+	if err != nil {
 		return err
-	} else if live != nil {
+	}
+	if live != nil {
 		if err := mayApply(o.Job, kind.Kind, live); err != nil {
 			return err
 		}
 	}
-	//nolint:staticcheck // typed apply configurations would say everything twice
-	if err := r.Client.Patch(ctx, object, client.Apply, fieldOwner, client.ForceOwnership); err != nil {
-		return asRefusal(fmt.Errorf("applying %s %s/%s: %w", kind.Kind, o.Namespace, object.GetName(), err))
+	return r.patchChild(ctx, object, live)
+}
+
+// patchChild writes a child over what there is. To which role a binding binds can't be changed, so that one is made anew.
+func (r *Reconciler) patchChild(ctx context.Context, object client.Object, live *metav1.PartialObjectMetadata) error {
+	what := fmt.Sprintf("%s %s/%s", object.GetObjectKind().GroupVersionKind().Kind, object.GetNamespace(), object.GetName())
+	patch := func(object client.Object) error {
+		//nolint:staticcheck // typed apply configurations would say everything twice
+		return r.Client.Patch(ctx, object, client.Apply, fieldOwner, client.ForceOwnership)
+	}
+	binding, isBinding := object.(*rbacv1.RoleBinding)
+	err := patch(object)
+	if isBinding && live != nil && apierrors.IsInvalid(err) {
+		if err := r.Client.Delete(ctx, live, client.Preconditions{UID: &live.UID}); !ignorable(err) {
+			return asRefusal(fmt.Errorf("deleting %s: %w", what, err))
+		}
+		err = patch(binding)
+	}
+	if err != nil {
+		return asRefusal(fmt.Errorf("applying %s: %w", what, err))
 	}
 	return nil
 }
@@ -232,13 +292,13 @@ func (r *Reconciler) deletePods(ctx context.Context, o *observation, pods []plan
 	for _, pod := range pods {
 		target := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: o.Namespace, Name: pod.Name}}
 		if err := r.Client.Delete(ctx, target, client.Preconditions{UID: &pod.UID}); !ignorable(err) {
-			return fmt.Errorf("deleting pod %s/%s: %w", o.Namespace, pod.Name, err)
+			return asRefusal(fmt.Errorf("deleting pod %s/%s: %w", o.Namespace, pod.Name, err))
 		}
 	}
 	return nil
 }
 
-// patchPod changes the metadata of exactly that pod.
+// patchPod changes the metadata of exactly that pod. Owners that it has from others stay.
 func (r *Reconciler) patchPod(ctx context.Context, o *observation, pod plan.PodRef, metadata map[string]any) error {
 	metadata["uid"] = pod.UID // a precondition: the API server refuses to change it
 	body, err := json.Marshal(map[string]any{"metadata": metadata})
@@ -246,12 +306,12 @@ func (r *Reconciler) patchPod(ctx context.Context, o *observation, pod plan.PodR
 		return err
 	}
 	target := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: o.Namespace, Name: pod.Name}}
-	err = r.Client.Patch(ctx, target, client.RawPatch(types.MergePatchType, body), fieldOwner)
+	err = r.Client.Patch(ctx, target, client.RawPatch(types.StrategicMergePatchType, body), fieldOwner)
 	if _, another := apierrors.StatusCause(err, metav1.CauseTypeFieldValueInvalid); another && apierrors.IsInvalid(err) {
 		return errStale // the name is another pod's now
 	}
 	if !ignorable(err) {
-		return fmt.Errorf("changing pod %s/%s: %w", o.Namespace, pod.Name, err)
+		return asRefusal(fmt.Errorf("changing pod %s/%s: %w", o.Namespace, pod.Name, err))
 	}
 	return nil
 }

@@ -6,8 +6,6 @@ import (
 	"errors"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -22,8 +20,10 @@ const (
 	staleRetry = 50 * time.Millisecond
 	// earlierRetry is when to look again whether an earlier job's objects are gone.
 	earlierRetry = time.Second
-	// refusalRetry is when to ask again for what the API server refused.
-	refusalRetry = 15 * time.Second
+	// refusalRetry is when to ask again for what the API server refused; later after as long as it has refused, up to
+	// refusalLimit.
+	refusalRetry = 2 * time.Second
+	refusalLimit = 5 * time.Minute
 )
 
 // Reconciler brings SingletonJobs to what their specs ask for.
@@ -56,20 +56,21 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 		r.metrics.forget(request.NamespacedName)
 	}
 	p := plan.Decide(o.Observed)
-	acted := r.act(withReasons(ctx, p.Reasons), &o, &p)
-	if apierrors.HasStatusCause(acted, corev1.NamespaceTerminatingCause) {
-		return ctrl.Result{}, nil // there is nothing left to do here
+	done := r.act(withReasons(ctx, p.Reasons), &o, &p)
+	if o.Refused = done.refused; done.ended {
+		// It is not known whether what was refused would still be.
+		o.Refused = r.memory.refusals(request.NamespacedName)
 	}
-	if refused := (refusal{}); errors.As(acted, &refused) {
-		o.Refused = refused.Error()
+	if len(o.Refused) > 0 {
 		p = plan.Decide(o.Observed)
 	}
-	return result(p.Wake, acted, r.report(withReasons(ctx, p.Reasons), &o, &p))
+	retry := r.memory.refuse(request.NamespacedName, o.Refused, r.Clock.Now())
+	return result(p.Wake, max(retry, refusalRetry), append(done.errs, r.report(withReasons(ctx, p.Reasons), &o, &p)...)...)
 }
 
 // result says when to come back: at once where the state was old, in a while where something was refused, after a growing
 // delay where something failed.
-func result(wake time.Duration, errs ...error) (ctrl.Result, error) {
+func result(wake, retry time.Duration, errs ...error) (ctrl.Result, error) {
 	var failed []error
 	sooner := func(d time.Duration) {
 		if wake == 0 || d < wake {
@@ -84,7 +85,7 @@ func result(wake time.Duration, errs ...error) (ctrl.Result, error) {
 		case errors.Is(err, errEarlier):
 			sooner(earlierRetry)
 		case errors.As(err, &refused):
-			sooner(refusalRetry)
+			sooner(retry)
 		default:
 			failed = append(failed, err)
 		}

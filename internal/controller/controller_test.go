@@ -102,6 +102,9 @@ func TestServes(t *testing.T) {
 		if !metav1.IsControlledBy(owned, job) {
 			t.Errorf("%T is not the job's: %v", owned, owned.GetOwnerReferences())
 		}
+		if !slices.ContainsFunc(owned.GetOwnerReferences(), func(r metav1.OwnerReference) bool { return r.UID == w.lease().UID }) {
+			t.Errorf("%T goes with the job, before its pods: %v", owned, owned.GetOwnerReferences())
+		}
 	}
 	l := w.lease()
 	if len(l.OwnerReferences) > 0 || l.Labels[contract.ManagedByLabel] != contract.ManagedBy || l.Labels[contract.NameLabel] != "job" {
@@ -446,13 +449,24 @@ func (w *world) children() []client.Object {
 	return owned
 }
 
-// collectGarbage does what the garbage collector does.
+// collectGarbage does what the garbage collector does: it deletes what has no owner left, and takes the owner that is gone
+// from what has another.
 func (w *world) collectGarbage(gone types.UID) {
 	w.t.Helper()
+	l := w.lease()
 	for _, o := range w.children() {
-		if metav1.GetControllerOf(o).UID == gone && o.GetDeletionTimestamp() == nil {
-			w.must(client.IgnoreNotFound(w.api.Delete(w.t.Context(), o)))
+		if metav1.GetControllerOf(o).UID != gone || o.GetDeletionTimestamp() != nil {
+			continue
 		}
+		left := slices.DeleteFunc(o.GetOwnerReferences(), func(r metav1.OwnerReference) bool {
+			return r.UID == gone || r.Kind == "Lease" && (l == nil || r.UID != l.UID)
+		})
+		if len(left) == 0 {
+			w.must(client.IgnoreNotFound(w.api.Delete(w.t.Context(), o)))
+			continue
+		}
+		o.SetOwnerReferences(left)
+		w.must(client.IgnoreNotFound(w.api.Update(w.t.Context(), o)))
 	}
 }
 
@@ -609,6 +623,74 @@ func TestPodsRefusedInARollout(t *testing.T) {
 	w.edit(func(job *v1alpha1.SingletonJob) { job.Spec.Template.Spec.PriorityClassName = "" })
 	w.until("it is up to date", w.serving)
 	w.tells("Elected Elected")
+}
+
+// TestABindingToAnotherRole: that can't be changed, so it is made anew.
+func TestABindingToAnotherRole(t *testing.T) {
+	w := served(t, nil)
+	var binding rbacv1.RoleBinding
+	child := types.NamespacedName{Namespace: w.key.Namespace, Name: plan.ChildName(w.key.Name)}
+	w.must(w.api.Get(t.Context(), child, &binding))
+	w.must(w.api.Delete(t.Context(), &binding))
+	binding.UID, binding.ResourceVersion, binding.RoleRef.Name = "", "", "theirs"
+	w.must(w.api.Create(t.Context(), &binding))
+	w.until("it binds to ours", func() bool {
+		var now rbacv1.RoleBinding
+		return w.api.Get(t.Context(), child, &now) == nil && now.RoleRef.Name == child.Name && metav1.IsControlledBy(&now, w.read())
+	})
+	w.until("serving", w.serving)
+}
+
+// TestAdoptionKeepsOtherOwners: owners that others gave a pod stay.
+func TestAdoptionKeepsOtherOwners(t *testing.T) {
+	w := served(t, nil)
+	pod := w.pods()[0]
+	theirs := metav1.OwnerReference{APIVersion: "v1", Kind: "ConfigMap", Name: "theirs", UID: "11111111-0000-4000-8000-000000000000"}
+	pod.OwnerReferences = []metav1.OwnerReference{theirs}
+	w.must(w.api.Update(t.Context(), &pod))
+	w.until("adopted", func() bool { p := w.pods()[0]; return metav1.IsControlledBy(&p, w.read()) })
+	if got := w.pods()[0].OwnerReferences; !slices.Contains(got, theirs) {
+		t.Errorf("the owners are %+v", got)
+	}
+}
+
+// TestJobBeingDeleted: as long as somebody's finalizer keeps the job, its pods live, and status and roles follow. Nothing is
+// made.
+func TestJobBeingDeleted(t *testing.T) {
+	w := served(t, nil)
+	w.edit(func(job *v1alpha1.SingletonJob) { job.Finalizers = []string{"example.com/theirs"} })
+	w.must(w.api.Delete(t.Context(), w.read()))
+	first := w.holder().name
+	w.deletePod(first)
+	w.until("the standby is active", func() bool { s := w.status(); return s.ActivePod != "" && s.ActivePod != first })
+	for range 10 {
+		w.round()
+	}
+	pods := w.pods()
+	if len(pods) != 1 || pods[0].Labels[contract.RoleLabel] != contract.RoleActive {
+		t.Errorf("there are %v", w.names())
+	}
+	if c := condition(w.status(), v1alpha1.ConditionProgressing); c.Reason != v1alpha1.ReasonDeleting {
+		t.Errorf("progressing: %+v", c)
+	}
+	w.tells("Elected Elected", "Handover PodTerminating")
+	w.edit(func(job *v1alpha1.SingletonJob) { job.Finalizers = nil })
+}
+
+// TestTheOperatorDoesNotDelayATakeover: what is to be written on the Lease of a holder that went silent waits.
+func TestTheOperatorDoesNotDelayATakeover(t *testing.T) {
+	w := served(t, nil)
+	w.cutOffNode(w.holder().node)
+	cut := w.clock.Now()
+	for w.clock.Now().Sub(cut) < 2500*time.Millisecond {
+		w.round()
+	}
+	w.edit(func(job *v1alpha1.SingletonJob) { job.Spec.Fencing.TokenBase = 1_000_000 })
+	w.until("the standby has taken over", func() bool { return w.status().Failovers == 1 })
+	if took := w.status().History[0].Time.Sub(cut); took > 6*time.Second {
+		t.Errorf("the lease is 5s, it took %v", took)
+	}
+	w.until("a higher token", func() bool { return w.status().FencingToken > 1_000_000 })
 }
 
 // TestPodsWithoutLabels: a pod that somebody took the labels from is in the way of its name.

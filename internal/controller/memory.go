@@ -17,6 +17,8 @@ type memory struct {
 	leases map[types.NamespacedName]sighting
 	// told are the jobs whose changes of holder all have their Events, with their UIDs.
 	told map[types.NamespacedName]types.UID
+	// refused are the jobs for which something was refused when it was last asked for.
+	refused map[types.NamespacedName]refused
 }
 
 // sighting is the newest that was seen of a Lease.
@@ -26,34 +28,60 @@ type sighting struct {
 	// since is when this version was first seen: after it was written, so that what is counted from here is never more
 	// than has passed. It carries Go's monotonic clock, which nobody sets back.
 	since time.Time
-	// renewed: the present holder was seen to acquire or to renew.
+	// heard is since when the renewTime is as it is, and renewed: the present holder was seen to acquire or to renew.
+	heard   time.Time
 	renewed bool
 	lease   plan.Lease
 }
 
-func newMemory() *memory {
-	return &memory{leases: map[types.NamespacedName]sighting{}, told: map[types.NamespacedName]types.UID{}}
+// refused is what the API server would not do for a job, and since when.
+type refused struct {
+	since time.Time
+	what  []plan.Refusal
 }
 
-// see notes a Lease of ours. It returns for how long it was seen like this, and whether its holder was seen to act.
-func (m *memory) see(l *coordinationv1.Lease, decoded plan.Lease, now time.Time) (unchanged time.Duration, renewed bool) {
+func newMemory() *memory {
+	return &memory{
+		leases: map[types.NamespacedName]sighting{}, told: map[types.NamespacedName]types.UID{},
+		refused: map[types.NamespacedName]refused{},
+	}
+}
+
+// see notes a Lease of ours, and returns it with what is known of when it changed.
+func (m *memory) see(l *coordinationv1.Lease, decoded plan.Lease, now time.Time) plan.Lease {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	key := types.NamespacedName{Namespace: l.Namespace, Name: l.Name}
 	s, known := m.leases[key]
 	known = known && s.uid == l.UID
-	if known && s.version == l.ResourceVersion {
-		return now.Sub(s.since), s.renewed
-	}
 	was := s.lease.Record
+	same := known && was.Holder == decoded.Record.Holder
 	if known && was.Revision > decoded.Record.Revision {
-		return 0, s.renewed && was.Holder == decoded.Record.Holder // an old state, out of a cache that lags
+		decoded.Renewed = s.renewed && same
+		return decoded // an old state, out of a cache that lags
 	}
-	// Others write Leases too: what they write is no sign of life.
-	same := was.Holder == decoded.Record.Holder
-	renewed = known && (s.renewed && same || was.RenewTime != decoded.Record.RenewTime)
-	m.leases[key] = sighting{uid: l.UID, version: l.ResourceVersion, since: now, renewed: renewed, lease: decoded}
-	return 0, renewed
+	if !known || s.version != l.ResourceVersion {
+		next := sighting{uid: l.UID, version: l.ResourceVersion, since: now, heard: now, lease: decoded}
+		if known && was.RenewTime == decoded.Record.RenewTime { // others write Leases too: what they write is no sign of life
+			next.heard, next.renewed = s.heard, s.renewed && same
+		} else {
+			next.renewed = known
+		}
+		s = next
+		m.leases[key] = s
+	}
+	decoded.Unchanged, decoded.Silent, decoded.Renewed = now.Sub(s.since), now.Sub(s.heard), s.renewed
+	return decoded
+}
+
+// silence is how long a Lease was not renewed, as far as it was seen.
+func (m *memory) silence(key types.NamespacedName, now time.Time) time.Duration {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if s, seen := m.leases[key]; seen {
+		return now.Sub(s.heard)
+	}
+	return 0
 }
 
 // last is the newest that was seen of a Lease that is gone.
@@ -80,6 +108,7 @@ func (m *memory) jobGone(key types.NamespacedName, leaseGone bool, now time.Time
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	delete(m.told, key)
+	delete(m.refused, key)
 	s, seen := m.leases[key]
 	if !seen || !leaseGone {
 		return 0
@@ -89,6 +118,30 @@ func (m *memory) jobGone(key types.NamespacedName, leaseGone bool, now time.Time
 		delete(m.leases, key)
 	}
 	return left
+}
+
+// refuse notes what was refused for a job, nothing if all was done, and returns when to ask again: after as long as it has
+// been refused, from the shortest to the longest time.
+func (m *memory) refuse(key types.NamespacedName, what []plan.Refusal, now time.Time) time.Duration {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if len(what) == 0 {
+		delete(m.refused, key)
+		return 0
+	}
+	since := now
+	if was, before := m.refused[key]; before {
+		since = was.since
+	}
+	m.refused[key] = refused{since: since, what: what}
+	return min(max(now.Sub(since), refusalRetry), refusalLimit)
+}
+
+// refusals are what was refused when it was last asked for.
+func (m *memory) refusals(key types.NamespacedName) []plan.Refusal {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.refused[key].what
 }
 
 func (m *memory) isTold(key types.NamespacedName, job types.UID) bool {

@@ -107,10 +107,10 @@ func (r *Reconciler) see(o *observation, l *coordinationv1.Lease) error {
 	if err != nil {
 		return fmt.Errorf("reading the Lease %s/%s: %w", l.Namespace, l.Name, err)
 	}
-	o.Lease, o.lease = decoded, l
 	if decoded.Presence == plan.Ours {
-		o.Lease.Unchanged, o.Lease.Renewed = r.memory.see(l, decoded, r.Clock.Now())
+		decoded = r.memory.see(l, decoded, r.Clock.Now())
 	}
+	o.Lease, o.lease = decoded, l
 	return nil
 }
 

@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 
 	"github.com/singletonjob/operator/api/v1alpha1"
 	"github.com/singletonjob/operator/internal/contract"
@@ -95,7 +96,7 @@ func TestWhoIsSeenToRenew(t *testing.T) {
 			t.Fatal(err)
 		}
 		for range 2 {
-			if _, renewed := m.see(l, decoded, time.Now()); renewed != want {
+			if renewed := m.see(l, decoded, time.Now()).Renewed; renewed != want {
 				t.Errorf("%s: renewed %v", what, renewed)
 			}
 		}
@@ -115,6 +116,34 @@ func TestWhoIsSeenToRenew(t *testing.T) {
 	see("it is another Lease", false)
 }
 
+// TestWhoWakesTheOperator: its own status does not, what somebody else does to a job does.
+func TestWhoWakesTheOperator(t *testing.T) {
+	job := func(change func(*v1alpha1.SingletonJob)) *v1alpha1.SingletonJob {
+		j := &v1alpha1.SingletonJob{ObjectMeta: metav1.ObjectMeta{UID: "u", Generation: 2, ResourceVersion: "1"}}
+		j.Status.FencingToken, j.Status.ObservedGeneration = 7, 2
+		change(j)
+		return j
+	}
+	for name, c := range map[string]struct {
+		change func(*v1alpha1.SingletonJob)
+		wakes  bool
+	}{
+		"another text": {change: func(j *v1alpha1.SingletonJob) { j.Status.Conditions = []metav1.Condition{{Message: "port 1"}} }},
+		"more is told": {change: func(j *v1alpha1.SingletonJob) { j.Status.FencingToken = 8 }},
+		"wiped":        {change: func(j *v1alpha1.SingletonJob) { j.Status = v1alpha1.SingletonJobStatus{} }, wakes: true},
+		"spec":         {change: func(j *v1alpha1.SingletonJob) { j.Generation++ }, wakes: true},
+		"annotation":   {change: func(j *v1alpha1.SingletonJob) { j.Annotations = map[string]string{"a": "b"} }, wakes: true},
+		"label":        {change: func(j *v1alpha1.SingletonJob) { j.Labels = map[string]string{"a": "b"} }, wakes: true},
+		"deleted":      {change: func(j *v1alpha1.SingletonJob) { j.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)} }, wakes: true},
+		"made anew":    {change: func(j *v1alpha1.SingletonJob) { j.UID = "v" }, wakes: true},
+	} {
+		e := event.UpdateEvent{ObjectOld: job(func(*v1alpha1.SingletonJob) {}), ObjectNew: job(c.change)}
+		if got := jobChanged.Update(e); got != c.wakes {
+			t.Errorf("%s: wakes %v, want %v", name, got, c.wakes)
+		}
+	}
+}
+
 func TestMemory(t *testing.T) {
 	m, l := newMemory(), aLease()
 	key := types.NamespacedName{Namespace: "ns", Name: "job"}
@@ -124,8 +153,7 @@ func TestMemory(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		unchanged, _ := m.see(l, decoded, at(now))
-		return now - int64(unchanged.Seconds())
+		return now - int64(m.see(l, decoded, at(now)).Unchanged/time.Second)
 	}
 	if m.last(key) != nil {
 		t.Error("something is remembered of a Lease that was never seen")
@@ -203,7 +231,7 @@ func TestWhenToComeBack(t *testing.T) {
 		"refused, but due sooner": {wake: time.Second, errs: []error{refusal{failed}}, want: time.Second},
 		"failed":                  {wake: time.Minute, errs: []error{failed, errStale}, err: true},
 	} {
-		got, err := result(c.wake, c.errs...)
+		got, err := result(c.wake, refusalRetry, c.errs...)
 		if got.RequeueAfter != c.want || (err != nil) != c.err {
 			t.Errorf("%s: after %v, %v; want %v", name, got.RequeueAfter, err, c.want)
 		}

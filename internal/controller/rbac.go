@@ -19,9 +19,11 @@ package controller
 // +kubebuilder:rbac:groups=coordination.k8s.io,resources=leases,verbs=get;list;watch;create;update;delete
 
 // What the agents run as and may do. get looks whose an object is before it is written; patch is server-side apply,
-// which needs create for objects that do not exist. The garbage collector deletes them.
+// which needs create for objects that do not exist. The garbage collector deletes them; but a binding to another role is
+// made anew, because to which role it binds can't be changed.
 // +kubebuilder:rbac:groups="",resources=serviceaccounts,verbs=get;list;watch;create;patch
-// +kubebuilder:rbac:groups=rbac.authorization.k8s.io,resources=roles;rolebindings,verbs=get;list;watch;create;patch
+// +kubebuilder:rbac:groups=rbac.authorization.k8s.io,resources=roles,verbs=get;list;watch;create;patch
+// +kubebuilder:rbac:groups=rbac.authorization.k8s.io,resources=rolebindings,verbs=get;list;watch;create;patch;delete
 // +kubebuilder:rbac:groups=policy,resources=poddisruptionbudgets,verbs=get;list;watch;create;patch
 
 // The out-of-service taint is proof that a node's pods are dead.

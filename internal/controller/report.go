@@ -14,8 +14,9 @@ import (
 )
 
 // report writes the status and then tells what it made true. The status is written on the version of the job that was
-// observed: whoever decided on an older one is refused, so that nothing is counted twice.
-func (r *Reconciler) report(ctx context.Context, o *observation, p *plan.Plan) error {
+// observed: whoever decided on an older one is refused, so that nothing is counted twice. An Event that is refused holds up
+// nothing, and is written later.
+func (r *Reconciler) report(ctx context.Context, o *observation, p *plan.Plan) []error {
 	if o.Job == nil {
 		return nil
 	}
@@ -27,23 +28,24 @@ func (r *Reconciler) report(ctx context.Context, o *observation, p *plan.Plan) e
 		job.Status = *p.Status
 		switch err := r.Client.Status().Update(ctx, job, fieldOwner); {
 		case apierrors.IsConflict(err), apierrors.IsNotFound(err):
-			return errStale
+			return []error{errStale}
 		case err != nil:
-			return fmt.Errorf("writing the status of %s/%s: %w", o.Namespace, o.Name, err)
+			return []error{asRefusal(fmt.Errorf("writing the status of %s/%s: %w", o.Namespace, o.Name, err))}
 		}
 		r.metrics.report(job, p.Changes)
-	} else if p.State != plan.Deleting {
+	} else {
 		r.metrics.report(o.Job, nil)
 	}
 	// Until all of them are written, this process does not know which were.
 	r.memory.setTold(key, o.Job.UID, false)
+	var errs []error
 	for _, e := range p.Events {
 		if err := r.tell(ctx, o.Job, e); err != nil {
-			return err
+			errs = append(errs, err)
 		}
 	}
-	r.memory.setTold(key, o.Job.UID, true)
-	return nil
+	r.memory.setTold(key, o.Job.UID, len(errs) == 0)
+	return errs
 }
 
 // tell writes an Event under a name that follows from what it tells. Unlike through a recorder it is written when this
@@ -66,6 +68,6 @@ func (r *Reconciler) tell(ctx context.Context, job *v1alpha1.SingletonJob, e pla
 	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
 		return nil // it would be gone with the namespace
 	default:
-		return fmt.Errorf("writing the Event %s/%s: %w", job.Namespace, e.Name, err)
+		return asRefusal(fmt.Errorf("writing the Event %s/%s: %w", job.Namespace, e.Name, err))
 	}
 }

@@ -81,7 +81,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, m ctrl.Manager, concu
 	named := handler.EnqueueRequestsFromMapFunc(jobNamed)
 	return ctrl.NewControllerManagedBy(m).
 		Named("singletonjob").
-		For(&v1alpha1.SingletonJob{}).
+		For(&v1alpha1.SingletonJob{}, builder.WithPredicates(jobChanged)).
 		Watches(&corev1.Pod{}, named).
 		Watches(&coordinationv1.Lease{}, r.leaseHandler(named)).
 		Watches(&corev1.ServiceAccount{}, named).
@@ -139,8 +139,7 @@ func (r *Reconciler) leaseHandler(named handler.EventHandler) handler.EventHandl
 			named.Create(ctx, e, q)
 		},
 		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q queue) {
-			r.note(e.ObjectNew)
-			if !onlyRenewed(e.ObjectOld, e.ObjectNew) {
+			if wasSilent := r.note(e.ObjectNew); wasSilent || !onlyRenewed(e.ObjectOld, e.ObjectNew) {
 				named.Update(ctx, e, q)
 			}
 		},
@@ -148,12 +147,37 @@ func (r *Reconciler) leaseHandler(named handler.EventHandler) handler.EventHandl
 	}
 }
 
-func (r *Reconciler) note(o client.Object) {
-	if l, ok := o.(*coordinationv1.Lease); ok {
-		if decoded, err := decode(l); err == nil && decoded.Presence == plan.Ours {
-			r.memory.see(l, decoded, r.Clock.Now())
-		}
+// note remembers a Lease, and tells whether its holder was silent for long before: then a renewal is news.
+func (r *Reconciler) note(o client.Object) (wasSilent bool) {
+	l, ok := o.(*coordinationv1.Lease)
+	if !ok {
+		return false
 	}
+	decoded, err := decode(l)
+	if err != nil || decoded.Presence != plan.Ours {
+		return false
+	}
+	now := r.Clock.Now()
+	silent := r.memory.silence(client.ObjectKeyFromObject(l), now)
+	r.memory.see(l, decoded, now)
+	return silent > decoded.Record.Duration/3
+}
+
+// jobChanged leaves out what the operator writes itself: a status that wakes the one who wrote it goes round for ever if a
+// text in it differs each time. A status that tells less than before somebody else has written.
+var jobChanged = predicate.Funcs{
+	UpdateFunc: func(e event.UpdateEvent) bool {
+		was, is := e.ObjectOld, e.ObjectNew
+		return was.GetUID() != is.GetUID() || was.GetGeneration() != is.GetGeneration() ||
+			!was.GetDeletionTimestamp().Equal(is.GetDeletionTimestamp()) ||
+			!maps.Equal(was.GetLabels(), is.GetLabels()) || !maps.Equal(was.GetAnnotations(), is.GetAnnotations()) || tellsLess(was, is)
+	},
+}
+
+func tellsLess(before, after client.Object) bool {
+	was, ok := before.(*v1alpha1.SingletonJob)
+	is, alike := after.(*v1alpha1.SingletonJob)
+	return ok && alike && (is.Status.FencingToken < was.Status.FencingToken || is.Status.ObservedGeneration < was.Status.ObservedGeneration)
 }
 
 // onlyRenewed tells whether nothing has changed of a Lease but its renewTime.

@@ -374,6 +374,9 @@ func (o *operator) write(verb string, obj client.Object, do func() error) error 
 	o.writes++
 	o.log = append(o.log, fmt.Sprintf("%s %T %s", verb, obj, obj.GetName()))
 	what := fmt.Sprintf("%s %T %s at %s", verb, obj, obj.GetName(), obj.GetResourceVersion())
+	if l, ok := obj.(*coordinationv1.Lease); ok { // what waits for a renewal is another version each time
+		what = fmt.Sprintf("%s %T %s %s", verb, obj, value(l.Spec.HolderIdentity), l.Annotations)
+	}
 	ends := o.writes == o.crashAt || o.always && !o.endedAt[what]
 	if ends && !o.after {
 		o.endedAt[what] = true

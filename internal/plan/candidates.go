@@ -14,7 +14,7 @@ import (
 
 // serve keeps the candidates as the spec asks.
 func (f *facts) serve(p *Plan) {
-	p.Apply = f.children()
+	p.Apply, p.Also = f.children()
 	for _, pod := range f.orphans {
 		p.Adopt = append(p.Adopt, PodRef{Name: pod.Name, UID: pod.UID})
 	}
@@ -22,7 +22,7 @@ func (f *facts) serve(p *Plan) {
 	next := Next(fleet)
 	p.Delete = append(f.remains(), f.victims(next)...)
 	p.Create = f.newPods(f.places(next.Create))
-	if f.holder.ours {
+	if f.holder.ours && !f.quiet() {
 		p.Lease = f.handOver(f.successor(next))
 	}
 }
@@ -191,12 +191,13 @@ func (f *facts) strayLeft() time.Duration {
 	return left
 }
 
-// relabel gives every candidate its role: active is who acts, and nobody else.
+// relabel gives every candidate its role: active is who acts, and nobody else. One that runs on though it cannot renew
+// (KeepRunning) acts until there is another tenure.
 func (f *facts) relabel() []Relabel {
 	var demoted, promoted []Relabel
 	for _, c := range f.candidates {
 		role := contract.RoleStandby
-		if c.holds && f.acts() {
+		if c.holds && (f.acts() || f.holder.ours && f.holder.settings.keepRunning && !f.dead()) {
 			role = contract.RoleActive
 		}
 		switch {

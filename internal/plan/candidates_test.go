@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -12,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
+	"github.com/singletonjob/operator/api/v1alpha1"
 	"github.com/singletonjob/operator/internal/contract"
 	"github.com/singletonjob/operator/internal/inject"
 	"github.com/singletonjob/operator/internal/lease"
@@ -281,15 +283,23 @@ func TestChildren(t *testing.T) {
 		t.Errorf("the role (-want +got):\n%s", diff)
 	}
 	for what, c := range map[string]struct {
-		with func(*given)
-		kind string
+		with   func(*given)
+		kind   string
+		needed bool
 	}{
-		"edited role":          {func(g *given) { g.Children.Role.Rules[0].Verbs = []string{"*"} }, "Role"},
-		"edited binding":       {func(g *given) { g.Children.RoleBinding.Subjects = nil }, "RoleBinding"},
-		"edited budget":        {func(g *given) { g.Children.Budget.Spec.MaxUnavailable = nil }, "PodDisruptionBudget"},
-		"account lost":         {func(g *given) { g.Children.ServiceAccount = nil }, "ServiceAccount"},
-		"account has no owner": {func(g *given) { g.Children.ServiceAccount.OwnerReferences = nil }, "ServiceAccount"},
-		"label lost":           {func(g *given) { g.Children.Role.Labels = nil }, "Role"},
+		"edited role":             {func(g *given) { g.Children.Role.Rules[0].Verbs = []string{"*"} }, "Role", true},
+		"edited binding":          {func(g *given) { g.Children.RoleBinding.Subjects = nil }, "RoleBinding", true},
+		"binding to another role": {func(g *given) { g.Children.RoleBinding.RoleRef.Name = "theirs" }, "RoleBinding", true},
+		"edited budget":           {func(g *given) { g.Children.Budget.Spec.MaxUnavailable = nil }, "PodDisruptionBudget", false},
+		"budget lost":             {func(g *given) { g.Children.Budget = nil }, "PodDisruptionBudget", false},
+		"account lost":            {func(g *given) { g.Children.ServiceAccount = nil }, "ServiceAccount", true},
+		"account has no owner":    {func(g *given) { g.Children.ServiceAccount.OwnerReferences = nil }, "ServiceAccount", false},
+		"role of the job alone": {func(g *given) {
+			g.Children.Role.OwnerReferences = g.Children.Role.OwnerReferences[:1]
+		}, "Role", false},
+		"binding of an earlier Lease": {func(g *given) { g.Children.RoleBinding.OwnerReferences[1].UID = "earlier" }, "RoleBinding", false},
+		"label lost":                  {func(g *given) { g.Children.Role.Labels = nil }, "Role", true},
+		"account of another job":      {func(g *given) { g.Children.ServiceAccount.OwnerReferences[0].UID = "earlier" }, "ServiceAccount", true},
 	} {
 		g := steady()
 		g.Children = Children{
@@ -298,7 +308,11 @@ func TestChildren(t *testing.T) {
 		}
 		c.with(g)
 		var kinds []string
-		for _, child := range Decide(g.Observed).Apply {
+		p := Decide(g.Observed)
+		if len(p.Also) > 0 == c.needed {
+			t.Errorf("%s: pods wait for it: %v, want %v", what, !c.needed, c.needed)
+		}
+		for _, child := range append(p.Apply, p.Also...) {
 			kinds = append(kinds, child.GetObjectKind().GroupVersionKind().Kind)
 		}
 		if !slices.Equal(kinds, []string{c.kind}) {
@@ -308,7 +322,8 @@ func TestChildren(t *testing.T) {
 }
 
 func TestTheTemplatesOwnServiceAccount(t *testing.T) {
-	g := fresh()
+	g := steady()
+	g.Pods, g.Children = nil, Children{}
 	g.Job.Spec.Template.Spec.ServiceAccountName = "theirs"
 	for _, child := range Decide(g.Observed).Apply {
 		switch child := child.(type) {
@@ -335,6 +350,100 @@ func TestAgentsKeepTheirLeaseWhenTheAccountChanges(t *testing.T) {
 	}
 	if want := []string{"job-singletonjob", "theirs"}; !slices.Equal(got, want) {
 		t.Errorf("the role goes to %v, want %v: the holder renews as the old one", got, want)
+	}
+}
+
+// TestWhatPodsNeedOutlivesTheJob: the account and its rights have the Lease as their second owner, which stays until no pod is
+// left, and pods of an earlier job keep theirs.
+func TestWhatPodsNeedOutlivesTheJob(t *testing.T) {
+	g := steady()
+	c := g.Children
+	for _, child := range []Child{c.ServiceAccount, c.Role, c.RoleBinding, c.Budget} {
+		owners := child.GetOwnerReferences()
+		if len(owners) != 2 || !metav1.IsControlledBy(child, g.Job) || owners[1].Kind != "Lease" || owners[1].UID != "lease-uid" ||
+			owners[1].Controller != nil || owners[1].BlockOwnerDeletion != nil {
+			t.Errorf("%T has the owners %+v", child, owners)
+		}
+	}
+	g.Pods[0].OwnerReferences[0].UID, g.Pods[0].Spec.ServiceAccountName = "earlier", "former"
+	g.Pods[1].OwnerReferences[0].UID, g.Pods[1].Spec.ServiceAccountName = "earlier", "nobody"
+	g.Pods[1].Spec.Containers[0].Command = []string{"no", "agent"}
+	var got []string
+	for _, child := range Decide(g.Observed).Apply {
+		if binding, ok := child.(*rbacv1.RoleBinding); ok {
+			for _, s := range binding.Subjects {
+				got = append(got, s.Name)
+			}
+		}
+	}
+	if want := []string{"former", "job-singletonjob"}; !slices.Equal(got, want) {
+		t.Errorf("the role goes to %v, want %v: an earlier job's pod renews while it stops, a pod without an agent never", got, want)
+	}
+}
+
+// TestWhatIsNoCandidateIsNotAdopted: whoever may label pods could have it deleted.
+func TestWhatIsNoCandidateIsNotAdopted(t *testing.T) {
+	g := steady()
+	g.Pods[1].OwnerReferences = nil
+	g.Pods[1].Spec.Containers[0].Command = []string{"no", "agent"}
+	if p := Decide(g.Observed); len(p.Adopt)+len(p.Delete) > 0 {
+		t.Errorf("adopted %v, deleted %v", p.Adopt, p.Delete)
+	}
+}
+
+// TestALabelMakesNoRollout: who may label pods could cause a handover.
+func TestALabelMakesNoRollout(t *testing.T) {
+	g := steady()
+	for _, pod := range g.Pods {
+		pod.Labels[contract.TemplateHashLabel] = "bbbbbbb"
+	}
+	if p := Decide(g.Observed); len(p.Create)+len(p.Delete) > 0 || p.Lease != nil {
+		t.Errorf("%+v", p)
+	}
+}
+
+func TestWhoIsActive(t *testing.T) {
+	keeps := func(g *given) {
+		g.Job.Spec.Lease.OnRenewFailure = v1alpha1.OnRenewFailureKeepRunning
+		g.Pods = nil
+		g.pod(0, "a")
+		g.pod(1, "b")
+		since := g.Lease.Record.AcquireTime
+		g.held(0, 100, time.UnixMicro(since))
+		g.Pods[0].Labels[contract.RoleLabel] = contract.RoleActive
+		g.Lease.Unchanged, g.Lease.Silent = time.Hour, time.Hour
+	}
+	for name, c := range map[string]struct {
+		with func(*given)
+		want []string
+	}{
+		"as it should be": {with: func(*given) {}},
+		"the holder is silent": {
+			with: func(g *given) { g.Lease.Unchanged, g.Lease.Silent = 10*time.Second, 10*time.Second }, want: []string{"0 standby"},
+		},
+		"the holder is silent, and runs on": {with: keeps},
+		"the holder ran on, and is dead": {
+			with: func(g *given) { keeps(g); g.ended(0, ago(2*time.Hour), ago(500*time.Millisecond)) }, want: []string{"0 standby"},
+		},
+		"the holder ran on, and there is another tenure": {
+			with: func(g *given) { keeps(g); g.held(1, 101, ago(time.Second)) }, want: []string{"0 standby", "1 active"},
+		},
+		"the standby took over, and the job is being deleted": {
+			with: func(g *given) { g.held(1, 101, ago(time.Second)); g.Job.DeletionTimestamp = &metav1.Time{Time: now} },
+			want: []string{"0 standby", "1 active"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := steady()
+			c.with(g)
+			var got []string
+			for _, r := range Decide(g.Observed).Relabel {
+				got = append(got, fmt.Sprint(slices.IndexFunc(g.Pods, func(p *corev1.Pod) bool { return p.UID == r.UID }), " ", r.Role))
+			}
+			if !slices.Equal(got, c.want) {
+				t.Errorf("relabelled %v, want %v", got, c.want)
+			}
+		})
 	}
 }
 

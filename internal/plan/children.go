@@ -10,6 +10,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/singletonjob/operator/api/v1alpha1"
@@ -28,44 +29,71 @@ type Children struct {
 // account that package inject gives to pods whose template names none.
 func ChildName(job string) string { return job + "-singletonjob" }
 
-// children are the objects that are missing or not as they should be.
-func (f *facts) children() []Child {
-	var apply []Child
+// children are the objects that are missing or not as they should be: those that no pod can be without, and the others,
+// with those that do what they are for but lost an owner or a label.
+func (f *facts) children() (needed, also []Child) {
 	live := f.Children
-	if account := f.serviceAccount(); inject.ServiceAccountName(f.job) == account.Name &&
-		(live.ServiceAccount == nil || !f.kept(account, live.ServiceAccount)) {
-		apply = append(apply, account)
+	sort := func(want, is Child, exists, fit bool) {
+		switch {
+		case !exists || !fit || !f.mine(want, is):
+			needed = append(needed, want)
+		case !kept(want, is):
+			also = append(also, want)
+		}
 	}
-	if role := f.role(); live.Role == nil || !f.kept(role, live.Role) ||
-		!equality.Semantic.DeepEqual(role.Rules, live.Role.Rules) {
-		apply = append(apply, role)
+	if account := f.serviceAccount(); inject.ServiceAccountName(f.job) == account.Name {
+		sort(account, live.ServiceAccount, live.ServiceAccount != nil, true)
 	}
-	if binding := f.roleBinding(); live.RoleBinding == nil || !f.kept(binding, live.RoleBinding) ||
-		!equality.Semantic.DeepEqual(binding.Subjects, live.RoleBinding.Subjects) {
-		apply = append(apply, binding)
+	role := f.role()
+	sort(role, live.Role, live.Role != nil, live.Role != nil && equality.Semantic.DeepEqual(role.Rules, live.Role.Rules))
+	binding := f.roleBinding()
+	sort(binding, live.RoleBinding, live.RoleBinding != nil, live.RoleBinding != nil && binding.RoleRef == live.RoleBinding.RoleRef &&
+		equality.Semantic.DeepEqual(binding.Subjects, live.RoleBinding.Subjects))
+	budget := f.budget()
+	if live.Budget == nil || !f.mine(budget, live.Budget) || !kept(budget, live.Budget) || !equality.Semantic.DeepEqual(budget.Spec, live.Budget.Spec) {
+		also = append(also, budget)
 	}
-	if budget := f.budget(); live.Budget == nil || !f.kept(budget, live.Budget) ||
-		!equality.Semantic.DeepEqual(budget.Spec, live.Budget.Spec) {
-		apply = append(apply, budget)
-	}
-	return apply
+	return needed, also
 }
 
-// kept tells whether a live object still has the owner and labels that it was given.
-func (f *facts) kept(want, live Child) bool {
+// mine tells whether a live object is this job's, or was left by an earlier one of its name.
+func (f *facts) mine(want, live Child) bool {
 	for name, value := range want.GetLabels() {
 		if live.GetLabels()[name] != value {
 			return false
 		}
 	}
-	return metav1.IsControlledBy(live, f.job)
+	return metav1.GetControllerOf(live) == nil || metav1.IsControlledBy(live, f.job)
 }
 
+// kept tells whether a live object still has the owners that it was given.
+func kept(want, live Child) bool {
+	for _, owner := range want.GetOwnerReferences() {
+		if !slices.ContainsFunc(live.GetOwnerReferences(), func(has metav1.OwnerReference) bool {
+			return has.UID == owner.UID && equality.Semantic.DeepEqual(has.Controller, owner.Controller)
+		}) {
+			return false
+		}
+	}
+	return true
+}
+
+// childMeta gives what stands beside the pods two owners, and the garbage collector deletes it when both are gone: the job,
+// and the Lease, which stays until no pod is left and no tenure can last. So what a pod needs to renew outlives the job
+// while its pods stop, or live on without it (--cascade=orphan), with no finalizer that waits for an operator. Not the pods
+// themselves: a foreground deletion would take their Role before them. And not the Lease alone: who deletes a Lease must
+// not take the account with it, or no candidate could ever renew again.
 func (f *facts) childMeta() metav1.ObjectMeta {
-	return metav1.ObjectMeta{
+	meta := metav1.ObjectMeta{
 		Namespace: f.Namespace, Name: ChildName(f.Name), Labels: inject.Selector(f.Name),
 		OwnerReferences: []metav1.OwnerReference{OwnerReference(f.job)},
 	}
+	if f.Lease.Presence == Ours {
+		meta.OwnerReferences = append(meta.OwnerReferences, metav1.OwnerReference{
+			APIVersion: coordinationv1.SchemeGroupVersion.String(), Kind: "Lease", Name: f.Name, UID: types.UID(f.record.UID),
+		})
+	}
+	return meta
 }
 
 // OwnerReference makes a job the controller of what carries it.
@@ -103,11 +131,14 @@ func (f *facts) roleBinding() *rbacv1.RoleBinding {
 	}
 }
 
-// subjects are whom the candidates run as: those to come, and those that live, whose agents could not renew without.
+// subjects are whom the candidates run as: those to come, and those that live, whose agents could not renew without, also
+// those that an earlier job of the name left behind.
 func (f *facts) subjects() []rbacv1.Subject {
 	accounts := []string{inject.ServiceAccountName(f.job)}
-	for _, c := range f.candidates {
-		accounts = append(accounts, cmp.Or(c.pod.Spec.ServiceAccountName, accounts[0]))
+	for _, pod := range f.Pods {
+		if gated(pod) != "" {
+			accounts = append(accounts, cmp.Or(pod.Spec.ServiceAccountName, accounts[0]))
+		}
 	}
 	slices.Sort(accounts)
 	var subjects []rbacv1.Subject

@@ -2,6 +2,7 @@ package plan
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -79,7 +80,9 @@ var (
 	invalidSpec   = verdict{v1alpha1.ReasonInvalidSpec, in(InvalidSpec), (*situation).faultText}
 	leaseConflict = verdict{v1alpha1.ReasonLeaseConflict, in(LeaseConflict), (*situation).conflictText}
 	suspended     = verdict{v1alpha1.ReasonSuspended, in(Suspended), text("spec.suspend is set; nothing runs")}
-	podsRefused   = verdict{v1alpha1.ReasonPodsRefused, (*situation).refused, (*situation).refusal}
+	deleting      = verdict{v1alpha1.ReasonDeleting, in(Deleting), text("the SingletonJob is being deleted; nothing is made any more")}
+	podsRefused   = verdict{v1alpha1.ReasonPodsRefused, (*situation).podsRefused, (*situation).refusal}
+	refused       = verdict{v1alpha1.ReasonPodsRefused, (*situation).refused, (*situation).refusal}
 
 	activeVerdicts = []verdict{
 		invalidSpec,
@@ -89,6 +92,7 @@ var (
 		{v1alpha1.ReasonForeignHolder, (*situation).isForeign, (*situation).foreignText},
 		{v1alpha1.ReasonRunning, (*situation).runs, (*situation).runningText},
 		{v1alpha1.ReasonHolderUnreachable, (*situation).silent, (*situation).silentText},
+		deleting,
 		podsRefused,
 		{v1alpha1.ReasonPodsFailing, (*situation).isWithoutWhatFails, (*situation).failingText},
 		{v1alpha1.ReasonNoCandidates, (*situation).hasNoCandidates, text("no candidate pod exists yet")},
@@ -115,7 +119,8 @@ var (
 		leaseConflict,
 		suspended,
 		{v1alpha1.ReasonSuspending, in(Suspending), text("spec.suspend is set; the candidates are being removed, the active one last")},
-		podsRefused,
+		deleting,
+		refused,
 		{v1alpha1.ReasonRolloutStalled, (*situation).isStalled, (*situation).stalledText},
 		{v1alpha1.ReasonHandingOver, (*situation).handsOver, (*situation).handingText},
 		{v1alpha1.ReasonPodsFailing, (*situation).failsAgain, (*situation).failingText},
@@ -136,10 +141,13 @@ func (s *situation) hasNoCandidates() bool { return !s.any(candidate.live) }
 func (s *situation) hasNoneReady() bool    { return !s.any(isStandby) }
 func (s *situation) wantsOne() bool        { return s.job.Spec.Candidates == 1 }
 func (s *situation) doesNotRun() bool      { return !s.shown() }
-func (s *situation) refused() bool         { return s.Refused != "" }
-func (s *situation) handsOver() bool       { return s.handing }
-func (s *situation) rollsOut() bool        { return s.fleet.outdated() }
-func (s *situation) isNew() bool           { return s.job.Status.Tenures == 0 && s.record.Transitions == 0 }
+func (s *situation) refused() bool         { return len(s.Refused) > 0 }
+func (s *situation) podsRefused() bool {
+	return slices.ContainsFunc(s.Refused, func(r Refusal) bool { return r.Pods })
+}
+func (s *situation) handsOver() bool { return s.handing }
+func (s *situation) rollsOut() bool  { return s.fleet.outdated() }
+func (s *situation) isNew() bool     { return s.job.Status.Tenures == 0 && s.record.Transitions == 0 }
 
 func isStandby(c candidate) bool { return c.live() && c.ready }
 
@@ -229,7 +237,11 @@ func (s *situation) conflictText() string {
 }
 
 func (s *situation) refusal() string {
-	return "the API server refuses what the candidates need: " + s.Refused
+	var texts []string
+	for _, r := range s.Refused {
+		texts = append(texts, Shorten(r.Text, maxRefusal))
+	}
+	return "the API server refuses what the operator asks for: " + strings.Join(texts, separator)
 }
 
 func (s *situation) runningText() string {

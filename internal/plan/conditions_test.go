@@ -72,11 +72,11 @@ func TestConditions(t *testing.T) {
 			want: "CandidatesNotReady NoHolder Provisioning", says: "no node takes it: 0/3 nodes",
 		},
 		"refused": {
-			given: fresh(), with: func(g *given) { g.free(); g.Refused = "exceeded quota" },
+			given: fresh(), with: func(g *given) { g.free(); g.Refused = []Refusal{{Text: "exceeded quota", Pods: true}} },
 			want: "PodsRefused NoHolder PodsRefused", says: "exceeded quota",
 		},
 		"refused while it runs": {
-			with: func(g *given) { g.Pods = g.Pods[:1]; g.Refused = "exceeded quota" },
+			with: func(g *given) { g.Pods = g.Pods[:1]; g.Refused = []Refusal{{Text: "exceeded quota"}} },
 			want: "Running NoStandby PodsRefused", active: true,
 		},
 		"electing": {
@@ -88,7 +88,7 @@ func TestConditions(t *testing.T) {
 			want: "Electing NoHolder UpToDate", says: "the last tenure may last",
 		},
 		"a holder of an earlier job": {
-			with: func(g *given) { g.Lease.Claim.Before = 100 },
+			with: func(g *given) { g.Job.Status, g.Lease.Claim.Before = v1alpha1.SingletonJobStatus{}, 100 },
 			want: "Electing NoHolder UpToDate", says: "of an earlier job of this name",
 		},
 		"not silent yet": {

@@ -88,5 +88,8 @@ func lastEnd(pod *corev1.Pod, container string) *corev1.ContainerStateTerminated
 func (f *facts) release() *LeaseWrite {
 	why := lease.Release{Reason: f.death.reason, Unclean: true}
 	nonce := max(f.Now.UnixMicro(), f.record.RenewTime+1)
+	if nonce > lastMilli*1000 { // the API server would refuse the year, and the release with it, for ever
+		nonce = f.Now.UnixMicro()
+	}
 	return &LeaseWrite{Op: UpdateLease, Record: f.record.Released(why, f.death.ended, nonce), Claim: f.Lease.Claim}
 }

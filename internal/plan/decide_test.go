@@ -2,7 +2,10 @@ package plan
 
 import (
 	"fmt"
+	"math"
 	"math/rand/v2"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -57,8 +60,39 @@ var distortions = []func(*given, *rand.Rand){
 		g.Lease.Record.Handover = lease.Handover{To: "x", Reason: lease.ReasonRollout}
 	},
 	func(g *given, _ *rand.Rand) { g.OutOfService["a"] = true },
-	func(g *given, _ *rand.Rand) { g.Refused = "quota" },
+	func(g *given, _ *rand.Rand) { g.Refused = []Refusal{{Text: "quota", Pods: true}} },
 	func(g *given, _ *rand.Rand) { g.Untold = true },
+	func(g *given, _ *rand.Rand) { g.Lease.Renewed = false },
+	func(g *given, r *rand.Rand) { g.Lease.Silent = time.Duration(r.Int64N(int64(20 * time.Second))) },
+	func(g *given, r *rand.Rand) { g.Lease.Record.Token = max(0, anyNumber(r)) },
+	func(g *given, r *rand.Rand) { g.Lease.Claim.Before = max(0, anyNumber(r)) },
+	func(g *given, r *rand.Rand) {
+		g.Lease.Record.RenewTime, g.Lease.Record.AcquireTime = anyTime(r), anyTime(r)
+	},
+	func(g *given, r *rand.Rand) { g.Lease.Record.Duration = time.Duration(r.Int32()) * time.Second },
+	func(g *given, r *rand.Rand) {
+		g.Lease.Record.Release.Reason = lease.Reason(strings.Repeat("ü", r.IntN(1<<18)))
+	},
+	func(g *given, r *rand.Rand) {
+		g.Lease.Record.History = past(tenure(max(1, anyNumber(r)), strings.Repeat("p", 900), max(0, anyNumber(r)), max(0, anyNumber(r)), lease.Reason(strings.Repeat("ü", 99))))
+	},
+	func(g *given, r *rand.Rand) {
+		g.Job.Status.FencingToken, g.Job.Status.Tenures = anyNumber(r), anyNumber(r)
+	},
+	func(g *given, _ *rand.Rand) {
+		g.Refused = []Refusal{{Text: strings.Repeat("ü", 1<<20)}, {Text: strings.Repeat("x", 1<<20)}}
+	},
+}
+
+// anyNumber is what may stand where a number is expected and anybody can write.
+func anyNumber(r *rand.Rand) int64 {
+	return []int64{0, 1, -1, 99, 100, 101, math.MaxInt32, math.MaxInt64, math.MinInt64 + 1, r.Int64(), -r.Int64()}[r.IntN(11)]
+}
+
+// anyTime is what a time of the API may be read as, in microseconds.
+func anyTime(r *rand.Rand) int64 {
+	last := time.Date(9999, 12, 31, 23, 59, 59, 999_999_000, time.FixedZone("", -86340)).UnixMicro()
+	return []int64{0, -1, time.Date(0, 1, 1, 0, 0, 0, 0, time.UTC).UnixMicro(), last, r.Int64N(last)}[r.IntN(5)]
 }
 
 // some picks a pod.
@@ -89,7 +123,7 @@ var promises = map[string]func(g *given, p Plan) bool{
 		return !writes(p, DeleteLease) || g.Job == nil && Over(g.Lease.Record, g.Lease.Unchanged)
 	},
 	"a holder is removed only with proof": func(g *given, p Plan) bool {
-		return !writes(p, UpdateLease) || p.Lease.Record.Holder == g.Lease.Record.Holder || p.State == HolderDead && p.Lease.Record.Holder == ""
+		return !writes(p, UpdateLease) || p.Lease.Record.Holder == g.Lease.Record.Holder || proven(g) && p.Lease.Record.Holder == ""
 	},
 	"nobody is made a holder": func(g *given, p Plan) bool {
 		return p.Lease == nil || p.Lease.Record.Holder == "" || p.Lease.Record.Holder == g.Lease.Record.Holder || p.Lease.Op == CreateLease && p.Lease.Record.Holder == lease.UnknownHolder
@@ -128,8 +162,40 @@ var promises = map[string]func(g *given, p Plan) bool{
 		}
 		return true
 	},
-	"a job that is gone or going has no status": func(g *given, p Plan) bool {
-		return p.Status == nil || g.Job != nil && g.Job.DeletionTimestamp == nil
+	"a job that is gone has no status": func(g *given, p Plan) bool { return p.Status == nil || g.Job != nil },
+	"for a job that is gone or going nothing is made or deleted": func(g *given, p Plan) bool {
+		return g.Job != nil && g.Job.DeletionTimestamp == nil || len(p.Apply)+len(p.Also)+len(p.Adopt)+len(p.Create)+len(p.Delete) == 0
+	},
+	"the Lease of a holder that may be silent is only released": func(g *given, p Plan) bool {
+		return !writes(p, UpdateLease) || g.Lease.Record.Free() || g.Lease.Renewed && g.Lease.Silent < 3*time.Second || p.Lease.Record.Holder == ""
+	},
+	"every time that is written is one of the API's": func(_ *given, p Plan) bool {
+		year := func(t time.Time) bool { return t.UTC().Year() >= 0 && t.UTC().Year() <= 9999 }
+		ok := p.Lease == nil || p.Lease.Op != UpdateLease || p.Lease.Record.Holder != "" || year(time.UnixMicro(p.Lease.Record.RenewTime))
+		for _, c := range p.Changes {
+			ok = ok && year(c.Time.Time) && (c.Downtime == nil || c.Downtime.Duration >= 0)
+		}
+		return ok && (p.Status == nil || p.Status.ActiveSince == nil || year(p.Status.ActiveSince.Time))
+	},
+	"a claim is read as it was written": func(_ *given, p Plan) bool {
+		return p.Lease == nil || p.Lease.Op == DeleteLease || ParseClaim(p.Lease.Claim.String()) == p.Lease.Claim
+	},
+	"no text is longer than the API takes": func(_ *given, p Plan) bool {
+		for _, e := range p.Events {
+			if len(e.Message) > 1024 {
+				return false
+			}
+		}
+		return p.Status == nil || !slices.ContainsFunc(p.Status.Conditions, func(c metav1.Condition) bool { return len(c.Message) > 32768 })
+	},
+	"a status tells what is told, and no more the next time": func(g *given, p Plan) bool {
+		if p.Status == nil || len(p.Changes) == 0 || p.Lease != nil {
+			return true
+		}
+		g = &given{g.Observed}
+		g.Job = g.Job.DeepCopy()
+		g.Job.Status = *p.Status
+		return len(Decide(g.Observed).Changes) == 0
 	},
 	"who is active holds the Lease and renews it": func(g *given, p Plan) bool {
 		if p.Status == nil || p.Status.ActivePod == "" {
@@ -160,6 +226,9 @@ var promises = map[string]func(g *given, p Plan) bool{
 	},
 	"the future is in the future": func(_ *given, p Plan) bool { return p.Wake >= 0 },
 }
+
+// proven tells whether there is proof of the holder's death.
+func proven(g *given) bool { return gather(g.Observed).dead() }
 
 func writes(p Plan, op LeaseOp) bool { return p.Lease != nil && p.Lease.Op == op }
 

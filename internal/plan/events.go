@@ -27,6 +27,14 @@ const recent = 30 * time.Minute
 
 // events are those of changes of holder that were not announced, oldest first, and of conditions that turned bad.
 func (f *facts) events(status *v1alpha1.SingletonJobStatus, changes []v1alpha1.TenureChange) []Event {
+	events := f.allEvents(status, changes)
+	for i := range events {
+		events[i].Message = Shorten(events[i].Message, maxEvent)
+	}
+	return events
+}
+
+func (f *facts) allEvents(status *v1alpha1.SingletonJobStatus, changes []v1alpha1.TenureChange) []Event {
 	var events []Event
 	if f.Untold {
 		for _, c := range slices.Backward(f.job.Status.History) {

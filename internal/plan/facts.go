@@ -77,7 +77,10 @@ type holder struct {
 }
 
 // settings are the limits of a tenure.
-type settings struct{ duration, renewDeadline, retryPeriod time.Duration }
+type settings struct {
+	duration, renewDeadline, retryPeriod time.Duration
+	keepRunning                          bool
+}
 
 func gather(o Observed) *facts {
 	f := &facts{Observed: o}
@@ -178,7 +181,10 @@ func (f *facts) podOf(id lease.Identity) *corev1.Pod {
 // settings are those that the spec asks for.
 func (f *facts) settings() settings {
 	l := f.job.Spec.Lease
-	return settings{l.LeaseDuration.Duration, l.RenewDeadline.Duration, l.RetryPeriod.Duration}
+	return settings{
+		l.LeaseDuration.Duration, l.RenewDeadline.Duration, l.RetryPeriod.Duration,
+		l.OnRenewFailure == v1alpha1.OnRenewFailureKeepRunning,
+	}
 }
 
 // configured reads the settings that a pod was made with. Unlike the agent it does not mind fields that it does not know:
@@ -191,7 +197,9 @@ func configured(pod *corev1.Pod) (settings, bool) {
 	for _, e := range pod.Spec.Containers[i].Env {
 		var c contract.AgentConfig
 		if e.Name == contract.ConfigEnv && json.Unmarshal([]byte(e.Value), &c) == nil {
-			return settings{time.Duration(c.LeaseDuration), time.Duration(c.RenewDeadline), time.Duration(c.RetryPeriod)}, true
+			return settings{
+				time.Duration(c.LeaseDuration), time.Duration(c.RenewDeadline), time.Duration(c.RetryPeriod), c.KeepRunning,
+			}, true
 		}
 	}
 	return settings{}, false

@@ -65,7 +65,7 @@ var settled = sync.OnceValue(func() *given {
 func (g *given) settle() {
 	for range 10 {
 		p := Decide(g.Observed)
-		if p.Status == nil && len(p.Apply)+len(p.Relabel) == 0 {
+		if p.Status == nil && len(p.Apply)+len(p.Also)+len(p.Relabel) == 0 {
 			return
 		}
 		if p.Status != nil {
@@ -77,7 +77,7 @@ func (g *given) settle() {
 
 // carryOut does to the objects what a plan asks for, without its status.
 func (g *given) carryOut(p Plan) {
-	for _, child := range p.Apply {
+	for _, child := range append(p.Apply, p.Also...) {
 		g.apply(child)
 	}
 	for _, r := range p.Relabel {
@@ -173,7 +173,7 @@ func (g *given) absent() {
 func TestSteadyIsSteady(t *testing.T) {
 	g := steady()
 	p := Decide(g.Observed)
-	if p.Status != nil || p.Lease != nil || len(p.Apply)+len(p.Create)+len(p.Delete)+len(p.Relabel)+len(p.Events)+len(p.Adopt) > 0 {
+	if p.Status != nil || p.Lease != nil || len(p.Apply)+len(p.Also)+len(p.Create)+len(p.Delete)+len(p.Relabel)+len(p.Events)+len(p.Adopt) > 0 {
 		t.Errorf("there is nothing to do, but: %+v", p)
 	}
 	if want := v1alpha1.DefaultRenewDeadline - time.Second; p.Wake != want {

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -20,6 +21,11 @@ const maxReason = 64
 // twice. incomplete says that there were more than the Lease could keep.
 func (f *facts) changes() (news []v1alpha1.TenureChange, incomplete bool) {
 	told := f.job.Status.FencingToken
+	for _, h := range f.job.Status.History {
+		if h.Token <= f.record.Token { // somebody may have edited one without the other
+			told = max(told, h.Token)
+		}
+	}
 	first := told == 0
 	since := max(told, f.claim.Before)
 	past := f.tenures()
@@ -49,6 +55,8 @@ func (f *facts) changes() (news []v1alpha1.TenureChange, incomplete bool) {
 // tenures is the Lease's history, oldest first, with the present tenure though somebody may have removed the history.
 func (f *facts) tenures() []lease.PastTenure {
 	past := slices.Clone(f.record.History)
+	// The present tenure is the newest: what claims to be newer, somebody has written, and the next tenure would tell again.
+	past = slices.DeleteFunc(past, func(t lease.PastTenure) bool { return t.Token > f.record.Token })
 	slices.SortStableFunc(past, func(a, b lease.PastTenure) int { return int(max(-1, min(1, a.Token-b.Token))) })
 	past = slices.CompactFunc(past, func(a, b lease.PastTenure) bool { return a.Token == b.Token })
 	if f.holder.Pod != "" && (len(past) == 0 || past[len(past)-1].Token < f.record.Token) {
@@ -70,13 +78,14 @@ func changed(from, to *lease.PastTenure) v1alpha1.TenureChange {
 		reason = v1alpha1.ChangeLeaseExpired
 	}
 	c := v1alpha1.TenureChange{
-		Time: microTime(to.Acquired), Type: changeType(reason), Reason: reason[:min(len(reason), maxReason)],
+		Time: microTime(to.Acquired), Type: changeType(reason), Reason: Shorten(reason, maxReason),
 		From: from.Pod, FromNode: from.Node, FromToken: from.Token,
 		To: to.Pod, ToNode: to.Node, Token: to.Token,
 	}
 	if from.Ended > 0 {
 		// The clocks of two nodes: the difference may be off, but never less than nothing.
-		down := time.Duration(max(0, to.Acquired-from.Ended)) * time.Millisecond
+		const longest = math.MaxInt64 / int64(time.Millisecond)
+		down := time.Duration(min(longest, max(0, to.Acquired-from.Ended))) * time.Millisecond
 		c.Downtime = &metav1.Duration{Duration: down}
 	}
 	return c
@@ -92,9 +101,12 @@ func changeType(reason string) v1alpha1.TenureChangeType {
 	return v1alpha1.Failover
 }
 
+// microTime is a time that somebody wrote down; the API has no years of five digits.
 func microTime(millis int64) metav1.MicroTime {
-	return metav1.NewMicroTime(time.UnixMilli(millis).UTC())
+	return metav1.NewMicroTime(time.UnixMilli(min(max(millis, 0), lastMilli)).UTC())
 }
+
+var lastMilli = time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC).UnixMilli()
 
 // trial is how long a tenure of a new version must last before the old version's last standby is given up, and before
 // its end by itself no longer counts against the version.

@@ -224,3 +224,12 @@ func TestTrial(t *testing.T) {
 		}
 	}
 }
+
+// TestTenuresThatNeverWereAreNotTold: an entry of a token above the Lease's was told again with every status.
+func TestTenuresThatNeverWereAreNotTold(t *testing.T) {
+	g := steady()
+	g.Lease.Record.History = append(past(tenure(5000, "forged", 1, 2, "?")), g.Lease.Record.History...)
+	if p := Decide(g.Observed); len(p.Changes) > 0 || p.Status != nil {
+		t.Errorf("told %+v", p.Changes)
+	}
+}

@@ -2,6 +2,7 @@ package plan
 
 import (
 	"cmp"
+	"math"
 	"strconv"
 	"strings"
 	"time"
@@ -61,7 +62,7 @@ func (f *facts) freshStart() bool {
 func (f *facts) unknownHolder(r lease.Record) lease.Record {
 	status := f.job.Status
 	r.Holder, r.Release = lease.UnknownHolder, lease.Release{}
-	r.Token, r.Transitions = status.FencingToken, int32(status.Tenures)
+	r.Token, r.Transitions = max(0, status.FencingToken), int32(min(max(0, status.Tenures), math.MaxInt32))
 	r.AcquireTime, r.RenewTime = f.Now.UnixMicro(), f.Now.UnixMicro()
 	for _, pod := range f.Pods {
 		r.Duration = max(r.Duration, longest(pod))
@@ -98,13 +99,14 @@ func (f *facts) newClaim() Claim {
 // claimed is the claim that the Lease should carry.
 func (f *facts) claimed() Claim {
 	c := Claim{JobUID: string(f.job.UID)}
-	switch {
-	case f.Lease.Claim.JobUID == c.JobUID:
-		return f.Lease.Claim
+	told := f.job.Status.FencingToken
+	switch was := f.Lease.Claim; {
+	case was.JobUID == c.JobUID && was.Before <= f.record.Token && (told == 0 || was.Before < told):
+		return was // else somebody has written it: this job's tenures would be taken for an earlier one's
 	case f.job.Status.FencingToken == 0:
 		c.Before = f.record.Token
 		if f.holderIsTakenOver() {
-			c.Before--
+			c.Before = max(0, c.Before-1)
 		}
 	}
 	return c
@@ -124,6 +126,40 @@ func (f *facts) holderIsTakenOver() bool {
 
 // tokenBase is never lowered, also not for a job that was made anew with less: sinks have seen the higher tokens.
 func (f *facts) tokenBase() int64 { return max(f.record.TokenBase, f.job.Spec.Fencing.TokenBase) }
+
+// unclaimed tells whether the Lease is kept for another job, or lacks what the spec says of it.
+func (f *facts) unclaimed() bool {
+	return f.claim != f.Lease.Claim || f.tokenBase() != f.record.TokenBase
+}
+
+// quiet tells whether the Lease is to be left as it is because its holder may be dead: candidates wait until it has not
+// changed for the whole duration, so that any write makes them wait anew. A holder renews every retryPeriod, so one that
+// this process has not heard of for half as long again has missed a renewal; the longest retryPeriod that the API accepts
+// makes that renewDeadline. What is put off comes with the next renewal, or with the next holder's.
+func (f *facts) quiet() bool {
+	switch {
+	case f.record.Free():
+		return false
+	case f.holder.Pod == "":
+		return true // nobody whose renewals could be waited for
+	}
+	return !f.Lease.Renewed || f.Lease.Silent >= f.holder.settings.retryPeriod*3/2
+}
+
+// putOff tells whether a write to the Lease waits for the next renewal.
+func (f *facts) putOff(state State) bool {
+	if f.Lease.Presence != Ours || f.holder.Pod == "" || !f.quiet() || !f.acts() {
+		return false
+	}
+	switch state {
+	case Suspending, Suspended:
+		return f.unclaimed()
+	case Serving:
+		return f.unclaimed() || f.holder.ours && f.handOver(f.successor(Next(f.fleet()))) != nil
+	default:
+		return false
+	}
+}
 
 // keepFor keeps the Lease for this job, with the token base that its spec asks for. A base that was raised counts from the
 // next tenure on, so the present one is asked to end by the same write.

@@ -193,6 +193,16 @@ func TestClaim(t *testing.T) {
 			want: &LeaseWrite{Claim: Claim{JobUID: "job-uid", Before: 99}},
 			why:  "the pod is adopted, and its tenure with it",
 		},
+		"of tokens that are to come": {
+			with: func(g *given) { g.Lease.Claim.Before = math.MaxInt64 },
+			want: &LeaseWrite{Claim: Claim{JobUID: "job-uid"}},
+			why:  "somebody has written it: all of this job's tenures would be an earlier one's",
+		},
+		"of tokens that the status tells": {
+			with: func(g *given) { g.Lease.Claim.Before = 100 },
+			want: &LeaseWrite{Claim: Claim{JobUID: "job-uid"}},
+			why:  "the same",
+		},
 		"removed by hand": {
 			with: func(g *given) { g.Lease.Claim = Claim{} },
 			want: &LeaseWrite{Claim: Claim{JobUID: "job-uid"}},
@@ -232,6 +242,71 @@ func TestClaim(t *testing.T) {
 				t.Error("pods are made or deleted before the Lease is this job's")
 			}
 		})
+	}
+}
+
+// TestASilentLeaseIsLeftAlone: any write makes the candidates wait anew.
+func TestASilentLeaseIsLeftAlone(t *testing.T) {
+	base := func(g *given) { g.Job.Spec.Fencing.TokenBase = 5000 }
+	for name, c := range map[string]struct {
+		with   func(*given)
+		writes bool
+		wake   time.Duration
+	}{
+		"a holder that renews, a higher token base": {with: base, writes: true, wake: 9 * time.Second},
+		"a renewal is missed": {
+			with: func(g *given) { base(g); g.Lease.Silent = 3 * time.Second }, wake: time.Second,
+		},
+		"a renewal is missed, in a rollout": {
+			with: func(g *given) {
+				r := rollingOut()
+				g.Observed = r.Observed
+				g.Lease.Silent = 3 * time.Second
+			}, wake: time.Second,
+		},
+		"a renewal is missed, kept for an earlier job": {
+			with: func(g *given) { g.Lease.Claim = Claim{JobUID: "earlier"}; g.Lease.Silent = 3 * time.Second }, wake: time.Second,
+		},
+		"nobody has heard a renewal yet": {with: func(g *given) { base(g); g.Lease.Renewed = false }, wake: time.Second},
+		"silent beyond the deadline": {
+			with: func(g *given) { base(g); g.Lease.Silent, g.Lease.Unchanged = 11*time.Second, 11*time.Second }, wake: 4 * time.Second,
+		},
+		"expired": {
+			with: func(g *given) { base(g); g.Lease.Silent, g.Lease.Unchanged = time.Minute, time.Minute },
+		},
+		"held by nobody knows whom": {with: func(g *given) { base(g); g.Lease.Record.Holder = lease.UnknownHolder }, wake: 9 * time.Second},
+		"cleared by hand":           {with: func(g *given) { base(g); g.Lease.Record.Holder = "" }},
+		"released":                  {with: func(g *given) { base(g); g.released(lease.ReasonPodTerminating) }, writes: true},
+		"silent and proven dead": {
+			with: func(g *given) {
+				base(g)
+				g.Lease.Silent = 5 * time.Second
+				g.ended(0, ago(2*time.Hour), ago(time.Second))
+			},
+			writes: true, wake: 9 * time.Second,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := steady()
+			c.with(g)
+			p := Decide(g.Observed)
+			if (p.Lease != nil) != c.writes {
+				t.Errorf("writes %+v", p.Lease)
+			}
+			if p.Wake != c.wake {
+				t.Errorf("wakes after %v, want %v", p.Wake, c.wake)
+			}
+		})
+	}
+}
+
+// TestCandidatesDoNotWaitForTheClaim: while an earlier job's holder is silent, the new job's pods come and wait.
+func TestCandidatesDoNotWaitForTheClaim(t *testing.T) {
+	g := steady()
+	g.Job.Status, g.Lease.Claim, g.Lease.Silent = v1alpha1.SingletonJobStatus{}, Claim{JobUID: "earlier"}, time.Minute
+	g.Pods = nil
+	if p := Decide(g.Observed); p.Lease != nil || len(p.Create) != 2 {
+		t.Errorf("writes %+v, makes %d pods", p.Lease, len(p.Create))
 	}
 }
 

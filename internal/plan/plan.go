@@ -39,12 +39,20 @@ type Observed struct {
 	Settings inject.Settings
 	// Now is the operator's wall clock. It dates what the operator writes; safety never depends on it.
 	Now time.Time
-	// Refused is what the API server answered just now, when it was asked to make something and would not.
-	Refused string
+	// Refused is what the API server would not do when it was asked just now, in the order of asking.
+	Refused []Refusal
 	// Remembered is how long a tenure may last of which nothing is left but this process's memory; 0 for none.
 	Remembered time.Duration
 	// Untold says that this process does not know which Events of the stored history were written.
 	Untold bool
+}
+
+// Refusal is an answer of the API server that asking again does not change soon.
+type Refusal struct {
+	// Text says what was asked for and what was answered.
+	Text string
+	// Pods: there are no new pods without it.
+	Pods bool
 }
 
 // Presence tells whose Lease there is.
@@ -67,7 +75,9 @@ type Lease struct {
 	// Unchanged is how long this process has seen the present UID and revision, on a clock that only goes forward. The
 	// Lease may have been unchanged for longer, never for less.
 	Unchanged time.Duration
-	// Renewed: this process has seen the present holder acquire or renew.
+	// Silent is how long this process has seen no renewal, whatever else was written. Renewed: it has seen the present holder
+	// acquire or renew; if not, the holder may be silent for longer.
+	Silent  time.Duration
 	Renewed bool
 	// Last is the newest that this process saw of a Lease that is now absent; nil if it saw none.
 	Last *Lease
@@ -84,14 +94,16 @@ type Plan struct {
 	State State
 	// Lease is the write to the Lease.
 	Lease *LeaseWrite
-	// Apply are objects that are missing or differ, complete.
-	Apply []Child
-	// Adopt are pods without a controller that belong to the job.
-	Adopt []PodRef
 	// Relabel are roles to change; who loses "active" comes before who gets it.
 	Relabel []Relabel
-	Delete  []PodRef
-	Create  []*corev1.Pod
+	// Apply are objects that are missing or differ, complete, and that no pod can be without.
+	Apply []Child
+	// Adopt are pods without a controller that belong to the job.
+	Adopt  []PodRef
+	Delete []PodRef
+	Create []*corev1.Pod
+	// Also are other objects that are missing or differ; nothing waits for them.
+	Also []Child
 	// Status is what to write if it differs from what is stored; nil for no write.
 	Status *v1alpha1.SingletonJobStatus
 	// Changes are the changes of holder that Status tells of for the first time.
@@ -141,17 +153,21 @@ func Decide(o Observed) Plan {
 	switch state {
 	case Collecting:
 		p.Lease = f.collect()
-	case Deleting, InvalidSpec, LeaseConflict, Suspended:
+	case InvalidSpec, LeaseConflict, Suspended:
 		// Nothing is touched.
+	case Deleting:
+		// Nothing is made any more. What lives is seen to until it is gone.
+		if f.Lease.Presence == Ours && f.dead() {
+			p.Lease = f.release()
+		}
 	case LeaseMissing:
-		p.Apply = f.children()
 		p.Lease = f.newLease()
 	case LeaseUnclaimed:
 		p.Lease = f.keepFor()
 	case HolderDead:
 		p.Lease = f.release()
 	case Suspending:
-		p.Apply = f.children()
+		p.Apply, p.Also = f.children()
 		p.Delete = f.suspend()
 	case Serving:
 		f.serve(&p)

@@ -8,7 +8,7 @@ type State uint8
 const (
 	// Collecting: there is no such job; its Lease is deleted once no tenure can last.
 	Collecting State = iota
-	// Deleting: the job waits for its dependents to be deleted first.
+	// Deleting: the job waits for its dependents to be deleted first, or for somebody's finalizer.
 	Deleting
 	// InvalidSpec: the spec breaks a rule. What runs goes on.
 	InvalidSpec
@@ -60,17 +60,15 @@ func (f *facts) state() State {
 	return Serving
 }
 
-func jobIsGone(f *facts) bool         { return f.Job == nil }
-func jobIsBeingDeleted(f *facts) bool { return f.job.DeletionTimestamp != nil }
-func specBreaksARule(f *facts) bool   { return len(f.faults) > 0 }
-func leaseIsForeign(f *facts) bool    { return f.Lease.Presence == Foreign }
-func leaseIsAbsent(f *facts) bool     { return f.Lease.Presence == Absent }
-func leaseIsNotThisJobs(f *facts) bool {
-	return f.claim != f.Lease.Claim || f.tokenBase() != f.record.TokenBase
-}
+func jobIsGone(f *facts) bool          { return f.Job == nil }
+func jobIsBeingDeleted(f *facts) bool  { return f.job.DeletionTimestamp != nil }
+func specBreaksARule(f *facts) bool    { return len(f.faults) > 0 }
+func leaseIsForeign(f *facts) bool     { return f.Lease.Presence == Foreign }
+func leaseIsAbsent(f *facts) bool      { return f.Lease.Presence == Absent }
+func leaseIsNotThisJobs(f *facts) bool { return f.unclaimed() && !f.quiet() }
 
 func suspendedPodsAreLeft(f *facts) bool { return f.job.Spec.Suspend && len(f.candidates) > 0 }
 func jobIsSuspended(f *facts) bool       { return f.job.Spec.Suspend }
 
 // reports tells whether there is a job whose status is written.
-func (s State) reports() bool { return s != Collecting && s != Deleting }
+func (s State) reports() bool { return s != Collecting }

@@ -58,7 +58,7 @@ func (f *facts) describeTenure(status *v1alpha1.SingletonJobStatus) {
 	status.ActivePod, status.ActiveNode, status.ActiveSince = "", "", nil
 	if f.shown() {
 		status.ActivePod, status.ActiveNode = f.holder.Pod, f.holder.node
-		status.ActiveSince = &metav1.Time{Time: time.UnixMilli(f.holder.since).UTC().Truncate(time.Second)}
+		status.ActiveSince = &metav1.Time{Time: microTime(f.holder.since).Truncate(time.Second)}
 	}
 }
 
@@ -91,6 +91,9 @@ func (f *facts) set(status *v1alpha1.SingletonJobStatus, c metav1.Condition) {
 	default:
 		if status.Conditions[at].Status == c.Status {
 			c.LastTransitionTime = status.Conditions[at].LastTransitionTime
+		}
+		if old := status.Conditions[at]; old.Reason == c.Reason && c.Reason == v1alpha1.ReasonPodsRefused && alike(old.Message, c.Message) {
+			c.Message = old.Message
 		}
 		status.Conditions[at] = c
 	}

@@ -33,15 +33,18 @@ func (f *facts) wake(p Plan) time.Duration {
 		f.wakeForFailed(at)
 	case Deleting, InvalidSpec, LeaseMissing, LeaseUnclaimed, HolderDead, Suspended:
 	}
-	f.wakeForHolder(at)
+	f.wakeForHolder(p, at)
 	return soonest
 }
 
-func (f *facts) wakeForHolder(at func(time.Duration)) {
+func (f *facts) wakeForHolder(p Plan, at func(time.Duration)) {
 	if f.job == nil || !f.holder.named {
 		return
 	}
 	at(f.holder.settings.renewDeadline - f.Lease.Unchanged)
+	if f.putOff(p.State) { // renewals wake nobody
+		at(f.holder.settings.retryPeriod / 2)
+	}
 	at(f.holder.settings.duration - f.Lease.Unchanged)
 	if f.seemsOver() {
 		at(f.unheard())

@@ -1,0 +1,147 @@
+package controller
+
+import (
+	"context"
+	"net"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/config"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	"github.com/singletonjob/operator/api/v1alpha1"
+	"github.com/singletonjob/operator/internal/contract"
+	"github.com/singletonjob/operator/internal/inject"
+)
+
+// refuse has the API server refuse to create objects of a kind in the world's namespace, with a text that differs each time:
+// it asks a webhook that resets every connection. calls counts them.
+func (w *world) refuse(rule admissionv1.Rule, sample client.Object) (calls *atomic.Int64) {
+	w.t.Helper()
+	listener, err := (&net.ListenConfig{}).Listen(w.t.Context(), "tcp", "127.0.0.1:0")
+	w.must(err)
+	w.t.Cleanup(func() { _ = listener.Close() })
+	calls = new(atomic.Int64)
+	go func() {
+		for {
+			connection, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			calls.Add(1)
+			_, _ = connection.Read(make([]byte, 1)) // else the client fails to connect, and names no port of its own
+			_ = connection.(*net.TCPConn).SetLinger(0)
+			_ = connection.Close()
+		}
+	}()
+	hook := &admissionv1.ValidatingWebhookConfiguration{
+		ObjectMeta: metav1.ObjectMeta{Name: "refuse-" + w.key.Namespace},
+		Webhooks: []admissionv1.ValidatingWebhook{{
+			Name: "refuse.example.com", FailurePolicy: new(admissionv1.Fail), SideEffects: new(admissionv1.SideEffectClassNone),
+			AdmissionReviewVersions: []string{"v1"},
+			ClientConfig:            admissionv1.WebhookClientConfig{URL: new("https://" + listener.Addr().String())},
+			NamespaceSelector:       &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: w.key.Namespace}},
+			Rules:                   []admissionv1.RuleWithOperations{{Operations: []admissionv1.OperationType{admissionv1.Create}, Rule: rule}},
+		}},
+	}
+	s := runtime.NewScheme()
+	w.must(admissionv1.AddToScheme(s))
+	api, err := client.New(w.plane.Config(), client.Options{Scheme: s})
+	w.must(err)
+	w.must(api.Create(w.t.Context(), hook))
+	w.t.Cleanup(func() { _ = api.Delete(context.Background(), hook) })
+	for calls.Load() == 0 { // the API server hears of it a little later
+		sample.SetNamespace(w.key.Namespace)
+		sample.SetName("sample")
+		_ = w.api.Create(w.t.Context(), sample.DeepCopyObject().(client.Object), client.DryRunAll)
+		time.Sleep(20 * time.Millisecond)
+	}
+	return calls
+}
+
+// TestTheBudgetIsRefused: what no pod needs holds up none, and roles wait for nothing.
+func TestTheBudgetIsRefused(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.refuse(admissionv1.Rule{APIGroups: []string{"policy"}, APIVersions: []string{"v1"}, Resources: []string{"poddisruptionbudgets"}},
+		&policyv1.PodDisruptionBudget{})
+	w.job(nil)
+	ready := func() bool { s := w.status(); return s.ActivePod != "" && s.Candidates.Ready == 2 }
+	w.until("it serves", ready)
+	if c := condition(w.status(), v1alpha1.ConditionProgressing); c.Reason != v1alpha1.ReasonPodsRefused || !strings.Contains(c.Message, "applying PodDisruptionBudget") {
+		t.Errorf("progressing: %+v", c)
+	}
+	w.deletePod(w.holder().name)
+	w.until("the standby is active and the pod replaced", func() bool { return ready() && w.status().Handovers == 1 })
+	for _, pod := range w.pods() {
+		if holds := pod.Name == w.holder().name; (pod.Labels[contract.RoleLabel] == contract.RoleActive) != holds {
+			t.Errorf("%s is labelled %s", pod.Name, pod.Labels[contract.RoleLabel])
+		}
+	}
+}
+
+// TestARefusalIsNoLoop: the operator as it runs, woken by its own writes as by all others, asks again in a while for what is
+// refused, though the text of the refusal differs each time.
+func TestARefusalIsNoLoop(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	calls := w.refuse(admissionv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"pods"}},
+		&corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i"}}}})
+	m, err := ctrl.NewManager(w.plane.Config(), ctrl.Options{
+		Scheme: scheme(t), Cache: CacheOptions([]string{w.key.Namespace}), Metrics: metricsserver.Options{BindAddress: "0"},
+		Controller: config.Controller{SkipNameValidation: new(true)},
+	})
+	w.must(err)
+	r := New(m.GetClient(), m.GetAPIReader(), clock.RealClock{}, inject.Settings{AgentImage: "agent"})
+	w.must(r.SetupWithManager(t.Context(), m, 1))
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() { ended <- m.Start(ctx) }()
+	defer func() {
+		cancel()
+		w.must(<-ended)
+	}()
+
+	w.api = unmemoized(t, w) // it is not alone on the API server here
+	w.job(nil)
+	var job v1alpha1.SingletonJob
+	refused := func() bool {
+		return w.api.Get(ctx, w.key, &job) == nil && condition(job.Status, v1alpha1.ConditionActive).Reason == v1alpha1.ReasonPodsRefused
+	}
+	for wait := time.Now(); !refused(); time.Sleep(20 * time.Millisecond) {
+		if time.Since(wait) > 30*time.Second {
+			t.Fatalf("nothing is refused: %+v", job.Status)
+		}
+	}
+	if !strings.Contains(condition(job.Status, v1alpha1.ConditionActive).Message, "127.0.0.1") {
+		t.Fatalf("the text has nothing that differs each time: %+v", job.Status.Conditions)
+	}
+	before, first := calls.Load(), job.ResourceVersion
+	const while = 5 * time.Second
+	time.Sleep(while)
+	w.must(w.api.Get(ctx, w.key, &job))
+	if asked := calls.Load() - before; asked > 6 {
+		t.Errorf("asked %d times in %v", asked, while)
+	}
+	if job.ResourceVersion != first {
+		t.Errorf("the status was written again: %+v", job.Status.Conditions)
+	}
+}
+
+// unmemoized is a client for a world that others write to.
+func unmemoized(t *testing.T, w *world) client.WithWatch {
+	t.Helper()
+	api, err := client.NewWithWatch(w.plane.Config(), client.Options{Scheme: scheme(t)})
+	w.must(err)
+	return api
+}
