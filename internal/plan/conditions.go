@@ -2,6 +2,7 @@ package plan
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 
@@ -260,6 +261,12 @@ func (s *situation) silentText() string {
 
 func (s *situation) electingText() string {
 	switch {
+	case s.badTokenBase() != "":
+		return fmt.Sprintf("the Lease's annotation %s is %q, no number from 0 to %d (2^52); it is being reset, set spec.fencing.tokenBase instead",
+			contract.TokenBaseAnnotation, s.badTokenBase(), v1alpha1.MaxTokenBase)
+	case s.record.Token == math.MaxInt64:
+		return fmt.Sprintf("the Lease's annotation %s is %d, above which there is no token, so nobody can take over: give the SingletonJob another name",
+			contract.TokenAnnotation, s.record.Token)
 	case s.holder.named && !s.holder.ours && s.holder.Pod != "":
 		return fmt.Sprintf("the Lease is held by %s, of an earlier job of this name; a candidate takes over when it ends", s.holder.Pod)
 	case s.holder.named && (s.expired() || s.holder.ours && s.seemsOver()):

@@ -65,6 +65,7 @@ var distortions = []func(*given, *rand.Rand){
 	func(g *given, _ *rand.Rand) { g.Lease.Renewed = false },
 	func(g *given, r *rand.Rand) { g.Lease.Silent = time.Duration(r.Int64N(int64(20 * time.Second))) },
 	func(g *given, r *rand.Rand) { g.Lease.Record.Token = max(0, anyNumber(r)) },
+	func(g *given, r *rand.Rand) { g.Lease.Record.TokenBase = max(0, anyNumber(r)) },
 	func(g *given, r *rand.Rand) { g.Lease.Claim.Before = max(0, anyNumber(r)) },
 	func(g *given, r *rand.Rand) {
 		g.Lease.Record.RenewTime, g.Lease.Record.AcquireTime = anyTime(r), anyTime(r)
@@ -137,7 +138,7 @@ var promises = map[string]func(g *given, p Plan) bool{
 		return p.Lease == nil || p.Lease.Op == CreateLease || p.Lease.Record.UID == g.Lease.Record.UID && p.Lease.Record.Revision == g.Lease.Record.Revision
 	},
 	"tokens and their base are never lowered": func(g *given, p Plan) bool {
-		return p.Lease == nil || g.Lease.Presence != Ours || p.Lease.Record.Token >= g.Lease.Record.Token && p.Lease.Record.TokenBase >= g.Lease.Record.TokenBase
+		return p.Lease == nil || g.Lease.Presence != Ours || p.Lease.Record.Token >= g.Lease.Record.Token && (p.Lease.Record.TokenBase >= g.Lease.Record.TokenBase || g.Lease.Record.TokenBase > v1alpha1.MaxTokenBase)
 	},
 	"pods are made only under a Lease": func(g *given, p Plan) bool { return len(p.Create) == 0 || g.Lease.Presence == Ours },
 	"a holder that lives goes only if it is the only one wanted, or all are to go": func(g *given, p Plan) bool {
@@ -167,7 +168,7 @@ var promises = map[string]func(g *given, p Plan) bool{
 		return g.Job != nil && g.Job.DeletionTimestamp == nil || len(p.Apply)+len(p.Also)+len(p.Adopt)+len(p.Create)+len(p.Delete) == 0
 	},
 	"the Lease of a holder that may be silent is only released": func(g *given, p Plan) bool {
-		return !writes(p, UpdateLease) || g.Lease.Record.Free() || g.Lease.Renewed && g.Lease.Silent < 3*time.Second || p.Lease.Record.Holder == ""
+		return !writes(p, UpdateLease) || g.Lease.Record.Free() || g.Lease.Record.TokenBase > v1alpha1.MaxTokenBase || g.Lease.Renewed && g.Lease.Silent < 3*time.Second || p.Lease.Record.Holder == ""
 	},
 	"every time that is written is one of the API's": func(_ *given, p Plan) bool {
 		year := func(t time.Time) bool { return t.UTC().Year() >= 0 && t.UTC().Year() <= 9999 }
@@ -176,6 +177,9 @@ var promises = map[string]func(g *given, p Plan) bool{
 			ok = ok && year(c.Time.Time) && (c.Downtime == nil || c.Downtime.Duration >= 0)
 		}
 		return ok && (p.Status == nil || p.Status.ActiveSince == nil || year(p.Status.ActiveSince.Time))
+	},
+	"no token base is written that the API would not accept": func(_ *given, p Plan) bool {
+		return p.Lease == nil || p.Lease.Op == DeleteLease || p.Lease.Record.Holder == "" && p.Lease.Op == UpdateLease || p.Lease.Record.TokenBase <= v1alpha1.MaxTokenBase
 	},
 	"a claim is read as it was written": func(_ *given, p Plan) bool {
 		return p.Lease == nil || p.Lease.Op == DeleteLease || ParseClaim(p.Lease.Claim.String()) == p.Lease.Claim

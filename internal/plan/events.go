@@ -2,6 +2,7 @@ package plan
 
 import (
 	"fmt"
+	"hash/fnv"
 	"slices"
 	"strings"
 	"time"
@@ -10,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/singletonjob/operator/api/v1alpha1"
+	"github.com/singletonjob/operator/internal/contract"
 )
 
 // Event is a Kubernetes Event about the job. Its name follows from what it tells, so that it is written once, however
@@ -45,6 +47,9 @@ func (f *facts) allEvents(status *v1alpha1.SingletonJobStatus, changes []v1alpha
 	}
 	for _, c := range changes {
 		events = append(events, holderChanged(f.Name, c))
+	}
+	if f.Lease.Presence == Ours && f.badTokenBase() != "" {
+		events = append(events, tokenBaseReset(f.Name, f.badTokenBase(), f.tokenBase()))
 	}
 	if status == nil {
 		return events
@@ -117,6 +122,16 @@ func historyLost(job string, token int64) Event {
 	return Event{
 		Name: fmt.Sprintf("%s.history-%d", job, token), Type: corev1.EventTypeWarning, Reason: "HistoryIncomplete",
 		Message: "the holder changed more often than the Lease can tell while no operator ran; the oldest of these changes are not counted",
+	}
+}
+
+func tokenBaseReset(job, was string, is int64) Event {
+	id := fnv.New32()
+	_, _ = id.Write([]byte(was))
+	return Event{
+		Name: fmt.Sprintf("%s.token-base-%x", job, id.Sum32()), Type: corev1.EventTypeWarning, Reason: "TokenBaseInvalid",
+		Message: fmt.Sprintf("the Lease's annotation %s was %q, which is no number from 0 to %d (2^52): it is reset to %d; set "+
+			"spec.fencing.tokenBase instead", contract.TokenBaseAnnotation, was, v1alpha1.MaxTokenBase, is),
 	}
 }
 

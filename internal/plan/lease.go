@@ -9,6 +9,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/singletonjob/operator/api/v1alpha1"
 	"github.com/singletonjob/operator/internal/lease"
 )
 
@@ -72,7 +73,9 @@ func (f *facts) unknownHolder(r lease.Record) lease.Record {
 		was := last.Record
 		r.Duration = max(r.Duration, was.Duration)
 		r.Token, r.Transitions = max(r.Token, was.Token), max(r.Transitions, was.Transitions)
-		r.TokenBase = max(r.TokenBase, was.TokenBase)
+		if was.TokenBase <= v1alpha1.MaxTokenBase {
+			r.TokenBase = max(r.TokenBase, was.TokenBase)
+		}
 		r.RenewTime = cmp.Or(was.RenewTime, r.RenewTime)
 		r.History = was.History
 	case len(status.History) > 0 && status.History[0].Token == status.FencingToken:
@@ -124,8 +127,23 @@ func (f *facts) holderIsTakenOver() bool {
 	return owner == nil || owner.UID == f.job.UID
 }
 
-// tokenBase is never lowered, also not for a job that was made anew with less: sinks have seen the higher tokens.
-func (f *facts) tokenBase() int64 { return max(f.record.TokenBase, f.job.Spec.Fencing.TokenBase) }
+// tokenBase is never lowered, also not for a job that was made anew with less: sinks have seen the higher tokens. One that the
+// API would not accept somebody else has written, and it would use up the numbers there are; what was given out by it stands
+// in the Lease as its last token, above which the next one is.
+func (f *facts) tokenBase() int64 {
+	if f.badTokenBase() != "" {
+		return f.job.Spec.Fencing.TokenBase
+	}
+	return max(f.record.TokenBase, f.job.Spec.Fencing.TokenBase)
+}
+
+// badTokenBase is the token base that stands in the Lease, if it is none.
+func (f *facts) badTokenBase() string {
+	if base := f.record.TokenBase; base < 0 || base > v1alpha1.MaxTokenBase {
+		return strconv.FormatInt(base, 10)
+	}
+	return ""
+}
 
 // unclaimed tells whether the Lease is kept for another job, or lacks what the spec says of it.
 func (f *facts) unclaimed() bool {
@@ -166,8 +184,9 @@ func (f *facts) putOff(state State) bool {
 func (f *facts) keepFor() *LeaseWrite {
 	r := f.record
 	if base := f.tokenBase(); base != r.TokenBase {
+		raised := base > r.TokenBase
 		r.TokenBase = base
-		if f.holder.ours {
+		if raised && f.holder.ours {
 			r.Handover = lease.Handover{To: lease.AnyPod, Reason: lease.ReasonTokenBaseRaised}
 		}
 	}

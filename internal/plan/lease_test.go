@@ -2,6 +2,8 @@ package plan
 
 import (
 	"math"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -307,6 +309,25 @@ func TestCandidatesDoNotWaitForTheClaim(t *testing.T) {
 	g.Pods = nil
 	if p := Decide(g.Observed); p.Lease != nil || len(p.Create) != 2 {
 		t.Errorf("writes %+v, makes %d pods", p.Lease, len(p.Create))
+	}
+}
+
+// TestATokenBaseBeyondTheLimitIsReset: somebody else wrote it, and with it tokens would soon not grow any more.
+func TestATokenBaseBeyondTheLimitIsReset(t *testing.T) {
+	for _, silent := range []time.Duration{0, time.Minute} {
+		g := steady()
+		g.Job.Spec.Fencing.TokenBase = 7
+		g.Lease.Record.TokenBase, g.Lease.Record.Token, g.Lease.Silent = math.MaxInt64, 1<<60, silent
+		p := Decide(g.Observed)
+		if p.Lease == nil || p.Lease.Record.TokenBase != 7 || p.Lease.Record.Token != 1<<60 || p.Lease.Record.Handover != (lease.Handover{}) {
+			t.Fatalf("writes %+v", p.Lease)
+		}
+		if !slices.ContainsFunc(p.Events, func(e Event) bool {
+			return e.Reason == "TokenBaseInvalid" && strings.Contains(e.Message, contract.TokenBaseAnnotation) &&
+				strings.Contains(e.Message, "9223372036854775807") && strings.Contains(e.Message, "spec.fencing.tokenBase")
+		}) {
+			t.Errorf("tells %+v", p.Events)
+		}
 	}
 }
 

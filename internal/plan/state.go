@@ -60,12 +60,14 @@ func (f *facts) state() State {
 	return Serving
 }
 
-func jobIsGone(f *facts) bool          { return f.Job == nil }
-func jobIsBeingDeleted(f *facts) bool  { return f.job.DeletionTimestamp != nil }
-func specBreaksARule(f *facts) bool    { return len(f.faults) > 0 }
-func leaseIsForeign(f *facts) bool     { return f.Lease.Presence == Foreign }
-func leaseIsAbsent(f *facts) bool      { return f.Lease.Presence == Absent }
-func leaseIsNotThisJobs(f *facts) bool { return f.unclaimed() && !f.quiet() }
+func jobIsGone(f *facts) bool         { return f.Job == nil }
+func jobIsBeingDeleted(f *facts) bool { return f.job.DeletionTimestamp != nil }
+func specBreaksARule(f *facts) bool   { return len(f.faults) > 0 }
+func leaseIsForeign(f *facts) bool    { return f.Lease.Presence == Foreign }
+func leaseIsAbsent(f *facts) bool     { return f.Lease.Presence == Absent }
+func leaseIsNotThisJobs(f *facts) bool {
+	return f.unclaimed() && (!f.quiet() || f.badTokenBase() != "")
+}
 
 func suspendedPodsAreLeft(f *facts) bool { return f.job.Spec.Suspend && len(f.candidates) > 0 }
 func jobIsSuspended(f *facts) bool       { return f.job.Spec.Suspend }
