@@ -92,7 +92,7 @@ func anyNumber(r *rand.Rand) int64 {
 
 // anyTime is what a time of the API may be read as, in microseconds.
 func anyTime(r *rand.Rand) int64 {
-	last := time.Date(9999, 12, 31, 23, 59, 59, 999_999_000, time.FixedZone("", -86340)).UnixMicro()
+	last := lastMilli * 1000
 	return []int64{0, -1, time.Date(0, 1, 1, 0, 0, 0, 0, time.UTC).UnixMicro(), last, r.Int64N(last)}[r.IntN(5)]
 }
 

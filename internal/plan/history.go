@@ -22,9 +22,7 @@ const maxReason = 64
 func (f *facts) changes() (news []v1alpha1.TenureChange, incomplete bool) {
 	told := f.job.Status.FencingToken
 	for _, h := range f.job.Status.History {
-		if h.Token <= f.record.Token { // somebody may have edited one without the other
-			told = max(told, h.Token)
-		}
+		told = max(told, h.Token) // somebody may have edited one without the other
 	}
 	first := told == 0
 	since := max(told, f.claim.Before)
