@@ -168,7 +168,7 @@ var promises = map[string]func(g *given, p Plan) bool{
 		return g.Job != nil && g.Job.DeletionTimestamp == nil || len(p.Apply)+len(p.Also)+len(p.Adopt)+len(p.Create)+len(p.Delete) == 0
 	},
 	"the Lease of a holder that may be silent is only released": func(g *given, p Plan) bool {
-		return !writes(p, UpdateLease) || g.Lease.Record.Free() || g.Lease.Record.TokenBase > v1alpha1.MaxTokenBase || g.Lease.Renewed && g.Lease.Silent < 3*time.Second || p.Lease.Record.Holder == ""
+		return !writes(p, UpdateLease) || g.Lease.Record.Free() || g.Lease.Record.BadTokenBase != "" || g.Lease.Record.TokenBase > v1alpha1.MaxTokenBase || g.Lease.Renewed && g.Lease.Silent < 3*time.Second || p.Lease.Record.Holder == ""
 	},
 	"every time that is written is one of the API's": func(_ *given, p Plan) bool {
 		year := func(t time.Time) bool { return t.UTC().Year() >= 0 && t.UTC().Year() <= 9999 }

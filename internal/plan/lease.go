@@ -139,6 +139,9 @@ func (f *facts) tokenBase() int64 {
 
 // badTokenBase is the token base that stands in the Lease, if it is none.
 func (f *facts) badTokenBase() string {
+	if bad := f.record.BadTokenBase; bad != "" {
+		return bad
+	}
 	if base := f.record.TokenBase; base < 0 || base > v1alpha1.MaxTokenBase {
 		return strconv.FormatInt(base, 10)
 	}
@@ -147,7 +150,7 @@ func (f *facts) badTokenBase() string {
 
 // unclaimed tells whether the Lease is kept for another job, or lacks what the spec says of it.
 func (f *facts) unclaimed() bool {
-	return f.claim != f.Lease.Claim || f.tokenBase() != f.record.TokenBase
+	return f.claim != f.Lease.Claim || f.tokenBase() != f.record.TokenBase || f.badTokenBase() != ""
 }
 
 // quiet tells whether the Lease is to be left as it is because its holder may be dead: candidates wait until it has not
@@ -183,8 +186,9 @@ func (f *facts) putOff(state State) bool {
 // next tenure on, so the present one is asked to end by the same write.
 func (f *facts) keepFor() *LeaseWrite {
 	r := f.record
+	r.BadTokenBase = ""
 	if base := f.tokenBase(); base != r.TokenBase {
-		raised := base > r.TokenBase
+		raised := base > r.TokenBase && f.badTokenBase() == ""
 		r.TokenBase = base
 		if raised && f.holder.ours {
 			r.Handover = lease.Handover{To: lease.AnyPod, Reason: lease.ReasonTokenBaseRaised}

@@ -317,9 +317,9 @@ func TestATokenBaseBeyondTheLimitIsReset(t *testing.T) {
 	for _, silent := range []time.Duration{0, time.Minute} {
 		g := steady()
 		g.Job.Spec.Fencing.TokenBase = 7
-		g.Lease.Record.TokenBase, g.Lease.Record.Token, g.Lease.Silent = math.MaxInt64, 1<<60, silent
+		g.Lease.Record.BadTokenBase, g.Lease.Record.Token, g.Lease.Silent = "9223372036854775807", 1<<60, silent
 		p := Decide(g.Observed)
-		if p.Lease == nil || p.Lease.Record.TokenBase != 7 || p.Lease.Record.Token != 1<<60 || p.Lease.Record.Handover != (lease.Handover{}) {
+		if p.Lease == nil || p.Lease.Record.BadTokenBase != "" || p.Lease.Record.TokenBase != 7 || p.Lease.Record.Token != 1<<60 || p.Lease.Record.Handover != (lease.Handover{}) {
 			t.Fatalf("writes %+v", p.Lease)
 		}
 		if !slices.ContainsFunc(p.Events, func(e Event) bool {
