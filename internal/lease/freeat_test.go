@@ -139,6 +139,8 @@ func TestLongestDurationOfATenureIsWaitedFor(t *testing.T) {
 	long.Duration = time.Minute
 	lowered := long
 	lowered.Revision, lowered.Duration = 20, time.Second
+	retold := lowered
+	retold.Revision, retold.Token = 25, lowered.Token+1
 	anew := held(other, 30)
 	anew.UID, anew.Holder, anew.Duration = "another", UnknownHolder, 5*time.Second
 	next := held(Identity{"c", "uc", "1"}, 40)
@@ -147,6 +149,7 @@ func TestLongestDurationOfATenureIsWaitedFor(t *testing.T) {
 		want   time.Duration
 	}{
 		"lowered":                        {[]Event{Watched{Record: lowered}}, time.Minute},
+		"lowered, and the token edited":  {[]Event{Watched{Record: lowered}, Watched{Record: retold}}, time.Minute},
 		"made anew with less":            {[]Event{Watched{Record: lowered, Deleted: true}, Watched{Record: anew}}, time.Minute},
 		"another tenure with its own":    {[]Event{Watched{Record: lowered}, Watched{Record: next}}, 15 * time.Second},
 		"went back to before the tenure": {[]Event{ReadDone{Found: new(held(other, 5))}}, time.Minute},

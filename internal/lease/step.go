@@ -189,7 +189,7 @@ func (m *machine) see(r Record) {
 			m.wentBack(r)
 		}
 		longest := r.Duration
-		if next := r.UID == was.UID && r.Token > was.Token; !next {
+		if next := r.UID == was.UID && r.Token > was.Token && r.Holder != was.Holder; !next { // else the token was edited
 			longest = max(longest, seen.Longest)
 		}
 		*seen = Sight{Known: true, Record: r, At: m.t.Boot, Longest: longest}
