@@ -1,0 +1,115 @@
+package charts
+
+import (
+	"maps"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"sigs.k8s.io/yaml"
+)
+
+// granted are all rules of the chart's roles: per resource the verbs, and why. A verb more is a right more for whoever
+// takes the operator over, or for every editor of a namespace; a verb less is an operator that stands still.
+var granted = map[string]map[string]struct{ verbs, why string }{
+	"": {
+		"events":          {"create", "tells of every change of holder"},
+		"nodes":           {"list watch", "a node that is out of service proves its holder dead"},
+		"pods":            {"create delete get list patch watch", "makes candidates, replaces them, labels who is active"},
+		"serviceaccounts": {"create get list patch watch", "makes the account of a job's pods"},
+		"coordination.k8s.io/leases": {
+			"create delete get list update watch",
+			"makes a Lease before its pods, releases it for the dead, deletes it after the job; lets pods do what it may do; elects its leader",
+		},
+		"policy/poddisruptionbudgets":              {"create get list patch watch", "makes a drain wait for a standby"},
+		"rbac.authorization.k8s.io/rolebindings":   {"create get list patch watch", "gives the account its one Role"},
+		"rbac.authorization.k8s.io/roles":          {"create get list patch watch", "makes the Role on exactly one Lease"},
+		"singletonjob.io/singletonjobs":            {"get list watch", "sees the jobs, and changes none"},
+		"singletonjob.io/singletonjobs/finalizers": {"update", "owner references that block deletion may ask for it"},
+		"singletonjob.io/singletonjobs/status":     {"update", "reports"},
+	},
+	":view": {
+		"singletonjob.io/singletonjobs":        {"get list watch", "who may view a namespace may view its jobs"},
+		"singletonjob.io/singletonjobs/scale":  {"get", "and their scale"},
+		"singletonjob.io/singletonjobs/status": {"get", "and their status"},
+	},
+	":edit": {
+		"singletonjob.io/singletonjobs":       {"create delete deletecollection patch update", "an editor may make pods anyway"},
+		"singletonjob.io/singletonjobs/scale": {"patch update", "kubectl scale"},
+	},
+	":admin": {
+		"singletonjob.io/singletonjobs/status": {"patch update", "repairs; an editor may not: by its status the operator knows of earlier tenures"},
+	},
+}
+
+func TestRolesGrantExactlyThis(t *testing.T) {
+	want := map[string]map[string]string{}
+	for role, rules := range granted {
+		want[role] = map[string]string{}
+		for resource, rule := range rules {
+			want[role][resource] = rule.verbs
+		}
+	}
+	if diff := cmp.Diff(want, rules(t)); diff != "" {
+		t.Errorf("rules by role and resource; one that is new needs its reason here (-want +got):\n%s", diff)
+	}
+}
+
+// rules are the verbs by role and resource of what the chart renders by default, as they stand in YAML: no API server is
+// asked, and so none can leave out what it does not know.
+func rules(t *testing.T) map[string]map[string]string {
+	t.Helper()
+	helm, err := helmPath()
+	if err != nil {
+		t.Fatalf("build Helm: %v", err)
+	}
+	manifest, err := exec.CommandContext(t.Context(), helm, "template", "release", chart, "--namespace", "ns").Output()
+	if err != nil {
+		t.Fatalf("helm template: %v", err)
+	}
+	got := map[string]map[string]string{}
+	for document := range strings.SplitSeq(string(manifest), "\n---\n") {
+		var role rbacv1.ClusterRole
+		if err := yaml.Unmarshal([]byte(document), &role); err != nil {
+			t.Fatal(err)
+		}
+		if role.Kind != "ClusterRole" && role.Kind != "Role" {
+			continue
+		}
+		name, ours := strings.CutPrefix(role.Name, "ns:release-singletonjob")
+		if !ours || role.Kind == "Role" || got[name] != nil {
+			t.Errorf("%s %s was not looked for", role.Kind, role.Name)
+		}
+		got[name] = byResource(t, role.Rules)
+	}
+	return got
+}
+
+func byResource(t *testing.T, rules []rbacv1.PolicyRule) map[string]string {
+	t.Helper()
+	verbs := map[string]map[string]bool{}
+	for _, rule := range rules {
+		if len(rule.ResourceNames)+len(rule.NonResourceURLs) > 0 {
+			t.Errorf("a rule about %q and %q was not looked for", rule.ResourceNames, rule.NonResourceURLs)
+		}
+		for _, group := range rule.APIGroups {
+			for _, resource := range rule.Resources {
+				name := strings.TrimPrefix(group+"/"+resource, "/")
+				if verbs[name] == nil {
+					verbs[name] = map[string]bool{}
+				}
+				for _, verb := range rule.Verbs {
+					verbs[name][verb] = true
+				}
+			}
+		}
+	}
+	out := map[string]string{}
+	for name, set := range verbs {
+		out[name] = strings.Join(slices.Sorted(maps.Keys(set)), " ")
+	}
+	return out
+}
