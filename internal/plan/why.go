@@ -3,6 +3,7 @@ package plan
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/singletonjob/operator/api/v1alpha1"
@@ -31,7 +32,7 @@ func (f *facts) reasons(p Plan) Reasons {
 	if p.Lease != nil {
 		r.add("Lease", f.Name, f.whyLease(p))
 	}
-	for _, child := range p.Apply {
+	for _, child := range slices.Concat(p.Apply, p.Also) {
 		kind := child.GetObjectKind().GroupVersionKind().Kind
 		r.add(kind, child.GetName(), "it is missing or not as it should be")
 	}
@@ -66,11 +67,14 @@ func (f *facts) whyLease(p Plan) string {
 		}
 		return "there is none"
 	case LeaseUnclaimed:
+		if f.badTokenBase() != "" {
+			return "its token base is none"
+		}
 		if f.claim == f.Lease.Claim {
 			return "the token base is another"
 		}
 		return "it is kept for this job"
-	case HolderDead:
+	case HolderDead, Deleting:
 		return fmt.Sprintf("the process of %s is dead: %s", f.holder.Pod, f.death.reason)
 	default:
 		if r.Handover.To == "" {
