@@ -167,6 +167,19 @@ func TestEveryTemplate(t *testing.T) {
 func differences(job *v1alpha1.SingletonJob, pod *corev1.Pod) error {
 	want, got := &job.Spec.Template.Spec, &pod.Spec
 	gated := job.GatedContainer()
+	if err := podDifferences(want, got, gated); err != nil {
+		return err
+	}
+	for key, value := range job.Spec.Template.Labels {
+		if pod.Labels[key] != value {
+			return fmt.Errorf("label %s is %q", key, pod.Labels[key])
+		}
+	}
+	return gatedDifferences(&want.Containers[gated], &got.Containers[gated])
+}
+
+// podDifferences are those outside the gated container.
+func podDifferences(want, got *corev1.PodSpec, gated int) error {
 	for i := range want.Containers {
 		if diff := cmp.Diff(want.Containers[i], got.Containers[i]); i != gated && diff != "" {
 			return fmt.Errorf("container %s is not the user's:\n%s", want.Containers[i].Name, diff)
@@ -188,12 +201,11 @@ func differences(job *v1alpha1.SingletonJob, pod *corev1.Pod) error {
 			return fmt.Errorf("the template keeps pods apart over %s in %d ways, the pod in %d", key, theirs, all)
 		}
 	}
-	for key, value := range job.Spec.Template.Labels {
-		if pod.Labels[key] != value {
-			return fmt.Errorf("label %s is %q", key, pod.Labels[key])
-		}
-	}
-	u, g := &want.Containers[gated], &got.Containers[gated]
+	return nil
+}
+
+// gatedDifferences are those between the user's container u and the gated one.
+func gatedDifferences(u, g *corev1.Container) error {
 	added := []string{contract.AgentPath, "run", "--"}
 	if diff := cmp.Diff(append(added, u.Command...), g.Command); diff != "" {
 		return fmt.Errorf("command:\n%s", diff)
