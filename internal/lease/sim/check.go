@@ -76,6 +76,8 @@ type claim struct {
 	released bool
 	// lowered is when somebody else lowered the duration: who comes after that can't know it.
 	lowered time.Duration
+	// fooled says that such a one has taken the Lease.
+	fooled bool
 	// forgotten says that the store went back to what was before its last write.
 	forgotten bool
 }
@@ -130,7 +132,7 @@ func (c *checker) alone(t *tree) {
 		switch {
 		case other.frozen, other.thawed > 0 && other.asked > 0 && other.asked <= other.thawed:
 			c.result.Frozen++
-		case c.claimOf(other) != nil && c.claimOf(other).unknownTo(t.agent):
+		case c.claimOf(other) != nil && (c.claimOf(other).fooled || c.claimOf(other).unknownTo(t.agent)):
 			c.result.Lowered++
 		case !c.inTime(t, other):
 			kind := TwoAtOnce
@@ -313,7 +315,10 @@ func (c *checker) takes(a *agent, by string, is lease.Record) {
 		if old.by == by || a != nil && old.agent != nil && w.p.restartProvesDeath && old.agent.machine == a.machine {
 			old.released = old.released || !old.acts()
 		}
-		if !c.outcomes && a != nil && !old.released && !old.unknownTo(a) && w.now < old.exclusive() {
+		if a != nil && old.unknownTo(a) { // and who comes after that one waits for that one
+			old.released, old.fooled = true, true
+		}
+		if !c.outcomes && a != nil && !old.released && w.now < old.exclusive() {
 			kind := Stolen
 			if old.forgotten {
 				kind = Forgotten
