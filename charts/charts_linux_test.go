@@ -260,7 +260,7 @@ func TestLifeOfTheDefinition(t *testing.T) {
 
 	helm("install", "release", chart)
 	t.Cleanup(func() {
-		if out, err := c.plane.Kubectl(context.Background(), "delete", crd, "--ignore-not-found", "--wait=false"); err != nil {
+		if out, err := c.plane.Kubectl(context.Background(), "delete", crd, "--ignore-not-found", "--timeout=60s"); err != nil {
 			t.Errorf("%v\n%s", err, out)
 		}
 	})

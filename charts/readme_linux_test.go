@@ -23,7 +23,7 @@ func TestFirstCommandsOfTheReadme(t *testing.T) {
 	}
 	t.Cleanup(func() {
 		for _, end := range []string{
-			"helm uninstall singletonjob --namespace singletonjob-system", "kubectl delete crd singletonjobs.singletonjob.io --wait=false",
+			"helm uninstall singletonjob --namespace singletonjob-system", "kubectl delete crd singletonjobs.singletonjob.io --timeout=60s",
 		} {
 			if out, err := c.paste(context.Background(), end); err != nil {
 				t.Errorf("%s: %v\n%s", end, err, out)
