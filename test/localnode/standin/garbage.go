@@ -4,6 +4,7 @@ package standin
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"slices"
 	"strings"
@@ -30,7 +31,8 @@ var collected = []schema.GroupVersionResource{
 	{Group: "coordination.k8s.io", Version: "v1", Resource: "leases"},
 }
 
-// collectGarbage deletes what all owners of are gone. An owner is gone when nothing of its name has its UID.
+// collectGarbage deletes what all owners of are gone, and has what has others forget those that are. An owner is gone when
+// nothing of its name has its UID.
 func (s *StandIn) collectGarbage(ctx context.Context) error {
 	var errs []error
 	alive := map[types.UID]bool{} // of this round
@@ -45,32 +47,47 @@ func (s *StandIn) collectGarbage(ctx context.Context) error {
 			if len(o.OwnerReferences) == 0 || o.DeletionTimestamp != nil {
 				continue
 			}
-			orphan, err := s.isOrphan(ctx, o, alive)
-			if err == nil && orphan {
-				err = ignoreStale(s.metadata.Resource(resource).Namespace(o.Namespace).Delete(ctx, o.Name, metav1.DeleteOptions{
-					Preconditions: &metav1.Preconditions{UID: &o.UID},
-				}))
-			}
-			errs = append(errs, err)
+			errs = append(errs, s.collect(ctx, resource, o, alive))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-func (s *StandIn) isOrphan(ctx context.Context, o *metav1.PartialObjectMetadata, alive map[types.UID]bool) (bool, error) {
+func (s *StandIn) collect(ctx context.Context, resource schema.GroupVersionResource, o *metav1.PartialObjectMetadata, alive map[types.UID]bool) error {
+	owners, err := s.owners(ctx, o, alive)
+	objects := s.metadata.Resource(resource).Namespace(o.Namespace)
+	switch {
+	case err != nil || len(owners) == len(o.OwnerReferences):
+		return err
+	case len(owners) == 0:
+		return ignoreStale(objects.Delete(ctx, o.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &o.UID}}))
+	}
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
+		"uid": o.UID, "resourceVersion": o.ResourceVersion, "ownerReferences": owners,
+	}})
+	if err != nil {
+		return err
+	}
+	_, err = objects.Patch(ctx, o.Name, types.MergePatchType, patch, metav1.PatchOptions{})
+	return ignoreStale(err)
+}
+
+// owners are those of an object that are not gone.
+func (s *StandIn) owners(ctx context.Context, o *metav1.PartialObjectMetadata, alive map[types.UID]bool) ([]metav1.OwnerReference, error) {
+	var left []metav1.OwnerReference
 	for _, owner := range o.OwnerReferences {
 		if _, known := alive[owner.UID]; !known {
 			lives, err := s.lives(ctx, o.Namespace, owner)
 			if err != nil {
-				return false, err
+				return nil, err
 			}
 			alive[owner.UID] = lives
 		}
 		if alive[owner.UID] {
-			return false, nil
+			left = append(left, owner)
 		}
 	}
-	return true, nil
+	return left, nil
 }
 
 func (s *StandIn) lives(ctx context.Context, namespace string, owner metav1.OwnerReference) (bool, error) {
