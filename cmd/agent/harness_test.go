@@ -178,29 +178,12 @@ func steadyConfig() contract.AgentConfig {
 
 func seconds(s float64) contract.Duration { return contract.Duration(s * float64(time.Second)) }
 
-// mustGoOn runs a scenario in which nothing is to happen to a tenure. On a machine that is too busy for renewals
-// something does, rightly, which shows nothing: a defect would fail every attempt. What must never happen fails the
-// test in the scenario itself.
-func mustGoOn(t *testing.T, scenario func(w *world) error) {
-	t.Helper()
-	const attempts = 3
-	var err error
-	for range attempts {
-		w := newWorld(t)
-		w.createLease()
-		if err = scenario(w); err == nil {
-			return
-		}
-		t.Logf("an attempt failed: %v", err)
-	}
-	t.Errorf("in each of %d attempts: %v", attempts, err)
-}
-
 // candidate is a running agent, and the network between it and the API server.
 type candidate struct {
 	w           *world
 	pod         string
 	proxy       *faultproxy.Proxy
+	service     *service // between the agent and the proxy, if it is not nil
 	credentials string
 	agent       *tether.Process
 	lines       *lines
