@@ -62,6 +62,22 @@ func begin(t *testing.T) *trial {
 	return x
 }
 
+// beside is the same test in one more namespace.
+func (x *trial) beside(name string) *trial {
+	x.Helper()
+	other := &trial{T: x.T, ctx: x.ctx, namespace: x.namespace + "-" + name, timeline: x.timeline}
+	x.must(bed.CreateNamespace(x.ctx, other.namespace))
+	x.timeline.Follow(x.ctx, bed.Client, other.namespace)
+	x.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		if err := bed.DeleteNamespace(ctx, other.namespace); err != nil {
+			x.Error(err)
+		}
+	})
+	return other
+}
+
 // namespaceFor differs in every run of a test: the sink forgets nothing.
 func (b *testbed) namespaceFor(test string) string {
 	b.runs[test]++
@@ -255,7 +271,12 @@ func (x *trial) start(setting rig.LeaseSetting, change ...func(*v1alpha1.Singlet
 
 func (x *trial) create(setting rig.LeaseSetting, change ...func(*v1alpha1.SingletonJob)) *job {
 	x.Helper()
-	object := bed.Job(x.namespace, "job", setting)
+	return x.createNamed("job", setting, change...)
+}
+
+func (x *trial) createNamed(name string, setting rig.LeaseSetting, change ...func(*v1alpha1.SingletonJob)) *job {
+	x.Helper()
+	object := bed.Job(x.namespace, name, setting)
 	for _, c := range change {
 		c(object)
 	}

@@ -1,0 +1,152 @@
+//go:build linux
+
+package e2e
+
+import (
+	"maps"
+	"slices"
+	"testing"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/singletonjob/operator/api/v1alpha1"
+	"github.com/singletonjob/operator/internal/contract"
+	"github.com/singletonjob/operator/test/rig"
+)
+
+// lingers is how long a process works on after SIGTERM: thrice its lease, so that it must be renewed all the while.
+const lingers = 15 * time.Second
+
+// TestDeletedJobEndsGracefully deletes jobs whose processes take long to stop, in every way that there is, side by side:
+// what their pods need to renew stays until the pods are gone. Pods that are orphaned go on.
+func TestDeletedJobEndsGracefully(t *testing.T) {
+	x := begin(t)
+	whole := x.beside("whole")
+	slow := func(o *v1alpha1.SingletonJob) {
+		lingerFor(lingers)(o)
+		o.Spec.Template.Spec.TerminationGracePeriodSeconds = new(int64(60))
+	}
+	orphan := x.createNamed("orphan", lease, slow)
+	ending := []*job{x.createNamed("background", lease, slow), x.createNamed("foreground", lease, slow), whole.createNamed("namespace", lease, slow)}
+	before := map[*job]rig.Life{}
+	for _, j := range append(slices.Clone(ending), orphan) {
+		j.awaitSettled()
+		before[j] = j.awaitWriteAfter(0)
+	}
+	released := x.watchReleases(whole)
+
+	for _, how := range []string{"background", "foreground", "orphan"} {
+		x.kubectl("delete", "singletonjob", how, "--cascade="+how, "--wait=false")
+	}
+	x.kubectl("delete", "namespace", whole.namespace, "--wait=false")
+	before[orphan] = orphan.lifeOf(before[orphan].Writer)
+	x.await("the pods to end, and then what they needed", func() (bool, any, error) {
+		left := map[string]int{}
+		for _, j := range ending {
+			if !j.isToldToStop() {
+				before[j] = j.lifeOf(before[j].Writer)
+			}
+			left[j.name] = j.remains()
+		}
+		return slices.Max(slices.Collect(maps.Values(left))) == 0, left, nil
+	})
+	for _, j := range ending {
+		j.endedGracefully(before[j])
+		if !released()[j.key] {
+			x.Errorf("%s: the Lease was not released", j.name)
+		}
+	}
+	orphan.goesOn(before[orphan])
+}
+
+// isToldToStop tells whether no pod of the job may stay.
+func (j *job) isToldToStop() bool {
+	j.Helper()
+	return !slices.ContainsFunc(j.candidates(), func(p corev1.Pod) bool { return p.DeletionTimestamp == nil })
+}
+
+// remains counts what is left of the job's pods and of what they need, which may not go before them.
+func (j *job) remains() int {
+	j.Helper()
+	own := []client.ListOption{client.InNamespace(j.namespace), client.MatchingLabels{contract.NameLabel: j.name}}
+	needs, gone := 0, ""
+	for kind, list := range map[string]client.ObjectList{
+		"ServiceAccount": &corev1.ServiceAccountList{}, "Role": &rbacv1.RoleList{}, "RoleBinding": &rbacv1.RoleBindingList{},
+	} {
+		j.must(bed.Client.List(j.ctx, list, own...))
+		needs += meta.LenList(list)
+		if meta.LenList(list) == 0 {
+			gone = kind
+		}
+	}
+	pods := j.candidates() // asked for last: what is gone went before these
+	if gone != "" && len(pods) > 0 {
+		j.Fatalf("%s: the %s is gone before pod %s", j.name, gone, pods[0].Name)
+	}
+	return needs + len(pods)
+}
+
+// endedGracefully asks that the process worked on for as long as it needed, and that nobody followed it.
+func (j *job) endedGracefully(before rig.Life) {
+	j.Helper()
+	after := j.lifeOf(before.Writer)
+	worked := after.Last - before.Last
+	j.Logf("%s: wrote on for %v after its pod was told to stop", j.name, worked.Round(time.Millisecond))
+	if worked < lingers-2*time.Second || after.Refused > 0 {
+		j.Errorf("%s: the process wrote on for %v, want %v; %d writes were refused", j.name, worked, lingers, after.Refused)
+	}
+	if lives := j.lives(); len(lives) != 1 {
+		j.Errorf("%s: %d processes wrote, want one: %+v", j.name, len(lives), lives)
+	}
+}
+
+// goesOn asks that the process has outlived its job by more than a lease, and has a standby still.
+func (j *job) goesOn(before rig.Life) {
+	j.Helper()
+	j.awaitFurtherWrites()
+	if after := j.lifeOf(before.Writer); len(j.lives()) != 1 || after.Last-before.Last < 2*lease.Duration {
+		j.Errorf("%s: the process wrote on for %v and %d processes wrote, want one that goes on", j.name, after.Last-before.Last, len(j.lives()))
+	}
+	pods := j.candidates()
+	for _, p := range pods {
+		if owner := metav1.GetControllerOf(&p); owner != nil || p.DeletionTimestamp != nil || !rig.PodReady(p) {
+			j.Errorf("%s: pod %s is owned by %+v, deleted at %v, ready: %v", j.name, p.Name, owner, p.DeletionTimestamp, rig.PodReady(p))
+		}
+	}
+	if len(pods) != 2 {
+		j.Errorf("%s: %d candidates are left, want 2", j.name, len(pods))
+	}
+}
+
+// watchReleases tells which Leases of its namespace and another trial's are seen released by their holders from now on.
+func (x *trial) watchReleases(other *trial) func() map[client.ObjectKey]bool {
+	x.Helper()
+	seen := make(chan client.ObjectKey, 16)
+	for _, namespace := range []string{x.namespace, other.namespace} {
+		w, err := bed.Client.Watch(x.ctx, &coordinationv1.LeaseList{}, client.InNamespace(namespace))
+		x.must(err)
+		x.Cleanup(w.Stop)
+		go func() {
+			for event := range w.ResultChan() {
+				l, ok := event.Object.(*coordinationv1.Lease)
+				if ok && event.Type == watch.Modified && l.Annotations[contract.ReleaseReasonAnnotation] != "" {
+					seen <- client.ObjectKeyFromObject(l)
+				}
+			}
+		}()
+	}
+	released := map[client.ObjectKey]bool{}
+	return func() map[client.ObjectKey]bool {
+		for len(seen) > 0 {
+			released[<-seen] = true
+		}
+		return released
+	}
+}
