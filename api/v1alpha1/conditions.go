@@ -10,6 +10,8 @@ const (
 	ConditionProtected = "Protected"
 	// ConditionProgressing: a rollout, handover or replacement is under way.
 	ConditionProgressing = "Progressing"
+	// ConditionTimely: the lease leaves time for what a CPU limit makes late, so that a kill comes before a takeover.
+	ConditionTimely = "Timely"
 )
 
 // The reasons of conditions. ConditionReasons says under which condition and status each stands.
@@ -42,6 +44,8 @@ const (
 	ReasonRolloutStalled      = "RolloutStalled"
 	ReasonCandidateStuck      = "CandidateStuck"
 	ReasonDeleting            = "Deleting"
+	ReasonCPULimitTooSmall    = "CPULimitTooSmall"
+	ReasonInTime              = "InTime"
 )
 
 // ConditionReason is one row of the table of conditions: a reason, where it may stand and what it means.
@@ -98,6 +102,10 @@ func ConditionReasons() []ConditionReason {
 		{ConditionProgressing, no, ReasonCandidateStuck, "a candidate has not been ready for two minutes; the message says what it waits for"},
 		{ConditionProgressing, no, ReasonLeaseConflict, "a Lease of this name exists that is not ours; nothing is touched"},
 		{ConditionProgressing, no, ReasonInvalidSpec, "the spec breaks a rule that only the operator can check"},
+
+		{ConditionTimely, yes, ReasonInTime, "no CPU limit makes kills later than the lease leaves time for"},
+		{ConditionTimely, no, ReasonCPULimitTooSmall, "under its CPU limit the gated container may be killed after the next one has started"},
+		{ConditionTimely, no, ReasonInvalidSpec, "the spec breaks a rule that only the operator can check"},
 	}
 }
 

@@ -216,7 +216,7 @@ type SingletonJobStatus struct {
 	// +optional
 	History []TenureChange `json:"history,omitempty"`
 
-	// The conditions Active, Protected and Progressing.
+	// The conditions Active, Protected, Progressing and Timely.
 	// +listType=map
 	// +listMapKey=type
 	// +patchMergeKey=type

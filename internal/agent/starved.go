@@ -34,7 +34,7 @@ const (
 // woke takes note of a wake-up that came late. It returns the estimate, and whether it has changed by enough to matter.
 func (s *starvation) woke(late time.Duration, now lease.Instant) (estimate time.Duration, changed bool) {
 	if s.limit != nil && (s.limitsAt == 0 || now.Sub(s.limitsAt) >= fades) { // a pod can be resized
-		s.least, s.limitsAt = expected(s.limit()), now
+		s.least, s.limitsAt = min(lease.LateUnder(s.limit()), longestExpected), now
 	}
 	if passed := now.Sub(s.at); passed > 0 {
 		s.recent -= time.Duration(float64(s.recent) * min(1, passed.Seconds()/(2*fades.Seconds())))
@@ -52,15 +52,7 @@ func (s *starvation) woke(late time.Duration, now lease.Instant) (estimate time.
 	return estimate, true
 }
 
-// expected is what a limit alone takes from a kill, as measured (docs/timing.md): threads that use up the share of a period
-// leave the group in debt, so that its next turn comes periods later, and the first of it need not be the leash's.
-func expected(share float64, period time.Duration) time.Duration {
-	if share <= 0 {
-		return 0
-	}
-	return min(time.Duration(1.5*float64(period)/share), longestExpected)
-}
-
+// longestExpected bounds what a limit alone is believed to take.
 const longestExpected = 10 * time.Second
 
 // CPULimit reads the CPU limit of the cgroup that is mounted at a directory, as containers find theirs: of version 2 or 1.

@@ -114,9 +114,19 @@ func Margin(d time.Duration) time.Duration {
 	return max(time.Second, d/15)
 }
 
-// maxLate bounds what State.Late takes from a tenure: half of the time between a renewal's answer and the deadline without
+// LateUnder is what a CPU limit alone takes from a kill, as measured (docs/timing.md): threads that use up the share of a
+// period leave the group in debt, so that its next turn comes periods later, and the first of it need not be the leash's.
+// The share is of one CPU; 0 is no limit.
+func LateUnder(share float64, period time.Duration) time.Duration {
+	if share <= 0 {
+		return 0
+	}
+	return time.Duration(min(1.5*float64(period)/share, float64(MaxDuration)))
+}
+
+// MaxLate bounds what State.Late takes from a tenure: half of the time between a renewal's answer and the deadline without
 // it, so that a tenure stays possible where nothing is ever in time.
-func (c Config) maxLate() time.Duration {
+func (c Config) MaxLate() time.Duration {
 	return max(0, c.Duration-Margin(c.Duration)-c.RetryPeriod) / 2
 }
 

@@ -132,7 +132,7 @@ func (m *machine) absorb(e Event) {
 	case TreeGone:
 		m.treeGone()
 	case Starved:
-		m.s.Late = min(max(0, e.Late), m.c.maxLate())
+		m.s.Late = min(max(0, e.Late), m.c.MaxLate())
 	case Terminated:
 		if !m.s.Leaving {
 			m.s.Leaving, m.s.Signal = true, e.Signal

@@ -41,6 +41,7 @@ func (f *facts) conditions(p Plan) []metav1.Condition {
 		s.judge(v1alpha1.ConditionActive, activeVerdicts),
 		s.judge(v1alpha1.ConditionProtected, protectedVerdicts),
 		s.judge(v1alpha1.ConditionProgressing, progressingVerdicts),
+		s.judge(v1alpha1.ConditionTimely, timelyVerdicts),
 	}
 }
 
@@ -131,6 +132,12 @@ var (
 		{v1alpha1.ReasonScaling, (*situation).scales, text("the number of candidates follows spec.candidates")},
 		{v1alpha1.ReasonReplacingCandidates, (*situation).lacksCandidates, (*situation).notReadyText},
 		{v1alpha1.ReasonUpToDate, always, text("every candidate is made from the current template and ready")},
+	}
+
+	timelyVerdicts = []verdict{
+		invalidSpec,
+		{v1alpha1.ReasonCPULimitTooSmall, (*situation).isLimited, (*situation).limitText},
+		{v1alpha1.ReasonInTime, always, text("no CPU limit makes a kill later than spec.lease leaves time for")},
 	}
 )
 

@@ -330,6 +330,7 @@ func TestEveryConditionReasonIsReachedOrNamedHere(t *testing.T) {
 	used := map[string]bool{}
 	for name, verdicts := range map[string][]verdict{
 		v1alpha1.ConditionActive: activeVerdicts, v1alpha1.ConditionProtected: protectedVerdicts, v1alpha1.ConditionProgressing: progressingVerdicts,
+		v1alpha1.ConditionTimely: timelyVerdicts,
 	} {
 		for _, v := range verdicts {
 			statusOf(name, v.reason) // panics on one that the API does not declare

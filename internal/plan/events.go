@@ -75,6 +75,7 @@ var alarming = map[string]bool{
 	v1alpha1.ReasonHolderUnreachable: true, v1alpha1.ReasonProcessBackOff: true, v1alpha1.ReasonPodsRefused: true,
 	v1alpha1.ReasonAgentMisconfigured: true, v1alpha1.ReasonLeaseConflict: true, v1alpha1.ReasonInvalidSpec: true,
 	v1alpha1.ReasonRolloutStalled: true, v1alpha1.ReasonPodsFailing: true, v1alpha1.ReasonCandidateStuck: true,
+	v1alpha1.ReasonCPULimitTooSmall: true,
 }
 
 // turned tells whether a condition has an alarming reason that no condition had.
