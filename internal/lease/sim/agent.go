@@ -56,7 +56,7 @@ func (s *slot) run(m *machine) {
 	if s.w.p.profile == Mixed && s.w.chance(0.05) {
 		c.Duration = s.w.p.longest() // lease settings of another version of the job
 	}
-	a := &agent{w: s.w, slot: s, machine: m, config: c, id: c.Identity.String(), alive: true, began: s.w.now}
+	a := &agent{w: s.w, slot: s, machine: m, config: c, id: c.Identity.String(), alive: true}
 	a.wakeUp = a.wake
 	m.link.name = a.id
 	s.agent = a
@@ -129,7 +129,6 @@ type agent struct {
 	id      string
 	state   lease.State
 	alive   bool
-	began   time.Duration
 	// stopped counts the reasons for which the process gets no CPU. Then events gather in inbox, and todo has the
 	// actions that it was about to carry out.
 	stopped int
@@ -143,12 +142,13 @@ type agent struct {
 	wakeFor lease.Instant
 	wakeUp  func()
 	wakes   spin
-	// revision is that of its last write that was stored, asked its last read, sent what it has sent.
+	// revision is that of its last write that was stored, or a newer one at which it was told that the Lease is still its;
+	// asked is its last read, sent what it has sent.
 	revision int64
 	asked    lease.SendRead
 	sent     requests
-	// late is what it was told of its processes' lateness, counted what it was when it last set the leash.
-	late, counted time.Duration
+	// late is what it was told of its processes' lateness.
+	late time.Duration
 }
 
 // deliver hands an event to the agent.
@@ -245,6 +245,7 @@ func (a *agent) goOn() {
 	if a.w.trace != nil {
 		a.w.note(a.id, "goes on")
 	}
+	a.tree.unbind()
 	a.carryOut()
 	// The timer and what came in meanwhile are ready at once, and each is handled first at some time.
 	if a.w.chance(0.5) {

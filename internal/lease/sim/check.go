@@ -74,8 +74,10 @@ type claim struct {
 	revision           int64 // of its last write
 	// released says that its holder, or the operator, has given the Lease back.
 	released bool
-	// lowered is when somebody else lowered the duration: who comes after that can't know it.
+	// lowered is when somebody else lowered the duration, 0 once its holder has written again. Who is not among seenBy by then
+	// can't know what it was.
 	lowered time.Duration
+	seenBy  []*agent
 	// fooled says that such a one has taken the Lease.
 	fooled bool
 	// forgotten says that the store went back to what was before its last write.
@@ -152,8 +154,8 @@ func (c *checker) alone(t *tree) {
 }
 
 // paid is how long after its kill was due a tree's agent has promised to leave the Lease to it: what the margin pays for,
-// and what the agent was told of its processes' lateness before it last set the leash.
-func (t *tree) paid() time.Duration { return paidFor(t.agent.config.Duration) + t.agent.counted }
+// and what the leash's present deadline counts of its processes' lateness.
+func (t *tree) paid() time.Duration { return paidFor(t.agent.config.Duration) + t.counted }
 
 // lateFor is how much of a lateness that was measured a tenure pays for: all of it, up to half of the time that renewals
 // leave.
@@ -207,13 +209,11 @@ func (c *checker) died(t *tree) {
 func (c *checker) asks(a *agent, action lease.Action) {
 	switch action := action.(type) {
 	case lease.StartChild:
-		a.counted = a.late
 		if a.tree != nil && !a.tree.gone {
 			c.violated(StartedEarly, "%s starts token %d while %d lives", a.id, action.Token, a.tree.token)
 		}
 		c.leashed(a, action.Deadline)
 	case lease.ExtendLeash:
-		a.counted = a.late
 		c.leashed(a, action.Deadline)
 	case lease.KillTree:
 		a.tree.ordered = true
@@ -228,31 +228,51 @@ func (c *checker) asks(a *agent, action lease.Action) {
 }
 
 // tells is told of all that an agent learns of the Lease: what shows for certain that the tenure is another's ends the
-// process, at once. A record does that if it followed this agent's last write.
+// process, at once. A record does that if it followed this agent's last write, and whatever told the agent that the tenure
+// is still its: the Lease may have been edited and edited back.
 func (c *checker) tells(a *agent, e lease.Event) {
 	if starved, ok := e.(lease.Starved); ok {
 		a.late = lateFor(a.config, starved.Late)
+	}
+	if c.w.p.profile == Edited {
+		c.shows(a, e)
 	}
 	t := a.tree
 	if t == nil || !t.alive || t.doomed {
 		return
 	}
 	var r *lease.Record
-	gone := false
+	gone, awaited := false, true
 	switch e := e.(type) {
 	case lease.Watched:
 		r, gone = &e.Record, e.Deleted
 	case lease.ReadDone:
-		if e.ID != a.asked.ID || a.machine.now() >= a.asked.Deadline { // nobody waits for it any more
-			return
+		r, awaited = e.Found, e.ID == a.asked.ID && a.machine.now() < a.asked.Deadline
+	}
+	switch {
+	case r == nil || r.Revision <= a.revision:
+	case !gone && r.Holder == a.id && r.Token == t.token:
+		a.revision = r.Revision
+	case awaited:
+		t.doomed = true
+		c.w.after(time.Millisecond, func() { c.runsOn(t) })
+	}
+}
+
+// shows takes note of who has seen a tenure with the duration that its holder wrote.
+func (c *checker) shows(a *agent, e lease.Event) {
+	var r lease.Record
+	switch e := e.(type) {
+	case lease.Watched:
+		r = e.Record
+	case lease.ReadDone:
+		if e.Found != nil {
+			r = *e.Found
 		}
-		r = e.Found
 	}
-	if r == nil || r.Revision <= a.revision || !gone && r.Holder == a.id && r.Token == t.token {
-		return
+	if claim := c.newest(r.Holder); claim != nil && claim.lowered == 0 && !slices.Contains(claim.seenBy, a) {
+		claim.seenBy = append(claim.seenBy, a)
 	}
-	t.doomed = true
-	c.w.after(time.Millisecond, func() { c.runsOn(t) })
 }
 
 // runsOn looks whether a tree that had to be told to die has been.
@@ -281,7 +301,7 @@ func (c *checker) stores(by string, was, is lease.Record) {
 		c.takes(a, by, is)
 	}
 	if claim := c.newest(by); claim != nil && is.Holder == by {
-		claim.stored, claim.lasts = w.now, max(claim.lasts, is.Duration)
+		claim.stored, claim.lasts, claim.lowered = w.now, max(claim.lasts, is.Duration), 0
 	}
 }
 
@@ -329,8 +349,8 @@ func (c *checker) takes(a *agent, by string, is lease.Record) {
 	c.claims = append(c.claims, &claim{w: w, by: by, agent: a, token: is.Token, won: w.now, stored: w.now, lasts: is.Duration})
 }
 
-// unknownTo tells whether an agent came after the duration was lowered by hand, in the field and in the annotation.
-func (c *claim) unknownTo(a *agent) bool { return c.lowered > 0 && a.began >= c.lowered }
+// unknownTo tells whether an agent first saw this tenure after its duration was lowered by hand, in field and annotation.
+func (c *claim) unknownTo(a *agent) bool { return c.lowered > 0 && !slices.Contains(c.seenBy, a) }
 
 // acts tells whether processes of its holder live.
 func (c *claim) acts() bool { return c.agent != nil && c.agent.tree != nil && c.agent.tree.alive }
@@ -344,7 +364,7 @@ func (c *checker) leashed(a *agent, deadline lease.Instant) {
 	if deadline == lease.Never || claim == nil || c.outcomes {
 		return
 	}
-	if at := a.machine.when(deadline); at+paidFor(a.config.Duration)+a.counted > claim.exclusive() {
+	if at := a.machine.when(deadline); at+paidFor(a.config.Duration)+a.late > claim.exclusive() {
 		c.violated(LeashTooLong, "%s: until %v, but its last write was stored at %v and is good until %v", a.id, at, claim.stored, claim.exclusive())
 	}
 }

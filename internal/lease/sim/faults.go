@@ -592,9 +592,9 @@ func (w *world) editByHand(f Fault) func() {
 		func(r *lease.Record) { r.Holder = "somebody" },
 		func(r *lease.Record) { r.Transitions = int32(f.Y * math.MaxInt32) },
 		func(r *lease.Record) { r.Token += int64(f.Y * million) },
-		func(r *lease.Record) { r.Token = int64(f.Y * float64(r.Token%(1<<53))) },
+		func(r *lease.Record) { r.Token = int64(f.Y * float64(r.Token%(1<<40))) },
 		func(r *lease.Record) { r.Token = math.MaxInt64 },
-		func(r *lease.Record) { r.Token = -(r.Token % (1 << 53)) },
+		func(r *lease.Record) { r.Token = -(r.Token % (1 << 40)) },
 		func(r *lease.Record) { r.TokenBase, r.BadTokenBase = 0, "1152921504606846976" }, // as the codec reads it
 		func(r *lease.Record) { r.TokenBase += int64(f.Y * million) },
 		func(r *lease.Record) { r.AcquireTime, r.RenewTime = 0, 0 },

@@ -206,6 +206,9 @@ func (s *server) set(m mode) {
 	case up:
 		held := s.held
 		s.held = nil
+		if s.restoring > 0 { // they went with the servers
+			return
+		}
 		for _, request := range held {
 			request()
 		}

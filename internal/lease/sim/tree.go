@@ -19,9 +19,13 @@ type tree struct {
 	thawed   time.Duration
 	mainOver bool
 	crashed  bool
-	// deadline is the leash's, by the agent's clock, and armed counts the settings of its timer: only the last one fires.
-	deadline lease.Instant
-	armed    int
+	// deadline is the leash's, by the agent's clock, told the one that it was told last, and armed counts the settings of
+	// its timer: only the last one fires. never says that there is to be none as soon as the program runs.
+	deadline, told lease.Instant
+	armed          int
+	never          bool
+	// counted is the lateness that deadline takes into account.
+	counted time.Duration
 	// hears is when the leash gets what was sent to it last.
 	hears time.Duration
 	// reported is when the agent hears of the main process's end.
@@ -40,7 +44,7 @@ type tree struct {
 // newTree starts the processes a moment after it was asked to, or when what exec waits for is there.
 func newTree(a *agent, s lease.StartChild) *tree {
 	w := a.w
-	t := &tree{w: w, agent: a, token: s.Token, deadline: s.Deadline, starting: true, wanted: w.now}
+	t := &tree{w: w, agent: a, token: s.Token, deadline: s.Deadline, told: s.Deadline, counted: a.late, starting: true, wanted: w.now}
 	if w.o.Broken != StartBlocks {
 		t.arm()
 	}
@@ -69,6 +73,7 @@ func (t *tree) start() {
 	for _, do := range t.waiting {
 		do()
 	}
+	t.unbind()
 	t.w.after(0, t.work)
 }
 
@@ -109,22 +114,41 @@ func (t *tree) arm() {
 // nothing beside what a kill takes.
 const nearDeadline = 2 * time.Millisecond
 
+// extend is the agent's part, as package supervise has it: a deadline that has passed is final, one that is earlier changes
+// nothing, and none at all is there only when the program runs.
 func (t *tree) extend(deadline lease.Instant) {
 	if t.blocked(func() { t.extend(deadline) }) || t.frozen {
 		return
 	}
-	if late := t.agent.machine.schedulingLate(); late > 0 {
-		t.hears = max(t.hears, t.w.now+late) // a pipe keeps the order
-		t.w.at(t.hears, func() { t.extended(deadline) })
+	switch {
+	case t.agent.machine.now() >= t.told, deadline <= t.told:
+		return
+	case t.starting && deadline == lease.Never:
+		t.never = true
 		return
 	}
-	t.extended(deadline)
+	t.told = deadline
+	counted := t.agent.late
+	if late := t.agent.machine.schedulingLate(); late > 0 {
+		t.hears = max(t.hears, t.w.now+late) // a pipe keeps the order
+		t.w.at(t.hears, func() { t.extended(deadline, counted) })
+		return
+	}
+	t.extended(deadline, counted)
 }
 
-// extended is the leash's own part. A deadline may come forward, when the agent has learned how late kills are.
-func (t *tree) extended(deadline lease.Instant) {
+// unbind takes the deadline away that was to hold until the program runs, if its agent gets to know that it does.
+func (t *tree) unbind() {
+	if t != nil && t.never && t.alive && t.agent.stopped == 0 {
+		t.never = false
+		t.extend(lease.Never)
+	}
+}
+
+// extended is the leash's own part.
+func (t *tree) extended(deadline lease.Instant, counted time.Duration) {
 	if t.agent.machine.now() < t.deadline && t.asked == 0 {
-		t.deadline = deadline
+		t.deadline, t.counted = deadline, counted
 		t.arm()
 	}
 }

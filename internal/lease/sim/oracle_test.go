@@ -1,0 +1,120 @@
+package sim
+
+import (
+	"testing"
+	"time"
+
+	"github.com/singletonjob/operator/internal/lease"
+)
+
+// newLeashed makes an agent in a world without faults, with a tree that it has just asked for until a deadline.
+func newLeashed(until, execHangs time.Duration) (*agent, *tree) {
+	w := newWorld(draw(1, Options{Profile: Mixed, Slew: 1}), Options{}, nil)
+	w.build()
+	a := w.slots[0].agent
+	a.machine.execHangs = execHangs
+	a.tree = newTree(a, lease.StartChild{Token: 1, Deadline: a.machine.now().Add(until)})
+	return a, a.tree
+}
+
+func (a *agent) runUntil(t time.Duration) {
+	w := a.w
+	over := false
+	w.at(t, func() { over = true })
+	for !over && w.next() {
+	}
+}
+
+func TestLeashHoldsUntilTheProgramRuns(t *testing.T) {
+	t.Parallel()
+	a, tree := newLeashed(10*time.Second, time.Hour)
+	tree.extend(lease.Never)
+	a.runUntil(20 * time.Second)
+	if tree.asked == 0 || tree.alive {
+		t.Errorf("a program that hung in exec until its deadline was to be killed; asked at %v, alive: %v", tree.asked, tree.alive)
+	}
+	a, tree = newLeashed(10*time.Second, 0)
+	tree.extend(lease.Never)
+	a.runUntil(20 * time.Second)
+	if tree.asked != 0 || !tree.alive {
+		t.Errorf("a program that runs was to run for ever; asked to die at %v, alive: %v", tree.asked, tree.alive)
+	}
+	a, tree = newLeashed(10*time.Second, 0)
+	tree.extend(lease.Never)
+	a.stop() // nobody tells the leash
+	a.runUntil(20 * time.Second)
+	if tree.asked == 0 {
+		t.Error("the agent had not got to know that the program runs, so its deadline was to hold")
+	}
+}
+
+func TestLeashTakesNoEarlierDeadline(t *testing.T) {
+	t.Parallel()
+	a, tree := newLeashed(10*time.Second, 0)
+	until := tree.deadline
+	a.late = time.Second
+	tree.extend(until - 1)
+	if tree.deadline != until || tree.counted != 0 {
+		t.Errorf("an earlier deadline was taken: %v before the old one, %v of lateness counted", until.Sub(tree.deadline), tree.counted)
+	}
+	tree.extend(until + 1)
+	if tree.deadline != until+1 || tree.counted != time.Second {
+		t.Errorf("a later deadline was not taken: %v after the old one, %v of lateness counted", tree.deadline.Sub(until), tree.counted)
+	}
+}
+
+// TestLossIsWhatFollowsTheTenuresLastSign is about a Lease that somebody edits and edits back, and a watch that is late.
+func TestLossIsWhatFollowsTheTenuresLastSign(t *testing.T) {
+	t.Parallel()
+	a, tree := newLeashed(10*time.Second, 0)
+	tree.alive, a.revision = true, 10
+	mine := lease.Record{Revision: 12, Holder: a.id, Token: tree.token}
+	edited := lease.Record{Revision: 11, Holder: a.id, Token: tree.token + 1}
+	a.w.check.tells(a, lease.Watched{Record: mine})
+	a.w.check.tells(a, lease.Watched{Record: edited})
+	if tree.doomed {
+		t.Error("what was edited back before the agent was told of it ended the tenure")
+	}
+	edited.Revision = 13
+	a.w.check.tells(a, lease.Watched{Record: edited})
+	if !tree.doomed {
+		t.Error("an edit that is news did not end the tenure")
+	}
+}
+
+func TestNothingIsStoredDuringARestore(t *testing.T) {
+	t.Parallel()
+	w := newWorld(draw(1, Options{Profile: Restore}), Options{}, nil)
+	w.build()
+	w.api.set(paused)
+	stored := false
+	w.api.held = append(w.api.held, func() { stored = true })
+	w.api.restoring = 1
+	w.api.set(up)
+	if stored {
+		t.Error("a request of before the restore was stored in the middle of it")
+	}
+}
+
+// TestWhoNeverSawADurationCannotWaitForIt is about candidates that come when a holder's duration was lowered by hand.
+func TestWhoNeverSawADurationCannotWaitForIt(t *testing.T) {
+	t.Parallel()
+	w := newWorld(draw(1, Options{Profile: Edited}), Options{}, nil)
+	w.build()
+	holder, knows, comes := w.slots[0].agent, w.slots[1].agent, w.slots[2].agent
+	is := lease.Record{Revision: 5000, Holder: holder.id, Token: 7, Duration: time.Minute}
+	w.check.stores(holder.id, lease.Record{}, is)
+	claim := w.check.newest(holder.id)
+	w.check.tells(knows, lease.Watched{Record: is})
+	w.now = time.Second
+	claim.lowered = w.now
+	is.Duration = time.Second
+	w.check.tells(comes, lease.Watched{Record: is})
+	if claim.unknownTo(knows) || !claim.unknownTo(comes) {
+		t.Errorf("unknown to who knew: %v; to who came later: %v", claim.unknownTo(knows), claim.unknownTo(comes))
+	}
+	w.check.stores(holder.id, is, is) // with its duration again
+	if claim.unknownTo(comes) {
+		t.Error("the holder has told its duration anew, and who takes the Lease has seen it")
+	}
+}
