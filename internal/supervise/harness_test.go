@@ -460,22 +460,28 @@ type proc struct {
 	cmdline string
 }
 
-// processes finds the living ones that carry the agent's mark, by a way that is
+// processes finds the agent, its leash, and the living that carry the agent's mark, by a way that is
 // not the package's own. Their PIDs are the test's, also when the agent is a PID 1.
+// Agent and leash hide their environment, from all but a root with all privileges.
 func (a *agent) processes() []proc {
 	var found []proc
-	environs, _ := filepath.Glob("/proc/[0-9]*/environ")
-	for _, path := range environs {
-		data, err := os.ReadFile(path)
-		if err != nil || !bytes.Contains(data, []byte(a.mark)) {
-			continue
-		}
-		dir := filepath.Dir(path)
+	dirs, _ := filepath.Glob("/proc/[0-9]*")
+	for _, dir := range dirs {
 		pid, _ := strconv.Atoi(filepath.Base(dir))
 		cmdline, _ := os.ReadFile(dir + "/cmdline")
-		found = append(found, proc{pid, strings.ReplaceAll(string(cmdline), "\x00", " ")})
+		p := proc{pid, strings.ReplaceAll(string(cmdline), "\x00", " ")}
+		environ, _ := os.ReadFile(dir + "/environ")
+		if bytes.Contains(environ, []byte(a.mark)) || len(cmdline) > 0 && (pid == a.cmd.Process.Pid || a.isLeash(p)) {
+			found = append(found, p)
+		}
 	}
 	return found
+}
+
+func (a *agent) isLeash(p proc) bool {
+	stat, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.pid))
+	fields := statFields(stat)
+	return strings.HasPrefix(p.cmdline, leashName) && len(fields) > 1 && fields[1] == strconv.Itoa(a.cmd.Process.Pid)
 }
 
 // find returns the PID of the one process whose command line contains text.

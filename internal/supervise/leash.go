@@ -101,11 +101,14 @@ type leash struct {
 	over     atomic.Bool // it kills
 }
 
-// prepare closes all descriptors to the program, sets the timer, and makes the pipes
+// prepare closes all descriptors to the program, hides the leash from it, sets the timer, and makes the pipes
 // deliver SIGKILL (to nobody yet).
 func (l *leash) prepare(args []string) error {
 	if len(args) < 4 {
 		return unix.EINVAL
+	}
+	if err := hide(); err != nil {
+		return err
 	}
 	deadline, err := strconv.ParseInt(args[0], 10, 64)
 	if err != nil {

@@ -4,6 +4,7 @@ package supervise
 
 import (
 	"errors"
+	"fmt"
 
 	"golang.org/x/sys/unix"
 )
@@ -42,4 +43,14 @@ func capabilities() map[int]bool {
 		held[bit] = data[bit/32].Effective&(1<<(bit%32)) != 0
 	}
 	return held
+}
+
+// hide keeps processes of the same user from reaching into this one: by /proc/PID/fd they would open the pipes to the leash,
+// by environ and mem read and write what it knows. All of that belongs to root then, and is root's of the user namespace at
+// most. The process itself may go on looking at itself, its core is not dumped, and what it executes does not inherit it.
+func hide() error {
+	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
+		return fmt.Errorf("hide from processes of the same user: %w", err)
+	}
+	return nil
 }

@@ -40,11 +40,15 @@ type reaper struct {
 }
 
 // Init makes this process the reaper of all its descendants: orphans are handed
-// to it by the kernel and never stay zombies. Start does it when needed; an agent
-// calls it at once, for the orphans it may get as PID 1 before it runs anything.
+// to it by the kernel and never stay zombies. And it hides it from them: see hide.
+// Start does it when needed; an agent calls it at once, for the orphans it may get
+// as PID 1 before it runs anything.
 func Init() error { return initOnce() }
 
 var initOnce = sync.OnceValue(func() error {
+	if err := hide(); err != nil {
+		return err
+	}
 	process.pid1 = os.Getpid() == 1
 	if !process.pid1 {
 		if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {

@@ -207,6 +207,27 @@ func TestPrivileges(t *testing.T) {
 	}
 }
 
+// A program of the agent's own user, without privileges as under restricted Pod Security, gets at neither agent nor leash.
+// It does not inherit that.
+func TestOutOfReach(t *testing.T) {
+	t.Parallel()
+	var attr *syscall.SysProcAttr
+	if os.Geteuid() == 0 {
+		attr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65532, Gid: 65532}}
+	}
+	a := startAgent(t, attr)
+	for range 2 { // what an agent does to start a leash must go on working for one that is hidden
+		a.must(command{Op: "start", Argv: program("reach"), In: time.Hour})
+		for line := ""; line != "that is all"; line = await(t, "what it has reached", a.stdout) {
+			if line != "" {
+				t.Error(line)
+			}
+		}
+		await(t, "exit", a.exited)
+		a.expectGone()
+	}
+}
+
 // The signals that a program finds blocked, ignored and caught are as without an agent.
 func TestSignalStateIsInherited(t *testing.T) {
 	t.Parallel()

@@ -112,6 +112,7 @@ func play(role string, args []string) int {
 			select {}
 		},
 		"beat-after-thread-exec": func(args []string) int { return execFromThread(program("beat", args[0])) },
+		"reach":                  func([]string) int { return reach() },
 		"may-kill": func([]string) int {
 			say(fmt.Sprint(MayKill()))
 			return 0
@@ -295,4 +296,37 @@ func init() {
 	if len(os.Args) > 1 && strings.HasPrefix(os.Args[1], rolePrefix) && os.Args[1] != rolePrefix+"agent" {
 		time.AfterFunc(2*time.Minute, func() { os.Exit(98) })
 	}
+}
+
+// reach says what of the leash's and the agent's it can get at, and whether it can be got at itself.
+func reach() int {
+	leash := os.Getppid()
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", leash))
+	if err != nil {
+		say(err.Error())
+		return 1
+	}
+	for name, pid := range map[string]int{"leash": leash, "agent": number(statFields(stat)[1])} {
+		dir := fmt.Sprintf("/proc/%d/", pid)
+		for _, path := range []string{"environ", "mem", "maps"} {
+			if f, err := os.Open(dir + path); err == nil {
+				say("reached: " + name + "'s " + path)
+				_ = f.Close()
+			}
+		}
+		if fds, err := os.ReadDir(dir + "fd"); err == nil {
+			say(fmt.Sprintf("reached: %s's %d descriptors", name, len(fds)))
+		}
+		if _, err := os.Readlink(dir + "exe"); err == nil {
+			say("reached: " + name + "'s executable")
+		}
+	}
+	if _, err := os.ReadFile("/proc/self/environ"); err != nil {
+		say("not its own: " + err.Error())
+	}
+	if dumpable, err := unix.PrctlRetInt(unix.PR_GET_DUMPABLE, 0, 0, 0, 0); dumpable != 1 {
+		say(fmt.Sprint("it leaves no core: ", dumpable, err))
+	}
+	say("that is all")
+	return 0
 }
