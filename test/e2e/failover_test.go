@@ -3,10 +3,14 @@
 package e2e
 
 import (
+	"fmt"
+	"regexp"
 	"slices"
+	"strconv"
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/singletonjob/operator/api/v1alpha1"
@@ -173,6 +177,40 @@ func TestTakeover(t *testing.T) {
 			x.needLab()
 			x.takeover(ends[name])
 		})
+	}
+}
+
+// TestUserNamespace stops the agent of a process that runs as root of a user namespace (hostUsers: false) and becomes another
+// user there: the kernel then forgets that the leash's death is to kill it, and lets nobody outside of the namespace do it.
+func TestUserNamespace(t *testing.T) {
+	x := begin(t)
+	x.needLab()
+	x.kubectl("label", "namespace", x.namespace, "pod-security.kubernetes.io/enforce=baseline", "--overwrite") // root, and its capabilities
+	x.takeover(end{
+		change: []func(*v1alpha1.SingletonJob){becomeAnotherUser},
+		breaks: func(j *job, pod, _ string) {
+			j.isAnotherUser(pod)
+			j.fault("signal", j.container(pod), "STOP")
+		},
+		within: lease.Duration, reasons: []string{v1alpha1.ChangeLeaseExpired}, stays: 3 * time.Second,
+	})
+}
+
+const anotherUser = 1000
+
+func becomeAnotherUser(o *v1alpha1.SingletonJob) {
+	spec := &o.Spec.Template.Spec
+	spec.HostUsers, spec.SecurityContext = new(false), nil
+	spec.Containers[0].SecurityContext = &corev1.SecurityContext{RunAsUser: new(int64(0))}
+	spec.Containers[0].Command = []string{"/workload", "as", strconv.Itoa(anotherUser)}
+}
+
+// isAnotherUser asks that the process of the pod became the user that it was to become, in a user namespace of its own.
+func (j *job) isAnotherUser(pod string) {
+	j.Helper()
+	said := j.kubectl("logs", pod, "--container=app")
+	if !regexp.MustCompile(fmt.Sprintf(`user %d of\s+0\s+[1-9]`, anotherUser)).MatchString(said) {
+		j.Fatalf("the process is not as this test needs it, it says: %s", said)
 	}
 }
 

@@ -3,16 +3,19 @@
 //
 //	workload            write to the sink at $SINK as $RESOURCE; see package load
 //	workload unfenced   the same, without a token
+//	workload as UID     become another user, as gosu and su-exec do, and write to the sink
 //	workload sink       be a sink, on port 8080, where no host is at hand to be one
 //
 // It ends at SIGUSR1 with 0 and at SIGUSR2 with 1, and at SIGHUP it takes memory until the kernel ends it.
 package main
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"os"
 	"os/signal"
+	"strconv"
 	"syscall"
 	"time"
 
@@ -38,6 +41,8 @@ func run(args []string) error {
 		return nil
 	case args[0] == "sink":
 		return sink()
+	case args[0] == "as" && len(args) == 2:
+		return as(args[1])
 	}
 	return fmt.Errorf("what is %q?", args[0])
 }
@@ -52,6 +57,27 @@ func write() error {
 	fmt.Println("writing with token", token)
 	load.Write(load.Context(), token)
 	return nil
+}
+
+// as begins anew as another user, for whom the kernel forgets whose death was to kill this process.
+func as(user string) error {
+	uid, err := strconv.Atoi(user)
+	if err != nil {
+		return fmt.Errorf("as whom? %w", err)
+	}
+	program, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(syscall.Setgroups(nil), syscall.Setgid(uid), syscall.Setuid(uid)); err != nil {
+		return fmt.Errorf("become user %d: %w", uid, err)
+	}
+	users, err := os.ReadFile("/proc/self/uid_map")
+	if err != nil {
+		return err
+	}
+	fmt.Printf("user %d of %s", os.Getuid(), users)
+	return fmt.Errorf("begin anew: %w", syscall.Exec(program, []string{program}, os.Environ()))
 }
 
 func obey() {
