@@ -12,7 +12,7 @@ IMAGE ?= singletonjob/operator:$(VERSION)
 PLATFORMS ?= linux/amd64,linux/arm64
 # What the tests on a real cluster call the image that they build and load.
 E2E_IMAGE := singletonjob/operator:e2e
-E2E := go test -count=1 -timeout=45m ./test/e2e -e2e -image=$(E2E_IMAGE) -image-archive='$(CURDIR)/dist/image.tar'
+E2E := go test -json -count=1 -timeout=45m ./test/e2e -e2e -image=$(E2E_IMAGE) -image-archive='$(CURDIR)/dist/image.tar'
 # More flags for them, such as E2E_ARGS='-v -run TestTakeover' and BENCH_ARGS='-runs=1 -slow-runs=0'.
 E2E_ARGS ?=
 BENCH_ARGS ?=
@@ -20,6 +20,10 @@ BENCH_ARGS ?=
 MUTANTS ?=
 # Simulated hours that `make sim` runs.
 HOURS ?= 1000
+# How long `make fuzz` gives each fuzz test.
+FUZZTIME ?= 1m
+# A file of tests that may be skipped: `make test` fails if any other is.
+SKIPS ?=
 
 # All that these targets run and build, they build with the same settings, so that Go's cache holds each package once and
 # Kubernetes' libraries are compiled once. What builds further programs takes them from build/gotool, where a test compares.
@@ -27,6 +31,15 @@ export CGO_ENABLED := 0
 export GOFLAGS := -trimpath -buildvcs=false
 # Only the race detector needs cgo; its packages are others in any case, and these are the ones of `go test -race` by hand.
 WITH_RACE := CGO_ENABLED=1 GOFLAGS=
+
+# Tests in which goroutines of ours meet run with the race detector. It makes others slower and sees nothing in them: pure
+# packages, and tests of programs that are built without it.
+TESTS := go test -json -p 2 -shuffle=on -timeout=40m
+REPORT = go run ./test/report -skips='$(SKIPS)'
+RACED := $(addprefix ./,internal/agent internal/controller internal/kubelease internal/supervise fence/... \
+  test/faultproxy test/localnode/... test/rig test/tether)
+UNRACED = $(filter-out $(shell go list $(RACED)),$(shell go list ./...))
+FUZZERS = $(shell git grep -oE '^func Fuzz[A-Za-z]+' -- '*_test.go' | sed -E 's,/[^/]*:func ,:,')
 
 # The tools have module files of their own, one each where their dependencies would drag each other to
 # versions they were not released with. The go command builds them once and keeps them in its cache.
@@ -54,9 +67,15 @@ lint: ## Run the linters, the import wall and the clock ban among them.
 
 .PHONY: test
 test: ## Run every test that needs no root: units, simulation, a real API server, real agents (≤ 10 min).
-	go run ./build/compile -race -name='tests' ./...
-	$(WITH_RACE) go test -race -run='^$$' ./... >/dev/null
-	KUBEBUILDER_ASSETS="$$(go run ./test/controlplane/get)" $(WITH_RACE) go test -p 2 -race -shuffle=on -timeout=40m ./...
+	go run ./build/compile -tests -name='tests' $(UNRACED)
+	go run ./build/compile -tests -race -name='tests with the race detector' $(RACED)
+	@export KUBEBUILDER_ASSETS="$$(go run ./test/controlplane/get)"; { failed=0; \
+	  $(WITH_RACE) $(TESTS) -race $(RACED) || failed=1; $(TESTS) $(UNRACED) || failed=1; exit $$failed; \
+	} | $(REPORT)
+
+.PHONY: fuzz
+fuzz: ## Give every fuzz test FUZZTIME of new inputs.
+	@for fuzzer in $(FUZZERS); do go test -run='^$$' -fuzz="^$${fuzzer#*:}$$" -fuzztime=$(FUZZTIME) "./$${fuzzer%:*}"; done
 
 .PHONY: sim
 sim: ## Simulate HOURS hours of elections under faults and print seeds, hours and wall time.
@@ -84,9 +103,9 @@ image: ## Write dist/image.tar, an OCI archive of the agent and the manager on a
 .PHONY: e2e
 e2e: ## Test the whole product on a real Kubernetes of three nodes on this machine, and break it (root, ~30 min).
 	$(MAKE) image PLATFORMS="linux/$$(go env GOARCH)" IMAGE=$(E2E_IMAGE)
-	go test -count=1 -timeout=30m ./test/lab -lab
-	go run ./test/lab run $(E2E) $(E2E_ARGS)
-	$(if $(E2E_ARGS),,go run ./test/lab run -control-planes=3 $(E2E) -run=TestQuorum)
+	go test -json -count=1 -timeout=30m ./test/lab -lab | $(REPORT)
+	go run ./test/lab run $(E2E) $(E2E_ARGS) | $(REPORT) $(if $(filter -v,$(E2E_ARGS)),-v)
+	$(if $(E2E_ARGS),,go run ./test/lab run -control-planes=3 $(E2E) -run=TestQuorum | $(REPORT))
 
 .PHONY: bench
 bench: ## Measure failovers beside today's alternatives, on such a Kubernetes: dist/bench.json and dist/bench.svg (root, ~90 min).

@@ -26,7 +26,8 @@ func compile() error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	name := flag.String("name", "the packages", "what a person calls them")
-	race := flag.Bool("race", false, "for their tests, with the race detector")
+	tests := flag.Bool("tests", false, "with all that their tests need")
+	race := flag.Bool("race", false, "with the race detector")
 	flag.Parse()
-	return gotool.Compilation{Name: *name, Packages: flag.Args(), Race: *race}.Run(ctx, os.Stderr)
+	return gotool.Compilation{Name: *name, Packages: flag.Args(), Tests: *tests, Race: *race}.Run(ctx, os.Stderr)
 }

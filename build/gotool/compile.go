@@ -19,8 +19,8 @@ type Compilation struct {
 	// Dir is where the Go tool runs; empty is the current directory.
 	Dir      string
 	Packages []string
-	// Race is for tests with the race detector, which needs cgo and shares nothing with other builds.
-	Race bool
+	// Tests says that it is for their tests; Race, with the race detector, which needs cgo and shares nothing with other builds.
+	Tests, Race bool
 	// Every is how often to tell; by default every 5 s.
 	Every time.Duration
 }
@@ -58,7 +58,7 @@ func (c Compilation) Run(ctx context.Context, progress io.Writer) error {
 func (c Compilation) missing(ctx context.Context, progress io.Writer) ([]string, error) {
 	const those = `{{if and .Stale .Module (not .ForTest) (ne .Name "main")}}{{.ImportPath}}{{end}}`
 	args := []string{"list", "-deps", "-f", those}
-	if c.Race {
+	if c.Tests {
 		args = append(args, "-test")
 	}
 	cmd := c.command(ctx, append(args, c.Packages...)...)
