@@ -63,8 +63,8 @@ func (m *machine) awaitRequests() {
 	}
 }
 
-// patience is how long the next request is waited for: a few round trips, twice as long after each failure, and while
-// there is time an API server in trouble is given more of it.
+// patience is how long the next request is waited for: a few round trips, twice as long after each failure. While there is
+// time an API server in trouble is given more of it; when there is little left, less, so that several more fit in.
 func (m *machine) patience() time.Duration {
 	most := min(maxPatience, m.c.requestTimeout())
 	left := m.s.Tenure.Confirmed.Add(m.s.renewBy(m.c)).Sub(m.t.Boot)
@@ -78,6 +78,8 @@ func (m *machine) patience() time.Duration {
 		most = max(most, min(m.c.RetryPeriod, m.c.requestTimeout()))
 	default:
 		most = max(most, min(left/16, m.c.requestTimeout()))
+		least := max(min(minPatience, m.c.requestTimeout()/3), roundTrips*m.s.RoundTrip)
+		most = min(most, max(left/3, least)) // with little left none may take much of it
 	}
 	return min(max(minPatience, roundTrips*m.s.RoundTrip, m.s.Backoff), most)
 }

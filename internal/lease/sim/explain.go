@@ -100,8 +100,9 @@ func minimal(p params, faults []Fault, o Options, kind string) []Fault {
 		v := run(p, faults, o, nil).Violation
 		return v != nil && v.Kind == kind
 	}
-	// Halves first, then one by one.
-	for size := len(faults) / 2; size > 0; size /= 2 {
+	// Halves first, then one by one, again and again: what was needed beside others may not be without them.
+	for size := len(faults) / 2; size > 0; {
+		before := len(faults)
 		for i := 0; i < len(faults); {
 			fewer := slices.Concat(faults[:i], faults[min(len(faults), i+size):])
 			if breaks(fewer) {
@@ -109,6 +110,9 @@ func minimal(p params, faults []Fault, o Options, kind string) []Fault {
 			} else {
 				i += size
 			}
+		}
+		if size > 1 || len(faults) == before {
+			size /= 2
 		}
 	}
 	return faults

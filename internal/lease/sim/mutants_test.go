@@ -90,6 +90,10 @@ var mutants = map[string]mutant{
 		why:  "where the agent is not PID 1 its container's processes may outlive it",
 		step: before(restartIsProof), profile: Mixed, finds: TwoAtOnce,
 	},
+	"an answer is waited for as long as it is of use": {
+		why:  "who waits until the end of an outage that is all but as long as the time to renew has none left",
+		step: after(patient), profile: Outages, finds: LostForNought,
+	},
 	"restored data believed": {
 		why:  "what the server forgot may have happened",
 		step: believeRestored, profile: FastRestore, finds: TwoAtOnce,
@@ -507,6 +511,55 @@ func noLockDelay(c lease.Config, s lease.State, _ lease.Time, e lease.Event) (le
 
 func restartIsProof(c lease.Config, s lease.State, _ lease.Time, e lease.Event) (lease.Config, lease.State, lease.Event) {
 	c.RestartProvesDeath = true
+	return c, s, e
+}
+
+// after makes a mutant that remembers something else than what it has decided.
+func after(change func(s lease.State) lease.State) func() StepFunc {
+	return func() StepFunc {
+		return func(c lease.Config, s lease.State, t lease.Time, e lease.Event) (lease.State, []lease.Action) {
+			next, actions := lease.Step(c, s, t, e)
+			return change(next), actions
+		}
+	}
+}
+
+// patient waits for every answer for as long as it is of use.
+func patient(s lease.State) lease.State {
+	if s.Write != nil {
+		w := *s.Write
+		w.Patience = w.Deadline
+		s.Write = &w
+	}
+	if s.Read != nil {
+		r := *s.Read
+		r.Patience = r.Deadline
+		s.Read = &r
+	}
+	return s
+}
+
+// oneAfterAnother writes nothing until a read has told what became of the last write.
+func oneAfterAnother(c lease.Config, s lease.State, _ lease.Time, e lease.Event) (lease.Config, lease.State, lease.Event) {
+	s.Behind = s.Behind || s.MustRead
+	return c, s, e
+}
+
+// lateIsLost hears no answer that it does not wait for any more, while a tenure lasts.
+func lateIsLost(c lease.Config, s lease.State, t lease.Time, e lease.Event) (lease.Config, lease.State, lease.Event) {
+	switch done := e.(type) {
+	case lease.WriteDone:
+		if !s.Tree.Alive {
+			return c, s, e
+		}
+		if s.Write == nil || s.Write.Nonce != done.Nonce || t.Boot >= s.Write.Patience {
+			return c, s, lease.Ticked{}
+		}
+	case lease.ReadDone:
+		if s.Read == nil || s.Read.ID != done.ID || t.Boot >= s.Read.Patience {
+			return c, s, lease.Ticked{}
+		}
+	}
 	return c, s, e
 }
 

@@ -14,6 +14,8 @@ type Steady struct {
 	// DeadServer has one of three API servers silent behind the Service: a connection stays with its server, a fresh one
 	// goes to any.
 	DeadServer bool
+	// Slow bounds what each way of a request takes. Then there are no watches either, which would tell of writes sooner.
+	Slow time.Duration
 	// Outage is how long nothing gets through, once in a while and with any phase to the renewals.
 	Outage time.Duration
 }
@@ -35,12 +37,16 @@ func (s Survival) Mean() time.Duration { return s.Simulated / time.Duration(max(
 
 // Survive runs one episode.
 func Survive(seed uint64, t Timing, length time.Duration, f Steady) Survival {
+	return survive(seed, t, length, f, Options{})
+}
+
+func survive(seed uint64, t Timing, length time.Duration, f Steady, o Options) Survival {
 	c := lease.Config{Duration: t[0], RenewDeadline: t[1], RetryPeriod: t[2], GracePeriod: time.Second}
 	p := params{
 		seed: seed, profile: Mixed, candidates: 2, config: c, configs: []lease.Config{c}, length: length,
 		restartProvesDeath: true, initialEvents: true,
 	}
-	w := newWorld(p, Options{}, nil)
+	w := newWorld(p, o, nil)
 	w.build()
 	out := Survival{Simulated: length}
 	w.check.judgesNoEnd = true
@@ -59,8 +65,9 @@ func (w *world) steady(f Steady) {
 	for _, s := range w.slots {
 		s.agent.machine.link.lossUp, s.agent.machine.link.lossDown = f.Lost/2, f.Lost/2
 	}
-	if f.DeadServer {
-		w.api.dead[0] = true
+	w.api.dead[0] = f.DeadServer
+	if w.api.slow = f.Slow; f.Slow > 0 {
+		w.refuseWatches(Fault{})
 	}
 }
 
