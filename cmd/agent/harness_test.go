@@ -48,6 +48,8 @@ func TestMain(m *testing.M) {
 		elect()
 	case "process":
 		process()
+	case "spin":
+		spin()
 	default:
 		// The tests wait far more than they work.
 		flag.Parse()
@@ -188,6 +190,8 @@ type candidate struct {
 	agent       *tether.Process
 	lines       *lines
 	stderr      *os.File // instead of lines
+	by          []string // what executes the agent; nothing else if nil
+	attr        *syscall.SysProcAttr
 	env         []string
 }
 
@@ -241,8 +245,9 @@ func (c *candidate) start(process ...string) {
 // run starts the agent with any command.
 func (c *candidate) run(command ...string) {
 	c.w.t.Helper()
-	cmd := exec.Command(c.w.program, append([]string{"run", "--"}, command...)...)
-	cmd.Env = c.env
+	argv := slices.Concat(c.by, []string{c.w.program, "run", "--"}, command)
+	cmd := exec.Command(argv[0], argv[1:]...)
+	cmd.Env, cmd.SysProcAttr = c.env, c.attr
 	stderr := c.stderr
 	if stderr == nil {
 		reader, writer, err := os.Pipe()

@@ -14,6 +14,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/singletonjob/operator/internal/contract"
 	"github.com/singletonjob/operator/internal/lease"
 	"github.com/singletonjob/operator/internal/supervise"
 )
@@ -49,6 +50,107 @@ func TestTenure(t *testing.T) {
 		w.exited <- 0
 		if r := w.api.present(); r.Holder != "" || r.Release.Reason != lease.ReasonPodTerminating {
 			t.Errorf("the Lease is not released: %+v", r)
+		}
+	})
+}
+
+// The main process's end is not the end of what it has started: until that is reaped the tenure goes on.
+func TestReleasedWhenAllIsReaped(t *testing.T) {
+	inBubble(t, func(w *world) {
+		p := w.holding()
+		p.mu.Lock()
+		p.immortal = true
+		p.mu.Unlock()
+		p.exit(supervise.Status{ExitCode: 3})
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if r := w.api.present(); r.Holder == "" {
+			t.Errorf("released (%s) while something of the process lives", r.Release.Reason)
+		}
+		if n, _ := w.api.counts(); n < 25 {
+			t.Errorf("%d writes in a minute: the tenure is not renewed meanwhile", n)
+		}
+		p.finish(supervise.Status{})
+		if code := <-w.exited; code != 3 {
+			t.Errorf("exit code %d, want the main process's", code)
+		}
+		w.exited <- 0
+		if r := w.api.present(); r.Holder != "" || r.Release.Reason != lease.ReasonProcessExited {
+			t.Errorf("not released: %+v", r)
+		}
+	})
+}
+
+// An end that was not the process's own making is unclean, so that lockDelay applies.
+func TestCrashIsUnclean(t *testing.T) {
+	for name, row := range map[string]struct {
+		status supervise.Status
+		want   bool
+	}{
+		"in order":    {supervise.Status{}, false},
+		"by a signal": {supervise.Status{ExitCode: -1, Signal: syscall.SIGSEGV}, true},
+		"by its code": {supervise.Status{ExitCode: 1}, true},
+	} {
+		inBubble(t, func(w *world) {
+			w.holding().finish(row.status)
+			w.exited <- <-w.exited
+			if r := w.api.present(); r.Release.Unclean != row.want || r.Holder != "" {
+				t.Errorf("ended %s: unclean %t, holder %q", name, r.Release.Unclean, r.Holder)
+			}
+		})
+	}
+}
+
+// What stops a standby is for the process, once there is one.
+func TestSignalsOfAnActiveProcess(t *testing.T) {
+	for _, sig := range []syscall.Signal{syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGHUP, syscall.SIGWINCH, SIGRTMIN3} {
+		inBubble(t, func(w *world) {
+			p := w.holding()
+			w.signals <- sig
+			time.Sleep(time.Minute)
+			synctest.Wait()
+			if _, signals, killed := p.state(); !slices.Equal(signals, []syscall.Signal{sig}) || killed || w.phase() != "Holding" {
+				t.Errorf("after %v: signals %v, killed %t, phase %s", sig, signals, killed, w.phase())
+			}
+		})
+	}
+}
+
+// What the agent is given for itself is no business of the process's.
+func TestEnvironmentOfTheProcess(t *testing.T) {
+	inBubbleWith(t, func(o *Options) {
+		o.Environ = []string{"THEIRS=kept"}
+		for _, name := range []string{
+			contract.ConfigEnv, contract.PodUIDEnv, contract.NodeEnv, contract.RuntimeReapsEnv, contract.RuntimeAddressEnv, CredentialsEnv,
+		} {
+			o.Environ = append(o.Environ, name+"=the-agent's")
+		}
+	}, func(w *world) {
+		p := w.holding()
+		if !slices.Contains(p.spec.Env, "THEIRS=kept") {
+			t.Errorf("the environment %q lacks what the container was given", p.spec.Env)
+		}
+		for _, kv := range p.spec.Env {
+			if strings.HasSuffix(kv, "=the-agent's") {
+				t.Errorf("%s is in the environment", kv)
+			}
+		}
+	})
+}
+
+// A Lease that is deleted is lost at once, though its last state names this holder.
+func TestDeletionIsALoss(t *testing.T) {
+	inBubble(t, func(w *world) {
+		p := w.holding()
+		w.api.mu.Lock()
+		close(w.api.gone)
+		w.api.mu.Unlock()
+		synctest.Wait()
+		if _, signals, killed := p.state(); !killed || len(signals) > 0 {
+			t.Errorf("killed %t, signals %v; want killed without grace", killed, signals)
+		}
+		if !strings.Contains(w.log.String(), "reason=LeaseDeleted") {
+			t.Errorf("the log does not say why:\n%s", w.log)
 		}
 	})
 }

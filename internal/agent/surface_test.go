@@ -4,6 +4,7 @@ package agent
 
 import (
 	"encoding/pem"
+	"fmt"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -18,6 +19,7 @@ import (
 
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
+	"golang.org/x/sys/unix"
 
 	"github.com/singletonjob/operator/internal/contract"
 	"github.com/singletonjob/operator/internal/lease"
@@ -74,6 +76,11 @@ func TestReady(t *testing.T) {
 		time.Sleep(time.Second)
 		if code, text := w.get(contract.ReadyPath); code != http.StatusOK || w.phase() != "Waiting" {
 			t.Errorf("%d %s as a standby in phase %s, want 200", code, text, w.phase())
+		}
+		close(w.api.blind)
+		synctest.Wait()
+		if code, text := w.get(contract.ReadyPath); code != http.StatusServiceUnavailable {
+			t.Errorf("%d %s as a standby whose watch is down, want 503", code, text)
 		}
 		w.api.store(func(r *lease.Record) { r.Holder, r.Release.Reason = "", lease.ReasonSwitchover })
 		p := w.holding()
@@ -296,16 +303,17 @@ func TestFromEnv(t *testing.T) {
 		fails  string // a word of the error
 		proves bool
 	}{
-		"as PID 1":            {pid: 1, proves: true},
-		"as another":          {pid: 7},
-		"the runtime reaps":   {pid: 7, change: map[string]string{contract.RuntimeReapsEnv: "true"}, proves: true},
-		"no pod":              {change: map[string]string{contract.PodEnv: ""}, fails: contract.PodEnv},
-		"no UID":              {change: map[string]string{contract.PodUIDEnv: ""}, fails: contract.PodUIDEnv},
-		"no namespace":        {change: map[string]string{contract.NamespaceEnv: ""}, fails: contract.NamespaceEnv},
-		"an ambiguous name":   {change: map[string]string{contract.PodEnv: "a/b"}, fails: "slash"},
-		"no configuration":    {change: map[string]string{contract.ConfigEnv: ""}, fails: contract.ConfigEnv},
-		"no server":           {change: map[string]string{"KUBERNETES_SERVICE_HOST": ""}, fails: "KUBERNETES_SERVICE_HOST"},
-		"no such credentials": {change: map[string]string{CredentialsEnv: dir + "/none"}, fails: "ca.crt"},
+		"as PID 1":              {pid: 1, proves: true},
+		"as another":            {pid: 7},
+		"the runtime reaps not": {pid: 7, change: map[string]string{contract.RuntimeReapsEnv: "false"}},
+		"the runtime reaps":     {pid: 7, change: map[string]string{contract.RuntimeReapsEnv: "true"}, proves: true},
+		"no pod":                {change: map[string]string{contract.PodEnv: ""}, fails: contract.PodEnv},
+		"no UID":                {change: map[string]string{contract.PodUIDEnv: ""}, fails: contract.PodUIDEnv},
+		"no namespace":          {change: map[string]string{contract.NamespaceEnv: ""}, fails: contract.NamespaceEnv},
+		"an ambiguous name":     {change: map[string]string{contract.PodEnv: "a/b"}, fails: "slash"},
+		"no configuration":      {change: map[string]string{contract.ConfigEnv: ""}, fails: contract.ConfigEnv},
+		"no server":             {change: map[string]string{"KUBERNETES_SERVICE_HOST": ""}, fails: "KUBERNETES_SERVICE_HOST"},
+		"no such credentials":   {change: map[string]string{CredentialsEnv: dir + "/none"}, fails: "ca.crt"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			environ := environment(good, test.change)
@@ -365,6 +373,11 @@ func TestBootClock(t *testing.T) {
 		case <-time.After(30 * time.Second):
 			t.Fatalf("the timer did not fire: %s", what)
 		}
+	}
+	// Another clock shows only while the machine sleeps.
+	info, err := os.ReadFile(fmt.Sprintf("/proc/self/fdinfo/%d", c.(*bootClock).fd))
+	if want := fmt.Sprintf("clockid: %d\n", unix.CLOCK_BOOTTIME); err != nil || !strings.Contains(string(info), want) {
+		t.Errorf("the timer is not on CLOCK_BOOTTIME: %s, %v", info, err)
 	}
 	at := c.Now().Boot.Add(20 * time.Millisecond)
 	c.WakeAt(at)

@@ -186,12 +186,16 @@ type fakeAPI struct {
 	cut     chan struct{} // closed when healed; nil while there is no fault
 	writes  int
 	hung    int
+	gone    chan struct{} // closed when the Lease is deleted
+	blind   chan struct{} // closed when the watch breaks for good
 }
 
 func newFakeAPI() *fakeAPI {
 	return &fakeAPI{
 		record:  lease.Record{UID: "lease-uid", Revision: 10, Release: lease.Release{Reason: lease.ReasonCreated}},
 		changed: make(chan struct{}),
+		gone:    make(chan struct{}),
+		blind:   make(chan struct{}),
 	}
 }
 
@@ -294,6 +298,13 @@ func (f *fakeAPI) Watch(ctx context.Context, _ <-chan struct{}, report func(kube
 		report(kubelease.WatchEvent{Kind: kubelease.Changed, Object: &kubelease.Object{Record: r}})
 		select {
 		case <-changed:
+		case <-f.gone:
+			r.Revision++ // of the deletion
+			report(kubelease.WatchEvent{Kind: kubelease.Deleted, Object: &kubelease.Object{Record: r}})
+			return
+		case <-f.blind:
+			report(kubelease.WatchEvent{Kind: kubelease.Closed, Err: errors.New("it broke off")})
+			return
 		case <-ctx.Done():
 			return
 		}
@@ -308,7 +319,8 @@ type fakeProcess struct {
 	signals  []syscall.Signal
 	killed   bool
 	immortal bool // as one that waits in the kernel
-	ended    bool
+	ended    bool // the main process
+	reaped   bool // all
 	begun    bool
 	started  chan error
 	exited   chan supervise.Status
@@ -329,7 +341,7 @@ func (p *fakeProcess) begin(err error) {
 	p.begun = true
 	p.started <- err
 	if err != nil && !p.ended {
-		p.ended = true
+		p.ended, p.reaped = true, true
 		close(p.gone)
 	}
 }
@@ -368,6 +380,17 @@ func (p *fakeProcess) end() {
 }
 
 func (p *fakeProcess) finish(s supervise.Status) {
+	p.exit(s)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.reaped {
+		p.reaped = true
+		close(p.gone)
+	}
+}
+
+// exit ends the main process; what it has left behind lives on.
+func (p *fakeProcess) exit(s supervise.Status) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.ended {
@@ -376,7 +399,6 @@ func (p *fakeProcess) finish(s supervise.Status) {
 	p.ended = true
 	p.exited <- s
 	close(p.exited)
-	close(p.gone)
 }
 
 func (p *fakeProcess) Exited() <-chan supervise.Status { return p.exited }

@@ -1,0 +1,185 @@
+//go:build linux
+
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/singletonjob/operator/internal/contract"
+	"github.com/singletonjob/operator/internal/supervise"
+)
+
+// BenchmarkTakeoverUnderCPULimit measures by how much two processes overlap whose containers may each use a tenth of a CPU:
+// programs of 60 threads that never pause, and the shipped agent as PID 1, which sees its limit. The holder is cut off, or
+// its agent stopped, by turns. It takes root and a cgroup that it may make children in.
+func BenchmarkTakeoverUnderCPULimit(b *testing.B) {
+	const milli, rounds = 100, 10
+	for _, setting := range [][3]float64{{3, 1.5, 0.5}, {5, 2.5, 0.5}, {15, 10, 2}} {
+		b.Run(fmt.Sprintf("cpu=%dm/lease=%vs", milli, setting[0]), func(b *testing.B) {
+			config := testConfig()
+			config.LeaseDuration, config.RenewDeadline, config.RetryPeriod = seconds(setting[0]), seconds(setting[1]), seconds(setting[2])
+			program := shipped(b)
+			var overlaps []time.Duration
+			for round := range rounds {
+				found := takeoverUnderLimit(b, program, config, milli, round%2 == 1)
+				b.Logf("round %d: overlaps of %v", round, found)
+				overlaps = append(overlaps, found...)
+			}
+			report(b, "overlap", overlaps)
+			two := 0
+			for _, overlap := range overlaps {
+				if overlap > 0 {
+					two++
+				}
+			}
+			b.ReportMetric(float64(two), "times-two-ran")
+		})
+	}
+}
+
+// takeoverUnderLimit has one agent take over from another, and returns for each change of pods for how long both processes
+// wrote: less than 0 where one was dead before the other began.
+func takeoverUnderLimit(b *testing.B, program string, config contract.AgentConfig, milli int, stopped bool) []time.Duration {
+	b.Helper()
+	w := newWorld(b)
+	w.program = program
+	w.createLease()
+	dir := b.TempDir()
+	limited := func(pod string) *candidate {
+		c := w.prepare(pod, config)
+		c.limit(milli)
+		exe, err := os.Executable()
+		w.must(err)
+		c.run("env", roleEnv+"=spin", exe, dir, pod)
+		return c
+	}
+	a := limited("a")
+	w.eventually("a process writes", func() bool { return len(beats(w, dir)) > 0 })
+	standby := limited("b")
+	standby.await("lease ")
+	elapse(b, time.Duration(config.LeaseDuration)/3)
+	all := beats(w, dir)
+	holder, other := a, all[len(all)-1].pod
+	if other != "a" {
+		holder = standby
+	}
+	if stopped {
+		holder.signal(syscall.SIGSTOP)
+	} else {
+		holder.proxy.Cut()
+	}
+	w.eventually("the other's process writes", func() bool { all := beats(w, dir); return all[len(all)-1].pod != holder.pod })
+	elapse(b, 3*time.Second) // for what is late to show
+	a.agent.Stop(0)
+	standby.agent.Stop(0)
+	var overlaps []time.Duration
+	all = beats(w, dir)
+	for i := 1; i < len(all); i++ {
+		if all[i].pod != all[i-1].pod {
+			overlaps = append(overlaps, time.Duration(all[i-1].last-all[i].first))
+		}
+	}
+	return overlaps
+}
+
+// limit has the agent be PID 1 of a container with a CPU limit, as far as it can tell.
+func (c *candidate) limit(milli int) {
+	c.w.t.Helper()
+	const period = 100_000 // µs, the kubelet's
+	quota := strconv.Itoa(milli * period / 1000)
+	for _, version := range []struct{ parent, file, value string }{
+		{"/sys/fs/cgroup/cpu", "cpu.cfs_quota_us", quota},
+		{"/sys/fs/cgroup", "cpu.max", quota + " " + strconv.Itoa(period)},
+	} {
+		dir := filepath.Join(version.parent, fmt.Sprintf("singletonjob-%d-%s-%s", os.Getpid(), c.w.ns, c.pod))
+		if os.Mkdir(dir, 0o755) != nil {
+			continue
+		}
+		c.w.t.Cleanup(func() { c.w.eventually("its cgroup is empty", func() bool { return os.Remove(dir) == nil }) })
+		if os.WriteFile(filepath.Join(dir, version.file), []byte(version.value), 0o600) != nil {
+			continue
+		}
+		c.attr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWPID | unix.CLONE_NEWNS}
+		c.by = []string{
+			"sh", "-ec", `echo 0 >"$1/cgroup.procs"; mount --make-rprivate /; mount --bind "$1" "$2"; mount -t proc proc /proc; shift 2; exec "$@"`,
+			"sh", dir, version.parent,
+		}
+		return
+	}
+	c.w.t.Skip("no cgroup with a CPU limit can be made here")
+}
+
+// spun is the life of a process that spins.
+type spun struct {
+	pod         string
+	first, last int64
+}
+
+// spin is a process that never pauses: its threads write the time into a file of its own in a directory. Its arguments are
+// the directory and its pod's name.
+func spin() {
+	const threads = 60
+	runtime.GOMAXPROCS(threads + 1)
+	name := filepath.Join(os.Args[1], fmt.Sprintf("%s.%s.%d", os.Args[2], os.Getenv(contract.DefaultTokenEnv), supervise.BootTime()))
+	file, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		panic(err)
+	}
+	const words = 16
+	if err := file.Truncate(words); err != nil {
+		panic(err)
+	}
+	memory, err := unix.Mmap(int(file.Fd()), 0, words, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		panic(err)
+	}
+	first, last := (*atomic.Int64)(unsafe.Pointer(&memory[0])), (*atomic.Int64)(unsafe.Pointer(&memory[8]))
+	first.Store(supervise.BootTime())
+	for range threads - 1 {
+		go hurry(last)
+	}
+	hurry(last)
+}
+
+func hurry(last *atomic.Int64) {
+	for {
+		for now, before := supervise.BootTime(), last.Load(); now > before && !last.CompareAndSwap(before, now); before = last.Load() {
+		}
+	}
+}
+
+// beats are the lives of all processes that spun, in the order of their begin.
+func beats(w *world, dir string) []spun {
+	w.t.Helper()
+	files, err := os.ReadDir(dir)
+	w.must(err)
+	var all []spun
+	for _, file := range files {
+		data, err := os.ReadFile(filepath.Join(dir, file.Name()))
+		w.must(err)
+		if len(data) != 16 {
+			continue
+		}
+		pod, _, _ := strings.Cut(file.Name(), ".")
+		s := spun{pod, *(*int64)(unsafe.Pointer(&data[0])), *(*int64)(unsafe.Pointer(&data[8]))}
+		if s.last != 0 {
+			all = append(all, s)
+		}
+	}
+	slices.SortFunc(all, func(a, b spun) int { return cmp.Compare(a.first, b.first) })
+	return all
+}
