@@ -324,6 +324,17 @@ func (c *ControlPlane) Binaries() Binaries { return c.binaries }
 // CA is the PEM certificate that clients trust: the content of the ConfigMap kube-root-ca.crt.
 func (c *ControlPlane) CA() []byte { return bytes.Clone(c.authority.pem) }
 
+// NextCA makes another certificate authority for the control plane, and a certificate of the API server's by it: what a
+// rotation brings. The control plane itself goes on with its own.
+func NextCA(hosts ...string) (ca []byte, certificate tls.Certificate, err error) {
+	next, err := newAuthority()
+	if err != nil {
+		return nil, tls.Certificate{}, err
+	}
+	certificate, err = next.server(hosts...)
+	return next.pem, certificate, err
+}
+
 // ServerCertificate is one that clients of this control plane trust for hosts (names or addresses): for proxies before it.
 func (c *ControlPlane) ServerCertificate(hosts ...string) (tls.Certificate, error) {
 	if len(hosts) == 0 {

@@ -118,7 +118,7 @@ func (p *Proxy) serve(addr string) error {
 		_ = server.Close()
 	}
 	go func() {
-		if p.tls != nil {
+		if server.TLSConfig != nil {
 			_ = server.ServeTLS(frozen, "", "")
 		} else {
 			_ = server.Serve(frozen)
@@ -172,6 +172,15 @@ func (p *Proxy) Heal() error {
 		return fmt.Errorf("listening again: %w", err)
 	}
 	return nil
+}
+
+// Certify heals, ends all connections, and answers new ones with another certificate, as after the rotation of an authority.
+func (p *Proxy) Certify(certificate tls.Certificate) error {
+	p.Refuse()
+	p.mu.Lock()
+	p.tls = &tls.Config{Certificates: []tls.Certificate{certificate}, MinVersion: tls.VersionTLS12}
+	p.mu.Unlock()
+	return p.Heal()
 }
 
 // Inject makes fault happen to the requests that all of the predicates hold for, until remove is called. Where several

@@ -150,7 +150,7 @@ type bench struct {
 	limit time.Duration
 }
 
-// control runs each set of tests without a fault: what fails by itself catches nothing.
+// control runs each set of tests without a fault: what fails by itself catches nothing, and nor does what is not there.
 func (b *bench) control(mutants []mutant) error {
 	seen := map[string]bool{}
 	for i := range mutants {
@@ -158,8 +158,11 @@ func (b *bench) control(mutants []mutant) error {
 		if key := strings.Join(tests, " "); !seen[key] {
 			seen[key] = true
 			began := time.Now()
-			if v, out := b.test(tests); v != survived {
+			switch v, out := b.test(tests); {
+			case v != survived:
 				return fmt.Errorf("go test %s fails without any mutant:\n%s", key, out)
+			case strings.Contains(out, "no tests to run"), strings.Contains(out, "no test files"):
+				return fmt.Errorf("go test %s runs no test", key)
 			}
 			fmt.Printf("%-9s %5.1f s  go test %s\n", "control", time.Since(began).Seconds(), key)
 		}
