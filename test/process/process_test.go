@@ -369,3 +369,38 @@ func TestTheAgentsRightsAreTakenAndGivenBack(t *testing.T) {
 	w.protected()
 	w.verify()
 }
+
+// What overloads the API server hits all: who stops on a failed renewal stops, once, and one comes back; who keeps running
+// goes on with the token that it had.
+func TestTheAPIServerIsOverloadedForAll(t *testing.T) {
+	for name, fault := range map[string]faultproxy.Fault{
+		"429":  faultproxy.TooManyRequests(30 * time.Second),
+		"slow": faultproxy.Delay(30*time.Second, 0),
+	} {
+		t.Run(name, func(t *testing.T) {
+			stops := newWorld(t)
+			keeps := worldOn(t, stops.p)
+			stopping := stops.run(stops.job(short))
+			keeping := keeps.run(keeps.job(short, func(job *v1alpha1.SingletonJob) {
+				job.Spec.Lease.OnRenewFailure = v1alpha1.OnRenewFailureKeepRunning
+			}))
+			nodes := slices.Concat(stops.nodes, keeps.nodes)
+			for _, node := range nodes {
+				node.Proxy().Inject(fault, faultproxy.PathHas("/leases"))
+			}
+			stops.died(stopping)
+			keeps.actsFor(keeping, 2*short.duration)
+			for _, node := range nodes {
+				stops.must(node.Heal())
+			}
+			next := stops.next(stopping)
+			stops.deadBefore(stopping, next)
+			keeps.actsFor(keeping, short.duration)
+			stops.protected()
+			stops.verify()
+			if changes := keeps.verify(); len(changes) != 1 {
+				t.Errorf("KeepRunning did not keep its tenure: %+v", changes)
+			}
+		})
+	}
+}
