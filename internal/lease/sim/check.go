@@ -115,7 +115,7 @@ func (c *checker) started(t *tree) {
 	if t.token <= c.token {
 		c.violated(TokenNotGrown, "%s starts token %d after token %d", t.agent.id, t.token, c.token)
 	}
-	if last := c.last; last != nil && last.endedBadly() && !last.agent.config.KeepRunning && !c.outlived(last) && w.now < last.ended+fastest.lasts(t.agent.config.LockDelay) {
+	if last := c.last; last != nil && last.endedBadly() && c.delays(last, t) && w.now < last.ended+fastest.lasts(t.agent.config.LockDelay) {
 		c.violated(LockDelayCut, "%s starts token %d %v after the unclean end of token %d", t.agent.id, t.token, w.now-last.ended, last.token)
 	}
 	if w.trace != nil {
@@ -134,7 +134,7 @@ func (c *checker) alone(t *tree) {
 		switch {
 		case other.frozen, other.thawed > 0 && other.asked > 0 && other.asked <= other.thawed:
 			c.result.Frozen++
-		case c.claimOf(other) != nil && (c.claimOf(other).fooled || c.claimOf(other).unknownTo(t.agent)):
+		case c.fools(other, t):
 			c.result.Lowered++
 		case !c.inTime(t, other):
 			kind := TwoAtOnce
@@ -167,6 +167,19 @@ func lateFor(c lease.Config, late time.Duration) time.Duration {
 func (c *checker) inTime(t, other *tree) bool {
 	won, lost := c.claimOf(t), c.claimOf(other)
 	return won != nil && lost != nil && !lost.released && won.won >= lost.exclusive()
+}
+
+// delays tells whether the next one has to wait for lockDelay after the end of a tree: not if it was to run on, ended only
+// when others might already take the Lease, or let them know too little of it.
+func (c *checker) delays(last, t *tree) bool {
+	return !last.agent.config.KeepRunning && !c.outlived(last) && !c.fools(last, t)
+}
+
+// fools tells whether the Lease of a tree had its duration lowered by hand, so that who came then could not know when it
+// ends.
+func (c *checker) fools(other, t *tree) bool {
+	claim := c.claimOf(other)
+	return claim != nil && (claim.fooled || claim.unknownTo(t.agent))
 }
 
 // outlived tells whether a tree ended only when others might already take the Lease: lockDelay counts from then.

@@ -118,3 +118,26 @@ func TestWhoNeverSawADurationCannotWaitForIt(t *testing.T) {
 		t.Error("the holder has told its duration anew, and who takes the Lease has seen it")
 	}
 }
+
+// TestLockDelayOfAnUnknownTenure is about the process of such a holder, which ends when it learns of the other.
+func TestLockDelayOfAnUnknownTenure(t *testing.T) {
+	t.Parallel()
+	w := newWorld(draw(1, Options{Profile: Edited}), Options{}, nil)
+	w.build()
+	holder, comes := w.slots[0].agent, w.slots[1].agent
+	w.check.stores(holder.id, lease.Record{}, lease.Record{Holder: holder.id, Token: 7, Duration: time.Minute})
+	comes.config.LockDelay = time.Minute
+	w.now = 2 * time.Second
+	last := &tree{agent: holder, token: 7, crashed: true, asked: w.now, ended: w.now}
+	w.check.last = last
+	next := &tree{agent: comes, token: 8}
+	w.check.newest(holder.id).lowered = time.Second
+	if w.check.started(next); w.check.violation != nil {
+		t.Error(w.check.violation)
+	}
+	w.check.last, w.check.acting, next.token = last, nil, 9
+	w.check.newest(holder.id).lowered = 0
+	if w.check.started(next); w.check.violation == nil || w.check.violation.Kind != LockDelayCut {
+		t.Errorf("%v, want %q", w.check.violation, LockDelayCut)
+	}
+}
