@@ -94,7 +94,7 @@ func (c *candidate) swallow(is func() bool) {
 // loseSome swallows a share of all requests or of their answers, the same ones in each run.
 func (c *candidate) loseSome(share float64) {
 	var mu sync.Mutex
-	draw := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // the same each time
+	draw := rand.New(rand.NewPCG(1, 2))
 	lost := func(*http.Request) bool {
 		mu.Lock()
 		defer mu.Unlock()
@@ -123,7 +123,7 @@ func (c *candidate) throughService() {
 	c.w.t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	c.w.must(err)
-	s := &service{listener: listener, to: c.proxy.Addr(), draw: rand.New(rand.NewPCG(3, 4))} //nolint:gosec // the same each time
+	s := &service{listener: listener, to: c.proxy.Addr(), draw: rand.New(rand.NewPCG(3, 4))}
 	c.service = s
 	c.w.t.Cleanup(s.close)
 	go s.serve()

@@ -2,6 +2,7 @@ package plan
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -74,19 +75,21 @@ func (s *situation) isLimited() bool {
 
 func (s *situation) limitText() string {
 	limit, duration := s.cpuLimit(), s.job.Spec.Lease.LeaseDuration.Duration
-	text := fmt.Sprintf("%s is %s: a process that uses it up may be killed %v late, and spec.lease leaves %v for that, so that two may run for a "+
-		"moment; remove the limit (a request keeps the share)", limit.where, &limit.Quantity, limit.late().Round(time.Millisecond), s.room(duration).Round(time.Millisecond))
+	remedies := []string{"remove the limit (a request keeps the share)"}
 	const step = 10 // milli-CPUs
 	for milli := int64(step); milli <= 1000; milli += step {
 		if (cpuLimit{Quantity: *resource.NewMilliQuantity(milli, resource.DecimalSI)}).late() <= s.room(duration) {
-			text += fmt.Sprintf(", raise it to %dm or more", milli)
+			remedies = append(remedies, fmt.Sprintf("raise it to %dm or more", milli))
 			break
 		}
 	}
 	for longer := duration.Truncate(time.Second) + time.Second; longer <= lease.MaxDuration; longer += time.Second {
 		if limit.late() <= s.room(longer) {
-			return text + fmt.Sprintf(", or set spec.lease.leaseDuration to %v or more", longer)
+			remedies = append(remedies, fmt.Sprintf("or set spec.lease.leaseDuration to %v or more", longer))
+			break
 		}
 	}
-	return text
+	return fmt.Sprintf("%s is %s: a process that uses it up may be killed %v late, and spec.lease leaves %v for that, so that two may run for a "+
+		"moment; %s", limit.where, &limit.Quantity, limit.late().Round(time.Millisecond), s.room(duration).Round(time.Millisecond),
+		strings.Join(remedies, ", "))
 }
