@@ -171,18 +171,34 @@ func TestFloods(t *testing.T) {
 
 	t.Run("every place is held", func(t *testing.T) {
 		w := w.in(t)
-		ctx, end := context.WithTimeout(t.Context(), 20*time.Second)
-		var holders sync.WaitGroup
-		defer holders.Wait()
-		defer end()
-		for range 10 { // of 3 places
-			slow, never := io.Pipe()
-			holders.Go(func() { w.ask(ctx, account(mine, "job"), http.MethodPut, mine, slow) })
-			context.AfterFunc(ctx, func() { _ = never.Close() })
-		}
-		w.awaitFull(ctx)
+		ctx := w.holdAll()
 		if r := w.ask(ctx, elector, http.MethodGet, "kube-system", nil); r.err != nil || r.status == http.StatusTooManyRequests {
 			t.Errorf("the control plane's election was not served while tenants held their level: status %d, %v", r.status, r.err)
+		}
+	})
+	t.Run("another tenant asks for one's Lease", func(t *testing.T) {
+		w := w.in(t)
+		ctx := w.holdAll()
+		rejected := make(chan struct{}, 1)
+		for range 60 { // 6 queues take 5 each
+			go func() {
+				if w.ask(ctx, account(theirs, "job"), http.MethodGet, mine, nil).status == http.StatusTooManyRequests {
+					select {
+					case rejected <- struct{}{}:
+					default:
+					}
+				}
+			}()
+		}
+		select {
+		case <-rejected:
+		case <-ctx.Done():
+			t.Fatal("the flood's queues were never full")
+		}
+		renewal, end := context.WithTimeout(ctx, 3*time.Second)
+		defer end()
+		if r := w.ask(renewal, account(mine, "job"), http.MethodGet, mine, nil); r.status == http.StatusTooManyRequests {
+			t.Error("a tenant's request was rejected and not queued: others had filled its queues")
 		}
 	})
 	for name, f := range floods {
@@ -194,6 +210,22 @@ func TestFloods(t *testing.T) {
 			}
 		})
 	}
+}
+
+// holdAll has a tenant hold every place of its level, until the context that it returns ends.
+func (w *flowWorld) holdAll() context.Context {
+	w.t.Helper()
+	ctx, end := context.WithTimeout(w.t.Context(), 20*time.Second)
+	var holders sync.WaitGroup
+	w.t.Cleanup(holders.Wait)
+	w.t.Cleanup(end)
+	for range 10 { // of 3 places
+		slow, never := io.Pipe()
+		holders.Go(func() { w.ask(ctx, account(mine, "job"), http.MethodPut, mine, slow) })
+		context.AfterFunc(ctx, func() { _ = never.Close() })
+	}
+	w.awaitFull(ctx)
+	return ctx
 }
 
 // awaitFull returns when renewals wait: all places of their level are held.
