@@ -55,7 +55,6 @@ func DecodeLease(f Fields) (lease.Record, error) {
 		return lease.Record{}, fmt.Errorf("the Lease has no UID")
 	}
 	a := f.Annotations
-	reason, mark, _ := strings.Cut(a[ReleaseReasonAnnotation], ",")
 	base, badBase := parseBase(a[TokenBaseAnnotation])
 	return lease.Record{
 		UID:         f.UID,
@@ -71,7 +70,7 @@ func DecodeLease(f Fields) (lease.Record, error) {
 		RenewTime:    parseMicros(f.RenewTime),
 		TokenBase:    base,
 		BadTokenBase: badBase,
-		Release:      lease.Release{Reason: parseReason(reason), Unclean: mark != ""},
+		Release:      parseRelease(a[ReleaseReasonAnnotation]),
 		Handover:     lease.Handover{To: parsePod(a[HandoverToAnnotation]), Reason: parseReason(a[HandoverReasonAnnotation])},
 		History:      parseHistory(a[HistoryAnnotation]),
 	}, nil
@@ -167,6 +166,13 @@ func parseReason(s string) lease.Reason {
 		return ""
 	}
 	return lease.Reason(s)
+}
+
+// parseRelease reads a reason and its mark, which means nothing without one.
+func parseRelease(s string) lease.Release {
+	word, mark, _ := strings.Cut(s, ",")
+	reason := parseReason(word)
+	return lease.Release{Reason: reason, Unclean: reason != "" && mark != ""}
 }
 
 // parsePod reads the name of a pod, or lease.AnyPod.

@@ -87,6 +87,26 @@ func TestHistoryStaysWithinItsBound(t *testing.T) {
 	}
 }
 
+// Whatever the lengths of its lines, a history that is written is read as a whole, and has no room for one more.
+func TestHistoryOfAnyLengthIsRead(t *testing.T) {
+	full := false
+	for n := range 200 {
+		past := make([]lease.PastTenure, 100)
+		for i := range past {
+			past[i] = lease.PastTenure{Token: 7, Pod: "p", Node: "n", Acquired: 1, Ended: 2, Reason: "X"}
+		}
+		past[0].Pod = strings.Repeat("x", 1+n)
+		text := formatHistory(past)
+		full = full || len(text) == maxHistory
+		if kept := parseHistory(text); len(text) > maxHistory || len(kept) != strings.Count(text, ";")+1 || len(text)+len(";7,p,n,1,2,X") <= maxHistory {
+			t.Fatalf("%d bytes, of which %d tenures are read", len(text), len(kept))
+		}
+	}
+	if !full {
+		t.Error("no history had the full length")
+	}
+}
+
 // A foreign write of leaseDurationSeconds lowers no wait: the longer of the two counts, and both are written.
 func TestLongerDurationCounts(t *testing.T) {
 	for name, test := range map[string]struct {
@@ -169,21 +189,65 @@ func TestMarkersThatAreNone(t *testing.T) {
 }
 
 func FuzzDecodeLease(f *testing.F) {
-	f.Add("u", "7", "p/u/n", int32(15), "2026-01-02T03:04:05.000006Z", "12", "ProcessExited,unclean", "5,p,n,1,2,X;4,p,n,1,2,Y")
-	f.Fuzz(func(t *testing.T, uid, rv, holder string, seconds int32, renewed, token, release, history string) {
-		r, err := DecodeLease(Fields{
-			UID: uid, ResourceVersion: rv, HolderIdentity: holder, LeaseDurationSeconds: seconds, RenewTime: renewed,
-			Annotations: map[string]string{TokenAnnotation: token, ReleaseReasonAnnotation: release, HistoryAnnotation: history},
-		})
+	const (
+		largest, smallest = "9223372036854775807", "-9223372036854775808"
+		now               = "2026-01-02T03:04:05.000006Z"
+	)
+	long := strings.Repeat("x", 1<<13)
+	history := strings.TrimSuffix(strings.Repeat("9,p,n,1,2,X;", 85), ";") // 1019 bytes
+	f.Add("u", "7", "p/u/n", int32(15), int32(3), now, now, "12", "5", "ProcessExited,unclean", "p-1", "Rollout", "15s", "5,p,n,1,2,X;4,p,n,1,2,Y")
+	f.Add("u", "7", "", int32(0), int32(-1), "", "9999-12-31T23:59:59Z", largest, largest, "NodeLost,x", long, long, largest, long)
+	f.Add("u", largest, long, int32(math.MaxInt32), int32(math.MaxInt32), "0000-01-01T00:00:00+23:59", "0000-01-01T00:00:00Z", smallest, smallest, ",", "*", ",,", "-1ns", largest+",p,n,1,0,")
+	f.Add("u", "0", "unknown", int32(math.MinInt32), int32(math.MinInt32), "yesterday", "9999-12-31T23:59:59-23:59", "-1", "4503599627370496", "", "", "", "1.5s", history+",p")
+	f.Add("u", "1", "p//n", int32(1), int32(0), "1970-01-01T00:00:00Z", "1970-01-01T00:00:00.0000001Z", "0012", "4503599627370497", "A;B", "../etc", "a b", "999999h", "5,,,,,;5,;")
+	f.Add("u", "+1", " p ", int32(1), int32(0), now, now, "1e3", "0x10", "Créé", "-", "X\n", "1h0m0.000000001s", strings.Repeat(";", 1024))
+	f.Add("", "", "", int32(0), int32(0), "", "", "", "", "", "", "", "", "")
+	f.Fuzz(func(t *testing.T, uid, rv, holder string, seconds, transitions int32, acquired, renewed, token, base, release, to, why, duration, history string) {
+		fields := Fields{
+			UID: uid, ResourceVersion: rv, HolderIdentity: holder, LeaseDurationSeconds: seconds, LeaseTransitions: transitions,
+			AcquireTime: acquired, RenewTime: renewed,
+			Annotations: map[string]string{
+				TokenAnnotation: token, TokenBaseAnnotation: base, LeaseDurationAnnotation: duration, ReleaseReasonAnnotation: release,
+				HandoverToAnnotation: to, HandoverReasonAnnotation: why, HistoryAnnotation: history,
+			},
+		}
+		r, err := DecodeLease(fields)
 		if err != nil {
 			return
 		}
-		again, err := DecodeLease(EncodeLease(r, Fields{}))
+		again, err := DecodeLease(EncodeLease(r, fields))
 		if err != nil {
 			t.Fatal(err)
 		}
-		if r.Token != again.Token || r.Holder != again.Holder || r.Revision != again.Revision || r.Duration != again.Duration {
-			t.Errorf("not stable: %+v then %+v", r, again)
+		if diff := cmp.Diff(r, rounded(t, r, again)); diff != "" {
+			t.Errorf("not the same when it is written and read again:\n%s", diff)
+		}
+		if r.Token < 0 || r.TokenBase < 0 || r.TokenBase > lease.MaxTokenBase || r.Transitions < 0 || r.Duration < 0 {
+			t.Errorf("read as %+v", r)
+		}
+		if r.Free() && (holder != "" || acquired != "" || release == "") {
+			t.Errorf("free, but holder %q, acquired %q, released %q", holder, acquired, release)
 		}
 	})
+}
+
+// rounded gives back to what is read again what writing may change: a duration is rounded up, a time of a year that the
+// API can't write is lost, but for that there is one, and of a history that grows in writing the oldest are left out.
+func rounded(t *testing.T, r, again lease.Record) lease.Record {
+	t.Helper()
+	if d := again.Duration - r.Duration; d < 0 || d >= time.Second {
+		t.Errorf("a duration of %v is read again as %v", r.Duration, again.Duration)
+	}
+	if formatHistory(again.History) != formatHistory(r.History) {
+		t.Errorf("history %v is read again as %v", r.History, again.History)
+	}
+	again.Duration, again.History = r.Duration, r.History
+	odd := func(micros int64) bool { year := time.UnixMicro(micros).UTC().Year(); return year < 0 || year > 9999 }
+	if odd(r.RenewTime) {
+		again.RenewTime = r.RenewTime
+	}
+	if odd(r.AcquireTime) && again.AcquireTime != 0 {
+		again.AcquireTime = r.AcquireTime
+	}
+	return again
 }

@@ -183,6 +183,40 @@ func TestWaitAfterWentBackIsNotCutShort(t *testing.T) {
 	}
 }
 
+// A restored server may have forgotten a holder that nobody released. It may run for as long as any that is known of.
+func TestRestoredServerIsWaitedForAsLongAsAnybodyMayRun(t *testing.T) {
+	with := func(r Record, d time.Duration) Record {
+		r.Duration = d
+		return r
+	}
+	for name, test := range map[string]struct{ own, seen, restored time.Duration }{
+		"own":      {time.Hour, time.Minute, time.Minute},
+		"seen":     {time.Minute, time.Hour, time.Minute},
+		"restored": {time.Minute, time.Minute, time.Hour},
+	} {
+		c := testConfig()
+		c.Duration, c.LockDelay = test.own, 10*time.Second
+		d := waiting(c, with(held(other, 100), test.seen)).step(WatchClosed{}).wake().found(with(free(other, 50), test.restored))
+		if got := c.FreeAt(d.s).Sub(d.now); got != time.Hour+c.LockDelay {
+			t.Errorf("%s: free after %v", name, got)
+		}
+	}
+}
+
+func TestLastTenureOfAnotherLeaseIsNotOnesOwn(t *testing.T) {
+	c := testConfig()
+	r := held(other, 100)
+	r.Holder = "" // by hand
+	s := State{Seen: Sight{Known: true, Record: r, At: t0}, Past: &Past{Tenure: tenureOf(r, t0), At: t0, Clean: true}}
+	if got := c.FreeAt(s); got != t0 {
+		t.Errorf("the own last tenure, blanked by hand, is waited for: %v", got.Sub(t0))
+	}
+	s.Seen.Record.UID = "another"
+	if got := c.FreeAt(s).Sub(t0); got != c.Duration {
+		t.Errorf("the holder of another Lease may run, and it is free after %v", got)
+	}
+}
+
 func TestWaitingCountsFromTheOwnEndToo(t *testing.T) {
 	c := testConfig()
 	s := State{

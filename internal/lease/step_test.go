@@ -741,3 +741,36 @@ func TestElectorsTenureIsNotTakenForOnesOwnLast(t *testing.T) {
 		t.Errorf("taken at %v, but the elector may lead until its duration is over", at)
 	}
 }
+
+// An acquire found stored under a token that somebody has edited since is no tenure to be confirmed.
+func TestAcquireOfAnotherTokenIsDropped(t *testing.T) {
+	d := acquiring(testConfig())
+	stored := d.s.Write.Record
+	stored.Revision++
+	lowered, raised := stored, stored
+	lowered.Token, raised.Token = 3, 300
+	d.done(Unknown)
+	asked := *d
+	d.found(lowered)
+	hasNo[SendWrite](t, d)
+	if d.s.Phase != Waiting || d.s.Pending != nil {
+		t.Errorf("%v, pending %v", d.s.Phase, d.s.Pending)
+	}
+	if got := has[SendWrite](t, asked.found(raised)).Attempt; got.Kind != Acquire || got.Record.Token != 301 {
+		t.Errorf("sent %v with token %d", got.Kind, got.Record.Token)
+	}
+}
+
+// An answer that there is no Lease tells what was when it was asked for.
+func TestAbsenceThatIsOvertakenIsNotBelieved(t *testing.T) {
+	d := renewing(testConfig())
+	w := *d.s.Write
+	d.wake()
+	asked := has[SendRead](t, d).ID
+	stored := w.Record
+	stored.Revision++
+	d.step(Watched{Record: stored}).step(ReadDone{ID: asked, Absent: true})
+	if d.s.Phase != Holding || d.s.Seen.Absent {
+		t.Errorf("%v, absent: %v", d.s.Phase, d.s.Seen.Absent)
+	}
+}
