@@ -99,7 +99,11 @@ func (r *Reconciler) changePods(ctx context.Context, o *observation, p *plan.Pla
 	if len(p.Delete) > 0 && len(p.Create) > 0 && !d.try(true, func() error { return r.admissible(ctx, p.Create[0]) }) {
 		return
 	}
-	d.try(false, func() error { return r.deletePods(ctx, o, p.Delete) })
+	if len(p.Delete) > 0 && d.try(false, func() error { return r.sameDecision(ctx, o) }) {
+		for _, pod := range p.Delete {
+			d.try(false, func() error { return r.deletePod(ctx, o, pod) })
+		}
+	}
 	for _, pod := range p.Create {
 		if !d.try(true, func() error { return r.create(ctx, o, pod) }) {
 			return
@@ -272,13 +276,10 @@ func role(name string) map[string]any {
 	return map[string]any{"labels": map[string]string{contract.RoleLabel: name}}
 }
 
-// deletePods deletes exactly these pods, if spec and holder are still what was observed. On an old spec, an operator that does
-// not know yet that it is deposed would undo what the other does; with an old Lease it might take the holder for one of
-// those that may go.
-func (r *Reconciler) deletePods(ctx context.Context, o *observation, pods []plan.PodRef) error {
-	if len(pods) == 0 {
-		return nil
-	}
+// sameDecision asks whether spec and holder are still what was observed, before pods are deleted. On an old spec, an operator
+// that does not know yet that it is deposed would undo what the other does; with an old Lease it might take the holder for
+// one of those that may go.
+func (r *Reconciler) sameDecision(ctx context.Context, o *observation) error {
 	now, err := get(ctx, r.Live, client.ObjectKeyFromObject(o.Job), &v1alpha1.SingletonJob{})
 	if err != nil {
 		return err
@@ -286,14 +287,14 @@ func (r *Reconciler) deletePods(ctx context.Context, o *observation, pods []plan
 	if now == nil || now.UID != o.Job.UID || now.Generation != o.Job.Generation {
 		return errStale
 	}
-	if err := r.sameHolder(ctx, o); err != nil {
-		return err
-	}
-	for _, pod := range pods {
-		target := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: o.Namespace, Name: pod.Name}}
-		if err := r.Client.Delete(ctx, target, client.Preconditions{UID: &pod.UID}); !ignorable(err) {
-			return asRefusal(fmt.Errorf("deleting pod %s/%s: %w", o.Namespace, pod.Name, err))
-		}
+	return r.sameHolder(ctx, o)
+}
+
+// deletePod deletes exactly that pod.
+func (r *Reconciler) deletePod(ctx context.Context, o *observation, pod plan.PodRef) error {
+	target := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: o.Namespace, Name: pod.Name}}
+	if err := r.Client.Delete(ctx, target, client.Preconditions{UID: &pod.UID}); !ignorable(err) {
+		return asRefusal(fmt.Errorf("deleting pod %s/%s: %w", o.Namespace, pod.Name, err))
 	}
 	return nil
 }

@@ -4,6 +4,7 @@ package controller
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"k8s.io/utils/clock"
@@ -64,8 +65,10 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	if len(o.Refused) > 0 {
 		p = plan.Decide(o.Observed)
 	}
-	retry := r.memory.refuse(request.NamespacedName, o.Refused, r.Clock.Now())
-	return result(p.Wake, max(retry, refusalRetry), append(done.errs, r.report(withReasons(ctx, p.Reasons), &o, &p)...)...)
+	errs := append(done.errs, r.report(withReasons(ctx, p.Reasons), &o, &p)...)
+	refused := slices.ContainsFunc(errs, func(err error) bool { return errors.As(err, new(refusal)) }) // an Event, say
+	retry := r.memory.refuse(request.NamespacedName, refused, o.Refused, r.Clock.Now())
+	return result(p.Wake, max(retry, refusalRetry), errs...)
 }
 
 // result says when to come back: at once where the state was old, in a while where something was refused, after a growing

@@ -5,7 +5,10 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
 	"github.com/singletonjob/operator/api/v1alpha1"
+	"github.com/singletonjob/operator/internal/lease"
 )
 
 // aLife is what the tests of faults go through: made, failed over, rolled out, suspended, resumed, asked for a higher token
@@ -35,11 +38,11 @@ func liveThrough(w *world) {
 	w.until("resumed", w.serving)
 	w.edit(func(job *v1alpha1.SingletonJob) { job.Spec.Fencing.TokenBase = 1_000_000 })
 	w.until("a higher token", func() bool { return w.serving() && w.status().FencingToken > 1_000_000 })
-	lease := w.lease().UID
+	gone := w.lease().UID
 	w.deleteLease()
 	w.until("a tenure on another Lease", func() bool {
 		l := w.lease()
-		return l != nil && l.UID != lease && w.serving() && w.status().History[0].Reason == v1alpha1.ChangeLeaseDeleted
+		return l != nil && l.UID != gone && w.serving() && w.status().History[0].Reason == v1alpha1.ChangeLeaseDeleted
 	})
 }
 
@@ -128,3 +131,38 @@ func TestTwoOperatorsThatSeeOldStates(t *testing.T) {
 
 // seeds are the same ones always, and one that is new.
 func seeds() []uint64 { return []uint64{1, 2, rand.Uint64()} }
+
+// TestALeaseMadeOnAnOldStateIsNotFree: a new process of the operator, whose cache is from before the first tenure, finds no
+// Lease and makes one. What the API server knows of that tenure, by the job's status or by its pods alone, must count.
+func TestALeaseMadeOnAnOldStateIsNotFree(t *testing.T) {
+	for name, forget := range map[string]func(*world){
+		"only the status tells": func(w *world) {
+			for _, pod := range w.pods() { // as by force, while their nodes are cut off
+				w.must(w.api.Delete(w.t.Context(), &pod, client.GracePeriodSeconds(0)))
+			}
+		},
+		"only pods tell": func(w *world) {
+			job := w.read()
+			job.Status = v1alpha1.SingletonJobStatus{}
+			w.must(w.api.Status().Update(w.t.Context(), job))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			w.job(nil)
+			old := newLaggingCache(w, nil)
+			old.lag()
+			w.until("serving", w.serving)
+			forget(w)
+			w.deleteLease()
+			o := w.operators[0]
+			o.cache = old
+			o.restart()
+			o.reconcile()
+			if l := w.lease(); l == nil || value(l.Spec.HolderIdentity) != lease.UnknownHolder {
+				t.Errorf("the Lease is %+v, and a process runs", l)
+			}
+		})
+	}
+}

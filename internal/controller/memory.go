@@ -120,12 +120,12 @@ func (m *memory) jobGone(key types.NamespacedName, leaseGone bool, now time.Time
 	return left
 }
 
-// refuse notes what was refused for a job, nothing if all was done, and returns when to ask again: after as long as it has
-// been refused, from the shortest to the longest time.
-func (m *memory) refuse(key types.NamespacedName, what []plan.Refusal, now time.Time) time.Duration {
+// refuse notes whether anything was refused for a job, and what of it is to be told, and returns when to ask again: after as
+// long as it has been refused, from the shortest to the longest time.
+func (m *memory) refuse(key types.NamespacedName, any bool, what []plan.Refusal, now time.Time) time.Duration {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if len(what) == 0 {
+	if !any && len(what) == 0 {
 		delete(m.refused, key)
 		return 0
 	}

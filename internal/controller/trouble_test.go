@@ -3,6 +3,7 @@ package controller
 import (
 	"context"
 	"net"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -88,6 +89,98 @@ func TestTheBudgetIsRefused(t *testing.T) {
 			t.Errorf("%s is labelled %s", pod.Name, pod.Labels[contract.RoleLabel])
 		}
 	}
+}
+
+// TestEventsAreRefused: they hold up nothing, and are not asked for again and again. They come when they may.
+func TestEventsAreRefused(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	o := w.operators[0]
+	asked := 0
+	o.refuses = func(_ string, obj client.Object) bool {
+		_, is := obj.(*corev1.Event)
+		if is {
+			asked++
+		}
+		return is
+	}
+	w.job(nil)
+	w.until("it serves", w.serving)
+	w.holder().exit(1)
+	w.until("it failed over", func() bool { return w.serving() && w.status().Failovers == 1 })
+	asked = 0
+	w.clock.SetTime(w.clock.Now().Add(time.Second)) // after the last of its renewals, so that the plan has a time to wake
+	result, err := o.r.Reconcile(t.Context(), ctrl.Request{NamespacedName: w.key})
+	if err != nil || result.RequeueAfter <= 0 || result.RequeueAfter > 3*time.Second || asked == 0 {
+		t.Errorf("comes back after %v, %v, with %d Events refused; want when the holder would be silent", result.RequeueAfter, err, asked)
+	}
+	w.edit(func(job *v1alpha1.SingletonJob) { job.Spec.Suspend = true })
+	w.until("suspended", func() bool { return len(w.pods()) == 0 })
+	for range 5 {
+		w.clock.SetTime(w.clock.Now().Add(5 * time.Minute))
+		w.round()
+	}
+	if result, err := o.r.Reconcile(t.Context(), ctrl.Request{NamespacedName: w.key}); err != nil || result.RequeueAfter < time.Minute {
+		t.Errorf("after an hour of refusals it comes back after %v, %v", result.RequeueAfter, err)
+	}
+	o.refuses = nil
+	w.edit(func(job *v1alpha1.SingletonJob) { job.Spec.Suspend = false })
+	w.until("it serves again", w.serving)
+}
+
+// TestRolesAreRefused: traffic is without its pod, but what is lost is replaced, and the status says why.
+func TestRolesAreRefused(t *testing.T) {
+	w := served(t, nil)
+	w.operators[0].refuses = func(verb string, obj client.Object) bool {
+		_, is := obj.(*corev1.Pod)
+		return is && verb == "patch"
+	}
+	w.deletePod(w.holder().name)
+	acts := func() bool {
+		s := w.status()
+		return s.Handovers == 1 && s.ActivePod != "" && s.Candidates.Ready == 2
+	}
+	w.until("the next one acts", acts)
+	for _, pod := range w.pods() { // now that a role waits to be changed
+		if pod.Name != w.holder().name {
+			w.deletePod(pod.Name)
+			w.until("a pod is lost", func() bool { return !acts() })
+		}
+	}
+	w.until("it is replaced", acts)
+	if c := condition(w.status(), v1alpha1.ConditionProgressing); c.Reason != v1alpha1.ReasonPodsRefused || !strings.Contains(c.Message, "changing pod") {
+		t.Errorf("progressing: %+v", c)
+	}
+	w.operators[0].refuses = nil
+	w.clock.SetTime(w.clock.Now().Add(refusalLimit))
+	w.until("it serves", w.serving)
+	if pod, labelled := w.holder().name, w.pods(); !slices.ContainsFunc(labelled, func(p corev1.Pod) bool {
+		return p.Name == pod && p.Labels[contract.RoleLabel] == contract.RoleActive
+	}) {
+		t.Errorf("%s is not labelled active", pod)
+	}
+}
+
+// TestADeletionIsRefused: somebody protects one pod. The others go, and it goes when it may.
+func TestADeletionIsRefused(t *testing.T) {
+	w := served(t, func(s *v1alpha1.SingletonJobSpec) { s.Candidates = 4 })
+	protected := ""
+	w.operators[0].refuses = func(verb string, obj client.Object) bool {
+		if _, is := obj.(*corev1.Pod); !is || verb != "delete" {
+			return false
+		}
+		if protected == "" {
+			protected = obj.GetName() // the first one that is to go
+		}
+		return obj.GetName() == protected
+	}
+	w.edit(func(job *v1alpha1.SingletonJob) { job.Spec.Candidates = 2 })
+	w.until("the other one goes", func() bool { return len(w.pods()) == 3 })
+	if c := condition(w.status(), v1alpha1.ConditionProgressing); c.Reason != v1alpha1.ReasonPodsRefused || !strings.Contains(c.Message, "deleting pod "+w.key.Namespace+"/"+protected) {
+		t.Errorf("progressing: %+v", c)
+	}
+	w.operators[0].refuses = nil
+	w.until("it goes too", func() bool { return w.serving() && len(w.pods()) == 2 })
 }
 
 // TestARefusalIsNoLoop: the operator as it runs, woken by its own writes as by all others, asks again in a while for what is

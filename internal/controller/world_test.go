@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	clocktesting "k8s.io/utils/clock/testing"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -321,7 +322,9 @@ type operator struct {
 	crashed bool
 	// loses is a verb; of such writes the answer is lost.
 	loses string
-	log   []string
+	// refuses tells which writes the API server would refuse; nil for none.
+	refuses func(verb string, obj client.Object) bool
+	log     []string
 }
 
 type crash struct{}
@@ -381,6 +384,9 @@ func (o *operator) write(verb string, obj client.Object, do func() error) error 
 	if ends && !o.after {
 		o.endedAt[what] = true
 		panic(crash{})
+	}
+	if o.refuses != nil && o.refuses(verb, obj) {
+		return apierrors.NewForbidden(schema.GroupResource{Resource: fmt.Sprintf("%T", obj)}, obj.GetName(), errors.New("a policy says no"))
 	}
 	err := do()
 	if err == nil {

@@ -222,6 +222,22 @@ func TestWhomToHandOverTo(t *testing.T) {
 			},
 			to: -1, why: "that is a handover too",
 		},
+		"asked for by somebody, for a standby": {
+			with: func(g *given) {
+				g.Lease.Record.Handover = lease.Handover{To: g.Pods[1].Name, Reason: lease.ReasonSwitchover}
+			},
+			to: -1, why: "that is a handover too",
+		},
+		"asked for by somebody, for nobody": {
+			with: func(g *given) { g.Lease.Record.Handover = lease.Handover{To: "nobody"} }, to: 1, why: "it must not be in the way",
+		},
+		"asked for by somebody, for a pod that goes": {
+			with: func(g *given) {
+				g.Lease.Record.Handover = lease.Handover{To: g.Pods[3].Name, Reason: lease.ReasonSwitchover}
+				g.leaving(3)
+			},
+			to: 1,
+		},
 		"nobody holds": {with: func(g *given) { g.released(lease.ReasonProcessExited) }, to: -1},
 		"whom it was handed to did not take it": {
 			with: func(g *given) { g.notTaken(ago(10 * time.Second)) }, to: -1, why: "it is cut off, and the process would only restart again",
@@ -281,6 +297,9 @@ func TestChildren(t *testing.T) {
 	}}
 	if diff := cmp.Diff(rules, g.Children.Role.Rules); diff != "" {
 		t.Errorf("the role (-want +got):\n%s", diff)
+	}
+	if mounts := g.Children.ServiceAccount.AutomountServiceAccountToken; mounts == nil || *mounts {
+		t.Error("the process gets its agent's right to the Lease")
 	}
 	for what, c := range map[string]struct {
 		with   func(*given)
@@ -461,5 +480,24 @@ func TestTheTokenIsNeverTakenBack(t *testing.T) {
 	g.Job.Status.FencingToken, g.Job.Status.Tenures = 500, 9
 	if p := Decide(g.Observed); p.Status != nil && (p.Status.FencingToken != 500 || p.Status.Tenures != 9) {
 		t.Errorf("somebody has edited the Lease, and the status follows: %+v", p.Status)
+	}
+}
+
+// TestAnotherPodOfTheHoldersNameDoesNotAct: the holder was deleted by force, and its name is another pod's now.
+func TestAnotherPodOfTheHoldersNameDoesNotAct(t *testing.T) {
+	g := steady()
+	g.Pods[0].UID, g.Pods[0].Labels[contract.RoleLabel] = "another", contract.RoleStandby
+	if p := Decide(g.Observed); len(p.Relabel) > 0 {
+		t.Errorf("gets a role: %+v", p.Relabel)
+	}
+}
+
+// TestADeadHolderOfASuspendedJobIsReleased: else whoever resumes the job waits for a tenure that is over.
+func TestADeadHolderOfASuspendedJobIsReleased(t *testing.T) {
+	g := steady()
+	g.Job.Spec.Suspend = true
+	g.ended(0, ago(2*time.Hour), ago(time.Second))
+	if p := Decide(g.Observed); p.Lease == nil || !p.Lease.Record.Free() {
+		t.Errorf("%v: writes %+v", p.State, p.Lease)
 	}
 }

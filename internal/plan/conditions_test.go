@@ -135,10 +135,20 @@ func TestConditions(t *testing.T) {
 			want: "AgentMisconfigured NoHolder ReplacingCandidates", says: "refuses its configuration",
 		},
 		"no standby ready": {with: func(g *given) { g.unready(1) }, want: "Running NoStandby ReplacingCandidates", active: true},
+		"a standby whose image takes long": {
+			with: func(g *given) {
+				g.waiting(1, "PodInitializing")
+				g.Pods[1].Status.InitContainerStatuses = []corev1.ContainerStatus{{
+					Name: "singletonjob-install", Ready: true, State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{}},
+				}}
+				g.since(1, patience)
+			},
+			want: "Running NoStandby CandidateStuck", active: true, says: "-1: container app waits: PodInitializing: perhaps for its image; see kubectl",
+		},
 		"a standby that takes long": {
 			with: func(g *given) { g.waiting(1, "ContainerCreating"); g.since(1, patience) },
 			want: "Running NoStandby CandidateStuck", active: true,
-			says: "-1: container app waits: ContainerCreating: perhaps for a volume, a ConfigMap or a Secret; see kubectl describe pod job-",
+			says: "-1: none of its containers has started (ContainerCreating): perhaps for a volume, a ConfigMap, a Secret or an image; see kubectl describe pod job-",
 		},
 		"a standby that waits for an init container": {
 			with: func(g *given) {
@@ -322,7 +332,7 @@ func (g *given) Pods0() string {
 // free is a Lease that was never held.
 func (g *given) free() {
 	g.Lease = Lease{Presence: Ours, Claim: Claim{JobUID: "job-uid"}, Record: lease.Record{
-		UID: "lease-uid", Revision: 1, Duration: 15 * time.Second, Release: lease.Release{Reason: lease.ReasonCreated},
+		UID: "lease-uid", Revision: 1, Token: g.Job.Status.FencingToken, Duration: 15 * time.Second, Release: lease.Release{Reason: lease.ReasonCreated},
 	}}
 }
 

@@ -137,6 +137,18 @@ func (f *facts) tokenBase() int64 {
 	return max(f.record.TokenBase, f.job.Spec.Fencing.TokenBase)
 }
 
+// toldToken is the token of a Lease that is below what the status told of this job, because somebody has lowered it: that
+// one's, below which no token may be given out again. It is not for a tenure that was acquired with less, which could
+// only be killed by it: its own entry in the history tells it apart. Nor is it believed beyond what tokens become.
+func (f *facts) toldToken() int64 {
+	r, told := f.record, f.job.Status.FencingToken
+	acquired := r.Holder != "" && len(r.History) > 0 && r.History[0].Token == r.Token
+	if acquired || told > 2*v1alpha1.MaxTokenBase || f.Lease.Claim.JobUID != string(f.job.UID) {
+		return r.Token
+	}
+	return max(r.Token, told)
+}
+
 // badTokenBase is the token base that stands in the Lease, if it is none.
 func (f *facts) badTokenBase() string {
 	if bad := f.record.BadTokenBase; bad != "" {
@@ -150,7 +162,7 @@ func (f *facts) badTokenBase() string {
 
 // unclaimed tells whether the Lease is kept for another job, or lacks what the spec says of it.
 func (f *facts) unclaimed() bool {
-	return f.claim != f.Lease.Claim || f.tokenBase() != f.record.TokenBase || f.badTokenBase() != ""
+	return f.claim != f.Lease.Claim || f.tokenBase() != f.record.TokenBase || f.badTokenBase() != "" || f.toldToken() != f.record.Token
 }
 
 // quiet tells whether the Lease is to be left as it is because its holder may be dead: candidates wait until it has not
@@ -186,7 +198,7 @@ func (f *facts) putOff(state State) bool {
 // next tenure on, so the present one is asked to end by the same write.
 func (f *facts) keepFor() *LeaseWrite {
 	r := f.record
-	r.BadTokenBase = ""
+	r.BadTokenBase, r.Token = "", f.toldToken()
 	if base := f.tokenBase(); base != r.TokenBase {
 		raised := base > r.TokenBase && f.badTokenBase() == ""
 		r.TokenBase = base
@@ -197,13 +209,16 @@ func (f *facts) keepFor() *LeaseWrite {
 	return &LeaseWrite{Op: UpdateLease, Record: r, Claim: f.claim}
 }
 
-// handOver asks the holder to hand over to a pod. An empty to withdraws a request that a rollout made.
+// handOver asks the holder to hand over to a pod. An empty to withdraws a request that a rollout made, or that somebody has
+// made for a pod that can't follow it. The holder may have followed that already, which is one handover.
 func (f *facts) handOver(to string) *LeaseWrite {
 	want := lease.Handover{}
 	if to != "" {
 		want = lease.Handover{To: to, Reason: lease.ReasonRollout}
 	}
-	if f.record.Handover == want || (f.record.Handover.To != "" && f.record.Handover.Reason != lease.ReasonRollout) {
+	is := f.record.Handover
+	able := is.To == lease.AnyPod || f.any(func(c candidate) bool { return c.live() && c.pod.Name == is.To })
+	if is == want || is.To != "" && is.Reason != lease.ReasonRollout && able {
 		return nil
 	}
 	r := f.record

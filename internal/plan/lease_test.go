@@ -331,6 +331,38 @@ func TestATokenBaseBeyondTheLimitIsReset(t *testing.T) {
 	}
 }
 
+// TestATokenThatWasLoweredIsRaisedAgain: the status has told of a higher one, below which none may be given out.
+func TestATokenThatWasLoweredIsRaisedAgain(t *testing.T) {
+	for name, c := range map[string]struct {
+		with func(*given)
+		want int64 // 0: nothing is written
+	}{
+		"under its holder":               {with: func(g *given) { g.Lease.Record.Token = 1 }, want: 100},
+		"to what is none":                {with: func(g *given) { g.Lease.Record.Token = 0 }, want: 100},
+		"and the history with it":        {with: func(g *given) { g.Lease.Record.Token, g.Lease.Record.History = 1, nil }, want: 100},
+		"of a Lease that is free":        {with: func(g *given) { g.released(lease.ReasonProcessExited); g.Lease.Record.Token = 1 }, want: 100},
+		"while a holder is silent":       {with: func(g *given) { g.Lease.Record.Token, g.Lease.Silent = 1, time.Minute }},
+		"acquired with less":             {with: func(g *given) { g.Lease.Record.Token = 60; g.Lease.Record.History[0].Token = 60 }},
+		"a status that tells too much":   {with: func(g *given) { g.Job.Status.FencingToken = math.MaxInt64 }},
+		"another job's Lease is claimed": {with: func(g *given) { g.Lease.Record.Token, g.Lease.Claim.JobUID = 1, "earlier" }, want: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := steady()
+			c.with(g)
+			p := Decide(g.Observed)
+			switch {
+			case c.want == 0 && p.Lease != nil:
+				t.Errorf("writes %+v", p.Lease)
+			case c.want != 0 && (p.Lease == nil || p.Lease.Op != UpdateLease || p.Lease.Record.Token != c.want || p.Lease.Record.Holder != g.Lease.Record.Holder):
+				t.Errorf("writes %+v, want token %d", p.Lease, c.want)
+			}
+			if c.want == 100 && p.Reasons.Of("Lease", "job") != "its token is below one that was given out" {
+				t.Errorf("because %q", p.Reasons.Of("Lease", "job"))
+			}
+		})
+	}
+}
+
 func TestTheRequestForATokenBaseIsNotWithdrawn(t *testing.T) {
 	g := steady()
 	g.Job.Spec.Fencing.TokenBase = 5000
@@ -438,6 +470,14 @@ func TestProofOfDeath(t *testing.T) {
 				g.ended(0, began, over)
 			},
 			why: "finishedAt is cut to seconds, so it cannot tell",
+		},
+		"ended in the instant of the acquire": {
+			with: func(g *given) {
+				at := over.Truncate(time.Second).UnixMicro()
+				g.Lease.Record.AcquireTime, g.Lease.Record.RenewTime = at, at
+				g.ended(0, began, over)
+			},
+			why: "one that had ended did not acquire",
 		},
 		"began after the acquire": {
 			with: func(g *given) { g.ended(0, ago(time.Minute), over) },

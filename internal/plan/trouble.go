@@ -121,8 +121,10 @@ func stuck(pod *corev1.Pod) trouble {
 		switch w := s.State.Waiting; {
 		case s.Ready:
 		case w != nil && w.Reason == "ContainerCreating", w != nil && w.Reason == "PodInitializing" && s.LastTerminationState.Terminated == nil:
-			what := fmt.Sprintf("container %s waits: %s", s.Name, w.Reason)
-			return trouble{what: what, detail: "perhaps for a volume, a ConfigMap or a Secret; " + see}
+			if !started(pod) {
+				return trouble{what: fmt.Sprintf("none of its containers has started (%s)", w.Reason), detail: "perhaps for a volume, a ConfigMap, a Secret or an image; " + see}
+			}
+			return trouble{what: fmt.Sprintf("container %s waits: %s", s.Name, w.Reason), detail: "perhaps for its image; " + see} // volumes are there
 		case w != nil:
 			return trouble{what: fmt.Sprintf("container %s waits: %s", s.Name, w.Reason), detail: w.Message}
 		case s.State.Running != nil:
@@ -138,6 +140,13 @@ func stuck(pod *corev1.Pod) trouble {
 		return trouble{what: fmt.Sprintf("node %s has not said anything of it", pod.Spec.NodeName), detail: see}
 	}
 	return trouble{what: "its containers are ready and it is not", detail: see}
+}
+
+// started tells whether a container of the pod has ever run.
+func started(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(containerStatuses(pod), func(s *corev1.ContainerStatus) bool {
+		return s.State.Waiting == nil || s.LastTerminationState.Terminated != nil
+	})
 }
 
 // maxDetail bounds what is shown of other people's texts.

@@ -70,6 +70,9 @@ func (f *facts) whyLease(p Plan) string {
 		if f.badTokenBase() != "" {
 			return "its token base is none"
 		}
+		if f.toldToken() != f.record.Token {
+			return "its token is below one that was given out"
+		}
 		if f.claim == f.Lease.Claim {
 			return "the token base is another"
 		}
