@@ -9,6 +9,7 @@ import (
 	"io"
 	"math"
 	"os"
+	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"slices"
@@ -29,6 +30,8 @@ import (
 //	exit=N       exit with N at SIGUSR1
 //	linger=D     exit D after SIGTERM
 //	env          write the environment and the arguments first
+//	daemon       start another in a session of its own, which ignores SIGTERM and calls its beats "daemon"
+//	is-daemon    be that
 func process() {
 	diary, err := os.OpenFile(os.Args[1], os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -52,9 +55,18 @@ func process() {
 		}
 		fmt.Fprintln(diary, "end of env")
 	}
+	if does.startsDaemon {
+		exe, _ := os.Executable()
+		cmd := exec.Command(exe, os.Args[1], "stubborn", "is-daemon")
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+		if err := cmd.Start(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+	}
 	beat := time.NewTicker(5 * time.Millisecond)
 	for {
-		write("beat")
+		write(does.beat)
 		select {
 		case <-beat.C:
 		case sig := <-signals:
@@ -77,9 +89,12 @@ type behaviour struct {
 	code               int
 	linger             time.Duration
 	stubborn, tellsEnv bool
+	startsDaemon       bool
+	beat               string
 }
 
 func parseBehaviour(args []string) (b behaviour) {
+	b.beat = "beat"
 	for _, arg := range args {
 		name, value, _ := strings.Cut(arg, "=")
 		switch name {
@@ -91,6 +106,10 @@ func parseBehaviour(args []string) (b behaviour) {
 			b.linger, _ = time.ParseDuration(value)
 		case "env":
 			b.tellsEnv = true
+		case "daemon":
+			b.startsDaemon = true
+		case "is-daemon":
+			b.beat = "daemon"
 		}
 	}
 	return b
@@ -227,6 +246,11 @@ func TestDiaryTellsOverlap(t *testing.T) {
 		"one after the other": {lines: "beat 1 10 100\nbeat 1 10 200\nbeat 2 11 201\n"},
 		"two at once":         {lines: "beat 1 10 100\nbeat 2 11 150\nbeat 1 10 200\n", fails: true},
 		"same token":          {lines: "beat 1 10 100\nbeat 1 11 200\n", fails: true},
+		// client-go's elector is forgiven what it does after a pause that is longer than its leaseDuration leaves it, 667 ms.
+		"an elector that was paused": {lines: "beat 0 10 100\nbeat 2 11 700000000\nbeat 0 10 800000000\n"},
+		"an elector that was not":    {lines: "beat 0 10 100\nbeat 0 10 600000000\nbeat 2 11 700000000\nbeat 0 10 800000000\n", fails: true},
+		"an agent that was paused":   {lines: "beat 1 10 100\nbeat 2 11 700000000\nbeat 1 10 800000000\n", fails: true},
+		"paused, and another not":    {lines: "beat 0 9 100\nbeat 0 9 800000000\nbeat 1 10 800000001\nbeat 2 11 900000000\nbeat 1 10 900000001\n", fails: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inner := &recorder{TB: t}

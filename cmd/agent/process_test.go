@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -117,6 +118,35 @@ func TestExitCode(t *testing.T) {
 			w.awaitBeat(b.acquired())
 			w.checkLives()
 		})
+	}
+}
+
+// What the main process leaves behind in a session of its own is dead before the next tenure begins.
+func TestDaemonIsLeftBehind(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.createLease()
+	a := w.candidate("a", steadyConfig(), "exit=0", "daemon")
+	w.awaitBeat(a.acquired())
+	b := w.candidate("b", steadyConfig())
+	b.await("lease held")
+	lastOfDaemon := func() (at int64) {
+		for _, line := range w.words() {
+			if fields := strings.Fields(line); len(fields) == 4 && fields[0] == "daemon" {
+				at, _ = strconv.ParseInt(fields[3], 10, 64)
+			}
+		}
+		return at
+	}
+	w.eventually("the daemon writes", func() bool { return lastOfDaemon() != 0 })
+	w.must(syscall.Kill(w.lives()[0].pid, syscall.SIGUSR1))
+	if code := a.exit(); code != 0 {
+		t.Errorf("exit code %d; log:\n%s", code, a.lines)
+	}
+	w.awaitBeat(b.acquired())
+	elapse(t, 100*time.Millisecond)
+	if lives := w.checkLives(); len(lives) != 2 || lastOfDaemon() >= lives[1].first {
+		t.Errorf("the daemon wrote last at %d; %+v", lastOfDaemon(), lives)
 	}
 }
 

@@ -3,6 +3,7 @@
 package supervise
 
 import (
+	"os/exec"
 	"testing"
 	"time"
 
@@ -103,4 +104,48 @@ func checkTimers(t *testing.T, lead, left int64, rate float64) {
 	if left < lead/2 {
 		t.Fatalf("rate %v: it kills %v before the deadline, with a lead of %v", rate, time.Duration(left), time.Duration(lead))
 	}
+}
+
+// aDayAhead starts an agent in a time namespace in which the machine has slept for a day.
+func aDayAhead(t *testing.T) *agent {
+	t.Helper()
+	by := []string{"unshare", "--time", "--boottime=86400", "--fork", "--kill-child"}
+	if out, err := exec.Command(by[0], append(by[1:], "true")...).CombinedOutput(); err != nil {
+		t.Skipf("no time namespace can be made here (it takes root): %v\n%s", err, out)
+	}
+	return startAgent(t, nil, by...)
+}
+
+// On a machine that has never slept, CLOCK_MONOTONIC in place of CLOCK_BOOTTIME changes nothing.
+func TestDeadlineAfterASleep(t *testing.T) {
+	t.Parallel()
+	t.Run("clocks", func(t *testing.T) {
+		t.Parallel()
+		a := aDayAhead(t)
+		a.must(command{Op: "start", Argv: program("clocks"), In: time.Hour})
+		a.expectLine("right")
+	})
+	t.Run("the leash runs", func(t *testing.T) {
+		t.Parallel()
+		const in = 3 * time.Second
+		a := aDayAhead(t)
+		h, e := a.beating("beat", in)
+		await(t, "exit", a.exited)
+		// By its alarm: where that does not ring, the kernel kills after three quarters.
+		if late := time.Duration(h.last.Load() - e.Deadline); late > tolerance || late < -in/5 {
+			t.Errorf("the program wrote for the last time %v after its deadline", late)
+		}
+	})
+	t.Run("the leash is stopped", func(t *testing.T) {
+		t.Parallel()
+		a := aDayAhead(t)
+		h, e := a.beating("beat", 4*time.Second)
+		if !a.stopLeash() {
+			t.Skip("the machine is too busy: the deadline came before the leash was stopped")
+		}
+		await(t, "exit", a.exited)
+		if late := time.Duration(h.last.Load() - e.Deadline); late > tolerance {
+			t.Errorf("the program wrote for the last time %v after its deadline", late)
+		}
+	})
 }

@@ -453,33 +453,106 @@ func TestDeadlineHoldsWhileTheAgentIsStopped(t *testing.T) {
 	} {
 		t.Run(role, func(t *testing.T) {
 			inBothModes(t, func(t *testing.T, a *agent) {
-				best := tolerance
-				for try := 0; try < 20 && best > punctual; try++ {
-					late := stoppedPastDeadline(t, a, role)
-					best = min(best, late)
+				var tries []try
+				for len(tries) < mostTries && !complete(tries) {
+					late, paused := stoppedPastDeadline(t, a, role)
+					tries = append(tries, try{late, paused})
 				}
-				if best > punctual {
-					t.Errorf("the program never died within %v of its deadline, at best after %v: %s is to do it", punctual, best, why)
+				if err := judge(tries); err != nil {
+					t.Errorf("%s is to kill: %v", why, err)
 				}
 			})
 		})
 	}
 }
 
-// stoppedPastDeadline stops the agent, returns how late the program died, and checks
-// what the agent makes of it when it goes on.
-func stoppedPastDeadline(t *testing.T, a *agent, role string) time.Duration {
+// try is how late a program died, and the longest pause of the machine that was seen beside it.
+type try struct{ late, paused time.Duration }
+
+const (
+	mostTries = 20
+	enough    = 5 // tries beside which the machine made no pause that explains anything
+)
+
+func undisturbed(tries []try) []try {
+	return slices.DeleteFunc(slices.Clone(tries), func(t try) bool { return t.paused > punctual })
+}
+
+func complete(tries []try) bool { return len(undisturbed(tries)) >= enough }
+
+// judge asks that most programs died in time. A pause that is not seen may meet the leash, so not all; and where the machine
+// hardly ever makes none, one.
+func judge(tries []try) error {
+	least := 1
+	if complete(tries) {
+		tries, least = undisturbed(tries), enough/2+1
+	}
+	inTime := slices.DeleteFunc(slices.Clone(tries), func(t try) bool { return t.late > punctual })
+	if len(inTime) < least {
+		return fmt.Errorf("%d of %d programs died within %v of their deadline: %v", len(inTime), len(tries), punctual, tries)
+	}
+	return nil
+}
+
+func TestJudgeOfDeadlines(t *testing.T) {
+	in, late, busy := try{0, 0}, try{punctual + 1, 0}, try{punctual + 1, punctual + 1}
+	for name, row := range map[string]struct {
+		tries []try
+		ok    bool
+	}{
+		"all in time":                  {[]try{in, in, in, in, in}, true},
+		"two were met by a pause":      {[]try{in, late, in, late, in}, true},
+		"late more often than not":     {[]try{in, late, in, late, late}, false},
+		"late, and the machine paused": {[]try{busy, in, busy, in, in, busy, in, in}, true},
+		"late beside pauses and else":  {[]try{busy, in, late, busy, late, late, in}, false},
+		"nothing but pauses":           {append(slices.Repeat([]try{busy}, mostTries-1), in), true},
+		"never":                        {slices.Repeat([]try{busy}, mostTries), false},
+	} {
+		if err := judge(row.tries); (err == nil) != row.ok {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// stoppedPastDeadline stops the agent, returns how late the program died and the longest pause of the machine meanwhile,
+// and checks what the agent makes of it when it goes on.
+func stoppedPastDeadline(t *testing.T, a *agent, role string) (late, paused time.Duration) {
 	t.Helper()
 	h, e := a.beating(role, 700*time.Millisecond)
 	a.signal(unix.SIGSTOP)
-	late := h.lastWrite(a, e.Deadline)
+	pauses := watchPauses()
+	late = h.lastWrite(a, e.Deadline)
+	paused = pauses()
 	a.signal(unix.SIGCONT)
 	got := await(t, "exit", a.exited)
 	if want := (Status{ExitCode: -1, Signal: unix.SIGKILL, ByLeash: true}); got != want {
 		t.Errorf("status %+v, want %+v", got, want)
 	}
 	a.expectGone()
-	return late
+	return late, paused
+}
+
+// watchPauses notes how late this process wakes up, until the function that it returns is called.
+func watchPauses() (longest func() time.Duration) {
+	stop, most := make(chan struct{}), make(chan time.Duration)
+	go func() {
+		const period = time.Millisecond
+		var longest time.Duration
+		for {
+			began := time.Now()
+			select {
+			case <-stop:
+				most <- longest
+				return
+			case <-time.After(period):
+				longest = max(longest, time.Since(began)-period)
+			}
+		}
+	}()
+	return func() time.Duration {
+		close(stop)
+		return <-most
+	}
 }
 
 // A stopped agent cannot reach daemons that left the group; a running one must.

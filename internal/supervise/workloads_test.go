@@ -113,6 +113,7 @@ func play(role string, args []string) int {
 		},
 		"beat-after-thread-exec": func(args []string) int { return execFromThread(program("beat", args[0])) },
 		"reach":                  func([]string) int { return reach() },
+		"clocks":                 func([]string) int { return clocks() },
 		"may-kill": func([]string) int {
 			say(fmt.Sprint(MayKill()))
 			return 0
@@ -328,5 +329,21 @@ func reach() int {
 		say(fmt.Sprint("it leaves no core: ", dumpable, err))
 	}
 	say("that is all")
+	return 0
+}
+
+// clocks says whether the clocks count the time for which the machine has slept, whatever that was.
+func clocks() int {
+	asleep := time.Duration(gettime(unix.CLOCK_BOOTTIME) - gettime(unix.CLOCK_MONOTONIC))
+	counted := time.Duration(BootTime() - gettime(unix.CLOCK_MONOTONIC_RAW))
+	left := time.Duration(NoLater(BootTime()+int64(time.Hour)) - gettime(unix.CLOCK_BOOTTIME))
+	switch {
+	case (asleep - counted).Abs() > time.Minute:
+		say(fmt.Sprintf("BootTime counts %v of %v that the machine slept", counted, asleep))
+	case (left - 45*time.Minute).Abs() > time.Minute: // three quarters
+		say(fmt.Sprintf("NoLater makes %v of an hour", left))
+	default:
+		say("right")
+	}
 	return 0
 }
