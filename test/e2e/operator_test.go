@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/singletonjob/operator/api/v1alpha1"
+	"github.com/singletonjob/operator/test/rig"
 )
 
 func inNamespace(name string) client.ListOption { return client.InNamespace(name) }
@@ -129,16 +130,7 @@ func TestOperatorDownDuringFailovers(t *testing.T) {
 func TestOperatorsApart(t *testing.T) {
 	x := begin(t)
 	x.needLab()
-	leader := x.leader()
-	var other corev1.Pod
-	for _, p := range x.operatorPods() {
-		if p.UID != leader.UID {
-			other = p
-		}
-	}
-	if other.Spec.NodeName == leader.Spec.NodeName {
-		x.Skipf("both replicas are on %s", leader.Spec.NodeName)
-	}
+	leader, other := x.operatorsApart()
 	j := x.start(steady)
 	x.fault("peers", leader.Spec.NodeName, other.Spec.NodeName)
 	j.crash()
@@ -159,6 +151,31 @@ func TestOperatorsApart(t *testing.T) {
 		x.Errorf("there are %d candidates, want 2", n)
 	}
 	j.check(false)
+}
+
+// operatorsApart are the leader and a replica on another node, which is made anew there if both share one.
+func (x *trial) operatorsApart() (leader, other corev1.Pod) {
+	x.Helper()
+	leader = x.leader()
+	x.kubectl("cordon", leader.Spec.NodeName)
+	x.await("a replica on another node", func() (bool, any, error) {
+		for _, p := range x.operatorPods() {
+			switch {
+			case p.UID == leader.UID:
+			case p.Spec.NodeName == leader.Spec.NodeName:
+				return false, p.Name, client.IgnoreNotFound(bed.Client.Delete(x.ctx, &p))
+			case rig.PodReady(p):
+				other = p
+				return true, p.Name, nil
+			}
+		}
+		return false, nil, nil
+	})
+	x.kubectl("uncordon", leader.Spec.NodeName)
+	if now := x.leader(); now.UID != leader.UID {
+		x.Fatalf("%s leads by now, and not %s", now.Name, leader.Name)
+	}
+	return leader, other
 }
 
 // crash kills the active process and waits until the next one writes and the status says so.

@@ -60,31 +60,39 @@ func TestRollout(t *testing.T) {
 
 // TestBrokenRollout changes to what can't run: the old process goes on, and the status says so.
 func TestBrokenRollout(t *testing.T) {
-	for name, change := range map[string]func(*v1alpha1.SingletonJob){
-		"an image that is nowhere": func(o *v1alpha1.SingletonJob) {
+	for name, c := range map[string]struct {
+		change func(*v1alpha1.SingletonJob)
+		tried  int64 // how often the Lease may have been handed over to it, and back
+	}{
+		"an image that is nowhere": {change: func(o *v1alpha1.SingletonJob) {
 			o.Spec.Template.Spec.Containers[0].Image = "local/no-such-image:1"
 			o.Spec.Template.Spec.Containers[0].ImagePullPolicy = corev1.PullNever
-		},
-		"a program that ends at once": func(o *v1alpha1.SingletonJob) {
+		}},
+		"a program that ends at once": {tried: 1, change: func(o *v1alpha1.SingletonJob) {
 			o.Spec.Template.Spec.Containers[0].Command = []string{"/workload", "end"}
-		},
-		"a command that is not in the image": func(o *v1alpha1.SingletonJob) {
+		}},
+		"a command that is not in the image": {tried: 1, change: func(o *v1alpha1.SingletonJob) {
 			o.Spec.Template.Spec.Containers[0].Command = []string{"/no/such/program"}
-		},
+		}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			x := begin(t)
-			j := x.start(lease)
-			before := j.get()
-			good := before.Spec.DeepCopy()
-			j.update(change)
-			time.Sleep(15 * time.Second) // long enough to do harm
+			j := x.start(steady)
+			good := j.get().Spec.DeepCopy()
+			j.update(c.change)
+			stalled := func(o *v1alpha1.SingletonJob) bool {
+				c := meta.FindStatusCondition(o.Status.Conditions, v1alpha1.ConditionProgressing)
+				return c != nil && c.Status == metav1.ConditionFalse && c.Reason == v1alpha1.ReasonRolloutStalled &&
+					meta.IsStatusConditionTrue(o.Status.Conditions, v1alpha1.ConditionActive)
+			}
+			j.awaitStatus("stalled, and active", stalled)
+			time.Sleep(10 * time.Second) // long enough to do harm
 			j.awaitFurtherWrites()
-			// A process that was tried may have had the Lease just now.
-			o := j.awaitStatus("active", func(o *v1alpha1.SingletonJob) bool {
-				return meta.IsStatusConditionTrue(o.Status.Conditions, v1alpha1.ConditionActive)
-			})
-			x.Logf("the status says %+v", meta.FindStatusCondition(o.Status.Conditions, v1alpha1.ConditionProgressing))
+			o := j.awaitStatus("stalled, and active", stalled)
+			x.Logf("the status says %s", meta.FindStatusCondition(o.Status.Conditions, v1alpha1.ConditionProgressing).Message)
+			if o.Status.Failovers > c.tried || o.Status.Handovers > c.tried {
+				x.Errorf("%d failovers and %d handovers, want %d at most: %+v", o.Status.Failovers, o.Status.Handovers, c.tried, o.Status.History)
+			}
 			j.update(func(o *v1alpha1.SingletonJob) { o.Spec.Template = good.Template })
 			j.awaitSettled()
 			j.awaitFurtherWrites()
