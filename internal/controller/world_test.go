@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"slices"
 	"strings"
@@ -311,15 +312,17 @@ type operator struct {
 	r *Reconciler
 	// cache is what it reads instead of the API server; nil for one that does not lag.
 	cache *laggingCache
-	// writes counts its writes. At the crashAt-th it ends: before the write, or after it, whose answer is lost.
+	// writes counts its writes. At the crashAt-th it ends: before the write, or after it, whose answer is lost. If next is set,
+	// it ends some writes later again.
 	writes, crashAt int
+	next            *rand.Rand
 	// stored counts those that succeeded.
 	stored int
 	after  bool
 	// always: it ends at every write that it has not ended at before.
 	always  bool
 	endedAt map[string]bool
-	crashed bool
+	crashes []string // kinds of writes
 	// loses is a verb; of such writes the answer is lost.
 	loses string
 	// refuses tells which writes the API server would refuse; nil for none.
@@ -410,7 +413,8 @@ func (o *operator) reconcile() {
 			if _, ok := p.(crash); !ok {
 				panic(p)
 			}
-			o.crashed = true
+			o.crashes = append(o.crashes, kindOfWrite(o.log[len(o.log)-1]))
+			o.endLater()
 			o.restart()
 		}
 	}()
@@ -423,6 +427,13 @@ func (o *operator) reconcile() {
 		if o.writes == before && (result.RequeueAfter == 0 || result.RequeueAfter > staleRetry) {
 			return
 		}
+	}
+}
+
+// endLater chooses the write at which it ends next.
+func (o *operator) endLater() {
+	if o.next != nil {
+		o.crashAt = o.writes + 1 + o.next.IntN(11)
 	}
 }
 
