@@ -47,22 +47,10 @@ func process() {
 	signal.Notify(signals)
 	does := parseBehaviour(os.Args[2:])
 	if does.tellsEnv {
-		for _, kv := range os.Environ() {
-			fmt.Fprintf(diary, "env %s\n", kv)
-		}
-		for _, arg := range os.Args[2:] {
-			fmt.Fprintf(diary, "arg %s\n", arg)
-		}
-		fmt.Fprintln(diary, "end of env")
+		tellEnv(diary)
 	}
 	if does.startsDaemon {
-		exe, _ := os.Executable()
-		cmd := exec.Command(exe, os.Args[1], "stubborn", "is-daemon")
-		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-		if err := cmd.Start(); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
+		startDaemon()
 	}
 	beat := time.NewTicker(5 * time.Millisecond)
 	for {
@@ -81,6 +69,26 @@ func process() {
 				write("signal-" + sig.(syscall.Signal).String())
 			}
 		}
+	}
+}
+
+func tellEnv(diary io.Writer) {
+	for _, kv := range os.Environ() {
+		fmt.Fprintf(diary, "env %s\n", kv)
+	}
+	for _, arg := range os.Args[2:] {
+		fmt.Fprintf(diary, "arg %s\n", arg)
+	}
+	fmt.Fprintln(diary, "end of env")
+}
+
+func startDaemon() {
+	exe, _ := os.Executable()
+	cmd := exec.Command(exe, os.Args[1], "stubborn", "is-daemon")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if err := cmd.Start(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
 	}
 }
 

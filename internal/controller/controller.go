@@ -65,7 +65,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	if len(o.Refused) > 0 {
 		p = plan.Decide(o.Observed)
 	}
-	errs := append(done.errs, r.report(withReasons(ctx, p.Reasons), &o, &p)...)
+	errs := slices.Concat(done.errs, r.report(withReasons(ctx, p.Reasons), &o, &p))
 	refused := slices.ContainsFunc(errs, func(err error) bool { return errors.As(err, new(refusal)) }) // an Event, say
 	retry := r.memory.refuse(request.NamespacedName, refused, o.Refused, r.Clock.Now())
 	return result(p.Wake, max(retry, refusalRetry), errs...)

@@ -122,10 +122,10 @@ func (m *memory) jobGone(key types.NamespacedName, leaseGone bool, now time.Time
 
 // refuse notes whether anything was refused for a job, and what of it is to be told, and returns when to ask again: after as
 // long as it has been refused, from the shortest to the longest time.
-func (m *memory) refuse(key types.NamespacedName, any bool, what []plan.Refusal, now time.Time) time.Duration {
+func (m *memory) refuse(key types.NamespacedName, anything bool, what []plan.Refusal, now time.Time) time.Duration {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if !any && len(what) == 0 {
+	if !anything && len(what) == 0 {
 		delete(m.refused, key)
 		return 0
 	}
