@@ -91,6 +91,8 @@ func (p *pulse) beat() {
 func (p *pulse) longest() time.Duration {
 	p.stop()
 	p.beat()
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	return p.most
 }
 
