@@ -28,7 +28,7 @@ SKIPS ?=
 # All that these targets run and build, they build with the same settings, so that Go's cache holds each package once and
 # Kubernetes' libraries are compiled once. What builds further programs takes them from build/gotool, where a test compares.
 export CGO_ENABLED := 0
-export GOFLAGS := -trimpath -buildvcs=false
+export GOFLAGS := -trimpath -buildvcs=false -gcflags=all=-dwarf=false
 # Only the race detector needs cgo; its packages are others in any case, and these are the ones of `go test -race` by hand.
 WITH_RACE := CGO_ENABLED=1 GOFLAGS=
 
