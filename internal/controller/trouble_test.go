@@ -10,6 +10,7 @@ import (
 	"time"
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -126,6 +127,26 @@ func TestEventsAreRefused(t *testing.T) {
 	o.refuses = nil
 	w.edit(func(job *v1alpha1.SingletonJob) { job.Spec.Suspend = false })
 	w.until("it serves again", w.serving)
+	w.until("the failover's Event", func() bool {
+		return slices.ContainsFunc(w.events(), func(e corev1.Event) bool { return e.Reason == string(v1alpha1.Failover) })
+	})
+}
+
+// TestALeaseIsRefused: the status says that what was asked for can't be written, and it is written when it may.
+func TestALeaseIsRefused(t *testing.T) {
+	w := served(t, nil)
+	w.operators[0].refuses = func(_ string, obj client.Object) bool {
+		_, is := obj.(*coordinationv1.Lease)
+		return is
+	}
+	w.edit(func(job *v1alpha1.SingletonJob) { job.Spec.Fencing.TokenBase = 1_000_000 })
+	w.until("the status tells of it", func() bool {
+		c := condition(w.status(), v1alpha1.ConditionProgressing)
+		return c.Reason == v1alpha1.ReasonPodsRefused && strings.Contains(c.Message, "writing the Lease "+w.key.String())
+	})
+	w.operators[0].refuses = nil
+	w.clock.SetTime(w.clock.Now().Add(refusalLimit))
+	w.until("a higher token", func() bool { return w.serving() && w.status().FencingToken > 1_000_000 })
 }
 
 // TestRolesAreRefused: traffic is without its pod, but what is lost is replaced, and the status says why.

@@ -325,6 +325,9 @@ type operator struct {
 	crashes []string // kinds of writes
 	// loses is a verb; of such writes the answer is lost.
 	loses string
+	// around is called in place of each write, which it may carry out; asks before each question to the API server itself.
+	around func(verb string, obj client.Object, do func() error) error
+	asks   func(obj client.Object)
 	// refuses tells which writes the API server would refuse; nil for none.
 	refuses func(verb string, obj client.Object) bool
 	log     []string
@@ -366,7 +369,7 @@ func (o *operator) restart() {
 			return o.write("update "+sub, obj, func() error { return c.SubResource(sub).Update(ctx, obj, opts...) })
 		},
 	})
-	o.r = New(c, live, o.w.clock, inject.Settings{AgentImage: "agent"})
+	o.r = New(c, asking{live, o}, o.w.clock, inject.Settings{AgentImage: "agent"})
 }
 
 func (o *operator) reader(live client.Reader) client.Reader {
@@ -390,6 +393,9 @@ func (o *operator) write(verb string, obj client.Object, do func() error) error 
 	}
 	if o.refuses != nil && o.refuses(verb, obj) {
 		return apierrors.NewForbidden(schema.GroupResource{Resource: fmt.Sprintf("%T", obj)}, obj.GetName(), errors.New("a policy says no"))
+	}
+	if carryOut := do; o.around != nil {
+		do = func() error { return o.around(verb, obj, carryOut) }
 	}
 	err := do()
 	if err == nil {
@@ -449,6 +455,21 @@ func (l jobLister) List(ctx context.Context, list client.ObjectList, opts ...cli
 	}
 	return l.Reader.List(ctx, list, opts...)
 }
+
+// asking tells of questions that the cache may not answer.
+type asking struct {
+	client.Reader
+	o *operator
+}
+
+func (a asking) Get(ctx context.Context, key client.ObjectKey, obj client.Object, opts ...client.GetOption) error {
+	if a.o.asks != nil {
+		a.o.asks(obj)
+	}
+	return a.Reader.Get(ctx, key, obj, opts...)
+}
+
+func sameType(a, b any) bool { return fmt.Sprintf("%T", a) == fmt.Sprintf("%T", b) }
 
 // objects are a list's.
 func objects(t *testing.T, list client.ObjectList) []client.Object {
