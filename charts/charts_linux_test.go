@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"regexp"
 	"strings"
 	"sync"
@@ -167,6 +168,9 @@ func checkDeployment(t *testing.T, manifest, image, agentFlag string) {
 	manager := deployment.Spec.Template.Spec.Containers[0]
 	if manager.Image != image || !strings.Contains(strings.Join(manager.Args, " ")+" ", agentFlag+" ") {
 		t.Errorf("the image is %s and the arguments are %q, want %s and %s", manager.Image, manager.Args, image, agentFlag)
+	}
+	if own := "--leader-election-id=" + deployment.Name + "-operator"; !slices.Contains(manager.Args, own) {
+		t.Errorf("the arguments are %q, want %s: releases beside each other have leaders of their own", manager.Args, own)
 	}
 	got, err := json.Marshal([]any{deployment.Spec.Template.Spec.SecurityContext, manager.SecurityContext})
 	if err != nil {
