@@ -203,7 +203,7 @@ func TestFloods(t *testing.T) {
 	})
 	for name, f := range floods {
 		t.Run(name, func(t *testing.T) {
-			if m := w.in(t).flood(f, 150, 2*time.Second); m.victim.rejected+m.victim.failed > 0 || m.elector.rejected+m.elector.failed > 0 || m.flood.rejected == 0 {
+			if m := w.in(t).flood(f, 150, time.Minute, (*measured).shows); m.victim.rejected+m.victim.failed > 0 || m.elector.rejected+m.elector.failed > 0 || m.flood.rejected == 0 {
 				t.Errorf("a renewal or an election was rejected, or nothing was, so that the test shows nothing: %v", m)
 			} else {
 				t.Log(m)
@@ -292,10 +292,16 @@ func (m *measured) String() string {
 	return fmt.Sprintf("renewals: %v; elections: %v; flood: %v", &m.victim, &m.elector, &m.flood)
 }
 
-// flood lets workers ask for that long, and a tenant and the control plane renew ten times a second beside them.
-func (w *flowWorld) flood(f flood, workers int, length time.Duration) *measured {
+// shows tells whether enough has happened to judge by.
+func (m *measured) shows() bool {
+	return m.flood.rejected > 0 && m.victim.served+m.victim.rejected+m.victim.failed >= 5 && m.elector.served+m.elector.rejected+m.elector.failed >= 5
+}
+
+// flood lets workers ask until it is enough, for that long at most, and a tenant and the control plane renew ten times a
+// second beside them.
+func (w *flowWorld) flood(f flood, workers int, most time.Duration, enough func(*measured) bool) *measured {
 	w.t.Helper()
-	ctx, end := context.WithTimeout(w.t.Context(), length)
+	ctx, end := context.WithTimeout(w.t.Context(), most)
 	defer end()
 	var m measured
 	var mu sync.Mutex
@@ -306,6 +312,9 @@ func (w *flowWorld) flood(f flood, workers int, length time.Duration) *measured 
 				r := ask()
 				mu.Lock()
 				to.add(r)
+				if enough(&m) {
+					end()
+				}
 				mu.Unlock()
 				time.Sleep(every)
 			}
@@ -327,7 +336,7 @@ func (w *flowWorld) flood(f flood, workers int, length time.Duration) *measured 
 		user, namespace := f(n)
 		loop(&m.flood, 0, func() reply { return w.ask(ctx, user, http.MethodGet, namespace, nil) })
 	}
-	time.Sleep(length / 10) // the flood is at its height
+	time.Sleep(min(most/10, 500*time.Millisecond)) // the flood is at its height
 	loop(&m.victim, 100*time.Millisecond, victim)
 	loop(&m.elector, 100*time.Millisecond, leader)
 	all.Wait()
@@ -355,7 +364,7 @@ func BenchmarkFloods(b *testing.B) {
 		w.install(way.edit)
 		time.Sleep(2 * time.Second) // a changed level is known a little later than its FlowSchema
 		for name, f := range floods {
-			fmt.Printf("%s; flood %s: %v\n", way.name, name, w.flood(f, 600, 5*time.Second))
+			fmt.Printf("%s; flood %s: %v\n", way.name, name, w.flood(f, 600, 5*time.Second, func(*measured) bool { return false }))
 		}
 	}
 }
