@@ -378,6 +378,25 @@ func TestStartFails(t *testing.T) {
 	}
 }
 
+// A program that was not started for want of time ends as if it had been killed, and not as by a defect of the agent.
+func TestStartCode(t *testing.T) {
+	for _, c := range []struct {
+		err  error
+		code int
+	}{
+		{&supervise.StartError{Op: "execute", Path: "none", Err: syscall.ENOENT}, 127},
+		{&supervise.StartError{Op: "execute", Path: "text", Err: syscall.EACCES}, 126},
+		{supervise.ErrDeadlinePassed, 137},
+		{supervise.ErrLeashKilled, 137},
+		{supervise.ErrStopped, 137},
+		{syscall.EAGAIN, contract.ExitInternal},
+	} {
+		if code := startCode(fmt.Errorf("start: %w", c.err)); code != c.code {
+			t.Errorf("%v: exit code %d, want %d", c.err, code, c.code)
+		}
+	}
+}
+
 // A start that comes too late is no failure of the program's: the agent stays.
 func TestStartAfterDeadline(t *testing.T) {
 	inBubble(t, func(w *world) {

@@ -77,7 +77,7 @@ func startCode(err error) int {
 	switch {
 	case errors.As(err, &notRun):
 		return notRun.Code()
-	case errors.Is(err, supervise.ErrDeadlinePassed), errors.Is(err, supervise.ErrStopped):
+	case errors.Is(err, supervise.ErrDeadlinePassed), errors.Is(err, supervise.ErrLeashKilled), errors.Is(err, supervise.ErrStopped):
 		return 128 + int(syscall.SIGKILL)
 	default:
 		return contract.ExitInternal

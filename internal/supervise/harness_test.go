@@ -53,7 +53,7 @@ type event struct {
 	Deadline int64
 	Status   Status
 	Err      string
-	ErrKind  string        // "passed", "stopped", "start 127", …
+	ErrKind  string        // "passed", "killed", "stopped", "start 127", …
 	Took     time.Duration // of the command
 	Count    int
 }
@@ -204,6 +204,8 @@ func describe(err error) (text, kind string) {
 		kind = fmt.Sprintf("start %d", start.Code())
 	case errors.Is(err, ErrDeadlinePassed):
 		kind = "passed"
+	case errors.Is(err, ErrLeashKilled):
+		kind = "killed"
 	case errors.Is(err, ErrStopped):
 		kind = "stopped"
 	case errors.Is(err, unix.EAGAIN):
@@ -426,12 +428,12 @@ func (a *agent) stopLeash() bool {
 	leash := 0
 	eventually(a.t, "the leash is stopped or dead", func() bool {
 		for _, p := range a.processes() {
-			if strings.HasPrefix(p.cmdline, leashName) {
+			if a.isLeash(p) { // and no child of it, which exec has not made another program yet
 				leash = p.pid
 				unix.Kill(leash, unix.SIGSTOP)
 			}
 		}
-		return leash != 0 && state(leash) == "T" || len(a.exited) > 0
+		return leash != 0 && state(leash) == "T" || len(a.exited) > 0 || len(a.started) > 0
 	})
 	return len(a.exited) == 0
 }

@@ -47,6 +47,9 @@ var (
 	// ErrDeadlinePassed says that the deadline is over: the leash has killed
 	// the tree, or has not let it start.
 	ErrDeadlinePassed = errors.New("the leash's deadline has passed")
+	// ErrLeashKilled says that the leash was killed before it could start the program: by its timer, which fires early for
+	// one that gets no CPU until shortly before the deadline, or by the kernel for want of memory.
+	ErrLeashKilled = errors.New("the leash was killed before it could start the program: it got no CPU until shortly before its deadline, or memory ran out")
 	// ErrStopped says that the tree is being killed or is gone.
 	ErrStopped = errors.New("the process tree is being stopped")
 )
@@ -128,8 +131,8 @@ func (r *reaper) start(spec Spec) (*Tree, error) {
 
 // Started delivers, once, nil when the program is executing and everything that can
 // kill it is armed, and otherwise why it does not execute; Gone follows then, without
-// Exited. A program that cannot be run is a *StartError. ErrDeadlinePassed and ErrStopped
-// say that there was no time for it.
+// Exited. A program that cannot be run is a *StartError. ErrDeadlinePassed, ErrLeashKilled and
+// ErrStopped say that there was no time for it.
 func (t *Tree) Started() <-chan error { return t.started }
 
 // Extend moves the leash's deadline (BootTime) to a later time, 0 being the latest:
@@ -282,7 +285,7 @@ func (t *Tree) startedAs(rep report, spec Spec) error {
 	case passed(t.deadlines.latest()):
 		return ErrDeadlinePassed
 	}
-	return errors.New("the leash died before it could start the program")
+	return ErrLeashKilled
 }
 
 // close frees what the tree holds of the kernel. Only when all is reaped: until

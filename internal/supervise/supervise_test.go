@@ -422,12 +422,15 @@ func (a *agent) beating(role string, in time.Duration) (*heartbeat, event) {
 			}
 			<-a.exited
 			a.expectGone()
-		} else if e.ErrKind != "passed" {
+		} else if !e.late() || in > time.Minute {
 			a.t.Fatalf("start: %s", e.Err)
 		}
 		in *= 2
 	}
 }
+
+// late tells that there was no time for a start.
+func (e event) late() bool { return e.ErrKind == "passed" || e.ErrKind == "killed" }
 
 // lastWrite waits until no process but the agent is left and says how long after the
 // deadline the program wrote for the last time.
@@ -564,7 +567,7 @@ func TestDeadlineTakesDaemonsToo(t *testing.T) {
 			if e.Err == "" {
 				break
 			}
-			if e.ErrKind != "passed" { // the machine is too busy for this deadline
+			if !e.late() || in > time.Minute { // the machine is too busy for this deadline
 				t.Fatal(e.Err)
 			}
 		}
@@ -746,8 +749,8 @@ func TestStartRacesWithTheDeadline(t *testing.T) {
 				t.Errorf("status %+v, want the leash's doing", got)
 			}
 			await(t, "Gone", a.gone)
-		} else if e.ErrKind != "passed" {
-			t.Errorf("start: %q, want success or ErrDeadlinePassed", e.Err)
+		} else if !e.late() {
+			t.Errorf("start: %q, want success, ErrDeadlinePassed or ErrLeashKilled", e.Err)
 		}
 		a.expectNoDescendants()
 		if late := time.Duration(h.last.Load() - e.Deadline); late > tolerance {
@@ -890,7 +893,7 @@ func TestExecThatHangs(t *testing.T) {
 					a.must(test.do)
 				}
 				// A leash that gets no CPU for long is killed by its timer, and can't say why.
-				if e := await(t, "started", a.started); e.ErrKind != test.kind && !(test.kind == "passed" && strings.HasPrefix(e.Err, "the leash died")) {
+				if e := await(t, "started", a.started); e.ErrKind != test.kind && (test.kind != "passed" || !e.late()) {
 					t.Errorf("started: %q, want kind %s", e.Err, test.kind)
 				}
 				a.expectGone()
@@ -902,6 +905,23 @@ func TestExecThatHangs(t *testing.T) {
 			})
 		})
 	}
+	t.Run("deadline of a leash that is stopped", func(t *testing.T) {
+		inBothModes(t, func(t *testing.T, a *agent) {
+			argv, ran, release := touch(t)
+			a.must(command{Op: "start", Async: true, Argv: argv, In: 2 * time.Second})
+			eventually(t, "it is being executed", func() bool { return len(a.processes()) == 3 || len(a.started) > 0 })
+			a.stopLeash() // until its timer kills it
+			if e := await(t, "started", a.started); !e.late() {
+				t.Errorf("started: %q, want ErrLeashKilled", e.Err)
+			}
+			a.expectGone()
+			release()
+			time.Sleep(100 * time.Millisecond) // no bound
+			if ran() {
+				t.Error("it was executed")
+			}
+		})
+	})
 	t.Run("asked to end", func(t *testing.T) {
 		a := startAgent(t, nil)
 		path, release := slowExec(t, "/bin/sleep")
@@ -921,7 +941,7 @@ func diesWhileItsAgentIsStopped(t *testing.T, argv []string) bool {
 	t.Helper()
 	a := startInUserNamespace(t)
 	e := a.do(command{Op: "start", Argv: argv, In: 3 * time.Second})
-	if e.ErrKind == "passed" {
+	if e.late() {
 		t.Skip("the machine is too busy to start it")
 	} else if e.Err != "" {
 		t.Fatal(e.Err)
