@@ -850,14 +850,9 @@ func slowExec(t *testing.T, of string) (path string, release func()) {
 // While exec hangs, deadlines and signals are heeded.
 func TestExecThatHangs(t *testing.T) {
 	t.Parallel()
-	touch := func(t *testing.T) (argv []string, ran func() bool, release func()) {
-		path, release := slowExec(t, "/bin/touch")
-		made := filepath.Join(t.TempDir(), "made")
-		return []string{path, made}, func() bool { _, err := os.Stat(made); return err == nil }, release
-	}
 	t.Run("renewed", func(t *testing.T) {
 		inBothModes(t, func(t *testing.T, a *agent) {
-			argv, ran, release := touch(t)
+			argv, ran, release := hungTouch(t)
 			first := a.must(command{Op: "start", Async: true, Argv: argv, In: 4 * time.Second})
 			a.must(command{Op: "extend", In: time.Hour})
 			eventually(t, "the first deadline is over", func() bool { return BootTime() > first.Deadline+int64(500*time.Millisecond) })
@@ -886,7 +881,7 @@ func TestExecThatHangs(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBothModes(t, func(t *testing.T, a *agent) {
-				argv, ran, release := touch(t)
+				argv, ran, release := hungTouch(t)
 				a.must(command{Op: "start", Async: true, Argv: argv, In: test.in})
 				eventually(t, "it is being executed", func() bool { return len(a.processes()) == 3 || len(a.started) > 0 }) // agent, leash, and the leash's child
 				if test.do.Op != "" {
@@ -905,23 +900,6 @@ func TestExecThatHangs(t *testing.T) {
 			})
 		})
 	}
-	t.Run("deadline of a leash that is stopped", func(t *testing.T) {
-		inBothModes(t, func(t *testing.T, a *agent) {
-			argv, ran, release := touch(t)
-			a.must(command{Op: "start", Async: true, Argv: argv, In: 2 * time.Second})
-			eventually(t, "it is being executed", func() bool { return len(a.processes()) == 3 || len(a.started) > 0 })
-			a.stopLeash() // until its timer kills it
-			if e := await(t, "started", a.started); !e.late() {
-				t.Errorf("started: %q, want ErrLeashKilled", e.Err)
-			}
-			a.expectGone()
-			release()
-			time.Sleep(100 * time.Millisecond) // no bound
-			if ran() {
-				t.Error("it was executed")
-			}
-		})
-	})
 	t.Run("asked to end", func(t *testing.T) {
 		a := startAgent(t, nil)
 		path, release := slowExec(t, "/bin/sleep")
@@ -932,6 +910,34 @@ func TestExecThatHangs(t *testing.T) {
 			t.Errorf("status %+v, want %+v", got, want)
 		}
 		a.expectGone()
+	})
+}
+
+// hungTouch is a program that is being executed until release is called, and then tells whether it ran.
+func hungTouch(t *testing.T) (argv []string, ran func() bool, release func()) {
+	t.Helper()
+	path, release := slowExec(t, "/bin/touch")
+	made := filepath.Join(t.TempDir(), "made")
+	return []string{path, made}, func() bool { _, err := os.Stat(made); return err == nil }, release
+}
+
+// A leash that gets no CPU while exec hangs is killed by its timer, and the program does not run.
+func TestExecThatHangsBeyondAStoppedLeash(t *testing.T) {
+	t.Parallel()
+	inBothModes(t, func(t *testing.T, a *agent) {
+		argv, ran, release := hungTouch(t)
+		a.must(command{Op: "start", Async: true, Argv: argv, In: 2 * time.Second})
+		eventually(t, "it is being executed", func() bool { return len(a.processes()) == 3 || len(a.started) > 0 })
+		a.stopLeash() // until its timer kills it
+		if e := await(t, "started", a.started); !e.late() {
+			t.Errorf("started: %q, want ErrLeashKilled", e.Err)
+		}
+		a.expectGone()
+		release()
+		time.Sleep(100 * time.Millisecond) // no bound
+		if ran() {
+			t.Error("it was executed")
+		}
 	})
 }
 
