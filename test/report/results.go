@@ -33,7 +33,8 @@ type results struct {
 	skipped  []skip
 }
 
-// skip is a test that did not run: one that was seen, or one that is expected. A "*" stands for all tests of a package.
+// skip is a test that did not run: one that was seen, or one that is expected. A "*" stands for all tests of a package, or
+// for any package, and then the reason is what the test has to give.
 type skip struct{ pkg, test, reason string }
 
 func newResults(to io.Writer) *results {
@@ -140,11 +141,11 @@ func (r *results) summary(expected []skip, strict bool) error {
 	var unexpected []string
 	r.say("\n%d tests passed, %d were skipped\n", r.tests, len(r.skipped))
 	for _, s := range r.skipped {
-		r.say("skipped  %s %s: %s\n", s.pkg, s.test, s.reason)
 		if !slices.ContainsFunc(expected, s.is) {
 			unexpected = append(unexpected, s.pkg+" "+s.test)
 		}
 	}
+	r.tellSkips()
 	switch {
 	case len(r.failures) > 0:
 		return fmt.Errorf("failed:\n  %s", strings.Join(r.failures, "\n  "))
@@ -156,8 +157,32 @@ func (r *results) summary(expected []skip, strict bool) error {
 	return nil
 }
 
-// is tells whether an expected skip is this one.
+// tellSkips prints the tests of a package that were skipped for one reason as one.
+func (r *results) tellSkips() {
+	type group struct{ pkg, reason string }
+	var groups []group
+	tests := map[group][]string{}
+	for _, s := range r.skipped {
+		g := group{s.pkg, s.reason}
+		if tests[g] == nil {
+			groups = append(groups, g)
+		}
+		tests[g] = append(tests[g], s.test)
+	}
+	for _, g := range groups {
+		names := tests[g][0]
+		if more := len(tests[g]) - 1; more > 0 {
+			names += fmt.Sprintf(" and %d more", more)
+		}
+		r.say("skipped  %s %s: %s\n", g.pkg, names, g.reason)
+	}
+}
+
+// is tells whether an expected skip is this one. Of one that is expected anywhere, it is the reason that must be the same.
 func (s skip) is(expected skip) bool {
+	if expected.pkg == "*" {
+		return strings.HasPrefix(s.reason, expected.reason)
+	}
 	match, err := path.Match(expected.test, s.test)
 	return expected.pkg == s.pkg && (expected.test == "*" || err == nil && match)
 }
