@@ -102,7 +102,11 @@ func (m *machine) silence() Reason {
 }
 
 func (m *machine) renew(k Kind, limit Instant) {
-	m.write(k, limit, func(r Record, nonce int64) Record { return r.renewed(m.c, nonce) })
+	acquired := m.s.Tenure.AcquireTime
+	if k == Confirm { // no tenure yet
+		acquired = m.s.Pending.Record.AcquireTime
+	}
+	m.write(k, limit, func(r Record, nonce int64) Record { return r.renewed(m.c, acquired, nonce) })
 }
 
 // contend is for Waiting and Acquiring.

@@ -31,6 +31,8 @@ func situations() []situation {
 	handover := held(me, 100)
 	handover.Token, handover.Handover = 10, Handover{To: "b", Reason: ReasonRollout}
 	handover.History[0].Token = 10
+	half := held(me, 100)
+	half.Token, half.AcquireTime, half.Release = 10, 0, Release{Reason: ReasonSwitchover}
 	return []situation{
 		{"Waiting, nothing known", func() *driver { return drive(c).step(Ticked{}) }},
 		{"Waiting for another holder", func() *driver { return waiting(c, held(other, 10)).after(time.Second) }},
@@ -59,6 +61,7 @@ func situations() []situation {
 		{"Holding, renewing", func() *driver { return renewing(c) }},
 		{"Holding, reply lost", func() *driver { return renewing(c).done(Unknown) }},
 		{"Holding, after a conflict", func() *driver { return renewing(c).done(Conflict) }},
+		{"Holding, half a release written by hand", func() *driver { return holding(c).step(Watched{Record: half}) }},
 		{"Holding, cut off, KeepRunning", func() *driver {
 			return holding(keep).after(time.Minute).step(Ticked{}).step(ReadDone{ID: 2})
 		}},
@@ -312,6 +315,9 @@ func recordWords(r Record) string {
 	text := fmt.Sprintf("%s token %d", holder, r.Token)
 	if r.Release.Reason != "" {
 		text += fmt.Sprintf(" released %s%s", r.Release.Reason, flags("unclean", r.Release.Unclean))
+	}
+	if r.Holder != "" && r.AcquireTime == 0 {
+		text += " no acquire time"
 	}
 	if r.Handover.To != "" {
 		text += " handover to " + r.Handover.To

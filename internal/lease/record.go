@@ -139,9 +139,12 @@ func (r Record) acquired(c Config, silence Reason, wall, nonce int64) Record {
 	return r
 }
 
-// renewed is the record of the same tenure, one renewal later. It sets right how long others wait for this holder.
-func (r Record) renewed(c Config, nonce int64) Record {
+// renewed is the record of the same tenure, one renewal later. It sets right how long others wait for this holder, and when
+// it acquired the Lease, and leaves no release marker: if somebody has written parts of a release under a holder, nobody
+// is to be able to complete it, perhaps days later, by clearing the holder.
+func (r Record) renewed(c Config, acquired, nonce int64) Record {
 	r.RenewTime, r.Duration = nonce, c.Duration
+	r.AcquireTime, r.Release = acquired, Release{}
 	if r.Handover.To == c.Identity.Pod {
 		r.Handover = Handover{}
 	}

@@ -235,6 +235,27 @@ func TestRenewalSetsTheDurationRight(t *testing.T) {
 	}
 }
 
+// TestRenewalLeavesNoPartOfARelease: otherwise whoever clears the holder, at any time after that, completes it, and
+// candidates start beside the process.
+func TestRenewalLeavesNoPartOfARelease(t *testing.T) {
+	half := func(r Record) Record {
+		r.Revision, r.Release, r.AcquireTime = r.Revision+10, Release{Reason: ReasonSwitchover}, 0
+		return r
+	}
+	acquired := acquiring(testConfig())
+	for name, d := range map[string]*driver{
+		"renewal":        holding(testConfig()).step(Watched{Record: half(held(me, 13))}).wake(),
+		"late renewal":   renewing(testConfig()).done(Unknown).found(half(held(me, 13))),
+		"confirmation":   acquired.done(Unknown).found(half(acquired.s.Pending.Record)),
+		"while stopping": holding(testConfig()).step(Terminated{Signal: 15}).step(Watched{Record: half(held(me, 13))}).wake(),
+	} {
+		got := has[SendWrite](t, d).Attempt.Record
+		if got.Holder = ""; got.Free() || got.Release != (Release{}) || got.AcquireTime == 0 {
+			t.Errorf("%s: leaves %+v, acquired at %d", name, got.Release, got.AcquireTime)
+		}
+	}
+}
+
 func TestConflictIsNotWrittenIntoAgain(t *testing.T) {
 	d := renewing(testConfig()).done(Conflict)
 	for range 3 { // reads are lost
