@@ -283,7 +283,7 @@ func (a *agent) do(action lease.Action) {
 		id := action.ID
 		a.asked = action
 		a.machine.link.call(
-			func() reply { return w.api.get(a.machine.link.lag) },
+			func() reply { return w.api.get(a.machine.link.lag).ours() },
 			func(got reply) { a.deliver(lease.ReadDone{ID: id, Found: got.record, Absent: got.absent}) })
 	case lease.RestartWatch:
 		a.conn.breaks()

@@ -23,6 +23,7 @@ const (
 	TwoAtOnce     = "two processes at once"
 	TokenNotGrown = "token not grown"
 	RunsOn        = "process runs on after another tenure was seen"
+	NotOurs       = "somebody else's Lease written"
 	StaleAccepted = "stale write accepted"
 	FreshRefused  = "write of the present tenure refused"
 	LockDelayCut  = "lockDelay cut short"
@@ -47,8 +48,9 @@ type checker struct {
 	violation *Violation
 	// acting are the trees that live.
 	acting []*tree
-	// token is the highest that a process was started with.
-	token int64
+	// token is the highest that a process was started with, given the one acquired last, and erased the highest of
+	// which nothing was left to tell when somebody had edited the Lease.
+	token, given, erased int64
 	// arrived is the highest token that came to the sink, accepted the highest that it took.
 	arrived, accepted int64
 	last              *tree
@@ -80,6 +82,12 @@ type claim struct {
 	seenBy  []*agent
 	// fooled says that such a one has taken the Lease.
 	fooled bool
+	// forged says that somebody else has made the Lease say that it is released.
+	forged bool
+	// retold says that somebody else has made the Lease say how it ended.
+	retold bool
+	// half says that its holder's last write has a part of a release, and so helps whoever forges one.
+	half bool
 	// forgotten says that the store went back to what was before its last write.
 	forgotten bool
 }
@@ -112,23 +120,35 @@ func (c *checker) started(t *tree) {
 	if t.ordered {
 		c.violated(RunsOn, "the program of token %d of %s begins to run after it was killed", t.token, t.agent.id)
 	}
-	if t.token <= c.token {
-		c.violated(TokenNotGrown, "%s starts token %d after token %d", t.agent.id, t.token, c.token)
-	}
+	c.grows(t)
 	if last := c.last; last != nil && last.endedBadly() && c.delays(last, t) && w.now < last.ended+fastest.lasts(t.agent.config.LockDelay) {
 		c.violated(LockDelayCut, "%s starts token %d %v after the unclean end of token %d", t.agent.id, t.token, w.now-last.ended, last.token)
 	}
 	if w.trace != nil {
 		w.note(t.agent.id, "process of token %d runs", t.token)
 	}
-	c.token = max(c.token, t.token)
 	c.last = t
 	c.acting = append(c.acting, t)
 }
 
-// alone tells off a tree that begins while another acts. Three things are the world's doing and no broken promise, each
+// grows judges a new tenure's token. That it does not grow is forgiven once, where somebody has erased every trace of a
+// token that was higher than its revision: nobody could know of it. It is the sink's fence that is left then, and it holds.
+func (c *checker) grows(t *tree) {
+	switch {
+	case t.token > c.token:
+	case c.token <= c.erased:
+		c.result.Erased++
+		c.erased = 0
+	default:
+		c.violated(TokenNotGrown, "%s starts token %d after token %d", t.agent.id, t.token, c.token)
+	}
+	c.token = t.token
+}
+
+// alone tells off a tree that begins while another acts. Four things are the world's doing and no broken promise, each
 // counted by itself: the other is frozen, or was when it was killed; it was to run on while it is cut off; it was told to
-// die as long ago as is paid for, and has not yet. None of them excuses a Lease that was taken before its time.
+// die as long ago as is paid for, and has not yet; somebody has forged the release of its Lease, of which the time is not
+// up yet. None of the first three excuses a Lease that was taken before its time.
 func (c *checker) alone(t *tree) {
 	for _, other := range c.acting {
 		switch {
@@ -136,6 +156,8 @@ func (c *checker) alone(t *tree) {
 			c.result.Frozen++
 		case c.fools(other, t):
 			c.result.Lowered++
+		case c.misled(other):
+			c.result.Forged++
 		case !c.inTime(t, other):
 			kind := TwoAtOnce
 			if lost := c.claimOf(other); lost != nil && lost.forgotten {
@@ -166,13 +188,21 @@ func lateFor(c lease.Config, late time.Duration) time.Duration {
 // inTime tells whether the Lease was won for a tree after the time of another was up.
 func (c *checker) inTime(t, other *tree) bool {
 	won, lost := c.claimOf(t), c.claimOf(other)
-	return won != nil && lost != nil && !lost.released && won.won >= lost.exclusive()
+	return won != nil && lost != nil && !lost.released && (lost.forged || won.won >= lost.exclusive())
+}
+
+// misled tells whether somebody has forged the release of a tree's Lease. It may run on until the Lease's time is up, unless
+// it learns of it, and no longer.
+func (c *checker) misled(other *tree) bool {
+	claim := c.claimOf(other)
+	return claim != nil && claim.forged && c.w.now < claim.exclusive()
 }
 
 // delays tells whether the next one has to wait for lockDelay after the end of a tree: not if it was to run on, ended only
-// when others might already take the Lease, or let them know too little of it.
+// when others might already take the Lease, or let them know too little of it, or somebody else has said for it how it ended.
 func (c *checker) delays(last, t *tree) bool {
-	return !last.agent.config.KeepRunning && !c.outlived(last) && !c.fools(last, t)
+	claim := c.claimOf(last)
+	return !last.agent.config.KeepRunning && !c.outlived(last) && !c.fools(last, t) && (claim == nil || !claim.retold)
 }
 
 // fools tells whether the Lease of a tree had its duration lowered by hand, so that who came then could not know when it
@@ -314,7 +344,47 @@ func (c *checker) stores(by string, was, is lease.Record) {
 		c.takes(a, by, is)
 	}
 	if claim := c.newest(by); claim != nil && is.Holder == by {
-		claim.stored, claim.lasts, claim.lowered = w.now, max(claim.lasts, is.Duration), 0
+		claim.stored, claim.lasts = w.now, max(claim.lasts, is.Duration)
+		claim.lowered, claim.forged, claim.retold = 0, false, false
+		claim.half = is.Release.Reason != "" || is.AcquireTime == 0
+	}
+}
+
+// edited is told of each write by hand. Where it makes the Lease look as a release leaves it, candidates may believe that of
+// every tenure that lasts, unless its holder had let a part of that stand.
+func (c *checker) edited(was, is lease.Record) {
+	for _, claim := range c.claims {
+		claim.retold = claim.retold || released(is) && (!released(was) || was.Release != is.Release)
+		claim.forged = claim.forged || released(is) && !released(was) && !claim.released && !claim.half && c.w.now < claim.exclusive()
+	}
+	if tells(was) >= c.given && tells(is) < c.given && is.Revision+is.TokenBase < c.given {
+		c.erased = c.given
+	}
+}
+
+// released tells whether a record is what a release leaves: no holder, why, and no time of an acquire.
+func released(r lease.Record) bool {
+	return r.Holder == "" && r.Release.Reason != "" && r.AcquireTime == 0
+}
+
+// tells is the highest token that a record tells of, and that tokens can be.
+func tells(r lease.Record) int64 {
+	highest := r.Token
+	for _, past := range r.History {
+		if past.Token <= highestToken {
+			highest = max(highest, past.Token)
+		}
+	}
+	return highest
+}
+
+// highestToken is what revisions and the greatest token base add up to.
+const highestToken = 1 << 53
+
+// writesOurs is told of each compare-and-swap that succeeds, and whether the Lease was somebody else's.
+func (c *checker) writesOurs(by string, unlabelled bool) {
+	if e := c.w.elector; unlabelled && (e == nil || by != e.id) {
+		c.violated(NotOurs, "%s writes a Lease without our label", by)
 	}
 }
 
@@ -351,7 +421,7 @@ func (c *checker) takes(a *agent, by string, is lease.Record) {
 		if a != nil && old.unknownTo(a) { // and who comes after that one waits for that one
 			old.released, old.fooled = true, true
 		}
-		if !c.outcomes && a != nil && !old.released && w.now < old.exclusive() {
+		if !c.outcomes && a != nil && !old.released && !old.forged && w.now < old.exclusive() {
 			kind := Stolen
 			if old.forgotten {
 				kind = Forgotten
@@ -359,6 +429,7 @@ func (c *checker) takes(a *agent, by string, is lease.Record) {
 			c.violated(kind, "%s takes the Lease %v after the last write of %s, which is good for %v", by, w.now-old.stored, old.by, old.lasts)
 		}
 	}
+	c.given = is.Token
 	c.claims = append(c.claims, &claim{w: w, by: by, agent: a, token: is.Token, won: w.now, stored: w.now, lasts: is.Duration})
 }
 

@@ -88,6 +88,9 @@ var kinds = []kind{
 	{"restored", 0, (*world).restore},
 	{"restored at once", 0, (*world).restoreAtOnce},
 	{"edited by hand", 0, (*world).editByHand},
+	{"label taken away", 0, (*world).unlabel},
+	{"release written by hand", 0, once((*world).forge)},
+	{"history edited", 0, (*world).editHistory},
 	{"one API server dead", 2, (*world).killServer},
 	{"outage", 0, (*world).outage},
 	{"answers lost singly", 0, (*world).loseSingly},
@@ -126,9 +129,15 @@ func (p params) weights() map[string]int {
 		weights["throttled"], weights["exec hangs"], weights["starts fail"], weights["cut off"] = 25, 15, 5, 20
 	}
 	if p.profile == Edited {
-		weights["edited by hand"], weights["cut off"] = 25, 10
+		weights["edited by hand"], weights["label taken away"], weights["cut off"] = 25, 5, 10
 		// What the Lease's history remembers keeps an edited token from coming back; a new Lease has none.
 		weights["Lease deleted"] = 0
+	}
+	if p.profile == Forged {
+		weights["release written by hand"], weights["holder cleared by hand"], weights["cut off"] = 25, 10, 10
+	}
+	if p.profile == History {
+		weights["history edited"], weights["token base raised"], weights["Lease deleted"] = 25, 5, 0
 	}
 	if p.profile == Restore {
 		weights["restored"] = 10
@@ -570,7 +579,7 @@ func (w *world) askHandover(f Fault) {
 		to = w.target(f).machine.pod
 	}
 	o := w.operators[0]
-	if read := o.read(); !read.absent {
+	if read := o.read(); !read.absent && !read.unlabelled {
 		read.lease.Handover = lease.Handover{To: to, Reason: lease.ReasonSwitchover}
 		o.write(read.lease)
 	}
@@ -584,7 +593,7 @@ func (w *world) clearHolder(Fault) {
 // editByHand writes one field of the Lease, but not the history: that, and the token raised before and lowered after, would
 // have the next token be less than one that was given out. What keeps everybody from acquiring is mended in the end.
 func (w *world) editByHand(f Fault) func() {
-	edits := []func(*lease.Record){
+	edits := []edit{
 		func(r *lease.Record) { r.Duration = time.Second },
 		func(r *lease.Record) { r.Duration = -time.Duration(f.Y * float64(horizon)) },
 		// Candidates wait for it, up to an hour, also when it is mended.
@@ -600,12 +609,8 @@ func (w *world) editByHand(f Fault) func() {
 		func(r *lease.Record) { r.AcquireTime, r.RenewTime = 0, 0 },
 		func(r *lease.Record) { r.AcquireTime, r.RenewTime = math.MaxInt64, math.MinInt64 },
 	}
-	n := int(f.X * float64(len(edits)))
-	if w.trace != nil {
-		w.note("world", "edit %d", n)
-	}
 	was := w.api.lease.Duration
-	w.api.edit(edits[n])
+	w.editOne(edits, f.X)
 	for _, c := range w.check.claims {
 		if w.api.lease.Duration < was {
 			c.lowered = w.now
@@ -614,8 +619,71 @@ func (w *world) editByHand(f Fault) func() {
 	return w.mendEdits
 }
 
+// edit is what somebody does to the Lease.
+type edit func(*lease.Record)
+
+func (w *world) editOne(edits []edit, x float64) {
+	n := int(x * float64(len(edits)))
+	if w.trace != nil {
+		w.note("world", "edit %d", n)
+	}
+	w.api.edit(edits[n])
+}
+
+// unlabel makes the Lease somebody else's for a while.
+func (w *world) unlabel(Fault) func() {
+	w.api.relabel(false)
+	return func() { w.api.relabel(true) }
+}
+
+// forge writes a release that is none, whole or in part, of this tenure or of another.
+func (w *world) forge(f Fault) {
+	marker := lease.Release{Reason: lease.ReasonSwitchover, Unclean: f.Y < 0.3}
+	whole := func(r *lease.Record) { r.Holder, r.Release, r.AcquireTime = "", marker, 0 }
+	w.editOne([]edit{
+		whole,
+		func(r *lease.Record) { *r = r.Released(marker, r.RenewTime, r.RenewTime+1) },
+		func(r *lease.Record) { whole(r); r.Token = int64(f.Y * float64(r.Token)) },
+		func(r *lease.Record) { whole(r); r.Transitions = int32(f.Y * math.MaxInt32) },
+		func(r *lease.Record) { whole(r); r.Handover.To = w.target(f).machine.pod },
+		// Each of these is a part of one.
+		func(r *lease.Record) { r.Release = marker },
+		func(r *lease.Record) { r.AcquireTime = 0 },
+		func(r *lease.Record) { r.Release, r.AcquireTime = marker, 0 },
+		func(r *lease.Record) { r.Holder, r.Release, r.AcquireTime = "somebody", marker, 0 },
+		func(r *lease.Record) { r.Holder, r.Release = "", marker },
+		func(r *lease.Record) { r.Holder, r.AcquireTime = "", 0 },
+	}, f.X)
+}
+
+// editHistory writes the Lease's history, or its token, which the history tells of too.
+func (w *world) editHistory(f Fault) func() {
+	n := func(r *lease.Record) int { return int(f.Y * float64(len(r.History))) }
+	w.editOne([]edit{
+		func(r *lease.Record) { r.History = nil },
+		func(r *lease.Record) { r.History = r.History[n(r):] },
+		func(r *lease.Record) { r.History = r.History[:n(r)] },
+		func(r *lease.Record) { r.History = []lease.PastTenure{{Token: math.MaxInt64, Pod: "p0"}} },
+		func(r *lease.Record) { r.History = []lease.PastTenure{{Token: int64(f.Y * 2 * lease.MaxTokenBase)}} },
+		func(r *lease.Record) { // ended, or begun anew
+			r.History = slices.Clone(r.History)
+			for i := range r.History {
+				p := &r.History[i]
+				p.Reason, p.Ended, p.Token = lease.Reason([]string{"", "x"}[i%2]), math.MaxInt64, p.Token-int64(i)
+			}
+		},
+		func(r *lease.Record) { r.History = slices.Repeat(r.History, 3) },
+		func(r *lease.Record) { r.Token += int64(f.Y * million) },
+		func(r *lease.Record) { r.Token = int64(f.Y * float64(r.Token)) },
+		func(r *lease.Record) { r.Token = 0 },
+		func(r *lease.Record) { r.Token, r.History = 0, nil },
+	}, f.X)
+	return w.mendEdits
+}
+
 // mendEdits is a person who has read the conditions.
 func (w *world) mendEdits() {
+	w.api.relabel(true)
 	if r := w.api.lease; r.Token == math.MaxInt64 || r.Token < 0 || r.TokenBase != w.base || r.BadTokenBase != "" || r.Duration > time.Hour {
 		w.api.edit(func(r *lease.Record) {
 			if r.Token == math.MaxInt64 || r.Token < 0 {

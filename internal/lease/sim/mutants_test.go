@@ -145,6 +145,26 @@ var surroundings = map[string]mutant{
 		why:  "whoever lowers it under a holder does not shorten the holder's lease",
 		step: before(newestDuration), profile: Edited, finds: Stolen,
 	},
+	"parts of a release left by renewals": {
+		why:  "who clears the holder completes them, and a cleared holder alone frees nothing",
+		step: halfReleased, profile: Forged, finds: Stolen,
+	},
+	"history not heard": {
+		why:  "the token may have been lowered",
+		step: rewriteAcquire(noHistory), profile: History, finds: TokenNotGrown,
+	},
+	"history believed": {
+		why:  "a token that none can be has nobody acquire ever again",
+		step: before(anyHistory), profile: History, finds: NoHolder,
+	},
+	"agents heed no label": {
+		why:     "without our label the Lease is somebody else's",
+		profile: Edited, finds: NotOurs, options: Options{Broken: AgentsHeedNoLabel},
+	},
+	"operator heeds no label": {
+		why:     "without our label the Lease is somebody else's",
+		profile: Edited, finds: NotOurs, options: Options{Broken: OperatorHeedsNoLabel},
+	},
 	"own duration waited for": {
 		why:  "the holder may have a longer one",
 		step: before(ownDuration), profile: Settings, finds: Stolen,
@@ -369,6 +389,37 @@ func rewriteAcquire(change func(c lease.Config, s lease.State, r *lease.Record))
 			return next, actions
 		}
 	}
+}
+
+// halfReleased leaves a release marker, and no acquire time, as a renewal finds them.
+func halfReleased() StepFunc {
+	return func(c lease.Config, s lease.State, t lease.Time, e lease.Event) (lease.State, []lease.Action) {
+		next, actions := lease.Step(c, s, t, e)
+		for i, action := range actions {
+			if w, ok := action.(lease.SendWrite); ok && (w.Attempt.Kind == lease.Renew || w.Attempt.Kind == lease.Confirm) {
+				was := next.Seen.Record
+				w.Attempt.Record.Release, w.Attempt.Record.AcquireTime = was.Release, was.AcquireTime
+				actions[i] = w
+				next.Write = &w.Attempt
+			}
+		}
+		return next, actions
+	}
+}
+
+func noHistory(_ lease.Config, s lease.State, r *lease.Record) {
+	was := s.Seen.Record
+	r.Token = max(was.Revision+was.TokenBase, was.Token+1)
+}
+
+func anyHistory(c lease.Config, s lease.State, _ lease.Time, e lease.Event) (lease.Config, lease.State, lease.Event) {
+	return c, s, rewriteRecord(e, func(r *lease.Record) {
+		for _, past := range r.History {
+			if r.Holder != c.Identity.String() {
+				r.Token = max(r.Token, past.Token)
+			}
+		}
+	})
 }
 
 func keepToken(c lease.Config, s lease.State, r *lease.Record) {

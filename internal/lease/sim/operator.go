@@ -38,6 +38,7 @@ func (o *operator) look() {
 	case read.absent:
 		// It writes a moment after it read; another may have been faster.
 		w.after(w.between(0, 50*time.Millisecond), o.create)
+	case read.unlabelled && w.o.Broken != OperatorHeedsNoLabel: // LeaseConflict: nothing is touched
 	case o.provenDead(read.lease.Holder):
 		why := lease.Release{Reason: lease.ReasonHolderTerminated, Unclean: true}
 		o.write(read.lease.Released(why, 1, read.lease.RenewTime+1))

@@ -119,6 +119,89 @@ func TestWhoNeverSawADurationCannotWaitForIt(t *testing.T) {
 	}
 }
 
+// TestForgedReleaseExcusesThatTenureAlone, until its own last write is no longer good.
+func TestForgedReleaseExcusesThatTenureAlone(t *testing.T) {
+	t.Parallel()
+	const token = 7
+	whole := func(r *lease.Record) { r.Holder, r.Release.Reason, r.AcquireTime = "", lease.ReasonSwitchover, 0 }
+	for name, c := range map[string]struct {
+		mine  func(*lease.Record) // what the holder's last write has left
+		edit  func(*lease.Record)
+		after func(*world, *agent, lease.Record)
+		later time.Duration
+		want  string
+	}{
+		"forged":            {edit: whole},
+		"holder cleared":    {edit: func(r *lease.Record) { r.Holder = "" }, want: Stolen},
+		"marker alone":      {edit: func(r *lease.Record) { r.Holder, r.Release.Reason = "", lease.ReasonSwitchover }, want: Stolen},
+		"no marker":         {edit: func(r *lease.Record) { r.Holder, r.AcquireTime = "", 0 }, want: Stolen},
+		"part left to it":   {mine: func(r *lease.Record) { r.AcquireTime = 0 }, edit: whole, want: Stolen},
+		"marker left to it": {mine: func(r *lease.Record) { r.Release.Reason = lease.ReasonSwitchover }, edit: whole, want: Stolen},
+		"renewed after it":  {edit: whole, after: func(w *world, a *agent, r lease.Record) { w.check.stores(a.id, r, r) }, want: Stolen},
+		"long ago":          {edit: whole, later: time.Minute, want: TwoAtOnce},
+	} {
+		w := newWorld(draw(1, Options{Profile: Forged}), Options{}, nil)
+		w.build()
+		holder, next := w.slots[0].agent, w.slots[1].agent
+		is := lease.Record{Revision: 5000, Holder: holder.id, Token: token, Duration: 15 * time.Second, AcquireTime: 1}
+		if c.mine != nil {
+			c.mine(&is)
+		}
+		w.check.stores(holder.id, lease.Record{}, is)
+		w.check.started(&tree{agent: holder, token: token})
+		w.now = time.Second
+		edited := is
+		c.edit(&edited)
+		w.check.edited(is, edited)
+		if c.after != nil {
+			c.after(w, holder, is)
+		}
+		w.check.stores(next.id, edited, lease.Record{Holder: next.id, Token: token + 1, Duration: 15 * time.Second, AcquireTime: 2})
+		w.now += c.later
+		w.check.started(&tree{agent: next, token: token + 1})
+		got := ""
+		if w.check.violation != nil {
+			got = w.check.violation.Kind
+		}
+		if forged := w.check.result.Forged == 1; got != c.want || forged != (c.want == "") {
+			t.Errorf("%s: %q, want %q; excused: %v", name, got, c.want, forged)
+		}
+	}
+}
+
+// TestErasedTokenExcusesOneThatDoesNotGrow where nothing is left that tells of it, once.
+func TestErasedTokenExcusesOneThatDoesNotGrow(t *testing.T) {
+	t.Parallel()
+	const high = 900_000
+	for name, c := range map[string]struct {
+		left   lease.Record
+		tokens []int64
+		want   bool
+	}{
+		"erased":              {lease.Record{Revision: 5000, Token: 1}, []int64{5000}, true},
+		"in the history":      {lease.Record{Revision: 5000, Token: 1, History: []lease.PastTenure{{Token: high}}}, []int64{5000}, false},
+		"below the revision":  {lease.Record{Revision: high + 1, Token: 1}, []int64{5000}, false},
+		"below the base":      {lease.Record{Revision: 5000, TokenBase: high, Token: 1}, []int64{5000}, false},
+		"grows":               {lease.Record{Revision: 5000, Token: 1}, []int64{high + 1, high}, false},
+		"grows no more again": {lease.Record{Revision: 5000, Token: 1}, []int64{5000, 5000}, false},
+		"and then it grows":   {lease.Record{Revision: 5000, Token: 1}, []int64{5000, 5001}, true},
+	} {
+		w := newWorld(draw(1, Options{Profile: History}), Options{}, nil)
+		w.build()
+		a := w.slots[0].agent
+		is := lease.Record{Revision: 4000, Holder: a.id, Token: high, AcquireTime: 1}
+		w.check.stores(a.id, lease.Record{}, is)
+		w.check.grows(&tree{agent: a, token: high})
+		w.check.edited(is, c.left)
+		for _, token := range c.tokens {
+			w.check.grows(&tree{agent: a, token: token})
+		}
+		if got := w.check.violation == nil; got != c.want {
+			t.Errorf("%s: excused: %v, want %v", name, got, c.want)
+		}
+	}
+}
+
 // TestLockDelayOfAnUnknownTenure is about the process of such a holder, which ends when it learns of the other.
 func TestLockDelayOfAnUnknownTenure(t *testing.T) {
 	t.Parallel()

@@ -31,16 +31,20 @@ const (
 	Settings
 	// Starved is Mixed with CPU limits that are too small, and with starts that hang and fail, most of the time.
 	Starved
-	// Edited is Mixed with people who edit every field of the Lease, but neither forge a release nor name a candidate as the
-	// holder: who may do that may as well start the process.
+	// Edited is Mixed with people who edit the Lease's label and every field, but neither what Forged and History have them
+	// edit, nor do they name a candidate as the holder: who may do that may as well start the process.
 	Edited
+	// Forged is Mixed with people who write releases, whole ones and parts of them, under whoever holds the Lease.
+	Forged
+	// History is Mixed with people who edit the Lease's history, and tokens with it.
+	History
 	// Outages has only times without the API, each shorter than a tenure must survive.
 	Outages
 	profiles
 )
 
 func (p Profile) String() string {
-	return [...]string{"any", "mixed", "replies", "keep-running", "foreign", "restore", "fast-restore", "settings", "starved", "edited", "outages"}[p]
+	return [...]string{"any", "mixed", "replies", "keep-running", "foreign", "restore", "fast-restore", "settings", "starved", "edited", "forged", "history", "outages"}[p]
 }
 
 // ParseProfile is the inverse of String.
@@ -95,8 +99,8 @@ func draw(seed uint64, o Options) params {
 	p := params{seed: seed}
 	p.profile = [...]Profile{
 		Mixed, Mixed, Mixed, Mixed, Mixed, Mixed, Mixed, Mixed, Replies, KeepRunning, KeepRunning, Foreign, Restore, FastRestore,
-		Settings, Settings, Replies, Starved, Edited, Edited, Outages,
-	}[rng.IntN(21)]
+		Settings, Settings, Replies, Starved, Edited, Edited, Forged, History, Outages,
+	}[rng.IntN(23)]
 	if o.Profile != AnyProfile {
 		p.profile = o.Profile
 	}

@@ -27,7 +27,9 @@ type server struct {
 	lease    lease.Record
 	absent   bool
 	revision int64
-	mode     mode
+	// unlabelled says that the Lease lacks our label, and is somebody else's to all of us.
+	unlabelled bool
+	mode       mode
 	// restoring counts the restores under way: whatever the mode, nothing gets through.
 	restoring int
 	held      []func() // what came in while paused
@@ -49,9 +51,10 @@ type server struct {
 const servers = 3
 
 type stored struct {
-	lease    lease.Record
-	absent   bool
-	revision int64
+	lease      lease.Record
+	absent     bool
+	revision   int64
+	unlabelled bool
 }
 
 func newServer(w *world) *server {
@@ -61,7 +64,7 @@ func newServer(w *world) *server {
 	return s
 }
 
-func (s *server) state() stored { return stored{s.lease, s.absent, s.revision} }
+func (s *server) state() stored { return stored{s.lease, s.absent, s.revision, s.unlabelled} }
 
 // reply is an answer to any request. failed is a read's, watch that of a watch.
 type reply struct {
@@ -70,6 +73,16 @@ type reply struct {
 	failed  bool
 	absent  bool
 	record  *lease.Record
+	// unlabelled says that the record is that of a Lease without our label.
+	unlabelled bool
+}
+
+// ours is what an agent makes of the answer to a read: it can't be read if it is of somebody else's Lease.
+func (r reply) ours() reply {
+	if r.unlabelled {
+		return refused
+	}
+	return r
 }
 
 // unanswered is what a client knows that got no answer.
@@ -89,6 +102,7 @@ func (s *server) put(by string, r lease.Record) reply {
 		return reply{outcome: lease.Conflict}
 	}
 	s.w.check.stores(by, s.lease, r)
+	s.w.check.writesOurs(by, s.unlabelled)
 	s.store(r)
 	if a := s.w.byID[by]; a != nil {
 		a.revision = s.revision
@@ -104,7 +118,7 @@ func (s *server) put(by string, r lease.Record) reply {
 func (s *server) create(r lease.Record) {
 	s.uids++
 	r.UID = "uid" + strconv.FormatInt(s.uids, 10)
-	s.absent = false
+	s.absent, s.unlabelled = false, false
 	s.store(r)
 }
 
@@ -115,7 +129,7 @@ func (s *server) remove() {
 	s.advance()
 	s.absent = true
 	s.lease.Revision = s.revision
-	s.tell(lease.Watched{Record: s.lease, Deleted: true})
+	s.tell(s.event(lease.Watched{Record: s.lease, Deleted: true}))
 }
 
 func (s *server) store(r lease.Record) {
@@ -125,7 +139,25 @@ func (s *server) store(r lease.Record) {
 	if r.Handover.To != "" {
 		s.w.handover = s.w.now
 	}
-	s.tell(lease.Watched{Record: r})
+	s.tell(s.event(lease.Watched{Record: r}))
+}
+
+// unreadable is an event of a Lease that is somebody else's. Agents close a watch that tells such.
+type unreadable struct{ lease.Event }
+
+func (s *server) event(e lease.Watched) lease.Event {
+	if s.unlabelled && s.w.o.Broken != AgentsHeedNoLabel {
+		return unreadable{e}
+	}
+	return e
+}
+
+// relabel takes our label from the Lease, or puts it back.
+func (s *server) relabel(ours bool) {
+	if !s.absent && s.unlabelled == ours {
+		s.unlabelled = !ours
+		s.store(s.lease)
+	}
 }
 
 // advance takes the next revision. Other objects are written too: so many where revisions are given out again that this
@@ -156,7 +188,7 @@ func (s *server) get(lag float64) reply {
 	if state.absent {
 		return reply{absent: true}
 	}
-	return reply{record: &state.lease}
+	return reply{record: &state.lease, unlabelled: state.unlabelled && s.w.o.Broken != AgentsHeedNoLabel}
 }
 
 // edit is a person's or the operator's change of whatever is stored.
@@ -164,9 +196,11 @@ func (s *server) edit(change func(*lease.Record)) {
 	if s.absent {
 		return
 	}
-	r := s.lease
+	was := s.lease
+	r := was
 	change(&r)
 	s.store(r)
+	s.w.check.edited(was, s.lease)
 }
 
 // save takes a snapshot, and restore goes back to it: with the token base raised above every token that was handed out
@@ -178,7 +212,7 @@ func (s *server) restore() {
 	for _, c := range s.w.check.claims {
 		c.forgotten = c.forgotten || c.revision > s.saved.revision
 	}
-	s.absent, s.lease, s.revision = s.saved.absent, s.saved.lease, s.saved.revision
+	s.absent, s.lease, s.revision, s.unlabelled = s.saved.absent, s.saved.lease, s.saved.revision, s.saved.unlabelled
 	s.turn = 0
 	for _, a := range s.w.agents { // from now on a higher revision is no proof of anything
 		a.revision = math.MaxInt64

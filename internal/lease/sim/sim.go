@@ -12,6 +12,7 @@
 //     others may take the Lease; and no Lease is taken before its holder's time is up, as the holder itself wrote it.
 //   - Tokens of started processes strictly grow, and the sink takes none that is lower than one that it took, and all of the
 //     present tenure.
+//   - Nobody of ours writes a Lease without our label.
 //   - A tree is told to die as soon as its agent learns of another tenure, and does not begin to run after that.
 //   - After an unclean end lockDelay passes.
 //   - When all faults are over there is a holder within the bound, and it stays, and sends one write every retryPeriod;
@@ -23,6 +24,10 @@
 // tree that was frozen when it was to die; a tree that was told to die in time, and took longer than the margin and the
 // lateness that its agent was told of pay for; a tree that is to run on while it is cut off. None excuses a Lease that was
 // taken before its time.
+//
+// Two things that somebody may write are past telling from the truth: a whole release under a live holder, and a Lease from
+// which every trace of a token is gone that somebody had raised. The first excuses that holder's tree until the time is up
+// for which its own last write is good, the second one token that does not grow. What the sink takes is judged as ever.
 package sim
 
 import (
@@ -71,6 +76,10 @@ const (
 	OperatorBelievesAbsence
 	// OperatorCreatesFree: the operator makes a Lease that was deleted anew as a free one.
 	OperatorCreatesFree
+	// AgentsHeedNoLabel: the agents take any Lease of the name for theirs.
+	AgentsHeedNoLabel
+	// OperatorHeedsNoLabel: the operator does.
+	OperatorHeedsNoLabel
 	// RestoreTooSoon: the API servers start from a snapshot while holders of the time since may live.
 	RestoreTooSoon
 )
@@ -90,6 +99,9 @@ type Result struct {
 	Stolen int
 	// Lowered counts Leases taken early by candidates that came after their duration was lowered by hand.
 	Lowered int
+	// Forged counts processes that began while another's lived whose Lease somebody had made to look released, Erased tokens
+	// that did not grow because somebody had erased all that told of a higher one.
+	Forged, Erased int
 	// Writes counts what came to the sink, Stale those writes that came after one with a higher token, Refused those that the
 	// sink refused.
 	Writes, Stale, Refused int

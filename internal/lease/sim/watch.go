@@ -47,7 +47,7 @@ func (c *conn) accept() reply {
 		c.accepted = true
 		api.conns = append(api.conns, c)
 		if c.a.w.p.initialEvents && !api.absent {
-			c.buffer = append(c.buffer, lease.Watched{Record: api.lease})
+			c.buffer = append(c.buffer, api.event(lease.Watched{Record: api.lease}))
 		}
 	}
 	return reply{watch: true}
@@ -93,7 +93,13 @@ func (c *conn) send(e lease.Event) {
 		d += w.between(0, c.late)
 	}
 	c.last = max(c.last, w.now+d)
-	w.at(c.last, func() { c.a.deliver(e) })
+	w.at(c.last, func() {
+		if _, foreign := e.(unreadable); foreign {
+			c.breaks()
+		} else {
+			c.a.deliver(e)
+		}
+	})
 }
 
 // flush sends what was kept back.

@@ -86,6 +86,8 @@ func many(hours float64, o sim.Options) int {
 		sum.Frozen += r.Frozen
 		sum.Late += r.Late
 		sum.Stolen += r.Stolen
+		sum.Forged += r.Forged
+		sum.Erased += r.Erased
 		sum.Steps += r.Steps
 	}
 	took := time.Since(began)
@@ -93,6 +95,7 @@ func many(hours float64, o sim.Options) int {
 		first, first+uint64(episodes)-1, simulated.Hours(), took.Round(time.Millisecond), simulated.Hours()/processorTime().Minutes(), sum.Steps)
 	fmt.Printf("tenures: %d, takeovers: %d, overlaps of holders that were cut off and keep running: %d\n", sum.Tenures, sum.Takeovers, sum.Overlaps)
 	fmt.Printf("the world's doing: %d takeovers from a process that was frozen, %d from one that outlived its kill by more than is paid for, %d by a client-go elector before its time\n", sum.Frozen, sum.Late, sum.Stolen)
+	fmt.Printf("somebody else's: %d takeovers from a process whose Lease was made to look released, %d tokens below one of which every trace was erased\n", sum.Forged, sum.Erased)
 	fmt.Printf("writes to the sink: %d, %d of them stale on arrival; %d refused\n", sum.Writes, sum.Stale, sum.Refused)
 	fmt.Println("no promise broken")
 	return 0
