@@ -424,7 +424,11 @@ func (o *operator) reconcile() {
 			o.restart()
 		}
 	}()
-	for range 10 {
+	looks := 10
+	if o.cache != nil {
+		looks = 2 // it shows the same until the next round, and leads to the same writes each time
+	}
+	for range looks {
 		before := o.writes
 		result, err := o.r.Reconcile(o.w.t.Context(), ctrl.Request{NamespacedName: o.w.key})
 		if err != nil && !errors.Is(err, errAnswerLost) {
