@@ -15,6 +15,7 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/util/retry"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -211,44 +212,87 @@ func TestARefusalIsNoLoop(t *testing.T) {
 	w := newWorld(t)
 	calls := w.refuse(admissionv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"pods"}},
 		&corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i"}}}})
-	m, err := ctrl.NewManager(w.plane.Config(), ctrl.Options{
-		Scheme: scheme(t), Cache: CacheOptions([]string{w.key.Namespace}), Metrics: metricsserver.Options{BindAddress: "0"},
-		Controller: config.Controller{SkipNameValidation: new(true)},
-	})
-	w.must(err)
-	r := New(m.GetClient(), m.GetAPIReader(), clock.RealClock{}, inject.Settings{AgentImage: "agent"})
-	w.must(r.SetupWithManager(t.Context(), m, 1))
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error)
-	go func() { ended <- m.Start(ctx) }()
-	defer func() {
-		cancel()
-		w.must(<-ended)
-	}()
-
-	w.api = unmemoized(t, w) // it is not alone on the API server here
+	asItRuns(t, w)
 	w.job(nil)
-	var job v1alpha1.SingletonJob
-	refused := func() bool {
-		return w.api.Get(ctx, w.key, &job) == nil && condition(job.Status, v1alpha1.ConditionActive).Reason == v1alpha1.ReasonPodsRefused
-	}
-	for wait := time.Now(); !refused(); time.Sleep(20 * time.Millisecond) {
-		if time.Since(wait) > 30*time.Second {
-			t.Fatalf("nothing is refused: %+v", job.Status)
-		}
-	}
+	job := told(t, w, v1alpha1.ReasonPodsRefused)
 	if !strings.Contains(condition(job.Status, v1alpha1.ConditionActive).Message, "127.0.0.1") {
 		t.Fatalf("the text has nothing that differs each time: %+v", job.Status.Conditions)
 	}
 	before, first := calls.Load(), job.ResourceVersion
 	const while = 5 * time.Second
 	time.Sleep(while)
-	w.must(w.api.Get(ctx, w.key, &job))
+	job = w.read()
 	if asked := calls.Load() - before; asked > 6 {
 		t.Errorf("asked %d times in %v", asked, while)
 	}
 	if job.ResourceVersion != first {
 		t.Errorf("the status was written again: %+v", job.Status.Conditions)
+	}
+}
+
+// TestALeaseWithAnotherJobsLabel is its own job's, as the agents have it, and what happens to it is told.
+func TestALeaseWithAnotherJobsLabel(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	asItRuns(t, w)
+	w.job(nil)
+	told(t, w, v1alpha1.ReasonCandidatesNotReady)
+	for _, change := range []func(*coordinationv1.Lease){
+		func(l *coordinationv1.Lease) { l.Labels[contract.NameLabel] = "another" },
+		func(l *coordinationv1.Lease) { delete(l.Labels, contract.NameLabel) },
+	} {
+		w.changeLease(change)
+		time.Sleep(time.Second) // its last change of which the old label tells
+		w.changeLease(func(l *coordinationv1.Lease) { l.Spec.HolderIdentity = new("somebody") })
+		told(t, w, v1alpha1.ReasonForeignHolder)
+		w.changeLease(func(l *coordinationv1.Lease) {
+			l.Spec.HolderIdentity, l.Labels[contract.NameLabel] = new(""), w.key.Name
+		})
+		told(t, w, v1alpha1.ReasonCandidatesNotReady)
+	}
+}
+
+// changeLease is somebody with kubectl.
+func (w *world) changeLease(change func(*coordinationv1.Lease)) {
+	w.t.Helper()
+	w.must(retry.RetryOnConflict(retry.DefaultRetry, func() error {
+		l := w.lease()
+		change(l)
+		return w.api.Update(w.t.Context(), l)
+	}))
+}
+
+// asItRuns has the operator run for a world, woken by what it watches.
+func asItRuns(t *testing.T, w *world) {
+	t.Helper()
+	m, err := ctrl.NewManager(w.plane.Config(), ctrl.Options{
+		Scheme: scheme(t), Cache: CacheOptions([]string{w.key.Namespace}), Metrics: metricsserver.Options{BindAddress: "0"},
+		Controller: config.Controller{SkipNameValidation: new(true)},
+	})
+	w.must(err)
+	r := New(m.GetClient(), m.GetAPIReader(), clock.RealClock{}, inject.Settings{AgentImage: "agent"})
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context())) // to be ended before the API server is
+	w.must(r.SetupWithManager(ctx, m, 1))
+	ended := make(chan error)
+	go func() { ended <- m.Start(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		w.must(<-ended)
+	})
+	w.api = unmemoized(t, w) // it is not alone on the API server here
+}
+
+// told waits until the job's status gives a reason.
+func told(t *testing.T, w *world, reason string) *v1alpha1.SingletonJob {
+	t.Helper()
+	for began := time.Now(); ; time.Sleep(20 * time.Millisecond) {
+		job := w.read()
+		if condition(job.Status, v1alpha1.ConditionActive).Reason == reason {
+			return job
+		}
+		if time.Since(began) > 30*time.Second {
+			t.Fatalf("nothing is told of %s: %+v", reason, job.Status.Conditions)
+		}
 	}
 }
 

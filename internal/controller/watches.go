@@ -83,7 +83,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, m ctrl.Manager, concu
 		Named("singletonjob").
 		For(&v1alpha1.SingletonJob{}, builder.WithPredicates(jobChanged)).
 		Watches(&corev1.Pod{}, named).
-		Watches(&coordinationv1.Lease{}, r.leaseHandler(named)).
+		Watches(&coordinationv1.Lease{}, r.leaseHandler(handler.EnqueueRequestsFromMapFunc(r.jobOfLease))).
 		Watches(&corev1.ServiceAccount{}, named).
 		Watches(&rbacv1.Role{}, named).
 		Watches(&rbacv1.RoleBinding{}, named).
@@ -106,7 +106,18 @@ func nodeOf(o client.Object) []string {
 	return nil
 }
 
-// jobNamed is the job that an object's label names: also for a Lease, which has no owner.
+// jobOfLease is the job of a Lease's own name, whatever somebody has made of its label. Only a Lease without such a job, which
+// may have to go, is known by the label.
+func (r *Reconciler) jobOfLease(ctx context.Context, o client.Object) []reconcile.Request {
+	key := client.ObjectKeyFromObject(o)
+	job, err := get(ctx, r.Client, key, &v1alpha1.SingletonJob{})
+	if err != nil || job == nil {
+		return jobNamed(ctx, o)
+	}
+	return []reconcile.Request{{NamespacedName: key}}
+}
+
+// jobNamed is the job that an object's label names.
 func jobNamed(_ context.Context, o client.Object) []reconcile.Request {
 	name := o.GetLabels()[contract.NameLabel]
 	if name == "" {
