@@ -32,20 +32,25 @@ import (
 //	env          write the environment and the arguments first
 //	daemon       start another in a session of its own, which ignores SIGTERM and calls its beats "daemon"
 //	is-daemon    be that
+//	faulty       die of SIGSEGV as most programs do, which Go's do not
+//	hoard        take memory without end at SIGUSR1
 func process() {
 	diary, err := os.OpenFile(os.Args[1], os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
-	token := os.Getenv(contract.DefaultTokenEnv)
+	token, ahead := os.Getenv(contract.DefaultTokenEnv), sleptAhead()
 	write := func(what string) {
 		// One write is one line, whole, whoever else appends.
-		fmt.Fprintf(diary, "%s %s %d %d\n", what, token, os.Getpid(), supervise.BootTime())
+		fmt.Fprintf(diary, "%s %s %d %d\n", what, token, os.Getpid(), supervise.BootTime()-ahead)
 	}
 	signals := make(chan os.Signal, 16)
 	signal.Notify(signals)
 	does := parseBehaviour(os.Args[2:])
+	if does.faulty {
+		dieOfFaults()
+	}
 	if does.tellsEnv {
 		tellEnv(diary)
 	}
@@ -54,11 +59,16 @@ func process() {
 	}
 	beat := time.NewTicker(5 * time.Millisecond)
 	for {
+		if _, err := os.Stat(os.Args[1]); err != nil {
+			os.Exit(1) // the test is over, and has not ended this
+		}
 		write(does.beat)
 		select {
 		case <-beat.C:
 		case sig := <-signals:
 			switch {
+			case sig == syscall.SIGUSR1 && does.hoards:
+				go hoard()
 			case sig == syscall.SIGUSR1:
 				write("exit")
 				os.Exit(does.code)
@@ -98,6 +108,7 @@ type behaviour struct {
 	linger             time.Duration
 	stubborn, tellsEnv bool
 	startsDaemon       bool
+	faulty, hoards     bool
 	beat               string
 }
 
@@ -118,6 +129,10 @@ func parseBehaviour(args []string) (b behaviour) {
 			b.startsDaemon = true
 		case "is-daemon":
 			b.beat = "daemon"
+		case "faulty":
+			b.faulty = true
+		case "hoard":
+			b.hoards = true
 		}
 	}
 	return b

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -204,6 +205,37 @@ func TestSinkRecordsEveryAttempt(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, attempts, cmpopts.IgnoreFields(Attempt{}, "Sent", "At")); diff != "" {
 		t.Errorf("the attempts from 3 on are wrong (-want +got):\n%s", diff)
+	}
+}
+
+// Between the look at the mark and the write nothing may come, or the past tenure's write follows the present one's.
+func TestSinkChecksAndWritesInOneStep(t *testing.T) {
+	t.Parallel()
+	sink, written := &Sink{}, make(chan error, 1)
+	var looked atomic.Bool
+	sink.Now = func() time.Duration {
+		if looked.Swap(true) {
+			return Boottime()
+		}
+		go func() { // the first write is decided, and not recorded yet
+			_, err := sink.Write(Attempt{Resource: "default/billing", Token: 34})
+			written <- err
+		}()
+		select {
+		case err := <-written:
+			written <- err
+		case <-time.After(100 * time.Millisecond): // it has to wait
+		}
+		return Boottime()
+	}
+	if _, err := sink.Write(Attempt{Resource: "default/billing", Token: 33}); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-written; err != nil {
+		t.Fatal(err)
+	}
+	if report := sink.Report().Resource("default/billing"); report.StaleAccepted != 0 || report.Highest != 34 {
+		t.Errorf("the past tenure's write was stored after the present one's: %+v", sink.Attempts(0))
 	}
 }
 

@@ -70,6 +70,7 @@ func (a *agent) do(action lease.Action) {
 		a.feed(a.write(action.Attempt))
 	case lease.StartChild:
 		a.w.begun(action.Token)
+		a.w.acted = append(a.w.acted, tenure{token: action.Token, pod: a.name})
 		a.alive = true
 		if a.w.crashing[a.image] {
 			a.exit(1)
@@ -78,6 +79,8 @@ func (a *agent) do(action lease.Action) {
 		if a.alive {
 			a.exit(143)
 		}
+	case lease.TenureEnded:
+		a.w.ended(action)
 	case lease.Exit:
 		a.stopped, a.code, a.ended = true, action.Code, a.w.clock.Now()
 	}

@@ -403,6 +403,9 @@ func TestNamespaceTerminating(t *testing.T) {
 
 func (w *world) deleteLease() {
 	w.t.Helper()
+	if n := len(w.acted); n > 0 {
+		w.acted[n-1].deleted = true
+	}
 	w.must(w.api.Delete(w.t.Context(), &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: w.key.Namespace, Name: w.key.Name}}))
 }
 

@@ -145,7 +145,7 @@ func TestTwoOperatorsThatSeeOldStates(t *testing.T) {
 			for range 10 {
 				w.round() // the caches catch up
 			}
-			w.tells(w.told()...)
+			w.tellsWhatHappened()
 			endLife(w)
 		})
 	}

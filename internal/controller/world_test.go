@@ -71,6 +71,8 @@ type world struct {
 	// tenures are the tokens with which processes were started, in order.
 	tenures []int64
 	highest int64
+	// acted is what the agents themselves know of these tenures.
+	acted []tenure
 }
 
 func scheme(t *testing.T) *runtime.Scheme {

@@ -3,6 +3,7 @@ package plan
 import (
 	"cmp"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -68,23 +69,38 @@ func (f *facts) unknownHolder(r lease.Record) lease.Record {
 	for _, pod := range f.Pods {
 		r.Duration = max(r.Duration, longest(pod))
 	}
-	switch last := f.Lease.Last; {
-	case last != nil:
+	if last := f.Lease.Last; last != nil {
 		was := last.Record
 		r.Duration = max(r.Duration, was.Duration)
 		r.Token, r.Transitions = max(r.Token, was.Token), max(r.Transitions, was.Transitions)
 		if was.TokenBase <= v1alpha1.MaxTokenBase {
 			r.TokenBase = max(r.TokenBase, was.TokenBase)
 		}
-		r.RenewTime = cmp.Or(was.RenewTime, r.RenewTime)
+		if was.Token == r.Token {
+			r.RenewTime = cmp.Or(was.RenewTime, r.RenewTime)
+		}
 		r.History = was.History
-	case len(status.History) > 0 && status.History[0].Token == status.FencingToken:
-		h := status.History[0]
-		r.History = []lease.PastTenure{{Token: h.Token, Pod: h.To, Node: h.ToNode, Acquired: h.Time.UnixMilli()}}
-	case status.FencingToken > 0:
-		r.History = []lease.PastTenure{{Token: status.FencingToken}}
 	}
+	r.History = f.upToTold(r.History)
 	return r
+}
+
+// upToTold adds the last tenure that the status tells of to a history that ends before it, because what this process
+// remembers of the Lease is from an old cache: the next tenure is to follow on that one.
+func (f *facts) upToTold(past []lease.PastTenure) []lease.PastTenure {
+	status := f.job.Status
+	if status.FencingToken <= 0 || len(past) > 0 && past[0].Token >= status.FencingToken {
+		return past
+	}
+	told, past := lease.PastTenure{Token: status.FencingToken}, slices.Clone(past)
+	if len(status.History) > 0 && status.History[0].Token == told.Token {
+		h := status.History[0]
+		told.Pod, told.Node, told.Acquired = h.To, h.ToNode, h.Time.UnixMilli()
+		if len(past) > 0 && past[0].Token == h.FromToken {
+			past[0].Reason = cmp.Or(past[0].Reason, lease.Reason(h.Reason))
+		}
+	}
+	return append([]lease.PastTenure{told}, past...)
 }
 
 // newClaim is the claim of a Lease that is made anew.

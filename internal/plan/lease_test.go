@@ -142,6 +142,20 @@ func TestTheHistoryOutlivesTheLease(t *testing.T) {
 			with: (*given).absent,
 			want: []lease.PastTenure{{Token: 100, Pod: steady().name(0), Node: "a", Acquired: ago(time.Hour).UnixMilli()}},
 		},
+		"seen by this process as it was long ago": {
+			with: func(g *given) {
+				g.absent()
+				g.Job.Status.FencingToken = 120
+				g.Job.Status.History = append([]v1alpha1.TenureChange{{
+					Time: metav1.NewMicroTime(ago(time.Minute)), Type: v1alpha1.Failover, Reason: v1alpha1.ChangeProcessExited,
+					From: g.name(0), FromToken: 100, To: g.name(1), ToNode: "b", Token: 120,
+				}}, g.Job.Status.History...)
+			},
+			want: []lease.PastTenure{
+				{Token: 120, Pod: steady().name(1), Node: "b", Acquired: ago(time.Minute).UnixMilli()},
+				{Token: 100, Pod: steady().name(0), Node: "a", Acquired: ago(time.Hour).UnixMilli(), Reason: lease.ReasonProcessExited},
+			},
+		},
 		"known from the status": {
 			with: func(g *given) { g.Lease = Lease{} },
 			want: []lease.PastTenure{{Token: 100, Pod: steady().name(0), Node: "a", Acquired: ago(time.Hour).UnixMilli()}},

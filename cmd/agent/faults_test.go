@@ -1,0 +1,295 @@
+//go:build linux
+
+package main
+
+import (
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/singletonjob/operator/internal/contract"
+	"github.com/singletonjob/operator/internal/lease"
+	"github.com/singletonjob/operator/internal/supervise"
+	"github.com/singletonjob/operator/test/faultproxy"
+)
+
+// deadline is the BootTime at which the process of a candidate is dead, for whom no renewal was stored that came after cut:
+// its own deadline counts from when it sent its last one, which is before that came.
+func (c *candidate) deadline(cut time.Time) int64 {
+	c.w.t.Helper()
+	stored := c.proxy.Seen(func(r faultproxy.Request) bool { return r.Method == http.MethodPut && !r.Time.After(cut) })
+	if len(stored) == 0 {
+		c.w.t.Fatalf("%s has written nothing before it was cut off; its log:\n%s", c.pod, c.lines)
+	}
+	sent := supervise.BootTime() - int64(time.Since(stored[len(stored)-1].Time))
+	return sent + int64(leaseDuration()-lease.Margin(leaseDuration()))
+}
+
+// A frozen container cannot die: by version 1 of cgroups not even of SIGKILL. What wakes up after its lease has no more than
+// an instant, whatever of it wakes up first.
+func TestFrozenPastTheLease(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.createLease()
+	a := w.prepare("a", testConfig())
+	dir := a.group("freezer")
+	a.start("stubborn")
+	w.awaitBeat(a.acquired())
+	b := w.candidate("b", testConfig())
+	b.await("lease held")
+	thaw := w.freeze(dir)
+	defer thaw()
+	second := b.acquired()
+	w.awaitBeat(second)
+	still := watchStillness()
+	woken := supervise.BootTime()
+	thaw()
+	a.await("lease held", "holder=b/")
+	late, paused := time.Duration(w.lives()[0].last-woken), still.longest()
+	t.Logf("the last sign of life came %v after the thaw; the machine paused for %v", late, paused)
+	if late > 100*time.Millisecond+paused {
+		t.Errorf("the process lived on for %v after it was thawed, and the machine paused for %v only", late, paused)
+	}
+	w.must(w.diary.read())
+	if last := w.lives()[0].last; time.Duration(last-woken) > late {
+		t.Errorf("the process wrote again %v after it was thawed", time.Duration(last-woken))
+	}
+}
+
+// group has the agent and all that it starts in a cgroup of their own of a controller of version 1, or in one of version 2.
+// It returns its directory.
+func (c *candidate) group(controller string) string {
+	c.w.t.Helper()
+	for _, parent := range []string{filepath.Join("/sys/fs/cgroup", controller), "/sys/fs/cgroup"} {
+		if _, err := os.Stat(filepath.Join(parent, "cgroup.procs")); err != nil {
+			continue // not a hierarchy
+		}
+		dir := filepath.Join(parent, fmt.Sprintf("singletonjob-%d-%s-%s", os.Getpid(), c.w.ns, c.pod))
+		if os.Mkdir(dir, 0o755) != nil {
+			continue
+		}
+		c.w.t.Cleanup(func() { // its processes were killed before this, and may not be gone yet
+			for end := time.Now().Add(patience); os.Remove(dir) != nil && time.Now().Before(end); {
+				time.Sleep(20 * time.Millisecond)
+			}
+		})
+		c.by = []string{"sh", "-ec", `echo 0 >"$1/cgroup.procs"; shift; exec "$@"`, "sh", dir}
+		return dir
+	}
+	c.w.t.Skipf("no %s cgroup can be made here: it takes root", controller)
+	return ""
+}
+
+// set writes to whichever of the files is in a cgroup; they are those of version 1 and of version 2.
+func (w *world) set(dir string, values map[string]string) {
+	w.t.Helper()
+	for name, value := range values {
+		file := filepath.Join(dir, name)
+		if _, err := os.Stat(file); err == nil {
+			w.must(os.WriteFile(file, []byte(value), 0o600))
+			return
+		}
+	}
+	w.t.Skipf("%s has no such controller", dir)
+}
+
+// freeze freezes a cgroup, and returns what thaws it.
+func (w *world) freeze(dir string) (thaw func()) {
+	w.t.Helper()
+	w.set(dir, map[string]string{"freezer.state": "FROZEN", "cgroup.freeze": "1"})
+	w.eventually("it is frozen", func() bool {
+		state, _ := os.ReadFile(filepath.Join(dir, "freezer.state"))
+		events, _ := os.ReadFile(filepath.Join(dir, "cgroup.events"))
+		return strings.HasPrefix(string(state), "FROZEN") || strings.Contains(string(events), "frozen 1")
+	})
+	return func() {
+		w.t.Helper()
+		w.set(dir, map[string]string{"freezer.state": "THAWED", "cgroup.freeze": "0"})
+	}
+}
+
+// stillness is how long threads that want to run at once have to wait for it.
+type stillness struct {
+	most  atomic.Int64
+	ended atomic.Bool
+	all   sync.WaitGroup
+}
+
+func watchStillness() *stillness {
+	const threads, nap = 4, 2 * time.Millisecond
+	s := &stillness{}
+	for range threads {
+		s.all.Go(func() {
+			runtime.LockOSThread()
+			for !s.ended.Load() {
+				from := time.Now()
+				nap := unix.NsecToTimespec(int64(nap))
+				_ = unix.Nanosleep(&nap, nil)
+				for took, most := int64(time.Since(from)), s.most.Load(); took > most && !s.most.CompareAndSwap(most, took); most = s.most.Load() {
+				}
+			}
+		})
+	}
+	return s
+}
+
+func (s *stillness) longest() time.Duration {
+	s.ended.Store(true)
+	s.all.Wait()
+	return time.Duration(s.most.Load())
+}
+
+// Memory runs out, and the kernel chooses whom it kills: nothing of the tenure outlives it, and the next one begins long
+// before the lease is over.
+func TestOutOfMemory(t *testing.T) {
+	for name, victim := range map[string]func(agent, leash, process int) int{
+		"the agent":   func(agent, _, _ int) int { return agent },
+		"the leash":   func(_, leash, _ int) int { return leash },
+		"the process": func(_, _, process int) int { return process },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			w.createLease()
+			config := steadyConfig()
+			a := w.prepare("a", config)
+			a.env = append(a.env, contract.RuntimeReapsEnv+"=true")
+			dir := a.group("memory")
+			w.set(dir, map[string]string{"memory.limit_in_bytes": "160M", "memory.max": "160M"})
+			a.start("hoard", "stubborn")
+			w.awaitBeat(a.acquired())
+			leash := onlyChild(t, a.agent.Pid())
+			process := onlyChild(t, leash)
+			chosen := victim(a.agent.Pid(), leash, process)
+			w.must(os.WriteFile(fmt.Sprintf("/proc/%d/oom_score_adj", chosen), []byte("1000"), 0o600))
+			w.must(syscall.Kill(process, syscall.SIGUSR1))
+			if code := a.exit(); code != 128+9 {
+				t.Errorf("exit code %d, want that of a process that was killed; log:\n%s", code, a.lines)
+			}
+			w.eventually("its process is dead", func() bool { return syscall.Kill(process, 0) != nil })
+			if !outOfMemory(dir) {
+				t.Error("the kernel has killed nobody for want of memory, so nothing was tested")
+			}
+			a.start("stubborn")
+			w.awaitBeat(a.acquired())
+			if lives := w.checkLives(); len(lives) != 2 {
+				t.Errorf("%d processes, want 2: %+v", len(lives), lives)
+			}
+		})
+	}
+}
+
+// outOfMemory tells whether the kernel has killed somebody of a cgroup for want of memory.
+func outOfMemory(dir string) bool {
+	for _, name := range []string{"memory.oom_control", "memory.events"} {
+		text, _ := os.ReadFile(filepath.Join(dir, name))
+		for line := range strings.Lines(string(text)) {
+			if fields := strings.Fields(line); len(fields) == 2 && fields[0] == "oom_kill" && fields[1] != "0" {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// A pod that was forced out of the cluster, while its node is cut off, may have a successor of its name: that has no part in
+// its tenure, and no proof of its end.
+func TestAPodOfTheSameName(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.createLease()
+	a := w.candidate("a", testConfig(), "stubborn")
+	first := a.acquired()
+	w.awaitBeat(first)
+	a.proxy.Cut()
+	next := w.prepare("a", testConfig())
+	next.env = append(next.env, contract.PodUIDEnv+"=another", contract.RuntimeReapsEnv+"=true")
+	next.start()
+	second := next.acquired()
+	w.awaitBeat(second)
+	w.renewedTwice() // both have time to be seen at once
+	if lives := w.checkLives(); len(lives) != 2 {
+		t.Errorf("%d processes, want 2: %+v", len(lives), lives)
+	}
+}
+
+// hoard takes all memory there is.
+func hoard() {
+	const piece = 1 << 20
+	for kept := [][]byte{}; ; {
+		kept = append(kept, slices.Repeat([]byte{1}, piece))
+	}
+}
+
+// dieOfFaults gives SIGSEGV the effect that it has on programs other than Go's.
+func dieOfFaults() {
+	action := [32]byte{} // struct sigaction: SIG_DFL, nothing masked
+	_, _, errno := unix.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(unix.SIGSEGV), uintptr(unsafe.Pointer(&action)), 0, 8, 0, 0)
+	if errno != 0 {
+		panic(errno)
+	}
+}
+
+// sleptAhead is by how much a time namespace has this process believe that the machine slept longer than it did.
+func sleptAhead() int64 {
+	offsets, _ := os.ReadFile("/proc/self/timens_offsets") // which old kernels lack
+	for line := range strings.Lines(string(offsets)) {
+		if fields := strings.Fields(line); len(fields) == 3 && fields[0] == "boottime" {
+			seconds, _ := strconv.ParseInt(fields[1], 10, 64)
+			return seconds * int64(time.Second)
+		}
+	}
+	return 0
+}
+
+// Machines have slept, each as long as it did, and in a time namespace the clocks are whatever somebody said: all wait for
+// each other as they should.
+func TestClocksApart(t *testing.T) {
+	for name, offsets := range map[string][]string{
+		"slept for a day":            {"--boottime=86400"},
+		"a clock ahead of boot time": {"--monotonic=86400"},
+		"both":                       {"--boottime=86400", "--monotonic=3600"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			by := append([]string{"unshare", "--time", "--fork", "--kill-child"}, offsets...)
+			if out, err := exec.CommandContext(t.Context(), by[0], append(by[1:], "true")...).CombinedOutput(); err != nil {
+				t.Skipf("no time namespace can be made here (it takes root): %v\n%s", err, out)
+			}
+			w := newWorld(t)
+			w.createLease()
+			a := w.prepare("a", testConfig())
+			a.by = by
+			a.start("stubborn")
+			w.awaitBeat(a.acquired())
+			b := w.candidate("b", testConfig())
+			b.await("lease held")
+			a.proxy.Cut()
+			cut := time.Now()
+			second := b.acquired()
+			w.awaitBeat(second)
+			if late := time.Duration(w.lives()[0].last - a.deadline(cut)); late > lease.Margin(leaseDuration()) {
+				t.Errorf("the process lived on for %v after its deadline, and so for longer than its lease", late)
+			}
+			healProxy(a)
+			a.await("lease held", "holder=b/")
+			b.signal(syscall.SIGKILL)
+			w.awaitBeat(a.acquired())
+			w.checkLives()
+		})
+	}
+}

@@ -1,0 +1,61 @@
+package controller
+
+import (
+	"slices"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/singletonjob/operator/api/v1alpha1"
+	"github.com/singletonjob/operator/internal/lease"
+)
+
+// tenure is one as the agents know it, who need no operator and no Lease to tell them.
+type tenure struct {
+	token int64
+	pod   string
+	// why it ended; empty while it lasts.
+	why lease.Reason
+	// deleted: its Lease was.
+	deleted bool
+}
+
+func (w *world) ended(e lease.TenureEnded) {
+	w.t.Helper()
+	for i := range w.acted {
+		if t := &w.acted[i]; t.token == e.Token {
+			t.why = e.Reason
+			if t.deleted && t.why == lease.ReasonLeaseLost { // it may see the next Lease first
+				t.why = lease.ReasonLeaseDeleted
+			}
+			return
+		}
+	}
+	w.t.Fatalf("the tenure of token %d ended, and had not begun", e.Token)
+}
+
+// tellsWhatHappened fails unless the status tells of each tenure, whose it was, whom it followed and why.
+func (w *world) tellsWhatHappened() {
+	w.t.Helper()
+	planned := []lease.Reason{lease.ReasonRollout, lease.ReasonSwitchover, lease.ReasonTokenBaseRaised, lease.ReasonPodTerminating}
+	var want, got []v1alpha1.TenureChange
+	var before tenure
+	for _, t := range w.acted {
+		change := v1alpha1.TenureChange{
+			Type: v1alpha1.Failover, Reason: string(before.why), From: before.pod, FromToken: before.token, To: t.pod, Token: t.token,
+		}
+		switch {
+		case before.token == 0:
+			change.Type, change.Reason = v1alpha1.Elected, "Elected"
+		case slices.Contains(planned, before.why):
+			change.Type = v1alpha1.Handover
+		}
+		want, before = append(want, change), t
+	}
+	for _, h := range slices.Backward(w.status().History) {
+		got = append(got, v1alpha1.TenureChange{Type: h.Type, Reason: h.Reason, From: h.From, FromToken: h.FromToken, To: h.To, Token: h.Token})
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		w.t.Errorf("the history (-what happened +what is told):\n%s\n%s", diff, w.describe())
+	}
+	w.announces()
+}
