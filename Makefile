@@ -12,7 +12,7 @@ IMAGE ?= singletonjob/operator:$(VERSION)
 PLATFORMS ?= linux/amd64,linux/arm64
 # What the tests on a real cluster call the image that they build and load.
 E2E_IMAGE := singletonjob/operator:e2e
-E2E := go test -json -count=1 -timeout=45m ./test/e2e -e2e -image=$(E2E_IMAGE) -image-archive='$(CURDIR)/dist/image.tar'
+E2E := go test -json -count=1 -parallel=3 -timeout=45m ./test/e2e -e2e -image=$(E2E_IMAGE) -image-archive='$(CURDIR)/dist/image.tar'
 # More flags for them, such as E2E_ARGS='-v -run TestTakeover' and BENCH_ARGS='-runs=1 -slow-runs=0'.
 E2E_ARGS ?=
 BENCH_ARGS ?=

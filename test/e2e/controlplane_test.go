@@ -30,28 +30,55 @@ func keepRunning(o *v1alpha1.SingletonJob) {
 	o.Spec.Lease.OnRenewFailure = v1alpha1.OnRenewFailureKeepRunning
 }
 
-// TestOutageStopsEverybody: without an API server for longer than a lease no process may act, and one comes back.
-func TestOutageStopsEverybody(t *testing.T) {
+// TestOutage: without an API server for longer than a lease no process may act, and one comes back. Where sinks fence and
+// processes are kept running, it stops nothing, and the tenure goes on with its token.
+func TestOutage(t *testing.T) {
 	for name, o := range outages {
 		t.Run(name, func(t *testing.T) {
 			x := begin(t)
 			x.needLab()
-			j := x.start(lease)
-			token := j.get().Status.FencingToken
+			stops, goesOn := x.createNamed("stops", lease), x.createNamed("goes-on", lease, keepRunning)
+			before := map[*job]*v1alpha1.SingletonJob{}
+			for _, j := range []*job{stops, goesOn} {
+				before[j] = j.awaitSettled()
+				j.awaitWriteAfter(0)
+			}
 			x.fault(o.breaks...)
-			j.awaitSilence()
-			silent := len(j.lives())
-			time.Sleep(2 * time.Second)
-			if now := len(j.lives()); now != silent {
+			stops.awaitSilence()
+			silent := len(stops.lives())
+			time.Sleep(2 * lease.Duration)
+			if now := len(stops.lives()); now != silent {
 				x.Errorf("a process began to write without an API server")
 			}
+			if written, now := goesOn.lives()[0].Accepted, goesOn.writesWithin(time.Second); now <= written {
+				x.Error("the process that is kept running does not write while the API server is away")
+			}
 			x.fault("heal")
-			j.awaitWriteAfter(token)
-			j.awaitActiveAfter(token)
-			j.awaitSettled()
-			j.check(false)
+
+			token := before[stops].Status.FencingToken
+			stops.awaitWriteAfter(token)
+			stops.awaitActiveAfter(token)
+			stops.awaitSettled()
+			stops.check(false)
+
+			// Whoever comes first, the holder with its renewal or a standby whose wait is over, has the Lease: if the
+			// standby, the holder learns of it and is stopped.
+			goesOn.awaitSettled()
+			if lives := goesOn.lives(); len(lives) == 1 {
+				goesOn.undisturbed(before[goesOn])
+			} else {
+				x.Logf("a standby was first: %+v", lives)
+				goesOn.check(true)
+			}
 		})
 	}
+}
+
+// writesWithin waits for that long and returns how many writes of the first process the sink has stored.
+func (j *job) writesWithin(d time.Duration) int {
+	j.Helper()
+	time.Sleep(d)
+	return j.lives()[0].Accepted
 }
 
 // awaitSilence waits until nobody has written for a second.
@@ -68,36 +95,6 @@ func (j *job) awaitSilence() {
 	})
 }
 
-// TestOutageWithKeepRunning: where sinks fence, an outage stops nothing, and the tenure goes on with its token.
-func TestOutageWithKeepRunning(t *testing.T) {
-	for name, o := range outages {
-		t.Run(name, func(t *testing.T) {
-			x := begin(t)
-			x.needLab()
-			j := x.start(lease, keepRunning)
-			before := j.get()
-			x.fault(o.breaks...)
-			time.Sleep(2 * lease.Duration)
-			written := j.lives()[0].Accepted
-			time.Sleep(time.Second)
-			if now := j.lives()[0].Accepted; now <= written {
-				x.Error("the process does not write while the API server is away")
-			}
-			x.fault("heal")
-			// Whoever comes first, the holder with its renewal or a standby whose wait is over, has the Lease: if the
-			// standby, the holder learns of it and is stopped.
-			j.awaitSettled()
-			time.Sleep(2 * lease.Duration)
-			if lives := j.lives(); len(lives) == 1 {
-				j.undisturbed(before)
-			} else {
-				x.Logf("a standby was first: %+v", lives)
-				j.check(true)
-			}
-		})
-	}
-}
-
 // TestEtcdRestarted: a restart is shorter than a lease, and no tenure may end.
 func TestEtcdRestarted(t *testing.T) {
 	x := begin(t)
@@ -105,7 +102,7 @@ func TestEtcdRestarted(t *testing.T) {
 	j := x.start(steady)
 	before := j.get()
 	x.fault("restart", "control", "etcd-1")
-	time.Sleep(steady.Duration)
+	time.Sleep(shows)
 	j.awaitSettled()
 	j.undisturbed(before)
 }
@@ -185,7 +182,7 @@ func TestRequestsFail(t *testing.T) {
 			j := x.start(steady)
 			before := j.get()
 			x.fault(append([]string{"proxy", before.Status.ActiveNode}, proxy...)...)
-			time.Sleep(steady.Duration + 5*time.Second)
+			time.Sleep(shows)
 			j.undisturbed(before)
 			x.fault("heal")
 			j.awaitSettled()

@@ -18,7 +18,7 @@ import (
 // TestInstall installs into a cluster that has no release, and asks for an active job soon after.
 func TestInstall(t *testing.T) {
 	x := begin(t)
-	x.must(bed.Uninstall(x.ctx))
+	x.must(bed.uninstall(x.ctx))
 	x.kubectl("delete", "leases", "--all", "--namespace="+systemNamespace) // a cluster's first operator waits for no other
 	began := time.Now()
 	x.must(bed.install(x.ctx))
@@ -27,9 +27,6 @@ func TestInstall(t *testing.T) {
 	j.awaitActiveAfter(0)
 	j.awaitWriteAfter(0)
 	x.Logf("installed after %v, first job active after %v", installed.Round(time.Millisecond), time.Since(began).Round(time.Millisecond))
-	if took := time.Since(began); took > 30*time.Second {
-		x.Errorf("from helm install to the first active job: %v, want 30 s at most", took)
-	}
 	j.awaitSettled()
 	j.check(false)
 }
@@ -65,7 +62,7 @@ func TestVersionSkew(t *testing.T) {
 	before := j.get()
 
 	x.note("helm upgrade to another version")
-	x.must(bed.Install(x.ctx, bed.chart, otherVersion))
+	x.must(bed.installImage(x.ctx, otherVersion))
 	j.undisturbed(before)
 	x.kubectl("delete", "pod", j.standby(before.Status.ActivePod))
 	x.await("agents of both versions", func() (bool, any, error) {
@@ -131,12 +128,12 @@ func TestUninstall(t *testing.T) {
 	j := x.start(steady)
 	before := j.get()
 
-	x.must(bed.Uninstall(x.ctx))
+	x.must(bed.uninstall(x.ctx))
 	if out := x.kubectl("get", "crd", "singletonjobs.singletonjob.io", "--output=name"); !strings.Contains(out, "singletonjobs") {
 		x.Error("the definition went with the release, and every job with it")
 	}
 	x.kubectl("get", "lease", j.name)
-	time.Sleep(steady.Duration + time.Second) // what the operator had to do for a tenure to live on would show by now
+	time.Sleep(shows) // what the operator had to do for a tenure to live on
 	j.undisturbed(before)
 
 	signalProcess("KILL")(j, before.Status.ActivePod, "")
@@ -160,6 +157,7 @@ func TestSamples(t *testing.T) {
 	}
 	for _, sample := range samples {
 		t.Run(strings.TrimSuffix(filepath.Base(sample), ".yaml"), func(t *testing.T) {
+			t.Parallel()
 			x := begin(t)
 			text, err := os.ReadFile(sample)
 			x.must(err)

@@ -33,6 +33,7 @@ var tampering = map[string]func(*coordinationv1.Lease){
 func TestLeaseTampered(t *testing.T) {
 	for name, change := range tampering {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			x := begin(t)
 			j := x.start(lease)
 			j.tamper(change)

@@ -16,6 +16,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"runtime"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -38,7 +39,10 @@ type testbed struct {
 	*rig.Rig
 	chart       string
 	interrupted context.Context
-	runs        map[string]int // of each test
+
+	mu        sync.Mutex
+	runs      map[string]int // of each test
+	installed bool           // as install does it without settings, and ready
 }
 
 const (
@@ -122,5 +126,37 @@ func (b *testbed) loadOtherVersion(ctx context.Context, dir string) error {
 
 // install installs or upgrades the release and waits until it is ready.
 func (b *testbed) install(ctx context.Context, settings ...string) error {
-	return b.Install(ctx, b.chart, *operatorImage, settings...)
+	return b.installImage(ctx, *operatorImage, settings...)
+}
+
+func (b *testbed) installImage(ctx context.Context, image string, settings ...string) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.installed = false
+	err := b.Install(ctx, b.chart, image, settings...)
+	b.installed = err == nil && image == *operatorImage && len(settings) == 0
+	return err
+}
+
+// ensureInstalled is install where that may not be so already.
+func (b *testbed) ensureInstalled(ctx context.Context) error {
+	b.mu.Lock()
+	installed := b.installed
+	b.mu.Unlock()
+	if installed {
+		return nil
+	}
+	return b.install(ctx)
+}
+
+// distrust makes the next test install the release again.
+func (b *testbed) distrust() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.installed = false
+}
+
+func (b *testbed) uninstall(ctx context.Context) error {
+	b.distrust()
+	return b.Uninstall(ctx)
 }

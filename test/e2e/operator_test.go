@@ -202,7 +202,7 @@ func TestDaemonsRestarted(t *testing.T) {
 			j := x.start(steady)
 			before := j.get()
 			x.fault("restart", before.Status.ActiveNode, daemon)
-			time.Sleep(steady.Duration + 2*time.Second) // an end of the tenure would show by now
+			time.Sleep(shows)
 			j.awaitSettled()
 			j.undisturbed(before)
 		})
@@ -216,7 +216,7 @@ func TestKubeletStopped(t *testing.T) {
 	j := x.start(steady)
 	before := j.get()
 	x.fault("stop", before.Status.ActiveNode, "kubelet")
-	time.Sleep(2 * steady.Duration)
+	time.Sleep(steady.Duration + slack/10)
 	j.undisturbed(before)
 	x.fault("heal")
 	j.awaitSettled()

@@ -24,6 +24,7 @@ type Lab struct {
 	ControlPlanes int
 
 	binary   string
+	faulting sync.Mutex // held while something is broken or healed
 	mu       sync.Mutex
 	programs map[string]string
 }
@@ -80,6 +81,8 @@ func (l *Lab) run(ctx context.Context, args ...string) (string, error) {
 
 // Fault breaks or heals something: the arguments are those of 'lab fault'.
 func (l *Lab) Fault(ctx context.Context, args ...string) error {
+	l.faulting.Lock()
+	defer l.faulting.Unlock()
 	_, err := l.run(ctx, append([]string{"fault"}, args...)...)
 	return err
 }

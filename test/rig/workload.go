@@ -7,6 +7,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/singletonjob/operator/api/v1alpha1"
@@ -30,11 +31,13 @@ func (l LeaseSetting) Apply(job *v1alpha1.SingletonJob) {
 	job.Spec.Lease.RetryPeriod.Duration = l.Retry
 }
 
-// Workload is the container that writes to the sink as the resource.
-func (r *Rig) Workload(resource fence.Resource) corev1.Container {
+// Workload is the container that writes to the sink as that resource. It asks for CPU, as whoever has neighbours should: a
+// container that asks for none gets one where nobody else wants it, and whole leases pass on a machine that is busy.
+func (r *Rig) Workload(writesTo fence.Resource) corev1.Container {
 	return corev1.Container{
 		Name: "app", Image: r.Image, Command: []string{"/workload"},
-		Env: []corev1.EnvVar{{Name: "SINK", Value: r.SinkURL()}, {Name: "RESOURCE", Value: string(resource)}},
+		Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("100m")}},
+		Env:       []corev1.EnvVar{{Name: "SINK", Value: r.SinkURL()}, {Name: "RESOURCE", Value: string(writesTo)}},
 	}
 }
 
