@@ -240,7 +240,7 @@ func footprint(t *testing.T) []string {
 	}
 	all := func(string) bool { return true }
 	for kind, command := range map[string]string{
-		"mount": "cat /proc/self/mounts", "namespace": "ip netns list", "link": "ip -o link", "route": "ip route", "group": "find /sys/fs/cgroup -type d -name 'singletonjob*'",
+		"mount": "cat /proc/self/mounts", "namespace": "ip netns list", "link": "ip -o link", "route": "ip route", "group": "find /sys/fs/cgroup -type d -name '" + cluster.Group + "*'",
 		"table": "nft list tables", "forwarding": "cat /proc/sys/net/ipv4/ip_forward",
 		"file": "ls -d /var/lib/singletonjob* /var/lib/kubelet /var/lib/cni /var/lib/containerd /run/containerd /run/netns /var/log/pods /var/log/containers /etc/cni 2>/dev/null",
 	} {
