@@ -41,7 +41,7 @@ func TestTheProcessEnds(t *testing.T) {
 	for name, signal := range cases {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
-			old := w.run(w.job(long))
+			old := w.run(w.job(prompt))
 			w.must(syscall.Kill(old.process.Pid, signal))
 			next := w.next(old)
 			w.deadBefore(old, next)

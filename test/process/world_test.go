@@ -185,6 +185,8 @@ var (
 	short = settings{10 * time.Second, 7 * time.Second, 500 * time.Millisecond}
 	// long leases, for what must not wait for one: it would take longer than the test has patience.
 	long = settings{10 * time.Minute, 5 * time.Minute, 500 * time.Millisecond}
+	// prompt leases, for what must not wait for an agent to look again either.
+	prompt = settings{10 * time.Minute, 5 * time.Minute, 2 * patience}
 )
 
 func (w *world) job(s settings, change ...func(*v1alpha1.SingletonJob)) *v1alpha1.SingletonJob {
