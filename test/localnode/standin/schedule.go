@@ -23,7 +23,7 @@ import (
 // affinity, taints, cordons, pod anti-affinity (required and preferred) and spread constraints (soft ones); beyond that, it
 // spreads. Everything else that a scheduler knows is not here.
 func (s *StandIn) bindPods(ctx context.Context) error {
-	nodes, pods := s.allNodes(), s.allPods()
+	nodes, pods := s.allNodes(), s.withBindings(s.allPods())
 	var errs []error
 	for _, pod := range pods {
 		if pod.Spec.NodeName != "" || pod.DeletionTimestamp != nil || len(pod.Spec.SchedulingGates) > 0 || pod.Spec.SchedulerName != corev1.DefaultSchedulerName {
@@ -39,16 +39,32 @@ func (s *StandIn) bindPods(ctx context.Context) error {
 			Target:     corev1.ObjectReference{Kind: "Node", Name: node},
 		}
 		err := s.client.CoreV1().Pods(pod.Namespace).Bind(ctx, binding, metav1.CreateOptions{})
-		// A conflict or an absence means that this cache is behind: the pod is bound already, or gone.
-		if err != nil && !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
-			errs = append(errs, err)
+		if err != nil { // by a conflict or an absence, this cache is behind: the pod is bound already, or gone
+			errs = append(errs, ignoreStale(err))
 			continue
 		}
-		bound := pod.DeepCopy() // so that the next pod of this round sees where this one went
-		bound.Spec.NodeName = node
-		pods[slices.Index(pods, pod)] = bound
+		s.bound[pod.UID] = node // so that the next pod sees where this one went
+		pods[slices.Index(pods, pod)] = boundTo(pod, node)
 	}
 	return errors.Join(errs...)
+}
+
+// withBindings shows pods where they were bound to, which the cache may tell a while later.
+func (s *StandIn) withBindings(pods []*corev1.Pod) []*corev1.Pod {
+	untold := map[types.UID]string{}
+	for i, pod := range pods {
+		if node, is := s.bound[pod.UID]; is && pod.Spec.NodeName == "" {
+			untold[pod.UID], pods[i] = node, boundTo(pod, node)
+		}
+	}
+	s.bound = untold
+	return pods
+}
+
+func boundTo(pod *corev1.Pod, node string) *corev1.Pod {
+	pod = pod.DeepCopy()
+	pod.Spec.NodeName = node
+	return pod
 }
 
 func (s *StandIn) sayUnschedulable(ctx context.Context, pod *corev1.Pod, why string) error {

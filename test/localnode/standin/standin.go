@@ -14,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/discovery/cached/memory"
 	"k8s.io/client-go/informers"
@@ -56,6 +57,7 @@ type StandIn struct {
 	nodes     cache.SharedIndexInformer
 	budgets   cache.SharedIndexInformer
 	heard     map[string]heartbeat // by node; the node task's own
+	bound     map[types.UID]string // pods to nodes, as long as the cache does not tell; the binding task's own
 	cancel    context.CancelFunc
 	tasks     sync.WaitGroup
 }

@@ -3,8 +3,12 @@
 package standin
 
 import (
+	"encoding/json"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -15,7 +19,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
 
 	"github.com/singletonjob/operator/test/controlplane"
 )
@@ -46,6 +53,50 @@ func apart(topology string, required bool) func(*corev1.Pod) {
 		anti = &corev1.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{term}}
 	}
 	return func(p *corev1.Pod) { p.Spec.Affinity = &corev1.Affinity{PodAntiAffinity: anti} }
+}
+
+// A pod that was bound a moment ago counts where it is, though the cache still has it without a node.
+func TestBindingsCountBeforeTheCacheTells(t *testing.T) {
+	var asked []string
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		binding := &corev1.Binding{}
+		if err := json.NewDecoder(r.Body).Decode(binding); err != nil {
+			t.Error(err)
+		}
+		asked = append(asked, binding.Name+" to "+binding.Target.Name)
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(http.StatusCreated)
+		_, _ = w.Write([]byte(`{"kind":"Status","apiVersion":"v1","status":"Success"}`))
+	}))
+	defer server.Close()
+	client, err := kubernetes.NewForConfig(&rest.Config{Host: server.URL, ContentConfig: rest.ContentConfig{ContentType: "application/json"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	factory := informers.NewSharedInformerFactory(client, 0) // never started: the test says what the caches show
+	s := &StandIn{client: client, pods: factory.Core().V1().Pods().Informer(), nodes: factory.Core().V1().Nodes().Informer()}
+	show := func(informer cache.SharedIndexInformer, o any) {
+		t.Helper()
+		if err := informer.GetStore().Add(o); err != nil {
+			t.Fatal(err)
+		}
+	}
+	show(s.nodes, node("a"))
+	show(s.nodes, node("b"))
+	byDefault := func(p *corev1.Pod) { p.Namespace, p.Spec.SchedulerName = "n", corev1.DefaultSchedulerName }
+	for _, name := range []string{"p", "q"} {
+		show(s.pods, pod(name, "", byDefault, apart(corev1.LabelHostname, false)))
+		if err := s.bindPods(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if want := []string{"p to a", "q to b"}; !slices.Equal(asked, want) {
+		t.Errorf("asked %q, want %q", asked, want)
+	}
+	show(s.pods, pod("p", "a", byDefault))
+	if err := s.bindPods(t.Context()); err != nil || len(s.bound) != 1 || len(asked) != 2 {
+		t.Errorf("%v; asked %q; remembers %v once the cache tells of p", err, asked, s.bound)
+	}
 }
 
 func TestPlacement(t *testing.T) {
