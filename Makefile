@@ -33,12 +33,15 @@ export GOFLAGS := -trimpath -buildvcs=false -gcflags=all=-dwarf=false
 WITH_RACE := CGO_ENABLED=1 GOFLAGS=
 
 # Tests in which goroutines of ours meet run with the race detector. It makes others slower and sees nothing in them: pure
-# packages, and tests of programs that are built without it.
-TESTS := go test -json -p 2 -shuffle=on -timeout=40m
+# packages, tests of programs that are built without it, and whole lives of jobs in which one goroutine calls the operator.
+# Four packages at a time, also where there are two cores: half of them wait most of the time. The longest begin first.
+TESTS := go test -json -p 4 -shuffle=on -timeout=40m
 REPORT = go run ./test/report -skips='$(SKIPS)'
 RACED := $(addprefix ./,internal/agent internal/controller internal/kubelease internal/supervise fence/... \
   test/faultproxy test/localnode/... test/rig test/tether)
-UNRACED = $(filter-out $(shell go list $(RACED)),$(shell go list ./...))
+LIVES := TestTheOperatorEnds|TestAnOperatorThatSees|TestTwoOperatorsThatSee
+LONGEST := ./test/process ./cmd/agent
+UNRACED = $(LONGEST) $(filter-out $(shell go list $(RACED) $(LONGEST)),$(shell go list ./...))
 FUZZERS = $(shell git grep -oE '^func Fuzz[A-Za-z]+' -- '*_test.go' | sed -E 's,/[^/]*:func ,:,')
 
 # The tools have module files of their own, one each where their dependencies would drag each other to
@@ -67,10 +70,12 @@ lint: ## Run the linters, the import wall and the clock ban among them.
 
 .PHONY: test
 test: ## Run every test that needs no root: units, simulation, a real API server, real agents (≤ 10 min).
-	go run ./build/compile -tests -name='tests' $(UNRACED)
+	go run ./build/compile -tests -name='tests' $(UNRACED) ./internal/controller
 	go run ./build/compile -tests -race -name='tests with the race detector' $(RACED)
 	@export KUBEBUILDER_ASSETS="$$(go run ./test/controlplane/get)"; { failed=0; \
-	  $(WITH_RACE) $(TESTS) -race $(RACED) || failed=1; $(TESTS) $(UNRACED) || failed=1; exit $$failed; \
+	  $(WITH_RACE) $(TESTS) -race -skip='$(LIVES)' $(RACED) || failed=1; \
+	  $(TESTS) -run='$(LIVES)' ./internal/controller || failed=1; \
+	  $(TESTS) $(UNRACED) || failed=1; exit $$failed; \
 	} | $(REPORT)
 
 .PHONY: fuzz

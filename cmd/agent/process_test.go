@@ -364,12 +364,10 @@ func TestCutOff(t *testing.T) {
 				second := b.acquired()
 				test.heal(a)
 				w.awaitBeat(second)
-				// No renewal that was sent after the cut was stored.
+				// No renewal that was sent after the cut was stored. Through a pause of the machine it lives on, as nobody can kill
+				// it then.
 				late := time.Duration(w.lives()[0].last - a.deadline(cut))
-				if late > lease.Margin(leaseDuration()) {
-					t.Errorf("the process lived on for %v after its deadline, and so for longer than its lease", late)
-				}
-				if late > stall {
+				if late > min(stall, lease.Margin(leaseDuration())) {
 					return fmt.Errorf("the process lived on for %v after its deadline; log of the holder:\n%s", late, a.lines)
 				}
 				a.await("lease held", "holder=b/")

@@ -17,20 +17,44 @@ import (
 
 // mustGoOn runs a scenario in which nothing is to happen to a tenure. On a machine that is too busy for renewals
 // something does, rightly. So an attempt that failed while the machine stood still is repeated, and any other is a defect:
-// one that comes half of the time must not pass because it stays away once. What must never happen fails the test in the
-// scenario itself.
+// one that comes half of the time must not pass because it stays away once. What did not come within patience ends the
+// attempt; what must never happen (an error that is told to the world's t) fails the test at once.
 func mustGoOn(t *testing.T, scenario func(w *world) error) {
 	t.Helper()
 	err := repeated(t.Logf, func() (time.Duration, error) {
 		w := newWorld(t)
 		w.createLease()
+		w.t = trial{t}
 		beat := watchPulse(w.client, w.ns)
-		err := scenario(w)
+		err := ended(func() error { return scenario(w) })
 		return beat.longest(), err
 	})
 	if err != nil {
 		t.Error(err)
 	}
+}
+
+// trial is a test in which what is fatal ends the attempt.
+type trial struct{ testing.TB }
+
+type fatal string
+
+func (trial) Fatal(args ...any)                 { panic(fatal(fmt.Sprint(args...))) }
+func (trial) Fatalf(format string, args ...any) { panic(fatal(fmt.Sprintf(format, args...))) }
+func (trial) FailNow()                          { panic(fatal("it can't go on")) }
+
+// ended tells how an attempt ended.
+func ended(attempt func() error) (err error) {
+	defer func() {
+		switch p := recover().(type) {
+		case nil:
+		case fatal:
+			err = errors.New(string(p))
+		default:
+			panic(p)
+		}
+	}()
+	return attempt()
 }
 
 const (
@@ -122,5 +146,16 @@ func TestAttemptsAreRepeatedForPausesOnly(t *testing.T) {
 		if !errors.Is(err, test.want) || n != test.attempts {
 			t.Errorf("%s: %v after %d attempts, want %v after %d", name, err, n, test.want, test.attempts)
 		}
+	}
+}
+
+func TestWhatIsFatalEndsTheAttempt(t *testing.T) {
+	w := &world{t: trial{t}}
+	err := ended(func() error {
+		w.must(errors.New("it never came"))
+		return nil
+	})
+	if err == nil || err.Error() != "it never came" {
+		t.Errorf("the attempt ended with %v", err)
 	}
 }
