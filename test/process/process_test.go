@@ -172,7 +172,7 @@ func (w *world) actsFor(of *tenure, d time.Duration) {
 	w.t.Helper()
 	until := fencetest.Boottime() + d
 	w.must(rig.Await(w.context(), fmt.Sprintf("writes with token %d for %v", of.token, d), func() (bool, any, error) {
-		report := w.p.Sink.Report().Resource(w.resource())
+		report := w.report()
 		if report.Highest != of.token {
 			w.t.Fatalf("token %d followed on %d", report.Highest, of.token)
 		}

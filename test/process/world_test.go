@@ -23,6 +23,7 @@ import (
 
 	"github.com/singletonjob/operator/api/v1alpha1"
 	"github.com/singletonjob/operator/fence"
+	"github.com/singletonjob/operator/fence/fencetest"
 	"github.com/singletonjob/operator/test/controlplane"
 	"github.com/singletonjob/operator/test/localnode"
 	"github.com/singletonjob/operator/test/product"
@@ -50,7 +51,7 @@ func TestMain(m *testing.M) {
 	localnode.Init()
 	flag.Parse()
 	if parallel := flag.Lookup("test.parallel"); parallel.Value.String() == parallel.DefValue {
-		_ = flag.Set("test.parallel", "6") // they wait more than they work
+		_ = flag.Set("test.parallel", "8") // they wait more than they work
 	}
 	os.Exit(controlplane.Main(m, func() {
 		if shared.product != nil {
@@ -104,6 +105,9 @@ type world struct {
 	p     *product.Product
 	ns    string
 	nodes []*localnode.Node
+	// read is how many of the sink's attempts were looked at, and attempts those of them that are this world's.
+	read     int
+	attempts []fencetest.Attempt
 }
 
 // newWorld is on the product that all tests share.
@@ -177,6 +181,14 @@ func (w *world) explain() {
 // resource is what this test's writers write to.
 func (w *world) resource() fence.Resource { return fence.Resource(w.ns) }
 
+// report sums up what this test's writers did. The sink keeps the writes of all tests, so what was read is not read again.
+func (w *world) report() fencetest.ResourceReport {
+	more := w.p.Sink.Attempts(w.read)
+	w.read += len(more)
+	w.attempts = append(w.attempts, slices.DeleteFunc(more, func(a fencetest.Attempt) bool { return a.Resource != w.resource() })...)
+	return fencetest.Summarize(w.attempts).Resource(w.resource())
+}
+
 // settings of a job's Lease.
 type settings struct{ duration, deadline, retry time.Duration }
 
@@ -249,7 +261,7 @@ func (w *world) next(old *tenure) *tenure {
 	}
 	var found *tenure
 	err := rig.Await(w.context(), fmt.Sprintf("a process with a token above %d", after), func() (bool, any, error) {
-		report := w.p.Sink.Report().Resource(w.resource())
+		report := w.report()
 		if report.Highest <= after {
 			return false, report, nil
 		}
@@ -310,7 +322,7 @@ func (w *world) verify() []v1alpha1.TenureChange {
 // verifyAfter is verify for a job that was made anew: it tells of no tenure up to the old one.
 func (w *world) verifyAfter(old *tenure) []v1alpha1.TenureChange {
 	w.t.Helper()
-	report := w.p.Sink.Report().Resource(w.resource())
+	report := w.report()
 	if report.StaleAccepted > 0 {
 		w.t.Errorf("the sink stored %d stale writes", report.StaleAccepted)
 	}
