@@ -120,17 +120,26 @@ func (s *StandIn) lookAfterNamespaces(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if s.rounds++; s.rounds%refill == 0 {
+		clear(s.filled)
+	}
 	var errs []error
 	for i := range all.Items {
 		ns := &all.Items[i]
-		if ns.DeletionTimestamp != nil {
+		switch {
+		case ns.DeletionTimestamp != nil:
 			errs = append(errs, s.endNamespace(ctx, ns))
-		} else {
-			errs = append(errs, s.fillNamespace(ctx, ns.Name))
+		case !s.filled[ns.UID]:
+			err := s.fillNamespace(ctx, ns.Name)
+			s.filled[ns.UID] = err == nil
+			errs = append(errs, err)
 		}
 	}
 	return errors.Join(errs...)
 }
+
+// refill is in how many rounds what a namespace was given is looked for again.
+const refill = 10
 
 const rootCA = "kube-root-ca.crt"
 

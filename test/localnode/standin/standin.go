@@ -58,6 +58,8 @@ type StandIn struct {
 	budgets   cache.SharedIndexInformer
 	heard     map[string]heartbeat // by node; the node task's own
 	bound     map[types.UID]string // pods to nodes, as long as the cache does not tell; the binding task's own
+	filled    map[types.UID]bool   // namespaces; like the rounds, the task's that looks after them
+	rounds    int
 	cancel    context.CancelFunc
 	tasks     sync.WaitGroup
 }
@@ -85,7 +87,7 @@ func Start(o Options) (*StandIn, error) {
 	s := &StandIn{
 		options: o, client: client, metadata: md, discovery: cached, mapper: restmapper.NewDeferredDiscoveryRESTMapper(cached),
 		pods: factory.Core().V1().Pods().Informer(), nodes: factory.Core().V1().Nodes().Informer(),
-		budgets: factory.Policy().V1().PodDisruptionBudgets().Informer(), heard: map[string]heartbeat{},
+		budgets: factory.Policy().V1().PodDisruptionBudgets().Informer(), heard: map[string]heartbeat{}, filled: map[types.UID]bool{},
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	s.cancel = cancel
