@@ -34,8 +34,8 @@ WITH_RACE := CGO_ENABLED=1 GOFLAGS=
 
 # Tests in which goroutines of ours meet run with the race detector. It makes others slower and sees nothing in them: pure
 # packages, tests of programs that are built without it, and whole lives of jobs in which one goroutine calls the operator.
-# Four packages at a time, also where there are two cores: half of them wait most of the time. The longest begin first.
-TESTS := go test -json -p 4 -shuffle=on -timeout=40m
+# Three packages at a time, also where there are two cores: half of them wait most of the time. The longest begin first.
+TESTS := go test -json -p 3 -shuffle=on -timeout=40m
 REPORT = go run ./test/report -skips='$(SKIPS)'
 RACED := $(addprefix ./,internal/agent internal/controller internal/kubelease internal/supervise fence/... \
   test/faultproxy test/localnode/... test/rig test/tether)

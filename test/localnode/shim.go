@@ -240,7 +240,7 @@ func (p *process) kill() { _ = p.send(command{Kill: true}) }
 func (p *process) tree() []Process { return withArgs(below(p.shim.Process.Pid)) }
 
 // freeze stops every process of the container.
-func (p *process) freeze() error { return stopAll(p.shim.Process.Pid, 10*time.Second) }
+func (p *process) freeze() error { return stopAll(p.shim.Process.Pid) }
 
 // thaw resumes what freeze stopped.
 func (p *process) thaw() { resumeAll(p.shim.Process.Pid) }

@@ -26,7 +26,7 @@ func TestStopAllWhereAProgramIsStarted(t *testing.T) {
 			t.Fatalf("nobody waits: %+v", below(root))
 		}
 	}
-	if err := stopAll(root, 10*time.Second); err != nil {
+	if err := stopAll(root); err != nil {
 		t.Fatal(err)
 	}
 	if all := below(root); len(all) != 2 || all[0].State != 'D' || all[1].State != 'T' {
@@ -39,7 +39,7 @@ func TestStopAllWhereProgramsAreStarted(t *testing.T) {
 	t.Parallel()
 	root := startShell(t, `sh -c "while :; do /bin/true; done" & wait`)
 	for range 10 {
-		if err := stopAll(root, 10*time.Second); err != nil {
+		if err := stopAll(root); err != nil {
 			t.Fatal(err)
 		}
 		resumeAll(root)
