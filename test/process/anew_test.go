@@ -4,13 +4,17 @@ package process
 
 import (
 	"fmt"
+	"slices"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/singletonjob/operator/api/v1alpha1"
 	"github.com/singletonjob/operator/test/rig"
 )
 
@@ -55,4 +59,101 @@ func TestTheNamespaceIsDeletedAndRecreated(t *testing.T) {
 			w.verifyAfter(old)
 		})
 	}
+}
+
+// Whoever deletes the definition deletes every job. The operator goes on when it is there again, and so do the tokens.
+func TestTheDefinitionIsReinstalled(t *testing.T) {
+	w := newWorldOfItsOwn(t)
+	old := w.run(w.job(short))
+	old.node.Cut()
+	_, err := w.p.Plane.Kubectl(w.context(), "delete", "crd", "singletonjobs."+v1alpha1.GroupVersion.Group, "--wait=true")
+	w.must(err)
+	w.must(w.p.Plane.Apply(t.Context(), root+"/config/crd"))
+	w.await("the job to be made anew", func() (bool, any, error) {
+		err := w.p.Client.Create(t.Context(), w.job(short))
+		return err == nil, nil, err
+	})
+	next := w.next(old)
+	w.deadBefore(old, next)
+	w.must(old.node.Heal())
+	w.protected()
+	w.verifyAfter(old)
+}
+
+// A cordon asks nobody to leave. An eviction of the active one is a handover, and another takes its place elsewhere.
+func TestTheHoldersNodeIsDrained(t *testing.T) {
+	w := newWorld(t)
+	w.addNode("c")
+	holder := w.run(w.job(long))
+	before := w.candidates()
+	w.edit(holder.node.Name(), func(n *corev1.Node) { n.Spec.Unschedulable = true })
+	w.actsFor(holder, 3*time.Second)
+	if now := w.candidates(); !slices.Equal(now, before) {
+		t.Errorf("after a cordon the candidates are %v, before it %v", now, before)
+	}
+	w.await("the holder to be evicted", func() (bool, any, error) {
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: w.ns, Name: holder.pod}}
+		err := w.p.Client.SubResource("eviction").Create(t.Context(), pod, &policyv1.Eviction{})
+		return err == nil, nil, err
+	})
+	next := w.next(holder)
+	w.deadBefore(holder, next)
+	if next.node == holder.node {
+		t.Errorf("%s took over on the node that is drained", next.pod)
+	}
+	w.protected()
+	if got := w.reasonOf(w.verify(), next.token); got != v1alpha1.ChangePodTerminating {
+		t.Errorf("the reason told is %s", got)
+	}
+}
+
+// A node that is not ready and unreachable proves nothing: its process writes until the lease is over. Its pod is evicted, and
+// stays for as long as nobody can say that it is dead; another takes its place.
+func TestTheHoldersNodeIsLost(t *testing.T) {
+	w := newWorld(t)
+	w.addNode("c")
+	old := w.run(w.job(short))
+	old.node.Cut()
+	w.edit(old.node.Name(), func(n *corev1.Node) {
+		n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{Key: "lost", Effect: corev1.TaintEffectNoExecute, TimeAdded: new(metav1.Now())})
+	})
+	next := w.next(old)
+	w.deadBefore(old, next)
+	w.protected()
+	if left := w.candidates(); !slices.Contains(left, old.pod) {
+		t.Errorf("the candidates are %v without %s, of which nobody knows that it is dead", left, old.pod)
+	}
+	w.must(old.node.Heal())
+	w.gone(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: w.ns, Name: old.pod}})
+	w.protected()
+	if changes := w.verify(); len(changes) != 2 || w.reasonOf(changes, next.token) != v1alpha1.ChangeLeaseExpired {
+		t.Errorf("want one failover when the lease had expired: %+v", changes)
+	}
+}
+
+// candidates are the names of the job's pods.
+func (w *world) candidates() []string {
+	w.t.Helper()
+	pods := &corev1.PodList{}
+	w.must(w.p.Client.List(w.t.Context(), pods, client.InNamespace(w.ns)))
+	var names []string
+	for _, pod := range pods.Items {
+		names = append(names, pod.Name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// edit changes a node.
+func (w *world) edit(name string, change func(*corev1.Node)) {
+	w.t.Helper()
+	w.await("node "+name+" to be changed", func() (bool, any, error) {
+		node := &corev1.Node{}
+		if err := w.p.Client.Get(w.t.Context(), client.ObjectKey{Name: name}, node); err != nil {
+			return false, nil, err
+		}
+		change(node)
+		err := w.p.Client.Update(w.t.Context(), node)
+		return err == nil, nil, err
+	})
 }

@@ -142,16 +142,7 @@ func worldOn(t *testing.T, p *product.Product) *world {
 	t.Helper()
 	w := &world{t: t, p: p, ns: p.Plane.Namespace(t)}
 	for _, name := range []string{"a", "b"} {
-		name = w.ns + "-" + name
-		node, err := p.Cluster.AddNode(t.Context(), name, map[string]string{testLabel: w.ns})
-		if err != nil {
-			t.Fatal(err)
-		}
-		w.nodes = append(w.nodes, node)
-		t.Cleanup(func() {
-			node.Stop()
-			_ = p.Client.Delete(context.Background(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}})
-		})
+		w.addNode(name)
 	}
 	t.Cleanup(func() {
 		if t.Failed() {
@@ -159,6 +150,21 @@ func worldOn(t *testing.T, p *product.Product) *world {
 		}
 	})
 	return w
+}
+
+// addNode starts another node of this test.
+func (w *world) addNode(name string) {
+	w.t.Helper()
+	name = w.ns + "-" + name
+	node, err := w.p.Cluster.AddNode(w.t.Context(), name, map[string]string{testLabel: w.ns})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.nodes = append(w.nodes, node)
+	w.t.Cleanup(func() {
+		node.Stop()
+		_ = w.p.Client.Delete(context.Background(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}})
+	})
 }
 
 // explain shows what a failed test leaves to be read.
