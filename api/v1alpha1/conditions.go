@@ -1,6 +1,10 @@
 package v1alpha1
 
-import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/singletonjob/operator/internal/lease"
+)
 
 // The condition types of a SingletonJob.
 const (
@@ -109,20 +113,21 @@ func ConditionReasons() []ConditionReason {
 	}
 }
 
-// The reasons of tenure changes: why the earlier tenure ended. ChangeReasons says which type each belongs to.
+// The reasons of tenure changes: why the earlier tenure ended, in the words of those who end it. ChangeReasons says which
+// type each belongs to.
 const (
 	ChangeElected             = "Elected"
-	ChangeLeaseExpired        = "LeaseExpired"
-	ChangeProcessExited       = "ProcessExited"
-	ChangeHolderTerminated    = "HolderTerminated"
-	ChangeNodeLost            = "NodeLost"
-	ChangeRenewFailed         = "RenewFailed"
-	ChangeLeaseDeleted        = "LeaseDeleted"
-	ChangeLeaseLost           = "LeaseLost"
-	ChangePodTerminating      = "PodTerminating"
-	ChangeRolloutHandover     = "RolloutHandover"
-	ChangeSwitchoverRequested = "SwitchoverRequested"
-	ChangeTokenBaseRaised     = "TokenBaseRaised"
+	ChangeLeaseExpired        = string(lease.ReasonLeaseExpired)
+	ChangeProcessExited       = string(lease.ReasonProcessExited)
+	ChangeHolderTerminated    = string(lease.ReasonHolderTerminated)
+	ChangeNodeLost            = string(lease.ReasonNodeLost)
+	ChangeRenewFailed         = string(lease.ReasonRenewFailed)
+	ChangeLeaseDeleted        = string(lease.ReasonLeaseDeleted)
+	ChangeLeaseLost           = string(lease.ReasonLeaseLost)
+	ChangePodTerminating      = string(lease.ReasonPodTerminating)
+	ChangeRolloutHandover     = string(lease.ReasonRollout)
+	ChangeSwitchoverRequested = string(lease.ReasonSwitchover)
+	ChangeTokenBaseRaised     = string(lease.ReasonTokenBaseRaised)
 )
 
 // ChangeReason is one row of the table of tenure changes.

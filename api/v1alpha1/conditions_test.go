@@ -13,29 +13,19 @@ import (
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
-	"github.com/singletonjob/operator/internal/lease"
 )
 
-// constants are the string constants of conditions.go whose names begin with prefix, by name.
-func constants(t *testing.T, prefix string) map[string]string {
+// constants are the string constants of a source file whose names begin with prefix, by name.
+func constants(t *testing.T, source, prefix string) map[string]string {
 	t.Helper()
-	file, err := parser.ParseFile(token.NewFileSet(), "conditions.go", nil, 0)
+	file, err := parser.ParseFile(token.NewFileSet(), source, nil, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
 	found := map[string]string{}
 	ast.Inspect(file, func(node ast.Node) bool {
 		if spec, ok := node.(*ast.ValueSpec); ok && strings.HasPrefix(spec.Names[0].Name, prefix) {
-			literal, ok := spec.Values[0].(*ast.BasicLit)
-			if !ok {
-				t.Fatalf("%s is no literal", spec.Names[0].Name)
-			}
-			value, err := strconv.Unquote(literal.Value)
-			if err != nil {
-				t.Fatal(err)
-			}
-			found[spec.Names[0].Name] = value
+			found[spec.Names[0].Name] = constant(t, spec)
 		}
 		return true
 	})
@@ -43,6 +33,28 @@ func constants(t *testing.T, prefix string) map[string]string {
 		t.Fatalf("no constant begins with %s", prefix)
 	}
 	return found
+}
+
+// leaseRecord declares why tenures end.
+const leaseRecord = "../../internal/lease/record.go"
+
+// constant is a literal, or string(lease.Name).
+func constant(t *testing.T, spec *ast.ValueSpec) string {
+	t.Helper()
+	switch value := spec.Values[0].(type) {
+	case *ast.BasicLit:
+		text, err := strconv.Unquote(value.Value)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return text
+	case *ast.CallExpr:
+		if of, ok := value.Args[0].(*ast.SelectorExpr); ok {
+			return constants(t, leaseRecord, of.Sel.Name)[of.Sel.Name]
+		}
+	}
+	t.Fatalf("%s is no literal", spec.Names[0].Name)
+	return ""
 }
 
 // The table is the whole truth: every reason stands in it, and what stands in it is fit for the API and for documentation.
@@ -63,7 +75,7 @@ func TestConditionReasons(t *testing.T) {
 		checkMeaning(t, row.Condition+" "+row.Reason, row.Meaning)
 	}
 	for _, prefix := range []string{"Reason", "Condition"} {
-		for name, value := range constants(t, prefix) {
+		for name, value := range constants(t, "conditions.go", prefix) {
 			if !used[value] {
 				t.Errorf("%s is not in the table", name)
 			}
@@ -89,19 +101,17 @@ func TestChangeReasons(t *testing.T) {
 		rows[row.Reason] = row.Type
 		checkMeaning(t, row.Reason, row.Meaning)
 	}
-	for name, value := range constants(t, "Change") {
+	for name, value := range constants(t, "conditions.go", "Change") {
 		if _, found := rows[value]; !found {
 			t.Errorf("%s is not in the table", name)
 		}
 	}
 	// What the agents and the operator write into the Lease as the end of a tenure.
-	for _, reason := range []lease.Reason{
-		lease.ReasonLeaseExpired, lease.ReasonProcessExited, lease.ReasonPodTerminating, lease.ReasonHolderTerminated,
-		lease.ReasonNodeLost, lease.ReasonRenewFailed, lease.ReasonLeaseDeleted, lease.ReasonLeaseLost, lease.ReasonRollout,
-		lease.ReasonSwitchover, lease.ReasonTokenBaseRaised,
-	} {
-		if _, found := rows[string(reason)]; !found {
-			t.Errorf("a tenure may end by %s, which is not in the table", reason)
+	ends := constants(t, leaseRecord, "Reason")
+	delete(ends, "ReasonCreated") // no end of a tenure
+	for name, reason := range ends {
+		if _, found := rows[reason]; !found {
+			t.Errorf("a tenure may end by %s, %s, which is not in the table", name, reason)
 		}
 	}
 }

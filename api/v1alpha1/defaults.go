@@ -4,6 +4,8 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/singletonjob/operator/fence"
 )
 
 // The defaults of the API, the same as in the CRD. They apply to objects that did not pass an API server.
@@ -13,7 +15,7 @@ const (
 	DefaultLeaseDuration       = 15 * time.Second
 	DefaultRenewDeadline       = 10 * time.Second
 	DefaultRetryPeriod         = 2 * time.Second
-	DefaultEnvVar              = "FENCING_TOKEN"
+	DefaultEnvVar              = fence.EnvToken
 )
 
 // Default fills in what job leaves open, as the API server does. A zero candidates, envVar or duration counts as open.

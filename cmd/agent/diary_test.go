@@ -19,7 +19,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/singletonjob/operator/internal/contract"
+	"github.com/singletonjob/operator/fence"
 	"github.com/singletonjob/operator/internal/supervise"
 )
 
@@ -40,7 +40,7 @@ func process() {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
-	token, ahead := os.Getenv(contract.DefaultTokenEnv), sleptAhead()
+	token, ahead := os.Getenv(fence.EnvToken), sleptAhead()
 	write := func(what string) {
 		// One write is one line, whole, whoever else appends.
 		fmt.Fprintf(diary, "%s %s %d %d\n", what, token, os.Getpid(), supervise.BootTime()-ahead)

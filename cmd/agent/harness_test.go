@@ -27,6 +27,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/singletonjob/operator/fence"
 	"github.com/singletonjob/operator/internal/agent"
 	"github.com/singletonjob/operator/internal/contract"
 	"github.com/singletonjob/operator/internal/lease"
@@ -166,7 +167,7 @@ func (w *world) newToken() string {
 // testConfig is as fast as a busy machine allows.
 func testConfig() contract.AgentConfig {
 	return contract.AgentConfig{
-		Name: jobName, RunID: "run", TokenEnv: contract.DefaultTokenEnv,
+		Name: jobName, RunID: "run", TokenEnv: fence.EnvToken,
 		LeaseDuration: seconds(6), RenewDeadline: seconds(4), RetryPeriod: seconds(0.5), GracePeriod: seconds(30),
 	}
 }

@@ -19,6 +19,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/singletonjob/operator/fence"
 	"github.com/singletonjob/operator/internal/contract"
 	"github.com/singletonjob/operator/internal/supervise"
 )
@@ -138,7 +139,7 @@ type spun struct {
 func spin() {
 	const threads = 60
 	runtime.GOMAXPROCS(threads + 1)
-	name := filepath.Join(os.Args[1], fmt.Sprintf("%s.%s.%d", os.Args[2], os.Getenv(contract.DefaultTokenEnv), supervise.BootTime()))
+	name := filepath.Join(os.Args[1], fmt.Sprintf("%s.%s.%d", os.Args[2], os.Getenv(fence.EnvToken), supervise.BootTime()))
 	file, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		panic(err)

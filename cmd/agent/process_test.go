@@ -20,6 +20,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/singletonjob/operator/fence"
 	"github.com/singletonjob/operator/internal/contract"
 	"github.com/singletonjob/operator/internal/lease"
 	"github.com/singletonjob/operator/internal/supervise"
@@ -218,7 +219,7 @@ func TestEnvironment(t *testing.T) {
 			t.Errorf("%s is %q, want %q once", name, got[name], value)
 		}
 	}
-	for _, name := range []string{contract.ConfigEnv, contract.PodUIDEnv, contract.NodeEnv, contract.RuntimeReapsEnv, "FENCING_TOKEN"} {
+	for _, name := range []string{contract.ConfigEnv, contract.PodUIDEnv, contract.NodeEnv, contract.RuntimeReapsEnv, fence.EnvToken} {
 		if got[name] != nil {
 			t.Errorf("%s is %q; it is the agent's alone", name, got[name])
 		}

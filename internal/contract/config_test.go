@@ -6,11 +6,13 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/singletonjob/operator/fence"
 )
 
 func valid() AgentConfig {
 	return AgentConfig{
-		Name: "job", RunID: "uid", TokenEnv: DefaultTokenEnv,
+		Name: "job", RunID: "uid", TokenEnv: fence.EnvToken,
 		LeaseDuration: Duration(15 * time.Second), RenewDeadline: Duration(10 * time.Second), RetryPeriod: Duration(2 * time.Second),
 		GracePeriod: Duration(30 * time.Second), Port: DefaultPort,
 	}

@@ -2,6 +2,8 @@
 // codec between a Lease's fields and lease.Record. It imports no Kubernetes library, so that the agent stays small.
 package contract
 
+import "github.com/singletonjob/operator/fence"
+
 // Labels. A Lease without ManagedByLabel=ManagedBy is somebody else's.
 const (
 	ManagedByLabel    = "app.kubernetes.io/managed-by"
@@ -41,7 +43,7 @@ const (
 	PodEnv       = "SINGLETONJOB_POD"
 	PodUIDEnv    = "SINGLETONJOB_POD_UID"
 	NodeEnv      = "SINGLETONJOB_NODE"
-	NamespaceEnv = "SINGLETONJOB_NAMESPACE"
+	NamespaceEnv = fence.EnvNamespace
 	// RuntimeReapsEnv set to "true" says that whatever runs the container ends all its processes before it starts the
 	// container anew, though the agent is not PID 1 there.
 	RuntimeReapsEnv = "SINGLETONJOB_RUNTIME_REAPS"
@@ -51,10 +53,9 @@ const (
 )
 
 // Environment that the agent adds for the user's process, besides the variable that fencing.envVar names, PodEnv and
-// NamespaceEnv.
+// NamespaceEnv. What package fence tells users of has its name from there.
 const (
-	DefaultTokenEnv  = "FENCING_TOKEN"
-	NameEnv          = "SINGLETONJOB_NAME"
+	NameEnv          = fence.EnvName
 	TenureEnv        = "SINGLETONJOB_TENURE"         // leaseTransitions
 	LeaseDurationEnv = "SINGLETONJOB_LEASE_DURATION" // as Go writes a duration: 15s
 	RunIDEnv         = "SINGLETONJOB_RUN_ID"

@@ -29,9 +29,9 @@ const (
 )
 
 func main() {
-	token, err := fence.ParseToken(os.Getenv("FENCING_TOKEN"))
+	token, err := fence.ParseToken(os.Getenv(fence.EnvToken))
 	if err != nil {
-		fmt.Fprintln(os.Stderr, "FENCING_TOKEN:", err)
+		fmt.Fprintln(os.Stderr, fence.EnvToken+":", err)
 		os.Exit(1)
 	}
 	go obey()

@@ -48,10 +48,9 @@ func run(args []string) error {
 }
 
 func write() error {
-	const variable = "FENCING_TOKEN"
-	token, err := fence.ParseToken(os.Getenv(variable))
+	token, err := fence.ParseToken(os.Getenv(fence.EnvToken))
 	if err != nil {
-		return fmt.Errorf("%s: %w", variable, err)
+		return fmt.Errorf("%s: %w", fence.EnvToken, err)
 	}
 	go obey()
 	fmt.Println("writing with token", token)
