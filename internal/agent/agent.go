@@ -175,7 +175,7 @@ func (a *Agent) step(e lease.Event) {
 	}
 	if a.config.KeepRunning && a.child.process != nil && !a.child.started && !a.child.killed {
 		// What never ends once it has started is still not to start after its tenure.
-		a.child.extend(leashDeadline(next.ValidUntil(a.config)), a.journal.leash)
+		a.child.extend(int64(next.ValidUntil(a.config)), a.journal.leash)
 	}
 	if since, tell := a.child.outlives(now.Boot); tell {
 		a.journal.outlives(a.state, since)
@@ -215,7 +215,7 @@ func (a *Agent) do(action lease.Action, now lease.Time) {
 	case lease.StartChild:
 		a.start(action)
 	case lease.ExtendLeash:
-		a.child.extend(leashDeadline(action.Deadline), a.journal.leash)
+		a.child.extend(int64(action.Deadline), a.journal.leash)
 	case lease.SignalChild:
 		a.journal.stopping(a.state, a.state.Stop.KillAt.Sub(now.Boot), a.state.Deadline(a.config).Sub(now.Boot))
 		a.metrics.stops.add(unix.SignalName(syscall.Signal(action.Signal)))
@@ -352,7 +352,7 @@ func (a *Agent) start(s lease.StartChild) {
 	process, err := a.o.Start(supervise.Spec{
 		Argv:     a.o.childArgv(promised),
 		Env:      a.o.childEnv(promised),
-		Deadline: leashDeadline(s.Deadline),
+		Deadline: int64(s.Deadline),
 	})
 	if err == nil {
 		a.child.process = process
@@ -391,10 +391,5 @@ func (a *Agent) follow(process Process, err error) {
 	})
 }
 
-// leashDeadline is an instant as package supervise has it, where 0 is never.
-func leashDeadline(at lease.Instant) int64 {
-	if at == lease.Never {
-		return 0
-	}
-	return int64(at)
-}
+// Instants of package lease are package supervise's deadlines as they are: both mean the same by never, or this overflows.
+const _ = uint64(int64(lease.Never)-supervise.Never) + uint64(supervise.Never-int64(lease.Never))

@@ -77,5 +77,8 @@ func NoLater(at int64) int64 {
 	return now + left - max(0, left/4)
 }
 
-// passed says whether a deadline is over; 0 never is.
-func passed(deadline int64) bool { return deadline != 0 && BootTime() >= deadline }
+// Never is later than every BootTime that is reached: no deadline.
+const Never = math.MaxInt64
+
+// passed says whether a deadline is over.
+func passed(deadline int64) bool { return BootTime() >= deadline }

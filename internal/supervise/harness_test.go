@@ -90,8 +90,11 @@ func playAgent() int {
 		if err := commands.Decode(&c); err != nil {
 			return 0
 		}
-		if c.In != 0 {
+		switch {
+		case c.In != 0:
 			c.At = BootTime() + int64(c.In)
+		case c.At == 0:
+			c.At = Never
 		}
 		e := event{Kind: "reply", Deadline: c.At}
 		began := BootTime()

@@ -92,10 +92,10 @@ func goDeaf() {
 var leashThreadName = [...]byte{'l', 'e', 'a', 's', 'h', 0}
 
 type leash struct {
-	timer    int32        // of the kernel, which kills this process
-	alarm    int          // wakes followDeadlines, to look again
-	deadline atomic.Int64 // 0: never
-	lead     int64        // how long before the deadline the leash kills by itself
+	timer    int32 // of the kernel, which kills this process
+	alarm    int   // wakes followDeadlines, to look again
+	deadline atomic.Int64
+	lead     int64 // how long before the deadline the leash kills by itself
 	agentIs1 bool
 	reported atomic.Bool
 	over     atomic.Bool // it kills
@@ -232,7 +232,7 @@ func (l *leash) followDeadlines(follows chan<- struct{}) {
 // left is the time until the deadline; ends is false where there is none.
 func (l *leash) left() (left int64, ends bool) {
 	deadline := l.deadline.Load()
-	return deadline - BootTime(), deadline != 0
+	return deadline - BootTime(), deadline != Never
 }
 
 // setTimers sets what kills this process if it is stopped, and what wakes it before that to look again. It ends the

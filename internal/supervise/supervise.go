@@ -67,8 +67,8 @@ type Spec struct {
 	// Dir is the working directory; empty means the agent's own.
 	Dir string
 	// Deadline, a BootTime, is when the
-	// kernel kills the main process unless Extend came first. 0 means never:
-	// then the leash guards against the agent's death alone.
+	// kernel kills the main process unless Extend came first. If it is Never,
+	// the leash guards against the agent's death alone.
 	Deadline int64
 	// Stdin, Stdout and Stderr default to the agent's own.
 	Stdin, Stdout, Stderr *os.File
@@ -135,8 +135,8 @@ func (r *reaper) start(spec Spec) (*Tree, error) {
 // ErrStopped say that there was no time for it.
 func (t *Tree) Started() <-chan error { return t.started }
 
-// Extend moves the leash's deadline (BootTime) to a later time, 0 being the latest:
-// never, once the program has started, which it does not after its deadline. An
+// Extend moves the leash's deadline (BootTime) to a later time, Never being the latest:
+// that counts once the program has started, which it does not after its deadline. An
 // earlier one changes nothing and is no error, since the renewal behind the later one
 // stands. Extend does not block. Any error means that the old deadline holds.
 func (t *Tree) Extend(deadline int64) error { return t.deadlines.extend(deadline) }
@@ -300,9 +300,9 @@ func (t *Tree) close() {
 type deadlines struct {
 	mu      sync.Mutex
 	fd      int
-	current int64 // what the leash was last told; 0: never
+	current int64 // what the leash was last told
 	stopped bool
-	// starting: the program does not run yet; never: 0 is the deadline when it does.
+	// starting: the program does not run yet; never: Never is the deadline when it does.
 	starting, never bool
 }
 
@@ -318,7 +318,7 @@ func (d *deadlines) started() {
 	defer d.mu.Unlock()
 	d.starting = false
 	if d.never {
-		_ = d.extendLocked(0) // if it cannot be said, the deadline holds
+		_ = d.extendLocked(Never) // if it cannot be said, the deadline holds
 	}
 }
 
@@ -328,14 +328,12 @@ func (d *deadlines) extendLocked(deadline int64) error {
 		return fmt.Errorf("deadline %d is negative: it is a BootTime", deadline)
 	case d.stopped:
 		return ErrStopped
-	case d.current == 0:
-		return nil
 	case passed(d.current):
 		return ErrDeadlinePassed
-	case d.starting && deadline == 0:
+	case d.starting && deadline == Never:
 		d.never = true
 		return nil
-	case deadline != 0 && deadline <= d.current:
+	case deadline <= d.current:
 		return nil
 	}
 	var msg [deadlineSize]byte

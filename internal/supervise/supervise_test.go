@@ -3,6 +3,7 @@
 package supervise
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -1037,6 +1038,13 @@ func enterPIDNamespace(t *testing.T, pid int) *exec.Cmd {
 		cmd.Wait()
 	})
 	return cmd
+}
+
+// A deadline that somebody forgot to set is not that there is none.
+func TestNoDeadlineIsSaid(t *testing.T) {
+	if _, err := Start(Spec{Argv: []string{"true"}}); !errors.Is(err, ErrDeadlinePassed) {
+		t.Errorf("%v, want %v", err, ErrDeadlinePassed)
+	}
 }
 
 // The leash itself must refuse a deadline that passed after Start looked.
