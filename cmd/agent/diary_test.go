@@ -66,19 +66,23 @@ func process() {
 		select {
 		case <-beat.C:
 		case sig := <-signals:
-			switch {
-			case sig == syscall.SIGUSR1 && does.hoards:
-				go hoard()
-			case sig == syscall.SIGUSR1:
-				write("exit")
-				os.Exit(does.code)
-			case sig == syscall.SIGTERM && !does.stubborn:
-				time.AfterFunc(does.linger, func() { os.Exit(0) })
-			case sig == syscall.SIGURG || sig == syscall.SIGCHLD: // the Go runtime's own
-			default:
-				write("signal-" + sig.(syscall.Signal).String())
-			}
+			does.react(sig.(syscall.Signal), write)
 		}
+	}
+}
+
+func (b behaviour) react(sig syscall.Signal, write func(string)) {
+	switch {
+	case sig == syscall.SIGUSR1 && b.hoards:
+		go hoard()
+	case sig == syscall.SIGUSR1:
+		write("exit")
+		os.Exit(b.code)
+	case sig == syscall.SIGTERM && !b.stubborn:
+		time.AfterFunc(b.linger, func() { os.Exit(0) })
+	case sig == syscall.SIGURG || sig == syscall.SIGCHLD: // the Go runtime's own
+	default:
+		write("signal-" + sig.String())
 	}
 }
 

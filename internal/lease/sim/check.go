@@ -421,7 +421,7 @@ func (c *checker) takes(a *agent, by string, is lease.Record) {
 		if a != nil && old.unknownTo(a) { // and who comes after that one waits for that one
 			old.released, old.fooled = true, true
 		}
-		if !c.outcomes && a != nil && !old.released && !old.forged && w.now < old.exclusive() {
+		if !c.outcomes && a != nil && !old.free() {
 			kind := Stolen
 			if old.forgotten {
 				kind = Forgotten
@@ -435,6 +435,9 @@ func (c *checker) takes(a *agent, by string, is lease.Record) {
 
 // unknownTo tells whether an agent first saw this tenure after its duration was lowered by hand, in field and annotation.
 func (c *claim) unknownTo(a *agent) bool { return c.lowered > 0 && !slices.Contains(c.seenBy, a) }
+
+// free tells whether its holder has given the Lease back, somebody else has made it look so, or its time is up.
+func (c *claim) free() bool { return c.released || c.forged || c.w.now >= c.exclusive() }
 
 // acts tells whether processes of its holder live.
 func (c *claim) acts() bool { return c.agent != nil && c.agent.tree != nil && c.agent.tree.alive }
