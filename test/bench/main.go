@@ -26,7 +26,7 @@ type options struct {
 	runs, slowRuns             int
 	budget                     time.Duration
 	subjects, faults           string
-	json, svg                  string
+	json, svg, show            string
 }
 
 func main() {
@@ -41,6 +41,7 @@ func main() {
 	flag.StringVar(&o.faults, "faults", "", "only these, comma-separated: "+strings.Join(keys(faultCases(), faultCase.name), ", "))
 	flag.StringVar(&o.json, "json", "dist/bench.json", "file for all figures")
 	flag.StringVar(&o.svg, "svg", "dist/bench.svg", "file for the chart")
+	flag.StringVar(&o.show, "show", "", "measure nothing: print the README's table of the figures in this file")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // a second interrupt ends the program
@@ -78,6 +79,9 @@ func choose[T any](all []T, key func(T) string, list string) ([]T, error) {
 }
 
 func run(ctx context.Context, o options) error {
+	if o.show != "" {
+		return showFile(o.show)
+	}
 	b := &bench{options: o, begun: time.Now()}
 	var err error
 	if b.subjects, err = choose(subjects(), subject.name, o.subjects); err != nil {
