@@ -136,6 +136,9 @@ func (c *checker) started(t *tree) {
 func (c *checker) grows(t *tree) {
 	switch {
 	case t.token > c.token:
+	case c.misled(t): // it was slow to start, and the next tenure was not; what it may do yet is the same
+		c.result.Forged++
+		return
 	case c.token <= c.erased:
 		c.result.Erased++
 		c.erased = 0
