@@ -52,13 +52,20 @@ func TestTheNamespaceIsDeletedAndRecreated(t *testing.T) {
 			w.gone(ns.DeepCopy())
 			w.must(w.p.Client.Create(t.Context(), ns))
 			w.must(w.p.Client.Create(t.Context(), w.job(short)))
-			next := w.next(old)
-			w.deadBefore(old, next)
-			w.must(old.node.Heal())
-			w.protected()
-			w.verifyAfter(old)
+			w.isFollowedAnew(old)
 		})
 	}
+}
+
+// isFollowedAnew asks that the process of a job that was made anew follows on the old one's, and that all is well when that
+// one's node can be reached.
+func (w *world) isFollowedAnew(old *tenure) {
+	w.t.Helper()
+	next := w.next(old)
+	w.deadBefore(old, next)
+	w.must(old.node.Heal())
+	w.protected()
+	w.verifyAfter(old)
 }
 
 // Whoever deletes the definition deletes every job. The operator goes on when it is there again, and so do the tokens.
@@ -73,11 +80,7 @@ func TestTheDefinitionIsReinstalled(t *testing.T) {
 		err := w.p.Client.Create(t.Context(), w.job(short))
 		return err == nil, nil, err
 	})
-	next := w.next(old)
-	w.deadBefore(old, next)
-	w.must(old.node.Heal())
-	w.protected()
-	w.verifyAfter(old)
+	w.isFollowedAnew(old)
 }
 
 // A cordon asks nobody to leave. An eviction of the active one is a handover, and another takes its place elsewhere.

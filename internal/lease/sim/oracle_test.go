@@ -169,6 +169,41 @@ func TestForgedReleaseExcusesThatTenureAlone(t *testing.T) {
 	}
 }
 
+// TestForgedReleaseExcusesASlowStart of that tenure, after the next one's, and only until its time is up.
+func TestForgedReleaseExcusesASlowStart(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		forged bool
+		at     time.Duration
+		want   string
+	}{
+		"in its time": {forged: true, at: 10 * time.Second},
+		"after that":  {forged: true, at: time.Minute, want: TokenNotGrown},
+		"not forged":  {at: 10 * time.Second, want: TokenNotGrown},
+	} {
+		w := newWorld(draw(1, Options{Profile: Forged}), Options{}, nil)
+		w.build()
+		slow := w.slots[0].agent
+		is := lease.Record{Revision: 5000, Holder: slow.id, Token: 5000, Duration: 15 * time.Second, AcquireTime: 1}
+		w.check.stores(slow.id, lease.Record{}, is)
+		if c.forged {
+			release := is
+			release.Holder, release.AcquireTime, release.Release.Reason = "", 0, lease.ReasonSwitchover
+			w.check.edited(is, release)
+		}
+		w.check.grows(&tree{agent: w.slots[1].agent, token: 5001})
+		w.now = c.at
+		w.check.grows(&tree{agent: slow, token: 5000})
+		got := ""
+		if w.check.violation != nil {
+			got = w.check.violation.Kind
+		}
+		if got != c.want {
+			t.Errorf("%s: %q, want %q", name, got, c.want)
+		}
+	}
+}
+
 // TestErasedTokenExcusesOneThatDoesNotGrow where nothing is left that tells of it, once.
 func TestErasedTokenExcusesOneThatDoesNotGrow(t *testing.T) {
 	t.Parallel()
