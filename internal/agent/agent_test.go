@@ -430,14 +430,15 @@ func TestDefiniteLoss(t *testing.T) {
 func TestRestartWatch(t *testing.T) {
 	inBubble(t, func(w *world) {
 		p := w.holding()
-		w.agent.post(func() lease.Event {
+		c := w.agent.contender
+		w.agent.post(c, func() lease.Event {
 			for range 3 {
-				w.agent.do(lease.RestartWatch{}, w.clock.Now())
+				w.agent.do(c, lease.RestartWatch{}, w.clock.Now())
 			}
 			return nil
 		})
 		synctest.Wait()
-		if n := len(w.agent.restartWatch); n != 1 {
+		if n := len(c.restartWatch); n != 1 {
 			t.Errorf("%d restarts are asked for, want 1", n)
 		}
 		p.end()

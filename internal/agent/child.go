@@ -17,6 +17,8 @@ import (
 
 // child is the process of the present tenure, from before it runs.
 type child struct {
+	of      *contender // whose tenure it is; nil without one
+	log     *Log
 	process Process // nil without a tenure, and where there is no process to be had
 	started bool
 
@@ -26,28 +28,32 @@ type child struct {
 	asked    syscall.Signal // the signal by which it was asked to end; 0 if it was not
 }
 
-// crashed tells whether an end was not of the process's own making. One that was asked to end by a signal, and says by its
+// crashed reports whether an end was not of the process's own making. One that was asked to end by a signal, and says by its
 // code that this is why it did, as Java's do, has ended in order.
 func (c *child) crashed(s supervise.Status) bool {
 	orderly := s.ExitCode == 0 || c.asked != 0 && s.ExitCode == 128+int(c.asked)
 	return s.Signal != 0 || !orderly
 }
 
-func (c *child) extend(deadline int64, failed func(error)) {
+func (c *child) notStarted(err error) { c.log.Print("not started", "error", err) }
+
+func (c *child) exited(s supervise.Status) { c.log.Print("exited", "status", s) }
+
+func (c *child) extend(deadline lease.Instant) {
 	if c.process == nil {
 		return
 	}
-	if err := c.process.Extend(deadline); err != nil {
-		failed(err)
+	if err := c.process.Extend(int64(deadline)); err != nil {
+		c.log.Print("leash not extended", "error", err)
 	}
 }
 
-func (c *child) signal(sig syscall.Signal, failed func(error)) {
+func (c *child) signal(sig syscall.Signal) {
 	if c.process == nil {
 		return
 	}
 	if err := c.process.Signal(sig); err != nil {
-		failed(err)
+		c.log.Print("signal not sent", "error", err)
 	}
 }
 
@@ -57,6 +63,21 @@ func (c *child) kill(now lease.Instant) {
 	}
 	if c.process != nil {
 		c.process.Kill()
+	}
+}
+
+// attend sees to what its tenure does not ask for by an action of its own.
+func (c *child) attend(now lease.Instant) {
+	if c.of == nil {
+		return
+	}
+	tenure := c.of.state
+	if c.of.config.KeepRunning && c.process != nil && !c.started && !c.killed {
+		// What never ends once it has started is still not to start after its tenure.
+		c.extend(tenure.ValidUntil(c.of.config))
+	}
+	if since, tell := c.outlives(now); tell {
+		c.of.journal.outlives(tenure, since)
 	}
 }
 
@@ -70,6 +91,9 @@ func (c *child) outlives(now lease.Instant) (since time.Duration, tell bool) {
 	c.told = since
 	return since, true
 }
+
+// Instants of package lease are package supervise's deadlines as they are: both mean the same by never, or this overflows.
+const _ = uint64(int64(lease.Never)-supervise.Never) + uint64(supervise.Never-int64(lease.Never))
 
 // startCode is the exit code for a process that could not be started.
 func startCode(err error) int {
@@ -92,7 +116,7 @@ func (o Options) promised(s lease.StartChild) map[string]string {
 		contract.NamespaceEnv:     o.Namespace,
 		contract.PodEnv:           o.Identity.Pod,
 		contract.TenureEnv:        strconv.FormatInt(int64(s.Tenure), 10),
-		contract.LeaseDurationEnv: durationText(o.Config.LeaseDuration),
+		contract.LeaseDurationEnv: time.Duration(o.Config.LeaseDuration).String(),
 		contract.RunIDEnv:         o.Config.RunID,
 		contract.SocketEnv:        o.Socket,
 	}

@@ -11,15 +11,16 @@ import (
 	"github.com/singletonjob/operator/internal/contract"
 	"github.com/singletonjob/operator/internal/kubelease"
 	"github.com/singletonjob/operator/internal/lease"
-	"github.com/singletonjob/operator/internal/supervise"
 )
 
-// journal puts into words what happens, for the log. It says nothing while nothing changes.
+// journal puts into words what happens to one Lease and its tenures, for the log. It says nothing while nothing changes.
 type journal struct {
 	log                    *Log
 	writes, reads, watches streak
-	starving               time.Duration
 }
+
+// maxHolder bounds what is told of a holder's name, in bytes; no agent's is longer.
+const maxHolder = 400
 
 // streak counts failures in a row. A long one is told of at its 1st, 2nd, 4th, 8th … failure.
 type streak int
@@ -108,27 +109,6 @@ func (j *journal) acquired(s lease.StartChild) {
 	j.log.Print("acquired", "token", s.Token, "tenure", s.Tenure)
 }
 
-// starved tells what an estimate takes from each tenure.
-func (j *journal) starved(estimate, taken time.Duration) {
-	if estimate < tellStarved && j.starving < tellStarved {
-		return
-	}
-	j.starving = estimate
-	j.log.Print("starved", "late", estimate.Round(time.Millisecond), "kills-earlier-by", taken.Round(time.Millisecond),
-		"note", "what is due gets a CPU late: raise the container's CPU limit or request")
-}
-
-// tellStarved is what an estimate must be, or have been, to be told of.
-const tellStarved = 100 * time.Millisecond
-
-func (j *journal) notStarted(err error) { j.log.Print("not started", "error", err) }
-
-func (j *journal) leash(err error) { j.log.Print("leash not extended", "error", err) }
-
-func (j *journal) signal(err error) { j.log.Print("signal not sent", "error", err) }
-
-func (j *journal) exited(s supervise.Status) { j.log.Print("exited", "status", s) }
-
 func (j *journal) terminated(s syscall.Signal, state lease.State) {
 	j.log.Print("terminating", "signal", int(s), "phase", state.Phase)
 }
@@ -154,5 +134,3 @@ func (j *journal) ended(e lease.TenureEnded) {
 	}
 	j.log.Print(event, "token", e.Token, "reason", e.Reason)
 }
-
-func durationText(d contract.Duration) string { return time.Duration(d).String() }

@@ -110,8 +110,8 @@ func (h *histogram) write(w io.Writer, name string) {
 	fmt.Fprintf(w, "%s_sum %g\n%s_count %d\n", name, h.sum, name, total)
 }
 
-// writeMetrics writes everything in the text format of Prometheus.
-func (a *Agent) writeMetrics(w io.Writer) {
+// write writes everything in the text format of Prometheus, with what is known at an instant besides.
+func (m *metrics) write(w io.Writer, s *Snapshot, now lease.Instant, linesDropped int64) {
 	header := func(name, kind, help string) {
 		fmt.Fprintf(w, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, kind)
 	}
@@ -119,8 +119,7 @@ func (a *Agent) writeMetrics(w io.Writer) {
 		header(name, kind, help)
 		fmt.Fprintf(w, "%s %v\n", name, value)
 	}
-	s, m := a.snapshot.Load(), &a.metrics
-	left := max(0, s.Left(int64(a.o.Clock.Now().Boot)).Seconds())
+	left := max(0, s.Left(int64(now)).Seconds())
 	number("singletonjob_agent_active", "gauge", "1 while this candidate holds the Lease and its process may act.", oneIf(left > 0))
 	number("singletonjob_agent_lease_seconds_left", "gauge", "Time until the right to act ends unless it is renewed.", left)
 	number("singletonjob_agent_fencing_token", "gauge", "Token of the Lease's present or last tenure.", s.Token)
@@ -140,7 +139,7 @@ func (a *Agent) writeMetrics(w io.Writer) {
 	number("singletonjob_agent_starved_seconds", "gauge", "How late what is due gets a CPU, as estimated: processes are killed as much earlier.", s.late.Seconds())
 	number("singletonjob_agent_cpu_throttled_total", "counter", "Periods in which the container's CPU limit was reached; 0 where the kernel does not tell.", times)
 	number("singletonjob_agent_cpu_throttled_seconds_total", "counter", "Time for which the container's CPU limit kept threads from running.", throttledFor.Seconds())
-	number("singletonjob_agent_log_lines_dropped_total", "counter", "Log lines that nobody took in time.", a.log.droppedEver.Load())
+	number("singletonjob_agent_log_lines_dropped_total", "counter", "Log lines that nobody took in time.", linesDropped)
 }
 
 func oneIf(b bool) int {

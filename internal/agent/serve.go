@@ -25,7 +25,7 @@ func (a *Agent) Handler() http.Handler {
 	})
 	mux.HandleFunc("GET "+contract.MetricsPath, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
-		a.writeMetrics(w)
+		a.metrics.write(w, a.snapshot.Load(), a.o.Clock.Now().Boot, a.log.droppedEver.Load())
 	})
 	return mux
 }

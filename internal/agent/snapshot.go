@@ -43,33 +43,30 @@ func (s Snapshot) Left(boot int64) time.Duration {
 	return time.Duration(s.ValidUntil - boot)
 }
 
-// maxHolder bounds what is told of a holder's name, in bytes; no agent's is longer.
-const maxHolder = 400
-
-// publish makes the present state known.
-func (a *Agent) publish() {
-	s := a.state
+// snapshotOf is what there is to tell of a state.
+func snapshotOf(o Options, config lease.Config, s lease.State) *Snapshot {
+	until, tenure := s.MayActUntil(config)
 	shot := &Snapshot{
-		Namespace: a.o.Namespace,
-		Name:      a.o.Config.Name,
-		Pod:       a.o.Identity.Pod,
-		Phase:     s.Phase.String(),
-		Holder:    contract.Cut(s.Seen.Record.Holder, maxHolder),
-		Token:     s.Seen.Record.Token,
-		Tenure:    s.Seen.Record.Transitions,
-		ready:     s.Synced() || s.Phase == lease.Holding,
-		watching:  s.WatchUp,
-		late:      s.Late,
-		wake:      s.Wake,
+		Namespace:  o.Namespace,
+		Name:       o.Config.Name,
+		Pod:        o.Identity.Pod,
+		Phase:      s.Phase.String(),
+		Holder:     contract.Cut(s.Seen.Record.Holder, maxHolder),
+		Token:      s.Seen.Record.Token,
+		Tenure:     s.Seen.Record.Transitions,
+		ValidUntil: int64(until),
+		ready:      s.Synced() || tenure,
+		watching:   s.WatchUp,
+		late:       s.Late,
+		wake:       s.Wake,
 	}
-	if s.Phase == lease.Holding {
+	if tenure {
 		shot.Token, shot.Tenure = s.Tenure.Token, s.Tenure.Transitions
-		shot.ValidUntil = int64(s.ValidUntil(a.config))
 	}
-	a.snapshot.Store(shot)
+	return shot
 }
 
-// stuck tells whether the agent's goroutine has missed its wake-up by more than any busy machine explains.
+// stuck reports whether the agent's goroutine has missed its wake-up by more than any busy machine explains.
 func (s Snapshot) stuck(now lease.Instant) bool { return now > s.wake.Add(stuckAfter) }
 
 const stuckAfter = 10 * time.Second

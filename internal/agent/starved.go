@@ -22,6 +22,7 @@ type starvation struct {
 	at       lease.Instant // of recent
 	limitsAt lease.Instant // of least
 	told     time.Duration
+	logged   time.Duration
 }
 
 const (
@@ -51,6 +52,19 @@ func (s *starvation) woke(late time.Duration, now lease.Instant) (estimate time.
 	s.told = estimate
 	return estimate, true
 }
+
+// log tells what an estimate takes from each tenure.
+func (s *starvation) log(log *Log, estimate, taken time.Duration) {
+	if estimate < worthALine && s.logged < worthALine {
+		return
+	}
+	s.logged = estimate
+	log.Print("starved", "late", estimate.Round(time.Millisecond), "kills-earlier-by", taken.Round(time.Millisecond),
+		"note", "what is due gets a CPU late: raise the container's CPU limit or request")
+}
+
+// worthALine is what an estimate must be, or have been when it was logged last, to be logged.
+const worthALine = 100 * time.Millisecond
 
 // longestExpected bounds what a limit alone is believed to take.
 const longestExpected = 10 * time.Second

@@ -218,9 +218,19 @@ func (s State) lasts(c Config) time.Duration { return c.Duration - Margin(c.Dura
 // renewBy is for how long after a confirmed write the process is not told to stop.
 func (s State) renewBy(c Config) time.Duration { return min(c.RenewDeadline, s.lasts(c)) }
 
-// Valid tells whether this agent may act at an instant: it holds a tenure whose right to act has not run out.
+// MayActUntil is the instant before which this agent may act, for all that is known now. ok is false where it may not at
+// all: it has no tenure, or one that it is ending.
+func (s State) MayActUntil(c Config) (until Instant, ok bool) {
+	if s.Phase != Holding {
+		return 0, false
+	}
+	return s.ValidUntil(c), true
+}
+
+// Valid reports whether this agent may act at an instant.
 func (s State) Valid(c Config, at Instant) bool {
-	return s.Phase == Holding && at < s.ValidUntil(c)
+	until, ok := s.MayActUntil(c)
+	return ok && at < until
 }
 
 // Synced tells whether a candidate is fit to take over: it knows the Lease and hears of its changes.
