@@ -34,8 +34,14 @@ func (w *world) noteAction(a *agent, action lease.Action) {
 		w.note(a.id, "leash until %v", w.local(a, action.Deadline))
 	case lease.TenureEnded:
 		w.note(a.id, "tenure %d ended: %s, released: %v", action.Token, action.Reason, action.Released)
-	default:
-		w.note(a.id, "%T", action)
+	case lease.SignalChild:
+		w.note(a.id, "asks its process to end")
+	case lease.KillTree:
+		w.note(a.id, "kills its processes")
+	case lease.RestartWatch:
+		w.note(a.id, "asks for a fresh watch")
+	case lease.Exit:
+		w.note(a.id, "exits with %d", action.Code)
 	}
 }
 
