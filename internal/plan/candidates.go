@@ -12,55 +12,13 @@ import (
 	"github.com/singletonjob/operator/internal/inject"
 )
 
-// serve keeps the candidates as the spec asks.
-func (f *facts) serve(p *Plan) {
-	p.Apply, p.Also = f.children()
-	for _, pod := range f.orphans {
-		p.Adopt = append(p.Adopt, PodRef{Name: pod.Name, UID: pod.UID})
-	}
-	fleet := f.fleet()
-	next := Next(fleet)
-	p.Delete = append(f.remains(), f.victims(next)...)
-	p.Create = f.newPods(f.places(next.Create))
-	if f.holder.ours && !f.quiet() {
-		p.Lease = f.handOver(f.successor(next))
-	}
-}
-
-func (f *facts) fleet() Fleet {
-	fleet := Fleet{Want: int(f.job.Spec.Candidates)}
-	vetted, _ := f.vetted()
-	for _, c := range f.candidates {
-		switch {
-		case !c.live():
-		case c.holds && c.updated:
-			fleet.HolderNew, fleet.Vetted = true, vetted
-		case c.holds:
-			fleet.HolderOld = true
-		case c.updated && c.ready:
-			fleet.NewReady++
-		case c.updated:
-			fleet.NewUnready++
-		case c.ready:
-			fleet.OldReady++
-		default:
-			fleet.OldUnready++
-		}
-	}
-	fleet.Failed = fleet.outdated() && !fleet.Vetted && f.failedTrial()
-	return fleet
-}
-
-// outdated tells whether a rollout is under way.
-func (f Fleet) outdated() bool { return f.total() > f.updated() }
-
 // victims are the candidates that a step removes. Which ones depends on nothing but what was observed, so that one who
 // observes a little late picks the same again and not one more.
-func (f *facts) victims(s Step) []PodRef {
-	ranked := slices.Clone(f.candidates)
+func victims(m *members, s Step) []PodRef {
+	ranked := slices.Clone(m.candidates)
 	slices.SortStableFunc(ranked, func(a, b candidate) int {
 		// First who shares the holder's node and would be lost with it, then the youngest.
-		return cmp.Or(-compareBool(f.besideHolder(a), f.besideHolder(b)), -cmp.Compare(a.ordinal, b.ordinal))
+		return cmp.Or(-compareBool(a.beside, b.beside), -cmp.Compare(a.ordinal, b.ordinal))
 	})
 	var refs []PodRef
 	for _, c := range ranked {
@@ -90,8 +48,13 @@ func (f *facts) victims(s Step) []PodRef {
 	return refs
 }
 
-func (f *facts) besideHolder(c candidate) bool {
-	return f.holder.node != "" && c.pod.Spec.NodeName == f.holder.node
+// adopt are the pods that the job is to own.
+func adopt(m *members) []PodRef {
+	var refs []PodRef
+	for _, pod := range m.orphans {
+		refs = append(refs, PodRef{Name: pod.Name, UID: pod.UID})
+	}
+	return refs
 }
 
 func compareBool(a, b bool) int {
@@ -106,44 +69,39 @@ func compareBool(a, b bool) int {
 
 // successor is the standby that the holder is to hand over to, empty for none: of those that are ready the first, one on
 // another node before one on the holder's.
-func (f *facts) successor(s Step) string {
-	if !s.HandOver || f.wasNotTaken() {
+func successor(t *tenure, m *members, s Step) string {
+	if !s.HandOver || t.wasNotTaken() {
 		return ""
 	}
-	fit := func(c candidate) bool { return c.live() && c.updated && c.ready && !c.holds }
-	if to := f.record.Handover.To; f.any(func(c candidate) bool { return fit(c) && c.pod.Name == to }) {
-		return to // already asked for
-	}
-	best := ""
-	for _, c := range f.candidates {
-		if fit(c) && (best == "" || !f.besideHolder(c)) {
-			best = c.pod.Name
-			if !f.besideHolder(c) {
-				break
-			}
+	fit := func(c candidate) bool { return c.isStandby() && c.updated }
+	asked := func(c candidate) bool { return fit(c) && c.pod.Name == t.Record.Handover.To }
+	elsewhere := func(c candidate) bool { return fit(c) && !c.beside }
+	for _, holds := range []func(candidate) bool{asked, elsewhere, fit} {
+		if c := m.first(holds); c != nil {
+			return c.pod.Name
 		}
 	}
-	return best
+	return ""
 }
 
 // newPods makes n candidates under the lowest names that are free. A name follows from the job, its template and a
 // number, so that one who sees an old state asks for a name that is taken, and not for one more pod.
-func (f *facts) newPods(n int) []*corev1.Pod {
+func newPods(j *job, m *members, o *Observed, n int) []*corev1.Pod {
 	taken := map[string]bool{}
-	for _, pod := range f.Pods {
+	for _, pod := range o.Pods {
 		taken[pod.Name] = true
 	}
 	var pods []*corev1.Pod
 	for ordinal := 0; len(pods) < n; ordinal++ {
-		if taken[inject.PodName(f.job.Name, f.hash, ordinal)] {
+		if taken[inject.PodName(j.Name, j.hash, ordinal)] {
 			continue
 		}
-		pod, err := inject.Pod(f.job, ordinal, f.Settings)
+		pod, err := inject.Pod(j.SingletonJob, ordinal, o.Settings)
 		if err != nil {
 			panic(err) // the spec was found valid
 		}
 		pod.Labels[contract.RoleLabel] = contract.RoleStandby
-		if row := f.row(); row > 0 {
+		if row := m.row(); row > 0 {
 			pod.Annotations[FailuresAnnotation] = strconv.Itoa(row)
 		}
 		pods = append(pods, pod)
@@ -151,23 +109,61 @@ func (f *facts) newPods(n int) []*corev1.Pod {
 	return pods
 }
 
+// places is how many of n candidates may be made now: one that has failed keeps its place until its delay is over, so that
+// what happens to others meanwhile is mended at once.
+func (m *members) places(n int) int {
+	for _, c := range m.failing {
+		if c.failure.delayed() > 0 {
+			n--
+		}
+	}
+	return max(0, n)
+}
+
+// remains are pods that will never run again. Of those of the present template the newest stays while candidates are
+// missing and a while longer, so that a person can see what became of it, and those whose delay is not over. The one that the
+// Lease names stays: it shows what became of the holder.
+func (m *members) remains() []PodRef {
+	newest := m.newestFailed()
+	var refs []PodRef
+	for _, c := range m.candidates {
+		switch {
+		case !c.terminal, c.terminating, c.holds:
+		case c.updated && c.failure.delayed() > 0:
+		case newest != nil && c.pod == newest.pod && (m.lacking() || c.failure.shownFor() > 0):
+		default:
+			refs = append(refs, c.ref())
+		}
+	}
+	return refs
+}
+
+// row is how many have failed in a row before a candidate that is made now.
+func (m *members) row() int {
+	row := 0
+	for _, c := range m.failing {
+		row = max(row, c.failure.row)
+	}
+	return row
+}
+
 // strayLimit is how long the holder of a suspended job is spared for the sake of standbys that do not go.
 const strayLimit = 10 * time.Second
 
 // suspend removes the standbys, then the holder: the other way round, a standby would take over for a moment. A standby
 // that is cut off and does not go must not keep the job from being suspended for ever.
-func (f *facts) suspend() []PodRef {
+func suspend(m *members, now time.Time) []PodRef {
 	var refs []PodRef
-	for _, c := range f.candidates {
-		if !c.leaving && !c.holds {
+	for _, c := range m.candidates {
+		if !c.terminating && !c.holds {
 			refs = append(refs, c.ref())
 		}
 	}
-	if len(refs) > 0 || f.strayLeft() > 0 {
+	if len(refs) > 0 || m.strayLeft(now) > 0 {
 		return refs
 	}
-	for _, c := range f.candidates {
-		if !c.leaving {
+	for _, c := range m.candidates {
+		if !c.terminating {
 			refs = append(refs, c.ref())
 		}
 	}
@@ -175,10 +171,10 @@ func (f *facts) suspend() []PodRef {
 }
 
 // strayLeft is how long to wait still for standbys that are going; 0 if none is or the wait is over.
-func (f *facts) strayLeft() time.Duration {
+func (m *members) strayLeft(now time.Time) time.Duration {
 	var left time.Duration
-	for _, c := range f.candidates {
-		if !c.leaving || c.holds {
+	for _, c := range m.candidates {
+		if !c.terminating || c.holds {
 			continue
 		}
 		var grace time.Duration
@@ -186,18 +182,18 @@ func (f *facts) strayLeft() time.Duration {
 			grace = time.Duration(*seconds) * time.Second
 		}
 		asked := c.pod.DeletionTimestamp.Add(-grace)
-		left = max(left, strayLimit-f.Now.Sub(asked))
+		left = max(left, strayLimit-now.Sub(asked))
 	}
 	return left
 }
 
 // relabel gives every candidate its role: active is who acts, and nobody else. One that runs on though it cannot renew
 // (KeepRunning) acts until there is another tenure.
-func (f *facts) relabel() []Relabel {
+func relabel(t *tenure, m *members) []Relabel {
 	var demoted, promoted []Relabel
-	for _, c := range f.candidates {
+	for _, c := range m.candidates {
 		role := contract.RoleStandby
-		if c.holds && (f.acts() || f.holder.ours && f.holder.settings.keepRunning && !f.dead()) {
+		if c.holds && (t.acts() || t.holder.ours && t.holder.limits.keepRunning && !t.dead()) {
 			role = contract.RoleActive
 		}
 		switch {

@@ -242,7 +242,7 @@ func TestWhomToHandOverTo(t *testing.T) {
 		"whom it was handed to did not take it": {
 			with: func(g *given) { g.notTaken(ago(10 * time.Second)) }, to: -1, why: "it is cut off, and the process would only restart again",
 		},
-		"and that is long ago": {with: func(g *given) { g.notTaken(ago(trial)) }, to: 1},
+		"and that is long ago": {with: func(g *given) { g.notTaken(ago(minReadySeconds * time.Second)) }, to: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := rollingOut()

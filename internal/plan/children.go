@@ -13,17 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
-	"github.com/singletonjob/operator/api/v1alpha1"
 	"github.com/singletonjob/operator/internal/inject"
 )
-
-// Children are the objects that stand beside the pods; nil for one that is missing.
-type Children struct {
-	ServiceAccount *corev1.ServiceAccount
-	Role           *rbacv1.Role
-	RoleBinding    *rbacv1.RoleBinding
-	Budget         *policyv1.PodDisruptionBudget
-}
 
 // ChildName is the name of the objects made for a job, other than its pods and its Lease. It is that of the service
 // account that package inject gives to pods whose template names none.
@@ -31,44 +22,44 @@ func ChildName(job string) string { return job + "-singletonjob" }
 
 // children are the objects that are missing or not as they should be: those that no pod can be without, and the others,
 // with those that do what they are for but lost an owner or a label.
-func (f *facts) children() (needed, also []Child) {
-	live := f.Children
-	sort := func(want, is Child, exists, fit bool) {
+func children(j *job, t *tenure, live Children, pods []*corev1.Pod) (needed, also []Child) {
+	meta := childMeta(j, t)
+	sort := func(desired, is Child, exists, fit bool) {
 		switch {
-		case !exists || !fit || !f.mine(want, is):
-			needed = append(needed, want)
-		case !kept(want, is):
-			also = append(also, want)
+		case !exists || !fit || !mine(j, desired, is):
+			needed = append(needed, desired)
+		case !kept(desired, is):
+			also = append(also, desired)
 		}
 	}
-	if account := f.serviceAccount(); inject.ServiceAccountName(f.job) == account.Name {
+	if account := serviceAccount(meta); inject.ServiceAccountName(j.SingletonJob) == account.Name {
 		sort(account, live.ServiceAccount, live.ServiceAccount != nil, true)
 	}
-	role := f.role()
-	sort(role, live.Role, live.Role != nil, live.Role != nil && equality.Semantic.DeepEqual(role.Rules, live.Role.Rules))
-	binding := f.roleBinding()
+	permissions := role(meta, j.leases())
+	sort(permissions, live.Role, live.Role != nil, live.Role != nil && equality.Semantic.DeepEqual(permissions.Rules, live.Role.Rules))
+	binding := roleBinding(meta, subjects(j, pods))
 	sort(binding, live.RoleBinding, live.RoleBinding != nil, live.RoleBinding != nil && binding.RoleRef == live.RoleBinding.RoleRef &&
 		equality.Semantic.DeepEqual(binding.Subjects, live.RoleBinding.Subjects))
-	budget := f.budget()
-	if live.Budget == nil || !f.mine(budget, live.Budget) || !kept(budget, live.Budget) || !equality.Semantic.DeepEqual(budget.Spec, live.Budget.Spec) {
-		also = append(also, budget)
+	limit := budget(meta, inject.Selector(j.Name))
+	if live.Budget == nil || !mine(j, limit, live.Budget) || !kept(limit, live.Budget) || !equality.Semantic.DeepEqual(limit.Spec, live.Budget.Spec) {
+		also = append(also, limit)
 	}
 	return needed, also
 }
 
-// mine tells whether a live object is this job's, or was left by an earlier one of its name.
-func (f *facts) mine(want, live Child) bool {
-	for name, value := range want.GetLabels() {
+// mine reports whether a live object is this job's, or was left by an previous one of its name.
+func mine(j *job, desired, live Child) bool {
+	for name, value := range desired.GetLabels() {
 		if live.GetLabels()[name] != value {
 			return false
 		}
 	}
-	return metav1.GetControllerOf(live) == nil || metav1.IsControlledBy(live, f.job)
+	return metav1.GetControllerOf(live) == nil || metav1.IsControlledBy(live, j)
 }
 
-// kept tells whether a live object still has the owners that it was given.
-func kept(want, live Child) bool {
-	for _, owner := range want.GetOwnerReferences() {
+// kept reports whether a live object still has the owners that it was given.
+func kept(desired, live Child) bool {
+	for _, owner := range desired.GetOwnerReferences() {
 		if !slices.ContainsFunc(live.GetOwnerReferences(), func(has metav1.OwnerReference) bool {
 			return has.UID == owner.UID && equality.Semantic.DeepEqual(has.Controller, owner.Controller)
 		}) {
@@ -83,59 +74,54 @@ func kept(want, live Child) bool {
 // while its pods stop, or live on without it (--cascade=orphan), with no finalizer that waits for an operator. Not the pods
 // themselves: a foreground deletion would take their Role before them. And not the Lease alone: who deletes a Lease must
 // not take the account with it, or no candidate could ever renew again.
-func (f *facts) childMeta() metav1.ObjectMeta {
+func childMeta(j *job, t *tenure) metav1.ObjectMeta {
 	meta := metav1.ObjectMeta{
-		Namespace: f.Namespace, Name: ChildName(f.Name), Labels: inject.Selector(f.Name),
-		OwnerReferences: []metav1.OwnerReference{OwnerReference(f.job)},
+		Namespace: j.Namespace, Name: ChildName(j.Name), Labels: inject.Selector(j.Name),
+		OwnerReferences: []metav1.OwnerReference{OwnerReference(j.SingletonJob)},
 	}
-	if f.Lease.Presence == Ours {
+	if t.Presence == Ours {
 		meta.OwnerReferences = append(meta.OwnerReferences, metav1.OwnerReference{
-			APIVersion: coordinationv1.SchemeGroupVersion.String(), Kind: "Lease", Name: f.Name, UID: types.UID(f.record.UID),
+			APIVersion: coordinationv1.SchemeGroupVersion.String(), Kind: "Lease", Name: t.name, UID: types.UID(t.Record.UID),
 		})
 	}
 	return meta
 }
 
-// OwnerReference makes a job the controller of what carries it.
-func OwnerReference(job *v1alpha1.SingletonJob) metav1.OwnerReference {
-	return *metav1.NewControllerRef(job, v1alpha1.GroupVersion.WithKind(v1alpha1.Kind))
-}
-
-func (f *facts) serviceAccount() *corev1.ServiceAccount {
+func serviceAccount(meta metav1.ObjectMeta) *corev1.ServiceAccount {
 	return &corev1.ServiceAccount{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "ServiceAccount"},
-		ObjectMeta: f.childMeta(),
+		ObjectMeta: meta,
 		// The agent has a token of its own, mounted where the user's process does not look for one.
 		AutomountServiceAccountToken: new(false),
 	}
 }
 
-// role lets an agent do what the protocol needs on exactly this one Lease, and nothing else anywhere.
-func (f *facts) role() *rbacv1.Role {
+// role lets an agent do what the protocol needs on exactly the Leases of its job, and nothing else anywhere.
+func role(meta metav1.ObjectMeta, leases []string) *rbacv1.Role {
 	return &rbacv1.Role{
 		TypeMeta:   metav1.TypeMeta{APIVersion: rbacv1.SchemeGroupVersion.String(), Kind: "Role"},
-		ObjectMeta: f.childMeta(),
+		ObjectMeta: meta,
 		Rules: []rbacv1.PolicyRule{{
-			APIGroups: []string{coordinationv1.GroupName}, Resources: []string{"leases"}, ResourceNames: []string{f.Name},
+			APIGroups: []string{coordinationv1.GroupName}, Resources: []string{"leases"}, ResourceNames: leases,
 			Verbs: []string{"get", "watch", "update"},
 		}},
 	}
 }
 
-func (f *facts) roleBinding() *rbacv1.RoleBinding {
+func roleBinding(meta metav1.ObjectMeta, subjects []rbacv1.Subject) *rbacv1.RoleBinding {
 	return &rbacv1.RoleBinding{
 		TypeMeta:   metav1.TypeMeta{APIVersion: rbacv1.SchemeGroupVersion.String(), Kind: "RoleBinding"},
-		ObjectMeta: f.childMeta(),
-		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: ChildName(f.Name)},
-		Subjects:   f.subjects(),
+		ObjectMeta: meta,
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: meta.Name},
+		Subjects:   subjects,
 	}
 }
 
-// subjects are whom the candidates run as: those to come, and those that live, whose agents could not renew without, also
-// those that an earlier job of the name left behind.
-func (f *facts) subjects() []rbacv1.Subject {
-	accounts := []string{inject.ServiceAccountName(f.job)}
-	for _, pod := range f.Pods {
+// subjects are the accounts that the candidates run as: those to come, and those that live, whose agents could not renew without, also
+// those that a previous job of the name left behind.
+func subjects(j *job, pods []*corev1.Pod) []rbacv1.Subject {
+	accounts := []string{inject.ServiceAccountName(j.SingletonJob)}
+	for _, pod := range pods {
 		if gated(pod) != "" {
 			accounts = append(accounts, cmp.Or(pod.Spec.ServiceAccountName, accounts[0]))
 		}
@@ -143,7 +129,7 @@ func (f *facts) subjects() []rbacv1.Subject {
 	slices.Sort(accounts)
 	var subjects []rbacv1.Subject
 	for _, account := range slices.Compact(accounts) {
-		subjects = append(subjects, rbacv1.Subject{Kind: rbacv1.ServiceAccountKind, Name: account, Namespace: f.Namespace})
+		subjects = append(subjects, rbacv1.Subject{Kind: rbacv1.ServiceAccountKind, Name: account, Namespace: j.Namespace})
 	}
 	return subjects
 }
@@ -152,13 +138,13 @@ func (f *facts) subjects() []rbacv1.Subject {
 // go only when its replacement is ready, so the active one and the last standby never go together. A candidate that is
 // not ready protects nothing and never holds up a drain, and neither does the only candidate of a job: there is
 // nothing that waiting would bring.
-func (f *facts) budget() *policyv1.PodDisruptionBudget {
+func budget(meta metav1.ObjectMeta, selector map[string]string) *policyv1.PodDisruptionBudget {
 	return &policyv1.PodDisruptionBudget{
 		TypeMeta:   metav1.TypeMeta{APIVersion: policyv1.SchemeGroupVersion.String(), Kind: "PodDisruptionBudget"},
-		ObjectMeta: f.childMeta(),
+		ObjectMeta: meta,
 		Spec: policyv1.PodDisruptionBudgetSpec{
 			MaxUnavailable:             new(intstr.FromInt32(1)),
-			Selector:                   &metav1.LabelSelector{MatchLabels: inject.Selector(f.Name)},
+			Selector:                   &metav1.LabelSelector{MatchLabels: selector},
 			UnhealthyPodEvictionPolicy: new(policyv1.AlwaysAllow),
 		},
 	}

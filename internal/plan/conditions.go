@@ -6,334 +6,303 @@ import (
 	"slices"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/singletonjob/operator/api/v1alpha1"
 	"github.com/singletonjob/operator/internal/contract"
 )
 
-// verdict is a reason for a condition and what a person is told. Messages have no times and no counts that change by
-// themselves: a message that changes is a write.
-type verdict struct {
-	reason string
-	holds  func(*situation) bool
-	says   func(*situation) string
-}
-
-// situation is what conditions are judged by.
-type situation struct {
-	*facts
-	state State
-	fleet Fleet
-	// handing: the holder is asked to hand over, already or by this plan.
-	handing bool
-}
-
-// conditions are one of each type. The tables beside v1alpha1.ConditionReasons say which reason goes with which status.
-func (f *facts) conditions(p Plan) []metav1.Condition {
-	s := &situation{facts: f, state: p.State, fleet: f.fleet()}
-	asked := f.record.Handover
-	if p.Lease != nil && p.Lease.Op == UpdateLease {
-		asked = p.Lease.Record.Handover
-	}
-	s.handing = asked.To != "" && f.holder.named
-	return []metav1.Condition{
-		s.judge(v1alpha1.ConditionActive, activeVerdicts),
-		s.judge(v1alpha1.ConditionProtected, protectedVerdicts),
-		s.judge(v1alpha1.ConditionProgressing, progressingVerdicts),
-		s.judge(v1alpha1.ConditionTimely, timelyVerdicts),
-	}
-}
+// verdict is the reason of a condition, and what a person reads. The API's table says which status goes with a reason.
+// Messages have no times and no counts that change by themselves: a message that changes is a write.
+type verdict struct{ reason, message string }
 
 // maxMessage bounds what a condition says, well below the API's limit: it may quote a spec.
 const maxMessage = 4096
 
-func (s *situation) judge(condition string, verdicts []verdict) metav1.Condition {
-	for _, v := range verdicts {
-		if v.holds(s) {
-			return metav1.Condition{Type: condition, Status: statusOf(condition, v.reason), Reason: v.reason, Message: bounded(v.says(s), maxMessage)}
-		}
-	}
-	panic("the last verdict on " + condition + " holds always")
-}
-
-// statusOf looks a reason up in the API's table.
-func statusOf(condition, reason string) metav1.ConditionStatus {
+// condition is a verdict with its status. A reason that the API does not declare for it has none.
+func (v verdict) condition(condition string) metav1.Condition {
 	for _, r := range v1alpha1.ConditionReasons() {
-		if r.Condition == condition && r.Reason == reason {
-			return r.Status
+		if r.Condition == condition && r.Reason == v.reason {
+			return metav1.Condition{Type: condition, Status: r.Status, Reason: v.reason, Message: bounded(v.message, maxMessage)}
 		}
 	}
-	panic(condition + " has no reason " + reason)
+	panic(condition + " has no reason " + v.reason)
 }
 
-func always(*situation) bool { return true }
-
-func in(state State) func(*situation) bool {
-	return func(s *situation) bool { return s.state == state }
-}
-
-func text(words string) func(*situation) string {
-	return func(*situation) string { return words }
-}
-
-// Verdicts are tried in order.
-var (
-	invalidSpec   = verdict{v1alpha1.ReasonInvalidSpec, in(InvalidSpec), (*situation).faultText}
-	leaseConflict = verdict{v1alpha1.ReasonLeaseConflict, in(LeaseConflict), (*situation).conflictText}
-	suspended     = verdict{v1alpha1.ReasonSuspended, in(Suspended), text("spec.suspend is set; nothing runs")}
-	deleting      = verdict{v1alpha1.ReasonDeleting, in(Deleting), text("the SingletonJob is being deleted; nothing is made any more")}
-	podsRefused   = verdict{v1alpha1.ReasonPodsRefused, (*situation).podsRefused, (*situation).refusal}
-	refused       = verdict{v1alpha1.ReasonPodsRefused, (*situation).refused, (*situation).refusal}
-
-	activeVerdicts = []verdict{
-		invalidSpec,
-		leaseConflict,
-		suspended,
-		{v1alpha1.ReasonSuspending, in(Suspending), text("spec.suspend is set; the process is being stopped")},
-		{v1alpha1.ReasonForeignHolder, (*situation).isForeign, (*situation).foreignText},
-		{v1alpha1.ReasonRunning, (*situation).runs, (*situation).runningText},
-		{v1alpha1.ReasonHolderUnreachable, (*situation).silent, (*situation).silentText},
-		deleting,
-		podsRefused,
-		{v1alpha1.ReasonPodsFailing, (*situation).isWithoutWhatFails, (*situation).failingText},
-		{v1alpha1.ReasonNoCandidates, (*situation).hasNoCandidates, text("no candidate pod exists yet")},
-		{v1alpha1.ReasonAgentMisconfigured, (*situation).isMisconfigured, (*situation).troubleText},
-		{v1alpha1.ReasonProcessBackOff, (*situation).backsOff, (*situation).troubleText},
-		{v1alpha1.ReasonCandidatesNotReady, (*situation).hasNoneReady, (*situation).notReadyText},
-		{v1alpha1.ReasonElecting, always, (*situation).electingText},
+// idle is the verdict on a job for which nothing is done, the same under each condition.
+func idle(state State, j *job, t *tenure) verdict {
+	switch state {
+	case InvalidSpec:
+		return invalidSpec(j)
+	case LeaseConflict:
+		return verdict{v1alpha1.ReasonLeaseConflict, fmt.Sprintf("the Lease %s/%s exists and is not this operator's, it lacks the label %s=%s: delete it, or give the "+
+			"SingletonJob another name; nothing is touched until then", j.Namespace, t.name, contract.ManagedByLabel, contract.ManagedBy)}
+	default:
+		return verdict{v1alpha1.ReasonSuspended, "spec.suspend is set; nothing runs"}
 	}
+}
 
-	protectedVerdicts = []verdict{
-		invalidSpec,
-		leaseConflict,
-		suspended,
-		{v1alpha1.ReasonSuspended, in(Suspending), text("spec.suspend is set; the candidates are being removed")},
-		{v1alpha1.ReasonSingleCandidate, (*situation).wantsOne, text("spec.candidates is 1, so no standby can take over: ask for 2 or more")},
-		{v1alpha1.ReasonNoHolder, (*situation).doesNotRun, text("nothing is active, so there is nothing to protect")},
-		{v1alpha1.ReasonNoStandby, (*situation).hasNoStandby, text("no standby is ready to take over")},
-		{v1alpha1.ReasonStandbyOnSameNode, (*situation).isOnOneNode, text("every ready standby is on the node of the active pod and would be lost with it: delete one when another node can take it")},
-		{v1alpha1.ReasonStandbyReady, always, text("a warm standby is ready on another node")},
+func invalidSpec(j *job) verdict {
+	return verdict{v1alpha1.ReasonInvalidSpec, "the spec is not accepted, nothing is changed until it is: " + j.faults.ToAggregate().Error()}
+}
+
+func deleting() verdict {
+	return verdict{v1alpha1.ReasonDeleting, "the SingletonJob is being deleted; nothing is made any more"}
+}
+
+func active(state State, j *job, t *tenure, m *members, refused []Refusal) verdict {
+	switch state {
+	case InvalidSpec, LeaseConflict, Suspended:
+		return idle(state, j, t)
+	case Suspending:
+		return verdict{v1alpha1.ReasonSuspending, "spec.suspend is set; the process is being stopped"}
+	default:
 	}
-
-	progressingVerdicts = []verdict{
-		invalidSpec,
-		leaseConflict,
-		suspended,
-		{v1alpha1.ReasonSuspending, in(Suspending), text("spec.suspend is set; the candidates are being removed, the active one last")},
-		deleting,
-		refused,
-		{v1alpha1.ReasonRolloutStalled, (*situation).isStalled, (*situation).stalledText},
-		{v1alpha1.ReasonHandingOver, (*situation).handsOver, (*situation).handingText},
-		{v1alpha1.ReasonPodsFailing, (*situation).failsAgain, (*situation).failingText},
-		{v1alpha1.ReasonCandidateStuck, (*situation).isStuck, (*situation).notReadyText},
-		{v1alpha1.ReasonRollingOut, (*situation).rollsOut, text("candidates are being replaced by ones of the current template, standbys first")},
-		{v1alpha1.ReasonProvisioning, (*situation).isNew, (*situation).newText},
-		{v1alpha1.ReasonScaling, (*situation).scales, text("the number of candidates follows spec.candidates")},
-		{v1alpha1.ReasonReplacingCandidates, (*situation).lacksCandidates, (*situation).notReadyText},
-		{v1alpha1.ReasonUpToDate, always, text("every candidate is made from the current template and ready")},
+	switch {
+	case t.holder.foreign:
+		return verdict{v1alpha1.ReasonForeignHolder, foreignText(t.Record.Holder)}
+	case t.shown:
+		return verdict{v1alpha1.ReasonRunning, t.holder.Pod + " holds the Lease and renews it"}
+	case t.stopped():
+		return verdict{v1alpha1.ReasonHolderUnreachable, stoppedText(j, t)}
+	case state == Deleting:
+		return deleting()
+	case slices.ContainsFunc(refused, func(r Refusal) bool { return r.Pods }):
+		return verdict{v1alpha1.ReasonPodsRefused, refusal(refused)}
 	}
+	return unattended(j, t, m)
+}
 
-	timelyVerdicts = []verdict{
-		invalidSpec,
-		{v1alpha1.ReasonCPULimitTooSmall, (*situation).isLimited, (*situation).limitText},
-		{v1alpha1.ReasonInTime, always, text("no CPU limit makes a kill later than spec.lease leaves time for")},
+// unattended is the verdict on a job of which nobody acts.
+func unattended(j *job, t *tenure, m *members) verdict {
+	switch {
+	case m.any(candidate.available):
+		return verdict{v1alpha1.ReasonElecting, electingText(t)}
+	case m.failAgain():
+		return verdict{v1alpha1.ReasonPodsFailing, failingText(j, m)}
+	case !m.any(candidate.live):
+		return verdict{v1alpha1.ReasonNoCandidates, "no candidate pod exists yet"}
+	case m.misconfigured():
+		return verdict{v1alpha1.ReasonAgentMisconfigured, issueText(j, m)}
+	case m.backOff():
+		return verdict{v1alpha1.ReasonProcessBackOff, issueText(j, m)}
 	}
-)
-
-func (s *situation) runs() bool { return s.shown() }
-func (s *situation) silent() bool {
-	return s.holder.ours && !s.shown() && !s.expired() && !s.seemsOver()
-}
-func (s *situation) hasNoCandidates() bool { return !s.any(candidate.live) }
-func (s *situation) hasNoneReady() bool    { return !s.any(isStandby) }
-func (s *situation) wantsOne() bool        { return s.job.Spec.Candidates == 1 }
-func (s *situation) doesNotRun() bool      { return !s.shown() }
-func (s *situation) refused() bool         { return len(s.Refused) > 0 }
-func (s *situation) podsRefused() bool {
-	return slices.ContainsFunc(s.Refused, func(r Refusal) bool { return r.Pods })
-}
-func (s *situation) handsOver() bool { return s.handing }
-func (s *situation) rollsOut() bool  { return s.fleet.outdated() }
-func (s *situation) isNew() bool     { return s.job.Status.Tenures == 0 && s.record.Transitions == 0 }
-
-func isStandby(c candidate) bool { return c.live() && c.ready }
-
-func (s *situation) hasNoStandby() bool {
-	return !s.any(func(c candidate) bool { return isStandby(c) && !c.holds })
+	return verdict{v1alpha1.ReasonCandidatesNotReady, notReadyText(j, m)}
 }
 
-func (s *situation) isOnOneNode() bool {
-	return !s.any(func(c candidate) bool { return isStandby(c) && !c.holds && !s.besideHolder(c) })
+func protected(state State, j *job, t *tenure, m *members) verdict {
+	switch state {
+	case InvalidSpec, LeaseConflict, Suspended:
+		return idle(state, j, t)
+	case Suspending:
+		return verdict{v1alpha1.ReasonSuspended, "spec.suspend is set; the candidates are being removed"}
+	default:
+	}
+	switch {
+	case j.Spec.Candidates == 1:
+		return verdict{v1alpha1.ReasonSingleCandidate, "spec.candidates is 1, so no standby can take over: ask for 2 or more"}
+	case !t.shown:
+		return verdict{v1alpha1.ReasonNoHolder, "nothing is active, so there is nothing to protect"}
+	case !m.any(candidate.isStandby):
+		return verdict{v1alpha1.ReasonNoStandby, "no standby is ready to take over"}
+	case !m.any(func(c candidate) bool { return c.isStandby() && !c.beside }):
+		return verdict{v1alpha1.ReasonStandbyOnSameNode, "every ready standby is on the node of the active pod and would be lost with it: delete one when another node can take it"}
+	}
+	return verdict{v1alpha1.ReasonStandbyReady, "a warm standby is ready on another node"}
 }
 
-// isMisconfigured tells whether an agent has refused its configuration and none is ready.
-func (s *situation) isMisconfigured() bool {
-	return s.hasNoneReady() && s.any(func(c candidate) bool { return c.live() && c.trouble.what == misconfigured })
+// progressing is the verdict on what is changed. handing: the holder is asked to hand over, already or by this plan.
+func progressing(state State, j *job, t *tenure, m *members, refused []Refusal, handing bool) verdict {
+	switch state {
+	case InvalidSpec, LeaseConflict, Suspended:
+		return idle(state, j, t)
+	case Suspending:
+		return verdict{v1alpha1.ReasonSuspending, "spec.suspend is set; the candidates are being removed, the active one last"}
+	case Deleting:
+		return deleting()
+	default:
+	}
+	switch {
+	case len(refused) > 0:
+		return verdict{v1alpha1.ReasonPodsRefused, refusal(refused)}
+	case m.stalled():
+		return verdict{v1alpha1.ReasonRolloutStalled, stalledText(j, m)}
+	case handing:
+		return verdict{v1alpha1.ReasonHandingOver, t.holder.Pod + " was asked to hand over"}
+	case m.failAgain():
+		return verdict{v1alpha1.ReasonPodsFailing, failingText(j, m)}
+	case m.fleet.outdated():
+		return verdict{v1alpha1.ReasonRollingOut, "candidates are being replaced by ones of the current template, standbys first"}
+	case m.tardy() != nil && !m.misconfigured() && !m.backOff(): // Active says those
+		return verdict{v1alpha1.ReasonCandidateStuck, notReadyText(j, m)}
+	}
+	return provisioning(j, t, m)
 }
 
-// backsOff tells whether no candidate is ready because processes keep exiting.
-func (s *situation) backsOff() bool {
-	return s.hasNoneReady() && s.any(func(c candidate) bool { return c.live() && strings.HasPrefix(c.trouble.what, backOff) })
+// provisioning is the verdict on the number of candidates.
+func provisioning(j *job, t *tenure, m *members) verdict {
+	switch {
+	case j.Status.Tenures == 0 && t.Record.Transitions == 0:
+		return verdict{v1alpha1.ReasonProvisioning, newText(j, m)}
+	case scaling(j, m):
+		return verdict{v1alpha1.ReasonScaling, "the number of candidates follows spec.candidates"}
+	case m.lacking():
+		return verdict{v1alpha1.ReasonReplacingCandidates, notReadyText(j, m)}
+	}
+	return verdict{v1alpha1.ReasonUpToDate, "every candidate is made from the current template and ready"}
 }
 
-// failsAgain tells whether candidates are missing, or not of the present template, because pods fail, and not for the first time.
-func (s *situation) failsAgain() bool {
-	newest := s.newestFailed()
-	return newest != nil && newest.failure.row > 1 && (s.lacksCandidates() || s.fleet.outdated())
+// scaling reports whether the number of candidates follows a changed spec; that lasts until all are ready.
+func scaling(j *job, m *members) bool {
+	if m.fleet.total() > m.fleet.Desired {
+		return true
+	}
+	before := meta.FindStatusCondition(j.Status.Conditions, v1alpha1.ConditionProgressing)
+	changed := j.Status.ObservedGeneration != 0 && j.Status.ObservedGeneration != j.Generation ||
+		before != nil && before.Reason == v1alpha1.ReasonScaling
+	return changed && (m.fleet.total() < m.fleet.Desired || m.lacking())
 }
 
-func (s *situation) isWithoutWhatFails() bool { return s.hasNoneReady() && s.failsAgain() }
+// misconfigured reports whether an agent has refused its configuration and none is ready.
+func (m *members) misconfigured() bool {
+	return !m.any(candidate.available) && m.any(func(c candidate) bool { return c.live() && c.issue.what == misconfigured })
+}
 
-// isStuck tells whether a candidate has not been ready for long. What Active tells of is not told of twice.
-func (s *situation) isStuck() bool {
-	return !s.fleet.outdated() && !s.isMisconfigured() && !s.backsOff() && s.tardy() != nil
+// backOff reports whether no candidate is ready because processes keep exiting.
+func (m *members) backOff() bool {
+	return !m.any(candidate.available) && m.any(func(c candidate) bool { return c.live() && strings.HasPrefix(c.issue.what, backOff) })
+}
+
+// failAgain reports whether candidates are missing, or not of the present template, because pods fail, and not for the first time.
+func (m *members) failAgain() bool {
+	newest := m.newestFailed()
+	return newest != nil && newest.failure.row > 1 && (m.lacking() || m.fleet.outdated())
 }
 
 // tardy is a candidate that has not been ready for long.
-func (s *situation) tardy() *candidate {
-	for i := range s.candidates {
-		if c := &s.candidates[i]; c.live() && !c.ready && s.unready(*c) >= patience {
-			return c
-		}
-	}
-	return nil
+func (m *members) tardy() *candidate {
+	return m.first(func(c candidate) bool { return c.live() && !c.ready && c.unready >= progressDeadline })
 }
 
-// isStalled tells whether a rollout does not move: its version failed, or a candidate of it has a trouble that time does
+// stalled reports whether a rollout does not move: its version failed, or a candidate of it has an issue that time does
 // not heal, or takes too long.
-func (s *situation) isStalled() bool {
-	return s.fleet.outdated() && (s.fleet.Failed || s.slowest() != nil || s.failsAgain())
+func (m *members) stalled() bool {
+	return m.fleet.outdated() && (m.fleet.Failed || m.slowest() != nil || m.failAgain())
 }
 
 // slowest is a candidate of the current template that does not get ready.
-func (s *situation) slowest() *candidate {
-	for i := range s.candidates {
-		c := &s.candidates[i]
-		if c.live() && c.updated && !c.ready && !c.holds && (c.trouble.lasting || s.unready(*c) >= patience) {
-			return c
-		}
-	}
-	return nil
+func (m *members) slowest() *candidate {
+	return m.first(func(c candidate) bool {
+		return c.live() && c.updated && !c.ready && !c.holds && (c.issue.lasting || c.unready >= progressDeadline)
+	})
 }
 
-// scales tells whether the number of candidates follows a new wish; that lasts until all are ready.
-func (s *situation) scales() bool {
-	status := s.job.Status
-	unfit := s.fleet.total() != s.fleet.Want || s.lacksCandidates()
-	if s.fleet.total() > s.fleet.Want {
-		return true
-	}
-	changed := status.ObservedGeneration != 0 && status.ObservedGeneration != s.job.Generation
-	for _, c := range status.Conditions {
-		changed = changed || c.Type == v1alpha1.ConditionProgressing && c.Reason == v1alpha1.ReasonScaling
-	}
-	return unfit && changed
-}
-
-func (s *situation) lacksCandidates() bool {
-	return s.count(isStandby) < s.fleet.Want
-}
-
-func (s *situation) faultText() string {
-	return "the spec is not accepted, nothing is changed until it is: " + s.faults.ToAggregate().Error()
-}
-
-func (s *situation) conflictText() string {
-	return fmt.Sprintf("the Lease %s/%s exists and is not this operator's, it lacks the label %s=%s: delete it, or give the "+
-		"SingletonJob another name; nothing is touched until then", s.Namespace, s.Name, contract.ManagedByLabel, contract.ManagedBy)
-}
-
-func (s *situation) refusal() string {
+func refusal(refused []Refusal) string {
 	var texts []string
-	for _, r := range s.Refused {
+	for _, r := range refused {
 		texts = append(texts, Shorten(r.Text, maxRefusal))
 	}
 	return "the API server refuses what the operator asks for: " + strings.Join(texts, separator)
 }
 
-func (s *situation) runningText() string {
-	return fmt.Sprintf("%s holds the Lease and renews it", s.holder.Pod)
+// maxIdentity bounds what is shown of a holder's identity, which may be as long as an object.
+const maxIdentity = 128
+
+func foreignText(holder string) string {
+	return fmt.Sprintf("%q holds the Lease and is no agent of this SingletonJob: another elector on the same Lease is not supported, "+
+		"stop it or give it a Lease of its own; a candidate takes over when it has not renewed for its full lease duration", holder[:min(len(holder), maxIdentity)])
 }
 
-func (s *situation) silentText() string {
-	if s.dead() {
-		return fmt.Sprintf("the process of %s is dead; the Lease is being released", s.holder.Pod)
-	}
-	if s.job.Spec.Lease.OnRenewFailure == v1alpha1.OnRenewFailureKeepRunning {
-		return fmt.Sprintf("%s has stopped renewing; its process may run on (onRenewFailure: KeepRunning) until a standby takes over", s.holder.Pod)
-	}
-	return fmt.Sprintf("%s has stopped renewing; its process is dead when the lease has run out, and a standby takes over then", s.holder.Pod)
-}
-
-func (s *situation) electingText() string {
+func stoppedText(j *job, t *tenure) string {
 	switch {
-	case s.badTokenBase() != "":
+	case t.dead():
+		return fmt.Sprintf("the process of %s is dead; the Lease is being released", t.holder.Pod)
+	case j.limits.keepRunning:
+		return fmt.Sprintf("%s has stopped renewing; its process may run on (onRenewFailure: KeepRunning) until a standby takes over", t.holder.Pod)
+	}
+	return fmt.Sprintf("%s has stopped renewing; its process is dead when the lease has run out, and a standby takes over then", t.holder.Pod)
+}
+
+func electingText(t *tenure) string {
+	switch {
+	case t.badTokenBase != "":
 		return fmt.Sprintf("the Lease's annotation %s is %q, no number from 0 to %d (2^52); it is being reset, set spec.fencing.tokenBase instead",
-			contract.TokenBaseAnnotation, s.badTokenBase(), v1alpha1.MaxTokenBase)
-	case s.record.Token == math.MaxInt64:
+			contract.TokenBaseAnnotation, t.badTokenBase, v1alpha1.MaxTokenBase)
+	case t.Record.Token == math.MaxInt64:
 		return fmt.Sprintf("the Lease's annotation %s is %d, above which there is no token, so nobody can take over: give the SingletonJob another name",
-			contract.TokenAnnotation, s.record.Token)
-	case s.holder.named && !s.holder.ours && s.holder.Pod != "":
-		return fmt.Sprintf("the Lease is held by %s, of an earlier job of this name; a candidate takes over when it ends", s.holder.Pod)
-	case s.holder.named && (s.expired() || s.holder.ours && s.seemsOver()):
+			contract.TokenAnnotation, t.Record.Token)
+	case t.holder.named && !t.holder.ours && t.holder.Pod != "":
+		return fmt.Sprintf("the Lease is held by %s, of an earlier job of this name; a candidate takes over when it ends", t.holder.Pod)
+	case t.holder.named && (t.expired() || t.holder.ours && t.seemsOver):
 		return "the lease of the last holder has run out; candidates contend for it"
-	case s.holder.named:
+	case t.holder.named:
 		return "the last tenure may last; a candidate takes over when its lease has run out"
 	}
 	return "candidates contend for the Lease"
 }
 
-// troubleText tells of the first candidate that has one, that takes too long, or that has failed.
-func (s *situation) troubleText() string {
-	for _, c := range s.candidates {
-		if c.live() && c.trouble.what != "" {
-			return s.name(c.pod, c.trouble)
-		}
+// issueText names the first candidate that has an issue, that takes too long, or that has failed.
+func issueText(j *job, m *members) string {
+	if c := m.first(func(c candidate) bool { return c.live() && c.issue.what != "" }); c != nil {
+		return named(j, c.pod, c.issue)
 	}
-	if c := s.tardy(); c != nil {
-		return s.name(c.pod, stuck(c.pod))
+	if c := m.tardy(); c != nil {
+		return named(j, c.pod, stuck(c.pod))
 	}
-	if failed := s.newestFailed(); failed != nil {
-		return s.name(failed.pod, failureOf(failed.pod))
+	if failed := m.newestFailed(); failed != nil {
+		return named(j, failed.pod, failureOf(failed.pod))
 	}
 	return ""
 }
 
-func (s *situation) notReadyText() string {
-	if known := s.troubleText(); known != "" {
+func notReadyText(j *job, m *members) string {
+	if known := issueText(j, m); known != "" {
 		return "a candidate is not ready: " + known
 	}
 	return "a candidate is missing or not ready yet"
 }
 
-func (s *situation) newText() string {
-	if known := s.troubleText(); known != "" {
+func newText(j *job, m *members) string {
+	if known := issueText(j, m); known != "" {
 		return "the first candidates are not ready: " + known
 	}
 	return "the first candidates are being created"
 }
 
-// failingText tells of the newest pod that has failed, which is kept for a person to look at.
-func (s *situation) failingText() string {
-	pod := s.newestFailed().pod
-	return "pods fail one after another and are made anew after a growing delay: " + s.name(pod, failureOf(pod))
+// failingText names the newest pod that has failed, which is kept for a person to look at.
+func failingText(j *job, m *members) string {
+	pod := m.newestFailed().pod
+	return "pods fail one after another and are made anew after a growing delay: " + named(j, pod, failureOf(pod))
 }
 
-func (s *situation) stalledText() string {
+func stalledText(j *job, m *members) string {
 	const goesOn = "the old version goes on: "
-	switch c := s.slowest(); {
-	case s.fleet.Failed:
+	switch c := m.slowest(); {
+	case m.fleet.Failed:
 		return "the current template was tried and its process ended at once, so the old version went on: change spec.template"
 	case c == nil:
-		return goesOn + s.failingText()
-	case c.trouble.what != "":
-		return goesOn + s.name(c.pod, c.trouble)
+		return goesOn + failingText(j, m)
+	case c.issue.what != "":
+		return goesOn + named(j, c.pod, c.issue)
 	default:
-		return goesOn + s.name(c.pod, stuck(c.pod))
+		return goesOn + named(j, c.pod, stuck(c.pod))
 	}
 }
 
-func (s *situation) handingText() string {
-	return fmt.Sprintf("%s was asked to hand over", s.holder.Pod)
+// named is an issue with the name of its pod. It ends a message. The detail stays the first one for as long as the rest is
+// the same: a text that differs each time would be a write each time.
+func named(j *job, pod *corev1.Pod, i issue) string {
+	head := pod.Name + ": " + bounded(i.what, maxDetail)
+	for c := range j.Status.Conditions {
+		if _, first, said := strings.Cut(j.Status.Conditions[c].Message, head+": "); said && i.detail != "" {
+			return head + ": " + first
+		}
+	}
+	if detail := bounded(i.detail, maxDetail); detail != "" {
+		return head + ": " + detail
+	}
+	return head
 }

@@ -2,6 +2,10 @@ package plan
 
 import (
 	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"maps"
 	"strings"
 	"testing"
 	"time"
@@ -141,19 +145,19 @@ func TestConditions(t *testing.T) {
 				g.Pods[1].Status.InitContainerStatuses = []corev1.ContainerStatus{{
 					Name: "singletonjob-install", Ready: true, State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{}},
 				}}
-				g.since(1, patience)
+				g.since(1, progressDeadline)
 			},
 			want: "Running NoStandby CandidateStuck", active: true, says: "-1: container app waits: PodInitializing: perhaps for its image; see kubectl",
 		},
 		"a standby that takes long": {
-			with: func(g *given) { g.waiting(1, "ContainerCreating"); g.since(1, patience) },
+			with: func(g *given) { g.waiting(1, "ContainerCreating"); g.since(1, progressDeadline) },
 			want: "Running NoStandby CandidateStuck", active: true,
 			says: "-1: none of its containers has started (ContainerCreating): perhaps for a volume, a ConfigMap, a Secret or an image; see kubectl describe pod job-",
 		},
 		"a standby that waits for an init container": {
 			with: func(g *given) {
 				g.waiting(1, "PodInitializing")
-				g.since(1, patience)
+				g.since(1, progressDeadline)
 				g.Pods[1].Status.InitContainerStatuses = []corev1.ContainerStatus{{Name: "prepare", State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}}
 			},
 			want: "Running NoStandby CandidateStuck", active: true, says: "container prepare runs and does not get ready",
@@ -165,7 +169,7 @@ func TestConditions(t *testing.T) {
 		"a standby without a Secret for long": {
 			with: func(g *given) {
 				g.waiting(1, "CreateContainerConfigError", `secret "key" not found`)
-				g.since(1, patience)
+				g.since(1, progressDeadline)
 			},
 			want: "Running NoStandby CandidateStuck", active: true, says: `container app waits: CreateContainerConfigError: secret "key" not found`,
 		},
@@ -183,14 +187,14 @@ func TestConditions(t *testing.T) {
 		"the active pod is not ready for long": {
 			with: func(g *given) {
 				g.unready(0)
-				g.since(0, patience)
+				g.since(0, progressDeadline)
 			},
 			want: "Running StandbyReady CandidateStuck", active: true, says: "-0: container app runs and does not get ready",
 		},
 		"a standby that is lost for long": {
 			with: func(g *given) {
 				g.unready(1)
-				g.since(1, patience)
+				g.since(1, progressDeadline)
 				g.Pods[1].Status.ContainerStatuses[0].Ready = true
 			},
 			want: "Running NoStandby CandidateStuck", active: true, says: "-1: its containers are ready and it is not: see kubectl describe pod",
@@ -253,16 +257,16 @@ func TestConditions(t *testing.T) {
 		"a new template that takes long": {
 			with: func(g *given) {
 				g.Job.Spec.Template.Spec.Containers[0].Image = "v2"
-				g.pod(0, "c").CreationTimestamp = metav1.NewTime(ago(patience))
+				g.pod(0, "c").CreationTimestamp = metav1.NewTime(ago(progressDeadline))
 				g.unready(2)
-				g.since(2, patience)
+				g.since(2, progressDeadline)
 			},
 			want: "Running StandbyReady RolloutStalled", active: true, says: "does not get ready",
 		},
 		"a new template that was tried": {
 			with: func(g *given) {
 				g.Job.Spec.Template.Spec.Containers[0].Image = "v2"
-				g.Lease.Record.History = append(g.Lease.Record.History, tenure(90, g.name(0), 0, 1, lease.ReasonProcessExited))
+				g.Lease.Record.History = append(g.Lease.Record.History, pastTenure(90, g.name(0), 0, 1, lease.ReasonProcessExited))
 			},
 			want: "Running StandbyReady RolloutStalled", active: true, says: "was tried and its process ended",
 		},
@@ -336,15 +340,29 @@ func (g *given) free() {
 	}}
 }
 
+// TestEveryConditionReasonIsReachedOrNamedHere: each verdict that stands in the code is one that the API declares for its
+// condition, and the other way round.
 func TestEveryConditionReasonIsReachedOrNamedHere(t *testing.T) {
+	verdicts := map[string]*ast.FuncDecl{}
+	for _, name := range []string{"conditions.go", "timely.go"} {
+		file, err := parser.ParseFile(token.NewFileSet(), name, nil, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, d := range file.Decls {
+			if f, ok := d.(*ast.FuncDecl); ok {
+				verdicts[f.Name.Name] = f
+			}
+		}
+	}
 	used := map[string]bool{}
-	for name, verdicts := range map[string][]verdict{
-		v1alpha1.ConditionActive: activeVerdicts, v1alpha1.ConditionProtected: protectedVerdicts, v1alpha1.ConditionProgressing: progressingVerdicts,
-		v1alpha1.ConditionTimely: timelyVerdicts,
+	for name, f := range map[string]string{
+		v1alpha1.ConditionActive: "active", v1alpha1.ConditionProtected: "protected", v1alpha1.ConditionProgressing: "progressing",
+		v1alpha1.ConditionTimely: "timely",
 	} {
-		for _, v := range verdicts {
-			statusOf(name, v.reason) // panics on one that the API does not declare
-			used[name+" "+v.reason] = true
+		for reason := range reasonsIn(verdicts, f) {
+			verdict{reason: reason}.condition(name) // panics on one that the API does not declare
+			used[name+" "+reason] = true
 		}
 	}
 	for _, r := range v1alpha1.ConditionReasons() {
@@ -352,6 +370,26 @@ func TestEveryConditionReasonIsReachedOrNamedHere(t *testing.T) {
 			t.Errorf("the API declares %s %s, which is never said", r.Condition, r.Reason)
 		}
 	}
+}
+
+// reasonsIn are the reasons of the verdicts in a function, and in those that it calls.
+func reasonsIn(functions map[string]*ast.FuncDecl, name string) map[string]bool {
+	reasons := map[string]bool{}
+	ast.Inspect(functions[name].Body, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.CompositeLit:
+			if id, ok := n.Type.(*ast.Ident); ok && id.Name == "verdict" {
+				constant, _ := n.Elts[0].(*ast.SelectorExpr)
+				reasons[strings.TrimPrefix(constant.Sel.Name, "Reason")] = true
+			}
+		case *ast.CallExpr:
+			if id, ok := n.Fun.(*ast.Ident); ok && functions[id.Name] != nil {
+				maps.Copy(reasons, reasonsIn(functions, id.Name))
+			}
+		}
+		return true
+	})
+	return reasons
 }
 
 func TestAConditionsTimeMovesWithItsStatusOnly(t *testing.T) {

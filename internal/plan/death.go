@@ -13,34 +13,31 @@ type death struct {
 	reason lease.Reason
 	// ended is when, in wall-clock microseconds of the machine that it died on, for the history.
 	ended int64
-	// patience is how long the Lease must have been unchanged before the proof is believed.
-	patience time.Duration
+	// after is how long the Lease must have been unchanged before the proof is believed.
+	after time.Duration
 }
 
-// dead tells whether there is proof of the holder's death that is believed by now.
-func (f *facts) dead() bool { return f.death != nil && f.death.patience <= f.Lease.Unchanged }
-
-// gatherDeath looks for proof of death. A Lease that is released while its holder lives lets a second process start, so
+// deathOf looks for proof of death. A Lease that is released while its holder lives lets a second process start, so
 // what merely suggests death counts for nothing: not a pod that is absent (it may have been deleted by force while its
 // node was cut off), not a node that is unreachable, and not a Node object that is gone: deleting it stops no kubelet, and
 // the node controllers of clouds delete it only long after the lease has run out by itself. Then time alone decides.
-func (f *facts) gatherDeath() *death {
-	if f.holder.Pod == "" {
+func deathOf(r lease.Record, h holder, pod *corev1.Pod, outOfService map[string]bool) *death {
+	if h.Pod == "" {
 		return nil
 	}
-	if pod := f.podOf(f.holder.Identity); pod != nil {
-		if ended, ok := f.containerDied(pod); ok {
+	if pod != nil {
+		if ended, ok := containerDied(pod, r, h.limits.duration); ok {
 			return &death{reason: lease.ReasonHolderTerminated, ended: ended}
 		}
 	}
-	if f.OutOfService[f.holder.node] {
+	if outOfService[h.node] {
 		// An administrator's word that the machine is off. One who still renews proves it wrong.
-		return &death{reason: lease.ReasonNodeLost, ended: f.record.RenewTime, patience: 2 * f.holder.settings.retryPeriod}
+		return &death{reason: lease.ReasonNodeLost, ended: r.RenewTime, after: 2 * h.limits.retryPeriod}
 	}
 	return nil
 }
 
-// containerDied tells whether the kubelet says that the very container whose agent holds the Lease has ended; then the
+// containerDied reports whether the kubelet says that the very container whose agent holds the Lease has ended; then the
 // kernel has ended every process of its PID namespace. How the interleavings come out:
 //
 //   - The container ended before this agent's tenure: the report is of an earlier run of it, and the present one holds. Then
@@ -55,16 +52,15 @@ func (f *facts) gatherDeath() *death {
 //     must also have begun before the acquire and have ended no later than a lease duration after the last renewal, so
 //     that only a step of about the lease's own length, in that instant, and while the kubelet lags, could deceive. A step
 //     by hours does not.
-func (f *facts) containerDied(pod *corev1.Pod) (ended int64, proven bool) {
+func containerDied(pod *corev1.Pod, r lease.Record, duration time.Duration) (ended int64, proven bool) {
 	t := lastEnd(pod, gated(pod))
 	if t == nil || t.StartedAt.IsZero() || t.FinishedAt.IsZero() {
 		return 0, false
 	}
 	const second = int64(time.Second / time.Microsecond)
 	began, ended := t.StartedAt.UnixMicro(), t.FinishedAt.UnixMicro()
-	r := f.record
 	proven = began <= r.AcquireTime && r.AcquireTime < ended &&
-		r.RenewTime < ended+second && ended <= r.RenewTime+f.holder.settings.duration.Microseconds()
+		r.RenewTime < ended+second && ended <= r.RenewTime+duration.Microseconds()
 	return max(ended, r.RenewTime), proven
 }
 
@@ -81,15 +77,4 @@ func lastEnd(pod *corev1.Pod, container string) *corev1.ContainerStateTerminated
 		}
 	}
 	return nil
-}
-
-// release frees the Lease of a holder that is proven dead: by its exact revision, which is the holder and token that the
-// proof is about. Requests of the dead process may still be on the wire.
-func (f *facts) release() *LeaseWrite {
-	why := lease.Release{Reason: f.death.reason, Unclean: true}
-	nonce := max(f.Now.UnixMicro(), f.record.RenewTime+1)
-	if nonce > lastMilli*1000 { // the API server would refuse the year, and the release with it, for ever
-		nonce = f.Now.UnixMicro()
-	}
-	return &LeaseWrite{Op: UpdateLease, Record: f.record.Released(why, f.death.ended, nonce), Claim: f.Lease.Claim}
 }

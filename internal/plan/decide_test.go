@@ -53,7 +53,7 @@ var distortions = []func(*given, *rand.Rand){
 	func(g *given, r *rand.Rand) { g.Lease.Record.TokenBase = r.Int64N(1000) },
 	func(g *given, _ *rand.Rand) { g.Lease.Record.History = nil },
 	func(g *given, r *rand.Rand) {
-		g.Lease.Record.History = append(past(tenure(r.Int64N(1000), "p", 5, 6, "?")), g.Lease.Record.History...)
+		g.Lease.Record.History = append(past(pastTenure(r.Int64N(1000), "p", 5, 6, "?")), g.Lease.Record.History...)
 	},
 	func(g *given, _ *rand.Rand) { g.Lease.Record.Duration = 0 },
 	func(g *given, _ *rand.Rand) {
@@ -75,7 +75,7 @@ var distortions = []func(*given, *rand.Rand){
 		g.Lease.Record.Release.Reason = lease.Reason(strings.Repeat("ü", r.IntN(1<<18)))
 	},
 	func(g *given, r *rand.Rand) {
-		g.Lease.Record.History = past(tenure(max(1, anyNumber(r)), strings.Repeat("p", 900), max(0, anyNumber(r)), max(0, anyNumber(r)), lease.Reason(strings.Repeat("ü", 99))))
+		g.Lease.Record.History = past(pastTenure(max(1, anyNumber(r)), strings.Repeat("p", 900), max(0, anyNumber(r)), max(0, anyNumber(r)), lease.Reason(strings.Repeat("ü", 99))))
 	},
 	func(g *given, r *rand.Rand) {
 		g.Job.Status.FencingToken, g.Job.Status.Tenures = anyNumber(r), anyNumber(r)
@@ -232,7 +232,7 @@ var promises = map[string]func(g *given, p Plan) bool{
 }
 
 // proven tells whether there is proof of the holder's death.
-func proven(g *given) bool { return gather(g.Observed).dead() }
+func proven(g *given) bool { return tenureOf(jobOf(g.Job), g.Name, &g.Observed).dead() }
 
 func writes(p Plan, op LeaseOp) bool { return p.Lease != nil && p.Lease.Op == op }
 

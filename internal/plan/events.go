@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"crypto/sha256"
 	"fmt"
 	"hash/fnv"
 	"slices"
@@ -14,57 +15,54 @@ import (
 	"github.com/singletonjob/operator/internal/contract"
 )
 
-// Event is a Kubernetes Event about the job. Its name follows from what it tells, so that it is written once, however
-// often it is tried.
-type Event struct {
-	Name    string
-	Type    string
-	Reason  string
-	Message string
-}
-
 // recent is how far back the changes are announced again by a process that does not know which were: less than the hour
 // for which an API server keeps Events, so that none appears twice.
 const recent = 30 * time.Minute
 
-// events are those of changes of holder that were not announced, oldest first, and of conditions that turned bad.
-func (f *facts) events(status *v1alpha1.SingletonJobStatus, changes []v1alpha1.TenureChange) []Event {
-	events := f.allEvents(status, changes)
+// eventsOf are those of changes of holder that were not announced, oldest first, and of conditions that turned bad.
+func eventsOf(j *job, t *tenure, c changes, o *Observed, p *Plan) []Event {
+	var events []Event
+	if o.Untold {
+		for _, old := range slices.Backward(j.Status.History) {
+			if o.Now.Sub(old.Time.Time) < recent {
+				events = append(events, holderChanged(j.Name, old))
+			}
+		}
+	}
+	for _, news := range p.Changes {
+		events = append(events, holderChanged(j.Name, news))
+	}
+	if t.badTokenBase != "" {
+		events = append(events, tokenBaseReset(j.Name, t.badTokenBase, t.desired.tokenBase))
+	}
+	if p.Status != nil {
+		if c.incomplete {
+			events = append(events, historyLost(j.Name, p.Status.FencingToken))
+		}
+		if p.Status.FencingToken > 0 && t.Presence == Absent {
+			events = append(events, leaseMissed(j.Name, p.Status.FencingToken))
+		}
+		events = append(events, ofConditions(j, t, p.Status.Conditions)...)
+	}
 	for i := range events {
 		events[i].Message = Shorten(events[i].Message, maxEvent)
 	}
 	return events
 }
 
-func (f *facts) allEvents(status *v1alpha1.SingletonJobStatus, changes []v1alpha1.TenureChange) []Event {
+// ofConditions announces each alarming reason once, whichever conditions have it, and each holder that is no agent.
+func ofConditions(j *job, t *tenure, conditions []metav1.Condition) []Event {
 	var events []Event
-	if f.Untold {
-		for _, c := range slices.Backward(f.job.Status.History) {
-			if f.Now.Sub(c.Time.Time) < recent {
-				events = append(events, holderChanged(f.Name, c))
-			}
+	announced := map[string]bool{}
+	for i := range conditions {
+		if c := &conditions[i]; c.Type == v1alpha1.ConditionActive && c.Reason == v1alpha1.ReasonForeignHolder && !said(j.Status.Conditions, c) {
+			events = append(events, foreignHolder(j.Name, t.Record.Holder, c))
 		}
 	}
-	for _, c := range changes {
-		events = append(events, holderChanged(f.Name, c))
-	}
-	if f.Lease.Presence == Ours && f.badTokenBase() != "" {
-		events = append(events, tokenBaseReset(f.Name, f.badTokenBase(), f.tokenBase()))
-	}
-	if status == nil {
-		return events
-	}
-	if _, incomplete := f.changes(); incomplete {
-		events = append(events, historyLost(f.Name, status.FencingToken))
-	}
-	if status.FencingToken > 0 && f.Lease.Presence == Absent {
-		events = append(events, leaseMissed(f.Name, status.FencingToken))
-	}
-	events = append(events, f.foreigner(status)...)
-	for i := range status.Conditions {
-		told := func(e Event) bool { return e.Reason == status.Conditions[i].Reason }
-		if c := &status.Conditions[i]; turned(f.job.Status.Conditions, c) && !slices.ContainsFunc(events, told) {
-			events = append(events, conditionTurned(f.Name, c))
+	for i := range conditions {
+		if c := &conditions[i]; turned(j.Status.Conditions, c) && !announced[c.Reason] {
+			announced[c.Reason] = true
+			events = append(events, conditionTurned(j.Name, c))
 		}
 	}
 	return events
@@ -78,17 +76,19 @@ var alarming = map[string]bool{
 	v1alpha1.ReasonCPULimitTooSmall: true,
 }
 
-// turned tells whether a condition has an alarming reason that no condition had.
+// turned reports whether a condition has an alarming reason that no condition had.
 func turned(before []metav1.Condition, now *metav1.Condition) bool {
 	if !alarming[now.Reason] || now.Type == v1alpha1.ConditionProtected {
 		return false
 	}
-	for i := range before {
-		if before[i].Reason == now.Reason {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(before, func(c metav1.Condition) bool { return c.Reason == now.Reason })
+}
+
+// said reports whether a condition says already what it says now.
+func said(before []metav1.Condition, now *metav1.Condition) bool {
+	return slices.ContainsFunc(before, func(c metav1.Condition) bool {
+		return c.Type == now.Type && c.Reason == now.Reason && c.Message == now.Message
+	})
 }
 
 func holderChanged(job string, c v1alpha1.TenureChange) Event {
@@ -147,5 +147,12 @@ func conditionTurned(job string, c *metav1.Condition) Event {
 	return Event{
 		Name: fmt.Sprintf("%s.%s-%d", job, strings.ToLower(c.Reason), c.LastTransitionTime.Unix()),
 		Type: corev1.EventTypeWarning, Reason: c.Reason, Message: c.Message,
+	}
+}
+
+func foreignHolder(job, holder string, c *metav1.Condition) Event {
+	id := sha256.Sum256([]byte(holder))
+	return Event{
+		Name: fmt.Sprintf("%s.foreignholder-%x", job, id[:8]), Type: corev1.EventTypeWarning, Reason: c.Reason, Message: c.Message,
 	}
 }

@@ -199,10 +199,10 @@ func TestAStuckStandbyIsToldOfOnce(t *testing.T) {
 	g.waiting(1, "ContainerCreating")
 	g.settle()
 	p := Decide(g.Observed)
-	if p.Wake > patience {
+	if p.Wake > progressDeadline {
 		t.Errorf("wakes after %v", p.Wake)
 	}
-	g.Now = g.Now.Add(patience)
+	g.Now = g.Now.Add(progressDeadline)
 	p = Decide(g.Observed)
 	if len(p.Events) != 1 || p.Events[0].Reason != v1alpha1.ReasonCandidateStuck || p.Events[0].Type != corev1.EventTypeWarning {
 		t.Fatalf("events %+v", p.Events)

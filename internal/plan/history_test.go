@@ -15,7 +15,7 @@ import (
 // past is a history of the Lease, newest first: token, pod, when acquired and ended in seconds after the epoch, why.
 func past(tenures ...lease.PastTenure) []lease.PastTenure { return tenures }
 
-func tenure(token int64, pod string, acquired, ended int64, why lease.Reason) lease.PastTenure {
+func pastTenure(token int64, pod string, acquired, ended int64, why lease.Reason) lease.PastTenure {
 	return lease.PastTenure{Token: token, Pod: pod, Node: "node-" + pod, Acquired: acquired * 1000, Ended: ended * 1000, Reason: why}
 }
 
@@ -42,69 +42,69 @@ func TestChangesOfHolder(t *testing.T) {
 		incomplete  bool
 	}{
 		"the first": {
-			history: past(tenure(10, "p", 1, 0, "")), transitions: 1,
+			history: past(pastTenure(10, "p", 1, 0, "")), transitions: 1,
 			want: []string{"10 Elected Elected →p"},
 		},
-		"told already": {history: past(tenure(10, "p", 1, 0, "")), transitions: 1, told: 10},
+		"told already": {history: past(pastTenure(10, "p", 1, 0, "")), transitions: 1, told: 10},
 		"a failover": {
-			history: past(tenure(20, "q", 30, 0, ""), tenure(10, "p", 1, 15, lease.ReasonLeaseExpired)), transitions: 2, told: 10,
+			history: past(pastTenure(20, "q", 30, 0, ""), pastTenure(10, "p", 1, 15, lease.ReasonLeaseExpired)), transitions: 2, told: 10,
 			want: []string{"20 Failover LeaseExpired p→q 15s"},
 		},
 		"the same pod again": {
-			history: past(tenure(20, "p", 16, 0, ""), tenure(10, "p", 1, 15, lease.ReasonHolderTerminated)), transitions: 2, told: 10,
+			history: past(pastTenure(20, "p", 16, 0, ""), pastTenure(10, "p", 1, 15, lease.ReasonHolderTerminated)), transitions: 2, told: 10,
 			want: []string{"20 Failover HolderTerminated p→p 1s"},
 		},
 		"a handover": {
-			history: past(tenure(20, "q", 15, 0, ""), tenure(10, "p", 1, 15, lease.ReasonRollout)), transitions: 2, told: 10,
+			history: past(pastTenure(20, "q", 15, 0, ""), pastTenure(10, "p", 1, 15, lease.ReasonRollout)), transitions: 2, told: 10,
 			want: []string{"20 Handover RolloutHandover p→q 0s"},
 		},
 		"several while no operator ran": {
-			history: past(tenure(40, "p", 9, 0, ""), tenure(30, "q", 5, 8, lease.ReasonProcessExited),
-				tenure(20, "p", 3, 4, lease.ReasonPodTerminating), tenure(10, "q", 1, 2, lease.ReasonRenewFailed)),
+			history: past(pastTenure(40, "p", 9, 0, ""), pastTenure(30, "q", 5, 8, lease.ReasonProcessExited),
+				pastTenure(20, "p", 3, 4, lease.ReasonPodTerminating), pastTenure(10, "q", 1, 2, lease.ReasonRenewFailed)),
 			transitions: 4, told: 10,
 			want: []string{"20 Failover RenewFailed q→p 1s", "30 Handover PodTerminating p→q 1s", "40 Failover ProcessExited q→p 1s"},
 		},
 		"all while no operator ran": {
-			history:     past(tenure(20, "q", 3, 0, ""), tenure(10, "p", 1, 2, lease.ReasonTokenBaseRaised)),
+			history:     past(pastTenure(20, "q", 3, 0, ""), pastTenure(10, "p", 1, 2, lease.ReasonTokenBaseRaised)),
 			transitions: 2, want: []string{"10 Elected Elected →p", "20 Handover TokenBaseRaised p→q 1s"},
 		},
 		"more than the Lease could keep": {
-			history:     past(tenure(50, "p", 9, 0, ""), tenure(40, "q", 5, 8, lease.ReasonProcessExited)),
+			history:     past(pastTenure(50, "p", 9, 0, ""), pastTenure(40, "q", 5, 8, lease.ReasonProcessExited)),
 			transitions: 5, told: 10, incomplete: true,
 			want: []string{"50 Failover ProcessExited q→p 1s"},
 		},
 		"more than the Lease could keep, none told": {
-			history:     past(tenure(50, "p", 9, 0, ""), tenure(40, "q", 5, 8, lease.ReasonProcessExited)),
+			history:     past(pastTenure(50, "p", 9, 0, ""), pastTenure(40, "q", 5, 8, lease.ReasonProcessExited)),
 			transitions: 5, incomplete: true,
 			want: []string{"50 Failover ProcessExited q→p 1s"},
 		},
 		"of an earlier job before": {
-			history:     past(tenure(20, "q", 3, 0, ""), tenure(10, "p", 1, 2, lease.ReasonPodTerminating)),
+			history:     past(pastTenure(20, "q", 3, 0, ""), pastTenure(10, "p", 1, 2, lease.ReasonPodTerminating)),
 			transitions: 9, before: 10,
 			want: []string{"20 Elected Elected →q"},
 		},
 		"only of an earlier job": {
-			history: past(tenure(10, "p", 1, 2, lease.ReasonPodTerminating)), transitions: 9, before: 10,
+			history: past(pastTenure(10, "p", 1, 2, lease.ReasonPodTerminating)), transitions: 9, before: 10,
 		},
 		"the status was wiped": {
-			history:     past(tenure(20, "q", 3, 0, ""), tenure(10, "p", 1, 2, lease.ReasonLeaseExpired)),
+			history:     past(pastTenure(20, "q", 3, 0, ""), pastTenure(10, "p", 1, 2, lease.ReasonLeaseExpired)),
 			transitions: 2, want: []string{"10 Elected Elected →p", "20 Failover LeaseExpired p→q 1s"},
 		},
 		"clocks that run apart": {
-			history: past(tenure(20, "q", 10, 0, ""), tenure(10, "p", 1, 15, lease.ReasonLeaseExpired)), transitions: 2, told: 10,
+			history: past(pastTenure(20, "q", 10, 0, ""), pastTenure(10, "p", 1, 15, lease.ReasonLeaseExpired)), transitions: 2, told: 10,
 			want: []string{"20 Failover LeaseExpired p→q 0s"},
 		},
 		"an end that nobody noted": {
-			history: past(tenure(20, "q", 10, 0, ""), tenure(10, "p", 1, 0, "")), transitions: 2, told: 10,
+			history: past(pastTenure(20, "q", 10, 0, ""), pastTenure(10, "p", 1, 0, "")), transitions: 2, told: 10,
 			want: []string{"20 Failover LeaseExpired p→q"},
 		},
 		"a reason of a later version": {
-			history: past(tenure(20, "q", 10, 0, ""), tenure(10, "p", 1, 9, "NewInThatVersion")), transitions: 2, told: 10,
+			history: past(pastTenure(20, "q", 10, 0, ""), pastTenure(10, "p", 1, 9, "NewInThatVersion")), transitions: 2, told: 10,
 			want: []string{"20 Failover NewInThatVersion p→q 1s"},
 		},
 		"removed by hand": {transitions: 2, told: 10, incomplete: true},
 		"scrambled": {
-			history:     past(tenure(10, "p", 1, 2, lease.ReasonLeaseExpired), tenure(20, "q", 3, 0, ""), tenure(20, "q", 3, 0, "")),
+			history:     past(pastTenure(10, "p", 1, 2, lease.ReasonLeaseExpired), pastTenure(20, "q", 3, 0, ""), pastTenure(20, "q", 3, 0, "")),
 			transitions: 2, told: 10, want: []string{"20 Failover LeaseExpired p→q 1s"},
 		},
 	} {
@@ -117,10 +117,10 @@ func TestChangesOfHolder(t *testing.T) {
 			}
 			g.Lease.Claim.Before = c.before
 			g.Job.Status = v1alpha1.SingletonJobStatus{FencingToken: c.told}
-			f := gather(g.Observed)
-			news, incomplete := f.changes()
-			if diff := cmp.Diff(c.want, lines(news)); diff != "" || incomplete != c.incomplete {
-				t.Errorf("incomplete %v, want %v (-want +got):\n%s", incomplete, c.incomplete, diff)
+			j := jobOf(g.Job)
+			got := changesOf(j, tenureOf(j, g.Name, &g.Observed))
+			if diff := cmp.Diff(c.want, lines(got.news)); diff != "" || got.incomplete != c.incomplete {
+				t.Errorf("incomplete %v, want %v (-want +got):\n%s", got.incomplete, c.incomplete, diff)
 			}
 		})
 	}
@@ -190,7 +190,7 @@ func TestHistoryLimit(t *testing.T) {
 		g.Job.Spec.HistoryLimit = &limit
 		g.Job.Status = v1alpha1.SingletonJobStatus{}
 		g.Lease.Record.Token, g.Lease.Record.Transitions = 30, 3
-		g.Lease.Record.History = past(tenure(30, "p", 5, 0, ""), tenure(20, "q", 3, 4, lease.ReasonLeaseExpired), tenure(10, "p", 1, 2, lease.ReasonLeaseExpired))
+		g.Lease.Record.History = past(pastTenure(30, "p", 5, 0, ""), pastTenure(20, "q", 3, 4, lease.ReasonLeaseExpired), pastTenure(10, "p", 1, 2, lease.ReasonLeaseExpired))
 		p := Decide(g.Observed)
 		if len(p.Status.History) != int(min(limit, 3)) || p.Status.Failovers != 2 || len(p.Events) != 3 {
 			t.Errorf("limit %d: %v, %d failovers, %d events", limit, lines(p.Status.History), p.Status.Failovers, len(p.Events))
@@ -207,19 +207,20 @@ func TestTrial(t *testing.T) {
 		history []lease.PastTenure
 		failed  bool
 	}{
-		"never tried":          {history: past(tenure(10, "job-oldhash-0", 0, 1, lease.ReasonProcessExited))},
-		"ended by itself":      {history: past(tenure(10, own, 0, 1, lease.ReasonProcessExited)), failed: true},
-		"its agent was killed": {history: past(tenure(10, own, 0, 1, lease.ReasonHolderTerminated)), failed: true},
-		"told to stop":         {history: past(tenure(10, own, 0, 1, lease.ReasonPodTerminating))},
-		"cut off":              {history: past(tenure(10, own, 0, 1, lease.ReasonLeaseExpired))},
-		"lasted":               {history: past(tenure(10, own, 0, 31, lease.ReasonProcessExited))},
-		"failed, then lasted":  {history: past(tenure(20, own, 40, 80, lease.ReasonPodTerminating), tenure(10, own, 0, 1, lease.ReasonProcessExited))},
-		"lasted, then failed":  {history: past(tenure(20, own, 40, 41, lease.ReasonProcessExited), tenure(10, own, 0, 31, lease.ReasonPodTerminating)), failed: true},
+		"never tried":          {history: past(pastTenure(10, "job-oldhash-0", 0, 1, lease.ReasonProcessExited))},
+		"ended by itself":      {history: past(pastTenure(10, own, 0, 1, lease.ReasonProcessExited)), failed: true},
+		"its agent was killed": {history: past(pastTenure(10, own, 0, 1, lease.ReasonHolderTerminated)), failed: true},
+		"told to stop":         {history: past(pastTenure(10, own, 0, 1, lease.ReasonPodTerminating))},
+		"cut off":              {history: past(pastTenure(10, own, 0, 1, lease.ReasonLeaseExpired))},
+		"lasted":               {history: past(pastTenure(10, own, 0, 31, lease.ReasonProcessExited))},
+		"failed, then lasted":  {history: past(pastTenure(20, own, 40, 80, lease.ReasonPodTerminating), pastTenure(10, own, 0, 1, lease.ReasonProcessExited))},
+		"lasted, then failed":  {history: past(pastTenure(20, own, 40, 41, lease.ReasonProcessExited), pastTenure(10, own, 0, 31, lease.ReasonPodTerminating)), failed: true},
 	} {
 		g := steady()
 		g.released(lease.ReasonPodTerminating)
 		g.Lease.Record.History = c.history
-		if got := gather(g.Observed).failedTrial(); got != c.failed {
+		j := jobOf(g.Job)
+		if got := tenureOf(j, g.Name, &g.Observed).failedEarly(j.updated()); got != c.failed {
 			t.Errorf("%s: failed %v, want %v", name, got, c.failed)
 		}
 	}
@@ -228,7 +229,7 @@ func TestTrial(t *testing.T) {
 // TestTenuresThatNeverWereAreNotTold: an entry of a token above the Lease's was told again with every status.
 func TestTenuresThatNeverWereAreNotTold(t *testing.T) {
 	g := steady()
-	g.Lease.Record.History = append(past(tenure(5000, "forged", 1, 2, "?")), g.Lease.Record.History...)
+	g.Lease.Record.History = append(past(pastTenure(5000, "forged", 1, 2, "?")), g.Lease.Record.History...)
 	if p := Decide(g.Observed); len(p.Changes) > 0 || p.Status != nil {
 		t.Errorf("told %+v", p.Changes)
 	}

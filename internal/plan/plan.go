@@ -1,8 +1,13 @@
 // Package plan decides what the operator does: a pure function from what was observed to what shall happen.
 //
-// It has no client, no clock and no operating system, so every decision is a table row. [Decide] names the situation
-// from a closed list ([State]), by an ordered list of checks that reads as the specification, and one switch turns the
-// situation into a [Plan].
+// It has no client, no clock and no operating system, so every decision is a table row. [Decide] computes a few values, each
+// once and from the ones before it: the job (its spec with defaults), the tenure (what its Lease says, and how far that is
+// believed), and the members (its pods). It names the state from a closed list ([State]), and one switch turns the state
+// into a [Plan].
+//
+// A tenure and the pods around it are a group: those of which one acts and the others stand by for it. A job has one group
+// today, and may have several side by side one day, each with a Lease of its own. So a function of this package asks its
+// tenure which Lease is meant; job.leases alone says how many there are.
 //
 // An operator that is wrong, stale, doubled or dead may cost availability, never exclusivity. Two rules carry that: every
 // write to the Lease names the exact object that was judged, by UID and resourceVersion, and nothing but proof of death
@@ -10,6 +15,8 @@
 package plan
 
 import (
+	"cmp"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -18,76 +25,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/singletonjob/operator/api/v1alpha1"
-	"github.com/singletonjob/operator/internal/inject"
 	"github.com/singletonjob/operator/internal/lease"
 )
-
-// Observed is everything that a decision depends on.
-type Observed struct {
-	Namespace, Name string
-	// Job is nil when there is none of that name.
-	Job *v1alpha1.SingletonJob
-	// Pods are all that carry the job's name label, whoever made them.
-	Pods []*corev1.Pod
-	// Lease is the Lease of the job's name.
-	Lease Lease
-	// Children are the other objects that were made for the job.
-	Children Children
-	// OutOfService tells the nodes that an administrator declared to be shut down.
-	OutOfService map[string]bool
-	// Settings are the operator's own, for every pod.
-	Settings inject.Settings
-	// Now is the operator's wall clock. It dates what the operator writes; safety never depends on it.
-	Now time.Time
-	// Refused is what the API server would not do when it was asked just now, in the order of asking.
-	Refused []Refusal
-	// Remembered is how long a tenure may last of which nothing is left but this process's memory; 0 for none.
-	Remembered time.Duration
-	// Untold says that this process does not know which Events of the stored history were written.
-	Untold bool
-}
-
-// Refusal is an answer of the API server that asking again does not change soon.
-type Refusal struct {
-	// Text says what was asked for and what was answered.
-	Text string
-	// Pods: there are no new pods without it.
-	Pods bool
-}
-
-// Presence tells whose Lease there is.
-type Presence uint8
-
-// What can stand under a Lease's name.
-const (
-	Absent Presence = iota
-	// Foreign: it lacks the operator's label.
-	Foreign
-	Ours
-)
-
-// Lease is what is known of the Lease.
-type Lease struct {
-	Presence Presence
-	Record   lease.Record
-	// Claim says for which job the Lease is kept.
-	Claim Claim
-	// Unchanged is how long this process has seen the present UID and revision, on a clock that only goes forward. The
-	// Lease may have been unchanged for longer, never for less.
-	Unchanged time.Duration
-	// Silent is how long this process has seen no renewal, whatever else was written. Renewed: it has seen the present holder
-	// acquire or renew; if not, the holder may be silent for longer.
-	Silent  time.Duration
-	Renewed bool
-	// Last is the newest that this process saw of a Lease that is now absent; nil if it saw none.
-	Last *Lease
-}
-
-// Child is an object that the operator makes for a job.
-type Child interface {
-	metav1.Object
-	runtime.Object
-}
 
 // Plan is what shall be done, in the order of its fields.
 type Plan struct {
@@ -114,6 +53,41 @@ type Plan struct {
 	Reasons Reasons
 	// Wake is when to decide again if nothing is heard before; 0 for never.
 	Wake time.Duration
+}
+
+// State names the situation that a job is in.
+type State uint8
+
+// The states. In each but Serving and Suspending there is at most one thing to do, and what can be done after it is decided
+// anew when it was done.
+const (
+	// Collecting: there is no such job; its Lease is deleted once no tenure can last.
+	Collecting State = iota
+	// Deleting: the job waits for its dependents to be deleted first, or for somebody's finalizer.
+	Deleting
+	// InvalidSpec: the spec breaks a rule. What runs goes on.
+	InvalidSpec
+	// LeaseConflict: the Lease of the job's name is somebody else's.
+	LeaseConflict
+	// LeaseMissing: no pod is made before there is a Lease.
+	LeaseMissing
+	// LeaseUnclaimed: the Lease is kept for an earlier job of the name, or lacks what the spec says of it.
+	LeaseUnclaimed
+	// HolderDead: there is proof that the holder's process is dead.
+	HolderDead
+	// Suspending: spec.suspend is set, and pods are left.
+	Suspending
+	// Suspended: spec.suspend is set, and no pod is left.
+	Suspended
+	// Serving: candidates are kept, replaced, rolled out.
+	Serving
+)
+
+func (s State) String() string {
+	return [...]string{
+		"Collecting", "Deleting", "InvalidSpec", "LeaseConflict", "LeaseMissing", "LeaseUnclaimed", "HolderDead",
+		"Suspending", "Suspended", "Serving",
+	}[s]
 }
 
 // LeaseOp is what to do to the Lease.
@@ -145,39 +119,33 @@ type Relabel struct {
 	Role string
 }
 
-// Decide is total: every observation has a plan.
-func Decide(o Observed) Plan {
-	f := gather(o)
-	state := f.state()
-	p := Plan{State: state}
-	switch state {
-	case Collecting:
-		p.Lease = f.collect()
-	case InvalidSpec, LeaseConflict, Suspended:
-		// Nothing is touched.
-	case Deleting:
-		// Nothing is made any more. What lives is seen to until it is gone.
-		if f.Lease.Presence == Ours && f.dead() {
-			p.Lease = f.release()
-		}
-	case LeaseMissing:
-		p.Lease = f.newLease()
-	case LeaseUnclaimed:
-		p.Lease = f.keepFor()
-	case HolderDead:
-		p.Lease = f.release()
-	case Suspending:
-		p.Apply, p.Also = f.children()
-		p.Delete = f.suspend()
-	case Serving:
-		f.serve(&p)
+// Child is an object that the operator makes for a job.
+type Child interface {
+	metav1.Object
+	runtime.Object
+}
+
+// Event is a Kubernetes Event about the job. Its name follows from what it tells, so that it is written once, however
+// often it is tried.
+type Event struct {
+	Name    string
+	Type    string
+	Reason  string
+	Message string
+}
+
+// Reasons say why each write of a plan is made, for the log: by kind and name of the object.
+type Reasons map[string]string
+
+// Of is why an object is written.
+func (r Reasons) Of(kind, name string) string {
+	return cmp.Or(r[kind+"/"+name], r[kind])
+}
+
+func (r Reasons) add(kind, name, why string) {
+	key := strings.TrimSuffix(kind+"/"+name, "/")
+	if before := r[key]; before != "" {
+		why = before + "; " + why
 	}
-	if state.reports() {
-		p.Relabel = f.relabel()
-		p.Status, p.Changes = f.status(p)
-		p.Events = f.events(p.Status, p.Changes)
-	}
-	p.Reasons = f.reasons(p)
-	p.Wake = f.wake(p)
-	return p
+	r[key] = why
 }

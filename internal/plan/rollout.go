@@ -2,15 +2,15 @@ package plan
 
 // Fleet is the candidates in numbers. It counts those that are alive; one that is on its way out counts no more.
 type Fleet struct {
-	// Want is spec.candidates.
-	Want int
+	// Desired is spec.candidates.
+	Desired int
 	// Standbys by version and readiness.
 	OldReady, OldUnready, NewReady, NewUnready int
-	// HolderOld and HolderNew tell which version holds the Lease: neither where nobody does.
+	// HolderOld and HolderNew say which version holds the Lease: neither where nobody does.
 	HolderOld, HolderNew bool
-	// Vetted: the holder is new and has outlasted its trial.
-	Vetted bool
-	// Failed: the new version was tried and did not outlast its trial.
+	// Soaked: the holder is new and has run for minReadySeconds.
+	Soaked bool
+	// Failed: the new version was tried and its process ended before it was soaked.
 	Failed bool
 }
 
@@ -33,18 +33,18 @@ type Step struct {
 //     it holds, such as a volume, may not be had twice.
 //   - The holder is never removed while there is a choice. Once every standby is new, it is asked to hand over to a ready
 //     one: one handover in a rollout.
-//   - The last ready standby of the old version goes only when the new version has outlasted its trial: until then it is
-//     what a broken one falls back to. If the new version fails its trial, nothing moves until the template changes.
+//   - The last ready standby of the old version goes only when the new version is soaked: until then it is what a broken
+//     one falls back to. If the new version fails before, nothing moves until the template changes.
 func Next(f Fleet) Step {
-	if f.Want == 1 {
+	if f.Desired == 1 {
 		return replacePlainly(f)
 	}
 	s := f.removals()
 	left := f.less(s)
 	switch {
-	case left.total() < f.Want:
-		s.Create = f.Want - left.total()
-	case left.total() == f.Want && left.updated() < f.Want && !f.Failed:
+	case left.total() < f.Desired:
+		s.Create = f.Desired - left.total()
+	case left.total() == f.Desired && left.updated() < f.Desired && !f.Failed:
 		s.Create = 1
 	}
 	s.HandOver = f.HolderOld && f.NewReady > 0 && f.OldReady+f.OldUnready == 0 && !f.Failed
@@ -70,13 +70,13 @@ func replacePlainly(f Fleet) Step {
 // ready ones no more than leaves enough of them ready.
 func (f Fleet) removals() Step {
 	var s Step
-	excess := max(0, f.total()-f.Want)
+	excess := max(0, f.total()-f.Desired)
 	take := func(most int) int {
 		n := max(0, min(excess, most))
 		excess -= n
 		return n
 	}
-	standbys := f.Want
+	standbys := f.Desired
 	if f.HolderOld || f.HolderNew {
 		standbys--
 	}
@@ -84,12 +84,12 @@ func (f Fleet) removals() Step {
 	kept := 0                                   // to fall back to
 	if f.Failed {
 		kept = f.OldReady
-	} else if f.HolderNew && !f.Vetted {
+	} else if f.HolderNew && !f.Soaked {
 		kept = 1
 	}
 	s.OldUnready = take(f.OldUnready)
 	s.OldReady = take(min(spare, f.OldReady-kept))
-	surplus := f.updated() - f.Want // the template did not change, the number did
+	surplus := f.updated() - f.Desired // the template did not change, the number did
 	if f.Failed {
 		surplus = excess - 1
 	}
@@ -108,6 +108,9 @@ func (f Fleet) holders() int {
 func (f Fleet) total() int {
 	return f.OldReady + f.OldUnready + f.NewReady + f.NewUnready + f.holders()
 }
+
+// outdated reports whether a rollout is under way.
+func (f Fleet) outdated() bool { return f.total() > f.updated() }
 
 func (f Fleet) updated() int {
 	if f.HolderNew {

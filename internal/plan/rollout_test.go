@@ -96,8 +96,8 @@ func (r *rollout) happen() bool {
 		r.NewReady--
 		r.HolderNew = true
 		r.say("a new one is elected")
-	case r.HolderNew && !r.Vetted:
-		r.Vetted = true
+	case r.HolderNew && !r.Soaked:
+		r.Soaked = true
 		r.say("the new one has outlasted its trial")
 	default:
 		return false
@@ -131,19 +131,19 @@ func TestRolloutStepByStep(t *testing.T) {
 		why string
 		rollout
 	}{
-		{"a job is made: 2 candidates", rollout{Fleet: Fleet{Want: 2}}},
-		{"a new template: 1 candidate, replaced plainly", rollout{Fleet: Fleet{Want: 1, HolderOld: true}}},
-		{"a new template: 2 candidates", rollout{Fleet: Fleet{Want: 2, HolderOld: true, OldReady: 1}}},
-		{"a new template: 3 candidates", rollout{Fleet: Fleet{Want: 3, HolderOld: true, OldReady: 2}}},
-		{"a new template whose pods do not get ready: 3 candidates", rollout{Fleet: Fleet{Want: 3, HolderOld: true, OldReady: 2}, broken: true}},
-		{"a new template whose process ends at once: 2 candidates", rollout{Fleet: Fleet{Want: 2, HolderOld: true, OldReady: 1}, crashing: true}},
-		{"another template while the last one is stuck: 2 candidates", rollout{Fleet: Fleet{Want: 2, HolderOld: true, OldReady: 1, OldUnready: 1}}},
-		{"a standby is lost", rollout{Fleet: Fleet{Want: 2, HolderNew: true, Vetted: true}}},
-		{"from 4 candidates to 2", rollout{Fleet: Fleet{Want: 2, HolderNew: true, Vetted: true, NewReady: 3}}},
-		{"from 2 candidates to 1", rollout{Fleet: Fleet{Want: 1, HolderNew: true, Vetted: true, NewReady: 1}}},
-		{"from 1 candidate to 3", rollout{Fleet: Fleet{Want: 3, HolderNew: true, Vetted: true}}},
-		{"a new template and fewer candidates at once: from 4 to 2", rollout{Fleet: Fleet{Want: 2, HolderOld: true, OldReady: 3}}},
-		{"a new template while nobody holds the Lease", rollout{Fleet: Fleet{Want: 2, OldReady: 2}}},
+		{"a job is made: 2 candidates", rollout{Fleet: Fleet{Desired: 2}}},
+		{"a new template: 1 candidate, replaced plainly", rollout{Fleet: Fleet{Desired: 1, HolderOld: true}}},
+		{"a new template: 2 candidates", rollout{Fleet: Fleet{Desired: 2, HolderOld: true, OldReady: 1}}},
+		{"a new template: 3 candidates", rollout{Fleet: Fleet{Desired: 3, HolderOld: true, OldReady: 2}}},
+		{"a new template whose pods do not get ready: 3 candidates", rollout{Fleet: Fleet{Desired: 3, HolderOld: true, OldReady: 2}, broken: true}},
+		{"a new template whose process ends at once: 2 candidates", rollout{Fleet: Fleet{Desired: 2, HolderOld: true, OldReady: 1}, crashing: true}},
+		{"another template while the last one is stuck: 2 candidates", rollout{Fleet: Fleet{Desired: 2, HolderOld: true, OldReady: 1, OldUnready: 1}}},
+		{"a standby is lost", rollout{Fleet: Fleet{Desired: 2, HolderNew: true, Soaked: true}}},
+		{"from 4 candidates to 2", rollout{Fleet: Fleet{Desired: 2, HolderNew: true, Soaked: true, NewReady: 3}}},
+		{"from 2 candidates to 1", rollout{Fleet: Fleet{Desired: 1, HolderNew: true, Soaked: true, NewReady: 1}}},
+		{"from 1 candidate to 3", rollout{Fleet: Fleet{Desired: 3, HolderNew: true, Soaked: true}}},
+		{"a new template and fewer candidates at once: from 4 to 2", rollout{Fleet: Fleet{Desired: 2, HolderOld: true, OldReady: 3}}},
+		{"a new template while nobody holds the Lease", rollout{Fleet: Fleet{Desired: 2, OldReady: 2}}},
 	} {
 		r := c.rollout
 		r.say("at first")
@@ -182,8 +182,8 @@ func fleets(visit func(Fleet)) {
 			for holder := range 3 {
 				for flags := range 4 {
 					f := Fleet{
-						Want: want, OldReady: n % 4, OldUnready: n / 4 % 4, NewReady: n / 16 % 4, NewUnready: n / 64 % 4,
-						HolderOld: holder == 1, HolderNew: holder == 2, Vetted: holder == 2 && flags&1 != 0, Failed: flags&2 != 0,
+						Desired: want, OldReady: n % 4, OldUnready: n / 4 % 4, NewReady: n / 16 % 4, NewUnready: n / 64 % 4,
+						HolderOld: holder == 1, HolderNew: holder == 2, Soaked: holder == 2 && flags&1 != 0, Failed: flags&2 != 0,
 					}
 					visit(f)
 				}
@@ -201,25 +201,25 @@ var rules = map[string]func(f Fleet, s Step, left Fleet) bool{
 		return min(s.Create, s.OldReady, s.OldUnready, s.NewReady, s.NewUnready) >= 0
 	},
 	"removes the holder only where nothing stands by": func(f Fleet, s Step, _ Fleet) bool {
-		return !s.RemoveHolder || f.Want == 1 && f.HolderOld
+		return !s.RemoveHolder || f.Desired == 1 && f.HolderOld
 	},
 	"leaves as many ready standbys as there should be": func(f Fleet, s Step, left Fleet) bool {
-		should := f.Want - f.holders()
+		should := f.Desired - f.holders()
 		before, after := f.OldReady+f.NewReady, left.OldReady+left.NewReady
-		return f.Want == 1 || after >= min(before, should) || s.OldReady == 0 && left.updated() >= f.Want
+		return f.Desired == 1 || after >= min(before, should) || s.OldReady == 0 && left.updated() >= f.Desired
 	},
 	"has at most one more than asked for": func(f Fleet, s Step, left Fleet) bool {
-		return left.total()+s.Create <= max(f.Want+1, f.total())
+		return left.total()+s.Create <= max(f.Desired+1, f.total())
 	},
 	"never lacks one": func(f Fleet, s Step, left Fleet) bool {
-		return s.RemoveHolder || left.total()+s.Create >= f.Want
+		return s.RemoveHolder || left.total()+s.Create >= f.Desired
 	},
 	"hands over to a ready new one, when no old standby is left": func(f Fleet, s Step, _ Fleet) bool {
 		return !s.HandOver || f.HolderOld && f.NewReady > 0 && f.OldReady+f.OldUnready == 0
 	},
 	"does not hand over to what has failed": func(f Fleet, s Step, _ Fleet) bool { return !(s.HandOver && f.Failed) },
 	"keeps an old one to fall back to until the new one has outlasted its trial": func(f Fleet, _ Step, left Fleet) bool {
-		return f.Want == 1 || !f.HolderNew || f.Vetted || f.OldReady == 0 || left.OldReady > 0
+		return f.Desired == 1 || !f.HolderNew || f.Soaked || f.OldReady == 0 || left.OldReady > 0
 	},
 	"does not make what it removes": func(_ Fleet, s Step, _ Fleet) bool { return s.Create == 0 || s.NewReady+s.NewUnready == 0 },
 }
@@ -246,10 +246,10 @@ func TestEveryFleetBecomesWhatTheSpecAsks(t *testing.T) {
 		if err := r.run(); err != nil {
 			t.Fatalf("%+v: %v", f, err)
 		}
-		if r.total() != f.Want || r.updated() != f.Want || r.NewUnready > 0 || !r.HolderNew {
+		if r.total() != f.Desired || r.updated() != f.Desired || r.NewUnready > 0 || !r.HolderNew {
 			t.Fatalf("%+v ends as %+v\n%s", f, r.Fleet, r.out.String())
 		}
-		if f.Want > 1 && r.handovers > 1 {
+		if f.Desired > 1 && r.handovers > 1 {
 			t.Fatalf("%+v: %d handovers\n%s", f, r.handovers, r.out.String())
 		}
 	})
@@ -257,14 +257,14 @@ func TestEveryFleetBecomesWhatTheSpecAsks(t *testing.T) {
 
 func TestABrokenVersionNeverTakesOver(t *testing.T) {
 	fleets(func(f Fleet) {
-		if f.Want == 1 || !f.HolderOld || f.NewReady > 0 || t.Failed() {
+		if f.Desired == 1 || !f.HolderOld || f.NewReady > 0 || t.Failed() {
 			return
 		}
 		r := rollout{Fleet: f, broken: true}
 		if err := r.run(); err != nil {
 			t.Fatalf("%+v: %v", f, err)
 		}
-		if !r.HolderOld || r.OldReady < min(f.OldReady, f.Want-1) {
+		if !r.HolderOld || r.OldReady < min(f.OldReady, f.Desired-1) {
 			t.Fatalf("%+v ends as %+v\n%s", f, r.Fleet, r.out.String())
 		}
 	})

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
@@ -13,26 +14,36 @@ import (
 	"github.com/singletonjob/operator/internal/inject"
 )
 
-// status is the status to store, nil if it is stored already, and what it tells for the first time.
-func (f *facts) status(p Plan) (*v1alpha1.SingletonJobStatus, []v1alpha1.TenureChange) {
-	status := f.job.Status.DeepCopy()
-	changes, _ := f.changes()
-	f.tell(status, changes)
-	f.describeTenure(status)
-	f.describeCandidates(status)
-	f.describeSettings(status)
-	for _, c := range f.conditions(p) {
-		f.set(status, c)
+// statusOf is the status to store, nil if it is stored already, and the changes that it has for the first time. handing: the
+// holder is asked to hand over, already or by this plan.
+func statusOf(state State, j *job, t *tenure, m *members, c changes, o *Observed, handing bool) (*v1alpha1.SingletonJobStatus, []v1alpha1.TenureChange) {
+	status := j.Status.DeepCopy()
+	record(status, c.news, int(*j.Spec.HistoryLimit))
+	if t.Record.Token > t.desired.claim.Before {
+		status.FencingToken = max(status.FencingToken, t.Record.Token)
 	}
-	if equality.Semantic.DeepEqual(status, &f.Job.Status) {
+	status.Tenures = max(status.Tenures, int64(t.Record.Transitions))
+	describeTenure(status, t)
+	describeCandidates(status, m)
+	describeSpec(status, j)
+	for _, c := range []metav1.Condition{
+		active(state, j, t, m, o.Refused).condition(v1alpha1.ConditionActive),
+		protected(state, j, t, m).condition(v1alpha1.ConditionProtected),
+		progressing(state, j, t, m, o.Refused, handing).condition(v1alpha1.ConditionProgressing),
+		timely(state, j, m).condition(v1alpha1.ConditionTimely),
+	} {
+		c.ObservedGeneration, c.LastTransitionTime = j.Generation, metav1.NewTime(o.Now.UTC().Truncate(time.Second))
+		set(status, c)
+	}
+	if equality.Semantic.DeepEqual(status, &j.Status) {
 		return nil, nil
 	}
-	return status, changes
+	return status, c.news
 }
 
-// tell adds changes of holder, oldest first, to the history and to the counters. All of it, and the token up to which it
+// record adds changes of holder, oldest first, to the history and to the counters. All of it, and the token up to which it
 // reaches, is stored by one write, so that each change is counted once.
-func (f *facts) tell(status *v1alpha1.SingletonJobStatus, changes []v1alpha1.TenureChange) {
+func record(status *v1alpha1.SingletonJobStatus, changes []v1alpha1.TenureChange, limit int) {
 	for _, c := range changes {
 		status.History = slices.Insert(status.History, 0, c)
 		switch c.Type {
@@ -44,57 +55,43 @@ func (f *facts) tell(status *v1alpha1.SingletonJobStatus, changes []v1alpha1.Ten
 		case v1alpha1.Elected:
 		}
 	}
-	status.History = status.History[:min(len(status.History), int(*f.job.Spec.HistoryLimit))]
+	status.History = status.History[:min(len(status.History), limit)]
 	if len(status.History) == 0 {
 		status.History = nil
 	}
-	if f.record.Token > f.claim.Before {
-		status.FencingToken = max(status.FencingToken, f.record.Token)
-	}
-	status.Tenures = max(status.Tenures, int64(f.record.Transitions))
 }
 
-func (f *facts) describeTenure(status *v1alpha1.SingletonJobStatus) {
+func describeTenure(status *v1alpha1.SingletonJobStatus, t *tenure) {
 	status.ActivePod, status.ActiveNode, status.ActiveSince = "", "", nil
-	if f.shown() {
-		status.ActivePod, status.ActiveNode = f.holder.Pod, f.holder.node
-		status.ActiveSince = &metav1.Time{Time: microTime(f.holder.since).Truncate(time.Second)}
+	if t.shown {
+		status.ActivePod, status.ActiveNode = t.holder.Pod, t.holder.node
+		status.ActiveSince = &metav1.Time{Time: microTime(t.holder.since).Truncate(time.Second)}
 	}
 }
 
-func (f *facts) describeCandidates(status *v1alpha1.SingletonJobStatus) {
+func describeCandidates(status *v1alpha1.SingletonJobStatus, m *members) {
 	c := v1alpha1.CandidatesStatus{
-		Total:   int32(f.count(candidate.live)),
-		Ready:   int32(f.count(func(c candidate) bool { return c.live() && c.ready })),
-		Updated: int32(f.count(func(c candidate) bool { return c.live() && c.updated })),
+		Total:   int32(m.count(candidate.live)),
+		Ready:   int32(m.count(candidate.available)),
+		Updated: int32(m.count(func(c candidate) bool { return c.live() && c.updated })),
 	}
-	c.Summary = fmt.Sprintf("%d/%d", c.Ready, f.job.Spec.Candidates)
+	c.Summary = fmt.Sprintf("%d/%d", c.Ready, m.fleet.Desired)
 	status.Candidates = c
 }
 
-func (f *facts) describeSettings(status *v1alpha1.SingletonJobStatus) {
-	l := f.job.Spec.Lease
-	status.ObservedGeneration = f.job.Generation
-	status.Selector = labels.SelectorFromSet(inject.Selector(f.Name)).String()
+func describeSpec(status *v1alpha1.SingletonJobStatus, j *job) {
+	l := j.Spec.Lease
+	status.ObservedGeneration = j.Generation
+	status.Selector = labels.SelectorFromSet(inject.Selector(j.Name)).String()
 	status.WorstCaseFailover = &metav1.Duration{Duration: l.LeaseDuration.Duration + l.LockDelay.Duration}
 	status.LeaseSummary = fmt.Sprintf("%v/%v/%v", l.LeaseDuration.Duration, l.RenewDeadline.Duration, l.RetryPeriod.Duration)
 }
 
-// set changes a condition; its time only moves when its status does.
-func (f *facts) set(status *v1alpha1.SingletonJobStatus, c metav1.Condition) {
-	c.ObservedGeneration = f.job.Generation
-	c.LastTransitionTime = metav1.NewTime(f.Now.UTC().Truncate(time.Second))
-	at := slices.IndexFunc(status.Conditions, func(old metav1.Condition) bool { return old.Type == c.Type })
-	switch {
-	case at < 0:
-		status.Conditions = append(status.Conditions, c)
-	default:
-		if status.Conditions[at].Status == c.Status {
-			c.LastTransitionTime = status.Conditions[at].LastTransitionTime
-		}
-		if old := status.Conditions[at]; old.Reason == c.Reason && c.Reason == v1alpha1.ReasonPodsRefused && alike(old.Message, c.Message) {
-			c.Message = old.Message
-		}
-		status.Conditions[at] = c
+// set changes a condition. A refusal that differs each time it is given is recorded once.
+func set(status *v1alpha1.SingletonJobStatus, c metav1.Condition) {
+	old := meta.FindStatusCondition(status.Conditions, c.Type)
+	if old != nil && old.Reason == c.Reason && c.Reason == v1alpha1.ReasonPodsRefused && alike(old.Message, c.Message) {
+		c.Message = old.Message
 	}
+	meta.SetStatusCondition(&status.Conditions, c)
 }

@@ -29,7 +29,7 @@ func Shorten(text string, limit int) string {
 	return text[:end] + more
 }
 
-// alike tells whether two texts say the same though they differ: in words with digits, such as ports, addresses, times and
+// alike reports whether two texts say the same though they differ: in words with digits, such as ports, addresses, times and
 // identifiers, or in how a webhook could not be asked. An answer that differs each time it is given is told once.
 func alike(a, b string) bool { return a == b || masked(a) == masked(b) }
 
@@ -57,4 +57,27 @@ func withoutCause(text string) string {
 	}
 	name, _, _ := strings.Cut(after, `"`)
 	return before + failed + name
+}
+
+// maxDetail bounds what is shown of other people's texts.
+const maxDetail = 512
+
+// bounded makes one line of a text, of at most so many bytes.
+func bounded(text string, most int) string {
+	text = strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) {
+			return ' '
+		}
+		return r
+	}, strings.ToValidUTF8(text, "?"))
+	text = strings.TrimSpace(text)
+	if len(text) <= most {
+		return text
+	}
+	const more = " ..."
+	cut := most - len(more)
+	for cut > 0 && !utf8.RuneStart(text[cut]) {
+		cut--
+	}
+	return text[:cut] + more
 }

@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
+	"github.com/singletonjob/operator/api/v1alpha1"
 	"github.com/singletonjob/operator/internal/inject"
 	"github.com/singletonjob/operator/internal/lease"
 )
@@ -33,11 +34,11 @@ func (l cpuLimit) late() time.Duration {
 	return lease.LateUnder(max(leastLimit, float64(l.MilliValue())/1000), limitPeriod)
 }
 
-// cpuLimit is the tightest one, zero for none: the template's, for the container or the whole pod, or what a pod of it has been
+// cpuLimitOf is the tightest one, zero for none: the template's, for the container or the whole pod, or what a pod of it has been
 // given besides.
-func (f *facts) cpuLimit() cpuLimit {
-	template := &f.job.Spec.Template.Spec
-	index := f.job.GatedContainer()
+func cpuLimitOf(j *job, m *members) cpuLimit {
+	template := &j.Spec.Template.Spec
+	index := j.GatedContainer()
 	if index < 0 {
 		return cpuLimit{}
 	}
@@ -52,7 +53,7 @@ func (f *facts) cpuLimit() cpuLimit {
 		}
 	}
 	consider(at.Child("resources", "limits", "cpu").String(), template.Resources)
-	for _, c := range f.candidates {
+	for _, c := range m.candidates {
 		if i := inject.Gated(c.pod); c.live() && c.updated && i >= 0 {
 			given := &c.pod.Spec.Containers[i]
 			const by = "from a LimitRange, a webhook or a resize"
@@ -64,32 +65,38 @@ func (f *facts) cpuLimit() cpuLimit {
 }
 
 // room is what the lease leaves a kill to be late by.
-func (f *facts) room(duration time.Duration) time.Duration {
-	return lease.Config{Duration: duration, RetryPeriod: f.job.Spec.Lease.RetryPeriod.Duration}.MaxLate()
+func room(j *job, duration time.Duration) time.Duration {
+	return lease.Config{Duration: duration, RetryPeriod: j.Spec.Lease.RetryPeriod.Duration}.MaxLate()
 }
 
-// isLimited tells whether kills under the CPU limit may be later than the lease leaves time for.
-func (s *situation) isLimited() bool {
-	return s.cpuLimit().late() > s.room(s.job.Spec.Lease.LeaseDuration.Duration)
+// timely is the verdict on kills under the CPU limit, which may be later than the lease leaves time for.
+func timely(state State, j *job, m *members) verdict {
+	if state == InvalidSpec {
+		return invalidSpec(j)
+	}
+	limit, duration := cpuLimitOf(j, m), j.Spec.Lease.LeaseDuration.Duration
+	if limit.late() > room(j, duration) {
+		return verdict{v1alpha1.ReasonCPULimitTooSmall, limitText(j, limit, duration)}
+	}
+	return verdict{v1alpha1.ReasonInTime, "no CPU limit makes a kill later than spec.lease leaves time for"}
 }
 
-func (s *situation) limitText() string {
-	limit, duration := s.cpuLimit(), s.job.Spec.Lease.LeaseDuration.Duration
+func limitText(j *job, limit cpuLimit, duration time.Duration) string {
 	remedies := []string{"remove the limit (a request keeps the share)"}
 	const step = 10 // milli-CPUs
 	for milli := int64(step); milli <= 1000; milli += step {
-		if (cpuLimit{Quantity: *resource.NewMilliQuantity(milli, resource.DecimalSI)}).late() <= s.room(duration) {
+		if (cpuLimit{Quantity: *resource.NewMilliQuantity(milli, resource.DecimalSI)}).late() <= room(j, duration) {
 			remedies = append(remedies, fmt.Sprintf("raise it to %dm or more", milli))
 			break
 		}
 	}
 	for longer := duration.Truncate(time.Second) + time.Second; longer <= lease.MaxDuration; longer += time.Second {
-		if limit.late() <= s.room(longer) {
+		if limit.late() <= room(j, longer) {
 			remedies = append(remedies, fmt.Sprintf("or set spec.lease.leaseDuration to %v or more", longer))
 			break
 		}
 	}
 	return fmt.Sprintf("%s is %s: a process that uses it up may be killed %v late, and spec.lease leaves %v for that, so that two may run for a "+
-		"moment; %s", limit.where, &limit.Quantity, limit.late().Round(time.Millisecond), s.room(duration).Round(time.Millisecond),
+		"moment; %s", limit.where, &limit.Quantity, limit.late().Round(time.Millisecond), room(j, duration).Round(time.Millisecond),
 		strings.Join(remedies, ", "))
 }

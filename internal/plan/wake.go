@@ -1,78 +1,68 @@
 package plan
 
-import (
-	"time"
-
-	"github.com/singletonjob/operator/internal/lease"
-)
+import "time"
 
 // conflictPeriod is how often a Lease that is somebody else's is looked at: those are not watched.
 const conflictPeriod = 30 * time.Second
 
-// wake is when the next thing happens by time alone; 0 for never. What happens by a write is heard.
-func (f *facts) wake(p Plan) time.Duration {
-	var soonest time.Duration
-	at := func(left time.Duration) {
-		if left > 0 && (soonest == 0 || left < soonest) {
-			soonest = left
-		}
+// alarm is the soonest of several times to come; 0 for none.
+type alarm time.Duration
+
+// in adds one that comes after a while; it is past if that is not positive.
+func (a *alarm) in(left time.Duration) {
+	if left > 0 && (*a == 0 || alarm(left) < *a) {
+		*a = alarm(left)
 	}
-	switch p.State {
+}
+
+// wakeOf is when the next thing happens by time alone; 0 for never. What happens by a write is heard. putOff: a write to the
+// Lease waits for the next renewal.
+func wakeOf(state State, t *tenure, m *members, now time.Time, putOff bool) time.Duration {
+	var a alarm
+	switch state {
 	case LeaseConflict:
-		at(conflictPeriod)
-	case Collecting:
-		if f.Lease.Presence == Ours && len(f.Pods) == 0 {
-			at(Left(f.record, f.Lease.Unchanged))
-		}
-		at(f.Remembered)
+		a.in(conflictPeriod)
 	case Suspending:
-		at(f.strayLeft())
+		a.in(m.strayLeft(now))
 	case Serving:
-		f.wakeForRollout(at)
-		f.wakeForTardy(at)
-		f.wakeForFailed(at)
-	case Deleting, InvalidSpec, LeaseMissing, LeaseUnclaimed, HolderDead, Suspended:
+		wakeForMembers(&a, t, m)
+	case Collecting, Deleting, InvalidSpec, LeaseMissing, LeaseUnclaimed, HolderDead, Suspended:
 	}
-	f.wakeForHolder(p, at)
-	return soonest
+	if t.holder.named {
+		wakeForHolder(&a, t, putOff)
+	}
+	return time.Duration(a)
 }
 
-func (f *facts) wakeForHolder(p Plan, at func(time.Duration)) {
-	if f.job == nil || !f.holder.named {
-		return
+func wakeForHolder(a *alarm, t *tenure, putOff bool) {
+	a.in(t.holder.limits.renewDeadline - t.Unchanged)
+	if putOff { // renewals wake nobody
+		a.in(t.holder.limits.retryPeriod / 2)
 	}
-	at(f.holder.settings.renewDeadline - f.Lease.Unchanged)
-	if f.putOff(p.State) { // renewals wake nobody
-		at(f.holder.settings.retryPeriod / 2)
+	a.in(t.holder.limits.duration - t.Unchanged)
+	if t.seemsOver {
+		a.in(t.unheard())
 	}
-	at(f.holder.settings.duration - f.Lease.Unchanged)
-	if f.seemsOver() {
-		at(f.unheard())
-	}
-	if f.death != nil {
-		at(f.death.patience - f.Lease.Unchanged)
+	if t.death != nil {
+		a.in(t.death.after - t.Unchanged)
 	}
 }
 
-func (f *facts) wakeForRollout(at func(time.Duration)) {
-	if _, left := f.vetted(); f.fleet().outdated() && f.holder.ours {
-		at(left)
+// wakeForMembers is when the holder is soaked in a rollout, when a candidate that is not ready has not been for long, and when a failed
+// one is replaced, or no longer of interest.
+func wakeForMembers(a *alarm, t *tenure, m *members) {
+	if m.fleet.outdated() && t.holder.ours {
+		a.in(t.unsoaked())
 	}
-}
-
-// wakeForTardy is when a candidate that is not ready has not been for long.
-func (f *facts) wakeForTardy(at func(time.Duration)) {
-	for _, c := range f.candidates {
+	for _, c := range m.candidates {
 		if c.live() && !c.ready {
-			at(patience - f.unready(c))
+			a.in(progressDeadline - c.unready)
 		}
 	}
-}
-
-// duration is how long a record's holder may act after its last renewal; one that does not say may for the longest.
-func duration(r lease.Record) time.Duration {
-	if r.Duration <= 0 || r.Duration > lease.MaxDuration {
-		return lease.MaxDuration
+	for _, c := range m.failing {
+		a.in(c.failure.delayed())
+		if !m.lacking() {
+			a.in(c.failure.shownFor())
+		}
 	}
-	return r.Duration
 }

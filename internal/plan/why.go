@@ -1,7 +1,6 @@
 package plan
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -9,28 +8,13 @@ import (
 	"github.com/singletonjob/operator/api/v1alpha1"
 )
 
-// Reasons say why each write of a plan is made, for the log: by kind and name of the object.
-type Reasons map[string]string
+// roles are the reasons of every plan: a pod that is called active may be none of the plan's, because the cache lags.
+func roles() Reasons { return Reasons{"Pod": "its role is not that of who acts"} }
 
-// Of is why an object is written.
-func (r Reasons) Of(kind, name string) string {
-	return cmp.Or(r[kind+"/"+name], r[kind])
-}
-
-func (r Reasons) add(kind, name, why string) {
-	key := strings.TrimSuffix(kind+"/"+name, "/")
-	if before := r[key]; before != "" {
-		why = before + "; " + why
-	}
-	r[key] = why
-}
-
-func (f *facts) reasons(p Plan) Reasons {
-	r := Reasons{}
-	// A pod that is called active and is none of this plan's, because the cache lags.
-	r.add("Pod", "", "its role is not that of who acts")
+func reasonsOf(j *job, t *tenure, m *members, p *Plan) Reasons {
+	r := roles()
 	if p.Lease != nil {
-		r.add("Lease", f.Name, f.whyLease(p))
+		r.add("Lease", t.name, whyLease(t, p))
 	}
 	for _, child := range slices.Concat(p.Apply, p.Also) {
 		kind := child.GetObjectKind().GroupVersionKind().Kind
@@ -43,13 +27,13 @@ func (f *facts) reasons(p Plan) Reasons {
 		r.add("Pod", pod.Name, "its role is "+pod.Role)
 	}
 	for _, pod := range p.Delete {
-		r.add("Pod", pod.Name, f.whyDeleted(p, pod))
+		r.add("Pod", pod.Name, whyDeleted(m, p.State, pod))
 	}
 	for _, pod := range p.Create {
-		r.add("Pod", pod.Name, f.whyCreated(pod.Annotations[FailuresAnnotation]))
+		r.add("Pod", pod.Name, whyCreated(m.fleet, pod.Annotations[FailuresAnnotation]))
 	}
 	if p.Status != nil {
-		r.add(v1alpha1.Kind, f.Name, whyStatus(&f.job.Status, p.Status))
+		r.add(v1alpha1.Kind, j.Name, whyStatus(&j.Status, p.Status))
 	}
 	for _, e := range p.Events {
 		r.add("Event", e.Name, e.Reason+": "+e.Message)
@@ -57,43 +41,41 @@ func (f *facts) reasons(p Plan) Reasons {
 	return r
 }
 
-func (f *facts) whyLease(p Plan) string {
+func whyLease(t *tenure, p *Plan) string {
 	switch r := p.Lease.Record; p.State {
-	case Collecting:
-		return "the job is gone, and no tenure can last"
 	case LeaseMissing:
 		if r.Holder != "" {
 			return "there is none, and an earlier tenure may last"
 		}
 		return "there is none"
 	case LeaseUnclaimed:
-		if f.badTokenBase() != "" {
+		if t.badTokenBase != "" {
 			return "its token base is none"
 		}
-		if f.toldToken() != f.record.Token {
+		if t.desired.token != t.Record.Token {
 			return "its token is below one that was given out"
 		}
-		if f.claim == f.Lease.Claim {
+		if t.desired.claim == t.Claim {
 			return "the token base is another"
 		}
 		return "it is kept for this job"
 	case HolderDead, Deleting:
-		return fmt.Sprintf("the process of %s is dead: %s", f.holder.Pod, f.death.reason)
+		return fmt.Sprintf("the process of %s is dead: %s", t.holder.Pod, t.death.reason)
 	default:
 		if r.Handover.To == "" {
 			return "nobody is asked to hand over any more"
 		}
-		return fmt.Sprintf("%s is asked to hand over to %s: %s", f.holder.Pod, r.Handover.To, r.Handover.Reason)
+		return fmt.Sprintf("%s is asked to hand over to %s: %s", t.holder.Pod, r.Handover.To, r.Handover.Reason)
 	}
 }
 
-func (f *facts) whyDeleted(p Plan, pod PodRef) string {
-	for _, c := range f.candidates {
+func whyDeleted(m *members, state State, pod PodRef) string {
+	for _, c := range m.candidates {
 		switch {
 		case c.pod.UID != pod.UID:
-		case p.State == Suspending:
+		case state == Suspending:
 			return "spec.suspend is set"
-		case c.finished:
+		case c.terminal:
 			return bounded(failureOf(c.pod).what, maxDetail)
 		case !c.updated:
 			return "it is of an earlier template"
@@ -102,18 +84,17 @@ func (f *facts) whyDeleted(p Plan, pod PodRef) string {
 	return "there are more candidates than spec.candidates"
 }
 
-func (f *facts) whyCreated(failures string) string {
-	fleet := f.fleet()
+func whyCreated(fleet Fleet, failures string) string {
 	switch {
 	case failures != "":
 		return "candidates are missing, and " + failures + " failed in a row before it"
-	case fleet.total() >= fleet.Want:
+	case fleet.total() >= fleet.Desired:
 		return "candidates are of an earlier template"
 	}
-	return fmt.Sprintf("there are %d of %d candidates", fleet.total(), fleet.Want)
+	return fmt.Sprintf("there are %d of %d candidates", fleet.total(), fleet.Desired)
 }
 
-// whyStatus is what a status tells anew.
+// whyStatus is what is new in a status.
 func whyStatus(before, now *v1alpha1.SingletonJobStatus) string {
 	var news []string
 	for i := range now.Conditions {

@@ -1,0 +1,160 @@
+package plan
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/singletonjob/operator/internal/contract"
+)
+
+// issue is what keeps a pod from getting ready; zero if nothing is known to be wrong.
+type issue struct {
+	// what is stable: who, the state that it is in, and the reason that the kubelet gives.
+	what string
+	// detail is the kubelet's own text. It may differ each time, by a duration or an id, and may be of any length.
+	detail string
+	// lasting: time alone does not heal it.
+	lasting bool
+}
+
+const (
+	// misconfigured is what of a candidate whose agent refused its configuration. A process that ends with the same status
+	// looks alike.
+	misconfigured = "status 78: the agent or the process refuses its configuration; see the container's log"
+	// backOff begins what of a candidate whose gated container waits to be restarted.
+	backOff = "the process exits again and again"
+)
+
+// Reasons for waiting that time alone does not heal.
+var (
+	lasting  = []string{"InvalidImageName", "ErrImageNeverPull", "CreateContainerConfigError", "CreateContainerError", "RunContainerError"}
+	unpulled = []string{"ErrImagePull", "ImagePullBackOff"} // a kubelet goes to and fro between them
+)
+
+const crashLoop = "CrashLoopBackOff"
+
+// issueOf is why a pod does not get ready.
+func issueOf(pod *corev1.Pod, gated string) issue {
+	for _, s := range containerStatuses(pod) {
+		if t := containerIssue(s, s.Name == gated); t.what != "" {
+			return t
+		}
+	}
+	for _, c := range pod.Status.Conditions {
+		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && c.Reason == corev1.PodReasonUnschedulable {
+			return issue{what: "no node takes it", detail: c.Message, lasting: true}
+		}
+	}
+	return issue{}
+}
+
+// containerStatuses are in the order in which containers start.
+func containerStatuses(pod *corev1.Pod) []*corev1.ContainerStatus {
+	var all []*corev1.ContainerStatus
+	for _, statuses := range [][]corev1.ContainerStatus{pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses} {
+		for i := range statuses {
+			all = append(all, &statuses[i])
+		}
+	}
+	return all
+}
+
+func containerIssue(s *corev1.ContainerStatus, gated bool) issue {
+	if s.Ready || gated && s.State.Running != nil {
+		return issue{}
+	}
+	last := s.LastTerminationState.Terminated
+	if s.State.Terminated != nil {
+		last = s.State.Terminated
+	}
+	if last != nil && gated && last.ExitCode == contract.ExitConfig {
+		return issue{what: misconfigured, lasting: true}
+	}
+	if w := s.State.Waiting; w != nil {
+		if t := waitingIssue(s.Name, w, last, gated); t.what != "" {
+			return t
+		}
+	}
+	if last != nil && !gated && last.ExitCode != 0 {
+		// The same words while it ends, waits and runs again.
+		return issue{what: fmt.Sprintf("container %s does not stay up, it ended with status %d", s.Name, last.ExitCode), detail: last.Message}
+	}
+	return issue{}
+}
+
+func waitingIssue(name string, w *corev1.ContainerStateWaiting, last *corev1.ContainerStateTerminated, gated bool) issue {
+	switch {
+	case gated && w.Reason == crashLoop && last != nil:
+		return issue{what: fmt.Sprintf("%s, last with status %d (%s)", backOff, last.ExitCode, crashLoop), lasting: true}
+	case slices.Contains(unpulled, w.Reason):
+		return issue{what: fmt.Sprintf("container %s gets no image (%s)", name, strings.Join(unpulled, ", ")), detail: w.Message, lasting: true}
+	case slices.Contains(lasting, w.Reason):
+		return issue{what: fmt.Sprintf("container %s waits: %s", name, w.Reason), detail: w.Message, lasting: true}
+	}
+	return issue{}
+}
+
+// progressDeadline is how long a candidate may take to get ready before its being so is called an issue.
+const progressDeadline = 2 * time.Minute
+
+// unreadyFor is for how long a pod has not been ready: since it was made, or since it was ready last.
+func unreadyFor(pod *corev1.Pod, now time.Time) time.Duration {
+	since := pod.CreationTimestamp.Time
+	for _, condition := range pod.Status.Conditions {
+		if at := condition.LastTransitionTime.Time; condition.Type == corev1.PodReady && at.After(since) && !at.After(now) {
+			since = at
+		}
+	}
+	return now.Sub(since)
+}
+
+// stuck is what a candidate waits for that takes too long, if nothing else is known to be wrong with it.
+func stuck(pod *corev1.Pod) issue {
+	see := "see kubectl describe pod " + pod.Name
+	for _, s := range containerStatuses(pod) {
+		switch w := s.State.Waiting; {
+		case s.Ready:
+		case w != nil && w.Reason == "ContainerCreating", w != nil && w.Reason == "PodInitializing" && s.LastTerminationState.Terminated == nil:
+			if !started(pod) {
+				return issue{what: fmt.Sprintf("none of its containers has started (%s)", w.Reason), detail: "perhaps for a volume, a ConfigMap, a Secret or an image; " + see}
+			}
+			return issue{what: fmt.Sprintf("container %s waits: %s", s.Name, w.Reason), detail: "perhaps for its image; " + see} // volumes are there
+		case w != nil:
+			return issue{what: fmt.Sprintf("container %s waits: %s", s.Name, w.Reason), detail: w.Message}
+		case s.State.Running != nil:
+			return issue{what: fmt.Sprintf("container %s runs and does not get ready", s.Name), detail: see}
+		case s.State.Terminated != nil:
+			return issue{what: fmt.Sprintf("container %s has ended with status %d", s.Name, s.State.Terminated.ExitCode), detail: see}
+		}
+	}
+	switch {
+	case pod.Spec.NodeName == "":
+		return issue{what: "no node was chosen for it", detail: see}
+	case len(pod.Status.ContainerStatuses) == 0:
+		return issue{what: fmt.Sprintf("node %s has not said anything of it", pod.Spec.NodeName), detail: see}
+	}
+	return issue{what: "its containers are ready and it is not", detail: see}
+}
+
+// started reports whether a container of the pod has ever run.
+func started(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(containerStatuses(pod), func(s *corev1.ContainerStatus) bool {
+		return s.State.Waiting == nil || s.LastTerminationState.Terminated != nil
+	})
+}
+
+// failureOf is why a pod has failed.
+func failureOf(pod *corev1.Pod) issue {
+	reason, message := pod.Status.Reason, pod.Status.Message
+	for _, s := range containerStatuses(pod) {
+		if t := s.State.Terminated; reason == "" && t != nil && t.ExitCode != 0 {
+			reason = fmt.Sprintf("container %s ended with status %d", s.Name, t.ExitCode)
+		}
+	}
+	return issue{what: "failed: " + cmp.Or(reason, "without a reason"), detail: message}
+}
