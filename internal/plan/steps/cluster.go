@@ -1,0 +1,225 @@
+package main
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/singletonjob/operator/internal/plan"
+)
+
+// fate is how the new version does.
+type fate string
+
+const (
+	works      fate = "works"
+	crashes    fate = "crashes"
+	neverReady fate = "never-ready"
+)
+
+// pod is a candidate.
+type pod struct {
+	updated, ready, holds bool
+	ordinal               int
+}
+
+func (p pod) String() string {
+	if p.updated {
+		return fmt.Sprintf("new-%d", p.ordinal)
+	}
+	return fmt.Sprintf("old-%d", p.ordinal)
+}
+
+// cluster is all but the operator: a scheduler, kubelets and agents.
+type cluster struct {
+	candidates, room int
+	same             bool
+	fate             fate
+	pods             []*pod
+	// asked is the pod that the holder is to hand over to.
+	asked *pod
+	// soaked and failed are what the operator knows of the new version's process.
+	soaked, failed bool
+}
+
+// begin has n candidates that are as they should be.
+func (c *cluster) begin(n int) {
+	for i := range n {
+		c.pods = append(c.pods, &pod{updated: c.same, ready: true, holds: i == 0, ordinal: i})
+	}
+	c.soaked = c.same && n > 0
+}
+
+// play goes on until the operator has nothing to do and nothing else happens.
+func (c *cluster) play(out io.Writer) error {
+	c.show(out, "  ", "at first")
+	for range 100 {
+		if did := c.act(); did != "" {
+			c.show(out, "→ ", did)
+		} else if what := c.happens(); what != "" {
+			c.show(out, "  ", what)
+		} else {
+			fmt.Fprintf(out, "  %s\n", c.end())
+			return nil
+		}
+	}
+	return errors.New("this goes on for ever")
+}
+
+func (c *cluster) show(out io.Writer, mark, what string) {
+	var pods []string
+	for _, p := range c.pods {
+		state := "ready"
+		switch {
+		case p.holds:
+			state = "holds"
+		case !c.fits(p):
+			state = "no room"
+		case !p.ready:
+			state = "not ready"
+		}
+		pods = append(pods, fmt.Sprintf("%v %s", p, state))
+	}
+	fmt.Fprintf(out, "%s%-39s| %s\n", mark, what, cmp.Or(strings.Join(pods, ", "), "no pods"))
+}
+
+// fleet is the cluster as the operator counts it.
+func (c *cluster) fleet() plan.Fleet {
+	f := plan.Fleet{Desired: c.candidates, Soaked: c.soaked, Failed: c.failed}
+	for _, p := range c.pods {
+		switch {
+		case p.holds && p.updated:
+			f.HolderNew = true
+		case p.holds:
+			f.HolderOld = true
+		case p.updated && p.ready:
+			f.NewReady++
+		case p.updated:
+			f.NewUnready++
+		case p.ready:
+			f.OldReady++
+		default:
+			f.OldUnready++
+		}
+	}
+	return f
+}
+
+// act carries out the operator's next step, and tells of it; empty if there is none.
+func (c *cluster) act() string {
+	s := plan.Next(c.fleet())
+	var removed, created []string
+	for _, p := range slices.Backward(slices.Clone(c.pods)) { // the youngest first
+		if left := counter(&s, p); *left > 0 {
+			*left--
+			removed = append(removed, p.String())
+			c.pods = slices.DeleteFunc(c.pods, func(other *pod) bool { return other == p })
+		}
+	}
+	for range s.Create {
+		created = append(created, c.create().String())
+	}
+	var did []string
+	if len(removed) > 0 {
+		did = append(did, "remove "+strings.Join(removed, " and "))
+	}
+	if len(created) > 0 {
+		did = append(did, "create "+strings.Join(created, " and "))
+	}
+	if s.HandOver && c.asked == nil {
+		c.asked = c.first(func(p *pod) bool { return p.updated && p.ready })
+		did = append(did, fmt.Sprintf("ask %v to hand over to %v", c.holder(), c.asked))
+	}
+	return strings.Join(did, ", ")
+}
+
+// counter is the part of a step that a pod falls under.
+func counter(s *plan.Step, p *pod) *int {
+	switch {
+	case p.holds:
+		n := 0
+		if s.RemoveHolder {
+			n = 1
+		}
+		return &n
+	case p.updated && p.ready:
+		return &s.NewReady
+	case p.updated:
+		return &s.NewUnready
+	case p.ready:
+		return &s.OldReady
+	default:
+		return &s.OldUnready
+	}
+}
+
+// create makes a pod under the lowest name that is free.
+func (c *cluster) create() *pod {
+	p := &pod{updated: true}
+	for slices.ContainsFunc(c.pods, func(other *pod) bool { return other.String() == p.String() }) {
+		p.ordinal++
+	}
+	c.pods = append(c.pods, p)
+	return p
+}
+
+func (c *cluster) first(is func(*pod) bool) *pod {
+	if i := slices.IndexFunc(c.pods, is); i >= 0 {
+		return c.pods[i]
+	}
+	return nil
+}
+
+func (c *cluster) holder() *pod { return c.first(func(p *pod) bool { return p.holds }) }
+
+// fits reports whether a pod has a node: those that came first have.
+func (c *cluster) fits(p *pod) bool { return c.room == 0 || slices.Index(c.pods, p) < c.room }
+
+// happens lets one thing happen that is not the operator's doing, and tells of it; empty if nothing does.
+func (c *cluster) happens() string {
+	holder := c.holder()
+	if to := c.asked; to != nil {
+		c.asked, holder.holds, to.holds = nil, false, true
+		return fmt.Sprintf("%v has handed over to %v", holder, to)
+	}
+	if holder != nil && holder.updated && !c.soaked && c.fate == crashes {
+		c.failed, holder.holds, holder.ready = true, false, false
+		return fmt.Sprintf("the process of %v ends at once", holder)
+	}
+	if holder == nil {
+		if p := cmp.Or(c.first(func(p *pod) bool { return p.ready && !p.updated }), c.first(func(p *pod) bool { return p.ready })); p != nil {
+			p.holds = true
+			return fmt.Sprintf("%v acquires the Lease", p)
+		}
+	}
+	if p := c.first(func(p *pod) bool { return !p.ready && c.fits(p) }); p != nil && c.fate != neverReady && !(c.failed && holder == nil) {
+		p.ready = true
+		return fmt.Sprintf("%v gets ready", p)
+	}
+	if holder != nil && holder.updated && !c.soaked {
+		c.soaked = true
+		return fmt.Sprintf("%v has run for long enough", holder)
+	}
+	return ""
+}
+
+// end says how it stands.
+func (c *cluster) end() string {
+	f := c.fleet()
+	old := f.OldReady + f.OldUnready
+	switch holder := c.holder(); {
+	case holder == nil && c.failed:
+		return "no other version is left: the kubelet starts it again and again, after pauses that grow"
+	case c.failed:
+		return fmt.Sprintf("stalled: %v goes on, and nothing moves until the template changes again", holder)
+	case holder == nil:
+		return "stalled: nothing is ready to act"
+	case old > 0 || f.HolderOld || f.NewUnready > 0:
+		return fmt.Sprintf("stalled: %v goes on, and waits for a pod to get ready", holder)
+	default:
+		return "done"
+	}
+}

@@ -1,0 +1,58 @@
+// Command steps prints a rollout step by step, as the operator would take it: it plays a small cluster, asks plan.Next
+// for each step, and shows the pods after it. docs/rollout.md has what it prints.
+//
+//	go run ./internal/plan/steps -candidates=2 -new=crashes
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+)
+
+func main() {
+	switch err := run(os.Args[1:], os.Stdout); {
+	case errors.Is(err, flag.ErrHelp):
+	case err != nil:
+		fmt.Fprintln(os.Stderr, "steps:", err)
+		os.Exit(2)
+	}
+}
+
+// most is what the API accepts as spec.candidates.
+const most = 16
+
+// run plays the rollout that the arguments describe.
+func run(args []string, out io.Writer) error {
+	flags := flag.NewFlagSet("steps", flag.ContinueOnError)
+	flags.SetOutput(out)
+	c := &cluster{}
+	flags.IntVar(&c.candidates, "candidates", 2, "`number` of candidates, spec.candidates")
+	before := flags.Int("before", -1, "`number` of candidates before the change; 0 for a job that is just made; as -candidates unless given")
+	name := flags.String("new", "works", "what becomes of the new version, a `fate`: it works, crashes as soon as it acts, or its pods are never-ready")
+	flags.IntVar(&c.room, "room", 0, "`number` of pods that fit into the cluster; 0 for any number")
+	flags.BoolVar(&c.same, "same", false, "the template does not change, only the number")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	if *before < 0 {
+		*before = c.candidates
+	}
+	c.fate = fate(*name)
+	switch {
+	case flags.NArg() > 0:
+		return fmt.Errorf("%q is no flag; write it as -flag=value (-help lists them)", flags.Arg(0))
+	case c.candidates < 1 || c.candidates > most:
+		return fmt.Errorf("-candidates=%d: write a number from 1 to %d", c.candidates, most)
+	case *before > most:
+		return fmt.Errorf("-before=%d: write a number from 0 to %d", *before, most)
+	case c.fate != works && c.fate != crashes && c.fate != neverReady:
+		return fmt.Errorf("-new=%s: write works, crashes or never-ready", *name)
+	case c.room < 0 || c.room > 0 && c.room < *before:
+		return fmt.Errorf("-room=%d: write 0, or at least the %d that there are at first", c.room, *before)
+	}
+	c.begin(*before)
+	return c.play(out)
+}
