@@ -5,6 +5,7 @@ package agent
 import (
 	"fmt"
 	"math/bits"
+	"strings"
 	"syscall"
 	"time"
 
@@ -76,16 +77,17 @@ func (j *journal) wrote(kind lease.Kind, outcome lease.Outcome, err error) {
 		j.writes.succeeded(j.log, "writing again")
 	case outcome == lease.Conflict && kind == lease.Acquire: // another candidate was faster
 	default:
-		j.writes.failed(j.log, kindWords[kind]+" failing", err)
+		j.writes.failed(j.log, word(kind)+" failing", err)
 	}
 }
 
 // unanswered tells of a write that another goes out beside now.
 func (j *journal) unanswered(kind lease.Kind, waited time.Duration) {
-	j.writes.failed(j.log, kindWords[kind]+" failing", fmt.Errorf("no answer for %v", waited))
+	j.writes.failed(j.log, word(kind)+" failing", fmt.Errorf("no answer for %v", waited))
 }
 
-var kindWords = map[lease.Kind]string{lease.Acquire: "acquire", lease.Confirm: "confirm", lease.Renew: "renew", lease.GiveUp: "release"}
+// word is what a kind of writes is called, in the metrics too.
+func word(kind lease.Kind) string { return strings.ToLower(kind.String()) }
 
 func (j *journal) read(err error) {
 	if err != nil {

@@ -27,7 +27,7 @@ type metrics struct {
 }
 
 func (m *metrics) wrote(kind lease.Kind, outcome lease.Outcome, took time.Duration) {
-	m.writes.add(strings.ToLower(kind.String()), outcomeLabels[outcome])
+	m.writes.add(word(kind), outcomeLabels[outcome])
 	if outcome == lease.Confirmed && kind == lease.Renew {
 		m.renewals.observe(took)
 	}

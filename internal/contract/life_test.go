@@ -105,7 +105,7 @@ func written(t *testing.T, before Fields, a lease.Attempt) lease.Record {
 	if f.LeaseDurationSeconds < 0 || f.LeaseTransitions < 0 {
 		t.Fatalf("the API server refuses %+v", f)
 	}
-	if a.Kind != lease.GiveUp && f.LeaseDurationSeconds != 15 {
+	if a.Kind != lease.ReleaseLease && f.LeaseDurationSeconds != 15 {
 		t.Fatalf("others are told to wait for %d s", f.LeaseDurationSeconds)
 	}
 	back, err := DecodeLease(f)

@@ -75,7 +75,7 @@ func TestReleaseBesideARenewalThatHangs(t *testing.T) {
 		return d.step(ChildExited{}).step(TreeGone{}).wake(), renewal
 	}
 	d, _ := hanging()
-	if got := has[SendWrite](t, d).Attempt.Kind; got != GiveUp {
+	if got := has[SendWrite](t, d).Attempt.Kind; got != ReleaseLease {
 		t.Fatalf("sent %v", got)
 	}
 	d.confirmed() // so the renewal was not stored, and can't be any more
@@ -86,7 +86,7 @@ func TestReleaseBesideARenewalThatHangs(t *testing.T) {
 	d, renewal := hanging()
 	d.late(renewal).done(Conflict) // it was stored before
 	again := has[SendWrite](t, d).Attempt
-	if again.Kind != GiveUp || again.Record.Revision != renewal.Record.Revision+1 {
+	if again.Kind != ReleaseLease || again.Record.Revision != renewal.Record.Revision+1 {
 		t.Fatalf("sent %v on revision %d", again.Kind, again.Record.Revision)
 	}
 	d.confirmed()

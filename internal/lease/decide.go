@@ -326,7 +326,7 @@ func (m *machine) stop() {
 	}
 	if m.s.Write == nil && m.mayWrite() {
 		why := Release{Reason: m.s.Stop.Reason, Unclean: m.s.Tree.Crashed}
-		m.write(GiveUp, m.othersMayAcquire(), func(r Record, nonce int64) Record {
+		m.write(ReleaseLease, m.othersMayAcquire(), func(r Record, nonce int64) Record {
 			return r.Released(why, m.t.Wall, nonce)
 		})
 	}

@@ -155,7 +155,7 @@ func checkRecord(t *testing.T, d *driver, w Attempt) {
 	t.Helper()
 	was := d.s.Seen.Record
 	switch {
-	case w.Kind == GiveUp:
+	case w.Kind == ReleaseLease:
 		if !w.Record.Free() {
 			t.Fatalf("the release frees nothing: %+v", w.Record)
 		}

@@ -50,12 +50,12 @@ const (
 	Confirm
 	// Renew extends a tenure.
 	Renew
-	// GiveUp releases the Lease.
-	GiveUp
+	// ReleaseLease releases the Lease.
+	ReleaseLease
 )
 
 func (k Kind) String() string {
-	return [...]string{"Acquire", "Confirm", "Renew", "GiveUp"}[k]
+	return [...]string{"Acquire", "Confirm", "Renew", "Release"}[k]
 }
 
 // Attempt is one write.

@@ -483,6 +483,6 @@ func (m *machine) confirmed(w Attempt, stored Record) {
 			m.extend(w.SentAt)
 			m.s.MustRead = m.s.MustRead && m.s.Seen.Record.Revision > stored.Revision
 		}
-	case GiveUp: // stop() sees it in the record
+	case ReleaseLease: // stop() sees it in the record
 	}
 }

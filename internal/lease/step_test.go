@@ -333,7 +333,7 @@ func TestLosses(t *testing.T) {
 func TestOwnReleaseIsNoLoss(t *testing.T) {
 	d := holding(testConfig()).step(Terminated{Signal: 15}).step(ChildExited{Code: 143, Crashed: true}).step(TreeGone{})
 	w := has[SendWrite](t, d).Attempt
-	if w.Kind != GiveUp || !w.Record.Free() || !w.Record.Release.Unclean || w.Record.Release.Reason != ReasonPodTerminating {
+	if w.Kind != ReleaseLease || !w.Record.Free() || !w.Record.Release.Unclean || w.Record.Release.Reason != ReasonPodTerminating {
 		t.Fatalf("sent %v %+v", w.Kind, w.Record)
 	}
 	d.confirmed()
@@ -647,7 +647,7 @@ func TestServerThatWentBack(t *testing.T) {
 func TestLeaving(t *testing.T) {
 	d := acquiring(testConfig()).step(Terminated{Signal: 15}).confirmed()
 	hasNo[StartChild](t, d)
-	if has[SendWrite](t, d).Attempt.Kind != GiveUp {
+	if has[SendWrite](t, d).Attempt.Kind != ReleaseLease {
 		t.Error("a Lease that was won on the way out is not given back")
 	}
 	d = acquiring(testConfig()).step(Terminated{Signal: 15})
@@ -664,7 +664,7 @@ func TestLeaving(t *testing.T) {
 	stored := d.s.Write.Record
 	stored.Revision++
 	d.done(Unknown).found(stored)
-	if has[SendWrite](t, d).Attempt.Kind != GiveUp {
+	if has[SendWrite](t, d).Attempt.Kind != ReleaseLease {
 		t.Error("an acquire that was stored after all is not given back")
 	}
 }
