@@ -23,7 +23,7 @@ type contender struct {
 	ctx     context.Context // from run on
 
 	state lease.State
-	// met is the newest object that came in, base the one that state.Seen was read from: writes replace it.
+	// met is the newest object that came in, base the one that state.Observed was read from: writes replace it.
 	met, base *kubelease.Object
 	// writes by nonce, and reads by ID, that are under way, each with what cancels it.
 	writes, reads map[int64]context.CancelFunc
@@ -56,11 +56,11 @@ func (c *contender) step(now lease.Time, e lease.Event) []lease.Action {
 	before := c.state
 	next, actions := lease.Step(c.config, before, now, e)
 	c.state = next
-	if seen := next.Seen; c.met != nil && c.met.Record.UID == seen.Record.UID && c.met.Record.Revision == seen.Record.Revision {
+	if seen := next.Observed; c.met != nil && c.met.Record.UID == seen.Record.UID && c.met.Record.Revision == seen.Record.Revision {
 		c.base = c.met
 	}
-	c.journal.seen(before.Seen, next.Seen, c.config.Identity)
-	c.journal.barred(before.Seen, next.Seen)
+	c.journal.observed(before.Observed, next.Observed, c.config.Identity)
+	c.journal.barred(before.Observed, next.Observed)
 	if w := before.Write; w != nil && before.Backoff > 0 && setAside(w.Nonce, next, e) {
 		c.journal.unanswered(w.Kind, w.Patience.Sub(w.SentAt)) // a single one is soon made good
 	}

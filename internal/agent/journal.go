@@ -40,8 +40,8 @@ func (s *streak) succeeded(log *Log, event string) {
 	*s = 0
 }
 
-// seen tells of a Lease that changed hands.
-func (j *journal) seen(before, after lease.Sight, me lease.Identity) {
+// observed tells of a Lease that changed hands.
+func (j *journal) observed(before, after lease.Observation, me lease.Identity) {
 	old, r := before.Record, after.Record
 	switch {
 	case !after.Known || before.Known && before.Absent == after.Absent && old.Holder == r.Holder && old.Token == r.Token && old.UID == r.UID:
@@ -56,7 +56,7 @@ func (j *journal) seen(before, after lease.Sight, me lease.Identity) {
 }
 
 // barred tells, once, why nobody can begin a tenure.
-func (j *journal) barred(before, after lease.Sight) {
+func (j *journal) barred(before, after lease.Observation) {
 	_, was := before.Record.NextToken()
 	_, is := after.Record.NextToken()
 	r := after.Record
@@ -103,7 +103,7 @@ func (j *journal) watch(e kubelease.WatchEvent) {
 		j.watches.succeeded(j.log, "watching again")
 	case kubelease.Closed, kubelease.NotOpened:
 		j.watches.failed(j.log, "watch failing", e.Err)
-	case kubelease.Changed, kubelease.Deleted: // told of by seen
+	case kubelease.Changed, kubelease.Deleted: // told of by observed
 	}
 }
 

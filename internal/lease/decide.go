@@ -34,7 +34,7 @@ func (m *machine) decide() {
 // read asks for the Lease when the next write needs it, and in place of a watch that is down or whose silence no
 // attempt to acquire would find out. A holder's renewals tell it all that it must know.
 func (m *machine) read() {
-	poll := !m.s.Seen.Known || (!m.tenured() && (m.s.Seen.Absent || !m.s.WatchUp))
+	poll := !m.s.Observed.Known || (!m.tenured() && (m.s.Observed.Absent || !m.s.WatchUp))
 	if m.s.Read != nil || !(m.s.MustRead || poll) || !m.due(m.s.ReadAfter) {
 		return
 	}
@@ -42,20 +42,20 @@ func (m *machine) read() {
 	patience := m.patience()
 	deadline := m.t.Boot.Add(max(patience, m.c.ofUse()))
 	m.s.Read = &Reading{
-		ID: m.s.LastRead, SentAt: m.t.Boot, Patience: m.t.Boot.Add(patience), Deadline: deadline, Floor: m.s.Seen.Record.Revision,
+		ID: m.s.LastRead, SentAt: m.t.Boot, Patience: m.t.Boot.Add(patience), Deadline: deadline, Floor: m.s.Observed.Record.Revision,
 	}
 	m.do(SendRead{ID: m.s.LastRead, Deadline: deadline})
 }
 
-// mayWrite tells whether a write may go out now. One that rests on a sight as old as a lease is preceded by a read: the
+// mayWrite tells whether a write may go out now. One that rests on an observation as old as a lease is preceded by a read: the
 // revision would do for the compare-and-swap, unless the server has begun to give out its revisions anew. A tenure's
 // write goes out beside those of which the outcome is in doubt, and beside the read that finds out: all replace one
 // revision, so one of them is stored, or none, and the record tells which.
 func (m *machine) mayWrite() bool {
-	if m.s.Write != nil || !m.s.Seen.Known || m.s.Seen.Absent {
+	if m.s.Write != nil || !m.s.Observed.Known || m.s.Observed.Absent {
 		return false
 	}
-	old := m.t.Boot >= m.s.Seen.Fresh.Add(m.c.Duration)
+	old := m.t.Boot >= m.s.Observed.Fresh.Add(m.c.Duration)
 	m.s.MustRead = m.s.MustRead || old
 	if m.s.MustRead && (old || m.s.Behind || !m.tenured()) {
 		return false
@@ -69,7 +69,7 @@ func (m *machine) write(k Kind, limit Instant, change func(r Record, nonce int64
 	patience := m.patience()
 	a := Attempt{
 		Kind:     k,
-		Record:   change(m.s.Seen.Record, m.s.LastNonce),
+		Record:   change(m.s.Observed.Record, m.s.LastNonce),
 		Nonce:    m.s.LastNonce,
 		SentAt:   m.t.Boot,
 		Patience: min(limit, m.t.Boot.Add(patience)),
@@ -87,7 +87,7 @@ func (m *machine) acquire() {
 
 // silence is why the last tenure ended if the Lease does not say it.
 func (m *machine) silence() Reason {
-	switch r := m.s.Seen.Record; {
+	switch r := m.s.Observed.Record; {
 	case m.s.lastWasMine():
 		return m.s.Past.Reason
 	case r.Holder == m.c.Identity.String(): // acquired, but never confirmed in time
@@ -128,8 +128,8 @@ func (m *machine) contend() {
 	if m.s.Leaving || m.s.Pending != nil || !m.mayWrite() {
 		return
 	}
-	if _, possible := m.s.Seen.Record.NextToken(); !possible {
-		m.due(m.s.Seen.Fresh.Add(m.c.Duration)) // to look again, should the watch not tell
+	if _, possible := m.s.Observed.Record.NextToken(); !possible {
+		m.due(m.s.Observed.Fresh.Add(m.c.Duration)) // to look again, should the watch not tell
 		return
 	}
 	if at := m.c.FreeAt(m.s); m.due(at) {
@@ -142,8 +142,8 @@ func (m *machine) contend() {
 // later after all, the Lease names this agent as the holder of a tenure that never began, and FreeAt makes an ordinary
 // candidate of it.
 func (m *machine) resolvePending() {
-	r := m.s.Seen.Record
-	if p := m.s.Pending.Record; m.s.Seen.Absent || r.UID != p.UID || r.Holder != p.Holder || r.Token != p.Token || r.TokenBase != p.TokenBase {
+	r := m.s.Observed.Record
+	if p := m.s.Pending.Record; m.s.Observed.Absent || r.UID != p.UID || r.Holder != p.Holder || r.Token != p.Token || r.TokenBase != p.TokenBase {
 		m.s.Pending, m.s.Phase = nil, Waiting
 		return
 	}
@@ -191,7 +191,7 @@ func tenureOf(r Record, sent Instant) Tenure {
 
 // FreeAt is the earliest instant at which this candidate may try to acquire the Lease that it sees.
 func (c Config) FreeAt(s State) Instant {
-	r, since := s.Seen.Record, s.Seen.At
+	r, since := s.Observed.Record, s.Observed.At
 	if s.Past != nil {
 		since = max(since, s.Past.At)
 	}
@@ -231,7 +231,7 @@ func ordinal(pod string) int {
 // proven tells whether it is known that the last tenure is over, so that nothing is waited for but lockDelay, and
 // whether it ended cleanly, so that not even that is.
 func (c Config) proven(s State) (proven, clean bool) {
-	switch r := s.Seen.Record; {
+	switch r := s.Observed.Record; {
 	case r.Free():
 		return true, !r.Release.Unclean
 	case r.Holder == c.Identity.String(), r.Holder == "" && s.lastWasMine():
@@ -248,7 +248,7 @@ func (c Config) proven(s State) (proven, clean bool) {
 // the own, since others write the Lease too, and what they lower ends no right of the holder's. Holders that outlast an outage of the API server are given the time to
 // renew after it: their silence meanwhile says nothing about them.
 func (c Config) expiry(s State, since Instant) Instant {
-	at := since.Add(min(max(s.Seen.Longest, s.Seen.Record.Duration, c.Duration), MaxDuration))
+	at := since.Add(min(max(s.Observed.Longest, s.Observed.Record.Duration, c.Duration), MaxDuration))
 	if c.KeepRunning {
 		at = max(at, s.Contact.Add(2*c.requestTimeout()+c.RetryPeriod))
 	}
@@ -257,7 +257,7 @@ func (c Config) expiry(s State, since Instant) Instant {
 
 // lastWasMine tells whether the Lease's last tenure is this agent's own last one, of which no process lives.
 func (s State) lastWasMine() bool {
-	p, r := s.Past, s.Seen.Record
+	p, r := s.Past, s.Observed.Record
 	return p != nil && r.UID == p.Tenure.UID && r.Token == p.Tenure.Token && r.Transitions == p.Tenure.Transitions &&
 		(r.AcquireTime == 0 || r.AcquireTime == p.Tenure.AcquireTime) // a release leaves none
 }
@@ -284,7 +284,7 @@ func (m *machine) renewWhenDue(limit Instant) {
 // mustStop is the list of all that ends a tenure, the most urgent first.
 func (m *machine) mustStop() (bool, Stop) {
 	grace := m.t.Boot.Add(m.c.GracePeriod)
-	seen := m.s.Seen
+	seen := m.s.Observed
 	to := seen.Record.Handover.To
 	switch {
 	case seen.Absent:
@@ -356,16 +356,16 @@ func (m *machine) stopSignal() int {
 	return sigterm
 }
 
-// lost tells whether the newest sight of the Lease excludes that it is still this tenure's. This agent releases it only
+// lost tells whether the newest observation of the Lease excludes that it is still this tenure's. This agent releases it only
 // when no process lives: a release before that is somebody else's, and another may be starting.
 func (m *machine) lost() bool {
-	return m.s.Seen.Absent || !(m.s.owns(m.c, m.s.Seen.Record) || m.released() && !m.s.Tree.Alive)
+	return m.s.Observed.Absent || !(m.s.owns(m.c, m.s.Observed.Record) || m.released() && !m.s.Tree.Alive)
 }
 
-// released tells whether the newest sight of the Lease is a release of this tenure.
+// released tells whether the newest observation of the Lease is a release of this tenure.
 func (m *machine) released() bool {
-	r := m.s.Seen.Record
-	return !m.s.Seen.Absent && r.Free() && r.UID == m.s.Tenure.UID && r.Token == m.s.Tenure.Token
+	r := m.s.Observed.Record
+	return !m.s.Observed.Absent && r.Free() && r.UID == m.s.Tenure.UID && r.Token == m.s.Tenure.Token
 }
 
 // othersMayAcquire is when the last confirmed write has run out for everyone; releasing it is of no more use.

@@ -87,7 +87,7 @@ func TestFreeAt(t *testing.T) {
 			if test.keep {
 				c.LockDelay = 0
 			}
-			s := State{Seen: Sight{Known: true, Record: test.record, At: t0}, Past: test.past, NotBefore: test.back, Contact: test.contact}
+			s := State{Observed: Observation{Known: true, Record: test.record, At: t0}, Past: test.past, NotBefore: test.back, Contact: test.contact}
 			if got := c.FreeAt(s).Sub(t0); (got - test.want).Abs() > time.Microsecond {
 				t.Errorf("free after %v, want %v: %s", got, test.want, test.why)
 			}
@@ -98,11 +98,11 @@ func TestFreeAt(t *testing.T) {
 func TestJitterDelaysNothingThatIsProven(t *testing.T) {
 	c := testConfig()
 	c.Jitter = 50 * time.Millisecond
-	s := State{Seen: Sight{Known: true, Record: free(other, 100), At: t0}}
+	s := State{Observed: Observation{Known: true, Record: free(other, 100), At: t0}}
 	if got := c.FreeAt(s); got != t0 {
 		t.Errorf("a released Lease is free %v later", got.Sub(t0))
 	}
-	s.Seen.Record = held(other, 100)
+	s.Observed.Record = held(other, 100)
 	if got := c.FreeAt(s).Sub(t0); got != c.Duration+c.Jitter {
 		t.Errorf("a Lease that ran out is free after %v", got)
 	}
@@ -126,7 +126,7 @@ func TestJitterIsNotAddedToTheFirst(t *testing.T) {
 	} {
 		c := testConfig()
 		c.Identity, c.Jitter = pod(test.me), test.jitter
-		s := State{Seen: Sight{Known: true, Record: held(pod(test.holder), 100), At: t0}}
+		s := State{Observed: Observation{Known: true, Record: held(pod(test.holder), 100), At: t0}}
 		if got := c.FreeAt(s).Sub(t0) - c.Duration; got != test.want {
 			t.Errorf("%s waits %v for %s, want %v", test.me, got, test.holder, test.want)
 		}
@@ -207,11 +207,11 @@ func TestLastTenureOfAnotherLeaseIsNotOnesOwn(t *testing.T) {
 	c := testConfig()
 	r := held(other, 100)
 	r.Holder = "" // by hand
-	s := State{Seen: Sight{Known: true, Record: r, At: t0}, Past: &Past{Tenure: tenureOf(r, t0), At: t0, Clean: true}}
+	s := State{Observed: Observation{Known: true, Record: r, At: t0}, Past: &Past{Tenure: tenureOf(r, t0), At: t0, Clean: true}}
 	if got := c.FreeAt(s); got != t0 {
 		t.Errorf("the own last tenure, blanked by hand, is waited for: %v", got.Sub(t0))
 	}
-	s.Seen.Record.UID = "another"
+	s.Observed.Record.UID = "another"
 	if got := c.FreeAt(s).Sub(t0); got != c.Duration {
 		t.Errorf("the holder of another Lease may run, and it is free after %v", got)
 	}
@@ -220,8 +220,8 @@ func TestLastTenureOfAnotherLeaseIsNotOnesOwn(t *testing.T) {
 func TestWaitingCountsFromTheOwnEndToo(t *testing.T) {
 	c := testConfig()
 	s := State{
-		Seen: Sight{Known: true, Record: held(other, 100), At: t0},
-		Past: &Past{Tenure: Tenure{UID: "lease", Token: 50}, At: t0.Add(3 * time.Second)},
+		Observed: Observation{Known: true, Record: held(other, 100), At: t0},
+		Past:     &Past{Tenure: Tenure{UID: "lease", Token: 50}, At: t0.Add(3 * time.Second)},
 	}
 	if got := c.FreeAt(s).Sub(t0); got != c.Duration+3*time.Second {
 		t.Errorf("free after %v", got)

@@ -137,8 +137,8 @@ func checkWrite(t *testing.T, d *driver, before State, w Attempt) {
 	if d.s.Write == nil || d.s.Write.Nonce != w.Nonce || w.Nonce <= before.LastNonce {
 		t.Fatalf("sent %+v, remembers %+v", w, d.s.Write)
 	}
-	was := d.s.Seen.Record
-	if w.Record.Revision != was.Revision || w.Record.UID != was.UID || d.s.Seen.Absent {
+	was := d.s.Observed.Record
+	if w.Record.Revision != was.Revision || w.Record.UID != was.UID || d.s.Observed.Absent {
 		t.Fatalf("%v replaces revision %d of %q, known is %d of %q", w.Kind, w.Record.Revision, w.Record.UID, was.Revision, was.UID)
 	}
 	if w.Patience <= d.now || w.Deadline < w.Patience {
@@ -153,7 +153,7 @@ func checkWrite(t *testing.T, d *driver, before State, w Attempt) {
 // checkRecord is for what a write stores.
 func checkRecord(t *testing.T, d *driver, w Attempt) {
 	t.Helper()
-	was := d.s.Seen.Record
+	was := d.s.Observed.Record
 	switch {
 	case w.Kind == ReleaseLease:
 		if !w.Record.Free() {
@@ -269,7 +269,7 @@ func (b *bytes) writeDone(s State) Event {
 
 // honest is what a server that works would say next.
 func honest(s State) Event {
-	r := s.Seen.Record
+	r := s.Observed.Record
 	switch {
 	case s.Tree.Alive && s.Stop.Killed:
 		return TreeGone{}
@@ -277,7 +277,7 @@ func honest(s State) Event {
 		w := s.Write.Record
 		w.Revision++
 		return WriteDone{Nonce: s.Write.Nonce, Outcome: Confirmed, Record: &w}
-	case s.Read != nil && s.Seen.Known && !s.Seen.Absent:
+	case s.Read != nil && s.Observed.Known && !s.Observed.Absent:
 		return ReadDone{ID: s.Read.ID, Found: &r}
 	case s.Phase == Waiting:
 		r.Revision++
@@ -289,7 +289,7 @@ func honest(s State) Event {
 
 // record is what was seen, or what was written, changed in any way.
 func (b *bytes) record(s State) Record {
-	r := s.Seen.Record
+	r := s.Observed.Record
 	if x := b.next(); x%4 == 0 && s.Write != nil {
 		r = s.Write.Record
 	} else if x%4 == 1 && s.Pending != nil {

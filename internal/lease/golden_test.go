@@ -87,7 +87,7 @@ type happening struct {
 
 // seen is a record as the server may have it next, after what the state knows.
 func seen(s State, change func(*Record)) Record {
-	r := s.Seen.Record
+	r := s.Observed.Record
 	if r.UID == "" {
 		r = held(other, r.Revision)
 	}
@@ -121,7 +121,7 @@ func happenings() []happening {
 		case len(s.Unsettled) > 0:
 			return s.Unsettled[len(s.Unsettled)-1].Record
 		}
-		return s.Seen.Record
+		return s.Observed.Record
 	}
 	own := func(r *Record, s State) { *r = attempt(s); r.Revision++ }
 	wrote := func(o Outcome) func(State) Event {
@@ -150,7 +150,7 @@ func happenings() []happening {
 			own(&r, s)
 			return Watched{Record: r}
 		}},
-		{"Watched: something older", "Watched", "", func(s State) Event { return Watched{Record: held(other, s.Seen.Record.Revision-1)} }},
+		{"Watched: something older", "Watched", "", func(s State) Event { return Watched{Record: held(other, s.Observed.Record.Revision-1)} }},
 		{"Watched: deleted", "Watched", "", func(s State) Event { return Watched{Record: seen(s, func(*Record) {}), Deleted: true} }},
 		{"ReadDone: failed", "ReadDone", "", func(s State) Event { return ReadDone{ID: s.LastRead} }},
 		{"ReadDone: unchanged", "ReadDone", "", read(func(r *Record) { r.Revision -= 5 })},
@@ -264,8 +264,8 @@ func facts(d *driver) []string {
 	}
 	add(true, "%v", s.Phase)
 	add(s.Done, "done")
-	add(s.Seen.Known && !s.Seen.Absent, "seen r%d %s since %s", s.Seen.Record.Revision, recordWords(s.Seen.Record), d.at(s.Seen.At))
-	add(s.Seen.Absent, "absent r%d since %s", s.Seen.Record.Revision, d.at(s.Seen.At))
+	add(s.Observed.Known && !s.Observed.Absent, "seen r%d %s since %s", s.Observed.Record.Revision, recordWords(s.Observed.Record), d.at(s.Observed.At))
+	add(s.Observed.Absent, "absent r%d since %s", s.Observed.Record.Revision, d.at(s.Observed.At))
 	add(s.WatchUp, "watching")
 	add(s.Write != nil, "writing %v", attemptWords(d, s.Write))
 	add(s.Read != nil, "reading %v", readWords(d, s.Read))

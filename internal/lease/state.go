@@ -24,8 +24,8 @@ func (p Phase) String() string {
 	return [...]string{"Waiting", "Acquiring", "Holding", "Stopping"}[p]
 }
 
-// Sight is the newest that is known of the Lease.
-type Sight struct {
+// Observation is the newest that is known of the Lease.
+type Observation struct {
 	// Known is false until the first read.
 	Known bool
 	// Absent says that there is no Lease; Record.Revision is then the newest revision known.
@@ -118,9 +118,9 @@ type Past struct {
 // State is all that an agent remembers. The zero value is the state of an agent that has just started. Only Step changes
 // it.
 type State struct {
-	Phase   Phase
-	Seen    Sight
-	WatchUp bool
+	Phase    Phase
+	Observed Observation
+	WatchUp  bool
 
 	// Write and Read are the requests whose answers are waited for; at most one of each.
 	Write *Attempt
@@ -234,7 +234,7 @@ func (s State) Valid(c Config, at Instant) bool {
 }
 
 // Synced tells whether a candidate is fit to take over: it knows the Lease and hears of its changes.
-func (s State) Synced() bool { return s.Seen.Known && !s.Seen.Absent && s.WatchUp }
+func (s State) Synced() bool { return s.Observed.Known && !s.Observed.Absent && s.WatchUp }
 
 // owns tells whether a record is that of the present tenure.
 func (s State) owns(c Config, r Record) bool {

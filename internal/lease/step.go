@@ -163,16 +163,16 @@ func (m *machine) watched(e Watched) {
 	if e.Record.Revision > m.s.WatchFrom {
 		m.s.WatchBy = 0
 	}
-	switch newer := !m.s.Seen.Known || e.Record.Revision > m.s.Seen.Record.Revision; {
+	switch newer := !m.s.Observed.Known || e.Record.Revision > m.s.Observed.Record.Revision; {
 	case !newer: // watches repeat and lag
 	case e.Deleted:
-		m.seeAbsent(e.Record.Revision)
+		m.observeAbsent(e.Record.Revision)
 	default:
-		m.see(e.Record)
+		m.observe(e.Record)
 	}
 }
 
-// same tells whether two sights show the same. A revision is given out once, unless the server's data is restored.
+// same tells whether two records show the same. A revision is given out once, unless the server's data is restored.
 func (r Record) same(o Record) bool {
 	return r.UID == o.UID && r.Revision == o.Revision && r.Holder == o.Holder && r.Token == o.Token && r.RenewTime == o.RenewTime
 }
@@ -183,9 +183,9 @@ func (r Record) before(o Record) bool {
 	return r.Revision <= o.Revision || r.UID == o.UID && (r.Token < o.Token || r.Token == o.Token && o.Free() && !r.Free())
 }
 
-// see takes note of a record.
-func (m *machine) see(r Record) {
-	seen := &m.s.Seen
+// observe takes note of a record.
+func (m *machine) observe(r Record) {
+	seen := &m.s.Observed
 	if was := seen.Record; !seen.Known || seen.Absent || !r.same(was) {
 		if seen.Known && r.before(was) {
 			m.wentBack(r)
@@ -194,7 +194,7 @@ func (m *machine) see(r Record) {
 		if next := r.UID == was.UID && r.Token > was.Token && r.Holder != was.Holder; !next { // else the token was edited
 			longest = max(longest, seen.Longest)
 		}
-		*seen = Sight{Known: true, Record: r, At: m.t.Boot, Longest: longest}
+		*seen = Observation{Known: true, Record: r, At: m.t.Boot, Longest: longest}
 		if m.s.Redo {
 			m.s.Redo, m.s.WriteAfter = false, m.t.Boot
 		}
@@ -203,9 +203,9 @@ func (m *machine) see(r Record) {
 	m.settle(r)
 }
 
-func (m *machine) seeAbsent(revision int64) {
-	gone := Record{Revision: max(revision, m.s.Seen.Record.Revision)}
-	m.s.Seen = Sight{Known: true, Absent: true, Record: gone, At: m.t.Boot, Longest: m.s.Seen.Longest}
+func (m *machine) observeAbsent(revision int64) {
+	gone := Record{Revision: max(revision, m.s.Observed.Record.Revision)}
+	m.s.Observed = Observation{Known: true, Absent: true, Record: gone, At: m.t.Boot, Longest: m.s.Observed.Longest}
 	m.s.Behind = false
 }
 
@@ -229,7 +229,7 @@ func (m *machine) settle(r Record) {
 
 // overtaken tells whether a tenure's write need not be asked after: the Lease is known at a later revision.
 func (m *machine) overtaken(w *Attempt) bool {
-	return m.tenured() && m.s.Seen.Record.Revision > w.Record.Revision && m.s.Seen.Record.UID == w.Record.UID
+	return m.tenured() && m.s.Observed.Record.Revision > w.Record.Revision && m.s.Observed.Record.UID == w.Record.UID
 }
 
 func (m *machine) tenured() bool { return m.s.Phase == Holding || m.s.Phase == Stopping }
@@ -278,7 +278,7 @@ func (m *machine) takeRead(id int64) (r Reading, found bool) {
 func (m *machine) readFailed(r *Reading) {
 	m.failed(r.SentAt, r.Patience)
 	m.s.ReadAfter = r.Patience
-	if !m.s.MustRead && m.s.Seen.Known {
+	if !m.s.MustRead && m.s.Observed.Known {
 		m.s.ReadAfter = max(r.Patience, r.SentAt.Add(m.c.RetryPeriod))
 	}
 }
@@ -297,8 +297,8 @@ func (m *machine) readDone(e ReadDone) {
 		}
 	case r.ID < m.s.Since: // from before what is to be found out; it counts as a watch's word does
 		m.answered(r.SentAt)
-		if e.Found != nil && (e.Found.Revision > m.s.Seen.Record.Revision || !m.s.Seen.Known) {
-			m.see(*e.Found)
+		if e.Found != nil && (e.Found.Revision > m.s.Observed.Record.Revision || !m.s.Observed.Known) {
+			m.observe(*e.Found)
 		}
 	default:
 		m.answered(r.SentAt)
@@ -308,7 +308,7 @@ func (m *machine) readDone(e ReadDone) {
 
 // foundOut handles the answer to a read that was sent late enough.
 func (m *machine) foundOut(r Reading, e ReadDone) {
-	known := m.s.Seen.Record.Revision
+	known := m.s.Observed.Record.Revision
 	m.s.MustRead, m.s.ReadAfter = false, r.SentAt.Add(m.c.RetryPeriod)
 	m.setAside()
 	m.s.Since = max(m.s.Since, r.ID) // earlier ones tell no more than this one
@@ -316,10 +316,10 @@ func (m *machine) foundOut(r Reading, e ReadDone) {
 	case e.Found == nil:
 		// A Lease seen after this read was sent is newer than its answer.
 		if known == r.Floor {
-			m.seeAbsent(known)
+			m.observeAbsent(known)
 		}
-	case e.Found.Revision >= known || !m.s.Seen.Known:
-		m.see(*e.Found)
+	case e.Found.Revision >= known || !m.s.Observed.Known:
+		m.observe(*e.Found)
 	case known == r.Floor:
 		m.older(*e.Found)
 	default: // overtaken by the watch
@@ -334,14 +334,14 @@ func (m *machine) older(r Record) {
 		m.s.MustRead, m.s.Behind = true, true
 		return
 	}
-	m.see(r)
+	m.observe(r)
 }
 
 // wentBack takes note that the server lags behind what it said before, or that its data was restored from a backup.
 // To a candidate no record is proof then that the Lease is free: a holder that the server forgot may live for as long as
 // its last renewal, forgotten too, allows.
 func (m *machine) wentBack(r Record) {
-	longest := max(m.c.Duration, m.s.Seen.Longest, r.Duration)
+	longest := max(m.c.Duration, m.s.Observed.Longest, r.Duration)
 	m.s.NotBefore = max(m.s.NotBefore, m.t.Boot.Add(min(longest, MaxDuration)).Add(m.c.LockDelay))
 }
 
@@ -398,7 +398,7 @@ func (m *machine) lateWrite(e WriteDone) {
 	case Confirmed:
 		m.stored(w, *e.Record)
 	case Conflict: // it may be itself that it met, delivered twice, so it stays in doubt
-		if m.answered(w.SentAt); m.s.Seen.Record.Revision <= w.Record.Revision {
+		if m.answered(w.SentAt); m.s.Observed.Record.Revision <= w.Record.Revision {
 			m.reread()
 			m.s.Behind = true
 		}
@@ -423,11 +423,11 @@ func (m *machine) gone(w *Attempt) {
 	if m.s.Phase == Acquiring {
 		m.s.Phase, m.s.Pending = Waiting, nil
 	}
-	if m.s.Seen.Record.Revision > w.Record.Revision {
+	if m.s.Observed.Record.Revision > w.Record.Revision {
 		m.reread()
 		return
 	}
-	m.seeAbsent(w.Record.Revision)
+	m.observeAbsent(w.Record.Revision)
 }
 
 // conflict takes note that the Lease is at another revision. A released Lease is raced for; one that had run out may be
@@ -438,7 +438,7 @@ func (m *machine) conflict(w *Attempt) {
 		return
 	}
 	m.s.Behind = true
-	if seen := m.s.Seen.Record; w.Kind == Acquire && seen.Revision == w.Record.Revision && !seen.Free() && m.s.WatchUp {
+	if seen := m.s.Observed.Record; w.Kind == Acquire && seen.Revision == w.Record.Revision && !seen.Free() && m.s.WatchUp {
 		m.s.WatchFrom, m.s.WatchBy = seen.Revision, m.t.Boot.Add(m.c.RetryPeriod)
 	}
 }
@@ -467,21 +467,21 @@ func (r Record) results(w Record) bool {
 
 // confirmed takes note of what was stored.
 func (m *machine) confirmed(w Attempt, stored Record) {
-	if !m.s.Seen.Known || m.s.Seen.Record.Revision <= stored.Revision {
-		m.see(stored)
+	if !m.s.Observed.Known || m.s.Observed.Record.Revision <= stored.Revision {
+		m.observe(stored)
 	}
 	switch w.Kind {
 	case Acquire, Confirm:
 		m.s.Pending = nil
 		m.s.Phase = Waiting
-		if m.s.Seen.Record.Holder != stored.Holder || m.s.Seen.Record.Token != stored.Token || m.s.Seen.Absent {
+		if m.s.Observed.Record.Holder != stored.Holder || m.s.Observed.Record.Token != stored.Token || m.s.Observed.Absent {
 			return // already replaced
 		}
 		m.begin(w, stored)
 	case Renew:
 		if m.tenured() && m.s.owns(m.c, stored) {
 			m.extend(w.SentAt)
-			m.s.MustRead = m.s.MustRead && m.s.Seen.Record.Revision > stored.Revision
+			m.s.MustRead = m.s.MustRead && m.s.Observed.Record.Revision > stored.Revision
 		}
 	case ReleaseLease: // stop() sees it in the record
 	}

@@ -70,7 +70,7 @@ func TestExpiredLeaseIsReadBeforeItIsTaken(t *testing.T) {
 	hasNo[SendWrite](t, d)
 	has[SendRead](t, d)
 	if d.now != t0.Add(15*time.Second) {
-		t.Errorf("read %v after the sight", d.now.Sub(t0))
+		t.Errorf("read %v after the observation", d.now.Sub(t0))
 	}
 	d.found(held(other, 10))
 	if got := has[SendWrite](t, d).Attempt; got.Kind != Acquire || got.Record.Token != 10 || got.Record.Holder != me.String() {
@@ -127,7 +127,7 @@ func (d *driver) writes(limit Instant) bool {
 			}
 		}
 		if read {
-			d.found(d.s.Seen.Record)
+			d.found(d.s.Observed.Record)
 		} else {
 			d.wake()
 		}
@@ -227,7 +227,7 @@ func TestAttemptsDiffer(t *testing.T) {
 
 func TestRenewalSetsTheDurationRight(t *testing.T) {
 	d := holding(testConfig())
-	r := d.s.Seen.Record
+	r := d.s.Observed.Record
 	r.Revision, r.Duration = 50, time.Second
 	d.step(Watched{Record: r}).wake()
 	if got := has[SendWrite](t, d).Attempt.Record.Duration; got != 15*time.Second {
@@ -365,7 +365,7 @@ func TestGoneOfALeaseMadeAnewIsFoundOut(t *testing.T) {
 	anew := held(other, 50)
 	anew.UID, anew.Holder = "another", UnknownHolder
 	d.step(Watched{Record: anew}).done(Gone)
-	if d.s.Seen.Absent {
+	if d.s.Observed.Absent {
 		t.Error("the new Lease counts as absent")
 	}
 	has[SendRead](t, d)
@@ -411,7 +411,7 @@ func TestWatchIsRestartedWhenItMissedAChange(t *testing.T) {
 	restarts := func(d *driver) (n int) {
 		for end := d.now.Add(2 * d.c.RetryPeriod); d.s.Wake < end; {
 			if d.wake(); d.s.Read != nil {
-				d.found(d.s.Seen.Record)
+				d.found(d.s.Observed.Record)
 			}
 			for _, a := range d.actions {
 				if _, ok := a.(RestartWatch); ok {
@@ -461,7 +461,7 @@ func TestNobodyAcquiresWithoutAToken(t *testing.T) {
 			mended.Revision, mended.BadTokenBase = 20, ""
 			has[SendWrite](t, d.step(Watched{Record: mended}))
 			h := holding(testConfig())
-			spoiled := h.s.Seen.Record
+			spoiled := h.s.Observed.Record
 			spoiled.Revision = 50
 			spoil(&spoiled)
 			h.step(Watched{Record: spoiled}).wake()
@@ -497,7 +497,7 @@ func TestHandover(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := holding(testConfig())
-			r := d.s.Seen.Record
+			r := d.s.Observed.Record
 			r.Revision, r.Handover = 50, Handover{To: test.to, Reason: test.reason}
 			d.step(Watched{Record: r})
 			if !test.stops {
@@ -588,7 +588,7 @@ func TestKeepRunning(t *testing.T) {
 	if has[SendRead](t, d); d.s.Write != nil {
 		t.Error("it writes over what it has not read for an hour")
 	}
-	if d.found(d.s.Seen.Record); has[SendWrite](t, d).Attempt.Kind != Renew {
+	if d.found(d.s.Observed.Record); has[SendWrite](t, d).Attempt.Kind != Renew {
 		t.Error("it does not go on")
 	}
 	if d.confirmed(); d.s.Phase != Holding || d.s.Tenure.Token != 10 {
@@ -616,7 +616,7 @@ func TestServerThatWentBack(t *testing.T) {
 		hasNo[SendWrite](t, holder) // a revision may be given out again
 	}
 	own := holding(testConfig()).wake().done(Conflict)
-	mine := own.s.Seen.Record
+	mine := own.s.Observed.Record
 	mine.Revision = 5
 	own.found(mine)
 	if got := has[SendWrite](t, own).Attempt; got.Kind != Renew || got.Record.Revision != 5 {
@@ -634,7 +634,7 @@ func TestServerThatWentBack(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := waiting(testConfig(), held(other, 1)).step(WatchClosed{}).wake()
-			d.s.Seen.Record, d.s.Read.Floor = test.known, test.known.Revision
+			d.s.Observed.Record, d.s.Read.Floor = test.known, test.known.Revision
 			d.found(test.found)
 			hasNo[SendWrite](t, d)
 			if got := d.c.FreeAt(d.s); got < d.now.Add(15*time.Second) {
@@ -739,7 +739,7 @@ func TestSynced(t *testing.T) {
 func TestElectorsTenureIsNotTakenForOnesOwnLast(t *testing.T) {
 	// A client-go elector keeps the token; with leaseTransitions lowered by hand before, its tenure counts as many as mine did.
 	mine := func(d *driver) Record {
-		r := d.s.Seen.Record
+		r := d.s.Observed.Record
 		r.Revision++
 		r.Holder = ""
 		return r
@@ -750,15 +750,15 @@ func TestElectorsTenureIsNotTakenForOnesOwnLast(t *testing.T) {
 		return d
 	}
 	d := ended()
-	d.found(d.s.Seen.Record)
+	d.found(d.s.Observed.Record)
 	has[SendWrite](t, d) // blanked under me, and nothing of mine lives
 
 	d = ended()
-	r := d.s.Seen.Record
+	r := d.s.Observed.Record
 	r.Revision, r.AcquireTime = r.Revision+1, r.AcquireTime+1
 	d.found(r)
 	hasNo[SendWrite](t, d)
-	if at := d.c.FreeAt(d.s); at < d.s.Seen.At.Add(d.c.Duration) {
+	if at := d.c.FreeAt(d.s); at < d.s.Observed.At.Add(d.c.Duration) {
 		t.Errorf("taken at %v, but the elector may lead until its duration is over", at)
 	}
 }
@@ -791,7 +791,7 @@ func TestAbsenceThatIsOvertakenIsNotBelieved(t *testing.T) {
 	stored := w.Record
 	stored.Revision++
 	d.step(Watched{Record: stored}).step(ReadDone{ID: asked, Absent: true})
-	if d.s.Phase != Holding || d.s.Seen.Absent {
-		t.Errorf("%v, absent: %v", d.s.Phase, d.s.Seen.Absent)
+	if d.s.Phase != Holding || d.s.Observed.Absent {
+		t.Errorf("%v, absent: %v", d.s.Phase, d.s.Observed.Absent)
 	}
 }

@@ -76,7 +76,7 @@ func (e *elector) try() {
 		if e.attempt != id || r.record == nil {
 			return
 		}
-		e.see(*r.record)
+		e.observe(*r.record)
 		if e.observed.Holder != "" && e.valid() && !e.mine() {
 			return
 		}
@@ -84,7 +84,7 @@ func (e *elector) try() {
 	})
 }
 
-func (e *elector) see(r lease.Record) {
+func (e *elector) observe(r lease.Record) {
 	// client-go compares the record, not the revision.
 	was := e.observed
 	was.Revision, was.History = r.Revision, r.History

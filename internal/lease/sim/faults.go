@@ -753,7 +753,7 @@ func (w *world) restoreAtOnce(Fault) func() {
 	w.api.save()
 	return func() {
 		for _, s := range w.slots {
-			if s.agent.state.Seen.Record.Token != w.api.lease.Token {
+			if s.agent.state.Observed.Record.Token != w.api.lease.Token {
 				return
 			}
 		}

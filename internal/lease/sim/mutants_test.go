@@ -309,8 +309,8 @@ func replyTimed(c lease.Config, s lease.State, t lease.Time, e lease.Event) (lea
 func waitFromRequest() StepFunc {
 	return func(c lease.Config, s lease.State, t lease.Time, e lease.Event) (lease.State, []lease.Action) {
 		next, actions := lease.Step(c, s, t, e)
-		if _, ok := e.(lease.ReadDone); ok && s.Read != nil && next.Seen.At == t.Boot {
-			next.Seen.At = s.Read.SentAt
+		if _, ok := e.(lease.ReadDone); ok && s.Read != nil && next.Observed.At == t.Boot {
+			next.Observed.At = s.Read.SentAt
 		}
 		return next, actions
 	}
@@ -397,7 +397,7 @@ func halfReleased() StepFunc {
 		next, actions := lease.Step(c, s, t, e)
 		for i, action := range actions {
 			if w, ok := action.(lease.SendWrite); ok && (w.Attempt.Kind == lease.Renew || w.Attempt.Kind == lease.Confirm) {
-				was := next.Seen.Record
+				was := next.Observed.Record
 				w.Attempt.Record.Release, w.Attempt.Record.AcquireTime = was.Release, was.AcquireTime
 				actions[i] = w
 				next.Write = &w.Attempt
@@ -408,7 +408,7 @@ func halfReleased() StepFunc {
 }
 
 func noHistory(_ lease.Config, s lease.State, r *lease.Record) {
-	was := s.Seen.Record
+	was := s.Observed.Record
 	r.Token = max(was.Revision+was.TokenBase, was.Token+1)
 }
 
@@ -423,7 +423,7 @@ func anyHistory(c lease.Config, s lease.State, _ lease.Time, e lease.Event) (lea
 }
 
 func keepToken(c lease.Config, s lease.State, r *lease.Record) {
-	was := s.Seen.Record
+	was := s.Observed.Record
 	last, _ := lease.ParseIdentity(was.Holder)
 	if last.Pod == c.Identity.Pod || s.Past != nil && s.Past.Tenure.Token == was.Token {
 		r.Token, r.Transitions = was.Token, was.Transitions
@@ -435,16 +435,16 @@ func transitionsToken(_ lease.Config, _ lease.State, r *lease.Record) { r.Token 
 // showsLoss tells whether an event shows for certain that a tenure is not this agent's any more.
 func showsLoss(c lease.Config, s lease.State, now lease.Instant, token int64, e lease.Event) bool {
 	foreign := func(r *lease.Record) bool {
-		return r.Revision > s.Seen.Record.Revision && (r.Holder != c.Identity.String() || r.Token != token)
+		return r.Revision > s.Observed.Record.Revision && (r.Holder != c.Identity.String() || r.Token != token)
 	}
 	switch e := e.(type) {
 	case lease.Watched:
-		return e.Deleted && e.Record.Revision > s.Seen.Record.Revision || foreign(&e.Record)
+		return e.Deleted && e.Record.Revision > s.Observed.Record.Revision || foreign(&e.Record)
 	case lease.ReadDone:
 		if s.Read == nil || s.Read.ID != e.ID || now >= s.Read.Deadline { // an answer nobody waits for any more
 			return false
 		}
-		return e.Found != nil && foreign(e.Found) || e.Absent && s.Read.Floor == s.Seen.Record.Revision
+		return e.Found != nil && foreign(e.Found) || e.Absent && s.Read.Floor == s.Observed.Record.Revision
 	}
 	return false
 }
@@ -532,8 +532,8 @@ func oldMarkerCounts(c lease.Config, s lease.State, _ lease.Time, e lease.Event)
 }
 
 func staleAccepted(c lease.Config, s lease.State, _ lease.Time, e lease.Event) (lease.Config, lease.State, lease.Event) {
-	if watched, ok := e.(lease.Watched); ok && watched.Record.Revision < s.Seen.Record.Revision {
-		s.Seen.Record.Revision = watched.Record.Revision - 1
+	if watched, ok := e.(lease.Watched); ok && watched.Record.Revision < s.Observed.Record.Revision {
+		s.Observed.Record.Revision = watched.Record.Revision - 1
 	}
 	return c, s, e
 }
@@ -546,12 +546,12 @@ func neverStarved(c lease.Config, s lease.State, _ lease.Time, e lease.Event) (l
 }
 
 func newestDuration(c lease.Config, s lease.State, _ lease.Time, e lease.Event) (lease.Config, lease.State, lease.Event) {
-	s.Seen.Longest = 0
+	s.Observed.Longest = 0
 	return c, s, e
 }
 
 func ownDuration(c lease.Config, s lease.State, _ lease.Time, e lease.Event) (lease.Config, lease.State, lease.Event) {
-	s.Seen.Longest = 0
+	s.Observed.Longest = 0
 	return c, s, rewriteRecord(e, func(r *lease.Record) { r.Duration = c.Duration })
 }
 
