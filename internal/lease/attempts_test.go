@@ -33,8 +33,8 @@ func TestNextRenewalGoesOutBesideTheOneThatHangs(t *testing.T) {
 	}
 	d.step(WriteDone{Nonce: second.Nonce, Outcome: Conflict}) // with the first, as is known
 	hasNo[SendRead](t, d)
-	if d.s.Behind || d.s.MustRead || d.s.Tenure.Confirmed != first.SentAt {
-		t.Errorf("behind %v, must read %v, confirmed %v after the request", d.s.Behind, d.s.MustRead, d.s.Tenure.Confirmed.Sub(first.SentAt))
+	if d.s.Stale || d.s.MustRead || d.s.Tenure.Confirmed != first.SentAt {
+		t.Errorf("stale %v, must read %v, confirmed %v after the request", d.s.Stale, d.s.MustRead, d.s.Tenure.Confirmed.Sub(first.SentAt))
 	}
 }
 

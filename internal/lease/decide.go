@@ -57,7 +57,7 @@ func (m *machine) mayWrite() bool {
 	}
 	old := m.t.Boot >= m.s.Observed.Fresh.Add(m.c.Duration)
 	m.s.MustRead = m.s.MustRead || old
-	if m.s.MustRead && (old || m.s.Behind || !m.tenured()) {
+	if m.s.MustRead && (old || m.s.Stale || !m.tenured()) {
 		return false
 	}
 	return m.due(m.s.WriteAfter)
@@ -250,7 +250,7 @@ func (c Config) proven(s State) (proven, clean bool) {
 func (c Config) expiry(s State, since Instant) Instant {
 	at := since.Add(min(max(s.Observed.Longest, s.Observed.Record.Duration, c.Duration), MaxDuration))
 	if c.KeepRunning {
-		at = max(at, s.Contact.Add(2*c.requestTimeout()+c.RetryPeriod))
+		at = max(at, s.ReconnectedAt.Add(2*c.requestTimeout()+c.RetryPeriod))
 	}
 	return at
 }

@@ -87,7 +87,7 @@ func TestFreeAt(t *testing.T) {
 			if test.keep {
 				c.LockDelay = 0
 			}
-			s := State{Observed: Observation{Known: true, Record: test.record, At: t0}, Past: test.past, NotBefore: test.back, Contact: test.contact}
+			s := State{Observed: Observation{Known: true, Record: test.record, At: t0}, Past: test.past, NotBefore: test.back, ReconnectedAt: test.contact}
 			if got := c.FreeAt(s).Sub(t0); (got - test.want).Abs() > time.Microsecond {
 				t.Errorf("free after %v, want %v: %s", got, test.want, test.why)
 			}

@@ -277,7 +277,7 @@ func facts(d *driver) []string {
 		add(true, "unsettled %v", attemptWords(d, &s.Unsettled[i]))
 	}
 	add(s.MustRead, "must-read")
-	add(s.Behind, "behind")
+	add(s.Stale, "stale")
 	add(s.NotBefore > d.now, "not-before %s", d.at(s.NotBefore))
 	add(s.Late != 0, "late %v", s.Late)
 	add(s.Tenure != Tenure{}, "tenure %d confirmed %s", s.Tenure.Token, d.at(s.Tenure.Confirmed))

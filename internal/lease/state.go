@@ -132,24 +132,24 @@ type State struct {
 	// Overdue are reads that may be under way still, oldest first.
 	Overdue []Reading
 
-	// MustRead wants a read, of an ID from Since on, to find out what became of a write. A candidate's next write waits for
-	// the answer; a tenure's does not, unless Behind says that what is known is certainly not what the server has: then no
+	// MustRead asks for a read, of an ID from Since on, to find out what became of a write. A candidate's next write waits for
+	// the answer; a tenure's does not, unless Stale says that what is known is certainly not what the server has: then no
 	// write can succeed without it.
-	MustRead, Behind bool
-	Since            int64
+	MustRead, Stale bool
+	Since           int64
 	// ReadAfter is when the next read may go out, WriteAfter when the next write may, after one that failed.
 	ReadAfter, WriteAfter Instant
-	// Redo says that WriteAfter ends at once when the Lease is seen at another revision.
-	Redo bool
+	// RetryOnChange says that WriteAfter ends at once when the Lease is seen at another revision.
+	RetryOnChange bool
 	// RenewAt is when the next renewal is due.
 	RenewAt Instant
 	// RoundTrip is the longest that requests took of late, Backoff how much patience failures in a row ask for.
 	RoundTrip, Backoff time.Duration
-	// Answered is when a request was answered last, CutOff says that those since were in vain, Contact when one was answered
-	// again after that.
-	Answered Instant
-	CutOff   bool
-	Contact  Instant
+	// Answered is when a request was answered last, Disconnected says that those since were in vain, ReconnectedAt when one
+	// was answered again after that.
+	Answered      Instant
+	Disconnected  bool
+	ReconnectedAt Instant
 	// NotBefore is when every holder is dead that the API server may have forgotten, after its data went back in time.
 	NotBefore Instant
 

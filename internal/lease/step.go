@@ -49,7 +49,7 @@ func (m *machine) losePatience() {
 	}
 	m.s.Overdue = without(m.s.Overdue, func(r Reading) bool { return m.t.Boot >= r.Deadline })
 	for _, r := range m.s.Overdue {
-		m.s.CutOff = m.s.CutOff || m.t.Boot >= max(r.SentAt, m.s.Answered).Add(m.c.requestTimeout())
+		m.s.Disconnected = m.s.Disconnected || m.t.Boot >= max(r.SentAt, m.s.Answered).Add(m.c.requestTimeout())
 	}
 }
 
@@ -94,8 +94,8 @@ func (m *machine) answered(sent Instant) {
 	took := min(m.t.Boot.Sub(sent), maxPatience)
 	m.s.RoundTrip, m.s.Backoff = max(took, m.s.RoundTrip-m.s.RoundTrip/8), 0
 	m.s.Answered = m.t.Boot
-	if m.s.CutOff {
-		m.s.CutOff, m.s.Contact = false, m.t.Boot
+	if m.s.Disconnected {
+		m.s.Disconnected, m.s.ReconnectedAt = false, m.t.Boot
 	}
 }
 
@@ -195,18 +195,18 @@ func (m *machine) observe(r Record) {
 			longest = max(longest, seen.Longest)
 		}
 		*seen = Observation{Known: true, Record: r, At: m.t.Boot, Longest: longest}
-		if m.s.Redo {
-			m.s.Redo, m.s.WriteAfter = false, m.t.Boot
+		if m.s.RetryOnChange {
+			m.s.RetryOnChange, m.s.WriteAfter = false, m.t.Boot
 		}
 	}
-	seen.Fresh, m.s.Behind = m.t.Boot, false
+	seen.Fresh, m.s.Stale = m.t.Boot, false
 	m.settle(r)
 }
 
 func (m *machine) observeAbsent(revision int64) {
 	gone := Record{Revision: max(revision, m.s.Observed.Record.Revision)}
 	m.s.Observed = Observation{Known: true, Absent: true, Record: gone, At: m.t.Boot, Longest: m.s.Observed.Longest}
-	m.s.Behind = false
+	m.s.Stale = false
 }
 
 // settle extends the tenure when a record carries one of its own writes whose answer was lost or is still awaited: from
@@ -291,7 +291,7 @@ func (m *machine) readDone(e ReadDone) {
 	}
 	switch failed := e.Found == nil && !e.Absent; {
 	case failed:
-		m.s.CutOff = true
+		m.s.Disconnected = true
 		if waited != nil && waited.ID == r.ID {
 			m.readFailed(&r)
 		}
@@ -331,7 +331,7 @@ func (m *machine) foundOut(r Reading, e ReadDone) {
 // server gives out again would let its write replace what it has never seen.
 func (m *machine) older(r Record) {
 	if m.tenured() && !m.s.owns(m.c, r) && m.t.Boot < m.othersMayAcquire() {
-		m.s.MustRead, m.s.Behind = true, true
+		m.s.MustRead, m.s.Stale = true, true
 		return
 	}
 	m.observe(r)
@@ -367,13 +367,13 @@ func (m *machine) writeDone(e WriteDone) {
 		m.gone(w)
 	case Refused:
 		m.failed(w.SentAt, w.Patience)
-		m.s.CutOff = true
+		m.s.Disconnected = true
 		if m.s.Phase == Acquiring && m.s.Pending == nil {
 			m.s.Phase = Waiting
 		}
 	default: // Unknown
 		m.failed(w.SentAt, w.Patience)
-		m.s.CutOff = true
+		m.s.Disconnected = true
 		m.unsettled(w)
 	}
 }
@@ -400,7 +400,7 @@ func (m *machine) lateWrite(e WriteDone) {
 	case Conflict: // it may be itself that it met, delivered twice, so it stays in doubt
 		if m.answered(w.SentAt); m.s.Observed.Record.Revision <= w.Record.Revision {
 			m.reread()
-			m.s.Behind = true
+			m.s.Stale = true
 		}
 	case Gone:
 		m.answered(w.SentAt)
@@ -437,7 +437,7 @@ func (m *machine) conflict(w *Attempt) {
 	if m.overtaken(w) {
 		return
 	}
-	m.s.Behind = true
+	m.s.Stale = true
 	if seen := m.s.Observed.Record; w.Kind == Acquire && seen.Revision == w.Record.Revision && !seen.Free() && m.s.WatchUp {
 		m.s.WatchFrom, m.s.WatchBy = seen.Revision, m.t.Boot.Add(m.c.RetryPeriod)
 	}
@@ -451,7 +451,7 @@ func (m *machine) unsettled(w *Attempt) {
 		return
 	}
 	m.reread()
-	m.s.Redo = true
+	m.s.RetryOnChange = true
 	if w.Kind == Acquire || w.Kind == Confirm {
 		m.s.Pending = w
 		return

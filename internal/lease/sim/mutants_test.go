@@ -592,7 +592,7 @@ func patient(s lease.State) lease.State {
 
 // oneAfterAnother writes nothing until a read has told what became of the last write.
 func oneAfterAnother(c lease.Config, s lease.State, _ lease.Time, e lease.Event) (lease.Config, lease.State, lease.Event) {
-	s.Behind = s.Behind || s.MustRead
+	s.Stale = s.Stale || s.MustRead
 	return c, s, e
 }
 
