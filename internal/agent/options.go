@@ -17,7 +17,7 @@ import (
 type API interface {
 	Get(ctx context.Context) (kubelease.Answer, error)
 	Update(ctx context.Context, base *kubelease.Object, r lease.Record) (lease.Outcome, *kubelease.Object, error)
-	Watch(ctx context.Context, restart <-chan struct{}, report func(kubelease.WatchEvent))
+	Watch(ctx context.Context, restart <-chan struct{}, emit func(kubelease.WatchEvent))
 }
 
 // Process is the process tree of one tenure; *supervise.Tree is one.

@@ -288,22 +288,22 @@ func (f *fakeAPI) Update(ctx context.Context, base *kubelease.Object, r lease.Re
 	return lease.Confirmed, &kubelease.Object{Record: f.record}, nil
 }
 
-func (f *fakeAPI) Watch(ctx context.Context, _ <-chan struct{}, report func(kubelease.WatchEvent)) {
-	report(kubelease.WatchEvent{Kind: kubelease.NotOpened, Err: errors.New("a first attempt that fails")})
-	report(kubelease.WatchEvent{Kind: kubelease.Opened})
+func (f *fakeAPI) Watch(ctx context.Context, _ <-chan struct{}, emit func(kubelease.WatchEvent)) {
+	emit(kubelease.WatchEvent{Kind: kubelease.NotOpened, Err: errors.New("a first attempt that fails")})
+	emit(kubelease.WatchEvent{Kind: kubelease.Opened})
 	for {
 		f.mu.Lock()
 		r, changed := f.record, f.changed
 		f.mu.Unlock()
-		report(kubelease.WatchEvent{Kind: kubelease.Changed, Object: &kubelease.Object{Record: r}})
+		emit(kubelease.WatchEvent{Kind: kubelease.Changed, Object: &kubelease.Object{Record: r}})
 		select {
 		case <-changed:
 		case <-f.gone:
 			r.Revision++ // of the deletion
-			report(kubelease.WatchEvent{Kind: kubelease.Deleted, Object: &kubelease.Object{Record: r}})
+			emit(kubelease.WatchEvent{Kind: kubelease.Deleted, Object: &kubelease.Object{Record: r}})
 			return
 		case <-f.blind:
-			report(kubelease.WatchEvent{Kind: kubelease.Closed, Err: errors.New("it broke off")})
+			emit(kubelease.WatchEvent{Kind: kubelease.Closed, Err: errors.New("it broke off")})
 			return
 		case <-ctx.Done():
 			return

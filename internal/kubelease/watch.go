@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// WatchEvent is what a watch tells.
+// WatchEvent is what a watch emits.
 type WatchEvent struct {
 	Kind WatchKind
 	// Object is set with Changed and Deleted.
@@ -25,9 +25,9 @@ type WatchEvent struct {
 // WatchKind tells WatchEvents apart.
 type WatchKind uint8
 
-// What a watch tells.
+// What a watch emits.
 const (
-	// Opened: changes from now on are told.
+	// Opened: changes from now on are emitted.
 	Opened WatchKind = iota
 	// Closed: changes are missed until the next Opened.
 	Closed
@@ -45,21 +45,21 @@ const (
 	watchDuration = 5 * time.Minute
 	// openTimeout bounds the time to the answer's header. The API server sends it before any event.
 	openTimeout = 10 * time.Second
-	// silence ends a watch that passes nothing, though the API server sends bookmarks every minute.
-	silence = 150 * time.Second
-	// shortest is how long a watch lasts that ended in good order; a shorter one counts as failed, lest a server that
-	// ends each at once is asked without pause.
+	// idleTimeout ends a watch that passes nothing, though the API server sends bookmarks every minute.
+	idleTimeout = 150 * time.Second
+	// shortest is how long a watch lasts that ended in good order; a shorter one counts as failed, so that a server that
+	// ends each at once is not asked without pause.
 	shortest = 5 * time.Second
 
 	firstPause = 100 * time.Millisecond
 	lastPause  = 10 * time.Second
 )
 
-// Watch tells report of the Lease's changes until ctx ends. It opens the watch again whenever that breaks, after a
-// pause that grows and has jitter. A value from restart has it open a fresh one at once. report may block: it is called
+// Watch emits the Lease's changes until ctx ends. It opens the watch again whenever that breaks, after a
+// pause that grows and has jitter. A value from restart has it open a fresh one at once. emit may block: it is called
 // by one goroutine, and reads no further until it returns.
-func (c *Client) Watch(ctx context.Context, restart <-chan struct{}, report func(WatchEvent)) {
-	w := &watch{client: c, report: report}
+func (c *Client) Watch(ctx context.Context, restart <-chan struct{}, emit func(WatchEvent)) {
+	w := &watch{client: c, emit: emit}
 	for ctx.Err() == nil {
 		err := w.untilRestart(ctx, restart)
 		switch {
@@ -80,10 +80,10 @@ var errRestart = errors.New("a restart was asked for")
 
 type watch struct {
 	client *Client
-	report func(WatchEvent)
+	emit   func(WatchEvent)
 
-	up bool // Opened was reported
-	// version is the newest resourceVersion told, from which a watch that ended in good order is resumed; empty: from
+	up bool // Opened was emitted
+	// version is the newest resourceVersion emitted, from which a watch that ended in good order is resumed; empty: from
 	// the state of now.
 	version  string
 	failures int
@@ -96,7 +96,7 @@ func (w *watch) failed(err error) {
 		kind, w.up = Closed, false
 	}
 	w.version = ""
-	w.report(WatchEvent{Kind: kind, Err: fmt.Errorf("watch Lease %s: %w", w.client, err)})
+	w.emit(WatchEvent{Kind: kind, Err: fmt.Errorf("watch Lease %s: %w", w.client, err)})
 }
 
 // pause waits between half and all of a time that doubles with each failure.
@@ -130,7 +130,7 @@ func (w *watch) untilRestart(ctx context.Context, restart <-chan struct{}) error
 	}
 }
 
-// stream opens a watch and tells its events. nil says that it can be resumed.
+// stream opens a watch and emits its events. nil says that it can be resumed.
 func (w *watch) stream(ctx context.Context, cancel context.CancelCauseFunc) error {
 	response, drop, err := w.open(ctx, cancel)
 	if err != nil {
@@ -139,12 +139,12 @@ func (w *watch) stream(ctx context.Context, cancel context.CancelCauseFunc) erro
 	defer func() { _ = response.Body.Close() }()
 	if !w.up {
 		w.up = true
-		w.report(WatchEvent{Kind: Opened})
+		w.emit(WatchEvent{Kind: Opened})
 	}
 	opened := time.Now()
-	watchdog := time.AfterFunc(silence, func() { cancel(fmt.Errorf("silent for %v", silence)) })
+	watchdog := time.AfterFunc(idleTimeout, func() { cancel(fmt.Errorf("idle for %v", idleTimeout)) })
 	defer watchdog.Stop()
-	err = w.tell(response.Body, func() { watchdog.Reset(silence) })
+	err = w.read(response.Body, func() { watchdog.Reset(idleTimeout) })
 	lasted := time.Since(opened) >= shortest
 	if lasted {
 		w.failures = 0
@@ -201,8 +201,8 @@ func (w *watch) address() string {
 	return w.client.leases + "?" + query.Encode()
 }
 
-// tell reads events to the end of the stream; alive is called for each. nil is an end in good order.
-func (w *watch) tell(stream io.Reader, alive func()) error {
+// read emits events to the end of the stream; alive is called for each. nil is an end in good order.
+func (w *watch) read(stream io.Reader, alive func()) error {
 	events := json.NewDecoder(stream)
 	for {
 		var e struct {
@@ -242,9 +242,9 @@ func (w *watch) event(kind string, body json.RawMessage) error {
 		}
 		switch kind {
 		case "ADDED", "MODIFIED":
-			w.report(WatchEvent{Kind: Changed, Object: o})
+			w.emit(WatchEvent{Kind: Changed, Object: o})
 		case "DELETED":
-			w.report(WatchEvent{Kind: Deleted, Object: o})
+			w.emit(WatchEvent{Kind: Deleted, Object: o})
 		default:
 			return fmt.Errorf("event %q is unknown", kind)
 		}

@@ -59,8 +59,8 @@ func bookmark(revision int) string {
 
 func gone() string { return event("ERROR", statusJSON(410, "Expired", "", "", "")) }
 
-// tell streams events, then stays for as long as a watch must last to count as ended in good order.
-func tell(events ...string) http.HandlerFunc {
+// stream sends events, then stays for as long as a watch must last to count as ended in good order.
+func stream(events ...string) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.WriteString(w, strings.Join(events, ""))
 		_ = http.NewResponseController(w).Flush()
@@ -71,7 +71,7 @@ func tell(events ...string) http.HandlerFunc {
 	}
 }
 
-// watching starts a watch and returns what it reports, and how to restart it.
+// watching starts a watch and returns what it emits, and how to restart it.
 func watching(t *testing.T, c *Client) (events <-chan WatchEvent, restart chan<- struct{}) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -104,8 +104,8 @@ func next(t *testing.T, events <-chan WatchEvent) string {
 			t.Errorf("%s with error %v", word, e.Err)
 		}
 		return word
-	case <-time.After(2*silence + 2*time.Minute):
-		t.Fatal("the watch tells nothing")
+	case <-time.After(2*idleTimeout + 2*time.Minute):
+		t.Fatal("the watch emits nothing")
 		return ""
 	}
 }
@@ -147,50 +147,50 @@ func TestWatch(t *testing.T) {
 		why      string
 	}{
 		"changes and deletion": {
-			script:   script{tell(event("ADDED", leaseJSON(10)), event("MODIFIED", leaseJSON(11)), event("DELETED", leaseJSON(12)))},
+			script:   script{stream(event("ADDED", leaseJSON(10)), event("MODIFIED", leaseJSON(11)), event("DELETED", leaseJSON(12)))},
 			want:     []string{"opened", "changed 10", "changed 11", "deleted 12"},
 			versions: []string{""},
 		},
 		"ended in good order": {
-			script:   script{tell(event("ADDED", leaseJSON(10)), bookmark(20)), tell(event("MODIFIED", leaseJSON(21)))},
+			script:   script{stream(event("ADDED", leaseJSON(10)), bookmark(20)), stream(event("MODIFIED", leaseJSON(21)))},
 			want:     []string{"opened", "changed 10", "changed 21"},
 			versions: []string{"", "20", "21"},
-			why:      "resuming at the bookmark misses nothing, so nothing is to be told of it",
+			why:      "resuming at the bookmark misses nothing, so nothing is to be emitted for it",
 		},
 		"too old when resumed": {
-			script:   script{tell(bookmark(20)), tell(gone()), tell(event("ADDED", leaseJSON(30)))},
+			script:   script{stream(bookmark(20)), stream(gone()), stream(event("ADDED", leaseJSON(30)))},
 			want:     []string{"opened", "closed", "opened", "changed 30"},
 			versions: []string{"", "20", ""},
 			why:      "410: what happened meanwhile is lost, so it begins anew, without a version",
 		},
 		"too old by status": {
-			script:   script{tell(bookmark(20)), say(410, statusJSON(410, "Expired", "", "", "")), tell(event("ADDED", leaseJSON(30)))},
+			script:   script{stream(bookmark(20)), say(410, statusJSON(410, "Expired", "", "", "")), stream(event("ADDED", leaseJSON(30)))},
 			want:     []string{"opened", "closed", "opened", "changed 30"},
 			versions: []string{"", "20", ""},
 		},
 		"not opened": {
-			script:   script{say(403, statusJSON(403, "Forbidden", "", "", "")), say(429, "slow down"), say(500, ""), tell(event("ADDED", leaseJSON(10)))},
+			script:   script{say(403, statusJSON(403, "Forbidden", "", "", "")), say(429, "slow down"), say(500, ""), stream(event("ADDED", leaseJSON(10)))},
 			want:     []string{"not opened", "not opened", "not opened", "opened", "changed 10"},
 			versions: []string{"", "", "", ""},
 		},
 		"broken off": {
-			script:   script{broken, tell(event("ADDED", leaseJSON(10)))},
+			script:   script{broken, stream(event("ADDED", leaseJSON(10)))},
 			want:     []string{"opened", "closed", "opened", "changed 10"},
 			versions: []string{"", ""},
 		},
 		"ended at once": {
-			script:   script{say(200, event("ADDED", leaseJSON(10))), tell(event("ADDED", leaseJSON(10)))},
+			script:   script{say(200, event("ADDED", leaseJSON(10))), stream(event("ADDED", leaseJSON(10)))},
 			want:     []string{"opened", "changed 10", "closed", "opened", "changed 10"},
 			versions: []string{"", ""},
 			why:      "a server that ends every watch at once must not be asked without a pause",
 		},
 		"nonsense": {
-			script:   script{tell("<html>"), tell(event("ADDED", `{"kind":"Pod"}`)), tell(event("SURPRISE", leaseJSON(10))), tell(event("ADDED", leaseJSON(11)))},
+			script:   script{stream("<html>"), stream(event("ADDED", `{"kind":"Pod"}`)), stream(event("SURPRISE", leaseJSON(10))), stream(event("ADDED", leaseJSON(11)))},
 			want:     []string{"opened", "closed", "opened", "closed", "opened", "closed", "opened", "changed 11"},
 			versions: []string{"", "", "", ""},
 		},
 		"somebody else's": {
-			script:   script{tell(event("ADDED", strings.Replace(leaseJSON(10), `"singletonjob"`, `"helm"`, 1))), tell(event("ADDED", leaseJSON(11)))},
+			script:   script{stream(event("ADDED", strings.Replace(leaseJSON(10), `"singletonjob"`, `"helm"`, 1))), stream(event("ADDED", leaseJSON(11)))},
 			want:     []string{"opened", "closed", "opened", "changed 11"},
 			versions: []string{"", ""},
 		},
@@ -238,7 +238,7 @@ func (l *line) replace(answer func(*http.Request) (*http.Response, error)) {
 }
 
 // A watch that passes nothing though its connection stands is given up, and so is one that is never answered.
-func TestWatchSilence(t *testing.T) {
+func TestIdleWatch(t *testing.T) {
 	f := serve(t, hold)
 	dir := credentials(t, f.ca(), "secret")
 	for name, test := range map[string]struct {
@@ -246,15 +246,15 @@ func TestWatchSilence(t *testing.T) {
 		want   string
 		after  time.Duration
 	}{
-		"silent": {
+		"idle": {
 			answer: func(r *http.Request) (*http.Response, error) {
 				reader, writer := io.Pipe()
 				context.AfterFunc(r.Context(), func() { _ = writer.CloseWithError(context.Cause(r.Context())) })
 				return &http.Response{StatusCode: 200, Body: reader}, nil
 			},
-			want: "closed", after: silence,
+			want: "closed", after: idleTimeout,
 		},
-		"silent after some bookmarks": {
+		"idle after some bookmarks": {
 			answer: func(r *http.Request) (*http.Response, error) {
 				reader, writer := io.Pipe()
 				context.AfterFunc(r.Context(), func() { _ = writer.CloseWithError(context.Cause(r.Context())) })
@@ -266,7 +266,7 @@ func TestWatchSilence(t *testing.T) {
 				}()
 				return &http.Response{StatusCode: 200, Body: reader}, nil
 			},
-			want: "closed", after: 3*time.Minute + silence,
+			want: "closed", after: 3*time.Minute + idleTimeout,
 		},
 		"never answered": {
 			answer: func(r *http.Request) (*http.Response, error) {
@@ -300,7 +300,7 @@ func TestWatchBacksOff(t *testing.T) {
 	dir := credentials(t, f.ca(), "secret")
 	for name, row := range map[string]struct {
 		answer func() (*http.Response, error)
-		told   []string
+		emits  []string
 	}{
 		"does not open": {
 			func() (*http.Response, error) { return nil, io.ErrUnexpectedEOF }, []string{"not opened"},
@@ -324,7 +324,7 @@ func TestWatchBacksOff(t *testing.T) {
 				events, _ := watching(t, c)
 				const attempts = 12
 				for range attempts {
-					expect(t, events, row.told...)
+					expect(t, events, row.emits...)
 				}
 				for i := 1; i < attempts; i++ {
 					pause, most := at[i].Sub(at[i-1]), min(firstPause<<(i-1), lastPause)

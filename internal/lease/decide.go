@@ -31,8 +31,8 @@ func (m *machine) decide() {
 	}
 }
 
-// read asks for the Lease when the next write needs it, and in place of a watch that is down or whose silence no
-// attempt to acquire would find out. A holder's renewals tell it all that it must know.
+// read asks for the Lease when the next write needs it, and in place of a watch that is down, or has stalled where no
+// attempt to acquire would find that out. A holder's renewals tell it all that it must know.
 func (m *machine) read() {
 	poll := !m.s.Observed.Known || (!m.tenured() && (m.s.Observed.Absent || !m.s.WatchUp))
 	if m.s.Read != nil || !(m.s.MustRead || poll) || !m.due(m.s.ReadAfter) {
@@ -81,12 +81,12 @@ func (m *machine) write(k Kind, limit Instant, change func(r Record, nonce int64
 
 func (m *machine) acquire() {
 	m.s.Phase = Acquiring
-	why := m.silence()
+	why := m.presumedReason()
 	m.write(Acquire, Never, func(r Record, nonce int64) Record { return r.acquired(m.c, why, m.t.Wall, nonce) })
 }
 
-// silence is why the last tenure ended if the Lease does not say it.
-func (m *machine) silence() Reason {
+// presumedReason is why the last tenure must have ended if the Lease does not say it.
+func (m *machine) presumedReason() Reason {
 	switch r := m.s.Observed.Record; {
 	case m.s.lastWasMine():
 		return m.s.Past.Reason
@@ -246,7 +246,7 @@ func (c Config) proven(s State) (proven, clean bool) {
 
 // expiry is when time alone frees the Lease: the longest duration that it was ever seen with during this tenure counts, and
 // the own, since others write the Lease too, and what they lower ends no right of the holder's. Holders that outlast an outage of the API server are given the time to
-// renew after it: their silence meanwhile says nothing about them.
+// renew after it: that they do not renew meanwhile says nothing about them.
 func (c Config) expiry(s State, since Instant) Instant {
 	at := since.Add(min(max(s.Observed.Longest, s.Observed.Record.Duration, c.Duration), MaxDuration))
 	if c.KeepRunning {

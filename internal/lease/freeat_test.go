@@ -108,7 +108,7 @@ func TestJitterDelaysNothingThatIsProven(t *testing.T) {
 	}
 }
 
-// The first of the standbys waits for nobody, also where the holder that went silent goes before it.
+// The first of the standbys waits for nobody, also where the holder that stopped renewing goes before it.
 func TestJitterIsNotAddedToTheFirst(t *testing.T) {
 	const step = 15 * time.Millisecond
 	pod := func(n string) Identity { return Identity{Pod: "job-x-" + n, PodUID: "u", Nonce: "1"} }
@@ -314,23 +314,23 @@ func TestHistory(t *testing.T) {
 	full := free(other, 100)
 	full.History = past(97, 9, 8, 7, 6, 5, 4, 3, 2, 1)
 	for name, test := range map[string]struct {
-		record  Record
-		silence Reason
-		want    []PastTenure // after an acquire at wall + 1 s
+		record   Record
+		presumed Reason
+		want     []PastTenure // after an acquire at wall + 1 s
 	}{
 		"first": {
 			record: Record{UID: "lease", Revision: 5, Release: Release{Reason: ReasonCreated}},
 			want:   []PastTenure{{Token: 5, Pod: "a", Node: "node-a", Acquired: wall/1000 + 1000}},
 		},
-		"silent": {
-			record: lasting, silence: ReasonLeaseExpired,
+		"stopped renewing": {
+			record: lasting, presumed: ReasonLeaseExpired,
 			want: []PastTenure{
 				{Token: 100, Pod: "a", Node: "node-a", Acquired: wall/1000 + 1000},
 				{Token: 97, Pod: "b", Node: "node-b", Acquired: 1, Ended: wall / 1000, Reason: ReasonLeaseExpired},
 			},
 		},
 		"released": {
-			record: lasting.Released(Release{Reason: ReasonRollout}, wall+500_000, 1), silence: ReasonLeaseExpired,
+			record: lasting.Released(Release{Reason: ReasonRollout}, wall+500_000, 1), presumed: ReasonLeaseExpired,
 			want: []PastTenure{
 				{Token: 100, Pod: "a", Node: "node-a", Acquired: wall/1000 + 1000},
 				{Token: 97, Pod: "b", Node: "node-b", Acquired: 1, Ended: wall/1000 + 500, Reason: ReasonRollout},
@@ -343,7 +343,7 @@ func TestHistory(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			before := append([]PastTenure(nil), test.record.History...)
-			got := test.record.acquired(testConfig(), test.silence, wall+1_000_000, wall+1_000_000)
+			got := test.record.acquired(testConfig(), test.presumed, wall+1_000_000, wall+1_000_000)
 			if diff := cmp.Diff(test.want, got.History); diff != "" {
 				t.Error(diff)
 			}

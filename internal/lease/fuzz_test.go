@@ -56,7 +56,7 @@ func anyLives(t *testing.T, in []byte) map[Phase]int {
 			phases[d.s.Phase]++
 		}
 		if mode&56 == 0 {
-			silent(t, d)
+			unanswered(t, d)
 		}
 	}
 	return phases
@@ -170,8 +170,8 @@ func checkRecord(t *testing.T, d *driver, w Attempt) {
 	}
 }
 
-// silent has nothing answer for a while: the machine must neither spin nor sleep for ever, unless only an event can help.
-func silent(t *testing.T, d *driver) {
+// unanswered has nothing answer for a while: the machine must neither spin nor sleep for ever, unless only an event can help.
+func unanswered(t *testing.T, d *driver) {
 	t.Helper()
 	const long = 2 * time.Minute
 	end := d.now.Add(long)

@@ -66,7 +66,7 @@ type Reason string
 // Why tenures end.
 const (
 	ReasonCreated          Reason = "Created"          // no tenure yet: the operator made the Lease
-	ReasonLeaseExpired     Reason = "LeaseExpired"     // the holder went silent for the whole duration
+	ReasonLeaseExpired     Reason = "LeaseExpired"     // the holder stopped renewing for the whole duration
 	ReasonProcessExited    Reason = "ProcessExited"    // the process ended by itself
 	ReasonPodTerminating   Reason = "PodTerminating"   // the pod was told to stop
 	ReasonHolderTerminated Reason = "HolderTerminated" // the container is known to be dead
@@ -119,12 +119,12 @@ func (r Record) NextToken() (next int64, ok bool) {
 	return max(r.Revision+r.TokenBase, last+1), true
 }
 
-// acquired is the record that makes c the holder. silence is why the tenure before ended if nobody released it.
-func (r Record) acquired(c Config, silence Reason, wall, nonce int64) Record {
+// acquired is the record that makes c the holder. presumed is why the tenure before ended if nobody released it.
+func (r Record) acquired(c Config, presumed Reason, wall, nonce int64) Record {
 	past := slices.Clone(r.History)
 	if len(past) > 0 && past[0].Reason == "" {
 		past[0].Ended = r.RenewTime / 1000
-		past[0].Reason = silence
+		past[0].Reason = presumed
 	}
 	r.Token, _ = r.NextToken() // contend has asked whether there is one
 	r.Holder = c.Identity.String()

@@ -100,10 +100,10 @@ func TestFailedRenewalIsRepeated(t *testing.T) {
 			d.writes(d.s.Tenure.Confirmed.Add(config.RenewDeadline))
 			return d
 		}
-		silent := renews()
-		silent.now = silent.s.Write.Patience
+		unanswered := renews()
+		unanswered.now = unanswered.s.Write.Patience
 		for why, d := range map[string]*driver{
-			"no answer": silent.step(Ticked{}),
+			"no answer": unanswered.step(Ticked{}),
 			"refused":   renews().done(Refused),
 		} {
 			limit := d.s.Tenure.Confirmed.Add(config.RenewDeadline)
@@ -373,7 +373,7 @@ func TestGoneOfALeaseMadeAnewIsFoundOut(t *testing.T) {
 
 func TestAbsentLeaseIsPolledFor(t *testing.T) {
 	d := waiting(testConfig(), held(other, 10)).step(Watched{Record: held(other, 11), Deleted: true})
-	for range 3 { // the watch is up, and silent
+	for range 3 { // the watch is up, and stalled
 		d.wake()
 		has[SendRead](t, d)
 		d.step(ReadDone{ID: d.s.LastRead, Absent: true})
@@ -669,7 +669,7 @@ func TestLeaving(t *testing.T) {
 	}
 }
 
-func TestReasonsOfSilence(t *testing.T) {
+func TestPresumedReasons(t *testing.T) {
 	old := held(Identity{Pod: me.Pod, PodUID: me.PodUID, Nonce: "0"}, 10)
 	unknown := held(other, 10)
 	unknown.Holder = UnknownHolder

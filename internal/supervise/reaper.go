@@ -178,15 +178,15 @@ func (r *reaper) reapAll() (childless bool) {
 func (t *Tree) watchMain() {
 	tick := time.NewTicker(lookPeriod)
 	defer tick.Stop()
-	for silent := 0; silent < 2; {
+	for ended := 0; ended < 2; {
 		select {
 		case <-t.gone:
 			return
 		case <-tick.C:
 		}
 		process.mu.Lock()
-		if silent++; t.mainEnd == nil && canAct(t.main) {
-			silent = 0
+		if ended++; t.mainEnd == nil && canAct(t.main) {
+			ended = 0
 		}
 		process.mu.Unlock()
 	}
