@@ -50,7 +50,7 @@ type Client struct {
 	config Config
 	leases string // URL of the namespace's Leases
 	// requests and watches have connections of their own, so that neither waits for or fails with the other.
-	requests, watches *line
+	requests, watches *pool
 }
 
 // New fails where the configuration can't work. It sends nothing.
@@ -63,8 +63,8 @@ func New(c Config) (*Client, error) {
 	client := &Client{
 		config:   c,
 		leases:   leases,
-		requests: &line{credentials: c.Credentials, connect: newDialer().transport},
-		watches:  &line{credentials: c.Credentials, connect: newDialer().transport},
+		requests: &pool{credentials: c.Credentials, connect: newDialer().transport},
+		watches:  &pool{credentials: c.Credentials, connect: newDialer().transport},
 	}
 	if _, err := client.requests.open(); err != nil {
 		return nil, err
@@ -125,7 +125,7 @@ func (c *Client) Update(ctx context.Context, base *Object, r lease.Record) (leas
 	reply, err := c.requests.exchange(request)
 	switch {
 	case err == nil:
-		outcome, stored, err := c.judge(reply, r)
+		outcome, stored, err := c.outcome(reply, r)
 		if err != nil {
 			err = fmt.Errorf("write Lease %s: %w", c, err)
 		}
@@ -137,9 +137,9 @@ func (c *Client) Update(ctx context.Context, base *Object, r lease.Record) (leas
 	}
 }
 
-// judge tells what a reply to a write of r says. What isn't certain is Unknown: to take a write that was stored for
+// outcome is what a reply to a write of r says. What isn't certain is Unknown: to take a write that was stored for
 // one that wasn't is the one mistake that must not happen.
-func (c *Client) judge(reply reply, r lease.Record) (lease.Outcome, *Object, error) {
+func (c *Client) outcome(reply reply, r lease.Record) (lease.Outcome, *Object, error) {
 	switch reply.code {
 	case http.StatusOK:
 		stored, err := c.decode(reply.body)
@@ -232,8 +232,8 @@ func (r reply) failure() error {
 const largest = 4 << 20
 
 // exchange sends a request and takes the whole answer.
-func (l *line) exchange(request *http.Request) (reply, error) {
-	response, drop, err := l.send(request)
+func (p *pool) exchange(request *http.Request) (reply, error) {
+	response, drop, err := p.send(request)
 	if err != nil {
 		return reply{}, err
 	}

@@ -232,9 +232,9 @@ type network struct {
 func (n *network) RoundTrip(r *http.Request) (*http.Response, error) { return n.answer(r) }
 func (n *network) CloseIdleConnections()                             {}
 
-func (l *line) replace(answer func(*http.Request) (*http.Response, error)) {
-	l.current = &network{answer}
-	l.connect = func(*x509.CertPool) transport { return &network{answer} }
+func (p *pool) replace(answer func(*http.Request) (*http.Response, error)) {
+	p.current = &network{answer}
+	p.connect = func(*x509.CertPool) transport { return &network{answer} }
 }
 
 // A watch that passes nothing though its connection stands is given up, and so is one that is never answered.

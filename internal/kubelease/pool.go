@@ -16,8 +16,8 @@ import (
 	"time"
 )
 
-// line is the connections for one kind of request.
-type line struct {
+// pool is the connections for one kind of request.
+type pool struct {
 	credentials string
 	connect     func(*x509.CertPool) transport
 
@@ -32,25 +32,25 @@ type transport interface {
 	CloseIdleConnections()
 }
 
-func (l *line) tokenFile() string { return filepath.Join(l.credentials, "token") }
-func (l *line) caFile() string    { return filepath.Join(l.credentials, "ca.crt") }
+func (p *pool) tokenFile() string { return filepath.Join(p.credentials, "token") }
+func (p *pool) caFile() string    { return filepath.Join(p.credentials, "ca.crt") }
 
 // send sends a request with the token of now. The caller calls drop to have the next ones use fresh connections. A request
 // that gets no answer takes its own connection with it, and leaves others alone: where one API server of three is dead,
 // what has answered since is worth more than a connection to anywhere.
 //
 // The transport repeats a request on another connection by itself only if nothing of it was written to the first.
-func (l *line) send(request *http.Request) (response *http.Response, drop func(), err error) {
+func (p *pool) send(request *http.Request) (response *http.Response, drop func(), err error) {
 	// Small files in memory (a projected volume), replaced atomically.
-	token, err := os.ReadFile(l.tokenFile())
+	token, err := os.ReadFile(p.tokenFile())
 	if err != nil {
 		return nil, nil, fmt.Errorf("the token of the agent's service account: %w", err)
 	}
-	over, err := l.open()
+	over, err := p.open()
 	if err != nil {
 		return nil, nil, err
 	}
-	drop = func() { l.drop(over) }
+	drop = func() { p.drop(over) }
 	request.Header.Set("Authorization", "Bearer "+strings.TrimSpace(string(token)))
 	request.Header.Set("Accept", "application/json")
 	request.Header.Set("User-Agent", fieldManager)
@@ -71,34 +71,34 @@ func late(request *http.Request, err error) error {
 }
 
 // open returns the transport, a fresh one if the last was dropped or trusts another authority than ca.crt names now.
-func (l *line) open() (transport, error) {
-	ca, err := os.ReadFile(l.caFile())
+func (p *pool) open() (transport, error) {
+	ca, err := os.ReadFile(p.caFile())
 	if err != nil {
 		return nil, fmt.Errorf("the API server's certificate authority: %w", err)
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.current != nil && bytes.Equal(ca, l.ca) {
-		return l.current, nil
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.current != nil && bytes.Equal(ca, p.ca) {
+		return p.current, nil
 	}
-	pool := x509.NewCertPool()
-	if !pool.AppendCertsFromPEM(ca) {
-		return nil, fmt.Errorf("the API server's certificate authority: %s holds no PEM certificate", l.caFile())
+	authorities := x509.NewCertPool()
+	if !authorities.AppendCertsFromPEM(ca) {
+		return nil, fmt.Errorf("the API server's certificate authority: %s holds no PEM certificate", p.caFile())
 	}
-	if l.current != nil {
-		l.current.CloseIdleConnections()
+	if p.current != nil {
+		p.current.CloseIdleConnections()
 	}
-	l.current, l.ca = l.connect(pool), ca
-	return l.current, nil
+	p.current, p.ca = p.connect(authorities), ca
+	return p.current, nil
 }
 
 // drop has later requests use fresh connections. What is still under way on the old ones is not disturbed.
-func (l *line) drop(used transport) {
-	l.mu.Lock()
-	if l.current == used {
-		l.current = nil
+func (p *pool) drop(used transport) {
+	p.mu.Lock()
+	if p.current == used {
+		p.current = nil
 	}
-	l.mu.Unlock()
+	p.mu.Unlock()
 	used.CloseIdleConnections()
 }
 
@@ -141,14 +141,14 @@ func (d *dialer) dial(ctx context.Context, network, address string) (net.Conn, e
 	return nil, err
 }
 
-func (d *dialer) transport(pool *x509.CertPool) transport {
+func (d *dialer) transport(authorities *x509.CertPool) transport {
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(true)
 	return &http.Transport{
 		// No Proxy: HTTPS_PROXY is meant for the user's process, and the API server is in the cluster.
 		DialContext:         d.dial,
 		TLSHandshakeTimeout: connectTimeout,
-		TLSClientConfig:     &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12},
+		TLSClientConfig:     &tls.Config{RootCAs: authorities, MinVersion: tls.VersionTLS12},
 		Protocols:           protocols,
 		DisableCompression:  true,
 		MaxIdleConnsPerHost: 1,
