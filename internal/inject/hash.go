@@ -12,18 +12,18 @@ import (
 	"github.com/singletonjob/operator/api/v1alpha1"
 )
 
-// revision is raised when what this package adds to pods changes in a way that running pods must not go on without, such
+// injectionVersion is raised when what this package adds to pods changes in a way that running pods must not go on without, such
 // as a protocol that old agents do not speak. It rolls out every job.
-const revision = 1
+const injectionVersion = 1
 
 // hashed is everything of a job that a running pod depends on: a change of it is a rollout.
 //
 // Not in it are candidates, suspend, historyLimit and tokenBase, which act without a new pod, and what is the operator's:
 // the agent's image and the shape of what is injected. An operator's upgrade must not restart every workload, and an agent
 // is of the same version as the configuration it was started with, because both come with the pod. New agents arrive with
-// the job's next rollout, or by revision.
+// the job's next rollout, or by injectionVersion.
 type hashed struct {
-	Revision int
+	InjectionVersion int `json:"Revision"` // its first name: another one would be a rollout of every job
 	// UID keeps the pods of a job from being taken for those of an earlier one of its name.
 	UID      string
 	Template *corev1.PodTemplateSpec
@@ -37,14 +37,14 @@ func Hash(job *v1alpha1.SingletonJob) string {
 	job = job.DeepCopy()
 	v1alpha1.Default(job)
 	canonical, err := json.Marshal(hashed{
-		Revision: revision, UID: string(job.UID), Template: &job.Spec.Template, Gated: job.GatedContainer(),
+		InjectionVersion: injectionVersion, UID: string(job.UID), Template: &job.Spec.Template, Gated: job.GatedContainer(),
 		Lease: job.Spec.Lease, EnvVar: job.Spec.Fencing.EnvVar,
 	})
 	if err != nil {
 		panic(err) // every field was JSON when the API server sent it
 	}
 	sum := sha256.Sum256(withoutEmpty(canonical))
-	return encode(binary.BigEndian.Uint64(sum[:8]))
+	return letters(binary.BigEndian.Uint64(sum[:8]))
 }
 
 const (
@@ -53,7 +53,8 @@ const (
 	alphabet = "bcdfghjklmnpqrstvwxz2456789"
 )
 
-func encode(n uint64) string {
+// letters writes a number in the alphabet, its last digit first.
+func letters(n uint64) string {
 	out := make([]byte, hashLength)
 	for i := range out {
 		out[i] = alphabet[n%uint64(len(alphabet))]

@@ -89,7 +89,7 @@ func Pod(job *v1alpha1.SingletonJob, ordinal int, settings Settings) (*corev1.Po
 	spec.Volumes = append(spec.Volumes, volumes()...)
 	spec.ServiceAccountName = ServiceAccountName(job)
 	spec.DeprecatedServiceAccount = ""
-	place(spec, job.Name)
+	schedulingDefaults(spec, job.Name)
 	return &corev1.Pod{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
 		ObjectMeta: metadata(job, hash, ordinal, gated.Name),

@@ -100,7 +100,7 @@ func (o *Object) with(r lease.Record) ([]byte, error) {
 	s.setUnlessZero("renewTime", f.RenewTime, f.RenewTime == "")
 	top.set("metadata", m)
 	top.set("spec", s)
-	return encode(top), nil
+	return marshal(top), nil
 }
 
 // rawFields is a JSON object under change.
@@ -115,11 +115,11 @@ func copied(of map[string]json.RawMessage) rawFields {
 }
 
 func (f rawFields) set(name string, v any) {
-	f[name] = encode(v)
+	f[name] = marshal(v)
 }
 
-// encode is JSON in which "<" stays "<": what came so is written back so.
-func encode(v any) json.RawMessage {
+// marshal is JSON in which "<" stays "<": what came so is written back so.
+func marshal(v any) json.RawMessage {
 	var out bytes.Buffer
 	e := json.NewEncoder(&out)
 	e.SetEscapeHTML(false)

@@ -17,13 +17,13 @@ const hostPorts = 1000
 // firstUserPort is the first that a process may open without privileges.
 const firstUserPort = 1024
 
-// freePort is the first port from the wanted one on that no container of the pod names.
-func freePort(pod *corev1.PodSpec, hash string, wanted int32) int32 {
-	if wanted == 0 {
-		wanted = contract.DefaultPort
+// freePort is the first port from the desired one on that no container of the pod names.
+func freePort(pod *corev1.PodSpec, hash string, desired int32) int32 {
+	if desired == 0 {
+		desired = contract.DefaultPort
 	}
 	if pod.HostNetwork {
-		wanted += int32(spread(hash) % hostPorts)
+		desired += int32(spread(hash) % hostPorts)
 	}
 	taken := map[int32]bool{}
 	for _, containers := range [][]corev1.Container{pod.InitContainers, pod.Containers} {
@@ -33,17 +33,17 @@ func freePort(pod *corev1.PodSpec, hash string, wanted int32) int32 {
 			}
 		}
 	}
-	for taken[wanted] {
-		if wanted++; wanted > math.MaxUint16 {
-			wanted = firstUserPort
+	for taken[desired] {
+		if desired++; desired > math.MaxUint16 {
+			desired = firstUserPort
 		}
 	}
-	return wanted
+	return desired
 }
 
-// place spreads the candidates of a job over nodes and over zones, softly, and has lost ones replaced soon, each unless the
+// schedulingDefaults spreads the candidates of a job over nodes and over zones, softly, and has lost ones replaced soon, each unless the
 // template has its own idea of that very thing.
-func place(pod *corev1.PodSpec, job string) {
+func schedulingDefaults(pod *corev1.PodSpec, job string) {
 	for _, key := range []string{corev1.TaintNodeNotReady, corev1.TaintNodeUnreachable} {
 		if !slices.ContainsFunc(pod.Tolerations, func(t corev1.Toleration) bool { return tolerates(t, key) }) {
 			pod.Tolerations = append(pod.Tolerations, corev1.Toleration{
