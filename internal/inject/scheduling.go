@@ -78,7 +78,7 @@ func schedulingDefaults(pod *corev1.PodSpec, job string) {
 	})
 }
 
-// spreadsOver tells whether the template keeps pods apart over this very topology. One over zones says nothing about the
+// spreadsOver reports whether the template keeps pods apart over this very topology. One over zones says nothing about the
 // nodes within a zone.
 func spreadsOver(pod *corev1.PodSpec, key string) bool {
 	for _, c := range pod.TopologySpreadConstraints {
@@ -97,7 +97,7 @@ func spreadsOver(pod *corev1.PodSpec, key string) bool {
 	})
 }
 
-// tolerates tells whether t concerns the taint of that key with effect NoExecute.
+// tolerates reports whether t concerns the taint of that key with effect NoExecute.
 func tolerates(t corev1.Toleration, key string) bool {
 	return (t.Key == "" || t.Key == key) && (t.Effect == "" || t.Effect == corev1.TaintEffectNoExecute)
 }

@@ -166,7 +166,7 @@ func (c *Client) outcome(reply reply, r lease.Record) (lease.Outcome, *Object, e
 	return lease.Unknown, nil, reply.failure()
 }
 
-// absent tells whether a 404 is the API server's word that the Lease, or its namespace, does not exist, and not a lost
+// absent reports whether a 404 is the API server's word that the Lease, or its namespace, does not exist, and not a lost
 // proxy's.
 func (c *Client) absent(body []byte) bool {
 	s := parseStatus(body)
@@ -204,7 +204,7 @@ func parseStatus(body []byte) status {
 	return s
 }
 
-// ours tells whether a Status speaks about the Lease of that name.
+// ours reports whether a Status speaks about the Lease of that name.
 func (s status) ours(name string) bool {
 	return s.Details.Group == "coordination.k8s.io" && s.Details.Kind == "leases" && s.Details.Name == name
 }
@@ -248,7 +248,7 @@ func (p *pool) exchange(request *http.Request) (reply, error) {
 	return reply{code: response.StatusCode, body: body}, nil
 }
 
-// managed tells whether a Lease is one of this operator's.
+// managed reports whether a Lease is one of this operator's.
 func managed(labels map[string]string) bool {
 	return labels[contract.ManagedByLabel] == contract.ManagedBy
 }

@@ -47,7 +47,7 @@ func (m *machine) read() {
 	m.do(SendRead{ID: m.s.LastRead, Deadline: deadline})
 }
 
-// mayWrite tells whether a write may go out now. One that rests on an observation as old as a lease is preceded by a read: the
+// mayWrite reports whether a write may go out now. One that rests on an observation as old as a lease is preceded by a read: the
 // revision would do for the compare-and-swap, unless the server has begun to give out its revisions anew. A tenure's
 // write goes out beside those of which the outcome is in doubt, and beside the read that finds out: all replace one
 // revision, so one of them is stored, or none, and the record tells which.
@@ -228,7 +228,7 @@ func ordinal(pod string) int {
 	return int(n)
 }
 
-// proven tells whether it is known that the last tenure is over, so that nothing is waited for but lockDelay, and
+// proven reports whether it is known that the last tenure is over, so that nothing is waited for but lockDelay, and
 // whether it ended cleanly, so that not even that is.
 func (c Config) proven(s State) (proven, clean bool) {
 	switch r := s.Observed.Record; {
@@ -255,7 +255,7 @@ func (c Config) expiry(s State, since Instant) Instant {
 	return at
 }
 
-// lastWasMine tells whether the Lease's last tenure is this agent's own last one, of which no process lives.
+// lastWasMine reports whether the Lease's last tenure is this agent's own last one, of which no process lives.
 func (s State) lastWasMine() bool {
 	p, r := s.Past, s.Observed.Record
 	return p != nil && r.UID == p.Tenure.UID && r.Token == p.Tenure.Token && r.Transitions == p.Tenure.Transitions &&
@@ -356,13 +356,13 @@ func (m *machine) stopSignal() int {
 	return sigterm
 }
 
-// lost tells whether the newest observation of the Lease excludes that it is still this tenure's. This agent releases it only
+// lost reports whether the newest observation of the Lease excludes that it is still this tenure's. This agent releases it only
 // when no process lives: a release before that is somebody else's, and another may be starting.
 func (m *machine) lost() bool {
 	return m.s.Observed.Absent || !(m.s.owns(m.c, m.s.Observed.Record) || m.released() && !m.s.Tree.Alive)
 }
 
-// released tells whether the newest observation of the Lease is a release of this tenure.
+// released reports whether the newest observation of the Lease is a release of this tenure.
 func (m *machine) released() bool {
 	r := m.s.Observed.Record
 	return !m.s.Observed.Absent && r.Free() && r.UID == m.s.Tenure.UID && r.Token == m.s.Tenure.Token

@@ -69,7 +69,7 @@ func ParseIdentity(holder string) (id Identity, ok bool) {
 	return Identity{Pod: parts[0], PodUID: parts[1], Nonce: parts[2]}, true
 }
 
-// samePod tells whether holder is another agent process of the same pod.
+// samePod reports whether holder is another agent process of the same pod.
 func (i Identity) samePod(holder string) bool {
 	other, ok := ParseIdentity(holder)
 	return ok && other.Pod == i.Pod && other.PodUID == i.PodUID

@@ -93,7 +93,7 @@ type PastTenure struct {
 // HistoryLimit bounds Record.History. The codec may keep fewer.
 const HistoryLimit = 10
 
-// Free tells whether the Lease is free by proof rather than by time: nobody holds it, and the release marker is that of
+// Free reports whether the Lease is free by proof rather than by time: nobody holds it, and the release marker is that of
 // its last tenure. A release leaves no acquire time, and every acquire sets one, also that of a client-go elector, which
 // leaves a marker of an earlier tenure in place and may have its holder blanked by somebody else.
 func (r Record) Free() bool {

@@ -189,13 +189,13 @@ type Reading struct {
 	Floor int64
 }
 
-// Awaits tells whether the answer to a write is of use still.
+// Awaits reports whether the answer to a write is of use still.
 func (s State) Awaits(nonce int64) bool {
 	mine := func(a Attempt) bool { return a.Nonce == nonce }
 	return s.Write != nil && mine(*s.Write) || s.Pending != nil && mine(*s.Pending) || slices.ContainsFunc(s.Unsettled, mine)
 }
 
-// AwaitsRead tells whether the answer to a read is of use still.
+// AwaitsRead reports whether the answer to a read is of use still.
 func (s State) AwaitsRead(id int64) bool {
 	mine := func(r Reading) bool { return r.ID == id }
 	return s.Read != nil && mine(*s.Read) || slices.ContainsFunc(s.Overdue, mine)
@@ -233,10 +233,10 @@ func (s State) Valid(c Config, at Instant) bool {
 	return ok && at < until
 }
 
-// Synced tells whether a candidate is fit to take over: it knows the Lease and hears of its changes.
+// Synced reports whether a candidate is fit to take over: it knows the Lease and hears of its changes.
 func (s State) Synced() bool { return s.Observed.Known && !s.Observed.Absent && s.WatchUp }
 
-// owns tells whether a record is that of the present tenure.
+// owns reports whether a record is that of the present tenure.
 func (s State) owns(c Config, r Record) bool {
 	return r.UID == s.Tenure.UID && r.Holder == c.Identity.String() && r.Token == s.Tenure.Token
 }

@@ -27,7 +27,7 @@ type machine struct {
 
 func (m *machine) do(a Action) { m.out = append(m.out, a) }
 
-// due tells whether an instant is reached, and has Step called again when it will be.
+// due reports whether an instant is reached, and has Step called again when it will be.
 func (m *machine) due(at Instant) bool {
 	if m.t.Boot >= at {
 		return true
@@ -172,12 +172,12 @@ func (m *machine) watched(e Watched) {
 	}
 }
 
-// same tells whether two records show the same. A revision is given out once, unless the server's data is restored.
+// same reports whether two records show the same. A revision is given out once, unless the server's data is restored.
 func (r Record) same(o Record) bool {
 	return r.UID == o.UID && r.Revision == o.Revision && r.Holder == o.Holder && r.Token == o.Token && r.RenewTime == o.RenewTime
 }
 
-// before tells whether a record cannot have followed o: revisions and tokens grow, and what is released is not held
+// before reports whether a record cannot have followed o: revisions and tokens grow, and what is released is not held
 // again by the same tenure.
 func (r Record) before(o Record) bool {
 	return r.Revision <= o.Revision || r.UID == o.UID && (r.Token < o.Token || r.Token == o.Token && o.Free() && !r.Free())
@@ -227,7 +227,7 @@ func (m *machine) settle(r Record) {
 	m.s.Unsettled = without(m.s.Unsettled, func(a Attempt) bool { return a.Record.Revision < r.Revision })
 }
 
-// overtaken tells whether a tenure's write need not be asked after: the Lease is known at a later revision.
+// overtaken reports whether a tenure's write need not be asked after: the Lease is known at a later revision.
 func (m *machine) overtaken(w *Attempt) bool {
 	return m.tenured() && m.s.Observed.Record.Revision > w.Record.Revision && m.s.Observed.Record.UID == w.Record.UID
 }
@@ -460,7 +460,7 @@ func (m *machine) unsettled(w *Attempt) {
 	m.s.Unsettled = append(slices.Clip(recent), *w)
 }
 
-// results tells whether r is what the API server stored for a write of w.
+// results reports whether r is what the API server stored for a write of w.
 func (r Record) results(w Record) bool {
 	return r.UID == w.UID && r.Revision > w.Revision && r.Holder == w.Holder && r.Token == w.Token && r.RenewTime == w.RenewTime
 }

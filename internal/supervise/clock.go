@@ -80,5 +80,5 @@ func NoLater(at int64) int64 {
 // Never is later than every BootTime that is reached: no deadline.
 const Never = math.MaxInt64
 
-// passed says whether a deadline is over.
+// passed reports whether a deadline is over.
 func passed(deadline int64) bool { return BootTime() >= deadline }

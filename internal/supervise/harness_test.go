@@ -425,7 +425,7 @@ func (a *agent) signal(sig syscall.Signal) {
 	}
 }
 
-// stopLeash says whether it was there in time to stop the leash.
+// stopLeash reports whether it was there in time to stop the leash.
 func (a *agent) stopLeash() bool {
 	a.t.Helper()
 	leash := 0

@@ -468,7 +468,7 @@ const (
 
 const reportSize = 12
 
-// report tells the agent what became of the start, once. It says whether it was the first to.
+// report tells the agent what became of the start, once. It reports whether it was the first to.
 func (l *leash) report(rep report) bool {
 	return l.reported.CompareAndSwap(false, true) && rep.send() == nil
 }

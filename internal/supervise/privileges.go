@@ -13,7 +13,7 @@ import (
 var ErrCannotKill = errors.New("the process may change its user (CAP_SETUID), and without CAP_KILL nothing could kill it then: " +
 	"add KILL to securityContext.capabilities of the container, or drop SETUID")
 
-// MayKill tells whether every descendant can be killed, whatever it does with the privileges that this process has;
+// MayKill reports whether every descendant can be killed, whatever it does with the privileges that this process has;
 // ErrCannotKill if not. Start keeps descendants from gaining others.
 func MayKill() error {
 	if effective := capabilities(); !effective[unix.CAP_KILL] && effective[unix.CAP_SETUID] {

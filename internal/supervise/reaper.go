@@ -127,7 +127,7 @@ func (r *reaper) forkLeash(argv, env []string, files []int) (pid int, err error)
 	return pid, err
 }
 
-// sweep reaps whatever has ended and draws the conclusions. It says whether to
+// sweep reaps whatever has ended and draws the conclusions. It reports whether to
 // come back without being woken.
 func (r *reaper) sweep() (again bool) {
 	r.mu.Lock()
@@ -155,7 +155,7 @@ func (r *reaper) sweep() (again bool) {
 	return true
 }
 
-// reapAll waits for every child that has ended and says whether no child is left,
+// reapAll waits for every child that has ended and reports whether no child is left,
 // dead or alive. The descendants of a subreaper that has no child are none.
 func (r *reaper) reapAll() (childless bool) {
 	for {
@@ -253,7 +253,7 @@ func (r *reaper) killRound() {
 	}
 }
 
-// strangers says whether PID 1 has company that is not descended from it: who joined
+// strangers reports whether PID 1 has company that is not descended from it: who joined
 // the namespace from outside (kubectl exec) may be doing the tenure's work as well.
 // It kills them; they are reaped outside, or never, by a parent that hangs: only who
 // can still act is counted. Those that it may not kill, a
@@ -271,7 +271,7 @@ func (r *reaper) strangers() (found bool) {
 	return found
 }
 
-// canAct tells whether any thread of a process may execute another instruction, or is in the kernel still. A zombie's
+// canAct reports whether any thread of a process may execute another instruction, or is in the kernel still. A zombie's
 // cannot; but the thread that a process began with may be a zombie while others go on. What cannot be looked at may act.
 func canAct(pid int) bool {
 	threads, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))

@@ -945,7 +945,7 @@ func TestExecThatHangsBeyondAStoppedLeash(t *testing.T) {
 	})
 }
 
-// diesWhileItsAgentIsStopped tells whether a program in a user namespace, and all that it started, is dead soon after its
+// diesWhileItsAgentIsStopped reports whether a program in a user namespace, and all that it started, is dead soon after its
 // deadline.
 func diesWhileItsAgentIsStopped(t *testing.T, argv []string) bool {
 	t.Helper()

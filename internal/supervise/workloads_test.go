@@ -332,7 +332,7 @@ func reach() int {
 	return 0
 }
 
-// clocks says whether the clocks count the time for which the machine has slept, whatever that was.
+// clocks reports whether the clocks count the time for which the machine has slept, whatever that was.
 func clocks() int {
 	asleep := time.Duration(gettime(unix.CLOCK_BOOTTIME) - gettime(unix.CLOCK_MONOTONIC))
 	counted := time.Duration(BootTime() - gettime(unix.CLOCK_MONOTONIC_RAW))

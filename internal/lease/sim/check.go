@@ -188,34 +188,34 @@ func lateFor(c lease.Config, late time.Duration) time.Duration {
 	return min(max(0, late), max(0, (c.Duration-margin(c.Duration)-c.RetryPeriod)/2))
 }
 
-// inTime tells whether the Lease was won for a tree after the time of another was up.
+// inTime reports whether the Lease was won for a tree after the time of another was up.
 func (c *checker) inTime(t, other *tree) bool {
 	won, lost := c.claimOf(t), c.claimOf(other)
 	return won != nil && lost != nil && !lost.released && (lost.forged || won.won >= lost.exclusive())
 }
 
-// misled tells whether somebody has forged the release of a tree's Lease. It may run on until the Lease's time is up, unless
+// misled reports whether somebody has forged the release of a tree's Lease. It may run on until the Lease's time is up, unless
 // it learns of it, and no longer.
 func (c *checker) misled(other *tree) bool {
 	claim := c.claimOf(other)
 	return claim != nil && claim.forged && c.w.now < claim.exclusive()
 }
 
-// delays tells whether the next one has to wait for lockDelay after the end of a tree: not if it was to run on, ended only
+// delays reports whether the next one has to wait for lockDelay after the end of a tree: not if it was to run on, ended only
 // when others might already take the Lease, or let them know too little of it, or somebody else has said for it how it ended.
 func (c *checker) delays(last, t *tree) bool {
 	claim := c.claimOf(last)
 	return !last.agent.config.KeepRunning && !c.outlived(last) && !c.fools(last, t) && (claim == nil || !claim.retold)
 }
 
-// fools tells whether the Lease of a tree had its duration lowered by hand, so that who came then could not know when it
+// fools reports whether the Lease of a tree had its duration lowered by hand, so that who came then could not know when it
 // ends.
 func (c *checker) fools(other, t *tree) bool {
 	claim := c.claimOf(other)
 	return claim != nil && (claim.fooled || claim.unknownTo(t.agent))
 }
 
-// outlived tells whether a tree ended only when others might already take the Lease: lockDelay counts from then.
+// outlived reports whether a tree ended only when others might already take the Lease: lockDelay counts from then.
 func (c *checker) outlived(t *tree) bool {
 	claim := c.claimOf(t)
 	return claim != nil && t.ended > claim.exclusive()
@@ -230,7 +230,7 @@ func (c *checker) claimOf(t *tree) *claim {
 	return nil
 }
 
-// endedBadly tells whether lockDelay follows. A frozen tree, or one that outlived its kill, may have ended after its time.
+// endedBadly reports whether lockDelay follows. A frozen tree, or one that outlived its kill, may have ended after its time.
 func (t *tree) endedBadly() bool {
 	return t.crashed && !t.alive && t.ended <= t.asked+t.paid() && t.thawed == 0
 }
@@ -365,7 +365,7 @@ func (c *checker) edited(was, is lease.Record) {
 	}
 }
 
-// released tells whether a record is what a release leaves: no holder, why, and no time of an acquire.
+// released reports whether a record is what a release leaves: no holder, why, and no time of an acquire.
 func released(r lease.Record) bool {
 	return r.Holder == "" && r.Release.Reason != "" && r.AcquireTime == 0
 }
@@ -436,16 +436,16 @@ func (c *checker) takes(a *agent, by string, is lease.Record) {
 	c.claims = append(c.claims, &claim{w: w, by: by, agent: a, token: is.Token, won: w.now, stored: w.now, lasts: is.Duration})
 }
 
-// unknownTo tells whether an agent first saw this tenure after its duration was lowered by hand, in field and annotation.
+// unknownTo reports whether an agent first saw this tenure after its duration was lowered by hand, in field and annotation.
 func (c *claim) unknownTo(a *agent) bool { return c.lowered > 0 && !slices.Contains(c.seenBy, a) }
 
-// free tells whether its holder has given the Lease back, somebody else has made it look so, or its time is up.
+// free reports whether its holder has given the Lease back, somebody else has made it look so, or its time is up.
 func (c *claim) free() bool { return c.released || c.forged || c.w.now >= c.exclusive() }
 
-// acts tells whether processes of its holder live.
+// acts reports whether processes of its holder live.
 func (c *claim) acts() bool { return c.agent != nil && c.agent.tree != nil && c.agent.tree.alive }
 
-// past tells whether nothing follows from it any more.
+// past reports whether nothing follows from it any more.
 func (c *claim) past() bool { return c.w.now > c.exclusive()+4*time.Hour && !c.acts() }
 
 // leashed is told of each deadline: when it comes, what is paid for must be left until others may take the Lease.

@@ -45,7 +45,7 @@ func (e *elector) start() {
 
 func (e *elector) now() lease.Instant { return e.clock.at(e.w.now) }
 
-// valid tells whether the record seen has not run out.
+// valid reports whether the record seen has not run out.
 func (e *elector) valid() bool { return e.now() < e.observedAt.Add(e.w.p.config.Duration) }
 
 // mine is what client-go calls IsLeader.

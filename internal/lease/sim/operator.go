@@ -87,7 +87,7 @@ func (o *operator) write(r lease.Record) {
 	})
 }
 
-// provenDead tells whether the kubelet has reported that the very container is dead, with all its processes.
+// provenDead reports whether the kubelet has reported that the very container is dead, with all its processes.
 func (o *operator) provenDead(holder string) bool {
 	if a := o.w.byID[holder]; a != nil && a.slot.agent.machine != a.machine {
 		return o.w.o.Broken == OperatorBelievesAbsence // the pod is gone, and its object

@@ -166,7 +166,7 @@ func (p params) longest() time.Duration {
 	return d
 }
 
-// lossless tells whether no tenure may end but by a handover.
+// lossless reports whether no tenure may end but by a handover.
 func (p params) lossless() bool { return p.profile == Replies || p.profile == Outages }
 
 // bound is how soon after the end of all faults there must be a holder that stays: the tenure that was may have to be
