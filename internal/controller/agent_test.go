@@ -154,7 +154,7 @@ func (w *world) runAgents() {
 		}
 		if !w.cutOff[a.node] {
 			if l := w.lease(); l == nil {
-				a.feed(lease.Watched{Deleted: true, Record: lease.Record{Revision: a.state.Seen.Record.Revision + 1}})
+				a.feed(lease.Watched{Deleted: true, Record: lease.Record{Revision: a.state.Observed.Record.Revision + 1}})
 			} else {
 				decoded, err := decode(l)
 				w.must(err)

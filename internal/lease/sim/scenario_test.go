@@ -48,7 +48,7 @@ func TestMistakesChangeScenarios(t *testing.T) {
 		return c, s, e
 	})}
 	hasty := mutant{step: before(func(c lease.Config, s lease.State, t lease.Time, e lease.Event) (lease.Config, lease.State, lease.Event) {
-		if s.Phase == lease.Waiting && s.Seen.Record.Holder != "" {
+		if s.Phase == lease.Waiting && s.Observed.Record.Holder != "" {
 			c.Duration -= 2 * time.Second
 		}
 		return ownDuration(c, s, t, e)
