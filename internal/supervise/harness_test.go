@@ -233,6 +233,7 @@ type agent struct {
 	gone     chan struct{}
 	stdout   chan string // lines
 	waited   chan struct{}
+	forked   bool // it is the child of the command by which it was started
 }
 
 // modes are the two ways to be the parent of a tree.
@@ -441,6 +442,22 @@ func (a *agent) stopLeash() bool {
 	return len(a.exited) == 0
 }
 
+// beatingAlone is beating, and stops the leash. Where the deadline comes first, it tries again with a later one.
+func (a *agent) beatingAlone(in time.Duration) (*heartbeat, event) {
+	a.t.Helper()
+	for {
+		h, e := a.beating("beat", in)
+		if a.stopLeash() {
+			return h, e
+		}
+		<-a.exited
+		a.expectGone()
+		if in *= 2; in > time.Minute {
+			a.t.Fatal("no leash was stopped before a deadline of half a minute")
+		}
+	}
+}
+
 // expectGone waits for Gone and then finds no process that descends from the agent.
 func (a *agent) expectGone() {
 	a.t.Helper()
@@ -486,7 +503,17 @@ func (a *agent) processes() []proc {
 func (a *agent) isLeash(p proc) bool {
 	stat, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.pid))
 	fields := statFields(stat)
-	return strings.HasPrefix(p.cmdline, leashName) && len(fields) > 1 && fields[1] == strconv.Itoa(a.cmd.Process.Pid)
+	return strings.HasPrefix(p.cmdline, leashName) && len(fields) > 1 && fields[1] == a.pid()
+}
+
+// pid is the agent's own, "" while it has none.
+func (a *agent) pid() string {
+	command := strconv.Itoa(a.cmd.Process.Pid)
+	if !a.forked {
+		return command
+	}
+	child, _ := os.ReadFile(fmt.Sprintf("/proc/%s/task/%s/children", command, command))
+	return strings.TrimSpace(string(child))
 }
 
 // find returns the PID of the one process whose command line contains text.
