@@ -25,7 +25,7 @@ var granted = map[string]map[string]struct{ verbs, why string }{
 			"makes a Lease before its pods, releases it for the dead, deletes it after the job; lets pods do what it may do; elects its leader",
 		},
 		"policy/poddisruptionbudgets":              {"create get list patch watch", "makes a drain wait for a standby"},
-		"rbac.authorization.k8s.io/rolebindings":   {"create delete get list patch watch", "gives the account its one Role; one to another Role is made anew"},
+		"rbac.authorization.k8s.io/rolebindings":   {"create delete get list patch watch", "gives the account its one Role; one to another Role is recreated"},
 		"rbac.authorization.k8s.io/roles":          {"create get list patch watch", "makes the Role on exactly one Lease"},
 		"singletonjob.io/singletonjobs":            {"get list watch", "sees the jobs, and changes none"},
 		"singletonjob.io/singletonjobs/finalizers": {"update", "owner references that block deletion may ask for it"},

@@ -27,7 +27,7 @@ const (
 	ReasonNoCandidates        = "NoCandidates"
 	ReasonCandidatesNotReady  = "CandidatesNotReady"
 	ReasonProcessBackOff      = "ProcessBackOff"
-	ReasonPodsRefused         = "PodsRefused"
+	ReasonFailedCreate        = "FailedCreate"
 	ReasonPodsFailing         = "PodsFailing"
 	ReasonAgentMisconfigured  = "AgentMisconfigured"
 	ReasonSuspending          = "Suspending"
@@ -69,12 +69,12 @@ func ConditionReasons() []ConditionReason {
 		{ConditionActive, yes, ReasonRunning, "a tenure exists and its process runs"},
 		{ConditionActive, no, ReasonElecting, "no tenure exists; ready candidates contend for the Lease, or wait until the last tenure is certainly over"},
 		{ConditionActive, no, ReasonHolderUnreachable, "the holder has stopped renewing; its process is being stopped, or dead, and a standby takes over when the lease expires"},
-		{ConditionActive, no, ReasonForeignHolder, "something that is no agent, such as another elector, holds the Lease; that is not supported"},
+		{ConditionActive, no, ReasonForeignHolder, "something that is not an agent, such as another elector, holds the Lease; that is not supported"},
 		{ConditionActive, no, ReasonNoCandidates, "there is no candidate pod"},
 		{ConditionActive, no, ReasonCandidatesNotReady, "candidate pods exist, but none is ready to take a tenure"},
 		{ConditionActive, no, ReasonProcessBackOff, "the process keeps exiting; every candidate waits out its restart back-off"},
-		{ConditionActive, no, ReasonPodsRefused, "the API server refuses the candidate pods: quota, Pod Security or another admission rule"},
-		{ConditionActive, no, ReasonPodsFailing, "candidate pods fail one after another, as those do that a kubelet rejects or evicts; each is made anew after a growing delay"},
+		{ConditionActive, no, ReasonFailedCreate, "the API server refuses the candidate pods: quota, Pod Security or another admission rule"},
+		{ConditionActive, no, ReasonPodsFailing, "candidate pods fail one after another, as those do that a kubelet rejects or evicts; each is recreated after a growing delay"},
 		{ConditionActive, no, ReasonAgentMisconfigured, "the agent refused its configuration and did not start"},
 		{ConditionActive, no, ReasonSuspending, "spec.suspend is set and the process is being stopped"},
 		{ConditionActive, no, ReasonSuspended, "spec.suspend is set and nothing runs"},
@@ -101,8 +101,8 @@ func ConditionReasons() []ConditionReason {
 		{ConditionProgressing, no, ReasonUpToDate, "every candidate is made from the current template and ready"},
 		{ConditionProgressing, no, ReasonRolloutStalled, "no candidate of the current template becomes ready; the old ones go on"},
 		{ConditionProgressing, no, ReasonSuspended, "spec.suspend is set and nothing runs"},
-		{ConditionProgressing, no, ReasonPodsRefused, "the API server refuses the candidate pods, or what stands beside them: quota, Pod Security or another admission rule"},
-		{ConditionProgressing, no, ReasonPodsFailing, "candidate pods fail one after another, as those do that a kubelet rejects or evicts; each is made anew after a growing delay"},
+		{ConditionProgressing, no, ReasonFailedCreate, "the API server refuses the candidate pods, or what stands beside them: quota, Pod Security or another admission rule"},
+		{ConditionProgressing, no, ReasonPodsFailing, "candidate pods fail one after another, as those do that a kubelet rejects or evicts; each is recreated after a growing delay"},
 		{ConditionProgressing, no, ReasonCandidateStuck, "a candidate has not been ready for two minutes; the message says what it waits for"},
 		{ConditionProgressing, no, ReasonLeaseConflict, "a Lease of this name exists that is not ours; nothing is touched"},
 		{ConditionProgressing, no, ReasonInvalidSpec, "the spec breaks a rule that only the operator can check"},

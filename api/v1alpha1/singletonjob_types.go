@@ -28,7 +28,7 @@ type SingletonJob struct {
 	// +optional
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	// The wanted state.
+	// The desired state.
 	// +required
 	Spec SingletonJobSpec `json:"spec"`
 
@@ -232,7 +232,7 @@ type SingletonJobStatus struct {
 
 // CandidatesStatus counts candidate pods.
 type CandidatesStatus struct {
-	// Pods that exist and are not finished.
+	// Pods that exist and have not ended.
 	// +optional
 	Total int32 `json:"total"`
 
@@ -294,7 +294,7 @@ type TenureChange struct {
 	Downtime *metav1.Duration `json:"downtime,omitempty"`
 }
 
-// TenureChangeType tells planned from unplanned changes of holder.
+// TenureChangeType distinguishes planned from unplanned changes of holder.
 //
 // +kubebuilder:validation:Enum=Failover;Handover;Elected
 type TenureChangeType string

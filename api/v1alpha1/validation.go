@@ -247,7 +247,7 @@ func validateReservedNames(pod *corev1.PodSpec, at *field.Path) field.ErrorList 
 	return append(errs, validateReservedInside(pod.InitContainers, at.Child("initContainers"))...)
 }
 
-// validateReservedInside keeps what the operator tells the gated container by out of all containers of a template.
+// validateReservedInside keeps what the operator configures the gated container by out of all containers of a template.
 func validateReservedInside(containers []corev1.Container, at *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	check := func(detail string, reserved func(*corev1.Container) bool) {
@@ -286,7 +286,7 @@ func validateGated(job *SingletonJob, at *field.Path) field.ErrorList {
 	gated := job.GatedContainer()
 	if gated < 0 {
 		return field.ErrorList{field.Invalid(field.NewPath("spec", "container"), job.Spec.Container, fmt.Sprintf(
-			"%q is no container of spec.template: one of %s, or nothing for the first", job.Spec.Container,
+			"%q is not a container of spec.template: one of %s, or nothing for the first", job.Spec.Container,
 			listed(containerNames(containers))))}
 	}
 	c := &containers[gated]

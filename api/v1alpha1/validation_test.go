@@ -226,7 +226,7 @@ var templateCases = map[string]validationCase{
 	}},
 	"unknown container": {
 		change: func(job *SingletonJob) { job.Spec.Container = "web" },
-		want:   invalid("spec.container", `"web" is no container of spec.template: one of ["app", "proxy"], or nothing for the first`),
+		want:   invalid("spec.container", `"web" is not a container of spec.template: one of ["app", "proxy"], or nothing for the first`),
 	},
 	"gated container without a command": {
 		change: app(func(c *corev1.Container) { c.Command, c.Args = nil, []string{"run"} }),

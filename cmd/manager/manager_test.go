@@ -105,7 +105,7 @@ func TestTheProgramWorksWithTheRightsItAsksFor(t *testing.T) {
 		return fmt.Sprint(out, err)
 	})
 	for path, want := range map[string]string{
-		address[0] + "/metrics": `singletonjob_candidates_wanted{name="job",namespace="` + namespace + `"} 2`,
+		address[0] + "/metrics": `singletonjob_candidates_desired{name="job",namespace="` + namespace + `"} 2`,
 		address[1] + "/healthz": "ok",
 		address[1] + "/readyz":  "ok",
 	} {

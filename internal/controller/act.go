@@ -14,6 +14,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/singletonjob/operator/api/v1alpha1"
@@ -28,8 +29,8 @@ const fieldOwner = client.FieldOwner("singletonjob")
 // errStale: something was decided on an old state, and the API server refused it. Nothing is wrong; it is decided anew.
 var errStale = errors.New("decided on an old state")
 
-// errEarlier: what an earlier job of the name had is in the way until the garbage collector has deleted it.
-var errEarlier = errors.New("an earlier job's object is on its way out")
+// errPrevious: what a previous job of the name had is in the way until the garbage collector has deleted it.
+var errPrevious = errors.New("a previous job's object is being deleted")
 
 // refusal is an answer of the API server that trying again at once does not change: quota, Pod Security, admission, also
 // by a webhook that can't be reached.
@@ -61,7 +62,7 @@ func (d *outcome) try(needed bool, do func() error) (done bool) {
 		return false // there is nothing to be made here any more
 	case errors.As(err, &refused):
 		d.refused = append(d.refused, plan.Refusal{Text: refused.Error(), Pods: needed})
-	case !errors.Is(err, errEarlier) && !errors.As(err, &answer):
+	case !errors.Is(err, errPrevious) && !errors.As(err, &answer):
 		d.ended = true
 	}
 	d.errs = append(d.errs, err)
@@ -132,7 +133,7 @@ func (r *Reconciler) admissible(ctx context.Context, pod *corev1.Pod) error {
 	return refusedPod(pod, err)
 }
 
-// nameTaken tells why a pod of that name was not seen: the cache lags behind an earlier reconcile, or another operator's,
+// nameTaken says why a pod of that name was not seen: the cache lags behind an earlier reconcile, or another operator's,
 // or the pod has lost what the operator knows its pods by.
 func (r *Reconciler) nameTaken(ctx context.Context, o *observation, pod *corev1.Pod) error {
 	live, err := get(ctx, r.Live, client.ObjectKeyFromObject(pod), &corev1.Pod{})
@@ -152,10 +153,10 @@ func (r *Reconciler) nameTaken(ctx context.Context, o *observation, pod *corev1.
 }
 
 func refusedPod(pod *corev1.Pod, err error) error {
-	return asRefusal(fmt.Errorf("creating pod %s/%s: %w", pod.Namespace, pod.Name, err))
+	return asRefusal(fmt.Errorf("create pod %s/%s: %w", pod.Namespace, pod.Name, err))
 }
 
-// writeLease is the only place where the operator writes a Lease. Each write is conditional on exactly what was judged.
+// writeLease is the only place where the operator writes a Lease. Each write is conditional on exactly what was decided on.
 func (r *Reconciler) writeLease(ctx context.Context, o *observation, w *plan.LeaseWrite) (err error) {
 	if w == nil {
 		return nil
@@ -165,7 +166,7 @@ func (r *Reconciler) writeLease(ctx context.Context, o *observation, w *plan.Lea
 	case plan.CreateLease:
 		err = r.Client.Create(ctx, newLease(key, w), fieldOwner)
 	case plan.UpdateLease:
-		err = r.Client.Update(ctx, encode(o.lease, w.Record, w.Claim), fieldOwner)
+		err = r.Client.Update(ctx, written(o.lease, w.Record, w.Claim), fieldOwner)
 	case plan.DeleteLease:
 		uid, version := o.lease.UID, o.lease.ResourceVersion
 		err = r.Client.Delete(ctx, o.lease.DeepCopy(), client.Preconditions{UID: &uid, ResourceVersion: &version})
@@ -179,7 +180,7 @@ func (r *Reconciler) writeLease(ctx context.Context, o *observation, w *plan.Lea
 	case apierrors.IsConflict(err), apierrors.IsNotFound(err), apierrors.IsAlreadyExists(err):
 		return errStale
 	}
-	return asRefusal(fmt.Errorf("writing the Lease %s: %w", key, err))
+	return asRefusal(fmt.Errorf("write the Lease %s: %w", key, err))
 }
 
 // apply writes a child by server-side apply. One of that name that is not this job's is left alone: taking it over would
@@ -187,7 +188,7 @@ func (r *Reconciler) writeLease(ctx context.Context, o *observation, w *plan.Lea
 func (r *Reconciler) apply(ctx context.Context, o *observation, child plan.Child) error {
 	object, ok := child.(client.Object)
 	if !ok {
-		return fmt.Errorf("%T is no object", child)
+		return fmt.Errorf("%T is not an object", child)
 	}
 	kind := object.GetObjectKind().GroupVersionKind()
 	live := &metav1.PartialObjectMetadata{}
@@ -204,7 +205,7 @@ func (r *Reconciler) apply(ctx context.Context, o *observation, child plan.Child
 	return r.patchChild(ctx, object, live)
 }
 
-// patchChild writes a child over what there is. To which role a binding binds can't be changed, so that one is made anew.
+// patchChild writes a child over what there is. To which role a binding binds can't be changed, so that one is recreated.
 func (r *Reconciler) patchChild(ctx context.Context, object client.Object, live *metav1.PartialObjectMetadata) error {
 	what := fmt.Sprintf("%s %s/%s", object.GetObjectKind().GroupVersionKind().Kind, object.GetNamespace(), object.GetName())
 	patch := func(object client.Object) error {
@@ -215,24 +216,24 @@ func (r *Reconciler) patchChild(ctx context.Context, object client.Object, live 
 	err := patch(object)
 	if isBinding && live != nil && apierrors.IsInvalid(err) {
 		if err := r.Client.Delete(ctx, live, client.Preconditions{UID: &live.UID}); !ignorable(err) {
-			return asRefusal(fmt.Errorf("deleting %s: %w", what, err))
+			return asRefusal(fmt.Errorf("delete %s: %w", what, err))
 		}
 		err = patch(binding)
 	}
 	if err != nil {
-		return asRefusal(fmt.Errorf("applying %s: %w", what, err))
+		return asRefusal(fmt.Errorf("apply %s: %w", what, err))
 	}
 	return nil
 }
 
-// mayApply tells whether an object that exists is the job's, or one that an earlier job of its name left without an owner.
+// mayApply reports whether an object that exists is the job's, or one that a previous job of its name left without an owner.
 func mayApply(job *v1alpha1.SingletonJob, kind string, live *metav1.PartialObjectMetadata) error {
 	labelled := live.Labels[contract.ManagedByLabel] == contract.ManagedBy && live.Labels[contract.NameLabel] == job.Name
 	switch owner := metav1.GetControllerOf(live); {
 	case owner == nil && labelled, owner != nil && owner.UID == job.UID:
 		return nil
 	case owner != nil && labelled && owner.Kind == v1alpha1.Kind:
-		return errEarlier
+		return errPrevious
 	}
 	return refusal{fmt.Errorf("%s %s/%s exists and is not of this SingletonJob: delete it, or give the SingletonJob another name",
 		kind, live.Namespace, live.Name)}
@@ -266,7 +267,7 @@ func (r *Reconciler) sameHolder(ctx context.Context, o *observation) error {
 	if err != nil {
 		return err
 	}
-	if now == nil || now.UID != o.lease.UID || value(now.Spec.HolderIdentity) != o.Lease.Record.Holder {
+	if now == nil || now.UID != o.lease.UID || ptr.Deref(now.Spec.HolderIdentity, "") != o.Lease.Record.Holder {
 		return errStale
 	}
 	return nil
@@ -294,7 +295,7 @@ func (r *Reconciler) sameDecision(ctx context.Context, o *observation) error {
 func (r *Reconciler) deletePod(ctx context.Context, o *observation, pod plan.PodRef) error {
 	target := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: o.Namespace, Name: pod.Name}}
 	if err := r.Client.Delete(ctx, target, client.Preconditions{UID: &pod.UID}); !ignorable(err) {
-		return asRefusal(fmt.Errorf("deleting pod %s/%s: %w", o.Namespace, pod.Name, err))
+		return asRefusal(fmt.Errorf("delete pod %s/%s: %w", o.Namespace, pod.Name, err))
 	}
 	return nil
 }
@@ -312,12 +313,12 @@ func (r *Reconciler) patchPod(ctx context.Context, o *observation, pod plan.PodR
 		return errStale // the name is another pod's now
 	}
 	if !ignorable(err) {
-		return asRefusal(fmt.Errorf("changing pod %s/%s: %w", o.Namespace, pod.Name, err))
+		return asRefusal(fmt.Errorf("change pod %s/%s: %w", o.Namespace, pod.Name, err))
 	}
 	return nil
 }
 
-// ignorable tells whether a write to an object has succeeded or found that the object is no longer the one that was meant.
+// ignorable reports whether a write to an object has succeeded or found that the object is no longer the one that was meant.
 func ignorable(err error) bool {
 	return err == nil || apierrors.IsNotFound(err) || apierrors.IsConflict(err)
 }

@@ -127,7 +127,7 @@ func (a *agent) write(attempt lease.Attempt) lease.WriteDone {
 		done.Outcome = lease.Gone
 		return done
 	}
-	next := encode(l, attempt.Record, plan.ParseClaim(l.Annotations[plan.ClaimAnnotation]))
+	next := written(l, attempt.Record, plan.ParseClaim(l.Annotations[plan.ClaimAnnotation]))
 	switch err := a.w.api.Update(a.w.t.Context(), next); {
 	case apierrors.IsConflict(err):
 		done.Outcome = lease.Conflict

@@ -19,8 +19,8 @@ const (
 	// staleRetry is when to look again after a write that came too late. The change that it missed may be a renewal,
 	// which wakes nobody.
 	staleRetry = 50 * time.Millisecond
-	// earlierRetry is when to look again whether an earlier job's objects are gone.
-	earlierRetry = time.Second
+	// previousRetry is when to look again whether a previous job's objects are gone.
+	previousRetry = time.Second
 	// refusalRetry is when to ask again for what the API server refused; later after as long as it has refused, up to
 	// refusalLimit.
 	refusalRetry = 2 * time.Second
@@ -47,7 +47,7 @@ func New(c client.Client, live client.Reader, now clock.PassiveClock, settings i
 	return &Reconciler{Client: logged{c}, Live: live, Clock: now, Settings: settings, memory: newMemory(), metrics: newMetrics()}
 }
 
-// Reconcile observes, decides and acts, and always tries to report.
+// Reconcile observes, decides and acts, and always tries to record what became of it.
 func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
 	o, err := r.observe(ctx, request.NamespacedName)
 	if err != nil {
@@ -65,7 +65,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	if len(o.Refused) > 0 {
 		p = plan.Decide(o.Observed)
 	}
-	errs := slices.Concat(done.errs, r.report(withReasons(ctx, p.Reasons), &o, &p))
+	errs := slices.Concat(done.errs, r.record(withReasons(ctx, p.Reasons), &o, &p))
 	refused := slices.ContainsFunc(errs, func(err error) bool { return errors.As(err, new(refusal)) }) // an Event, say
 	retry := r.memory.refuse(request.NamespacedName, refused, o.Refused, r.Clock.Now())
 	return result(p.Wake, max(retry, refusalRetry), errs...)
@@ -85,8 +85,8 @@ func result(wake, retry time.Duration, errs ...error) (ctrl.Result, error) {
 		case err == nil:
 		case errors.Is(err, errStale):
 			sooner(staleRetry)
-		case errors.Is(err, errEarlier):
-			sooner(earlierRetry)
+		case errors.Is(err, errPrevious):
+			sooner(previousRetry)
 		case errors.As(err, &refused):
 			sooner(retry)
 		default:

@@ -32,8 +32,8 @@ func served(t *testing.T, change func(*v1alpha1.SingletonJobSpec)) *world {
 	return w
 }
 
-// told are the changes of holder in the status, oldest first.
-func (w *world) told() []string {
+// changes are the changes of holder in the status, oldest first.
+func (w *world) changes() []string {
 	w.t.Helper()
 	var out []string
 	for _, h := range slices.Backward(w.status().History) {
@@ -42,10 +42,10 @@ func (w *world) told() []string {
 	return out
 }
 
-// tells fails unless the status tells exactly of these changes, each with its Event, and of every process that was started.
-func (w *world) tells(want ...string) {
+// records fails unless the status records exactly these changes, each with its Event, and of every process that was started.
+func (w *world) records(want ...string) {
 	w.t.Helper()
-	if diff := cmp.Diff(want, w.told()); diff != "" {
+	if diff := cmp.Diff(want, w.changes()); diff != "" {
 		w.t.Errorf("the history (-want +got):\n%s\n%s", diff, w.describe())
 	}
 	var tokens []int64
@@ -53,13 +53,13 @@ func (w *world) tells(want ...string) {
 		tokens = append(tokens, h.Token)
 	}
 	if !slices.Equal(tokens, w.tenures) {
-		w.t.Errorf("processes were started with the tokens %v, the history tells of %v", w.tenures, tokens)
+		w.t.Errorf("processes were started with the tokens %v, the history records %v", w.tenures, tokens)
 	}
 	w.announces()
 }
 
 // announces fails unless there is one Event for each process that was started. Their names are unique by themselves, so two
-// that tell of one tenure would have different names.
+// of one tenure would have different names.
 func (w *world) announces() {
 	w.t.Helper()
 	job := w.read()
@@ -78,14 +78,14 @@ func (w *world) announces() {
 	}
 	for name, ofThisJob := range announced {
 		if ofThisJob {
-			w.t.Errorf("the Event %s tells of what was not", name)
+			w.t.Errorf("the Event %s says what was not", name)
 		}
 	}
 }
 
 func TestServes(t *testing.T) {
 	w := served(t, nil)
-	w.tells("Elected Elected")
+	w.records("Elected Elected")
 	ctx := t.Context()
 	child := types.NamespacedName{Namespace: w.key.Namespace, Name: plan.ChildName(w.key.Name)}
 	var role rbacv1.Role
@@ -132,7 +132,7 @@ func TestProcessExits(t *testing.T) {
 	first := w.holder()
 	first.exit(3)
 	w.until("the standby has taken over", func() bool { return w.serving() && w.status().Failovers == 1 })
-	w.tells("Elected Elected", "Failover ProcessExited")
+	w.records("Elected Elected", "Failover ProcessExited")
 	h := w.status().History[0]
 	if h.From != first.name || h.FromNode != first.node || h.FromToken != w.tenures[0] || h.To != w.holder().name || h.To == h.From || h.Downtime == nil {
 		t.Errorf("%+v", h)
@@ -146,7 +146,7 @@ func TestPodDeleted(t *testing.T) {
 	w := served(t, nil)
 	w.deletePod(w.holder().name)
 	w.until("the standby has taken over and the pod is replaced", func() bool { return w.serving() && w.status().Handovers == 1 })
-	w.tells("Elected Elected", "Handover PodTerminating")
+	w.records("Elected Elected", "Handover PodTerminating")
 }
 
 func (w *world) deletePod(name string) {
@@ -169,7 +169,7 @@ func TestNodeCutOff(t *testing.T) {
 	// The node lifecycle controller would delete it; on a node that is cut off that has no end.
 	w.deletePod(first.name)
 	w.until("it is replaced under another name", func() bool { return w.serving() && len(w.pods()) == 3 })
-	w.tells("Elected Elected", "Failover LeaseExpired")
+	w.records("Elected Elected", "Failover LeaseExpired")
 	if names := w.names(); !slices.Contains(names, first.name) {
 		t.Errorf("pods %v", names)
 	}
@@ -178,7 +178,7 @@ func TestNodeCutOff(t *testing.T) {
 	}
 	w.reachNode(first.node)
 	w.until("the node is back, and the old pod goes", func() bool { return w.serving() && len(w.pods()) == 2 })
-	w.tells("Elected Elected", "Failover LeaseExpired")
+	w.records("Elected Elected", "Failover LeaseExpired")
 }
 
 func (w *world) names() []string {
@@ -199,7 +199,7 @@ func TestHolderKnownDead(t *testing.T) {
 	w.kill(w.holder())
 	killed := w.clock.Now()
 	w.until("the standby has taken over", func() bool { return w.status().Failovers == 1 })
-	w.tells("Elected Elected", "Failover HolderTerminated")
+	w.records("Elected Elected", "Failover HolderTerminated")
 	if took := w.clock.Now().Sub(killed); took > 2*time.Second {
 		t.Errorf("it took %v, want at most 2s whatever the lease", took)
 	}
@@ -226,7 +226,7 @@ func TestNodeOutOfService(t *testing.T) {
 	first.alive, first.stopped, first.frozen = false, true, true
 	w.cutOff[first.node] = true
 	w.until("the standby has taken over", func() bool { return w.status().Failovers == 1 })
-	w.tells("Elected Elected", "Failover NodeLost")
+	w.records("Elected Elected", "Failover NodeLost")
 }
 
 // image changes the template.
@@ -260,7 +260,7 @@ func TestRollout(t *testing.T) {
 				w.warm()
 				return w.serving() && w.holder().image == "v2" && len(w.pods()) == int(candidates)
 			})
-			w.tells("Elected Elected", "Handover RolloutHandover")
+			w.records("Elected Elected", "Handover RolloutHandover")
 		})
 	}
 }
@@ -269,7 +269,7 @@ func TestRolloutOfOneCandidate(t *testing.T) {
 	w := served(t, func(s *v1alpha1.SingletonJobSpec) { s.Candidates = 1 })
 	w.image("v2")
 	w.until("it is replaced", func() bool { return w.serving() && w.holderRuns("v2")() })
-	w.tells("Elected Elected", "Handover PodTerminating")
+	w.records("Elected Elected", "Handover PodTerminating")
 }
 
 func TestRolloutOfWhatDoesNotStart(t *testing.T) {
@@ -286,14 +286,14 @@ func TestRolloutOfWhatDoesNotStart(t *testing.T) {
 	if !w.holderRuns("v1")() {
 		t.Error("the old version does not go on")
 	}
-	w.tells("Elected Elected")
+	w.records("Elected Elected")
 	w.tick = 800 * time.Millisecond
 	w.image("v3")
 	w.until("a good one is rolled out", func() bool {
 		w.warm()
 		return w.serving() && w.holder().image == "v3"
 	})
-	w.tells("Elected Elected", "Handover RolloutHandover")
+	w.records("Elected Elected", "Handover RolloutHandover")
 }
 
 func TestRolloutOfWhatEndsAtOnce(t *testing.T) {
@@ -308,7 +308,7 @@ func TestRolloutOfWhatEndsAtOnce(t *testing.T) {
 		w.round()
 	}
 	if !w.holderRuns("v1")() || len(w.tenures) != tried {
-		t.Errorf("it is tried again: %v", w.told())
+		t.Errorf("it is tried again: %v", w.changes())
 	}
 	if c := condition(w.status(), v1alpha1.ConditionProgressing); c.Reason != v1alpha1.ReasonRolloutStalled {
 		t.Errorf("progressing: %+v", c)
@@ -360,7 +360,7 @@ func TestScale(t *testing.T) {
 		w.edit(func(job *v1alpha1.SingletonJob) { job.Spec.Candidates = n })
 		w.until(fmt.Sprint(n, " candidates"), func() bool { return w.serving() && len(w.pods()) == int(n) })
 	}
-	w.tells("Elected Elected")
+	w.records("Elected Elected")
 }
 
 func TestSuspend(t *testing.T) {
@@ -374,7 +374,7 @@ func TestSuspend(t *testing.T) {
 	}
 	w.edit(func(job *v1alpha1.SingletonJob) { job.Spec.Suspend = false })
 	w.until("serving again", w.serving)
-	w.tells("Elected Elected", "Handover PodTerminating")
+	w.records("Elected Elected", "Handover PodTerminating")
 }
 
 func TestTokenBaseRaised(t *testing.T) {
@@ -387,7 +387,7 @@ func TestTokenBaseRaised(t *testing.T) {
 			for range 20 {
 				w.round()
 			}
-			w.tells("Elected Elected", "Handover TokenBaseRaised")
+			w.records("Elected Elected", "Handover TokenBaseRaised")
 		})
 	}
 }
@@ -396,7 +396,7 @@ func TestTokenBaseRaised(t *testing.T) {
 func TestNamespaceTerminating(t *testing.T) {
 	w := served(t, nil)
 	w.must(w.api.Delete(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: w.key.Namespace}}))
-	w.operators[0].restart() // and so it tells again what it may have told
+	w.operators[0].restart() // and so it emits again what it may have emitted
 	w.holder().exit(3)
 	w.until("the standby has taken over", func() bool { return w.status().Failovers == 1 })
 }
@@ -414,12 +414,12 @@ func TestLeaseDeleted(t *testing.T) {
 	w.deleteLease()
 	deleted := w.clock.Now()
 	w.until("another tenure", func() bool { return w.serving() && len(w.tenures) == 2 })
-	w.tells("Elected Elected", "Failover LeaseDeleted")
+	w.records("Elected Elected", "Failover LeaseDeleted")
 	if since := w.status().History[0].Time.Sub(deleted); since < 5*time.Second {
 		t.Errorf("the next tenure began %v after the Lease was deleted; the old holder might have lived for 5s", since)
 	}
 	if !slices.ContainsFunc(w.events(), func(e corev1.Event) bool { return e.Reason == "LeaseMissing" }) {
-		t.Error("no Event tells that the Lease was deleted")
+		t.Error("no Event says that the Lease was deleted")
 	}
 }
 
@@ -434,7 +434,7 @@ func TestLeaseDeletedWhileNoOperatorRuns(t *testing.T) {
 	operators[0].restart()
 	w.operators = operators
 	w.until("another tenure", func() bool { return w.serving() && len(w.tenures) == 2 })
-	w.tells("Elected Elected", "Failover LeaseDeleted")
+	w.records("Elected Elected", "Failover LeaseDeleted")
 }
 
 // children are all objects that have an owner here.
@@ -490,9 +490,9 @@ func TestJobDeleted(t *testing.T) {
 	}
 }
 
-// TestJobDeletedAndMadeAnew: its Lease outlives the job, so that the new one's candidates wait for the old holder, which
+// TestJobDeletedAndRecreated: its Lease outlives the job, so that the new one's candidates wait for the old holder, which
 // is cut off at that very moment and runs on.
-func TestJobDeletedAndMadeAnew(t *testing.T) {
+func TestJobDeletedAndRecreated(t *testing.T) {
 	w := served(t, nil)
 	job, first := w.read(), w.holder()
 	w.cutOff[first.node] = true
@@ -505,7 +505,7 @@ func TestJobDeletedAndMadeAnew(t *testing.T) {
 	w.tenures = nil
 	w.job(nil)
 	w.until("the new job serves", w.serving)
-	w.tells("Elected Elected")
+	w.records("Elected Elected")
 	if w.status().FencingToken <= token {
 		t.Errorf("token %d after %d", w.status().FencingToken, token)
 	}
@@ -514,8 +514,8 @@ func TestJobDeletedAndMadeAnew(t *testing.T) {
 	}
 }
 
-// TestLeaseAndJobDeletedAndMadeAnew: nothing is left that tells of the holder but the memory of the operator.
-func TestLeaseAndJobDeletedAndMadeAnew(t *testing.T) {
+// TestLeaseAndJobDeletedAndRecreated: nothing is left that says anything of the holder but the memory of the operator.
+func TestLeaseAndJobDeletedAndRecreated(t *testing.T) {
 	w := served(t, nil)
 	job, first := w.read(), w.holder()
 	w.cutOff[first.node] = true
@@ -528,7 +528,7 @@ func TestLeaseAndJobDeletedAndMadeAnew(t *testing.T) {
 	w.tenures = nil
 	w.job(nil)
 	w.until("the new job serves", w.serving)
-	w.tells("Elected Elected")
+	w.records("Elected Elected")
 }
 
 func TestSomebodyElsesLease(t *testing.T) {
@@ -585,7 +585,7 @@ func TestSomebodyElsesServiceAccount(t *testing.T) {
 	w.job(nil)
 	w.until("it says so", func() bool {
 		c := condition(w.status(), v1alpha1.ConditionActive)
-		return c.Reason == v1alpha1.ReasonPodsRefused && strings.Contains(c.Message, "ServiceAccount "+w.key.Namespace+"/job-singletonjob exists and is not of this SingletonJob")
+		return c.Reason == v1alpha1.ReasonFailedCreate && strings.Contains(c.Message, "ServiceAccount "+w.key.Namespace+"/job-singletonjob exists and is not of this SingletonJob")
 	})
 	after := foreign.DeepCopy()
 	w.must(w.api.Get(t.Context(), client.ObjectKeyFromObject(foreign), after))
@@ -596,17 +596,17 @@ func TestSomebodyElsesServiceAccount(t *testing.T) {
 	w.until("it serves once that is gone", w.serving)
 }
 
-func TestPodsRefused(t *testing.T) {
+func TestFailedCreate(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.plane.EnforcePodSecurity(t, w.key.Namespace)
 	w.job(nil) // its template is not
 	w.until("it says so", func() bool {
 		c := condition(w.status(), v1alpha1.ConditionActive)
-		return c.Reason == v1alpha1.ReasonPodsRefused && strings.Contains(c.Message, "violates PodSecurity")
+		return c.Reason == v1alpha1.ReasonFailedCreate && strings.Contains(c.Message, "violates PodSecurity")
 	})
-	if n := len(slices.DeleteFunc(w.events(), func(e corev1.Event) bool { return e.Reason != v1alpha1.ReasonPodsRefused })); n != 1 {
-		t.Errorf("%d Events tell that pods are refused", n)
+	if n := len(slices.DeleteFunc(w.events(), func(e corev1.Event) bool { return e.Reason != v1alpha1.ReasonFailedCreate })); n != 1 {
+		t.Errorf("%d Events say that pods are refused", n)
 	}
 	var namespace corev1.Namespace
 	w.must(w.api.Get(t.Context(), types.NamespacedName{Name: w.key.Namespace}, &namespace))
@@ -615,20 +615,20 @@ func TestPodsRefused(t *testing.T) {
 	w.until("it serves once they are not", w.serving)
 }
 
-// TestPodsRefusedInARollout: nothing goes for the sake of a pod that can't come.
-func TestPodsRefusedInARollout(t *testing.T) {
+// TestFailedCreateInARollout: nothing goes for the sake of a pod that can't come.
+func TestFailedCreateInARollout(t *testing.T) {
 	w := served(t, func(s *v1alpha1.SingletonJobSpec) { s.Candidates = 1 })
 	w.edit(func(job *v1alpha1.SingletonJob) { job.Spec.Template.Spec.PriorityClassName = "absent" })
 	w.until("it says so", func() bool {
 		c := condition(w.status(), v1alpha1.ConditionProgressing)
-		return c.Reason == v1alpha1.ReasonPodsRefused && strings.Contains(c.Message, "no PriorityClass with name absent")
+		return c.Reason == v1alpha1.ReasonFailedCreate && strings.Contains(c.Message, "no PriorityClass with name absent")
 	})
 	w.edit(func(job *v1alpha1.SingletonJob) { job.Spec.Template.Spec.PriorityClassName = "" })
 	w.until("it is up to date", w.serving)
-	w.tells("Elected Elected")
+	w.records("Elected Elected")
 }
 
-// TestABindingToAnotherRole: that can't be changed, so it is made anew.
+// TestABindingToAnotherRole: that can't be changed, so it is recreated.
 func TestABindingToAnotherRole(t *testing.T) {
 	w := served(t, nil)
 	var binding rbacv1.RoleBinding
@@ -676,11 +676,11 @@ func TestJobBeingDeleted(t *testing.T) {
 	if c := condition(w.status(), v1alpha1.ConditionProgressing); c.Reason != v1alpha1.ReasonDeleting {
 		t.Errorf("progressing: %+v", c)
 	}
-	w.tells("Elected Elected", "Handover PodTerminating")
+	w.records("Elected Elected", "Handover PodTerminating")
 	w.edit(func(job *v1alpha1.SingletonJob) { job.Finalizers = nil })
 }
 
-// TestTheOperatorDoesNotDelayATakeover: what is to be written on the Lease of a holder that went silent waits.
+// TestTheOperatorDoesNotDelayATakeover: what is to be written on the Lease of a holder that stopped renewing waits.
 func TestTheOperatorDoesNotDelayATakeover(t *testing.T) {
 	w := served(t, nil)
 	w.cutOffNode(w.holder().node)
@@ -708,22 +708,22 @@ func TestPodsWithoutLabels(t *testing.T) {
 	label("null")
 	w.until("it says so", func() bool {
 		c := condition(w.status(), v1alpha1.ConditionProgressing)
-		return c.Reason == v1alpha1.ReasonPodsRefused && strings.Contains(c.Message, "pod "+w.key.Namespace+"/"+taken.Name+" exists without the label")
+		return c.Reason == v1alpha1.ReasonFailedCreate && strings.Contains(c.Message, "pod "+w.key.Namespace+"/"+taken.Name+" exists without the label")
 	})
 	label(`"job"`)
 	w.until("it serves again", w.serving)
 }
 
-// TestStatusAnswerLost: what was stored is told of, also where that was not known at once.
+// TestStatusAnswerLost: what was stored is recorded, also where that was not known at once.
 func TestStatusAnswerLost(t *testing.T) {
 	w := served(t, nil)
 	w.operators[0].loses = "update status"
 	w.holder().exit(3)
 	w.until("the standby has taken over", func() bool { return w.serving() && w.status().Failovers == 1 })
-	w.tells("Elected Elected", "Failover ProcessExited")
+	w.records("Elected Elected", "Failover ProcessExited")
 }
 
-// TestOperatorDown: what happened meanwhile is told by the Lease.
+// TestOperatorDown: what happened meanwhile is recorded by the Lease.
 func TestOperatorDown(t *testing.T) {
 	w := served(t, nil)
 	operators := w.operators
@@ -735,7 +735,7 @@ func TestOperatorDown(t *testing.T) {
 	operators[0].restart()
 	w.operators = operators
 	w.until("serving", func() bool { return w.serving() && w.status().Failovers == 4 })
-	w.tells("Elected Elected", "Failover ProcessExited", "Failover ProcessExited", "Failover ProcessExited", "Failover ProcessExited")
+	w.records("Elected Elected", "Failover ProcessExited", "Failover ProcessExited", "Failover ProcessExited", "Failover ProcessExited")
 }
 
 // TestOperatorRestartedAfterAnOutage: nobody has renewed for an hour, and a new process has seen none of that.
@@ -763,8 +763,8 @@ func TestStatusWiped(t *testing.T) {
 	job := w.read()
 	job.Status = v1alpha1.SingletonJobStatus{}
 	w.must(w.api.Status().Update(t.Context(), job))
-	w.until("told again", w.serving)
-	w.tells("Elected Elected", "Failover ProcessExited")
+	w.until("recorded again", w.serving)
+	w.records("Elected Elected", "Failover ProcessExited")
 }
 
 // TestOrphansAreAdopted: pods that were left by kubectl delete --cascade=orphan are this job's candidates, if old ones.
@@ -786,5 +786,5 @@ func TestOrphansAreAdopted(t *testing.T) {
 			t.Errorf("%s is not the new job's", name)
 		}
 	}
-	w.tells("Elected Elected", "Handover RolloutHandover")
+	w.records("Elected Elected", "Handover RolloutHandover")
 }

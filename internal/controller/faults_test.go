@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/singletonjob/operator/api/v1alpha1"
@@ -21,7 +22,7 @@ func aLife(w *world) {
 		o.crashAt = 0
 	}
 	w.round()
-	w.tells("Elected Elected", "Failover ProcessExited", "Handover RolloutHandover", "Handover PodTerminating",
+	w.records("Elected Elected", "Failover ProcessExited", "Handover RolloutHandover", "Handover PodTerminating",
 		"Handover TokenBaseRaised", "Failover LeaseDeleted")
 	for _, o := range w.operators {
 		if o.next != nil { // there is little to write still
@@ -141,11 +142,11 @@ func TestTwoOperatorsThatSeeOldStates(t *testing.T) {
 				o.cache = newLaggingCache(w, rand.New(rand.NewPCG(seed, uint64(i))))
 			}
 			liveThrough(w)
-			w.until("all is told", func() bool { return w.status().FencingToken == w.highest })
+			w.until("all is recorded", func() bool { return w.status().FencingToken == w.highest })
 			for range 10 {
 				w.round() // the caches catch up
 			}
-			w.tellsWhatHappened()
+			w.recordsWhatHappened()
 			endLife(w)
 		})
 	}
@@ -158,7 +159,7 @@ func seeds() []uint64 { return []uint64{1, 2, rand.Uint64()} }
 // Lease and makes one. What the API server knows of that tenure, by the job's status or by its pods alone, must count.
 func TestALeaseMadeOnAnOldStateIsNotFree(t *testing.T) {
 	for name, forget := range map[string]func(*world){
-		"only the status tells": func(w *world) {
+		"only the status records it": func(w *world) {
 			for _, pod := range w.pods() { // as by force, while their nodes are cut off
 				w.must(w.api.Delete(w.t.Context(), &pod, client.GracePeriodSeconds(0)))
 			}
@@ -182,7 +183,7 @@ func TestALeaseMadeOnAnOldStateIsNotFree(t *testing.T) {
 			o.cache = old
 			o.restart()
 			o.reconcile()
-			if l := w.lease(); l == nil || value(l.Spec.HolderIdentity) != lease.UnknownHolder {
+			if l := w.lease(); l == nil || ptr.Deref(l.Spec.HolderIdentity, "") != lease.UnknownHolder {
 				t.Errorf("the Lease is %+v, and a process runs", l)
 			}
 		})

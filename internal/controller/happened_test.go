@@ -9,7 +9,7 @@ import (
 	"github.com/singletonjob/operator/internal/lease"
 )
 
-// tenure is one as the agents know it, who need no operator and no Lease to tell them.
+// tenure is one as the agents know it, who need no operator and no Lease to say so.
 type tenure struct {
 	token int64
 	pod   string
@@ -33,8 +33,8 @@ func (w *world) ended(e lease.TenureEnded) {
 	w.t.Fatalf("the tenure of token %d ended, and had not begun", e.Token)
 }
 
-// tellsWhatHappened fails unless the status tells of each tenure, whose it was, whom it followed and why.
-func (w *world) tellsWhatHappened() {
+// recordsWhatHappened fails unless the status records each tenure, whose it was, what it followed and why.
+func (w *world) recordsWhatHappened() {
 	w.t.Helper()
 	planned := []lease.Reason{lease.ReasonRollout, lease.ReasonSwitchover, lease.ReasonTokenBaseRaised, lease.ReasonPodTerminating}
 	var want, got []v1alpha1.TenureChange
@@ -55,7 +55,7 @@ func (w *world) tellsWhatHappened() {
 		got = append(got, v1alpha1.TenureChange{Type: h.Type, Reason: h.Reason, From: h.From, FromToken: h.FromToken, To: h.To, Token: h.Token})
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
-		w.t.Errorf("the history (-what happened +what is told):\n%s\n%s", diff, w.describe())
+		w.t.Errorf("the history (-what happened +what is recorded):\n%s\n%s", diff, w.describe())
 	}
 	w.announces()
 }

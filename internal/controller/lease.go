@@ -7,6 +7,7 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 
 	"github.com/singletonjob/operator/internal/contract"
 	"github.com/singletonjob/operator/internal/lease"
@@ -32,16 +33,16 @@ func fields(l *coordinationv1.Lease) contract.Fields {
 		UID:                  string(l.UID),
 		ResourceVersion:      l.ResourceVersion,
 		Annotations:          l.Annotations,
-		HolderIdentity:       value(l.Spec.HolderIdentity),
-		LeaseDurationSeconds: value(l.Spec.LeaseDurationSeconds),
-		LeaseTransitions:     value(l.Spec.LeaseTransitions),
+		HolderIdentity:       ptr.Deref(l.Spec.HolderIdentity, ""),
+		LeaseDurationSeconds: ptr.Deref(l.Spec.LeaseDurationSeconds, 0),
+		LeaseTransitions:     ptr.Deref(l.Spec.LeaseTransitions, 0),
 		AcquireTime:          formatTime(l.Spec.AcquireTime),
 		RenewTime:            formatTime(l.Spec.RenewTime),
 	}
 }
 
-// encode is base with a record's values, and with its UID and resourceVersion as the precondition.
-func encode(base *coordinationv1.Lease, r lease.Record, c plan.Claim) *coordinationv1.Lease {
+// written is base with a record's values, and with its UID and resourceVersion as the precondition.
+func written(base *coordinationv1.Lease, r lease.Record, c plan.Claim) *coordinationv1.Lease {
 	l := base.DeepCopy()
 	f := contract.EncodeLease(r, fields(base))
 	l.UID, l.ResourceVersion = types.UID(f.UID), f.ResourceVersion
@@ -59,7 +60,7 @@ func encode(base *coordinationv1.Lease, r lease.Record, c plan.Claim) *coordinat
 
 // newLease is the object for a Lease that does not exist yet. It has no owner: see package plan.
 func newLease(key types.NamespacedName, w *plan.LeaseWrite) *coordinationv1.Lease {
-	l := encode(&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{
+	l := written(&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{
 		Namespace: key.Namespace, Name: key.Name,
 		Labels: map[string]string{contract.ManagedByLabel: contract.ManagedBy, contract.NameLabel: key.Name},
 	}}, w.Record, w.Claim)
@@ -80,12 +81,4 @@ func parseTime(s string) *metav1.MicroTime {
 		return nil
 	}
 	return &metav1.MicroTime{Time: t}
-}
-
-func value[T any](p *T) T {
-	if p == nil {
-		var zero T
-		return zero
-	}
-	return *p
 }

@@ -66,5 +66,5 @@ func (s loggedStatus) Patch(ctx context.Context, o client.Object, patch client.P
 }
 
 func (s loggedStatus) Update(ctx context.Context, o client.Object, opts ...client.SubResourceUpdateOption) error {
-	return s.log(ctx, "reported", o, false, s.SubResourceWriter.Update(ctx, o, opts...))
+	return s.log(ctx, "status updated", o, false, s.SubResourceWriter.Update(ctx, o, opts...))
 }

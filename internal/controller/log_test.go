@@ -42,7 +42,7 @@ func TestTheLogTellsOfEachWrite(t *testing.T) {
 	all := strings.Join(lines, "\n")
 	for _, want := range []string{
 		`"created" "kind"="Lease" "object"="` + w.key.String() + `" "why"="there is none"`,
-		`"why"="there are 0 of 2 candidates"`, `"reported" "kind"="SingletonJob"`, "Active is True, Running: ",
+		`"why"="there are 0 of 2 candidates"`, `"status updated" "kind"="SingletonJob"`, "Active is True, Running: ",
 		`"deleted" "kind"="Pod"`, `"why"="spec.suspend is set"`, `"patched" "kind"="Role"`, `"created" "kind"="Event"`, `"why"="its role is active"`,
 	} {
 		if !strings.Contains(all, want) {
@@ -60,6 +60,6 @@ func TestTheLogTellsOfEachWrite(t *testing.T) {
 		reconcile()
 	}
 	if len(lines) != before {
-		t.Errorf("nothing was to be done, and it is told: %v", lines[before:])
+		t.Errorf("nothing was to be done, and it is recorded: %v", lines[before:])
 	}
 }

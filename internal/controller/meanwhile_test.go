@@ -7,6 +7,7 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/singletonjob/operator/api/v1alpha1"
@@ -107,7 +108,7 @@ func TestTrafficGoesToNobodyWhoHoldsNoMore(t *testing.T) {
 	happened := false
 	o.asks = func(obj client.Object) {
 		l := w.lease()
-		if _, asked := obj.(*coordinationv1.Lease); !asked || happened || l == nil || value(l.Spec.HolderIdentity) == "" {
+		if _, asked := obj.(*coordinationv1.Lease); !asked || happened || l == nil || ptr.Deref(l.Spec.HolderIdentity, "") == "" {
 			return
 		}
 		happened = true

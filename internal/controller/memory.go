@@ -10,19 +10,19 @@ import (
 	"github.com/singletonjob/operator/internal/plan"
 )
 
-// memory is what one process of the operator remembers: what no object tells. All of it may be lost at any time; then the
+// memory is what one process of the operator remembers: what no object says. All of it may be lost at any time; then the
 // operator waits longer than it must, and writes Events that exist already.
 type memory struct {
 	mu     sync.Mutex
-	leases map[types.NamespacedName]sighting
-	// told are the jobs whose changes of holder all have their Events, with their UIDs.
-	told map[types.NamespacedName]types.UID
+	leases map[types.NamespacedName]observedLease
+	// emitted are the jobs whose changes of holder all have their Events, with their UIDs.
+	emitted map[types.NamespacedName]types.UID
 	// refused are the jobs for which something was refused when it was last asked for.
 	refused map[types.NamespacedName]refused
 }
 
-// sighting is the newest that was seen of a Lease.
-type sighting struct {
+// observedLease is the newest that was seen of a Lease.
+type observedLease struct {
 	uid     types.UID
 	version string
 	// since is when this version was first seen: after it was written, so that what is counted from here is never more
@@ -42,13 +42,13 @@ type refused struct {
 
 func newMemory() *memory {
 	return &memory{
-		leases: map[types.NamespacedName]sighting{}, told: map[types.NamespacedName]types.UID{},
+		leases: map[types.NamespacedName]observedLease{}, emitted: map[types.NamespacedName]types.UID{},
 		refused: map[types.NamespacedName]refused{},
 	}
 }
 
-// see notes a Lease of ours, and returns it with what is known of when it changed.
-func (m *memory) see(l *coordinationv1.Lease, decoded plan.Lease, now time.Time) plan.Lease {
+// observe notes a Lease of ours, and returns it with what is known of when it changed.
+func (m *memory) observe(l *coordinationv1.Lease, decoded plan.Lease, now time.Time) plan.Lease {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	key := types.NamespacedName{Namespace: l.Namespace, Name: l.Name}
@@ -61,7 +61,7 @@ func (m *memory) see(l *coordinationv1.Lease, decoded plan.Lease, now time.Time)
 		return decoded // an old state, out of a cache that lags
 	}
 	if !known || s.version != l.ResourceVersion {
-		next := sighting{uid: l.UID, version: l.ResourceVersion, since: now, heard: now, lease: decoded}
+		next := observedLease{uid: l.UID, version: l.ResourceVersion, since: now, heard: now, lease: decoded}
 		if known && was.RenewTime == decoded.Record.RenewTime { // others write Leases too: what they write is no sign of life
 			next.heard, next.renewed = s.heard, s.renewed && same
 		} else {
@@ -70,12 +70,12 @@ func (m *memory) see(l *coordinationv1.Lease, decoded plan.Lease, now time.Time)
 		s = next
 		m.leases[key] = s
 	}
-	decoded.Unchanged, decoded.Silent, decoded.Renewed = now.Sub(s.since), now.Sub(s.heard), s.renewed
+	decoded.Unchanged, decoded.SinceRenewal, decoded.Renewed = now.Sub(s.since), now.Sub(s.heard), s.renewed
 	return decoded
 }
 
-// silence is how long a Lease was not renewed, as far as it was seen.
-func (m *memory) silence(key types.NamespacedName, now time.Time) time.Duration {
+// sinceRenewal is how long a Lease was not renewed, as far as it was seen.
+func (m *memory) sinceRenewal(key types.NamespacedName, now time.Time) time.Duration {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if s, seen := m.leases[key]; seen {
@@ -103,11 +103,11 @@ func (m *memory) forget(key types.NamespacedName) {
 }
 
 // jobGone drops what was remembered of a job that is gone, and of its Lease if that is gone too: unless a tenure may last,
-// which a job made anew must know. It returns how long that is at most, 0 for no tenure that is remembered.
+// which a recreated job must know. It returns how long that is at most, 0 for no tenure that is remembered.
 func (m *memory) jobGone(key types.NamespacedName, leaseGone bool, now time.Time) time.Duration {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	delete(m.told, key)
+	delete(m.emitted, key)
 	delete(m.refused, key)
 	s, seen := m.leases[key]
 	if !seen || !leaseGone {
@@ -120,7 +120,7 @@ func (m *memory) jobGone(key types.NamespacedName, leaseGone bool, now time.Time
 	return left
 }
 
-// refuse notes whether anything was refused for a job, and what of it is to be told, and returns when to ask again: after as
+// refuse notes whether anything was refused for a job, and what of it is to be recorded, and returns when to ask again: after as
 // long as it has been refused, from the shortest to the longest time.
 func (m *memory) refuse(key types.NamespacedName, anything bool, what []plan.Refusal, now time.Time) time.Duration {
 	m.mu.Lock()
@@ -144,18 +144,18 @@ func (m *memory) refusals(key types.NamespacedName) []plan.Refusal {
 	return m.refused[key].what
 }
 
-func (m *memory) isTold(key types.NamespacedName, job types.UID) bool {
+func (m *memory) hasEmitted(key types.NamespacedName, job types.UID) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.told[key] == job
+	return m.emitted[key] == job
 }
 
-func (m *memory) setTold(key types.NamespacedName, job types.UID, told bool) {
+func (m *memory) setEmitted(key types.NamespacedName, job types.UID, all bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if told {
-		m.told[key] = job
+	if all {
+		m.emitted[key] = job
 	} else {
-		delete(m.told, key)
+		delete(m.emitted, key)
 	}
 }

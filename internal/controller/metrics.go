@@ -9,9 +9,9 @@ import (
 
 // metrics are served beside controller-runtime's own, which count reconciles and their errors.
 type metrics struct {
-	active, token, ready, wanted *prometheus.GaugeVec
-	failovers, handovers         *prometheus.CounterVec
-	downtime                     *prometheus.HistogramVec
+	active, token, ready, desired *prometheus.GaugeVec
+	failovers, handovers          *prometheus.CounterVec
+	downtime                      *prometheus.HistogramVec
 }
 
 func newMetrics() *metrics {
@@ -26,7 +26,7 @@ func newMetrics() *metrics {
 		active:    gauge("active", "1 while a tenure exists and its process runs, as far as the operator sees."),
 		token:     gauge("fencing_token", "The fencing token of the current or last tenure."),
 		ready:     gauge("candidates_ready", "Candidate pods that are ready."),
-		wanted:    gauge("candidates_wanted", "spec.candidates; 0 while spec.suspend is set."),
+		desired:   gauge("candidates_desired", "spec.candidates; 0 while spec.suspend is set."),
 		failovers: counter("failovers_total", "Unplanned changes of holder since this operator started, by reason."),
 		handovers: counter("handovers_total", "Planned changes of holder since this operator started, by reason."),
 		downtime: prometheus.NewHistogramVec(prometheus.HistogramOpts{
@@ -40,11 +40,11 @@ func newMetrics() *metrics {
 // Collectors are to be registered where the metrics shall be served.
 func (r *Reconciler) Collectors() []prometheus.Collector {
 	m := r.metrics
-	return []prometheus.Collector{m.active, m.token, m.ready, m.wanted, m.failovers, m.handovers, m.downtime}
+	return []prometheus.Collector{m.active, m.token, m.ready, m.desired, m.failovers, m.handovers, m.downtime}
 }
 
-// report shows a status that is stored, and counts the changes that it told of for the first time.
-func (m *metrics) report(job *v1alpha1.SingletonJob, changes []v1alpha1.TenureChange) {
+// show gives a status that is stored, and counts the changes that it has for the first time.
+func (m *metrics) show(job *v1alpha1.SingletonJob, changes []v1alpha1.TenureChange) {
 	at := []string{job.Namespace, job.Name}
 	active := 0.0
 	if job.Status.ActivePod != "" {
@@ -53,11 +53,11 @@ func (m *metrics) report(job *v1alpha1.SingletonJob, changes []v1alpha1.TenureCh
 	m.active.WithLabelValues(at...).Set(active)
 	m.token.WithLabelValues(at...).Set(float64(job.Status.FencingToken))
 	m.ready.WithLabelValues(at...).Set(float64(job.Status.Candidates.Ready))
-	wanted := float64(job.Spec.Candidates)
+	desired := float64(job.Spec.Candidates)
 	if job.Spec.Suspend {
-		wanted = 0
+		desired = 0
 	}
-	m.wanted.WithLabelValues(at...).Set(wanted)
+	m.desired.WithLabelValues(at...).Set(desired)
 	for _, c := range changes {
 		switch c.Type {
 		case v1alpha1.Failover:
@@ -75,7 +75,7 @@ func (m *metrics) report(job *v1alpha1.SingletonJob, changes []v1alpha1.TenureCh
 // forget drops a job that is gone.
 func (m *metrics) forget(job types.NamespacedName) {
 	labels := prometheus.Labels{"namespace": job.Namespace, "name": job.Name}
-	for _, vec := range []interface{ DeletePartialMatch(prometheus.Labels) int }{m.active, m.token, m.ready, m.wanted, m.failovers, m.handovers} {
+	for _, vec := range []interface{ DeletePartialMatch(prometheus.Labels) int }{m.active, m.token, m.ready, m.desired, m.failovers, m.handovers} {
 		vec.DeletePartialMatch(labels)
 	}
 }

@@ -44,7 +44,7 @@ func (r *Reconciler) observe(ctx context.Context, key types.NamespacedName) (obs
 		o.Remembered = r.memory.jobGone(key, o.Lease.Presence != plan.Ours, o.Now)
 		return o, nil
 	}
-	o.Untold = !r.memory.isTold(key, o.Job.UID)
+	o.EventsUnknown = !r.memory.hasEmitted(key, o.Job.UID)
 	if err := r.observeChildren(ctx, key, &o); err != nil {
 		return o, err
 	}
@@ -54,7 +54,7 @@ func (r *Reconciler) observe(ctx context.Context, key types.NamespacedName) (obs
 func (r *Reconciler) pods(ctx context.Context, from client.Reader, key types.NamespacedName, options ...client.ListOption) ([]*corev1.Pod, error) {
 	var list corev1.PodList
 	if err := from.List(ctx, &list, append(options, client.InNamespace(key.Namespace))...); err != nil {
-		return nil, fmt.Errorf("listing the pods of %s: %w", key, err)
+		return nil, fmt.Errorf("list the pods of %s: %w", key, err)
 	}
 	pods := make([]*corev1.Pod, len(list.Items))
 	for i := range list.Items {
@@ -65,14 +65,14 @@ func (r *Reconciler) pods(ctx context.Context, from client.Reader, key types.Nam
 
 // observeLease reads the Lease. The cache holds only those with the operator's label, and lags: where it has none, the API
 // server is asked, and for the job and the pods too, because the Lease may now be made, and whether it may start free
-// depends on them. It is also asked before a holder is called silent, which the cache alone may be.
+// depends on them. It is also asked before a holder is said to have stopped renewing, which the cache alone may be.
 func (r *Reconciler) observeLease(ctx context.Context, key types.NamespacedName, o *observation) error {
 	l, err := get(ctx, r.Client, key, &coordinationv1.Lease{})
 	if err != nil {
 		return err
 	}
 	if l != nil {
-		if err := r.see(o, l); err != nil || o.Job == nil || o.Lease.Unchanged < silence(o.Job) {
+		if err := r.take(o, l); err != nil || o.Job == nil || o.Lease.Unchanged < cacheLimit(o.Job) {
 			return err
 		}
 	}
@@ -83,7 +83,7 @@ func (r *Reconciler) observeLease(ctx context.Context, key types.NamespacedName,
 		return err
 	}
 	if l != nil {
-		return r.see(o, l)
+		return r.take(o, l)
 	}
 	o.Lease, o.lease = plan.Lease{Last: r.memory.last(key)}, nil
 	if o.Job, err = get(ctx, r.Live, key, &v1alpha1.SingletonJob{}); err != nil {
@@ -93,8 +93,8 @@ func (r *Reconciler) observeLease(ctx context.Context, key types.NamespacedName,
 	return err
 }
 
-// silence is when a Lease that does not change is no longer taken from the cache: before its holder is called silent.
-func silence(job *v1alpha1.SingletonJob) time.Duration {
+// cacheLimit is when a Lease that does not change is no longer taken from the cache: before its holder is said to have stopped renewing.
+func cacheLimit(job *v1alpha1.SingletonJob) time.Duration {
 	d := job.Spec.Lease.RenewDeadline.Duration
 	if d <= 0 {
 		d = v1alpha1.DefaultRenewDeadline
@@ -102,13 +102,13 @@ func silence(job *v1alpha1.SingletonJob) time.Duration {
 	return d / 2
 }
 
-func (r *Reconciler) see(o *observation, l *coordinationv1.Lease) error {
+func (r *Reconciler) take(o *observation, l *coordinationv1.Lease) error {
 	decoded, err := decode(l)
 	if err != nil {
-		return fmt.Errorf("reading the Lease %s/%s: %w", l.Namespace, l.Name, err)
+		return fmt.Errorf("read the Lease %s/%s: %w", l.Namespace, l.Name, err)
 	}
 	if decoded.Presence == plan.Ours {
-		decoded = r.memory.see(l, decoded, r.Clock.Now())
+		decoded = r.memory.observe(l, decoded, r.Clock.Now())
 	}
 	o.Lease, o.lease = decoded, l
 	return nil
@@ -167,7 +167,7 @@ func get[T client.Object](ctx context.Context, from client.Reader, key types.Nam
 	case apierrors.IsNotFound(err):
 		return none, nil
 	case err != nil:
-		return none, fmt.Errorf("reading %T %s: %w", into, key, err)
+		return none, fmt.Errorf("read %T %s: %w", into, key, err)
 	}
 	return into, nil
 }

@@ -43,12 +43,12 @@ func TestLeaseObjectRoundTrip(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	again := encode(l, read.Record, read.Claim)
+	again := written(l, read.Record, read.Claim)
 	if diff := cmp.Diff(l, again); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
 	read.Record = read.Record.Released(lease.Release{Reason: lease.ReasonNodeLost, Unclean: true}, 9, 1_700_000_000_000_009)
-	released, err := decode(encode(l, read.Record, read.Claim))
+	released, err := decode(written(l, read.Record, read.Claim))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -74,7 +74,7 @@ func TestOnlyRenewals(t *testing.T) {
 		"asked to hand over": {func(l *coordinationv1.Lease) { l.Annotations[contract.HandoverToAnnotation] = "*" }, false},
 		"another duration":   {func(l *coordinationv1.Lease) { l.Spec.LeaseDurationSeconds = new(int32(9)) }, false},
 		"another label":      {func(l *coordinationv1.Lease) { l.Labels["x"] = "y" }, false},
-		"made anew":          {func(l *coordinationv1.Lease) { l.UID = "another" }, false},
+		"recreated":          {func(l *coordinationv1.Lease) { l.UID = "another" }, false},
 	} {
 		before, after := aLease(), aLease()
 		c.change(after)
@@ -96,7 +96,7 @@ func TestWhoIsSeenToRenew(t *testing.T) {
 			t.Fatal(err)
 		}
 		for range 2 {
-			if renewed := m.see(l, decoded, time.Now()).Renewed; renewed != want {
+			if renewed := m.observe(l, decoded, time.Now()).Renewed; renewed != want {
 				t.Errorf("%s: renewed %v", what, renewed)
 			}
 		}
@@ -128,14 +128,14 @@ func TestWhoWakesTheOperator(t *testing.T) {
 		change func(*v1alpha1.SingletonJob)
 		wakes  bool
 	}{
-		"another text": {change: func(j *v1alpha1.SingletonJob) { j.Status.Conditions = []metav1.Condition{{Message: "port 1"}} }},
-		"more is told": {change: func(j *v1alpha1.SingletonJob) { j.Status.FencingToken = 8 }},
-		"wiped":        {change: func(j *v1alpha1.SingletonJob) { j.Status = v1alpha1.SingletonJobStatus{} }, wakes: true},
-		"spec":         {change: func(j *v1alpha1.SingletonJob) { j.Generation++ }, wakes: true},
-		"annotation":   {change: func(j *v1alpha1.SingletonJob) { j.Annotations = map[string]string{"a": "b"} }, wakes: true},
-		"label":        {change: func(j *v1alpha1.SingletonJob) { j.Labels = map[string]string{"a": "b"} }, wakes: true},
-		"deleted":      {change: func(j *v1alpha1.SingletonJob) { j.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)} }, wakes: true},
-		"made anew":    {change: func(j *v1alpha1.SingletonJob) { j.UID = "v" }, wakes: true},
+		"another text":     {change: func(j *v1alpha1.SingletonJob) { j.Status.Conditions = []metav1.Condition{{Message: "port 1"}} }},
+		"more is recorded": {change: func(j *v1alpha1.SingletonJob) { j.Status.FencingToken = 8 }},
+		"wiped":            {change: func(j *v1alpha1.SingletonJob) { j.Status = v1alpha1.SingletonJobStatus{} }, wakes: true},
+		"spec":             {change: func(j *v1alpha1.SingletonJob) { j.Generation++ }, wakes: true},
+		"annotation":       {change: func(j *v1alpha1.SingletonJob) { j.Annotations = map[string]string{"a": "b"} }, wakes: true},
+		"label":            {change: func(j *v1alpha1.SingletonJob) { j.Labels = map[string]string{"a": "b"} }, wakes: true},
+		"deleted":          {change: func(j *v1alpha1.SingletonJob) { j.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)} }, wakes: true},
+		"recreated":        {change: func(j *v1alpha1.SingletonJob) { j.UID = "v" }, wakes: true},
 	} {
 		e := event.UpdateEvent{ObjectOld: job(func(*v1alpha1.SingletonJob) {}), ObjectNew: job(c.change)}
 		if got := jobChanged.Update(e); got != c.wakes {
@@ -153,7 +153,7 @@ func TestMemory(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return now - int64(m.see(l, decoded, at(now)).Unchanged/time.Second)
+		return now - int64(m.observe(l, decoded, at(now)).Unchanged/time.Second)
 	}
 	if m.last(key) != nil {
 		t.Error("something is remembered of a Lease that was never seen")
@@ -226,7 +226,7 @@ func TestWhenToComeBack(t *testing.T) {
 		"when the plan says":      {wake: time.Minute, errs: []error{nil, nil}, want: time.Minute},
 		"never":                   {errs: []error{nil}},
 		"the state was old":       {wake: time.Minute, errs: []error{nil, errStale}, want: staleRetry},
-		"an earlier job's":        {errs: []error{errEarlier}, want: earlierRetry},
+		"a previous job's":        {errs: []error{errPrevious}, want: previousRetry},
 		"refused":                 {errs: []error{refusal{failed}, nil}, want: refusalRetry},
 		"refused, but due sooner": {wake: time.Second, errs: []error{refusal{failed}}, want: time.Second},
 		"failed":                  {wake: time.Minute, errs: []error{failed, errStale}, err: true},
@@ -243,7 +243,7 @@ func TestMetrics(t *testing.T) {
 	job := &v1alpha1.SingletonJob{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "job"}}
 	job.Spec.Candidates = 2
 	job.Status = v1alpha1.SingletonJobStatus{ActivePod: "p", FencingToken: 7, Candidates: v1alpha1.CandidatesStatus{Ready: 1}}
-	r.metrics.report(job, []v1alpha1.TenureChange{
+	r.metrics.show(job, []v1alpha1.TenureChange{
 		{Type: v1alpha1.Elected, Reason: v1alpha1.ChangeElected},
 		{Type: v1alpha1.Failover, Reason: v1alpha1.ChangeLeaseExpired, Downtime: &metav1.Duration{Duration: 15 * time.Second}},
 		{Type: v1alpha1.Handover, Reason: v1alpha1.ChangePodTerminating, Downtime: &metav1.Duration{Duration: 20 * time.Millisecond}},
@@ -270,7 +270,7 @@ func TestMetrics(t *testing.T) {
 		return got
 	}
 	want := map[string]float64{
-		"active job ns": 1, "fencing_token job ns": 7, "candidates_ready job ns": 1, "candidates_wanted job ns": 2,
+		"active job ns": 1, "fencing_token job ns": 7, "candidates_ready job ns": 1, "candidates_desired job ns": 2,
 		"failovers_total job ns LeaseExpired": 1, "handovers_total job ns PodTerminating": 1,
 		"downtime_seconds Failover": 15, "downtime_seconds Handover": .02,
 	}
@@ -278,8 +278,8 @@ func TestMetrics(t *testing.T) {
 		t.Errorf("-want +got:\n%s", diff)
 	}
 	job.Spec.Suspend, job.Status.ActivePod = true, ""
-	r.metrics.report(job, nil)
-	if got := series(); got["active job ns"] != 0 || got["candidates_wanted job ns"] != 0 {
+	r.metrics.show(job, nil)
+	if got := series(); got["active job ns"] != 0 || got["candidates_desired job ns"] != 0 {
 		t.Errorf("a suspended job looks like an outage: %v", got)
 	}
 	r.metrics.forget(types.NamespacedName{Namespace: "ns", Name: "job"})

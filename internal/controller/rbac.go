@@ -20,7 +20,7 @@ package controller
 
 // What the agents run as and may do. get looks whose an object is before it is written; patch is server-side apply,
 // which needs create for objects that do not exist. The garbage collector deletes them; but a binding to another role is
-// made anew, because to which role it binds can't be changed.
+// recreated, because to which role it binds can't be changed.
 // +kubebuilder:rbac:groups="",resources=serviceaccounts,verbs=get;list;watch;create;patch
 // +kubebuilder:rbac:groups=rbac.authorization.k8s.io,resources=roles,verbs=get;list;watch;create;patch
 // +kubebuilder:rbac:groups=rbac.authorization.k8s.io,resources=rolebindings,verbs=get;list;watch;create;patch;delete
@@ -29,5 +29,5 @@ package controller
 // The out-of-service taint is proof that a node's pods are dead.
 // +kubebuilder:rbac:groups="",resources=nodes,verbs=list;watch
 
-// What happened is told in Events. They are written once and never changed.
+// What happened is said in Events. They are written once and never changed.
 // +kubebuilder:rbac:groups="",resources=events,verbs=create

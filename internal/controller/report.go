@@ -13,44 +13,44 @@ import (
 	"github.com/singletonjob/operator/internal/plan"
 )
 
-// report writes the status and then tells what it made true. The status is written on the version of the job that was
-// observed: whoever decided on an older one is refused, so that nothing is counted twice. An Event that is refused holds up
+// record writes the status and then emits the Events of what it made true. The status is written on the version of the job that was
+// observed: who decided on an older one is refused, so that nothing is counted twice. An Event that is refused holds up
 // nothing, and is written later.
-func (r *Reconciler) report(ctx context.Context, o *observation, p *plan.Plan) []error {
+func (r *Reconciler) record(ctx context.Context, o *observation, p *plan.Plan) []error {
 	if o.Job == nil {
 		return nil
 	}
 	key := client.ObjectKeyFromObject(o.Job)
 	if p.Status != nil {
 		// It may be stored although the answer says otherwise, or none comes.
-		r.memory.setTold(key, o.Job.UID, false)
+		r.memory.setEmitted(key, o.Job.UID, false)
 		job := o.Job.DeepCopy()
 		job.Status = *p.Status
 		switch err := r.Client.Status().Update(ctx, job, fieldOwner); {
 		case apierrors.IsConflict(err), apierrors.IsNotFound(err):
 			return []error{errStale}
 		case err != nil:
-			return []error{asRefusal(fmt.Errorf("writing the status of %s/%s: %w", o.Namespace, o.Name, err))}
+			return []error{asRefusal(fmt.Errorf("write the status of %s/%s: %w", o.Namespace, o.Name, err))}
 		}
-		r.metrics.report(job, p.Changes)
+		r.metrics.show(job, p.Changes)
 	} else {
-		r.metrics.report(o.Job, nil)
+		r.metrics.show(o.Job, nil)
 	}
 	// Until all of them are written, this process does not know which were.
-	r.memory.setTold(key, o.Job.UID, false)
+	r.memory.setEmitted(key, o.Job.UID, false)
 	var errs []error
 	for _, e := range p.Events {
-		if err := r.tell(ctx, o.Job, e); err != nil {
+		if err := r.emit(ctx, o.Job, e); err != nil {
 			errs = append(errs, err)
 		}
 	}
-	r.memory.setTold(key, o.Job.UID, len(errs) == 0)
+	r.memory.setEmitted(key, o.Job.UID, len(errs) == 0)
 	return errs
 }
 
-// tell writes an Event under a name that follows from what it tells. Unlike through a recorder it is written when this
+// emit writes an Event under a name that follows from what it says. Unlike through a recorder it is written when this
 // returns, and once.
-func (r *Reconciler) tell(ctx context.Context, job *v1alpha1.SingletonJob, e plan.Event) error {
+func (r *Reconciler) emit(ctx context.Context, job *v1alpha1.SingletonJob, e plan.Event) error {
 	now := metav1.NewTime(r.Clock.Now())
 	event := &corev1.Event{
 		ObjectMeta: metav1.ObjectMeta{Namespace: job.Namespace, Name: e.Name},
@@ -68,6 +68,6 @@ func (r *Reconciler) tell(ctx context.Context, job *v1alpha1.SingletonJob, e pla
 	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
 		return nil // it would be gone with the namespace
 	default:
-		return asRefusal(fmt.Errorf("writing the Event %s/%s: %w", job.Namespace, e.Name, err))
+		return asRefusal(fmt.Errorf("write the Event %s/%s: %w", job.Namespace, e.Name, err))
 	}
 }

@@ -81,7 +81,7 @@ func TestTheBudgetIsRefused(t *testing.T) {
 	w.job(nil)
 	ready := func() bool { s := w.status(); return s.ActivePod != "" && s.Candidates.Ready == 2 }
 	w.until("it serves", ready)
-	if c := condition(w.status(), v1alpha1.ConditionProgressing); c.Reason != v1alpha1.ReasonPodsRefused || !strings.Contains(c.Message, "applying PodDisruptionBudget") {
+	if c := condition(w.status(), v1alpha1.ConditionProgressing); c.Reason != v1alpha1.ReasonFailedCreate || !strings.Contains(c.Message, "apply PodDisruptionBudget") {
 		t.Errorf("progressing: %+v", c)
 	}
 	w.deletePod(w.holder().name)
@@ -114,7 +114,7 @@ func TestEventsAreRefused(t *testing.T) {
 	w.clock.SetTime(w.clock.Now().Add(time.Second)) // after the last of its renewals, so that the plan has a time to wake
 	result, err := o.r.Reconcile(t.Context(), ctrl.Request{NamespacedName: w.key})
 	if err != nil || result.RequeueAfter <= 0 || result.RequeueAfter > 3*time.Second || asked == 0 {
-		t.Errorf("comes back after %v, %v, with %d Events refused; want when the holder would be silent", result.RequeueAfter, err, asked)
+		t.Errorf("comes back after %v, %v, with %d Events refused; want when the holder would have stopped renewing", result.RequeueAfter, err, asked)
 	}
 	w.edit(func(job *v1alpha1.SingletonJob) { job.Spec.Suspend = true })
 	w.until("suspended", func() bool { return len(w.pods()) == 0 })
@@ -141,9 +141,9 @@ func TestALeaseIsRefused(t *testing.T) {
 		return is
 	}
 	w.edit(func(job *v1alpha1.SingletonJob) { job.Spec.Fencing.TokenBase = 1_000_000 })
-	w.until("the status tells of it", func() bool {
+	w.until("the status records it", func() bool {
 		c := condition(w.status(), v1alpha1.ConditionProgressing)
-		return c.Reason == v1alpha1.ReasonPodsRefused && strings.Contains(c.Message, "writing the Lease "+w.key.String())
+		return c.Reason == v1alpha1.ReasonFailedCreate && strings.Contains(c.Message, "write the Lease "+w.key.String())
 	})
 	w.operators[0].refuses = nil
 	w.clock.SetTime(w.clock.Now().Add(refusalLimit))
@@ -170,7 +170,7 @@ func TestRolesAreRefused(t *testing.T) {
 		}
 	}
 	w.until("it is replaced", acts)
-	if c := condition(w.status(), v1alpha1.ConditionProgressing); c.Reason != v1alpha1.ReasonPodsRefused || !strings.Contains(c.Message, "changing pod") {
+	if c := condition(w.status(), v1alpha1.ConditionProgressing); c.Reason != v1alpha1.ReasonFailedCreate || !strings.Contains(c.Message, "change pod") {
 		t.Errorf("progressing: %+v", c)
 	}
 	w.operators[0].refuses = nil
@@ -198,7 +198,7 @@ func TestADeletionIsRefused(t *testing.T) {
 	}
 	w.edit(func(job *v1alpha1.SingletonJob) { job.Spec.Candidates = 2 })
 	w.until("the other one goes", func() bool { return len(w.pods()) == 3 })
-	if c := condition(w.status(), v1alpha1.ConditionProgressing); c.Reason != v1alpha1.ReasonPodsRefused || !strings.Contains(c.Message, "deleting pod "+w.key.Namespace+"/"+protected) {
+	if c := condition(w.status(), v1alpha1.ConditionProgressing); c.Reason != v1alpha1.ReasonFailedCreate || !strings.Contains(c.Message, "delete pod "+w.key.Namespace+"/"+protected) {
 		t.Errorf("progressing: %+v", c)
 	}
 	w.operators[0].refuses = nil
@@ -214,7 +214,7 @@ func TestARefusalIsNoLoop(t *testing.T) {
 		&corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i"}}}})
 	asItRuns(t, w)
 	w.job(nil)
-	job := told(t, w, v1alpha1.ReasonPodsRefused)
+	job := awaitReason(t, w, v1alpha1.ReasonFailedCreate)
 	if !strings.Contains(condition(job.Status, v1alpha1.ConditionActive).Message, "127.0.0.1") {
 		t.Fatalf("the text has nothing that differs each time: %+v", job.Status.Conditions)
 	}
@@ -230,13 +230,13 @@ func TestARefusalIsNoLoop(t *testing.T) {
 	}
 }
 
-// TestALeaseWithAnotherJobsLabel is its own job's, as the agents have it, and what happens to it is told.
+// TestALeaseWithAnotherJobsLabel is its own job's, as the agents have it, and what happens to it is recorded.
 func TestALeaseWithAnotherJobsLabel(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	asItRuns(t, w)
 	w.job(nil)
-	told(t, w, v1alpha1.ReasonCandidatesNotReady)
+	awaitReason(t, w, v1alpha1.ReasonCandidatesNotReady)
 	for _, change := range []func(*coordinationv1.Lease){
 		func(l *coordinationv1.Lease) { l.Labels[contract.NameLabel] = "another" },
 		func(l *coordinationv1.Lease) { delete(l.Labels, contract.NameLabel) },
@@ -244,11 +244,11 @@ func TestALeaseWithAnotherJobsLabel(t *testing.T) {
 		w.changeLease(change)
 		time.Sleep(time.Second) // its last change of which the old label tells
 		w.changeLease(func(l *coordinationv1.Lease) { l.Spec.HolderIdentity = new("somebody") })
-		told(t, w, v1alpha1.ReasonForeignHolder)
+		awaitReason(t, w, v1alpha1.ReasonForeignHolder)
 		w.changeLease(func(l *coordinationv1.Lease) {
 			l.Spec.HolderIdentity, l.Labels[contract.NameLabel] = new(""), w.key.Name
 		})
-		told(t, w, v1alpha1.ReasonCandidatesNotReady)
+		awaitReason(t, w, v1alpha1.ReasonCandidatesNotReady)
 	}
 }
 
@@ -282,8 +282,8 @@ func asItRuns(t *testing.T, w *world) {
 	w.api = unmemoized(t, w) // it is not alone on the API server here
 }
 
-// told waits until the job's status gives a reason.
-func told(t *testing.T, w *world, reason string) *v1alpha1.SingletonJob {
+// awaitReason waits until the job's status gives a reason.
+func awaitReason(t *testing.T, w *world, reason string) *v1alpha1.SingletonJob {
 	t.Helper()
 	for began := time.Now(); ; time.Sleep(20 * time.Millisecond) {
 		job := w.read()
@@ -291,7 +291,7 @@ func told(t *testing.T, w *world, reason string) *v1alpha1.SingletonJob {
 			return job
 		}
 		if time.Since(began) > 30*time.Second {
-			t.Fatalf("nothing is told of %s: %+v", reason, job.Status.Conditions)
+			t.Fatalf("nothing gives the reason %s: %+v", reason, job.Status.Conditions)
 		}
 	}
 }

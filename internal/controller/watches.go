@@ -129,7 +129,7 @@ func jobNamed(_ context.Context, o client.Object) []reconcile.Request {
 func (r *Reconciler) jobsOnNode(ctx context.Context, node client.Object) []reconcile.Request {
 	var pods corev1.PodList
 	if err := r.Client.List(ctx, &pods, client.MatchingFields{nodeIndex: node.GetName()}, client.UnsafeDisableDeepCopy); err != nil {
-		ctrl.LoggerFrom(ctx).Error(err, "listing the pods of a node", "node", node.GetName())
+		ctrl.LoggerFrom(ctx).Error(err, "list the pods of a node", "node", node.GetName())
 		return nil
 	}
 	found := map[reconcile.Request]bool{}
@@ -141,7 +141,7 @@ func (r *Reconciler) jobsOnNode(ctx context.Context, node client.Object) []recon
 	return slices.Collect(maps.Keys(found))
 }
 
-// leaseHandler wakes the job of a Lease that changed in more than a renewal. Every version is noted, so that silence is
+// leaseHandler wakes the job of a Lease that changed in more than a renewal. Every version is noted, so that the time without one is
 // measured from the renewal and not from when somebody last looked.
 func (r *Reconciler) leaseHandler(named handler.EventHandler) handler.EventHandler {
 	return handler.Funcs{
@@ -150,7 +150,7 @@ func (r *Reconciler) leaseHandler(named handler.EventHandler) handler.EventHandl
 			named.Create(ctx, e, q)
 		},
 		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q queue) {
-			if wasSilent := r.note(e.ObjectNew); wasSilent || !onlyRenewed(e.ObjectOld, e.ObjectNew) {
+			if late := r.note(e.ObjectNew); late || !onlyRenewed(e.ObjectOld, e.ObjectNew) {
 				named.Update(ctx, e, q)
 			}
 		},
@@ -158,8 +158,8 @@ func (r *Reconciler) leaseHandler(named handler.EventHandler) handler.EventHandl
 	}
 }
 
-// note remembers a Lease, and tells whether its holder was silent for long before: then a renewal is news.
-func (r *Reconciler) note(o client.Object) (wasSilent bool) {
+// note remembers a Lease, and reports whether its last renewal was long before: then a renewal is news.
+func (r *Reconciler) note(o client.Object) (late bool) {
 	l, ok := o.(*coordinationv1.Lease)
 	if !ok {
 		return false
@@ -169,29 +169,29 @@ func (r *Reconciler) note(o client.Object) (wasSilent bool) {
 		return false
 	}
 	now := r.Clock.Now()
-	silent := r.memory.silence(client.ObjectKeyFromObject(l), now)
-	r.memory.see(l, decoded, now)
-	return silent > decoded.Record.Duration/3
+	since := r.memory.sinceRenewal(client.ObjectKeyFromObject(l), now)
+	r.memory.observe(l, decoded, now)
+	return since > decoded.Record.Duration/3
 }
 
 // jobChanged leaves out what the operator writes itself: a status that wakes the one who wrote it goes round for ever if a
-// text in it differs each time. A status that tells less than before somebody else has written.
+// text in it differs each time. A status that says less than before somebody else has written.
 var jobChanged = predicate.Funcs{
 	UpdateFunc: func(e event.UpdateEvent) bool {
 		was, is := e.ObjectOld, e.ObjectNew
 		return was.GetUID() != is.GetUID() || was.GetGeneration() != is.GetGeneration() ||
 			!was.GetDeletionTimestamp().Equal(is.GetDeletionTimestamp()) ||
-			!maps.Equal(was.GetLabels(), is.GetLabels()) || !maps.Equal(was.GetAnnotations(), is.GetAnnotations()) || tellsLess(was, is)
+			!maps.Equal(was.GetLabels(), is.GetLabels()) || !maps.Equal(was.GetAnnotations(), is.GetAnnotations()) || saysLess(was, is)
 	},
 }
 
-func tellsLess(before, after client.Object) bool {
+func saysLess(before, after client.Object) bool {
 	was, ok := before.(*v1alpha1.SingletonJob)
 	is, alike := after.(*v1alpha1.SingletonJob)
 	return ok && alike && (is.Status.FencingToken < was.Status.FencingToken || is.Status.ObservedGeneration < was.Status.ObservedGeneration)
 }
 
-// onlyRenewed tells whether nothing has changed of a Lease but its renewTime.
+// onlyRenewed reports whether nothing has changed of a Lease but its renewTime.
 func onlyRenewed(before, after client.Object) bool {
 	a, ok := before.(*coordinationv1.Lease)
 	b, alike := after.(*coordinationv1.Lease)

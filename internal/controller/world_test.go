@@ -24,6 +24,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	clocktesting "k8s.io/utils/clock/testing"
+	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -215,7 +216,7 @@ func (w *world) until(what string, holds func() bool) {
 	w.t.Fatalf("%s: not within 300 rounds\n%s", what, w.describe())
 }
 
-// serving tells whether all is as the spec asks.
+// serving reports whether all is as the spec asks.
 func (w *world) serving() bool {
 	s := w.status()
 	job := w.read()
@@ -243,7 +244,7 @@ func (w *world) describe() string {
 			podReady(&pod), pod.DeletionTimestamp != nil, pod.Labels)
 	}
 	if l := w.lease(); l != nil {
-		fmt.Fprintf(&out, "lease holder %q annotations %v\n", value(l.Spec.HolderIdentity), l.Annotations)
+		fmt.Fprintf(&out, "lease holder %q annotations %v\n", ptr.Deref(l.Spec.HolderIdentity, ""), l.Annotations)
 	}
 	for _, a := range w.agents {
 		fmt.Fprintf(&out, "agent %s alive %v phase %v\n", a.config.Identity, a.alive, a.state.Phase)
@@ -386,7 +387,7 @@ func (o *operator) write(verb string, obj client.Object, do func() error) error 
 	o.log = append(o.log, fmt.Sprintf("%s %T %s", verb, obj, obj.GetName()))
 	what := fmt.Sprintf("%s %T %s at %s", verb, obj, obj.GetName(), obj.GetResourceVersion())
 	if l, ok := obj.(*coordinationv1.Lease); ok { // what waits for a renewal is another version each time
-		what = fmt.Sprintf("%s %T %s %s", verb, obj, value(l.Spec.HolderIdentity), l.Annotations)
+		what = fmt.Sprintf("%s %T %s %s", verb, obj, ptr.Deref(l.Spec.HolderIdentity, ""), l.Annotations)
 	}
 	ends := o.writes == o.crashAt || o.always && !o.endedAt[what]
 	if ends && !o.after {

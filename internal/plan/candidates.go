@@ -109,9 +109,9 @@ func newPods(j *job, m *members, o *Observed, n int) []*corev1.Pod {
 	return pods
 }
 
-// places is how many of n candidates may be made now: one that has failed keeps its place until its delay is over, so that
+// creatable is how many of n candidates may be made now: one that has failed counts as one until its delay is over, so that
 // what happens to others meanwhile is mended at once.
-func (m *members) places(n int) int {
+func (m *members) creatable(n int) int {
 	for _, c := range m.failing {
 		if c.failure.delayed() > 0 {
 			n--

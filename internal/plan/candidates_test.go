@@ -48,14 +48,14 @@ func TestWhoGoesAndWhoComes(t *testing.T) {
 			with: func(g *given) { g.Pods = g.Pods[:1] }, added: []string{name(1)}, why: "its name is free",
 		},
 		"a standby does not go": {
-			with: func(g *given) { g.leaving(1) }, added: []string{name(2)}, why: "its name is taken for as long as its node is cut off",
+			with: func(g *given) { g.terminating(1) }, added: []string{name(2)}, why: "its name is taken for as long as its node is cut off",
 		},
 		"the holder goes": {
-			with: func(g *given) { g.leaving(0) }, added: []string{name(2)}, why: "it is replaced before the standby has taken over",
+			with: func(g *given) { g.terminating(0) }, added: []string{name(2)}, why: "it is replaced before the standby has taken over",
 		},
 		"a standby was evicted": {
 			with:  func(g *given) { g.Pods[1].Status.Phase = corev1.PodFailed },
-			added: []string{name(2)}, why: "it will never run again, and tells why",
+			added: []string{name(2)}, why: "it will never run again, and says why",
 		},
 		"two standbys were evicted": {
 			with: func(g *given) {
@@ -64,7 +64,7 @@ func TestWhoGoesAndWhoComes(t *testing.T) {
 				g.rejected(1, "Evicted", "")
 				g.rejected(2, "Evicted", "")
 			},
-			deleted: []string{name(1)}, added: []string{name(3), name(4)}, why: "the newest tells why",
+			deleted: []string{name(1)}, added: []string{name(3), name(4)}, why: "the newest says why",
 		},
 		"a standby was evicted and replaced": {
 			with: func(g *given) { g.rejected(1, "Evicted", ""); g.pod(2, "b") }, deleted: []string{name(1)},
@@ -111,12 +111,12 @@ func TestWhoGoesAndWhoComes(t *testing.T) {
 			with: func(g *given) { g.Job.Spec.Suspend = true }, deleted: []string{name(1)}, why: "standbys first, or one would take over",
 		},
 		"suspended, the standby goes": {
-			with: func(g *given) { g.Job.Spec.Suspend = true; g.leaving(1) }, why: "it might still take over",
+			with: func(g *given) { g.Job.Spec.Suspend = true; g.terminating(1) }, why: "it might still take over",
 		},
 		"suspended, the standby does not go": {
 			with: func(g *given) {
 				g.Job.Spec.Suspend = true
-				g.leaving(1)
+				g.terminating(1)
 				g.Pods[1].DeletionTimestamp.Time = now.Add(30*time.Second - strayLimit)
 			},
 			deleted: []string{name(0)}, why: "a node that is cut off must not keep the job from being suspended",
@@ -156,7 +156,7 @@ func TestWhoGoesAndWhoComes(t *testing.T) {
 func TestSuspendingWakesForAStandbyThatDoesNotGo(t *testing.T) {
 	g := steady()
 	g.Job.Spec.Suspend = true
-	g.leaving(1) // a moment ago
+	g.terminating(1) // a moment ago
 	g.Pods[1].DeletionTimestamp.Time = now.Add(30*time.Second - time.Second)
 	if p := Decide(g.Observed); p.Wake != strayLimit-time.Second {
 		t.Errorf("wakes after %v", p.Wake)
@@ -176,7 +176,7 @@ func TestRoles(t *testing.T) {
 	g = steady()
 	g.Lease.Unchanged = time.Minute
 	if diff := cmp.Diff(want[:1], Decide(g.Observed).Relabel); diff != "" {
-		t.Errorf("one that is silent loses the role (-want +got):\n%s", diff)
+		t.Errorf("one that does not renew loses the role (-want +got):\n%s", diff)
 	}
 }
 
@@ -192,7 +192,7 @@ func rollingOut() *given {
 	return g
 }
 
-func TestWhomToHandOverTo(t *testing.T) {
+func TestTheSuccessor(t *testing.T) {
 	for name, c := range map[string]struct {
 		with func(*given)
 		to   int // ordinal; -1 for nothing to write
@@ -234,12 +234,12 @@ func TestWhomToHandOverTo(t *testing.T) {
 		"asked for by somebody, for a pod that goes": {
 			with: func(g *given) {
 				g.Lease.Record.Handover = lease.Handover{To: g.Pods[3].Name, Reason: lease.ReasonSwitchover}
-				g.leaving(3)
+				g.terminating(3)
 			},
 			to: 1,
 		},
 		"nobody holds": {with: func(g *given) { g.released(lease.ReasonProcessExited) }, to: -1},
-		"whom it was handed to did not take it": {
+		"the one it was handed to did not take it": {
 			with: func(g *given) { g.notTaken(ago(10 * time.Second)) }, to: -1, why: "it is cut off, and the process would only restart again",
 		},
 		"and that is long ago": {with: func(g *given) { g.notTaken(ago(minReadySeconds * time.Second)) }, to: 1},
@@ -373,7 +373,7 @@ func TestAgentsKeepTheirLeaseWhenTheAccountChanges(t *testing.T) {
 }
 
 // TestWhatPodsNeedOutlivesTheJob: the account and its rights have the Lease as their second owner, which stays until no pod is
-// left, and pods of an earlier job keep theirs.
+// left, and pods of a previous job keep theirs.
 func TestWhatPodsNeedOutlivesTheJob(t *testing.T) {
 	g := steady()
 	c := g.Children
@@ -396,11 +396,11 @@ func TestWhatPodsNeedOutlivesTheJob(t *testing.T) {
 		}
 	}
 	if want := []string{"former", "job-singletonjob"}; !slices.Equal(got, want) {
-		t.Errorf("the role goes to %v, want %v: an earlier job's pod renews while it stops, a pod without an agent never", got, want)
+		t.Errorf("the role goes to %v, want %v: a previous job's pod renews while it stops, a pod without an agent never", got, want)
 	}
 }
 
-// TestWhatIsNoCandidateIsNotAdopted: whoever may label pods could have it deleted.
+// TestWhatIsNoCandidateIsNotAdopted: anyone who may label pods could have it deleted.
 func TestWhatIsNoCandidateIsNotAdopted(t *testing.T) {
 	g := steady()
 	g.Pods[1].OwnerReferences = nil
@@ -430,17 +430,17 @@ func TestWhoIsActive(t *testing.T) {
 		since := g.Lease.Record.AcquireTime
 		g.held(0, 100, time.UnixMicro(since))
 		g.Pods[0].Labels[contract.RoleLabel] = contract.RoleActive
-		g.Lease.Unchanged, g.Lease.Silent = time.Hour, time.Hour
+		g.Lease.Unchanged, g.Lease.SinceRenewal = time.Hour, time.Hour
 	}
 	for name, c := range map[string]struct {
 		with func(*given)
 		want []string
 	}{
 		"as it should be": {with: func(*given) {}},
-		"the holder is silent": {
-			with: func(g *given) { g.Lease.Unchanged, g.Lease.Silent = 10*time.Second, 10*time.Second }, want: []string{"0 standby"},
+		"the holder does not renew": {
+			with: func(g *given) { g.Lease.Unchanged, g.Lease.SinceRenewal = 10*time.Second, 10*time.Second }, want: []string{"0 standby"},
 		},
-		"the holder is silent, and runs on": {with: keeps},
+		"the holder does not renew, and runs on": {with: keeps},
 		"the holder ran on, and is dead": {
 			with: func(g *given) { keeps(g); g.ended(0, ago(2*time.Hour), ago(500*time.Millisecond)) }, want: []string{"0 standby"},
 		},
@@ -492,7 +492,7 @@ func TestAnotherPodOfTheHoldersNameDoesNotAct(t *testing.T) {
 	}
 }
 
-// TestADeadHolderOfASuspendedJobIsReleased: else whoever resumes the job waits for a tenure that is over.
+// TestADeadHolderOfASuspendedJobIsReleased: else anyone who resumes the job waits for a tenure that is over.
 func TestADeadHolderOfASuspendedJobIsReleased(t *testing.T) {
 	g := steady()
 	g.Job.Spec.Suspend = true

@@ -47,7 +47,7 @@ func children(j *job, t *tenure, live Children, pods []*corev1.Pod) (needed, als
 	return needed, also
 }
 
-// mine reports whether a live object is this job's, or was left by an previous one of its name.
+// mine reports whether a live object is this job's, or was left by a previous one of its name.
 func mine(j *job, desired, live Child) bool {
 	for name, value := range desired.GetLabels() {
 		if live.GetLabels()[name] != value {

@@ -6,10 +6,9 @@ import (
 	"slices"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
-	corev1 "k8s.io/api/core/v1"
 
 	"github.com/singletonjob/operator/api/v1alpha1"
 	"github.com/singletonjob/operator/internal/contract"
@@ -71,7 +70,7 @@ func active(state State, j *job, t *tenure, m *members, refused []Refusal) verdi
 	case state == Deleting:
 		return deleting()
 	case slices.ContainsFunc(refused, func(r Refusal) bool { return r.Pods }):
-		return verdict{v1alpha1.ReasonPodsRefused, refusal(refused)}
+		return verdict{v1alpha1.ReasonFailedCreate, refusal(refused)}
 	}
 	return unattended(j, t, m)
 }
@@ -127,7 +126,7 @@ func progressing(state State, j *job, t *tenure, m *members, refused []Refusal, 
 	}
 	switch {
 	case len(refused) > 0:
-		return verdict{v1alpha1.ReasonPodsRefused, refusal(refused)}
+		return verdict{v1alpha1.ReasonFailedCreate, refusal(refused)}
 	case m.stalled():
 		return verdict{v1alpha1.ReasonRolloutStalled, stalledText(j, m)}
 	case handing:
@@ -212,7 +211,7 @@ func refusal(refused []Refusal) string {
 const maxIdentity = 128
 
 func foreignText(holder string) string {
-	return fmt.Sprintf("%q holds the Lease and is no agent of this SingletonJob: another elector on the same Lease is not supported, "+
+	return fmt.Sprintf("%q holds the Lease and is not an agent of this SingletonJob: another elector on the same Lease is not supported, "+
 		"stop it or give it a Lease of its own; a candidate takes over when it has not renewed for its full lease duration", holder[:min(len(holder), maxIdentity)])
 }
 
@@ -235,7 +234,7 @@ func electingText(t *tenure) string {
 		return fmt.Sprintf("the Lease's annotation %s is %d, above which there is no token, so nobody can take over: give the SingletonJob another name",
 			contract.TokenAnnotation, t.Record.Token)
 	case t.holder.named && !t.holder.ours && t.holder.Pod != "":
-		return fmt.Sprintf("the Lease is held by %s, of an earlier job of this name; a candidate takes over when it ends", t.holder.Pod)
+		return fmt.Sprintf("the Lease is held by %s, of a previous job of this name; a candidate takes over when it ends", t.holder.Pod)
 	case t.holder.named && (t.expired() || t.holder.ours && t.seemsOver):
 		return "the lease of the last holder has run out; candidates contend for it"
 	case t.holder.named:
@@ -275,7 +274,7 @@ func newText(j *job, m *members) string {
 // failingText names the newest pod that has failed, which is kept for a person to look at.
 func failingText(j *job, m *members) string {
 	pod := m.newestFailed().pod
-	return "pods fail one after another and are made anew after a growing delay: " + named(j, pod, failureOf(pod))
+	return "pods fail one after another and are recreated after a growing delay: " + named(j, pod, failureOf(pod))
 }
 
 func stalledText(j *job, m *members) string {

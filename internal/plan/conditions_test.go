@@ -18,8 +18,8 @@ import (
 	"github.com/singletonjob/operator/internal/lease"
 )
 
-// told is what a person reads: the reasons of Active, Protected, Progressing, and the active pod.
-func told(p Plan, g *given) (reasons, active string) {
+// conditionsOf is what a person reads: the reasons of Active, Protected, Progressing, and the active pod.
+func conditionsOf(p Plan, g *given) (reasons, active string) {
 	status := &g.Job.Status
 	if p.Status != nil {
 		status = p.Status
@@ -77,11 +77,11 @@ func TestConditions(t *testing.T) {
 		},
 		"refused": {
 			given: fresh(), with: func(g *given) { g.free(); g.Refused = []Refusal{{Text: "exceeded quota", Pods: true}} },
-			want: "PodsRefused NoHolder PodsRefused", says: "exceeded quota",
+			want: "FailedCreate NoHolder FailedCreate", says: "exceeded quota",
 		},
 		"refused while it runs": {
 			with: func(g *given) { g.Pods = g.Pods[:1]; g.Refused = []Refusal{{Text: "exceeded quota"}} },
-			want: "Running NoStandby PodsRefused", active: true,
+			want: "Running NoStandby FailedCreate", active: true,
 		},
 		"electing": {
 			with: func(g *given) { g.released(lease.ReasonPodTerminating) },
@@ -91,26 +91,26 @@ func TestConditions(t *testing.T) {
 			with: func(g *given) { g.Lease.Record.Holder = lease.UnknownHolder },
 			want: "Electing NoHolder UpToDate", says: "the last tenure may last",
 		},
-		"a holder of an earlier job": {
+		"a holder of a previous job": {
 			with: func(g *given) { g.Job.Status, g.Lease.Claim.Before = v1alpha1.SingletonJobStatus{}, 100 },
-			want: "Electing NoHolder UpToDate", says: "of an earlier job of this name",
+			want: "Electing NoHolder UpToDate", says: "of a previous job of this name",
 		},
-		"not silent yet": {
+		"renewing still": {
 			with: func(g *given) { g.Lease.Unchanged = 10*time.Second - 1 },
 			want: "Running StandbyReady UpToDate", active: true,
 		},
-		"silent": {
+		"not renewing": {
 			with: func(g *given) { g.Lease.Unchanged = 10 * time.Second },
 			want: "HolderUnreachable NoHolder UpToDate", says: "has stopped renewing; its process is dead when",
 		},
-		"silent under KeepRunning": {
+		"not renewing under KeepRunning": {
 			with: func(g *given) {
 				g.Lease.Unchanged = 10 * time.Second
 				g.Job.Spec.Lease.OnRenewFailure = v1alpha1.OnRenewFailureKeepRunning
 			},
 			want: "HolderUnreachable NoHolder RollingOut", says: "may run on",
 		},
-		"silent for the whole duration": {
+		"not renewing for the whole duration": {
 			with: func(g *given) { g.Lease.Unchanged = 15 * time.Second },
 			want: "Electing NoHolder UpToDate", says: "has run out",
 		},
@@ -230,7 +230,7 @@ func TestConditions(t *testing.T) {
 			},
 			want: "Running StandbyReady RolloutStalled", active: true, says: "the old version goes on: pods fail one after another",
 		},
-		"standby on its way out": {with: func(g *given) { g.leaving(1) }, want: "Running NoStandby ReplacingCandidates", active: true},
+		"standby on its way out": {with: func(g *given) { g.terminating(1) }, want: "Running NoStandby ReplacingCandidates", active: true},
 		"standby beside the holder": {
 			with: func(g *given) { g.Pods[1].Spec.NodeName = "a" }, want: "Running StandbyOnSameNode UpToDate", active: true,
 		},
@@ -292,7 +292,7 @@ func TestConditions(t *testing.T) {
 				c.with(g)
 			}
 			p := Decide(g.Observed)
-			reasons, active := told(p, g)
+			reasons, active := conditionsOf(p, g)
 			if reasons != c.want || (active == g.Pods0()) != c.active || !c.active && active != "" {
 				t.Errorf("got %q, active %q; want %q, active %v", reasons, active, c.want, c.active)
 			}

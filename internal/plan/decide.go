@@ -36,7 +36,7 @@ func Decide(o Observed) Plan {
 		p.Apply, p.Also = children(j, t, o.Children, o.Pods)
 		p.Adopt = adopt(m)
 		p.Delete = append(m.remains(), victims(m, next)...)
-		p.Create = newPods(j, m, &o, m.places(next.Create))
+		p.Create = newPods(j, m, &o, m.creatable(next.Create))
 		if !t.quiet() {
 			p.Lease = request
 		}

@@ -32,7 +32,7 @@ var distortions = []func(*given, *rand.Rand){
 	func(g *given, _ *rand.Rand) { g.Job.UID = "another" },
 	func(g *given, _ *rand.Rand) { g.Pods = nil },
 	func(g *given, r *rand.Rand) { g.pod(2+r.IntN(3), "c") },
-	func(g *given, r *rand.Rand) { g.some(r, func(i int) { g.leaving(i) }) },
+	func(g *given, r *rand.Rand) { g.some(r, func(i int) { g.terminating(i) }) },
 	func(g *given, r *rand.Rand) { g.some(r, func(i int) { g.unready(i) }) },
 	func(g *given, r *rand.Rand) { g.some(r, func(i int) { g.waiting(i, "CrashLoopBackOff") }) },
 	func(g *given, r *rand.Rand) {
@@ -61,9 +61,9 @@ var distortions = []func(*given, *rand.Rand){
 	},
 	func(g *given, _ *rand.Rand) { g.OutOfService["a"] = true },
 	func(g *given, _ *rand.Rand) { g.Refused = []Refusal{{Text: "quota", Pods: true}} },
-	func(g *given, _ *rand.Rand) { g.Untold = true },
+	func(g *given, _ *rand.Rand) { g.EventsUnknown = true },
 	func(g *given, _ *rand.Rand) { g.Lease.Renewed = false },
-	func(g *given, r *rand.Rand) { g.Lease.Silent = time.Duration(r.Int64N(int64(20 * time.Second))) },
+	func(g *given, r *rand.Rand) { g.Lease.SinceRenewal = time.Duration(r.Int64N(int64(20 * time.Second))) },
 	func(g *given, r *rand.Rand) { g.Lease.Record.Token = max(0, anyNumber(r)) },
 	func(g *given, r *rand.Rand) { g.Lease.Record.TokenBase = max(0, anyNumber(r)) },
 	func(g *given, r *rand.Rand) { g.Lease.Claim.Before = max(0, anyNumber(r)) },
@@ -167,8 +167,8 @@ var promises = map[string]func(g *given, p Plan) bool{
 	"for a job that is gone or going nothing is made or deleted": func(g *given, p Plan) bool {
 		return g.Job != nil && g.Job.DeletionTimestamp == nil || len(p.Apply)+len(p.Also)+len(p.Adopt)+len(p.Create)+len(p.Delete) == 0
 	},
-	"the Lease of a holder that may be silent is only released": func(g *given, p Plan) bool {
-		return !writes(p, UpdateLease) || g.Lease.Record.Free() || g.Lease.Record.BadTokenBase != "" || g.Lease.Record.TokenBase > v1alpha1.MaxTokenBase || g.Lease.Renewed && g.Lease.Silent < 3*time.Second || p.Lease.Record.Holder == ""
+	"the Lease of a holder that may not renew is only released": func(g *given, p Plan) bool {
+		return !writes(p, UpdateLease) || g.Lease.Record.Free() || g.Lease.Record.BadTokenBase != "" || g.Lease.Record.TokenBase > v1alpha1.MaxTokenBase || g.Lease.Renewed && g.Lease.SinceRenewal < 3*time.Second || p.Lease.Record.Holder == ""
 	},
 	"every time that is written is one of the API's": func(_ *given, p Plan) bool {
 		year := func(t time.Time) bool { return t.UTC().Year() >= 0 && t.UTC().Year() <= 9999 }
@@ -192,7 +192,7 @@ var promises = map[string]func(g *given, p Plan) bool{
 		}
 		return p.Status == nil || !slices.ContainsFunc(p.Status.Conditions, func(c metav1.Condition) bool { return len(c.Message) > 32768 })
 	},
-	"a status tells what is told, and no more the next time": func(g *given, p Plan) bool {
+	"a status records what is new, and nothing of it the next time": func(g *given, p Plan) bool {
 		if p.Status == nil || len(p.Changes) == 0 || p.Lease != nil {
 			return true
 		}
@@ -231,7 +231,7 @@ var promises = map[string]func(g *given, p Plan) bool{
 	"the future is in the future": func(_ *given, p Plan) bool { return p.Wake >= 0 },
 }
 
-// proven tells whether there is proof of the holder's death.
+// proven reports whether there is proof of the holder's death.
 func proven(g *given) bool { return tenureOf(jobOf(g.Job), g.Name, &g.Observed).dead() }
 
 func writes(p Plan, op LeaseOp) bool { return p.Lease != nil && p.Lease.Op == op }

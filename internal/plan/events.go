@@ -22,7 +22,7 @@ const recent = 30 * time.Minute
 // eventsOf are those of changes of holder that were not announced, oldest first, and of conditions that turned bad.
 func eventsOf(j *job, t *tenure, c changes, o *Observed, p *Plan) []Event {
 	var events []Event
-	if o.Untold {
+	if o.EventsUnknown {
 		for _, old := range slices.Backward(j.Status.History) {
 			if o.Now.Sub(old.Time.Time) < recent {
 				events = append(events, holderChanged(j.Name, old))
@@ -50,7 +50,7 @@ func eventsOf(j *job, t *tenure, c changes, o *Observed, p *Plan) []Event {
 	return events
 }
 
-// ofConditions announces each alarming reason once, whichever conditions have it, and each holder that is no agent.
+// ofConditions announces each alarming reason once, whichever conditions have it, and each holder that is not an agent.
 func ofConditions(j *job, t *tenure, conditions []metav1.Condition) []Event {
 	var events []Event
 	announced := map[string]bool{}
@@ -70,7 +70,7 @@ func ofConditions(j *job, t *tenure, conditions []metav1.Condition) []Event {
 
 // alarming are the reasons of conditions that a person should hear of.
 var alarming = map[string]bool{
-	v1alpha1.ReasonHolderUnreachable: true, v1alpha1.ReasonProcessBackOff: true, v1alpha1.ReasonPodsRefused: true,
+	v1alpha1.ReasonHolderUnreachable: true, v1alpha1.ReasonProcessBackOff: true, v1alpha1.ReasonFailedCreate: true,
 	v1alpha1.ReasonAgentMisconfigured: true, v1alpha1.ReasonLeaseConflict: true, v1alpha1.ReasonInvalidSpec: true,
 	v1alpha1.ReasonRolloutStalled: true, v1alpha1.ReasonPodsFailing: true, v1alpha1.ReasonCandidateStuck: true,
 	v1alpha1.ReasonCPULimitTooSmall: true,
@@ -95,10 +95,10 @@ func holderChanged(job string, c v1alpha1.TenureChange) Event {
 	e := Event{
 		Name: fmt.Sprintf("%s.tenure-%d", job, c.Token), Type: corev1.EventTypeNormal, Reason: string(c.Type),
 	}
-	to := place(c.To, c.ToNode, c.Token)
+	to := at(c.To, c.ToNode, c.Token)
 	e.Message = to + " is the first holder"
 	if c.Type != v1alpha1.Elected {
-		e.Message = fmt.Sprintf("%s took over from %s: %s", to, place(c.From, c.FromNode, c.FromToken), c.Reason)
+		e.Message = fmt.Sprintf("%s took over from %s: %s", to, at(c.From, c.FromNode, c.FromToken), c.Reason)
 	}
 	if c.Type == v1alpha1.Failover {
 		e.Type = corev1.EventTypeWarning
@@ -109,7 +109,7 @@ func holderChanged(job string, c v1alpha1.TenureChange) Event {
 	return e
 }
 
-func place(pod, node string, token int64) string {
+func at(pod, node string, token int64) string {
 	if pod == "" {
 		pod = "an unknown pod"
 	}
@@ -122,7 +122,7 @@ func place(pod, node string, token int64) string {
 func historyLost(job string, token int64) Event {
 	return Event{
 		Name: fmt.Sprintf("%s.history-%d", job, token), Type: corev1.EventTypeWarning, Reason: "HistoryIncomplete",
-		Message: "the holder changed more often than the Lease can tell while no operator ran; the oldest of these changes are not counted",
+		Message: "the holder changed more often than the Lease can record while no operator ran; the oldest of these changes are not counted",
 	}
 }
 
@@ -131,7 +131,7 @@ func tokenBaseReset(job, was string, is int64) Event {
 	_, _ = id.Write([]byte(was))
 	return Event{
 		Name: fmt.Sprintf("%s.token-base-%x", job, id.Sum32()), Type: corev1.EventTypeWarning, Reason: "TokenBaseInvalid",
-		Message: fmt.Sprintf("the Lease's annotation %s was %q, which is no number from 0 to %d (2^52): it is reset to %d; set "+
+		Message: fmt.Sprintf("the Lease's annotation %s was %q, which is not a number from 0 to %d (2^52): it is reset to %d; set "+
 			"spec.fencing.tokenBase instead", contract.TokenBaseAnnotation, was, v1alpha1.MaxTokenBase, is),
 	}
 }
@@ -139,7 +139,7 @@ func tokenBaseReset(job, was string, is int64) Event {
 func leaseMissed(job string, token int64) Event {
 	return Event{
 		Name: fmt.Sprintf("%s.lease-%d", job, token), Type: corev1.EventTypeWarning, Reason: "LeaseMissing",
-		Message: "the Lease was deleted; it is made anew, and nobody may take it before a full lease duration is over",
+		Message: "the Lease was deleted; it is recreated, and nobody may take it before a full lease duration is over",
 	}
 }
 

@@ -8,7 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// FailuresAnnotation on a candidate tells how many failed in a row before it: candidates of one template whose pods ended
+// FailuresAnnotation on a candidate is how many failed in a row before it: candidates of one template whose pods ended
 // for good, as those do that a kubelet rejects or evicts. It is what an operator that was restarted needs to know.
 const FailuresAnnotation = "singletonjob.io/failures"
 
@@ -68,7 +68,7 @@ func (e *failure) delay() time.Duration {
 	return min(maxDelay, firstDelay<<min(e.row-2, 10))
 }
 
-// delayed is how long a failed candidate's place stays empty still.
+// delayed is how long a failed candidate is not replaced still.
 func (e *failure) delayed() time.Duration { return max(0, e.delay()-e.ago) }
 
 // shownFor is how long a failed pod is of interest still though all is well.

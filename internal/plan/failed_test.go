@@ -27,8 +27,8 @@ func (g *given) carryOutPods(p Plan) {
 	}
 }
 
-// TestRejectedPodsAreMadeAnewAfterAGrowingDelay: the decision has no memory, so an operator may be restarted any time.
-func TestRejectedPodsAreMadeAnewAfterAGrowingDelay(t *testing.T) {
+// TestRejectedPodsAreRecreatedAfterAGrowingDelay: the decision has no memory, so an operator may be restarted any time.
+func TestRejectedPodsAreRecreatedAfterAGrowingDelay(t *testing.T) {
 	for what, c := range map[string]struct {
 		with func(*given)
 		want []time.Duration
@@ -138,13 +138,13 @@ func TestWhatEndsMeanwhileIsReplacedAtOnce(t *testing.T) {
 	if p := Decide(g.Observed); len(p.Create) != 0 {
 		t.Fatalf("makes %v", created(p.Create))
 	}
-	g.leaving(0)
+	g.terminating(0)
 	p := Decide(g.Observed)
 	if len(p.Create) != 1 {
 		t.Fatalf("the active one is drained, and %d are made", len(p.Create))
 	}
 	if got := p.Create[0].Annotations[FailuresAnnotation]; got != "6" {
-		t.Errorf("it tells of %q failures before it", got)
+		t.Errorf("it names %q failures before it", got)
 	}
 	g.Job.Spec.Template.Spec.Containers[0].Image = "v2"
 	p = Decide(g.Observed)
@@ -152,7 +152,7 @@ func TestWhatEndsMeanwhileIsReplacedAtOnce(t *testing.T) {
 		t.Fatalf("the template was changed, and %d are made", len(p.Create))
 	}
 	if got, told := p.Create[0].Annotations[FailuresAnnotation]; told {
-		t.Errorf("it tells of %q failures before it", got)
+		t.Errorf("it names %q failures before it", got)
 	}
 }
 
@@ -194,7 +194,7 @@ func TestTextsOfOthersAreBoundedAndKept(t *testing.T) {
 	}
 }
 
-func TestAStuckStandbyIsToldOfOnce(t *testing.T) {
+func TestAStuckStandbyIsReportedOnce(t *testing.T) {
 	g := steady()
 	g.waiting(1, "ContainerCreating")
 	g.settle()
@@ -227,8 +227,8 @@ func TestAnActivePodThatFailsAgainWaits(t *testing.T) {
 	}
 }
 
-// TestATroubleIsToldOfOnce: two conditions begin to tell of it at once, though they turned at different times.
-func TestATroubleIsToldOfOnce(t *testing.T) {
+// TestAnIssueIsReportedOnce: two conditions begin to tell of it at once, though they turned at different times.
+func TestAnIssueIsReportedOnce(t *testing.T) {
 	g := fresh()
 	g.free()
 	g.Now = ago(time.Minute)
@@ -237,7 +237,7 @@ func TestATroubleIsToldOfOnce(t *testing.T) {
 	g.pod(0, "a").Annotations[FailuresAnnotation] = "1"
 	g.rejected(0, "SysctlForbidden", "forbidden sysctl")
 	p := Decide(g.Observed)
-	if reasons, _ := told(p, g); reasons != "PodsFailing NoHolder PodsFailing" || len(p.Events) != 1 {
+	if reasons, _ := conditionsOf(p, g); reasons != "PodsFailing NoHolder PodsFailing" || len(p.Events) != 1 {
 		t.Errorf("%s, events %+v", reasons, p.Events)
 	}
 }

@@ -29,7 +29,7 @@ func TestAHolderThatIsNoAgent(t *testing.T) {
 			g := steady()
 			g.Lease.Record.Holder = c.holder
 			p := Decide(g.Observed)
-			reasons, _ := told(p, g)
+			reasons, _ := conditionsOf(p, g)
 			if got := strings.HasPrefix(reasons, v1alpha1.ReasonForeignHolder+" NoHolder"); got != c.foreign {
 				t.Fatalf("reports %q", reasons)
 			}

@@ -26,7 +26,7 @@ var (
 )
 
 // given is an observation under construction: at first a job of two candidates, job-…-0 on node a, which holds the Lease
-// with token 100, and job-…-1 on node b, both ready, and a status that tells of that.
+// with token 100, and job-…-1 on node b, both ready, and a status that records that.
 type given struct{ Observed }
 
 func steady() *given {
@@ -155,7 +155,7 @@ func (g *given) ended(pod int, began, over time.Time) {
 	}}
 }
 
-func (g *given) leaving(pod int) {
+func (g *given) terminating(pod int) {
 	g.Pods[pod].DeletionTimestamp = &metav1.Time{Time: now.Add(30 * time.Second)}
 	g.Pods[pod].DeletionGracePeriodSeconds = new(int64(30))
 }
@@ -177,7 +177,7 @@ func TestSteadyIsSteady(t *testing.T) {
 		t.Errorf("there is nothing to do, but: %+v", p)
 	}
 	if want := v1alpha1.DefaultRenewDeadline - time.Second; p.Wake != want {
-		t.Errorf("wakes after %v, want %v: when the holder would be silent", p.Wake, want)
+		t.Errorf("wakes after %v, want %v: when the holder would have stopped renewing", p.Wake, want)
 	}
 	if s := g.Job.Status; s.ActivePod != g.name(0) || s.ActiveNode != "a" || s.FencingToken != 100 {
 		t.Errorf("status %+v", s)

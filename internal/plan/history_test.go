@@ -37,7 +37,7 @@ func TestChangesOfHolder(t *testing.T) {
 		history     []lease.PastTenure
 		transitions int32
 		before      int64 // of the claim
-		told        int64 // up to which token the status tells
+		recorded    int64 // up to which token the status goes
 		want        []string
 		incomplete  bool
 	}{
@@ -45,23 +45,23 @@ func TestChangesOfHolder(t *testing.T) {
 			history: past(pastTenure(10, "p", 1, 0, "")), transitions: 1,
 			want: []string{"10 Elected Elected →p"},
 		},
-		"told already": {history: past(pastTenure(10, "p", 1, 0, "")), transitions: 1, told: 10},
+		"recorded already": {history: past(pastTenure(10, "p", 1, 0, "")), transitions: 1, recorded: 10},
 		"a failover": {
-			history: past(pastTenure(20, "q", 30, 0, ""), pastTenure(10, "p", 1, 15, lease.ReasonLeaseExpired)), transitions: 2, told: 10,
+			history: past(pastTenure(20, "q", 30, 0, ""), pastTenure(10, "p", 1, 15, lease.ReasonLeaseExpired)), transitions: 2, recorded: 10,
 			want: []string{"20 Failover LeaseExpired p→q 15s"},
 		},
 		"the same pod again": {
-			history: past(pastTenure(20, "p", 16, 0, ""), pastTenure(10, "p", 1, 15, lease.ReasonHolderTerminated)), transitions: 2, told: 10,
+			history: past(pastTenure(20, "p", 16, 0, ""), pastTenure(10, "p", 1, 15, lease.ReasonHolderTerminated)), transitions: 2, recorded: 10,
 			want: []string{"20 Failover HolderTerminated p→p 1s"},
 		},
 		"a handover": {
-			history: past(pastTenure(20, "q", 15, 0, ""), pastTenure(10, "p", 1, 15, lease.ReasonRollout)), transitions: 2, told: 10,
+			history: past(pastTenure(20, "q", 15, 0, ""), pastTenure(10, "p", 1, 15, lease.ReasonRollout)), transitions: 2, recorded: 10,
 			want: []string{"20 Handover RolloutHandover p→q 0s"},
 		},
 		"several while no operator ran": {
 			history: past(pastTenure(40, "p", 9, 0, ""), pastTenure(30, "q", 5, 8, lease.ReasonProcessExited),
 				pastTenure(20, "p", 3, 4, lease.ReasonPodTerminating), pastTenure(10, "q", 1, 2, lease.ReasonRenewFailed)),
-			transitions: 4, told: 10,
+			transitions: 4, recorded: 10,
 			want: []string{"20 Failover RenewFailed q→p 1s", "30 Handover PodTerminating p→q 1s", "40 Failover ProcessExited q→p 1s"},
 		},
 		"all while no operator ran": {
@@ -70,20 +70,20 @@ func TestChangesOfHolder(t *testing.T) {
 		},
 		"more than the Lease could keep": {
 			history:     past(pastTenure(50, "p", 9, 0, ""), pastTenure(40, "q", 5, 8, lease.ReasonProcessExited)),
-			transitions: 5, told: 10, incomplete: true,
+			transitions: 5, recorded: 10, incomplete: true,
 			want: []string{"50 Failover ProcessExited q→p 1s"},
 		},
-		"more than the Lease could keep, none told": {
+		"more than the Lease could keep, none recorded": {
 			history:     past(pastTenure(50, "p", 9, 0, ""), pastTenure(40, "q", 5, 8, lease.ReasonProcessExited)),
 			transitions: 5, incomplete: true,
 			want: []string{"50 Failover ProcessExited q→p 1s"},
 		},
-		"of an earlier job before": {
+		"of a previous job before": {
 			history:     past(pastTenure(20, "q", 3, 0, ""), pastTenure(10, "p", 1, 2, lease.ReasonPodTerminating)),
 			transitions: 9, before: 10,
 			want: []string{"20 Elected Elected →q"},
 		},
-		"only of an earlier job": {
+		"only of a previous job": {
 			history: past(pastTenure(10, "p", 1, 2, lease.ReasonPodTerminating)), transitions: 9, before: 10,
 		},
 		"the status was wiped": {
@@ -91,21 +91,21 @@ func TestChangesOfHolder(t *testing.T) {
 			transitions: 2, want: []string{"10 Elected Elected →p", "20 Failover LeaseExpired p→q 1s"},
 		},
 		"clocks that run apart": {
-			history: past(pastTenure(20, "q", 10, 0, ""), pastTenure(10, "p", 1, 15, lease.ReasonLeaseExpired)), transitions: 2, told: 10,
+			history: past(pastTenure(20, "q", 10, 0, ""), pastTenure(10, "p", 1, 15, lease.ReasonLeaseExpired)), transitions: 2, recorded: 10,
 			want: []string{"20 Failover LeaseExpired p→q 0s"},
 		},
 		"an end that nobody noted": {
-			history: past(pastTenure(20, "q", 10, 0, ""), pastTenure(10, "p", 1, 0, "")), transitions: 2, told: 10,
+			history: past(pastTenure(20, "q", 10, 0, ""), pastTenure(10, "p", 1, 0, "")), transitions: 2, recorded: 10,
 			want: []string{"20 Failover LeaseExpired p→q"},
 		},
 		"a reason of a later version": {
-			history: past(pastTenure(20, "q", 10, 0, ""), pastTenure(10, "p", 1, 9, "NewInThatVersion")), transitions: 2, told: 10,
+			history: past(pastTenure(20, "q", 10, 0, ""), pastTenure(10, "p", 1, 9, "NewInThatVersion")), transitions: 2, recorded: 10,
 			want: []string{"20 Failover NewInThatVersion p→q 1s"},
 		},
-		"removed by hand": {transitions: 2, told: 10, incomplete: true},
+		"removed by hand": {transitions: 2, recorded: 10, incomplete: true},
 		"scrambled": {
 			history:     past(pastTenure(10, "p", 1, 2, lease.ReasonLeaseExpired), pastTenure(20, "q", 3, 0, ""), pastTenure(20, "q", 3, 0, "")),
-			transitions: 2, told: 10, want: []string{"20 Failover LeaseExpired p→q 1s"},
+			transitions: 2, recorded: 10, want: []string{"20 Failover LeaseExpired p→q 1s"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -116,7 +116,7 @@ func TestChangesOfHolder(t *testing.T) {
 				r.Token = max(c.history[0].Token, c.history[len(c.history)-1].Token)
 			}
 			g.Lease.Claim.Before = c.before
-			g.Job.Status = v1alpha1.SingletonJobStatus{FencingToken: c.told}
+			g.Job.Status = v1alpha1.SingletonJobStatus{FencingToken: c.recorded}
 			j := jobOf(g.Job)
 			got := changesOf(j, tenureOf(j, g.Name, &g.Observed))
 			if diff := cmp.Diff(c.want, lines(got.news)); diff != "" || got.incomplete != c.incomplete {
@@ -126,7 +126,7 @@ func TestChangesOfHolder(t *testing.T) {
 	}
 }
 
-// failedOver is a steady job whose holder went silent a while ago; the other pod holds the Lease, and the status does not
+// failedOver is a steady job whose holder stopped renewing a while ago; the other pod holds the Lease, and the status does not
 // tell yet.
 func failedOver() *given {
 	g := steady()
@@ -139,8 +139,8 @@ func failedOver() *given {
 	return g
 }
 
-// TestAChangeIsToldOnce: whatever is decided on a status that already tells of a change tells nothing again.
-func TestAChangeIsToldOnce(t *testing.T) {
+// TestAChangeIsRecordedOnce: whatever is decided on a status that already tells of a change tells nothing again.
+func TestAChangeIsRecordedOnce(t *testing.T) {
 	g := failedOver()
 	first := Decide(g.Observed)
 	if diff := cmp.Diff([]string{"200 Failover LeaseExpired " + g.name(0) + "→" + g.name(1) + " 15s"}, lines(first.Changes)); diff != "" || len(first.Events) != 1 {
@@ -152,7 +152,7 @@ func TestAChangeIsToldOnce(t *testing.T) {
 	g.Job.Status = *first.Status
 	second := Decide(g.Observed)
 	if second.Status != nil || len(second.Changes)+len(second.Events) > 0 {
-		t.Errorf("told again: %v %v", lines(second.Changes), second.Events)
+		t.Errorf("recorded again: %v %v", lines(second.Changes), second.Events)
 	}
 }
 
@@ -172,7 +172,7 @@ func TestCountersAndTokenMoveTogether(t *testing.T) {
 func TestEventsAfterARestart(t *testing.T) {
 	g := failedOver()
 	first := Decide(g.Observed)
-	g.Job.Status, g.Untold = *first.Status, true
+	g.Job.Status, g.EventsUnknown = *first.Status, true
 	if diff := cmp.Diff(first.Events, Decide(g.Observed).Events); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
@@ -201,7 +201,7 @@ func TestHistoryLimit(t *testing.T) {
 	}
 }
 
-func TestTrial(t *testing.T) {
+func TestAVersionThatFailsBeforeItIsSoaked(t *testing.T) {
 	own := steady().name(0)
 	for name, c := range map[string]struct {
 		history []lease.PastTenure
@@ -226,11 +226,11 @@ func TestTrial(t *testing.T) {
 	}
 }
 
-// TestTenuresThatNeverWereAreNotTold: an entry of a token above the Lease's was told again with every status.
-func TestTenuresThatNeverWereAreNotTold(t *testing.T) {
+// TestTenuresThatNeverWereAreNotRecorded: an entry of a token above the Lease's was recorded again with every status.
+func TestTenuresThatNeverWereAreNotRecorded(t *testing.T) {
 	g := steady()
 	g.Lease.Record.History = append(past(pastTenure(5000, "forged", 1, 2, "?")), g.Lease.Record.History...)
 	if p := Decide(g.Observed); len(p.Changes) > 0 || p.Status != nil {
-		t.Errorf("told %+v", p.Changes)
+		t.Errorf("recorded %+v", p.Changes)
 	}
 }

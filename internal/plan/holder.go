@@ -22,7 +22,7 @@ type holder struct {
 	node string
 	// since is when the tenure was acquired, by the holder's clock, in milliseconds.
 	since int64
-	// limits are the holder's as far as known.
+	// limits are those of the holder, as far as known.
 	limits limits
 }
 
@@ -49,8 +49,8 @@ func holderOf(r lease.Record, before int64, pod *corev1.Pod, spec limits) holder
 	if pod != nil {
 		// Where it runs is said by the pod, which nobody can write after it was bound; the history is the agent's word.
 		h.node = cmp.Or(pod.Spec.NodeName, h.node)
-		if told, ok := configured(pod); ok {
-			h.limits = told
+		if l, ok := configured(pod); ok {
+			h.limits = l
 		}
 	}
 	h.limits.duration = min(max(h.limits.duration, r.Duration), lease.MaxDuration)
@@ -86,7 +86,7 @@ func configured(pod *corev1.Pod) (limits, bool) {
 	return limits{}, false
 }
 
-// longest is the longest leaseDuration that an agent in a pod may have been told, by any of its containers: where it is
+// longest is the longest leaseDuration that an agent in a pod may have been given, by any of its containers: where it is
 // not certain which one is gated, waiting too long is no harm.
 func longest(pod *corev1.Pod) time.Duration {
 	var d time.Duration
@@ -98,7 +98,7 @@ func longest(pod *corev1.Pod) time.Duration {
 	return min(d, lease.MaxDuration)
 }
 
-// configs are what a container's environment tells an agent, as far as it can be read.
+// configs are what a container's environment says to an agent, as far as it can be read.
 func configs(container *corev1.Container) []contract.AgentConfig {
 	var all []contract.AgentConfig
 	for _, e := range container.Env {

@@ -10,10 +10,10 @@ import (
 	"github.com/singletonjob/operator/internal/lease"
 )
 
-// newLease makes the Lease: free if nothing speaks for an earlier tenure, else with an unknown holder, for whom the
+// newLease makes the Lease: free if nothing speaks for an earlier tenure, else with an unknown holder, for which the
 // candidates wait as long as any holder may have been promised. A mistake here cannot be undone: a Lease that is free too
 // early starts a second process. So anything at all counts as speaking for an earlier tenure: a token in the status, any
-// pod with the job's label, whoever made it and whatever became of it, and a Lease that this process remembers to have
+// pod with the job's label, no matter who made it and what became of it, and a Lease that this process remembers to have
 // been held. The caller reads the job and the pods from the API server itself, not from a cache, before it lets a Lease
 // start free.
 func newLease(j *job, o *Observed) *LeaseWrite {
@@ -131,7 +131,7 @@ func release(t *tenure, now time.Time) *LeaseWrite {
 }
 
 // collect deletes the Lease of a job that is gone once no tenure of it can last: it was released, or it did not change
-// for its full duration while this process looked on. The write is conditional on the very revision that was judged, so
+// for its full duration while this process looked on. The write is conditional on the very revision that was decided on, so
 // a candidate that takes the Lease in the same instant keeps it. While pods are left the Lease stays too: a job that is
 // recreated meanwhile can then see that the tenure was released, and need not wait.
 func collect(o *Observed) *LeaseWrite {

@@ -51,7 +51,7 @@ func TestWhoMayHaveANewLease(t *testing.T) {
 			want: lease.Record{Duration: 15 * time.Second, Token: 100, Transitions: 1},
 			why:  "the status speaks for it",
 		},
-		"only a pod of an earlier job is left": {
+		"only a pod of a previous job is left": {
 			given: steady(), with: func(g *given) {
 				g.absent()
 				g.Lease.Last = nil
@@ -70,7 +70,7 @@ func TestWhoMayHaveANewLease(t *testing.T) {
 		"only a pod without an owner": {
 			given: fresh(), with: func(g *given) { g.pod(0, "a").OwnerReferences = nil },
 			want: lease.Record{Duration: 15 * time.Second},
-			why:  "whoever left it there",
+			why:  "anyone who left it there",
 		},
 		"only remembered": {
 			given: fresh(), with: func(g *given) {
@@ -193,7 +193,7 @@ func TestClaim(t *testing.T) {
 		why  string
 	}{
 		"ours": {with: func(*given) {}, why: "nothing is to be written"},
-		"an earlier job's": {
+		"a previous job's": {
 			with: func(g *given) {
 				g.Job.Status, g.Lease.Claim = v1alpha1.SingletonJobStatus{}, Claim{JobUID: "earlier", Before: 7}
 				g.Pods[0].OwnerReferences[0].UID = "earlier"
@@ -201,7 +201,7 @@ func TestClaim(t *testing.T) {
 			want: &LeaseWrite{Claim: Claim{JobUID: "job-uid", Before: 100}},
 			why:  "its tenures are not this job's",
 		},
-		"an earlier job's, held by an orphan": {
+		"a previous job's, held by an orphan": {
 			with: func(g *given) {
 				g.Job.Status, g.Lease.Claim = v1alpha1.SingletonJobStatus{}, Claim{JobUID: "earlier", Before: 7}
 				g.Pods[0].OwnerReferences = nil
@@ -237,7 +237,7 @@ func TestClaim(t *testing.T) {
 			want: &LeaseWrite{Claim: Claim{JobUID: "job-uid"}, Record: lease.Record{TokenBase: 5000}},
 			why:  "there is nobody to hand over",
 		},
-		"a job made anew with a lower token base": {
+		"a recreated job with a lower token base": {
 			with: func(g *given) { g.Lease.Record.TokenBase = 5000 },
 			why:  "it is never lowered",
 		},
@@ -261,8 +261,8 @@ func TestClaim(t *testing.T) {
 	}
 }
 
-// TestASilentLeaseIsLeftAlone: any write makes the candidates wait anew.
-func TestASilentLeaseIsLeftAlone(t *testing.T) {
+// TestALeaseThatIsNotRenewedIsLeftAlone: any write makes the candidates wait anew.
+func TestALeaseThatIsNotRenewedIsLeftAlone(t *testing.T) {
 	base := func(g *given) { g.Job.Spec.Fencing.TokenBase = 5000 }
 	for name, c := range map[string]struct {
 		with   func(*given)
@@ -271,32 +271,32 @@ func TestASilentLeaseIsLeftAlone(t *testing.T) {
 	}{
 		"a holder that renews, a higher token base": {with: base, writes: true, wake: 9 * time.Second},
 		"a renewal is missed": {
-			with: func(g *given) { base(g); g.Lease.Silent = 3 * time.Second }, wake: time.Second,
+			with: func(g *given) { base(g); g.Lease.SinceRenewal = 3 * time.Second }, wake: time.Second,
 		},
 		"a renewal is missed, in a rollout": {
 			with: func(g *given) {
 				r := rollingOut()
 				g.Observed = r.Observed
-				g.Lease.Silent = 3 * time.Second
+				g.Lease.SinceRenewal = 3 * time.Second
 			}, wake: time.Second,
 		},
-		"a renewal is missed, kept for an earlier job": {
-			with: func(g *given) { g.Lease.Claim = Claim{JobUID: "earlier"}; g.Lease.Silent = 3 * time.Second }, wake: time.Second,
+		"a renewal is missed, kept for a previous job": {
+			with: func(g *given) { g.Lease.Claim = Claim{JobUID: "earlier"}; g.Lease.SinceRenewal = 3 * time.Second }, wake: time.Second,
 		},
 		"nobody has heard a renewal yet": {with: func(g *given) { base(g); g.Lease.Renewed = false }, wake: time.Second},
-		"silent beyond the deadline": {
-			with: func(g *given) { base(g); g.Lease.Silent, g.Lease.Unchanged = 11*time.Second, 11*time.Second }, wake: 4 * time.Second,
+		"not renewing beyond the deadline": {
+			with: func(g *given) { base(g); g.Lease.SinceRenewal, g.Lease.Unchanged = 11*time.Second, 11*time.Second }, wake: 4 * time.Second,
 		},
 		"expired": {
-			with: func(g *given) { base(g); g.Lease.Silent, g.Lease.Unchanged = time.Minute, time.Minute },
+			with: func(g *given) { base(g); g.Lease.SinceRenewal, g.Lease.Unchanged = time.Minute, time.Minute },
 		},
-		"held by nobody knows whom": {with: func(g *given) { base(g); g.Lease.Record.Holder = lease.UnknownHolder }, wake: 9 * time.Second},
-		"cleared by hand":           {with: func(g *given) { base(g); g.Lease.Record.Holder = "" }},
-		"released":                  {with: func(g *given) { base(g); g.released(lease.ReasonPodTerminating) }, writes: true},
-		"silent and proven dead": {
+		"held by nobody knows who": {with: func(g *given) { base(g); g.Lease.Record.Holder = lease.UnknownHolder }, wake: 9 * time.Second},
+		"cleared by hand":          {with: func(g *given) { base(g); g.Lease.Record.Holder = "" }},
+		"released":                 {with: func(g *given) { base(g); g.released(lease.ReasonPodTerminating) }, writes: true},
+		"not renewing and proven dead": {
 			with: func(g *given) {
 				base(g)
-				g.Lease.Silent = 5 * time.Second
+				g.Lease.SinceRenewal = 5 * time.Second
 				g.ended(0, ago(2*time.Hour), ago(time.Second))
 			},
 			writes: true, wake: 9 * time.Second,
@@ -316,10 +316,10 @@ func TestASilentLeaseIsLeftAlone(t *testing.T) {
 	}
 }
 
-// TestCandidatesDoNotWaitForTheClaim: while an earlier job's holder is silent, the new job's pods come and wait.
+// TestCandidatesDoNotWaitForTheClaim: while a previous job's holder does not renew, the new job's pods come and wait.
 func TestCandidatesDoNotWaitForTheClaim(t *testing.T) {
 	g := steady()
-	g.Job.Status, g.Lease.Claim, g.Lease.Silent = v1alpha1.SingletonJobStatus{}, Claim{JobUID: "earlier"}, time.Minute
+	g.Job.Status, g.Lease.Claim, g.Lease.SinceRenewal = v1alpha1.SingletonJobStatus{}, Claim{JobUID: "earlier"}, time.Minute
 	g.Pods = nil
 	if p := Decide(g.Observed); p.Lease != nil || len(p.Create) != 2 {
 		t.Errorf("writes %+v, makes %d pods", p.Lease, len(p.Create))
@@ -331,7 +331,7 @@ func TestATokenBaseBeyondTheLimitIsReset(t *testing.T) {
 	for _, silent := range []time.Duration{0, time.Minute} {
 		g := steady()
 		g.Job.Spec.Fencing.TokenBase = 7
-		g.Lease.Record.BadTokenBase, g.Lease.Record.Token, g.Lease.Silent = "9223372036854775807", 1<<60, silent
+		g.Lease.Record.BadTokenBase, g.Lease.Record.Token, g.Lease.SinceRenewal = "9223372036854775807", 1<<60, silent
 		p := Decide(g.Observed)
 		if p.Lease == nil || p.Lease.Record.BadTokenBase != "" || p.Lease.Record.TokenBase != 7 || p.Lease.Record.Token != 1<<60 || p.Lease.Record.Handover != (lease.Handover{}) {
 			t.Fatalf("writes %+v", p.Lease)
@@ -355,7 +355,7 @@ func TestATokenThatWasLoweredIsRaisedAgain(t *testing.T) {
 		"to what is none":                {with: func(g *given) { g.Lease.Record.Token = 0 }, want: 100},
 		"and the history with it":        {with: func(g *given) { g.Lease.Record.Token, g.Lease.Record.History = 1, nil }, want: 100},
 		"of a Lease that is free":        {with: func(g *given) { g.released(lease.ReasonProcessExited); g.Lease.Record.Token = 1 }, want: 100},
-		"while a holder is silent":       {with: func(g *given) { g.Lease.Record.Token, g.Lease.Silent = 1, time.Minute }},
+		"while a holder does not renew":  {with: func(g *given) { g.Lease.Record.Token, g.Lease.SinceRenewal = 1, time.Minute }},
 		"acquired with less":             {with: func(g *given) { g.Lease.Record.Token = 60; g.Lease.Record.History[0].Token = 60 }},
 		"a status that tells too much":   {with: func(g *given) { g.Job.Status.FencingToken = math.MaxInt64 }},
 		"another job's Lease is claimed": {with: func(g *given) { g.Lease.Record.Token, g.Lease.Claim.JobUID = 1, "earlier" }, want: 1},
@@ -396,11 +396,11 @@ func TestCollectingALease(t *testing.T) {
 	}{
 		"released": {with: func(g *given) { g.released(lease.ReasonPodTerminating) }, deleted: true, why: "no tenure lasts"},
 		"held":     {with: func(*given) {}, wake: 14 * time.Second, why: "the holder renews"},
-		"held and silent, not long enough": {
+		"held and not renewed, not long enough": {
 			with: func(g *given) { g.Lease.Unchanged = 15*time.Second - 1 }, wake: 1,
 			why: "the holder may act for the whole duration",
 		},
-		"held and silent for the duration": {
+		"held and not renewed for the duration": {
 			with: func(g *given) { g.Lease.Unchanged = 15 * time.Second }, deleted: true, why: "the tenure is over by time",
 		},
 		"cleared by hand": {
@@ -419,7 +419,7 @@ func TestCollectingALease(t *testing.T) {
 		},
 		"pods are left": {
 			with: func(g *given) { g.released(lease.ReasonPodTerminating); g.pod(0, "a") },
-			why:  "a job made anew finds the released Lease and need not wait",
+			why:  "a recreated job finds the released Lease and need not wait",
 		},
 		"somebody else's": {with: func(g *given) { g.Lease = Lease{Presence: Foreign} }, why: "it is not touched"},
 		"none":            {with: func(g *given) { g.Lease = Lease{} }, why: "there is nothing to do"},
@@ -483,7 +483,7 @@ func TestProofOfDeath(t *testing.T) {
 				g.Lease.Record.RenewTime = over.Add(300 * time.Millisecond).UnixMicro()
 				g.ended(0, began, over)
 			},
-			why: "finishedAt is cut to seconds, so it cannot tell",
+			why: "finishedAt is cut to seconds, so it cannot say",
 		},
 		"ended in the instant of the acquire": {
 			with: func(g *given) {
@@ -518,7 +518,7 @@ func TestProofOfDeath(t *testing.T) {
 		},
 		"a sidecar in front, with the agent's variable, has ended": {
 			with: func(g *given) { g.sidecarEnded(began, over, corev1.EnvVar{Name: contract.ConfigEnv, Value: "{}"}) },
-			why:  "whoever wrote the template wrote that: the holder lives",
+			why:  "anyone who wrote the template wrote that: the holder lives",
 		},
 		"a sidecar in front, with the agent's command, has ended": {
 			with: func(g *given) {
@@ -562,7 +562,7 @@ func TestProofOfDeath(t *testing.T) {
 				g.ended(0, began, over)
 				delete(g.Pods[0].Annotations, contract.GatedAnnotation)
 			},
-			want: died, why: "its command and variables tell",
+			want: died, why: "its command and variables say so",
 		},
 		"an ephemeral container with the agent's variable has ended": {
 			with: func(g *given) {
@@ -573,7 +573,7 @@ func TestProofOfDeath(t *testing.T) {
 					Terminated: &corev1.ContainerStateTerminated{StartedAt: metav1.NewTime(began), FinishedAt: metav1.NewTime(over)},
 				}}}
 			},
-			why: "whoever may debug pods adds those",
+			why: "anyone who may debug pods adds those",
 		},
 		"ended, with a duration that somebody wrote into the Lease": {
 			with: func(g *given) {
@@ -598,12 +598,12 @@ func TestProofOfDeath(t *testing.T) {
 		"the pod is absent": {
 			with: func(g *given) { g.Pods = g.Pods[1:] }, why: "it may have been deleted by force on a node that is cut off",
 		},
-		"the pod is being deleted": {with: func(g *given) { g.leaving(0) }, why: "it may run to the end of its grace period and beyond"},
+		"the pod is being deleted": {with: func(g *given) { g.terminating(0) }, why: "it may run to the end of its grace period and beyond"},
 		"the pod has failed, no container says how": {
 			with: func(g *given) { g.Pods[0].Status.Phase = corev1.PodFailed },
 			why:  "the pod collector says so of pods on nodes that it cannot reach",
 		},
-		"the node is out of service, the holder silent": {
+		"the node is out of service, the holder does not renew": {
 			with: func(g *given) { g.OutOfService["a"] = true; g.Lease.Unchanged = 4 * time.Second }, want: lost,
 			why: "an administrator says that the machine is off, and it looks so",
 		},
@@ -616,9 +616,9 @@ func TestProofOfDeath(t *testing.T) {
 				g.Lease.Unchanged = 4 * time.Second
 				g.Pods = g.Pods[1:]
 			},
-			want: lost, why: "the Lease tells the node",
+			want: lost, why: "the Lease names the node",
 		},
-		"the node that the Lease tells is out of service, the pod is on another": {
+		"the node that the Lease names is out of service, the pod is on another": {
 			with: func(g *given) {
 				g.OutOfService["c"] = true
 				g.Lease.Unchanged, g.Lease.Record.History[0].Node = 4*time.Second, "c"
@@ -630,9 +630,9 @@ func TestProofOfDeath(t *testing.T) {
 		},
 		"an unknown holder": {
 			with: func(g *given) { g.Lease.Record.Holder = lease.UnknownHolder; g.ended(0, began, over) },
-			why:  "of whom nothing can be proven",
+			why:  "of which nothing can be proven",
 		},
-		"the holder of an earlier job of the name": {
+		"the holder of a previous job of the name": {
 			with: func(g *given) {
 				g.Pods[0].OwnerReferences[0].UID = "earlier"
 				g.ended(0, began, over)

@@ -19,13 +19,13 @@ type Observed struct {
 	Namespace, Name string
 	// Job is nil when there is none of that name.
 	Job *v1alpha1.SingletonJob
-	// Pods are all that carry the job's name label, whoever made them.
+	// Pods are all that carry the job's name label, no matter who made them.
 	Pods []*corev1.Pod
 	// Lease is the Lease of the job's name.
 	Lease Lease
 	// Children are the other objects that were made for the job.
 	Children Children
-	// OutOfService tells the nodes that an administrator declared to be shut down.
+	// OutOfService are the nodes that an administrator declared to be shut down.
 	OutOfService map[string]bool
 	// Settings are the operator's own, for every pod.
 	Settings inject.Settings
@@ -35,8 +35,8 @@ type Observed struct {
 	Refused []Refusal
 	// Remembered is how long a tenure may last of which nothing is left but this process's memory; 0 for none.
 	Remembered time.Duration
-	// Untold says that this process does not know which Events of the stored history were written.
-	Untold bool
+	// EventsUnknown says that this process does not know which Events of the stored history were emitted.
+	EventsUnknown bool
 }
 
 // Refusal is an answer of the API server that asking again does not change soon.
@@ -47,7 +47,7 @@ type Refusal struct {
 	Pods bool
 }
 
-// Presence tells whose Lease there is.
+// Presence says whose Lease there is.
 type Presence uint8
 
 // What can stand under a Lease's name.
@@ -67,10 +67,10 @@ type Lease struct {
 	// Unchanged is how long this process has seen the present UID and revision, on a clock that only goes forward. The
 	// Lease may have been unchanged for longer, never for less.
 	Unchanged time.Duration
-	// Silent is how long this process has seen no renewal, whatever else was written. Renewed: it has seen the present holder
-	// acquire or renew; if not, the holder may be silent for longer.
-	Silent  time.Duration
-	Renewed bool
+	// SinceRenewal is how long this process has seen no renewal, whatever else was written. Renewed: it has seen the present
+	// holder acquire or renew; if not, the last renewal may be older.
+	SinceRenewal time.Duration
+	Renewed      bool
 	// Last is the newest that this process saw of a Lease that is now absent; nil if it saw none.
 	Last *Lease
 }

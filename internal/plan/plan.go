@@ -10,7 +10,7 @@
 // tenure which Lease is meant; job.leases alone says how many there are.
 //
 // An operator that is wrong, stale, doubled or dead may cost availability, never exclusivity. Two rules carry that: every
-// write to the Lease names the exact object that was judged, by UID and resourceVersion, and nothing but proof of death
+// write to the Lease names the exact object that was decided on, by UID and resourceVersion, and nothing but proof of death
 // (death.go) or time (lease.go) ever frees a Lease that has a holder.
 package plan
 
@@ -45,9 +45,9 @@ type Plan struct {
 	Also []Child
 	// Status is what to write if it differs from what is stored; nil for no write.
 	Status *v1alpha1.SingletonJobStatus
-	// Changes are the changes of holder that Status tells of for the first time.
+	// Changes are the changes of holder that Status records for the first time.
 	Changes []v1alpha1.TenureChange
-	// Events are to be written once Status is stored.
+	// Events are to be emitted once Status is stored.
 	Events []Event
 	// Reasons say why, for the log.
 	Reasons Reasons
@@ -71,7 +71,7 @@ const (
 	LeaseConflict
 	// LeaseMissing: no pod is made before there is a Lease.
 	LeaseMissing
-	// LeaseUnclaimed: the Lease is kept for an earlier job of the name, or lacks what the spec says of it.
+	// LeaseUnclaimed: the Lease is kept for a previous job of the name, or lacks what the spec says of it.
 	LeaseUnclaimed
 	// HolderDead: there is proof that the holder's process is dead.
 	HolderDead
@@ -125,7 +125,7 @@ type Child interface {
 	runtime.Object
 }
 
-// Event is a Kubernetes Event about the job. Its name follows from what it tells, so that it is written once, however
+// Event is a Kubernetes Event about the job. Its name follows from what it says, so that it is emitted once, however
 // often it is tried.
 type Event struct {
 	Name    string

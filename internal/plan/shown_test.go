@@ -32,7 +32,7 @@ func TestWhatIsReportedAfterARestart(t *testing.T) {
 		"a clock hours behind, over before":             {before: ended, renewed: 5 * time.Hour, seen: true, want: active, wake: 10 * time.Second},
 		"a clock hours behind, and a renewal is late":   {renewed: 5 * time.Hour, seen: true, unchanged: 9 * time.Second, want: active, wake: time.Second},
 		"a clock hours ahead":                           {renewed: -5 * time.Hour, want: active, wake: 10 * time.Second},
-		"a clock hours ahead, and it is silent": {
+		"a clock hours ahead, and it does not renew": {
 			renewed: -5 * time.Hour, unchanged: 10 * time.Second, want: "HolderUnreachable NoHolder UpToDate", wake: 5 * time.Second,
 		},
 		"a clock hours ahead, and it is over": {renewed: -5 * time.Hour, unchanged: 15 * time.Second, want: over},
@@ -44,7 +44,7 @@ func TestWhatIsReportedAfterARestart(t *testing.T) {
 			}
 			g.Lease.Record.RenewTime, g.Lease.Unchanged, g.Lease.Renewed = ago(c.renewed).UnixMicro(), c.unchanged, c.seen
 			p := Decide(g.Observed)
-			reasons, pod := told(p, g)
+			reasons, pod := conditionsOf(p, g)
 			if reasons != c.want || (pod == g.name(0)) != (c.want == active) || c.want != active && pod != "" {
 				t.Errorf("reports %q, active %q; want %q", reasons, pod, c.want)
 			}

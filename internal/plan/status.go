@@ -90,7 +90,7 @@ func describeSpec(status *v1alpha1.SingletonJobStatus, j *job) {
 // set changes a condition. A refusal that differs each time it is given is recorded once.
 func set(status *v1alpha1.SingletonJobStatus, c metav1.Condition) {
 	old := meta.FindStatusCondition(status.Conditions, c.Type)
-	if old != nil && old.Reason == c.Reason && c.Reason == v1alpha1.ReasonPodsRefused && alike(old.Message, c.Message) {
+	if old != nil && old.Reason == c.Reason && c.Reason == v1alpha1.ReasonFailedCreate && alike(old.Message, c.Message) {
 		c.Message = old.Message
 	}
 	meta.SetStatusCondition(&status.Conditions, c)

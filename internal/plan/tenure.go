@@ -96,7 +96,7 @@ func tokenBaseOf(j *job, r lease.Record) int64 {
 
 // tokenOf is the token of a Lease that is below what the status reported of this job, because somebody has lowered it: that
 // one's, below which no token may be given out again. It is not for a tenure that was acquired with less, which could
-// only be killed by it: its own entry in the history tells it apart. Nor is it believed beyond what tokens become.
+// only be killed by it: its own entry in the history distinguishes it. Nor is it believed beyond what tokens become.
 func tokenOf(j *job, l Lease) int64 {
 	r, reported := l.Record, j.Status.FencingToken
 	acquired := r.Holder != "" && len(r.History) > 0 && r.History[0].Token == r.Token
@@ -184,7 +184,7 @@ func (t *tenure) quiet() bool {
 	case t.holder.Pod == "":
 		return true // nobody whose renewals could be waited for
 	}
-	return !t.Renewed || t.Silent >= t.holder.limits.retryPeriod*3/2
+	return !t.Renewed || t.SinceRenewal >= t.holder.limits.retryPeriod*3/2
 }
 
 // minReadySeconds is how long a tenure of a new version must last before the old version's last standby is let go, and
@@ -194,8 +194,8 @@ const minReadySeconds = 30
 // unsoaked is how long the present tenure must last still to be soaked, 0 if it is.
 func (t *tenure) unsoaked() time.Duration { return max(0, minReadySeconds*time.Second-t.age) }
 
-// failedEarly reports whether the version of the pods whose names begin so was tried and its process ended by itself before it was soaked.
-// Trying again would be another failover, so the rollout waits for another template.
+// failedEarly reports whether a version, whose pods' names begin so, was tried and its process ended by itself before it was
+// soaked. Trying again would be another failover, so the rollout waits for another template.
 func (t *tenure) failedEarly(version string) bool {
 	failed := false
 	for _, past := range t.past {

@@ -7,7 +7,7 @@ import (
 )
 
 // What comes from outside may be of any length. A status or an Event that the API server refuses for one long text would
-// tell nothing at all.
+// say nothing at all.
 const (
 	maxRefusal = 1 << 10
 	maxEvent   = 1 << 10 // the API's limit
@@ -30,7 +30,7 @@ func Shorten(text string, limit int) string {
 }
 
 // alike reports whether two texts say the same though they differ: in words with digits, such as ports, addresses, times and
-// identifiers, or in how a webhook could not be asked. An answer that differs each time it is given is told once.
+// identifiers, or in how a webhook could not be asked. An answer that differs each time it is given is recorded once.
 func alike(a, b string) bool { return a == b || masked(a) == masked(b) }
 
 func masked(text string) string {

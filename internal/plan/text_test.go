@@ -41,15 +41,15 @@ func TestTheSameRefusalIsTheSameText(t *testing.T) {
 	if written || !strings.Contains(message, "34567") {
 		t.Errorf("another port is another text: %s", message)
 	}
-	refuse(`creating pod a: failed calling webhook "w": EOF`)
-	if message, written = refuse(`creating pod a: failed calling webhook "w": connection reset`); written {
+	refuse(`create pod a: failed calling webhook "w": EOF`)
+	if message, written = refuse(`create pod a: failed calling webhook "w": connection reset`); written {
 		t.Errorf("the same webhook is another text: %s", message)
 	}
-	if message, written = refuse(`creating pod a: failed calling webhook "v": EOF`); !written || !strings.Contains(message, `"v"`) {
-		t.Errorf("another webhook is not told: %s", message)
+	if message, written = refuse(`create pod a: failed calling webhook "v": EOF`); !written || !strings.Contains(message, `"v"`) {
+		t.Errorf("another webhook is not recorded: %s", message)
 	}
 	if message, written = refuse("exceeded quota: pods=2"); !written || !strings.Contains(message, "exceeded quota") {
-		t.Errorf("another refusal is not told: %s", message)
+		t.Errorf("another refusal is not recorded: %s", message)
 	}
 }
 

@@ -230,7 +230,7 @@ var gatedRules = []rule{
 	{
 		at: "spec", field: "container",
 		cel:     `!has(self.container) || ` + containers + `.size() == 0 || ` + containers + `.exists(c, c.name == self.container)`,
-		message: `"%s" is no container of spec.template: one of %s, or nothing for the first`,
+		message: `"%s" is not a container of spec.template: one of %s, or nothing for the first`,
 		args:    []string{"self.container", containers + `.map(c, c.name)`},
 	},
 	ofGated(required, `has(c.command) && c.command.size() > 0`,
