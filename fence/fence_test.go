@@ -3,9 +3,9 @@ package fence_test
 import (
 	"encoding/json"
 	"errors"
+	"math"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"testing"
 
@@ -172,7 +172,7 @@ func TestErrorsDoNotRepeatAllInput(t *testing.T) {
 }
 
 func FuzzParseToken(f *testing.F) {
-	for _, s := range []string{"", "0", "1", "48213", "-1", "+1", "01", " 1", "1_0", "9223372036854775807", "9223372036854775808"} {
+	for _, s := range []string{"", "0", "1", "48213", "-1", "+1", "01", " 1", "1_0", "9223372036854775807", "9223372036854775808", "0x1", "1e3", "٣", "1\n", strings.Repeat("9", 64)} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
@@ -196,6 +196,10 @@ func FuzzGate(f *testing.F) {
 	f.Add(int64(34), int64(33), false)
 	f.Add(int64(34), int64(35), true)
 	f.Add(int64(-1), int64(1), true)
+	f.Add(int64(34), int64(34), true)
+	f.Add(int64(0), int64(0), false)
+	f.Add(int64(math.MaxInt64), int64(math.MaxInt64), false)
+	f.Add(int64(math.MaxInt64), int64(math.MinInt64), false)
 	f.Fuzz(func(t *testing.T, mark, presented int64, strict bool) {
 		gate := fence.Gate{Resource: "ledger", Strict: strict}
 		before, token := fence.Token(mark), fence.Token(presented)
@@ -216,7 +220,7 @@ func FuzzGate(f *testing.F) {
 }
 
 func FuzzParseResource(f *testing.F) {
-	for _, s := range []string{"", "billing", "default/billing", "a b", "a,b", "\x00", strconv.Itoa(1 << 40)} {
+	for _, s := range []string{"", "billing", "default/billing", "a b", "a,b", "\x00", "\xff", "é", "a\r\nb", `"`, strings.Repeat("x", fence.MaxResourceLen+1)} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {

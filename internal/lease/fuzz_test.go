@@ -14,6 +14,13 @@ import (
 func FuzzStep(f *testing.F) {
 	f.Add([]byte{0, 1, 1, 2, 20, 4, 60, 9, 80, 120, 5, 14, 15})
 	f.Add([]byte("a tenure, a loss, another tenure, and so on until the bytes are used up"))
+	rng := rand.NewChaCha8([32]byte{2})
+	for mode := range byte(8) { // each with a life long enough to meet every phase
+		life := make([]byte, 500)
+		_, _ = rng.Read(life)
+		life[0] = mode
+		f.Add(life)
+	}
 	f.Fuzz(anyLife)
 }
 
