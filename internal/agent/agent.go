@@ -2,7 +2,7 @@
 
 // Package agent joins the tenure state machine to the world: one goroutine owns the lease.State, feeds it what happens
 // and carries out what it decides. That goroutine never blocks: requests, the start of the process, logging and
-// whoever asks for the status run beside it.
+// those who ask for the status run beside it.
 //
 // What belongs to one Lease (contender) stands apart from what an agent has one of: the loop, the process, the signals, the
 // socket and the port.
@@ -95,8 +95,8 @@ func (a *Agent) woke(c *contender, due lease.Instant) {
 	a.starvation.log(a.log, estimate, c.state.Late)
 }
 
-// step has a contender decide on an event, and does what it decided. Only then is it known to whoever asks: nobody is told
-// of a right to act that the leash has not been told of.
+// step has a contender decide on an event, and does what it decided. Only then is it published: a right to act is shown to
+// nobody before the leash has it.
 func (a *Agent) step(c *contender, e lease.Event) {
 	now := a.o.Clock.Now()
 	for _, action := range c.step(now, e) {

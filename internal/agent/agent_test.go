@@ -116,7 +116,7 @@ func TestSignalsOfAnActiveProcess(t *testing.T) {
 	}
 }
 
-// What the agent is given for itself is no business of the process's.
+// What the agent is given for itself does not reach the process.
 func TestEnvironmentOfTheProcess(t *testing.T) {
 	inBubbleWith(t, func(o *Options) {
 		o.Environ = []string{"THEIRS=kept"}
@@ -171,7 +171,7 @@ func TestStopSignals(t *testing.T) {
 	}
 }
 
-// A terminal that is resized sends SIGWINCH, too, which is no reason for a standby to end.
+// A terminal that is resized sends SIGWINCH, too, and does not end a standby.
 func TestStandbyOnATerminal(t *testing.T) {
 	inBubbleWith(t, func(o *Options) { o.Terminal = true }, func(w *world) {
 		w.api.store(func(r *lease.Record) { r.Holder, r.Duration = "other/uid/x", 15*time.Second })
@@ -397,7 +397,7 @@ func TestStartCode(t *testing.T) {
 	}
 }
 
-// A start that comes too late is no failure of the program's: the agent stays.
+// A start that comes too late does not count as the program's failure: the agent stays.
 func TestStartAfterDeadline(t *testing.T) {
 	inBubble(t, func(w *world) {
 		s := <-w.starts

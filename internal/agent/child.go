@@ -19,7 +19,7 @@ import (
 type child struct {
 	of      *contender // whose tenure it is; nil without one
 	log     *Log
-	process Process // nil without a tenure, and where there is no process to be had
+	process Process // nil without a tenure, and where none could be started
 	started bool
 
 	killed   bool

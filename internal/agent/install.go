@@ -12,7 +12,7 @@ import (
 // installedName is the base of contract.AgentPath.
 const installedName = "agent"
 
-// Install puts a copy of this program into a directory, as "agent". Whoever runs it there meanwhile is not disturbed.
+// Install puts a copy of this program into a directory, as "agent". Processes that run it there meanwhile are not disturbed.
 func Install(dir string) error {
 	self, err := os.Open("/proc/self/exe")
 	if err != nil {

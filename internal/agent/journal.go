@@ -64,7 +64,7 @@ func (j *journal) barred(before, after lease.Observation) {
 	case is || !after.Known || after.Absent || before.Known && !was && before.Record.BadTokenBase == r.BadTokenBase:
 	case r.BadTokenBase != "":
 		j.log.Print("lease barred", "annotation", contract.TokenBaseAnnotation, "value", r.BadTokenBase,
-			"note", fmt.Sprintf("it is no number from 0 to %d, so that no new tenure can have a token; the operator resets it, or set spec.fencing.tokenBase", int64(lease.MaxTokenBase)))
+			"note", fmt.Sprintf("it is not a number from 0 to %d, so that no new tenure can have a token; the operator resets it, or set spec.fencing.tokenBase", int64(lease.MaxTokenBase)))
 	default:
 		j.log.Print("lease barred", "annotation", contract.TokenAnnotation, "value", r.Token,
 			"note", "there is no greater token for a new tenure; set the annotation to the greatest token that a sink has seen")

@@ -16,7 +16,7 @@ import (
 	"github.com/singletonjob/operator/internal/lease"
 )
 
-// metrics are written by the agent's goroutine and read by whoever scrapes them.
+// metrics are written by the agent's goroutine and read by those who scrape them.
 type metrics struct {
 	renewals histogram
 	writes   counts // by kind and outcome

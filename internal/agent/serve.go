@@ -11,7 +11,7 @@ import (
 	"github.com/singletonjob/operator/internal/contract"
 )
 
-// Handler answers the kubelet's probes and whoever collects metrics. It reads the snapshot and never waits for the
+// Handler answers the kubelet's probes and those who collect metrics. It reads the snapshot and never waits for the
 // agent's goroutine.
 func (a *Agent) Handler() http.Handler {
 	mux := http.NewServeMux()

@@ -65,7 +65,7 @@ func listen(path string) (net.Listener, error) {
 	return l, errors.Join(os.Chmod(path, 0o666))
 }
 
-// ServeSocket writes the snapshot to whoever connects, until the listener is closed.
+// ServeSocket writes the snapshot to each that connects, until the listener is closed.
 func (a *Agent) ServeSocket(l net.Listener) {
 	for {
 		conn, err := l.Accept()

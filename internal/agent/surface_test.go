@@ -245,7 +245,7 @@ func TestSocketOfDeadAgent(t *testing.T) {
 	_ = again.Close()
 }
 
-// A listener that accepts and never answers, as that of a stopped agent, is no confirmation.
+// A listener that accepts and never answers, as that of a stopped agent, confirms nothing.
 func TestSocketOfStoppedAgent(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
 	listener, err := net.Listen("unix", path)

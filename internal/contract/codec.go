@@ -41,9 +41,9 @@ const (
 )
 
 // DecodeLease reads a Lease. It fails only where no compare-and-swap could follow: without a UID, or with a
-// resourceVersion that is no number. Anybody may have written it. A malformed value counts as missing, and what it is
+// resourceVersion that is not a number. Anybody may have written it. A malformed value counts as missing, and what it is
 // missing for is the safe side: a token that can't be read is not the holder's own, so that its tenure ends, and the next
-// token is higher by revision and history; a release marker that is no word frees nothing; an acquire time of any kind is
+// token is higher by revision and history; a release marker that is not a word frees nothing; an acquire time of any kind is
 // one; a request to hand over to what can't be a pod asks for nothing. A token base, of which nobody knows what it should
 // be, counts as bad (lease.Record.BadTokenBase).
 func DecodeLease(f Fields) (lease.Record, error) {

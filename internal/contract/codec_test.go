@@ -173,7 +173,7 @@ func TestBadTokenBase(t *testing.T) {
 	}
 }
 
-// What is no word of a release frees nothing, and any time of an acquire is one.
+// What is not a word of a release frees nothing, and any time of an acquire is one.
 func TestMarkersThatAreNone(t *testing.T) {
 	for name, f := range map[string]Fields{
 		"1 MiB":                {Annotations: map[string]string{ReleaseReasonAnnotation: strings.Repeat("x", 1<<20)}},

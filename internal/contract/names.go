@@ -19,7 +19,7 @@ const (
 	RoleStandby = "standby"
 )
 
-// GatedAnnotation of a candidate pod names its gated container. The operator sets it when it makes the pod; whoever may
+// GatedAnnotation of a candidate pod names its gated container. The operator sets it when it makes the pod; those who may
 // change pods can change it later, so it may only take proof away, never give any.
 const GatedAnnotation = "singletonjob.io/gated-container"
 

@@ -65,7 +65,7 @@ func Pod(job *v1alpha1.SingletonJob, ordinal int, settings Settings) (*corev1.Po
 	v1alpha1.Default(job)
 	index := job.GatedContainer()
 	if index < 0 {
-		return nil, fmt.Errorf("spec.container %q is no container of spec.template", job.Spec.Container)
+		return nil, fmt.Errorf("spec.container %q is not a container of spec.template", job.Spec.Container)
 	}
 	template := &job.Spec.Template
 	gated := &template.Spec.Containers[index]
@@ -110,7 +110,7 @@ func Selector(job string) map[string]string {
 	return map[string]string{contract.ManagedByLabel: contract.ManagedBy, contract.NameLabel: job}
 }
 
-// ServiceAccountName is whom the candidates run as: the template's service account, or one of the job's own.
+// ServiceAccountName is the account that the candidates run as: the template's service account, or one of the job's own.
 func ServiceAccountName(job *v1alpha1.SingletonJob) string {
 	spec := &job.Spec.Template.Spec
 	switch {
@@ -253,7 +253,7 @@ func installContainer(pod *corev1.PodSpec, gated *corev1.Container, settings Set
 		Capabilities:             &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
 		SeccompProfile:           &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
 	}
-	// Otherwise it runs as the pod says, or the image, or whom the cluster's admission picks.
+	// Otherwise it runs as the pod says, or the image, or as the user that the cluster's admission picks.
 	if s := pod.SecurityContext; s != nil && s.RunAsUser != nil && *s.RunAsUser == 0 {
 		security.RunAsUser = new(int64(nobody))
 	}

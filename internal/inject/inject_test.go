@@ -91,8 +91,8 @@ func TestNoPodFromAnInvalidJob(t *testing.T) {
 		change func(*v1alpha1.SingletonJob)
 		want   string
 	}{
-		"unknown container": {func(job *v1alpha1.SingletonJob) { job.Spec.Container = "web" }, `spec.container "web" is no container`},
-		"no container":      {func(job *v1alpha1.SingletonJob) { job.Spec.Template.Spec.Containers = nil }, `is no container`},
+		"unknown container": {func(job *v1alpha1.SingletonJob) { job.Spec.Container = "web" }, `spec.container "web" is not a container`},
+		"no container":      {func(job *v1alpha1.SingletonJob) { job.Spec.Template.Spec.Containers = nil }, `is not a container`},
 		"no command":        {func(job *v1alpha1.SingletonJob) { job.Spec.Template.Spec.Containers[0].Command = nil }, `"app" sets no command`},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -244,7 +244,7 @@ func gatedOf(t testing.TB, pod *corev1.Pod) *corev1.Container {
 }
 
 // The install container never runs as root. Where the pod names no user it names none either, so that the image's, or the
-// one whom a cluster assigns by namespace, is not in anybody's way.
+// one that a cluster assigns by namespace, is not in anybody's way.
 func TestInstallUser(t *testing.T) {
 	for name, c := range map[string]struct{ pod, want *int64 }{
 		"none":  {nil, nil},

@@ -168,7 +168,7 @@ func TestRealCompareAndSwap(t *testing.T) {
 			t.Errorf("read: %+v, %v; want absent", answer, err)
 		}
 	})
-	t.Run("deleted and made anew", func(t *testing.T) {
+	t.Run("deleted and recreated", func(t *testing.T) {
 		c := newCluster(t)
 		o := c.create()
 		c.remove()

@@ -195,7 +195,7 @@ type status struct {
 	} `json:"details"`
 }
 
-// parseStatus returns the zero value for what is no Status.
+// parseStatus returns the zero value for what is not a Status.
 func parseStatus(body []byte) status {
 	var s status
 	if json.Unmarshal(body, &s) != nil || s.Kind != "Status" {

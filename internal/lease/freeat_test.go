@@ -34,7 +34,7 @@ func TestFreeAt(t *testing.T) {
 		"released":        {record: free(other, 100), want: 0},
 		"released, crash": {record: held(other, 100).Released(Release{Reason: ReasonProcessExited, Unclean: true}, 1, 1), want: ld},
 		"blanked": {
-			why:    "whoever empties the holder without a release stops no process",
+			why:    "emptying the holder without a release stops no process",
 			record: blank(held(other, 100)), want: d + ld,
 		},
 		"blanked after a client-go elector took it over from a release": {
@@ -133,7 +133,7 @@ func TestJitterIsNotAddedToTheFirst(t *testing.T) {
 	}
 }
 
-// Whoever lowers the duration in the Lease takes nothing from the holder's right, which the longest one seen bounds.
+// Lowering the duration in the Lease takes nothing from the holder's right, which the longest one seen bounds.
 func TestLongestDurationOfATenureIsWaitedFor(t *testing.T) {
 	long := held(other, 10)
 	long.Duration = time.Minute
@@ -150,7 +150,7 @@ func TestLongestDurationOfATenureIsWaitedFor(t *testing.T) {
 	}{
 		"lowered":                        {[]Event{Watched{Record: lowered}}, time.Minute},
 		"lowered, and the token edited":  {[]Event{Watched{Record: lowered}, Watched{Record: retold}}, time.Minute},
-		"made anew with less":            {[]Event{Watched{Record: lowered, Deleted: true}, Watched{Record: anew}}, time.Minute},
+		"recreated with less":            {[]Event{Watched{Record: lowered, Deleted: true}, Watched{Record: anew}}, time.Minute},
 		"another tenure with its own":    {[]Event{Watched{Record: lowered}, Watched{Record: next}}, 15 * time.Second},
 		"went back to before the tenure": {[]Event{ReadDone{Found: new(held(other, 5))}}, time.Minute},
 	} {

@@ -157,7 +157,7 @@ func (c Config) requestTimeout() time.Duration { return c.spare() / 3 }
 // ofUse is how long the answer to a request is of use, and the request left under way.
 func (c Config) ofUse() time.Duration { return min(c.spare(), 30*time.Second) }
 
-// Patience is a few round trips, but no less than minPatience, lest a busy moment cost another request; and at the end of
+// Patience is a few round trips, but no less than minPatience, so that a busy moment costs no further request; and at the end of
 // a tenure no more than maxPatience, nor than fits in three times.
 const (
 	roundTrips  = 4

@@ -25,7 +25,7 @@ type Record struct {
 	AcquireTime, RenewTime int64
 	// TokenBase is added to every token of a new tenure. It is from 0 to MaxTokenBase.
 	TokenBase int64
-	// BadTokenBase is what stands there instead, cut short, if that is no such number. Then nobody acquires the Lease: a token
+	// BadTokenBase is what stands there instead, cut short, if that is not such a number. Then nobody acquires the Lease: a token
 	// without the base may be one that sinks have seen. Renewals leave it as it is.
 	BadTokenBase string
 
@@ -57,7 +57,7 @@ type Handover struct {
 // AnyPod as Handover.To leaves the choice to the candidates.
 const AnyPod = "*"
 
-// UnknownHolder is the holder of a Lease that was made anew while a tenure may last that it knows nothing of.
+// UnknownHolder is the holder of a Lease that was recreated while a tenure may last that it knows nothing of.
 const UnknownHolder = "unknown"
 
 // Reason says why a tenure ended, in the words of the failover history.

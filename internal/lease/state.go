@@ -12,7 +12,7 @@ type Phase uint8
 const (
 	// Waiting: somebody else holds the Lease, or its state is not known.
 	Waiting Phase = iota
-	// Acquiring: an acquire is under way or its outcome is not known. It is no tenure.
+	// Acquiring: an acquire is under way or its outcome is not known. It is not a tenure yet.
 	Acquiring
 	// Holding: the process runs.
 	Holding
@@ -35,7 +35,7 @@ type Observation struct {
 	At Instant
 	// Fresh is when an answer or an event last showed it to be so.
 	Fresh Instant
-	// Longest is the longest duration seen of this tenure: of this UID and token, and of what was before a Lease made anew.
+	// Longest is the longest duration seen of this tenure: of this UID and token, and of what was before a Lease was recreated.
 	Longest time.Duration
 }
 
@@ -77,7 +77,7 @@ type Tenure struct {
 	UID         string
 	Token       int64
 	Transitions int32
-	// AcquireTime is the Lease's: whoever else acquires it writes another, also a client-go elector, which keeps the token.
+	// AcquireTime is the Lease's: others that acquire it write another, also a client-go elector, which keeps the token.
 	AcquireTime int64
 	// Confirmed is the SentAt of the newest write known to be stored.
 	Confirmed Instant

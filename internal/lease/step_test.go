@@ -235,7 +235,7 @@ func TestRenewalSetsTheDurationRight(t *testing.T) {
 	}
 }
 
-// TestRenewalLeavesNoPartOfARelease: otherwise whoever clears the holder, at any time after that, completes it, and
+// TestRenewalLeavesNoPartOfARelease: otherwise clearing the holder, at any time after that, completes it, and
 // candidates start beside the process.
 func TestRenewalLeavesNoPartOfARelease(t *testing.T) {
 	half := func(r Record) Record {
@@ -302,7 +302,7 @@ func TestLosses(t *testing.T) {
 		"another holder":          Watched{Record: foreign},
 		"cleared":                 Watched{Record: cleared},
 		"released by others":      Watched{Record: released},
-		"made anew":               Watched{Record: recreated},
+		"recreated":               Watched{Record: recreated},
 		"another token":           Watched{Record: forged},
 		"the pod's next agent":    Watched{Record: nonce},
 		"deleted":                 Watched{Record: foreign, Deleted: true},
@@ -763,7 +763,7 @@ func TestElectorsTenureIsNotTakenForOnesOwnLast(t *testing.T) {
 	}
 }
 
-// An acquire found stored under a token that somebody has edited since is no tenure to be confirmed.
+// An acquire found stored under a token that somebody has edited since is not confirmed as a tenure.
 func TestAcquireOfAnotherTokenIsDropped(t *testing.T) {
 	d := acquiring(testConfig())
 	stored := d.s.Write.Record

@@ -145,7 +145,7 @@ func (r *reaper) sweep() (again bool) {
 	}
 	t.deadlines.stop()
 	r.killRound()
-	if childless && t.reported && !r.strangers() {
+	if childless && t.reported && !r.foreign() {
 		t.announceExit(true)
 		t.close()
 		r.tree = nil
@@ -253,12 +253,12 @@ func (r *reaper) killRound() {
 	}
 }
 
-// strangers reports whether PID 1 has company that is not descended from it: who joined
+// foreign reports whether PID 1 has company that is not descended from it: who joined
 // the namespace from outside (kubectl exec) may be doing the tenure's work as well.
 // It kills them; they are reaped outside, or never, by a parent that hangs: only who
 // can still act is counted. Those that it may not kill, a
 // debugger of another user for instance, are not the tenure's and are not counted.
-func (r *reaper) strangers() (found bool) {
+func (r *reaper) foreign() (found bool) {
 	if !r.pid1 {
 		return false
 	}

@@ -137,7 +137,7 @@ func (t *Tree) Started() <-chan error { return t.started }
 
 // Extend moves the leash's deadline (BootTime) to a later time, Never being the latest:
 // that counts once the program has started, which it does not after its deadline. An
-// earlier one changes nothing and is no error, since the renewal behind the later one
+// earlier one changes nothing and does not fail, since the renewal behind the later one
 // stands. Extend does not block. Any error means that the old deadline holds.
 func (t *Tree) Extend(deadline int64) error { return t.deadlines.extend(deadline) }
 

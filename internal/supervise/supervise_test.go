@@ -992,7 +992,7 @@ func TestDeadlineOfAnotherUser(t *testing.T) {
 	}
 }
 
-// But it cannot wait for whom it may not kill: a root's debugger beside an agent
+// But it cannot wait for those that it may not kill: a root's debugger beside an agent
 // without privileges would keep the lease for ever.
 func TestStrangersOfOtherUsers(t *testing.T) {
 	t.Parallel()

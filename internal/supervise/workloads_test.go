@@ -215,7 +215,7 @@ func makeZombies(n int) int {
 }
 
 // hop starts chains of processes in which each forks the next one and exits, so
-// that whoever is looked for has gone when it is found. They stay in the main
+// that what is looked for has gone when it is found. They stay in the main
 // process's group, leave it once, or with each fork.
 //
 //go:norace

@@ -39,7 +39,7 @@ const (
 )
 
 // checker sees the whole world, in true time, and judges by that alone: by when which processes lived and were told to
-// die, by what the store was given and by whom, by what the sink took. It asks nothing of package lease, and has rules of
+// die, by what the store was given, and who gave it, by what the sink took. It asks nothing of package lease, and has rules of
 // its own: paidFor and exclusive.
 type checker struct {
 	w         *world
@@ -86,7 +86,7 @@ type claim struct {
 	forged bool
 	// retold says that somebody else has made the Lease say how it ended.
 	retold bool
-	// half says that its holder's last write has a part of a release, and so helps whoever forges one.
+	// half says that its holder's last write has a part of a release, and so helps those who forge one.
 	half bool
 	// forgotten says that the store went back to what was before its last write.
 	forgotten bool

@@ -14,7 +14,7 @@ import (
 type Fault struct {
 	Kind      string
 	At, Until time.Duration
-	// Target is the candidate that it happens to, where it happens to one; theHolder is whoever holds the Lease then.
+	// Target is the candidate that it happens to, where it happens to one; theHolder is the holder of the Lease then.
 	Target int
 	// X and Y, from 0 to 1, say how bad it is; what they mean is the kind's business.
 	X, Y float64

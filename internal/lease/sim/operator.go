@@ -6,7 +6,7 @@ import (
 	"github.com/singletonjob/operator/internal/lease"
 )
 
-// theOperator is by whom its writes are.
+// theOperator is the writer of its writes.
 const theOperator = "operator"
 
 // operatorPeriod bounds the time between two looks of the operator.

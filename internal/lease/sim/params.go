@@ -34,7 +34,7 @@ const (
 	// Edited is Mixed with people who edit the Lease's label and every field, but neither what Forged and History have them
 	// edit, nor do they name a candidate as the holder: who may do that may as well start the process.
 	Edited
-	// Forged is Mixed with people who write releases, whole ones and parts of them, under whoever holds the Lease.
+	// Forged is Mixed with people who write releases, whole ones and parts of them, under any holder of the Lease.
 	Forged
 	// History is Mixed with people who edit the Lease's history, and tokens with it.
 	History

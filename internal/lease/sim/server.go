@@ -214,7 +214,7 @@ func (s *server) restore() {
 	}
 	s.absent, s.lease, s.revision, s.unlabelled = s.saved.absent, s.saved.lease, s.saved.revision, s.saved.unlabelled
 	s.turn = 0
-	for _, a := range s.w.agents { // from now on a higher revision is no proof of anything
+	for _, a := range s.w.agents { // from now on a higher revision proves nothing
 		a.revision = math.MaxInt64
 	}
 	for _, c := range slices.Clone(s.conns) {

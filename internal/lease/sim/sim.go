@@ -5,7 +5,7 @@
 // trouble alternate with times of calm. Nothing in it is concurrent and nothing reads a clock, so a seed replays exactly.
 //
 // What it judges, it judges by the world alone, in true time, which no part of the world can see: when which processes
-// lived and were told to die, what the store was given and by whom, what the sink took. It asks package lease nothing.
+// lived and were told to die, what the store was given and who gave it, what the sink took. It asks package lease nothing.
 //
 //   - At most one process tree acts.
 //   - Both halves of the inequality that this follows from: when a leash runs out, what the margin pays for is left until
