@@ -156,7 +156,7 @@ func (a *Agent) signalled(c *contender, sig os.Signal) {
 	if !ok {
 		return
 	}
-	if !a.stops(s, c.state.Tree.Alive) || c.state.Leaving {
+	if !a.stops(s, c.state.Tree.Alive) || c.state.Terminating {
 		a.child.signal(s)
 		return
 	}

@@ -116,16 +116,16 @@ func (m *machine) contend() {
 	}
 	if m.s.Pending != nil && !m.s.MustRead {
 		m.resolvePending()
-		if m.s.Phase == Stopping { // leaving, with a Lease to give back
+		if m.s.Phase == Stopping { // terminating, with a Lease to give back
 			m.stop()
 			return
 		}
 	}
-	if m.s.Leaving && (m.s.Pending == nil || m.due(m.s.Pending.SentAt.Add(2*m.c.requestTimeout()))) {
+	if m.s.Terminating && (m.s.Pending == nil || m.due(m.s.Pending.SentAt.Add(2*m.c.requestTimeout()))) {
 		m.exit(0)
 		return
 	}
-	if m.s.Leaving || m.s.Pending != nil || !m.mayWrite() {
+	if m.s.Terminating || m.s.Pending != nil || !m.mayWrite() {
 		return
 	}
 	if _, possible := m.s.Observed.Record.NextToken(); !possible {
@@ -148,7 +148,7 @@ func (m *machine) resolvePending() {
 		return
 	}
 	m.s.Phase = Acquiring
-	if m.s.Leaving {
+	if m.s.Terminating {
 		m.s.Tenure = tenureOf(r, m.s.Pending.SentAt)
 		m.s.Pending, m.s.Phase = nil, Stopping
 		m.s.Stop = Stop{Reason: ReasonPodTerminating, KillAt: m.t.Boot, Exits: true}
@@ -167,7 +167,7 @@ func (m *machine) begin(w Attempt, stored Record) {
 		m.s.Write = &renewal
 	}
 	switch {
-	case m.s.Leaving:
+	case m.s.Terminating:
 		m.s.Tenure = tenureOf(stored, w.SentAt)
 		m.s.Phase = Stopping
 		m.s.Stop = Stop{Reason: ReasonPodTerminating, KillAt: m.t.Boot, Exits: true}
@@ -295,7 +295,7 @@ func (m *machine) mustStop() (bool, Stop) {
 		return true, Stop{Reason: ReasonRenewFailed, KillAt: grace}
 	case m.s.Tree.Exited:
 		return true, Stop{Reason: ReasonProcessExited, KillAt: m.t.Boot, Exits: true}
-	case m.s.Leaving:
+	case m.s.Terminating:
 		return true, Stop{Reason: ReasonPodTerminating, KillAt: grace, Exits: true}
 	case to != "" && to != m.c.Identity.Pod:
 		return true, Stop{Reason: cmp.Or(seen.Record.Handover.Reason, ReasonSwitchover), KillAt: grace}
@@ -309,7 +309,7 @@ func (m *machine) stop() {
 	if !m.s.Stop.Lost && m.lost() {
 		m.s.Stop.Lost, m.s.Stop.KillAt = true, m.t.Boot
 	}
-	if m.s.Leaving && !m.s.Stop.Exits {
+	if m.s.Terminating && !m.s.Stop.Exits {
 		m.s.Stop.Exits = true
 		m.s.Stop.KillAt = min(m.s.Stop.KillAt, m.t.Boot.Add(m.c.GracePeriod))
 	}
@@ -350,7 +350,7 @@ func (m *machine) stopTree() {
 }
 
 func (m *machine) stopSignal() int {
-	if m.s.Leaving && m.s.Signal != 0 {
+	if m.s.Terminating && m.s.Signal != 0 {
 		return m.s.Signal
 	}
 	return sigterm

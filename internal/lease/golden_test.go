@@ -284,7 +284,7 @@ func facts(d *driver) []string {
 	add(s.Stop.Reason != "", "stop %s kill %s%s", s.Stop.Reason, d.at(s.Stop.KillAt), flags(
 		"lost", s.Stop.Lost, "signalled", s.Stop.Signalled, "killed", s.Stop.Killed, "exits", s.Stop.Exits))
 	add(s.Tree != Tree{}, "tree%s", flags("alive", s.Tree.Alive, "exited", s.Tree.Exited, "crashed", s.Tree.Crashed))
-	add(s.Leaving, "leaving")
+	add(s.Terminating, "terminating")
 	add(s.Past != nil, "past%s", pastWords(s.Past))
 	add(true, "wake %s", d.at(s.Wake))
 	return out

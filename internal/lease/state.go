@@ -166,9 +166,9 @@ type State struct {
 	Tree   Tree
 	Past   *Past
 
-	// Leaving says that the agent was told to stop, by Signal.
-	Leaving bool
-	Signal  int
+	// Terminating says that the agent was told to stop, by Signal.
+	Terminating bool
+	Signal      int
 
 	// Done says that Exit was asked for; nothing is done after it.
 	Done bool

@@ -136,8 +136,8 @@ func (m *machine) absorb(e Event) {
 	case Starved:
 		m.s.Late = min(max(0, e.Late), m.c.MaxLate())
 	case Terminated:
-		if !m.s.Leaving {
-			m.s.Leaving, m.s.Signal = true, e.Signal
+		if !m.s.Terminating {
+			m.s.Terminating, m.s.Signal = true, e.Signal
 		}
 	}
 }

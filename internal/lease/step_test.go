@@ -644,7 +644,7 @@ func TestServerThatWentBack(t *testing.T) {
 	}
 }
 
-func TestLeaving(t *testing.T) {
+func TestTerminating(t *testing.T) {
 	d := acquiring(testConfig()).step(Terminated{Signal: 15}).confirmed()
 	hasNo[StartChild](t, d)
 	if has[SendWrite](t, d).Attempt.Kind != ReleaseLease {

@@ -321,7 +321,7 @@ func (a *agent) dies() {
 // restart has the kubelet start the container again, or another pod take the place of one that was told to stop.
 func (s *slot) restart(dead *agent) {
 	w := s.w
-	if dead.state.Leaving {
+	if dead.state.Terminating {
 		w.after(w.between(100*time.Millisecond, 3*time.Second), func() {
 			if s.agent == dead {
 				s.replacePod()
