@@ -199,7 +199,7 @@ func (a *Agent) start(c *contender, s lease.StartChild) {
 	go a.follow(c, process, err)
 }
 
-// follow tells what becomes of a tenure's process.
+// follow waits for what becomes of a tenure's process.
 func (a *Agent) follow(c *contender, process Process, err error) {
 	if err == nil {
 		err = <-process.Started()

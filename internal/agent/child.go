@@ -24,7 +24,7 @@ type child struct {
 
 	killed   bool
 	killedAt lease.Instant
-	told     time.Duration  // how long after killedAt it was told last that it lives
+	recorded time.Duration  // how long after killedAt it was last recorded that it lives
 	asked    syscall.Signal // the signal by which it was asked to end; 0 if it was not
 }
 
@@ -76,19 +76,19 @@ func (c *child) attend(now lease.Instant) {
 		// What never ends once it has started is still not to start after its tenure.
 		c.extend(tenure.ValidUntil(c.of.config))
 	}
-	if since, tell := c.outlives(now); tell {
+	if since, record := c.outlives(now); record {
 		c.of.journal.outlives(tenure, since)
 	}
 }
 
-// outlives tells, after 5 s, 10 s, 20 s and so on, that the process or what it started still lives though it was killed.
-func (c *child) outlives(now lease.Instant) (since time.Duration, tell bool) {
+// outlives asks for a record, after 5 s, 10 s, 20 s and so on, that the process or what it started still lives though it was killed.
+func (c *child) outlives(now lease.Instant) (since time.Duration, record bool) {
 	const first = 5 * time.Second
 	since = now.Sub(c.killedAt)
-	if !c.killed || since < max(first, 2*c.told) {
+	if !c.killed || since < max(first, 2*c.recorded) {
 		return 0, false
 	}
-	c.told = since
+	c.recorded = since
 	return since, true
 }
 

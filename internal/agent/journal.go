@@ -20,10 +20,10 @@ type journal struct {
 	writes, reads, watches streak
 }
 
-// maxHolder bounds what is told of a holder's name, in bytes; no agent's is longer.
+// maxHolder bounds what is recorded of a holder's name, in bytes; no agent's is longer.
 const maxHolder = 400
 
-// streak counts failures in a row. A long one is told of at its 1st, 2nd, 4th, 8th … failure.
+// streak counts failures in a row. A long one is recorded at its 1st, 2nd, 4th, 8th … failure.
 type streak int
 
 func (s *streak) failed(log *Log, event string, err error) {
@@ -40,14 +40,14 @@ func (s *streak) succeeded(log *Log, event string) {
 	*s = 0
 }
 
-// observed tells of a Lease that changed hands.
+// observed records a Lease that changed hands.
 func (j *journal) observed(before, after lease.Observation, me lease.Identity) {
 	old, r := before.Record, after.Record
 	switch {
 	case !after.Known || before.Known && before.Absent == after.Absent && old.Holder == r.Holder && old.Token == r.Token && old.UID == r.UID:
 	case after.Absent:
 		j.log.Print("lease absent")
-	case r.Holder == me.String(), r.Holder == "" && old.Holder == me.String(): // told of as a tenure
+	case r.Holder == me.String(), r.Holder == "" && old.Holder == me.String(): // recorded as a tenure
 	case r.Holder == "":
 		j.log.Print("lease free", "token", r.Token, "reason", r.Release.Reason)
 	default:
@@ -55,7 +55,7 @@ func (j *journal) observed(before, after lease.Observation, me lease.Identity) {
 	}
 }
 
-// barred tells, once, why nobody can begin a tenure.
+// barred records, once, why nobody can begin a tenure.
 func (j *journal) barred(before, after lease.Observation) {
 	_, was := before.Record.NextToken()
 	_, is := after.Record.NextToken()
@@ -81,7 +81,7 @@ func (j *journal) wrote(kind lease.Kind, outcome lease.Outcome, err error) {
 	}
 }
 
-// unanswered tells of a write that another goes out beside now.
+// unanswered records a write that another goes out beside now.
 func (j *journal) unanswered(kind lease.Kind, waited time.Duration) {
 	j.writes.failed(j.log, word(kind)+" failing", fmt.Errorf("no answer for %v", waited))
 }
@@ -103,7 +103,7 @@ func (j *journal) watch(e kubelease.WatchEvent) {
 		j.watches.succeeded(j.log, "watching again")
 	case kubelease.Closed, kubelease.NotOpened:
 		j.watches.failed(j.log, "watch failing", e.Err)
-	case kubelease.Changed, kubelease.Deleted: // told of by observed
+	case kubelease.Changed, kubelease.Deleted: // recorded by observed
 	}
 }
 
@@ -123,7 +123,7 @@ func (j *journal) killing(s lease.State, left time.Duration) {
 	j.log.Print("killing", "token", s.Tenure.Token, "reason", s.Stop.Reason, "time-left", left.Round(time.Millisecond))
 }
 
-// outlives tells why nothing goes on: the tenure lasts for as long as anything of it lives.
+// outlives records why nothing goes on: the tenure lasts for as long as anything of it lives.
 func (j *journal) outlives(s lease.State, since time.Duration) {
 	j.log.Print("still alive after SIGKILL", "token", s.Tenure.Token, "for", since.Round(time.Second),
 		"note", "the kernel can't end what waits for a device or a file server; the tenure is not given up before it is gone")

@@ -52,12 +52,12 @@ type Options struct {
 
 	// Argv is the user's command, Environ the environment that the agent itself was started with.
 	Argv, Environ []string
-	// Socket is the path of the agent's socket, told to the process; empty for none.
+	// Socket is the path of the agent's socket, which the process is given; empty for none.
 	Socket string
 
 	API   API
 	Clock Clock
-	// CPULimit tells what the agent's cgroup may use of one CPU, and in which periods; 0 or nil for any.
+	// CPULimit is what the agent's cgroup may use of one CPU, and in which periods; 0 or nil for any.
 	CPULimit func() (share float64, period time.Duration)
 	// Start starts a process tree, without waiting until it has started; nothing is left of an attempt that fails.
 	Start func(supervise.Spec) (Process, error)

@@ -9,7 +9,7 @@ import (
 	"github.com/singletonjob/operator/internal/lease"
 )
 
-// Snapshot is what the agent tells about itself. It stays true when it is old: whether a tenure is valid is for the
+// Snapshot is what the agent says of itself. It stays true when it is old: whether a tenure is valid is for the
 // reader to find out, by his own reading of the clock.
 type Snapshot struct {
 	Namespace string `json:"namespace"`
@@ -43,7 +43,7 @@ func (s Snapshot) Left(boot int64) time.Duration {
 	return time.Duration(s.ValidUntil - boot)
 }
 
-// snapshotOf is what there is to tell of a state.
+// snapshotOf is what a state has to show.
 func snapshotOf(o Options, config lease.Config, s lease.State) *Snapshot {
 	until, tenure := s.MayActUntil(config)
 	shot := &Snapshot{

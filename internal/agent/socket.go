@@ -61,7 +61,7 @@ func listen(path string) (net.Listener, error) {
 	if err != nil || path[0] == '@' {
 		return l, err
 	}
-	// The socket only tells, and a process that gave up root must be able to ask.
+	// The socket only answers, and a process that gave up root must be able to ask.
 	return l, errors.Join(os.Chmod(path, 0o666))
 }
 

@@ -14,14 +14,14 @@ import (
 
 // starvation estimates how late what is due gets a CPU: what kills the process waits for one as the agent does.
 type starvation struct {
-	// limit tells the cgroup's CPU limit, as a share of one CPU, and its period; 0 for none.
+	// limit is the cgroup's CPU limit, as a share of one CPU, and its period; 0 for none.
 	limit func() (share float64, period time.Duration)
 
 	recent   time.Duration // the latest wake-up seen, fading
 	least    time.Duration // what the limit alone lets expect
 	at       lease.Instant // of recent
 	limitsAt lease.Instant // of least
-	told     time.Duration
+	recorded time.Duration
 	logged   time.Duration
 }
 
@@ -46,14 +46,14 @@ func (s *starvation) woke(late time.Duration, now lease.Instant) (estimate time.
 	if estimate < punctual {
 		estimate = 0
 	}
-	if estimate <= s.told && estimate > s.told/4*3 || estimate == s.told {
-		return s.told, false
+	if estimate <= s.recorded && estimate > s.recorded/4*3 || estimate == s.recorded {
+		return s.recorded, false
 	}
-	s.told = estimate
+	s.recorded = estimate
 	return estimate, true
 }
 
-// log tells what an estimate takes from each tenure.
+// log says what an estimate takes from each tenure.
 func (s *starvation) log(log *Log, estimate, taken time.Duration) {
 	if estimate < worthALine && s.logged < worthALine {
 		return

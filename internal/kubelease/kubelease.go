@@ -36,7 +36,7 @@ type Config struct {
 	Credentials string
 }
 
-// InCluster is the API server's URL as the kubelet tells every container.
+// InCluster is the API server's URL as the kubelet gives it to every container.
 func InCluster(env func(string) string) (string, error) {
 	host, port := env("KUBERNETES_SERVICE_HOST"), env("KUBERNETES_SERVICE_PORT")
 	if host == "" || port == "" {
@@ -215,7 +215,7 @@ type reply struct {
 	body []byte
 }
 
-// failure tells a person what the API server said.
+// failure is what the API server said, for people.
 func (r reply) failure() error {
 	text := parseStatus(r.body).Message
 	if text == "" {

@@ -423,7 +423,7 @@ func closeOnExec(first int) error {
 // that keeps it from meaning something to the leash (GODEBUG, GOMEMLIMIT).
 const envMark = "_"
 
-// leashEnv is what the leash's own Go runtime is told.
+// leashEnv is for the leash's own Go runtime.
 // One thread may be in exec, for as long as that hangs, and another has
 // deadlines to follow.
 var leashEnv = []string{"GOMAXPROCS=2"}
@@ -468,7 +468,7 @@ const (
 
 const reportSize = 12
 
-// report tells the agent what became of the start, once. It reports whether it was the first to.
+// report sends the agent what became of the start, once. It reports whether it was the first to.
 func (l *leash) report(rep report) bool {
 	return l.reported.CompareAndSwap(false, true) && rep.send() == nil
 }

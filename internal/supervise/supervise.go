@@ -100,7 +100,7 @@ type Tree struct {
 }
 
 // Start begins to run the program on a leash, and returns at once: exec may hang, on a
-// dead network file system for as long as that is dead. Started tells what came of it.
+// dead network file system for as long as that is dead. Started shows what came of it.
 // Deadlines, signals and Kill are heeded meanwhile, by the leash if need be: of a program that is not executing when
 // it is killed, or at the deadline, no instruction runs.
 //
@@ -162,7 +162,7 @@ func (t *Tree) Signal(sig syscall.Signal) error {
 }
 
 // Kill sends SIGKILL to every descendant of the agent, again and again until
-// none is left, which Gone tells. The first round is done when Kill returns.
+// none is left, which Gone shows. The first round is done when Kill returns.
 // Calling it again is harmless. A tree whose main process or leash has ended is
 // killed without being asked, as a container is when its process ends.
 func (t *Tree) Kill() {
@@ -300,7 +300,7 @@ func (t *Tree) close() {
 type deadlines struct {
 	mu      sync.Mutex
 	fd      int
-	current int64 // what the leash was last told
+	current int64 // what was last sent to the leash
 	stopped bool
 	// starting: the program does not run yet; never: Never is the deadline when it does.
 	starting, never bool
@@ -342,7 +342,7 @@ func (d *deadlines) extendLocked(deadline int64) error {
 	if _, err := unix.Write(d.fd, msg[:]); err == unix.EPIPE {
 		return ErrStopped // the leash is dead
 	} else if err != nil {
-		return fmt.Errorf("tell the leash its new deadline (a full pipe means that it is not running): %w", err)
+		return fmt.Errorf("send the leash its new deadline (a full pipe means that it is not running): %w", err)
 	}
 	d.current = deadline
 	return nil

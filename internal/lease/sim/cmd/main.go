@@ -38,7 +38,7 @@ func main() {
 
 // one runs one episode.
 func one(seed uint64, o sim.Options) int {
-	report(sim.Run(seed, o))
+	printResult(sim.Run(seed, o))
 	if text := sim.Explain(seed, o); text != "" {
 		fmt.Print(text)
 		return 1
@@ -46,7 +46,7 @@ func one(seed uint64, o sim.Options) int {
 	return 0
 }
 
-func report(r sim.Result) {
+func printResult(r sim.Result) {
 	fmt.Printf("seed %d: %v, %v, %d tenures, %d takeovers, %d overlaps while cut off, %d of %d writes stale, %d refused\n",
 		r.Seed, r.Profile, r.Simulated.Round(time.Second), r.Tenures, r.Takeovers, r.Overlaps, r.Stale, r.Writes, r.Refused)
 }
