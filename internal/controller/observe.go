@@ -93,7 +93,8 @@ func (r *Reconciler) observeLease(ctx context.Context, key types.NamespacedName,
 	return err
 }
 
-// cacheLimit is when a Lease that does not change is no longer taken from the cache: before its holder is said to have stopped renewing.
+// cacheLimit is when a Lease that does not change is no longer taken from the cache: before its holder is said to have
+// stopped renewing.
 func cacheLimit(job *v1alpha1.SingletonJob) time.Duration {
 	d := job.Spec.Lease.RenewDeadline.Duration
 	if d <= 0 {

@@ -141,8 +141,8 @@ func (r *Reconciler) jobsOnNode(ctx context.Context, node client.Object) []recon
 	return slices.Collect(maps.Keys(found))
 }
 
-// leaseHandler wakes the job of a Lease that changed in more than a renewal. Every version is noted, so that the time without one is
-// measured from the renewal and not from when somebody last looked.
+// leaseHandler wakes the job of a Lease that changed in more than a renewal. Every version is noted, so that the time without
+// one is measured from the renewal and not from when somebody last looked.
 func (r *Reconciler) leaseHandler(named handler.EventHandler) handler.EventHandler {
 	return handler.Funcs{
 		CreateFunc: func(ctx context.Context, e event.CreateEvent, q queue) {

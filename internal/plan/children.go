@@ -117,8 +117,8 @@ func roleBinding(meta metav1.ObjectMeta, subjects []rbacv1.Subject) *rbacv1.Role
 	}
 }
 
-// subjects are the accounts that the candidates run as: those to come, and those that live, whose agents could not renew without, also
-// those that a previous job of the name left behind.
+// subjects are the accounts that the candidates run as: those to come, and those that live, whose agents could not renew
+// without, also those that a previous job of the name left behind.
 func subjects(j *job, pods []*corev1.Pod) []rbacv1.Subject {
 	accounts := []string{inject.ServiceAccountName(j.SingletonJob)}
 	for _, pod := range pods {

@@ -68,7 +68,7 @@ func (e *failure) delay() time.Duration {
 	return min(maxDelay, firstDelay<<min(e.row-2, 10))
 }
 
-// delayed is how long a failed candidate is not replaced still.
+// delayed is how long a failed candidate is not replaced yet.
 func (e *failure) delayed() time.Duration { return max(0, e.delay()-e.ago) }
 
 // shownFor is how long a failed pod is of interest still though all is well.

@@ -14,7 +14,7 @@ import (
 const maxReason = 64
 
 // changes are the changes of holder that the status does not have yet, oldest first. Their source is the Lease's own history,
-// so they are complete whether or not an operator looked on; the token says which are new, so that none is recorded twice.
+// so they are complete whether an operator looked on or not; the token says which are new, so that none is recorded twice.
 type changes struct {
 	news []v1alpha1.TenureChange
 	// incomplete: there were more than the Lease could keep.

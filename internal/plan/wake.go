@@ -48,8 +48,8 @@ func wakeForHolder(a *alarm, t *tenure, putOff bool) {
 	}
 }
 
-// wakeForMembers is when the holder is soaked in a rollout, when a candidate that is not ready has not been for long, and when a failed
-// one is replaced, or no longer of interest.
+// wakeForMembers is when the holder is soaked in a rollout, when a candidate that is not ready has not been for long, and when
+// a failed one is replaced, or no longer of interest.
 func wakeForMembers(a *alarm, t *tenure, m *members) {
 	if m.fleet.outdated() && t.holder.ours {
 		a.in(t.unsoaked())

@@ -13,9 +13,9 @@ import (
 	"github.com/singletonjob/operator/internal/plan"
 )
 
-// record writes the status and then emits the Events of what it made true. The status is written on the version of the job that was
-// observed: who decided on an older one is refused, so that nothing is counted twice. An Event that is refused holds up
-// nothing, and is written later.
+// record writes the status and then emits the Events of what it made true. The status is written on the version of the job
+// that was observed: who decided on an older one is refused, so that nothing is counted twice. An Event that is refused holds
+// up nothing, and is written later.
 func (r *Reconciler) record(ctx context.Context, o *observation, p *plan.Plan) []error {
 	if o.Job == nil {
 		return nil
