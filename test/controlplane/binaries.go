@@ -3,7 +3,7 @@
 // Package controlplane runs a real etcd and kube-apiserver on loopback, for tests and the demo: no cluster, no root.
 //
 // Find gets the programs, Start runs them, ForTest shares one control plane among the tests of a package.
-// There is no kube-controller-manager, no scheduler and no kubelet; package localnode stands in for what is needed of them.
+// StartControllers adds a real scheduler and controller manager. There is no kubelet: package localnode runs pods without.
 package controlplane
 
 import (
@@ -47,9 +47,12 @@ func (b Binaries) missing(names []string) []string {
 // minimal is a control plane and the command line to look at it, and all that envtest's archives hold.
 var minimal = []string{"etcd", "kube-apiserver", "kubectl"}
 
+// All are the programs that this package runs.
+var All = append(slices.Clone(minimal), "kube-controller-manager", "kube-scheduler")
+
 // Find returns the named programs, by default etcd, kube-apiserver and kubectl. It looks in $KUBEBUILDER_ASSETS, which
-// must be complete if it is set; then in a cache outside the checkout; then downloads them with setup-envtest if its index
-// can be reached; else builds them from Go modules into the cache. What takes time is told on progress.
+// must be complete if it is set; then in a cache outside the checkout; else it builds them from Go modules into the cache.
+// What takes time is told on progress.
 func Find(ctx context.Context, progress io.Writer, names ...string) (Binaries, error) {
 	if len(names) == 0 {
 		names = minimal
@@ -57,32 +60,13 @@ func Find(ctx context.Context, progress io.Writer, names ...string) (Binaries, e
 	if dir := os.Getenv(assetsVariable); dir != "" {
 		return assets(dir, names)
 	}
-	cache, err := cacheDir()
-	if err != nil {
-		return Binaries{}, err
-	}
-	for _, cached := range []Binaries{built(cache), downloaded(cache)} {
-		if len(cached.missing(names)) == 0 {
-			return cached, nil
-		}
-	}
-	if isSubset(names, minimal) {
-		binaries, err := download(ctx, progress, cache)
-		if err == nil {
-			return binaries, nil
-		}
-		if ctx.Err() != nil {
-			return Binaries{}, err
-		}
-		_, _ = fmt.Fprintf(progress, "no ready-made control plane: %v\n", err)
-	}
 	return Build(ctx, progress, names...)
 }
 
 func assets(dir string, names []string) (Binaries, error) {
 	b := Binaries{Dir: dir, Origin: "$" + assetsVariable}
 	if missing := b.missing(names); len(missing) > 0 {
-		return Binaries{}, fmt.Errorf("%s=%s lacks the executable %s: complete the directory, or unset the variable to have them fetched or built",
+		return Binaries{}, fmt.Errorf("%s=%s lacks the executable %s: complete the directory, or unset the variable to have them built",
 			assetsVariable, dir, strings.Join(missing, ", "))
 	}
 	return b, nil
@@ -101,16 +85,12 @@ func built(cache string) Binaries {
 	return Binaries{Dir: filepath.Join(cache, "bin"), Origin: "built from Go modules, version " + KubernetesVersion}
 }
 
-func isSubset(names, of []string) bool {
-	return !slices.ContainsFunc(names, func(name string) bool { return !slices.Contains(of, name) })
-}
-
-// moduleDir finds one of the nested modules beside this package: programs are built from the checkout that runs.
-func moduleDir(ctx context.Context, name string) (string, error) {
+// moduleDir finds the nested module beside this package: programs are built from the checkout that runs.
+func moduleDir(ctx context.Context) (string, error) {
 	const self = "github.com/singletonjob/operator/test/controlplane"
 	out, err := gotool.Command(ctx, "", "list", "-f", "{{.Dir}}", self).Output()
 	if err != nil {
 		return "", fmt.Errorf("finding the source of %s (run it inside the checkout): %w", self, withStderr(err))
 	}
-	return filepath.Join(strings.TrimSpace(string(out)), name), nil
+	return filepath.Join(strings.TrimSpace(string(out)), "kubernetes"), nil
 }

@@ -59,7 +59,7 @@ func Build(ctx context.Context, progress io.Writer, names ...string) (Binaries, 
 }
 
 func build(ctx context.Context, progress io.Writer, b Binaries, names []string) error {
-	dir, err := moduleDir(ctx, "kubernetes")
+	dir, err := moduleDir(ctx)
 	if err != nil {
 		return err
 	}

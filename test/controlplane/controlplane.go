@@ -10,10 +10,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -58,10 +60,12 @@ type ControlPlane struct {
 	peerPort  int
 	port      int
 	flags     []string
+	progress  io.Writer
 
-	mu     sync.Mutex // guards the processes
-	etcd   *tether.Process
-	server *tether.Process
+	mu          sync.Mutex // guards the processes
+	etcd        *tether.Process
+	server      *tether.Process
+	controllers map[string]*tether.Process // by name
 }
 
 // Start starts a control plane on loopback and returns when its API answers and RBAC's own roles exist. Its processes end
@@ -96,7 +100,9 @@ func Start(ctx context.Context, o Options) (*ControlPlane, error) {
 }
 
 func prepare(o Options) (*ControlPlane, error) {
-	c := &ControlPlane{dir: o.Dir, binaries: o.Binaries, flags: o.APIServerFlags, token: rand.Text()}
+	c := &ControlPlane{
+		dir: o.Dir, binaries: o.Binaries, flags: o.APIServerFlags, progress: o.Progress, token: rand.Text(), controllers: map[string]*tether.Process{},
+	}
 	if c.dir == "" {
 		dir, err := os.MkdirTemp("", "singletonjob-controlplane-")
 		if err != nil {
@@ -152,7 +158,7 @@ func (c *ControlPlane) start(ctx context.Context) error {
 
 func (c *ControlPlane) startEtcd() (err error) {
 	client, peer := fmt.Sprintf("https://127.0.0.1:%d", c.etcdPort), fmt.Sprintf("https://127.0.0.1:%d", c.peerPort)
-	c.etcd, err = c.run("etcd",
+	c.etcd, err = c.run(c.binaries.Path("etcd"),
 		"--data-dir="+c.path("etcd"), "--unsafe-no-fsync", "--log-level=warn",
 		"--listen-client-urls="+client, "--advertise-client-urls="+client,
 		"--listen-peer-urls="+peer, "--initial-advertise-peer-urls="+peer, "--initial-cluster=default="+peer,
@@ -177,20 +183,20 @@ func (c *ControlPlane) startServer(ctx context.Context) (err error) {
 		// Endpoints may not be loopback addresses, and nothing here uses the Service "kubernetes".
 		"--endpoint-reconciler-type=none",
 	}
-	if c.server, err = c.run("kube-apiserver", append(flags, c.flags...)...); err != nil {
+	if c.server, err = c.run(c.binaries.Path("kube-apiserver"), append(flags, c.flags...)...); err != nil {
 		return err
 	}
 	return c.waitReady(ctx)
 }
 
 // run starts a program whose output goes to a log of its own, after what earlier runs of it have said.
-func (c *ControlPlane) run(name string, args ...string) (*tether.Process, error) {
-	log, err := os.OpenFile(c.path(name+".log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+func (c *ControlPlane) run(program string, args ...string) (*tether.Process, error) {
+	log, err := os.OpenFile(c.path(filepath.Base(program)+".log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = log.Close() }()
-	cmd := exec.Command(c.binaries.Path(name), args...)
+	cmd := exec.Command(program, args...)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = c.dir, log, log
 	// They collect garbage more seldom than by default, which is for servers that share a machine's memory with much else: a
 	// quarter of their work in tests is that.
@@ -261,11 +267,11 @@ func (c *ControlPlane) logTail(name string) string {
 	return string(bytes.Join(all[max(0, len(all)-lines):], []byte("\n")))
 }
 
-// Stop ends both programs at once and removes the temporary directory. It may be called twice.
+// Stop ends all programs at once and removes the temporary directory. It may be called twice.
 func (c *ControlPlane) Stop() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, p := range []*tether.Process{c.server, c.etcd} {
+	for _, p := range append(slices.Collect(maps.Values(c.controllers)), c.server, c.etcd) {
 		if p != nil {
 			p.Stop(0) // the data is thrown away, so there is nothing to finish
 		}

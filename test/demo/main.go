@@ -139,7 +139,7 @@ func (d *demo) setUp(ctx context.Context) (stop func(), err error) {
 		return stop, fmt.Errorf("run the demo inside the checkout: %w", err)
 	}
 	d.root = strings.TrimSpace(string(out))
-	binaries, err := controlplane.Find(ctx, d.terminal)
+	binaries, err := controlplane.Find(ctx, d.terminal, controlplane.All...)
 	if err != nil {
 		return stop, err
 	}

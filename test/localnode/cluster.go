@@ -16,14 +16,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/singletonjob/operator/test/controlplane"
-	"github.com/singletonjob/operator/test/localnode/standin"
 )
 
-// Cluster is a control plane's nodes and what stands in for its controllers.
+// Cluster is a control plane's nodes.
 type Cluster struct {
 	options ClusterOptions
 	dir     string
-	standIn *standin.StandIn
 
 	mu    sync.Mutex
 	nodes []*Node
@@ -39,13 +37,11 @@ type ClusterOptions struct {
 	PathVariables       map[string]string
 	Output              func(Line)
 	BackOff, MaxBackOff time.Duration
-	// NodeGrace is how long a node may be silent before it counts as lost; by default standin.DefaultNodeGrace.
+	// NodeGrace is how long a node may be silent before it counts as lost; by default controlplane.DefaultNodeGrace.
 	NodeGrace time.Duration
-	// Failed is told of what the stand-in could not do and tries again. May be nil.
-	Failed func(error)
 }
 
-// StartCluster starts nodes and the stand-in, and returns when pods may be bound to all of them.
+// StartCluster starts nodes and the control plane's controllers, and returns when pods may be bound to all of them.
 func StartCluster(ctx context.Context, o ClusterOptions) (*Cluster, error) {
 	dir, err := os.MkdirTemp("", "singletonjob-nodes-")
 	if err != nil {
@@ -59,10 +55,9 @@ func StartCluster(ctx context.Context, o ClusterOptions) (*Cluster, error) {
 	return c, nil
 }
 
-func (c *Cluster) start(ctx context.Context) (err error) {
+func (c *Cluster) start(ctx context.Context) error {
 	o := c.options
-	c.standIn, err = standin.Start(standin.Options{Config: o.Plane.Config(), CA: o.Plane.CA(), NodeGrace: o.NodeGrace, Failed: o.Failed})
-	if err != nil {
+	if err := o.Plane.StartControllers(ctx, o.NodeGrace); err != nil {
 		return err
 	}
 	for _, name := range o.Nodes {
@@ -93,7 +88,7 @@ func (c *Cluster) AddNode(ctx context.Context, name string, labels map[string]st
 	c.mu.Lock()
 	c.nodes = append(c.nodes, node)
 	c.mu.Unlock()
-	if err := c.standIn.AwaitSchedulable(ctx, name); err != nil {
+	if err := c.options.Plane.AwaitSchedulable(ctx, name); err != nil {
 		return nil, err
 	}
 	return node, nil
@@ -148,8 +143,5 @@ func (c *Cluster) Stop() {
 		nodes.Go(n.Stop)
 	}
 	nodes.Wait()
-	if c.standIn != nil {
-		c.standIn.Stop()
-	}
 	_ = os.RemoveAll(c.dir)
 }

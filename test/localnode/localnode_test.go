@@ -144,7 +144,6 @@ func startCluster(t *testing.T, plane *controlplane.ControlPlane, nodes ...strin
 		Images:        map[string]localnode.Image{"example.test/program": {Root: root, Entrypoint: []string{"/program"}}},
 		PathVariables: map[string]string{"CREDENTIALS": "/var/run/secrets/kubernetes.io/serviceaccount"},
 		BackOff:       200 * time.Millisecond, MaxBackOff: time.Second, NodeGrace: 3 * time.Second,
-		Failed: func(err error) { fmt.Fprintln(os.Stderr, "stand-in:", err) },
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -2,8 +2,7 @@
 
 // Package localnode runs the pods of a real API server as plain processes on this machine: no kubelet, no container
 // runtime, no root. It is for tests and the demo. A node registers itself, runs what is bound to it, answers with its
-// pods' status, and can be cut off, frozen and crashed; package standin does what a controller manager and a scheduler
-// would do around it.
+// pods' status, and can be cut off, frozen and crashed. A real scheduler and controller manager run beside it.
 //
 // What a container keeps here of what it is in Kubernetes: its command, arguments and environment (the downward API
 // included), its volumes, its probes, its restart policy, its grace period, its service-account token, and that nothing
@@ -37,6 +36,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/util/retry"
 
 	"github.com/singletonjob/operator/test/faultproxy"
 )
@@ -189,8 +189,12 @@ func (n *Node) register(ctx context.Context) error {
 	return n.reportReady(ctx)
 }
 
-// reportReady writes the node's status, if it does not say already that the node is ready.
+// reportReady writes the node's status, if it does not say already that the node is ready. Controllers write nodes too.
 func (n *Node) reportReady(ctx context.Context) error {
+	return retry.RetryOnConflict(retry.DefaultBackoff, func() error { return n.reportReadyOnce(ctx) })
+}
+
+func (n *Node) reportReadyOnce(ctx context.Context) error {
 	node, err := n.client.CoreV1().Nodes().Get(ctx, n.options.Name, metav1.GetOptions{})
 	if err != nil {
 		return err

@@ -4,7 +4,7 @@
 //
 //	go run ./test/controlplane/get [-build] [name ...]
 //
-// Without names: etcd, kube-apiserver and kubectl. Progress goes to standard error.
+// Without names: all that package controlplane runs. Progress goes to standard error.
 package main
 
 import (
@@ -26,7 +26,7 @@ func main() {
 }
 
 func get() error {
-	build := flag.Bool("build", false, "build what the cache lacks, without $KUBEBUILDER_ASSETS or a download")
+	build := flag.Bool("build", false, "build what the cache lacks, whatever $KUBEBUILDER_ASSETS says")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -34,7 +34,11 @@ func get() error {
 	if *build {
 		find = controlplane.Build
 	}
-	binaries, err := find(ctx, os.Stderr, flag.Args()...)
+	names := flag.Args()
+	if len(names) == 0 {
+		names = controlplane.All
+	}
+	binaries, err := find(ctx, os.Stderr, names...)
 	if err != nil {
 		return err
 	}
