@@ -51,6 +51,15 @@ func TestTenureSurvives(t *testing.T) {
 				out.Store(false)
 			}
 		}},
+		"every second reply lost, and every second read from the past": {renew: 2.5, retry: 0.5, trouble: func(c *candidate) {
+			c.proxy.Inject(faultproxy.ResetReply(), isWrite, everySecond())
+			c.proxy.Inject(faultproxy.Stale(), isRead, everySecond())
+			elapse(c.w.t, 15*time.Second)
+		}},
+		"refused by an overloaded server every second time": {renew: 2.5, retry: 0.5, trouble: func(c *candidate) {
+			c.proxy.Inject(faultproxy.TooManyRequests(time.Hour), isWrite, everySecond())
+			elapse(c.w.t, 15*time.Second)
+		}},
 		"one of three servers silent, and some requests swallowed": {renew: 3, retry: 0.2, trouble: func(c *candidate) {
 			c.service.lose(func(to net.Conn) { _, _ = io.Copy(io.Discard, to) })
 			c.loseSome(0.05)
@@ -84,6 +93,12 @@ func TestTenureSurvives(t *testing.T) {
 			})
 		})
 	}
+}
+
+// everySecond matches the first request, the third and so on.
+func everySecond() faultproxy.Match {
+	var n atomic.Int64
+	return func(*http.Request) bool { return n.Add(1)%2 == 1 }
 }
 
 // swallow has requests (not watches) answered by nobody, for as long as their client waits.

@@ -261,7 +261,7 @@ func TestTenureGoesOn(t *testing.T) {
 		"lost proxy":        {fault: func() faultproxy.Fault { return faultproxy.Answer(404, nil, "404 page not found") }, why: "no word of the API server's"},
 		"slow":              {fault: func() faultproxy.Fault { return faultproxy.Delay(150*time.Millisecond, 150*time.Millisecond) }},
 		"duplicates":        {fault: func() faultproxy.Fault { return faultproxy.Duplicate(0) }, when: []faultproxy.Match{isWrite}},
-		"late duplicates":   {fault: func() faultproxy.Fault { return faultproxy.Duplicate(100 * time.Millisecond) }, when: []faultproxy.Match{isWrite}},
+		"late duplicates":   {fault: func() faultproxy.Fault { return faultproxy.Duplicate(700 * time.Millisecond) }, when: []faultproxy.Match{isWrite}},
 		"stale reads":       {fault: faultproxy.Stale, when: []faultproxy.Match{isRead}},
 		"held, then all at": {fault: faultproxy.Hold, when: []faultproxy.Match{isWrite}, why: "old writes arrive late: none may win"},
 		"unauthorised": {fault: func() faultproxy.Fault {
@@ -316,22 +316,24 @@ func (w *world) renewedTwice() {
 
 // An acquire that was stored, but of which the reply was lost, becomes a tenure by one more write.
 func TestAcquireReplyLost(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	w.createLease()
-	a := w.prepare("a", testConfig())
-	remove := a.proxy.Inject(faultproxy.LoseReply(), faultproxy.Times(1, isWrite))
-	defer remove()
-	a.start()
-	token := a.acquired()
-	w.awaitBeat(token)
-	if l := w.lease(); *l.Spec.LeaseTransitions != 1 {
-		t.Errorf("%d tenures, want 1", *l.Spec.LeaseTransitions)
+	for name, fault := range map[string]faultproxy.Fault{"silence": faultproxy.LoseReply(), "reset": faultproxy.ResetReply()} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			w.createLease()
+			a := w.prepare("a", testConfig())
+			a.proxy.Inject(fault, faultproxy.Times(1, isWrite))
+			a.start()
+			w.awaitBeat(a.acquired())
+			if l := w.lease(); *l.Spec.LeaseTransitions != 1 {
+				t.Errorf("%d tenures, want 1", *l.Spec.LeaseTransitions)
+			}
+			if n := len(a.proxy.Seen(func(r faultproxy.Request) bool { return r.Method == http.MethodPut })); n < 2 {
+				t.Errorf("%d writes before the process started, want the lost one and another", n)
+			}
+			w.checkLives()
+		})
 	}
-	if n := len(a.proxy.Seen(func(r faultproxy.Request) bool { return r.Method == http.MethodPut })); n < 2 {
-		t.Errorf("%d writes before the process started, want the lost one and another", n)
-	}
-	w.checkLives()
 }
 
 // Faults that a holder does not outlive: its process is dead before another starts, and the other is not disturbed
@@ -345,6 +347,10 @@ func TestCutOff(t *testing.T) {
 		"black hole":           {cut: func(c *candidate) { c.proxy.Cut() }, heal: healProxy},
 		"black hole, stubborn": {cut: func(c *candidate) { c.proxy.Cut() }, heal: healProxy, process: []string{"stubborn"}},
 		"refused":              {cut: func(c *candidate) { c.proxy.Refuse() }, heal: healProxy},
+		"replies swallowed":    {cut: blind(faultproxy.LoseReply()), heal: healProxy},
+		"replies cut off":      {cut: blind(faultproxy.ResetReply()), heal: healProxy},
+		"internal errors":      {cut: blind(faultproxy.Fail(500)), heal: healProxy},
+		"overloaded":           {cut: blind(faultproxy.TooManyRequests(time.Hour)), heal: healProxy},
 		"one-way":              {cut: func(c *candidate) { c.proxy.Inject(faultproxy.BlackHole(), isWrite) }, heal: healProxy},
 		"late delivery":        {cut: func(c *candidate) { c.proxy.Inject(faultproxy.Hold(), isWrite) }, heal: healProxy},
 		"token expired":        {cut: func(c *candidate) { c.setToken("expired") }, heal: func(c *candidate) { c.setToken(c.w.newToken()) }},
@@ -384,6 +390,14 @@ func TestCutOff(t *testing.T) {
 				return nil
 			})
 		})
+	}
+}
+
+// blind has a fault befall all that a candidate asks; the watch that is open already would tell it that its renewals arrive.
+func blind(fault faultproxy.Fault) func(*candidate) {
+	return func(c *candidate) {
+		c.proxy.Inject(faultproxy.StallWatch())
+		c.proxy.Inject(fault)
 	}
 }
 
@@ -565,33 +579,68 @@ func TestRBACRemovedAndRestored(t *testing.T) {
 	w.checkLives()
 }
 
+// outages befall all who ask the API server.
+var outages = map[string]func(*candidate){
+	"cut off":    func(c *candidate) { c.proxy.Cut() },
+	"overloaded": func(c *candidate) { c.proxy.Inject(faultproxy.TooManyRequests(30 * time.Second)) },
+	"slow":       func(c *candidate) { c.proxy.Inject(faultproxy.Delay(30*time.Second, 0)) },
+}
+
 // KeepRunning: an outage for all leaves the process running, with its token.
 func TestKeepRunning(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	w.createLease()
-	config := testConfig()
-	config.KeepRunning = true
-	a := w.candidate("a", config)
-	token := a.acquired()
-	w.awaitBeat(token)
-	b := w.candidate("b", config)
-	b.await("lease held")
-	a.proxy.Cut()
-	b.proxy.Cut()
-	elapse(t, leaseDuration()+2*time.Second)
-	if lives := w.checkLives(); len(lives) != 1 {
-		t.Fatalf("%d processes, want 1", len(lives))
+	for name, befall := range outages {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			w.createLease()
+			config := testConfig()
+			config.KeepRunning = true
+			a := w.candidate("a", config)
+			w.awaitBeat(a.acquired())
+			b := w.candidate("b", config)
+			b.await("lease held")
+			befall(a)
+			befall(b)
+			elapse(t, leaseDuration()+2*time.Second)
+			if lives := w.checkLives(); len(lives) != 1 {
+				t.Fatalf("%d processes, want 1", len(lives))
+			}
+			healProxy(a)
+			a.await("writing again")
+			w.renewedTwice()
+			healProxy(b) // who comes first is not what this is about
+			last := w.lives()[0].last
+			elapse(t, leaseDuration())
+			lives := w.checkLives()
+			if len(lives) != 1 || lives[0].last <= last {
+				t.Errorf("the process did not go on: %+v", lives)
+			}
+		})
 	}
-	healProxy(a)
-	a.await("writing again")
-	w.renewedTwice()
-	healProxy(b) // who comes first is not what this is about
-	last := w.lives()[0].last
-	elapse(t, leaseDuration())
-	lives := w.checkLives()
-	if len(lives) != 1 || lives[0].last <= last {
-		t.Errorf("the process did not go on: %+v", lives)
+}
+
+// Whoever does not keep running stops in an outage for all, once, and one comes back after it.
+func TestStopInAnOutage(t *testing.T) {
+	for name, befall := range outages {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			w.createLease()
+			a := w.candidate("a", testConfig())
+			w.awaitBeat(a.acquired())
+			b := w.candidate("b", testConfig())
+			b.await("lease held")
+			befall(a)
+			befall(b)
+			a.await("lost", "reason=RenewFailed")
+			healProxy(a)
+			healProxy(b)
+			w.eventually("a process lives again", func() bool { return len(w.lives()) == 2 })
+			w.renewedTwice()
+			if lives := w.checkLives(); len(lives) != 2 {
+				t.Errorf("%d processes, want 2: %+v", len(lives), lives)
+			}
+		})
 	}
 }
 

@@ -10,7 +10,7 @@ import (
 	"github.com/singletonjob/operator/fence"
 	"github.com/singletonjob/operator/fence/fencetest"
 	"github.com/singletonjob/operator/test/rig"
-	"github.com/singletonjob/operator/test/rig/load"
+	"github.com/singletonjob/operator/test/workload/load"
 )
 
 // A Run is what one fault did. Times are in nanoseconds.

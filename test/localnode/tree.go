@@ -3,14 +3,12 @@
 package localnode
 
 import (
-	"bytes"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
-	"strconv"
 	"syscall"
 	"time"
+
+	"github.com/prometheus/procfs"
 )
 
 // Process is one process of a container.
@@ -25,10 +23,10 @@ type Process struct {
 // below lists everything under the process root without itself, parents before their children.
 func below(root int) []Process {
 	children := map[int][]Process{}
-	stats, _ := filepath.Glob("/proc/[0-9]*/stat")
-	for _, path := range stats {
-		if p, err := readStat(path); err == nil {
-			children[p.Parent] = append(children[p.Parent], p)
+	all, _ := procfs.AllProcs()
+	for _, p := range all {
+		if stat, err := p.Stat(); err == nil {
+			children[stat.PPID] = append(children[stat.PPID], Process{Pid: p.PID, Parent: stat.PPID, State: stat.State[0]})
 		}
 	}
 	var found []Process
@@ -41,32 +39,10 @@ func below(root int) []Process {
 	return found
 }
 
-// readStat reads /proc/<pid>/stat: "pid (name) state parent …", where the name may itself hold spaces and parentheses.
-func readStat(path string) (Process, error) {
-	text, err := os.ReadFile(path)
-	if err != nil {
-		return Process{}, err
-	}
-	var p Process
-	end := bytes.LastIndexByte(text, ')')
-	if end < 0 {
-		return Process{}, fmt.Errorf("%s: no name", path)
-	}
-	if p.Pid, err = strconv.Atoi(filepath.Base(filepath.Dir(path))); err != nil {
-		return Process{}, err
-	}
-	_, err = fmt.Sscanf(string(text[end+1:]), " %c %d", &p.State, &p.Parent)
-	return p, err
-}
-
 func withArgs(all []Process) []Process {
 	for i, p := range all {
-		line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", p.Pid))
-		if err != nil {
-			continue
-		}
-		for arg := range bytes.SplitSeq(bytes.TrimSuffix(line, []byte{0}), []byte{0}) {
-			all[i].Args = append(all[i].Args, string(arg))
+		if proc, err := procfs.NewProc(p.Pid); err == nil {
+			all[i].Args, _ = proc.CmdLine()
 		}
 	}
 	return all

@@ -68,21 +68,6 @@ func (w *world) isFollowedAnew(old *tenure) {
 	w.verifyAfter(old)
 }
 
-// Whoever deletes the definition deletes every job. The operator goes on when it is there again, and so do the tokens.
-func TestTheDefinitionIsReinstalled(t *testing.T) {
-	w := newWorldOfItsOwn(t)
-	old := w.run(w.job(short))
-	old.node.Cut()
-	_, err := w.p.Plane.Kubectl(w.context(), "delete", "crd", "singletonjobs."+v1alpha1.GroupVersion.Group, "--wait=true")
-	w.must(err)
-	w.must(w.p.Plane.Apply(t.Context(), root+"/config/crd"))
-	w.await("the job to be made anew", func() (bool, any, error) {
-		err := w.p.Client.Create(t.Context(), w.job(short))
-		return err == nil, nil, err
-	})
-	w.isFollowedAnew(old)
-}
-
 // A cordon asks nobody to leave. An eviction of the active one is a handover, and another takes its place elsewhere.
 func TestTheHoldersNodeIsDrained(t *testing.T) {
 	w := newWorld(t)

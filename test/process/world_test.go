@@ -123,10 +123,9 @@ func newWorld(t *testing.T) *world {
 	return worldOn(t, shared.product)
 }
 
-// newWorldOfItsOwn has a control plane and an operator that the test may break.
-func newWorldOfItsOwn(t *testing.T) *world {
+// newProduct has a control plane and an operator that the test may break.
+func newProduct(t *testing.T) *product.Product {
 	t.Helper()
-	t.Parallel()
 	built := images(t)
 	plane, err := controlplane.Start(t.Context(), controlplane.Options{Progress: os.Stderr})
 	if err != nil {
@@ -135,7 +134,7 @@ func newWorldOfItsOwn(t *testing.T) *world {
 	t.Cleanup(plane.Stop)
 	p := startProduct(t, plane, built)
 	t.Cleanup(p.Stop)
-	return worldOn(t, p)
+	return p
 }
 
 func worldOn(t *testing.T, p *product.Product) *world {
@@ -195,29 +194,26 @@ func (w *world) report() fencetest.ResourceReport {
 	return fencetest.Summarize(w.attempts).Resource(w.resource())
 }
 
-// settings of a job's Lease.
-type settings struct{ duration, deadline, retry time.Duration }
-
 var (
 	// short leases, for what ends by expiry. A busy machine can miss many renewals before the deadline.
-	short = settings{10 * time.Second, 7 * time.Second, 500 * time.Millisecond}
+	short = rig.LeaseSetting{Duration: 10 * time.Second, Deadline: 7 * time.Second, Retry: 500 * time.Millisecond}
 	// long leases, for what must not wait for one: it would take longer than the test has patience.
-	long = settings{10 * time.Minute, 5 * time.Minute, 500 * time.Millisecond}
+	long = rig.LeaseSetting{Duration: 10 * time.Minute, Deadline: 5 * time.Minute, Retry: 500 * time.Millisecond}
 	// prompt leases, for what must not wait for an agent to look again either.
-	prompt = settings{10 * time.Minute, 5 * time.Minute, 2 * patience}
+	prompt = rig.LeaseSetting{Duration: 10 * time.Minute, Deadline: 5 * time.Minute, Retry: 2 * patience}
 )
 
-func (w *world) job(s settings, change ...func(*v1alpha1.SingletonJob)) *v1alpha1.SingletonJob {
+func (w *world) job(lease rig.LeaseSetting, change ...func(*v1alpha1.SingletonJob)) *v1alpha1.SingletonJob {
 	job := &v1alpha1.SingletonJob{ObjectMeta: metav1.ObjectMeta{Namespace: w.ns, Name: jobName}}
-	job.Spec.Lease.LeaseDuration = metav1.Duration{Duration: s.duration}
-	job.Spec.Lease.RenewDeadline = metav1.Duration{Duration: s.deadline}
-	job.Spec.Lease.RetryPeriod = metav1.Duration{Duration: s.retry}
+	lease.Apply(job)
 	job.Spec.Template.Spec = corev1.PodSpec{
 		TerminationGracePeriodSeconds: new(int64(5)),
 		NodeSelector:                  map[string]string{testLabel: w.ns},
 		Containers: []corev1.Container{{
-			Name: "writer", Image: product.WriterImage, Command: []string{"writer"},
-			Env: []corev1.EnvVar{{Name: "SINK", Value: w.p.SinkLink.URL()}, {Name: "RESOURCE", Value: string(w.resource())}},
+			Name: "writer", Image: product.WorkloadImage, Command: []string{"workload"},
+			Env: []corev1.EnvVar{
+				{Name: "SINK", Value: w.p.SinkLink.URL()}, {Name: "RESOURCE", Value: string(w.resource())}, {Name: "EVERY", Value: "50ms"},
+			},
 		}},
 	}
 	for _, f := range change {
@@ -272,7 +268,7 @@ func (w *world) next(old *tenure) *tenure {
 			return false, report, nil
 		}
 		writers := report.Tenure(report.Highest).Writers
-		pod, _, _ := strings.Cut(writers[len(writers)-1], "#")
+		pod, _, _ := strings.Cut(writers[len(writers)-1], "@")
 		process, err := w.p.WriterProcess(w.ns, pod)
 		if err != nil {
 			return false, report, err // the tenure may be over already
@@ -284,16 +280,6 @@ func (w *world) next(old *tenure) *tenure {
 		w.t.Fatal(err)
 	}
 	return found
-}
-
-// standby is the node that the job's other candidate is on.
-func (w *world) standby(of *tenure) *localnode.Node {
-	for _, n := range w.nodes {
-		if n != of.node {
-			return n
-		}
-	}
-	return nil
 }
 
 // died waits for the end of a tenure's process.

@@ -3,15 +3,13 @@
 package product
 
 import (
-	"bytes"
 	"context"
 	"fmt"
-	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
+	"github.com/prometheus/procfs"
 	"golang.org/x/sys/unix"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -89,7 +87,7 @@ func (p *Product) WriterProcess(namespace, pod string) (*Process, error) {
 	if err != nil {
 		return nil, err
 	}
-	i := slices.IndexFunc(all, func(p localnode.Process) bool { return len(p.Args) > 0 && strings.HasSuffix(p.Args[0], "writer") })
+	i := slices.IndexFunc(all, func(p localnode.Process) bool { return len(p.Args) > 0 && strings.HasSuffix(p.Args[0], "workload") })
 	if i < 0 {
 		return nil, fmt.Errorf("pod %s runs no writer: %+v", pod, all)
 	}
@@ -136,20 +134,15 @@ func (p *Process) AwaitDeath(ctx context.Context) (dead, alive time.Duration, er
 	}
 }
 
-// startTime reads when the kernel made a process: field 22 of its stat, in ticks of 10 ms since the machine started.
+// startTime is when the kernel made a process, in ticks of 10 ms since the machine started.
 func startTime(pid int) (time.Duration, error) {
-	const field, tick = 22, 10 * time.Millisecond
-	path := fmt.Sprintf("/proc/%d/stat", pid)
-	text, err := os.ReadFile(path)
+	const tick = 10 * time.Millisecond
+	process, err := procfs.NewProc(pid)
 	if err != nil {
 		return 0, err
 	}
-	fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:])) // the first is field 3
-	ticks, err := strconv.ParseInt(fields[field-3], 10, 64)
-	if err != nil {
-		return 0, fmt.Errorf("%s: %w", path, err)
-	}
-	return time.Duration(ticks) * tick, nil
+	stat, err := process.Stat()
+	return time.Duration(stat.Starttime) * tick, err
 }
 
 // Lives tells which processes wrote to a resource and when, by the clock that all processes of the machine share.

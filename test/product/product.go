@@ -44,7 +44,7 @@ import (
 // Images that the nodes know.
 const (
 	OperatorImage = "singletonjob/operator:local"
-	WriterImage   = "singletonjob/writer:local"
+	WorkloadImage = "singletonjob/workload:local"
 )
 
 // OperatorNamespace is where the operator is at home.
@@ -88,11 +88,11 @@ func init() {
 	klog.SetLogger(logr.Discard())
 }
 
-// Build compiles the agent, the operator and the writer from the checkout root into dir, an image directory each.
+// Build compiles the agent, the operator and the workload from the checkout root into dir, an image directory each.
 func Build(ctx context.Context, root, dir string) error {
 	for image, packages := range map[string][]string{
 		"operator": {"./cmd/agent", "./cmd/manager"},
-		"writer":   {"./test/product/writer"},
+		"workload": {"./test/workload"},
 	} {
 		into := filepath.Join(dir, image)
 		if err := os.MkdirAll(into, 0o755); err != nil {
@@ -166,7 +166,7 @@ func (p *Product) start(ctx context.Context, o Options, images string) (err erro
 		Plane: o.Plane, Nodes: o.Nodes, NodeGrace: o.NodeGrace, Output: o.Output,
 		Images: map[string]localnode.Image{
 			imageName(OperatorImage): {Root: filepath.Join(images, "operator")},
-			imageName(WriterImage):   {Root: filepath.Join(images, "writer"), Entrypoint: []string{"/writer"}},
+			imageName(WorkloadImage): {Root: filepath.Join(images, "workload"), Entrypoint: []string{"/workload"}},
 		},
 		PathVariables: map[string]string{agent.CredentialsEnv: contract.CredentialsDir},
 	})

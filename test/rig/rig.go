@@ -30,7 +30,7 @@ import (
 type Options struct {
 	// Kubeconfig of the cluster.
 	Kubeconfig string
-	// WorkloadImage holds test/rig/workload as /workload. Empty: it is built, and loaded into the lab.
+	// WorkloadImage holds test/workload as /workload. Empty: it is built, and loaded into the lab.
 	WorkloadImage string
 	Progress      io.Writer
 }
@@ -69,9 +69,9 @@ func Connect(ctx context.Context, o Options) (*Rig, error) {
 	}
 	if r.Image == "" {
 		if r.Lab == nil {
-			return nil, errors.New("this cluster is not the lab: build test/rig/workload into an image as /workload, where the cluster finds it, and name it by -workload-image")
+			return nil, errors.New("this cluster is not the lab: build test/workload into an image as /workload, where the cluster finds it, and name it by -workload-image")
 		}
-		if r.Image, err = r.loadProgram(ctx, "./test/rig/workload", "local/workload:1"); err != nil {
+		if r.Image, err = r.loadProgram(ctx, "./test/workload", "local/workload:1"); err != nil {
 			return nil, err
 		}
 	}

@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/procfs"
+
 	"github.com/singletonjob/operator/test/tether"
 )
 
@@ -62,12 +64,12 @@ func TestTheChildDiesWithAKilledParent(t *testing.T) {
 
 // alive is false for a zombie too: who reaps an orphan is not this test's matter.
 func alive(pid int) bool {
-	stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	process, err := procfs.NewProc(pid)
 	if err != nil {
 		return false
 	}
-	_, rest, _ := strings.Cut(string(stat), ") ")
-	return !strings.HasPrefix(rest, "Z") && !strings.HasPrefix(rest, "X")
+	stat, err := process.Stat()
+	return err == nil && stat.State != "Z" && stat.State != "X"
 }
 
 func TestStopEndsAChildThatIgnoresTheRequest(t *testing.T) {

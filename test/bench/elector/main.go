@@ -16,7 +16,7 @@ import (
 	"k8s.io/client-go/tools/leaderelection"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 
-	"github.com/singletonjob/operator/test/rig/load"
+	"github.com/singletonjob/operator/test/workload/load"
 )
 
 func main() {

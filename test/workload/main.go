@@ -1,4 +1,4 @@
-// Command workload is what the e2e tests and the benchmark run as a singleton: it writes to a sink every 20 ms, with its
+// Command workload is what tests, the demo and the benchmark run as a singleton: it writes to a sink every 20 ms, with its
 // fencing token and the time, and does not stop when the sink refuses it.
 //
 //	workload            write to the sink at $SINK as $RESOURCE; see package load
@@ -21,7 +21,7 @@ import (
 
 	"github.com/singletonjob/operator/fence"
 	"github.com/singletonjob/operator/fence/fencetest"
-	"github.com/singletonjob/operator/test/rig/load"
+	"github.com/singletonjob/operator/test/workload/load"
 )
 
 func main() {

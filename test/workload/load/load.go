@@ -1,4 +1,4 @@
-// Package load is the work of a singleton under test: a write to a sink every 20 ms.
+// Package load is the work of a singleton under test: a write to a sink every 20 ms, or every $EVERY.
 package load
 
 import (
@@ -12,10 +12,11 @@ import (
 
 	"github.com/singletonjob/operator/fence"
 	"github.com/singletonjob/operator/fence/fencetest"
+	"github.com/singletonjob/operator/internal/contract"
 )
 
 const (
-	// Every is the time between writes.
+	// Every is the time between writes, if $EVERY says no other.
 	Every = 20 * time.Millisecond
 	// patience with one write. What the network holds back is given up, and may arrive later all the same.
 	patience = 200 * time.Millisecond
@@ -48,11 +49,15 @@ func Write(ctx context.Context, token fence.Token) {
 		URL:      os.Getenv("SINK"),
 		Resource: fence.Resource(os.Getenv("RESOURCE")),
 		Token:    token,
-		// The host name is the pod's. Its start tells a process from the one before in the same container.
-		ID:     fmt.Sprintf("%s@%d", hostname(), fencetest.Boottime().Milliseconds()),
+		// Its start tells a process from the one before in the same container.
+		ID:     fmt.Sprintf("%s@%d", pod(), fencetest.Boottime().Milliseconds()),
 		Client: &http.Client{Transport: &http.Transport{}},
 	}
-	tick := time.NewTicker(Every)
+	every, err := time.ParseDuration(os.Getenv("EVERY"))
+	if err != nil {
+		every = Every
+	}
+	tick := time.NewTicker(every)
 	defer tick.Stop()
 	for ctx.Err() == nil {
 		attempt, cancel := context.WithTimeout(ctx, patience)
@@ -65,7 +70,11 @@ func Write(ctx context.Context, token fence.Token) {
 	}
 }
 
-func hostname() string {
+// pod is this process's, by its host name where no agent says it.
+func pod() string {
+	if name := os.Getenv(contract.PodEnv); name != "" {
+		return name
+	}
 	name, err := os.Hostname()
 	if err != nil {
 		return "unknown"
