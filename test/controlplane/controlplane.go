@@ -25,6 +25,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
+	"github.com/singletonjob/operator/test/pki"
 	"github.com/singletonjob/operator/test/tether"
 )
 
@@ -54,7 +55,7 @@ type ControlPlane struct {
 	dir       string
 	ownsDir   bool
 	binaries  Binaries
-	authority *authority
+	authority *pki.Authority
 	token     string
 	etcdPort  int
 	peerPort  int
@@ -126,17 +127,19 @@ func prepare(o Options) (*ControlPlane, error) {
 
 // writeCredentials makes everything that the two programs and the administrator identify themselves with.
 func (c *ControlPlane) writeCredentials() (err error) {
-	if c.authority, err = newAuthority(); err != nil {
-		return err
-	}
-	if err := os.WriteFile(c.path("ca.crt"), c.authority.pem, 0o600); err != nil {
+	if c.authority, err = pki.Open(c.dir); err != nil {
 		return err
 	}
 	hosts := []string{"127.0.0.1", "localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc"}
-	for _, name := range []string{"etcd", "apiserver", "service-account"} {
-		if err := c.authority.issueTo(c.dir, name, hosts...); err != nil {
+	for file, subject := range map[string]pki.Subject{
+		"etcd": {Name: "etcd", Hosts: hosts}, "apiserver": {Name: "kube-apiserver", Hosts: hosts}, "etcd-client": {Name: "kube-apiserver"},
+	} {
+		if err := c.authority.Issue(file, subject); err != nil {
 			return err
 		}
+	}
+	if err := c.authority.SigningKey("service-account"); err != nil {
+		return err
 	}
 	// A token and not a client certificate: it passes through a proxy that ends TLS.
 	if err := os.WriteFile(c.path("tokens.csv"), []byte(c.token+`,admin,admin,"system:masters"`+"\n"), 0o600); err != nil {
@@ -159,7 +162,7 @@ func (c *ControlPlane) start(ctx context.Context) error {
 func (c *ControlPlane) startEtcd() (err error) {
 	client, peer := fmt.Sprintf("https://127.0.0.1:%d", c.etcdPort), fmt.Sprintf("https://127.0.0.1:%d", c.peerPort)
 	c.etcd, err = c.run(c.binaries.Path("etcd"),
-		"--data-dir="+c.path("etcd"), "--unsafe-no-fsync", "--log-level=warn",
+		"--data-dir="+c.path("etcd"), "--unsafe-no-fsync", "--log-level=warn", "--enable-grpc-gateway=false",
 		"--listen-client-urls="+client, "--advertise-client-urls="+client,
 		"--listen-peer-urls="+peer, "--initial-advertise-peer-urls="+peer, "--initial-cluster=default="+peer,
 		"--cert-file="+c.path("etcd.crt"), "--key-file="+c.path("etcd.key"),
@@ -172,13 +175,13 @@ func (c *ControlPlane) startEtcd() (err error) {
 func (c *ControlPlane) startServer(ctx context.Context) (err error) {
 	flags := []string{
 		fmt.Sprintf("--etcd-servers=https://127.0.0.1:%d", c.etcdPort), "--etcd-cafile=" + c.path("ca.crt"),
-		"--etcd-certfile=" + c.path("apiserver.crt"), "--etcd-keyfile=" + c.path("apiserver.key"),
+		"--etcd-certfile=" + c.path("etcd-client.crt"), "--etcd-keyfile=" + c.path("etcd-client.key"),
 		"--bind-address=127.0.0.1", "--advertise-address=127.0.0.1", fmt.Sprintf("--secure-port=%d", c.port),
 		"--tls-cert-file=" + c.path("apiserver.crt"), "--tls-private-key-file=" + c.path("apiserver.key"),
 		"--token-auth-file=" + c.path("tokens.csv"), "--authorization-mode=RBAC",
 		"--service-account-issuer=https://kubernetes.default.svc.cluster.local",
 		"--service-account-signing-key-file=" + c.path("service-account.key"),
-		"--service-account-key-file=" + c.path("service-account.crt"),
+		"--service-account-key-file=" + c.path("service-account.pub"),
 		"--service-cluster-ip-range=10.96.0.0/16", "--allow-privileged=true",
 		// Endpoints may not be loopback addresses, and nothing here uses the Service "kubernetes".
 		"--endpoint-reconciler-type=none",
@@ -331,17 +334,22 @@ func (c *ControlPlane) Dir() string { return c.dir }
 func (c *ControlPlane) Binaries() Binaries { return c.binaries }
 
 // CA is the PEM certificate that clients trust: the content of the ConfigMap kube-root-ca.crt.
-func (c *ControlPlane) CA() []byte { return bytes.Clone(c.authority.pem) }
+func (c *ControlPlane) CA() []byte { return c.authority.PEM() }
 
 // NextCA makes another certificate authority for the control plane, and a certificate of the API server's by it: what a
 // rotation brings. The control plane itself goes on with its own.
 func NextCA(hosts ...string) (ca []byte, certificate tls.Certificate, err error) {
-	next, err := newAuthority()
+	dir, err := os.MkdirTemp("", "singletonjob-authority-")
 	if err != nil {
 		return nil, tls.Certificate{}, err
 	}
-	certificate, err = next.server(hosts...)
-	return next.pem, certificate, err
+	defer func() { _ = os.RemoveAll(dir) }()
+	next, err := pki.Open(dir)
+	if err != nil {
+		return nil, tls.Certificate{}, err
+	}
+	certificate, err = next.Certificate("apiserver", pki.Subject{Name: "kube-apiserver", Hosts: hosts})
+	return next.PEM(), certificate, err
 }
 
 // ServerCertificate is one that clients of this control plane trust for hosts (names or addresses): for proxies before it.
@@ -349,7 +357,7 @@ func (c *ControlPlane) ServerCertificate(hosts ...string) (tls.Certificate, erro
 	if len(hosts) == 0 {
 		hosts = []string{"127.0.0.1"}
 	}
-	return c.authority.server(hosts...)
+	return c.authority.Certificate("serving-"+strings.Join(hosts, "_"), pki.Subject{Name: hosts[0], Hosts: hosts})
 }
 
 // Config is a client's configuration as the administrator, without client-side rate limits. To act as somebody else, set

@@ -9,7 +9,7 @@ import (
 	"strings"
 
 	"github.com/singletonjob/operator/test/lab/internal/initd"
-	"github.com/singletonjob/operator/test/lab/internal/pki"
+	"github.com/singletonjob/operator/test/pki"
 )
 
 // auditPolicy records who changed which Lease and which pod of the users, and nothing else: enough to explain a failover.

@@ -2,9 +2,11 @@
 package pki
 
 import (
+	"bytes"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
@@ -14,11 +16,12 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"sync"
 	"time"
 )
 
 // valid is how long everything is valid: longer than any lab runs.
-const valid = 10 * 365 * 24 * time.Hour
+const valid = 365 * 24 * time.Hour
 
 // A Subject is whom a certificate names.
 type Subject struct {
@@ -31,31 +34,38 @@ type Subject struct {
 // An Authority signs certificates into a directory: NAME.crt and NAME.key, its own as ca.crt and ca.key.
 type Authority struct {
 	dir  string
+	pem  []byte
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
+	mu   sync.Mutex // one certificate at a time is issued
 }
 
 // Open loads the directory's authority, or makes it if there is none.
 func Open(dir string) (*Authority, error) {
 	a := &Authority{dir: dir}
-	certPEM, err := os.ReadFile(filepath.Join(dir, "ca.crt"))
+	_, err := os.Stat(filepath.Join(dir, "ca.crt"))
 	if errors.Is(err, os.ErrNotExist) {
 		err = a.create()
-		return a, err
 	}
 	if err != nil {
+		return nil, err
+	}
+	if a.pem, err = os.ReadFile(filepath.Join(dir, "ca.crt")); err != nil {
 		return nil, err
 	}
 	if a.key, err = readKey(filepath.Join(dir, "ca.key")); err != nil {
 		return nil, err
 	}
-	block, _ := pem.Decode(certPEM)
+	block, _ := pem.Decode(a.pem)
 	if block == nil {
 		return nil, fmt.Errorf("%s/ca.crt is no certificate: run 'lab down', then 'lab up'", dir)
 	}
 	a.cert, err = x509.ParseCertificate(block.Bytes)
 	return a, err
 }
+
+// PEM is the authority's own certificate.
+func (a *Authority) PEM() []byte { return bytes.Clone(a.pem) }
 
 func (a *Authority) create() error {
 	if err := os.MkdirAll(a.dir, 0o755); err != nil {
@@ -65,7 +75,7 @@ func (a *Authority) create() error {
 	if err != nil {
 		return err
 	}
-	template, err := template(Subject{Name: "singletonjob-lab"})
+	template, err := template(Subject{Name: "singletonjob-tests"})
 	if err != nil {
 		return err
 	}
@@ -73,10 +83,6 @@ func (a *Authority) create() error {
 	template.KeyUsage, template.ExtKeyUsage = x509.KeyUsageCertSign|x509.KeyUsageCRLSign, nil
 	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
 	if err != nil {
-		return err
-	}
-	a.key = key
-	if a.cert, err = x509.ParseCertificate(der); err != nil {
 		return err
 	}
 	// The certificate comes last: who finds it finds the key.
@@ -88,6 +94,8 @@ func (a *Authority) create() error {
 
 // Issue writes a certificate and its key under the file name, unless they are there.
 func (a *Authority) Issue(file string, s Subject) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
 	crt := filepath.Join(a.dir, file+".crt")
 	if _, err := os.Stat(crt); err == nil {
 		return nil
@@ -108,6 +116,14 @@ func (a *Authority) Issue(file string, s Subject) error {
 		return err
 	}
 	return writePEM(crt, "CERTIFICATE", der, 0o644)
+}
+
+// Certificate is what Issue has written.
+func (a *Authority) Certificate(file string, s Subject) (tls.Certificate, error) {
+	if err := a.Issue(file, s); err != nil {
+		return tls.Certificate{}, err
+	}
+	return tls.LoadX509KeyPair(filepath.Join(a.dir, file+".crt"), filepath.Join(a.dir, file+".key"))
 }
 
 // SigningKey writes a key pair, NAME.key and NAME.pub, unless it is there.
