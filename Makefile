@@ -38,9 +38,9 @@ WITH_RACE := CGO_ENABLED=1 GOFLAGS=
 TESTS := go test -json -p 3 -shuffle=on -timeout=40m
 REPORT = go run ./test/report -skips='$(SKIPS)'
 RACED := $(addprefix ./,internal/agent internal/controller internal/kubelease internal/supervise fence/... \
-  test/faultproxy test/localnode/... test/rig test/tether)
+  test/faultproxy test/localnode/... test/observe test/subprocess)
 LIVES := TestTheOperatorEnds|TestAnOperatorThatSees|TestTwoOperatorsThatSee
-LONGEST := ./test/process ./cmd/agent
+LONGEST := ./test/stack ./cmd/agent
 UNRACED = $(LONGEST) $(filter-out $(shell go list $(RACED) $(LONGEST)),$(shell go list ./...))
 FUZZERS = $(shell git grep -oE '^func Fuzz[A-Za-z]+' -- '*_test.go' | sed -E 's,/[^/]*:func ,:,')
 

@@ -26,7 +26,7 @@ import (
 
 	"github.com/singletonjob/operator/internal/supervise"
 	"github.com/singletonjob/operator/test/controlplane"
-	"github.com/singletonjob/operator/test/tether"
+	"github.com/singletonjob/operator/test/subprocess"
 )
 
 // client-go's elector at 15/10/2, scaled to the 2 s of the agents that it contends with.
@@ -102,7 +102,7 @@ type elector struct {
 	config string
 	// deadline is its renewDeadline.
 	deadline time.Duration
-	*tether.Process
+	*subprocess.Process
 }
 
 func (w *world) elector(name, kubeconfig string) *elector {
@@ -119,7 +119,7 @@ func (e *elector) start() {
 	e.w.must(err)
 	cmd := exec.Command(self, e.w.diary.path, e.config, e.w.ns, fmt.Sprintf("%s-%d", e.name, e.run), e.deadline.String())
 	cmd.Env = []string{roleEnv + "=elector", "GORACE=atexit_sleep_ms=0"}
-	e.Process, err = tether.Start(cmd)
+	e.Process, err = subprocess.Start(cmd)
 	e.w.must(err)
 	p := e.Process
 	e.w.t.Cleanup(func() { p.Stop(0) })

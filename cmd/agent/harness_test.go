@@ -34,7 +34,7 @@ import (
 	"github.com/singletonjob/operator/internal/supervise"
 	"github.com/singletonjob/operator/test/controlplane"
 	"github.com/singletonjob/operator/test/faultproxy"
-	"github.com/singletonjob/operator/test/tether"
+	"github.com/singletonjob/operator/test/subprocess"
 )
 
 // This test binary is three programs: the tests, the agent (with its leash), and the process that agents run.
@@ -188,7 +188,7 @@ type candidate struct {
 	proxy       *faultproxy.Proxy
 	service     *service // between the agent and the proxy, if it is not nil
 	credentials string
-	agent       *tether.Process
+	agent       *subprocess.Process
 	lines       *lines
 	stderr      *os.File // instead of lines
 	by          []string // what executes the agent; nothing else if nil
@@ -258,7 +258,7 @@ func (c *candidate) run(command ...string) {
 	}
 	cmd.Stderr = stderr
 	var err error
-	c.agent, err = tether.Start(cmd)
+	c.agent, err = subprocess.Start(cmd)
 	c.w.must(err)
 	p := c.agent
 	c.w.t.Cleanup(func() {

@@ -26,7 +26,7 @@ import (
 
 	"github.com/singletonjob/operator/internal/contract"
 	"github.com/singletonjob/operator/test/controlplane"
-	"github.com/singletonjob/operator/test/tether"
+	"github.com/singletonjob/operator/test/subprocess"
 )
 
 // asManager makes this test binary the operator itself.
@@ -184,7 +184,7 @@ func startManager(t *testing.T, plane *controlplane.ControlPlane, namespace stri
 	cmd.Env = append(slices.Clone(os.Environ()), asManager+"=1")
 	var log bytes.Buffer
 	cmd.Stderr = &log
-	manager, err := tether.Start(cmd)
+	manager, err := subprocess.Start(cmd)
 	must(t, err)
 	t.Cleanup(func() {
 		_ = manager.Signal(syscall.SIGTERM)

@@ -14,32 +14,32 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/singletonjob/operator/test/rig"
+	"github.com/singletonjob/operator/test/cluster"
 )
 
 // bench is one execution of the benchmark.
 type bench struct {
 	options
 	begun    time.Time
-	rig      *rig.Rig
+	cluster  *cluster.Cluster
 	subjects []subject
 	faults   []faultCase
 	cells    []*Cell
 }
 
 func (b *bench) setUp(ctx context.Context) error {
-	if err := b.rig.Lab.Fault(ctx, "heal"); err != nil {
+	if err := b.cluster.Lab.Fault(ctx, "heal"); err != nil {
 		return err
 	}
 	if b.archive != "" {
-		if err := b.rig.Lab.Image(ctx, b.archive); err != nil {
+		if err := b.cluster.Lab.Image(ctx, b.archive); err != nil {
 			return err
 		}
 	}
-	if err := b.rig.LoadProgram(ctx, "./test/bench/elector", electorImage); err != nil {
+	if err := b.cluster.LoadProgram(ctx, "./test/bench/elector", electorImage); err != nil {
 		return err
 	}
-	return b.rig.Install(ctx, "charts/singletonjob", b.image)
+	return b.cluster.Install(ctx, "charts/singletonjob", b.image)
 }
 
 // rounds goes over all faults and subjects again and again, so that what changes on the machine meanwhile meets all alike.
@@ -61,7 +61,7 @@ func (b *bench) rounds(ctx context.Context) error {
 
 func (b *bench) trial(ctx context.Context, round int, f faultCase, s subject) error {
 	t := &trial{
-		rig: b.rig, subject: s, fault: f, progress: os.Stderr,
+		cluster: b.cluster, subject: s, fault: f, progress: os.Stderr,
 		namespace: fmt.Sprintf("bench-%s-%s-%d", s.key, f.key, round+1),
 	}
 	slow := t.patience() > expected || t.patience() == never
@@ -127,7 +127,7 @@ type Result struct {
 }
 
 func (b *bench) result(ctx context.Context) (Result, error) {
-	version, err := b.rig.Kubectl(ctx, "version", "--output=json")
+	version, err := b.cluster.Kubectl(ctx, "version", "--output=json")
 	if err != nil {
 		return Result{}, err
 	}
@@ -143,7 +143,7 @@ func (b *bench) result(ctx context.Context) (Result, error) {
 	}
 	r := Result{
 		Date: b.begun.UTC(), Took: time.Since(b.begun), Cores: runtime.NumCPU(), Kernel: unix.ByteSliceToString(uname.Release[:]),
-		Kubernetes: parsed.ServerVersion.GitVersion, Nodes: len(b.rig.Lab.Nodes), Cells: b.cells,
+		Kubernetes: parsed.ServerVersion.GitVersion, Nodes: len(b.cluster.Lab.Nodes), Cells: b.cells,
 		Subjects: map[string]string{}, Faults: map[string]string{},
 	}
 	for _, s := range b.subjects {

@@ -49,15 +49,15 @@ func faultCases() []faultCase {
 }
 
 func killProgram(ctx context.Context, t *trial) error {
-	return t.rig.Lab.Fault(ctx, "signal", t.container, "KILL", t.subject.program)
+	return t.cluster.Lab.Fault(ctx, "signal", t.container, "KILL", t.subject.program)
 }
 
 func killContainer(ctx context.Context, t *trial) error {
-	return t.rig.Lab.Fault(ctx, "signal", t.container, "KILL")
+	return t.cluster.Lab.Fault(ctx, "signal", t.container, "KILL")
 }
 
 func deletePod(ctx context.Context, t *trial) error {
-	_, err := t.rig.Kubectl(ctx, "delete", "pod", t.pod, "--namespace", t.namespace, "--wait=false")
+	_, err := t.cluster.Kubectl(ctx, "delete", "pod", t.pod, "--namespace", t.namespace, "--wait=false")
 	return err
 }
 
@@ -67,11 +67,11 @@ func linger(pod *corev1.PodSpec) {
 
 // drain does not wait for kubectl, which returns when the pod has gone.
 func drain(ctx context.Context, t *trial) error {
-	if _, err := t.rig.Kubectl(ctx, "cordon", t.node); err != nil {
+	if _, err := t.cluster.Kubectl(ctx, "cordon", t.node); err != nil {
 		return err
 	}
 	go func() {
-		_, err := t.rig.Kubectl(ctx, "drain", t.node, "--pod-selector=app="+name, "--ignore-daemonsets", "--delete-emptydir-data", "--force", "--timeout=60s")
+		_, err := t.cluster.Kubectl(ctx, "drain", t.node, "--pod-selector=app="+name, "--ignore-daemonsets", "--delete-emptydir-data", "--force", "--timeout=60s")
 		if err != nil && ctx.Err() == nil {
 			t.say("%v", err)
 		}
@@ -80,9 +80,11 @@ func drain(ctx context.Context, t *trial) error {
 }
 
 func cutAPI(ctx context.Context, t *trial) error {
-	return t.rig.Lab.Fault(ctx, "api", t.node, "drop")
+	return t.cluster.Lab.Fault(ctx, "api", t.node, "drop")
 }
 
-func cutNode(ctx context.Context, t *trial) error { return t.rig.Lab.Fault(ctx, "node", t.node) }
+func cutNode(ctx context.Context, t *trial) error { return t.cluster.Lab.Fault(ctx, "node", t.node) }
 
-func freeze(ctx context.Context, t *trial) error { return t.rig.Lab.Fault(ctx, "freeze", t.container) }
+func freeze(ctx context.Context, t *trial) error {
+	return t.cluster.Lab.Fault(ctx, "freeze", t.container)
+}

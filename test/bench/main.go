@@ -18,7 +18,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/singletonjob/operator/test/rig"
+	"github.com/singletonjob/operator/test/cluster"
 )
 
 type options struct {
@@ -93,12 +93,12 @@ func run(ctx context.Context, o options) error {
 	if o.kubeconfig == "" {
 		return errors.New("set KUBECONFIG to the lab's, or run 'make bench'")
 	}
-	b.rig, err = rig.Connect(ctx, rig.Options{Kubeconfig: o.kubeconfig, Progress: os.Stderr})
+	b.cluster, err = cluster.Connect(ctx, cluster.Options{Kubeconfig: o.kubeconfig, Progress: os.Stderr})
 	if err != nil {
 		return err
 	}
-	defer b.rig.Close()
-	if b.rig.Lab == nil {
+	defer b.cluster.Close()
+	if b.cluster.Lab == nil {
 		return errors.New("this cluster is not the lab of test/lab on this machine, and no other can be broken")
 	}
 	if err := b.setUp(ctx); err != nil {

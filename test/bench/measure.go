@@ -9,7 +9,7 @@ import (
 
 	"github.com/singletonjob/operator/fence"
 	"github.com/singletonjob/operator/fence/fencetest"
-	"github.com/singletonjob/operator/test/rig"
+	"github.com/singletonjob/operator/test/observe"
 	"github.com/singletonjob/operator/test/workload/load"
 )
 
@@ -36,7 +36,7 @@ type Run struct {
 // before the takeover was seen, zero for none.
 func measure(attempts []fencetest.Attempt, resource fence.Resource, fault, end, renewed time.Duration) Run {
 	var run Run
-	lives := rig.Lives(attempts, resource, true)
+	lives := observe.Lives(attempts, resource, true)
 	for _, life := range lives {
 		run.StaleOffered += life.Stale
 		run.StaleAccepted += life.StaleAccepted
@@ -53,7 +53,7 @@ func measure(attempts []fencetest.Attempt, resource fence.Resource, fault, end, 
 }
 
 // overlap is that of the process that acted longest after a younger one had begun.
-func overlap(attempts []fencetest.Attempt, resource fence.Resource, lives []rig.Life) time.Duration {
+func overlap(attempts []fencetest.Attempt, resource fence.Resource, lives []observe.Life) time.Duration {
 	var longest time.Duration
 	for i := range lives[:max(0, len(lives)-1)] {
 		younger := lives[i+1]

@@ -16,7 +16,7 @@ import (
 
 	"github.com/singletonjob/operator/api/v1alpha1"
 	"github.com/singletonjob/operator/fence"
-	"github.com/singletonjob/operator/test/rig"
+	"github.com/singletonjob/operator/test/cluster"
 )
 
 // A subject is one way to run the workload as a singleton.
@@ -26,7 +26,7 @@ type subject struct {
 	program string
 	// elected says that a standby waits, so that a takeover may be expected soon.
 	elected bool
-	objects func(r *rig.Rig, namespace string, change func(*corev1.PodSpec)) []client.Object
+	objects func(r *cluster.Cluster, namespace string, change func(*corev1.PodSpec)) []client.Object
 	// ready reports whether the workload runs and a standby, if there is to be one, waits.
 	ready func(ctx context.Context, c client.Client, namespace string) (bool, any, error)
 }
@@ -42,8 +42,8 @@ func resourceIn(namespace string) fence.Resource { return fence.ResourceOf(names
 
 func subjects() []subject {
 	return []subject{
-		singletonJob("singletonjob", "SingletonJob 15/10/2", rig.ClientGo),
-		singletonJob("singletonjob-fast", "SingletonJob 5/2.5/0.5", rig.Fast),
+		singletonJob("singletonjob", "SingletonJob 15/10/2", cluster.ClientGo),
+		singletonJob("singletonjob-fast", "SingletonJob 5/2.5/0.5", cluster.Fast),
 		{
 			key: "client-go", title: "client-go elector 15/10/2, Deployment of 2", program: "/elector", elected: true,
 			objects: electorObjects, ready: electorReady,
@@ -53,10 +53,10 @@ func subjects() []subject {
 	}
 }
 
-func singletonJob(key, title string, setting rig.LeaseSetting) subject {
+func singletonJob(key, title string, setting cluster.LeaseSetting) subject {
 	return subject{
 		key: key, title: title, program: "/workload", elected: true,
-		objects: func(r *rig.Rig, namespace string, change func(*corev1.PodSpec)) []client.Object {
+		objects: func(r *cluster.Cluster, namespace string, change func(*corev1.PodSpec)) []client.Object {
 			job := r.Job(namespace, name, setting)
 			job.Spec.Template.Labels = labels()
 			change(&job.Spec.Template.Spec)
@@ -71,7 +71,7 @@ func singletonJob(key, title string, setting rig.LeaseSetting) subject {
 }
 
 // unfenced is the workload without a token.
-func unfenced(r *rig.Rig, namespace string) corev1.Container {
+func unfenced(r *cluster.Cluster, namespace string) corev1.Container {
 	container := r.Workload(resourceIn(namespace))
 	container.Command = append(container.Command, "unfenced")
 	return container
@@ -89,25 +89,25 @@ func deployment(namespace string, replicas int32, pods corev1.PodTemplateSpec) *
 	}
 }
 
-func deploymentObjects(r *rig.Rig, namespace string, change func(*corev1.PodSpec)) []client.Object {
-	return []client.Object{deployment(namespace, 1, template(rig.RestrictedPod(unfenced(r, namespace)), change))}
+func deploymentObjects(r *cluster.Cluster, namespace string, change func(*corev1.PodSpec)) []client.Object {
+	return []client.Object{deployment(namespace, 1, template(cluster.RestrictedPod(unfenced(r, namespace)), change))}
 }
 
-func statefulSetObjects(r *rig.Rig, namespace string, change func(*corev1.PodSpec)) []client.Object {
+func statefulSetObjects(r *cluster.Cluster, namespace string, change func(*corev1.PodSpec)) []client.Object {
 	return []client.Object{&appsv1.StatefulSet{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
 		Spec: appsv1.StatefulSetSpec{
 			Replicas: new(int32(1)), Selector: &metav1.LabelSelector{MatchLabels: labels()}, ServiceName: name,
-			Template: template(rig.RestrictedPod(unfenced(r, namespace)), change),
+			Template: template(cluster.RestrictedPod(unfenced(r, namespace)), change),
 		},
 	}}
 }
 
-func electorObjects(r *rig.Rig, namespace string, change func(*corev1.PodSpec)) []client.Object {
+func electorObjects(r *cluster.Cluster, namespace string, change func(*corev1.PodSpec)) []client.Object {
 	container := unfenced(r, namespace)
 	container.Image, container.Command = electorImage, []string{"/elector"}
 	container.Env = append(container.Env, corev1.EnvVar{Name: "NAMESPACE", Value: namespace})
-	spec := rig.RestrictedPod(container)
+	spec := cluster.RestrictedPod(container)
 	spec.ServiceAccountName = name
 	spec.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{
 		PreferredDuringSchedulingIgnoredDuringExecution: []corev1.WeightedPodAffinityTerm{{
@@ -147,7 +147,7 @@ func podsReady(want int) func(context.Context, client.Client, string) (bool, any
 		var nodes, seen []string
 		for _, p := range pods {
 			seen = append(seen, fmt.Sprintf("%s on %q: %s", p.Name, p.Spec.NodeName, p.Status.Phase))
-			if rig.PodReady(p) && !slices.Contains(nodes, p.Spec.NodeName) {
+			if cluster.PodReady(p) && !slices.Contains(nodes, p.Spec.NodeName) {
 				nodes = append(nodes, p.Spec.NodeName)
 			}
 		}

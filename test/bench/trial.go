@@ -18,7 +18,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/singletonjob/operator/fence/fencetest"
-	"github.com/singletonjob/operator/test/rig"
+	"github.com/singletonjob/operator/test/cluster"
+	"github.com/singletonjob/operator/test/observe"
 )
 
 const (
@@ -32,7 +33,7 @@ const (
 
 // A trial is one subject under one fault, once, in a namespace of its own.
 type trial struct {
-	rig       *rig.Rig
+	cluster   *cluster.Cluster
 	subject   subject
 	fault     faultCase
 	namespace string
@@ -82,14 +83,14 @@ func (t *trial) run(ctx context.Context) (run Run, err error) {
 			return Run{}, err
 		}
 	}
-	if err := t.rig.Lab.Fault(ctx, "heal"); err != nil {
+	if err := t.cluster.Lab.Fault(ctx, "heal"); err != nil {
 		return Run{}, err
 	}
 	if err := sleep(ctx, t.fault.after); err != nil {
 		return Run{}, err
 	}
 	end := fencetest.Boottime() // asking the sink takes time, in which it is written to
-	attempts, err := t.rig.Attempts(ctx)
+	attempts, err := t.cluster.Attempts(ctx)
 	if err != nil {
 		return Run{}, err
 	}
@@ -108,20 +109,20 @@ func sleep(ctx context.Context, d time.Duration) error {
 func (t *trial) start(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, settles)
 	defer cancel()
-	if err := t.rig.CreateNamespace(ctx, t.namespace); err != nil {
+	if err := t.cluster.CreateNamespace(ctx, t.namespace); err != nil {
 		return err
 	}
 	change := t.fault.change
 	if change == nil {
 		change = func(*corev1.PodSpec) {}
 	}
-	for _, object := range t.subject.objects(t.rig, t.namespace, change) {
-		if err := t.rig.Client.Create(ctx, object); err != nil {
+	for _, object := range t.subject.objects(t.cluster, t.namespace, change) {
+		if err := t.cluster.Client.Create(ctx, object); err != nil {
 			return fmt.Errorf("create %T: %w", object, err)
 		}
 	}
-	return rig.Await(ctx, t.subject.title+" to be ready", func() (bool, any, error) {
-		return t.subject.ready(ctx, t.rig.Client, t.namespace)
+	return observe.Await(ctx, t.subject.title+" to be ready", func() (bool, any, error) {
+		return t.subject.ready(ctx, t.cluster.Client, t.namespace)
 	})
 }
 
@@ -129,9 +130,9 @@ func (t *trial) start(ctx context.Context) error {
 func (t *trial) findActive(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, settles)
 	defer cancel()
-	err := rig.Await(ctx, "the first writes", func() (bool, any, error) {
-		attempts, err := t.rig.Attempts(ctx)
-		lives := rig.Lives(attempts, resourceIn(t.namespace), true)
+	err := observe.Await(ctx, "the first writes", func() (bool, any, error) {
+		attempts, err := t.cluster.Attempts(ctx)
+		lives := observe.Lives(attempts, resourceIn(t.namespace), true)
 		if err != nil || len(lives) == 0 || lives[len(lives)-1].Accepted < 10 {
 			return false, lives, err
 		}
@@ -142,7 +143,7 @@ func (t *trial) findActive(ctx context.Context) error {
 		return err
 	}
 	var pod corev1.Pod
-	if err := t.rig.Client.Get(ctx, client.ObjectKey{Namespace: t.namespace, Name: t.pod}, &pod); err != nil {
+	if err := t.cluster.Client.Get(ctx, client.ObjectKey{Namespace: t.namespace, Name: t.pod}, &pod); err != nil {
 		return err
 	}
 	t.node = pod.Spec.NodeName
@@ -166,12 +167,12 @@ func (t *trial) patience() time.Duration {
 func (t *trial) awaitTakeover(ctx context.Context, fault time.Duration) bool {
 	ctx, cancel := context.WithTimeout(ctx, t.patience())
 	defer cancel()
-	err := rig.Await(ctx, "a takeover", func() (bool, any, error) {
-		attempts, err := t.rig.Attempts(ctx)
+	err := observe.Await(ctx, "a takeover", func() (bool, any, error) {
+		attempts, err := t.cluster.Attempts(ctx)
 		if err != nil {
 			return false, nil, err
 		}
-		lives := rig.Lives(attempts, resourceIn(t.namespace), true)
+		lives := observe.Lives(attempts, resourceIn(t.namespace), true)
 		return lives[len(lives)-1].First > fault, nil, nil
 	})
 	return err == nil
@@ -180,7 +181,7 @@ func (t *trial) awaitTakeover(ctx context.Context, fault time.Duration) bool {
 // watchLease notes when the subject's Lease is written. The watch's delay, a millisecond or two, counts against the subject.
 func (t *trial) watchLease(ctx context.Context) {
 	for ctx.Err() == nil {
-		w, err := t.rig.Client.Watch(ctx, &coordinationv1.LeaseList{}, client.InNamespace(t.namespace))
+		w, err := t.cluster.Client.Watch(ctx, &coordinationv1.LeaseList{}, client.InNamespace(t.namespace))
 		if err != nil {
 			_ = sleep(ctx, 100*time.Millisecond)
 			continue
@@ -217,16 +218,16 @@ func (t *trial) lastRenewal(fault time.Duration) time.Duration {
 func (t *trial) cleanUp(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, settles)
 	defer cancel()
-	if err := errors.Join(t.rig.Lab.Fault(ctx, "heal"), t.rig.DeleteNamespace(ctx, t.namespace)); err != nil {
+	if err := errors.Join(t.cluster.Lab.Fault(ctx, "heal"), t.cluster.DeleteNamespace(ctx, t.namespace)); err != nil {
 		return err
 	}
 	if t.node != "" {
-		if _, err := t.rig.Kubectl(ctx, "uncordon", t.node); err != nil {
+		if _, err := t.cluster.Kubectl(ctx, "uncordon", t.node); err != nil {
 			return err
 		}
 	}
-	return rig.Await(ctx, "the cluster to be as before", func() (bool, any, error) {
-		pods, err := podsOf(ctx, t.rig.Client, t.namespace)
+	return observe.Await(ctx, "the cluster to be as before", func() (bool, any, error) {
+		pods, err := podsOf(ctx, t.cluster.Client, t.namespace)
 		if err != nil || len(pods) > 0 {
 			return false, len(pods), err
 		}
@@ -236,7 +237,7 @@ func (t *trial) cleanUp(ctx context.Context) error {
 
 func (t *trial) nodesReady(ctx context.Context) (bool, any, error) {
 	var nodes corev1.NodeList
-	if err := t.rig.Client.List(ctx, &nodes); err != nil {
+	if err := t.cluster.Client.List(ctx, &nodes); err != nil {
 		return false, nil, err
 	}
 	for _, n := range nodes.Items {

@@ -26,7 +26,7 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/singletonjob/operator/test/pki"
-	"github.com/singletonjob/operator/test/tether"
+	"github.com/singletonjob/operator/test/subprocess"
 )
 
 const (
@@ -64,9 +64,9 @@ type ControlPlane struct {
 	progress  io.Writer
 
 	mu          sync.Mutex // guards the processes
-	etcd        *tether.Process
-	server      *tether.Process
-	controllers map[string]*tether.Process // by name
+	etcd        *subprocess.Process
+	server      *subprocess.Process
+	controllers map[string]*subprocess.Process // by name
 }
 
 // Start starts a control plane on loopback and returns when its API answers and RBAC's own roles exist. Its processes end
@@ -102,7 +102,7 @@ func Start(ctx context.Context, o Options) (*ControlPlane, error) {
 
 func prepare(o Options) (*ControlPlane, error) {
 	c := &ControlPlane{
-		dir: o.Dir, binaries: o.Binaries, flags: o.APIServerFlags, progress: o.Progress, token: rand.Text(), controllers: map[string]*tether.Process{},
+		dir: o.Dir, binaries: o.Binaries, flags: o.APIServerFlags, progress: o.Progress, token: rand.Text(), controllers: map[string]*subprocess.Process{},
 	}
 	if c.dir == "" {
 		dir, err := os.MkdirTemp("", "singletonjob-controlplane-")
@@ -193,7 +193,7 @@ func (c *ControlPlane) startServer(ctx context.Context) (err error) {
 }
 
 // run starts a program whose output goes to a log of its own, after what earlier runs of it have said.
-func (c *ControlPlane) run(program string, args ...string) (*tether.Process, error) {
+func (c *ControlPlane) run(program string, args ...string) (*subprocess.Process, error) {
 	log, err := os.OpenFile(c.path(filepath.Base(program)+".log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
 		return nil, err
@@ -206,7 +206,7 @@ func (c *ControlPlane) run(program string, args ...string) (*tether.Process, err
 	cmd.Env = append(os.Environ(), "GOGC=400", "GOMEMLIMIT=1GiB")
 	// A terminal's Ctrl-C is for the program that owns the control plane; it decides in which order to stop.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	return tether.Start(cmd)
+	return subprocess.Start(cmd)
 }
 
 // errAddressInUse is a start on other ports away from success.
@@ -252,7 +252,7 @@ func ready(ctx context.Context, transport http.RoundTripper, url string) bool {
 	return response.StatusCode == http.StatusOK
 }
 
-func (c *ControlPlane) ended(name string, p *tether.Process) error {
+func (c *ControlPlane) ended(name string, p *subprocess.Process) error {
 	tail := c.logTail(name)
 	if strings.Contains(tail, errAddressInUse.Error()) {
 		return fmt.Errorf("%s: %w", name, errAddressInUse)

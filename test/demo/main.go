@@ -25,7 +25,7 @@ import (
 	"github.com/singletonjob/operator/fence/fencetest"
 	"github.com/singletonjob/operator/test/controlplane"
 	"github.com/singletonjob/operator/test/localnode"
-	"github.com/singletonjob/operator/test/product"
+	"github.com/singletonjob/operator/test/stack"
 )
 
 const namespace = "demo"
@@ -33,7 +33,7 @@ const namespace = "demo"
 // demo is one run.
 type demo struct {
 	*terminal
-	*product.Product
+	*stack.Product
 	root    string
 	kept    bool // run to its end and left for somebody to try
 	claims  claims
@@ -149,7 +149,7 @@ func (d *demo) setUp(ctx context.Context) (stop func(), err error) {
 	}
 	stops = append(stops, func() { _ = os.RemoveAll(images) })
 	d.note("building agent, operator and the demo's writer")
-	if err := product.Build(ctx, d.root, images); err != nil {
+	if err := stack.Build(ctx, d.root, images); err != nil {
 		return stop, err
 	}
 	plane, err := controlplane.Start(ctx, controlplane.Options{Binaries: binaries, Progress: d.terminal})
@@ -158,10 +158,10 @@ func (d *demo) setUp(ctx context.Context) (stop func(), err error) {
 	}
 	stops = append(stops, plane.Stop)
 	d.note("etcd and kube-apiserver %s run on loopback (%s)", controlplane.KubernetesVersion, binaries.Origin)
-	if err := product.Install(ctx, plane, d.root); err != nil {
+	if err := stack.Install(ctx, plane, d.root); err != nil {
 		return stop, err
 	}
-	d.Product, err = product.Start(ctx, product.Options{Plane: plane, Root: d.root, Nodes: []string{"node-a", "node-b", "node-c"}}, images)
+	d.Product, err = stack.Start(ctx, stack.Options{Plane: plane, Root: d.root, Nodes: []string{"node-a", "node-b", "node-c"}}, images)
 	if err != nil {
 		return stop, err
 	}

@@ -19,8 +19,8 @@ import (
 	"github.com/singletonjob/operator/fence/fencetest"
 	"github.com/singletonjob/operator/test/faultproxy"
 	"github.com/singletonjob/operator/test/localnode"
-	"github.com/singletonjob/operator/test/product"
-	"github.com/singletonjob/operator/test/rig"
+	"github.com/singletonjob/operator/test/observe"
+	"github.com/singletonjob/operator/test/stack"
 )
 
 //go:embed jobs.yaml
@@ -48,7 +48,7 @@ func (d *demo) election(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	job, err := d.AwaitJob(ctx, namespace, ledger, "protected", product.Protected)
+	job, err := d.AwaitJob(ctx, namespace, ledger, "protected", stack.Protected)
 	if err != nil {
 		return err
 	}
@@ -79,7 +79,7 @@ func (d *demo) await(ctx context.Context, after fence.Token) (tenure, error) {
 	if err != nil {
 		return tenure{}, err
 	}
-	job, err := d.AwaitJob(ctx, namespace, ledger, "active with the next token", product.ActiveAfter(after))
+	job, err := d.AwaitJob(ctx, namespace, ledger, "active with the next token", stack.ActiveAfter(after))
 	if err != nil {
 		return tenure{}, err
 	}
@@ -141,8 +141,8 @@ func (d *demo) quietStandby(ctx context.Context, now tenure) error {
 }
 
 // current waits until the ledger has a warm standby, and finds its active process.
-func (d *demo) current(ctx context.Context) (tenure, *product.Process, error) {
-	job, err := d.AwaitJob(ctx, namespace, ledger, "protected", product.Protected)
+func (d *demo) current(ctx context.Context) (tenure, *stack.Process, error) {
+	job, err := d.AwaitJob(ctx, namespace, ledger, "protected", stack.Protected)
 	if err != nil {
 		return tenure{}, nil, err
 	}
@@ -231,7 +231,7 @@ func (d *demo) frozenHolder(ctx context.Context) error {
 	}
 	deliver := d.SinkLink.Inject(faultproxy.Hold(), writesWith(old.token))
 	defer deliver()
-	err = rig.Await(ctx, "writes on the wire", func() (bool, any, error) { return d.SinkLink.Held() >= enoughHeld, d.SinkLink.Held(), nil })
+	err = observe.Await(ctx, "writes on the wire", func() (bool, any, error) { return d.SinkLink.Held() >= enoughHeld, d.SinkLink.Held(), nil })
 	if err != nil {
 		return err
 	}
@@ -268,7 +268,7 @@ func (d *demo) thawedWriter(ctx context.Context) error {
 	d.scene("The worst case: a thawed process that acts", `The job demo/journal has onRenewFailure: KeepRunning. Its process may outlive its lease, since its sink checks tokens:
 		so this one sleeps through a takeover, wakes first, and writes. Only the sink can stop it.`)
 	d.metered.Store(fence.Resource(journal))
-	job, err := d.AwaitJob(ctx, namespace, journal, "protected", product.Protected)
+	job, err := d.AwaitJob(ctx, namespace, journal, "protected", stack.Protected)
 	if err != nil {
 		return err
 	}
@@ -308,7 +308,7 @@ func (d *demo) thawedWriter(ctx context.Context) error {
 // refused waits for the sink's refusals of an old token and checks that it has stored nothing of it since the next one's.
 func (d *demo) refused(ctx context.Context, resource fence.Resource, old, next fence.Token, what string) error {
 	var report fencetest.ResourceReport
-	err := rig.Await(ctx, "refusals of stale writes", func() (bool, any, error) {
+	err := observe.Await(ctx, "refusals of stale writes", func() (bool, any, error) {
 		report = d.Sink.Report().Resource(resource)
 		return report.Tenure(old).Refused > 0, report, nil
 	})
@@ -326,7 +326,7 @@ func (d *demo) summary(ctx context.Context) error {
 	d.scene("What a person finds afterwards", "")
 	last := d.Sink.Report().Resource(ledger).Highest
 	job, err := d.AwaitJob(ctx, namespace, ledger, "told in full", func(job *v1alpha1.SingletonJob) bool {
-		return len(job.Status.History) > 0 && job.Status.History[0].Token >= int64(last) && product.Protected(job)
+		return len(job.Status.History) > 0 && job.Status.History[0].Token >= int64(last) && stack.Protected(job)
 	})
 	if err != nil {
 		return err
@@ -384,7 +384,7 @@ func (d *demo) checkRecords(job *v1alpha1.SingletonJob) {
 	}
 	d.check(grows, "tokens grow with every tenure, and none is told twice", "%v", told)
 	lives := d.Lives(ledger)
-	violations := rig.Violations(lives, false)
+	violations := observe.Violations(lives, false)
 	d.check(len(violations) == 0 && len(lives) > 3, "never two processes of the job at once", "%s",
 		strings.Join(append([]string{fmt.Sprintf("%d processes, %d violations", len(lives), len(violations))}, violations...), "; "))
 }
@@ -395,7 +395,7 @@ func (d *demo) checkSamples(ctx context.Context) error {
 	limited, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	var active []string
-	err := rig.Await(limited, "every job of config/samples to run", func() (bool, any, error) {
+	err := observe.Await(limited, "every job of config/samples to run", func() (bool, any, error) {
 		jobs := &v1alpha1.SingletonJobList{}
 		err := d.Client.List(limited, jobs)
 		active = nil
@@ -406,7 +406,7 @@ func (d *demo) checkSamples(ctx context.Context) error {
 				continue
 			}
 			samples++
-			if product.ActiveAfter(0)(job) {
+			if stack.ActiveAfter(0)(job) {
 				active = append(active, job.Name)
 			}
 		}

@@ -11,7 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 
 	"github.com/singletonjob/operator/api/v1alpha1"
-	"github.com/singletonjob/operator/test/rig"
+	"github.com/singletonjob/operator/test/cluster"
+	"github.com/singletonjob/operator/test/observe"
 )
 
 // An outage takes the API server from everybody.
@@ -104,7 +105,7 @@ func TestQuorum(t *testing.T) {
 	x := begin(t)
 	x.needControlPlanes(3)
 	// Requests that are under way when a leader dies take their time, and so does the next election.
-	patient := rig.LeaseSetting{Duration: 30 * time.Second, Deadline: 20 * time.Second, Retry: 2 * time.Second}
+	patient := cluster.LeaseSetting{Duration: 30 * time.Second, Deadline: 20 * time.Second, Retry: 2 * time.Second}
 	j := x.start(patient)
 	before := j.get()
 	for i := range 3 {
@@ -156,7 +157,7 @@ func TestEtcdRestored(t *testing.T) {
 func (j *job) checkNeverTwo() {
 	j.Helper()
 	lives := j.lives()
-	for _, v := range slices.Concat(rig.StoredStale(lives), rig.Overlaps(lives)) {
+	for _, v := range slices.Concat(observe.StoredStale(lives), observe.Overlaps(lives)) {
 		j.Error("violation: ", v)
 	}
 }

@@ -18,7 +18,8 @@ import (
 
 	"github.com/singletonjob/operator/api/v1alpha1"
 	"github.com/singletonjob/operator/internal/contract"
-	"github.com/singletonjob/operator/test/rig"
+	"github.com/singletonjob/operator/test/cluster"
+	"github.com/singletonjob/operator/test/observe"
 )
 
 // lingers is how long a process works on after SIGTERM: thrice its lease, so that it must be renewed all the while.
@@ -35,7 +36,7 @@ func TestDeletedJobEndsGracefully(t *testing.T) {
 	}
 	orphan := x.createNamed("orphan", lease, slow)
 	ending := []*job{x.createNamed("background", lease, slow), x.createNamed("foreground", lease, slow), whole.createNamed("namespace", lease, slow)}
-	before := map[*job]rig.Life{}
+	before := map[*job]observe.Life{}
 	for _, j := range append(slices.Clone(ending), orphan) {
 		j.awaitSettled()
 		before[j] = j.awaitWriteAfter(0)
@@ -94,7 +95,7 @@ func (j *job) remains() int {
 }
 
 // endedGracefully asks that the process worked on for as long as it needed, and that nobody followed it.
-func (j *job) endedGracefully(before rig.Life) {
+func (j *job) endedGracefully(before observe.Life) {
 	j.Helper()
 	after := j.lifeOf(before.Writer)
 	worked := after.Last - before.Last
@@ -108,7 +109,7 @@ func (j *job) endedGracefully(before rig.Life) {
 }
 
 // goesOn asks that the process has outlived its job by more than a lease, and has a standby still.
-func (j *job) goesOn(before rig.Life) {
+func (j *job) goesOn(before observe.Life) {
 	j.Helper()
 	j.awaitFurtherWrites()
 	if after := j.lifeOf(before.Writer); len(j.lives()) != 1 || after.Last-before.Last < 2*lease.Duration {
@@ -116,8 +117,8 @@ func (j *job) goesOn(before rig.Life) {
 	}
 	pods := j.candidates()
 	for _, p := range pods {
-		if owner := metav1.GetControllerOf(&p); owner != nil || p.DeletionTimestamp != nil || !rig.PodReady(p) {
-			j.Errorf("%s: pod %s is owned by %+v, deleted at %v, ready: %v", j.name, p.Name, owner, p.DeletionTimestamp, rig.PodReady(p))
+		if owner := metav1.GetControllerOf(&p); owner != nil || p.DeletionTimestamp != nil || !cluster.PodReady(p) {
+			j.Errorf("%s: pod %s is owned by %+v, deleted at %v, ready: %v", j.name, p.Name, owner, p.DeletionTimestamp, cluster.PodReady(p))
 		}
 	}
 	if len(pods) != 2 {

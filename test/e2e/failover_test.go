@@ -14,7 +14,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/singletonjob/operator/api/v1alpha1"
-	"github.com/singletonjob/operator/test/rig"
+	"github.com/singletonjob/operator/test/cluster"
+	"github.com/singletonjob/operator/test/observe"
 )
 
 func quantity(text string) *resource.Quantity {
@@ -33,7 +34,7 @@ type end struct {
 	// reasons that the history may give.
 	reasons []string
 	// after is what else must hold when all is healed and settled.
-	after func(j *job, old rig.Life)
+	after func(j *job, old observe.Life)
 	// overlap is expected of long pauses alone, where only the fence protects.
 	overlap bool
 	// apart: nothing but its own pods is broken, and others may be at work beside it.
@@ -45,8 +46,8 @@ type end struct {
 // lease is what most tests give their jobs. It can end on a busy machine with nothing broken, so where a tenure must last,
 // failovers are counted, or a tenure may end for one reason only, it is steady.
 var (
-	lease  = rig.Fast
-	steady = rig.LeaseSetting{Duration: 40 * time.Second, Deadline: 25 * time.Second, Retry: 2 * time.Second}
+	lease  = cluster.Fast
+	steady = cluster.LeaseSetting{Duration: 40 * time.Second, Deadline: 25 * time.Second, Retry: 2 * time.Second}
 )
 
 // shows is the time after which a holder under steady that could renew no more since its beginning is dead.
@@ -54,7 +55,7 @@ var shows = steady.Deadline + 2*time.Second
 
 // promptly is a lease under which a takeover that does not come at once comes far too late to be taken for one that does: a
 // standby that hears of a release only when it looks for itself looks every 110 s.
-var promptly = []func(*v1alpha1.SingletonJob){rig.LeaseSetting{Duration: 240 * time.Second, Deadline: 170 * time.Second, Retry: 110 * time.Second}.Apply}
+var promptly = []func(*v1alpha1.SingletonJob){cluster.LeaseSetting{Duration: 240 * time.Second, Deadline: 170 * time.Second, Retry: 110 * time.Second}.Apply}
 
 // ends is the catalogue of faults that end a tenure.
 var ends = map[string]end{
@@ -161,7 +162,7 @@ func cutAPI(how string) func(*job, string, string) {
 }
 
 // staleProcessDied asks that the process that woke up is dead; it may have been killed before it sent anything.
-func staleProcessDied(j *job, old rig.Life) {
+func staleProcessDied(j *job, old observe.Life) {
 	l := j.lifeOf(old.Writer)
 	j.Logf("after its pause the old process sent %d stale writes; the sink stored %d", l.Stale, l.StaleAccepted)
 	time.Sleep(time.Second) // 50 writes
@@ -171,7 +172,7 @@ func staleProcessDied(j *job, old rig.Life) {
 }
 
 // staleWritesRefused asks that there were stale writes, or nothing has been shown.
-func staleWritesRefused(j *job, old rig.Life) {
+func staleWritesRefused(j *job, old observe.Life) {
 	l := j.lifeOf(old.Writer)
 	j.Logf("the old process sent %d stale writes; the sink stored %d", l.Stale, l.StaleAccepted)
 	if l.Stale == 0 {
@@ -271,13 +272,13 @@ func (x *trial) takeover(e end) {
 	}
 }
 
-func (j *job) lifeOf(writer string) rig.Life {
+func (j *job) lifeOf(writer string) observe.Life {
 	for _, l := range j.lives() {
 		if l.Writer == writer {
 			return l
 		}
 	}
-	return rig.Life{}
+	return observe.Life{}
 }
 
 // changeFrom is the history's entry about the end of the tenure with the token.

@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 
 	"github.com/singletonjob/operator/api/v1alpha1"
-	"github.com/singletonjob/operator/test/rig"
+	"github.com/singletonjob/operator/test/cluster"
 )
 
 // TestInstall installs into a cluster that has no release, and asks for an active job soon after.
@@ -68,7 +68,7 @@ func TestVersionSkew(t *testing.T) {
 	x.await("agents of both versions", func() (bool, any, error) {
 		images := map[string]bool{}
 		for _, p := range j.candidates() {
-			images[p.Spec.InitContainers[0].Image] = p.DeletionTimestamp == nil && rig.PodReady(p)
+			images[p.Spec.InitContainers[0].Image] = p.DeletionTimestamp == nil && cluster.PodReady(p)
 		}
 		return images[*operatorImage] && images[otherVersion], images, nil
 	})

@@ -22,7 +22,7 @@ import (
 	"time"
 
 	"github.com/singletonjob/operator/build/gotool"
-	"github.com/singletonjob/operator/test/rig"
+	"github.com/singletonjob/operator/test/cluster"
 )
 
 var (
@@ -36,7 +36,7 @@ var (
 var bed *testbed
 
 type testbed struct {
-	*rig.Rig
+	*cluster.Cluster
 	chart       string
 	interrupted context.Context
 
@@ -46,8 +46,8 @@ type testbed struct {
 }
 
 const (
-	release         = rig.Release
-	systemNamespace = rig.SystemNamespace
+	release         = cluster.Release
+	systemNamespace = cluster.SystemNamespace
 )
 
 func TestMain(m *testing.M) {
@@ -79,11 +79,11 @@ func setUp(ctx context.Context) (*testbed, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Minute)
 	defer cancel()
-	r, err := rig.Connect(ctx, rig.Options{Kubeconfig: kubeconfig, WorkloadImage: *workloadImage, Progress: os.Stderr})
+	r, err := cluster.Connect(ctx, cluster.Options{Kubeconfig: kubeconfig, WorkloadImage: *workloadImage, Progress: os.Stderr})
 	if err != nil {
 		return nil, err
 	}
-	b := &testbed{Rig: r, chart: "../../charts/singletonjob", runs: map[string]int{}}
+	b := &testbed{Cluster: r, chart: "../../charts/singletonjob", runs: map[string]int{}}
 	if r.Lab == nil {
 		return b, nil
 	}

@@ -14,7 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/singletonjob/operator/api/v1alpha1"
-	"github.com/singletonjob/operator/test/rig"
+	"github.com/singletonjob/operator/test/cluster"
 )
 
 func inNamespace(name string) client.ListOption { return client.InNamespace(name) }
@@ -164,7 +164,7 @@ func (x *trial) operatorsApart() (leader, other corev1.Pod) {
 			case p.UID == leader.UID:
 			case p.Spec.NodeName == leader.Spec.NodeName:
 				return false, p.Name, client.IgnoreNotFound(bed.Client.Delete(x.ctx, &p))
-			case rig.PodReady(p):
+			case cluster.PodReady(p):
 				other = p
 				return true, p.Name, nil
 			}

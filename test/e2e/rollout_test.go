@@ -12,10 +12,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/singletonjob/operator/api/v1alpha1"
-	"github.com/singletonjob/operator/test/rig"
+	"github.com/singletonjob/operator/test/cluster"
+	"github.com/singletonjob/operator/test/observe"
 )
 
-func violations(lives []rig.Life) []string { return rig.Violations(lives, false) }
+func violations(lives []observe.Life) []string { return observe.Violations(lives, false) }
 
 // update changes the job's spec.
 func (j *job) update(change func(*v1alpha1.SingletonJob)) {
@@ -52,7 +53,7 @@ func TestRollout(t *testing.T) {
 				x.Errorf("the history says %s, want %s", after.Status.History[0].Reason, v1alpha1.ChangeRolloutHandover)
 			}
 			j.check(false)
-			for _, step := range rig.Takeovers(j.lives()) {
+			for _, step := range observe.Takeovers(j.lives()) {
 				x.Logf("handed over with %v without a stored write", step.Gap.Round(time.Millisecond))
 			}
 		})
@@ -125,7 +126,7 @@ func TestSuspend(t *testing.T) {
 func TestOutOfService(t *testing.T) {
 	x := begin(t)
 	x.needLab()
-	long := rig.LeaseSetting{Duration: 300 * time.Second, Deadline: 200 * time.Second, Retry: 5 * time.Second}
+	long := cluster.LeaseSetting{Duration: 300 * time.Second, Deadline: 200 * time.Second, Retry: 5 * time.Second}
 	j := x.start(long)
 	before := j.get()
 	node := before.Status.ActiveNode

@@ -20,7 +20,8 @@ import (
 	"github.com/singletonjob/operator/api/v1alpha1"
 	"github.com/singletonjob/operator/fence"
 	"github.com/singletonjob/operator/internal/contract"
-	"github.com/singletonjob/operator/test/rig"
+	"github.com/singletonjob/operator/test/cluster"
+	"github.com/singletonjob/operator/test/observe"
 )
 
 const (
@@ -36,7 +37,7 @@ type trial struct {
 	*testing.T
 	ctx       context.Context
 	namespace string
-	timeline  *rig.Timeline
+	timeline  *observe.Timeline
 }
 
 // begin makes sure that the operator is installed, and skips the test if there is no cluster to run on.
@@ -49,7 +50,7 @@ func begin(t *testing.T) *trial {
 		t.Skip("interrupted")
 	}
 	ctx, cancel := context.WithTimeout(bed.interrupted, 10*time.Minute)
-	x := &trial{T: t, ctx: ctx, namespace: bed.namespaceFor(t.Name()), timeline: rig.NewTimeline()}
+	x := &trial{T: t, ctx: ctx, namespace: bed.namespaceFor(t.Name()), timeline: observe.NewTimeline()}
 	t.Cleanup(func() {
 		if t.Failed() {
 			x.explain()
@@ -117,7 +118,7 @@ func (x *trial) restoreNodes(ctx context.Context) {
 		}
 	}
 	if err == nil {
-		err = rig.Await(ctx, "all nodes to be ready", func() (bool, any, error) {
+		err = observe.Await(ctx, "all nodes to be ready", func() (bool, any, error) {
 			nodes, err = x.listNodes(ctx)
 			ready := 0
 			for _, n := range nodes {
@@ -253,7 +254,7 @@ func (x *trial) await(what string, is func() (done bool, seen any, err error)) {
 	x.Helper()
 	ctx, cancel := context.WithTimeout(x.ctx, patience)
 	defer cancel()
-	x.must(rig.Await(ctx, what, is))
+	x.must(observe.Await(ctx, what, is))
 	x.note("seen: %s", what)
 }
 
@@ -265,7 +266,7 @@ type job struct {
 }
 
 // start creates the job and waits until its process writes and a standby protects it.
-func (x *trial) start(setting rig.LeaseSetting, change ...func(*v1alpha1.SingletonJob)) *job {
+func (x *trial) start(setting cluster.LeaseSetting, change ...func(*v1alpha1.SingletonJob)) *job {
 	x.Helper()
 	j := x.create(setting, change...)
 	j.awaitSettled()
@@ -273,12 +274,12 @@ func (x *trial) start(setting rig.LeaseSetting, change ...func(*v1alpha1.Singlet
 	return j
 }
 
-func (x *trial) create(setting rig.LeaseSetting, change ...func(*v1alpha1.SingletonJob)) *job {
+func (x *trial) create(setting cluster.LeaseSetting, change ...func(*v1alpha1.SingletonJob)) *job {
 	x.Helper()
 	return x.createNamed("job", setting, change...)
 }
 
-func (x *trial) createNamed(name string, setting rig.LeaseSetting, change ...func(*v1alpha1.SingletonJob)) *job {
+func (x *trial) createNamed(name string, setting cluster.LeaseSetting, change ...func(*v1alpha1.SingletonJob)) *job {
 	x.Helper()
 	object := bed.Job(x.namespace, name, setting)
 	for _, c := range change {
@@ -331,9 +332,9 @@ func (j *job) awaitActiveAfter(token int64) *v1alpha1.SingletonJob {
 }
 
 // awaitWriteAfter waits for a stored write with a higher token, and returns its process.
-func (j *job) awaitWriteAfter(token int64) rig.Life {
+func (j *job) awaitWriteAfter(token int64) observe.Life {
 	j.Helper()
-	var found rig.Life
+	var found observe.Life
 	j.await(fmt.Sprintf("a write with a token above %d", token), func() (bool, any, error) {
 		lives := j.livesOf(j.ctx, j.name)
 		for _, l := range lives {
@@ -347,15 +348,15 @@ func (j *job) awaitWriteAfter(token int64) rig.Life {
 	return found
 }
 
-func (x *trial) livesOf(ctx context.Context, name string) []rig.Life {
+func (x *trial) livesOf(ctx context.Context, name string) []observe.Life {
 	attempts, err := bed.Attempts(ctx)
 	if err != nil {
 		x.Error(err)
 	}
-	return rig.Lives(attempts, fence.ResourceOf(x.namespace, name), bed.OneClock())
+	return observe.Lives(attempts, fence.ResourceOf(x.namespace, name), bed.OneClock())
 }
 
-func (j *job) lives() []rig.Life { return j.livesOf(j.ctx, j.name) }
+func (j *job) lives() []observe.Life { return j.livesOf(j.ctx, j.name) }
 
 // check looks for what may never be seen.
 func (j *job) check(expectOverlap bool) {
@@ -364,7 +365,7 @@ func (j *job) check(expectOverlap bool) {
 	if len(lives) == 0 {
 		j.Error("the sink has seen no write: nothing was tested")
 	}
-	for _, v := range rig.Violations(lives, expectOverlap) {
+	for _, v := range observe.Violations(lives, expectOverlap) {
 		j.Error("violation: ", v)
 	}
 	// The operator may have been cut off too, and tells then what it missed.
@@ -375,7 +376,7 @@ func (j *job) check(expectOverlap bool) {
 }
 
 // checkHistory asks that every change of holder is told once, in order, and counted. The lives are from before the object.
-func (j *job) checkHistory(lives []rig.Life, object *v1alpha1.SingletonJob) {
+func (j *job) checkHistory(lives []observe.Life, object *v1alpha1.SingletonJob) {
 	j.Helper()
 	var failovers, handovers int64
 	seen := map[int64]bool{}

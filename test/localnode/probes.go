@@ -16,7 +16,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
-	"github.com/singletonjob/operator/test/tether"
+	"github.com/singletonjob/operator/test/subprocess"
 )
 
 // target is a running container as a probe sees it.
@@ -167,7 +167,7 @@ func probeExec(ctx context.Context, action *corev1.ExecAction, t target) error {
 	}
 	cmd := exec.Command(argv[0], argv[1:]...)
 	cmd.Env, cmd.Dir = t.run.Env, t.run.Dir
-	running, err := tether.Start(cmd)
+	running, err := subprocess.Start(cmd)
 	if err != nil {
 		return err
 	}

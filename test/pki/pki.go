@@ -1,4 +1,4 @@
-// Package pki makes the certificates and keys of one short-lived cluster.
+// Package pki makes the certificates and keys of a short-lived control plane.
 package pki
 
 import (

@@ -1,6 +1,8 @@
 //go:build linux
 
-package rig
+// Package cluster joins a cluster that a kubeconfig names, the faults of the lab where it is the lab, and a sink: for the
+// e2e tests and the benchmark.
+package cluster
 
 import (
 	"context"
@@ -11,7 +13,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -24,6 +25,7 @@ import (
 	"github.com/singletonjob/operator/api/v1alpha1"
 	"github.com/singletonjob/operator/build/gotool"
 	"github.com/singletonjob/operator/fence/fencetest"
+	"github.com/singletonjob/operator/test/observe"
 )
 
 // Options of Connect.
@@ -35,8 +37,8 @@ type Options struct {
 	Progress      io.Writer
 }
 
-// A Rig is a cluster with a sink.
-type Rig struct {
+// A Cluster is a cluster with a sink.
+type Cluster struct {
 	Client     client.WithWatch
 	Config     *rest.Config
 	Kubeconfig string
@@ -50,13 +52,13 @@ type Rig struct {
 }
 
 // Connect reaches the cluster, finds out whether it is the lab on this machine, and starts the sink.
-func Connect(ctx context.Context, o Options) (*Rig, error) {
+func Connect(ctx context.Context, o Options) (*Cluster, error) {
 	config, err := clientcmd.BuildConfigFromFlags("", o.Kubeconfig)
 	if err != nil {
 		return nil, fmt.Errorf("read KUBECONFIG %s: %w", o.Kubeconfig, err)
 	}
 	config.QPS, config.Burst, config.Timeout = -1, -1, 0
-	r := &Rig{Config: config, Kubeconfig: o.Kubeconfig, Image: o.WorkloadImage, progress: o.Progress}
+	r := &Cluster{Config: config, Kubeconfig: o.Kubeconfig, Image: o.WorkloadImage, progress: o.Progress}
 	scheme := runtime.NewScheme()
 	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
 		return nil, err
@@ -84,28 +86,30 @@ func Connect(ctx context.Context, o Options) (*Rig, error) {
 }
 
 // Close ends the sink and forgets the lab's program. The cluster stays as it is.
-func (r *Rig) Close() {
-	if r.sink != nil {
-		r.sink.close()
+func (c *Cluster) Close() {
+	if c.sink != nil {
+		c.sink.close()
 	}
-	if r.Lab != nil {
-		r.Lab.close()
+	if c.Lab != nil {
+		c.Lab.close()
 	}
 }
 
 // OneClock reports whether the writers' CLOCK_BOOTTIME is this process's.
-func (r *Rig) OneClock() bool { return r.Lab != nil }
+func (c *Cluster) OneClock() bool { return c.Lab != nil }
 
 // SinkURL is where workloads write to. In the lab the sink is on the host, so that it stays reachable whatever is cut off
 // from the API server.
-func (r *Rig) SinkURL() string { return r.sink.url() }
+func (c *Cluster) SinkURL() string { return c.sink.url() }
 
 // Attempts returns all writes that the sink has recorded since it was started.
-func (r *Rig) Attempts(ctx context.Context) ([]fencetest.Attempt, error) { return r.sink.attempts(ctx) }
+func (c *Cluster) Attempts(ctx context.Context) ([]fencetest.Attempt, error) {
+	return c.sink.attempts(ctx)
+}
 
 // loadProgram builds a main package and loads it into the lab as an image with the program at /NAME.
-func (r *Rig) loadProgram(ctx context.Context, pkg, image string) (string, error) {
-	dir, err := os.MkdirTemp("", "rig-")
+func (c *Cluster) loadProgram(ctx context.Context, pkg, image string) (string, error) {
+	dir, err := os.MkdirTemp("", "cluster-")
 	if err != nil {
 		return "", err
 	}
@@ -114,12 +118,12 @@ func (r *Rig) loadProgram(ctx context.Context, pkg, image string) (string, error
 	if err := build(ctx, pkg, program); err != nil {
 		return "", err
 	}
-	return image, r.Lab.Image(ctx, fmt.Sprintf("%s=%s:/%s@/%[3]s", image, program, filepath.Base(pkg)))
+	return image, c.Lab.Image(ctx, fmt.Sprintf("%s=%s:/%s@/%[3]s", image, program, filepath.Base(pkg)))
 }
 
 // LoadProgram is for other programs than the workload.
-func (r *Rig) LoadProgram(ctx context.Context, pkg, image string) error {
-	_, err := r.loadProgram(ctx, pkg, image)
+func (c *Cluster) LoadProgram(ctx context.Context, pkg, image string) error {
+	_, err := c.loadProgram(ctx, pkg, image)
 	return err
 }
 
@@ -137,9 +141,9 @@ func build(ctx context.Context, pkg, to string) error {
 }
 
 // Run runs a command with the cluster's KUBECONFIG and returns its output.
-func (r *Rig) Run(ctx context.Context, argv ...string) (string, error) {
+func (c *Cluster) Run(ctx context.Context, argv ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
-	cmd.Env = append(os.Environ(), "KUBECONFIG="+r.Kubeconfig)
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+c.Kubeconfig)
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		err = fmt.Errorf("%s: %w: %s", strings.Join(argv, " "), err, strings.TrimSpace(string(out)))
@@ -148,59 +152,36 @@ func (r *Rig) Run(ctx context.Context, argv ...string) (string, error) {
 }
 
 // Kubectl runs kubectl, the lab's own if the cluster is the lab.
-func (r *Rig) Kubectl(ctx context.Context, args ...string) (string, error) {
-	program, err := r.Program(ctx, "kubectl")
+func (c *Cluster) Kubectl(ctx context.Context, args ...string) (string, error) {
+	program, err := c.Program(ctx, "kubectl")
 	if err != nil {
 		return "", err
 	}
-	return r.Run(ctx, append([]string{program}, args...)...)
+	return c.Run(ctx, append([]string{program}, args...)...)
 }
 
 // Program finds kubectl or helm.
-func (r *Rig) Program(ctx context.Context, name string) (string, error) {
-	if r.Lab != nil {
-		return r.Lab.Program(ctx, name)
+func (c *Cluster) Program(ctx context.Context, name string) (string, error) {
+	if c.Lab != nil {
+		return c.Lab.Program(ctx, name)
 	}
 	return exec.LookPath(name)
 }
 
 // CreateNamespace makes a namespace that enforces the Pod Security standard "restricted". One of that name that is being
 // deleted is waited for.
-func (r *Rig) CreateNamespace(ctx context.Context, name string) error {
+func (c *Cluster) CreateNamespace(ctx context.Context, name string) error {
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{
 		"pod-security.kubernetes.io/enforce": "restricted",
 		"pod-security.kubernetes.io/warn":    "restricted",
 	}}}
-	return Await(ctx, "namespace "+name, func() (bool, any, error) {
-		err := r.Client.Create(ctx, namespace.DeepCopy())
+	return observe.Await(ctx, "namespace "+name, func() (bool, any, error) {
+		err := c.Client.Create(ctx, namespace.DeepCopy())
 		return err == nil, nil, err
 	})
 }
 
 // DeleteNamespace deletes it and does not wait.
-func (r *Rig) DeleteNamespace(ctx context.Context, name string) error {
-	return client.IgnoreNotFound(r.Client.Delete(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}))
-}
-
-// poll is how often something awaited is looked at. No measured time depends on it.
-const poll = 20 * time.Millisecond
-
-// Await calls is until it is true; the error says what was awaited, and what was seen last, which is more than the last
-// look where that one met the end of the context.
-func Await(ctx context.Context, what string, is func() (done bool, seen any, err error)) error {
-	var last any
-	for {
-		done, seen, err := is()
-		if done {
-			return nil
-		}
-		if err == nil || seen != nil {
-			last = seen
-		}
-		select {
-		case <-ctx.Done():
-			return errors.Join(fmt.Errorf("waiting for %s: %w; last seen: %+v", what, context.Cause(ctx), last), err)
-		case <-time.After(poll):
-		}
-	}
+func (c *Cluster) DeleteNamespace(ctx context.Context, name string) error {
+	return client.IgnoreNotFound(c.Client.Delete(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}))
 }

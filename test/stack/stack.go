@@ -1,8 +1,11 @@
 //go:build linux
 
-// Package product runs the whole product on this machine, for the demo and the tests of real processes: a real control
-// plane, local nodes, the operator as a process of its own, and a sink behind a network that can hold writes back.
-package product
+// Package stack runs the whole product on this machine, for the demo and for the tests here: a real control plane, local
+// nodes, the operator as a process of its own, and a sink behind a network that can hold writes back.
+//
+// Its tests say that whatever is done to a process, an agent, a node's network, a Lease or a job, there is one process at a
+// time, tokens grow, the sink stores nothing stale, somebody takes over, and the status tells every tenure once.
+package stack
 
 import (
 	"context"
@@ -38,7 +41,7 @@ import (
 	"github.com/singletonjob/operator/test/controlplane"
 	"github.com/singletonjob/operator/test/faultproxy"
 	"github.com/singletonjob/operator/test/localnode"
-	"github.com/singletonjob/operator/test/tether"
+	"github.com/singletonjob/operator/test/subprocess"
 )
 
 // Images that the nodes know.
@@ -79,7 +82,7 @@ type Product struct {
 	dir        string
 	sinkServer *http.Server
 	mu         sync.Mutex
-	operator   *tether.Process
+	operator   *subprocess.Process
 }
 
 func init() {
@@ -221,7 +224,7 @@ func (p *Product) StartOperator() error {
 		"--leader-elect=false", "--metrics-bind-address=0", "--health-probe-bind-address=0")
 	cmd.Stdout, cmd.Stderr, cmd.Dir = output, output, p.dir
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	p.operator, err = tether.Start(cmd)
+	p.operator, err = subprocess.Start(cmd)
 	return err
 }
 

@@ -1,6 +1,6 @@
 //go:build linux
 
-package rig
+package cluster
 
 import (
 	"context"
@@ -15,8 +15,8 @@ const (
 
 // Install installs or upgrades the operator from the chart, with an image given as name:tag and further settings given as
 // key=value, and waits until it is ready.
-func (r *Rig) Install(ctx context.Context, chart, image string, settings ...string) error {
-	helm, err := r.Program(ctx, "helm")
+func (c *Cluster) Install(ctx context.Context, chart, image string, settings ...string) error {
+	helm, err := c.Program(ctx, "helm")
 	if err != nil {
 		return err
 	}
@@ -28,16 +28,16 @@ func (r *Rig) Install(ctx context.Context, chart, image string, settings ...stri
 	for _, s := range settings {
 		args = append(args, "--set", s)
 	}
-	_, err = r.Run(ctx, args...)
+	_, err = c.Run(ctx, args...)
 	return err
 }
 
 // Uninstall removes the release, if there is one, and waits until its pods are gone.
-func (r *Rig) Uninstall(ctx context.Context) error {
-	helm, err := r.Program(ctx, "helm")
+func (c *Cluster) Uninstall(ctx context.Context) error {
+	helm, err := c.Program(ctx, "helm")
 	if err != nil {
 		return err
 	}
-	_, err = r.Run(ctx, helm, "uninstall", Release, "--namespace", SystemNamespace, "--wait", "--cascade=foreground", "--ignore-not-found")
+	_, err = c.Run(ctx, helm, "uninstall", Release, "--namespace", SystemNamespace, "--wait", "--cascade=foreground", "--ignore-not-found")
 	return err
 }

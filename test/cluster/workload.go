@@ -1,6 +1,6 @@
 //go:build linux
 
-package rig
+package cluster
 
 import (
 	"slices"
@@ -33,11 +33,11 @@ func (l LeaseSetting) Apply(job *v1alpha1.SingletonJob) {
 
 // Workload is the container that writes to the sink as that resource. It asks for CPU, as whoever has neighbours should: a
 // container that asks for none gets one where nobody else wants it, and whole leases pass on a machine that is busy.
-func (r *Rig) Workload(writesTo fence.Resource) corev1.Container {
+func (c *Cluster) Workload(writesTo fence.Resource) corev1.Container {
 	return corev1.Container{
-		Name: "app", Image: r.Image, Command: []string{"/workload"},
+		Name: "app", Image: c.Image, Command: []string{"/workload"},
 		Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("100m")}},
-		Env:       []corev1.EnvVar{{Name: "SINK", Value: r.SinkURL()}, {Name: "RESOURCE", Value: string(writesTo)}},
+		Env:       []corev1.EnvVar{{Name: "SINK", Value: c.SinkURL()}, {Name: "RESOURCE", Value: string(writesTo)}},
 	}
 }
 
@@ -70,9 +70,9 @@ func RestrictedPod(containers ...corev1.Container) corev1.PodSpec {
 }
 
 // Job is a SingletonJob that runs the workload.
-func (r *Rig) Job(namespace, name string, l LeaseSetting) *v1alpha1.SingletonJob {
+func (c *Cluster) Job(namespace, name string, l LeaseSetting) *v1alpha1.SingletonJob {
 	job := &v1alpha1.SingletonJob{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
 	l.Apply(job)
-	job.Spec.Template.Spec = RestrictedPod(r.Workload(fence.ResourceOf(namespace, name)))
+	job.Spec.Template.Spec = RestrictedPod(c.Workload(fence.ResourceOf(namespace, name)))
 	return job
 }

@@ -1,6 +1,6 @@
 //go:build linux
 
-package process
+package stack
 
 import (
 	"fmt"
@@ -15,13 +15,13 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/singletonjob/operator/api/v1alpha1"
-	"github.com/singletonjob/operator/test/rig"
+	"github.com/singletonjob/operator/test/observe"
 )
 
 // await waits for a state of the cluster.
 func (w *world) await(what string, is func() (done bool, seen any, err error)) {
 	w.t.Helper()
-	w.must(rig.Await(w.context(), what, is))
+	w.must(observe.Await(w.context(), what, is))
 }
 
 // gone waits until there is no such object.

@@ -1,6 +1,6 @@
 //go:build linux
 
-package rig
+package cluster
 
 import (
 	"context"
@@ -34,7 +34,7 @@ func findLab(ctx context.Context, apiServer string) (*Lab, error) {
 	if os.Geteuid() != 0 {
 		return nil, nil // no lab could be driven
 	}
-	dir, err := os.MkdirTemp("", "rig-lab-")
+	dir, err := os.MkdirTemp("", "cluster-lab-")
 	if err != nil {
 		return nil, err
 	}

@@ -1,6 +1,6 @@
 //go:build linux
 
-package rig
+package cluster
 
 import (
 	"context"
@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/singletonjob/operator/fence/fencetest"
+	"github.com/singletonjob/operator/test/observe"
 )
 
 // sink records what workloads write.
@@ -57,7 +58,7 @@ const sinkNamespace = "singletonjob-e2e-sink"
 
 // podSink is a pod, read through the API server.
 type podSink struct {
-	rig     *Rig
+	cluster *Cluster
 	address string
 	core    *kubernetes.Clientset
 
@@ -65,25 +66,25 @@ type podSink struct {
 	read []fencetest.Attempt // so far
 }
 
-func (r *Rig) deploySink(ctx context.Context) (*podSink, error) {
-	core, err := kubernetes.NewForConfig(r.Config)
+func (c *Cluster) deploySink(ctx context.Context) (*podSink, error) {
+	core, err := kubernetes.NewForConfig(c.Config)
 	if err != nil {
 		return nil, err
 	}
-	if err := r.CreateNamespace(ctx, sinkNamespace); err != nil {
+	if err := c.CreateNamespace(ctx, sinkNamespace); err != nil {
 		return nil, err
 	}
-	s := &podSink{rig: r, core: core}
+	s := &podSink{cluster: c, core: core}
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: sinkNamespace, Name: "sink"},
-		Spec:       RestrictedPod(corev1.Container{Name: "sink", Image: r.Image, Command: []string{"/workload", "sink"}}),
+		Spec:       RestrictedPod(corev1.Container{Name: "sink", Image: c.Image, Command: []string{"/workload", "sink"}}),
 	}
-	if err := r.Client.Create(ctx, pod); err != nil {
+	if err := c.Client.Create(ctx, pod); err != nil {
 		s.close()
 		return nil, err
 	}
-	err = Await(ctx, "the sink's pod", func() (bool, any, error) {
-		err := r.Client.Get(ctx, client.ObjectKeyFromObject(pod), pod)
+	err = observe.Await(ctx, "the sink's pod", func() (bool, any, error) {
+		err := c.Client.Get(ctx, client.ObjectKeyFromObject(pod), pod)
 		return pod.Status.Phase == corev1.PodRunning && pod.Status.PodIP != "", pod.Status, err
 	})
 	if err != nil {
@@ -116,4 +117,4 @@ func (s *podSink) attempts(ctx context.Context) ([]fencetest.Attempt, error) {
 	}
 }
 
-func (s *podSink) close() { _ = s.rig.DeleteNamespace(context.Background(), sinkNamespace) }
+func (s *podSink) close() { _ = s.cluster.DeleteNamespace(context.Background(), sinkNamespace) }

@@ -1,9 +1,6 @@
 //go:build linux
 
-// Package process tests the product with real processes and a real API server, on local nodes: whatever is done to a
-// process, an agent, a node's network, a Lease or a job, there is one process at a time, tokens grow, the sink stores
-// nothing stale, somebody takes over, and the status tells every tenure once.
-package process
+package stack
 
 import (
 	"context"
@@ -24,10 +21,10 @@ import (
 	"github.com/singletonjob/operator/api/v1alpha1"
 	"github.com/singletonjob/operator/fence"
 	"github.com/singletonjob/operator/fence/fencetest"
+	"github.com/singletonjob/operator/test/cluster"
 	"github.com/singletonjob/operator/test/controlplane"
 	"github.com/singletonjob/operator/test/localnode"
-	"github.com/singletonjob/operator/test/product"
-	"github.com/singletonjob/operator/test/rig"
+	"github.com/singletonjob/operator/test/observe"
 )
 
 const (
@@ -42,7 +39,7 @@ const (
 // shared is one product for all tests that do not break the control plane or the operator.
 var shared struct {
 	sync.Mutex
-	product *product.Product
+	product *Product
 	images  string
 	err     error
 }
@@ -65,7 +62,7 @@ func build() (dir string, err error) {
 	if dir, err = os.MkdirTemp("", "singletonjob-images-"); err != nil {
 		return "", err
 	}
-	return dir, product.Build(context.Background(), root, dir)
+	return dir, Build(context.Background(), root, dir)
 }
 
 // images builds the programs, once.
@@ -82,13 +79,13 @@ func images(t *testing.T) string {
 	return shared.images
 }
 
-func startProduct(t *testing.T, plane *controlplane.ControlPlane, images string) *product.Product {
+func startProduct(t *testing.T, plane *controlplane.ControlPlane, images string) *Product {
 	t.Helper()
 	ctx := context.Background() // it may outlive this test
-	if err := product.Install(ctx, plane, root); err != nil {
+	if err := Install(ctx, plane, root); err != nil {
 		t.Fatal(err)
 	}
-	p, err := product.Start(ctx, product.Options{
+	p, err := Start(ctx, Options{
 		Plane: plane,
 		// No test is about lost nodes, and a pod that is made while one is would have to go elsewhere.
 		NodeGrace: time.Hour,
@@ -102,7 +99,7 @@ func startProduct(t *testing.T, plane *controlplane.ControlPlane, images string)
 // world is a namespace with nodes of its own.
 type world struct {
 	t     *testing.T
-	p     *product.Product
+	p     *Product
 	ns    string
 	nodes []*localnode.Node
 	// read is how many of the sink's attempts were looked at, and attempts those of them that are this world's.
@@ -124,7 +121,7 @@ func newWorld(t *testing.T) *world {
 }
 
 // newProduct has a control plane and an operator that the test may break.
-func newProduct(t *testing.T) *product.Product {
+func newProduct(t *testing.T) *Product {
 	t.Helper()
 	built := images(t)
 	plane, err := controlplane.Start(t.Context(), controlplane.Options{Progress: os.Stderr})
@@ -137,7 +134,7 @@ func newProduct(t *testing.T) *product.Product {
 	return p
 }
 
-func worldOn(t *testing.T, p *product.Product) *world {
+func worldOn(t *testing.T, p *Product) *world {
 	t.Helper()
 	w := &world{t: t, p: p, ns: p.Plane.Namespace(t)}
 	for _, name := range []string{"a", "b"} {
@@ -196,21 +193,21 @@ func (w *world) report() fencetest.ResourceReport {
 
 var (
 	// short leases, for what ends by expiry. A busy machine can miss many renewals before the deadline.
-	short = rig.LeaseSetting{Duration: 10 * time.Second, Deadline: 7 * time.Second, Retry: 500 * time.Millisecond}
+	short = cluster.LeaseSetting{Duration: 10 * time.Second, Deadline: 7 * time.Second, Retry: 500 * time.Millisecond}
 	// long leases, for what must not wait for one: it would take longer than the test has patience.
-	long = rig.LeaseSetting{Duration: 10 * time.Minute, Deadline: 5 * time.Minute, Retry: 500 * time.Millisecond}
+	long = cluster.LeaseSetting{Duration: 10 * time.Minute, Deadline: 5 * time.Minute, Retry: 500 * time.Millisecond}
 	// prompt leases, for what must not wait for an agent to look again either.
-	prompt = rig.LeaseSetting{Duration: 10 * time.Minute, Deadline: 5 * time.Minute, Retry: 2 * patience}
+	prompt = cluster.LeaseSetting{Duration: 10 * time.Minute, Deadline: 5 * time.Minute, Retry: 2 * patience}
 )
 
-func (w *world) job(lease rig.LeaseSetting, change ...func(*v1alpha1.SingletonJob)) *v1alpha1.SingletonJob {
+func (w *world) job(lease cluster.LeaseSetting, change ...func(*v1alpha1.SingletonJob)) *v1alpha1.SingletonJob {
 	job := &v1alpha1.SingletonJob{ObjectMeta: metav1.ObjectMeta{Namespace: w.ns, Name: jobName}}
 	lease.Apply(job)
 	job.Spec.Template.Spec = corev1.PodSpec{
 		TerminationGracePeriodSeconds: new(int64(5)),
 		NodeSelector:                  map[string]string{testLabel: w.ns},
 		Containers: []corev1.Container{{
-			Name: "writer", Image: product.WorkloadImage, Command: []string{"workload"},
+			Name: "writer", Image: WorkloadImage, Command: []string{"workload"},
 			Env: []corev1.EnvVar{
 				{Name: "SINK", Value: w.p.SinkLink.URL()}, {Name: "RESOURCE", Value: string(w.resource())}, {Name: "EVERY", Value: "50ms"},
 			},
@@ -241,7 +238,7 @@ func (w *world) context() context.Context {
 
 func (w *world) protected() {
 	w.t.Helper()
-	if _, err := w.p.AwaitJob(w.context(), w.ns, jobName, "protected", product.Protected); err != nil {
+	if _, err := w.p.AwaitJob(w.context(), w.ns, jobName, "protected", Protected); err != nil {
 		w.t.Fatal(err)
 	}
 }
@@ -250,7 +247,7 @@ func (w *world) protected() {
 type tenure struct {
 	token   fence.Token
 	pod     string
-	process *product.Process
+	process *Process
 	node    *localnode.Node
 }
 
@@ -262,7 +259,7 @@ func (w *world) next(old *tenure) *tenure {
 		after = old.token
 	}
 	var found *tenure
-	err := rig.Await(w.context(), fmt.Sprintf("a process with a token above %d", after), func() (bool, any, error) {
+	err := observe.Await(w.context(), fmt.Sprintf("a process with a token above %d", after), func() (bool, any, error) {
 		report := w.report()
 		if report.Highest <= after {
 			return false, report, nil
@@ -318,7 +315,7 @@ func (w *world) verifyAfter(old *tenure) []v1alpha1.TenureChange {
 	if report.StaleAccepted > 0 {
 		w.t.Errorf("the sink stored %d stale writes", report.StaleAccepted)
 	}
-	for _, v := range rig.Violations(w.p.Lives(w.resource()), false) {
+	for _, v := range observe.Violations(w.p.Lives(w.resource()), false) {
 		w.t.Error(v)
 	}
 	last := report.Highest
@@ -362,7 +359,7 @@ func (w *world) announced(job *v1alpha1.SingletonJob, changes []v1alpha1.TenureC
 		want[string(c.Type)]++
 	}
 	var got map[string]int
-	err := rig.Await(w.context(), fmt.Sprintf("the Events %v", want), func() (bool, any, error) {
+	err := observe.Await(w.context(), fmt.Sprintf("the Events %v", want), func() (bool, any, error) {
 		events := &corev1.EventList{}
 		err := w.p.Client.List(w.t.Context(), events, client.InNamespace(w.ns), client.MatchingFieldsSelector{
 			Selector: fields.OneTermEqualSelector("involvedObject.uid", string(job.UID)),

@@ -1,8 +1,8 @@
 //go:build linux
 
-// Package tether starts processes that cannot outlive the one that started them: when it ends, however it ends,
+// Package subprocess starts processes that cannot outlive the one that started them: when it ends, however it ends,
 // the kernel kills them.
-package tether
+package subprocess
 
 import (
 	"errors"

@@ -1,6 +1,6 @@
 //go:build linux
 
-package process
+package stack
 
 import (
 	"fmt"
@@ -16,7 +16,7 @@ import (
 	"github.com/singletonjob/operator/api/v1alpha1"
 	"github.com/singletonjob/operator/fence/fencetest"
 	"github.com/singletonjob/operator/test/localnode"
-	"github.com/singletonjob/operator/test/rig"
+	"github.com/singletonjob/operator/test/observe"
 )
 
 func (w *world) must(err error) {
@@ -57,7 +57,7 @@ func TestTheAgentIsKilled(t *testing.T) {
 func (w *world) actsFor(of *tenure, d time.Duration) {
 	w.t.Helper()
 	until := fencetest.Boottime() + d
-	w.must(rig.Await(w.context(), fmt.Sprintf("writes with token %d for %v", of.token, d), func() (bool, any, error) {
+	w.must(observe.Await(w.context(), fmt.Sprintf("writes with token %d for %v", of.token, d), func() (bool, any, error) {
 		report := w.report()
 		if report.Highest != of.token {
 			w.t.Fatalf("token %d followed on %d", report.Highest, of.token)

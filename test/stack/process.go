@@ -1,6 +1,6 @@
 //go:build linux
 
-package product
+package stack
 
 import (
 	"context"
@@ -18,7 +18,7 @@ import (
 	"github.com/singletonjob/operator/fence"
 	"github.com/singletonjob/operator/fence/fencetest"
 	"github.com/singletonjob/operator/test/localnode"
-	"github.com/singletonjob/operator/test/rig"
+	"github.com/singletonjob/operator/test/observe"
 )
 
 // Job reads a SingletonJob.
@@ -30,7 +30,7 @@ func (p *Product) Job(ctx context.Context, namespace, name string) (*v1alpha1.Si
 // AwaitJob waits until a SingletonJob is as wanted.
 func (p *Product) AwaitJob(ctx context.Context, namespace, name, what string, is func(*v1alpha1.SingletonJob) bool) (*v1alpha1.SingletonJob, error) {
 	var job *v1alpha1.SingletonJob
-	err := rig.Await(ctx, namespace+"/"+name+" to be "+what, func() (bool, any, error) {
+	err := observe.Await(ctx, namespace+"/"+name+" to be "+what, func() (bool, any, error) {
 		found, err := p.Job(ctx, namespace, name)
 		if err != nil {
 			return false, nil, err
@@ -56,7 +56,7 @@ func Protected(job *v1alpha1.SingletonJob) bool {
 // AwaitWrite waits for the first write that the sink accepted with a token above after.
 func (p *Product) AwaitWrite(ctx context.Context, resource fence.Resource, after fence.Token) (fencetest.Attempt, error) {
 	var found fencetest.Attempt
-	err := rig.Await(ctx, fmt.Sprintf("a write with a token above %d", after), func() (bool, any, error) {
+	err := observe.Await(ctx, fmt.Sprintf("a write with a token above %d", after), func() (bool, any, error) {
 		for _, a := range p.Sink.Attempts(0) {
 			if a.Resource == resource && a.Accepted && a.Token > after {
 				found = a
@@ -146,6 +146,6 @@ func startTime(pid int) (time.Duration, error) {
 }
 
 // Lives tells which processes wrote to a resource and when, by the clock that all processes of the machine share.
-func (p *Product) Lives(resource fence.Resource) []rig.Life {
-	return rig.Lives(p.Sink.Attempts(0), resource, true)
+func (p *Product) Lives(resource fence.Resource) []observe.Life {
+	return observe.Lives(p.Sink.Attempts(0), resource, true)
 }

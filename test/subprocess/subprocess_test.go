@@ -1,6 +1,6 @@
 //go:build linux
 
-package tether_test
+package subprocess_test
 
 import (
 	"bufio"
@@ -14,17 +14,17 @@ import (
 
 	"github.com/prometheus/procfs"
 
-	"github.com/singletonjob/operator/test/tether"
+	"github.com/singletonjob/operator/test/subprocess"
 )
 
 // asParent makes this test binary the process that starts a tethered child and is then killed.
-const asParent = "TETHER_TEST_PARENT"
+const asParent = "SUBPROCESS_TEST_PARENT"
 
 func TestMain(m *testing.M) {
 	if os.Getenv(asParent) == "" {
 		os.Exit(m.Run())
 	}
-	child, err := tether.Start(exec.Command("sleep", "600"))
+	child, err := subprocess.Start(exec.Command("sleep", "600"))
 	if err != nil {
 		panic(err)
 	}
@@ -91,7 +91,7 @@ func TestStopEndsAChildThatIgnoresTheRequest(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			child, err := tether.Start(cmd)
+			child, err := subprocess.Start(cmd)
 			if err != nil {
 				t.Fatal(err)
 			}

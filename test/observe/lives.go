@@ -1,6 +1,4 @@
-// Package rig joins a cluster, the faults of the lab and a sink, for the e2e tests and the benchmark: it runs a workload,
-// breaks things, and tells from the sink's record who was alive when.
-package rig
+package observe
 
 import (
 	"cmp"
