@@ -16,6 +16,7 @@ import (
 	"os/signal"
 	"runtime/debug"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -82,22 +83,8 @@ func wrongUse(stderr io.Writer, why string) int {
 
 // fail says what is wrong in one line, as the agent's log does.
 func fail(stderr io.Writer, code int, err error) int {
-	fmt.Fprintln(stderr, "singletonjob:", oneLine(err))
+	fmt.Fprintln(stderr, "singletonjob:", strings.ReplaceAll(err.Error(), "\n", "; ")) // a container's status shows one line
 	return code
-}
-
-// oneLine puts errors that were joined by line breaks into one line, which a container's status shows.
-func oneLine(err error) string {
-	text := []byte(err.Error())
-	var out []byte
-	for _, b := range text {
-		if b == '\n' {
-			out = append(out, "; "...)
-			continue
-		}
-		out = append(out, b)
-	}
-	return string(out)
 }
 
 func run(args []string, stderr io.Writer) int {

@@ -16,6 +16,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
 
 	"github.com/singletonjob/operator/api/v1alpha1"
 	"github.com/singletonjob/operator/internal/contract"
@@ -191,10 +192,7 @@ func Gated(pod *corev1.Pod) int {
 
 func agentConfig(job *v1alpha1.SingletonJob, ordinal int, port int32) contract.AgentConfig {
 	lease := &job.Spec.Lease
-	grace := int64(corev1.DefaultTerminationGracePeriodSeconds)
-	if given := job.Spec.Template.Spec.TerminationGracePeriodSeconds; given != nil {
-		grace = *given
-	}
+	grace := ptr.Deref(job.Spec.Template.Spec.TerminationGracePeriodSeconds, corev1.DefaultTerminationGracePeriodSeconds)
 	return contract.AgentConfig{
 		Name:          job.Name,
 		RunID:         string(job.UID), // a job that runs continuously has one run
@@ -254,7 +252,7 @@ func installContainer(pod *corev1.PodSpec, gated *corev1.Container, settings Set
 		SeccompProfile:           &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
 	}
 	// Otherwise it runs as the pod says, or the image, or as the user that the cluster's admission picks.
-	if s := pod.SecurityContext; s != nil && s.RunAsUser != nil && *s.RunAsUser == 0 {
+	if s := pod.SecurityContext; s != nil && ptr.Equal(s.RunAsUser, new(int64)) {
 		security.RunAsUser = new(int64(nobody))
 	}
 	return corev1.Container{

@@ -292,6 +292,9 @@ func canAct(pid int) bool {
 
 // statFields are the fields of a stat file from the state on: pid (name) state ppid …, where the name may contain
 // anything, ") S 1" too.
+//
+// By hand: prometheus/procfs reads stat files, and neither the lists of children nor the mappings of smaps one by one. For
+// canAct it takes twice the time, and it adds the package regexp and 0.27 MB to an agent of 7.15 MB.
 func statFields(stat []byte) []string {
 	return strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
 }
