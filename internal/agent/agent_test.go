@@ -261,6 +261,29 @@ func TestSuspend(t *testing.T) {
 	})
 }
 
+// A machine may sleep in mid-tenure, with no request under way. What it slept is gone from the tenure, and a wake-up that comes
+// late has more of it kept back (starvation): what is left goes on.
+func TestSuspendMidTenure(t *testing.T) {
+	for slept, killed := range map[time.Duration]bool{5 * time.Second: false, 12 * time.Second: true, 14 * time.Second: true, 1000 * time.Hour: true} {
+		inBubble(t, func(w *world) {
+			p := w.holding()
+			time.Sleep(time.Second)
+			w.clock.suspend(slept)
+			synctest.Wait()
+			_, signals, got := p.state()
+			left := w.agent.snapshot.Load().Left(int64(w.clock.Now().Boot))
+			if got != killed || len(signals) > 0 || left > 0 == killed {
+				t.Errorf("slept for %v: killed %t, signals %v, valid for %v", slept, got, signals, left)
+			}
+			time.Sleep(time.Minute)
+			synctest.Wait()
+			if deadline, _, got := p.state(); !killed && (got || deadline < int64(w.clock.Now().Boot)) {
+				t.Errorf("slept for %v: the tenure did not go on", slept)
+			}
+		})
+	}
+}
+
 // A token of before, in the environment or in an argument, would be a token that is used again.
 func TestEveryTenureHasItsToken(t *testing.T) {
 	inBubble(t, func(w *world) {

@@ -169,7 +169,7 @@ func happenings() []happening {
 		{"WriteDone: Conflict", "WriteDone", "Conflict", wrote(Conflict)},
 		{"WriteDone: Gone", "WriteDone", "Gone", wrote(Gone)},
 		{"WriteDone: Refused", "WriteDone", "Refused", wrote(Refused)},
-		{"WriteDone: to an earlier write", "WriteDone", "", func(s State) Event { return WriteDone{Nonce: s.LastNonce - 1, Outcome: Gone} }},
+		{"WriteDone: to an earlier write", "WriteDone", "", func(State) Event { return WriteDone{Nonce: -1, Outcome: Gone} }},
 		{"ChildExited: 0", "ChildExited", "", func(State) Event { return ChildExited{} }},
 		{"ChildExited: 1", "ChildExited", "", func(State) Event { return ChildExited{Code: 1, Crashed: true} }},
 		{"TreeGone", "TreeGone", "", func(State) Event { return TreeGone{} }},
@@ -180,15 +180,14 @@ func happenings() []happening {
 	}
 }
 
-// TestTransitions compares every transition with the table, and the table with the code: no phase, event or outcome
-// may be without a row.
-func TestTransitions(t *testing.T) {
-	var table strings.Builder
-	table.WriteString("Every situation, every event: what changes, and → what is to be done. Instants are relative to the event's.\n" +
+// transitions is the table, and which phase, event and outcome it has.
+func transitions() (table string, covered map[[3]string]bool) {
+	var text strings.Builder
+	text.WriteString("Every situation, every event: what changes, and → what is to be done. Instants are relative to the event's.\n" +
 		"leaseDuration 15s, renewDeadline 10s, retryPeriod 2s, grace period 5s. Written by go test -run Transitions -update.\n")
-	covered := map[[3]string]bool{}
+	covered = map[[3]string]bool{}
 	for _, in := range situations() {
-		fmt.Fprintf(&table, "\n%s\n    %s\n", in.name, strings.Join(facts(in.reach()), "; "))
+		fmt.Fprintf(&text, "\n%s\n    %s\n", in.name, strings.Join(facts(in.reach()), "; "))
 		for _, h := range happenings() {
 			d := in.reach()
 			before := facts(d)
@@ -200,9 +199,16 @@ func TestTransitions(t *testing.T) {
 				d.step(Ticked{})
 			}
 			covered[[3]string{phase, h.kind, h.outcome}] = true
-			fmt.Fprintf(&table, "  %-36s %s\n", h.name, row(before, facts(d), d))
+			fmt.Fprintf(&text, "  %-36s %s\n", h.name, row(before, facts(d), d))
 		}
 	}
+	return text.String(), covered
+}
+
+// TestTransitions compares every transition with the table, and the table with the code: no phase, event or outcome
+// may be without a row.
+func TestTransitions(t *testing.T) {
+	table, covered := transitions()
 	for _, phase := range constants(t, "Phase") {
 		for _, kind := range eventKinds(t) {
 			outcomes := []string{""}
@@ -218,7 +224,7 @@ func TestTransitions(t *testing.T) {
 	}
 	const file = "testdata/transitions.golden"
 	if *update {
-		if err := os.WriteFile(file, []byte(table.String()), 0o600); err != nil {
+		if err := os.WriteFile(file, []byte(table), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -226,8 +232,29 @@ func TestTransitions(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(strings.Split(string(want), "\n"), strings.Split(table.String(), "\n")); diff != "" {
+	if diff := cmp.Diff(strings.Split(string(want), "\n"), strings.Split(table, "\n")); diff != "" {
 		t.Errorf("transitions differ from %s (-want +got):\n%s", file, diff)
+	}
+}
+
+// However often, and by how much, somebody sets the wall clock, nothing is decided by it.
+func TestWallClockDecidesNothing(t *testing.T) {
+	table, _ := transitions()
+	undisturbed := setAhead
+	t.Cleanup(func() { setAhead = undisturbed })
+	const hour = int64(time.Hour / time.Microsecond)
+	looks := int64(0)
+	for name, set := range map[string]func() int64{
+		"an hour ahead":                func() int64 { return hour },
+		"on by an hour at each look":   func() int64 { looks++; return looks * hour },
+		"back by an hour at each look": func() int64 { looks++; return 1_000_000*hour - looks*hour },
+		"to and fro":                   func() int64 { looks++; return hour + looks%2*hour },
+	} {
+		setAhead = set
+		got, _ := transitions()
+		if diff := cmp.Diff(strings.Split(table, "\n"), strings.Split(got, "\n")); diff != "" {
+			t.Errorf("the wall clock is set %s (-undisturbed +got):\n%s", name, diff)
+		}
 	}
 }
 
