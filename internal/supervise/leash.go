@@ -305,6 +305,11 @@ func (l *leash) watch(pid int) int {
 // dieQuickly asks the scheduler for short time slices, so that a thread of the leash
 // that is woken to die runs before a busy program's slice is over (Linux 6.12, no
 // privilege; elsewhere the leash waits its turn). The program does not inherit it.
+//
+// On two CPUs with a load of 30 to 70, the second latest of 30 to 50 programs that never
+// pause wrote for the last time between 2 ms before and 6 ms after its deadline, in six
+// runs, and without the call in runLeash up to 315 ms after it, with a median of 57 ms
+// (go test ./internal/supervise -run '^$' -bench 'Deadline/beat-hard$' -benchtime 50x).
 func dieQuickly() {
 	threads, _ := os.ReadDir("/proc/self/task")
 	for _, thread := range threads {
@@ -322,10 +327,12 @@ func dieQuickly() {
 const shortestSlice = 100_000 // ns, the least that the kernel grants
 
 // forgetStart gives back the pages of the binary that only the start of the Go
-// runtime and the agent's package initialisation have touched: most of the leash's
-// memory. What is still needed comes back from the page cache when it is touched;
-// killing needs none of it. Read-only mappings of files that the process has no
-// private copies in (Anonymous, that is relocations) lose nothing by it.
+// runtime and the agent's package initialisation have touched: 1.5 MiB of 4.0 MiB
+// (go test ./internal/supervise -run '^$' -bench LeashMemory, with the call in
+// runLeash and without it, in the tests' binary). What is still needed comes back
+// from the page cache when it is touched; killing needs none of it. Read-only
+// mappings of files that the process has no private copies in (Anonymous, that is
+// relocations) lose nothing by it.
 func forgetStart() {
 	smaps, err := os.ReadFile("/proc/self/smaps")
 	if err != nil {
