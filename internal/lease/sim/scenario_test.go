@@ -140,9 +140,9 @@ func TestAWrongScenarioFails(t *testing.T) {
 	}
 }
 
-func TestBadCommandsAreToldOff(t *testing.T) {
+func TestBadCommandsNameTheRemedy(t *testing.T) {
 	t.Parallel()
-	for command, told := range map[string][]string{
+	for command, says := range map[string][]string{
 		"rum 5s":                        {`"rum"`, "write one of", "run DURATION"},
 		"run 5":                         {`"5"`, "such as 5s"},
 		"run -5s":                       {`"-5s"`, "such as 5s"},
@@ -164,29 +164,29 @@ func TestBadCommandsAreToldOff(t *testing.T) {
 		"lose-answers a " + "1000000h0": {"such as 5s"},
 	} {
 		text := failure(t, "\n# c\ncandidates a b\n----\n   0.000s  a        agent starts\n   0.000s  b        agent starts\n\n"+command+"\n----\n")
-		for _, want := range append(told, "new.txt:8: ", fmt.Sprintf("%q", command[strings.LastIndex(command, "\n")+1:])) {
+		for _, want := range append(says, "new.txt:8: ", fmt.Sprintf("%q", command[strings.LastIndex(command, "\n")+1:])) {
 			if !strings.Contains(text, want) {
 				t.Errorf("%q: nothing of %q in: %s", command, want, text)
 			}
 		}
 	}
-	for first, told := range map[string]string{
+	for first, says := range map[string]string{
 		"run 5s":                           `begin the file with one, such as "candidates a b"`,
 		"candidates":                       "takes 1 plain arguments and has 0",
 		"candidates a a":                   `"a"`,
 		"candidates A":                     `"A"`,
-		"candidates a1":                    `"a1" is no name for a candidate`,
+		"candidates a1":                    `"a1" is not a name for a candidate`,
 		"candidates a lease=15s":           "write them like lease=15s/10s/2s",
 		"candidates a lease=":              "write them like lease=15s/10s/2s",
-		"candidates a lease=1s/1s/1s":      `"1s" is no duration from 3s`,
+		"candidates a lease=1s/1s/1s":      `"1s" is not a duration from 3s`,
 		"candidates a lease=15s/14s/2s":    "write 13s or less",
 		"candidates a lease=15s/10s/8s":    "write 6.666666666s or less",
 		"candidates a lock-delay=forever":  `"forever"`,
 		"candidates a keep-running=please": `"keep-running=please"`,
 		"candidates a leese=15s/10s/2s":    `"leese=15s/10s/2s"`,
 	} {
-		if text := failure(t, first+"\n----\n"); !strings.Contains(text, told) || !strings.Contains(text, "new.txt:1: ") {
-			t.Errorf("%q: no line, or nothing of %q, in: %s", first, told, text)
+		if text := failure(t, first+"\n----\n"); !strings.Contains(text, says) || !strings.Contains(text, "new.txt:1: ") {
+			t.Errorf("%q: want the line and %q, got: %s", first, says, text)
 		}
 	}
 }

@@ -138,7 +138,7 @@ const longestRun = 24 * time.Hour
 func duration(text string, least time.Duration) (time.Duration, error) {
 	d, err := time.ParseDuration(text)
 	if err != nil || d < least || d > longestRun {
-		return 0, fmt.Errorf("%q is no duration from %v to %v; write a number and a unit, such as 5s or 500ms", text, least, longestRun)
+		return 0, fmt.Errorf("%q is not a duration from %v to %v; write a number and a unit, such as 5s or 500ms", text, least, longestRun)
 	}
 	return d, nil
 }
@@ -199,7 +199,7 @@ func (s *script) candidates(w words) error {
 	}
 	for i, name := range w.plain {
 		if !candidateName.MatchString(name) || slices.Contains(w.plain[:i], name) {
-			return fmt.Errorf("%q is no name for a candidate; write another one of the letters a to z for each", name)
+			return fmt.Errorf("%q is not a name for a candidate; write another one of the letters a to z for each", name)
 		}
 	}
 	c, err := w.config()
@@ -380,7 +380,7 @@ func (s *script) handover(w words) error {
 	return err
 }
 
-// audible tells of what a sink refuses.
+// audible shows what a sink refuses.
 type audible struct {
 	Sink
 	w *world

@@ -108,7 +108,7 @@ func (c *cluster) fleet() plan.Fleet {
 	return f
 }
 
-// act carries out the operator's next step, and tells of it; empty if there is none.
+// act carries out the operator's next step and returns what that was, empty if there is none.
 func (c *cluster) act() string {
 	s := plan.Next(c.fleet())
 	var removed, created []string
@@ -178,7 +178,7 @@ func (c *cluster) holder() *pod { return c.first(func(p *pod) bool { return p.ho
 // fits reports whether a pod has a node: those that came first have.
 func (c *cluster) fits(p *pod) bool { return c.room == 0 || slices.Index(c.pods, p) < c.room }
 
-// happens lets one thing happen that is not the operator's doing, and tells of it; empty if nothing does.
+// happens lets one thing happen that is not the operator's doing and returns what it was, empty if nothing does.
 func (c *cluster) happens() string {
 	holder := c.holder()
 	if to := c.asked; to != nil {

@@ -43,7 +43,7 @@ func run(args []string, out io.Writer) error {
 	c.fate = fate(*name)
 	switch {
 	case flags.NArg() > 0:
-		return fmt.Errorf("%q is no flag; write it as -flag=value (-help lists them)", flags.Arg(0))
+		return fmt.Errorf("%q is not a flag; write it as -flag=value (-help lists them)", flags.Arg(0))
 	case c.candidates < 1 || c.candidates > most:
 		return fmt.Errorf("-candidates=%d: write a number from 1 to %d", c.candidates, most)
 	case *before > most:

@@ -70,20 +70,20 @@ func TestEveryRolloutEnds(t *testing.T) {
 	}
 }
 
-func TestBadFlagsAreToldOff(t *testing.T) {
-	for args, told := range map[string]string{
+func TestBadFlagsNameTheRemedy(t *testing.T) {
+	for args, says := range map[string]string{
 		"-candidates=0":    "-candidates=0: write a number from 1 to 16",
 		"-candidates=17":   "-candidates=17: write",
 		"-before=17":       "-before=17: write",
 		"-new=breaks":      "-new=breaks: write works, crashes or never-ready",
 		"-room=1":          "-room=1: write 0, or at least the 2",
 		"-room=-1":         "-room=-1: write 0",
-		"2":                `"2" is no flag`,
+		"2":                `"2" is not a flag`,
 		"-candidates=many": `invalid value "many" for flag -candidates`,
 	} {
 		var out strings.Builder
-		if err := run([]string{args}, &out); err == nil || !strings.Contains(err.Error(), told) {
-			t.Errorf("%s: got %v, want %q", args, err, told)
+		if err := run([]string{args}, &out); err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("%s: got %v, want %q", args, err, says)
 		}
 	}
 }
