@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"runtime"
 	"slices"
 	"strconv"
@@ -24,6 +23,7 @@ import (
 	"github.com/singletonjob/operator/internal/contract"
 	"github.com/singletonjob/operator/internal/lease"
 	"github.com/singletonjob/operator/internal/supervise"
+	"github.com/singletonjob/operator/test/cgroup"
 	"github.com/singletonjob/operator/test/faultproxy"
 )
 
@@ -46,12 +46,12 @@ func TestFrozenPastTheLease(t *testing.T) {
 	w := newWorld(t)
 	w.createLease()
 	a := w.prepare("a", testConfig())
-	dir := a.group("freezer")
+	group := a.group("freezer")
 	a.start("stubborn")
 	w.awaitBeat(a.acquired())
 	b := w.candidate("b", testConfig())
 	b.await("lease held")
-	thaw := w.freeze(dir)
+	thaw := group.Freeze()
 	defer thaw()
 	second := b.acquired()
 	w.awaitBeat(second)
@@ -70,56 +70,12 @@ func TestFrozenPastTheLease(t *testing.T) {
 	}
 }
 
-// group has the agent and all that it starts in a cgroup of their own of a controller of version 1, or in one of version 2.
-// It returns its directory.
-func (c *candidate) group(controller string) string {
+// group has the agent and all that it starts in a cgroup of their own.
+func (c *candidate) group(controller string) *cgroup.Group {
 	c.w.t.Helper()
-	for _, parent := range []string{filepath.Join("/sys/fs/cgroup", controller), "/sys/fs/cgroup"} {
-		if _, err := os.Stat(filepath.Join(parent, "cgroup.procs")); err != nil {
-			continue // not a hierarchy
-		}
-		dir := filepath.Join(parent, fmt.Sprintf("singletonjob-%d-%s-%s", os.Getpid(), c.w.ns, c.pod))
-		if os.Mkdir(dir, 0o755) != nil {
-			continue
-		}
-		c.w.t.Cleanup(func() { // its processes were killed before this, and may not be gone yet
-			for end := time.Now().Add(patience); os.Remove(dir) != nil && time.Now().Before(end); {
-				time.Sleep(20 * time.Millisecond)
-			}
-		})
-		c.by = []string{"sh", "-ec", `echo 0 >"$1/cgroup.procs"; shift; exec "$@"`, "sh", dir}
-		return dir
-	}
-	c.w.t.Skipf("no %s cgroup can be made here: it takes root", controller)
-	return ""
-}
-
-// set writes to whichever of the files is in a cgroup; they are those of version 1 and of version 2.
-func (w *world) set(dir string, values map[string]string) {
-	w.t.Helper()
-	for name, value := range values {
-		file := filepath.Join(dir, name)
-		if _, err := os.Stat(file); err == nil {
-			w.must(os.WriteFile(file, []byte(value), 0o600))
-			return
-		}
-	}
-	w.t.Skipf("%s has no such controller", dir)
-}
-
-// freeze freezes a cgroup, and returns what thaws it.
-func (w *world) freeze(dir string) (thaw func()) {
-	w.t.Helper()
-	w.set(dir, map[string]string{"freezer.state": "FROZEN", "cgroup.freeze": "1"})
-	w.eventually("it is frozen", func() bool {
-		state, _ := os.ReadFile(filepath.Join(dir, "freezer.state"))
-		events, _ := os.ReadFile(filepath.Join(dir, "cgroup.events"))
-		return strings.HasPrefix(string(state), "FROZEN") || strings.Contains(string(events), "frozen 1")
-	})
-	return func() {
-		w.t.Helper()
-		w.set(dir, map[string]string{"freezer.state": "THAWED", "cgroup.freeze": "0"})
-	}
+	g := cgroup.New(c.w.t, controller)
+	c.by = g.Execute("")
+	return g
 }
 
 // stillness is how long threads that want to run at once have to wait for it.
@@ -168,8 +124,8 @@ func TestOutOfMemory(t *testing.T) {
 			config := steadyConfig()
 			a := w.prepare("a", config)
 			a.env = append(a.env, contract.RuntimeReapsEnv+"=true")
-			dir := a.group("memory")
-			w.set(dir, map[string]string{"memory.limit_in_bytes": "160M", "memory.max": "160M"})
+			group := a.group("memory")
+			group.Set(map[string]string{"memory.limit_in_bytes": "160M", "memory.max": "160M"})
 			a.start("hoard", "stubborn")
 			w.awaitBeat(a.acquired())
 			leash := onlyChild(t, a.agent.Pid())
@@ -181,7 +137,7 @@ func TestOutOfMemory(t *testing.T) {
 				t.Errorf("exit code %d, want that of a process that was killed; log:\n%s", code, a.lines)
 			}
 			w.eventually("its process is dead", func() bool { return syscall.Kill(process, 0) != nil })
-			if !outOfMemory(dir) {
+			if !outOfMemory(group) {
 				t.Error("the kernel has killed nobody for want of memory, so nothing was tested")
 			}
 			a.start("stubborn")
@@ -194,10 +150,9 @@ func TestOutOfMemory(t *testing.T) {
 }
 
 // outOfMemory tells whether the kernel has killed somebody of a cgroup for want of memory.
-func outOfMemory(dir string) bool {
+func outOfMemory(group *cgroup.Group) bool {
 	for _, name := range []string{"memory.oom_control", "memory.events"} {
-		text, _ := os.ReadFile(filepath.Join(dir, name))
-		for line := range strings.Lines(string(text)) {
+		for line := range strings.Lines(group.Read(name)) {
 			if fields := strings.Fields(line); len(fields) == 2 && fields[0] == "oom_kill" && fields[1] != "0" {
 				return true
 			}

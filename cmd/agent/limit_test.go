@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
-	"strconv"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -22,6 +21,7 @@ import (
 	"github.com/singletonjob/operator/fence"
 	"github.com/singletonjob/operator/internal/contract"
 	"github.com/singletonjob/operator/internal/supervise"
+	"github.com/singletonjob/operator/test/cgroup"
 )
 
 // BenchmarkTakeoverUnderCPULimit measures by how much two processes overlap whose containers may each use a tenth of a CPU:
@@ -102,30 +102,10 @@ func takeoverUnderLimit(b *testing.B, program string, config contract.AgentConfi
 // limit has the agent be PID 1 of a container with a CPU limit, as far as it can tell.
 func (c *candidate) limit(milli int) {
 	c.w.t.Helper()
-	const period = 100_000 // µs, the kubelet's
-	quota := strconv.Itoa(milli * period / 1000)
-	for _, version := range []struct{ parent, file, value, weight, most string }{
-		{"/sys/fs/cgroup/cpu", "cpu.cfs_quota_us", quota, "cpu.shares", "262144"},
-		{"/sys/fs/cgroup", "cpu.max", quota + " " + strconv.Itoa(period), "cpu.weight", "10000"},
-	} {
-		dir := filepath.Join(version.parent, fmt.Sprintf("singletonjob-%d-%s-%s", os.Getpid(), c.w.ns, c.pod))
-		if os.Mkdir(dir, 0o755) != nil {
-			continue
-		}
-		c.w.t.Cleanup(func() { c.w.eventually("its cgroup is empty", func() bool { return os.Remove(dir) == nil }) })
-		if os.WriteFile(filepath.Join(dir, version.file), []byte(version.value), 0o600) != nil {
-			continue
-		}
-		// What else runs here is not to be measured.
-		_ = os.WriteFile(filepath.Join(dir, version.weight), []byte(version.most), 0o600)
-		c.attr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWPID | unix.CLONE_NEWNS}
-		c.by = []string{
-			"sh", "-ec", `echo 0 >"$1/cgroup.procs"; mount --make-rprivate /; mount --bind "$1" "$2"; mount -t proc proc /proc; shift 2; exec "$@"`,
-			"sh", dir, version.parent,
-		}
-		return
-	}
-	c.w.t.Skip("no cgroup with a CPU limit can be made here")
+	g := cgroup.New(c.w.t, "cpu")
+	g.LimitCPU(milli)
+	c.attr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWPID | unix.CLONE_NEWNS}
+	c.by = g.Execute(`mount --make-rprivate /; mount --bind "$1" "$2"; mount -t proc proc /proc;`)
 }
 
 // spun is the life of a process that spins.

@@ -3,15 +3,13 @@
 package supervise
 
 import (
-	"fmt"
 	"os"
-	"path/filepath"
-	"strconv"
-	"strings"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/singletonjob/operator/test/cgroup"
 )
 
 // Who came in from outside and does not die of SIGKILL, here because it is frozen, goes on when it is thawed: until it is dead
@@ -43,28 +41,10 @@ func TestGoneWaitsForAFrozenStranger(t *testing.T) {
 // freeze freezes a process in a cgroup of version 1, where SIGKILL waits for the thaw.
 func freeze(t *testing.T, pid int) (thaw func()) {
 	t.Helper()
-	dir := filepath.Join("/sys/fs/cgroup/freezer", fmt.Sprintf("singletonjob-%d-%d", os.Getpid(), pid))
-	if err := os.Mkdir(dir, 0o755); err != nil {
-		t.Skipf("no freezer of cgroups of version 1 here: %v", err)
+	group := cgroup.New(t, "freezer")
+	if !group.IsVersion1() {
+		t.Skip("no freezer of cgroups of version 1 here")
 	}
-	set := func(name, value string) {
-		t.Helper()
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(value), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	set("cgroup.procs", strconv.Itoa(pid))
-	set("freezer.state", "FROZEN")
-	eventually(t, "it is frozen", func() bool {
-		now, _ := os.ReadFile(filepath.Join(dir, "freezer.state"))
-		return strings.HasPrefix(string(now), "FROZEN")
-	})
-	return func() {
-		if _, err := os.Stat(dir); err != nil {
-			return // it was called before
-		}
-		set("freezer.state", "THAWED")
-		_ = os.WriteFile(filepath.Join(dir, "../cgroup.procs"), []byte(strconv.Itoa(pid)), 0o600) // it may be dead by now
-		eventually(t, "the cgroup is empty", func() bool { return os.Remove(dir) == nil })
-	}
+	group.Add(pid)
+	return group.Freeze()
 }

@@ -4,13 +4,13 @@ package supervise
 
 import (
 	"fmt"
-	"os"
 	"path/filepath"
-	"strconv"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/singletonjob/operator/test/cgroup"
 )
 
 // BenchmarkDeadlineUnderCPULimit measures how late a program of 60 threads that never pause is dead, in a cgroup with a
@@ -66,32 +66,13 @@ func (a *agent) spinPastDeadline(b *testing.B, lasts time.Duration, stopped bool
 	return time.Duration(h.last.Load() - e.Deadline), h.last.Load() != 0
 }
 
-// limitCPU puts an agent into a cgroup of its own: of version 2 where the cpu controller is there, else of version 1.
+// limitCPU puts an agent into a cgroup of its own.
 func limitCPU(t testing.TB, a *agent, milli int) {
 	t.Helper()
-	pid := a.cmd.Process.Pid
-	const period = 100_000 // µs, the kubelet's
-	quota := strconv.Itoa(milli * period / 1000)
-	for _, version := range []struct{ parent, file, value, weight, most string }{
-		{"/sys/fs/cgroup/cpu", "cpu.cfs_quota_us", quota, "cpu.shares", "262144"},
-		{"/sys/fs/cgroup", "cpu.max", quota + " " + strconv.Itoa(period), "cpu.weight", "10000"},
-	} {
-		dir := filepath.Join(version.parent, fmt.Sprintf("singletonjob-test-%d", pid))
-		if err := os.Mkdir(dir, 0o755); err != nil {
-			continue
-		}
-		t.Cleanup(func() {
-			a.cleanUp()
-			eventually(t, "its cgroup is empty", func() bool { return os.Remove(dir) == nil })
-		})
-		// What else runs here is not to be measured.
-		_ = os.WriteFile(filepath.Join(dir, version.weight), []byte(version.most), 0o644)
-		if milli != 0 && os.WriteFile(filepath.Join(dir, version.file), []byte(version.value), 0o644) != nil {
-			continue
-		}
-		if err := os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte(strconv.Itoa(pid)), 0o644); err == nil {
-			return
-		}
+	group := cgroup.New(t, "cpu")
+	t.Cleanup(a.cleanUp) // before the group is removed
+	if milli != 0 {
+		group.LimitCPU(milli)
 	}
-	t.Skip("no cgroup with a CPU limit can be made here")
+	group.Add(a.cmd.Process.Pid)
 }
