@@ -242,7 +242,7 @@ func TestALeaseWithAnotherJobsLabel(t *testing.T) {
 		func(l *coordinationv1.Lease) { delete(l.Labels, contract.NameLabel) },
 	} {
 		w.changeLease(change)
-		time.Sleep(time.Second) // its last change of which the old label tells
+		time.Sleep(time.Second) // its last change under the old label
 		w.changeLease(func(l *coordinationv1.Lease) { l.Spec.HolderIdentity = new("somebody") })
 		awaitReason(t, w, v1alpha1.ReasonForeignHolder)
 		w.changeLease(func(l *coordinationv1.Lease) {

@@ -331,7 +331,7 @@ type operator struct {
 	// around is called in place of each write, which it may carry out; asks before each question to the API server itself.
 	around func(verb string, obj client.Object, do func() error) error
 	asks   func(obj client.Object)
-	// refuses tells which writes the API server would refuse; nil for none.
+	// refuses says which writes the API server would refuse; nil for none.
 	refuses func(verb string, obj client.Object) bool
 	log     []string
 }
@@ -463,7 +463,7 @@ func (l jobLister) List(ctx context.Context, list client.ObjectList, opts ...cli
 	return l.Reader.List(ctx, list, opts...)
 }
 
-// asking tells of questions that the cache may not answer.
+// asking notes questions that the cache may not answer.
 type asking struct {
 	client.Reader
 	o *operator

@@ -151,7 +151,7 @@ func TestWhatEndsMeanwhileIsReplacedAtOnce(t *testing.T) {
 	if len(p.Create) != 2 {
 		t.Fatalf("the template was changed, and %d are made", len(p.Create))
 	}
-	if got, told := p.Create[0].Annotations[FailuresAnnotation]; told {
+	if got, counted := p.Create[0].Annotations[FailuresAnnotation]; counted {
 		t.Errorf("it names %q failures before it", got)
 	}
 }

@@ -136,7 +136,7 @@ func (g *given) waiting(pod int, reason string, message ...string) {
 	}
 }
 
-// since tells for how long a pod has not been ready.
+// since says for how long a pod has not been ready.
 func (g *given) since(pod int, d time.Duration) {
 	g.Pods[pod].Status.Conditions[0].LastTransitionTime = metav1.NewTime(ago(d))
 }

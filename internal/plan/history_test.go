@@ -139,7 +139,7 @@ func failedOver() *given {
 	return g
 }
 
-// TestAChangeIsRecordedOnce: whatever is decided on a status that already tells of a change tells nothing again.
+// TestAChangeIsRecordedOnce: what is decided on a status that has a change already does not record it again.
 func TestAChangeIsRecordedOnce(t *testing.T) {
 	g := failedOver()
 	first := Decide(g.Observed)

@@ -214,7 +214,7 @@ func TestClaim(t *testing.T) {
 			want: &LeaseWrite{Claim: Claim{JobUID: "job-uid"}},
 			why:  "somebody has written it: all of this job's tenures would be an earlier one's",
 		},
-		"of tokens that the status tells": {
+		"of tokens that the status records": {
 			with: func(g *given) { g.Lease.Claim.Before = 100 },
 			want: &LeaseWrite{Claim: Claim{JobUID: "job-uid"}},
 			why:  "the same",
@@ -222,7 +222,7 @@ func TestClaim(t *testing.T) {
 		"removed by hand": {
 			with: func(g *given) { g.Lease.Claim = Claim{} },
 			want: &LeaseWrite{Claim: Claim{JobUID: "job-uid"}},
-			why:  "the status tells which tenures are this job's",
+			why:  "the status says which tenures are this job's",
 		},
 		"token base raised": {
 			with: func(g *given) { g.Job.Spec.Fencing.TokenBase = 5000 },
@@ -340,12 +340,12 @@ func TestATokenBaseBeyondTheLimitIsReset(t *testing.T) {
 			return e.Reason == "TokenBaseInvalid" && strings.Contains(e.Message, contract.TokenBaseAnnotation) &&
 				strings.Contains(e.Message, "9223372036854775807") && strings.Contains(e.Message, "spec.fencing.tokenBase")
 		}) {
-			t.Errorf("tells %+v", p.Events)
+			t.Errorf("emits %+v", p.Events)
 		}
 	}
 }
 
-// TestATokenThatWasLoweredIsRaisedAgain: the status has told of a higher one, below which none may be given out.
+// TestATokenThatWasLoweredIsRaisedAgain: the status has recorded a higher one, below which none may be given out.
 func TestATokenThatWasLoweredIsRaisedAgain(t *testing.T) {
 	for name, c := range map[string]struct {
 		with func(*given)
@@ -357,7 +357,7 @@ func TestATokenThatWasLoweredIsRaisedAgain(t *testing.T) {
 		"of a Lease that is free":        {with: func(g *given) { g.released(lease.ReasonProcessExited); g.Lease.Record.Token = 1 }, want: 100},
 		"while a holder does not renew":  {with: func(g *given) { g.Lease.Record.Token, g.Lease.SinceRenewal = 1, time.Minute }},
 		"acquired with less":             {with: func(g *given) { g.Lease.Record.Token = 60; g.Lease.Record.History[0].Token = 60 }},
-		"a status that tells too much":   {with: func(g *given) { g.Job.Status.FencingToken = math.MaxInt64 }},
+		"a status that says too much":    {with: func(g *given) { g.Job.Status.FencingToken = math.MaxInt64 }},
 		"another job's Lease is claimed": {with: func(g *given) { g.Lease.Record.Token, g.Lease.Claim.JobUID = 1, "earlier" }, want: 1},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -84,7 +84,7 @@ func TestTimely(t *testing.T) {
 					events++
 				}
 			}
-			if told := c.says != ""; told != (events == 1) || events > 1 {
+			if said := c.says != ""; said != (events == 1) || events > 1 {
 				t.Errorf("%d Events tell of it: %+v", events, p.Events)
 			}
 		})
