@@ -111,7 +111,7 @@ image: ## Write dist/image.tar, an OCI archive of the agent and the manager on a
 e2e: ## Test the whole product on a real Kubernetes of three nodes on this machine, and break it (root, ~30 min).
 	$(MAKE) image PLATFORMS="linux/$$(go env GOARCH)" IMAGE=$(E2E_IMAGE)
 	go test -json -count=1 -timeout=30m ./test/lab -lab | $(REPORT)
-	go run ./test/lab run $(E2E) $(E2E_ARGS) | $(REPORT) $(if $(filter -v,$(E2E_ARGS)),-v)
+	go run ./test/lab run -nodes=8 $(E2E) $(E2E_ARGS) | $(REPORT) $(if $(filter -v,$(E2E_ARGS)),-v)
 	$(if $(E2E_ARGS),,go run ./test/lab run -control-planes=3 $(E2E) -run=TestQuorum | $(REPORT))
 
 .PHONY: bench

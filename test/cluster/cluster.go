@@ -169,12 +169,15 @@ func (c *Cluster) Program(ctx context.Context, name string) (string, error) {
 }
 
 // CreateNamespace makes a namespace that enforces the Pod Security standard "restricted". One of that name that is being
-// deleted is waited for.
-func (c *Cluster) CreateNamespace(ctx context.Context, name string) error {
+// deleted is waited for. Its pods run in the zone of the lab that is named, if one is.
+func (c *Cluster) CreateNamespace(ctx context.Context, name, zone string) error {
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{
 		"pod-security.kubernetes.io/enforce": "restricted",
 		"pod-security.kubernetes.io/warn":    "restricted",
 	}}}
+	if zone != "" {
+		namespace.Annotations = map[string]string{"scheduler.alpha.kubernetes.io/node-selector": corev1.LabelTopologyZone + "=" + zone}
+	}
 	return observe.Await(ctx, "namespace "+name, func() (bool, any, error) {
 		err := c.Client.Create(ctx, namespace.DeepCopy())
 		return err == nil, nil, err

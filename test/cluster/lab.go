@@ -18,13 +18,13 @@ import (
 type Lab struct {
 	// Host is the address of the host that nodes and pods reach.
 	Host string
-	// Nodes are the nodes' names.
+	// Nodes are the nodes' names, Zones those of each zone.
 	Nodes []string
+	Zones map[string][]string
 	// ControlPlanes is how many there are: each an API server and an etcd.
 	ControlPlanes int
 
 	binary   string
-	faulting sync.Mutex // held while something is broken or healed
 	mu       sync.Mutex
 	programs map[string]string
 }
@@ -45,7 +45,7 @@ func findLab(ctx context.Context, apiServer string) (*Lab, error) {
 	var status struct {
 		Host       string
 		APIServers []string
-		Machines   []struct{ Name, Pods string }
+		Machines   []struct{ Name, Pods, Zone string }
 	}
 	// Without a lab the command fails, and the list of API servers stays empty.
 	if text, err := exec.CommandContext(ctx, l.binary, "status", "-json").Output(); err == nil {
@@ -57,10 +57,11 @@ func findLab(ctx context.Context, apiServer string) (*Lab, error) {
 		l.close()
 		return nil, nil
 	}
-	l.Host, l.ControlPlanes = status.Host, len(status.APIServers)
+	l.Host, l.ControlPlanes, l.Zones = status.Host, len(status.APIServers), map[string][]string{}
 	for _, m := range status.Machines {
 		if m.Pods != "" {
 			l.Nodes = append(l.Nodes, m.Name)
+			l.Zones[m.Zone] = append(l.Zones[m.Zone], m.Name)
 		}
 	}
 	return l, nil
@@ -81,8 +82,6 @@ func (l *Lab) run(ctx context.Context, args ...string) (string, error) {
 
 // Fault breaks or heals something: the arguments are those of 'lab fault'.
 func (l *Lab) Fault(ctx context.Context, args ...string) error {
-	l.faulting.Lock()
-	defer l.faulting.Unlock()
 	_, err := l.run(ctx, append([]string{"fault"}, args...)...)
 	return err
 }

@@ -71,7 +71,7 @@ func (c *Cluster) deploySink(ctx context.Context) (*podSink, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := c.CreateNamespace(ctx, sinkNamespace); err != nil {
+	if err := c.CreateNamespace(ctx, sinkNamespace, ""); err != nil {
 		return nil, err
 	}
 	s := &podSink{cluster: c, core: core}

@@ -52,7 +52,7 @@ func TestOutage(t *testing.T) {
 				x.Errorf("a process began to write without an API server")
 			}
 			goesOn.awaitFurtherWrites() // while the API server is away
-			x.fault("heal")
+			x.heal()
 
 			token := before[stops].Status.FencingToken
 			stops.awaitWriteAfter(token)
@@ -120,7 +120,7 @@ func TestQuorum(t *testing.T) {
 	x.fault("suspend", "control", "etcd-2")
 	time.Sleep(patient.Deadline)
 	j.awaitSilence()
-	x.fault("heal")
+	x.heal()
 	j.awaitWriteAfter(before.Status.FencingToken)
 	j.awaitSettled()
 	j.check(false)
@@ -165,18 +165,19 @@ func (j *job) checkNeverTwo() {
 // TestRequestsFail lets the holder's requests meet what real networks do to them, one kind after the other: no tenure may
 // end as long as renewals get through within the deadline.
 func TestRequestsFail(t *testing.T) {
+	t.Parallel()
 	for _, proxy := range [][]string{
 		{"delay", "-after=800ms"}, {"delay-reply", "-after=800ms"}, {"duplicate", "-after=300ms", "-method=PUT"}, {"stall-watch"},
 	} {
 		t.Run(proxy[0], func(t *testing.T) {
-			x := begin(t)
+			x := beginBeside(t)
 			x.needLab()
 			j := x.start(steady)
 			before := j.get()
 			x.fault(append([]string{"proxy", before.Status.ActiveNode}, proxy...)...)
 			time.Sleep(shows)
 			j.undisturbed(before)
-			x.fault("heal")
+			x.heal()
 			j.awaitSettled()
 			j.undisturbed(before)
 		})
@@ -185,15 +186,16 @@ func TestRequestsFail(t *testing.T) {
 
 // TestRepliesLost: every write of the holder's succeeds and none is answered. It must not count on what it can't know.
 func TestRepliesLost(t *testing.T) {
+	t.Parallel()
 	for _, kind := range []string{"lose-reply", "reset-reply", "stale", "overload", "fail"} {
 		t.Run(kind, func(t *testing.T) {
-			x := begin(t)
+			x := beginBeside(t)
 			x.needLab()
 			j := x.start(lease)
 			before := j.get()
 			x.fault("proxy", before.Status.ActiveNode, kind, "-path=/leases/")
 			time.Sleep(2 * lease.Duration)
-			x.fault("heal")
+			x.heal()
 			j.awaitSettled()
 			x.Logf("%d processes wrote", len(j.lives()))
 			j.check(false)

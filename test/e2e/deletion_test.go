@@ -28,7 +28,7 @@ const lingers = 15 * time.Second
 // TestDeletedJobEndsGracefully deletes jobs whose processes take long to stop, in every way that there is, side by side:
 // what their pods need to renew stays until the pods are gone. Pods that are orphaned go on.
 func TestDeletedJobEndsGracefully(t *testing.T) {
-	x := begin(t)
+	x := beginBeside(t)
 	whole := x.beside("whole")
 	slow := func(o *v1alpha1.SingletonJob) {
 		lingerFor(lingers)(o)

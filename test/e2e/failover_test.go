@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strconv"
@@ -37,8 +38,6 @@ type end struct {
 	after func(j *job, old observe.Life)
 	// overlap is expected of long pauses alone, where only the fence protects.
 	overlap bool
-	// apart: nothing but its own pods is broken, and others may be at work beside it.
-	apart bool
 	// stays: the fault goes on for so long after the takeover, and the old process may wake up when it is healed.
 	stays time.Duration
 }
@@ -60,19 +59,19 @@ var promptly = []func(*v1alpha1.SingletonJob){cluster.LeaseSetting{Duration: 240
 // ends is the catalogue of faults that end a tenure.
 var ends = map[string]end{
 	"process killed": {
-		apart: true, change: promptly, breaks: signalProcess("KILL"), within: time.Second, reasons: []string{v1alpha1.ChangeProcessExited},
+		change: promptly, breaks: signalProcess("KILL"), within: time.Second, reasons: []string{v1alpha1.ChangeProcessExited},
 		why: "the agent sees it at once and releases",
 	},
-	"process exits 0":   {apart: true, change: promptly, breaks: signalProcess("USR1"), within: time.Second, reasons: []string{v1alpha1.ChangeProcessExited}},
-	"process exits 1":   {apart: true, change: promptly, breaks: signalProcess("USR2"), within: time.Second, reasons: []string{v1alpha1.ChangeProcessExited}},
-	"process segfaults": {apart: true, change: promptly, breaks: signalProcess("SEGV"), within: time.Second, reasons: []string{v1alpha1.ChangeProcessExited}},
+	"process exits 0":   {change: promptly, breaks: signalProcess("USR1"), within: time.Second, reasons: []string{v1alpha1.ChangeProcessExited}},
+	"process exits 1":   {change: promptly, breaks: signalProcess("USR2"), within: time.Second, reasons: []string{v1alpha1.ChangeProcessExited}},
+	"process segfaults": {change: promptly, breaks: signalProcess("SEGV"), within: time.Second, reasons: []string{v1alpha1.ChangeProcessExited}},
 	"out of memory": {
-		apart: true, change: []func(*v1alpha1.SingletonJob){limitMemory}, breaks: signalProcess("HUP"), within: lease.Duration,
+		change: []func(*v1alpha1.SingletonJob){limitMemory}, breaks: signalProcess("HUP"), within: lease.Duration,
 		reasons: []string{v1alpha1.ChangeProcessExited, v1alpha1.ChangeHolderTerminated, v1alpha1.ChangeLeaseExpired},
 		why:     "the kernel ends the process, or on cgroup v2 the whole container",
 	},
 	"agent killed": {
-		apart: true, change: []func(*v1alpha1.SingletonJob){steady.Apply}, // which does not expire before the operator sees it
+		change: []func(*v1alpha1.SingletonJob){steady.Apply}, // which does not expire before the operator sees it
 		breaks: func(j *job, pod, _ string) { j.fault("signal", j.container(pod), "KILL") }, within: 2 * time.Second,
 		reasons: []string{v1alpha1.ChangeHolderTerminated}, why: "the kubelet reports it, and the operator releases early",
 	},
@@ -107,12 +106,12 @@ var ends = map[string]end{
 		breaks: func(j *job, _, node string) { j.fault("crash", node) }, within: lease.Duration, reasons: lost,
 	},
 	"pod deleted": {
-		apart: true, change: []func(*v1alpha1.SingletonJob){steady.Apply},
+		change: []func(*v1alpha1.SingletonJob){steady.Apply},
 		breaks: func(j *job, pod, _ string) { j.kubectl("delete", "pod", pod, "--wait=false") }, within: 2 * time.Second,
 		reasons: []string{v1alpha1.ChangePodTerminating},
 	},
 	"pod deleted, process works on after SIGTERM": {
-		apart: true, change: []func(*v1alpha1.SingletonJob){steady.Apply, lingerFor(4 * time.Second)},
+		change: []func(*v1alpha1.SingletonJob){steady.Apply, lingerFor(4 * time.Second)},
 		breaks: func(j *job, pod, _ string) { j.kubectl("delete", "pod", pod, "--wait=false") }, within: 6 * time.Second,
 		reasons: []string{v1alpha1.ChangePodTerminating}, why: "a pod that stops slowly keeps its tenure until it is gone",
 	},
@@ -182,17 +181,10 @@ func staleWritesRefused(j *job, old observe.Life) {
 
 // TestTakeover ends tenures in every way and asks for the next one, without two at once.
 func TestTakeover(t *testing.T) {
-	names := make([]string, 0, len(ends))
-	for name := range ends {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	for _, name := range names {
+	t.Parallel()
+	for _, name := range slices.Sorted(maps.Keys(ends)) {
 		t.Run(name, func(t *testing.T) {
-			if ends[name].apart {
-				t.Parallel()
-			}
-			x := begin(t)
+			x := beginBeside(t)
 			x.needLab()
 			x.takeover(ends[name])
 		})
@@ -202,7 +194,7 @@ func TestTakeover(t *testing.T) {
 // TestUserNamespace stops the agent of a process that runs as root of a user namespace (hostUsers: false) and becomes another
 // user there: the kernel then forgets that the leash's death is to kill it, and lets nobody outside of the namespace do it.
 func TestUserNamespace(t *testing.T) {
-	x := begin(t)
+	x := beginBeside(t)
 	x.needLab()
 	x.kubectl("label", "namespace", x.namespace, "pod-security.kubernetes.io/enforce=baseline", "--overwrite") // root, and its capabilities
 	x.takeover(end{
@@ -253,7 +245,7 @@ func (x *trial) takeover(e end) {
 	time.Sleep(e.stays) // the fault goes on: both sides must stay as they are
 	j.check(e.overlap)
 
-	x.fault("heal")
+	x.heal()
 	x.restoreNodes(x.ctx)
 	after := j.awaitSettled()
 	j.check(e.overlap)

@@ -151,14 +151,14 @@ func TestUninstall(t *testing.T) {
 
 // TestSamples applies what the documentation shows, in a namespace that enforces the Pod Security standard "restricted".
 func TestSamples(t *testing.T) {
+	t.Parallel()
 	samples, err := filepath.Glob("../../config/samples/*.yaml")
 	if err != nil || len(samples) == 0 {
 		t.Fatalf("no samples: %v", err)
 	}
 	for _, sample := range samples {
 		t.Run(strings.TrimSuffix(filepath.Base(sample), ".yaml"), func(t *testing.T) {
-			t.Parallel()
-			x := begin(t)
+			x := beginBeside(t)
 			text, err := os.ReadFile(sample)
 			x.must(err)
 			x.Logf("%s", firstComment(string(text)))

@@ -31,10 +31,10 @@ var tampering = map[string]func(*coordinationv1.Lease){
 
 // TestLeaseTampered: there may be a new tenure, with a higher token, and never two processes.
 func TestLeaseTampered(t *testing.T) {
+	t.Parallel()
 	for name, change := range tampering {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			x := begin(t)
+			x := beginBeside(t)
 			j := x.start(lease)
 			j.tamper(change)
 			time.Sleep(2*lease.Duration + time.Second) // until whatever follows has followed
@@ -80,7 +80,7 @@ func (j *job) awaitFurtherWrites() {
 
 // TestLeaseOfSomebodyElse: a Lease of that name without our label is not touched.
 func TestLeaseOfSomebodyElse(t *testing.T) {
-	x := begin(t)
+	x := beginBeside(t)
 	foreign := &coordinationv1.Lease{
 		ObjectMeta: metav1.ObjectMeta{Namespace: x.namespace, Name: "job"},
 		Spec:       coordinationv1.LeaseSpec{HolderIdentity: new("the-owner"), LeaseDurationSeconds: new(int32(15))},
@@ -101,7 +101,7 @@ func TestLeaseOfSomebodyElse(t *testing.T) {
 // TestLeaseLabelRemoved: without the label the Lease is somebody else's to all of us. The process stops, nobody takes over,
 // and all goes on when the label is back.
 func TestLeaseLabelRemoved(t *testing.T) {
-	x := begin(t)
+	x := beginBeside(t)
 	j := x.start(lease)
 	token := j.get().Status.FencingToken
 	j.tamper(func(l *coordinationv1.Lease) { delete(l.Labels, contract.ManagedByLabel) })
@@ -120,7 +120,7 @@ func inConflict(o *v1alpha1.SingletonJob) bool {
 
 // TestStatusWiped: what the status told is told again, from the Lease, and the tenure goes on.
 func TestStatusWiped(t *testing.T) {
-	x := begin(t)
+	x := beginBeside(t)
 	j := x.start(steady)
 	before := j.crash()
 	x.kubectl("patch", "singletonjob", j.name, "--subresource=status", "--type=json", `--patch=[{"op":"remove","path":"/status"}]`)
@@ -154,7 +154,7 @@ func (x *trial) makeAnew(before *v1alpha1.SingletonJob) {
 	again.awaitWriteAfter(before.Status.FencingToken)
 	time.Sleep(lease.Duration) // both sides must stay as they are
 	again.checkLives()
-	x.fault("heal")
+	x.heal()
 	again.awaitSettled()
 	again.checkLives()
 }
@@ -162,6 +162,7 @@ func (x *trial) makeAnew(before *v1alpha1.SingletonJob) {
 // TestRecreatedWhileCutOff deletes and recreates the job while its holder is cut off from the API server and writes on:
 // the new job must wait for the old process, whatever has been forgotten.
 func TestRecreatedWhileCutOff(t *testing.T) {
+	t.Parallel()
 	for name, forget := range map[string]func(*job){
 		"job":           func(*job) {},
 		"job and Lease": func(j *job) { j.kubectl("delete", "lease", j.name, "--ignore-not-found") },
@@ -171,7 +172,7 @@ func TestRecreatedWhileCutOff(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			x := begin(t)
+			x := beginBeside(t)
 			x.needLab()
 			j := x.start(lease)
 			before := j.get()
@@ -197,7 +198,7 @@ func (j *job) checkLives() {
 
 // TestNamespaceDeleted: nothing may hang, though the Lease is not owned by the job and agents are at work.
 func TestNamespaceDeleted(t *testing.T) {
-	x := begin(t)
+	x := beginBeside(t)
 	j := x.start(lease)
 	x.must(bed.DeleteNamespace(x.ctx, x.namespace))
 	x.await("the namespace to be gone", func() (bool, any, error) {
@@ -206,7 +207,7 @@ func TestNamespaceDeleted(t *testing.T) {
 		return apierrors.IsNotFound(err), n.Status.Conditions, err
 	})
 	token := j.lives()[0].Tokens[0]
-	x.must(bed.CreateNamespace(x.ctx, x.namespace))
+	x.must(bed.CreateNamespace(x.ctx, x.namespace, x.zone.name))
 	again := x.start(lease)
 	if now := again.get().Status.FencingToken; now <= int64(token) {
 		x.Errorf("after the namespace was made anew the token is %d, want more than %d", now, token)

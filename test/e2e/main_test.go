@@ -11,11 +11,13 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"sync"
 	"syscall"
 	"testing"
@@ -39,6 +41,10 @@ type testbed struct {
 	*cluster.Cluster
 	chart       string
 	interrupted context.Context
+	// zones are those of the lab that no test is at work in. operatorsZone is not among them: the operator stays whole
+	// while they are broken. Without any, this cluster has too few nodes, and tests run one after the other.
+	zones         chan zone
+	operatorsZone string
 
 	mu        sync.Mutex
 	runs      map[string]int // of each test
@@ -87,6 +93,7 @@ func setUp(ctx context.Context) (*testbed, error) {
 	if r.Lab == nil {
 		return b, nil
 	}
+	b.divide(r.Lab.Zones)
 	if err := r.Lab.Fault(ctx, "heal"); err != nil { // whatever an interrupted run has left
 		return nil, err
 	}
@@ -96,6 +103,25 @@ func setUp(ctx context.Context) (*testbed, error) {
 		}
 	}
 	return b, b.loadSampleImage(ctx)
+}
+
+// A zone is some of the lab's nodes.
+type zone struct {
+	name  string
+	nodes []string
+}
+
+// divide gives the last zone of the lab to the operator, and each of the others to one test at a time.
+func (b *testbed) divide(zones map[string][]string) {
+	names := slices.Sorted(maps.Keys(zones))
+	if len(names) < 3 {
+		return
+	}
+	b.operatorsZone, names = names[len(names)-1], names[:len(names)-1]
+	b.zones = make(chan zone, len(names))
+	for _, name := range names {
+		b.zones <- zone{name, zones[name]}
+	}
 }
 
 // loadSampleImage gives the lab what the samples name.
@@ -133,8 +159,12 @@ func (b *testbed) installImage(ctx context.Context, image string, settings ...st
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.installed = false
+	plain := len(settings) == 0
+	if b.operatorsZone != "" {
+		settings = append(slices.Clone(settings), `nodeSelector.topology\.kubernetes\.io/zone=`+b.operatorsZone)
+	}
 	err := b.Install(ctx, b.chart, image, settings...)
-	b.installed = err == nil && image == *operatorImage && len(settings) == 0
+	b.installed = err == nil && image == *operatorImage && plain
 	return err
 }
 

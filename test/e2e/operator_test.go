@@ -195,9 +195,10 @@ func (j *job) crash() *v1alpha1.SingletonJob {
 
 // TestDaemonsRestarted restarts what is under a pod: no tenure may end.
 func TestDaemonsRestarted(t *testing.T) {
+	t.Parallel()
 	for _, daemon := range []string{"kubelet", "containerd"} {
 		t.Run(daemon, func(t *testing.T) {
-			x := begin(t)
+			x := beginBeside(t)
 			x.needLab()
 			j := x.start(steady)
 			before := j.get()
@@ -211,14 +212,14 @@ func TestDaemonsRestarted(t *testing.T) {
 
 // TestKubeletStopped stops the kubelet for longer than a lease: nobody needs it while the process runs.
 func TestKubeletStopped(t *testing.T) {
-	x := begin(t)
+	x := beginBeside(t)
 	x.needLab()
 	j := x.start(steady)
 	before := j.get()
 	x.fault("stop", before.Status.ActiveNode, "kubelet")
 	time.Sleep(steady.Duration + slack/10)
 	j.undisturbed(before)
-	x.fault("heal")
+	x.heal()
 	j.awaitSettled()
 	j.undisturbed(before)
 }

@@ -31,6 +31,7 @@ func (j *job) update(change func(*v1alpha1.SingletonJob)) {
 
 // TestRollout changes what the pods are made from: one handover, and no moment without a process but that of the handover.
 func TestRollout(t *testing.T) {
+	t.Parallel()
 	for name, change := range map[string]func(*v1alpha1.SingletonJob){
 		"template": func(o *v1alpha1.SingletonJob) {
 			o.Spec.Template.Spec.Containers[0].Env = append(o.Spec.Template.Spec.Containers[0].Env, corev1.EnvVar{Name: "VERSION", Value: "2"})
@@ -41,8 +42,7 @@ func TestRollout(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			x := begin(t)
+			x := beginBeside(t)
 			j := x.start(steady)
 			j.update(change)
 			after := j.awaitSettled()
@@ -62,6 +62,7 @@ func TestRollout(t *testing.T) {
 
 // TestBrokenRollout changes to what can't run: the old process goes on, and the status says so.
 func TestBrokenRollout(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		change func(*v1alpha1.SingletonJob)
 		tried  int64 // how often the Lease may have been handed over to it, and back
@@ -78,8 +79,7 @@ func TestBrokenRollout(t *testing.T) {
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			x := begin(t)
+			x := beginBeside(t)
 			j := x.start(steady)
 			good := j.get().Spec.DeepCopy()
 			j.update(c.change)
@@ -106,7 +106,7 @@ func TestBrokenRollout(t *testing.T) {
 
 // TestSuspend stops the job and starts it again: the token grows.
 func TestSuspend(t *testing.T) {
-	x := begin(t)
+	x := beginBeside(t)
 	j := x.start(lease)
 	before := j.get()
 	j.update(func(o *v1alpha1.SingletonJob) { o.Spec.Suspend = true })
@@ -124,7 +124,7 @@ func TestSuspend(t *testing.T) {
 
 // TestOutOfService: an administrator's word that a node is down ends its tenure at once, however long the lease is.
 func TestOutOfService(t *testing.T) {
-	x := begin(t)
+	x := beginBeside(t)
 	x.needLab()
 	long := cluster.LeaseSetting{Duration: 300 * time.Second, Deadline: 200 * time.Second, Retry: 5 * time.Second}
 	j := x.start(long)
@@ -143,7 +143,7 @@ func TestOutOfService(t *testing.T) {
 		x.Errorf("the next process wrote after %v, though the node was known to be down", took)
 	}
 	x.kubectl("taint", "node", node, string(corev1.TaintNodeOutOfService)+"-")
-	x.fault("heal")
+	x.heal()
 	after := j.awaitSettled()
 	if change := changeFrom(after, before.Status.FencingToken); change == nil || change.Reason != v1alpha1.ChangeNodeLost {
 		x.Errorf("the history says %+v, want %s", change, v1alpha1.ChangeNodeLost)

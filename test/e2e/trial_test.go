@@ -38,10 +38,35 @@ type trial struct {
 	ctx       context.Context
 	namespace string
 	timeline  *observe.Timeline
+	// zone is where all its pods run, and all that it may break; without a name: the whole cluster.
+	zone zone
+}
+
+// beginBeside is begin for a test that breaks nothing but its own pods and the nodes that these are on. It runs beside
+// others of its kind, after those that have the cluster for themselves.
+func beginBeside(t *testing.T) *trial {
+	t.Helper()
+	if bed == nil || cap(bed.zones) == 0 {
+		return begin(t)
+	}
+	t.Parallel()
+	var own zone
+	select {
+	case own = <-bed.zones:
+	case <-bed.interrupted.Done():
+		t.Skip("interrupted")
+	}
+	t.Cleanup(func() { bed.zones <- own })
+	return beginIn(t, own)
 }
 
 // begin makes sure that the operator is installed, and skips the test if there is no cluster to run on.
 func begin(t *testing.T) *trial {
+	t.Helper()
+	return beginIn(t, zone{})
+}
+
+func beginIn(t *testing.T, own zone) *trial {
 	t.Helper()
 	if bed == nil {
 		t.Skip("needs a cluster: run 'make e2e', or go test ./test/e2e -e2e with KUBECONFIG set")
@@ -50,7 +75,7 @@ func begin(t *testing.T) *trial {
 		t.Skip("interrupted")
 	}
 	ctx, cancel := context.WithTimeout(bed.interrupted, 10*time.Minute)
-	x := &trial{T: t, ctx: ctx, namespace: bed.namespaceFor(t.Name()), timeline: observe.NewTimeline()}
+	x := &trial{T: t, ctx: ctx, namespace: bed.namespaceFor(t.Name()), timeline: observe.NewTimeline(), zone: own}
 	t.Cleanup(func() {
 		if t.Failed() {
 			x.explain()
@@ -60,7 +85,7 @@ func begin(t *testing.T) *trial {
 		x.cleanUp()
 	})
 	x.must(bed.ensureInstalled(ctx))
-	x.must(bed.CreateNamespace(ctx, x.namespace))
+	x.must(bed.CreateNamespace(ctx, x.namespace, own.name))
 	x.timeline.Follow(ctx, bed.Client, x.namespace)
 	return x
 }
@@ -68,8 +93,8 @@ func begin(t *testing.T) *trial {
 // beside is the same test in one more namespace.
 func (x *trial) beside(name string) *trial {
 	x.Helper()
-	other := &trial{T: x.T, ctx: x.ctx, namespace: x.namespace + "-" + name, timeline: x.timeline}
-	x.must(bed.CreateNamespace(x.ctx, other.namespace))
+	other := &trial{T: x.T, ctx: x.ctx, namespace: x.namespace + "-" + name, timeline: x.timeline, zone: x.zone}
+	x.must(bed.CreateNamespace(x.ctx, other.namespace, x.zone.name))
 	x.timeline.Follow(x.ctx, bed.Client, other.namespace)
 	x.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -90,47 +115,59 @@ func (b *testbed) namespaceFor(test string) string {
 	return fmt.Sprintf("e2e-%s-%d", strings.Trim(name[:min(len(name), 50)], "-"), b.runs[test])
 }
 
-// cleanUp heals everything and removes the namespace. It runs when the test's context has ended.
+// cleanUp heals what the trial may have broken and removes the namespace. It runs when the test's context has ended.
 func (x *trial) cleanUp() {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	if bed.Lab != nil {
-		if err := bed.Lab.Fault(ctx, "heal"); err != nil {
+		if err := x.healIn(ctx); err != nil {
 			x.Error(err)
 		}
 		x.restoreNodes(ctx)
 	}
-	if err := x.replaceOperators(ctx); err != nil {
-		x.Errorf("replace the operators that have restarted: %v", err)
+	if x.zone.name == "" {
+		if err := x.replaceOperators(ctx); err != nil {
+			x.Errorf("replace the operators that have restarted: %v", err)
+		}
 	}
 	if err := bed.DeleteNamespace(ctx, x.namespace); err != nil {
 		x.Error(err)
 	}
 }
 
-// restoreNodes makes every node of the lab take pods again, and waits until all are ready.
+// healIn undoes every fault that the trial may have made.
+func (x *trial) healIn(ctx context.Context) error {
+	return bed.Lab.Fault(ctx, append([]string{"heal"}, x.zone.nodes...)...)
+}
+
+// restoreNodes makes every node that the trial may have broken take pods again, and waits until all are ready.
 func (x *trial) restoreNodes(ctx context.Context) {
+	own := x.zone.nodes
+	if own == nil {
+		own = bed.Lab.Nodes
+	}
 	nodes, err := x.listNodes(ctx)
-	for _, name := range bed.Lab.Nodes {
+	for _, name := range own {
 		if _, known := nodes[name]; err == nil && !known {
 			// A kubelet registers its node when it starts, and kube-proxy ends when its node is deleted.
-			err = errors.Join(bed.Lab.Fault(ctx, "restart", name, "kubelet"), bed.Lab.Fault(ctx, "heal"))
+			err = errors.Join(bed.Lab.Fault(ctx, "restart", name, "kubelet"), x.healIn(ctx))
 		}
 	}
 	if err == nil {
 		err = observe.Await(ctx, "all nodes to be ready", func() (bool, any, error) {
 			nodes, err = x.listNodes(ctx)
-			ready := 0
-			for _, n := range nodes {
-				if nodeReady(n) {
-					ready++
+			var waiting []string
+			for _, name := range own {
+				if n, known := nodes[name]; !known || !nodeReady(n) {
+					waiting = append(waiting, name)
 				}
 			}
-			return ready >= len(bed.Lab.Nodes), ready, err
+			return len(waiting) == 0, waiting, err
 		})
-		err = errors.Join(err, bed.Lab.Fault(ctx, "heal")) // should kube-proxy have ended only now
+		err = errors.Join(err, x.healIn(ctx)) // should kube-proxy have ended only now
 	}
-	for _, n := range nodes {
+	for _, name := range own {
+		n := nodes[name]
 		if err == nil && n.Spec.Unschedulable {
 			_, err = bed.Kubectl(ctx, "uncordon", n.Name)
 		}
@@ -237,6 +274,12 @@ func (x *trial) fault(args ...string) {
 	x.timeline.Note("FAULT  %s", strings.Join(args, " "))
 	x.must(bed.Lab.Fault(x.ctx, args...))
 	x.timeline.Note("FAULT  %s: done", args[0])
+}
+
+// heal undoes what the trial has broken.
+func (x *trial) heal() {
+	x.Helper()
+	x.fault(append([]string{"heal"}, x.zone.nodes...)...)
 }
 
 func (x *trial) note(format string, args ...any) { x.timeline.Note("TEST   "+format, args...) }

@@ -25,6 +25,7 @@ type machineStatus struct {
 	Name     string          `json:"name"`
 	Address  string          `json:"address"`
 	Pods     string          `json:"pods,omitempty"` // their range
+	Zone     string          `json:"zone,omitempty"`
 	Alive    bool            `json:"alive"`
 	Services []serviceStatus `json:"services,omitempty"`
 }
@@ -68,7 +69,7 @@ func (p program) readStatus(ctx context.Context) (status, error) {
 	for _, m := range machines {
 		found := machineStatus{Name: m.Name, Address: s.Host, Alive: m.Init.Alive()}
 		if m.Node > 0 {
-			found.Address, found.Pods = cluster.NodeAddress(m.Node), cluster.PodCIDR(m.Node)
+			found.Address, found.Pods, found.Zone = cluster.NodeAddress(m.Node), cluster.PodCIDR(m.Node), cluster.Zone(m.Node)
 		}
 		if found.Alive {
 			found.Services = services(ctx, m)

@@ -193,20 +193,21 @@ func (t *Tree) Freeze(ctx context.Context, group string) error { return t.setFro
 // Thaw lets the group's processes go on. It is no error if they were not frozen.
 func (t *Tree) Thaw(ctx context.Context, group string) error { return t.setFrozen(ctx, group, false) }
 
-// ThawAll thaws every group of the tree, whatever it was that froze it.
-func (t *Tree) ThawAll(ctx context.Context) error {
+// ThawAll thaws the group and every group below it, whatever it was that froze it.
+func (t *Tree) ThawAll(ctx context.Context, group string) error {
 	var errs []error
-	for _, group := range t.Frozen() {
+	for _, group := range t.Frozen(group) {
 		errs = append(errs, t.Thaw(ctx, group))
 	}
 	return errors.Join(errs...)
 }
 
-// Frozen lists the groups that were frozen themselves, not those that are frozen because their parent is.
-func (t *Tree) Frozen() []string {
+// Frozen lists the groups that were frozen themselves, of the given one and those below it: not those that are frozen
+// because their parent is.
+func (t *Tree) Frozen(group string) []string {
 	base := filepath.Join(t.freezer(), t.name)
 	var frozen []string
-	for _, dir := range groupsBelow(base) {
+	for _, dir := range groupsBelow(filepath.Join(base, group)) {
 		self, err := os.ReadFile(filepath.Join(dir, t.file("cgroup.freeze", "freezer.self_freezing")))
 		if err != nil || strings.TrimSpace(string(self)) != "1" {
 			continue
@@ -280,7 +281,7 @@ func (t *Tree) settled(dir, order string) bool {
 // again.
 func (t *Tree) Remove(ctx context.Context) error {
 	// A frozen process of version 1 does not die before it is thawed.
-	if err := t.ThawAll(ctx); err != nil {
+	if err := t.ThawAll(ctx, ""); err != nil {
 		return err
 	}
 	for {

@@ -106,7 +106,7 @@ func must(t *testing.T, err error) {
 func freezeAndThaw(ctx context.Context, t *testing.T, tree *Tree, group string, busy proc.Process) {
 	t.Helper()
 	must(t, tree.Freeze(ctx, group))
-	if diff := cmp.Diff([]string{group}, tree.Frozen()); diff != "" {
+	if diff := cmp.Diff([]string{group}, tree.Frozen("")); diff != "" {
 		t.Errorf("frozen groups (-want +got):\n%s", diff)
 	}
 	before := ticks(t, busy.PID)
@@ -114,7 +114,7 @@ func freezeAndThaw(ctx context.Context, t *testing.T, tree *Tree, group string, 
 	if after := ticks(t, busy.PID); after != before {
 		t.Errorf("a frozen process ran: %s then %s", before, after)
 	}
-	must(t, tree.ThawAll(ctx))
+	must(t, tree.ThawAll(ctx, ""))
 	for ticks(t, busy.PID) == before {
 		if ctx.Err() != nil {
 			t.Fatal("the thawed process does not run")

@@ -114,7 +114,7 @@ func (l *Lab) apiServerService(i, n int) initd.Service {
 		"--client-ca-file=" + l.PKI("ca.crt"),
 		"--service-account-issuer=https://kubernetes.default.svc",
 		"--service-account-key-file=" + l.PKI("service-accounts.pub"), "--service-account-signing-key-file=" + l.PKI("service-accounts.key"),
-		"--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction", "--allow-privileged=true",
+		"--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction,PodNodeSelector", "--allow-privileged=true",
 		// The nodes' names resolve nowhere on the host.
 		"--kubelet-preferred-address-types=InternalIP",
 		"--kubelet-client-certificate=" + l.PKI("apiserver-kubelet.crt"), "--kubelet-client-key=" + l.PKI("apiserver-kubelet.key"),

@@ -42,6 +42,9 @@ func loopback(i int) string { return fmt.Sprintf("127.210.0.%d", i) }
 // NodeName is what node i is called. Nodes are counted from 1.
 func NodeName(i int) string { return fmt.Sprintf("node%d", i) }
 
+// Zone is the zone that node i is in: two nodes each.
+func Zone(i int) string { return fmt.Sprintf("zone%d", (i+1)/2) }
+
 // NodeAddress is where node i is reached.
 func NodeAddress(i int) string { return fmt.Sprintf("10.210.0.%d", 10+i) }
 

@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"github.com/singletonjob/operator/test/lab/internal/initd"
 )
 
@@ -151,7 +153,7 @@ func (l *Lab) kubeletServices(i int) []initd.Service {
 	return []initd.Service{
 		{Name: Kubelet, Log: l.Log(node + "-kubelet"), Argv: []string{
 			l.bin.Path("kubelet"), "--config=" + l.path(node, "kubelet.yaml"), "--kubeconfig=" + l.kubeconfig(node),
-			"--hostname-override=" + node, "--node-ip=" + NodeAddress(i),
+			"--hostname-override=" + node, "--node-ip=" + NodeAddress(i), "--node-labels=" + corev1.LabelTopologyZone + "=" + Zone(i),
 		}},
 		{Name: KubeProxy, Log: l.Log(node + "-kube-proxy"), Argv: []string{
 			l.bin.Path("kube-proxy"), "--kubeconfig=" + l.kubeconfig(node+"-kube-proxy"), "--proxy-mode=nftables",

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -33,14 +34,14 @@ func (l *Lab) Up(ctx context.Context, c Config) error {
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(l.issueCertificates(s.Config), l.writeSystemImages(), l.startMissing(ctx, s)); err != nil {
+	if err := errors.Join(l.issueCertificates(s.Config), l.writeSystemImages(), l.startMissing(ctx, s, everything)); err != nil {
 		return err
 	}
 	return l.finish(ctx, s)
 }
 
-// Resume starts what does not run of a lab that was up, and does not wait for the cluster to notice.
-func (l *Lab) Resume(ctx context.Context) error {
+// Resume starts what does not run of these machines of a lab that was up, and does not wait for the cluster to notice.
+func (l *Lab) Resume(ctx context.Context, machines ...Machine) error {
 	if err := l.ensureBinaries(ctx); err != nil {
 		return err
 	}
@@ -53,7 +54,9 @@ func (l *Lab) Resume(ctx context.Context) error {
 	if err != nil || s == nil {
 		return err
 	}
-	return l.startMissing(ctx, s)
+	return l.startMissing(ctx, s, func(node int) bool {
+		return slices.ContainsFunc(machines, func(m Machine) bool { return m.Node == node })
+	})
 }
 
 // begin loads the state of the lab that is there, or writes that of a new one.
@@ -79,22 +82,28 @@ func (l *Lab) begin(c Config) (*state, error) {
 	return s, l.saveState(s)
 }
 
-// startMissing starts control plane and nodes side by side; the kubelets wait for the API servers.
-func (l *Lab) startMissing(ctx context.Context, s *state) error {
+func everything(int) bool { return true }
+
+// startMissing starts what is chosen of control plane (0) and nodes side by side; the kubelets wait for the API servers.
+func (l *Lab) startMissing(ctx context.Context, s *state, chosen func(node int) bool) error {
 	if err := l.ensureBridge(ctx, s); err != nil {
 		return err
 	}
 	work, ctx := errgroup.WithContext(ctx)
 	apiReady := make(chan struct{})
 	work.Go(func() error {
-		if err := l.startControlPlane(ctx, s); err != nil {
-			return err
+		if chosen(0) {
+			if err := l.startControlPlane(ctx, s); err != nil {
+				return err
+			}
 		}
 		close(apiReady)
 		return nil
 	})
 	for i := 1; i <= s.Nodes; i++ {
-		work.Go(func() error { return l.startNode(ctx, s, i, apiReady) })
+		if chosen(i) {
+			work.Go(func() error { return l.startNode(ctx, s, i, apiReady) })
+		}
 	}
 	return work.Wait()
 }

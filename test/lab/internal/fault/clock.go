@@ -4,7 +4,6 @@ package fault
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"github.com/singletonjob/operator/test/lab/internal/cluster"
@@ -34,16 +33,9 @@ func (j Injector) clockOffset(m cluster.Machine) time.Duration {
 	return offset
 }
 
-func (j Injector) resetClocks(ctx context.Context) error {
-	machines, err := j.Lab.Machines()
-	if err != nil {
-		return err
+func (j Injector) resetClock(ctx context.Context, m cluster.Machine) error {
+	if !m.Init.Alive() || j.clockOffset(m) == 0 {
+		return nil
 	}
-	var errs []error
-	for _, m := range machines {
-		if m.Node > 0 && m.Init.Alive() && j.clockOffset(m) != 0 {
-			errs = append(errs, j.SetClock(ctx, m.Name, 0))
-		}
-	}
-	return errors.Join(errs...)
+	return j.SetClock(ctx, m.Name, 0)
 }

@@ -163,27 +163,39 @@ func (j Injector) PauseService(ctx context.Context, machine, service string) err
 	return m.Services().Signal(ctx, service, syscall.SIGSTOP)
 }
 
-// Heal undoes every fault. It returns when all is undone; the cluster takes its own time to notice.
-func (j Injector) Heal(ctx context.Context) error {
+// Heal undoes every fault of the named machines, of all if none is named. It returns when all is undone; the cluster takes
+// its own time to notice.
+func (j Injector) Heal(ctx context.Context, names ...string) error {
 	machines, err := j.Lab.Machines()
 	if err != nil {
 		return err
 	}
-	errs := []error{j.Lab.Groups().ThawAll(ctx), j.continueStopped()}
+	control := machines[0]
+	if len(names) > 0 {
+		machines = nil
+		for _, name := range names {
+			m, err := j.Lab.Machine(name)
+			if err != nil {
+				return err
+			}
+			machines = append(machines, m)
+		}
+	}
+	var errs []error
 	for _, m := range machines {
-		if m.Node > 0 && m.Init.Alive() {
-			errs = append(errs, healNetwork(ctx, m))
+		errs = append(errs, j.Lab.Groups().ThawAll(ctx, m.Group()), j.continueStopped(m))
+		if m.Node > 0 {
+			errs = append(errs, healNetwork(ctx, m), stopProxy(ctx, control, m), j.resetClock(ctx, m))
 		}
 	}
 	// Last, and whatever failed before: it starts what was stopped, and boots what crashed.
-	errs = append(errs, j.stopProxies(ctx, machines[0]), j.resetClocks(ctx), j.Lab.Resume(ctx))
-	return errors.Join(errs...)
+	return errors.Join(append(errs, j.Lab.Resume(ctx, machines...))...)
 }
 
-// continueStopped sends SIGCONT to every process of the lab that a signal has stopped.
-func (j Injector) continueStopped() error {
+// continueStopped sends SIGCONT to every process of the machine that a signal has stopped.
+func (j Injector) continueStopped(m cluster.Machine) error {
 	var errs []error
-	for _, pid := range j.Lab.Groups().Processes("") {
+	for _, pid := range j.Lab.Groups().Processes(m.Group()) {
 		if p, err := proc.Of(pid); err == nil && p.Stopped() {
 			errs = append(errs, p.Signal(syscall.SIGCONT))
 		}
@@ -192,6 +204,9 @@ func (j Injector) continueStopped() error {
 }
 
 func healNetwork(ctx context.Context, m cluster.Machine) error {
+	if !m.Init.Alive() {
+		return nil // it went with the machine
+	}
 	errs := []error{setLink(ctx, m.Node, "up")}
 	var deletions strings.Builder
 	for _, table := range faultTables(ctx, m) {
@@ -228,7 +243,7 @@ func (j Injector) Active(ctx context.Context) ([]string, error) {
 		return nil, err
 	}
 	var found []string
-	for _, group := range j.Lab.Groups().Frozen() {
+	for _, group := range j.Lab.Groups().Frozen("") {
 		found = append(found, "frozen: "+group)
 	}
 	for _, pid := range j.Lab.Groups().Processes("") {

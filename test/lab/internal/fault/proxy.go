@@ -5,6 +5,7 @@ package fault
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"maps"
 	"net"
@@ -72,7 +73,7 @@ func (j Injector) Proxy(ctx context.Context, node string, f RequestFault) error 
 	if err != nil {
 		return err
 	}
-	if err := j.stopProxies(ctx, control); err != nil {
+	if err := stopProxy(ctx, control, m); err != nil {
 		return err
 	}
 	self, err := os.Executable()
@@ -120,23 +121,18 @@ func forgetConnections(ctx context.Context, m cluster.Machine) error {
 	return nil
 }
 
-// stopProxies ends all proxies. Connections through them end with them.
-func (j Injector) stopProxies(ctx context.Context, control cluster.Machine) error {
+// stopProxy ends the node's proxy. Connections through it end with it.
+func stopProxy(ctx context.Context, control, node cluster.Machine) error {
 	if !control.Init.Alive() {
 		return nil
 	}
 	services, err := control.Services().List(ctx)
-	if err != nil {
-		return err
-	}
 	for _, s := range services {
-		if s.PID != 0 && strings.HasPrefix(s.Name, proxyService(0)[:len(proxyService(0))-1]) {
-			if err := control.Services().Stop(ctx, s.Name, 0); err != nil {
-				return err
-			}
+		if s.PID != 0 && s.Name == proxyService(node.Node) {
+			err = errors.Join(err, control.Services().Stop(ctx, s.Name, 0))
 		}
 	}
-	return nil
+	return err
 }
 
 // RunProxy is a proxy's main function, with the arguments that Proxy gives it.
