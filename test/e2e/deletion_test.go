@@ -22,8 +22,10 @@ import (
 	"github.com/singletonjob/operator/test/observe"
 )
 
-// lingers is how long a process works on after SIGTERM: thrice its lease, so that it must be renewed all the while.
+// lingers is how long a process works on after SIGTERM. Under the lease of an ending job that must be renewed meanwhile.
 const lingers = 15 * time.Second
+
+var ending = rig.LeaseSetting{Duration: 12 * time.Second, Deadline: 8 * time.Second, Retry: time.Second}
 
 // TestDeletedJobEndsGracefully deletes jobs whose processes take long to stop, in every way that there is, side by side:
 // what their pods need to renew stays until the pods are gone. Pods that are orphaned go on.
@@ -34,10 +36,10 @@ func TestDeletedJobEndsGracefully(t *testing.T) {
 		lingerFor(lingers)(o)
 		o.Spec.Template.Spec.TerminationGracePeriodSeconds = new(int64(60))
 	}
-	orphan := x.createNamed("orphan", lease, slow)
-	ending := []*job{x.createNamed("background", lease, slow), x.createNamed("foreground", lease, slow), whole.createNamed("namespace", lease, slow)}
-	before := map[*job]observe.Life{}
-	for _, j := range append(slices.Clone(ending), orphan) {
+	orphan := x.createNamed("orphan", steady, slow)
+	jobs := []*job{x.createNamed("background", ending, slow), x.createNamed("foreground", ending, slow), whole.createNamed("namespace", ending, slow)}
+	before := map[*job]cluster.Life{}
+	for _, j := range append(slices.Clone(jobs), orphan) {
 		j.awaitSettled()
 		before[j] = j.awaitWriteAfter(0)
 	}
@@ -50,7 +52,7 @@ func TestDeletedJobEndsGracefully(t *testing.T) {
 	before[orphan] = orphan.lifeOf(before[orphan].Writer)
 	x.await("the pods to end, and then what they needed", func() (bool, any, error) {
 		left := map[string]int{}
-		for _, j := range ending {
+		for _, j := range jobs {
 			if !j.isToldToStop() {
 				before[j] = j.lifeOf(before[j].Writer)
 			}
@@ -58,7 +60,7 @@ func TestDeletedJobEndsGracefully(t *testing.T) {
 		}
 		return slices.Max(slices.Collect(maps.Values(left))) == 0, left, nil
 	})
-	for _, j := range ending {
+	for _, j := range jobs {
 		j.endedGracefully(before[j])
 		if !released()[j.key] {
 			x.Errorf("%s: the Lease was not released", j.name)
@@ -108,12 +110,15 @@ func (j *job) endedGracefully(before observe.Life) {
 	}
 }
 
-// goesOn asks that the process has outlived its job by more than a lease, and has a standby still.
-func (j *job) goesOn(before observe.Life) {
+// goesOn asks that the process outlives its job for longer than one that can't renew would, and has a standby still.
+func (j *job) goesOn(before cluster.Life) {
 	j.Helper()
-	j.awaitFurtherWrites()
-	if after := j.lifeOf(before.Writer); len(j.lives()) != 1 || after.Last-before.Last < 2*lease.Duration {
-		j.Errorf("%s: the process wrote on for %v and %d processes wrote, want one that goes on", j.name, after.Last-before.Last, len(j.lives()))
+	j.await("writes for longer than a lease", func() (bool, any, error) {
+		lives := j.lives()
+		return len(lives) > 1 || lives[0].Last-before.Last > shows, lives, nil
+	})
+	if lives := j.lives(); len(lives) != 1 {
+		j.Errorf("%s: %d processes wrote, want one that goes on", j.name, len(lives))
 	}
 	pods := j.candidates()
 	for _, p := range pods {
