@@ -247,7 +247,7 @@ func (x *trial) takeover(e end) {
 
 	x.heal()
 	x.restoreNodes(x.ctx)
-	after := j.awaitSettled()
+	after := j.spread()
 	j.check(e.overlap)
 	if e.after != nil {
 		e.after(j, old)

@@ -144,7 +144,8 @@ func TestOutOfService(t *testing.T) {
 	}
 	x.kubectl("taint", "node", node, string(corev1.TaintNodeOutOfService)+"-")
 	x.heal()
-	after := j.awaitSettled()
+	x.restoreNodes(x.ctx)
+	after := j.spread()
 	if change := changeFrom(after, before.Status.FencingToken); change == nil || change.Reason != v1alpha1.ChangeNodeLost {
 		x.Errorf("the history says %+v, want %s", change, v1alpha1.ChangeNodeLost)
 	}

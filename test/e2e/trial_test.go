@@ -359,6 +359,21 @@ func (j *job) awaitSettled() *v1alpha1.SingletonJob {
 	return j.awaitStatus("active and protected", settled)
 }
 
+// spread is awaitSettled after a node was lost that can take pods again: a standby that was made beside the active pod
+// meanwhile is deleted, as the condition asks for.
+func (j *job) spread() *v1alpha1.SingletonJob {
+	j.Helper()
+	beside := func(o *v1alpha1.SingletonJob) bool {
+		c := meta.FindStatusCondition(o.Status.Conditions, v1alpha1.ConditionProtected)
+		return c != nil && c.Reason == v1alpha1.ReasonStandbyOnSameNode
+	}
+	now := j.awaitStatus("active, with a standby", func(o *v1alpha1.SingletonJob) bool { return settled(o) || beside(o) })
+	if beside(now) {
+		j.kubectl("delete", "pod", j.standby(now.Status.ActivePod))
+	}
+	return j.awaitSettled()
+}
+
 func settled(o *v1alpha1.SingletonJob) bool {
 	return o.Status.ObservedGeneration == o.Generation &&
 		meta.IsStatusConditionTrue(o.Status.Conditions, v1alpha1.ConditionActive) &&
