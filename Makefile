@@ -108,7 +108,7 @@ image: ## Write dist/image.tar, an OCI archive of the agent and the manager on a
 	  -version='$(VERSION)' -revision="$$(git rev-parse HEAD)" -output=dist/image.tar
 
 .PHONY: e2e
-e2e: ## Test the whole product on a real Kubernetes of three nodes on this machine, and break it (root, ~30 min).
+e2e: ## Test the whole product on a real Kubernetes of eight nodes on this machine, and break it (root, ~25 min).
 	$(MAKE) image PLATFORMS="linux/$$(go env GOARCH)" IMAGE=$(E2E_IMAGE)
 	go test -json -count=1 -timeout=30m ./test/lab -lab | $(REPORT)
 	go run ./test/lab run -nodes=8 $(E2E) $(E2E_ARGS) | $(REPORT) $(if $(filter -v,$(E2E_ARGS)),-v)
