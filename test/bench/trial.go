@@ -109,7 +109,7 @@ func sleep(ctx context.Context, d time.Duration) error {
 func (t *trial) start(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, settles)
 	defer cancel()
-	if err := t.clustec.CreateNamespace(ctx, t.namespace, ""); err != nil {
+	if err := t.cluster.CreateNamespace(ctx, t.namespace, ""); err != nil {
 		return err
 	}
 	change := t.fault.change

@@ -25,7 +25,7 @@ import (
 // lingers is how long a process works on after SIGTERM. Under the lease of an ending job that must be renewed meanwhile.
 const lingers = 15 * time.Second
 
-var ending = rig.LeaseSetting{Duration: 12 * time.Second, Deadline: 8 * time.Second, Retry: time.Second}
+var ending = cluster.LeaseSetting{Duration: 12 * time.Second, Deadline: 8 * time.Second, Retry: time.Second}
 
 // TestDeletedJobEndsGracefully deletes jobs whose processes take long to stop, in every way that there is, side by side:
 // what their pods need to renew stays until the pods are gone. Pods that are orphaned go on.
@@ -38,7 +38,7 @@ func TestDeletedJobEndsGracefully(t *testing.T) {
 	}
 	orphan := x.createNamed("orphan", steady, slow)
 	jobs := []*job{x.createNamed("background", ending, slow), x.createNamed("foreground", ending, slow), whole.createNamed("namespace", ending, slow)}
-	before := map[*job]cluster.Life{}
+	before := map[*job]observe.Life{}
 	for _, j := range append(slices.Clone(jobs), orphan) {
 		j.awaitSettled()
 		before[j] = j.awaitWriteAfter(0)
@@ -111,7 +111,7 @@ func (j *job) endedGracefully(before observe.Life) {
 }
 
 // goesOn asks that the process outlives its job for longer than one that can't renew would, and has a standby still.
-func (j *job) goesOn(before cluster.Life) {
+func (j *job) goesOn(before observe.Life) {
 	j.Helper()
 	j.await("writes for longer than a lease", func() (bool, any, error) {
 		lives := j.lives()
