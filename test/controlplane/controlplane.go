@@ -284,18 +284,6 @@ func (c *ControlPlane) Stop() {
 	}
 }
 
-// PauseEtcd freezes etcd: the API server answers nothing that needs it until ResumeEtcd.
-func (c *ControlPlane) PauseEtcd() error { return c.signalEtcd(syscall.SIGSTOP) }
-
-// ResumeEtcd ends PauseEtcd. Writes that the API server gave up on may be committed now.
-func (c *ControlPlane) ResumeEtcd() error { return c.signalEtcd(syscall.SIGCONT) }
-
-func (c *ControlPlane) signalEtcd(sig syscall.Signal) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.etcd.Signal(sig)
-}
-
 // StopAPIServer ends the API server; clients are refused until StartAPIServer.
 func (c *ControlPlane) StopAPIServer() {
 	c.mu.Lock()
@@ -313,12 +301,6 @@ func (c *ControlPlane) StartAPIServer(ctx context.Context) error {
 		return errors.New("the API server runs already")
 	}
 	return c.startServer(ctx)
-}
-
-// RestartAPIServer is StopAPIServer and StartAPIServer.
-func (c *ControlPlane) RestartAPIServer(ctx context.Context) error {
-	c.StopAPIServer()
-	return c.StartAPIServer(ctx)
 }
 
 // URL is the API server's address.

@@ -13,7 +13,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 )
@@ -72,7 +71,7 @@ func (v variables) addFrom(ctx context.Context, client kubernetes.Interface, pod
 			v[e.Name] = v.expand(e.Value)
 			continue
 		}
-		value, found, err := valueFrom(ctx, client, pod, c, e.ValueFrom)
+		value, found, err := valueFrom(ctx, client, pod, e.ValueFrom)
 		if err != nil {
 			return fmt.Errorf("variable %s: %w", e.Name, err)
 		}
@@ -95,16 +94,13 @@ func allOf(ctx context.Context, client kubernetes.Interface, namespace string, f
 	return nil, nil
 }
 
-func valueFrom(ctx context.Context, client kubernetes.Interface, pod *corev1.Pod, c *corev1.Container, from *corev1.EnvVarSource) (value string, found bool, err error) {
+func valueFrom(ctx context.Context, client kubernetes.Interface, pod *corev1.Pod, from *corev1.EnvVarSource) (value string, found bool, err error) {
 	var data map[string][]byte
 	var key string
 	var optional *bool
 	switch {
 	case from.FieldRef != nil:
 		value, err = field(pod, from.FieldRef.FieldPath)
-		return value, err == nil, err
-	case from.ResourceFieldRef != nil:
-		value, err = resourceField(pod, c, from.ResourceFieldRef)
 		return value, err == nil, err
 	case from.ConfigMapKeyRef != nil:
 		key, optional = from.ConfigMapKeyRef.Key, from.ConfigMapKeyRef.Optional
@@ -199,28 +195,6 @@ func fileOf(all map[string]string) string {
 		lines = append(lines, key+"="+strconv.Quote(all[key]))
 	}
 	return strings.Join(lines, "\n")
-}
-
-// resourceField is a request or limit in units of the divisor, rounded up; 0 where none is set.
-func resourceField(pod *corev1.Pod, c *corev1.Container, ref *corev1.ResourceFieldSelector) (string, error) {
-	if ref.ContainerName != "" && ref.ContainerName != c.Name {
-		for i := range pod.Spec.Containers {
-			if pod.Spec.Containers[i].Name == ref.ContainerName {
-				c = &pod.Spec.Containers[i]
-			}
-		}
-	}
-	kind, name, _ := strings.Cut(ref.Resource, ".")
-	set := c.Resources.Limits
-	if kind == "requests" {
-		set = c.Resources.Requests
-	}
-	quantity, divisor := set[corev1.ResourceName(name)], ref.Divisor
-	if divisor.IsZero() {
-		divisor = resource.MustParse("1")
-	}
-	milli := divisor.MilliValue()
-	return strconv.FormatInt((quantity.MilliValue()+milli-1)/milli, 10), nil
 }
 
 // hostPath is where programs of images that the node does not know are looked for.

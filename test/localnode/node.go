@@ -2,13 +2,13 @@
 
 // Package localnode runs the pods of a real API server as plain processes on this machine: no kubelet, no container
 // runtime, no root. It is for tests and the demo. A node registers itself, runs what is bound to it, answers with its
-// pods' status, and can be cut off, frozen and crashed. A real scheduler and controller manager run beside it.
+// pods' status, and can be cut off and frozen. A real scheduler and controller manager run beside it.
 //
 // What a container keeps here of what it is in Kubernetes: its command, arguments and environment (the downward API
 // included), its volumes, its probes, its restart policy, its grace period, its service-account token, and that nothing
 // of it outlives the end of its main process. What it does not have: a file system, network, user, cgroup or PID
-// namespace of its own, resource limits, a security context, lifecycle hooks, ephemeral containers, and an image that
-// anything is pulled for. A pod's address is one of 127.0.0.0/8 that no other pod has.
+// namespace of its own, resource limits (nor variables that tell them), a security context, lifecycle hooks, ephemeral
+// containers, and an image that anything is pulled for. A pod's address is one of 127.0.0.0/8 that no other pod has.
 package localnode
 
 import (
@@ -94,7 +94,7 @@ type Node struct {
 	options Options
 	proxy   *faultproxy.Proxy
 	client  kubernetes.Interface
-	ctx     context.Context // ends with Stop and Crash
+	ctx     context.Context // ends with Stop
 	cancel  context.CancelCauseFunc
 	work    sync.WaitGroup
 
@@ -151,24 +151,15 @@ func (n *Node) Cut() { n.proxy.Cut() }
 // Heal ends Cut, and all other faults of the node's network.
 func (n *Node) Heal() error { return n.proxy.Heal() }
 
-var (
-	// errStopped ends containers with a short grace.
-	errStopped = errors.New("the node is being stopped")
-	// errCrashed ends them at once.
-	errCrashed = errors.New("the node crashed")
-)
+// errStopped ends containers with a short grace.
+var errStopped = errors.New("the node is being stopped")
 
 // Stop ends all containers, and the node. What the API server says of its pods stays as it was.
-func (n *Node) Stop() { n.end(errStopped) }
-
-// Crash is a power failure: all processes of the node are killed and nobody is told.
-func (n *Node) Crash() { n.end(errCrashed) }
-
-func (n *Node) end(why error) {
+func (n *Node) Stop() {
 	n.mu.Lock()
 	n.closed = true
 	n.mu.Unlock()
-	n.cancel(why)
+	n.cancel(errStopped)
 	n.work.Wait()
 	n.proxy.Close()
 }

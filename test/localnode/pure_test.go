@@ -8,7 +8,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -50,29 +49,6 @@ func TestReferencesAreExpanded(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			if got := v.expand(c.text); got != c.want {
 				t.Errorf("%q becomes %q, want %q", c.text, got, c.want)
-			}
-		})
-	}
-}
-
-func TestResourceFieldsRoundUp(t *testing.T) {
-	c := &corev1.Container{Name: "c", Resources: corev1.ResourceRequirements{
-		Limits:   corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("65Mi"), corev1.ResourceCPU: resource.MustParse("1500m")},
-		Requests: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("1Mi")},
-	}}
-	pod := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{*c}}}
-	cases := map[string]struct{ field, divisor, want string }{
-		"bytes": {"limits.memory", "", "68157440"}, "in mebibytes": {"limits.memory", "1Mi", "65"}, "in half gibibytes": {"limits.memory", "512Mi", "1"},
-		"cores": {"limits.cpu", "", "2"}, "millicores": {"limits.cpu", "1m", "1500"}, "requests": {"requests.memory", "1Mi", "1"}, "unset": {"requests.cpu", "", "0"},
-	}
-	for name, x := range cases {
-		t.Run(name, func(t *testing.T) {
-			ref := &corev1.ResourceFieldSelector{Resource: x.field}
-			if x.divisor != "" {
-				ref.Divisor = resource.MustParse(x.divisor)
-			}
-			if got, err := resourceField(pod, c, ref); err != nil || got != x.want {
-				t.Errorf("got %q, %v; want %q", got, err, x.want)
 			}
 		})
 	}

@@ -55,7 +55,6 @@ func (n *Node) newWorker(pod *corev1.Pod) *worker {
 		known: records{}, processes: map[string]*process{}, changed: make(chan struct{}),
 	}
 	w.life, w.end = context.WithCancel(n.ctx)
-	w.recall()
 	if pod.DeletionTimestamp != nil {
 		w.end()
 	}
@@ -64,25 +63,6 @@ func (n *Node) newWorker(pod *corev1.Pod) *worker {
 	w.pod = withIP
 	w.volumes = newVolumes(w.dir, n.client, withIP)
 	return w
-}
-
-// recall takes up what an earlier node of this name reported: its containers are gone, and are started anew.
-func (w *worker) recall() {
-	for _, s := range append(append([]corev1.ContainerStatus{}, w.pod.Status.InitContainerStatuses...), w.pod.Status.ContainerStatuses...) {
-		r := containerRecord{last: s.LastTerminationState, restarts: s.RestartCount}
-		if s.State.Running != nil {
-			r.last = corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{
-				ExitCode: 128 + int32(syscall.SIGKILL), Reason: "ContainerStatusUnknown", StartedAt: s.State.Running.StartedAt,
-				FinishedAt: metav1.Now(), Message: "the node was started anew", ContainerID: s.ContainerID,
-			}}
-		}
-		if s.State.Terminated != nil {
-			r.last = s.State
-		}
-		if r.last.Terminated != nil {
-			w.known[s.Name] = r
-		}
-	}
 }
 
 func (w *worker) current() *corev1.Pod {
@@ -299,9 +279,7 @@ func (w *worker) awaitEnd(p *process, sick <-chan string) {
 // shorten that period meanwhile, and the node's own end does.
 func (w *worker) terminate(p *process) {
 	asked, nodeEnds := time.Now(), w.node.ctx.Done()
-	if !errors.Is(context.Cause(w.node.ctx), errCrashed) {
-		p.signal(syscall.SIGTERM)
-	}
+	p.signal(syscall.SIGTERM)
 	for {
 		w.mu.Lock()
 		grace, changed := w.grace(), w.changed
@@ -325,10 +303,7 @@ func (w *worker) terminate(p *process) {
 
 // grace is how long containers may take to end. The caller holds w.mu.
 func (w *worker) grace() time.Duration {
-	switch cause := context.Cause(w.node.ctx); {
-	case errors.Is(cause, errCrashed):
-		return 0
-	case errors.Is(cause, errStopped):
+	if errors.Is(context.Cause(w.node.ctx), errStopped) {
 		return stopGrace
 	}
 	seconds := ptr.Deref(w.pod.Spec.TerminationGracePeriodSeconds, 30)
