@@ -4,10 +4,12 @@
 package cgroup
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -25,6 +27,8 @@ type Group struct {
 	Parent, Dir string
 }
 
+var made atomic.Int64 // groups of this process
+
 // New makes a group of a controller's hierarchy of version 1, or one of version 2; where it can make neither, the test is
 // skipped. What is in it when the test ends is killed.
 func New(t testing.TB, controller string) *Group {
@@ -33,7 +37,8 @@ func New(t testing.TB, controller string) *Group {
 		if _, err := os.Stat(filepath.Join(parent, "cgroup.procs")); err != nil {
 			continue // not a hierarchy
 		}
-		if dir, err := os.MkdirTemp(parent, "singletonjob-test-"); err == nil {
+		dir := filepath.Join(parent, fmt.Sprintf("singletonjob-test-%d-%d", os.Getpid(), made.Add(1)))
+		if os.Mkdir(dir, 0o755) == nil {
 			g := &Group{t: t, Parent: parent, Dir: dir}
 			t.Cleanup(g.remove)
 			return g
@@ -44,7 +49,7 @@ func New(t testing.TB, controller string) *Group {
 }
 
 func (g *Group) remove() {
-	g.write(thawed)
+	_, _ = g.write(thawed)
 	for end := time.Now().Add(patience); os.Remove(g.Dir) != nil && time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
 		for pid := range strings.FieldsSeq(g.Read("cgroup.procs")) {
 			if pid, err := strconv.Atoi(pid); err == nil && pid > 0 {
