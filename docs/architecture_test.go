@@ -84,7 +84,7 @@ func declared(t *testing.T, path string) words {
 }
 
 var (
-	fence   = regexp.MustCompile("(?ms)^```.*?^```")
+	fence   = regexp.MustCompile("(?s)(?:^|\n)```.*?\n```")
 	quoted  = regexp.MustCompile("`([^`\n]+)`")
 	file    = regexp.MustCompile(`^\.?[A-Za-z0-9_-]+(/[A-Za-z0-9_.-]+)+$|^[A-Za-z.-]+\.(go|md|yaml|yml|txt|json)$`)
 	name    = regexp.MustCompile(`^([A-Za-z_][A-Za-z0-9_]*\.)?[A-Za-z_][A-Za-z0-9_]*$`)
@@ -113,18 +113,8 @@ func missing(t *testing.T, files map[string]words, document string) (names []str
 	t.Helper()
 	document = fence.ReplaceAllString(document, "")
 	for _, match := range quoted.FindAllStringSubmatch(document, -1) {
-		switch word := match[1]; {
-		case command.MatchString(word):
-			parts := command.FindStringSubmatch(word)
-			if parts[1] != "" && !exists(strings.TrimSuffix(parts[1], "/")) || parts[2] != "" && !target(t, parts[2]) {
-				names = append(names, word)
-			}
-		case file.MatchString(word) && !strings.HasPrefix(word, "singletonjob.io/"):
-			if !exists(word) && !slices.ContainsFunc(slices.Collect(maps.Keys(files)), func(path string) bool { return filepath.Base(path) == word }) {
-				names = append(names, word)
-			}
-		case name.MatchString(word) && !anywhere(files, word):
-			names = append(names, word)
+		if !isThere(t, files, match[1]) {
+			names = append(names, match[1])
 		}
 	}
 	for _, match := range listed.FindAllStringSubmatch(document, -1) {
@@ -136,6 +126,21 @@ func missing(t *testing.T, files map[string]words, document string) (names []str
 		}
 	}
 	return names
+}
+
+// isThere reports whether a word is no command, file or name, or one that there is.
+func isThere(t *testing.T, files map[string]words, word string) bool {
+	t.Helper()
+	switch {
+	case command.MatchString(word):
+		parts := command.FindStringSubmatch(word)
+		return (parts[1] == "" || exists(strings.TrimSuffix(parts[1], "/"))) && (parts[2] == "" || target(t, parts[2]))
+	case file.MatchString(word) && !strings.HasPrefix(word, "singletonjob.io/"):
+		return exists(word) || slices.ContainsFunc(slices.Collect(maps.Keys(files)), func(path string) bool { return filepath.Base(path) == word })
+	case name.MatchString(word):
+		return anywhere(files, word)
+	}
+	return true
 }
 
 // target reports whether make has one of a name.

@@ -178,6 +178,19 @@ func (c *cluster) holder() *pod { return c.first(func(p *pod) bool { return p.ho
 // fits reports whether a pod has a node: those that came first have.
 func (c *cluster) fits(p *pod) bool { return c.room == 0 || slices.Index(c.pods, p) < c.room }
 
+// next is the pod that takes a free Lease, nil if none is ready.
+func (c *cluster) next() *pod {
+	return cmp.Or(c.first(func(p *pod) bool { return p.ready && !p.updated }), c.first(func(p *pod) bool { return p.ready }))
+}
+
+// becoming is the pod that gets ready next, nil if none does.
+func (c *cluster) becoming() *pod {
+	if c.fate == neverReady || c.failed && c.holder() == nil {
+		return nil
+	}
+	return c.first(func(p *pod) bool { return !p.ready && c.fits(p) })
+}
+
 // happens lets one thing happen that is not the operator's doing and returns what it was, empty if nothing does.
 func (c *cluster) happens() string {
 	holder := c.holder()
@@ -189,13 +202,11 @@ func (c *cluster) happens() string {
 		c.failed, holder.holds, holder.ready = true, false, false
 		return fmt.Sprintf("the process of %v ends at once", holder)
 	}
-	if holder == nil {
-		if p := cmp.Or(c.first(func(p *pod) bool { return p.ready && !p.updated }), c.first(func(p *pod) bool { return p.ready })); p != nil {
-			p.holds = true
-			return fmt.Sprintf("%v acquires the Lease", p)
-		}
+	if p := c.next(); holder == nil && p != nil {
+		p.holds = true
+		return fmt.Sprintf("%v acquires the Lease", p)
 	}
-	if p := c.first(func(p *pod) bool { return !p.ready && c.fits(p) }); p != nil && c.fate != neverReady && !(c.failed && holder == nil) {
+	if p := c.becoming(); p != nil {
 		p.ready = true
 		return fmt.Sprintf("%v gets ready", p)
 	}

@@ -50,7 +50,7 @@ func TestPage(t *testing.T) {
 // TestEveryRolloutEnds tries what nobody would read.
 func TestEveryRolloutEnds(t *testing.T) {
 	for candidates := 1; candidates <= 5; candidates++ {
-		for before := 0; before <= 5; before++ {
+		for before := range 6 {
 			for _, more := range []string{"-new=works", "-new=crashes", "-new=never-ready", "-same", fmt.Sprintf("-room=%d", max(before, candidates))} {
 				args := []string{fmt.Sprintf("-candidates=%d", candidates), fmt.Sprintf("-before=%d", before), more}
 				var out strings.Builder
