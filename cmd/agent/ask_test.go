@@ -34,13 +34,10 @@ func (c *candidate) ask(args ...string) (out string, code int) {
 func TestCheck(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	w.createLease()
 	config := steadyConfig()
 	a := w.candidate("a", config)
-	token := a.acquired()
-	w.awaitBeat(token)
-	b := w.candidate("b", config)
-	b.await("lease held")
+	token := w.acts(a)
+	b := w.standby("b", config)
 	for name, test := range map[string]struct {
 		candidate *candidate
 		args      []string
@@ -82,11 +79,8 @@ func TestCheck(t *testing.T) {
 func TestCheckByAgentThatIsStuck(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	w.createLease()
-	a := w.candidate("a", testConfig())
-	w.awaitBeat(a.acquired())
-	b := w.candidate("b", testConfig())
-	b.await("lease held")
+	a := w.holder("a", testConfig())
+	b := w.standby("b", testConfig())
 	a.proxy.Cut()
 	b.acquired()
 	if out, code := a.ask("check"); code != 1 {
@@ -101,7 +95,6 @@ func TestCheckByAgentThatIsStuck(t *testing.T) {
 func TestProbesAndMetrics(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	w.createLease()
 	config := steadyConfig()
 	port, err := controlplane.FreePort()
 	w.must(err)
@@ -109,7 +102,7 @@ func TestProbesAndMetrics(t *testing.T) {
 	a := w.prepare("a", config)
 	a.env = append(a.env, contract.RuntimeAddressEnv+"=127.0.0.1")
 	a.start()
-	w.awaitBeat(a.acquired())
+	w.acts(a)
 	w.renewedTwice()
 	client := &http.Client{Timeout: patience}
 	for path, says := range map[string]string{
@@ -136,11 +129,10 @@ func TestProbesAndMetrics(t *testing.T) {
 	}
 }
 
-// Whoever collected the agent's log is gone: every line fails, and would end a program that does not expect it.
+// What collected the agent's log is gone: every line fails, and would end a program that does not expect it.
 func TestLogReaderGone(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	w.createLease()
 	a := w.prepare("a", steadyConfig())
 	reader, writer, err := os.Pipe()
 	w.must(err)

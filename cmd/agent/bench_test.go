@@ -39,7 +39,6 @@ func shipped(t testing.TB) string {
 func newBench(b *testing.B) *world {
 	w := newWorld(b)
 	w.program = shipped(b)
-	w.createLease()
 	return w
 }
 

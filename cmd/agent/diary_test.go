@@ -42,7 +42,7 @@ func process() {
 	}
 	token, ahead := os.Getenv(fence.EnvToken), sleptAhead()
 	write := func(what string) {
-		// One write is one line, whole, whoever else appends.
+		// One write is one line, whole, no matter who else appends.
 		fmt.Fprintf(diary, "%s %s %d %d\n", what, token, os.Getpid(), supervise.BootTime()-ahead)
 	}
 	signals := make(chan os.Signal, 16)
@@ -227,7 +227,7 @@ func (w *world) lives() []life {
 	return lives
 }
 
-// overran tells whether it is a leader by client-go that was paused for longer than its leaseDuration leaves after its
+// overran reports whether it is a leader by client-go that was paused for longer than its leaseDuration leaves after its
 // renewDeadline. It does not fence: it goes on then, for as long as its next attempt to renew may take.
 func (l life) overran() bool {
 	return l.token == 0 && time.Duration(l.pause) > electorDuration-electorDeadline

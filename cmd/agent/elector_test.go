@@ -158,7 +158,7 @@ func (w *world) holders() <-chan string {
 	return changed
 }
 
-// One Lease, three of our agents and three of client-go's electors. Whoever holds it is made to end, in one way or
+// One Lease, three of our agents and three of client-go's electors. Each holder is made to end, in one way or
 // another, until it has changed hands 200 times.
 func TestContentionWithClientGo(t *testing.T) {
 	if testing.Short() {
@@ -168,7 +168,6 @@ func TestContentionWithClientGo(t *testing.T) {
 	const changes = 200
 	w := newWorld(t)
 	w.program = shipped(t) // the race detector has the leash of a test binary linger for a second
-	w.createLease()
 	config := testConfig()
 	config.LeaseDuration, config.RenewDeadline, config.RetryPeriod = seconds(3), seconds(1.5), seconds(0.3)
 	holders := w.holders()
@@ -288,7 +287,6 @@ func TestLateReleaseByClientGo(t *testing.T) {
 func lateRelease(t *testing.T) (happened bool) {
 	t.Helper()
 	w := newWorld(t)
-	w.createLease()
 	others := *w
 	others.diary = newDiary(t) // what client-go's leader does while it is cut off is not judged
 	network := w.network()

@@ -44,17 +44,14 @@ func (c *candidate) deadline(cut time.Time) int64 {
 func TestFrozenPastTheLease(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	w.createLease()
 	a := w.prepare("a", testConfig())
 	group := a.group("freezer")
 	a.start("stubborn")
-	w.awaitBeat(a.acquired())
-	b := w.candidate("b", testConfig())
-	b.await("lease held")
+	w.acts(a)
+	b := w.standby("b", testConfig())
 	thaw := group.Freeze()
 	defer thaw()
-	second := b.acquired()
-	w.awaitBeat(second)
+	w.acts(b)
 	still := watchStillness()
 	woken := supervise.BootTime()
 	thaw()
@@ -120,14 +117,13 @@ func TestOutOfMemory(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
-			w.createLease()
 			config := steadyConfig()
 			a := w.prepare("a", config)
 			a.env = append(a.env, contract.RuntimeReapsEnv+"=true")
 			group := a.group("memory")
 			group.Set(map[string]string{"memory.limit_in_bytes": "160M", "memory.max": "160M"})
 			a.start("hoard", "stubborn")
-			w.awaitBeat(a.acquired())
+			w.acts(a)
 			leash := onlyChild(t, a.agent.Pid())
 			process := onlyChild(t, leash)
 			chosen := victim(a.agent.Pid(), leash, process)
@@ -141,7 +137,7 @@ func TestOutOfMemory(t *testing.T) {
 				t.Error("the kernel has killed nobody for want of memory, so nothing was tested")
 			}
 			a.start("stubborn")
-			w.awaitBeat(a.acquired())
+			w.acts(a)
 			if lives := w.checkLives(); len(lives) != 2 {
 				t.Errorf("%d processes, want 2: %+v", len(lives), lives)
 			}
@@ -149,7 +145,7 @@ func TestOutOfMemory(t *testing.T) {
 	}
 }
 
-// outOfMemory tells whether the kernel has killed somebody of a cgroup for want of memory.
+// outOfMemory reports whether the kernel has killed somebody of a cgroup for want of memory.
 func outOfMemory(group *cgroup.Group) bool {
 	for _, name := range []string{"memory.oom_control", "memory.events"} {
 		for line := range strings.Lines(group.Read(name)) {
@@ -166,10 +162,8 @@ func outOfMemory(group *cgroup.Group) bool {
 func TestAPodOfTheSameName(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	w.createLease()
 	a := w.candidate("a", testConfig(), "stubborn")
-	first := a.acquired()
-	w.awaitBeat(first)
+	w.acts(a)
 	a.proxy.Cut()
 	next := w.prepare("a", testConfig())
 	next.env = append(next.env, contract.PodUIDEnv+"=another", contract.RuntimeReapsEnv+"=true")
@@ -226,24 +220,21 @@ func TestClocksApart(t *testing.T) {
 				t.Skipf("no time namespace can be made here (it takes root): %v\n%s", err, out)
 			}
 			w := newWorld(t)
-			w.createLease()
 			a := w.prepare("a", testConfig())
 			a.by = by
 			a.start("stubborn")
-			w.awaitBeat(a.acquired())
-			b := w.candidate("b", testConfig())
-			b.await("lease held")
+			w.acts(a)
+			b := w.standby("b", testConfig())
 			a.proxy.Cut()
 			cut := time.Now()
-			second := b.acquired()
-			w.awaitBeat(second)
+			w.acts(b)
 			if late := time.Duration(w.lives()[0].last - a.deadline(cut)); late > lease.Margin(leaseDuration()) {
 				t.Errorf("the process lived on for %v after its deadline, and so for longer than its lease", late)
 			}
 			healProxy(a)
 			a.await("lease held", "holder=b/")
 			b.signal(syscall.SIGKILL)
-			w.awaitBeat(a.acquired())
+			w.acts(a)
 			w.checkLives()
 		})
 	}

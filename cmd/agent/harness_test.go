@@ -87,6 +87,7 @@ func newWorld(t testing.TB) *world {
 	}
 	w := &world{t: t, plane: plane, ns: plane.Namespace(t), client: client, diary: newDiary(t), program: self}
 	w.allow()
+	w.createLease()
 	return w
 }
 
@@ -125,15 +126,14 @@ func (w *world) must(err error) {
 }
 
 // createLease makes the Lease as the operator does for a new job.
-func (w *world) createLease() *coordinationv1.Lease {
+func (w *world) createLease() {
 	w.t.Helper()
-	l, err := w.client.CoordinationV1().Leases(w.ns).Create(w.t.Context(), &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{
+	_, err := w.client.CoordinationV1().Leases(w.ns).Create(w.t.Context(), &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{
 		Name:        jobName,
 		Labels:      map[string]string{contract.ManagedByLabel: contract.ManagedBy, contract.NameLabel: jobName},
 		Annotations: map[string]string{contract.ReleaseReasonAnnotation: string(lease.ReasonCreated)},
 	}}, metav1.CreateOptions{})
 	w.must(err)
-	return l
 }
 
 func (w *world) lease() *coordinationv1.Lease {
@@ -202,6 +202,30 @@ func (w *world) candidate(pod string, config contract.AgentConfig, process ...st
 	c := w.prepare(pod, config)
 	c.start(process...)
 	return c
+}
+
+// holder is a candidate whose process acts.
+func (w *world) holder(pod string, config contract.AgentConfig, process ...string) *candidate {
+	w.t.Helper()
+	c := w.candidate(pod, config, process...)
+	w.acts(c)
+	return c
+}
+
+// standby is a candidate that has found the Lease held.
+func (w *world) standby(pod string, config contract.AgentConfig) *candidate {
+	w.t.Helper()
+	c := w.candidate(pod, config)
+	c.await("lease held")
+	return c
+}
+
+// acts waits for the candidate's next tenure and for its process, and returns its token.
+func (w *world) acts(c *candidate) int64 {
+	w.t.Helper()
+	token := c.acquired()
+	w.awaitBeat(token)
+	return token
 }
 
 // prepare makes all that an agent needs.

@@ -58,7 +58,6 @@ func takeoverUnderLimit(b *testing.B, program string, config contract.AgentConfi
 	b.Helper()
 	w := newWorld(b)
 	w.program = program
-	w.createLease()
 	dir := b.TempDir()
 	limited := func(pod string) *candidate {
 		c := w.prepare(pod, config)

@@ -53,19 +53,17 @@ func TestHandover(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
-			w.createLease()
 			config := steadyConfig()
 			if test.lease > 0 {
 				config.LeaseDuration, config.RenewDeadline = seconds(test.lease), seconds(test.lease*2/3)
 			}
 			config.GracePeriod = seconds(test.grace)
-			a := w.candidate("a", config, test.process...)
-			w.awaitBeat(a.acquired())
+			a := w.holder("a", config, test.process...)
 			b := w.candidate("b", config)
 			b.await("lease held", "holder=a/")
 			a.signal(syscall.SIGTERM)
 			a.await("released", "reason=PodTerminating")
-			w.awaitBeat(b.acquired())
+			w.acts(b)
 			if code := a.exit(); code != test.code {
 				t.Errorf("exit code %d, want %d; its log:\n%s", code, test.code, a.lines)
 			}
@@ -78,17 +76,15 @@ func TestHandover(t *testing.T) {
 func TestHandoverOnRequest(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	w.createLease()
-	a := w.candidate("a", steadyConfig(), "linger=1s")
-	w.awaitBeat(a.acquired())
+	a := w.holder("a", steadyConfig(), "linger=1s")
 	b := w.candidate("b", steadyConfig())
 	b.await("lease held", "holder=a/")
 	w.annotate(map[string]any{contract.HandoverToAnnotation: "b", contract.HandoverReasonAnnotation: string(lease.ReasonRollout)})
 	a.await("released", "reason=RolloutHandover")
-	w.awaitBeat(b.acquired())
+	w.acts(b)
 	a.await("lease held", "holder=b/")
 	b.signal(syscall.SIGTERM)
-	w.awaitBeat(a.acquired())
+	w.acts(a)
 	w.checkLives()
 }
 
@@ -111,17 +107,14 @@ func TestExitCode(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
-			w.createLease()
 			a := w.candidate("a", config, test.process...)
-			token := a.acquired()
-			w.awaitBeat(token)
-			b := w.candidate("b", config)
-			b.await("lease held")
+			w.acts(a)
+			b := w.standby("b", config)
 			w.must(syscall.Kill(w.lives()[0].pid, test.signal))
 			if code := a.exit(); code != test.code {
 				t.Errorf("exit code %d, want %d; log:\n%s", code, test.code, a.lines)
 			}
-			w.awaitBeat(b.acquired())
+			w.acts(b)
 			w.checkLives()
 		})
 	}
@@ -131,11 +124,8 @@ func TestExitCode(t *testing.T) {
 func TestDaemonIsLeftBehind(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	w.createLease()
-	a := w.candidate("a", steadyConfig(), "exit=0", "daemon")
-	w.awaitBeat(a.acquired())
-	b := w.candidate("b", steadyConfig())
-	b.await("lease held")
+	a := w.holder("a", steadyConfig(), "exit=0", "daemon")
+	b := w.standby("b", steadyConfig())
 	lastOfDaemon := func() (at int64) {
 		for _, line := range w.words() {
 			if fields := strings.Fields(line); len(fields) == 4 && fields[0] == "daemon" {
@@ -149,7 +139,7 @@ func TestDaemonIsLeftBehind(t *testing.T) {
 	if code := a.exit(); code != 0 {
 		t.Errorf("exit code %d; log:\n%s", code, a.lines)
 	}
-	w.awaitBeat(b.acquired())
+	w.acts(b)
 	elapse(t, 100*time.Millisecond)
 	if lives := w.checkLives(); len(lives) != 2 || lastOfDaemon() >= lives[1].first {
 		t.Errorf("the daemon wrote last at %d; %+v", lastOfDaemon(), lives)
@@ -171,7 +161,6 @@ func TestCannotStart(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
-			w.createLease()
 			a := w.prepare("a", steadyConfig())
 			a.run(test.command)
 			a.await("not started", test.command)
@@ -186,7 +175,6 @@ func TestCannotStart(t *testing.T) {
 func TestEnvironment(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	w.createLease()
 	config := steadyConfig()
 	config.TokenEnv = "MY_TOKEN"
 	a := w.prepare("a", config)
@@ -229,9 +217,7 @@ func TestEnvironment(t *testing.T) {
 func TestSignalsAreForwarded(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	w.createLease()
-	a := w.candidate("a", steadyConfig())
-	w.awaitBeat(a.acquired())
+	a := w.holder("a", steadyConfig())
 	for _, sig := range []syscall.Signal{syscall.SIGHUP, syscall.SIGUSR2, syscall.SIGQUIT, syscall.SIGWINCH} {
 		a.signal(sig)
 		w.eventually("the process got "+sig.String(), func() bool {
@@ -276,10 +262,8 @@ func TestTenureGoesOn(t *testing.T) {
 			t.Parallel()
 			mustGoOn(t, func(w *world) error {
 				a := w.candidate("a", config)
-				token := a.acquired()
-				w.awaitBeat(token)
-				b := w.candidate("b", config)
-				b.await("lease held")
+				token := w.acts(a)
+				w.standby("b", config)
 				remove := a.proxy.Inject(test.fault(), test.when...)
 				elapse(t, outage)
 				remove()
@@ -320,11 +304,10 @@ func TestAcquireReplyLost(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
-			w.createLease()
 			a := w.prepare("a", testConfig())
 			a.proxy.Inject(fault, faultproxy.Times(1, isWrite))
 			a.start()
-			w.awaitBeat(a.acquired())
+			w.acts(a)
 			if l := w.lease(); *l.Spec.LeaseTransitions != 1 {
 				t.Errorf("%d tenures, want 1", *l.Spec.LeaseTransitions)
 			}
@@ -362,10 +345,8 @@ func TestCutOff(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			mustGoOn(t, func(w *world) error {
-				a := w.candidate("a", testConfig(), test.process...)
-				w.awaitBeat(a.acquired())
-				b := w.candidate("b", testConfig())
-				b.await("lease held")
+				a := w.holder("a", testConfig(), test.process...)
+				b := w.standby("b", testConfig())
 				test.cut(a)
 				cut := time.Now()
 				second := b.acquired()
@@ -385,7 +366,7 @@ func TestCutOff(t *testing.T) {
 				}
 				// The agent that was cut off is as good a candidate as ever.
 				b.signal(syscall.SIGTERM)
-				w.awaitBeat(a.acquired())
+				w.acts(a)
 				w.checkLives()
 				return nil
 			})
@@ -410,30 +391,26 @@ func TestAgentKilled(t *testing.T) {
 	t.Run("another pod waits", func(t *testing.T) {
 		t.Parallel()
 		w := newWorld(t)
-		w.createLease()
-		a := w.candidate("a", testConfig(), "stubborn")
-		w.awaitBeat(a.acquired())
-		b := w.candidate("b", testConfig())
-		b.await("lease held")
+		a := w.holder("a", testConfig(), "stubborn")
+		b := w.standby("b", testConfig())
 		a.signal(syscall.SIGKILL)
-		w.awaitBeat(b.acquired())
+		w.acts(b)
 		w.checkLives()
 	})
 	t.Run("the same pod restarts", func(t *testing.T) {
 		t.Parallel()
 		w := newWorld(t)
-		w.createLease()
 		// So long that waiting for it would fail the test.
 		config := testConfig()
 		config.LeaseDuration = contract.Duration(10 * patience)
 		a := w.prepare("a", config)
 		a.env = append(a.env, contract.RuntimeReapsEnv+"=true")
 		a.start()
-		w.awaitBeat(a.acquired())
+		w.acts(a)
 		a.signal(syscall.SIGKILL)
 		a.exit()
 		a.start()
-		w.awaitBeat(a.acquired())
+		w.acts(a)
 		if lives := w.checkLives(); len(lives) != 2 {
 			t.Errorf("%d processes, want 2", len(lives))
 		}
@@ -444,29 +421,24 @@ func TestAgentKilled(t *testing.T) {
 func TestWatchStallsSilently(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	w.createLease()
-	a := w.candidate("a", testConfig())
-	w.awaitBeat(a.acquired())
-	b := w.candidate("b", testConfig())
-	b.await("lease held")
+	a := w.holder("a", testConfig())
+	b := w.standby("b", testConfig())
 	b.proxy.Inject(faultproxy.StallWatch(), faultproxy.Watches())
 	w.renewedTwice()
 	a.signal(syscall.SIGTERM)
 	a.await("released")
-	w.awaitBeat(b.acquired())
+	w.acts(b)
 	w.checkLives()
 }
 
 func TestLeaseDeleted(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	w.createLease()
 	// So long that only a loss, not the deadline, ends the process within the test.
 	config := testConfig()
 	config.LeaseDuration, config.RenewDeadline = contract.Duration(10*patience), contract.Duration(8*patience)
 	a := w.candidate("a", config, "stubborn")
-	first := a.acquired()
-	w.awaitBeat(first)
+	w.acts(a)
 	leases := w.client.CoordinationV1().Leases(w.ns)
 	w.must(leases.Delete(t.Context(), jobName, metav1.DeleteOptions{}))
 	a.await("killing", "reason=LeaseDeleted")
@@ -496,12 +468,9 @@ func TestLeaseDeleted(t *testing.T) {
 func TestHolderCleared(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	w.createLease()
 	a := w.candidate("a", steadyConfig(), "stubborn")
-	first := a.acquired()
-	w.awaitBeat(first)
-	b := w.candidate("b", steadyConfig())
-	b.await("lease held")
+	w.acts(a)
+	w.standby("b", steadyConfig())
 	w.patch(map[string]any{"spec": map[string]any{"holderIdentity": ""}})
 	a.await("killing", "reason=LeaseLost")
 	w.eventually("there is another tenure", func() bool { return *w.lease().Spec.LeaseTransitions >= 2 })
@@ -512,9 +481,7 @@ func TestHolderCleared(t *testing.T) {
 func TestForeignHolder(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	w.createLease()
-	a := w.candidate("a", testConfig(), "stubborn")
-	w.awaitBeat(a.acquired())
+	a := w.holder("a", testConfig(), "stubborn")
 	seen := supervise.BootTime()
 	w.patch(map[string]any{"spec": map[string]any{"holderIdentity": "somebody"}})
 	a.await("killing", "reason=LeaseLost")
@@ -530,11 +497,8 @@ func TestForeignHolder(t *testing.T) {
 func TestLabelRemoved(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	w.createLease()
-	a := w.candidate("a", testConfig())
-	w.awaitBeat(a.acquired())
-	b := w.candidate("b", testConfig())
-	b.await("lease held")
+	a := w.holder("a", testConfig())
+	w.standby("b", testConfig())
 	w.patch(map[string]any{"metadata": map[string]any{"labels": map[string]any{contract.ManagedByLabel: nil}}})
 	a.await("read failing", "somebody else's")
 	a.await("stopping", "reason=RenewFailed")
@@ -551,8 +515,7 @@ func TestLabelRemoved(t *testing.T) {
 func TestTokenRenewed(t *testing.T) {
 	t.Parallel()
 	mustGoOn(t, func(w *world) error {
-		a := w.candidate("a", testConfig())
-		w.awaitBeat(a.acquired())
+		a := w.holder("a", testConfig())
 		a.setToken("expired")
 		a.await("renew failing", "401")
 		a.setToken(w.newToken())
@@ -567,15 +530,13 @@ func TestTokenRenewed(t *testing.T) {
 func TestRBACRemovedAndRestored(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	w.createLease()
-	a := w.candidate("a", testConfig())
-	w.awaitBeat(a.acquired())
+	a := w.holder("a", testConfig())
 	w.must(w.client.RbacV1().RoleBindings(w.ns).Delete(t.Context(), "agents", metav1.DeleteOptions{}))
 	a.await("renew failing", "403")
 	a.await("stopping", "reason=RenewFailed")
 	a.await("lost", "reason=RenewFailed")
 	w.bind()
-	w.awaitBeat(a.acquired())
+	w.acts(a)
 	w.checkLives()
 }
 
@@ -592,13 +553,10 @@ func TestKeepRunning(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
-			w.createLease()
 			config := testConfig()
 			config.KeepRunning = true
-			a := w.candidate("a", config)
-			w.awaitBeat(a.acquired())
-			b := w.candidate("b", config)
-			b.await("lease held")
+			a := w.holder("a", config)
+			b := w.standby("b", config)
 			befall(a)
 			befall(b)
 			elapse(t, leaseDuration()+2*time.Second)
@@ -619,17 +577,14 @@ func TestKeepRunning(t *testing.T) {
 	}
 }
 
-// Whoever does not keep running stops in an outage for all, once, and one comes back after it.
+// A tenure that is not kept running stops in an outage for all, once, and one comes back after it.
 func TestStopInAnOutage(t *testing.T) {
 	for name, befall := range outages {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
-			w.createLease()
-			a := w.candidate("a", testConfig())
-			w.awaitBeat(a.acquired())
-			b := w.candidate("b", testConfig())
-			b.await("lease held")
+			a := w.holder("a", testConfig())
+			b := w.standby("b", testConfig())
 			befall(a)
 			befall(b)
 			a.await("lost", "reason=RenewFailed")
@@ -648,16 +603,12 @@ func TestStopInAnOutage(t *testing.T) {
 func TestKeepRunningLearnsOfAnother(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	w.createLease()
 	config := testConfig()
 	config.KeepRunning = true
-	a := w.candidate("a", config, "stubborn")
-	w.awaitBeat(a.acquired())
-	b := w.candidate("b", config)
-	b.await("lease held")
+	a := w.holder("a", config, "stubborn")
+	b := w.standby("b", config)
 	a.proxy.Cut()
-	second := b.acquired()
-	w.awaitBeat(second)
+	second := w.acts(b)
 	healProxy(a)
 	a.await("killing", "reason=LeaseLost")
 	a.await("lost")
@@ -675,10 +626,8 @@ func TestRequestsAtRest(t *testing.T) {
 	t.Parallel()
 	config := testConfig()
 	mustGoOn(t, func(w *world) error {
-		a := w.candidate("a", config)
-		w.awaitBeat(a.acquired())
-		b := w.candidate("b", config)
-		b.await("lease held")
+		a := w.holder("a", config)
+		b := w.standby("b", config)
 		w.renewedTwice()
 		w.renewedTwice()
 		began := time.Now()

@@ -23,7 +23,6 @@ func mustGoOn(t *testing.T, scenario func(w *world) error) {
 	t.Helper()
 	err := repeated(t.Logf, func() (time.Duration, error) {
 		w := newWorld(t)
-		w.createLease()
 		w.t = trial{t}
 		beat := watchPulse(w.client, w.ns)
 		err := ended(func() error { return scenario(w) })

@@ -19,14 +19,12 @@ func TestAuthorityRotated(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
-			w.createLease()
 			config := testConfig()
 			if inStep {
 				config = steadyConfig()
 			}
 			a := w.candidate("a", config)
-			token := a.acquired()
-			w.awaitBeat(token)
+			token := w.acts(a)
 			ca, certificate, err := controlplane.NextCA("127.0.0.1")
 			w.must(err)
 			if inStep {
@@ -40,7 +38,7 @@ func TestAuthorityRotated(t *testing.T) {
 			}
 			a.setCA(ca)
 			if !inStep {
-				w.awaitBeat(a.acquired())
+				w.acts(a)
 				w.checkLives()
 				return
 			}
