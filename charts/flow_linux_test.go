@@ -292,7 +292,7 @@ func (m *measured) String() string {
 	return fmt.Sprintf("renewals: %v; elections: %v; flood: %v", &m.victim, &m.elector, &m.flood)
 }
 
-// shows tells whether enough has happened to judge by.
+// shows reports whether enough has happened to judge by.
 func (m *measured) shows() bool {
 	return m.flood.rejected > 0 && m.victim.served+m.victim.rejected+m.victim.failed >= 5 && m.elector.served+m.elector.rejected+m.elector.failed >= 5
 }

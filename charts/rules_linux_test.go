@@ -12,7 +12,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// granted are all rules of the chart's roles: per resource the verbs, and why. A verb more is a right more for whoever
+// granted are all rules of the chart's roles: per resource the verbs, and why. A verb more is a right more for anyone who
 // takes the operator over, or for every editor of a namespace; a verb less is an operator that stands still.
 var granted = map[string]map[string]struct{ verbs, why string }{
 	"": {

@@ -79,7 +79,7 @@ func (c Compilation) command(ctx context.Context, args ...string) *exec.Cmd {
 	if !c.Race {
 		return Command(ctx, c.Dir, args...)
 	}
-	// As by hand: whoever runs "go test -race" finds the same packages in the cache.
+	// As by hand: anyone who runs "go test -race" finds the same packages in the cache.
 	cmd := Command(ctx, c.Dir, append([]string{args[0], "-race"}, args[1:]...)...)
 	cmd.Env = append(cmd.Env, "CGO_ENABLED=1", "GOFLAGS=")
 	return cmd

@@ -17,7 +17,7 @@ var settings = []string{
 	"GOWORK=off", "GOOS=", "GOARCH=",
 }
 
-// Command is the Go tool with these arguments in dir, or in the current directory if that is empty. Whoever needs another
+// Command is the Go tool with these arguments in dir, or in the current directory if that is empty. Anyone who needs another
 // setting, such as a platform, appends it to Env.
 func Command(ctx context.Context, dir string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, "go", args...)

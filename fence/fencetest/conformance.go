@@ -189,7 +189,7 @@ func resourcesIndependent(s *subject) error {
 	)
 }
 
-// concurrentTenures lets tenures that all believe they are the present one write at the same time. Whoever wins, the
+// concurrentTenures lets tenures that all believe they are the present one write at the same time. No matter who wins, the
 // order of what is stored must be one that a correct sink could have produced.
 func concurrentTenures(s *subject) error {
 	const tenures, writesEach = 8, 25

@@ -18,7 +18,7 @@ import (
 type Attempt struct {
 	Resource fence.Resource `json:"resource"`
 	Token    fence.Token    `json:"token"`
-	// Writer is whoever says it is: a pod, a process. The sink trusts the token, not the name.
+	// Writer is who says that it is the writer: a pod, a process. The sink trusts the token, not the name.
 	Writer string `json:"writer"`
 	// Seq is the writer's own count of its writes.
 	Seq int64 `json:"seq"`

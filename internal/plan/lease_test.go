@@ -70,7 +70,7 @@ func TestWhoMayHaveANewLease(t *testing.T) {
 		"only a pod without an owner": {
 			given: fresh(), with: func(g *given) { g.pod(0, "a").OwnerReferences = nil },
 			want: lease.Record{Duration: 15 * time.Second},
-			why:  "anyone who left it there",
+			why:  "no matter who left it there",
 		},
 		"only remembered": {
 			given: fresh(), with: func(g *given) {
@@ -518,7 +518,7 @@ func TestProofOfDeath(t *testing.T) {
 		},
 		"a sidecar in front, with the agent's variable, has ended": {
 			with: func(g *given) { g.sidecarEnded(began, over, corev1.EnvVar{Name: contract.ConfigEnv, Value: "{}"}) },
-			why:  "anyone who wrote the template wrote that: the holder lives",
+			why:  "it stands in the template: the holder lives",
 		},
 		"a sidecar in front, with the agent's command, has ended": {
 			with: func(g *given) {

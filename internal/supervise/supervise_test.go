@@ -916,7 +916,7 @@ func TestExecThatHangs(t *testing.T) {
 	})
 }
 
-// hungTouch is a program that is being executed until release is called, and then tells whether it ran.
+// hungTouch is a program that is being executed until release is called, and then reports whether it ran.
 func hungTouch(t *testing.T) (argv []string, ran func() bool, release func()) {
 	t.Helper()
 	path, release := slowExec(t, "/bin/touch")

@@ -198,7 +198,7 @@ func (t *trial) watchLease(ctx context.Context) {
 }
 
 // lastRenewal is the last write to the Lease that the old holder can have made: before the fault, or just after it if a
-// request was on its way. A gap of a second and more is the wait of whoever takes over.
+// request was on its way. A gap of a second and more is the wait of the one that takes over.
 func (t *trial) lastRenewal(fault time.Duration) time.Duration {
 	if !t.fault.vanishes && t.fault.lasts == 0 {
 		return 0 // the holder or somebody for it gives the Lease up: nobody waits for it to run out

@@ -31,7 +31,7 @@ func (l LeaseSetting) Apply(job *v1alpha1.SingletonJob) {
 	job.Spec.Lease.RetryPeriod.Duration = l.Retry
 }
 
-// Workload is the container that writes to the sink as that resource. It asks for CPU, as whoever has neighbours should: a
+// Workload is the container that writes to the sink as that resource. It asks for CPU, as a workload with neighbours should: a
 // container that asks for none gets one where nobody else wants it, and whole leases pass on a machine that is busy.
 func (c *Cluster) Workload(writesTo fence.Resource) corev1.Container {
 	return corev1.Container{
@@ -41,7 +41,7 @@ func (c *Cluster) Workload(writesTo fence.Resource) corev1.Container {
 	}
 }
 
-// PodReady tells whether all of the pod's containers are ready.
+// PodReady reports whether all of the pod's containers are ready.
 func PodReady(p corev1.Pod) bool {
 	return slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
 		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue

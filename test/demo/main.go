@@ -72,7 +72,7 @@ func run(keep bool) int {
 	return 0
 }
 
-// watchParent ends the demo when whoever started it, make or the Go tool, is gone without telling.
+// watchParent ends the demo when the one that started it, make or the Go tool, is gone without telling.
 func watchParent(end context.CancelCauseFunc) {
 	for parent := os.Getppid(); os.Getppid() == parent; {
 		time.Sleep(500 * time.Millisecond)

@@ -60,7 +60,7 @@ func TestOutage(t *testing.T) {
 			stops.awaitSettled()
 			stops.check(false)
 
-			// Whoever comes first, the holder with its renewal or a standby whose wait is over, has the Lease: if the
+			// The first to come, the holder with its renewal or a standby whose wait is over, has the Lease: if the
 			// standby, the holder learns of it and is stopped.
 			goesOn.awaitSettled()
 			if lives := goesOn.lives(); len(lives) == 1 {

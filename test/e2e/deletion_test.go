@@ -69,7 +69,7 @@ func TestDeletedJobEndsGracefully(t *testing.T) {
 	orphan.goesOn(before[orphan])
 }
 
-// isToldToStop tells whether no pod of the job may stay.
+// isToldToStop reports whether no pod of the job may stay.
 func (j *job) isToldToStop() bool {
 	j.Helper()
 	return !slices.ContainsFunc(j.candidates(), func(p corev1.Pod) bool { return p.DeletionTimestamp == nil })

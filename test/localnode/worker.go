@@ -90,7 +90,7 @@ func (w *worker) update(pod *corev1.Pod, gone bool) {
 	w.tell()
 }
 
-// tell wakes whoever waits for a change. The caller holds w.mu.
+// tell wakes those who wait for a change. The caller holds w.mu.
 func (w *worker) tell() {
 	close(w.changed)
 	w.changed = make(chan struct{})
@@ -391,7 +391,7 @@ func (w *worker) startProbes(ctx context.Context, group *sync.WaitGroup, c *core
 	})
 }
 
-// output is where a container's lines go: a file, and whoever listens.
+// output is where a container's lines go: a file, and those who listen.
 type output struct {
 	writer *os.File
 	done   chan struct{}

@@ -178,7 +178,7 @@ func (r *results) tellSkips() {
 	}
 }
 
-// is tells whether an expected skip is this one. Of one that is expected anywhere, it is the reason that must be the same.
+// is reports whether an expected skip is this one. Of one that is expected anywhere, it is the reason that must be the same.
 func (s skip) is(expected skip) bool {
 	if expected.pkg == "*" {
 		return strings.HasPrefix(s.reason, expected.reason)

@@ -215,7 +215,7 @@ func apiServerAway(stops *world) {
 	}
 }
 
-// Whoever deletes the definition deletes every job. The operator goes on when it is there again, and so do the tokens.
+// Anyone who deletes the definition deletes every job. The operator goes on when it is there again, and so do the tokens.
 func definitionReinstalled(w *world) {
 	old := w.run(w.job(short))
 	old.node.Cut()

@@ -251,7 +251,7 @@ type tenure struct {
 	node    *localnode.Node
 }
 
-// next waits for the writes of a tenure after old, whoever's they are, and finds its process.
+// next waits for the writes of a tenure after old, no matter whose they are, and finds its process.
 func (w *world) next(old *tenure) *tenure {
 	w.t.Helper()
 	var after fence.Token

@@ -71,7 +71,7 @@ var mutants = map[string]mutant{
 		step: before(readTimed), profile: Mixed, finds: LeashTooLong,
 	},
 	"release marker ignored": {
-		why:  "whoever else empties the holder stops no process",
+		why:  "to empty the holder stops no process",
 		step: before(anyEmptyIsFree), profile: Mixed, finds: TwoAtOnce,
 	},
 	"release marker of another tenure believed": {
@@ -142,7 +142,7 @@ var surroundings = map[string]mutant{
 		profile: Restore, finds: Forgotten, options: Options{Broken: RestoreTooSoon},
 	},
 	"newest duration waited for, not the longest": {
-		why:  "whoever lowers it under a holder does not shorten the holder's lease",
+		why:  "anyone who lowers it under a holder does not shorten the holder's lease",
 		step: before(newestDuration), profile: Edited, finds: Stolen,
 	},
 	"parts of a release left by renewals": {
@@ -432,7 +432,7 @@ func keepToken(c lease.Config, s lease.State, r *lease.Record) {
 
 func transitionsToken(_ lease.Config, _ lease.State, r *lease.Record) { r.Token = int64(r.Transitions) }
 
-// showsLoss tells whether an event shows for certain that a tenure is not this agent's any more.
+// showsLoss reports whether an event shows for certain that a tenure is not this agent's any more.
 func showsLoss(c lease.Config, s lease.State, now lease.Instant, token int64, e lease.Event) bool {
 	foreign := func(r *lease.Record) bool {
 		return r.Revision > s.Observed.Record.Revision && (r.Holder != c.Identity.String() || r.Token != token)

@@ -84,7 +84,7 @@ func (l *Lab) saveState(s *state) error {
 }
 
 // lock keeps two programs from changing the lab at once; the second waits. The lock's file is beside the lab's directory,
-// because 'down' removes that; it is removed with the lab, so whoever gets a lock makes sure that its file is still the one
+// because 'down' removes that; it is removed with the lab, so anyone who gets a lock makes sure that its file is still the one
 // in place.
 func (l *Lab) lock(ctx context.Context) (unlock func(), err error) {
 	path := l.dir + ".lock"

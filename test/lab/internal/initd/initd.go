@@ -40,7 +40,7 @@ func Run() error {
 	from := os.NewFile(SetupFD, "setup")
 	if err := json.NewDecoder(from).Decode(&setup); err != nil {
 		if errors.Is(err, io.EOF) {
-			return errors.New("whoever started this machine gave it up")
+			return errors.New("the one that started this machine gave it up")
 		}
 		return fmt.Errorf("read the machine's setup: %w", err)
 	}
