@@ -90,7 +90,7 @@ func (t *trial) run(ctx context.Context) (run Run, err error) {
 		return Run{}, err
 	}
 	end := fencetest.Boottime() // asking the sink takes time, in which it is written to
-	attempts, err := t.cluster.Attempts(ctx)
+	attempts, err := t.cluster.Attempts(ctx, resourceIn(t.namespace))
 	if err != nil {
 		return Run{}, err
 	}
@@ -131,7 +131,7 @@ func (t *trial) findActive(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, settles)
 	defer cancel()
 	err := observe.Await(ctx, "the first writes", func() (bool, any, error) {
-		attempts, err := t.cluster.Attempts(ctx)
+		attempts, err := t.cluster.Attempts(ctx, resourceIn(t.namespace))
 		lives := observe.Lives(attempts, resourceIn(t.namespace), true)
 		if err != nil || len(lives) == 0 || lives[len(lives)-1].Accepted < 10 {
 			return false, lives, err
@@ -168,7 +168,7 @@ func (t *trial) awaitTakeover(ctx context.Context, fault time.Duration) bool {
 	ctx, cancel := context.WithTimeout(ctx, t.patience())
 	defer cancel()
 	err := observe.Await(ctx, "a takeover", func() (bool, any, error) {
-		attempts, err := t.cluster.Attempts(ctx)
+		attempts, err := t.cluster.Attempts(ctx, resourceIn(t.namespace))
 		if err != nil {
 			return false, nil, err
 		}

@@ -24,6 +24,7 @@ import (
 
 	"github.com/singletonjob/operator/api/v1alpha1"
 	"github.com/singletonjob/operator/build/gotool"
+	"github.com/singletonjob/operator/fence"
 	"github.com/singletonjob/operator/fence/fencetest"
 	"github.com/singletonjob/operator/test/observe"
 )
@@ -48,6 +49,7 @@ type Cluster struct {
 	Image string
 
 	sink     sink
+	records  records
 	progress io.Writer
 }
 
@@ -59,6 +61,7 @@ func Connect(ctx context.Context, o Options) (*Cluster, error) {
 	}
 	config.QPS, config.Burst, config.Timeout = -1, -1, 0
 	r := &Cluster{Config: config, Kubeconfig: o.Kubeconfig, Image: o.WorkloadImage, progress: o.Progress}
+	r.records.of = map[fence.Resource][]fencetest.Attempt{}
 	scheme := runtime.NewScheme()
 	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
 		return nil, err
@@ -102,9 +105,10 @@ func (c *Cluster) OneClock() bool { return c.Lab != nil }
 // from the API server.
 func (c *Cluster) SinkURL() string { return c.sink.url() }
 
-// Attempts returns all writes that the sink has recorded since it was started.
-func (c *Cluster) Attempts(ctx context.Context) ([]fencetest.Attempt, error) {
-	return c.sink.attempts(ctx)
+// Attempts returns all writes to the resource that the sink has recorded since it was started. They are the caller's to
+// read only.
+func (c *Cluster) Attempts(ctx context.Context, resource fence.Resource) ([]fencetest.Attempt, error) {
+	return c.records.follow(ctx, c.sink, resource)
 }
 
 // loadProgram builds a main package and loads it into the lab as an image with the program at /NAME.

@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"slices"
+	"strconv"
 	"sync"
 	"time"
 
@@ -16,6 +18,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/singletonjob/operator/fence"
 	"github.com/singletonjob/operator/fence/fencetest"
 	"github.com/singletonjob/operator/test/observe"
 )
@@ -23,8 +26,31 @@ import (
 // sink records what workloads write.
 type sink interface {
 	url() string
-	attempts(context.Context) ([]fencetest.Attempt, error)
+	// attempts are some of those recorded from the given index on, and none only where there are no more.
+	attempts(ctx context.Context, from int) ([]fencetest.Attempt, error)
 	close()
+}
+
+// records are what was read of a sink so far, in which a suite looks for one resource's at each turn.
+type records struct {
+	mu   sync.Mutex
+	read int
+	of   map[fence.Resource][]fencetest.Attempt
+}
+
+func (r *records) follow(ctx context.Context, s sink, resource fence.Resource) ([]fencetest.Attempt, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for {
+		more, err := s.attempts(ctx, r.read)
+		if err != nil || len(more) == 0 {
+			return slices.Clip(r.of[resource]), err
+		}
+		r.read += len(more)
+		for _, a := range more {
+			r.of[a.Resource] = append(r.of[a.Resource], a)
+		}
+	}
 }
 
 // hostSink is in this process, on an address of the host that the cluster's pods reach.
@@ -47,8 +73,8 @@ func serveSink(address string) (*hostSink, error) {
 
 func (s *hostSink) url() string { return "http://" + s.listener.Addr().String() }
 
-func (s *hostSink) attempts(context.Context) ([]fencetest.Attempt, error) {
-	return s.sink.Attempts(0), nil
+func (s *hostSink) attempts(_ context.Context, from int) ([]fencetest.Attempt, error) {
+	return s.sink.Attempts(from), nil
 }
 
 func (s *hostSink) close() { _ = s.server.Close() }
@@ -61,9 +87,6 @@ type podSink struct {
 	cluster *Cluster
 	address string
 	core    *kubernetes.Clientset
-
-	mu   sync.Mutex
-	read []fencetest.Attempt // so far
 }
 
 func (c *Cluster) deploySink(ctx context.Context) (*podSink, error) {
@@ -97,24 +120,16 @@ func (c *Cluster) deploySink(ctx context.Context) (*podSink, error) {
 
 func (s *podSink) url() string { return s.address }
 
-func (s *podSink) attempts(ctx context.Context) ([]fencetest.Attempt, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for {
-		text, err := s.core.CoreV1().Pods(sinkNamespace).
-			ProxyGet("http", "sink", "8080", "/attempts", map[string]string{"from": fmt.Sprint(len(s.read))}).DoRaw(ctx)
-		if err != nil {
-			return s.read, fmt.Errorf("read the sink: %w", err)
-		}
-		var more []fencetest.Attempt
-		if err := json.Unmarshal(text, &more); err != nil {
-			return s.read, fmt.Errorf("read the sink: %w", err)
-		}
-		if len(more) == 0 {
-			return s.read, nil
-		}
-		s.read = append(s.read, more...)
+func (s *podSink) attempts(ctx context.Context, from int) (more []fencetest.Attempt, err error) {
+	text, err := s.core.CoreV1().Pods(sinkNamespace).
+		ProxyGet("http", "sink", "8080", "/attempts", map[string]string{"from": strconv.Itoa(from)}).DoRaw(ctx)
+	if err == nil {
+		err = json.Unmarshal(text, &more)
 	}
+	if err != nil {
+		return nil, fmt.Errorf("read the sink: %w", err)
+	}
+	return more, nil
 }
 
 func (s *podSink) close() { _ = s.cluster.DeleteNamespace(context.Background(), sinkNamespace) }

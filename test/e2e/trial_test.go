@@ -407,11 +407,12 @@ func (j *job) awaitWriteAfter(token int64) observe.Life {
 }
 
 func (x *trial) livesOf(ctx context.Context, name string) []observe.Life {
-	attempts, err := bed.Attempts(ctx)
+	resource := fence.ResourceOf(x.namespace, name)
+	attempts, err := bed.Attempts(ctx, resource)
 	if err != nil {
 		x.Error(err)
 	}
-	return observe.Lives(attempts, fence.ResourceOf(x.namespace, name), bed.OneClock())
+	return observe.Lives(attempts, resource, bed.OneClock())
 }
 
 func (j *job) lives() []observe.Life { return j.livesOf(j.ctx, j.name) }

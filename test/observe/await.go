@@ -9,7 +9,7 @@ import (
 )
 
 // poll is how often something awaited is looked at. No measured time depends on it.
-const poll = 20 * time.Millisecond
+const poll = 50 * time.Millisecond
 
 // Await calls is until it is true; the error says what was awaited, and what was seen last, which is more than the last
 // look where that one met the end of the context.
