@@ -34,14 +34,15 @@ WITH_RACE := CGO_ENABLED=1 GOFLAGS=
 
 # Tests in which goroutines of ours meet run with the race detector. It makes others slower and sees nothing in them: pure
 # packages, tests of programs that are built without it, and whole lives of jobs in which one goroutine calls the operator.
-# Three packages at a time, also where there are two cores: half of them wait most of the time. The longest begin first.
+# Three packages at a time, also where there are two cores: half of them wait most of the time. The longest wait the most, and
+# run beside all others.
 TESTS := go test -json -p 3 -shuffle=on -timeout=40m
 REPORT = go run ./test/report -skips='$(SKIPS)'
 RACED := $(addprefix ./,internal/agent internal/controller internal/kubelease internal/supervise fence/... \
   test/faultproxy test/localnode/... test/observe test/subprocess)
 LIVES := TestTheOperatorEnds|TestAnOperatorThatSees|TestTwoOperatorsThatSee
 LONGEST := ./test/stack ./cmd/agent
-UNRACED = $(LONGEST) $(filter-out $(shell go list $(RACED) $(LONGEST)),$(shell go list ./...))
+UNRACED = $(filter-out $(shell go list $(RACED) $(LONGEST)),$(shell go list ./...))
 FUZZERS = $(shell git grep -oE '^func Fuzz[A-Za-z]+' -- '*_test.go' | sed -E 's,/[^/]*:func ,:,')
 
 # The tools have module files of their own, one each where their dependencies would drag each other to
@@ -69,13 +70,15 @@ lint: ## Run the linters, the import wall and the clock ban among them.
 	$(GOLANGCI_LINT) run ./...
 
 .PHONY: test
-test: ## Run every test that needs no root: units, simulation, a real API server, real agents (≤ 10 min).
-	go run ./build/compile -tests -name='tests' $(UNRACED) ./internal/controller
+test: ## Run every test that needs no root: units, simulation, a real API server, real agents (~6 min).
+	go run ./build/compile -tests -name='tests' $(LONGEST) $(UNRACED) ./internal/controller
 	go run ./build/compile -tests -race -name='tests with the race detector' $(RACED)
-	@export KUBEBUILDER_ASSETS="$$(go run ./test/controlplane/get)"; { failed=0; \
+	@export KUBEBUILDER_ASSETS="$$(go run ./test/controlplane/get)"; longest="$$(mktemp)"; { failed=0; \
+	  $(TESTS) $(LONGEST) >"$$longest" & \
 	  $(WITH_RACE) $(TESTS) -race -skip='$(LIVES)' $(RACED) || failed=1; \
 	  $(TESTS) -run='$(LIVES)' ./internal/controller || failed=1; \
-	  $(TESTS) $(UNRACED) || failed=1; exit $$failed; \
+	  $(TESTS) $(UNRACED) || failed=1; \
+	  wait $$! || failed=1; cat "$$longest"; rm "$$longest"; exit $$failed; \
 	} | $(REPORT)
 
 # Each new input would be made smaller for up to a minute, in which nothing else is tried.
