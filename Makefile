@@ -97,7 +97,7 @@ mutants: ## Put small faults into a copy of the tree, one by one, and print thos
 
 .PHONY: demo
 demo: ## Show elections, failovers and a refused stale write on this machine. KEEP=1 leaves it running.
-	@echo "building what the caches lack: the first time that takes some 8 minutes on two cores"
+	@echo "building what the caches lack: the first time that takes some 10 minutes on two cores"
 	@go run ./build/compile -name='demo' ./test/demo ./test/workload ./cmd/agent ./cmd/manager
 	@go run ./test/demo
 
