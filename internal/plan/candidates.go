@@ -22,25 +22,13 @@ func victims(m *members, s Step) []PodRef {
 	})
 	var refs []PodRef
 	for _, c := range ranked {
-		var left *int
-		switch {
+		switch left := Removals(&s, c.updated, c.ready); {
 		case !c.live():
-			continue
 		case c.holds:
 			if s.RemoveHolder {
 				refs = append(refs, c.ref())
 			}
-			continue
-		case c.updated && c.ready:
-			left = &s.NewReady
-		case c.updated:
-			left = &s.NewUnready
-		case c.ready:
-			left = &s.OldReady
-		default:
-			left = &s.OldUnready
-		}
-		if *left > 0 {
+		case *left > 0:
 			*left--
 			refs = append(refs, c.ref())
 		}

@@ -152,14 +152,8 @@ func fleetOf(j *job, t *tenure, candidates []candidate) Fleet {
 			fleet.HolderNew, fleet.Soaked = true, t.unsoaked() == 0
 		case c.holds:
 			fleet.HolderOld = true
-		case c.updated && c.ready:
-			fleet.NewReady++
-		case c.updated:
-			fleet.NewUnready++
-		case c.ready:
-			fleet.OldReady++
 		default:
-			fleet.OldUnready++
+			*Standbys(&fleet, c.updated, c.ready)++
 		}
 	}
 	fleet.Failed = fleet.outdated() && !fleet.Soaked && t.failedEarly(j.updated())

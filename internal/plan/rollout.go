@@ -25,6 +25,28 @@ type Step struct {
 	RemoveHolder bool
 }
 
+// Standbys is the number of a fleet's standbys of a version and readiness, to count with.
+func Standbys(f *Fleet, updated, ready bool) *int {
+	return pick(updated, ready, &f.NewReady, &f.NewUnready, &f.OldReady, &f.OldUnready)
+}
+
+// Removals is the number of a step's standbys of a version and readiness that go, to count with.
+func Removals(s *Step, updated, ready bool) *int {
+	return pick(updated, ready, &s.NewReady, &s.NewUnready, &s.OldReady, &s.OldUnready)
+}
+
+func pick(updated, ready bool, newReady, newUnready, oldReady, oldUnready *int) *int {
+	switch {
+	case updated && ready:
+		return newReady
+	case updated:
+		return newUnready
+	case ready:
+		return oldReady
+	}
+	return oldUnready
+}
+
 // Next is the next step of a rollout, of scaling, and of replacing what was lost; all three are one thing: the fleet is not
 // as it should be. Its rules:
 //

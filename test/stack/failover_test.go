@@ -105,11 +105,7 @@ func TestTheJobIsDeletedAndRecreated(t *testing.T) {
 			}
 			w.must(w.p.Client.Delete(t.Context(), job.DeepCopy()))
 			w.must(w.p.Client.Create(t.Context(), job))
-			next := w.next(old)
-			w.deadBefore(old, next)
-			w.must(old.node.Heal())
-			w.protected()
-			w.verifyAfter(old)
+			w.isFollowedAnew(old)
 		})
 	}
 }

@@ -95,14 +95,8 @@ func (c *cluster) fleet() plan.Fleet {
 			f.HolderNew = true
 		case p.holds:
 			f.HolderOld = true
-		case p.updated && p.ready:
-			f.NewReady++
-		case p.updated:
-			f.NewUnready++
-		case p.ready:
-			f.OldReady++
 		default:
-			f.OldUnready++
+			*plan.Standbys(&f, p.updated, p.ready)++
 		}
 	}
 	return f
@@ -113,11 +107,15 @@ func (c *cluster) act() string {
 	s := plan.Next(c.fleet())
 	var removed, created []string
 	for _, p := range slices.Backward(slices.Clone(c.pods)) { // the youngest first
-		if left := counter(&s, p); *left > 0 {
+		switch left := plan.Removals(&s, p.updated, p.ready); {
+		case p.holds && s.RemoveHolder:
+		case !p.holds && *left > 0:
 			*left--
-			removed = append(removed, p.String())
-			c.pods = slices.DeleteFunc(c.pods, func(other *pod) bool { return other == p })
+		default:
+			continue
 		}
+		removed = append(removed, p.String())
+		c.pods = slices.DeleteFunc(c.pods, func(other *pod) bool { return other == p })
 	}
 	for range s.Create {
 		created = append(created, c.create().String())
@@ -134,26 +132,6 @@ func (c *cluster) act() string {
 		did = append(did, fmt.Sprintf("ask %v to hand over to %v", c.holder(), c.asked))
 	}
 	return strings.Join(did, ", ")
-}
-
-// counter is the part of a step that a pod falls under.
-func counter(s *plan.Step, p *pod) *int {
-	switch {
-	case p.holds:
-		n := 0
-		if s.RemoveHolder {
-			n = 1
-		}
-		return &n
-	case p.updated && p.ready:
-		return &s.NewReady
-	case p.updated:
-		return &s.NewUnready
-	case p.ready:
-		return &s.OldReady
-	default:
-		return &s.OldUnready
-	}
 }
 
 // create makes a pod under the lowest name that is free.
