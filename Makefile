@@ -34,9 +34,8 @@ WITH_RACE := CGO_ENABLED=1 GOFLAGS=
 
 # Tests in which goroutines of ours meet run with the race detector. It makes others slower and sees nothing in them: pure
 # packages, tests of programs that are built without it, and whole lives of jobs in which one goroutine calls the operator.
-# Three packages at a time, also where there are two cores: half of them wait most of the time. The longest wait the most, and
-# run beside all others.
-TESTS := go test -json -p 3 -shuffle=on -timeout=40m
+# Two packages at a time, and one of the longest beside them, since those wait the most: more would make each other wait.
+TESTS := go test -json -p 2 -shuffle=on -timeout=40m
 REPORT = go run ./test/report -skips='$(SKIPS)'
 RACED := $(addprefix ./,internal/agent internal/controller internal/kubelease internal/supervise fence/... \
   test/faultproxy test/localnode/... test/observe test/subprocess)
@@ -74,7 +73,7 @@ test: ## Run every test that needs no root: units, simulation, a real API server
 	go run ./build/compile -tests -name='tests' $(LONGEST) $(UNRACED) ./internal/controller
 	go run ./build/compile -tests -race -name='tests with the race detector' $(RACED)
 	@export KUBEBUILDER_ASSETS="$$(go run ./test/controlplane/get)"; longest="$$(mktemp)"; { failed=0; \
-	  $(TESTS) $(LONGEST) >"$$longest" & \
+	  $(TESTS) -p 1 $(LONGEST) >"$$longest" & \
 	  $(WITH_RACE) $(TESTS) -race -skip='$(LIVES)' $(RACED) || failed=1; \
 	  $(TESTS) -run='$(LIVES)' ./internal/controller || failed=1; \
 	  $(TESTS) $(UNRACED) || failed=1; \

@@ -175,7 +175,7 @@ func testConfig() contract.AgentConfig {
 // steadyConfig is for tenures that nothing is to end: however busy the machine, they last.
 func steadyConfig() contract.AgentConfig {
 	config := testConfig()
-	config.LeaseDuration, config.RenewDeadline = seconds(300), seconds(200)
+	config.LeaseDuration, config.RenewDeadline = seconds(3600), seconds(3000)
 	return config
 }
 
@@ -364,7 +364,7 @@ func number(t testing.TB, line, name string) int64 {
 }
 
 // patience is how long anything may take that is expected to happen: more than a busy machine needs.
-const patience = 40 * time.Second
+const patience = 3 * time.Minute
 
 // lines collects what an agent logs.
 type lines struct {

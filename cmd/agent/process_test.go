@@ -200,7 +200,7 @@ func TestEnvironment(t *testing.T) {
 	}
 	want := map[string]string{
 		"MY_TOKEN": fmt.Sprint(token), contract.NameEnv: jobName, contract.NamespaceEnv: w.ns, contract.PodEnv: "a", contract.TenureEnv: "1",
-		contract.LeaseDurationEnv: "5m0s", contract.RunIDEnv: "run", "THEIRS": "kept", contract.SocketEnv: filepath.Join(a.credentials, "agent.sock"),
+		contract.LeaseDurationEnv: "1h0m0s", contract.RunIDEnv: "run", "THEIRS": "kept", contract.SocketEnv: filepath.Join(a.credentials, "agent.sock"),
 	}
 	for name, value := range want {
 		if !slices.Equal(got[name], []string{value}) {

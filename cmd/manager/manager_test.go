@@ -203,7 +203,7 @@ func startManager(t *testing.T, plane *controlplane.ControlPlane, namespace stri
 
 func eventually(t *testing.T, what string, lacking func() string) {
 	t.Helper()
-	deadline := time.Now().Add(2 * time.Minute)
+	deadline := time.Now().Add(5 * time.Minute)
 	for {
 		missing := lacking()
 		if missing == "" {
@@ -218,7 +218,7 @@ func eventually(t *testing.T, what string, lacking func() string) {
 
 func fetch(t *testing.T, url string) string {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	must(t, err)

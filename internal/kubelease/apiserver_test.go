@@ -66,7 +66,7 @@ func (c *cluster) create() *Object {
 
 func (c *cluster) get() *Object {
 	c.Helper()
-	answer, err := c.ours.Get(within(c.T, 30*time.Second))
+	answer, err := c.ours.Get(within(c.T, 3*time.Minute))
 	if err != nil || answer.Object == nil {
 		c.Fatalf("%+v, %v", answer, err)
 	}
@@ -87,7 +87,7 @@ func (c *cluster) remove() {
 
 func (c *cluster) update(base *Object, r lease.Record) (lease.Outcome, *Object) {
 	c.Helper()
-	outcome, stored, err := c.ours.Update(within(c.T, 30*time.Second), base, r)
+	outcome, stored, err := c.ours.Update(within(c.T, 3*time.Minute), base, r)
 	c.Logf("%v: %v", outcome, err)
 	return outcome, stored
 }
@@ -163,7 +163,7 @@ func TestRealCompareAndSwap(t *testing.T) {
 		if _, err := c.leases().Get(t.Context(), "job", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 			t.Errorf("a write of a deleted Lease made one: %v", err)
 		}
-		answer, err := c.ours.Get(within(t, 30*time.Second))
+		answer, err := c.ours.Get(within(t, 3*time.Minute))
 		if err != nil || !answer.Absent {
 			t.Errorf("read: %+v, %v; want absent", answer, err)
 		}
@@ -187,7 +187,7 @@ func TestRealCompareAndSwap(t *testing.T) {
 		if outcome, _ := c.update(o, held(o)); outcome == lease.Confirmed {
 			t.Errorf("outcome %v", outcome)
 		}
-		answer, err := c.ours.Get(within(t, 30*time.Second))
+		answer, err := c.ours.Get(within(t, 3*time.Minute))
 		if err != nil || !answer.Absent {
 			t.Errorf("read: %+v, %v; want absent", answer, err)
 		}
@@ -203,7 +203,7 @@ func TestRealRefusals(t *testing.T) {
 		if outcome, _ := c.update(o, held(o)); outcome != lease.Refused {
 			t.Errorf("outcome %v, want Refused", outcome)
 		}
-		if _, err := c.ours.Get(within(t, 30*time.Second)); err == nil || !strings.Contains(err.Error(), "401") {
+		if _, err := c.ours.Get(within(t, 3*time.Minute)); err == nil || !strings.Contains(err.Error(), "401") {
 			t.Errorf("read: %v, want 401", err)
 		}
 	})
@@ -269,7 +269,7 @@ func awaitRevision(t *testing.T, events <-chan WatchEvent, kind WatchKind, revis
 			if e.Kind == kind && e.Object.Record.Revision == revision {
 				return
 			}
-		case <-time.After(30 * time.Second):
+		case <-time.After(3 * time.Minute):
 			t.Fatalf("no event about revision %d", revision)
 		}
 	}

@@ -114,7 +114,7 @@ func TestUpdateOutcome(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c := serve(t, test.answer).client(t)
 			o := object(t, c, 10)
-			outcome, got, err := c.Update(within(t, 30*time.Second), o, renewal(o))
+			outcome, got, err := c.Update(within(t, 3*time.Minute), o, renewal(o))
 			if outcome != test.want {
 				t.Errorf("outcome %v, want %v (%s); error: %v", outcome, test.want, test.why, err)
 			}
@@ -158,7 +158,7 @@ func TestDeadline(t *testing.T) {
 			c := f.client(t)
 			o := object(t, c, 10)
 			for i, want := range []lease.Outcome{lease.Confirmed, lease.Unknown, lease.Confirmed} {
-				limit := 30 * time.Second
+				limit := 3 * time.Minute
 				if want == lease.Unknown {
 					limit = time.Second
 				}
@@ -185,7 +185,7 @@ func TestSickServerIsLeft(t *testing.T) {
 	c := f.client(t)
 	o := object(t, c, 10)
 	for _, want := range []lease.Outcome{lease.Unknown, lease.Confirmed, lease.Confirmed} {
-		if outcome, _, err := c.Update(within(t, 30*time.Second), o, renewal(o)); outcome != want {
+		if outcome, _, err := c.Update(within(t, 3*time.Minute), o, renewal(o)); outcome != want {
 			t.Fatalf("%v (%v), want %v", outcome, err, want)
 		}
 	}
@@ -199,7 +199,7 @@ func TestConnectionIsKept(t *testing.T) {
 	c := f.client(t)
 	o := object(t, c, 10)
 	for range 3 {
-		if outcome, _, err := c.Update(within(t, 30*time.Second), o, renewal(o)); outcome != lease.Confirmed {
+		if outcome, _, err := c.Update(within(t, 3*time.Minute), o, renewal(o)); outcome != lease.Confirmed {
 			t.Fatal(outcome, err)
 		}
 	}
@@ -232,7 +232,7 @@ func TestHungRequestIsOvertaken(t *testing.T) {
 	}()
 	<-hung
 	for i := range 3 {
-		if outcome, _, err := c.Update(within(t, 30*time.Second), o, renewal(o)); outcome != lease.Confirmed {
+		if outcome, _, err := c.Update(within(t, 3*time.Minute), o, renewal(o)); outcome != lease.Confirmed {
 			t.Fatal(outcome, err)
 		}
 		if i == 0 {
@@ -295,12 +295,12 @@ func TestNotSent(t *testing.T) {
 		config Config
 		limit  time.Duration
 	}{
-		"nobody listens":        {config: Config{Server: nobody, Credentials: credentials(t, good.ca(), "x")}, limit: 30 * time.Second},
+		"nobody listens":        {config: Config{Server: nobody, Credentials: credentials(t, good.ca(), "x")}, limit: 3 * time.Minute},
 		"no such host":          {config: Config{Server: "https://nowhere.invalid", Credentials: credentials(t, good.ca(), "x")}, limit: 5 * time.Second},
-		"another authority":     {config: Config{Server: other.URL, Credentials: credentials(t, otherCA, "x")}, limit: 30 * time.Second},
+		"another authority":     {config: Config{Server: other.URL, Credentials: credentials(t, otherCA, "x")}, limit: 3 * time.Minute},
 		"silent before TLS":     {config: Config{Server: "https://" + silent, Credentials: credentials(t, good.ca(), "x")}, limit: 100 * time.Millisecond},
 		"deadline in the past":  {config: Config{Server: good.URL, Credentials: credentials(t, good.ca(), "x")}, limit: -time.Second},
-		"a record of elsewhere": {config: Config{Server: good.URL, Credentials: credentials(t, good.ca(), "x")}, limit: 30 * time.Second},
+		"a record of elsewhere": {config: Config{Server: good.URL, Credentials: credentials(t, good.ca(), "x")}, limit: 3 * time.Minute},
 	} {
 		t.Run(name, func(t *testing.T) {
 			test.config.Namespace, test.config.Name = "ns", "job"
@@ -330,7 +330,7 @@ func TestUpdateKeepsWhatIsNotOurs(t *testing.T) {
 	o := object(t, c, 10)
 	r := renewal(o)
 	r.Holder, r.Token = "b/u/n", 10
-	if outcome, _, err := c.Update(within(t, 30*time.Second), o, r); outcome != lease.Confirmed {
+	if outcome, _, err := c.Update(within(t, 3*time.Minute), o, r); outcome != lease.Confirmed {
 		t.Fatal(outcome, err)
 	}
 	want := leaseJSON(10)
@@ -397,7 +397,7 @@ func TestGet(t *testing.T) {
 		"broken off":        {answer: hangUp("HTTP/1.1 200 OK\r\nContent-Length: 5000\r\n\r\n{")},
 	} {
 		t.Run(name, func(t *testing.T) {
-			answer, err := serve(t, test.answer).client(t).Get(within(t, 30*time.Second))
+			answer, err := serve(t, test.answer).client(t).Get(within(t, 3*time.Minute))
 			if (answer.Object != nil) != test.found || answer.Absent != test.absent || (err == nil) != (test.found || test.absent) {
 				t.Errorf("object %v, absent %t, error %v; want found %t, absent %t", answer.Object, answer.Absent, err, test.found, test.absent)
 			}
@@ -421,11 +421,11 @@ func TestHowItAsks(t *testing.T) {
 	f.StartTLS()
 	t.Cleanup(f.Close)
 	c := f.client(t)
-	answer, err := c.Get(within(t, 30*time.Second))
+	answer, err := c.Get(within(t, 3*time.Minute))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if outcome, _, err := c.Update(within(t, 30*time.Second), answer.Object, renewal(answer.Object)); outcome != lease.Confirmed {
+	if outcome, _, err := c.Update(within(t, 3*time.Minute), answer.Object, renewal(answer.Object)); outcome != lease.Confirmed {
 		t.Fatal(outcome, err)
 	}
 	for i, query := range []string{"", "fieldManager=" + fieldManager} {
@@ -470,11 +470,11 @@ func TestTokenIsReadAgain(t *testing.T) {
 	dir := credentials(t, f.ca(), "old")
 	c := newClient(t, Config{Server: f.URL, Namespace: "ns", Name: "job", Credentials: dir})
 	o := object(t, c, 10)
-	if outcome, _, err := c.Update(within(t, 30*time.Second), o, renewal(o)); outcome != lease.Refused {
+	if outcome, _, err := c.Update(within(t, 3*time.Minute), o, renewal(o)); outcome != lease.Refused {
 		t.Fatalf("with the old token: %v, %v", outcome, err)
 	}
 	put(t, filepath.Join(dir, "token"), []byte("new"))
-	if outcome, _, err := c.Update(within(t, 30*time.Second), o, renewal(o)); outcome != lease.Confirmed {
+	if outcome, _, err := c.Update(within(t, 3*time.Minute), o, renewal(o)); outcome != lease.Confirmed {
 		t.Fatalf("with the new token: %v, %v", outcome, err)
 	}
 }
@@ -484,11 +484,11 @@ func TestAuthorityIsReadAgain(t *testing.T) {
 	dir := credentials(t, newAuthorityPEM(t), "secret")
 	c := newClient(t, Config{Server: f.URL, Namespace: "ns", Name: "job", Credentials: dir})
 	o := object(t, c, 10)
-	if outcome, _, err := c.Update(within(t, 30*time.Second), o, renewal(o)); outcome != lease.Refused {
+	if outcome, _, err := c.Update(within(t, 3*time.Minute), o, renewal(o)); outcome != lease.Refused {
 		t.Fatalf("with another authority: %v, %v", outcome, err)
 	}
 	put(t, filepath.Join(dir, "ca.crt"), f.ca())
-	if outcome, _, err := c.Update(within(t, 30*time.Second), o, renewal(o)); outcome != lease.Confirmed {
+	if outcome, _, err := c.Update(within(t, 3*time.Minute), o, renewal(o)); outcome != lease.Confirmed {
 		t.Fatalf("with the server's: %v, %v", outcome, err)
 	}
 }
@@ -499,11 +499,11 @@ func TestAuthorityIsWithdrawn(t *testing.T) {
 	dir := credentials(t, f.ca(), "secret")
 	c := newClient(t, Config{Server: f.URL, Namespace: "ns", Name: "job", Credentials: dir})
 	o := object(t, c, 10)
-	if outcome, _, err := c.Update(within(t, 30*time.Second), o, renewal(o)); outcome != lease.Confirmed {
+	if outcome, _, err := c.Update(within(t, 3*time.Minute), o, renewal(o)); outcome != lease.Confirmed {
 		t.Fatal(outcome, err)
 	}
 	put(t, filepath.Join(dir, "ca.crt"), newAuthorityPEM(t))
-	if outcome, _, err := c.Update(within(t, 30*time.Second), o, renewal(o)); outcome != lease.Refused {
+	if outcome, _, err := c.Update(within(t, 3*time.Minute), o, renewal(o)); outcome != lease.Refused {
 		t.Fatalf("outcome %v (%v), want Refused", outcome, err)
 	}
 }

@@ -30,7 +30,7 @@ const raceEnv = "GORACE=atexit_sleep_ms=0"
 
 // patience is how long a test waits for what must happen. Nothing is asserted
 // about it: only a hang makes it run out.
-const patience = 60 * time.Second
+const patience = 4 * time.Minute
 
 // command is what a test tells its agent; event is what the agent tells.
 type command struct {

@@ -30,6 +30,9 @@ import (
 	"github.com/singletonjob/operator/test/localnode"
 )
 
+// patience with anything awaited: a machine that stands still for a while is slow, not broken.
+const patience = 4 * time.Minute
+
 // This test binary is also the programs of its containers, and a node in a process of its own.
 func TestMain(m *testing.M) {
 	localnode.Init()
@@ -191,7 +194,7 @@ func (w *world) create(pod *corev1.Pod) *corev1.Pod {
 // await waits until the pod is as wanted; a pod that is gone is nil.
 func (w *world) await(name, what string, is func(*corev1.Pod) bool) *corev1.Pod {
 	w.t.Helper()
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
 		pod, err := w.client.CoreV1().Pods(w.ns).Get(w.t.Context(), name, metav1.GetOptions{})
 		if apierrors.IsNotFound(err) {
 			pod, err = nil, nil
@@ -230,7 +233,7 @@ func isReady(pod *corev1.Pod) bool {
 // awaitLine waits until a container has printed a line that contains text.
 func (w *world) awaitLine(pod *corev1.Pod, text string) string {
 	w.t.Helper()
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
 		for _, n := range w.cluster.Nodes() {
 			log, _ := os.ReadFile(n.Log(w.ns, pod.Name, pod.Spec.Containers[0].Name))
 			for line := range strings.Lines(string(log)) {
@@ -600,7 +603,7 @@ func TestACutNodeRunsOnAndIsMarkedLost(t *testing.T) {
 
 func (w *world) awaitNode(name, what string, is func(*corev1.Node) bool) {
 	w.t.Helper()
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
 		node, err := w.client.CoreV1().Nodes().Get(w.t.Context(), name, metav1.GetOptions{})
 		if err != nil {
 			w.t.Fatal(err)
@@ -675,7 +678,7 @@ func TestAKilledNodeLeavesNoProcess(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for deadline := time.Now().Add(30 * time.Second); syscall.Kill(pid, 0) == nil; time.Sleep(5 * time.Millisecond) {
+		for deadline := time.Now().Add(patience); syscall.Kill(pid, 0) == nil; time.Sleep(5 * time.Millisecond) {
 			if time.Now().After(deadline) {
 				_ = syscall.Kill(pid, syscall.SIGKILL)
 				t.Fatalf("process %d outlived its node", pid)

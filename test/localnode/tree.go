@@ -49,7 +49,7 @@ func withArgs(all []Process) []Process {
 }
 
 // patience with processes that are to stop. A machine that stands still for a while is slow, not broken.
-const patience = time.Minute
+const patience = 4 * time.Minute
 
 // stopAll stops everything below root and returns when all of it has stopped. From the top down, so that nobody starts
 // anything new below a stopped one. What waits in the kernel counts as stopped once it was asked: it stops before it can do

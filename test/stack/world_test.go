@@ -30,7 +30,7 @@ import (
 const (
 	root = "../.."
 	// patience with anything awaited: a busy machine is slow, not broken.
-	patience = 90 * time.Second
+	patience = 4 * time.Minute
 	// testLabel keeps the pods of a test on the nodes of that test.
 	testLabel = "test"
 	jobName   = "job"
@@ -195,9 +195,9 @@ var (
 	// short leases, for what ends by expiry. A busy machine can miss many renewals before the deadline.
 	short = cluster.LeaseSetting{Duration: 10 * time.Second, Deadline: 7 * time.Second, Retry: 500 * time.Millisecond}
 	// long leases, for what must not wait for one: it would take longer than the test has patience.
-	long = cluster.LeaseSetting{Duration: 10 * time.Minute, Deadline: 5 * time.Minute, Retry: 500 * time.Millisecond}
+	long = cluster.LeaseSetting{Duration: time.Hour, Deadline: 50 * time.Minute, Retry: 500 * time.Millisecond}
 	// prompt leases, for what must not wait for an agent to look again either.
-	prompt = cluster.LeaseSetting{Duration: 10 * time.Minute, Deadline: 5 * time.Minute, Retry: 2 * patience}
+	prompt = cluster.LeaseSetting{Duration: time.Hour, Deadline: 50 * time.Minute, Retry: 2 * patience}
 )
 
 func (w *world) job(lease cluster.LeaseSetting, change ...func(*v1alpha1.SingletonJob)) *v1alpha1.SingletonJob {
