@@ -26,7 +26,7 @@ import (
 
 const (
 	// patience is how long anything may take before a test fails. It decides no verdict but that of a hang.
-	patience = 2 * time.Minute
+	patience = 4 * time.Minute
 	// slack is what a busy machine may add to a bound of the design, which it must tell from what is longer than both. The
 	// benchmark measures without it.
 	slack = 20 * time.Second

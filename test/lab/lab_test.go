@@ -64,7 +64,7 @@ func ask(url string) {
 // probe is a small program in a pod on each node: it serves HTTP, and asks for what it is told to.
 const (
 	probeImage = "local/lab-probe:1"
-	patience   = 2 * time.Minute
+	patience   = 4 * time.Minute
 )
 
 type labTest struct {
