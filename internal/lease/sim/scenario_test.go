@@ -13,6 +13,7 @@ import (
 	"github.com/cockroachdb/datadriven"
 
 	"github.com/singletonjob/operator/internal/lease"
+	"github.com/singletonjob/operator/internal/lease/mistake"
 )
 
 const scenarios = "testdata/scenarios"
@@ -43,16 +44,17 @@ func (s *script) block(t testing.TB, d *datadriven.TestData) string {
 // TestMistakesChangeScenarios has each scenario show the mistake that it is there to explain.
 func TestMistakesChangeScenarios(t *testing.T) {
 	t.Parallel()
-	never := mutant{step: before(func(c lease.Config, s lease.State, _ lease.Time, e lease.Event) (lease.Config, lease.State, lease.Event) {
+	step := func(s mistake.Step) mutant { return mutant{Mistake: mistake.Mistake{Step: s}} }
+	never := step(func(c lease.Config, s lease.State, t lease.Time, e lease.Event) (lease.State, []lease.Action) {
 		c.KeepRunning = true
-		return c, s, e
-	})}
-	hasty := mutant{step: before(func(c lease.Config, s lease.State, t lease.Time, e lease.Event) (lease.Config, lease.State, lease.Event) {
+		return lease.Step(c, s, t, e)
+	})
+	hasty := step(func(c lease.Config, s lease.State, t lease.Time, e lease.Event) (lease.State, []lease.Action) {
 		if s.Phase == lease.Waiting && s.Observed.Record.Holder != "" {
 			c.Duration -= 2 * time.Second
 		}
-		return ownDuration(c, s, t, e)
-	})}
+		return mistake.OwnDuration(c, s, t, e)
+	})
 	unfenced := mutant{options: Options{NewSink: func() Sink { return gullible{} }}}
 	for _, c := range []struct {
 		file    string
@@ -74,7 +76,7 @@ func TestMistakesChangeScenarios(t *testing.T) {
 		{"12-process-exits", mutants["lockDelay not waited for"], LockDelayCut},
 	} {
 		o := c.mistake.options
-		o.NewStep = c.mistake.step
+		o.Step = c.mistake.Step
 		s, changed := &script{o: o}, ""
 		datadriven.RunTestAny(t, filepath.Join(scenarios, c.file+".txt"), func(t testing.TB, d *datadriven.TestData) string {
 			if happened := s.block(t, d); happened != d.Expected {

@@ -35,15 +35,13 @@ import (
 	"time"
 
 	"github.com/singletonjob/operator/internal/lease"
+	"github.com/singletonjob/operator/internal/lease/mistake"
 )
-
-// StepFunc is lease.Step or a mutant of it.
-type StepFunc func(lease.Config, lease.State, lease.Time, lease.Event) (lease.State, []lease.Action)
 
 // Options say how to run an episode. The zero value is right but for mutants.
 type Options struct {
-	// NewStep makes the state machine of one episode; nil stands for lease.Step.
-	NewStep func() StepFunc
+	// Step is the state machine; nil stands for lease.Step.
+	Step mistake.Step
 	// Profile, unless it is AnyProfile, is what the world is like.
 	Profile Profile
 	// Outcomes has only outcomes judged, not the two halves of the inequality that they follow from.
@@ -139,8 +137,8 @@ func newWorld(p params, o Options, trace func(line)) *world {
 		byID:  map[string]*agent{},
 		trace: trace,
 	}
-	if o.NewStep != nil {
-		w.step = o.NewStep()
+	if o.Step != nil {
+		w.step = o.Step
 	}
 	if o.NewSink != nil {
 		w.sink = o.NewSink()
@@ -154,7 +152,7 @@ type world struct {
 	p     params
 	o     Options
 	rng   *rand.Rand
-	step  StepFunc
+	step  mistake.Step
 	queue queue
 	now   time.Duration
 	trace func(line)

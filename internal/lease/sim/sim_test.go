@@ -82,7 +82,7 @@ func TestSeedReplays(t *testing.T) {
 func TestExplainTellsWhatBrokeAndHow(t *testing.T) {
 	t.Parallel()
 	m := mutants["release marker ignored"]
-	o := Options{Profile: m.profile, NewStep: m.step, Outcomes: true}
+	o := Options{Profile: m.profile, Step: m.Step, Outcomes: true}
 	seed := uint64(1)
 	for Run(seed, o).Violation == nil {
 		seed++

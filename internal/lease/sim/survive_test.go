@@ -3,6 +3,8 @@ package sim
 import (
 	"testing"
 	"time"
+
+	"github.com/singletonjob/operator/internal/lease/mistake"
 )
 
 // The shortest leases that the docs' table names, and the default.
@@ -45,15 +47,15 @@ func TestSurvivalShowsWhatItIsWorth(t *testing.T) {
 	t.Parallel()
 	for _, m := range []struct {
 		what, under string
-		step        func() StepFunc
+		step        mistake.Step
 	}{
-		{"patience", "3 s, one of three dead, a fifth lost", after(patient)},
-		{"patience", "15 s, one of three dead, a fifth lost", after(patient)},
-		{"writes beside the read", "3 s, one of three dead, a fifth lost", before(oneAfterAnother)},
-		{"writes beside the read", "5 s, one of three dead, a fifth lost", before(oneAfterAnother)},
-		{"late answers", "15 s, answers come after up to 6 s", before(lateIsLost)},
+		{"patience", "3 s, one of three dead, a fifth lost", mistake.Patient},
+		{"patience", "15 s, one of three dead, a fifth lost", mistake.Patient},
+		{"writes beside the read", "3 s, one of three dead, a fifth lost", mistake.OneAfterAnother},
+		{"writes beside the read", "5 s, one of three dead, a fifth lost", mistake.OneAfterAnother},
+		{"late answers", "15 s, answers come after up to 6 s", mistake.LateIsLost},
 	} {
-		lost := endurings[m.under].lost(Options{NewStep: m.step})
+		lost := endurings[m.under].lost(Options{Step: m.step})
 		t.Logf("%s, without %s: %d tenures ended", m.under, m.what, lost)
 		if lost < 3 {
 			t.Errorf("%s: without %s %d tenures ended", m.under, m.what, lost)
