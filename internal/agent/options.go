@@ -25,6 +25,8 @@ type Process interface {
 	Extend(deadline int64) error
 	Signal(syscall.Signal) error
 	Kill()
+	// Exec runs a command beside the main process, without blocking: see supervise.Tree.
+	Exec(supervise.ExecSpec) (<-chan supervise.ExecResult, error)
 	Started() <-chan error
 	Exited() <-chan supervise.Status
 	Gone() <-chan struct{}

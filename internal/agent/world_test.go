@@ -322,13 +322,14 @@ type fakeProcess struct {
 	ended    bool // the main process
 	reaped   bool // all
 	begun    bool
+	execs    chan *fakeExec // in the order of their beginning
 	started  chan error
 	exited   chan supervise.Status
 	gone     chan struct{}
 }
 
 func newFakeProcess(spec supervise.Spec) *fakeProcess {
-	return &fakeProcess{spec: spec, deadline: spec.Deadline, started: make(chan error, 1), exited: make(chan supervise.Status, 1), gone: make(chan struct{})}
+	return &fakeProcess{spec: spec, deadline: spec.Deadline, execs: make(chan *fakeExec, 16), started: make(chan error, 1), exited: make(chan supervise.Status, 1), gone: make(chan struct{})}
 }
 
 // begin ends the start of the process.
@@ -372,6 +373,23 @@ func (p *fakeProcess) Kill() {
 	}
 	p.begin(supervise.ErrStopped)
 	p.finish(supervise.Status{ExitCode: -1, Signal: syscall.SIGKILL})
+}
+
+// fakeExec is a command that runs until the test has it end.
+type fakeExec struct {
+	supervise.ExecSpec
+	result chan supervise.ExecResult
+}
+
+func (p *fakeProcess) Exec(spec supervise.ExecSpec) (<-chan supervise.ExecResult, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.begun || p.ended {
+		return nil, os.ErrProcessDone
+	}
+	x := &fakeExec{spec, make(chan supervise.ExecResult, 1)}
+	p.execs <- x
+	return x.result, nil
 }
 
 func (p *fakeProcess) end() {

@@ -56,6 +56,16 @@ type event struct {
 	ErrKind  string        // "passed", "killed", "stopped", "start 127", …
 	Took     time.Duration // of the command
 	Count    int
+	Result   executed
+}
+
+// executed is an ExecResult.
+type executed struct {
+	Status   Status
+	TimedOut bool
+	Output   string
+	Err      string
+	ErrKind  string
 }
 
 const (
@@ -138,6 +148,8 @@ func (p *player) obey(c command, e *event) (err error) {
 		go p.follow(t, true)
 	case "extend":
 		return p.tree.Extend(c.At)
+	case "exec": // its timeout is In; "executed" is an event
+		return p.exec(ExecSpec{Argv: c.Argv, Env: c.Env, Dir: c.Dir, Timeout: c.In})
 	case "flood": // extend until told off
 		for ; err == nil && e.Count < 1<<20; e.Count++ {
 			err = p.tree.Extend(c.At + int64(e.Count))
@@ -148,13 +160,31 @@ func (p *player) obey(c command, e *event) (err error) {
 		p.tree.Kill()
 	case "ignore":
 		signal.Ignore(c.Signal)
-	case "fds":
+	default:
+		e.Count = counts[c.Op]()
+	}
+	return err
+}
+
+// counts are commands that count something.
+var counts = map[string]func() int{
+	"fds": func() int {
 		fds, _ := os.ReadDir("/proc/self/fd")
-		e.Count = len(fds)
-	case "children":
-		e.Count = len(children())
-	case "children-by-scan":
-		e.Count = len(childrenByScan())
+		return len(fds)
+	},
+	"children":         func() int { return len(children()) },
+	"children-by-scan": func() int { return len(childrenByScan()) },
+}
+
+func (p *player) exec(spec ExecSpec) error {
+	results, err := p.tree.Exec(spec)
+	if err == nil {
+		go func() {
+			r := <-results
+			e := executed{Status: r.Status, TimedOut: r.TimedOut, Output: string(r.Output)}
+			e.Err, e.ErrKind = describe(r.Err)
+			p.tell(event{Kind: "executed", Result: e})
+		}()
 	}
 	return err
 }
@@ -205,6 +235,10 @@ func describe(err error) (text, kind string) {
 	switch {
 	case errors.As(err, &start):
 		kind = fmt.Sprintf("start %d", start.Code())
+	case errors.Is(err, ErrTooManyExecs):
+		kind = "many"
+	case errors.Is(err, errNotInTime):
+		kind = "not in time"
 	case errors.Is(err, ErrDeadlinePassed):
 		kind = "passed"
 	case errors.Is(err, ErrLeashKilled):
@@ -230,6 +264,7 @@ type agent struct {
 	replies  chan event
 	started  chan event
 	exited   chan Status
+	executed chan executed
 	gone     chan struct{}
 	stdout   chan string // lines
 	waited   chan struct{}
@@ -297,6 +332,7 @@ func startAgent(t testing.TB, attr *syscall.SysProcAttr, by ...string) *agent {
 		replies:  make(chan event, 1),
 		started:  make(chan event, 16),
 		exited:   make(chan Status, 16),
+		executed: make(chan executed, 16),
 		gone:     make(chan struct{}, 16),
 		stdout:   make(chan string, 1024),
 		waited:   make(chan struct{}),
@@ -351,6 +387,8 @@ func (a *agent) readEvents(r io.Reader) {
 			a.started <- e
 		case "exited":
 			a.exited <- e.Status
+		case "executed":
+			a.executed <- e.Result
 		case "gone":
 			a.gone <- struct{}{}
 		default:

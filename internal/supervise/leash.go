@@ -15,14 +15,14 @@ import (
 	"strings"
 	"sync/atomic"
 	"syscall"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
 
 // leashName is the argv[0] by which a process knows that it is the leash. The other
-// arguments are the deadline, whether the agent is PID 1, the working directory and the
-// program's argv.
+// arguments are the deadline, its role, the working directory and the program's argv.
 const leashName = "singletonjob-leash"
 
 // Descriptors of the leash beside stdin, stdout and stderr.
@@ -31,7 +31,7 @@ const (
 	reportFD                // write: one report to the agent
 	agentAliveFD            // read: nothing ever, until the agent dies
 	leashAliveFD            // write: nothing ever, until the leash dies
-	agentsEndFD             // the agent's end of leashAlive, shared to be armed and then closed
+	agentsEndFD             // the agent's end of leashAlive, shared to be armed
 )
 
 // MaybeLeash is the first statement of main in every binary that calls Start, which
@@ -68,12 +68,22 @@ func runLeash(args []string) int {
 	go l.followDeadlines(follows)
 	<-follows
 	dieQuickly()
-	forgetStart()
+	if !l.ofCommand { // which is soon over
+		forgetStart()
+	}
 	rep := l.start(args[2], args[3:])
 	if !l.report(rep) || rep.stage != stageStarted {
-		return 1
+		return l.failed()
 	}
 	return l.watch(rep.pid)
+}
+
+// failed is the code of a leash that kills by its end, unless it is killing already.
+func (l *leash) failed() int {
+	if l.over.Load() && l.ofCommand {
+		select {} // until all are dead that the command has left
+	}
+	return 1
 }
 
 // goDeaf catches and drops the signals that are meant for others. It neither blocks
@@ -96,7 +106,9 @@ type leash struct {
 	alarm    int   // wakes followDeadlines, to look again
 	deadline atomic.Int64
 	lead     int64 // how long before the deadline the leash kills by itself
-	agentIs1 bool
+	// agentIs1 and ofCommand: see the roles.
+	agentIs1, ofCommand bool
+
 	reported atomic.Bool
 	over     atomic.Bool // it kills
 }
@@ -115,10 +127,15 @@ func (l *leash) prepare(args []string) error {
 		return unix.EINVAL
 	}
 	l.deadline.Store(deadline)
-	l.agentIs1 = args[1] == agentIs1
+	l.agentIs1, l.ofCommand = args[1] == agentIs1, args[1] == ofCommand
 	l.lead = leadAlone
 	if l.agentIs1 {
 		l.lead = leadForAll
+	}
+	if l.ofCommand { // what the command leaves behind stays within reach
+		if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+			return err
+		}
 	}
 	if err := closeOnExec(deadlinesFD); err != nil {
 		return err
@@ -141,8 +158,12 @@ func (l *leash) prepare(args []string) error {
 	return l.createTimer()
 }
 
-// agentIs1 is the leash's second argument where its agent is PID 1 of a PID namespace.
-const agentIs1 = "1"
+// The roles of a leash, its second argument.
+const (
+	alone     = ""        // the agent is not PID 1
+	agentIs1  = "1"       // the agent is PID 1 of a PID namespace, all of which ends with this leash
+	ofCommand = "command" // the program is run beside the main process: see Tree.Exec
+)
 
 // start starts the program.
 func (l *leash) start(dir string, argv []string) report {
@@ -186,13 +207,18 @@ func (l *leash) start(dir string, argv []string) report {
 // when the leash dies while the agent lives (stopped, perhaps), agentAlive when the
 // agent dies. The group does not exist before the program runs, so this comes a
 // moment late for what the program starts first; Start returns after it.
-func armPipes(group int) error {
+func armPipes(group int) error { return setOwners(-group) }
+
+// disarmPipes lets what a program has left behind live on.
+func disarmPipes() error { return setOwners(0) }
+
+func setOwners(owner int) error {
 	for _, fd := range []uintptr{agentAliveFD, agentsEndFD} {
-		if _, err := unix.FcntlInt(fd, unix.F_SETOWN, -group); err != nil {
+		if _, err := unix.FcntlInt(fd, unix.F_SETOWN, owner); err != nil {
 			return err
 		}
 	}
-	return unix.Close(agentsEndFD)
+	return nil
 }
 
 // followDeadlines keeps the kernel's timer short of each deadline that the agent sends, and
@@ -285,7 +311,22 @@ func (l *leash) end() {
 		_ = unix.Kill(-1, unix.SIGKILL) // but itself and PID 1
 	}
 	l.report(report{stage: stageExpired})
+	if l.ofCommand {
+		killDescendants()
+	}
 	os.Exit(1)
+}
+
+// killDescendants kills until none of the descendants of this process, their subreaper, can act: from the top, as killRound.
+func killDescendants() {
+	for found := true; found; {
+		found = false
+		for _, pid := range children() {
+			_ = unix.Kill(pid, unix.SIGKILL) // a dead one keeps its PID: nobody reaps it
+			found = found || canAct(pid)
+		}
+		time.Sleep(firstPause)
+	}
 }
 
 // watch blocks until the main process has ended, and leaves it to be reaped.
@@ -294,10 +335,13 @@ func (l *leash) watch(pid int) int {
 		err := unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, nil)
 		switch {
 		case err == nil && !l.over.Load():
+			if l.ofCommand && disarmPipes() != nil {
+				return 1
+			}
 			return 0
 		case err == unix.EINTR:
 		default:
-			return 1
+			return l.failed()
 		}
 	}
 }
@@ -465,7 +509,7 @@ type report struct {
 type stage uint32
 
 const (
-	_            stage = iota // the leash died first
+	stageNone    stage = iota // the leash died first
 	stageSetup                // the leash could not be set up: errno
 	stageExpired              // the deadline had passed
 	stageDir                  // the working directory could not be entered: errno
@@ -489,6 +533,15 @@ func (rep report) send() error {
 		return err
 	}
 	return unix.Close(reportFD)
+}
+
+// readReport blocks until the leash has reported, or none can any more.
+func readReport(fd int) report {
+	buf := make([]byte, reportSize)
+	if n, err := retryRead(fd, buf); err != nil || n != reportSize {
+		return report{}
+	}
+	return decodeReport(buf)
 }
 
 func decodeReport(buf []byte) report {

@@ -138,6 +138,7 @@ func (r *reaper) sweep() (again bool) {
 		return false
 	}
 	t.announceExit(false)
+	t.announceExecs(childless)
 	// The leash ends only with or before the main process. Either way the tenure's
 	// work is over, and what is left of it must not go on.
 	if !t.killed && t.leashEnd == nil {
@@ -145,7 +146,7 @@ func (r *reaper) sweep() (again bool) {
 	}
 	t.deadlines.stop()
 	r.killRound()
-	if childless && t.reported && !r.foreign() {
+	if childless && t.reported && len(t.execs) == 0 && !r.foreign() {
 		t.announceExit(true)
 		t.close()
 		r.tree = nil
@@ -173,6 +174,11 @@ func (r *reaper) reapAll() (childless bool) {
 	}
 }
 
+// isChild reports whether a process is a child of this one, dead or alive.
+func isChild(pid int) bool {
+	return unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT|unix.WALL, nil) == nil
+}
+
 // watchMain ends the tree when its main process has ended and the leash does not say so, because it is stopped: without a
 // deadline nothing else would end it.
 func (t *Tree) watchMain() {
@@ -196,18 +202,29 @@ func (t *Tree) watchMain() {
 // lookPeriod of watchMain: an end that the leash tells of is known at once.
 const lookPeriod = time.Second
 
-// reaped notes the two ends that matter. The main process comes to this process
-// as an orphan: the leash watches it without reaping it, so its exact status is
-// never lost with the leash.
+// reaped notes the ends that matter.
 func (t *Tree) reaped(pid int, ws unix.WaitStatus) {
-	switch {
-	case pid == t.leash && t.leashEnd == nil:
-		t.leashEnd = &ws
-	case pid == t.main && t.mainEnd == nil:
-		t.mainEnd = &ws
-	case !t.reported:
+	known := t.run.reaped(pid, ws)
+	for x := range t.execs {
+		known = known || x.reaped(pid, ws)
+	}
+	if !known && t.unreported() {
 		t.early[pid] = ws
 	}
+}
+
+// reaped notes the two ends that matter of a leash and its program, and reports whether this was one. The program comes to
+// this process as an orphan: the leash watches it without reaping it, so its exact status is never lost with the leash.
+func (r *run) reaped(pid int, ws unix.WaitStatus) bool {
+	switch {
+	case pid == r.leash && r.leashEnd == nil:
+		r.leashEnd = &ws
+	case pid == r.main && r.mainEnd == nil:
+		r.mainEnd = &ws
+	default:
+		return false
+	}
+	return true
 }
 
 // announceExit serves Exited once both ends are known; and at last, when nothing is

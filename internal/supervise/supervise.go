@@ -81,22 +81,29 @@ type Tree struct {
 	exited  chan Status
 	gone    chan struct{}
 
-	// Guarded by process.mu. The main process is reaped by nobody but the
-	// reaper, so while mainEnd is nil its PID names no other process.
+	// All but the deadlines is guarded by process.mu.
+	run                               // of the main process
+	execs     map[*execution]struct{} // that have not ended
+	early     map[int]unix.WaitStatus // reaped before all that a leash has started was known
+	signals   []syscall.Signal        // sent before main was known
+	killed    bool                    // by Kill, and the leash had not died before
+	announced bool                    // Exited was served
+
+	spec      Spec
+	deadlines deadlines
+}
+
+// run is a leash and the program on it.
+type run struct {
+	// The program is reaped by nobody but the reaper, so while mainEnd is nil its PID names no other process.
 	leash, main       int
 	leashEnd, mainEnd *unix.WaitStatus
-	early             map[int]unix.WaitStatus // reaped before main was known
-	signals           []syscall.Signal        // sent before main was known
-	reported          bool                    // the leash's report was read, or it died without
-	killed            bool                    // by Kill, and the leash had not died before
-	announced         bool                    // Exited was served
+	reported          bool // the leash's report was read, or it died without
 
 	// ends are the agent's of the pipes. The leash's report is read from one, once.
 	// Nothing is ever written to the two "alive" ones: that an end closes, because
-	// its owner died, is what kills the main process's group. See armPipes.
+	// its owner died, is what kills the program's group. See armPipes.
 	ends pipeEnds
-
-	deadlines deadlines
 }
 
 // Start begins to run the program on a leash, and returns at once: exec may hang, on a
@@ -189,60 +196,66 @@ func (t *Tree) Gone() <-chan struct{} { return t.gone }
 // fork starts the leash and makes t the tree that the reaper works for. Both
 // happen under the lock, so the reaper cannot meet a leash it does not know.
 func (r *reaper) fork(spec Spec) (*Tree, error) {
-	env := spec.Env
-	if env == nil {
-		env = os.Environ()
+	if spec.Env == nil {
+		spec.Env = os.Environ()
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.tree != nil {
 		return nil, fmt.Errorf("supervise: the tree of process %d is not gone yet: wait for Gone before the next Start", r.tree.main)
 	}
+	role := alone
+	if r.pid1 {
+		role = agentIs1
+	}
+	stdio := [3]int{stdio(spec.Stdin, 0), stdio(spec.Stdout, 1), stdio(spec.Stderr, 2)}
+	leashed, err := r.forkRun(role, spec.Deadline, spec, stdio)
+	if err != nil {
+		return nil, err
+	}
+	t := &Tree{
+		started: make(chan error, 1),
+		exited:  make(chan Status, 1),
+		gone:    make(chan struct{}),
+		run:     leashed,
+		execs:   map[*execution]struct{}{},
+		early:   map[int]unix.WaitStatus{},
+		spec:    spec,
+	}
+	t.deadlines = deadlines{fd: leashed.ends.deadlines, current: spec.Deadline, starting: true, others: map[int]struct{}{}}
+	r.tree = t
+	return t, nil
+}
+
+// forkRun starts a leash. mu is held.
+func (r *reaper) forkRun(role string, deadline int64, spec Spec, stdio [3]int) (run, error) {
 	agents, leashs, err := openPipes()
 	if err != nil {
-		return nil, fmt.Errorf("open the pipes to the leash: %w", err)
+		return run{}, fmt.Errorf("open the pipes to the leash: %w", err)
 	}
 	files := [...]int{
-		0: stdio(spec.Stdin, 0), 1: stdio(spec.Stdout, 1), 2: stdio(spec.Stderr, 2),
+		0: stdio[0], 1: stdio[1], 2: stdio[2],
 		deadlinesFD:  leashs.deadlines,
 		reportFD:     leashs.report,
 		agentAliveFD: leashs.agentAlive,
 		leashAliveFD: leashs.leashAlive,
 		agentsEndFD:  agents.leashAlive,
 	}
-	is1 := ""
-	if r.pid1 {
-		is1 = agentIs1
-	}
-	argv := append([]string{leashName, strconv.FormatInt(spec.Deadline, 10), is1, spec.Dir}, spec.Argv...)
-	leash, err := r.forkLeash(argv, hideEnv(lastOfEach(env)), files[:])
+	argv := append([]string{leashName, strconv.FormatInt(deadline, 10), role, spec.Dir}, spec.Argv...)
+	leash, err := r.forkLeash(argv, hideEnv(lastOfEach(spec.Env)), files[:])
 	leashs.close()
 	if err != nil {
 		agents.close()
-		return nil, fmt.Errorf("execute the leash (/proc/self/exe): %w", err)
+		return run{}, fmt.Errorf("execute the leash (/proc/self/exe): %w", err)
 	}
-	t := &Tree{
-		started: make(chan error, 1),
-		exited:  make(chan Status, 1),
-		gone:    make(chan struct{}),
-		leash:   leash,
-		early:   map[int]unix.WaitStatus{},
-		ends:    agents,
-	}
-	t.deadlines = deadlines{fd: agents.deadlines, current: spec.Deadline, starting: true}
-	r.tree = t
-	return t, nil
+	return run{leash: leash, ends: agents}, nil
 }
 
 // awaitReport waits until the leash has said what became of the start, or died.
 func (t *Tree) awaitReport(spec Spec) {
-	var rep report
-	buf := make([]byte, reportSize)
-	n, err := retryRead(t.ends.report, buf)
-	if err == nil && n == reportSize {
-		rep = decodeReport(buf)
-	}
-	if err = t.startedAs(rep, spec); err == nil {
+	rep := readReport(t.ends.report)
+	err := t.startedAs(rep, spec)
+	if err == nil {
 		t.deadlines.started()
 	} else {
 		t.Kill() // what is left of the attempt
@@ -254,22 +267,39 @@ func (t *Tree) awaitReport(spec Spec) {
 func (t *Tree) startedAs(rep report, spec Spec) error {
 	process.mu.Lock()
 	defer process.mu.Unlock()
-	defer process.poke()
-	t.reported = true
-	switch rep.stage {
-	case stageStarted:
-		t.main = rep.pid
-		if ws, ok := t.early[rep.pid]; ok {
-			t.mainEnd = &ws
-		}
+	t.takeReport(&t.run, rep)
+	if rep.stage == stageStarted {
 		for _, sig := range t.signals {
 			if t.mainEnd == nil {
 				_ = unix.Kill(-t.main, sig)
 			}
 		}
-		t.early, t.signals = nil, nil
+		t.signals = nil
 		go t.watchMain()
 		return nil
+	}
+	return t.notStarted(rep, spec)
+}
+
+// takeReport takes note of what a leash has reported, or that it died without.
+func (t *Tree) takeReport(r *run, rep report) {
+	defer process.poke()
+	r.reported = true
+	if rep.stage == stageStarted {
+		r.main = rep.pid
+		// Its leash is its parent for as long as that lives, and then this process is: else the PID was another's before.
+		if ws, ok := t.early[rep.pid]; ok && r.leashEnd != nil && !isChild(rep.pid) {
+			r.mainEnd = &ws
+		}
+	}
+	if !t.unreported() {
+		clear(t.early)
+	}
+}
+
+// notStarted is why a leash has not started its program.
+func (t *Tree) notStarted(rep report, spec Spec) error {
+	switch rep.stage {
 	case stageExpired:
 		return ErrDeadlinePassed
 	case stageDir:
@@ -278,6 +308,7 @@ func (t *Tree) startedAs(rep report, spec Spec) error {
 		return &StartError{Op: opExecute, Path: spec.Argv[0], Err: rep.errno}
 	case stageSetup:
 		return fmt.Errorf("set up the leash: %w", rep.errno)
+	case stageNone, stageStarted:
 	}
 	switch {
 	case t.killed:
@@ -302,6 +333,8 @@ type deadlines struct {
 	fd      int
 	current int64 // what was last sent to the leash
 	stopped bool
+	// others are the same ends for the leashes of commands, which follow the same deadlines.
+	others map[int]struct{}
 	// starting: the program does not run yet; never: Never is the deadline when it does.
 	starting, never bool
 }
@@ -336,16 +369,24 @@ func (d *deadlines) extendLocked(deadline int64) error {
 	case deadline <= d.current:
 		return nil
 	}
-	var msg [deadlineSize]byte
-	binary.LittleEndian.PutUint64(msg[:], uint64(deadline))
-	// A message is far below PIPE_BUF, so it is written whole or not at all.
-	if _, err := unix.Write(d.fd, msg[:]); err == unix.EPIPE {
+	if err := sendDeadline(d.fd, deadline); errors.Is(err, unix.EPIPE) {
 		return ErrStopped // the leash is dead
 	} else if err != nil {
 		return fmt.Errorf("send the leash its new deadline (a full pipe means that it is not running): %w", err)
 	}
 	d.current = deadline
+	for fd := range d.others {
+		_ = sendDeadline(fd, deadline) // if it cannot be said, that command dies at the old one
+	}
 	return nil
+}
+
+// sendDeadline writes to a pipe of deadlines. A message is far below PIPE_BUF, so it is written whole or not at all.
+func sendDeadline(fd int, deadline int64) error {
+	var msg [deadlineSize]byte
+	binary.LittleEndian.PutUint64(msg[:], uint64(deadline))
+	_, err := unix.Write(fd, msg[:])
+	return err
 }
 
 func (d *deadlines) latest() int64 {

@@ -79,6 +79,16 @@ func play(role string, args []string) int {
 			unix.RawSyscall(unix.SYS_EXIT, 0, 0, 0)
 			return 0
 		},
+		"write": func(args []string) int { // that many bytes
+			for left := number(args[0]); left > 0; left -= len(pattern) {
+				os.Stdout.WriteString(pattern)
+			}
+			return 0
+		},
+		"leave": func([]string) int { // somebody behind, who holds the output open
+			spawn(nil, "stubborn")
+			return 5
+		},
 		"listen": func(args []string) int { return listen(args[0]) },
 		"stubborn": func([]string) int {
 			signal.Ignore(unix.SIGTERM, unix.SIGINT, unix.SIGHUP, unix.SIGQUIT)
@@ -288,6 +298,8 @@ func beat(path string, pause time.Duration) int {
 		}
 	}
 }
+
+var pattern = strings.Repeat("0123456789abcde\n", 64)
 
 var parentDeath int32
 

@@ -1,0 +1,487 @@
+//go:build linux
+
+package supervise
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// exec runs a command beside the main process and waits for its end.
+func (a *agent) exec(argv []string) executed {
+	a.t.Helper()
+	a.must(command{Op: "exec", Argv: argv, In: time.Hour})
+	return await(a.t, "the end of a command", a.executed)
+}
+
+// main starts a main process that no command is to disturb.
+func (a *agent) main() {
+	a.t.Helper()
+	a.must(command{Op: "start", Argv: program("stubborn"), In: time.Hour, Env: []string{"TOKEN=7", "PATH=/bin:/usr/bin", a.mark}, Dir: "/"})
+	a.expectLine("ready")
+}
+
+// end ends the main process, and finds nothing left.
+func (a *agent) end() {
+	a.t.Helper()
+	a.must(command{Op: "kill"})
+	await(a.t, "exit", a.exited)
+	a.expectGone()
+}
+
+func TestExecStatus(t *testing.T) {
+	t.Parallel()
+	inBothModes(t, func(t *testing.T, a *agent) {
+		a.main()
+		for _, code := range []int{0, 1, 3, 127, 255} {
+			if got, want := a.exec(program("exit", strconv.Itoa(code))), (executed{Status: Status{ExitCode: code}}); got != want {
+				t.Errorf("exit %d: %+v, want %+v", code, got, want)
+			}
+		}
+		for _, sig := range []syscall.Signal{unix.SIGTERM, unix.SIGKILL, unix.SIGSEGV} {
+			if got, want := a.exec(program("raise", strconv.Itoa(int(sig)))), (executed{Status: Status{ExitCode: -1, Signal: sig}}); got != want {
+				t.Errorf("%v: %+v, want %+v", sig, got, want)
+			}
+		}
+		a.end()
+	})
+}
+
+// A command finds what the main process found, and nothing to read.
+func TestExecFindsTheMainProcesss(t *testing.T) {
+	t.Parallel()
+	a := startAgent(t, nil)
+	a.main()
+	for _, row := range []struct {
+		c    command
+		want string
+	}{
+		{command{Argv: []string{"sh", "-c", "echo $TOKEN; pwd; cat; echo wrong >&2"}}, "7\n/\nwrong\n"},
+		{command{Argv: []string{"sh", "-c", "echo $TOKEN$OTHER; pwd"}, Env: []string{"OTHER=8", "PATH=/bin"}, Dir: "/proc"}, "8\n/proc\n"},
+		{command{Argv: []string{"sh", "-c", "ls /proc/$$/fd | wc -w; awk '{print ($5 == $1) ($6 == $1)}' /proc/$$/stat"}}, "3\n11\n"},
+		{command{Argv: program("parent-death")}, "9 0 <nil>\n"},
+	} {
+		row.c.Op, row.c.In = "exec", time.Hour
+		a.must(row.c)
+		if got := await(t, "the end of a command", a.executed); got != (executed{Output: row.want}) {
+			t.Errorf("%q: %+v, want output %q", row.c.Argv, got, row.want)
+		}
+	}
+	a.end()
+}
+
+func TestExecErrors(t *testing.T) {
+	t.Parallel()
+	a := startAgent(t, nil)
+	a.main()
+	for name, row := range map[string]struct {
+		c            command
+		reply, later string
+	}{
+		"no argv":     {command{In: time.Hour}, "other", ""},
+		"no timeout":  {command{Argv: []string{"true"}}, "other", ""},
+		"no program":  {command{Argv: []string{"/no/such/program"}, In: time.Hour}, "", "start 127"},
+		"no file":     {command{Argv: []string{"/"}, In: time.Hour}, "", "start 126"},
+		"no folder":   {command{Argv: []string{"true"}, Dir: "/none", In: time.Hour}, "", "start 126"},
+		"longest arg": {command{Argv: []string{"true", strings.Repeat("x", 1<<17-1)}, In: time.Hour}, "", ""},
+		"too long":    {command{Argv: []string{"true", strings.Repeat("x", 1<<17)}, In: time.Hour}, "", "other"},
+	} {
+		row.c.Op = "exec"
+		e := a.do(row.c)
+		if e.ErrKind != row.reply {
+			t.Errorf("%s: %q (%s), want kind %q", name, e.Err, e.ErrKind, row.reply)
+		}
+		if e.Err != "" {
+			continue
+		}
+		if got := await(t, name, a.executed); got.ErrKind != row.later || row.later == "" && got != (executed{}) {
+			t.Errorf("%s: %+v, want kind %q", name, got, row.later)
+		}
+	}
+	a.end()
+	if e := a.do(command{Op: "exec", Argv: []string{"true"}, In: time.Hour}); e.ErrKind != "done" {
+		t.Errorf("without a main process: %q, want ErrProcessDone", e.Err)
+	}
+}
+
+func TestExecsAtOnce(t *testing.T) {
+	t.Parallel()
+	a := startAgent(t, nil)
+	a.main()
+	for range MaxExecs {
+		a.must(command{Op: "exec", Argv: []string{"sleep", "1000"}, In: time.Hour})
+	}
+	if e := a.do(command{Op: "exec", Argv: []string{"true"}, In: time.Hour}); e.ErrKind != "many" {
+		t.Errorf("one more: %q, want ErrTooManyExecs", e.Err)
+	}
+	eventually(t, "all are executed", func() bool {
+		n := 0
+		for _, p := range a.processes() {
+			if strings.HasPrefix(p.cmdline, "sleep ") {
+				n++
+			}
+		}
+		return n == MaxExecs
+	})
+	a.end()
+	for range MaxExecs {
+		if got, want := await(t, "the end of a command", a.executed), (executed{Status: Status{ExitCode: -1, Signal: unix.SIGKILL}}); got != want {
+			t.Errorf("%+v, want %+v", got, want)
+		}
+	}
+}
+
+// Statuses are exact while many commands and their orphans end at the same time.
+func TestExecStatusAmongOrphans(t *testing.T) {
+	t.Parallel()
+	inBothModes(t, func(t *testing.T, a *agent) {
+		a.main()
+		for round := range 10 {
+			want := map[Status]int{}
+			for i := range MaxExecs {
+				code := round*MaxExecs + i
+				want[Status{ExitCode: code}]++
+				a.must(command{Op: "exec", Argv: []string{"sh", "-c", fmt.Sprintf("(true & true &); (true & true &); exit %d", code)}, In: time.Hour})
+			}
+			for range MaxExecs {
+				got := await(t, "the end of a command", a.executed)
+				if want[got.Status]--; got.Err != "" || want[got.Status] != 0 {
+					t.Errorf("round %d: %+v", round, got)
+				}
+			}
+		}
+		a.end()
+	})
+}
+
+func TestExecOutput(t *testing.T) {
+	t.Parallel()
+	a := startAgent(t, nil)
+	a.main()
+	got := a.exec(program("write", strconv.Itoa(8<<20)))
+	if want := strings.Repeat(pattern, MaxExecOutput/len(pattern)+1)[:MaxExecOutput]; got.Output != want || got.Status != (Status{}) {
+		t.Errorf("of 8 MiB: %d bytes, status %v; want the first %d bytes and success", len(got.Output), got.Status, MaxExecOutput)
+	}
+	a.end()
+}
+
+// What a command leaves behind lives on, though it holds the output open, and dies with the tree.
+func TestExecLeavesSomebodyBehind(t *testing.T) {
+	t.Parallel()
+	inBothModes(t, func(t *testing.T, a *agent) {
+		a.main()
+		if got := a.exec([]string{"sh", "-c", "sleep 1000 & echo left; exit 5"}); got != (executed{Status: Status{ExitCode: 5}, Output: "left\n"}) {
+			t.Errorf("%+v, want code 5", got)
+		}
+		left := a.find("sleep 1000")
+		eventually(t, "the command's leash is gone", func() bool { return len(a.processes()) == 4 }) // agent, leash, main process, sleep
+		if s := state(left); s == "" || s == "Z" {
+			t.Errorf("what the command has left is in state %q", s)
+		}
+		a.end()
+	})
+}
+
+// When the time of a command is over, all that descends from it is killed, and the main process is not.
+func TestExecTimeout(t *testing.T) {
+	t.Parallel()
+	for name, argv := range map[string][]string{
+		"alone":   {"sleep", "1000"},
+		"group":   {"sh", "-c", "sleep 1000 & sleep 1000 & wait"},
+		"daemons": program("daemons", "3"),
+		"deaf":    program("stubborn"),
+		"stopped": {"sh", "-c", "kill -STOP $$"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			inBothModes(t, func(t *testing.T, a *agent) {
+				a.main()
+				a.must(command{Op: "exec", Argv: argv, In: 2 * time.Second})
+				got := await(t, "the end of a command", a.executed)
+				if !got.TimedOut || got.Err == "" && got.Status != (Status{ExitCode: -1, Signal: unix.SIGKILL}) {
+					t.Errorf("%+v, want TimedOut and SIGKILL", got)
+				}
+				eventually(t, "agent, leash and main process are left", func() bool { return len(a.processes()) == 3 })
+				if len(a.exited) > 0 {
+					t.Error("the main process has ended")
+				}
+				a.end()
+			})
+		})
+	}
+}
+
+// A leash that does not run cannot kill what its command has started.
+func TestExecTimeoutBesideAStoppedLeash(t *testing.T) {
+	t.Parallel()
+	inBothModes(t, func(t *testing.T, a *agent) {
+		a.main()
+		a.must(command{Op: "exec", Argv: []string{"sh", "-c", "sleep 1000 & wait"}, In: 5 * time.Second})
+		eventually(t, "it runs, or has ended", func() bool { return len(a.processes()) == 6 || len(a.executed) > 0 })
+		a.stopLeashes()
+		if got := await(t, "the end of a command", a.executed); !got.TimedOut {
+			t.Errorf("%+v, want TimedOut", got)
+		}
+		eventually(t, "agent, leash and main process are left", func() bool { return len(a.processes()) == 3 })
+		a.end()
+	})
+}
+
+// stopLeashes stops all that there are now.
+func (a *agent) stopLeashes() {
+	a.t.Helper()
+	for _, p := range a.processes() {
+		if a.isLeash(p) {
+			unix.Kill(p.pid, unix.SIGSTOP)
+			eventually(a.t, "the leash is stopped or dead", func() bool { return slices.Contains([]string{"T", "Z", "X", ""}, state(p.pid)) })
+		}
+	}
+}
+
+// A command that is not executing yet when its time is over never does, and holds nobody up.
+func TestExecThatHangsBesideTheMainProcess(t *testing.T) {
+	t.Parallel()
+	for _, stopped := range []bool{false, true} {
+		t.Run(fmt.Sprintf("leash stopped=%t", stopped), func(t *testing.T) {
+			inBothModes(t, func(t *testing.T, a *agent) {
+				a.main()
+				argv, ran, release := hungTouch(t)
+				a.must(command{Op: "exec", Argv: argv, In: 2 * time.Second})
+				a.must(command{Op: "extend", In: 2 * time.Hour})
+				a.must(command{Op: "exec", Argv: []string{"true"}, In: time.Hour})
+				if got := await(t, "the end of another", a.executed); got != (executed{}) && !got.TimedOut {
+					t.Errorf("another command meanwhile: %+v, want success", got)
+				}
+				if stopped {
+					a.stopLeashes()
+				}
+				if got := await(t, "the end of a command", a.executed); got != (executed{}) && (!got.TimedOut || got.ErrKind != "not in time") {
+					t.Errorf("%+v, want TimedOut and errNotInTime", got)
+				}
+				a.end()
+				release()
+				time.Sleep(100 * time.Millisecond) // no bound
+				if ran() {
+					t.Error("it was executed")
+				}
+			})
+		})
+	}
+}
+
+// The kernel ends a command at the deadline of the tree, which moves with each renewal, whoever is stopped then.
+func TestExecDiesAtTheDeadline(t *testing.T) {
+	t.Parallel()
+	for name, stop := range map[string]func(*agent){
+		"nobody stopped":            func(*agent) {},
+		"agent stopped":             func(a *agent) { a.signal(unix.SIGSTOP) },
+		"agent and leashes stopped": func(a *agent) { a.signal(unix.SIGSTOP); a.stopLeashes() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			inBothModes(t, func(t *testing.T, a *agent) {
+				for in := 4 * time.Second; ; in *= 2 {
+					if a.execUntilDeadline(t, in, stop) {
+						return
+					}
+					if in > time.Minute {
+						t.Fatal("the machine is too busy for any deadline")
+					}
+				}
+			})
+		})
+	}
+}
+
+// execUntilDeadline is false where the deadline came before the command ran.
+func (a *agent) execUntilDeadline(t *testing.T, in time.Duration, stop func(*agent)) bool {
+	t.Helper()
+	e := a.do(command{Op: "start", Argv: program("stubborn"), In: in})
+	if e.Err != "" {
+		return false
+	}
+	path := filepath.Join(t.TempDir(), "heartbeat")
+	h, err := openHeartbeat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	alive := a.do(command{Op: "exec", Argv: program("beat", path), In: time.Hour}).Err == ""
+	extended := a.do(command{Op: "extend", In: in})
+	eventually(t, "the command beats, or the tree is dead", func() bool { return h.first.Load() != 0 || len(a.exited) > 0 })
+	alive = alive && extended.Err == "" && h.first.Load() != 0
+	if alive {
+		stop(a)
+		a.expectDead()
+		a.signal(unix.SIGCONT)
+	}
+	await(t, "exit", a.exited)
+	a.expectGone()
+	for len(a.stdout) > 0 {
+		<-a.stdout
+	}
+	return alive
+}
+
+// A renewal of the tree is one of its commands, too.
+func TestExecOutlivesADeadlineThatMoved(t *testing.T) {
+	t.Parallel()
+	a := startAgent(t, nil)
+	for in := 4 * time.Second; ; in *= 2 { // where the machine is too busy for the first deadline, again with a later one
+		if in > 2*time.Minute {
+			t.Fatal("the machine is too busy for any deadline")
+		}
+		e := a.do(command{Op: "start", Argv: program("stubborn"), In: in})
+		if e.Err != "" {
+			continue
+		}
+		executed := a.do(command{Op: "exec", Argv: []string{"sleep", "1000"}, In: time.Hour}).Err == ""
+		if a.do(command{Op: "extend", In: time.Hour}).Err != "" || !executed || len(a.executed) > 0 {
+			await(t, "exit", a.exited)
+			a.expectGone()
+			for len(a.executed) > 0 {
+				<-a.executed
+			}
+			continue
+		}
+		eventually(t, "the first deadline is over", func() bool { return BootTime() > e.Deadline+int64(500*time.Millisecond) })
+		break
+	}
+	if len(a.executed) > 0 {
+		t.Errorf("a command ended with %+v at a deadline that was not the last", <-a.executed)
+	}
+	a.end()
+}
+
+func TestExecDiesWithTheAgent(t *testing.T) {
+	t.Parallel()
+	for _, role := range []string{"beat", "beat-in-group"} {
+		t.Run(role, func(t *testing.T) {
+			t.Parallel()
+			inBothModes(t, func(t *testing.T, a *agent) {
+				a.main()
+				a.execBeating(t, role)
+				a.signal(unix.SIGKILL)
+				<-a.waited
+				a.expectDead()
+			})
+		})
+	}
+}
+
+// expectDead waits until no process but the agent is left.
+func (a *agent) expectDead() {
+	a.t.Helper()
+	eventually(a.t, "only the agent is left", func() bool {
+		time.Sleep(10 * time.Millisecond) // to look through all of the machine's processes is a load of its own
+		left := a.processes()
+		return len(left) == 0 || len(left) == 1 && left[0].pid == a.cmd.Process.Pid
+	})
+}
+
+// execBeating runs a command that beats.
+func (a *agent) execBeating(t *testing.T, role string) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "heartbeat")
+	h, err := openHeartbeat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.must(command{Op: "exec", Argv: program(role, path), In: time.Hour})
+	eventually(t, "the command beats", func() bool { return h.first.Load() != 0 })
+}
+
+// A command dies as the rest of a container does: when the main process has ended, or the leash.
+func TestExecDiesWithTheMainProcess(t *testing.T) {
+	t.Parallel()
+	for name, end := range map[string]func(*agent){
+		"main process": func(a *agent) { a.must(command{Op: "signal", Signal: unix.SIGKILL}) },
+		"leash": func(a *agent) {
+			for _, p := range a.processes() {
+				if a.isLeash(p) && strings.Contains(p.cmdline, "stubborn") {
+					unix.Kill(p.pid, unix.SIGKILL)
+				}
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			inBothModes(t, func(t *testing.T, a *agent) {
+				a.main()
+				a.execBeating(t, "beat-in-group")
+				end(a)
+				await(t, "exit", a.exited)
+				a.expectGone()
+				a.expectDead()
+				if got := await(t, "the end of the command", a.executed); got.Status.Signal != unix.SIGKILL || got.TimedOut {
+					t.Errorf("%+v, want SIGKILL", got)
+				}
+				a.expectDead()
+			})
+		})
+	}
+}
+
+func TestExecsLeaveNothingOpen(t *testing.T) {
+	t.Parallel()
+	a := startAgent(t, nil)
+	a.main()
+	round := func() {
+		a.exec([]string{"true"})
+		a.exec([]string{"/no/such/program"})
+		a.must(command{Op: "exec", Argv: []string{"sleep", "1000"}, In: time.Millisecond})
+		await(t, "the end of a command", a.executed)
+	}
+	round()
+	open := func() int { return a.must(command{Op: "fds"}).Count }
+	before := open()
+	for range 10 {
+		round()
+	}
+	eventually(t, "no more descriptors are open than before", func() bool { return open() <= before })
+	a.end()
+}
+
+// BenchmarkExec tells what a command costs: the time until its end is known, and the CPU time of agent, leash and command.
+func BenchmarkExec(b *testing.B) {
+	a := startAgent(b, nil)
+	a.must(command{Op: "start", Argv: program("stubborn"), In: time.Hour})
+	a.expectLine("ready")
+	var took []time.Duration
+	before := cpuTime(b, a.cmd.Process.Pid)
+	for b.Loop() {
+		began := time.Now()
+		a.must(command{Op: "exec", Argv: []string{"/bin/true"}, In: time.Hour})
+		await(b, "the end of a command", a.executed)
+		took = append(took, time.Since(began))
+	}
+	spent := cpuTime(b, a.cmd.Process.Pid) - before
+	reportPercentiles(b, took)
+	b.ReportMetric(float64(spent.Microseconds())/float64(len(took)), "cpu-µs/op")
+}
+
+// cpuTime is what a process and the children that it has reaped have used.
+func cpuTime(t testing.TB, pid int) time.Duration {
+	t.Helper()
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ticks := 0
+	for _, field := range statFields(data)[11:15] { // utime stime cutime cstime
+		n, err := strconv.Atoi(field)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ticks += n
+	}
+	return time.Duration(ticks) * time.Second / 100
+}
