@@ -20,6 +20,9 @@ BENCH_ARGS ?=
 MUTANTS ?=
 # Simulated hours that `make sim` runs.
 HOURS ?= 1000
+# Which kernels `make kernels` takes, such as 5.10,6.12, and which tests, as a regular expression; all if empty.
+KERNELS ?=
+RUN ?=
 # How long `make fuzz` gives each fuzz test.
 FUZZTIME ?= 1m
 # A file of tests that may be skipped: `make test` fails if any other is.
@@ -93,6 +96,10 @@ sim: ## Simulate HOURS hours of elections under faults and print seeds, hours an
 .PHONY: mutants
 mutants: ## Put small faults into a copy of the tree, one by one, and print those that no test sees. MUTANTS=pattern takes some.
 	go run ./test/mutants -run='$(MUTANTS)'
+
+.PHONY: kernels
+kernels: ## Run the tests of processes, clocks and control groups on Linux 5.10, 6.1 and 6.12, in emulated machines (Debian, ~10 min).
+	go run ./test/kernels -kernels='$(KERNELS)' -run='$(RUN)' | go run ./test/report -skips=test/kernels/skips
 
 .PHONY: demo
 demo: ## Show elections, failovers and a refused stale write on this machine. KEEP=1 leaves it running.

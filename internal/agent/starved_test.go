@@ -4,6 +4,7 @@ package agent
 
 import (
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	"github.com/singletonjob/operator/internal/lease"
+	"github.com/singletonjob/operator/test/cgroup"
 )
 
 func TestStarvation(t *testing.T) {
@@ -67,6 +69,36 @@ func TestCPULimit(t *testing.T) {
 		}
 		if share, period := CPULimit(dir); share != test.share || period != test.period {
 			t.Errorf("%s: %v of %v, want %v of %v", name, share, period, test.share, test.period)
+		}
+	}
+}
+
+// What the kernel of this machine says of a limit is understood, whatever the version of its control groups.
+func TestCPULimitOfThisMachine(t *testing.T) {
+	group := cgroup.New(t, "cpu")
+	group.LimitCPU(50)
+	dir := group.Dir
+	if group.IsVersion1() { // where a container finds it
+		dir = t.TempDir()
+		if err := os.Symlink(group.Dir, filepath.Join(dir, "cpu")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if share, period := CPULimit(dir); share != 0.05 || period != 100*time.Millisecond {
+		t.Errorf("a limit of 50m is read as %v of %v", share, period)
+	}
+	spinning := exec.CommandContext(t.Context(), "sh", "-c", "while :; do :; done")
+	if err := spinning.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = spinning.Wait() }) // killed by the end of the test's context
+	group.Add(spinning.Process.Pid)
+	for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+		if times, total := throttled(dir); times > 0 && total > 0 {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("a process that spins under a limit of 50m is never throttled: %s", group.Read("cpu.stat"))
 		}
 	}
 }

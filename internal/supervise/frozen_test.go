@@ -4,6 +4,7 @@ package supervise
 
 import (
 	"os"
+	"slices"
 	"testing"
 	"time"
 
@@ -35,6 +36,53 @@ func TestGoneWaitsForAFrozenStranger(t *testing.T) {
 	await(t, "Gone", a.gone)
 	if s := state(stranger.Process.Pid); s != "Z" {
 		t.Errorf("Gone while a process of the namespace lived, in state %q", s)
+	}
+}
+
+// What is frozen acts no more. By version 2 of cgroups it also dies of SIGKILL, and so by the deadline, though neither agent nor
+// leash runs; by version 1 it dies when it is thawed, and may act for an instant before.
+func TestFrozenPastTheDeadline(t *testing.T) {
+	t.Parallel()
+	for _, role := range []string{"beat", "beat-in-group"} {
+		t.Run(role, func(t *testing.T) {
+			t.Parallel()
+			group := cgroup.New(t, "freezer")
+			a := modes["PID 1"](t)
+			group.Add(a.cmd.Process.Pid)
+			h, deadline, thaw := a.frozenBefore(group, role)
+			defer thaw()
+			frozen := h.last.Load()
+			eventually(t, "the deadline is over", func() bool { return BootTime() > deadline })
+			if !group.IsVersion1() {
+				eventually(t, "all but the agent is dead", func() bool {
+					return !slices.ContainsFunc(a.processes(), func(p proc) bool { return p.pid != a.cmd.Process.Pid && state(p.pid) != "Z" })
+				})
+			}
+			thaw()
+			if got := await(t, "exit", a.exited); got.Signal != unix.SIGKILL {
+				t.Errorf("status %+v, want SIGKILL", got)
+			}
+			a.expectGone()
+			if after := h.last.Load(); after != frozen && !group.IsVersion1() {
+				t.Errorf("the program wrote again after its deadline, %v after it was frozen", time.Duration(after-frozen))
+			}
+		})
+	}
+}
+
+// frozenBefore freezes an agent with a program that is still to die. Where the machine is too busy for that, it tries again with
+// a later deadline.
+func (a *agent) frozenBefore(group *cgroup.Group, role string) (h *heartbeat, deadline int64, thaw func()) {
+	a.t.Helper()
+	for in := 5 * time.Second; ; in *= 2 {
+		h, e := a.beating(role, in)
+		thaw := group.Freeze()
+		if BootTime() < NoLater(e.Deadline) && len(a.exited) == 0 {
+			return h, e.Deadline, thaw
+		}
+		thaw()
+		await(a.t, "exit", a.exited)
+		a.expectGone()
 	}
 }
 

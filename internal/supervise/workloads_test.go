@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -61,6 +62,7 @@ func play(role string, args []string) int {
 		"exit":  func(args []string) int { return number(args[0]) },
 		"raise": func(args []string) int { return raise(syscall.Signal(number(args[0]))) },
 		"idle":  func([]string) int { return idle() },
+		"hoard": func([]string) int { return hoard() },
 		"raise-on-term": func(args []string) int {
 			sigs := make(chan os.Signal, 1)
 			signal.Notify(sigs, unix.SIGTERM)
@@ -146,6 +148,18 @@ func play(role string, args []string) int {
 func idle() int {
 	say("ready")
 	select {}
+}
+
+// hoard takes all memory there is when it is told to, beside a daemon that takes none.
+func hoard() int {
+	spawn(&syscall.SysProcAttr{Setsid: true}, "stubborn")
+	told := make(chan os.Signal, 1)
+	signal.Notify(told, unix.SIGUSR1)
+	say("ready")
+	<-told
+	for kept := [][]byte{}; ; {
+		kept = append(kept, slices.Repeat([]byte{1}, 1<<20))
+	}
 }
 
 // execFromThread loses the parent-death signal: the thread that calls exec takes
