@@ -32,7 +32,7 @@ const usage = `usage: lab COMMAND
   status [-json]                        what runs, what is broken
   image ARCHIVE...                      load image archives (OCI layout or docker) into every node
   image NAME=SRC:DST[,SRC:DST...][@ENTRYPOINT...]
-                                        load an image made of files; SRC may be ->TARGET for a symbolic link
+                                        load an image made of files; SRC may be a directory, or ->TARGET for a symbolic link
   exec MACHINE COMMAND...               run a command inside a node, or inside 'control'
   program NAME                          print where a program lies (kubectl, helm, ctr, ...), building it if need be
   fault ...                             break it: see 'lab fault'

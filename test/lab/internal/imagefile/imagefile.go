@@ -6,8 +6,10 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path"
+	"path/filepath"
 	"runtime"
 	"strings"
 
@@ -20,7 +22,7 @@ import (
 
 // A File is one file of an image.
 type File struct {
-	Source string // on this machine; empty: a symbolic link
+	Source string // on this machine, a directory with all that is in it, too; empty: a symbolic link
 	Path   string // in the image
 	Target string // of a symbolic link
 }
@@ -99,6 +101,10 @@ func layer(files []File) ([]byte, error) {
 	if err := directory(w, made, "/tmp", 0o1777); err != nil {
 		return nil, err
 	}
+	files, err := expand(files)
+	if err != nil {
+		return nil, err
+	}
 	for _, f := range files {
 		if err := directory(w, made, path.Dir(path.Clean("/"+f.Path)), 0o755); err != nil {
 			return nil, err
@@ -111,6 +117,37 @@ func layer(files []File) ([]byte, error) {
 		return nil, err
 	}
 	return content.Bytes(), nil
+}
+
+// expand puts the files and links in directories in their place. Directories without any are left out.
+func expand(files []File) ([]File, error) {
+	var all []File
+	for _, f := range files {
+		if f.Source == "" {
+			all = append(all, f)
+			continue
+		}
+		err := filepath.WalkDir(f.Source, func(source string, entry fs.DirEntry, err error) error {
+			if err != nil || entry.IsDir() {
+				return err
+			}
+			below, err := filepath.Rel(f.Source, source)
+			if err != nil {
+				return err
+			}
+			found := File{Source: source, Path: path.Join(f.Path, filepath.ToSlash(below))}
+			if source != f.Source && entry.Type()&fs.ModeSymlink != 0 {
+				found.Source = ""
+				found.Target, err = os.Readlink(source)
+			}
+			all = append(all, found)
+			return err
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return all, nil
 }
 
 // directory writes the directory's header after those of its parents, unless they are written.

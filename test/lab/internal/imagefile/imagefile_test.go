@@ -44,12 +44,16 @@ func TestParse(t *testing.T) {
 func TestWrite(t *testing.T) {
 	dir := t.TempDir()
 	program, data := filepath.Join(dir, "program"), filepath.Join(dir, "data")
-	if err := errors.Join(os.WriteFile(program, []byte("#!"), 0o700), os.WriteFile(data, []byte("d"), 0o600)); err != nil {
+	tree := filepath.Join(dir, "tree")
+	if err := errors.Join(
+		os.WriteFile(program, []byte("#!"), 0o700), os.WriteFile(data, []byte("d"), 0o600), os.MkdirAll(filepath.Join(tree, "deep/empty"), 0o755),
+		os.WriteFile(filepath.Join(tree, "deep/data"), []byte("d"), 0o600), os.Symlink("deep/data", filepath.Join(tree, "link")),
+	); err != nil {
 		t.Fatal(err)
 	}
 	image := Image{
 		Name:       "local/x:1",
-		Files:      []File{{Source: program, Path: "/usr/bin/program"}, {Source: data, Path: "etc/data"}, {Path: "/usr/bin/sh", Target: "program"}},
+		Files:      []File{{Source: program, Path: "/usr/bin/program"}, {Source: data, Path: "etc/data"}, {Path: "/usr/bin/sh", Target: "program"}, {Source: tree, Path: "/opt"}},
 		Entrypoint: []string{"/usr/bin/program", "-v"},
 	}
 	var first, second bytes.Buffer
@@ -85,7 +89,8 @@ func TestWrite(t *testing.T) {
 		}
 		modes[h.Name+h.Linkname] = h.Mode
 	}
-	want := map[string]int64{"tmp/": 0o1777, "usr/": 0o755, "usr/bin/": 0o755, "usr/bin/program": 0o755, "etc/": 0o755, "etc/data": 0o644, "usr/bin/shprogram": 0o777}
+	want := map[string]int64{"tmp/": 0o1777, "usr/": 0o755, "usr/bin/": 0o755, "usr/bin/program": 0o755, "etc/": 0o755, "etc/data": 0o644, "usr/bin/shprogram": 0o777,
+		"opt/": 0o755, "opt/deep/": 0o755, "opt/deep/data": 0o644, "opt/linkdeep/data": 0o777}
 	if diff := cmp.Diff(want, modes); diff != "" {
 		t.Errorf("entries and modes (-want +got):\n%s", diff)
 	}
