@@ -98,7 +98,7 @@ mutants: ## Put small faults into a copy of the tree, one by one, and print thos
 	go run ./test/mutants -run='$(MUTANTS)'
 
 .PHONY: kernels
-kernels: ## Run the tests of processes, clocks and control groups on Linux 5.10, 6.1 and 6.12, in emulated machines (Debian, ~10 min).
+kernels: ## Run the tests of processes, clocks and control groups on Linux 5.10, 6.1 and 6.12, in emulated machines (Debian, ~15 min).
 	go run ./test/kernels -kernels='$(KERNELS)' -run='$(RUN)' | go run ./test/report -skips=test/kernels/skips
 
 .PHONY: demo

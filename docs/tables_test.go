@@ -1,0 +1,207 @@
+package docs
+
+import (
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// rows are those of the tables of a document, below their heads, cut into cells. A "\|" in a cell is a "|".
+func rows(document string) (all [][]string) {
+	const bar = "\x00"
+	inTable := false
+	for line := range strings.Lines(strings.ReplaceAll(document, `\|`, bar)) {
+		line = strings.TrimSpace(line)
+		switch {
+		case !strings.HasPrefix(line, "|"):
+			inTable = false
+		case strings.HasPrefix(line, "|---"):
+			inTable = true
+		case inTable:
+			cells := strings.Split(strings.Trim(line, "|"), "|")
+			for i := range cells {
+				cells[i] = strings.TrimSpace(strings.ReplaceAll(cells[i], bar, "|"))
+			}
+			all = append(all, cells)
+		}
+	}
+	return all
+}
+
+var (
+	// shown is a name or a case in a list of tests: `package`, `TestName`, or "a case of it".
+	shown    = regexp.MustCompile("`([^`]+)`|\"([^\"]+)\"")
+	testName = regexp.MustCompile(`^(Test|Fuzz|Benchmark)\w+$`)
+	testFunc = regexp.MustCompile(`(?m)^func ((?:Test|Fuzz|Benchmark)\w+)\(`)
+	mutant   = regexp.MustCompile(`(?m)^mutant: (\S+)$`)
+	// tested is a command that runs some tests or benchmarks of a package.
+	tested = regexp.MustCompile(`^go test (\./\S+?)(?:/\.\.\.)?((?: -(?:run|bench) (?:'[^']*'|\S+))*)$`)
+	chosen = regexp.MustCompile(`-(run|bench) (?:'([^']*)'|(\S+))`)
+)
+
+// testsOf is the text of a package's tests, and the names that they have.
+func testsOf(dir string) (text string, names []string) {
+	files, _ := filepath.Glob(filepath.Join(top, dir, "*_test.go"))
+	for _, file := range files {
+		content, _ := os.ReadFile(file)
+		text += string(content)
+	}
+	for _, match := range testFunc.FindAllStringSubmatch(text, -1) {
+		names = append(names, match[1])
+	}
+	return text, names
+}
+
+// unshown are the names in a list of tests that are not there.
+func unshown(t *testing.T, list string) (wrong []string) {
+	t.Helper()
+	dir, found := "", 0
+	for _, match := range shown.FindAllStringSubmatch(list, -1) {
+		word, example := match[1], match[2]
+		text, names := testsOf(dir)
+		switch {
+		case example != "":
+			if !strings.Contains(text, `"`+example+`"`) {
+				wrong = append(wrong, example)
+			}
+		case testName.MatchString(word):
+			if found++; !slices.Contains(names, word) {
+				wrong = append(wrong, dir+" "+word)
+			}
+		case strings.HasPrefix(word, "make "):
+			if found++; !target(t, strings.TrimPrefix(word, "make ")) {
+				wrong = append(wrong, word)
+			}
+		default:
+			if dir = word; !exists(dir) {
+				wrong = append(wrong, word)
+			}
+		}
+	}
+	if found == 0 {
+		wrong = append(wrong, "no test at all")
+	}
+	return wrong
+}
+
+// runsNothing reports whether a command can't be run, or some of what it chooses is not there.
+func runsNothing(t *testing.T, command string) bool {
+	t.Helper()
+	if name, ok := strings.CutPrefix(command, "make "); ok {
+		return !target(t, name)
+	}
+	parts := tested.FindStringSubmatch(command)
+	if parts == nil || !exists(parts[1]) {
+		return true
+	}
+	_, names := testsOf(parts[1])
+	for _, match := range chosen.FindAllStringSubmatch(parts[2], -1) {
+		for pattern := range strings.SplitSeq(match[2]+match[3], "|") {
+			one, err := regexp.Compile(pattern)
+			kind := map[string]string{"run": "Test", "bench": "Benchmark"}[match[1]]
+			if err != nil || pattern != "^$" && !slices.ContainsFunc(names, func(name string) bool {
+				return strings.HasPrefix(name, kind) && one.MatchString(name)
+			}) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// mistakes are the names of the mutants, and of the mistakes that the simulation finds.
+func mistakes(t *testing.T) words {
+	t.Helper()
+	all := words{}
+	for pattern, name := range map[string]*regexp.Regexp{
+		"test/mutants/mutants.txt":     mutant,
+		"internal/lease/mistake/*.go":  regexp.MustCompile(`(?m)^\t"([^"]+)":`),
+		"internal/lease/sim/*_test.go": regexp.MustCompile(`(?m)^\t"([^"]+)":`),
+	} {
+		files, _ := filepath.Glob(filepath.Join(top, pattern))
+		for _, file := range files {
+			text, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, match := range name.FindAllStringSubmatch(string(text), -1) {
+				all[match[1]] = true
+			}
+		}
+	}
+	return all
+}
+
+// TestFaultsAreShown fails when a test that faults.md names has gone.
+func TestFaultsAreShown(t *testing.T) {
+	text, err := os.ReadFile("faults.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := rows(string(text))
+	for _, row := range all {
+		if len(row) != 3 {
+			t.Errorf("faults.md: a row has %d cells, want 3: %s", len(row), row)
+			continue
+		}
+		for _, wrong := range unshown(t, row[2]) {
+			t.Errorf("faults.md, %q: there is no `%s`", row[0], wrong)
+		}
+	}
+	if len(all) < 25 {
+		t.Errorf("only %d rows are found in faults.md", len(all))
+	}
+	const right, bad = "`internal/lease` `TestMargin`, `FuzzStep`, `internal/lease/sim` `TestMutantsAreCaught` \"no kill budget\"",
+		"`internal/lease` `TestMargins`, `internal/lost` `TestCutOff`, `make nothing`, \"no such case\""
+	if wrong := unshown(t, right); len(wrong) != 0 {
+		t.Errorf("of tests that are there it misses %q", wrong)
+	}
+	if wrong := unshown(t, bad); len(wrong) != 5 {
+		t.Errorf("of names that are nowhere it finds %q", wrong)
+	}
+}
+
+// TestClaimsAreShown fails when a command or a mutant that claims.md names has gone.
+func TestClaimsAreShown(t *testing.T) {
+	text, err := os.ReadFile("claims.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, known := rows(string(text)), mistakes(t)
+	for _, row := range all {
+		if len(row) != 3 {
+			t.Errorf("claims.md: a row has %d cells, want 3: %s", len(row), row)
+			continue
+		}
+		for _, match := range quoted.FindAllStringSubmatch(row[1], -1) {
+			if runsNothing(t, match[1]) {
+				t.Errorf("claims.md, %q: `%s` runs nothing", row[0], match[1])
+			}
+		}
+		for _, match := range shown.FindAllStringSubmatch(row[2], -1) {
+			if !known[match[1]+match[2]] {
+				t.Errorf("claims.md, %q: there is no mutant %q", row[0], match[1]+match[2])
+			}
+		}
+	}
+	if len(all) < 15 {
+		t.Errorf("only %d rows are found in claims.md", len(all))
+	}
+	for command, nothing := range map[string]bool{
+		"make sim": false, "go test ./fence/...": false, "go test ./internal/lease -run 'Margin|FreeAt'": false,
+		"go test ./cmd/agent -run '^$' -bench Idle": false,
+		"make nothing": true, "go test ./internal/lost": true, "go test ./internal/lease -run 'Margin|Nonesuch'": true,
+		"go test ./cmd/agent -run '^$' -bench CutOff": true,
+	} {
+		if runsNothing(t, command) != nothing {
+			t.Errorf("`%s` runs nothing: %t, want %t", command, !nothing, nothing)
+		}
+	}
+	if len(slices.Collect(maps.Keys(known))) < 100 {
+		t.Errorf("only %d mutants are known", len(known))
+	}
+}
