@@ -95,7 +95,7 @@ func runsNothing(t *testing.T, command string) bool {
 		return !target(t, name)
 	}
 	parts := tested.FindStringSubmatch(command)
-	if parts == nil || !exists(parts[1]) {
+	if len(parts) == 0 || !exists(parts[1]) {
 		return true
 	}
 	_, names := testsOf(parts[1])

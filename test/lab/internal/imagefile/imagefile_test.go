@@ -89,8 +89,10 @@ func TestWrite(t *testing.T) {
 		}
 		modes[h.Name+h.Linkname] = h.Mode
 	}
-	want := map[string]int64{"tmp/": 0o1777, "usr/": 0o755, "usr/bin/": 0o755, "usr/bin/program": 0o755, "etc/": 0o755, "etc/data": 0o644, "usr/bin/shprogram": 0o777,
-		"opt/": 0o755, "opt/deep/": 0o755, "opt/deep/data": 0o644, "opt/linkdeep/data": 0o777}
+	want := map[string]int64{
+		"tmp/": 0o1777, "usr/": 0o755, "usr/bin/": 0o755, "usr/bin/program": 0o755, "etc/": 0o755, "etc/data": 0o644, "usr/bin/shprogram": 0o777,
+		"opt/": 0o755, "opt/deep/": 0o755, "opt/deep/data": 0o644, "opt/linkdeep/data": 0o777,
+	}
 	if diff := cmp.Diff(want, modes); diff != "" {
 		t.Errorf("entries and modes (-want +got):\n%s", diff)
 	}
