@@ -86,6 +86,14 @@ func (c *cluster) mustKubectl(args ...string) string {
 	return out
 }
 
+// apply has kubectl do so with a manifest.
+func (c *cluster) apply(manifest string) {
+	c.t.Helper()
+	if out, err := c.run(c.plane.Binaries().Path("kubectl"), []byte(manifest), "apply", "--filename=-"); err != nil {
+		c.t.Fatalf("%v\n%s", err, out)
+	}
+}
+
 // restricted is a namespace in which the API server warns of every pod template that is less than restricted.
 func (c *cluster) restricted() string {
 	c.t.Helper()
@@ -102,18 +110,18 @@ var renderings = map[string]struct {
 	objects          int
 	image, agentFlag string
 }{
-	"defaults": {"", 12, "singletonjob/operator:0.1.0", "--agent-image=singletonjob/operator:0.1.0"},
+	"defaults": {"", 18, "singletonjob/operator:0.1.0", "--agent-image=singletonjob/operator:0.1.0"},
 	"a pinned image": {
-		"image: {repository: mirror.example/sj, tag: v9, digest: '" + digest + "'}", 12,
+		"image: {repository: mirror.example/sj, tag: v9, digest: '" + digest + "'}", 18,
 		"mirror.example/sj@" + digest, "--agent-image=mirror.example/sj@" + digest,
 	},
 	"an agent of its own": {
-		"image: {tag: v9}\nagentImage: mirror.example/agent:v9", 12,
+		"image: {tag: v9}\nagentImage: mirror.example/agent:v9", 18,
 		"singletonjob/operator:v9", "--agent-image=mirror.example/agent:v9",
 	},
 	"nothing optional": {
 		`{crds: {install: false}, serviceAccount: {create: false, name: given}, rbac: {create: false, aggregate: false},
-		  flowSchema: {create: false}, podDisruptionBudget: {create: false}, metrics: {service: {create: false}}}`, 1,
+		  flowSchema: {create: false}, guard: {create: false}, podDisruptionBudget: {create: false}, metrics: {service: {create: false}}}`, 1,
 		"singletonjob/operator:0.1.0", "--agent-image=singletonjob/operator:0.1.0",
 	},
 	"everything set": {
@@ -123,7 +131,7 @@ var renderings = map[string]struct {
 		  nodeSelector: {kubernetes.io/os: linux}, tolerations: [{operator: Exists}],
 		  affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [
 		    {matchExpressions: [{key: a, operator: Exists}]}]}}},
-		  topologySpreadConstraints: [{maxSkew: 1, topologyKey: zone, whenUnsatisfiable: ScheduleAnyway, labelSelector: {}}]}`, 11,
+		  topologySpreadConstraints: [{maxSkew: 1, topologyKey: zone, whenUnsatisfiable: ScheduleAnyway, labelSelector: {}}], guard: {operators: ['o''connor@"b"', system:serviceaccount:b:c]}}`, 17,
 		"singletonjob/operator:0.1.0", "--agent-image=singletonjob/operator:0.1.0",
 	},
 }
@@ -195,6 +203,8 @@ func TestSchemaRefusesWrongValues(t *testing.T) {
 		"crds.instal=true":                    "instal",
 		"metrics.service.port=0":              "/metrics/service/port",
 		"flowSchema.shares=0":                 "/flowSchema/shares",
+		"guard.enabled=false":                 "enabled",
+		"guard.operators={a b}":               "/guard/operators/0",
 		"podLabels.a=1,podLabels.b.c=nothing": "/podLabels",
 	} {
 		t.Run(set, func(t *testing.T) {

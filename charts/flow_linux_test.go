@@ -67,13 +67,6 @@ func (w *flowWorld) in(t testing.TB) *flowWorld {
 	return &flowWorld{cluster: &c, client: w.client}
 }
 
-func (w *flowWorld) apply(manifest string) {
-	w.t.Helper()
-	if out, err := w.run(w.plane.Binaries().Path("kubectl"), []byte(manifest), "apply", "--filename=-"); err != nil {
-		w.t.Fatalf("%v\n%s", err, out)
-	}
-}
-
 // install applies what the chart has for flow control, changed by edit, and waits until the API server goes by it.
 func (w *flowWorld) install(edit func(string) string, settings ...string) {
 	w.t.Helper()

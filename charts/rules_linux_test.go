@@ -41,6 +41,7 @@ var granted = map[string]map[string]struct{ verbs, why string }{
 		"singletonjob.io/singletonjobs/scale": {"patch update", "kubectl scale"},
 	},
 	":admin": {
+		"singletonjob.io/singletonjobs/lease":  {"override", "repairs a Lease that the guard keeps; an editor may not"},
 		"singletonjob.io/singletonjobs/status": {"patch update", "repairs; an editor may not: by its status the operator knows of earlier tenures"},
 	},
 }

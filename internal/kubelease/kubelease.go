@@ -221,7 +221,7 @@ func (r reply) failure() error {
 	if text == "" {
 		text = string(r.body)
 	}
-	const longest = 300
+	const longest = 1000 // what admission says comes after the names of who said it
 	if len(text) > longest {
 		text = text[:longest] + "…"
 	}

@@ -37,7 +37,8 @@ func (c *ControlPlane) StartControllers(ctx context.Context, nodeGrace time.Dura
 	for name, flags := range map[string][]string{
 		"kube-scheduler": nil,
 		"kube-controller-manager": {
-			"--controllers=" + controllers, "--root-ca-file=" + c.path("ca.crt"), "--node-monitor-period=1s",
+			// Each by its own account, as in a cluster: admission may ask who they are.
+			"--use-service-account-credentials", "--controllers=" + controllers, "--root-ca-file=" + c.path("ca.crt"), "--node-monitor-period=1s",
 			"--node-monitor-grace-period=" + nodeGrace.String(), "--node-eviction-rate=10", "--secondary-node-eviction-rate=10",
 		},
 	} {

@@ -1,0 +1,189 @@
+package charts
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/singletonjob/operator/internal/contract"
+	"github.com/singletonjob/operator/internal/kubelease"
+	"github.com/singletonjob/operator/internal/lease"
+)
+
+// leftBehind is what may stand in a Lease, by whoever wrote it before the guard was there or while people repaired it. No
+// honest agent may be locked out by it.
+var leftBehind = map[string]change{
+	"a tenure":               func(*coordinationv1.Lease) {},
+	"a tenure's end":         free,
+	"nothing":                func(l *coordinationv1.Lease) { l.Annotations, l.Spec = nil, coordinationv1.LeaseSpec{} },
+	"a stranger":             heldBy("web-0_6a1f6ee4"),
+	"nobody knows who":       heldBy(lease.UnknownHolder),
+	"no marker":              heldBy(""),
+	"a token that is none":   token("five"),
+	"a negative token":       token("-5"),
+	"a token with a sign":    token("+0005"),
+	"a token near the end":   token("9223372036854775805"),
+	"a token of 19 digits":   token("0009223372036854775804"),
+	"a token beyond the end": token("9223372036854775808"),
+	"a novel for a token":    token(strings.Repeat("9", 200_000)),
+	"a base with a sign":     annotated(contract.TokenBaseAnnotation, "+007"),
+	"a base of nothing":      annotated(contract.TokenBaseAnnotation, "0"),
+	"the greatest base":      annotated(contract.TokenBaseAnnotation, "4503599627370496"),
+	"a history of the times to come": annotated(contract.HistoryAnnotation,
+		"9007199254740992,p,n,1,0,;9007199254740991,p,n,1,2,LeaseExpired"),
+	"a history of no time":         annotated(contract.HistoryAnnotation, "9223372036854775807,p,n,1,0,"),
+	"a history that is none":       annotated(contract.HistoryAnnotation, "we have met before"),
+	"a history that ends early":    annotated(contract.HistoryAnnotation, "5,job-h-0,n,1,0,;and,so,on"),
+	"a novel for a history":        annotated(contract.HistoryAnnotation, strings.Repeat("5,p,n,1,0,;", 20_000)),
+	"a duration of 68 years":       lasting(mostSeconds),
+	"a duration of no time":        lasting(1),
+	"a duration that is none":      annotated(contract.LeaseDurationAnnotation, "soon"),
+	"a duration of 300 years":      annotated(contract.LeaseDurationAnnotation, "2540400h10m10s"),
+	"the last count":               transitions(mostSeconds),
+	"a handover to somewhere":      annotated(contract.HandoverToAnnotation, "the other side"),
+	"a reason for it of any words": annotated(contract.HandoverReasonAnnotation, "because, well;"),
+	"a release of any words":       all(free, annotated(contract.ReleaseReasonAnnotation, "because, well;")),
+	"renewals to come":             func(l *coordinationv1.Lease) { l.Spec.RenewTime = microTime("9999-12-31T23:59:59.999999Z") },
+	"what people put there": all(marked, func(l *coordinationv1.Lease) {
+		l.Labels["team"], l.Finalizers = "a", []string{"example.org/stay"}
+	}),
+}
+
+// honest: agents whose clocks are half a century behind acquire, renew and release each Lease, with real tokens.
+func (w *guardWorld) honest(t *testing.T) {
+	a := w.newAgent("job-h-1")
+	for name, was := range leftBehind {
+		t.Run(name, func(t *testing.T) {
+			l := held()
+			was(l)
+			w.in(t).set(l)
+			a := a.anew(t)
+			a.feed(lease.WatchOpened{})
+			a.until("it acts", func() bool { return a.acts })
+			began := a.state.Tenure
+			a.until("it has renewed", func() bool { return a.state.Tenure.Confirmed > began.Confirmed })
+			a.feed(lease.Terminated{Signal: 15})
+			a.until("it has released", func() bool { return a.released })
+			if now := a.object.Record; now.Token != began.Token || now.Revision <= 0 || !now.Free() {
+				t.Errorf("after the tenure with token %d the Lease says %+v", began.Token, now)
+			}
+		})
+	}
+}
+
+// agent is the real state machine and the real client, on a clock that the test moves. Its process is a flag.
+type agent struct {
+	t      testing.TB
+	client *kubelease.Client
+	config lease.Config
+	state  lease.State
+	now    lease.Time
+	object *kubelease.Object
+	// failed is why a request was in vain, at last.
+	failed         error
+	acts, released bool
+}
+
+// newAgent makes a pod and a token of it.
+func (w *guardWorld) newAgent(pod string) *agent {
+	w.t.Helper()
+	ctx, client := w.t.Context(), w.as(root)
+	const name = "job-singletonjob"
+	_, err := client.CoreV1().ServiceAccounts(tenant).Create(ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
+	w.must(err)
+	made, err := client.CoreV1().Pods(tenant).Create(ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: pod}, Spec: corev1.PodSpec{
+		ServiceAccountName: name, Containers: []corev1.Container{{Name: "app", Image: "app"}},
+		NodeSelector: map[string]string{"nowhere": "here"},
+	}}, metav1.CreateOptions{})
+	w.must(err)
+	token, err := client.CoreV1().ServiceAccounts(tenant).CreateToken(ctx, name, &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
+		BoundObjectRef: &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: pod, UID: made.UID},
+	}}, metav1.CreateOptions{})
+	w.must(err)
+	credentials := w.t.TempDir()
+	w.must(os.WriteFile(filepath.Join(credentials, "ca.crt"), w.plane.CA(), 0o600))
+	w.must(os.WriteFile(filepath.Join(credentials, "token"), []byte(token.Status.Token), 0o600))
+	k, err := kubelease.New(kubelease.Config{Server: w.plane.URL(), Namespace: tenant, Name: theLease, Credentials: credentials})
+	w.must(err)
+	w.set(held())
+	w.await("the token to be known", func() error { _, err := k.Get(ctx); return err })
+	return &agent{t: w.t, client: k, config: lease.Config{
+		Identity: lease.Identity{Pod: pod, PodUID: string(made.UID), Nonce: "n"}, Node: "n",
+		Duration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 2 * time.Second, GracePeriod: time.Second,
+	}}
+}
+
+// anew is another agent process in the same pod.
+func (a *agent) anew(t testing.TB) *agent {
+	const longAgo = 1_000_000
+	return &agent{t: t, client: a.client, config: a.config, now: lease.Time{Boot: 1, Wall: longAgo}}
+}
+
+func (a *agent) feed(e lease.Event) {
+	a.t.Helper()
+	state, actions := lease.Step(a.config, a.state, a.now, e)
+	a.state = state
+	for _, action := range actions {
+		a.do(action)
+	}
+}
+
+func (a *agent) do(action lease.Action) {
+	a.t.Helper()
+	// The state machine's deadlines are on its own clock.
+	ctx, end := context.WithTimeout(a.t.Context(), 2*time.Minute)
+	defer end()
+	switch action := action.(type) {
+	case lease.SendRead:
+		answer, err := a.client.Get(ctx)
+		if err != nil {
+			a.failed = err
+			a.feed(lease.ReadDone{ID: action.ID})
+			return
+		}
+		a.object = answer.Object
+		a.feed(lease.ReadDone{ID: action.ID, Found: &answer.Object.Record})
+	case lease.SendWrite:
+		outcome, stored, err := a.client.Update(ctx, a.object, action.Attempt.Record)
+		done := lease.WriteDone{Nonce: action.Attempt.Nonce, Outcome: outcome}
+		if a.failed = err; stored != nil {
+			a.object, done.Record = stored, &stored.Record
+		}
+		a.feed(done)
+	case lease.StartChild:
+		a.acts = true
+	case lease.SignalChild, lease.KillTree:
+		if a.acts {
+			a.acts = false
+			a.feed(lease.ChildExited{})
+			a.feed(lease.TreeGone{})
+		}
+	case lease.TenureEnded:
+		a.released = action.Released
+	}
+}
+
+// until lets time pass, an hour in some hundred steps, more slowly while the process acts.
+func (a *agent) until(what string, holds func() bool) {
+	a.t.Helper()
+	for range 300 {
+		if holds() {
+			return
+		}
+		step := 30 * time.Second
+		if a.acts {
+			step = time.Second
+		}
+		a.now = lease.Time{Boot: a.now.Boot.Add(step), Wall: a.now.Wall + step.Microseconds()}
+		a.feed(lease.Ticked{})
+	}
+	a.t.Fatalf("it never was so that %s: %v", what, a.failed)
+}
