@@ -37,7 +37,8 @@ var (
 	shown    = regexp.MustCompile("`([^`]+)`|\"([^\"]+)\"")
 	testName = regexp.MustCompile(`^(Test|Fuzz|Benchmark)\w+$`)
 	testFunc = regexp.MustCompile(`(?m)^func ((?:Test|Fuzz|Benchmark)\w+)\(`)
-	mutant   = regexp.MustCompile(`(?m)^mutant: (\S+)$`)
+	// mutant is one that a test has to see: those that are harmless have a line more.
+	mutant = regexp.MustCompile(`(?m)^mutant: (\S+)\nwhy: .*\n(?:file|test):`)
 	// tested is a command that runs some tests or benchmarks of a package.
 	tested = regexp.MustCompile(`^go test (\./\S+?)(?:/\.\.\.)?((?: -(?:run|bench) (?:'[^']*'|\S+))*)$`)
 	chosen = regexp.MustCompile(`-(run|bench) (?:'([^']*)'|(\S+))`)
