@@ -1,0 +1,232 @@
+//go:build linux
+
+package e2e
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/singletonjob/operator/api/v1alpha1"
+	"github.com/singletonjob/operator/fence"
+	"github.com/singletonjob/operator/test/debian"
+)
+
+// A program is one that people run, as they run it.
+type program struct {
+	command []string
+	// asks is a command in the container that succeeds while the program serves.
+	asks []string
+	// main is how the command line of the process begins that has the others.
+	main string
+	// writes says that it writes to the sink.
+	writes bool
+}
+
+const (
+	programsImage = "local/programs:1"
+	sources       = "/etc/programs" // where containers find testdata/programs
+)
+
+// debianPackages are those of the image; compilers of queries, Perl for the packages' own scripts and other languages are not.
+var debianPackages = debian.Packages{
+	Release: "bookworm", Names: []string{"busybox-static", "nginx-light", "nodejs", "postgresql-15", "python3"},
+	Without: []string{"libllvm*", "perl*", "locales*"},
+}
+
+// programFiles are what is taken of the packages.
+var programFiles = []string{
+	"/bin/busybox", "/usr/sbin/nginx", "/usr/bin/python3", "/usr/lib/python3.11",
+	"/usr/bin/node", "/usr/share/nodejs/acorn", "/usr/share/nodejs/acorn-walk", "/usr/share/nodejs/cjs-module-lexer", "/usr/share/nodejs/undici",
+	"/usr/lib/postgresql/15/bin", "/usr/lib/postgresql/15/lib/dict_snowball.so", "/usr/lib/postgresql/15/lib/plpgsql.so",
+	"/usr/share/postgresql/15", "/usr/share/zoneinfo/Etc", "/usr/share/zoneinfo/UTC",
+}
+
+var ask = []string{"busybox", "wget", "-q", "-O-", "http://127.0.0.1:8080/"}
+
+// programs are five of them.
+var programs = map[string]program{
+	"nginx":    {main: "nginx: master", asks: ask, command: []string{"nginx", "-e", "stderr", "-c", sources + "/nginx.conf", "-g", "daemon off;"}},
+	"postgres": {main: "postgres -k", asks: []string{"psql", "--username=app", "--host=127.0.0.1", "--command=SELECT 1", "postgres"}, command: []string{"sh", sources + "/postgres.sh"}},
+	"python":   {main: "python3", asks: ask, writes: true, command: []string{"python3", sources + "/app.py"}},
+	"node":     {main: "node", asks: ask, writes: true, command: []string{"node", sources + "/app.js"}},
+	"slow":     {main: "python3", asks: ask, writes: true, command: []string{"python3", sources + "/slow.py"}},
+}
+
+// TestPrograms has programs that know nothing of SingletonJob go through rollouts, drains and failovers.
+func TestPrograms(t *testing.T) {
+	x := beginBeside(t)
+	x.needLab()
+	x.must(x.loadPrograms())
+	x.must(x.giveSources())
+	all := map[string]*served{}
+	for name, p := range programs {
+		all[name] = &served{job: x.createNamed(name, steady, p.change(x.namespace, name)), program: p}
+	}
+	each := func(what string, do func(*served)) {
+		x.note("all: %s", what)
+		for _, name := range slices.Sorted(maps.Keys(all)) {
+			do(all[name])
+		}
+	}
+	each("begin", func(s *served) { s.settles() })
+
+	each("are asked to roll out", func(s *served) {
+		s.update(func(o *v1alpha1.SingletonJob) {
+			c := &o.Spec.Template.Spec.Containers[0]
+			c.Env = append(c.Env, corev1.EnvVar{Name: "VERSION", Value: "2"})
+		})
+	})
+	each("roll out", func(s *served) {
+		if after := s.settles(); after.Status.Handovers != 1 || after.Status.Failovers != 0 {
+			s.Errorf("%s: %d handovers and %d failovers, want one handover", s.name, after.Status.Handovers, after.Status.Failovers)
+		}
+	})
+
+	each("are killed", func(s *served) {
+		before := s.get().Status
+		s.await("a SIGKILL for "+s.name, func() (bool, any, error) {
+			err := bed.Lab.Fault(s.ctx, "signal", s.container(before.ActivePod), "KILL", s.program.main)
+			return err == nil, nil, err
+		})
+		s.token = before.FencingToken
+	})
+	each("are taken over", func(s *served) { s.awaitActiveAfter(s.token) })
+	each("settle", func(s *served) { s.settles() })
+
+	node := all["postgres"].get().Status.ActiveNode
+	drained := map[string]bool{}
+	each("are on nodes", func(s *served) {
+		status := s.get().Status
+		drained[s.name], s.token = status.ActiveNode == node, status.FencingToken
+	})
+	x.kubectl("drain", node, "--ignore-daemonsets", "--delete-emptydir-data", "--force", "--timeout=120s", "--pod-selector=singletonjob.io/name")
+	each("have left the node", func(s *served) {
+		if drained[s.name] {
+			s.awaitActiveAfter(s.token)
+		}
+	})
+	x.restoreNodes(x.ctx)
+	each("settle", func(s *served) {
+		if after := s.settles(); after.Status.Failovers != 1 {
+			s.Errorf("%s: %d failovers after one SIGKILL and a drain, want one", s.name, after.Status.Failovers)
+		}
+	})
+
+	other := all["postgres"].get().Status.ActiveNode
+	each("are on nodes", func(s *served) {
+		status := s.get().Status
+		drained[s.name], s.token = status.ActiveNode == other, status.FencingToken
+	})
+	x.fault("crash", other)
+	each("are taken over from the node that lost power", func(s *served) {
+		if drained[s.name] {
+			s.serves(s.awaitActiveAfter(s.token).Status.ActivePod)
+		}
+		if s.program.writes {
+			s.check(false)
+		}
+	})
+}
+
+// served is a job that runs a program.
+type served struct {
+	*job
+	program program
+	token   int64
+}
+
+// settles waits until the program serves in the active pod, and asks that it does not in the others.
+func (s *served) settles() *v1alpha1.SingletonJob {
+	s.Helper()
+	now := s.spread()
+	s.serves(now.Status.ActivePod)
+	for _, p := range s.candidates() {
+		if p.Name != now.Status.ActivePod && p.DeletionTimestamp == nil && s.answers(p.Name) == nil && s.get().Status.ActivePod == now.Status.ActivePod {
+			s.Errorf("%s serves in %s, while %s is active", s.name, p.Name, now.Status.ActivePod)
+		}
+	}
+	return now
+}
+
+func (s *served) serves(pod string) {
+	s.Helper()
+	s.await(fmt.Sprintf("%s serves in %s", s.name, pod), func() (bool, any, error) {
+		err := s.answers(pod)
+		return err == nil, nil, err
+	})
+}
+
+func (s *served) answers(pod string) error {
+	_, err := bed.Kubectl(s.ctx, append([]string{"--namespace", s.namespace, "exec", pod, "--container=app", "--"}, s.program.asks...)...)
+	return err
+}
+
+// change makes a job run the program.
+func (p program) change(namespace, name string) func(*v1alpha1.SingletonJob) {
+	return func(o *v1alpha1.SingletonJob) {
+		spec := &o.Spec.Template.Spec
+		c := &spec.Containers[0]
+		c.Image, c.Command = programsImage, p.command
+		c.Ports = []corev1.ContainerPort{{Name: "web", ContainerPort: 8080}}
+		c.Env = []corev1.EnvVar{
+			{Name: "PATH", Value: "/usr/lib/postgresql/15/bin:/usr/sbin:/usr/bin:/bin"},
+			{Name: "PGDATA", Value: "/data/cluster"},
+			{Name: "HOME", Value: "/tmp"},
+			{Name: "LC_ALL", Value: "C"},
+			{Name: "SINK", Value: bed.SinkURL()},
+			{Name: "RESOURCE", Value: string(fence.ResourceOf(namespace, name))},
+		}
+		c.VolumeMounts = []corev1.VolumeMount{{Name: "sources", MountPath: sources}, {Name: "data", MountPath: "/data"}}
+		spec.Volumes = []corev1.Volume{
+			{Name: "sources", VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "programs"}}}},
+			{Name: "data", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}},
+		}
+	}
+}
+
+// loadPrograms makes an image of Debian's packages and loads it into the lab.
+func (x *trial) loadPrograms() error {
+	root, err := debian.Unpack(x.ctx, os.Stderr, debianPackages)
+	if err != nil {
+		return err
+	}
+	files := x.TempDir()
+	if err := debian.Stage(root, files, programFiles...); err != nil {
+		return err
+	}
+	if err := os.Symlink("busybox", filepath.Join(files, "bin/sh")); err != nil {
+		return err
+	}
+	passwd := filepath.Join(files, "etc/passwd") // PostgreSQL wants its user to have a name
+	if err := os.MkdirAll(filepath.Dir(passwd), 0o755); err != nil {
+		return err
+	}
+	if err := os.WriteFile(passwd, []byte("app:x:65532:65532::/tmp:/bin/sh\n"), 0o600); err != nil {
+		return err
+	}
+	return bed.Lab.Image(x.ctx, programsImage+"="+files+":/")
+}
+
+// giveSources makes the ConfigMap of testdata/programs.
+func (x *trial) giveSources() error {
+	config := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: x.namespace, Name: "programs"}, Data: map[string]string{}}
+	files, err := filepath.Glob("testdata/programs/*")
+	if err != nil {
+		return err
+	}
+	for _, name := range files {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			return err
+		}
+		config.Data[filepath.Base(name)] = string(text)
+	}
+	return bed.Client.Create(x.ctx, config)
+}

@@ -1,0 +1,33 @@
+"""A service of the usual kind: it answers on a port while a thread works, and ends when it is asked to."""
+import http.server, itertools, json, os, signal, sys, threading, time, urllib.request
+
+stopping = threading.Event()
+signal.signal(signal.SIGTERM, lambda *_: stopping.set())
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"python\n")
+
+    def log_message(self, *_):
+        pass
+
+
+def write(writer, seq):
+    body = json.dumps({"writer": writer, "seq": seq, "sentNanos": time.clock_gettime_ns(time.CLOCK_BOOTTIME)}).encode()
+    headers = {"Fencing-Token": os.environ["FENCING_TOKEN"], "Fencing-Resource": os.environ["RESOURCE"]}
+    try:
+        urllib.request.urlopen(urllib.request.Request(os.environ["SINK"] + "/write", body, headers), timeout=1).close()
+    except OSError:
+        pass  # refused or lost: it goes on
+
+
+server = http.server.ThreadingHTTPServer(("", 8080), Handler)
+threading.Thread(target=server.serve_forever, daemon=True).start()
+writer = "%s@%d" % (os.environ["SINGLETONJOB_POD"], time.clock_gettime_ns(time.CLOCK_BOOTTIME))
+for seq in itertools.count(1):
+    write(writer, seq)
+    if stopping.wait(0.1):
+        sys.exit(0)
