@@ -67,7 +67,7 @@ type SingletonJobSpec struct {
 	Fencing FencingSpec `json:"fencing,omitzero"`
 
 	// The container of the template that is gated: its process runs in the active pod only. Default: the first
-	// container. The other containers run in every candidate.
+	// container. The other containers, init containers and sidecars run in every candidate, before its tenure too.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
 	// +optional

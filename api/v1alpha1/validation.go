@@ -303,7 +303,9 @@ func validateGated(job *SingletonJob, at *field.Path) field.ErrorList {
 	forbid(c.LivenessProbe != nil || c.ReadinessProbe != nil || c.StartupProbe != nil,
 		"has a probe, which would fail in every standby, where the process does not run: remove livenessProbe, readinessProbe "+
 			"and startupProbe; probes of other containers are welcome")
-	forbid(c.Lifecycle != nil, "has lifecycle hooks, which would run in standbys too: remove lifecycle")
+	for _, bad := range badHooks(c.Lifecycle) {
+		forbid(true, "%s", bad)
+	}
 	forbid(c.RestartPolicy != nil && *c.RestartPolicy != corev1.ContainerRestartPolicyAlways || len(c.RestartPolicyRules) > 0,
 		"has a restart policy of its own: remove restartPolicy and restartPolicyRules, a candidate lives on through many tenures")
 	forbid(slices.ContainsFunc(c.Env, func(e corev1.EnvVar) bool { return e.Name == job.Spec.Fencing.EnvVar }),

@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/singletonjob/operator/internal/lease"
@@ -85,6 +86,13 @@ func lockDelay(delay time.Duration, mode OnRenewFailure) func(*SingletonJob) {
 func pod(change func(*corev1.PodSpec)) func(*SingletonJob) {
 	return func(job *SingletonJob) { change(&job.Spec.Template.Spec) }
 }
+
+// hook gives the gated container a preStop hook.
+func hook(handler corev1.LifecycleHandler) func(*SingletonJob) {
+	return app(func(c *corev1.Container) { c.Lifecycle = &corev1.Lifecycle{PreStop: &handler} })
+}
+
+const badPreStop = `the gated container "app" has a preStop hook that the agent cannot run: set either exec.command, or sleep.seconds from 0 to 3600`
 
 func app(change func(*corev1.Container)) func(*SingletonJob) {
 	return pod(func(p *corev1.PodSpec) { change(&p.Containers[0]) })
@@ -305,11 +313,28 @@ var gatedCases = map[string]validationCase{
 	"liveness probe":                {change: app(func(c *corev1.Container) { c.LivenessProbe = &corev1.Probe{} }), want: forbidden(inContainers, badProbe)},
 	"startup probe":                 {change: app(func(c *corev1.Container) { c.StartupProbe = &corev1.Probe{} }), want: forbidden(inContainers, badProbe)},
 	"restart policy of a container": {change: app(func(c *corev1.Container) { c.RestartPolicy = new(corev1.ContainerRestartPolicyNever) }), want: forbidden(inContainers, badPolicy)},
-	"lifecycle hook": {
-		change: app(func(c *corev1.Container) {
-			c.Lifecycle = &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{Exec: &corev1.ExecAction{Command: []string{"x"}}}}
-		}),
-		want: forbidden(inContainers, `the gated container "app" has lifecycle hooks, which would run in standbys too: remove lifecycle`),
+	"hook, a command":               {change: hook(corev1.LifecycleHandler{Exec: &corev1.ExecAction{Command: []string{"x"}}})},
+	"hook, a pause":                 {change: hook(corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: 3600}})},
+	"hook, no command":              {change: hook(corev1.LifecycleHandler{Exec: &corev1.ExecAction{}}), want: forbidden(inContainers, badPreStop)},
+	"hook, two ways": {
+		change: hook(corev1.LifecycleHandler{Exec: &corev1.ExecAction{Command: []string{"x"}}, Sleep: &corev1.SleepAction{}}), want: forbidden(inContainers, badPreStop),
+	},
+	"hook, nothing":      {change: hook(corev1.LifecycleHandler{}), want: forbidden(inContainers, badPreStop)},
+	"hook, a long pause": {change: hook(corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: 3601}}), want: forbidden(inContainers, badPreStop)},
+	"hook, before now":   {change: hook(corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: -1}}), want: forbidden(inContainers, badPreStop)},
+	"hook, HTTP": {
+		change: hook(corev1.LifecycleHandler{HTTPGet: &corev1.HTTPGetAction{Port: intstr.FromInt32(80)}}), want: forbidden(inContainers, badPreStop),
+	},
+	"hook, TCP": {
+		change: hook(corev1.LifecycleHandler{TCPSocket: &corev1.TCPSocketAction{Port: intstr.FromInt32(80)}}), want: forbidden(inContainers, badPreStop),
+	},
+	"hook after the start": {
+		change: app(func(c *corev1.Container) { c.Lifecycle = &corev1.Lifecycle{PostStart: &corev1.LifecycleHandler{}} }),
+		want:   forbidden(inContainers, strings.ReplaceAll(badPreStop, "preStop", "postStart")),
+	},
+	"stop signal": {
+		change: app(func(c *corev1.Container) { c.Lifecycle = &corev1.Lifecycle{StopSignal: new(corev1.SIGQUIT)} }),
+		want:   forbidden(inContainers, `the gated container "app" sets lifecycle.stopSignal, which would be the agent's: remove it, the process is asked to stop by SIGTERM`),
 	},
 	"what other containers do is their own": {change: pod(func(p *corev1.PodSpec) {
 		c := &p.Containers[1]

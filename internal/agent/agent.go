@@ -14,8 +14,6 @@ import (
 	"sync/atomic"
 	"syscall"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/singletonjob/operator/internal/lease"
 	"github.com/singletonjob/operator/internal/supervise"
 )
@@ -103,6 +101,7 @@ func (a *Agent) step(c *contender, e lease.Event) {
 		a.do(c, action, now)
 	}
 	a.child.attend(now.Boot)
+	a.hurry(c, now.Boot)
 	a.publish(c)
 	a.o.Clock.WakeAt(c.state.Wake)
 }
@@ -125,9 +124,7 @@ func (a *Agent) do(c *contender, action lease.Action, now lease.Time) {
 		a.child.extend(action.Deadline)
 	case lease.SignalChild:
 		c.journal.stopping(c.state, c.state.Stop.KillAt.Sub(now.Boot), c.state.Deadline(c.config).Sub(now.Boot))
-		a.metrics.stops.add(unix.SignalName(syscall.Signal(action.Signal)))
-		a.child.asked = syscall.Signal(action.Signal)
-		a.child.signal(a.child.asked)
+		a.askToEnd(c, syscall.Signal(action.Signal), now.Boot)
 	case lease.KillTree:
 		if !c.state.Tree.Exited { // else only what it has left behind
 			c.journal.killing(c.state, c.state.Deadline(c.config).Sub(now.Boot))
@@ -211,13 +208,13 @@ func (a *Agent) follow(c *contender, process Process, err error) {
 		})
 	} else {
 		a.post(c, func() lease.Event {
-			a.child.started = true
+			a.started(c)
 			return lease.Ticked{}
 		})
 		if status, ok := <-process.Exited(); ok {
 			a.post(c, func() lease.Event {
 				a.child.exited(status)
-				return lease.ChildExited{Code: status.Code(), Crashed: a.child.crashed(status)}
+				return lease.ChildExited{Code: status.Code(), Crashed: a.child.crashed(status), Reason: a.child.failed}
 			})
 		}
 	}

@@ -25,6 +25,8 @@ type child struct {
 	killed   bool
 	killedAt lease.Instant
 	recorded time.Duration  // how long after killedAt it was last recorded that it lives
+	delayed  syscall.Signal // put off until the preStop hook is over; 0 if none is
+	failed   lease.Reason   // why it was killed, if not by a decision of its tenure
 	asked    syscall.Signal // the signal by which it was asked to end; 0 if it was not
 }
 

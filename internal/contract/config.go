@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"strings"
 	"time"
 
 	"github.com/singletonjob/operator/internal/lease"
@@ -30,6 +31,8 @@ type AgentConfig struct {
 	GracePeriod Duration `json:"gracePeriod"`
 	// Jitter spreads candidates that would take over at one instant.
 	Jitter Duration `json:"jitter,omitzero"`
+	// Hooks of the process.
+	Hooks Hooks `json:"hooks,omitzero"`
 	// Port serves probes and metrics; 0 serves none.
 	Port int `json:"port,omitempty"`
 }
@@ -53,7 +56,8 @@ func (c AgentConfig) Encode() string {
 	if err != nil {
 		panic(err) // no field of it can fail to encode
 	}
-	return string(text)
+	// The kubelet replaces $(NAME) in the values of variables, too.
+	return strings.ReplaceAll(string(text), "$", `\u0024`)
 }
 
 // DecodeConfig reads the value of ConfigEnv. Errors name the field and the remedy. Unknown fields are refused: they may
@@ -90,6 +94,10 @@ func (c AgentConfig) validate() error {
 	refuse(c.Jitter < 0, "jitter %v is negative", time.Duration(c.Jitter))
 	refuse(c.GracePeriod < 0, "gracePeriod %v is negative", time.Duration(c.GracePeriod))
 	refuse(c.KeepRunning && c.LockDelay > 0, "keepRunning and lockDelay contradict each other")
+	for name, hook := range map[string]*Hook{"postStart": c.Hooks.PostStart, "preStop": c.Hooks.PreStop} {
+		err := hook.validate()
+		refuse(err != nil, "hooks.%s: %v", name, err)
+	}
 	refuse(c.Port < 0 || c.Port > math.MaxUint16, "port %d is not a port", c.Port)
 	return errors.Join(errs...)
 }

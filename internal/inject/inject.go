@@ -78,7 +78,9 @@ func Pod(job *v1alpha1.SingletonJob, ordinal int, settings Settings) (*corev1.Po
 	port := freePort(&template.Spec, hash, settings.Port)
 
 	wrap(gated, job.Spec.Fencing.EnvVar)
-	gated.Env = append(agentEnv(agentConfig(job, ordinal, port)), gated.Env...)
+	config := agentConfig(job, ordinal, port)
+	config.Hooks = takeHooks(gated)
+	gated.Env = append(agentEnv(config), gated.Env...)
 	gated.VolumeMounts = append(gated.VolumeMounts,
 		corev1.VolumeMount{Name: binVolume, MountPath: contract.AgentDir},
 		corev1.VolumeMount{Name: credentialsVolume, MountPath: contract.CredentialsDir, ReadOnly: true})

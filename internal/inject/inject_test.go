@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
@@ -259,6 +260,35 @@ func TestInstallUser(t *testing.T) {
 				t.Errorf("runAsUser (-want +got), runAsNonRoot %v:\n%s", *got.RunAsNonRoot, diff)
 			}
 		})
+	}
+}
+
+// Of the gated container the agent runs the hooks, of others the kubelet.
+func TestHooks(t *testing.T) {
+	job := jobs(t)["minimal"]
+	containers := &job.Spec.Template.Spec.Containers
+	*containers = append(*containers, corev1.Container{Name: "b", Command: []string{"b"}})
+	for i := range *containers {
+		(*containers)[i].Lifecycle = &corev1.Lifecycle{
+			PostStart: &corev1.LifecycleHandler{Exec: &corev1.ExecAction{Command: []string{"sh", "-c", "echo $(SINGLETONJOB_POD) $$"}}},
+			PreStop:   &corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: 5}},
+		}
+	}
+	pod := mustPod(t, job, 0, settings)
+	gated := gatedOf(t, pod)
+	if gated.Lifecycle != nil || pod.Spec.Containers[1].Lifecycle == nil {
+		t.Errorf("left to the kubelet: %v of the gated container, %v of another", gated.Lifecycle, pod.Spec.Containers[1].Lifecycle)
+	}
+	if strings.Contains(gated.Env[0].Value, "$") {
+		t.Errorf("the kubelet would replace something in %s", gated.Env[0].Value)
+	}
+	config, err := contract.DecodeConfig(gated.Env[0].Value)
+	want := contract.Hooks{
+		PostStart: &contract.Hook{Exec: []string{"sh", "-c", "echo $(SINGLETONJOB_POD) $$"}},
+		PreStop:   &contract.Hook{Sleep: contract.Duration(5 * time.Second)},
+	}
+	if diff := cmp.Diff(want, config.Hooks); diff != "" || err != nil {
+		t.Errorf("%v, hooks (-want +got):\n%s", err, diff)
 	}
 }
 

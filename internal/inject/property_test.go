@@ -214,7 +214,7 @@ func gatedDifferences(u, g *corev1.Container) error {
 		return fmt.Errorf("the user's variables must come last:\n%s", diff)
 	}
 	if diff := cmp.Diff(*u, *g, cmpopts.IgnoreFields(corev1.Container{}, "Command", "Env", "VolumeMounts", "Ports",
-		"ReadinessProbe", "LivenessProbe")); diff != "" {
+		"ReadinessProbe", "LivenessProbe", "Lifecycle")); diff != "" {
 		return fmt.Errorf("the gated container:\n%s", diff)
 	}
 	return nil

@@ -294,7 +294,7 @@ func (m *machine) mustStop() (bool, Stop) {
 	case !m.c.KeepRunning && m.due(m.s.Tenure.Confirmed.Add(m.s.renewBy(m.c))):
 		return true, Stop{Reason: ReasonRenewFailed, KillAt: grace}
 	case m.s.Tree.Exited:
-		return true, Stop{Reason: ReasonProcessExited, KillAt: m.t.Boot, Exits: true}
+		return true, Stop{Reason: cmp.Or(m.s.Tree.Reason, ReasonProcessExited), KillAt: m.t.Boot, Exits: true}
 	case m.s.Terminating:
 		return true, Stop{Reason: ReasonPodTerminating, KillAt: grace, Exits: true}
 	case to != "" && to != m.c.Identity.Pod:

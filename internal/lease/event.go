@@ -65,6 +65,8 @@ type ChildExited struct {
 	// Crashed is true unless it exited by itself and in order: with status 0, or with the one that stands for the signal
 	// by which it was asked to.
 	Crashed bool
+	// Reason is why, where it was the caller who ended it; empty for ReasonProcessExited.
+	Reason Reason
 }
 
 // TreeGone says that every process of the tenure is dead and reaped. It follows every StartChild once, also where

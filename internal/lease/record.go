@@ -74,6 +74,7 @@ const (
 	ReasonRenewFailed      Reason = "RenewFailed"      // the holder could not renew and stopped
 	ReasonLeaseDeleted     Reason = "LeaseDeleted"     // the Lease was deleted under the holder
 	ReasonLeaseLost        Reason = "LeaseLost"        // someone else wrote the Lease under the holder
+	ReasonPostStartFailed  Reason = "PostStartFailed"  // the process's postStart hook failed, and the process was killed
 	ReasonRollout          Reason = "RolloutHandover"
 	ReasonSwitchover       Reason = "SwitchoverRequested"
 	ReasonTokenBaseRaised  Reason = "TokenBaseRaised"

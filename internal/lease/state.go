@@ -101,10 +101,11 @@ type Stop struct {
 type Tree struct {
 	// Alive is true from StartChild until TreeGone.
 	Alive bool
-	// Exited is set when the user's process has ended; Code and Crashed are its.
+	// Exited is set when the user's process has ended; Code, Crashed and Reason are its.
 	Exited  bool
 	Code    int
 	Crashed bool
+	Reason  Reason
 }
 
 // Past is the last tenure of this agent process: all its processes are dead.

@@ -129,7 +129,7 @@ func (m *machine) absorb(e Event) {
 		m.writeDone(e)
 	case ChildExited:
 		if m.s.Tree.Alive {
-			m.s.Tree.Exited, m.s.Tree.Code, m.s.Tree.Crashed = true, e.Code, e.Crashed
+			m.s.Tree.Exited, m.s.Tree.Code, m.s.Tree.Crashed, m.s.Tree.Reason = true, e.Code, e.Crashed, e.Reason
 		}
 	case TreeGone:
 		m.treeGone()

@@ -205,7 +205,7 @@ func (t *tenure) failedEarly(version string) bool {
 		switch {
 		case past.Ended-past.Acquired >= minReadySeconds*1000:
 			failed = false
-		case past.Reason == lease.ReasonProcessExited, past.Reason == lease.ReasonHolderTerminated:
+		case past.Reason == lease.ReasonProcessExited, past.Reason == lease.ReasonPostStartFailed, past.Reason == lease.ReasonHolderTerminated:
 			failed = true
 		}
 	}

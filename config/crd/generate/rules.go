@@ -239,8 +239,9 @@ var gatedRules = []rule{
 	ofGated(forbidden, `!has(c.livenessProbe) && !has(c.readinessProbe) && !has(c.startupProbe)`,
 		`has a probe, which would fail in every standby, where the process does not run: remove livenessProbe,
 			readinessProbe and startupProbe; probes of other containers are welcome`),
-	ofGated(forbidden, `!has(c.lifecycle)`,
-		`has lifecycle hooks, which would run in standbys too: remove lifecycle`),
+	ofGated(forbidden, `!has(c.lifecycle) || !has(c.lifecycle.stopSignal)`,
+		`sets lifecycle.stopSignal, which would be the agent's: remove it, the process is asked to stop by SIGTERM`),
+	hookRule("postStart"), hookRule("preStop"),
 	ofGated(forbidden, `(!has(c.restartPolicy) || c.restartPolicy == 'Always') && !has(c.restartPolicyRules)`,
 		`has a restart policy of its own: remove restartPolicy and restartPolicyRules, a candidate lives on through many
 			tenures`),
@@ -250,6 +251,15 @@ var gatedRules = []rule{
 	ofGated(forbidden, `!has(c.volumeMounts) || c.volumeMounts.all(m, `+clearOf(`/singletonjob`)+` && `+clearOf(`/var/run/secrets/singletonjob.io`)+`)`,
 		`mounts a volume at or below /singletonjob or /var/run/secrets/singletonjob.io, where the agent and its credentials
 			are: choose another mountPath`),
+}
+
+// hookRule refuses a hook that an agent cannot run.
+func hookRule(name string) rule {
+	hook := `c.lifecycle.` + name
+	return ofGated(forbidden, `!has(c.lifecycle) || !has(`+hook+`) || !has(`+hook+`.httpGet) && !has(`+hook+`.tcpSocket) && (
+		has(`+hook+`.exec) ? !has(`+hook+`.sleep) && has(`+hook+`.exec.command) && `+hook+`.exec.command.size() > 0 :
+		has(`+hook+`.sleep) && `+hook+`.sleep.seconds >= 0 && `+hook+`.sleep.seconds <= 3600)`,
+		`has a `+name+` hook that the agent cannot run: set either exec.command, or sleep.seconds from 0 to 3600`)
 }
 
 // clearOf holds for a volume mount m that is neither at nor below a path.
