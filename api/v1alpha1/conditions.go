@@ -124,6 +124,7 @@ const (
 	ChangeRenewFailed         = string(lease.ReasonRenewFailed)
 	ChangeLeaseDeleted        = string(lease.ReasonLeaseDeleted)
 	ChangeLeaseLost           = string(lease.ReasonLeaseLost)
+	ChangePreActivateFailed   = string(lease.ReasonPreActivateFailed)
 	ChangePostStartFailed     = string(lease.ReasonPostStartFailed)
 	ChangePodTerminating      = string(lease.ReasonPodTerminating)
 	ChangeRolloutHandover     = string(lease.ReasonRollout)
@@ -146,6 +147,7 @@ func ChangeReasons() []ChangeReason {
 		{Elected, ChangeElected, "the first tenure: nobody held the Lease before"},
 		{Failover, ChangeLeaseExpired, "the holder stopped renewing and its lease ran out"},
 		{Failover, ChangeProcessExited, "the process exited by itself and its agent released the Lease"},
+		{Failover, ChangePreActivateFailed, "spec.preActivate failed, so the process was not started"},
 		{Failover, ChangePostStartFailed, "the process's postStart hook failed, and the process was killed"},
 		{Failover, ChangeHolderTerminated, "the holder's container was reported terminated before it could release"},
 		{Failover, ChangeNodeLost, "the holder's node was removed or declared out of service"},

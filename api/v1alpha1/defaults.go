@@ -10,12 +10,13 @@ import (
 
 // The defaults of the API, the same as in the CRD. They apply to objects that did not pass an API server.
 const (
-	DefaultCandidates    int32 = 2
-	DefaultHistoryLimit  int32 = 10
-	DefaultLeaseDuration       = 15 * time.Second
-	DefaultRenewDeadline       = 10 * time.Second
-	DefaultRetryPeriod         = 2 * time.Second
-	DefaultEnvVar              = fence.EnvToken
+	DefaultCandidates         int32 = 2
+	DefaultHistoryLimit       int32 = 10
+	DefaultLeaseDuration            = 15 * time.Second
+	DefaultRenewDeadline            = 10 * time.Second
+	DefaultRetryPeriod              = 2 * time.Second
+	DefaultEnvVar                   = fence.EnvToken
+	DefaultPreActivateSeconds int32 = 60
 )
 
 // Default fills in what job leaves open, as the API server does. A zero candidates, envVar or duration counts as open.
@@ -28,6 +29,9 @@ func Default(job *SingletonJob) {
 	setDefault(&spec.Lease.RetryPeriod, metav1.Duration{Duration: DefaultRetryPeriod})
 	setDefault(&spec.Lease.OnRenewFailure, OnRenewFailureStop)
 	setDefault(&spec.Fencing.EnvVar, DefaultEnvVar)
+	if spec.PreActivate != nil {
+		setDefault(&spec.PreActivate.TimeoutSeconds, DefaultPreActivateSeconds)
+	}
 	if spec.HistoryLimit == nil {
 		spec.HistoryLimit = new(DefaultHistoryLimit)
 	}

@@ -66,6 +66,11 @@ type SingletonJobSpec struct {
 	// +optional
 	Fencing FencingSpec `json:"fencing,omitzero"`
 
+	// A command that runs at the beginning of each tenure, before the process: to raise the marks of sinks to the new token,
+	// or to catch up on state. The process starts only if it exits with 0. Default: none.
+	// +optional
+	PreActivate *PreActivate `json:"preActivate,omitempty"`
+
 	// The container of the template that is gated: its process runs in the active pod only. Default: the first
 	// container. The other containers, init containers and sidecars run in every candidate, before its tenure too.
 	// +kubebuilder:validation:MinLength=1
@@ -157,6 +162,30 @@ type FencingSpec struct {
 	// +kubebuilder:default=0
 	// +optional
 	TokenBase int64 `json:"tokenBase,omitempty"`
+}
+
+// PreActivate is a command that runs in the gated container, in each tenure, before the process.
+type PreActivate struct {
+	// The command, which is executed directly and not by a shell. It finds what the process would find, the token too, and may
+	// name it as $(FENCING_TOKEN). All that it starts is dead before the process starts.
+	// +required
+	Exec PreActivateExec `json:"exec"`
+
+	// After how many seconds it is killed, and has failed. 1 to 3600, default 60.
+	// +kubebuilder:default=60
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=3600
+	// +optional
+	TimeoutSeconds int32 `json:"timeoutSeconds,omitempty"`
+}
+
+// PreActivateExec is what is executed.
+type PreActivateExec struct {
+	// The program and its arguments.
+	// +kubebuilder:validation:MinItems=1
+	// +required
+	// +listType=atomic
+	Command []string `json:"command"`
 }
 
 // SingletonJobStatus is what the operator observed.

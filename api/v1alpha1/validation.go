@@ -67,6 +67,7 @@ func Validate(job *SingletonJob) field.ErrorList {
 	errs = append(errs, validateBounds(&job.Spec, spec)...)
 	errs = append(errs, validateLease(&job.Spec.Lease, spec.Child("lease"))...)
 	errs = append(errs, validateFencing(&job.Spec.Fencing, spec.Child("fencing"))...)
+	errs = append(errs, validatePreActivate(job.Spec.PreActivate, spec.Child("preActivate"))...)
 	template := spec.Child("template")
 	errs = append(errs, validateMetadata(&job.Spec.Template, template.Child("metadata"))...)
 	errs = append(errs, validatePod(&job.Spec.Template.Spec, template.Child("spec"))...)
@@ -166,6 +167,17 @@ func listed(names []string) string {
 // inSeconds writes d as CEL does.
 func inSeconds(d time.Duration) string {
 	return strconv.FormatFloat(d.Seconds(), 'f', -1, 64) + "s"
+}
+
+func validatePreActivate(pre *PreActivate, at *field.Path) field.ErrorList {
+	if pre == nil {
+		return nil
+	}
+	errs := outside(at.Child("timeoutSeconds"), pre.TimeoutSeconds, 1, 3600)
+	if command := at.Child("exec", "command"); len(pre.Exec.Command) == 0 {
+		errs = append(errs, field.Invalid(command, 0, fmt.Sprintf("%s in body should have at least 1 items", command)))
+	}
+	return errs
 }
 
 func validateFencing(fencing *FencingSpec, at *field.Path) field.ErrorList {

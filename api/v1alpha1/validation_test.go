@@ -99,6 +99,12 @@ func app(change func(*corev1.Container)) func(*SingletonJob) {
 }
 
 func named(name string) func(*SingletonJob) { return func(job *SingletonJob) { job.Name = name } }
+func preActivate(seconds int32, command ...string) func(*SingletonJob) {
+	return func(job *SingletonJob) {
+		job.Spec.PreActivate = &PreActivate{Exec: PreActivateExec{Command: append([]string{}, command...)}, TimeoutSeconds: seconds}
+	}
+}
+
 func envVar(name string) func(*SingletonJob) {
 	return func(job *SingletonJob) { job.Spec.Fencing.EnvVar = name }
 }
@@ -172,6 +178,11 @@ var specCases = map[string]validationCase{
 		want:   invalid("spec.historyLimit", "should be less than or equal to 100"),
 	},
 
+	"preActivate":          {change: preActivate(60, "x")},
+	"preActivate for long": {change: preActivate(3600, "x")},
+	"preActivate too long": {change: preActivate(3601, "x"), want: invalid("spec.preActivate.timeoutSeconds", "should be less than or equal to 3600")},
+	"preActivate no time":  {change: preActivate(-1, "x"), want: invalid("spec.preActivate.timeoutSeconds", "should be greater than or equal to 1")},
+	"preActivate, nothing": {change: preActivate(60), want: invalid("spec.preActivate.exec.command", "should have at least 1 items")},
 	"envVar":               {change: envVar("_Token9")},
 	"envVar with a digit":  {change: envVar("9TOKEN"), want: invalid("spec.fencing.envVar", `"9TOKEN"`+badEnvVar)},
 	"envVar with a dash":   {change: envVar("MY-TOKEN"), want: invalid("spec.fencing.envVar", `"MY-TOKEN"`+badEnvVar)},

@@ -183,17 +183,32 @@ const SIGRTMIN3 = syscall.Signal(34 + 3)
 func (a *Agent) start(c *contender, s lease.StartChild) {
 	c.journal.acquired(s)
 	a.metrics.tenures.Add(1)
+	if pre := a.o.Config.PreActivate; pre != nil {
+		process, err := a.launch(c, s, pre.Exec)
+		go a.prepare(c, s, process, err)
+		return
+	}
+	a.startMain(c, s)
+}
+
+func (a *Agent) startMain(c *contender, s lease.StartChild) {
+	process, err := a.launch(c, s, a.o.Argv)
+	go a.follow(c, process, err)
+}
+
+// launch starts a process tree for a tenure: the present one is its.
+func (a *Agent) launch(c *contender, s lease.StartChild, argv []string) (Process, error) {
 	promised := a.o.promised(s)
 	a.child = child{of: c, log: a.log}
 	process, err := a.o.Start(supervise.Spec{
-		Argv:     a.o.childArgv(promised),
+		Argv:     expand(argv, promised),
 		Env:      a.o.childEnv(promised),
 		Deadline: int64(s.Deadline),
 	})
 	if err == nil {
 		a.child.process = process
 	}
-	go a.follow(c, process, err)
+	return process, err
 }
 
 // follow waits for what becomes of a tenure's process.
@@ -218,6 +233,11 @@ func (a *Agent) follow(c *contender, process Process, err error) {
 			})
 		}
 	}
+	a.reaped(c, process)
+}
+
+// reaped waits until nothing of a tenure lives, and says so.
+func (a *Agent) reaped(c *contender, process Process) {
 	if process != nil {
 		<-process.Gone()
 	}

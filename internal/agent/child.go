@@ -124,10 +124,10 @@ func (o Options) promised(s lease.StartChild) map[string]string {
 	}
 }
 
-// childArgv is the user's command, with $(NAME) replaced where NAME is promised.
-func (o Options) childArgv(promised map[string]string) []string {
-	argv := make([]string, len(o.Argv))
-	for i, arg := range o.Argv {
+// expand is a command of the user's, with $(NAME) replaced where NAME is promised.
+func expand(command []string, promised map[string]string) []string {
+	argv := make([]string, len(command))
+	for i, arg := range command {
 		argv[i] = contract.Expand(arg, func(name string) (string, bool) {
 			value, ok := promised[name]
 			return value, ok

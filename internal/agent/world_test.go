@@ -318,6 +318,7 @@ type fakeProcess struct {
 	deadline int64
 	signals  []syscall.Signal
 	killed   bool
+	never    bool // once it runs, no deadline
 	immortal bool // as one that waits in the kernel
 	ended    bool // the main process
 	reaped   bool // all
@@ -353,6 +354,7 @@ func (p *fakeProcess) Extend(deadline int64) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.deadline = deadline
+	p.never = p.never || deadline == supervise.Never
 	return nil
 }
 

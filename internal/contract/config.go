@@ -31,6 +31,8 @@ type AgentConfig struct {
 	GracePeriod Duration `json:"gracePeriod"`
 	// Jitter spreads candidates that would take over at one instant.
 	Jitter Duration `json:"jitter,omitzero"`
+	// PreActivate is what runs before the process.
+	PreActivate *PreActivate `json:"preActivate,omitempty"`
 	// Hooks of the process.
 	Hooks Hooks `json:"hooks,omitzero"`
 	// Port serves probes and metrics; 0 serves none.
@@ -94,6 +96,8 @@ func (c AgentConfig) validate() error {
 	refuse(c.Jitter < 0, "jitter %v is negative", time.Duration(c.Jitter))
 	refuse(c.GracePeriod < 0, "gracePeriod %v is negative", time.Duration(c.GracePeriod))
 	refuse(c.KeepRunning && c.LockDelay > 0, "keepRunning and lockDelay contradict each other")
+	pre := c.PreActivate
+	refuse(pre != nil && (len(pre.Exec) == 0 || pre.Timeout <= 0), "preActivate needs a command and a positive timeout")
 	for name, hook := range map[string]*Hook{"postStart": c.Hooks.PostStart, "preStop": c.Hooks.PreStop} {
 		err := hook.validate()
 		refuse(err != nil, "hooks.%s: %v", name, err)

@@ -11,6 +11,12 @@ type Hooks struct {
 	PreStop   *Hook `json:"preStop,omitempty"`
 }
 
+// PreActivate is a command that runs in each tenure before the process, which starts only if it succeeds.
+type PreActivate struct {
+	Exec    []string `json:"exec"`
+	Timeout Duration `json:"timeout"`
+}
+
 // Hook is a command that runs beside the process, or a pause.
 type Hook struct {
 	Exec []string `json:"exec,omitempty"`

@@ -30,6 +30,8 @@ type hashed struct {
 	Gated    int
 	Lease    v1alpha1.LeaseSpec
 	EnvVar   string
+	// PreActivate came later: a job without one is to keep its hash.
+	PreActivate *v1alpha1.PreActivate `json:",omitempty"`
 }
 
 // Hash identifies the pods that job asks for: seven characters, of which no two templates of a job are likely to share.
@@ -38,7 +40,7 @@ func Hash(job *v1alpha1.SingletonJob) string {
 	v1alpha1.Default(job)
 	canonical, err := json.Marshal(hashed{
 		InjectionVersion: injectionVersion, UID: string(job.UID), Template: &job.Spec.Template, Gated: job.GatedContainer(),
-		Lease: job.Spec.Lease, EnvVar: job.Spec.Fencing.EnvVar,
+		Lease: job.Spec.Lease, EnvVar: job.Spec.Fencing.EnvVar, PreActivate: job.Spec.PreActivate,
 	})
 	if err != nil {
 		panic(err) // every field was JSON when the API server sent it

@@ -80,6 +80,11 @@ func Pod(job *v1alpha1.SingletonJob, ordinal int, settings Settings) (*corev1.Po
 	wrap(gated, job.Spec.Fencing.EnvVar)
 	config := agentConfig(job, ordinal, port)
 	config.Hooks = takeHooks(gated)
+	if pre := job.Spec.PreActivate; pre != nil {
+		config.PreActivate = &contract.PreActivate{
+			Exec: pre.Exec.Command, Timeout: contract.Duration(time.Duration(pre.TimeoutSeconds) * time.Second),
+		}
+	}
 	gated.Env = append(agentEnv(config), gated.Env...)
 	gated.VolumeMounts = append(gated.VolumeMounts,
 		corev1.VolumeMount{Name: binVolume, MountPath: contract.AgentDir},

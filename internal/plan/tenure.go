@@ -205,11 +205,16 @@ func (t *tenure) failedEarly(version string) bool {
 		switch {
 		case past.Ended-past.Acquired >= minReadySeconds*1000:
 			failed = false
-		case past.Reason == lease.ReasonProcessExited, past.Reason == lease.ReasonPostStartFailed, past.Reason == lease.ReasonHolderTerminated:
+		case slices.Contains(ownFaults, past.Reason):
 			failed = true
 		}
 	}
 	return failed
+}
+
+// ownFaults end a tenure because of what the template asks for.
+var ownFaults = []lease.Reason{
+	lease.ReasonProcessExited, lease.ReasonPreActivateFailed, lease.ReasonPostStartFailed, lease.ReasonHolderTerminated,
 }
 
 // wasNotTaken reports whether a handover was asked for not long ago and the one that was asked has the Lease again: the pod
