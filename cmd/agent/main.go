@@ -5,9 +5,7 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"net"
@@ -28,8 +26,8 @@ import (
 const usage = `agent runs a process while its pod holds the Lease of a SingletonJob, and at no other time.
 
   agent run -- COMMAND [ARG]...   contend for the Lease; run COMMAND whenever it is held
-  agent lease [-json]             print this container's tenure: holder, token, time left
-  agent check [-token N]          succeed only while this container's tenure is valid (and its token is N)
+  agent lease [-o json]           print how this container stands to the Lease: holder, token, time left
+  agent check [-min-left TIME]    succeed only while this container's tenure is valid (for TIME at least)
   agent install DIR               put a copy of this program into DIR, as DIR/agent
   agent version                   print the version
 
@@ -37,12 +35,13 @@ run takes its configuration from the environment that the operator gives the con
 COMMAND's exit status, or 128+n if signal n ended it. Exit statuses of its own:
 
   64   the command line is wrong
+  69   lease and check only: no agent answers
   70   the operating system refused something that the agent needs
   78   the configuration is wrong; running it again cannot help
   126  COMMAND cannot be executed
   127  COMMAND is not found
 
-lease and check ask the agent of the same container. check exits with 1 when there is no valid tenure.
+lease and check ask the agent of the same container; their --help says more. check exits with 1 when there is no valid tenure.
 `
 
 func main() {
@@ -62,7 +61,7 @@ func command(args []string, stdout, stderr io.Writer) int {
 	case "lease":
 		return printLease(rest, stdout, stderr)
 	case "check":
-		return check(rest, stderr)
+		return check(rest, stdout, stderr)
 	case "install":
 		return install(rest, stderr)
 	case "version":
@@ -166,66 +165,8 @@ func serve(o agent.Options, signals <-chan os.Signal, stderr io.Writer) int {
 	return a.Run(context.Background(), signals)
 }
 
-const (
-	// logGrace is how long the last log lines may take.
-	logGrace = 200 * time.Millisecond
-	// askLimit bounds how long lease and check wait for the agent: one that is stopped does not answer.
-	askLimit = time.Second
-)
-
-func printLease(args []string, stdout, stderr io.Writer) int {
-	flags := flag.NewFlagSet("lease", flag.ContinueOnError)
-	flags.SetOutput(io.Discard)
-	asJSON := flags.Bool("json", false, "")
-	if err := flags.Parse(args); err != nil || flags.NArg() > 0 {
-		return wrongUse(stderr, "lease takes no arguments but -json")
-	}
-	s, err := agent.Ask(os.Getenv, askLimit)
-	if err != nil {
-		return fail(stderr, 1, err)
-	}
-	left := max(0, s.Left(supervise.BootTime()))
-	if *asJSON {
-		out := struct {
-			agent.Snapshot
-			Valid           bool  `json:"valid"`
-			LeftMillisecond int64 `json:"leftMilliseconds"`
-		}{s, left > 0, left.Milliseconds()}
-		return writeJSON(stdout, stderr, out)
-	}
-	fmt.Fprintf(stdout, "lease:     %s/%s\nholder:    %s\ntoken:     %d\ntenure:    %d\nthis pod:  %s, %s\n", s.Namespace, s.Name, s.Holder, s.Token, s.Tenure, s.Pod, s.Phase)
-	if left > 0 {
-		fmt.Fprintf(stdout, "time left: %v\n", left.Round(time.Millisecond))
-	}
-	return 0
-}
-
-func writeJSON(stdout, stderr io.Writer, v any) int {
-	if err := json.NewEncoder(stdout).Encode(v); err != nil {
-		return fail(stderr, 1, err)
-	}
-	return 0
-}
-
-// check is for scripts that ask before a step. Whatever is unclear is no.
-func check(args []string, stderr io.Writer) int {
-	flags := flag.NewFlagSet("check", flag.ContinueOnError)
-	flags.SetOutput(io.Discard)
-	token := flags.Int64("token", 0, "")
-	if err := flags.Parse(args); err != nil || flags.NArg() > 0 || *token < 0 {
-		return wrongUse(stderr, "check takes no arguments but -token N")
-	}
-	s, err := agent.Ask(os.Getenv, askLimit)
-	switch {
-	case err != nil:
-		return fail(stderr, 1, err)
-	case s.Left(supervise.BootTime()) <= 0:
-		return fail(stderr, 1, fmt.Errorf("no valid tenure: the holder is %q", s.Holder))
-	case *token != 0 && *token != s.Token:
-		return fail(stderr, 1, fmt.Errorf("the tenure's token is %d, not %d", s.Token, *token))
-	}
-	return 0
-}
+// logGrace is how long the last log lines may take.
+const logGrace = 200 * time.Millisecond
 
 func install(args []string, stderr io.Writer) int {
 	if len(args) != 1 || args[0] == "" {

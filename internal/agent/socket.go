@@ -3,6 +3,7 @@
 package agent
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -13,9 +14,10 @@ import (
 
 	"github.com/singletonjob/operator/internal/contract"
 	"github.com/singletonjob/operator/internal/supervise"
+	"github.com/singletonjob/operator/tenure"
 )
 
-// socketName is the socket's in whatever directory it is.
+// socketName is the socket's in whatever directory it is: the base of tenure.DefaultSocket.
 const socketName = "agent.sock"
 
 // Listen opens the agent's socket: at the path in contract.SocketEnv if that is set, else beside the agent's binary,
@@ -65,7 +67,9 @@ func listen(path string) (net.Listener, error) {
 	return l, errors.Join(os.Chmod(path, 0o666))
 }
 
-// ServeSocket writes the snapshot to each that connects, until the listener is closed.
+// ServeSocket tells each that connects how things stand, until the listener is closed. It reads nothing, and answers one after
+// the other: the answer goes into the socket's buffer, so that nobody waits for one who does not read, and any number of those
+// take neither memory nor descriptors of the agent's.
 func (a *Agent) ServeSocket(l net.Listener) {
 	for {
 		conn, err := l.Accept()
@@ -76,35 +80,13 @@ func (a *Agent) ServeSocket(l net.Listener) {
 			time.Sleep(100 * time.Millisecond) // out of descriptors
 			continue
 		}
-		go func() {
-			defer func() { _ = conn.Close() }()
-			_ = conn.SetDeadline(time.Now().Add(time.Second))
-			answer := *a.snapshot.Load()
-			if answer.ValidUntil != 0 {
-				answer.ValidUntilBoot = supervise.NoLater(answer.ValidUntil)
-			}
-			_ = json.NewEncoder(conn).Encode(answer)
-		}()
+		_ = conn.SetDeadline(time.Now().Add(time.Second)) // should a kernel have no room for so little
+		_ = json.NewEncoder(conn).Encode(a.snapshot.Load().status(supervise.BootTime()))
+		_ = conn.Close()
 	}
 }
 
-// Ask asks the agent of this container for its snapshot.
-func Ask(env func(string) string, limit time.Duration) (Snapshot, error) {
-	path := env(contract.SocketEnv)
-	if path == "" {
-		path = socketBeside()
-	}
-	var s Snapshot
-	conn, err := net.DialTimeout("unix", path, limit)
-	if err != nil {
-		return s, fmt.Errorf("no agent answers on %s: %w", path, err)
-	}
-	defer func() { _ = conn.Close() }()
-	if err := conn.SetDeadline(time.Now().Add(limit)); err != nil {
-		return s, err
-	}
-	if err := json.NewDecoder(conn).Decode(&s); err != nil {
-		return s, fmt.Errorf("the agent on %s gives no answer: %w", path, err)
-	}
-	return s, nil
+// Local is the agent of this container as this program finds it: by the environment, else beside itself.
+func Local(env func(string) string) tenure.Agent {
+	return tenure.Agent{Socket: cmp.Or(env(contract.SocketEnv), socketBeside())}
 }

@@ -5,7 +5,6 @@ package agent
 import (
 	"encoding/pem"
 	"fmt"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -23,7 +22,6 @@ import (
 
 	"github.com/singletonjob/operator/internal/contract"
 	"github.com/singletonjob/operator/internal/lease"
-	"github.com/singletonjob/operator/internal/supervise"
 )
 
 func (w *world) get(path string) (int, string) {
@@ -37,13 +35,13 @@ func (w *world) get(path string) (int, string) {
 func TestSnapshot(t *testing.T) {
 	inBubble(t, func(w *world) {
 		synctest.Wait()
-		if s := w.agent.snapshot.Load(); s.ValidUntil != 0 {
+		if s := w.agent.snapshot.Load(); s.validUntil != 0 {
 			t.Errorf("valid without a tenure: %+v", s)
 		}
 		p := w.holding()
 		s := *w.agent.snapshot.Load()
 		now := int64(w.clock.Now().Boot)
-		if left := s.Left(now); left <= 0 || left > 14*time.Second || s.Token != 10 || s.Tenure != 1 {
+		if left := s.Left(now); left <= 0 || left > 14*time.Second || s.token != 10 || s.tenure != 1 {
 			t.Errorf("%+v with %v left; want token 10, tenure 1 and at most leaseDuration less the margin", s, left)
 		}
 		if left := s.Left(now + int64(15*time.Second)); left > 0 {
@@ -179,82 +177,6 @@ func TestHistogram(t *testing.T) {
 		if !strings.Contains(out.String(), want+"\n") {
 			t.Errorf("no %s in\n%s", want, out.String())
 		}
-	}
-}
-
-func TestSocket(t *testing.T) {
-	dir := t.TempDir()
-	env := func(name string) string {
-		if name == contract.SocketEnv {
-			return filepath.Join(dir, "s")
-		}
-		return ""
-	}
-	if _, err := Ask(env, time.Second); err == nil {
-		t.Error("an answer from nobody")
-	}
-	listener, err := Listen(env)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if info, err := os.Stat(filepath.Join(dir, "s")); err != nil || info.Mode().Perm() != 0o666 {
-		t.Errorf("%v, %v: a process of another user can't ask", info.Mode(), err)
-	}
-	if _, err := Listen(env); err == nil {
-		t.Error("a second agent took the socket of one that lives")
-	}
-	o := testOptions()
-	o.Clock = newFakeClock()
-	a := New(o)
-	a.snapshot.Store(&Snapshot{Name: "job", Token: 7, ValidUntil: supervise.BootTime() + int64(time.Hour)})
-	served := make(chan struct{})
-	go func() {
-		defer close(served)
-		a.ServeSocket(listener)
-	}()
-	s, err := Ask(env, 30*time.Second)
-	boot := supervise.NoLater(supervise.BootTime())
-	if err != nil || s.Name != "job" || s.Token != 7 || s.Left(supervise.BootTime()) <= 0 ||
-		s.ValidUntilBoot > boot+int64(48*time.Minute) || s.ValidUntilBoot < boot+int64(40*time.Minute) { // 3/4 of the hour
-		t.Errorf("%+v, %v", s, err)
-	}
-	if err := listener.Close(); err != nil {
-		t.Fatal(err)
-	}
-	<-served
-}
-
-// The socket of an agent that was killed is in the way of nobody.
-func TestSocketOfDeadAgent(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "s")
-	listener, err := net.ListenUnix("unix", &net.UnixAddr{Name: path})
-	if err != nil {
-		t.Fatal(err)
-	}
-	listener.SetUnlinkOnClose(false)
-	if err := listener.Close(); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := os.Stat(path); err != nil {
-		t.Fatal("the test needs a socket that is left over", err)
-	}
-	again, err := Listen(func(string) string { return path })
-	if err != nil {
-		t.Fatal(err)
-	}
-	_ = again.Close()
-}
-
-// A listener that accepts and never answers, as that of a stopped agent, confirms nothing.
-func TestSocketOfStoppedAgent(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "s")
-	listener, err := net.Listen("unix", path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = listener.Close() }()
-	if s, err := Ask(func(string) string { return path }, 50*time.Millisecond); err == nil {
-		t.Errorf("an answer: %+v", s)
 	}
 }
 

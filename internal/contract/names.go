@@ -2,7 +2,10 @@
 // codec between a Lease's fields and lease.Record. It imports no Kubernetes library, so that the agent stays small.
 package contract
 
-import "github.com/singletonjob/operator/fence"
+import (
+	"github.com/singletonjob/operator/fence"
+	"github.com/singletonjob/operator/tenure"
+)
 
 // Labels. A Lease without ManagedByLabel=ManagedBy is somebody else's.
 const (
@@ -53,13 +56,13 @@ const (
 )
 
 // Environment that the agent adds for the user's process, besides the variable that fencing.envVar names, PodEnv and
-// NamespaceEnv. What package fence tells users of has its name from there.
+// NamespaceEnv. What packages fence and tenure tell users of has its name from there.
 const (
 	NameEnv          = fence.EnvName
 	TenureEnv        = "SINGLETONJOB_TENURE"         // leaseTransitions
 	LeaseDurationEnv = "SINGLETONJOB_LEASE_DURATION" // as Go writes a duration: 15s
 	RunIDEnv         = "SINGLETONJOB_RUN_ID"
-	SocketEnv        = "SINGLETONJOB_SOCKET" // path of the Unix socket that tells of the tenure
+	SocketEnv        = tenure.EnvSocket // path of the Unix socket that tells of the tenure
 )
 
 // Places inside the gated container.
@@ -93,6 +96,8 @@ const (
 	ExitUsage = 64
 	// ExitConfig: a wrong configuration; running it again cannot help. The operator turns it into a condition.
 	ExitConfig = 78
+	// ExitNoAgent: of the agent's own questions (check, lease), that nobody could be asked.
+	ExitNoAgent = 69
 	// ExitInternal: a defect or a refusal of the operating system.
 	ExitInternal = 70
 )

@@ -1,0 +1,9 @@
+//go:build !linux
+
+package tenure
+
+import "errors"
+
+func now() int64 { return 0 }
+
+func supported() error { return errors.New("agents run on Linux") }
