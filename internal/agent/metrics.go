@@ -122,7 +122,7 @@ func (m *metrics) write(w io.Writer, s *Snapshot, now lease.Instant, linesDroppe
 	left := max(0, s.Left(int64(now)).Seconds())
 	number("singletonjob_agent_active", "gauge", "1 while this candidate holds the Lease and its process may act.", oneIf(left > 0))
 	number("singletonjob_agent_lease_seconds_left", "gauge", "Time until the right to act ends unless it is renewed.", left)
-	number("singletonjob_agent_fencing_token", "gauge", "Token of the Lease's present or last tenure.", s.token)
+	number("singletonjob_agent_fencing_token", "gauge", "Token of the Lease's present or last tenure.", s.Token)
 	number("singletonjob_agent_watching", "gauge", "1 while changes of the Lease are watched.", oneIf(s.watching))
 	number("singletonjob_agent_tenures_total", "counter", "Tenures that this agent began.", m.tenures.Load())
 	header("singletonjob_agent_tenures_ended_total", "counter", "Tenures that ended, by reason and by whether the Lease was released or lost.")

@@ -17,7 +17,7 @@ func (a *Agent) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET "+contract.ReadyPath, func(w http.ResponseWriter, _ *http.Request) {
 		s := a.snapshot.Load()
-		answer(w, s.ready, fmt.Sprintf("phase %s, watching the Lease: %t", s.phase, s.watching))
+		answer(w, s.ready, fmt.Sprintf("phase %s, watching the Lease: %t", s.Phase, s.watching))
 	})
 	mux.HandleFunc("GET "+contract.LivePath, func(w http.ResponseWriter, _ *http.Request) {
 		stuck := a.snapshot.Load().stuck(a.o.Clock.Now().Boot)

@@ -53,7 +53,7 @@ func unhurried(t *testing.T) context.Context {
 }
 
 func TestSocket(t *testing.T) {
-	_, at := answering(t, Snapshot{name: "job", token: 7, validUntil: supervise.BootTime() + int64(time.Hour)})
+	_, at := answering(t, Snapshot{Name: "job", Token: 7, ValidUntil: supervise.BootTime() + int64(time.Hour)})
 	if info, err := os.Stat(at.Socket); err != nil || info.Mode().Perm() != 0o666 {
 		t.Errorf("%v, %v: a process of another user can't ask", info.Mode(), err)
 	}
@@ -92,10 +92,10 @@ func TestReasons(t *testing.T) {
 		{Snapshot{}, "just started"},
 		{Snapshot{known: true, absent: true}, "no Lease"},
 		{Snapshot{known: true}, "nobody holds"},
-		{Snapshot{known: true, holder: "a/b/c"}, `standby: the holder is "a/b/c"`},
-		{Snapshot{known: true, phase: lease.Acquiring}, "acquiring"},
-		{Snapshot{known: true, phase: lease.Holding, token: 7, validUntil: past}, "not renewed in time"},
-		{Snapshot{known: true, phase: lease.Stopping, token: 7, stopping: lease.ReasonSwitchover}, "token 7 is ending: Switchover"},
+		{Snapshot{known: true, Holder: "a/b/c"}, `standby: the holder is "a/b/c"`},
+		{Snapshot{known: true, Phase: lease.Acquiring.String()}, "acquiring"},
+		{Snapshot{known: true, Phase: lease.Holding.String(), Token: 7, ValidUntil: past}, "not renewed in time"},
+		{Snapshot{known: true, Phase: lease.Stopping.String(), Token: 7, stopping: lease.ReasonSwitchover}, "token 7 is ending: Switchover"},
 	} {
 		s := test.snapshot.status(supervise.BootTime())
 		if s.Valid || s.ValidUntil != 0 || s.ValidUntilBoot != 0 || s.LeftMilliseconds != 0 || !strings.Contains(s.Reason, test.says) {
@@ -106,7 +106,7 @@ func TestReasons(t *testing.T) {
 
 // Those who connect and never read, or say what nobody asked for, take nothing from the agent, and nobody waits for them.
 func TestSocketCrowd(t *testing.T) {
-	a, at := answering(t, Snapshot{name: "job"})
+	a, at := answering(t, Snapshot{Name: "job"})
 	before := runtime.NumGoroutine()
 	for i := range 500 {
 		var conn net.Conn
@@ -127,7 +127,7 @@ func TestSocketCrowd(t *testing.T) {
 	if n := runtime.NumGoroutine() - before; n > 10 {
 		t.Errorf("%d goroutines look after clients that do not read", n)
 	}
-	a.snapshot.Store(&Snapshot{name: "later"})
+	a.snapshot.Store(&Snapshot{Name: "later"})
 	if s, err := at.Ask(unhurried(t)); err != nil || s.Name != "later" {
 		t.Errorf("after a crowd: %+v, %v", s, err)
 	}

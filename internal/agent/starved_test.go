@@ -110,8 +110,8 @@ func TestStarvedAgent(t *testing.T) {
 		w.Helper()
 		deadline, _, _ := p.state()
 		w.agent.Handler() // the snapshot says the same
-		if s := w.agent.snapshot.Load(); s.validUntil > deadline {
-			w.Errorf("said to be valid %v after the deadline", time.Duration(s.validUntil-deadline))
+		if s := w.agent.snapshot.Load(); s.ValidUntil > deadline {
+			w.Errorf("said to be valid %v after the deadline", time.Duration(s.ValidUntil-deadline))
 		}
 		return time.Duration(deadline - int64(w.clock.Now().Boot))
 	}

@@ -35,13 +35,13 @@ func (w *world) get(path string) (int, string) {
 func TestSnapshot(t *testing.T) {
 	inBubble(t, func(w *world) {
 		synctest.Wait()
-		if s := w.agent.snapshot.Load(); s.validUntil != 0 {
+		if s := w.agent.snapshot.Load(); s.ValidUntil != 0 {
 			t.Errorf("valid without a tenure: %+v", s)
 		}
 		p := w.holding()
 		s := *w.agent.snapshot.Load()
 		now := int64(w.clock.Now().Boot)
-		if left := s.Left(now); left <= 0 || left > 14*time.Second || s.token != 10 || s.tenure != 1 {
+		if left := s.Left(now); left <= 0 || left > 14*time.Second || s.Token != 10 || s.Tenure != 1 {
 			t.Errorf("%+v with %v left; want token 10, tenure 1 and at most leaseDuration less the margin", s, left)
 		}
 		if left := s.Left(now + int64(15*time.Second)); left > 0 {

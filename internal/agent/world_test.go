@@ -122,7 +122,7 @@ func (w *world) holding() *fakeProcess {
 	return s.process
 }
 
-func (w *world) phase() string { return w.agent.snapshot.Load().phase.String() }
+func (w *world) phase() string { return w.agent.snapshot.Load().Phase }
 
 // fakeClock is the bubble's, and can jump ahead of it, as CLOCK_BOOTTIME does of Go's timers during suspend.
 type fakeClock struct {

@@ -2,7 +2,8 @@
 // what is certain about it. It is the only writer of a Lease's spec in a pod.
 //
 // It never retries, throttles or sleeps on behalf of a request: when to ask again is the state machine's decision, and
-// a request's deadline is the caller's context. The watch alone keeps itself going.
+// a request's deadline is the caller's context. The watch alone keeps itself going, and only that a Lease is gone, which
+// ends a tenure at once, is asked of others too: behind the address there may be several API servers.
 //
 // It speaks HTTP/1.1. A request that gets no answer then takes its connection with it and the next one opens another;
 // a half-open HTTP/2 connection would swallow requests for as long as its keep-alive takes to notice.
@@ -20,6 +21,7 @@ import (
 	"net/url"
 	"os"
 	"strings"
+	"sync/atomic"
 
 	"github.com/singletonjob/operator/internal/contract"
 	"github.com/singletonjob/operator/internal/lease"
@@ -51,6 +53,8 @@ type Client struct {
 	leases string // URL of the namespace's Leases
 	// requests and watches have connections of their own, so that neither waits for or fails with the other.
 	requests, watches *pool
+	// seen says that there was a Lease when last read: that it is gone is believed of several answers only.
+	seen atomic.Bool
 }
 
 // New fails where the configuration can't work. It sends nothing.
@@ -82,8 +86,38 @@ type Answer struct {
 	Absent bool
 }
 
-// Get reads the Lease from etcd, not from a cache.
+// Get reads the Lease from etcd, not from a cache. Absent is what several answers say, unless it was before.
 func (c *Client) Get(ctx context.Context) (Answer, error) {
+	answer, err := c.read(ctx)
+	if err == nil && answer.Absent {
+		if found := c.elsewhere(ctx); found != nil {
+			return Answer{Object: found}, nil
+		}
+	}
+	return answer, err
+}
+
+// witnesses is how many more answers it takes to believe that a Lease is gone that was there: an API server may have lost its
+// data, or be that of another cluster.
+const witnesses = 2
+
+// elsewhere asks after a Lease that is said to be gone, over other connections, and returns it if one answer has it. Where no
+// answer comes while ctx lasts, what is known stands.
+func (c *Client) elsewhere(ctx context.Context) *Object {
+	if !c.seen.Load() {
+		return nil
+	}
+	for range witnesses {
+		c.requests.leave()
+		if answer, err := c.read(ctx); err == nil && answer.Object != nil {
+			return answer.Object
+		}
+	}
+	c.seen.Store(false)
+	return nil
+}
+
+func (c *Client) read(ctx context.Context) (Answer, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, c.lease(), nil)
 	if err != nil {
 		return Answer{}, err
@@ -100,8 +134,10 @@ func (c *Client) Get(ctx context.Context) (Answer, error) {
 	}
 	o, err := c.decode(reply.body)
 	if err != nil {
+		c.requests.leave()
 		return Answer{}, fmt.Errorf("read Lease %s: %w", c, err)
 	}
+	c.seen.Store(true)
 	return Answer{Object: o}, nil
 }
 
@@ -126,6 +162,15 @@ func (c *Client) Update(ctx context.Context, base *Object, r lease.Record) (leas
 	switch {
 	case err == nil:
 		outcome, stored, err := c.outcome(reply, r)
+		switch outcome {
+		case lease.Gone:
+			if found := c.elsewhere(ctx); found != nil && found.Record.UID == r.UID {
+				outcome, err = lease.Unknown, fmt.Errorf("one API server has it, and another says: %w", err)
+			}
+		case lease.Unknown:
+			c.requests.leave()
+		default:
+		}
 		if err != nil {
 			err = fmt.Errorf("write Lease %s: %w", c, err)
 		}
@@ -242,10 +287,20 @@ func (p *pool) exchange(request *http.Request) (reply, error) {
 	if err != nil {
 		return reply{}, fmt.Errorf("the answer broke off: %w", late(request, err))
 	}
-	if response.StatusCode >= http.StatusInternalServerError {
+	if len(body) == largest {
+		drop()
+		return reply{}, fmt.Errorf("the answer has more than %d bytes", largest)
+	}
+	if leftFor(response.StatusCode) {
 		drop() // the next one may reach another API server
 	}
 	return reply{code: response.StatusCode, body: body}, nil
+}
+
+// leftFor reports whether another API server may have a better answer, one that has heard of a new right or a new key. One that
+// is too busy is not made busier by a new connection.
+func leftFor(code int) bool {
+	return code >= http.StatusInternalServerError || code == http.StatusUnauthorized || code == http.StatusForbidden
 }
 
 // managed reports whether a Lease is one of this operator's.

@@ -175,22 +175,38 @@ func TestDeadline(t *testing.T) {
 
 // An API server that can't serve is not asked again over the connection to it: behind the same address there may be others.
 func TestSickServerIsLeft(t *testing.T) {
-	f := serve(t, func(w http.ResponseWriter, r *http.Request) {
-		if r.Context().Value(connectionKey{}).(int64) == 1 {
-			say(503, statusJSON(503, "ServiceUnavailable", "", "", ""))(w, r)
-			return
-		}
-		stored(w, r)
-	})
-	c := f.client(t)
-	o := object(t, c, 10)
-	for _, want := range []lease.Outcome{lease.Unknown, lease.Confirmed, lease.Confirmed} {
-		if outcome, _, err := c.Update(within(t, 3*time.Minute), o, renewal(o)); outcome != want {
-			t.Fatalf("%v (%v), want %v", outcome, err, want)
-		}
-	}
-	if n := f.connections.Load(); n != 2 {
-		t.Errorf("%d connections, want 2", n)
+	for name, test := range map[string]struct {
+		answer      http.HandlerFunc
+		first       lease.Outcome
+		connections int64
+	}{
+		"it can't serve":             {say(503, statusJSON(503, "ServiceUnavailable", "", "", "")), lease.Unknown, 2},
+		"it knows no new key":        {say(401, statusJSON(401, "Unauthorized", "", "", "")), lease.Refused, 2},
+		"it knows no new right":      {say(403, statusJSON(403, "Forbidden", "", "", "")), lease.Refused, 2},
+		"it says what was long over": {say(200, leaseJSON(9)), lease.Unknown, 2},
+		"it is none":                 {say(200, "<html>"), lease.Unknown, 2},
+		"it is busy":                 {say(429, "later"), lease.Refused, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var said atomic.Bool
+			f := serve(t, func(w http.ResponseWriter, r *http.Request) {
+				if !said.Swap(true) {
+					test.answer(w, r)
+					return
+				}
+				stored(w, r)
+			})
+			c := f.client(t)
+			o := object(t, c, 10)
+			for _, want := range []lease.Outcome{test.first, lease.Confirmed, lease.Confirmed} {
+				if outcome, _, err := c.Update(within(t, 3*time.Minute), o, renewal(o)); outcome != want {
+					t.Fatalf("%v (%v), want %v", outcome, err, want)
+				}
+			}
+			if n := f.connections.Load(); n != test.connections {
+				t.Errorf("%d connections, want %d", n, test.connections)
+			}
+		})
 	}
 }
 
@@ -402,6 +418,100 @@ func TestGet(t *testing.T) {
 				t.Errorf("object %v, absent %t, error %v; want found %t, absent %t", answer.Object, answer.Absent, err, test.found, test.absent)
 			}
 		})
+	}
+}
+
+// absentOn says that there is no Lease, over the connections that a condition holds for; others have it, as long as there are any.
+func absentOn(is func(connection int64) bool) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case is(r.Context().Value(connectionKey{}).(int64)):
+			say(404, statusJSON(404, "NotFound", "coordination.k8s.io", "leases", "job"))(w, r)
+		case r.Method == http.MethodPut:
+			stored(w, r)
+		default:
+			say(200, leaseJSON(10))(w, r)
+		}
+	}
+}
+
+// One of several API servers says that there is no Lease. Of one that was there nobody believes it; of one that was not, nobody
+// asks twice.
+func TestAbsentTakesWitnesses(t *testing.T) {
+	for name, test := range map[string]struct {
+		honest      bool // the first answer
+		liars       func(connection int64) bool
+		update      lease.Outcome
+		absent      bool
+		connections int64
+	}{
+		"all say so":         {honest: true, liars: func(n int64) bool { return n >= 2 }, update: lease.Gone, absent: true, connections: 4},
+		"one says so":        {honest: true, liars: func(n int64) bool { return n == 2 }, update: lease.Unknown, connections: 3},
+		"two say so":         {honest: true, liars: func(n int64) bool { return n == 2 || n == 3 }, update: lease.Unknown, connections: 4},
+		"it was never there": {liars: func(n int64) bool { return n == 1 }, update: lease.Gone, absent: true, connections: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for _, method := range []string{http.MethodPut, http.MethodGet} {
+				f := serve(t, absentOn(test.liars))
+				c := f.client(t)
+				if test.honest {
+					if answer, err := c.Get(within(t, 3*time.Minute)); err != nil || answer.Object == nil {
+						t.Fatal(answer, err)
+					}
+					c.requests.leave()
+				}
+				if method == http.MethodGet {
+					if answer, err := c.Get(within(t, 3*time.Minute)); err != nil || answer.Absent != test.absent || (answer.Object == nil) != test.absent {
+						t.Errorf("a read finds %+v, %v; want absent %t", answer, err, test.absent)
+					}
+				} else {
+					o := object(t, c, 10)
+					if outcome, _, err := c.Update(within(t, 3*time.Minute), o, renewal(o)); outcome != test.update || err == nil {
+						t.Errorf("a write: %v, %v; want %v", outcome, err, test.update)
+					}
+				}
+				if n := f.connections.Load(); n != test.connections {
+					t.Errorf("%s: %d connections, want %d", method, n, test.connections)
+				}
+			}
+		})
+	}
+}
+
+// A Lease that was recreated is another one: the tenure of the first is over at once.
+func TestAbsentAndRecreated(t *testing.T) {
+	f := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodPut {
+			absentOn(func(int64) bool { return true })(w, r)
+			return
+		}
+		say(200, strings.Replace(leaseJSON(20), `"uid":"u1"`, `"uid":"u2"`, 1))(w, r)
+	})
+	c := f.client(t)
+	o := object(t, c, 10)
+	c.seen.Store(true)
+	if outcome, _, err := c.Update(within(t, 3*time.Minute), o, renewal(o)); outcome != lease.Gone {
+		t.Errorf("%v, %v; want Gone", outcome, err)
+	}
+}
+
+// What comes without an end is not kept.
+func TestHugeAnswers(t *testing.T) {
+	for name, answer := range map[string]http.HandlerFunc{
+		"a body": endless,
+		"a header": func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("X", strings.Repeat("x", 1<<20))
+			w.WriteHeader(http.StatusOK)
+		},
+	} {
+		c := serve(t, answer).client(t)
+		if found, err := c.Get(within(t, 5*time.Minute)); err == nil {
+			t.Errorf("%s without an end: %+v", name, found)
+		}
+		o := object(t, c, 10)
+		if outcome, _, err := c.Update(within(t, 5*time.Minute), o, renewal(o)); outcome != lease.Unknown || err == nil {
+			t.Errorf("%s without an end: %v, %v; want Unknown", name, outcome, err)
+		}
 	}
 }
 

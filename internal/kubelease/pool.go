@@ -102,6 +102,16 @@ func (p *pool) drop(used transport) {
 	used.CloseIdleConnections()
 }
 
+// leave has later requests use fresh connections, whichever are in use now.
+func (p *pool) leave() {
+	p.mu.Lock()
+	used := p.current
+	p.mu.Unlock()
+	if used != nil {
+		p.drop(used)
+	}
+}
+
 // dialer connects to a host of several addresses beginning with another one each time: one that does not answer must
 // not be in the way of every attempt.
 type dialer struct {
@@ -153,5 +163,7 @@ func (d *dialer) transport(authorities *x509.CertPool) transport {
 		DisableCompression:  true,
 		MaxIdleConnsPerHost: 1,
 		IdleConnTimeout:     90 * time.Second,
+		// Memory is counted: see largest.
+		MaxResponseHeaderBytes: 64 << 10,
 	}
 }

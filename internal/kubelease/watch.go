@@ -203,7 +203,8 @@ func (w *watch) address() string {
 
 // read emits events to the end of the stream; alive is called for each. nil is an end in good order.
 func (w *watch) read(stream io.Reader, alive func()) error {
-	events := json.NewDecoder(stream)
+	from := &bounded{Reader: stream, left: largest}
+	events := json.NewDecoder(from)
 	for {
 		var e struct {
 			Type   string          `json:"type"`
@@ -216,10 +217,26 @@ func (w *watch) read(stream io.Reader, alive func()) error {
 			return fmt.Errorf("the stream broke off: %w", err)
 		}
 		alive()
+		from.left = largest
 		if err := w.event(e.Type, e.Object); err != nil {
 			return err
 		}
 	}
+}
+
+// bounded ends where an event is larger than any Lease: the decoder keeps all of one.
+type bounded struct {
+	io.Reader
+	left int
+}
+
+func (b *bounded) Read(into []byte) (int, error) {
+	if b.left <= 0 {
+		return 0, fmt.Errorf("an event has more than %d bytes", largest)
+	}
+	n, err := b.Reader.Read(into[:min(len(into), b.left)])
+	b.left -= n
+	return n, err
 }
 
 func (w *watch) event(kind string, body json.RawMessage) error {

@@ -71,6 +71,14 @@ func stream(events ...string) http.HandlerFunc {
 	}
 }
 
+// endless is an event without an end.
+func endless(w http.ResponseWriter, _ *http.Request) {
+	_, err := io.WriteString(w, `{"type":"ADDED","object":{"kind":"`)
+	for more := strings.Repeat("x", 1<<20); err == nil; {
+		_, err = io.WriteString(w, more)
+	}
+}
+
 // watching starts a watch and returns what it emits, and how to restart it.
 func watching(t *testing.T, c *Client) (events <-chan WatchEvent, restart chan<- struct{}) {
 	t.Helper()
@@ -188,6 +196,18 @@ func TestWatch(t *testing.T) {
 			script:   script{stream("<html>"), stream(event("ADDED", `{"kind":"Pod"}`)), stream(event("SURPRISE", leaseJSON(10))), stream(event("ADDED", leaseJSON(11)))},
 			want:     []string{"opened", "closed", "opened", "closed", "opened", "closed", "opened", "changed 11"},
 			versions: []string{"", "", "", ""},
+		},
+		"of another Lease": {
+			script:   script{stream(event("ADDED", strings.Replace(leaseJSON(99), `"name":"job"`, `"name":"other"`, 1))), stream(event("ADDED", leaseJSON(11)))},
+			want:     []string{"opened", "closed", "opened", "changed 11"},
+			versions: []string{"", ""},
+			why:      "what another Lease says must not be taken for this one's",
+		},
+		"larger than any Lease": {
+			script:   script{endless, stream(event("ADDED", leaseJSON(11)))},
+			want:     []string{"opened", "closed", "opened", "changed 11"},
+			versions: []string{"", ""},
+			why:      "the agent's memory is counted",
 		},
 		"somebody else's": {
 			script:   script{stream(event("ADDED", strings.Replace(leaseJSON(10), `"singletonjob"`, `"helm"`, 1))), stream(event("ADDED", leaseJSON(11)))},

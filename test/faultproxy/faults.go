@@ -81,6 +81,49 @@ func ResetReply() Fault {
 	})
 }
 
+// BreakOff passes the request to the server and ends the connection after half of the reply.
+func BreakOff() Fault {
+	return faultFunc(func(p *Proxy, r *http.Request, _ *rule) (*http.Response, error) {
+		response, body, err := p.wholeReply(r)
+		if err != nil {
+			return nil, err
+		}
+		response.Body = io.NopCloser(io.MultiReader(bytes.NewReader(body[:len(body)/2]), broken{}))
+		return response, nil
+	})
+}
+
+// broken is the end of a connection.
+type broken struct{}
+
+func (broken) Read([]byte) (int, error) { return 0, errNoAnswer }
+
+// Alter passes the request to the server and changes the reply: its status and header in place, its body to what is returned.
+func Alter(change func(reply *http.Response, body []byte) []byte) Fault {
+	return faultFunc(func(p *Proxy, r *http.Request, _ *rule) (*http.Response, error) {
+		response, body, err := p.wholeReply(r)
+		if err != nil {
+			return nil, err
+		}
+		body = change(response, body)
+		response.Body, response.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
+		response.Header.Set("Content-Length", strconv.Itoa(len(body)))
+		return response, nil
+	})
+}
+
+// wholeReply passes a request and takes the whole reply from the network.
+func (p *Proxy) wholeReply(r *http.Request) (response *http.Response, body []byte, err error) {
+	if response, err = p.transport.RoundTrip(r); err != nil {
+		return nil, nil, err
+	}
+	if err := buffer(response); err != nil {
+		return nil, nil, err
+	}
+	body, err = io.ReadAll(response.Body)
+	return response, body, err
+}
+
 // Delay is a slow network: before the request reaches the server, and before its reply reaches the client.
 func Delay(request, reply time.Duration) Fault {
 	return faultFunc(func(p *Proxy, r *http.Request, active *rule) (*http.Response, error) {
