@@ -67,31 +67,41 @@ func TestPrograms(t *testing.T) {
 	x.needLab()
 	x.must(x.loadPrograms())
 	x.must(x.giveSources())
-	all := map[string]*served{}
+	all := fleet{}
 	for name, p := range programs {
 		all[name] = &served{job: x.createNamed(name, steady, p.change(x.namespace, name)), program: p}
 	}
-	each := func(what string, do func(*served)) {
-		x.note("all: %s", what)
-		for _, name := range slices.Sorted(maps.Keys(all)) {
-			do(all[name])
-		}
-	}
-	each("begin", func(s *served) { s.settles() })
+	all.each(func(s *served) { s.settles() })
+	all.rollOut()
+	all.kill()
+	all.drain(x)
+	all.crash(x)
+}
 
-	each("are asked to roll out", func(s *served) {
+type fleet map[string]*served
+
+func (f fleet) each(do func(*served)) {
+	for _, name := range slices.Sorted(maps.Keys(f)) {
+		do(f[name])
+	}
+}
+
+func (f fleet) rollOut() {
+	f.each(func(s *served) {
 		s.update(func(o *v1alpha1.SingletonJob) {
 			c := &o.Spec.Template.Spec.Containers[0]
 			c.Env = append(c.Env, corev1.EnvVar{Name: "VERSION", Value: "2"})
 		})
 	})
-	each("roll out", func(s *served) {
+	f.each(func(s *served) {
 		if after := s.settles(); after.Status.Handovers != 1 || after.Status.Failovers != 0 {
 			s.Errorf("%s: %d handovers and %d failovers, want one handover", s.name, after.Status.Handovers, after.Status.Failovers)
 		}
 	})
+}
 
-	each("are killed", func(s *served) {
+func (f fleet) kill() {
+	f.each(func(s *served) {
 		before := s.get().Status
 		s.await("a SIGKILL for "+s.name, func() (bool, any, error) {
 			err := bed.Lab.Fault(s.ctx, "signal", s.container(before.ActivePod), "KILL", s.program.main)
@@ -99,42 +109,49 @@ func TestPrograms(t *testing.T) {
 		})
 		s.token = before.FencingToken
 	})
-	each("are taken over", func(s *served) { s.awaitActiveAfter(s.token) })
-	each("settle", func(s *served) { s.settles() })
+	f.each(func(s *served) { s.awaitActiveAfter(s.token) })
+	f.each(func(s *served) { s.settles() })
+}
 
-	node := all["postgres"].get().Status.ActiveNode
-	drained := map[string]bool{}
-	each("are on nodes", func(s *served) {
+// drain drains the node of one of the programs, and of whatever else is active there.
+func (f fleet) drain(x *trial) {
+	x.Helper()
+	node := f["postgres"].get().Status.ActiveNode
+	moves := map[string]bool{}
+	f.each(func(s *served) {
 		status := s.get().Status
-		drained[s.name], s.token = status.ActiveNode == node, status.FencingToken
+		moves[s.name], s.token = status.ActiveNode == node, status.FencingToken
 	})
 	x.kubectl("drain", node, "--ignore-daemonsets", "--delete-emptydir-data", "--force", "--timeout=120s", "--pod-selector=singletonjob.io/name")
-	each("have left the node", func(s *served) {
-		if drained[s.name] {
+	f.each(func(s *served) {
+		if moves[s.name] {
 			s.awaitActiveAfter(s.token)
 		}
 	})
 	x.restoreNodes(x.ctx)
-	each("settle", func(s *served) {
+	f.each(func(s *served) {
 		if after := s.settles(); after.Status.Failovers != 1 {
 			s.Errorf("%s: %d failovers after one SIGKILL and a drain, want one", s.name, after.Status.Failovers)
 		}
 	})
+}
 
-	other, lost := "", map[string]bool{} // whose standby is on another node
-	each("are on nodes", func(s *served) {
+// crash takes the power from a node, and asks for those whose standby is on another one.
+func (f fleet) crash(x *trial) {
+	x.Helper()
+	node, lost := "", map[string]bool{}
+	f.each(func(s *served) {
 		status := s.get().Status
-		if s.token = status.FencingToken; !meta.IsStatusConditionTrue(status.Conditions, v1alpha1.ConditionProtected) {
-			return
+		if s.token = status.FencingToken; meta.IsStatusConditionTrue(status.Conditions, v1alpha1.ConditionProtected) {
+			node = cmp.Or(node, status.ActiveNode)
+			lost[s.name] = status.ActiveNode == node
 		}
-		other = cmp.Or(other, status.ActiveNode)
-		lost[s.name] = status.ActiveNode == other
 	})
-	if other == "" {
+	if node == "" {
 		x.Fatal("no job has its two pods on two nodes")
 	}
-	x.fault("crash", other)
-	each("are taken over from the node that lost power", func(s *served) {
+	x.fault("crash", node)
+	f.each(func(s *served) {
 		if lost[s.name] {
 			s.serves(s.awaitActiveAfter(s.token).Status.ActivePod)
 		}
