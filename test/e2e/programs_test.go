@@ -133,6 +133,7 @@ func (f fleet) drain(x *trial) {
 		if after := s.settles(); after.Status.Failovers != 1 {
 			s.Errorf("%s: %d failovers after one SIGKILL and a drain, want one", s.name, after.Status.Failovers)
 		}
+		s.part()
 	})
 }
 
@@ -185,6 +186,23 @@ func (s *served) settles() *v1alpha1.SingletonJob {
 		}
 	}
 	return now
+}
+
+// part deletes the standby where it is beside the active pod, as the condition asks for: a drain has left it there.
+func (s *served) part() {
+	s.Helper()
+	for range 3 {
+		now := s.settles()
+		if meta.IsStatusConditionTrue(now.Status.Conditions, v1alpha1.ConditionProtected) {
+			return
+		}
+		for _, p := range s.candidates() {
+			if p.Name != now.Status.ActivePod && p.DeletionTimestamp == nil && p.Spec.NodeName == now.Status.ActiveNode {
+				s.kubectl("delete", "pod", p.Name)
+			}
+		}
+	}
+	s.awaitSettled()
 }
 
 func (s *served) serves(pod string) {
