@@ -105,7 +105,8 @@ func (a Agent) remedy(ctx context.Context, err error) error {
 		return fmt.Errorf("%w: the agent that made it has ended; the kubelet starts the container anew", err)
 	case errors.Is(err, fs.ErrPermission):
 		return fmt.Errorf("%w: make its directory, and those above, searchable for user %d; the socket itself is open to all", err, os.Getuid())
-	case ctx.Err() != nil, errors.Is(err, syscall.EAGAIN):
+	case ctx.Err() != nil, errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded),
+		errors.Is(err, syscall.EAGAIN):
 		return fmt.Errorf("no answer in time (%w): the agent is stopped, or the machine has no time for it; ask again", err)
 	case errors.Is(err, io.ErrUnexpectedEOF):
 		return fmt.Errorf("%w: the agent has just ended, or is about to", err)

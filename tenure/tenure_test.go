@@ -62,6 +62,13 @@ func (f *fake) says(s func() Status) {
 	}
 }
 
+// sends has the agent answer what no agent does.
+func (f *fake) sends(text string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.answer = func() []byte { return []byte(text) }
+}
+
 // holds has the agent be within a tenure.
 func (f *fake) holds(token int64, left time.Duration) {
 	f.says(func() Status {
@@ -97,8 +104,8 @@ func TestCurrent(t *testing.T) {
 		"of a standby":               {agent: func() { f.waits("the holder is another") }, fails: ErrNoTenure, reason: "the holder is another"},
 		"of an agent from tomorrow":  {agent: func() { f.says(func() Status { return Status{Version: 2, Valid: true} }) }, fails: ErrNoAgent, reason: "version 2"},
 		"of an agent from yesterday": {agent: func() { f.says(func() Status { return Status{Valid: true} }) }, fails: ErrNoAgent, reason: "version 0"},
-		"of something else":          {agent: func() { f.answer = func() []byte { return []byte("SSH-2.0") } }, fails: ErrNoAgent, reason: "not what an agent says"},
-		"of nobody":                  {agent: func() { f.answer = func() []byte { return nil } }, fails: ErrNoAgent, reason: "just ended"},
+		"of something else":          {agent: func() { f.sends("SSH-2.0") }, fails: ErrNoAgent, reason: "not what an agent says"},
+		"of nobody":                  {agent: func() { f.sends("") }, fails: ErrNoAgent, reason: "just ended"},
 	} {
 		t.Setenv(fence.EnvToken, test.env)
 		test.agent()
@@ -217,22 +224,16 @@ func TestContext(t *testing.T) {
 // An agent that does not answer takes nothing from a tenure that has not run out, and gives nothing to one that has.
 func TestWatchWithoutAnswers(t *testing.T) {
 	f := newFake(t)
-	var until int64
-	f.says(func() Status {
-		until = now() + int64(3*time.Second)
-		return Status{Version: Version, Token: 7, Valid: true, ValidUntil: until}
-	})
+	f.holds(7, 3*time.Second)
 	tenure, err := f.Tenure(patient(t), 7)
 	if err != nil {
 		t.Fatal(err)
 	}
-	f.mu.Lock()
-	f.answer = func() []byte { return nil }
-	f.mu.Unlock()
+	f.sends("")
 	if err := tenure.Watch(patient(t), 0); !errors.Is(err, ErrNoTenure) || !strings.Contains(err.Error(), "not renewed") {
 		t.Errorf("it ended with %v", err)
 	}
-	if early := time.Duration(until - now()); early > 0 {
+	if early := time.Duration(tenure.until - now()); early > 0 {
 		t.Errorf("it ended %v before its time", early)
 	}
 }
