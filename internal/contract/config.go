@@ -37,6 +37,8 @@ type AgentConfig struct {
 	Hooks Hooks `json:"hooks,omitzero"`
 	// Port serves probes and metrics; 0 serves none.
 	Port int `json:"port,omitempty"`
+	// Probes are the user's own.
+	Probes Probes `json:"probes,omitzero"`
 }
 
 // Duration is a time.Duration that is text in JSON.
@@ -58,7 +60,7 @@ func (c AgentConfig) Encode() string {
 	if err != nil {
 		panic(err) // no field of it can fail to encode
 	}
-	// The kubelet replaces $(NAME) in the values of variables, too.
+	// The kubelet replaces $(NAME) in the values of variables, too. A $ is only ever within a string.
 	return strings.ReplaceAll(string(text), "$", `\u0024`)
 }
 
@@ -103,7 +105,7 @@ func (c AgentConfig) validate() error {
 		refuse(err != nil, "hooks.%s: %v", name, err)
 	}
 	refuse(c.Port < 0 || c.Port > math.MaxUint16, "port %d is not a port", c.Port)
-	return errors.Join(errs...)
+	return errors.Join(append(errs, c.Probes.validate())...)
 }
 
 // Lease is the state machine's configuration for an agent process.

@@ -46,6 +46,9 @@ func TestConfigErrorsNameTheField(t *testing.T) {
 		"negative lock delay":   {func(c *AgentConfig) { c.LockDelay = -1 }, "lockDelay"},
 		"contradicting promise": {func(c *AgentConfig) { c.KeepRunning, c.LockDelay = true, 1 }, "contradict"},
 		"port":                  {func(c *AgentConfig) { c.Port = 70000 }, "port 70000"},
+		"a probe of no way":     {func(c *AgentConfig) { c.Probes.Liveness = &Probe{} }, "probes.liveness: 0 of exec"},
+		"a probe that spins":    {func(c *AgentConfig) { c.Probes.Readiness = &Probe{Check: Check{Exec: []string{"x"}}} }, "probes.readiness: period 0s"},
+		"a probe of no port":    {func(c *AgentConfig) { c.Probes.Startup = &Probe{Check: Check{GRPC: &GRPC{}}} }, "probes.startup: port 0"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cfg := valid()

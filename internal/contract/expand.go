@@ -35,6 +35,35 @@ func Quote(arg string, ours func(name string) bool) string {
 	})
 }
 
+// ExpandAll is what a kubelet makes of an argument for which it knows all values: $(NAME) is replaced where value knows NAME, and $$ is
+// a $ wherever it stands.
+func ExpandAll(arg string, value func(name string) (string, bool)) string {
+	var out strings.Builder
+	for {
+		before, rest, found := strings.Cut(arg, "$")
+		out.WriteString(before)
+		if !found {
+			return out.String()
+		}
+		name, after, closed := strings.Cut(strings.TrimPrefix(rest, "("), ")")
+		known, ok := value(name)
+		switch {
+		case strings.HasPrefix(rest, "$"):
+			rest = rest[1:]
+			out.WriteByte('$')
+		case strings.HasPrefix(rest, "(") && closed && ok:
+			rest = after
+			out.WriteString(known)
+		case strings.HasPrefix(rest, "(") && closed:
+			rest = after
+			out.WriteString("$(" + name + ")")
+		default:
+			out.WriteByte('$')
+		}
+		arg = rest
+	}
+}
+
 // eachReference replaces each $(NAME), with all the $ that stand before it.
 func eachReference(arg string, replace func(dollars, name string) string) string {
 	var out strings.Builder

@@ -68,3 +68,26 @@ func TestExpandIsTheKubelets(t *testing.T) {
 		check(arg.String())
 	}
 }
+
+// By k8s.io/kubernetes/third_party/forked/golang/expansion, which kubelets use.
+func TestExpandAll(t *testing.T) {
+	value := func(name string) (string, bool) { return "<" + name + ">", name != "OTHER" }
+	for arg, want := range map[string]string{
+		"":             "",
+		"plain":        "plain",
+		"$(A)":         "<A>",
+		"a$(A)b$(B)":   "a<A>b<B>",
+		"$(OTHER)":     "$(OTHER)",
+		"$$(A)":        "$(A)",
+		"$$$(A)":       "$<A>",
+		"kill -0 $$$$": "kill -0 $$",
+		"$HOME $":      "$HOME $",
+		"$(open":       "$(open",
+		"$(A $(B)":     "<A $(B>",
+		"$()":          "<>",
+	} {
+		if got := ExpandAll(arg, value); got != want {
+			t.Errorf("%q: got %q, want %q", arg, got, want)
+		}
+	}
+}

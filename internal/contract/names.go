@@ -47,6 +47,8 @@ const (
 	PodUIDEnv    = "SINGLETONJOB_POD_UID"
 	NodeEnv      = "SINGLETONJOB_NODE"
 	NamespaceEnv = fence.EnvNamespace
+	// PodIPEnv, from there too, is where probes without a host ask. It is set where there are such.
+	PodIPEnv = "SINGLETONJOB_POD_IP"
 	// RuntimeReapsEnv set to "true" says that whatever runs the container ends all its processes before it starts the
 	// container anew, though the agent is not PID 1 there.
 	RuntimeReapsEnv = "SINGLETONJOB_RUNTIME_REAPS"
