@@ -21,6 +21,7 @@ const (
 // The reasons of conditions. ConditionReasons says under which condition and status each stands.
 const (
 	ReasonRunning             = "Running"
+	ReasonNotReady            = "NotReady"
 	ReasonElecting            = "Electing"
 	ReasonHolderUnreachable   = "HolderUnreachable"
 	ReasonForeignHolder       = "ForeignHolder"
@@ -67,6 +68,7 @@ func ConditionReasons() []ConditionReason {
 	const yes, no = metav1.ConditionTrue, metav1.ConditionFalse
 	return []ConditionReason{
 		{ConditionActive, yes, ReasonRunning, "a tenure exists and its process runs"},
+		{ConditionActive, yes, ReasonNotReady, "a tenure exists and its process runs, but is not ready by its own probes"},
 		{ConditionActive, no, ReasonElecting, "no tenure exists; ready candidates contend for the Lease, or wait until the last tenure is certainly over"},
 		{ConditionActive, no, ReasonHolderUnreachable, "the holder has stopped renewing; its process is being stopped, or dead, and a standby takes over when the lease expires"},
 		{ConditionActive, no, ReasonForeignHolder, "something that is not an agent, such as another elector, holds the Lease; that is not supported"},
@@ -126,6 +128,8 @@ const (
 	ChangeLeaseLost           = string(lease.ReasonLeaseLost)
 	ChangePreActivateFailed   = string(lease.ReasonPreActivateFailed)
 	ChangePostStartFailed     = string(lease.ReasonPostStartFailed)
+	ChangeStartupFailed       = string(lease.ReasonStartupFailed)
+	ChangeLivenessFailed      = string(lease.ReasonLivenessFailed)
 	ChangePodTerminating      = string(lease.ReasonPodTerminating)
 	ChangeRolloutHandover     = string(lease.ReasonRollout)
 	ChangeSwitchoverRequested = string(lease.ReasonSwitchover)
@@ -149,6 +153,8 @@ func ChangeReasons() []ChangeReason {
 		{Failover, ChangeProcessExited, "the process exited by itself and its agent released the Lease"},
 		{Failover, ChangePreActivateFailed, "spec.preActivate failed, so the process was not started"},
 		{Failover, ChangePostStartFailed, "the process's postStart hook failed, and the process was killed"},
+		{Failover, ChangeStartupFailed, "the process failed its startup probe and was stopped"},
+		{Failover, ChangeLivenessFailed, "the process failed its liveness probe and was stopped"},
 		{Failover, ChangeHolderTerminated, "the holder's container was reported terminated before it could release"},
 		{Failover, ChangeNodeLost, "the holder's node was removed or declared out of service"},
 		{Failover, ChangeRenewFailed, "the holder could not renew, stopped its process and released in time"},

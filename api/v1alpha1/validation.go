@@ -72,7 +72,9 @@ func Validate(job *SingletonJob) field.ErrorList {
 	errs = append(errs, validateMetadata(&job.Spec.Template, template.Child("metadata"))...)
 	errs = append(errs, validatePod(&job.Spec.Template.Spec, template.Child("spec"))...)
 	errs = append(errs, validateReservedNames(&job.Spec.Template.Spec, template.Child("spec"))...)
-	return append(errs, validateGated(job, template.Child("spec", "containers"))...)
+	containers := template.Child("spec", "containers")
+	errs = append(errs, validateProbes(job.Spec.Template.Spec.Containers, containers)...)
+	return append(errs, validateGated(job, containers)...)
 }
 
 // ValidateUpdate returns what is wrong with job, and with the change from old to job.
@@ -312,9 +314,6 @@ func validateGated(job *SingletonJob, at *field.Path) field.ErrorList {
 			errs = append(errs, field.Forbidden(at, fmt.Sprintf("the gated container %q ", c.Name)+fmt.Sprintf(format, args...)))
 		}
 	}
-	forbid(c.LivenessProbe != nil || c.ReadinessProbe != nil || c.StartupProbe != nil,
-		"has a probe, which would fail in every standby, where the process does not run: remove livenessProbe, readinessProbe "+
-			"and startupProbe; probes of other containers are welcome")
 	for _, bad := range badHooks(c.Lifecycle) {
 		forbid(true, "%s", bad)
 	}
@@ -325,7 +324,7 @@ func validateGated(job *SingletonJob, at *field.Path) field.ErrorList {
 	forbid(slices.ContainsFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool { return reservedPath(m.MountPath) }),
 		"mounts a volume at or below /singletonjob or /var/run/secrets/singletonjob.io, where the agent and its credentials "+
 			"are: choose another mountPath")
-	return errs
+	return append(errs, validateProbedPorts(c, at)...)
 }
 
 func reservedPath(mountPath string) bool {

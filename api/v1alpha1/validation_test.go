@@ -52,10 +52,8 @@ const (
 	badEnv      = `the gated container "app" sets FENCING_TOKEN in env: the agent sets it, remove it or choose another spec.fencing.envVar`
 	reservedEnv = "variables that begin with SINGLETONJOB_ are the agent's: remove them from env of "
 	badVolume   = "volumes whose names begin with singletonjob- are the agent's: remove them from volumeMounts of "
-	badProbe    = `the gated container "app" has a probe, which would fail in every standby, where the process does not run: ` +
-		"remove livenessProbe, readinessProbe and startupProbe; probes of other containers are welcome"
-	badMount  = `the gated container "app" mounts a volume at or below /singletonjob or /var/run/secrets/singletonjob.io, where the agent and its credentials are: choose another mountPath`
-	badPolicy = `the gated container "app" has a restart policy of its own: remove restartPolicy and restartPolicyRules, ` +
+	badMount    = `the gated container "app" mounts a volume at or below /singletonjob or /var/run/secrets/singletonjob.io, where the agent and its credentials are: choose another mountPath`
+	badPolicy   = `the gated container "app" has a restart policy of its own: remove restartPolicy and restartPolicyRules, ` +
 		"a candidate lives on through many tenures"
 	badName = " is not accepted: at most 52 characters of a-z, 0-9 and - that begin and end with a letter or digit, because " +
 		"the names and host names of the pods begin with it"
@@ -320,9 +318,6 @@ var gatedCases = map[string]validationCase{
 	"mount over the credentials": {change: app(func(c *corev1.Container) {
 		c.VolumeMounts = []corev1.VolumeMount{{Name: "d", MountPath: "/var/run/secrets/singletonjob.io/serviceaccount"}}
 	}), want: forbidden(inContainers, badMount)},
-	"readiness probe":               {change: app(func(c *corev1.Container) { c.ReadinessProbe = &corev1.Probe{} }), want: forbidden(inContainers, badProbe)},
-	"liveness probe":                {change: app(func(c *corev1.Container) { c.LivenessProbe = &corev1.Probe{} }), want: forbidden(inContainers, badProbe)},
-	"startup probe":                 {change: app(func(c *corev1.Container) { c.StartupProbe = &corev1.Probe{} }), want: forbidden(inContainers, badProbe)},
 	"restart policy of a container": {change: app(func(c *corev1.Container) { c.RestartPolicy = new(corev1.ContainerRestartPolicyNever) }), want: forbidden(inContainers, badPolicy)},
 	"hook, a command":               {change: hook(corev1.LifecycleHandler{Exec: &corev1.ExecAction{Command: []string{"x"}}})},
 	"hook, a pause":                 {change: hook(corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: 3600}})},
@@ -349,11 +344,124 @@ var gatedCases = map[string]validationCase{
 	},
 	"what other containers do is their own": {change: pod(func(p *corev1.PodSpec) {
 		c := &p.Containers[1]
-		c.ReadinessProbe, c.LivenessProbe, c.StartupProbe = &corev1.Probe{}, &corev1.Probe{}, &corev1.Probe{}
+		c.ReadinessProbe = &corev1.Probe{ProbeHandler: corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{Port: intstr.FromString("unknown")}}}
+		c.LivenessProbe, c.StartupProbe = c.ReadinessProbe, c.ReadinessProbe
 		c.Lifecycle = &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{Exec: &corev1.ExecAction{Command: []string{"x"}}}}
 		c.Env = []corev1.EnvVar{{Name: "FENCING_TOKEN", Value: "1"}}
 		c.VolumeMounts = []corev1.VolumeMount{{Name: "d", MountPath: "/singletonjob"}}
 	})},
+}
+
+// probe changes a probe of the gated container that is valid.
+func probe(change func(*corev1.Container, *corev1.Probe)) func(*SingletonJob) {
+	return app(func(c *corev1.Container) {
+		c.Ports = []corev1.ContainerPort{{Name: "web", ContainerPort: 80}, {ContainerPort: 81}}
+		c.LivenessProbe = &corev1.Probe{ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Port: intstr.FromString("web")}}}
+		change(c, c.LivenessProbe)
+	})
+}
+
+func handler(h corev1.ProbeHandler) func(*SingletonJob) {
+	return probe(func(_ *corev1.Container, p *corev1.Probe) { p.ProbeHandler = h })
+}
+
+func httpGet(change func(*corev1.HTTPGetAction)) func(*SingletonJob) {
+	return probe(func(_ *corev1.Container, p *corev1.Probe) { change(p.HTTPGet) })
+}
+
+func tcp(port intstr.IntOrString) func(*SingletonJob) {
+	return handler(corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{Port: port}})
+}
+
+const (
+	inProbe     = inContainers + "[0].livenessProbe"
+	badScheme   = "httpGet.scheme is neither HTTP nor HTTPS"
+	badProtocol = "httpGet.protocol is neither HTTP1 nor, with scheme HTTP, HTTP2"
+	badHeader   = "httpGet.httpHeaders has a name that is none: letters, digits and - only"
+	noWay       = "0 of exec, httpGet, tcpSocket and grpc are set: set one of them"
+)
+
+func badProbe(what string) []problem { return invalid(inProbe, what) }
+
+func badPort(way string) []problem {
+	return invalid(inContainers, `the gated container "app" has a livenessProbe whose `+way+".port is neither a number from 1 to 65535 nor the "+
+		"name of one of its ports: give that name in ports, or a number here")
+}
+
+var probeCases = map[string]validationCase{
+	"a named port":    {change: probe(func(*corev1.Container, *corev1.Probe) {})},
+	"a port's number": {change: tcp(intstr.FromInt32(65535))},
+	"a command":       {change: handler(corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"true"}}})},
+	"grpc":            {change: handler(corev1.ProbeHandler{GRPC: &corev1.GRPCAction{Port: 1, Service: new("s")}})},
+	"grpc with TLS":   {change: handler(corev1.ProbeHandler{GRPC: &corev1.GRPCAction{Port: 1, Mode: new(corev1.GRPCProbeModeTLS)}})},
+	"http with it all": {change: httpGet(func(h *corev1.HTTPGetAction) {
+		h.Scheme, h.Host, h.Path, h.HTTPHeaders = corev1.URISchemeHTTPS, "::1", "/x?y", []corev1.HTTPHeader{{Name: "X-A", Value: "b"}}
+		h.Protocol = new(corev1.HTTPProtocolHTTP1)
+	})},
+	"http 2": {change: httpGet(func(h *corev1.HTTPGetAction) { h.Protocol = new(corev1.HTTPProtocolHTTP2) })},
+	"all three": {change: probe(func(c *corev1.Container, p *corev1.Probe) {
+		c.StartupProbe, c.ReadinessProbe = p.DeepCopy(), p.DeepCopy()
+		c.StartupProbe.TerminationGracePeriodSeconds, c.ReadinessProbe.SuccessThreshold = new(int64(1)), 5
+	})},
+
+	"no way": {change: handler(corev1.ProbeHandler{}), want: badProbe(noWay)},
+	"two ways": {
+		change: probe(func(_ *corev1.Container, p *corev1.Probe) {
+			p.TCPSocket = &corev1.TCPSocketAction{Port: intstr.FromInt32(1)}
+		}),
+		want: badProbe("2 of exec, httpGet, tcpSocket and grpc are set: set one of them"),
+	},
+	"no way to be ready": {
+		change: app(func(c *corev1.Container) { c.ReadinessProbe = &corev1.Probe{} }),
+		want:   invalid(inContainers+"[0].readinessProbe", noWay),
+	},
+	"no way to start": {
+		change: app(func(c *corev1.Container) { c.StartupProbe = &corev1.Probe{} }),
+		want:   invalid(inContainers+"[0].startupProbe", noWay),
+	},
+	"no command of a probe":  {change: handler(corev1.ProbeHandler{Exec: &corev1.ExecAction{}}), want: badProbe("exec has no command: set exec.command")},
+	"port 0":                 {change: tcp(intstr.FromInt32(0)), want: badPort("tcpSocket")},
+	"port 65536":             {change: tcp(intstr.FromInt32(65536)), want: badPort("tcpSocket")},
+	"a port of another name": {change: tcp(intstr.FromString("wep")), want: badPort("tcpSocket")},
+	"a number in quotes":     {change: tcp(intstr.FromString("80")), want: badPort("tcpSocket")},
+	"a port without a name":  {change: tcp(intstr.FromString("")), want: badPort("tcpSocket")},
+	"http to no port":        {change: httpGet(func(h *corev1.HTTPGetAction) { h.Port = intstr.FromString("proxy") }), want: badPort("httpGet")},
+	"no ports at all":        {change: probe(func(c *corev1.Container, _ *corev1.Probe) { c.Ports = nil }), want: badPort("httpGet")},
+	"grpc to no port":        {change: handler(corev1.ProbeHandler{GRPC: &corev1.GRPCAction{}}), want: invalid(inProbe+".grpc.port", "should be greater than or equal to 1")},
+	"grpc of no mode": {
+		change: handler(corev1.ProbeHandler{GRPC: &corev1.GRPCAction{Port: 1, Mode: new(corev1.GRPCProbeMode("tls"))}}),
+		want:   badProbe("grpc.mode is neither Plaintext nor TLS"),
+	},
+	"a scheme in small letters": {change: httpGet(func(h *corev1.HTTPGetAction) { h.Scheme = "https" }), want: badProbe(badScheme)},
+	"http 3":                    {change: httpGet(func(h *corev1.HTTPGetAction) { h.Protocol = new(corev1.HTTPProtocol("HTTP3")) }), want: badProbe(badProtocol)},
+	"http 2 with TLS": {change: httpGet(func(h *corev1.HTTPGetAction) {
+		h.Scheme, h.Protocol = corev1.URISchemeHTTPS, new(corev1.HTTPProtocolHTTP2)
+	}), want: badProbe(badProtocol)},
+	"a header with a colon": {change: httpGet(func(h *corev1.HTTPGetAction) { h.HTTPHeaders = []corev1.HTTPHeader{{Name: "X:"}} }), want: badProbe(badHeader)},
+	"grace of what ends nothing": {change: probe(func(c *corev1.Container, p *corev1.Probe) {
+		c.ReadinessProbe = p.DeepCopy()
+		c.ReadinessProbe.TerminationGracePeriodSeconds = new(int64(1))
+	}), want: invalid(inContainers+"[0].readinessProbe", "terminationGracePeriodSeconds is of no use to a probe that ends nothing: remove it")},
+	"alive only when it says so twice": {
+		change: probe(func(_ *corev1.Container, p *corev1.Probe) { p.SuccessThreshold = 2 }),
+		want:   invalid(inProbe+".successThreshold", "should be less than or equal to 1"),
+	},
+	"killed before it is asked": {
+		change: probe(func(_ *corev1.Container, p *corev1.Probe) { p.TerminationGracePeriodSeconds = new(int64(0)) }),
+		want:   invalid(inProbe+".terminationGracePeriodSeconds", "should be greater than or equal to 1"),
+	},
+	"asked backwards": {
+		change: probe(func(_ *corev1.Container, p *corev1.Probe) { p.PeriodSeconds = -1 }),
+		want:   invalid(inProbe+".periodSeconds", "should be greater than or equal to 0"),
+	},
+	"asked before it is there, of another container": {
+		change: pod(func(p *corev1.PodSpec) {
+			p.Containers[1].ReadinessProbe = &corev1.Probe{
+				InitialDelaySeconds: -5, ProbeHandler: corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{Port: intstr.FromInt32(1)}},
+			}
+		}),
+		want: invalid(inContainers+"[1].readinessProbe.initialDelaySeconds", "should be greater than or equal to 0"),
+	},
 }
 
 // goOnlyCases cannot reach an API server: it refuses the value as text (see malformedCases).
@@ -365,7 +473,7 @@ var goOnlyCases = map[string]validationCase{
 
 // sharedCases are the cases that Validate and the API server must decide alike.
 func sharedCases(t *testing.T) map[string]validationCase {
-	return merged(t, leaseCases, specCases, templateCases, gatedCases)
+	return merged(t, leaseCases, specCases, templateCases, gatedCases, probeCases)
 }
 
 func merged(t *testing.T, tables ...map[string]validationCase) map[string]validationCase {

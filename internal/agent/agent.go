@@ -107,7 +107,12 @@ func (a *Agent) step(c *contender, e lease.Event) {
 }
 
 // publish makes the present state known.
-func (a *Agent) publish(c *contender) { a.snapshot.Store(snapshotOf(a.o, c.config, c.state)) }
+func (a *Agent) publish(c *contender) {
+	shot := snapshotOf(a.o, c.config, c.state)
+	shot.ready = shot.ready && a.child.isReady()
+	shot.unready = a.child.health.why
+	a.snapshot.Store(shot)
+}
 
 // do carries out one action without blocking.
 func (a *Agent) do(c *contender, action lease.Action, now lease.Time) {
@@ -199,10 +204,11 @@ func (a *Agent) startMain(c *contender, s lease.StartChild) {
 // launch starts a process tree for a tenure: the present one is its.
 func (a *Agent) launch(c *contender, s lease.StartChild, argv []string) (Process, error) {
 	promised := a.o.promised(s)
-	a.child = child{of: c, log: a.log}
+	a.child = child{of: c, log: a.log, health: firstHealth(a.o.Config.Probes)}
+	a.child.env = a.o.childEnv(promised)
 	process, err := a.o.Start(supervise.Spec{
 		Argv:     expand(argv, promised),
-		Env:      a.o.childEnv(promised),
+		Env:      a.child.env,
 		Deadline: int64(s.Deadline),
 	})
 	if err == nil {
@@ -224,6 +230,7 @@ func (a *Agent) follow(c *contender, process Process, err error) {
 	} else {
 		a.post(c, func() lease.Event {
 			a.started(c)
+			a.startProbes(c)
 			return lease.Ticked{}
 		})
 		if status, ok := <-process.Exited(); ok {
@@ -242,6 +249,7 @@ func (a *Agent) reaped(c *contender, process Process) {
 		<-process.Gone()
 	}
 	a.post(c, func() lease.Event {
+		a.child.prober.end()
 		a.child = child{}
 		return lease.TreeGone{}
 	})

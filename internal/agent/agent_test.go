@@ -121,7 +121,7 @@ func TestEnvironmentOfTheProcess(t *testing.T) {
 	inBubbleWith(t, func(o *Options) {
 		o.Environ = []string{"THEIRS=kept"}
 		for _, name := range []string{
-			contract.ConfigEnv, contract.PodUIDEnv, contract.NodeEnv, contract.RuntimeReapsEnv, contract.RuntimeAddressEnv, CredentialsEnv,
+			contract.ConfigEnv, contract.PodUIDEnv, contract.PodIPEnv, contract.NodeEnv, contract.RuntimeReapsEnv, contract.RuntimeAddressEnv, CredentialsEnv,
 		} {
 			o.Environ = append(o.Environ, name+"=the-agent's")
 		}

@@ -28,7 +28,14 @@ type child struct {
 	delayed  syscall.Signal // put off until the preStop hook is over; 0 if none is
 	failed   lease.Reason   // why it was killed, if not by a decision of its tenure
 	asked    syscall.Signal // the signal by which it was asked to end; 0 if it was not
+
+	env    []string // of the process
+	prober *prober  // nil where nothing is asked of it, or not yet
+	health health
 }
+
+// isReady reports whether a candidate can do its work as far as its process says: one without a process has nothing to say.
+func (c *child) isReady() bool { return c.of == nil || c.health.ready }
 
 // crashed reports whether an end was not of the process's own making. One that was asked to end by a signal, and says by its
 // code that this is why it did, as Java's do, has ended in order.
@@ -77,6 +84,9 @@ func (c *child) attend(now lease.Instant) {
 	if c.of.config.KeepRunning && c.process != nil && !c.started && !c.killed {
 		// What never ends once it has started is still not to start after its tenure.
 		c.extend(tenure.ValidUntil(c.of.config))
+	}
+	if tenure.Phase == lease.Stopping {
+		c.prober.stop()
 	}
 	if since, record := c.outlives(now); record {
 		c.of.journal.outlives(tenure, since)
@@ -139,7 +149,7 @@ func expand(command []string, promised map[string]string) []string {
 // childEnv is the process's environment: the agent's own without what is meant for the agent alone, and what the
 // process is promised.
 func (o Options) childEnv(promised map[string]string) []string {
-	agents := []string{contract.ConfigEnv, contract.PodUIDEnv, contract.NodeEnv, contract.RuntimeReapsEnv, contract.RuntimeAddressEnv, CredentialsEnv}
+	agents := []string{contract.ConfigEnv, contract.PodUIDEnv, contract.PodIPEnv, contract.NodeEnv, contract.RuntimeReapsEnv, contract.RuntimeAddressEnv, CredentialsEnv}
 	env := slices.DeleteFunc(slices.Clone(o.Environ), func(kv string) bool {
 		name, _, _ := strings.Cut(kv, "=")
 		_, replaced := promised[name]

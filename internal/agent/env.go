@@ -11,6 +11,7 @@ import (
 	"github.com/singletonjob/operator/internal/contract"
 	"github.com/singletonjob/operator/internal/kubelease"
 	"github.com/singletonjob/operator/internal/lease"
+	"github.com/singletonjob/operator/internal/probe/check"
 )
 
 // CredentialsEnv overrides contract.CredentialsDir, for agents that run outside a pod.
@@ -53,6 +54,7 @@ func FromEnv(environ []string, pid int) (Options, error) {
 		RestartProvesDeath: pid == 1 || env(contract.RuntimeReapsEnv) == "true",
 		Environ:            environ,
 		API:                api,
+		Check:              check.Checker{PodIP: env(contract.PodIPEnv)}.Run,
 	}, nil
 }
 

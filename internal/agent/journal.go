@@ -3,6 +3,7 @@
 package agent
 
 import (
+	"errors"
 	"fmt"
 	"math/bits"
 	"strings"
@@ -12,12 +13,15 @@ import (
 	"github.com/singletonjob/operator/internal/contract"
 	"github.com/singletonjob/operator/internal/kubelease"
 	"github.com/singletonjob/operator/internal/lease"
+	"github.com/singletonjob/operator/internal/probe"
 )
 
 // journal puts into words what happens to one Lease and its tenures, for the log. It says nothing while nothing changes.
 type journal struct {
 	log                    *Log
 	writes, reads, watches streak
+	// probes are of the present process: by probe.Kind.
+	probes [3]streak
 }
 
 // maxHolder bounds what is recorded of a holder's name, in bytes; no agent's is longer.
@@ -108,7 +112,32 @@ func (j *journal) watch(e kubelease.WatchEvent) {
 }
 
 func (j *journal) acquired(s lease.StartChild) {
+	clear(j.probes[:])
 	j.log.Print("acquired", "token", s.Token, "tenure", s.Tenure)
+}
+
+// probed records what is wrong with a process, in a kubelet's words, and when it is well again.
+func (j *journal) probed(k probe.Kind, r probe.Result, row int) {
+	of, text := &j.probes[k], contract.Cut(r.Text, maxProbeText)
+	switch r.Outcome {
+	case probe.Failure:
+		of.failed(j.log, k.String()+" probe failed", errors.New(text))
+	case probe.Unknown:
+		of.failed(j.log, k.String()+" probe errored", errors.New(text))
+	case probe.Success:
+		of.succeeded(j.log, k.String()+" probe succeeds again")
+		if text != "" && row == 1 {
+			j.log.Print(k.String()+" probe warning", "note", text)
+		}
+	}
+}
+
+func (j *journal) readiness(ready bool) {
+	if ready {
+		j.log.Print("ready")
+		return
+	}
+	j.log.Print("not ready")
 }
 
 func (j *journal) terminated(s syscall.Signal, state lease.State) {

@@ -24,6 +24,7 @@ type metrics struct {
 	tenures  atomic.Int64
 	ends     counts // by reason and whether the Lease was released
 	stops    counts // by signal
+	probes   counts // by probe and outcome
 }
 
 func (m *metrics) wrote(kind lease.Kind, outcome lease.Outcome, took time.Duration) {
@@ -129,6 +130,9 @@ func (m *metrics) write(w io.Writer, s *Snapshot, now lease.Instant, linesDroppe
 	m.ends.write(w, "singletonjob_agent_tenures_ended_total", "reason", "lease")
 	header("singletonjob_agent_stops_total", "counter", "Signals sent to end the process.")
 	m.stops.write(w, "singletonjob_agent_stops_total", "signal")
+	number("singletonjob_agent_ready", "gauge", "1 while a standby can take over, or the active process is ready by its own probes.", oneIf(s.ready))
+	header("singletonjob_agent_probes_total", "counter", "Checks of the process by its own probes.")
+	m.probes.write(w, "singletonjob_agent_probes_total", "probe", "outcome")
 	header("singletonjob_agent_renew_duration_seconds", "histogram", "Time from before a renewal was sent to its confirmation.")
 	m.renewals.write(w, "singletonjob_agent_renew_duration_seconds")
 	header("singletonjob_agent_writes_total", "counter", "Writes of the Lease.")

@@ -10,6 +10,7 @@ import (
 	"github.com/singletonjob/operator/internal/contract"
 	"github.com/singletonjob/operator/internal/kubelease"
 	"github.com/singletonjob/operator/internal/lease"
+	"github.com/singletonjob/operator/internal/probe"
 	"github.com/singletonjob/operator/internal/supervise"
 )
 
@@ -59,6 +60,8 @@ type Options struct {
 
 	API   API
 	Clock Clock
+	// Check asks a process, by anything but a command, until the context ends.
+	Check func(context.Context, contract.Check) probe.Result
 	// CPULimit is what the agent's cgroup may use of one CPU, and in which periods; 0 or nil for any.
 	CPULimit func() (share float64, period time.Duration)
 	// Start starts a process tree, without waiting until it has started; nothing is left of an attempt that fails.

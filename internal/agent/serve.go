@@ -17,7 +17,11 @@ func (a *Agent) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET "+contract.ReadyPath, func(w http.ResponseWriter, _ *http.Request) {
 		s := a.snapshot.Load()
-		answer(w, s.ready, fmt.Sprintf("phase %s, watching the Lease: %t", s.Phase, s.watching))
+		why := fmt.Sprintf("phase %s, watching the Lease: %t", s.Phase, s.watching)
+		if !s.ready && s.unready != "" {
+			why += ", " + s.unready
+		}
+		answer(w, s.ready, why)
 	})
 	mux.HandleFunc("GET "+contract.LivePath, func(w http.ResponseWriter, _ *http.Request) {
 		stuck := a.snapshot.Load().stuck(a.o.Clock.Now().Boot)

@@ -32,7 +32,9 @@ type Snapshot struct {
 
 	// Ready: see lease.State.Synced.
 	ready, watching bool
-	late            time.Duration
+	// unready is what the process's probes have against its being ready.
+	unready string
+	late    time.Duration
 	// wake is when the agent has something to do.
 	wake lease.Instant
 }

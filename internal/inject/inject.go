@@ -78,7 +78,7 @@ func Pod(job *v1alpha1.SingletonJob, ordinal int, settings Settings) (*corev1.Po
 	port := freePort(&template.Spec, hash, settings.Port)
 
 	wrap(gated, job.Spec.Fencing.EnvVar)
-	config := agentConfig(job, ordinal, port)
+	config := agentConfig(job, gated, ordinal, port)
 	config.Hooks = takeHooks(gated)
 	if pre := job.Spec.PreActivate; pre != nil {
 		config.PreActivate = &contract.PreActivate{
@@ -197,7 +197,7 @@ func Gated(pod *corev1.Pod) int {
 	return found
 }
 
-func agentConfig(job *v1alpha1.SingletonJob, ordinal int, port int32) contract.AgentConfig {
+func agentConfig(job *v1alpha1.SingletonJob, gated *corev1.Container, ordinal int, port int32) contract.AgentConfig {
 	lease := &job.Spec.Lease
 	grace := ptr.Deref(job.Spec.Template.Spec.TerminationGracePeriodSeconds, corev1.DefaultTerminationGracePeriodSeconds)
 	return contract.AgentConfig{
@@ -209,9 +209,10 @@ func agentConfig(job *v1alpha1.SingletonJob, ordinal int, port int32) contract.A
 		RetryPeriod:   contract.Duration(lease.RetryPeriod.Duration),
 		LockDelay:     contract.Duration(lease.LockDelay.Duration),
 		KeepRunning:   lease.OnRenewFailure == v1alpha1.OnRenewFailureKeepRunning,
-		GracePeriod:   contract.Duration(time.Duration(grace) * time.Second),
+		GracePeriod:   seconds(grace),
 		Jitter:        contract.Duration(min(time.Duration(ordinal)*jitterStep, maxJitter)),
 		Port:          int(port),
+		Probes:        probesOf(gated),
 	}
 }
 
@@ -220,13 +221,17 @@ func agentEnv(config contract.AgentConfig) []corev1.EnvVar {
 	fromPod := func(name, path string) corev1.EnvVar {
 		return corev1.EnvVar{Name: name, ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: path}}}
 	}
-	return []corev1.EnvVar{
+	env := []corev1.EnvVar{
 		{Name: contract.ConfigEnv, Value: config.Encode()},
 		fromPod(contract.PodEnv, "metadata.name"),
 		fromPod(contract.PodUIDEnv, "metadata.uid"),
 		fromPod(contract.NamespaceEnv, "metadata.namespace"),
 		fromPod(contract.NodeEnv, "spec.nodeName"),
 	}
+	if asksPod(config.Probes) {
+		env = append(env, fromPod(contract.PodIPEnv, "status.podIP"))
+	}
+	return env
 }
 
 func volumes() []corev1.Volume {
@@ -290,8 +295,8 @@ func ordinary(resources corev1.ResourceList) corev1.ResourceList {
 	return kept
 }
 
-// serveProbes lets the kubelet ask the agent: a standby is ready when its agent follows the Lease. The kubelet kills an
-// agent only after a minute of silence, far longer than any lease is kept by one that is stuck.
+// serveProbes lets the kubelet ask the agent, which asks the process: a standby is ready when its agent follows the Lease, a
+// holder when its process is, too. The user's own probes are the agent's by now. The kubelet kills an agent only after a minute of silence, far longer than any lease is kept by one that is stuck.
 func serveProbes(gated *corev1.Container, port int32) {
 	name := contract.PortName
 	if slices.ContainsFunc(gated.Ports, func(p corev1.ContainerPort) bool { return p.Name == name }) {
@@ -303,4 +308,5 @@ func serveProbes(gated *corev1.Container, port int32) {
 	}
 	gated.ReadinessProbe = &corev1.Probe{ProbeHandler: ask(contract.ReadyPath), PeriodSeconds: 2, TimeoutSeconds: 2, FailureThreshold: 3}
 	gated.LivenessProbe = &corev1.Probe{ProbeHandler: ask(contract.LivePath), PeriodSeconds: 10, TimeoutSeconds: 5, FailureThreshold: 6}
+	gated.StartupProbe = nil
 }

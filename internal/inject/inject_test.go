@@ -2,6 +2,7 @@ package inject
 
 import (
 	"flag"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -329,5 +330,55 @@ func TestPorts(t *testing.T) {
 	a, b := portOf(t, onHost("a"), settings), portOf(t, onHost("b"), settings)
 	if a == b || a < contract.DefaultPort || a >= contract.DefaultPort+hostPorts {
 		t.Errorf("on the host's network: %d and %d", a, b)
+	}
+}
+
+// The probes come to the agent as they are: names of ports as numbers, Kubernetes' defaults filled in, and nothing in the command
+// that a kubelet would take for a reference of its own.
+func TestProbesAreTheAgents(t *testing.T) {
+	pod := mustPod(t, jobs(t)["probed"], 0, settings)
+	c := &pod.Spec.Containers[0]
+	value := ""
+	for _, e := range c.Env {
+		if e.Name == contract.ConfigEnv {
+			value = e.Value
+		}
+	}
+	config, err := contract.DecodeConfig(value)
+	if err != nil || strings.Contains(value, "$") {
+		t.Fatalf("%v in %s", err, value)
+	}
+	second := contract.Duration(time.Second)
+	want := contract.Probes{
+		Startup: &contract.Probe{
+			Check: contract.Check{HTTPGet: &contract.HTTPGet{
+				Port: 8080, TLS: true, Path: "/", Headers: []contract.Header{{Name: "Host", Value: "app.example.org"}},
+			}},
+			Period: second, Timeout: second, SuccessThreshold: 1, FailureThreshold: 30,
+		},
+		Liveness: &contract.Probe{
+			Check:        contract.Check{Exec: []string{"sh", "-c", `test "$(cat /tmp/alive)" = $$`}},
+			InitialDelay: 5 * second, Period: 10 * second, Timeout: second, SuccessThreshold: 1, FailureThreshold: 3, GracePeriod: 60 * second,
+		},
+		Readiness: &contract.Probe{
+			Check:  contract.Check{GRPC: &contract.GRPC{Port: 18282, Service: "billing"}},
+			Period: 10 * second, Timeout: 3 * second, SuccessThreshold: 2, FailureThreshold: 3,
+		},
+	}
+	if diff := cmp.Diff(want, config.Probes); diff != "" {
+		t.Error(diff)
+	}
+	if c.StartupProbe != nil || c.LivenessProbe.HTTPGet.Path != contract.LivePath || c.ReadinessProbe.HTTPGet.Path != contract.ReadyPath {
+		t.Errorf("the kubelet asks %v, %v, %v", c.StartupProbe, c.LivenessProbe, c.ReadinessProbe)
+	}
+	if config.Port == contract.DefaultPort {
+		t.Errorf("the agent listens on %d, where the process is probed", config.Port)
+	}
+}
+
+// However long a grace period, it is no negative one.
+func TestSecondsDoNotOverflow(t *testing.T) {
+	if got := seconds(math.MaxInt64); got <= 0 {
+		t.Errorf("%v", time.Duration(got))
 	}
 }

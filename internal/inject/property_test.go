@@ -133,9 +133,6 @@ func randomJob(r *rand.Rand) *v1alpha1.SingletonJob {
 		}
 	}
 	job.Spec.Container = job.Spec.Template.Spec.Containers[r.IntN(len(job.Spec.Template.Spec.Containers))].Name
-	if gated := &job.Spec.Template.Spec.Containers[job.GatedContainer()]; gated.ReadinessProbe != nil {
-		gated.ReadinessProbe = nil
-	}
 	return job
 }
 
@@ -214,7 +211,7 @@ func gatedDifferences(u, g *corev1.Container) error {
 		return fmt.Errorf("the user's variables must come last:\n%s", diff)
 	}
 	if diff := cmp.Diff(*u, *g, cmpopts.IgnoreFields(corev1.Container{}, "Command", "Env", "VolumeMounts", "Ports",
-		"ReadinessProbe", "LivenessProbe", "Lifecycle")); diff != "" {
+		"ReadinessProbe", "LivenessProbe", "StartupProbe", "Lifecycle")); diff != "" {
 		return fmt.Errorf("the gated container:\n%s", diff)
 	}
 	return nil

@@ -17,7 +17,7 @@ const hostPorts = 1000
 // firstUserPort is the first that a process may open without privileges.
 const firstUserPort = 1024
 
-// freePort is the first port from the desired one on that no container of the pod names.
+// freePort is the first port from the desired one on that no container of the pod names, nor a probe.
 func freePort(pod *corev1.PodSpec, hash string, desired int32) int32 {
 	if desired == 0 {
 		desired = contract.DefaultPort
@@ -30,6 +30,9 @@ func freePort(pod *corev1.PodSpec, hash string, desired int32) int32 {
 		for i := range containers {
 			for _, port := range containers[i].Ports {
 				taken[port.ContainerPort], taken[port.HostPort] = true, true
+			}
+			for _, port := range probedPorts(&containers[i]) {
+				taken[port] = true
 			}
 		}
 	}

@@ -297,6 +297,8 @@ func (m *machine) mustStop() (bool, Stop) {
 		return true, Stop{Reason: cmp.Or(m.s.Tree.Reason, ReasonProcessExited), KillAt: m.t.Boot, Exits: true}
 	case m.s.Terminating:
 		return true, Stop{Reason: ReasonPodTerminating, KillAt: grace, Exits: true}
+	case m.s.Tree.Unhealthy != "": // the agent ends too: it is for the kubelet to restart the container, and to wait before it does
+		return true, Stop{Reason: m.s.Tree.Unhealthy, KillAt: m.t.Boot.Add(m.s.Tree.Grace), Exits: true}
 	case to != "" && to != m.c.Identity.Pod:
 		return true, Stop{Reason: cmp.Or(seen.Record.Handover.Reason, ReasonSwitchover), KillAt: grace}
 	}

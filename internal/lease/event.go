@@ -69,6 +69,15 @@ type ChildExited struct {
 	Reason Reason
 }
 
+// Unhealthy says that the process is of no use any more, by a probe of its own. It counts for a process that is not being
+// stopped already.
+type Unhealthy struct {
+	// Reason is the one of the tenure's end.
+	Reason Reason
+	// Grace is the time from SIGTERM to SIGKILL.
+	Grace time.Duration
+}
+
 // TreeGone says that every process of the tenure is dead and reaped. It follows every StartChild once, also where
 // starting failed.
 type TreeGone struct{}
@@ -90,6 +99,7 @@ func (Watched) event()     {}
 func (ReadDone) event()    {}
 func (WriteDone) event()   {}
 func (ChildExited) event() {}
+func (Unhealthy) event()   {}
 func (TreeGone) event()    {}
 func (Starved) event()     {}
 func (Terminated) event()  {}

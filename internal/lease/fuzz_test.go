@@ -246,6 +246,8 @@ func (b *bytes) event(s State) Event {
 			return Terminated{Signal: 15}
 		case 1:
 			return Starved{Late: time.Duration(int8(b.next())) * 100 * time.Millisecond}
+		case 2:
+			return Unhealthy{Reason: ReasonLivenessFailed, Grace: time.Duration(int8(b.next())) * 100 * time.Millisecond}
 		}
 		return nil
 	}

@@ -172,6 +172,7 @@ func happenings() []happening {
 		{"WriteDone: to an earlier write", "WriteDone", "", func(State) Event { return WriteDone{Nonce: -1, Outcome: Gone} }},
 		{"ChildExited: 0", "ChildExited", "", func(State) Event { return ChildExited{} }},
 		{"ChildExited: 1", "ChildExited", "", func(State) Event { return ChildExited{Code: 1, Crashed: true} }},
+		{"Unhealthy", "Unhealthy", "", func(State) Event { return Unhealthy{Reason: ReasonLivenessFailed, Grace: 3 * time.Second} }},
 		{"TreeGone", "TreeGone", "", func(State) Event { return TreeGone{} }},
 		{"Starved: a little", "Starved", "", func(State) Event { return Starved{Late: time.Second} }},
 		{"Starved: beyond all measure", "Starved", "", func(State) Event { return Starved{Late: time.Duration(math.MaxInt64)} }},

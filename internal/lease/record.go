@@ -65,17 +65,19 @@ type Reason string
 
 // Why tenures end.
 const (
-	ReasonCreated           Reason = "Created"           // no tenure yet: the operator made the Lease
-	ReasonLeaseExpired      Reason = "LeaseExpired"      // the holder stopped renewing for the whole duration
-	ReasonProcessExited     Reason = "ProcessExited"     // the process ended by itself
-	ReasonPodTerminating    Reason = "PodTerminating"    // the pod was told to stop
-	ReasonHolderTerminated  Reason = "HolderTerminated"  // the container is known to be dead
-	ReasonNodeLost          Reason = "NodeLost"          // the node is known to be gone
-	ReasonRenewFailed       Reason = "RenewFailed"       // the holder could not renew and stopped
-	ReasonLeaseDeleted      Reason = "LeaseDeleted"      // the Lease was deleted under the holder
-	ReasonLeaseLost         Reason = "LeaseLost"         // someone else wrote the Lease under the holder
-	ReasonPreActivateFailed Reason = "PreActivateFailed" // what was to run before the process failed, so that it never ran
-	ReasonPostStartFailed   Reason = "PostStartFailed"   // the process's postStart hook failed, and the process was killed
+	ReasonCreated           Reason = "Created"             // no tenure yet: the operator made the Lease
+	ReasonLeaseExpired      Reason = "LeaseExpired"        // the holder stopped renewing for the whole duration
+	ReasonProcessExited     Reason = "ProcessExited"       // the process ended by itself
+	ReasonPodTerminating    Reason = "PodTerminating"      // the pod was told to stop
+	ReasonHolderTerminated  Reason = "HolderTerminated"    // the container is known to be dead
+	ReasonNodeLost          Reason = "NodeLost"            // the node is known to be gone
+	ReasonRenewFailed       Reason = "RenewFailed"         // the holder could not renew and stopped
+	ReasonLeaseDeleted      Reason = "LeaseDeleted"        // the Lease was deleted under the holder
+	ReasonLeaseLost         Reason = "LeaseLost"           // someone else wrote the Lease under the holder
+	ReasonPreActivateFailed Reason = "PreActivateFailed"   // what was to run before the process failed, so that it never ran
+	ReasonStartupFailed     Reason = "StartupProbeFailed"  // the process did not start, by its own probe
+	ReasonLivenessFailed    Reason = "LivenessProbeFailed" // the process was not alive, by its own probe
+	ReasonPostStartFailed   Reason = "PostStartFailed"     // the process's postStart hook failed, and the process was killed
 	ReasonRollout           Reason = "RolloutHandover"
 	ReasonSwitchover        Reason = "SwitchoverRequested"
 	ReasonTokenBaseRaised   Reason = "TokenBaseRaised"

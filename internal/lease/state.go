@@ -106,6 +106,9 @@ type Tree struct {
 	Code    int
 	Crashed bool
 	Reason  Reason
+	// Unhealthy is why the process must end though it runs, empty if it need not, and Grace the time that it is given to.
+	Unhealthy Reason
+	Grace     time.Duration
 }
 
 // Past is the last tenure of this agent process: all its processes are dead.

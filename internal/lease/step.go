@@ -128,9 +128,9 @@ func (m *machine) absorb(e Event) {
 	case WriteDone:
 		m.writeDone(e)
 	case ChildExited:
-		if m.s.Tree.Alive {
-			m.s.Tree.Exited, m.s.Tree.Code, m.s.Tree.Crashed, m.s.Tree.Reason = true, e.Code, e.Crashed, e.Reason
-		}
+		m.childExited(e)
+	case Unhealthy:
+		m.unhealthy(e)
 	case TreeGone:
 		m.treeGone()
 	case Starved:
@@ -139,6 +139,19 @@ func (m *machine) absorb(e Event) {
 		if !m.s.Terminating {
 			m.s.Terminating, m.s.Signal = true, e.Signal
 		}
+	}
+}
+
+func (m *machine) childExited(e ChildExited) {
+	if t := &m.s.Tree; t.Alive {
+		t.Exited, t.Code, t.Crashed, t.Reason = true, e.Code, e.Crashed, e.Reason
+	}
+}
+
+// unhealthy takes note of what a probe says. The first word counts.
+func (m *machine) unhealthy(e Unhealthy) {
+	if t := &m.s.Tree; t.Alive && t.Unhealthy == "" {
+		t.Unhealthy, t.Grace = e.Reason, max(0, e.Grace)
 	}
 }
 

@@ -342,6 +342,55 @@ func TestOwnReleaseIsNoLoss(t *testing.T) {
 	}
 }
 
+// One that fails its probe is given the probe's own time to end, and its lease goes on meanwhile. The agent ends as it did.
+func TestUnhealthy(t *testing.T) {
+	d := holding(testConfig())
+	d.step(Unhealthy{Reason: ReasonLivenessFailed, Grace: time.Minute})
+	told := d.now
+	if has[SignalChild](t, d).Signal != 15 || d.s.Phase != Stopping {
+		t.Fatalf("%v, %+v", d.s.Phase, d.actions)
+	}
+	d.step(Unhealthy{Reason: ReasonStartupFailed}) // once it is being stopped nothing hurries it
+	hasNo[KillTree](t, d)
+	renewed := 0
+	for !d.s.Stop.Killed {
+		d.wake()
+		if d.s.Write != nil && d.s.Write.Kind == Renew {
+			renewed++
+			d.confirmed()
+		}
+	}
+	if d.now.Sub(told) != time.Minute || renewed < 20 {
+		t.Errorf("killed after %v and %d renewals", d.now.Sub(told), renewed)
+	}
+	d.step(ChildExited{Code: 137, Crashed: true}).step(TreeGone{})
+	for d.s.Write == nil || d.s.Write.Kind != ReleaseLease {
+		d.confirmed()
+	}
+	if w := d.s.Write.Record.Release; w.Reason != ReasonLivenessFailed || !w.Unclean {
+		t.Errorf("released as %+v", w)
+	}
+	d.confirmed()
+	if has[Exit](t, d).Code != 137 {
+		t.Errorf("%+v", d.actions)
+	}
+}
+
+// While a pod stops, no probe takes from the time that it has.
+func TestUnhealthyWhileTerminating(t *testing.T) {
+	d := holding(testConfig()).step(Terminated{Signal: 15})
+	before := d.s.Stop
+	d.step(Unhealthy{Reason: ReasonLivenessFailed})
+	hasNo[KillTree](t, d)
+	if d.s.Stop != before {
+		t.Errorf("stops as %+v, was %+v", d.s.Stop, before)
+	}
+	d = waiting(testConfig(), held(other, 10)).step(Unhealthy{Reason: ReasonLivenessFailed})
+	if d.s.Tree != (Tree{}) {
+		t.Errorf("without a process: %+v", d.s.Tree)
+	}
+}
+
 func TestNothingIsReleasedWhileProcessesLive(t *testing.T) {
 	d := holding(testConfig()).step(ChildExited{})
 	has[KillTree](t, d)

@@ -63,6 +63,8 @@ func active(state State, j *job, t *tenure, m *members, refused []Refusal) verdi
 	switch {
 	case t.holder.foreign:
 		return verdict{v1alpha1.ReasonForeignHolder, foreignText(t.Record.Holder)}
+	case t.shown && m.any(func(c candidate) bool { return c.unwell }):
+		return verdict{v1alpha1.ReasonNotReady, t.holder.Pod + " holds the Lease and renews it, but its process is not ready by its own probes; its log says why"}
 	case t.shown:
 		return verdict{v1alpha1.ReasonRunning, t.holder.Pod + " holds the Lease and renews it"}
 	case t.stopped():
@@ -151,6 +153,9 @@ func provisioning(j *job, t *tenure, m *members) verdict {
 	case m.lacking():
 		return verdict{v1alpha1.ReasonReplacingCandidates, notReadyText(j, m)}
 	}
+	if m.any(func(c candidate) bool { return c.unwell }) {
+		return verdict{v1alpha1.ReasonUpToDate, "every candidate is made from the current template, and those that stand by are ready"}
+	}
 	return verdict{v1alpha1.ReasonUpToDate, "every candidate is made from the current template and ready"}
 }
 
@@ -183,7 +188,7 @@ func (m *members) failAgain() bool {
 
 // tardy is a candidate that has not been ready for long.
 func (m *members) tardy() *candidate {
-	return m.first(func(c candidate) bool { return c.live() && !c.ready && c.unready >= progressDeadline })
+	return m.first(func(c candidate) bool { return c.live() && !c.inPlace() && c.unready >= progressDeadline })
 }
 
 // stalled reports whether a rollout does not move: its version failed, or a candidate of it has an issue that time does
@@ -195,7 +200,8 @@ func (m *members) stalled() bool {
 // slowest is a candidate of the current template that does not get ready.
 func (m *members) slowest() *candidate {
 	return m.first(func(c candidate) bool {
-		return c.live() && c.updated && !c.ready && !c.holds && (c.issue.lasting || c.unready >= progressDeadline)
+		slow := c.unready >= progressDeadline
+		return c.live() && c.updated && !c.ready && (!c.holds && (c.issue.lasting || slow) || c.unwell && slow)
 	})
 }
 
@@ -284,6 +290,8 @@ func stalledText(j *job, m *members) string {
 		return "the current template was tried and its process ended at once, so the old version went on: change spec.template"
 	case c == nil:
 		return goesOn + failingText(j, m)
+	case c.unwell:
+		return c.pod.Name + " is active with the current template and does not get ready by its own probes; a standby of the old version is kept meanwhile"
 	case c.issue.what != "":
 		return goesOn + named(j, c.pod, c.issue)
 	default:

@@ -49,7 +49,7 @@ func holderOf(r lease.Record, before int64, pod *corev1.Pod, spec limits) holder
 	if pod != nil {
 		// Where it runs is said by the pod, which nobody can write after it was bound; the history is the agent's word.
 		h.node = cmp.Or(pod.Spec.NodeName, h.node)
-		if l, ok := configured(pod); ok {
+		if l, _, ok := configured(pod); ok {
 			h.limits = l
 		}
 	}
@@ -75,15 +75,16 @@ func gated(pod *corev1.Pod) string {
 	return ""
 }
 
-// configured reads the limits that a pod was made with. Unlike the agent it does not mind fields that it does not know:
+// configured reads the limits that a pod was made with, and whether probes say when its process is ready. Unlike the agent it does not mind fields that it does not know:
 // the pod may be of a newer operator.
-func configured(pod *corev1.Pod) (limits, bool) {
+func configured(pod *corev1.Pod) (l limits, probed, ok bool) {
 	if i := inject.Gated(pod); i >= 0 {
 		for _, c := range configs(&pod.Spec.Containers[i]) {
-			return limits{time.Duration(c.LeaseDuration), time.Duration(c.RenewDeadline), time.Duration(c.RetryPeriod), c.KeepRunning}, true
+			l = limits{time.Duration(c.LeaseDuration), time.Duration(c.RenewDeadline), time.Duration(c.RetryPeriod), c.KeepRunning}
+			return l, c.Probes.Readiness != nil || c.Probes.Startup != nil, true
 		}
 	}
-	return limits{}, false
+	return limits{}, false, false
 }
 
 // longest is the longest leaseDuration that an agent in a pod may have been given, by any of its containers: where it is

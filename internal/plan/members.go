@@ -32,6 +32,9 @@ type candidate struct {
 	// updated: it was made from the present template and settings.
 	updated bool
 	ready   bool
+	// unwell: it holds the Lease and its process runs, but that is not ready by its own probes. That is for people to know, and
+	// for who sends it requests; there is nothing to replace.
+	unwell bool
 	// unready is for how long it has not been ready.
 	unready time.Duration
 	// terminating: it is being deleted. terminal: it will never run again.
@@ -50,6 +53,9 @@ func (c candidate) live() bool { return !c.terminating && !c.terminal }
 
 // available reports whether it holds the Lease or can take it.
 func (c candidate) available() bool { return c.live() && c.ready }
+
+// inPlace reports whether nothing is to be done for it to be of use.
+func (c candidate) inPlace() bool { return c.available() || c.live() && c.unwell }
 
 // isStandby reports whether it can take over.
 func (c candidate) isStandby() bool { return c.available() && !c.holds }
@@ -97,10 +103,20 @@ func candidateOf(pod *corev1.Pod, updated string, h holder, last int, now time.T
 		beside:      h.node != "" && h.node == pod.Spec.NodeName,
 		issue:       issueOf(pod, gated(pod)),
 	}
+	c.unwell = c.holds && !c.ready && isUnwell(pod)
 	if c.terminal {
 		c.failure = failed(pod, now)
 	}
 	return c
+}
+
+// isUnwell reports whether the process of a holder's pod runs and is not ready by its own probes.
+func isUnwell(pod *corev1.Pod) bool {
+	_, probed, _ := configured(pod)
+	name := gated(pod)
+	return probed && slices.ContainsFunc(pod.Status.ContainerStatuses, func(s corev1.ContainerStatus) bool {
+		return s.Name == name && s.State.Running != nil && !s.Ready
+	})
 }
 
 func isReady(pod *corev1.Pod) bool {
@@ -141,7 +157,7 @@ func (m *members) newestFailed() *candidate {
 }
 
 // lacking reports whether candidates are missing or not ready.
-func (m *members) lacking() bool { return m.count(candidate.available) < m.fleet.Desired }
+func (m *members) lacking() bool { return m.count(candidate.inPlace) < m.fleet.Desired }
 
 func fleetOf(j *job, t *tenure, candidates []candidate) Fleet {
 	fleet := Fleet{Desired: int(j.Spec.Candidates)}
@@ -149,7 +165,7 @@ func fleetOf(j *job, t *tenure, candidates []candidate) Fleet {
 		switch {
 		case !c.live():
 		case c.holds && c.updated:
-			fleet.HolderNew, fleet.Soaked = true, t.unsoaked() == 0
+			fleet.HolderNew, fleet.Soaked = true, t.unsoaked() == 0 && !c.unwell
 		case c.holds:
 			fleet.HolderOld = true
 		default:

@@ -194,8 +194,8 @@ const minReadySeconds = 30
 // unsoaked is how long the present tenure must last still to be soaked, 0 if it is.
 func (t *tenure) unsoaked() time.Duration { return max(0, minReadySeconds*time.Second-t.age) }
 
-// failedEarly reports whether a version, whose pods' names begin so, was tried and its process ended by itself before it was
-// soaked. Trying again would be another failover, so the rollout waits for another template.
+// failedEarly reports whether a version, whose pods' names begin so, was tried and its process ended by itself, or by its own
+// probes, before it was soaked. Trying again would be another failover, so the rollout waits for another template.
 func (t *tenure) failedEarly(version string) bool {
 	failed := false
 	for _, past := range t.past {
@@ -203,6 +203,8 @@ func (t *tenure) failedEarly(version string) bool {
 			continue
 		}
 		switch {
+		case past.Reason == lease.ReasonStartupFailed: // however long it took
+			failed = true
 		case past.Ended-past.Acquired >= minReadySeconds*1000:
 			failed = false
 		case slices.Contains(ownFaults, past.Reason):
@@ -214,7 +216,8 @@ func (t *tenure) failedEarly(version string) bool {
 
 // ownFaults end a tenure because of what the template asks for.
 var ownFaults = []lease.Reason{
-	lease.ReasonProcessExited, lease.ReasonPreActivateFailed, lease.ReasonPostStartFailed, lease.ReasonHolderTerminated,
+	lease.ReasonProcessExited, lease.ReasonPreActivateFailed, lease.ReasonPostStartFailed, lease.ReasonLivenessFailed,
+	lease.ReasonHolderTerminated,
 }
 
 // wasNotTaken reports whether a handover was asked for not long ago and the one that was asked has the Lease again: the pod

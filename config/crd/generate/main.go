@@ -85,6 +85,7 @@ func finish(root map[string]any) error {
 	}
 	metadata["properties"] = map[string]any{"name": map[string]any{"type": "string"}}
 
+	maps.Copy(bounds, probeBounds())
 	for path, limits := range bounds {
 		schema, err := property(root, path)
 		if err != nil {

@@ -106,7 +106,7 @@ var rules = slices.Concat(
 	}},
 	isWritten("spec.lease.leaseDuration"), isWritten("spec.lease.renewDeadline"),
 	isWritten("spec.lease.retryPeriod"), isWritten("spec.lease.lockDelay"),
-	leaseRules, fencingRules, podRules, gatedRules,
+	leaseRules, fencingRules, podRules, gatedRules, probeRules(),
 	reservedNames("containers"), reservedNames("initContainers"), reservedNames("volumes"),
 	reservedInside("containers"), reservedInside("initContainers"),
 	reservedKeys("labels"), reservedKeys("annotations"),
@@ -236,9 +236,6 @@ var gatedRules = []rule{
 	ofGated(required, `has(c.command) && c.command.size() > 0`,
 		`sets no command: set command to what the image would run by itself, its ENTRYPOINT, because the agent takes that
 			place`),
-	ofGated(forbidden, `!has(c.livenessProbe) && !has(c.readinessProbe) && !has(c.startupProbe)`,
-		`has a probe, which would fail in every standby, where the process does not run: remove livenessProbe,
-			readinessProbe and startupProbe; probes of other containers are welcome`),
 	ofGated(forbidden, `!has(c.lifecycle) || !has(c.lifecycle.stopSignal)`,
 		`sets lifecycle.stopSignal, which would be the agent's: remove it, the process is asked to stop by SIGTERM`),
 	hookRule("postStart"), hookRule("preStop"),

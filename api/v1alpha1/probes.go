@@ -1,0 +1,121 @@
+package v1alpha1
+
+import (
+	"fmt"
+	"math"
+	"regexp"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+)
+
+// namedProbe is one of a container's three, by the name of its field.
+type namedProbe struct {
+	name string
+	*corev1.Probe
+}
+
+// probesOf are those that a container has.
+func probesOf(c *corev1.Container) []namedProbe {
+	return slices.DeleteFunc([]namedProbe{
+		{"startupProbe", c.StartupProbe}, {"livenessProbe", c.LivenessProbe}, {"readinessProbe", c.ReadinessProbe},
+	}, func(p namedProbe) bool { return p.Probe == nil })
+}
+
+// validateProbes holds for all containers, as it does in pods: the gated one's are in none, so no API server looks at them there.
+func validateProbes(containers []corev1.Container, at *field.Path) field.ErrorList {
+	var errs field.ErrorList
+	for i := range containers {
+		for _, p := range probesOf(&containers[i]) {
+			at := at.Index(i).Child(p.name)
+			errs = append(errs, validateProbe(p, at)...)
+			errs = append(errs, validateProbeNumbers(p, at)...)
+		}
+	}
+	return errs
+}
+
+func validateProbeNumbers(p namedProbe, at *field.Path) field.ErrorList {
+	var errs field.ErrorList
+	check := func(name string, value, most int32) {
+		errs = append(errs, outside(at.Child(name), value, 0, most)...)
+	}
+	successes := int32(1)
+	if p.name == "readinessProbe" {
+		successes = math.MaxInt32
+	}
+	check("initialDelaySeconds", p.InitialDelaySeconds, math.MaxInt32)
+	check("periodSeconds", p.PeriodSeconds, math.MaxInt32)
+	check("timeoutSeconds", p.TimeoutSeconds, math.MaxInt32)
+	check("successThreshold", p.SuccessThreshold, successes)
+	check("failureThreshold", p.FailureThreshold, math.MaxInt32)
+	if grace := p.TerminationGracePeriodSeconds; grace != nil && *grace < 1 {
+		errs = append(errs, field.Invalid(at.Child("terminationGracePeriodSeconds"), *grace, "should be greater than or equal to 1"))
+	}
+	if p.GRPC != nil {
+		errs = append(errs, outside(at.Child("grpc", "port"), p.GRPC.Port, 1, math.MaxUint16)...)
+	}
+	return errs
+}
+
+func validateProbe(p namedProbe, at *field.Path) field.ErrorList {
+	var errs field.ErrorList
+	wrong := func(found bool, detail string) {
+		if found {
+			errs = append(errs, field.Invalid(at, p.name, detail))
+		}
+	}
+	ways := 0
+	for _, set := range []bool{p.Exec != nil, p.HTTPGet != nil, p.TCPSocket != nil, p.GRPC != nil} {
+		if set {
+			ways++
+		}
+	}
+	wrong(ways != 1, fmt.Sprintf("%d of exec, httpGet, tcpSocket and grpc are set: set one of them", ways))
+	wrong(p.Exec != nil && len(p.Exec.Command) == 0, "exec has no command: set exec.command")
+	if grpc := p.GRPC; grpc != nil && grpc.Mode != nil {
+		wrong(*grpc.Mode != corev1.GRPCProbeModePlaintext && *grpc.Mode != corev1.GRPCProbeModeTLS, "grpc.mode is neither Plaintext nor TLS")
+	}
+	if get := p.HTTPGet; get != nil {
+		wrong(!slices.Contains([]corev1.URIScheme{"", corev1.URISchemeHTTP, corev1.URISchemeHTTPS}, get.Scheme), "httpGet.scheme is neither HTTP nor HTTPS")
+		wrong(get.Protocol != nil && *get.Protocol != corev1.HTTPProtocolHTTP1 && (*get.Protocol != corev1.HTTPProtocolHTTP2 || get.Scheme == corev1.URISchemeHTTPS),
+			"httpGet.protocol is neither HTTP1 nor, with scheme HTTP, HTTP2")
+		wrong(slices.ContainsFunc(get.HTTPHeaders, func(h corev1.HTTPHeader) bool { return !headerName.MatchString(h.Name) }),
+			"httpGet.httpHeaders has a name that is none: letters, digits and - only")
+	}
+	wrong(p.name == "readinessProbe" && p.TerminationGracePeriodSeconds != nil,
+		"terminationGracePeriodSeconds is of no use to a probe that ends nothing: remove it")
+	return errs
+}
+
+var headerName = regexp.MustCompile(`^[-A-Za-z0-9]+$`)
+
+// validateProbedPorts is for the gated container: a kubelet finds out only when it asks that it knows no such port.
+func validateProbedPorts(c *corev1.Container, at *field.Path) field.ErrorList {
+	var errs field.ErrorList
+	for _, p := range probesOf(c) {
+		check := func(way string, port intstr.IntOrString) {
+			if !isPort(port, c) {
+				errs = append(errs, field.Invalid(at, port.String(), fmt.Sprintf("the gated container %q has a %s whose %s.port is neither a number from 1 to "+
+					"65535 nor the name of one of its ports: give that name in ports, or a number here", c.Name, p.name, way)))
+			}
+		}
+		if p.TCPSocket != nil {
+			check("tcpSocket", p.TCPSocket.Port)
+		}
+		if p.HTTPGet != nil {
+			check("httpGet", p.HTTPGet.Port)
+		}
+	}
+	return errs
+}
+
+// isPort reports whether a port can be asked: named ones are among the container's.
+func isPort(port intstr.IntOrString, c *corev1.Container) bool {
+	if port.Type == intstr.Int {
+		return port.IntVal >= 1 && port.IntVal <= math.MaxUint16
+	}
+	return port.StrVal != "" && slices.ContainsFunc(c.Ports, func(p corev1.ContainerPort) bool { return p.Name == port.StrVal })
+}

@@ -1,0 +1,116 @@
+//go:build linux
+
+package main
+
+import (
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/singletonjob/operator/internal/contract"
+	"github.com/singletonjob/operator/internal/lease"
+	"github.com/singletonjob/operator/test/controlplane"
+)
+
+// often is a probe that is asked as often as probes may be. What it is answered in time it must have on a starved machine, too.
+func often(check contract.Check) *contract.Probe {
+	return &contract.Probe{Check: check, Period: seconds(1), Timeout: contract.Duration(patience), SuccessThreshold: 1, FailureThreshold: 2, GracePeriod: seconds(1)}
+}
+
+// A process that hangs: it is not alive by its own probe, which is a command, and heeds no SIGTERM. It is dead before the next
+// one starts, and its agent ends as it did.
+func TestLivenessProbeFails(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	config := steadyConfig()
+	config.GracePeriod = seconds(3600) // the pod's, which is not the probe's
+	alive := filepath.Join(t.TempDir(), "alive")
+	w.must(os.WriteFile(alive, nil, 0o600))
+	probed := config
+	probed.Probes = contract.Probes{
+		Startup:  often(contract.Check{Exec: []string{"test", "-f", "$(ALIVE)"}}),
+		Liveness: often(contract.Check{Exec: []string{"sh", "-c", "test -f $ALIVE || { echo is gone; exit 1; }"}}),
+	}
+	a := w.prepare("a", probed)
+	a.env = append(a.env, "ALIVE="+alive)
+	a.start("stubborn")
+	w.acts(a)
+	a.await("ready")
+	b := w.standby("b", config)
+	w.must(os.Remove(alive))
+	a.await("liveness probe failed", `error="is gone"`)
+	a.await("stopping", "reason=LivenessProbeFailed", "grace=1s")
+	a.await("killing")
+	if code := a.exit(); code != 128+9 {
+		t.Errorf("exit code %d; its log:\n%s", code, a.lines)
+	}
+	w.acts(b)
+	w.checkLives()
+	if past := w.lease().Annotations[contract.HistoryAnnotation]; !strings.Contains(past, string(lease.ReasonLivenessFailed)) {
+		t.Errorf("the Lease tells of %s", past)
+	}
+}
+
+// The kubelet is told what the process says, and of a standby that it can take over. Where no host is named, the pod's address
+// is asked.
+func TestReadinessProbe(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	var code atomic.Int64
+	code.Store(http.StatusServiceUnavailable)
+	process := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(int(code.Load())) }))
+	defer process.Close()
+	address, _ := process.Listener.Addr().(*net.TCPAddr)
+	ready := map[*candidate]func() int{}
+	contend := func(pod string) *candidate {
+		config := steadyConfig()
+		port, err := controlplane.FreePort()
+		w.must(err)
+		config.Port = port
+		config.Probes.Readiness = often(contract.Check{HTTPGet: &contract.HTTPGet{Port: address.Port, Path: "/"}})
+		c := w.prepare(pod, config)
+		c.env = append(c.env, contract.RuntimeAddressEnv+"=127.0.0.1", contract.PodIPEnv+"="+address.IP.String())
+		c.start()
+		ready[c] = func() int { return status(t, port) }
+		return c
+	}
+	a := contend("a")
+	w.acts(a)
+	a.await("readiness probe failed", "503")
+	if got := ready[a](); got != http.StatusServiceUnavailable {
+		t.Errorf("the holder answers %d", got)
+	}
+	b := contend("b")
+	b.await("lease held")
+	w.eventually("a standby is ready though no process says so", func() bool { return ready[b]() == http.StatusOK })
+	code.Store(http.StatusOK)
+	a.await("ready")
+	w.eventually("the holder is ready", func() bool { return ready[a]() == http.StatusOK })
+	code.Store(http.StatusInternalServerError)
+	a.await("not ready")
+	w.eventually("the holder is not ready again", func() bool { return ready[a]() == http.StatusServiceUnavailable })
+	w.renewedTwice()
+	w.checkLives()
+}
+
+// status is the answer of the agent on a port to its kubelet.
+func status(t *testing.T, port int) int {
+	t.Helper()
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+net.JoinHostPort("127.0.0.1", strconv.Itoa(port))+contract.ReadyPath, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	response, err := (&http.Client{Timeout: time.Minute}).Do(request)
+	if err != nil {
+		return 0 // it does not listen yet
+	}
+	_ = response.Body.Close()
+	return response.StatusCode
+}

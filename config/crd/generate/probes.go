@@ -1,0 +1,74 @@
+package main
+
+import "maps"
+
+// probeNames are the fields of a container that hold a probe.
+var probeNames = []string{"startupProbe", "livenessProbe", "readinessProbe"}
+
+const ofContainer = "spec.template.spec.containers[]."
+
+// probeBounds are those that pods have too, so that they hold for every container.
+func probeBounds() map[string]map[string]any {
+	found := map[string]map[string]any{
+		ofContainer + "ports":        {"maxItems": 1024},
+		ofContainer + "ports[].name": {"maxLength": 63},
+	}
+	for _, name := range probeNames {
+		at := ofContainer + name + "."
+		for _, number := range []string{"initialDelaySeconds", "periodSeconds", "timeoutSeconds", "successThreshold", "failureThreshold"} {
+			found[at+number] = map[string]any{"minimum": 0}
+		}
+		if name != "readinessProbe" {
+			found[at+"successThreshold"] = map[string]any{"minimum": 0, "maximum": 1}
+		}
+		maps.Copy(found, map[string]map[string]any{
+			at + "terminationGracePeriodSeconds": {"minimum": 1},
+			at + "grpc.port":                     {"minimum": 1, "maximum": 65535},
+			at + "grpc.mode":                     {"maxLength": 64},
+			at + "httpGet.scheme":                {"maxLength": 64},
+			at + "httpGet.protocol":              {"maxLength": 64},
+			at + "httpGet.httpHeaders":           {"maxItems": 64},
+			at + "httpGet.httpHeaders[].name":    {"maxLength": 256},
+		})
+	}
+	return found
+}
+
+// probeRules are those of pods, for every container: no API server sees the gated one's in a pod. What is the gated one's alone is
+// that the names of its ports are known, for a kubelet finds that out only when it asks.
+func probeRules() []rule {
+	var rules []rule
+	for _, name := range probeNames {
+		with := func(cel, message string, args ...string) {
+			rules = append(rules, rule{at: ofContainer + name, cel: cel, message: message, args: args})
+		}
+		const ways = `[has(self.exec), has(self.httpGet), has(self.tcpSocket), has(self.grpc)].filter(h, h).size()`
+		with(ways+` == 1`, `%d of exec, httpGet, tcpSocket and grpc are set: set one of them`, ways)
+		with(`!has(self.exec) || has(self.exec.command) && self.exec.command.size() > 0`, `exec has no command: set exec.command`)
+		with(`!has(self.grpc) || !has(self.grpc.mode) || self.grpc.mode in ['Plaintext', 'TLS']`, `grpc.mode is neither Plaintext nor TLS`)
+		with(`!has(self.httpGet) || !has(self.httpGet.scheme) || self.httpGet.scheme in ['', 'HTTP', 'HTTPS']`,
+			`httpGet.scheme is neither HTTP nor HTTPS`)
+		with(`!has(self.httpGet) || !has(self.httpGet.protocol) || self.httpGet.protocol == 'HTTP1'
+				|| self.httpGet.protocol == 'HTTP2' && !(has(self.httpGet.scheme) && self.httpGet.scheme == 'HTTPS')`,
+			`httpGet.protocol is neither HTTP1 nor, with scheme HTTP, HTTP2`)
+		with(`!has(self.httpGet) || !has(self.httpGet.httpHeaders)
+				|| self.httpGet.httpHeaders.all(h, h.name.matches('^[-A-Za-z0-9]+$'))`,
+			`httpGet.httpHeaders has a name that is none: letters, digits and - only`)
+		for _, way := range []string{"tcpSocket", "httpGet"} {
+			rules = append(rules, probedPort(name, way))
+		}
+	}
+	return append(rules, rule{
+		at: ofContainer + "readinessProbe", cel: `!has(self.terminationGracePeriodSeconds)`,
+		message: `terminationGracePeriodSeconds is of no use to a probe that ends nothing: remove it`,
+	})
+}
+
+func probedPort(probe, way string) rule {
+	port := "c." + probe + "." + way + ".port"
+	return ofGated("", `!has(c.`+probe+`) || !has(c.`+probe+`.`+way+`) || (type(`+port+`) == int
+			? int(`+port+`) >= 1 && int(`+port+`) <= 65535
+			: has(c.ports) && c.ports.exists(q, has(q.name) && q.name != '' && q.name == string(`+port+`)))`,
+		`has a `+probe+` whose `+way+`.port is neither a number from 1 to 65535 nor the name of one of its ports: give that name
+			in ports, or a number here`)
+}
