@@ -23,6 +23,9 @@ HOURS ?= 1000
 # Which kernels `make kernels` takes, such as 5.10,6.12, and which tests, as a regular expression; all if empty.
 KERNELS ?=
 RUN ?=
+# For how long `make torture` does what can go wrong; SEED= of an earlier run draws the same faults.
+MINUTES ?= 10
+SEED ?=
 # How long `make fuzz` gives each fuzz test.
 FUZZTIME ?= 1m
 # A file of tests that may be skipped: `make test` fails if any other is.
@@ -106,6 +109,11 @@ demo: ## Show elections, failovers and a refused stale write on this machine. KE
 	@echo "building what the caches lack: the first time that takes some 10 minutes on two cores"
 	@go run ./build/compile -name='demo' ./test/demo ./test/workload ./cmd/agent ./cmd/manager
 	@go run ./test/demo
+
+.PHONY: torture
+torture: ## Do everything that can go wrong, at random, for MINUTES, to jobs and to client-go's elector, and judge what came of it.
+	@go run ./build/compile -name='torture' ./test/torture ./test/workload ./test/bench/elector ./cmd/agent ./cmd/manager
+	@go run ./test/torture -minutes=$(MINUTES) $(if $(SEED),-seed=$(SEED))
 
 .PHONY: verify
 verify: ## Regenerate everything and fail on any difference; check sizes, dependencies and the chart.

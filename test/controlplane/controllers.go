@@ -11,6 +11,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
+
+	"github.com/singletonjob/operator/test/subprocess"
 )
 
 // DefaultNodeGrace is how long a node may miss its heartbeats before it counts as lost. In a cluster it is 50 s.
@@ -42,11 +44,31 @@ func (c *ControlPlane) StartControllers(ctx context.Context, nodeGrace time.Dura
 			"--node-monitor-grace-period=" + nodeGrace.String(), "--node-eviction-rate=10", "--secondary-node-eviction-rate=10",
 		},
 	} {
-		p, err := c.run(binaries.Path(name), append(flags, common...)...)
+		start := func() (*subprocess.Process, error) { return c.run(binaries.Path(name), append(flags, common...)...) }
+		p, err := start()
 		if err != nil {
 			return err
 		}
-		c.controllers[name] = p
+		c.controllers[name], c.revive[name] = p, start
+	}
+	return nil
+}
+
+// ReviveControllers starts what StartControllers has started and what has ended since, as a kubelet would: a scheduler ends
+// itself when a restarted API server confuses it.
+func (c *ControlPlane) ReviveControllers() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for name, p := range c.controllers {
+		select {
+		case <-p.Done():
+			again, err := c.revive[name]()
+			if err != nil {
+				return err
+			}
+			c.controllers[name] = again
+		default:
+		}
 	}
 	return nil
 }

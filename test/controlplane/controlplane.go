@@ -67,6 +67,7 @@ type ControlPlane struct {
 	etcd        *subprocess.Process
 	server      *subprocess.Process
 	controllers map[string]*subprocess.Process // by name
+	revive      map[string]func() (*subprocess.Process, error)
 }
 
 // Start starts a control plane on loopback and returns when its API answers and RBAC's own roles exist. Its processes end
@@ -103,6 +104,7 @@ func Start(ctx context.Context, o Options) (*ControlPlane, error) {
 func prepare(o Options) (*ControlPlane, error) {
 	c := &ControlPlane{
 		dir: o.Dir, binaries: o.Binaries, flags: o.APIServerFlags, progress: o.Progress, token: rand.Text(), controllers: map[string]*subprocess.Process{},
+		revive: map[string]func() (*subprocess.Process, error){},
 	}
 	if c.dir == "" {
 		dir, err := os.MkdirTemp("", "singletonjob-controlplane-")
@@ -301,6 +303,39 @@ func (c *ControlPlane) StartAPIServer(ctx context.Context) error {
 		return errors.New("the API server runs already")
 	}
 	return c.startServer(ctx)
+}
+
+// StopEtcd kills etcd, and StartEtcd starts it again with the data that it had.
+func (c *ControlPlane) StopEtcd() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.etcd.Stop(0)
+}
+
+// StartEtcd starts a stopped etcd; it does not wait for it.
+func (c *ControlPlane) StartEtcd() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	select {
+	case <-c.etcd.Done():
+		return c.startEtcd()
+	default:
+		return errors.New("etcd runs already")
+	}
+}
+
+// SignalEtcd sends sig to etcd: SIGSTOP pauses it, SIGCONT lets it go on.
+func (c *ControlPlane) SignalEtcd(sig syscall.Signal) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.etcd.Signal(sig)
+}
+
+// SignalAPIServer sends sig to the API server, as SignalEtcd does to etcd. A killed one stays down until StartAPIServer.
+func (c *ControlPlane) SignalAPIServer(sig syscall.Signal) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.server.Signal(sig)
 }
 
 // URL is the API server's address.

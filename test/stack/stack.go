@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"os"
@@ -67,6 +68,10 @@ type Options struct {
 	NodeGrace time.Duration
 	// Output is called with each line that a container prints. May be nil.
 	Output func(localnode.Line)
+	// Images are further ones that the nodes know, by name.
+	Images map[string]localnode.Image
+	// Front stands before the sink and sees what it is asked and answers. May be nil.
+	Front func(sink http.Handler) http.Handler
 }
 
 // Product is running. Its methods may be called from any goroutine.
@@ -158,25 +163,27 @@ func Start(ctx context.Context, o Options, images string) (*Product, error) {
 	return p, nil
 }
 
-func (p *Product) start(ctx context.Context, o Options, images string) (err error) {
+func (p *Product) start(ctx context.Context, o Options, programs string) (err error) {
 	if p.Client, err = newClient(o.Plane.Config()); err != nil {
 		return err
 	}
-	if err := p.serveSink(); err != nil {
+	if err := p.serveSink(o.Front); err != nil {
 		return err
 	}
+	images := map[string]localnode.Image{
+		imageName(OperatorImage): {Root: filepath.Join(programs, "operator")},
+		imageName(WorkloadImage): {Root: filepath.Join(programs, "workload"), Entrypoint: []string{"/workload"}},
+	}
+	maps.Copy(images, o.Images)
 	p.Cluster, err = localnode.StartCluster(ctx, localnode.ClusterOptions{
 		Plane: o.Plane, Nodes: o.Nodes, NodeGrace: o.NodeGrace, Output: o.Output,
-		Images: map[string]localnode.Image{
-			imageName(OperatorImage): {Root: filepath.Join(images, "operator")},
-			imageName(WorkloadImage): {Root: filepath.Join(images, "workload"), Entrypoint: []string{"/workload"}},
-		},
+		Images:        images,
 		PathVariables: map[string]string{agent.CredentialsEnv: contract.CredentialsDir},
 	})
 	if err != nil {
 		return err
 	}
-	if err := os.Symlink(filepath.Join(images, "operator", "manager"), filepath.Join(p.dir, "manager")); err != nil {
+	if err := os.Symlink(filepath.Join(programs, "operator", "manager"), filepath.Join(p.dir, "manager")); err != nil {
 		return err
 	}
 	return p.StartOperator()
@@ -187,12 +194,16 @@ func imageName(reference string) string {
 	return name
 }
 
-func (p *Product) serveSink() error {
+func (p *Product) serveSink(front func(http.Handler) http.Handler) error {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return err
 	}
-	p.sinkServer = &http.Server{Handler: p.Sink.Handler(), ReadHeaderTimeout: time.Minute}
+	handler := p.Sink.Handler()
+	if front != nil {
+		handler = front(handler)
+	}
+	p.sinkServer = &http.Server{Handler: handler, ReadHeaderTimeout: time.Minute}
 	go func() { _ = p.sinkServer.Serve(listener) }()
 	p.SinkLink, err = faultproxy.Start(faultproxy.Options{Listen: "127.0.0.1:0", Upstream: "http://" + listener.Addr().String()})
 	return err
@@ -205,6 +216,42 @@ func (p *Product) StartOperator() error {
 	if p.operator != nil {
 		return errors.New("the operator runs already")
 	}
+	var err error
+	p.operator, err = p.runOperator()
+	return err
+}
+
+// ReviveOperator starts the operator again if it has ended by itself, as a kubelet would.
+func (p *Product) ReviveOperator() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.operator == nil {
+		return nil
+	}
+	select {
+	case <-p.operator.Done():
+		again, err := p.runOperator()
+		if err == nil {
+			p.operator = again
+		}
+		return err
+	default:
+		return nil
+	}
+}
+
+// AnotherOperator starts an operator beside the one that runs, as none should: neither knows of the other.
+func (p *Product) AnotherOperator() (stop func(), err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	another, err := p.runOperator()
+	if err != nil {
+		return nil, err
+	}
+	return func() { another.Stop(0) }, nil
+}
+
+func (p *Product) runOperator() (*subprocess.Process, error) {
 	config := p.Plane.Config()
 	config.Impersonate = rest.ImpersonationConfig{
 		UserName: "system:serviceaccount:" + OperatorNamespace + ":" + operatorAccount,
@@ -212,11 +259,11 @@ func (p *Product) StartOperator() error {
 	}
 	kubeconfig := filepath.Join(p.dir, "operator.kubeconfig")
 	if err := controlplane.WriteKubeconfig(kubeconfig, config); err != nil {
-		return err
+		return nil, err
 	}
 	output, err := os.OpenFile(p.OperatorLog(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer func() { _ = output.Close() }()
 	// Alone, it needs no election: one that was killed would make the next wait for its Lease.
@@ -224,8 +271,17 @@ func (p *Product) StartOperator() error {
 		"--leader-elect=false", "--metrics-bind-address=0", "--health-probe-bind-address=0")
 	cmd.Stdout, cmd.Stderr, cmd.Dir = output, output, p.dir
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	p.operator, err = subprocess.Start(cmd)
-	return err
+	return subprocess.Start(cmd)
+}
+
+// SignalOperator sends sig to the operator's process, if it runs: SIGSTOP pauses it.
+func (p *Product) SignalOperator(sig syscall.Signal) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.operator == nil {
+		return nil
+	}
+	return p.operator.Signal(sig)
 }
 
 // KillOperator kills the operator's process, as a lost node would.

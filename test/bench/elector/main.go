@@ -6,7 +6,9 @@ package main
 import (
 	"context"
 	"fmt"
+	"net"
 	"os"
+	"path/filepath"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -26,8 +28,21 @@ func main() {
 	}
 }
 
+// clusterConfig is a pod's, which finds its credentials in $CREDENTIALS where no file can be at the path that is built in.
+func clusterConfig() (*rest.Config, error) {
+	dir := os.Getenv("CREDENTIALS")
+	if dir == "" {
+		return rest.InClusterConfig()
+	}
+	return &rest.Config{
+		Host:            "https://" + net.JoinHostPort(os.Getenv("KUBERNETES_SERVICE_HOST"), os.Getenv("KUBERNETES_SERVICE_PORT")),
+		BearerTokenFile: filepath.Join(dir, "token"),
+		TLSClientConfig: rest.TLSClientConfig{CAFile: filepath.Join(dir, "ca.crt")},
+	}, nil
+}
+
 func run() error {
-	config, err := rest.InClusterConfig()
+	config, err := clusterConfig()
 	if err != nil {
 		return err
 	}

@@ -1,0 +1,308 @@
+package judge
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/singletonjob/operator/fence"
+	"github.com/singletonjob/operator/fence/fencetest"
+	"github.com/singletonjob/operator/internal/lease"
+	"github.com/singletonjob/operator/test/observe"
+)
+
+// The invariants.
+const (
+	TokensGrow    = "tokens strictly grow"
+	OneProcess    = "one process at a time"
+	FenceHolds    = "the fenced sink accepts no token below one it accepted"
+	Linearizable  = "the fenced sink is linearizable"
+	HolderReturns = "a holder comes back when all faults have ended"
+	ToldOnce      = "the history tells each tenure once"
+)
+
+// Invariants are all of them.
+func Invariants() []string {
+	return []string{TokensGrow, OneProcess, FenceHolds, Linearizable, HolderReturns, ToldOnce}
+}
+
+// Broken is an invariant that did not hold.
+type Broken struct {
+	Invariant, Subject, Text string
+	// At is when it showed; zero if that is no moment.
+	At time.Duration
+}
+
+// Verdict is what a run has shown.
+type Verdict struct {
+	Subjects []SubjectVerdict // as in the History
+	Broken   []Broken
+}
+
+// SubjectVerdict is what one subject has shown.
+type SubjectVerdict struct {
+	Subject
+	// Processes that have written, and Tenures, which are their tokens; the control has none.
+	Processes, Tenures int
+	// Takeovers are the pairs of processes that followed on each other.
+	Takeovers int
+	// Gaps are the times without a stored write between the processes of a takeover, in ascending order.
+	Gaps []time.Duration
+	// Overlaps counts processes that wrote after a younger one had begun, and Acted is for how long in sum. Of them, Allowed may
+	// outlive their lease, and of Starved nobody can tell: the machine withheld its CPUs. All others broke an invariant.
+	Overlaps, Allowed, Starved int
+	Acted                      time.Duration
+	// StaleOffered counts writes of a process after a younger one had begun; StaleFenced and StaleUnfenced are those that each
+	// sink stored.
+	StaleOffered, StaleFenced, StaleUnfenced int
+}
+
+// withheld is the share of a time, as its inverse, from which on a machine that withheld a CPU for it proves nothing about what
+// should have happened in that time.
+const withheld = 4
+
+// Judge judges. The claim about processes is this: one was due to be dead a margin before the next may begin, by the kernel's
+// hand. One that is seen to act (it read the clock, and sent that reading to the sink) after the next has acted is an
+// overlap. It breaks the invariant unless its process may outlive its lease, or threads with nothing else to do waited for a
+// CPU for more than a quarter of the time between when it was due dead and when it acted: on such a machine the kill, too, may have
+// waited. No other invariant knows time.
+func Judge(h *History) Verdict {
+	var v Verdict
+	for _, s := range h.Subjects {
+		j := judgement{History: h, SubjectVerdict: SubjectVerdict{Subject: s}}
+		j.processes()
+		j.stale()
+		if !s.Control {
+			j.tokens()
+			j.fence()
+			j.linearizable()
+			j.returned()
+			j.told()
+		}
+		v.Subjects = append(v.Subjects, j.SubjectVerdict)
+		v.Broken = append(v.Broken, j.broken...)
+	}
+	slices.SortStableFunc(v.Broken, func(a, b Broken) int { return cmp.Compare(a.At, b.At) })
+	return v
+}
+
+// judgement is of one subject.
+type judgement struct {
+	*History
+	SubjectVerdict
+	users  map[fence.Token]string // who wrote with a token
+	broken []Broken
+}
+
+func (j *judgement) breaks(invariant string, at time.Duration, format string, args ...any) {
+	j.broken = append(j.broken, Broken{Invariant: invariant, Subject: j.Name, At: at, Text: fmt.Sprintf(format, args...)})
+}
+
+func (j *judgement) resource() fence.Resource { return fence.Resource(j.Name) }
+
+// own are the attempts on the subject's resource that are judged.
+func (j *judgement) own(all []fencetest.Attempt) []fencetest.Attempt {
+	var own []fencetest.Attempt
+	for _, a := range all {
+		if a.Resource == j.resource() && (j.Judged == 0 || a.Sent <= j.Judged) {
+			own = append(own, a)
+		}
+	}
+	return own
+}
+
+// processes judges who acted when, by what the processes themselves read from the clock while they ran.
+func (j *judgement) processes() {
+	lives := observe.Lives(j.own(j.Fenced), j.resource(), true)
+	if !j.Control { // one that got no CPU before the next had begun is the older one all the same
+		slices.SortStableFunc(lives, func(a, b observe.Life) int { return cmp.Compare(slices.Min(a.Tokens), slices.Min(b.Tokens)) })
+	}
+	j.Processes = len(lives)
+	for i := range lives {
+		if i == 0 {
+			continue
+		}
+		older, younger := latest(lives[:i]), lives[i]
+		j.Takeovers++
+		if older.LastStored > 0 && younger.FirstStored > 0 {
+			j.Gaps = append(j.Gaps, max(0, younger.FirstStored-older.LastStored))
+		}
+		if older.Last > younger.First {
+			j.overlap(older, younger)
+		}
+	}
+	slices.Sort(j.Gaps)
+}
+
+// latest is the one of the older processes that acted last.
+func latest(lives []observe.Life) observe.Life {
+	return slices.MaxFunc(lives, func(a, b observe.Life) int { return cmp.Compare(a.Last, b.Last) })
+}
+
+func (j *judgement) overlap(older, younger observe.Life) {
+	j.Overlaps++
+	j.Acted += older.Last - younger.First
+	due := younger.First - j.Margin
+	late := j.late(due, older.Last)
+	switch {
+	case j.Control:
+	case j.Outlives:
+		j.Allowed++
+	case withheld*late >= older.Last-due:
+		j.Starved++
+	default:
+		j.breaks(OneProcess, younger.First, "%s (token %v) acted %v after %s (token %v) had begun to, and was due dead %v before that; "+
+			"a CPU was withheld for %v of this time", older.Writer, older.Tokens, older.Last-younger.First, younger.Writer, younger.Tokens, j.Margin, late)
+	}
+}
+
+// late is that of the CPU that was the latest.
+func (j *judgement) late(from, to time.Duration) time.Duration {
+	var most time.Duration
+	for _, cpu := range j.Late {
+		most = max(most, cpu.within(from, to))
+	}
+	return most
+}
+
+// stale counts what was offered late, and what became of it. A process is older than another if its token is lower; those without
+// tokens are told apart by when they began.
+func (j *judgement) stale() {
+	offered, fenced := j.staleAt(j.Fenced)
+	_, unfenced := j.staleAt(j.Unfenced)
+	j.StaleOffered, j.StaleFenced, j.StaleUnfenced = offered, fenced, unfenced
+}
+
+func (j *judgement) staleAt(all []fencetest.Attempt) (offered, stored int) {
+	if j.Control {
+		for _, life := range observe.Lives(j.own(all), j.resource(), true) {
+			offered += life.Stale
+			stored += life.StaleAccepted
+		}
+		return offered, stored
+	}
+	var highest fence.Token
+	for _, a := range j.own(all) {
+		highest = max(highest, a.Token)
+		if a.Token < highest {
+			offered++
+			if a.Accepted {
+				stored++
+			}
+		}
+	}
+	return offered, stored
+}
+
+// tokens judges by the Lease's own versions, whose order is that of etcd, and by who used which token.
+func (j *judgement) tokens() {
+	users := map[fence.Token]string{}
+	j.users = users
+	tokens := map[string]fence.Token{}
+	for _, a := range j.own(j.Fenced) {
+		if other, used := users[a.Token]; used && other != a.Writer {
+			j.breaks(TokensGrow, a.At, "token %d is used by %s and by %s", a.Token, other, a.Writer)
+		}
+		if other, has := tokens[a.Writer]; has && other != a.Token {
+			j.breaks(TokensGrow, a.At, "%s uses the tokens %d and %d", a.Writer, other, a.Token)
+		}
+		users[a.Token], tokens[a.Writer] = a.Writer, a.Token
+	}
+	j.Tenures = len(users)
+	var highest int64
+	var by string
+	for _, acquired := range j.acquires() {
+		if acquired.Token <= highest {
+			j.breaks(TokensGrow, acquired.Seen, "%s acquired the Lease with token %d after %s had with %d", acquired.Holder, acquired.Token, by, highest)
+		}
+		if acquired.Token > highest {
+			highest, by = acquired.Token, acquired.Holder
+		}
+	}
+}
+
+// acquires are the versions with which a tenure began: those of a new holder, or of one that has acquired the Lease anew.
+func (j *judgement) acquires() []LeaseVersion {
+	type tenure struct {
+		holder   string
+		acquired time.Time
+	}
+	seen := map[tenure]bool{}
+	var all []LeaseVersion
+	for _, version := range j.Leases {
+		_, agent := lease.ParseIdentity(version.Holder)
+		key := tenure{version.Holder, version.Acquired}
+		if version.Name != j.Name || version.Deleted || version.Foreign || !agent || seen[key] {
+			continue
+		}
+		seen[key] = true
+		all = append(all, version)
+	}
+	return all
+}
+
+// fence judges the record of the sink, in the order in which it decided.
+func (j *judgement) fence() {
+	var highest fence.Token
+	for _, a := range j.Fenced {
+		if a.Resource != j.resource() || !a.Accepted {
+			continue
+		}
+		if a.Token < highest {
+			j.breaks(FenceHolds, a.At, "token %d of %s was accepted after token %d", a.Token, a.Writer, highest)
+		}
+		highest = max(highest, a.Token)
+	}
+}
+
+func (j *judgement) returned() {
+	if !j.Returned[j.Name] {
+		j.breaks(HolderReturns, j.Judged, "nobody has acted since all faults ended")
+	}
+}
+
+// told judges what the job's status told. A tenure may stay untold only where its Lease was deleted before anybody looked at it:
+// the Lease is all that knows.
+func (j *judgement) told() {
+	firstTold := map[int64]time.Duration{}
+	for _, status := range j.Told {
+		if status.Name != j.Name {
+			continue
+		}
+		for i, token := range status.Tokens {
+			if i > 0 && status.Tokens[i-1] <= token {
+				j.breaks(ToldOnce, status.Seen, "the history tells token %d after token %d: %v", status.Tokens[i-1], token, status.Tokens)
+			}
+			if _, known := firstTold[token]; !known {
+				firstTold[token] = status.Seen
+			}
+		}
+	}
+	for _, acquired := range j.acquires() {
+		if _, known := firstTold[acquired.Token]; known || j.users[fence.Token(acquired.Token)] == "" {
+			continue
+		}
+		until, later := nextTold(firstTold, acquired.Token)
+		if later && !j.forgotten(acquired.Seen, until) {
+			j.breaks(ToldOnce, acquired.Seen, "the history never told token %d of %s", acquired.Token, acquired.Holder)
+		}
+	}
+}
+
+// nextTold is when the first tenure after that of a token was told.
+func nextTold(firstTold map[int64]time.Duration, token int64) (at time.Duration, ok bool) {
+	for other, seen := range firstTold {
+		if other > token && (!ok || seen < at) {
+			at, ok = seen, true
+		}
+	}
+	return at, ok
+}
+
+// forgotten says whether the Lease was deleted, or edited by hand, in a span of time.
+func (j *judgement) forgotten(from, to time.Duration) bool {
+	return slices.ContainsFunc(j.Leases, func(v LeaseVersion) bool {
+		return v.Name == j.Name && (v.Deleted || v.Foreign) && v.Seen >= from && v.Seen <= to
+	})
+}

@@ -1,0 +1,102 @@
+//go:build linux
+
+// Command torture does what can go wrong, at random and for as long as it is told to, to SingletonJobs with real agents, a real
+// operator and a real API server, and to client-go's elector beside them; then it judges what the sinks, the Leases and the
+// statuses have recorded. It exits with 0 only if no invariant broke and, in a run that is long enough to tell, the same faults broke
+// the elector and a sink without a fence: else they have proven nothing.
+//
+// The seed decides which faults are drawn, and for how long they last; what comes of them depends on the machine.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/singletonjob/operator/fence/fencetest"
+	"github.com/singletonjob/operator/test/localnode"
+	"github.com/singletonjob/operator/test/torture/judge"
+)
+
+// telling is how long a run must be to have to break what is unprotected.
+const telling = 10 * time.Minute
+
+func main() {
+	localnode.Init()
+	minutes := flag.Float64("minutes", 3, "for how long")
+	seed := flag.Uint64("seed", rand.Uint64(), "what decides which faults are drawn")
+	record := flag.String("record", "", "a file for all that was recorded, as JSON")
+	flag.Parse()
+	held, err := run(".", time.Duration(*minutes*float64(time.Minute)), *seed, *record, os.Stdout)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "torture:", err)
+	}
+	if err != nil || !held {
+		os.Exit(1)
+	}
+}
+
+// run reports whether all held, of what it builds from the checkout root.
+func run(root string, lasts time.Duration, seed uint64, record string, out io.Writer) (bool, error) {
+	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	defer cancel()
+	w, stop, err := newWorld(ctx, root, out)
+	defer stop()
+	if err != nil {
+		return false, err
+	}
+	w.say("seed %d: %v of faults begin", seed, lasts)
+	began := fencetest.Boottime()
+	tormenting, end := context.WithTimeout(ctx, lasts)
+	defer end()
+	go w.tell(tormenting, began)
+	w.torment(tormenting, seed)
+	if ctx.Err() != nil {
+		return false, context.Cause(ctx)
+	}
+	w.say("all faults have ended")
+	if err := w.heal(); err != nil {
+		return false, err
+	}
+	returned := w.settle(ctx)
+	h := w.history(fencetest.Boottime(), returned)
+	stop()
+	if record != "" {
+		if err := save(record, h); err != nil {
+			return false, err
+		}
+	}
+	verdict := judge.Judge(h)
+	r := report{seed: seed, lasts: lasts, began: began, history: h, verdict: &verdict}
+	_, _ = io.WriteString(out, r.String())
+	return r.held(), nil
+}
+
+func save(path string, h *judge.History) error {
+	text, err := json.Marshal(h)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(path, text, 0o600)
+}
+
+// tell says how far the run is.
+func (w *world) tell(ctx context.Context, began time.Duration) {
+	for {
+		pause(ctx, 20*time.Second)
+		if ctx.Err() != nil {
+			return
+		}
+		w.mu.Lock()
+		n := len(w.faults)
+		w.mu.Unlock()
+		w.say("%7.0f s  %d faults, %d writes", (fencetest.Boottime() - began).Seconds(), n, w.sinks.writes())
+	}
+}
