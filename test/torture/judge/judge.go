@@ -222,22 +222,26 @@ func (j *judgement) tokens() {
 	}
 }
 
-// acquires are the versions with which a tenure began: those of a new holder, or of one that has acquired the Lease anew.
+// acquires are the versions with which a tenure began. One whose acquire got no answer is confirmed by another write of the same
+// token with another time, and an edit of the token leaves the time: both are the tenure that they were.
 func (j *judgement) acquires() []LeaseVersion {
 	type tenure struct {
 		holder   string
 		acquired time.Time
+		token    int64
 	}
 	seen := map[tenure]bool{}
 	var all []LeaseVersion
 	for _, version := range j.Leases {
 		_, agent := lease.ParseIdentity(version.Holder)
-		key := tenure{version.Holder, version.Acquired}
-		if version.Name != j.Name || version.Deleted || version.Foreign || !agent || seen[key] {
+		if version.Name != j.Name || version.Deleted || version.Foreign || !agent {
 			continue
 		}
-		seen[key] = true
-		all = append(all, version)
+		byTime, byToken := tenure{holder: version.Holder, acquired: version.Acquired}, tenure{holder: version.Holder, token: version.Token}
+		if !seen[byTime] && !seen[byToken] {
+			all = append(all, version)
+		}
+		seen[byTime], seen[byToken] = true, true
 	}
 	return all
 }

@@ -127,6 +127,7 @@ func TestJudge(t *testing.T) {
 			again.Token, again.Seen = 1, 7*time.Second
 			h.Leases = append(h.Leases, again)
 		})},
+		"a tenure that is confirmed": {history: takeover().acquires("b", 9, 5050)},
 		"a holder that is no agent": {history: takeover().with(func(h *History) {
 			h.Leases = append(h.Leases, LeaseVersion{Name: "job", Seen: 7 * time.Second, Holder: "unknown", Token: 1})
 		})},
