@@ -26,6 +26,8 @@ RUN ?=
 # For how long `make torture` does what can go wrong; SEED= of an earlier run draws the same faults.
 MINUTES ?= 10
 SEED ?=
+# Which worlds `make model` explores, and how deep; go run ./internal/lease/model/cmd -help
+MODEL_ARGS ?=
 # How long `make fuzz` gives each fuzz test.
 FUZZTIME ?= 1m
 # A file of tests that may be skipped: `make test` fails if any other is.
@@ -95,6 +97,10 @@ fuzz: ## Give every fuzz test FUZZTIME of new inputs.
 .PHONY: sim
 sim: ## Simulate HOURS hours of elections under faults and print seeds, hours and wall time.
 	go run ./internal/lease/sim/cmd -hours=$(HOURS)
+
+.PHONY: model
+model: ## Explore every state of small worlds with faults around the state machine; MODEL_ARGS="-profile=messages -more=1" goes deeper.
+	go run ./internal/lease/model/cmd $(MODEL_ARGS)
 
 .PHONY: mutants
 mutants: ## Put small faults into a copy of the tree, one by one, and print those that no test sees. MUTANTS=pattern takes some.

@@ -1,0 +1,409 @@
+package model
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/singletonjob/operator/internal/lease"
+)
+
+// agent is one candidate: its agent process, and what is around it.
+type agent struct {
+	slot int
+	// pods and processes count those that were in this place.
+	pods, processes int
+	id              string
+	config          *lease.Config
+	state           *lease.State
+	alive           bool
+	// stopped says that the process gets no CPU. Then events gather in inbox, and todo has what it was about to do.
+	stopped, frozen bool
+	inbox           []lease.Event
+	todo            []lease.Action
+	// hiccup stops it between deciding and doing, the next time that it decides something.
+	hiccup bool
+	// skew is what its clock is ahead by, in ticks.
+	skew int32
+	// cut says that neither requests nor answers get through, deaf that answers and events do not.
+	cut, deaf bool
+	// A watch that is stalled keeps its events, and reopen says that it is broken.
+	stalled, reopen bool
+	kept            []lease.Watched
+	// hangs says that the next start takes any time.
+	hangs bool
+	// revision is that of its last write that was stored, or a newer one at which it was told that the Lease is still its.
+	revision int64
+	tree     tree
+}
+
+// tree is the processes of one tenure, with the kernel's leash around them.
+type tree struct {
+	// alive is true while any process lives, starting while the program does not run yet.
+	alive, starting bool
+	token           int64
+	// process is which of its place's agent processes started them.
+	process  int
+	deadline lease.Instant
+	// dying processes were killed, and live for left ticks more.
+	dying bool
+	left  int8
+	// frozen processes live and do nothing; excused ones were frozen beyond their time, and act once more.
+	frozen, excused bool
+	// exited says that the main process is over, crashed that it did not end in order, signalled that it was asked to.
+	exited, crashed, signalled bool
+	// killed says that its agent has asked for its end.
+	killed bool
+	// lost says that the Lease has been another's since it started.
+	lost bool
+	// stored is when the last write of its tenure was stored, in true time.
+	stored int32
+}
+
+// run starts an agent process.
+func (a *agent) run(w *world) {
+	a.processes++
+	c := w.m.config(a.slot)
+	c.Identity = lease.Identity{Pod: pod(a.slot), PodUID: fmt.Sprintf("u%d", a.pods), Nonce: fmt.Sprint(a.processes)}
+	a.id, a.config, a.state = c.Identity.String(), &c, &lease.State{}
+	if w.m.slow {
+		a.state.RoundTrip = tick
+	}
+	a.alive, a.stopped, a.hiccup, a.inbox, a.todo = true, false, false, nil, nil
+	a.reopen, a.stalled, a.kept, a.revision = true, false, nil, 0
+	w.say(a.name(), "starts")
+	if late := w.m.late; late > 0 {
+		w.deliver(a.slot, lease.Starved{Late: time.Duration(late) * tick})
+	}
+	if !w.unreachable(a.slot) {
+		a.reopen = false
+		w.opens(a.slot)
+	} else {
+		w.deliver(a.slot, lease.Ticked{})
+	}
+}
+
+func (a *agent) name() string { return fmt.Sprintf("%s%d", pod(a.slot), a.processes) }
+
+// now is what its clock shows.
+func (a *agent) now(w *world) lease.Instant {
+	return lease.Instant(int64(began+w.now+a.skew) * int64(tick))
+}
+
+// acts reports whether processes of it run.
+func (a *agent) acts() bool { return a.tree.alive && !a.tree.frozen }
+
+// leashed reports whether its processes are to be killed by the kernel now.
+func (a *agent) leashed(w *world) bool {
+	t := a.tree
+	deadline := t.deadline
+	if w.m.broken == LeashArmedOnce {
+		deadline = deadline.Add(slewed * tick)
+	}
+	if t.starting && w.m.broken == StartBlocks {
+		return false
+	}
+	return (t.alive || t.starting) && !t.dying && !t.frozen && a.now(w) >= deadline
+}
+
+// handle steps the state machine and carries out what it decides.
+func (a *agent) handle(w *world, e lease.Event) {
+	was := *a.state
+	shown := a.shows(e)
+	next, actions := w.m.step(*a.config, was, lease.Time{Boot: a.now(w), Wall: a.wall()}, e)
+	if next.Wake <= a.now(w) && !next.Done {
+		w.violated(Spinning, "%s wants to be called again at once", a.name())
+	}
+	a.state = &next
+	if shown && a.runsOn(actions) {
+		w.violated(RunsOn, "token %d of %s", a.tree.token, a.name())
+	}
+	a.loses(w, was, next)
+	if a.hiccup && len(actions) > 0 {
+		a.hiccup, a.stopped, a.todo = false, true, actions
+		w.say(a.name(), "is paused between deciding and doing")
+		return
+	}
+	a.carryOut(w, actions)
+}
+
+// runsOn reports whether processes live on after a decision.
+func (a *agent) runsOn(actions []lease.Action) bool {
+	kills := func(x lease.Action) bool { _, ok := x.(lease.KillTree); return ok }
+	return a.tree.alive && !a.tree.dying && !a.tree.excused && !slices.ContainsFunc(actions, kills)
+}
+
+// loses judges the end of a tenure.
+func (a *agent) loses(w *world, was, next lease.State) {
+	if next.Stop.Lost && !was.Stop.Lost && !a.tree.lost && a.tree.alive {
+		w.violated(LostForNought, "%s gives up token %d, and the Lease was its own all the time", a.name(), a.tree.token)
+	}
+	if w.m.lossless && next.Phase == lease.Stopping && was.Phase != lease.Stopping {
+		w.violated(LostForNought, "%s ends token %d: %s", a.name(), a.tree.token, next.Stop.Reason)
+	}
+}
+
+// shows reports whether an event shows for certain that a tenure, of which processes run, is another's: a record does that
+// if it followed this agent's last write, and whatever told it that the tenure is still its.
+func (a *agent) shows(e lease.Event) bool {
+	if !a.tree.alive || a.tree.process != a.processes || a.tree.dying || a.tree.killed || a.state.Stop.Killed {
+		return false
+	}
+	var r *lease.Record
+	gone := false
+	switch e := e.(type) {
+	case lease.Watched:
+		r, gone = &e.Record, e.Deleted
+	case lease.ReadDone:
+		if a.state.LastRead == e.ID && a.state.AwaitsRead(e.ID) {
+			r = e.Found
+		}
+	}
+	switch {
+	case r == nil || r.Revision <= a.revision:
+		return false
+	case !gone && r.Holder == a.id && r.Token == a.tree.token:
+		a.revision = r.Revision
+		return false
+	}
+	return true
+}
+
+// wall is its wall clock, which stands still: no decision rests on it, and every agent has another.
+func (a *agent) wall() int64 { return int64(a.slot+1) * 1_000_000 }
+
+func (a *agent) carryOut(w *world, actions []lease.Action) {
+	for _, action := range actions {
+		a.do(w, action)
+	}
+}
+
+func (a *agent) do(w *world, action lease.Action) {
+	switch action := action.(type) {
+	case lease.SendWrite:
+		r := action.Attempt.Record
+		w.say(a.name(), "sends %v on revision %d, token %d", action.Attempt.Kind, r.Revision, r.Token)
+		if r.Holder == "" && a.tree.alive && !a.tree.excused {
+			w.violated(ReleasedEarly, "%s releases token %d while its processes live", a.name(), a.tree.token)
+		}
+		a.sends(w, message{kind: put, from: a.slot, by: a.id, write: &r, nonce: action.Attempt.Nonce})
+	case lease.SendRead:
+		w.say(a.name(), "reads")
+		a.sends(w, message{kind: get, from: a.slot, by: a.id, read: action.ID})
+	case lease.RestartWatch:
+		w.say(a.name(), "asks for a fresh watch")
+		a.reopen = true
+	case lease.StartChild:
+		a.starts(w, action)
+	case lease.ExtendLeash:
+		a.extends(w, action.Deadline)
+	case lease.SignalChild:
+		w.say(a.name(), "asks its process to end")
+		a.tree.signalled = true
+	case lease.KillTree:
+		a.tree.killed = true
+		a.kill(w, "kills its processes")
+	case lease.TenureEnded:
+		w.say(a.name(), "tenure %d ended: %s, released: %v", action.Token, action.Reason, action.Released)
+	case lease.Exit:
+		w.say(a.name(), "exits")
+		if a.tree.alive {
+			w.violated(ReleasedEarly, "%s exits while processes of token %d live", a.name(), a.tree.token)
+		}
+		a.alive = false
+	}
+}
+
+// extends is the leash's part: a deadline that has passed is final.
+func (a *agent) extends(w *world, deadline lease.Instant) {
+	w.say(a.name(), "leash until %s", w.local(a, deadline))
+	if t := &a.tree; (t.alive || t.starting) && !t.dying && a.now(w) < t.deadline {
+		t.deadline = max(t.deadline, deadline)
+	}
+}
+
+// sends puts a request on the wire. Connections end where nothing gets through.
+func (a *agent) sends(w *world, m message) {
+	if !a.cut {
+		m.mute = a.deaf
+		w.wire = append(w.wire, m)
+	}
+}
+
+// starts has the program started, unless its deadline has passed.
+func (a *agent) starts(w *world, s lease.StartChild) {
+	w.say(a.name(), "starts token %d until %s", s.Token, w.local(a, s.Deadline))
+	if a.tree.alive {
+		w.violated(StartedEarly, "%s starts token %d while %d lives", a.name(), s.Token, a.tree.token)
+		return
+	}
+	r := w.api.lease
+	a.tree = tree{token: s.Token, process: a.processes, deadline: s.Deadline, stored: w.now, starting: true, lost: w.api.absent || r.Holder != a.id || r.Token != s.Token}
+	if a.hangs {
+		a.hangs = false
+		return
+	}
+	a.runs(w)
+}
+
+// runs is the program's first moment.
+func (a *agent) runs(w *world) {
+	t := &a.tree
+	t.starting = false
+	if a.now(w) >= t.deadline && w.m.broken != StartBlocks || t.killed && w.m.broken != StartBlocks || !a.alive {
+		w.say(a.name(), "its program does not start: it is too late")
+		t.crashed = true
+		a.reaped(w)
+		return
+	}
+	t.alive = true
+	if t.killed {
+		w.violated(RunsOn, "the program of token %d of %s begins to run after it was killed", t.token, a.name())
+	}
+	w.say(a.name(), "process of token %d runs", t.token)
+	w.alone(a.slot)
+	if t.token <= w.token {
+		w.violated(TokenNotGrown, "%s starts token %d after token %d", a.name(), t.token, w.token)
+	}
+	w.token = t.token
+	if e := w.ended; e.delays && w.m.lockDelay > 0 && w.now < e.at+w.m.lockDelay-int32(w.slips) {
+		w.violated(LockDelayCut, "%s starts token %d %v after the unclean end of the last one", a.name(), t.token, time.Duration(w.now-e.at)*tick)
+	}
+	w.writes(t.token)
+}
+
+// kill is SIGKILL to all of the processes. They die now or at any time until what is paid for is over.
+func (a *agent) kill(w *world, how string) {
+	t := &a.tree
+	switch {
+	case t.starting && w.m.broken != StartBlocks:
+		t.killed = true
+		return
+	case !t.alive || t.dying:
+		return
+	}
+	w.say(a.name(), "%s", how)
+	t.dying, t.left = true, w.m.killTakes
+	if t.left == 0 && !t.frozen {
+		a.dies(w)
+	}
+}
+
+// dies is the end of the last process.
+func (a *agent) dies(w *world) {
+	t := &a.tree
+	t.crashed = t.crashed || !t.exited
+	w.say(a.name(), "process of token %d dead", t.token)
+	inTime := w.now <= t.stored+int32(a.config.Duration/tick)-int32(w.slips) && !t.excused
+	w.ended = ending{at: w.now, delays: t.crashed && inTime && !a.config.KeepRunning}
+	a.reaped(w)
+}
+
+// reaped tells the agent that all is over.
+func (a *agent) reaped(w *world) {
+	t := a.tree
+	a.tree = tree{}
+	if !t.exited {
+		code := 0
+		if t.crashed {
+			code = 137
+		}
+		w.deliver(a.slot, lease.ChildExited{Code: code, Crashed: t.crashed})
+	}
+	w.deliver(a.slot, lease.TreeGone{})
+}
+
+// exits is the end of the main process by itself; with leaves, others of its tree live on until they are killed.
+func (a *agent) exits(w *world, crashed, leaves bool) {
+	t := &a.tree
+	t.exited, t.crashed = true, crashed
+	w.say(a.name(), "process of token %d exits; crashed: %v", t.token, crashed)
+	code := 0
+	if crashed {
+		code = 1
+	}
+	w.deliver(a.slot, lease.ChildExited{Code: code, Crashed: crashed})
+	if !leaves {
+		a.dies(w)
+	}
+}
+
+// crashes is the end of the agent process, and of all that hangs on it.
+func (a *agent) crashes(w *world) {
+	w.say(a.name(), "agent killed")
+	a.alive, a.stopped, a.hiccup, a.inbox, a.todo, a.kept = false, false, false, nil, nil, nil
+	if a.tree.starting {
+		a.tree = tree{}
+	}
+	if w.m.pid1 {
+		a.kill(w, "its processes are killed with it")
+	}
+}
+
+// waits keeps an event for an agent that gets no CPU. Of what its watch tells the newest are enough.
+func (a *agent) waits(e lease.Event) {
+	told := func(e lease.Event) bool { _, ok := e.(lease.Watched); return ok }
+	inbox := append(slices.Clone(a.inbox), e)
+	n := 0
+	for _, e := range inbox {
+		if told(e) {
+			n++
+		}
+	}
+	if i := slices.IndexFunc(inbox, told); n > mostKept {
+		inbox = slices.Delete(inbox, i, i+1)
+	}
+	a.inbox = inbox
+}
+
+// resume gives the CPU back. The timer and what came in meanwhile are ready at once; either may be handled first.
+func (a *agent) resume(w *world, timerFirst bool) {
+	w.say(a.name(), "goes on")
+	a.stopped = false
+	todo, inbox := a.todo, a.inbox
+	a.todo, a.inbox = nil, nil
+	a.carryOut(w, todo)
+	if timerFirst {
+		w.deliver(a.slot, lease.Ticked{})
+	}
+	for _, e := range inbox {
+		w.deliver(a.slot, e)
+	}
+	w.deliver(a.slot, lease.Ticked{})
+}
+
+// freezes stops the whole container: agent, leash and processes.
+func (a *agent) freezes(w *world) {
+	w.say(a.name(), "container frozen")
+	a.stopped, a.frozen, a.tree.frozen = true, true, a.tree.alive
+}
+
+// thaws lets it go on. Processes whose time is over act once more before the kernel kills them.
+func (a *agent) thaws(w *world) {
+	w.say(a.name(), "container thawed")
+	t := &a.tree
+	a.frozen = false
+	if t.frozen {
+		t.frozen = false
+		t.excused = t.dying || a.now(w) >= t.deadline
+		w.alone(a.slot)
+		w.writes(t.token)
+		if t.excused && !t.dying {
+			a.kill(w, "the leash kills its processes")
+		}
+		t.left = max(t.left, 1)
+		if !t.dying {
+			t.left = 0
+		}
+	}
+}
+
+func (w *world) local(a *agent, i lease.Instant) string {
+	if i == lease.Never {
+		return "forever"
+	}
+	return clock(int32(int64(i)/int64(tick)) - began - a.skew)
+}
+
+// clock is a time as it is printed.
+func clock(ticks int32) string { return (time.Duration(ticks) * tick).String() }

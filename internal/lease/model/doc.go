@@ -1,0 +1,65 @@
+// Package model checks lease.Step, the very function that the agents run, in every state of small worlds: an API server with
+// one Lease, two or three candidates with clocks, processes and a leash, a sink, an operator, and a bounded number of faults
+// at any moments. Where the simulator (internal/lease/sim) draws long lives at random, this package leaves out nothing, in
+// short ones. docs/model.md tells what is bounded.
+package model
+
+import (
+	"fmt"
+	"slices"
+)
+
+// Options say what to explore.
+type Options struct {
+	// Profile is the name of one world, empty for all.
+	Profile string
+	// More faults in a run than the profile has by itself.
+	More int
+	// States bounds each search.
+	States int
+}
+
+// DefaultStates is what one search may need: some 300 MiB of memory.
+const DefaultStates = 400_000
+
+// Profiles are the names of the worlds.
+func Profiles() (names []string) {
+	for _, p := range profiles {
+		names = append(names, p.name)
+	}
+	return names
+}
+
+// Check explores worlds, and gives each result to tell, with the world's name, what it is about, and how many faults a run has.
+// It returns an error where a promise is broken, a search did not end within its bounds, or there is no such world.
+func Check(o Options, tell func(name, about string, faults int, r Result)) error {
+	if o.Profile != "" && !slices.Contains(Profiles(), o.Profile) {
+		return fmt.Errorf("-profile: no world is called %q; there are %v", o.Profile, Profiles())
+	}
+	for _, p := range profiles {
+		if o.Profile != "" && o.Profile != p.name {
+			continue
+		}
+		m := *p.model
+		m.budget += o.More
+		r := m.explore(o.States)
+		tell(p.name, p.about, m.budget, r)
+		switch {
+		case r.Violation != nil:
+			return fmt.Errorf("%s: %s: %s\n%s", p.name, r.Violation.Kind, r.Violation.Text, r.Scenario)
+		case !r.Complete:
+			return fmt.Errorf("%s: %d states are not all; raise -states, and see that there is memory for it", p.name, r.States)
+		}
+	}
+	return nil
+}
+
+// Sum adds the figures of searches up.
+func (r Result) Sum(o Result) Result {
+	r.States += o.States
+	r.Moves += o.Moves
+	r.Depth = max(r.Depth, o.Depth)
+	r.Recovery = max(r.Recovery, o.Recovery)
+	r.Took += o.Took
+	return r
+}

@@ -1,0 +1,51 @@
+package model
+
+import (
+	"strings"
+	"testing"
+)
+
+// TestNothingBreaks explores every world with at most one fault in a run, and three where worlds are small: `make model` does with
+// all. It is the control of the mutants, which are found in the same worlds.
+func TestNothingBreaks(t *testing.T) {
+	t.Parallel()
+	for _, p := range profiles {
+		m := *p.model
+		if m.budget == 2 {
+			m.budget = 1
+		}
+		switch r := m.explore(mostStates); {
+		case r.Violation != nil:
+			t.Errorf("%s: %s: %s\n%s", p.name, r.Violation.Kind, r.Violation.Text, r.Scenario)
+		case !r.Complete:
+			t.Errorf("%s: %d states are not all", p.name, r.States)
+		case m.budget == 1 && r.ByFaults[1] < 10:
+			t.Errorf("%s: a fault leads to %d states only", p.name, r.ByFaults[1])
+		}
+	}
+}
+
+// TestSearchIsTheSameEachTime has figures that can be written down.
+func TestSearchIsTheSameEachTime(t *testing.T) {
+	t.Parallel()
+	m := *profiles[0].model
+	first := m.explore(mostStates)
+	again := m.explore(mostStates)
+	if first.States != again.States || first.Moves != again.Moves || first.Depth != again.Depth || first.States < 1000 {
+		t.Errorf("%d states by %d moves, then %d by %d", first.States, first.Moves, again.States, again.Moves)
+	}
+}
+
+func TestCheckRefusesWhatItCannotDo(t *testing.T) {
+	t.Parallel()
+	none := func(string, string, int, Result) {}
+	if err := Check(Options{Profile: "nowhere"}, none); err == nil || !strings.Contains(err.Error(), "everything") {
+		t.Errorf("an unknown world: %v", err)
+	}
+	if err := Check(Options{Profile: "foreign", States: 5}, none); err == nil || !strings.Contains(err.Error(), "-states") {
+		t.Errorf("too little room: %v", err)
+	}
+	if err := Check(Options{Profile: "forged", States: 5000}, none); err != nil {
+		t.Error(err)
+	}
+}

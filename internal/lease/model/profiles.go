@@ -1,0 +1,70 @@
+package model
+
+import "github.com/singletonjob/operator/internal/lease"
+
+// Faults that come together. Those of one profile meet each other in every order and at every moment; those of two profiles
+// never do, but for what the profile "everything" has of each alone.
+var (
+	messages = setOf(lose, fail, failStored, refuse, delay, loseReply, delayReply, twice, stale)
+	watches  = setOf(stall, breaks, oldEvent)
+	network  = setOf(cut, deaf, apiDown)
+	machines = setOf(crash, stop, hiccup)
+	lives    = setOf(exit, leave, terminate, hang)
+	operator = setOf(handover, late, remove)
+)
+
+// standard is what all profiles begin with.
+func standard(budget int, sets ...faults) *model {
+	m := &model{step: lease.Step, candidates: 2, budget: budget, slips: 0, killTakes: 1, pid1: true}
+	for _, set := range sets {
+		m.faults |= set
+	}
+	return m
+}
+
+// with is the model with something else about it.
+func (m *model) with(change func(*model)) *model {
+	change(m)
+	return m
+}
+
+// slowly has answers waited for longer than a tick, and candidates that learn by reading alone.
+func slowly(m *model) { m.slow, m.noWatch = true, true }
+
+// profile is one bounded world.
+type profile struct {
+	name, about string
+	model       *model
+}
+
+// profiles are what `make model` explores. The budgets are such that each ends within seconds.
+var profiles = []profile{
+	{"everything", "each fault by itself", standard(1, messages, watches, network, machines, lives, operator, setOf(freeze, blank))},
+	{"three", "three candidates, each of these faults by itself", standard(1, messages, setOf(cut, crash, handover)).with(func(m *model) { m.candidates = 3 })},
+	{"messages", "requests and answers lost, late and doubled", standard(2, messages, setOf(cut))},
+	{"slow-answers", "answers that take long, and no watch", standard(2, setOf(delayReply, cut)).with(slowly)},
+	{"slow-requests", "requests that take long, and no watch", standard(2, setOf(delay, cut)).with(slowly)},
+	{"lost", "answers lost, networks cut between request and answer, and no watch", standard(2, setOf(loseReply, cut)).with(func(m *model) { m.noWatch = true })},
+	{"watches", "watches that lag, repeat and break", standard(2, watches, setOf(handover, cut, remove))},
+	{"clocks", "clocks that slip by as much as the margin pays for", standard(2, setOf(slip, cut, stop)).with(func(m *model) { m.slips, m.killTakes = 1, 0 })},
+	{"processes", "processes and agents that die and stop", standard(2, machines, lives, setOf(cut))},
+	{"freezes", "containers frozen beyond the lease", standard(2, setOf(freeze, crash, cut, handover))},
+	{"operator", "handovers, releases by proof of death, a Lease that is deleted", standard(2, operator, setOf(crash, delay, cut, exit, leave))},
+	{"blanked", "the holder emptied by hand", standard(2, setOf(blank, cut, crash))},
+	{"keep-running", "holders that run on while they are cut off", standard(2, network, setOf(remove, delay, stall, crash)).with(func(m *model) { m.keepRunning = true })},
+	{"lock-delay", "lockDelay, of two ticks", standard(2, setOf(exit, crash, cut, handover)).with(func(m *model) { m.lockDelay = 2 })},
+	{"not-pid-1", "agents that start while processes of the last one live", standard(2, setOf(crash, cut, stop)).with(func(m *model) { m.pid1 = false })},
+	{"starved", "kills that are late by a tick that was measured", standard(2, setOf(cut, stop)).with(func(m *model) { m.late, m.killTakes = 1, 2 })},
+	{"hangs", "starts that hang", standard(3, setOf(hang, remove))},
+	{"settings", "candidates of two durations", standard(2, setOf(cut, crash)).with(func(m *model) { m.longer = 2 })},
+	{"edited", "durations lowered and parts of a release written by hand", standard(3, setOf(lower, marker, blank))},
+	{"lowered", "a duration lowered under a holder that is cut off, of candidates with two", standard(2, setOf(lower, cut)).with(func(m *model) { m.longer = 2 })},
+	{"foreign", "a client-go elector takes the Lease, and somebody empties its holder", standard(3, setOf(elector, blank, exit))},
+	{"history", "token and base lowered by hand", standard(2, setOf(lowerToken, cut)).with(func(m *model) { m.history, m.base = 1, 1_000_000 })},
+	{"forged", "a history that tells of a token that none can be", standard(2, setOf(forge, crash)).with(func(m *model) { m.history = 2 })},
+	{"label", "our label removed", standard(2, setOf(unlabel, cut, crash, handover))},
+	{"restored", "the store's data goes back when no process of the time since lives", standard(3, setOf(restore, crash))},
+	{"restored-at-once", "the store's data goes back while agents live that saw it all", standard(2, setOf(restore, handover)).with(func(m *model) { m.quickRestore = true })},
+	{"outages", "outages as long as a tenure must survive", standard(1, setOf(apiDown)).with(func(m *model) { m.lossless, m.outage = true, 2 })},
+	{"sink", "a sink that restarts", standard(3, setOf(sinkDown, freeze, handover)).with(func(m *model) { m.digits = 9_970 })},
+}
