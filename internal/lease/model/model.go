@@ -26,6 +26,8 @@ type model struct {
 	slow bool
 	// noWatch has no watch open, so that candidates read again and again.
 	noWatch bool
+	// between has networks cut between what is sent at one instant, too, and not only before and after.
+	between bool
 	// lossless says that no fault may end a tenure.
 	lossless bool
 	// outage, unless it is 0, is for how many ticks the API server is out of reach.

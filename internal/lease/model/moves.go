@@ -181,7 +181,7 @@ func (w *world) messageFaults(out []move) []move {
 		out = w.can(out, elector, 0, 0)
 	}
 	for slot := range w.candidates() {
-		if w.m.noWatch && !w.agents[slot].cut {
+		if w.m.between && !w.agents[slot].cut {
 			out = w.can(out, cut, int8(slot), 0)
 		}
 	}

@@ -44,7 +44,7 @@ var profiles = []profile{
 	{"messages", "requests and answers lost, late and doubled", standard(2, messages, setOf(cut))},
 	{"slow-answers", "answers that take long, and no watch", standard(2, setOf(delayReply, cut)).with(slowly)},
 	{"slow-requests", "requests that take long, and no watch", standard(2, setOf(delay, cut)).with(slowly)},
-	{"lost", "answers lost, networks cut between request and answer, and no watch", standard(2, setOf(loseReply, cut)).with(func(m *model) { m.noWatch = true })},
+	{"lost", "answers lost, networks cut between request and answer, and no watch", standard(2, setOf(loseReply, cut)).with(func(m *model) { m.noWatch, m.between = true, true })},
 	{"watches", "watches that lag, repeat and break", standard(2, watches, setOf(handover, cut, remove))},
 	{"clocks", "clocks that slip by as much as the margin pays for", standard(2, setOf(slip, cut, stop)).with(func(m *model) { m.slips, m.killTakes = 1, 0 })},
 	{"processes", "processes and agents that die and stop", standard(2, machines, lives, setOf(cut))},
