@@ -14,15 +14,16 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/singletonjob/operator/api/v1alpha1"
 	"github.com/singletonjob/operator/fence"
 	"github.com/singletonjob/operator/test/debian"
 )
 
-// A program is one that people run, as they run it.
+// A program is one that people run, as they run it, with the probes and hooks that are usual for it.
 type program struct {
-	command []string
+	container corev1.Container
 	// asks is a command in the container that succeeds while the program serves.
 	asks []string
 	// main is how the command line of the process begins that has the others.
@@ -50,15 +51,50 @@ var programFiles = []string{
 	"/usr/share/postgresql/15", "/usr/share/zoneinfo/Etc", "/usr/share/zoneinfo/UTC",
 }
 
-var ask = []string{"busybox", "wget", "-q", "-O-", "http://127.0.0.1:8080/"}
+var (
+	web  = intstr.FromString("web")
+	ask  = []string{"busybox", "wget", "-q", "-O-", "http://127.0.0.1:8080/"}
+	http = corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/", Port: web, HTTPHeaders: []corev1.HTTPHeader{{Name: "Host", Value: "app.example"}}}}
+)
+
+func runs(command ...string) *corev1.ExecAction { return &corev1.ExecAction{Command: command} }
 
 // programs are five of them.
-var programs = map[string]program{
-	"nginx":    {main: "nginx: master", asks: ask, command: []string{"nginx", "-e", "stderr", "-c", sources + "/nginx.conf", "-g", "daemon off;"}},
-	"postgres": {main: "postgres -k", asks: []string{"psql", "--username=app", "--host=127.0.0.1", "--command=SELECT 1", "postgres"}, command: []string{"sh", sources + "/postgres.sh"}},
-	"python":   {main: "python3", asks: ask, writes: true, command: []string{"python3", sources + "/app.py"}},
-	"node":     {main: "node", asks: ask, writes: true, command: []string{"node", sources + "/app.js"}},
-	"slow":     {main: "python3", asks: ask, writes: true, command: []string{"python3", sources + "/slow.py"}},
+func programs() map[string]program {
+	every := func(seconds int32, handler corev1.ProbeHandler) *corev1.Probe {
+		return &corev1.Probe{ProbeHandler: handler, PeriodSeconds: seconds, TimeoutSeconds: 10, FailureThreshold: 30}
+	}
+	isReady := corev1.ProbeHandler{Exec: runs("sh", "-c", "exec pg_isready --username=app --host=127.0.0.1")}
+	connects := corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{Port: web}}
+	return map[string]program{
+		"nginx": {main: "nginx: master", asks: ask, container: corev1.Container{
+			Command:       []string{"nginx", "-e", "stderr", "-c", sources + "/nginx.conf", "-g", "daemon off;"},
+			LivenessProbe: every(5, http), ReadinessProbe: every(2, http),
+			Lifecycle: &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{Exec: runs("nginx", "-e", "stderr", "-c", sources+"/nginx.conf", "-s", "quit")}},
+		}},
+		"postgres": {
+			main: "postgres -k", asks: []string{"psql", "--username=app", "--host=127.0.0.1", "--command=SELECT 1", "postgres"},
+			container: corev1.Container{
+				Command:      []string{"sh", sources + "/postgres.sh"},
+				StartupProbe: every(1, isReady), LivenessProbe: every(5, isReady), ReadinessProbe: every(2, isReady),
+				Lifecycle: &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{Exec: runs("pg_ctl", "stop", "--mode=fast", "--no-wait")}},
+			},
+		},
+		"python": {main: "python3", asks: ask, writes: true, container: corev1.Container{
+			Command:       []string{"python3", sources + "/app.py"},
+			LivenessProbe: every(5, http), ReadinessProbe: every(2, connects),
+			Lifecycle: &corev1.Lifecycle{PostStart: &corev1.LifecycleHandler{Exec: runs("python3", "-c", "open('/tmp/started', 'w')")}},
+		}},
+		"node": {main: "node", asks: ask, writes: true, container: corev1.Container{
+			Command:       []string{"node", sources + "/app.js"},
+			LivenessProbe: every(5, http), ReadinessProbe: every(2, http),
+			Lifecycle: &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: 1}}},
+		}},
+		"slow": {main: "python3", asks: ask, writes: true, container: corev1.Container{
+			Command:      []string{"python3", sources + "/slow.py"},
+			StartupProbe: every(1, http), LivenessProbe: every(5, http), ReadinessProbe: every(2, http),
+		}},
+	}
 }
 
 // TestPrograms has programs that know nothing of SingletonJob go through rollouts, drains and failovers.
@@ -68,7 +104,7 @@ func TestPrograms(t *testing.T) {
 	x.must(x.loadPrograms())
 	x.must(x.giveSources())
 	all := fleet{}
-	for name, p := range programs {
+	for name, p := range programs() {
 		all[name] = &served{job: x.createNamed(name, steady, p.change(x.namespace, name)), program: p}
 	}
 	all.each(func(s *served) { s.settles() })
@@ -223,7 +259,8 @@ func (p program) change(namespace, name string) func(*v1alpha1.SingletonJob) {
 	return func(o *v1alpha1.SingletonJob) {
 		spec := &o.Spec.Template.Spec
 		c := &spec.Containers[0]
-		c.Image, c.Command = programsImage, p.command
+		c.Image, c.Command, c.Lifecycle = programsImage, p.container.Command, p.container.Lifecycle
+		c.StartupProbe, c.LivenessProbe, c.ReadinessProbe = p.container.StartupProbe, p.container.LivenessProbe, p.container.ReadinessProbe
 		c.Ports = []corev1.ContainerPort{{Name: "web", ContainerPort: 8080}}
 		c.Env = []corev1.EnvVar{
 			{Name: "PATH", Value: "/usr/lib/postgresql/15/bin:/usr/sbin:/usr/bin:/bin"},
