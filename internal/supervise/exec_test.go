@@ -179,14 +179,17 @@ func TestExecLeavesSomebodyBehind(t *testing.T) {
 	t.Parallel()
 	inBothModes(t, func(t *testing.T, a *agent) {
 		a.main()
-		if got := a.exec([]string{"sh", "-c", "sleep 1000 & echo left; exit 5"}); got != (executed{Status: Status{ExitCode: 5}, Output: "left\n"}) {
+		path := filepath.Join(t.TempDir(), "heartbeat")
+		h, err := openHeartbeat(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := a.exec(program("leave", path)); got != (executed{Status: Status{ExitCode: 5}, Output: "left\n"}) {
 			t.Errorf("%+v, want code 5", got)
 		}
-		left := a.find("sleep 1000")
-		eventually(t, "the command's leash is gone", func() bool { return len(a.processes()) == 4 }) // agent, leash, main process, sleep
-		if s := state(left); s == "" || s == "Z" {
-			t.Errorf("what the command has left is in state %q", s)
-		}
+		// Its leash is dead by now, so a signal by that would have come.
+		ended := BootTime()
+		eventually(t, "what the command has left beats on", func() bool { return h.last.Load() > ended })
 		a.end()
 	})
 }
@@ -314,8 +317,8 @@ func (a *agent) execUntilDeadline(t *testing.T, in time.Duration, stop func(*age
 	if err != nil {
 		t.Fatal(err)
 	}
-	alive := a.do(command{Op: "exec", Argv: program("beat", path), In: time.Hour}).Err == ""
 	extended := a.do(command{Op: "extend", In: in})
+	alive := a.do(command{Op: "exec", Argv: program("beat", path), In: time.Hour}).Err == "" // with no deadline to come
 	eventually(t, "the command beats, or the tree is dead", func() bool { return h.first.Load() != 0 || len(a.exited) > 0 })
 	alive = alive && extended.Err == "" && h.first.Load() != 0
 	if alive {
@@ -344,6 +347,9 @@ func TestExecOutlivesADeadlineThatMoved(t *testing.T) {
 			continue
 		}
 		executed := a.do(command{Op: "exec", Argv: []string{"sleep", "1000"}, In: time.Hour}).Err == ""
+		eventually(t, "the command runs, or the tree is dead", func() bool { // so its leash does not begin with the later deadline
+			return !executed || len(a.exited) > 0 || slices.ContainsFunc(a.processes(), func(p proc) bool { return strings.HasPrefix(p.cmdline, "sleep ") })
+		})
 		if a.do(command{Op: "extend", In: time.Hour}).Err != "" || !executed || len(a.executed) > 0 {
 			await(t, "exit", a.exited)
 			a.expectGone()

@@ -87,8 +87,9 @@ func play(role string, args []string) int {
 			}
 			return 0
 		},
-		"leave": func([]string) int { // somebody behind, who holds the output open
-			spawn(nil, "stubborn")
+		"leave": func(args []string) int { // somebody behind, who beats and holds the output open
+			spawn(nil, "beat", args[0])
+			say("left")
 			return 5
 		},
 		"listen": func(args []string) int { return listen(args[0]) },
