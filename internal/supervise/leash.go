@@ -196,6 +196,9 @@ func (l *leash) start(dir string, argv []string) report {
 	if err != nil {
 		return failed(stageExec, err)
 	}
+	if l.over.Load() { // the other thread has killed it, before it was executed perhaps: ForkExec takes that for a success
+		return report{stage: stageExpired}
+	}
 	if err := armPipes(pid); err != nil {
 		return failed(stageSetup, err)
 	}
