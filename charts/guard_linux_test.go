@@ -577,7 +577,7 @@ func (w *guardWorld) jobs(t *testing.T) {
 		"an editor's image":       {editor, "", `{"spec":{"template":{"spec":{"containers":[{"name":"app","image":"good","command":["run"]}]}}}}`, ""},
 		"labels":                  {jobsAlone, "", `{"metadata":{"labels":{"a":"b"}}}`, ""},
 		"the collector":           {collectorAlone, "", `{"metadata":{"finalizers":null}}`, ""},
-		"what is there already":   {jobsAlone, "", `{"spec":{"candidates":2}}`, ""},
+		"what is there already":   {jobsAlone, "", `{"spec":{"historyLimit":10}}`, ""},
 		"a report":                {jobsAlone, "/status", `{"status":{"activePod":"x"}}`, ""},
 		"an autoscaler's scaling": {jobsAlone, "/scale", `{"spec":{"replicas":3}}`, ""},
 	} {
