@@ -12,7 +12,7 @@ IMAGE ?= singletonjob/operator:$(VERSION)
 PLATFORMS ?= linux/amd64,linux/arm64
 # What the tests on a real cluster call the image that they build and load.
 E2E_IMAGE := singletonjob/operator:e2e
-E2E := go test -json -count=1 -parallel=3 -timeout=45m ./test/e2e -e2e -image=$(E2E_IMAGE) -image-archive='$(CURDIR)/dist/image.tar'
+E2E := go test -json -count=1 -parallel=3 -timeout=2h ./test/e2e -e2e -image=$(E2E_IMAGE) -image-archive='$(CURDIR)/dist/image.tar'
 # More flags for them, such as E2E_ARGS='-v -run TestTakeover' and BENCH_ARGS='-runs=1 -slow-runs=0'.
 E2E_ARGS ?=
 BENCH_ARGS ?=
@@ -43,7 +43,7 @@ WITH_RACE := CGO_ENABLED=1 GOFLAGS=
 # Tests in which goroutines of ours meet run with the race detector. It makes others slower and sees nothing in them: pure
 # packages, tests of programs that are built without it, and whole lives of jobs in which one goroutine calls the operator.
 # Two packages at a time, and one of the longest beside them, since those wait the most: more would make each other wait.
-TESTS := go test -json -p 2 -shuffle=on -timeout=40m
+TESTS := go test -json -p 2 -shuffle=on -timeout=90m
 REPORT = go run ./test/report -skips='$(SKIPS)'
 RACED := $(addprefix ./,internal/agent internal/controller internal/kubelease internal/supervise fence/... \
   test/faultproxy test/localnode/... test/observe test/subprocess)
@@ -133,7 +133,7 @@ image: ## Write dist/image.tar, an OCI archive of the agent and the manager on a
 .PHONY: e2e
 e2e: ## Test the whole product on a real Kubernetes of eight nodes on this machine, and break it (root, ~25 min).
 	$(MAKE) image PLATFORMS="linux/$$(go env GOARCH)" IMAGE=$(E2E_IMAGE)
-	go test -json -count=1 -timeout=30m ./test/lab -lab | $(REPORT)
+	go test -json -count=1 -timeout=60m ./test/lab -lab | $(REPORT)
 	go run ./test/lab run -nodes=8 $(E2E) $(E2E_ARGS) | $(REPORT) $(if $(filter -v,$(E2E_ARGS)),-v)
 	$(if $(E2E_ARGS),,go run ./test/lab run -control-planes=3 $(E2E) -run=TestQuorum | $(REPORT))
 

@@ -109,7 +109,7 @@ func (w *guardWorld) must(err error) {
 
 func (w *guardWorld) await(what string, is func() error) {
 	w.t.Helper()
-	for deadline := time.Now().Add(3 * time.Minute); ; time.Sleep(50 * time.Millisecond) {
+	for deadline := time.Now().Add(10 * time.Minute); ; time.Sleep(50 * time.Millisecond) {
 		err := is()
 		if err == nil {
 			return

@@ -688,7 +688,7 @@ func TestWrongUse(t *testing.T) {
 			},
 			code: contract.ExitConfig, says: "ca.crt",
 		},
-		"nobody to ask": {args: []string{"check"}, env: []string{contract.SocketEnv + "=/no/such/socket"}, code: 1, says: "/no/such/socket"},
+		"nobody to ask": {args: []string{"check"}, env: []string{contract.SocketEnv + "=/no/such/socket"}, code: contract.ExitNoAgent, says: "/no/such/socket"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -58,7 +58,7 @@ func ended(attempt func() error) (err error) {
 
 const (
 	// attempts of mustGoOn.
-	attempts = 4
+	attempts = 10
 	// stall is a pause of the machine that may have ended a tenure: scenarios leave a second at least.
 	stall = 300 * time.Millisecond
 )

@@ -90,9 +90,7 @@ type Answer struct {
 func (c *Client) Get(ctx context.Context) (Answer, error) {
 	answer, err := c.read(ctx)
 	if err == nil && answer.Absent {
-		if found := c.elsewhere(ctx); found != nil {
-			return Answer{Object: found}, nil
-		}
+		return c.elsewhere(ctx)
 	}
 	return answer, err
 }
@@ -101,20 +99,22 @@ func (c *Client) Get(ctx context.Context) (Answer, error) {
 // data, or be that of another cluster.
 const witnesses = 2
 
-// elsewhere asks after a Lease that is said to be gone, over other connections, and returns it if one answer has it. Where no
-// answer comes while ctx lasts, what is known stands.
-func (c *Client) elsewhere(ctx context.Context) *Object {
+// elsewhere asks after a Lease that is said to be gone, over other connections. The first answer that has it, or is none, is the
+// answer: who knows of nobody else who says so waits for the deadline.
+func (c *Client) elsewhere(ctx context.Context) (Answer, error) {
 	if !c.seen.Load() {
-		return nil
+		return Answer{Absent: true}, nil
 	}
 	for range witnesses {
 		c.requests.leave()
-		if answer, err := c.read(ctx); err == nil && answer.Object != nil {
-			return answer.Object
+		if answer, err := c.read(ctx); err != nil {
+			return Answer{}, fmt.Errorf("one API server says that it is gone, and another is asked in vain: %w", err)
+		} else if answer.Object != nil {
+			return answer, nil
 		}
 	}
 	c.seen.Store(false)
-	return nil
+	return Answer{Absent: true}, nil
 }
 
 func (c *Client) read(ctx context.Context) (Answer, error) {
@@ -141,6 +141,17 @@ func (c *Client) read(ctx context.Context) (Answer, error) {
 	return Answer{Object: o}, nil
 }
 
+// gone is what became of a write of r to a Lease that is said to be gone.
+func (c *Client) gone(ctx context.Context, r lease.Record, said error) (lease.Outcome, error) {
+	switch answer, err := c.elsewhere(ctx); {
+	case err != nil:
+		return lease.Unknown, err
+	case answer.Object != nil && answer.Object.Record.UID == r.UID:
+		return lease.Unknown, fmt.Errorf("one API server has it, and another says: %w", said)
+	}
+	return lease.Gone, said
+}
+
 // Update replaces base by base with r's values, on condition that the Lease is still at base's revision. The object is
 // what was stored, set only with Confirmed; the error explains any other outcome.
 func (c *Client) Update(ctx context.Context, base *Object, r lease.Record) (lease.Outcome, *Object, error) {
@@ -164,9 +175,7 @@ func (c *Client) Update(ctx context.Context, base *Object, r lease.Record) (leas
 		outcome, stored, err := c.outcome(reply, r)
 		switch outcome {
 		case lease.Gone:
-			if found := c.elsewhere(ctx); found != nil && found.Record.UID == r.UID {
-				outcome, err = lease.Unknown, fmt.Errorf("one API server has it, and another says: %w", err)
-			}
+			outcome, err = c.gone(ctx, r, err)
 		case lease.Unknown:
 			c.requests.leave()
 		default:

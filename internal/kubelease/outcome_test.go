@@ -478,6 +478,41 @@ func TestAbsentTakesWitnesses(t *testing.T) {
 	}
 }
 
+// Who has no answer does not say that the Lease is gone.
+func TestAbsentBesideTrouble(t *testing.T) {
+	f := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		switch n := r.Context().Value(connectionKey{}).(int64); {
+		case n%2 == 0: // each other one lies, and those beside it are in trouble
+			absentOn(func(int64) bool { return true })(w, r)
+		case n > 1:
+			say(503, statusJSON(503, "ServiceUnavailable", "coordination.k8s.io", "leases", "job"))(w, r)
+		default:
+			say(200, leaseJSON(10))(w, r)
+		}
+	})
+	c := f.client(t)
+	answer, err := c.Get(within(t, 3*time.Minute))
+	if err != nil || answer.Object == nil {
+		t.Fatal(answer, err)
+	}
+	lied := false
+	for range 10 {
+		c.requests.leave()
+		found, err := c.Get(within(t, 3*time.Minute))
+		if found.Absent || err == nil {
+			t.Fatalf("a read finds %+v, %v", found, err)
+		}
+		lied = lied || strings.Contains(err.Error(), "says that it is gone")
+		c.requests.leave()
+		if outcome, _, err := c.Update(within(t, 3*time.Minute), answer.Object, renewal(answer.Object)); outcome != lease.Unknown || err == nil {
+			t.Fatalf("a write: %v, %v; want Unknown", outcome, err)
+		}
+	}
+	if !lied {
+		t.Error("nobody was asked who lies")
+	}
+}
+
 // A Lease that was recreated is another one: the tenure of the first is over at once.
 func TestAbsentAndRecreated(t *testing.T) {
 	f := serve(t, func(w http.ResponseWriter, r *http.Request) {

@@ -127,7 +127,7 @@ func (r Record) NextToken() (next int64, ok bool) {
 func (r Record) acquired(c Config, presumed Reason, wall, nonce int64) Record {
 	past := slices.Clone(r.History)
 	if len(past) > 0 && past[0].Reason == "" {
-		past[0].Ended = r.RenewTime / 1000
+		past[0].Ended = max(0, r.RenewTime/1000) // whatever stands there
 		past[0].Reason = presumed
 	}
 	r.Token, _ = r.NextToken() // contend has asked whether there is one

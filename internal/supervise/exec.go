@@ -183,7 +183,7 @@ func (t *Tree) forkWith(x *execution, stdout int) error {
 
 // graceAfterTimeout is how long a leash may take to kill what its command has left, before it is killed itself, and then
 // how long the command may take to die before its end is waited for no longer.
-const graceAfterTimeout = time.Second
+const graceAfterTimeout = 10 * time.Second
 
 // attend waits until an execution has ended, and ends it when its time is over. It reports whether it had to.
 func (t *Tree) attend(x *execution) (timedOut bool) {

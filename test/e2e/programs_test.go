@@ -62,7 +62,7 @@ func runs(command ...string) *corev1.ExecAction { return &corev1.ExecAction{Comm
 // programs are five of them.
 func programs() map[string]program {
 	every := func(seconds int32, handler corev1.ProbeHandler) *corev1.Probe {
-		return &corev1.Probe{ProbeHandler: handler, PeriodSeconds: seconds, TimeoutSeconds: 10, FailureThreshold: 30}
+		return &corev1.Probe{ProbeHandler: handler, PeriodSeconds: seconds, TimeoutSeconds: 10, FailureThreshold: 600}
 	}
 	isReady := corev1.ProbeHandler{Exec: runs("sh", "-c", "exec pg_isready --username=app --host=127.0.0.1")}
 	connects := corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{Port: web}}
@@ -158,7 +158,7 @@ func (f fleet) drain(x *trial) {
 		status := s.get().Status
 		moves[s.name], s.token = status.ActiveNode == node, status.FencingToken
 	})
-	x.kubectl("drain", node, "--ignore-daemonsets", "--delete-emptydir-data", "--force", "--timeout=120s", "--pod-selector=singletonjob.io/name")
+	x.kubectl("drain", node, "--ignore-daemonsets", "--delete-emptydir-data", "--force", "--timeout=15m", "--pod-selector=singletonjob.io/name")
 	f.each(func(s *served) {
 		if moves[s.name] {
 			s.awaitActiveAfter(s.token)

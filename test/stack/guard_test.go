@@ -27,6 +27,7 @@ func TestUnderTheGuard(t *testing.T) {
 	w := worldOn(t, newProduct(t))
 	w.addNode("c")
 	job := w.job(long)
+	job.Spec.Template.Spec.TerminationGracePeriodSeconds = new(int64(60)) // for the release too, on a busy machine
 	first := w.run(job)
 	w.turnGuardOn()
 	w.renews()
