@@ -109,7 +109,7 @@ func (a *Agent) step(c *contender, e lease.Event) {
 // publish makes the present state known.
 func (a *Agent) publish(c *contender) {
 	shot := snapshotOf(a.o, c.config, c.state)
-	shot.ready = shot.ready && a.child.isReady()
+	shot.ready = shot.ready && a.child.isReady() && c.state.Tree.Unhealthy == ""
 	shot.unready = a.child.health.why
 	a.snapshot.Store(shot)
 }
@@ -158,7 +158,10 @@ func (a *Agent) signalled(c *contender, sig os.Signal) {
 	if !ok {
 		return
 	}
-	if !a.stops(s, c.state.Tree.Alive) || c.state.Terminating {
+	switch stops := a.stops(s, c.state.Tree.Alive); {
+	case stops && c.state.Terminating && a.child.delayed != 0: // it comes when the preStop hook is over
+		return
+	case !stops || c.state.Terminating:
 		a.child.signal(s)
 		return
 	}
@@ -190,6 +193,7 @@ func (a *Agent) start(c *contender, s lease.StartChild) {
 	a.metrics.tenures.Add(1)
 	if pre := a.o.Config.PreActivate; pre != nil {
 		process, err := a.launch(c, s, pre.Exec)
+		a.child.health = health{why: "preActivate runs"}
 		go a.prepare(c, s, process, err)
 		return
 	}

@@ -97,7 +97,7 @@ func (a *Agent) started(c *contender) {
 func (a *Agent) askToEnd(c *contender, sig syscall.Signal, now lease.Instant) {
 	hook := a.o.Config.Hooks.PreStop
 	stop := c.state.Stop
-	left := min(stop.KillAt, c.state.Deadline(c.config)).Sub(now)
+	left := stop.KillAt.Sub(now) // renewals go on meanwhile; if they do not, hurry and the leash are there
 	if hook == nil || !a.child.started || stop.Reason == lease.ReasonRenewFailed || left <= 0 {
 		a.end(sig)
 		return
@@ -125,8 +125,7 @@ func (a *Agent) end(sig syscall.Signal) {
 
 // hurry ends what a hook puts off when the tenure turns out to have no time for it.
 func (a *Agent) hurry(c *contender, now lease.Instant) {
-	confirmed := c.state.Tenure.Confirmed
-	if a.child.delayed != 0 && !c.config.KeepRunning && now >= confirmed.Add(c.config.RenewDeadline) {
+	if a.child.delayed != 0 && !c.config.KeepRunning && now >= c.state.RenewBy(c.config) {
 		a.endDelayed()
 	}
 }

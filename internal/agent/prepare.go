@@ -23,7 +23,8 @@ func (a *Agent) prepare(c *contender, s lease.StartChild, process Process, err e
 	if err != nil {
 		a.post(c, func() lease.Event {
 			a.log.Print("preActivate failed", "token", s.Token, "error", err)
-			return notPrepared(status, err)
+			// One that is asked to end, and does, has ended in order.
+			return notPrepared(status, err, c.state.Phase == lease.Holding || a.child.crashed(status))
 		})
 		a.reaped(c, process)
 		return
@@ -76,10 +77,10 @@ func (a *Agent) awaitPreparation(c *contender, process Process, limit time.Durat
 }
 
 // notPrepared is the end of a tenure whose process was not to start.
-func notPrepared(status supervise.Status, err error) lease.ChildExited {
+func notPrepared(status supervise.Status, err error, crashed bool) lease.ChildExited {
 	code := status.Code()
 	if code == 0 {
 		code = startCode(err)
 	}
-	return lease.ChildExited{Code: code, Crashed: true, Reason: lease.ReasonPreActivateFailed}
+	return lease.ChildExited{Code: code, Crashed: crashed, Reason: lease.ReasonPreActivateFailed}
 }

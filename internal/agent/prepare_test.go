@@ -38,7 +38,7 @@ func (w *world) expectNoMain() {
 	time.Sleep(time.Minute)
 	synctest.Wait()
 	if len(w.starts) > 0 {
-		w.Errorf("%q is started", (<-w.starts).Argv)
+		w.Fatalf("%q is started", (<-w.starts).Argv)
 	}
 }
 
@@ -87,8 +87,13 @@ func TestPreActivateFails(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			inBubbleWith(t, prepared, func(w *world) {
 				row.happens(w.preparing().process)
-				if code := <-w.exited; code != row.code {
-					t.Errorf("exit code %d, want %d", code, row.code)
+				select {
+				case code := <-w.exited:
+					if code != row.code {
+						t.Errorf("exit code %d, want %d", code, row.code)
+					}
+				case <-time.After(time.Hour):
+					t.Fatal("the agent goes on")
 				}
 				w.exited <- 0
 				if r := w.api.present(); r.Holder != "" || r.Release != (lease.Release{Reason: lease.ReasonPreActivateFailed, Unclean: true}) {

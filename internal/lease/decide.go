@@ -138,12 +138,13 @@ func (m *machine) contend() {
 }
 
 // resolvePending settles an acquire whose answer was lost, after a read. Found stored it is still no tenure, until one
-// more write is confirmed. Not found, or with a token that the token base has overtaken, it is dropped; should it be stored
+// more write is confirmed. It is told by its acquireTime, too: who believes an outdated answer may try to win the token
+// of a tenure that he has had. Not found, or with a token that the token base has overtaken, it is dropped; should it be stored
 // later after all, the Lease names this agent as the holder of a tenure that never began, and FreeAt makes an ordinary
 // candidate of it.
 func (m *machine) resolvePending() {
 	r := m.s.Observed.Record
-	if p := m.s.Pending.Record; m.s.Observed.Absent || r.UID != p.UID || r.Holder != p.Holder || r.Token != p.Token || r.TokenBase != p.TokenBase {
+	if p := m.s.Pending.Record; m.s.Observed.Absent || r.UID != p.UID || r.Holder != p.Holder || r.Token != p.Token || r.TokenBase != p.TokenBase || r.AcquireTime != p.AcquireTime {
 		m.s.Pending, m.s.Phase = nil, Waiting
 		return
 	}

@@ -219,6 +219,9 @@ func (s State) ValidUntil(c Config) Instant { return s.Tenure.Confirmed.Add(s.la
 // lasts is for how long a confirmed write gives the right to act.
 func (s State) lasts(c Config) time.Duration { return c.Duration - Margin(c.Duration) - s.Late }
 
+// RenewBy is when the process of this tenure is told to stop if nothing is confirmed until then.
+func (s State) RenewBy(c Config) Instant { return s.Tenure.Confirmed.Add(s.renewBy(c)) }
+
 // renewBy is for how long after a confirmed write the process is not told to stop.
 func (s State) renewBy(c Config) time.Duration { return min(c.RenewDeadline, s.lasts(c)) }
 

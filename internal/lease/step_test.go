@@ -256,6 +256,20 @@ func TestRenewalLeavesNoPartOfARelease(t *testing.T) {
 	}
 }
 
+// A server that answered with what was before this agent's last tenure has it try for the same token once more. What is found
+// then is that tenure, which is over: its token is not for a second process.
+func TestATokenIsNotWonTwice(t *testing.T) {
+	d := acquiring(testConfig()).done(Unknown)
+	tried := d.s.Pending.Record
+	past := tried
+	past.Revision, past.AcquireTime, past.RenewTime = tried.Revision+5, tried.AcquireTime-20_000_000, tried.RenewTime-10_000_000
+	d.found(past)
+	hasNo[StartChild](t, d)
+	if w := has[SendWrite](t, d).Attempt; w.Kind != Acquire || w.Record.Token <= tried.Token {
+		t.Errorf("%v with token %d, after one with %d", w.Kind, w.Record.Token, tried.Token)
+	}
+}
+
 func TestConflictIsNotWrittenIntoAgain(t *testing.T) {
 	d := renewing(testConfig()).done(Conflict)
 	for range 3 { // reads are lost

@@ -212,7 +212,9 @@ func TestAVersionThatFailsBeforeItIsSoaked(t *testing.T) {
 		"its agent was killed": {history: past(pastTenure(10, own, 0, 1, lease.ReasonHolderTerminated)), failed: true},
 		"was not alive":        {history: past(pastTenure(10, own, 0, 1, lease.ReasonLivenessFailed)), failed: true},
 		"never started":        {history: past(pastTenure(10, own, 0, 300, lease.ReasonStartupFailed)), failed: true},
-		"lasted, then died":    {history: past(pastTenure(10, own, 0, 31, lease.ReasonLivenessFailed))},
+		"lasted, then died":    {history: past(pastTenure(10, own, 0, 61, lease.ReasonLivenessFailed))},
+		"was slow to die":      {history: past(pastTenure(10, own, 0, 49, lease.ReasonLivenessFailed)), failed: true},
+		"never prepared":       {history: past(pastTenure(10, own, 0, 300, lease.ReasonPreActivateFailed)), failed: true},
 		"told to stop":         {history: past(pastTenure(10, own, 0, 1, lease.ReasonPodTerminating))},
 		"cut off":              {history: past(pastTenure(10, own, 0, 1, lease.ReasonLeaseExpired))},
 		"lasted":               {history: past(pastTenure(10, own, 0, 31, lease.ReasonProcessExited))},
@@ -223,7 +225,7 @@ func TestAVersionThatFailsBeforeItIsSoaked(t *testing.T) {
 		g.released(lease.ReasonPodTerminating)
 		g.Lease.Record.History = c.history
 		j := jobOf(g.Job)
-		if got := tenureOf(j, g.Name, &g.Observed).failedEarly(j.updated()); got != c.failed {
+		if got := tenureOf(j, g.Name, &g.Observed).failedEarly(j.updated(), j.grace()); got != c.failed {
 			t.Errorf("%s: failed %v, want %v", name, got, c.failed)
 		}
 	}

@@ -75,13 +75,13 @@ func gated(pod *corev1.Pod) string {
 	return ""
 }
 
-// configured reads the limits that a pod was made with, and whether probes say when its process is ready. Unlike the agent it does not mind fields that it does not know:
-// the pod may be of a newer operator.
+// configured reads the limits that a pod was made with, and whether its agent may say that its process is not ready. Unlike the
+// agent it does not mind fields that it does not know: the pod may be of a newer operator.
 func configured(pod *corev1.Pod) (l limits, probed, ok bool) {
 	if i := inject.Gated(pod); i >= 0 {
 		for _, c := range configs(&pod.Spec.Containers[i]) {
 			l = limits{time.Duration(c.LeaseDuration), time.Duration(c.RenewDeadline), time.Duration(c.RetryPeriod), c.KeepRunning}
-			return l, c.Probes.Readiness != nil || c.Probes.Startup != nil, true
+			return l, c.PreActivate != nil || c.Probes != (contract.Probes{}), true
 		}
 	}
 	return limits{}, false, false

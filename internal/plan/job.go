@@ -1,8 +1,13 @@
 package plan
 
 import (
+	"math"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/utils/ptr"
 
 	"github.com/singletonjob/operator/api/v1alpha1"
 	"github.com/singletonjob/operator/internal/inject"
@@ -39,6 +44,16 @@ func (j *job) leases() []string { return []string{j.Name} }
 
 // updated is how the names of the pods begin that the spec asks for. Unlike a label, a name stays.
 func (j *job) updated() string { return inject.PodPrefix(j.Name, j.hash) }
+
+// grace is what a process has at most to end when it fails its liveness probe.
+func (j *job) grace() time.Duration {
+	pod := &j.Spec.Template.Spec
+	grace := ptr.Deref(pod.TerminationGracePeriodSeconds, corev1.DefaultTerminationGracePeriodSeconds)
+	if i := j.GatedContainer(); i >= 0 && pod.Containers[i].LivenessProbe != nil {
+		grace = ptr.Deref(pod.Containers[i].LivenessProbe.TerminationGracePeriodSeconds, grace)
+	}
+	return time.Duration(min(max(0, grace), math.MaxInt32)) * time.Second
+}
 
 // OwnerReference makes a job the controller of what carries it.
 func OwnerReference(job *v1alpha1.SingletonJob) metav1.OwnerReference {

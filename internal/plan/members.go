@@ -172,6 +172,6 @@ func fleetOf(j *job, t *tenure, candidates []candidate) Fleet {
 			*Standbys(&fleet, c.updated, c.ready)++
 		}
 	}
-	fleet.Failed = fleet.outdated() && !fleet.Soaked && t.failedEarly(j.updated())
+	fleet.Failed = fleet.outdated() && !fleet.Soaked && t.failedEarly(j.updated(), j.grace())
 	return fleet
 }

@@ -195,17 +195,22 @@ const minReadySeconds = 30
 func (t *tenure) unsoaked() time.Duration { return max(0, minReadySeconds*time.Second-t.age) }
 
 // failedEarly reports whether a version, whose pods' names begin so, was tried and its process ended by itself, or by its own
-// probes, before it was soaked. Trying again would be another failover, so the rollout waits for another template.
-func (t *tenure) failedEarly(version string) bool {
+// probes, before it was soaked. Trying again would be another failover, so the rollout waits for another template. What ends by its
+// liveness probe has had up to grace to end since it failed that.
+func (t *tenure) failedEarly(version string, grace time.Duration) bool {
 	failed := false
 	for _, past := range t.past {
 		if !strings.HasPrefix(past.Pod, version) {
 			continue
 		}
+		soaked := int64(minReadySeconds * 1000)
+		if past.Reason == lease.ReasonLivenessFailed {
+			soaked += grace.Milliseconds()
+		}
 		switch {
-		case past.Reason == lease.ReasonStartupFailed: // however long it took
+		case past.Reason == lease.ReasonStartupFailed, past.Reason == lease.ReasonPreActivateFailed: // however long it took
 			failed = true
-		case past.Ended-past.Acquired >= minReadySeconds*1000:
+		case past.Ended-past.Acquired >= soaked:
 			failed = false
 		case slices.Contains(ownFaults, past.Reason):
 			failed = true
@@ -216,8 +221,7 @@ func (t *tenure) failedEarly(version string) bool {
 
 // ownFaults end a tenure because of what the template asks for.
 var ownFaults = []lease.Reason{
-	lease.ReasonProcessExited, lease.ReasonPreActivateFailed, lease.ReasonPostStartFailed, lease.ReasonLivenessFailed,
-	lease.ReasonHolderTerminated,
+	lease.ReasonProcessExited, lease.ReasonPostStartFailed, lease.ReasonLivenessFailed, lease.ReasonHolderTerminated,
 }
 
 // wasNotTaken reports whether a handover was asked for not long ago and the one that was asked has the Lease again: the pod

@@ -325,9 +325,16 @@ func (a *agent) execUntilDeadline(t *testing.T, in time.Duration, stop func(*age
 		stop(a)
 		a.expectDead()
 		a.signal(unix.SIGCONT)
+		// Without a deadline it would end by itself, in the end.
+		if got := await(t, "the end of the command", a.executed); got.Status.Signal != unix.SIGKILL || got.TimedOut {
+			t.Errorf("%+v, want SIGKILL", got)
+		}
 	}
 	await(t, "exit", a.exited)
 	a.expectGone()
+	for !alive && len(a.executed) > 0 {
+		<-a.executed
+	}
 	for len(a.stdout) > 0 {
 		<-a.stdout
 	}

@@ -298,7 +298,12 @@ func (x *trial) loadPrograms() error {
 	if err := os.WriteFile(passwd, []byte("app:x:65532:65532::/tmp:/bin/sh\n"), 0o600); err != nil {
 		return err
 	}
-	return bed.Lab.Image(x.ctx, programsImage+"="+files+":/")
+	// A test beside this one may have just crashed a node.
+	x.await("the image to be on every node", func() (bool, any, error) {
+		err := bed.Lab.Image(x.ctx, programsImage+"="+files+":/")
+		return err == nil, nil, err
+	})
+	return nil
 }
 
 // giveSources makes the ConfigMap of testdata/programs.
