@@ -5,6 +5,7 @@ package kubelease
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -188,40 +189,60 @@ func TestSickServerIsLeft(t *testing.T) {
 		"it is busy":                 {say(429, "later"), lease.Refused, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
-			var said atomic.Bool
-			f := serve(t, func(w http.ResponseWriter, r *http.Request) {
-				if !said.Swap(true) {
-					test.answer(w, r)
-					return
+			inOneOfMany(t, func() error {
+				var said atomic.Bool
+				f := serve(t, func(w http.ResponseWriter, r *http.Request) {
+					if !said.Swap(true) {
+						test.answer(w, r)
+						return
+					}
+					stored(w, r)
+				})
+				c := f.client(t)
+				o := object(t, c, 10)
+				for _, want := range []lease.Outcome{test.first, lease.Confirmed, lease.Confirmed} {
+					if outcome, _, err := c.Update(within(t, 3*time.Minute), o, renewal(o)); outcome != want {
+						return fmt.Errorf("%v (%w), want %v", outcome, err, want)
+					}
 				}
-				stored(w, r)
+				return f.connected(test.connections)
 			})
-			c := f.client(t)
-			o := object(t, c, 10)
-			for _, want := range []lease.Outcome{test.first, lease.Confirmed, lease.Confirmed} {
-				if outcome, _, err := c.Update(within(t, 3*time.Minute), o, renewal(o)); outcome != want {
-					t.Fatalf("%v (%v), want %v", outcome, err, want)
-				}
-			}
-			if n := f.connections.Load(); n != test.connections {
-				t.Errorf("%d connections, want %d", n, test.connections)
-			}
 		})
 	}
 }
 
-func TestConnectionIsKept(t *testing.T) {
-	f := serve(t, stored)
-	c := f.client(t)
-	o := object(t, c, 10)
-	for range 3 {
-		if outcome, _, err := c.Update(within(t, 3*time.Minute), o, renewal(o)); outcome != lease.Confirmed {
-			t.Fatal(outcome, err)
+// inOneOfMany repeats what counts connections: net/http keeps none whose writer got no CPU for 50 ms when the answer had come.
+func inOneOfMany(t *testing.T, attempt func() error) {
+	t.Helper()
+	var err error
+	for range 20 {
+		if err = attempt(); err == nil {
+			return
 		}
 	}
-	if n := f.connections.Load(); n != 1 {
-		t.Errorf("%d connections for three renewals, want 1", n)
+	t.Error(err)
+}
+
+// connected is an error unless so many connections were made.
+func (f *fake) connected(want int64) error {
+	if n := f.connections.Load(); n != want {
+		return fmt.Errorf("%d connections, want %d", n, want)
 	}
+	return nil
+}
+
+func TestConnectionIsKept(t *testing.T) {
+	inOneOfMany(t, func() error {
+		f := serve(t, stored)
+		c := f.client(t)
+		o := object(t, c, 10)
+		for range 3 {
+			if outcome, _, err := c.Update(within(t, 3*time.Minute), o, renewal(o)); outcome != lease.Confirmed {
+				return fmt.Errorf("%v: %w", outcome, err)
+			}
+		}
+		return f.connected(1)
+	})
 }
 
 // A request that hangs goes on beside others, each over a connection of its own. That it is given up in the end leaves
@@ -435,45 +456,55 @@ func absentOn(is func(connection int64) bool) http.HandlerFunc {
 	}
 }
 
+// lies of some connections, and what comes of them.
+type lies struct {
+	honest      bool // the first answer
+	liars       func(connection int64) bool
+	update      lease.Outcome
+	absent      bool
+	connections int64
+}
+
+// client is one that knows the Lease if the first answer is honest, and goes on over another connection.
+func (l lies) client(t *testing.T) (*Client, *fake) {
+	t.Helper()
+	f := serve(t, absentOn(l.liars))
+	c := f.client(t)
+	if l.honest {
+		if answer, err := c.Get(within(t, 3*time.Minute)); err != nil || answer.Object == nil {
+			t.Fatal(answer, err)
+		}
+		c.requests.leave()
+	}
+	return c, f
+}
+
 // One of several API servers says that there is no Lease. Of one that was there nobody believes it; of one that was not, nobody
 // asks twice.
 func TestAbsentTakesWitnesses(t *testing.T) {
-	for name, test := range map[string]struct {
-		honest      bool // the first answer
-		liars       func(connection int64) bool
-		update      lease.Outcome
-		absent      bool
-		connections int64
-	}{
+	for name, test := range map[string]lies{
 		"all say so":         {honest: true, liars: func(n int64) bool { return n >= 2 }, update: lease.Gone, absent: true, connections: 4},
 		"one says so":        {honest: true, liars: func(n int64) bool { return n == 2 }, update: lease.Unknown, connections: 3},
 		"two say so":         {honest: true, liars: func(n int64) bool { return n == 2 || n == 3 }, update: lease.Unknown, connections: 4},
 		"it was never there": {liars: func(n int64) bool { return n == 1 }, update: lease.Gone, absent: true, connections: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
-			for _, method := range []string{http.MethodPut, http.MethodGet} {
-				f := serve(t, absentOn(test.liars))
-				c := f.client(t)
-				if test.honest {
-					if answer, err := c.Get(within(t, 3*time.Minute)); err != nil || answer.Object == nil {
-						t.Fatal(answer, err)
-					}
-					c.requests.leave()
+			inOneOfMany(t, func() error {
+				c, f := test.client(t)
+				answer, err := c.Get(within(t, 3*time.Minute))
+				if err != nil || answer.Absent != test.absent || (answer.Object == nil) != test.absent {
+					return fmt.Errorf("a read finds %+v, %w; want absent %t", answer, err, test.absent)
 				}
-				if method == http.MethodGet {
-					if answer, err := c.Get(within(t, 3*time.Minute)); err != nil || answer.Absent != test.absent || (answer.Object == nil) != test.absent {
-						t.Errorf("a read finds %+v, %v; want absent %t", answer, err, test.absent)
-					}
-				} else {
-					o := object(t, c, 10)
-					if outcome, _, err := c.Update(within(t, 3*time.Minute), o, renewal(o)); outcome != test.update || err == nil {
-						t.Errorf("a write: %v, %v; want %v", outcome, err, test.update)
-					}
+				return f.connected(test.connections)
+			})
+			inOneOfMany(t, func() error {
+				c, f := test.client(t)
+				o := object(t, c, 10)
+				if outcome, _, err := c.Update(within(t, 3*time.Minute), o, renewal(o)); outcome != test.update || err == nil {
+					return fmt.Errorf("a write: %v, %w; want %v", outcome, err, test.update)
 				}
-				if n := f.connections.Load(); n != test.connections {
-					t.Errorf("%s: %d connections, want %d", method, n, test.connections)
-				}
-			}
+				return f.connected(test.connections)
+			})
 		})
 	}
 }
