@@ -220,6 +220,7 @@ func TestTrouble(t *testing.T) {
 			t.Parallel()
 			var w *world
 			var a *candidate
+			var began int32 // of tenures: on a busy machine the first one may be won at the second attempt
 			for _, row := range g.rows {
 				if row.by != "" {
 					continue
@@ -228,6 +229,7 @@ func TestTrouble(t *testing.T) {
 					w = newWorld(t)
 					a = w.holder("a", hourConfig())
 					w.renewedTwice()
+					began = *w.lease().Spec.LeaseTransitions
 				}
 				if err := a.meets(row); err != nil {
 					t.Errorf("%s: %v; log:\n%s", row.what, err, a.lines)
@@ -236,7 +238,7 @@ func TestTrouble(t *testing.T) {
 			if w == nil {
 				return
 			}
-			if lives := w.checkLives(); len(lives) != 1 || *w.lease().Spec.LeaseTransitions != 1 {
+			if lives := w.checkLives(); len(lives) != 1 || *w.lease().Spec.LeaseTransitions != began {
 				t.Errorf("the tenure did not go on: %+v; log:\n%s", lives, a.lines)
 			}
 		})
