@@ -99,6 +99,34 @@ func TestPreStop(t *testing.T) {
 	}
 }
 
+// The lease is renewed meanwhile: a hook has the pod's time, however short the lease, and a pod told to stop again hurries nothing.
+func TestPreStopHasThePodsTime(t *testing.T) {
+	long := func(o *Options) {
+		o.Config.Hooks = contract.Hooks{PreStop: aCommand}
+		o.Config.GracePeriod = contract.Duration(2 * time.Minute)
+	}
+	inBubbleWith(t, long, func(w *world) {
+		p := w.holding()
+		w.signals <- syscall.SIGTERM
+		x := <-p.execs
+		if x.Timeout < 110*time.Second || x.Timeout >= 2*time.Minute {
+			t.Errorf("the hook may take %v of 2m", x.Timeout)
+		}
+		w.signals <- syscall.SIGTERM
+		time.Sleep(100 * time.Second)
+		synctest.Wait()
+		if sent := p.sent(); len(sent) > 0 {
+			t.Errorf("%v while the hook runs", sent)
+		}
+		x.result <- supervise.ExecResult{}
+		synctest.Wait()
+		if sent := p.sent(); !slices.Equal(sent, sigterm) {
+			t.Errorf("%v after the hook, want SIGTERM once", sent)
+		}
+		p.finish(supervise.Status{})
+	})
+}
+
 // A pause that would take all of the grace period leaves the process some of it.
 func TestPreStopThatTakesLong(t *testing.T) {
 	inBubbleWith(t, withHooks(contract.Hooks{PreStop: &contract.Hook{Sleep: contract.Duration(time.Hour)}}), func(w *world) {
