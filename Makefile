@@ -28,34 +28,47 @@ MINUTES ?= 10
 SEED ?=
 # Which worlds `make model` explores, and how deep; go run ./internal/lease/model/cmd -help
 MODEL_ARGS ?=
-# How long `make fuzz` gives each fuzz test.
-FUZZTIME ?= 1m
-# A file of tests that may be skipped: `make test` fails if any other is.
-SKIPS ?=
+# How many inputs, as 200000x, or how much time, as 1m, `make fuzz` gives each fuzz test.
+FUZZTIME ?= 200000x
 
 # All that these targets run and build, they build with the same settings, so that Go's cache holds each package once and
 # Kubernetes' libraries are compiled once. What builds further programs takes them from build/gotool, where a test compares.
 export CGO_ENABLED := 0
 export GOFLAGS := -trimpath -buildvcs=false -gcflags=all=-dwarf=false
 # Only the race detector needs cgo; its packages are others in any case, and these are the ones of `go test -race` by hand.
-WITH_RACE := CGO_ENABLED=1 GOFLAGS=
+WITH_RACE := export CGO_ENABLED=1 GOFLAGS=
+WITHOUT_RACE := export CGO_ENABLED=0 GOFLAGS='$(GOFLAGS)'
 
+# `make test` has three parts, one after the other. A package whose tests start a control plane or measure time has the machine to
+# itself; the pure ones run two at a time. Which packages start a control plane is read from their imports.
+PROCESSES := $(addprefix ./,cmd/agent internal/supervise test/localnode test/stack test/subprocess)
+API = $(filter-out $(PROCESSES),$(shell git grep -l '"github.com/singletonjob/operator/test/controlplane"' -- '*_test.go' | \
+  sed -E 's,/[^/]*$$,,; s,^,./,' | sort -u))
+# Not the suites that take a cluster: make smoke and make e2e.
+PURE = $(filter-out $(shell go list $(PROCESSES) $(API) ./test/lab ./test/e2e),$(shell go list ./...))
 # Tests in which goroutines of ours meet run with the race detector. It makes others slower and sees nothing in them: pure
 # packages, tests of programs that are built without it, and whole lives of jobs in which one goroutine calls the operator.
-# Two packages at a time, and one of the longest beside them, since those wait the most: more would make each other wait.
-TESTS := go test -json -p 2 -shuffle=on -timeout=90m
-REPORT = go run ./test/report -skips='$(SKIPS)'
 RACED := $(addprefix ./,internal/agent internal/controller internal/kubelease internal/supervise fence/... \
   test/faultproxy test/localnode/... test/observe test/subprocess)
+RACED_IN = $(filter $(shell go list $(RACED)),$(shell go list $(1)))
+UNRACED_IN = $(filter-out $(shell go list $(RACED)),$(shell go list $(1)))
 LIVES := TestTheOperatorEnds|TestAnOperatorThatSees|TestTwoOperatorsThatSee
-LONGEST := ./test/stack ./cmd/agent
-UNRACED = $(filter-out $(shell go list $(RACED) $(LONGEST)),$(shell go list ./...))
 FUZZERS = $(shell git grep -oE '^func Fuzz[A-Za-z]+' -- '*_test.go' | sed -E 's,/[^/]*:func ,:,')
+
+# $(call tests,name,flags of go test,packages) runs tests, and those that fail twice more, after all others, with nothing beside
+# them. Its events stay in dist/ci/name.json. The verdict does not take gotestsum's word that a failed test has passed at last.
+tests = gotestsum="$$($(GOTESTSUM))" && mkdir -p dist/ci && \
+  "$$gotestsum" --format=pkgname-and-test-fails --format-hide-empty-pkg --hide-summary=skipped,output --jsonfile=dist/ci/$(1).json \
+    $(RERUNS) --packages='$(3)' -- -shuffle=on -timeout=30m $(2) && \
+  $(VERDICT) dist/ci/$(1).json
+RERUNS := --rerun-fails=2 --rerun-fails-max-failures=5 --rerun-fails-run-root-test
+VERDICT := CGO_ENABLED=0 GOFLAGS='$(GOFLAGS)' go run ./test/verdict
 
 # The tools have module files of their own, one each where their dependencies would drag each other to
 # versions they were not released with. The go command builds them once and keeps them in its cache.
 CONTROLLER_GEN := go tool -modfile=tools/go.mod controller-gen
 GOLANGCI_LINT := go tool -modfile=tools/lint.mod golangci-lint
+GOTESTSUM := CGO_ENABLED=0 GOFLAGS='$(GOFLAGS)' go tool -n -modfile=tools/gotestsum.mod gotestsum
 
 .PHONY: help
 help: ## List the targets.
@@ -76,23 +89,45 @@ generate: ## Write deepcopy functions, CRD and RBAC (for config/ and the chart),
 lint: ## Run the linters, the import wall and the clock ban among them.
 	$(GOLANGCI_LINT) run ./...
 
-.PHONY: test
-test: ## Run every test that needs no root: units, simulation, a real API server, real agents (~6 min).
-	go run ./build/compile -tests -name='tests' $(LONGEST) $(UNRACED) ./internal/controller
+.PHONY: build
+build: ## Compile what the tests need, and the control plane, and say how far it is.
+	go run ./build/compile -tests -name='tests' ./...
 	go run ./build/compile -tests -race -name='tests with the race detector' $(RACED)
-	@export KUBEBUILDER_ASSETS="$$(go run ./test/controlplane/get)"; longest="$$(mktemp)"; { failed=0; \
-	  $(TESTS) -p 1 $(LONGEST) >"$$longest" & \
-	  $(WITH_RACE) $(TESTS) -race -skip='$(LIVES)' $(RACED) || failed=1; \
-	  $(TESTS) -run='$(LIVES)' ./internal/controller || failed=1; \
-	  $(TESTS) $(UNRACED) || failed=1; \
-	  wait $$! || failed=1; cat "$$longest"; rm "$$longest"; exit $$failed; \
-	} | $(REPORT)
+	go run ./test/controlplane/get >/dev/null
 
-# Each new input would be made smaller for up to a minute, in which nothing else is tried.
+.PHONY: test
+test: ## Run every test that needs no root: units, simulation, a real API server, real agents.
+	@failed=0; for part in test-pure test-api test-processes; do $(MAKE) --no-print-directory $$part || failed=1; done; exit $$failed
+
+.PHONY: test-pure
+test-pure: ## The part of it that needs neither an API server nor processes: units, simulation, model.
+	@failed=0; $(WITH_RACE); $(call tests,pure-race,-p=2 -race,$(call RACED_IN,$(PURE))) || failed=1; \
+	  $(WITHOUT_RACE); $(call tests,pure,-p=2,$(call UNRACED_IN,$(PURE))) || failed=1; exit $$failed
+
+.PHONY: test-api
+test-api: ## The part of it that asks a real API server.
+	@export KUBEBUILDER_ASSETS="$$(go run ./test/controlplane/get)"; failed=0; \
+	  $(WITH_RACE); $(call tests,api-race,-p=1 -race -skip='$(LIVES)',$(call RACED_IN,$(API))) || failed=1; \
+	  $(WITHOUT_RACE); $(call tests,api-lives,-p=1 -run='$(LIVES)',./internal/controller) || failed=1; \
+	  $(call tests,api,-p=1,$(call UNRACED_IN,$(API))) || failed=1; exit $$failed
+
+.PHONY: test-processes
+test-processes: ## The part of it that runs agents, nodes and other processes.
+	@export KUBEBUILDER_ASSETS="$$(go run ./test/controlplane/get)"; failed=0; \
+	  $(WITH_RACE); $(call tests,processes-race,-p=1 -race,$(call RACED_IN,$(PROCESSES))) || failed=1; \
+	  $(WITHOUT_RACE); $(call tests,processes,-p=1,$(call UNRACED_IN,$(PROCESSES))) || failed=1; exit $$failed
+
+.PHONY: verdict
+verdict: ## Judge all that the gate's tests have said since they began; the flaky ones are in dist/ci/flaky.txt.
+	@$(VERDICT) -quiet -list=dist/ci/flaky.txt dist/ci/*.json
+
+# Each new input would be made smaller for up to a minute, in which nothing else is tried. Go 1.26 may end a fuzz test by an error when
+# its time is over (golang/go#75804), so inputs are counted, and a test that wrote no input has found nothing.
 .PHONY: fuzz
-fuzz: ## Give every fuzz test FUZZTIME of new inputs.
-	@for fuzzer in $(FUZZERS); do \
-	  go test -run='^$$' -fuzz="^$${fuzzer#*:}$$" -fuzztime=$(FUZZTIME) -fuzzminimizetime=20x "./$${fuzzer%:*}"; done
+fuzz: ## Give every fuzz test FUZZTIME new inputs; what they find is in testdata/fuzz.
+	@failed=0; for fuzzer in $(FUZZERS); do \
+	  go test -run='^$$' -fuzz="^$${fuzzer#*:}$$" -fuzztime=$(FUZZTIME) -fuzzminimizetime=20x "./$${fuzzer%:*}" || \
+	  [[ -z "$$(git status --porcelain -- '*/testdata/fuzz')" ]] || { echo "FAILED $$fuzzer"; failed=1; }; done; exit $$failed
 
 .PHONY: sim
 sim: ## Simulate HOURS hours of elections under faults and print seeds, hours and wall time.
@@ -108,7 +143,9 @@ mutants: ## Put small faults into a copy of the tree, one by one, and print thos
 
 .PHONY: kernels
 kernels: ## Run the tests of processes, clocks and control groups on Linux 5.10, 6.1 and 6.12, in emulated machines (Debian, ~15 min).
-	go run ./test/kernels -kernels='$(KERNELS)' -run='$(RUN)' | go run ./test/report -skips=test/kernels/skips
+	mkdir -p dist
+	go run ./test/kernels -kernels='$(KERNELS)' -run='$(RUN)' >dist/kernels.json
+	$(VERDICT) dist/kernels.json
 
 .PHONY: demo
 demo: ## Show elections, failovers and a refused stale write on this machine. KEEP=1 leaves it running.
@@ -130,12 +167,26 @@ image: ## Write dist/image.tar, an OCI archive of the agent and the manager on a
 	SOURCE_DATE_EPOCH="$$(git log -1 --format=%ct)" go run ./build/image -reference='$(IMAGE)' -platforms='$(PLATFORMS)' \
 	  -version='$(VERSION)' -revision="$$(git rev-parse HEAD)" -output=dist/image.tar
 
+# A lab that an interrupted run has left is removed first.
+.PHONY: smoke
+smoke: ## Install the product by Helm on a real Kubernetes of three nodes on this machine, crash one, drain one (root, ~5 min).
+	$(MAKE) image PLATFORMS="linux/$$(go env GOARCH)" IMAGE=$(E2E_IMAGE)
+	@go run ./test/lab run -nodes=3 $(SHELL) -euo pipefail -c "$$SMOKE"
+smoke: RERUNS :=
+smoke: export SMOKE = $(call tests,smoke,-count=1 -run='^TestSmoke$$' -e2e -image=$(E2E_IMAGE) -image-archive='$(CURDIR)/dist/image.tar',./test/e2e)
+
 .PHONY: e2e
 e2e: ## Test the whole product on a real Kubernetes of eight nodes on this machine, and break it (root, ~25 min).
 	$(MAKE) image PLATFORMS="linux/$$(go env GOARCH)" IMAGE=$(E2E_IMAGE)
-	go test -json -count=1 -timeout=60m ./test/lab -lab | $(REPORT)
-	go run ./test/lab run -nodes=8 $(E2E) $(E2E_ARGS) | $(REPORT) $(if $(filter -v,$(E2E_ARGS)),-v)
-	$(if $(E2E_ARGS),,go run ./test/lab run -control-planes=3 $(E2E) -run=TestQuorum | $(REPORT))
+	mkdir -p dist && rm -f dist/e2e-*.json
+	failed=0; go test -json -count=1 -timeout=60m ./test/lab -lab >dist/e2e-lab.json || failed=1; \
+	  go run ./test/lab run -nodes=8 $(E2E) $(E2E_ARGS) >dist/e2e-8.json || failed=1; \
+	  $(if $(E2E_ARGS),,go run ./test/lab run -control-planes=3 $(E2E) -run=TestQuorum >dist/e2e-quorum.json || failed=1;) \
+	  $(VERDICT) dist/e2e-*.json || failed=1; exit $$failed
+
+.PHONY: deep
+deep: ## Run the second tier, hours as root: dist/deep/report.md. PARTS="test e2e" takes some.
+	.ci/deep
 
 .PHONY: bench
 bench: ## Measure failovers beside today's alternatives, on such a Kubernetes: dist/bench.json and dist/bench.svg (root, ~90 min).

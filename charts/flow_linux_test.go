@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/singletonjob/operator/test/controlplane"
+	"github.com/singletonjob/operator/test/tier"
 )
 
 const (
@@ -158,6 +159,7 @@ func TestOnlyRenewalsAreInTheLevelOfLeases(t *testing.T) {
 // are while others flood it. Neither is a matter of speed: who shares queues with a flood is rejected. (A level that may
 // borrow places, as leader-election, passes the first part too, only later.)
 func TestFloods(t *testing.T) {
+	tier.Deep(t, "floods the API server and counts what was late")
 	w := newFlowWorld(t)
 	// Queues so short that the flood overfills them.
 	w.install(unchanged, "--set=flowSchema.queueLength=5")

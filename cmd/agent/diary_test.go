@@ -241,7 +241,7 @@ func (w *world) checkLives() []life {
 	for i := 1; i < len(lives); i++ {
 		before, after := lives[i-1], lives[i]
 		if after.first <= before.last && !before.overran() {
-			w.t.Errorf("two at once for %v: %+v and %+v", time.Duration(before.last-after.first), before, after)
+			w.t.Errorf("SAFETY: two at once for %v: %+v and %+v", time.Duration(before.last-after.first), before, after)
 		}
 	}
 	highest := int64(0)
@@ -249,7 +249,7 @@ func (w *world) checkLives() []life {
 		switch {
 		case l.token == 0: // a leader by client-go, which has no tokens
 		case l.token <= highest:
-			w.t.Errorf("%+v: its token is not above %d", l, highest)
+			w.t.Errorf("SAFETY: %+v: its token is not above %d", l, highest)
 		default:
 			highest = l.token
 		}

@@ -27,6 +27,7 @@ import (
 	"github.com/singletonjob/operator/internal/supervise"
 	"github.com/singletonjob/operator/test/controlplane"
 	"github.com/singletonjob/operator/test/subprocess"
+	"github.com/singletonjob/operator/test/tier"
 )
 
 // client-go's elector at 15/10/2, scaled to the 2 s of the agents that it contends with.
@@ -161,6 +162,7 @@ func (w *world) holders() <-chan string {
 // One Lease, three of our agents and three of client-go's electors. Each holder is made to end, in one way or
 // another, until it has changed hands 200 times.
 func TestContentionWithClientGo(t *testing.T) {
+	tier.Deep(t, "waits for client-go's timing")
 	if testing.Short() {
 		t.Skip("takes more than a minute")
 	}
@@ -274,6 +276,7 @@ func (c *contest) endAgent(holder string) {
 // stale memory whether it leads, and blanks the Lease. That does not free it: our process is killed, since the Lease is
 // no longer known to be ours, and everybody waits, this agent too.
 func TestLateReleaseByClientGo(t *testing.T) {
+	tier.Deep(t, "waits for client-go's timing")
 	t.Parallel()
 	const attempts = 4
 	for range attempts {

@@ -16,11 +16,13 @@ import (
 	"time"
 
 	"github.com/singletonjob/operator/test/faultproxy"
+	"github.com/singletonjob/operator/test/tier"
 )
 
 // What a tenure survives (docs/timing.md has the table of the simulator) before a real API server: each scenario asks for
 // less than the simulator promises, by what a busy machine may take.
 func TestTenureSurvives(t *testing.T) {
+	tier.Deep(t, "outlives outages with a second to spare")
 	for name, test := range map[string]struct {
 		renew, retry float64 // seconds
 		// trouble makes a candidate's network what it is to survive, and returns when that is over.

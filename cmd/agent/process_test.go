@@ -25,6 +25,7 @@ import (
 	"github.com/singletonjob/operator/internal/lease"
 	"github.com/singletonjob/operator/internal/supervise"
 	"github.com/singletonjob/operator/test/faultproxy"
+	"github.com/singletonjob/operator/test/tier"
 )
 
 var (
@@ -549,6 +550,7 @@ var outages = map[string]func(*candidate){
 
 // KeepRunning: an outage for all leaves the process running, with its token.
 func TestKeepRunning(t *testing.T) {
+	tier.Deep(t, "asks for exact tenures under a short lease")
 	for name, befall := range outages {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -579,6 +581,7 @@ func TestKeepRunning(t *testing.T) {
 
 // A tenure that is not kept running stops in an outage for all, once, and one comes back after it.
 func TestStopInAnOutage(t *testing.T) {
+	tier.Deep(t, "asks for exact tenures under a short lease")
 	for name, befall := range outages {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -623,6 +626,7 @@ func TestKeepRunningLearnsOfAnother(t *testing.T) {
 
 // Requests in steady state: one write per retryPeriod from the holder, none from a standby.
 func TestRequestsAtRest(t *testing.T) {
+	tier.Deep(t, "counts requests that a slow answer adds to")
 	t.Parallel()
 	config := testConfig()
 	mustGoOn(t, func(w *world) error {

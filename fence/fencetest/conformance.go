@@ -77,7 +77,7 @@ func (s *subject) accepted(r fence.Resource, token, payload string) error {
 func (s *subject) stale(r fence.Resource, token, payload, highest string) error {
 	err := s.Write(s.ctx, r, token, payload)
 	if err == nil {
-		return fmt.Errorf("the write of %q with token %s after %s was stored, want it refused", payload, token, highest)
+		return fmt.Errorf("SAFETY: the write of %q with token %s after %s was stored, want it refused", payload, token, highest)
 	}
 	stale, ok := errors.AsType[*fence.StaleError](err)
 	if !ok {
@@ -161,7 +161,7 @@ func malformedRefused(s *subject) error {
 		for _, r := range []fence.Resource{used, unused} {
 			switch err := s.Write(s.ctx, r, token, "x"); {
 			case err == nil:
-				failures = append(failures, fmt.Errorf("a write with token %q was stored, want: %w", token, want))
+				failures = append(failures, fmt.Errorf("SAFETY: a write with token %q was stored, want: %w", token, want))
 			case !errors.Is(err, want):
 				failures = append(failures, fmt.Errorf("a write with token %q failed, want an error that says %q: %w", token, want.Error(), err))
 			}
@@ -215,7 +215,7 @@ func concurrentTenures(s *subject) error {
 			return nil
 		}
 		if token < before {
-			return fmt.Errorf("write %s was stored although a write with token %d had returned before it began", payload, before)
+			return fmt.Errorf("SAFETY: write %s was stored although a write with token %d had returned before it began", payload, before)
 		}
 		raise(&highest, token)
 		mu.Lock()

@@ -23,7 +23,7 @@ func (c *Cluster) Install(ctx context.Context, chart, image string, settings ...
 	repository, tag, _ := strings.Cut(image, ":")
 	args := []string{
 		helm, "upgrade", "--install", Release, chart, "--namespace", SystemNamespace, "--create-namespace",
-		"--set", "image.repository=" + repository, "--set", "image.tag=" + tag, "--wait", "--timeout", "3m",
+		"--set", "image.repository=" + repository, "--set", "image.tag=" + tag, "--wait", "--timeout", "10m",
 	}
 	for _, s := range settings {
 		args = append(args, "--set", s)

@@ -74,7 +74,7 @@ func beginIn(t *testing.T, own zone) *trial {
 	if err := bed.interrupted.Err(); err != nil {
 		t.Skip("interrupted")
 	}
-	ctx, cancel := context.WithTimeout(bed.interrupted, 10*time.Minute)
+	ctx, cancel := context.WithTimeout(bed.interrupted, 40*time.Minute) // each await has its own patience
 	x := &trial{T: t, ctx: ctx, namespace: bed.namespaceFor(t.Name()), timeline: observe.NewTimeline(), zone: own}
 	t.Cleanup(func() {
 		if t.Failed() {

@@ -5,8 +5,7 @@
 // this does. One kernel has control groups of version 1, the others those of version 2 alone. All the while the wall clock jumps
 // by an hour to and fro, which nothing is to notice.
 //
-//	go run ./test/kernels | go run ./test/report -skips=test/kernels/skips
-//	go run ./test/kernels -kernels=6.1 -run=TestOutOfMemory | go run ./test/report
+//	go run ./test/kernels >events.json && go run ./test/verdict events.json
 //
 // It needs Go and a Debian for amd64. Kernels and an emulator are downloaded by apt-get, from the mirror that the machine itself
 // uses, and unpacked into the user's cache: nothing is installed. It prints what `go test -json` prints.

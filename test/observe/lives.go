@@ -10,6 +10,10 @@ import (
 	"github.com/singletonjob/operator/fence/fencetest"
 )
 
+// Safety begins what is said of every violation of the promise that one process acts: two at once, a token that serves twice, a stale
+// write that was stored. The gate never forgives a failed test that says it.
+const Safety = "SAFETY: "
+
 // A Life is one process as the sink knows it. All times are CLOCK_BOOTTIME of one machine: of the writers where they share
 // the sink's, else of the sink.
 type Life struct {
@@ -104,11 +108,11 @@ func Violations(lives []Life, expectOverlap bool) []string {
 	var found []string
 	for i, life := range lives {
 		if len(life.Tokens) != 1 {
-			found = append(found, fmt.Sprintf("one process, tokens %v: %s", life.Tokens, life.Writer))
+			found = append(found, fmt.Sprintf(Safety+"one process, tokens %v: %s", life.Tokens, life.Writer))
 		}
 		for _, older := range lives[:i] {
 			if slices.Max(older.Tokens) >= slices.Min(life.Tokens) {
-				found = append(found, fmt.Sprintf("the token does not grow from %s (%v) to %s (%v)", older.Writer, older.Tokens, life.Writer, life.Tokens))
+				found = append(found, fmt.Sprintf(Safety+"the token does not grow from %s (%v) to %s (%v)", older.Writer, older.Tokens, life.Writer, life.Tokens))
 			}
 		}
 	}
@@ -124,7 +128,7 @@ func StoredStale(lives []Life) []string {
 	var found []string
 	for _, life := range lives {
 		if life.StaleAccepted > 0 {
-			found = append(found, fmt.Sprintf("%d stale writes of %s were stored", life.StaleAccepted, life.Writer))
+			found = append(found, fmt.Sprintf(Safety+"%d stale writes of %s were stored", life.StaleAccepted, life.Writer))
 		}
 	}
 	return found
@@ -136,7 +140,7 @@ func Overlaps(lives []Life) []string {
 	for i, life := range lives {
 		for _, older := range lives[:i] {
 			if overlap := older.Last - life.First; overlap >= 0 {
-				found = append(found, fmt.Sprintf("two processes for %v: %s and %s", overlap, older.Writer, life.Writer))
+				found = append(found, fmt.Sprintf(Safety+"two processes for %v: %s and %s", overlap, older.Writer, life.Writer))
 			}
 		}
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/singletonjob/operator/fence/fencetest"
 	"github.com/singletonjob/operator/test/localnode"
 	"github.com/singletonjob/operator/test/observe"
+	"github.com/singletonjob/operator/test/tier"
 )
 
 func (w *world) must(err error) {
@@ -145,6 +146,7 @@ func TestTheHoldersPodIsDeleted(t *testing.T) {
 
 // What takes the operator, the API server or the definition away from all takes turns on a control plane of its own.
 func TestWhatAllNeedIsAway(t *testing.T) {
+	tier.Deep(t, "takes minutes")
 	t.Parallel()
 	p := newProduct(t)
 	for _, c := range []struct {

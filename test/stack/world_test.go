@@ -297,7 +297,7 @@ func (w *world) deadBefore(old, next *tenure) {
 		w.t.Fatal(err)
 	}
 	if alive > next.process.Started {
-		w.t.Errorf("the process of token %d lived at %v, that of token %d was started at %v", old.token, alive, next.token, next.process.Started)
+		w.t.Errorf("SAFETY: the process of token %d lived at %v, that of token %d was started at %v", old.token, alive, next.token, next.process.Started)
 	}
 }
 
@@ -313,7 +313,7 @@ func (w *world) verifyAfter(old *tenure) []v1alpha1.TenureChange {
 	w.t.Helper()
 	report := w.report()
 	if report.StaleAccepted > 0 {
-		w.t.Errorf("the sink stored %d stale writes", report.StaleAccepted)
+		w.t.Errorf("SAFETY: the sink stored %d stale writes", report.StaleAccepted)
 	}
 	for _, v := range observe.Violations(w.p.Lives(w.resource()), false) {
 		w.t.Error(v)

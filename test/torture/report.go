@@ -53,7 +53,7 @@ func (r *report) String() string {
 	r.kinds(&out)
 	r.invariants(&out)
 	for _, b := range r.verdict.Broken {
-		fmt.Fprintf(&out, "\nBROKEN at %.3f s, %s: %s\n  %s\n", (b.At - r.began).Seconds(), b.Subject, b.Invariant, b.Text)
+		fmt.Fprintf(&out, "\nBROKEN, SAFETY, at %.3f s, %s: %s\n  %s\n", (b.At - r.began).Seconds(), b.Subject, b.Invariant, b.Text)
 		_, _ = out.WriteString(timelineOf(r.history, b, r.began))
 	}
 	switch why := r.proves(); {

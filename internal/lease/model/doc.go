@@ -46,7 +46,7 @@ func Check(o Options, tell func(name, about string, faults int, r Result)) error
 		tell(p.name, p.about, m.budget, r)
 		switch {
 		case r.Violation != nil:
-			return fmt.Errorf("%s: %s: %s\n%s", p.name, r.Violation.Kind, r.Violation.Text, r.Scenario)
+			return fmt.Errorf("SAFETY: %s: %s: %s\n%s", p.name, r.Violation.Kind, r.Violation.Text, r.Scenario)
 		case !r.Complete:
 			return fmt.Errorf("%s: %d states are not all; raise -states, and see that there is memory for it", p.name, r.States)
 		}

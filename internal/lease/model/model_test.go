@@ -16,7 +16,7 @@ func TestNothingBreaks(t *testing.T) {
 		}
 		switch r := m.explore(mostStates); {
 		case r.Violation != nil:
-			t.Errorf("%s: %s: %s\n%s", p.name, r.Violation.Kind, r.Violation.Text, r.Scenario)
+			t.Errorf("SAFETY: %s: %s: %s\n%s", p.name, r.Violation.Kind, r.Violation.Text, r.Scenario)
 		case !r.Complete:
 			t.Errorf("%s: %d states are not all", p.name, r.States)
 		case m.budget == 1 && r.ByFaults[1] < 10:

@@ -16,7 +16,7 @@ type Violation struct {
 	Text string
 }
 
-func (v Violation) String() string { return fmt.Sprintf("%v: %s: %s", v.At, v.Kind, v.Text) }
+func (v Violation) String() string { return fmt.Sprintf("SAFETY: %v: %s: %s", v.At, v.Kind, v.Text) }
 
 // The promises.
 const (
