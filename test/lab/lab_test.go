@@ -94,7 +94,7 @@ func TestLab(t *testing.T) {
 	lab.ok("up", "-nodes=3") // adds one
 	lab.fails("up", "-nodes=2")
 	lab.fails("up", "-control-planes=3", "-nodes=3")
-	lab.fails("run", "true") // which would end the lab
+	lab.fails("run", "-wait=1s", "true") // which would end the lab
 	lab.kubectl = strings.TrimSpace(lab.ok("program", "kubectl"))
 	lab.startProbes()
 
@@ -146,6 +146,49 @@ func TestRun(t *testing.T) {
 	lab.fails("run", "-nodes=0", "true")
 	if diff := leftBehind(t, before); diff != "" {
 		t.Errorf("something was left behind (-before +after):\n%s", diff)
+	}
+}
+
+// TestKilledRun kills a run, and once all processes of its lab too: the next run begins all the same.
+func TestKilledRun(t *testing.T) {
+	if !*withLab {
+		t.Skip("starts a lab on this machine: run with -lab")
+	}
+	lab := &labTest{T: t}
+	lab.ok("down")
+	before := footprint(t)
+	binary := filepath.Join(t.TempDir(), "lab")
+	if out, err := gotool.Command(t.Context(), "", "build", "-o", binary, ".").CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	for _, also := range []string{"", "find /sys/fs/cgroup -path '*" + cluster.Group + "*' -name cgroup.procs -exec cat {} + | sort -u | xargs kill -9"} {
+		said := filepath.Join(t.TempDir(), "said")
+		run := exec.CommandContext(t.Context(), binary, "run", "-nodes=2", "sh", "-c", "echo up >"+said+"; exec sleep 60")
+		run.Stderr = os.Stderr
+		if err := run.Start(); err != nil {
+			t.Fatal(err)
+		}
+		for until := time.Now().Add(10 * time.Minute); ; time.Sleep(100 * time.Millisecond) {
+			if _, err := os.Stat(said); err == nil {
+				break
+			}
+			if time.Now().After(until) {
+				t.Fatal("the lab does not come up")
+			}
+		}
+		if err := run.Process.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		_ = run.Wait()
+		if also != "" {
+			if out, err := exec.Command("sh", "-c", also).CombinedOutput(); err != nil {
+				t.Logf("kill all of the lab: %v: %s", err, out) // some die of the others' death
+			}
+		}
+		lab.ok("run", "-nodes=1", "true")
+		if diff := leftBehind(t, before); diff != "" {
+			t.Errorf("something was left behind (-before +after):\n%s", diff)
+		}
 	}
 }
 

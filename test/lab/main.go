@@ -26,7 +26,7 @@ import (
 const usage = `usage: lab COMMAND
 
   up [-nodes N] [-control-planes 1|3]   start the lab, or what does not run of it
-  run [-nodes N] [-control-planes 1|3] COMMAND...
+  run [-nodes N] [-control-planes 1|3] [-wait D] COMMAND...
                                         start a lab, run the command with its KUBECONFIG, end the lab
   down                                  end it and remove all it made, in whatever state it is
   status [-json]                        what runs, what is broken
@@ -102,7 +102,7 @@ func help(text string) error {
 func (p program) injector() fault.Injector { return fault.Injector{Lab: p.lab} }
 
 func (p program) up(ctx context.Context, args []string) error {
-	c, rest, err := parseConfig("lab up", args)
+	c, rest, err := parseConfig(flag.NewFlagSet("lab up", flag.ContinueOnError), args)
 	if err != nil {
 		return err
 	}
@@ -117,30 +117,37 @@ func (p program) up(ctx context.Context, args []string) error {
 	return nil
 }
 
-func parseConfig(command string, args []string) (c cluster.Config, rest []string, err error) {
-	flags := flag.NewFlagSet(command, flag.ContinueOnError)
+func parseConfig(flags *flag.FlagSet, args []string) (c cluster.Config, rest []string, err error) {
 	flags.IntVar(&c.Nodes, "nodes", 3, "nodes")
 	flags.IntVar(&c.ControlPlanes, "control-planes", 1, "API servers, each with an etcd: 1 or 3")
 	err = flags.Parse(args)
 	return c, flags.Args(), err
 }
 
-// run ends the lab whatever becomes of the command, and therefore takes none that it has not started.
+// run ends the lab whatever becomes of the command, and therefore takes none that it has not started: it waits for one that is up.
 func (p program) run(ctx context.Context, args []string) (err error) {
-	c, command, err := parseConfig("lab run", args)
+	flags := flag.NewFlagSet("lab run", flag.ContinueOnError)
+	wait := flags.Duration("wait", time.Hour, "how long to wait for a lab that is up to be down")
+	c, command, err := parseConfig(flags, args)
 	if err != nil {
 		return err
 	}
 	if len(command) == 0 {
 		return help(usage)
 	}
-	if _, err := p.lab.Config(); err == nil {
-		return errors.New("a lab is up, and would be ended: use it as it is, or run 'lab down' first")
+	waiting, cancel := context.WithTimeout(ctx, *wait)
+	disown, err := p.lab.Own(waiting)
+	cancel()
+	if err != nil {
+		return err
 	}
+	defer disown()
 	defer func() {
-		ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
+		ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Minute)
 		defer cancel()
-		err = errors.Join(err, p.lab.Down(ending))
+		if downErr := p.lab.Down(ending); downErr != nil { // which fails nothing that has passed, and the next run goes on from there
+			_, _ = fmt.Fprintln(os.Stderr, "lab: down:", downErr)
+		}
 	}()
 	if err := p.lab.Up(ctx, c); err != nil {
 		return err

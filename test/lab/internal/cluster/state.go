@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"syscall"
 	"time"
 
@@ -87,7 +88,14 @@ func (l *Lab) saveState(s *state) error {
 // because 'down' removes that; it is removed with the lab, so anyone who gets a lock makes sure that its file is still the one
 // in place.
 func (l *Lab) lock(ctx context.Context) (unlock func(), err error) {
-	path := l.dir + ".lock"
+	file, err := l.lockFile(ctx, l.dir+".lock", "another program is changing the lab in "+l.dir)
+	if err != nil {
+		return nil, err
+	}
+	return func() { _ = file.Close() }, nil
+}
+
+func (l *Lab) lockFile(ctx context.Context, path, why string) (*os.File, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return nil, err
 	}
@@ -97,19 +105,58 @@ func (l *Lab) lock(ctx context.Context) (unlock func(), err error) {
 			return nil, err
 		}
 		if err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err == nil && inPlace(file, path) {
-			return func() { _ = file.Close() }, nil
+			return file, nil
 		}
 		_ = file.Close()
 		if !said {
-			l.say("waiting for another program that is changing the lab in %s", l.dir)
+			l.say("waiting: %s", why)
 			said = true
 		}
 		select {
 		case <-ctx.Done():
-			return nil, fmt.Errorf("another program is changing the lab in %s: %w", l.dir, ctx.Err())
+			return nil, fmt.Errorf("%s: %w", why, ctx.Err())
 		case <-time.After(50 * time.Millisecond):
 		}
 	}
+}
+
+// Own makes the lab the caller's until disown is called or the process ends, in whatever way. Another owner is waited for, and so is
+// a lab that somebody has brought up by hand, until it is down or ctx ends. Everything else that is left of a lab is taken down:
+// its owner was killed, or none of its machines lives.
+func (l *Lab) Own(ctx context.Context) (disown func(), err error) {
+	// The kernel unlocks the file of an owner that was killed, and the file stays: so what is up is that owner's.
+	path := l.dir + ".run"
+	_, left := os.Stat(path)
+	file, err := l.lockFile(ctx, path, "the lab in "+l.dir+" runs for somebody else")
+	if err != nil {
+		return nil, err
+	}
+	disown = func() {
+		_ = os.Remove(path)
+		_ = file.Close()
+	}
+	for said := false; left != nil && l.lives(); said = true {
+		if !said {
+			l.say("waiting: the lab in %s is up, by hand: 'lab down' ends it", l.dir)
+		}
+		select {
+		case <-ctx.Done():
+			disown()
+			return nil, fmt.Errorf("a lab is up in %s: use it as it is, or run 'lab down' first: %w", l.dir, ctx.Err())
+		case <-time.After(time.Second):
+		}
+	}
+	if err := l.Down(ctx); err != nil {
+		disown()
+		return nil, err
+	}
+	return disown, nil
+}
+
+// lives reports whether a machine of the lab does.
+func (l *Lab) lives() bool {
+	machines, err := l.Machines()
+	return err == nil && slices.ContainsFunc(machines, func(m Machine) bool { return m.Init.Alive() })
 }
 
 func inPlace(file *os.File, path string) bool {
