@@ -83,7 +83,7 @@ func setUp(ctx context.Context) (*testbed, error) {
 	if kubeconfig == "" {
 		return nil, errors.New("set KUBECONFIG to the cluster to test on, or run 'make e2e' for one on this machine")
 	}
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Minute)
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Minute)
 	defer cancel()
 	r, err := cluster.Connect(ctx, cluster.Options{Kubeconfig: kubeconfig, WorkloadImage: *workloadImage, Progress: os.Stderr})
 	if err != nil {

@@ -28,6 +28,7 @@ type results struct {
 	verbose  bool                // all that tests say, as they say it
 	output   map[string][]string // by package and test
 	builds   map[string][]string // by import path
+	races    map[string][]string // by package: how the first data race begins
 	tests    int
 	failures []string
 	skipped  []skip
@@ -38,7 +39,7 @@ type results struct {
 type skip struct{ pkg, test, reason string }
 
 func newResults(to io.Writer) *results {
-	return &results{to: to, output: map[string][]string{}, builds: map[string][]string{}}
+	return &results{to: to, output: map[string][]string{}, builds: map[string][]string{}, races: map[string][]string{}}
 }
 
 // read takes events until the end. Lines that are none, such as those of a linker, are passed on.
@@ -74,6 +75,7 @@ func (r *results) add(e event) {
 		r.say("%s", strings.Join(r.builds[e.ImportPath], ""))
 	case "output":
 		r.output[key] = append(r.output[key], e.Output)
+		r.race(e)
 		if r.verbose {
 			r.say("%s", e.Output)
 		}
@@ -89,7 +91,7 @@ func (r *results) end(e event, output []string) {
 	case e.Test == "" && e.Action == "skip": // it has no tests
 	case e.Test == "":
 		if e.Action == "fail" {
-			r.failures = append(r.failures, pkg)
+			r.failures = append(r.failures, strings.Join(append([]string{pkg}, r.races[e.Package]...), "\n      "))
 			r.say("%s", strings.Join(output, ""))
 			r.unended(e.Package)
 		}
@@ -97,7 +99,7 @@ func (r *results) end(e event, output []string) {
 	case e.Action == "skip":
 		r.skipped = append(r.skipped, skip{pkg, e.Test, reason(output)})
 	case e.Action == "fail":
-		r.failures = append(r.failures, pkg+" "+e.Test)
+		r.failures = append(r.failures, strings.Join(append([]string{pkg + " " + e.Test}, said(output)...), "\n      "))
 		r.say("%s", strings.Join(output, ""))
 	default:
 		r.tests++
@@ -128,12 +130,46 @@ func short(pkg string) string { return strings.TrimPrefix(pkg, module) }
 // reason is what a test said when it skipped itself: its last line with a place in the code, without that.
 func reason(output []string) string {
 	for _, line := range slices.Backward(output) {
-		place, text, found := strings.Cut(strings.TrimSpace(line), ": ")
-		if file, _, ok := strings.Cut(place, ":"); found && ok && strings.HasSuffix(file, ".go") {
+		if text, ok := placed(line); ok {
 			return text
 		}
 	}
 	return "without a reason"
+}
+
+// placed is what a line with a place in the code says.
+func placed(line string) (text string, ok bool) {
+	place, text, found := strings.Cut(strings.TrimSpace(line), ": ")
+	file, _, at := strings.Cut(place, ":")
+	return text, found && at && strings.HasSuffix(file, ".go")
+}
+
+// said is what a failed test said first, to be repeated at the end: what follows, such as the logs of a cluster, may be so much that
+// whoever keeps the end of it alone has nothing of why.
+func said(output []string) []string {
+	const lines, width = 6, 300
+	var first []string
+	for _, line := range output {
+		if _, ok := placed(line); ok && len(first) < lines {
+			line = strings.TrimSpace(line)
+			first = append(first, line[:min(len(line), width)])
+		}
+	}
+	return first
+}
+
+// race keeps the first stacks of a package's first data race, to be repeated at the end. They are in the output of the test that
+// ran last when the detector wrote, which may be one that passes.
+func (r *results) race(e event) {
+	const begin, end, lines, width = "WARNING: DATA RACE", "====", 24, 300
+	stacks := r.races[e.Package]
+	begun := len(stacks) > 0
+	switch {
+	case begun && (len(stacks) == lines || strings.HasPrefix(stacks[len(stacks)-1], end)):
+	case begun || strings.HasPrefix(e.Output, begin):
+		line := strings.TrimRight(e.Output, "\n")
+		r.races[e.Package] = append(stacks, line[:min(len(line), width)])
+	}
 }
 
 // summary prints skips and failures. Its error is what has to be done about them.

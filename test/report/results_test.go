@@ -9,6 +9,13 @@ const pkg = `"Package":"github.com/singletonjob/operator/internal/lease"`
 
 func line(rest string) string { return `{` + pkg + `,` + rest + "}\n" }
 
+func output(test string, lines ...string) (events string) {
+	for _, text := range lines {
+		events += line(`"Action":"output","Test":"` + test + `","Output":"` + text + `\n"`)
+	}
+	return events
+}
+
 var (
 	passes = line(`"Action":"run","Test":"TestA"`) + line(`"Action":"output","Test":"TestA","Output":"    a_test.go:1: noise\n"`) +
 		line(`"Action":"pass","Test":"TestA","Elapsed":0.1`)
@@ -17,6 +24,11 @@ var (
 	fails = line(`"Action":"output","Test":"TestD","Output":"    a_test.go:9: it broke\n"`) + line(`"Action":"fail","Test":"TestD","Elapsed":1`)
 	ok    = line(`"Action":"pass","Elapsed":2.5`)
 	bad   = line(`"Action":"output","Output":"panic: no test ended\n"`) + line(`"Action":"fail","Elapsed":2.5`)
+	// As the race detector writes: into what the test says that ran last.
+	race = output("TestA", "==================", "WARNING: DATA RACE", "Write at 0x1 by goroutine 8:", "  lease.raced()", "==================") +
+		line(`"Action":"pass","Test":"TestA","Elapsed":0.1`) +
+		output("TestD", "    testing.go:1617: race detected during execution of test") + line(`"Action":"fail","Test":"TestD","Elapsed":1`) +
+		output("TestD", "WARNING: DATA RACE", "a second one")
 	// As the go command reports a package that does not compile.
 	unbuilt = `{"ImportPath":"x [x.test]","Action":"build-output","Output":"x.go:1: undefined: y\n"}` + "\n" +
 		`{"ImportPath":"x [x.test]","Action":"build-fail"}` + "\n" + line(`"Action":"fail","Elapsed":0,"FailedBuild":"x [x.test]"`)
@@ -29,8 +41,11 @@ func TestSummary(t *testing.T) {
 		silent       string
 		wrong        string // in the error; none if empty
 	}{
-		"passed":            {input: passes + ok, says: []string{"ok     internal/lease", "2.5 s", "1 tests passed, 0 were skipped"}, silent: "noise"},
-		"failed":            {input: passes + fails + bad, says: []string{"it broke", "panic: no test ended", "FAILED internal/lease"}, wrong: "internal/lease TestD"},
+		"passed":          {input: passes + ok, says: []string{"ok     internal/lease", "2.5 s", "1 tests passed, 0 were skipped"}, silent: "noise"},
+		"failed":          {input: passes + fails + bad, says: []string{"it broke", "panic: no test ended", "FAILED internal/lease"}, wrong: "internal/lease TestD"},
+		"why, at the end": {input: fails + ok, wrong: "internal/lease TestD\n      a_test.go:9: it broke"},
+		"stacks, at the end": {input: race + bad, wrong: "\n  internal/lease\n      WARNING: DATA RACE\n      Write at 0x1 by goroutine 8:\n" +
+			"        lease.raced()\n      =================="},
 		"no end":            {input: passes + line(`"Action":"output","Test":"TestE","Output":"panic: timed out\n"`) + bad, says: []string{"panic: timed out"}, wrong: "internal/lease"},
 		"package failed":    {input: passes + bad, says: []string{"panic: no test ended"}, wrong: "failed:\n  internal/lease"},
 		"not built":         {input: unbuilt, says: []string{"undefined: y"}, wrong: "internal/lease"},
