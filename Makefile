@@ -23,6 +23,8 @@ HOURS ?= 1000
 # Which kernels `make kernels` takes, such as 5.10,6.12, and which tests, as a regular expression; all if empty.
 KERNELS ?=
 RUN ?=
+# How many jobs `make bench-idle` makes, 10000 if empty, and `make bench-scale`, 100 if empty.
+JOBS ?=
 # For how long `make torture` does what can go wrong; SEED= of an earlier run draws the same faults.
 MINUTES ?= 10
 SEED ?=
@@ -30,6 +32,14 @@ SEED ?=
 MODEL_ARGS ?=
 # How many inputs, as 200000x, or how much time, as 1m, `make fuzz` gives each fuzz test.
 FUZZTIME ?= 200000x
+# Where the image of `make release` will be, without a tag; where its files will be; and what they are signed with, if anything.
+REPOSITORY ?=
+RELEASE_URL ?=
+KEY ?=
+# Where the archives of `make krew` will be found.
+KREW_URL ?= https://example.com/singletonjob/$(VERSION)
+# The path on its host of what `make site` builds.
+SITE_BASE ?= /
 
 # All that these targets run and build, they build with the same settings, so that Go's cache holds each package once and
 # Kubernetes' libraries are compiled once. What builds further programs takes them from build/gotool, where a test compares.
@@ -48,11 +58,11 @@ API = $(filter-out $(PROCESSES),$(shell git grep -l '"github.com/singletonjob/op
 PURE = $(filter-out $(shell go list $(PROCESSES) $(API) ./test/lab ./test/e2e),$(shell go list ./...))
 # Tests in which goroutines of ours meet run with the race detector. It makes others slower and sees nothing in them: pure
 # packages, tests of programs that are built without it, and whole lives of jobs in which one goroutine calls the operator.
-RACED := $(addprefix ./,internal/agent internal/controller internal/kubelease internal/supervise fence/... \
+RACED := $(addprefix ./,internal/agent internal/controller internal/fenceproxy internal/kubelease internal/supervise fence/... \
   test/faultproxy test/localnode/... test/observe test/subprocess)
 RACED_IN = $(filter $(shell go list $(RACED)),$(shell go list $(1)))
 UNRACED_IN = $(filter-out $(shell go list $(RACED)),$(shell go list $(1)))
-LIVES := TestTheOperatorEnds|TestAnOperatorThatSees|TestTwoOperatorsThatSee
+LIVES := TestTheOperatorEnds|TestAnOperatorThatSees|TestTwoOperatorsThatSee|TestTheHistory
 FUZZERS = $(shell git grep -oE '^func Fuzz[A-Za-z]+' -- '*_test.go' | sed -E 's,/[^/]*:func ,:,')
 
 # $(call tests,name,flags of go test,packages) runs tests, and those that fail twice more, after all others, with nothing beside
@@ -76,10 +86,11 @@ help: ## List the targets.
 	  printf '  %-10s %s\n' "$$target" "$$text"; done
 
 .PHONY: generate
-generate: ## Write deepcopy functions, CRD and RBAC (for config/ and the chart), and the agent's dependencies.
+generate: ## Write deepcopy functions, CRD and RBAC (for config/ and the chart), docs/api.md, and the agent's dependencies.
 	$(CONTROLLER_GEN) object paths=./api/...
 	$(CONTROLLER_GEN) crd:generateEmbeddedObjectMeta=true paths=./api/... output:crd:stdout | \
 	  go run ./config/crd/generate | tee config/crd/singletonjob.io_singletonjobs.yaml > charts/singletonjob/generated/crd.yaml
+	go run ./docs/generate < config/crd/singletonjob.io_singletonjobs.yaml > docs/api.md
 	$(CONTROLLER_GEN) rbac:roleName=singletonjob-operator paths=./internal/controller/... output:rbac:stdout | \
 	  tee config/rbac/role.yaml > charts/singletonjob/generated/role.yaml
 	GOOS=linux GOARCH=amd64 CGO_ENABLED=0 go list -deps -f '{{if not .Standard}}{{.ImportPath}}{{end}}' ./cmd/agent | \
@@ -120,6 +131,34 @@ test-processes: ## The part of it that runs agents, nodes and other processes.
 .PHONY: verdict
 verdict: ## Judge all that the gate's tests have said since they began; the flaky ones are in dist/ci/flaky.txt.
 	@$(VERDICT) -quiet -list=dist/ci/flaky.txt dist/ci/*.json
+
+.PHONY: sinks
+sinks: ## Run the fences against the stores that they are for: PostgreSQL, MariaDB, SQLite, etcd, Redis, S3 (Debian's postgresql-15, pgbouncer, python3-psycopg2, npm, mariadb-server, redis-server; ~1 min).
+	cd fence/fencepgx && go vet ./...
+	cd test/sinks && go vet ./... && go test -count=1 -shuffle=on -timeout=20m ./...
+	cd test/sinks/kv && go vet ./... && go test -count=1 -shuffle=on -timeout=20m ./...
+
+.PHONY: bench-sinks
+bench-sinks: ## Have 64 writers of 8 tenures write to each fence for a minute, and measure what it costs beside writes without it: dist/sinks.json (what make sinks needs; ~22 min).
+	mkdir -p dist && rm -f dist/sinks.json
+	cd test/sinks && $(CROWDS) -run='^TestCrowd$$' . $(CROWD)
+	cd test/sinks/kv && $(CROWDS) -run='^TestCrowd$$' . $(CROWD)
+	KUBEBUILDER_ASSETS="$$(go run ./test/controlplane/get)" $(CROWDS) -run='^TestGuard$$/^fence$$/^crowd$$' ./charts $(CROWD)
+
+CROWDS = go test -count=1 -timeout=60m
+CROWD = -crowd=1m -figures='$(CURDIR)/dist/sinks.json'
+
+.PHONY: bench-late
+bench-late: ## Measure how late writes of a dead process arrive, sent again by its kernel: dist/late.json (root, iproute2, nftables, ~4 min).
+	go run ./test/bench/late
+
+# The writers' program is built before the lab is up, since its modules take minutes the first time.
+.PHONY: bench-sinks-lab
+bench-sinks-lab: ## Count the stale writes that sinks with and without their fences store while nodes break: dist/sinks-lab.json and .md (root, redis-server, ~12 min).
+	$(MAKE) image PLATFORMS="linux/$$(go env GOARCH)" IMAGE=$(E2E_IMAGE)
+	cd test/sinks/writer && go vet ./... && go build -o /dev/null .
+	cd test/sinks/kv/versitygw && go tool -n versitygw >/dev/null
+	go run ./test/lab run go run ./test/bench/sinks -image=$(E2E_IMAGE) -image-archive=dist/image.tar $(BENCH_ARGS)
 
 # Each new input would be made smaller for up to a minute, in which nothing else is tried. Go 1.26 may end a fuzz test by an error when
 # its time is over (golang/go#75804), so inputs are counted, and a test that wrote no input has found nothing.
@@ -162,10 +201,29 @@ torture: ## Do everything that can go wrong, at random, for MINUTES, to jobs and
 verify: ## Regenerate everything and fail on any difference; check sizes, dependencies and the chart.
 	.ci/verify
 
+# What VitePress needs is in site/package-lock.json; it has no scripts to run.
+.PHONY: site
+site: ## Build the documentation as a website in dist/site (npm, ~1 min); SITE_BASE=/path/ if it will not be at the top of its host.
+	cd site && npm ci --fetch-retries=5 --ignore-scripts --no-audit --no-fund && node_modules/.bin/vitepress build --base '$(SITE_BASE)'
+
 .PHONY: image
-image: ## Write dist/image.tar, an OCI archive of the agent and the manager on an empty file system.
+image: ## Write dist/image.tar, an OCI archive of agent, manager and fence-proxy on an empty file system.
 	SOURCE_DATE_EPOCH="$$(git log -1 --format=%ct)" go run ./build/image -reference='$(IMAGE)' -platforms='$(PLATFORMS)' \
 	  -version='$(VERSION)' -revision="$$(git rev-parse HEAD)" -output=dist/image.tar
+
+.PHONY: plugin
+plugin: ## Build bin/kubectl-singleton, and what kubectl completes its arguments with.
+	go build -ldflags='-s -w -X github.com/singletonjob/operator/internal/contract.Version=$(VERSION)' -o bin/kubectl-singleton ./cmd/kubectl-singleton
+	cp cmd/kubectl-singleton/kubectl_complete-singleton bin/
+
+# For each platform an archive, and a manifest for krew with their sums and the address that they will have.
+.PHONY: krew
+krew: ## Write dist/krew: archives of the plugin, and singleton.yaml, which says where they are: KREW_URL=https://…
+	go run ./build/krew -version='$(VERSION)' -url='$(KREW_URL)' -output=dist/krew
+
+.PHONY: release
+release: ## Write dist/release, all that a version consists of: VERSION=v0.2.0 REPOSITORY=… RELEASE_URL=https://… [KEY=key.pem].
+	go run ./build/release -version='$(VERSION)' -repository='$(REPOSITORY)' -url='$(RELEASE_URL)' -key='$(KEY)' -output=dist/release
 
 # A lab that an interrupted run has left is removed first.
 .PHONY: smoke
@@ -192,3 +250,26 @@ deep: ## Run the second tier, hours as root: dist/deep/report.md. PARTS="test e2
 bench: ## Measure failovers beside today's alternatives, on such a Kubernetes: dist/bench.json and dist/bench.svg (root, ~90 min).
 	$(MAKE) image PLATFORMS="linux/$$(go env GOARCH)" IMAGE=$(E2E_IMAGE)
 	go run ./test/lab run go run ./test/bench -image=$(E2E_IMAGE) -image-archive=dist/image.tar $(BENCH_ARGS)
+
+.PHONY: bench-schedule
+bench-schedule: ## Count what becomes of a schedule's ticks under faults, beside a CronJob: dist/schedule.json (root, ~20 min).
+	$(MAKE) image PLATFORMS="linux/$$(go env GOARCH)" IMAGE=$(E2E_IMAGE)
+	go run ./test/lab run -nodes=4 go run ./test/bench/schedule -image=$(E2E_IMAGE) -image-archive=dist/image.tar $(BENCH_ARGS)
+
+.PHONY: bench-idle
+bench-idle: ## Make JOBS schedules that are far off, and count the requests that the operator sends for them at rest (10 000: 19 min).
+	KUBEBUILDER_ASSETS="$$(go run ./test/controlplane/get)" go test ./internal/controller -count=1 -v -timeout=3h \
+	  -run=TestIdleSchedulesCostNothing -idle-jobs=$(or $(JOBS),10000) -idle-time=1m
+
+.PHONY: bench-scale
+bench-scale: ## Measure what JOBS jobs cost the operator, the API server and etcd, with simulated nodes: dist/scale.json and dist/scale.svg (100: ~8 min).
+	KUBEBUILDER_ASSETS="$$(go run ./test/controlplane/get)" go run ./test/bench/scale -jobs=$(or $(JOBS),100) $(BENCH_ARGS)
+
+.PHONY: bench-service
+bench-service: ## Measure what a client of a job's Service sees of 50 handovers and 20 failovers: dist/service.json (root, ~20 min).
+	$(MAKE) image PLATFORMS="linux/$$(go env GOARCH)" IMAGE=$(E2E_IMAGE)
+	go run ./test/lab run -nodes=4 go run ./test/bench/service -image=$(E2E_IMAGE) -image-archive=dist/image.tar $(BENCH_ARGS)
+
+.PHONY: bench-proxy
+bench-proxy: ## Measure what the fence-proxy costs beside a plain reverse proxy, in turns (~40 s).
+	go run ./test/bench/proxy

@@ -50,6 +50,13 @@ func newFlowWorld(t testing.TB) *flowWorld {
 	}
 	w := &flowWorld{cluster: &cluster{t: t, plane: plane, helm: helm, home: t.TempDir()}, client: &http.Client{Transport: transport}}
 	w.mustKubectl("create", "clusterrole", "tenant", "--verb=get,update,watch", "--resource=leases.coordination.k8s.io")
+	for deadline := time.Now().Add(5 * time.Minute); ; time.Sleep(50 * time.Millisecond) { // the API server makes it when it is ready
+		if _, err := plane.Kubectl(t.Context(), "get", "namespace", "kube-system"); err == nil {
+			break
+		} else if time.Now().After(deadline) {
+			t.Fatal(err)
+		}
+	}
 	for _, namespace := range []string{mine, theirs, "kube-system"} {
 		if namespace != "kube-system" {
 			w.mustKubectl("create", "namespace", namespace)
@@ -74,7 +81,7 @@ func (w *flowWorld) install(edit func(string) string, settings ...string) {
 	args := []string{"template", "release", chart, "--namespace=system", "--show-only=templates/flowschema.yaml"}
 	w.apply(edit(w.mustHelm(append(args, settings...)...)))
 	schema := w.mustKubectl("get", "flowschema", ours, "--output=jsonpath={.metadata.uid}")
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(50 * time.Millisecond) {
+	for deadline := time.Now().Add(5 * time.Minute); ; time.Sleep(50 * time.Millisecond) {
 		if r := w.ask(w.t.Context(), account(mine, "job"), http.MethodGet, mine, nil); r.schema == schema {
 			return
 		}
@@ -166,8 +173,8 @@ func TestFloods(t *testing.T) {
 
 	t.Run("every place is held", func(t *testing.T) {
 		w := w.in(t)
-		ctx := w.holdAll()
-		if r := w.ask(ctx, elector, http.MethodGet, "kube-system", nil); r.err != nil || r.status == http.StatusTooManyRequests {
+		w.holdAll()
+		if r := w.ask(w.t.Context(), elector, http.MethodGet, "kube-system", nil); r.err != nil || r.status == http.StatusTooManyRequests {
 			t.Errorf("the control plane's election was not served while tenants held their level: status %d, %v", r.status, r.err)
 		}
 	})
@@ -177,10 +184,13 @@ func TestFloods(t *testing.T) {
 		rejected := make(chan struct{}, 1)
 		for range 60 { // 6 queues take 5 each
 			go func() {
-				if w.ask(ctx, account(theirs, "job"), http.MethodGet, mine, nil).status == http.StatusTooManyRequests {
-					select {
-					case rejected <- struct{}{}:
-					default:
+				for ctx.Err() == nil {
+					if w.ask(ctx, account(theirs, "job"), http.MethodGet, mine, nil).status == http.StatusTooManyRequests {
+						select {
+						case rejected <- struct{}{}:
+						default:
+						}
+						time.Sleep(20 * time.Millisecond)
 					}
 				}
 			}()
@@ -210,14 +220,18 @@ func TestFloods(t *testing.T) {
 // holdAll has a tenant hold every place of its level, until the context that it returns ends.
 func (w *flowWorld) holdAll() context.Context {
 	w.t.Helper()
-	ctx, end := context.WithTimeout(w.t.Context(), 20*time.Second)
+	ctx, end := context.WithTimeout(w.t.Context(), 3*time.Minute)
 	var holders sync.WaitGroup
 	w.t.Cleanup(holders.Wait)
 	w.t.Cleanup(end)
 	for range 10 { // of 3 places
-		slow, never := io.Pipe()
-		holders.Go(func() { w.ask(ctx, account(mine, "job"), http.MethodPut, mine, slow) })
-		context.AfterFunc(ctx, func() { _ = never.Close() })
+		holders.Go(func() {
+			for ctx.Err() == nil { // who waits is rejected after 15 s, and who holds a place is ended after 60 s
+				slow, never := io.Pipe()
+				context.AfterFunc(ctx, func() { _ = never.Close() })
+				w.ask(ctx, account(mine, "job"), http.MethodPut, mine, slow)
+			}
+		})
 	}
 	w.awaitFull(ctx)
 	return ctx
@@ -273,14 +287,16 @@ func (f *fared) add(r reply) {
 }
 
 func (f *fared) String() string {
+	return fmt.Sprintf("%d served, %d rejected, %d failed, median %v, p90 %v, longest %v", f.served, f.rejected, f.failed, f.at(0.5), f.at(0.9), f.at(1))
+}
+
+// at is the quantile q of the times of those that were served.
+func (f *fared) at(q float64) time.Duration {
 	slices.Sort(f.took)
-	at := func(q float64) time.Duration {
-		if len(f.took) == 0 {
-			return 0
-		}
-		return f.took[int(q*float64(len(f.took)-1))].Round(100 * time.Microsecond)
+	if len(f.took) == 0 {
+		return 0
 	}
-	return fmt.Sprintf("%d served, %d rejected, %d failed, median %v, p90 %v, longest %v", f.served, f.rejected, f.failed, at(0.5), at(0.9), at(1))
+	return f.took[int(q*float64(len(f.took)-1))].Round(100 * time.Microsecond)
 }
 
 func (m *measured) String() string {

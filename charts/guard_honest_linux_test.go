@@ -11,11 +11,13 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/singletonjob/operator/internal/contract"
 	"github.com/singletonjob/operator/internal/kubelease"
 	"github.com/singletonjob/operator/internal/lease"
+	"github.com/singletonjob/operator/internal/schedule"
 )
 
 // leftBehind is what may stand in a Lease, by whoever wrote it before the guard was there or while people repaired it. No
@@ -55,7 +57,17 @@ var leftBehind = map[string]change{
 	"a handover to somewhere":      annotated(contract.HandoverToAnnotation, "the other side"),
 	"a reason for it of any words": annotated(contract.HandoverReasonAnnotation, "because, well;"),
 	"a release of any words":       all(free, annotated(contract.ReleaseReasonAnnotation, "because, well;")),
-	"renewals to come":             func(l *coordinationv1.Lease) { l.Spec.RenewTime = microTime("9999-12-31T23:59:59.999999Z") },
+	"a run under way":              running,
+	"a run that is none":           annotated(contract.RunAnnotation, "three miles"),
+	"a run of nothing": func(l *coordinationv1.Lease) {
+		l.Annotations[contract.RunAnnotation], l.Annotations[contract.TickAnnotation] = "", ""
+	},
+	"a novel for a run":         annotated(contract.RunAnnotation, attempt1+strings.Repeat("5", 200_000)),
+	"a tick that is none":       tick("soon"),
+	"a tick of the last second": tick("9999-12-31T23:59:59Z"),
+	"a schedule that is none":   annotated(contract.ScheduleAnnotation, "now and then"),
+	"a request of any words":    annotated(contract.RunRequestAnnotation, "run, please"),
+	"renewals to come":          func(l *coordinationv1.Lease) { l.Spec.RenewTime = microTime("9999-12-31T23:59:59.999999Z") },
 	"what people put there": all(marked, func(l *coordinationv1.Lease) {
 		l.Labels["team"], l.Finalizers = "a", []string{"example.org/stay"}
 	}),
@@ -83,6 +95,73 @@ func (w *guardWorld) honest(t *testing.T) {
 	}
 }
 
+// honestRuns: what a Lease says of runs is written as the guard has it, by the same agents: attempts, ticks, ends.
+func (w *guardWorld) honestRuns(t *testing.T) {
+	candidate := w.newAgent("job-h-2")
+	due, err := schedule.Parse(schedule.Spec{Cron: "* * * * *", Overlap: schedule.OverlapReplace})
+	w.must(err)
+	const id = "uid/2026-01-01T06:00:00Z"
+	of := func(r lease.Run, s *schedule.Schedule) change {
+		return func(l *coordinationv1.Lease) {
+			r.Attempt, r.Token, r.Pod = max(1, r.Attempt), 5, "job-h-0"
+			record := lease.Record{Token: 5, Runs: lease.Runs{Now: r, Schedule: s}}
+			fields := contract.EncodeLease(record, contract.Fields{Annotations: l.Annotations})
+			for _, name := range []string{contract.RunAnnotation, contract.ScheduleAnnotation} {
+				annotated(name, fields.Annotations[name])(l)
+			}
+		}
+	}
+	for name, test := range map[string]struct {
+		was  change
+		code int
+		// What the Lease says in the end, by the same agent if it runs.
+		state   lease.RunState
+		attempt int32
+	}{
+		"the first":                    {was: free, state: lease.RunComplete, attempt: 1},
+		"the first, that fails":        {was: free, code: 1, state: lease.RunFailed, attempt: 1},
+		"the second attempt":           {was: all(free, of(lease.Run{ID: id, State: lease.RunFailed}, nil)), state: lease.RunComplete, attempt: 2},
+		"after one that vanished":      {was: of(lease.Run{ID: id, State: lease.RunRunning}, nil), state: lease.RunComplete, attempt: 2},
+		"the last attempt":             {was: of(lease.Run{ID: id, State: lease.RunRunning}, nil), code: 1, state: lease.RunGivenUp, attempt: 2},
+		"none after the last":          {was: of(lease.Run{ID: id, State: lease.RunRunning, Attempt: 2}, nil), state: lease.RunGivenUp, attempt: 2},
+		"none after the last released": {was: all(free, of(lease.Run{ID: id, State: lease.RunFailed, Attempt: 2}, nil)), state: lease.RunGivenUp, attempt: 2},
+		"the next tick":                {was: all(free, of(lease.Run{ID: id, State: lease.RunComplete}, due)), state: lease.RunComplete, attempt: 1},
+		"a tick that replaces":         {was: of(lease.Run{ID: id, State: lease.RunRunning}, due), state: lease.RunComplete, attempt: 1},
+		"the first tick":               {was: all(free, of(lease.Run{}, due)), code: 1, state: lease.RunFailed, attempt: 1},
+		"one that is asked for": {
+			was:   all(free, of(lease.Run{ID: id, State: lease.RunGivenUp}, nil), annotated(contract.RunRequestAnnotation, "again@"+morning)),
+			state: lease.RunComplete, attempt: 1,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := held()
+			test.was(l)
+			w.in(t).set(l)
+			a := candidate.anew(t)
+			const aTick = 2 * time.Minute // so that one is due from the first
+			a.now.Wall, a.code = time.Now().Add(aTick).UnixMicro(), test.code
+			a.config.Runs = &lease.RunPolicy{UID: "uid", BackoffLimit: 1}
+			a.feed(lease.WatchOpened{})
+			closes := test.state == lease.RunGivenUp && test.code == 0
+			a.until("it has begun or ended a run", func() bool {
+				return a.acts && !closes || closes && a.object != nil && a.object.Record.Runs.Now.State == lease.RunGivenUp
+			})
+			if !closes {
+				began := a.state.Tenure
+				a.until("it has renewed", func() bool { return a.state.Tenure.Confirmed > began.Confirmed })
+				a.acts = false
+				a.feed(lease.ChildExited{Code: a.code, Crashed: a.code != 0})
+				a.feed(lease.TreeGone{})
+				a.until("it has released", func() bool { return a.released })
+			}
+			now := a.object.Record
+			if r := now.Runs; r.Bad != "" || r.Now.State != test.state || r.Now.Attempt != test.attempt || !now.Free() || r.Asked.Name != "" {
+				t.Errorf("in the end the Lease says %+v", now)
+			}
+		})
+	}
+}
+
 // agent is the real state machine and the real client, on a clock that the test moves. Its process is a flag.
 type agent struct {
 	t      testing.TB
@@ -94,6 +173,7 @@ type agent struct {
 	// failed is why a request was in vain, at last.
 	failed         error
 	acts, released bool
+	code           int // of its process, when that is to end
 }
 
 // newAgent makes a pod and a token of it.
@@ -102,7 +182,9 @@ func (w *guardWorld) newAgent(pod string) *agent {
 	ctx, client := w.t.Context(), w.as(root)
 	const name = "job-singletonjob"
 	_, err := client.CoreV1().ServiceAccounts(tenant).Create(ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
-	w.must(err)
+	if !apierrors.IsAlreadyExists(err) { // all candidates have one
+		w.must(err)
+	}
 	made, err := client.CoreV1().Pods(tenant).Create(ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: pod}, Spec: corev1.PodSpec{
 		ServiceAccountName: name, Containers: []corev1.Container{{Name: "app", Image: "app"}},
 		NodeSelector: map[string]string{"nowhere": "here"},
@@ -154,7 +236,7 @@ func (a *agent) do(action lease.Action) {
 			return
 		}
 		a.object = answer.Object
-		a.feed(lease.ReadDone{ID: action.ID, Found: &answer.Object.Record})
+		a.feed(lease.ReadDone{ID: action.ID, Found: &answer.Object.Record, Date: a.now.Wall / 1_000_000})
 	case lease.SendWrite:
 		outcome, stored, err := a.client.Update(ctx, a.object, action.Attempt.Record)
 		done := lease.WriteDone{Nonce: action.Attempt.Nonce, Outcome: outcome}
@@ -167,7 +249,7 @@ func (a *agent) do(action lease.Action) {
 	case lease.SignalChild, lease.KillTree:
 		if a.acts {
 			a.acts = false
-			a.feed(lease.ChildExited{})
+			a.feed(lease.ChildExited{Code: a.code, Crashed: a.code != 0})
 			a.feed(lease.TreeGone{})
 		}
 	case lease.TenureEnded:

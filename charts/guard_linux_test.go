@@ -202,6 +202,27 @@ var (
 	lone    = change(func(l *coordinationv1.Lease) { l.Labels = nil })
 )
 
+// What a Lease says of runs, up to the state of the newest.
+const (
+	attempt1 = `{"now":{"id":"uid/2026-01-01T06:00:00Z","tick":"2026-01-01T06:00:00Z","attempt":1,"state":"`
+	attempt2 = `{"now":{"id":"uid/2026-01-01T06:00:00Z","tick":"2026-01-01T06:00:00Z","attempt":2,"state":"`
+	tomorrow = `{"now":{"id":"uid/2026-01-02T06:00:00Z","tick":"2026-01-02T06:00:00Z","attempt":1,"state":"`
+	byHand   = `{"now":{"id":"uid/again","attempt":1,"state":"`
+
+	morning, noon = "2026-01-01T06:00:00Z", "2026-01-02T06:00:00Z"
+)
+
+func run(attempt, state string) change {
+	return annotated(contract.RunAnnotation, attempt+state+`","token":5,"pod":"job-h-0"}}`)
+}
+
+func tick(at string) change { return annotated(contract.TickAnnotation, at) }
+
+var (
+	running = all(run(attempt2, "Running"), tick(morning))
+	asked   = all(run(attempt1, "Complete"), annotated(contract.RunRequestAnnotation, "again"))
+)
+
 // taken is a takeover as an agent writes it, with a token that may be off by some.
 func taken(by rest.ImpersonationConfig, off int64) change {
 	return func(l *coordinationv1.Lease) {
@@ -354,6 +375,9 @@ const (
 	notOurs     = "the operator writes Leases labelled"
 	noHolder    = "makes nobody the holder"
 	lowersToken = "lowers no fencing token"
+	lowersTick  = "takes no tick back"
+	wrongTick   = "tick only grows"
+	wrongRun    = "run changes with a new tenure"
 	badBase     = "the token-base is a number from 0"
 )
 
@@ -438,7 +462,48 @@ var verdicts = map[string]struct {
 	"a candidate's forgery while people repair": {who: standby, was: marked, does: taken(standby, 1), says: wrongToken},
 	"a candidate deletes while people repair":   {verb: remove, who: standby, was: marked, says: noRight},
 
+	// Candidates of a job that runs to completion.
+	"holder tells of a run that it holds":     {who: holder, was: running, does: all(renewed, run(attempt2, "Complete")), says: wrongRun},
+	"holder completes its run":                {who: holder, was: running, does: all(free, run(attempt2, "Complete"))},
+	"holder's run has failed":                 {who: holder, was: running, does: all(free, run(attempt2, "Failed"), tick(noon))},
+	"holder completes another run":            {who: holder, was: running, does: all(free, run(attempt1, "Complete")), says: wrongRun},
+	"holder completes what is over":           {who: holder, was: all(running, run(attempt2, "GivenUp")), does: all(free, run(attempt2, "Complete")), says: wrongRun},
+	"holder forgets its run":                  {who: holder, was: running, does: all(free, annotated(contract.RunAnnotation, "")), says: mayNotTake},
+	"holder writes a novel of its run":        {who: holder, was: running, does: all(free, annotated(contract.RunAnnotation, `{"now":`+strings.Repeat("x", 3000))), says: wrongRun},
+	"holder settles ticks as it renews":       {who: holder, was: running, does: all(renewed, tick(noon)), says: wrongTick},
+	"holder takes a tick back as it releases": {who: holder, was: all(running, tick(noon)), does: all(free, run(attempt2, "Complete"), tick(morning)), says: wrongTick},
+	"holder's tick at an offset":              {who: holder, was: running, does: all(free, run(attempt2, "Complete"), tick("2026-01-02T12:00:00+01:00")), says: wrongTick},
+	"holder's tick of no time":                {who: holder, was: running, does: all(free, tick("2026-13-01T00:00:00Z")), says: wrongTick},
+	"holder's tick over a bad one":            {who: holder, was: all(running, tick("soon")), does: all(free, tick(noon)), says: wrongTick},
+	"holder removes the tick":                 {who: holder, was: all(running, tick(noon)), does: all(free, tick("")), says: mayNotTake},
+	"holder changes the schedule":             {who: holder, was: running, does: annotated(contract.ScheduleAnnotation, "{}"), says: mayNotSet},
+	"holder removes the schedule":             {who: holder, was: annotated(contract.ScheduleAnnotation, "{}"), does: all(free, annotated(contract.ScheduleAnnotation, "")), says: mayNotTake},
+	"holder asks for a run":                   {who: holder, was: running, does: annotated(contract.RunRequestAnnotation, "again"), says: mayNotSet},
+	"holder drops a request as it renews":     {who: holder, was: asked, does: all(renewed, annotated(contract.RunRequestAnnotation, "")), says: mayNotTake},
+	"holder drops a request as it releases":   {who: holder, was: asked, does: all(free, annotated(contract.RunRequestAnnotation, "")), says: mayNotTake},
+
+	"standby follows a request":                 {who: standby, was: all(asked, free), does: all(taken(standby, 0), run(byHand, "Running"), annotated(contract.RunRequestAnnotation, ""))},
+	"standby starts the first run":              {who: standby, was: free, does: all(taken(standby, 0), run(attempt1, "Running"), tick(morning))},
+	"standby starts the next run":               {who: standby, was: all(free, run(attempt1, "Complete"), tick(morning)), does: all(taken(standby, 0), run(tomorrow, "Running"), tick(noon))},
+	"standby starts the next attempt":           {who: standby, was: all(free, run(attempt1, "Failed"), tick(morning)), does: all(taken(standby, 0), run(attempt2, "Running"))},
+	"standby starts it after one that vanished": {who: standby, was: all(run(attempt1, "Running"), tick(morning)), does: all(taken(standby, 0), run(attempt2, "Running"))},
+	"standby replaces a run":                    {who: standby, was: running, does: all(taken(standby, 0), run(tomorrow, "Running"), tick(noon))},
+	"standby starts what is complete":           {who: standby, was: all(free, run(attempt1, "Complete")), does: all(taken(standby, 0), run(attempt2, "Running")), says: wrongRun},
+	"standby starts what was given up":          {who: standby, was: all(free, run(attempt1, "GivenUp")), does: all(taken(standby, 0), run(attempt1, "Running")), says: wrongRun},
+	"standby completes what it begins":          {who: standby, was: all(free, run(attempt1, "Failed")), does: all(taken(standby, 0), run(attempt2, "Complete")), says: wrongRun},
+	"standby begins with a tick before":         {who: standby, was: all(free, run(attempt1, "Complete"), tick(noon)), does: all(taken(standby, 0), run(tomorrow, "Running"), tick(morning)), says: wrongTick},
+	"standby settles ticks of a free Lease":     {who: standby, was: all(free, tick(morning)), does: tick(noon), says: notItself},
+	"standby closes a run":                      {who: standby, was: running, does: all(free, run(attempt2, "GivenUp"), tick(noon))},
+	"standby closes a run that has failed":      {who: standby, was: all(free, run(attempt1, "Failed")), does: run(attempt1, "GivenUp")},
+	"standby completes another's run":           {who: standby, was: running, does: all(free, run(attempt2, "Complete")), says: notItself},
+	"standby closes another run":                {who: standby, was: running, does: all(free, run(attempt1, "GivenUp")), says: notItself},
+	"standby closes what is complete":           {who: standby, was: all(running, run(attempt2, "Complete")), does: all(free, run(attempt2, "GivenUp")), says: notItself},
+	"standby closes with a token":               {who: standby, was: running, does: all(free, run(attempt2, "GivenUp"), token("6")), says: wrongToken},
+
 	// People.
+	"editor makes a run complete":          {who: editor, was: running, does: run(attempt2, "Complete"), says: notMarked},
+	"editor takes a tick back":             {who: editor, was: tick(noon), does: tick(morning), says: notMarked},
+	"administrator repairs a run":          {who: administrator, was: all(running, marked), does: all(run(attempt2, "Complete"), tick(""))},
 	"editor steals":                        {who: editor, does: heldBy("me"), says: notYours},
 	"editor clears the holder":             {who: editor, does: free, says: notMarked},
 	"editor lowers the token":              {who: editor, does: token("1"), says: notMarked},
@@ -481,6 +546,13 @@ var verdicts = map[string]struct {
 	"operator resets a bad base":             {who: operator, was: annotated(contract.TokenBaseAnnotation, "-7"), does: annotated(contract.TokenBaseAnnotation, "")},
 	"operator leaves a bad base":             {who: operator, was: annotated(contract.TokenBaseAnnotation, "a lot"), does: free},
 	"operator raises the token":              {who: operator, does: token("6")},
+	"operator settles ticks":                 {who: operator, was: tick(morning), does: tick(noon)},
+	"operator takes a tick back":             {who: operator, was: tick(noon), does: tick(morning), says: lowersTick},
+	"operator takes the tick away":           {who: operator, was: tick(noon), does: tick(""), says: lowersTick},
+	"operator makes the tick a bad one":      {who: operator, was: tick(noon), does: tick("soon"), says: lowersTick},
+	"operator resets a bad tick":             {who: operator, was: tick("soon"), does: tick(morning)},
+	"operator writes a schedule":             {who: operator, was: running, does: annotated(contract.ScheduleAnnotation, "{}")},
+	"operator asks for a run":                {who: operator, was: running, does: annotated(contract.RunRequestAnnotation, "again")},
 	"operator deletes":                       {verb: remove, who: operator},
 	"operator lowers the base":               {who: operator, was: annotated(contract.TokenBaseAnnotation, "7"), does: annotated(contract.TokenBaseAnnotation, "6"), says: badBase},
 	"operator raises the base too far":       {who: operator, does: annotated(contract.TokenBaseAnnotation, "4503599627370497"), says: badBase},
@@ -516,7 +588,10 @@ func TestGuard(t *testing.T) {
 	t.Run("jobs", func(t *testing.T) { w.in(t).jobs(t) })
 	t.Run("collected", func(t *testing.T) { w.in(t).collected() })
 	t.Run("honest agents", func(t *testing.T) { w.in(t).honest(t) })
+	t.Run("honest runs", func(t *testing.T) { w.in(t).honestRuns(t) })
+	t.Run("fence", func(t *testing.T) { w.in(t).fences(t) })
 	t.Run("off and on again", func(t *testing.T) { w.in(t).offAndOn() })
+	t.Run("killed", func(t *testing.T) { w.in(t).fenceOn().killed() })
 }
 
 // elects: the operator's own Lease has no label, and is made, renewed and given up all the same.

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/singletonjob/operator/api/v1alpha1"
 )
 
 // rows are those of the tables of a document, below their heads, cut into cells. A "\|" in a cell is a "|".
@@ -166,6 +168,30 @@ func TestFaultsAreShown(t *testing.T) {
 	}
 }
 
+// TestReasonsAreShown fails when the history may give a reason that faults.md does not have, or the other way round.
+func TestReasonsAreShown(t *testing.T) {
+	text, err := os.ReadFile("faults.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, table, _ := strings.Cut(string(text), "| told as |")
+	told := words{}
+	for _, row := range rows("| told as |" + table) {
+		for _, match := range quoted.FindAllStringSubmatch(row[1], -1) {
+			told[match[1]] = true
+		}
+	}
+	for _, r := range v1alpha1.ChangeReasons() {
+		if !told[r.Reason] {
+			t.Errorf("faults.md does not say what is told as %s", r.Reason)
+		}
+		delete(told, r.Reason)
+	}
+	for reason := range told {
+		t.Errorf("faults.md: nothing is told as %s", reason)
+	}
+}
+
 // TestClaimsAreShown fails when a command or a mutant that claims.md names has gone.
 func TestClaimsAreShown(t *testing.T) {
 	text, err := os.ReadFile("claims.md")
@@ -204,5 +230,31 @@ func TestClaimsAreShown(t *testing.T) {
 	}
 	if len(slices.Collect(maps.Keys(known))) < 100 {
 		t.Errorf("only %d mutants are known", len(known))
+	}
+}
+
+// TestTheWeekIsShown fails when a test or a mutant that week.md names has gone.
+func TestTheWeekIsShown(t *testing.T) {
+	text, err := os.ReadFile("week.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, known := rows(string(text)), mistakes(t)
+	for _, row := range all {
+		if len(row) != 3 {
+			t.Errorf("week.md: a row has %d cells, want 3: %s", len(row), row)
+			continue
+		}
+		for _, wrong := range unshown(t, row[1]) {
+			t.Errorf("week.md, %q: there is no `%s`", row[0], wrong)
+		}
+		for _, match := range shown.FindAllStringSubmatch(row[2], -1) {
+			if !known[match[1]+match[2]] {
+				t.Errorf("week.md, %q: there is no mutant %q", row[0], match[1]+match[2])
+			}
+		}
+	}
+	if len(all) < 25 {
+		t.Errorf("only %d rows are found in week.md", len(all))
 	}
 }

@@ -43,6 +43,11 @@ type Status struct {
 	// Token and Tenure (how many there were) are the agent's own where it has a tenure, else those that the Lease names.
 	Token  int64 `json:"token"`
 	Tenure int32 `json:"tenure"`
+	// Run is the idempotency key of the run that the process is for, Tick its tick if it has one, and Attempt counts from 1. They are
+	// left out where there is no process, or one that is to run for ever.
+	Run     string `json:"run,omitempty"`
+	Tick    string `json:"tick,omitempty"`
+	Attempt int32  `json:"attempt,omitempty"`
 	// Valid says that the process may act, as of when the agent answered.
 	Valid bool `json:"valid"`
 	// Reason is why it may not, for people; empty if it may.

@@ -81,7 +81,7 @@ func TestConditionReasons(t *testing.T) {
 			}
 		}
 	}
-	for _, condition := range []string{ConditionActive, ConditionProtected, ConditionProgressing, ConditionTimely} {
+	for _, condition := range []string{ConditionReady, ConditionActive, ConditionProtected, ConditionProgressing, ConditionTimely} {
 		seen := map[metav1.ConditionStatus]bool{}
 		for k, status := range rows {
 			seen[status] = seen[status] || k.condition == condition

@@ -3,9 +3,11 @@ package v1alpha1
 import (
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/singletonjob/operator/fence"
+	"github.com/singletonjob/operator/internal/schedule"
 )
 
 // The defaults of the API, the same as in the CRD. They apply to objects that did not pass an API server.
@@ -17,6 +19,8 @@ const (
 	DefaultRetryPeriod              = 2 * time.Second
 	DefaultEnvVar                   = fence.EnvToken
 	DefaultPreActivateSeconds int32 = 60
+	DefaultBackoffLimit       int32 = 6
+	DefaultLeadTime                 = time.Minute
 )
 
 // Default fills in what job leaves open, as the API server does. A zero candidates, envVar or duration counts as open.
@@ -29,11 +33,35 @@ func Default(job *SingletonJob) {
 	setDefault(&spec.Lease.RetryPeriod, metav1.Duration{Duration: DefaultRetryPeriod})
 	setDefault(&spec.Lease.OnRenewFailure, OnRenewFailureStop)
 	setDefault(&spec.Fencing.EnvVar, DefaultEnvVar)
+	defaultRuns(spec)
 	if spec.PreActivate != nil {
 		setDefault(&spec.PreActivate.TimeoutSeconds, DefaultPreActivateSeconds)
 	}
+	if spec.Service != nil {
+		for i := range spec.Service.Ports {
+			setDefault(&spec.Service.Ports[i].Protocol, corev1.ProtocolTCP)
+		}
+	}
 	if spec.HistoryLimit == nil {
 		spec.HistoryLimit = new(DefaultHistoryLimit)
+	}
+}
+
+// defaultRuns fills in what spec leaves open of its runs. backoffLimit has no default in the CRD: a job that runs for ever has none.
+func defaultRuns(spec *SingletonJobSpec) {
+	setDefault(&spec.RunPolicy, RunPolicyContinuous)
+	if spec.RunPolicy == RunPolicyRunToCompletion && spec.BackoffLimit == nil {
+		spec.BackoffLimit = new(DefaultBackoffLimit)
+	}
+	if s := spec.Schedule; s != nil {
+		setDefault(&s.TimeZone, schedule.DefaultTimeZone)
+		setDefault(&s.StartingDeadline, metav1.Duration{Duration: schedule.DefaultStartingDeadline})
+		setDefault(&s.CatchUp, string(schedule.CatchUpLatest))
+		setDefault(&s.Overlap, string(schedule.OverlapSkip))
+		setDefault(&s.Standby, StandbyOnDemand)
+		if s.LeadTime == nil {
+			s.LeadTime = &metav1.Duration{Duration: DefaultLeadTime}
+		}
 	}
 }
 

@@ -1,6 +1,9 @@
 package v1alpha1
 
-import corev1 "k8s.io/api/core/v1"
+import (
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+)
 
 // maxHookSleep is in seconds.
 const maxHookSleep = 3600
@@ -23,17 +26,54 @@ func badHooks(l *corev1.Lifecycle) []string {
 	return bad
 }
 
-const notRunnable = " that the agent cannot run: set either exec.command, or sleep.seconds from 0 to 3600"
+const notRunnable = " that the agent cannot run: set one of exec.command, httpGet, and sleep.seconds from 0 to 3600"
 
 // runnable reports whether a hook is one that an agent can run, or none.
 func runnable(h *corev1.LifecycleHandler) bool {
-	switch {
-	case h == nil:
+	if h == nil {
 		return true
-	case h.HTTPGet != nil || h.TCPSocket != nil:
-		return false
-	case h.Exec != nil:
-		return h.Sleep == nil && len(h.Exec.Command) > 0
 	}
-	return h.Sleep != nil && h.Sleep.Seconds >= 0 && h.Sleep.Seconds <= maxHookSleep
+	ways := 0
+	for _, set := range []bool{h.Exec != nil, h.HTTPGet != nil, h.Sleep != nil} {
+		if set {
+			ways++
+		}
+	}
+	return ways == 1 && h.TCPSocket == nil && (h.Exec == nil || len(h.Exec.Command) > 0) &&
+		(h.Sleep == nil || h.Sleep.Seconds >= 0 && h.Sleep.Seconds <= maxHookSleep)
+}
+
+// namedHook is one of a container's two that make a request, by the name of its field.
+type namedHook struct {
+	name string
+	get  *corev1.HTTPGetAction
+}
+
+func httpHooksOf(c *corev1.Container) []namedHook {
+	if c.Lifecycle == nil {
+		return nil
+	}
+	var found []namedHook
+	for _, h := range []struct {
+		name string
+		*corev1.LifecycleHandler
+	}{{"postStart", c.Lifecycle.PostStart}, {"preStop", c.Lifecycle.PreStop}} {
+		if h.LifecycleHandler != nil && h.HTTPGet != nil {
+			found = append(found, namedHook{h.name, h.HTTPGet})
+		}
+	}
+	return found
+}
+
+// validateHooks holds for all containers, as validateProbes does.
+func validateHooks(containers []corev1.Container, at *field.Path) field.ErrorList {
+	var errs field.ErrorList
+	for i := range containers {
+		for _, h := range httpHooksOf(&containers[i]) {
+			for _, bad := range badHTTPGet(h.get) {
+				errs = append(errs, field.Invalid(at.Index(i).Child("lifecycle", h.name), h.name, bad))
+			}
+		}
+	}
+	return errs
 }

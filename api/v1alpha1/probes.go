@@ -79,43 +79,64 @@ func validateProbe(p namedProbe, at *field.Path) field.ErrorList {
 		wrong(*grpc.Mode != corev1.GRPCProbeModePlaintext && *grpc.Mode != corev1.GRPCProbeModeTLS, "grpc.mode is neither Plaintext nor TLS")
 	}
 	if get := p.HTTPGet; get != nil {
-		wrong(!slices.Contains([]corev1.URIScheme{"", corev1.URISchemeHTTP, corev1.URISchemeHTTPS}, get.Scheme), "httpGet.scheme is neither HTTP nor HTTPS")
-		wrong(get.Protocol != nil && *get.Protocol != corev1.HTTPProtocolHTTP1 && (*get.Protocol != corev1.HTTPProtocolHTTP2 || get.Scheme == corev1.URISchemeHTTPS),
-			"httpGet.protocol is neither HTTP1 nor, with scheme HTTP, HTTP2")
-		wrong(slices.ContainsFunc(get.HTTPHeaders, func(h corev1.HTTPHeader) bool { return !headerName.MatchString(h.Name) }),
-			"httpGet.httpHeaders has a name that is none: letters, digits and - only")
+		for _, bad := range badHTTPGet(get) {
+			wrong(true, bad)
+		}
 	}
 	wrong(p.name == "readinessProbe" && p.TerminationGracePeriodSeconds != nil,
 		"terminationGracePeriodSeconds is of no use to a probe that ends nothing: remove it")
 	return errs
 }
 
+// badHTTPGet says what is wrong with a request but for its port, which is for who has the container's ports.
+func badHTTPGet(get *corev1.HTTPGetAction) []string {
+	var bad []string
+	if !slices.Contains([]corev1.URIScheme{"", corev1.URISchemeHTTP, corev1.URISchemeHTTPS}, get.Scheme) {
+		bad = append(bad, "httpGet.scheme is neither HTTP nor HTTPS")
+	}
+	if p := get.Protocol; p != nil && *p != corev1.HTTPProtocolHTTP1 && (*p != corev1.HTTPProtocolHTTP2 || get.Scheme == corev1.URISchemeHTTPS) {
+		bad = append(bad, "httpGet.protocol is neither HTTP1 nor, with scheme HTTP, HTTP2")
+	}
+	if slices.ContainsFunc(get.HTTPHeaders, func(h corev1.HTTPHeader) bool { return !headerName.MatchString(h.Name) }) {
+		bad = append(bad, "httpGet.httpHeaders has a name that is none: letters, digits and - only")
+	}
+	return bad
+}
+
 var headerName = regexp.MustCompile(`^[-A-Za-z0-9]+$`)
 
-// validateProbedPorts is for the gated container: a kubelet finds out only when it asks that it knows no such port.
-func validateProbedPorts(c *corev1.Container, at *field.Path) field.ErrorList {
+// validateAskedPorts is for the gated container: a kubelet finds out only when it asks that it knows no such port.
+func validateAskedPorts(c *corev1.Container, at *field.Path) field.ErrorList {
 	var errs field.ErrorList
-	for _, p := range probesOf(c) {
-		check := func(way string, port intstr.IntOrString) {
-			if !isPort(port, c) {
-				errs = append(errs, field.Invalid(at, port.String(), fmt.Sprintf("the gated container %q has a %s whose %s.port is neither a number from 1 to "+
-					"65535 nor the name of one of its ports: give that name in ports, or a number here", c.Name, p.name, way)))
-			}
+	check := func(what, way string, port intstr.IntOrString) {
+		if !isPort(port, c) {
+			errs = append(errs, field.Invalid(at, port.String(), fmt.Sprintf("the gated container %q has a %s whose %s.port is neither a number from 1 to "+
+				"65535 nor the name of one of its ports with such a number: give that name in ports, or a number here", c.Name, what, way)))
 		}
+	}
+	for _, p := range probesOf(c) {
 		if p.TCPSocket != nil {
-			check("tcpSocket", p.TCPSocket.Port)
+			check(p.name, "tcpSocket", p.TCPSocket.Port)
 		}
 		if p.HTTPGet != nil {
-			check("httpGet", p.HTTPGet.Port)
+			check(p.name, "httpGet", p.HTTPGet.Port)
 		}
+	}
+	for _, h := range httpHooksOf(c) {
+		check(h.name+" hook", "httpGet", h.get.Port)
 	}
 	return errs
 }
 
 // isPort reports whether a port can be asked: named ones are among the container's.
 func isPort(port intstr.IntOrString, c *corev1.Container) bool {
-	if port.Type == intstr.Int {
-		return port.IntVal >= 1 && port.IntVal <= math.MaxUint16
+	number := port.IntVal
+	if port.Type != intstr.Int {
+		named := slices.IndexFunc(c.Ports, func(p corev1.ContainerPort) bool { return port.StrVal != "" && p.Name == port.StrVal })
+		if named < 0 {
+			return false
+		}
+		number = c.Ports[named].ContainerPort
 	}
-	return port.StrVal != "" && slices.ContainsFunc(c.Ports, func(p corev1.ContainerPort) bool { return p.Name == port.StrVal })
+	return number >= 1 && number <= math.MaxUint16
 }

@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/client-go/rest"
+	"sigs.k8s.io/yaml"
 
 	"github.com/singletonjob/operator/test/controlplane"
 )
@@ -170,7 +171,14 @@ var malformedCases = map[string]struct {
 	"endless duration":         {`{"lease":{"leaseDuration":"` + strings.Repeat("99999h", 11) + `"}}`, []string{`spec.lease.leaseDuration: Too long: may not be more than 64 bytes`}},
 	"duration as a number":     {`{"lease":{"leaseDuration":15}}`, []string{`spec.lease.leaseDuration: Invalid value: "integer"`, `must be of type string`}},
 	"zero renewDeadline":       {`{"lease":{"renewDeadline":"0s"}}`, []string{`2s is too long for renewDeadline 0s: at most 0s (renewDeadline / 1.5)`}},
+	"deadline with a sign":     {`{"runPolicy":"RunToCompletion","schedule":{"cron":"0 0 * * *","startingDeadline":"-5s"}}`, []string{`spec.schedule.startingDeadline: Invalid value: "-5s": "-5s" is not accepted: numbers with units`}},
+	"leadTime in days":         {`{"runPolicy":"RunToCompletion","schedule":{"cron":"0 0 * * *","leadTime":"1d"}}`, []string{`spec.schedule.leadTime: Invalid value: "1d": "1d" is not accepted: numbers with units`}},
+	"schedule without cron":    {`{"runPolicy":"RunToCompletion","schedule":{}}`, []string{`spec.schedule.cron: Required value`}},
+	"seconds of CronJob":       {`{"runPolicy":"RunToCompletion","schedule":{"cron":"0 0 * * *","startingDeadlineSeconds":60}}`, []string{`strict decoding error: unknown field "spec.schedule.startingDeadlineSeconds"`}},
+	"no exit codes, no runs":   {`{"failOnExitCodes":[]}`, nil},
 	"duration in other words":  {`{"lease":{"leaseDuration":"0.25m"}}`, nil},
+	"port without a name":      {`{"service":{"ports":[{"port":80}]}}`, nil},
+	"port of an empty name":    {`{"service":{"ports":[{"name":"","port":80}]}}`, nil},
 	"null is unset":            {`{"lease":null,"historyLimit":null,"fencing":{"tokenBase":null}}`, nil},
 	"zero candidates":          {`{"candidates":0}`, []string{`spec.candidates: Invalid value: 0: spec.candidates in body should be greater than or equal to 1`}},
 	"empty envVar":             {`{"fencing":{"envVar":""}}`, []string{`spec.fencing.envVar: Invalid value: "": "" is not accepted: a C identifier`}},
@@ -239,6 +247,8 @@ func TestServerDefaultsAlike(t *testing.T) {
 		"nothing": `{}`,
 		"parts":   `{"lease":{"leaseDuration":"30s"},"fencing":{"tokenBase":7}}`,
 		"empty":   `{"lease":{},"fencing":{}}`,
+		"service": `{"service":{"ports":[{"port":80}]}}`,
+		"ticks":   `{"runPolicy":"RunToCompletion","backoffLimit":3,"schedule":{"cron":"30 2 * * *"}}`,
 	} {
 		t.Run(name, func(t *testing.T) {
 			job := object(t, `{"apiVersion":"singletonjob.io/v1alpha1","kind":"SingletonJob","metadata":{"generateName":"defaults-"},
@@ -260,7 +270,18 @@ func TestServerDefaultsAlike(t *testing.T) {
 			if diff := cmp.Diff(want.Spec, stored.Spec); diff != "" {
 				t.Errorf("Default and the CRD differ (-Default +CRD):\n%s", diff)
 			}
+			if got := stored.Status.ObservedGeneration; got != -1 {
+				t.Errorf("a new job has observedGeneration %d, so that tools call it current before the operator has seen it", got)
+			}
 		})
+	}
+}
+
+// kubectl apply keeps the definition in an annotation, whose size is limited.
+func TestTheDefinitionFitsClientSideApply(t *testing.T) {
+	plane, _, _ := server(t)
+	if _, err := plane.Kubectl(t.Context(), "apply", "--dry-run=server", "-f", crd); err != nil {
+		t.Error(err)
 	}
 }
 
@@ -276,6 +297,7 @@ func TestColumns(t *testing.T) {
 		ActivePod: "billing-x-0", ActiveNode: "node-b", ActiveSince: &since, FencingToken: 48213,
 		Candidates: CandidatesStatus{Total: 2, Ready: 2, Updated: 2, Summary: "2/2"},
 		Failovers:  3, Handovers: 5, LastFailoverTime: &failed, LeaseSummary: "15s/10s/2s", Selector: "a=b",
+		LastRunTime: &since, NextTick: new(metav1.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)),
 		History: []TenureChange{{Time: metav1.NowMicro(), Type: Failover, Reason: ChangeNodeLost, Downtime: &metav1.Duration{Duration: time.Second}}},
 		Conditions: []metav1.Condition{{
 			Type: ConditionActive, Status: metav1.ConditionTrue, Reason: ReasonRunning, LastTransitionTime: since,
@@ -294,8 +316,8 @@ func TestColumns(t *testing.T) {
 		got[[]string{"header", "row"}[min(i, 1)]] = strings.Fields(line)
 	}
 	want := map[string][]string{
-		"header": {"NAME", "ACTIVE", "TOKEN", "READY", "FAILOVERS", "LAST-FAILOVER", "STATUS", "AGE", "NODE", "SINCE", "LEASE", "HANDOVERS"},
-		"row":    {"billing", "billing-x-0", "48213", "2/2", "3", "26h", "Running", got["row"][7], "node-b", "3h", "15s/10s/2s", "5"},
+		"header": {"NAME", "ACTIVE", "TOKEN", "READY", "FAILOVERS", "LAST-FAILOVER", "STATUS", "AGE", "NODE", "SINCE", "LEASE", "HANDOVERS", "LAST-RUN", "NEXT"},
+		"row":    {"billing", "billing-x-0", "48213", "2/2", "3", "26h", "Running", got["row"][7], "node-b", "3h", "15s/10s/2s", "5", "3h", "2030-01-02T03:04:05Z"},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("kubectl get -o wide (-want +got):\n%s", diff)
@@ -330,7 +352,7 @@ func TestScale(t *testing.T) {
 func TestExplain(t *testing.T) {
 	plane, _, _ := server(t)
 	// The API server publishes the schema of a new definition with a delay.
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(100 * time.Millisecond) {
+	for deadline := time.Now().Add(5 * time.Minute); ; time.Sleep(100 * time.Millisecond) {
 		_, err := plane.Kubectl(t.Context(), "explain", "sj")
 		if err == nil {
 			break
@@ -343,6 +365,7 @@ func TestExplain(t *testing.T) {
 		"sj.spec":                   {"candidates", "one active", "suspend"},
 		"sj.spec.lease":             {"leaseDuration", "default 15s", "3s to 1h", "at least", "200ms", "KeepRunning"},
 		"sj.spec.fencing.tokenBase": {"etcd was restored from a backup"},
+		"sj.spec.schedule":          {"crontab(5)", "Europe/Berlin", "startingDeadline", "168h", "leadTime", "passed over"},
 		"sj.status":                 {"activePod", "worstCaseFailover", "history"},
 	} {
 		out, err := plane.Kubectl(t.Context(), "explain", path)
@@ -364,14 +387,25 @@ func TestExplain(t *testing.T) {
 // The samples are what the README shows; they apply as they are, in any namespace.
 func TestSamplesApply(t *testing.T) {
 	plane, namespace, _ := server(t)
-	samples, err := filepath.Glob("../../config/samples/*.yaml")
-	if err != nil || len(samples) == 0 {
-		t.Fatalf("no samples: %v", err)
+	var samples []string
+	for _, pattern := range []string{"*.yaml", "nightly/*.yaml", "migration/*.yaml", "bot/bot.yaml", "outbox/outbox.yaml", "signer/signer.yaml"} {
+		found, err := filepath.Glob("../../config/samples/" + pattern)
+		if err != nil || len(found) == 0 {
+			t.Fatalf("no samples %s: %v", pattern, err)
+		}
+		samples = append(samples, found...)
 	}
 	for _, file := range samples {
 		raw, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)
+		}
+		var job SingletonJob
+		if err := yaml.UnmarshalStrict(raw, &job); err != nil {
+			t.Errorf("%s: %v", file, err)
+		}
+		if errs := Validate(&job); len(errs) > 0 {
+			t.Errorf("%s: %v", file, errs.ToAggregate())
 		}
 		if bytes.Contains(raw, []byte("namespace:")) {
 			t.Errorf("%s names a namespace", file)

@@ -23,6 +23,8 @@ import (
 // +kubebuilder:printcolumn:name="Since",type=date,priority=1,JSONPath=`.status.activeSince`,description="Time since the current tenure began."
 // +kubebuilder:printcolumn:name="Lease",type=string,priority=1,JSONPath=`.status.leaseSummary`,description="leaseDuration/renewDeadline/retryPeriod."
 // +kubebuilder:printcolumn:name="Handovers",type=integer,priority=1,JSONPath=`.status.handovers`,description="Planned changes of holder."
+// +kubebuilder:printcolumn:name="Last-Run",type=date,priority=1,JSONPath=`.status.lastRunTime`,description="Time since the newest run began."
+// +kubebuilder:printcolumn:name="Next",type=string,priority=1,JSONPath=`.status.nextTick`,description="The next tick of the schedule."
 type SingletonJob struct {
 	metav1.TypeMeta `json:",inline"`
 	// +optional
@@ -33,6 +35,7 @@ type SingletonJob struct {
 	Spec SingletonJobSpec `json:"spec"`
 
 	// The observed state, written by the operator.
+	// +kubebuilder:default={"observedGeneration":-1}
 	// +optional
 	Status SingletonJobStatus `json:"status,omitzero"`
 }
@@ -78,10 +81,55 @@ type SingletonJobSpec struct {
 	// +optional
 	Container string `json:"container,omitempty"`
 
+	// How candidates of a changed template replace the others.
+	// +optional
+	Strategy Strategy `json:"strategy,omitzero"`
+
 	// Stops the process and removes all candidates, gracefully. The Lease, the token and the history stay, so tokens
 	// go on growing when the job is resumed. Default false.
 	// +optional
 	Suspend bool `json:"suspend,omitempty"`
+
+	// Continuous (the default): the process is to run for ever, and what ends is started again. RunToCompletion: it is to be run
+	// once, or once for each tick of schedule, until it exits with 0. It can't be changed.
+	// +kubebuilder:default=Continuous
+	// +optional
+	RunPolicy RunPolicy `json:"runPolicy,omitempty"`
+
+	// When runs begin, for runPolicy RunToCompletion. Default: one run, at once.
+	// +optional
+	Schedule *Schedule `json:"schedule,omitempty"`
+
+	// How many attempts a run has after the first, for runPolicy RunToCompletion. 0: never a second, even if the first may not
+	// have begun. 0 to 100, default 6.
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=100
+	// +optional
+	BackoffLimit *int32 `json:"backoffLimit,omitempty"`
+
+	// How many seconds a run may last, its attempts and the time between them included. Then it is stopped, and has failed. 1 to
+	// 31536000 (365 days). Default: no limit.
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=31536000
+	// +optional
+	ActiveDeadlineSeconds *int64 `json:"activeDeadlineSeconds,omitempty"`
+
+	// How many seconds after its run has ended a job without a schedule is deleted, with its pods. At least 0. Default: never.
+	// +kubebuilder:validation:Minimum=0
+	// +optional
+	TTLSecondsAfterFinished *int32 `json:"ttlSecondsAfterFinished,omitempty"`
+
+	// Exit codes, from 1 to 255, after which a run has failed, and no attempt follows. Default: none.
+	// +kubebuilder:validation:MaxItems=255
+	// +kubebuilder:validation:items:Minimum=1
+	// +kubebuilder:validation:items:Maximum=255
+	// +listType=set
+	// +optional
+	FailOnExitCodes []int32 `json:"failOnExitCodes,omitempty"`
+
+	// A Service behind which only the active pod stands.
+	// +optional
+	Service *ServiceSpec `json:"service,omitempty"`
 
 	// How many changes of holder status.history keeps, newest first. 0 to 100, default 10.
 	// +kubebuilder:default=10
@@ -90,10 +138,18 @@ type SingletonJobSpec struct {
 	// +optional
 	HistoryLimit *int32 `json:"historyLimit,omitempty"`
 
-	// The pod that every candidate is made from. The gated container must set command; restartPolicy is Always.
+	// The pod that every candidate is made from; this or workloadRef. Where the gated container sets no command, its image's is
+	// looked up. restartPolicy is the operator's: Always, and with runPolicy RunToCompletion OnFailure; Never means the same there.
 	// shareProcessNamespace and hostPID are refused: the agent could not vouch for every process of the container.
-	// +required
-	Template corev1.PodTemplateSpec `json:"template"`
+	// Init containers, sidecars and other containers run in every candidate, before and without a tenure: leave volumes to the
+	// gated one.
+	// +optional
+	Template corev1.PodTemplateSpec `json:"template,omitzero"`
+
+	// A workload whose pod template is taken in place of template. It must be scaled to 0: nothing is started while it has
+	// replicas or pods.
+	// +optional
+	WorkloadRef *WorkloadRef `json:"workloadRef,omitempty"`
 }
 
 // OnRenewFailure says what happens to the process while its tenure cannot be renewed.
@@ -190,7 +246,7 @@ type PreActivateExec struct {
 
 // SingletonJobStatus is what the operator observed.
 type SingletonJobStatus struct {
-	// The generation of the spec that this status describes.
+	// The generation of the spec that this status describes. -1: the operator has not seen the object.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
@@ -217,6 +273,11 @@ type SingletonJobStatus struct {
 	// How many candidate pods there are, and in what state.
 	// +optional
 	Candidates CandidatesStatus `json:"candidates,omitzero"`
+
+	// Waiting, UnderWay or empty: the job's part in a rollout of all jobs, which an operator causes that puts something else into pods
+	// than the one before it. A limited number of jobs are UnderWay at a time, until all their candidates are new and ready.
+	// +optional
+	FleetRollout FleetRollout `json:"fleetRollout,omitempty"`
 
 	// Unplanned changes of holder: it crashed, vanished or was cut off.
 	// +optional
@@ -245,7 +306,37 @@ type SingletonJobStatus struct {
 	// +optional
 	History []TenureChange `json:"history,omitempty"`
 
-	// The conditions Active, Protected, Progressing and Timely.
+	// What the gated container's image runs by itself, if the template sets no command.
+	// +optional
+	Entrypoint *Entrypoint `json:"entrypoint,omitempty"`
+
+	// The runs of a job that runs to completion, newest first, at most spec.historyLimit of them, and always the newest.
+	// +kubebuilder:validation:MaxItems=100
+	// +listType=atomic
+	// +optional
+	Runs []RunStatus `json:"runs,omitempty"`
+
+	// The first tick of the schedule after now. Empty without a schedule, while it is suspended, and where none is known.
+	// +optional
+	NextTick *metav1.Time `json:"nextTick,omitempty"`
+
+	// When the newest run began.
+	// +optional
+	LastRunTime *metav1.Time `json:"lastRunTime,omitempty"`
+
+	// When a run was last completed.
+	// +optional
+	LastCompletionTime *metav1.Time `json:"lastCompletionTime,omitempty"`
+
+	// How many ticks should have had a run, and had none.
+	// +optional
+	Missed int64 `json:"missed,omitempty"`
+
+	// How many ticks were passed over by the overlap policy.
+	// +optional
+	Skipped int64 `json:"skipped,omitempty"`
+
+	// The conditions Ready, Active, Protected, Progressing and Timely; where runs end Complete and Failed, or Scheduled.
 	// +listType=map
 	// +listMapKey=type
 	// +patchMergeKey=type
@@ -258,6 +349,18 @@ type SingletonJobStatus struct {
 	// +optional
 	Selector string `json:"selector,omitempty"`
 }
+
+// FleetRollout is a job's part in a rollout of all jobs.
+//
+// +kubebuilder:validation:Enum=Waiting;UnderWay
+type FleetRollout string
+
+const (
+	// FleetRolloutWaiting is of a job whose pods are outdated by the operator alone, and others have their turn.
+	FleetRolloutWaiting FleetRollout = "Waiting"
+	// FleetRolloutUnderWay is of a job whose turn it is.
+	FleetRolloutUnderWay FleetRollout = "UnderWay"
+)
 
 // CandidatesStatus counts candidate pods.
 type CandidatesStatus struct {
@@ -318,7 +421,7 @@ type TenureChange struct {
 	Token int64 `json:"token,omitempty"`
 
 	// From the last proof that the earlier holder acted to the acquisition of the new tenure. Empty when there was no
-	// earlier one.
+	// earlier one, or when nobody knows.
 	// +optional
 	Downtime *metav1.Duration `json:"downtime,omitempty"`
 }

@@ -67,19 +67,30 @@ func Validate(job *SingletonJob) field.ErrorList {
 	errs = append(errs, validateBounds(&job.Spec, spec)...)
 	errs = append(errs, validateLease(&job.Spec.Lease, spec.Child("lease"))...)
 	errs = append(errs, validateFencing(&job.Spec.Fencing, spec.Child("fencing"))...)
+	errs = append(errs, validateRuns(&job.Spec, spec)...)
 	errs = append(errs, validatePreActivate(job.Spec.PreActivate, spec.Child("preActivate"))...)
-	template := spec.Child("template")
-	errs = append(errs, validateMetadata(&job.Spec.Template, template.Child("metadata"))...)
-	errs = append(errs, validatePod(&job.Spec.Template.Spec, template.Child("spec"))...)
+	errs = append(errs, validateStrategy(&job.Spec.Strategy, spec.Child("strategy"))...)
+	errs = append(errs, validateService(job.Spec.Service, spec.Child("service"))...)
+	errs = append(errs, validateSource(job, spec)...)
+	if job.HasTemplate() {
+		errs = append(errs, validateTemplate(job, spec.Child("template"))...)
+	}
+	return errs
+}
+
+func validateTemplate(job *SingletonJob, template *field.Path) field.ErrorList {
+	errs := validateMetadata(&job.Spec.Template, template.Child("metadata"))
+	errs = append(errs, validatePod(&job.Spec.Template.Spec, job.Spec.RunPolicy, template.Child("spec"))...)
 	errs = append(errs, validateReservedNames(&job.Spec.Template.Spec, template.Child("spec"))...)
 	containers := template.Child("spec", "containers")
 	errs = append(errs, validateProbes(job.Spec.Template.Spec.Containers, containers)...)
+	errs = append(errs, validateHooks(job.Spec.Template.Spec.Containers, containers)...)
 	return append(errs, validateGated(job, containers)...)
 }
 
 // ValidateUpdate returns what is wrong with job, and with the change from old to job.
 func ValidateUpdate(old, job *SingletonJob) field.ErrorList {
-	errs := Validate(job)
+	errs := append(Validate(job), validateSameRunPolicy(old.Spec.RunPolicy, job.Spec.RunPolicy, field.NewPath("spec", "runPolicy"))...)
 	if was, is := old.Spec.Fencing.TokenBase, job.Spec.Fencing.TokenBase; is < was {
 		errs = append(errs, field.Invalid(field.NewPath("spec", "fencing", "tokenBase"), is,
 			fmt.Sprintf("%d is less than before: at least %d, because sinks have seen tokens above it", is, was)))
@@ -101,7 +112,7 @@ func validateBounds(spec *SingletonJobSpec, at *field.Path) field.ErrorList {
 	return append(errs, outside(at.Child("historyLimit"), *spec.HistoryLimit, 0, MaxHistoryLimit)...)
 }
 
-func outside(at *field.Path, value, low, high int32) field.ErrorList {
+func outside[T int32 | int64](at *field.Path, value, low, high T) field.ErrorList {
 	switch {
 	case value < low:
 		return field.ErrorList{field.Invalid(at, value, fmt.Sprintf("%s in body should be greater than or equal to %d", at, low))}
@@ -215,7 +226,7 @@ func validateMetadata(template *corev1.PodTemplateSpec, at *field.Path) field.Er
 	return errs
 }
 
-func validatePod(pod *corev1.PodSpec, at *field.Path) field.ErrorList {
+func validatePod(pod *corev1.PodSpec, runs RunPolicy, at *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	forbid := func(found bool, name, detail string) {
 		if found {
@@ -234,11 +245,7 @@ func validatePod(pod *corev1.PodSpec, at *field.Path) field.ErrorList {
 		errs = append(errs, field.Invalid(at.Child("terminationGracePeriodSeconds"), *grace, fmt.Sprintf("%d is not accepted: at "+
 			"least 1, because with 0 a deleted pod is forgotten before it is stopped, and no handover is clean", *grace)))
 	}
-	if policy := pod.RestartPolicy; policy != "" && policy != corev1.RestartPolicyAlways {
-		errs = append(errs, field.Invalid(at.Child("restartPolicy"), policy,
-			fmt.Sprintf("%q is not accepted: Always, or nothing, because a candidate lives on through many tenures", policy)))
-	}
-	return errs
+	return append(errs, validateRestarts(pod.RestartPolicy, runs, at.Child("restartPolicy"))...)
 }
 
 func validateReservedNames(pod *corev1.PodSpec, at *field.Path) field.ErrorList {
@@ -305,10 +312,6 @@ func validateGated(job *SingletonJob, at *field.Path) field.ErrorList {
 	}
 	c := &containers[gated]
 	var errs field.ErrorList
-	if len(c.Command) == 0 {
-		errs = append(errs, field.Required(at, fmt.Sprintf("the gated container %q sets no command: set command to what the "+
-			"image would run by itself, its ENTRYPOINT, because the agent takes that place", c.Name)))
-	}
 	forbid := func(found bool, format string, args ...any) {
 		if found {
 			errs = append(errs, field.Forbidden(at, fmt.Sprintf("the gated container %q ", c.Name)+fmt.Sprintf(format, args...)))
@@ -324,7 +327,7 @@ func validateGated(job *SingletonJob, at *field.Path) field.ErrorList {
 	forbid(slices.ContainsFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool { return reservedPath(m.MountPath) }),
 		"mounts a volume at or below /singletonjob or /var/run/secrets/singletonjob.io, where the agent and its credentials "+
 			"are: choose another mountPath")
-	return append(errs, validateProbedPorts(c, at)...)
+	return append(errs, validateAskedPorts(c, at)...)
 }
 
 func reservedPath(mountPath string) bool {

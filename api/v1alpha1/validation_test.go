@@ -90,7 +90,20 @@ func hook(handler corev1.LifecycleHandler) func(*SingletonJob) {
 	return app(func(c *corev1.Container) { c.Lifecycle = &corev1.Lifecycle{PreStop: &handler} })
 }
 
-const badPreStop = `the gated container "app" has a preStop hook that the agent cannot run: set either exec.command, or sleep.seconds from 0 to 3600`
+const badPreStop = `the gated container "app" has a preStop hook that the agent cannot run: set one of exec.command, httpGet, and sleep.seconds from 0 to 3600`
+
+func httpHook(change func(*corev1.Container, *corev1.HTTPGetAction)) func(*SingletonJob) {
+	return app(func(c *corev1.Container) {
+		get := &corev1.HTTPGetAction{Port: intstr.FromInt32(80)}
+		c.Lifecycle = &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{HTTPGet: get}}
+		change(c, get)
+	})
+}
+
+const inPreStop = inContainers + "[0].lifecycle.preStop"
+
+var badHookPort = invalid(inContainers, `the gated container "app" has a preStop hook whose httpGet.port is neither a number from 1 to 65535 nor the name `+
+	"of one of its ports with such a number: give that name in ports, or a number here")
 
 func app(change func(*corev1.Container)) func(*SingletonJob) {
 	return pod(func(p *corev1.PodSpec) { change(&p.Containers[0]) })
@@ -175,6 +188,31 @@ var specCases = map[string]validationCase{
 		change: func(job *SingletonJob) { job.Spec.HistoryLimit = new(int32(101)) },
 		want:   invalid("spec.historyLimit", "should be less than or equal to 100"),
 	},
+	"maxSurge 2": {
+		change: func(job *SingletonJob) { job.Spec.Strategy.MaxSurge = new(int32(2)) },
+		want:   invalid("spec.strategy.maxSurge", "should be less than or equal to 1"),
+	},
+	"maxSurge -1": {
+		change: func(job *SingletonJob) { job.Spec.Strategy.MaxSurge = new(int32(-1)) },
+		want:   invalid("spec.strategy.maxSurge", "should be greater than or equal to 0"),
+	},
+	"minReadySeconds 3601": {
+		change: func(job *SingletonJob) { job.Spec.Strategy.MinReadySeconds = new(int32(3601)) },
+		want:   invalid("spec.strategy.minReadySeconds", "should be less than or equal to 3600"),
+	},
+	"progressDeadlineSeconds 0": {
+		change: func(job *SingletonJob) { job.Spec.Strategy.ProgressDeadlineSeconds = new(int32(0)) },
+		want:   invalid("spec.strategy.progressDeadlineSeconds", "should be greater than or equal to 1"),
+	},
+	"progressDeadlineSeconds 86401": {
+		change: func(job *SingletonJob) { job.Spec.Strategy.ProgressDeadlineSeconds = new(int32(86401)) },
+		want:   invalid("spec.strategy.progressDeadlineSeconds", "should be less than or equal to 86400"),
+	},
+	"a strategy": {
+		change: func(job *SingletonJob) {
+			job.Spec.Strategy = Strategy{MaxSurge: new(int32(0)), MinReadySeconds: new(int32(0)), ProgressDeadlineSeconds: new(int32(1)), Paused: true}
+		},
+	},
 
 	"preActivate":          {change: preActivate(60, "x")},
 	"preActivate for long": {change: preActivate(3600, "x")},
@@ -245,11 +283,7 @@ var templateCases = map[string]validationCase{
 		change: func(job *SingletonJob) { job.Spec.Container = "web" },
 		want:   invalid("spec.container", `"web" is not a container of spec.template: one of ["app", "proxy"], or nothing for the first`),
 	},
-	"gated container without a command": {
-		change: app(func(c *corev1.Container) { c.Command, c.Args = nil, []string{"run"} }),
-		want: missing(inContainers, `the gated container "app" sets no command: set command to what the image would run by `+
-			"itself, its ENTRYPOINT, because the agent takes that place"),
-	},
+	"gated container without a command": {change: app(func(c *corev1.Container) { c.Command, c.Args = nil, []string{"run"} })},
 	"reserved volume": {
 		change: pod(func(p *corev1.PodSpec) {
 			p.Volumes = []corev1.Volume{{Name: "singletonjob-x"}, {Name: "x"}, {Name: "singletonjob-y"}}
@@ -328,8 +362,41 @@ var gatedCases = map[string]validationCase{
 	"hook, nothing":      {change: hook(corev1.LifecycleHandler{}), want: forbidden(inContainers, badPreStop)},
 	"hook, a long pause": {change: hook(corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: 3601}}), want: forbidden(inContainers, badPreStop)},
 	"hook, before now":   {change: hook(corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: -1}}), want: forbidden(inContainers, badPreStop)},
-	"hook, HTTP": {
-		change: hook(corev1.LifecycleHandler{HTTPGet: &corev1.HTTPGetAction{Port: intstr.FromInt32(80)}}), want: forbidden(inContainers, badPreStop),
+	"hook, a request":    {change: httpHook(func(*corev1.Container, *corev1.HTTPGetAction) {})},
+	"hook, a request with it all": {change: httpHook(func(c *corev1.Container, h *corev1.HTTPGetAction) {
+		c.Ports = []corev1.ContainerPort{{Name: "web", ContainerPort: 80}}
+		h.Port, h.Scheme, h.Host, h.Path = intstr.FromString("web"), corev1.URISchemeHTTPS, "::1", "/x?y"
+		h.HTTPHeaders, h.Protocol = []corev1.HTTPHeader{{Name: "X-A", Value: "b"}}, new(corev1.HTTPProtocolHTTP1)
+	})},
+	"hook, a request and a pause": {
+		change: hook(corev1.LifecycleHandler{HTTPGet: &corev1.HTTPGetAction{Port: intstr.FromInt32(80)}, Sleep: &corev1.SleepAction{}}), want: forbidden(inContainers, badPreStop),
+	},
+	"hook, a request to no port": {
+		change: httpHook(func(_ *corev1.Container, h *corev1.HTTPGetAction) { h.Port = intstr.FromInt32(0) }), want: badHookPort,
+	},
+	"hook, a request to a port of another name": {change: httpHook(func(c *corev1.Container, h *corev1.HTTPGetAction) {
+		c.Ports = []corev1.ContainerPort{{Name: "web", ContainerPort: 80}}
+		h.Port = intstr.FromString("wep")
+	}), want: badHookPort},
+	"hook, a request to a port whose number is none": {change: httpHook(func(c *corev1.Container, h *corev1.HTTPGetAction) {
+		c.Ports = []corev1.ContainerPort{{Name: "web"}}
+		h.Port = intstr.FromString("web")
+	}), want: badHookPort},
+	"hook, a scheme in small letters": {
+		change: httpHook(func(_ *corev1.Container, h *corev1.HTTPGetAction) { h.Scheme = "https" }), want: invalid(inPreStop, badScheme),
+	},
+	"hook, HTTP/2 with TLS": {change: httpHook(func(_ *corev1.Container, h *corev1.HTTPGetAction) {
+		h.Scheme, h.Protocol = corev1.URISchemeHTTPS, new(corev1.HTTPProtocolHTTP2)
+	}), want: invalid(inPreStop, badProtocol)},
+	"hook, a header with a colon": {change: httpHook(func(_ *corev1.Container, h *corev1.HTTPGetAction) {
+		h.HTTPHeaders = []corev1.HTTPHeader{{Name: "X:"}}
+	}), want: invalid(inPreStop, badHeader)},
+	"hook after the start, to no port": {
+		change: app(func(c *corev1.Container) {
+			c.Lifecycle = &corev1.Lifecycle{PostStart: &corev1.LifecycleHandler{HTTPGet: &corev1.HTTPGetAction{Port: intstr.FromInt32(65536), Scheme: "ftp"}}}
+		}),
+		want: append(invalid(inContainers, strings.ReplaceAll(badHookPort[0].Detail, "preStop", "postStart")),
+			invalid(inContainers+"[0].lifecycle.postStart", badScheme)...),
 	},
 	"hook, TCP": {
 		change: hook(corev1.LifecycleHandler{TCPSocket: &corev1.TCPSocketAction{Port: intstr.FromInt32(80)}}), want: forbidden(inContainers, badPreStop),
@@ -385,7 +452,7 @@ func badProbe(what string) []problem { return invalid(inProbe, what) }
 
 func badPort(way string) []problem {
 	return invalid(inContainers, `the gated container "app" has a livenessProbe whose `+way+".port is neither a number from 1 to 65535 nor the "+
-		"name of one of its ports: give that name in ports, or a number here")
+		"name of one of its ports with such a number: give that name in ports, or a number here")
 }
 
 var probeCases = map[string]validationCase{
@@ -473,7 +540,7 @@ var goOnlyCases = map[string]validationCase{
 
 // sharedCases are the cases that Validate and the API server must decide alike.
 func sharedCases(t *testing.T) map[string]validationCase {
-	return merged(t, leaseCases, specCases, templateCases, gatedCases, probeCases)
+	return merged(t, leaseCases, specCases, templateCases, gatedCases, probeCases, workloadCases, serviceCases, runCases)
 }
 
 func merged(t *testing.T, tables ...map[string]validationCase) map[string]validationCase {
@@ -501,7 +568,7 @@ func (c validationCase) jobs() (old, job *SingletonJob) {
 }
 
 func TestValidate(t *testing.T) {
-	for name, c := range merged(t, sharedCases(t), goOnlyCases) {
+	for name, c := range merged(t, sharedCases(t), goOnlyCases, operatorCases) {
 		t.Run(name, func(t *testing.T) {
 			old, job := c.jobs()
 			before := job.DeepCopy()

@@ -7,6 +7,7 @@ import (
 	"context"
 	"os"
 	"os/exec"
+	"regexp"
 	"time"
 )
 
@@ -15,6 +16,22 @@ import (
 var settings = []string{
 	"CGO_ENABLED=0", "GOFLAGS=-trimpath -buildvcs=false -gcflags=all=-dwarf=false",
 	"GOWORK=off", "GOOS=", "GOARCH=",
+}
+
+// version is what the linker writes a version into. It is silent about a variable that does not exist.
+const version = "github.com/singletonjob/operator/internal/contract.Version"
+
+var semantic = regexp.MustCompile(`^v\d+\.\d+\.\d+(-[0-9A-Za-z.-]+)?$`)
+
+// IsVersion reports whether a text is the number of a release: a semantic version with a v, as tags and krew have it.
+func IsVersion(text string) bool { return semantic.MatchString(text) }
+
+// Release is the command that builds a package of this project as users get it, for a platform and with a version, into a file.
+func Release(ctx context.Context, number, system, architecture, file, pkg string) *exec.Cmd {
+	cmd := Command(ctx, "", "build", "-ldflags=-s -w -X "+version+"="+number, "-o", file, pkg)
+	cmd.Env = append(cmd.Env, "GOOS="+system, "GOARCH="+architecture)
+	cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr
+	return cmd
 }
 
 // Command is the Go tool with these arguments in dir, or in the current directory if that is empty. Anyone who needs another

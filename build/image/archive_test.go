@@ -143,7 +143,7 @@ func checkImage(t *testing.T, img v1.Image, arch string) {
 		t.Errorf("%s: entrypoint (-want +got):\n%s", arch, diff)
 	}
 	got := files(t, img)
-	want := map[string]string{"agent": "agent for " + arch, "manager": "manager for " + arch}
+	want := map[string]string{"agent": "agent for " + arch, "fence-proxy": "fence-proxy for " + arch, "manager": "manager for " + arch}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("%s: files (-want +got):\n%s", arch, diff)
 	}

@@ -1,4 +1,4 @@
-// Command image builds the operator's container image without a daemon and without a registry: it compiles the two
+// Command image builds the operator's container image without a daemon and without a registry: it compiles the
 // binaries for each platform, puts them on an empty file system and writes an archive:
 //
 //	go run ./build/image -reference=singletonjob/operator:v0.1.0 -output=dist/image.tar
@@ -25,10 +25,7 @@ import (
 )
 
 // commands are built into the image, each as /<name>.
-var commands = []string{"agent", "manager"}
-
-// versionVariable is what the linker writes the version into. It is silent about one that does not exist.
-const versionVariable = "github.com/singletonjob/operator/internal/contract.Version"
+var commands = []string{"agent", "fence-proxy", "manager"}
 
 func main() {
 	if err := run(os.Args[1:]); err != nil {
@@ -99,10 +96,7 @@ func compile(ctx context.Context, dir string, p v1.Platform, version string) (ma
 	files := make(map[string]string, len(commands))
 	for _, name := range commands {
 		file := filepath.Join(dir, p.OS+"-"+p.Architecture, name)
-		build := gotool.Command(ctx, "", "build", "-ldflags=-s -w -X "+versionVariable+"="+version, "-o", file, "./cmd/"+name)
-		build.Env = append(build.Env, "GOOS="+p.OS, "GOARCH="+p.Architecture)
-		build.Stdout, build.Stderr = os.Stderr, os.Stderr
-		if err := build.Run(); err != nil {
+		if err := gotool.Release(ctx, version, p.OS, p.Architecture, file, "./cmd/"+name).Run(); err != nil {
 			return nil, fmt.Errorf("build cmd/%s for %s: %w", name, p, err)
 		}
 		files[name] = file

@@ -110,7 +110,11 @@ func check(args []string, stdout, stderr io.Writer) int {
 	if err := enough(s, left, *token, *atLeast); err != nil {
 		return fail(stderr, 1, err)
 	}
-	fmt.Fprintf(stdout, "valid: token %d, %v left\n", s.Token, left.Truncate(time.Millisecond))
+	of := ""
+	if s.Run != "" {
+		of = fmt.Sprintf(" for run %s, attempt %d", s.Run, s.Attempt)
+	}
+	fmt.Fprintf(stdout, "valid: token %d, %v left%s\n", s.Token, left.Truncate(time.Millisecond), of)
 	return 0
 }
 
@@ -157,6 +161,11 @@ func writeText(w io.Writer, s tenure.Status) error {
 		s.Namespace, s.Name, s.Holder, s.Token, s.Tenure, s.Pod, s.Phase)
 	if err != nil {
 		return err
+	}
+	if s.Run != "" {
+		if _, err = fmt.Fprintf(w, "run:       %s, attempt %d\n", s.Run, s.Attempt); err != nil {
+			return err
+		}
 	}
 	if left := s.Left(); left > 0 {
 		_, err = fmt.Fprintf(w, "time left: %v\n", left.Truncate(time.Millisecond))

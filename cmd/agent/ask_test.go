@@ -187,18 +187,20 @@ func TestExamplesOfTheDocument(t *testing.T) {
 // An agent that has lost its way to the API server, or that is stopped, confirms nothing for longer than it may.
 func TestCheckByAgentThatIsStuck(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	a := w.holder("a", testConfig())
-	b := w.standby("b", testConfig())
-	a.proxy.Cut()
-	b.acquired()
-	if out, code := a.ask("check", "-timeout=1m"); code != 1 {
-		t.Errorf("cut off: exit code %d, %q", code, out)
-	}
-	b.signal(syscall.SIGSTOP)
-	if out, code := b.ask("check"); code != contract.ExitNoAgent || !strings.Contains(out, "stopped") {
-		t.Errorf("stopped: exit code %d, %q", code, out)
-	}
+	mustGoOn(t, func(w *world) error {
+		a := w.holder("a", testConfig())
+		b := w.standby("b", testConfig())
+		a.proxy.Cut()
+		b.acquired()
+		if out, code := a.ask("check", "-timeout=1m"); code != 1 {
+			t.Errorf("cut off: exit code %d, %q", code, out)
+		}
+		b.signal(syscall.SIGSTOP)
+		if out, code := b.ask("check"); code != contract.ExitNoAgent || !strings.Contains(out, "stopped") {
+			t.Errorf("stopped: exit code %d, %q", code, out)
+		}
+		return nil
+	})
 }
 
 func TestProbesAndMetrics(t *testing.T) {

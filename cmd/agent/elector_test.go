@@ -160,7 +160,7 @@ func (w *world) holders() <-chan string {
 }
 
 // One Lease, three of our agents and three of client-go's electors. Each holder is made to end, in one way or
-// another, until it has changed hands 200 times.
+// another, until it has changed hands 200 times, and from each kind to each.
 func TestContentionWithClientGo(t *testing.T) {
 	tier.Deep(t, "waits for client-go's timing")
 	if testing.Short() {
@@ -181,26 +181,26 @@ func TestContentionWithClientGo(t *testing.T) {
 		c.electors = append(c.electors, w.elector(name, w.plane.Kubeconfig()))
 	}
 	var seen []string
+	crossings := map[string]int{}
+	rarest := func() int {
+		return min(crossings["agent to agent"], crossings["agent to elector"], crossings["elector to agent"], crossings["elector to elector"])
+	}
+	const enough = 5 // of each: fewer show nothing
 	began := time.Now()
-	for len(seen) < changes {
+	for len(seen) < changes || rarest() < enough && len(seen) < 4*changes {
 		select {
 		case holder := <-holders:
-			seen = append(seen, holder)
+			if seen = append(seen, holder); len(seen) > 1 {
+				crossings[kindOf(seen[len(seen)-2])+" to "+kindOf(holder)]++
+			}
 			c.end(holder)
 		case <-time.After(patience):
 			t.Fatalf("nobody takes over after %v", seen[max(0, len(seen)-5):])
 		}
 	}
-	took := time.Since(began)
-	crossings := map[string]int{}
-	for i := 1; i < len(seen); i++ {
-		crossings[kindOf(seen[i-1])+" to "+kindOf(seen[i])]++
-	}
-	t.Logf("%d changes in %v: %v", len(seen), took.Round(time.Second), crossings)
-	for _, crossing := range []string{"agent to agent", "agent to elector", "elector to agent", "elector to elector"} {
-		if crossings[crossing] < 5 {
-			t.Errorf("only %d times from %s: the test shows nothing", crossings[crossing], crossing)
-		}
+	t.Logf("%d changes in %v: %v", len(seen), time.Since(began).Round(time.Second), crossings)
+	if rarest() < enough {
+		t.Errorf("the test shows nothing: %v", crossings)
 	}
 	w.checkLives()
 }
@@ -219,16 +219,27 @@ type contest struct {
 	random   *rand.Rand
 	agents   []*candidate
 	electors []*elector
-	// down are restarted at the next change.
-	down []func()
+}
+
+// restart starts those that were ended at the last change, or have ended by themselves: an elector that was too busy to renew does.
+func (c *contest) restart() {
+	for _, e := range c.electors {
+		if e.ended() {
+			e.start()
+		}
+	}
+	for _, a := range c.agents {
+		select {
+		case <-a.agent.Done():
+			a.start()
+		default:
+		}
+	}
 }
 
 // end ends the holder.
 func (c *contest) end(holder string) {
-	for _, start := range c.down {
-		start()
-	}
-	c.down = nil
+	c.restart()
 	elapse(c.w.t, time.Duration(c.random.IntN(50))*time.Millisecond)
 	if kindOf(holder) == "elector" {
 		c.endElector(holder)
@@ -251,7 +262,6 @@ func (c *contest) endElector(holder string) {
 	for _, e := range ended {
 		c.w.must(e.Signal(sig))
 		<-e.Done()
-		c.down = append(c.down, e.start)
 	}
 }
 
@@ -268,7 +278,6 @@ func (c *contest) endAgent(holder string) {
 		}
 		a.signal(sig)
 		a.exit()
-		c.down = append(c.down, func() { a.start() })
 	}
 }
 
@@ -278,7 +287,7 @@ func (c *contest) endAgent(holder string) {
 func TestLateReleaseByClientGo(t *testing.T) {
 	tier.Deep(t, "waits for client-go's timing")
 	t.Parallel()
-	const attempts = 4
+	const attempts = 20 // a busy machine misses the second and a half in which it can happen
 	for range attempts {
 		if lateRelease(t) {
 			return
@@ -305,7 +314,7 @@ func lateRelease(t *testing.T) (happened bool) {
 	a := w.prepare("a", config)
 	w.eventually("the elector holds the Lease", func() bool {
 		l := w.lease()
-		return l.Spec.HolderIdentity != nil && strings.HasPrefix(*l.Spec.HolderIdentity, "elector")
+		return e.ended() || l.Spec.HolderIdentity != nil && strings.HasPrefix(*l.Spec.HolderIdentity, "elector")
 	})
 	a.start()
 	w.eventually("the agent waits for the elector", func() bool { return e.ended() || strings.Contains(a.lines.String(), "holder=elector") })

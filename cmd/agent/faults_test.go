@@ -58,7 +58,7 @@ func TestFrozenPastTheLease(t *testing.T) {
 	a.await("lease held", "holder=b/")
 	late, paused := time.Duration(w.lives()[0].last-woken), still.longest()
 	t.Logf("the last sign of life came %v after the thaw; the machine paused for %v", late, paused)
-	if late > 100*time.Millisecond+paused {
+	if late > 100*time.Millisecond+4*paused { // leash, agent and process die one by the other
 		t.Errorf("the process lived on for %v after it was thawed, and the machine paused for %v only", late, paused)
 	}
 	w.must(w.diary.read())
@@ -161,19 +161,21 @@ func outOfMemory(group *cgroup.Group) bool {
 // its tenure, and no proof of its end.
 func TestAPodOfTheSameName(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	a := w.candidate("a", testConfig(), "stubborn")
-	w.acts(a)
-	a.proxy.Cut()
-	next := w.prepare("a", testConfig())
-	next.env = append(next.env, contract.PodUIDEnv+"=another", contract.RuntimeReapsEnv+"=true")
-	next.start()
-	second := next.acquired()
-	w.awaitBeat(second)
-	w.renewedTwice() // both have time to be seen at once
-	if lives := w.checkLives(); len(lives) != 2 {
-		t.Errorf("%d processes, want 2: %+v", len(lives), lives)
-	}
+	mustGoOn(t, func(w *world) error {
+		a := w.candidate("a", testConfig(), "stubborn")
+		w.acts(a)
+		a.proxy.Cut()
+		next := w.prepare("a", testConfig())
+		next.env = append(next.env, contract.PodUIDEnv+"=another", contract.RuntimeReapsEnv+"=true")
+		next.start()
+		second := next.acquired()
+		w.awaitBeat(second)
+		w.renewedTwice() // both have time to be seen at once
+		if lives := w.checkLives(); len(lives) != 2 {
+			return fmt.Errorf("%d processes, want 2: %+v", len(lives), lives)
+		}
+		return nil
+	})
 }
 
 // hoard takes all memory there is.
@@ -219,23 +221,25 @@ func TestClocksApart(t *testing.T) {
 			if out, err := exec.CommandContext(t.Context(), by[0], append(by[1:], "true")...).CombinedOutput(); err != nil {
 				t.Skipf("no time namespace can be made here (it takes root): %v\n%s", err, out)
 			}
-			w := newWorld(t)
-			a := w.prepare("a", testConfig())
-			a.by = by
-			a.start("stubborn")
-			w.acts(a)
-			b := w.standby("b", testConfig())
-			a.proxy.Cut()
-			cut := time.Now()
-			w.acts(b)
-			if late := time.Duration(w.lives()[0].last - a.deadline(cut)); late > lease.Margin(leaseDuration()) {
-				t.Errorf("the process lived on for %v after its deadline, and so for longer than its lease", late)
-			}
-			healProxy(a)
-			a.await("lease held", "holder=b/")
-			b.signal(syscall.SIGKILL)
-			w.acts(a)
-			w.checkLives()
+			mustGoOn(t, func(w *world) error {
+				a := w.prepare("a", testConfig())
+				a.by = by
+				a.start("stubborn")
+				w.acts(a)
+				b := w.standby("b", testConfig())
+				a.proxy.Cut()
+				cut := time.Now()
+				w.acts(b)
+				if late := time.Duration(w.lives()[0].last - a.deadline(cut)); late > lease.Margin(leaseDuration()) {
+					return fmt.Errorf("the process lived on for %v after its deadline, and so for longer than its lease", late)
+				}
+				healProxy(a)
+				a.await("lease held", "holder=b/")
+				b.signal(syscall.SIGKILL)
+				w.acts(a)
+				w.checkLives()
+				return nil
+			})
 		})
 	}
 }

@@ -109,6 +109,10 @@ func run(args []string, stderr io.Writer) int {
 		return fail(stderr, contract.ExitConfig, err)
 	}
 	o.Argv = args
+	o.CannotExecute = supervise.CannotExecute
+	if err := o.CannotStart(); err != nil {
+		return fail(stderr, agent.StartCode(err), err)
+	}
 	if terminal, err := os.OpenFile("/dev/tty", os.O_RDONLY|syscall.O_NOCTTY, 0); err == nil {
 		_ = terminal.Close()
 		o.Terminal = true
@@ -165,8 +169,8 @@ func serve(o agent.Options, signals <-chan os.Signal, stderr io.Writer) int {
 	return a.Run(context.Background(), signals)
 }
 
-// logGrace is how long the last log lines may take.
-const logGrace = 200 * time.Millisecond
+// logGrace is how long the last log lines may take: what a busy machine takes to write them, and no longer where nobody reads.
+const logGrace = 2 * time.Second
 
 func install(args []string, stderr io.Writer) int {
 	if len(args) != 1 || args[0] == "" {

@@ -157,7 +157,6 @@ func asHTML(reply *http.Response, body []byte) []byte {
 }
 
 func lastReply(reply *http.Response, body []byte) []byte {
-	reply.Header.Set("Connection", "close")
 	reply.Close = true
 	return body
 }

@@ -7,15 +7,21 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/go-logr/logr"
+	_ "golang.org/x/crypto/x509roots/fallback" // the image has no certificates of its own
+	appsv1 "k8s.io/api/apps/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
@@ -23,11 +29,11 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
-	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"github.com/singletonjob/operator/api/v1alpha1"
 	"github.com/singletonjob/operator/internal/contract"
 	"github.com/singletonjob/operator/internal/controller"
+	"github.com/singletonjob/operator/internal/entrypoint"
 	"github.com/singletonjob/operator/internal/inject"
 )
 
@@ -46,12 +52,23 @@ Usage: manager [flags]
 type options struct {
 	kubeconfig                    string
 	agentImage, agentPull         string
+	agentImageVolume              bool
 	namespaces                    string
-	leaderElect                   bool
+	readNodes, leaderElect        bool
 	leaderID, leaderNamespace     string
 	metricsAddress, healthAddress string
+	metricsSecure                 bool
+	metricsCertPath               string
+	pprofAddress                  string
+	leaseDuration, renewDeadline  time.Duration
+	retryPeriod                   time.Duration
 	concurrency, verbosity, burst int
+	fleetRollouts                 int
 	qps                           float64
+	entrypoints                   bool
+	pullSecrets                   bool
+	insecureRegistries            string
+	registryCA                    string
 }
 
 func main() {
@@ -79,15 +96,33 @@ func parse(args []string, out io.Writer) (options, error) {
 	f.StringVar(&o.agentImage, "agent-image", os.Getenv("AGENT_IMAGE"),
 		"`image` from which candidate pods get the agent: this operator's own (default: the environment's AGENT_IMAGE)")
 	f.StringVar(&o.agentPull, "agent-image-pull-policy", "", "Always, IfNotPresent or Never; empty for the cluster's default `policy`")
-	f.StringVar(&o.namespaces, "namespaces", "", "comma-separated `names` of the namespaces to work in; empty for all")
+	f.BoolVar(&o.agentImageVolume, "agent-image-volume", false,
+		"mount the agent's image into candidate pods instead of copying the agent; all nodes must run Kubernetes 1.35 and containerd 2.1, or later")
+	f.StringVar(&o.namespaces, "namespaces", "", "comma-separated `names` of the namespaces to work in, with rights in each; empty for all")
+	f.BoolVar(&o.readNodes, "read-nodes", true, "heed the out-of-service taint of nodes, which takes the right to list and watch them in the whole cluster")
 	f.BoolVar(&o.leaderElect, "leader-elect", true, "let one of several replicas act, elected by a Lease")
 	f.StringVar(&o.leaderID, "leader-election-id", leaderLease, "`name` of that Lease: one for each set of replicas")
 	f.StringVar(&o.leaderNamespace, "leader-election-namespace", "", "`namespace` of that Lease; needed outside a cluster")
-	f.StringVar(&o.metricsAddress, "metrics-bind-address", ":8080", "`address` that serves /metrics; 0 for none")
+	f.DurationVar(&o.leaseDuration, "leader-election-lease-duration", 15*time.Second, "`time` without a renewal after which another replica may act")
+	f.DurationVar(&o.renewDeadline, "leader-election-renew-deadline", 10*time.Second, "`time` without a renewal after which the one that acts ends")
+	f.DurationVar(&o.retryPeriod, "leader-election-retry-period", 2*time.Second, "`time` between renewals, and between attempts to lead")
+	f.StringVar(&o.metricsAddress, "metrics-bind-address", ":8443", "`address` that serves /metrics; 0 for none")
+	f.BoolVar(&o.metricsSecure, "metrics-secure", true,
+		"serve metrics by HTTPS, and to those alone whose bearer token the API server knows and lets get /metrics; else by HTTP to everybody")
+	f.StringVar(&o.metricsCertPath, "metrics-cert-path", "",
+		"`directory` with the tls.crt and tls.key that metrics are served with, read again when they change; empty for a certificate that nobody signed")
 	f.StringVar(&o.healthAddress, "health-probe-bind-address", ":8081", "`address` that serves /healthz and /readyz; 0 for none")
-	f.IntVar(&o.concurrency, "concurrency", 8, "`number` of SingletonJobs worked on at a time")
-	f.Float64Var(&o.qps, "kube-api-qps", 100, "requests per second to the API server, sustained; -1 for no limit")
-	f.IntVar(&o.burst, "kube-api-burst", 200, "requests to the API server in a burst")
+	f.StringVar(&o.pprofAddress, "pprof-bind-address", "", "loopback `address` that serves /debug/pprof, such as 127.0.0.1:6060; empty for none")
+	f.IntVar(&o.concurrency, "concurrency", 32, "`number` of SingletonJobs worked on at a time; each has one request under way at most")
+	f.IntVar(&o.fleetRollouts, "fleet-rollouts", controller.DefaultFleetRollouts,
+		"`number` of SingletonJobs at a time whose pods are replaced for no other reason than that this operator puts something else into pods than the one before it; 0 for no limit")
+	f.Float64Var(&o.qps, "kube-api-qps", -1, "requests per second to the API server, sustained; -1 for no limit: API Priority and Fairness guards it, and --concurrency bounds what is under way")
+	f.IntVar(&o.burst, "kube-api-burst", 200, "requests to the API server in a burst, where --kube-api-qps is a limit")
+	f.BoolVar(&o.entrypoints, "entrypoint", true, "ask an image's registry what it runs, where the gated container sets no command")
+	f.BoolVar(&o.pullSecrets, "entrypoint-pull-secrets", false, "ask with the pull secrets of the pods, which the operator must be allowed to get")
+	f.StringVar(&o.insecureRegistries, "entrypoint-insecure-registries", "",
+		"comma-separated `hosts`, with :port if they have one, that may be asked in plain HTTP and on this machine's own addresses")
+	f.StringVar(&o.registryCA, "entrypoint-ca-file", "", "`file` with certificates in PEM to trust in registries, beside the usual ones")
 	f.IntVar(&o.verbosity, "v", 0, "`verbosity` of the log: 0 is for operation, 4 for debugging")
 	f.StringVar(&o.kubeconfig, "kubeconfig", os.Getenv("KUBECONFIG"), "`file` with the address and credentials of the cluster; empty inside a cluster")
 	if err := f.Parse(args); err != nil {
@@ -109,8 +144,21 @@ func (o options) check(out io.Writer, rest []string) error {
 	default:
 		errs = append(errs, fmt.Errorf("--agent-image-pull-policy %q is none of Always, IfNotPresent, Never", o.agentPull))
 	}
+	if _, err := o.workIn(); err != nil {
+		errs = append(errs, err)
+	}
 	if o.concurrency < 1 {
 		errs = append(errs, fmt.Errorf("--concurrency %d is less than 1", o.concurrency))
+	}
+	if o.fleetRollouts < 0 {
+		errs = append(errs, fmt.Errorf("--fleet-rollouts %d is less than 0: set how many jobs may be rolled out at a time, or 0 for no limit", o.fleetRollouts))
+	}
+	if !loopback(o.pprofAddress) {
+		errs = append(errs, fmt.Errorf("--pprof-bind-address %q is no address of this host alone: profiles show memory, so use 127.0.0.1:PORT", o.pprofAddress))
+	}
+	errs = append(errs, o.checkElection(), o.checkMetrics())
+	if _, err := o.registry(); err != nil {
+		errs = append(errs, err)
 	}
 	err := errors.Join(errs...)
 	if err != nil {
@@ -119,32 +167,122 @@ func (o options) check(out io.Writer, rest []string) error {
 	return err
 }
 
+// checkElection: else the elector itself ends the program, or the one that acts lives longer than its lease.
+func (o options) checkElection() error {
+	const jitter = 1.2 // client-go waits as much longer at most
+	switch {
+	case o.retryPeriod <= 0:
+		return fmt.Errorf("--leader-election-retry-period %v is not above 0", o.retryPeriod)
+	case float64(o.renewDeadline) <= jitter*float64(o.retryPeriod):
+		return fmt.Errorf("--leader-election-renew-deadline %v is not more than 1.2 times --leader-election-retry-period %v", o.renewDeadline, o.retryPeriod)
+	case o.leaseDuration <= o.renewDeadline:
+		return fmt.Errorf("--leader-election-lease-duration %v is not above --leader-election-renew-deadline %v", o.leaseDuration, o.renewDeadline)
+	case o.leaseDuration%time.Second != 0:
+		return fmt.Errorf("--leader-election-lease-duration %v is no whole number of seconds, as which a Lease has it", o.leaseDuration)
+	}
+	return nil
+}
+
+// loopback reports whether an address is none, or is reached from this host alone.
+func loopback(address string) bool {
+	if address == "" {
+		return true
+	}
+	host, _, err := net.SplitHostPort(address)
+	ip := net.ParseIP(host)
+	return err == nil && (host == "localhost" || ip != nil && ip.IsLoopback())
+}
+
+// workIn are the namespaces to work in, none for all of them: only an empty flag says so, since a list that lost its names by
+// mistake must not become the whole cluster.
+func (o options) workIn() ([]string, error) {
+	if o.namespaces == "" {
+		return nil, nil
+	}
+	names := strings.Split(o.namespaces, ",")
+	for _, name := range names {
+		if wrong := validation.IsDNS1123Label(name); len(wrong) > 0 {
+			return nil, fmt.Errorf("--namespaces %q: %q is no name of a namespace: %s", o.namespaces, name, wrong[0])
+		}
+	}
+	return names, nil
+}
+
 func run(o options) error {
 	log := logr.FromSlogHandler(slog.NewJSONHandler(os.Stderr, &slog.HandlerOptions{Level: slog.Level(-o.verbosity)}))
 	ctrl.SetLogger(log)
 	klog.SetLogger(log)
+	if err := heedMemoryLimit(); err != nil {
+		return err
+	}
 	config, err := o.config()
 	if err != nil {
 		return fmt.Errorf("no way to reach a cluster (--kubeconfig %q): %w", o.kubeconfig, err)
 	}
+	served := &controller.ServerClock{}
+	config.Wrap(served.Wrap)
 	m, err := o.manager(config)
 	if err != nil {
 		return err
 	}
 	ctx := ctrl.SetupSignalHandler()
 	r := controller.New(m.GetClient(), m.GetAPIReader(), clock.RealClock{}, inject.Settings{
-		AgentImage: o.agentImage, AgentPullPolicy: corev1.PullPolicy(o.agentPull),
+		AgentImage: o.agentImage, AgentPullPolicy: corev1.PullPolicy(o.agentPull), AgentImageVolume: o.agentImageVolume,
 	})
+	r.WithoutNodes, r.ServerTime, r.FleetRollouts = !o.readNodes, served.Now, o.fleetRollouts
+	if o.entrypoints {
+		registry, err := o.registry()
+		if err != nil {
+			return err
+		}
+		pull := controller.Pull{Live: m.GetAPIReader(), Secrets: o.pullSecrets}
+		r.Entrypoints = entrypoint.New(pull.Finder(registry), clock.RealClock{})
+	}
 	for _, c := range r.Collectors() {
 		if err := metrics.Registry.Register(c); err != nil {
 			return err
 		}
 	}
 	if err := r.SetupWithManager(ctx, m, o.concurrency); err != nil {
+		if meta.IsNoMatchError(err) {
+			return fmt.Errorf("the API server knows no SingletonJobs, install their definition: %w", err)
+		}
 		return err
+	}
+	namespaces, err := o.workIn()
+	if err != nil {
+		return err
+	}
+	ready := newReadiness(m, namespaces, r.Watched())
+	if err := errors.Join(m.Add(ready), m.AddReadyzCheck("works", ready.Check)); err != nil {
+		return err
+	}
+	if err := o.mayAsk(config, m.GetHTTPClient()); err != nil {
+		log.Error(err, "metrics")
 	}
 	log.Info("starting", "version", contract.Version, "agentImage", o.agentImage, "namespaces", o.namespaces)
 	return m.Start(ctx)
+}
+
+// registry is where images are looked up.
+func (o options) registry() (*entrypoint.Registry, error) {
+	var roots []byte
+	if o.registryCA != "" {
+		var err error
+		if roots, err = os.ReadFile(o.registryCA); err != nil {
+			return nil, fmt.Errorf("--entrypoint-ca-file: %w", err)
+		}
+	}
+	registry, err := entrypoint.NewRegistry(entrypoint.Options{Insecure: split(o.insecureRegistries), Roots: roots})
+	if err != nil {
+		return nil, fmt.Errorf("--entrypoint-insecure-registries %q, --entrypoint-ca-file %q: %w", o.insecureRegistries, o.registryCA, err)
+	}
+	return registry, nil
+}
+
+// split takes a list apart.
+func split(list string) []string {
+	return strings.FieldsFunc(list, func(r rune) bool { return r == ',' || r == ' ' })
 }
 
 func (o options) config() (*rest.Config, error) {
@@ -159,28 +297,42 @@ func (o options) config() (*rest.Config, error) {
 func (o options) manager(config *rest.Config) (ctrl.Manager, error) {
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{
-		v1alpha1.AddToScheme, corev1.AddToScheme, coordinationv1.AddToScheme, rbacv1.AddToScheme, policyv1.AddToScheme,
+		v1alpha1.AddToScheme, appsv1.AddToScheme, corev1.AddToScheme, coordinationv1.AddToScheme, rbacv1.AddToScheme, policyv1.AddToScheme,
 	} {
 		if err := add(scheme); err != nil {
 			return nil, err
 		}
 	}
+	namespaces, err := o.workIn()
+	if err != nil {
+		return nil, err
+	}
+	metricsOptions, certificates, err := o.metrics()
+	if err != nil {
+		return nil, err
+	}
 	m, err := ctrl.NewManager(config, ctrl.Options{
 		Scheme:                  scheme,
-		Cache:                   controller.CacheOptions(strings.FieldsFunc(o.namespaces, func(r rune) bool { return r == ',' || r == ' ' })),
+		Cache:                   controller.CacheOptions(namespaces),
 		LeaderElection:          o.leaderElect,
 		LeaderElectionID:        o.leaderID,
 		LeaderElectionNamespace: o.leaderNamespace,
+		LeaseDuration:           &o.leaseDuration,
+		RenewDeadline:           &o.renewDeadline,
+		RetryPeriod:             &o.retryPeriod,
 		// Releasing at the end can blank the Lease of a successor.
 		LeaderElectionReleaseOnCancel: false,
-		Metrics:                       server.Options{BindAddress: o.metricsAddress},
+		Metrics:                       metricsOptions,
 		HealthProbeBindAddress:        o.healthAddress,
+		PprofBindAddress:              o.pprofAddress,
 	})
 	if err != nil {
 		return nil, err
 	}
-	if err := m.AddHealthzCheck("ping", healthz.Ping); err != nil {
-		return nil, err
+	if certificates != nil {
+		if err := m.Add(certificates); err != nil {
+			return nil, err
+		}
 	}
-	return m, m.AddReadyzCheck("ping", healthz.Ping)
+	return m, m.AddHealthzCheck("ping", healthz.Ping)
 }

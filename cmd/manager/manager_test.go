@@ -5,12 +5,15 @@ package main
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"fmt"
 	"io"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -50,8 +53,24 @@ func TestCommandLine(t *testing.T) {
 		"no agent image":       {says: "--agent-image or AGENT_IMAGE"},
 		"bad pull policy":      {args: []string{"--agent-image=x", "--agent-image-pull-policy=sometimes"}, says: `"sometimes" is none of Always`},
 		"nobody works":         {args: []string{"--agent-image=x", "--concurrency=0"}, says: "--concurrency 0 is less than 1"},
+		"fewer than none":      {args: []string{"--agent-image=x", "--fleet-rollouts=-1"}, says: "--fleet-rollouts -1 is less than 0: set how many jobs may be rolled out at a time, or 0"},
+		"all at once":          {args: []string{"--agent-image=x", "--fleet-rollouts=0"}},
+		"no name in a list":    {args: []string{"--agent-image=x", "--namespaces=a,,b"}, says: `--namespaces "a,,b": "" is no name of a namespace`},
+		"only a comma":         {args: []string{"--agent-image=x", "--namespaces=,"}, says: `"" is no name of a namespace`},
+		"two namespaces":       {args: []string{"--agent-image=x", "--namespaces=a,b-2"}},
+		"profiles for all":     {args: []string{"--agent-image=x", "--pprof-bind-address=:6060"}, says: `--pprof-bind-address ":6060" is no address of this host alone`},
+		"profiles for others":  {args: []string{"--agent-image=x", "--pprof-bind-address=10.0.0.1:6060"}, says: "of this host alone"},
+		"profiles":             {args: []string{"--agent-image=x", "--pprof-bind-address=[::1]:6060"}},
+		"a short lease":        {args: []string{"--agent-image=x", "--leader-election-lease-duration=10s"}, says: "--leader-election-lease-duration 10s is not above --leader-election-renew-deadline 10s"},
+		"half a second":        {args: []string{"--agent-image=x", "--leader-election-lease-duration=15.5s"}, says: "15.5s is no whole number of seconds"},
+		"a late renewal":       {args: []string{"--agent-image=x", "--leader-election-retry-period=9s"}, says: "not more than 1.2 times --leader-election-retry-period 9s"},
+		"no renewal":           {args: []string{"--agent-image=x", "--leader-election-retry-period=0s"}, says: "--leader-election-retry-period 0s is not above 0"},
+		"a longer election":    {args: []string{"--agent-image=x", "--leader-election-lease-duration=60s", "--leader-election-renew-deadline=40s"}},
+		"two minds":            {args: []string{"--agent-image=x", "--metrics-secure=false", "--metrics-cert-path=/c"}, says: "--metrics-cert-path has a certificate that --metrics-secure=false does not use"},
 		"stray argument":       {args: []string{"--agent-image=x", "y"}, says: `unexpected argument "y"`},
 		"unknown flag":         {args: []string{"--nonsense"}, says: "nonsense"},
+		"bad registry":         {args: []string{"--agent-image=x", "--entrypoint-insecure-registries=https://r/"}, says: `"https://r/" is no registry`},
+		"no such certificates": {args: []string{"--agent-image=x", "--entrypoint-ca-file=/none"}, says: "--entrypoint-ca-file"},
 		"help names the flags": {args: []string{"--help"}, says: "-agent-image"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -71,14 +90,18 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// TestTheProgramWorksWithTheRightsItAsksFor runs the operator as it is installed: elected, with the generated role and no
-// other right, in one namespace.
+// TestTheProgramWorksWithTheRightsItAsksFor runs the operator as it is installed: elected, in one namespace, with the generated
+// role there and no other right.
 func TestTheProgramWorksWithTheRightsItAsksFor(t *testing.T) {
 	t.Parallel()
 	plane := controlplane.ForTest(t)
 	must(t, plane.Apply(t.Context(), "../../config/crd", "../../config/rbac"))
 	namespace := plane.Namespace(t)
 	address := startManager(t, plane, namespace)
+	elsewhere := plane.Namespace(t)
+	another := filepath.Join(t.TempDir(), "another.yaml")
+	must(t, os.WriteFile(another, fmt.Appendf(nil, sample, elsewhere), 0o600))
+	must(t, plane.Apply(t.Context(), another))
 
 	job := filepath.Join(t.TempDir(), "job.yaml")
 	must(t, os.WriteFile(job, fmt.Appendf(nil, sample, namespace), 0o600))
@@ -104,24 +127,32 @@ func TestTheProgramWorksWithTheRightsItAsksFor(t *testing.T) {
 		}
 		return fmt.Sprint(out, err)
 	})
-	for path, want := range map[string]string{
-		address[0] + "/metrics": `singletonjob_candidates_desired{name="job",namespace="` + namespace + `"} 2`,
-		address[1] + "/healthz": "ok",
-		address[1] + "/readyz":  "ok",
+	// It sees none of the other job: all that it does for one comes within one look at it.
+	out, err := plane.Kubectl(t.Context(), "get", "-n", elsewhere, "pods,leases,roles,sj", "-o", "jsonpath={.items[*].metadata.name}{.items[*].status}")
+	if out != `job{"observedGeneration":-1}` || err != nil { // as the API server makes it
+		t.Errorf("in another namespace there is %q: %v", out, err)
+	}
+	for url, want := range map[string]string{
+		address.metrics:             `singletonjob_candidates_desired{name="job",namespace="` + namespace + `"} 2`,
+		address.health + "/healthz": "ok",
+		address.health + "/readyz":  "ok",
 	} {
-		eventually(t, path+" to say "+want, func() string {
-			if body := fetch(t, "http://"+path); !strings.Contains(body, want) {
+		eventually(t, url+" to say "+want, func() string {
+			if body := address.fetch(t, url); !strings.Contains(body, want) {
 				return body
 			}
 			return ""
 		})
 	}
+	address.name = metricsAreGuarded(t, address)
+	takesAWorkload(t, plane, client, namespace)
+	checkShownMetrics(t, address.fetch(t, address.metrics))
 	// The Lease of a job that is gone is collected once its pods are gone; nobody else deletes them here.
 	_, err = plane.Kubectl(t.Context(), "delete", "-n", namespace, "sj", "job")
 	must(t, err)
 	// Then the operator replaces no pod any more: nobody would collect it.
 	eventually(t, "metrics without the job", func() string {
-		if body := fetch(t, "http://"+address[0]+"/metrics"); !strings.Contains(body, "controller_runtime") || strings.Contains(body, `name="job",namespace="`+namespace) {
+		if body := address.fetch(t, address.metrics); !strings.Contains(body, "controller_runtime") || strings.Contains(body, `name="job",namespace="`+namespace) {
 			return body
 		}
 		return ""
@@ -131,6 +162,72 @@ func TestTheProgramWorksWithTheRightsItAsksFor(t *testing.T) {
 		out, err := plane.Kubectl(t.Context(), "get", "-n", namespace, "leases", "-o", "name", "-l", contract.NameLabel+"=job")
 		return out + errText(err)
 	})
+	_, err = plane.Kubectl(t.Context(), "delete", "-f", "../../config/crd")
+	must(t, err)
+	eventually(t, "that it is not ready without the definition", func() string {
+		if body := address.fetch(t, address.health+"/readyz"); !strings.Contains(body, "works failed") {
+			return body
+		}
+		return ""
+	})
+}
+
+// takesAWorkload: the operator hears of a Deployment that is scaled to 0, and that its controller has done so.
+func takesAWorkload(t *testing.T, plane *controlplane.ControlPlane, client *kubernetes.Clientset, namespace string) {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "web.yaml")
+	must(t, os.WriteFile(file, fmt.Appendf(nil, workloadSample, namespace), 0o600))
+	must(t, plane.Apply(t.Context(), file))
+	eventually(t, "a job that waits for the Deployment", func() string {
+		out, err := plane.Kubectl(t.Context(), "get", "-n", namespace, "sj", "web", "-o", `jsonpath={.status.conditions[?(@.type=="Active")].reason}`)
+		return strings.TrimPrefix(out, "WorkloadRunning") + errText(err)
+	})
+	web, err := client.AppsV1().Deployments(namespace).Get(t.Context(), "web", metav1.GetOptions{})
+	must(t, err)
+	web.Spec.Replicas = new(int32)
+	web, err = client.AppsV1().Deployments(namespace).Update(t.Context(), web, metav1.UpdateOptions{})
+	must(t, err)
+	web.Status.ObservedGeneration = web.Generation
+	_, err = client.AppsV1().Deployments(namespace).UpdateStatus(t.Context(), web, metav1.UpdateOptions{})
+	must(t, err)
+	eventually(t, "its candidates", func() string {
+		pods, err := client.CoreV1().Pods(namespace).List(t.Context(), metav1.ListOptions{LabelSelector: contract.NameLabel + "=web,app=web"})
+		if err == nil && len(pods.Items) == 2 {
+			return ""
+		}
+		return fmt.Sprintf("%d pods, %v", len(pods.Items), err)
+	})
+	_, err = plane.Kubectl(t.Context(), "delete", "-n", namespace, "sj/web", "deployment/web")
+	must(t, err)
+}
+
+const workloadSample = `
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: web, namespace: %[1]s}
+spec:
+  replicas: 1
+  selector: {matchLabels: {app: web}}
+  template: {metadata: {labels: {app: web}}, spec: {containers: [{name: app, image: app, command: [run]}]}}
+---
+apiVersion: singletonjob.io/v1alpha1
+kind: SingletonJob
+metadata: {name: web, namespace: %[1]s}
+spec: {workloadRef: {apiVersion: apps/v1, kind: Deployment, name: web}}
+`
+
+// checkShownMetrics: what the chart's alerts and its dashboard ask of controller-runtime is there while a replica leads.
+func checkShownMetrics(t *testing.T, served string) {
+	t.Helper()
+	for _, file := range []string{"rules.yaml", "dashboard.json"} {
+		content, err := os.ReadFile("../../charts/singletonjob/monitoring/" + file)
+		must(t, err)
+		for _, name := range regexp.MustCompile(`controller_runtime_\w+`).FindAllString(string(content), -1) {
+			if !strings.Contains(served, name+`{controller="singletonjob"`) {
+				t.Errorf("%s asks for %s, which is not in\n%s", file, name, served)
+			}
+		}
+	}
 }
 
 const sample = `
@@ -140,20 +237,31 @@ metadata: {name: job, namespace: %s}
 spec: {template: {spec: {containers: [{name: app, image: app, command: [run]}]}}}
 `
 
-// startManager returns the addresses of the metrics and of the health probes.
-func startManager(t *testing.T, plane *controlplane.ControlPlane, namespace string) [2]string {
+// manager is where the operator is asked, and by whom.
+type manager struct {
+	metrics, health string
+	// token is that of an account that may read metrics.
+	token string
+	// certificates has what metrics are served with, signed by an authority; name is whose they are.
+	certificates, name string
+	trusted            *x509.CertPool
+}
+
+// startManager starts the operator as its chart does, with a certificate for its metrics.
+func startManager(t *testing.T, plane *controlplane.ControlPlane, namespace string) manager {
 	t.Helper()
 	client, err := kubernetes.NewForConfig(plane.Config())
 	must(t, err)
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "operator"}}
 	_, err = client.CoreV1().ServiceAccounts(namespace).Create(t.Context(), account, metav1.CreateOptions{})
 	must(t, err)
-	binding := &rbacv1.ClusterRoleBinding{
-		ObjectMeta: metav1.ObjectMeta{Name: namespace},
+	// Bound in the namespace alone, the ClusterRole grants nothing elsewhere and no nodes.
+	binding := &rbacv1.RoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: "operator"},
 		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "singletonjob-operator"},
 		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: namespace, Name: "operator"}},
 	}
-	_, err = client.RbacV1().ClusterRoleBindings().Create(t.Context(), binding, metav1.CreateOptions{})
+	_, err = client.RbacV1().RoleBindings(namespace).Create(t.Context(), binding, metav1.CreateOptions{})
 	must(t, err)
 	eventually(t, "the binding to count", func() string {
 		review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
@@ -173,32 +281,35 @@ func startManager(t *testing.T, plane *controlplane.ControlPlane, namespace stri
 	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
 	must(t, controlplane.WriteKubeconfig(kubeconfig, config))
 
+	m := mayReadMetrics(t, client, namespace)
 	var addresses [2]string
 	for i := range addresses {
 		port, err := controlplane.FreePort()
 		must(t, err)
 		addresses[i] = fmt.Sprintf("127.0.0.1:%d", port)
 	}
-	cmd := exec.Command(os.Args[0], "--kubeconfig="+kubeconfig, "--agent-image=agent", "--namespaces="+namespace,
-		"--leader-election-namespace="+namespace, "--metrics-bind-address="+addresses[0], "--health-probe-bind-address="+addresses[1])
+	m.metrics, m.health = "https://"+addresses[0]+"/metrics", "http://"+addresses[1]
+	cmd := exec.Command(os.Args[0], "--kubeconfig="+kubeconfig, "--agent-image=agent", "--namespaces="+namespace, "--read-nodes=false",
+		"--leader-election-namespace="+namespace, "--metrics-bind-address="+addresses[0], "--health-probe-bind-address="+addresses[1],
+		"--metrics-cert-path="+m.certificates)
 	cmd.Env = append(slices.Clone(os.Environ()), asManager+"=1")
 	var log bytes.Buffer
 	cmd.Stderr = &log
-	manager, err := subprocess.Start(cmd)
+	process, err := subprocess.Start(cmd)
 	must(t, err)
 	t.Cleanup(func() {
-		_ = manager.Signal(syscall.SIGTERM)
+		_ = process.Signal(syscall.SIGTERM)
 		select {
-		case <-manager.Done():
+		case <-process.Done():
 		case <-time.After(time.Minute):
 			t.Error("the manager did not end within a minute of SIGTERM")
-			manager.Stop(0)
+			process.Stop(0)
 		}
 		if t.Failed() || strings.Contains(log.String(), "forbidden") {
 			t.Errorf("the manager's log:\n%s", log.String())
 		}
 	})
-	return addresses
+	return m
 }
 
 func eventually(t *testing.T, what string, lacking func() string) {
@@ -216,20 +327,31 @@ func eventually(t *testing.T, what string, lacking func() string) {
 	}
 }
 
-func fetch(t *testing.T, url string) string {
+// fetch asks for a page, with a token where it is HTTPS.
+func (m manager) fetch(t *testing.T, url string) string {
+	t.Helper()
+	_, body := m.ask(t, url, m.token)
+	return body
+}
+
+func (m manager) ask(t *testing.T, url, token string) (code int, body string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	must(t, err)
-	response, err := http.DefaultClient.Do(request)
+	if token != "" {
+		request.Header.Set("Authorization", "Bearer "+token)
+	}
+	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: m.trusted, ServerName: m.name}, DisableKeepAlives: true}
+	response, err := (&http.Client{Transport: transport}).Do(request)
 	if err != nil {
-		return err.Error()
+		return 0, err.Error()
 	}
 	defer response.Body.Close()
-	body, err := io.ReadAll(response.Body)
+	content, err := io.ReadAll(response.Body)
 	must(t, err)
-	return string(body)
+	return response.StatusCode, string(content)
 }
 
 func errText(err error) string {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -32,20 +33,38 @@ type Adapter interface {
 func Run(t *testing.T, open func(t *testing.T) Adapter) {
 	for _, c := range conformance {
 		t.Run(c.name, func(t *testing.T) {
-			s := &subject{Adapter: open(t), ctx: t.Context()}
-			if err := c.check(s); err != nil {
-				t.Errorf("%v\n(%s)", err, c.why)
+			if err := c.judge(t.Context(), open(t)); err != nil {
+				t.Error(err)
 			}
 		})
 	}
 }
 
-// conformance is the suite. A case returns what the adapter does wrong; so the suite's own tests can
-// see it find fault.
-var conformance = []struct {
+// Fault runs one case of the suite and returns what the adapter does wrong. [Run] is for adapters that are to conform; this is for
+// the test of a mistake, which the suite has to find.
+func Fault(ctx context.Context, adapter Adapter, name string) error {
+	i := slices.IndexFunc(conformance, func(c conformanceCase) bool { return c.name == name })
+	if i < 0 {
+		panic("the suite has no case " + name)
+	}
+	return conformance[i].judge(ctx, adapter)
+}
+
+// conformanceCase returns what the adapter does wrong; so the suite's own tests can see it find fault.
+type conformanceCase struct {
 	name, why string
 	check     func(*subject) error
-}{
+}
+
+func (c conformanceCase) judge(ctx context.Context, adapter Adapter) error {
+	if err := c.check(&subject{Adapter: adapter, ctx: ctx}); err != nil {
+		return fmt.Errorf("%w\n(%s)", err, c.why)
+	}
+	return nil
+}
+
+// conformance is the suite.
+var conformance = []conformanceCase{
 	{"EqualAccepted", "one tenure writes many times with its one token", equalAccepted},
 	{"StaleRefused", "the past tenure wakes up after the present one has written", staleRefused},
 	{"RefusalChangesNothing", "a refused write must not move the mark, neither down nor up", refusalChangesNothing},
@@ -55,6 +74,11 @@ var conformance = []struct {
 	{"ResourcesIndependent", "tokens of different jobs are not comparable", resourcesIndependent},
 	{"ConcurrentTenures", "check and write are one step, whatever falls between them", concurrentTenures},
 	{"ConcurrentWritersOfOneTenure", "a tenure may write from many threads at once", concurrentWritersOfOneTenure},
+	{"TokenVectors", "testdata/vectors/tokens.json holds for every adapter", tokenVectors},
+	{"ResourceVectors", "testdata/vectors/resources.json holds for every adapter", resourceVectors},
+	{"GateVectors", "testdata/vectors/gate.json holds for every adapter", gateVectors},
+	{"RestartForgetsNothing", "a mark is as durable as the data it guards", restartForgetsNothing},
+	{"CrashDuringWrites", "what was acknowledged is stored, and its mark with it, whenever the sink dies", crashDuringWrites},
 }
 
 // subject is an adapter under test with the few steps that cases are made of.

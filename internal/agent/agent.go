@@ -111,6 +111,7 @@ func (a *Agent) publish(c *contender) {
 	shot := snapshotOf(a.o, c.config, c.state)
 	shot.ready = shot.ready && a.child.isReady() && c.state.Tree.Unhealthy == ""
 	shot.unready = a.child.health.why
+	shot.run = a.child.run
 	a.snapshot.Store(shot)
 }
 
@@ -124,7 +125,7 @@ func (a *Agent) do(c *contender, action lease.Action, now lease.Time) {
 	case lease.RestartWatch:
 		c.watchAnew()
 	case lease.StartChild:
-		a.start(c, action)
+		a.start(c, action, now)
 	case lease.ExtendLeash:
 		a.child.extend(action.Deadline)
 	case lease.SignalChild:
@@ -137,8 +138,10 @@ func (a *Agent) do(c *contender, action lease.Action, now lease.Time) {
 		}
 		a.child.kill(now.Boot)
 	case lease.TenureEnded:
-		c.journal.ended(action)
+		c.journal.ended(action, c.underWay)
 		a.metrics.ends.add(string(action.Reason), releasedLabel(action.Released))
+		a.metrics.runEnded(c.underWay, action)
+		c.underWay = lease.Run{}
 	case lease.Exit:
 		a.code = action.Code
 	}
@@ -167,6 +170,7 @@ func (a *Agent) signalled(c *contender, sig os.Signal) {
 	}
 	c.journal.terminated(s, c.state)
 	a.step(c, lease.Terminated{Signal: int(s)})
+	a.endInTime(c)
 }
 
 // stops reports whether a signal asks the agent itself to end. A runtime stops a container by the signal that its image
@@ -188,9 +192,11 @@ func (a *Agent) stops(s syscall.Signal, active bool) bool {
 const SIGRTMIN3 = syscall.Signal(34 + 3)
 
 // start starts the process of a tenure. exec may hang; follow waits for it.
-func (a *Agent) start(c *contender, s lease.StartChild) {
+func (a *Agent) start(c *contender, s lease.StartChild, now lease.Time) {
+	c.underWay = s.Run
 	c.journal.acquired(s)
 	a.metrics.tenures.Add(1)
+	a.metrics.runBegan(s.Run, now.Wall)
 	if pre := a.o.Config.PreActivate; pre != nil {
 		process, err := a.launch(c, s, pre.Exec)
 		a.child.health = health{why: "preActivate runs"}
@@ -208,7 +214,7 @@ func (a *Agent) startMain(c *contender, s lease.StartChild) {
 // launch starts a process tree for a tenure: the present one is its.
 func (a *Agent) launch(c *contender, s lease.StartChild, argv []string) (Process, error) {
 	promised := a.o.promised(s)
-	a.child = child{of: c, log: a.log, health: firstHealth(a.o.Config.Probes)}
+	a.child = child{of: c, log: a.log, run: s.Run, health: firstHealth(a.o.Config.Probes)}
 	a.child.env = a.o.childEnv(promised)
 	process, err := a.o.Start(supervise.Spec{
 		Argv:     expand(argv, promised),
@@ -229,18 +235,17 @@ func (a *Agent) follow(c *contender, process Process, err error) {
 	if err != nil {
 		a.post(c, func() lease.Event {
 			a.child.notStarted(err)
-			return lease.ChildExited{Code: startCode(err), Crashed: true}
+			return lease.ChildExited{Code: StartCode(err), Crashed: true}
 		})
 	} else {
 		a.post(c, func() lease.Event {
 			a.started(c)
-			a.startProbes(c)
 			return lease.Ticked{}
 		})
 		if status, ok := <-process.Exited(); ok {
 			a.post(c, func() lease.Event {
 				a.child.exited(status)
-				return lease.ChildExited{Code: status.Code(), Crashed: a.child.crashed(status), Reason: a.child.failed}
+				return lease.ChildExited{Code: status.Code(), Crashed: a.child.crashed(status)}
 			})
 		}
 	}

@@ -414,7 +414,7 @@ func TestStartCode(t *testing.T) {
 		{supervise.ErrStopped, 137},
 		{syscall.EAGAIN, contract.ExitInternal},
 	} {
-		if code := startCode(fmt.Errorf("start: %w", c.err)); code != c.code {
+		if code := StartCode(fmt.Errorf("start: %w", c.err)); code != c.code {
 			t.Errorf("%v: exit code %d, want %d", c.err, code, c.code)
 		}
 	}

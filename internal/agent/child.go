@@ -12,6 +12,7 @@ import (
 
 	"github.com/singletonjob/operator/internal/contract"
 	"github.com/singletonjob/operator/internal/lease"
+	"github.com/singletonjob/operator/internal/schedule"
 	"github.com/singletonjob/operator/internal/supervise"
 )
 
@@ -26,11 +27,11 @@ type child struct {
 	killedAt lease.Instant
 	recorded time.Duration  // how long after killedAt it was last recorded that it lives
 	delayed  syscall.Signal // put off until the preStop hook is over; 0 if none is
-	failed   lease.Reason   // why it was killed, if not by a decision of its tenure
 	asked    syscall.Signal // the signal by which it was asked to end; 0 if it was not
 
-	env    []string // of the process
-	prober *prober  // nil where nothing is asked of it, or not yet
+	run    lease.Run // that the process is an attempt of; none where it is to run for ever
+	env    []string  // of the process
+	prober *prober   // nil where nothing is asked of it, or not yet
 	health health
 }
 
@@ -67,11 +68,16 @@ func (c *child) signal(sig syscall.Signal) {
 }
 
 func (c *child) kill(now lease.Instant) {
-	if !c.killed {
-		c.killed, c.killedAt = true, now
-	}
+	c.dying(now)
 	if c.process != nil {
 		c.process.Kill()
+	}
+}
+
+// dying takes note that all of it is killed from now on.
+func (c *child) dying(now lease.Instant) {
+	if !c.killed {
+		c.killed, c.killedAt = true, now
 	}
 }
 
@@ -107,8 +113,8 @@ func (c *child) outlives(now lease.Instant) (since time.Duration, record bool) {
 // Instants of package lease are package supervise's deadlines as they are: both mean the same by never, or this overflows.
 const _ = uint64(int64(lease.Never)-supervise.Never) + uint64(supervise.Never-int64(lease.Never))
 
-// startCode is the exit code for a process that could not be started.
-func startCode(err error) int {
+// StartCode is the exit code for a process that could not be started.
+func StartCode(err error) int {
 	var notRun *supervise.StartError
 	switch {
 	case errors.As(err, &notRun):
@@ -122,7 +128,7 @@ func startCode(err error) int {
 
 // promised is what the process finds in its environment, by name.
 func (o Options) promised(s lease.StartChild) map[string]string {
-	return map[string]string{
+	promised := map[string]string{
 		o.Config.TokenEnv:         strconv.FormatInt(s.Token, 10),
 		contract.NameEnv:          o.Config.Name,
 		contract.NamespaceEnv:     o.Namespace,
@@ -132,6 +138,17 @@ func (o Options) promised(s lease.StartChild) map[string]string {
 		contract.RunIDEnv:         o.Config.RunID,
 		contract.SocketEnv:        o.Socket,
 	}
+	if s.Run.ID == "" {
+		return promised
+	}
+	promised[contract.RunIDEnv] = s.Run.ID
+	promised[contract.AttemptEnv] = strconv.FormatInt(int64(s.Run.Attempt), 10)
+	for name, tick := range map[string]schedule.Stamp{contract.TickEnv: s.Run.Tick, contract.PreviousTickEnv: s.Previous} {
+		if tick != 0 {
+			promised[name] = tick.String()
+		}
+	}
+	return promised
 }
 
 // expand is a command of the user's, with $(NAME) replaced where NAME is promised.
@@ -149,11 +166,10 @@ func expand(command []string, promised map[string]string) []string {
 // childEnv is the process's environment: the agent's own without what is meant for the agent alone, and what the
 // process is promised.
 func (o Options) childEnv(promised map[string]string) []string {
-	agents := []string{contract.ConfigEnv, contract.PodUIDEnv, contract.PodIPEnv, contract.NodeEnv, contract.RuntimeReapsEnv, contract.RuntimeAddressEnv, CredentialsEnv}
+	agents := append(contract.Promised(), contract.ConfigEnv, contract.PodUIDEnv, contract.PodIPEnv, contract.NodeEnv, contract.RuntimeReapsEnv, contract.RuntimeAddressEnv, CredentialsEnv)
 	env := slices.DeleteFunc(slices.Clone(o.Environ), func(kv string) bool {
 		name, _, _ := strings.Cut(kv, "=")
-		_, replaced := promised[name]
-		return replaced || slices.Contains(agents, name)
+		return name == o.Config.TokenEnv || slices.Contains(agents, name)
 	})
 	for name, value := range promised {
 		env = append(env, name+"="+value)

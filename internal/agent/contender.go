@@ -23,6 +23,8 @@ type contender struct {
 	ctx     context.Context // from run on
 
 	state lease.State
+	// underWay is the run that the present tenure is an attempt of, if it is one.
+	underWay lease.Run
 	// met is the newest object that came in, base the one that state.Observed was read from: writes replace it.
 	met, base *kubelease.Object
 	// writes by nonce, and reads by ID, that are under way, each with what cancels it.
@@ -61,6 +63,10 @@ func (c *contender) step(now lease.Time, e lease.Event) []lease.Action {
 	}
 	c.journal.observed(before.Observed, next.Observed, c.config.Identity)
 	c.journal.barred(before.Observed, next.Observed)
+	if c.config.Runs != nil {
+		c.journal.badRuns(before.Observed, next.Observed)
+		c.journal.unstarted(next.Unstarted(c.config, now), next.Apart(now), next.Observed.Record.Runs.Now.Open())
+	}
 	if w := before.Write; w != nil && before.Backoff > 0 && setAside(w.Nonce, next, e) {
 		c.journal.unanswered(w.Kind, w.Patience.Sub(w.SentAt)) // a single one is soon made good
 	}
@@ -104,6 +110,10 @@ func (c *contender) write(attempt lease.Attempt, now lease.Time) {
 			if w := c.state.Write; w != nil && w.Nonce == attempt.Nonce || outcome != lease.Unknown && c.state.Awaits(attempt.Nonce) {
 				c.journal.wrote(attempt.Kind, outcome, err) // of interest, and not merely overtaken
 			}
+			if attempt.Kind == lease.Close && outcome == lease.Confirmed {
+				c.journal.closed(attempt.Record.Runs.Now)
+				c.metrics.runs.add(string(attempt.Record.Runs.Now.State))
+			}
 			done := lease.WriteDone{Nonce: attempt.Nonce, Outcome: outcome}
 			if stored != nil {
 				c.met, done.Record = stored, &stored.Record
@@ -125,7 +135,7 @@ func (c *contender) read(r lease.SendRead, now lease.Time) {
 			if c.state.AwaitsRead(r.ID) || c.now().Boot >= r.Deadline {
 				c.journal.read(err) // of interest, and not merely overtaken
 			}
-			done := lease.ReadDone{ID: r.ID, Absent: answer.Absent}
+			done := lease.ReadDone{ID: r.ID, Absent: answer.Absent, Date: answer.Date}
 			if answer.Object != nil {
 				c.met, done.Found = answer.Object, &answer.Object.Record
 			}

@@ -46,6 +46,7 @@ func FromEnv(environ []string, pid int) (Options, error) {
 	if err != nil {
 		return Options{}, err
 	}
+	asks := check.Checker{PodIP: env(contract.PodIPEnv)}
 	return Options{
 		Config:             config,
 		Identity:           lease.Identity{Pod: env(contract.PodEnv), PodUID: env(contract.PodUIDEnv), Nonce: rand.Text()[:nonceLength]},
@@ -54,7 +55,8 @@ func FromEnv(environ []string, pid int) (Options, error) {
 		RestartProvesDeath: pid == 1 || env(contract.RuntimeReapsEnv) == "true",
 		Environ:            environ,
 		API:                api,
-		Check:              check.Checker{PodIP: env(contract.PodIPEnv)}.Run,
+		Check:              asks.Run,
+		Call:               asks.Call,
 	}, nil
 }
 

@@ -3,9 +3,11 @@
 package agent
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math"
+	"os"
 	"strings"
 	"syscall"
 	"time"
@@ -20,38 +22,60 @@ import (
 // unlimited is for a hook that may take as long as its process lives.
 const unlimited = time.Duration(math.MaxInt64)
 
-// runHook runs a hook beside the process of the present tenure. done is called in Run's goroutine, unless the process is
-// gone by then.
-func (a *Agent) runHook(c *contender, name string, h contract.Hook, limit time.Duration, done func(failed bool)) {
+// runHook runs a hook beside the process of the present tenure. done is called in Run's goroutine, unless the process has ended by
+// then, and says what that means.
+func (a *Agent) runHook(c *contender, name string, h contract.Hook, limit time.Duration, done func(failed bool) lease.Event) {
 	process := a.child.process
 	go func() {
-		err := perform(process, h, limit)
+		err := a.perform(process, h, limit)
 		a.post(c, func() lease.Event {
-			if a.child.process != process {
-				return nil
+			if a.child.process != process || over(process) {
+				return nil // what ends with the process has not failed
 			}
 			if err != nil {
 				a.log.Print("hook failed", "hook", name, "error", err)
 			}
-			done(err != nil)
-			return lease.Ticked{}
+			return done(err != nil)
 		})
 	}()
 }
 
-func perform(process Process, h contract.Hook, limit time.Duration) error {
-	if len(h.Exec) == 0 {
+// over reports whether the main process has ended, though that was not told yet, perhaps, nor all that it has started is gone.
+func over(process Process) bool {
+	select {
+	case <-process.Gone():
+		return true
+	default:
+		return errors.Is(process.Signal(0), os.ErrProcessDone)
+	}
+}
+
+// perform returns when the hook is over, its time is, or nothing of the process is left.
+func (a *Agent) perform(process Process, h contract.Hook, limit time.Duration) error {
+	ctx, cancel := context.WithTimeout(a.ctx, limit)
+	defer cancel()
+	go func() {
 		select {
-		case <-time.After(min(time.Duration(h.Sleep), limit)):
 		case <-process.Gone():
+			cancel()
+		case <-ctx.Done():
 		}
-		return nil
+	}()
+	switch {
+	case len(h.Exec) > 0:
+		results, err := process.Exec(supervise.ExecSpec{Argv: h.Exec, Timeout: limit})
+		if err != nil {
+			return err
+		}
+		return failure(<-results)
+	case h.HTTPGet != nil:
+		return a.o.Call(ctx, h.HTTPGet)
 	}
-	results, err := process.Exec(supervise.ExecSpec{Argv: h.Exec, Timeout: limit})
-	if err != nil {
-		return err
+	select {
+	case <-time.After(time.Duration(h.Sleep)):
+	case <-ctx.Done():
 	}
-	return failure(<-results)
+	return nil
 }
 
 // failure is why the result of a command is no success.
@@ -77,18 +101,24 @@ func failure(r supervise.ExecResult) error {
 // maxSaid bounds what a command's output adds to the log, in bytes.
 const maxSaid = 500
 
-// started is called when the process executes.
+// started is called when the process executes. As a kubelet does, it has postStart succeed before anything is asked of the process,
+// which is not ready until then; and a process whose postStart fails is to end, by preStop and a signal, within the pod's time.
 func (a *Agent) started(c *contender) {
 	a.child.started = true
-	hook := a.o.Config.Hooks.PostStart
+	began, hook := time.Now(), a.o.Config.Hooks.PostStart
 	if hook == nil {
+		a.startProbes(c, began)
 		return
 	}
-	a.runHook(c, "postStart", *hook, unlimited, func(failed bool) {
-		if failed && c.state.Phase == lease.Holding {
-			a.child.failed = lease.ReasonPostStartFailed
-			a.child.kill(c.now().Boot)
+	a.child.health = health{why: "postStart runs"}
+	a.runHook(c, "postStart", *hook, unlimited, func(failed bool) lease.Event {
+		if failed {
+			a.child.health.why = "postStart failed"
+			return lease.Unhealthy{Reason: lease.ReasonPostStartFailed, Grace: c.config.GracePeriod}
 		}
+		a.child.health = firstHealth(a.o.Config.Probes)
+		a.startProbes(c, began)
+		return lease.Ticked{} // to show it
 	})
 }
 
@@ -103,7 +133,29 @@ func (a *Agent) askToEnd(c *contender, sig syscall.Signal, now lease.Instant) {
 		return
 	}
 	a.child.delayed = sig
-	a.runHook(c, "preStop", *hook, left-signalled(left), func(bool) { a.endDelayed() })
+	a.runHook(c, "preStop", *hook, left-signalled(left), func(bool) lease.Event {
+		a.endDelayed()
+		return lease.Ticked{}
+	})
+	a.endInTime(c)
+}
+
+// endInTime has the process get its signal before it is killed, whatever becomes of the hook that holds the signal up: a command that
+// waits in the kernel outlives its own time, and one may have been given more than is left when the pod is told to stop.
+func (a *Agent) endInTime(c *contender) {
+	if a.child.delayed == 0 {
+		return
+	}
+	process := a.child.process
+	left := c.state.Stop.KillAt.Sub(c.now().Boot)
+	time.AfterFunc(left-signalled(left), func() {
+		a.post(c, func() lease.Event {
+			if a.child.process == process {
+				a.endDelayed()
+			}
+			return nil
+		})
+	})
 }
 
 // signalled is the end of a grace period, in which the process has got its signal whatever a hook does.

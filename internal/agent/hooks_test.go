@@ -3,7 +3,10 @@
 package agent
 
 import (
+	"context"
+	"errors"
 	"slices"
+	"strings"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -11,6 +14,7 @@ import (
 
 	"github.com/singletonjob/operator/internal/contract"
 	"github.com/singletonjob/operator/internal/lease"
+	"github.com/singletonjob/operator/internal/probe"
 	"github.com/singletonjob/operator/internal/supervise"
 )
 
@@ -39,7 +43,36 @@ func TestPostStart(t *testing.T) {
 			p.finish(supervise.Status{})
 		})
 	})
+	// As a kubelet's container, it has its preStop hook, its signal and the pod's time.
 	t.Run("fails", func(t *testing.T) {
+		inBubbleWith(t, withHooks(contract.Hooks{PostStart: aCommand, PreStop: aCommand}), func(w *world) {
+			p := w.holding()
+			(<-p.execs).result <- supervise.ExecResult{Status: supervise.Status{ExitCode: 1}}
+			synctest.Wait()
+			if len(p.execs) == 0 {
+				t.Error("no preStop")
+				return
+			}
+			stops := <-p.execs
+			if ready, why := w.ready(); ready || len(p.sent()) > 0 || w.phase() != "Stopping" {
+				t.Errorf("%s, ready: %t %s, %v", w.phase(), ready, why, p.sent())
+			}
+			stops.result <- supervise.ExecResult{}
+			synctest.Wait()
+			if sent := p.sent(); !slices.Equal(sent, sigterm) {
+				t.Errorf("%v after preStop, want SIGTERM", sent)
+			}
+			p.finish(supervise.Status{ExitCode: 3})
+			if code := <-w.exited; code != 3 {
+				t.Errorf("exit code %d, want the process's", code)
+			}
+			w.exited <- 0
+			if r := w.api.present(); r.Holder != "" || r.Release.Reason != lease.ReasonPostStartFailed {
+				t.Errorf("released %+v", r.Release)
+			}
+		})
+	})
+	t.Run("fails, and the process heeds no signal", func(t *testing.T) {
 		inBubbleWith(t, withHooks(contract.Hooks{PostStart: aCommand}), func(w *world) {
 			(<-w.holding().execs).result <- supervise.ExecResult{Status: supervise.Status{ExitCode: 1}}
 			if code := <-w.exited; code != 128+9 {
@@ -47,6 +80,24 @@ func TestPostStart(t *testing.T) {
 			}
 			w.exited <- 0
 			if r := w.api.present(); r.Holder != "" || r.Release.Reason != lease.ReasonPostStartFailed || !r.Release.Unclean {
+				t.Errorf("released %+v", r.Release)
+			}
+		})
+	})
+}
+
+func TestPostStartWhileTheProcessEnds(t *testing.T) {
+	// It dies with the process, and is heard of first.
+	t.Run("of a process that has ended", func(t *testing.T) {
+		inBubbleWith(t, withHooks(contract.Hooks{PostStart: aCommand}), func(w *world) {
+			p := w.holding()
+			x := <-p.execs
+			p.die()
+			x.result <- supervise.ExecResult{Status: supervise.Status{ExitCode: -1, Signal: syscall.SIGKILL}}
+			synctest.Wait()
+			p.tell(supervise.Status{})
+			w.exited <- <-w.exited
+			if r := w.api.present(); r.Release.Reason != lease.ReasonProcessExited || r.Release.Unclean {
 				t.Errorf("released %+v", r.Release)
 			}
 		})
@@ -68,12 +119,58 @@ func TestPostStart(t *testing.T) {
 	})
 }
 
+// A kubelet asks nothing of a container before its postStart has succeeded, and counts initialDelaySeconds from its start.
+func TestProbesAfterPostStart(t *testing.T) {
+	for name, row := range map[string]struct {
+		takes, delay, want time.Duration // from the start to the first check
+	}{
+		"asked when it is over":           {takes: time.Minute, want: time.Minute},
+		"the delay is over, too":          {takes: time.Minute, delay: 50 * time.Second, want: time.Minute},
+		"the delay counts from the start": {takes: time.Minute, delay: 90 * time.Second, want: 90 * time.Second},
+		"a hook that is over at once":     {delay: 10 * time.Second, want: 10 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var asked chan time.Time
+			inBubbleWith(t, func(o *Options) {
+				asked = make(chan time.Time, 1000)
+				o.Config.Hooks.PostStart = aCommand
+				o.Config.Probes.Liveness = tcpProbe(livenessPort, 0)
+				o.Config.Probes.Liveness.InitialDelay = dur(row.delay)
+				o.Check = func(context.Context, contract.Check) probe.Result {
+					asked <- time.Now()
+					return well
+				}
+			}, func(w *world) {
+				p := w.holding()
+				began := time.Now()
+				if ready, why := w.ready(); ready || !strings.Contains(why, "postStart runs") {
+					t.Errorf("ready: %t %q while postStart runs", ready, why)
+				}
+				time.Sleep(row.takes)
+				if len(asked) > 0 {
+					t.Error("asked while postStart runs")
+				}
+				(<-p.execs).result <- supervise.ExecResult{}
+				if ready, why := w.ready(); !ready {
+					t.Errorf("not ready after it: %q", why)
+				}
+				if after := (<-asked).Sub(began); after != row.want {
+					t.Errorf("asked after %v, want %v", after, row.want)
+				}
+				p.finish(supervise.Status{})
+			})
+		})
+	}
+}
+
+// planned are the ends of a tenure that leave time for a hook.
+var planned = map[string]func(*world){
+	"pod ends": func(w *world) { w.signals <- syscall.SIGTERM },
+	"handover": func(w *world) { w.api.store(func(r *lease.Record) { r.Handover = lease.Handover{To: "other"} }) },
+}
+
 // The process hears of its end when its hook is over, and no earlier.
 func TestPreStop(t *testing.T) {
-	planned := map[string]func(*world){
-		"pod ends": func(w *world) { w.signals <- syscall.SIGTERM },
-		"handover": func(w *world) { w.api.store(func(r *lease.Record) { r.Handover = lease.Handover{To: "other"} }) },
-	}
 	for name, begin := range planned {
 		t.Run(name, func(t *testing.T) {
 			inBubbleWith(t, withHooks(contract.Hooks{PreStop: aCommand}), func(w *world) {
@@ -97,6 +194,91 @@ func TestPreStop(t *testing.T) {
 			})
 		})
 	}
+}
+
+// What is asked of a process by a request holds its signal up, too, until it is answered, its time is over or nothing of it is left.
+func TestHooksThatAsk(t *testing.T) {
+	type call struct {
+		ctx    context.Context
+		path   string
+		answer chan error
+	}
+	calls := make(chan call, 2)
+	with := func(o *Options) {
+		o.Config.Hooks = contract.Hooks{
+			PostStart: &contract.Hook{HTTPGet: &contract.HTTPGet{Path: "/started"}}, PreStop: &contract.Hook{HTTPGet: &contract.HTTPGet{Path: "/stops"}},
+		}
+		o.Call = func(ctx context.Context, of *contract.HTTPGet) error {
+			c := call{ctx, of.Path, make(chan error, 1)}
+			calls <- c
+			select {
+			case err := <-c.answer:
+				return err
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
+	}
+	expect := func(t *testing.T, path string) call {
+		c := <-calls
+		if c.path != path {
+			t.Errorf("asked for %s, want %s", c.path, path)
+		}
+		return c
+	}
+	for name, happens := range map[string]func(call){
+		"answered": func(c call) { c.answer <- nil },
+		"in vain":  func(c call) { c.answer <- errors.New("refused") },
+		"hangs":    func(call) { time.Sleep(7 * time.Second) },
+	} {
+		t.Run("before the signal, "+name, func(t *testing.T) {
+			inBubbleWith(t, with, func(w *world) {
+				p := w.holding()
+				expect(t, "/started").answer <- nil
+				w.signals <- syscall.SIGTERM
+				stops := expect(t, "/stops")
+				synctest.Wait()
+				if sent := p.sent(); len(sent) > 0 {
+					t.Errorf("%v while it is asked", sent)
+				}
+				happens(stops)
+				synctest.Wait()
+				if sent := p.sent(); !slices.Equal(sent, sigterm) {
+					t.Errorf("%v after that, want SIGTERM", sent)
+				}
+				p.finish(supervise.Status{})
+			})
+		})
+	}
+	t.Run("after the start, in vain", func(t *testing.T) {
+		inBubbleWith(t, with, func(w *world) {
+			p := w.holding()
+			expect(t, "/started").answer <- errors.New("refused")
+			expect(t, "/stops").answer <- nil
+			synctest.Wait()
+			p.finish(supervise.Status{})
+			w.exited <- <-w.exited
+			if r := w.api.present(); r.Release.Reason != lease.ReasonPostStartFailed {
+				t.Errorf("released %+v", r.Release)
+			}
+		})
+	})
+	t.Run("of a process that has ended", func(t *testing.T) {
+		inBubbleWith(t, with, func(w *world) {
+			p := w.holding()
+			started := expect(t, "/started")
+			time.Sleep(time.Hour) // what follows the start may take as long as the process lives
+			if started.ctx.Err() != nil {
+				t.Error("given up while the process lives")
+			}
+			p.finish(supervise.Status{})
+			<-started.ctx.Done()
+			w.exited <- <-w.exited
+			if r := w.api.present(); r.Release.Reason != lease.ReasonProcessExited {
+				t.Errorf("released %+v", r.Release)
+			}
+		})
+	})
 }
 
 // The lease is renewed meanwhile: a hook has the pod's time, however short the lease, and a pod told to stop again hurries nothing.
@@ -127,20 +309,54 @@ func TestPreStopHasThePodsTime(t *testing.T) {
 	})
 }
 
-// A pause that would take all of the grace period leaves the process some of it.
-func TestPreStopThatTakesLong(t *testing.T) {
-	inBubbleWith(t, withHooks(contract.Hooks{PreStop: &contract.Hook{Sleep: contract.Duration(time.Hour)}}), func(w *world) {
+// A pod that is told to stop while the hook has a probe's longer time: the process gets its signal before it is killed.
+func TestPreStopIsShortened(t *testing.T) {
+	with := func(o *Options) {
+		o.Config.Hooks = contract.Hooks{PreStop: &contract.Hook{Sleep: dur(time.Hour)}}
+		o.Config.Probes.Liveness = &contract.Probe{
+			Check:  contract.Check{TCPSocket: &contract.TCPSocket{Port: 1}},
+			Period: dur(time.Second), Timeout: dur(time.Second), SuccessThreshold: 1, FailureThreshold: 1, GracePeriod: dur(time.Hour),
+		}
+		o.Check = func(context.Context, contract.Check) probe.Result { return probe.Failed("no") }
+	}
+	inBubbleWith(t, with, func(w *world) {
 		p := w.holding()
+		time.Sleep(time.Minute)
 		w.signals <- syscall.SIGTERM
 		synctest.Wait()
-		if sent := p.sent(); len(sent) > 0 {
-			t.Errorf("%v while the hook runs", sent)
+		if sent := p.sent(); len(sent) > 0 || w.phase() != "Stopping" {
+			t.Errorf("%s, %v while the hook runs", w.phase(), sent)
 		}
 		w.exited <- <-w.exited
 		if sent := p.sent(); !slices.Equal(sent, sigterm) {
 			t.Errorf("%v in all, want SIGTERM before SIGKILL", sent)
 		}
 	})
+}
+
+// A hook that would take all of the grace period leaves the process some of it: a pause, and a command that nobody can kill.
+func TestPreStopThatTakesLong(t *testing.T) {
+	for name, hook := range map[string]*contract.Hook{"a pause": {Sleep: contract.Duration(time.Hour)}, "a command": aCommand} {
+		for beginning, begin := range planned {
+			t.Run(name+", "+beginning, func(t *testing.T) {
+				inBubbleWith(t, withHooks(contract.Hooks{PreStop: hook}), func(w *world) {
+					p := w.holding()
+					begin(w)
+					synctest.Wait()
+					if sent := p.sent(); len(sent) > 0 {
+						t.Errorf("%v while the hook runs", sent)
+					}
+					<-p.Gone()
+					if sent := p.sent(); !slices.Equal(sent, sigterm) {
+						t.Errorf("%v in all, want SIGTERM before SIGKILL", sent)
+					}
+					for len(p.execs) > 0 {
+						(<-p.execs).result <- supervise.ExecResult{TimedOut: true}
+					}
+				})
+			})
+		}
+	}
 }
 
 // Who may not act any more, or soon may not, has no time for a hook.

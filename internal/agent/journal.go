@@ -3,6 +3,7 @@
 package agent
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math/bits"
@@ -14,12 +15,15 @@ import (
 	"github.com/singletonjob/operator/internal/kubelease"
 	"github.com/singletonjob/operator/internal/lease"
 	"github.com/singletonjob/operator/internal/probe"
+	"github.com/singletonjob/operator/internal/schedule"
 )
 
 // journal puts into words what happens to one Lease and its tenures, for the log. It says nothing while nothing changes.
 type journal struct {
 	log                    *Log
 	writes, reads, watches streak
+	// held is why a tick is not started, as it was told last.
+	held schedule.Verdict
 	// probes are of the present process: by probe.Kind.
 	probes [3]streak
 }
@@ -113,7 +117,52 @@ func (j *journal) watch(e kubelease.WatchEvent) {
 
 func (j *journal) acquired(s lease.StartChild) {
 	clear(j.probes[:])
-	j.log.Print("acquired", "token", s.Token, "tenure", s.Tenure)
+	j.log.Print("acquired", append([]any{"token", s.Token, "tenure", s.Tenure}, attemptOf(s.Run)...)...)
+}
+
+// attemptOf are the words for an attempt of a run, none without one.
+func attemptOf(r lease.Run) []any {
+	if r.ID == "" {
+		return nil
+	}
+	return []any{"run", r.ID, "attempt", r.Attempt}
+}
+
+// badRuns records, once, why no run begins.
+func (j *journal) badRuns(before, after lease.Observation) {
+	if bad := after.Record.Runs.Bad; bad != "" && bad != before.Record.Runs.Bad {
+		j.log.Print("runs barred", "annotation", bad,
+			"note", "it can't be read, so that nobody knows what was run; without it no run is known: remove it, or put back what was there")
+	}
+}
+
+// unstarted records, once until anybody has begun a run, why no tick is started, and of clocks that differ by how much.
+func (j *journal) unstarted(why schedule.Verdict, apart time.Duration, begun bool) {
+	switch {
+	case begun:
+		j.held = ""
+		return
+	case why == "" || why == j.held:
+		return
+	}
+	j.held = why
+	switch why {
+	case schedule.ClocksDisagree:
+		j.log.Print("tick not started", "reason", why, "ahead", apart.Round(time.Second),
+			"note", fmt.Sprintf("this machine's clock and the API server's are more than %v apart, so one of them is wrong: set it", schedule.Tolerance))
+	case schedule.NoServerClock:
+		j.log.Print("tick not started", "reason", why,
+			"note", "no answer of the API server has told the time, in a header Date: let the proxy before it pass that")
+	case schedule.Ahead:
+		j.log.Print("tick not started", "reason", why, "annotation", contract.TickAnnotation,
+			"note", "all ticks are accounted for up to an instant that is yet to come, since clocks were wrong: none is due until then")
+	default:
+	}
+}
+
+// closed records the end of a run whose holder vanished.
+func (j *journal) closed(r lease.Run) {
+	j.log.Print("run closed", append(attemptOf(r), "outcome", r.State, "reason", r.Reason)...)
 }
 
 // probed records what is wrong with a process, in a kubelet's words, and when it is well again.
@@ -158,10 +207,19 @@ func (j *journal) outlives(s lease.State, since time.Duration) {
 		"note", "the kernel can't end what waits for a device or a file server; the tenure is not given up before it is gone")
 }
 
-func (j *journal) ended(e lease.TenureEnded) {
+func (j *journal) ended(e lease.TenureEnded, r lease.Run) {
 	event := "released"
 	if !e.Released {
 		event = "lost"
 	}
-	j.log.Print(event, "token", e.Token, "reason", e.Reason)
+	words := append([]any{"token", e.Token, "reason", e.Reason}, attemptOf(r)...)
+	if r.ID != "" {
+		words = append(words, "outcome", outcomeOf(e))
+	}
+	j.log.Print(event, words...)
+}
+
+// outcomeOf is how far a run has got with a tenure's end. What was not stored is for the next attempt to find out.
+func outcomeOf(e lease.TenureEnded) string {
+	return cmp.Or(string(e.Run), "unknown")
 }

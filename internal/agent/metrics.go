@@ -25,6 +25,26 @@ type metrics struct {
 	ends     counts // by reason and whether the Lease was released
 	stops    counts // by signal
 	probes   counts // by probe and outcome
+	attempts atomic.Int64
+	runs     counts    // attempts that ended, by what that made of their runs
+	delays   histogram // from ticks to the start of their runs
+}
+
+// runBegan counts an attempt of a run, if it is one. The first one of a run that is the tick's own tells how late it began.
+func (m *metrics) runBegan(r lease.Run, wall int64) {
+	if r.ID == "" {
+		return
+	}
+	m.attempts.Add(1)
+	if r.Attempt == 1 && r.Tick != 0 && strings.HasSuffix(r.ID, "/"+r.Tick.String()) {
+		m.delays.observe(max(0, time.UnixMicro(wall).Sub(r.Tick.Time())))
+	}
+}
+
+func (m *metrics) runEnded(r lease.Run, e lease.TenureEnded) {
+	if r.ID != "" {
+		m.runs.add(outcomeOf(e))
+	}
 }
 
 func (m *metrics) wrote(kind lease.Kind, outcome lease.Outcome, took time.Duration) {
@@ -133,6 +153,11 @@ func (m *metrics) write(w io.Writer, s *Snapshot, now lease.Instant, linesDroppe
 	number("singletonjob_agent_ready", "gauge", "1 while a standby can take over, or the active process is ready by its own probes.", oneIf(s.ready))
 	header("singletonjob_agent_probes_total", "counter", "Checks of the process by its own probes.")
 	m.probes.write(w, "singletonjob_agent_probes_total", "probe", "outcome")
+	number("singletonjob_agent_attempts_total", "counter", "Attempts of runs that this agent began.", m.attempts.Load())
+	header("singletonjob_agent_attempts_ended_total", "counter", "Attempts that ended, by what is known of their runs then: Complete, Failed (another follows), GivenUp, Replaced, or unknown where the end could not be stored.")
+	m.runs.write(w, "singletonjob_agent_attempts_ended_total", "outcome")
+	header("singletonjob_agent_start_delay_seconds", "histogram", "Time from a tick to the start of its run, by this machine's clock.")
+	m.delays.write(w, "singletonjob_agent_start_delay_seconds")
 	header("singletonjob_agent_renew_duration_seconds", "histogram", "Time from before a renewal was sent to its confirmation.")
 	m.renewals.write(w, "singletonjob_agent_renew_duration_seconds")
 	header("singletonjob_agent_writes_total", "counter", "Writes of the Lease.")

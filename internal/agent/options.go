@@ -62,8 +62,12 @@ type Options struct {
 	Clock Clock
 	// Check asks a process, by anything but a command, until the context ends.
 	Check func(context.Context, contract.Check) probe.Result
+	// Call makes a hook's request, until the context ends. Any answer is a success.
+	Call func(context.Context, *contract.HTTPGet) error
 	// CPULimit is what the agent's cgroup may use of one CPU, and in which periods; 0 or nil for any.
 	CPULimit func() (share float64, period time.Duration)
+	// CannotExecute is why a file can't be executed in an environment, where that is certain. It may hang. May be nil.
+	CannotExecute func(file string, env []string) error
 	// Start starts a process tree, without waiting until it has started; nothing is left of an attempt that fails.
 	Start func(supervise.Spec) (Process, error)
 	Log   *Log

@@ -29,11 +29,17 @@ func (a *Agent) prepare(c *contender, s lease.StartChild, process Process, err e
 		a.reaped(c, process)
 		return
 	}
+	a.post(c, func() lease.Event {
+		if a.child.process == process { // what a main process leaves behind is killed unasked
+			a.child.dying(c.now().Boot)
+		}
+		return nil
+	})
 	<-process.Gone()
 	a.post(c, func() lease.Event {
 		if c.state.Phase != lease.Holding {
 			go a.reaped(c, process)
-			return lease.ChildExited{}
+			return lease.ChildExited{Reason: lease.ReasonNotBegun} // that what comes before the process has succeeded completes no run
 		}
 		a.log.Print("prepared", "token", s.Token)
 		s.Deadline = c.state.ValidUntil(c.config)
@@ -80,7 +86,7 @@ func (a *Agent) awaitPreparation(c *contender, process Process, limit time.Durat
 func notPrepared(status supervise.Status, err error, crashed bool) lease.ChildExited {
 	code := status.Code()
 	if code == 0 {
-		code = startCode(err)
+		code = StartCode(err)
 	}
 	return lease.ChildExited{Code: code, Crashed: crashed, Reason: lease.ReasonPreActivateFailed}
 }

@@ -4,6 +4,7 @@ package agent
 
 import (
 	"slices"
+	"strings"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -42,16 +43,27 @@ func (w *world) expectNoMain() {
 	}
 }
 
+// expectUnready asserts that the agent waits for preActivate, and whether its log tells of something that does not die.
+func (w *world) expectUnready(when string, undying bool) {
+	w.Helper()
+	shot, told := w.agent.snapshot.Load(), strings.Contains(w.log.String(), "still alive after SIGKILL")
+	if shot.ready || shot.unready != "preActivate runs" || told != undying {
+		w.Errorf("%s: ready %t, %q; tells of what lives: %t; log:\n%s", when, shot.ready, shot.unready, told, w.log)
+	}
+}
+
 func TestPreActivate(t *testing.T) {
 	for _, keep := range []bool{false, true} {
 		inBubbleWith(t, func(o *Options) { prepared(o); o.Config.KeepRunning = keep }, func(w *world) {
 			s := w.preparing()
 			w.expectNoMain()
+			w.expectUnready("while it runs", false)
 			if deadline, _, _ := s.process.state(); !keep && time.Duration(deadline-int64(w.clock.Now().Boot)) < 10*time.Second {
 				t.Error("the deadline of what runs first does not follow the renewals")
 			}
 			s.process.exit(supervise.Status{})
 			w.expectNoMain() // while something lives that it has left
+			w.expectUnready("while what it has left lives", true)
 			s.process.finish(supervise.Status{})
 			main := <-w.starts
 			if main.Argv[0] != testOptions().Argv[0] || !slices.Equal(main.Env, s.Env) {
@@ -62,6 +74,9 @@ func TestPreActivate(t *testing.T) {
 			}
 			main.process.begin(nil)
 			synctest.Wait()
+			if !w.agent.snapshot.Load().ready {
+				t.Error("not ready when the process runs")
+			}
 			if keep != main.process.never {
 				t.Errorf("KeepRunning %t, once it runs it may do so for ever: %t", keep, main.process.never)
 			}
@@ -133,11 +148,40 @@ func TestPreActivateInATenureThatEnds(t *testing.T) {
 			}
 			w.exited <- 0
 			w.expectNoMain()
-			if r := w.api.present(); r.Holder != "" || r.Release.Reason != lease.ReasonPodTerminating {
-				t.Errorf("released %+v", r.Release)
+			// One that ends as it was asked to has left nothing on the wire that lockDelay is for.
+			if r := w.api.present(); r.Holder != "" || r.Release != (lease.Release{Reason: lease.ReasonPodTerminating, Unclean: code == 1}) {
+				t.Errorf("after code %d released %+v", code, r.Release)
 			}
 		})
 	}
+	t.Run("of a run, when it has succeeded", func(t *testing.T) {
+		toCompletion := func(o *Options) {
+			prepared(o)
+			o.Config.Run = &contract.RunConfig{JobUID: "job", BackoffLimit: 3}
+			o.Config.GracePeriod = 0 // it is killed, and not asked to end
+		}
+		inBubbleWith(t, toCompletion, func(w *world) {
+			p := w.preparing().process
+			p.exit(supervise.Status{}) // and something of it lives, until it is killed
+			synctest.Wait()
+			w.api.store(func(r *lease.Record) { r.Handover = lease.Handover{To: lease.AnyPod, Reason: lease.ReasonSwitchover} })
+			synctest.Wait()
+			<-p.Gone()
+			synctest.Wait()
+			time.Sleep(time.Minute)
+			if now := w.api.present().Runs.Now; now.State == lease.RunComplete {
+				w.Fatalf("the run is %+v, though its process never began", now)
+			}
+			// Its process never began, so another attempt follows; what ran before it may have done something, so it counts.
+			w.preparing().process.finish(supervise.Status{})
+			if main := <-w.starts; main.Argv[0] != testOptions().Argv[0] {
+				t.Errorf("%q is started", main.Argv)
+			}
+			if now := w.api.present().Runs.Now; now.ID != "job" || now.Attempt != 2 || now.State != lease.RunRunning {
+				t.Errorf("the run is %+v, want its second attempt", now)
+			}
+		})
+	})
 	t.Run("lost", func(t *testing.T) {
 		inBubbleWith(t, prepared, func(w *world) {
 			p := w.preparing().process

@@ -20,7 +20,8 @@ import (
 // waits for none; once the prober is forgotten, its last words are not heard.
 type prober struct {
 	probes contract.Probes
-	ask    func(context.Context, *contract.Probe) probe.Result
+	began  time.Time // when the process started, which may be long ago
+	ask    func(context.Context, probe.Kind, *contract.Probe) probe.Result
 	// answered is given each result and what follows from it.
 	answered func(probe.Kind, probe.Result, probe.State)
 	stopping chan struct{} // closed when the process is asked to end
@@ -53,12 +54,12 @@ func (p *prober) run(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	stopping := p.stopping
-	for s := probe.Begin(p.probes, time.Now()); ; {
+	for s := probe.Begin(p.probes, p.began); ; {
 		var due []probe.Kind
 		s, due = s.Due(time.Now())
 		for _, k := range due {
 			go func() {
-				result := p.ask(ctx, of[k])
+				result := p.ask(ctx, k, of[k])
 				select {
 				case answers <- answer{k, result}:
 				case <-ctx.Done():
@@ -97,16 +98,21 @@ func firstHealth(p contract.Probes) health {
 	return health{why: "the process has just started"}
 }
 
-// startProbes has the process that runs now asked for its health.
-func (a *Agent) startProbes(c *contender) {
+// startProbes has the process that runs since began asked for its health.
+func (a *Agent) startProbes(c *contender, began time.Time) {
 	probes := a.o.Config.Probes
 	if probes == (contract.Probes{}) {
 		return
 	}
 	ctx, cancel := context.WithCancel(a.ctx)
 	process, env := a.child.process, a.child.env
-	ask := func(ctx context.Context, of *contract.Probe) probe.Result { return a.ask(ctx, process, env, of) }
-	p := &prober{probes: probes, ask: ask, stopping: make(chan struct{}), cancel: cancel}
+	ask := func(ctx context.Context, k probe.Kind, of *contract.Probe) probe.Result {
+		if of.Exec != nil {
+			return execute(process, env, k, of)
+		}
+		return a.ask(ctx, of)
+	}
+	p := &prober{probes: probes, began: began, ask: ask, stopping: make(chan struct{}), cancel: cancel}
 	p.answered = func(k probe.Kind, r probe.Result, s probe.State) {
 		a.post(c, func() lease.Event {
 			if a.child.prober != p {
@@ -119,18 +125,15 @@ func (a *Agent) startProbes(c *contender) {
 	go p.run(ctx)
 }
 
-// ask makes one check. It ends in time whatever the process does.
-func (a *Agent) ask(ctx context.Context, process Process, env []string, of *contract.Probe) probe.Result {
-	if of.Exec != nil {
-		return execute(process, env, of)
-	}
+// ask makes one check by a request. It ends in time whatever the process does.
+func (a *Agent) ask(ctx context.Context, of *contract.Probe) probe.Result {
 	ctx, cancel := context.WithTimeout(ctx, time.Duration(of.Timeout))
 	defer cancel()
 	return a.o.Check(ctx, of.Check)
 }
 
 // execute makes a check by a command. What does not even start says nothing about the process, as for a kubelet.
-func execute(process Process, env []string, of *contract.Probe) probe.Result {
+func execute(process Process, env []string, k probe.Kind, of *contract.Probe) probe.Result {
 	value := func(name string) (string, bool) {
 		for _, kv := range slices.Backward(env) { // of equal names the last one counts
 			if known, value, _ := strings.Cut(kv, "="); known == name {
@@ -143,8 +146,8 @@ func execute(process Process, env []string, of *contract.Probe) probe.Result {
 	for i, arg := range of.Exec {
 		argv[i] = contract.ExpandAll(arg, value)
 	}
-	result, err := process.Exec(supervise.ExecSpec{Argv: argv, Timeout: time.Duration(of.Timeout)})
-	if errors.Is(err, supervise.ErrTooManyExecs) {
+	result, err := process.Exec(supervise.ExecSpec{Argv: argv, Timeout: time.Duration(of.Timeout), Name: k.String()})
+	if errors.Is(err, supervise.ErrStillRuns) || errors.Is(err, supervise.ErrTooManyExecs) {
 		return probe.Failed("%s", err) // those before it hang
 	}
 	if err != nil {

@@ -129,6 +129,9 @@ func TestLivenessFails(t *testing.T) {
 		if _, signals, killed := process.state(); !slices.Equal(signals, []syscall.Signal{syscall.SIGTERM}) || killed {
 			t.Errorf("signals %v, killed %t at the threshold; log:\n%s", signals, killed, w.log)
 		}
+		if ready, _ := w.ready(); ready {
+			t.Error("ready though it is not alive")
+		}
 		if code := <-w.exited; code != 128+9 {
 			t.Errorf("exit code %d", code)
 		}
@@ -277,7 +280,7 @@ func TestExecProbe(t *testing.T) {
 			{Status: supervise.Status{ExitCode: 1}},
 		} {
 			x := <-p.execs
-			if want := []string{"check", "s3cr3t", "10", "$(SECRET)", "$(date)"}; !slices.Equal(x.Argv, want) || x.Timeout != time.Second {
+			if want := []string{"check", "s3cr3t", "10", "$(SECRET)", "$(date)"}; !slices.Equal(x.Argv, want) || x.Timeout != time.Second || x.Name != "liveness" {
 				t.Errorf("ran %q for %v, want %q", x.Argv, x.Timeout, want)
 			}
 			if _, signals, _ := p.state(); len(signals) > 0 {

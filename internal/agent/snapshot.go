@@ -35,6 +35,8 @@ type Snapshot struct {
 	// unready is what the process's probes have against its being ready.
 	unready string
 	late    time.Duration
+	// run is that of the process, none without one.
+	run lease.Run
 	// wake is when the agent has something to do.
 	wake lease.Instant
 }
@@ -51,7 +53,7 @@ func (s Snapshot) Left(boot int64) time.Duration {
 func (s Snapshot) status(boot int64) tenure.Status {
 	answer := tenure.Status{
 		Version: tenure.Version, Namespace: s.Namespace, Name: s.Name, Pod: s.Pod, Phase: s.Phase,
-		Holder: s.Holder, Token: s.Token, Tenure: s.Tenure,
+		Holder: s.Holder, Token: s.Token, Tenure: s.Tenure, Run: s.run.ID, Tick: s.run.Tick.String(), Attempt: s.run.Attempt,
 	}
 	left := s.Left(boot)
 	if left <= 0 {

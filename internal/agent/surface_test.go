@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -133,6 +134,17 @@ func TestMetrics(t *testing.T) {
 			}
 			t.Errorf("no %s%v in\n%s", name, labels, text)
 			return 0
+		}
+		for _, file := range []string{"rules.yaml", "dashboard.json"} {
+			shown, err := os.ReadFile("../../charts/singletonjob/monitoring/" + file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, name := range regexp.MustCompile(`singletonjob_agent_[a-z_]+`).FindAllString(string(shown), -1) {
+				if families[strings.TrimSuffix(name, "_bucket")] == nil {
+					t.Errorf("the chart's %s asks for %s, which no agent has", file, name)
+				}
+			}
 		}
 		for _, check := range []struct {
 			name   string

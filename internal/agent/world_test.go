@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"math"
 	"os"
 	"sync"
 	"syscall"
@@ -186,6 +187,7 @@ type fakeAPI struct {
 	cut     chan struct{} // closed when healed; nil while there is no fault
 	writes  int
 	hung    int
+	wrong   time.Duration // by how much its clock is ahead
 	gone    chan struct{} // closed when the Lease is deleted
 	blind   chan struct{} // closed when the watch breaks for good
 }
@@ -266,7 +268,23 @@ func (f *fakeAPI) Get(ctx context.Context) (kubelease.Answer, error) {
 	if err := f.pass(ctx); err != nil {
 		return kubelease.Answer{}, err
 	}
-	return kubelease.Answer{Object: &kubelease.Object{Record: f.present()}}, nil
+	answer := kubelease.Answer{Object: &kubelease.Object{Record: f.present()}}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.wrong != noDate {
+		answer.Date = time.Now().Add(f.wrong).Unix()
+	}
+	return answer, nil
+}
+
+// noDate is for answers that tell no time.
+const noDate time.Duration = math.MinInt64
+
+// ahead has the API server's clock be ahead by so much.
+func (f *fakeAPI) ahead(by time.Duration) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.wrong = by
 }
 
 func (f *fakeAPI) Update(ctx context.Context, base *kubelease.Object, r lease.Record) (lease.Outcome, *kubelease.Object, error) {
@@ -361,8 +379,26 @@ func (p *fakeProcess) Extend(deadline int64) error {
 func (p *fakeProcess) Signal(s syscall.Signal) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.signals = append(p.signals, s)
+	if s != 0 {
+		p.signals = append(p.signals, s)
+	} else if p.ended {
+		return os.ErrProcessDone
+	}
 	return nil
+}
+
+// die ends the main process, which nobody is told before tell.
+func (p *fakeProcess) die() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.ended = true
+}
+
+func (p *fakeProcess) tell(s supervise.Status) {
+	p.mu.Lock()
+	p.ended = false
+	p.mu.Unlock()
+	p.finish(s)
 }
 
 func (p *fakeProcess) Kill() {

@@ -17,6 +17,8 @@ type Fields struct {
 	UID             string
 	ResourceVersion string
 	Annotations     map[string]string
+	// CreationTimestamp is RFC 3339, as the API server writes it.
+	CreationTimestamp string
 
 	HolderIdentity       string
 	LeaseDurationSeconds int32
@@ -45,7 +47,7 @@ const (
 // missing for is the safe side: a token that can't be read is not the holder's own, so that its tenure ends, and the next
 // token is higher by revision and history; a release marker that is not a word frees nothing; an acquire time of any kind is
 // one; a request to hand over to what can't be a pod asks for nothing. A token base, of which nobody knows what it should
-// be, counts as bad (lease.Record.BadTokenBase).
+// be, counts as bad (lease.Record.BadTokenBase), and so does what it says of runs (lease.Runs.Bad).
 func DecodeLease(f Fields) (lease.Record, error) {
 	revision, err := strconv.ParseInt(f.ResourceVersion, 10, 64)
 	if err != nil || revision < 0 {
@@ -73,6 +75,7 @@ func DecodeLease(f Fields) (lease.Record, error) {
 		Release:      parseRelease(a[ReleaseReasonAnnotation]),
 		Handover:     lease.Handover{To: parsePod(a[HandoverToAnnotation]), Reason: parseReason(a[HandoverReasonAnnotation])},
 		History:      parseHistory(a[HistoryAnnotation]),
+		Runs:         parseRuns(f),
 	}, nil
 }
 
@@ -98,7 +101,7 @@ func EncodeLease(r lease.Record, f Fields) Fields {
 	if r.BadTokenBase != "" {
 		base = a[TokenBaseAnnotation]
 	}
-	for name, value := range map[string]string{
+	values := map[string]string{
 		TokenAnnotation:          formatNumber(r.Token),
 		TokenBaseAnnotation:      base,
 		LeaseDurationAnnotation:  formatDuration(r.Duration),
@@ -106,7 +109,9 @@ func EncodeLease(r lease.Record, f Fields) Fields {
 		HandoverToAnnotation:     r.Handover.To,
 		HandoverReasonAnnotation: string(r.Handover.Reason),
 		HistoryAnnotation:        formatHistory(r.History),
-	} {
+	}
+	maps.Copy(values, formatRuns(r.Runs, f))
+	for name, value := range values {
 		if value == "" {
 			delete(a, name)
 		} else {

@@ -16,7 +16,7 @@ import (
 type AgentConfig struct {
 	// Name is the SingletonJob's and its Lease's.
 	Name string `json:"name"`
-	// RunID is an idempotency key: the same for every tenure of the same run.
+	// RunID is an idempotency key: the same for every tenure of the same run. Runs that end have one each: see Run.
 	RunID string `json:"runID"`
 	// TokenEnv is the variable in which the process finds its token.
 	TokenEnv string `json:"tokenEnv"`
@@ -39,6 +39,22 @@ type AgentConfig struct {
 	Port int `json:"port,omitempty"`
 	// Probes are the user's own.
 	Probes Probes `json:"probes,omitzero"`
+	// Run is nil where the process is to run for ever.
+	Run *RunConfig `json:"run,omitempty"`
+}
+
+// RunConfig has the process run to completion, once for each run. When runs are due stands in the Lease.
+type RunConfig struct {
+	// JobUID is the SingletonJob's, with which the IDs of its runs begin.
+	JobUID string `json:"jobUID"`
+	// BackoffLimit is how many attempts a run has after the first.
+	BackoffLimit int32 `json:"backoffLimit"`
+	// ActiveDeadline is how long a run may last from its first attempt on; 0 for ever.
+	ActiveDeadline Duration `json:"activeDeadline,omitzero"`
+	// FailCodes are exit codes after which no attempt follows.
+	FailCodes []int32 `json:"failCodes,omitempty"`
+	// Leaves has the agent end when the run that its pod ran last is over, and nothing is asked for.
+	Leaves bool `json:"leaves,omitempty"`
 }
 
 // Duration is a time.Duration that is text in JSON.
@@ -55,14 +71,22 @@ func (d *Duration) UnmarshalText(text []byte) error {
 }
 
 // Encode is the value of ConfigEnv. Equal configurations have equal encodings.
-func (c AgentConfig) Encode() string {
-	text, err := json.Marshal(c)
-	if err != nil {
+func (c AgentConfig) Encode() string { return Encode(c) }
+
+// Encode is a part of a configuration as it is in the whole.
+func Encode(part any) string {
+	var text strings.Builder
+	e := json.NewEncoder(&text)
+	e.SetEscapeHTML(false) // scripts are full of < and &, and there is an end to what a variable can hold
+	if err := e.Encode(part); err != nil {
 		panic(err) // no field of it can fail to encode
 	}
 	// The kubelet replaces $(NAME) in the values of variables, too. A $ is only ever within a string.
-	return strings.ReplaceAll(string(text), "$", `\u0024`)
+	return strings.ReplaceAll(strings.TrimSpace(text.String()), "$", `\u0024`)
 }
+
+// MaxConfig bounds AgentConfig.Encode, in bytes: Linux executes nothing that has a variable of 128 KiB or more, its name included.
+const MaxConfig = 120 << 10
 
 // DecodeConfig reads the value of ConfigEnv. Errors name the field and the remedy. Unknown fields are refused: they may
 // be what safety depends on, and operator and agent come from one image.
@@ -105,7 +129,41 @@ func (c AgentConfig) validate() error {
 		refuse(err != nil, "hooks.%s: %v", name, err)
 	}
 	refuse(c.Port < 0 || c.Port > math.MaxUint16, "port %d is not a port", c.Port)
-	return errors.Join(append(errs, c.Probes.validate())...)
+	refuse(c.KeepRunning && c.Run != nil, "keepRunning and run contradict each other: two runs could act at once")
+	return errors.Join(append(errs, c.Probes.validate(), c.Run.validate())...)
+}
+
+func (r *RunConfig) validate() error {
+	if r == nil {
+		return nil
+	}
+	var errs []error
+	refuse := func(bad bool, format string, args ...any) {
+		if bad {
+			errs = append(errs, fmt.Errorf(ConfigEnv+": run."+format, args...))
+		}
+	}
+	refuse(uid(r.JobUID) == "", "jobUID %q is no UID: %d letters, digits and dashes at most", Cut(r.JobUID, maxWord), maxUID)
+	refuse(r.BackoffLimit < 0, "backoffLimit %d is negative", r.BackoffLimit)
+	refuse(r.ActiveDeadline < 0, "activeDeadline %v is negative", time.Duration(r.ActiveDeadline))
+	for _, code := range r.FailCodes {
+		refuse(code < 1 || code > math.MaxUint8, "failCodes %d is not an exit code of a failure: from 1 to %d", code, math.MaxUint8)
+	}
+	return errors.Join(errs...)
+}
+
+// lease is what the state machine is told of it.
+func (r *RunConfig) lease() *lease.RunPolicy {
+	if r == nil {
+		return nil
+	}
+	return &lease.RunPolicy{
+		UID:            r.JobUID,
+		BackoffLimit:   r.BackoffLimit,
+		ActiveDeadline: time.Duration(r.ActiveDeadline),
+		FailCodes:      r.FailCodes,
+		Leaves:         r.Leaves,
+	}
 }
 
 // Lease is the state machine's configuration for an agent process.
@@ -121,6 +179,7 @@ func (c AgentConfig) Lease(id lease.Identity, node string, restartProvesDeath bo
 		GracePeriod:        usableGrace(time.Duration(c.GracePeriod)),
 		Jitter:             time.Duration(c.Jitter),
 		RestartProvesDeath: restartProvesDeath,
+		Runs:               c.Run.lease(),
 	}
 }
 

@@ -2,9 +2,11 @@ package contract
 
 import "strings"
 
-// Promised are the names of the variables that every process finds besides the one for its token.
+// Promised are the names of the variables that processes find besides the one for its token: those of a run where there is one.
 func Promised() []string {
-	return []string{NameEnv, NamespaceEnv, PodEnv, TenureEnv, LeaseDurationEnv, RunIDEnv, SocketEnv}
+	return []string{
+		NameEnv, NamespaceEnv, PodEnv, TenureEnv, LeaseDurationEnv, SocketEnv, RunIDEnv, TickEnv, PreviousTickEnv, AttemptEnv,
+	}
 }
 
 // Expand replaces $(NAME) in an argument where value knows NAME, and leaves all else as it is: the kubelet has expanded the

@@ -2,6 +2,8 @@ package contract
 
 import (
 	"errors"
+	"fmt"
+	"math"
 	"time"
 )
 
@@ -17,10 +19,12 @@ type PreActivate struct {
 	Timeout Duration `json:"timeout"`
 }
 
-// Hook is a command that runs beside the process, or a pause.
+// Hook is a command that runs beside the process, a request to it, or a pause.
 type Hook struct {
 	Exec []string `json:"exec,omitempty"`
-	// Sleep is from 0 to MaxSleep; it counts where there is no command.
+	// HTTPGet is for the process to answer, whatever it answers.
+	HTTPGet *HTTPGet `json:"httpGet,omitempty"`
+	// Sleep is from 0 to MaxSleep; it counts where nothing else is set.
 	Sleep Duration `json:"sleep,omitzero"`
 }
 
@@ -28,11 +32,19 @@ type Hook struct {
 const MaxSleep = time.Hour
 
 func (h *Hook) validate() error {
+	ways := 0
+	for _, set := range []bool{h != nil && len(h.Exec) > 0, h != nil && h.HTTPGet != nil, h != nil && h.Sleep != 0} {
+		if set {
+			ways++
+		}
+	}
 	switch {
 	case h == nil:
 		return nil
-	case len(h.Exec) > 0 && h.Sleep != 0:
-		return errors.New("both exec and sleep are set: one hook does one thing")
+	case ways > 1:
+		return errors.New("more than one of exec, httpGet and sleep is set: one hook does one thing")
+	case h.HTTPGet != nil && (h.HTTPGet.Port < 1 || h.HTTPGet.Port > math.MaxUint16):
+		return fmt.Errorf("port %d is not a port", h.HTTPGet.Port)
 	case h.Sleep < 0 || time.Duration(h.Sleep) > MaxSleep:
 		return errors.New("sleep is not from 0s to 1h")
 	}

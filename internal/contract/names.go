@@ -14,6 +14,7 @@ const (
 	NameLabel         = "singletonjob.io/name"
 	RoleLabel         = "singletonjob.io/role"
 	TemplateHashLabel = "singletonjob.io/template-hash"
+	PodLabel          = "singletonjob.io/pod" // a candidate's own name, by which a Service selects one
 )
 
 // Values of RoleLabel on candidate pods.
@@ -26,6 +27,23 @@ const (
 // change pods can change it later, so it may only take proof away, never give any.
 const GatedAnnotation = "singletonjob.io/gated-container"
 
+// AgentImageAnnotation of a candidate pod is the image that its agent is of, as the operator that made the pod has it. It is for people and
+// for metrics, and outside of the hash, so that another image of the agent alone is no rollout.
+const AgentImageAnnotation = "singletonjob.io/agent-image"
+
+// Annotations of a SingletonJob, by which people ask for something once.
+const (
+	// RestartedAtAnnotation makes a rollout of its change. Its value may be any text; a time is usual. It is for jobs whose
+	// template is not to be changed for it; kubectl.kubernetes.io/restartedAt in the template does the same.
+	RestartedAtAnnotation = "singletonjob.io/restartedAt"
+	// SwitchoverAnnotation asks for a handover: "POD@TOKEN" to that standby, "*@TOKEN" to any, in the tenure with that token
+	// (status.fencingToken) and in no other. So it is followed once, and means nothing from then on; until it is
+	// followed, removing it withdraws it.
+	SwitchoverAnnotation = "singletonjob.io/switchover"
+	// RunNowAnnotation asks for a run beside the schedule: "NAME", or "NAME@TICK" for that tick. It is followed once for each name.
+	RunNowAnnotation = "singletonjob.io/run"
+)
+
 // Annotations of the Lease. LeaseDurationAnnotation repeats leaseDurationSeconds, which client-go's electors and people
 // change; the longer one counts. Agents write all but HandoverTo, HandoverReason and TokenBase, which are the operator's.
 const (
@@ -36,6 +54,16 @@ const (
 	TokenBaseAnnotation      = "singletonjob.io/token-base"
 	HistoryAnnotation        = "singletonjob.io/history"
 	LeaseDurationAnnotation  = "singletonjob.io/lease-duration"
+)
+
+// Annotations of the Lease of a job that runs to completion. ScheduleAnnotation and RunRequestAnnotation are the operator's, but that
+// the acquire that follows a request takes it away; the others are the agents', and the operator's where a schedule is changed,
+// suspended or resumed.
+const (
+	ScheduleAnnotation   = "singletonjob.io/schedule"
+	RunRequestAnnotation = "singletonjob.io/run-request" // NAME or NAME@TICK
+	TickAnnotation       = "singletonjob.io/tick"        // up to when all ticks are accounted for; only grows
+	RunAnnotation        = "singletonjob.io/run"
 )
 
 // Environment of the gated container, set by the operator for the agent.
@@ -63,8 +91,12 @@ const (
 	NameEnv          = fence.EnvName
 	TenureEnv        = "SINGLETONJOB_TENURE"         // leaseTransitions
 	LeaseDurationEnv = "SINGLETONJOB_LEASE_DURATION" // as Go writes a duration: 15s
-	RunIDEnv         = "SINGLETONJOB_RUN_ID"
-	SocketEnv        = tenure.EnvSocket // path of the Unix socket that tells of the tenure
+	RunIDEnv         = "SINGLETONJOB_RUN_ID"         // the same for all attempts of a run
+	// Of runs that end. The two ticks are there where there is one.
+	TickEnv         = "SINGLETONJOB_TICK"          // what the run is for
+	PreviousTickEnv = "SINGLETONJOB_PREVIOUS_TICK" // that of the last run that was completed
+	AttemptEnv      = "SINGLETONJOB_ATTEMPT"       // from 1
+	SocketEnv       = tenure.EnvSocket             // path of the Unix socket that tells of the tenure
 )
 
 // Places inside the gated container.

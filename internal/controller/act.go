@@ -14,7 +14,10 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/client-go/util/csaupgrade"
 	"k8s.io/utils/ptr"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/singletonjob/operator/api/v1alpha1"
@@ -29,8 +32,10 @@ const fieldOwner = client.FieldOwner("singletonjob")
 // errStale: something was decided on an old state, and the API server refused it. Nothing is wrong; it is decided anew.
 var errStale = errors.New("decided on an old state")
 
-// errPrevious: what a previous job of the name had is in the way until the garbage collector has deleted it.
-var errPrevious = errors.New("a previous job's object is being deleted")
+// previousError: what a previous job of the name had is in the way until the garbage collector has deleted it.
+type previousError struct{ object string }
+
+func (e previousError) Error() string { return e.object + " is a previous job's, and not deleted yet" }
 
 // refusal is an answer of the API server that trying again at once does not change: quota, Pod Security, admission, also
 // by a webhook that can't be reached.
@@ -43,6 +48,8 @@ type outcome struct {
 	errs []error
 	// refused are the refusals among errs.
 	refused []plan.Refusal
+	// previous are the objects for whose deletion some of errs wait.
+	previous []string
 	// ended: what was decided on is old, or the API server gives no answer. What was to come is left for the next time.
 	ended bool
 }
@@ -56,25 +63,33 @@ func (d *outcome) try(needed bool, do func() error) (done bool) {
 	if err == nil {
 		return true
 	}
-	var answer apierrors.APIStatus
+	var (
+		answer   apierrors.APIStatus
+		previous previousError
+	)
 	switch refused := (refusal{}); {
 	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
 		return false // there is nothing to be made here any more
 	case errors.As(err, &refused):
 		d.refused = append(d.refused, plan.Refusal{Text: refused.Error(), Pods: needed})
-	case !errors.Is(err, errPrevious) && !errors.As(err, &answer):
+	case errors.As(err, &previous):
+		d.previous = append(d.previous, previous.object)
+	case !errors.As(err, &answer):
 		d.ended = true
 	}
 	d.errs = append(d.errs, err)
 	return false
 }
 
-// act carries out a plan: first the Lease and the roles, on which takeovers and traffic wait, then what no pod can be
+// act carries out a plan: first the Lease, the Service and the roles, on which takeovers and traffic wait, then what no pod can be
 // without, then pods, then the rest. What the API server refuses holds up only what needs it. A plan that was carried out
 // in part is found so by the next observation.
 func (r *Reconciler) act(ctx context.Context, o *observation, p *plan.Plan) outcome {
 	var d outcome
-	d.try(true, func() error { return r.writeLease(ctx, o, p.Lease) })
+	if d.try(true, func() error { return r.writeLease(ctx, o, p.Lease) }) && p.Lease != nil && p.Lease.Event != nil {
+		d.try(false, func() error { return r.emit(ctx, o.Job, *p.Lease.Event) })
+	}
+	d.try(false, func() error { return r.writeService(ctx, o, p.Service) })
 	for _, pod := range p.Relabel {
 		d.try(false, func() error { return r.relabel(ctx, o, pod) })
 	}
@@ -83,8 +98,7 @@ func (r *Reconciler) act(ctx context.Context, o *observation, p *plan.Plan) outc
 		equipped = d.try(true, func() error { return r.apply(ctx, o, child) }) && equipped
 	}
 	for _, pod := range p.Adopt {
-		patch := map[string]any{"ownerReferences": []metav1.OwnerReference{plan.OwnerReference(o.Job)}}
-		d.try(false, func() error { return r.patchPod(ctx, o, pod, patch) })
+		d.try(false, func() error { return r.adopt(ctx, o, pod) })
 	}
 	if equipped || len(p.Create) == 0 {
 		r.changePods(ctx, o, p, &d)
@@ -92,7 +106,59 @@ func (r *Reconciler) act(ctx context.Context, o *observation, p *plan.Plan) outc
 	for _, child := range p.Also {
 		d.try(false, func() error { return r.apply(ctx, o, child) })
 	}
+	if p.Move != nil && len(d.errs) == 0 {
+		r.move(ctx, o, p.Move, &d)
+	}
+	if p.Expired {
+		d.try(false, func() error { return r.expire(ctx, o) })
+	}
 	return d
+}
+
+// adopt makes a pod the job's. Who deletes a job and keeps its pods has their owner taken away before the job is gone, and an operator
+// may see that first: then they would be given to a job that is not there any more, and be deleted as its garbage.
+func (r *Reconciler) adopt(ctx context.Context, o *observation, pod plan.PodRef) error {
+	now, err := r.sameJob(ctx, o)
+	if err != nil {
+		return err
+	}
+	if now.DeletionTimestamp != nil {
+		return errStale
+	}
+	return r.patchPod(ctx, o, pod, map[string]any{"ownerReferences": []metav1.OwnerReference{plan.OwnerReference(o.Job)}})
+}
+
+// expire deletes a job that is finished, as it was observed: who asks for another run meanwhile keeps it. Its pods go with it.
+func (r *Reconciler) expire(ctx context.Context, o *observation) error {
+	uid, version := o.Job.UID, o.Job.ResourceVersion
+	err := r.Client.Delete(ctx, o.Job.DeepCopy(), client.Preconditions{UID: &uid, ResourceVersion: &version},
+		client.PropagationPolicy(metav1.DeletePropagationBackground))
+	switch {
+	case apierrors.IsConflict(err):
+		return errStale
+	case !ignorable(err):
+		return asRefusal(fmt.Errorf("delete the finished job %s/%s: %w", o.Namespace, o.Name, err))
+	}
+	return nil
+}
+
+// move makes one pod more, once it is noted that this is tried. What is refused then, by an exact quota perhaps, is nobody's trouble:
+// it is not asked for again soon, and the log says it.
+func (r *Reconciler) move(ctx context.Context, o *observation, m *plan.Move, d *outcome) {
+	note := map[string]any{"annotations": map[string]string{plan.MoveAnnotation: m.Note}}
+	for _, do := range []func() error{
+		func() error { return r.patchPod(ctx, o, m.Beside, note) },
+		func() error { return r.create(ctx, o, m.Pod) },
+	} {
+		err := do()
+		if errors.As(err, new(refusal)) {
+			ctrl.LoggerFrom(ctx).Info("no standby is moved to another node", "refused", err.Error())
+			return
+		}
+		if !d.try(false, func() error { return err }) {
+			return
+		}
+	}
 }
 
 // changePods deletes pods and makes others. None goes for the sake of one that can't come.
@@ -123,11 +189,14 @@ func (r *Reconciler) create(ctx context.Context, o *observation, pod *corev1.Pod
 	return nil
 }
 
+// overQuota is in the text of an answer by which a quota refuses.
+const overQuota = "exceeded quota"
+
 // admissible asks whether a pod could be created, before another goes for its sake. A quota may be used up by the one
 // that goes.
 func (r *Reconciler) admissible(ctx context.Context, pod *corev1.Pod) error {
 	err := r.Client.Create(ctx, pod.DeepCopy(), fieldOwner, client.DryRunAll)
-	if err == nil || apierrors.IsAlreadyExists(err) || apierrors.IsForbidden(err) && strings.Contains(err.Error(), "exceeded quota") {
+	if err == nil || apierrors.IsAlreadyExists(err) || apierrors.IsForbidden(err) && strings.Contains(err.Error(), overQuota) {
 		return nil
 	}
 	return refusedPod(pod, err)
@@ -183,7 +252,7 @@ func (r *Reconciler) writeLease(ctx context.Context, o *observation, w *plan.Lea
 	return asRefusal(fmt.Errorf("write the Lease %s: %w", key, err))
 }
 
-// apply writes a child by server-side apply. One of that name that is not this job's is left alone: taking it over would
+// apply creates a child, or writes it by server-side apply. One of that name that is not this job's is left alone: taking it over would
 // change it now and delete it with the job.
 func (r *Reconciler) apply(ctx context.Context, o *observation, child plan.Child) error {
 	object, ok := child.(client.Object)
@@ -191,15 +260,28 @@ func (r *Reconciler) apply(ctx context.Context, o *observation, child plan.Child
 		return fmt.Errorf("%T is not an object", child)
 	}
 	kind := object.GetObjectKind().GroupVersionKind()
+	known := o.Children.Has(child)
+	var refused error
+	if !known { // then it is not there, as a rule
+		var answer apierrors.APIStatus
+		if refused = r.Client.Create(ctx, object, fieldOwner); refused == nil || !errors.As(refused, &answer) {
+			return refused
+		}
+	}
 	live := &metav1.PartialObjectMetadata{}
 	live.SetGroupVersionKind(kind)
 	live, err := get(ctx, r.Live, client.ObjectKeyFromObject(object), live)
-	if err != nil {
+	switch {
+	case err != nil:
 		return err
-	}
-	if live != nil {
+	case live == nil && refused != nil && !apierrors.IsAlreadyExists(refused):
+		return asRefusal(fmt.Errorf("create %s %s/%s: %w", kind.Kind, object.GetNamespace(), object.GetName(), refused))
+	case live != nil:
 		if err := mayApply(o.Job, kind.Kind, live); err != nil {
 			return err
+		}
+		if !known && live.Labels[contract.ManagedByLabel] == contract.ManagedBy {
+			return errStale // the cache will know it
 		}
 	}
 	return r.patchChild(ctx, object, live)
@@ -213,6 +295,9 @@ func (r *Reconciler) patchChild(ctx context.Context, object client.Object, live 
 		return r.Client.Patch(ctx, object, client.Apply, fieldOwner, client.ForceOwnership)
 	}
 	binding, isBinding := object.(*rbacv1.RoleBinding)
+	if err := r.ownByApply(ctx, live); err != nil {
+		return asRefusal(fmt.Errorf("change the managed fields of %s: %w", what, err))
+	}
 	err := patch(object)
 	if isBinding && live != nil && apierrors.IsInvalid(err) {
 		if err := r.Client.Delete(ctx, live, client.Preconditions{UID: &live.UID}); !ignorable(err) {
@@ -226,6 +311,22 @@ func (r *Reconciler) patchChild(ctx context.Context, object client.Object, live 
 	return nil
 }
 
+// ownByApply has what was created be as if it had been applied, once: else what a later apply leaves out would stay.
+func (r *Reconciler) ownByApply(ctx context.Context, live *metav1.PartialObjectMetadata) error {
+	if live == nil {
+		return nil
+	}
+	patch, err := csaupgrade.UpgradeManagedFieldsPatch(live, sets.New(string(fieldOwner)), string(fieldOwner))
+	if err != nil || len(patch) == 0 {
+		return err
+	}
+	err = r.Client.Patch(ctx, live.DeepCopy(), client.RawPatch(types.JSONPatchType, patch))
+	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
+		return errStale
+	}
+	return err
+}
+
 // mayApply reports whether an object that exists is the job's, or one that a previous job of its name left without an owner.
 func mayApply(job *v1alpha1.SingletonJob, kind string, live *metav1.PartialObjectMetadata) error {
 	labelled := live.Labels[contract.ManagedByLabel] == contract.ManagedBy && live.Labels[contract.NameLabel] == job.Name
@@ -233,10 +334,13 @@ func mayApply(job *v1alpha1.SingletonJob, kind string, live *metav1.PartialObjec
 	case owner == nil && labelled, owner != nil && owner.UID == job.UID:
 		return nil
 	case owner != nil && labelled && owner.Kind == v1alpha1.Kind:
-		return errPrevious
+		return previousError{fmt.Sprintf("%s %s/%s", kind, live.Namespace, live.Name)}
 	}
-	return refusal{fmt.Errorf("%s %s/%s exists and is not of this SingletonJob: delete it, or give the SingletonJob another name",
-		kind, live.Namespace, live.Name)}
+	remedy := "give the SingletonJob another name"
+	if kind == "Service" {
+		remedy = "set another spec.service.name"
+	}
+	return refusal{fmt.Errorf("%s %s/%s exists and is not of this SingletonJob: delete it, or %s", kind, live.Namespace, live.Name, remedy)}
 }
 
 // relabel gives a pod its role. Traffic follows "active", so before a pod gets it everyone else loses it, by what the API
@@ -253,39 +357,52 @@ func (r *Reconciler) relabel(ctx context.Context, o *observation, pod plan.Relab
 			return err
 		}
 		for _, other := range others {
-			if err := r.patchPod(ctx, o, plan.PodRef{Name: other.Name, UID: other.UID}, role(contract.RoleStandby)); err != nil {
+			if err := r.patchPod(ctx, o, plan.PodRef{Name: other.Name, UID: other.UID}, role(other.Name, contract.RoleStandby)); err != nil {
 				return err
 			}
 		}
 	}
-	return r.patchPod(ctx, o, pod.PodRef, role(pod.Role))
+	return r.patchPod(ctx, o, pod.PodRef, role(pod.Name, pod.Role))
 }
 
 // sameHolder asks the API server whether the Lease still names the holder that was observed.
 func (r *Reconciler) sameHolder(ctx context.Context, o *observation) error {
-	now, err := get(ctx, r.Live, client.ObjectKeyFromObject(o.lease), &coordinationv1.Lease{})
+	now, err := get(ctx, r.Live, types.NamespacedName{Namespace: o.Namespace, Name: o.Name}, &coordinationv1.Lease{})
 	if err != nil {
 		return err
 	}
-	if now == nil || now.UID != o.lease.UID || ptr.Deref(now.Spec.HolderIdentity, "") != o.Lease.Record.Holder {
+	if now == nil && o.lease == nil {
+		return nil
+	}
+	if now == nil || o.lease == nil || now.UID != o.lease.UID || ptr.Deref(now.Spec.HolderIdentity, "") != o.Lease.Record.Holder {
 		return errStale
 	}
 	return nil
 }
 
-func role(name string) map[string]any {
-	return map[string]any{"labels": map[string]string{contract.RoleLabel: name}}
+func role(pod, role string) map[string]any {
+	return map[string]any{"labels": map[string]string{contract.RoleLabel: role, contract.PodLabel: pod}}
+}
+
+// sameJob asks the API server for the job that was observed, and not another of its name.
+func (r *Reconciler) sameJob(ctx context.Context, o *observation) (*v1alpha1.SingletonJob, error) {
+	now, err := get(ctx, r.Live, client.ObjectKeyFromObject(o.Job), &v1alpha1.SingletonJob{})
+	if err == nil && (now == nil || now.UID != o.Job.UID) {
+		err = errStale
+	}
+	return now, err
 }
 
 // sameDecision asks whether spec and holder are still what was observed, before pods are deleted. On an old spec, an operator
 // that does not know yet that it is deposed would undo what the other does; with an old Lease it might take the holder for
 // one of those that may go.
 func (r *Reconciler) sameDecision(ctx context.Context, o *observation) error {
-	now, err := get(ctx, r.Live, client.ObjectKeyFromObject(o.Job), &v1alpha1.SingletonJob{})
+	now, err := r.sameJob(ctx, o)
 	if err != nil {
 		return err
 	}
-	if now == nil || now.UID != o.Job.UID || now.Generation != o.Job.Generation {
+	restarted := func(job *v1alpha1.SingletonJob) string { return job.Annotations[contract.RestartedAtAnnotation] } // of no generation
+	if now.Generation != o.Job.Generation || restarted(now) != restarted(o.Job) {
 		return errStale
 	}
 	return r.sameHolder(ctx, o)
@@ -333,7 +450,8 @@ func asRefusal(err error) error {
 	case http.StatusUnauthorized, http.StatusNotFound, http.StatusRequestTimeout, http.StatusConflict, http.StatusTooManyRequests:
 		return err
 	case http.StatusInternalServerError:
-		if strings.Contains(err.Error(), "webhook") { // there is no better sign of it
+		// There is no better sign of a webhook that fails, nor of addresses that are used up.
+		if text := err.Error(); strings.Contains(text, "webhook") || strings.Contains(text, "failed to allocate") {
 			return refusal{err}
 		}
 		return err

@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/singletonjob/operator/internal/contract"
+	"github.com/singletonjob/operator/internal/inject"
 	"github.com/singletonjob/operator/internal/lease"
 	"github.com/singletonjob/operator/internal/plan"
 )
@@ -29,7 +30,7 @@ type agent struct {
 	// alive: the process runs. stopped: the agent has ended. frozen: it does nothing, and its process runs on.
 	alive, stopped, frozen bool
 	code                   int
-	ended                  time.Time
+	begun, ended           time.Time
 	restarts               int32
 }
 
@@ -70,8 +71,9 @@ func (a *agent) do(action lease.Action) {
 		a.feed(a.write(action.Attempt))
 	case lease.StartChild:
 		a.w.begun(action.Token)
-		a.w.acted = append(a.w.acted, tenure{token: action.Token, pod: a.name})
-		a.alive = true
+		a.w.starts(action.Run)
+		a.w.acted = append(a.w.acted, tenure{token: action.Token, pod: a.name, node: a.node})
+		a.alive, a.begun = true, a.w.clock.Now()
 		if a.w.crashing[a.image] {
 			a.exit(1)
 		}
@@ -81,6 +83,7 @@ func (a *agent) do(action lease.Action) {
 		}
 	case lease.TenureEnded:
 		a.w.ended(action)
+		a.w.ends(action)
 	case lease.Exit:
 		a.stopped, a.code, a.ended = true, action.Code, a.w.clock.Now()
 	}
@@ -109,18 +112,21 @@ func (a *agent) read(r lease.SendRead) {
 	}
 	l := a.w.lease()
 	if l == nil {
-		a.feed(lease.ReadDone{ID: r.ID, Absent: true})
+		a.feed(lease.ReadDone{ID: r.ID, Absent: true, Date: a.w.now().Unix()})
 		return
 	}
 	decoded, err := decode(l)
 	a.w.must(err)
-	a.feed(lease.ReadDone{ID: r.ID, Found: &decoded.Record})
+	a.feed(lease.ReadDone{ID: r.ID, Found: &decoded.Record, Date: a.w.now().Unix()})
 }
 
 func (a *agent) write(attempt lease.Attempt) lease.WriteDone {
 	done := lease.WriteDone{Nonce: attempt.Nonce}
 	if a.w.cutOff[a.node] {
 		return done
+	}
+	if a.w.store != nil {
+		return a.w.store(attempt)
 	}
 	l := a.w.lease()
 	if l == nil {
@@ -140,6 +146,9 @@ func (a *agent) write(attempt lease.Attempt) lease.WriteDone {
 	return done
 }
 
+// now is the time by the API server's clock, which the world's takes the place of.
+func (w *world) now() time.Time { return w.clock.Now() }
+
 // runAgents lets every agent see the Lease and the time.
 func (w *world) runAgents() {
 	w.t.Helper()
@@ -150,6 +159,15 @@ func (w *world) runAgents() {
 	slices.SortFunc(ordered, func(a, b *agent) int { return strings.Compare(a.name, b.name) })
 	for _, a := range ordered {
 		if a.stopped || a.frozen {
+			continue
+		}
+		if life := w.short[a.image]; life > 0 && a.alive && w.clock.Now().Sub(a.begun) >= life {
+			if w.fails > 0 {
+				w.fails--
+				a.exit(1)
+			} else {
+				a.exit(0)
+			}
 			continue
 		}
 		if !w.cutOff[a.node] {
@@ -196,38 +214,66 @@ func (w *world) reachNode(name string) {
 func (w *world) kubelets() {
 	w.t.Helper()
 	for _, pod := range w.pods() {
-		if w.cutOff[pod.Spec.NodeName] {
-			continue
-		}
-		switch a := w.agents[pod.UID]; {
-		case pod.Spec.NodeName == "":
-			w.schedule(&pod)
-		case pod.DeletionTimestamp != nil && a != nil && !a.stopped:
-			a.feed(lease.Terminated{Signal: 15})
-		case pod.DeletionTimestamp != nil:
-			w.removePod(&pod)
-		case pod.Status.Phase == corev1.PodFailed:
-		case w.rejected[pod.Spec.Containers[0].Image]:
-			pod.Status.Phase, pod.Status.Reason = corev1.PodFailed, "SysctlForbidden"
-			pod.Status.Message = `forbidden sysctl: "kernel.msgmax" not allowlisted`
-			w.must(w.api.Status().Update(w.t.Context(), &pod))
-		case w.broken[pod.Spec.Containers[0].Image]:
-			w.setState(&pod, corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff"}}, 0)
-		case a == nil:
-			w.run(&pod, 0)
-		case a.stopped && !a.frozen && w.clock.Now().Sub(a.ended) >= restartTime:
-			w.run(&pod, a.restarts+1)
+		switch {
+		case w.cutOff[pod.Spec.NodeName]:
+		case w.deployments && inject.Gated(&pod) < 0:
+			w.runPlain(&pod)
+		default:
+			w.kubelet(&pod, w.agents[pod.UID])
 		}
 	}
+}
+
+func (w *world) kubelet(pod *corev1.Pod, a *agent) {
+	w.t.Helper()
+	switch {
+	case pod.Spec.NodeName == "":
+		w.schedule(pod)
+	case pod.DeletionTimestamp != nil && a != nil && !a.stopped:
+		a.feed(lease.Terminated{Signal: 15})
+	case pod.DeletionTimestamp != nil:
+		w.removePod(pod)
+	case isOver(pod):
+	case a.succeeded(pod):
+		pod.Status.Phase = corev1.PodSucceeded
+		pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionFalse}}
+		w.must(w.api.Status().Update(w.t.Context(), pod))
+	case w.rejected[pod.Spec.Containers[0].Image]:
+		pod.Status.Phase, pod.Status.Reason = corev1.PodFailed, "SysctlForbidden"
+		pod.Status.Message = `forbidden sysctl: "kernel.msgmax" not allowlisted`
+		w.must(w.api.Status().Update(w.t.Context(), pod))
+	case w.broken[pod.Spec.Containers[0].Image]:
+		w.setState(pod, corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff"}}, 0)
+	case a == nil:
+		w.run(pod, 0)
+	case a.stopped && !a.frozen && w.clock.Now().Sub(a.ended) >= restartTime:
+		w.run(pod, a.restarts+1)
+	}
+}
+
+func isOver(pod *corev1.Pod) bool {
+	return pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded
+}
+
+// succeeded reports whether an agent has ended with 0 for good.
+func (a *agent) succeeded(pod *corev1.Pod) bool {
+	return a != nil && a.stopped && !a.frozen && a.code == 0 && pod.Spec.RestartPolicy == corev1.RestartPolicyOnFailure
 }
 
 func (w *world) schedule(pod *corev1.Pod) {
 	w.t.Helper()
 	used := map[string]int{}
 	for _, other := range w.pods() {
-		used[other.Spec.NodeName]++
+		if other.DeletionTimestamp == nil { // as spreading by a topology does
+			used[other.Spec.NodeName]++
+		}
 	}
-	node := slices.MinFunc(w.nodes, func(a, b string) int {
+	nodes := w.takers(pod)
+	if len(nodes) == 0 {
+		w.unplaced(pod, "0/3 nodes are available")
+		return
+	}
+	node := slices.MinFunc(nodes, func(a, b string) int {
 		if w.cutOff[a] != w.cutOff[b] {
 			if w.cutOff[a] {
 				return 1
@@ -236,6 +282,10 @@ func (w *world) schedule(pod *corev1.Pod) {
 		}
 		return used[a] - used[b]
 	})
+	if w.alone && used[node] > 0 {
+		w.unplaced(pod, "0/2 nodes are available: 2 node(s) didn't match pod anti-affinity rules.")
+		return
+	}
 	binding := &corev1.Binding{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name}, Target: corev1.ObjectReference{Kind: "Node", Name: node}}
 	w.must(w.api.SubResource("binding").Create(w.t.Context(), pod, binding))
 }
@@ -268,6 +318,7 @@ func (w *world) setState(pod *corev1.Pod, state corev1.ContainerState, restarts 
 	fresh.Status.Phase = corev1.PodRunning
 	fresh.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: ready}}
 	fresh.Status.ContainerStatuses = []corev1.ContainerStatus{status}
+	fresh.ResourceVersion = "" // an operator may be at its labels
 	w.must(w.api.Status().Update(w.t.Context(), fresh))
 }
 

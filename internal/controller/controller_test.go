@@ -441,7 +441,7 @@ func TestLeaseDeletedWhileNoOperatorRuns(t *testing.T) {
 func (w *world) children() []client.Object {
 	w.t.Helper()
 	var owned []client.Object
-	for _, list := range []client.ObjectList{&corev1.PodList{}, &corev1.ServiceAccountList{}, &rbacv1.RoleList{}, &rbacv1.RoleBindingList{}, &policyv1.PodDisruptionBudgetList{}} {
+	for _, list := range []client.ObjectList{&corev1.PodList{}, &corev1.ServiceAccountList{}, &rbacv1.RoleList{}, &rbacv1.RoleBindingList{}, &policyv1.PodDisruptionBudgetList{}, &corev1.ServiceList{}} {
 		w.must(w.api.List(w.t.Context(), list, client.InNamespace(w.key.Namespace)))
 		for _, o := range objects(w.t, list) {
 			if metav1.GetControllerOf(o) != nil {
@@ -765,6 +765,49 @@ func TestStatusWiped(t *testing.T) {
 	w.must(w.api.Status().Update(t.Context(), job))
 	w.until("recorded again", w.serving)
 	w.records("Elected Elected", "Failover ProcessExited")
+}
+
+// TestOrphansOfADeletedJobAreLeft: the pods lose their owner before the operator's cache knows that the job is deleted. To adopt them
+// then would be to have them deleted.
+func TestOrphansOfADeletedJobAreLeft(t *testing.T) {
+	for name, after := range map[string]func(*world){
+		"it goes":       func(*world) {},
+		"it is gone":    func(w *world) { w.finish() },
+		"it came again": func(w *world) { w.finish(); w.job(nil) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := served(t, nil)
+			job := w.read()
+			job.Finalizers = []string{metav1.FinalizerOrphanDependents}
+			w.must(w.api.Update(t.Context(), job))
+			old := newLaggingCache(w, nil)
+			old.lag()
+			w.must(w.api.Delete(t.Context(), job))
+			for _, pod := range w.pods() {
+				pod.OwnerReferences = nil
+				w.must(w.api.Update(t.Context(), &pod))
+			}
+			after(w)
+			pods := &corev1.PodList{}
+			w.must(w.api.List(t.Context(), pods, client.InNamespace(w.key.Namespace)))
+			old.kinds[kindOf(pods)] = pods
+			o := w.operators[0]
+			o.cache = old
+			o.reconcile()
+			for _, pod := range w.pods() {
+				if owner := metav1.GetControllerOf(&pod); owner != nil {
+					t.Errorf("%s is owned by %s", pod.Name, owner.UID)
+				}
+			}
+		})
+	}
+}
+
+// finish takes the job's finalizers away.
+func (w *world) finish() {
+	job := w.read()
+	job.Finalizers = nil
+	w.must(w.api.Update(w.t.Context(), job))
 }
 
 // TestOrphansAreAdopted: pods that were left by kubectl delete --cascade=orphan are this job's candidates, if old ones.

@@ -11,8 +11,8 @@ import (
 
 // tenure is one as the agents know it, who need no operator and no Lease to say so.
 type tenure struct {
-	token int64
-	pod   string
+	token     int64
+	pod, node string
 	// why it ended; empty while it lasts.
 	why lease.Reason
 	// deleted: its Lease was.
@@ -33,10 +33,12 @@ func (w *world) ended(e lease.TenureEnded) {
 	w.t.Fatalf("the tenure of token %d ended, and had not begun", e.Token)
 }
 
+// planned are the reasons of handovers.
+var planned = []lease.Reason{lease.ReasonRollout, lease.ReasonSwitchover, lease.ReasonTokenBaseRaised, lease.ReasonPodTerminating}
+
 // recordsWhatHappened fails unless the status records each tenure, whose it was, what it followed and why.
 func (w *world) recordsWhatHappened() {
 	w.t.Helper()
-	planned := []lease.Reason{lease.ReasonRollout, lease.ReasonSwitchover, lease.ReasonTokenBaseRaised, lease.ReasonPodTerminating}
 	var want, got []v1alpha1.TenureChange
 	var before tenure
 	for _, t := range w.acted {

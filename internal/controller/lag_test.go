@@ -4,6 +4,8 @@ import (
 	"context"
 	"math/rand/v2"
 	"reflect"
+	"testing"
+	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -14,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/singletonjob/operator/api/v1alpha1"
@@ -48,14 +51,69 @@ func (c *laggingCache) lag() {
 		{&rbacv1.RoleList{}, []client.ListOption{in, ours}},
 		{&rbacv1.RoleBindingList{}, []client.ListOption{in, ours}},
 		{&policyv1.PodDisruptionBudgetList{}, []client.ListOption{in, ours}},
+		{&corev1.ServiceList{}, []client.ListOption{in, ours}},
 		{&corev1.NodeList{}, nil},
 	} {
 		name := kindOf(kind.list)
 		if _, synced := c.kinds[name]; synced && c.rand.IntN(3) > 0 {
 			continue
 		}
-		c.w.must(c.w.api.List(c.w.t.Context(), kind.list, kind.options...))
-		c.kinds[name] = kind.list
+		c.catchUp(kind.list, kind.options...)
+	}
+}
+
+// catchUp has one kind be as it is.
+func (c *laggingCache) catchUp(list client.ObjectList, options ...client.ListOption) {
+	c.w.t.Helper()
+	c.w.must(c.w.api.List(c.w.t.Context(), list, options...))
+	leanAll(c.w.t, list)
+	c.kinds[kindOf(list)] = list
+}
+
+// TestAStatusIsRightInTheEnd: what is decided beside an old job needs no other status than that one has. The newer one that was written meanwhile
+// wakes nobody when it is seen.
+func TestAStatusIsRightInTheEnd(t *testing.T) {
+	w := served(t, nil)
+	o := w.operators[0]
+	o.cache = newLaggingCache(w, rand.New(rand.NewPCG(1, 2)))
+	o.cache.lag()
+	in := client.InNamespace(w.key.Namespace)
+	standby := func(ready corev1.ConditionStatus) {
+		t.Helper()
+		for _, pod := range w.pods() {
+			if pod.Name == w.holder().name {
+				continue
+			}
+			for i := range pod.Status.Conditions {
+				if c := &pod.Status.Conditions[i]; c.Type == corev1.PodReady {
+					c.Status = ready
+				}
+			}
+			w.must(w.api.Status().Update(t.Context(), &pod))
+		}
+		o.cache.catchUp(&corev1.PodList{}, in)
+	}
+	look := func(ready int32) time.Duration {
+		t.Helper()
+		result, err := o.r.Reconcile(t.Context(), ctrl.Request{NamespacedName: w.key})
+		w.must(err)
+		if got := w.status().Candidates.Ready; got != ready {
+			t.Fatalf("%d are ready, want %d\n%s", got, ready, w.describe())
+		}
+		return result.RequeueAfter
+	}
+	standby(corev1.ConditionFalse)
+	look(1)
+	standby(corev1.ConditionTrue)
+	if wake := look(1); wake == 0 || wake > staleRetry {
+		t.Errorf("it is looked at again in %v", wake)
+	}
+	o.cache.catchUp(&v1alpha1.SingletonJobList{}, in)
+	if wake := look(2); wake > 0 && wake <= staleRetry {
+		t.Errorf("it is looked at again in %v, though all is seen", wake)
+	}
+	if wake := look(2); wake == 0 || wake > staleRetry {
+		t.Errorf("until its own status is seen it is looked at again in %v", wake)
 	}
 }
 

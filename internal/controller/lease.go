@@ -33,6 +33,7 @@ func fields(l *coordinationv1.Lease) contract.Fields {
 		UID:                  string(l.UID),
 		ResourceVersion:      l.ResourceVersion,
 		Annotations:          l.Annotations,
+		CreationTimestamp:    formatCreation(l.CreationTimestamp),
 		HolderIdentity:       ptr.Deref(l.Spec.HolderIdentity, ""),
 		LeaseDurationSeconds: ptr.Deref(l.Spec.LeaseDurationSeconds, 0),
 		LeaseTransitions:     ptr.Deref(l.Spec.LeaseTransitions, 0),
@@ -66,6 +67,14 @@ func newLease(key types.NamespacedName, w *plan.LeaseWrite) *coordinationv1.Leas
 	}}, w.Record, w.Claim)
 	l.UID, l.ResourceVersion = "", ""
 	return l
+}
+
+// formatCreation is empty for an object that is not stored yet.
+func formatCreation(t metav1.Time) string {
+	if t.IsZero() {
+		return ""
+	}
+	return t.UTC().Format(time.RFC3339)
 }
 
 func formatTime(t *metav1.MicroTime) string {

@@ -43,7 +43,7 @@ func TestTheLogTellsOfEachWrite(t *testing.T) {
 	for _, want := range []string{
 		`"created" "kind"="Lease" "object"="` + w.key.String() + `" "why"="there is none"`,
 		`"why"="there are 0 of 2 candidates"`, `"status updated" "kind"="SingletonJob"`, "Active is True, Running: ",
-		`"deleted" "kind"="Pod"`, `"why"="spec.suspend is set"`, `"patched" "kind"="Role"`, `"created" "kind"="Event"`, `"why"="its role is active"`,
+		`"deleted" "kind"="Pod"`, `"why"="spec.suspend is set"`, `"created" "kind"="Role"`, `"created" "kind"="Event"`, `"why"="its role is active"`,
 	} {
 		if !strings.Contains(all, want) {
 			t.Errorf("nothing says %s", want)

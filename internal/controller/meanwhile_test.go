@@ -2,7 +2,9 @@ package controller
 
 import (
 	"maps"
+	"strings"
 	"testing"
+	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -171,4 +173,30 @@ func (w *world) holdBy(holder string) {
 	l := w.lease()
 	l.Spec.HolderIdentity = &holder
 	w.must(w.api.Update(w.t.Context(), l))
+}
+
+// TestARequestIsNotSaidToBePassedOver: the run that it came during has ended by then, so that it is followed.
+func TestARequestIsNotSaidToBePassedOver(t *testing.T) {
+	w := newWorld(t)
+	w.onSchedule(nil)
+	w.restUntil(w.next(1).Add(-time.Minute))
+	w.until("a run is under way", func() bool { return w.holder() != nil && w.status().ActivePod != "" })
+	over := func() bool {
+		read, err := decode(w.lease())
+		w.must(err)
+		return !read.Record.Runs.Now.Open()
+	}
+	ran := len(w.ran)
+	w.askRun("by-hand")
+	w.during("update", &coordinationv1.Lease{}, func(_ string, do func() error) error {
+		for !over() {
+			w.clock.SetTime(w.now().Add(w.tick))
+			w.runAgents()
+		}
+		return do()
+	})
+	w.until("the run that is asked for is over", func() bool { return len(w.ran) > ran && over() && w.rested() })
+	if got := w.attempts(); !strings.HasSuffix(got, "by-hand 1") || w.eventsOf("RunPassedOver") != 0 {
+		t.Errorf("what ran: %s; %d Events say that it was passed over", got, w.eventsOf("RunPassedOver"))
+	}
 }

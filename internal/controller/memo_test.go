@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"reflect"
 	"strings"
+	"sync"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -12,9 +13,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 )
 
-// memo spares the API server reads whose answers are known: it alone writes what it reads, from one goroutine, and no
-// controller runs. Any write drops all that was read of that kind.
+// memo spares the API server reads whose answers are known: it alone writes what it reads, and no controller runs. Any write
+// drops all that was read of that kind, with what is being read: look-ups read beside the goroutine that writes.
 type memo struct {
+	mu    sync.Mutex
 	kinds map[string]map[string]answer
 }
 
@@ -61,28 +63,46 @@ func memoized(api client.WithWatch) client.WithWatch {
 			defer m.drop(obj)
 			return c.SubResource(sub).Update(ctx, obj, opts...)
 		},
+		SubResourcePatch: func(ctx context.Context, c client.Client, sub string, obj client.Object, patch client.Patch, opts ...client.SubResourcePatchOption) error {
+			defer m.drop(obj)
+			return c.SubResource(sub).Patch(ctx, obj, patch, opts...)
+		},
 	})
 }
 
 func kindOf(o runtime.Object) string { return strings.TrimSuffix(fmt.Sprintf("%T", o), "List") }
 
-func (m *memo) drop(o runtime.Object) { delete(m.kinds, kindOf(o)) }
+func (m *memo) drop(o runtime.Object) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.kinds, kindOf(o))
+}
 
 func (m *memo) read(into runtime.Object, what string, ask func() error) error {
-	known := m.kinds[kindOf(into)]
-	if known == nil {
-		known = map[string]answer{}
-		m.kinds[kindOf(into)] = known
-	}
 	what = fmt.Sprintf("%T %s", into, what)
-	a, found := known[what]
+	known, a, found := m.recall(kindOf(into), what)
 	if !found {
 		err := ask()
 		a = answer{object: into.DeepCopyObject(), err: err}
+		m.mu.Lock()
 		known[what] = a
+		m.mu.Unlock()
 	}
 	if a.err == nil {
 		reflect.ValueOf(into).Elem().Set(reflect.ValueOf(a.object.DeepCopyObject()).Elem())
 	}
 	return a.err
+}
+
+// recall is the answer, and where one belongs that is asked for now.
+func (m *memo) recall(kind, what string) (map[string]answer, answer, bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	known := m.kinds[kind]
+	if known == nil {
+		known = map[string]answer{}
+		m.kinds[kind] = known
+	}
+	a, found := known[what]
+	return known, a, found
 }

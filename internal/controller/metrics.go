@@ -1,17 +1,32 @@
 package controller
 
 import (
+	"cmp"
+	"sync"
+
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/singletonjob/operator/api/v1alpha1"
+	"github.com/singletonjob/operator/internal/plan"
 )
 
 // metrics are served beside controller-runtime's own, which count reconciles and their errors.
 type metrics struct {
-	active, token, ready, desired *prometheus.GaugeVec
-	failovers, handovers          *prometheus.CounterVec
-	downtime                      *prometheus.HistogramVec
+	active, token, ready, desired, suspended, idle, renewals, condition *prometheus.GaugeVec
+	failovers, handovers                                                *prometheus.CounterVec
+	downtime                                                            *prometheus.HistogramVec
+	runs                                                                runMetrics
+	pods                                                                *prometheus.GaugeVec
+	agents                                                              agents
+}
+
+// agents are the candidates of each job by the images of their agents, of which the sums are shown: a series for each job would say nothing
+// more of a version.
+type agents struct {
+	mu  sync.Mutex
+	of  map[types.NamespacedName]map[string]int
+	all map[string]int
 }
 
 func newMetrics() *metrics {
@@ -27,6 +42,17 @@ func newMetrics() *metrics {
 		token:     gauge("fencing_token", "The fencing token of the current or last tenure."),
 		ready:     gauge("candidates_ready", "Candidate pods that are ready."),
 		desired:   gauge("candidates_desired", "spec.candidates; 0 while spec.suspend is set."),
+		suspended: gauge("suspended", "1 while spec.suspend is set: that nothing is active then is no outage."),
+		idle:      gauge("idle", "1 while no process is to run, as before a tick or when a run is over: that nothing is active then is no outage."),
+		renewals:  gauge("renewals_per_second", "1/retryPeriod while a process is active, else 0: how often its Lease is written."),
+		runs:      newRunMetrics(gauge),
+		condition: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Namespace: "singletonjob", Name: "condition", Help: "1 for what each condition of a job says now; of what it said before there is no series.",
+		}, append(job, "type", "status", "reason")),
+		pods: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Namespace: "singletonjob", Name: "pods", Help: "Candidate pods of all jobs by the image that their agents are of; unknown for those that do not say it.",
+		}, []string{"agent"}),
+		agents:    agents{of: map[types.NamespacedName]map[string]int{}, all: map[string]int{}},
 		failovers: counter("failovers_total", "Unplanned changes of holder since this operator started, by reason."),
 		handovers: counter("handovers_total", "Planned changes of holder since this operator started, by reason."),
 		downtime: prometheus.NewHistogramVec(prometheus.HistogramOpts{
@@ -40,24 +66,26 @@ func newMetrics() *metrics {
 // Collectors are to be registered where the metrics shall be served.
 func (r *Reconciler) Collectors() []prometheus.Collector {
 	m := r.metrics
-	return []prometheus.Collector{m.active, m.token, m.ready, m.desired, m.failovers, m.handovers, m.downtime}
+	return append(m.runs.collectors(),
+		m.active, m.token, m.ready, m.desired, m.suspended, m.idle, m.renewals, m.condition, m.failovers, m.handovers, m.downtime, m.pods)
 }
 
 // show gives a status that is stored, and counts the changes that it has for the first time.
 func (m *metrics) show(job *v1alpha1.SingletonJob, changes []v1alpha1.TenureChange) {
 	at := []string{job.Namespace, job.Name}
-	active := 0.0
-	if job.Status.ActivePod != "" {
-		active = 1
-	}
-	m.active.WithLabelValues(at...).Set(active)
+	m.active.WithLabelValues(at...).Set(oneIf(job.Status.ActivePod != ""))
 	m.token.WithLabelValues(at...).Set(float64(job.Status.FencingToken))
 	m.ready.WithLabelValues(at...).Set(float64(job.Status.Candidates.Ready))
-	desired := float64(job.Spec.Candidates)
-	if job.Spec.Suspend {
+	desired, idle := float64(job.Spec.Candidates), plan.Idle(&job.Status)
+	if job.Spec.Suspend || idle && job.Status.Candidates.Total == 0 {
 		desired = 0
 	}
 	m.desired.WithLabelValues(at...).Set(desired)
+	m.idle.WithLabelValues(at...).Set(oneIf(idle))
+	m.renewals.WithLabelValues(at...).Set(renewals(job))
+	m.runs.show(job)
+	m.suspended.WithLabelValues(at...).Set(oneIf(job.Spec.Suspend))
+	m.showConditions(job)
 	for _, c := range changes {
 		switch c.Type {
 		case v1alpha1.Failover:
@@ -72,10 +100,71 @@ func (m *metrics) show(job *v1alpha1.SingletonJob, changes []v1alpha1.TenureChan
 	}
 }
 
+// showConditions has one series for each condition: a new one before the old one goes, so that a scrape in between finds two and
+// never none.
+func (m *metrics) showConditions(job *v1alpha1.SingletonJob) {
+	for _, c := range job.Status.Conditions {
+		now := prometheus.Labels{
+			"namespace": job.Namespace, "name": job.Name, "type": c.Type, "status": string(c.Status), "reason": c.Reason,
+		}
+		m.condition.With(now).Set(1)
+		for _, r := range v1alpha1.ConditionReasons() {
+			if r.Condition == c.Type && (r.Status != c.Status || r.Reason != c.Reason) {
+				m.condition.DeleteLabelValues(job.Namespace, job.Name, r.Condition, string(r.Status), r.Reason)
+			}
+		}
+	}
+}
+
+// showAgents has a job's candidates counted as they are now.
+func (m *metrics) showAgents(job types.NamespacedName, now map[string]int) {
+	a := &m.agents
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	changed := map[string]bool{}
+	for image, n := range a.of[job] {
+		a.all[image] -= n
+		changed[image] = true
+	}
+	for image, n := range now {
+		a.all[image] += n
+		changed[image] = true
+	}
+	if a.of[job] = now; len(now) == 0 {
+		delete(a.of, job)
+	}
+	for image := range changed {
+		n := a.all[image]
+		if m.pods.WithLabelValues(image).Set(float64(n)); n == 0 { // else each image that there ever was would be shown
+			m.pods.DeleteLabelValues(image)
+			delete(a.all, image)
+		}
+	}
+}
+
+// renewals is how often a job's Lease is written, a second.
+func renewals(job *v1alpha1.SingletonJob) float64 {
+	if job.Status.ActivePod == "" {
+		return 0
+	}
+	return 1 / cmp.Or(job.Spec.Lease.RetryPeriod.Duration, v1alpha1.DefaultRetryPeriod).Seconds()
+}
+
+func oneIf(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
+}
+
 // forget drops a job that is gone.
 func (m *metrics) forget(job types.NamespacedName) {
 	labels := prometheus.Labels{"namespace": job.Namespace, "name": job.Name}
-	for _, vec := range []interface{ DeletePartialMatch(prometheus.Labels) int }{m.active, m.token, m.ready, m.desired, m.failovers, m.handovers} {
+	for _, vec := range []interface{ DeletePartialMatch(prometheus.Labels) int }{
+		m.active, m.token, m.ready, m.desired, m.suspended, m.idle, m.renewals, m.condition, m.failovers, m.handovers,
+	} {
 		vec.DeletePartialMatch(labels)
 	}
+	m.runs.forget(labels)
+	m.showAgents(job, nil)
 }

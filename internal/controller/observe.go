@@ -41,14 +41,29 @@ func (r *Reconciler) observe(ctx context.Context, key types.NamespacedName) (obs
 		return o, err
 	}
 	if o.Job == nil {
+		r.forgetEntrypoint(key)
 		o.Remembered = r.memory.jobGone(key, o.Lease.Presence != plan.Ours, o.Now)
 		return o, nil
 	}
-	o.EventsUnknown = !r.memory.hasEmitted(key, o.Job.UID)
+	o.Hashed = r.memory.hashed(key)
+	o.OverQuota = r.memory.overQuota(key, o.Now)
+	o.EventsUnknown, o.Unannounced = r.memory.announcements(key, o.Job.UID)
 	if err := r.observeChildren(ctx, key, &o); err != nil {
 		return o, err
 	}
-	return o, r.observeNodes(ctx, &o)
+	if err := r.observeWorkload(ctx, &o); err != nil {
+		return o, err
+	}
+	if err := r.observeVolumes(ctx, &o); err != nil {
+		return o, err
+	}
+	if err := r.observeNodes(ctx, &o); err != nil {
+		return o, err
+	}
+	if err := r.observeTime(ctx, key, &o); err != nil {
+		return o, err
+	}
+	return o, r.observeEntrypoint(ctx, key, &o)
 }
 
 func (r *Reconciler) pods(ctx context.Context, from client.Reader, key types.NamespacedName, options ...client.ListOption) ([]*corev1.Pod, error) {
@@ -72,8 +87,16 @@ func (r *Reconciler) observeLease(ctx context.Context, key types.NamespacedName,
 		return err
 	}
 	if l != nil {
-		if err := r.take(o, l); err != nil || o.Job == nil || o.Lease.Unchanged < cacheLimit(o.Job) {
+		if err := r.take(o, l); err != nil || o.Job == nil {
 			return err
+		}
+		if o.Lease.Presence == plan.Ours && o.Lease.Claim.JobUID != string(o.Job.UID) { // a previous job's pods, if any, are waited for
+			if err := r.observeLivePods(ctx, key, o); err != nil {
+				return err
+			}
+		}
+		if o.Lease.Unchanged < cacheLimit(o.Job) {
+			return nil
 		}
 	}
 	if o.Job == nil {
@@ -89,6 +112,11 @@ func (r *Reconciler) observeLease(ctx context.Context, key types.NamespacedName,
 	if o.Job, err = get(ctx, r.Live, key, &v1alpha1.SingletonJob{}); err != nil {
 		return err
 	}
+	return r.observeLivePods(ctx, key, o)
+}
+
+// observeLivePods takes the pods from the API server itself, in place of those in the cache.
+func (r *Reconciler) observeLivePods(ctx context.Context, key types.NamespacedName, o *observation) (err error) {
 	o.Pods, err = r.pods(ctx, r.Live, key, client.MatchingLabels{contract.NameLabel: key.Name})
 	return err
 }
@@ -127,12 +155,71 @@ func (r *Reconciler) observeChildren(ctx context.Context, key types.NamespacedNa
 	if c.RoleBinding, err = get(ctx, r.Client, child, &rbacv1.RoleBinding{}); err != nil {
 		return err
 	}
-	c.Budget, err = get(ctx, r.Client, child, &policyv1.PodDisruptionBudget{})
-	return err
+	if c.Budget, err = get(ctx, r.Client, child, &policyv1.PodDisruptionBudget{}); err != nil {
+		return err
+	}
+	var list corev1.ServiceList
+	if err := r.Client.List(ctx, &list, client.InNamespace(key.Namespace), client.MatchingFields{jobIndex: key.Name}); err != nil {
+		return fmt.Errorf("list the Services of %s: %w", key, err)
+	}
+	var services []*corev1.Service
+	for i := range list.Items {
+		services = append(services, &list.Items[i])
+	}
+	c.Service, c.OtherService = plan.ServicesOf(o.Job, services)
+	return nil
 }
 
-// observeNodes looks at the nodes on which the holder may be.
+// observeVolumes reads the claims that the pods name, from the API server: to have all claims of a cluster in memory for the few
+// that jobs name would be dear. An operator without the right, given roles of an earlier release, says less and works on.
+func (r *Reconciler) observeVolumes(ctx context.Context, o *observation) error {
+	for _, name := range plan.Claims(o.Pods) {
+		claim, err := get(ctx, r.Live, types.NamespacedName{Namespace: o.Namespace, Name: name}, &corev1.PersistentVolumeClaim{})
+		switch {
+		case apierrors.IsForbidden(err), err == nil && claim == nil:
+		case err != nil:
+			return err
+		default:
+			o.Volumes = append(o.Volumes, plan.Volume{Claim: name, Asked: claim.Spec.AccessModes, Has: claim.Status.AccessModes})
+		}
+	}
+	return nil
+}
+
+// observeTime learns the API server's time, by which ticks and suspensions are dated. Where no answer has told it lately, one is asked
+// for.
+func (r *Reconciler) observeTime(ctx context.Context, key types.NamespacedName, o *observation) error {
+	if r.ServerTime == nil || o.Job == nil || o.Job.Spec.RunPolicy != v1alpha1.RunPolicyRunToCompletion {
+		return nil
+	}
+	if o.Server = r.ServerTime(); !o.Server.IsZero() {
+		return nil
+	}
+	if _, err := get(ctx, r.Live, key, &coordinationv1.Lease{}); err != nil {
+		return err
+	}
+	o.Server = r.ServerTime()
+	return nil
+}
+
+// observeNodes looks at the nodes on which the holder may be, and at all where two pods share one, so that one of them may go to
+// another.
 func (r *Reconciler) observeNodes(ctx context.Context, o *observation) error {
+	o.OutOfService = map[string]bool{}
+	if o.NodesUnknown = r.WithoutNodes; r.WithoutNodes {
+		return nil
+	}
+	crowded := shareNode(o.Pods)
+	r.memory.setCrowded(types.NamespacedName{Namespace: o.Namespace, Name: o.Name}, crowded)
+	if crowded {
+		var list corev1.NodeList
+		if err := r.Client.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
+			return fmt.Errorf("list the nodes: %w", err)
+		}
+		for i := range list.Items {
+			o.Nodes = append(o.Nodes, &list.Items[i])
+		}
+	}
 	names := map[string]bool{}
 	for _, pod := range o.Pods {
 		names[pod.Spec.NodeName] = true
@@ -141,7 +228,6 @@ func (r *Reconciler) observeNodes(ctx context.Context, o *observation) error {
 		names[past[0].Node] = true
 	}
 	delete(names, "")
-	o.OutOfService = map[string]bool{}
 	for name := range names {
 		node, err := get(ctx, r.Client, types.NamespacedName{Name: name}, &corev1.Node{})
 		if err != nil {
@@ -150,6 +236,20 @@ func (r *Reconciler) observeNodes(ctx context.Context, o *observation) error {
 		o.OutOfService[name] = node != nil && outOfService(node)
 	}
 	return nil
+}
+
+func shareNode(pods []*corev1.Pod) bool {
+	seen := map[string]bool{"": false}
+	for _, pod := range pods {
+		if pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
+			continue
+		}
+		if seen[pod.Spec.NodeName] {
+			return true
+		}
+		seen[pod.Spec.NodeName] = pod.Spec.NodeName != ""
+	}
+	return false
 }
 
 func outOfService(node *corev1.Node) bool {

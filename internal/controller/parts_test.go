@@ -3,6 +3,8 @@ package controller
 import (
 	"errors"
 	"fmt"
+	"os"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -223,13 +225,15 @@ func TestWhenToComeBack(t *testing.T) {
 		want time.Duration
 		err  bool
 	}{
-		"when the plan says":      {wake: time.Minute, errs: []error{nil, nil}, want: time.Minute},
-		"never":                   {errs: []error{nil}},
-		"the state was old":       {wake: time.Minute, errs: []error{nil, errStale}, want: staleRetry},
-		"a previous job's":        {errs: []error{errPrevious}, want: previousRetry},
-		"refused":                 {errs: []error{refusal{failed}, nil}, want: refusalRetry},
-		"refused, but due sooner": {wake: time.Second, errs: []error{refusal{failed}}, want: time.Second},
-		"failed":                  {wake: time.Minute, errs: []error{failed, errStale}, err: true},
+		"when the plan says":       {wake: time.Minute, errs: []error{nil, nil}, want: time.Minute},
+		"never":                    {errs: []error{nil}},
+		"the state was old":        {wake: time.Minute, errs: []error{nil, errStale}, want: staleRetry},
+		"a previous job's":         {errs: []error{previousError{"Role ns/job"}}, want: previousRetry},
+		"refused":                  {errs: []error{refusal{failed}, nil}, want: refusalRetry},
+		"refused, but due sooner":  {wake: time.Second, errs: []error{refusal{failed}}, want: time.Second},
+		"refused, but due at once": {wake: time.Millisecond, errs: []error{refusal{failed}}, want: refusalRetry / 4},
+		"old, but due at once":     {wake: time.Millisecond, errs: []error{errStale}, want: staleRetry},
+		"failed":                   {wake: time.Minute, errs: []error{failed, errStale}, err: true},
 	} {
 		got, err := result(c.wake, refusalRetry, c.errs...)
 		if got.RequeueAfter != c.want || (err != nil) != c.err {
@@ -241,8 +245,14 @@ func TestWhenToComeBack(t *testing.T) {
 func TestMetrics(t *testing.T) {
 	r := New(nil, nil, nil, plan.Observed{}.Settings)
 	job := &v1alpha1.SingletonJob{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "job"}}
-	job.Spec.Candidates = 2
+	job.Spec.Candidates, job.Spec.Lease.RetryPeriod.Duration = 2, 4*time.Second
 	job.Status = v1alpha1.SingletonJobStatus{ActivePod: "p", FencingToken: 7, Candidates: v1alpha1.CandidatesStatus{Ready: 1}}
+	job.Status.Conditions = []metav1.Condition{
+		{Type: v1alpha1.ConditionActive, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonElecting},
+		{Type: v1alpha1.ConditionProtected, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonNoStandby},
+	}
+	r.metrics.show(job, nil)
+	job.Status.Conditions[0].Status, job.Status.Conditions[0].Reason = metav1.ConditionTrue, v1alpha1.ReasonRunning
 	r.metrics.show(job, []v1alpha1.TenureChange{
 		{Type: v1alpha1.Elected, Reason: v1alpha1.ChangeElected},
 		{Type: v1alpha1.Failover, Reason: v1alpha1.ChangeLeaseExpired, Downtime: &metav1.Duration{Duration: 15 * time.Second}},
@@ -271,6 +281,7 @@ func TestMetrics(t *testing.T) {
 	}
 	want := map[string]float64{
 		"active job ns": 1, "fencing_token job ns": 7, "candidates_ready job ns": 1, "candidates_desired job ns": 2,
+		"suspended job ns": 0, "idle job ns": 0, "renewals_per_second job ns": .25, "condition job ns Running True Active": 1, "condition job ns NoStandby False Protected": 1,
 		"failovers_total job ns LeaseExpired": 1, "handovers_total job ns PodTerminating": 1,
 		"downtime_seconds Failover": 15, "downtime_seconds Handover": .02,
 	}
@@ -279,8 +290,8 @@ func TestMetrics(t *testing.T) {
 	}
 	job.Spec.Suspend, job.Status.ActivePod = true, ""
 	r.metrics.show(job, nil)
-	if got := series(); got["active job ns"] != 0 || got["candidates_desired job ns"] != 0 {
-		t.Errorf("a suspended job looks like an outage: %v", got)
+	if got := series(); got["active job ns"] != 0 || got["candidates_desired job ns"] != 0 || got["suspended job ns"] != 1 || got["renewals_per_second job ns"] != 0 {
+		t.Errorf("a suspended job looks like an outage, or renews: %v", got)
 	}
 	r.metrics.forget(types.NamespacedName{Namespace: "ns", Name: "job"})
 	if got := series(); len(got) != 2 {
@@ -288,17 +299,91 @@ func TestMetrics(t *testing.T) {
 	}
 }
 
+// TestPodsByAgent: the sums over all jobs, and no series of an image that no pod has any more.
+func TestPodsByAgent(t *testing.T) {
+	m := newMetrics()
+	key := func(name string) types.NamespacedName { return types.NamespacedName{Namespace: "ns", Name: name} }
+	shows := func(want map[string]float64) {
+		t.Helper()
+		registry := prometheus.NewRegistry()
+		registry.MustRegister(m.pods)
+		families, err := registry.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := map[string]float64{}
+		for _, family := range families {
+			for _, series := range family.GetMetric() {
+				got[family.GetName()+" "+series.GetLabel()[0].GetValue()] = series.GetGauge().GetValue()
+			}
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("-want +got:\n%s", diff)
+		}
+	}
+	m.showAgents(key("a"), map[string]int{"v1": 2})
+	m.showAgents(key("b"), map[string]int{"v1": 1, plan.UnknownAgent: 1})
+	shows(map[string]float64{"singletonjob_pods v1": 3, "singletonjob_pods unknown": 1})
+	m.showAgents(key("b"), map[string]int{"v1": 1, "v2": 1})
+	m.showAgents(key("b"), map[string]int{"v1": 1, "v2": 1})
+	shows(map[string]float64{"singletonjob_pods v1": 3, "singletonjob_pods v2": 1})
+	m.forget(key("a"))
+	m.showAgents(key("b"), map[string]int{"v2": 2})
+	shows(map[string]float64{"singletonjob_pods v2": 2})
+}
+
+// TestShownMetricsAreServed: the chart's alerts and its dashboard ask the operator for nothing that it does not have.
+func TestShownMetricsAreServed(t *testing.T) {
+	r := New(nil, nil, nil, plan.Observed{}.Settings)
+	descriptions := make(chan *prometheus.Desc, 100)
+	for _, c := range r.Collectors() {
+		c.Describe(descriptions)
+	}
+	close(descriptions)
+	var served strings.Builder
+	for d := range descriptions {
+		served.WriteString(d.String())
+	}
+	names := regexp.MustCompile(`\bsingletonjob_[a-z_]+`)
+	for _, file := range []string{"rules.yaml", "dashboard.json"} {
+		content, err := os.ReadFile("../../charts/singletonjob/monitoring/" + file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		found := 0
+		for _, name := range names.FindAllString(string(content), -1) {
+			if strings.HasPrefix(name, "singletonjob_agent_") {
+				continue
+			}
+			found++
+			if !strings.Contains(served.String(), `"`+strings.TrimSuffix(name, "_bucket")+`"`) {
+				t.Errorf("%s asks for %s", file, name)
+			}
+		}
+		if found == 0 {
+			t.Errorf("%s asks for nothing", file)
+		}
+	}
+}
+
 func TestNodesAreKeptLean(t *testing.T) {
 	full := &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: "n", ResourceVersion: "3", Labels: map[string]string{"x": "y"}},
-		Spec:       corev1.NodeSpec{PodCIDR: "10.0.0.0/24", Taints: []corev1.Taint{{Key: corev1.TaintNodeOutOfService}}},
-		Status:     corev1.NodeStatus{Phase: corev1.NodeRunning},
+		Spec:       corev1.NodeSpec{PodCIDR: "10.0.0.0/24", Taints: []corev1.Taint{{Key: corev1.TaintNodeOutOfService}}, Unschedulable: true},
+		Status: corev1.NodeStatus{Phase: corev1.NodeRunning, NodeInfo: corev1.NodeSystemInfo{
+			OperatingSystem: "linux", Architecture: "arm64", KernelVersion: "6",
+		}, Conditions: []corev1.NodeCondition{
+			{Type: corev1.NodeDiskPressure, Status: corev1.ConditionFalse}, {Type: corev1.NodeReady, Status: corev1.ConditionTrue, Message: "it is"},
+		}},
 	}
-	kept, err := onlyTaints(full)
+	kept, err := leanNode(full)
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", ResourceVersion: "3"}, Spec: corev1.NodeSpec{Taints: full.Spec.Taints}}
+	want := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", ResourceVersion: "3", Labels: full.Labels}}
+	want.Spec = corev1.NodeSpec{Taints: full.Spec.Taints, Unschedulable: true}
+	want.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
+	want.Status.NodeInfo = corev1.NodeSystemInfo{OperatingSystem: "linux", Architecture: "arm64"}
 	if diff := cmp.Diff(want, kept); diff != "" || !isOutOfService(want) {
 		t.Errorf("-want +got:\n%s", diff)
 	}

@@ -1,10 +1,12 @@
 package controller
 
-// What the operator may do, and why. There is no wildcard, and no secret is read. The verbs of one resource that serve one
+// What the operator may do, and why. There is no wildcard, and no secret is read unless the chart's entrypoint.pullSecrets, which
+// grants it, asks for that. The verbs of one resource that serve one
 // purpose stand together; generated into config/rbac and the chart.
 
-// SingletonJobs are the input. The operator writes nothing but their status.
-// +kubebuilder:rbac:groups=singletonjob.io,resources=singletonjobs,verbs=get;list;watch
+// SingletonJobs are the input. The operator writes nothing but their status, and deletes those that are finished and ask for that
+// (spec.ttlSecondsAfterFinished).
+// +kubebuilder:rbac:groups=singletonjob.io,resources=singletonjobs,verbs=get;list;watch;delete
 // +kubebuilder:rbac:groups=singletonjob.io,resources=singletonjobs/status,verbs=update
 // Where the API server checks it (OwnerReferencesPermissionEnforcement), an owner that blocks its deletion needs this.
 // +kubebuilder:rbac:groups=singletonjob.io,resources=singletonjobs/finalizers,verbs=update
@@ -26,7 +28,19 @@ package controller
 // +kubebuilder:rbac:groups=rbac.authorization.k8s.io,resources=rolebindings,verbs=get;list;watch;create;patch;delete
 // +kubebuilder:rbac:groups=policy,resources=poddisruptionbudgets,verbs=get;list;watch;create;patch
 
-// The out-of-service taint is proof that a node's pods are dead.
+// The Service of a job that asks for one: it names the active pod, so it is updated at each change of holder. get looks whose one
+// is that is in the way.
+// +kubebuilder:rbac:groups="",resources=services,verbs=get;list;watch;create;update;delete
+
+// The workloads that spec.workloadRef may name: their templates, whether they are scaled to 0, whether a Deployment's ReplicaSets are,
+// and whose the pods are that their selectors match. They are never written.
+// +kubebuilder:rbac:groups=apps,resources=deployments;statefulsets,verbs=get;list;watch
+// +kubebuilder:rbac:groups=apps,resources=replicasets,verbs=get;list
+
+// A claim that one node alone can use is why no standby gets ready elsewhere. Only those that a job's pods name are read.
+// +kubebuilder:rbac:groups="",resources=persistentvolumeclaims,verbs=get
+
+// The out-of-service taint is proof that a node's pods are dead, and what else nodes say is which may take a standby.
 // +kubebuilder:rbac:groups="",resources=nodes,verbs=list;watch
 
 // What happened is said in Events. They are written once and never changed.

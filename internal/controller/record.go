@@ -13,18 +13,19 @@ import (
 	"github.com/singletonjob/operator/internal/plan"
 )
 
-// record writes the status and then emits the Events of what it made true. The status is written on the version of the job
+// record writes the status, then emits the Events of what it made true, and last has the Lease forget what is told. The status is written on the version of the job
 // that was observed: who decided on an older one is refused, so that nothing is counted twice. An Event that is refused holds
 // up nothing, and is written later.
 func (r *Reconciler) record(ctx context.Context, o *observation, p *plan.Plan) []error {
 	if o.Job == nil {
 		return nil
 	}
-	key := client.ObjectKeyFromObject(o.Job)
+	key, job := client.ObjectKeyFromObject(o.Job), o.Job
+	// The status may be stored although the answer says otherwise, or none comes. Until all Events are written, this process does
+	// not know which were.
+	r.memory.announce(key, job.UID)
 	if p.Status != nil {
-		// It may be stored although the answer says otherwise, or none comes.
-		r.memory.setEmitted(key, o.Job.UID, false)
-		job := o.Job.DeepCopy()
+		job = job.DeepCopy()
 		job.Status = *p.Status
 		switch err := r.Client.Status().Update(ctx, job, fieldOwner); {
 		case apierrors.IsConflict(err), apierrors.IsNotFound(err):
@@ -32,19 +33,24 @@ func (r *Reconciler) record(ctx context.Context, o *observation, p *plan.Plan) [
 		case err != nil:
 			return []error{asRefusal(fmt.Errorf("write the status of %s/%s: %w", o.Namespace, o.Name, err))}
 		}
+		r.memory.setWritten(key, job.ResourceVersion)
 		r.metrics.show(job, p.Changes)
+		r.metrics.runs.count(job.Namespace, job.Name, o.Job.Status.Runs, job.Status.Runs)
 	} else {
-		r.metrics.show(o.Job, nil)
+		r.metrics.show(job, nil)
 	}
-	// Until all of them are written, this process does not know which were.
-	r.memory.setEmitted(key, o.Job.UID, false)
 	var errs []error
 	for _, e := range p.Events {
-		if err := r.emit(ctx, o.Job, e); err != nil {
+		if err := r.emit(ctx, job, e); err != nil {
 			errs = append(errs, err)
 		}
 	}
-	r.memory.setEmitted(key, o.Job.UID, len(errs) == 0)
+	if len(errs) == 0 {
+		r.memory.hasAnnounced(key, job.UID, plan.Recorded(&job.Status))
+	}
+	if err := r.writeLease(ctx, o, p.Told); err != nil {
+		errs = append(errs, err)
+	}
 	return errs
 }
 

@@ -81,7 +81,7 @@ func TestTheBudgetIsRefused(t *testing.T) {
 	w.job(nil)
 	ready := func() bool { s := w.status(); return s.ActivePod != "" && s.Candidates.Ready == 2 }
 	w.until("it serves", ready)
-	if c := condition(w.status(), v1alpha1.ConditionProgressing); c.Reason != v1alpha1.ReasonFailedCreate || !strings.Contains(c.Message, "apply PodDisruptionBudget") {
+	if c := condition(w.status(), v1alpha1.ConditionProgressing); c.Reason != v1alpha1.ReasonFailedCreate || !strings.Contains(c.Message, "create PodDisruptionBudget") {
 		t.Errorf("progressing: %+v", c)
 	}
 	w.deletePod(w.holder().name)
@@ -218,15 +218,19 @@ func TestARefusalIsNoLoop(t *testing.T) {
 	if !strings.Contains(condition(job.Status, v1alpha1.ConditionActive).Message, "127.0.0.1") {
 		t.Fatalf("the text has nothing that differs each time: %+v", job.Status.Conditions)
 	}
-	before, first := calls.Load(), job.ResourceVersion
-	const while = 5 * time.Second
-	time.Sleep(while)
-	job = w.read()
-	if asked := calls.Load() - before; asked > 6 {
-		t.Errorf("asked %d times in %v", asked, while)
-	}
-	if job.ResourceVersion != first {
-		t.Errorf("the status was written again: %+v", job.Status.Conditions)
+	// What was begun before may end late on a busy machine; a loop has no while without it. What is refused is asked for again after
+	// as long as it has been refused: a while without that shows nothing.
+	for while := 5 * time.Second; ; while *= 2 {
+		before, first := calls.Load(), w.read().ResourceVersion
+		time.Sleep(while)
+		job = w.read()
+		asked, again := calls.Load()-before, job.ResourceVersion != first
+		if asked > 0 && asked <= 6 && !again {
+			return
+		}
+		if while > time.Minute {
+			t.Fatalf("asked %d times in %v; the status was written again: %t, %+v", asked, while, again, job.Status.Conditions)
+		}
 	}
 }
 
@@ -290,7 +294,7 @@ func awaitReason(t *testing.T, w *world, reason string) *v1alpha1.SingletonJob {
 		if condition(job.Status, v1alpha1.ConditionActive).Reason == reason {
 			return job
 		}
-		if time.Since(began) > 30*time.Second {
+		if time.Since(began) > 5*time.Minute {
 			t.Fatalf("nothing gives the reason %s: %+v", reason, job.Status.Conditions)
 		}
 	}

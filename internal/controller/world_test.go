@@ -15,7 +15,6 @@ import (
 	"github.com/go-logr/logr"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
-	policyv1 "k8s.io/api/policy/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -30,8 +29,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/singletonjob/operator/api/v1alpha1"
+	"github.com/singletonjob/operator/internal/adopt"
 	"github.com/singletonjob/operator/internal/contract"
 	"github.com/singletonjob/operator/internal/inject"
+	"github.com/singletonjob/operator/internal/lease"
+	"github.com/singletonjob/operator/internal/plan"
 	"github.com/singletonjob/operator/test/controlplane"
 )
 
@@ -67,11 +69,28 @@ type world struct {
 	crashing map[string]bool
 	// cutOff nodes reach nothing: their kubelets and agents do nothing that anyone sees.
 	cutOff map[string]bool
+	// deployments: there are some, and a controller of theirs.
+	deployments bool
+	// lagging: the controller of ReplicaSets does nothing.
+	lagging bool
+	// short images end with 0 by themselves after so long.
+	short map[string]time.Duration
+	// fails is how many processes still end with 1 then.
+	fails int
+	// ran are the attempts of runs that were begun, and finished the runs that were said to be over.
+	ran      []lease.Run
+	finished map[string]bool
+	// alone: no two pods are put on one node.
+	alone bool
+	// full nodes take no more pods, for lack of something that no object says.
+	full map[string]bool
 	// tick is how much time a round takes.
 	tick time.Duration
 	// tenures are the tokens with which processes were started, in order.
 	tenures []int64
 	highest int64
+	// store is how agents write the Lease; nil for the operator's way.
+	store func(lease.Attempt) lease.WriteDone
 	// acted is what the agents themselves know of these tenures.
 	acted []tenure
 }
@@ -80,7 +99,7 @@ func scheme(t *testing.T) *runtime.Scheme {
 	t.Helper()
 	s := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{
-		v1alpha1.AddToScheme, corev1.AddToScheme, coordinationv1.AddToScheme, rbacv1.AddToScheme, policyv1.AddToScheme,
+		adopt.AddToScheme, coordinationv1.AddToScheme, rbacv1.AddToScheme,
 	} {
 		if err := add(s); err != nil {
 			t.Fatal(err)
@@ -105,6 +124,7 @@ func newWorld(t *testing.T) *world {
 		t: t, plane: plane, api: memoized(api), clock: clocktesting.NewFakePassiveClock(now), start: now,
 		key:    types.NamespacedName{Namespace: plane.Namespace(t), Name: "job"},
 		agents: map[types.UID]*agent{}, broken: map[string]bool{}, rejected: map[string]bool{}, crashing: map[string]bool{}, cutOff: map[string]bool{},
+		short: map[string]time.Duration{}, finished: map[string]bool{},
 		tick: 200 * time.Millisecond,
 	}
 	for _, name := range []string{"a", "b", "c"} {
@@ -198,6 +218,7 @@ func (w *world) round() {
 		}
 		o.reconcile()
 	}
+	w.deploy()
 	w.kubelets()
 	w.runAgents()
 	w.clock.SetTime(w.clock.Now().Add(w.tick))
@@ -270,6 +291,11 @@ func (w *world) invariants() {
 	if len(alive) > 1 {
 		w.t.Fatalf("two processes run: %v\n%s", alive, w.describe())
 	}
+	if w.deployments {
+		if alive = append(alive, w.plain()...); len(alive) > 1 {
+			w.t.Fatalf("two run what the workload's template says: %v\n%s", alive, w.describe())
+		}
+	}
 	var active []string
 	for _, pod := range w.pods() {
 		if pod.Labels[contract.RoleLabel] == contract.RoleActive {
@@ -297,6 +323,11 @@ func checkStatus(t *testing.T, job *v1alpha1.SingletonJob) {
 	if len(s.History) < int(*job.Spec.HistoryLimit) && (count[v1alpha1.Failover] != s.Failovers || count[v1alpha1.Handover] != s.Handovers) {
 		t.Fatalf("%d failovers and %d handovers are counted, the history has %v", s.Failovers, s.Handovers, count)
 	}
+	checkConditions(t, s)
+}
+
+func checkConditions(t *testing.T, s v1alpha1.SingletonJobStatus) {
+	t.Helper()
 	for _, c := range s.Conditions {
 		if !slices.ContainsFunc(v1alpha1.ConditionReasons(), func(r v1alpha1.ConditionReason) bool {
 			return r.Condition == c.Type && r.Status == c.Status && r.Reason == c.Reason
@@ -307,12 +338,18 @@ func checkStatus(t *testing.T, job *v1alpha1.SingletonJob) {
 	if running := condition(s, v1alpha1.ConditionActive).Status == metav1.ConditionTrue; running && s.ActivePod == "" {
 		t.Fatalf("active, but nobody is: %+v", s)
 	}
+	ready, active := condition(s, v1alpha1.ConditionReady), condition(s, v1alpha1.ConditionActive)
+	if ready.Status == metav1.ConditionTrue && (ready.Reason != active.Reason || ready.ObservedGeneration != s.ObservedGeneration) {
+		t.Fatalf("ready: %+v\nactive: %+v", ready, active)
+	}
 }
 
 // operator is one process of the operator.
 type operator struct {
 	w *world
 	r *Reconciler
+	// api is what it reaches the API server by; nil for the world's, with all rights.
+	api client.WithWatch
 	// cache is what it reads instead of the API server; nil for one that does not lag.
 	cache *laggingCache
 	// writes counts its writes. At the crashAt-th it ends: before the write, or after it, whose answer is lost. If next is set,
@@ -325,18 +362,27 @@ type operator struct {
 	// always: it ends at every write that it has not ended at before.
 	always  bool
 	endedAt map[string]bool
-	crashes []string // kinds of writes
+	crashes []string // kinds of calls
 	// loses is a verb; of such writes the answer is lost.
 	loses string
+	// dies says of each call to the API server whether it ends at it, and whether the server carries the call out; nil for never.
+	dies func(call string) (ends, after bool)
 	// around is called in place of each write, which it may carry out; asks before each question to the API server itself.
 	around func(verb string, obj client.Object, do func() error) error
 	asks   func(obj client.Object)
 	// refuses says which writes the API server would refuse; nil for none.
 	refuses func(verb string, obj client.Object) bool
 	log     []string
+	// wake is when it wants to look again.
+	wake time.Duration
+	// injection is the version of what it puts into pods; 0 for the present one.
+	injection int
+	// lookedUp has the jobs whose look-ups have ended.
+	lookedUp chan types.NamespacedName
 }
 
-type crash struct{}
+// crash is the end of an operator, at a call to the API server.
+type crash struct{ call string }
 
 var errAnswerLost = errors.New("the answer was lost")
 
@@ -348,8 +394,12 @@ func (w *world) newOperator() *operator {
 
 // restart makes it a new process, that remembers nothing.
 func (o *operator) restart() {
-	live := jobLister{o.w.api}
-	c := interceptor.NewClient(o.w.api, interceptor.Funcs{
+	api := o.w.api
+	if o.api != nil {
+		api = o.api
+	}
+	live := jobLister{api}
+	c := interceptor.NewClient(api, interceptor.Funcs{
 		Get: func(ctx context.Context, _ client.WithWatch, key client.ObjectKey, obj client.Object, opts ...client.GetOption) error {
 			return o.reader(live).Get(ctx, key, obj, opts...)
 		},
@@ -372,7 +422,8 @@ func (o *operator) restart() {
 			return o.write("update "+sub, obj, func() error { return c.SubResource(sub).Update(ctx, obj, opts...) })
 		},
 	})
-	o.r = New(c, asking{live, o}, o.w.clock, inject.Settings{AgentImage: "agent"})
+	o.r = New(c, asking{live, o}, o.w.clock, inject.Settings{AgentImage: "agent", InjectionVersion: o.injection})
+	o.r.ServerTime = o.w.now
 }
 
 func (o *operator) reader(live client.Reader) client.Reader {
@@ -389,10 +440,14 @@ func (o *operator) write(verb string, obj client.Object, do func() error) error 
 	if l, ok := obj.(*coordinationv1.Lease); ok { // what waits for a renewal is another version each time
 		what = fmt.Sprintf("%s %T %s %s", verb, obj, ptr.Deref(l.Spec.HolderIdentity, ""), l.Annotations)
 	}
-	ends := o.writes == o.crashAt || o.always && !o.endedAt[what]
-	if ends && !o.after {
+	call := kindOfWrite(o.log[len(o.log)-1])
+	ends, after := o.writes == o.crashAt || o.always && !o.endedAt[what], o.after
+	if o.dies != nil {
+		ends, after = o.dies(call)
+	}
+	if ends && !after {
 		o.endedAt[what] = true
-		panic(crash{})
+		panic(crash{call})
 	}
 	if o.refuses != nil && o.refuses(verb, obj) {
 		return apierrors.NewForbidden(schema.GroupResource{Resource: fmt.Sprintf("%T", obj)}, obj.GetName(), errors.New("a policy says no"))
@@ -406,7 +461,7 @@ func (o *operator) write(verb string, obj client.Object, do func() error) error 
 	}
 	if ends {
 		o.endedAt[what] = true
-		panic(crash{})
+		panic(crash{call})
 	}
 	if verb == o.loses {
 		return errAnswerLost
@@ -419,10 +474,12 @@ func (o *operator) reconcile() {
 	o.w.t.Helper()
 	defer func() {
 		if p := recover(); p != nil {
-			if _, ok := p.(crash); !ok {
+			c, ok := p.(crash)
+			if !ok {
 				panic(p)
 			}
-			o.crashes = append(o.crashes, kindOfWrite(o.log[len(o.log)-1]))
+			o.crashes = append(o.crashes, c.call)
+			o.wake = 0 // the next process looks at once
 			o.endLater()
 			o.restart()
 		}
@@ -437,6 +494,7 @@ func (o *operator) reconcile() {
 		if err != nil && !errors.Is(err, errAnswerLost) {
 			o.w.t.Fatalf("reconcile: %v", err)
 		}
+		o.wake = result.RequeueAfter
 		if o.writes == before && (result.RequeueAfter == 0 || result.RequeueAfter > staleRetry) {
 			return
 		}
@@ -457,13 +515,49 @@ func (l jobLister) List(ctx context.Context, list client.ObjectList, opts ...cli
 	for i, opt := range opts {
 		if fields, ok := opt.(client.MatchingFields); ok {
 			opts = slices.Clone(opts)
+			_, ofWorkload := fields[workloadIndex]
+			_, ofFleet := fields[fleetIndex]
+			if ofWorkload || ofFleet {
+				opts = slices.Delete(opts, i, i+1) // others may be among the answers
+				break
+			}
+			if node, on := fields[nodeIndex]; on {
+				opts[i] = client.MatchingFields{"spec.nodeName": node}
+				break
+			}
 			opts[i] = client.MatchingLabels{contract.NameLabel: fields[jobIndex], contract.ManagedByLabel: contract.ManagedBy}
 		}
 	}
-	return l.Reader.List(ctx, list, opts...)
+	err := l.Reader.List(ctx, list, opts...)
+	if pods, ok := list.(*corev1.PodList); ok {
+		for i := range pods.Items {
+			pods.Items[i] = *plan.LeanPod(&pods.Items[i])
+		}
+	}
+	return err
 }
 
-// asking notes questions that the cache may not answer.
+// leanAll is a list as the operator's cache has it.
+func leanAll(t *testing.T, list client.ObjectList) {
+	t.Helper()
+	var all []runtime.Object
+	for _, o := range objects(t, list) {
+		transform := leanChild
+		if _, pod := o.(*corev1.Pod); pod {
+			transform = leanPod
+		}
+		lean, err := transform(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, lean.(runtime.Object))
+	}
+	if err := meta.SetList(list, all); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// asking notes questions that the cache may not answer, and may be ended by them.
 type asking struct {
 	client.Reader
 	o *operator
@@ -473,7 +567,22 @@ func (a asking) Get(ctx context.Context, key client.ObjectKey, obj client.Object
 	if a.o.asks != nil {
 		a.o.asks(obj)
 	}
+	a.end(fmt.Sprintf("get %T", obj))
 	return a.Reader.Get(ctx, key, obj, opts...)
+}
+
+func (a asking) List(ctx context.Context, list client.ObjectList, opts ...client.ListOption) error {
+	a.end(fmt.Sprintf("list %T", list))
+	return a.Reader.List(ctx, list, opts...)
+}
+
+func (a asking) end(call string) {
+	if a.o.dies == nil {
+		return
+	}
+	if ends, _ := a.o.dies(call); ends {
+		panic(crash{call})
+	}
 }
 
 func sameType(a, b any) bool { return fmt.Sprintf("%T", a) == fmt.Sprintf("%T", b) }

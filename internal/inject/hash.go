@@ -2,6 +2,7 @@ package inject
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/json"
@@ -10,15 +11,17 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/singletonjob/operator/api/v1alpha1"
+	"github.com/singletonjob/operator/internal/contract"
 )
 
 // injectionVersion is raised when what this package adds to pods changes in a way that running pods must not go on without, such
-// as a protocol that old agents do not speak. It rolls out every job.
+// as a protocol that old agents do not speak. It rolls out every job, a few at a time, since the hashes that jobs had at the versions
+// before tell whose rollout it is.
 const injectionVersion = 1
 
 // hashed is everything of a job that a running pod depends on: a change of it is a rollout.
 //
-// Not in it are candidates, suspend, historyLimit and tokenBase, which act without a new pod, and what is the operator's:
+// Not in it are candidates, suspend, schedule, historyLimit and tokenBase, which act without a new pod, and what is the operator's:
 // the agent's image and the shape of what is injected. An operator's upgrade must not restart every workload, and an agent
 // is of the same version as the configuration it was started with, because both come with the pod. New agents arrive with
 // the job's next rollout, or by injectionVersion.
@@ -32,15 +35,40 @@ type hashed struct {
 	EnvVar   string
 	// PreActivate came later: a job without one is to keep its hash.
 	PreActivate *v1alpha1.PreActivate `json:",omitempty"`
+	// RestartedAt is not of the spec: who changes it asks for new pods of the same template.
+	RestartedAt string `json:",omitempty"`
+	// Run is nil for a job that runs for ever, which is to keep its hash. When runs are due is not in it: that stands in the Lease.
+	Run *contract.RunConfig `json:",omitempty"`
 }
 
 // Hash identifies the pods that job asks for: seven characters, of which no two templates of a job are likely to share.
-func Hash(job *v1alpha1.SingletonJob) string {
+func Hash(job *v1alpha1.SingletonJob) string { return hashAt(job, injectionVersion) }
+
+// Hash is that of the pods that an operator with these settings makes.
+func (s Settings) Hash(job *v1alpha1.SingletonJob) string { return hashAt(job, s.injectionVersion()) }
+
+// EarlierHashes are those that the same job had at each injection version before. A pod of one of them is outdated by the operator
+// alone. Of later versions, which an operator that was taken back has not, nothing is known.
+func (s Settings) EarlierHashes(job *v1alpha1.SingletonJob) []string {
+	var earlier []string
+	for version := 1; version < s.injectionVersion(); version++ {
+		earlier = append(earlier, hashAt(job, version))
+	}
+	return earlier
+}
+
+func (s Settings) injectionVersion() int { return cmp.Or(s.InjectionVersion, injectionVersion) }
+
+// EntrypointHash says of which template it is known what the image runs. What is injected makes no difference to that.
+func EntrypointHash(job *v1alpha1.SingletonJob) string { return hashAt(job, 1) }
+
+func hashAt(job *v1alpha1.SingletonJob, version int) string {
 	job = job.DeepCopy()
 	v1alpha1.Default(job)
 	canonical, err := json.Marshal(hashed{
-		InjectionVersion: injectionVersion, UID: string(job.UID), Template: &job.Spec.Template, Gated: job.GatedContainer(),
+		InjectionVersion: version, UID: string(job.UID), Template: &job.Spec.Template, Gated: job.GatedContainer(),
 		Lease: job.Spec.Lease, EnvVar: job.Spec.Fencing.EnvVar, PreActivate: job.Spec.PreActivate,
+		RestartedAt: job.Annotations[contract.RestartedAtAnnotation], Run: runConfig(job),
 	})
 	if err != nil {
 		panic(err) // every field was JSON when the API server sent it

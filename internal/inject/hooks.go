@@ -8,22 +8,22 @@ import (
 	"github.com/singletonjob/operator/internal/contract"
 )
 
-// takeHooks takes the lifecycle hooks from a container, for its agent: a kubelet would run them in standbys, too.
-func takeHooks(gated *corev1.Container) contract.Hooks {
-	lifecycle := gated.Lifecycle
-	gated.Lifecycle = nil
-	if lifecycle == nil {
+// hooksOf are the lifecycle hooks of a container, for its agent to run: a kubelet would run them in standbys, too.
+func hooksOf(c *corev1.Container) contract.Hooks {
+	if c.Lifecycle == nil {
 		return contract.Hooks{}
 	}
-	return contract.Hooks{PostStart: hookOf(lifecycle.PostStart), PreStop: hookOf(lifecycle.PreStop)}
+	return contract.Hooks{PostStart: hookOf(c, c.Lifecycle.PostStart), PreStop: hookOf(c, c.Lifecycle.PreStop)}
 }
 
-func hookOf(handler *corev1.LifecycleHandler) *contract.Hook {
+func hookOf(c *corev1.Container, handler *corev1.LifecycleHandler) *contract.Hook {
 	switch {
 	case handler == nil:
 		return nil
 	case handler.Exec != nil:
 		return &contract.Hook{Exec: handler.Exec.Command}
+	case handler.HTTPGet != nil:
+		return &contract.Hook{HTTPGet: httpGetOf(c, handler.HTTPGet)}
 	case handler.Sleep != nil:
 		return &contract.Hook{Sleep: contract.Duration(time.Duration(handler.Sleep.Seconds) * time.Second)}
 	}

@@ -35,8 +35,13 @@ type Settings struct {
 	AgentImage string
 	// AgentPullPolicy of that image; empty for the cluster's default.
 	AgentPullPolicy corev1.PullPolicy
+	// AgentImageVolume mounts the agent's image instead of copying the agent out of it. Every node must be able to: Kubernetes 1.35
+	// with containerd 2.1, or what is as new.
+	AgentImageVolume bool
 	// Port is the agent's HTTP port; 0 for contract.DefaultPort. A pod whose containers use it gets the next free one.
 	Port int32
+	// InjectionVersion is another than the present one; 0 for that. Tests play an operator of a later release by it.
+	InjectionVersion int
 }
 
 const (
@@ -59,8 +64,8 @@ const (
 	maxJitter  = 50 * time.Millisecond
 )
 
-// Pod is the candidate of job with the given ordinal. job is valid (v1alpha1.Validate); an error says why no candidate
-// can be made of one that is not.
+// Pod is the candidate of job with the given ordinal. job is valid (v1alpha1.Validate), and its entrypoint is known (Unknown); an
+// error says why no candidate can be made of one that is not.
 func Pod(job *v1alpha1.SingletonJob, ordinal int, settings Settings) (*corev1.Pod, error) {
 	job = job.DeepCopy()
 	v1alpha1.Default(job)
@@ -70,39 +75,38 @@ func Pod(job *v1alpha1.SingletonJob, ordinal int, settings Settings) (*corev1.Po
 	}
 	template := &job.Spec.Template
 	gated := &template.Spec.Containers[index]
-	if len(gated.Command) == 0 {
-		return nil, fmt.Errorf("the gated container %q sets no command", gated.Name)
+	hash := settings.Hash(job)
+	if err := takeEntrypoint(gated, job); err != nil {
+		return nil, err
 	}
-	hash := Hash(job)
-	install := installContainer(&template.Spec, gated, settings)
 	port := freePort(&template.Spec, hash, settings.Port)
 
+	bringAgent(&template.Spec, gated, settings)
 	wrap(gated, job.Spec.Fencing.EnvVar)
 	config := agentConfig(job, gated, ordinal, port)
-	config.Hooks = takeHooks(gated)
-	if pre := job.Spec.PreActivate; pre != nil {
-		config.PreActivate = &contract.PreActivate{
-			Exec: pre.Exec.Command, Timeout: contract.Duration(time.Duration(pre.TimeoutSeconds) * time.Second),
-		}
-	}
+	gated.Lifecycle = nil // its hooks are the agent's
 	gated.Env = append(agentEnv(config), gated.Env...)
-	gated.VolumeMounts = append(gated.VolumeMounts,
-		corev1.VolumeMount{Name: binVolume, MountPath: contract.AgentDir},
-		corev1.VolumeMount{Name: credentialsVolume, MountPath: contract.CredentialsDir, ReadOnly: true})
+	gated.VolumeMounts = append(gated.VolumeMounts, corev1.VolumeMount{Name: credentialsVolume, MountPath: contract.CredentialsDir, ReadOnly: true})
 	serveProbes(gated, port)
 
 	spec := &template.Spec
 	spec.RestartPolicy = corev1.RestartPolicyAlways
-	spec.InitContainers = append([]corev1.Container{install}, spec.InitContainers...)
-	spec.Volumes = append(spec.Volumes, volumes()...)
+	if config.Run != nil {
+		spec.RestartPolicy = corev1.RestartPolicyOnFailure // an agent ends with 0 when nothing is left to do
+	}
+	spec.Volumes = append(spec.Volumes, credentials())
 	spec.ServiceAccountName = ServiceAccountName(job)
 	spec.DeprecatedServiceAccount = ""
 	schedulingDefaults(spec, job.Name)
-	return &corev1.Pod{
+	pod := &corev1.Pod{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
 		ObjectMeta: metadata(job, hash, ordinal, gated.Name),
 		Spec:       *spec,
-	}, nil
+	}
+	if settings.AgentImage != "" {
+		pod.Annotations[contract.AgentImageAnnotation] = settings.AgentImage
+	}
+	return pod, nil
 }
 
 // PodName is <job>-<hash>-<ordinal>: at most 63 characters, a host name's limit, up to ordinal 99.
@@ -147,6 +151,7 @@ func metadata(job *v1alpha1.SingletonJob, hash string, ordinal int, gated string
 	}
 	maps.Copy(meta.Labels, Selector(job.Name))
 	meta.Labels[contract.TemplateHashLabel] = hash
+	meta.Labels[contract.PodLabel] = meta.Name
 	if meta.Annotations == nil {
 		meta.Annotations = map[string]string{}
 	}
@@ -172,6 +177,9 @@ func wrap(gated *corev1.Container, tokenEnv string) {
 	gated.Args = quote(gated.Args)
 }
 
+// GatedSigns is how many words of a command tell that it runs the agent.
+const GatedSigns = 2
+
 // Gated is the index of a pod's gated container, -1 where that is not certain. On it rests who is declared dead, so it
 // follows from what nobody can write after the pod was made, commands and literal variables, and from no single sign that a
 // template, a webhook or an older version of the API may have put elsewhere: exactly one container shows any sign of the
@@ -181,7 +189,7 @@ func Gated(pod *corev1.Pod) int {
 	found := -1
 	for i := range pod.Spec.Containers {
 		c := &pod.Spec.Containers[i]
-		runs := len(c.Command) > 1 && c.Command[0] == contract.AgentPath && c.Command[1] == contract.AgentRun
+		runs := len(c.Command) >= GatedSigns && c.Command[0] == contract.AgentPath && c.Command[1] == contract.AgentRun
 		configured := slices.ContainsFunc(c.Env, func(e corev1.EnvVar) bool { return e.Name == contract.ConfigEnv })
 		switch {
 		case !runs && !configured:
@@ -200,7 +208,7 @@ func Gated(pod *corev1.Pod) int {
 func agentConfig(job *v1alpha1.SingletonJob, gated *corev1.Container, ordinal int, port int32) contract.AgentConfig {
 	lease := &job.Spec.Lease
 	grace := ptr.Deref(job.Spec.Template.Spec.TerminationGracePeriodSeconds, corev1.DefaultTerminationGracePeriodSeconds)
-	return contract.AgentConfig{
+	config := contract.AgentConfig{
 		Name:          job.Name,
 		RunID:         string(job.UID), // a job that runs continuously has one run
 		TokenEnv:      job.Spec.Fencing.EnvVar,
@@ -213,6 +221,29 @@ func agentConfig(job *v1alpha1.SingletonJob, gated *corev1.Container, ordinal in
 		Jitter:        contract.Duration(min(time.Duration(ordinal)*jitterStep, maxJitter)),
 		Port:          int(port),
 		Probes:        probesOf(gated),
+		Hooks:         hooksOf(gated),
+		Run:           runConfig(job),
+	}
+	if pre := job.Spec.PreActivate; pre != nil {
+		config.PreActivate = &contract.PreActivate{
+			Exec: pre.Exec.Command, Timeout: contract.Duration(time.Duration(pre.TimeoutSeconds) * time.Second),
+		}
+	}
+	return config
+}
+
+// runConfig is what an agent is told of runs, nil for a job that runs for ever.
+func runConfig(job *v1alpha1.SingletonJob) *contract.RunConfig {
+	spec := &job.Spec
+	if spec.RunPolicy != v1alpha1.RunPolicyRunToCompletion {
+		return nil
+	}
+	return &contract.RunConfig{
+		JobUID:         string(job.UID),
+		BackoffLimit:   ptr.Deref(spec.BackoffLimit, v1alpha1.DefaultBackoffLimit),
+		ActiveDeadline: contract.Duration(time.Duration(ptr.Deref(spec.ActiveDeadlineSeconds, 0)) * time.Second),
+		FailCodes:      slices.Sorted(slices.Values(spec.FailOnExitCodes)),
+		Leaves:         spec.Schedule == nil || spec.Schedule.Standby != v1alpha1.StandbyWarm,
 	}
 }
 
@@ -228,28 +259,52 @@ func agentEnv(config contract.AgentConfig) []corev1.EnvVar {
 		fromPod(contract.NamespaceEnv, "metadata.namespace"),
 		fromPod(contract.NodeEnv, "spec.nodeName"),
 	}
-	if asksPod(config.Probes) {
+	if asksPod(config) {
 		env = append(env, fromPod(contract.PodIPEnv, "status.podIP"))
 	}
 	return env
 }
 
-func volumes() []corev1.Volume {
-	return []corev1.Volume{
-		{Name: binVolume, VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}},
-		{Name: credentialsVolume, VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{
-			Sources: []corev1.VolumeProjection{
-				{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Path: "token", ExpirationSeconds: new(int64(tokenSeconds))}},
-				{ConfigMap: &corev1.ConfigMapProjection{
-					LocalObjectReference: corev1.LocalObjectReference{Name: "kube-root-ca.crt"},
-					Items:                []corev1.KeyToPath{{Key: "ca.crt", Path: "ca.crt"}},
-				}},
-				{DownwardAPI: &corev1.DownwardAPIProjection{Items: []corev1.DownwardAPIVolumeFile{
-					{Path: "namespace", FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.namespace"}},
-				}}},
-			},
-		}}},
+func credentials() corev1.Volume {
+	return corev1.Volume{Name: credentialsVolume, VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{
+		Sources: []corev1.VolumeProjection{
+			{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Path: "token", ExpirationSeconds: new(int64(tokenSeconds))}},
+			{ConfigMap: &corev1.ConfigMapProjection{
+				LocalObjectReference: corev1.LocalObjectReference{Name: "kube-root-ca.crt"},
+				Items:                []corev1.KeyToPath{{Key: "ca.crt", Path: "ca.crt"}},
+			}},
+			{DownwardAPI: &corev1.DownwardAPIProjection{Items: []corev1.DownwardAPIVolumeFile{
+				{Path: "namespace", FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.namespace"}},
+			}}},
+		},
+	}}}
+}
+
+// bringAgent puts the agent where the gated container's command will be it: out of its image into a volume of the pod's own, or
+// as a volume that is the image. That one is read-only, so the agent's socket goes elsewhere.
+func bringAgent(pod *corev1.PodSpec, gated *corev1.Container, settings Settings) {
+	bin, mount := corev1.Volume{Name: binVolume}, corev1.VolumeMount{Name: binVolume, MountPath: contract.AgentDir}
+	if settings.AgentImageVolume {
+		bin.Image = &corev1.ImageVolumeSource{Reference: settings.AgentImage, PullPolicy: settings.AgentPullPolicy}
+		mount.ReadOnly = true
+		listenInMemory(gated)
+	} else {
+		bin.EmptyDir = &corev1.EmptyDirVolumeSource{}
+		pod.InitContainers = append([]corev1.Container{installContainer(pod, gated, settings)}, pod.InitContainers...)
 	}
+	pod.Volumes = append(pod.Volumes, bin)
+	gated.VolumeMounts = append(gated.VolumeMounts, mount)
+}
+
+// listenInMemory has the agent's socket in the directory for shared memory, the one place that processes of every user may write
+// where the root file system is read-only. A pod's containers share it, and so do all pods of a node with hostIPC: hence the pod's
+// UID. As a variable of the container, exec finds it too. A template that names a place keeps it.
+func listenInMemory(gated *corev1.Container) {
+	if slices.ContainsFunc(gated.Env, func(e corev1.EnvVar) bool { return e.Name == contract.SocketEnv }) {
+		return
+	}
+	socket := corev1.EnvVar{Name: contract.SocketEnv, Value: "/dev/shm/singletonjob-$(" + contract.PodUIDEnv + ").sock"}
+	gated.Env = append([]corev1.EnvVar{socket}, gated.Env...) // after the agent's own, which it refers to
 }
 
 // installContainer copies the agent into the pod. It asks for what the gated container asks for: that never raises the

@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/yaml"
 
 	"github.com/singletonjob/operator/api/v1alpha1"
@@ -143,7 +144,15 @@ func TestHash(t *testing.T) {
 			job.Spec.Template.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}}
 		}, true},
 
+		"restartedAt": {func(job *v1alpha1.SingletonJob) {
+			job.Annotations = map[string]string{contract.RestartedAtAnnotation: "now"}
+		}, true},
+
+		"the job's own annotations": {func(job *v1alpha1.SingletonJob) {
+			job.Annotations = map[string]string{contract.SwitchoverAnnotation: "*@1", contract.RestartedAtAnnotation: ""}
+		}, false},
 		"candidates":           {func(job *v1alpha1.SingletonJob) { job.Spec.Candidates = 5 }, false},
+		"strategy":             {func(job *v1alpha1.SingletonJob) { job.Spec.Strategy.MaxSurge = new(int32(0)) }, false},
 		"suspend":              {func(job *v1alpha1.SingletonJob) { job.Spec.Suspend = true }, false},
 		"historyLimit":         {func(job *v1alpha1.SingletonJob) { job.Spec.HistoryLimit = new(int32(1)) }, false},
 		"tokenBase":            {func(job *v1alpha1.SingletonJob) { job.Spec.Fencing.TokenBase = 5 }, false},
@@ -184,8 +193,45 @@ func TestAnotherOperatorImageIsNoRollout(t *testing.T) {
 	if old.Name != upgraded.Name {
 		t.Errorf("pods are called %s and %s", old.Name, upgraded.Name)
 	}
-	if got := upgraded.Spec.InitContainers[0].Image; got != "operator:v2" {
-		t.Errorf("a new pod has the agent of %s", got)
+	if got := upgraded.Spec.InitContainers[0].Image; got != "operator:v2" || upgraded.Annotations[contract.AgentImageAnnotation] != got {
+		t.Errorf("a new pod has the agent of %s, and says %q", got, upgraded.Annotations[contract.AgentImageAnnotation])
+	}
+}
+
+// With the agent's image as a volume nothing of the pod is an emptyDir, for which kubectl drain would stop, and the agent's socket is
+// where somebody may write: elsewhere than that volume, and one for each pod.
+func TestAgentImageVolume(t *testing.T) {
+	mounting := Settings{AgentImage: "operator:v1", AgentPullPolicy: corev1.PullAlways, AgentImageVolume: true}
+	job := jobs(t)["minimal"]
+	pod := mustPod(t, job, 0, mounting)
+	if len(pod.Spec.InitContainers) != 0 {
+		t.Errorf("init containers %v", pod.Spec.InitContainers)
+	}
+	want := &corev1.ImageVolumeSource{Reference: "operator:v1", PullPolicy: corev1.PullAlways}
+	for _, v := range pod.Spec.Volumes {
+		if v.EmptyDir != nil || v.Name == binVolume && !cmp.Equal(v.Image, want) {
+			t.Errorf("volume %+v", v)
+		}
+	}
+	gated := gatedOf(t, pod)
+	if m := gated.VolumeMounts[0]; m.Name != binVolume || m.MountPath != contract.AgentDir || !m.ReadOnly {
+		t.Errorf("mount %+v", m)
+	}
+	at := func(name string) int {
+		return slices.IndexFunc(gated.Env, func(e corev1.EnvVar) bool { return e.Name == name })
+	}
+	if i := at(contract.SocketEnv); i < at(contract.PodUIDEnv) || gated.Env[i].Value != "/dev/shm/singletonjob-$(SINGLETONJOB_POD_UID).sock" {
+		t.Errorf("Kubernetes would not put the pod's UID into the socket's path, variable %d of %+v", i, gated.Env)
+	}
+	if copying := mustPod(t, job, 0, settings); copying.Name != pod.Name {
+		t.Errorf("a pod with a volume is called %s, one with a copy %s: a change between them would be a rollout", pod.Name, copying.Name)
+	}
+
+	job.Spec.Template.Spec.Containers[0].Env = []corev1.EnvVar{{Name: contract.SocketEnv, Value: "/shared/agent.sock"}}
+	for _, e := range gatedOf(t, mustPod(t, job, 0, mounting)).Env {
+		if e.Name == contract.SocketEnv && e.Value != "/shared/agent.sock" {
+			t.Errorf("the socket is at %s, the template says another place", e.Value)
+		}
 	}
 }
 
@@ -293,6 +339,37 @@ func TestHooks(t *testing.T) {
 	}
 }
 
+// Requests of hooks come to the agent as those of probes do: with what they are to ask by, and no port of theirs is the agent's.
+func TestHooksThatAsk(t *testing.T) {
+	job := jobs(t)["minimal"]
+	c := &job.Spec.Template.Spec.Containers[0]
+	c.Ports = []corev1.ContainerPort{{Name: "web", ContainerPort: 8080}}
+	c.Lifecycle = &corev1.Lifecycle{
+		PostStart: &corev1.LifecycleHandler{HTTPGet: &corev1.HTTPGetAction{Port: intstr.FromString("web")}},
+		PreStop: &corev1.LifecycleHandler{HTTPGet: &corev1.HTTPGetAction{
+			Port: intstr.FromInt32(contract.DefaultPort), Scheme: corev1.URISchemeHTTPS, Path: "/drain?hard",
+			HTTPHeaders: []corev1.HTTPHeader{{Name: "X-A", Value: "$(B)"}},
+		}},
+	}
+	gated := gatedOf(t, mustPod(t, job, 0, settings))
+	config, err := contract.DecodeConfig(gated.Env[0].Value)
+	want := contract.Hooks{
+		PostStart: &contract.Hook{HTTPGet: &contract.HTTPGet{Port: 8080, Path: "/"}},
+		PreStop: &contract.Hook{HTTPGet: &contract.HTTPGet{
+			Port: contract.DefaultPort, TLS: true, Path: "/drain?hard", Headers: []contract.Header{{Name: "X-A", Value: "$(B)"}},
+		}},
+	}
+	if diff := cmp.Diff(want, config.Hooks); diff != "" || err != nil {
+		t.Errorf("%v, hooks (-want +got):\n%s", err, diff)
+	}
+	if config.Port == contract.DefaultPort {
+		t.Errorf("the agent listens on %d, which the process is asked at", config.Port)
+	}
+	if !slices.ContainsFunc(gated.Env, func(e corev1.EnvVar) bool { return e.Name == contract.PodIPEnv }) {
+		t.Error("the agent does not know the pod's address")
+	}
+}
+
 func TestPorts(t *testing.T) {
 	portOf := func(t *testing.T, change func(*v1alpha1.SingletonJob), s Settings) int {
 		job := jobs(t)["minimal"]
@@ -380,5 +457,40 @@ func TestProbesAreTheAgents(t *testing.T) {
 func TestSecondsDoNotOverflow(t *testing.T) {
 	if got := seconds(math.MaxInt64); got <= 0 {
 		t.Errorf("%v", time.Duration(got))
+	}
+}
+
+// TestEarlierHashes: the hash at an earlier injection version is what it was then, so that pods which an earlier operator made are known by
+// their names; of the first version that is what TestHashIsStable has. What the image runs stays known.
+func TestEarlierHashes(t *testing.T) {
+	for name, job := range jobs(t) {
+		if len(v1alpha1.Validate(job)) > 0 {
+			continue
+		}
+		var made []string
+		for version := 1; version < 4; version++ {
+			pod, err := Pod(job, 0, Settings{InjectionVersion: version})
+			if err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+			made = append(made, pod.Name)
+		}
+		var known []string
+		for _, hash := range append((Settings{InjectionVersion: 3}).EarlierHashes(job), (Settings{InjectionVersion: 3}).Hash(job)) {
+			known = append(known, PodName(job.Name, hash, 0))
+		}
+		if !slices.Equal(known, made) || made[0] == made[1] || made[1] == made[2] || made[0] != PodName(job.Name, hashAt(job, 1), 0) {
+			t.Errorf("%s: there are %v, and known are %v", name, made, known)
+		}
+		if now := (Settings{}); now.Hash(job) != Hash(job) || len(now.EarlierHashes(job)) != injectionVersion-1 {
+			t.Errorf("%s: now it is %s, %s with settings, and was %v", name, Hash(job), now.Hash(job), now.EarlierHashes(job))
+		}
+	}
+	job := jobs(t)["minimal"]
+	app := &job.Spec.Template.Spec.Containers[0]
+	app.Command = nil
+	job.Status.Entrypoint = &v1alpha1.Entrypoint{TemplateHash: (Settings{InjectionVersion: 1}).Hash(job), Image: app.Image, Command: []string{"/run"}}
+	if _, err := Pod(job, 0, Settings{InjectionVersion: 2}); err != nil || Unknown(job) {
+		t.Errorf("an operator of a later version asks anew what an image runs: %v", err)
 	}
 }

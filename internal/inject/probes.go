@@ -39,15 +39,7 @@ func checkOf(c *corev1.Container, h *corev1.ProbeHandler) contract.Check {
 	case h.Exec != nil:
 		return contract.Check{Exec: h.Exec.Command}
 	case h.HTTPGet != nil:
-		get := &contract.HTTPGet{
-			Host: h.HTTPGet.Host, Port: portOf(c, h.HTTPGet.Port), Path: cmp.Or(h.HTTPGet.Path, "/"),
-			TLS:   h.HTTPGet.Scheme == corev1.URISchemeHTTPS,
-			HTTP2: ptr.Deref(h.HTTPGet.Protocol, "") == corev1.HTTPProtocolHTTP2,
-		}
-		for _, header := range h.HTTPGet.HTTPHeaders {
-			get.Headers = append(get.Headers, contract.Header{Name: header.Name, Value: header.Value})
-		}
-		return contract.Check{HTTPGet: get}
+		return contract.Check{HTTPGet: httpGetOf(c, h.HTTPGet)}
 	case h.TCPSocket != nil:
 		return contract.Check{TCPSocket: &contract.TCPSocket{Host: h.TCPSocket.Host, Port: portOf(c, h.TCPSocket.Port)}}
 	case h.GRPC != nil:
@@ -56,6 +48,18 @@ func checkOf(c *corev1.Container, h *corev1.ProbeHandler) contract.Check {
 		}}
 	}
 	return contract.Check{}
+}
+
+func httpGetOf(c *corev1.Container, h *corev1.HTTPGetAction) *contract.HTTPGet {
+	get := &contract.HTTPGet{
+		Host: h.Host, Port: portOf(c, h.Port), Path: cmp.Or(h.Path, "/"),
+		TLS:   h.Scheme == corev1.URISchemeHTTPS,
+		HTTP2: ptr.Deref(h.Protocol, "") == corev1.HTTPProtocolHTTP2,
+	}
+	for _, header := range h.HTTPHeaders {
+		get.Headers = append(get.Headers, contract.Header{Name: header.Name, Value: header.Value})
+	}
+	return get
 }
 
 // portOf is a port's number; the spec was found valid, so one that has a name is the container's.
@@ -68,25 +72,40 @@ func portOf(c *corev1.Container, port intstr.IntOrString) int {
 	return port.IntValue()
 }
 
-// asksPod reports whether a probe asks the pod by its own address.
-func asksPod(probes contract.Probes) bool {
-	return slices.ContainsFunc([]*contract.Probe{probes.Startup, probes.Liveness, probes.Readiness}, func(p *contract.Probe) bool {
+// asksPod reports whether a probe or a hook asks the pod by its own address.
+func asksPod(config contract.AgentConfig) bool {
+	probes, hooks := config.Probes, config.Hooks
+	return slices.ContainsFunc([]*contract.Hook{hooks.PostStart, hooks.PreStop}, func(h *contract.Hook) bool {
+		return h != nil && h.HTTPGet != nil && h.HTTPGet.Host == ""
+	}) || slices.ContainsFunc([]*contract.Probe{probes.Startup, probes.Liveness, probes.Readiness}, func(p *contract.Probe) bool {
 		return p != nil && (p.GRPC != nil || p.HTTPGet != nil && p.HTTPGet.Host == "" || p.TCPSocket != nil && p.TCPSocket.Host == "")
 	})
 }
 
-// probedPorts are those that a container's probes name by number. Its process listens on them, declared or not.
-func probedPorts(c *corev1.Container) []int32 {
-	var ports []int32
+// askedPorts are those that a container's probes and hooks name by number. Its process listens on them, declared or not.
+func askedPorts(c *corev1.Container) []int32 {
+	var handlers []corev1.ProbeHandler
 	for _, p := range []*corev1.Probe{c.StartupProbe, c.LivenessProbe, c.ReadinessProbe} {
+		if p != nil {
+			handlers = append(handlers, p.ProbeHandler)
+		}
+	}
+	if l := c.Lifecycle; l != nil {
+		for _, h := range []*corev1.LifecycleHandler{l.PostStart, l.PreStop} {
+			if h != nil {
+				handlers = append(handlers, corev1.ProbeHandler{HTTPGet: h.HTTPGet})
+			}
+		}
+	}
+	var ports []int32
+	for _, h := range handlers {
 		switch {
-		case p == nil:
-		case p.HTTPGet != nil:
-			ports = append(ports, p.HTTPGet.Port.IntVal)
-		case p.TCPSocket != nil:
-			ports = append(ports, p.TCPSocket.Port.IntVal)
-		case p.GRPC != nil:
-			ports = append(ports, p.GRPC.Port)
+		case h.HTTPGet != nil:
+			ports = append(ports, h.HTTPGet.Port.IntVal)
+		case h.TCPSocket != nil:
+			ports = append(ports, h.TCPSocket.Port.IntVal)
+		case h.GRPC != nil:
+			ports = append(ports, h.GRPC.Port)
 		}
 	}
 	return ports

@@ -274,6 +274,7 @@ func FuzzPod(f *testing.F) {
 		}
 		f.Add(raw, 1)
 	}
+	f.Add([]byte(`{"spec":{"template":{"spec":{"containers":[{"name":"app","image":"app"}]}}}}`), 1)
 	f.Fuzz(func(t *testing.T, raw []byte, ordinal int) {
 		var job v1alpha1.SingletonJob
 		if json.Unmarshal(raw, &job) != nil {
@@ -284,6 +285,13 @@ func FuzzPod(f *testing.F) {
 			t.Errorf("%v, %v", pod, err)
 		}
 		valid := len(v1alpha1.Validate(&job)) == 0
+		if unknown := Unknown(&job); valid && unknown {
+			if err == nil {
+				t.Errorf("a pod is made without knowing of what: %v", gatedOf(t, pod).Command)
+			}
+			job.Status.Entrypoint = &v1alpha1.Entrypoint{TemplateHash: Hash(&job), Command: []string{"/entrypoint"}}
+			pod, err = Pod(&job, ordinal, settings)
+		}
 		if valid && err != nil {
 			t.Errorf("no pod from a valid job: %v", err)
 		}

@@ -3,6 +3,7 @@ package inject
 import (
 	"math"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -31,7 +32,7 @@ func freePort(pod *corev1.PodSpec, hash string, desired int32) int32 {
 			for _, port := range containers[i].Ports {
 				taken[port.ContainerPort], taken[port.HostPort] = true, true
 			}
-			for _, port := range probedPorts(&containers[i]) {
+			for _, port := range askedPorts(&containers[i]) {
 				taken[port] = true
 			}
 		}
@@ -103,4 +104,75 @@ func spreadsOver(pod *corev1.PodSpec, key string) bool {
 // tolerates reports whether t concerns the taint of that key with effect NoExecute.
 func tolerates(t corev1.Toleration, key string) bool {
 	return (t.Key == "" || t.Key == key) && (t.Effect == "" || t.Effect == corev1.TaintEffectNoExecute)
+}
+
+// KeptFromAnnotation on a candidate names the nodes that KeepFrom keeps it from.
+const KeptFromAnnotation = "singletonjob.io/kept-from"
+
+// scaleUpDelayAnnotation says for how long a cluster autoscaler is to leave it to the scheduler to place a pod.
+const (
+	scaleUpDelayAnnotation = "cluster-autoscaler.kubernetes.io/pod-scale-up-delay"
+	scaleUpDelay           = "600s"
+)
+
+// KeepFrom keeps a pod that is yet to be made from nodes, and from being a reason for more nodes. By affinity to nodes: anti-affinity
+// to pods has two ends, and no other pod of the job could be put beside this one later, though there may be no other node left.
+func KeepFrom(pod *corev1.Pod, nodes ...string) {
+	var apart []corev1.NodeSelectorRequirement
+	for _, name := range nodes {
+		apart = append(apart, corev1.NodeSelectorRequirement{
+			Key: metav1.ObjectNameField, Operator: corev1.NodeSelectorOpNotIn, Values: []string{name},
+		})
+	}
+	if pod.Spec.Affinity == nil {
+		pod.Spec.Affinity = &corev1.Affinity{}
+	}
+	if pod.Spec.Affinity.NodeAffinity == nil {
+		pod.Spec.Affinity.NodeAffinity = &corev1.NodeAffinity{}
+	}
+	required := &pod.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution
+	if *required == nil {
+		*required = &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchFields: apart}}}
+	} else {
+		for i := range (*required).NodeSelectorTerms {
+			if term := &(*required).NodeSelectorTerms[i]; len(term.MatchExpressions)+len(term.MatchFields) > 0 { // an empty one matches no node
+				term.MatchFields = append(slices.Clip(term.MatchFields), apart...)
+			}
+		}
+	}
+	if pod.Annotations == nil {
+		pod.Annotations = map[string]string{}
+	}
+	pod.Annotations[KeptFromAnnotation] = strings.Join(nodes, ",")
+	if _, said := pod.Annotations[scaleUpDelayAnnotation]; !said {
+		pod.Annotations[scaleUpDelayAnnotation] = scaleUpDelay
+	}
+}
+
+// NodeAffinity is a pod's affinity to nodes without what KeepFrom has added.
+func NodeAffinity(pod *corev1.Pod) *corev1.NodeAffinity {
+	if pod.Spec.Affinity == nil || pod.Spec.Affinity.NodeAffinity == nil {
+		return nil
+	}
+	own := pod.Spec.Affinity.NodeAffinity.DeepCopy()
+	kept := strings.Split(pod.Annotations[KeptFromAnnotation], ",")
+	added := func(r corev1.NodeSelectorRequirement) bool {
+		return r.Key == metav1.ObjectNameField && r.Operator == corev1.NodeSelectorOpNotIn && len(r.Values) == 1 && slices.Contains(kept, r.Values[0])
+	}
+	if required := own.RequiredDuringSchedulingIgnoredDuringExecution; required != nil {
+		required.NodeSelectorTerms = slices.DeleteFunc(required.NodeSelectorTerms, func(term corev1.NodeSelectorTerm) bool {
+			return len(term.MatchExpressions) == 0 && len(term.MatchFields) > 0 && !slices.ContainsFunc(term.MatchFields, func(r corev1.NodeSelectorRequirement) bool { return !added(r) })
+		})
+		for i := range required.NodeSelectorTerms {
+			term := &required.NodeSelectorTerms[i]
+			term.MatchFields = slices.DeleteFunc(term.MatchFields, added)
+		}
+		if len(required.NodeSelectorTerms) == 0 {
+			own.RequiredDuringSchedulingIgnoredDuringExecution = nil
+		}
+	}
+	if own.RequiredDuringSchedulingIgnoredDuringExecution == nil && len(own.PreferredDuringSchedulingIgnoredDuringExecution) == 0 {
+		return nil
+	}
+	return own
 }

@@ -52,6 +52,11 @@ func TestServerTakesThePods(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			restricted := name != "minimal" && name != "opinionated" // by their templates, which say nothing, or hostNetwork
 			client, ns := namespace(t, restricted, ServiceAccountName(job))
+			mounting := settings
+			mounting.AgentImageVolume = true
+			if _, err := admit(t, client, ns, mustPod(t, job, 1, mounting)); err != nil {
+				t.Errorf("with the agent's image as a volume: %v", err)
+			}
 			stored, err := admit(t, client, ns, mustPod(t, job, 1, settings))
 			if err != nil {
 				t.Fatal(err)

@@ -84,6 +84,8 @@ type Answer struct {
 	Object *Object
 	// Absent says that the API server has no such Lease.
 	Absent bool
+	// Date is the time by the clock of whoever answered, in seconds since 1970; 0 where the answer has none.
+	Date int64
 }
 
 // Get reads the Lease from etcd, not from a cache. Absent is what several answers say, unless it was before.
@@ -127,7 +129,7 @@ func (c *Client) read(ctx context.Context) (Answer, error) {
 		return Answer{}, fmt.Errorf("read Lease %s: %w", c, err)
 	}
 	if reply.code == http.StatusNotFound && c.absent(reply.body) {
-		return Answer{Absent: true}, nil
+		return Answer{Absent: true, Date: reply.date}, nil
 	}
 	if reply.code != http.StatusOK {
 		return Answer{}, fmt.Errorf("read Lease %s: %w", c, reply.failure())
@@ -138,7 +140,7 @@ func (c *Client) read(ctx context.Context) (Answer, error) {
 		return Answer{}, fmt.Errorf("read Lease %s: %w", c, err)
 	}
 	c.seen.Store(true)
-	return Answer{Object: o}, nil
+	return Answer{Object: o, Date: reply.date}, nil
 }
 
 // gone is what became of a write of r to a Lease that is said to be gone.
@@ -267,6 +269,17 @@ func (s status) ours(name string) bool {
 type reply struct {
 	code int
 	body []byte
+	date int64 // as Answer.Date
+}
+
+// dateOf reads the header Date, which HTTP asks of every server that has a clock. A proxy that makes the answer its own may have put it
+// there.
+func dateOf(h http.Header) int64 {
+	date, err := http.ParseTime(h.Get("Date"))
+	if err != nil {
+		return 0
+	}
+	return max(0, date.Unix())
 }
 
 // failure is what the API server said, for people.
@@ -303,7 +316,7 @@ func (p *pool) exchange(request *http.Request) (reply, error) {
 	if leftFor(response.StatusCode) {
 		drop() // the next one may reach another API server
 	}
-	return reply{code: response.StatusCode, body: body}, nil
+	return reply{code: response.StatusCode, body: body, date: dateOf(response.Header)}, nil
 }
 
 // leftFor reports whether another API server may have a better answer, one that has heard of a new right or a new key. One that

@@ -27,6 +27,7 @@ type metadata struct {
 	ResourceVersion string            `json:"resourceVersion"`
 	Labels          map[string]string `json:"labels"`
 	Annotations     map[string]string `json:"annotations"`
+	Created         string            `json:"creationTimestamp"`
 }
 
 type spec struct {
@@ -61,6 +62,7 @@ func (c *Client) decode(body []byte) (*Object, error) {
 		UID:                  m.UID,
 		ResourceVersion:      m.ResourceVersion,
 		Annotations:          m.Annotations,
+		CreationTimestamp:    m.Created,
 		HolderIdentity:       value(s.HolderIdentity),
 		LeaseDurationSeconds: value(s.LeaseDurationSeconds),
 		LeaseTransitions:     value(s.LeaseTransitions),
@@ -93,6 +95,9 @@ func (o *Object) with(r lease.Record) ([]byte, error) {
 	m, s, top := copied(o.metadata), copied(o.spec), copied(o.top)
 	// uid and resourceVersion stay o's: they are the condition.
 	m.set("annotations", f.Annotations)
+	if fields := m["managedFields"]; len(fields) > 0 && string(fields) != "null" {
+		m["managedFields"] = untracked
+	}
 	s.set("holderIdentity", f.HolderIdentity)
 	s.setUnlessZero("leaseDurationSeconds", f.LeaseDurationSeconds, f.LeaseDurationSeconds == 0)
 	s.set("leaseTransitions", f.LeaseTransitions)
@@ -102,6 +107,10 @@ func (o *Object) with(r lease.Record) ([]byte, error) {
 	top.set("spec", s)
 	return marshal(top), nil
 }
+
+// untracked ends the record of who wrote which field of an object. Nobody needs that of a Lease, it is half of its bytes, and each renewal
+// would store it again. Once ended, it begins anew with a server-side apply and nothing else.
+var untracked = json.RawMessage(`[{}]`)
 
 // rawFields is a JSON object under change.
 type rawFields map[string]json.RawMessage

@@ -77,7 +77,7 @@ func newAuthorityPEM(t *testing.T) []byte {
 }
 
 // credentials writes a directory as the kubelet mounts it.
-func credentials(t *testing.T, ca []byte, token string) string {
+func credentials(t testing.TB, ca []byte, token string) string {
 	t.Helper()
 	dir := t.TempDir()
 	put(t, filepath.Join(dir, "ca.crt"), ca)
@@ -85,7 +85,7 @@ func credentials(t *testing.T, ca []byte, token string) string {
 	return dir
 }
 
-func put(t *testing.T, path string, content []byte) {
+func put(t testing.TB, path string, content []byte) {
 	t.Helper()
 	if err := os.WriteFile(path+".new", content, 0o600); err != nil {
 		t.Fatal(err)

@@ -59,13 +59,14 @@ func bookmark(revision int) string {
 
 func gone() string { return event("ERROR", statusJSON(410, "Expired", "", "", "")) }
 
-// stream sends events, then stays for as long as a watch must last to count as ended in good order.
+// stream sends events, then stays for as long as a watch must last to count as ended in good order, and for long enough
+// where the client gets no CPU when it begins, from when on it counts.
 func stream(events ...string) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.WriteString(w, strings.Join(events, ""))
 		_ = http.NewResponseController(w).Flush()
 		select {
-		case <-time.After(shortest + 2*time.Second):
+		case <-time.After(4 * shortest):
 		case <-r.Context().Done():
 		}
 	}

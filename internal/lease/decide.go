@@ -79,10 +79,22 @@ func (m *machine) write(k Kind, limit Instant, change func(r Record, nonce int64
 	m.do(SendWrite{Attempt: a})
 }
 
-func (m *machine) acquire() {
+func (m *machine) acquire(runs Runs) {
 	m.s.Phase = Acquiring
 	why := m.presumedReason()
-	m.write(Acquire, Never, func(r Record, nonce int64) Record { return r.acquired(m.c, why, m.t.Wall, nonce) })
+	m.write(Acquire, Never, func(r Record, nonce int64) Record {
+		r.Runs = runs
+		return r.acquired(m.c, why, m.t.Wall, nonce)
+	})
+}
+
+// closeRun ends a run that has no attempts left, and whose holder vanished. Without it nobody would know that it failed.
+func (m *machine) closeRun(runs Runs) {
+	why := m.presumedReason()
+	m.write(Close, Never, func(r Record, nonce int64) Record {
+		r.Runs = runs
+		return r.vacated(why, nonce)
+	})
 }
 
 // presumedReason is why the last tenure must have ended if the Lease does not say it.
@@ -94,6 +106,8 @@ func (m *machine) presumedReason() Reason {
 		return ReasonRenewFailed
 	case r.Holder == UnknownHolder:
 		return ReasonLeaseDeleted
+	case r.changedHands():
+		return ReasonLeaseLost
 	case m.c.Identity.samePod(r.Holder):
 		return ReasonHolderTerminated
 	default:
@@ -125,16 +139,32 @@ func (m *machine) contend() {
 		m.exit(0)
 		return
 	}
-	if m.s.Terminating || m.s.Pending != nil || !m.mayWrite() {
+	if !m.s.Terminating && m.s.Pending == nil && m.s.Observed.Known && !m.s.Observed.Absent {
+		m.seek()
+	}
+}
+
+// seek writes what there is to write for a candidate that knows the Lease, or ends where nothing is left to do.
+func (m *machine) seek() {
+	aim, wanted := m.aimed()
+	if !wanted && m.left() {
+		m.exit(0)
+	}
+	if !wanted || !m.mayWrite() {
 		return
 	}
 	if _, possible := m.s.Observed.Record.NextToken(); !possible {
 		m.due(m.s.Observed.Fresh.Add(m.c.Duration)) // to look again, should the watch not tell
 		return
 	}
-	if at := m.c.FreeAt(m.s); m.due(at) {
-		m.acquire()
+	if !m.due(m.c.FreeAt(m.s)) {
+		return
 	}
+	if aim.kind == Close {
+		m.closeRun(aim.runs)
+		return
+	}
+	m.acquire(aim.runs)
 }
 
 // resolvePending settles an acquire whose answer was lost, after a read. Found stored it is still no tenure, until one
@@ -144,7 +174,7 @@ func (m *machine) contend() {
 // candidate of it.
 func (m *machine) resolvePending() {
 	r := m.s.Observed.Record
-	if p := m.s.Pending.Record; m.s.Observed.Absent || r.UID != p.UID || r.Holder != p.Holder || r.Token != p.Token || r.TokenBase != p.TokenBase || r.AcquireTime != p.AcquireTime {
+	if p := m.s.Pending.Record; m.s.Observed.Absent || r.UID != p.UID || r.Holder != p.Holder || r.Token != p.Token || r.TokenBase != p.TokenBase || r.AcquireTime != p.AcquireTime || !m.sameAttempt(r, p) {
 		m.s.Pending, m.s.Phase = nil, Waiting
 		return
 	}
@@ -158,6 +188,11 @@ func (m *machine) resolvePending() {
 	if m.mayWrite() {
 		m.renew(Confirm, Never)
 	}
+}
+
+// sameAttempt reports whether two records are of one attempt of a run.
+func (m *machine) sameAttempt(r, o Record) bool {
+	return m.c.Runs == nil || r.Runs.Now.ID == o.Runs.Now.ID && r.Runs.Now.Attempt == o.Runs.Now.Attempt
 }
 
 // begin starts a tenure that a confirmed write has won.
@@ -177,13 +212,25 @@ func (m *machine) begin(w Attempt, stored Record) {
 		m.s.Phase, m.s.Pending = Acquiring, &w
 	default:
 		m.s.Tenure = tenureOf(stored, w.SentAt)
+		m.s.Tenure.RunUntil = m.runUntil(stored.Runs.Now)
 		m.s.Phase, m.s.Stop, m.s.Unsettled, m.s.MustRead = Holding, Stop{}, nil, false
 		m.s.Tree = Tree{Alive: true}
-		m.do(StartChild{Token: stored.Token, Tenure: stored.Transitions, Deadline: m.s.ValidUntil(m.c)})
+		m.do(m.startChild(stored))
 		if m.c.KeepRunning {
 			m.do(ExtendLeash{Deadline: Never}) // Once it runs. It is not to begin after its tenure.
 		}
 	}
+}
+
+func (m *machine) startChild(r Record) StartChild {
+	start := StartChild{Token: r.Token, Tenure: r.Transitions, Deadline: m.s.ValidUntil(m.c)}
+	if m.c.Runs != nil {
+		start.Run, start.Previous = r.Runs.Now, r.Runs.Previous
+		if tick := start.Run.Tick; tick != 0 && tick <= start.Previous {
+			start.Previous = 0 // a backfill: from the one to the other there is no way forward
+		}
+	}
+	return start
 }
 
 func tenureOf(r Record, sent Instant) Tenure {
@@ -295,13 +342,16 @@ func (m *machine) mustStop() (bool, Stop) {
 	case !m.c.KeepRunning && m.due(m.s.Tenure.Confirmed.Add(m.s.renewBy(m.c))):
 		return true, Stop{Reason: ReasonRenewFailed, KillAt: grace}
 	case m.s.Tree.Exited:
-		return true, Stop{Reason: cmp.Or(m.s.Tree.Reason, ReasonProcessExited), KillAt: m.t.Boot, Exits: true}
+		return true, Stop{Reason: cmp.Or(m.s.Tree.Reason, ReasonProcessExited), KillAt: m.t.Boot, Exits: m.c.Runs == nil}
 	case m.s.Terminating:
 		return true, Stop{Reason: ReasonPodTerminating, KillAt: grace, Exits: true}
 	case m.s.Tree.Unhealthy != "": // the agent ends too: it is for the kubelet to restart the container, and to wait before it does
-		return true, Stop{Reason: m.s.Tree.Unhealthy, KillAt: m.t.Boot.Add(m.s.Tree.Grace), Exits: true}
+		return true, Stop{Reason: m.s.Tree.Unhealthy, KillAt: m.t.Boot.Add(m.s.Tree.Grace), Exits: m.c.Runs == nil}
 	case to != "" && to != m.c.Identity.Pod:
 		return true, Stop{Reason: cmp.Or(seen.Record.Handover.Reason, ReasonSwitchover), KillAt: grace}
+	}
+	if why := m.overrun(); why != "" {
+		return true, Stop{Reason: why, KillAt: grace}
 	}
 	return false, Stop{}
 }
@@ -312,9 +362,9 @@ func (m *machine) stop() {
 	if !m.s.Stop.Lost && m.lost() {
 		m.s.Stop.Lost, m.s.Stop.KillAt = true, m.t.Boot
 	}
-	if m.s.Terminating && !m.s.Stop.Exits {
+	if m.s.Terminating {
 		m.s.Stop.Exits = true
-		m.s.Stop.KillAt = min(m.s.Stop.KillAt, m.t.Boot.Add(m.c.GracePeriod))
+		m.s.Stop.KillAt = min(m.s.Stop.KillAt, m.t.Boot.Add(m.c.GracePeriod)) // the first call has the least
 	}
 	if m.s.Tree.Alive {
 		m.stopTree()
@@ -323,13 +373,17 @@ func (m *machine) stop() {
 		}
 		return
 	}
-	if m.s.Stop.Lost || m.released() || m.due(m.othersMayAcquire()) {
+	if !m.s.Stop.Ending.Known {
+		m.s.Stop.Ending = Ending{Known: true, At: m.stamp(), Wall: m.t.Wall / 1000}
+	}
+	if m.s.Stop.Lost || m.released() || m.due(m.releaseUntil()) {
 		m.end()
 		return
 	}
 	if m.s.Write == nil && m.mayWrite() {
 		why := Release{Reason: m.s.Stop.Reason, Unclean: m.s.Tree.Crashed}
-		m.write(ReleaseLease, m.othersMayAcquire(), func(r Record, nonce int64) Record {
+		m.write(ReleaseLease, m.releaseUntil(), func(r Record, nonce int64) Record {
+			r.Runs = m.concluded(r.Runs)
 			return r.Released(why, m.t.Wall, nonce)
 		})
 	}
@@ -374,10 +428,23 @@ func (m *machine) released() bool {
 // othersMayAcquire is when the last confirmed write has run out for everyone; releasing it is of no more use.
 func (m *machine) othersMayAcquire() Instant { return m.s.Tenure.Confirmed.Add(m.c.Duration) }
 
+// releaseUntil is how long a release is tried. Of a run it says how it ended: as long as nobody else has acquired the Lease that is
+// worth storing, and since no process lives, and only this revision can be replaced, it is safe at any time.
+func (m *machine) releaseUntil() Instant {
+	if m.c.Runs != nil {
+		return Never
+	}
+	return m.othersMayAcquire()
+}
+
 // end closes a tenure of which no process lives.
 func (m *machine) end() {
 	released := m.released() && !m.s.Stop.Lost
-	m.do(TenureEnded{Token: m.s.Tenure.Token, Reason: m.s.Stop.Reason, Released: released})
+	ended := TenureEnded{Token: m.s.Tenure.Token, Reason: m.s.Stop.Reason, Released: released}
+	if released && m.c.Runs != nil {
+		ended.Run = m.s.Observed.Record.Runs.Now.State
+	}
+	m.do(ended)
 	m.s.Past = &Past{Tenure: m.s.Tenure, At: m.t.Boot, Clean: !m.s.Tree.Crashed, Reason: m.s.Stop.Reason}
 	exits, code := m.s.Stop.Exits, m.s.Tree.Code
 	m.s.Phase, m.s.Tenure, m.s.Stop, m.s.Tree, m.s.Unsettled = Waiting, Tenure{}, Stop{}, Tree{}, nil

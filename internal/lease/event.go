@@ -1,6 +1,10 @@
 package lease
 
-import "time"
+import (
+	"time"
+
+	"github.com/singletonjob/operator/internal/schedule"
+)
 
 // Event is something that happened. The caller feeds events to Step one at a time, in the order in which it learned of
 // them.
@@ -30,6 +34,8 @@ type ReadDone struct {
 	// Found is the answer, Absent says that there is no such Lease. With neither, the read failed.
 	Found  *Record
 	Absent bool
+	// Date is the time by the API server's clock that came with the answer, in seconds since 1970; 0 where none did.
+	Date int64
 }
 
 // WriteDone answers SendWrite.
@@ -69,7 +75,7 @@ type ChildExited struct {
 	Reason Reason
 }
 
-// Unhealthy says that the process is of no use any more, by a probe of its own. It counts for a process that is not being
+// Unhealthy says that the process is of no use any more, by a probe or its postStart hook. It counts for a process that is not being
 // stopped already.
 type Unhealthy struct {
 	// Reason is the one of the tenure's end.
@@ -127,6 +133,9 @@ type StartChild struct {
 	Token    int64
 	Tenure   int32 // leaseTransitions
 	Deadline Instant
+	// Run is what is to be run; empty where the process is to run for ever. Previous is the tick of the last run that was completed.
+	Run      Run
+	Previous schedule.Stamp
 }
 
 // ExtendLeash moves the instant at which the kernel kills the process tree. Never means that the tree must only not
@@ -148,6 +157,8 @@ type TenureEnded struct {
 	Reason Reason
 	// Released is false where the Lease could not be released, or was lost.
 	Released bool
+	// Run is how far the run has got, where the Lease was released; empty without one.
+	Run RunState
 }
 
 func (SendWrite) action()    {}

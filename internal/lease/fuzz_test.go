@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/singletonjob/operator/internal/schedule"
 )
 
 // FuzzStep feeds any events, true and false ones, and asks of every step what must hold in every state.
@@ -15,7 +17,8 @@ func FuzzStep(f *testing.F) {
 	f.Add([]byte{0, 1, 1, 2, 20, 4, 60, 9, 80, 120, 5, 14, 15})
 	f.Add([]byte("a tenure, a loss, another tenure, and so on until the bytes are used up"))
 	rng := rand.NewChaCha8([32]byte{2})
-	for mode := range byte(8) { // each with a life long enough to meet every phase
+	for mode := range byte(16) { // each with a life long enough to meet every phase
+		mode = mode%8 | mode/8*runsMode
 		life := make([]byte, 500)
 		_, _ = rng.Read(life)
 		life[0] = mode
@@ -42,6 +45,9 @@ func TestStepUnderAnyEvents(t *testing.T) {
 	}
 }
 
+// runsMode is a life of runs that end.
+const runsMode = 64
+
 func anyLife(t *testing.T, in []byte) { anyLives(t, in) }
 
 // anyLives has an agent live through what the bytes say, and another in its place if it exits. It counts steps.
@@ -56,9 +62,13 @@ func anyLives(t *testing.T, in []byte) map[Phase]int {
 		if mode&4 != 0 && !c.KeepRunning {
 			c.LockDelay = 3 * time.Second
 		}
+		if mode&runsMode != 0 {
+			c.KeepRunning, c.Runs = false, &RunPolicy{UID: "job", BackoffLimit: int32(mode & 1), ActiveDeadline: time.Minute * time.Duration(mode/2&1)}
+		}
 		d := drive(c)
 		for len(b.in) > 0 && !d.s.Done {
 			d.now = d.now.Add(b.pause(d))
+			b.now = int64(d.now / second)
 			checkedStep(t, d, b.event(d.s))
 			phases[d.s.Phase]++
 		}
@@ -84,6 +94,7 @@ func checkedStep(t *testing.T, d *driver, e Event) {
 			writes++
 			checkLine(t, d, before, e, w.Attempt)
 			checkWrite(t, d, before, w.Attempt)
+			checkRun(t, d, w.Attempt)
 		}
 		checkProcess(t, d, before, action)
 	}
@@ -157,14 +168,48 @@ func checkWrite(t *testing.T, d *driver, before State, w Attempt) {
 	checkRecord(t, d, w)
 }
 
+// checkRun is for what a write says of runs.
+func checkRun(t *testing.T, d *driver, w Attempt) {
+	t.Helper()
+	was, is := d.s.Observed.Record.Runs, w.Record.Runs
+	switch {
+	case d.c.Runs == nil || w.Kind == Renew || w.Kind == Confirm || was.Bad != "":
+		diff := cmp.Diff(was, is, cmp.Comparer(sameSchedule))
+		if diff != "" || w.Kind == Acquire && d.c.Runs != nil {
+			t.Fatalf("%v changes what was run:\n%s", w.Kind, diff)
+		}
+	case is.Facts.Settled < was.Facts.Settled:
+		t.Fatalf("%v settles %d after %d", w.Kind, is.Facts.Settled, was.Facts.Settled)
+	case !follows(w.Kind, was.Now, is.Now):
+		t.Fatalf("%v says %+v after %+v", w.Kind, is.Now, was.Now)
+	}
+}
+
+// follows reports whether a run may stand in a Lease after another.
+func follows(k Kind, was, is Run) bool {
+	same := is.ID == was.ID
+	switch {
+	case k == Acquire && same:
+		return was.Open() && is.State == RunRunning && (is.Attempt == was.Attempt || is.Attempt == was.Attempt+1)
+	case k == Acquire:
+		return is.State == RunRunning && is.Attempt == 1
+	case k == Close:
+		return same && was.Open() && is.State == RunGivenUp
+	default:
+		return same && is.State != RunRunning && (was.Open() || is == was)
+	}
+}
+
+func sameSchedule(a, b *schedule.Schedule) bool { return a == b }
+
 // checkRecord is for what a write stores.
 func checkRecord(t *testing.T, d *driver, w Attempt) {
 	t.Helper()
 	was := d.s.Observed.Record
 	switch {
-	case w.Kind == ReleaseLease:
-		if !w.Record.Free() {
-			t.Fatalf("the release frees nothing: %+v", w.Record)
+	case w.Kind == ReleaseLease, w.Kind == Close:
+		if !w.Record.Free() || w.Record.Token != was.Token {
+			t.Fatalf("%v frees nothing: %+v", w.Kind, w.Record)
 		}
 	case w.Record.Holder != d.c.Identity.String():
 		t.Fatalf("%v makes %q the holder", w.Kind, w.Record.Holder)
@@ -189,14 +234,18 @@ func unanswered(t *testing.T, d *driver) {
 		d.now = d.s.Wake
 		checkedStep(t, d, Ticked{})
 	}
-	waitsForDeath := d.s.Tree.Alive && d.s.Stop.Killed
+	waitsForDeath := d.s.Tree.Alive && d.s.Stop.Killed || d.c.Runs != nil // or for something to run
 	if !d.s.Done && d.s.Wake == Never && !waitsForDeath {
 		t.Fatalf("nothing will ever happen in state %+v", d.s)
 	}
 }
 
 // bytes are a fuzzer's choices.
-type bytes struct{ in []byte }
+type bytes struct {
+	in []byte
+	// now is the time, in seconds.
+	now int64
+}
 
 func (b *bytes) next() byte {
 	if len(b.in) == 0 {
@@ -222,7 +271,7 @@ func (b *bytes) pause(d *driver) time.Duration {
 func (b *bytes) event(s State) Event {
 	switch b.next() % 20 {
 	default:
-		return honest(s)
+		return b.honest(s)
 	case 0:
 		return Ticked{}
 	case 1:
@@ -263,6 +312,9 @@ func (b *bytes) readDone(s State) Event {
 		r := b.record(s)
 		e.Found = &r
 	}
+	if x := b.next(); x%4 != 0 {
+		e.Date = b.now + int64(x%8/7)*int64(int8(x))
+	}
 	return e
 }
 
@@ -277,7 +329,7 @@ func (b *bytes) writeDone(s State) Event {
 }
 
 // honest is what a server that works would say next.
-func honest(s State) Event {
+func (b *bytes) honest(s State) Event {
 	r := s.Observed.Record
 	switch {
 	case s.Tree.Alive && s.Stop.Killed:
@@ -287,7 +339,7 @@ func honest(s State) Event {
 		w.Revision++
 		return WriteDone{Nonce: s.Write.Nonce, Outcome: Confirmed, Record: &w}
 	case s.Read != nil && s.Observed.Known && !s.Observed.Absent:
-		return ReadDone{ID: s.Read.ID, Found: &r}
+		return ReadDone{ID: s.Read.ID, Found: &r, Date: b.now}
 	case s.Phase == Waiting:
 		r.Revision++
 		return Watched{Record: r.Released(Release{Reason: ReasonNodeLost}, 1, 1)}
@@ -330,4 +382,26 @@ var forgeries = []func(r *Record, x byte){
 	func(r *Record, x byte) { r.TokenBase = math.MaxInt64 - int64(x) },
 	func(r *Record, x byte) { r.RenewTime += int64(x) - 100 },
 	func(r *Record, _ byte) { r.History = nil },
+	func(r *Record, x byte) {
+		r.Runs.Now = Run{ID: "job/" + string('0'+x%4), Attempt: int32(x/4%4) - 1, State: []RunState{"", RunRunning, RunFailed, RunComplete, RunGivenUp}[x%5], Until: schedule.Stamp(x)}
+	},
+	func(r *Record, x byte) {
+		r.Runs.Schedule = minutes[x%4]
+	},
+	func(r *Record, x byte) {
+		r.Runs.Asked, r.Runs.Bad = Request{Name: string('0' + x%8)}, []string{"", "", "", "x"}[x/64]
+	},
+	func(r *Record, x byte) {
+		r.Runs.Facts = schedule.Facts{Settled: 900 + schedule.Stamp(x), Since: schedule.Stamp(x) * 8}
+	},
+}
+
+var minutes = [4]*schedule.Schedule{nil, minutely(schedule.OverlapSkip), minutely(schedule.OverlapQueue), minutely(schedule.OverlapReplace)}
+
+func minutely(overlap schedule.Overlap) *schedule.Schedule {
+	s, err := schedule.Parse(schedule.Spec{Cron: "* * * * *", Overlap: overlap})
+	if err != nil {
+		panic(err)
+	}
+	return s
 }

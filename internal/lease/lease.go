@@ -45,7 +45,8 @@ type Time struct {
 	// Boot decides everything.
 	Boot Instant
 	// Wall is the wall clock in microseconds since the Unix epoch. It is written into the Lease for people to read, and
-	// made unique it tells one attempt of this process from another; nothing is ever decided by its order or distance.
+	// made unique it tells one attempt of this process from another. Nothing is ever decided by its order or distance but when a
+	// tick comes due, together with the API server's clock; whether it is started the Lease decides.
 	Wall int64
 }
 
@@ -103,6 +104,9 @@ type Config struct {
 	// RestartProvesDeath is true where an agent can only start in this pod after every process of the pod's previous
 	// agent is dead, as where the agent is PID 1 of the container's PID namespace.
 	RestartProvesDeath bool
+
+	// Runs is nil where the process is to run for ever.
+	Runs *RunPolicy
 }
 
 // Margin is the part of leaseDuration d that the holder leaves unused: it pays for clocks that drift apart, for

@@ -36,6 +36,9 @@ type Record struct {
 	Handover Handover
 	// History holds the last tenures, newest first. It is shared between records and never changed in place.
 	History []PastTenure
+
+	// Runs are those of a job that runs to completion.
+	Runs Runs
 }
 
 // Release tells how a tenure ended that was ended by its holder, or by the operator with proof of the holder's death.
@@ -77,7 +80,7 @@ const (
 	ReasonPreActivateFailed Reason = "PreActivateFailed"   // what was to run before the process failed, so that it never ran
 	ReasonStartupFailed     Reason = "StartupProbeFailed"  // the process did not start, by its own probe
 	ReasonLivenessFailed    Reason = "LivenessProbeFailed" // the process was not alive, by its own probe
-	ReasonPostStartFailed   Reason = "PostStartFailed"     // the process's postStart hook failed, and the process was killed
+	ReasonPostStartFailed   Reason = "PostStartFailed"     // the process's postStart hook failed
 	ReasonRollout           Reason = "RolloutHandover"
 	ReasonSwitchover        Reason = "SwitchoverRequested"
 	ReasonTokenBaseRaised   Reason = "TokenBaseRaised"
@@ -125,11 +128,7 @@ func (r Record) NextToken() (next int64, ok bool) {
 
 // acquired is the record that makes c the holder. presumed is why the tenure before ended if nobody released it.
 func (r Record) acquired(c Config, presumed Reason, wall, nonce int64) Record {
-	past := slices.Clone(r.History)
-	if len(past) > 0 && past[0].Reason == "" {
-		past[0].Ended = max(0, r.RenewTime/1000) // whatever stands there
-		past[0].Reason = presumed
-	}
+	past := r.closed(presumed)
 	r.Token, _ = r.NextToken() // contend has asked whether there is one
 	r.Holder = c.Identity.String()
 	if r.Transitions < math.MaxInt32 { // the API refuses a negative count, and with it every later tenure
@@ -138,9 +137,28 @@ func (r Record) acquired(c Config, presumed Reason, wall, nonce int64) Record {
 	r.Duration = c.Duration
 	r.AcquireTime, r.RenewTime = wall, nonce
 	r.Release, r.Handover = Release{}, Handover{}
+	if c.Runs != nil {
+		r.Runs.Now.Token, r.Runs.Now.Pod, r.Runs.Now.PodUID = r.Token, c.Identity.Pod, c.Identity.PodUID
+	}
 	mine := PastTenure{Token: r.Token, Pod: c.Identity.Pod, Node: c.Node, Acquired: wall / 1000}
 	r.History = append([]PastTenure{mine}, past[:min(len(past), HistoryLimit-1)]...)
 	return r
+}
+
+// closed is the history with the end of a tenure that nobody released. presumed is why it must have ended.
+func (r Record) closed(presumed Reason) []PastTenure {
+	past := slices.Clone(r.History)
+	if len(past) > 0 && past[0].Reason == "" {
+		past[0].Ended = max(0, r.RenewTime/1000) // whatever stands there
+		past[0].Reason = presumed
+	}
+	return past
+}
+
+// changedHands reports whether somebody has written another holder, or none, over the one whose tenure it is.
+func (r Record) changedHands() bool {
+	id, _ := ParseIdentity(r.Holder)
+	return len(r.History) > 0 && r.History[0].Token == r.Token && r.History[0].Pod != id.Pod
 }
 
 // renewed is the record of the same tenure, one renewal later. It sets right how long others wait for this holder, and when
@@ -152,6 +170,18 @@ func (r Record) renewed(c Config, acquired, nonce int64) Record {
 	if r.Handover.To == c.Identity.Pod {
 		r.Handover = Handover{}
 	}
+	return r
+}
+
+// vacated is the record without a holder whose Lease is free by time or by proof. presumed is why its tenure must have ended if
+// nobody released it.
+func (r Record) vacated(presumed Reason, nonce int64) Record {
+	if !r.Free() {
+		r.History = r.closed(presumed)
+		r.Release = Release{Reason: presumed}
+	}
+	r.Holder = ""
+	r.AcquireTime, r.RenewTime = 0, nonce
 	return r
 }
 

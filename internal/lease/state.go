@@ -52,10 +52,12 @@ const (
 	Renew
 	// ReleaseLease releases the Lease.
 	ReleaseLease
+	// Close ends a run whose last attempt's holder vanished, and frees the Lease of it. It is a candidate's.
+	Close
 )
 
 func (k Kind) String() string {
-	return [...]string{"Acquire", "Confirm", "Renew", "Release"}[k]
+	return [...]string{"Acquire", "Confirm", "Renew", "Release", "Close"}[k]
 }
 
 // Attempt is one write.
@@ -81,6 +83,8 @@ type Tenure struct {
 	AcquireTime int64
 	// Confirmed is the SentAt of the newest write known to be stored.
 	Confirmed Instant
+	// RunUntil is when the run must end; 0 for never.
+	RunUntil Instant
 }
 
 // Stop says how the present tenure is coming to its end.
@@ -95,6 +99,8 @@ type Stop struct {
 	Killed    bool
 	// Exits says that the agent ends with the tenure.
 	Exits bool
+	// Ending is set when no process lives, for a run.
+	Ending Ending
 }
 
 // Tree is what is known of the tenure's processes.
@@ -161,6 +167,9 @@ type State struct {
 	// to tell; 0 if it is not doubted.
 	WatchFrom int64
 	WatchBy   Instant
+
+	// Server is the API server's time, for what is due by a schedule.
+	Server ServerClock
 
 	// Late is how much more than the margin the kill is given, because what is due gets a CPU late.
 	Late time.Duration

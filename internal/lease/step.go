@@ -302,6 +302,9 @@ func (m *machine) readDone(e ReadDone) {
 	if !found {
 		return
 	}
+	if e.Date != 0 {
+		m.s.Server.Date, m.s.Server.At = e.Date, m.t.Boot
+	}
 	switch failed := e.Found == nil && !e.Absent; {
 	case failed:
 		m.s.Disconnected = true
@@ -465,9 +468,13 @@ func (m *machine) unsettled(w *Attempt) {
 	}
 	m.reread()
 	m.s.RetryOnChange = true
-	if w.Kind == Acquire || w.Kind == Confirm {
+	switch w.Kind {
+	case Acquire, Confirm:
 		m.s.Pending = w
 		return
+	case Close: // decided anew from what the read shows
+		return
+	default:
 	}
 	recent := m.s.Unsettled[max(0, len(m.s.Unsettled)+1-maxUnsettled):]
 	m.s.Unsettled = append(slices.Clip(recent), *w)
@@ -496,6 +503,6 @@ func (m *machine) confirmed(w Attempt, stored Record) {
 			m.extend(w.SentAt)
 			m.s.MustRead = m.s.MustRead && m.s.Observed.Record.Revision > stored.Revision
 		}
-	case ReleaseLease: // stop() sees it in the record
+	case ReleaseLease, Close: // stop() and contend() see it in the record
 	}
 }

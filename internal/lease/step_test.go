@@ -405,6 +405,39 @@ func TestUnhealthyWhileTerminating(t *testing.T) {
 	}
 }
 
+// A pod that is told to stop has its own time from then on, and no longer, whatever its tenure ends for.
+func TestTerminatedWhileUnhealthy(t *testing.T) {
+	c := testConfig()
+	for name, row := range map[string]struct {
+		probe, later, want time.Duration
+	}{
+		"the probe's is longer":  {10 * c.GracePeriod, c.GracePeriod, 2 * c.GracePeriod},
+		"the probe's is shorter": {c.GracePeriod / 2, c.GracePeriod / 4, c.GracePeriod / 2},
+		"it is over first":       {3 * c.GracePeriod, 2*c.GracePeriod + c.GracePeriod/2, 3 * c.GracePeriod},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := holding(c)
+			d.step(Unhealthy{Reason: ReasonLivenessFailed, Grace: row.probe})
+			told := d.now
+			stopped := false
+			for !d.s.Stop.Killed {
+				if at := told.Add(row.later); !stopped && d.s.Wake >= at {
+					d.now, stopped = at, true
+					d.step(Terminated{Signal: 15})
+				} else {
+					d.wake()
+				}
+				if d.s.Write != nil {
+					d.confirmed()
+				}
+			}
+			if got := d.now.Sub(told); got != row.want || !d.s.Stop.Exits || d.s.Stop.Reason != ReasonLivenessFailed {
+				t.Errorf("killed after %v, want %v; %+v", got, row.want, d.s.Stop)
+			}
+		})
+	}
+}
+
 func TestNothingIsReleasedWhileProcessesLive(t *testing.T) {
 	d := holding(testConfig()).step(ChildExited{})
 	has[KillTree](t, d)
@@ -736,6 +769,8 @@ func TestPresumedReasons(t *testing.T) {
 	old := held(Identity{Pod: me.Pod, PodUID: me.PodUID, Nonce: "0"}, 10)
 	unknown := held(other, 10)
 	unknown.Holder = UnknownHolder
+	blanked, elector := held(other, 10), held(other, 10)
+	blanked.Holder, elector.Holder = "", "elector-of-somebody"
 	for name, test := range map[string]struct {
 		record Record
 		past   *Past
@@ -744,6 +779,8 @@ func TestPresumedReasons(t *testing.T) {
 		"another":        {record: held(other, 10), want: ReasonLeaseExpired},
 		"unknown":        {record: unknown, want: ReasonLeaseDeleted},
 		"restarted":      {record: old, want: ReasonHolderTerminated},
+		"blanked":        {record: blanked, want: ReasonLeaseLost},
+		"an elector's":   {record: elector, want: ReasonLeaseLost},
 		"never begun":    {record: held(me, 10), want: ReasonRenewFailed},
 		"own, no answer": {record: held(me, 10), past: &Past{Tenure: Tenure{UID: "lease", Token: 7, Transitions: 3, AcquireTime: 1}, Reason: ReasonPodTerminating}, want: ReasonPodTerminating},
 	} {

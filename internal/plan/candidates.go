@@ -13,8 +13,8 @@ import (
 )
 
 // victims are the candidates that a step removes. Which ones depends on nothing but what was observed, so that one who
-// observes a little late picks the same again and not one more.
-func victims(m *members, s Step) []PodRef {
+// observes a little late picks the same again and not one more. Who is asked to take over stays until that is done.
+func victims(m *members, s Step, asked string) []PodRef {
 	ranked := slices.Clone(m.candidates)
 	slices.SortStableFunc(ranked, func(a, b candidate) int {
 		// First who shares the holder's node and would be lost with it, then the youngest.
@@ -28,9 +28,15 @@ func victims(m *members, s Step) []PodRef {
 			if s.RemoveHolder {
 				refs = append(refs, c.ref())
 			}
+		case m.isMover(c):
+			if s.GiveUpMove {
+				refs = append(refs, c.ref())
+			}
 		case *left > 0:
 			*left--
-			refs = append(refs, c.ref())
+			if c.pod.Name != asked {
+				refs = append(refs, c.ref())
+			}
 		}
 	}
 	return refs
@@ -89,6 +95,9 @@ func newPods(j *job, m *members, o *Observed, n int) []*corev1.Pod {
 			panic(err) // the spec was found valid
 		}
 		pod.Labels[contract.RoleLabel] = contract.RoleStandby
+		if j.ref != nil {
+			pod.Annotations[WorkloadAnnotation] = j.ref.String()
+		}
 		if row := m.row(); row > 0 {
 			pod.Annotations[FailuresAnnotation] = strconv.Itoa(row)
 		}
@@ -117,7 +126,7 @@ func (m *members) remains() []PodRef {
 	for _, c := range m.candidates {
 		switch {
 		case !c.terminal, c.terminating, c.holds:
-		case c.updated && c.failure.delayed() > 0:
+		case c.updated && c.failure != nil && c.failure.delayed() > 0:
 		case newest != nil && c.pod == newest.pod && (m.lacking() || c.failure.shownFor() > 0):
 		default:
 			refs = append(refs, c.ref())
@@ -175,17 +184,17 @@ func (m *members) strayLeft(now time.Time) time.Duration {
 	return left
 }
 
-// relabel gives every candidate its role: active is who acts, and nobody else. One that runs on though it cannot renew
-// (KeepRunning) acts until there is another tenure.
+// relabel gives every candidate its role, active to who acts and nobody else, and its name, which those of older operators lack.
 func relabel(t *tenure, m *members) []Relabel {
 	var demoted, promoted []Relabel
+	acts := acting(t, m)
 	for _, c := range m.candidates {
 		role := contract.RoleStandby
-		if c.holds && (t.acts() || t.holder.ours && t.holder.limits.keepRunning && !t.dead()) {
+		if acts != nil && acts.pod == c.pod {
 			role = contract.RoleActive
 		}
 		switch {
-		case c.pod.Labels[contract.RoleLabel] == role:
+		case c.pod.Labels[contract.RoleLabel] == role && c.pod.Labels[contract.PodLabel] == c.pod.Name:
 		case role == contract.RoleActive:
 			promoted = append(promoted, Relabel{c.ref(), role})
 		default:
@@ -193,4 +202,16 @@ func relabel(t *tenure, m *members) []Relabel {
 		}
 	}
 	return append(demoted, promoted...)
+}
+
+// rest are the pods that are not needed while no run is. Who holds the Lease is never among them, and what ran last stays for its log:
+// its agent ends by itself.
+func rest(m *members, r *runs) []PodRef {
+	var refs []PodRef
+	for _, c := range m.candidates {
+		if !c.terminating && !c.holds && !r.ranLast(c.pod) {
+			refs = append(refs, c.ref())
+		}
+	}
+	return refs
 }

@@ -242,7 +242,7 @@ func TestTheSuccessor(t *testing.T) {
 		"the one it was handed to did not take it": {
 			with: func(g *given) { g.notTaken(ago(10 * time.Second)) }, to: -1, why: "it is cut off, and the process would only restart again",
 		},
-		"and that is long ago": {with: func(g *given) { g.notTaken(ago(minReadySeconds * time.Second)) }, to: 1},
+		"and that is long ago": {with: func(g *given) { g.notTaken(ago(notTakenFor)) }, to: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := rollingOut()
@@ -258,6 +258,46 @@ func TestTheSuccessor(t *testing.T) {
 			}
 			if p.Lease == nil || p.Lease.Record.Handover != (lease.Handover{To: g.name(c.to), Reason: lease.ReasonRollout}) {
 				t.Errorf("got %+v, want a handover to %s: %s", p.Lease, g.name(c.to), c.why)
+			}
+		})
+	}
+}
+
+// TestWhatIsLeftToFallBackTo: the old holder stays until a new one is proven, also while it is not ready, as what drains is for a moment.
+func TestWhatIsLeftToFallBackTo(t *testing.T) {
+	for name, c := range map[string]struct {
+		with func(*given)
+		goes bool
+	}{
+		"it has handed over":                   {with: func(g *given) { g.released(lease.ReasonRollout) }},
+		"it has handed over, and is not ready": {with: func(g *given) { g.released(lease.ReasonRollout); g.unready(0) }},
+		"another old one has, and this one is not ready": {with: func(g *given) {
+			g.released(lease.ReasonRollout)
+			g.Lease.Record.History[0].Pod = "job-old-7"
+			g.unready(0)
+		}, goes: true},
+		"its process has ended, and it is not ready": {with: func(g *given) { g.released(lease.ReasonProcessExited); g.unready(0) }, goes: true},
+		"its process has ended":                      {with: func(g *given) { g.released(lease.ReasonProcessExited) }},
+		"nobody has held":                            {with: func(g *given) { g.free() }},
+		"a new one is tried":                         {with: func(g *given) { g.held(1, 101, ago(time.Second)) }},
+		"a new one is tried, and it is not ready":    {with: func(g *given) { g.held(1, 101, ago(time.Second)); g.unready(0) }},
+		"a new one has failed, and it is not ready": {with: func(g *given) {
+			g.released(lease.ReasonRollout)
+			g.unready(0)
+			failed := g.Lease.Record.History[0]
+			failed.Token, failed.Pod, failed.Acquired, failed.Ended, failed.Reason = 101, g.Pods[1].Name, failed.Ended, failed.Ended+1, lease.ReasonProcessExited
+			g.Lease.Record.History = append([]lease.PastTenure{failed}, g.Lease.Record.History...)
+			g.Lease.Record.Token = 101
+		}},
+		"a new one is proven": {with: func(g *given) { g.held(1, 101, ago(time.Hour)) }, goes: true},
+		"one of no pod holds": {with: func(g *given) { g.Lease.Record.Holder = "an-elector" }, goes: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := rollingOut()
+			c.with(g)
+			gone := names(Decide(g.Observed).Delete)
+			if goes := slices.Contains(gone, g.Pods[0].Name); goes != c.goes || len(gone) > 1 {
+				t.Errorf("deleted are %v of %v", gone, g.Pods[0].Name)
 			}
 		})
 	}

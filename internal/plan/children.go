@@ -23,6 +23,10 @@ func ChildName(job string) string { return job + "-singletonjob" }
 // children are the objects that are missing or not as they should be: those that no pod can be without, and the others,
 // with those that do what they are for but lost an owner or a label.
 func children(j *job, t *tenure, live Children, pods []*corev1.Pod) (needed, also []Child) {
+	accounts := accountsOf(j, pods)
+	if len(accounts) == 0 {
+		return nil, nil // it is not known what its pods run as, and there are none
+	}
 	meta := childMeta(j, t)
 	sort := func(desired, is Child, exists, fit bool) {
 		switch {
@@ -32,12 +36,12 @@ func children(j *job, t *tenure, live Children, pods []*corev1.Pod) (needed, als
 			also = append(also, desired)
 		}
 	}
-	if account := serviceAccount(meta); inject.ServiceAccountName(j.SingletonJob) == account.Name {
+	if account := serviceAccount(meta); hasOwn(j, accounts) {
 		sort(account, live.ServiceAccount, live.ServiceAccount != nil, true)
 	}
 	permissions := role(meta, j.leases())
 	sort(permissions, live.Role, live.Role != nil, live.Role != nil && equality.Semantic.DeepEqual(permissions.Rules, live.Role.Rules))
-	binding := roleBinding(meta, subjects(j, pods))
+	binding := roleBinding(meta, subjects(j, accounts))
 	sort(binding, live.RoleBinding, live.RoleBinding != nil, live.RoleBinding != nil && binding.RoleRef == live.RoleBinding.RoleRef &&
 		equality.Semantic.DeepEqual(binding.Subjects, live.RoleBinding.Subjects))
 	limit := budget(meta, inject.Selector(j.Name))
@@ -117,18 +121,36 @@ func roleBinding(meta metav1.ObjectMeta, subjects []rbacv1.Subject) *rbacv1.Role
 	}
 }
 
-// subjects are the accounts that the candidates run as: those to come, and those that live, whose agents could not renew
-// without, also those that a previous job of the name left behind.
-func subjects(j *job, pods []*corev1.Pod) []rbacv1.Subject {
-	accounts := []string{inject.ServiceAccountName(j.SingletonJob)}
+// accountsOf are the accounts that the candidates run as: those to come, as far as the template is known, and those that live, whose
+// agents could not renew without, also those that a previous job of the name left behind.
+func accountsOf(j *job, pods []*corev1.Pod) []string {
+	var accounts []string
+	toCome := inject.ServiceAccountName(j.SingletonJob)
+	if j.HasTemplate() {
+		accounts = append(accounts, toCome)
+	}
 	for _, pod := range pods {
 		if gated(pod) != "" {
-			accounts = append(accounts, cmp.Or(pod.Spec.ServiceAccountName, accounts[0]))
+			accounts = append(accounts, cmp.Or(pod.Spec.ServiceAccountName, toCome))
 		}
 	}
 	slices.Sort(accounts)
+	return slices.Compact(accounts)
+}
+
+// hasOwn reports whether candidates run as the account that is made for the job: those to come, or where that is not known, those
+// that live.
+func hasOwn(j *job, accounts []string) bool {
+	own := ChildName(j.Name)
+	if j.HasTemplate() {
+		return inject.ServiceAccountName(j.SingletonJob) == own
+	}
+	return slices.Contains(accounts, own)
+}
+
+func subjects(j *job, accounts []string) []rbacv1.Subject {
 	var subjects []rbacv1.Subject
-	for _, account := range slices.Compact(accounts) {
+	for _, account := range accounts {
 		subjects = append(subjects, rbacv1.Subject{Kind: rbacv1.ServiceAccountKind, Name: account, Namespace: j.Namespace})
 	}
 	return subjects

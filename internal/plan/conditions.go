@@ -12,6 +12,7 @@ import (
 
 	"github.com/singletonjob/operator/api/v1alpha1"
 	"github.com/singletonjob/operator/internal/contract"
+	"github.com/singletonjob/operator/internal/lease"
 )
 
 // verdict is the reason of a condition, and what a person reads. The API's table says which status goes with a reason.
@@ -45,14 +46,18 @@ func idle(state State, j *job, t *tenure) verdict {
 }
 
 func invalidSpec(j *job) verdict {
-	return verdict{v1alpha1.ReasonInvalidSpec, "the spec is not accepted, nothing is changed until it is: " + j.faults.ToAggregate().Error()}
+	spec := "the spec"
+	if j.ref != nil {
+		spec = fmt.Sprintf("the spec with the pod template of %s", j.ref)
+	}
+	return verdict{v1alpha1.ReasonInvalidSpec, spec + " is not accepted, nothing is changed until it is: " + j.faults.ToAggregate().Error()}
 }
 
 func deleting() verdict {
 	return verdict{v1alpha1.ReasonDeleting, "the SingletonJob is being deleted; nothing is made any more"}
 }
 
-func active(state State, j *job, t *tenure, m *members, refused []Refusal) verdict {
+func active(state State, j *job, t *tenure, m *members, r *runs, refused []Refusal) verdict {
 	switch state {
 	case InvalidSpec, LeaseConflict, Suspended:
 		return idle(state, j, t)
@@ -71,8 +76,12 @@ func active(state State, j *job, t *tenure, m *members, refused []Refusal) verdi
 		return verdict{v1alpha1.ReasonHolderUnreachable, stoppedText(j, t)}
 	case state == Deleting:
 		return deleting()
+	case state == Resting:
+		return resting(r)
 	case slices.ContainsFunc(refused, func(r Refusal) bool { return r.Pods }):
 		return verdict{v1alpha1.ReasonFailedCreate, refusal(refused)}
+	case r.waits() && (r.Now.State != lease.RunFailed || m.any(candidate.available)):
+		return resting(r)
 	}
 	return unattended(j, t, m)
 }
@@ -82,10 +91,12 @@ func unattended(j *job, t *tenure, m *members) verdict {
 	switch {
 	case m.any(candidate.available):
 		return verdict{v1alpha1.ReasonElecting, electingText(t)}
+	case j.blocked.reason != "" && !m.any(candidate.live):
+		return j.blocked
 	case m.failAgain():
 		return verdict{v1alpha1.ReasonPodsFailing, failingText(j, m)}
 	case !m.any(candidate.live):
-		return verdict{v1alpha1.ReasonNoCandidates, "no candidate pod exists yet"}
+		return verdict{v1alpha1.ReasonNoCandidates, m.missingText("no candidate pod exists yet")}
 	case m.misconfigured():
 		return verdict{v1alpha1.ReasonAgentMisconfigured, issueText(j, m)}
 	case m.backOff():
@@ -94,7 +105,7 @@ func unattended(j *job, t *tenure, m *members) verdict {
 	return verdict{v1alpha1.ReasonCandidatesNotReady, notReadyText(j, m)}
 }
 
-func protected(state State, j *job, t *tenure, m *members) verdict {
+func protected(state State, j *job, t *tenure, m *members, r *runs) verdict {
 	switch state {
 	case InvalidSpec, LeaseConflict, Suspended:
 		return idle(state, j, t)
@@ -103,20 +114,32 @@ func protected(state State, j *job, t *tenure, m *members) verdict {
 	default:
 	}
 	switch {
+	case t.shown && j.blocked.reason == v1alpha1.ReasonWorkloadRunning:
+		return verdict{v1alpha1.ReasonWorkloadRunning, j.blocked.message}
 	case j.Spec.Candidates == 1:
-		return verdict{v1alpha1.ReasonSingleCandidate, "spec.candidates is 1, so no standby can take over: ask for 2 or more"}
+		return verdict{v1alpha1.ReasonSingleCandidate, m.singleText()}
+	case !t.shown && r.rests():
+		return verdict{v1alpha1.ReasonResting, "no run is under way, so there is nothing to protect"}
 	case !t.shown:
 		return verdict{v1alpha1.ReasonNoHolder, "nothing is active, so there is nothing to protect"}
+	case m.confinedText() != "" && !m.any(candidate.isElsewhere):
+		return verdict{v1alpha1.ReasonVolumeNotShared, m.unsharedText()}
 	case !m.any(candidate.isStandby):
 		return verdict{v1alpha1.ReasonNoStandby, "no standby is ready to take over"}
-	case !m.any(func(c candidate) bool { return c.isStandby() && !c.beside }):
-		return verdict{v1alpha1.ReasonStandbyOnSameNode, "every ready standby is on the node of the active pod and would be lost with it: delete one when another node can take it"}
+	case !m.any(candidate.isElsewhere):
+		return verdict{v1alpha1.ReasonStandbyOnSameNode, m.togetherText()}
 	}
 	return verdict{v1alpha1.ReasonStandbyReady, "a warm standby is ready on another node"}
 }
 
-// progressing is the verdict on what is changed. handing: the holder is asked to hand over, already or by this plan.
-func progressing(state State, j *job, t *tenure, m *members, refused []Refusal, handing bool) verdict {
+// handover is one that a person asks for, and whether the holder is asked for any, already or by this plan.
+type handover struct {
+	asked   switchover
+	handing bool
+}
+
+// progressing is the verdict on what is changed.
+func progressing(state State, j *job, t *tenure, m *members, r *runs, refused []Refusal, h handover) verdict {
 	switch state {
 	case InvalidSpec, LeaseConflict, Suspended:
 		return idle(state, j, t)
@@ -124,36 +147,63 @@ func progressing(state State, j *job, t *tenure, m *members, refused []Refusal, 
 		return verdict{v1alpha1.ReasonSuspending, "spec.suspend is set; the candidates are being removed, the active one last"}
 	case Deleting:
 		return deleting()
+	case Resting:
+		if len(refused) > 0 {
+			return verdict{v1alpha1.ReasonFailedCreate, refusal(refused)}
+		}
+		if r.badRequest != "" {
+			return badRequest(r)
+		}
+		return verdict{v1alpha1.ReasonUpToDate, "no candidate is needed while no run is"}
 	default:
+		return changing(j, t, m, r, refused, h)
 	}
+}
+
+// changing is the verdict on what is under way for a job that is to run.
+func changing(j *job, t *tenure, m *members, r *runs, refused []Refusal, h handover) verdict {
 	switch {
+	case j.blocked.reason != "" && h.handing: // that goes its way
+		return j.blocked
+	case j.blocked.reason != "":
+		return h.asked.waiting(j.blocked)
 	case len(refused) > 0:
 		return verdict{v1alpha1.ReasonFailedCreate, refusal(refused)}
+	case m.held():
+		return verdict{v1alpha1.ReasonRolloutPaused, "spec.strategy.paused is set: the current template is not rolled out, and a lost candidate of the earlier one is not replaced"}
 	case m.stalled():
-		return verdict{v1alpha1.ReasonRolloutStalled, stalledText(j, m)}
-	case handing:
+		return stalling(j, m)
+	case h.handing:
 		return verdict{v1alpha1.ReasonHandingOver, t.holder.Pod + " was asked to hand over"}
+	case h.asked.blocked != "":
+		return verdict{v1alpha1.ReasonSwitchoverBlocked, h.asked.blocked}
 	case m.failAgain():
 		return verdict{v1alpha1.ReasonPodsFailing, failingText(j, m)}
 	case m.fleet.outdated():
-		return verdict{v1alpha1.ReasonRollingOut, "candidates are being replaced by ones of the current template, standbys first"}
+		return verdict{v1alpha1.ReasonRollingOut, m.rollingText()}
 	case m.tardy() != nil && !m.misconfigured() && !m.backOff(): // Active says those
 		return verdict{v1alpha1.ReasonCandidateStuck, notReadyText(j, m)}
 	}
-	return provisioning(j, t, m)
+	return provisioning(j, t, m, r)
 }
 
 // provisioning is the verdict on the number of candidates.
-func provisioning(j *job, t *tenure, m *members) verdict {
+func provisioning(j *job, t *tenure, m *members, r *runs) verdict {
 	switch {
-	case j.Status.Tenures == 0 && t.Record.Transitions == 0:
+	case j.Status.Tenures == 0 && t.Record.Transitions == 0 && (r == nil || m.lacking()):
 		return verdict{v1alpha1.ReasonProvisioning, newText(j, m)}
 	case scaling(j, m):
 		return verdict{v1alpha1.ReasonScaling, "the number of candidates follows spec.candidates"}
 	case m.lacking():
 		return verdict{v1alpha1.ReasonReplacingCandidates, notReadyText(j, m)}
 	}
-	if m.any(func(c candidate) bool { return c.unwell }) {
+	if r != nil && r.badRequest != "" {
+		return badRequest(r)
+	}
+	switch {
+	case m.turn.waits:
+		return verdict{v1alpha1.ReasonRolloutWaits, waitsText}
+	case m.any(func(c candidate) bool { return c.unwell }):
 		return verdict{v1alpha1.ReasonUpToDate, "every candidate is made from the current template, and those that stand by are ready"}
 	}
 	return verdict{v1alpha1.ReasonUpToDate, "every candidate is made from the current template and ready"}
@@ -162,10 +212,10 @@ func provisioning(j *job, t *tenure, m *members) verdict {
 // scaling reports whether the number of candidates follows a changed spec; that lasts until all are ready.
 func scaling(j *job, m *members) bool {
 	if m.fleet.total() > m.fleet.Desired {
-		return true
+		return !m.moved()
 	}
 	before := meta.FindStatusCondition(j.Status.Conditions, v1alpha1.ConditionProgressing)
-	changed := j.Status.ObservedGeneration != 0 && j.Status.ObservedGeneration != j.Generation ||
+	changed := j.Status.ObservedGeneration > 0 && j.Status.ObservedGeneration != j.Generation ||
 		before != nil && before.Reason == v1alpha1.ReasonScaling
 	return changed && (m.fleet.total() < m.fleet.Desired || m.lacking())
 }
@@ -188,21 +238,44 @@ func (m *members) failAgain() bool {
 
 // tardy is a candidate that has not been ready for long.
 func (m *members) tardy() *candidate {
-	return m.first(func(c candidate) bool { return c.live() && !c.inPlace() && c.unready >= progressDeadline })
+	return m.first(func(c candidate) bool {
+		return c.live() && !c.inPlace() && !m.isMover(c) && c.unready >= m.strategy.deadline
+	})
 }
 
 // stalled reports whether a rollout does not move: its version failed, or a candidate of it has an issue that time does
 // not heal, or takes too long.
 func (m *members) stalled() bool {
-	return m.fleet.outdated() && (m.fleet.Failed || m.slowest() != nil || m.failAgain())
+	return m.fleet.outdated() && !m.fleet.Busy && (m.fleet.Failed || m.slowest() != nil || m.failAgain())
 }
 
 // slowest is a candidate of the current template that does not get ready.
 func (m *members) slowest() *candidate {
 	return m.first(func(c candidate) bool {
-		slow := c.unready >= progressDeadline
+		slow := c.unready >= m.strategy.deadline
 		return c.live() && c.updated && !c.ready && (!c.holds && (c.issue.lasting || slow) || c.unwell && slow)
 	})
+}
+
+func (m *members) rollingText() string {
+	if m.fleet.Busy {
+		return "candidates are replaced by ones of the current template when the attempt under way has ended"
+	}
+	if m.turn.own {
+		return "candidates are being replaced by ones of the same template, since the operator puts something else into them, standbys first"
+	}
+	return "candidates are being replaced by ones of the current template, standbys first"
+}
+
+// held reports whether there is a rollout and it is paused.
+func (m *members) held() bool { return m.fleet.Paused && m.fleet.outdated() }
+
+// stalling is the verdict on a rollout that does not move.
+func stalling(j *job, m *members) verdict {
+	if c := m.slowest(); c != nil && !m.fleet.Failed && c.unready >= m.strategy.deadline {
+		return verdict{v1alpha1.ReasonProgressDeadlineExceeded, stalledText(j, m)}
+	}
+	return verdict{v1alpha1.ReasonRolloutStalled, stalledText(j, m)}
 }
 
 func refusal(refused []Refusal) string {
@@ -251,7 +324,7 @@ func electingText(t *tenure) string {
 
 // issueText names the first candidate that has an issue, that takes too long, or that has failed.
 func issueText(j *job, m *members) string {
-	if c := m.first(func(c candidate) bool { return c.live() && c.issue.what != "" }); c != nil {
+	if c := m.first(func(c candidate) bool { return c.live() && !m.isMover(c) && c.issue.what != "" }); c != nil {
 		return named(j, c.pod, c.issue)
 	}
 	if c := m.tardy(); c != nil {
@@ -264,17 +337,32 @@ func issueText(j *job, m *members) string {
 }
 
 func notReadyText(j *job, m *members) string {
+	if volume := m.waitsForVolume(); volume != "" {
+		return volume
+	}
 	if known := issueText(j, m); known != "" {
 		return "a candidate is not ready: " + known
 	}
-	return "a candidate is missing or not ready yet"
+	return m.missingText("a candidate is missing or not ready yet")
 }
 
 func newText(j *job, m *members) string {
 	if known := issueText(j, m); known != "" {
 		return "the first candidates are not ready: " + known
 	}
-	return "the first candidates are being created"
+	return m.missingText("the first candidates are being created")
+}
+
+// missingText is why candidates are missing, if that is no more than what is to be expected.
+func (m *members) missingText(otherwise string) string {
+	if len(m.strangers) > 0 {
+		return fmt.Sprintf("no run begins before the pods of a previous job of this name are gone, %s among them: their agents would take it for that job's", m.strangers[0].Name)
+	}
+	if len(m.previous) == 0 {
+		return otherwise
+	}
+	return "no candidate is made before Kubernetes' garbage collector has deleted what a previous job of this name had: " +
+		strings.Join(m.previous, separator)
 }
 
 // failingText names the newest pod that has failed, which is kept for a person to look at.
@@ -292,6 +380,8 @@ func stalledText(j *job, m *members) string {
 		return goesOn + failingText(j, m)
 	case c.unwell:
 		return c.pod.Name + " is active with the current template and does not get ready by its own probes; a standby of the old version is kept meanwhile"
+	case c.issue.unplaced && m.noRoom == 0 && !m.fleet.NoRoom:
+		return "the old version goes on, make room for one pod more than spec.candidates, since no standby has what it asks for: " + named(j, c.pod, c.issue)
 	case c.issue.what != "":
 		return goesOn + named(j, c.pod, c.issue)
 	default:

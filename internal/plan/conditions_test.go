@@ -119,14 +119,12 @@ func TestConditions(t *testing.T) {
 			want: "HolderUnreachable NoHolder ReplacingCandidates", says: "is dead; the Lease is being released",
 		},
 		"the process exits again and again": {
-			with: func(g *given) {
-				g.released(lease.ReasonProcessExited)
-				for i := range g.Pods {
-					g.waiting(i, "CrashLoopBackOff")
-					g.Pods[i].Status.ContainerStatuses[0].LastTerminationState.Terminated = &corev1.ContainerStateTerminated{ExitCode: 3}
-				}
-			},
+			with: func(g *given) { g.crashing(3) },
 			want: "ProcessBackOff NoHolder ReplacingCandidates", says: "exits again and again, last with status 3",
+		},
+		"the command is not in the image": {
+			with: func(g *given) { g.crashing(127) },
+			want: "ProcessBackOff NoHolder ReplacingCandidates", says: "last with status 127, a command that is not found (CrashLoopBackOff)",
 		},
 		"agents that refuse their configuration": {
 			with: func(g *given) {
@@ -145,19 +143,19 @@ func TestConditions(t *testing.T) {
 				g.Pods[1].Status.InitContainerStatuses = []corev1.ContainerStatus{{
 					Name: "singletonjob-install", Ready: true, State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{}},
 				}}
-				g.since(1, progressDeadline)
+				g.since(1, twoMinutes)
 			},
 			want: "Running NoStandby CandidateStuck", active: true, says: "-1: container app waits: PodInitializing: perhaps for its image; see kubectl",
 		},
 		"a standby that takes long": {
-			with: func(g *given) { g.waiting(1, "ContainerCreating"); g.since(1, progressDeadline) },
+			with: func(g *given) { g.waiting(1, "ContainerCreating"); g.since(1, twoMinutes) },
 			want: "Running NoStandby CandidateStuck", active: true,
 			says: "-1: none of its containers has started (ContainerCreating): perhaps for a volume, a ConfigMap, a Secret or an image; see kubectl describe pod job-",
 		},
 		"a standby that waits for an init container": {
 			with: func(g *given) {
 				g.waiting(1, "PodInitializing")
-				g.since(1, progressDeadline)
+				g.since(1, twoMinutes)
 				g.Pods[1].Status.InitContainerStatuses = []corev1.ContainerStatus{{Name: "prepare", State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}}
 			},
 			want: "Running NoStandby CandidateStuck", active: true, says: "container prepare runs and does not get ready",
@@ -169,7 +167,7 @@ func TestConditions(t *testing.T) {
 		"a standby without a Secret for long": {
 			with: func(g *given) {
 				g.waiting(1, "CreateContainerConfigError", `secret "key" not found`)
-				g.since(1, progressDeadline)
+				g.since(1, twoMinutes)
 			},
 			want: "Running NoStandby CandidateStuck", active: true, says: `container app waits: CreateContainerConfigError: secret "key" not found`,
 		},
@@ -187,14 +185,14 @@ func TestConditions(t *testing.T) {
 		"the active pod is not ready for long": {
 			with: func(g *given) {
 				g.unready(0)
-				g.since(0, progressDeadline)
+				g.since(0, twoMinutes)
 			},
 			want: "Running StandbyReady CandidateStuck", active: true, says: "-0: container app runs and does not get ready",
 		},
 		"a standby that is lost for long": {
 			with: func(g *given) {
 				g.unready(1)
-				g.since(1, progressDeadline)
+				g.since(1, twoMinutes)
 				g.Pods[1].Status.ContainerStatuses[0].Ready = true
 			},
 			want: "Running NoStandby CandidateStuck", active: true, says: "-1: its containers are ready and it is not: see kubectl describe pod",
@@ -257,11 +255,11 @@ func TestConditions(t *testing.T) {
 		"a new template that takes long": {
 			with: func(g *given) {
 				g.Job.Spec.Template.Spec.Containers[0].Image = "v2"
-				g.pod(0, "c").CreationTimestamp = metav1.NewTime(ago(progressDeadline))
+				g.pod(0, "c").CreationTimestamp = metav1.NewTime(ago(twoMinutes))
 				g.unready(2)
-				g.since(2, progressDeadline)
+				g.since(2, twoMinutes)
 			},
-			want: "Running StandbyReady RolloutStalled", active: true, says: "does not get ready",
+			want: "Running StandbyReady ProgressDeadlineExceeded", active: true, says: "does not get ready",
 		},
 		"a new template that was tried": {
 			with: func(g *given) {
@@ -344,7 +342,7 @@ func (g *given) free() {
 // condition, and the other way round.
 func TestEveryConditionReasonIsReachedOrNamedHere(t *testing.T) {
 	verdicts := map[string]*ast.FuncDecl{}
-	for _, name := range []string{"conditions.go", "timely.go"} {
+	for _, name := range []string{"conditions.go", "entrypoint.go", "ready.go", "runstatus.go", "timely.go", "workload.go"} {
 		file, err := parser.ParseFile(token.NewFileSet(), name, nil, 0)
 		if err != nil {
 			t.Fatal(err)
@@ -358,9 +356,15 @@ func TestEveryConditionReasonIsReachedOrNamedHere(t *testing.T) {
 	used := map[string]bool{}
 	for name, f := range map[string]string{
 		v1alpha1.ConditionActive: "active", v1alpha1.ConditionProtected: "protected", v1alpha1.ConditionProgressing: "progressing",
-		v1alpha1.ConditionTimely: "timely",
+		v1alpha1.ConditionTimely: "timely", v1alpha1.ConditionReady: "ready",
+		v1alpha1.ConditionComplete: "complete", v1alpha1.ConditionFailed: "givenUp", v1alpha1.ConditionScheduled: "scheduled",
 	} {
-		for reason := range reasonsIn(verdicts, f) {
+		reasons := reasonsIn(verdicts, f)
+		if f == "active" || f == "progressing" || f == "ready" { // they say why a job is blocked
+			maps.Copy(reasons, reasonsIn(verdicts, "blockedBy"))
+			maps.Copy(reasons, reasonsIn(verdicts, "unknownEntrypoint"))
+		}
+		for reason := range reasons {
 			verdict{reason: reason}.condition(name) // panics on one that the API does not declare
 			used[name+" "+reason] = true
 		}
@@ -429,5 +433,22 @@ func TestNobodyIsActiveBeyondTheLease(t *testing.T) {
 	g.Lease.Unchanged = 15 * time.Second
 	if p := Decide(g.Observed); p.State != InvalidSpec || p.Status.ActivePod != "" {
 		t.Errorf("state %v, active %q", p.State, p.Status.ActivePod)
+	}
+}
+
+// What no agent could be started with is told as any other fault of the spec, and no pod is made that would fail for it.
+func TestAgentsThatCannotStart(t *testing.T) {
+	g := steady()
+	g.Job.Spec.Template.Spec.Containers[0].Lifecycle = &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{
+		Exec: &corev1.ExecAction{Command: []string{"sh", "-c", strings.Repeat("x", 128<<10)}},
+	}}
+	p := Decide(g.Observed)
+	if p.State != InvalidSpec || len(p.Create) > 0 {
+		t.Errorf("%s, %d pods made", p.State, len(p.Create))
+	}
+	for _, c := range p.Status.Conditions {
+		if len(c.Message) > 1000 || !strings.Contains(c.Message, "containers[0].lifecycle.preStop") {
+			t.Errorf("%s: %s", c.Type, c.Message)
+		}
 	}
 }

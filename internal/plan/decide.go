@@ -1,59 +1,157 @@
 package plan
 
-import "time"
+import (
+	"time"
+
+	"github.com/singletonjob/operator/api/v1alpha1"
+	"github.com/singletonjob/operator/internal/lease"
+)
 
 // Decide is total: every observation has a plan.
 func Decide(o Observed) Plan {
 	if o.Job == nil {
 		return collecting(&o)
 	}
-	j := jobOf(o.Job)
+	j := jobOf(&o)
+	j.await(o.Entrypoint)
 	t := tenureOf(j, j.leases()[0], &o)
-	m := membersOf(j, t, o.Pods, o.Now)
-	news := changesOf(j, t)
+	r := runsOf(j, t, &o)
+	m := membersOf(j, t, r, &o)
+	asked := switchoverOf(j, t, m)
+	m.seekMove(j, t, asked, &o)
+	news := changesOf(j, t, r)
 	next := Next(m.fleet)
-	request := handOver(t, m, successor(t, m, next))
+	wanted := requestOf(asked, t, m, next)
+	request := handOver(t, m, wanted)
 
-	p := Plan{State: stateOf(j, t, m), Relabel: relabel(t, m)}
+	p := Plan{State: stateOf(j, t, m, r), Relabel: relabel(t, m), Hashed: j.hashed}
+	p.Agents = m.agents()
+	p.FleetRollout = m.fleetRollout(p.State, j)
+	p.AsksTurn = p.FleetRollout == v1alpha1.FleetRolloutWaiting && m.turn.asks
+	p.Service = service(p.State, j, t, m, &o.Children)
+	p.carryOut(&decided{j, t, m, r, &o, next, wanted, request})
+	var later *LeaseWrite
+	if p.State == Serving {
+		later = request
+	}
+	if write := runsWrite(t, r); write != nil && p.State.keepsRuns() {
+		if later = write; !t.quiet() || t.expired() {
+			p.Lease = write
+		}
+	}
+	p.Status, p.Changes = statusOf(p.State, j, t, m, r, news, &o, p.FleetRollout, handover{asked, handing(t, p.Lease)})
+	left := expiresIn(j, r, o.Now)
+	p.Expired = p.State == Resting && p.Status == nil && left != nil && *left <= 0
+	p.Events = eventsOf(j, t, r, news, &o, &p)
+	forgets := p.forget(j, t, r)
+	p.Reasons = reasonsOf(j, t, m, r, &p)
+	due := wakeOf(p.State, j, t, m, r, &o, later)
+	due.renewal = due.renewal || forgets && t.quiet()
+	p.Wake, p.Due, p.Silence, p.Renewal = due.first(t.Unchanged), time.Duration(due.by), time.Duration(due.silence), due.renewal
+	return p
+}
+
+// forget has the Lease forget what is told, and reports whether there is any such thing, now or after the next renewal.
+func (p *Plan) forget(j *job, t *tenure, r *runs) bool {
+	stored := &j.Status
+	if p.Status != nil {
+		stored = p.Status
+	}
+	write := forget(j, t, r, stored)
+	if write == nil || !p.State.keepsRuns() {
+		return false
+	}
+	if p.Lease == nil && !t.quiet() {
+		p.Told = write
+	}
+	return true
+}
+
+// decided is what a plan is made of, each from the ones before it.
+type decided struct {
+	j       *job
+	t       *tenure
+	m       *members
+	r       *runs
+	o       *Observed
+	next    Step
+	wanted  lease.Handover
+	request *LeaseWrite
+}
+
+// carryOut fills in what is done in the plan's state.
+func (p *Plan) carryOut(d *decided) {
+	j, t, m, o := d.j, d.t, d.m, d.o
 	switch p.State {
-	case Collecting, InvalidSpec, LeaseConflict, Suspended:
+	case Collecting, LeaseConflict, Suspended:
 		// Nothing is touched.
+	case InvalidSpec:
+		if j.borrowed {
+			p.Apply, p.Also = children(j, t, o.Children, o.Pods)
+		}
 	case Deleting:
 		// Nothing is made any more. What lives is seen to until it is gone.
 		if t.dead() {
 			p.Lease = release(t, o.Now)
 		}
-	case LeaseMissing:
-		p.Lease = newLease(j, &o)
-	case LeaseUnclaimed:
-		p.Lease = keepFor(t)
+	case LeaseMissing, LeaseUnclaimed:
+		p.claim(d)
 	case HolderDead:
 		p.Lease = release(t, o.Now)
 	case Suspending:
 		p.Apply, p.Also = children(j, t, o.Children, o.Pods)
 		p.Delete = suspend(m, o.Now)
+	case Resting:
+		p.Apply, p.Also = children(j, t, o.Children, o.Pods)
+		p.Adopt = adopt(m)
+		p.Delete = rest(m, d.r)
+	case Blocked, EntrypointUnknown:
+		// What runs goes on, and what it needs for that is kept.
+		p.Apply, p.Also = children(j, t, o.Children, o.Pods)
+		p.Adopt = adopt(m)
 	case Serving:
 		p.Apply, p.Also = children(j, t, o.Children, o.Pods)
 		p.Adopt = adopt(m)
-		p.Delete = append(m.remains(), victims(m, next)...)
-		p.Create = newPods(j, m, &o, m.creatable(next.Create))
+		p.Delete = append(m.remains(), victims(m, d.next, d.wanted.To)...)
+		p.Create = newPods(j, m, o, m.creatable(d.next.Create))
+		p.Move = newMove(j, t, m, o, d.next)
 		if !t.quiet() {
-			p.Lease = request
+			p.Lease = d.request
 		}
 	}
-	p.Status, p.Changes = statusOf(p.State, j, t, m, news, &o, handing(t, p.Lease))
-	p.Events = eventsOf(j, t, news, &o, &p)
-	p.Reasons = reasonsOf(j, t, m, &p)
-	p.Wake = wakeOf(p.State, t, m, o.Now, putOff(p.State, t, request))
-	return p
+}
+
+// claim has the Lease be this job's.
+func (p *Plan) claim(d *decided) {
+	p.Delete = dismissed(d.t, d.m)
+	switch {
+	case len(d.m.strangers) > 0 && !d.claimed(): // they would start what it says, as a previous job's
+	case p.State == LeaseMissing:
+		p.Lease = newLease(d.j, d.o)
+	default:
+		p.Lease = keepFor(d.t, d.r)
+	}
+}
+
+// claimed reports whether the Lease says nothing of another job's runs.
+func (d *decided) claimed() bool {
+	if d.r != nil {
+		return d.r.mine
+	}
+	return d.t.Claim.JobUID == string(d.j.UID)
+}
+
+// keepsRuns reports whether what a Lease says of runs is kept up to date.
+func (s State) keepsRuns() bool {
+	return s == Serving || s == Resting || s == Suspending || s == Suspended || s == Blocked || s == EntrypointUnknown
 }
 
 // stateOf tries the states in their order; the first that holds names the job's.
-func stateOf(j *job, t *tenure, m *members) State {
+func stateOf(j *job, t *tenure, m *members, r *runs) State {
 	switch {
 	case j.DeletionTimestamp != nil:
 		return Deleting
-	case len(j.faults) > 0:
+	case len(j.faults) > 0 && !j.borrowed:
 		return InvalidSpec
 	case t.Presence == Foreign:
 		return LeaseConflict
@@ -63,10 +161,30 @@ func stateOf(j *job, t *tenure, m *members) State {
 		return LeaseUnclaimed
 	case t.dead():
 		return HolderDead
-	case j.Spec.Suspend && len(m.candidates) > 0:
+	case r != nil && !r.ours && r.Bad == "":
+		return LeaseUnclaimed
+	}
+	return stateToBe(j, m, r)
+}
+
+// stateToBe is the state of a job whose Lease is in order.
+func stateToBe(j *job, m *members, r *runs) State {
+	suspended := j.Spec.Suspend && !r.outlasts()
+	switch {
+	case r.final():
+		return Resting
+	case suspended && len(m.candidates) > 0:
 		return Suspending
-	case j.Spec.Suspend:
+	case suspended:
 		return Suspended
+	case len(j.faults) > 0:
+		return InvalidSpec
+	case j.blocked.reason == v1alpha1.ReasonEntrypointUnknown:
+		return EntrypointUnknown
+	case j.blocked.reason != "":
+		return Blocked
+	case !r.needed():
+		return Resting
 	}
 	return Serving
 }
@@ -82,7 +200,7 @@ func collecting(o *Observed) Plan {
 		a.in(Left(o.Lease.Record, o.Lease.Unchanged))
 	}
 	a.in(o.Remembered)
-	p.Wake = time.Duration(a)
+	p.Wake, p.Due = time.Duration(a), time.Duration(a)
 	return p
 }
 
@@ -95,16 +213,16 @@ func handing(t *tenure, w *LeaseWrite) bool {
 	return asked.To != "" && t.holder.named
 }
 
-// putOff reports whether a write to the Lease waits for the next renewal.
-func putOff(state State, t *tenure, request *LeaseWrite) bool {
+// putOff reports whether a write to the Lease waits for the next renewal. later is one that the state does not stand for.
+func putOff(state State, t *tenure, later *LeaseWrite) bool {
 	if t.Presence != Ours || t.holder.Pod == "" || !t.quiet() || !t.acts() {
 		return false
 	}
 	switch state {
-	case Suspending, Suspended:
-		return t.unclaimed()
-	case Serving:
-		return t.unclaimed() || request != nil
+	case LeaseUnclaimed:
+		return true
+	case Suspending, Suspended, Blocked, EntrypointUnknown, Resting, Serving:
+		return t.unclaimed() || later != nil
 	default:
 		return false
 	}

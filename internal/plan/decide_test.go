@@ -12,8 +12,10 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/singletonjob/operator/api/v1alpha1"
+	"github.com/singletonjob/operator/internal/inject"
 	"github.com/singletonjob/operator/internal/lease"
 )
 
@@ -25,7 +27,22 @@ var distortions = []func(*given, *rand.Rand){
 	func(g *given, r *rand.Rand) { g.Job.Spec.Candidates = r.Int32N(5) },
 	func(g *given, _ *rand.Rand) { g.Job.Spec.Template.Spec.Containers[0].Image = "v2" },
 	func(g *given, _ *rand.Rand) { g.Job.Spec.Template.Spec.Containers = nil },
+	func(g *given, _ *rand.Rand) { dropCommand(g) },
+	func(g *given, r *rand.Rand) {
+		dropCommand(g)
+		g.Entrypoint = Lookup{Problem: "trouble", Retry: time.Duration(r.Int64N(int64(time.Minute)))}
+	},
+	func(g *given, _ *rand.Rand) { g.Entrypoint.Found = found(g, "/found") },
+	func(g *given, _ *rand.Rand) {
+		dropCommand(g)
+		g.Job.Status.Entrypoint = found(g, "/found")
+	},
 	func(g *given, _ *rand.Rand) { g.Job.Spec.Lease.RenewDeadline.Duration = time.Hour },
+	func(g *given, r *rand.Rand) { g.ofWorkload(); g.Workload.Replicas = r.Int32N(2) },
+	func(g *given, r *rand.Rand) { g.ofWorkload(); g.Workload.Exists = r.IntN(2) == 0 },
+	func(g *given, _ *rand.Rand) { g.ofWorkload(); g.Workload = nil },
+	func(g *given, _ *rand.Rand) { g.ofWorkload(); g.Workload.Claims = []string{"data"} },
+	func(g *given, _ *rand.Rand) { g.ofWorkload(); g.Workload.Pods = []*corev1.Pod{stranger("x", nil)} },
 	func(g *given, r *rand.Rand) { g.Job.Spec.Fencing.TokenBase = r.Int64N(1000) },
 	func(g *given, r *rand.Rand) { g.Job.Spec.HistoryLimit = new(r.Int32N(3)) },
 	func(g *given, _ *rand.Rand) { g.Job.Status = v1alpha1.SingletonJobStatus{} },
@@ -42,6 +59,11 @@ var distortions = []func(*given, *rand.Rand){
 	func(g *given, r *rand.Rand) { g.some(r, func(i int) { g.Pods[i].OwnerReferences = nil }) },
 	func(g *given, r *rand.Rand) { g.some(r, func(i int) { g.Pods[i].OwnerReferences[0].UID = "earlier" }) },
 	func(g *given, r *rand.Rand) { g.some(r, func(i int) { g.Pods[i].Name = "job-" }) },
+	func(g *given, r *rand.Rand) { g.some(r, func(i int) { g.Pods[i].Spec.NodeName = "a" }) },
+	func(g *given, r *rand.Rand) { g.together(); g.noteTry(time.Duration(r.Int64N(int64(time.Hour))), "b") },
+	func(g *given, r *rand.Rand) { g.together(); g.mover(time.Duration(r.Int64N(int64(4 * time.Minute)))) },
+	func(g *given, _ *rand.Rand) { g.Job.Spec.Strategy.MaxSurge = new(int32(0)) },
+	func(g *given, _ *rand.Rand) { g.Job.Spec.Strategy.Paused = true },
 	func(g *given, _ *rand.Rand) { g.Lease = Lease{} },
 	func(g *given, _ *rand.Rand) { g.Lease = Lease{Presence: Foreign} },
 	func(g *given, _ *rand.Rand) { g.absent() },
@@ -56,12 +78,15 @@ var distortions = []func(*given, *rand.Rand){
 		g.Lease.Record.History = append(past(pastTenure(r.Int64N(1000), "p", 5, 6, "?")), g.Lease.Record.History...)
 	},
 	func(g *given, _ *rand.Rand) { g.Lease.Record.Duration = 0 },
+	func(g *given, r *rand.Rand) { g.Observed = toCompletion().Observed; g.distortRuns(r) },
+	func(g *given, r *rand.Rand) { g.Observed = onSchedule("*/10 * * * *", nil).Observed; g.distortRuns(r) },
 	func(g *given, _ *rand.Rand) {
 		g.Lease.Record.Handover = lease.Handover{To: "x", Reason: lease.ReasonRollout}
 	},
 	func(g *given, _ *rand.Rand) { g.OutOfService["a"] = true },
 	func(g *given, _ *rand.Rand) { g.Refused = []Refusal{{Text: "quota", Pods: true}} },
 	func(g *given, _ *rand.Rand) { g.EventsUnknown = true },
+	func(g *given, r *rand.Rand) { g.Unannounced = r.Int64N(1000) },
 	func(g *given, _ *rand.Rand) { g.Lease.Renewed = false },
 	func(g *given, r *rand.Rand) { g.Lease.SinceRenewal = time.Duration(r.Int64N(int64(20 * time.Second))) },
 	func(g *given, r *rand.Rand) { g.Lease.Record.Token = max(0, anyNumber(r)) },
@@ -150,6 +175,10 @@ var promises = map[string]func(g *given, p Plan) bool{
 		}
 		return true
 	},
+	"nothing is started beside a workload that runs, or without one": func(g *given, p Plan) bool {
+		started := (len(p.Create) > 0 || len(p.Delete) > 0 && p.State != Resting) && g.Job != nil && g.Job.Spec.WorkloadRef != nil && !g.Job.Spec.Suspend
+		return !started || g.Workload != nil && g.Workload.Exists && g.Workload.Replicas == 0 && len(g.Workload.Claims)+len(g.Workload.Pods) == 0
+	},
 	"no name is given twice": func(g *given, p Plan) bool {
 		names := map[string]bool{}
 		for _, pod := range g.Pods {
@@ -163,12 +192,61 @@ var promises = map[string]func(g *given, p Plan) bool{
 		}
 		return true
 	},
+	"no pod comes or goes while it is not known what to run, unless that is over": func(g *given, p Plan) bool {
+		return AsksForEntrypoint(&g.Observed) == nil || p.State == Resting || len(p.Create)+len(p.Delete) == 0
+	},
+	"a standby is moved only where another node takes it, and nothing else comes or goes": func(g *given, p Plan) bool {
+		return p.Move == nil || p.State == Serving && len(g.Nodes) > 0 && len(p.Create)+len(p.Delete) == 0 && p.Lease == nil && g.OverQuota == 0
+	},
+	"a moved standby is one more than asked for, of the present template, and not for the holder's node": func(g *given, p Plan) bool {
+		if p.Move == nil {
+			return true
+		}
+		live := 0
+		for _, pod := range g.Pods {
+			if owner := metav1.GetControllerOf(pod); owner != nil && owner.UID == g.Job.UID && pod.DeletionTimestamp == nil && pod.Status.Phase == corev1.PodRunning {
+				live++
+			}
+			if pod.Name == p.Move.Pod.Name {
+				return false
+			}
+		}
+		j := jobOf(&g.Observed)
+		return live == int(j.Spec.Candidates) && strings.HasPrefix(p.Move.Pod.Name, j.updated()) && p.Move.Pod.Annotations[inject.KeptFromAnnotation] != ""
+	},
+	"the last standby that is ready is not removed": func(g *given, p Plan) bool {
+		if p.State != Serving || g.Job.Spec.Candidates == 1 || p.Move != nil && len(p.Delete) > 0 {
+			return true
+		}
+		seen := map[types.UID]bool{}
+		for _, pod := range g.Pods {
+			if seen[pod.UID] {
+				return true // nothing to be true of
+			}
+			seen[pod.UID] = true
+		}
+		m := membersOf(jobOf(&g.Observed), tenureOf(jobOf(&g.Observed), g.Name, &g.Observed), nil, &g.Observed)
+		if m.fleet.InPlace || m.fleet.NoRoom || m.fleet.outdated() || !m.any(candidate.isStandby) || !m.any(func(c candidate) bool { return c.live() && c.holds }) {
+			return true
+		}
+		return m.any(func(c candidate) bool { return c.isStandby() && !slices.Contains(p.Delete, c.ref()) })
+	},
 	"a job that is gone has no status": func(g *given, p Plan) bool { return p.Status == nil || g.Job != nil },
 	"for a job that is gone or going nothing is made or deleted": func(g *given, p Plan) bool {
 		return g.Job != nil && g.Job.DeletionTimestamp == nil || len(p.Apply)+len(p.Also)+len(p.Adopt)+len(p.Create)+len(p.Delete) == 0
 	},
 	"the Lease of a holder that may not renew is only released": func(g *given, p Plan) bool {
 		return !writes(p, UpdateLease) || g.Lease.Record.Free() || g.Lease.Record.BadTokenBase != "" || g.Lease.Record.TokenBase > v1alpha1.MaxTokenBase || g.Lease.Renewed && g.Lease.SinceRenewal < 3*time.Second || p.Lease.Record.Holder == ""
+	},
+	"the Lease forgets nothing but what the status tells, of a holder that renews, by a write of its own": func(g *given, p Plan) bool {
+		if p.Told == nil {
+			return true
+		}
+		was, is := g.Lease.Record, p.Told.Record
+		kept, status := len(is.History), statusOr(p, g)
+		is.History = was.History
+		return p.Lease == nil && g.Lease.Renewed && g.Lease.SinceRenewal < 3*time.Second && cmp.Equal(was, is) && p.Told.Claim == g.Lease.Claim &&
+			kept > 0 && cmp.Equal(was.History[:kept], p.Told.Record.History) && was.History[kept-1].Token <= Recorded(&status)
 	},
 	"every time that is written is one of the API's": func(_ *given, p Plan) bool {
 		year := func(t time.Time) bool { return t.UTC().Year() >= 0 && t.UTC().Year() <= 9999 }
@@ -232,7 +310,9 @@ var promises = map[string]func(g *given, p Plan) bool{
 }
 
 // proven reports whether there is proof of the holder's death.
-func proven(g *given) bool { return tenureOf(jobOf(g.Job), g.Name, &g.Observed).dead() }
+func proven(g *given) bool {
+	return tenureOf(jobOf(&g.Observed), g.Name, &g.Observed).dead()
+}
 
 func writes(p Plan, op LeaseOp) bool { return p.Lease != nil && p.Lease.Op == op }
 

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"fmt"
 	"hash/fnv"
@@ -20,14 +21,10 @@ import (
 const recent = 30 * time.Minute
 
 // eventsOf are those of changes of holder that were not announced, oldest first, and of conditions that turned bad.
-func eventsOf(j *job, t *tenure, c changes, o *Observed, p *Plan) []Event {
-	var events []Event
-	if o.EventsUnknown {
-		for _, old := range slices.Backward(j.Status.History) {
-			if o.Now.Sub(old.Time.Time) < recent {
-				events = append(events, holderChanged(j.Name, old))
-			}
-		}
+func eventsOf(j *job, t *tenure, r *runs, c changes, o *Observed, p *Plan) []Event {
+	events := eventsOfRuns(j, r, p.Status, o)
+	for _, old := range unannounced(j, c, o) {
+		events = append(events, holderChanged(j.Name, old))
 	}
 	for _, news := range p.Changes {
 		events = append(events, holderChanged(j.Name, news))
@@ -40,18 +37,41 @@ func eventsOf(j *job, t *tenure, c changes, o *Observed, p *Plan) []Event {
 			events = append(events, historyLost(j.Name, p.Status.FencingToken))
 		}
 		if p.Status.FencingToken > 0 && t.Presence == Absent {
-			events = append(events, leaseMissed(j.Name, p.Status.FencingToken))
+			events = append(events, leaseMissed(j.Name, p.Status.FencingToken, j.schedule != nil))
 		}
-		events = append(events, ofConditions(j, t, p.Status.Conditions)...)
+		events = append(events, ofConditions(j, t, o.Workload, p.Status.Conditions)...)
 	}
+	now := j.Status.Conditions
+	if p.Status != nil {
+		now = p.Status.Conditions
+	}
+	events = append(events, ofProtection(j, now, o)...)
 	for i := range events {
 		events[i].Message = Shorten(events[i].Message, maxEvent)
 	}
 	return events
 }
 
+// unannounced are the changes that were recorded and may have no Event, oldest first. The status keeps as many as its owner wants;
+// what it has dropped, the Lease may have still.
+func unannounced(j *job, c changes, o *Observed) []v1alpha1.TenureChange {
+	all := slices.Clone(j.Status.History)
+	for _, told := range c.told {
+		if !slices.ContainsFunc(all, func(h v1alpha1.TenureChange) bool { return h.Token == told.Token }) {
+			all = append(all, told)
+		}
+	}
+	slices.SortStableFunc(all, func(a, b v1alpha1.TenureChange) int { return cmp.Compare(a.Token, b.Token) })
+	return slices.DeleteFunc(all, func(old v1alpha1.TenureChange) bool {
+		if o.EventsUnknown {
+			return o.Now.Sub(old.Time.Time) >= recent
+		}
+		return o.Unannounced == 0 || old.Token < o.Unannounced
+	})
+}
+
 // ofConditions announces each alarming reason once, whichever conditions have it, and each holder that is not an agent.
-func ofConditions(j *job, t *tenure, conditions []metav1.Condition) []Event {
+func ofConditions(j *job, t *tenure, w *Workload, conditions []metav1.Condition) []Event {
 	var events []Event
 	announced := map[string]bool{}
 	for i := range conditions {
@@ -62,7 +82,11 @@ func ofConditions(j *job, t *tenure, conditions []metav1.Condition) []Event {
 	for i := range conditions {
 		if c := &conditions[i]; turned(j.Status.Conditions, c) && !announced[c.Reason] {
 			announced[c.Reason] = true
-			events = append(events, conditionTurned(j.Name, c))
+			if c.Reason == j.blocked.reason {
+				events = append(events, blockedTurned(j, w, c))
+			} else {
+				events = append(events, conditionTurned(j.Name, c))
+			}
 		}
 	}
 	return events
@@ -73,7 +97,11 @@ var alarming = map[string]bool{
 	v1alpha1.ReasonHolderUnreachable: true, v1alpha1.ReasonProcessBackOff: true, v1alpha1.ReasonFailedCreate: true,
 	v1alpha1.ReasonAgentMisconfigured: true, v1alpha1.ReasonLeaseConflict: true, v1alpha1.ReasonInvalidSpec: true,
 	v1alpha1.ReasonRolloutStalled: true, v1alpha1.ReasonPodsFailing: true, v1alpha1.ReasonCandidateStuck: true,
-	v1alpha1.ReasonCPULimitTooSmall: true,
+	v1alpha1.ReasonCPULimitTooSmall: true, v1alpha1.ReasonSwitchoverBlocked: true, v1alpha1.ReasonWorkloadMissing: true,
+	v1alpha1.ReasonWorkloadTaken: true, v1alpha1.ReasonWorkloadRunning: true,
+	v1alpha1.ReasonProgressDeadlineExceeded: true, v1alpha1.ReasonRunRequestInvalid: true,
+	v1alpha1.ReasonOverdue: true, v1alpha1.ReasonNoServerTime: true,
+	v1alpha1.ReasonClocksDisagree: true, v1alpha1.ReasonAhead: true, v1alpha1.ReasonBadRun: true,
 }
 
 // turned reports whether a condition has an alarming reason that no condition had.
@@ -109,9 +137,11 @@ func holderChanged(job string, c v1alpha1.TenureChange) Event {
 	return e
 }
 
+const unknownPod = "an unknown pod"
+
 func at(pod, node string, token int64) string {
 	if pod == "" {
-		pod = "an unknown pod"
+		pod = unknownPod
 	}
 	if node == "" {
 		return fmt.Sprintf("%s (token %d)", pod, token)
@@ -136,11 +166,15 @@ func tokenBaseReset(job, was string, is int64) Event {
 	}
 }
 
-func leaseMissed(job string, token int64) Event {
-	return Event{
+func leaseMissed(job string, token int64, ticks bool) Event {
+	e := Event{
 		Name: fmt.Sprintf("%s.lease-%d", job, token), Type: corev1.EventTypeWarning, Reason: "LeaseMissing",
 		Message: "the Lease was deleted; it is recreated, and nobody may take it before a full lease duration is over",
 	}
+	if ticks {
+		e.Message += "; ticks from before that were not run are not made up for"
+	}
+	return e
 }
 
 func conditionTurned(job string, c *metav1.Condition) Event {

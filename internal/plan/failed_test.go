@@ -199,12 +199,12 @@ func TestAStuckStandbyIsReportedOnce(t *testing.T) {
 	g.waiting(1, "ContainerCreating")
 	g.settle()
 	p := Decide(g.Observed)
-	if p.Wake > progressDeadline {
+	if p.Wake > twoMinutes {
 		t.Errorf("wakes after %v", p.Wake)
 	}
-	g.Now = g.Now.Add(progressDeadline)
+	g.Now = g.Now.Add(twoMinutes)
 	p = Decide(g.Observed)
-	if len(p.Events) != 1 || p.Events[0].Reason != v1alpha1.ReasonCandidateStuck || p.Events[0].Type != corev1.EventTypeWarning {
+	if len(p.Events) != 2 || p.Events[0].Reason != v1alpha1.ReasonCandidateStuck || p.Events[0].Type != corev1.EventTypeWarning || p.Events[1].Reason != eventUnprotected {
 		t.Fatalf("events %+v", p.Events)
 	}
 	g.settle()

@@ -22,6 +22,9 @@ import (
 
 var (
 	now = time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)
+	// twoMinutes is the progress deadline of a job that says none.
+	twoMinutes = time.Duration(v1alpha1.DefaultProgressDeadlineSeconds) * time.Second
+
 	ago = func(d time.Duration) time.Time { return now.Add(-d) }
 )
 
@@ -196,5 +199,14 @@ func (g *given) apply(child Child) {
 		c.RoleBinding = child
 	case *policyv1.PodDisruptionBudget:
 		c.Budget = child
+	}
+}
+
+// crashing has all pods wait to be restarted: their containers ended with that status.
+func (g *given) crashing(status int32) {
+	g.released(lease.ReasonProcessExited)
+	for i := range g.Pods {
+		g.waiting(i, "CrashLoopBackOff")
+		g.Pods[i].Status.ContainerStatuses[0].LastTerminationState.Terminated = &corev1.ContainerStateTerminated{ExitCode: status}
 	}
 }

@@ -2,6 +2,7 @@ package plan
 
 import (
 	"math"
+	"slices"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -13,41 +14,75 @@ import (
 // maxReason is the API's limit.
 const maxReason = 64
 
-// changes are the changes of holder that the status does not have yet, oldest first. Their source is the Lease's own history,
-// so they are complete whether an operator looked on or not; the token says which are new, so that none is recorded twice.
+// changes are the changes of holder that a Lease tells of, oldest first. Their source is the Lease's own history, so they are
+// complete whether an operator looked on or not; the token says which are new, so that none is recorded twice.
 type changes struct {
-	news []v1alpha1.TenureChange
-	// incomplete: there were more than the Lease could keep.
+	// told are those that the status has, or has had; news are not in it yet.
+	told, news []v1alpha1.TenureChange
+	// incomplete: there were more news than the Lease could keep.
 	incomplete bool
 }
 
-func changesOf(j *job, t *tenure) changes {
-	recorded := j.Status.FencingToken
-	for _, h := range j.Status.History {
-		recorded = max(recorded, h.Token) // somebody may have edited one without the other
-	}
-	first := recorded == 0
-	since := max(recorded, t.desired.claim.Before)
+func changesOf(j *job, t *tenure, r *runs) changes {
+	recorded := Recorded(&j.Status)
 	var c changes
 	var before *lease.PastTenure
-	known := int(t.Record.Transitions) == len(t.past) // whether the Lease says what came before the tenure at hand
+	first := true
+	known := t.knowsFirst() // whether the Lease says what came before the tenure at hand
+	last := lastTold(&j.Status)
 	for i := range t.past {
 		past := &t.past[i]
+		news := past.Token > recorded
 		switch {
-		case past.Token <= since:
-		case first && known:
-			c.news = append(c.news, elected(past))
-			first = false
-		case first:
-			c.incomplete, first = true, false
+		case past.Token <= t.desired.claim.Before: // a previous job's
+		case first && known && !(news && recorded > 0):
+			c.add(news, elected(past))
 		case before == nil:
-			c.incomplete = true
+			c.incomplete = c.incomplete || news
+		case r.begins(&j.Status, before):
+		case news && last != nil && before.Token < last.Token:
+			c.add(news, changed(last, past))
 		default:
-			c.news = append(c.news, changed(before, past))
+			c.add(news, changed(before, past))
 		}
+		first = first && past.Token <= t.desired.claim.Before
 		before, known = past, true
 	}
 	return c
+}
+
+// knowsFirst reports whether nothing came before the oldest tenure that the Lease tells of, or nothing of this job could have.
+func (t *tenure) knowsFirst() bool {
+	return int(t.Record.Transitions) == len(t.past) || len(t.past) > 0 && t.past[0].Token == t.desired.claim.Before+1
+}
+
+func (c *changes) add(news bool, change v1alpha1.TenureChange) {
+	if news {
+		c.news = append(c.news, change)
+	} else {
+		c.told = append(c.told, change)
+	}
+}
+
+// Recorded is the token up to which a status tells. Somebody may have edited one part of it without the other.
+func Recorded(s *v1alpha1.SingletonJobStatus) int64 {
+	token := s.FencingToken
+	for _, h := range s.History {
+		token = max(token, h.Token)
+	}
+	return token
+}
+
+// lastTold is the last tenure that a status tells of, nil if none is left in it. A Lease that does not know that one, though it
+// was told of, was put back to an earlier state under its holder, as from a backup: the next tenure follows on it all the same.
+func lastTold(s *v1alpha1.SingletonJobStatus) *lease.PastTenure {
+	if len(s.History) == 0 || s.History[0].Token != Recorded(s) {
+		return nil
+	}
+	h := s.History[0]
+	return &lease.PastTenure{
+		Token: h.Token, Pod: h.To, Node: h.ToNode, Acquired: h.Time.UnixMilli(), Reason: lease.ReasonLeaseLost,
+	}
 }
 
 func elected(t *lease.PastTenure) v1alpha1.TenureChange {
@@ -92,3 +127,23 @@ func microTime(millis int64) metav1.MicroTime {
 }
 
 var lastMilli = time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC).UnixMilli()
+
+// begins reports whether the tenure after one is a new run, or the next attempt of one whose process ended: that is told in
+// status.runs. Nobody has taken over from anybody then, and nothing was down that should have been up.
+func (r *runs) begins(status *v1alpha1.SingletonJobStatus, before *lease.PastTenure) bool {
+	if r == nil {
+		return false
+	}
+	if slices.Contains(attemptEnds, before.Reason) {
+		return true
+	}
+	over := func(run lease.Run) bool { return run.Token == before.Token && !run.Open() }
+	return over(r.Now) || slices.ContainsFunc(r.Past, over) ||
+		slices.ContainsFunc(status.Runs, func(s v1alpha1.RunStatus) bool { return over(RunOf(&s)) })
+}
+
+// attemptEnds are the reasons by which an attempt ends of itself, or with its run.
+var attemptEnds = []lease.Reason{
+	lease.ReasonProcessExited, lease.ReasonPreActivateFailed, lease.ReasonStartupFailed, lease.ReasonLivenessFailed, lease.ReasonPostStartFailed,
+	lease.ReasonDeadlineExceeded, lease.ReasonReplaced, lease.ReasonNotBegun,
+}

@@ -2,13 +2,18 @@ package plan
 
 import (
 	"fmt"
+	"math"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/singletonjob/operator/api/v1alpha1"
+	"github.com/singletonjob/operator/internal/inject"
 	"github.com/singletonjob/operator/internal/lease"
 )
 
@@ -83,6 +88,10 @@ func TestChangesOfHolder(t *testing.T) {
 			transitions: 9, before: 10,
 			want: []string{"20 Elected Elected →q"},
 		},
+		"taken over from a previous job, whose tenures are forgotten": {
+			history: past(pastTenure(20, "q", 3, 0, "")), transitions: 9, before: 19,
+			want: []string{"20 Elected Elected →q"},
+		},
 		"only of a previous job": {
 			history: past(pastTenure(10, "p", 1, 2, lease.ReasonPodTerminating)), transitions: 9, before: 10,
 		},
@@ -117,8 +126,8 @@ func TestChangesOfHolder(t *testing.T) {
 			}
 			g.Lease.Claim.Before = c.before
 			g.Job.Status = v1alpha1.SingletonJobStatus{FencingToken: c.recorded}
-			j := jobOf(g.Job)
-			got := changesOf(j, tenureOf(j, g.Name, &g.Observed))
+			j := jobOf(&g.Observed)
+			got := changesOf(j, tenureOf(j, g.Name, &g.Observed), nil)
 			if diff := cmp.Diff(c.want, lines(got.news)); diff != "" || got.incomplete != c.incomplete {
 				t.Errorf("incomplete %v, want %v (-want +got):\n%s", got.incomplete, c.incomplete, diff)
 			}
@@ -146,7 +155,7 @@ func TestAChangeIsRecordedOnce(t *testing.T) {
 	if diff := cmp.Diff([]string{"200 Failover LeaseExpired " + g.name(0) + "→" + g.name(1) + " 15s"}, lines(first.Changes)); diff != "" || len(first.Events) != 1 {
 		t.Fatalf("events %v (-want +got):\n%s", first.Events, diff)
 	}
-	if again := Decide(g.Observed); cmp.Diff(first, again) != "" {
+	if again := Decide(g.Observed); cmp.Diff(first, again, cmpopts.EquateComparable(Hashed{})) != "" {
 		t.Error("the same observation has two plans")
 	}
 	g.Job.Status = *first.Status
@@ -184,6 +193,52 @@ func TestEventsAfterARestart(t *testing.T) {
 	}
 }
 
+// TestEventsThatFailed: a process that knows which were written writes the others however long that took.
+func TestEventsThatFailed(t *testing.T) {
+	g := failedOver()
+	g.Job.Status = *Decide(g.Observed).Status
+	g.Now = now.Add(24 * time.Hour)
+	for from, want := range map[int64]int{0: 0, 101: 1, 200: 1, 201: 0} {
+		g.Unannounced = from
+		events := Decide(g.Observed).Events
+		events = slices.DeleteFunc(events, func(e Event) bool { return !strings.Contains(e.Name, "tenure") })
+		if len(events) != want || want > 0 && events[0].Name != "job.tenure-200" {
+			t.Errorf("from token %d on: %v", from, events)
+		}
+	}
+}
+
+// TestEventsOfWhatTheStatusDropped: who keeps no history has its Events all the same, after a restart too.
+func TestEventsOfWhatTheStatusDropped(t *testing.T) {
+	g := failedOver()
+	g.Job.Spec.HistoryLimit = new(int32)
+	g.Job.Status.History = nil
+	first := Decide(g.Observed)
+	if len(first.Events) != 1 || len(first.Status.History) > 0 {
+		t.Fatalf("events %v, history %v", first.Events, lines(first.Status.History))
+	}
+	g.Job.Status, g.EventsUnknown = *first.Status, true
+	if diff := cmp.Diff(first.Events, Decide(g.Observed).Events); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
+// TestALeaseThatWasPutBack: the next tenure follows on the last one that was told of, not on what an old copy has.
+func TestALeaseThatWasPutBack(t *testing.T) {
+	g := failedOver()
+	g.Job.Status = *Decide(g.Observed).Status // up to token 200
+	g.held(0, 300, now)
+	g.Lease.Record.Transitions = 2
+	g.Lease.Record.History = past(
+		lease.PastTenure{Token: 300, Pod: g.name(0), Node: "a", Acquired: now.UnixMilli()},
+		lease.PastTenure{Token: 100, Pod: g.name(0), Node: "a", Acquired: 1, Ended: ago(time.Hour).UnixMilli(), Reason: lease.ReasonLeaseExpired},
+	)
+	p := Decide(g.Observed)
+	if diff := cmp.Diff([]string{"300 Failover LeaseLost " + g.name(1) + "→" + g.name(0)}, lines(p.Changes)); diff != "" || p.Changes[0].FromToken != 200 {
+		t.Errorf("%+v (-want +got):\n%s", p.Changes, diff)
+	}
+}
+
 func TestHistoryLimit(t *testing.T) {
 	for limit := range int32(4) {
 		g := steady()
@@ -207,26 +262,76 @@ func TestAVersionThatFailsBeforeItIsSoaked(t *testing.T) {
 		history []lease.PastTenure
 		failed  bool
 	}{
-		"never tried":          {history: past(pastTenure(10, "job-oldhash-0", 0, 1, lease.ReasonProcessExited))},
-		"ended by itself":      {history: past(pastTenure(10, own, 0, 1, lease.ReasonProcessExited)), failed: true},
-		"its agent was killed": {history: past(pastTenure(10, own, 0, 1, lease.ReasonHolderTerminated)), failed: true},
-		"was not alive":        {history: past(pastTenure(10, own, 0, 1, lease.ReasonLivenessFailed)), failed: true},
-		"never started":        {history: past(pastTenure(10, own, 0, 300, lease.ReasonStartupFailed)), failed: true},
-		"lasted, then died":    {history: past(pastTenure(10, own, 0, 61, lease.ReasonLivenessFailed))},
-		"was slow to die":      {history: past(pastTenure(10, own, 0, 49, lease.ReasonLivenessFailed)), failed: true},
-		"never prepared":       {history: past(pastTenure(10, own, 0, 300, lease.ReasonPreActivateFailed)), failed: true},
-		"told to stop":         {history: past(pastTenure(10, own, 0, 1, lease.ReasonPodTerminating))},
-		"cut off":              {history: past(pastTenure(10, own, 0, 1, lease.ReasonLeaseExpired))},
-		"lasted":               {history: past(pastTenure(10, own, 0, 31, lease.ReasonProcessExited))},
-		"failed, then lasted":  {history: past(pastTenure(20, own, 40, 80, lease.ReasonPodTerminating), pastTenure(10, own, 0, 1, lease.ReasonProcessExited))},
-		"lasted, then failed":  {history: past(pastTenure(20, own, 40, 41, lease.ReasonProcessExited), pastTenure(10, own, 0, 31, lease.ReasonPodTerminating)), failed: true},
+		"never tried":            {history: past(pastTenure(10, "job-oldhash-0", 0, 1, lease.ReasonProcessExited))},
+		"ended by itself":        {history: past(pastTenure(10, own, 0, 1, lease.ReasonProcessExited)), failed: true},
+		"its agent was killed":   {history: past(pastTenure(10, own, 0, 1, lease.ReasonHolderTerminated)), failed: true},
+		"was not alive":          {history: past(pastTenure(10, own, 0, 1, lease.ReasonLivenessFailed)), failed: true},
+		"never started":          {history: past(pastTenure(10, own, 0, 300, lease.ReasonStartupFailed)), failed: true},
+		"lasted, then died":      {history: past(pastTenure(10, own, 0, 61, lease.ReasonLivenessFailed))},
+		"was slow to die":        {history: past(pastTenure(10, own, 0, 49, lease.ReasonLivenessFailed)), failed: true},
+		"never prepared":         {history: past(pastTenure(10, own, 0, 300, lease.ReasonPreActivateFailed)), failed: true},
+		"told to stop":           {history: past(pastTenure(10, own, 0, 1, lease.ReasonPodTerminating))},
+		"cut off":                {history: past(pastTenure(10, own, 0, 1, lease.ReasonLeaseExpired))},
+		"lasted":                 {history: past(pastTenure(10, own, 0, 31, lease.ReasonProcessExited))},
+		"failed, then lasted":    {history: past(pastTenure(20, own, 40, 80, lease.ReasonPodTerminating), pastTenure(10, own, 0, 1, lease.ReasonProcessExited))},
+		"as short as the other":  {history: past(pastTenure(20, own, 40, 44, lease.ReasonProcessExited), pastTenure(10, "job-oldhash-0", 0, 5, lease.ReasonProcessExited))},
+		"shorter than the other": {history: past(pastTenure(20, own, 40, 42, lease.ReasonProcessExited), pastTenure(10, "job-oldhash-0", 0, 5, lease.ReasonProcessExited)), failed: true},
+		"the other was ended by a rollout": {
+			history: past(pastTenure(20, own, 40, 44, lease.ReasonProcessExited), pastTenure(10, "job-oldhash-0", 0, 5, lease.ReasonRollout)), failed: true,
+		},
+		"the other once lasted": {failed: true, history: past(pastTenure(20, own, 50, 54, lease.ReasonProcessExited),
+			pastTenure(15, "job-oldhash-0", 40, 45, lease.ReasonProcessExited), pastTenure(10, "job-oldhash-1", 0, 31, lease.ReasonRollout))},
+		"lasted, then failed": {history: past(pastTenure(20, own, 40, 41, lease.ReasonProcessExited), pastTenure(10, own, 0, 31, lease.ReasonPodTerminating)), failed: true},
 	} {
 		g := steady()
 		g.released(lease.ReasonPodTerminating)
 		g.Lease.Record.History = c.history
-		j := jobOf(g.Job)
-		if got := tenureOf(j, g.Name, &g.Observed).failedEarly(j.updated(), j.grace()); got != c.failed {
+		j := jobOf(&g.Observed)
+		if got := tenureOf(j, g.Name, &g.Observed).failedEarly(j.updated(), j.preparation(), j.grace()); got != c.failed {
 			t.Errorf("%s: failed %v, want %v", name, got, c.failed)
+		}
+	}
+}
+
+// A process that has prepared itself for a minute and crashes a second later has proven nothing.
+func TestPreparationIsNoProof(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(*v1alpha1.SingletonJob)
+		lasts  time.Duration
+		failed bool
+	}{
+		"nothing before it":        {func(*v1alpha1.SingletonJob) {}, 31 * time.Second, false},
+		"preActivate":              {preActivateFor(60), 89 * time.Second, true},
+		"long after preActivate":   {preActivateFor(60), 91 * time.Second, false},
+		"startup probe":            {startupProbe(10, 5, 20), 139 * time.Second, true},
+		"after the startup probe":  {startupProbe(10, 5, 20), 141 * time.Second, false},
+		"with defaults":            {startupProbe(0, 0, 0), 59 * time.Second, true},
+		"of defaults, and no more": {startupProbe(0, 0, 0), 61 * time.Second, false},
+		"no end of it":             {startupProbe(math.MaxInt32, math.MaxInt32, math.MaxInt32), time.Hour, true},
+	} {
+		g := steady()
+		c.change(g.Job)
+		j := jobOf(&g.Observed)
+		g.Lease.Record.History = past(lease.PastTenure{
+			Token: 10, Pod: inject.PodName(g.Job.Name, j.hash, 0), Acquired: 1, Ended: 1 + c.lasts.Milliseconds(), Reason: lease.ReasonProcessExited,
+		})
+		if got := tenureOf(j, g.Name, &g.Observed).failedEarly(j.updated(), j.preparation(), j.grace()); got != c.failed {
+			t.Errorf("%s: failed %v, want %v", name, got, c.failed)
+		}
+	}
+}
+
+func preActivateFor(seconds int32) func(*v1alpha1.SingletonJob) {
+	return func(job *v1alpha1.SingletonJob) {
+		job.Spec.PreActivate = &v1alpha1.PreActivate{Exec: v1alpha1.PreActivateExec{Command: []string{"x"}}, TimeoutSeconds: seconds}
+	}
+}
+
+func startupProbe(delay, period, failures int32) func(*v1alpha1.SingletonJob) {
+	return func(job *v1alpha1.SingletonJob) {
+		job.Spec.Template.Spec.Containers[0].StartupProbe = &corev1.Probe{
+			ProbeHandler:        corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"x"}}},
+			InitialDelaySeconds: delay, PeriodSeconds: period, FailureThreshold: failures,
 		}
 	}
 }

@@ -20,6 +20,8 @@ type issue struct {
 	detail string
 	// lasting: time alone does not heal it.
 	lasting bool
+	// unplaced: it is that no node takes the pod.
+	unplaced bool
 }
 
 const (
@@ -36,6 +38,9 @@ var (
 	unpulled = []string{"ErrImagePull", "ImagePullBackOff"} // a kubelet goes to and fro between them
 )
 
+// meanings of a status, by the agent as by any shell.
+var meanings = map[int32]string{126: ", a command that can't be executed", 127: ", a command that is not found"}
+
 const crashLoop = "CrashLoopBackOff"
 
 // issueOf is why a pod does not get ready.
@@ -47,7 +52,7 @@ func issueOf(pod *corev1.Pod, gated string) issue {
 	}
 	for _, c := range pod.Status.Conditions {
 		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && c.Reason == corev1.PodReasonUnschedulable {
-			return issue{what: "no node takes it", detail: c.Message, lasting: true}
+			return issue{what: "no node takes it", detail: c.Message, lasting: true, unplaced: true}
 		}
 	}
 	return issue{}
@@ -90,7 +95,7 @@ func containerIssue(s *corev1.ContainerStatus, gated bool) issue {
 func waitingIssue(name string, w *corev1.ContainerStateWaiting, last *corev1.ContainerStateTerminated, gated bool) issue {
 	switch {
 	case gated && w.Reason == crashLoop && last != nil:
-		return issue{what: fmt.Sprintf("%s, last with status %d (%s)", backOff, last.ExitCode, crashLoop), lasting: true}
+		return issue{what: fmt.Sprintf("%s, last with status %d%s (%s)", backOff, last.ExitCode, meanings[last.ExitCode], crashLoop), lasting: true}
 	case slices.Contains(unpulled, w.Reason):
 		return issue{what: fmt.Sprintf("container %s gets no image (%s)", name, strings.Join(unpulled, ", ")), detail: w.Message, lasting: true}
 	case slices.Contains(lasting, w.Reason):
@@ -99,14 +104,17 @@ func waitingIssue(name string, w *corev1.ContainerStateWaiting, last *corev1.Con
 	return issue{}
 }
 
-// progressDeadline is how long a candidate may take to get ready before its being so is called an issue.
-const progressDeadline = 2 * time.Minute
-
 // unreadyFor is for how long a pod has not been ready: since it was made, or since it was ready last.
 func unreadyFor(pod *corev1.Pod, now time.Time) time.Duration {
+	return unchangedFor(pod, now, corev1.PodReady)
+}
+
+// unchangedFor is for how long none of these conditions has changed, the time before the pod was made left out. A change that is
+// yet to come is that of another clock, and none.
+func unchangedFor(pod *corev1.Pod, now time.Time, conditions ...corev1.PodConditionType) time.Duration {
 	since := pod.CreationTimestamp.Time
-	for _, condition := range pod.Status.Conditions {
-		if at := condition.LastTransitionTime.Time; condition.Type == corev1.PodReady && at.After(since) && !at.After(now) {
+	for _, c := range pod.Status.Conditions {
+		if at := c.LastTransitionTime.Time; slices.Contains(conditions, c.Type) && at.After(since) && !at.After(now) {
 			since = at
 		}
 	}

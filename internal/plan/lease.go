@@ -6,8 +6,14 @@ import (
 	"slices"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/singletonjob/operator/api/v1alpha1"
+	"github.com/singletonjob/operator/internal/contract"
 	"github.com/singletonjob/operator/internal/lease"
+	"github.com/singletonjob/operator/internal/schedule"
 )
 
 // newLease makes the Lease: free if nothing speaks for an earlier tenure, else with an unknown holder, for which the
@@ -22,8 +28,12 @@ func newLease(j *job, o *Observed) *LeaseWrite {
 		TokenBase: j.Spec.Fencing.TokenBase,
 		Release:   lease.Release{Reason: lease.ReasonCreated},
 	}
+	r.Runs.Schedule = j.schedule
 	if !freshStart(j, o) {
 		r = unknownHolder(j, o, r)
+		if j.Spec.RunPolicy == v1alpha1.RunPolicyRunToCompletion {
+			r.Runs = restored(j, o)
+		}
 	}
 	return &LeaseWrite{Op: CreateLease, Record: r, Claim: newClaim(j, o.Lease.Last)}
 }
@@ -59,12 +69,13 @@ func unknownHolder(j *job, o *Observed, r lease.Record) lease.Record {
 }
 
 // upToReported adds the last tenure that the status reports to a history that ends before it, because what this process
-// remembers of the Lease is from an old cache: the next tenure is to follow on that one.
+// remembers of the Lease is from an old cache, or it remembers nothing: the next tenure is to follow on that one. When its process
+// acted last is not known then, and no time is better than a wrong one.
 func upToReported(status *v1alpha1.SingletonJobStatus, past []lease.PastTenure) []lease.PastTenure {
 	if status.FencingToken <= 0 || len(past) > 0 && past[0].Token >= status.FencingToken {
 		return past
 	}
-	reported, past := lease.PastTenure{Token: status.FencingToken}, slices.Clone(past)
+	reported, past := lease.PastTenure{Token: status.FencingToken, Reason: lease.ReasonLeaseDeleted}, slices.Clone(past)
 	if len(status.History) > 0 && status.History[0].Token == reported.Token {
 		h := status.History[0]
 		reported.Pod, reported.Node, reported.Acquired = h.To, h.ToNode, h.Time.UnixMilli()
@@ -89,8 +100,20 @@ func newClaim(j *job, last *Lease) Claim {
 
 // keepFor keeps the Lease for its job, with the token base that the spec asks for. A base that was raised counts from the
 // next tenure on, so the present one is asked to end by the same write.
-func keepFor(t *tenure) *LeaseWrite {
+//
+// Of a job that runs to completion it says the runs, too, or none: a previous job's are not this one's. That is not urgent, so it waits
+// until nobody waits for the holder.
+func keepFor(t *tenure, runs *runs) *LeaseWrite {
+	if runs != nil && (runs.blind || t.quiet() && !t.expired() && t.badTokenBase == "") {
+		return nil
+	}
 	r := t.Record
+	switch {
+	case runs != nil && runs.why != "":
+		r.Runs = runs.next
+	case runs == nil && t.Claim.JobUID != t.desired.claim.JobUID:
+		r.Runs = lease.Runs{Facts: schedule.Facts{Settled: r.Runs.Facts.Settled}} // no tick is taken back
+	}
 	r.BadTokenBase, r.Token = "", t.desired.token
 	if base := t.desired.tokenBase; base != r.TokenBase {
 		raised := base > r.TokenBase && t.badTokenBase == ""
@@ -99,16 +122,12 @@ func keepFor(t *tenure) *LeaseWrite {
 			r.Handover = lease.Handover{To: lease.AnyPod, Reason: lease.ReasonTokenBaseRaised}
 		}
 	}
-	return &LeaseWrite{Op: UpdateLease, Record: r, Claim: t.desired.claim}
+	return &LeaseWrite{Op: UpdateLease, Record: r, Claim: t.desired.claim, Event: runs.told()}
 }
 
-// handOver asks the holder to hand over to a pod. An empty to withdraws a request that a rollout made, or that somebody has
+// handOver asks the holder to hand over. A zero desired withdraws a request that a rollout made, or that somebody has
 // made for a pod that can't follow it. The holder may have followed that already, which is one handover.
-func handOver(t *tenure, m *members, to string) *LeaseWrite {
-	desired := lease.Handover{}
-	if to != "" {
-		desired = lease.Handover{To: to, Reason: lease.ReasonRollout}
-	}
+func handOver(t *tenure, m *members, desired lease.Handover) *LeaseWrite {
 	is := t.Record.Handover
 	able := is.To == lease.AnyPod || m.any(func(c candidate) bool { return c.live() && c.pod.Name == is.To })
 	if !t.holder.ours || is == desired || is.To != "" && is.Reason != lease.ReasonRollout && able {
@@ -117,6 +136,21 @@ func handOver(t *tenure, m *members, to string) *LeaseWrite {
 	r := t.Record
 	r.Handover = desired
 	return &LeaseWrite{Op: UpdateLease, Record: r, Claim: t.Claim}
+}
+
+// forget takes from the Lease's history what a status that is stored tells as well; nil for nothing. Every renewal would store it again.
+// Where fewer changes are kept in the status than in a Lease, or what ends a tenure is told elsewhere, as of runs, it stays. It is not
+// worth a write that could be in anybody's way: a free Lease is somebody's to acquire, and of a holder that may be dead see quiet.
+func forget(j *job, t *tenure, r *runs, stored *v1alpha1.SingletonJobStatus) *LeaseWrite {
+	if r != nil || *j.Spec.HistoryLimit < lease.HistoryLimit || t.unclaimed() || !t.acts() {
+		return nil
+	}
+	record := t.Record
+	record.History = untold(t.Record.History, stored, t.Claim.Before)
+	if len(record.History) == len(t.Record.History) {
+		return nil
+	}
+	return &LeaseWrite{Op: UpdateLease, Record: record, Claim: t.Claim}
 }
 
 // release frees the Lease of a holder that is proven dead: by its exact revision, which is the holder and token that the
@@ -159,4 +193,73 @@ func duration(r lease.Record) time.Duration {
 		return lease.MaxDuration
 	}
 	return r.Duration
+}
+
+// restored are the runs for a Lease that takes the place of one that was deleted. Of the run under way nobody can tell how far it has
+// got: its attempt is over, as that of a holder that vanished. A job whose run is over is not run again.
+func restored(j *job, o *Observed) lease.Runs {
+	last := o.Lease.Last
+	asked := contract.ParseRequest(j.Annotations[contract.RunNowAnnotation]).Name
+	var was lease.Runs
+	if last != nil && last.tellsOf(string(j.UID)) && last.Record.Runs.Bad == "" {
+		was = last.Record.Runs
+	} else {
+		// Whether the run that is asked for was run nobody knows: at most once rather than twice.
+		was.Answered = asked
+	}
+	if slices.ContainsFunc(j.Status.Runs, func(s v1alpha1.RunStatus) bool { return s.ID == string(j.UID)+"/"+asked }) {
+		was.Answered = asked
+	}
+	if len(j.Status.Runs) > 0 {
+		// What this process remembers may be older than what was told, by another one perhaps.
+		if told := RunOf(&j.Status.Runs[0]); told.Token > was.Now.Token || told.Token == was.Now.Token && was.Now.Open() {
+			was.Now = told
+		}
+		was.Missed, was.Skipped = max(was.Missed, j.Status.Missed), max(was.Skipped, j.Status.Skipped)
+	}
+	if j.schedule == nil && mayHaveRun(j, o) {
+		was.Now = restoredOnce(j, was.Now)
+	}
+	if was.Now.Open() {
+		was.Now.State = lease.RunRunning
+	}
+	was.Facts.Running = was.Now.Open()
+	was.Schedule = j.schedule
+	return was
+}
+
+// mayHaveRun reports whether anything speaks for a run of this job: else what is left is a previous one's.
+func mayHaveRun(j *job, o *Observed) bool {
+	last := o.Lease.Last
+	return j.Status.FencingToken > 0 || len(j.Status.Runs) > 0 || last != nil && last.tellsOf(string(j.UID)) ||
+		slices.ContainsFunc(o.Pods, func(pod *corev1.Pod) bool { return !isStranger(pod, j) })
+}
+
+// restoredOnce is the run of a job that is run once. Where status.runs tells nothing, its conditions do still, as of the newest token that
+// was told.
+func restoredOnce(j *job, was lease.Run) lease.Run {
+	if was.ID == "" {
+		was = lease.Run{ID: string(j.UID), Attempt: 1, State: lease.RunRunning}
+	}
+	if !was.Open() || was.Token > j.Status.FencingToken || len(j.Status.Runs) > 0 {
+		return was
+	}
+	for condition, state := range map[string]lease.RunState{
+		v1alpha1.ConditionComplete: lease.RunComplete, v1alpha1.ConditionFailed: lease.RunGivenUp,
+	} {
+		if c := meta.FindStatusCondition(j.Status.Conditions, condition); c != nil && c.Status == metav1.ConditionTrue {
+			was.State, was.Ended = state, c.LastTransitionTime.UnixMilli()
+		}
+	}
+	return was
+}
+
+// runsWrite is the write that has the Lease say of runs what it should, nil for none.
+func runsWrite(t *tenure, r *runs) *LeaseWrite {
+	if r == nil || r.why == "" {
+		return nil
+	}
+	record := t.Record
+	record.Runs = r.next
+	return &LeaseWrite{Op: UpdateLease, Record: record, Claim: t.Claim, Event: r.told()}
 }

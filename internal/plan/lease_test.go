@@ -152,17 +152,19 @@ func TestTheHistoryOutlivesTheLease(t *testing.T) {
 				}}, g.Job.Status.History...)
 			},
 			want: []lease.PastTenure{
-				{Token: 120, Pod: steady().name(1), Node: "b", Acquired: ago(time.Minute).UnixMilli()},
+				{Token: 120, Pod: steady().name(1), Node: "b", Acquired: ago(time.Minute).UnixMilli(), Reason: lease.ReasonLeaseDeleted},
 				{Token: 100, Pod: steady().name(0), Node: "a", Acquired: ago(time.Hour).UnixMilli(), Reason: lease.ReasonProcessExited},
 			},
 		},
 		"known from the status": {
 			with: func(g *given) { g.Lease = Lease{} },
-			want: []lease.PastTenure{{Token: 100, Pod: steady().name(0), Node: "a", Acquired: ago(time.Hour).UnixMilli()}},
+			want: []lease.PastTenure{{
+				Token: 100, Pod: steady().name(0), Node: "a", Acquired: ago(time.Hour).UnixMilli(), Reason: lease.ReasonLeaseDeleted,
+			}},
 		},
 		"the status keeps no history": {
 			with: func(g *given) { g.Lease = Lease{}; g.Job.Status.History = nil },
-			want: []lease.PastTenure{{Token: 100}},
+			want: []lease.PastTenure{{Token: 100, Reason: lease.ReasonLeaseDeleted}},
 		},
 		"another job's": {
 			with: func(g *given) {

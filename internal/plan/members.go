@@ -6,9 +6,13 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/singletonjob/operator/internal/contract"
+	"github.com/singletonjob/operator/internal/inject"
 )
 
 // members are the pods around a tenure.
@@ -21,8 +25,24 @@ type members struct {
 	// orphans are pods that no controller owns any more. Foreign pods, those of a previous job of the name and whatever
 	// else carries its labels, are neither.
 	orphans []*corev1.Pod
+	// strangers are pods whose agents would take runs of this job for those of a previous one of its name.
+	strangers []*corev1.Pod
+	// previous are a previous job's objects that are in the way of the first candidates.
+	previous []string
+	// volumes are the claims that they share.
+	volumes []Volume
 	// fleet is the candidates in numbers.
 	fleet Fleet
+	// strategy is the job's.
+	strategy strategy
+	// noRoom is how long one pod more is waited for still that finds no room; 0 if none is, or no longer.
+	noRoom time.Duration
+	// mover is the pod that is to take the place of a standby on the holder's node and is not ready yet, nil if there is none.
+	mover *candidate
+	// move is what is to be done about standbys on the holder's node.
+	move move
+	// turn is the job's part in a rollout of all jobs.
+	turn turn
 }
 
 // candidate is a pod of the job.
@@ -35,12 +55,14 @@ type candidate struct {
 	// unwell: it holds the Lease and its process runs, but that is not ready by its own probes. That is for people to know, and
 	// for who sends it requests; there is nothing to replace.
 	unwell bool
-	// unready is for how long it has not been ready.
+	// unready is for how long it has not been ready, or for how long it has, if it is.
 	unready time.Duration
 	// terminating: it is being deleted. terminal: it will never run again.
 	terminating, terminal bool
 	// holds: the Lease names it as the holder. beside: it is on the holder's node.
 	holds, beside bool
+	// apart: it was made for another node than the holder's of that time.
+	apart bool
 	// failure is how it ended, if it is terminal.
 	failure *failure
 	// issue is why it does not get ready, as far as known.
@@ -60,29 +82,68 @@ func (c candidate) inPlace() bool { return c.available() || c.live() && c.unwell
 // isStandby reports whether it can take over.
 func (c candidate) isStandby() bool { return c.available() && !c.holds }
 
+// isElsewhere reports whether it can take over and would not be lost with the holder's node.
+func (c candidate) isElsewhere() bool { return c.isStandby() && !c.beside }
+
+// runsToAnEnd reports whether its process is not to be stopped for a rollout.
+func (c candidate) runsToAnEnd() bool { return c.holds && runsFor(c.pod) != "" }
+
 func (c candidate) ref() PodRef { return PodRef{Name: c.pod.Name, UID: c.pod.UID} }
 
-func membersOf(j *job, t *tenure, pods []*corev1.Pod, now time.Time) *members {
-	m := &members{}
-	for _, pod := range pods {
-		switch owner := metav1.GetControllerOf(pod); {
-		case owner == nil && gated(pod) != "":
-			m.orphans = append(m.orphans, pod)
-		case owner != nil && owner.UID == j.UID:
-			m.candidates = append(m.candidates, candidateOf(pod, j.updated(), t.holder, len(pods), now))
+func membersOf(j *job, t *tenure, r *runs, o *Observed) *members {
+	m := sorted(j, t, o)
+	for i := range m.candidates {
+		if c := &m.candidates[i]; r != nil && hasLeft(c.pod) {
+			c.terminal, c.failure = true, nil
 		}
 	}
-	slices.SortFunc(m.candidates, func(a, b candidate) int {
-		return cmp.Or(cmp.Compare(a.ordinal, b.ordinal), cmp.Compare(a.pod.Name, b.pod.Name))
-	})
+	m.seekTurn(j, r, o.Turn)
 	for _, c := range m.candidates {
 		if c.failure != nil && c.updated && !c.terminating {
 			m.failing = append(m.failing, c)
 		}
 	}
 	slices.SortStableFunc(m.failing, func(a, b candidate) int { return a.failure.compare(b.failure) })
-	m.fleet = fleetOf(j, t, m.candidates)
+	m.mover = moverOf(m.candidates, int(j.Spec.Candidates))
+	m.fleet = m.fleetOf(j, t)
+	if r != nil {
+		// How long a process runs says nothing of its version, and none is stopped for a rollout, unless it was to run for ever.
+		m.fleet.Soaked, m.fleet.Failed = !m.fleet.HolderOld, false
+		m.fleet.Busy = m.fleet.HolderOld && m.any(candidate.runsToAnEnd)
+	}
+	m.seekRoom(j, o.OverQuota)
 	return m
+}
+
+// sorted has each pod where it belongs.
+func sorted(j *job, t *tenure, o *Observed) *members {
+	m := &members{previous: o.Previous, volumes: o.Volumes, strategy: j.strategy}
+	for _, pod := range o.Pods {
+		switch owner := metav1.GetControllerOf(pod); {
+		case isStranger(pod, j):
+			if mayStartRuns(pod, o.clock()) {
+				m.strangers = append(m.strangers, pod)
+			}
+		case owner == nil && gated(pod) != "":
+			m.orphans = append(m.orphans, pod)
+		case owner != nil && owner.UID == j.UID:
+			m.candidates = append(m.candidates, candidateOf(pod, j.updated(), t.holder, len(o.Pods), o.Now))
+		}
+	}
+	slices.SortFunc(m.candidates, func(a, b candidate) int {
+		return cmp.Or(cmp.Compare(a.ordinal, b.ordinal), cmp.Compare(a.pod.Name, b.pod.Name))
+	})
+	return m
+}
+
+// hasLeft reports whether a pod's agent has ended since nothing was left to do. It does not come again, though other containers may keep
+// the pod running.
+func hasLeft(pod *corev1.Pod) bool {
+	gate := gated(pod)
+	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase != corev1.PodFailed && pod.Spec.RestartPolicy != corev1.RestartPolicyAlways &&
+		slices.ContainsFunc(pod.Status.ContainerStatuses, func(s corev1.ContainerStatus) bool {
+			return s.Name == gate && s.State.Terminated != nil && s.State.Terminated.ExitCode == 0
+		})
 }
 
 // candidateOf reads a pod. updated is how the names of the present template's begin, last an ordinal after all others.
@@ -101,6 +162,7 @@ func candidateOf(pod *corev1.Pod, updated string, h holder, last int, now time.T
 		terminal:    pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed,
 		holds:       h.named && h.Pod == pod.Name && h.PodUID == string(pod.UID),
 		beside:      h.node != "" && h.node == pod.Spec.NodeName,
+		apart:       pod.Annotations[inject.KeptFromAnnotation] != "",
 		issue:       issueOf(pod, gated(pod)),
 	}
 	c.unwell = c.holds && !c.ready && isUnwell(pod)
@@ -156,22 +218,92 @@ func (m *members) newestFailed() *candidate {
 	return &m.failing[len(m.failing)-1]
 }
 
+// UnknownAgent stands for the image of agents of which no operator has noted any, as earlier ones did not.
+const UnknownAgent = "unknown"
+
+// agents are the candidates by the images of their agents.
+func (m *members) agents() map[string]int {
+	all := map[string]int{}
+	for _, c := range m.candidates {
+		if c.live() {
+			all[agentOf(c.pod)]++
+		}
+	}
+	return all
+}
+
+// agentOf is the image that a pod notes, if it may be one: anybody may write an annotation, and what is no UTF-8 or without end makes no label
+// of a metric.
+func agentOf(pod *corev1.Pod) string {
+	const longest = 512
+	image := pod.Annotations[contract.AgentImageAnnotation]
+	if image == "" || len(image) > longest || !utf8.ValidString(image) {
+		return UnknownAgent
+	}
+	return image
+}
+
 // lacking reports whether candidates are missing or not ready.
 func (m *members) lacking() bool { return m.count(candidate.inPlace) < m.fleet.Desired }
 
-func fleetOf(j *job, t *tenure, candidates []candidate) Fleet {
-	fleet := Fleet{Desired: int(j.Spec.Candidates)}
-	for _, c := range candidates {
+func (m *members) fleetOf(j *job, t *tenure) Fleet {
+	fleet := Fleet{Desired: int(j.Spec.Candidates), InPlace: j.strategy.inPlace, Paused: j.Spec.Strategy.Paused, Mover: m.mover != nil}
+	for _, c := range m.candidates {
 		switch {
-		case !c.live():
+		case !c.live(), m.isMover(c):
 		case c.holds && c.updated:
-			fleet.HolderNew, fleet.Soaked = true, t.unsoaked() == 0 && !c.unwell
+			fleet.HolderNew, fleet.Soaked = true, t.unsoaked(j.updated(), j.preparation()) == 0 && !c.unwell
 		case c.holds:
 			fleet.HolderOld = true
 		default:
 			*Standbys(&fleet, c.updated, c.ready)++
+			fleet.Released = fleet.Released || !c.updated && t.handedOver(c.pod.Name)
+			fleet.Unplaced = fleet.Unplaced || c.updated && c.pod.Spec.NodeName == ""
 		}
 	}
-	fleet.Failed = fleet.outdated() && !fleet.Soaked && t.failedEarly(j.updated(), j.grace())
+	fleet.Failed = fleet.outdated() && !fleet.Soaked && t.failedEarly(j.updated(), j.preparation(), j.grace())
+	// A foreign one holds for as long as it likes, and nobody is tried meanwhile.
+	fleet.Soaked = fleet.Soaked || t.holder.foreign
 	return fleet
+}
+
+// moverOf is the pod that is to take the place of a standby on the holder's node and is not ready yet, nil if there is none. One that
+// has a node may be a candidate as any other, and not be ready just now: it is so if it is needed for their number.
+func moverOf(candidates []candidate, desired int) *candidate {
+	live := 0
+	for _, c := range candidates {
+		if c.live() {
+			live++
+		}
+	}
+	for i, c := range slices.Backward(candidates) {
+		if c.live() && c.apart && !c.ready && !c.holds && (c.pod.Spec.NodeName == "" || c.updated && live > desired) {
+			return &candidates[i]
+		}
+	}
+	return nil
+}
+
+func (m *members) isMover(c candidate) bool { return m.mover != nil && m.mover.pod == c.pod }
+
+// seekRoom says whether one pod more than asked for finds no room and has been waited for long enough: no quota or no node takes
+// it, and one of the old standbys has what it needs.
+func (m *members) seekRoom(j *job, overQuota time.Duration) {
+	given := m.first(func(c candidate) bool { return c.isStandby() && !c.updated })
+	if given == nil {
+		return
+	}
+	var waited time.Duration
+	if overQuota > 0 && asksForNoMore(&given.pod.Spec, &j.Spec.Template.Spec) {
+		waited = overQuota
+	}
+	for _, c := range m.candidates {
+		if c.live() && c.updated && c.issue.unplaced && fitsInPlaceOf(given.pod, c.pod) {
+			waited = max(waited, c.unready)
+		}
+	}
+	m.fleet.NoRoom = waited >= m.strategy.patience
+	if waited > 0 {
+		m.noRoom = max(0, m.strategy.patience-waited)
+	}
 }

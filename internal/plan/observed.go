@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"cmp"
 	"strconv"
 	"strings"
 	"time"
@@ -23,20 +24,53 @@ type Observed struct {
 	Pods []*corev1.Pod
 	// Lease is the Lease of the job's name.
 	Lease Lease
+	// Workload is what spec.workloadRef names; nil without one.
+	Workload *Workload
+	// Volumes are the claims that the pods share, as far as there are such claims and the operator may read them.
+	Volumes []Volume
+	// Hashed is what the last plan for this job has said, if any.
+	Hashed Hashed
 	// Children are the other objects that were made for the job.
 	Children Children
 	// OutOfService are the nodes that an administrator declared to be shut down.
 	OutOfService map[string]bool
+	// Nodes are all that there are, read where pods share one; NodesUnknown: the operator may not read any.
+	Nodes        []*corev1.Node
+	NodesUnknown bool
 	// Settings are the operator's own, for every pod.
 	Settings inject.Settings
 	// Now is the operator's wall clock. It dates what the operator writes; safety never depends on it.
 	Now time.Time
+	// Server is the time of the API server's clock, zero where no recent answer has told it. Read for jobs that run to completion.
+	Server time.Time
+	// Turn: it is this job's turn in a rollout of all jobs. Read for jobs that ask for it (Plan.AsksTurn).
+	Turn bool
 	// Refused is what the API server would not do when it was asked just now, in the order of asking.
 	Refused []Refusal
+	// Previous are the objects of a previous job of the name that stand where this one's shall be, until Kubernetes' garbage
+	// collector has deleted them: kinds and names, found when they were to be made just now.
+	Previous []string
+	// OverQuota is for how long a quota has refused a pod, 0 if none does.
+	OverQuota time.Duration
 	// Remembered is how long a tenure may last of which nothing is left but this process's memory; 0 for none.
 	Remembered time.Duration
-	// EventsUnknown says that this process does not know which Events of the stored history were emitted.
+	// Entrypoint is what is known of the image, for a job that AsksForEntrypoint.
+	Entrypoint Lookup
+	// EventsUnknown says that this process does not know which changes of holder have their Events.
 	EventsUnknown bool
+	// Unannounced is the lowest token of a change of holder of which this process has failed to write the Event, or may have; 0
+	// for none.
+	Unannounced int64
+}
+
+// Lookup is the search for what an image runs by itself.
+type Lookup struct {
+	// Found is nil until it has succeeded.
+	Found *v1alpha1.Entrypoint
+	// Problem says why it has not, in words that stay the same while the cause does; empty while none is known.
+	Problem string
+	// Retry is how long until it is tried again; 0 while it is under way, or will not be.
+	Retry time.Duration
 }
 
 // Refusal is an answer of the API server that asking again does not change soon.
@@ -75,6 +109,16 @@ type Lease struct {
 	Last *Lease
 }
 
+// tellsOf reports whether the runs that a Lease tells of are those of the job with that UID. Whose a run is, it says itself: the claim may
+// be lost, and a pod of a previous job may have taken the Lease after it was claimed.
+func (l *Lease) tellsOf(uid string) bool {
+	now := l.Record.Runs.Now
+	return now.IsOf(uid) || now.ID == "" && l.Claim.JobUID == uid
+}
+
+// clock is the time: the API server's, or this process's own where that is not known.
+func (o *Observed) clock() time.Time { return cmp.Or(o.Server, o.Now) }
+
 // ClaimAnnotation on the Lease holds its Claim. It is between operators only; agents leave it as it is.
 const ClaimAnnotation = "singletonjob.io/claim"
 
@@ -104,4 +148,21 @@ type Children struct {
 	Role           *rbacv1.Role
 	RoleBinding    *rbacv1.RoleBinding
 	Budget         *policyv1.PodDisruptionBudget
+	// Service and OtherService are as ServicesOf has them.
+	Service, OtherService *corev1.Service
+}
+
+// Has reports whether there is one of the child's kind.
+func (c Children) Has(child Child) bool {
+	switch child.(type) {
+	case *corev1.ServiceAccount:
+		return c.ServiceAccount != nil
+	case *rbacv1.Role:
+		return c.Role != nil
+	case *rbacv1.RoleBinding:
+		return c.RoleBinding != nil
+	case *policyv1.PodDisruptionBudget:
+		return c.Budget != nil
+	}
+	return true
 }

@@ -33,6 +33,8 @@ type Plan struct {
 	State State
 	// Lease is the write to the Lease.
 	Lease *LeaseWrite
+	// Service is the write to the job's Service.
+	Service *ServiceWrite
 	// Relabel are roles to change; who loses "active" comes before who gets it.
 	Relabel []Relabel
 	// Apply are objects that are missing or differ, complete, and that no pod can be without.
@@ -43,16 +45,32 @@ type Plan struct {
 	Create []*corev1.Pod
 	// Also are other objects that are missing or differ; nothing waits for them.
 	Also []Child
+	// Move is a pod to make for the sake of one that shares the holder's node; nothing waits for it, and nothing fails with it.
+	Move *Move
 	// Status is what to write if it differs from what is stored; nil for no write.
 	Status *v1alpha1.SingletonJobStatus
 	// Changes are the changes of holder that Status records for the first time.
 	Changes []v1alpha1.TenureChange
 	// Events are to be emitted once Status is stored.
 	Events []Event
+	// Told is the write by which the Lease forgets what is told, once Status is stored; nil for none, and beside Lease always.
+	Told *LeaseWrite
+	// Expired: the job is to be deleted, since it is finished and was kept for as long as it asks for.
+	Expired bool
+	// FleetRollout is what the status says, and AsksTurn that the job waits and could begin now: with Turn the plan is another.
+	FleetRollout v1alpha1.FleetRollout
+	AsksTurn     bool
+	// Agents are the candidates by the image that their agents are of, UnknownAgent for those that do not say it.
+	Agents map[string]int
+	// Hashed is to be observed the next time.
+	Hashed Hashed
 	// Reasons say why, for the log.
 	Reasons Reasons
-	// Wake is when to decide again if nothing is heard before; 0 for never.
-	Wake time.Duration
+	// Wake is when to decide again if nothing is heard before, no renewal either; 0 for never. It is the sooner of two: Due, which
+	// comes though the Lease is renewed, and when the Lease has been unchanged for as long as Silence, which a renewal puts off.
+	Wake, Due, Silence time.Duration
+	// Renewal: decide again at the next renewal, too.
+	Renewal bool
 }
 
 // State names the situation that a job is in.
@@ -71,7 +89,8 @@ const (
 	LeaseConflict
 	// LeaseMissing: no pod is made before there is a Lease.
 	LeaseMissing
-	// LeaseUnclaimed: the Lease is kept for a previous job of the name, or lacks what the spec says of it.
+	// LeaseUnclaimed: the Lease is kept for a previous job of the name, or lacks what the spec says of it. What says when runs are due
+	// stands there before the first pod that could start one.
 	LeaseUnclaimed
 	// HolderDead: there is proof that the holder's process is dead.
 	HolderDead
@@ -79,6 +98,12 @@ const (
 	Suspending
 	// Suspended: spec.suspend is set, and no pod is left.
 	Suspended
+	// Blocked: the workload that the job has its template from is missing, another job's, or runs by itself.
+	Blocked
+	// EntrypointUnknown: no pod can be made before it is known what the image runs. What runs goes on.
+	EntrypointUnknown
+	// Resting: no run is open, asked for or due soon, so that no candidate is needed.
+	Resting
 	// Serving: candidates are kept, replaced, rolled out.
 	Serving
 )
@@ -86,7 +111,7 @@ const (
 func (s State) String() string {
 	return [...]string{
 		"Collecting", "Deleting", "InvalidSpec", "LeaseConflict", "LeaseMissing", "LeaseUnclaimed", "HolderDead",
-		"Suspending", "Suspended", "Serving",
+		"Suspending", "Suspended", "Blocked", "EntrypointUnknown", "Resting", "Serving",
 	}[s]
 }
 
@@ -105,6 +130,9 @@ type LeaseWrite struct {
 	Op     LeaseOp
 	Record lease.Record
 	Claim  Claim
+	// Event, unless nil, tells what the write does: to be emitted once that is stored, and not before. Who decided on an old Lease
+	// would tell what never was.
+	Event *Event
 }
 
 // PodRef names one pod, not a later one of that name.
@@ -117,6 +145,14 @@ type PodRef struct {
 type Relabel struct {
 	PodRef
 	Role string
+}
+
+// Move is one pod more, for another node. That it is tried is noted first, so that it is not tried again soon.
+type Move struct {
+	// Beside is the standby that is to go, and Note what is written to its MoveAnnotation.
+	Beside PodRef
+	Note   string
+	Pod    *corev1.Pod
 }
 
 // Child is an object that the operator makes for a job.

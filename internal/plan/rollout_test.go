@@ -17,9 +17,13 @@ type rollout struct {
 	Fleet
 	// broken: new candidates do not get ready. crashing: new processes end at once.
 	broken, crashing bool
-	asked            bool
-	handovers        int
-	out              strings.Builder
+	// unplaceable: no node takes the mover.
+	unplaceable bool
+	asked       bool
+	// unready: the one that has handed over is not seen to be ready yet.
+	unready   bool
+	handovers int
+	out       strings.Builder
 }
 
 func (r *rollout) say(format string, args ...any) {
@@ -30,8 +34,12 @@ func (r *rollout) say(format string, args ...any) {
 	case r.HolderNew:
 		holder = "new"
 	}
-	fmt.Fprintf(&r.out, "  %-38s holder %-6s standbys: old %d ready %d not, new %d ready %d not\n",
-		fmt.Sprintf(format, args...), holder, r.OldReady, r.OldUnready, r.NewReady, r.NewUnready)
+	mover := ""
+	if r.Mover {
+		mover = ", one more for another node"
+	}
+	fmt.Fprintf(&r.out, "  %-38s holder %-6s standbys: old %d ready %d not, new %d ready %d not%s\n",
+		fmt.Sprintf(format, args...), holder, r.OldReady, r.OldUnready, r.NewReady, r.NewUnready, mover)
 }
 
 func (s Step) String() string {
@@ -56,6 +64,12 @@ func (s Step) String() string {
 	if s.HandOver {
 		words = append(words, "hand over")
 	}
+	if s.Move {
+		words = append(words, "create 1 for another node")
+	}
+	if s.GiveUpMove {
+		words = append(words, "give up the one for another node")
+	}
 	return strings.Join(words, ", ")
 }
 
@@ -67,27 +81,30 @@ func (r *rollout) apply(s Step) {
 		r.HolderOld, r.HolderNew = false, false
 	}
 	r.asked = s.HandOver
+	if s.Move {
+		r.Together, r.Mover, r.Awaited = false, true, true
+	}
+	if s.GiveUpMove {
+		r.Mover, r.Awaited = false, false
+	}
 }
 
 // happen lets one thing happen that is not the operator's doing; false if nothing can.
 func (r *rollout) happen() bool {
 	switch {
-	case r.asked:
-		r.asked, r.HolderOld, r.HolderNew = false, false, true
-		r.NewReady--
-		r.OldReady++
-		r.handovers++
-		r.say("the holder has handed over")
-		if r.crashing {
-			r.HolderOld, r.HolderNew, r.Failed = true, false, true
-			r.OldReady--
-			r.NewReady++
-			r.say("it ends at once; the old one takes over")
-		}
+	case r.asked, r.Released, r.unready:
+		r.handOver()
 	case r.NewUnready > 0 && !r.broken:
 		r.NewUnready--
 		r.NewReady++
 		r.say("one gets ready")
+	case r.Mover && r.unplaceable:
+		r.Awaited = false
+		r.say("no node takes the one more for long")
+	case r.Mover:
+		r.Mover = false
+		r.NewReady++
+		r.say("the one more is ready")
 	case r.nobody() && r.OldReady > 0:
 		r.OldReady--
 		r.HolderOld = true
@@ -103,6 +120,33 @@ func (r *rollout) happen() bool {
 		return false
 	}
 	return true
+}
+
+// handOver is the next of a handover's steps.
+func (r *rollout) handOver() {
+	switch {
+	case r.asked:
+		r.asked, r.Released, r.unready, r.HolderOld = false, true, true, false
+		r.OldUnready++
+		r.handovers++
+		r.say("the holder has released")
+	case r.Released && r.NewReady > 0:
+		r.Released, r.HolderNew = false, true
+		r.NewReady--
+		r.say("the new one has taken over")
+	case r.crashing && !r.Failed:
+		r.HolderOld, r.HolderNew, r.Failed, r.unready = true, false, true, false
+		r.OldUnready--
+		r.NewReady++
+		r.say("it ends at once; the old one takes over")
+	default:
+		r.Released, r.unready = false, false
+		if r.OldUnready > 0 {
+			r.OldUnready--
+			r.OldReady++
+			r.say("the old one is ready again")
+		}
+	}
 }
 
 func (f Fleet) nobody() bool { return !f.HolderOld && !f.HolderNew }
@@ -132,7 +176,7 @@ func TestRolloutStepByStep(t *testing.T) {
 		rollout
 	}{
 		{"a job is made: 2 candidates", rollout{Fleet: Fleet{Desired: 2}}},
-		{"a new template: 1 candidate, replaced plainly", rollout{Fleet: Fleet{Desired: 1, HolderOld: true}}},
+		{"a new template: 1 candidate, replaced plainly", rollout{Fleet: Fleet{Desired: 1, InPlace: true, HolderOld: true}}},
 		{"a new template: 2 candidates", rollout{Fleet: Fleet{Desired: 2, HolderOld: true, OldReady: 1}}},
 		{"a new template: 3 candidates", rollout{Fleet: Fleet{Desired: 3, HolderOld: true, OldReady: 2}}},
 		{"a new template whose pods do not get ready: 3 candidates", rollout{Fleet: Fleet{Desired: 3, HolderOld: true, OldReady: 2}, broken: true}},
@@ -140,10 +184,14 @@ func TestRolloutStepByStep(t *testing.T) {
 		{"another template while the last one is stuck: 2 candidates", rollout{Fleet: Fleet{Desired: 2, HolderOld: true, OldReady: 1, OldUnready: 1}}},
 		{"a standby is lost", rollout{Fleet: Fleet{Desired: 2, HolderNew: true, Soaked: true}}},
 		{"from 4 candidates to 2", rollout{Fleet: Fleet{Desired: 2, HolderNew: true, Soaked: true, NewReady: 3}}},
-		{"from 2 candidates to 1", rollout{Fleet: Fleet{Desired: 1, HolderNew: true, Soaked: true, NewReady: 1}}},
+		{"from 2 candidates to 1", rollout{Fleet: Fleet{Desired: 1, InPlace: true, HolderNew: true, Soaked: true, NewReady: 1}}},
 		{"from 1 candidate to 3", rollout{Fleet: Fleet{Desired: 3, HolderNew: true, Soaked: true}}},
 		{"a new template and fewer candidates at once: from 4 to 2", rollout{Fleet: Fleet{Desired: 2, HolderOld: true, OldReady: 3}}},
 		{"a new template while nobody holds the Lease", rollout{Fleet: Fleet{Desired: 2, OldReady: 2}}},
+		{"a standby on the holder's node, and another node takes it", rollout{Fleet: Fleet{Desired: 2, HolderNew: true, Soaked: true, NewReady: 1, Together: true}}},
+		{"a standby on the holder's node, and no other node takes it", rollout{Fleet: Fleet{Desired: 2, HolderNew: true, Soaked: true, NewReady: 1, Together: true}, unplaceable: true}},
+		{"a standby on the holder's node is lost while it is moved", rollout{Fleet: Fleet{Desired: 2, HolderNew: true, Soaked: true, Mover: true, Awaited: true}}},
+		{"a new template while a standby is moved", rollout{Fleet: Fleet{Desired: 2, HolderOld: true, OldReady: 1, Mover: true, Awaited: true}}},
 	} {
 		r := c.rollout
 		r.say("at first")
@@ -180,12 +228,17 @@ func fleets(visit func(Fleet)) {
 	for want := 1; want <= 4; want++ {
 		for n := range (most + 1) * (most + 1) * (most + 1) * (most + 1) {
 			for holder := range 3 {
-				for flags := range 4 {
+				for flags := range 16 {
 					f := Fleet{
 						Desired: want, OldReady: n % 4, OldUnready: n / 4 % 4, NewReady: n / 16 % 4, NewUnready: n / 64 % 4,
 						HolderOld: holder == 1, HolderNew: holder == 2, Soaked: holder == 2 && flags&1 != 0, Failed: flags&2 != 0,
+						InPlace: flags&4 != 0, NoRoom: flags&8 != 0, Released: holder == 0 && flags&1 != 0,
 					}
-					visit(f)
+					f.Unplaced = f.NoRoom && f.NewUnready > 0
+					for move := range 4 {
+						f.Together, f.Mover, f.Awaited = move == 1, move >= 2, move == 3
+						visit(f)
+					}
 				}
 			}
 		}
@@ -201,15 +254,44 @@ var rules = map[string]func(f Fleet, s Step, left Fleet) bool{
 		return min(s.Create, s.OldReady, s.OldUnready, s.NewReady, s.NewUnready) >= 0
 	},
 	"removes the holder only where nothing stands by": func(f Fleet, s Step, _ Fleet) bool {
-		return !s.RemoveHolder || f.Desired == 1 && f.HolderOld
+		return !s.RemoveHolder || f.Desired == 1 && f.InPlace && f.HolderOld
 	},
-	"leaves as many ready standbys as there should be": func(f Fleet, s Step, left Fleet) bool {
+	"leaves as many ready standbys as there should be, but one where there is no room": func(f Fleet, s Step, left Fleet) bool {
 		should := f.Desired - f.holders()
+		if f.InPlace || f.NoRoom {
+			should--
+		}
 		before, after := f.OldReady+f.NewReady, left.OldReady+left.NewReady
-		return f.Desired == 1 || after >= min(before, should) || s.OldReady == 0 && left.updated() >= f.Desired
+		return f.Desired == 1 && f.InPlace || after >= min(before, should) || s.OldReady == 0 && left.updated() >= f.Desired
 	},
 	"has at most one more than asked for": func(f Fleet, s Step, left Fleet) bool {
-		return left.total()+s.Create <= max(f.Desired+1, f.total())
+		return alive(f, s, left) <= max(f.Desired+1, alive(f, Step{}, f))
+	},
+	"has none more than asked for, in place": func(f Fleet, s Step, left Fleet) bool {
+		return !f.InPlace || s.RemoveHolder || alive(f, s, left) <= max(f.Desired, f.total())
+	},
+	"makes none beside one that has no place": func(f Fleet, s Step, left Fleet) bool {
+		return !f.Unplaced || left.total()+s.Create <= f.Desired || s.Create == 0
+	},
+	"does nothing to a rollout that is paused": func(f Fleet, _ Step, _ Fleet) bool {
+		f.Paused = true
+		return f.updated() == f.total() || Next(f) == Step{GiveUpMove: f.Mover}
+	},
+	"moves a standby only when nothing else is to be done, and takes none away for it": func(f Fleet, s Step, _ Fleet) bool {
+		return !s.Move || s == Step{Move: true} && f.HolderNew != f.HolderOld && f.NewReady == f.Desired-1 && f.updated() == f.total() && !f.Mover && f.Together
+	},
+	"does without the mover whatever it does with it, and waits for it nowhere": func(f Fleet, s Step, _ Fleet) bool {
+		without := f
+		without.Mover, without.Awaited = false, false
+		s.GiveUpMove = false
+		return f.Together || s == Next(without)
+	},
+	"keeps no mover in a rollout, in place, for no standby, or for longer than it is waited for": func(f Fleet, s Step, _ Fleet) bool {
+		return s.GiveUpMove == (f.Mover && (!f.Awaited || f.updated() < f.total() || f.InPlace || f.Failed || f.Desired == 1))
+	},
+	"pauses nothing else": func(f Fleet, s Step, _ Fleet) bool {
+		f.Paused = true
+		return f.updated() != f.total() || Next(f) == s
 	},
 	"never lacks one": func(f Fleet, s Step, left Fleet) bool {
 		return s.RemoveHolder || left.total()+s.Create >= f.Desired
@@ -219,9 +301,19 @@ var rules = map[string]func(f Fleet, s Step, left Fleet) bool{
 	},
 	"does not hand over to what has failed": func(f Fleet, s Step, _ Fleet) bool { return !(s.HandOver && f.Failed) },
 	"keeps an old one to fall back to until the new one has outlasted its trial": func(f Fleet, _ Step, left Fleet) bool {
-		return f.Desired == 1 || !f.HolderNew || f.Soaked || f.OldReady == 0 || left.OldReady > 0
+		some := f.OldReady > 0 || f.OldUnready > 0 && (f.HolderNew || f.Released || f.Failed)
+		return f.Desired == 1 && f.InPlace || f.HolderOld || f.Soaked || !some || left.OldReady > 0 || f.OldReady == 0 && left.OldUnready > 0
 	},
 	"does not make what it removes": func(_ Fleet, s Step, _ Fleet) bool { return s.Create == 0 || s.NewReady+s.NewUnready == 0 },
+}
+
+// alive is how many are after a step.
+func alive(f Fleet, s Step, left Fleet) int {
+	n := left.total() + s.Create
+	if f.Mover && !s.GiveUpMove || s.Move {
+		n++
+	}
+	return n
 }
 
 func TestEveryStepKeepsTheRules(t *testing.T) {
@@ -246,7 +338,7 @@ func TestEveryFleetBecomesWhatTheSpecAsks(t *testing.T) {
 		if err := r.run(); err != nil {
 			t.Fatalf("%+v: %v", f, err)
 		}
-		if r.total() != f.Desired || r.updated() != f.Desired || r.NewUnready > 0 || !r.HolderNew {
+		if r.total() != f.Desired || r.updated() != f.Desired || r.NewUnready > 0 || !r.HolderNew || r.Mover {
 			t.Fatalf("%+v ends as %+v\n%s", f, r.Fleet, r.out.String())
 		}
 		if f.Desired > 1 && r.handovers > 1 {
@@ -261,10 +353,14 @@ func TestABrokenVersionNeverTakesOver(t *testing.T) {
 			return
 		}
 		r := rollout{Fleet: f, broken: true}
+		gives := 0
+		if f.InPlace || f.NoRoom {
+			gives = 1
+		}
 		if err := r.run(); err != nil {
 			t.Fatalf("%+v: %v", f, err)
 		}
-		if !r.HolderOld || r.OldReady < min(f.OldReady, f.Desired-1) {
+		if !r.HolderOld || r.OldReady < min(f.OldReady, f.Desired-1-gives) {
 			t.Fatalf("%+v ends as %+v\n%s", f, r.Fleet, r.out.String())
 		}
 	})

@@ -14,26 +14,34 @@ import (
 	"github.com/singletonjob/operator/internal/inject"
 )
 
-// statusOf is the status to store, nil if it is stored already, and the changes that it has for the first time. handing: the
-// holder is asked to hand over, already or by this plan.
-func statusOf(state State, j *job, t *tenure, m *members, c changes, o *Observed, handing bool) (*v1alpha1.SingletonJobStatus, []v1alpha1.TenureChange) {
+// statusOf is the status to store, nil if it is stored already, and the changes that it has for the first time.
+func statusOf(
+	state State, j *job, t *tenure, m *members, r *runs, c changes, o *Observed, fleet v1alpha1.FleetRollout, h handover,
+) (*v1alpha1.SingletonJobStatus, []v1alpha1.TenureChange) {
 	status := j.Status.DeepCopy()
+	status.FleetRollout = fleet
 	record(status, c.news, int(*j.Spec.HistoryLimit))
 	if t.Record.Token > t.desired.claim.Before {
 		status.FencingToken = max(status.FencingToken, t.Record.Token)
 	}
 	status.Tenures = max(status.Tenures, int64(t.Record.Transitions))
 	describeTenure(status, t)
-	describeCandidates(status, m)
+	describeCandidates(status, state, m)
 	describeSpec(status, j)
-	for _, c := range []metav1.Condition{
-		active(state, j, t, m, o.Refused).condition(v1alpha1.ConditionActive),
-		protected(state, j, t, m).condition(v1alpha1.ConditionProtected),
-		progressing(state, j, t, m, o.Refused, handing).condition(v1alpha1.ConditionProgressing),
+	describeEntrypoint(status, j)
+	describeRuns(status, r, int(*j.Spec.HistoryLimit))
+	for _, c := range append(runConditions(state, j, t, m, r),
+		active(state, j, t, m, r, o.Refused).condition(v1alpha1.ConditionActive),
+		protected(state, j, t, m, r).condition(v1alpha1.ConditionProtected),
+		progressing(state, j, t, m, r, o.Refused, h).condition(v1alpha1.ConditionProgressing),
 		timely(state, j, m).condition(v1alpha1.ConditionTimely),
-	} {
+		ready(state, j, t, m, r, o.Refused).condition(v1alpha1.ConditionReady),
+	) {
 		c.ObservedGeneration, c.LastTransitionTime = j.Generation, metav1.NewTime(o.Now.UTC().Truncate(time.Second))
 		set(status, c)
+	}
+	for _, other := range otherConditions(j) {
+		meta.RemoveStatusCondition(&status.Conditions, other)
 	}
 	if equality.Semantic.DeepEqual(status, &j.Status) {
 		return nil, nil
@@ -69,13 +77,17 @@ func describeTenure(status *v1alpha1.SingletonJobStatus, t *tenure) {
 	}
 }
 
-func describeCandidates(status *v1alpha1.SingletonJobStatus, m *members) {
+func describeCandidates(status *v1alpha1.SingletonJobStatus, state State, m *members) {
 	c := v1alpha1.CandidatesStatus{
 		Total:   int32(m.count(candidate.live)),
 		Ready:   int32(m.count(candidate.available)),
 		Updated: int32(m.count(func(c candidate) bool { return c.live() && c.updated })),
 	}
-	c.Summary = fmt.Sprintf("%d/%d", c.Ready, m.fleet.Desired)
+	desired := m.fleet.Desired
+	if state == Resting {
+		desired = 0
+	}
+	c.Summary = fmt.Sprintf("%d/%d", c.Ready, desired)
 	status.Candidates = c
 }
 

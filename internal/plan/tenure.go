@@ -24,14 +24,17 @@ type tenure struct {
 	badTokenBase string
 	holder       holder
 	death        *death
-	// past are the tenures, oldest first, with the present one.
-	past []lease.PastTenure
+	// past are the tenures that the Lease tells of, oldest first, with the present one, and tried the last ones, with those before them that
+	// the status tells of.
+	past, tried []lease.PastTenure
 	// age is how long the tenure has lasted, by wall clocks.
 	age time.Duration
 	// seemsOver: the last renewal is, by wall clocks, older than the lease lasts, and this process has not seen it.
 	seemsOver bool
 	// shown: the holder is reported as acting.
 	shown bool
+	// minReady is the job's strategy's.
+	minReady time.Duration
 }
 
 // desired is what a Lease should say of its job.
@@ -41,7 +44,7 @@ type desired struct {
 }
 
 func tenureOf(j *job, name string, o *Observed) *tenure {
-	t := &tenure{Lease: o.Lease, name: name}
+	t := &tenure{Lease: o.Lease, name: name, minReady: j.strategy.minReady}
 	if t.Presence != Ours {
 		t.Record = lease.Record{}
 	}
@@ -52,6 +55,7 @@ func tenureOf(j *job, name string, o *Observed) *tenure {
 	t.holder = holderOf(t.Record, t.desired.claim.Before, pod, j.limits)
 	t.death = deathOf(t.Record, t.holder, pod, o.OutOfService)
 	t.past = pastOf(t.Record, t.holder)
+	t.tried = withTold(t.past, &j.Status, t.Record.Token)
 	t.age = time.Duration(o.Now.UnixMilli()-t.holder.since) * time.Millisecond
 	t.seemsOver = !t.Renewed && o.Now.UnixMicro()-t.Record.RenewTime >= t.holder.limits.duration.Microseconds()
 	t.shown = t.isShown(j.Status.ActivePod, j.Status.FencingToken)
@@ -77,7 +81,7 @@ func claimOf(j *job, l Lease, pod *corev1.Pod) Claim {
 // isTakenOver reports whether the holder is a pod that a previous job left behind for this one to adopt: then the present
 // tenure is this job's first.
 func isTakenOver(j *job, pod *corev1.Pod) bool {
-	if pod == nil {
+	if pod == nil || isStranger(pod, j) {
 		return false
 	}
 	owner := metav1.GetControllerOf(pod)
@@ -184,26 +188,72 @@ func (t *tenure) quiet() bool {
 	case t.holder.Pod == "":
 		return true // nobody whose renewals could be waited for
 	}
-	return !t.Renewed || t.SinceRenewal >= t.holder.limits.retryPeriod*3/2
+	return !t.Renewed || t.SinceRenewal >= t.missed()
 }
 
-// minReadySeconds is how long a tenure of a new version must last before the old version's last standby is let go, and
-// before its end by itself no longer counts against the version: then it is soaked.
-const minReadySeconds = 30
+// missed is how long after a renewal another is missing.
+func (t *tenure) missed() time.Duration { return t.holder.limits.retryPeriod * 3 / 2 }
 
-// unsoaked is how long the present tenure must last still to be soaked, 0 if it is.
-func (t *tenure) unsoaked() time.Duration { return max(0, minReadySeconds*time.Second-t.age) }
+// unsoaked is how long the present tenure must last still to be soaked, 0 if it is. Where a process normally ends by itself before
+// that, its version is as good as the one before when it has been tried for as long in all.
+func (t *tenure) unsoaked(version string, preparation time.Duration) time.Duration {
+	lasted := t.age
+	if t.trial(version, preparation) < t.minReady+preparation {
+		for _, past := range t.tried {
+			if strings.HasPrefix(past.Pod, version) {
+				lasted = max(lasted, t.age+time.Duration(t.holder.since-past.Acquired)*time.Millisecond)
+			}
+		}
+	}
+	return max(0, t.minReady-lasted)
+}
+
+// trial is how long a tenure of a version must last for its end by itself not to count against the version: for minReady after
+// what comes before its start, which is no proof of it and takes up to preparation, unless the other versions always end by
+// themselves before that. Half as long as these will do then.
+func (t *tenure) trial(version string, preparation time.Duration) time.Duration {
+	full := t.minReady + preparation
+	var longest time.Duration
+	for _, past := range t.tried {
+		if strings.HasPrefix(past.Pod, version) {
+			continue
+		}
+		ran := time.Duration(past.Ended-past.Acquired) * time.Millisecond
+		if past.Token == t.Record.Token && past.Ended == 0 {
+			ran = t.age
+		}
+		switch {
+		case ran >= full:
+			return full
+		case slices.Contains(ownFaults, past.Reason):
+			longest = max(longest, ran)
+		}
+	}
+	if longest == 0 {
+		return full
+	}
+	return longest / 2
+}
+
+// untried is how long the present tenure, of another version, must last still for trial to be the full one; 0 if it makes no difference.
+func (t *tenure) untried(version string, preparation time.Duration) time.Duration {
+	if strings.HasPrefix(t.holder.Pod, version) {
+		return 0
+	}
+	return max(0, t.minReady+preparation-t.age)
+}
 
 // failedEarly reports whether a version, whose pods' names begin so, was tried and its process ended by itself, or by its own
-// probes, before it was soaked. Trying again would be another failover, so the rollout waits for another template. What ends by its
-// liveness probe has had up to grace to end since it failed that.
-func (t *tenure) failedEarly(version string, grace time.Duration) bool {
+// probes, before its trial was over. Trying again would be another failover, so the rollout waits for another template. What ends
+// by its liveness probe has had up to grace to end since it failed that.
+func (t *tenure) failedEarly(version string, preparation, grace time.Duration) bool {
 	failed := false
-	for _, past := range t.past {
+	trial := t.trial(version, preparation).Milliseconds()
+	for _, past := range t.tried {
 		if !strings.HasPrefix(past.Pod, version) {
 			continue
 		}
-		soaked := int64(minReadySeconds * 1000)
+		soaked := trial
 		if past.Reason == lease.ReasonLivenessFailed {
 			soaked += grace.Milliseconds()
 		}
@@ -224,10 +274,25 @@ var ownFaults = []lease.Reason{
 	lease.ReasonProcessExited, lease.ReasonPostStartFailed, lease.ReasonLivenessFailed, lease.ReasonHolderTerminated,
 }
 
+// handedOver reports whether the last tenure was a pod's that has handed over in a rollout, and nobody has the Lease since.
+func (t *tenure) handedOver(pod string) bool {
+	if !t.Record.Free() || len(t.tried) == 0 {
+		return false
+	}
+	last := t.tried[len(t.tried)-1]
+	return last.Reason == lease.ReasonRollout && last.Pod == pod
+}
+
+// notTakenFor is how long a handover is not asked for again that was not taken.
+const notTakenFor = 30 * time.Second
+
 // wasNotTaken reports whether a handover was asked for not long ago and the one that was asked has the Lease again: the pod
 // that was to take it did not, as a standby does that is cut off and still called ready. Each attempt costs a restart of
 // the process.
 func (t *tenure) wasNotTaken() bool {
-	past := t.Record.History
-	return t.unsoaked() > 0 && len(past) > 1 && past[0].Token == t.Record.Token && past[1].Reason == lease.ReasonRollout && past[1].Pod == past[0].Pod
+	last := len(t.tried) - 1
+	if t.age >= notTakenFor || last < 1 || t.tried[last].Token != t.Record.Token {
+		return false
+	}
+	return t.tried[last-1].Reason == lease.ReasonRollout && t.tried[last-1].Pod == t.tried[last].Pod
 }

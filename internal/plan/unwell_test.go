@@ -120,8 +120,8 @@ func TestUnwellNewVersion(t *testing.T) {
 	if reason, message := verdictOf(); reason != v1alpha1.ReasonRollingOut {
 		t.Errorf("%s: %s", reason, message)
 	}
-	g.since(1, progressDeadline)
-	if reason, message := verdictOf(); reason != v1alpha1.ReasonRolloutStalled || !strings.Contains(message, g.Pods[1].Name+" is active with the current template") {
+	g.since(1, twoMinutes)
+	if reason, message := verdictOf(); reason != v1alpha1.ReasonProgressDeadlineExceeded || !strings.Contains(message, g.Pods[1].Name+" is active with the current template") {
 		t.Errorf("%s: %s", reason, message)
 	}
 	// A standby of the new version is still replaced.

@@ -11,14 +11,20 @@ import (
 // roles are the reasons of every plan: a pod that is called active may be none of the plan's, because the cache lags.
 func roles() Reasons { return Reasons{"Pod": "its role is not that of who acts"} }
 
-func reasonsOf(j *job, t *tenure, m *members, p *Plan) Reasons {
+func reasonsOf(j *job, t *tenure, m *members, runs *runs, p *Plan) Reasons {
 	r := roles()
 	if p.Lease != nil {
-		r.add("Lease", t.name, whyLease(t, p))
+		r.add("Lease", t.name, whyLease(t, runs, p))
+	}
+	if p.Told != nil {
+		r.add("Lease", t.name, "the status tells of the tenures before this one")
 	}
 	for _, child := range slices.Concat(p.Apply, p.Also) {
 		kind := child.GetObjectKind().GroupVersionKind().Kind
 		r.add(kind, child.GetName(), "it is missing or not as it should be")
+	}
+	if p.Service != nil {
+		r.add("Service", p.Service.Service.Name, p.Service.why)
 	}
 	for _, pod := range p.Adopt {
 		r.add("Pod", pod.Name, "nothing owns it any more")
@@ -32,6 +38,13 @@ func reasonsOf(j *job, t *tenure, m *members, p *Plan) Reasons {
 	for _, pod := range p.Create {
 		r.add("Pod", pod.Name, whyCreated(m.fleet, pod.Annotations[FailuresAnnotation]))
 	}
+	if p.Move != nil {
+		r.add("Pod", p.Move.Beside.Name, "it is noted that one is made for another node")
+		r.add("Pod", p.Move.Pod.Name, "every ready standby is on the node of the active pod, and another node may take one")
+	}
+	if p.Expired {
+		r.add(v1alpha1.Kind, j.Name, "spec.ttlSecondsAfterFinished are over")
+	}
 	if p.Status != nil {
 		r.add(v1alpha1.Kind, j.Name, whyStatus(&j.Status, p.Status))
 	}
@@ -41,7 +54,7 @@ func reasonsOf(j *job, t *tenure, m *members, p *Plan) Reasons {
 	return r
 }
 
-func whyLease(t *tenure, p *Plan) string {
+func whyLease(t *tenure, runs *runs, p *Plan) string {
 	switch r := p.Lease.Record; p.State {
 	case LeaseMissing:
 		if r.Holder != "" {
@@ -62,6 +75,9 @@ func whyLease(t *tenure, p *Plan) string {
 	case HolderDead, Deleting:
 		return fmt.Sprintf("the process of %s is dead: %s", t.holder.Pod, t.death.reason)
 	default:
+		if runs != nil && runs.why != "" {
+			return runs.why
+		}
 		if r.Handover.To == "" {
 			return "nobody is asked to hand over any more"
 		}
@@ -75,10 +91,20 @@ func whyDeleted(m *members, state State, pod PodRef) string {
 		case c.pod.UID != pod.UID:
 		case state == Suspending:
 			return "spec.suspend is set"
+		case state == Resting:
+			return "no run needs it"
+		case c.terminal && c.failure == nil:
+			return "its run is over, and the next one has candidates of its own"
 		case c.terminal:
 			return bounded(failureOf(c.pod).what, maxDetail)
+		case m.isMover(c):
+			return "it was made for another node, and is not waited for any longer"
+		case !c.updated && m.turn.own:
+			return "it is of an earlier version of what the operator puts into pods"
 		case !c.updated:
 			return "it is of an earlier template"
+		case m.moved():
+			return "another standby is ready, on another node than the active pod's"
 		}
 	}
 	return "there are more candidates than spec.candidates"
@@ -104,6 +130,9 @@ func whyStatus(before, now *v1alpha1.SingletonJobStatus) string {
 	}
 	if now.FencingToken != before.FencingToken {
 		news = append(news, fmt.Sprintf("token %d", now.FencingToken))
+	}
+	if now.FleetRollout != before.FleetRollout {
+		news = append(news, fmt.Sprintf("its part in the rollout of all jobs is %q", now.FleetRollout))
 	}
 	if now.Candidates != before.Candidates {
 		news = append(news, fmt.Sprintf("%d candidates, %d ready, %d updated", now.Candidates.Total, now.Candidates.Ready, now.Candidates.Updated))

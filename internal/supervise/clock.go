@@ -11,7 +11,7 @@ import (
 
 // BootTime reads the clock of all deadlines: nanoseconds since boot, time suspended included, at the rate of the hardware.
 // It is CLOCK_MONOTONIC_RAW and the time for which the machine has slept, which is what CLOCK_BOOTTIME is ahead of
-// CLOCK_MONOTONIC. CLOCK_BOOTTIME itself runs as fast as NTP has it run: see shortest. All processes of one machine share
+// CLOCK_MONOTONIC. CLOCK_BOOTTIME itself runs as fast as NTP has it run: see timersFor. All processes of one machine share
 // this clock (outside time namespaces, whose offsets are constant).
 func BootTime() int64 { return gettime(unix.CLOCK_MONOTONIC_RAW) + asleep.read(gettime) }
 

@@ -3,6 +3,7 @@
 package supervise
 
 import (
+	"fmt"
 	"os/exec"
 	"testing"
 	"time"
@@ -67,19 +68,25 @@ func TestBootTime(t *testing.T) {
 	}
 }
 
-// slowest and fastest are the rates of CLOCK_BOOTTIME that the kernel permits: see shortest.
+// slowest and fastest are the rates of CLOCK_BOOTTIME that the kernel permits: see timersFor.
 const (
 	slowest = 1 - 0.10 - 0.0005 - 0.0005 - 0.125
 	fastest = 1 + 0.10 + 0.0005 + 0.0005 + 0.125
 )
 
-// A leash that is stopped dies before its deadline, at every rate; one that runs is near enough to it.
+// A leash that is stopped goes on before its deadline, at every rate; one that can't is killed by then, or soon after on a slow
+// clock; one that runs is near enough to it, and has its time to get a CPU.
 func TestTimersOfTheLeash(t *testing.T) {
 	t.Parallel()
 	for _, lead := range []int64{leadAlone, leadForAll} {
 		for _, left := range []time.Duration{0, 1, time.Millisecond, 300 * time.Millisecond, 2 * time.Second, 14 * time.Second, time.Hour, 24 * time.Hour} {
 			for _, rate := range []float64{slowest, 0.9, 1 - 83e-3, 1, 1 + 83e-3, fastest} {
 				checkTimers(t, lead, lead+1+int64(left), rate)
+			}
+		}
+		for left := lead + 1; left < 10*lead; left += lead / 16 {
+			for _, rate := range []float64{slowest, 1, fastest} {
+				checkTimers(t, lead, left, rate)
 			}
 		}
 	}
@@ -89,17 +96,24 @@ func checkTimers(t *testing.T, lead, left int64, rate float64) {
 	t.Helper()
 	looks := 0
 	for begun := left; left > lead; looks++ {
-		kill, look := shortest(left, lead)
-		if late := int64(float64(kill)/rate) - left; late > 0 {
-			t.Fatalf("rate %v, %v left: a stopped leash is %v late", rate, time.Duration(left), time.Duration(late))
+		after := timersFor(left, lead)
+		if late := int64(float64(after.goOn)/rate) - left; late >= 0 || after.goOn <= after.look {
+			t.Fatalf("rate %v, %v left, %+v: a stopped leash goes on %v late", rate, time.Duration(left), after, time.Duration(late))
 		}
-		if look <= 0 || kill-look < lead/4 {
-			t.Fatalf("%v left, lead %v: looks after %v, and is killed after %v", time.Duration(left), time.Duration(lead), time.Duration(look), time.Duration(kill))
+		grace := int64(0)
+		if left < 4*lead && rate < 1 {
+			grace = lead * 6 / 10
+		}
+		if late := int64(float64(after.kill)/rate) - left; late > grace {
+			t.Fatalf("rate %v, %v left, %+v: a leash that can't run is killed %v late", rate, time.Duration(left), after, time.Duration(late))
+		}
+		if after.look <= 0 || after.kill-after.look < lead {
+			t.Fatalf("%v left, lead %v, %+v: one that waits for a CPU is killed", time.Duration(left), time.Duration(lead), after)
 		}
 		if looks > 64 {
 			t.Fatalf("more than 64 looks in %v", time.Duration(begun))
 		}
-		left -= max(1, int64(float64(look)/rate))
+		left -= max(1, int64(float64(after.look)/rate))
 	}
 	if left < lead/2 {
 		t.Fatalf("rate %v: it kills %v before the deadline, with a lead of %v", rate, time.Duration(left), time.Duration(lead))
@@ -129,14 +143,22 @@ func TestDeadlineAfterASleep(t *testing.T) {
 	})
 	t.Run("the leash runs", func(t *testing.T) {
 		t.Parallel()
-		const in = 3 * time.Second
 		a := aDayAhead(t)
-		h, e := a.beating("beat", in)
-		await(t, "exit", a.exited)
-		// By its alarm: where that does not ring, the kernel kills after three quarters.
-		if late := time.Duration(h.last.Load() - e.Deadline); late > tolerance || late < -in/5 {
-			t.Errorf("the program wrote for the last time %v after its deadline", late)
-		}
+		withLaterDeadlines(t, 3*time.Second, func(in time.Duration) error {
+			h, e := a.beating("beat", in)
+			await(t, "exit", a.exited)
+			a.expectGone()
+			// By its alarm: where that does not ring, or the leash gets no CPU then, the kernel kills after three quarters.
+			had := time.Duration(e.Deadline - h.first.Load()) // as beating may have given it more
+			late := time.Duration(h.last.Load() - e.Deadline)
+			if late > tolerance {
+				t.Errorf("the program wrote for the last time %v after its deadline", late)
+			}
+			if late < -had/5 {
+				return fmt.Errorf("the program wrote for the last time %v before its deadline", -late)
+			}
+			return nil
+		})
 	})
 	t.Run("the leash is stopped", func(t *testing.T) {
 		t.Parallel()

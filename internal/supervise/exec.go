@@ -20,6 +20,9 @@ const MaxExecOutput = 4 << 10
 // ErrTooManyExecs says that MaxExecs commands run already.
 var ErrTooManyExecs = fmt.Errorf("%d commands run beside the main process already", MaxExecs)
 
+// ErrStillRuns says that the last command of the same name runs yet, because it can't be killed.
+var ErrStillRuns = errors.New("the last one still runs: it can't be killed")
+
 // errNotInTime is of a command that did not run when its time was over.
 var errNotInTime = errors.New("the command was not executing yet when its time was over")
 
@@ -32,6 +35,9 @@ type ExecSpec struct {
 	Dir string
 	// Timeout, from the call on, is when the command is killed. It must be positive.
 	Timeout time.Duration
+	// Name is what the command is for. Of those of one name one runs at a time, so that one kind that hangs leaves room for
+	// the others. The empty name is nobody's.
+	Name string
 }
 
 // ExecResult is how a command ended.
@@ -42,7 +48,7 @@ type ExecResult struct {
 	// Output is the first MaxExecOutput bytes of stdout and stderr together: what had been written when the command ended.
 	Output []byte
 	// Err is why the command did not run: a *StartError, or ErrStopped, ErrDeadlinePassed, os.ErrProcessDone and the like
-	// where there was no time for it.
+	// where there was no time for it, or for its leash to say that it runs.
 	Err error
 }
 
@@ -51,6 +57,7 @@ type ExecResult struct {
 type execution struct {
 	run // guarded by process.mu
 
+	name    string
 	spec    Spec
 	expires <-chan time.Time
 	output  *output
@@ -59,7 +66,7 @@ type execution struct {
 }
 
 // Exec runs a command beside the main process, in its tree, with nothing to read, and delivers once how it ended. It does
-// not block. The error is os.ErrProcessDone where the main process does not run (not yet, or not any more), and ErrTooManyExecs.
+// not block. The error is os.ErrProcessDone where the main process does not run (not yet, or not any more), ErrStillRuns, and ErrTooManyExecs.
 //
 // The command leads a session and a process group of its own. It dies with the tree: with the agent, at the deadline,
 // by Kill, when the main process ends. What it leaves behind when it ends by itself lives on as a part of the tree, and what it
@@ -73,6 +80,7 @@ func (t *Tree) Exec(spec ExecSpec) (<-chan ExecResult, error) {
 		return nil, fmt.Errorf("supervise: ExecSpec.Timeout is %v: it must be positive", spec.Timeout)
 	}
 	x := &execution{
+		name:    spec.Name,
 		spec:    Spec{Argv: spec.Argv, Env: spec.Env, Dir: spec.Dir},
 		expires: time.After(spec.Timeout),
 		ended:   make(chan struct{}),
@@ -98,11 +106,23 @@ func (t *Tree) admit(x *execution) error {
 	switch {
 	case !t.runs():
 		return os.ErrProcessDone
+	case x.name != "" && t.executes(x.name):
+		return ErrStillRuns
 	case len(t.execs) >= MaxExecs:
 		return ErrTooManyExecs
 	}
 	t.execs[x] = struct{}{}
 	return nil
+}
+
+// executes reports whether a command of that name runs. process.mu is held.
+func (t *Tree) executes(name string) bool {
+	for x := range t.execs {
+		if x.name == name {
+			return true
+		}
+	}
+	return false
 }
 
 // runs reports whether the main process executes and is not being killed. process.mu is held.
@@ -181,8 +201,8 @@ func (t *Tree) forkWith(x *execution, stdout int) error {
 	return err
 }
 
-// graceAfterTimeout is how long a leash may take to kill what its command has left, before it is killed itself, and then
-// how long the command may take to die before its end is waited for no longer.
+// graceAfterTimeout is how long a command may take to die before its end is waited for no longer, and how long a leash may
+// take to say that there was no time to start it.
 const graceAfterTimeout = 10 * time.Second
 
 // attend waits until an execution has ended, and ends it when its time is over. It reports whether it had to.
@@ -193,21 +213,40 @@ func (t *Tree) attend(x *execution) (timedOut bool) {
 	case <-x.expires:
 	}
 	t.deadlines.expire(x.ends.deadlines)
-	select {
-	case <-x.ended:
-		return true
-	case <-time.After(graceAfterTimeout):
-	}
-	process.mu.Lock()
-	if x.leashEnd == nil {
-		_ = unix.Kill(x.leash, unix.SIGKILL)
-	}
-	process.mu.Unlock()
+	go x.killUntilEnded()
 	select {
 	case <-x.ended:
 	case <-time.After(graceAfterTimeout):
 	}
 	return true
+}
+
+// killUntilEnded ends a command whose time is over, beside its leash, which is asked to and may be stopped or get no CPU.
+func (x *execution) killUntilEnded() {
+	patient := time.Now().Add(graceAfterTimeout)
+	below := peeling{}
+	for pause := firstPause; ; pause = min(2*pause, lastPause) {
+		x.killBelow(&below, time.Now().After(patient))
+		select {
+		case <-x.ended:
+			return
+		case <-time.After(pause):
+		}
+	}
+}
+
+// killBelow kills what descends from the leash of a command, and the leash when nothing is left below it that can act.
+// Killed before that, it would set free what it is the subreaper of, and nobody could tell that from what descends from the
+// main process.
+//
+// Nobody reaps the leash's children while it lives, nor while process.mu is held: so no PID is another's. A leash that has
+// none may be about to fork; it will hear that there is no time left for that, unless it is late.
+func (x *execution) killBelow(below *peeling, late bool) {
+	process.mu.Lock()
+	defer process.mu.Unlock()
+	if x.leashEnd == nil && below.round(x.leash) && (late || len(below.dead) > 0) {
+		_ = unix.Kill(x.leash, unix.SIGKILL)
+	}
 }
 
 // resultOf is what there is to say of an execution that has ended, or is waited for no longer.

@@ -134,10 +134,35 @@ func TestExecsAtOnce(t *testing.T) {
 	})
 	a.end()
 	for range MaxExecs {
-		if got, want := await(t, "the end of a command", a.executed), (executed{Status: Status{ExitCode: -1, Signal: unix.SIGKILL}}); got != want {
+		got, want := await(t, "the end of a command", a.executed), executed{Status: Status{ExitCode: -1, Signal: unix.SIGKILL}}
+		if got.ErrKind == "stopped" { // its leash was killed before it could say that it runs
+			want.Err, want.ErrKind = got.Err, got.ErrKind
+		}
+		if got != want {
 			t.Errorf("%+v, want %+v", got, want)
 		}
 	}
+}
+
+// One of a kind that can't be killed does not take the place of all others.
+func TestExecsOfOneName(t *testing.T) {
+	t.Parallel()
+	a := startAgent(t, nil)
+	a.main()
+	asleep := command{Op: "exec", Argv: []string{"sleep", "1000"}, In: time.Hour}
+	readiness, liveness := asleep, asleep
+	readiness.Name, liveness.Name = "readiness", "liveness"
+	a.must(readiness)
+	if e := a.do(readiness); e.ErrKind != "still runs" {
+		t.Errorf("another of the same name: %q, want ErrStillRuns", e.Err)
+	}
+	a.must(liveness)
+	a.must(asleep)
+	a.must(asleep)
+	eventually(t, "they are executed", func() bool { return a.find("sleep") != 0 })
+	unix.Kill(a.find("sleep"), unix.SIGKILL)
+	await(t, "the end of a command", a.executed)
+	a.end()
 }
 
 // Statuses are exact while many commands and their orphans end at the same time.
@@ -201,6 +226,7 @@ func TestExecTimeout(t *testing.T) {
 		"alone":   {"sleep", "1000"},
 		"group":   {"sh", "-c", "sleep 1000 & sleep 1000 & wait"},
 		"daemons": program("daemons", "3"),
+		"chain":   program("chain", "8"), // each of which hands the next up when it is killed
 		"deaf":    program("stubborn"),
 		"stopped": {"sh", "-c", "kill -STOP $$"},
 	} {
@@ -223,20 +249,34 @@ func TestExecTimeout(t *testing.T) {
 	}
 }
 
-// A leash that does not run cannot kill what its command has started.
+// A leash that does not run cannot kill what its command has started, and it alone knows what that is: its agent kills it.
 func TestExecTimeoutBesideAStoppedLeash(t *testing.T) {
 	t.Parallel()
-	inBothModes(t, func(t *testing.T, a *agent) {
-		a.main()
-		a.must(command{Op: "exec", Argv: []string{"sh", "-c", "sleep 1000 & wait"}, In: 5 * time.Second})
-		eventually(t, "it runs, or has ended", func() bool { return len(a.processes()) == 6 || len(a.executed) > 0 })
-		a.stopLeashes()
-		if got := await(t, "the end of a command", a.executed); !got.TimedOut {
-			t.Errorf("%+v, want TimedOut", got)
-		}
-		eventually(t, "agent, leash and main process are left", func() bool { return len(a.processes()) == 3 })
-		a.end()
-	})
+	for name, row := range map[string]struct {
+		argv      []string
+		processes int // beside agent, two leashes and the main process
+	}{
+		"group":   {[]string{"sh", "-c", "sleep 1000 & wait"}, 2},
+		"daemons": {program("daemons", "3"), 4},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			inBothModes(t, func(t *testing.T, a *agent) {
+				a.main()
+				a.must(command{Op: "exec", Argv: row.argv, In: 5 * time.Second})
+				eventually(t, "it runs, or has ended", func() bool { return len(a.processes()) == 4+row.processes || len(a.executed) > 0 })
+				a.stopLeashes()
+				if got := await(t, "the end of a command", a.executed); !got.TimedOut {
+					t.Errorf("%+v, want TimedOut", got)
+				}
+				eventually(t, "agent, leash and main process are left", func() bool { return len(a.processes()) == 3 })
+				if len(a.exited) > 0 {
+					t.Error("the main process has ended")
+				}
+				a.end()
+			})
+		})
+	}
 }
 
 // stopLeashes stops all that there are now.
@@ -261,14 +301,15 @@ func TestExecThatHangsBesideTheMainProcess(t *testing.T) {
 				a.must(command{Op: "exec", Argv: argv, In: 2 * time.Second})
 				a.must(command{Op: "extend", In: 2 * time.Hour})
 				a.must(command{Op: "exec", Argv: []string{"true"}, In: time.Hour})
-				if got := await(t, "the end of another", a.executed); got != (executed{}) && !got.TimedOut {
+				got := await(t, "the end of another", a.executed)
+				if got != (executed{}) && !got.TimedOut {
 					t.Errorf("another command meanwhile: %+v, want success", got)
 				}
-				if stopped {
+				if stopped && !got.TimedOut { // else the other one is still to end, which takes its leash
 					a.stopLeashes()
 				}
-				if got := await(t, "the end of a command", a.executed); got != (executed{}) && (!got.TimedOut || got.ErrKind != "not in time") {
-					t.Errorf("%+v, want TimedOut and errNotInTime", got)
+				if got := await(t, "the end of a command", a.executed); got != (executed{}) && (!got.TimedOut || got.ErrKind != "not in time" && got.Status.Signal != unix.SIGKILL) {
+					t.Errorf("%+v, want TimedOut, and errNotInTime or SIGKILL", got)
 				}
 				a.end()
 				release()

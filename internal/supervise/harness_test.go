@@ -45,6 +45,7 @@ type command struct {
 	Forced bool   // start: skip Start's own look at the deadline
 	Late   bool   // start: read the leash's report only when the program has come and gone
 	Async  bool   // start: reply at once; "started" is an event
+	Name   string // of exec
 }
 
 type event struct {
@@ -149,7 +150,7 @@ func (p *player) obey(c command, e *event) (err error) {
 	case "extend":
 		return p.tree.Extend(c.At)
 	case "exec": // its timeout is In; "executed" is an event
-		return p.exec(ExecSpec{Argv: c.Argv, Env: c.Env, Dir: c.Dir, Timeout: c.In})
+		return p.exec(ExecSpec{Argv: c.Argv, Env: c.Env, Dir: c.Dir, Timeout: c.In, Name: c.Name})
 	case "flood": // extend until told off
 		for ; err == nil && e.Count < 1<<20; e.Count++ {
 			err = p.tree.Extend(c.At + int64(e.Count))
@@ -173,7 +174,7 @@ var counts = map[string]func() int{
 		return len(fds)
 	},
 	"children":         func() int { return len(children()) },
-	"children-by-scan": func() int { return len(childrenByScan()) },
+	"children-by-scan": func() int { return len(childrenByScan(os.Getpid())) },
 }
 
 func (p *player) exec(spec ExecSpec) error {
@@ -237,6 +238,8 @@ func describe(err error) (text, kind string) {
 		kind = fmt.Sprintf("start %d", start.Code())
 	case errors.Is(err, ErrTooManyExecs):
 		kind = "many"
+	case errors.Is(err, ErrStillRuns):
+		kind = "still runs"
 	case errors.Is(err, errNotInTime):
 		kind = "not in time"
 	case errors.Is(err, ErrDeadlinePassed):
@@ -506,7 +509,7 @@ func (a *agent) expectGone() {
 func (a *agent) expectNoDescendants() {
 	a.t.Helper()
 	for _, p := range a.processes() {
-		if p.pid != a.cmd.Process.Pid {
+		if p.pid != a.cmd.Process.Pid && strconv.Itoa(p.pid) != a.pid() {
 			a.t.Errorf("process %d (%s) is still there", p.pid, p.cmdline)
 		}
 	}

@@ -102,7 +102,8 @@ func goDeaf() {
 var leashThreadName = [...]byte{'l', 'e', 'a', 's', 'h', 0}
 
 type leash struct {
-	timer    int32 // of the kernel, which kills this process
+	goOn     timer // wakes this process if it is stopped
+	kill     timer // kills it if it does not run all the same
 	alarm    int   // wakes followDeadlines, to look again
 	deadline atomic.Int64
 	lead     int64 // how long before the deadline the leash kills by itself
@@ -111,9 +112,10 @@ type leash struct {
 
 	reported atomic.Bool
 	over     atomic.Bool // it kills
+	forking  atomic.Bool // it forks the program, or has
 }
 
-// prepare closes all descriptors to the program, hides the leash from it, sets the timer, and makes the pipes
+// prepare closes all descriptors to the program, hides the leash from it, creates the timers, and makes the pipes
 // deliver SIGKILL (to nobody yet).
 func (l *leash) prepare(args []string) error {
 	if len(args) < 4 {
@@ -155,7 +157,11 @@ func (l *leash) prepare(args []string) error {
 	if l.alarm, err = unix.TimerfdCreate(unix.CLOCK_BOOTTIME, unix.TFD_NONBLOCK|unix.TFD_CLOEXEC); err != nil {
 		return err
 	}
-	return l.createTimer()
+	if l.goOn, err = createTimer(unix.SIGCONT); err != nil {
+		return err
+	}
+	l.kill, err = createTimer(unix.SIGKILL)
+	return err
 }
 
 // The roles of a leash, its second argument.
@@ -170,7 +176,7 @@ func (l *leash) start(dir string, argv []string) report {
 	// Files are looked at here and not by the agent: on a dead network file
 	// system this hangs, and the agent must not.
 	if dir != "" {
-		if err := os.Chdir(dir); err != nil {
+		if err := uninterrupted(func() error { return os.Chdir(dir) }); err != nil {
 			return failed(stageDir, err)
 		}
 	}
@@ -182,7 +188,9 @@ func (l *leash) start(dir string, argv []string) report {
 	if err := renouncePrivileges(); err != nil {
 		return failed(stageSetup, err)
 	}
-	if left, ends := l.left(); ends && left <= l.lead { // the other thread's turn may be late
+	l.forking.Store(true)
+	if left, ends := l.left(); l.over.Load() || ends && left <= l.lead { // the other thread's turn may be late
+		l.forking.Store(false)
 		return report{stage: stageExpired}
 	}
 	pid, err := syscall.ForkExec(path, argv, &syscall.ProcAttr{
@@ -194,6 +202,7 @@ func (l *leash) start(dir string, argv []string) report {
 		Sys: &syscall.SysProcAttr{Setsid: true, Pdeathsig: unix.SIGKILL},
 	})
 	if err != nil {
+		l.forking.Store(false)
 		return failed(stageExec, err)
 	}
 	if l.over.Load() { // the other thread has killed it, before it was executed perhaps: ForkExec takes that for a success
@@ -203,6 +212,15 @@ func (l *leash) start(dir string, argv []string) report {
 		return failed(stageSetup, err)
 	}
 	return report{stage: stageStarted, pid: pid}
+}
+
+// uninterrupted does again what a signal has interrupted: some file systems let that be seen.
+func uninterrupted(do func() error) error {
+	for {
+		if err := do(); !errors.Is(err, unix.EINTR) {
+			return err
+		}
+	}
 }
 
 // armPipes names the main process's group as the one that hears of the pipes. From
@@ -224,8 +242,8 @@ func setOwners(owner int) error {
 	return nil
 }
 
-// followDeadlines keeps the kernel's timer short of each deadline that the agent sends, and
-// kills when one is near. The end of the pipe is the end of the agent.
+// followDeadlines keeps the kernel's timers by each deadline that the agent sends, and kills when one is near. The end of
+// the pipe is the end of the agent.
 func (l *leash) followDeadlines(follows chan<- struct{}) {
 	runtime.LockOSThread() // a thread that dieQuickly finds
 	fds := []unix.PollFd{{Fd: deadlinesFD, Events: unix.POLLIN}, {Fd: int32(l.alarm), Events: unix.POLLIN}}
@@ -264,42 +282,54 @@ func (l *leash) left() (left int64, ends bool) {
 	return deadline - BootTime(), deadline != Never
 }
 
-// setTimers sets what kills this process if it is stopped, and what wakes it before that to look again. It ends the
-// leash if the deadline is near.
+// setTimers sets what wakes this thread to look again, what has the process go on if it is stopped then, and what kills it if it
+// does not run all the same. It ends the leash if the deadline is near.
 func (l *leash) setTimers() error {
 	now := gettime(unix.CLOCK_BOOTTIME) // first: see NoLater
 	left, ends := l.left()
 	if !ends {
-		return errors.Join(l.setTimer(0), l.setAlarm(0))
+		return errors.Join(l.goOn.set(0), l.kill.set(0), l.setAlarm(0))
 	}
 	if left <= l.lead {
 		l.end()
 	}
-	kill, look := shortest(left, l.lead)
-	return errors.Join(l.setTimer(now+kill), l.setAlarm(now+look))
+	after := timersFor(left, l.lead)
+	return errors.Join(l.goOn.set(now+after.goOn), l.kill.set(now+after.kill), l.setAlarm(now+after.look))
 }
 
-// shortest is for how long the kernel's timers are set when a deadline is left away by the hardware's clock.
+// timers are for how long the kernel's timers are set, in ns.
+type timers struct{ look, goOn, kill int64 }
+
+// timersFor tells when a leash whose deadline is left away by the hardware's clock looks again.
 //
-// They run on CLOCK_BOOTTIME, which the kernel lets NTP slow down: by 10 % (adjtimex's tick), 0.05 % (its frequency),
-// 0.05 % (adjtime), and 12.5 % (an offset of 0.5 s, a quarter of which is made up in a second): to 0.774 of its rate. So a
-// timer that is set for 3/4 of what is left fires after 0.75/0.774 = 97 % of it, at the latest, with nobody awake to
-// mend it. The leash looks again at half of what is left, and so comes within lead of the deadline.
+// The kernel's timers run on CLOCK_BOOTTIME, which it lets NTP slow down: by 10 % (adjtimex's tick), 0.05 % (its frequency),
+// 0.05 % (adjtime), and 12.5 % (an offset of 0.5 s, a quarter of which is made up in a second): to 0.774 of its rate. A
+// timer that is set for less than that part of what is left fires in time, with nobody awake to mend it. The leash looks again
+// at half of what is left, and so comes within lead of the deadline. One that is stopped goes on half a lead later, before
+// its deadline at any rate, and kills by itself.
 //
-// At the last look between lead and 2 lead are left: it wakes to kill by itself lead/2 at least before the timer does.
-func shortest(left, lead int64) (kill, look int64) {
-	if look = left / 2; look < lead {
+// One that does not run all the same is killed: its memory is not to be had, somebody holds it, or it gets no CPU. What its own
+// death does not reach lives on then, as long as its agent is stopped. So it is given a lead at least from when it should have
+// looked, and half of one from when it should have killed; on the slowest clock that ends 0.6 of a lead after the deadline. One that
+// was last heard of more than four leads before the deadline is killed before it at any rate.
+func timersFor(left, lead int64) timers {
+	look := left / 2
+	if look < lead {
 		look = left - lead
 	}
-	return left - left/4, look
+	kill := left - left/4
+	if left < 4*lead {
+		kill = max(look+lead, left-lead/2)
+	}
+	return timers{look: look, goOn: look + lead/2, kill: kill}
 }
 
 const (
 	// leadAlone is how long before the deadline the leash exits.
 	leadAlone = 2_000_000 // ns
 	// leadForAll is the same for one that kills all of a PID namespace first. It is long enough for one that has
-	// used up its share of a CPU to get the next.
-	leadForAll = 200_000_000 // ns
+	// used up its share of a CPU to get the next, or waits among dozens.
+	leadForAll = 300_000_000 // ns
 )
 
 // end ends the leash and what is tied to it.
@@ -315,19 +345,16 @@ func (l *leash) end() {
 	}
 	l.report(report{stage: stageExpired})
 	if l.ofCommand {
-		killDescendants()
+		_ = l.kill.set(0) // it would set free what is slow to die
+		l.killDescendants()
 	}
 	os.Exit(1)
 }
 
-// killDescendants kills until none of the descendants of this process, their subreaper, can act: from the top, as killRound.
-func killDescendants() {
-	for found := true; found; {
-		found = false
-		for _, pid := range children() {
-			_ = unix.Kill(pid, unix.SIGKILL) // a dead one keeps its PID: nobody reaps it
-			found = found || canAct(pid)
-		}
+// killDescendants kills until none of the descendants of this process, their subreaper, can act. A program that is just
+// being forked is waited for.
+func (l *leash) killDescendants() {
+	for below := (peeling{}); !below.round(os.Getpid()) || len(below.dead) == 0 && l.forking.Load(); {
 		time.Sleep(firstPause)
 	}
 }
@@ -427,20 +454,25 @@ type sigevent struct {
 
 const sigevSignal = 0 // SIGEV_SIGNAL: send signo to the process
 
-func (l *leash) createTimer() error {
-	ev := sigevent{signo: int32(unix.SIGKILL), notify: sigevSignal}
+// timer is one of the kernel's, which sends this process a signal.
+type timer int32
+
+func createTimer(sig unix.Signal) (timer, error) {
+	ev := sigevent{signo: int32(sig), notify: sigevSignal}
+	var t timer
 	_, _, errno := unix.Syscall(unix.SYS_TIMER_CREATE, unix.CLOCK_BOOTTIME,
-		uintptr(unsafe.Pointer(&ev)), uintptr(unsafe.Pointer(&l.timer)))
+		uintptr(unsafe.Pointer(&ev)), uintptr(unsafe.Pointer(&t)))
 	if errno != 0 {
-		return errno
+		return 0, errno
 	}
-	return nil
+	return t, nil
 }
 
-// setTimer has the kernel kill this process at an instant of CLOCK_BOOTTIME; 0 disarms it.
-func (l *leash) setTimer(at int64) error {
+// set has the signal sent at an instant of CLOCK_BOOTTIME; 0 disarms the timer. (An interval would be of no use against who stops
+// this process again: the kernel drops the signal that was not delivered yet, and with it what sets the timer anew.)
+func (t timer) set(at int64) error {
 	spec := unix.ItimerSpec{Value: unix.NsecToTimespec(at)}
-	_, _, errno := unix.Syscall6(unix.SYS_TIMER_SETTIME, uintptr(l.timer),
+	_, _, errno := unix.Syscall6(unix.SYS_TIMER_SETTIME, uintptr(t),
 		unix.TIMER_ABSTIME, uintptr(unsafe.Pointer(&spec)), 0, 0, 0)
 	if errno != 0 {
 		return errno

@@ -3,6 +3,7 @@
 package supervise
 
 import (
+	"errors"
 	"os"
 	"strings"
 
@@ -32,12 +33,39 @@ func lookPath(file string, env []string) (string, error) {
 		if err != nil || info.IsDir() {
 			continue
 		}
-		if unix.Faccessat(unix.AT_FDCWD, path, unix.X_OK, unix.AT_EACCESS) == nil {
+		executable := func() error { return unix.Faccessat(unix.AT_FDCWD, path, unix.X_OK, unix.AT_EACCESS) }
+		if uninterrupted(executable) == nil {
 			return path, nil
 		}
 		reason = unix.EACCES
 	}
 	return "", reason
+}
+
+// CannotExecute is why a file can't be executed, as far as that is certain without trying: there is none, or it is nobody's to
+// execute. Whether it can be is known by who tries: nil promises nothing. It looks at files, which may hang.
+func CannotExecute(file string, env []string) error {
+	path, err := lookPath(file, env)
+	if err == nil {
+		err = notExecutable(path)
+	}
+	if err == nil {
+		return nil
+	}
+	return &StartError{Op: opExecute, Path: file, Err: err}
+}
+
+func notExecutable(path string) error {
+	const anybody = 0o111
+	var file unix.Stat_t
+	err := unix.Stat(path, &file)
+	if errors.Is(err, unix.ENOENT) {
+		return err
+	}
+	if err == nil && (file.Mode&unix.S_IFMT != unix.S_IFREG || file.Mode&anybody == 0) {
+		return unix.EACCES
+	}
+	return nil // of what could not be looked at nothing is certain
 }
 
 func pathOf(env []string) string {

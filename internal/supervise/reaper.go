@@ -10,6 +10,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -270,6 +271,29 @@ func (r *reaper) killRound() {
 	}
 }
 
+// peeling is the killing of what descends from a subreaper that reaps none of it, round by round from the top.
+type peeling struct {
+	dead []int // the children that were dead when the last round looked
+}
+
+// round sends SIGKILL to the children, and reports whether nothing can act that descends from the subreaper.
+//
+// A child that dies hands its own children up, perhaps after the list was read. So a list of the dead shows nothing by
+// itself: all is over when the next list, read after they were dead, has nobody else.
+func (p *peeling) round(subreaper int) (over bool) {
+	over = true
+	var dead []int
+	for _, pid := range childrenOf(subreaper) {
+		over = over && slices.Contains(p.dead, pid)
+		if !canAct(pid) {
+			dead = append(dead, pid)
+		}
+		_ = unix.Kill(pid, unix.SIGKILL) // a dead one keeps its PID: nobody reaps it
+	}
+	p.dead = dead
+	return over
+}
+
 // foreign reports whether PID 1 has company that is not descended from it: who joined
 // the namespace from outside (kubectl exec) may be doing the tenure's work as well.
 // It kills them; they are reaped outside, or never, by a parent that hangs: only who
@@ -328,12 +352,14 @@ func processes() []int {
 	return pids
 }
 
-// children lists the children of this process, zombies included. It may miss one
-// that comes or goes at the same time: ECHILD, not an empty list, says that none is left.
-func children() []int {
-	lists, _ := filepath.Glob("/proc/self/task/[0-9]*/children")
+// children lists the children of this process: see childrenOf. ECHILD, not an empty list, says that none is left.
+func children() []int { return childrenOf(os.Getpid()) }
+
+// childrenOf lists the children of a process, zombies included. It may miss one that comes or goes at the same time.
+func childrenOf(parent int) []int {
+	lists, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/[0-9]*/children", parent))
 	if len(lists) == 0 {
-		return childrenByScan()
+		return childrenByScan(parent)
 	}
 	var pids []int
 	for _, list := range lists {
@@ -351,15 +377,14 @@ func children() []int {
 }
 
 // childrenByScan is for kernels without CONFIG_PROC_CHILDREN.
-func childrenByScan() []int {
-	parent := strconv.Itoa(os.Getpid())
+func childrenByScan(parent int) []int {
 	var pids []int
 	for _, pid := range processes() {
 		data, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 		if err != nil {
 			continue // it has ended
 		}
-		if fields := statFields(data); len(fields) > 1 && fields[1] == parent {
+		if fields := statFields(data); len(fields) > 1 && fields[1] == strconv.Itoa(parent) {
 			pids = append(pids, pid)
 		}
 	}

@@ -7,7 +7,7 @@
 // the agent's own binary re-executed. Three mechanisms of the kernel tie the
 // tree to the tenure, none of which needs the agent to be running:
 //
-//	deadline ──timer, SIGKILL──► leash ──parent-death signal, SIGKILL──► main process
+//	deadline ──timer──► leash dies ──parent-death signal, SIGKILL──► main process
 //	agent dies ──parent-death signal──► leash    │
 //	                                             └─closing pipe, SIGKILL──► main's process group
 //
@@ -20,9 +20,10 @@
 // leader. In a user namespace it is out of the pipes' reach, too.
 //
 // Where the agent is PID 1, a leash that runs therefore kills all of the PID namespace
-// shortly before the deadline, whether or not the agent runs. What is left to chance is
-// a leash that is stopped from outside together with its agent. Where the agent is not
-// PID 1, those descendants live on for as long as it is stopped.
+// shortly before the deadline, whether or not the agent runs; if it is stopped, a timer of
+// the kernel has it go on. What is left to chance is a leash that can't run while its agent
+// is stopped: another timer kills it then, but not those descendants. Where the agent is not
+// PID 1, they live on for as long as it is stopped.
 //
 // The package owns every child of its OS process: once Init or Start was called
 // it reaps them all, so os/exec in the same process would lose exit statuses,
@@ -47,9 +48,9 @@ var (
 	// ErrDeadlinePassed says that the deadline is over: the leash has killed
 	// the tree, or has not let it start.
 	ErrDeadlinePassed = errors.New("the leash's deadline has passed")
-	// ErrLeashKilled says that the leash was killed before it could start the program: by its timer, which fires early for
-	// one that gets no CPU until shortly before the deadline, or by the kernel for want of memory.
-	ErrLeashKilled = errors.New("the leash was killed before it could start the program: it got no CPU until shortly before its deadline, or memory ran out")
+	// ErrLeashKilled says that the leash was killed before it could start the program: by its timer, because it got no CPU
+	// for most of the time that it had, or by the kernel for want of memory.
+	ErrLeashKilled = errors.New("the leash was killed before it could start the program: it got no CPU for most of the time that it had, or memory ran out")
 	// ErrStopped says that the tree is being killed or is gone.
 	ErrStopped = errors.New("the process tree is being stopped")
 )

@@ -107,6 +107,12 @@ func play(role string, args []string) int {
 			}
 			return idle()
 		},
+		"chain": func(args []string) int { // each link a session of its own
+			if links := number(args[0]); links > 0 {
+				spawn(&syscall.SysProcAttr{Setsid: true}, "chain", strconv.Itoa(links-1))
+			}
+			return idle()
+		},
 		"daemonise": func([]string) int { // the second fork, in a session that the child does not lead
 			spawn(&syscall.SysProcAttr{Setpgid: true}, "stubborn")
 			return 0
@@ -322,7 +328,7 @@ func init() {
 	runtime.LockOSThread() // parts are played on the main thread
 	// A program of the tests must not outlive them, whatever goes wrong. The agent ends with its commands.
 	if len(os.Args) > 1 && strings.HasPrefix(os.Args[1], rolePrefix) && os.Args[1] != rolePrefix+"agent" {
-		time.AfterFunc(2*time.Minute, func() { os.Exit(98) })
+		time.AfterFunc(30*time.Minute, func() { os.Exit(98) })
 	}
 }
 

@@ -8,12 +8,12 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"runtime"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/singletonjob/operator/test/bench/onlab"
 	"github.com/singletonjob/operator/test/cluster"
 )
 
@@ -31,15 +31,13 @@ func (b *bench) setUp(ctx context.Context) error {
 	if err := b.cluster.Lab.Fault(ctx, "heal"); err != nil {
 		return err
 	}
-	if b.archive != "" {
-		if err := b.cluster.Lab.Image(ctx, b.archive); err != nil {
-			return err
-		}
+	if err := b.Load(ctx, b.cluster); err != nil {
+		return err
 	}
 	if err := b.cluster.LoadProgram(ctx, "./test/bench/elector", electorImage); err != nil {
 		return err
 	}
-	return b.cluster.Install(ctx, "charts/singletonjob", b.image)
+	return b.cluster.Install(ctx, "charts/singletonjob", b.Image)
 }
 
 // rounds goes over all faults and subjects again and again, so that what changes on the machine meanwhile meets all alike.
@@ -160,19 +158,7 @@ func (b *bench) write(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	text, err := json.MarshalIndent(r, "", "  ")
-	if err != nil {
-		return err
-	}
-	for path, content := range map[string]string{b.json: string(text) + "\n", b.svg: chart(r)} {
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			return err
-		}
-		if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
-			return err
-		}
-	}
-	return nil
+	return errors.Join(b.Write(r), onlab.WriteFile(b.svg, []byte(chart(r))))
 }
 
 func (b *bench) report(ctx context.Context) error {
@@ -187,7 +173,7 @@ func (b *bench) report(ctx context.Context) error {
 		return err
 	}
 	fmt.Print(table(r))
-	fmt.Printf("\n%s\n%s\n", b.json, b.svg)
+	fmt.Printf("\n%s\n%s\n", b.JSON, b.svg)
 	return nil
 }
 

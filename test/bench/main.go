@@ -8,49 +8,36 @@ package main
 
 import (
 	"context"
-	"errors"
 	"flag"
 	"fmt"
-	"os"
-	"os/signal"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 
-	"github.com/singletonjob/operator/test/cluster"
+	"github.com/singletonjob/operator/test/bench/onlab"
 )
 
 type options struct {
-	kubeconfig, image, archive string
-	runs, slowRuns             int
-	budget                     time.Duration
-	subjects, faults           string
-	json, svg, show            string
+	onlab.Options
+
+	runs, slowRuns   int
+	budget           time.Duration
+	subjects, faults string
+	svg, show        string
 }
 
 func main() {
 	var o options
-	flag.StringVar(&o.kubeconfig, "kubeconfig", os.Getenv("KUBECONFIG"), "the lab's")
-	flag.StringVar(&o.image, "image", "singletonjob/operator:e2e", "the operator's image, as name:tag")
-	flag.StringVar(&o.archive, "image-archive", "", "archive with that image, loaded into the lab first")
+	o.Flags("dist/bench.json")
 	flag.IntVar(&o.runs, "runs", 5, "runs of each subject under each fault")
 	flag.IntVar(&o.slowRuns, "slow-runs", 1, "runs of those that take minutes: a Deployment whose node has vanished; 0 leaves them out")
 	flag.DurationVar(&o.budget, "budget", 90*time.Minute, "begin no run that may end later; every round is over all subjects and faults, so a short budget costs runs first")
 	flag.StringVar(&o.subjects, "subjects", "", "only these, comma-separated: "+strings.Join(keys(subjects(), subject.name), ", "))
 	flag.StringVar(&o.faults, "faults", "", "only these, comma-separated: "+strings.Join(keys(faultCases(), faultCase.name), ", "))
-	flag.StringVar(&o.json, "json", "dist/bench.json", "file for all figures")
 	flag.StringVar(&o.svg, "svg", "dist/bench.svg", "file for the chart")
 	flag.StringVar(&o.show, "show", "", "measure nothing: print the README's table of the figures in this file")
 	flag.Parse()
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	context.AfterFunc(ctx, stop) // a second interrupt ends the program
-	err := run(ctx, o)
-	stop()
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "bench:", err)
-		os.Exit(1)
-	}
+	onlab.Main("bench", func(ctx context.Context) error { return run(ctx, o) })
 }
 
 func (s subject) name() string   { return s.key }
@@ -90,17 +77,10 @@ func run(ctx context.Context, o options) error {
 	if b.faults, err = choose(faultCases(), faultCase.name, o.faults); err != nil {
 		return fmt.Errorf("-faults: %w", err)
 	}
-	if o.kubeconfig == "" {
-		return errors.New("set KUBECONFIG to the lab's, or run 'make bench'")
-	}
-	b.cluster, err = cluster.Connect(ctx, cluster.Options{Kubeconfig: o.kubeconfig, Progress: os.Stderr})
-	if err != nil {
+	if b.cluster, err = o.Connect(ctx, "bench"); err != nil {
 		return err
 	}
 	defer b.cluster.Close()
-	if b.cluster.Lab == nil {
-		return errors.New("this cluster is not the lab of test/lab on this machine, and no other can be broken")
-	}
 	if err := b.setUp(ctx); err != nil {
 		return err
 	}

@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/singletonjob/operator/fence/fencetest"
+	"github.com/singletonjob/operator/test/bench/onlab"
 	"github.com/singletonjob/operator/test/cluster"
 	"github.com/singletonjob/operator/test/observe"
 )
@@ -65,7 +66,7 @@ func (t *trial) run(ctx context.Context) (run Run, err error) {
 		return Run{}, err
 	}
 	// At a random moment between two renewals.
-	if err := sleep(ctx, time.Second+rand.N(2*time.Second)); err != nil {
+	if err := onlab.Sleep(ctx, time.Second+rand.N(2*time.Second)); err != nil {
 		return Run{}, err
 	}
 	fault := fencetest.Boottime()
@@ -74,19 +75,19 @@ func (t *trial) run(ctx context.Context) (run Run, err error) {
 	}
 	taken := t.awaitTakeover(ctx, fault)
 	if taken && t.fault.vanishes {
-		if err := sleep(ctx, overlapShows); err != nil {
+		if err := onlab.Sleep(ctx, overlapShows); err != nil {
 			return Run{}, err
 		}
 	}
 	if rest := t.fault.lasts - (fencetest.Boottime() - fault); rest > 0 {
-		if err := sleep(ctx, rest); err != nil {
+		if err := onlab.Sleep(ctx, rest); err != nil {
 			return Run{}, err
 		}
 	}
 	if err := t.cluster.Lab.Fault(ctx, "heal"); err != nil {
 		return Run{}, err
 	}
-	if err := sleep(ctx, t.fault.after); err != nil {
+	if err := onlab.Sleep(ctx, t.fault.after); err != nil {
 		return Run{}, err
 	}
 	end := fencetest.Boottime() // asking the sink takes time, in which it is written to
@@ -95,15 +96,6 @@ func (t *trial) run(ctx context.Context) (run Run, err error) {
 		return Run{}, err
 	}
 	return measure(attempts, resourceIn(t.namespace), fault, end, t.lastRenewal(fault)), nil
-}
-
-func sleep(ctx context.Context, d time.Duration) error {
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-time.After(d):
-		return nil
-	}
 }
 
 func (t *trial) start(ctx context.Context) error {
@@ -183,7 +175,7 @@ func (t *trial) watchLease(ctx context.Context) {
 	for ctx.Err() == nil {
 		w, err := t.cluster.Client.Watch(ctx, &coordinationv1.LeaseList{}, client.InNamespace(t.namespace))
 		if err != nil {
-			_ = sleep(ctx, 100*time.Millisecond)
+			_ = onlab.Sleep(ctx, 100*time.Millisecond)
 			continue
 		}
 		for event := range w.ResultChan() {
@@ -231,24 +223,6 @@ func (t *trial) cleanUp(ctx context.Context) error {
 		if err != nil || len(pods) > 0 {
 			return false, len(pods), err
 		}
-		return t.nodesReady(ctx)
+		return onlab.NodesReady(ctx, t.cluster.Client)
 	})
-}
-
-func (t *trial) nodesReady(ctx context.Context) (bool, any, error) {
-	var nodes corev1.NodeList
-	if err := t.cluster.Client.List(ctx, &nodes); err != nil {
-		return false, nil, err
-	}
-	for _, n := range nodes.Items {
-		for _, c := range n.Status.Conditions {
-			if c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue {
-				return false, n.Name + " is not ready", nil
-			}
-		}
-		if len(n.Spec.Taints) > 0 {
-			return false, fmt.Sprint(n.Name, " is tainted: ", n.Spec.Taints), nil
-		}
-	}
-	return true, nil, nil
 }

@@ -119,7 +119,7 @@ func (c *Cluster) loadProgram(ctx context.Context, pkg, image string) (string, e
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
 	program := filepath.Join(dir, filepath.Base(pkg))
-	if err := build(ctx, pkg, program); err != nil {
+	if err := Build(ctx, pkg, program); err != nil {
 		return "", err
 	}
 	return image, c.Lab.Image(ctx, fmt.Sprintf("%s=%s:/%s@/%[3]s", image, program, filepath.Base(pkg)))
@@ -131,13 +131,13 @@ func (c *Cluster) LoadProgram(ctx context.Context, pkg, image string) error {
 	return err
 }
 
-// build compiles a main package of this project, named from the root of the checkout, without cgo.
-func build(ctx context.Context, pkg, to string) error {
+// Build compiles a main package of this project, named from the root of the checkout, without cgo. It may be of a module of its own.
+func Build(ctx context.Context, pkg, to string) error {
 	root, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}").Output()
 	if err != nil {
 		return fmt.Errorf("find the checkout: %w", err)
 	}
-	cmd := gotool.Command(ctx, strings.TrimSpace(string(root)), "build", "-ldflags=-s -w", "-o", to, pkg)
+	cmd := gotool.Command(ctx, filepath.Join(strings.TrimSpace(string(root)), pkg), "build", "-ldflags=-s -w", "-o", to, ".")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("build %s: %w: %s", pkg, err, out)
 	}

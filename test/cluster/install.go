@@ -38,6 +38,9 @@ func (c *Cluster) Uninstall(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	_, err = c.Run(ctx, helm, "uninstall", Release, "--namespace", SystemNamespace, "--wait", "--cascade=foreground", "--ignore-not-found")
+	args := []string{helm, "uninstall", Release, "--namespace", SystemNamespace, "--wait", "--cascade=foreground", "--ignore-not-found"}
+	if _, err = c.Run(ctx, args...); err != nil { // Helm's wait ends early where a watch does, as on an etcd that was restored
+		_, err = c.Run(ctx, args...)
+	}
 	return err
 }

@@ -39,7 +39,7 @@ func findLab(ctx context.Context, apiServer string) (*Lab, error) {
 		return nil, err
 	}
 	l := &Lab{binary: filepath.Join(dir, "lab"), programs: map[string]string{}}
-	if err := build(ctx, "./test/lab", l.binary); err != nil {
+	if err := Build(ctx, "./test/lab", l.binary); err != nil {
 		return nil, err
 	}
 	var status struct {
@@ -90,6 +90,27 @@ func (l *Lab) Fault(ctx context.Context, args ...string) error {
 func (l *Lab) Image(ctx context.Context, args ...string) error {
 	_, err := l.run(ctx, append([]string{"image"}, args...)...)
 	return err
+}
+
+// Start starts a program inside a machine of the lab, one that ends with its standard input: when stop is called.
+func (l *Lab) Start(machine string, argv ...string) (stop func() error, err error) {
+	cmd := exec.CommandContext(context.Background(), l.binary, append([]string{"exec", machine}, argv...)...)
+	var said strings.Builder
+	cmd.Stdout, cmd.Stderr = &said, &said
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	return func() error {
+		_ = stdin.Close()
+		if err := cmd.Wait(); err != nil {
+			return fmt.Errorf("%s on %s: %w: %s", argv[0], machine, err, strings.TrimSpace(said.String()))
+		}
+		return nil
+	}, nil
 }
 
 // Program is where a program of the lab lies.

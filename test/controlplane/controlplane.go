@@ -46,6 +46,8 @@ type Options struct {
 	Dir string
 	// APIServerFlags are added to the API server's own, as "--name=value".
 	APIServerFlags []string
+	// Environment is added to that of every program, as "NAME=value": of equal names the last one counts.
+	Environment []string
 	// Progress is told what takes time. By default nobody is.
 	Progress io.Writer
 }
@@ -61,6 +63,7 @@ type ControlPlane struct {
 	peerPort  int
 	port      int
 	flags     []string
+	environ   []string
 	progress  io.Writer
 
 	mu          sync.Mutex // guards the processes
@@ -103,7 +106,7 @@ func Start(ctx context.Context, o Options) (*ControlPlane, error) {
 
 func prepare(o Options) (*ControlPlane, error) {
 	c := &ControlPlane{
-		dir: o.Dir, binaries: o.Binaries, flags: o.APIServerFlags, progress: o.Progress, token: rand.Text(), controllers: map[string]*subprocess.Process{},
+		dir: o.Dir, binaries: o.Binaries, flags: o.APIServerFlags, environ: o.Environment, progress: o.Progress, token: rand.Text(), controllers: map[string]*subprocess.Process{},
 		revive: map[string]func() (*subprocess.Process, error){},
 	}
 	if c.dir == "" {
@@ -164,11 +167,13 @@ func (c *ControlPlane) start(ctx context.Context) error {
 func (c *ControlPlane) startEtcd() (err error) {
 	client, peer := fmt.Sprintf("https://127.0.0.1:%d", c.etcdPort), fmt.Sprintf("https://127.0.0.1:%d", c.peerPort)
 	c.etcd, err = c.run(c.binaries.Path("etcd"),
-		"--data-dir="+c.path("etcd"), "--unsafe-no-fsync", "--log-level=warn", "--enable-grpc-gateway=false",
+		"--data-dir="+c.path("etcd"), "--unsafe-no-fsync", "--log-level=warn",
 		"--listen-client-urls="+client, "--advertise-client-urls="+client,
 		"--listen-peer-urls="+peer, "--initial-advertise-peer-urls="+peer, "--initial-cluster=default="+peer,
 		"--cert-file="+c.path("etcd.crt"), "--key-file="+c.path("etcd.key"),
 		"--client-cert-auth", "--trusted-ca-file="+c.path("ca.crt"),
+		// Its gateway, which Stored asks, is a client of its own.
+		"--client-cert-file="+c.path("etcd-client.crt"), "--client-key-file="+c.path("etcd-client.key"),
 		"--peer-cert-file="+c.path("etcd.crt"), "--peer-key-file="+c.path("etcd.key"),
 		"--peer-client-cert-auth", "--peer-trusted-ca-file="+c.path("ca.crt"))
 	return err
@@ -205,7 +210,7 @@ func (c *ControlPlane) run(program string, args ...string) (*subprocess.Process,
 	cmd.Dir, cmd.Stdout, cmd.Stderr = c.dir, log, log
 	// They collect garbage more seldom than by default, which is for servers that share a machine's memory with much else: a
 	// quarter of their work in tests is that.
-	cmd.Env = append(os.Environ(), "GOGC=400", "GOMEMLIMIT=1GiB")
+	cmd.Env = append(append(os.Environ(), "GOGC=400", "GOMEMLIMIT=1GiB"), c.environ...)
 	// A terminal's Ctrl-C is for the program that owns the control plane; it decides in which order to stop.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	return subprocess.Start(cmd)
@@ -293,6 +298,13 @@ func (c *ControlPlane) StopAPIServer() {
 	c.server.Stop(serverGrace)
 }
 
+// KillAPIServer ends it at once: one that is asked to end waits for its watches, for a minute at most.
+func (c *ControlPlane) KillAPIServer() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.server.Stop(0)
+}
+
 // StartAPIServer starts a stopped API server on the address and with the data it had, and returns when it is ready.
 func (c *ControlPlane) StartAPIServer(ctx context.Context) error {
 	c.mu.Lock()
@@ -336,6 +348,17 @@ func (c *ControlPlane) SignalAPIServer(sig syscall.Signal) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.server.Signal(sig)
+}
+
+// Pids are the processes that run, by the names of their programs.
+func (c *ControlPlane) Pids() map[string]int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	pids := map[string]int{"etcd": c.etcd.Pid(), "kube-apiserver": c.server.Pid()}
+	for name, p := range c.controllers {
+		pids[name] = p.Pid()
+	}
+	return pids
 }
 
 // URL is the API server's address.
@@ -419,12 +442,28 @@ func (c *ControlPlane) Apply(ctx context.Context, paths ...string) error {
 	return nil
 }
 
-// waitServed waits for a definition. kubectl fails instead of waiting while a new one has null for its conditions.
+// waitServed waits for a definition, and until the next who asks hears of it. kubectl fails instead of waiting while a new one has null
+// for its conditions.
 func (c *ControlPlane) waitServed(ctx context.Context, definition string) error {
 	for {
 		_, err := c.Kubectl(ctx, "wait", "--for=condition=Established", "--timeout=60s", definition)
-		if err == nil || !strings.Contains(err.Error(), ".status.conditions accessor error") {
+		if err == nil {
+			break
+		}
+		if !strings.Contains(err.Error(), ".status.conditions accessor error") {
 			return err
+		}
+	}
+	_, name, _ := strings.Cut(definition, "/")
+	for {
+		names, err := c.Kubectl(ctx, "api-resources", "--cached=false", "--output=name")
+		if err == nil && slices.Contains(strings.Fields(names), name) {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%s is not served: %w", name, errors.Join(ctx.Err(), err))
+		case <-time.After(50 * time.Millisecond):
 		}
 	}
 }

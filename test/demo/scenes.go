@@ -154,18 +154,21 @@ func (d *demo) current(ctx context.Context) (tenure, *stack.Process, error) {
 // killedProcess is a crash of the user's program.
 func (d *demo) killedProcess(ctx context.Context) error {
 	d.scene("The active process is killed", "Its agent lives, sees the end, and releases the Lease: the standby need not wait for anything.")
-	old, process, err := d.current(ctx)
-	if err != nil {
-		return err
-	}
-	d.say(red, "kill -9 %d, the process of %s", process.Pid, old.pod)
-	killed := fencetest.Boottime()
-	if err := syscall.Kill(process.Pid, syscall.SIGKILL); err != nil {
-		return err
-	}
-	next, err := d.await(ctx, old.token)
-	if err != nil {
-		return err
+	var old, next tenure
+	var killed time.Duration
+	for attempt := 1; attempt == 1 || next.pod == old.pod && attempt <= 3; attempt++ { // who gets no CPU for long is overtaken by a new agent
+		before, process, err := d.current(ctx)
+		if err != nil {
+			return err
+		}
+		d.say(red, "kill -9 %d, the process of %s", process.Pid, before.pod)
+		old, killed = before, fencetest.Boottime()
+		if err := syscall.Kill(process.Pid, syscall.SIGKILL); err != nil {
+			return err
+		}
+		if next, err = d.await(ctx, old.token); err != nil {
+			return err
+		}
 	}
 	first := d.Sink.Report().Resource(ledger).Tenure(next.token).FirstAccepted
 	d.check(next.pod != old.pod && next.node != old.node, "a warm standby on another node takes over", "%s on %s", next.pod, next.node)

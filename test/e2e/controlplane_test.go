@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 
 	"github.com/singletonjob/operator/api/v1alpha1"
@@ -38,7 +39,7 @@ func TestOutage(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			x := begin(t)
 			x.needLab()
-			stops, goesOn := x.createNamed("stops", lease), x.createNamed("goes-on", lease, keepRunning)
+			stops, goesOn := x.createNamed("stops", lease), x.createNamed("goes-on", cluster.ClientGo, keepRunning)
 			before := map[*job]*v1alpha1.SingletonJob{}
 			for _, j := range []*job{stops, goesOn} {
 				before[j] = j.awaitSettled()
@@ -47,7 +48,7 @@ func TestOutage(t *testing.T) {
 			x.fault(o.breaks...)
 			stops.awaitSilence()
 			silent := len(stops.lives())
-			time.Sleep(2 * lease.Duration)
+			time.Sleep(cluster.ClientGo.Duration) // of both leases the longer
 			if now := len(stops.lives()); now != silent {
 				x.Errorf("a process began to write without an API server")
 			}
@@ -62,15 +63,33 @@ func TestOutage(t *testing.T) {
 
 			// The first to come, the holder with its renewal or a standby whose wait is over, has the Lease: if the
 			// standby, the holder learns of it and is stopped.
-			goesOn.awaitSettled()
-			if lives := goesOn.lives(); len(lives) == 1 {
+			token = before[goesOn].Status.FencingToken
+			goesOn.awaitRenewal()
+			if goesOn.awaitSettled().Status.FencingToken == token {
 				goesOn.undisturbed(before[goesOn])
 			} else {
-				x.Logf("a standby was first: %+v", lives)
+				goesOn.awaitWriteAfter(token)
+				x.Logf("a standby was first: %+v", goesOn.lives())
 				goesOn.check(true)
 			}
 		})
 	}
+}
+
+// awaitRenewal waits until the Lease is renewed or taken after now: a status may be from before an outage.
+func (j *job) awaitRenewal() {
+	j.Helper()
+	var before *coordinationv1.Lease
+	j.await("the Lease to be renewed", func() (bool, any, error) {
+		now := &coordinationv1.Lease{}
+		if err := bed.Client.Get(j.ctx, j.key, now); err != nil {
+			return false, nil, err
+		}
+		if before == nil {
+			before = now
+		}
+		return !now.Spec.RenewTime.Equal(before.Spec.RenewTime), now.Spec, nil
+	})
 }
 
 // awaitSilence waits until nobody has written for a second.

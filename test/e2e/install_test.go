@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/singletonjob/operator/api/v1alpha1"
 	"github.com/singletonjob/operator/test/cluster"
@@ -74,8 +75,12 @@ func TestVersionSkew(t *testing.T) {
 	})
 	j.awaitSettled()
 	newer := j.crash()
-	if agent := j.pod(newer.Status.ActivePod).Spec.InitContainers[0].Image; agent != otherVersion {
-		x.Errorf("the active agent is of %s, want %s", agent, otherVersion)
+	agent := func() string { return j.pod(newer.Status.ActivePod).Spec.InitContainers[0].Image }
+	for attempt := 1; agent() != otherVersion && attempt < 3; attempt++ { // who gets no CPU for long is overtaken by a new agent of the same pod
+		newer = j.crash()
+	}
+	if agent() != otherVersion {
+		x.Errorf("the active agent is of %s, want %s", agent(), otherVersion)
 	}
 	j.awaitSettled()
 
@@ -170,7 +175,7 @@ func TestSamples(t *testing.T) {
 				err := bed.Client.List(x.ctx, &jobs, inNamespace(x.namespace))
 				return err == nil && len(jobs.Items) == 1 && settled(&jobs.Items[0]), jobs.Items, err
 			})
-			x.checkColumns(&jobs.Items[0])
+			x.checkColumns(jobs.Items[0].Name)
 			if warnings := x.kubectl("get", "events", "--field-selector=type=Warning,reason!=Unhealthy", "--output=name"); warnings != "" {
 				x.Logf("events of type Warning: %s", x.kubectl("get", "events", "--field-selector=type=Warning"))
 			}
@@ -184,21 +189,24 @@ func firstComment(text string) string {
 }
 
 // checkColumns asks that kubectl get shows the columns of the API, with the values of the status.
-func (x *trial) checkColumns(o *v1alpha1.SingletonJob) {
+func (x *trial) checkColumns(name string) {
 	x.Helper()
-	lines := strings.Split(strings.TrimSpace(x.kubectl("get", "sj", "--output=wide")), "\n")
-	if len(lines) != 2 {
-		x.Fatalf("kubectl get sj printed %q", lines)
-	}
+	var lines []string
+	x.await("kubectl get sj to show the status", func() (bool, any, error) { // which may change in between
+		o := (&job{trial: x, key: types.NamespacedName{Namespace: x.namespace, Name: name}}).get()
+		out, err := bed.Kubectl(x.ctx, "--namespace="+x.namespace, "get", "sj", "--output=wide")
+		lines = strings.Split(strings.TrimSpace(out), "\n")
+		active := meta.FindStatusCondition(o.Status.Conditions, v1alpha1.ConditionActive)
+		for _, value := range []string{name, o.Status.ActivePod, o.Status.ActiveNode, o.Status.Candidates.Summary, active.Reason} {
+			if err != nil || len(lines) != 2 || value == "" || !strings.Contains(lines[1], value) {
+				return false, []any{o.Status, out}, err
+			}
+		}
+		return true, nil, nil
+	})
 	for _, column := range []string{"NAME", "ACTIVE", "TOKEN", "READY", "FAILOVERS", "LAST-FAILOVER", "STATUS", "AGE", "NODE", "SINCE", "LEASE", "HANDOVERS"} {
 		if !strings.Contains(lines[0], column) {
 			x.Errorf("kubectl get sj has no column %s: %s", column, lines[0])
-		}
-	}
-	active := meta.FindStatusCondition(o.Status.Conditions, v1alpha1.ConditionActive)
-	for _, value := range []string{o.Name, o.Status.ActivePod, o.Status.ActiveNode, o.Status.Candidates.Summary, active.Reason} {
-		if value == "" || !strings.Contains(lines[1], value) {
-			x.Errorf("kubectl get sj lacks %q: %s", value, lines[1])
 		}
 	}
 }

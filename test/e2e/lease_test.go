@@ -32,10 +32,13 @@ var tampering = map[string]func(*coordinationv1.Lease){
 // guardMark set to "off" lets an administrator change a Lease and delete it.
 const guardMark = "singletonjob.io/guard"
 
-// unguard marks the Lease, if there is one.
+// unguard marks the Lease, if there is one. It may go, or be made anew, while kubectl looks.
 func (j *job) unguard() {
 	j.Helper()
-	j.kubectl("annotate", "leases", "--selector="+contract.NameLabel+"="+j.name, guardMark+"=off")
+	j.await("the Lease to be marked, or gone", func() (bool, any, error) {
+		_, err := bed.Kubectl(j.ctx, "--namespace="+j.namespace, "annotate", "leases", "--overwrite", "--selector="+contract.NameLabel+"="+j.name, guardMark+"=off")
+		return err == nil, nil, err
+	})
 }
 
 // TestLeaseTampered: there may be a new tenure, with a higher token, and never two processes.

@@ -39,10 +39,10 @@ func TestSmoke(t *testing.T) {
 	writer.check(false)
 	x.heal()
 	x.restoreNodes(x.ctx)
-	sample.spread()
+	sample.awaitSettled()
 
 	// The writer's node is drained.
-	moving := writer.spread()
+	moving := writer.awaitSettled()
 	x.kubectl("drain", moving.Status.ActiveNode, "--ignore-daemonsets", "--delete-emptydir-data", "--force", "--timeout=4m")
 	moved := writer.awaitActiveAfter(moving.Status.FencingToken)
 	writer.awaitWriteAfter(moving.Status.FencingToken)
@@ -51,7 +51,7 @@ func TestSmoke(t *testing.T) {
 	}
 	writer.check(false)
 	x.restoreNodes(x.ctx)
-	writer.spread()
+	writer.awaitSettled()
 	writer.check(false)
 
 	x.kubectl("delete", "singletonjob", "--all", "--timeout=4m")

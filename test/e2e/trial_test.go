@@ -335,10 +335,21 @@ func (x *trial) createNamed(name string, setting cluster.LeaseSetting, change ..
 	return &job{trial: x, name: object.Name, key: client.ObjectKeyFromObject(object)}
 }
 
+// asks asks the API server until it answers: one that has just begun, or whose etcd has no leader, tells of that instead.
+func (x *trial) asks(ask func() error) {
+	x.Helper()
+	var err error
+	x.await("an answer of the API server", func() (bool, any, error) {
+		err = ask()
+		return err == nil || apierrors.IsNotFound(err), nil, err
+	})
+	x.must(err)
+}
+
 func (j *job) get() *v1alpha1.SingletonJob {
 	j.Helper()
 	var object v1alpha1.SingletonJob
-	j.must(bed.Client.Get(j.ctx, j.key, &object))
+	j.asks(func() error { return bed.Client.Get(j.ctx, j.key, &object) })
 	return &object
 }
 
@@ -353,25 +364,11 @@ func (j *job) awaitStatus(what string, is func(*v1alpha1.SingletonJob) bool) *v1
 	return &object
 }
 
-// awaitSettled waits until the process runs, a standby on another node is ready, and nothing is under way.
+// awaitSettled waits until the process runs, a standby on another node is ready, and nothing is under way. Where both were put on one
+// node, the operator moves one as soon as another node takes it.
 func (j *job) awaitSettled() *v1alpha1.SingletonJob {
 	j.Helper()
 	return j.awaitStatus("active and protected", settled)
-}
-
-// spread is awaitSettled after a node was lost that can take pods again: a standby that was made beside the active pod
-// meanwhile is deleted, as the condition asks for.
-func (j *job) spread() *v1alpha1.SingletonJob {
-	j.Helper()
-	beside := func(o *v1alpha1.SingletonJob) bool {
-		c := meta.FindStatusCondition(o.Status.Conditions, v1alpha1.ConditionProtected)
-		return c != nil && c.Reason == v1alpha1.ReasonStandbyOnSameNode
-	}
-	now := j.awaitStatus("active, with a standby", func(o *v1alpha1.SingletonJob) bool { return settled(o) || beside(o) })
-	if beside(now) {
-		j.kubectl("delete", "pod", j.standby(now.Status.ActivePod))
-	}
-	return j.awaitSettled()
 }
 
 func settled(o *v1alpha1.SingletonJob) bool {
@@ -470,7 +467,7 @@ func (j *job) checkHistory(lives []observe.Life, object *v1alpha1.SingletonJob) 
 func (j *job) saysIncomplete() bool {
 	j.Helper()
 	var events corev1.EventList
-	j.must(bed.Client.List(j.ctx, &events, client.InNamespace(j.namespace)))
+	j.asks(func() error { return bed.Client.List(j.ctx, &events, client.InNamespace(j.namespace)) })
 	return slices.ContainsFunc(events.Items, func(e corev1.Event) bool {
 		return e.InvolvedObject.Name == j.name && e.Reason == "HistoryIncomplete"
 	})
@@ -480,14 +477,16 @@ func (j *job) saysIncomplete() bool {
 func (j *job) candidates() []corev1.Pod {
 	j.Helper()
 	var pods corev1.PodList
-	j.must(bed.Client.List(j.ctx, &pods, client.InNamespace(j.namespace), client.MatchingLabels{contract.NameLabel: j.name}))
+	j.asks(func() error {
+		return bed.Client.List(j.ctx, &pods, client.InNamespace(j.namespace), client.MatchingLabels{contract.NameLabel: j.name})
+	})
 	return pods.Items
 }
 
 func (j *job) pod(name string) *corev1.Pod {
 	j.Helper()
 	var pod corev1.Pod
-	j.must(bed.Client.Get(j.ctx, client.ObjectKey{Namespace: j.namespace, Name: name}, &pod))
+	j.asks(func() error { return bed.Client.Get(j.ctx, client.ObjectKey{Namespace: j.namespace, Name: name}, &pod) })
 	return &pod
 }
 

@@ -81,11 +81,12 @@ func Start(o Options) (*Proxy, error) {
 		p.tls = &tls.Config{Certificates: []tls.Certificate{*o.Certificate}, MinVersion: tls.VersionTLS12}
 	}
 	p.handler = &httputil.ReverseProxy{
-		Rewrite:       func(r *httputil.ProxyRequest) { r.SetURL(upstream) },
-		Transport:     roundTripper(p.roundTrip),
-		FlushInterval: -1, // a watch's events must not wait for more
-		ErrorHandler:  abort,
-		ErrorLog:      log.New(io.Discard, "", 0), // failing is what this is for
+		Rewrite:        func(r *httputil.ProxyRequest) { r.SetURL(upstream) },
+		Transport:      roundTripper(p.roundTrip),
+		ModifyResponse: closeAsServer,
+		FlushInterval:  -1, // a watch's events must not wait for more
+		ErrorHandler:   abort,
+		ErrorLog:       log.New(io.Discard, "", 0), // failing is what this is for
 	}
 	if err := p.serve(o.Listen); err != nil {
 		return nil, err
@@ -95,6 +96,14 @@ func Start(o Options) (*Proxy, error) {
 		return nil, fmt.Errorf("holding the address: %w", err)
 	}
 	return p, nil
+}
+
+// closeAsServer ends the connection after a reply that says so: ReverseProxy keeps that to itself.
+func closeAsServer(reply *http.Response) error {
+	if reply.Close {
+		reply.Header.Set("Connection", "close")
+	}
+	return nil
 }
 
 // abort ends the connection (of HTTP/2, the stream) without an answer: the proxy says nothing that the server did not say.

@@ -39,6 +39,7 @@ var faultUsage = `usage: lab fault FAULT
   clock NODE TIME                           new containers of runtime class ` + cluster.ShiftedRuntime + ` on the node have CLOCK_MONOTONIC
                                             and CLOCK_BOOTTIME ahead by so much (or behind); no kernel can change the clocks
                                             of running processes, their rate, or CLOCK_REALTIME for some processes only
+  mend NODE api|node|peers|loss             undo one of the node's, and leave the others
   heal [MACHINE...]                         undo all of them, or those of these machines
 
 CONTAINER is NAMESPACE/POD, NAMESPACE/POD/CONTAINER or a part of its id.
@@ -76,6 +77,7 @@ var faultCommands = map[string]faultCommand{
 	}},
 	"backup-etcd":  {0, func(ctx context.Context, j fault.Injector, _ []string) error { return j.BackUpEtcd(ctx) }},
 	"restore-etcd": {0, func(ctx context.Context, j fault.Injector, _ []string) error { return j.RestoreEtcd(ctx) }},
+	"mend":         {2, func(ctx context.Context, j fault.Injector, a []string) error { return j.Mend(ctx, a[0], a[1]) }},
 	"heal":         {0, func(ctx context.Context, j fault.Injector, a []string) error { return j.Heal(ctx, a...) }},
 }
 

@@ -50,7 +50,7 @@ func TestMain(m *testing.M) {
 const askCommand = "ask"
 
 func ask(url string) {
-	client := &http.Client{Timeout: 3 * time.Second, Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
+	client := &http.Client{Timeout: patience, Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
 	answer, err := client.Get(url)
 	if err != nil {
 		fmt.Println(err)
@@ -120,9 +120,13 @@ func TestLab(t *testing.T) {
 			lab.T = t
 			t.Cleanup(func() {
 				lab.ok("fault", "heal")
-				if found := lab.status().Faults; len(found) > 0 {
-					t.Errorf("not healed: %v", found)
-				}
+				lab.eventually("all is healed", func() bool { // a container that ends is frozen for an instant
+					found := lab.status().Faults
+					if len(found) > 0 {
+						t.Logf("not healed yet: %v", found)
+					}
+					return len(found) == 0
+				})
 				lab.allNodesReachAPI()
 			})
 			test.run(lab)
@@ -230,7 +234,7 @@ func TestInterruptedUp(t *testing.T) {
 // ends by itself, and is waited for.
 func leftBehind(t *testing.T, before []string) string {
 	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(100 * time.Millisecond) {
+	for deadline := time.Now().Add(patience); ; time.Sleep(100 * time.Millisecond) {
 		diff := cmp.Diff(before, footprint(t))
 		if diff == "" || time.Now().After(deadline) {
 			return diff
@@ -253,9 +257,9 @@ func footprint(t *testing.T) []string {
 		return strings.Contains(line, "singletonjob-lab") || strings.Contains(line, "sjlab")
 	}
 	all := func(string) bool { return true }
-	for kind, command := range map[string]string{
+	for kind, command := range map[string]string{ // tables: only those of faults and of kube-proxy, whatever others do to theirs
 		"mount": "cat /proc/self/mounts", "namespace": "ip netns list", "link": "ip -o link", "route": "ip route", "group": "find /sys/fs/cgroup -type d -name '" + cluster.Group + "*'",
-		"table": "nft list tables", "forwarding": "cat /proc/sys/net/ipv4/ip_forward",
+		"table": "nft list tables | grep -e sjlab -e kube", "forwarding": "cat /proc/sys/net/ipv4/ip_forward",
 		"file": "ls -d /var/lib/singletonjob* /var/lib/kubelet /var/lib/cni /var/lib/containerd /run/containerd /run/netns /var/log/pods /var/log/containers /etc/cni 2>/dev/null",
 	} {
 		out, err := exec.Command("sh", "-c", command+" || true").Output()
@@ -346,7 +350,7 @@ func (l *labTest) startProbes() {
 	}
 	manifest.WriteString("apiVersion: v1\nkind: Service\nmetadata: {name: probes}\nspec: {selector: {app: probe}, ports: [{port: 80}]}\n")
 	l.apply(manifest.String())
-	l.kube("wait", "--for=condition=Ready", "--timeout=120s", "pod/probe1", "pod/probe2", "pod/probe3")
+	l.kube("wait", "--for=condition=Ready", "--timeout="+patience.String(), "pod/probe1", "pod/probe2", "pod/probe3")
 }
 
 const probePod = `apiVersion: v1
@@ -404,8 +408,14 @@ func (l *labTest) podPID(node int) int {
 // reaches reports whether the pod on the node can open a connection within a second.
 func (l *labTest) reaches(node int, address string, port int) bool {
 	l.Helper()
-	_, err := l.inPod(node, fmt.Sprintf("busybox nc -w 1 %s %d < /dev/null", address, port))
-	return err == nil
+	return l.connect(node, address, port, time.Second) == nil
+}
+
+// connect opens a connection from the pod on the node. The error holds what became of it.
+func (l *labTest) connect(node int, address string, port int, wait time.Duration) error {
+	l.Helper()
+	_, err := l.inPod(node, fmt.Sprintf("busybox nc -w %.0f %s %d < /dev/null", wait.Seconds(), address, port))
+	return err
 }
 
 func (l *labTest) podIP(node int) string {
@@ -415,9 +425,10 @@ func (l *labTest) podIP(node int) string {
 func (l *labTest) allNodesReachAPI() {
 	l.Helper()
 	l.eventually("all nodes are ready again", func() bool {
-		return strings.Count(l.kube("get", "nodes", "-o", `jsonpath={.items[*].status.conditions[?(@.type=="Ready")].status}`), "True") == 3
+		ready, err := l.try(l.kubectl, "--kubeconfig="+l.status().Kubeconfig, "get", "nodes", "-o", `jsonpath={.items[*].status.conditions[?(@.type=="Ready")].status}`)
+		return err == nil && strings.Count(ready, "True") == 3
 	})
-	l.kube("wait", "--for=condition=Ready", "--timeout=120s", "pod/probe1", "pod/probe2", "pod/probe3")
+	l.kube("wait", "--for=condition=Ready", "--timeout="+patience.String(), "pod/probe1", "pod/probe2", "pod/probe3")
 }
 
 func (l *labTest) testCluster() {
@@ -425,10 +436,13 @@ func (l *labTest) testCluster() {
 	if err != nil || !strings.Contains(out, "Name:") {
 		l.Errorf("names do not resolve in pods: %v: %s", err, out)
 	}
-	inside := l.kube("exec", "probe1", "--", "wget", "-q", "-O-", "http://probes")
-	if inside != "hello\n" {
-		l.Errorf("a service by its name: %q", inside)
-	}
+	l.eventually("a service by its name", func() bool {
+		inside, err := l.try(l.kubectl, "--kubeconfig="+l.status().Kubeconfig, "exec", "probe1", "--", "wget", "-q", "-O-", "http://probes")
+		if err != nil {
+			l.Log(err)
+		}
+		return inside == "hello\n"
+	})
 	for node := 1; node <= 3; node++ {
 		l.eventually(fmt.Sprintf("a pod of node %d reaches the API server and another node's pod", node), func() bool {
 			return l.reaches(node, cluster.APIService, cluster.APIServicePort) && l.reaches(node, l.podIP(node%3+1), 80)
@@ -484,18 +498,20 @@ func (l *labTest) testAPICut() {
 	sink := l.hostListener()
 	for _, cut := range fault.APICuts {
 		l.ok("fault", "api", "node1", string(cut))
-		begin := time.Now()
+		wait := time.Second
+		if cut == fault.Refuse {
+			wait = time.Minute // only one whose packets vanish takes that long
+		}
 		for _, api := range []struct {
 			address string
 			port    int
 		}{{cluster.APIService, cluster.APIServicePort}, {cluster.APIAddress(1), cluster.APIPort}} {
-			if l.reaches(1, api.address, api.port) {
+			err := l.connect(1, api.address, api.port, wait)
+			if err == nil {
 				l.Errorf("%s: the pod reaches the API server at %s", cut, api.address)
+			} else if cut == fault.Refuse && !strings.Contains(err.Error(), "refused") && !strings.Contains(err.Error(), "reset") {
+				l.Errorf("refuse: it was not refused: %v", err)
 			}
-		}
-		// Two that time out take 2 s and more.
-		if took := time.Since(begin); cut == fault.Refuse && took > 1900*time.Millisecond {
-			l.Errorf("refuse: took %v, so it was not refused at once", took)
 		}
 		l.eventually(string(cut)+": the node reaches all but the API server", func() bool {
 			return l.reaches(1, cluster.APIAddress(1), sink) && l.reaches(1, l.podIP(2), 80)
@@ -514,6 +530,16 @@ func (l *labTest) testNodeCut() {
 	}
 	l.ok("fault", "heal")
 	l.eventually("the pod reaches the host again", func() bool { return l.reaches(1, cluster.APIAddress(1), sink) })
+	l.ok("fault", "api", "node1")
+	l.ok("fault", "node", "node1")
+	l.ok("fault", "mend", "node1", "node")
+	l.eventually("the pod reaches the host, once the link is mended", func() bool { return l.reaches(1, cluster.APIAddress(1), sink) })
+	if l.reaches(1, cluster.APIService, cluster.APIServicePort) {
+		l.Error("to mend the link has mended the other fault, too")
+	}
+	l.ok("fault", "mend", "node1", "api")
+	l.eventually("the pod reaches the API server, once that is mended", func() bool { return l.reaches(1, cluster.APIService, cluster.APIServicePort) })
+	l.ok("fault", "mend", "node1", "api") // which is no fault any more
 	l.ok("fault", "peers", "node1", "node2")
 	if l.reaches(1, peer, 80) {
 		l.Error("the peer that was cut off is reached")
@@ -680,7 +706,7 @@ func (l *labTest) testClock() {
 	l.ok("fault", "clock", "node1", "1h")
 	l.apply(fmt.Sprintf(probePod, "shifted", "node1", "runtimeClassName: "+cluster.ShiftedRuntime))
 	defer l.kube("delete", "pod", "shifted", "--now")
-	l.kube("wait", "--for=condition=Ready", "--timeout=60s", "pod/shifted")
+	l.kube("wait", "--for=condition=Ready", "--timeout="+patience.String(), "pod/shifted")
 	if ahead := uptime("shifted") - host; ahead < 3600 || ahead > 3900 {
 		l.Errorf("the shifted container's clock is ahead by %.0f s, want 3600", ahead)
 	}
@@ -690,6 +716,8 @@ func (l *labTest) testMisuse() {
 	for _, args := range [][]string{
 		{"fault", "api", "node9"},
 		{"fault", "heal", "node9"},
+		{"fault", "mend", "node9", "api"},
+		{"fault", "mend", "node1", "clock"},
 		{"fault", "api", "control"},
 		{"fault", "api", "node1", "sideways"},
 		{"fault", "freeze", "default/none"},

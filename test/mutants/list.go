@@ -16,7 +16,8 @@ type mutant struct {
 	why string
 	// file is what it is in, from the top of the repository.
 	file string
-	// tests are the arguments of go test that have to fail; the file's own package if the list names none.
+	// tests are the arguments of go test that have to fail; the file's own package if the list names none. -C=folder, before
+	// all others, is for tests of another module.
 	tests []string
 	// harmless is why it changes nothing that a user could notice; empty where the tests have to catch it.
 	harmless string

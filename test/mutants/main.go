@@ -202,8 +202,12 @@ func (b *bench) try(m *mutant) (v verdict, err error) {
 func (b *bench) test(tests []string) (verdict, string) {
 	ctx, cancel := context.WithTimeout(context.Background(), b.limit+time.Minute)
 	defer cancel()
-	args := append([]string{"test", "-count=1", "-failfast", "-timeout=" + b.limit.String()}, tests...)
-	command := exec.CommandContext(ctx, "go", args...)
+	args := []string{"test"}
+	if strings.HasPrefix(tests[0], "-C=") { // of another module, and the first flag or none
+		args, tests = append(args, tests[0]), tests[1:]
+	}
+	args = append(args, "-count=1", "-failfast", "-timeout="+b.limit.String())
+	command := exec.CommandContext(ctx, "go", append(args, tests...)...)
 	command.Dir = b.dir
 	// The tests' own children go with them.
 	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}

@@ -15,7 +15,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/singletonjob/operator/api/v1alpha1"
-	"github.com/singletonjob/operator/test/cluster"
 	"github.com/singletonjob/operator/test/observe"
 )
 
@@ -42,7 +41,7 @@ func TestTheNamespaceIsDeletedAndRecreated(t *testing.T) {
 			w := newWorld(t)
 			lease := short
 			if cut { // to a namespace that may take its time to go, and is back while the old process runs
-				lease = cluster.LeaseSetting{Duration: 30 * time.Second, Deadline: 20 * time.Second, Retry: 500 * time.Millisecond}
+				lease = steady
 			}
 			old := w.run(w.job(lease))
 			if cut {
@@ -56,7 +55,10 @@ func TestTheNamespaceIsDeletedAndRecreated(t *testing.T) {
 			}
 			w.gone(ns.DeepCopy())
 			w.must(w.p.Client.Create(t.Context(), ns))
-			w.must(w.p.Client.Create(t.Context(), w.job(lease)))
+			w.await("the job to be made anew", func() (bool, any, error) { // some of the API server may still see the old namespace end
+				err := w.p.Client.Create(t.Context(), w.job(lease))
+				return err == nil, nil, err
+			})
 			w.isFollowedAnew(old)
 		})
 	}
@@ -105,7 +107,7 @@ func TestTheHoldersNodeIsDrained(t *testing.T) {
 func TestTheHoldersNodeIsLost(t *testing.T) {
 	w := newWorld(t)
 	w.addNode("c")
-	old := w.run(w.job(short))
+	old := w.run(w.job(steady))
 	old.node.Cut()
 	w.edit(old.node.Name(), func(n *corev1.Node) {
 		n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{Key: "lost", Effect: corev1.TaintEffectNoExecute, TimeAdded: new(metav1.Now())})

@@ -28,7 +28,7 @@ func TestUnderTheGuard(t *testing.T) {
 	t.Parallel()
 	w := worldOn(t, newProduct(t))
 	w.addNode("c")
-	job := w.job(long)
+	job := w.job(patient)
 	job.Spec.Template.Spec.TerminationGracePeriodSeconds = new(int64(60)) // for the release too, on a busy machine
 	first := w.run(job)
 	w.turnGuardOn()
@@ -80,10 +80,8 @@ func TestUnderTheGuard(t *testing.T) {
 // turnGuardOn installs what the chart has for it, and returns when agents and operator are under it.
 func (w *world) turnGuardOn() {
 	w.t.Helper()
-	built, err := gotool.Command(w.t.Context(), root, "tool", "-modfile=tools/helm.mod", "-n", "helm").Output()
-	w.must(err)
 	helm := gotool.Command(w.t.Context(), root)
-	helm.Path = strings.TrimSpace(string(built))
+	helm.Path = w.helmPath()
 	helm.Args = []string{
 		"helm", "template", "release", "charts/singletonjob", "--namespace=" + OperatorNamespace,
 		"--set=serviceAccount.name=" + operatorAccount, "--show-only=templates/guard.yaml",
@@ -104,6 +102,14 @@ func (w *world) turnGuardOn() {
 			return err != nil && strings.Contains(err.Error(), "ValidatingAdmissionPolicy"), out, err
 		})
 	}
+}
+
+// helmPath is the Helm that tools/helm.mod pins; the first call on a machine builds it.
+func (w *world) helmPath() string {
+	w.t.Helper()
+	built, err := gotool.Command(w.t.Context(), root, "tool", "-modfile=tools/helm.mod", "-n", "helm").Output()
+	w.must(err)
+	return strings.TrimSpace(string(built))
 }
 
 // renews waits for two renewals.

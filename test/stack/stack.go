@@ -54,7 +54,10 @@ const (
 // OperatorNamespace is where the operator is at home.
 const OperatorNamespace = "singletonjob-system"
 
-const operatorAccount = "singletonjob-operator"
+const (
+	operatorAccount = "singletonjob-operator"
+	operatorLog     = "operator.log"
+)
 
 // Options of Start.
 type Options struct {
@@ -70,6 +73,8 @@ type Options struct {
 	Output func(localnode.Line)
 	// Images are further ones that the nodes know, by name.
 	Images map[string]localnode.Image
+	// Registry is a host that the operator may ask in plain HTTP what images run. May be empty.
+	Registry string
 	// Front stands before the sink and sees what it is asked and answers. May be nil.
 	Front func(sink http.Handler) http.Handler
 }
@@ -85,6 +90,7 @@ type Product struct {
 	SinkLink *faultproxy.Proxy
 
 	dir        string
+	registry   string
 	sinkServer *http.Server
 	mu         sync.Mutex
 	operator   *subprocess.Process
@@ -119,7 +125,7 @@ func Install(ctx context.Context, plane *controlplane.ControlPlane, root string)
 	if err := plane.Apply(ctx, filepath.Join(root, "config/crd"), filepath.Join(root, "config/rbac")); err != nil {
 		return err
 	}
-	c, err := newClient(plane.Config())
+	c, err := NewClient(plane.Config())
 	if err != nil {
 		return err
 	}
@@ -140,7 +146,8 @@ func Install(ctx context.Context, plane *controlplane.ControlPlane, root string)
 	return nil
 }
 
-func newClient(config *rest.Config) (client.Client, error) {
+// NewClient is one that knows SingletonJobs.
+func NewClient(config *rest.Config) (client.Client, error) {
 	scheme := runtime.NewScheme()
 	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
 		return nil, err
@@ -155,7 +162,7 @@ func Start(ctx context.Context, o Options, images string) (*Product, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Product{Plane: o.Plane, dir: dir, Sink: &fencetest.Sink{}}
+	p := &Product{Plane: o.Plane, dir: dir, registry: o.Registry, Sink: &fencetest.Sink{}}
 	if err := p.start(ctx, o, images); err != nil {
 		p.Stop()
 		return nil, err
@@ -164,7 +171,7 @@ func Start(ctx context.Context, o Options, images string) (*Product, error) {
 }
 
 func (p *Product) start(ctx context.Context, o Options, programs string) (err error) {
-	if p.Client, err = newClient(o.Plane.Config()); err != nil {
+	if p.Client, err = NewClient(o.Plane.Config()); err != nil {
 		return err
 	}
 	if err := p.serveSink(o.Front); err != nil {
@@ -252,24 +259,30 @@ func (p *Product) AnotherOperator() (stop func(), err error) {
 }
 
 func (p *Product) runOperator() (*subprocess.Process, error) {
-	config := p.Plane.Config()
+	return RunOperator(p.Plane, p.dir, filepath.Join(p.dir, "manager"), "--metrics-bind-address=0", "--entrypoint-insecure-registries="+p.registry)
+}
+
+// RunOperator starts the operator's program as its own process, with the account and the rights that Install gives it. What it
+// needs, and its log, is in dir. Alone, it needs no election: one that was killed would make the next wait for its Lease.
+func RunOperator(plane *controlplane.ControlPlane, dir, program string, flags ...string) (*subprocess.Process, error) {
+	config := plane.Config()
 	config.Impersonate = rest.ImpersonationConfig{
 		UserName: "system:serviceaccount:" + OperatorNamespace + ":" + operatorAccount,
 		Groups:   []string{"system:serviceaccounts", "system:serviceaccounts:" + OperatorNamespace, "system:authenticated"},
 	}
-	kubeconfig := filepath.Join(p.dir, "operator.kubeconfig")
+	kubeconfig := filepath.Join(dir, "operator.kubeconfig")
 	if err := controlplane.WriteKubeconfig(kubeconfig, config); err != nil {
 		return nil, err
 	}
-	output, err := os.OpenFile(p.OperatorLog(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	output, err := os.OpenFile(filepath.Join(dir, operatorLog), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = output.Close() }()
-	// Alone, it needs no election: one that was killed would make the next wait for its Lease.
-	cmd := exec.Command(filepath.Join(p.dir, "manager"), "--kubeconfig="+kubeconfig, "--agent-image="+OperatorImage,
-		"--leader-elect=false", "--metrics-bind-address=0", "--health-probe-bind-address=0")
-	cmd.Stdout, cmd.Stderr, cmd.Dir = output, output, p.dir
+	cmd := exec.Command(program, append([]string{
+		"--kubeconfig=" + kubeconfig, "--agent-image=" + OperatorImage, "--leader-elect=false", "--health-probe-bind-address=0",
+	}, flags...)...)
+	cmd.Stdout, cmd.Stderr, cmd.Dir = output, output, dir
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	return subprocess.Start(cmd)
 }
@@ -295,7 +308,7 @@ func (p *Product) KillOperator() {
 }
 
 // OperatorLog is the file that the operator logs to.
-func (p *Product) OperatorLog() string { return filepath.Join(p.dir, "operator.log") }
+func (p *Product) OperatorLog() string { return filepath.Join(p.dir, operatorLog) }
 
 // Stop ends everything but the control plane, and removes the files.
 func (p *Product) Stop() {

@@ -7,12 +7,14 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
@@ -21,6 +23,7 @@ import (
 	"github.com/singletonjob/operator/api/v1alpha1"
 	"github.com/singletonjob/operator/fence"
 	"github.com/singletonjob/operator/fence/fencetest"
+	"github.com/singletonjob/operator/internal/plan"
 	"github.com/singletonjob/operator/test/cluster"
 	"github.com/singletonjob/operator/test/controlplane"
 	"github.com/singletonjob/operator/test/localnode"
@@ -85,8 +88,13 @@ func startProduct(t *testing.T, plane *controlplane.ControlPlane, images string)
 	if err := Install(ctx, plane, root); err != nil {
 		t.Fatal(err)
 	}
+	registry := startRegistry(t)
 	p, err := Start(ctx, Options{
-		Plane: plane,
+		Plane: plane, Registry: registry,
+		Images: map[string]localnode.Image{
+			registry + "/poller": {Root: filepath.Join(images, "workload")},
+			pythonImage:          {Root: filepath.Join(images, pythonImage)},
+		},
 		// No test is about lost nodes, and a pod that is made while one is would have to go elsewhere.
 		NodeGrace: time.Hour,
 	}, images)
@@ -194,8 +202,12 @@ func (w *world) report() fencetest.ResourceReport {
 var (
 	// short leases, for what ends by expiry. A busy machine can miss many renewals before the deadline.
 	short = cluster.LeaseSetting{Duration: 10 * time.Second, Deadline: 7 * time.Second, Retry: 500 * time.Millisecond}
+	// steady leases, where the end of one by time is waited for, and must not come by itself.
+	steady = cluster.LeaseSetting{Duration: 30 * time.Second, Deadline: 20 * time.Second, Retry: 500 * time.Millisecond}
 	// long leases, for what must not wait for one: it would take longer than the test has patience.
 	long = cluster.LeaseSetting{Duration: time.Hour, Deadline: 50 * time.Minute, Retry: 500 * time.Millisecond}
+	// patient leases, where handovers are counted: whom a busy machine keeps from taking over at once is not overtaken by who released.
+	patient = cluster.LeaseSetting{Duration: time.Hour, Deadline: 50 * time.Minute, Retry: 10 * time.Second}
 	// prompt leases, for what must not wait for an agent to look again either.
 	prompt = cluster.LeaseSetting{Duration: time.Hour, Deadline: 50 * time.Minute, Retry: 2 * patience}
 )
@@ -279,6 +291,17 @@ func (w *world) next(old *tenure) *tenure {
 	return found
 }
 
+// selected are the pods that a Service selects.
+func (w *world) selected(service string) ([]corev1.Pod, error) {
+	var of corev1.Service
+	if err := w.p.Client.Get(w.t.Context(), client.ObjectKey{Namespace: w.ns, Name: service}, &of); err != nil {
+		return nil, err
+	}
+	var pods corev1.PodList
+	err := w.p.Client.List(w.t.Context(), &pods, client.InNamespace(w.ns), client.MatchingLabels(of.Spec.Selector))
+	return pods.Items, err
+}
+
 // died waits for the end of a tenure's process.
 func (w *world) died(of *tenure) time.Duration {
 	w.t.Helper()
@@ -308,7 +331,8 @@ func (w *world) verify() []v1alpha1.TenureChange {
 	return w.verifyAfter(nil)
 }
 
-// verifyAfter is verify for a job that was made anew: it tells of no tenure up to the old one.
+// verifyAfter is verify for a job that was made anew: it tells of no tenure up to the old one, nor of what a pod of the job before it
+// did until it had the Lease.
 func (w *world) verifyAfter(old *tenure) []v1alpha1.TenureChange {
 	w.t.Helper()
 	report := w.report()
@@ -332,13 +356,29 @@ func (w *world) verifyAfter(old *tenure) []v1alpha1.TenureChange {
 	for _, c := range changes {
 		told[c.Token] = true
 	}
+	before := int64(0)
+	if old != nil {
+		before = max(int64(old.token), w.claimed(job))
+	}
 	for _, seen := range report.Tenures {
-		if (old == nil || seen.Token > old.token) && !told[int64(seen.Token)] {
+		if int64(seen.Token) > before && !told[int64(seen.Token)] {
 			w.t.Errorf("the history does not tell token %d: %+v", seen.Token, changes)
 		}
 	}
 	w.announced(job, changes)
 	return changes
+}
+
+// claimed is the token of the last tenure before the job's first.
+func (w *world) claimed(job *v1alpha1.SingletonJob) int64 {
+	w.t.Helper()
+	l := &coordinationv1.Lease{}
+	w.must(w.p.Client.Get(w.t.Context(), client.ObjectKeyFromObject(job), l))
+	c := plan.ParseClaim(l.Annotations[plan.ClaimAnnotation])
+	if c.JobUID != string(job.UID) {
+		w.t.Errorf("the Lease is claimed for %q, and the job's UID is %s", c.JobUID, job.UID)
+	}
+	return c.Before
 }
 
 // chain asserts that each change of holder follows on the one before it.

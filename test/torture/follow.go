@@ -4,6 +4,8 @@ package main
 
 import (
 	"context"
+	"fmt"
+	"strconv"
 	"sync"
 	"time"
 
@@ -22,8 +24,8 @@ import (
 // editMark is the annotation of a Lease that this run changes with each of its own edits. Everybody else leaves it as it is.
 const editMark = "torture/edit"
 
-// chronicle keeps every version of the Leases and of the jobs' histories. A watch that breaks goes on where it broke, so none is
-// missing unless etcd has compacted it away, which takes minutes.
+// chronicle keeps every version of the Leases and of the jobs' histories. A watch that breaks goes on where it broke, unless that
+// is forgotten: an API server that was restarted knows nothing older than its restart. Then it says that versions are missing.
 type chronicle struct {
 	client    client.WithWatch
 	namespace string
@@ -31,8 +33,7 @@ type chronicle struct {
 	mu     sync.Mutex
 	leases []judge.LeaseVersion
 	told   []judge.Told
-	edits  map[string]string // the last mark of an edit, by Lease
-	missed int               // watches that could not go on where they broke
+	edits  map[string]string // the last mark of an edit, by Lease: all that were ever seen
 }
 
 func newChronicle(c client.WithWatch, namespace string) *chronicle {
@@ -46,6 +47,7 @@ func (c *chronicle) follow(ctx context.Context, list client.ObjectList) {
 		if from == "" {
 			if err := c.client.List(ctx, list, client.InNamespace(c.namespace)); err == nil {
 				from = list.GetResourceVersion()
+				c.goesOn(list)
 			}
 		}
 		if from != "" {
@@ -84,10 +86,19 @@ func (c *chronicle) resume(err error, from string) string {
 	if !apierrors.IsGone(err) && !apierrors.IsResourceExpired(err) {
 		return from
 	}
+	return ""
+}
+
+// goesOn notes of every Lease that was ever seen that versions of it may be missing, if the list is not the first.
+func (c *chronicle) goesOn(list client.ObjectList) {
+	if _, leases := list.(*coordinationv1.LeaseList); !leases {
+		return
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.missed++
-	return ""
+	for name := range c.edits {
+		c.leases = append(c.leases, judge.LeaseVersion{Name: name, Revision: revisionOf(list), Seen: fencetest.Boottime(), Missing: true})
+	}
 }
 
 func (c *chronicle) saw(o client.Object, deleted bool) {
@@ -100,7 +111,7 @@ func (c *chronicle) saw(o client.Object, deleted bool) {
 		c.edits[o.Name] = mark
 		c.leases = append(c.leases, version)
 	case *v1alpha1.SingletonJob:
-		told := judge.Told{Name: o.Name, UID: string(o.UID), Seen: fencetest.Boottime()}
+		told := judge.Told{Name: o.Name, UID: string(o.UID), Revision: revisionOf(o), Seen: fencetest.Boottime()}
 		for _, change := range o.Status.History {
 			told.Tokens = append(told.Tokens, change.Token)
 		}
@@ -108,8 +119,16 @@ func (c *chronicle) saw(o client.Object, deleted bool) {
 	}
 }
 
+func revisionOf(o interface{ GetResourceVersion() string }) int64 {
+	revision, err := strconv.ParseInt(o.GetResourceVersion(), 10, 64)
+	if err != nil {
+		panic(fmt.Sprintf("resourceVersion %q: %v", o.GetResourceVersion(), err))
+	}
+	return revision
+}
+
 func versionOf(o *coordinationv1.Lease, deleted bool) judge.LeaseVersion {
-	version := judge.LeaseVersion{Name: o.Name, Seen: fencetest.Boottime(), Deleted: deleted}
+	version := judge.LeaseVersion{Name: o.Name, Revision: revisionOf(o), Seen: fencetest.Boottime(), Deleted: deleted}
 	fields := contract.Fields{UID: string(o.UID), ResourceVersion: o.ResourceVersion, Annotations: o.Annotations}
 	if record, err := contract.DecodeLease(fields); err == nil {
 		version.Token = record.Token

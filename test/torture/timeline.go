@@ -62,6 +62,10 @@ func (t *timeline) leases(h *judge.History, subject string) {
 		if v.Name != subject {
 			continue
 		}
+		if v.Missing {
+			t.note(v.Seen, "LEASE  versions of it may not have been recorded")
+			continue
+		}
 		if v.Holder != before.Holder || v.Token != before.Token || v.Deleted || v.Foreign {
 			t.note(v.Seen, "LEASE  holder %q token %d deleted %t edited %t", v.Holder, v.Token, v.Deleted, v.Foreign)
 		}

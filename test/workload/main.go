@@ -5,6 +5,10 @@
 //	workload unfenced   the same, without a token
 //	workload as UID     become another user, as gosu and su-exec do, and write to the sink
 //	workload sink       be a sink, on port 8080, where no host is at hand to be one
+//	workload book       be one run of a schedule, which books at the ledger $LEDGER; see package book
+//	workload client     ask $URL all the time who answers there, and report that to $REPORT; see package ask
+//
+// A writer with a token answers at $LISTEN, if that is set, with its pod and its token.
 //
 // It ends at SIGUSR1 with 0 and at SIGUSR2 with 1, and at SIGHUP it takes memory until the kernel ends it.
 package main
@@ -12,6 +16,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"os"
 	"os/signal"
@@ -21,6 +26,8 @@ import (
 
 	"github.com/singletonjob/operator/fence"
 	"github.com/singletonjob/operator/fence/fencetest"
+	"github.com/singletonjob/operator/test/workload/ask"
+	"github.com/singletonjob/operator/test/workload/book"
 	"github.com/singletonjob/operator/test/workload/load"
 )
 
@@ -36,11 +43,16 @@ func run(args []string) error {
 	case len(args) == 0:
 		return write()
 	case args[0] == "unfenced":
-		go obey()
+		obey()
 		load.Write(load.Context(), load.NoToken)
 		return nil
 	case args[0] == "sink":
 		return sink()
+	case args[0] == "client":
+		(&ask.Client{URL: os.Getenv("URL"), Report: os.Getenv("REPORT")}).Run(load.Context())
+		return nil
+	case args[0] == "book":
+		return book.Main()
 	case args[0] == "as" && len(args) == 2:
 		return as(args[1])
 	}
@@ -52,9 +64,26 @@ func write() error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", fence.EnvToken, err)
 	}
-	go obey()
+	obey()
+	if err := answer(os.Getenv("LISTEN"), token); err != nil {
+		return err
+	}
 	fmt.Println("writing with token", token)
 	load.Write(load.Context(), token)
+	return nil
+}
+
+// answer has the process tell who it is at an address, if there is one.
+func answer(address string, token fence.Token) error {
+	if address == "" {
+		return nil
+	}
+	listener, err := net.Listen("tcp", address)
+	if err != nil {
+		return err
+	}
+	server := &http.Server{Handler: ask.Handler(ask.Who{Pod: load.Pod(), Token: token}), ReadHeaderTimeout: time.Minute}
+	go func() { _ = server.Serve(listener) }()
 	return nil
 }
 
@@ -79,19 +108,22 @@ func as(user string) error {
 	return fmt.Errorf("begin anew: %w", syscall.Exec(program, []string{program}, os.Environ()))
 }
 
+// obey does from now on what signals ask for. One that nobody awaits yet is lost, so this comes before the first write.
 func obey() {
 	signals := make(chan os.Signal, 4)
 	signal.Notify(signals, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGHUP)
-	for s := range signals {
-		switch s {
-		case syscall.SIGUSR1:
-			os.Exit(0)
-		case syscall.SIGUSR2:
-			os.Exit(1)
-		case syscall.SIGHUP:
-			takeMemory()
+	go func() {
+		for s := range signals {
+			switch s {
+			case syscall.SIGUSR1:
+				os.Exit(0)
+			case syscall.SIGUSR2:
+				os.Exit(1)
+			case syscall.SIGHUP:
+				takeMemory()
+			}
 		}
-	}
+	}()
 }
 
 func takeMemory() {

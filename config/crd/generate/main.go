@@ -9,6 +9,7 @@
 package main
 
 import (
+	"encoding/json"
 	"fmt"
 	"io"
 	"maps"
@@ -18,7 +19,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// maxBytes is the limit of kubectl's last-applied annotation.
+// maxBytes is the limit of kubectl's last-applied annotation, which has the object as JSON, without a space.
 const maxBytes = 256 << 10
 
 func main() {
@@ -63,8 +64,12 @@ func generate(raw []byte) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("write the CRD: %w", err)
 	}
-	if len(out) >= maxBytes {
-		return nil, fmt.Errorf("the CRD has %d bytes; client-side apply takes less than %d", len(out), maxBytes)
+	kept, err := json.Marshal(crd)
+	if err != nil {
+		return nil, fmt.Errorf("write the CRD: %w", err)
+	}
+	if len(kept) >= maxBytes*9/10 { // there are other annotations
+		return nil, fmt.Errorf("the CRD has %d bytes as JSON; client-side apply takes less than %d with all annotations", len(kept), maxBytes)
 	}
 	return out, nil
 }

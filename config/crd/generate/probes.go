@@ -25,13 +25,38 @@ func probeBounds() map[string]map[string]any {
 			at + "terminationGracePeriodSeconds": {"minimum": 1},
 			at + "grpc.port":                     {"minimum": 1, "maximum": 65535},
 			at + "grpc.mode":                     {"maxLength": 64},
-			at + "httpGet.scheme":                {"maxLength": 64},
-			at + "httpGet.protocol":              {"maxLength": 64},
-			at + "httpGet.httpHeaders":           {"maxItems": 64},
-			at + "httpGet.httpHeaders[].name":    {"maxLength": 256},
 		})
+		maps.Copy(found, httpGetBounds(at))
+	}
+	for _, name := range hookNames {
+		maps.Copy(found, httpGetBounds(ofContainer+"lifecycle."+name+"."))
 	}
 	return found
+}
+
+func httpGetBounds(at string) map[string]map[string]any {
+	return map[string]map[string]any{
+		at + "httpGet.scheme":             {"maxLength": 64},
+		at + "httpGet.protocol":           {"maxLength": 64},
+		at + "httpGet.httpHeaders":        {"maxItems": 64},
+		at + "httpGet.httpHeaders[].name": {"maxLength": 256},
+	}
+}
+
+// httpGetRules are for what makes a request, but for its port.
+func httpGetRules(at string) []rule {
+	return []rule{{
+		at: at, cel: `!has(self.httpGet) || !has(self.httpGet.scheme) || self.httpGet.scheme in ['', 'HTTP', 'HTTPS']`,
+		message: `httpGet.scheme is neither HTTP nor HTTPS`,
+	}, {
+		at: at, cel: `!has(self.httpGet) || !has(self.httpGet.protocol) || self.httpGet.protocol == 'HTTP1'
+				|| self.httpGet.protocol == 'HTTP2' && !(has(self.httpGet.scheme) && self.httpGet.scheme == 'HTTPS')`,
+		message: `httpGet.protocol is neither HTTP1 nor, with scheme HTTP, HTTP2`,
+	}, {
+		at: at, cel: `!has(self.httpGet) || !has(self.httpGet.httpHeaders)
+				|| self.httpGet.httpHeaders.all(h, h.name.matches('^[-A-Za-z0-9]+$'))`,
+		message: `httpGet.httpHeaders has a name that is none: letters, digits and - only`,
+	}}
 }
 
 // probeRules are those of pods, for every container: no API server sees the gated one's in a pod. What is the gated one's alone is
@@ -46,16 +71,9 @@ func probeRules() []rule {
 		with(ways+` == 1`, `%d of exec, httpGet, tcpSocket and grpc are set: set one of them`, ways)
 		with(`!has(self.exec) || has(self.exec.command) && self.exec.command.size() > 0`, `exec has no command: set exec.command`)
 		with(`!has(self.grpc) || !has(self.grpc.mode) || self.grpc.mode in ['Plaintext', 'TLS']`, `grpc.mode is neither Plaintext nor TLS`)
-		with(`!has(self.httpGet) || !has(self.httpGet.scheme) || self.httpGet.scheme in ['', 'HTTP', 'HTTPS']`,
-			`httpGet.scheme is neither HTTP nor HTTPS`)
-		with(`!has(self.httpGet) || !has(self.httpGet.protocol) || self.httpGet.protocol == 'HTTP1'
-				|| self.httpGet.protocol == 'HTTP2' && !(has(self.httpGet.scheme) && self.httpGet.scheme == 'HTTPS')`,
-			`httpGet.protocol is neither HTTP1 nor, with scheme HTTP, HTTP2`)
-		with(`!has(self.httpGet) || !has(self.httpGet.httpHeaders)
-				|| self.httpGet.httpHeaders.all(h, h.name.matches('^[-A-Za-z0-9]+$'))`,
-			`httpGet.httpHeaders has a name that is none: letters, digits and - only`)
+		rules = append(rules, httpGetRules(ofContainer+name)...)
 		for _, way := range []string{"tcpSocket", "httpGet"} {
-			rules = append(rules, probedPort(name, way))
+			rules = append(rules, askedPort(name, way, name, way))
 		}
 	}
 	return append(rules, rule{
@@ -64,11 +82,18 @@ func probeRules() []rule {
 	})
 }
 
-func probedPort(probe, way string) rule {
-	port := "c." + probe + "." + way + ".port"
-	return ofGated("", `!has(c.`+probe+`) || !has(c.`+probe+`.`+way+`) || (type(`+port+`) == int
+// askedPort is for a port of the gated container, on a path below it.
+func askedPort(what, way string, path ...string) rule {
+	at, absent := "c", ""
+	for _, name := range path {
+		at += "." + name
+		absent += "!has(" + at + ") || "
+	}
+	port := at + ".port"
+	return ofGated("", absent+`(type(`+port+`) == int
 			? int(`+port+`) >= 1 && int(`+port+`) <= 65535
-			: has(c.ports) && c.ports.exists(q, has(q.name) && q.name != '' && q.name == string(`+port+`)))`,
-		`has a `+probe+` whose `+way+`.port is neither a number from 1 to 65535 nor the name of one of its ports: give that name
-			in ports, or a number here`)
+			: has(c.ports) && c.ports.exists(q, has(q.name) && q.name != '' && q.name == string(`+port+`) &&
+				q.containerPort >= 1 && q.containerPort <= 65535))`,
+		`has a `+what+` whose `+way+`.port is neither a number from 1 to 65535 nor the name of one of its ports with
+			such a number: give that name in ports, or a number here`)
 }

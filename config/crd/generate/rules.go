@@ -30,6 +30,9 @@ const (
 
 func (r rule) schema() map[string]any {
 	out := map[string]any{"rule": oneLine(r.cel)}
+	if r.at == "spec" && strings.Contains(r.cel, "self.template.") { // there is none beside a workloadRef
+		out["rule"] = "!has(self.template) || (" + oneLine(r.cel) + ")"
+	}
 	if message := oneLine(r.message); len(r.args) == 0 {
 		out["message"] = message
 	} else {
@@ -54,6 +57,8 @@ var bounds = map[string]map[string]any{
 	"spec.lease.retryPeriod":                                   {"maxLength": 64},
 	"spec.lease.lockDelay":                                     {"maxLength": 64},
 	"spec.fencing.envVar":                                      {"maxLength": 256},
+	"spec.schedule.startingDeadline":                           {"maxLength": 64},
+	"spec.schedule.leadTime":                                   {"maxLength": 64},
 	"spec.template.metadata.labels":                            {"maxProperties": 256},
 	"spec.template.metadata.annotations":                       {"maxProperties": 256},
 	"spec.template.spec.containers":                            {"maxItems": 64},
@@ -106,7 +111,8 @@ var rules = slices.Concat(
 	}},
 	isWritten("spec.lease.leaseDuration"), isWritten("spec.lease.renewDeadline"),
 	isWritten("spec.lease.retryPeriod"), isWritten("spec.lease.lockDelay"),
-	leaseRules, fencingRules, podRules, gatedRules, probeRules(),
+	isWritten("spec.schedule.startingDeadline"), isWritten("spec.schedule.leadTime"),
+	leaseRules, fencingRules, runRules(), scheduleRules(), sourceRules, serviceRules, podRules, gatedRules, probeRules(), hookRules(),
 	reservedNames("containers"), reservedNames("initContainers"), reservedNames("volumes"),
 	reservedInside("containers"), reservedInside("initContainers"),
 	reservedKeys("labels"), reservedKeys("annotations"),
@@ -188,6 +194,23 @@ var fencingRules = []rule{{
 	args:    []string{"self", "oldSelf"},
 }}
 
+// sourceRules hold one source of the pod template.
+var sourceRules = []rule{{
+	at: "spec", field: "template", reason: required,
+	cel:     `has(self.template) || has(self.workloadRef)`,
+	message: `set template, or workloadRef to take the template of a Deployment or StatefulSet that is scaled to 0`,
+}, {
+	at: "spec", field: "workloadRef", reason: forbidden,
+	cel:     `!has(self.template) || !has(self.workloadRef)`,
+	message: `template is set as well: remove one of them`,
+}}
+
+var serviceRules = []rule{{
+	at: "spec.service.ports", reason: required,
+	cel:     `self.size() == 1 || self.all(p, p.name.size() > 0)`,
+	message: `of several ports each needs a name`,
+}}
+
 var podRules = []rule{{
 	at: "spec", field: "template.spec.hostPID", reason: forbidden,
 	cel:     `!has(` + pod + `.hostPID) || !` + pod + `.hostPID`,
@@ -216,7 +239,7 @@ var podRules = []rule{{
 	args: []string{pod + ".terminationGracePeriodSeconds"},
 }, {
 	at: "spec", field: "template.spec.restartPolicy",
-	cel:     `!has(` + pod + `.restartPolicy) || ` + pod + `.restartPolicy.size() == 0 || ` + pod + `.restartPolicy == 'Always'`,
+	cel:     ofRuns + ` || !has(` + pod + `.restartPolicy) || ` + pod + `.restartPolicy in ['', 'Always']`,
 	message: `"%s" is not accepted: Always, or nothing, because a candidate lives on through many tenures`,
 	args:    []string{pod + ".restartPolicy"},
 }}
@@ -233,9 +256,6 @@ var gatedRules = []rule{
 		message: `"%s" is not a container of spec.template: one of %s, or nothing for the first`,
 		args:    []string{"self.container", containers + `.map(c, c.name)`},
 	},
-	ofGated(required, `has(c.command) && c.command.size() > 0`,
-		`sets no command: set command to what the image would run by itself, its ENTRYPOINT, because the agent takes that
-			place`),
 	ofGated(forbidden, `!has(c.lifecycle) || !has(c.lifecycle.stopSignal)`,
 		`sets lifecycle.stopSignal, which would be the agent's: remove it, the process is asked to stop by SIGTERM`),
 	hookRule("postStart"), hookRule("preStop"),
@@ -248,15 +268,6 @@ var gatedRules = []rule{
 	ofGated(forbidden, `!has(c.volumeMounts) || c.volumeMounts.all(m, `+clearOf(`/singletonjob`)+` && `+clearOf(`/var/run/secrets/singletonjob.io`)+`)`,
 		`mounts a volume at or below /singletonjob or /var/run/secrets/singletonjob.io, where the agent and its credentials
 			are: choose another mountPath`),
-}
-
-// hookRule refuses a hook that an agent cannot run.
-func hookRule(name string) rule {
-	hook := `c.lifecycle.` + name
-	return ofGated(forbidden, `!has(c.lifecycle) || !has(`+hook+`) || !has(`+hook+`.httpGet) && !has(`+hook+`.tcpSocket) && (
-		has(`+hook+`.exec) ? !has(`+hook+`.sleep) && has(`+hook+`.exec.command) && `+hook+`.exec.command.size() > 0 :
-		has(`+hook+`.sleep) && `+hook+`.sleep.seconds >= 0 && `+hook+`.sleep.seconds <= 3600)`,
-		`has a `+name+` hook that the agent cannot run: set either exec.command, or sleep.seconds from 0 to 3600`)
 }
 
 // clearOf holds for a volume mount m that is neither at nor below a path.

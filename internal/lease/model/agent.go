@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/singletonjob/operator/internal/lease"
+	"github.com/singletonjob/operator/internal/lease/mistake"
 )
 
 // agent is one candidate: its agent process, and what is around it.
@@ -42,6 +43,8 @@ type tree struct {
 	// alive is true while any process lives, starting while the program does not run yet.
 	alive, starting bool
 	token           int64
+	// attempt is that of the run.
+	attempt int32
 	// process is which of its place's agent processes started them.
 	process  int
 	deadline lease.Instant
@@ -97,10 +100,10 @@ func (a *agent) acts() bool { return a.tree.alive && !a.tree.frozen }
 func (a *agent) leashed(w *world) bool {
 	t := a.tree
 	deadline := t.deadline
-	if w.m.broken == LeashArmedOnce {
+	if w.m.broken == mistake.LeashArmedOnce {
 		deadline = deadline.Add(slewed * tick)
 	}
-	if t.starting && w.m.broken == StartBlocks {
+	if t.starting && w.m.broken == mistake.StartBlocks {
 		return false
 	}
 	return (t.alive || t.starting) && !t.dying && !t.frozen && a.now(w) >= deadline
@@ -238,7 +241,7 @@ func (a *agent) starts(w *world, s lease.StartChild) {
 		return
 	}
 	r := w.api.lease
-	a.tree = tree{token: s.Token, process: a.processes, deadline: s.Deadline, stored: w.now, starting: true, lost: w.api.absent || r.Holder != a.id || r.Token != s.Token}
+	a.tree = tree{token: s.Token, attempt: s.Run.Attempt, process: a.processes, deadline: s.Deadline, stored: w.now, starting: true, lost: w.api.absent || r.Holder != a.id || r.Token != s.Token}
 	if a.hangs {
 		a.hangs = false
 		return
@@ -250,7 +253,7 @@ func (a *agent) starts(w *world, s lease.StartChild) {
 func (a *agent) runs(w *world) {
 	t := &a.tree
 	t.starting = false
-	if a.now(w) >= t.deadline && w.m.broken != StartBlocks || t.killed && w.m.broken != StartBlocks || !a.alive {
+	if a.now(w) >= t.deadline && w.m.broken != mistake.StartBlocks || t.killed && w.m.broken != mistake.StartBlocks || !a.alive {
 		w.say(a.name(), "its program does not start: it is too late")
 		t.crashed = true
 		a.reaped(w)
@@ -266,6 +269,7 @@ func (a *agent) runs(w *world) {
 		w.violated(TokenNotGrown, "%s starts token %d after token %d", a.name(), t.token, w.token)
 	}
 	w.token = t.token
+	w.begins(t.attempt)
 	if e := w.ended; e.delays && w.m.lockDelay > 0 && w.now < e.at+w.m.lockDelay-int32(w.slips) {
 		w.violated(LockDelayCut, "%s starts token %d %v after the unclean end of the last one", a.name(), t.token, time.Duration(w.now-e.at)*tick)
 	}
@@ -276,7 +280,7 @@ func (a *agent) runs(w *world) {
 func (a *agent) kill(w *world, how string) {
 	t := &a.tree
 	switch {
-	case t.starting && w.m.broken != StartBlocks:
+	case t.starting && w.m.broken != mistake.StartBlocks:
 		t.killed = true
 		return
 	case !t.alive || t.dying:
@@ -303,6 +307,9 @@ func (a *agent) dies(w *world) {
 func (a *agent) reaped(w *world) {
 	t := a.tree
 	a.tree = tree{}
+	if t.exited && !t.crashed && !t.signalled && w.m.runs {
+		w.completed = t.attempt
+	}
 	if !t.exited {
 		code := 0
 		if t.crashed {

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/singletonjob/operator/internal/lease"
+	"github.com/singletonjob/operator/internal/lease/mistake"
 )
 
 // api is the API server and its store: one Lease, changed by compare-and-swap on its revision.
@@ -84,7 +85,9 @@ func (m message) String() string {
 }
 
 // readable reports whether agents can read the Lease, which they can't if it is somebody else's.
-func (s *api) readable(w *world) bool { return !s.unlabelled || w.m.broken == AgentsHeedNoLabel }
+func (s *api) readable(w *world) bool {
+	return !s.unlabelled || w.m.broken == mistake.AgentsHeedNoLabel
+}
 
 // advance remembers what was and takes the next revision.
 func (s *api) advance(w *world) {
@@ -150,6 +153,7 @@ func (w *world) change(by int, r lease.Record) {
 			a.tree.stored = w.now
 		}
 	}
+	w.runIs(by, was, r)
 	w.lostTo(r, false)
 	w.tells(lease.Watched{Record: r})
 }
@@ -216,7 +220,7 @@ func (s *api) get(w *world, id int64, age int) lease.ReadDone {
 			w.lostTo(at.lease, true)
 		}
 		return lease.ReadDone{ID: id, Absent: true}
-	case at.unlabelled && w.m.broken != AgentsHeedNoLabel:
+	case at.unlabelled && w.m.broken != mistake.AgentsHeedNoLabel:
 		return lease.ReadDone{ID: id}
 	}
 	return lease.ReadDone{ID: id, Found: &at.lease}

@@ -166,6 +166,9 @@ func (w *world) held() bool {
 	if w.foreign > 0 {
 		return false
 	}
+	if now := w.api.lease.Runs.Now; w.m.runs && now.ID != "" && !now.Open() {
+		return true // there is nothing left to do
+	}
 	for slot := range w.candidates() {
 		a := w.agents[slot]
 		if a.alive && a.acts() && !a.tree.dying && a.state.Phase == lease.Holding && w.api.lease.Holder == a.id && w.api.lease.Token == a.tree.token {

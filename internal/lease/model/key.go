@@ -100,7 +100,11 @@ func (c *coder) span(d time.Duration) { c.small(int(d / grain)) }
 
 // oldest is what past instants are compared with at most: a duration, and lockDelay.
 func (c *coder) oldest() time.Duration {
-	return c.w.m.longest() + time.Duration(c.w.m.lockDelay)*tick
+	oldest := c.w.m.longest() + time.Duration(c.w.m.lockDelay)*tick
+	if c.w.m.runs {
+		oldest = max(oldest, betweenAttempts)
+	}
+	return oldest
 }
 
 // past is an instant of which its age matters.
@@ -257,6 +261,10 @@ func (c *coder) world() {
 		c.small(int(min(w.now-w.ended.at, w.m.lockDelay)))
 	}
 	c.byte(byte(w.foreign))
+	if w.m.runs {
+		c.small(int(w.begun))
+		c.small(int(w.completed))
+	}
 }
 
 func (c *coder) api(s *api) {
@@ -354,6 +362,7 @@ func (c *coder) agent(a *agent) {
 		c.bool(t.dying, t.frozen, t.excused, t.exited, t.crashed, t.signalled, t.killed, t.lost, t.process == a.processes)
 		c.byte(byte(t.left))
 		c.number(revisionOrToken, t.token)
+		c.small(int(t.attempt))
 		c.due(t.deadline)
 		if c.w.m.lockDelay > 0 {
 			c.small(int(min(c.w.now-t.stored, ticksOf(c.oldest()))))
@@ -382,6 +391,7 @@ func (c *coder) action(a *agent, x lease.Action) {
 	case lease.StartChild:
 		c.byte(4)
 		c.number(revisionOrToken, x.Token)
+		c.small(int(x.Run.Attempt))
 		c.due(x.Deadline)
 	case lease.ExtendLeash:
 		c.byte(5)
@@ -466,6 +476,9 @@ func (c *coder) tenure(s *lease.State) {
 	c.past(t.Confirmed)
 	if s.Phase == lease.Stopping {
 		c.bool(s.Stop.Lost, s.Stop.Signalled, s.Stop.Killed, s.Stop.Exits)
+		if c.w.m.runs {
+			c.bool(s.Stop.Ending.Known, s.Stop.Reason == lease.ReasonProcessExited) // which is the run's own end
+		}
 		c.due(s.Stop.KillAt)
 	}
 }
@@ -512,6 +525,17 @@ func (c *coder) record(r *lease.Record) {
 		c.number(revisionOrToken, past.Token)
 		c.bool(past.Reason != "")
 	}
+	if c.w.m.runs {
+		c.run(&r.Runs.Now)
+		c.bool(r.Runs.Bad != "")
+	}
+}
+
+// run leaves out what is told to people, and what only schedules and those who leave ask for.
+func (c *coder) run(r *lease.Run) {
+	c.bool(r.ID != "", r.State == lease.RunRunning, r.State == lease.RunFailed)
+	c.small(int(r.Attempt))
+	c.bool(r.State == lease.RunFailed && r.Reason == lease.ReasonProcessExited, r.State == lease.RunFailed && r.Reason == lease.ReasonNotBegun)
 }
 
 func (c *coder) attempt(a *lease.Attempt) {

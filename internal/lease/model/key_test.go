@@ -8,22 +8,34 @@ import (
 	"time"
 
 	"github.com/singletonjob/operator/internal/lease"
+	"github.com/singletonjob/operator/internal/schedule"
 )
 
 // immaterial are the parts of an agent's memory on which no decision rests, and why. They are no part of a key.
 var immaterial = map[string]string{
-	"LastNonce":               "the next one differs from all others, whatever it is",
-	"Stop.Reason":             "for people",
-	"Past.Reason":             "for people",
-	"Tree.Reason":             "for people",
-	"Tree.Unhealthy":          "no process of these worlds fails a probe",
-	"Tree.Grace":              "no process of these worlds fails a probe",
-	"Past.Tenure.Confirmed":   "that tenure is over",
-	"Record.Handover.Reason":  "for people",
+	"LastNonce":              "the next one differs from all others, whatever it is",
+	"Past.Reason":            "for people",
+	"Tree.Reason":            "for people",
+	"Tree.Unhealthy":         "no process of these worlds fails a probe",
+	"Tree.Grace":             "no process of these worlds fails a probe",
+	"Past.Tenure.Confirmed":  "that tenure is over",
+	"Record.Handover.Reason": "for people",
+	"Tenure.RunUntil":        noLimit, "Now.Until": noLimit, "Runs.Asked.Name": noRequest, "Runs.Asked.Tick": noRequest, "Runs.Answered": noRequest,
+	"Stop.Ending.At": noSchedule, "Server.Date": noSchedule, "Server.At": noSchedule, "Server.Asked": noSchedule, "Runs.Now.Tick": noSchedule,
+	"Runs.Missed": noSchedule, "Runs.Skipped": noSchedule, "Runs.Previous": noSchedule,
+	"Now.Pod": "nobody leaves in these worlds", "Now.PodUID": "nobody leaves in these worlds",
+	"Now.Token": "for people", "Now.Code": "for people", "Now.Began": "for people", "Now.Ended": "for people", "Stop.Ending.Wall": "for people",
 	"Record.History[0].Pod":   "for people",
 	"Record.History[0].Node":  "for people",
 	"Record.History[0].Ended": "for people", "Record.History[0].Acquired": "for people",
 }
+
+// What runs may have, and not in these worlds.
+const (
+	noSchedule = "no world has a schedule"
+	noRequest  = "no world has runs that are asked for"
+	noLimit    = "no world has runs of limited time"
+)
 
 // TestKeyHasAllThatAnAgentRemembers changes every field of lease.State, one by one, in each phase: some key must tell. So a new
 // field can't be forgotten.
@@ -72,6 +84,7 @@ func remembers(phase lease.Phase) *lease.State {
 		return lease.Record{
 			UID: "uid1", Revision: revision, Holder: "a/u0/1", Token: 500, Transitions: 7, Duration: duration, AcquireTime: 3, RenewTime: 40,
 			TokenBase: 2, History: []lease.PastTenure{{Token: 400, Pod: "a", Node: "n"}},
+			Runs: lease.Runs{Now: lease.Run{Attempt: 3, State: lease.RunFailed, Reason: lease.ReasonProcessExited}},
 		}
 	}
 	attempt := lease.Attempt{Record: record(600), Nonce: 40, SentAt: past, Patience: past, Deadline: past}
@@ -86,14 +99,14 @@ func remembers(phase lease.Phase) *lease.State {
 		Observed: lease.Observation{Known: true, Record: record(620), At: past, Fresh: past, Longest: duration},
 		Write:    &attempt, Read: &reading, Unsettled: []lease.Attempt{second}, Pending: &third, Overdue: []lease.Reading{reading},
 		Since: 2, ReadAfter: past, WriteAfter: past, RenewAt: past, Answered: past, ReconnectedAt: past, NotBefore: past,
-		WatchFrom: 630, WatchBy: past, Tenure: tenure, Stop: lease.Stop{KillAt: past},
+		WatchFrom: 630, WatchBy: past, Tenure: tenure, Stop: lease.Stop{KillAt: past, Reason: lease.ReasonProcessExited},
 		Past: &lease.Past{Tenure: tenure, At: past}, LastNonce: 42, LastRead: 4, Wake: past,
 	}
 }
 
 // worldOf is a world with an agent that remembers this, and others to compare with.
 func worldOf(s *lease.State) *world {
-	m := standard(1).with(func(m *model) { m.keepRunning, m.lockDelay, m.history = true, 1, 1 })
+	m := standard(1).with(func(m *model) { m.keepRunning, m.lockDelay, m.history, m.runs = true, 1, 1, true })
 	w := m.first(nil)
 	w.now = 0
 	w.agents[0].state = s
@@ -109,10 +122,19 @@ func eachField(v reflect.Value, path string, try func(path string, change func(*
 
 // walk follows steps: fields, elements and what pointers point to.
 func walk(v reflect.Value, path string, steps []int, try func(string, func(*lease.State) bool)) {
+	if v.Type() == reflect.TypeFor[schedule.Facts]() {
+		return // no world has a schedule
+	}
 	switch v.Kind() {
 	case reflect.Pointer:
+		if v.IsNil() && v.Type() == reflect.TypeFor[*schedule.Schedule]() {
+			return
+		}
 		walk(v.Elem(), path, append(slices.Clip(steps), -1), try)
 	case reflect.Slice:
+		if v.Len() == 0 && v.Type() == reflect.TypeFor[[]lease.Run]() {
+			return // nothing rests on runs that are over, but whether a request was followed
+		}
 		walk(v.Index(0), path+"[0]", append(slices.Clip(steps), -2), try)
 	case reflect.Struct:
 		for i := range v.NumField() {

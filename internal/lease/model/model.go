@@ -37,28 +37,13 @@ type model struct {
 	// longer is by how many ticks the first candidate's duration is longer than that of others.
 	longer  int
 	history int
-	base    int64
-	digits  int64
-	broken  Broken
-	sink    Sink
+	// runs has processes run to completion, once, in two attempts at most.
+	runs   bool
+	base   int64
+	digits int64
+	broken mistake.Broken
+	sink   Sink
 }
-
-// Broken is a mistake in what surrounds the state machine.
-type Broken uint8
-
-// The mistakes.
-const (
-	Nothing Broken = iota
-	SlewedClock
-	LeashArmedOnce
-	StartBlocks
-	OperatorOverwrites
-	OperatorBelievesAbsence
-	OperatorCreatesFree
-	AgentsHeedNoLabel
-	OperatorHeedsNoLabel
-	RestoreTooSoon
-)
 
 // slewed is by how many ticks a clock may be off at the end of a lease that NTP slews.
 const slewed = 3
@@ -83,6 +68,9 @@ func (m *model) config(slot int) lease.Config {
 		Duration: duration, RenewDeadline: renewDeadline, RetryPeriod: retryPeriod, LockDelay: time.Duration(m.lockDelay) * tick,
 		KeepRunning: m.keepRunning, GracePeriod: grace * tick, RestartProvesDeath: m.pid1,
 	}
+	if m.runs {
+		c.Runs = &lease.RunPolicy{UID: "job", BackoffLimit: mostAttempts - 1}
+	}
 	if m.slow {
 		c.Duration, c.RenewDeadline = slowDuration, slowRenewDeadline
 	}
@@ -100,6 +88,12 @@ func (m *model) longest() time.Duration {
 	return duration + time.Duration(m.longer)*tick
 }
 
+const (
+	// mostAttempts is how many a run has, betweenAttempts how long they are apart.
+	mostAttempts    = 2
+	betweenAttempts = 10 * time.Second
+)
+
 func (m *model) firstRevision() int64 {
 	if m.digits > 0 {
 		return m.digits
@@ -110,5 +104,9 @@ func (m *model) firstRevision() int64 {
 // bound is how soon after the end of all faults there must be a holder: the tenure that was may have to be waited for, and a
 // Lease that was made anew after that, and lockDelay; and a few requests may fail before.
 func (m *model) bound() time.Duration {
-	return 2*m.longest() + 2*time.Duration(m.lockDelay)*tick + renewDeadline + 2*retryPeriod
+	bound := 2*m.longest() + 2*time.Duration(m.lockDelay)*tick + renewDeadline + 2*retryPeriod
+	if m.runs {
+		bound += betweenAttempts
+	}
+	return bound
 }

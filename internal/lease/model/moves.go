@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/singletonjob/operator/internal/lease"
+	"github.com/singletonjob/operator/internal/lease/mistake"
 )
 
 // fault is a kind of what may go wrong, or what somebody does. Each time counts against the number of faults in a run; its
@@ -278,7 +279,7 @@ func (w *world) processFaults(out []move, slot int8) []move {
 func (w *world) agentFaults(out []move, slot int8) []move {
 	a := w.agents[slot]
 	out = w.these(out, a.alive && int(w.slips) < w.m.slips, slip, slot, -1, 1)
-	out = w.these(out, w.m.broken == OperatorBelievesAbsence && w.api.lease.Holder == a.id, absence, slot, 0)
+	out = w.these(out, w.m.broken == mistake.OperatorBelievesAbsence && w.api.lease.Holder == a.id, absence, slot, 0)
 	if !a.alive || a.frozen {
 		return out
 	}
@@ -314,7 +315,7 @@ func (w *world) apiMoves(out []move) []move {
 
 // operates reports whether the Lease is one that the operator touches.
 func (w *world) operates() bool {
-	return !w.api.absent && !w.api.down && (!w.api.unlabelled || w.m.broken == OperatorHeedsNoLabel)
+	return !w.api.absent && !w.api.down && (!w.api.unlabelled || w.m.broken == mistake.OperatorHeedsNoLabel)
 }
 
 // provenDead reports whether the kubelet has reported that the very container is dead, with all its processes.
@@ -369,7 +370,7 @@ func lastPod(holder string) string {
 // mayRestore reports whether the API servers may start from a snapshot: as the runbook says, when no tenure of the time since
 // can last, unless no candidate is there that did not see it.
 func (w *world) mayRestore() bool {
-	if w.m.quickRestore || w.m.broken == RestoreTooSoon {
+	if w.m.quickRestore || w.m.broken == mistake.RestoreTooSoon {
 		return true
 	}
 	for slot := range w.candidates() {
@@ -503,7 +504,7 @@ func (w *world) goesOn(a *agent, broken bool) {
 // creates is the operator, which makes a Lease that is gone.
 func (w *world) creates() {
 	r := lease.Record{Holder: lease.UnknownHolder, Duration: w.m.longest(), TokenBase: w.m.base, AcquireTime: 1}
-	if w.m.broken == OperatorCreatesFree {
+	if w.m.broken == mistake.OperatorCreatesFree {
 		r = lease.Record{Duration: w.m.longest(), TokenBase: w.m.base, Release: lease.Release{Reason: lease.ReasonCreated}}
 	}
 	w.say("operator", "makes the Lease anew")
@@ -514,7 +515,7 @@ func (w *world) creates() {
 func (w *world) frees(later bool) {
 	was := w.api.lease
 	r := was.Released(lease.Release{Reason: lease.ReasonHolderTerminated, Unclean: true}, 1, was.RenewTime+1)
-	m := message{kind: put, from: theOperator, write: &r, parked: true, forced: w.m.broken == OperatorOverwrites}
+	m := message{kind: put, from: theOperator, write: &r, parked: true, forced: w.m.broken == mistake.OperatorOverwrites}
 	w.say("operator", "releases the Lease of %s", holder(was.Holder))
 	w.wire = append(w.wire, m)
 	if !later {
@@ -572,7 +573,7 @@ func (w *world) strikeAgent(a *agent, m move) {
 		w.deliver(a.slot, lease.Terminated{Signal: 15})
 	case slip:
 		a.skew += int32(m.arg)
-		if w.m.broken == SlewedClock {
+		if w.m.broken == mistake.SlewedClock {
 			a.skew += int32(m.arg)
 		}
 		w.slips++

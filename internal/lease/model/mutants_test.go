@@ -13,7 +13,7 @@ import (
 type found struct {
 	profile string
 	finds   []string
-	broken  Broken
+	broken  mistake.Broken
 	sink    Sink
 }
 
@@ -44,27 +44,44 @@ var mutants = map[string]found{
 	"history believed":                                {profile: "forged", finds: []string{NoHolder}},
 	"own duration waited for":                         {profile: "settings", finds: []string{TwoAtOnce}},
 
-	"deadlines and waits on the slewed clock, 4 %":                  {profile: "clocks", finds: []string{TwoAtOnce}, broken: SlewedClock},
-	"deadlines and waits on the slewed clock, 4 %, an hour's lease": {profile: "clocks", finds: []string{TwoAtOnce}, broken: SlewedClock},
-	"leash's timer set once for all that is left":                   {profile: "processes", finds: []string{TwoAtOnce}, broken: LeashArmedOnce},
-	"start blocks until exec is done":                               {profile: "hangs", finds: []string{RunsOn, TwoAtOnce}, broken: StartBlocks},
-	"operator writes without a condition":                           {profile: "operator", finds: []string{ReleasedEarly}, broken: OperatorOverwrites},
-	"operator takes absence for death":                              {profile: "operator", finds: []string{ReleasedEarly}, broken: OperatorBelievesAbsence},
-	"operator makes a free Lease":                                   {profile: "operator", finds: []string{TwoAtOnce}, broken: OperatorCreatesFree},
-	"API servers start from a snapshot at once":                     {profile: "restored", finds: []string{TwoAtOnce, TokenNotGrown}, broken: RestoreTooSoon},
-	"agents heed no label":                                          {profile: "label", finds: []string{NotOurs}, broken: AgentsHeedNoLabel},
-	"operator heeds no label":                                       {profile: "label", finds: []string{NotOurs}, broken: OperatorHeedsNoLabel},
+	"start recorded after it":          {profile: "runs", finds: []string{RunMistold, RunTwice}},
+	"completion in a second write":     {profile: "runs", finds: []string{RunMistold}},
+	"exit 0 after SIGTERM is complete": {profile: "runs", finds: []string{RunMistold}},
+	"attempts counted in memory":       {profile: "runs", finds: []string{RunMistold}},
+
+	"deadlines and waits on the slewed clock, 4 %":                  {profile: "clocks", finds: []string{TwoAtOnce}, broken: mistake.SlewedClock},
+	"deadlines and waits on the slewed clock, 4 %, an hour's lease": {profile: "clocks", finds: []string{TwoAtOnce}, broken: mistake.SlewedClock},
+	"leash's timer set once for all that is left":                   {profile: "processes", finds: []string{TwoAtOnce}, broken: mistake.LeashArmedOnce},
+	"start blocks until exec is done":                               {profile: "hangs", finds: []string{RunsOn, TwoAtOnce}, broken: mistake.StartBlocks},
+	"operator writes without a condition":                           {profile: "operator", finds: []string{ReleasedEarly}, broken: mistake.OperatorOverwrites},
+	"operator takes absence for death":                              {profile: "operator", finds: []string{ReleasedEarly}, broken: mistake.OperatorBelievesAbsence},
+	"operator makes a free Lease":                                   {profile: "operator", finds: []string{TwoAtOnce}, broken: mistake.OperatorCreatesFree},
+	"API servers start from a snapshot at once":                     {profile: "restored", finds: []string{TwoAtOnce, TokenNotGrown}, broken: mistake.RestoreTooSoon},
+	"agents heed no label":                                          {profile: "label", finds: []string{NotOurs}, broken: mistake.AgentsHeedNoLabel},
+	"operator heeds no label":                                       {profile: "label", finds: []string{NotOurs}, broken: mistake.OperatorHeedsNoLabel},
 	"sink checks before it writes":                                  {profile: "sink", finds: []string{StaleAccepted}, sink: ChecksThenWrites},
 	"sink forgets its mark":                                         {profile: "sink", finds: []string{StaleAccepted}, sink: Forgets},
 	"sink refuses equal tokens":                                     {profile: "sink", finds: []string{FreshRefused}, sink: RefusesEqual},
 	"sink compares tokens as text":                                  {profile: "sink", finds: []string{StaleAccepted, FreshRefused}, sink: ComparesText},
 }
 
+// ofRuns are the mistakes of runs that need no schedule to show.
+var ofRuns = func() map[string]mistake.Mistake {
+	some := map[string]mistake.Mistake{}
+	for _, name := range []string{
+		"start recorded after it", "completion in a second write", "attempts counted in memory", "exit 0 after SIGTERM is complete",
+	} {
+		some[name] = mistake.InRuns[name]
+	}
+	return some
+}()
+
 // TestMutantsAreCaught has every mistake that the simulator must find give a counterexample here too.
 func TestMutantsAreCaught(t *testing.T) {
 	t.Parallel()
 	all := maps.Clone(mistake.InStep)
 	maps.Copy(all, mistake.Around)
+	maps.Copy(all, ofRuns)
 	for name := range mutants {
 		if _, known := all[name]; !known {
 			t.Errorf("there is no mistake %q", name)
@@ -96,7 +113,7 @@ func TestMutantsAreCaught(t *testing.T) {
 
 // addTo gives a broken world the fault in which it shows.
 func (m *model) addTo() {
-	if m.broken == OperatorBelievesAbsence {
+	if m.broken == mistake.OperatorBelievesAbsence {
 		m.faults |= setOf(absence)
 	}
 }

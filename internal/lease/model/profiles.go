@@ -66,5 +66,7 @@ var profiles = []profile{
 	{"restored", "the store's data goes back when no process of the time since lives", standard(3, setOf(restore, crash))},
 	{"restored-at-once", "the store's data goes back while agents live that saw it all", standard(2, setOf(restore, handover)).with(func(m *model) { m.quickRestore = true })},
 	{"outages", "outages as long as a tenure must survive", standard(1, setOf(apiDown)).with(func(m *model) { m.lossless, m.outage = true, 2 })},
+	{"runs", "a run that is to end, in two attempts at most", standard(2, setOf(exit, crash, loseReply, handover)).with(func(m *model) { m.runs = true })},
+	{"runs-cut-off", "the same, and results that are stored late", standard(2, setOf(exit, cut)).with(func(m *model) { m.runs = true })},
 	{"sink", "a sink that restarts", standard(3, setOf(sinkDown, freeze, handover)).with(func(m *model) { m.digits = 9_970 })},
 }

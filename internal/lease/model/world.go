@@ -39,6 +39,8 @@ type world struct {
 	// token is the highest that a process was started with, ended the last end of one.
 	token int64
 	ended ending
+	// begun is the newest attempt of which a process has run, completed that of which it has ended with 0 unasked.
+	begun, completed int32
 	// foreign is for how many ticks a process lives that a client-go elector started.
 	foreign int8
 	events  []delivery
@@ -78,6 +80,8 @@ const (
 	ReleasedEarly = "release while processes live"
 	LostForNought = "tenure lost for nothing"
 	NotOurs       = "somebody else's Lease written"
+	RunTwice      = "run begun again after its last word"
+	RunMistold    = "run not told as it was"
 	NoHolder      = "no holder"
 	Spinning      = "state machine spins"
 )

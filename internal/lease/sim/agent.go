@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/singletonjob/operator/internal/lease"
+	"github.com/singletonjob/operator/internal/lease/mistake"
 )
 
 // slot is a place for a candidate: it has one agent at a time, in a pod on a machine.
@@ -41,7 +42,7 @@ func (s *slot) replacePod() {
 		link:   &link{w: s.w},
 		pod:    fmt.Sprintf("p%d", s.index),
 		uid:    fmt.Sprintf("u%d.%d", s.index, s.pods),
-		wall:   s.w.rng.Int64N(int64(time.Hour / time.Microsecond)),
+		wall:   s.w.firstWall(),
 	})
 }
 
@@ -53,6 +54,7 @@ func (s *slot) run(m *machine) {
 	c.Node = c.Identity.PodUID
 	c.Jitter = time.Duration(s.index) * time.Millisecond
 	c.RestartProvesDeath = s.w.p.restartProvesDeath
+	c.Runs = s.w.p.runs.policyOf()
 	if s.w.p.profile == Mixed && s.w.chance(0.05) {
 		c.Duration = s.w.p.longest() // lease settings of another version of the job
 	}
@@ -88,7 +90,7 @@ type machine struct {
 
 // now is what the machine's agent reads for the time.
 func (m *machine) now() lease.Instant {
-	if m.w.o.Broken == SlewedClock {
+	if m.w.o.Broken == mistake.SlewedClock {
 		return m.timers.at(m.w.now)
 	}
 	return m.clock.at(m.w.now)
@@ -96,7 +98,7 @@ func (m *machine) now() lease.Instant {
 
 // when is the true time at which now is i.
 func (m *machine) when(i lease.Instant) time.Duration {
-	if m.w.o.Broken == SlewedClock {
+	if m.w.o.Broken == mistake.SlewedClock {
 		return m.timers.when(m.w.now, i)
 	}
 	return m.clock.when(i)
@@ -262,7 +264,7 @@ func (a *agent) goOn() {
 }
 
 func (a *agent) wallTime() int64 {
-	return int64(a.w.now/time.Microsecond) + a.machine.wall
+	return a.w.p.runs.microseconds() + int64(a.w.now/time.Microsecond) + a.machine.wall
 }
 
 func (a *agent) do(action lease.Action) {
@@ -284,7 +286,9 @@ func (a *agent) do(action lease.Action) {
 		a.asked = action
 		a.machine.link.call(
 			func() reply { return w.api.get(a.machine.link.lag).ours() },
-			func(got reply) { a.deliver(lease.ReadDone{ID: id, Found: got.record, Absent: got.absent}) })
+			func(got reply) {
+				a.deliver(lease.ReadDone{ID: id, Found: got.record, Absent: got.absent, Date: got.date})
+			})
 	case lease.RestartWatch:
 		a.conn.breaks()
 	case lease.StartChild:
@@ -321,7 +325,7 @@ func (a *agent) dies() {
 // restart has the kubelet start the container again, or another pod take the place of one that was told to stop.
 func (s *slot) restart(dead *agent) {
 	w := s.w
-	if dead.state.Terminating {
+	if dead.state.Terminating || dead.state.Done && w.p.runs != nil { // a pod that has succeeded is not started again
 		w.after(w.between(100*time.Millisecond, 3*time.Second), func() {
 			if s.agent == dead {
 				s.replacePod()

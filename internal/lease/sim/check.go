@@ -36,6 +36,11 @@ const (
 	StartedEarly  = "start while processes live"
 	ReleasedEarly = "release while processes live"
 	Spinning      = "state machine spins"
+	RunTwice      = "run started again after its last word, or under two names"
+	RunMistold    = "run not told as it was"
+	TickMiscount  = "ticks not accounted for once"
+	TickEarly     = "tick settled before its time"
+	RunForgotten  = "nobody goes on with a run, or starts one that is due"
 )
 
 // checker sees the whole world, in true time, and judges by that alone: by when which processes lived and were told to
@@ -63,6 +68,7 @@ type checker struct {
 	// ended counts trees that have; judgesNoEnd has none of them judged.
 	ended       int
 	judgesNoEnd bool
+	runs        runsSeen
 }
 
 // claim is a tenure as the store knows it: from its acquire to its release, or until its time is up.
@@ -121,6 +127,7 @@ func (c *checker) started(t *tree) {
 		c.violated(RunsOn, "the program of token %d of %s begins to run after it was killed", t.token, t.agent.id)
 	}
 	c.grows(t)
+	c.runBegins(t)
 	if last := c.last; last != nil && last.endedBadly() && c.delays(last, t) && w.now < last.ended+fastest.lasts(t.agent.config.LockDelay) {
 		c.violated(LockDelayCut, "%s starts token %d %v after the unclean end of token %d", t.agent.id, t.token, w.now-last.ended, last.token)
 	}
@@ -339,6 +346,7 @@ func (c *checker) stores(by string, was, is lease.Record) {
 	if w.trace != nil && (was.Holder != is.Holder || was.Token != is.Token) {
 		w.note("store", "%s replaces revision %d, %q token %d, by %q token %d", by, was.Revision, was.Holder, was.Token, is.Holder, is.Token)
 	}
+	c.storesRun(by, was, is)
 	switch {
 	case is.Holder == "":
 		c.releases(by, was)
@@ -403,6 +411,10 @@ func (c *checker) newest(by string) *claim {
 // releases is told who empties the holder: it ends a tenure where its holder does it, or the operator.
 func (c *checker) releases(by string, was lease.Record) {
 	claim := c.newest(was.Holder)
+	if a := c.w.byID[by]; a != nil && by != was.Holder { // a run's last word, said for a holder that vanished
+		c.waited(a, by)
+		return
+	}
 	if claim == nil || by != was.Holder && by != theOperator {
 		return
 	}
@@ -415,6 +427,14 @@ func (c *checker) releases(by string, was lease.Record) {
 // takes judges an acquire: all others must have given the Lease back, or have left it alone for as long as they said. One
 // who starts in the dead one's place, where that proves it dead, need not wait.
 func (c *checker) takes(a *agent, by string, is lease.Record) {
+	w := c.w
+	c.waited(a, by)
+	c.given = is.Token
+	c.claims = append(c.claims, &claim{w: w, by: by, agent: a, token: is.Token, won: w.now, stored: w.now, lasts: is.Duration})
+}
+
+// waited judges whether all others have given the Lease back, or have left it alone.
+func (c *checker) waited(a *agent, by string) {
 	w := c.w
 	c.claims = slices.DeleteFunc(c.claims, (*claim).past)
 	for _, old := range c.claims {
@@ -432,8 +452,6 @@ func (c *checker) takes(a *agent, by string, is lease.Record) {
 			c.violated(kind, "%s takes the Lease %v after the last write of %s, which is good for %v", by, w.now-old.stored, old.by, old.lasts)
 		}
 	}
-	c.given = is.Token
-	c.claims = append(c.claims, &claim{w: w, by: by, agent: a, token: is.Token, won: w.now, stored: w.now, lasts: is.Duration})
 }
 
 // unknownTo reports whether an agent first saw this tenure after its duration was lowered by hand, in field and annotation.
@@ -491,6 +509,7 @@ func (c *checker) holderNow() {
 		return
 	}
 	switch {
+	case len(c.acting) == 0 && c.w.p.runs != nil: // perhaps nothing is due
 	case len(c.acting) == 0:
 		c.violated(NoHolder, "nobody acts %v after the end of all faults; the Lease says %q at revision %d", c.w.p.bound(), c.w.api.lease.Holder, c.w.api.lease.Revision)
 	case len(c.acting) > 1:
@@ -513,6 +532,10 @@ func (c *checker) holderNow() {
 // has sent anything else.
 func (c *checker) holderStays() {
 	t := c.holder
+	if c.w.p.runs != nil {
+		c.runsGoOn()
+		return
+	}
 	if t == nil {
 		return
 	}

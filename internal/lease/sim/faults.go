@@ -93,6 +93,12 @@ var kinds = []kind{
 	{"history edited", 0, (*world).editHistory},
 	{"one API server dead", 2, (*world).killServer},
 	{"outage", 0, (*world).outage},
+	{"wall clock wrong", 0, (*world).wrongWall},
+	{"Date wrong", 0, (*world).wrongDate},
+	{"no Date", 0, (*world).noDate},
+	{"run asked for", 0, once((*world).askRun)},
+	{"suspended", 0, (*world).suspend},
+	{"schedule changed", 0, (*world).changeSchedule},
 	{"answers lost singly", 0, (*world).loseSingly},
 	{"slow network within limits", 0, (*world).slowWithin},
 	{"requests doubled within limits", 0, (*world).doubleWithin},
@@ -141,6 +147,10 @@ func (p params) weights() map[string]int {
 	}
 	if p.profile == Restore {
 		weights["restored"] = 10
+	}
+	if p.profile == Runs {
+		weights["wall clock wrong"], weights["Date wrong"], weights["no Date"], weights["run asked for"], weights["suspended"] = 8, 6, 2, 8, 6
+		weights["wall clock set"], weights["schedule changed"], weights["restored"] = 0, 6, 2
 	}
 	return weights
 }
@@ -270,6 +280,8 @@ func (w *world) heal() {
 	w.healed++
 	w.hiccups = 0
 	w.troubled = false
+	w.suspended, w.api.dateless = false, false
+	w.api.setDates()
 	for _, o := range w.operators {
 		o.down = 0
 	}
@@ -278,6 +290,9 @@ func (w *world) heal() {
 	w.mendEdits()
 	for _, a := range w.agents {
 		a.machine.link.heal()
+		if w.p.runs != nil {
+			a.machine.wall = 0
+		}
 		if a.machine.execFails = 0; a.machine.throttled > 0 {
 			a.machine.throttled = 0
 			a.deliver(lease.Starved{})

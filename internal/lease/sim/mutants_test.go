@@ -49,21 +49,40 @@ var mutants = of(mistake.InStep, map[string]mutant{
 	"own duration waited for":                         {profile: Settings, finds: Stolen},
 })
 
+// inRuns are those of runs.
+var inRuns = of(mistake.InRuns, map[string]mutant{
+	"tick from memory":                               {profile: Runs, finds: RunTwice},
+	"start recorded after it":                        {profile: Runs, finds: RunTwice},
+	"completion in a second write":                   {profile: Runs, finds: RunMistold},
+	"exit 0 after SIGTERM is complete":               {profile: Runs, finds: RunMistold},
+	"the next replaces a run that still dies":        {profile: Runs, finds: ReleasedEarly},
+	"a retry under a new name":                       {profile: Runs, finds: RunTwice},
+	"attempts counted in memory":                     {profile: Runs, finds: RunMistold},
+	"ticks counted when they are told":               {profile: Runs, finds: TickMiscount},
+	"a backfill settles its tick":                    {profile: Runs, finds: TickMiscount},
+	"the last attempt's end is left to the next run": {profile: Runs, finds: RunForgotten},
+	"due by the wall clock alone":                    {profile: Runs, finds: TickEarly},
+	"a schedule from memory":                         {profile: Runs, finds: RunMistold},
+	"what a restore forgot is remembered":            {profile: Runs, finds: TickMiscount},
+	"operator believes one server's clock":           {profile: Runs, finds: TickEarly, options: Options{Broken: mistake.OperatorBelievesDate}},
+	"operator settles nothing":                       {profile: Runs, finds: TickMiscount, options: Options{Broken: mistake.OperatorSettlesNothing}},
+})
+
 // hourLease has the settings in which a slewed clock does the most harm.
 var hourLease = Timing{time.Hour, 40 * time.Minute, 10 * time.Minute}
 
 // surroundings are mistakes around the state machine.
 var surroundings = of(mistake.Around, map[string]mutant{
-	"deadlines and waits on the slewed clock, 4 %":                  {profile: Mixed, finds: TwoAtOnce, options: Options{Broken: SlewedClock, Slew: 40_000, Timing: Timing{15 * time.Second, 10 * time.Second, 2 * time.Second}}},
-	"deadlines and waits on the slewed clock, 4 %, an hour's lease": {profile: Mixed, finds: TwoAtOnce, options: Options{Broken: SlewedClock, Slew: 40_000, Timing: hourLease}},
-	"leash's timer set once for all that is left":                   {profile: Mixed, finds: TwoAtOnce, options: Options{Broken: LeashArmedOnce, Slew: maxSlew}},
-	"start blocks until exec is done":                               {profile: Starved, finds: RunsOn, options: Options{Broken: StartBlocks}},
-	"operator writes without a condition":                           {profile: Mixed, finds: ReleasedEarly, options: Options{Broken: OperatorOverwrites}},
-	"operator takes absence for death":                              {profile: Mixed, finds: ReleasedEarly, options: Options{Broken: OperatorBelievesAbsence}},
-	"operator makes a free Lease":                                   {profile: Mixed, finds: TwoAtOnce, options: Options{Broken: OperatorCreatesFree}},
-	"API servers start from a snapshot at once":                     {profile: Restore, finds: Forgotten, options: Options{Broken: RestoreTooSoon}},
-	"agents heed no label":                                          {profile: Edited, finds: NotOurs, options: Options{Broken: AgentsHeedNoLabel}},
-	"operator heeds no label":                                       {profile: Edited, finds: NotOurs, options: Options{Broken: OperatorHeedsNoLabel}},
+	"deadlines and waits on the slewed clock, 4 %":                  {profile: Mixed, finds: TwoAtOnce, options: Options{Broken: mistake.SlewedClock, Slew: 40_000, Timing: Timing{15 * time.Second, 10 * time.Second, 2 * time.Second}}},
+	"deadlines and waits on the slewed clock, 4 %, an hour's lease": {profile: Mixed, finds: TwoAtOnce, options: Options{Broken: mistake.SlewedClock, Slew: 40_000, Timing: hourLease}},
+	"leash's timer set once for all that is left":                   {profile: Mixed, finds: TwoAtOnce, options: Options{Broken: mistake.LeashArmedOnce, Slew: maxSlew}},
+	"start blocks until exec is done":                               {profile: Starved, finds: RunsOn, options: Options{Broken: mistake.StartBlocks}},
+	"operator writes without a condition":                           {profile: Mixed, finds: ReleasedEarly, options: Options{Broken: mistake.OperatorOverwrites}},
+	"operator takes absence for death":                              {profile: Mixed, finds: ReleasedEarly, options: Options{Broken: mistake.OperatorBelievesAbsence}},
+	"operator makes a free Lease":                                   {profile: Mixed, finds: TwoAtOnce, options: Options{Broken: mistake.OperatorCreatesFree}},
+	"API servers start from a snapshot at once":                     {profile: Restore, finds: Forgotten, options: Options{Broken: mistake.RestoreTooSoon}},
+	"agents heed no label":                                          {profile: Edited, finds: NotOurs, options: Options{Broken: mistake.AgentsHeedNoLabel}},
+	"operator heeds no label":                                       {profile: Edited, finds: NotOurs, options: Options{Broken: mistake.OperatorHeedsNoLabel}},
 	"sink checks before it writes":                                  {profile: Mixed, finds: StaleAccepted, options: Options{NewSink: func() Sink { return &checkThenWrite{} }}},
 	"sink forgets its mark":                                         {profile: Mixed, finds: StaleAccepted, options: Options{NewSink: func() Sink { return &forgetful{} }}},
 	"sink refuses equal tokens":                                     {profile: Mixed, finds: FreshRefused, options: Options{NewSink: func() Sink { return &strictlyGreater{} }}},
@@ -90,6 +109,7 @@ const budget = 200
 func TestMutantsAreCaught(t *testing.T) {
 	all := maps.Clone(mutants)
 	maps.Copy(all, surroundings)
+	maps.Copy(all, inRuns)
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -104,7 +124,7 @@ func (m mutant) isCaught(t *testing.T) {
 	mutated.Profile, mutated.Step = m.profile, m.Step
 	mutated.Outcomes = m.finds != LeashTooLong && m.finds != Stolen
 	o := mutated
-	o.Step, o.Broken, o.NewSink = nil, Nothing, nil
+	o.Step, o.Broken, o.NewSink = nil, mistake.Nothing, nil
 	var simulated time.Duration
 	for seed := uint64(1); seed <= budget; seed++ {
 		if control := Run(seed, o); control.Violation != nil {
@@ -129,6 +149,8 @@ var alsoFinds = map[string][]string{
 	TwoAtOnce:     {ReleasedEarly, StartedEarly, LockDelayCut, Forgotten},
 	Forgotten:     {TwoAtOnce, TokenNotGrown},
 	StaleAccepted: {FreshRefused},
+	TickMiscount:  {TickEarly},
+	TickEarly:     {TickMiscount},
 	RunsOn:        {LockDelayCut, TwoAtOnce},
 	ReleasedEarly: {TwoAtOnce, TokenNotGrown},
 }

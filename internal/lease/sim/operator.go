@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/singletonjob/operator/internal/lease"
+	"github.com/singletonjob/operator/internal/lease/mistake"
 )
 
 // theOperator is the writer of its writes.
@@ -38,7 +39,7 @@ func (o *operator) look() {
 	case read.absent:
 		// It writes a moment after it read; another may have been faster.
 		w.after(w.between(0, 50*time.Millisecond), o.create)
-	case read.unlabelled && w.o.Broken != OperatorHeedsNoLabel: // LeaseConflict: nothing is touched
+	case read.unlabelled && w.o.Broken != mistake.OperatorHeedsNoLabel: // LeaseConflict: nothing is touched
 	case o.provenDead(read.lease.Holder):
 		why := lease.Release{Reason: lease.ReasonHolderTerminated, Unclean: true}
 		o.write(read.lease.Released(why, 1, read.lease.RenewTime+1))
@@ -46,6 +47,8 @@ func (o *operator) look() {
 		r := read.lease
 		r.TokenBase, r.BadTokenBase = w.base, ""
 		o.write(r)
+	case w.p.runs != nil:
+		o.lookAtRuns(read.lease)
 	}
 }
 
@@ -65,9 +68,10 @@ func (o *operator) create() {
 	}
 	// Something always speaks for an earlier tenure here: any of the candidates' pods.
 	r := lease.Record{Holder: lease.UnknownHolder, Duration: w.p.longest(), TokenBase: w.base, AcquireTime: 1}
-	if w.o.Broken == OperatorCreatesFree {
+	if w.o.Broken == mistake.OperatorCreatesFree {
 		r = lease.Record{Duration: w.p.longest(), TokenBase: w.base, Release: lease.Release{Reason: lease.ReasonCreated}}
 	}
+	r.Runs = w.keptRuns()
 	w.api.create(r)
 	if w.trace != nil {
 		w.note(theOperator, "makes the Lease anew, revision %d, holder %q", w.api.revision, r.Holder)
@@ -78,7 +82,7 @@ func (o *operator) create() {
 func (o *operator) write(r lease.Record) {
 	w := o.w
 	w.after(w.between(0, 50*time.Millisecond), func() {
-		if w.o.Broken == OperatorOverwrites && !w.api.absent {
+		if w.o.Broken == mistake.OperatorOverwrites && !w.api.absent {
 			r.UID, r.Revision = w.api.lease.UID, w.api.lease.Revision
 		}
 		if got := w.api.put(theOperator, r); got.outcome == lease.Confirmed && w.trace != nil {
@@ -90,7 +94,7 @@ func (o *operator) write(r lease.Record) {
 // provenDead reports whether the kubelet has reported that the very container is dead, with all its processes.
 func (o *operator) provenDead(holder string) bool {
 	if a := o.w.byID[holder]; a != nil && a.slot.agent.machine != a.machine {
-		return o.w.o.Broken == OperatorBelievesAbsence // the pod is gone, and its object
+		return o.w.o.Broken == mistake.OperatorBelievesAbsence // the pod is gone, and its object
 	}
 	for _, s := range o.w.slots {
 		if a := s.agent; a.id == holder {

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/singletonjob/operator/internal/lease"
+	"github.com/singletonjob/operator/internal/lease/mistake"
 )
 
 // Profile says which faults an episode has, and so what may be asked of it.
@@ -40,11 +41,13 @@ const (
 	History
 	// Outages has only times without the API, each shorter than a tenure must survive.
 	Outages
+	// Runs is Restore with processes that run to completion, by a schedule that people change, or once, and with clocks that are wrong.
+	Runs
 	profiles
 )
 
 func (p Profile) String() string {
-	return [...]string{"any", "mixed", "replies", "keep-running", "foreign", "restore", "fast-restore", "settings", "starved", "edited", "forged", "history", "outages"}[p]
+	return [...]string{"any", "mixed", "replies", "keep-running", "foreign", "restore", "fast-restore", "settings", "starved", "edited", "forged", "history", "outages", "runs"}[p]
 }
 
 // ParseProfile is the inverse of String.
@@ -75,6 +78,8 @@ type params struct {
 	// calm and trouble alternate, beginning with calm. Nothing begins in the last part of a trouble, the outage that a
 	// restore takes.
 	calm, trouble, outage time.Duration
+	// runs is nil where processes are to run for ever.
+	runs *runParams
 }
 
 // timings are leaseDuration, renewDeadline and retryPeriod in milliseconds. The default is there most often.
@@ -93,14 +98,17 @@ var timings = [][3]int{
 	{3_600_000, 2_400_000, 600_000},
 }
 
+// shortTimings are those of no more than a minute, which come first.
+const shortTimings = 10
+
 // draw makes the parameters of a seed.
 func draw(seed uint64, o Options) params {
 	rng := rand.New(rand.NewPCG(seed, 1))
 	p := params{seed: seed}
 	p.profile = [...]Profile{
 		Mixed, Mixed, Mixed, Mixed, Mixed, Mixed, Mixed, Mixed, Replies, KeepRunning, KeepRunning, Foreign, Restore, FastRestore,
-		Settings, Settings, Replies, Starved, Edited, Edited, Forged, History, Outages,
-	}[rng.IntN(23)]
+		Settings, Settings, Replies, Starved, Edited, Edited, Forged, History, Outages, Runs, Runs, Runs,
+	}[rng.IntN(26)]
 	if o.Profile != AnyProfile {
 		p.profile = o.Profile
 	}
@@ -122,14 +130,18 @@ func draw(seed uint64, o Options) params {
 		p.configs = []lease.Config{p.config}
 	}
 	p.trouble = p.config.Duration * time.Duration(2+rng.IntN(5))
-	if p.profile == Restore { // as long as any tenure lasts, and its lockDelay, as the runbook says
+	if p.profile == Restore || p.profile == Runs { // as long as any tenure lasts, and its lockDelay, as the runbook says
 		p.outage = slowest.lasts(p.longest()+p.config.LockDelay) + time.Second
-		if o.Broken == RestoreTooSoon {
+		if o.Broken == mistake.RestoreTooSoon {
 			p.outage = p.config.RetryPeriod
 		}
 		p.trouble += p.outage
 	}
 	p.calm = p.bound() + p.longest()/2
+	if p.profile == Runs {
+		p.runs = drawRuns(rng)
+		p.calm, p.trouble = p.calm+moreCalm, p.trouble+moreTrouble
+	}
 	p.length = max(time.Hour, 8*(p.calm+p.trouble))
 	return p
 }
@@ -137,6 +149,9 @@ func draw(seed uint64, o Options) params {
 // settings draws those of one candidate.
 func (p params) settings(rng *rand.Rand) lease.Config {
 	t := timings[rng.IntN(len(timings))]
+	if p.profile == Runs { // so that there are many runs in a life
+		t = timings[rng.IntN(shortTimings)]
+	}
 	c := lease.Config{
 		Duration:      time.Duration(t[0]) * time.Millisecond,
 		RenewDeadline: time.Duration(t[1]) * time.Millisecond,

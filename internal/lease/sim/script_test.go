@@ -40,12 +40,13 @@ type command struct {
 // commands are all that there are.
 func commands() []command {
 	return []command{
-		{"candidates NAME… [lease=15s/10s/2s] [grace=5s] [lock-delay=0s] [keep-running] [no-operator] [not-pid-1]", (*script).candidates},
+		{"candidates NAME… [lease=15s/10s/2s] [grace=5s] [lock-delay=0s] [stubborn] [keep-running] [no-operator] [not-pid-1]", (*script).candidates},
 		{"run DURATION [all] [quiet]", (*script).run},
 		{"lease", (*script).lease},
 		{"crash NAME", onAgent((*agent).crash)},
 		{"exit NAME [crashed]", (*script).exit},
 		{"stop NAME", onAgent(func(a *agent) { a.deliver(lease.Terminated{Signal: 15}) })},
+		{"unhealthy NAME GRACE", (*script).unhealthy},
 		{"lose-node NAME", onAgent((*agent).loseNode)},
 		{"partition NAME", onAgent((*agent).partition)},
 		{"lose-answers NAME DURATION", (*script).loseAnswers},
@@ -212,7 +213,7 @@ func (s *script) candidates(w words) error {
 	}
 	s.names = w.plain
 	s.w = newWorld(p, s.o, func(l line) { s.lines = append(s.lines, l) })
-	s.w.rng = rand.New(theMiddle{})
+	s.w.rng, s.w.stubborn = rand.New(theMiddle{}), w.has("stubborn")
 	s.w.sink = &audible{s.w.sink, s.w}
 	s.w.build()
 	for _, o := range s.w.operators {
@@ -341,6 +342,14 @@ func (s *script) exit(w words) error {
 	a, err := w.holder()
 	if err == nil {
 		a.tree.exit(w.has("crashed"))
+	}
+	return err
+}
+
+func (s *script) unhealthy(w words) error {
+	a, grace, err := w.agentFor()
+	if err == nil {
+		a.deliver(lease.Unhealthy{Reason: lease.ReasonLivenessFailed, Grace: grace})
 	}
 	return err
 }

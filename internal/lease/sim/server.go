@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/singletonjob/operator/internal/lease"
+	"github.com/singletonjob/operator/internal/lease/mistake"
 )
 
 // mode is how the API server is.
@@ -43,8 +44,13 @@ type server struct {
 	uids  int64
 	// dead are the servers behind the Service that are, without a word.
 	dead [servers]bool
-	// saved is the state that a restore goes back to.
-	saved stored
+	// dates is how wrong the servers' clocks are, and datesSet since when; dateless that no answer has a Date.
+	dates    [servers]time.Duration
+	datesSet time.Duration
+	dateless bool
+	// saved is the state that a restore goes back to, savedRuns what there was to know of runs.
+	saved     stored
+	savedRuns runsSeen
 }
 
 // servers is how many API servers stand before the store.
@@ -59,8 +65,8 @@ type stored struct {
 
 func newServer(w *world) *server {
 	s := &server{w: w, absent: true, revision: 1000}
-	s.create(lease.Record{Duration: w.p.longest(), Release: lease.Release{Reason: lease.ReasonCreated}})
-	s.saved = s.state()
+	s.create(lease.Record{Duration: w.p.longest(), Release: lease.Release{Reason: lease.ReasonCreated}, Runs: w.firstRuns()})
+	s.save()
 	return s
 }
 
@@ -73,6 +79,8 @@ type reply struct {
 	failed  bool
 	absent  bool
 	record  *lease.Record
+	// date is when it was given, by the server's clock, in seconds since 1970; 0 for none.
+	date int64
 	// unlabelled says that the record is that of a Lease without our label.
 	unlabelled bool
 }
@@ -146,7 +154,7 @@ func (s *server) store(r lease.Record) {
 type unreadable struct{ lease.Event }
 
 func (s *server) event(e lease.Watched) lease.Event {
-	if s.unlabelled && s.w.o.Broken != AgentsHeedNoLabel {
+	if s.unlabelled && s.w.o.Broken != mistake.AgentsHeedNoLabel {
 		return unreadable{e}
 	}
 	return e
@@ -167,7 +175,7 @@ func (s *server) advance() {
 	s.older[s.turn%len(s.older)] = s.state()
 	s.turn++
 	others := int64(20)
-	if p := s.w.p.profile; p == Restore || p == FastRestore {
+	if p := s.w.p.profile; p == Restore || p == FastRestore || p == Runs {
 		others = million
 	}
 	s.revision += 1 + s.w.rng.Int64N(others)
@@ -186,9 +194,9 @@ func (s *server) get(lag float64) reply {
 		state = s.older[s.w.rng.IntN(min(s.turn, len(s.older)))]
 	}
 	if state.absent {
-		return reply{absent: true}
+		return reply{absent: true, date: s.date()}
 	}
-	return reply{record: &state.lease, unlabelled: state.unlabelled && s.w.o.Broken != AgentsHeedNoLabel}
+	return reply{record: &state.lease, date: s.date(), unlabelled: state.unlabelled && s.w.o.Broken != mistake.AgentsHeedNoLabel}
 }
 
 // edit is a person's or the operator's change of whatever is stored.
@@ -205,7 +213,7 @@ func (s *server) edit(change func(*lease.Record)) {
 
 // save takes a snapshot, and restore goes back to it: with the token base raised above every token that was handed out
 // since, as the runbook says, and every connection broken.
-func (s *server) save() { s.saved = s.state() }
+func (s *server) save() { s.saved, s.savedRuns = s.state(), s.w.check.runs.clone() }
 
 func (s *server) restore() {
 	since := s.revision - s.saved.revision
@@ -222,7 +230,8 @@ func (s *server) restore() {
 	}
 	s.w.base += since + 1000
 	s.edit(func(r *lease.Record) { r.TokenBase = s.w.base })
-	s.saved = s.state()
+	s.w.check.forgets(s.savedRuns)
+	s.save()
 }
 
 // now is how the server is.

@@ -19,6 +19,10 @@
 //     nobody sends anything else.
 //   - Replies that are merely lost, late or doubled end no tenure.
 //   - Nothing is started and nothing released while a process lives, and no agent spins.
+//   - Of a run that is to end no attempt begins after its last word, attempts are counted as they were, and what is stored of an end
+//     is what it was. A tick has one run at most, and each is run, missed or skipped once, by what the Lease says alone. Once a restore
+//     has forgotten runs this holds from what the snapshot knows.
+//   - Nobody but the operator changes the schedule, and ticks of a new one begin when it is there.
 //
 // Three things make two trees act at once and are no broken promise. They are the world's doing and are counted apart: a
 // tree that was frozen when it was to die; a tree that was told to die in time, and took longer than the margin and the
@@ -36,6 +40,7 @@ import (
 
 	"github.com/singletonjob/operator/internal/lease"
 	"github.com/singletonjob/operator/internal/lease/mistake"
+	"github.com/singletonjob/operator/internal/schedule"
 )
 
 // Options say how to run an episode. The zero value is right but for mutants.
@@ -47,7 +52,7 @@ type Options struct {
 	// Outcomes has only outcomes judged, not the two halves of the inequality that they follow from.
 	Outcomes bool
 	// Broken is what the agents' surroundings get wrong: for mutants.
-	Broken Broken
+	Broken mistake.Broken
 	// NewSink makes the sink; nil stands for one that keeps to package fence.
 	NewSink func() Sink
 	// Slew, unless it is 0, bounds in ppm how much every kernel's timers are slewed.
@@ -55,32 +60,6 @@ type Options struct {
 	// Timing, unless it is zero, is every candidate's leaseDuration, renewDeadline and retryPeriod.
 	Timing Timing
 }
-
-// Broken is a mistake in what surrounds the state machine.
-type Broken uint8
-
-// The mistakes.
-const (
-	Nothing Broken = iota
-	// SlewedClock: agents compare readings of the clock that NTP slews.
-	SlewedClock
-	// LeashArmedOnce: the leash's timer is set for the whole of what is left, and never looked at again.
-	LeashArmedOnce
-	// StartBlocks: neither deadlines nor kills reach a tree before its program runs.
-	StartBlocks
-	// OperatorOverwrites: the operator writes what it read without the condition that nothing changed.
-	OperatorOverwrites
-	// OperatorBelievesAbsence: the operator takes a pod object that is gone for a pod that is dead.
-	OperatorBelievesAbsence
-	// OperatorCreatesFree: the operator makes a Lease that was deleted anew as a free one.
-	OperatorCreatesFree
-	// AgentsHeedNoLabel: the agents take any Lease of the name for theirs.
-	AgentsHeedNoLabel
-	// OperatorHeedsNoLabel: the operator does.
-	OperatorHeedsNoLabel
-	// RestoreTooSoon: the API servers start from a snapshot while holders of the time since may live.
-	RestoreTooSoon
-)
 
 // Result is what came of one episode.
 type Result struct {
@@ -143,7 +122,10 @@ func newWorld(p params, o Options, trace func(line)) *world {
 	if o.NewSink != nil {
 		w.sink = o.NewSink()
 	}
-	w.check = checker{w: w, outcomes: o.Outcomes}
+	if p.runs != nil {
+		w.wanted = p.runs.schedule
+	}
+	w.check = checker{w: w, outcomes: o.Outcomes, runs: newRunsSeen()}
 	return w
 }
 
@@ -171,10 +153,16 @@ type world struct {
 	handover time.Duration
 	// hiccups is the chance that an agent is paused between deciding and doing.
 	hiccups float64
+	// stubborn is whether no process heeds SIGTERM.
+	stubborn bool
 	// troubled is true from the first fault until all are over.
 	troubled bool
 	// healed counts the times at which all faults were ended.
 	healed int
+	// suspended is spec.suspend, wanted spec.schedule, requests how many runs were asked for.
+	suspended bool
+	wanted    *schedule.Schedule
+	requests  int
 }
 
 func (w *world) build() {

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/singletonjob/operator/internal/lease"
+	"github.com/singletonjob/operator/internal/lease/mistake"
 )
 
 // tree is the processes of one tenure, with the kernel's leash around them.
@@ -39,13 +40,17 @@ type tree struct {
 	// starting is what waits for a start that blocks its caller, as a mutant has it.
 	starting bool
 	waiting  []func()
+	// run is what is run, signalled whether it was asked to end, completed whether it ended with 0 before that, and heard whether its agent
+	// got to know of it at once.
+	run                         lease.Run
+	signalled, completed, heard bool
 }
 
 // newTree starts the processes a moment after it was asked to, or when what exec waits for is there.
 func newTree(a *agent, s lease.StartChild) *tree {
 	w := a.w
-	t := &tree{w: w, agent: a, token: s.Token, deadline: s.Deadline, told: s.Deadline, counted: a.late, starting: true, wanted: w.now}
-	if w.o.Broken != StartBlocks {
+	t := &tree{w: w, agent: a, token: s.Token, run: s.Run, deadline: s.Deadline, told: s.Deadline, counted: a.late, starting: true, wanted: w.now}
+	if w.o.Broken != mistake.StartBlocks {
 		t.arm()
 	}
 	takes := w.between(time.Millisecond, 20*time.Millisecond)
@@ -67,7 +72,7 @@ func (t *tree) start() {
 	}
 	t.alive, t.began = true, t.w.now
 	t.w.check.started(t)
-	if t.w.o.Broken == StartBlocks {
+	if t.w.o.Broken == mistake.StartBlocks {
 		t.arm()
 	}
 	for _, do := range t.waiting {
@@ -75,6 +80,7 @@ func (t *tree) start() {
 	}
 	t.unbind()
 	t.w.after(0, t.work)
+	t.completes()
 }
 
 // arm sets the kernel's timer, which kills without anybody's help. It runs on a clock that may be fast or slow by a
@@ -90,7 +96,7 @@ func (t *tree) arm() {
 	m, w := t.agent.machine, t.w
 	left := t.deadline.Sub(m.now())
 	armed, kill, look := t.armed, left, forever
-	if left > nearDeadline && w.o.Broken != LeashArmedOnce {
+	if left > nearDeadline && w.o.Broken != mistake.LeashArmedOnce {
 		kill, look = left/8*7, left/4*3
 	}
 	due := m.fires(kill)
@@ -155,7 +161,7 @@ func (t *tree) extended(deadline lease.Instant, counted time.Duration) {
 
 // blocked puts off what a start that blocks keeps from its caller.
 func (t *tree) blocked(do func()) bool {
-	if t.starting && t.w.o.Broken == StartBlocks {
+	if t.starting && t.w.o.Broken == mistake.StartBlocks {
 		t.waiting = append(t.waiting, do)
 		return true
 	}
@@ -282,7 +288,7 @@ func (t *tree) exit(crashed bool) {
 	if t == nil || !t.alive || t.mainOver || t.frozen {
 		return
 	}
-	t.mainOver, t.crashed = true, crashed
+	t.mainOver, t.crashed, t.completed = true, crashed, !crashed && !t.signalled
 	code := 0
 	if crashed {
 		code = 1
@@ -291,16 +297,20 @@ func (t *tree) exit(crashed bool) {
 		t.w.note(t.agent.id, "process of token %d exits with %d", t.token, code)
 	}
 	t.reported = t.w.now + t.w.between(0, 5*time.Millisecond)
-	t.w.at(t.reported, func() { t.agent.deliver(lease.ChildExited{Code: code, Crashed: crashed}) })
+	t.w.at(t.reported, func() {
+		t.heard = t.completed && !t.signalled && t.agent.alive && t.agent.stopped == 0 && !t.ordered
+		t.agent.deliver(lease.ChildExited{Code: code, Crashed: crashed})
+	})
 	if t.w.chance(0.5) {
 		t.dies = t.w.now
 		t.die()
 	}
 }
 
-// signal is SIGTERM: some obey soon, some late, some never.
+// signal is SIGTERM: some obey soon, some late, some never, in a stubborn world none.
 func (t *tree) signal() {
-	if t.w.chance(0.2) {
+	t.signalled = true
+	if t.w.stubborn || t.w.chance(0.2) {
 		return
 	}
 	t.w.after(t.w.between(0, t.agent.config.GracePeriod*3/2), func() { t.exit(t.w.chance(0.5)) })

@@ -24,6 +24,8 @@ const (
 type pod struct {
 	updated, ready, holds bool
 	ordinal               int
+	// apart: it was made for another node than the holder's. elsewhere: it is on another.
+	apart, elsewhere bool
 }
 
 func (p pod) String() string {
@@ -35,14 +37,18 @@ func (p pod) String() string {
 
 // cluster is all but the operator: a scheduler, kubelets and agents.
 type cluster struct {
-	candidates, room int
-	same             bool
-	fate             fate
-	pods             []*pod
+	candidates, room, quota int
+	same, inPlace, paused   bool
+	// together: all pods were put on one node, and others take pods. tried: one was made for these, and found no room.
+	together, tried bool
+	fate            fate
+	pods            []*pod
 	// asked is the pod that the holder is to hand over to.
 	asked *pod
 	// soaked and failed are what the operator knows of the new version's process.
 	soaked, failed bool
+	// refused: a quota has refused a pod. waited: the operator has waited long enough for room.
+	refused, waited bool
 }
 
 // begin has n candidates that are as they should be.
@@ -81,6 +87,9 @@ func (c *cluster) show(out io.Writer, mark, what string) {
 		case !p.ready:
 			state = "not ready"
 		}
+		if c.together && p.elsewhere {
+			state += " elsewhere"
+		}
 		pods = append(pods, fmt.Sprintf("%v %s", p, state))
 	}
 	fmt.Fprintf(out, "%s%-39s| %s\n", mark, what, cmp.Or(strings.Join(pods, ", "), "no pods"))
@@ -88,27 +97,66 @@ func (c *cluster) show(out io.Writer, mark, what string) {
 
 // fleet is the cluster as the operator counts it.
 func (c *cluster) fleet() plan.Fleet {
-	f := plan.Fleet{Desired: c.candidates, Soaked: c.soaked, Failed: c.failed}
+	f := plan.Fleet{Desired: c.candidates, Soaked: c.soaked, Failed: c.failed, InPlace: c.inPlace, Paused: c.paused}
 	for _, p := range c.pods {
 		switch {
 		case p.holds && p.updated:
 			f.HolderNew = true
 		case p.holds:
 			f.HolderOld = true
+		case p.apart && !p.ready:
+			f.Mover, f.Awaited = true, !c.tried
 		default:
 			*plan.Standbys(&f, p.updated, p.ready)++
+			f.Unplaced = f.Unplaced || p.updated && !c.fits(p)
 		}
 	}
+	f.NoRoom = c.waited && f.OldReady > 0
+	f.Together = c.together && !c.tried && !slices.ContainsFunc(c.pods, func(p *pod) bool { return p.elsewhere && p.ready })
 	return f
 }
 
 // act carries out the operator's next step and returns what that was, empty if there is none.
 func (c *cluster) act() string {
 	s := plan.Next(c.fleet())
-	var removed, created []string
-	for _, p := range slices.Backward(slices.Clone(c.pods)) { // the youngest first
+	removed := c.remove(s)
+	created, refused := c.make(s.Create)
+	var did []string
+	if refused != "" {
+		did = append(did, refused)
+	}
+	c.waited = c.waited && c.waiting()
+	if len(removed) > 0 {
+		did = append(did, "remove "+strings.Join(removed, " and "))
+	}
+	if len(created) > 0 {
+		did = append(did, "create "+strings.Join(created, " and "))
+	}
+	if s.Move {
+		p := c.create()
+		p.apart, p.elsewhere = true, true
+		did = append(did, fmt.Sprintf("create %v for another node", p))
+	}
+	if s.HandOver && c.asked == nil {
+		c.asked = c.first(func(p *pod) bool { return p.updated && p.ready })
+		did = append(did, fmt.Sprintf("ask %v to hand over to %v", c.holder(), c.asked))
+	}
+	return strings.Join(did, ", ")
+}
+
+// remove removes what a step says, the youngest first, and names it.
+func (c *cluster) remove(s plan.Step) []string {
+	var removed []string
+	ranked := slices.Clone(c.pods)
+	slices.SortStableFunc(ranked, func(a, b *pod) int { // who is on the holder's node last: first to go
+		return cmp.Compare(on(b), on(a))
+	})
+	for _, p := range slices.Backward(ranked) {
 		switch left := plan.Removals(&s, p.updated, p.ready); {
 		case p.holds && s.RemoveHolder:
+		case p.apart && !p.ready && s.GiveUpMove:
+		case p.apart && !p.ready:
+			continue
 		case !p.holds && *left > 0:
 			*left--
 		default:
@@ -117,21 +165,33 @@ func (c *cluster) act() string {
 		removed = append(removed, p.String())
 		c.pods = slices.DeleteFunc(c.pods, func(other *pod) bool { return other == p })
 	}
-	for range s.Create {
-		created = append(created, c.create().String())
+	return removed
+}
+
+// on is 0 for a pod on the node of the first ones, and 1 for one that is elsewhere.
+func on(p *pod) int {
+	if p.elsewhere {
+		return 1
 	}
-	var did []string
-	if len(removed) > 0 {
-		did = append(did, "remove "+strings.Join(removed, " and "))
+	return 0
+}
+
+// make makes some pods and names them, and says which one the quota refuses if it refused none before.
+func (c *cluster) make(count int) (created []string, refused string) {
+	before := c.refused
+	c.refused = false
+	for range count {
+		p := c.create()
+		if c.quota > 0 && len(c.pods) > c.quota {
+			c.pods, c.refused = c.pods[:len(c.pods)-1], true
+			if !before {
+				refused = fmt.Sprintf("create %v, which a quota refuses", p)
+			}
+			break
+		}
+		created = append(created, p.String())
 	}
-	if len(created) > 0 {
-		did = append(did, "create "+strings.Join(created, " and "))
-	}
-	if s.HandOver && c.asked == nil {
-		c.asked = c.first(func(p *pod) bool { return p.updated && p.ready })
-		did = append(did, fmt.Sprintf("ask %v to hand over to %v", c.holder(), c.asked))
-	}
-	return strings.Join(did, ", ")
+	return created, refused
 }
 
 // create makes a pod under the lowest name that is free.
@@ -155,6 +215,11 @@ func (c *cluster) holder() *pod { return c.first(func(p *pod) bool { return p.ho
 
 // fits reports whether a pod has a node: those that came first have.
 func (c *cluster) fits(p *pod) bool { return c.room == 0 || slices.Index(c.pods, p) < c.room }
+
+// waiting reports whether a pod finds no room.
+func (c *cluster) waiting() bool {
+	return c.refused || slices.ContainsFunc(c.pods, func(p *pod) bool { return !c.fits(p) })
+}
 
 // next is the pod that takes a free Lease, nil if none is ready.
 func (c *cluster) next() *pod {
@@ -192,6 +257,10 @@ func (c *cluster) happens() string {
 		c.soaked = true
 		return fmt.Sprintf("%v has run for long enough", holder)
 	}
+	if c.waiting() && !c.waited && !c.tried {
+		c.waited, c.tried = true, c.together
+		return "there is no room for long enough"
+	}
 	return ""
 }
 
@@ -200,6 +269,8 @@ func (c *cluster) end() string {
 	f := c.fleet()
 	old := f.OldReady + f.OldUnready
 	switch holder := c.holder(); {
+	case c.paused && old > 0:
+		return "paused"
 	case holder == nil && c.failed:
 		return "no other version is left: the kubelet starts it again and again, after pauses that grow"
 	case c.failed:
@@ -208,6 +279,8 @@ func (c *cluster) end() string {
 		return "stalled: nothing is ready to act"
 	case old > 0 || f.HolderOld || f.NewUnready > 0:
 		return fmt.Sprintf("stalled: %v goes on, and waits for a pod to get ready", holder)
+	case f.Together || c.tried:
+		return fmt.Sprintf("not protected: every standby is on the node of %v", holder)
 	default:
 		return "done"
 	}

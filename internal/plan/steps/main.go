@@ -33,7 +33,11 @@ func run(args []string, out io.Writer) error {
 	before := flags.Int("before", -1, "`number` of candidates before the change; 0 for a job that is just made; as -candidates unless given")
 	name := flags.String("new", "works", "what becomes of the new version, a `fate`: it works, crashes as soon as it acts, or its pods are never-ready")
 	flags.IntVar(&c.room, "room", 0, "`number` of pods that fit into the cluster; 0 for any number")
+	flags.IntVar(&c.quota, "quota", 0, "`number` of pods that a quota allows; 0 for any number")
+	surge := flags.Int("surge", -1, "spec.strategy.maxSurge, 0 or 1; 0 for one candidate and 1 for more unless given")
+	flags.BoolVar(&c.paused, "paused", false, "spec.strategy.paused is set")
 	flags.BoolVar(&c.same, "same", false, "the template does not change, only the number")
+	flags.BoolVar(&c.together, "together", false, "all pods were put on one node at first, and others take pods now; with -same")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
@@ -41,18 +45,40 @@ func run(args []string, out io.Writer) error {
 		*before = c.candidates
 	}
 	c.fate = fate(*name)
-	switch {
-	case flags.NArg() > 0:
+	c.inPlace = *surge == 0 || *surge < 0 && c.candidates == 1
+	if flags.NArg() > 0 {
 		return fmt.Errorf("%q is not a flag; write it as -flag=value (-help lists them)", flags.Arg(0))
-	case c.candidates < 1 || c.candidates > most:
-		return fmt.Errorf("-candidates=%d: write a number from 1 to %d", c.candidates, most)
-	case *before > most:
-		return fmt.Errorf("-before=%d: write a number from 0 to %d", *before, most)
-	case c.fate != works && c.fate != crashes && c.fate != neverReady:
-		return fmt.Errorf("-new=%s: write works, crashes or never-ready", *name)
-	case c.room < 0 || c.room > 0 && c.room < *before:
-		return fmt.Errorf("-room=%d: write 0, or at least the %d that there are at first", c.room, *before)
+	}
+	if err := c.check(*before, *surge); err != nil {
+		return err
 	}
 	c.begin(*before)
 	return c.play(out)
+}
+
+// check returns what is wrong with a rollout that is to be played.
+func (c *cluster) check(before, surge int) error {
+	switch {
+	case c.candidates < 1 || c.candidates > most:
+		return fmt.Errorf("-candidates=%d: write a number from 1 to %d", c.candidates, most)
+	case before > most:
+		return fmt.Errorf("-before=%d: write a number from 0 to %d", before, most)
+	case c.fate != works && c.fate != crashes && c.fate != neverReady:
+		return fmt.Errorf("-new=%s: write works, crashes or never-ready", c.fate)
+	case surge < -1 || surge > 1:
+		return fmt.Errorf("-surge=%d: write 0 or 1", surge)
+	}
+	return c.checkRoom(before)
+}
+
+func (c *cluster) checkRoom(before int) error {
+	switch {
+	case c.room < 0 || c.room > 0 && c.room < before:
+		return fmt.Errorf("-room=%d: write 0, or at least the %d that there are at first", c.room, before)
+	case c.quota < 0 || c.quota > 0 && c.quota < max(before, c.candidates):
+		return fmt.Errorf("-quota=%d: write 0, or at least the %d that there are to be", c.quota, max(before, c.candidates))
+	case c.together && (!c.same || before != c.candidates):
+		return errors.New("-together: write -same too, and leave -before out: nothing is moved while anything else is done")
+	}
+	return nil
 }

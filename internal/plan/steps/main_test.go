@@ -51,7 +51,10 @@ func TestPage(t *testing.T) {
 func TestEveryRolloutEnds(t *testing.T) {
 	for candidates := 1; candidates <= 5; candidates++ {
 		for before := range 6 {
-			for _, more := range []string{"-new=works", "-new=crashes", "-new=never-ready", "-same", fmt.Sprintf("-room=%d", max(before, candidates))} {
+			for _, more := range []string{
+				"-new=works", "-new=crashes", "-new=never-ready", "-same", "-surge=0", "-surge=1", "-paused",
+				fmt.Sprintf("-room=%d", max(before, candidates)), fmt.Sprintf("-quota=%d", max(before, candidates)),
+			} {
 				args := []string{fmt.Sprintf("-candidates=%d", candidates), fmt.Sprintf("-before=%d", before), more}
 				var out strings.Builder
 				if err := run(args, &out); err != nil {
@@ -59,13 +62,34 @@ func TestEveryRolloutEnds(t *testing.T) {
 				}
 				lines := strings.Split(strings.TrimSpace(out.String()), "\n")
 				end := strings.TrimSpace(lines[len(lines)-1])
-				if more == "-new=works" && end != "done" || more == "-new=crashes" && before > 0 && candidates > 1 && !strings.HasPrefix(end, "stalled: old-") {
+				works := more == "-new=works" || strings.HasPrefix(more, "-surge") || strings.HasPrefix(more, "-room") || strings.HasPrefix(more, "-quota")
+				if works && end != "done" || more == "-new=crashes" && before > 0 && candidates > 1 && !strings.HasPrefix(end, "stalled: old-") {
 					t.Errorf("%v ends with %q:\n%s", args, end, &out)
 				}
 				if n := strings.Count(out.String(), "ask "); n > 1 {
 					t.Errorf("%v: %d handovers:\n%s", args, n, &out)
 				}
 			}
+		}
+	}
+}
+
+// TestAStandbyIsMoved: one of those on the holder's node, and none where there is no room, or no more may live.
+func TestAStandbyIsMoved(t *testing.T) {
+	for args, ends := range map[string]string{
+		"-candidates=2":          "done",
+		"-candidates=4":          "done",
+		"-candidates=2 -room=2":  "not protected",
+		"-candidates=2 -surge=0": "not protected",
+	} {
+		var out strings.Builder
+		if err := run(append(strings.Fields(args), "-same", "-together"), &out); err != nil {
+			t.Errorf("%s: %v\n%s", args, err, &out)
+		}
+		lines := strings.Split(strings.TrimSpace(out.String()), "\n")
+		made := strings.Count(out.String(), "→ create ")
+		if end := strings.TrimSpace(lines[len(lines)-1]); !strings.HasPrefix(end, ends) || made > 1 || strings.Contains(out.String(), "hand over") {
+			t.Errorf("%s ends with %q:\n%s", args, end, &out)
 		}
 	}
 }
@@ -78,7 +102,10 @@ func TestBadFlagsNameTheRemedy(t *testing.T) {
 		"-new=breaks":      "-new=breaks: write works, crashes or never-ready",
 		"-room=1":          "-room=1: write 0, or at least the 2",
 		"-room=-1":         "-room=-1: write 0",
+		"-quota=1":         "-quota=1: write 0, or at least the 2",
+		"-surge=2":         "-surge=2: write 0 or 1",
 		"2":                `"2" is not a flag`,
+		"-together":        "-together: write -same too",
 		"-candidates=many": `invalid value "many" for flag -candidates`,
 	} {
 		var out strings.Builder

@@ -21,8 +21,11 @@ import (
 	"github.com/singletonjob/operator/internal/probe"
 )
 
-// UserAgent is what checks call themselves: servers know a kubelet's by what stands before the slash.
-const UserAgent = "kube-probe/1.37"
+// UserAgent is what checks call themselves, and HookUserAgent hooks: servers know a kubelet's by what stands before the slash.
+const (
+	UserAgent     = "kube-probe/1.37"
+	HookUserAgent = "kube-lifecycle/1.37"
+)
 
 // maxBody bounds what is read of an answer, in bytes.
 const maxBody = 10 << 10
@@ -86,16 +89,12 @@ var (
 )
 
 func (c Checker) httpGet(ctx context.Context, of *contract.HTTPGet) probe.Result {
-	req, err := c.request(ctx, of)
+	req, err := c.request(ctx, of, UserAgent)
 	if err != nil {
 		return probe.Result{Text: err.Error()}
 	}
-	t := transport(http1, http2)
-	if of.HTTP2 {
-		t = transport(h2c)
-	}
-	defer t.CloseIdleConnections()
-	client := http.Client{Transport: t, CheckRedirect: sameHost}
+	client := clientFor(of)
+	defer client.CloseIdleConnections()
 	resp, err := client.Do(req)
 	if err != nil {
 		return probe.Failed("%s", err)
@@ -113,7 +112,16 @@ func (c Checker) httpGet(ctx context.Context, of *contract.HTTPGet) probe.Result
 	return probe.Passed()
 }
 
-func (c Checker) request(ctx context.Context, of *contract.HTTPGet) (*http.Request, error) {
+// clientFor is for one request and its redirects.
+func clientFor(of *contract.HTTPGet) *http.Client {
+	t := transport(http1, http2)
+	if of.HTTP2 {
+		t = transport(h2c)
+	}
+	return &http.Client{Transport: t, CheckRedirect: sameHost}
+}
+
+func (c Checker) request(ctx context.Context, of *contract.HTTPGet, userAgent string) (*http.Request, error) {
 	u, err := url.Parse(of.Path)
 	if err != nil {
 		u = &url.URL{Path: of.Path} // what is no URL is a path
@@ -130,7 +138,7 @@ func (c Checker) request(ctx context.Context, of *contract.HTTPGet) (*http.Reque
 		req.Header.Add(h.Name, h.Value)
 	}
 	if _, set := req.Header["User-Agent"]; !set {
-		req.Header.Set("User-Agent", UserAgent)
+		req.Header.Set("User-Agent", userAgent)
 	}
 	if _, set := req.Header["Accept"]; !set {
 		req.Header.Set("Accept", "*/*")

@@ -3,6 +3,7 @@ package check
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -10,6 +11,7 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -55,17 +57,23 @@ func listen(t *testing.T, address string) net.Listener {
 	return l
 }
 
-// closedPort is one that nobody listens on, and that nobody else is given.
+// closedPort is one that nobody listens on, and that nobody else is given: a socket that does not listen has it.
 func closedPort(t *testing.T) int {
 	t.Helper()
-	l := listen(t, "127.0.0.1:0")
-	conn, err := net.Dial("tcp", l.Addr().String()) // its end keeps the port taken
+	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = conn.Close() })
-	_ = l.Close()
-	return portOf(t, l.Addr().String())
+	t.Cleanup(func() { _ = syscall.Close(fd) })
+	if err := syscall.Bind(fd, &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}); err != nil {
+		t.Fatal(err)
+	}
+	bound, err := syscall.Getsockname(fd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	address, _ := bound.(*syscall.SockaddrInet4)
+	return address.Port
 }
 
 // process is what the HTTP checks below ask.
@@ -253,15 +261,19 @@ func TestAddress(t *testing.T) {
 			t.Errorf("host %q in a pod at %q: %s, want %s", row.host, row.podIP, got, row.want)
 		}
 	}
-	l, err := net.Listen("tcp", "[::1]:0")
+	port := closedPort(t) // on 127.0.0.1, of all addresses
+	l, err := net.Listen("tcp", fmt.Sprintf("[::1]:%d", port))
+	for ; errors.Is(err, syscall.EADDRINUSE); l, err = net.Listen("tcp", fmt.Sprintf("[::1]:%d", port)) {
+		port = closedPort(t)
+	}
 	if err != nil {
 		t.Skip("no IPv6 here: ", err)
 	}
 	defer l.Close()
-	if got := run(t, Checker{PodIP: "::1"}, contract.Check{TCPSocket: &contract.TCPSocket{Port: portOf(t, l.Addr().String())}}); got.Outcome != probe.Success {
+	if got := run(t, Checker{PodIP: "::1"}, contract.Check{TCPSocket: &contract.TCPSocket{Port: port}}); got.Outcome != probe.Success {
 		t.Errorf("TCP over IPv6: %v %q", got.Outcome, got.Text)
 	}
-	if got := run(t, Checker{}, contract.Check{TCPSocket: &contract.TCPSocket{Port: portOf(t, l.Addr().String())}}); got.Outcome != probe.Failure {
+	if got := run(t, Checker{}, contract.Check{TCPSocket: &contract.TCPSocket{Port: port}}); got.Outcome != probe.Failure {
 		t.Errorf("TCP to another address than is listened on: %v", got.Outcome)
 	}
 }

@@ -65,11 +65,15 @@ type Operation struct {
 
 // A LeaseVersion is one version of a Lease.
 type LeaseVersion struct {
-	Name    string
-	Seen    time.Duration
-	Deleted bool
+	Name string
+	// Revision orders it among all that the API server stored, whichever watch showed it sooner.
+	Revision int64
+	Seen     time.Duration
+	Deleted  bool
 	// Foreign is true for a version that the run itself has written, as a person would.
 	Foreign bool
+	// Missing is true for no version, but where some before may not have been recorded.
+	Missing bool
 	Holder  string
 	Token   int64
 	// Acquired is when the holder acquired it, by its own wall clock.
@@ -79,6 +83,7 @@ type LeaseVersion struct {
 // Told is what one version of a status tells.
 type Told struct {
 	Name, UID string
+	Revision  int64
 	Seen      time.Duration
 	// Tokens of the history, newest first.
 	Tokens []int64

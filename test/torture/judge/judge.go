@@ -234,7 +234,7 @@ func (j *judgement) acquires() []LeaseVersion {
 	var all []LeaseVersion
 	for _, version := range j.Leases {
 		_, agent := lease.ParseIdentity(version.Holder)
-		if version.Name != j.Name || version.Deleted || version.Foreign || !agent {
+		if version.Name != j.Name || version.Deleted || version.Foreign || version.Missing || !agent {
 			continue
 		}
 		byTime, byToken := tenure{holder: version.Holder, acquired: version.Acquired}, tenure{holder: version.Holder, token: version.Token}
@@ -266,10 +266,10 @@ func (j *judgement) returned() {
 	}
 }
 
-// told judges what the job's status told. A tenure may stay untold only where its Lease was deleted before anybody looked at it:
-// the Lease is all that knows.
+// told judges what the job's status told. A tenure may stay untold only where its Lease was deleted before anybody looked at it, or
+// had so many more tenures that it kept this one no longer: the Lease is all that knows.
 func (j *judgement) told() {
-	firstTold := map[int64]time.Duration{}
+	firstTold := map[int64]int64{} // revisions, by token
 	for _, status := range j.Told {
 		if status.Name != j.Name {
 			continue
@@ -279,7 +279,7 @@ func (j *judgement) told() {
 				j.breaks(ToldOnce, status.Seen, "the history tells token %d after token %d: %v", status.Tokens[i-1], token, status.Tokens)
 			}
 			if _, known := firstTold[token]; !known {
-				firstTold[token] = status.Seen
+				firstTold[token] = status.Revision
 			}
 		}
 	}
@@ -288,25 +288,36 @@ func (j *judgement) told() {
 			continue
 		}
 		until, later := nextTold(firstTold, acquired.Token)
-		if later && !j.forgotten(acquired.Seen, until) {
+		if later && !j.forgotten(acquired.Revision, until) && j.tenures(acquired.Revision, until) < lease.HistoryLimit {
 			j.breaks(ToldOnce, acquired.Seen, "the history never told token %d of %s", acquired.Token, acquired.Holder)
 		}
 	}
 }
 
-// nextTold is when the first tenure after that of a token was told.
-func nextTold(firstTold map[int64]time.Duration, token int64) (at time.Duration, ok bool) {
-	for other, seen := range firstTold {
-		if other > token && (!ok || seen < at) {
-			at, ok = seen, true
+// nextTold is the revision by which the first tenure after that of a token was told.
+func nextTold(firstTold map[int64]int64, token int64) (revision int64, ok bool) {
+	for other, at := range firstTold {
+		if other > token && (!ok || at < revision) {
+			revision, ok = at, true
 		}
 	}
-	return at, ok
+	return revision, ok
 }
 
-// forgotten says whether the Lease was deleted, or edited by hand, in a span of time.
-func (j *judgement) forgotten(from, to time.Duration) bool {
+// forgotten says whether the Lease was deleted, or edited by hand, between two revisions, or may have been.
+func (j *judgement) forgotten(from, to int64) bool {
 	return slices.ContainsFunc(j.Leases, func(v LeaseVersion) bool {
-		return v.Name == j.Name && (v.Deleted || v.Foreign) && v.Seen >= from && v.Seen <= to
+		return v.Name == j.Name && (v.Deleted || v.Foreign || v.Missing) && v.Revision >= from && v.Revision <= to
 	})
+}
+
+// tenures is how many began after one revision, until another.
+func (j *judgement) tenures(after, until int64) int {
+	count := 0
+	for _, acquired := range j.acquires() {
+		if acquired.Revision > after && acquired.Revision <= until {
+			count++
+		}
+	}
+	return count
 }

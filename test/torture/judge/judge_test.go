@@ -8,6 +8,7 @@ import (
 
 	"github.com/singletonjob/operator/fence"
 	"github.com/singletonjob/operator/fence/fencetest"
+	"github.com/singletonjob/operator/internal/lease"
 )
 
 const ms = time.Millisecond
@@ -49,13 +50,13 @@ func (r *recorder) arrives(writer string, token fence.Token, sent, at int, accep
 // acquires is a version of the Lease with which a tenure begins.
 func (r *recorder) acquires(pod string, token int64, at int) *recorder {
 	r.Leases = append(r.Leases, LeaseVersion{
-		Name: "job", Seen: time.Duration(at) * ms, Holder: pod + "/uid/nonce", Token: token, Acquired: time.UnixMilli(int64(at)),
+		Name: "job", Revision: int64(at), Seen: time.Duration(at) * ms, Holder: pod + "/uid/nonce", Token: token, Acquired: time.UnixMilli(int64(at)),
 	})
 	return r
 }
 
 func (r *recorder) tells(at int, tokens ...int64) *recorder {
-	r.Told = append(r.Told, Told{Name: "job", UID: "1", Seen: time.Duration(at) * ms, Tokens: tokens})
+	r.Told = append(r.Told, Told{Name: "job", UID: "1", Revision: int64(at), Seen: time.Duration(at) * ms, Tokens: tokens})
 	return r
 }
 
@@ -75,13 +76,24 @@ func (r *recorder) with(change func(*History)) *recorder {
 }
 
 func deleted(at int) LeaseVersion {
-	return LeaseVersion{Name: "job", Seen: time.Duration(at) * ms, Deleted: true}
+	return LeaseVersion{Name: "job", Revision: int64(at), Seen: time.Duration(at) * ms, Deleted: true}
 }
 
 // takeover is a run in which nothing is wrong.
 func takeover() *recorder {
 	return newRecorder().acquires("a", 5, 1000).acquires("b", 9, 5000).tells(6000, 9, 5).
 		writes("a@1", 5, 1100, 1200, 1300).writes("b@5", 9, 5100, 5200)
+}
+
+// untold is a history that tells the last of some tenures, but not the one before them all.
+func untold(later int) *recorder {
+	r := newRecorder().acquires("a", 5, 1000).writes("a@1", 5, 1100)
+	at := 1000
+	for i := range later {
+		at += 1000
+		r.acquires("b", int64(10+i), at)
+	}
+	return r.tells(at+500, int64(9+later)).writes("b@2", 10+fence.Token(later)-1, at+100)
 }
 
 // TestJudge has a history for each way in which each invariant breaks, and beside it the nearest one in which it does not.
@@ -154,6 +166,24 @@ func TestJudge(t *testing.T) {
 		"a tenure is not told, since the Lease was deleted first": {
 			history: newRecorder().acquires("a", 5, 1000).with(func(h *History) { h.Leases = append(h.Leases, deleted(2000)) }).
 				acquires("b", 9, 5000).tells(6000, 9).writes("a@1", 5, 1100).writes("b@5", 9, 5100),
+		},
+		"a tenure is not told, since the Lease was deleted first, which its watch showed late": {
+			history: newRecorder().acquires("a", 5, 1000).acquires("b", 9, 5000).tells(6000, 9).writes("a@1", 5, 1100).writes("b@5", 9, 5100).
+				with(func(h *History) {
+					late := deleted(2000)
+					late.Seen = 9 * time.Second
+					h.Leases = append(h.Leases, late)
+				}),
+		},
+		"a tenure is not told, since the Lease keeps no more than those after it": {history: untold(lease.HistoryLimit)},
+		"a tenure is not told, and the Lease kept it with just so many others": {
+			history: untold(lease.HistoryLimit - 1), broken: []string{ToldOnce},
+		},
+		"a tenure is not told, and its Lease's deletion may have been missed": {
+			history: newRecorder().acquires("a", 5, 1000).acquires("b", 9, 5000).tells(6000, 9).writes("a@1", 5, 1100).writes("b@5", 9, 5100).
+				with(func(h *History) {
+					h.Leases = append(h.Leases, LeaseVersion{Name: "job", Revision: 5500, Missing: true})
+				}),
 		},
 		"a tenure is not told, and the Lease was deleted long after": {
 			history: newRecorder().acquires("a", 5, 1000).acquires("b", 9, 5000).tells(6000, 9).writes("a@1", 5, 1100).writes("b@5", 9, 5100).

@@ -50,7 +50,7 @@ func Write(ctx context.Context, token fence.Token) {
 		Resource: fence.Resource(os.Getenv("RESOURCE")),
 		Token:    token,
 		// Its start tells a process from the one before in the same container.
-		ID:     fmt.Sprintf("%s@%d", pod(), fencetest.Boottime().Milliseconds()),
+		ID:     fmt.Sprintf("%s@%d", Pod(), fencetest.Boottime().Milliseconds()),
 		Client: &http.Client{Transport: &http.Transport{}},
 	}
 	every, err := time.ParseDuration(os.Getenv("EVERY"))
@@ -70,8 +70,8 @@ func Write(ctx context.Context, token fence.Token) {
 	}
 }
 
-// pod is this process's, by its host name where no agent says it.
-func pod() string {
+// Pod is this process's, by its host name where no agent says it.
+func Pod() string {
 	if name := os.Getenv(contract.PodEnv); name != "" {
 		return name
 	}

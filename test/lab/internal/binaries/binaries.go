@@ -59,6 +59,7 @@ var modules = map[string]module{
 		programs: []string{"runc"},
 	},
 	"pause":   {dir: "test/lab/modules/pause", packages: []string{"."}, programs: []string{"pause"}},
+	"csi":     {dir: "test/lab/modules/csi", packages: []string{"."}, programs: []string{"csi"}},
 	"coredns": {dir: "test/lab/modules/coredns", packages: []string{"."}, programs: []string{"coredns"}},
 	"helm":    {modfile: "tools/helm.mod", packages: []string{"helm.sh/helm/v4/cmd/helm"}, programs: []string{"helm"}},
 }

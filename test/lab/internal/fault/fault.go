@@ -163,6 +163,22 @@ func (j Injector) PauseService(ctx context.Context, machine, service string) err
 	return m.Services().Signal(ctx, service, syscall.SIGSTOP)
 }
 
+// Mend undoes one fault of a node's network, called as 'lab fault' calls it, and leaves the others. One that is not there is none to undo.
+func (j Injector) Mend(ctx context.Context, node, kind string) error {
+	m, err := j.node(node)
+	if err != nil {
+		return err
+	}
+	switch kind {
+	case "node":
+		return setLink(ctx, m.Node, "up")
+	case "api", "peers", "loss":
+		name := "inet " + tablePrefix + kind
+		return m.InNetwork(ctx, fmt.Sprintf("table %s\ndelete table %[1]s\n", name), "nft", "-f", "-")
+	}
+	return fmt.Errorf("no fault %q to mend: api, node, peers or loss", kind)
+}
+
 // Heal undoes every fault of the named machines, of all if none is named. It returns when all is undone; the cluster takes
 // its own time to notice.
 func (j Injector) Heal(ctx context.Context, names ...string) error {

@@ -112,13 +112,31 @@ func awaitListener(ctx context.Context, address string) error {
 
 // forgetConnections makes the next packet of every connection to the API servers choose its way anew.
 func forgetConnections(ctx context.Context, m cluster.Machine) error {
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
 	for _, address := range []string{cluster.APIService, cluster.APIAddress(1)} {
-		out, err := m.NetworkCommand(ctx, "conntrack", "-D", "-p", "tcp", "--orig-dst", address).CombinedOutput()
-		if err != nil && !strings.Contains(string(out), "0 flow entries") {
-			return fmt.Errorf("forget the connections of %s: %w: %s", m.Name, err, out)
+		err := cluster.Poll(ctx, 10*time.Millisecond, "no connection to "+address, func() (bool, error) {
+			out, err := m.NetworkCommand(ctx, "conntrack", "-D", "-p", "tcp", "--orig-dst", address).CombinedOutput()
+			return forgotten(string(out), err)
+		})
+		if err != nil {
+			return fmt.Errorf("forget the connections of %s: %w", m.Name, err)
 		}
 	}
 	return nil
+}
+
+// forgotten reports whether a run of conntrack with this output and error has left no connection that there was before. It lists them,
+// then deletes one after the other, and stops at one that has ended meanwhile: those behind it are left.
+func forgotten(out string, err error) (bool, error) {
+	switch {
+	case err == nil, strings.Contains(out, ": 0 flow entries"):
+		return true, nil
+	case strings.Contains(out, "such conntrack doesn't exist"):
+		return false, nil
+	default:
+		return false, fmt.Errorf("%w: %s", err, out)
+	}
 }
 
 // stopProxy ends the node's proxy. Connections through it end with it.

@@ -1,0 +1,200 @@
+package charts
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"sigs.k8s.io/yaml"
+
+	"github.com/singletonjob/operator/api/v1alpha1"
+	"github.com/singletonjob/operator/internal/contract"
+	"github.com/singletonjob/operator/test/debian"
+)
+
+// monitored are the settings that render all there is for Prometheus and Grafana.
+var monitored = []string{
+	"--show-only=templates/monitoring.yaml", "--set=monitoring.labels.release=prom",
+	"--set=monitoring.rules.create=true,monitoring.serviceMonitor.create=true,monitoring.podMonitor.create=true,monitoring.dashboard.create=true",
+}
+
+// renderedMonitoring are the objects that the chart makes for monitoring, by kind.
+func renderedMonitoring(t *testing.T, settings ...string) map[string]map[string]any {
+	t.Helper()
+	helm, err := helmPath()
+	if err != nil {
+		t.Fatalf("build Helm: %v", err)
+	}
+	args := slices.Concat([]string{"template", "release", chart, "--namespace=ns"}, monitored, settings)
+	manifest, err := exec.CommandContext(t.Context(), helm, args...).Output()
+	if err != nil {
+		t.Fatalf("helm template: %v", err)
+	}
+	objects := map[string]map[string]any{}
+	for document := range strings.SplitSeq(string(manifest), "\n---\n") {
+		var object map[string]any
+		if err := yaml.UnmarshalStrict([]byte(document), &object); err != nil {
+			t.Fatal(err)
+		}
+		objects[fmt.Sprint(object["kind"])] = object
+	}
+	return objects
+}
+
+// rule is an alert as Prometheus reads it.
+type rule struct{ Alert, Expr string }
+
+func alerts(t *testing.T, objects map[string]map[string]any) (groups []byte, rules []rule) {
+	t.Helper()
+	groups, err := yaml.Marshal(objects["PrometheusRule"]["spec"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	var spec struct{ Groups []struct{ Rules []rule } }
+	if err := yaml.Unmarshal(groups, &spec); err != nil || len(spec.Groups) != 1 || len(spec.Groups[0].Rules) < 6 {
+		t.Fatalf("the rules are %v, %v", spec, err)
+	}
+	return groups, spec.Groups[0].Rules
+}
+
+type panel struct {
+	Title, Description string
+	Targets            []struct{ Expr string }
+}
+
+func panels(t *testing.T, objects map[string]map[string]any) []panel {
+	t.Helper()
+	data, _ := objects["ConfigMap"]["data"].(map[string]any)
+	text, _ := data["singletonjob.json"].(string)
+	var dashboard struct{ Panels []panel }
+	if err := json.Unmarshal([]byte(text), &dashboard); err != nil || len(dashboard.Panels) == 0 {
+		t.Fatalf("the dashboard: %v\n%.200s", err, text)
+	}
+	return dashboard.Panels
+}
+
+// promtool is a command of Prometheus' own checker, as Debian has it.
+func promtool(t *testing.T, args ...string) {
+	t.Helper()
+	if _, err := exec.LookPath("apt-get"); err != nil {
+		t.Skip("promtool comes from Debian's packages, and here is no apt-get")
+	}
+	root, err := debian.Unpack(t.Context(), os.Stderr, debian.Packages{
+		Release: "bookworm", Names: []string{"prometheus"}, Without: []string{"perl*", "libperl*", "fonts-*", "libjs-*"},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	command := append(debian.Command(root, "/usr/bin/promtool"), args...)
+	if out, err := exec.CommandContext(t.Context(), command[0], command[1:]...).CombinedOutput(); err != nil {
+		t.Errorf("promtool %s: %v\n%s", strings.Join(args, " "), err, out)
+	}
+}
+
+// Each alert comes where it must and not where it must not, and the expressions of the dashboard are ones.
+func TestAlertsAndDashboardByPromtool(t *testing.T) {
+	objects := renderedMonitoring(t)
+	dir := t.TempDir()
+	groups, _ := alerts(t, objects)
+	records := "groups: [{name: dashboard, rules: ["
+	for _, p := range panels(t, objects) {
+		for _, target := range p.Targets {
+			expr := strings.NewReplacer("$__rate_interval", "5m", "$__range", "1h").Replace(target.Expr)
+			records += fmt.Sprintf("{record: 'panel:%d', expr: %q},", len(records), expr)
+		}
+	}
+	cases, err := os.ReadFile("testdata/rules_test.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, content := range map[string][]byte{
+		"rules.yaml": groups, "rules_test.yaml": cases, "dashboard.yaml": []byte(records + "]}]"),
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	promtool(t, "check", "rules", filepath.Join(dir, "rules.yaml"), filepath.Join(dir, "dashboard.yaml"))
+	promtool(t, "test", "rules", filepath.Join(dir, "rules_test.yaml"))
+}
+
+// Prometheus finds what it is told to scrape, is let in there, and the labels of the operator's metrics stay a job's.
+func TestMonitorsFindTheirTargets(t *testing.T) {
+	const token = `[{"bearerTokenFile":"/var/run/secrets/kubernetes.io/serviceaccount/token","honorLabels":true,"interval":"30s","port":"metrics","scheme":"https",`
+	for set, c := range map[string]struct{ endpoints, selector string }{
+		"watchNamespaces=null":  {token + `"tlsConfig":{"insecureSkipVerify":true}}]`, `{"any":true}`},
+		"watchNamespaces={a,b}": {`[{"honorLabels":true,"interval":"30s","port":"metrics"}]`, `{"matchNames":["a","b"]}`},
+		"metrics.certSecret=certs": {
+			token + `"tlsConfig":{"ca":{"secret":{"key":"ca.crt","name":"certs"}},"serverName":"release-singletonjob-metrics.ns.svc"}}]`, `{"any":true}`,
+		},
+	} {
+		objects := renderedMonitoring(t, "--set="+set)
+		for path, want := range map[string]string{
+			"ServiceMonitor spec endpoints":               c.endpoints,
+			"ServiceMonitor spec selector":                `{"matchLabels":{"app.kubernetes.io/instance":"release","app.kubernetes.io/name":"singletonjob"}}`,
+			"ServiceMonitor metadata labels release":      `"prom"`,
+			"PodMonitor spec podMetricsEndpoints":         `[{"interval":"30s","port":"` + contract.PortName + `"}]`,
+			"PodMonitor spec selector":                    `{"matchLabels":{"` + contract.ManagedByLabel + `":"` + contract.ManagedBy + `"}}`,
+			"PodMonitor spec namespaceSelector":           c.selector,
+			"PrometheusRule metadata labels release":      `"prom"`,
+			"ConfigMap metadata labels grafana_dashboard": `"1"`,
+		} {
+			steps := strings.Fields(path)
+			var at any = objects[steps[0]]
+			for _, step := range steps[1:] {
+				object, _ := at.(map[string]any)
+				at = object[step]
+			}
+			if got, _ := json.Marshal(at); string(got) != want {
+				t.Errorf("with %s, %s is %s, want %s", set, path, got, want)
+			}
+		}
+	}
+}
+
+// reasons are what an expression asks of a condition.
+var reasons = regexp.MustCompile(`singletonjob_condition\{[^}]*?(?:type="(\w+)", )?status="(\w+)", reason=~"([^"]+)"\}`)
+
+// The document has a line for each alert and each panel. What they ask of conditions is what conditions say.
+func TestWhatIsShownIsDocumented(t *testing.T) {
+	objects := renderedMonitoring(t)
+	document, err := os.ReadFile("../docs/monitoring.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rules := alerts(t, objects)
+	exprs := ""
+	for _, r := range rules {
+		exprs += r.Expr
+		if !strings.Contains(string(document), "| `"+r.Alert+"` | ") {
+			t.Errorf("docs/monitoring.md has no line for the alert %s", r.Alert)
+		}
+	}
+	for _, p := range panels(t, objects) {
+		for _, target := range p.Targets {
+			exprs += target.Expr
+		}
+		if p.Description == "" || !strings.Contains(string(document), "| "+p.Title+" | ") {
+			t.Errorf("the panel %s has no description, or no line in docs/monitoring.md", p.Title)
+		}
+	}
+	asked := reasons.FindAllStringSubmatch(exprs, -1)
+	for _, match := range asked {
+		for reason := range strings.SplitSeq(match[3], "|") {
+			if !slices.ContainsFunc(v1alpha1.ConditionReasons(), func(r v1alpha1.ConditionReason) bool {
+				return r.Condition == match[1] && string(r.Status) == match[2] && r.Reason == reason
+			}) {
+				t.Errorf("no condition %s says %s, %s", match[1], match[2], reason)
+			}
+		}
+	}
+	if len(asked) < 3 {
+		t.Errorf("only %d questions about conditions are found", len(asked))
+	}
+}

@@ -1,0 +1,74 @@
+//go:build linux
+
+package main
+
+import (
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/singletonjob/operator/internal/contract"
+)
+
+// All that runs before and beside a process, in its order and with its token: a command before it, a request after its start, and
+// one before its signal. The process lives until that is answered, whatever the answer, and the next one starts after it is dead.
+func TestHooks(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	answer := make(chan struct{})
+	var asked []string // between requests that follow each other
+	heard := make(chan string, 10)
+	server := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		heard <- r.URL.Path
+		if r.URL.Path == "/stops" {
+			select {
+			case <-answer:
+			case <-r.Context().Done():
+			}
+			rw.WriteHeader(http.StatusInternalServerError)
+		}
+	}))
+	defer server.Close()
+	address, _ := server.Listener.Addr().(*net.TCPAddr)
+	ask := func(path string) *contract.Hook {
+		return &contract.Hook{HTTPGet: &contract.HTTPGet{Port: address.Port, Path: path}}
+	}
+	config := steadyConfig()
+	config.GracePeriod = seconds(3600)
+	config.PreActivate = &contract.PreActivate{
+		Exec:    []string{"sh", "-c", `echo "prepares $0 $FENCING_TOKEN" >>"$1"`, "$(FENCING_TOKEN)", w.diary.path},
+		Timeout: contract.Duration(patience),
+	}
+	config.Hooks = contract.Hooks{PostStart: ask("/started"), PreStop: ask("/stops")}
+	a := w.prepare("a", config)
+	a.env = append(a.env, contract.PodIPEnv+"="+address.IP.String())
+	a.start()
+	token := a.acquired()
+	a.await("prepared")
+	w.awaitBeat(token)
+	asked = append(asked, <-heard)
+	word := strconv.FormatInt(token, 10)
+	if words := w.words(); len(words) != 1 || words[0] != "prepares "+word+" "+word {
+		t.Errorf("what runs first wrote %q, want its token %s twice", words, word)
+	}
+
+	b := w.standby("b", steadyConfig())
+	a.signal(syscall.SIGTERM)
+	asked = append(asked, <-heard)
+	beats := func() int64 { return w.lives()[0].last }
+	before := beats()
+	w.eventually("the process lives while it is asked", func() bool { return beats() > before })
+	close(answer)
+	if code := a.exit(); code != 0 {
+		t.Errorf("exit code %d; its log:\n%s", code, a.lines)
+	}
+	w.acts(b)
+	if got := strings.Join(asked, " "); got != "/started /stops" || strings.Contains(a.lines.String(), "hook failed") {
+		t.Errorf("asked for %s; its log:\n%s", got, a.lines)
+	}
+	w.checkLives()
+}

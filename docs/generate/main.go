@@ -1,0 +1,198 @@
+// Command generate makes docs/api.md from the CRD, which it reads on standard input, and writes it to standard output.
+// The page is committed, since users read it in the repository.
+package main
+
+import (
+	"bytes"
+	"cmp"
+	_ "embed"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"text/template"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"sigs.k8s.io/yaml"
+)
+
+//go:embed api.md.tmpl
+var layout string
+
+// foreign are Kubernetes' own types, by where they are: their fields are told elsewhere.
+var foreign = map[string]string{
+	"metadata": "Kubernetes' ObjectMeta: `kubectl explain pod.metadata`.",
+	"spec.template": "It is Kubernetes' [PodTemplateSpec](https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/pod-template-v1/): " +
+		"`kubectl explain podtemplate.template`. What is refused in it is among the [rules](#rules).",
+	"status.conditions": "Each is Kubernetes' `metav1.Condition`; [status](status.md#conditions) has their types and reasons.",
+}
+
+// schema is a map, so that a limit of which this program knows nothing is shown all the same.
+type schema map[string]any
+
+type section struct {
+	Path, Intro string
+	Rows        []row
+}
+
+type row struct{ Field, Type, Limits, Text string }
+
+func main() {
+	raw, err := io.ReadAll(os.Stdin)
+	if err == nil {
+		raw, err = render(raw)
+	}
+	if err == nil {
+		_, err = os.Stdout.Write(raw)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "docs/generate:", err)
+		os.Exit(1)
+	}
+}
+
+func render(raw []byte) ([]byte, error) {
+	var crd apiextensionsv1.CustomResourceDefinition
+	var tree struct {
+		Spec struct {
+			Versions []struct{ Schema map[string]schema }
+		}
+	}
+	if err := errors.Join(yaml.Unmarshal(raw, &crd), yaml.Unmarshal(raw, &tree)); err != nil {
+		return nil, fmt.Errorf("parse the CRD: %w", err)
+	}
+	if n := len(tree.Spec.Versions); n != 1 {
+		return nil, fmt.Errorf("the CRD has %d versions: the page is of one, and of several its links would be ambiguous", n)
+	}
+	root, page := tree.Spec.Versions[0].Schema["openAPIV3Schema"], &bytes.Buffer{}
+	err := template.Must(template.New("").Funcs(template.FuncMap{"prose": prose, "code": code}).Parse(layout)).Execute(page, map[string]any{
+		"CRD": crd.Spec, "Version": crd.Spec.Versions[0], "Sections": root.sections(""), "Rules": root.rules("", nil),
+	})
+	return page.Bytes(), err
+}
+
+// sections are one for an object, and one for each object below it.
+func (s schema) sections(path string) []section {
+	required, _ := s["required"].([]any)
+	own, below := section{Path: path, Intro: prose(s["description"])}, []section{}
+	for _, name := range slices.Sorted(maps.Keys(s.at("properties"))) {
+		p, at := s.at("properties").at(name), strings.TrimPrefix(path+"."+name, ".")
+		limits := p.limits("")
+		if slices.Contains(required, any(name)) {
+			limits = slices.Insert(limits, 0, "required")
+		}
+		f := row{code(at), p.kind(), strings.Join(limits, ", "), prose(p["description"])}
+		switch items := p.at("items"); {
+		case foreign[at] != "":
+			f.Text = strings.TrimSpace(f.Text + " " + foreign[at])
+		case p["properties"] != nil || items["properties"] != nil:
+			// GitHub's name for the head of that section.
+			f.Field = fmt.Sprintf("[%s](#%s)", f.Field, strings.ToLower(strings.NewReplacer(".", "", "[]", "").Replace(at)))
+			if items != nil {
+				p, at = items, at+"[]"
+			}
+			below = append(below, p.sections(at)...)
+		}
+		own.Rows = append(own.Rows, f)
+	}
+	return append([]section{own}, below...)
+}
+
+func (s schema) at(key string) schema {
+	child, _ := s[key].(map[string]any)
+	return child
+}
+
+func (s schema) kind() string {
+	switch {
+	case s["items"] != nil:
+		return "list of " + s.at("items").kind()
+	case s["x-kubernetes-int-or-string"] == true:
+		return "integer or string"
+	case s["format"] != nil:
+		return fmt.Sprintf("%v (%v)", s["type"], s["format"])
+	}
+	return fmt.Sprint(s["type"])
+}
+
+// elsewhere is what no limit is, or what is shown by other means.
+var elsewhere = strings.Fields("anyOf description format items properties required type x-kubernetes-int-or-string x-kubernetes-validations")
+
+// limits are a property's default, and all that a value must keep to.
+func (s schema) limits(prefix string) (all []string) {
+	for _, key := range slices.Sorted(maps.Keys(s)) {
+		if !slices.Contains(elsewhere, key) {
+			all = append(all, prefix+strings.ReplaceAll(strings.TrimPrefix(key, "x-kubernetes-"), "-", " ")+" "+show(s[key]))
+		}
+	}
+	if items := s.at("items"); items != nil {
+		all = append(all, items.limits("each ")...)
+	}
+	return all
+}
+
+var (
+	// formatted is a message with values in it, as config/crd/generate writes it.
+	formatted = regexp.MustCompile(`^'((?:[^'\\]|\\.)*)'\.format\(`)
+	verb      = regexp.MustCompile(`%[a-z]`)
+	escaped   = regexp.MustCompile(`\\(.)`)
+	// markup is what Markdown, or GitHub's mathematics, would not show.
+	markup = regexp.MustCompile("[\\\\`*_\\[\\]<>|~$&]")
+)
+
+// rules appends those of a schema and of all below it, in Kubernetes' types too, for these rules are ours. Those with one
+// message are one.
+func (s schema) rules(path string, all []row) []row {
+	validations, _ := s["x-kubernetes-validations"].([]any)
+	for i := range validations {
+		v, _ := validations[i].(map[string]any)
+		message := fmt.Sprint(cmp.Or(v["messageExpression"], v["message"], v["rule"]))
+		if match := formatted.FindStringSubmatch(message); match != nil {
+			message = escaped.ReplaceAllString(verb.ReplaceAllString(match[1], "…"), "$1")
+		}
+		field, _ := v["fieldPath"].(string)
+		at := code(strings.TrimPrefix(path+field, "."))
+		if same := slices.IndexFunc(all, func(r row) bool { return r.Text == prose(message) }); same >= 0 {
+			all[same].Field += "<br>" + at
+		} else {
+			all = append(all, row{Field: at, Text: prose(message)})
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(s.at("properties"))) {
+		all = s.at("properties").at(name).rules(path+"."+name, all)
+	}
+	if items := s.at("items"); items != nil {
+		all = items.rules(path+"[]", all)
+	}
+	return all
+}
+
+func prose(text any) string {
+	s, _ := text.(string)
+	return strings.ReplaceAll(markup.ReplaceAllString(s, `\$0`), "\n\n", "<br><br>")
+}
+
+// code is shown as it is, but for what would end a table's cell.
+func code(text string) string { return "`" + strings.ReplaceAll(text, "|", `\|`) + "`" }
+
+func show(value any) string {
+	switch v := value.(type) {
+	case string:
+		if v != "" {
+			return code(v)
+		}
+	case []any:
+		all := make([]string, len(v))
+		for i := range v {
+			all[i] = show(v[i])
+		}
+		return strings.Join(all, ", ")
+	}
+	encoded, _ := json.Marshal(value) // it came from JSON
+	return code(string(encoded))
+}

@@ -1,0 +1,147 @@
+package fencehttp
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/singletonjob/operator/fence"
+	"github.com/singletonjob/operator/fence/fencetest"
+)
+
+// lists is a service that knows nothing of fences: it appends what it is sent.
+type lists struct {
+	mu  sync.Mutex
+	all map[string][]string
+}
+
+func (l *lists) ServeHTTP(_ http.ResponseWriter, r *http.Request) {
+	body, _ := io.ReadAll(r.Body)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.all == nil {
+		l.all = make(map[string][]string)
+	}
+	resource := r.Header.Get(fence.HeaderResource)
+	l.all[resource] = append(l.all[resource], string(body))
+}
+
+func (l *lists) stored(resource string) string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return strings.Join(l.all[resource], " ")
+}
+
+// overHTTP is what the suite writes to.
+type overHTTP struct {
+	*lists
+	server *httptest.Server
+}
+
+func (o overHTTP) Write(ctx context.Context, r fence.Resource, token, payload string) error {
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, o.server.URL, strings.NewReader(payload))
+	if err != nil {
+		return err
+	}
+	request.Header.Set(fence.HeaderToken, token)
+	request.Header.Set(fence.HeaderResource, string(r))
+	response, err := o.server.Client().Do(request)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	if err := Check(response); err != nil {
+		return err
+	}
+	if response.StatusCode != http.StatusOK {
+		return fmt.Errorf("status %s", response.Status)
+	}
+	_, err = io.Copy(io.Discard, response.Body)
+	return err
+}
+
+func (o overHTTP) Stored(_ context.Context, r fence.Resource) ([]string, error) {
+	return strings.Fields(o.stored(string(r))), nil
+}
+
+// serve starts a fence before a service.
+func serve(t *testing.T, f *Fence, http2 bool) *httptest.Server {
+	t.Helper()
+	server := httptest.NewUnstartedServer(f)
+	server.EnableHTTP2 = http2
+	if http2 {
+		server.StartTLS()
+	} else {
+		server.Start()
+	}
+	t.Cleanup(server.Close)
+	t.Cleanup(f.Close)
+	return server
+}
+
+// defects are fences that are none; see TestConformanceFindsDefects.
+var defects = map[string]func(*Fence){
+	"":                      func(*Fence) {},
+	"lets everything pass":  func(f *Fence) { f.Monitor = true },
+	"one mark for all":      func(f *Fence) { f.Resource = Fixed("all") },
+	"never raises the mark": func(f *Fence) { f.Store = forgetful{} },
+	"lower is raised to":    func(f *Fence) { f.Store = &latest{} },
+}
+
+// forgetful stores nothing.
+type forgetful struct{}
+
+func (forgetful) Mark(context.Context, fence.Resource) (fence.Token, error) { return 0, nil }
+func (forgetful) Raise(context.Context, fence.Resource, fence.Token) error  { return nil }
+
+// latest claims a mark of 5 of what it has never seen.
+type latest struct{ Memory }
+
+func (l *latest) Mark(ctx context.Context, r fence.Resource) (fence.Token, error) {
+	mark, err := l.Memory.Mark(ctx, r)
+	return max(mark, 5), err
+}
+
+const defectVariable = "FENCEHTTP_DEFECT"
+
+func TestConformance(t *testing.T) {
+	for _, protocol := range []string{"HTTP1", "HTTP2"} {
+		t.Run(protocol, func(t *testing.T) {
+			fencetest.Run(t, func(t *testing.T) fencetest.Adapter {
+				service := &lists{}
+				f := &Fence{Resource: FromHeader, Store: &Memory{}, Next: service}
+				defects[os.Getenv(defectVariable)](f)
+				if os.Getenv(defectVariable) == "one mark for all" {
+					// The header names another resource than the fence has, which it would say.
+					f.Resource = func(r *http.Request) (fence.Resource, bool, error) {
+						r.Header.Set("Payload-Of", r.Header.Get(fence.HeaderResource))
+						r.Header.Del(fence.HeaderResource)
+						return "all", true, nil
+					}
+				}
+				return overHTTP{service, serve(t, f, protocol == "HTTP2")}
+			})
+		})
+	}
+}
+
+// TestConformanceFindsDefects runs the suite in a process of its own on fences that are none.
+func TestConformanceFindsDefects(t *testing.T) {
+	for defect := range defects {
+		t.Run(defect, func(t *testing.T) {
+			command := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestConformance$/^HTTP1$", "-test.timeout=5m")
+			command.Env = append(os.Environ(), defectVariable+"="+defect)
+			out, err := command.CombinedOutput()
+			if failed := err != nil; failed != (defect != "") {
+				t.Errorf("the suite ended with %v:\n%s", err, out)
+			}
+		})
+	}
+}

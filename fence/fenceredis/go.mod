@@ -1,0 +1,16 @@
+module github.com/singletonjob/operator/fence/fenceredis
+
+go 1.26.8
+
+replace github.com/singletonjob/operator => ../../
+
+require (
+	github.com/redis/go-redis/v9 v9.23.0
+	github.com/singletonjob/operator v0.0.0-00010101000000-000000000000
+)
+
+require (
+	github.com/cespare/xxhash/v2 v2.3.0 // indirect
+	go.uber.org/atomic v1.12.0 // indirect
+	golang.org/x/sys v0.49.0 // indirect
+)

@@ -1,0 +1,134 @@
+package fencesql
+
+import (
+	"cmp"
+	_ "embed"
+	"strings"
+)
+
+// Dialect is a kind of database.
+type Dialect uint8
+
+// The kinds.
+const (
+	// PostgreSQL, from version 12.
+	PostgreSQL Dialect = iota + 1
+	// MySQL from 8.0 and MariaDB from 10.5, with InnoDB.
+	MySQL
+	// SQLite, from 3.35. It has one writer at a time: a transaction that checks waits for the others to end (busy_timeout).
+	SQLite
+)
+
+// statements are what a fence asks of a database. Their arguments are a resource and a token, in the order in which they are named.
+type statements struct {
+	// both raises the mark if that is below the token, and holds it. Where there is none, share holds it first, and raise comes after.
+	both string
+	// share holds the mark against being raised.
+	share, raise string
+	// first makes a mark of 0 unless there is one, where both does not. firstAlways: it comes before the mark is held. On MySQL to look for one that is not there
+	// locks the gap for everybody, and those who look at one time keep each other from filling it for ever.
+	first       string
+	firstAlways bool
+	// advance raises the mark if that is below the token, also where there is none, and read reads it then.
+	advance, read string
+	// once is the step table's.
+	once string
+}
+
+func (f Fence) statements() statements {
+	in := strings.NewReplacer("MARKS", cmp.Or(f.Table, DefaultTable), "STEPS", stepsBeside(cmp.Or(f.Table, DefaultTable)))
+	s := dialects[f.Dialect]
+	for _, text := range []*string{&s.both, &s.share, &s.raise, &s.first, &s.advance, &s.read, &s.once} {
+		*text = in.Replace(*text)
+	}
+	return s
+}
+
+// stepsBeside is the table of steps that stands beside one of marks.
+func stepsBeside(marks string) string {
+	schema, _, found := strings.Cut(marks, ".")
+	if !found {
+		return DefaultSteps
+	}
+	return schema + "." + DefaultSteps
+}
+
+var dialects = map[Dialect]statements{
+	PostgreSQL: {
+		// One statement, and the order within it is this: the mark is raised before it is held, so that no two transactions with one new
+		// token hold it both and then wait for each other.
+		both: `WITH raised AS (UPDATE MARKS SET token = $2 WHERE resource = $1 AND token < $2 RETURNING token)
+SELECT token FROM raised
+UNION ALL
+SELECT token FROM (SELECT token FROM MARKS WHERE resource = $1 AND NOT EXISTS (SELECT FROM raised) FOR SHARE) AS held`,
+		share:   `SELECT token FROM MARKS WHERE resource = $1 FOR SHARE`,
+		first:   `INSERT INTO MARKS (resource, token) VALUES ($1, 0) ON CONFLICT (resource) DO NOTHING`,
+		advance: `INSERT INTO MARKS AS m (resource, token) VALUES ($1, $2) ON CONFLICT (resource) DO UPDATE SET token = GREATEST(m.token, excluded.token)`,
+		read:    `SELECT token FROM MARKS WHERE resource = $1`,
+		once:    `INSERT INTO STEPS (run, step) VALUES ($1, $2) ON CONFLICT (run, step) DO NOTHING`,
+	},
+	MySQL: {
+		share: `SELECT token FROM MARKS WHERE resource = ? LOCK IN SHARE MODE`,
+		raise: `UPDATE MARKS SET token = ? WHERE resource = ? AND token < ?`,
+		first: `INSERT IGNORE INTO MARKS (resource, token) VALUES (?, 0)`, firstAlways: true,
+		advance: `INSERT INTO MARKS (resource, token) VALUES (?, ?) ON DUPLICATE KEY UPDATE token = GREATEST(token, VALUES(token))`,
+		read:    `SELECT token FROM MARKS WHERE resource = ? LOCK IN SHARE MODE`,
+		once:    `INSERT IGNORE INTO STEPS (run, step) VALUES (?, ?)`,
+	},
+	SQLite: {
+		// A write comes first: a transaction that has read can't become a writer once another has written.
+		both: `INSERT INTO MARKS (resource, token) VALUES (?1, ?2)
+ON CONFLICT (resource) DO UPDATE SET token = max(token, excluded.token) RETURNING token`,
+		share:   `UPDATE MARKS SET token = token WHERE resource = ?1 RETURNING token`,
+		advance: `INSERT INTO MARKS (resource, token) VALUES (?1, ?2) ON CONFLICT (resource) DO UPDATE SET token = max(token, excluded.token)`,
+		read:    `SELECT token FROM MARKS WHERE resource = ?1`,
+		once:    `INSERT INTO STEPS (run, step) VALUES (?1, ?2) ON CONFLICT (run, step) DO NOTHING`,
+	},
+}
+
+var schemas = map[Dialect][]string{
+	PostgreSQL: {
+		`CREATE TABLE IF NOT EXISTS MARKS (
+  resource text COLLATE "C" PRIMARY KEY CHECK (length(resource) BETWEEN 1 AND 200),
+  token bigint NOT NULL CHECK (token >= 0)
+)`,
+		`CREATE TABLE IF NOT EXISTS STEPS (
+  run text COLLATE "C", step text COLLATE "C", at timestamptz NOT NULL DEFAULT now(), PRIMARY KEY (run, step)
+)`,
+	},
+	MySQL: {
+		`CREATE TABLE IF NOT EXISTS MARKS (
+  resource VARCHAR(200) CHARACTER SET ascii COLLATE ascii_bin PRIMARY KEY,
+  token BIGINT NOT NULL CHECK (token >= 0)
+) ENGINE=InnoDB`,
+		`CREATE TABLE IF NOT EXISTS STEPS (
+  run VARCHAR(128) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin, step VARCHAR(200) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin,
+  at TIMESTAMP NOT NULL DEFAULT CURRENT_TIMESTAMP, PRIMARY KEY (run, step)
+) ENGINE=InnoDB`,
+	},
+	SQLite: {
+		`CREATE TABLE IF NOT EXISTS MARKS (resource TEXT PRIMARY KEY, token INTEGER NOT NULL CHECK (token >= 0)) STRICT, WITHOUT ROWID`,
+		`CREATE TABLE IF NOT EXISTS STEPS (
+  run TEXT, step TEXT, at TEXT NOT NULL DEFAULT CURRENT_TIMESTAMP, PRIMARY KEY (run, step)
+) STRICT, WITHOUT ROWID`,
+	},
+}
+
+// Schema are the statements that make the tables of marks and steps where there are none. They may be run again.
+func (f Fence) Schema() ([]string, error) {
+	if err := f.validate(); err != nil {
+		return nil, err
+	}
+	marks := cmp.Or(f.Table, DefaultTable)
+	in := strings.NewReplacer("MARKS", marks, "STEPS", stepsBeside(marks))
+	var all []string
+	for _, text := range schemas[f.Dialect] {
+		all = append(all, in.Replace(text))
+	}
+	return all, nil
+}
+
+// Script is fence.sql: for PostgreSQL and programs in any language the same fence as functions, and a trigger for tables.
+//
+//go:embed fence.sql
+var Script string

@@ -1,0 +1,234 @@
+// Package adopt makes a workload that runs a singleton without two of it ever being at work: it makes a SingletonJob, which
+// waits for the workload to be gone, scales the workload to 0, and waits until the job's own process runs.
+//
+// Each look at the cluster leads to one step ([next]), which depends on nothing that was done before. So it may be
+// interrupted anywhere, and run again.
+package adopt
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	autoscalingv1 "k8s.io/api/autoscaling/v1"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+
+	"github.com/singletonjob/operator/api/v1alpha1"
+	"github.com/singletonjob/operator/internal/workload"
+)
+
+// AddToScheme adds what Options.Client must know.
+func AddToScheme(s *runtime.Scheme) error {
+	return errors.Join(v1alpha1.AddToScheme(s), appsv1.AddToScheme(s), autoscalingv1.AddToScheme(s), corev1.AddToScheme(s),
+		policyv1.AddToScheme(s))
+}
+
+// Options say what is adopted.
+type Options struct {
+	// Client reads from the API server and writes to it. It needs to get and patch the scale of workloads of the kind, to get,
+	// list and create SingletonJobs, and to get workloads; with leave to list Services and PodDisruptionBudgets it warns of those
+	// that are in the way.
+	Client client.Client
+	// Namespace, Kind (Deployment or StatefulSet, or what kubectl calls them) and Name are the workload's.
+	Namespace  string
+	Kind, Name string
+	// JobName of the SingletonJob; empty for the workload's name.
+	JobName string
+	// Candidates of it; 0 for the API's default.
+	Candidates int32
+	// DryRun only says what would be done, and writes the SingletonJob to Out.
+	DryRun bool
+	// Out gets the result, ErrOut what is being done and what is to be known.
+	Out, ErrOut io.Writer
+	// Wait lets time pass between two looks; nil for a second. Its error ends Run.
+	Wait func(context.Context) error
+}
+
+// kinds are the workloads by the names that kubectl has for them.
+var kinds = map[string]v1alpha1.WorkloadKind{
+	"deployment": v1alpha1.WorkloadDeployment, "deployments": v1alpha1.WorkloadDeployment, "deploy": v1alpha1.WorkloadDeployment,
+	"statefulset": v1alpha1.WorkloadStatefulSet, "statefulsets": v1alpha1.WorkloadStatefulSet, "sts": v1alpha1.WorkloadStatefulSet,
+}
+
+// ending are those whose pods end by themselves.
+var ending = []string{"cronjob", "cronjobs", "cj", "job", "jobs"}
+
+// Run returns when the SingletonJob's process runs, when nothing can be done, or with ctx. An error of the API server ends it,
+// too; running it again goes on where it was.
+func Run(ctx context.Context, o Options) error {
+	kind, known := kinds[strings.TrimSuffix(strings.ToLower(o.Kind), ".apps")]
+	if slices.Contains(ending, strings.TrimSuffix(strings.ToLower(o.Kind), ".batch")) {
+		return fmt.Errorf("%s %q cannot be adopted, since no two things may start its runs: suspend it (kubectl patch %s %s -n %s -p '{\"spec\":{\"suspend\":true}}'), "+
+			"and make a SingletonJob of runPolicy RunToCompletion with its pod template: docs/from-cronjob.md has it field by field",
+			o.Kind, o.Name, o.Kind, o.Name, o.Namespace)
+	}
+	if !known {
+		return fmt.Errorf("%s %q cannot be adopted: only a deployment or a statefulset can", o.Kind, o.Name)
+	}
+	if o.JobName == "" {
+		o.JobName = o.Name
+	}
+	if o.Wait == nil {
+		o.Wait = aSecond
+	}
+	r := &run{Options: o, ref: v1alpha1.WorkloadRef{APIVersion: v1alpha1.WorkloadAPIVersion, Kind: kind, Name: o.Name}}
+	for {
+		done, err := r.step(ctx)
+		if err != nil {
+			return err
+		}
+		if done {
+			return nil
+		}
+	}
+}
+
+func aSecond(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+		return fmt.Errorf("interrupted, which has done no harm; run it again to go on: %w", ctx.Err())
+	case <-time.After(time.Second):
+		return nil
+	}
+}
+
+// run is one call of Run.
+type run struct {
+	Options
+	ref v1alpha1.WorkloadRef
+	// scaled: it has scaled the workload to 0.
+	scaled bool
+	// said is what was said last.
+	said string
+}
+
+// step looks, and does what is to be done next.
+func (r *run) step(ctx context.Context) (done bool, err error) {
+	f, err := r.look(ctx)
+	if err != nil {
+		return false, err
+	}
+	todo, why := next(f, r.scaled)
+	switch {
+	case todo == refuse:
+		return false, errors.New(why)
+	case r.DryRun:
+		return true, r.preview(ctx, f, todo)
+	case todo == report:
+		r.notes(ctx, f)
+		_, err := fmt.Fprintln(r.Out, why)
+		return true, err
+	}
+	r.say(why)
+	switch todo {
+	case create:
+		if err := r.Client.Create(ctx, f.desired); err != nil && !apierrors.IsAlreadyExists(err) {
+			return false, fmt.Errorf("create the SingletonJob %s: %w", r.JobName, err)
+		}
+	case scale:
+		if err := r.scaleToZero(ctx); err != nil {
+			return false, err
+		}
+		r.scaled = true
+	default:
+		return false, r.Wait(ctx)
+	}
+	return false, nil
+}
+
+// look reads all that next depends on.
+func (r *run) look(ctx context.Context) (facts, error) {
+	f := facts{ref: r.ref, desired: r.job()}
+	w, _, err := workload.Read(ctx, r.Client, r.Namespace, r.ref)
+	if err != nil {
+		return f, err
+	}
+	f.workload = w
+	var jobs v1alpha1.SingletonJobList
+	if err := r.Client.List(ctx, &jobs, client.InNamespace(r.Namespace)); err != nil {
+		return f, fmt.Errorf("list the SingletonJobs of namespace %s: %w", r.Namespace, err)
+	}
+	for i := range jobs.Items {
+		switch job := &jobs.Items[i]; {
+		case job.Name == r.JobName:
+			f.job = job
+		case job.Spec.WorkloadRef != nil && *job.Spec.WorkloadRef == r.ref:
+			f.other = job.Name
+		}
+	}
+	return f, nil
+}
+
+func (r *run) job() *v1alpha1.SingletonJob {
+	return &v1alpha1.SingletonJob{
+		TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: v1alpha1.Kind},
+		ObjectMeta: metav1.ObjectMeta{Namespace: r.Namespace, Name: r.JobName},
+		Spec:       v1alpha1.SingletonJobSpec{Candidates: r.Candidates, WorkloadRef: &r.ref},
+	}
+}
+
+func (r *run) scaleToZero(ctx context.Context) error {
+	object := workload.Object(r.ref.Kind)
+	object.SetNamespace(r.Namespace)
+	object.SetName(r.ref.Name)
+	patch := client.RawPatch(types.MergePatchType, []byte(`{"spec":{"replicas":0}}`))
+	if err := r.Client.SubResource("scale").Patch(ctx, object, patch, client.WithSubResourceBody(&autoscalingv1.Scale{})); err != nil {
+		return fmt.Errorf("scale %s to 0: %w", r.ref, err)
+	}
+	return nil
+}
+
+func (r *run) say(what string) {
+	if what != r.said {
+		_, _ = fmt.Fprintln(r.ErrOut, what)
+	}
+	r.said = what
+}
+
+// preview says what Run would do.
+func (r *run) preview(ctx context.Context, f facts, todo step) error {
+	if todo == create {
+		out, err := manifest(f.desired)
+		if err != nil {
+			return err
+		}
+		if _, err := r.Out.Write(out); err != nil {
+			return err
+		}
+		r.say("would create this SingletonJob, which starts nothing while " + r.ref.String() + " runs")
+	}
+	if f.workload.Replicas != 0 {
+		r.say(fmt.Sprintf("would scale %s from %d to 0, and wait until every pod of it is gone and the SingletonJob's process runs", r.ref, f.workload.Replicas))
+	}
+	r.notes(ctx, f)
+	return nil
+}
+
+// manifest is a job as a person would write it.
+func manifest(job *v1alpha1.SingletonJob) ([]byte, error) {
+	type metadata struct {
+		Name      string `json:"name"`
+		Namespace string `json:"namespace"`
+	}
+	type spec struct {
+		Candidates  int32                 `json:"candidates,omitempty"`
+		WorkloadRef *v1alpha1.WorkloadRef `json:"workloadRef"`
+	}
+	return yaml.Marshal(struct {
+		metav1.TypeMeta `json:",inline"`
+		Metadata        metadata `json:"metadata"`
+		Spec            spec     `json:"spec"`
+	}{job.TypeMeta, metadata{job.Name, job.Namespace}, spec{job.Spec.Candidates, job.Spec.WorkloadRef}})
+}

@@ -1,0 +1,304 @@
+package contract
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"math"
+	"strings"
+	"time"
+
+	"github.com/singletonjob/operator/internal/lease"
+	"github.com/singletonjob/operator/internal/schedule"
+)
+
+// Of runs a Lease says the schedule, the request and the tick, each in an annotation of its own, and all else in RunAnnotation. Whatever
+// can't be read, or is not as it is written here, is bad: what counts as missing would have ticks come due that were run.
+
+// Bounds, in bytes. What is written keeps them, and what does not is bad. A run of greatest length and all the facts fit into maxRuns.
+const (
+	maxRuns     = 2048
+	maxSchedule = 512
+	maxUID      = 64
+	maxRequest  = 63
+	maxRunID    = maxUID + len("/") + maxRequest
+)
+
+// lastStamp is the last second that has a name.
+const lastStamp = schedule.Stamp(253402300799)
+
+// runsText is RunAnnotation. Instants are names of ticks: RFC 3339, in seconds of UTC.
+type runsText struct {
+	Now      runText   `json:"now,omitzero"`
+	Past     []runText `json:"past,omitempty"`
+	Answered string    `json:"answered,omitempty"`
+	Previous stampText `json:"previous,omitzero"`
+	Missed   int64     `json:"missed,omitempty"`
+	Skipped  int64     `json:"skipped,omitempty"`
+	Local    stampText `json:"local,omitzero"`
+	// Passed is between these two.
+	PassedFrom stampText `json:"passedFrom,omitzero"`
+	PassedTo   stampText `json:"passedTo,omitzero"`
+	Since      stampText `json:"since,omitzero"`
+	Freed      stampText `json:"freed,omitzero"`
+	Suspended  stampText `json:"suspended,omitzero"`
+}
+
+type runText struct {
+	ID      string         `json:"id"`
+	Tick    stampText      `json:"tick,omitzero"`
+	Attempt int32          `json:"attempt"`
+	State   lease.RunState `json:"state"`
+	Token   int64          `json:"token,omitempty"`
+	Pod     string         `json:"pod,omitempty"`
+	PodUID  string         `json:"podUID,omitempty"`
+	Code    int            `json:"code,omitempty"`
+	Reason  lease.Reason   `json:"reason,omitempty"`
+	Began   int64          `json:"began,omitempty"`
+	Ended   int64          `json:"ended,omitempty"`
+	Until   stampText      `json:"until,omitzero"`
+}
+
+// scheduleText is ScheduleAnnotation. All of it is always written: no default of a later release is to change what stands there.
+type scheduleText struct {
+	Cron             string   `json:"cron"`
+	TimeZone         string   `json:"timeZone"`
+	StartingDeadline Duration `json:"startingDeadline"`
+	CatchUp          string   `json:"catchUp"`
+	Overlap          string   `json:"overlap"`
+}
+
+// stampText is an instant as text.
+type stampText schedule.Stamp
+
+// MarshalText writes the name of an instant.
+func (s stampText) MarshalText() ([]byte, error) { return []byte(schedule.Stamp(s).String()), nil }
+
+// UnmarshalText reads one.
+func (s *stampText) UnmarshalText(text []byte) error {
+	stamp, ok := schedule.ParseStamp(string(text))
+	if !ok {
+		return fmt.Errorf("%q is not an instant", text)
+	}
+	*s = stampText(stamp)
+	return nil
+}
+
+// named is the instant next to s that can be written.
+func named(s schedule.Stamp) stampText { return stampText(min(max(s, 0), lastStamp)) }
+
+// parseRuns reads what a Lease says of runs. What is bad is told by the first annotation that is, and the schedule comes last: where
+// only that is bad, which the operator can write anew, all else is as it stands.
+func parseRuns(f Fields) lease.Runs {
+	a := f.Annotations
+	runs, good := decodeRuns(a[RunAnnotation])
+	bad := ""
+	check := func(good bool, name string) {
+		if !good && bad == "" {
+			bad = name + "=" + Cut(a[name], maxWord)
+		}
+	}
+	check(good, RunAnnotation)
+	runs.Facts.Settled, good = settled(f, runs)
+	check(good, TickAnnotation)
+	runs.Schedule, good = decodeSchedule(a[ScheduleAnnotation])
+	check(good, ScheduleAnnotation)
+	runs.Asked = ParseRequest(a[RunRequestAnnotation])
+	runs.Bad = bad
+	return runs
+}
+
+// settled is up to when all ticks are accounted for: no tick is before the Lease, and none of which it tells a run is to be run again,
+// should somebody have lost the annotation.
+func settled(f Fields, runs lease.Runs) (at schedule.Stamp, good bool) {
+	at, good = said(f)
+	for _, run := range append([]lease.Run{runs.Now}, runs.Past...) {
+		if run.OfSchedule() {
+			at = max(at, run.Tick)
+		}
+	}
+	return at, good
+}
+
+// said is what the annotation says of it, and the Lease's creation.
+func said(f Fields) (at schedule.Stamp, good bool) {
+	created, _ := schedule.ParseStamp(f.CreationTimestamp)
+	text := f.Annotations[TickAnnotation]
+	tick, good := schedule.ParseStamp(text)
+	return max(tick, created), good || text == ""
+}
+
+// tickText is what the annotation is to say. One that was lost is written again only when the runs that stand for it change: the guard
+// lets nobody write it who neither begins a tenure nor ends one.
+func tickText(r lease.Runs, f Fields) string {
+	before, _ := decodeRuns(f.Annotations[RunAnnotation])
+	was, good := settled(f, before)
+	says, _ := said(f)
+	another := before.Now.ID != r.Now.ID || before.Now.Attempt != r.Now.Attempt
+	if good && was == r.Facts.Settled && !(another && says < was) {
+		return f.Annotations[TickAnnotation]
+	}
+	return schedule.Stamp(named(r.Facts.Settled)).String()
+}
+
+// formatRuns are the annotations that change for what a record says of runs: none of those that are bad, or say the same.
+func formatRuns(r lease.Runs, f Fields) map[string]string {
+	a := f.Annotations
+	if r.Bad != "" {
+		return nil
+	}
+	asked := a[RunRequestAnnotation]
+	if ParseRequest(asked) != r.Asked {
+		asked = formatRequest(r.Asked)
+	}
+	changes := map[string]string{
+		ScheduleAnnotation: encodeSchedule(r.Schedule), RunRequestAnnotation: asked, TickAnnotation: tickText(r, f), RunAnnotation: encodeRuns(r),
+	}
+	maps.DeleteFunc(changes, func(name, value string) bool { return value == a[name] })
+	return changes
+}
+
+// decodeRuns reads RunAnnotation. Only what encodeRuns would write is good.
+func decodeRuns(text string) (runs lease.Runs, good bool) {
+	if text == "" {
+		return lease.Runs{}, true
+	}
+	var t runsText
+	if len(text) > maxRuns || json.Unmarshal([]byte(text), &t) != nil {
+		return lease.Runs{}, false
+	}
+	runs = lease.Runs{
+		Now: t.Now.run(), Answered: t.Answered, Previous: schedule.Stamp(t.Previous), Missed: t.Missed, Skipped: t.Skipped,
+		Facts: schedule.Facts{
+			Local:   schedule.Stamp(t.Local),
+			Passed:  schedule.Span{From: schedule.Stamp(t.PassedFrom), To: schedule.Stamp(t.PassedTo)},
+			Running: t.Now.run().Open(),
+			Since:   schedule.Stamp(t.Since), Freed: schedule.Stamp(t.Freed), Suspended: schedule.Stamp(t.Suspended),
+		},
+	}
+	for _, past := range t.Past {
+		runs.Past = append(runs.Past, past.run())
+	}
+	if encodeRuns(runs) != text {
+		return lease.Runs{}, false
+	}
+	return runs, true
+}
+
+// encodeRuns leaves out the oldest runs where there is no room for all.
+func encodeRuns(r lease.Runs) string {
+	t := runsText{
+		Now: textOf(r.Now), Answered: requestName(r.Answered), Previous: named(r.Previous), Missed: max(0, r.Missed), Skipped: max(0, r.Skipped),
+		Local: named(r.Facts.Local), PassedFrom: named(r.Facts.Passed.From), PassedTo: named(r.Facts.Passed.To),
+		Since: named(r.Facts.Since), Freed: named(r.Facts.Freed), Suspended: named(r.Facts.Suspended),
+	}
+	for _, past := range r.Past[:min(len(r.Past), lease.PastRunsLimit)] {
+		past.PodUID = ""
+		final := textOf(past)
+		if final.ID == "" || final.run().Open() {
+			break
+		}
+		t.Past = append(t.Past, final)
+	}
+	for {
+		text := Encode(t)
+		switch {
+		case text == "{}":
+			return ""
+		case len(text) <= maxRuns || len(t.Past) == 0:
+			return text
+		}
+		t.Past = t.Past[:len(t.Past)-1]
+	}
+}
+
+// textOf is a run as it is written, with nothing in it that can't be read: empty without an ID.
+func textOf(r lease.Run) runText {
+	if runID(r.ID) == "" {
+		return runText{}
+	}
+	switch r.State {
+	case lease.RunRunning, lease.RunFailed, lease.RunComplete, lease.RunGivenUp, lease.RunReplaced:
+	default:
+		r.State = lease.RunRunning
+	}
+	return runText{
+		ID: r.ID, Tick: named(r.Tick), Attempt: max(1, r.Attempt), State: r.State, Token: max(0, r.Token), Pod: parsePod(r.Pod), PodUID: uid(r.PodUID),
+		Code: min(max(0, r.Code), math.MaxInt32), Reason: parseReason(string(r.Reason)), Began: r.Began, Ended: r.Ended, Until: named(r.Until),
+	}
+}
+
+func (t runText) run() lease.Run {
+	return lease.Run{
+		ID: t.ID, Tick: schedule.Stamp(t.Tick), Attempt: t.Attempt, State: t.State, Token: t.Token, Pod: t.Pod, PodUID: t.PodUID,
+		Code: t.Code, Reason: t.Reason, Began: t.Began, Ended: t.Ended, Until: schedule.Stamp(t.Until),
+	}
+}
+
+// decodeSchedule reads ScheduleAnnotation. Only what encodeSchedule would write is good.
+func decodeSchedule(text string) (s *schedule.Schedule, good bool) {
+	if text == "" {
+		return nil, true
+	}
+	var t scheduleText
+	if len(text) > maxSchedule || json.Unmarshal([]byte(text), &t) != nil {
+		return nil, false
+	}
+	s, err := schedule.Parse(schedule.Spec{
+		Cron: t.Cron, TimeZone: t.TimeZone, StartingDeadline: time.Duration(t.StartingDeadline),
+		CatchUp: schedule.CatchUp(t.CatchUp), Overlap: schedule.Overlap(t.Overlap),
+	})
+	if err != nil || encodeSchedule(s) != text {
+		return nil, false
+	}
+	return s, true
+}
+
+func encodeSchedule(s *schedule.Schedule) string {
+	if s == nil {
+		return ""
+	}
+	spec := s.Spec()
+	return Encode(scheduleText{
+		Cron: spec.Cron, TimeZone: spec.TimeZone, StartingDeadline: Duration(spec.StartingDeadline),
+		CatchUp: string(spec.CatchUp), Overlap: string(spec.Overlap),
+	})
+}
+
+// ParseRequest reads NAME or NAME@TICK. What is neither asks for nothing.
+func ParseRequest(text string) lease.Request {
+	name, tick, ofTick := strings.Cut(text, "@")
+	at, ok := schedule.ParseStamp(tick)
+	if name = requestName(name); name == "" || ofTick && !ok {
+		return lease.Request{}
+	}
+	return lease.Request{Name: name, Tick: at}
+}
+
+func formatRequest(r lease.Request) string {
+	name, tick := requestName(r.Name), schedule.Stamp(named(r.Tick)).String()
+	if name == "" || tick == "" {
+		return name
+	}
+	return name + "@" + tick
+}
+
+const (
+	lowerAndDigits = "abcdefghijklmnopqrstuvwxyz0123456789"
+	upper          = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+)
+
+// requestName is the name of a request, empty if it can't be one. It differs from the name of each tick.
+func requestName(s string) string { return within(s, maxRequest, lowerAndDigits+"-.") }
+
+func runID(s string) string { return within(s, maxRunID, lowerAndDigits+upper+"-.:/") }
+
+func uid(s string) string { return within(s, maxUID, lowerAndDigits+upper+"-") }
+
+// within is s if it is no longer than most and of these characters.
+func within(s string, most int, characters string) string {
+	if len(s) > most || strings.Trim(s, characters) != "" {
+		return ""
+	}
+	return s
+}

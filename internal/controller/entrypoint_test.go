@@ -1,0 +1,302 @@
+package controller
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-containerregistry/pkg/name"
+	"github.com/google/go-containerregistry/pkg/registry"
+	containers "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/singletonjob/operator/api/v1alpha1"
+	"github.com/singletonjob/operator/internal/contract"
+	"github.com/singletonjob/operator/internal/entrypoint"
+	"github.com/singletonjob/operator/internal/inject"
+)
+
+// imageHub is a registry. While it is down it answers with an error; asked counts requests.
+type imageHub struct {
+	t    *testing.T
+	host string
+	mu   sync.Mutex
+	down bool
+	// password is what it wants to know, if it is set.
+	password string
+	asked    int
+}
+
+func newImageHub(t *testing.T) *imageHub {
+	t.Helper()
+	h := &imageHub{t: t}
+	inner := registry.New(registry.Logger(log.New(io.Discard, "", 0)))
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h.mu.Lock()
+		h.asked++
+		_, password, _ := r.BasicAuth()
+		down, denied := h.down, h.password != password
+		h.mu.Unlock()
+		switch {
+		case down:
+			w.WriteHeader(http.StatusServiceUnavailable)
+		case denied:
+			w.Header().Set("WWW-Authenticate", `Basic realm="x"`)
+			w.WriteHeader(http.StatusUnauthorized)
+		default:
+			inner.ServeHTTP(w, r)
+		}
+	}))
+	t.Cleanup(server.Close)
+	h.host = server.Listener.Addr().String()
+	return h
+}
+
+func (h *imageHub) set(change func()) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	change()
+}
+
+func (h *imageHub) requests() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.asked
+}
+
+// push puts an image with this ENTRYPOINT there.
+func (h *imageHub) push(tag string, command ...string) {
+	h.t.Helper()
+	image, err := mutate.Config(empty.Image, containers.Config{Entrypoint: command, Cmd: []string{"--default"}})
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	ref, err := name.ParseReference(h.host+"/app:"+tag, name.Insecure)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	if err := remote.Write(ref, image); err != nil {
+		h.t.Fatal(err)
+	}
+}
+
+// lookUp has the operator ask registries.
+func (o *operator) lookUp(h *imageHub, secrets bool) {
+	h.t.Helper()
+	asks, err := entrypoint.NewRegistry(entrypoint.Options{Insecure: []string{h.host}})
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	pull := Pull{Live: o.r.Live, Secrets: secrets}
+	o.r.Entrypoints = entrypoint.New(pull.Finder(asks), o.w.clock)
+	ended := make(chan types.NamespacedName, 1000)
+	o.r.Entrypoints.Start(h.t.Context(), func(job types.NamespacedName) { ended <- job })
+	o.lookedUp = ended
+}
+
+// answered lets rounds pass until the look-up that is under way has ended, and its outcome is in the status.
+func (w *world) answered() {
+	w.t.Helper()
+	w.round()
+	select {
+	case job := <-w.operators[0].lookedUp:
+		if job != w.key {
+			w.t.Fatalf("%v is woken", job)
+		}
+	case <-time.After(5 * time.Minute):
+		w.t.Fatalf("no look-up has ended\n%s", w.describe())
+	}
+	w.round()
+}
+
+func withoutCommand(image string, args ...string) func(*v1alpha1.SingletonJobSpec) {
+	return func(spec *v1alpha1.SingletonJobSpec) {
+		app := &spec.Template.Spec.Containers[0]
+		app.Image, app.Command, app.Args = image, nil, args
+	}
+}
+
+func (w *world) wantUnknown(says string) {
+	w.t.Helper()
+	c := condition(w.status(), v1alpha1.ConditionProgressing)
+	if c.Reason != v1alpha1.ReasonEntrypointUnknown || !strings.Contains(c.Message, says) {
+		w.t.Fatalf("Progressing is %s: %s\nwant it to say %q", c.Reason, c.Message, says)
+	}
+}
+
+// wantRun says what all pods of the present template run.
+func (w *world) wantRun(command ...string) {
+	w.t.Helper()
+	checked := 0
+	for _, pod := range w.pods() {
+		if !strings.HasPrefix(pod.Name, inject.PodPrefix(w.key.Name, inject.Hash(w.read()))) {
+			continue
+		}
+		checked++
+		if diff := cmp.Diff(command, slices.Concat(pod.Spec.Containers[0].Command[3:], pod.Spec.Containers[0].Args)); diff != "" {
+			w.t.Errorf("%s runs (-want +got):\n%s", pod.Name, diff)
+		}
+	}
+	if checked == 0 {
+		w.t.Errorf("there is no pod of the template\n%s", w.describe())
+	}
+}
+
+// TestEntrypoint is the life of a job without a command: its registry is down at first, then a tag moves on under it, and the
+// registry and the operator are lost.
+func TestEntrypoint(t *testing.T) {
+	t.Parallel()
+	w, h := newWorld(t), newImageHub(t)
+	w.operators[0].lookUp(h, false)
+	h.push("v1", "/first")
+	h.set(func() { h.down = true })
+	w.job(withoutCommand(h.host + "/app:v1"))
+	w.answered()
+	w.wantUnknown("its image \"" + h.host + "/app:v1\" runs is not known: the registry " + h.host + " answers with status 503; set command")
+	if n := len(w.pods()); n > 0 {
+		t.Fatalf("%d pods were made", n)
+	}
+	before := h.requests()
+	w.round()
+	if h.requests() != before {
+		t.Error("it is asked again at once")
+	}
+	h.set(func() { h.down = false })
+	w.clock.SetTime(w.clock.Now().Add(time.Minute))
+	w.answered()
+	w.until("it serves", w.serving)
+	w.wantRun("/first", "--default")
+	if e := w.status().Entrypoint; e.Digest == "" || e.Image != h.host+"/app:v1" {
+		t.Errorf("the record is %+v", e)
+	}
+
+	// The tag moves on: no rollout, and a candidate that is replaced runs what the others run, with no registry and no memory.
+	lost := w.pods()[0]
+	h.push("v1", "/moved-on")
+	h.set(func() { h.down = true })
+	w.operators[0].restart()
+	w.operators[0].lookUp(h, false)
+	before = h.requests()
+	w.must(w.api.Delete(t.Context(), &lost))
+	w.until("it serves with another candidate", func() bool {
+		return w.serving() && !slices.ContainsFunc(w.pods(), func(pod corev1.Pod) bool { return pod.UID == lost.UID })
+	})
+	names := podNames(w)
+	for _, name := range names {
+		if !strings.HasPrefix(name, inject.PodPrefix(w.key.Name, lost.Labels[contract.TemplateHashLabel])) {
+			t.Errorf("%s is of another template than %s", name, lost.Name)
+		}
+	}
+	if h.requests() != before {
+		t.Errorf("the registry was asked %d times", h.requests()-before)
+	}
+	w.wantRun("/first", "--default")
+
+	// A rollout has it looked up. Until that succeeds nothing is touched.
+	w.edit(func(job *v1alpha1.SingletonJob) {
+		job.Spec.Template.Annotations = map[string]string{"restarted": "now"}
+	})
+	w.answered()
+	w.wantUnknown("answers with status 503")
+	for range 5 {
+		w.round()
+	}
+	if got := podNames(w); !slices.Equal(got, names) || condition(w.status(), v1alpha1.ConditionActive).Reason != v1alpha1.ReasonRunning {
+		t.Errorf("pods were %v and are %v\n%s", names, got, w.describe())
+	}
+	h.set(func() { h.down = false })
+	w.clock.SetTime(w.clock.Now().Add(time.Second)) // its holder must not seem lost
+	w.edit(func(job *v1alpha1.SingletonJob) { job.Spec.Template.Spec.Containers[0].Args = []string{"--mine"} })
+	w.answered()
+	w.until("the new template serves", w.serving)
+	w.wantRun("/moved-on", "--mine")
+}
+
+func podNames(w *world) []string {
+	var names []string
+	for _, pod := range w.pods() {
+		names = append(names, pod.Name)
+	}
+	return names
+}
+
+// TestEntrypointIsOff: then it says how to do without.
+func TestEntrypointIsOff(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.job(withoutCommand("app"))
+	w.until("it says so", func() bool {
+		return condition(w.status(), v1alpha1.ConditionActive).Reason == v1alpha1.ReasonEntrypointUnknown
+	})
+	w.wantUnknown("the operator looks up no images (entrypoint.enabled); set command to the ENTRYPOINT of the image")
+	w.edit(func(job *v1alpha1.SingletonJob) { job.Spec.Template.Spec.Containers[0].Command = []string{"/mine"} })
+	w.until("it serves", w.serving)
+	w.wantRun("/mine")
+}
+
+// TestEntrypointOfAPrivateImage: with the secrets of the pod, or of its service account where it has none, if they may be read.
+func TestEntrypointOfAPrivateImage(t *testing.T) {
+	for name, c := range map[string]struct {
+		mayRead, ofPod, ofAccount bool
+		says                      string
+	}{
+		"of the pod":                {mayRead: true, ofPod: true},
+		"of its account":            {mayRead: true, ofAccount: true},
+		"none":                      {mayRead: true, says: "(the pod has no pull secret)"},
+		"of the pod, and forbidden": {ofPod: true, says: "may not read pull secrets: entrypoint.pullSecrets"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w, h := newWorld(t), newImageHub(t)
+			h.push("v1", "/private")
+			h.set(func() { h.password = "password" })
+			w.operators[0].lookUp(h, c.mayRead)
+			w.pullSecret("good", h.host, "password")
+			account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: w.key.Namespace, Name: "account"}}
+			if c.ofAccount {
+				account.ImagePullSecrets = []corev1.LocalObjectReference{{Name: "gone"}, {Name: "good"}}
+			}
+			w.must(w.api.Create(t.Context(), account))
+			w.job(func(spec *v1alpha1.SingletonJobSpec) {
+				withoutCommand(h.host + "/app:v1")(spec)
+				spec.Template.Spec.ServiceAccountName = account.Name
+				if c.ofPod {
+					spec.Template.Spec.ImagePullSecrets = []corev1.LocalObjectReference{{Name: "good"}}
+				}
+			})
+			w.answered()
+			if c.says != "" {
+				w.wantUnknown(c.says)
+				return
+			}
+			w.until("it serves", w.serving)
+			w.wantRun("/private", "--default")
+		})
+	}
+}
+
+func (w *world) pullSecret(name, host, password string) {
+	w.t.Helper()
+	login := base64.StdEncoding.EncodeToString(fmt.Appendf(nil, "user:%s", password))
+	raw, err := json.Marshal(map[string]any{"auths": map[string]any{host: map[string]string{"auth": login}}})
+	w.must(err)
+	w.must(w.api.Create(w.t.Context(), &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: w.key.Namespace, Name: name},
+		Type:       corev1.SecretTypeDockerConfigJson, Data: map[string][]byte{corev1.DockerConfigJsonKey: raw},
+	}))
+}

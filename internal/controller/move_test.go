@@ -1,0 +1,300 @@
+package controller
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/singletonjob/operator/api/v1alpha1"
+	"github.com/singletonjob/operator/internal/inject"
+)
+
+// takers are the nodes that are for a pod and take it.
+func (w *world) takers(pod *corev1.Pod) []string {
+	var kept []string
+	if names := pod.Annotations[inject.KeptFromAnnotation]; names != "" {
+		for _, r := range pod.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms[0].MatchFields {
+			kept = append(kept, r.Values...)
+		}
+	}
+	return slices.DeleteFunc(slices.Clone(w.nodes), func(node string) bool { return w.full[node] || slices.Contains(kept, node) })
+}
+
+// unplaced is what a scheduler says of a pod that no node takes, once.
+func (w *world) unplaced(pod *corev1.Pod, why string) {
+	w.t.Helper()
+	if len(pod.Status.Conditions) > 0 {
+		return
+	}
+	pod.Status.Conditions = []corev1.PodCondition{{
+		Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable, Message: why,
+		LastTransitionTime: metav1.NewTime(w.clock.Now()),
+	}}
+	w.must(client.IgnoreNotFound(w.api.Status().Update(w.t.Context(), pod))) // it may only have been asked whether it could be
+}
+
+// crowded is a job whose pods all share the first node, since the others are cordoned.
+func crowded(t *testing.T, change func(*v1alpha1.SingletonJobSpec)) *world {
+	t.Helper()
+	t.Parallel()
+	w := newWorld(t)
+	w.full = map[string]bool{}
+	for i, name := range w.nodes {
+		var node corev1.Node
+		w.must(w.api.Get(t.Context(), client.ObjectKey{Name: name}, &node))
+		node.Labels = map[string]string{"world": w.key.Namespace}
+		node.Spec.Unschedulable, node.Spec.Taints = i > 0, nil // admission gives a new one a taint, which a controller takes away
+		w.must(w.api.Update(t.Context(), &node))
+		node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
+		w.must(w.api.Status().Update(t.Context(), &node))
+		w.full[name] = i > 0
+	}
+	w.operators[0].around = func(verb string, obj client.Object, do func() error) error {
+		err := do()
+		if pod, is := obj.(*corev1.Pod); is && verb == "create" && err == nil {
+			w.unplaced(pod.DeepCopy(), "not yet") // at once, since the API server dates by another clock than the test
+		}
+		return err
+	}
+	w.job(func(s *v1alpha1.SingletonJobSpec) {
+		s.Lease.LeaseDuration.Duration, s.Lease.RenewDeadline.Duration, s.Lease.RetryPeriod.Duration = time.Hour, 50*time.Minute, time.Minute
+		s.Strategy.ProgressDeadlineSeconds = new(int32(3600))
+		s.Template.Spec.NodeSelector = map[string]string{"world": w.key.Namespace}
+		if change != nil {
+			change(s)
+		}
+	})
+	w.until("serving", w.serving)
+	w.tick = 5 * time.Second
+	w.until("all are on one node for a while", func() bool {
+		c := condition(w.status(), v1alpha1.ConditionProtected)
+		return c.Reason == v1alpha1.ReasonStandbyOnSameNode && strings.Contains(c.Message, "no other node takes one") && w.clock.Now().Sub(w.start) > 2*time.Minute
+	})
+	return w
+}
+
+// uncordon lets a node be known to take pods. full: it does not.
+func (w *world) uncordon(i int, full bool) {
+	w.t.Helper()
+	var node corev1.Node
+	w.must(w.api.Get(w.t.Context(), client.ObjectKey{Name: w.nodes[i]}, &node))
+	node.Spec.Unschedulable = false
+	w.must(w.api.Update(w.t.Context(), &node))
+	w.full[node.Name] = full
+}
+
+// untilMoved is until, and asks that there are always as many that can act as there were, and one more than asked for at most.
+func (w *world) untilMoved(what string, holds func() bool) {
+	w.t.Helper()
+	acts := w.holder()
+	w.until(what, func() bool {
+		pods, job := w.pods(), w.read()
+		live, ready := 0, 0
+		for i := range pods {
+			if pods[i].DeletionTimestamp == nil {
+				live++
+				if podReady(&pods[i]) {
+					ready++
+				}
+			}
+		}
+		progressing := condition(job.Status, v1alpha1.ConditionProgressing)
+		if want := int(job.Spec.Candidates); live > want+1 || ready < want || w.holder() != acts || progressing.Reason != v1alpha1.ReasonUpToDate {
+			w.t.Fatalf("%d live and %d are ready of %d, Progressing says %s\n%s", live, ready, want, progressing.Reason, w.describe())
+		}
+		return holds()
+	})
+}
+
+// made is how often the operator asked for a pod.
+func (w *world) made() int {
+	n := 0
+	for _, line := range w.operators[0].log {
+		if strings.HasPrefix(line, "create *v1.Pod") {
+			n++
+		}
+	}
+	return n
+}
+
+func (w *world) apart() bool {
+	return condition(w.status(), v1alpha1.ConditionProtected).Reason == v1alpha1.ReasonStandbyReady && len(w.pods()) == int(w.read().Spec.Candidates)
+}
+
+// TestAStandbyIsMoved: once another node takes pods, one more is made there, and then the one beside the active pod goes.
+func TestAStandbyIsMoved(t *testing.T) {
+	for name, candidates := range map[string]int32{"two": 2, "three": 3} {
+		t.Run(name, func(t *testing.T) {
+			w := crowded(t, func(s *v1alpha1.SingletonJobSpec) { s.Candidates = candidates })
+			before := w.made()
+			w.uncordon(1, false)
+			w.untilMoved("apart", w.apart)
+			if made := w.made() - before; made != 1 {
+				t.Errorf("%d pods were made for it", made)
+			}
+			w.records("Elected Elected")
+			w.image("v2") // which does not wait for anything of it
+			w.until("all are new", w.renewed("v2"))
+			w.records("Elected Elected", "Handover RolloutHandover")
+		})
+	}
+}
+
+// TestAMoveIsTriedOnce: a pod that no node takes is given up, and not made again before another node may take it.
+func TestAMoveIsTriedOnce(t *testing.T) {
+	w := crowded(t, nil)
+	before := w.made()
+	w.uncordon(1, true)
+	w.untilMoved("one is made", func() bool { return len(w.pods()) == 3 })
+	w.untilMoved("it is given up", func() bool { return len(w.pods()) == 2 })
+	tried := w.clock.Now()
+	w.untilMoved("it is waited with that", func() bool { return w.clock.Now().Sub(tried) > 8*time.Minute })
+	if made := w.made() - before; made != 1 {
+		t.Errorf("%d pods were made for it", made)
+	}
+	if c := condition(w.status(), v1alpha1.ConditionProtected); !strings.Contains(c.Message, "another node was tried") {
+		t.Errorf("Protected says %q", c.Message)
+	}
+	w.operators[0].restart() // which is remembered by nobody
+	w.uncordon(2, false)
+	w.untilMoved("apart", w.apart)
+	w.records("Elected Elected")
+}
+
+// TestAMoveGivesWay: a pod that waits for a node is no reason for a rollout to wait.
+func TestAMoveGivesWay(t *testing.T) {
+	w := crowded(t, nil)
+	w.uncordon(1, true)
+	w.untilMoved("one is made", func() bool { return len(w.pods()) == 3 })
+	w.image("v2")
+	w.until("a new one is made", func() bool { return slices.Contains(w.images(), "v2") })
+	for _, pod := range w.pods() {
+		if pod.Annotations[inject.KeptFromAnnotation] != "" {
+			t.Errorf("%s is there still\n%s", pod.Name, w.describe())
+		}
+	}
+	w.until("all are new", w.renewed("v2"))
+	w.records("Elected Elected", "Handover RolloutHandover")
+}
+
+// TestAMoveUnderAnExactQuota: what is refused then is nobody's trouble, and is not asked for again and again.
+func TestAMoveUnderAnExactQuota(t *testing.T) {
+	w := crowded(t, nil)
+	w.quota(2)
+	before := w.made()
+	w.uncordon(1, false)
+	w.untilMoved("it is said", func() bool {
+		return strings.Contains(condition(w.status(), v1alpha1.ConditionProtected).Message, "no quota")
+	})
+	tried := w.clock.Now()
+	w.untilMoved("it is waited with that", func() bool { return w.clock.Now().Sub(tried) > 8*time.Minute })
+	if made := w.made() - before; made != 1 {
+		t.Errorf("it was asked for %d times", made)
+	}
+}
+
+// TestAMoveAtEveryCrash: wherever an operator ends, the next goes on, and no more pods are made than otherwise.
+func TestAMoveAtEveryCrash(t *testing.T) {
+	for name, after := range map[string]bool{"before": false, "after": true} {
+		t.Run(name, func(t *testing.T) {
+			w := crowded(t, nil)
+			o := w.operators[0]
+			o.always, o.after, o.endedAt = true, after, map[string]bool{}
+			w.uncordon(1, false)
+			for range 3 { // one that was noted and not made is forfeited for a while
+				w.uncordon(2, false)
+				tried := w.clock.Now()
+				w.untilMoved("apart, or it is time to try again", func() bool { return w.apart() || w.clock.Now().Sub(tried) > 11*time.Minute })
+			}
+			if !w.apart() {
+				t.Errorf("it is not moved\n%s", w.describe())
+			}
+			w.records("Elected Elected")
+		})
+	}
+}
+
+// TestAMoveWithoutNodes: an operator that may not read them says so.
+func TestAMoveWithoutNodes(t *testing.T) {
+	w := crowded(t, nil)
+	w.operators[0].r.WithoutNodes = true
+	before := w.made()
+	w.uncordon(1, false)
+	w.until("it is said", func() bool {
+		return strings.Contains(condition(w.status(), v1alpha1.ConditionProtected).Message, "the operator may not read nodes")
+	})
+	for range 10 {
+		w.round()
+	}
+	if made := w.made() - before; made != 0 {
+		t.Errorf("%d pods were made for it", made)
+	}
+}
+
+// TestNodesWake: what a node takes is news to jobs whose standbys share the active pod's node, and to no others.
+func TestNodesWake(t *testing.T) {
+	was := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}, Spec: corev1.NodeSpec{Unschedulable: true}}
+	for name, c := range map[string]struct {
+		change func(*corev1.Node)
+		want   bool
+	}{
+		"uncordoned": {func(n *corev1.Node) { n.Spec.Unschedulable = false }, true},
+		"ready": {func(n *corev1.Node) {
+			n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
+		}, true},
+		"tainted":   {func(n *corev1.Node) { n.Spec.Taints = []corev1.Taint{{Key: "k"}} }, true},
+		"labelled":  {func(n *corev1.Node) { n.Labels = map[string]string{"k": "v"} }, true},
+		"heartbeat": {func(n *corev1.Node) { n.ResourceVersion = "2" }, false},
+	} {
+		is := was.DeepCopy()
+		c.change(is)
+		if got := takesOthers.Update(event.UpdateEvent{ObjectOld: was, ObjectNew: is}); got != c.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+	if takesOthers.Create(event.CreateEvent{Object: was, IsInInitialList: true}) || !takesOthers.Create(event.CreateEvent{Object: was}) {
+		t.Error("a node is news when it is made, and not when the operator starts")
+	}
+	w := crowded(t, nil)
+	awakes := func() bool {
+		return slices.Contains(w.operators[0].r.jobsCrowded(t.Context(), was), reconcile.Request{NamespacedName: w.key})
+	}
+	// The status may be as it was before: what is read of nodes is older than what is written of them.
+	job := w.read()
+	job.Status.Conditions = nil
+	w.must(w.api.Status().Update(t.Context(), job))
+	if !awakes() {
+		t.Error("a job is not woken whose standby may be moved")
+	}
+	w.uncordon(1, false)
+	w.until("it is moved", w.apart)
+	w.until("that is seen", func() bool { return !awakes() })
+}
+
+// TestTheHoldersNodeWakes: that a node is out of service is news to the job that has a pod on it, or whose holder was on it.
+func TestTheHoldersNodeWakes(t *testing.T) {
+	w := served(t, nil)
+	on := w.holder().node
+	stands := map[string]bool{}
+	for _, pod := range w.pods() {
+		if pod.Spec.NodeName == on {
+			w.must(w.api.Delete(t.Context(), &pod, client.GracePeriodSeconds(0)))
+		} else {
+			stands[pod.Spec.NodeName] = true
+		}
+	}
+	for _, name := range w.nodes {
+		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		woken := slices.Contains(w.operators[0].r.jobsOnNode(t.Context(), node), reconcile.Request{NamespacedName: w.key})
+		if woken != (name == on || stands[name]) {
+			t.Errorf("%s: %v, the holder was on %s, and pods are on %v", name, woken, on, stands)
+		}
+	}
+}

@@ -1,0 +1,143 @@
+package controller
+
+import (
+	"maps"
+	"math"
+	"slices"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/singletonjob/operator/internal/contract"
+	"github.com/singletonjob/operator/internal/plan"
+)
+
+// TestFewRequests: what the operator sends, watches aside, from a job's creation until it is as asked for, and from its holder's death until
+// the next one is told of and stood by for. A busy machine adds to it now and then, since what was written is seen late; a defect does always.
+func TestFewRequests(t *testing.T) {
+	t.Parallel()
+	const (
+		attempts           = 20
+		toCreate, failOver = 20, 12 // two more than on a quiet machine
+	)
+	created, failedOver := math.MaxInt, math.MaxInt // the least that each has cost
+	for attempt := 1; ; attempt++ {
+		w := newWorld(t)
+		_, sent := w.manage()
+		w.operators = nil // but the one that runs by itself
+		const patience = 5 * time.Minute
+		w.job(nil)
+		if !w.live(patience, w.serving) {
+			t.Fatalf("not served in time\n%s", w.describe())
+		}
+		w.settle()
+		created = min(created, w.cost(sent.take(), "a job's creation"))
+
+		var before *agent
+		if !w.live(patience, func() bool { before = w.holder(); return before != nil }) { // one that was too busy to renew has stepped down
+			t.Fatalf("nobody acts in time\n%s", w.describe())
+		}
+		w.kill(before)
+		if !w.live(patience, func() bool { a := w.holder(); return a != nil && a != before && w.status().ActivePod == a.name }) {
+			t.Fatalf("no other acts in time\n%s", w.describe())
+		}
+		w.settle()
+		failedOver = min(failedOver, w.cost(sent.take(), "a failover"))
+		if created <= toCreate && failedOver <= failOver {
+			return
+		}
+		if attempt == attempts {
+			t.Fatalf("a job's creation costs %d requests, of at most %d, and a failover %d, of at most %d", created, toCreate, failedOver, failOver)
+		}
+	}
+}
+
+// settle lets a few rounds pass in which nothing is waited for.
+func (w *world) settle() {
+	w.t.Helper()
+	w.live(3*time.Second, func() bool { return false })
+}
+
+func (w *world) cost(sent map[string]int, of string) (total int) {
+	w.t.Helper()
+	delete(sent, "get ") // which resources there are, once for all jobs
+	for _, what := range slices.Sorted(maps.Keys(sent)) {
+		total += sent[what]
+		w.t.Logf("%s: %d x %s", of, sent[what], what)
+	}
+	return total
+}
+
+// TestWhatWasCreatedIsApplied once it changes: what a later version leaves out would stay else.
+func TestWhatWasCreatedIsApplied(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.job(nil)
+	w.until("it serves", w.serving)
+	role := &rbacv1.Role{}
+	read := func() {
+		w.must(w.api.Get(t.Context(), types.NamespacedName{Namespace: w.key.Namespace, Name: plan.ChildName(w.key.Name)}, role))
+	}
+	operations := func() (all []metav1.ManagedFieldsOperationType) {
+		read()
+		for _, f := range role.ManagedFields {
+			if f.Manager == string(fieldOwner) {
+				all = append(all, f.Operation)
+			}
+		}
+		return all
+	}
+	if got := operations(); !slices.Equal(got, []metav1.ManagedFieldsOperationType{metav1.ManagedFieldsOperationUpdate}) {
+		t.Errorf("created by %v", got)
+	}
+	asked := role.Rules
+	role.Rules = nil
+	w.must(w.api.Update(t.Context(), role))
+	w.until("the role is as it was", func() bool { read(); return len(role.Rules) == len(asked) })
+	if got := operations(); !slices.Equal(got, []metav1.ManagedFieldsOperationType{metav1.ManagedFieldsOperationApply}) {
+		t.Errorf("changed by %v", got)
+	}
+}
+
+// TestALabelIsRestoredThoughNothingMayBeCreated: what has lost the label is not in the cache, and to create it is refused before anybody sees
+// that it is there.
+func TestALabelIsRestoredThoughNothingMayBeCreated(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.manage()
+	w.operators = nil
+	const patience = 5 * time.Minute
+	w.job(nil)
+	if !w.live(patience, w.serving) {
+		t.Fatal(w.describe())
+	}
+	full := corev1.ResourceList{"count/roles.rbac.authorization.k8s.io": resource.MustParse("1")}
+	quota := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: w.key.Namespace, Name: "roles"}, Spec: corev1.ResourceQuotaSpec{Hard: full}}
+	w.must(w.api.Create(t.Context(), quota))
+	quota.Status = corev1.ResourceQuotaStatus{Hard: full, Used: full}
+	w.must(w.api.Status().Update(t.Context(), quota))
+	another := &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Namespace: w.key.Namespace, Name: "another"}}
+	if !w.live(patience, func() bool {
+		return apierrors.IsForbidden(w.api.Create(t.Context(), another.DeepCopy(), client.DryRunAll))
+	}) {
+		t.Fatal("no quota refuses another role")
+	}
+	role := &rbacv1.Role{}
+	key := types.NamespacedName{Namespace: w.key.Namespace, Name: plan.ChildName(w.key.Name)}
+	w.must(w.api.Get(t.Context(), key, role))
+	delete(role.Labels, contract.ManagedByLabel)
+	w.must(w.api.Update(t.Context(), role))
+	if !w.live(patience, func() bool {
+		w.must(w.api.Get(t.Context(), key, role))
+		return role.Labels[contract.ManagedByLabel] == contract.ManagedBy
+	}) {
+		t.Errorf("the label stays away\n%s", w.describe())
+	}
+}

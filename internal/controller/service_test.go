@@ -1,0 +1,215 @@
+package controller
+
+import (
+	"cmp"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/singletonjob/operator/api/v1alpha1"
+	"github.com/singletonjob/operator/internal/contract"
+	"github.com/singletonjob/operator/internal/lease"
+)
+
+func withService(spec *v1alpha1.SingletonJobSpec) {
+	spec.Service = &v1alpha1.ServiceSpec{Ports: []v1alpha1.ServicePort{{Name: "http", Port: 80, TargetPort: new(intstr.FromInt32(8080))}}}
+}
+
+// service is the job's, nil if there is none.
+func (w *world) service() *corev1.Service {
+	w.t.Helper()
+	s, err := get(w.t.Context(), w.api, w.key, &corev1.Service{})
+	w.must(err)
+	return s
+}
+
+// behind are the pods that a Service selects.
+func (w *world) behind(s *corev1.Service) string {
+	w.t.Helper()
+	var list corev1.PodList
+	w.must(w.api.List(w.t.Context(), &list, client.InNamespace(w.key.Namespace), client.MatchingLabels(s.Spec.Selector)))
+	names := make([]string, 0, len(list.Items))
+	for i := range list.Items {
+		names = append(names, list.Items[i].Name)
+	}
+	return strings.Join(names, " ")
+}
+
+// TestTheServiceFollows: through a failover, a handover and a suspension, at most the holder's pod is behind the Service after
+// the operator has looked, or that of the last one, who has released the Lease.
+func TestTheServiceFollows(t *testing.T) {
+	w := served(t, withService)
+	if s := w.service(); s == nil || !metav1.IsControlledBy(s, w.read()) || s.Spec.Type != corev1.ServiceTypeClusterIP || s.Spec.ClusterIP == corev1.ClusterIPNone {
+		t.Fatalf("%+v", s)
+	}
+	ip := w.service().Spec.ClusterIP
+	until := func(what string, holds func() bool) {
+		t.Helper()
+		w.until(what, func() bool {
+			w.operators[0].reconcile()
+			record, err := contract.DecodeLease(fields(w.lease()))
+			w.must(err)
+			id, _ := lease.ParseIdentity(record.Holder)
+			may := cmp.Or(id.Pod, record.History[0].Pod)
+			if got := w.behind(w.service()); got != may && got != "" {
+				t.Fatalf("behind the Service is %q, the holder is %q\n%s", got, id.Pod, w.describe())
+			}
+			return holds()
+		})
+	}
+	active := func() bool { return w.serving() && w.behind(w.service()) == w.holder().name }
+	until("the holder is behind the Service", active)
+	w.holder().exit(3)
+	until("the standby has taken over", func() bool { return active() && w.status().Failovers == 1 })
+	w.deletePod(w.holder().name)
+	until("handed over", func() bool { return active() && w.status().Handovers == 1 })
+	w.edit(func(job *v1alpha1.SingletonJob) { job.Spec.Service.Ports[0].Port = 81 })
+	until("the port has changed", func() bool { return active() && w.service().Spec.Ports[0].Port == 81 })
+	w.edit(func(job *v1alpha1.SingletonJob) { job.Spec.Suspend = true })
+	until("suspended", func() bool { return len(w.pods()) == 0 && w.behind(w.service()) == "" })
+	if now := w.service().Spec.ClusterIP; now != ip {
+		t.Errorf("its address was %s and is %s", ip, now)
+	}
+	w.edit(func(job *v1alpha1.SingletonJob) { job.Spec.Service = nil })
+	w.until("it is deleted", func() bool { return w.service() == nil })
+}
+
+// TestTheServiceHasAnotherName, and another again, and one that is somebody else's; of those before none is left.
+func TestTheServiceHasAnotherName(t *testing.T) {
+	w := served(t, func(spec *v1alpha1.SingletonJobSpec) {
+		withService(spec)
+		spec.Service.Name = "first"
+	})
+	var all corev1.ServiceList
+	only := func(names ...string) func() bool {
+		return func() bool {
+			w.must(w.api.List(t.Context(), &all, client.InNamespace(w.key.Namespace)))
+			var got []string
+			for i := range all.Items {
+				if s := &all.Items[i]; w.behind(s) == w.holder().name || s.Spec.Selector["app"] == "x" {
+					got = append(got, s.Name)
+				}
+			}
+			return w.serving() && len(all.Items) == len(got) && slices.Equal(got, names)
+		}
+	}
+	w.until("there is one of that name", only("first"))
+	w.edit(func(job *v1alpha1.SingletonJob) { job.Spec.Service.Name = "second" })
+	w.until("there is one of the second name", only("second"))
+	w.deletePod(w.holder().name)
+	w.until("it follows", only("second"))
+	w.must(w.api.Create(t.Context(), &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Namespace: w.key.Namespace, Name: "foreign"},
+		Spec:       corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 1}}, Selector: map[string]string{"app": "x"}},
+	}))
+	w.edit(func(job *v1alpha1.SingletonJob) { job.Spec.Service.Name = "foreign" })
+	w.until("it says what is wrong", func() bool {
+		c := condition(w.status(), v1alpha1.ConditionReady)
+		return c.Reason == v1alpha1.ReasonFailedCreate && strings.Contains(c.Message, "/foreign exists and is not of this SingletonJob: delete it, or set another spec.service.name")
+	})
+	w.edit(func(job *v1alpha1.SingletonJob) { job.Spec.Service.Name = "" })
+	w.until("it is the job's own", only("foreign", "job"))
+	w.edit(func(job *v1alpha1.SingletonJob) { job.Spec.Service = nil })
+	w.until("nothing is left but what is somebody else's", only("foreign"))
+}
+
+// TestSomebodyElsesService is never touched: not when one is asked for, and not when none is asked for any more.
+func TestSomebodyElsesService(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	foreign := &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Namespace: w.key.Namespace, Name: w.key.Name},
+		Spec:       corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 1}}, Selector: map[string]string{"app": "x"}},
+	}
+	w.must(w.api.Create(t.Context(), foreign))
+	w.job(withService)
+	w.until("it runs all the same, and says so", func() bool {
+		active, ready := condition(w.status(), v1alpha1.ConditionActive), condition(w.status(), v1alpha1.ConditionReady)
+		return active.Reason == v1alpha1.ReasonRunning && ready.Reason == v1alpha1.ReasonFailedCreate &&
+			strings.Contains(ready.Message, "Service "+w.key.Namespace+"/job exists and is not of this SingletonJob")
+	})
+	w.edit(func(job *v1alpha1.SingletonJob) { job.Spec.Service = nil })
+	w.until("it serves", w.serving)
+	if s := w.service(); s == nil || s.ResourceVersion != foreign.ResourceVersion {
+		t.Errorf("it was touched: %+v", s)
+	}
+	w.edit(func(job *v1alpha1.SingletonJob) { withService(&job.Spec) })
+	w.must(w.api.Delete(t.Context(), foreign))
+	w.until("there is one once that is gone", func() bool { return w.serving() && w.service() != nil && w.behind(w.service()) == w.holder().name })
+}
+
+// TestAServiceWithoutLabels is not seen by the operator, which says so and goes on with all else.
+func TestAServiceWithoutLabels(t *testing.T) {
+	for _, label := range []string{contract.ManagedByLabel, contract.NameLabel} {
+		t.Run(label, func(t *testing.T) {
+			w := served(t, withService)
+			o := w.operators[0]
+			o.cache = newLaggingCache(w, rand.New(rand.NewPCG(1, 1))) // like the operator's it holds what carries the label
+			s := w.service()
+			value := s.Labels[label]
+			delete(s.Labels, label)
+			w.must(w.api.Update(t.Context(), s))
+			w.deletePod(w.holder().name)
+			w.until("the pod is replaced, and it says what is wrong", func() bool {
+				c := condition(w.status(), v1alpha1.ConditionReady)
+				return w.status().Candidates.Ready == 2 && w.status().Handovers == 1 && c.Reason == v1alpha1.ReasonFailedCreate &&
+					strings.Contains(c.Message, "exists without the label "+label)
+			})
+			s = w.service()
+			s.Labels[label] = value
+			w.must(w.api.Update(t.Context(), s))
+			w.until("it is known again", func() bool { return w.serving() && w.behind(w.service()) == w.holder().name })
+		})
+	}
+}
+
+// TestTheServiceIsNotTurnedBack: an operator that lags writes over nobody who knows better, and asks who holds.
+func TestTheServiceIsNotTurnedBack(t *testing.T) {
+	turn := func(w *world) {
+		s := w.service()
+		s.Spec.Selector[contract.PodLabel] = "newer"
+		w.must(w.api.Update(t.Context(), s))
+	}
+	t.Run("another has turned it", func(t *testing.T) {
+		w := served(t, withService)
+		w.holder().exit(3)
+		w.during("update", &corev1.Service{}, func(_ string, do func() error) error {
+			turn(w)
+			err := do()
+			if got := w.service().Spec.Selector[contract.PodLabel]; got != "newer" {
+				t.Errorf("it is turned back to %s", got)
+			}
+			return err
+		})
+	})
+	t.Run("another holds by now", func(t *testing.T) {
+		w := served(t, withService)
+		turn(w)
+		o := w.operators[0]
+		o.asks = func(obj client.Object) {
+			if sameType(obj, &coordinationv1.Lease{}) {
+				o.asks = nil
+				w.holdBy("somebody")
+				o.around = func(_ string, obj client.Object, do func() error) error {
+					if sameType(obj, &corev1.Service{}) && obj.(*corev1.Service).Spec.Selector[contract.PodLabel] != "none" {
+						t.Errorf("it is turned to %v", obj.(*corev1.Service).Spec.Selector)
+					}
+					return do()
+				}
+			}
+		}
+		for range 3 {
+			o.reconcile()
+		}
+		if o.asks != nil {
+			t.Error("the API server was not asked who holds")
+		}
+	})
+}

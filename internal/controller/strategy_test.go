@@ -1,0 +1,172 @@
+package controller
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/singletonjob/operator/api/v1alpha1"
+)
+
+// unhurried is a job that serves and whose leases last, so that rounds may be long.
+func unhurried(t *testing.T, change func(*v1alpha1.SingletonJobSpec)) *world {
+	t.Helper()
+	w := served(t, func(s *v1alpha1.SingletonJobSpec) {
+		s.Lease.LeaseDuration.Duration, s.Lease.RenewDeadline.Duration, s.Lease.RetryPeriod.Duration = time.Hour, 50*time.Minute, time.Minute
+		if change != nil {
+			change(s)
+		}
+	})
+	w.tick = 5 * time.Second
+	return w
+}
+
+// quota allows so many pods, which there are, and keeps its count as a controller manager would: before each write.
+func (w *world) quota(most int64) {
+	w.t.Helper()
+	hard := corev1.ResourceList{corev1.ResourcePods: *resource.NewQuantity(most, resource.DecimalSI)}
+	q := &corev1.ResourceQuota{
+		ObjectMeta: metav1.ObjectMeta{Namespace: w.key.Namespace, Name: "exact"}, Spec: corev1.ResourceQuotaSpec{Hard: hard},
+	}
+	w.must(w.api.Create(w.t.Context(), q))
+	w.count(q.Name, hard)
+	another := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: w.key.Namespace, Name: "another"},
+		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i"}}},
+	}
+	for began := time.Now(); ; time.Sleep(20 * time.Millisecond) { // the API server hears of it a little later
+		err := w.api.Create(w.t.Context(), another.DeepCopy(), client.DryRunAll)
+		if err != nil && strings.Contains(err.Error(), overQuota) {
+			break
+		}
+		if time.Since(began) > 5*time.Minute {
+			w.t.Fatalf("no quota refuses a pod more: %v", err)
+		}
+	}
+	w.operators[0].around = func(verb string, obj client.Object, do func() error) error {
+		if _, is := obj.(*corev1.Pod); is && verb == "create" {
+			w.count(q.Name, hard)
+		}
+		return do()
+	}
+}
+
+func (w *world) count(name string, hard corev1.ResourceList) {
+	w.t.Helper()
+	for {
+		var q corev1.ResourceQuota
+		w.must(w.api.Get(w.t.Context(), client.ObjectKey{Namespace: w.key.Namespace, Name: name}, &q))
+		q.Status = corev1.ResourceQuotaStatus{Hard: hard, Used: corev1.ResourceList{
+			corev1.ResourcePods: *resource.NewQuantity(int64(len(w.pods())), resource.DecimalSI),
+		}}
+		if w.api.Status().Update(w.t.Context(), &q) == nil {
+			return
+		}
+	}
+}
+
+func (w *world) renewed(image string) func() bool {
+	return func() bool { return w.serving() && w.holderRuns(image)() }
+}
+
+// TestRolloutUnderAnExactQuota: the API server refuses one pod more, which the status says, and after a while a ready standby goes
+// for each that is made.
+func TestRolloutUnderAnExactQuota(t *testing.T) {
+	w := unhurried(t, nil)
+	w.quota(2)
+	w.image("v2")
+	w.until("it is refused", func() bool {
+		c := condition(w.status(), v1alpha1.ConditionProgressing)
+		return c.Reason == v1alpha1.ReasonFailedCreate && strings.Contains(c.Message, overQuota)
+	})
+	w.warm()
+	w.until("all are new", w.renewed("v2"))
+	w.records("Elected Elected", "Handover RolloutHandover")
+}
+
+// TestRolloutInPlace: nothing is refused, since no pod more is asked for.
+func TestRolloutInPlace(t *testing.T) {
+	w := unhurried(t, func(s *v1alpha1.SingletonJobSpec) { s.Strategy.MaxSurge = new(int32(0)) })
+	w.image("v2")
+	w.until("all are new", func() bool {
+		if live := w.status().Candidates.Total; live > 2 {
+			t.Fatalf("%d candidates\n%s", live, w.describe())
+		}
+		return w.renewed("v2")()
+	})
+	w.records("Elected Elected", "Handover RolloutHandover")
+}
+
+// TestRolloutOnAsManyNodesAsCandidates: required anti-affinity, or host ports.
+func TestRolloutOnAsManyNodesAsCandidates(t *testing.T) {
+	w := unhurried(t, nil)
+	w.alone, w.nodes = true, w.nodes[:2]
+	w.image("v2")
+	w.until("all are new", w.renewed("v2"))
+	w.records("Elected Elected", "Handover RolloutHandover")
+}
+
+// TestRolloutOfWhatEndsByItself: a process that normally ends within minReadySeconds is no version that failed.
+func TestRolloutOfWhatEndsByItself(t *testing.T) {
+	w := unhurried(t, nil)
+	w.short["v1"], w.short["v2"] = 10*time.Second, 15*time.Second
+	w.image("v2")
+	w.until("all are new", func() bool { return slices.Equal(w.images(), []string{"v2", "v2"}) })
+	if took := w.clock.Now().Sub(w.start); took > 3*time.Minute { // of the clock that the test moves
+		t.Errorf("it took %v", took)
+	}
+}
+
+// TestRolloutPaused: nothing moves, in the midst of a rollout too, until it is resumed with the last of several templates.
+func TestRolloutPaused(t *testing.T) {
+	w := unhurried(t, nil)
+	pause := func(paused bool) {
+		w.edit(func(job *v1alpha1.SingletonJob) { job.Spec.Strategy.Paused = paused })
+	}
+	pause(true)
+	for _, image := range []string{"v2", "v3"} {
+		w.image(image)
+		for range 5 {
+			w.round()
+		}
+	}
+	c := condition(w.status(), v1alpha1.ConditionProgressing)
+	if images := w.images(); c.Reason != v1alpha1.ReasonRolloutPaused || !slices.Equal(images, []string{"v1", "v1"}) {
+		t.Fatalf("%v run, and it says %+v", images, c)
+	}
+	pause(false)
+	w.until("one is new", func() bool { return slices.Contains(w.images(), "v3") })
+	w.image("v4")
+	w.until("all are of the last", w.renewed("v4"))
+	w.records("Elected Elected", "Handover RolloutHandover")
+}
+
+func (w *world) images() []string {
+	w.t.Helper()
+	var all []string
+	for _, pod := range w.pods() {
+		all = append(all, pod.Spec.Containers[0].Image)
+	}
+	return all
+}
+
+// TestRollback: the old template again, while the new one is half out, costs one handover at most.
+func TestRollback(t *testing.T) {
+	w := unhurried(t, nil)
+	w.image("v2")
+	w.until("the new one acts", w.holderRuns("v2"))
+	w.image("v1")
+	w.until("the old one acts", w.renewed("v1"))
+	w.records("Elected Elected", "Handover RolloutHandover", "Handover RolloutHandover")
+	w.image("v2")
+	w.until("a standby is new", func() bool { return slices.Contains(w.images(), "v2") })
+	w.image("v1")
+	w.until("all are old", w.renewed("v1"))
+	w.records("Elected Elected", "Handover RolloutHandover", "Handover RolloutHandover")
+}

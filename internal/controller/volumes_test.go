@@ -1,0 +1,67 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/singletonjob/operator/api/v1alpha1"
+)
+
+// TestAClaimIsRead: what the API server says of a claim that the pods name is what the condition goes by.
+func TestAClaimIsRead(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.job(withClaim("data"))
+	w.until("serving without the claim", w.serving)
+	if c := condition(w.status(), v1alpha1.ConditionProtected); strings.Contains(c.Message, "data") {
+		t.Errorf("there is no claim, and Protected says %q", c.Message)
+	}
+	w.must(w.api.Create(t.Context(), &corev1.PersistentVolumeClaim{
+		ObjectMeta: metav1.ObjectMeta{Namespace: w.key.Namespace, Name: "data"},
+		Spec: corev1.PersistentVolumeClaimSpec{
+			AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+			Resources:   corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}},
+		},
+	}))
+	w.until("the claim is heeded", func() bool {
+		c := condition(w.status(), v1alpha1.ConditionProtected)
+		return c.Reason == v1alpha1.ReasonSingleCandidate && strings.Contains(c.Message, "the PersistentVolumeClaim data is ReadWriteOnce")
+	})
+}
+
+// TestClaimsMayNotBeRead: roles of an earlier release stop nothing.
+func TestClaimsMayNotBeRead(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.operators[0].r.Live = blind{w.operators[0].r.Live}
+	w.job(withClaim("data"))
+	w.until("serving", w.serving)
+}
+
+func withClaim(name string) func(*v1alpha1.SingletonJobSpec) {
+	return func(s *v1alpha1.SingletonJobSpec) {
+		s.Candidates = 1
+		s.Template.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{
+			PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: name},
+		}}}
+	}
+}
+
+// blind is an API server that lets nobody read claims.
+type blind struct{ client.Reader }
+
+func (b blind) Get(ctx context.Context, key client.ObjectKey, into client.Object, options ...client.GetOption) error {
+	if _, claim := into.(*corev1.PersistentVolumeClaim); claim {
+		return apierrors.NewForbidden(schema.GroupResource{Resource: "persistentvolumeclaims"}, key.Name, errors.New("no right"))
+	}
+	return b.Reader.Get(ctx, key, into, options...)
+}

@@ -1,0 +1,263 @@
+package entrypoint
+
+import (
+	"bytes"
+	"context"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/google/go-containerregistry/pkg/authn"
+	"github.com/google/go-containerregistry/pkg/name"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+
+	"github.com/singletonjob/operator/api/v1alpha1"
+)
+
+const (
+	// maxImages is how many images of one index are looked into.
+	maxImages = 16
+	// maxLength is how long an entrypoint may be, all its arguments together: it is stored in the job's status and in each pod.
+	maxLength = 32 << 10
+	// maxKept is how many configurations are remembered.
+	maxKept = 512
+)
+
+// Options are the operator's.
+type Options struct {
+	// Insecure are hosts, with their ports if they have one, that may be asked in plain HTTP, on whatever address.
+	Insecure []string
+	// Roots are certificates in PEM beside those of the system.
+	Roots []byte
+}
+
+// Registry looks into registries. It is safe for concurrent use.
+type Registry struct {
+	transport http.RoundTripper
+	insecure  map[string]bool
+
+	mu sync.Mutex
+	// kept are configurations by their digest. What a registry says of an image is asked for each time all the same, so that
+	// nobody learns of an image that he may not pull.
+	kept map[v1.Hash]process
+}
+
+// process is the part of an image's configuration that says what it runs.
+type process struct{ Entrypoint, Cmd []string }
+
+func (p process) equal(q process) bool {
+	return slices.Equal(p.Entrypoint, q.Entrypoint) && slices.Equal(p.Cmd, q.Cmd)
+}
+
+// NewRegistry says which of its options are of no use.
+func NewRegistry(o Options) (*Registry, error) {
+	insecure := map[string]bool{}
+	for _, host := range o.Insecure {
+		if _, err := name.NewRegistry(host, name.StrictValidation); err != nil || strings.Contains(host, "/") {
+			return nil, fmt.Errorf("%q is no registry: a host, or host:port", host)
+		}
+		insecure[host] = true
+	}
+	roots, err := x509.SystemCertPool()
+	if err != nil {
+		return nil, fmt.Errorf("read the system's certificates: %w", err)
+	}
+	if len(o.Roots) > 0 && !roots.AppendCertsFromPEM(o.Roots) {
+		return nil, errors.New("there is no certificate in PEM")
+	}
+	return &Registry{transport: newTransport(insecure, roots), insecure: insecure, kept: map[v1.Hash]process{}}, nil
+}
+
+// Find asks for what an image runs, with the credentials that are for it, one after the other while they are refused. An error is
+// for people: it quotes nothing that the registry wrote, and says the same for the same cause.
+func (r *Registry) Find(ctx context.Context, want Want, credentials Credentials) (*v1alpha1.Entrypoint, error) {
+	ref, err := r.parse(want.Image)
+	if err != nil {
+		return nil, err
+	}
+	for _, auth := range credentials.matching(ref.Context()) {
+		var found *v1alpha1.Entrypoint
+		found, err = r.look(ctx, ref, auth, want)
+		if err == nil {
+			return found, nil
+		}
+		if !refused(err) {
+			break
+		}
+	}
+	host := ref.Context().RegistryStr()
+	return nil, explain(ctx, err, host, credentials.Note, r.insecure[host])
+}
+
+func (r *Registry) parse(image string) (name.Reference, error) {
+	if image == "" {
+		return nil, errors.New("the container sets no image")
+	}
+	ref, err := name.ParseReference(image)
+	if err != nil {
+		return nil, errors.New("that is no name of an image")
+	}
+	if r.insecure[ref.Context().RegistryStr()] {
+		return name.ParseReference(image, name.Insecure)
+	}
+	return ref, nil
+}
+
+// imageError is what is wrong with the image itself, in words for people.
+type imageError string
+
+func (e imageError) Error() string { return string(e) }
+
+func (r *Registry) look(ctx context.Context, ref name.Reference, auth authn.Authenticator, want Want) (*v1alpha1.Entrypoint, error) {
+	puller, err := remote.NewPuller(remote.WithTransport(r.transport), remote.WithAuth(auth), remote.WithUserAgent("singletonjob-operator"),
+		remote.WithRetryBackoff(remote.Backoff{Steps: 1})) // it is tried again later, and others wait
+	if err != nil {
+		return nil, err
+	}
+	d, err := puller.Get(ctx, ref)
+	if err != nil {
+		return nil, err
+	}
+	images := []*remote.Descriptor{d}
+	if d.MediaType.IsIndex() {
+		if images, err = chosen(ctx, puller, ref, d, want.Architectures); err != nil {
+			return nil, err
+		}
+	}
+	var one process
+	for i, image := range images {
+		p, err := r.process(image)
+		if err != nil {
+			return nil, err
+		}
+		if i > 0 && !p.equal(one) {
+			return nil, imageError("it does not run the same on all architectures of the nodes" + listed(want.Architectures))
+		}
+		one = p
+	}
+	return one.entrypoint(want, d.Digest)
+}
+
+// chosen are the images of an index that the nodes may run: those for Linux on one of the architectures.
+func chosen(ctx context.Context, puller *remote.Puller, ref name.Reference, index *remote.Descriptor, architectures []string) ([]*remote.Descriptor, error) {
+	manifest, err := v1.ParseIndexManifest(bytes.NewReader(index.Manifest))
+	if err != nil {
+		return nil, err
+	}
+	var digests []v1.Hash
+	for _, m := range manifest.Manifests {
+		fit := m.MediaType.IsImage() && m.Platform != nil && m.Platform.OS == "linux" &&
+			(len(architectures) == 0 || slices.Contains(architectures, m.Platform.Architecture))
+		if fit && !slices.Contains(digests, m.Digest) {
+			digests = append(digests, m.Digest)
+		}
+	}
+	if len(digests) == 0 {
+		return nil, imageError("it has no image for Linux on the architectures of the nodes" + listed(architectures))
+	}
+	if len(digests) > maxImages {
+		return nil, imageError(fmt.Sprintf("it has more than %d images for the nodes' architectures", maxImages))
+	}
+	var images []*remote.Descriptor
+	for _, digest := range digests {
+		image, err := puller.Get(ctx, ref.Context().Digest(digest.String()))
+		if err != nil {
+			return nil, err
+		}
+		images = append(images, image)
+	}
+	return images, nil
+}
+
+func listed(architectures []string) string {
+	if len(architectures) == 0 {
+		return ""
+	}
+	return " (" + strings.Join(architectures, ", ") + ")"
+}
+
+// errNoImage: what the registry has under the name has no configuration of an image.
+const errNoImage = imageError("what the registry has under that name is no container image")
+
+func (r *Registry) process(d *remote.Descriptor) (process, error) {
+	if !d.MediaType.IsImage() {
+		return process{}, errNoImage
+	}
+	image, err := d.Image()
+	if err != nil {
+		return process{}, err
+	}
+	manifest, err := image.Manifest()
+	if err != nil || manifest == nil {
+		return process{}, errNoImage
+	}
+	if p, known := r.remembered(manifest.Config.Digest); known {
+		return p, nil
+	}
+	if manifest.Config.Size > maxAnswer {
+		return process{}, errLong
+	}
+	raw, err := image.RawConfigFile()
+	if err != nil {
+		return process{}, err
+	}
+	var config struct {
+		Config process `json:"config"`
+	}
+	if json.Unmarshal(raw, &config) != nil {
+		return process{}, errNoImage
+	}
+	r.remember(manifest.Config.Digest, config.Config)
+	return config.Config, nil
+}
+
+func (r *Registry) remembered(digest v1.Hash) (process, bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	p, known := r.kept[digest]
+	return p, known
+}
+
+func (r *Registry) remember(digest v1.Hash, p process) {
+	if p.length() > maxLength {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.kept) >= maxKept {
+		clear(r.kept)
+	}
+	r.kept[digest] = p
+}
+
+// entrypoint is what a runtime makes of a configuration: an ENTRYPOINT of one empty string is none.
+func (p process) entrypoint(want Want, digest v1.Hash) (*v1alpha1.Entrypoint, error) {
+	if len(p.Entrypoint) == 1 && p.Entrypoint[0] == "" {
+		p.Entrypoint = nil
+	}
+	if len(p.Entrypoint) == 0 && len(p.Cmd) == 0 && !want.Args {
+		return nil, imageError("it runs nothing by itself, it has neither ENTRYPOINT nor CMD")
+	}
+	if p.length() > maxLength {
+		return nil, imageError(fmt.Sprintf("its ENTRYPOINT and CMD have more than %d bytes", maxLength))
+	}
+	return &v1alpha1.Entrypoint{
+		TemplateHash: want.TemplateHash, Image: want.Image, Digest: digest.String(), Command: p.Entrypoint, Args: p.Cmd,
+	}, nil
+}
+
+func (p process) length() int {
+	n := 0
+	for _, args := range [][]string{p.Entrypoint, p.Cmd} {
+		for _, arg := range args {
+			n += len(arg) + 1
+		}
+	}
+	return n
+}

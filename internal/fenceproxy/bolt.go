@@ -1,0 +1,103 @@
+package fenceproxy
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"go.etcd.io/bbolt"
+
+	"github.com/singletonjob/operator/fence"
+)
+
+// Bolt keeps marks in a file of bbolt, synced to its disk before Raise returns. One process at a time has it open.
+type Bolt struct {
+	db    *bbolt.DB
+	quiet time.Time // no mark is raised before
+}
+
+var marksBucket = []byte("marks")
+
+// OpenBolt opens or makes the file. It waits for another process to let go of it for as long as that may take. What the one before has left under way, nobody
+// knows: so no mark of the file is raised within drain of now.
+func OpenBolt(file string, wait, drain time.Duration) (*Bolt, error) {
+	db, err := bbolt.Open(file, 0o600, &bbolt.Options{Timeout: wait})
+	if err != nil {
+		return nil, fmt.Errorf("open %s, which one process may have open: %w", file, err)
+	}
+	err = db.Update(func(tx *bbolt.Tx) error {
+		_, err := tx.CreateBucketIfNotExists(marksBucket)
+		return err
+	})
+	// The name of a new file lasts only when its folder is on the disk, too.
+	if err = errors.Join(err, syncFolder(filepath.Dir(file))); err != nil {
+		return nil, errors.Join(fmt.Errorf("prepare %s: %w", file, err), db.Close())
+	}
+	return &Bolt{db, time.Now().Add(drain)}, nil
+}
+
+func syncFolder(name string) error {
+	folder, err := os.Open(name)
+	if err != nil {
+		return err
+	}
+	return errors.Join(folder.Sync(), folder.Close())
+}
+
+// Close lets go of the file.
+func (b *Bolt) Close() error { return b.db.Close() }
+
+// Mark implements fencehttp.Store.
+func (b *Bolt) Mark(_ context.Context, resource fence.Resource) (mark fence.Token, err error) {
+	err = b.db.View(func(tx *bbolt.Tx) error {
+		mark, err = readMark(tx, resource)
+		return err
+	})
+	return mark, err
+}
+
+// Raise implements fencehttp.Store.
+func (b *Bolt) Raise(ctx context.Context, resource fence.Resource, to fence.Token) error {
+	mark, err := b.Mark(ctx, resource)
+	if err != nil || mark >= to {
+		return err
+	}
+	if mark > 0 && !pause(ctx, time.Until(b.quiet)) {
+		return fmt.Errorf("wait for what was under way before the start: %w", ctx.Err())
+	}
+	// Those of other resources that come at the same time are synced together. It may be called again.
+	return b.db.Batch(func(tx *bbolt.Tx) error {
+		mark, err := readMark(tx, resource)
+		if err != nil || mark >= to {
+			return err
+		}
+		return tx.Bucket(marksBucket).Put([]byte(resource), binary.BigEndian.AppendUint64(nil, uint64(to)))
+	})
+}
+
+// pause reports whether ctx has not ended meanwhile.
+func pause(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+		return true
+	}
+}
+
+func readMark(tx *bbolt.Tx, resource fence.Resource) (fence.Token, error) {
+	value := tx.Bucket(marksBucket).Get([]byte(resource))
+	if value == nil {
+		return 0, nil
+	}
+	if len(value) != binary.Size(fence.Token(0)) || !fence.Token(binary.BigEndian.Uint64(value)).Valid() {
+		return 0, fmt.Errorf("the file's mark of %s is %x, which is no token: restore the file, or advance in a new one", resource, value)
+	}
+	return fence.Token(binary.BigEndian.Uint64(value)), nil
+}

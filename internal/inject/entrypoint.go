@@ -1,0 +1,55 @@
+package inject
+
+import (
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/singletonjob/operator/api/v1alpha1"
+)
+
+// Unknown reports whether job's gated container sets no command, and job.Status does not say what its image runs: then no pod
+// can be made. What was looked up for another template does not count, nor does the hash of pods depend on what was found: an
+// image that changes under its tag is no rollout.
+func Unknown(job *v1alpha1.SingletonJob) bool {
+	index := job.GatedContainer()
+	if index < 0 || len(job.Spec.Template.Spec.Containers[index].Command) > 0 {
+		return false
+	}
+	return !fits(job.Status.Entrypoint, EntrypointHash(job), &job.Spec.Template.Spec.Containers[index])
+}
+
+// fits reports whether an entrypoint is that of the template with this hash, and runs something.
+func fits(found *v1alpha1.Entrypoint, hash string, gated *corev1.Container) bool {
+	return found != nil && found.TemplateHash == hash && len(found.Command)+len(found.Args)+len(gated.Args) > 0
+}
+
+// takeEntrypoint gives a container without command what its image would run, as a runtime does: args replace the image's CMD,
+// and where there is no ENTRYPOINT they are the command.
+func takeEntrypoint(gated *corev1.Container, job *v1alpha1.SingletonJob) error {
+	if len(gated.Command) > 0 {
+		return nil
+	}
+	found := job.Status.Entrypoint
+	if !fits(found, EntrypointHash(job), gated) {
+		return fmt.Errorf("the gated container %q sets no command, and what its image runs is not known", gated.Name)
+	}
+	gated.Command = literal(found.Command)
+	if len(gated.Args) == 0 {
+		gated.Args = literal(found.Args)
+	}
+	if len(gated.Command) == 0 {
+		gated.Command, gated.Args = gated.Args, nil
+	}
+	return nil
+}
+
+// literal writes an image's arguments for a pod, where a kubelet would expand what looks like a variable: it makes one $ of two.
+func literal(args []string) []string {
+	var quoted []string
+	for _, arg := range args {
+		quoted = append(quoted, strings.ReplaceAll(arg, "$", "$$"))
+	}
+	return quoted
+}

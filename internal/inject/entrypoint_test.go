@@ -1,0 +1,108 @@
+package inject
+
+import (
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/singletonjob/operator/api/v1alpha1"
+	"github.com/singletonjob/operator/internal/contract"
+)
+
+// withoutCommand is a job whose image's entrypoint is known.
+func withoutCommand(t testing.TB, args []string, entrypoint, cmd []string) *v1alpha1.SingletonJob {
+	t.Helper()
+	job := jobs(t)["minimal"]
+	app := &job.Spec.Template.Spec.Containers[0]
+	app.Command, app.Args = nil, args
+	job.Status.Entrypoint = &v1alpha1.Entrypoint{TemplateHash: Hash(job), Image: app.Image, Command: entrypoint, Args: cmd}
+	return job
+}
+
+// TestEntrypoint: what is run is what a runtime makes of image and pod.
+func TestEntrypoint(t *testing.T) {
+	type list = []string
+	for name, c := range map[string]struct{ args, entrypoint, cmd, command, rest list }{
+		"both":                        {nil, list{"/e"}, list{"c"}, list{"/e"}, list{"c"}},
+		"args in place of CMD":        {list{"a"}, list{"/e"}, list{"c"}, list{"/e"}, list{"a"}},
+		"no CMD":                      {nil, list{"/e", "x"}, nil, list{"/e", "x"}, nil},
+		"no ENTRYPOINT":               {nil, nil, list{"/c", "d"}, list{"/c", "d"}, nil},
+		"args without an ENTRYPOINT":  {list{"/a", "b"}, nil, list{"/c"}, list{"/a", "b"}, nil},
+		"args alone":                  {list{"/a"}, nil, nil, list{"/a"}, nil},
+		"variables of the image":      {list{"$(A)"}, list{"/bin/sh", "-c", "$(cat x) $Y $$"}, nil, list{"/bin/sh", "-c", "$$(cat x) $$Y $$$$"}, list{"$(A)"}},
+		"a variable that is ours":     {nil, list{"$(FENCING_TOKEN)"}, nil, list{"$$$$(FENCING_TOKEN)"}, nil},
+		"the pod's, which it may use": {list{"$(FENCING_TOKEN)"}, list{"/e"}, nil, list{"/e"}, list{"$$(FENCING_TOKEN)"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			job := withoutCommand(t, c.args, c.entrypoint, c.cmd)
+			if Unknown(job) {
+				t.Fatal("it is not known what runs")
+			}
+			gated := gatedOf(t, mustPod(t, job, 0, settings))
+			want := append([]string{contract.AgentPath, contract.AgentRun, "--"}, c.command...)
+			if diff := cmp.Diff([][]string{want, c.rest}, [][]string{gated.Command, gated.Args}); diff != "" {
+				t.Errorf("command and args (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestTheImagesWordsArriveAsTheyAre: neither kubelet nor agent finds a variable in them.
+func TestTheImagesWordsArriveAsTheyAre(t *testing.T) {
+	seed := uint64(time.Now().UnixNano())
+	r := rand.New(rand.NewPCG(seed, 0))
+	pieces := []string{"$", "$$", "(", ")", "$(FENCING_TOKEN)", "$(SINGLETONJOB_POD)", "$(HOME)", "FENCING_TOKEN", "x", "é"}
+	known := func(string) (string, bool) { return "replaced", true }
+	for range 5000 {
+		word := ""
+		for range 1 + r.IntN(6) {
+			word += pieces[r.IntN(len(pieces))]
+		}
+		gated := gatedOf(t, mustPod(t, withoutCommand(t, nil, []string{"/e", word}, []string{word}), 0, settings))
+		for _, sent := range []string{gated.Command[len(gated.Command)-1], gated.Args[0]} {
+			ours := func(name string) (string, bool) {
+				return "replaced", name == "FENCING_TOKEN" || name == contract.PodEnv
+			}
+			kubelet := contract.ExpandAll(sent, func(name string) (string, bool) {
+				if _, agents := ours(name); agents {
+					return "", false
+				}
+				return known(name)
+			})
+			if got := contract.Expand(kubelet, ours); got != word {
+				t.Fatalf("seed %d: %q is sent as %q and arrives as %q", seed, word, sent, got)
+			}
+		}
+	}
+}
+
+// TestUnknown: no pod is made of what was found for another template, or runs nothing.
+func TestUnknown(t *testing.T) {
+	for name, change := range map[string]func(*v1alpha1.SingletonJob){
+		"nothing was found":         func(job *v1alpha1.SingletonJob) { job.Status.Entrypoint = nil },
+		"another template's":        func(job *v1alpha1.SingletonJob) { job.Spec.Template.Spec.Containers[0].Image = "other" },
+		"it runs nothing":           func(job *v1alpha1.SingletonJob) { job.Status.Entrypoint.Command = nil },
+		"another job's of the name": func(job *v1alpha1.SingletonJob) { job.UID = "other" },
+	} {
+		t.Run(name, func(t *testing.T) {
+			job := withoutCommand(t, nil, []string{"/e"}, nil)
+			change(job)
+			if pod, err := Pod(job, 0, settings); !Unknown(job) || err == nil || pod != nil {
+				t.Errorf("it is unknown: %v, and the pod is %v, %v", Unknown(job), pod, err)
+			}
+		})
+	}
+	if job := jobs(t)["minimal"]; Unknown(job) {
+		t.Error("with a command there is nothing to know")
+	}
+}
+
+// TestAnEntrypointIsNoRollout: what was looked up does not count for the hash.
+func TestAnEntrypointIsNoRollout(t *testing.T) {
+	a, b := withoutCommand(t, nil, []string{"/a"}, nil), withoutCommand(t, nil, []string{"/b"}, nil)
+	if Hash(a) != Hash(b) {
+		t.Errorf("%s and %s", Hash(a), Hash(b))
+	}
+}

@@ -1,0 +1,47 @@
+package model
+
+import "github.com/singletonjob/operator/internal/lease"
+
+// begins judges that a process of an attempt begins to run.
+func (w *world) begins(attempt int32) {
+	now := w.api.lease.Runs.Now
+	switch {
+	case !w.m.runs:
+		return
+	case now.ID == "", !now.Open() && !w.api.absent:
+		w.violated(RunTwice, "attempt %d begins, and the Lease says %q", attempt, now.State)
+	case attempt <= w.begun:
+		w.violated(RunTwice, "attempt %d begins after attempt %d", attempt, w.begun)
+	}
+	w.begun = max(w.begun, attempt)
+}
+
+// runIs judges what the store is given of a run.
+func (w *world) runIs(by int, was, is lease.Record) {
+	if !w.m.runs || was.Runs.Now == is.Runs.Now {
+		return
+	}
+	now, before := is.Runs.Now, was.Runs.Now
+	w.say("store", "%s: attempt %d is %s (%s)", author(by), now.Attempt, now.State, now.Reason)
+	switch acquired := is.Holder != ""; {
+	case before.ID != "" && !before.Open():
+		w.violated(RunTwice, "%s says %s after %s", author(by), now.State, before.State)
+	case acquired && (now.State != lease.RunRunning || now.Attempt != before.Attempt+1 && (now.Attempt != before.Attempt || now.Attempt <= w.begun)),
+		!acquired && (now.Attempt != before.Attempt || now.State == lease.RunRunning), now.Attempt > mostAttempts:
+		w.violated(RunMistold, "%s makes attempt %d, %s, of attempt %d, %s", author(by), now.Attempt, now.State, before.Attempt, before.State)
+	case acquired:
+	default:
+		w.runEnds(by, now)
+	}
+}
+
+func (w *world) runEnds(by int, now lease.Run) {
+	complete := w.completed == now.Attempt
+	own := by >= 0 && w.agents[by].state.Tenure.Token == now.Token
+	switch {
+	case now.State == lease.RunComplete && !complete, own && complete && now.State != lease.RunComplete:
+		w.violated(RunMistold, "%s says that attempt %d is %s, and that it is complete is %v", author(by), now.Attempt, now.State, complete)
+	case now.State == lease.RunGivenUp && now.Attempt < mostAttempts:
+		w.violated(RunMistold, "%s gives up after attempt %d", author(by), now.Attempt)
+	}
+}

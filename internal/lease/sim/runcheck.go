@@ -1,0 +1,276 @@
+package sim
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/singletonjob/operator/internal/lease"
+	"github.com/singletonjob/operator/internal/schedule"
+)
+
+// runsSeen is what the checker remembers of runs, by their IDs.
+type runsSeen struct {
+	// known are all that were stored, over those of which the last word was; begun are attempts of which a process has run.
+	known, over map[string]bool
+	begun       map[attempt]bool
+	ticks       map[schedule.Stamp]bool
+	// open says that there is one under way, since when, or since when there is none.
+	open  bool
+	since time.Duration
+	// idle are the times without one of late, starts counts runs.
+	idle   []span
+	starts int
+	// told is when anything was last stored of one.
+	told time.Duration
+	// changed is when the schedule became what it is, 0 for that of the beginning.
+	changed schedule.Stamp
+}
+
+type attempt struct {
+	id string
+	n  int32
+}
+
+type span struct{ from, to time.Duration }
+
+func newRunsSeen() runsSeen {
+	return runsSeen{known: map[string]bool{}, over: map[string]bool{}, begun: map[attempt]bool{}, ticks: map[schedule.Stamp]bool{}}
+}
+
+func (s runsSeen) clone() runsSeen {
+	s.known, s.over, s.begun, s.ticks = maps.Clone(s.known), maps.Clone(s.over), maps.Clone(s.begun), maps.Clone(s.ticks)
+	return s
+}
+
+// forgets has the checker know of runs what the store knows again. How a process ended before that nobody need tell any more.
+func (c *checker) forgets(saved runsSeen) {
+	c.runs = saved.clone()
+	for _, a := range c.w.agents {
+		if a.tree != nil {
+			a.tree.heard = false
+		}
+	}
+	c.runs.open, c.runs.since, c.runs.idle, c.runs.told = c.w.api.lease.Runs.Now.Open(), c.w.now, nil, c.w.now
+}
+
+// runBegins is told of each process that begins.
+func (c *checker) runBegins(t *tree) {
+	if c.w.p.runs == nil {
+		return
+	}
+	at := attempt{t.run.ID, t.run.Attempt}
+	switch {
+	case c.runs.over[t.run.ID]:
+		c.violated(RunTwice, "%s begins attempt %d of %s, of which the last word is stored", t.agent.id, t.run.Attempt, t.run.ID)
+	case !c.runs.known[t.run.ID]:
+		c.violated(RunTwice, "%s begins %q, which is not stored", t.agent.id, t.run.ID)
+	case c.runs.begun[at]:
+		c.violated(RunTwice, "%s begins attempt %d of %s again", t.agent.id, t.run.Attempt, t.run.ID)
+	}
+	c.runs.begun[at] = true
+}
+
+// storesRun is told of each compare-and-swap that succeeds.
+func (c *checker) storesRun(by string, was, is lease.Record) {
+	if c.w.p.runs == nil {
+		return
+	}
+	w, now := c.w, is.Runs.Now
+	if w.trace != nil && was.Runs.Now != now {
+		w.note("store", "run %s attempt %d %s (%s)", now.ID, now.Attempt, now.State, now.Reason)
+	}
+	if now != was.Runs.Now {
+		c.runs.told = w.now
+	}
+	switch {
+	case now == was.Runs.Now:
+	case now.ID == was.Runs.Now.ID:
+		c.sameRun(by, was, is)
+	default:
+		c.nextRun(by, was, is)
+	}
+	c.accounts(by, was.Runs, is.Runs)
+	for _, past := range is.Runs.Past {
+		c.runs.over[past.ID] = true
+	}
+	if open := now.Open(); open != c.runs.open {
+		if open {
+			c.runs.idle = append(c.runs.idle, span{c.runs.since, w.now})
+		}
+		c.runs.open, c.runs.since = open, w.now
+	}
+	c.runs.over[now.ID] = now.ID != "" && !now.Open()
+}
+
+// nextRun judges the first attempt of a run.
+func (c *checker) nextRun(by string, was, is lease.Record) {
+	now, before := is.Runs.Now, was.Runs.Now
+	byHand := strings.HasPrefix(now.ID, "job/by-hand-")
+	replaced := before.Open() && len(is.Runs.Past) > 0 && is.Runs.Past[0].ID == before.ID && is.Runs.Past[0].State == lease.RunReplaced
+	switch {
+	case c.runs.known[now.ID]:
+		c.violated(RunTwice, "%s starts %s again", by, now.ID)
+	case before.Open() && !replaced:
+		c.violated(RunTwice, "%s starts %s, and %s is under way", by, now.ID, before.ID)
+	case now.Attempt != 1 || now.State != lease.RunRunning || is.Holder != by:
+		c.violated(RunMistold, "%s starts %+v", by, now)
+	}
+	c.runs.known[now.ID] = true
+	c.runs.starts++
+	if !byHand && now.Tick != 0 {
+		c.nextTick(by, now.Tick, was.Runs.Facts.Settled)
+	}
+}
+
+// nextTick judges which tick is started.
+func (c *checker) nextTick(by string, tick, settled schedule.Stamp) {
+	switch {
+	case tick < c.runs.changed-tolerated:
+		c.violated(TickMiscount, "%s starts tick %s of a schedule that is there since %s", by, tick, c.runs.changed)
+	case c.runs.ticks[tick] || tick <= settled:
+		c.violated(RunTwice, "%s starts tick %s, and all until %s are settled", by, tick, settled)
+	}
+	c.runs.ticks[tick] = true
+}
+
+// sameRun judges what is told of a run that is known.
+func (c *checker) sameRun(by string, was, is lease.Record) {
+	now, before := is.Runs.Now, was.Runs.Now
+	again := attempt{now.ID, now.Attempt}
+	switch {
+	case !before.Open():
+		c.violated(RunTwice, "%s writes %+v after %+v", by, now, before)
+	case is.Holder != "" && now.Attempt != before.Attempt+1 && (now.Attempt != before.Attempt || c.runs.begun[again]):
+		c.violated(RunMistold, "%s acquires attempt %d after %d of %s", by, now.Attempt, before.Attempt, now.ID)
+	case is.Holder == "" && now.Attempt != before.Attempt:
+		c.violated(RunMistold, "%s releases attempt %d of %d of %s", by, now.Attempt, before.Attempt, now.ID)
+	case now.Attempt > c.w.p.runs.policy.BackoffLimit+1:
+		c.violated(RunMistold, "%s makes attempt %d of %s", by, now.Attempt, now.ID)
+	case is.Holder == "":
+		c.endsRun(by, was, now)
+	}
+}
+
+// endsRun judges what is told of an attempt's end by what became of its processes.
+func (c *checker) endsRun(by string, was lease.Record, now lease.Run) {
+	t := c.treeOf(was)
+	if now.State == lease.RunGivenUp {
+		c.givesUp(by, now)
+	}
+	switch {
+	case t != nil && t.alive && !c.outlives(t):
+		c.violated(RunMistold, "%s says that %s is %s, and its process lives", by, now.ID, now.State)
+	case now.State == lease.RunComplete && (t == nil || !t.completed || by != was.Holder):
+		c.violated(RunMistold, "%s says that %s is complete, and it is not", by, now.ID)
+	case now.State != lease.RunComplete && t != nil && t.heard && by == was.Holder:
+		c.violated(RunMistold, "%s says that %s is %s, and it is complete", by, now.ID, now.State)
+	}
+}
+
+func (c *checker) givesUp(by string, now lease.Run) {
+	p := c.w.p.runs.policy
+	if now.Attempt <= p.BackoffLimit && now.Reason != lease.ReasonDeadlineExceeded && !slices.Contains(p.FailCodes, int32(now.Code)) {
+		c.violated(RunMistold, "%s gives up %s after attempt %d", by, now.ID, now.Attempt)
+	}
+}
+
+// outlives reports whether a tree lives on after its time, as one that was frozen or is hard to kill may.
+func (c *checker) outlives(t *tree) bool {
+	claim := c.claimOf(t)
+	return claim == nil || c.w.now >= claim.exclusive()
+}
+
+// treeOf is the tree of the tenure that a record tells of.
+func (c *checker) treeOf(r lease.Record) *tree {
+	if a := c.w.byID[r.Holder]; a != nil && a.tree != nil && a.tree.token == r.Token {
+		return a.tree
+	}
+	return nil
+}
+
+// tolerated is by how many seconds the time may be wrong by which anything is settled.
+const tolerated = schedule.Stamp(schedule.Tolerance/time.Second) + 2
+
+// accounts judges what became of ticks: of those that Settled passes all but the one that was started are missed or skipped, unless the
+// schedule was suspended then, or becomes another one.
+func (c *checker) accounts(by string, was, is lease.Runs) {
+	if is.Schedule == nil {
+		return
+	}
+	c.notEarly(by, was, is)
+	before, after := was.Schedule.Spec(), is.Schedule.Spec()
+	if before != after && by != theOperator {
+		c.violated(RunMistold, "%s changes the schedule from %v to %v", by, before, after)
+	}
+	to := is.Facts.Settled
+	if was.Facts.Suspended != 0 && is.Facts.Suspended == 0 {
+		to = min(to, max(was.Facts.Settled, was.Facts.Suspended))
+	}
+	period := periodOf(was.Schedule)
+	passed := int64(to/period - was.Facts.Settled/period)
+	if before.Cron != after.Cron {
+		c.runs.changed, passed = c.w.today(), 0
+	}
+	if now := is.Now; now.ID != was.Now.ID && strings.HasSuffix(now.ID, "/"+now.Tick.String()) {
+		passed--
+	}
+	if told := is.Missed + is.Skipped - was.Missed - was.Skipped; told != passed || to < was.Facts.Settled || is.Missed < was.Missed {
+		c.violated(TickMiscount, "%s settles %s after %s, and tells %d ticks of %d", by, is.Facts.Settled, was.Facts.Settled, told, passed)
+	}
+}
+
+// notEarly judges that nothing is settled which has not come, for as long as the servers tell the time: what one machine's clock says
+// is not enough. The operator, whose clock is right, settles no such thing at any time.
+func (c *checker) notEarly(by string, was, is lease.Runs) {
+	const (
+		forgets = 5 * time.Minute // what the servers told before is not acted by any more
+		drifts  = 10              // seconds by which a clock may be ahead of what it was told
+	)
+	w := c.w
+	grows := is.Facts.Settled > was.Facts.Settled
+	told := w.api.dates == [servers]time.Duration{} && w.now >= w.api.datesSet+forgets
+	if grows && (told && is.Facts.Settled > w.today()+drifts || by == theOperator && is.Facts.Settled > w.today()+tolerated) {
+		c.violated(TickEarly, "%s settles all until %s, and it is %s", by, is.Facts.Settled, w.today())
+	}
+}
+
+// runsGoOn judges at the end of a calm time: somebody goes on with what is under way, and what came due was started.
+func (c *checker) runsGoOn() {
+	w, r := c.w, c.w.p.runs
+	calm := w.now - (w.p.calm - w.p.bound())
+	now := w.api.lease.Runs
+	if c.runs.open && len(c.acting) == 0 && w.now-c.changed() > longestBackoff+w.p.bound() {
+		c.violated(RunForgotten, "nobody goes on with attempt %d of %s, which is %s since %v", now.Now.Attempt, now.Now.ID, now.Now.State, c.changed())
+	}
+	if r.schedule == nil {
+		if len(c.runs.known) == 0 { // one that is asked for first is the job's run
+			c.violated(RunForgotten, "nobody has run the job")
+		}
+		return
+	}
+	idle := c.runs.idle
+	if !c.runs.open {
+		idle = append(idle, span{c.runs.since, w.now})
+	}
+	if now.Schedule.Spec() != w.wanted.Spec() {
+		c.violated(RunForgotten, "the Lease says the schedule %v, and %v is wanted", now.Schedule.Spec(), w.wanted.Spec())
+	}
+	period := periodOf(now.Schedule)
+	const inTime = 75 * time.Second
+	for _, s := range idle {
+		from := r.begin + schedule.Stamp(max(s.from, calm)/time.Second)
+		tick := from/period*period + period
+		at := time.Duration(tick-r.begin) * time.Second
+		if at+inTime < s.to && tick > now.Facts.Settled && now.Facts.Suspended == 0 {
+			c.violated(RunForgotten, "nobody starts %s, and nothing has run since %v", tick, s.from)
+		}
+	}
+	c.runs.idle = nil
+}
+
+// changed is when a run was last told of, or what was wrong ended.
+func (c *checker) changed() time.Duration {
+	return max(c.runs.told, c.w.now-(c.w.p.calm-time.Millisecond))
+}

@@ -1,0 +1,73 @@
+package plan
+
+import (
+	"maps"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/singletonjob/operator/internal/contract"
+	"github.com/singletonjob/operator/internal/inject"
+)
+
+// LeanMeta is the metadata of an object without what nobody here reads and takes much memory: who manages which field, and what kubectl
+// has applied.
+func LeanMeta(m metav1.ObjectMeta) metav1.ObjectMeta {
+	m.ManagedFields = nil
+	if _, applied := m.Annotations[corev1.LastAppliedConfigAnnotation]; applied {
+		m.Annotations = maps.Clone(m.Annotations)
+		delete(m.Annotations, corev1.LastAppliedConfigAnnotation)
+	}
+	return m
+}
+
+// LeanPod is all of a pod that decisions read. Who reads more of a pod adds it here: decisions on lean pods are
+// tested to be those on whole ones.
+func LeanPod(pod *corev1.Pod) *corev1.Pod {
+	is := &pod.Spec
+	lean := &corev1.Pod{ObjectMeta: LeanMeta(pod.ObjectMeta)}
+	lean.Spec = corev1.PodSpec{
+		NodeName: is.NodeName, ServiceAccountName: is.ServiceAccountName, RestartPolicy: is.RestartPolicy,
+		NodeSelector: is.NodeSelector, Tolerations: is.Tolerations, Resources: is.Resources,
+		InitContainers: leanContainers(is.InitContainers), Containers: leanContainers(is.Containers),
+	}
+	if is.Affinity != nil && is.Affinity.NodeAffinity != nil {
+		lean.Spec.Affinity = &corev1.Affinity{NodeAffinity: is.Affinity.NodeAffinity}
+	}
+	for i := range is.Volumes {
+		if v := &is.Volumes[i]; v.PersistentVolumeClaim != nil {
+			lean.Spec.Volumes = append(lean.Spec.Volumes, *v)
+		}
+	}
+	lean.Status = corev1.PodStatus{
+		Phase: pod.Status.Phase, Reason: pod.Status.Reason, Message: pod.Status.Message, Conditions: pod.Status.Conditions,
+		InitContainerStatuses: leanStatuses(pod.Status.InitContainerStatuses), ContainerStatuses: leanStatuses(pod.Status.ContainerStatuses),
+	}
+	return lean
+}
+
+// leanContainers keep what tells which one is gated, what its agent is configured to, and what they ask for.
+func leanContainers(containers []corev1.Container) []corev1.Container {
+	var lean []corev1.Container
+	for i := range containers {
+		c := &containers[i]
+		kept := corev1.Container{Name: c.Name, Resources: c.Resources, Command: slices.Clone(c.Command[:min(len(c.Command), inject.GatedSigns)])}
+		for _, e := range c.Env {
+			if e.Name == contract.ConfigEnv {
+				kept.Env = append(kept.Env, e)
+			}
+		}
+		lean = append(lean, kept)
+	}
+	return lean
+}
+
+func leanStatuses(statuses []corev1.ContainerStatus) []corev1.ContainerStatus {
+	var lean []corev1.ContainerStatus
+	for i := range statuses {
+		s := &statuses[i]
+		lean = append(lean, corev1.ContainerStatus{Name: s.Name, Ready: s.Ready, State: s.State, LastTerminationState: s.LastTerminationState})
+	}
+	return lean
+}

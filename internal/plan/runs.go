@@ -1,0 +1,377 @@
+package plan
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/singletonjob/operator/api/v1alpha1"
+	"github.com/singletonjob/operator/internal/contract"
+	"github.com/singletonjob/operator/internal/inject"
+	"github.com/singletonjob/operator/internal/lease"
+	"github.com/singletonjob/operator/internal/schedule"
+)
+
+// runs are those of a job that runs to completion: what the Lease says of them, and what is asked for. nil is a job that runs for ever.
+// The agents alone start and end them. What is decided here is whether there are pods that can, so a mistake costs a missed tick.
+type runs struct {
+	// job is its name.
+	job string
+	// The Lease's, whose job's is said by ours.
+	lease.Runs
+	// mine: they are this job's. ours: and the Lease says the schedule if there is one. Until then no pod may exist.
+	mine, ours bool
+	// wanted is spec.schedule, nil for a job that is run once, and the one before for as long as nobody can say when it was changed.
+	wanted *schedule.Schedule
+	// lead is how long before a tick its pods are made, where they do not exist always (warm).
+	lead time.Duration
+	warm bool
+	// suspend is spec.suspend.
+	suspend bool
+	// at is the time, as Observed has it; stamp is the API server's alone, 0 for none.
+	at    time.Time
+	stamp schedule.Stamp
+	// apart: these two clocks disagree, and one of them may be a year ahead.
+	apart bool
+	// decision is what an agent would decide now.
+	decision schedule.Decision
+	// asked is the run that a person asks for and that was not answered yet, badRequest what is asked for and can't be.
+	asked      lease.Request
+	badRequest string
+	// again is the name that the annotation has come back to, of a run that is known to have begun.
+	again string
+	// next is what the Lease is to say, and why that is written; empty if it says it. blind: the time is missing for it.
+	next  lease.Runs
+	why   string
+	blind bool
+	// passedOver tells of the request that next answers without a run.
+	passedOver *Event
+}
+
+func runsOf(j *job, t *tenure, o *Observed) *runs {
+	if j.Spec.RunPolicy != v1alpha1.RunPolicyRunToCompletion {
+		return nil
+	}
+	r := &runs{job: j.Name, Runs: t.Record.Runs, wanted: j.schedule, suspend: j.Spec.Suspend, at: o.clock()}
+	if !o.Server.IsZero() {
+		r.stamp, _ = schedule.StampOf(o.Server)
+		r.apart = schedule.Clocks{Wall: o.Now, Server: o.Server}.Disagree()
+	}
+	if s := j.Spec.Schedule; s != nil {
+		r.warm, r.lead = s.Standby == v1alpha1.StandbyWarm, s.LeadTime.Duration
+	}
+	r.mine = t.Presence == Ours && t.tellsOf(string(j.UID))
+	if !r.mine {
+		r.Runs = lease.Runs{Facts: schedule.Facts{Settled: r.Facts.Settled}}
+	}
+	r.ours = r.mine && (r.wanted == nil) == (r.Schedule == nil)
+	if r.anotherCron() && !r.dated() { // the agents go by the one before, and so do their pods
+		r.blind, r.wanted = true, r.Schedule
+	}
+	if r.wanted != nil {
+		r.decision = r.wanted.Decide(r.Facts, schedule.Clocks{Wall: r.at, Server: r.at})
+	}
+	if text := j.Annotations[contract.RunNowAnnotation]; text != "" && contract.ParseRequest(text).Name == "" {
+		r.badRequest = text
+	}
+	r.asked = r.request(j)
+	r.next = r.due()
+	return r
+}
+
+// anotherCron reports whether spec.schedule has other ticks than the Lease's.
+func (r *runs) anotherCron() bool {
+	if r.Schedule == nil || r.wanted == nil {
+		return false
+	}
+	was, is := r.Schedule.Spec(), r.wanted.Spec()
+	return was.Cron != is.Cron || was.TimeZone != is.TimeZone
+}
+
+// dated reports whether it can be said when something was changed, by a time that settles ticks.
+func (r *runs) dated() bool { return r.stamp != 0 && !r.apart }
+
+// request is the run that a person asks for and that was not answered yet. A run that is told of is an answer, too: an old manifest may
+// have brought its name back, or somebody has edited what the Lease says.
+func (r *runs) request(j *job) lease.Request {
+	asked := contract.ParseRequest(j.Annotations[contract.RunNowAnnotation])
+	id := string(j.UID) + "/" + asked.Name
+	ran := r.Now.ID == id || slices.ContainsFunc(r.Past, func(p lease.Run) bool { return p.ID == id }) ||
+		slices.ContainsFunc(j.Status.Runs, func(s v1alpha1.RunStatus) bool { return s.ID == id && s.Token < r.Now.Token }) // else the Lease is an old one
+	switch {
+	case asked.Name == "" || asked.Name == r.Answered:
+		return lease.Request{}
+	case ran:
+		r.again = asked.Name
+		return lease.Request{}
+	}
+	return asked
+}
+
+// due is what the Lease is to say of runs. Each change is stored by a compare-and-swap on the record that it was computed from, so
+// that no tally is added twice, and what is dated is dated by the API server's clock. What settles ticks waits until this process's clock
+// agrees with that: nobody takes a settled tick back. What settles none does not wait for it.
+func (r *runs) due() lease.Runs {
+	next := r.Runs
+	note := func(why string) {
+		if r.why != "" {
+			why = r.why + "; " + why
+		}
+		r.why = why
+	}
+	if strings.HasPrefix(next.Bad, contract.ScheduleAnnotation) { // all else is as it stands
+		next.Bad = ""
+	}
+	if next.Bad != "" {
+		return r.Runs
+	}
+	if !r.mine {
+		note("its runs were those of another job")
+	}
+	r.setSchedule(&next, note)
+	r.setSuspension(&next, note)
+	r.setRequest(&next, note)
+	if r.blind && !r.ours {
+		r.why = ""
+		return r.Runs
+	}
+	return next
+}
+
+// setSchedule has the Lease say spec.schedule. Ticks of before are not those of another cron or zone.
+func (r *runs) setSchedule(next *lease.Runs, note func(string)) {
+	switch was, is := r.Schedule, r.wanted; {
+	case is == nil && was == nil && r.Bad == "":
+		return
+	case is == nil && was == nil:
+		note("the job has no schedule, and what stands there can't be read")
+	case is == nil:
+		note("the job has no schedule any more")
+	case was == nil && !r.dated(): // as with another cron, which is not wanted before
+		r.blind = true
+		return
+	case was == nil || r.anotherCron():
+		next.Facts = next.Facts.ChangedAt(r.stamp)
+		note("the schedule is " + is.Spec().Cron + " in " + is.Spec().TimeZone)
+	case was.Spec() != is.Spec():
+		note("the schedule's policies are others")
+	default:
+		return
+	}
+	next.Schedule = r.wanted
+}
+
+func (r *runs) setSuspension(next *lease.Runs, note func(string)) {
+	switch suspended := next.Facts.Suspended != 0; {
+	case r.wanted == nil && suspended:
+		next.Facts.Suspended = 0 // or nothing that is asked for would be run any more
+		note("without a schedule nothing is suspended")
+	case r.wanted == nil || suspended == r.suspend:
+	case r.stamp == 0:
+		r.blind = true
+	case r.suspend:
+		next.Facts = next.Facts.SuspendedAt(r.stamp)
+		note("the schedule is suspended")
+	case !r.dated():
+		r.blind = true
+	default:
+		facts, tally := next.Facts.Resumed(r.wanted, r.stamp)
+		next.Facts = facts
+		next.Missed += tally.Missed()
+		next.Skipped += tally.Skipped()
+		note("the schedule is resumed")
+	}
+}
+
+// setRequest passes on what a person asks for. During a run that is what the overlap policy says of a tick: it waits, or is passed
+// over, which is an answer for good.
+func (r *runs) setRequest(next *lease.Runs, note func(string)) {
+	pending := next.Asked.Name != "" && next.Asked.Name != next.Answered
+	switch {
+	case r.asked == lease.Request{}:
+		if pending {
+			next.Asked = lease.Request{}
+			note("a run is not asked for any more")
+		}
+		if r.again != "" { // or it would be followed when it is told of nowhere any more
+			next.Answered = r.again
+			note("the run that is asked for by the name " + r.again + " was run before")
+		}
+	case r.suspend || next.Asked == r.asked:
+	case r.Now.Open() && !r.queues():
+		next.Asked, next.Answered = lease.Request{}, r.asked.Name
+		r.passedOver = requestPassedOver(r.job, r.asked.Name)
+		note("the run that is asked for by the name " + r.asked.Name + " is passed over, since one is under way")
+	default:
+		next.Asked = r.asked
+		note("a run is asked for by the name " + r.asked.Name)
+	}
+}
+
+// told is what the write of next tells, once it is stored.
+func (r *runs) told() *Event {
+	if r == nil || r.why == "" {
+		return nil
+	}
+	return r.passedOver
+}
+
+// queues reports whether what is asked for during a run waits for its end.
+func (r *runs) queues() bool {
+	return r.wanted != nil && r.wanted.Spec().Overlap != schedule.OverlapSkip
+}
+
+// asks reports whether a run is asked for that agents may start.
+func (r *runs) asks() bool { return !r.suspend && r.asked != lease.Request{} }
+
+// final reports whether a job without a schedule has been run, and nothing else is asked for.
+func (r *runs) final() bool {
+	return r != nil && r.ours && r.Bad == "" && r.wanted == nil && r.Now.ID != "" && !r.Now.Open() && !r.asks()
+}
+
+// outlasts reports whether a run goes on though the job is suspended: only what is to come is, where there is a schedule.
+func (r *runs) outlasts() bool {
+	return r != nil && r.ours && r.wanted != nil && r.Now.Open()
+}
+
+// needed reports whether there have to be pods.
+func (r *runs) needed() bool {
+	switch {
+	case r == nil:
+		return true
+	case !r.ours || r.Bad != "":
+		return false
+	case r.Now.Open(), r.asks():
+		return true
+	case r.wanted == nil:
+		return r.Now.ID == ""
+	case r.suspend || r.Facts.Suspended != 0:
+		return false
+	case r.warm || r.decision.Verdict == schedule.Start:
+		return true
+	}
+	return r.decision.Next != 0 && r.untilLead() <= 0
+}
+
+// untilLead is how long until the pods of the next tick are to be made.
+func (r *runs) untilLead() time.Duration { return r.decision.Next.Time().Sub(r.at) - r.lead }
+
+// waits reports whether nothing is to act for now: no run is due, or an attempt has failed and the next one follows later.
+func (r *runs) waits() bool {
+	return r != nil && !(r.Now.State == lease.RunRunning || r.asks() || r.decision.Verdict == schedule.Start || r.wanted == nil && r.Now.ID == "")
+}
+
+// overdueAfter is when a tick should have been started, whatever clocks that agree say, and a busy machine.
+const overdueAfter = schedule.Tolerance * 3 / 2
+
+// overdue reports whether a tick has been due for a while that no candidate starts, though one has been there, and the Lease free.
+func (r *runs) overdue(t *tenure, m *members) bool {
+	if r == nil || r.decision.Verdict != schedule.Start {
+		return false
+	}
+	// A later one may have overtaken it, and one that was missed stays unsettled.
+	expired, _ := schedule.StampOf(r.at.Add(-r.wanted.Spec().StartingDeadline))
+	first, _ := r.wanted.Next(max(r.Facts.Settled, expired))
+	return r.at.Sub(first.Time()) >= overdueAfter && (t.Record.Free() || t.expired()) && t.Unchanged >= overdueAfter &&
+		m.any(func(c candidate) bool { return c.available() && c.unready >= overdueAfter })
+}
+
+// rests reports whether no run is under way, nor about to be.
+func (r *runs) rests() bool { return r.waits() && r.Bad == "" && !r.Now.Open() }
+
+// ranLast reports whether a pod's log is that of the newest run.
+func (r *runs) ranLast(pod *corev1.Pod) bool {
+	return r.Now.ID != "" && r.Now.Pod == pod.Name && (r.Now.PodUID == "" || r.Now.PodUID == string(pod.UID))
+}
+
+// runsFor is the UID of the job whose runs the agent of a pod starts, empty for one that starts none.
+func runsFor(pod *corev1.Pod) string {
+	if i := inject.Gated(pod); i >= 0 {
+		for _, c := range configs(&pod.Spec.Containers[i]) {
+			if c.Run != nil {
+				return c.Run.JobUID
+			}
+		}
+	}
+	return ""
+}
+
+// isStranger reports whether a pod was made for runs of another job of this name.
+func isStranger(pod *corev1.Pod, j *job) bool {
+	uid := runsFor(pod)
+	return uid != "" && uid != string(j.UID)
+}
+
+// credentialsOutlive is for how long after a pod's grace an API server still believes it, and remembers that it did: with its kubelet
+// dead and its network alive it may run on. (k8s.io/kubernetes, pkg/serviceaccount/claims.go: 60 s.)
+const credentialsOutlive = 70 * time.Second
+
+// mayStartRuns reports whether a pod's agent may take the Lease still. One whose grace is over is dead, or believed no more.
+func mayStartRuns(pod *corev1.Pod, now time.Time) bool {
+	over := pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed || hasLeft(pod)
+	return !over && strangerLeft(pod, now) != 0
+}
+
+// strangerLeft is how long until no API server believes a pod any more, negative for one that is not being deleted.
+func strangerLeft(pod *corev1.Pod, now time.Time) time.Duration {
+	if pod.DeletionTimestamp == nil {
+		return -1
+	}
+	return max(0, pod.DeletionTimestamp.Add(credentialsOutlive).Sub(now))
+}
+
+// dismissed are the strangers that nobody else deletes. Who holds the Lease may end its run before.
+func dismissed(t *tenure, m *members) []PodRef {
+	var refs []PodRef
+	for _, pod := range m.strangers {
+		holds := t.holder.Pod == pod.Name && t.holder.PodUID == string(pod.UID) && !t.expired()
+		if pod.DeletionTimestamp == nil && !holds && metav1.GetControllerOf(pod) == nil {
+			refs = append(refs, PodRef{Name: pod.Name, UID: pod.UID})
+		}
+	}
+	return refs
+}
+
+// RunOf is a run as a status tells it.
+func RunOf(s *v1alpha1.RunStatus) lease.Run {
+	run := lease.Run{
+		ID: s.ID, Attempt: max(1, s.Attempts), State: lease.RunState(s.State), Token: s.Token, Pod: s.Pod,
+		Code: int(ptr.Deref(s.ExitCode, 0)), Reason: lease.Reason(s.Reason),
+	}
+	if s.Tick != nil {
+		run.Tick, _ = schedule.StampOf(s.Tick.Time)
+	}
+	if s.StartTime != nil {
+		run.Began = s.StartTime.UnixMilli()
+	}
+	if s.EndTime != nil {
+		run.Ended = s.EndTime.UnixMilli()
+	}
+	return run
+}
+
+// runName is a run as people know it.
+func runName(r *v1alpha1.RunStatus) string {
+	if r.Tick != nil {
+		return "the run of tick " + r.Tick.UTC().Format(time.RFC3339)
+	}
+	if _, name, ok := strings.Cut(r.ID, "/"); ok {
+		return "the run " + name
+	}
+	return "the run"
+}
+
+// endText says how a run ended.
+func endText(r *lease.Run) string {
+	reason := string(cmp.Or(r.Reason, lease.ReasonLeaseExpired))
+	if r.Reason == lease.ReasonProcessExited {
+		reason = fmt.Sprintf("it exited with status %d", r.Code)
+	}
+	return fmt.Sprintf("%s in attempt %d", reason, r.Attempt)
+}

@@ -1,0 +1,306 @@
+package plan
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/singletonjob/operator/api/v1alpha1"
+	"github.com/singletonjob/operator/internal/contract"
+	"github.com/singletonjob/operator/internal/lease"
+	"github.com/singletonjob/operator/internal/schedule"
+)
+
+// describeRuns tells of runs what the Lease does. What that has dropped stays, up to the limit. The newest stays whatever that is: it is
+// what is known of the run should the Lease be lost, and what those wait for who asked for it.
+func describeRuns(status *v1alpha1.SingletonJobStatus, r *runs, limit int) {
+	if r == nil || !r.ours || r.Bad != "" {
+		return
+	}
+	all := toldRuns(status.Runs, r)
+	for i := range all {
+		if run := &all[i]; run.State == string(lease.RunComplete) && run.EndTime != nil &&
+			(status.LastCompletionTime == nil || status.LastCompletionTime.Before(run.EndTime)) {
+			status.LastCompletionTime = run.EndTime
+		}
+	}
+	if len(all) > 0 {
+		status.LastRunTime = all[0].StartTime
+	}
+	status.Runs = all[:min(len(all), max(1, limit))]
+	describeTicks(status, r)
+}
+
+// toldRuns are the runs that the Lease tells of, or that were told before, newest first.
+func toldRuns(before []v1alpha1.RunStatus, r *runs) []v1alpha1.RunStatus {
+	told := slices.Concat([]lease.Run{r.Now}, r.Past)
+	told = slices.DeleteFunc(told, func(run lease.Run) bool { return run.ID == "" })
+	var all []v1alpha1.RunStatus
+	for i := range told {
+		all = append(all, runStatus(&told[i]))
+	}
+	for _, was := range before {
+		switch i := slices.IndexFunc(all, func(is v1alpha1.RunStatus) bool { return is.ID == was.ID }); {
+		case i < 0:
+			all = append(all, dropped(was, &r.Now))
+		case was.Token > all[i].Token, was.Token == all[i].Token && was.EndTime != nil && all[i].EndTime == nil:
+			all[i] = was // the Lease is out of an old cache
+		}
+	}
+	// Each attempt has a token above all before, so this is the order of time.
+	slices.SortStableFunc(all, func(a, b v1alpha1.RunStatus) int { return cmp.Compare(b.Token, a.Token) })
+	return all
+}
+
+// dropped is a run that the Lease tells nothing of any more, or nothing yet if that is out of an old cache. What came before the newest
+// run has ended.
+func dropped(was v1alpha1.RunStatus, newest *lease.Run) v1alpha1.RunStatus {
+	if RunOf(&was).Open() && was.Token < newest.Token {
+		was.State, was.ExitCode, was.Reason = v1alpha1.RunUnknown, nil, ""
+	}
+	return was
+}
+
+// ended reports whether a run is over, as far as is known.
+func ended(r *v1alpha1.RunStatus) bool {
+	return !RunOf(r).Open()
+}
+
+func describeTicks(status *v1alpha1.SingletonJobStatus, r *runs) {
+	status.NextTick = nil
+	if r.decision.Next != 0 && !r.suspend {
+		status.NextTick = &metav1.Time{Time: r.decision.Next.Time()}
+	}
+	status.Missed, status.Skipped = r.Missed+r.decision.Tally.Missed(), r.Skipped+r.decision.Tally.Skipped()
+}
+
+func runStatus(r *lease.Run) v1alpha1.RunStatus {
+	s := v1alpha1.RunStatus{
+		ID: r.ID, State: string(r.State), Attempts: r.Attempt, Token: r.Token, Pod: r.Pod, Reason: Shorten(string(r.Reason), maxReason),
+		StartTime: secondOf(r.Began),
+	}
+	if r.Tick != 0 {
+		s.Tick = &metav1.Time{Time: r.Tick.Time()}
+	}
+	if r.Reason == lease.ReasonProcessExited || r.Code != 0 {
+		s.ExitCode = new(int32(r.Code))
+	}
+	if !r.Open() {
+		s.EndTime = secondOf(r.Ended)
+	}
+	return s
+}
+
+func secondOf(millis int64) *metav1.Time {
+	if millis <= 0 {
+		return nil
+	}
+	return &metav1.Time{Time: microTime(millis).Truncate(time.Second)}
+}
+
+// runConditions are those that only a job has that runs to completion.
+func runConditions(state State, j *job, t *tenure, m *members, r *runs) []metav1.Condition {
+	switch {
+	case r == nil || state == Deleting:
+		return nil
+	case j.Spec.Schedule != nil:
+		return []metav1.Condition{scheduled(state, j, t, m, r).condition(v1alpha1.ConditionScheduled)}
+	case !r.ours || r.Bad != "":
+		return nil // what was said stays
+	}
+	return []metav1.Condition{
+		complete(r).condition(v1alpha1.ConditionComplete), givenUp(j, r).condition(v1alpha1.ConditionFailed),
+	}
+}
+
+// otherConditions are those that a job has lost with a schedule that was set, or removed.
+func otherConditions(j *job) []string {
+	if j.Spec.Schedule != nil {
+		return []string{v1alpha1.ConditionComplete, v1alpha1.ConditionFailed}
+	}
+	return []string{v1alpha1.ConditionScheduled}
+}
+
+// scheduled is the verdict on whether ticks are run.
+func scheduled(state State, j *job, t *tenure, m *members, r *runs) verdict {
+	switch {
+	case state == InvalidSpec, state == LeaseConflict:
+		return idle(state, j, t)
+	case r.Bad != "":
+		return badRun(r)
+	case j.Spec.Suspend:
+		return verdict{v1alpha1.ReasonSuspended, "spec.suspend is set; what comes due is no tick"}
+	case r.blind && r.apart:
+		return verdict{v1alpha1.ReasonClocksDisagree, "the operator's clock and the API server's differ by more than " + schedule.Tolerance.String() + ", and a " +
+			"change of the schedule, or the end of its suspension, is dated by them: until they agree the Lease says what it did before"}
+	case r.stamp == 0:
+		return verdict{v1alpha1.ReasonNoServerTime, "no answer of the API server has told the time, in a header Date, and ticks come due by its clock: " +
+			"candidates start none; see that no proxy before it takes the header away"}
+	case r.decision.Verdict == schedule.Ahead:
+		return verdict{v1alpha1.ReasonAhead, fmt.Sprintf("the Lease says that all ticks are accounted for up to %s, which is yet to come: clocks were wrong; "+
+			"nothing is due until then", r.Facts.Settled)}
+	case r.overdue(t, m):
+		return verdict{v1alpha1.ReasonOverdue, overdueText(r)}
+	case r.decision.Next == 0 && r.ours:
+		return verdict{v1alpha1.ReasonScheduled, "there is no further tick"}
+	}
+	return verdict{v1alpha1.ReasonScheduled, "each tick is run; status.nextTick is the next one"}
+}
+
+func overdueText(r *runs) string {
+	text := "a tick is due, and candidates are there that do not start it, as where the clock of a node and the API server's are more than 30s apart; " +
+		"their logs say why (kubectl singleton logs)"
+	if r.apart {
+		text += "; the operator's clock and the API server's are"
+	}
+	return text
+}
+
+func badRequest(r *runs) verdict {
+	return verdict{v1alpha1.ReasonRunRequestInvalid, fmt.Sprintf("the annotation %s is %q, by which no run is asked for: it is NAME, or NAME@TICK for the run of a tick; "+
+		"a name has at most 63 characters, each of a-z, 0-9, - or a dot, and a tick is as 2026-11-23T01:30:00Z",
+		contract.RunNowAnnotation, bounded(r.badRequest, maxIdentity))}
+}
+
+func badRun(r *runs) verdict {
+	return verdict{v1alpha1.ReasonBadRun, fmt.Sprintf("the Lease says what can't be read: %s; no run is started until that is repaired, or removed, "+
+		"with which all before is forgotten", bounded(r.Bad, maxDetail))}
+}
+
+// complete and givenUp are the verdicts on the run of a job without a schedule, as those of a Kubernetes Job.
+func complete(r *runs) verdict {
+	if r.final() && r.Now.State == lease.RunComplete {
+		return verdict{v1alpha1.ReasonRunComplete, completeText(r)}
+	}
+	return verdict{v1alpha1.ReasonNotComplete, "the run is not complete"}
+}
+
+func givenUp(j *job, r *runs) verdict {
+	switch {
+	case !r.final() || r.Now.State != lease.RunGivenUp:
+		return verdict{v1alpha1.ReasonNotFailed, "the run has not failed"}
+	case r.Now.Reason == lease.ReasonDeadlineExceeded:
+		return verdict{v1alpha1.ReasonDeadlineExceeded, failedText(r)}
+	case r.Now.Reason == lease.ReasonProcessExited && slices.Contains(j.Spec.FailOnExitCodes, int32(r.Now.Code)):
+		return verdict{v1alpha1.ReasonFailOnExitCode, failedText(r)}
+	}
+	return verdict{v1alpha1.ReasonBackoffLimitExceeded, failedText(r)}
+}
+
+func completeText(r *runs) string {
+	return fmt.Sprintf("the run was completed by %s in attempt %d", cmp.Or(r.Now.Pod, unknownPod), r.Now.Attempt)
+}
+
+func failedText(r *runs) string {
+	return "the run has failed, and no attempt follows: " + endText(&r.Now)
+}
+
+// resting is the verdict on a job of which nobody acts, since nothing is to be run now.
+func resting(r *runs) verdict {
+	switch {
+	case r.Bad != "":
+		return badRun(r)
+	case r.Now.State == lease.RunFailed:
+		return verdict{v1alpha1.ReasonRetrying, endText(&r.Now) + "; the next attempt follows after its delay"}
+	case r.final() && r.Now.State == lease.RunGivenUp:
+		return verdict{v1alpha1.ReasonRunFailed, failedText(r)}
+	case r.final():
+		return verdict{v1alpha1.ReasonCompleted, completeText(r)}
+	}
+	return verdict{v1alpha1.ReasonNotDue, "no run is due; status.nextTick is the next tick"}
+}
+
+// eventsOfRuns announce each run's begin and end once. A process that may have failed to write them does so again.
+func eventsOfRuns(j *job, r *runs, status *v1alpha1.SingletonJobStatus, o *Observed) []Event {
+	if r == nil {
+		return nil
+	}
+	now := j.Status.Runs
+	if status != nil {
+		now = status.Runs
+	}
+	var events []Event
+	for i := range slices.Backward(now) {
+		is := &now[i]
+		was := slices.IndexFunc(j.Status.Runs, func(old v1alpha1.RunStatus) bool { return old.ID == is.ID })
+		again := (o.EventsUnknown || o.Unannounced != 0) && happened(is, o.Now)
+		if was < 0 || again {
+			events = append(events, runStarted(j.Name, is))
+		}
+		if ended(is) && (was < 0 || !ended(&j.Status.Runs[was]) || again) {
+			events = append(events, runEnded(j.Name, is))
+		}
+	}
+	return events
+}
+
+// requestPassedOver tells of what was asked for and is not followed.
+func requestPassedOver(job, request string) *Event {
+	return &Event{
+		Name: runEvent(job, "passed-over", request), Type: corev1.EventTypeWarning, Reason: "RunPassedOver",
+		Message: fmt.Sprintf("a run is asked for by the name %s, and one is under way: it is not followed; ask again by another name", request),
+	}
+}
+
+// happened reports whether the last that is told of a run was not long ago.
+func happened(r *v1alpha1.RunStatus, now time.Time) bool {
+	at := cmp.Or(r.EndTime, r.StartTime)
+	return at != nil && now.Sub(at.Time) < recent
+}
+
+func runStarted(job string, r *v1alpha1.RunStatus) Event {
+	return Event{
+		Name: runEvent(job, "run-started", r.ID), Type: corev1.EventTypeNormal, Reason: "RunStarted", Message: runName(r) + " has begun",
+	}
+}
+
+func runEnded(job string, r *v1alpha1.RunStatus) Event {
+	e := Event{Name: runEvent(job, "run-ended", r.ID), Type: corev1.EventTypeNormal}
+	run := RunOf(r)
+	switch run.State {
+	case lease.RunComplete:
+		e.Reason, e.Message = v1alpha1.ReasonRunComplete, fmt.Sprintf("%s was completed by %s in attempt %d", runName(r), cmp.Or(r.Pod, unknownPod), r.Attempts)
+	case lease.RunReplaced:
+		e.Reason, e.Message = "RunReplaced", runName(r)+" was stopped for the next tick"
+	case v1alpha1.RunUnknown:
+		e.Type, e.Reason = corev1.EventTypeWarning, "RunEndUnknown"
+		e.Message = runName(r) + " has ended while no operator looked, and the Lease no longer tells how"
+	default:
+		e.Type, e.Reason = corev1.EventTypeWarning, v1alpha1.ReasonRunFailed
+		e.Message = fmt.Sprintf("%s has failed, and no attempt follows: %s", runName(r), endText(&run))
+	}
+	return e
+}
+
+func runEvent(job, what, id string) string {
+	sum := sha256.Sum256([]byte(id))
+	return fmt.Sprintf("%s.%s-%x", job, what, sum[:8])
+}
+
+// Idle reports whether nothing is to act, by what a status says: no run is due, or an attempt has failed and the next one follows.
+func Idle(status *v1alpha1.SingletonJobStatus) bool {
+	c := meta.FindStatusCondition(status.Conditions, v1alpha1.ConditionActive)
+	return c != nil && slices.Contains(
+		[]string{v1alpha1.ReasonCompleted, v1alpha1.ReasonRunFailed, v1alpha1.ReasonNotDue, v1alpha1.ReasonRetrying}, c.Reason)
+}
+
+// expiresIn is how long a job that is finished is kept still, nil for ever. It counts from when that was recorded, by this clock.
+func expiresIn(j *job, r *runs, now time.Time) *time.Duration {
+	ttl := j.Spec.TTLSecondsAfterFinished
+	if ttl == nil || !r.final() {
+		return nil
+	}
+	for i := range j.Status.Conditions {
+		c := &j.Status.Conditions[i]
+		if (c.Type == v1alpha1.ConditionComplete || c.Type == v1alpha1.ConditionFailed) && c.Status == "True" {
+			return new(time.Duration(*ttl)*time.Second - max(0, now.Sub(c.LastTransitionTime.Time)))
+		}
+	}
+	return new(time.Duration(*ttl) * time.Second) // it is being recorded
+}

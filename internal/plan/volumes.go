@@ -1,0 +1,87 @@
+package plan
+
+import (
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// Volume is a PersistentVolumeClaim that pods of a job share.
+type Volume struct {
+	Claim string
+	// Asked are the access modes that the claim asks for, and Has those that its volume has: none while it is not bound.
+	Asked, Has []corev1.PersistentVolumeAccessMode
+}
+
+// Claims are the names of the claims that pods share, sorted. One that Kubernetes makes for each pod (ephemeral) is not shared.
+func Claims(pods []*corev1.Pod) []string {
+	var names []string
+	for _, pod := range pods {
+		for i := range pod.Spec.Volumes {
+			if claim := pod.Spec.Volumes[i].PersistentVolumeClaim; claim != nil {
+				names = append(names, claim.ClaimName)
+			}
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// confined says for whom a volume is at a time, empty if pods on several nodes can have it. It is what Kubernetes goes by: the
+// scheduler by what is asked for, whoever attaches volumes by what there is.
+func (v Volume) confined() string {
+	if slices.Contains(v.Asked, corev1.ReadWriteOncePod) {
+		return "ReadWriteOncePod: one pod at a time can use it"
+	}
+	modes := v.Has
+	if len(modes) == 0 {
+		modes = v.Asked
+	}
+	shared := func(mode corev1.PersistentVolumeAccessMode) bool {
+		return mode == corev1.ReadWriteMany || mode == corev1.ReadOnlyMany
+	}
+	if len(modes) == 0 || slices.ContainsFunc(modes, shared) {
+		return ""
+	}
+	return "ReadWriteOnce: one node at a time can use it"
+}
+
+// confinedText is the first claim that keeps standbys from other nodes; empty if there is none.
+func (m *members) confinedText() string {
+	for _, v := range m.volumes {
+		if mode := v.confined(); mode != "" {
+			return fmt.Sprintf("the PersistentVolumeClaim %s is %s", v.Claim, mode)
+		}
+	}
+	return ""
+}
+
+// singleText is what protects a job of one candidate.
+func (m *members) singleText() string {
+	if confined := m.confinedText(); confined != "" {
+		return "spec.candidates is 1, so no standby can take over; more would not help, since " + confined +
+			". When the pod is lost another one is made, and starts when it can have the volume and the lease has run out"
+	}
+	return "spec.candidates is 1, so no standby can take over: ask for 2 or more"
+}
+
+// unsharedText is why there is no standby elsewhere, and what to do.
+func (m *members) unsharedText() string {
+	return "no standby on another node is ready, and " + m.confinedText() +
+		". Set spec.candidates to 1, so that the next pod is made when this one is lost, or use a claim that is ReadWriteMany"
+}
+
+// waitsForVolume is what a candidate waits for that does not start while another one leaves a node that may be lost; empty if
+// that is not so.
+func (m *members) waitsForVolume() string {
+	confined := m.confinedText()
+	waits := m.first(func(c candidate) bool { return c.live() && !c.ready && !started(c.pod) })
+	has := m.first(func(c candidate) bool { return c.terminating && !c.terminal && c.pod.Spec.NodeName != "" })
+	if confined == "" || waits == nil || has == nil || waits.pod.Spec.NodeName == has.pod.Spec.NodeName {
+		return ""
+	}
+	node := has.pod.Spec.NodeName
+	return fmt.Sprintf("%s waits for %s, which is being deleted: %s. If node %s is shut down for good, say so: kubectl taint node %s %s=:NoExecute",
+		waits.pod.Name, has.pod.Name, confined, node, node, corev1.TaintNodeOutOfService)
+}

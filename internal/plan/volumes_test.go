@@ -1,0 +1,152 @@
+package plan
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+
+	"github.com/singletonjob/operator/api/v1alpha1"
+)
+
+func modes(modes ...corev1.PersistentVolumeAccessMode) []corev1.PersistentVolumeAccessMode {
+	return modes
+}
+
+func TestVolumeOfOneNode(t *testing.T) {
+	const (
+		once, pod    = corev1.ReadWriteOnce, corev1.ReadWriteOncePod
+		many, readMy = corev1.ReadWriteMany, corev1.ReadOnlyMany
+	)
+	for name, c := range map[string]struct {
+		volumes []Volume
+		with    func(*given)
+		reason  string
+		says    []string
+	}{
+		"no claim": {with: func(g *given) { g.unready(1) }, reason: v1alpha1.ReasonNoStandby},
+		"ReadWriteOnce": {
+			volumes: []Volume{{"data", modes(once), modes(once)}}, with: func(g *given) { g.unready(1) },
+			reason: v1alpha1.ReasonVolumeNotShared, says: []string{"claim data is readwriteonce: one node", "set spec.candidates to 1", "readwritemany"},
+		},
+		"on the same node": {
+			volumes: []Volume{{"data", modes(once), nil}}, with: func(g *given) { g.Pods[1].Spec.NodeName = "a" },
+			reason: v1alpha1.ReasonVolumeNotShared,
+		},
+		"ReadWriteOncePod": {
+			volumes: []Volume{{"data", modes(pod), modes(pod)}}, with: func(g *given) { g.unready(1) },
+			reason: v1alpha1.ReasonVolumeNotShared, says: []string{"one pod at a time"},
+		},
+		"the second one": {
+			volumes: []Volume{{"a", modes(many), nil}, {"b", modes(once), nil}}, with: func(g *given) { g.unready(1) },
+			reason: v1alpha1.ReasonVolumeNotShared, says: []string{"claim b is"},
+		},
+		"a volume that can do more than was asked": {
+			volumes: []Volume{{"data", modes(once), modes(once, many)}}, with: func(g *given) { g.unready(1) }, reason: v1alpha1.ReasonNoStandby,
+		},
+		"one that many may read": {
+			volumes: []Volume{{"data", modes(readMy), nil}}, with: func(g *given) { g.unready(1) }, reason: v1alpha1.ReasonNoStandby,
+		},
+		"one that says nothing": {volumes: []Volume{{Claim: "data"}}, with: func(g *given) { g.unready(1) }, reason: v1alpha1.ReasonNoStandby},
+		// Access modes are not enforced for volumes that nobody attaches, such as NFS.
+		"works all the same": {volumes: []Volume{{"data", modes(once), modes(once)}}, reason: v1alpha1.ReasonStandbyReady},
+		"nothing is active":  {volumes: []Volume{{"data", modes(once), nil}}, with: func(g *given) { g.free() }, reason: v1alpha1.ReasonNoHolder},
+		"one candidate": {
+			volumes: []Volume{{"data", modes(once), nil}}, with: func(g *given) { g.Job.Spec.Candidates = 1; g.Pods = g.Pods[:1] },
+			reason: v1alpha1.ReasonSingleCandidate, says: []string{"more would not help", "claim data is readwriteonce", "another one is made"},
+		},
+		"one candidate that could be more": {
+			volumes: []Volume{{"data", modes(many), nil}}, with: func(g *given) { g.Job.Spec.Candidates = 1; g.Pods = g.Pods[:1] },
+			reason: v1alpha1.ReasonSingleCandidate, says: []string{"ask for 2 or more"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := steady()
+			g.Volumes = c.volumes
+			if c.with != nil {
+				c.with(g)
+			}
+			protected := g.condition(v1alpha1.ConditionProtected)
+			if protected.reason != c.reason {
+				t.Errorf("Protected has the reason %s, want %s: %s", protected.reason, c.reason, protected.message)
+			}
+			for _, text := range c.says {
+				if !strings.Contains(strings.ToLower(protected.message), text) {
+					t.Errorf("Protected says %q, want something about %q", protected.message, text)
+				}
+			}
+		})
+	}
+}
+
+// condition is what is said under a condition once the plan is carried out.
+func (g *given) condition(name string) verdict {
+	status := &g.Job.Status
+	if p := Decide(g.Observed); p.Status != nil {
+		status = p.Status
+	}
+	c := meta.FindStatusCondition(status.Conditions, name)
+	return verdict{c.Reason, c.Message}
+}
+
+// lost is a job of one candidate whose node is lost and whose next candidate waits on another.
+func lost() *given {
+	g := steady()
+	g.Job.Spec.Candidates = 1
+	g.terminating(0)
+	g.waiting(1, "ContainerCreating")
+	g.released("NodeLost")
+	return g
+}
+
+func TestWhoWaitsForAVolume(t *testing.T) {
+	const remedy = "If node a is shut down for good, say so: kubectl taint node a node.kubernetes.io/out-of-service=:NoExecute"
+	once := []Volume{{"data", modes(corev1.ReadWriteOnce), nil}}
+	for name, c := range map[string]struct {
+		volumes []Volume
+		with    func(*given)
+		says    bool
+	}{
+		"ReadWriteOnce":    {volumes: once, says: true},
+		"ReadWriteOncePod": {volumes: []Volume{{"data", modes(corev1.ReadWriteOncePod), nil}}, with: func(g *given) { g.Pods[1].Spec.NodeName = "" }, says: true},
+		"ReadWriteMany":    {volumes: []Volume{{"data", modes(corev1.ReadWriteMany), nil}}},
+		"no volume":        {},
+		"the same node":    {volumes: once, with: func(g *given) { g.Pods[1].Spec.NodeName = "a" }},
+		"it has started": {volumes: once, with: func(g *given) {
+			g.Pods[1].Status.ContainerStatuses[0].State = corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}
+		}},
+		"nobody has it":   {volumes: once, with: func(g *given) { g.Pods = g.Pods[1:] }},
+		"its pod is over": {volumes: once, with: func(g *given) { g.Pods[0].Status.Phase = corev1.PodFailed }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := lost()
+			g.Volumes = c.volumes
+			if c.with != nil {
+				c.with(g)
+			}
+			active := g.condition(v1alpha1.ConditionActive)
+			if active.reason != v1alpha1.ReasonCandidatesNotReady || strings.Contains(active.message, remedy) != c.says {
+				t.Errorf("Active says %s: %s, want the remedy: %v", active.reason, active.message, c.says)
+			}
+		})
+	}
+}
+
+func TestClaims(t *testing.T) {
+	named := func(names ...string) *corev1.Pod {
+		pod := &corev1.Pod{Spec: corev1.PodSpec{Volumes: []corev1.Volume{
+			{Name: "own", VolumeSource: corev1.VolumeSource{Ephemeral: &corev1.EphemeralVolumeSource{}}}, {Name: "empty"},
+		}}}
+		for _, name := range names {
+			pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{
+				PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: name},
+			}})
+		}
+		return pod
+	}
+	if got, want := Claims([]*corev1.Pod{named("b", "a"), named(), named("c", "a")}), []string{"a", "b", "c"}; !slices.Equal(got, want) {
+		t.Errorf("the claims are %v, want %v", got, want)
+	}
+}

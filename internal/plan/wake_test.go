@@ -1,0 +1,147 @@
+package plan
+
+import (
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/singletonjob/operator/api/v1alpha1"
+	"github.com/singletonjob/operator/internal/lease"
+)
+
+// later is the same observation after a while in which nobody wrote anything; renewed: but the holder, its renewals.
+func (g *given) later(d time.Duration, renewed bool) *given {
+	o := g.Observed
+	o.Now = o.Now.Add(d)
+	if !o.Server.IsZero() {
+		o.Server = o.Server.Add(d)
+	}
+	if o.OverQuota > 0 {
+		o.OverQuota += d
+	}
+	o.Remembered = max(0, o.Remembered-d)
+	o.Entrypoint.Retry = max(0, o.Entrypoint.Retry-d)
+	if renewed {
+		o.Lease.Record.Revision++
+		o.Lease.Record.RenewTime = o.Now.UnixMicro()
+		o.Lease.Unchanged, o.Lease.SinceRenewal, o.Lease.Renewed = 0, 0, true
+	} else {
+		o.Lease.Unchanged += d
+		o.Lease.SinceRenewal += d
+	}
+	return &given{o}
+}
+
+// did is what of a plan is to be the same as long as nothing is due: all but dates, and what is told once more.
+func did(p Plan) any {
+	names := func(refs []PodRef) (all []string) {
+		for _, r := range refs {
+			all = append(all, r.Name)
+		}
+		return all
+	}
+	var created []string
+	for _, pod := range p.Create {
+		created = append(created, pod.Name)
+	}
+	var conditions []metav1.Condition
+	var status v1alpha1.SingletonJobStatus
+	told := p.Status != nil && p.State != Deleting // of a job that goes, what is told is of use to nobody
+	if told {
+		status = *p.Status
+		conditions = slices.Clone(status.Conditions)
+		for i := range conditions {
+			conditions[i].LastTransitionTime = metav1.Time{}
+		}
+		status.Conditions = nil
+	}
+	return []any{
+		p.State, p.Lease != nil, p.Told != nil, p.Service != nil, p.Relabel, names(p.Adopt), names(p.Delete), created, len(p.Apply), len(p.Also),
+		p.Move != nil, told, status, conditions, p.Expired,
+	}
+}
+
+// writes reports whether there is something to do.
+func (p *Plan) writes() bool {
+	return p.Lease != nil || p.Told != nil || p.Service != nil || p.Move != nil || p.Status != nil || p.Expired ||
+		len(p.Relabel)+len(p.Apply)+len(p.Adopt)+len(p.Delete)+len(p.Create)+len(p.Also) > 0
+}
+
+var wakeSeeds = flag.Int("wake-seeds", 1000, "how many observations TestNothingIsDueBefore draws")
+
+// TestNothingIsDueBefore: until the time that a plan says, the plan stays what it is, for every observation that there may be, whether
+// the holder renews or is silent. So a reader of the clock that says not when it changes its mind is found.
+func TestNothingIsDueBefore(t *testing.T) {
+	// Leases that wait for another job's pods, whose holder died, and whose renewals are missing.
+	staysUntilDue(t, 3526537555733438432)
+	staysUntilDue(t, 14511233679972947768)
+	for seed := range uint64(*wakeSeeds) {
+		staysUntilDue(t, seed)
+		if t.Failed() {
+			return
+		}
+	}
+}
+
+func staysUntilDue(t *testing.T, seed uint64) {
+	t.Helper()
+	if g := observation(seed); g.Job != nil {
+		g.staysUntilDue(t, rand.New(rand.NewPCG(seed, 2)), fmt.Sprintf("seed %d", seed))
+	}
+}
+
+func (g *given) staysUntilDue(t *testing.T, r *rand.Rand, name string) {
+	t.Helper()
+	g.EventsUnknown = false
+	g.settle()
+	p := Decide(g.Observed)
+	if p.writes() {
+		return // it is decided anew when these are done
+	}
+	for _, renewed := range []bool{false, true} {
+		until := p.Wake
+		if renewed {
+			until = p.Due
+			if p.Renewal || g.Lease.Presence != Ours || !tenureOf(jobOf(&g.Observed), g.Name, &g.Observed).holder.ours {
+				continue
+			}
+		}
+		if until == 0 {
+			until = 100 * time.Hour
+		}
+		d := time.Duration(r.Int64N(int64(until)))
+		q := Decide(g.later(d, renewed).Observed)
+		if diff := cmp.Diff(did(p), did(q)); diff != "" {
+			t.Errorf("%s, %v, renewed %v: due in %v, by silence of %v, but after %v: %s", name, p.State, renewed, until, p.Silence, d, diff)
+		}
+	}
+}
+
+// TestWhatIsWaitedForIsDue: what a rollout waits for while the holder renews, of which nothing else tells.
+func TestWhatIsWaitedForIsDue(t *testing.T) {
+	const lasted = 10 * time.Second
+	for name, c := range map[string]struct {
+		given func(g *given)
+		due   time.Duration
+	}{
+		"a handover that was not taken is asked for again": {func(g *given) { g.notTaken(ago(lasted)) }, notTakenFor - lasted},
+		"the version before has lasted as long as any must": {func(g *given) {
+			g.Lease.Record.AcquireTime = ago(lasted).UnixMicro()
+			g.Lease.Record.Handover = lease.Handover{To: g.Pods[1].Name, Reason: lease.ReasonRollout}
+		}, time.Duration(v1alpha1.DefaultMinReadySeconds)*time.Second - lasted},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := rollingOut()
+			c.given(g)
+			if p := Decide(g.Observed); p.Due != c.due {
+				t.Errorf("due in %v, want %v", p.Due, c.due)
+			}
+		})
+	}
+}

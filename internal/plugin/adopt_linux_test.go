@@ -1,0 +1,65 @@
+package plugin
+
+import (
+	"context"
+	"io"
+	"strings"
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/singletonjob/operator/api/v1alpha1"
+)
+
+// TestAdopt is about the command line; what follows from it is tested where it is done.
+func TestAdopt(t *testing.T) {
+	w := newWorld(t)
+	labels := map[string]string{"app": "billing"}
+	w.must(w.api.Create(t.Context(), &appsv1.Deployment{
+		ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "billing"},
+		Spec: appsv1.DeploymentSpec{Replicas: new(int32(1)), Selector: &metav1.LabelSelector{MatchLabels: labels}, Template: corev1.PodTemplateSpec{
+			ObjectMeta: metav1.ObjectMeta{Labels: labels},
+			Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "app", Image: "billing:1", Command: []string{"run"}}}},
+		}},
+	}))
+	w.says(ExitOK, "kind: SingletonJob", "adopt", "deploy/billing", "--dry-run", "--name=mail", "--candidates=3")
+	job := &v1alpha1.SingletonJob{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "mail"}}
+	if err := w.api.Get(t.Context(), client.ObjectKeyFromObject(job), job); client.IgnoreNotFound(err) != nil || err == nil {
+		t.Errorf("a dry run has made a job: %v", err)
+	}
+	w.says(ExitUsage, `want one workload, as deployment/NAME or statefulset/NAME, got "billing"`, "adopt", "billing")
+	w.says(ExitError, `daemonset "billing" cannot be adopted`, "adopt", "daemonset/billing")
+	for _, kind := range []string{"cronjob", "cj", "Jobs.batch"} {
+		w.says(ExitError, kind+` "report" cannot be adopted, since no two things may start its runs: suspend it (kubectl patch `+kind+" report -n "+w.namespace,
+			"adopt", kind+"/report")
+		w.says(ExitError, "docs/from-cronjob.md", "adopt", kind+"/report")
+	}
+	w.says(ExitError, "does not exist", "adopt", "deployment/nothing")
+
+	ctx, interrupt := context.WithCancel(t.Context())
+	defer interrupt()
+	reader, writer := io.Pipe()
+	ended := make(chan int)
+	go func() {
+		args := []string{"adopt", "deployment/billing", "--name=mail", "--candidates=3", "--kubeconfig=" + w.kubeconfig, "-n", w.namespace}
+		status := Run(ctx, args, genericiooptions.IOStreams{In: strings.NewReader(""), Out: io.Discard, ErrOut: writer})
+		writer.Close()
+		ended <- status
+	}()
+	seen := newReader(reader)
+	seen.until(t, "waiting for the operator to see the SingletonJob mail")
+	interrupt()
+	seen.until(t, "run it again to go on")
+	go seen.drain()
+	if status := <-ended; status != ExitInterrupted {
+		t.Errorf("interrupted, it ended with %d", status)
+	}
+	w.must(w.api.Get(t.Context(), client.ObjectKeyFromObject(job), job))
+	if job.Spec.Candidates != 3 || job.Spec.WorkloadRef == nil || job.Spec.WorkloadRef.Name != "billing" {
+		t.Errorf("it made %+v", job.Spec)
+	}
+}

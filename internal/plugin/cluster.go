@@ -1,0 +1,265 @@
+package plugin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/singletonjob/operator/api/v1alpha1"
+	"github.com/singletonjob/operator/internal/adopt"
+	"github.com/singletonjob/operator/internal/contract"
+	"github.com/singletonjob/operator/internal/show"
+)
+
+// cluster is what a command talks to.
+type cluster struct {
+	client.WithWatch
+	config    *rest.Config
+	namespace string
+	now       func() time.Time
+	// renewed is when renewals were first seen by this program, by job. It tells the time that is left on a lease without a
+	// comparison of clocks.
+	renewed map[string]renewal
+}
+
+type renewal struct {
+	stamp int64
+	seen  time.Time
+}
+
+func scheme() (*runtime.Scheme, error) {
+	s := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{adopt.AddToScheme, coordinationv1.AddToScheme} {
+		if err := add(s); err != nil {
+			return nil, err
+		}
+	}
+	return s, nil
+}
+
+// nowhere is the API server that kubectl's libraries ask where none is configured.
+const nowhere = "http://localhost:8080"
+
+var errNowhere = errors.New("no cluster is configured: set KUBECONFIG, or give --kubeconfig")
+
+// connect finds the API server and asks what it serves.
+func (c *cli) connect() (*cluster, error) {
+	namespace, _, err := c.flags.ToRawKubeConfigLoader().Namespace()
+	if err != nil {
+		return nil, err
+	}
+	config, err := c.flags.ToRESTConfig()
+	if err != nil {
+		return nil, err
+	}
+	config.QPS = -1 // the API server shares itself out; a limit of our own would end a wait before its time
+	if raw, err := c.flags.ToRawKubeConfigLoader().RawConfig(); err == nil && len(raw.Clusters) == 0 && config.Host == nowhere && *c.flags.APIServer == "" {
+		return nil, errNowhere
+	}
+	s, err := scheme()
+	if err != nil {
+		return nil, err
+	}
+	api, err := client.NewWithWatch(config, client.Options{Scheme: s})
+	if err != nil {
+		return nil, err
+	}
+	return &cluster{WithWatch: api, config: config, namespace: namespace, now: c.now, renewed: map[string]renewal{}}, nil
+}
+
+func (c *cluster) key(name string) types.NamespacedName {
+	return types.NamespacedName{Namespace: c.namespace, Name: name}
+}
+
+// job reads a job, or says which there are.
+func (c *cluster) job(ctx context.Context, name string) (*v1alpha1.SingletonJob, error) {
+	job := &v1alpha1.SingletonJob{}
+	err := c.Get(ctx, c.key(name), job)
+	if apierrors.IsNotFound(err) && !noSuchKind(err) {
+		return nil, c.notFound(ctx, name)
+	}
+	return job, err
+}
+
+// notFound names what may have been meant.
+func (c *cluster) notFound(ctx context.Context, name string) error {
+	var here, elsewhere []string
+	var all v1alpha1.SingletonJobList
+	if c.List(ctx, &all) != nil && c.List(ctx, &all, client.InNamespace(c.namespace)) != nil {
+		return fmt.Errorf("there is no SingletonJob %q in namespace %s", name, c.namespace)
+	}
+	for _, job := range all.Items {
+		switch {
+		case job.Namespace == c.namespace:
+			here = append(here, job.Name)
+		case job.Name == name:
+			elsewhere = append(elsewhere, job.Namespace)
+		}
+	}
+	return errors.New(show.NotFound(name, c.namespace, here, elsewhere))
+}
+
+// one connects, and reads the job that an argument names, without its events.
+func (c *cli) one(ctx context.Context, arg string) (*cluster, show.Facts, error) {
+	api, err := c.connect()
+	if err != nil {
+		return nil, show.Facts{}, err
+	}
+	f, err := api.facts(ctx, bare(arg), false)
+	return api, f, err
+}
+
+// facts are all that is known of a job. Events are asked for where they may explain something.
+func (c *cluster) facts(ctx context.Context, name string, events bool) (show.Facts, error) {
+	job, err := c.job(ctx, name)
+	if err != nil {
+		return show.Facts{}, err
+	}
+	return c.factsOf(ctx, job, events)
+}
+
+func (c *cluster) factsOf(ctx context.Context, job *v1alpha1.SingletonJob, events bool) (show.Facts, error) {
+	f := show.Facts{Job: job}
+	if err := c.readLease(ctx, &f); err != nil {
+		return f, err
+	}
+	var pods corev1.PodList
+	if err := c.List(ctx, &pods, client.InNamespace(job.Namespace), client.MatchingLabels{contract.NameLabel: job.Name}); err != nil {
+		return f, err
+	}
+	f.Pods = pods.Items
+	if events {
+		if err := c.readEvents(ctx, &f); err != nil {
+			return f, err
+		}
+	}
+	f.Now = c.now()
+	return f, nil
+}
+
+// readLease reads the job's Lease. Who may not read it sees the rest all the same.
+func (c *cluster) readLease(ctx context.Context, f *show.Facts) error {
+	var l coordinationv1.Lease
+	switch err := c.Get(ctx, client.ObjectKeyFromObject(f.Job), &l); {
+	case apierrors.IsNotFound(err):
+		f.NoLease = "there is none"
+		return nil
+	case apierrors.IsForbidden(err):
+		f.NoLease = "not known: you may not read Leases here"
+		return nil
+	case err != nil:
+		return err
+	}
+	c.decode(&l, f)
+	return nil
+}
+
+func (c *cluster) decode(l *coordinationv1.Lease, f *show.Facts) {
+	if l.Labels[contract.ManagedByLabel] != contract.ManagedBy {
+		f.NoLease = "the Lease of this name is somebody else's"
+		return
+	}
+	fields := contract.Fields{
+		UID: string(l.UID), ResourceVersion: l.ResourceVersion, Annotations: l.Annotations,
+		HolderIdentity:       ptr.Deref(l.Spec.HolderIdentity, ""),
+		LeaseDurationSeconds: ptr.Deref(l.Spec.LeaseDurationSeconds, 0),
+		LeaseTransitions:     ptr.Deref(l.Spec.LeaseTransitions, 0),
+	}
+	if at := l.CreationTimestamp; !at.IsZero() {
+		fields.CreationTimestamp = at.UTC().Format(time.RFC3339)
+	}
+	if at := l.Spec.AcquireTime; at != nil {
+		fields.AcquireTime = at.UTC().Format(time.RFC3339Nano)
+	}
+	if at := l.Spec.RenewTime; at != nil {
+		fields.RenewTime = at.UTC().Format(time.RFC3339Nano)
+	}
+	record, err := contract.DecodeLease(fields)
+	if err != nil {
+		f.NoLease = err.Error()
+		return
+	}
+	f.Lease, f.Renewed = &record, c.renewal(l.Name, record.RenewTime)
+}
+
+// renewal is when a Lease was renewed: by its stamp when it is seen for the first time, later by when it changed.
+func (c *cluster) renewal(name string, stamp int64) time.Time {
+	if stamp == 0 {
+		return time.Time{}
+	}
+	last, known := c.renewed[name]
+	switch {
+	case !known:
+		last = renewal{stamp, time.UnixMicro(stamp)}
+	case last.stamp != stamp:
+		last = renewal{stamp, c.now()}
+	}
+	c.renewed[name] = last
+	return last.seen
+}
+
+// readEvents reads those of the job and of its pods that are not ready.
+func (c *cluster) readEvents(ctx context.Context, f *show.Facts) error {
+	names := []string{f.Job.Name}
+	for _, candidate := range show.View(*f).Candidates {
+		if !candidate.Ready {
+			names = append(names, candidate.Pod)
+		}
+	}
+	for _, name := range names {
+		var events corev1.EventList
+		err := c.List(ctx, &events, client.InNamespace(f.Job.Namespace), client.MatchingFields{"involvedObject.name": name})
+		if apierrors.IsForbidden(err) {
+			return nil // they explain, nothing rests on them
+		}
+		if err != nil {
+			return err
+		}
+		f.Events = append(f.Events, events.Items...)
+	}
+	return nil
+}
+
+// names are all jobs of the namespace.
+func (c *cluster) names(ctx context.Context) ([]string, error) {
+	var all v1alpha1.SingletonJobList
+	if err := c.List(ctx, &all, client.InNamespace(c.namespace)); err != nil {
+		return nil, err
+	}
+	var names []string
+	for _, job := range all.Items {
+		names = append(names, job.Name)
+	}
+	slices.Sort(names)
+	return names, nil
+}
+
+// completeJob offers the names of jobs, for the first argument.
+func (c *cli) completeJob(cmd *cobra.Command, args []string, begin string) ([]string, cobra.ShellCompDirective) {
+	if len(args) > 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	api, err := c.connect()
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveError
+	}
+	names, err := api.names(cmd.Context())
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveError
+	}
+	names = slices.DeleteFunc(names, func(name string) bool { return !strings.HasPrefix(name, begin) })
+	return names, cobra.ShellCompDirectiveNoFileComp
+}

@@ -1,0 +1,263 @@
+package plugin
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"sigs.k8s.io/yaml"
+
+	"github.com/singletonjob/operator/api/v1alpha1"
+	"github.com/singletonjob/operator/internal/show"
+)
+
+// object is how a job is called by -o name and by commands that change it.
+func object(name string) string {
+	return v1alpha1.Resource.Resource[:len(v1alpha1.Resource.Resource)-1] + "." + v1alpha1.GroupVersion.Group + "/" + name
+}
+
+// print writes a value as -o asks for it. text is called for people.
+func (c *cli) print(name string, value any, text func(wide bool) string) error {
+	return write(c.Out, c.output, name, value, text)
+}
+
+func write(out io.Writer, format, name string, value any, text func(wide bool) string) error {
+	var err error
+	switch format {
+	case "json":
+		encoder := json.NewEncoder(out)
+		encoder.SetIndent("", "  ")
+		encoder.SetEscapeHTML(false)
+		return encoder.Encode(value)
+	case "yaml":
+		var raw []byte
+		if raw, err = yaml.Marshal(value); err == nil {
+			_, err = out.Write(raw)
+		}
+	case "name":
+		_, err = fmt.Fprintln(out, object(name))
+	default:
+		_, err = io.WriteString(out, text(format == "wide"))
+	}
+	return err
+}
+
+func (c *cli) status() *cobra.Command {
+	var watch bool
+	cmd := &cobra.Command{
+		Use:   "status [NAME...]",
+		Short: "Show jobs as trees: candidates, lease, rollout, last changes",
+		Long: `Show jobs as trees: what is active, whether a standby protects it, the lease, the rollout, the candidates, the last changes of
+holder. Without a NAME: all jobs of the namespace.
+
+The time that is left on a lease is told by the holder's clock against this machine's; --watch tells it by when renewals
+were seen.`,
+		Example:           "  kubectl singleton status billing\n  kubectl singleton status billing --watch",
+		ValidArgsFunction: c.completeJob,
+		Args: func(_ *cobra.Command, args []string) error {
+			if watch && len(args) != 1 {
+				return fmt.Errorf("--watch wants the NAME of one SingletonJob, got %d", len(args))
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			api, err := c.connect()
+			if err != nil {
+				return err
+			}
+			if watch {
+				return c.watchStatus(cmd.Context(), api, bare(args[0]))
+			}
+			return c.printStatus(cmd.Context(), api, args)
+		},
+	}
+	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "Show it again whenever it changes, until interrupted.")
+	return c.formatted(cmd, ofLooks)
+}
+
+func (c *cli) printStatus(ctx context.Context, api *cluster, args []string) error {
+	all, err := c.everyJob(ctx, api, args, false)
+	if err != nil {
+		return err
+	}
+	return c.printEach(all, func(f show.Facts) (any, func(bool) string) {
+		v := show.View(f)
+		return v, func(wide bool) string { return show.Tree(v, f.Now, c.style(), wide) }
+	})
+}
+
+// everyJob gathers the facts of the named jobs, or of all in the namespace.
+func (c *cli) everyJob(ctx context.Context, api *cluster, args []string, events bool) ([]show.Facts, error) {
+	defer c.patience("still asking the API server")()
+	var names []string
+	for _, arg := range args {
+		names = append(names, bare(arg))
+	}
+	if len(args) == 0 {
+		var err error
+		if names, err = api.names(ctx); err != nil {
+			return nil, err
+		}
+		if len(names) == 0 {
+			fmt.Fprintf(c.ErrOut, "No SingletonJobs in namespace %s.\n", api.namespace)
+		}
+	}
+	all := make([]show.Facts, 0, len(names))
+	for _, name := range names {
+		f, err := api.facts(ctx, name, events)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, f)
+	}
+	return all, nil
+}
+
+// printEach prints what is to be said of each job: one document for machines, with an empty line between for people.
+func (c *cli) printEach(all []show.Facts, of func(show.Facts) (any, func(wide bool) string)) error {
+	if len(all) != 1 && (c.output == "json" || c.output == "yaml") {
+		values := make([]any, 0, len(all))
+		for _, f := range all {
+			value, _ := of(f)
+			values = append(values, value)
+		}
+		return c.print("", values, nil)
+	}
+	for i, f := range all {
+		value, text := of(f)
+		if i > 0 && c.output != "name" {
+			fmt.Fprintln(c.Out)
+		}
+		if err := c.print(f.Job.Name, value, text); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// patience tells what is waited for where that takes long, until the function that it returns is called.
+func (c *cli) patience(what string) func() {
+	const long = 3 * time.Second
+	timer := time.AfterFunc(long, func() { fmt.Fprintln(c.ErrOut, c.style().Draw(what+" …")) })
+	return func() { timer.Stop() }
+}
+
+func (c *cli) history() *cobra.Command {
+	return listed(c, &cobra.Command{
+		Use: "history NAME", Short: "List the changes of holder, newest first", Example: "  kubectl singleton history billing -o wide",
+	}, "holder", func(s *v1alpha1.SingletonJobStatus) []v1alpha1.TenureChange { return s.History }, show.History)
+}
+
+// listed is a command that prints a list of a job's status. what is that of which each item tells one.
+func listed[T any](
+	c *cli, cmd *cobra.Command, what string, of func(*v1alpha1.SingletonJobStatus) []T,
+	table func(job string, all []T, now time.Time, style show.Style, wide bool) string,
+) *cobra.Command {
+	cmd.Args, cmd.ValidArgsFunction = jobNamed, c.completeJob
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		api, err := c.connect()
+		if err != nil {
+			return err
+		}
+		job, err := api.job(cmd.Context(), bare(args[0]))
+		if err != nil {
+			return err
+		}
+		all := of(&job.Status)
+		if len(all) == 0 && (c.output == "" || c.output == "wide") {
+			fmt.Fprintf(c.ErrOut, "%s has had no %s yet, as far as its status tells.\n", job.Name, what)
+			return nil
+		}
+		return c.print(job.Name, append([]T{}, all...), func(wide bool) string { return table(job.Name, all, c.now(), c.style(), wide) })
+	}
+	return c.formatted(cmd, ofLooks)
+}
+
+// tokenView is what token prints for machines.
+type tokenView struct {
+	Token int64  `json:"token"`
+	Held  bool   `json:"held"`
+	Pod   string `json:"pod,omitempty"`
+	Node  string `json:"node,omitempty"`
+}
+
+func (c *cli) token() *cobra.Command {
+	return c.formatted(&cobra.Command{
+		Use: "token NAME", Short: "Print the fencing token of the current or last tenure",
+		Long: `Print the fencing token of the current or last tenure, as the Lease has it, and nothing else. With -o wide: who holds it.
+Sinks compare tokens by themselves; who asks first and writes then is not fenced.`,
+		Example:           "  kubectl singleton token billing",
+		Args:              jobNamed,
+		ValidArgsFunction: c.completeJob,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			_, f, err := c.one(cmd.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			v := show.View(f)
+			if v.Token == 0 {
+				return errors.New("there has been no tenure yet; see kubectl singleton why " + v.Name + " -n " + v.Namespace)
+			}
+			t := tokenView{Token: v.Token}
+			if v.Active != nil {
+				t = tokenView{v.Token, true, v.Active.Pod, v.Active.Node}
+			}
+			return c.print(v.Name, t, func(wide bool) string {
+				return strings.TrimRight(fmt.Sprint(t.Token, " ", held(t, wide)), " ") + "\n"
+			})
+		},
+	}, ofLooks)
+}
+
+func held(t tokenView, wide bool) string {
+	switch {
+	case !wide:
+		return ""
+	case !t.Held:
+		return "of an earlier tenure"
+	}
+	return t.Pod + " " + t.Node
+}
+
+func (c *cli) why() *cobra.Command {
+	return c.formatted(&cobra.Command{
+		Use: "why [NAME...]", Short: "Explain why nothing is active or protected, and what to do",
+		Long: `Explain why nothing is active or protected, from conditions, pods, Events and the Lease, and say what to do. Without a NAME: all
+jobs of the namespace. Exit status 0 if all is well, 3 if not.`,
+		Example:           "  kubectl singleton why billing",
+		ValidArgsFunction: c.completeJob,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			api, err := c.connect()
+			if err != nil {
+				return err
+			}
+			all, err := c.everyJob(cmd.Context(), api, args, true)
+			if err != nil {
+				return err
+			}
+			amiss := false
+			err = c.printEach(all, func(f show.Facts) (any, func(bool) string) {
+				found := show.Why(f)
+				amiss = amiss || len(found) > 0
+				return explained{f.Job.Namespace, f.Job.Name, append([]show.Finding{}, found...)},
+					func(bool) string { return show.Explain(show.View(f), found, c.style()) }
+			})
+			if err == nil && amiss {
+				return errAmiss
+			}
+			return err
+		},
+	}, ofLooks)
+}
+
+// explained is what why prints for machines. No findings: all is well.
+type explained struct {
+	Namespace string         `json:"namespace"`
+	Name      string         `json:"name"`
+	Findings  []show.Finding `json:"findings"`
+}

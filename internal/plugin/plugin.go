@@ -1,0 +1,174 @@
+// Package plugin is kubectl singleton: its commands, and what they ask of a cluster. What they show is made by package show.
+package plugin
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+	utilexec "k8s.io/client-go/util/exec"
+	crlog "sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/singletonjob/operator/internal/contract"
+	"github.com/singletonjob/operator/internal/show"
+)
+
+// Exit statuses. That of exec is the command's, if it ran.
+const (
+	ExitOK = 0
+	// ExitError: something could not be done; one line on stderr says what, and the remedy.
+	ExitError = 1
+	// ExitUsage: a wrong command line.
+	ExitUsage = 2
+	// ExitAmiss: of why, that something is not as it should be.
+	ExitAmiss = 3
+	// ExitInterrupted: as a shell has it for SIGINT.
+	ExitInterrupted = 130
+)
+
+// errAmiss ends why. It has been told of.
+var errAmiss = errors.New("something is not as it should be")
+
+// cli is what all commands share.
+type cli struct {
+	genericiooptions.IOStreams
+	flags  *genericclioptions.ConfigFlags
+	output string
+	// formats are what -o takes, by command.
+	formats map[*cobra.Command][]string
+	// started: the command line was accepted.
+	started bool
+	now     func() time.Time
+}
+
+// Run runs one command line and returns the exit status. It ends soon after ctx does.
+func Run(ctx context.Context, args []string, streams genericiooptions.IOStreams) int {
+	crlog.SetLogger(logr.Discard()) // else it writes a stack trace after a while
+	c := &cli{
+		IOStreams: streams, flags: genericclioptions.NewConfigFlags(true).WithWarningPrinter(streams),
+		formats: map[*cobra.Command][]string{}, now: time.Now,
+	}
+	root := c.root()
+	root.SetArgs(args)
+	cmd, err := root.ExecuteContextC(ctx)
+	var status utilexec.ExitError
+	switch {
+	case err == nil:
+		return ExitOK
+	case errors.Is(err, errAmiss):
+		return ExitAmiss
+	case ctx.Err() != nil:
+		return ExitInterrupted
+	case !c.started:
+		fmt.Fprintf(c.ErrOut, "error: %s\nSee '%s --help'.\n", strings.TrimSpace(err.Error()), cmd.CommandPath())
+		return ExitUsage
+	case errors.As(err, &status) && status.Exited():
+		fmt.Fprintf(c.ErrOut, "%s\n", status)
+		return status.ExitStatus()
+	}
+	fmt.Fprintln(c.ErrOut, "error:", explain(err))
+	return ExitError
+}
+
+func (c *cli) root() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "kubectl-singleton",
+		Short: "Look at SingletonJobs, and do to them what people do every week",
+		Long: `Look at SingletonJobs, and do to them what people do every week.
+
+Exit status: 0 done; 1 it could not be done, and one line on stderr says why; 2 wrong command line; 3 of "why":
+something is not as it should be. "exec" ends with the status of the command that it ran.`,
+		Version:           contract.Version,
+		SilenceErrors:     true,
+		SilenceUsage:      true,
+		Annotations:       map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl singleton"},
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error { return c.accept(cmd) },
+	}
+	root.SetIn(c.In)
+	root.SetOut(c.Out)
+	root.SetErr(c.ErrOut)
+	c.flags.AddFlags(root.PersistentFlags())
+	root.AddCommand(c.status(), c.history(), c.runs(), c.token(), c.why(), c.suspend(), c.resume(), c.restart(), c.switchover(), c.run(), c.logs(), c.exec(), c.debug(), c.adopt(), c.plan())
+	layOut(root, c.style().Width)
+	return root
+}
+
+// What -o takes: where something is shown, and where something is done.
+var (
+	ofLooks   = []string{"json", "yaml", "wide", "name"}
+	ofChanges = []string{"name"}
+)
+
+// accept checks what all commands have in common, and says that the command line is right.
+func (c *cli) accept(cmd *cobra.Command) error {
+	if formats := c.formats[cmd]; c.output != "" && !slices.Contains(formats, c.output) {
+		return fmt.Errorf("--output=%s: %s takes %s", c.output, cmd.Name(), strings.Join(formats, ", "))
+	}
+	c.started = true
+	return nil
+}
+
+// formatted gives a command the flag -o.
+func (c *cli) formatted(cmd *cobra.Command, formats []string) *cobra.Command {
+	c.formats[cmd] = formats
+	cmd.Flags().StringVarP(&c.output, "output", "o", "", "How to print it: "+strings.Join(formats, ", ")+".")
+	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(formats, cobra.ShellCompDirectiveNoFileComp))
+	return cmd
+}
+
+// jobNamed is the argument of a command that is about one job.
+func jobNamed(_ *cobra.Command, args []string) error {
+	if len(args) != 1 {
+		return fmt.Errorf("want the NAME of one SingletonJob, got %d arguments; kubectl get singletonjobs lists them", len(args))
+	}
+	return nil
+}
+
+// bare is a job's name without the kind that may stand before it.
+func bare(arg string) string {
+	kind, name, found := strings.Cut(arg, "/")
+	if found && slices.Contains([]string{"sj", "singletonjob", "singletonjobs", "singletonjob.singletonjob.io", "singletonjobs.singletonjob.io"}, strings.ToLower(kind)) {
+		return name
+	}
+	return arg
+}
+
+// style is how to write to stdout: with colours and a width if that is a terminal.
+func (c *cli) style() show.Style {
+	file, ok := c.Out.(*os.File)
+	if !ok || !term.IsTerminal(int(file.Fd())) {
+		return show.Style{ASCII: otherEncoding()}
+	}
+	s := show.Style{Color: os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb", ASCII: otherEncoding()}
+	if width, _, err := term.GetSize(int(file.Fd())); err == nil {
+		s.Width = width
+	}
+	return s
+}
+
+// otherEncoding reports whether the locale names another encoding than UTF-8. Where there is no locale, as in most containers, terminals
+// have that one all the same.
+func otherEncoding() bool {
+	locale := cmp.Or(os.Getenv("LC_ALL"), os.Getenv("LC_CTYPE"), os.Getenv("LANG"))
+	return locale != "" && !strings.Contains(strings.ReplaceAll(strings.ToLower(locale), "-", ""), "utf8")
+}
+
+// terminal reports whether stdout is one, and how many lines it has.
+func (c *cli) terminal() (lines int, is bool) {
+	file, ok := c.Out.(*os.File)
+	if !ok || !term.IsTerminal(int(file.Fd())) {
+		return 0, false
+	}
+	_, lines, err := term.GetSize(int(file.Fd()))
+	return lines, err == nil
+}

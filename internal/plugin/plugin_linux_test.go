@@ -1,0 +1,385 @@
+package plugin
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/singletonjob/operator/api/v1alpha1"
+	"github.com/singletonjob/operator/internal/contract"
+	"github.com/singletonjob/operator/test/controlplane"
+)
+
+// commandLine is the variable with which this program is kubectl singleton, with one argument on each line.
+const commandLine = "TEST_KUBECTL_SINGLETON"
+
+func TestMain(m *testing.M) {
+	_ = os.Setenv("LC_ALL", "C.UTF-8")
+	if line := os.Getenv(commandLine); line != "" {
+		os.Exit(Run(context.Background(), strings.Split(line, "\n"), genericiooptions.IOStreams{In: os.Stdin, Out: os.Stdout, ErrOut: os.Stderr}))
+	}
+	os.Exit(controlplane.Main(m))
+}
+
+var installed struct {
+	sync.Once
+	err error
+}
+
+// world is a namespace on a real API server, with jobs as an operator would have left them.
+type world struct {
+	*testing.T
+	api        client.WithWatch
+	namespace  string
+	kubeconfig string
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "none")) // that of who runs the tests is none of ours
+	plane := controlplane.ForTest(t)
+	installed.Do(func() { installed.err = plane.Apply(context.Background(), "../../config/crd") })
+	if installed.err != nil {
+		t.Fatal(installed.err)
+	}
+	s, err := scheme()
+	if err != nil {
+		t.Fatal(err)
+	}
+	api, err := client.NewWithWatch(plane.Config(), client.Options{Scheme: s})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &world{T: t, api: api, namespace: plane.Namespace(t), kubeconfig: plane.Kubeconfig()}
+}
+
+func (w *world) must(err error) {
+	w.Helper()
+	if err != nil {
+		w.Fatal(err)
+	}
+}
+
+// run runs a command line and returns its exit status and what it wrote.
+func (w *world) run(args ...string) (status int, out, errOut string) {
+	w.Helper()
+	return w.runFor(w.Context(), args...)
+}
+
+func (w *world) runFor(ctx context.Context, args ...string) (status int, out, errOut string) {
+	w.Helper()
+	var stdout, stderr bytes.Buffer
+	where := []string{"--kubeconfig=" + w.kubeconfig, "-n", w.namespace}
+	if args[0] == "__complete" {
+		where = append([]string{args[0]}, where...)
+		args = args[1:]
+	}
+	args = append(where, args...)
+	status = Run(ctx, args, genericiooptions.IOStreams{In: strings.NewReader(""), Out: &stdout, ErrOut: &stderr})
+	return status, stdout.String(), stderr.String()
+}
+
+// ok runs a command that must do what it is for, and returns what it wrote to stdout.
+func (w *world) ok(args ...string) string {
+	w.Helper()
+	status, out, errOut := w.run(args...)
+	if status != ExitOK {
+		w.Fatalf("%q ended with %d:\n%s%s", args, status, out, errOut)
+	}
+	return out
+}
+
+// says fails unless a command ends with a status and says something.
+func (w *world) says(status int, text string, args ...string) {
+	w.Helper()
+	got, out, errOut := w.run(args...)
+	if got != status || !strings.Contains(out+errOut, text) {
+		w.Errorf("%q ended with %d, want %d, and did not say %q:\n%s%s", args, got, status, text, out, errOut)
+	}
+	if n := strings.Count(errOut, "\n"); status == ExitError && n != 1 {
+		w.Errorf("%q: an error is one line, this is %d:\n%s", args, n, errOut)
+	}
+}
+
+// job makes a job of two candidates, of which the second one is active.
+func (w *world) job(name string) *v1alpha1.SingletonJob {
+	w.Helper()
+	job := &v1alpha1.SingletonJob{
+		ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: name},
+		Spec: v1alpha1.SingletonJobSpec{Template: corev1.PodTemplateSpec{Spec: corev1.PodSpec{Containers: []corev1.Container{{
+			Name: "app", Image: "app:1", Command: []string{"run"},
+		}}}}},
+	}
+	w.must(w.api.Create(w.Context(), job))
+	pods := []*corev1.Pod{w.pod(job, "0", "node-a"), w.pod(job, "1", "node-b")}
+	w.lease(job, pods[1], 7001)
+	w.status(job, func(s *v1alpha1.SingletonJobStatus) {
+		now := metav1.Now()
+		*s = v1alpha1.SingletonJobStatus{
+			ObservedGeneration: job.Generation, ActivePod: pods[1].Name, ActiveNode: "node-b", ActiveSince: &now, FencingToken: 7001, Tenures: 2,
+			Failovers: 1, LeaseSummary: "1h0m0s/10s/2s", Candidates: v1alpha1.CandidatesStatus{Total: 2, Ready: 2, Updated: 2},
+			History: []v1alpha1.TenureChange{
+				{
+					Time: metav1.NowMicro(), Type: v1alpha1.Failover, Reason: v1alpha1.ChangeLeaseExpired, From: pods[0].Name, FromToken: 6000,
+					To: pods[1].Name, ToNode: "node-b", Token: 7001, Downtime: &metav1.Duration{Duration: 15 * time.Second},
+				},
+				{Time: metav1.NowMicro(), Type: v1alpha1.Elected, Reason: v1alpha1.ChangeElected, To: pods[0].Name, Token: 6000},
+			},
+		}
+		w.condition(s, v1alpha1.ConditionActive, v1alpha1.ReasonRunning)
+		w.condition(s, v1alpha1.ConditionProtected, v1alpha1.ReasonStandbyReady)
+		w.condition(s, v1alpha1.ConditionProgressing, v1alpha1.ReasonUpToDate)
+	})
+	return job
+}
+
+func (w *world) condition(s *v1alpha1.SingletonJobStatus, name, reason string) {
+	w.Helper()
+	for _, r := range v1alpha1.ConditionReasons() {
+		if r.Condition == name && r.Reason == reason {
+			for i := range s.Conditions {
+				if s.Conditions[i].Type == name {
+					s.Conditions[i].Status, s.Conditions[i].Reason, s.Conditions[i].Message = r.Status, reason, r.Meaning
+					return
+				}
+			}
+			s.Conditions = append(s.Conditions, metav1.Condition{
+				Type: name, Status: r.Status, Reason: reason, Message: r.Meaning, LastTransitionTime: metav1.Now(),
+			})
+			return
+		}
+	}
+	w.Fatalf("%s has no reason %s", name, reason)
+}
+
+// status changes a job's status as its operator would.
+func (w *world) status(job *v1alpha1.SingletonJob, change func(*v1alpha1.SingletonJobStatus)) {
+	w.Helper()
+	w.must(w.api.Get(w.Context(), client.ObjectKeyFromObject(job), job))
+	before := job.DeepCopy()
+	change(&job.Status)
+	w.must(w.api.Status().Patch(w.Context(), job, client.MergeFrom(before)))
+}
+
+// pod makes a candidate that is ready.
+func (w *world) pod(job *v1alpha1.SingletonJob, ordinal, node string) *corev1.Pod {
+	w.Helper()
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: w.namespace, Name: job.Name + "-752pq9t-" + ordinal,
+			Labels:      map[string]string{contract.NameLabel: job.Name, contract.TemplateHashLabel: "752pq9t"},
+			Annotations: map[string]string{contract.GatedAnnotation: "app"},
+			OwnerReferences: []metav1.OwnerReference{
+				*metav1.NewControllerRef(job, v1alpha1.GroupVersion.WithKind(v1alpha1.Kind)),
+			},
+		},
+		Spec: corev1.PodSpec{NodeName: node, Containers: []corev1.Container{{Name: "app", Image: "app:1"}}},
+	}
+	w.must(w.api.Create(w.Context(), pod))
+	pod.Status = corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}}
+	w.must(w.api.Status().Update(w.Context(), pod))
+	return pod
+}
+
+// lease makes a job's Lease, held by a pod for an hour.
+func (w *world) lease(job *v1alpha1.SingletonJob, pod *corev1.Pod, token int64) {
+	w.Helper()
+	now := metav1.NowMicro()
+	w.must(w.api.Create(w.Context(), &coordinationv1.Lease{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: w.namespace, Name: job.Name,
+			Labels:      map[string]string{contract.ManagedByLabel: contract.ManagedBy, contract.NameLabel: job.Name},
+			Annotations: map[string]string{contract.TokenAnnotation: itoa(token)},
+		},
+		Spec: coordinationv1.LeaseSpec{
+			HolderIdentity: new(pod.Name + "/" + string(pod.UID) + "/nonce"), LeaseDurationSeconds: new(int32(3600)), LeaseTransitions: new(int32(2)),
+			AcquireTime: &now, RenewTime: &now,
+		},
+	}))
+}
+
+func itoa(n int64) string {
+	raw, _ := json.Marshal(n)
+	return string(raw)
+}
+
+// TestLook: commands that change nothing, of a job for which all is well and one that has no standby.
+func TestLook(t *testing.T) {
+	w := newWorld(t)
+	w.job("billing")
+	alone := w.job("mail")
+	w.status(alone, func(s *v1alpha1.SingletonJobStatus) {
+		w.condition(s, v1alpha1.ConditionProtected, v1alpha1.ReasonNoStandby)
+	})
+	standby := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "mail-752pq9t-0"}}
+	w.must(w.api.Get(t.Context(), client.ObjectKeyFromObject(standby), standby))
+	standby.Status.Conditions[0].Status = corev1.ConditionFalse
+	w.must(w.api.Status().Update(t.Context(), standby))
+	w.must(w.api.Create(t.Context(), &corev1.Event{
+		ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "mail.1"}, Type: corev1.EventTypeWarning, Reason: "FailedMount",
+		Message: "volume is elsewhere", LastTimestamp: metav1.Now(),
+		InvolvedObject: corev1.ObjectReference{Namespace: w.namespace, Name: standby.Name, Kind: "Pod"},
+	}))
+
+	for _, name := range []string{"billing", "sj/billing", "singletonjobs.singletonjob.io/billing"} {
+		w.says(ExitOK, "●  billing-752pq9t-1  active   node-b  ready", "status", name)
+	}
+	if both := w.ok("status"); !strings.Contains(both, "billing  in namespace") || !strings.Contains(both, "mail  in namespace") {
+		t.Errorf("status without a name shows:\n%s", both)
+	}
+	t.Setenv("LC_ALL", "C")
+	w.says(ExitOK, "|  |- *  billing-752pq9t-1  active", "status", "billing")
+	t.Setenv("LC_ALL", "C.UTF-8")
+	w.says(ExitOK, "renewed", "status", "billing")
+	w.says(ExitOK, "LeaseExpired", "history", "billing", "-o", "wide")
+	w.says(ExitOK, "singletonjob.singletonjob.io/billing\n", "status", "billing", "-o", "name")
+	w.says(ExitOK, "token: 7001\n", "status", "billing", "-o", "yaml")
+	if token := w.ok("token", "billing"); token != "7001\n" {
+		t.Errorf("token printed %q", token)
+	}
+	w.says(ExitOK, "7001 billing-752pq9t-1 node-b\n", "token", "billing", "-o", "wide")
+	w.says(ExitOK, "billing is active and protected: billing-752pq9t-1 on node-b, token 7001", "why", "billing")
+	w.says(ExitAmiss, "FailedMount: volume is elsewhere", "why", "mail")
+	w.says(ExitAmiss, "billing is active", "why")
+	var parsed []struct {
+		Name     string
+		Findings []struct{ Reason string }
+	}
+	_, out, _ := w.run("why", "-o", "json")
+	if err := json.Unmarshal([]byte(out), &parsed); err != nil || len(parsed) != 2 || parsed[1].Findings[0].Reason != v1alpha1.ReasonNoStandby || parsed[0].Findings == nil {
+		t.Errorf("why -o json: %v, %+v\n%s", err, parsed, out)
+	}
+	w.says(ExitOK, "billing\nmail\n", "__complete", "status", "")
+	w.says(ExitOK, "mail\n", "__complete", "why", "m")
+}
+
+// TestErrors: what goes wrong is told in one line, with a remedy.
+func TestErrors(t *testing.T) {
+	w := newWorld(t)
+	w.says(ExitOK, "No SingletonJobs in namespace", "status")
+	w.says(ExitError, "nor any other: -n names another namespace", "status", "nothing-like-it")
+	w.job("billing")
+	w.says(ExitError, `there is no SingletonJob "biling" in namespace `+w.namespace+"; did you mean billing?", "status", "biling")
+	w.job("of-" + w.namespace)
+	w.says(ExitError, "but in "+w.namespace+": give it with -n", "token", "of-"+w.namespace, "-n", "default")
+	w.says(ExitError, "nobody may not get singletonjobs.singletonjob.io in namespace "+w.namespace, "history", "billing", "--as", "nobody")
+	w.says(ExitUsage, "want the NAME of one SingletonJob, got 0", "token")
+	w.says(ExitUsage, "--output=jsn: status takes json, yaml, wide, name", "status", "-o", "jsn")
+	w.says(ExitUsage, "--output=yaml: suspend takes name", "suspend", "billing", "-o", "yaml")
+	w.says(ExitUsage, "unknown command", "stats")
+	w.says(ExitUsage, "unknown flag: --wacht", "status", "--wacht")
+	w.says(ExitUsage, "--watch wants the NAME of one", "status", "-w")
+
+	empty := httptest.NewServer(http.HandlerFunc(func(out http.ResponseWriter, _ *http.Request) {
+		out.Header().Set("Content-Type", "application/json")
+		out.WriteHeader(http.StatusNotFound)
+		io.WriteString(out, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"NotFound","message":"the server could not find the requested resource","details":{},"code":404}`)
+	}))
+	defer empty.Close()
+	w.kubeconfig = ""
+	w.says(ExitError, "this cluster knows no SingletonJobs: install the operator first", "status", "billing", "-s", empty.URL)
+	w.says(ExitError, "no cluster is configured", "status", "billing")
+	empty.Close()
+	w.says(ExitError, "refused", "status", "billing", "-s", empty.URL)
+}
+
+// TestForbiddenParts: who may not read Leases sees the rest.
+func TestForbiddenParts(t *testing.T) {
+	w := newWorld(t)
+	w.job("billing")
+	w.mayOnly("viewer", map[string][]string{"singletonjobs": {"get", "list"}, "pods": {"list"}})
+	w.says(ExitOK, "not known: you may not read Leases here", "status", "billing", "--as", "viewer")
+	w.says(ExitOK, "active and protected", "why", "billing", "--as", "viewer")
+	w.says(ExitError, "viewer may not patch singletonjobs.singletonjob.io in namespace "+w.namespace+": ask for a role", "suspend", "billing", "--as", "viewer")
+}
+
+// TestSuspend waits for what the operator says, and not for what it said before.
+func TestSuspend(t *testing.T) {
+	w := newWorld(t)
+	job := w.job("billing")
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		w.says(ExitOK, "singletonjob.singletonjob.io/billing suspended\n", "suspend", "billing", "--wait", "--timeout=0")
+	}()
+	w.until(job, func() bool { return job.Spec.Suspend })
+	w.status(job, func(s *v1alpha1.SingletonJobStatus) {
+		s.ObservedGeneration, s.ActivePod = job.Generation, ""
+		w.condition(s, v1alpha1.ConditionActive, v1alpha1.ReasonSuspended)
+		w.condition(s, v1alpha1.ConditionProgressing, v1alpha1.ReasonSuspended)
+	})
+	<-ended
+	w.says(ExitOK, "suspended already", "suspend", "billing")
+	w.says(ExitAmiss, "kubectl singleton resume billing", "why", "billing")
+	w.says(ExitError, "not within 1ms; see kubectl singleton why billing", "resume", "billing", "--wait", "--timeout=1ms")
+	if w.until(job, func() bool { return true }); job.Spec.Suspend {
+		t.Error("the job was not resumed")
+	}
+}
+
+// until waits for a job to be as it should.
+func (w *world) until(job *v1alpha1.SingletonJob, is func() bool) {
+	w.Helper()
+	for ; ; time.Sleep(20 * time.Millisecond) {
+		w.must(w.api.Get(w.Context(), client.ObjectKeyFromObject(job), job))
+		if is() {
+			return
+		}
+	}
+}
+
+// TestWatch: without a terminal, a status is printed again when something but the time has changed, until interrupted.
+func TestWatch(t *testing.T) {
+	w := newWorld(t)
+	job := w.job("billing")
+	ctx, interrupt := context.WithCancel(t.Context())
+	defer interrupt()
+	reader, writer := io.Pipe()
+	ended := make(chan int)
+	go func() {
+		args := []string{"status", "billing", "--watch", "--kubeconfig=" + w.kubeconfig, "-n", w.namespace}
+		status := Run(ctx, args, genericiooptions.IOStreams{In: strings.NewReader(""), Out: writer, ErrOut: io.Discard})
+		writer.Close()
+		ended <- status
+	}()
+	seen := newReader(reader)
+	seen.until(t, "StandbyReady")
+	w.renew(job) // is no change
+	w.status(job, func(s *v1alpha1.SingletonJobStatus) {
+		w.condition(s, v1alpha1.ConditionProtected, v1alpha1.ReasonNoStandby)
+	})
+	seen.until(t, "NoStandby")
+	if n := seen.count("StandbyReady"); n != 1 {
+		t.Errorf("what had not changed was shown %d times:\n%s", n, strings.Join(seen.lines, "\n"))
+	}
+	interrupt()
+	go seen.drain()
+	if status := <-ended; status != ExitInterrupted {
+		t.Errorf("an interrupted watch ended with %d", status)
+	}
+}
+
+// renew makes the time of a Lease's renewal another.
+func (w *world) renew(job *v1alpha1.SingletonJob) {
+	w.Helper()
+	var l coordinationv1.Lease
+	w.must(w.api.Get(w.Context(), types.NamespacedName{Namespace: w.namespace, Name: job.Name}, &l))
+	l.Spec.RenewTime = new(metav1.NowMicro())
+	w.must(w.api.Update(w.Context(), &l))
+}

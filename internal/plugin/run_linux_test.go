@@ -1,0 +1,139 @@
+package plugin
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/singletonjob/operator/api/v1alpha1"
+	"github.com/singletonjob/operator/internal/contract"
+)
+
+// runner makes a job that runs to completion, of which an operator has said nothing but its runs.
+func (w *world) runner(name string, s *v1alpha1.Schedule, runs ...v1alpha1.RunStatus) *v1alpha1.SingletonJob {
+	w.Helper()
+	job := &v1alpha1.SingletonJob{
+		ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: name},
+		Spec: v1alpha1.SingletonJobSpec{
+			RunPolicy: v1alpha1.RunPolicyRunToCompletion, Schedule: s,
+			Template: corev1.PodTemplateSpec{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "app", Image: "app:1", Command: []string{"run"}}}}},
+		},
+	}
+	w.must(w.api.Create(w.Context(), job))
+	w.ran(job, runs...)
+	return job
+}
+
+// ran has the status tell of runs, newest first. IDs are what follows the job's UID.
+func (w *world) ran(job *v1alpha1.SingletonJob, runs ...v1alpha1.RunStatus) {
+	w.Helper()
+	w.status(job, func(s *v1alpha1.SingletonJobStatus) {
+		s.Runs = nil
+		for _, r := range runs {
+			if r.ID = strings.TrimSuffix(string(job.UID)+"/"+r.ID, "/"); r.StartTime == nil {
+				r.StartTime = new(metav1.Now())
+			}
+			s.Runs = append(s.Runs, r)
+		}
+	})
+}
+
+// withdraw takes a request back.
+func (w *world) withdraw(job *v1alpha1.SingletonJob) {
+	w.Helper()
+	w.must(w.api.Patch(w.Context(), job, client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"annotations":{"`+contract.RunNowAnnotation+`":null}}}`))))
+}
+
+// TestRun asks for runs in the words that the operator reads.
+func TestRun(t *testing.T) {
+	w := newWorld(t)
+	complete := v1alpha1.RunStatus{ID: "2026-11-23T01:30:00Z", Tick: new(metav1.Date(2026, 11, 23, 1, 30, 0, 0, time.UTC)), State: "Complete", Attempts: 1, Token: 5, Pod: "report-0"}
+	job := w.runner("report", &v1alpha1.Schedule{Cron: "30 2 * * *", TimeZone: "Europe/Berlin"}, complete)
+
+	w.says(ExitOK, "singletonjob.singletonjob.io/report asked to run, by the name ", "run", "sj/report")
+	w.must(w.api.Get(t.Context(), client.ObjectKeyFromObject(job), job))
+	name := job.Annotations[contract.RunNowAnnotation]
+	if !strings.HasPrefix(name, "manual-") || strings.Trim(name, runNameLetters) != "" {
+		t.Errorf("it asks for %q", name)
+	}
+	w.says(ExitError, "a run is asked for already, by the name "+name+", and has not begun: wait for it, or withdraw it", "run", "report")
+	w.says(ExitOK, "asked for and not begun: "+name, "status", "report")
+	w.withdraw(job)
+
+	w.says(ExitOK, "by the name fix-7", "run", "report", "--name=fix-7", "--tick=2026-11-22T02:30:00+01:00")
+	w.asks(job, contract.RunNowAnnotation, "fix-7@2026-11-22T01:30:00Z")
+	w.ran(job, v1alpha1.RunStatus{ID: "fix-7", State: "Complete", Attempts: 1, Token: 7, Pod: "report-1"}, complete)
+	w.says(ExitError, "--name=fix-7: a run was asked for by that name before, and each name is followed once", "run", "report", "--name=fix-7")
+	w.says(ExitOK, "note: 2026-11-22T02:30:00Z is no tick of 30 2 * * * in Europe/Berlin", "run", "report", "--tick=2026-11-22T02:30:00Z")
+	w.withdraw(job)
+	w.says(ExitOK, "note: that tick was run: 2026-11-23T01:30:00Z is Complete", "run", "report", "--tick=2026-11-23T01:30:00Z")
+	w.withdraw(job)
+	if out := w.ok("runs", "report"); !strings.Contains(out, "fix-7") || !strings.Contains(out, "2026-11-23T01:30:00Z") || strings.Count(out, "\n") != 3 {
+		t.Errorf("runs prints\n%s", out)
+	}
+	w.says(ExitOK, "state: Complete", "runs", "report", "-o", "yaml")
+}
+
+// TestRunRefused: what would not be followed is refused at once, and nothing is asked for.
+func TestRunRefused(t *testing.T) {
+	w := newWorld(t)
+	w.job("billing")
+	w.says(ExitError, "billing runs for ever (spec.runPolicy is Continuous), so it has no runs", "run", "billing")
+	w.says(ExitOK, "billing has had no run yet", "runs", "billing")
+	once := w.runner("once", nil)
+	w.says(ExitError, "the run of once has not begun yet, and begins by itself", "run", "once")
+	w.ran(once, v1alpha1.RunStatus{State: "GivenUp", Attempts: 7, Reason: "ProcessExited", ExitCode: new(int32(3))})
+	w.says(ExitOK, "GivenUp (exit 3)  once", "runs", "once")
+	w.says(ExitError, `--tick=2026-11-23T02:30: not a time with its offset from UTC`, "run", "once", "--tick=2026-11-23T02:30")
+	w.says(ExitError, "--tick=2999-01-01T00:00:00Z: that is yet to come", "run", "once", "--tick=2999-01-01T00:00:00Z")
+	w.says(ExitError, "--tick=2026-01-01T00:00:00.5Z: ticks are whole seconds", "run", "once", "--tick=2026-01-01T00:00:00.5Z")
+	w.says(ExitError, "--name=A_b: a run's name has at most 63 characters, each of a-z, 0-9, - or a dot", "run", "once", "--name=A_b")
+	w.asks(once, contract.RunNowAnnotation, "")
+
+	nightly := w.runner("nightly", &v1alpha1.Schedule{Cron: "0 0 * * *"}, v1alpha1.RunStatus{ID: "x", State: "Failed", Attempts: 2})
+	w.says(ExitError, "a run is under way (x, attempt 2), and another would be passed over", "run", "nightly")
+	w.must(w.api.Patch(t.Context(), nightly, client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"schedule":{"overlap":"Queue"}}}`))))
+	w.says(ExitOK, "asked to run, by the name y", "run", "nightly", "--name=y")
+	w.must(w.api.Patch(t.Context(), nightly, client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"suspend":true}}`))))
+	w.says(ExitError, "nightly is suspended: kubectl singleton resume nightly", "run", "nightly")
+}
+
+// TestRunWait returns when that very run has ended, as it has.
+func TestRunWait(t *testing.T) {
+	w := newWorld(t)
+	job := w.runner("report", &v1alpha1.Schedule{Cron: "0 0 * * *"})
+	for i, c := range []struct {
+		name, state string
+		status      int
+		says        string
+	}{
+		{"good", "Complete", ExitOK, "by the name good"},
+		{"bad", "GivenUp", ExitError, "the run bad has ended as GivenUp, not as Complete: ProcessExited in attempt 3 on report-1, exit status 9; read kubectl logs report-1"},
+	} {
+		before := job.Status.Runs
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			status, out, errOut := w.run("run", "report", "--name="+c.name, "--wait", "--timeout=0")
+			if status != c.status || !strings.Contains(out+errOut, c.says) {
+				t.Errorf("%s ended with %d:\n%s%s", c.name, status, out, errOut)
+			}
+		}()
+		w.until(job, func() bool { return job.Annotations[contract.RunNowAnnotation] == c.name })
+		run := v1alpha1.RunStatus{
+			ID: string(job.UID) + "/" + c.name, State: "Running", Attempts: 3, Token: int64(i + 1), Pod: "report-1", Reason: "ProcessExited", ExitCode: new(int32(9)),
+		}
+		w.status(job, func(s *v1alpha1.SingletonJobStatus) { s.Runs = append([]v1alpha1.RunStatus{run}, before...) })
+		select {
+		case <-ended:
+			t.Errorf("%s: it ended before its run", c.name)
+		case <-time.After(50 * time.Millisecond):
+		}
+		w.status(job, func(s *v1alpha1.SingletonJobStatus) { s.Runs[0].State = c.state })
+		<-ended
+	}
+}

@@ -1,0 +1,96 @@
+package show
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/singletonjob/operator/api/v1alpha1"
+)
+
+// History is the changes of a job's holder as a table, newest first. wide adds the time, both nodes and the earlier token. On a terminal
+// that is too narrow, pods go without the job's name.
+func History(job string, changes []v1alpha1.TenureChange, now time.Time, s Style, wide bool) string {
+	head := []string{"AGE", "TYPE", "REASON", "FROM", "TO", "TOKEN", "DOWN"}
+	if wide {
+		head = append(head, "FROM-TOKEN", "FROM-NODE", "TO-NODE", "TIME")
+	}
+	rows := [][]cell{nil}
+	for _, name := range head {
+		rows[0] = append(rows[0], cell{name, bold})
+	}
+	for _, c := range changes {
+		down := "-"
+		if c.Downtime != nil {
+			down = c.Downtime.Round(time.Millisecond).String()
+		}
+		row := []cell{
+			{Ago(now.Sub(c.Time.Time)), plain},
+			{string(c.Type), changeColor(c.Type)},
+			{c.Reason, plain},
+			{dash(c.From), plain},
+			{dash(c.To), plain},
+			{itoa(c.Token), plain},
+			{down, plain},
+		}
+		if wide {
+			from := "-"
+			if c.FromToken > 0 {
+				from = itoa(c.FromToken)
+			}
+			row = append(row, cell{from, plain}, cell{dash(c.FromNode), plain}, cell{dash(c.ToNode), plain},
+				cell{c.Time.UTC().Format(time.RFC3339Nano), plain})
+		}
+		rows = append(rows, row)
+	}
+	const from, to = 3, 4
+	if s.Width > 0 && !wide && !s.fits(rows, s.Width) {
+		for _, row := range rows[1:] {
+			row[from].text, row[to].text = short(job, row[from].text), short(job, row[to].text)
+		}
+	}
+	return strings.Join(s.columns(rows), "\n") + "\n"
+}
+
+func dash(text string) string {
+	if text == "" {
+		return "-"
+	}
+	return text
+}
+
+// A Span is the beginning of a tenure. Its end is left open: what a process wrote that lived on has the token of its tenure.
+type Span struct {
+	Pod   string
+	Token int64
+	From  time.Time
+}
+
+// Spans are the tenures that the facts tell of, newest first: those in the Lease's own history, which agents write before their processes
+// start, and the job's, which stay when the Lease has forgotten them.
+func Spans(f Facts) (all []Span) {
+	if f.Lease != nil {
+		for _, past := range f.Lease.History {
+			all = append(all, Span{past.Pod, past.Token, time.UnixMilli(past.Acquired)})
+		}
+	}
+	for _, c := range f.Job.Status.History {
+		if !slices.ContainsFunc(all, func(s Span) bool { return s.Token == c.Token }) {
+			all = append(all, Span{c.To, c.Token, c.Time.Time})
+		}
+	}
+	slices.SortStableFunc(all, func(a, b Span) int { return cmp.Compare(b.Token, a.Token) })
+	return all
+}
+
+// TokenAt is the token that a pod's process had been given last at some time, 0 for none: a standby has no process. Times are of
+// the pod's own node, as those of its tenures are.
+func TokenAt(spans []Span, pod string, at time.Time) int64 {
+	for _, s := range spans {
+		if s.Pod == pod && !s.From.After(at) {
+			return s.Token
+		}
+	}
+	return 0
+}

@@ -1,0 +1,301 @@
+// Package show is what kubectl singleton tells of a job: from facts to a view of plain values, and from that to text. It asks
+// nobody and reads no clock.
+package show
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/singletonjob/operator/api/v1alpha1"
+	"github.com/singletonjob/operator/internal/contract"
+	"github.com/singletonjob/operator/internal/lease"
+)
+
+// Facts are what is known of a job at one moment.
+type Facts struct {
+	Job *v1alpha1.SingletonJob
+	// Lease is what the job's Lease says, nil where there is none of ours or nobody may read it; NoLease says then which.
+	Lease   *lease.Record
+	NoLease string
+	// Renewed is when the Lease's last renewal was made: by the holder's clock, or when it was seen.
+	Renewed time.Time
+	Pods    []corev1.Pod
+	// Events are of the job and its pods, in any order.
+	Events []corev1.Event
+	Now    time.Time
+}
+
+// Job is the view of a job, and what -o json and yaml print. Fields may be added.
+type Job struct {
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
+	// Active is the tenure that lasts, nil if there is none.
+	Active *Tenure `json:"active,omitempty"`
+	// Token is that of the current or last tenure, 0 before the first.
+	Token      int64       `json:"token"`
+	Conditions []Condition `json:"conditions,omitempty"`
+	Lease      Lease       `json:"lease"`
+	Rollout    Rollout     `json:"rollout"`
+	// Runs are those of a job that runs to completion, nil for one that runs for ever.
+	Runs       *Runs                   `json:"runs,omitempty"`
+	Candidates []Candidate             `json:"candidates,omitempty"`
+	Failovers  int64                   `json:"failovers"`
+	Handovers  int64                   `json:"handovers"`
+	Changes    []v1alpha1.TenureChange `json:"changes,omitempty"`
+}
+
+// Tenure is who acts.
+type Tenure struct {
+	Pod   string     `json:"pod"`
+	Node  string     `json:"node,omitempty"`
+	Token int64      `json:"token"`
+	Since *time.Time `json:"since,omitempty"`
+}
+
+// Condition is one of the job's conditions.
+type Condition struct {
+	Type    string `json:"type"`
+	Status  string `json:"status"`
+	Reason  string `json:"reason"`
+	Message string `json:"message,omitempty"`
+}
+
+// Lease is the lock. Left is negative once it has run out.
+type Lease struct {
+	Holder   string     `json:"holder,omitempty"`
+	Settings string     `json:"settings,omitempty"`
+	Renewed  *time.Time `json:"renewed,omitempty"`
+	Left     *Duration  `json:"left,omitempty"`
+	// Unknown says why nothing is known of it.
+	Unknown string `json:"unknown,omitempty"`
+}
+
+// Rollout is how many candidates there are of those that should be.
+type Rollout struct {
+	Desired int32 `json:"desired"`
+	Total   int32 `json:"total"`
+	Ready   int32 `json:"ready"`
+	Updated int32 `json:"updated"`
+	// Observed: the operator has seen the last change of the spec.
+	Observed bool `json:"observed"`
+}
+
+// Candidate is a pod of the job.
+type Candidate struct {
+	Pod  string `json:"pod"`
+	Node string `json:"node,omitempty"`
+	// Role is "active" or "standby".
+	Role  string `json:"role"`
+	Ready bool   `json:"ready"`
+	// State is one word, or two: ready, CrashLoopBackOff, Pending, Terminating.
+	State   string `json:"state"`
+	Version string `json:"version,omitempty"`
+	// Restarts are those of the gated container.
+	Restarts int32     `json:"restarts"`
+	Created  time.Time `json:"created"`
+}
+
+// Duration is written as Go writes durations.
+type Duration time.Duration
+
+// MarshalText makes it readable in JSON and YAML.
+func (d Duration) MarshalText() ([]byte, error) {
+	return []byte(time.Duration(d).Round(time.Millisecond).String()), nil
+}
+
+// desired is how many candidates there should be now: none at rest.
+func desired(job *v1alpha1.SingletonJob) int32 {
+	if job.Status.Candidates.Total == 0 && condition(job, v1alpha1.ConditionProtected).Reason == v1alpha1.ReasonResting {
+		return 0
+	}
+	return job.Spec.Candidates
+}
+
+// View is what there is to see.
+func View(f Facts) Job {
+	job := f.Job
+	v := Job{
+		Namespace: job.Namespace, Name: job.Name, Token: job.Status.FencingToken,
+		Lease: viewLease(f), Candidates: candidates(f),
+		Failovers: job.Status.Failovers, Handovers: job.Status.Handovers, Changes: job.Status.History,
+		Rollout: Rollout{
+			Desired: desired(job), Total: job.Status.Candidates.Total, Ready: job.Status.Candidates.Ready,
+			Updated: job.Status.Candidates.Updated, Observed: job.Status.ObservedGeneration >= job.Generation,
+		},
+	}
+	for _, c := range job.Status.Conditions {
+		v.Conditions = append(v.Conditions, Condition{c.Type, string(c.Status), c.Reason, c.Message})
+	}
+	if f.Lease != nil {
+		v.Token = max(v.Token, f.Lease.Token)
+	}
+	v.Active, v.Runs = active(f, v.Candidates), viewRuns(f)
+	return v
+}
+
+// active is the tenure that the operator reports. The Lease may know of a later one already, but a holder whose process does
+// not run is not active, and of that only the operator knows.
+func active(f Facts, all []Candidate) *Tenure {
+	s := &f.Job.Status
+	if s.ActivePod == "" {
+		return nil
+	}
+	t := &Tenure{Pod: s.ActivePod, Node: s.ActiveNode, Token: s.FencingToken}
+	if s.ActiveSince != nil {
+		t.Since = new(s.ActiveSince.UTC())
+	}
+	if holder := Holder(f); holder != "" && holder != t.Pod { // it took over a moment ago
+		t = &Tenure{Pod: holder, Token: f.Lease.Token, Since: new(time.UnixMicro(f.Lease.AcquireTime).UTC())}
+		if i := slices.IndexFunc(all, func(c Candidate) bool { return c.Pod == holder }); i >= 0 {
+			t.Node = all[i].Node
+		}
+	}
+	return t
+}
+
+// Holder is the pod that the Lease names, empty where it names none.
+func Holder(f Facts) string {
+	if f.Lease == nil {
+		return ""
+	}
+	id, _ := lease.ParseIdentity(f.Lease.Holder)
+	return id.Pod
+}
+
+func viewLease(f Facts) Lease {
+	v := Lease{Settings: f.Job.Status.LeaseSummary, Unknown: f.NoLease}
+	if f.Lease == nil {
+		return v
+	}
+	v.Holder = cmp.Or(Holder(f), f.Lease.Holder)
+	if v.Holder != "" && !f.Renewed.IsZero() {
+		v.Renewed = new(f.Renewed.UTC())
+		v.Left = new(Duration(f.Renewed.Add(f.Lease.Duration).Sub(f.Now)))
+	}
+	return v
+}
+
+func candidates(f Facts) []Candidate {
+	var all []Candidate
+	for i := range f.Pods {
+		pod := &f.Pods[i]
+		if owner := metav1.GetControllerOf(pod); owner != nil && owner.UID != f.Job.UID {
+			continue
+		}
+		all = append(all, candidate(f, pod))
+	}
+	slices.SortFunc(all, func(a, b Candidate) int {
+		if (a.Role == contract.RoleActive) != (b.Role == contract.RoleActive) {
+			return cmp.Compare(a.Role, b.Role) // active comes first
+		}
+		return cmp.Compare(a.Pod, b.Pod)
+	})
+	return all
+}
+
+func candidate(f Facts, pod *corev1.Pod) Candidate {
+	c := Candidate{
+		Pod: pod.Name, Node: pod.Spec.NodeName, Role: contract.RoleStandby, Version: pod.Labels[contract.TemplateHashLabel],
+		Ready: podReady(pod), State: state(pod), Created: pod.CreationTimestamp.UTC(),
+	}
+	if holder := Holder(f); holder == pod.Name || holder == "" && f.Lease == nil && f.Job.Status.ActivePod == pod.Name {
+		c.Role = contract.RoleActive
+	}
+	for _, s := range pod.Status.ContainerStatuses {
+		if s.Name == GatedName(pod) {
+			c.Restarts = s.RestartCount
+		}
+	}
+	return c
+}
+
+// GatedName is the name of a pod's gated container: what the operator noted when it made the pod, else the first one.
+func GatedName(pod *corev1.Pod) string {
+	if name := pod.Annotations[contract.GatedAnnotation]; name != "" || len(pod.Spec.Containers) == 0 {
+		return name
+	}
+	return pod.Spec.Containers[0].Name
+}
+
+func podReady(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+	})
+}
+
+// state is a pod's in few words, as kubectl get pods has them.
+func state(pod *corev1.Pod) string {
+	switch {
+	case pod.DeletionTimestamp != nil:
+		return "Terminating"
+	case pod.Status.Reason != "":
+		return pod.Status.Reason
+	case podReady(pod):
+		return "ready"
+	}
+	for _, s := range statuses(pod) {
+		if w := s.State.Waiting; w != nil && w.Reason != "" && w.Reason != "PodInitializing" {
+			return w.Reason
+		}
+		if t := s.State.Terminated; t != nil && t.ExitCode != 0 {
+			return cmp.Or(t.Reason, "Error")
+		}
+	}
+	for _, c := range pod.Status.Conditions {
+		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse {
+			return c.Reason
+		}
+	}
+	if pod.Status.Phase == corev1.PodRunning {
+		return "not ready"
+	}
+	return cmp.Or(string(pod.Status.Phase), "Pending")
+}
+
+// statuses are those of a pod's containers, in the order in which these start.
+func statuses(pod *corev1.Pod) []corev1.ContainerStatus {
+	return slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses)
+}
+
+// condition is the job's condition of a type, zero if there is none.
+func condition(job *v1alpha1.SingletonJob, name string) metav1.Condition {
+	if c := meta.FindStatusCondition(job.Status.Conditions, name); c != nil {
+		return *c
+	}
+	return metav1.Condition{Type: name}
+}
+
+// Ago is a time span as kubectl writes ages: two units at the most, nothing finer than a second.
+func Ago(d time.Duration) string {
+	const day = 24 * time.Hour
+	switch d = max(d, 0); {
+	case d < 2*time.Minute:
+		return itoa(int64(d/time.Second)) + "s"
+	case d < 10*time.Minute:
+		return spans(d, time.Minute, "m", time.Second, "s")
+	case d < 3*time.Hour:
+		return spans(d, time.Minute, "m", 0, "")
+	case d < 8*time.Hour:
+		return spans(d, time.Hour, "h", time.Minute, "m")
+	case d < 2*day:
+		return spans(d, time.Hour, "h", 0, "")
+	case d < 8*day:
+		return spans(d, day, "d", time.Hour, "h")
+	}
+	return spans(d, day, "d", 0, "")
+}
+
+func spans(d, unit time.Duration, name string, finer time.Duration, finerName string) string {
+	var out strings.Builder
+	out.WriteString(itoa(int64(d/unit)) + name)
+	if finer > 0 && d%unit >= finer {
+		out.WriteString(itoa(int64(d%unit/finer)) + finerName)
+	}
+	return out.String()
+}

@@ -1,0 +1,87 @@
+// Package workload reads what a SingletonJob's workloadRef names.
+package workload
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	appsv1 "k8s.io/api/apps/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/singletonjob/operator/api/v1alpha1"
+	"github.com/singletonjob/operator/internal/plan"
+)
+
+// Object is an empty object of the kind that is named, nil for a kind that no workloadRef may have.
+func Object(kind v1alpha1.WorkloadKind) client.Object {
+	switch kind {
+	case v1alpha1.WorkloadDeployment:
+		return &appsv1.Deployment{}
+	case v1alpha1.WorkloadStatefulSet:
+		return &appsv1.StatefulSet{}
+	}
+	return nil
+}
+
+// Read returns the workload, without its pods and who else has it, and the selector of its pods. One that there is not does not
+// exist; that is no error.
+func Read(ctx context.Context, from client.Reader, namespace string, ref v1alpha1.WorkloadRef) (*plan.Workload, *metav1.LabelSelector, error) {
+	object := Object(ref.Kind)
+	if object == nil {
+		return &plan.Workload{}, nil, nil // the API server accepts none
+	}
+	err := from.Get(ctx, client.ObjectKey{Namespace: namespace, Name: ref.Name}, object)
+	switch {
+	case apierrors.IsNotFound(err):
+		return &plan.Workload{}, nil, nil
+	case err != nil:
+		return &plan.Workload{}, nil, fmt.Errorf("read %s in namespace %s: %w", ref, namespace, err)
+	}
+	w := &plan.Workload{Exists: object.GetDeletionTimestamp() == nil, UID: object.GetUID(), Generation: object.GetGeneration()}
+	take := func(replicas *int32, reported int32, observed int64) {
+		w.Replicas, w.Settled = ptr.Deref(replicas, 1), reported == 0 && observed >= w.Generation
+	}
+	switch o := object.(type) {
+	case *appsv1.Deployment:
+		take(o.Spec.Replicas, o.Status.Replicas, o.Status.ObservedGeneration)
+		w.Template = o.Spec.Template
+		return w, o.Spec.Selector, nil
+	case *appsv1.StatefulSet:
+		take(o.Spec.Replicas, o.Status.Replicas, o.Status.ObservedGeneration)
+		w.Template = o.Spec.Template
+		for i := range o.Spec.VolumeClaimTemplates {
+			w.Claims = append(w.Claims, o.Spec.VolumeClaimTemplates[i].Name)
+		}
+		return w, o.Spec.Selector, nil
+	}
+	return w, nil, nil
+}
+
+// Lagging returns the names of the ReplicaSets that may make a pod yet for a Deployment that is scaled to 0: its own, and those that
+// nobody owns, which it adopts. One that was made with no replicas, as for a new template, was never asked for any.
+func Lagging(ctx context.Context, from client.Reader, namespace string, deployment types.UID, selector labels.Selector) ([]string, error) {
+	var sets appsv1.ReplicaSetList
+	if err := from.List(ctx, &sets, client.InNamespace(namespace), client.MatchingLabelsSelector{Selector: selector}); err != nil {
+		return nil, fmt.Errorf("list the ReplicaSets of a Deployment in namespace %s: %w", namespace, err)
+	}
+	var lag []string
+	for i := range sets.Items {
+		set := &sets.Items[i]
+		if owner := metav1.GetControllerOf(set); owner != nil && owner.UID != deployment {
+			continue
+		}
+		none := ptr.Deref(set.Spec.Replicas, 1) == 0
+		done := set.Status.ObservedGeneration >= set.Generation && set.Status.Replicas == 0
+		if !none || !done && set.Generation > 1 {
+			lag = append(lag, set.Name)
+		}
+	}
+	slices.Sort(lag)
+	return lag, nil
+}

@@ -1,0 +1,159 @@
+//go:build linux
+
+package main
+
+import (
+	"fmt"
+	"math"
+	"strings"
+)
+
+// A figure is a row of the table, and a panel of the chart if its growth is drawn.
+type figure struct {
+	title string
+	of    func(Result) float64
+	drawn bool
+}
+
+func fact(phase, name string) func(Result) float64 {
+	return func(r Result) float64 { return r.phase(phase).Facts[name] }
+}
+
+func figures() []figure {
+	return []figure{
+		{"all created, elected and with a standby, s", fact(created, "all settled"), true},
+		{"operator's requests for each job created", func(r Result) float64 { return sum(r.phase(created).Operator) / float64(r.Jobs) }, false},
+		{"operator's memory at rest, MiB", func(r Result) float64 { return r.phase(atRest).Memory["operator"] }, true},
+		{"operator's most memory ever, MiB", func(r Result) float64 { return r.phase(healed).OperatorPeak }, true},
+		{"operator's CPU at rest, cores", func(r Result) float64 { return r.phase(atRest).CPU["operator"] }, true},
+		{"operator's requests a minute at rest", func(r Result) float64 { return perMinute(r.phase(atRest)) }, false},
+		{"1 % failovers a minute: until the next process acts, s at most", fact(churn, "next acts, most"), false},
+		{"operator's requests for each of these", func(r Result) float64 { return sum(r.phase(churn).Operator) / r.phase(churn).Facts["failovers"] }, false},
+		{"operator restarted: all jobs known after, s", fact(restarted, "all known"), true},
+		{"writes for that", func(r Result) float64 { return writes(r.phase(restarted).Operator) }, false},
+		{"API server restarted: all renewed after it is back, s", fact(outage, "all renewed"), true},
+		{"changes of holder by that", fact(outage, "changes of holder"), false},
+		{"half of the holders cut off: the last next one acts after, s", fact(half, "last acts"), true},
+		{"its pod is labelled active after, s", fact(half, "last labelled"), true},
+		{"renewals a second at rest", func(r Result) float64 { return r.phase(atRest).Renewals }, false},
+		{"99 % of them take at most, ms", func(r Result) float64 { return 1000 * r.phase(atRest).RenewalP99 }, false},
+		{"API server's CPU for each, ms", func(r Result) float64 { return 1000 * r.phase(atRest).CPUPerRenewal }, false},
+		{"etcd's CPU at rest, cores", func(r Result) float64 { return r.phase(atRest).CPU["etcd"] }, false},
+		{"a new job's Lease in etcd, bytes", func(r Result) float64 { return float64(r.LeaseBytes[0]) }, false},
+		{"and after its failovers, bytes", func(r Result) float64 { return float64(r.LeaseBytes[1]) }, false},
+		{"etcd's database at the end, MiB", func(r Result) float64 { return r.phase(healed).Database }, true},
+		{"processes that acted at once, tokens that did not grow, tenures not told", func(r Result) float64 { return float64(len(r.Faults)) }, false},
+		{"the machine's load at its highest", busiest, false},
+	}
+}
+
+func sum(of map[string]float64) (all float64) {
+	for _, n := range of {
+		all += n
+	}
+	return all
+}
+
+func writes(of map[string]float64) float64 { return sum(of) - of["GET"] }
+
+func perMinute(p *Phase) float64 {
+	if p.Took == 0 {
+		return 0
+	}
+	return sum(p.Operator) / p.Took * 60
+}
+
+func busiest(r Result) (most float64) {
+	for _, p := range r.Phases {
+		most = max(most, p.Load)
+	}
+	return most
+}
+
+// markdown is the table of the docs: a column for each number of jobs.
+func markdown(all []Result) string {
+	var text strings.Builder
+	text.WriteString("| jobs |")
+	for _, r := range all {
+		fmt.Fprintf(&text, " %d |", r.Jobs)
+	}
+	fmt.Fprintf(&text, "\n|---|%s\n", strings.Repeat("---|", len(all)))
+	for _, f := range figures() {
+		fmt.Fprintf(&text, "| %s |", f.title)
+		for _, r := range all {
+			fmt.Fprintf(&text, " %s |", digits(f.of(r)))
+		}
+		text.WriteString("\n")
+	}
+	return text.String()
+}
+
+// digits rounds to what a reader can use: three digits, and whole numbers from 100 on.
+func digits(v float64) string {
+	switch {
+	case v == 0:
+		return "0"
+	case math.IsNaN(v):
+		return "none"
+	case v >= 100:
+		return fmt.Sprintf("%.0f", v)
+	}
+	return fmt.Sprintf("%.3g", v)
+}
+
+// The chart's measures, in pixels.
+const (
+	panelsAcross = 3
+	panelWidth   = 300
+	panelHeight  = 200
+	panelTop     = 44 // its title
+	panelInset   = 40
+	chartTop     = 50
+)
+
+// chart draws a panel for each figure whose growth matters: linear in both, so that what grows in proportion is a straight line.
+func chart(all []Result) string {
+	var drawn []figure
+	for _, f := range figures() {
+		if f.drawn {
+			drawn = append(drawn, f)
+		}
+	}
+	rows := (len(drawn) + panelsAcross - 1) / panelsAcross
+	var out strings.Builder
+	fmt.Fprintf(&out, `<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" viewBox="0 0 %[1]d %[2]d" role="img">
+<title>What jobs cost, by their number</title>
+<style>text{font:11px system-ui,sans-serif;fill:#222}.t{font-weight:600;font-size:16px}.h{font-weight:600}.g{stroke:#bbb;fill:none}.l{stroke:#0b6e4f;fill:none;stroke-width:2}.p{fill:#0b6e4f}</style>
+<rect width="100%%" height="100%%" fill="#fff"/>
+<text x="12" y="24" class="t">What jobs cost, by their number</text>
+<text x="12" y="42">Both scales are linear and begin at 0: what grows in proportion is a straight line through the corner.</text>
+`, panelsAcross*panelWidth, chartTop+rows*panelHeight)
+	for i, f := range drawn {
+		drawPanel(&out, f, all, i%panelsAcross*panelWidth, chartTop+i/panelsAcross*panelHeight)
+	}
+	out.WriteString("</svg>\n")
+	return out.String()
+}
+
+func drawPanel(out *strings.Builder, f figure, all []Result, x, y int) {
+	var most, jobs float64
+	for _, r := range all {
+		most, jobs = max(most, f.of(r)), max(jobs, float64(r.Jobs))
+	}
+	left, bottom := x+panelInset, y+panelHeight-panelInset/2
+	height, width := float64(panelHeight-panelTop-panelInset/2), float64(panelWidth-2*panelInset)
+	fmt.Fprintf(out, `<text x="%d" y="%d" class="h">%s</text><polyline class="g" points="%[4]d,%[5]d %[4]d,%[6]d %[7]d,%[6]d"/>`+"\n",
+		x+12, y+panelTop/2, f.title, left, y+panelTop, bottom, left+int(width))
+	var line, points strings.Builder
+	fmt.Fprintf(&line, "%d,%d", left, bottom)
+	for _, r := range all {
+		px, py := left+int(width*float64(r.Jobs)/max(jobs, 1)), bottom
+		if most > 0 {
+			py = bottom - int(height*f.of(r)/most)
+		}
+		fmt.Fprintf(&line, " %d,%d", px, py)
+		fmt.Fprintf(&points, `<circle cx="%[1]d" cy="%[2]d" r="3" class="p"/><text x="%[1]d" y="%[3]d" text-anchor="middle">%[4]s</text><text x="%[1]d" y="%[5]d" text-anchor="middle">%[6]d</text>`+"\n",
+			px, py, py-6, digits(f.of(r)), bottom+13, r.Jobs)
+	}
+	fmt.Fprintf(out, `<polyline class="l" points="%s"/>`+"\n%s", line.String(), points.String())
+}

@@ -1,0 +1,144 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/singletonjob/operator/fence"
+	"github.com/singletonjob/operator/test/workload/book"
+)
+
+// An arrival is an entry that the ledger was offered.
+type arrival struct {
+	book.Entry
+	// At is since the boot of this machine, Wall the same by its clock.
+	At      time.Duration
+	Wall    time.Time
+	Refused bool
+}
+
+// Result is what became of one subject's ticks.
+type Result struct {
+	Subject string `json:"subject"`
+	// Ticks were due; of them Once were run to their end once, Twice more than once, Never not at all: Missed and Skipped are what the
+	// subject says of these itself.
+	Ticks   int   `json:"ticks"`
+	Once    int   `json:"once"`
+	Twice   int   `json:"twice"`
+	Never   int   `json:"never"`
+	Missed  int64 `json:"missed"`
+	Skipped int64 `json:"skipped"`
+	// Executions are processes, Overlaps pairs of them at one time, Stale entries that the fence refused.
+	Executions int `json:"executions"`
+	Overlaps   int `json:"overlaps"`
+	Stale      int `json:"stale"`
+	// Delays are from each tick to the first process of it.
+	Delays []time.Duration `json:"delays"`
+}
+
+// execution is one process's life as the ledger saw it.
+type execution struct {
+	tick        int64
+	begin, last time.Duration
+	ended       bool
+}
+
+// lives are a subject's processes, in the order of their begins, and first is when each tick was begun.
+func lives(subject string, all []arrival) (inOrder []*execution, first map[int64]time.Time, stale int) {
+	known := map[string]*execution{}
+	first = map[int64]time.Time{}
+	for _, a := range all {
+		switch {
+		case a.Subject != subject:
+			continue
+		case a.Refused:
+			stale++
+			continue
+		}
+		l := known[a.Process]
+		if l == nil {
+			l = &execution{tick: a.Tick, begin: a.At}
+			known[a.Process] = l
+			inOrder = append(inOrder, l)
+		}
+		l.last, l.ended = a.At, l.ended || a.Kind == book.End
+		if _, begun := first[a.Tick]; !begun {
+			first[a.Tick] = a.Wall
+		}
+	}
+	slices.SortFunc(inOrder, func(a, b *execution) int { return cmp.Compare(a.begin, b.begin) })
+	return inOrder, first, stale
+}
+
+// judge counts what became of a subject's ticks.
+func judge(subject string, ticks []int64, all []arrival) Result {
+	inOrder, first, stale := lives(subject, all)
+	r := Result{Subject: subject, Ticks: len(ticks), Stale: stale, Executions: len(inOrder)}
+	ends := map[int64]int{}
+	for i, l := range inOrder {
+		if l.ended {
+			ends[l.tick]++
+		}
+		for _, later := range inOrder[i+1:] {
+			if later.begin < l.last {
+				r.Overlaps++
+			}
+		}
+	}
+	for _, tick := range ticks {
+		switch ends[tick] {
+		case 0:
+			r.Never++
+		case 1:
+			r.Once++
+		default:
+			r.Twice++
+		}
+		if at, run := first[tick]; run {
+			r.Delays = append(r.Delays, at.Sub(time.Unix(tick, 0)))
+		}
+	}
+	slices.Sort(r.Delays)
+	return r
+}
+
+// ledger decides on entries: those with a token below the highest of their subject are refused.
+type ledger struct {
+	highest map[string]fence.Token
+	all     []arrival
+}
+
+func (l *ledger) book(e book.Entry, at time.Duration, wall time.Time) (accepted bool) {
+	a := arrival{Entry: e, At: at, Wall: wall}
+	if e.Token != 0 {
+		mark, err := fence.Gate{Resource: fence.Resource(e.Subject)}.Accept(l.highest[e.Subject], e.Token)
+		a.Refused = err != nil
+		l.highest[e.Subject] = mark
+	}
+	l.all = append(l.all, a)
+	return !a.Refused
+}
+
+// table is the results for people.
+func table(results []Result) string {
+	var out strings.Builder
+	out.WriteString("| | ticks | run once | run twice | not run (missed + skipped by its own count) | at one time | refused as stale | start after the tick, min / median / p90 / max |\n|---|---|---|---|---|---|---|---|\n")
+	for _, r := range results {
+		fmt.Fprintf(&out, "| %s | %d | %d | %d | %d (%d + %d) | %d | %d | %s |\n", r.Subject, r.Ticks, r.Once, r.Twice, r.Never, r.Missed, r.Skipped,
+			r.Overlaps, r.Stale, spread(r.Delays))
+	}
+	return out.String()
+}
+
+func spread(sorted []time.Duration) string {
+	if len(sorted) == 0 {
+		return "–"
+	}
+	at := func(share float64) time.Duration {
+		return sorted[int(share*float64(len(sorted)-1)+0.5)].Round(10 * time.Millisecond)
+	}
+	return fmt.Sprintf("%v / %v / %v / %v", at(0), at(0.5), at(0.9), at(1))
+}

@@ -1,0 +1,71 @@
+//go:build linux
+
+// Command schedule counts what becomes of the ticks of a schedule while what runs them is broken: of a SingletonJob whose standbys are
+// warm, of one whose candidates are made on demand, and of a CronJob, side by side and under the same faults.
+//
+// It needs the lab of test/lab, up, with the operator's image loaded: 'make bench-schedule' does all that.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+
+	"github.com/singletonjob/operator/test/bench/onlab"
+)
+
+type options struct {
+	onlab.Options
+
+	ticks int
+	quiet bool
+}
+
+func main() {
+	var o options
+	o.Flags("dist/schedule.json")
+	flag.IntVar(&o.ticks, "ticks", 16, "minutes: each is a tick, and has its fault; three without one follow")
+	flag.BoolVar(&o.quiet, "quiet", false, "without faults: only how late runs start")
+	flag.Parse()
+	onlab.Main("schedule", o.run)
+}
+
+func (o *options) run(ctx context.Context) error {
+	c, err := o.Connect(ctx, "bench-schedule")
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	if err := o.Load(ctx, c); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	t := newTrial(c, os.Stderr)
+	if err := t.setUp(ctx, o.Image); err != nil {
+		return err
+	}
+	results, failed := t.all(ctx, o)
+	err = o.Write(results)
+	fmt.Print(table(results))
+	return errors.Join(failed, err, promised(results))
+}
+
+// promised is an error where a SingletonJob did what it promises never to do.
+func promised(results []Result) error {
+	var errs []error
+	for _, r := range results {
+		if r.Subject == cronJob {
+			continue
+		}
+		if r.Twice > 0 || r.Overlaps > 0 {
+			errs = append(errs, fmt.Errorf("%s: %d ticks were run twice, %d pairs of processes at one time", r.Subject, r.Twice, r.Overlaps))
+		}
+		if accounted := int64(r.Once) + r.Missed + r.Skipped; accounted != int64(r.Ticks) {
+			errs = append(errs, fmt.Errorf("%s: of %d ticks %d are accounted for", r.Subject, r.Ticks, accounted))
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,216 @@
+//go:build linux
+
+package e2e
+
+import (
+	"context"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/singletonjob/operator/api/v1alpha1"
+	"github.com/singletonjob/operator/internal/contract"
+	"github.com/singletonjob/operator/test/cluster"
+)
+
+// TestColdStandby: one candidate on a claim that one pod at a time can have, through a rollout and the loss of its node. The
+// volume is a directory that all nodes of the lab see, and the scheduler keeps pods from it while another has it.
+func TestColdStandby(t *testing.T) {
+	x := beginBeside(t)
+	x.needLab()
+	x.claim("data", corev1.ReadWriteOncePod, corev1.PersistentVolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: t.TempDir()}})
+	j := x.create(cluster.ClientGo, coldOn("data"))
+	first := j.awaitActiveAfter(0)
+	if c := meta.FindStatusCondition(first.Status.Conditions, v1alpha1.ConditionProtected); c == nil || !strings.Contains(c.Message, "data is ReadWriteOncePod") {
+		x.Errorf("Protected does not tell of the claim: %+v", c)
+	}
+
+	x.note("rollout")
+	j.update(func(o *v1alpha1.SingletonJob) {
+		metav1.SetMetaDataAnnotation(&o.Spec.Template.ObjectMeta, "e2e/rollout", "1")
+	})
+	second := j.awaitActiveAfter(first.Status.FencingToken)
+	j.awaitWriteAfter(first.Status.FencingToken)
+
+	x.note("the node is lost")
+	x.fault("crash", second.Status.ActiveNode)
+	x.notReady(second.Status.ActiveNode)
+	lost := j.awaitStatus("the status tells what the next pod waits for", func(o *v1alpha1.SingletonJob) bool {
+		return remedyOf(o) != ""
+	})
+	x.kubectl(strings.Fields(remedyOf(lost))...)
+	j.awaitWriteAfter(second.Status.FencingToken)
+	if now := j.awaitActiveAfter(second.Status.FencingToken); now.Status.ActiveNode == second.Status.ActiveNode {
+		x.Errorf("the active pod is on node %s, which has no power", now.Status.ActiveNode)
+	}
+	j.check(false)
+}
+
+// notReady says of a node without power what Kubernetes takes most of a minute to notice.
+func (x *trial) notReady(node string) {
+	x.Helper()
+	var n corev1.Node
+	x.must(bed.Client.Get(x.ctx, client.ObjectKey{Name: node}, &n))
+	patched := n.DeepCopy()
+	for i := range patched.Status.Conditions {
+		if c := &patched.Status.Conditions[i]; c.Type == corev1.NodeReady {
+			c.Status, c.LastTransitionTime = corev1.ConditionFalse, metav1.Now()
+		}
+	}
+	x.must(bed.Client.Status().Patch(x.ctx, patched, client.MergeFrom(&n)))
+}
+
+// claim makes a claim with a volume.
+func (x *trial) claim(name string, mode corev1.PersistentVolumeAccessMode, source corev1.PersistentVolumeSource) {
+	x.Helper()
+	modes := []corev1.PersistentVolumeAccessMode{mode}
+	size := corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Mi")}
+	volume := &corev1.PersistentVolume{
+		ObjectMeta: metav1.ObjectMeta{Name: x.namespace + "-" + name},
+		Spec: corev1.PersistentVolumeSpec{
+			Capacity: size, AccessModes: modes, PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimRetain,
+			ClaimRef:               &corev1.ObjectReference{Namespace: x.namespace, Name: name},
+			PersistentVolumeSource: source,
+		},
+	}
+	x.must(bed.Client.Create(x.ctx, volume))
+	x.Cleanup(func() { _ = bed.Client.Delete(context.Background(), volume) })
+	x.must(bed.Client.Create(x.ctx, &corev1.PersistentVolumeClaim{
+		ObjectMeta: metav1.ObjectMeta{Namespace: x.namespace, Name: name},
+		Spec: corev1.PersistentVolumeClaimSpec{
+			AccessModes: modes, Resources: corev1.VolumeResourceRequirements{Requests: size},
+			StorageClassName: new(""), VolumeName: volume.Name,
+		},
+	}))
+}
+
+// coldOn makes a job of one candidate that has its data in a claim.
+func coldOn(claim string) func(*v1alpha1.SingletonJob) {
+	return func(o *v1alpha1.SingletonJob) {
+		o.Spec.Candidates = 1
+		pod := &o.Spec.Template.Spec
+		pod.Tolerations = []corev1.Toleration{{ // less than by default, to save time
+			Key: corev1.TaintNodeNotReady, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute, TolerationSeconds: new(int64(1)),
+		}}
+		pod.Volumes = []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{
+			PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: claim},
+		}}}
+		pod.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "data", MountPath: "/data"}}
+	}
+}
+
+// TestAttachedVolume: one candidate on a ReadWriteOnce claim whose volume is attached to one node at a time, by Kubernetes' own controller
+// and a CSI driver. A rollout keeps the volume; when the node is lost, the volume stays with it until somebody says that it has
+// no power, and the next pod waits for that.
+func TestAttachedVolume(t *testing.T) {
+	x := begin(t)
+	x.needLab()
+	d := x.driver()
+	x.claim("data", corev1.ReadWriteOnce, corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{Driver: d.name, VolumeHandle: "data"}})
+	j := x.create(cluster.ClientGo, coldOn("data"))
+	t.Cleanup(func() { // before the driver ends, which takes the volume away
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		_, _ = bed.Kubectl(ctx, "delete", "singletonjob", j.name, "--namespace="+x.namespace, "--cascade=foreground", "--wait")
+	})
+	first := j.awaitActiveAfter(0).Status
+	j.awaitWriteAfter(0)
+	if got := d.attachedTo(x); !slices.Equal(got, []string{first.ActiveNode}) {
+		x.Errorf("the volume is attached to %v, the active pod on %s", got, first.ActiveNode)
+	}
+
+	x.note("rollout")
+	j.update(func(o *v1alpha1.SingletonJob) {
+		metav1.SetMetaDataAnnotation(&o.Spec.Template.ObjectMeta, "e2e/rollout", "1")
+	})
+	second := j.awaitActiveAfter(first.FencingToken).Status
+	j.awaitWriteAfter(first.FencingToken)
+
+	x.note("the node is lost")
+	x.fault("crash", second.ActiveNode)
+	x.notReady(second.ActiveNode)
+	lost := j.awaitStatus("the status tells what the next pod waits for", func(o *v1alpha1.SingletonJob) bool {
+		return remedyOf(o) != ""
+	})
+	x.await("Kubernetes keeps the next pod from the volume", func() (bool, any, error) {
+		events, err := bed.Kubectl(x.ctx, "events", "--namespace="+x.namespace)
+		return strings.Contains(events, "FailedAttachVolume"), events, err
+	})
+	if got := d.attachedTo(x); !slices.Equal(got, []string{second.ActiveNode}) {
+		x.Errorf("the volume is attached to %v, want the lost node %s until its end is certain", got, second.ActiveNode)
+	}
+	x.kubectl(strings.Fields(remedyOf(lost))...)
+	j.awaitWriteAfter(second.FencingToken)
+	now := j.awaitActiveAfter(second.FencingToken).Status
+	if now.ActiveNode == second.ActiveNode {
+		x.Errorf("the active pod is on node %s, which has no power", now.ActiveNode)
+	}
+	if got := d.attachedTo(x); !slices.Equal(got, []string{now.ActiveNode}) {
+		x.Errorf("the volume is attached to %v, the active pod on %s", got, now.ActiveNode)
+	}
+	j.check(false)
+}
+
+// remedyOf is what a job's condition says about a node that may be lost, as arguments of kubectl.
+func remedyOf(o *v1alpha1.SingletonJob) string {
+	c := meta.FindStatusCondition(o.Status.Conditions, v1alpha1.ConditionActive)
+	if c == nil {
+		return ""
+	}
+	return regexp.MustCompile(`taint node \S+ \S+`).FindString(c.Message)
+}
+
+// TestAgentImageVolume: the operator is told to mount the agent's image from now on. What runs goes on as it is; new candidates have
+// the image, their agents' sockets are found by exec, also in a container that starts anew, where nothing can be written
+// besides; and a drain asks for no word about emptyDirs.
+func TestAgentImageVolume(t *testing.T) {
+	x := begin(t)
+	x.needLab()
+	old := x.createNamed("old", steady)
+	before := old.awaitSettled()
+	old.awaitWriteAfter(0)
+	x.note("helm upgrade --set agentImageVolume=true")
+	x.must(bed.install(x.ctx, "agentImageVolume=true"))
+	x.kubectl("annotate", "singletonjob", old.name, "e2e/noticed=yes") // makes the new operator look at it
+	old.awaitSettled()
+	old.undisturbed(before)
+
+	j := x.create(steady, func(o *v1alpha1.SingletonJob) {
+		o.Spec.Template.Spec.Containers[0].SecurityContext.ReadOnlyRootFilesystem = new(true)
+	})
+	first := j.awaitSettled().Status
+	for _, pod := range j.candidates() {
+		if len(pod.Spec.InitContainers) > 0 {
+			x.Errorf("%s has init containers, want the agent's image alone", pod.Name)
+		}
+	}
+	asks := func(pod string, args ...string) {
+		x.Helper()
+		x.await("the agent of "+pod+" answers", func() (bool, any, error) {
+			out, err := bed.Kubectl(x.ctx, append([]string{"exec", "--namespace=" + x.namespace, pod, "--container=app", "--", contract.AgentPath}, args...)...)
+			return err == nil, out, nil
+		})
+	}
+	asks(first.ActivePod, "check")
+	x.note("the agent is killed, and leaves its socket behind")
+	x.fault("signal", j.container(first.ActivePod), "KILL")
+	second := j.awaitActiveAfter(first.FencingToken).Status
+	asks(first.ActivePod, "lease")
+	asks(second.ActivePod, "check")
+
+	second = j.awaitSettled().Status
+	j.kubectl("drain", second.ActiveNode, "--ignore-daemonsets", "--force", "--timeout=2m", "--pod-selector=singletonjob.io/name=job")
+	j.awaitWriteAfter(second.FencingToken)
+	if now := j.awaitActiveAfter(second.FencingToken).Status; now.ActiveNode == second.ActiveNode {
+		x.Errorf("the active pod is on node %s, which was drained", now.ActiveNode)
+	}
+	j.check(false)
+	x.must(bed.install(x.ctx))
+}

@@ -1,0 +1,191 @@
+//go:build linux
+
+package stack
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"log"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-containerregistry/pkg/name"
+	"github.com/google/go-containerregistry/pkg/registry"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+	"sigs.k8s.io/yaml"
+
+	"github.com/singletonjob/operator/api/v1alpha1"
+	"github.com/singletonjob/operator/internal/contract"
+	"github.com/singletonjob/operator/internal/plugin"
+	"github.com/singletonjob/operator/test/controlplane"
+	"github.com/singletonjob/operator/test/observe"
+)
+
+// startRegistry serves the image "poller", which runs the workload by itself, until the tests end.
+func startRegistry(t *testing.T) (host string) {
+	t.Helper()
+	host = httptest.NewServer(registry.New(registry.Logger(log.New(io.Discard, "", 0)))).Listener.Addr().String()
+	image, err := mutate.Config(empty.Image, v1.Config{Entrypoint: []string{"workload"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	to, err := name.ParseReference(host+"/poller:1.37", name.Insecure)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := remote.Write(to, image); err != nil {
+		t.Fatal(err)
+	}
+	return host
+}
+
+// newcomer types commands.
+type newcomer struct {
+	*world
+	helmPath, kubeconfig, values string
+}
+
+// newNewcomer has Helm, kubectl singleton, and values that only say where the image is and what it is to do.
+func newNewcomer(w *world) *newcomer {
+	w.t.Helper()
+	n := &newcomer{
+		world: w, helmPath: w.helmPath(), kubeconfig: w.p.Plane.Kubeconfig(), values: filepath.Join(w.t.TempDir(), "values.yaml"),
+	}
+	port, err := controlplane.FreePort()
+	w.must(err)
+	probe := map[string]any{"periodSeconds": 1, "timeoutSeconds": 60} // soon, and patient with a busy machine
+	text, err := yaml.Marshal(map[string]any{
+		"image": map[string]any{"repository": w.p.registry + "/poller"}, "args": []string{},
+		"env": map[string]string{
+			"SINK": w.p.SinkLink.URL(), "RESOURCE": string(w.resource()), "EVERY": "50ms", "LISTEN": fmt.Sprint(":", port),
+		},
+		"service": map[string]any{"targetPort": port}, "nodeSelector": map[string]string{testLabel: w.ns},
+		"livenessProbe": probe, "readinessProbe": probe,
+	})
+	w.must(err)
+	w.must(os.WriteFile(n.values, text, 0o600))
+	return n
+}
+
+// helm installs or upgrades the release poller of the sample chart, scaled to 0.
+func (n *newcomer) helm(args ...string) error {
+	n.t.Helper()
+	args = append(args, "poller", root+"/config/samples/poller", "--values="+n.values, "--set=replicaCount=0")
+	cmd := exec.CommandContext(n.context(), n.helmPath, append(args, "--namespace="+n.ns, "--kubeconfig="+n.kubeconfig)...)
+	home := n.t.TempDir()
+	cmd.Env = append(os.Environ(), "HELM_CACHE_HOME="+home, "HELM_CONFIG_HOME="+home, "HELM_DATA_HOME="+home)
+	out, err := cmd.CombinedOutput()
+	n.t.Logf("$ helm %s\n%s", strings.Join(args, " "), out)
+	if err != nil {
+		return fmt.Errorf("helm %s: %w: %s", args[0], err, out)
+	}
+	return nil
+}
+
+func (n *newcomer) kubectl(args ...string) {
+	n.t.Helper()
+	out, err := n.p.Plane.Kubectl(n.context(), append(args, "--namespace="+n.ns)...)
+	n.t.Logf("$ kubectl %s\n%s", strings.Join(args, " "), out)
+	n.must(err)
+}
+
+func (n *newcomer) singleton(want string, args ...string) {
+	n.t.Helper()
+	var out bytes.Buffer
+	streams := genericiooptions.IOStreams{In: strings.NewReader(""), Out: &out, ErrOut: &out}
+	status := plugin.Run(n.context(), append(args, "--namespace="+n.ns, "--kubeconfig="+n.kubeconfig), streams)
+	n.t.Logf("$ kubectl singleton %s\n%s", strings.Join(args, " "), &out)
+	if status != plugin.ExitOK || !strings.Contains(out.String(), want) {
+		n.t.Fatalf("kubectl singleton %s ended with %d; want it to say %q", args[0], status, want)
+	}
+}
+
+// behind are the pods that a Service selects.
+func (n *newcomer) behind(name string) []string {
+	n.t.Helper()
+	pods, err := n.selected(name)
+	n.must(err)
+	var names []string
+	for i := range pods {
+		names = append(names, pods[i].Name)
+	}
+	return names
+}
+
+// serves waits until another pod than old is active, with the present template and a standby, and alone behind the Service.
+func (n *newcomer) serves(service, old string) *v1alpha1.SingletonJob {
+	n.t.Helper()
+	job, err := n.p.AwaitJob(n.context(), n.ns, "poller", "active, protected and up to date", func(job *v1alpha1.SingletonJob) bool {
+		active := meta.FindStatusCondition(job.Status.Conditions, v1alpha1.ConditionActive)
+		return Protected(job) && active.Reason == v1alpha1.ReasonRunning && job.Status.ActivePod != old && job.Status.Candidates.Updated == 2
+	})
+	n.must(err)
+	n.await("the active pod alone behind "+service, func() (bool, any, error) {
+		behind := n.behind(service)
+		return slices.Equal(behind, []string{job.Status.ActivePod}), behind, nil
+	})
+	return job
+}
+
+// TestNewcomer: a chart that knows nothing of SingletonJob becomes one by the commands of docs/from-deployment.md, and an upgrade of it is one
+// handover.
+func TestNewcomer(t *testing.T) {
+	n := newNewcomer(newWorld(t))
+	n.must(n.helm("install"))
+	n.singleton("Service poller sends to standbys, too: its clients want one that selects "+selectsActive, "adopt", "deployment/poller")
+	n.kubectl("expose", "service", "poller", "--name=poller-active", "--selector="+selectsActive, "--port=80", "--target-port=http")
+	first := n.serves("poller-active", "")
+	n.singleton("Active      Running", "status", "poller")
+	if behind := n.behind("poller"); len(behind) < 2 {
+		t.Errorf("the chart's own Service selects %v: who told it?", behind)
+	}
+
+	n.must(n.helm("upgrade", "--set=env.UPSTREAM=elsewhere"))
+	second := n.serves("poller-active", first.Status.ActivePod)
+	taken := 0 // a busy machine may have the old pod take the Lease back, which is not this handover
+	for _, c := range second.Status.History {
+		if c.Token > first.Status.FencingToken && c.Type == v1alpha1.Handover && c.From != c.To {
+			taken++
+		}
+	}
+	if taken != 1 && second.Status.Failovers == first.Status.Failovers {
+		t.Errorf("the upgrade cost %d handovers: %+v", taken, second.Status.History)
+	}
+	n.singleton("Active      Running", "status", "poller")
+
+	n.tellsTheChartsService()
+	for _, v := range observe.Violations(n.p.Lives(n.resource()), false) {
+		t.Error(v)
+	}
+}
+
+const selectsActive = contract.NameLabel + "=poller," + contract.RoleLabel + "=" + contract.RoleActive
+
+// tellsTheChartsService shows what docs/service.md says of the label in the chart's own Service: which upgrade is refused, which keeps
+// it, and which takes it off.
+func (n *newcomer) tellsTheChartsService() {
+	n.t.Helper()
+	n.kubectl("patch", "service", "poller", "--patch", `{"spec": {"selector": {"singletonjob.io/role": "active"}}}`)
+	n.serves("poller", "")
+	upgrade := []string{"upgrade", "--set=env.UPSTREAM=elsewhere"}
+	if err := n.helm(upgrade...); err == nil || !strings.Contains(err.Error(), ".spec.selector") {
+		n.t.Errorf("an upgrade over the Service's selector: %v", err)
+	}
+	n.must(n.helm(append(upgrade, "--server-side=false")...))
+	n.serves("poller", "")
+	n.must(n.helm(append(upgrade, "--server-side=true", "--force-conflicts")...))
+	if behind := n.behind("poller"); len(behind) < 2 {
+		n.t.Errorf("an upgrade by force has kept the label: the Service selects %v", behind)
+	}
+}
