@@ -168,6 +168,7 @@ func (c *checker) alone(t *tree) {
 			c.result.Lowered++
 		case c.misled(other):
 			c.result.Forged++
+		case c.misled(t) && t.token < other.token: // it was slow to start, and the next tenure was not: grows counts it
 		case !c.inTime(t, other):
 			kind := TwoAtOnce
 			if lost := c.claimOf(other); lost != nil && lost.forgotten {

@@ -178,8 +178,8 @@ func TestForgedReleaseExcusesASlowStart(t *testing.T) {
 		want   string
 	}{
 		"in its time": {forged: true, at: 10 * time.Second},
-		"after that":  {forged: true, at: time.Minute, want: TokenNotGrown},
-		"not forged":  {at: 10 * time.Second, want: TokenNotGrown},
+		"after that":  {forged: true, at: time.Minute, want: TwoAtOnce},
+		"not forged":  {at: 10 * time.Second, want: Stolen},
 	} {
 		w := newWorld(draw(1, Options{Profile: Forged}), Options{}, nil)
 		w.build()
@@ -191,9 +191,12 @@ func TestForgedReleaseExcusesASlowStart(t *testing.T) {
 			release.Holder, release.AcquireTime, release.Release.Reason = "", 0, lease.ReasonSwitchover
 			w.check.edited(is, release)
 		}
-		w.check.grows(&tree{agent: w.slots[1].agent, token: 5001})
+		next := is
+		next.Holder, next.Token = w.slots[1].agent.id, 5001
+		w.check.stores(next.Holder, is, next)
+		w.check.started(&tree{agent: w.slots[1].agent, token: 5001})
 		w.now = c.at
-		w.check.grows(&tree{agent: slow, token: 5000})
+		w.check.started(&tree{agent: slow, token: 5000})
 		got := ""
 		if w.check.violation != nil {
 			got = w.check.violation.Kind
