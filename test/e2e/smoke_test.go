@@ -20,7 +20,8 @@ func TestSmoke(t *testing.T) {
 
 	x.kubectl("apply", "--filename=../../config/samples/singletonjob.yaml")
 	sample := &job{trial: x, name: "heartbeat", key: client.ObjectKey{Namespace: x.namespace, Name: "heartbeat"}}
-	x.checkColumns(sample.awaitSettled())
+	sample.awaitSettled()
+	x.checkColumns(sample.name)
 	writer := x.start(steady)
 
 	// The sample's node loses its power.
