@@ -166,9 +166,8 @@ func (c *checker) alone(t *tree) {
 			c.result.Frozen++
 		case c.fools(other, t):
 			c.result.Lowered++
-		case c.misled(other):
+		case c.misled(other), c.slow(t, other):
 			c.result.Forged++
-		case c.misled(t) && t.token < other.token: // it was slow to start, and the next tenure was not: grows counts it
 		case !c.inTime(t, other):
 			kind := TwoAtOnce
 			if lost := c.claimOf(other); lost != nil && lost.forgotten {
@@ -208,6 +207,9 @@ func (c *checker) misled(other *tree) bool {
 	claim := c.claimOf(other)
 	return claim != nil && claim.forged && c.w.now < claim.exclusive()
 }
+
+// slow reports whether a tree whose release was forged began to run only after one of a later tenure.
+func (c *checker) slow(t, other *tree) bool { return t.token < other.token && c.misled(t) }
 
 // delays reports whether the next one has to wait for lockDelay after the end of a tree: not if it was to run on, ended only
 // when others might already take the Lease, or let them know too little of it, or somebody else has said for it how it ended.
