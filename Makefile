@@ -231,7 +231,7 @@ smoke: ## Install the product by Helm on a real Kubernetes of three nodes on thi
 	$(MAKE) image PLATFORMS="linux/$$(go env GOARCH)" IMAGE=$(E2E_IMAGE)
 	@go run ./test/lab run -nodes=3 $(SHELL) -euo pipefail -c "$$SMOKE"
 smoke: RERUNS :=
-smoke: export SMOKE = $(call tests,smoke,-count=1 -run='^TestSmoke$$' -e2e -image=$(E2E_IMAGE) -image-archive='$(CURDIR)/dist/image.tar',./test/e2e)
+smoke: export SMOKE = $(call tests,smoke,-count=1 -run='^TestSmoke$$' -args -e2e -image=$(E2E_IMAGE) -image-archive='$(CURDIR)/dist/image.tar',./test/e2e)
 
 .PHONY: e2e
 e2e: ## Test the whole product on a real Kubernetes of eight nodes on this machine, and break it (root, ~25 min).
