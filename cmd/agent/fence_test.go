@@ -15,6 +15,7 @@ import (
 
 	"github.com/singletonjob/operator/fence/fencesql"
 	"github.com/singletonjob/operator/test/postgres"
+	"github.com/singletonjob/operator/test/tier"
 )
 
 // ledger is a PostgreSQL with fence.sql, and what the program of examples/fence-python needs to write to it.
@@ -22,7 +23,7 @@ func ledger(t *testing.T) (db *postgres.Server, program []string, url string) {
 	t.Helper()
 	const python = "/usr/bin/python3"
 	if out, err := exec.Command(python, "-c", "import psycopg2").CombinedOutput(); err != nil {
-		t.Skipf("no psycopg2 here (apt-get install python3-psycopg2): %v\n%s", err, out)
+		tier.Needs(t, "no psycopg2 here (apt-get install python3-psycopg2): %v\n%s", err, out)
 	}
 	script, err := filepath.Abs("../../examples/fence-python/ledger.py")
 	if err != nil {

@@ -503,6 +503,7 @@ func TestDeadlineHoldsWhileTheAgentIsStopped(t *testing.T) {
 		"beat-after-thread-exec": "the same, when the parent-death signal was lost",
 	} {
 		t.Run(role, func(t *testing.T) {
+			t.Parallel()
 			inBothModes(t, func(t *testing.T, a *agent) {
 				// A busy machine may make each of them late, and a defect does.
 				for attempt := 1; ; attempt++ {
@@ -571,6 +572,7 @@ func TestAgentKilled(t *testing.T) {
 	t.Parallel()
 	for _, role := range []string{"beat", "beat-in-group", "beat-after-thread-exec"} {
 		t.Run(role, func(t *testing.T) {
+			t.Parallel()
 			inBothModes(t, func(_ *testing.T, a *agent) {
 				h, _ := a.beating(role, 0)
 				a.signal(unix.SIGKILL)
@@ -909,6 +911,7 @@ func slowExec(t *testing.T, of string) (path string, release func()) {
 func TestExecThatHangs(t *testing.T) {
 	t.Parallel()
 	t.Run("renewed", func(t *testing.T) {
+		t.Parallel()
 		inBothModes(t, func(t *testing.T, a *agent) {
 			withLaterDeadlines(t, 4*time.Second, func(in time.Duration) error { return renewedWhileExecHangs(t, a, in) })
 		})
@@ -924,6 +927,7 @@ func TestExecThatHangs(t *testing.T) {
 		"deadline, never later": {2 * time.Second, command{Op: "extend"}, "passed"},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			inBothModes(t, func(t *testing.T, a *agent) {
 				argv, ran, release := hungTouch(t)
 				a.must(command{Op: "start", Async: true, Argv: argv, In: test.in})
