@@ -330,6 +330,7 @@ func TestACrashKillsTheWholeContainerBeforeItsRestart(t *testing.T) {
 }
 
 func TestRestartPolicies(t *testing.T) {
+	t.Parallel()
 	cases := map[string]struct {
 		policy corev1.RestartPolicy
 		script string
@@ -358,6 +359,7 @@ func TestRestartPolicies(t *testing.T) {
 }
 
 func TestDeletionGivesGraceAndThenKills(t *testing.T) {
+	t.Parallel()
 	cases := map[string]struct {
 		script string
 		grace  int64
@@ -490,6 +492,7 @@ func TestPodsMayUseEqualPorts(t *testing.T) {
 }
 
 func TestWhatCannotBeStartedIsTold(t *testing.T) {
+	t.Parallel()
 	cases := map[string]struct {
 		change func(*corev1.Pod)
 		want   string
