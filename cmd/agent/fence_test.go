@@ -64,6 +64,7 @@ func signalAll(t *testing.T, pids []int, sig syscall.Signal) {
 // A program in another language, its agent and all else of the tenure are frozen. Another takes over, and what the first one
 // sends when it wakes up is refused: fence.sql is the only wall that stands, since KeepRunning lets nothing kill it.
 func TestAFrozenProgramIsFenced(t *testing.T) {
+	tier.Deep(t, "takes Debian's PostgreSQL and psycopg2, and tenures that nothing but the freeze ends")
 	t.Parallel()
 	db, program, url := ledger(t)
 	w, config := newWorld(t), testConfig()
