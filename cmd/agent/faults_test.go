@@ -6,13 +6,9 @@ import (
 	"fmt"
 	"net/http"
 	"os"
-	"os/exec"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -25,6 +21,9 @@ import (
 	"github.com/singletonjob/operator/internal/supervise"
 	"github.com/singletonjob/operator/test/cgroup"
 	"github.com/singletonjob/operator/test/faultproxy"
+	"github.com/singletonjob/operator/test/stillness"
+	"github.com/singletonjob/operator/test/subprocess"
+	"github.com/singletonjob/operator/test/timens"
 )
 
 // deadline is the BootTime at which the process of a candidate is dead, for whom no renewal was stored that came after cut:
@@ -52,11 +51,11 @@ func TestFrozenPastTheLease(t *testing.T) {
 	thaw := group.Freeze()
 	defer thaw()
 	w.acts(b)
-	still := watchStillness()
+	still := stillness.Watch(4, 2*time.Millisecond)
 	woken := supervise.BootTime()
 	thaw()
 	a.await("lease held", "holder=b/")
-	late, paused := time.Duration(w.lives()[0].last-woken), still.longest()
+	late, paused := time.Duration(w.lives()[0].last-woken), still.Longest()
 	t.Logf("the last sign of life came %v after the thaw; the machine paused for %v", late, paused)
 	if late > 100*time.Millisecond+4*paused { // leash, agent and process die one by the other
 		t.Errorf("the process lived on for %v after it was thawed, and the machine paused for %v only", late, paused)
@@ -75,40 +74,10 @@ func (c *candidate) group(controller string) *cgroup.Group {
 	return g
 }
 
-// stillness is how long threads that want to run at once have to wait for it.
-type stillness struct {
-	most  atomic.Int64
-	ended atomic.Bool
-	all   sync.WaitGroup
-}
-
-func watchStillness() *stillness {
-	const threads, nap = 4, 2 * time.Millisecond
-	s := &stillness{}
-	for range threads {
-		s.all.Go(func() {
-			runtime.LockOSThread()
-			for !s.ended.Load() {
-				from := time.Now()
-				nap := unix.NsecToTimespec(int64(nap))
-				_ = unix.Nanosleep(&nap, nil)
-				for took, most := int64(time.Since(from)), s.most.Load(); took > most && !s.most.CompareAndSwap(most, took); most = s.most.Load() {
-				}
-			}
-		})
-	}
-	return s
-}
-
-func (s *stillness) longest() time.Duration {
-	s.ended.Store(true)
-	s.all.Wait()
-	return time.Duration(s.most.Load())
-}
-
 // Memory runs out, and the kernel chooses whom it kills: nothing of the tenure outlives it, and the next one begins long
 // before the lease is over.
 func TestOutOfMemory(t *testing.T) {
+	t.Parallel()
 	for name, victim := range map[string]func(agent, leash, process int) int{
 		"the agent":   func(agent, _, _ int) int { return agent },
 		"the leash":   func(_, leash, _ int) int { return leash },
@@ -127,12 +96,15 @@ func TestOutOfMemory(t *testing.T) {
 			leash := onlyChild(t, a.agent.Pid())
 			process := onlyChild(t, leash)
 			chosen := victim(a.agent.Pid(), leash, process)
+			held, err := subprocess.Hold(process)
+			w.must(err)
+			defer func() { _ = held.Close() }()
 			w.must(os.WriteFile(fmt.Sprintf("/proc/%d/oom_score_adj", chosen), []byte("1000"), 0o600))
 			w.must(syscall.Kill(process, syscall.SIGUSR1))
 			if code := a.exit(); code != 128+9 {
 				t.Errorf("exit code %d, want that of a process that was killed; log:\n%s", code, a.lines)
 			}
-			w.eventually("its process is dead", func() bool { return syscall.Kill(process, 0) != nil })
+			w.eventually("its process is dead", held.Ended)
 			if !outOfMemory(group) {
 				t.Error("the kernel has killed nobody for want of memory, so nothing was tested")
 			}
@@ -210,6 +182,7 @@ func sleptAhead() int64 {
 // Machines have slept, each as long as it did, and in a time namespace the clocks are whatever somebody said: all wait for
 // each other as they should.
 func TestClocksApart(t *testing.T) {
+	t.Parallel()
 	for name, offsets := range map[string][]string{
 		"slept for a day":            {"--boottime=86400"},
 		"a clock ahead of boot time": {"--monotonic=86400"},
@@ -217,10 +190,7 @@ func TestClocksApart(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			by := append([]string{"unshare", "--time", "--fork", "--kill-child"}, offsets...)
-			if out, err := exec.CommandContext(t.Context(), by[0], append(by[1:], "true")...).CombinedOutput(); err != nil {
-				t.Skipf("no time namespace can be made here (it takes root): %v\n%s", err, out)
-			}
+			by := timens.Execute(t, offsets...)
 			mustGoOn(t, func(w *world) error {
 				a := w.prepare("a", testConfig())
 				a.by = by

@@ -15,6 +15,7 @@ import (
 
 	"github.com/singletonjob/operator/fence/fencesql"
 	"github.com/singletonjob/operator/test/postgres"
+	"github.com/singletonjob/operator/test/tier"
 )
 
 // ledger is a PostgreSQL with fence.sql, and what the program of examples/fence-python needs to write to it.
@@ -22,7 +23,7 @@ func ledger(t *testing.T) (db *postgres.Server, program []string, url string) {
 	t.Helper()
 	const python = "/usr/bin/python3"
 	if out, err := exec.Command(python, "-c", "import psycopg2").CombinedOutput(); err != nil {
-		t.Skipf("no psycopg2 here (apt-get install python3-psycopg2): %v\n%s", err, out)
+		tier.Needs(t, "no psycopg2 here (apt-get install python3-psycopg2): %v\n%s", err, out)
 	}
 	script, err := filepath.Abs("../../examples/fence-python/ledger.py")
 	if err != nil {
@@ -63,6 +64,7 @@ func signalAll(t *testing.T, pids []int, sig syscall.Signal) {
 // A program in another language, its agent and all else of the tenure are frozen. Another takes over, and what the first one
 // sends when it wakes up is refused: fence.sql is the only wall that stands, since KeepRunning lets nothing kill it.
 func TestAFrozenProgramIsFenced(t *testing.T) {
+	tier.Deep(t, "takes Debian's PostgreSQL and psycopg2, and tenures that nothing but the freeze ends")
 	t.Parallel()
 	db, program, url := ledger(t)
 	w, config := newWorld(t), testConfig()

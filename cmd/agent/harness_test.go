@@ -52,10 +52,9 @@ func TestMain(m *testing.M) {
 	case "spin":
 		spin()
 	default:
-		// The tests wait far more than they work.
 		flag.Parse()
-		if err := flag.Set("test.parallel", "10"); err != nil {
-			panic(err)
+		if parallel := flag.Lookup("test.parallel"); parallel.Value.String() == parallel.DefValue {
+			_ = flag.Set("test.parallel", "20") // the tests wait far more than they work
 		}
 		os.Exit(controlplane.Main(m))
 	}
@@ -439,9 +438,15 @@ func (l *lines) String() string {
 // eventually waits for something that leaves no trace in a log.
 func (w *world) eventually(what string, holds func() bool) {
 	w.t.Helper()
+	w.looking(20*time.Millisecond, what, holds)
+}
+
+// looking is eventually, with a pause between two looks.
+func (w *world) looking(pause time.Duration, what string, holds func() bool) {
+	w.t.Helper()
 	ctx, cancel := context.WithTimeout(w.t.Context(), patience)
 	defer cancel()
-	tick := time.NewTicker(20 * time.Millisecond)
+	tick := time.NewTicker(pause)
 	defer tick.Stop()
 	for !holds() {
 		select {

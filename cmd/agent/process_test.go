@@ -37,6 +37,7 @@ var (
 func leaseDuration() time.Duration { return time.Duration(testConfig().LeaseDuration) }
 
 func TestHandover(t *testing.T) {
+	t.Parallel()
 	for name, test := range map[string]struct {
 		process []string
 		lease   float64 // seconds; steady if 0
@@ -53,22 +54,25 @@ func TestHandover(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t)
 			config := steadyConfig()
 			if test.lease > 0 {
 				config.LeaseDuration, config.RenewDeadline = seconds(test.lease), seconds(test.lease*2/3)
 			}
 			config.GracePeriod = seconds(test.grace)
-			a := w.holder("a", config, test.process...)
-			b := w.candidate("b", config)
-			b.await("lease held", "holder=a/")
-			a.signal(syscall.SIGTERM)
-			a.await("released", "reason=PodTerminating")
-			w.acts(b)
-			if code := a.exit(); code != test.code {
-				t.Errorf("exit code %d, want %d; its log:\n%s", code, test.code, a.lines)
-			}
-			w.checkLives()
+			mustGoOn(t, func(w *world) error {
+				a := w.holder("a", config, test.process...)
+				b := w.candidate("b", config)
+				b.await("lease held", "holder=a/")
+				a.signal(syscall.SIGTERM)
+				a.await("released", "reason=PodTerminating")
+				w.acts(b)
+				code := a.exit()
+				w.checkLives()
+				if code != test.code {
+					return fmt.Errorf("exit code %d, want %d; its log:\n%s", code, test.code, a.lines)
+				}
+				return nil
+			})
 		})
 	}
 }
@@ -92,6 +96,7 @@ func TestHandoverOnRequest(t *testing.T) {
 // When the process ends the agent ends as it did, and the Lease is released at once: the next look that either agent takes
 // by itself comes long after this test has lost its patience.
 func TestExitCode(t *testing.T) {
+	t.Parallel()
 	config := steadyConfig()
 	config.RetryPeriod = contract.Duration(3 * patience)
 	for name, test := range map[string]struct {
@@ -149,6 +154,7 @@ func TestDaemonIsLeftBehind(t *testing.T) {
 
 // TestCannotStart: what can't be executed is never given a tenure where that is certain beforehand.
 func TestCannotStart(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	file := func(name, text string, mode os.FileMode) string {
 		path := filepath.Join(dir, name)
@@ -255,6 +261,7 @@ func TestSignalsAreForwarded(t *testing.T) {
 
 // Faults that a tenure outlives: it is neither lost nor begun anew.
 func TestTenureGoesOn(t *testing.T) {
+	t.Parallel()
 	config := testConfig()
 	outage := time.Duration(config.RenewDeadline) / 2
 	for name, test := range map[string]struct {
@@ -318,12 +325,14 @@ func (w *world) renewedTwice() {
 	w.t.Helper()
 	for range 2 {
 		before := w.lease().Spec.RenewTime
-		w.eventually("the Lease is renewed", func() bool { return !w.lease().Spec.RenewTime.Equal(before) })
+		// A look is a request of an API server that many tests share.
+		w.looking(100*time.Millisecond, "the Lease is renewed", func() bool { return !w.lease().Spec.RenewTime.Equal(before) })
 	}
 }
 
 // An acquire that was stored, but of which the reply was lost, becomes a tenure by one more write.
 func TestAcquireReplyLost(t *testing.T) {
+	t.Parallel()
 	for name, fault := range map[string]faultproxy.Fault{"silence": faultproxy.LoseReply(), "reset": faultproxy.ResetReply()} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -348,6 +357,7 @@ func TestAcquireReplyLost(t *testing.T) {
 // Faults that a holder does not outlive: its process is dead before another starts, and the other is not disturbed
 // when the fault ends in that moment.
 func TestCutOff(t *testing.T) {
+	t.Parallel()
 	for name, test := range map[string]struct {
 		cut     func(*candidate)
 		heal    func(*candidate)
@@ -414,6 +424,7 @@ func healProxy(c *candidate) {
 }
 
 func TestAgentKilled(t *testing.T) {
+	t.Parallel()
 	t.Run("another pod waits", func(t *testing.T) {
 		t.Parallel()
 		w := newWorld(t)
@@ -508,17 +519,19 @@ func TestHolderCleared(t *testing.T) {
 
 func TestForeignHolder(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	a := w.holder("a", testConfig(), "stubborn")
-	seen := supervise.BootTime()
-	w.patch(map[string]any{"spec": map[string]any{"holderIdentity": "somebody"}})
-	a.await("killing", "reason=LeaseLost")
-	second := a.acquired()
-	if waited := time.Duration(supervise.BootTime() - seen); waited < leaseDuration() {
-		t.Errorf("taken back after %v, sooner than %v", waited, leaseDuration())
-	}
-	w.awaitBeat(second)
-	w.checkLives()
+	mustGoOn(t, func(w *world) error {
+		a := w.holder("a", testConfig(), "stubborn")
+		seen := supervise.BootTime()
+		w.patch(map[string]any{"spec": map[string]any{"holderIdentity": "somebody"}})
+		a.await("killing", "reason=LeaseLost")
+		second := a.acquired()
+		if waited := time.Duration(supervise.BootTime() - seen); waited < leaseDuration() {
+			w.t.Errorf("SAFETY: taken back after %v, sooner than %v", waited, leaseDuration())
+		}
+		w.awaitBeat(second)
+		w.checkLives()
+		return nil
+	})
 }
 
 // With a label that is not ours the Lease is not ours: nobody writes it, and the holder stops in good order.
@@ -580,6 +593,7 @@ var outages = map[string]func(*candidate){
 // KeepRunning: an outage for all leaves the process running, with its token.
 func TestKeepRunning(t *testing.T) {
 	tier.Deep(t, "asks for exact tenures under a short lease")
+	t.Parallel()
 	for name, befall := range outages {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -611,6 +625,7 @@ func TestKeepRunning(t *testing.T) {
 // A tenure that is not kept running stops in an outage for all, once, and one comes back after it.
 func TestStopInAnOutage(t *testing.T) {
 	tier.Deep(t, "asks for exact tenures under a short lease")
+	t.Parallel()
 	for name, befall := range outages {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -214,6 +214,7 @@ func liesOfThePast(c *candidate) func() {
 // TestTrouble has a holder meet one trouble after the other. Its lease lasts for an hour, so that no busy machine ends it:
 // what is judged is what it says, what it asks for, and that it renews again.
 func TestTrouble(t *testing.T) {
+	t.Parallel()
 	for _, g := range troubles {
 		t.Run(g.group, func(t *testing.T) {
 			t.Parallel()

@@ -10,6 +10,8 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/iotest"
 	"testing/synctest"
@@ -59,14 +61,13 @@ func bookmark(revision int) string {
 
 func gone() string { return event("ERROR", statusJSON(410, "Expired", "", "", "")) }
 
-// stream sends events, then stays for as long as a watch must last to count as ended in good order, and for long enough
-// where the client gets no CPU when it begins, from when on it counts.
+// stream sends events, then stays for as long as a watch must last to count as ended in good order.
 func stream(events ...string) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.WriteString(w, strings.Join(events, ""))
 		_ = http.NewResponseController(w).Flush()
 		select {
-		case <-time.After(4 * shortest):
+		case <-time.After(shortest):
 		case <-r.Context().Done():
 		}
 	}
@@ -148,12 +149,15 @@ func TestWatchAsksFor(t *testing.T) {
 }
 
 func TestWatch(t *testing.T) {
+	f := serve(t, hold)
+	dir := credentials(t, f.ca(), "secret")
 	broken := hangUp("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n{\"typ")
 	for name, test := range map[string]struct {
 		script   script
 		want     []string
 		versions []string // resourceVersion of each request
 		why      string
+		real     bool // over a connection, with the time of this machine: no stream may have to last
 	}{
 		"changes and deletion": {
 			script:   script{stream(event("ADDED", leaseJSON(10)), event("MODIFIED", leaseJSON(11)), event("DELETED", leaseJSON(12)))},
@@ -186,6 +190,7 @@ func TestWatch(t *testing.T) {
 			script:   script{broken, stream(event("ADDED", leaseJSON(10)))},
 			want:     []string{"opened", "closed", "opened", "changed 10"},
 			versions: []string{"", ""},
+			real:     true,
 		},
 		"ended at once": {
 			script:   script{say(200, event("ADDED", leaseJSON(10))), stream(event("ADDED", leaseJSON(10)))},
@@ -218,14 +223,27 @@ func TestWatch(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			c, queries := test.script.play(t)
-			events, _ := watching(t, c)
-			expect(t, events, test.want...)
-			for i, want := range test.versions {
-				if got := (<-queries).Get("resourceVersion"); got != want {
-					t.Errorf("request %d asks from resourceVersion %q, want %q (%s)", i, got, want, test.why)
+			follow := func(t *testing.T, c *Client, queries <-chan url.Values) {
+				t.Helper()
+				events, _ := watching(t, c)
+				expect(t, events, test.want...)
+				for i, want := range test.versions {
+					if got := (<-queries).Get("resourceVersion"); got != want {
+						t.Errorf("request %d asks from resourceVersion %q, want %q (%s)", i, got, want, test.why)
+					}
 				}
 			}
+			if test.real {
+				c, queries := test.script.play(t)
+				follow(t, c, queries)
+				return
+			}
+			synctest.Test(t, func(t *testing.T) {
+				c := newClient(t, Config{Server: f.URL, Namespace: "ns", Name: "job", Credentials: dir})
+				queries := make(chan url.Values, 100)
+				c.watches.replace(test.script.answer(queries))
+				follow(t, c, queries)
+			})
 		})
 	}
 }
@@ -256,6 +274,54 @@ func (n *network) CloseIdleConnections()                             {}
 func (p *pool) replace(answer func(*http.Request) (*http.Response, error)) {
 	p.current = &network{answer}
 	p.connect = func(*x509.CertPool) transport { return &network{answer} }
+}
+
+// answer plays a script on a fake clock, where no bytes go over a network.
+func (s script) answer(queries chan<- url.Values) func(*http.Request) (*http.Response, error) {
+	var next atomic.Int64
+	return func(r *http.Request) (*http.Response, error) {
+		queries <- r.URL.Query()
+		step := http.HandlerFunc(hold)
+		if i := int(next.Add(1)) - 1; i < len(s) {
+			step = s[i]
+		}
+		reader, writer := io.Pipe()
+		context.AfterFunc(r.Context(), func() { _ = writer.CloseWithError(context.Cause(r.Context())) })
+		w := &wire{PipeWriter: writer, header: http.Header{}, begun: make(chan struct{})}
+		asked := r.Clone(r.Context())
+		asked.Body = http.NoBody
+		go func() {
+			step(w, asked)
+			w.WriteHeader(http.StatusOK)
+			_ = writer.Close()
+		}()
+		<-w.begun
+		return &http.Response{StatusCode: w.code, Header: w.header, Body: reader}, nil
+	}
+}
+
+// wire is the server's end of an answer.
+type wire struct {
+	*io.PipeWriter
+	header http.Header
+	code   int // once begun is closed
+	begin  sync.Once
+	begun  chan struct{}
+}
+
+func (w *wire) Header() http.Header { return w.header }
+func (w *wire) Flush()              { w.WriteHeader(http.StatusOK) }
+
+func (w *wire) WriteHeader(code int) {
+	w.begin.Do(func() {
+		w.code = code
+		close(w.begun)
+	})
+}
+
+func (w *wire) Write(p []byte) (int, error) {
+	w.WriteHeader(http.StatusOK)
+	return w.PipeWriter.Write(p)
 }
 
 // A watch that passes nothing though its connection stands is given up, and so is one that is never answered.

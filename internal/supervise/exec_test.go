@@ -295,6 +295,7 @@ func TestExecThatHangsBesideTheMainProcess(t *testing.T) {
 	t.Parallel()
 	for _, stopped := range []bool{false, true} {
 		t.Run(fmt.Sprintf("leash stopped=%t", stopped), func(t *testing.T) {
+			t.Parallel()
 			inBothModes(t, func(t *testing.T, a *agent) {
 				a.main()
 				argv, ran, release := hungTouch(t)

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/singletonjob/operator/test/cgroup"
+	"github.com/singletonjob/operator/test/tier"
 )
 
 // Who came in from outside and does not die of SIGKILL, here because it is frozen, goes on when it is thawed: until it is dead
@@ -18,7 +19,7 @@ import (
 func TestGoneWaitsForAFrozenStranger(t *testing.T) {
 	t.Parallel()
 	if os.Getuid() != 0 {
-		t.Skip("only root may enter the namespace of the test's agent")
+		tier.Needs(t, "only root may enter the namespace of the test's agent")
 	}
 	a := modes["PID 1"](t)
 	a.start(program("idle"))

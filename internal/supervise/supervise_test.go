@@ -21,6 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/singletonjob/operator/test/cgroup"
+	"github.com/singletonjob/operator/test/tier"
 )
 
 func TestExitStatus(t *testing.T) {
@@ -200,7 +201,7 @@ func TestProgramFindsItselfAlone(t *testing.T) {
 // What gains privileges could not be killed by an agent that has too few; and what has them already, no more.
 func TestPrivileges(t *testing.T) {
 	if os.Geteuid() != 0 {
-		t.Skip("needs root, to give privileges away")
+		tier.Needs(t, "it takes root, to give privileges away")
 	}
 	for name, row := range map[string]struct {
 		capabilities, noMore, mayKill string
@@ -412,8 +413,9 @@ func TestChildrenByScan(t *testing.T) {
 
 // tolerance is what every last write must keep to: no figure, but far from "until
 // the agent runs again". To die, the leash needs a CPU for a moment, and on an
-// overloaded machine that moment may be long in coming.
-const tolerance = 5 * time.Second
+// overloaded machine that moment may be as long in coming as it was for this test's own threads, and again for each of
+// those that die one after the other.
+func tolerance() time.Duration { return 5*time.Second + 4*stillness.SoFar() }
 
 // punctual is what the kernel achieves if it has a CPU to spare; see BenchmarkDeadline.
 const punctual = 50 * time.Millisecond
@@ -487,7 +489,7 @@ func (h *heartbeat) lastWrite(a *agent, deadline int64) time.Duration {
 		return len(left) == 0 || len(left) == 1 && left[0].pid == a.cmd.Process.Pid
 	})
 	late := time.Duration(h.last.Load() - deadline)
-	if late > tolerance {
+	if late > tolerance() {
 		a.t.Errorf("the program wrote %v after its deadline", late)
 	}
 	return late
@@ -501,6 +503,7 @@ func TestDeadlineHoldsWhileTheAgentIsStopped(t *testing.T) {
 		"beat-after-thread-exec": "the same, when the parent-death signal was lost",
 	} {
 		t.Run(role, func(t *testing.T) {
+			t.Parallel()
 			inBothModes(t, func(t *testing.T, a *agent) {
 				// A busy machine may make each of them late, and a defect does.
 				for attempt := 1; ; attempt++ {
@@ -509,9 +512,15 @@ func TestDeadlineHoldsWhileTheAgentIsStopped(t *testing.T) {
 						t.Logf("attempt %d was in time", attempt)
 						return
 					}
-					if attempt == attempts {
-						t.Fatalf("%s is to kill: the program died %v after its deadline, and late each time before", why, late)
+					if attempt < attempts {
+						continue
 					}
+					const say = "%s is to kill: the program died %v after its deadline, and late each time before"
+					if tier.IsDeep() {
+						t.Fatalf(say, why, late)
+					}
+					t.Logf(say, why, late) // on a quiet machine it is a fault; elsewhere BenchmarkDeadline tells how fast it is
+					return
 				}
 			})
 		})
@@ -563,6 +572,7 @@ func TestAgentKilled(t *testing.T) {
 	t.Parallel()
 	for _, role := range []string{"beat", "beat-in-group", "beat-after-thread-exec"} {
 		t.Run(role, func(t *testing.T) {
+			t.Parallel()
 			inBothModes(t, func(_ *testing.T, a *agent) {
 				h, _ := a.beating(role, 0)
 				a.signal(unix.SIGKILL)
@@ -641,13 +651,15 @@ func TestLeashThatIsHeld(t *testing.T) {
 			a.expectGone()
 			switch {
 			case errors.Is(err, unix.EPERM) && os.Getuid() != 0:
-				t.Skip("nobody may be held here: ", err)
+				tier.Needs(t, "nobody may be held here: %v", err)
 			case err != nil && in < time.Minute: // it was dead already
 				continue
 			case err != nil:
 				t.Fatal(err)
+			case !dies && in < time.Minute: // nobody had a CPU for the kill
+				continue
 			case !dies:
-				t.Error("the program lived on after its deadline")
+				t.Error("the program lived on after its deadline, and after each one before")
 			}
 			return
 		}
@@ -759,7 +771,7 @@ func TestExtendRacesWithTheDeadline(t *testing.T) {
 		if second.Err == "" {
 			holds = second.Deadline
 		}
-		if late := time.Duration(h.last.Load() - holds); late > tolerance {
+		if late := time.Duration(h.last.Load() - holds); late > tolerance() {
 			t.Errorf("the program wrote %v after the deadline that held (extend: %q)", late, second.Err)
 		}
 	}
@@ -788,7 +800,7 @@ func TestStartRacesWithTheDeadline(t *testing.T) {
 			t.Errorf("start: %q, want success, ErrDeadlinePassed or ErrLeashKilled", e.Err)
 		}
 		a.expectNoDescendants()
-		if late := time.Duration(h.last.Load() - e.Deadline); late > tolerance {
+		if late := time.Duration(h.last.Load() - e.Deadline); late > tolerance() {
 			t.Errorf("the program wrote %v after its deadline", late)
 		}
 	}
@@ -800,7 +812,7 @@ func TestStartRacesWithTheDeadline(t *testing.T) {
 func TestStrangersInTheNamespace(t *testing.T) {
 	t.Parallel()
 	if os.Getuid() != 0 {
-		t.Skip("only root may enter the namespace of the test's agent")
+		tier.Needs(t, "only root may enter the namespace of the test's agent")
 	}
 	a := modes["PID 1"](t)
 	a.start(program("idle"))
@@ -875,12 +887,22 @@ func slowExec(t *testing.T, of string) (path string, release func()) {
 	t.Cleanup(func() { f.Close() })
 	signal.Notify(make(chan os.Signal, 1), unix.SIGIO) // that somebody waits
 	// A lease on a file: who opens it waits, for 45 s at most, until it is given up.
-	if _, err := unix.FcntlInt(f.Fd(), unix.F_SETLEASE, unix.F_WRLCK); err != nil {
-		t.Skipf("no lease on a file here: %v", err)
-	}
-	return path, func() {
-		if _, err := unix.FcntlInt(f.Fd(), unix.F_SETLEASE, unix.F_UNLCK); err != nil && !errors.Is(err, unix.EAGAIN) { // the 45 s are over
-			t.Error(err)
+	for give := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
+		_, err := unix.FcntlInt(f.Fd(), unix.F_SETLEASE, unix.F_WRLCK)
+		switch {
+		case err == nil:
+			return path, func() {
+				if _, err := unix.FcntlInt(f.Fd(), unix.F_SETLEASE, unix.F_UNLCK); err != nil && !errors.Is(err, unix.EAGAIN) { // the 45 s are over
+					t.Error(err)
+				}
+			}
+		case errors.Is(err, unix.EAGAIN) && time.Now().Before(give): // a process that is being forked has it open
+		case errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOLCK):
+			t.Skipf("this file system knows no lease on a file: %v", err)
+		case errors.Is(err, unix.EACCES):
+			tier.Needs(t, "nobody may have a lease on a file here: %v", err)
+		default:
+			t.Fatal(err)
 		}
 	}
 }
@@ -889,6 +911,7 @@ func slowExec(t *testing.T, of string) (path string, release func()) {
 func TestExecThatHangs(t *testing.T) {
 	t.Parallel()
 	t.Run("renewed", func(t *testing.T) {
+		t.Parallel()
 		inBothModes(t, func(t *testing.T, a *agent) {
 			withLaterDeadlines(t, 4*time.Second, func(in time.Duration) error { return renewedWhileExecHangs(t, a, in) })
 		})
@@ -904,6 +927,7 @@ func TestExecThatHangs(t *testing.T) {
 		"deadline, never later": {2 * time.Second, command{Op: "extend"}, "passed"},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			inBothModes(t, func(t *testing.T, a *agent) {
 				argv, ran, release := hungTouch(t)
 				a.must(command{Op: "start", Async: true, Argv: argv, In: test.in})
@@ -1024,7 +1048,7 @@ func (a *agent) leash() int {
 // isLeftAlone reports whether nothing but the agent is left soon after a deadline.
 func (a *agent) isLeftAlone(deadline int64) bool {
 	for {
-		last := BootTime() > deadline+int64(tolerance) // a look that comes late, too, as this test may have got no CPU
+		last := BootTime() > deadline+int64(tolerance()) // a look that comes late, too, as this test may have got no CPU
 		if left := a.processes(); len(left) == 1 && left[0].pid == a.cmd.Process.Pid {
 			return true
 		}
@@ -1057,7 +1081,7 @@ var holds = map[string]func(t *testing.T, a *agent, deadline int64){
 func TestDeadlineOfAnotherUser(t *testing.T) {
 	t.Parallel()
 	if os.Getuid() != 0 {
-		t.Skip("needs root, to map users")
+		tier.Needs(t, "it takes root, to map users")
 	}
 	for name, argv := range map[string][]string{
 		"in a user namespace":              {"setpriv", "--reuid", "1000", "--regid", "1000", "--clear-groups"},
@@ -1083,7 +1107,7 @@ func TestDeadlineOfAnotherUser(t *testing.T) {
 func TestStrangersOfOtherUsers(t *testing.T) {
 	t.Parallel()
 	if os.Getuid() != 0 {
-		t.Skip("only root may enter the namespace of the test's agent")
+		tier.Needs(t, "only root may enter the namespace of the test's agent")
 	}
 	const nobody = 65534
 	a := startPID1(t, nobody)
@@ -1106,18 +1130,24 @@ func enterPIDNamespace(t *testing.T, pid int) *exec.Cmd {
 	}
 	defer namespace.Close()
 	argv := program("stubborn")
-	cmd := exec.Command(argv[0], argv[1:]...)
+	var cmd *exec.Cmd
 	started := make(chan error)
-	go func() {
-		runtime.LockOSThread() // and never unlocked: no other goroutine may fork from it
-		err := unix.Setns(int(namespace.Fd()), unix.CLONE_NEWPID)
-		if err == nil {
-			err = cmd.Start()
-		}
-		started <- err
-	}()
-	if err := <-started; err != nil {
-		t.Skipf("cannot enter the namespace of the test's agent: %v", err)
+	err = whereFull(func() error {
+		cmd = exec.Command(argv[0], argv[1:]...)
+		go func() {
+			runtime.LockOSThread() // and never unlocked: no other goroutine may fork from it
+			err := unix.Setns(int(namespace.Fd()), unix.CLONE_NEWPID)
+			if err == nil {
+				err = cmd.Start()
+			}
+			started <- err
+		}()
+		return <-started
+	})
+	if errors.Is(err, unix.EPERM) {
+		tier.Needs(t, "nobody may enter the namespace of the test's agent: %v", err)
+	} else if err != nil {
+		t.Fatal(err)
 	}
 	t.Cleanup(func() {
 		cmd.Process.Kill()
@@ -1166,8 +1196,10 @@ func TestGoneWaitsForWhatCannotBeReaped(t *testing.T) {
 
 	runtime.LockOSThread() // the tracer is a thread
 	defer runtime.UnlockOSThread()
-	if err := unix.PtraceSeize(daemon); err != nil {
-		t.Skipf("cannot trace here: %v", err)
+	if err := unix.PtraceSeize(daemon); errors.Is(err, unix.EPERM) {
+		tier.Needs(t, "nobody may be traced here: %v", err)
+	} else if err != nil {
+		t.Fatal(err)
 	}
 	a.must(command{Op: "kill"})
 	await(t, "exit", a.exited)

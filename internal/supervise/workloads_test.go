@@ -3,6 +3,7 @@
 package supervise
 
 import (
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
@@ -18,11 +19,16 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	stand "github.com/singletonjob/operator/test/stillness"
 )
 
 // The test binary plays every part: the agent, its leash, and the programs that
 // are supervised. Its first argument names the part.
 const rolePrefix = "role:"
+
+// stillness is how still this machine has stood since the tests began.
+var stillness *stand.Watcher
 
 func TestMain(m *testing.M) {
 	MaybeLeash()
@@ -36,6 +42,11 @@ func TestMain(m *testing.M) {
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		panic(err)
 	}
+	flag.Parse()
+	if parallel := flag.Lookup("test.parallel"); parallel.Value.String() == parallel.DefValue {
+		_ = flag.Set("test.parallel", "16") // they wait for deadlines far more than they work
+	}
+	stillness = stand.Watch(2, 10*time.Millisecond)
 	code := m.Run()
 	for pid := 1; pid > 0; {
 		pid, _ = unix.Wait4(-1, nil, unix.WNOHANG, nil)

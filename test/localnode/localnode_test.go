@@ -15,7 +15,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -28,6 +27,7 @@ import (
 
 	"github.com/singletonjob/operator/test/controlplane"
 	"github.com/singletonjob/operator/test/localnode"
+	"github.com/singletonjob/operator/test/subprocess"
 )
 
 // patience with anything awaited: a machine that stands still for a while is slow, not broken.
@@ -307,7 +307,7 @@ func TestACrashKillsTheWholeContainerBeforeItsRestart(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	// The daemon leaves its group and session and outlives its parent, as far as that goes.
-	pod := w.create(shell(`echo run; setsid sh -c 'trap "" TERM; while :; do sleep 0.01; done' & echo daemon $!; sleep 0.2; exit 3`))
+	pod := w.create(shell(`echo run; setsid sh -c ': '` + w.ns + `'; trap "" TERM; while :; do sleep 0.01; done' & echo daemon $!; sleep 0.2; exit 3`))
 	after := w.await("p", "restarted twice", func(p *corev1.Pod) bool {
 		return p != nil && len(p.Status.ContainerStatuses) > 0 && p.Status.ContainerStatuses[0].RestartCount >= 2
 	})
@@ -319,7 +319,8 @@ func TestACrashKillsTheWholeContainerBeforeItsRestart(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := syscall.Kill(pid, 0); err == nil {
+	// By its command line, which has the name of this test's namespace: the PID may be another's by now.
+	if args, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid)); err == nil && strings.Contains(string(args), w.ns) {
 		t.Errorf("process %d of the first run is alive in a later one", pid)
 	}
 	w.await("p", "in back-off", func(p *corev1.Pod) bool {
@@ -329,6 +330,7 @@ func TestACrashKillsTheWholeContainerBeforeItsRestart(t *testing.T) {
 }
 
 func TestRestartPolicies(t *testing.T) {
+	t.Parallel()
 	cases := map[string]struct {
 		policy corev1.RestartPolicy
 		script string
@@ -357,6 +359,7 @@ func TestRestartPolicies(t *testing.T) {
 }
 
 func TestDeletionGivesGraceAndThenKills(t *testing.T) {
+	t.Parallel()
 	cases := map[string]struct {
 		script string
 		grace  int64
@@ -376,6 +379,7 @@ func TestDeletionGivesGraceAndThenKills(t *testing.T) {
 			if err != nil || len(processes) == 0 {
 				t.Fatalf("processes %v: %v", processes, err)
 			}
+			process := hold(t, processes[0].Pid)
 			begin := time.Now()
 			if err := w.client.CoreV1().Pods(w.ns).Delete(t.Context(), "p", metav1.DeleteOptions{}); err != nil {
 				t.Fatal(err)
@@ -385,7 +389,7 @@ func TestDeletionGivesGraceAndThenKills(t *testing.T) {
 				t.Errorf("killed after %v, before its grace period was over", took)
 			}
 			w.awaitLine(pod, c.line)
-			if err := syscall.Kill(processes[0].Pid, 0); err == nil {
+			if !process.Ended() {
 				t.Error("the pod is gone and its process is not")
 			}
 		})
@@ -488,6 +492,7 @@ func TestPodsMayUseEqualPorts(t *testing.T) {
 }
 
 func TestWhatCannotBeStartedIsTold(t *testing.T) {
+	t.Parallel()
 	cases := map[string]struct {
 		change func(*corev1.Pod)
 		want   string
@@ -672,18 +677,32 @@ func TestAKilledNodeLeavesNoProcess(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_ = self.Process.Kill()
-	_ = self.Wait()
+	processes := map[int]*subprocess.Handle{}
 	for field := range strings.FieldsSeq(line) {
 		pid, err := strconv.Atoi(field)
 		if err != nil {
 			t.Fatal(err)
 		}
-		for deadline := time.Now().Add(patience); syscall.Kill(pid, 0) == nil; time.Sleep(5 * time.Millisecond) {
+		processes[pid] = hold(t, pid)
+	}
+	_ = self.Process.Kill()
+	_ = self.Wait()
+	for pid, process := range processes {
+		for deadline := time.Now().Add(patience); !process.Ended(); time.Sleep(5 * time.Millisecond) {
 			if time.Now().After(deadline) {
-				_ = syscall.Kill(pid, syscall.SIGKILL)
+				_ = process.Kill()
 				t.Fatalf("process %d outlived its node", pid)
 			}
 		}
 	}
+}
+
+func hold(t *testing.T, pid int) *subprocess.Handle {
+	t.Helper()
+	process, err := subprocess.Hold(pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = process.Close() })
+	return process
 }

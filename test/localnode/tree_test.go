@@ -21,7 +21,7 @@ func TestStopAllWhereAProgramIsStarted(t *testing.T) {
 		all := below(root)
 		return len(all) == 2 && all[0].State == 'D' && all[1].State == 'S'
 	}
-	for deadline := time.Now().Add(time.Minute); !waits(); time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(patience); !waits(); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("nobody waits: %+v", below(root))
 		}

@@ -12,8 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/prometheus/procfs"
-
 	"github.com/singletonjob/operator/test/subprocess"
 )
 
@@ -50,26 +48,21 @@ func TestTheChildDiesWithAKilledParent(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	child, err := subprocess.Hold(pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = child.Close() }()
 	if err := parent.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
 	_ = parent.Wait()
-	for deadline := time.Now().Add(30 * time.Second); alive(pid); time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(5 * time.Minute); !child.Ended(); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
-			_ = syscall.Kill(pid, syscall.SIGKILL)
+			_ = child.Kill()
 			t.Fatalf("the child %d outlived its parent", pid)
 		}
 	}
-}
-
-// alive is false for a zombie too: who reaps an orphan is not this test's matter.
-func alive(pid int) bool {
-	process, err := procfs.NewProc(pid)
-	if err != nil {
-		return false
-	}
-	stat, err := process.Stat()
-	return err == nil && stat.State != "Z" && stat.State != "X"
 }
 
 func TestStopEndsAChildThatIgnoresTheRequest(t *testing.T) {

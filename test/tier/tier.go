@@ -10,10 +10,23 @@ import (
 // Variable is the environment variable that turns the deep tier on. Any value but the empty one does.
 const Variable = "SINGLETONJOB_DEEP"
 
+// Needs skips t, for want of something that a machine of continuous integration must have: root, packages, namespaces. There (CI is
+// set) it fails t instead, or a test that ran nowhere would look green.
+func Needs(t testing.TB, format string, args ...any) {
+	t.Helper()
+	if os.Getenv("CI") != "" {
+		t.Fatalf("CI is set, and "+format, args...)
+	}
+	t.Skipf(format, args...)
+}
+
+// IsDeep reports whether the deep tier runs.
+func IsDeep() bool { return os.Getenv(Variable) != "" }
+
 // Deep skips t unless the deep tier runs. why says what the test needs that the gate can't promise.
 func Deep(t testing.TB, why string) {
 	t.Helper()
-	if os.Getenv(Variable) == "" {
+	if !IsDeep() {
 		t.Skipf("deep tier, for it %s: make deep, or %s=1", why, Variable)
 	}
 }
