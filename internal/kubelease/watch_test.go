@@ -241,7 +241,7 @@ func TestWatch(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				c := newClient(t, Config{Server: f.URL, Namespace: "ns", Name: "job", Credentials: dir})
 				queries := make(chan url.Values, 100)
-				c.watches.replace(test.script.answer(queries))
+				c.watches.play(test.script, queries)
 				follow(t, c, queries)
 			})
 		})
@@ -276,10 +276,10 @@ func (p *pool) replace(answer func(*http.Request) (*http.Response, error)) {
 	p.connect = func(*x509.CertPool) transport { return &network{answer} }
 }
 
-// answer plays a script on a fake clock, where no bytes go over a network.
-func (s script) answer(queries chan<- url.Values) func(*http.Request) (*http.Response, error) {
+// play has a script answer, on a fake clock.
+func (p *pool) play(s script, queries chan<- url.Values) {
 	var next atomic.Int64
-	return func(r *http.Request) (*http.Response, error) {
+	p.replace(func(r *http.Request) (*http.Response, error) {
 		queries <- r.URL.Query()
 		step := http.HandlerFunc(hold)
 		if i := int(next.Add(1)) - 1; i < len(s) {
@@ -297,7 +297,7 @@ func (s script) answer(queries chan<- url.Values) func(*http.Request) (*http.Res
 		}()
 		<-w.begun
 		return &http.Response{StatusCode: w.code, Header: w.header, Body: reader}, nil
-	}
+	})
 }
 
 // wire is the server's end of an answer.
