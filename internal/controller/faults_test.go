@@ -12,6 +12,7 @@ import (
 
 	"github.com/singletonjob/operator/api/v1alpha1"
 	"github.com/singletonjob/operator/internal/lease"
+	"github.com/singletonjob/operator/test/tier"
 )
 
 // aLife is what the tests of faults go through: made, failed over, rolled out, suspended, resumed, asked for a higher token
@@ -126,7 +127,7 @@ func TestTheOperatorEndsAtAllWrites(t *testing.T) {
 
 // TestAnOperatorThatSeesOldStates: it sees each kind of object as it was some rounds ago.
 func TestAnOperatorThatSeesOldStates(t *testing.T) {
-	for _, seed := range seeds() {
+	for _, seed := range seeds(t) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
@@ -147,7 +148,7 @@ func (w *world) twoThatLag(seed uint64) {
 // TestTwoOperatorsThatSeeOldStates: two act at once, as while one does not know yet that it is deposed. They may cost a
 // handover more than one would; they start no two processes, and what they tell is what happened, once.
 func TestTwoOperatorsThatSeeOldStates(t *testing.T) {
-	for _, seed := range seeds() {
+	for _, seed := range seeds(t) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
@@ -163,17 +164,18 @@ func TestTwoOperatorsThatSeeOldStates(t *testing.T) {
 	}
 }
 
-func firstSeed() uint64 {
-	first := *seed
-	for first == 0 {
-		first = rand.Uint64()
+func firstSeed(t *testing.T) uint64 {
+	t.Helper()
+	if *seed == 0 {
+		return rand.Uint64()
 	}
-	return first
+	return tier.Seed(t, *seed)
 }
 
 // seeds are the same ones always, if nobody asks for others.
-func seeds() []uint64 {
-	first := firstSeed()
+func seeds(t *testing.T) []uint64 {
+	t.Helper()
+	first := firstSeed(t)
 	return []uint64{first, first + 1, first + 2}
 }
 

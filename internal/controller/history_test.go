@@ -67,7 +67,7 @@ type ordeal struct {
 
 func newOrdeal(t *testing.T, operators int) *ordeal {
 	t.Helper()
-	seed := firstSeed()
+	seed := firstSeed(t)
 	t.Logf("-seed %d", seed)
 	o := &ordeal{w: newWorld(t), seed: seed, rand: rand.New(rand.NewPCG(seed, 0)), why: map[int64][]string{}, died: map[int64]time.Time{}}
 	for len(o.w.operators) < operators {

@@ -17,6 +17,7 @@ import (
 	"github.com/singletonjob/operator/api/v1alpha1"
 	"github.com/singletonjob/operator/internal/inject"
 	"github.com/singletonjob/operator/internal/lease"
+	"github.com/singletonjob/operator/test/tier"
 )
 
 // distortions change an observation in ways that happen, and in some that should not.
@@ -334,12 +335,9 @@ func keepsItsPromises(t *testing.T, seed uint64) {
 
 func TestPromises(t *testing.T) {
 	states := map[State]int{}
-	start := rand.Uint64()
-	t.Logf("seeds from %d", start)
-	for i := range uint64(1000) {
-		keepsItsPromises(t, start+i)
-		keepsItsPromises(t, i)
-		states[Decide(observation(i).Observed).State]++
+	for _, seed := range tier.Seeds(t, 1000, 1000) {
+		keepsItsPromises(t, seed)
+		states[Decide(observation(seed).Observed).State]++
 		if t.Failed() {
 			return
 		}

@@ -10,30 +10,28 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/randfill"
+
+	"github.com/singletonjob/operator/test/tier"
 )
 
 // TestLeanPodsTellAsMuch: what is decided on the pods that the operator has in memory is what would be decided on the whole ones.
 func TestLeanPodsTellAsMuch(t *testing.T) {
-	start := rand.Uint64()
-	t.Logf("seeds from %d", start)
-	for i := range uint64(300) {
-		for _, seed := range []uint64{i, start + i} {
-			g, r := observation(seed), rand.New(rand.NewPCG(seed, 3))
-			for _, pod := range g.Pods {
-				fatten(pod, r)
-			}
-			whole := Decide(g.Observed)
-			lean := g.Observed
-			lean.Pods = nil
-			for _, pod := range g.Pods {
-				lean.Pods = append(lean.Pods, LeanPod(pod))
-			}
-			if diff := cmp.Diff(did(whole), did(Decide(lean))); diff != "" {
-				t.Fatalf("seed %d: %s", seed, diff)
-			}
-			if diff := cmp.Diff(Claims(g.Pods), Claims(lean.Pods)); diff != "" {
-				t.Fatalf("seed %d: claims: %s", seed, diff)
-			}
+	for _, seed := range tier.Seeds(t, 300, 300) {
+		g, r := observation(seed), rand.New(rand.NewPCG(seed, 3))
+		for _, pod := range g.Pods {
+			fatten(pod, r)
+		}
+		whole := Decide(g.Observed)
+		lean := g.Observed
+		lean.Pods = nil
+		for _, pod := range g.Pods {
+			lean.Pods = append(lean.Pods, LeanPod(pod))
+		}
+		if diff := cmp.Diff(did(whole), did(Decide(lean))); diff != "" {
+			t.Fatalf("seed %d: %s", seed, diff)
+		}
+		if diff := cmp.Diff(Claims(g.Pods), Claims(lean.Pods)); diff != "" {
+			t.Fatalf("seed %d: claims: %s", seed, diff)
 		}
 	}
 }
@@ -104,34 +102,30 @@ func fatten(pod *corev1.Pod, r *rand.Rand) {
 
 // TestNobodyReadsWhatIsNotKept: a decision stays the same whatever the fields say that a lean pod does not have, all of those there are.
 func TestNobodyReadsWhatIsNotKept(t *testing.T) {
-	start := rand.Uint64()
-	t.Logf("seeds from %d", start)
 	names := map[string]bool{}
-	for i := range uint64(100) {
-		for _, seed := range []uint64{i, start + i} {
-			g := observation(seed)
-			random := randfill.NewWithSeed(int64(seed)).NilChance(0).NumElements(1, 1).MaxDepth(30).Funcs(
-				func(r *corev1.ResourceList, _ randfill.Continue) {
-					*r = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1m")}
-				},
-				func(p *corev1.RestartPolicy, _ randfill.Continue) { *p = corev1.RestartPolicyOnFailure },
-			)
-			lean := g.Observed
-			lean.Pods = nil
-			for i, pod := range g.Pods {
-				lean.Pods = append(lean.Pods, LeanPod(pod))
-				var noise corev1.Pod
-				random.Fill(&noise)
-				whole := pod.DeepCopy()
-				fillWhatIsDropped(reflect.ValueOf(whole).Elem(), reflect.ValueOf(&noise).Elem(), reflect.ValueOf(LeanPod(&noise)).Elem(), "pod", names)
-				g.Pods[i] = whole
-			}
-			if diff := cmp.Diff(did(Decide(g.Observed)), did(Decide(lean))); diff != "" {
-				t.Fatalf("seed %d: %s", seed, diff)
-			}
-			if diff := cmp.Diff(Claims(g.Pods), Claims(lean.Pods)); diff != "" {
-				t.Fatalf("seed %d: claims: %s", seed, diff)
-			}
+	for _, seed := range tier.Seeds(t, 100, 100) {
+		g := observation(seed)
+		random := randfill.NewWithSeed(int64(seed)).NilChance(0).NumElements(1, 1).MaxDepth(30).Funcs(
+			func(r *corev1.ResourceList, _ randfill.Continue) {
+				*r = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1m")}
+			},
+			func(p *corev1.RestartPolicy, _ randfill.Continue) { *p = corev1.RestartPolicyOnFailure },
+		)
+		lean := g.Observed
+		lean.Pods = nil
+		for i, pod := range g.Pods {
+			lean.Pods = append(lean.Pods, LeanPod(pod))
+			var noise corev1.Pod
+			random.Fill(&noise)
+			whole := pod.DeepCopy()
+			fillWhatIsDropped(reflect.ValueOf(whole).Elem(), reflect.ValueOf(&noise).Elem(), reflect.ValueOf(LeanPod(&noise)).Elem(), "pod", names)
+			g.Pods[i] = whole
+		}
+		if diff := cmp.Diff(did(Decide(g.Observed)), did(Decide(lean))); diff != "" {
+			t.Fatalf("seed %d: %s", seed, diff)
+		}
+		if diff := cmp.Diff(Claims(g.Pods), Claims(lean.Pods)); diff != "" {
+			t.Fatalf("seed %d: claims: %s", seed, diff)
 		}
 	}
 	for _, name := range []string{"pod.Spec.Hostname", "pod.Spec.Affinity.PodAffinity", "pod.Spec.Containers.Image", "pod.Status.PodIPs", "pod.Status.ContainerStatuses.RestartCount"} {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/singletonjob/operator/api/v1alpha1"
 	"github.com/singletonjob/operator/internal/lease"
+	"github.com/singletonjob/operator/test/tier"
 )
 
 // tokens are those of tenures.
@@ -192,7 +193,7 @@ func TestForgettingMakesNoDifference(t *testing.T) {
 		lease.ReasonProcessExited, lease.ReasonLivenessFailed, lease.ReasonRollout, lease.ReasonPodTerminating, lease.ReasonLeaseExpired, lease.ReasonPreActivateFailed, "",
 	}
 	forgotten := 0
-	for seed := range uint64(300) {
+	for _, seed := range tier.Seeds(t, 100, 300) {
 		r := rand.New(rand.NewPCG(seed, 0))
 		keeps, forgets := newLife(false), newLife(true)
 		at, often := ago(time.Hour).UnixMilli(), 1+r.IntN(3)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/singletonjob/operator/api/v1alpha1"
 	"github.com/singletonjob/operator/internal/lease"
+	"github.com/singletonjob/operator/test/tier"
 )
 
 // later is the same observation after a while in which nobody wrote anything; renewed: but the holder, its renewals.
@@ -73,7 +74,7 @@ func (p *Plan) writes() bool {
 		len(p.Relabel)+len(p.Apply)+len(p.Adopt)+len(p.Delete)+len(p.Create)+len(p.Also) > 0
 }
 
-var wakeSeeds = flag.Int("wake-seeds", 1000, "how many observations TestNothingIsDueBefore draws")
+var wakeSeeds = flag.Uint64("wake-seeds", 400, "how many observations TestNothingIsDueBefore looks at; the deep tier at 1000, and as many that are drawn")
 
 // TestNothingIsDueBefore: until the time that a plan says, the plan stays what it is, for every observation that there may be, whether
 // the holder renews or is silent. So a reader of the clock that says not when it changes its mind is found.
@@ -81,7 +82,7 @@ func TestNothingIsDueBefore(t *testing.T) {
 	// Leases that wait for another job's pods, whose holder died, and whose renewals are missing.
 	staysUntilDue(t, 3526537555733438432)
 	staysUntilDue(t, 14511233679972947768)
-	for seed := range uint64(*wakeSeeds) {
+	for _, seed := range tier.Seeds(t, *wakeSeeds, max(*wakeSeeds, 1000)) {
 		staysUntilDue(t, seed)
 		if t.Failed() {
 			return

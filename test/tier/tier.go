@@ -3,6 +3,7 @@
 package tier
 
 import (
+	"math/rand/v2"
 	"os"
 	"testing"
 )
@@ -29,4 +30,34 @@ func Deep(t testing.TB, why string) {
 	if !IsDeep() {
 		t.Skipf("deep tier, for it %s: make deep, or %s=1", why, Variable)
 	}
+}
+
+// Seed is fixed in the gate, where what is said of a commit stays true of it, and another number each time in the deep tier.
+func Seed(t testing.TB, fixed uint64) uint64 {
+	t.Helper()
+	seed := fixed
+	if IsDeep() {
+		seed = rand.Uint64() >> 16 // with room to count up from
+	}
+	t.Logf("seed %d", seed)
+	return seed
+}
+
+// Seeds are the numbers below gate in the gate. In the deep tier they are those below deep, and as many that are drawn.
+func Seeds(t testing.TB, gate, deep uint64) []uint64 {
+	t.Helper()
+	var seeds []uint64
+	if !IsDeep() {
+		deep = gate
+	}
+	for i := range deep {
+		seeds = append(seeds, i)
+	}
+	if IsDeep() {
+		first := Seed(t, 0)
+		for i := range deep {
+			seeds = append(seeds, first+i)
+		}
+	}
+	return seeds
 }

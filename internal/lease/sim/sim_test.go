@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/singletonjob/operator/internal/lease"
+	"github.com/singletonjob/operator/test/tier"
 )
 
 // Every test run repeats so many episodes of each profile, and tries so many that nobody has tried: a hundred in all.
@@ -46,8 +47,7 @@ func TestPromisesHold(t *testing.T) {
 
 func TestPromisesHoldForRandomSeeds(t *testing.T) {
 	t.Parallel()
-	first := rand.Uint64() >> 16
-	t.Logf("seeds from %d", first)
+	first := tier.Seed(t, 1<<32)
 	for seed := first; seed < first+randomSeeds; seed++ {
 		episode(t, seed, Options{})
 	}
