@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 
 	"github.com/singletonjob/operator/api/v1alpha1"
+	"github.com/singletonjob/operator/test/tier"
 )
 
 // rollouts of docs/rollout.md are 20.
@@ -22,6 +23,7 @@ var rollouts = flag.Int("rollouts", 2, "how many rollouts TestRollouts makes")
 // TestRollouts: each costs one handover, while the process writes all the time, and nothing stale is stored. How long nobody
 // acted is told and not judged: a busy machine makes it as long as it likes.
 func TestRollouts(t *testing.T) {
+	tier.Deep(t, "measures handovers")
 	w := newWorld(t)
 	job := w.job(patient, func(job *v1alpha1.SingletonJob) {
 		job.Spec.Strategy.MinReadySeconds = new(int32(1))
