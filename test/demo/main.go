@@ -103,7 +103,7 @@ func (d *demo) run(ctx context.Context, keep bool) error {
 			end()
 		}
 		// Generous: a busy machine is slow. Nothing but the claims decides over success.
-		limited, cancel := context.WithTimeout(ctx, 2*time.Minute)
+		limited, cancel := context.WithTimeout(ctx, 10*time.Minute)
 		err := scene(limited)
 		cancel()
 		if err != nil && ctx.Err() == nil {

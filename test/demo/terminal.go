@@ -9,6 +9,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/singletonjob/operator/test/observe"
 )
 
 // terminal prints the demo. Colours only mark; without them every line says the same.
@@ -98,6 +100,14 @@ func (d *demo) check(holds bool, text, format string, args ...any) {
 	} else {
 		d.say(red, "✗ NOT SO: %s: %s", c.text, c.evidence)
 	}
+}
+
+// safety is check for what no machine is too busy for: two at once, a token that does not grow, a stale write that is stored.
+func (d *demo) safety(holds bool, text, format string, args ...any) {
+	if !holds {
+		format = observe.Safety + format
+	}
+	d.check(holds, text, format, args...)
 }
 
 // table prints all claims, and is true if each holds and there is one.

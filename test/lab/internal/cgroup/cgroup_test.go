@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/singletonjob/operator/test/lab/internal/proc"
+	"github.com/singletonjob/operator/test/tier"
 )
 
 // trees lists what this machine can show: its own version, and version 2 beside version 1 where that is mounted (as a
@@ -23,12 +24,12 @@ import (
 func trees(t *testing.T) map[string]*Tree {
 	t.Helper()
 	if os.Geteuid() != 0 {
-		t.Skip("needs root: it makes control groups")
+		tier.Needs(t, "it needs root: it makes control groups")
 	}
 	name := fmt.Sprintf("singletonjob-test-%d", os.Getpid())
 	own, err := Open(name)
 	if err != nil {
-		t.Skip(err)
+		tier.Needs(t, "%v", err)
 	}
 	found := map[string]*Tree{fmt.Sprintf("version %d", own.Version()): own}
 	var at unix.Statfs_t

@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/singletonjob/operator/test/tier"
 )
 
 func TestAPIRules(t *testing.T) {
@@ -44,7 +46,7 @@ func TestAPIRules(t *testing.T) {
 func TestRulesAreAccepted(t *testing.T) {
 	nft, err := exec.LookPath("nft")
 	if err != nil || os.Geteuid() != 0 {
-		t.Skip("needs nft and root: ", err)
+		tier.Needs(t, "it needs nft and root: %v", err)
 	}
 	rules := map[string]string{"peers": peerRules([]int{2, 3}), "proxy": proxyRules("10.210.0.1", 16444)}
 	for _, cut := range APICuts {

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/singletonjob/operator/test/lab/internal/initd"
+	"github.com/singletonjob/operator/test/tier"
 )
 
 func TestMain(m *testing.M) {
@@ -27,7 +28,7 @@ func TestMain(m *testing.M) {
 func boot(t *testing.T, prepare func(Machine) error) (Machine, error) {
 	t.Helper()
 	if os.Geteuid() != 0 {
-		t.Skip("needs root: it makes namespaces")
+		tier.Needs(t, "it needs root: it makes namespaces")
 	}
 	dir := t.TempDir()
 	m, err := Boot(t.Context(), Spec{
@@ -35,7 +36,7 @@ func boot(t *testing.T, prepare func(Machine) error) (Machine, error) {
 		Setup: initd.Setup{Dir: dir, Private: []string{"/run"}, Hostname: "lab-test", IP: "link set lo up\n"},
 	})
 	if errors.Is(err, syscall.EPERM) {
-		t.Skip("this machine allows no namespaces: ", err)
+		tier.Needs(t, "this machine allows no namespaces: %v", err)
 	}
 	t.Cleanup(func() {
 		if err := m.Crash(context.Background()); err != nil {
@@ -51,7 +52,7 @@ func service(m Machine, name string, argv ...string) initd.Service {
 
 func eventually(t *testing.T, what string, done func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); !done(); time.Sleep(2 * time.Millisecond) {
+	for deadline := time.Now().Add(5 * time.Minute); !done(); time.Sleep(2 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("never: ", what)
 		}
@@ -177,7 +178,7 @@ func TestAbandonedBootLeavesNothing(t *testing.T) {
 
 func TestBrokenSetupIsReported(t *testing.T) {
 	if os.Geteuid() != 0 {
-		t.Skip("needs root: it makes namespaces")
+		tier.Needs(t, "it needs root: it makes namespaces")
 	}
 	dir := t.TempDir()
 	_, err := Boot(t.Context(), Spec{

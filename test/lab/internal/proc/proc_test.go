@@ -61,7 +61,7 @@ func TestStopped(t *testing.T) {
 	if err := p.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
-	for deadline := time.Now().Add(30 * time.Second); !p.Stopped(); time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(5 * time.Minute); !p.Stopped(); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("not seen as stopped")
 		}
