@@ -62,7 +62,7 @@ RACED := $(addprefix ./,internal/agent internal/controller internal/fenceproxy i
   test/faultproxy test/localnode/... test/observe test/subprocess)
 RACED_IN = $(filter $(shell go list $(RACED)),$(shell go list $(1)))
 UNRACED_IN = $(filter-out $(shell go list $(RACED)),$(shell go list $(1)))
-LIVES := TestTheOperatorEnds|TestAnOperatorThatSees|TestTwoOperatorsThatSee|TestTheHistory
+LIVES := TestTheOperatorEnds|TestAnOperatorThatSees|TestTwoOperatorsThatSee|TestTheHistory|TestAFleet|TestALeaseIsSmall|TestALifeWith|TestASchedule|TestIdleSchedulesCost|TestFewRequests
 FUZZERS = $(shell git grep -oE '^func Fuzz[A-Za-z]+' -- '*_test.go' | sed -E 's,/[^/]*:func ,:,')
 
 # $(call tests,name,flags of go test,packages) runs tests, and those that fail twice more, after all others, with nothing beside
