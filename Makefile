@@ -67,10 +67,9 @@ FUZZERS = $(shell git grep -oE '^func Fuzz[A-Za-z]+' -- '*_test.go' | sed -E 's,
 
 # $(call tests,name,flags of go test,packages) runs tests, and those that fail twice more, after all others, with nothing beside
 # them. Its events stay in dist/ci/name.json. The verdict does not take gotestsum's word that a failed test has passed at last.
-tests = gotestsum="$$($(GOTESTSUM))" && mkdir -p dist/ci && \
+tests = { said=0 && gotestsum="$$($(GOTESTSUM))" && mkdir -p dist/ci && { \
   "$$gotestsum" --format=pkgname-and-test-fails --format-hide-empty-pkg --hide-summary=skipped,output --jsonfile=dist/ci/$(1).json \
-    $(RERUNS) --packages='$(3)' -- -shuffle=on -timeout=30m $(2) && \
-  $(VERDICT) dist/ci/$(1).json
+    $(RERUNS) --packages='$(3)' -- -shuffle=on -timeout=30m $(2) || said=1; } && $(VERDICT) dist/ci/$(1).json && ((said == 0)); }
 RERUNS := --rerun-fails=2 --rerun-fails-max-failures=5 --rerun-fails-run-root-test
 VERDICT := CGO_ENABLED=0 GOFLAGS='$(GOFLAGS)' go run ./test/verdict
 
