@@ -90,7 +90,7 @@ func TestARun(t *testing.T) {
 
 // TestTicks: a run at each whole minute, by candidates that are made for it, and one by hand in between.
 func TestTicks(t *testing.T) {
-	tier.Deep(t, "takes minutes of ticks")
+	tier.Deep(t, "waits for ticks, which are minutes apart")
 	w := newWorld(t)
 	file := filepath.Join(t.TempDir(), "noted")
 	job := w.toCompletion(file, func(spec *v1alpha1.SingletonJobSpec) {

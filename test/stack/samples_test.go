@@ -177,7 +177,7 @@ func (s *sample) during(every time.Duration, do func()) (stop func()) {
 }
 
 func TestSamples(t *testing.T) {
-	tier.Deep(t, "takes programs from the mirror of Debian")
+	tier.Deep(t, "breaks five programs in turns, for minutes")
 	for name, test := range map[string]func(*world){"beat": sampleBeat, "bot": sampleBot, "exporter": sampleExporter, "outbox": sampleOutbox, "signer": sampleSigner} {
 		t.Run(name, func(t *testing.T) { test(newWorld(t)) })
 	}
