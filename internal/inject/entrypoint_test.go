@@ -3,12 +3,12 @@ package inject
 import (
 	"math/rand/v2"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/singletonjob/operator/api/v1alpha1"
 	"github.com/singletonjob/operator/internal/contract"
+	"github.com/singletonjob/operator/test/tier"
 )
 
 // withoutCommand is a job whose image's entrypoint is known.
@@ -51,7 +51,7 @@ func TestEntrypoint(t *testing.T) {
 
 // TestTheImagesWordsArriveAsTheyAre: neither kubelet nor agent finds a variable in them.
 func TestTheImagesWordsArriveAsTheyAre(t *testing.T) {
-	seed := uint64(time.Now().UnixNano())
+	seed := tier.Seed(t, 1)
 	r := rand.New(rand.NewPCG(seed, 0))
 	pieces := []string{"$", "$$", "(", ")", "$(FENCING_TOKEN)", "$(SINGLETONJOB_POD)", "$(HOME)", "FENCING_TOKEN", "x", "é"}
 	known := func(string) (string, bool) { return "replaced", true }

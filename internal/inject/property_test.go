@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
@@ -17,6 +16,7 @@ import (
 
 	"github.com/singletonjob/operator/api/v1alpha1"
 	"github.com/singletonjob/operator/internal/contract"
+	"github.com/singletonjob/operator/test/tier"
 )
 
 // traits are what a template may have; a random one has some of them.
@@ -137,7 +137,7 @@ func randomJob(r *rand.Rand) *v1alpha1.SingletonJob {
 }
 
 func TestEveryTemplate(t *testing.T) {
-	seed := uint64(time.Now().UnixNano())
+	seed := tier.Seed(t, 1)
 	r := rand.New(rand.NewPCG(seed, 0))
 	for range 2000 {
 		job := randomJob(r)

@@ -4,7 +4,6 @@ import (
 	"math/rand/v2"
 	"os"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -13,6 +12,7 @@ import (
 
 	"github.com/singletonjob/operator/api/v1alpha1"
 	"github.com/singletonjob/operator/test/controlplane"
+	"github.com/singletonjob/operator/test/tier"
 )
 
 func TestMain(m *testing.M) { os.Exit(controlplane.Main(m)) }
@@ -73,7 +73,7 @@ func TestServerTakesThePods(t *testing.T) {
 // Whatever the template, the candidate passes Pod Security where the template does, and has its quality of service.
 func TestInjectionKeepsPodSecurityAndQualityOfService(t *testing.T) {
 	client, ns := namespace(t, true, "job-singletonjob")
-	seed := uint64(time.Now().UnixNano())
+	seed := tier.Seed(t, 1)
 	r := rand.New(rand.NewPCG(seed, 0))
 	seen := map[corev1.PodQOSClass]int{}
 	refused := 0

@@ -17,6 +17,7 @@ import (
 	"github.com/singletonjob/operator/api/v1alpha1"
 	"github.com/singletonjob/operator/internal/inject"
 	"github.com/singletonjob/operator/internal/lease"
+	"github.com/singletonjob/operator/test/tier"
 )
 
 // distortions change an observation in ways that happen, and in some that should not.
@@ -334,8 +335,7 @@ func keepsItsPromises(t *testing.T, seed uint64) {
 
 func TestPromises(t *testing.T) {
 	states := map[State]int{}
-	start := rand.Uint64()
-	t.Logf("seeds from %d", start)
+	start := tier.Seed(t, 1000)
 	for i := range uint64(1000) {
 		keepsItsPromises(t, start+i)
 		keepsItsPromises(t, i)

@@ -10,12 +10,13 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/randfill"
+
+	"github.com/singletonjob/operator/test/tier"
 )
 
 // TestLeanPodsTellAsMuch: what is decided on the pods that the operator has in memory is what would be decided on the whole ones.
 func TestLeanPodsTellAsMuch(t *testing.T) {
-	start := rand.Uint64()
-	t.Logf("seeds from %d", start)
+	start := tier.Seed(t, 1000)
 	for i := range uint64(300) {
 		for _, seed := range []uint64{i, start + i} {
 			g, r := observation(seed), rand.New(rand.NewPCG(seed, 3))
@@ -104,8 +105,7 @@ func fatten(pod *corev1.Pod, r *rand.Rand) {
 
 // TestNobodyReadsWhatIsNotKept: a decision stays the same whatever the fields say that a lean pod does not have, all of those there are.
 func TestNobodyReadsWhatIsNotKept(t *testing.T) {
-	start := rand.Uint64()
-	t.Logf("seeds from %d", start)
+	start := tier.Seed(t, 1000)
 	names := map[string]bool{}
 	for i := range uint64(100) {
 		for _, seed := range []uint64{i, start + i} {

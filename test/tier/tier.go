@@ -3,6 +3,7 @@
 package tier
 
 import (
+	"math/rand/v2"
 	"os"
 	"testing"
 )
@@ -16,4 +17,16 @@ func Deep(t testing.TB, why string) {
 	if os.Getenv(Variable) == "" {
 		t.Skipf("deep tier, for it %s: make deep, or %s=1", why, Variable)
 	}
+}
+
+// Seed is what a test's chances are drawn from: in the gate always the fixed one, since what another one finds is no fault of the commit
+// that is judged; in the deep tier another one each time. The log says which. What a random one finds, its test is given to replay.
+func Seed(t testing.TB, fixed uint64) uint64 {
+	t.Helper()
+	seed := fixed
+	if os.Getenv(Variable) != "" {
+		seed = rand.Uint64() >> 16 // room to count on from it
+	}
+	t.Logf("seed %d", seed)
+	return seed
 }
