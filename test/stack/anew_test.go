@@ -16,6 +16,7 @@ import (
 
 	"github.com/singletonjob/operator/api/v1alpha1"
 	"github.com/singletonjob/operator/test/observe"
+	"github.com/singletonjob/operator/test/tier"
 )
 
 // await waits for a state of the cluster.
@@ -36,6 +37,7 @@ func (w *world) gone(o client.Object) {
 // All that spoke for the tenure goes with the namespace, and the holder cannot hear of it: what the operator remembers must
 // do, until the lease is over.
 func TestTheNamespaceIsDeletedAndRecreated(t *testing.T) {
+	tier.Deep(t, "waits for a namespace to go and for leases to end")
 	for name, cut := range map[string]bool{"connected": false, "while the holder is cut off": true} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
@@ -77,6 +79,7 @@ func (w *world) isFollowedAnew(old *tenure) {
 
 // A cordon asks nobody to leave. An eviction of the active one is a handover, and another takes its place elsewhere.
 func TestTheHoldersNodeIsDrained(t *testing.T) {
+	tier.Deep(t, "takes a minute, and make smoke drains a node")
 	w := newWorld(t)
 	w.addNode("c")
 	holder := w.run(w.job(long))
@@ -105,6 +108,7 @@ func TestTheHoldersNodeIsDrained(t *testing.T) {
 // A node that is not ready and unreachable proves nothing: its process writes until the lease is over. Its pod is evicted, and
 // stays for as long as nobody can say that it is dead; another takes its place.
 func TestTheHoldersNodeIsLost(t *testing.T) {
+	tier.Deep(t, "waits for a long lease to end")
 	w := newWorld(t)
 	w.addNode("c")
 	old := w.run(w.job(steady))

@@ -23,6 +23,7 @@ import (
 	"github.com/singletonjob/operator/internal/lease"
 	"github.com/singletonjob/operator/test/cluster"
 	"github.com/singletonjob/operator/test/faultproxy"
+	"github.com/singletonjob/operator/test/tier"
 )
 
 // The disasters of docs/runs.md, on real processes: no run is done twice, and each tick is run, missed or skipped.
@@ -172,6 +173,7 @@ func (n *ticking) loseLease() (at time.Time) {
 
 // TestTheLeaseIsDeletedUnderASchedule during a run, which has another attempt, and between two, after which what was run stays run.
 func TestTheLeaseIsDeletedUnderASchedule(t *testing.T) {
+	tier.Deep(t, "waits for ticks, which are minutes apart")
 	w := newWorld(t)
 	n := w.ticking("job", func(job *v1alpha1.SingletonJob) {
 		job.Annotations = map[string]string{contract.RunNowAnnotation: "by-hand"}
@@ -197,6 +199,7 @@ func TestTheLeaseIsDeletedUnderASchedule(t *testing.T) {
 // TestClocksThatAreWrong: no candidate starts a tick whose clock and the API server's do not agree, be it by minutes or by a day, which is
 // told. When one does, all are run that came due meanwhile. That the API server's clock is the wrong one, as a node sees it, is as good.
 func TestClocksThatAreWrong(t *testing.T) {
+	tier.Deep(t, "waits for ticks, which are minutes apart")
 	w := newWorld(t)
 	right := map[string]func(){}
 	for i, by := range []time.Duration{-5 * time.Minute, 24 * time.Hour} {
@@ -237,6 +240,7 @@ func TestClocksThatAreWrong(t *testing.T) {
 // TestOutagesOverTicks: while no operator runs, a candidate that stands by runs what comes due, and without one that is missed and told.
 // While there is no API server nothing begins; afterwards what came due is run.
 func TestOutagesOverTicks(t *testing.T) {
+	tier.Deep(t, "waits for ticks, which are minutes apart")
 	t.Parallel()
 	p := newProduct(t)
 	w := worldOn(t, p)
@@ -295,6 +299,7 @@ func (n *ticking) accounted() {
 
 // TestEtcdIsRestoredUnderASchedule as docs/runs.md says it is to be done: the backup does not know of the last run, which is not done again.
 func TestEtcdIsRestoredUnderASchedule(t *testing.T) {
+	tier.Deep(t, "waits for ticks, which are minutes apart")
 	t.Parallel()
 	p := newProduct(t)
 	w := worldOn(t, p)

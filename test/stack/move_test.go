@@ -11,11 +11,13 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/singletonjob/operator/api/v1alpha1"
+	"github.com/singletonjob/operator/test/tier"
 )
 
 // TestAStandbyIsMoved: the scheduler has one node for both pods. When another takes pods again, the standby comes there, and the
 // process of the active pod does not notice.
 func TestAStandbyIsMoved(t *testing.T) {
+	tier.Deep(t, "waits for a pod to be moved")
 	w := newWorld(t)
 	a, b := w.nodes[0].Name(), w.nodes[1].Name()
 	w.edit(b, func(n *corev1.Node) { n.Spec.Unschedulable = true })

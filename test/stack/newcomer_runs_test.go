@@ -10,6 +10,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/singletonjob/operator/api/v1alpha1"
+	"github.com/singletonjob/operator/test/tier"
 )
 
 // sample is a file with the job of a sample, for nodes of this test.
@@ -30,6 +31,7 @@ func (n *newcomer) sample(name string) (file string) {
 // TestNewcomerRuns types the commands of docs/runs.md: a job that is run once, and again by hand; one that has a schedule, and a tick
 // of it that was missed.
 func TestNewcomerRuns(t *testing.T) {
+	tier.Deep(t, "takes minutes")
 	n := newNewcomer(newWorld(t))
 	n.kubectl("apply", "--filename="+n.sample("migration/migration.yaml"))
 	n.kubectl("wait", "--for=condition=Complete", "sj/migrate-v42", "--timeout=10m")

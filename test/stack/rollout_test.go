@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 
 	"github.com/singletonjob/operator/api/v1alpha1"
+	"github.com/singletonjob/operator/test/tier"
 )
 
 // rollouts of docs/rollout.md are 20.
@@ -22,6 +23,7 @@ var rollouts = flag.Int("rollouts", 2, "how many rollouts TestRollouts makes")
 // TestRollouts: each costs one handover, while the process writes all the time, and nothing stale is stored. How long nobody
 // acted is told and not judged: a busy machine makes it as long as it likes.
 func TestRollouts(t *testing.T) {
+	tier.Deep(t, "counts the handovers of rollouts")
 	w := newWorld(t)
 	job := w.job(patient, func(job *v1alpha1.SingletonJob) {
 		job.Spec.Strategy.MinReadySeconds = new(int32(1))
@@ -74,6 +76,7 @@ func (w *world) update(change func(*v1alpha1.SingletonJobSpec)) {
 // TestRolloutThatCannotStart: a new version whose command is not in its image never becomes active. The status says why, and the way
 // back is no handover either.
 func TestRolloutThatCannotStart(t *testing.T) {
+	tier.Deep(t, "waits for a rollout to stall")
 	w := newWorld(t)
 	active := w.run(w.job(long))
 	var command []string

@@ -18,6 +18,7 @@ import (
 	"github.com/singletonjob/operator/api/v1alpha1"
 	"github.com/singletonjob/operator/internal/contract"
 	"github.com/singletonjob/operator/internal/lease"
+	"github.com/singletonjob/operator/test/tier"
 )
 
 // toCompletion is a job whose process notes in a file what it is told of its run, and succeeds in its second attempt.
@@ -89,6 +90,7 @@ func TestARun(t *testing.T) {
 
 // TestTicks: a run at each whole minute, by candidates that are made for it, and one by hand in between.
 func TestTicks(t *testing.T) {
+	tier.Deep(t, "waits for ticks, which are minutes apart")
 	w := newWorld(t)
 	file := filepath.Join(t.TempDir(), "noted")
 	job := w.toCompletion(file, func(spec *v1alpha1.SingletonJobSpec) {

@@ -21,6 +21,7 @@ import (
 	"github.com/singletonjob/operator/test/cluster"
 	"github.com/singletonjob/operator/test/localnode"
 	"github.com/singletonjob/operator/test/samples"
+	"github.com/singletonjob/operator/test/tier"
 )
 
 // The samples of config/samples, as a user applies them, while what runs them is broken. Each is counted where its work arrives. What the
@@ -176,6 +177,7 @@ func (s *sample) during(every time.Duration, do func()) (stop func()) {
 }
 
 func TestSamples(t *testing.T) {
+	tier.Deep(t, "breaks five programs in turns, for minutes")
 	for name, test := range map[string]func(*world){"beat": sampleBeat, "bot": sampleBot, "exporter": sampleExporter, "outbox": sampleOutbox, "signer": sampleSigner} {
 		t.Run(name, func(t *testing.T) { test(newWorld(t)) })
 	}

@@ -21,6 +21,7 @@ import (
 	"github.com/singletonjob/operator/internal/adopt"
 	"github.com/singletonjob/operator/internal/contract"
 	"github.com/singletonjob/operator/test/observe"
+	"github.com/singletonjob/operator/test/tier"
 )
 
 // borrowed is a workload under Kubernetes' own controllers, and the job that takes its template.
@@ -151,6 +152,7 @@ func (b *borrowed) rolledOut(n int) {
 
 // TestAWorkloadOfKubernetesOwnControllers is adopted while they run, rolled out, rolled back, scaled up behind our back, and left.
 func TestAWorkloadOfKubernetesOwnControllers(t *testing.T) {
+	tier.Deep(t, "rolls workloads out and back, for minutes")
 	for _, kind := range []v1alpha1.WorkloadKind{v1alpha1.WorkloadDeployment, v1alpha1.WorkloadStatefulSet} {
 		t.Run(string(kind), func(t *testing.T) {
 			b := newWorld(t).workload(kind)
