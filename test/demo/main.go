@@ -102,8 +102,8 @@ func (d *demo) run(ctx context.Context, keep bool) error {
 		case 5:
 			end()
 		}
-		// Generous: a busy machine is slow. Nothing but the claims decides over success.
-		limited, cancel := context.WithTimeout(ctx, 2*time.Minute)
+		// For what hangs: a busy machine is slow. Nothing but the claims decides over success.
+		limited, cancel := context.WithTimeout(ctx, 10*time.Minute)
 		err := scene(limited)
 		cancel()
 		if err != nil && ctx.Err() == nil {

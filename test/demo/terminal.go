@@ -9,6 +9,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/singletonjob/operator/test/observe"
 )
 
 // terminal prints the demo. Colours only mark; without them every line says the same.
@@ -98,6 +100,15 @@ func (d *demo) check(holds bool, text, format string, args ...any) {
 	} else {
 		d.say(red, "✗ NOT SO: %s: %s", c.text, c.evidence)
 	}
+}
+
+// safe is check for a claim that one process acts, with tokens that grow and nothing stale stored. What breaks it says so by a word that
+// no second run unsays.
+func (d *demo) safe(holds bool, text, format string, args ...any) {
+	if !holds {
+		text = observe.Safety + text
+	}
+	d.check(holds, text, format, args...)
 }
 
 // table prints all claims, and is true if each holds and there is one.
