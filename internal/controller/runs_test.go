@@ -146,7 +146,7 @@ func TestTheOperatorEndsAtEveryWriteOfARun(t *testing.T) {
 
 // TestTwoOperatorsOfARun: both see old states.
 func TestTwoOperatorsOfARun(t *testing.T) {
-	for _, seed := range seeds() {
+	for _, seed := range seeds(t) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)

@@ -11,10 +11,13 @@ import (
 // Variable is the environment variable that turns the deep tier on. Any value but the empty one does.
 const Variable = "SINGLETONJOB_DEEP"
 
+// IsDeep reports whether the deep tier runs, for a test of which the gate has a sample.
+func IsDeep() bool { return os.Getenv(Variable) != "" }
+
 // Deep skips t unless the deep tier runs. why says what the test needs that the gate can't promise.
 func Deep(t testing.TB, why string) {
 	t.Helper()
-	if os.Getenv(Variable) == "" {
+	if !IsDeep() {
 		t.Skipf("deep tier, for it %s: make deep, or %s=1", why, Variable)
 	}
 }
@@ -24,7 +27,7 @@ func Deep(t testing.TB, why string) {
 func Seed(t testing.TB, fixed uint64) uint64 {
 	t.Helper()
 	seed := fixed
-	if os.Getenv(Variable) != "" {
+	if IsDeep() {
 		seed = rand.Uint64() >> 16 // room to count on from it
 	}
 	t.Logf("seed %d", seed)
