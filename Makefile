@@ -57,12 +57,14 @@ API = $(filter-out $(PROCESSES),$(shell git grep -l '"github.com/singletonjob/op
 # Not the suites that take a cluster: make smoke and make e2e.
 PURE = $(filter-out $(shell go list $(PROCESSES) $(API) ./test/lab ./test/e2e),$(shell go list ./...))
 # Tests in which goroutines of ours meet run with the race detector. It makes others slower and sees nothing in them: pure
-# packages, tests of programs that are built without it, and whole lives of jobs in which one goroutine calls the operator.
+# packages, tests of programs that are built without it, and those of the operator in which one goroutine calls it by hand. RUNNING are
+# the others: the operator runs by itself, or looks up what is elsewhere.
 RACED := $(addprefix ./,internal/agent internal/controller internal/fenceproxy internal/kubelease internal/supervise fence/... \
   test/faultproxy test/localnode/... test/observe test/subprocess)
 RACED_IN = $(filter $(shell go list $(RACED)),$(shell go list $(1)))
 UNRACED_IN = $(filter-out $(shell go list $(RACED)),$(shell go list $(1)))
-LIVES := TestTheOperatorEnds|TestAnOperatorThatSees|TestTwoOperatorsThatSee|TestTheHistory|TestAFleet|TestALeaseIsSmall|TestALifeWith|TestASchedule|TestIdleSchedulesCost|TestFewRequests
+OPERATOR := ./internal/controller
+RUNNING := TestAFleet|TestAJobThatRuns|TestALabel|TestALeaseWithAnother|TestARefusal|TestEntrypoint|TestFewRequests|TestIdle|TestRenewalsPut
 FUZZERS = $(shell git grep -oE '^func Fuzz[A-Za-z]+' -- '*_test.go' | sed -E 's,/[^/]*:func ,:,')
 
 # $(call tests,name,flags of go test,packages) runs tests, and those that fail twice more, after all others, with nothing beside
@@ -117,8 +119,9 @@ test-pure: ## The part of it that needs neither an API server nor processes: uni
 .PHONY: test-api
 test-api: ## The part of it that asks a real API server.
 	@export KUBEBUILDER_ASSETS="$$(go run ./test/controlplane/get)"; failed=0; \
-	  $(WITH_RACE); $(call tests,api-race,-p=1 -race -skip='$(LIVES)',$(call RACED_IN,$(API))) || failed=1; \
-	  $(WITHOUT_RACE); $(call tests,api-lives,-p=1 -run='$(LIVES)',./internal/controller) || failed=1; \
+	  $(WITH_RACE); $(call tests,api-race,-p=1 -race,$(call RACED_IN,$(filter-out $(OPERATOR),$(API)))) || failed=1; \
+	  $(call tests,operator-race,-race -parallel=8 -run='$(RUNNING)',$(OPERATOR)) || failed=1; \
+	  $(WITHOUT_RACE); $(call tests,operator,-skip='$(RUNNING)',$(OPERATOR)) || failed=1; \
 	  $(call tests,api,-p=1,$(call UNRACED_IN,$(API))) || failed=1; exit $$failed
 
 .PHONY: test-processes

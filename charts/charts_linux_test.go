@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"flag"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -28,7 +29,13 @@ const (
 	crd   = "customresourcedefinition/singletonjobs.singletonjob.io"
 )
 
-func TestMain(m *testing.M) { os.Exit(controlplane.Main(m)) }
+func TestMain(m *testing.M) {
+	flag.Parse()
+	if parallel := flag.Lookup("test.parallel"); parallel.Value.String() == parallel.DefValue {
+		_ = flag.Set("test.parallel", "32") // most wait for their turn at the shared control plane
+	}
+	os.Exit(controlplane.Main(m))
+}
 
 // helmPath is the Helm that tools/helm.mod pins; the first call on a machine builds it.
 var helmPath = sync.OnceValues(func() (string, error) {
@@ -44,8 +51,15 @@ type cluster struct {
 	home  string
 }
 
+// turn is of the test that has the shared control plane: definitions and roles are of the whole cluster.
+var turn sync.Mutex
+
+// newCluster is the control plane that tests share, one at a time. Those with one of their own run beside them.
 func newCluster(t *testing.T) *cluster {
 	t.Helper()
+	t.Parallel()
+	turn.Lock()
+	t.Cleanup(turn.Unlock)
 	helm, err := helmPath()
 	if err != nil {
 		t.Fatalf("build Helm: %v", err)

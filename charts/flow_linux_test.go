@@ -3,6 +3,7 @@ package charts
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -131,10 +132,14 @@ func (w *flowWorld) send(ctx context.Context, user, method, path string, body io
 	}
 }
 
+// errOvertaken says that a renewal lost to one of its own, which tells nothing of how requests fare.
+var errOvertaken = errors.New("overtaken by its own earlier renewal")
+
 func unchanged(manifest string) string { return manifest }
 
 // Who gets into which priority level, from what the API server says of each request.
 func TestOnlyRenewalsAreInTheLevelOfLeases(t *testing.T) {
+	t.Parallel()
 	w := newFlowWorld(t)
 	w.install(unchanged)
 	const lease, leases = "/apis/coordination.k8s.io/v1/namespaces/%s/leases/job", "/apis/coordination.k8s.io/v1/namespaces/%s/leases"
@@ -275,7 +280,7 @@ type fared struct {
 
 func (f *fared) add(r reply) {
 	switch {
-	case r.err != nil: // the flood's end
+	case r.err != nil: // the flood's end, or overtaken
 	case r.status == http.StatusTooManyRequests:
 		f.rejected++
 	case r.status != http.StatusOK:
@@ -336,8 +341,14 @@ func (w *flowWorld) flood(f flood, workers int, most time.Duration, enough func(
 		return func() reply {
 			r := w.ask(ctx, user, http.MethodPut, namespace, strings.NewReader(`{"apiVersion":"coordination.k8s.io/v1","kind":"Lease",`+
 				`"metadata":{"name":"job","resourceVersion":"`+last.version+`"},"spec":{"renewTime":"`+time.Now().UTC().Format(metav1.RFC3339Micro)+`"}}`))
-			if r.version != "" {
+			switch {
+			case r.version != "":
 				last = r
+			case r.status == http.StatusConflict: // an earlier one, whose answer nobody has heard, was stored in the end
+				if now := w.ask(ctx, user, http.MethodGet, namespace, nil); now.version != "" {
+					last = now
+				}
+				r.err = errOvertaken
 			}
 			return r
 		}

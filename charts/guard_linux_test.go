@@ -16,6 +16,7 @@ import (
 	"github.com/singletonjob/operator/internal/contract"
 	"github.com/singletonjob/operator/internal/lease"
 	"github.com/singletonjob/operator/test/controlplane"
+	"github.com/singletonjob/operator/test/tier"
 )
 
 const (
@@ -577,6 +578,7 @@ func named(namespace, name string) change {
 }
 
 func TestGuard(t *testing.T) {
+	t.Parallel()
 	w := newGuardWorld(t)
 	w.guardOn()
 	t.Run("verdicts", func(t *testing.T) {
@@ -591,7 +593,10 @@ func TestGuard(t *testing.T) {
 	t.Run("honest runs", func(t *testing.T) { w.in(t).honestRuns(t) })
 	t.Run("fence", func(t *testing.T) { w.in(t).fences(t) })
 	t.Run("off and on again", func(t *testing.T) { w.in(t).offAndOn() })
-	t.Run("killed", func(t *testing.T) { w.in(t).fenceOn().killed() })
+	t.Run("killed", func(t *testing.T) {
+		tier.Deep(t, "starts API servers anew, for half a minute")
+		w.in(t).fenceOn().killed()
+	})
 }
 
 // elects: the operator's own Lease has no label, and is made, renewed and given up all the same.

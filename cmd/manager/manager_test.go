@@ -302,7 +302,7 @@ func startManager(t *testing.T, plane *controlplane.ControlPlane, namespace stri
 		select {
 		case <-process.Done():
 		case <-time.After(5 * time.Minute):
-			t.Error("the manager did not end after SIGTERM")
+			t.Error("the manager does not end after SIGTERM")
 			process.Stop(0)
 		}
 		if t.Failed() || strings.Contains(log.String(), "forbidden") {

@@ -16,6 +16,7 @@ import (
 	"github.com/singletonjob/operator/internal/inject"
 	"github.com/singletonjob/operator/internal/lease"
 	"github.com/singletonjob/operator/internal/plan"
+	"github.com/singletonjob/operator/test/observe"
 )
 
 // agent is a pod's agent: the real state machine on the world's clock, with a process that is a flag.
@@ -99,7 +100,7 @@ func (a *agent) exit(code int) {
 func (w *world) begun(token int64) {
 	w.t.Helper()
 	if token <= w.highest {
-		w.t.Fatalf("token %d after %d", token, w.highest)
+		w.t.Fatalf(observe.Safety+"token %d after %d", token, w.highest)
 	}
 	w.highest = token
 	w.tenures = append(w.tenures, token)

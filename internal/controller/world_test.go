@@ -35,6 +35,7 @@ import (
 	"github.com/singletonjob/operator/internal/lease"
 	"github.com/singletonjob/operator/internal/plan"
 	"github.com/singletonjob/operator/test/controlplane"
+	"github.com/singletonjob/operator/test/observe"
 )
 
 func TestMain(m *testing.M) {
@@ -289,11 +290,11 @@ func (w *world) invariants() {
 		}
 	}
 	if len(alive) > 1 {
-		w.t.Fatalf("two processes run: %v\n%s", alive, w.describe())
+		w.t.Fatalf(observe.Safety+"two processes run: %v\n%s", alive, w.describe())
 	}
 	if w.deployments {
 		if alive = append(alive, w.plain()...); len(alive) > 1 {
-			w.t.Fatalf("two run what the workload's template says: %v\n%s", alive, w.describe())
+			w.t.Fatalf(observe.Safety+"two run what the workload's template says: %v\n%s", alive, w.describe())
 		}
 	}
 	var active []string
@@ -303,7 +304,7 @@ func (w *world) invariants() {
 		}
 	}
 	if len(active) > 1 {
-		w.t.Fatalf("two pods are labelled active: %v", active)
+		w.t.Fatalf(observe.Safety+"two pods are labelled active: %v", active)
 	}
 	if job, _ := get(w.t.Context(), w.api, w.key, &v1alpha1.SingletonJob{}); job != nil {
 		checkStatus(w.t, job)

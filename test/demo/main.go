@@ -102,7 +102,7 @@ func (d *demo) run(ctx context.Context, keep bool) error {
 		case 5:
 			end()
 		}
-		// Generous: a busy machine is slow. Nothing but the claims decides over success.
+		// For what hangs: a busy machine is slow. Nothing but the claims decides over success.
 		limited, cancel := context.WithTimeout(ctx, 10*time.Minute)
 		err := scene(limited)
 		cancel()

@@ -102,10 +102,11 @@ func (d *demo) check(holds bool, text, format string, args ...any) {
 	}
 }
 
-// safety is check for what no machine is too busy for: two at once, a token that does not grow, a stale write that is stored.
-func (d *demo) safety(holds bool, text, format string, args ...any) {
+// safe is check for a claim that one process acts, with tokens that grow and nothing stale stored. What breaks it says so by a word that
+// no second run unsays.
+func (d *demo) safe(holds bool, text, format string, args ...any) {
 	if !holds {
-		format = observe.Safety + format
+		text = observe.Safety + text
 	}
 	d.check(holds, text, format, args...)
 }

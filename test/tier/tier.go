@@ -21,7 +21,7 @@ func Needs(t testing.TB, format string, args ...any) {
 	t.Skipf(format, args...)
 }
 
-// IsDeep reports whether the deep tier runs.
+// IsDeep reports whether the deep tier runs, for a test of which the gate has a sample.
 func IsDeep() bool { return os.Getenv(Variable) != "" }
 
 // Deep skips t unless the deep tier runs. why says what the test needs that the gate can't promise.
@@ -32,12 +32,13 @@ func Deep(t testing.TB, why string) {
 	}
 }
 
-// Seed is fixed in the gate, where what is said of a commit stays true of it, and another number each time in the deep tier.
+// Seed is what a test's chances are drawn from: in the gate always the fixed one, since what another one finds is no fault of the commit
+// that is judged; in the deep tier another one each time. The log says which. What a random one finds, its test is given to replay.
 func Seed(t testing.TB, fixed uint64) uint64 {
 	t.Helper()
 	seed := fixed
 	if IsDeep() {
-		seed = rand.Uint64() >> 16 // with room to count up from
+		seed = rand.Uint64() >> 16 // room to count on from it
 	}
 	t.Logf("seed %d", seed)
 	return seed

@@ -66,7 +66,7 @@ func ticks(t *testing.T, pid int) string {
 func TestFreezeThawRemove(t *testing.T) {
 	for name, tree := range trees(t) {
 		t.Run(name, func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 			defer cancel()
 			t.Cleanup(func() { must(t, tree.Remove(context.WithoutCancel(ctx))) })
 			const group = "node1/pods/0123abcd"

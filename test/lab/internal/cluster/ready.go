@@ -26,7 +26,7 @@ var systemManifest string
 
 // readyTimeout is how long the cluster may take to become ready when everything of it runs. It is generous: a busy machine
 // is slow, not broken.
-const readyTimeout = 10 * time.Minute
+const readyTimeout = 15 * time.Minute
 
 // AwaitAPI returns when API server i is ready, or at once when it can't become so.
 func (l *Lab) AwaitAPI(ctx context.Context, i int) error {

@@ -73,7 +73,7 @@ func TestServices(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	init, sleeper := m.Services(), service(m, "sleeper", "/bin/sh", "-c", "echo up; exec sleep 600")
+	init, sleeper := m.Services(), service(m, "sleeper", "/bin/sh", "-c", "echo up; exec sleep 100000")
 	for range 2 {
 		if err := init.Start(t.Context(), sleeper); err != nil {
 			t.Fatal(err)
@@ -138,8 +138,9 @@ func TestOrphansAreReapedAndDieWithTheMachine(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	lasting := fmt.Sprint(100_000 + os.Getpid()) // another run on this machine has another
 	// The first grandchild ends and must be reaped; the second lives on after its parents.
-	if err := m.Services().Start(t.Context(), service(m, "forks", "/bin/sh", "-c", "setsid sleep 0 & setsid sleep 601 & exit 0")); err != nil {
+	if err := m.Services().Start(t.Context(), service(m, "forks", "/bin/sh", "-c", "setsid sleep 0 & setsid sleep "+lasting+" & exit 0")); err != nil {
 		t.Fatal(err)
 	}
 	inside := func() string {
@@ -156,7 +157,7 @@ func TestOrphansAreReapedAndDieWithTheMachine(t *testing.T) {
 	eventually(t, "the orphan is dead", func() bool {
 		found, _ := filepath.Glob("/proc/[0-9]*/cmdline")
 		for _, f := range found {
-			if line, _ := os.ReadFile(f); string(line) == "sleep\x00601\x00" {
+			if line, _ := os.ReadFile(f); string(line) == "sleep\x00"+lasting+"\x00" {
 				return false
 			}
 		}
