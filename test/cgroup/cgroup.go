@@ -4,7 +4,9 @@
 package cgroup
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -17,7 +19,7 @@ import (
 
 const (
 	mount    = "/sys/fs/cgroup"
-	patience = time.Minute
+	patience = 5 * time.Minute
 )
 
 // Group is a control group of a test.
@@ -38,7 +40,13 @@ func New(t testing.TB, controller string) *Group {
 			continue // not a hierarchy
 		}
 		dir := filepath.Join(parent, fmt.Sprintf("singletonjob-test-%d-%d", os.Getpid(), made.Add(1)))
-		if os.Mkdir(dir, 0o755) == nil {
+		err := os.Mkdir(dir, 0o755)
+		switch {
+		case errors.Is(err, fs.ErrPermission), errors.Is(err, syscall.EROFS):
+			continue
+		case err != nil:
+			t.Fatal(err)
+		default:
 			g := &Group{t: t, Parent: parent, Dir: dir}
 			t.Cleanup(g.remove)
 			return g

@@ -54,7 +54,7 @@ func TestTheChildDiesWithAKilledParent(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = parent.Wait()
-	for deadline := time.Now().Add(30 * time.Second); alive(pid); time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(5 * time.Minute); alive(pid); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			_ = syscall.Kill(pid, syscall.SIGKILL)
 			t.Fatalf("the child %d outlived its parent", pid)
