@@ -68,7 +68,7 @@ func (f *fleet) operate(version int) {
 // until lets kubelets and agents work until something holds, and looks after each step that no more jobs are rolled out than may be.
 func (f *fleet) until(what string, holds func() bool) {
 	f.t.Helper()
-	for end := time.Now().Add(30 * time.Minute); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(10 * time.Minute); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
 		for _, w := range f.worlds {
 			w.clock.SetTime(time.Now())
 			w.kubelets()
