@@ -208,10 +208,10 @@ func FuzzGate(f *testing.F) {
 			t.Fatalf("refused with %v, but the mark went from %d to %d", err, before, after)
 		}
 		if err == nil && (after != token || after < before || !token.Valid()) {
-			t.Fatalf("accepted %d at mark %d, the mark is now %d", token, before, after)
+			t.Fatalf("SAFETY: accepted %d at mark %d, the mark is now %d", token, before, after)
 		}
 		if err == nil && strict && token != before {
-			t.Fatalf("a strict gate at %d accepted %d", before, token)
+			t.Fatalf("SAFETY: a strict gate at %d accepted %d", before, token)
 		}
 		if stale, ok := errors.AsType[*fence.StaleError](err); ok && stale.Highest <= stale.Presented {
 			t.Fatalf("%v: %d is not below %d", err, stale.Presented, stale.Highest)

@@ -108,7 +108,9 @@ func TestTheFirstWriteWaitsForThoseUnderWay(t *testing.T) {
 	if r := <-first; r.status != http.StatusOK {
 		t.Errorf("the new tenure's first write: %+v", r)
 	}
-	if r := <-stale; r.status != http.StatusPreconditionFailed {
+	if r := <-stale; r.status == http.StatusOK {
+		t.Errorf("SAFETY: a write of the past tenure that began while the new one waited was accepted: %+v", r)
+	} else if r.status != http.StatusPreconditionFailed {
 		t.Errorf("a write of the past tenure that began while the new one waited: %+v", r)
 	}
 }

@@ -66,6 +66,9 @@ func TestAnImpatientSuccessor(t *testing.T) {
 	})
 	until(t, "its successor waits", func() bool {
 		status, err := send(t.Context(), url, 34, "/")
+		if status == http.StatusOK {
+			t.Fatal("SAFETY: a write was accepted beside one of the past")
+		}
 		if status != http.StatusServiceUnavailable {
 			t.Fatalf("beside a write of the past: %d %v", status, err)
 		}
@@ -213,7 +216,9 @@ func TestAThawedProcess(t *testing.T) {
 	}
 	store.gone.Store(true)
 	store.stale.Store(true)
-	if status, err := send(t.Context(), url, 33, "/"); status != http.StatusPreconditionFailed {
+	if status, err := send(t.Context(), url, 33, "/"); status == http.StatusOK {
+		t.Error("SAFETY: a write of the past tenure was accepted")
+	} else if status != http.StatusPreconditionFailed {
 		t.Errorf("a write of the past tenure: %d %v", status, err)
 	}
 	if r := <-old; r.err == nil {

@@ -235,7 +235,7 @@ func TestSinkChecksAndWritesInOneStep(t *testing.T) {
 		t.Fatal(err)
 	}
 	if report := sink.Report().Resource("default/billing"); report.StaleAccepted != 0 || report.Highest != 34 {
-		t.Errorf("the past tenure's write was stored after the present one's: %+v", sink.Attempts(0))
+		t.Errorf("SAFETY: the past tenure's write was stored after the present one's: %+v", sink.Attempts(0))
 	}
 }
 

@@ -18,6 +18,7 @@ import (
 	"github.com/singletonjob/operator/api/v1alpha1"
 	"github.com/singletonjob/operator/internal/inject"
 	"github.com/singletonjob/operator/internal/plan"
+	"github.com/singletonjob/operator/test/tier"
 )
 
 // fleet are jobs of which one operator takes care, that runs by itself.
@@ -68,7 +69,7 @@ func (f *fleet) operate(version int) {
 // until lets kubelets and agents work until something holds, and looks after each step that no more jobs are rolled out than may be.
 func (f *fleet) until(what string, holds func() bool) {
 	f.t.Helper()
-	for end := time.Now().Add(30 * time.Minute); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(10 * time.Minute); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
 		for _, w := range f.worlds {
 			w.clock.SetTime(time.Now())
 			w.kubelets()
@@ -135,7 +136,11 @@ func (f *fleet) new(version int) (all []*world) {
 // is ended in the midst, and the next one goes on. A person's change of a template does not wait, and nothing wakes a job but what happens.
 func TestAFleetIsRolledOutInTurns(t *testing.T) {
 	t.Parallel()
-	const jobs, limit = 12, 2
+	const limit = 2
+	jobs := 8
+	if tier.IsDeep() {
+		jobs = 12
+	}
 	f := newFleet(t, jobs, limit)
 	f.operate(2)
 	waited := map[*world]bool{} // but for the first ones, and those that a slow operator looks at when these are done

@@ -24,6 +24,8 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"github.com/google/go-containerregistry/pkg/v1/types"
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/singletonjob/operator/test/closedport"
 )
 
 // hub is a registry in this process. around sees each request before it; asked are their paths.
@@ -239,9 +241,7 @@ func TestTrouble(t *testing.T) {
 
 func TestNobodyThere(t *testing.T) {
 	h := newHub(t)
-	closed := httptest.NewServer(nil)
-	gone := closed.Listener.Addr().String()
-	closed.Close()
+	gone := closedport.Address(t)
 	silent := make(chan struct{})
 	defer close(silent)
 	h.around = func(_ http.ResponseWriter, r *http.Request) bool {

@@ -343,7 +343,7 @@ func TestAWriteOutlivesItsClient(t *testing.T) {
 		t.Error(err)
 	}
 	if got := strings.Join(order, " "); got != "33 34" {
-		t.Errorf("the service saw %s", got)
+		t.Errorf("SAFETY: the service saw %s", got)
 	}
 }
 
@@ -355,7 +355,7 @@ func TestAnAnswerToNobody(t *testing.T) {
 	_, server := start(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get(fence.HeaderToken) != "33" {
 			if !over.Load() {
-				t.Error("the next tenure did not wait")
+				t.Error("SAFETY: the next tenure did not wait")
 			}
 			return
 		}
@@ -403,25 +403,25 @@ func TestAFileOfMarksIsQuiet(t *testing.T) {
 		}
 		return b
 	}
-	raise := func(b *Bolt, r fence.Resource, to fence.Token) error {
-		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	raise := func(b *Bolt, r fence.Resource, to fence.Token, within time.Duration) error {
+		ctx, cancel := context.WithTimeout(t.Context(), within)
 		defer cancel()
 		return b.Raise(ctx, r, to)
 	}
 	b := open()
-	if err := raise(b, ledger, 33); err != nil {
+	if err := raise(b, ledger, 33, patience); err != nil {
 		t.Errorf("the first mark: %v", err)
 	}
-	if err := raise(b, ledger, 34); err == nil { // by a process that is as young
+	if err := raise(b, ledger, 34, 50*time.Millisecond); err == nil { // by a process that is as young
 		t.Error("a mark was raised at once")
 	}
 	b.Close()
 	b = open()
 	defer b.Close()
-	if err := raise(b, ledger, 33); err != nil {
+	if err := raise(b, ledger, 33, patience); err != nil {
 		t.Errorf("the mark that stands: %v", err)
 	}
-	if err := raise(b, ledger, 34); !errors.Is(err, context.DeadlineExceeded) {
+	if err := raise(b, ledger, 34, 50*time.Millisecond); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("the next one: %v", err)
 	}
 	b.quiet = time.Now()

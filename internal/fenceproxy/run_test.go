@@ -125,6 +125,9 @@ func TestTheHighestTokenSurvivesAKill(t *testing.T) {
 		process = launch(t, file, c)
 		highest := seen.Load()
 		status, err := send(t.Context(), "http://"+c.Listen, "", fmt.Sprint(highest-1), "x")
+		if status == http.StatusOK {
+			t.Errorf("SAFETY: round %d: a stale write was accepted after the kill", round)
+		}
 		expect(t, fmt.Sprint("round ", round, ", a stale write after the kill, ", err), status, http.StatusPreconditionFailed)
 		process.Stop(0)
 	}

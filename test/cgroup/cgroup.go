@@ -4,7 +4,9 @@
 package cgroup
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
@@ -42,7 +44,13 @@ func New(t testing.TB, controller string) *Group {
 			continue // not a hierarchy
 		}
 		dir := filepath.Join(parent, fmt.Sprintf("singletonjob-test-%d-%d", os.Getpid(), made.Add(1)))
-		if os.Mkdir(dir, 0o755) == nil {
+		err := os.Mkdir(dir, 0o755)
+		switch {
+		case errors.Is(err, fs.ErrPermission), errors.Is(err, syscall.EROFS):
+			continue
+		case err != nil:
+			t.Fatal(err)
+		default:
 			g := &Group{t: t, Parent: parent, Dir: dir}
 			if !g.IsVersion1() { // has only what its parent passes on; the freezer is always there
 				_ = os.WriteFile(filepath.Join(parent, "cgroup.subtree_control"), []byte("+"+controller), 0o600)

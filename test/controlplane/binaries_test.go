@@ -3,7 +3,6 @@
 package controlplane
 
 import (
-	"bytes"
 	"context"
 	"io"
 	"os"
@@ -75,6 +74,17 @@ func TestBuildRefusesWhatItDoesNotKnow(t *testing.T) {
 	}
 }
 
+// lines are what is written, one by one, but for what nobody takes.
+type lines chan string
+
+func (l lines) Write(text []byte) (int, error) {
+	select {
+	case l <- string(text):
+	default:
+	}
+	return len(text), nil
+}
+
 func TestOneBuilderAtATime(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "lock")
@@ -82,11 +92,32 @@ func TestOneBuilderAtATime(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var told bytes.Buffer
-	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	told := make(chan string, 1)
+	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	if _, err := lock(ctx, &told, path); err == nil || !strings.Contains(told.String(), "waiting") {
-		t.Errorf("the second builder got the lock (%v) or did not say that it waits: %q", err, told.String())
+	waited := make(chan error, 1)
+	go func() {
+		_, err := lock(ctx, lines(told), path)
+		waited <- err
+	}()
+	select {
+	case line := <-told:
+		if !strings.Contains(line, "waiting") {
+			t.Errorf("the second builder does not say that it waits: %q", line)
+		}
+	case err := <-waited:
+		t.Fatalf("the second builder does not wait: %v", err)
+	}
+	select {
+	case err := <-waited:
+		t.Fatalf("the second builder does not go on waiting: %v", err)
+	case line := <-told:
+		t.Errorf("the second builder says so again: %q", line)
+	case <-time.After(500 * time.Millisecond): // two looks
+	}
+	cancel()
+	if err := <-waited; err == nil {
+		t.Error("the second builder got the lock")
 	}
 	unlock()
 	unlock, err = lock(t.Context(), io.Discard, path)

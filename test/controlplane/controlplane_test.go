@@ -182,9 +182,9 @@ func TestAKilledOwnerLeavesNoProcess(t *testing.T) {
 	}
 	_ = owner.Process.Kill()
 	_ = owner.Wait()
-	for deadline := time.Now().Add(30 * time.Second); len(processesIn(t, dir)) > 0; time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(5 * time.Minute); len(processesIn(t, dir)) > 0; time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("still running half a minute after their owner was killed: %v", processesIn(t, dir))
+			t.Fatalf("still running long after their owner was killed: %v", processesIn(t, dir))
 		}
 	}
 }

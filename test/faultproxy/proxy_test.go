@@ -95,7 +95,7 @@ func (s *server) await(t *testing.T, n int) {
 		}
 		select {
 		case <-grown:
-		case <-time.After(time.Minute):
+		case <-time.After(5 * time.Minute):
 			t.Fatalf("the server has received %d writes, want %d", got, n)
 		}
 	}
@@ -152,7 +152,7 @@ func (w *world) do(ctx context.Context, method, path, body string) (int, string,
 
 func (w *world) mustDo(t *testing.T, method, path, body, want string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	code, got, err := w.do(ctx, method, path, body)
 	if err != nil || code != http.StatusOK || got != want {
@@ -171,7 +171,7 @@ func (w *world) mustHang(t *testing.T, method, path, body string, arrived func()
 		code, text, err := w.do(ctx, method, path, body)
 		answered <- fmt.Sprintf("%d %q %v", code, text, err)
 	}()
-	for deadline := time.Now().Add(time.Minute); !arrived(); time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(5 * time.Minute); !arrived(); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("%s %s has not arrived", method, path)
 		}
@@ -190,7 +190,7 @@ func atOnce() bool { return true }
 // mustBreak makes a request whose connection ends without an answer.
 func (w *world) mustBreak(t *testing.T, method, path, body string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	if code, text, err := w.do(ctx, method, path, body); err == nil || errors.Is(err, context.DeadlineExceeded) {
 		t.Fatalf("%s %s: %d %q %v, want a broken connection", method, path, code, text, err)
@@ -515,7 +515,7 @@ func (e events) next(t *testing.T, want string) {
 		if !open || got != want {
 			t.Fatalf("the watch says %q (open: %v), want %q", got, open, want)
 		}
-	case <-time.After(time.Minute):
+	case <-time.After(5 * time.Minute):
 		t.Fatalf("no event, want %q", want)
 	}
 }
@@ -536,7 +536,7 @@ func (e events) end(t *testing.T) {
 		if open {
 			t.Fatalf("an event passed: %q", got)
 		}
-	case <-time.After(time.Minute):
+	case <-time.After(5 * time.Minute):
 		t.Fatal("the watch goes on")
 	}
 }

@@ -21,6 +21,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/singletonjob/operator/test/tier"
 )
 
 //go:embed mutants.txt
@@ -208,7 +210,7 @@ func (b *bench) test(tests []string) (verdict, string) {
 	}
 	args = append(args, "-count=1", "-failfast", "-timeout="+b.limit.String())
 	command := exec.CommandContext(ctx, "go", append(args, tests...)...)
-	command.Dir = b.dir
+	command.Dir, command.Env = b.dir, append(os.Environ(), tier.Variable+"=1") // some are seen by the deep tier alone
 	// The tests' own children go with them.
 	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	command.Cancel = func() error { return syscall.Kill(-command.Process.Pid, syscall.SIGKILL) }

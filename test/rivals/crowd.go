@@ -99,7 +99,7 @@ func (c *crowd) one(ctx context.Context, token int64, payload string) {
 		p.mu.Unlock()
 		return
 	case err == nil:
-		err = fmt.Errorf("write %s was stored after one with token %d", payload, before)
+		err = fmt.Errorf("SAFETY: write %s was stored after one with token %d", payload, before)
 	case isStale && int64(refused.Highest) > token:
 		c.stale.Add(1)
 		return
@@ -124,7 +124,7 @@ func (c *crowd) judge(ctx context.Context) error {
 			text, _, _ := strings.Cut(payload, ":")
 			token, _ := strconv.ParseInt(text, 10, 64)
 			if token < highest || !acked[payload] {
-				faults = append(faults, fmt.Errorf("%s is stored, after token %d, acknowledged: %t", payload, highest, acked[payload]))
+				faults = append(faults, fmt.Errorf("SAFETY: %s is stored, after token %d, acknowledged: %t", payload, highest, acked[payload]))
 			}
 			highest = max(highest, token)
 			delete(acked, payload)

@@ -75,7 +75,7 @@ func TestTwoRelays(t *testing.T) {
 	stop()
 	eventually(t, "end of what is missing", func() bool { return len(o.Missing()) == 0 })
 	if d := o.Delivered(); d.Extra != extra {
-		t.Errorf("with one relay: %+v, and %d before it", d, extra)
+		t.Errorf("SAFETY: with one relay: %+v, and %d before it", d, extra)
 	}
 }
 

@@ -289,13 +289,13 @@ func TestAFrozenProcess(t *testing.T) {
 					f.tenures(at, blocks)
 					got, overtaken := f.payloads(), f.all[len(f.all)-2].Outcome == rivals.Stale
 					if !blocks && (got != withoutTheStale || !overtaken) {
-						t.Errorf("stored is %q, want %q, and the old tenure's last write refused", got, withoutTheStale)
+						t.Errorf("SAFETY: stored is %q, want %q, and the old tenure's last write refused", got, withoutTheStale)
 					}
 					if blocks && !(strings.HasPrefix(got, "33:0 33:1 33:2 ") && strings.HasSuffix(got, " 34:0 34:1 34:2")) {
-						t.Errorf("stored is %q, want the old tenure's writes before the next one's", got)
+						t.Errorf("SAFETY: stored is %q, want the old tenure's writes before the next one's", got)
 					}
 					if !rivals.Linearizable(f.all) {
-						t.Error("no fenced register has this history")
+						t.Error("SAFETY: no fenced register has this history")
 					}
 					if t.Failed() {
 						t.Logf("%+v", f.all)

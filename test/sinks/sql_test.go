@@ -216,7 +216,7 @@ func TestAStaleTransactionCannotCommit(t *testing.T) {
 		stored, e := a.Stored(ctx, r)
 		must(t, e)
 		if want := "before present"; strings.Join(stored, " ") != want && !(err == nil && strings.Join(stored, " ") == "before stale present") {
-			t.Errorf("stored is %q, want %q; the stale transaction ended with: %v", stored, want, err)
+			t.Errorf("SAFETY: stored is %q, want %q; the stale transaction ended with: %v", stored, want, err)
 		}
 		if err := a.Write(ctx, r, "33", "again"); !errors.Is(err, fence.ErrStale) {
 			t.Errorf("a later stale write: %v", err)

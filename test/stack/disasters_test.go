@@ -23,6 +23,7 @@ import (
 	"github.com/singletonjob/operator/internal/lease"
 	"github.com/singletonjob/operator/test/cluster"
 	"github.com/singletonjob/operator/test/faultproxy"
+	"github.com/singletonjob/operator/test/observe"
 	"github.com/singletonjob/operator/test/tier"
 )
 
@@ -69,7 +70,7 @@ func (n *ticking) ran() (ticks []time.Time) {
 			continue
 		}
 		if over[words[1]] {
-			n.w.t.Fatalf("a run is done twice: %q", noted(n.w.t, n.file))
+			n.w.t.Fatalf(observe.Safety+"a run is done twice: %q", noted(n.w.t, n.file))
 		}
 		if words[0] != "ends" {
 			continue

@@ -204,14 +204,24 @@ func operatorKilled(w *world) {
 func apiServerAway(stops *world) {
 	keeps := worldOn(stops.t, stops.p)
 	stopping := stops.run(stops.job(short))
-	kept := cluster.ClientGo // who is first after the outage is not what this is about: the holder has a head start of seconds
+	kept := cluster.ClientGo
 	keeping := keeps.run(keeps.job(kept, func(job *v1alpha1.SingletonJob) {
 		job.Spec.Lease.OnRenewFailure = v1alpha1.OnRenewFailureKeepRunning
 	}))
 	stops.p.Plane.StopAPIServer()
 	stops.died(stopping)
 	keeps.actsFor(keeping, kept.Duration) // past its lease: it began before the other's process died
+	// Who is first after the outage is not what this is about: the holder is, and its standby sees what it has renewed.
+	for _, node := range keeps.nodes {
+		if node != keeping.node {
+			node.Cut()
+		}
+	}
 	stops.must(stops.p.Plane.StartAPIServer(stops.t.Context()))
+	keeps.renews()
+	for _, node := range keeps.nodes {
+		keeps.must(node.Heal())
+	}
 	next := stops.next(stopping)
 	stops.deadBefore(stopping, next)
 	keeps.actsFor(keeping, short.Duration)

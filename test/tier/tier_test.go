@@ -40,3 +40,18 @@ func TestWhatIsMissing(t *testing.T) {
 		}
 	}
 }
+
+func TestSeedIsFixedInTheGate(t *testing.T) {
+	t.Setenv(tier.Variable, "")
+	if got := tier.Seed(t, 7); got != 7 {
+		t.Errorf("the gate draws from %d, want 7", got)
+	}
+	t.Setenv(tier.Variable, "1")
+	seen := map[uint64]bool{}
+	for range 3 {
+		seen[tier.Seed(t, 7)] = true
+	}
+	if len(seen) < 2 {
+		t.Errorf("the deep tier draws from %v each time", seen)
+	}
+}

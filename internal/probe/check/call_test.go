@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/singletonjob/operator/internal/contract"
+	"github.com/singletonjob/operator/test/closedport"
 )
 
 // What a kubelet makes of the same for a hook, by pkg/kubelet/lifecycle of Kubernetes 1.37: that it is answered is all that counts.
@@ -23,7 +24,7 @@ func TestCall(t *testing.T) {
 	defer plain.Close()
 	secure.StartTLS()
 	defer secure.Close()
-	open, closed := portOf(t, plain.URL), closedPort(t)
+	open, closed := portOf(t, plain.URL), closedport.On127(t)
 	for name, row := range map[string]struct {
 		contract.HTTPGet
 		fails string

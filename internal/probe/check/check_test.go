@@ -22,6 +22,7 @@ import (
 
 	"github.com/singletonjob/operator/internal/contract"
 	"github.com/singletonjob/operator/internal/probe"
+	"github.com/singletonjob/operator/test/closedport"
 )
 
 // patience bounds checks that are answered.
@@ -55,25 +56,6 @@ func listen(t *testing.T, address string) net.Listener {
 	}
 	t.Cleanup(func() { _ = l.Close() })
 	return l
-}
-
-// closedPort is one that nobody listens on, and that nobody else is given: a socket that does not listen has it.
-func closedPort(t *testing.T) int {
-	t.Helper()
-	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = syscall.Close(fd) })
-	if err := syscall.Bind(fd, &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}); err != nil {
-		t.Fatal(err)
-	}
-	bound, err := syscall.Getsockname(fd)
-	if err != nil {
-		t.Fatal(err)
-	}
-	address, _ := bound.(*syscall.SockaddrInet4)
-	return address.Port
 }
 
 // process is what the HTTP checks below ask.
@@ -228,7 +210,7 @@ func TestTimeouts(t *testing.T) {
 		"http, in the body":  {HTTPGet: &contract.HTTPGet{Port: portOf(t, stuck.URL)}},
 		"grpc":               {GRPC: &contract.GRPC{Port: portOf(t, silent.Addr().String())}},
 		"grpc with TLS":      {GRPC: &contract.GRPC{Port: portOf(t, silent.Addr().String()), TLS: true}},
-		"a port without use": {TCPSocket: &contract.TCPSocket{Port: closedPort(t)}},
+		"a port without use": {TCPSocket: &contract.TCPSocket{Port: closedport.On127(t)}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
@@ -261,13 +243,16 @@ func TestAddress(t *testing.T) {
 			t.Errorf("host %q in a pod at %q: %s, want %s", row.host, row.podIP, got, row.want)
 		}
 	}
-	port := closedPort(t) // on 127.0.0.1, of all addresses
+	port := closedport.On127(t) // on 127.0.0.1, of all addresses
 	l, err := net.Listen("tcp", fmt.Sprintf("[::1]:%d", port))
 	for ; errors.Is(err, syscall.EADDRINUSE); l, err = net.Listen("tcp", fmt.Sprintf("[::1]:%d", port)) {
-		port = closedPort(t)
+		port = closedport.On127(t)
+	}
+	if errors.Is(err, syscall.EADDRNOTAVAIL) || errors.Is(err, syscall.EAFNOSUPPORT) {
+		t.Skip("no IPv6 here: ", err)
 	}
 	if err != nil {
-		t.Skip("no IPv6 here: ", err)
+		t.Fatal(err)
 	}
 	defer l.Close()
 	if got := run(t, Checker{PodIP: "::1"}, contract.Check{TCPSocket: &contract.TCPSocket{Port: port}}); got.Outcome != probe.Success {
@@ -324,7 +309,7 @@ func TestGRPC(t *testing.T) {
 		"clear where TLS is":     {contract.GRPC{Port: secure}, probe.Failure, ""},
 		"TLS where none is":      {contract.GRPC{Port: port, TLS: true}, probe.Failure, ""},
 		"a server of HTTP/1.1":   {contract.GRPC{Port: portOf(t, plain.URL)}, probe.Failure, ""},
-		"nobody":                 {contract.GRPC{Port: closedPort(t)}, probe.Failure, "error: failed to connect service at"},
+		"nobody":                 {contract.GRPC{Port: closedport.On127(t)}, probe.Failure, "error: failed to connect service at"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := run(t, Checker{}, contract.Check{GRPC: &row.GRPC})

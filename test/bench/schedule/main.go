@@ -61,7 +61,7 @@ func promised(results []Result) error {
 			continue
 		}
 		if r.Twice > 0 || r.Overlaps > 0 {
-			errs = append(errs, fmt.Errorf("%s: %d ticks were run twice, %d pairs of processes at one time", r.Subject, r.Twice, r.Overlaps))
+			errs = append(errs, fmt.Errorf("SAFETY: %s: %d ticks were run twice, %d pairs of processes at one time", r.Subject, r.Twice, r.Overlaps))
 		}
 		if accounted := int64(r.Once) + r.Missed + r.Skipped; accounted != int64(r.Ticks) {
 			errs = append(errs, fmt.Errorf("%s: of %d ticks %d are accounted for", r.Subject, r.Ticks, accounted))

@@ -190,7 +190,7 @@ const follows = time.Second
 func (r Result) verdict() error {
 	var errs []error
 	if r.Several > 0 {
-		errs = append(errs, fmt.Errorf("%d times there were two endpoints", r.Several))
+		errs = append(errs, fmt.Errorf("SAFETY: %d times there were two endpoints", r.Several))
 	}
 	for _, c := range r.Changes {
 		if c.Wrong > 0 {

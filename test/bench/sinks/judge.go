@@ -94,7 +94,7 @@ func (r Result) judge(silent bool) error {
 	}
 	var errs []error
 	if r.Fenced && r.StaleAccepted > 0 {
-		errs = append(errs, fail("%d stale writes were stored", r.StaleAccepted))
+		errs = append(errs, fail("SAFETY: %d stale writes were stored", r.StaleAccepted))
 	}
 	if r.Fenced && r.Lost > 0 {
 		errs = append(errs, fail("%d acknowledged writes are not stored", r.Lost))

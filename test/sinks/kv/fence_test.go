@@ -189,7 +189,7 @@ func TestAFrozenHolder(t *testing.T) {
 			t.Errorf("the holder was told %q", late)
 		}
 		if !rivals.Linearizable(f.all) {
-			t.Errorf("no fenced register has this history: %+v", f.all)
+			t.Errorf("SAFETY: no fenced register has this history: %+v", f.all)
 		}
 	})
 }
@@ -234,7 +234,7 @@ func (j *journal) write(ctx context.Context, s fencetest.Adapter, r fence.Resour
 		return err
 	}
 	if token < before {
-		return fmt.Errorf("%s was stored after one with token %d had been acknowledged", payload, before)
+		return fmt.Errorf("SAFETY: %s was stored after one with token %d had been acknowledged", payload, before)
 	}
 	j.highest = max(j.highest, token)
 	return nil
@@ -259,13 +259,13 @@ func (j *journal) faults(ctx context.Context, s fencetest.Adapter, r fence.Resou
 	for _, payload := range stored {
 		_, sent := j.acked[payload]
 		if !sent || seen[payload] {
-			faults = append(faults, fmt.Errorf("%s has %q, refused or twice", r, payload))
+			faults = append(faults, fmt.Errorf("SAFETY: %s has %q, refused or twice", r, payload))
 		}
 		seen[payload] = true
 		number, _, _ := strings.Cut(payload, ":")
 		token, err := strconv.ParseInt(number, 10, 64)
 		if err != nil || token < highest {
-			faults = append(faults, fmt.Errorf("%s has %q after token %d", r, payload, highest))
+			faults = append(faults, fmt.Errorf("SAFETY: %s has %q after token %d", r, payload, highest))
 		}
 		highest = max(highest, token)
 	}

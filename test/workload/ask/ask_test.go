@@ -13,6 +13,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/singletonjob/operator/test/closedport"
 )
 
 // TestClient: what is asked is reported, by each client, with who answered or why nobody did; and one connection is kept.
@@ -29,14 +31,12 @@ func TestClient(t *testing.T) {
 	defer answers.Close()
 	silent := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }))
 	defer silent.Close()
-	gone := httptest.NewServer(nil)
-	gone.Close()
 	for name, c := range map[string]struct {
 		url  string
 		want Asked
 	}{
 		"answers": {answers.URL, Asked{Who: me}},
-		"is gone": {gone.URL, Asked{Failure: Refused}},
+		"is gone": {"http://" + closedport.Address(t), Asked{Failure: Refused}},
 		"hangs":   {silent.URL, Asked{Failure: TimedOut}},
 	} {
 		t.Run(name, func(t *testing.T) {
