@@ -74,8 +74,9 @@ type SingletonJobSpec struct {
 	// +optional
 	PreActivate *PreActivate `json:"preActivate,omitempty"`
 
-	// The container of the template that is gated: its process runs in the active pod only. Default: the first
-	// container. The other containers, init containers and sidecars run in every candidate, before its tenure too.
+	// The container of the template that is gated: its process runs in the active pod only. Default: the only container, or of
+	// several the one that the template's annotation kubectl.kubernetes.io/default-container names. The other containers, init
+	// containers and sidecars run in every candidate, before its tenure too.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
 	// +optional

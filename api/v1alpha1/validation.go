@@ -306,9 +306,7 @@ func validateGated(job *SingletonJob, at *field.Path) field.ErrorList {
 	}
 	gated := job.GatedContainer()
 	if gated < 0 {
-		return field.ErrorList{field.Invalid(field.NewPath("spec", "container"), job.Spec.Container, fmt.Sprintf(
-			"%q is not a container of spec.template: one of %s, or nothing for the first", job.Spec.Container,
-			listed(containerNames(containers))))}
+		return field.ErrorList{notChosen(job)}
 	}
 	c := &containers[gated]
 	var errs field.ErrorList
@@ -328,6 +326,21 @@ func validateGated(job *SingletonJob, at *field.Path) field.ErrorList {
 		"mounts a volume at or below /singletonjob or /var/run/secrets/singletonjob.io, where the agent and its credentials "+
 			"are: choose another mountPath")
 	return append(errs, validateAskedPorts(c, at)...)
+}
+
+// notChosen is why no container of a job that has some is gated.
+func notChosen(job *SingletonJob) *field.Error {
+	at, names := field.NewPath("spec", "container"), listed(containerNames(job.Spec.Template.Spec.Containers))
+	named, annotated := job.Spec.Template.Annotations[DefaultContainerAnnotation]
+	switch {
+	case job.Spec.Container != "":
+		return field.Invalid(at, job.Spec.Container, fmt.Sprintf("%q is not a container of spec.template: one of %s", job.Spec.Container, names))
+	case annotated:
+		return field.Invalid(field.NewPath("spec", "template", "metadata", "annotations"), named, fmt.Sprintf(
+			"%s is %q, which is not a container of spec.template: one of %s, or set spec.container", DefaultContainerAnnotation, named, names))
+	}
+	return field.Required(at, fmt.Sprintf("of several containers one is gated, and the others run in every candidate: set it to one of %s, or name that in "+
+		"spec.template.metadata.annotations as %s", names, DefaultContainerAnnotation))
 }
 
 func reservedPath(mountPath string) bool {

@@ -34,7 +34,7 @@ func validJob() *SingletonJob {
 	return &SingletonJob{
 		TypeMeta:   metav1.TypeMeta{APIVersion: GroupVersion.String(), Kind: Kind},
 		ObjectMeta: metav1.ObjectMeta{Name: "billing"},
-		Spec: SingletonJobSpec{Template: corev1.PodTemplateSpec{Spec: corev1.PodSpec{Containers: []corev1.Container{
+		Spec: SingletonJobSpec{Container: "app", Template: corev1.PodTemplateSpec{Spec: corev1.PodSpec{Containers: []corev1.Container{
 			{Name: "app", Image: "app", Command: []string{"/app"}},
 			{Name: "proxy", Image: "proxy"},
 		}}}},
@@ -279,10 +279,6 @@ var templateCases = map[string]validationCase{
 		job.Spec.Template.Spec.Containers[1].Command = []string{"/proxy"}
 		job.Spec.Template.Spec.Containers[0].Command = nil
 	}},
-	"unknown container": {
-		change: func(job *SingletonJob) { job.Spec.Container = "web" },
-		want:   invalid("spec.container", `"web" is not a container of spec.template: one of ["app", "proxy"], or nothing for the first`),
-	},
 	"gated container without a command": {change: app(func(c *corev1.Container) { c.Command, c.Args = nil, []string{"run"} })},
 	"reserved volume": {
 		change: pod(func(p *corev1.PodSpec) {
@@ -419,6 +415,93 @@ var gatedCases = map[string]validationCase{
 	})},
 }
 
+// choice is a template that says which container is gated by its annotation alone, or not at all.
+func choice(annotation string, change func(*SingletonJob)) func(*SingletonJob) {
+	return func(job *SingletonJob) {
+		job.Spec.Container = ""
+		if annotation != "" {
+			job.Spec.Template.Annotations = map[string]string{"kubectl.kubernetes.io/default-container": annotation}
+		}
+		if change != nil {
+			change(job)
+		}
+	}
+}
+
+var (
+	noChoice = missing("spec.container", `of several containers one is gated, and the others run in every candidate: set it to one of `+
+		`["app", "proxy"], or name that in spec.template.metadata.annotations as kubectl.kubernetes.io/default-container`)
+	// ofProxy shows which container is gated.
+	ofProxy = pod(func(p *corev1.PodSpec) {
+		p.Containers[1].RestartPolicy = new(corev1.ContainerRestartPolicyNever)
+	})
+	badProxy = forbidden(inContainers, strings.ReplaceAll(badPolicy, "app", "proxy"))
+)
+
+// containerCases are those of which container is gated.
+var containerCases = map[string]validationCase{
+	"unknown container": {
+		change: func(job *SingletonJob) { job.Spec.Container = "web" },
+		want:   invalid("spec.container", `"web" is not a container of spec.template: one of ["app", "proxy"]`),
+	},
+	"the container, an init container": {
+		change: func(job *SingletonJob) {
+			job.Spec.Container = "init"
+			job.Spec.Template.Spec.InitContainers = []corev1.Container{{Name: "init", Image: "x"}}
+		},
+		want: invalid("spec.container", `"init" is not a container of spec.template: one of ["app", "proxy"]`),
+	},
+	"several containers, no choice":                 {change: choice("", nil), want: noChoice},
+	"several containers, no choice, a faulty first": {change: choice("", app(func(c *corev1.Container) { c.RestartPolicy = new(corev1.ContainerRestartPolicyNever) })), want: noChoice},
+	"several containers, no choice, an update":      {from: choice("app", nil), change: choice("", nil), want: noChoice},
+	"several containers, an annotation":             {change: choice("proxy", nil)},
+	"several containers, the annotation is heeded":  {change: choice("proxy", ofProxy), want: badProxy},
+	"several containers, spec.container comes before the annotation": {change: func(job *SingletonJob) {
+		choice("proxy", ofProxy)(job)
+		job.Spec.Container = "app"
+	}},
+	"several containers, the annotation names none of them": {
+		change: choice("web", nil),
+		want: invalid("spec.template.metadata.annotations", `kubectl.kubernetes.io/default-container is "web", which is not a container of spec.template: `+
+			`one of ["app", "proxy"], or set spec.container`),
+	},
+	"several containers, the annotation names a sidecar": {
+		change: choice("mesh", pod(func(p *corev1.PodSpec) {
+			p.InitContainers = []corev1.Container{{Name: "mesh", Image: "x", RestartPolicy: new(corev1.ContainerRestartPolicyAlways)}}
+		})),
+		want: invalid("spec.template.metadata.annotations", `kubectl.kubernetes.io/default-container is "mesh", which is not a container of spec.template: `+
+			`one of ["app", "proxy"], or set spec.container`),
+	},
+	"several containers, the annotation is empty": {
+		change: choice("", func(job *SingletonJob) {
+			job.Spec.Template.Annotations = map[string]string{"kubectl.kubernetes.io/default-container": ""}
+		}),
+		want: invalid("spec.template.metadata.annotations", `kubectl.kubernetes.io/default-container is "", which is not a container of spec.template: `+
+			`one of ["app", "proxy"], or set spec.container`),
+	},
+	"several containers, other annotations": {
+		change: choice("", func(job *SingletonJob) { job.Spec.Template.Annotations = map[string]string{"a": "b"} }), want: noChoice,
+	},
+	"one container and sidecars": {change: choice("", pod(func(p *corev1.PodSpec) {
+		p.Containers = p.Containers[:1]
+		p.InitContainers = []corev1.Container{
+			{Name: "migrate", Image: "x"},
+			{Name: "mesh", Image: "x", RestartPolicy: new(corev1.ContainerRestartPolicyAlways)},
+		}
+	}))},
+	"one container, the annotation names a sidecar": {change: choice("mesh", pod(func(p *corev1.PodSpec) {
+		p.Containers = p.Containers[:1]
+		p.InitContainers = []corev1.Container{{Name: "mesh", Image: "x", RestartPolicy: new(corev1.ContainerRestartPolicyAlways)}}
+	}))},
+	"one container is gated without a choice": {
+		change: choice("", pod(func(p *corev1.PodSpec) {
+			p.Containers = p.Containers[:1]
+			p.Containers[0].RestartPolicy = new(corev1.ContainerRestartPolicyNever)
+		})),
+		want: forbidden(inContainers, badPolicy),
+	},
+}
+
 // probe changes a probe of the gated container that is valid.
 func probe(change func(*corev1.Container, *corev1.Probe)) func(*SingletonJob) {
 	return app(func(c *corev1.Container) {
@@ -540,7 +623,7 @@ var goOnlyCases = map[string]validationCase{
 
 // sharedCases are the cases that Validate and the API server must decide alike.
 func sharedCases(t *testing.T) map[string]validationCase {
-	return merged(t, leaseCases, specCases, templateCases, gatedCases, probeCases, workloadCases, serviceCases, runCases)
+	return merged(t, leaseCases, specCases, templateCases, containerCases, gatedCases, probeCases, workloadCases, serviceCases, runCases)
 }
 
 func merged(t *testing.T, tables ...map[string]validationCase) map[string]validationCase {

@@ -157,13 +157,13 @@ func TestHash(t *testing.T) {
 		"historyLimit":         {func(job *v1alpha1.SingletonJob) { job.Spec.HistoryLimit = new(int32(1)) }, false},
 		"tokenBase":            {func(job *v1alpha1.SingletonJob) { job.Spec.Fencing.TokenBase = 5 }, false},
 		"the defaults":         {v1alpha1.Default, false},
-		"the default, by name": {func(job *v1alpha1.SingletonJob) { job.Spec.Container = app(job).Name }, false},
 		"the job's own labels": {func(job *v1alpha1.SingletonJob) { job.Labels = map[string]string{"a": "b"} }, false},
 		"status":               {func(job *v1alpha1.SingletonJob) { job.Status.FencingToken = 7 }, false},
 		"a nil made empty":     {func(job *v1alpha1.SingletonJob) { job.Spec.Template.Labels = map[string]string{} }, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			job := jobs(t)["minimal"]
+			job.Spec.Container = app(job).Name
 			job.Spec.Template.Spec.Containers = append(job.Spec.Template.Spec.Containers, corev1.Container{Name: "b", Image: "b", Command: []string{"/b"}})
 			before := Hash(job)
 			if name != "the defaults" {
@@ -184,6 +184,26 @@ func TestHashIsStable(t *testing.T) {
 		if got := Hash(jobs(t)[name]); got != want {
 			t.Errorf("%s: %s, want %s", name, got, want)
 		}
+	}
+}
+
+// Who names the container that was gated without a name gets no rollout: the only one, the one of the annotation, and the first of two,
+// whose hash is that of the versions that took the first unasked.
+func TestAContainerByNameIsNoRollout(t *testing.T) {
+	job := jobs(t)["minimal"]
+	before := Hash(job)
+	if job.Spec.Container = job.Spec.Template.Spec.Containers[0].Name; Hash(job) != before {
+		t.Error("the only container, by name: a rollout")
+	}
+	job.Spec.Template.Spec.Containers = append(job.Spec.Template.Spec.Containers, corev1.Container{Name: "b", Image: "b", Command: []string{"/b"}})
+	if got := Hash(job); got != "z7qb9lq" {
+		t.Errorf("the first of two: %s", got)
+	}
+	job.Spec.Template.Annotations = map[string]string{v1alpha1.DefaultContainerAnnotation: "b"}
+	job.Spec.Container = ""
+	before = Hash(job)
+	if job.Spec.Container = "b"; Hash(job) != before {
+		t.Error("the one of the annotation, by name: a rollout")
 	}
 }
 
@@ -314,6 +334,7 @@ func TestInstallUser(t *testing.T) {
 func TestHooks(t *testing.T) {
 	job := jobs(t)["minimal"]
 	containers := &job.Spec.Template.Spec.Containers
+	job.Spec.Container = (*containers)[0].Name
 	*containers = append(*containers, corev1.Container{Name: "b", Command: []string{"b"}})
 	for i := range *containers {
 		(*containers)[i].Lifecycle = &corev1.Lifecycle{
@@ -386,6 +407,7 @@ func TestPorts(t *testing.T) {
 	}
 	uses := func(port int32) func(*v1alpha1.SingletonJob) {
 		return func(job *v1alpha1.SingletonJob) {
+			job.Spec.Container = job.Spec.Template.Spec.Containers[0].Name
 			job.Spec.Template.Spec.Containers = append(job.Spec.Template.Spec.Containers,
 				corev1.Container{Name: "b", Ports: []corev1.ContainerPort{{ContainerPort: port}}})
 		}

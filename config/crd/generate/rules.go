@@ -94,8 +94,14 @@ const (
 
 	pod        = `self.template.spec`
 	containers = `self.template.spec.containers`
-	// gated is the name of the gated container.
-	gated = `(has(self.container) ? self.container : ` + containers + `[0].name)`
+	// isGated holds for the gated container c.
+	isGated = `(has(self.container) ? c.name == self.container : ` + containers + `.size() == 1 || ` + annotated + ` && c.name == ` + annotation + `)`
+
+	// annotated holds for a template whose annotation names a container.
+	annotated  = `(has(self.template.metadata) && has(self.template.metadata.annotations) && ` + defaultContainer + ` in self.template.metadata.annotations)`
+	annotation = `self.template.metadata.annotations[` + defaultContainer + `]`
+
+	defaultContainer = `'kubectl.kubernetes.io/default-container'`
 
 	notOurs = `the agent must be PID 1 of the gated container and see no process but its own, or it could not vouch
 		that all are dead: remove it`
@@ -253,8 +259,22 @@ var gatedRules = []rule{
 	{
 		at: "spec", field: "container",
 		cel:     `!has(self.container) || ` + containers + `.size() == 0 || ` + containers + `.exists(c, c.name == self.container)`,
-		message: `"%s" is not a container of spec.template: one of %s, or nothing for the first`,
+		message: `"%s" is not a container of spec.template: one of %s`,
 		args:    []string{"self.container", containers + `.map(c, c.name)`},
+	},
+	{
+		at: "spec", field: "container", reason: required,
+		cel: `has(self.container) || ` + containers + `.size() < 2 || ` + annotated,
+		message: `of several containers one is gated, and the others run in every candidate: set it to one of %s, or name that in
+			spec.template.metadata.annotations as kubectl.kubernetes.io/default-container`,
+		args: []string{containers + `.map(c, c.name)`},
+	},
+	{
+		at: "spec", field: "template.metadata.annotations",
+		cel: `has(self.container) || ` + containers + `.size() < 2 || !` + annotated + ` || ` + containers + `.exists(c, c.name == ` + annotation + `)`,
+		message: `kubectl.kubernetes.io/default-container is "%s", which is not a container of spec.template: one of %s, or set
+			spec.container`,
+		args: []string{annotation, containers + `.map(c, c.name)`},
 	},
 	ofGated(forbidden, `!has(c.lifecycle) || !has(c.lifecycle.stopSignal)`,
 		`sets lifecycle.stopSignal, which would be the agent's: remove it, the process is asked to stop by SIGTERM`),
@@ -279,9 +299,9 @@ func clearOf(path string) string {
 func ofGated(reason, condition, message string, args ...string) rule {
 	return rule{
 		at: "spec", field: "template.spec.containers", reason: reason,
-		cel:     containers + `.all(c, c.name != ` + gated + ` || ` + condition + `)`,
+		cel:     containers + `.all(c, !` + isGated + ` || ` + condition + `)`,
 		message: `the gated container "%s" ` + message,
-		args:    append([]string{gated}, args...),
+		args:    append([]string{containers + `.filter(c, ` + isGated + `)[0].name`}, args...),
 	}
 }
 
