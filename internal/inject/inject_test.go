@@ -1,6 +1,7 @@
 package inject
 
 import (
+	"encoding/json"
 	"flag"
 	"math"
 	"os"
@@ -204,6 +205,24 @@ func TestAContainerByNameIsNoRollout(t *testing.T) {
 	before = Hash(job)
 	if job.Spec.Container = "b"; Hash(job) != before {
 		t.Error("the one of the annotation, by name: a rollout")
+	}
+}
+
+// What generators and charts leave in a template means nothing, and its hash is the same without it.
+func TestNullsAreNoRollout(t *testing.T) {
+	hash := func(template string) string {
+		job := jobs(t)["minimal"]
+		job.Spec.Template = corev1.PodTemplateSpec{}
+		if err := json.Unmarshal([]byte(template), &job.Spec.Template); err != nil {
+			t.Fatal(err)
+		}
+		return Hash(job)
+	}
+	plain := hash(`{"spec":{"containers":[{"name":"app","image":"x","resources":{"requests":{"cpu":"500m"}}}]}}`)
+	if got := hash(`{"metadata":{"creationTimestamp":null,"labels":null,"annotations":null,"ownerReferences":null,"managedFields":null},
+		"spec":{"nodeSelector":null,"affinity":null,"tolerations":null,"volumes":null,"securityContext":null,"restartPolicy":null,"hostNetwork":null,
+		"containers":[{"name":"app","image":"x","env":null,"livenessProbe":null,"resources":{"limits":null,"requests":{"cpu":0.5}}}]}}`); got != plain {
+		t.Errorf("%s, want %s", got, plain)
 	}
 }
 
