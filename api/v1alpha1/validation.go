@@ -325,6 +325,9 @@ func validateGated(job *SingletonJob, at *field.Path) field.ErrorList {
 	forbid(slices.ContainsFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool { return reservedPath(m.MountPath) }),
 		"mounts a volume at or below /singletonjob or /var/run/secrets/singletonjob.io, where the agent and its credentials "+
 			"are: choose another mountPath")
+	forbid(cannotKill(&job.Spec.Template.Spec, c),
+		"has SETUID without KILL: the process may change its user (CAP_SETUID), and without CAP_KILL nothing could kill it then: add KILL to "+
+			"securityContext.capabilities of the container, or drop SETUID; if its image does not run as root, set runAsNonRoot")
 	return append(errs, validateAskedPorts(c, at)...)
 }
 

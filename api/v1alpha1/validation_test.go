@@ -53,7 +53,9 @@ const (
 	reservedEnv = "variables that begin with SINGLETONJOB_ are the agent's: remove them from env of "
 	badVolume   = "volumes whose names begin with singletonjob- are the agent's: remove them from volumeMounts of "
 	badMount    = `the gated container "app" mounts a volume at or below /singletonjob or /var/run/secrets/singletonjob.io, where the agent and its credentials are: choose another mountPath`
-	badPolicy   = `the gated container "app" has a restart policy of its own: remove restartPolicy and restartPolicyRules, ` +
+	badCaps     = `the gated container "app" has SETUID without KILL: the process may change its user (CAP_SETUID), and without CAP_KILL nothing could kill ` +
+		"it then: add KILL to securityContext.capabilities of the container, or drop SETUID; if its image does not run as root, set runAsNonRoot"
+	badPolicy = `the gated container "app" has a restart policy of its own: remove restartPolicy and restartPolicyRules, ` +
 		"a candidate lives on through many tenures"
 	badName = " is not accepted: at most 52 characters of a-z, 0-9 and - that begin and end with a letter or digit, because " +
 		"the names and host names of the pods begin with it"
@@ -502,6 +504,69 @@ var containerCases = map[string]validationCase{
 	},
 }
 
+// privileges are of the gated container, beside those of the pod.
+func privileges(pod *corev1.PodSecurityContext, drop, add string, change func(*corev1.SecurityContext)) func(*SingletonJob) {
+	list := func(names string) (found []corev1.Capability) {
+		for name := range strings.FieldsSeq(names) {
+			found = append(found, corev1.Capability(name))
+		}
+		return found
+	}
+	return func(job *SingletonJob) {
+		job.Spec.Template.Spec.SecurityContext = pod
+		context := &corev1.SecurityContext{Capabilities: &corev1.Capabilities{Drop: list(drop), Add: list(add)}}
+		job.Spec.Template.Spec.Containers[0].SecurityContext = context
+		if change != nil {
+			change(context)
+		}
+	}
+}
+
+func as(user int64) func(*corev1.SecurityContext) {
+	return func(c *corev1.SecurityContext) { c.RunAsUser = &user }
+}
+
+// privilegeCases are those in which an agent would refuse to start.
+var privilegeCases = map[string]validationCase{
+	"privileges of the runtime":          {change: privileges(nil, "", "", nil)},
+	"privileges, none":                   {change: privileges(nil, "ALL", "", nil)},
+	"privileges, some":                   {change: privileges(nil, "NET_RAW", "SYS_TIME", as(0))},
+	"privileges, SETUID and KILL":        {change: privileges(nil, "ALL", "SETUID KILL", as(0))},
+	"privileges, all":                    {change: privileges(nil, "", "ALL", as(0))},
+	"privileges, neither":                {change: privileges(nil, "SETUID KILL", "", as(0))},
+	"privileges, SETUID as root":         {change: privileges(nil, "ALL", "CHOWN SETUID SETGID DAC_OVERRIDE", as(0)), want: forbidden(inContainers, badCaps)},
+	"privileges, SETUID as who knows":    {change: privileges(nil, "ALL", "SETUID", nil), want: forbidden(inContainers, badCaps)},
+	"privileges, SETUID in other words":  {change: privileges(nil, "all", "cap_setuid", nil), want: forbidden(inContainers, badCaps)},
+	"privileges, KILL dropped":           {change: privileges(nil, "KILL", "", nil), want: forbidden(inContainers, badCaps)},
+	"privileges, KILL dropped of all":    {change: privileges(nil, "KILL", "ALL", nil), want: forbidden(inContainers, badCaps)},
+	"privileges, KILL dropped and added": {change: privileges(nil, "KILL", "KILL", nil), want: forbidden(inContainers, badCaps)},
+	"privileges, all dropped and added":  {change: privileges(nil, "ALL", "ALL", as(0))},
+	"privileges, all dropped twice":      {change: privileges(nil, "ALL SETUID", "SETUID", nil)},
+	"privileges, KILL added to all":      {change: privileges(nil, "ALL", "ALL KILL", nil)},
+	"privileges, SETUID as another user": {change: privileges(nil, "ALL", "SETUID", as(1000))},
+	"privileges, SETUID as no root": {change: privileges(nil, "ALL", "SETUID", func(c *corev1.SecurityContext) {
+		c.RunAsNonRoot = new(true)
+	})},
+	"privileges, SETUID as another user of the pod's": {change: privileges(&corev1.PodSecurityContext{RunAsUser: new(int64(1000))}, "ALL", "SETUID", nil)},
+	"privileges, SETUID as root of the pod's": {
+		change: privileges(&corev1.PodSecurityContext{RunAsUser: new(int64(0))}, "ALL", "SETUID", nil), want: forbidden(inContainers, badCaps),
+	},
+	"privileges, SETUID as root, not the pod's user": {
+		change: privileges(&corev1.PodSecurityContext{RunAsUser: new(int64(1000))}, "ALL", "SETUID", as(0)), want: forbidden(inContainers, badCaps),
+	},
+	"privileges, SETUID as no root of the pod's": {change: privileges(&corev1.PodSecurityContext{RunAsNonRoot: new(true)}, "ALL", "SETUID", nil)},
+	"privileges, SETUID as who knows, not the pod's no root": {
+		change: privileges(&corev1.PodSecurityContext{RunAsNonRoot: new(true)}, "ALL", "SETUID", func(c *corev1.SecurityContext) { c.RunAsNonRoot = new(false) }),
+		want:   forbidden(inContainers, badCaps),
+	},
+	"privileges, a privileged container": {change: privileges(nil, "ALL", "SETUID", func(c *corev1.SecurityContext) { c.Privileged = new(true) })},
+	"privileges of another container": {change: func(job *SingletonJob) {
+		privileges(nil, "ALL", "SETUID", nil)(job)
+		containers := job.Spec.Template.Spec.Containers
+		containers[1].SecurityContext, containers[0].SecurityContext = containers[0].SecurityContext, nil
+	}},
+}
+
 // probe changes a probe of the gated container that is valid.
 func probe(change func(*corev1.Container, *corev1.Probe)) func(*SingletonJob) {
 	return app(func(c *corev1.Container) {
@@ -623,7 +688,7 @@ var goOnlyCases = map[string]validationCase{
 
 // sharedCases are the cases that Validate and the API server must decide alike.
 func sharedCases(t *testing.T) map[string]validationCase {
-	return merged(t, leaseCases, specCases, templateCases, containerCases, gatedCases, probeCases, workloadCases, serviceCases, runCases)
+	return merged(t, leaseCases, specCases, templateCases, containerCases, gatedCases, privilegeCases, probeCases, workloadCases, serviceCases, runCases)
 }
 
 func merged(t *testing.T, tables ...map[string]validationCase) map[string]validationCase {

@@ -52,33 +52,37 @@ func oneLine(cel string) string { return strings.Join(strings.Fields(cel), " ") 
 // bounds limits what rules iterate over. They are far above what a pod can be given (an object of etcd has at most
 // 1.5 MiB), but the API server reckons with the worst that a schema allows.
 var bounds = map[string]map[string]any{
-	"spec.lease.leaseDuration":                                 {"maxLength": 64},
-	"spec.lease.renewDeadline":                                 {"maxLength": 64},
-	"spec.lease.retryPeriod":                                   {"maxLength": 64},
-	"spec.lease.lockDelay":                                     {"maxLength": 64},
-	"spec.fencing.envVar":                                      {"maxLength": 256},
-	"spec.schedule.startingDeadline":                           {"maxLength": 64},
-	"spec.schedule.leadTime":                                   {"maxLength": 64},
-	"spec.template.metadata.labels":                            {"maxProperties": 256},
-	"spec.template.metadata.annotations":                       {"maxProperties": 256},
-	"spec.template.spec.containers":                            {"maxItems": 64},
-	"spec.template.spec.containers[].name":                     {"maxLength": 63},
-	"spec.template.spec.containers[].env":                      {"maxItems": 1024},
-	"spec.template.spec.containers[].env[].name":               {"maxLength": 1024},
-	"spec.template.spec.containers[].volumeMounts":             {"maxItems": 256},
-	"spec.template.spec.containers[].volumeMounts[].mountPath": {"maxLength": 4096},
-	"spec.template.spec.initContainers":                        {"maxItems": 64},
-	"spec.template.spec.containers[].volumeMounts[].name":      {"maxLength": 63},
-	"spec.template.spec.initContainers[].name":                 {"maxLength": 63},
-	"spec.template.spec.initContainers[].env":                  {"maxItems": 1024},
-	"spec.template.spec.initContainers[].env[].name":           {"maxLength": 1024},
-	"spec.template.spec.initContainers[].volumeMounts":         {"maxItems": 256},
-	"spec.template.spec.initContainers[].volumeMounts[].name":  {"maxLength": 63},
-	"spec.template.spec.ephemeralContainers":                   {"maxItems": 64},
-	"spec.template.spec.volumes":                               {"maxItems": 256},
-	"spec.template.spec.volumes[].name":                        {"maxLength": 63},
-	"spec.template.spec.os.name":                               {"maxLength": 63},
-	"spec.template.spec.restartPolicy":                         {"maxLength": 63},
+	"spec.lease.leaseDuration":                                            {"maxLength": 64},
+	"spec.lease.renewDeadline":                                            {"maxLength": 64},
+	"spec.lease.retryPeriod":                                              {"maxLength": 64},
+	"spec.lease.lockDelay":                                                {"maxLength": 64},
+	"spec.fencing.envVar":                                                 {"maxLength": 256},
+	"spec.schedule.startingDeadline":                                      {"maxLength": 64},
+	"spec.schedule.leadTime":                                              {"maxLength": 64},
+	"spec.template.metadata.labels":                                       {"maxProperties": 256},
+	"spec.template.metadata.annotations":                                  {"maxProperties": 256},
+	"spec.template.spec.containers":                                       {"maxItems": 64},
+	"spec.template.spec.containers[].name":                                {"maxLength": 63},
+	"spec.template.spec.containers[].env":                                 {"maxItems": 1024},
+	"spec.template.spec.containers[].env[].name":                          {"maxLength": 1024},
+	"spec.template.spec.containers[].volumeMounts":                        {"maxItems": 256},
+	"spec.template.spec.containers[].volumeMounts[].mountPath":            {"maxLength": 4096},
+	"spec.template.spec.initContainers":                                   {"maxItems": 64},
+	"spec.template.spec.containers[].securityContext.capabilities.add":    {"maxItems": 64},
+	"spec.template.spec.containers[].securityContext.capabilities.add[]":  {"maxLength": 64},
+	"spec.template.spec.containers[].securityContext.capabilities.drop":   {"maxItems": 64},
+	"spec.template.spec.containers[].securityContext.capabilities.drop[]": {"maxLength": 64},
+	"spec.template.spec.containers[].volumeMounts[].name":                 {"maxLength": 63},
+	"spec.template.spec.initContainers[].name":                            {"maxLength": 63},
+	"spec.template.spec.initContainers[].env":                             {"maxItems": 1024},
+	"spec.template.spec.initContainers[].env[].name":                      {"maxLength": 1024},
+	"spec.template.spec.initContainers[].volumeMounts":                    {"maxItems": 256},
+	"spec.template.spec.initContainers[].volumeMounts[].name":             {"maxLength": 63},
+	"spec.template.spec.ephemeralContainers":                              {"maxItems": 64},
+	"spec.template.spec.volumes":                                          {"maxItems": 256},
+	"spec.template.spec.volumes[].name":                                   {"maxLength": 63},
+	"spec.template.spec.os.name":                                          {"maxLength": 63},
+	"spec.template.spec.restartPolicy":                                    {"maxLength": 63},
 }
 
 // Parts of expressions. CEL has no functions of one's own; `[x].all(v, ...)` and `[x].map(v, ...)[0]` bind v to x.
@@ -288,7 +292,26 @@ var gatedRules = []rule{
 	ofGated(forbidden, `!has(c.volumeMounts) || c.volumeMounts.all(m, `+clearOf(`/singletonjob`)+` && `+clearOf(`/var/run/secrets/singletonjob.io`)+`)`,
 		`mounts a volume at or below /singletonjob or /var/run/secrets/singletonjob.io, where the agent and its credentials
 			are: choose another mountPath`),
+	ofGated(forbidden, mayKill, `has SETUID without KILL: the process may change its user (CAP_SETUID), and without CAP_KILL nothing could kill it then:
+		add KILL to securityContext.capabilities of the container, or drop SETUID; if its image does not run as root, set runAsNonRoot`),
 }
+
+// mayKill holds for a container c whose agent has CAP_KILL in effect, or has no CAP_SETUID: cannotKill of api/v1alpha1 says why so.
+var mayKill = func() string {
+	const context, pods = `c.securityContext`, pod + `.securityContext`
+	names := func(list, name string) string {
+		in := context + `.capabilities.` + list
+		return `(has(` + in + `) && ` + in + `.exists(x, x.upperAscii() in ['` + name + `', 'CAP_` + name + `']))`
+	}
+	has := func(name string) string {
+		return `(!` + names("drop", name) + ` && (` + names("add", name) + ` || !` + names("drop", "ALL") + `))`
+	}
+	ofPod := func(field string) string { return `has(` + pods + `) && has(` + pods + `.` + field + `)` }
+	noRoot := `(has(` + context + `.runAsUser) ? ` + context + `.runAsUser != 0 : ` + ofPod("runAsUser") + ` ? ` + pods + `.runAsUser != 0
+		: has(` + context + `.runAsNonRoot) ? ` + context + `.runAsNonRoot : ` + ofPod("runAsNonRoot") + ` && ` + pods + `.runAsNonRoot)`
+	return `!has(` + context + `) || !has(` + context + `.capabilities) || has(` + context + `.privileged) && ` + context + `.privileged
+		|| ` + noRoot + ` || !` + has("SETUID") + ` || ` + has("KILL")
+}()
 
 // clearOf holds for a volume mount m that is neither at nor below a path.
 func clearOf(path string) string {
