@@ -44,9 +44,8 @@ const (
 	// ReservedNamePrefix begins the names of containers and volumes that the operator adds, which no container of a template
 	// mounts.
 	ReservedNamePrefix = "singletonjob-"
-	// ReservedMountPath and ReservedSecretsPath are where the agent and its credentials are mounted in the gated container.
-	ReservedMountPath   = "/singletonjob"
-	ReservedSecretsPath = "/var/run/secrets/singletonjob.io"
+	// ReservedMountPath is below which the agent and its credentials are mounted in the gated container.
+	ReservedMountPath = "/singletonjob"
 	// ReservedKeyPrefix begins the labels and annotations of the operator.
 	ReservedKeyPrefix = GroupName + "/"
 )
@@ -323,8 +322,7 @@ func validateGated(job *SingletonJob, at *field.Path) field.ErrorList {
 	forbid(slices.ContainsFunc(c.Env, func(e corev1.EnvVar) bool { return e.Name == job.Spec.Fencing.EnvVar }),
 		"sets %s in env: the agent sets it, remove it or choose another spec.fencing.envVar", job.Spec.Fencing.EnvVar)
 	forbid(slices.ContainsFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool { return reservedPath(m.MountPath) }),
-		"mounts a volume at or below /singletonjob or /var/run/secrets/singletonjob.io, where the agent and its credentials "+
-			"are: choose another mountPath")
+		"mounts a volume at or below /singletonjob, where the agent and its credentials are: choose another mountPath")
 	forbid(cannotKill(&job.Spec.Template.Spec, c),
 		"has SETUID without KILL: the process may change its user (CAP_SETUID), and without CAP_KILL nothing could kill it then: add KILL to "+
 			"securityContext.capabilities of the container, or drop SETUID; if its image does not run as root, set runAsNonRoot")
@@ -346,8 +344,11 @@ func notChosen(job *SingletonJob) *field.Error {
 		"spec.template.metadata.annotations as %s", names, DefaultContainerAnnotation))
 }
 
+// reservedPath holds at and below ReservedMountPath, also for a relative path, which the kubelet takes to begin with a slash, and for one
+// that begins with two.
 func reservedPath(mountPath string) bool {
-	return slices.ContainsFunc([]string{ReservedMountPath, ReservedSecretsPath}, func(reserved string) bool {
-		return mountPath == reserved || strings.HasPrefix(mountPath, reserved+"/")
+	return slices.ContainsFunc([]string{"", "/", "//"}, func(slashes string) bool {
+		below, is := strings.CutPrefix(mountPath, slashes+ReservedMountPath[1:])
+		return is && (below == "" || below[0] == '/')
 	})
 }

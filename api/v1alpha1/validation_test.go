@@ -52,7 +52,7 @@ const (
 	badEnv      = `the gated container "app" sets FENCING_TOKEN in env: the agent sets it, remove it or choose another spec.fencing.envVar`
 	reservedEnv = "variables that begin with SINGLETONJOB_ are the agent's: remove them from env of "
 	badVolume   = "volumes whose names begin with singletonjob- are the agent's: remove them from volumeMounts of "
-	badMount    = `the gated container "app" mounts a volume at or below /singletonjob or /var/run/secrets/singletonjob.io, where the agent and its credentials are: choose another mountPath`
+	badMount    = `the gated container "app" mounts a volume at or below /singletonjob, where the agent and its credentials are: choose another mountPath`
 	badCaps     = `the gated container "app" has SETUID without KILL: the process may change its user (CAP_SETUID), and without CAP_KILL nothing could kill ` +
 		"it then: add KILL to securityContext.capabilities of the container, or drop SETUID; if its image does not run as root, set runAsNonRoot"
 	badPolicy = `the gated container "app" has a restart policy of its own: remove restartPolicy and restartPolicyRules, ` +
@@ -347,13 +347,17 @@ var gatedCases = map[string]validationCase{
 	"mount over the agent": {change: app(func(c *corev1.Container) {
 		c.VolumeMounts = []corev1.VolumeMount{{Name: "d", MountPath: "/singletonjob/bin"}}
 	}), want: forbidden(inContainers, badMount)},
-	"mount over the credentials": {change: app(func(c *corev1.Container) {
-		c.VolumeMounts = []corev1.VolumeMount{{Name: "d", MountPath: "/var/run/secrets/singletonjob.io/serviceaccount"}}
-	}), want: forbidden(inContainers, badMount)},
-	"restart policy of a container": {change: app(func(c *corev1.Container) { c.RestartPolicy = new(corev1.ContainerRestartPolicyNever) }), want: forbidden(inContainers, badPolicy)},
-	"hook, a command":               {change: hook(corev1.LifecycleHandler{Exec: &corev1.ExecAction{Command: []string{"x"}}})},
-	"hook, a pause":                 {change: hook(corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: 3600}})},
-	"hook, no command":              {change: hook(corev1.LifecycleHandler{Exec: &corev1.ExecAction{}}), want: forbidden(inContainers, badPreStop)},
+	"mount over the credentials":                 {change: mount("/singletonjob/credentials"), want: forbidden(inContainers, badMount)},
+	"mount over the agent, with a slash":         {change: mount("/singletonjob/"), want: forbidden(inContainers, badMount)},
+	"mount over the agent, with two":             {change: mount("//singletonjob"), want: forbidden(inContainers, badMount)},
+	"mount over the agent, relative":             {change: mount("singletonjob"), want: forbidden(inContainers, badMount)},
+	"mount of another name":                      {change: mount("/.singletonjob/singletonjob")},
+	"mount of Secrets where others have them":    {change: mount("/var/run/secrets")},
+	"mount of Secrets that are called like ours": {change: mount("/var/run/secrets/singletonjob.io/serviceaccount")},
+	"restart policy of a container":              {change: app(func(c *corev1.Container) { c.RestartPolicy = new(corev1.ContainerRestartPolicyNever) }), want: forbidden(inContainers, badPolicy)},
+	"hook, a command":                            {change: hook(corev1.LifecycleHandler{Exec: &corev1.ExecAction{Command: []string{"x"}}})},
+	"hook, a pause":                              {change: hook(corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: 3600}})},
+	"hook, no command":                           {change: hook(corev1.LifecycleHandler{Exec: &corev1.ExecAction{}}), want: forbidden(inContainers, badPreStop)},
 	"hook, two ways": {
 		change: hook(corev1.LifecycleHandler{Exec: &corev1.ExecAction{Command: []string{"x"}}, Sleep: &corev1.SleepAction{}}), want: forbidden(inContainers, badPreStop),
 	},
@@ -415,6 +419,11 @@ var gatedCases = map[string]validationCase{
 		c.Env = []corev1.EnvVar{{Name: "FENCING_TOKEN", Value: "1"}}
 		c.VolumeMounts = []corev1.VolumeMount{{Name: "d", MountPath: "/singletonjob"}}
 	})},
+}
+
+// mount mounts a volume into the gated container.
+func mount(path string) func(*SingletonJob) {
+	return app(func(c *corev1.Container) { c.VolumeMounts = []corev1.VolumeMount{{Name: "d", MountPath: path}} })
 }
 
 // choice is a template that says which container is gated by its annotation alone, or not at all.

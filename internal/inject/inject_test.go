@@ -292,7 +292,7 @@ func TestInjectedNamesAreReserved(t *testing.T) {
 		}
 	}
 	for _, m := range pod.Spec.Containers[0].VolumeMounts {
-		if !strings.HasPrefix(m.MountPath, v1alpha1.ReservedMountPath+"/") && !strings.HasPrefix(m.MountPath, v1alpha1.ReservedSecretsPath+"/") {
+		if !strings.HasPrefix(m.MountPath, v1alpha1.ReservedMountPath+"/") {
 			t.Errorf("mount %s", m.MountPath)
 		}
 	}

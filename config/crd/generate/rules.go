@@ -289,9 +289,8 @@ var gatedRules = []rule{
 	ofGated(forbidden,
 		`!has(c.env) || c.env.all(e, e.name != self.fencing.envVar)`,
 		`sets %s in env: the agent sets it, remove it or choose another spec.fencing.envVar`, "self.fencing.envVar"),
-	ofGated(forbidden, `!has(c.volumeMounts) || c.volumeMounts.all(m, `+clearOf(`/singletonjob`)+` && `+clearOf(`/var/run/secrets/singletonjob.io`)+`)`,
-		`mounts a volume at or below /singletonjob or /var/run/secrets/singletonjob.io, where the agent and its credentials
-			are: choose another mountPath`),
+	ofGated(forbidden, `!has(c.volumeMounts) || c.volumeMounts.all(m, `+clearOf(`singletonjob`)+` && `+clearOf(`/singletonjob`)+` && `+clearOf(`//singletonjob`)+`)`,
+		`mounts a volume at or below /singletonjob, where the agent and its credentials are: choose another mountPath`),
 	ofGated(forbidden, mayKill, `has SETUID without KILL: the process may change its user (CAP_SETUID), and without CAP_KILL nothing could kill it then:
 		add KILL to securityContext.capabilities of the container, or drop SETUID; if its image does not run as root, set runAsNonRoot`),
 }
