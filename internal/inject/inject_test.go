@@ -442,6 +442,20 @@ func TestPorts(t *testing.T) {
 	if got := portOf(t, uses(contract.DefaultPort), settings); got != contract.DefaultPort+1 {
 		t.Errorf("taken by another container: %d", got)
 	}
+	serves := func(port int32, target *intstr.IntOrString) func(*v1alpha1.SingletonJob) {
+		return func(job *v1alpha1.SingletonJob) {
+			job.Spec.Service = &v1alpha1.ServiceSpec{Ports: []v1alpha1.ServicePort{{Port: port, TargetPort: target}}}
+		}
+	}
+	if got := portOf(t, serves(contract.DefaultPort, nil), settings); got != contract.DefaultPort+1 {
+		t.Errorf("taken by the program for its Service: %d", got)
+	}
+	if got := portOf(t, serves(80, new(intstr.FromInt32(contract.DefaultPort))), settings); got != contract.DefaultPort+1 {
+		t.Errorf("taken by the program for its Service, by targetPort: %d", got)
+	}
+	if got := portOf(t, serves(contract.DefaultPort, new(intstr.FromString("web"))), settings); got != contract.DefaultPort {
+		t.Errorf("a Service's own port: %d", got)
+	}
 	if got := portOf(t, uses(65535), Settings{Port: 65535}); got != firstUserPort {
 		t.Errorf("the last port taken: %d", got)
 	}
