@@ -51,7 +51,9 @@ const (
 )
 
 var (
-	dnsLabel    = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`)
+	dnsLabel = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`)
+	// takenEnv are variables with which a process would not be found, or not run as it does without a token.
+	takenEnv    = regexp.MustCompile(`^(PATH|HOME|HOSTNAME|PWD|KUBERNETES_.*|LD_.*)$`)
 	cIdentifier = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,62}$`)
 )
 
@@ -197,6 +199,10 @@ func validateFencing(fencing *FencingSpec, at *field.Path) field.ErrorList {
 	if name := fencing.EnvVar; !cIdentifier.MatchString(name) || strings.HasPrefix(name, ReservedEnvPrefix) {
 		errs = append(errs, field.Invalid(at.Child("envVar"), name, fmt.Sprintf("%q is not accepted: a C identifier of at "+
 			"most 63 characters (letters, digits and _, not beginning with a digit) that does not begin with SINGLETONJOB_", name)))
+	}
+	if takenEnv.MatchString(fencing.EnvVar) {
+		errs = append(errs, field.Invalid(at.Child("envVar"), fencing.EnvVar, fmt.Sprintf("%q is not accepted: others read it, and would find the token "+
+			"in it: a name of your own, such as FENCING_TOKEN, that is not PATH, HOME, HOSTNAME or PWD and does not begin with KUBERNETES_ or LD_", fencing.EnvVar)))
 	}
 	if base := fencing.TokenBase; base < 0 || base > MaxTokenBase {
 		errs = append(errs, field.Invalid(at.Child("tokenBase"), base, fmt.Sprintf("%d is not accepted: from 0 to %d (2^52)",

@@ -49,6 +49,8 @@ const (
 	manyTenures = "a candidate lives on through many tenures: remove it"
 	badEnvVar   = " is not accepted: a C identifier of at most 63 characters (letters, digits and _, not beginning with a " +
 		"digit) that does not begin with SINGLETONJOB_"
+	takenEnvVar = " is not accepted: others read it, and would find the token in it: a name of your own, such as FENCING_TOKEN, that is not PATH, HOME, HOSTNAME " +
+		"or PWD and does not begin with KUBERNETES_ or LD_"
 	badEnv      = `the gated container "app" sets FENCING_TOKEN in env: the agent sets it, remove it or choose another spec.fencing.envVar`
 	reservedEnv = "variables that begin with SINGLETONJOB_ are the agent's: remove them from env of "
 	badVolume   = "volumes whose names begin with singletonjob- are the agent's: remove them from volumeMounts of "
@@ -216,25 +218,30 @@ var specCases = map[string]validationCase{
 		},
 	},
 
-	"preActivate":          {change: preActivate(60, "x")},
-	"preActivate for long": {change: preActivate(3600, "x")},
-	"preActivate too long": {change: preActivate(3601, "x"), want: invalid("spec.preActivate.timeoutSeconds", "should be less than or equal to 3600")},
-	"preActivate no time":  {change: preActivate(-1, "x"), want: invalid("spec.preActivate.timeoutSeconds", "should be greater than or equal to 1")},
-	"preActivate, nothing": {change: preActivate(60), want: invalid("spec.preActivate.exec.command", "should have at least 1 items")},
-	"envVar":               {change: envVar("_Token9")},
-	"envVar with a digit":  {change: envVar("9TOKEN"), want: invalid("spec.fencing.envVar", `"9TOKEN"`+badEnvVar)},
-	"envVar with a dash":   {change: envVar("MY-TOKEN"), want: invalid("spec.fencing.envVar", `"MY-TOKEN"`+badEnvVar)},
-	"envVar is ours":       {change: envVar("SINGLETONJOB_TOKEN"), want: invalid("spec.fencing.envVar", `"SINGLETONJOB_TOKEN"`+badEnvVar)},
-	"longest envVar":       {change: envVar(strings.Repeat("X", 63))},
-	"envVar too long":      {change: envVar(strings.Repeat("X", 64)), want: invalid("spec.fencing.envVar", `"`+strings.Repeat("X", 64)+`"`+badEnvVar)},
-	"tokenBase":            {change: base(MaxTokenBase)},
-	"tokenBase too great":  {change: base(MaxTokenBase + 1), want: invalid("spec.fencing.tokenBase", "4503599627370497 is not accepted: from 0 to 4503599627370496 (2^52)")},
-	"tokenBase negative":   {change: base(-1), want: invalid("spec.fencing.tokenBase", "-1 is not accepted: from 0 to 4503599627370496 (2^52)")},
-	"tokenBase raised":     {from: base(5), change: base(6)},
-	"tokenBase kept":       {from: base(5), change: base(5)},
-	"tokenBase lowered":    {from: base(5), change: base(4), want: invalid("spec.fencing.tokenBase", "4 is less than before: at least 5, because sinks have seen tokens above it")},
-	"tokenBase taken away": {from: base(5), change: base(0), want: invalid("spec.fencing.tokenBase", "0 is less than before: at least 5, because sinks have seen tokens above it")},
-	"template exchanged":   {from: func(*SingletonJob) {}, change: app(func(c *corev1.Container) { c.Image = "app:2" })},
+	"preActivate":           {change: preActivate(60, "x")},
+	"preActivate for long":  {change: preActivate(3600, "x")},
+	"preActivate too long":  {change: preActivate(3601, "x"), want: invalid("spec.preActivate.timeoutSeconds", "should be less than or equal to 3600")},
+	"preActivate no time":   {change: preActivate(-1, "x"), want: invalid("spec.preActivate.timeoutSeconds", "should be greater than or equal to 1")},
+	"preActivate, nothing":  {change: preActivate(60), want: invalid("spec.preActivate.exec.command", "should have at least 1 items")},
+	"envVar":                {change: envVar("_Token9")},
+	"envVar with a digit":   {change: envVar("9TOKEN"), want: invalid("spec.fencing.envVar", `"9TOKEN"`+badEnvVar)},
+	"envVar with a dash":    {change: envVar("MY-TOKEN"), want: invalid("spec.fencing.envVar", `"MY-TOKEN"`+badEnvVar)},
+	"envVar is ours":        {change: envVar("SINGLETONJOB_TOKEN"), want: invalid("spec.fencing.envVar", `"SINGLETONJOB_TOKEN"`+badEnvVar)},
+	"envVar of everybody":   {change: envVar("PATH"), want: invalid("spec.fencing.envVar", `"PATH"`+takenEnvVar)},
+	"envVar of the shell":   {change: envVar("HOME"), want: invalid("spec.fencing.envVar", `"HOME"`+takenEnvVar)},
+	"envVar of the kubelet": {change: envVar("KUBERNETES_SERVICE_HOST"), want: invalid("spec.fencing.envVar", `"KUBERNETES_SERVICE_HOST"`+takenEnvVar)},
+	"envVar of the linker":  {change: envVar("LD_PRELOAD"), want: invalid("spec.fencing.envVar", `"LD_PRELOAD"`+takenEnvVar)},
+	"envVar like others":    {change: envVar("PATH_TOKEN")},
+	"longest envVar":        {change: envVar(strings.Repeat("X", 63))},
+	"envVar too long":       {change: envVar(strings.Repeat("X", 64)), want: invalid("spec.fencing.envVar", `"`+strings.Repeat("X", 64)+`"`+badEnvVar)},
+	"tokenBase":             {change: base(MaxTokenBase)},
+	"tokenBase too great":   {change: base(MaxTokenBase + 1), want: invalid("spec.fencing.tokenBase", "4503599627370497 is not accepted: from 0 to 4503599627370496 (2^52)")},
+	"tokenBase negative":    {change: base(-1), want: invalid("spec.fencing.tokenBase", "-1 is not accepted: from 0 to 4503599627370496 (2^52)")},
+	"tokenBase raised":      {from: base(5), change: base(6)},
+	"tokenBase kept":        {from: base(5), change: base(5)},
+	"tokenBase lowered":     {from: base(5), change: base(4), want: invalid("spec.fencing.tokenBase", "4 is less than before: at least 5, because sinks have seen tokens above it")},
+	"tokenBase taken away":  {from: base(5), change: base(0), want: invalid("spec.fencing.tokenBase", "0 is less than before: at least 5, because sinks have seen tokens above it")},
+	"template exchanged":    {from: func(*SingletonJob) {}, change: app(func(c *corev1.Container) { c.Image = "app:2" })},
 	"label of the operator": {
 		change: func(job *SingletonJob) {
 			job.Spec.Template.Labels = map[string]string{"app": "x", "singletonjob.io/role": "active"}

@@ -193,6 +193,12 @@ var fencingRules = []rule{{
 		digit) that does not begin with SINGLETONJOB_`,
 	args: []string{"self"},
 }, {
+	at:  "spec.fencing.envVar",
+	cel: `!(self in ['PATH', 'HOME', 'HOSTNAME', 'PWD']) && !self.startsWith('KUBERNETES_') && !self.startsWith('LD_')`,
+	message: `"%s" is not accepted: others read it, and would find the token in it: a name of your own, such as FENCING_TOKEN, that is not
+		PATH, HOME, HOSTNAME or PWD and does not begin with KUBERNETES_ or LD_`,
+	args: []string{"self"},
+}, {
 	at:      "spec.fencing.tokenBase",
 	cel:     `self >= 0 && self <= 4503599627370496`,
 	message: `%d is not accepted: from 0 to 4503599627370496 (2^52)`,
