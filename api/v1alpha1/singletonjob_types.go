@@ -207,8 +207,8 @@ type LeaseSpec struct {
 // FencingSpec says how the process learns its token.
 type FencingSpec struct {
 	// The environment variable in which the process finds its token: a decimal number. Its command and arguments may name
-	// it too, as $(FENCING_TOKEN). A C identifier of at most 63 characters, not beginning with SINGLETONJOB_. Default
-	// FENCING_TOKEN.
+	// it too, as $(FENCING_TOKEN). A C identifier of at most 63 characters, not beginning with SINGLETONJOB_, and none that
+	// others read, such as PATH. Default FENCING_TOKEN.
 	// +kubebuilder:default=FENCING_TOKEN
 	// +optional
 	EnvVar string `json:"envVar,omitempty"`
