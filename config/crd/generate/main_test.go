@@ -82,8 +82,12 @@ properties:
 		}
 	}
 	lenient(got)
-	properties := got["properties"].(map[string]any)
-	metadata := properties["metadata"].(map[string]any)["properties"].(map[string]any)
+	properties, _ := got["properties"].(map[string]any)
+	object, err := property(got, "metadata")
+	if err != nil {
+		t.Fatal(err)
+	}
+	metadata, _ := object["properties"].(map[string]any)
 	for _, name := range []string{"creationTimestamp", "ownerReferences", "labels"} {
 		if schema, is := metadata[name].(map[string]any); !is || schema["nullable"] != true {
 			t.Errorf("metadata.%s: %v", name, schema)
