@@ -1,6 +1,7 @@
 package v1alpha1
 
 import (
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -72,13 +73,20 @@ func setDefault[T comparable](field *T, value T) {
 	}
 }
 
-// GatedContainer returns the index in spec.template.spec.containers of the container whose process is gated, or -1 if
-// spec.container names one that is not there. Without spec.container it is the first.
+// DefaultContainerAnnotation of a pod template names the container that is meant where none is named.
+const DefaultContainerAnnotation = "kubectl.kubernetes.io/default-container"
+
+// GatedContainer returns the index in spec.template.spec.containers of the container whose process is gated: that of spec.container,
+// else the only one, else that of DefaultContainerAnnotation. It returns -1 if none is chosen, or one that is not there: of several,
+// any guess would have the others act in every candidate.
 func (job *SingletonJob) GatedContainer() int {
-	for i := range job.Spec.Template.Spec.Containers {
-		if job.Spec.Container == "" || job.Spec.Container == job.Spec.Template.Spec.Containers[i].Name {
-			return i
-		}
+	containers := job.Spec.Template.Spec.Containers
+	name := job.Spec.Container
+	if name == "" && len(containers) == 1 {
+		return 0
 	}
-	return -1
+	if name == "" {
+		name = job.Spec.Template.Annotations[DefaultContainerAnnotation]
+	}
+	return slices.IndexFunc(containers, func(c corev1.Container) bool { return name != "" && c.Name == name })
 }

@@ -74,8 +74,9 @@ type SingletonJobSpec struct {
 	// +optional
 	PreActivate *PreActivate `json:"preActivate,omitempty"`
 
-	// The container of the template that is gated: its process runs in the active pod only. Default: the first
-	// container. The other containers, init containers and sidecars run in every candidate, before its tenure too.
+	// The container of the template that is gated: its process runs in the active pod only. Default: the only container, or of
+	// several the one that the template's annotation kubectl.kubernetes.io/default-container names. The other containers, init
+	// containers and sidecars run in every candidate, before its tenure too.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
 	// +optional
@@ -206,8 +207,8 @@ type LeaseSpec struct {
 // FencingSpec says how the process learns its token.
 type FencingSpec struct {
 	// The environment variable in which the process finds its token: a decimal number. Its command and arguments may name
-	// it too, as $(FENCING_TOKEN). A C identifier of at most 63 characters, not beginning with SINGLETONJOB_. Default
-	// FENCING_TOKEN.
+	// it too, as $(FENCING_TOKEN). A C identifier of at most 63 characters, not beginning with SINGLETONJOB_, and none that
+	// others read, such as PATH. Default FENCING_TOKEN.
 	// +kubebuilder:default=FENCING_TOKEN
 	// +optional
 	EnvVar string `json:"envVar,omitempty"`

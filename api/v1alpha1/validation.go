@@ -44,15 +44,16 @@ const (
 	// ReservedNamePrefix begins the names of containers and volumes that the operator adds, which no container of a template
 	// mounts.
 	ReservedNamePrefix = "singletonjob-"
-	// ReservedMountPath and ReservedSecretsPath are where the agent and its credentials are mounted in the gated container.
-	ReservedMountPath   = "/singletonjob"
-	ReservedSecretsPath = "/var/run/secrets/singletonjob.io"
+	// ReservedMountPath is below which the agent and its credentials are mounted in the gated container.
+	ReservedMountPath = "/singletonjob"
 	// ReservedKeyPrefix begins the labels and annotations of the operator.
 	ReservedKeyPrefix = GroupName + "/"
 )
 
 var (
-	dnsLabel    = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`)
+	dnsLabel = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`)
+	// takenEnv are variables with which a process would not be found, or not run as it does without a token.
+	takenEnv    = regexp.MustCompile(`^(PATH|HOME|HOSTNAME|PWD|KUBERNETES_.*|LD_.*)$`)
 	cIdentifier = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,62}$`)
 )
 
@@ -199,6 +200,10 @@ func validateFencing(fencing *FencingSpec, at *field.Path) field.ErrorList {
 		errs = append(errs, field.Invalid(at.Child("envVar"), name, fmt.Sprintf("%q is not accepted: a C identifier of at "+
 			"most 63 characters (letters, digits and _, not beginning with a digit) that does not begin with SINGLETONJOB_", name)))
 	}
+	if takenEnv.MatchString(fencing.EnvVar) {
+		errs = append(errs, field.Invalid(at.Child("envVar"), fencing.EnvVar, fmt.Sprintf("%q is not accepted: others read it, and would find the token "+
+			"in it: a name of your own, such as FENCING_TOKEN, that is not PATH, HOME, HOSTNAME or PWD and does not begin with KUBERNETES_ or LD_", fencing.EnvVar)))
+	}
 	if base := fencing.TokenBase; base < 0 || base > MaxTokenBase {
 		errs = append(errs, field.Invalid(at.Child("tokenBase"), base, fmt.Sprintf("%d is not accepted: from 0 to %d (2^52)",
 			base, MaxTokenBase)))
@@ -306,9 +311,7 @@ func validateGated(job *SingletonJob, at *field.Path) field.ErrorList {
 	}
 	gated := job.GatedContainer()
 	if gated < 0 {
-		return field.ErrorList{field.Invalid(field.NewPath("spec", "container"), job.Spec.Container, fmt.Sprintf(
-			"%q is not a container of spec.template: one of %s, or nothing for the first", job.Spec.Container,
-			listed(containerNames(containers))))}
+		return field.ErrorList{notChosen(job)}
 	}
 	c := &containers[gated]
 	var errs field.ErrorList
@@ -325,13 +328,33 @@ func validateGated(job *SingletonJob, at *field.Path) field.ErrorList {
 	forbid(slices.ContainsFunc(c.Env, func(e corev1.EnvVar) bool { return e.Name == job.Spec.Fencing.EnvVar }),
 		"sets %s in env: the agent sets it, remove it or choose another spec.fencing.envVar", job.Spec.Fencing.EnvVar)
 	forbid(slices.ContainsFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool { return reservedPath(m.MountPath) }),
-		"mounts a volume at or below /singletonjob or /var/run/secrets/singletonjob.io, where the agent and its credentials "+
-			"are: choose another mountPath")
+		"mounts a volume at or below /singletonjob, where the agent and its credentials are: choose another mountPath")
+	forbid(cannotKill(&job.Spec.Template.Spec, c),
+		"has SETUID without KILL: the process may change its user (CAP_SETUID), and without CAP_KILL nothing could kill it then: add KILL to "+
+			"securityContext.capabilities of the container, or drop SETUID; if its image does not run as root, set runAsNonRoot")
 	return append(errs, validateAskedPorts(c, at)...)
 }
 
+// notChosen is why no container of a job that has some is gated.
+func notChosen(job *SingletonJob) *field.Error {
+	at, names := field.NewPath("spec", "container"), listed(containerNames(job.Spec.Template.Spec.Containers))
+	named, annotated := job.Spec.Template.Annotations[DefaultContainerAnnotation]
+	switch {
+	case job.Spec.Container != "":
+		return field.Invalid(at, job.Spec.Container, fmt.Sprintf("%q is not a container of spec.template: one of %s", job.Spec.Container, names))
+	case annotated:
+		return field.Invalid(field.NewPath("spec", "template", "metadata", "annotations"), named, fmt.Sprintf(
+			"%s is %q, which is not a container of spec.template: one of %s, or set spec.container", DefaultContainerAnnotation, named, names))
+	}
+	return field.Required(at, fmt.Sprintf("of several containers one is gated, and the others run in every candidate: set it to one of %s, or name that in "+
+		"spec.template.metadata.annotations as %s", names, DefaultContainerAnnotation))
+}
+
+// reservedPath holds at and below ReservedMountPath, also for a relative path, which the kubelet takes to begin with a slash, and for one
+// that begins with two.
 func reservedPath(mountPath string) bool {
-	return slices.ContainsFunc([]string{ReservedMountPath, ReservedSecretsPath}, func(reserved string) bool {
-		return mountPath == reserved || strings.HasPrefix(mountPath, reserved+"/")
+	return slices.ContainsFunc([]string{"", "/", "//"}, func(slashes string) bool {
+		below, is := strings.CutPrefix(mountPath, slashes+ReservedMountPath[1:])
+		return is && (below == "" || below[0] == '/')
 	})
 }

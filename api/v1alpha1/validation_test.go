@@ -34,7 +34,7 @@ func validJob() *SingletonJob {
 	return &SingletonJob{
 		TypeMeta:   metav1.TypeMeta{APIVersion: GroupVersion.String(), Kind: Kind},
 		ObjectMeta: metav1.ObjectMeta{Name: "billing"},
-		Spec: SingletonJobSpec{Template: corev1.PodTemplateSpec{Spec: corev1.PodSpec{Containers: []corev1.Container{
+		Spec: SingletonJobSpec{Container: "app", Template: corev1.PodTemplateSpec{Spec: corev1.PodSpec{Containers: []corev1.Container{
 			{Name: "app", Image: "app", Command: []string{"/app"}},
 			{Name: "proxy", Image: "proxy"},
 		}}}},
@@ -49,11 +49,15 @@ const (
 	manyTenures = "a candidate lives on through many tenures: remove it"
 	badEnvVar   = " is not accepted: a C identifier of at most 63 characters (letters, digits and _, not beginning with a " +
 		"digit) that does not begin with SINGLETONJOB_"
+	takenEnvVar = " is not accepted: others read it, and would find the token in it: a name of your own, such as FENCING_TOKEN, that is not PATH, HOME, HOSTNAME " +
+		"or PWD and does not begin with KUBERNETES_ or LD_"
 	badEnv      = `the gated container "app" sets FENCING_TOKEN in env: the agent sets it, remove it or choose another spec.fencing.envVar`
 	reservedEnv = "variables that begin with SINGLETONJOB_ are the agent's: remove them from env of "
 	badVolume   = "volumes whose names begin with singletonjob- are the agent's: remove them from volumeMounts of "
-	badMount    = `the gated container "app" mounts a volume at or below /singletonjob or /var/run/secrets/singletonjob.io, where the agent and its credentials are: choose another mountPath`
-	badPolicy   = `the gated container "app" has a restart policy of its own: remove restartPolicy and restartPolicyRules, ` +
+	badMount    = `the gated container "app" mounts a volume at or below /singletonjob, where the agent and its credentials are: choose another mountPath`
+	badCaps     = `the gated container "app" has SETUID without KILL: the process may change its user (CAP_SETUID), and without CAP_KILL nothing could kill ` +
+		"it then: add KILL to securityContext.capabilities of the container, or drop SETUID; if its image does not run as root, set runAsNonRoot"
+	badPolicy = `the gated container "app" has a restart policy of its own: remove restartPolicy and restartPolicyRules, ` +
 		"a candidate lives on through many tenures"
 	badName = " is not accepted: at most 52 characters of a-z, 0-9 and - that begin and end with a letter or digit, because " +
 		"the names and host names of the pods begin with it"
@@ -214,25 +218,30 @@ var specCases = map[string]validationCase{
 		},
 	},
 
-	"preActivate":          {change: preActivate(60, "x")},
-	"preActivate for long": {change: preActivate(3600, "x")},
-	"preActivate too long": {change: preActivate(3601, "x"), want: invalid("spec.preActivate.timeoutSeconds", "should be less than or equal to 3600")},
-	"preActivate no time":  {change: preActivate(-1, "x"), want: invalid("spec.preActivate.timeoutSeconds", "should be greater than or equal to 1")},
-	"preActivate, nothing": {change: preActivate(60), want: invalid("spec.preActivate.exec.command", "should have at least 1 items")},
-	"envVar":               {change: envVar("_Token9")},
-	"envVar with a digit":  {change: envVar("9TOKEN"), want: invalid("spec.fencing.envVar", `"9TOKEN"`+badEnvVar)},
-	"envVar with a dash":   {change: envVar("MY-TOKEN"), want: invalid("spec.fencing.envVar", `"MY-TOKEN"`+badEnvVar)},
-	"envVar is ours":       {change: envVar("SINGLETONJOB_TOKEN"), want: invalid("spec.fencing.envVar", `"SINGLETONJOB_TOKEN"`+badEnvVar)},
-	"longest envVar":       {change: envVar(strings.Repeat("X", 63))},
-	"envVar too long":      {change: envVar(strings.Repeat("X", 64)), want: invalid("spec.fencing.envVar", `"`+strings.Repeat("X", 64)+`"`+badEnvVar)},
-	"tokenBase":            {change: base(MaxTokenBase)},
-	"tokenBase too great":  {change: base(MaxTokenBase + 1), want: invalid("spec.fencing.tokenBase", "4503599627370497 is not accepted: from 0 to 4503599627370496 (2^52)")},
-	"tokenBase negative":   {change: base(-1), want: invalid("spec.fencing.tokenBase", "-1 is not accepted: from 0 to 4503599627370496 (2^52)")},
-	"tokenBase raised":     {from: base(5), change: base(6)},
-	"tokenBase kept":       {from: base(5), change: base(5)},
-	"tokenBase lowered":    {from: base(5), change: base(4), want: invalid("spec.fencing.tokenBase", "4 is less than before: at least 5, because sinks have seen tokens above it")},
-	"tokenBase taken away": {from: base(5), change: base(0), want: invalid("spec.fencing.tokenBase", "0 is less than before: at least 5, because sinks have seen tokens above it")},
-	"template exchanged":   {from: func(*SingletonJob) {}, change: app(func(c *corev1.Container) { c.Image = "app:2" })},
+	"preActivate":           {change: preActivate(60, "x")},
+	"preActivate for long":  {change: preActivate(3600, "x")},
+	"preActivate too long":  {change: preActivate(3601, "x"), want: invalid("spec.preActivate.timeoutSeconds", "should be less than or equal to 3600")},
+	"preActivate no time":   {change: preActivate(-1, "x"), want: invalid("spec.preActivate.timeoutSeconds", "should be greater than or equal to 1")},
+	"preActivate, nothing":  {change: preActivate(60), want: invalid("spec.preActivate.exec.command", "should have at least 1 items")},
+	"envVar":                {change: envVar("_Token9")},
+	"envVar with a digit":   {change: envVar("9TOKEN"), want: invalid("spec.fencing.envVar", `"9TOKEN"`+badEnvVar)},
+	"envVar with a dash":    {change: envVar("MY-TOKEN"), want: invalid("spec.fencing.envVar", `"MY-TOKEN"`+badEnvVar)},
+	"envVar is ours":        {change: envVar("SINGLETONJOB_TOKEN"), want: invalid("spec.fencing.envVar", `"SINGLETONJOB_TOKEN"`+badEnvVar)},
+	"envVar of everybody":   {change: envVar("PATH"), want: invalid("spec.fencing.envVar", `"PATH"`+takenEnvVar)},
+	"envVar of the shell":   {change: envVar("HOME"), want: invalid("spec.fencing.envVar", `"HOME"`+takenEnvVar)},
+	"envVar of the kubelet": {change: envVar("KUBERNETES_SERVICE_HOST"), want: invalid("spec.fencing.envVar", `"KUBERNETES_SERVICE_HOST"`+takenEnvVar)},
+	"envVar of the linker":  {change: envVar("LD_PRELOAD"), want: invalid("spec.fencing.envVar", `"LD_PRELOAD"`+takenEnvVar)},
+	"envVar like others":    {change: envVar("PATH_TOKEN")},
+	"longest envVar":        {change: envVar(strings.Repeat("X", 63))},
+	"envVar too long":       {change: envVar(strings.Repeat("X", 64)), want: invalid("spec.fencing.envVar", `"`+strings.Repeat("X", 64)+`"`+badEnvVar)},
+	"tokenBase":             {change: base(MaxTokenBase)},
+	"tokenBase too great":   {change: base(MaxTokenBase + 1), want: invalid("spec.fencing.tokenBase", "4503599627370497 is not accepted: from 0 to 4503599627370496 (2^52)")},
+	"tokenBase negative":    {change: base(-1), want: invalid("spec.fencing.tokenBase", "-1 is not accepted: from 0 to 4503599627370496 (2^52)")},
+	"tokenBase raised":      {from: base(5), change: base(6)},
+	"tokenBase kept":        {from: base(5), change: base(5)},
+	"tokenBase lowered":     {from: base(5), change: base(4), want: invalid("spec.fencing.tokenBase", "4 is less than before: at least 5, because sinks have seen tokens above it")},
+	"tokenBase taken away":  {from: base(5), change: base(0), want: invalid("spec.fencing.tokenBase", "0 is less than before: at least 5, because sinks have seen tokens above it")},
+	"template exchanged":    {from: func(*SingletonJob) {}, change: app(func(c *corev1.Container) { c.Image = "app:2" })},
 	"label of the operator": {
 		change: func(job *SingletonJob) {
 			job.Spec.Template.Labels = map[string]string{"app": "x", "singletonjob.io/role": "active"}
@@ -279,10 +288,6 @@ var templateCases = map[string]validationCase{
 		job.Spec.Template.Spec.Containers[1].Command = []string{"/proxy"}
 		job.Spec.Template.Spec.Containers[0].Command = nil
 	}},
-	"unknown container": {
-		change: func(job *SingletonJob) { job.Spec.Container = "web" },
-		want:   invalid("spec.container", `"web" is not a container of spec.template: one of ["app", "proxy"], or nothing for the first`),
-	},
 	"gated container without a command": {change: app(func(c *corev1.Container) { c.Command, c.Args = nil, []string{"run"} })},
 	"reserved volume": {
 		change: pod(func(p *corev1.PodSpec) {
@@ -349,13 +354,17 @@ var gatedCases = map[string]validationCase{
 	"mount over the agent": {change: app(func(c *corev1.Container) {
 		c.VolumeMounts = []corev1.VolumeMount{{Name: "d", MountPath: "/singletonjob/bin"}}
 	}), want: forbidden(inContainers, badMount)},
-	"mount over the credentials": {change: app(func(c *corev1.Container) {
-		c.VolumeMounts = []corev1.VolumeMount{{Name: "d", MountPath: "/var/run/secrets/singletonjob.io/serviceaccount"}}
-	}), want: forbidden(inContainers, badMount)},
-	"restart policy of a container": {change: app(func(c *corev1.Container) { c.RestartPolicy = new(corev1.ContainerRestartPolicyNever) }), want: forbidden(inContainers, badPolicy)},
-	"hook, a command":               {change: hook(corev1.LifecycleHandler{Exec: &corev1.ExecAction{Command: []string{"x"}}})},
-	"hook, a pause":                 {change: hook(corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: 3600}})},
-	"hook, no command":              {change: hook(corev1.LifecycleHandler{Exec: &corev1.ExecAction{}}), want: forbidden(inContainers, badPreStop)},
+	"mount over the credentials":                 {change: mount("/singletonjob/credentials"), want: forbidden(inContainers, badMount)},
+	"mount over the agent, with a slash":         {change: mount("/singletonjob/"), want: forbidden(inContainers, badMount)},
+	"mount over the agent, with two":             {change: mount("//singletonjob"), want: forbidden(inContainers, badMount)},
+	"mount over the agent, relative":             {change: mount("singletonjob"), want: forbidden(inContainers, badMount)},
+	"mount of another name":                      {change: mount("/.singletonjob/singletonjob")},
+	"mount of Secrets where others have them":    {change: mount("/var/run/secrets")},
+	"mount of Secrets that are called like ours": {change: mount("/var/run/secrets/singletonjob.io/serviceaccount")},
+	"restart policy of a container":              {change: app(func(c *corev1.Container) { c.RestartPolicy = new(corev1.ContainerRestartPolicyNever) }), want: forbidden(inContainers, badPolicy)},
+	"hook, a command":                            {change: hook(corev1.LifecycleHandler{Exec: &corev1.ExecAction{Command: []string{"x"}}})},
+	"hook, a pause":                              {change: hook(corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: 3600}})},
+	"hook, no command":                           {change: hook(corev1.LifecycleHandler{Exec: &corev1.ExecAction{}}), want: forbidden(inContainers, badPreStop)},
 	"hook, two ways": {
 		change: hook(corev1.LifecycleHandler{Exec: &corev1.ExecAction{Command: []string{"x"}}, Sleep: &corev1.SleepAction{}}), want: forbidden(inContainers, badPreStop),
 	},
@@ -417,6 +426,161 @@ var gatedCases = map[string]validationCase{
 		c.Env = []corev1.EnvVar{{Name: "FENCING_TOKEN", Value: "1"}}
 		c.VolumeMounts = []corev1.VolumeMount{{Name: "d", MountPath: "/singletonjob"}}
 	})},
+}
+
+// mount mounts a volume into the gated container.
+func mount(path string) func(*SingletonJob) {
+	return app(func(c *corev1.Container) { c.VolumeMounts = []corev1.VolumeMount{{Name: "d", MountPath: path}} })
+}
+
+// choice is a template that says which container is gated by its annotation alone, or not at all.
+func choice(annotation string, change func(*SingletonJob)) func(*SingletonJob) {
+	return func(job *SingletonJob) {
+		job.Spec.Container = ""
+		if annotation != "" {
+			job.Spec.Template.Annotations = map[string]string{"kubectl.kubernetes.io/default-container": annotation}
+		}
+		if change != nil {
+			change(job)
+		}
+	}
+}
+
+var (
+	noChoice = missing("spec.container", `of several containers one is gated, and the others run in every candidate: set it to one of `+
+		`["app", "proxy"], or name that in spec.template.metadata.annotations as kubectl.kubernetes.io/default-container`)
+	// ofProxy shows which container is gated.
+	ofProxy = pod(func(p *corev1.PodSpec) {
+		p.Containers[1].RestartPolicy = new(corev1.ContainerRestartPolicyNever)
+	})
+	badProxy = forbidden(inContainers, strings.ReplaceAll(badPolicy, "app", "proxy"))
+)
+
+// containerCases are those of which container is gated.
+var containerCases = map[string]validationCase{
+	"unknown container": {
+		change: func(job *SingletonJob) { job.Spec.Container = "web" },
+		want:   invalid("spec.container", `"web" is not a container of spec.template: one of ["app", "proxy"]`),
+	},
+	"the container, an init container": {
+		change: func(job *SingletonJob) {
+			job.Spec.Container = "init"
+			job.Spec.Template.Spec.InitContainers = []corev1.Container{{Name: "init", Image: "x"}}
+		},
+		want: invalid("spec.container", `"init" is not a container of spec.template: one of ["app", "proxy"]`),
+	},
+	"several containers, no choice":                 {change: choice("", nil), want: noChoice},
+	"several containers, no choice, a faulty first": {change: choice("", app(func(c *corev1.Container) { c.RestartPolicy = new(corev1.ContainerRestartPolicyNever) })), want: noChoice},
+	"several containers, no choice, an update":      {from: choice("app", nil), change: choice("", nil), want: noChoice},
+	"several containers, an annotation":             {change: choice("proxy", nil)},
+	"several containers, the annotation is heeded":  {change: choice("proxy", ofProxy), want: badProxy},
+	"several containers, spec.container comes before the annotation": {change: func(job *SingletonJob) {
+		choice("proxy", ofProxy)(job)
+		job.Spec.Container = "app"
+	}},
+	"several containers, the annotation names none of them": {
+		change: choice("web", nil),
+		want: invalid("spec.template.metadata.annotations", `kubectl.kubernetes.io/default-container is "web", which is not a container of spec.template: `+
+			`one of ["app", "proxy"], or set spec.container`),
+	},
+	"several containers, the annotation names a sidecar": {
+		change: choice("mesh", pod(func(p *corev1.PodSpec) {
+			p.InitContainers = []corev1.Container{{Name: "mesh", Image: "x", RestartPolicy: new(corev1.ContainerRestartPolicyAlways)}}
+		})),
+		want: invalid("spec.template.metadata.annotations", `kubectl.kubernetes.io/default-container is "mesh", which is not a container of spec.template: `+
+			`one of ["app", "proxy"], or set spec.container`),
+	},
+	"several containers, the annotation is empty": {
+		change: choice("", func(job *SingletonJob) {
+			job.Spec.Template.Annotations = map[string]string{"kubectl.kubernetes.io/default-container": ""}
+		}),
+		want: invalid("spec.template.metadata.annotations", `kubectl.kubernetes.io/default-container is "", which is not a container of spec.template: `+
+			`one of ["app", "proxy"], or set spec.container`),
+	},
+	"several containers, other annotations": {
+		change: choice("", func(job *SingletonJob) { job.Spec.Template.Annotations = map[string]string{"a": "b"} }), want: noChoice,
+	},
+	"one container and sidecars": {change: choice("", pod(func(p *corev1.PodSpec) {
+		p.Containers = p.Containers[:1]
+		p.InitContainers = []corev1.Container{
+			{Name: "migrate", Image: "x"},
+			{Name: "mesh", Image: "x", RestartPolicy: new(corev1.ContainerRestartPolicyAlways)},
+		}
+	}))},
+	"one container, the annotation names a sidecar": {change: choice("mesh", pod(func(p *corev1.PodSpec) {
+		p.Containers = p.Containers[:1]
+		p.InitContainers = []corev1.Container{{Name: "mesh", Image: "x", RestartPolicy: new(corev1.ContainerRestartPolicyAlways)}}
+	}))},
+	"one container is gated without a choice": {
+		change: choice("", pod(func(p *corev1.PodSpec) {
+			p.Containers = p.Containers[:1]
+			p.Containers[0].RestartPolicy = new(corev1.ContainerRestartPolicyNever)
+		})),
+		want: forbidden(inContainers, badPolicy),
+	},
+}
+
+// privileges are of the gated container, beside those of the pod.
+func privileges(pod *corev1.PodSecurityContext, drop, add string, change func(*corev1.SecurityContext)) func(*SingletonJob) {
+	list := func(names string) (found []corev1.Capability) {
+		for name := range strings.FieldsSeq(names) {
+			found = append(found, corev1.Capability(name))
+		}
+		return found
+	}
+	return func(job *SingletonJob) {
+		job.Spec.Template.Spec.SecurityContext = pod
+		context := &corev1.SecurityContext{Capabilities: &corev1.Capabilities{Drop: list(drop), Add: list(add)}}
+		job.Spec.Template.Spec.Containers[0].SecurityContext = context
+		if change != nil {
+			change(context)
+		}
+	}
+}
+
+func as(user int64) func(*corev1.SecurityContext) {
+	return func(c *corev1.SecurityContext) { c.RunAsUser = &user }
+}
+
+// privilegeCases are those in which an agent would refuse to start.
+var privilegeCases = map[string]validationCase{
+	"privileges of the runtime":          {change: privileges(nil, "", "", nil)},
+	"privileges, none":                   {change: privileges(nil, "ALL", "", nil)},
+	"privileges, some":                   {change: privileges(nil, "NET_RAW", "SYS_TIME", as(0))},
+	"privileges, SETUID and KILL":        {change: privileges(nil, "ALL", "SETUID KILL", as(0))},
+	"privileges, all":                    {change: privileges(nil, "", "ALL", as(0))},
+	"privileges, neither":                {change: privileges(nil, "SETUID KILL", "", as(0))},
+	"privileges, SETUID as root":         {change: privileges(nil, "ALL", "CHOWN SETUID SETGID DAC_OVERRIDE", as(0)), want: forbidden(inContainers, badCaps)},
+	"privileges, SETUID as who knows":    {change: privileges(nil, "ALL", "SETUID", nil), want: forbidden(inContainers, badCaps)},
+	"privileges, SETUID in other words":  {change: privileges(nil, "all", "cap_setuid", nil), want: forbidden(inContainers, badCaps)},
+	"privileges, KILL dropped":           {change: privileges(nil, "KILL", "", nil), want: forbidden(inContainers, badCaps)},
+	"privileges, KILL dropped of all":    {change: privileges(nil, "KILL", "ALL", nil), want: forbidden(inContainers, badCaps)},
+	"privileges, KILL dropped and added": {change: privileges(nil, "KILL", "KILL", nil), want: forbidden(inContainers, badCaps)},
+	"privileges, all dropped and added":  {change: privileges(nil, "ALL", "ALL", as(0))},
+	"privileges, all dropped twice":      {change: privileges(nil, "ALL SETUID", "SETUID", nil)},
+	"privileges, KILL added to all":      {change: privileges(nil, "ALL", "ALL KILL", nil)},
+	"privileges, SETUID as another user": {change: privileges(nil, "ALL", "SETUID", as(1000))},
+	"privileges, SETUID as no root": {change: privileges(nil, "ALL", "SETUID", func(c *corev1.SecurityContext) {
+		c.RunAsNonRoot = new(true)
+	})},
+	"privileges, SETUID as another user of the pod's": {change: privileges(&corev1.PodSecurityContext{RunAsUser: new(int64(1000))}, "ALL", "SETUID", nil)},
+	"privileges, SETUID as root of the pod's": {
+		change: privileges(&corev1.PodSecurityContext{RunAsUser: new(int64(0))}, "ALL", "SETUID", nil), want: forbidden(inContainers, badCaps),
+	},
+	"privileges, SETUID as root, not the pod's user": {
+		change: privileges(&corev1.PodSecurityContext{RunAsUser: new(int64(1000))}, "ALL", "SETUID", as(0)), want: forbidden(inContainers, badCaps),
+	},
+	"privileges, SETUID as no root of the pod's": {change: privileges(&corev1.PodSecurityContext{RunAsNonRoot: new(true)}, "ALL", "SETUID", nil)},
+	"privileges, SETUID as who knows, not the pod's no root": {
+		change: privileges(&corev1.PodSecurityContext{RunAsNonRoot: new(true)}, "ALL", "SETUID", func(c *corev1.SecurityContext) { c.RunAsNonRoot = new(false) }),
+		want:   forbidden(inContainers, badCaps),
+	},
+	"privileges, a privileged container": {change: privileges(nil, "ALL", "SETUID", func(c *corev1.SecurityContext) { c.Privileged = new(true) })},
+	"privileges of another container": {change: func(job *SingletonJob) {
+		privileges(nil, "ALL", "SETUID", nil)(job)
+		containers := job.Spec.Template.Spec.Containers
+		containers[1].SecurityContext, containers[0].SecurityContext = containers[0].SecurityContext, nil
+	}},
 }
 
 // probe changes a probe of the gated container that is valid.
@@ -540,7 +704,7 @@ var goOnlyCases = map[string]validationCase{
 
 // sharedCases are the cases that Validate and the API server must decide alike.
 func sharedCases(t *testing.T) map[string]validationCase {
-	return merged(t, leaseCases, specCases, templateCases, gatedCases, probeCases, workloadCases, serviceCases, runCases)
+	return merged(t, leaseCases, specCases, templateCases, containerCases, gatedCases, privilegeCases, probeCases, workloadCases, serviceCases, runCases)
 }
 
 func merged(t *testing.T, tables ...map[string]validationCase) map[string]validationCase {

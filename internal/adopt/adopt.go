@@ -48,6 +48,8 @@ type Options struct {
 	JobName string
 	// Candidates of it; 0 for the API's default.
 	Candidates int32
+	// Container of the workload's template that is gated; empty for what the API makes of that.
+	Container string
 	// DryRun only says what would be done, and writes the SingletonJob to Out.
 	DryRun bool
 	// Out gets the result, ErrOut what is being done and what is to be known.
@@ -175,7 +177,7 @@ func (r *run) job() *v1alpha1.SingletonJob {
 	return &v1alpha1.SingletonJob{
 		TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: v1alpha1.Kind},
 		ObjectMeta: metav1.ObjectMeta{Namespace: r.Namespace, Name: r.JobName},
-		Spec:       v1alpha1.SingletonJobSpec{Candidates: r.Candidates, WorkloadRef: &r.ref},
+		Spec:       v1alpha1.SingletonJobSpec{Candidates: r.Candidates, Container: r.Container, WorkloadRef: &r.ref},
 	}
 }
 

@@ -19,6 +19,12 @@ func given() facts {
 	return facts{ref: ref, workload: &plan.Workload{Exists: true, Replicas: 2, Template: template}, desired: r.job()}
 }
 
+// several gives the workload a proxy in front.
+func several(f *facts) {
+	pod := &f.workload.Template.Spec
+	pod.Containers = append([]corev1.Container{{Name: "proxy", Image: "proxy"}}, pod.Containers...)
+}
+
 // made gives it the SingletonJob, of which the operator says something.
 func made(reason string, status metav1.ConditionStatus) facts {
 	f := given()
@@ -47,10 +53,19 @@ func TestNext(t *testing.T) {
 		want   step
 		says   string
 	}{
-		"nothing is done yet":          {facts: given(), want: create, says: "creating the SingletonJob web"},
-		"no such workload":             {facts: given(), change: func(f *facts) { f.workload.Exists = false }, want: refuse, says: "does not exist"},
-		"volume claim templates":       {facts: given(), change: func(f *facts) { f.workload.Claims = []string{"data"} }, want: refuse, says: "volumeClaimTemplates (data)"},
-		"a template that is refused":   {facts: given(), change: func(f *facts) { f.workload.Template.Spec.HostPID = true }, want: refuse, says: "hostPID"},
+		"nothing is done yet":        {facts: given(), want: create, says: "creating the SingletonJob web"},
+		"no such workload":           {facts: given(), change: func(f *facts) { f.workload.Exists = false }, want: refuse, says: "does not exist"},
+		"volume claim templates":     {facts: given(), change: func(f *facts) { f.workload.Claims = []string{"data"} }, want: refuse, says: "volumeClaimTemplates (data)"},
+		"a template that is refused": {facts: given(), change: func(f *facts) { f.workload.Template.Spec.HostPID = true }, want: refuse, says: "hostPID"},
+		"several containers":         {facts: given(), change: several, want: refuse, says: `spec.container: Required value: of several containers one is gated`},
+		"several, one is chosen": {facts: given(), change: func(f *facts) {
+			several(f)
+			f.desired.Spec.Container = "app"
+		}, want: create},
+		"several, one that is not there": {facts: given(), change: func(f *facts) {
+			several(f)
+			f.desired.Spec.Container = "web"
+		}, want: refuse, says: `"web" is not a container of spec.template: one of ["proxy", "app"]`},
 		"a name that is refused":       {facts: given(), change: func(f *facts) { f.desired.Name = strings.Repeat("x", 60) }, want: refuse, says: "metadata.name"},
 		"another job's workload":       {facts: given(), change: func(f *facts) { f.other = "first" }, want: refuse, says: "SingletonJob first"},
 		"a job of the name":            {facts: made("Running", yes), change: func(f *facts) { f.job.Spec.WorkloadRef = nil }, want: refuse, says: "is not of Deployment/web"},

@@ -108,8 +108,9 @@ const (
 	AgentPath = AgentDir + "/agent"
 	// AgentRun is the agent's subcommand that runs a command.
 	AgentRun = "run"
-	// CredentialsDir holds token, ca.crt and namespace of the agent's own, pod-bound identity.
-	CredentialsDir = "/var/run/secrets/singletonjob.io/serviceaccount"
+	// CredentialsDir holds token, ca.crt and namespace of the agent's own, pod-bound identity. It is not below /var/run/secrets, where
+	// a user's Secret may be mounted, read-only, into which no runtime can mount it.
+	CredentialsDir = "/singletonjob/credentials"
 	// InstallContainer is the name of the init container.
 	InstallContainer = "singletonjob-install"
 )

@@ -79,7 +79,7 @@ func Pod(job *v1alpha1.SingletonJob, ordinal int, settings Settings) (*corev1.Po
 	if err := takeEntrypoint(gated, job); err != nil {
 		return nil, err
 	}
-	port := freePort(&template.Spec, hash, settings.Port)
+	port := freePort(job, hash, settings.Port)
 
 	bringAgent(&template.Spec, gated, settings)
 	wrap(gated, job.Spec.Fencing.EnvVar)

@@ -1,6 +1,7 @@
 package inject
 
 import (
+	"encoding/json"
 	"flag"
 	"math"
 	"os"
@@ -157,13 +158,13 @@ func TestHash(t *testing.T) {
 		"historyLimit":         {func(job *v1alpha1.SingletonJob) { job.Spec.HistoryLimit = new(int32(1)) }, false},
 		"tokenBase":            {func(job *v1alpha1.SingletonJob) { job.Spec.Fencing.TokenBase = 5 }, false},
 		"the defaults":         {v1alpha1.Default, false},
-		"the default, by name": {func(job *v1alpha1.SingletonJob) { job.Spec.Container = app(job).Name }, false},
 		"the job's own labels": {func(job *v1alpha1.SingletonJob) { job.Labels = map[string]string{"a": "b"} }, false},
 		"status":               {func(job *v1alpha1.SingletonJob) { job.Status.FencingToken = 7 }, false},
 		"a nil made empty":     {func(job *v1alpha1.SingletonJob) { job.Spec.Template.Labels = map[string]string{} }, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			job := jobs(t)["minimal"]
+			job.Spec.Container = app(job).Name
 			job.Spec.Template.Spec.Containers = append(job.Spec.Template.Spec.Containers, corev1.Container{Name: "b", Image: "b", Command: []string{"/b"}})
 			before := Hash(job)
 			if name != "the defaults" {
@@ -184,6 +185,44 @@ func TestHashIsStable(t *testing.T) {
 		if got := Hash(jobs(t)[name]); got != want {
 			t.Errorf("%s: %s, want %s", name, got, want)
 		}
+	}
+}
+
+// Who names the container that was gated without a name gets no rollout: the only one, the one of the annotation, and the first of two,
+// whose hash is that of the versions that took the first unasked.
+func TestAContainerByNameIsNoRollout(t *testing.T) {
+	job := jobs(t)["minimal"]
+	before := Hash(job)
+	if job.Spec.Container = job.Spec.Template.Spec.Containers[0].Name; Hash(job) != before {
+		t.Error("the only container, by name: a rollout")
+	}
+	job.Spec.Template.Spec.Containers = append(job.Spec.Template.Spec.Containers, corev1.Container{Name: "b", Image: "b", Command: []string{"/b"}})
+	if got := Hash(job); got != "z7qb9lq" {
+		t.Errorf("the first of two: %s", got)
+	}
+	job.Spec.Template.Annotations = map[string]string{v1alpha1.DefaultContainerAnnotation: "b"}
+	job.Spec.Container = ""
+	before = Hash(job)
+	if job.Spec.Container = "b"; Hash(job) != before {
+		t.Error("the one of the annotation, by name: a rollout")
+	}
+}
+
+// What generators and charts leave in a template means nothing, and its hash is the same without it.
+func TestNullsAreNoRollout(t *testing.T) {
+	hash := func(template string) string {
+		job := jobs(t)["minimal"]
+		job.Spec.Template = corev1.PodTemplateSpec{}
+		if err := json.Unmarshal([]byte(template), &job.Spec.Template); err != nil {
+			t.Fatal(err)
+		}
+		return Hash(job)
+	}
+	plain := hash(`{"spec":{"containers":[{"name":"app","image":"x","resources":{"requests":{"cpu":"500m"}}}]}}`)
+	if got := hash(`{"metadata":{"creationTimestamp":null,"labels":null,"annotations":null,"ownerReferences":null,"managedFields":null},
+		"spec":{"nodeSelector":null,"affinity":null,"tolerations":null,"volumes":null,"securityContext":null,"restartPolicy":null,"hostNetwork":null,
+		"containers":[{"name":"app","image":"x","env":null,"livenessProbe":null,"resources":{"limits":null,"requests":{"cpu":0.5}}}]}}`); got != plain {
+		t.Errorf("%s, want %s", got, plain)
 	}
 }
 
@@ -253,7 +292,7 @@ func TestInjectedNamesAreReserved(t *testing.T) {
 		}
 	}
 	for _, m := range pod.Spec.Containers[0].VolumeMounts {
-		if !strings.HasPrefix(m.MountPath, v1alpha1.ReservedMountPath+"/") && !strings.HasPrefix(m.MountPath, v1alpha1.ReservedSecretsPath+"/") {
+		if !strings.HasPrefix(m.MountPath, v1alpha1.ReservedMountPath+"/") {
 			t.Errorf("mount %s", m.MountPath)
 		}
 	}
@@ -314,6 +353,7 @@ func TestInstallUser(t *testing.T) {
 func TestHooks(t *testing.T) {
 	job := jobs(t)["minimal"]
 	containers := &job.Spec.Template.Spec.Containers
+	job.Spec.Container = (*containers)[0].Name
 	*containers = append(*containers, corev1.Container{Name: "b", Command: []string{"b"}})
 	for i := range *containers {
 		(*containers)[i].Lifecycle = &corev1.Lifecycle{
@@ -386,6 +426,7 @@ func TestPorts(t *testing.T) {
 	}
 	uses := func(port int32) func(*v1alpha1.SingletonJob) {
 		return func(job *v1alpha1.SingletonJob) {
+			job.Spec.Container = job.Spec.Template.Spec.Containers[0].Name
 			job.Spec.Template.Spec.Containers = append(job.Spec.Template.Spec.Containers,
 				corev1.Container{Name: "b", Ports: []corev1.ContainerPort{{ContainerPort: port}}})
 		}
@@ -400,6 +441,20 @@ func TestPorts(t *testing.T) {
 	}
 	if got := portOf(t, uses(contract.DefaultPort), settings); got != contract.DefaultPort+1 {
 		t.Errorf("taken by another container: %d", got)
+	}
+	serves := func(port int32, target *intstr.IntOrString) func(*v1alpha1.SingletonJob) {
+		return func(job *v1alpha1.SingletonJob) {
+			job.Spec.Service = &v1alpha1.ServiceSpec{Ports: []v1alpha1.ServicePort{{Port: port, TargetPort: target}}}
+		}
+	}
+	if got := portOf(t, serves(contract.DefaultPort, nil), settings); got != contract.DefaultPort+1 {
+		t.Errorf("taken by the program for its Service: %d", got)
+	}
+	if got := portOf(t, serves(80, new(intstr.FromInt32(contract.DefaultPort))), settings); got != contract.DefaultPort+1 {
+		t.Errorf("taken by the program for its Service, by targetPort: %d", got)
+	}
+	if got := portOf(t, serves(contract.DefaultPort, new(intstr.FromString("web"))), settings); got != contract.DefaultPort {
+		t.Errorf("a Service's own port: %d", got)
 	}
 	if got := portOf(t, uses(65535), Settings{Port: 65535}); got != firstUserPort {
 		t.Errorf("the last port taken: %d", got)

@@ -7,7 +7,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 
+	"github.com/singletonjob/operator/api/v1alpha1"
 	"github.com/singletonjob/operator/internal/contract"
 )
 
@@ -18,8 +20,9 @@ const hostPorts = 1000
 // firstUserPort is the first that a process may open without privileges.
 const firstUserPort = 1024
 
-// freePort is the first port from the desired one on that no container of the pod names, nor a probe.
-func freePort(pod *corev1.PodSpec, hash string, desired int32) int32 {
+// freePort is the first port from the desired one on that no container of the pod names, nor a probe, nor the job's Service.
+func freePort(job *v1alpha1.SingletonJob, hash string, desired int32) int32 {
+	pod := &job.Spec.Template.Spec
 	if desired == 0 {
 		desired = contract.DefaultPort
 	}
@@ -27,6 +30,9 @@ func freePort(pod *corev1.PodSpec, hash string, desired int32) int32 {
 		desired += int32(spread(hash) % hostPorts)
 	}
 	taken := map[int32]bool{}
+	for _, port := range servedPorts(job.Spec.Service) {
+		taken[port] = true
+	}
 	for _, containers := range [][]corev1.Container{pod.InitContainers, pod.Containers} {
 		for i := range containers {
 			for _, port := range containers[i].Ports {
@@ -43,6 +49,22 @@ func freePort(pod *corev1.PodSpec, hash string, desired int32) int32 {
 		}
 	}
 	return desired
+}
+
+// servedPorts are those that a Service sends to by number. The process listens on them, declared or not.
+func servedPorts(service *v1alpha1.ServiceSpec) []int32 {
+	var ports []int32
+	if service == nil {
+		return nil
+	}
+	for _, p := range service.Ports {
+		if p.TargetPort == nil || *p.TargetPort == (intstr.IntOrString{}) || *p.TargetPort == intstr.FromString("") {
+			ports = append(ports, p.Port)
+		} else {
+			ports = append(ports, p.TargetPort.IntVal)
+		}
+	}
+	return ports
 }
 
 // schedulingDefaults spreads the candidates of a job over nodes and over zones, softly, and has lost ones replaced soon, each unless the

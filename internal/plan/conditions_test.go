@@ -436,6 +436,54 @@ func TestNobodyIsActiveBeyondTheLease(t *testing.T) {
 	}
 }
 
+// A job of several containers that was stored before one had to be chosen keeps what runs, says what to choose from, and goes on with
+// the same pods once the one is named that they gate.
+func TestNoContainerIsChosen(t *testing.T) {
+	two := func(annotation string) *given {
+		g := fresh()
+		g.Job.Spec.Container = "app"
+		pod := &g.Job.Spec.Template
+		pod.Spec.Containers = append(pod.Spec.Containers, corev1.Container{Name: "proxy", Image: "v1", Command: []string{"proxy"}})
+		if annotation != "" {
+			pod.Annotations = map[string]string{v1alpha1.DefaultContainerAnnotation: annotation}
+		}
+		g.pod(0, "a")
+		g.pod(1, "b")
+		g.held(0, 100, ago(time.Hour))
+		g.Lease.Claim = Claim{JobUID: "job-uid"}
+		g.settle()
+		g.Job.Spec.Container = ""
+		return g
+	}
+	for name, c := range map[string]struct {
+		annotation, says string
+	}{
+		"none":                      {"", `one of ["app", "proxy"]`},
+		"one that is not there":     {"web", `one of ["app", "proxy"]`},
+		"another than the pods'":    {"proxy", `set it to "app" to go on with that, or to "proxy" for a rollout to that`},
+		"that of the pods, by name": {"app", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := two(c.annotation)
+			p := Decide(g.Observed)
+			if invalid := p.State == InvalidSpec; invalid != (c.says != "") || !strings.Contains(texts(p), c.says) {
+				t.Errorf("%v, without %q: %s", p.State, c.says, texts(p))
+			}
+			if len(p.Create)+len(p.Delete)+len(p.Relabel)+len(p.Apply) > 0 || p.Lease != nil {
+				t.Errorf("something is done: %+v", p)
+			}
+			g.Job.Spec.Container = "app"
+			if p := Decide(g.Observed); p.State != Serving || len(p.Create)+len(p.Delete) > 0 {
+				t.Errorf("%v with the container named, %d pods made, %d deleted", p.State, len(p.Create), len(p.Delete))
+			}
+			g.Job.Spec.Container = "proxy"
+			if p := Decide(g.Observed); p.State != Serving || len(p.Create) == 0 {
+				t.Errorf("%v with another container named, %d pods made", p.State, len(p.Create))
+			}
+		})
+	}
+}
+
 // What no agent could be started with is told as any other fault of the spec, and no pod is made that would fail for it.
 func TestAgentsThatCannotStart(t *testing.T) {
 	g := steady()

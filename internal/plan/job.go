@@ -2,6 +2,7 @@ package plan
 
 import (
 	"cmp"
+	"fmt"
 	"math"
 	"slices"
 	"strings"
@@ -86,6 +87,9 @@ func jobOf(o *Observed) *job {
 	if len(j.faults) == 0 {
 		j.faults = inject.Validate(j.SingletonJob)
 	}
+	if len(j.faults) == 0 {
+		j.faults = gatesAnother(j.SingletonJob, o.Pods)
+	}
 	if len(j.faults) == 0 && j.HasTemplate() {
 		if j.hashed = o.Hashed; j.hashed.hash == "" || j.hashed.of != hashedStateOf(observed, w) {
 			j.hashed = Hashed{of: hashedStateOf(observed, w), hash: o.Settings.Hash(j.SingletonJob)}
@@ -114,6 +118,25 @@ func scheduleOf(s *v1alpha1.Schedule) (*schedule.Schedule, field.ErrorList) {
 		return nil, field.ErrorList{field.Invalid(field.NewPath("spec", "schedule"), s.Cron, err.Error())}
 	}
 	return parsed, nil
+}
+
+// gatesAnother keeps an annotation of the template from moving the gate by itself: pods that were made before it was heeded, or was
+// changed, gate another of the same containers, and that one would act in every candidate.
+func gatesAnother(j *v1alpha1.SingletonJob, pods []*corev1.Pod) field.ErrorList {
+	containers := j.Spec.Template.Spec.Containers
+	if j.Spec.Container != "" || len(containers) < 2 {
+		return nil
+	}
+	chosen := containers[j.GatedContainer()].Name
+	for _, pod := range pods {
+		gates := pod.Annotations[contract.GatedAnnotation]
+		there := slices.ContainsFunc(containers, func(c corev1.Container) bool { return c.Name == gates })
+		if gates != chosen && there && metav1.IsControlledBy(pod, j) {
+			return field.ErrorList{field.Required(field.NewPath("spec", "container"), fmt.Sprintf("the pods that exist gate %q, and %s in spec.template names %q: set "+
+				"it to %q to go on with that, or to %q for a rollout to that", gates, v1alpha1.DefaultContainerAnnotation, chosen, gates, chosen))}
+		}
+	}
+	return nil
 }
 
 // leases are the names of the job's Leases, one for each group of its pods.

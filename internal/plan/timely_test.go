@@ -54,6 +54,7 @@ func TestTimely(t *testing.T) {
 			says: "spec.template.spec.resources.limits.cpu is 100m",
 		},
 		"a sidecar's is none": {with: []func(*given){short, func(g *given) {
+			g.Job.Spec.Container = "app"
 			g.Job.Spec.Template.Spec.Containers = append(g.Job.Spec.Template.Spec.Containers, corev1.Container{Name: "side", Image: "v1", Resources: limited("10m")})
 		}}},
 		"a LimitRange's":    {with: []func(*given){inPods("10m")}, says: "resources.limits.cpu of the pods' container app, from a LimitRange, a webhook or a resize, is 10m: "},

@@ -42,6 +42,7 @@ It may be interrupted anywhere, and run again.`,
 	}
 	cmd.Flags().StringVar(&o.JobName, "name", "", "Name of the SingletonJob; that of the workload if empty.")
 	cmd.Flags().Int32Var(&o.Candidates, "candidates", 0, "How many candidates it has; 0 for the default of 2.")
+	cmd.Flags().StringVar(&o.Container, "container", "", "Which of several containers is gated; that of the annotation kubectl.kubernetes.io/default-container if empty.")
 	cmd.Flags().Var((*dryRun)(&o.DryRun), "dry-run", "Print the SingletonJob and what would be done, and do nothing.")
 	cmd.Flags().Lookup("dry-run").NoOptDefVal = "true"
 	return cmd

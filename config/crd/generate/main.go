@@ -4,6 +4,7 @@
 //   - drops the descriptions of the embedded pod template: with them the CRD is 640 kB, more than client-side apply can
 //     keep in its annotation, and they only repeat `kubectl explain pod.spec`; the schema of the template stays whole;
 //   - joins the wrapped lines of the other descriptions, which kubectl wraps anew;
+//   - lets the template be what a Deployment's may be (lenient.go);
 //   - bounds the parts of the template that rules look at, without which the API server rejects the rules as too costly;
 //   - adds the CEL rules of rules.go.
 package main
@@ -82,6 +83,7 @@ func finish(root map[string]any) error {
 	dropDescriptions(template["properties"], false)
 	unwrap(root)
 	template["required"] = []any{"spec"}
+	lenient(template)
 
 	// Declared so that a rule's error can point at the name.
 	metadata, err := property(root, "metadata")

@@ -51,6 +51,67 @@ func TestUnwrap(t *testing.T) {
 	}
 }
 
+// Nothing is nullable that has to be there or has a default, and only lists whose entries may be there twice lose their keys.
+func TestLenient(t *testing.T) {
+	const before = `
+properties:
+  metadata: {properties: {annotations: {}, finalizers: {}, labels: {additionalProperties: {type: string}}, name: {}, namespace: {}}}
+  spec:
+    required: [containers]
+    properties:
+      containers: {items: {properties: {env: {x-kubernetes-list-type: map, x-kubernetes-list-map-keys: [name]}}}, x-kubernetes-list-type: map}
+      policy: {type: string, default: Always}
+      size: {anyOf: [{type: integer}, {type: string}], pattern: x, x-kubernetes-int-or-string: true}
+      port: {anyOf: [{type: integer}, {type: string}], x-kubernetes-int-or-string: true}
+`
+	const after = `
+properties:
+  spec:
+    required: [containers]
+    nullable: true
+    properties:
+      containers: {items: {properties: {env: {x-kubernetes-list-type: atomic, nullable: true}}}, x-kubernetes-list-type: map}
+      policy: {type: string, default: Always}
+      size: {pattern: x, x-kubernetes-preserve-unknown-fields: true, minProperties: 1, maxProperties: 0, minItems: 1, maxItems: 0, not: {enum: [true, false]}, nullable: true}
+      port: {anyOf: [{type: integer}, {type: string}], x-kubernetes-int-or-string: true, nullable: true}
+`
+	var got, want map[string]any
+	for text, into := range map[string]*map[string]any{before: &got, after: &want} {
+		if err := yaml.Unmarshal([]byte(text), into); err != nil {
+			t.Fatal(err)
+		}
+	}
+	lenient(got)
+	properties, _ := got["properties"].(map[string]any)
+	object, err := property(got, "metadata")
+	if err != nil {
+		t.Fatal(err)
+	}
+	metadata, _ := object["properties"].(map[string]any)
+	for _, name := range []string{"creationTimestamp", "ownerReferences", "labels"} {
+		if schema, is := metadata[name].(map[string]any); !is || schema["nullable"] != true {
+			t.Errorf("metadata.%s: %v", name, schema)
+		}
+	}
+	if _, misspelt := metadata["lables"]; misspelt || len(metadata) != 15 {
+		t.Errorf("metadata has %d fields: %v", len(metadata), metadata)
+	}
+	delete(properties, "metadata")
+	if diff := cmp.Diff(normal(t, want), normal(t, got)); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
+// normal has the numbers of YAML.
+func normal(t *testing.T, value any) string {
+	t.Helper()
+	out, err := yaml.Marshal(value)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(out)
+}
+
 func TestWrongInputIsNamed(t *testing.T) {
 	for name, c := range map[string]struct{ in, want string }{
 		"not a CRD":       {"kind: Pod", "no versions in the CRD"},

@@ -52,33 +52,37 @@ func oneLine(cel string) string { return strings.Join(strings.Fields(cel), " ") 
 // bounds limits what rules iterate over. They are far above what a pod can be given (an object of etcd has at most
 // 1.5 MiB), but the API server reckons with the worst that a schema allows.
 var bounds = map[string]map[string]any{
-	"spec.lease.leaseDuration":                                 {"maxLength": 64},
-	"spec.lease.renewDeadline":                                 {"maxLength": 64},
-	"spec.lease.retryPeriod":                                   {"maxLength": 64},
-	"spec.lease.lockDelay":                                     {"maxLength": 64},
-	"spec.fencing.envVar":                                      {"maxLength": 256},
-	"spec.schedule.startingDeadline":                           {"maxLength": 64},
-	"spec.schedule.leadTime":                                   {"maxLength": 64},
-	"spec.template.metadata.labels":                            {"maxProperties": 256},
-	"spec.template.metadata.annotations":                       {"maxProperties": 256},
-	"spec.template.spec.containers":                            {"maxItems": 64},
-	"spec.template.spec.containers[].name":                     {"maxLength": 63},
-	"spec.template.spec.containers[].env":                      {"maxItems": 1024},
-	"spec.template.spec.containers[].env[].name":               {"maxLength": 1024},
-	"spec.template.spec.containers[].volumeMounts":             {"maxItems": 256},
-	"spec.template.spec.containers[].volumeMounts[].mountPath": {"maxLength": 4096},
-	"spec.template.spec.initContainers":                        {"maxItems": 64},
-	"spec.template.spec.containers[].volumeMounts[].name":      {"maxLength": 63},
-	"spec.template.spec.initContainers[].name":                 {"maxLength": 63},
-	"spec.template.spec.initContainers[].env":                  {"maxItems": 1024},
-	"spec.template.spec.initContainers[].env[].name":           {"maxLength": 1024},
-	"spec.template.spec.initContainers[].volumeMounts":         {"maxItems": 256},
-	"spec.template.spec.initContainers[].volumeMounts[].name":  {"maxLength": 63},
-	"spec.template.spec.ephemeralContainers":                   {"maxItems": 64},
-	"spec.template.spec.volumes":                               {"maxItems": 256},
-	"spec.template.spec.volumes[].name":                        {"maxLength": 63},
-	"spec.template.spec.os.name":                               {"maxLength": 63},
-	"spec.template.spec.restartPolicy":                         {"maxLength": 63},
+	"spec.lease.leaseDuration":                                            {"maxLength": 64},
+	"spec.lease.renewDeadline":                                            {"maxLength": 64},
+	"spec.lease.retryPeriod":                                              {"maxLength": 64},
+	"spec.lease.lockDelay":                                                {"maxLength": 64},
+	"spec.fencing.envVar":                                                 {"maxLength": 256},
+	"spec.schedule.startingDeadline":                                      {"maxLength": 64},
+	"spec.schedule.leadTime":                                              {"maxLength": 64},
+	"spec.template.metadata.labels":                                       {"maxProperties": 256},
+	"spec.template.metadata.annotations":                                  {"maxProperties": 256},
+	"spec.template.spec.containers":                                       {"maxItems": 64},
+	"spec.template.spec.containers[].name":                                {"maxLength": 63},
+	"spec.template.spec.containers[].env":                                 {"maxItems": 1024},
+	"spec.template.spec.containers[].env[].name":                          {"maxLength": 1024},
+	"spec.template.spec.containers[].volumeMounts":                        {"maxItems": 256},
+	"spec.template.spec.containers[].volumeMounts[].mountPath":            {"maxLength": 4096},
+	"spec.template.spec.initContainers":                                   {"maxItems": 64},
+	"spec.template.spec.containers[].securityContext.capabilities.add":    {"maxItems": 64},
+	"spec.template.spec.containers[].securityContext.capabilities.add[]":  {"maxLength": 64},
+	"spec.template.spec.containers[].securityContext.capabilities.drop":   {"maxItems": 64},
+	"spec.template.spec.containers[].securityContext.capabilities.drop[]": {"maxLength": 64},
+	"spec.template.spec.containers[].volumeMounts[].name":                 {"maxLength": 63},
+	"spec.template.spec.initContainers[].name":                            {"maxLength": 63},
+	"spec.template.spec.initContainers[].env":                             {"maxItems": 1024},
+	"spec.template.spec.initContainers[].env[].name":                      {"maxLength": 1024},
+	"spec.template.spec.initContainers[].volumeMounts":                    {"maxItems": 256},
+	"spec.template.spec.initContainers[].volumeMounts[].name":             {"maxLength": 63},
+	"spec.template.spec.ephemeralContainers":                              {"maxItems": 64},
+	"spec.template.spec.volumes":                                          {"maxItems": 256},
+	"spec.template.spec.volumes[].name":                                   {"maxLength": 63},
+	"spec.template.spec.os.name":                                          {"maxLength": 63},
+	"spec.template.spec.restartPolicy":                                    {"maxLength": 63},
 }
 
 // Parts of expressions. CEL has no functions of one's own; `[x].all(v, ...)` and `[x].map(v, ...)[0]` bind v to x.
@@ -94,8 +98,14 @@ const (
 
 	pod        = `self.template.spec`
 	containers = `self.template.spec.containers`
-	// gated is the name of the gated container.
-	gated = `(has(self.container) ? self.container : ` + containers + `[0].name)`
+	// isGated holds for the gated container c.
+	isGated = `(has(self.container) ? c.name == self.container : ` + containers + `.size() == 1 || ` + annotated + ` && c.name == ` + annotation + `)`
+
+	// annotated holds for a template whose annotation names a container.
+	annotated  = `(has(self.template.metadata) && has(self.template.metadata.annotations) && ` + defaultContainer + ` in self.template.metadata.annotations)`
+	annotation = `self.template.metadata.annotations[` + defaultContainer + `]`
+
+	defaultContainer = `'kubectl.kubernetes.io/default-container'`
 
 	notOurs = `the agent must be PID 1 of the gated container and see no process but its own, or it could not vouch
 		that all are dead: remove it`
@@ -183,6 +193,12 @@ var fencingRules = []rule{{
 		digit) that does not begin with SINGLETONJOB_`,
 	args: []string{"self"},
 }, {
+	at:  "spec.fencing.envVar",
+	cel: `!(self in ['PATH', 'HOME', 'HOSTNAME', 'PWD']) && !self.startsWith('KUBERNETES_') && !self.startsWith('LD_')`,
+	message: `"%s" is not accepted: others read it, and would find the token in it: a name of your own, such as FENCING_TOKEN, that is not
+		PATH, HOME, HOSTNAME or PWD and does not begin with KUBERNETES_ or LD_`,
+	args: []string{"self"},
+}, {
 	at:      "spec.fencing.tokenBase",
 	cel:     `self >= 0 && self <= 4503599627370496`,
 	message: `%d is not accepted: from 0 to 4503599627370496 (2^52)`,
@@ -253,8 +269,22 @@ var gatedRules = []rule{
 	{
 		at: "spec", field: "container",
 		cel:     `!has(self.container) || ` + containers + `.size() == 0 || ` + containers + `.exists(c, c.name == self.container)`,
-		message: `"%s" is not a container of spec.template: one of %s, or nothing for the first`,
+		message: `"%s" is not a container of spec.template: one of %s`,
 		args:    []string{"self.container", containers + `.map(c, c.name)`},
+	},
+	{
+		at: "spec", field: "container", reason: required,
+		cel: `has(self.container) || ` + containers + `.size() < 2 || ` + annotated,
+		message: `of several containers one is gated, and the others run in every candidate: set it to one of %s, or name that in
+			spec.template.metadata.annotations as kubectl.kubernetes.io/default-container`,
+		args: []string{containers + `.map(c, c.name)`},
+	},
+	{
+		at: "spec", field: "template.metadata.annotations",
+		cel: `has(self.container) || ` + containers + `.size() < 2 || !` + annotated + ` || ` + containers + `.exists(c, c.name == ` + annotation + `)`,
+		message: `kubectl.kubernetes.io/default-container is "%s", which is not a container of spec.template: one of %s, or set
+			spec.container`,
+		args: []string{annotation, containers + `.map(c, c.name)`},
 	},
 	ofGated(forbidden, `!has(c.lifecycle) || !has(c.lifecycle.stopSignal)`,
 		`sets lifecycle.stopSignal, which would be the agent's: remove it, the process is asked to stop by SIGTERM`),
@@ -265,10 +295,28 @@ var gatedRules = []rule{
 	ofGated(forbidden,
 		`!has(c.env) || c.env.all(e, e.name != self.fencing.envVar)`,
 		`sets %s in env: the agent sets it, remove it or choose another spec.fencing.envVar`, "self.fencing.envVar"),
-	ofGated(forbidden, `!has(c.volumeMounts) || c.volumeMounts.all(m, `+clearOf(`/singletonjob`)+` && `+clearOf(`/var/run/secrets/singletonjob.io`)+`)`,
-		`mounts a volume at or below /singletonjob or /var/run/secrets/singletonjob.io, where the agent and its credentials
-			are: choose another mountPath`),
+	ofGated(forbidden, `!has(c.volumeMounts) || c.volumeMounts.all(m, `+clearOf(`singletonjob`)+` && `+clearOf(`/singletonjob`)+` && `+clearOf(`//singletonjob`)+`)`,
+		`mounts a volume at or below /singletonjob, where the agent and its credentials are: choose another mountPath`),
+	ofGated(forbidden, mayKill, `has SETUID without KILL: the process may change its user (CAP_SETUID), and without CAP_KILL nothing could kill it then:
+		add KILL to securityContext.capabilities of the container, or drop SETUID; if its image does not run as root, set runAsNonRoot`),
 }
+
+// mayKill holds for a container c whose agent has CAP_KILL in effect, or has no CAP_SETUID: cannotKill of api/v1alpha1 says why so.
+var mayKill = func() string {
+	const context, pods = `c.securityContext`, pod + `.securityContext`
+	names := func(list, name string) string {
+		in := context + `.capabilities.` + list
+		return `(has(` + in + `) && ` + in + `.exists(x, x.upperAscii() in ['` + name + `', 'CAP_` + name + `']))`
+	}
+	has := func(name string) string {
+		return `(!` + names("drop", name) + ` && (` + names("add", name) + ` || !` + names("drop", "ALL") + `))`
+	}
+	ofPod := func(field string) string { return `has(` + pods + `) && has(` + pods + `.` + field + `)` }
+	noRoot := `(has(` + context + `.runAsUser) ? ` + context + `.runAsUser != 0 : ` + ofPod("runAsUser") + ` ? ` + pods + `.runAsUser != 0
+		: has(` + context + `.runAsNonRoot) ? ` + context + `.runAsNonRoot : ` + ofPod("runAsNonRoot") + ` && ` + pods + `.runAsNonRoot)`
+	return `!has(` + context + `) || !has(` + context + `.capabilities) || has(` + context + `.privileged) && ` + context + `.privileged
+		|| ` + noRoot + ` || !` + has("SETUID") + ` || ` + has("KILL")
+}()
 
 // clearOf holds for a volume mount m that is neither at nor below a path.
 func clearOf(path string) string {
@@ -279,9 +327,9 @@ func clearOf(path string) string {
 func ofGated(reason, condition, message string, args ...string) rule {
 	return rule{
 		at: "spec", field: "template.spec.containers", reason: reason,
-		cel:     containers + `.all(c, c.name != ` + gated + ` || ` + condition + `)`,
+		cel:     containers + `.all(c, !` + isGated + ` || ` + condition + `)`,
 		message: `the gated container "%s" ` + message,
-		args:    append([]string{gated}, args...),
+		args:    append([]string{containers + `.filter(c, ` + isGated + `)[0].name`}, args...),
 	}
 }
 

@@ -1,0 +1,50 @@
+package v1alpha1
+
+import (
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
+)
+
+// cannotKill reports whether a container's agent would have CAP_SETUID in effect and not CAP_KILL, with which it refuses to start. Runtimes
+// give both to root unless they are told otherwise, and none to another user. Whether an image runs as root is not known here: it is taken to.
+func cannotKill(pod *corev1.PodSpec, c *corev1.Container) bool {
+	context := c.SecurityContext
+	if context == nil || context.Capabilities == nil || ptr.Deref(context.Privileged, false) || !mayBeRoot(pod, context) {
+		return false
+	}
+	add, drop := context.Capabilities.Add, context.Capabilities.Drop
+	return has("SETUID", add, drop) && !has("KILL", add, drop)
+}
+
+func mayBeRoot(pod *corev1.PodSpec, context *corev1.SecurityContext) bool {
+	user, not := context.RunAsUser, context.RunAsNonRoot
+	if ofPod := pod.SecurityContext; ofPod != nil {
+		if user == nil {
+			user = ofPod.RunAsUser
+		}
+		if not == nil {
+			not = ofPod.RunAsNonRoot
+		}
+	}
+	if user != nil {
+		return *user == 0
+	}
+	return !ptr.Deref(not, false)
+}
+
+// has reports whether root gets a capability that runtimes give unasked. What is dropped by name is dropped; what is added by name
+// is there though all are dropped; and dropping all outdoes adding all.
+func has(name string, add, drop []corev1.Capability) bool {
+	return !names(drop, name) && (names(add, name) || !names(drop, "ALL"))
+}
+
+// names reports whether a list has a capability, which runtimes take in small letters and with CAP_, too.
+func names(list []corev1.Capability, name string) bool {
+	return slices.ContainsFunc(list, func(c corev1.Capability) bool {
+		upper := strings.ToUpper(string(c))
+		return upper == name || upper == "CAP_"+name
+	})
+}
