@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/singletonjob/operator/api/v1alpha1"
+	"github.com/singletonjob/operator/test/tier"
 )
 
 // rows are those of the tables of a document, below their heads, cut into cells. A "\|" in a cell is a "|".
@@ -41,8 +42,8 @@ var (
 	testFunc = regexp.MustCompile(`(?m)^func ((?:Test|Fuzz|Benchmark)\w+)\(`)
 	// mutant is one that a test has to see: those that are harmless have a line more.
 	mutant = regexp.MustCompile(`(?m)^mutant: (\S+)\nwhy: .*\n(?:file|test):`)
-	// tested is a command that runs some tests or benchmarks of a package.
-	tested = regexp.MustCompile(`^go test (\./\S+?)(?:/\.\.\.)?((?: -(?:run|bench) (?:'[^']*'|\S+))*)$`)
+	// tested is a command that runs some tests or benchmarks of a package, those of the deep tier too or not.
+	tested = regexp.MustCompile(`^(?:` + tier.Variable + `=1 )?go test (\./\S+?)(?:/\.\.\.)?((?: -(?:run|bench) (?:'[^']*'|\S+))*)$`)
 	chosen = regexp.MustCompile(`-(run|bench) (?:'([^']*)'|(\S+))`)
 )
 
@@ -109,6 +110,26 @@ func runsNothing(t *testing.T, command string) bool {
 			if err != nil || pattern != "^$" && !slices.ContainsFunc(names, func(name string) bool {
 				return strings.HasPrefix(name, kind) && one.MatchString(name)
 			}) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// isDeep reports whether a command chooses tests that only the deep tier runs: without its variable they are skipped, and look green.
+func isDeep(command string) bool {
+	parts := tested.FindStringSubmatch(command)
+	if len(parts) == 0 {
+		return false
+	}
+	text, names := testsOf(parts[1])
+	bodies := testFunc.Split(text, -1)[1:]
+	for _, match := range chosen.FindAllStringSubmatch(parts[2], -1) {
+		one := regexp.MustCompile(match[2] + match[3])
+		for i, name := range names {
+			body, _, _ := strings.Cut(bodies[i], "\nfunc ")
+			if one.MatchString(name) && strings.Contains(body, "\ttier.Deep(") {
 				return true
 			}
 		}
@@ -207,6 +228,8 @@ func TestClaimsAreShown(t *testing.T) {
 		for _, match := range quoted.FindAllStringSubmatch(row[1], -1) {
 			if runsNothing(t, match[1]) {
 				t.Errorf("claims.md, %q: `%s` runs nothing", row[0], match[1])
+			} else if deep := strings.HasPrefix(match[1], tier.Variable); deep != isDeep(match[1]) {
+				t.Errorf("claims.md, %q: `%s` runs tests of the deep tier: %v, has its variable: %v", row[0], match[1], !deep, deep)
 			}
 		}
 		for _, match := range shown.FindAllStringSubmatch(row[2], -1) {

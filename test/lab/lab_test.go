@@ -165,7 +165,8 @@ func TestKilledRun(t *testing.T) {
 	if out, err := gotool.Command(t.Context(), "", "build", "-o", binary, ".").CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	for _, also := range []string{"", "find /sys/fs/cgroup -path '*" + cluster.Group + "*' -name cgroup.procs -exec cat {} + | sort -u | xargs kill -9"} {
+	kill := func(also string) {
+		t.Helper()
 		said := filepath.Join(t.TempDir(), "said")
 		run := exec.CommandContext(t.Context(), binary, "run", "-nodes=2", "sh", "-c", "echo up >"+said+"; exec sleep 60")
 		run.Stderr = os.Stderr
@@ -189,11 +190,21 @@ func TestKilledRun(t *testing.T) {
 				t.Logf("kill all of the lab: %v: %s", err, out) // some die of the others' death
 			}
 		}
+	}
+	for _, also := range []string{"", "find /sys/fs/cgroup -path '*" + cluster.Group + "*' -name cgroup.procs -exec cat {} + | sort -u | xargs kill -9"} {
+		kill(also)
 		lab.ok("run", "-nodes=1", "true")
 		if diff := leftBehind(t, before); diff != "" {
 			t.Errorf("something was left behind (-before +after):\n%s", diff)
 		}
 	}
+	// What somebody then brings up by hand is nobody else's.
+	kill("")
+	lab.ok("down")
+	lab.ok("up", "-nodes=1")
+	lab.fails("run", "-wait=1s", "true")
+	lab.ok("status")
+	lab.ok("down")
 }
 
 // TestInterruptedUp kills 'up' at many moments: 'down' must always be able to clean up, and 'up' to go on.

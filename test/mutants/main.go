@@ -52,13 +52,15 @@ func run(pattern string, show bool, limit time.Duration) error {
 	if err := copyTree(dir); err != nil {
 		return err
 	}
-	b := &bench{dir: dir, show: show, limit: limit}
-	if err := b.control(chosen); err != nil {
-		return err
-	}
+	b := &bench{dir: dir, show: show, limit: limit, controls: map[string]error{}}
 	counts, wrong := map[verdict]int{}, []string{}
 	for i := range chosen {
 		m := &chosen[i]
+		if err := b.control(m.tests); err != nil {
+			counts[unjudged]++
+			wrong = append(wrong, fmt.Sprintf("%s is not judged: %v", m.name, err))
+			continue
+		}
 		began := time.Now()
 		v, err := b.try(m)
 		if err != nil {
@@ -70,8 +72,8 @@ func run(pattern string, show bool, limit time.Duration) error {
 			wrong = append(wrong, complaint)
 		}
 	}
-	fmt.Printf("\n%d mutants: %d caught, %d survived (%d of them harmless), %d do not compile\n", len(chosen),
-		counts[caught], counts[survived]+counts[harmless], counts[harmless], counts[broken])
+	fmt.Printf("\n%d mutants: %d caught, %d survived (%d of them harmless), %d do not compile, %d are not judged\n", len(chosen),
+		counts[caught], counts[survived]+counts[harmless], counts[harmless], counts[broken], counts[unjudged])
 	if len(wrong) > 0 {
 		return errors.New("\n" + strings.Join(wrong, "\n"))
 	}
@@ -86,6 +88,7 @@ const (
 	survived verdict = "SURVIVED"
 	harmless verdict = "harmless" // survived, and the list says why it may
 	broken   verdict = "BROKEN"   // it does not compile, so it shows nothing
+	unjudged verdict = "UNJUDGED" // its tests fail without it too
 )
 
 // complaint is what is wrong with a verdict.
@@ -150,26 +153,28 @@ type bench struct {
 	dir   string
 	show  bool
 	limit time.Duration
+	// controls are what is wrong with each set of tests that was tried, nil if nothing is.
+	controls map[string]error
 }
 
-// control runs each set of tests without a fault: what fails by itself catches nothing, and nor does what is not there.
-func (b *bench) control(mutants []mutant) error {
-	seen := map[string]bool{}
-	for i := range mutants {
-		tests := mutants[i].tests
-		if key := strings.Join(tests, " "); !seen[key] {
-			seen[key] = true
-			began := time.Now()
-			switch v, out := b.test(tests); {
-			case v != survived:
-				return fmt.Errorf("go test %s fails without any mutant:\n%s", key, out)
-			case strings.Contains(out, "no tests to run"), strings.Contains(out, "no test files"):
-				return fmt.Errorf("go test %s runs no test", key)
-			}
-			fmt.Printf("%-9s %5.1f s  go test %s\n", "control", time.Since(began).Seconds(), key)
-		}
+// control runs a set of tests without a fault, once for all their mutants: what fails by itself catches nothing, and nor does what is
+// not there.
+func (b *bench) control(tests []string) error {
+	key := strings.Join(tests, " ")
+	if err, known := b.controls[key]; known {
+		return err
 	}
-	return nil
+	began, result := time.Now(), "control"
+	var wrong error
+	switch v, out := b.test(tests); {
+	case v != survived:
+		wrong, result = fmt.Errorf("go test %s fails without any mutant:\n%s", key, out), string(unjudged)
+	case strings.Contains(out, "no tests to run"), strings.Contains(out, "no test files"):
+		wrong, result = fmt.Errorf("go test %s runs no test", key), string(unjudged)
+	}
+	fmt.Printf("%-9s %5.1f s  go test %s\n", result, time.Since(began).Seconds(), key)
+	b.controls[key] = wrong
+	return wrong
 }
 
 // try runs a mutant's tests with its fault in the copy, and takes it out again.

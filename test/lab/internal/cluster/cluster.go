@@ -28,6 +28,7 @@ type Lab struct {
 	tree     *cgroup.Tree
 	progress io.Writer
 	bin      binaries.Set // after ensureBinaries
+	owned    bool         // after Own
 	mu       sync.Mutex   // guards the state while machines boot at once
 }
 

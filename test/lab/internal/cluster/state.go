@@ -37,6 +37,7 @@ func (c Config) validate() error {
 // of is made, or, for a machine, before its init may do anything.
 type state struct {
 	Config
+	Owned    bool                    `json:"owned"` // by a run, which takes it down; else it is somebody's who calls up and down
 	BootID   string                  `json:"bootID"`
 	Machines map[string]proc.Process `json:"machines"`
 }
@@ -122,11 +123,10 @@ func (l *Lab) lockFile(ctx context.Context, path, why string) (*os.File, error) 
 
 // Own makes the lab the caller's until disown is called or the process ends, in whatever way. Another owner is waited for, and so is
 // a lab that somebody has brought up by hand, until it is down or ctx ends. Everything else that is left of a lab is taken down:
-// its owner was killed, or none of its machines lives.
+// its owner was killed or could not, or none of its machines lives.
 func (l *Lab) Own(ctx context.Context) (disown func(), err error) {
-	// The kernel unlocks the file of an owner that was killed, and the file stays: so what is up is that owner's.
+	// The kernel unlocks the file of an owner that was killed.
 	path := l.dir + ".run"
-	_, left := os.Stat(path)
 	file, err := l.lockFile(ctx, path, "the lab in "+l.dir+" runs for somebody else")
 	if err != nil {
 		return nil, err
@@ -135,7 +135,7 @@ func (l *Lab) Own(ctx context.Context) (disown func(), err error) {
 		_ = os.Remove(path)
 		_ = file.Close()
 	}
-	for said := false; left != nil && l.lives(); said = true {
+	for said := false; l.isUpByHand(); said = true {
 		if !said {
 			l.say("waiting: the lab in %s is up, by hand: 'lab down' ends it", l.dir)
 		}
@@ -150,11 +150,16 @@ func (l *Lab) Own(ctx context.Context) (disown func(), err error) {
 		disown()
 		return nil, err
 	}
+	l.owned = true
 	return disown, nil
 }
 
-// lives reports whether a machine of the lab does.
-func (l *Lab) lives() bool {
+// isUpByHand reports whether there is a lab that no run has made, and a machine of it lives.
+func (l *Lab) isUpByHand() bool {
+	s, err := l.loadState()
+	if err != nil || s == nil || s.Owned {
+		return false
+	}
 	machines, err := l.Machines()
 	return err == nil && slices.ContainsFunc(machines, func(m Machine) bool { return m.Init.Alive() })
 }

@@ -75,7 +75,7 @@ func (l *Lab) begin(c Config) (*state, error) {
 	if s.Machines == nil {
 		s.Machines = map[string]proc.Process{}
 	}
-	s.Config = c
+	s.Config, s.Owned = c, l.owned
 	if err := os.MkdirAll(l.path("log"), 0o755); err != nil {
 		return nil, err
 	}
