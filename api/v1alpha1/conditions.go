@@ -34,6 +34,7 @@ const (
 	ReasonElecting            = "Electing"
 	ReasonHolderUnreachable   = "HolderUnreachable"
 	ReasonForeignHolder       = "ForeignHolder"
+	ReasonUnmanagedHolder     = "UnmanagedHolder"
 	ReasonNoCandidates        = "NoCandidates"
 	ReasonCandidatesNotReady  = "CandidatesNotReady"
 	ReasonProcessBackOff      = "ProcessBackOff"
@@ -151,6 +152,7 @@ func activeReasons() []ConditionReason {
 	return []ConditionReason{
 		{ConditionActive, yes, ReasonRunning, "a tenure exists and its process runs"},
 		{ConditionActive, yes, ReasonNotReady, "a tenure exists and its process runs, but is not ready by its own probes"},
+		{ConditionActive, yes, ReasonUnmanagedHolder, "a tenure exists and its process runs, in a pod that is none of the SingletonJob's, such as one that has lost its label"},
 		{ConditionActive, no, ReasonElecting, "no tenure exists; ready candidates contend for the Lease, or wait until the last tenure is certainly over"},
 		{ConditionActive, no, ReasonHolderUnreachable, "the holder has stopped renewing; its process is being stopped, or dead, and a standby takes over when the lease expires"},
 		{ConditionActive, no, ReasonForeignHolder, "something that is not an agent, such as another elector, holds the Lease; that is not supported"},
@@ -195,6 +197,7 @@ func otherReasons() []ConditionReason {
 		{ConditionProgressing, yes, ReasonSuspending, "spec.suspend is set and candidates are being removed"},
 		{ConditionProgressing, yes, ReasonDeleting, "the SingletonJob is being deleted; nothing is made any more"},
 		{ConditionProgressing, no, ReasonUpToDate, "every candidate is made from the current template and ready"},
+		{ConditionProgressing, no, ReasonUnmanagedHolder, "a pod that is none of the SingletonJob's holds the Lease and renews it, so that neither a change of the template nor of the operator reaches what acts"},
 		{ConditionProgressing, no, ReasonRolloutStalled, "no candidate of the current template becomes ready; the old ones go on"},
 		{ConditionProgressing, no, ReasonProgressDeadlineExceeded, "a rollout waits for a candidate that has not become ready within spec.strategy.progressDeadlineSeconds; the message says why"},
 		{ConditionProgressing, no, ReasonRolloutPaused, "spec.strategy.paused is set, and the current template is not rolled out"},
@@ -228,6 +231,7 @@ func readyReasons() []ConditionReason {
 		{ConditionReady, no, ReasonRolloutStalled, "no candidate of the current template becomes ready; the old ones go on"},
 		{ConditionReady, no, ReasonReplacingCandidates, "the active pod is on its way out, and another is to take over"},
 		{ConditionReady, no, ReasonNotReady, "a tenure exists and its process runs, but is not ready by its own probes"},
+		{ConditionReady, no, ReasonUnmanagedHolder, "a tenure exists and its process runs, in a pod that is none of the SingletonJob's, such as one that has lost its label"},
 		{ConditionReady, no, ReasonElecting, "no tenure exists; ready candidates contend for the Lease, or wait until the last tenure is certainly over"},
 		{ConditionReady, no, ReasonHolderUnreachable, "the holder has stopped renewing; its process is being stopped, or dead, and a standby takes over when the lease expires"},
 		{ConditionReady, no, ReasonForeignHolder, "something that is not an agent, such as another elector, holds the Lease; that is not supported"},

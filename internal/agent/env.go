@@ -33,6 +33,10 @@ func FromEnv(environ []string, pid int) (Options, error) {
 			return Options{}, fmt.Errorf("%s %q contains a slash, which parts a holder's identity", name, env(name))
 		}
 	}
+	if config.Pod != "" && config.Pod != env(contract.PodEnv) {
+		return Options{}, fmt.Errorf("this pod, %q, is a copy of %q, and only the operator's own pods may act: delete it, or give the container "+
+			"of the copy another command: kubectl debug --copy-to=NAME --container=CONTAINER -- sh", env(contract.PodEnv), config.Pod)
+	}
 	server, err := kubelease.InCluster(env)
 	if err != nil {
 		return Options{}, err

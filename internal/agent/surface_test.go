@@ -231,12 +231,18 @@ func TestFromEnv(t *testing.T) {
 		contract.ConfigEnv: testOptions().Config.Encode(), contract.PodEnv: "pod", contract.PodUIDEnv: "uid", contract.NodeEnv: "node",
 		contract.NamespaceEnv: "ns", "KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": "1", CredentialsEnv: dir,
 	}
+	made := testOptions().Config
+	made.Pod = "pod"
 	for name, test := range map[string]struct {
 		change map[string]string
 		pid    int
 		fails  string // a word of the error
 		proves bool
 	}{
+		"in the pod that it was made for": {change: map[string]string{contract.ConfigEnv: made.Encode()}},
+		"in a copy of it": {
+			change: map[string]string{contract.ConfigEnv: made.Encode(), contract.PodEnv: "pod-debug"}, fails: `"pod-debug", is a copy of "pod"`,
+		},
 		"as PID 1":              {pid: 1, proves: true},
 		"as another":            {pid: 7},
 		"the runtime reaps not": {pid: 7, change: map[string]string{contract.RuntimeReapsEnv: "false"}},

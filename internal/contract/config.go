@@ -16,6 +16,9 @@ import (
 type AgentConfig struct {
 	// Name is the SingletonJob's and its Lease's.
 	Name string `json:"name"`
+	// Pod is the name of the pod that this was written for. A copy of the pod has it too, under a name of its own, so an agent that finds
+	// itself in another pod refuses to run. Empty where no operator made the pod.
+	Pod string `json:"pod,omitempty"`
 	// RunID is an idempotency key: the same for every tenure of the same run. Runs that end have one each: see Run.
 	RunID string `json:"runID"`
 	// TokenEnv is the variable in which the process finds its token.

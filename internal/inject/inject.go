@@ -84,6 +84,7 @@ func Pod(job *v1alpha1.SingletonJob, ordinal int, settings Settings) (*corev1.Po
 	bringAgent(&template.Spec, gated, settings)
 	wrap(gated, job.Spec.Fencing.EnvVar)
 	config := agentConfig(job, gated, ordinal, port)
+	config.Pod = PodName(job.Name, hash, ordinal)
 	gated.Lifecycle = nil // its hooks are the agent's
 	gated.Env = append(agentEnv(config), gated.Env...)
 	gated.VolumeMounts = append(gated.VolumeMounts, corev1.VolumeMount{Name: credentialsVolume, MountPath: contract.CredentialsDir, ReadOnly: true})

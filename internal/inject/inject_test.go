@@ -315,6 +315,9 @@ func TestAgentAcceptsItsConfiguration(t *testing.T) {
 			if jitter := contract.Duration(maxJitter); config.Jitter > jitter || ordinal == 0 && config.Jitter != 0 {
 				t.Errorf("%s: jitter %v of ordinal %d", name, config.Jitter, ordinal)
 			}
+			if config.Pod != pod.Name {
+				t.Errorf("%s: the agent is told that its pod is %q, and it is %q", name, config.Pod, pod.Name)
+			}
 		}
 	}
 }

@@ -62,12 +62,14 @@ func active(state State, j *job, t *tenure, m *members, r *runs, refused []Refus
 	case InvalidSpec, LeaseConflict, Suspended:
 		return idle(state, j, t)
 	case Suspending:
-		return verdict{v1alpha1.ReasonSuspending, "spec.suspend is set; the process is being stopped"}
+		return suspending(t, m, "the process is being stopped")
 	default:
 	}
 	switch {
 	case t.holder.foreign:
 		return verdict{v1alpha1.ReasonForeignHolder, foreignText(t.Record.Holder)}
+	case m.unmanaged(t):
+		return verdict{v1alpha1.ReasonUnmanagedHolder, unmanagedText(t)}
 	case t.shown && m.any(func(c candidate) bool { return c.unwell }):
 		return verdict{v1alpha1.ReasonNotReady, t.holder.Pod + " holds the Lease and renews it, but its process is not ready by its own probes; its log says why"}
 	case t.shown:
@@ -138,13 +140,29 @@ type handover struct {
 	handing bool
 }
 
-// progressing is the verdict on what is changed.
+// suspending is the verdict on a job that is to be suspended. what is done is said unless that can't be.
+func suspending(t *tenure, m *members, what string) verdict {
+	if m.unmanaged(t) {
+		what = "but " + unmanagedText(t)
+	}
+	return verdict{v1alpha1.ReasonSuspending, "spec.suspend is set; " + what}
+}
+
+// progressing is the verdict on what is changed. It is never that all is as it should be while somebody acts who is none of the job's.
 func progressing(state State, j *job, t *tenure, m *members, r *runs, refused []Refusal, h handover) verdict {
+	v := onlyProgressing(state, j, t, m, r, refused, h)
+	if v.reason == v1alpha1.ReasonUpToDate && m.unmanaged(t) {
+		return verdict{v1alpha1.ReasonUnmanagedHolder, unmanagedText(t)}
+	}
+	return v
+}
+
+func onlyProgressing(state State, j *job, t *tenure, m *members, r *runs, refused []Refusal, h handover) verdict {
 	switch state {
 	case InvalidSpec, LeaseConflict, Suspended:
 		return idle(state, j, t)
 	case Suspending:
-		return verdict{v1alpha1.ReasonSuspending, "spec.suspend is set; the candidates are being removed, the active one last"}
+		return suspending(t, m, "the candidates are being removed, the active one last")
 	case Deleting:
 		return deleting()
 	case Resting:
@@ -292,6 +310,11 @@ const maxIdentity = 128
 func foreignText(holder string) string {
 	return fmt.Sprintf("%q holds the Lease and is not an agent of this SingletonJob: another elector on the same Lease is not supported, "+
 		"stop it or give it a Lease of its own; a candidate takes over when it has not renewed for its full lease duration", holder[:min(len(holder), maxIdentity)])
+}
+
+func unmanagedText(t *tenure) string {
+	return fmt.Sprintf("%[1]s holds the Lease and renews it, and is not a pod of this SingletonJob that the operator sees: it lacks the label %[2]s=%[3]s or the owner "+
+		"by which they are known, or was deleted by force; a candidate takes over when it ends: kubectl delete pod %[1]s", t.holder.Pod, contract.NameLabel, t.name)
 }
 
 func stoppedText(j *job, t *tenure) string {

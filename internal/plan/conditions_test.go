@@ -279,6 +279,18 @@ func TestConditions(t *testing.T) {
 			with: func(g *given) { g.Job.Spec.Suspend = true; g.Pods = nil; g.released(lease.ReasonPodTerminating) },
 			want: "Suspended Suspended Suspended",
 		},
+		"held by a pod that has lost its owner": {
+			with: func(g *given) { g.Pods[0].OwnerReferences[0].UID = "another"; g.pod(2, "a") },
+			want: "UnmanagedHolder StandbyReady UnmanagedHolder", active: true, says: "it lacks the label singletonjob.io/name=job",
+		},
+		"suspended but for a pod that has lost its owner": {
+			with: func(g *given) { g.Job.Spec.Suspend = true; g.Pods = g.Pods[:1]; g.Pods[0].OwnerReferences[0].UID = "another" },
+			want: "Suspending Suspended Suspending", active: true, says: "spec.suspend is set; but ",
+		},
+		"a pod that has lost its label and stopped renewing": {
+			with: func(g *given) { g.Job.Spec.Suspend = true; g.Pods = nil; g.Lease.Unchanged = 15 * time.Second },
+			want: "Suspended Suspended Suspended",
+		},
 		"a Lease that was deleted": {with: (*given).absent, want: "Electing NoHolder UpToDate"},
 	} {
 		t.Run(name, func(t *testing.T) {

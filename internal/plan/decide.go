@@ -164,16 +164,16 @@ func stateOf(j *job, t *tenure, m *members, r *runs) State {
 	case r != nil && !r.ours && r.Bad == "":
 		return LeaseUnclaimed
 	}
-	return stateToBe(j, m, r)
+	return stateToBe(j, t, m, r)
 }
 
 // stateToBe is the state of a job whose Lease is in order.
-func stateToBe(j *job, m *members, r *runs) State {
+func stateToBe(j *job, t *tenure, m *members, r *runs) State {
 	suspended := j.Spec.Suspend && !r.outlasts()
 	switch {
 	case r.final():
 		return Resting
-	case suspended && len(m.candidates) > 0:
+	case suspended && (len(m.candidates) > 0 || m.unmanaged(t)):
 		return Suspending
 	case suspended:
 		return Suspended

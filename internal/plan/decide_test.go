@@ -49,6 +49,11 @@ var distortions = []func(*given, *rand.Rand){
 	func(g *given, _ *rand.Rand) { g.Job.Status = v1alpha1.SingletonJobStatus{} },
 	func(g *given, _ *rand.Rand) { g.Job.UID = "another" },
 	func(g *given, _ *rand.Rand) { g.Pods = nil },
+	func(g *given, _ *rand.Rand) {
+		g.Job.Spec.Suspend = true
+		g.Pods = nil
+		g.released(lease.ReasonPodTerminating)
+	},
 	func(g *given, r *rand.Rand) { g.pod(2+r.IntN(3), "c") },
 	func(g *given, r *rand.Rand) { g.some(r, func(i int) { g.terminating(i) }) },
 	func(g *given, r *rand.Rand) { g.some(r, func(i int) { g.unready(i) }) },

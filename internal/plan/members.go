@@ -73,6 +73,12 @@ type candidate struct {
 // is cut off that way has no end.
 func (c candidate) live() bool { return !c.terminating && !c.terminal }
 
+// unmanaged reports whether who acts is none of the job's pods: a copy of one, or one that has lost the label or the owner by which they are
+// known. Nothing that is done to the job's pods reaches it.
+func (m *members) unmanaged(t *tenure) bool {
+	return t.shown && !m.any(func(c candidate) bool { return c.holds })
+}
+
 // available reports whether it holds the Lease or can take it.
 func (c candidate) available() bool { return c.live() && c.ready }
 

@@ -58,7 +58,7 @@ func TestReady(t *testing.T) {
 		},
 		"the active pod is deleted": {with: func(g *given) { g.terminating(0) }, reason: "ReplacingCandidates", kstatus: "InProgress", argo: "Progressing"},
 		"the active pod is not seen": {
-			with: func(g *given) { g.Pods = g.Pods[1:] }, reason: "ReplacingCandidates", kstatus: "InProgress", argo: "Progressing",
+			with: func(g *given) { g.Pods = g.Pods[1:] }, reason: "UnmanagedHolder", kstatus: "InProgress", argo: "Degraded",
 		},
 		"the only pod is replaced": {
 			with: func(g *given) {

@@ -92,7 +92,7 @@ func amiss(c metav1.Condition) bool {
 	case rests(c.Reason):
 		return false
 	}
-	return c.Status != metav1.ConditionTrue || c.Reason == v1alpha1.ReasonNotReady
+	return c.Status != metav1.ConditionTrue || c.Reason == v1alpha1.ReasonNotReady || c.Reason == v1alpha1.ReasonUnmanagedHolder
 }
 
 // further are the conditions besides the three: those that operators of other versions may report too.
@@ -115,7 +115,8 @@ func finding(f Facts, c metav1.Condition) Finding {
 	if ofPods(c.Reason) {
 		found.Seen = slices.Concat(podsSeen(f), eventsSeen(f))
 	}
-	if c.Reason == v1alpha1.ReasonHolderUnreachable || c.Reason == v1alpha1.ReasonElecting || c.Reason == v1alpha1.ReasonForeignHolder {
+	if c.Reason == v1alpha1.ReasonHolderUnreachable || c.Reason == v1alpha1.ReasonElecting || c.Reason == v1alpha1.ReasonForeignHolder ||
+		c.Reason == v1alpha1.ReasonUnmanagedHolder {
 		found.Seen = append([]string{leaseSeen(f)}, podsSeen(f)...)
 	}
 	found.Do = remedies(f, c.Reason)
@@ -148,6 +149,8 @@ func remedies(f Facts, reason string) []string {
 		return []string{"wait: a candidate takes over once the last tenure is certainly over, at most the lease's duration after its last renewal"}
 	case v1alpha1.ReasonHolderUnreachable:
 		return []string{"wait: a standby takes over when the lease runs out", "if that node is lost for good, delete it or taint it out-of-service: kubectl describe node " + cmp.Or(nodeOf(f, Holder(f)), "NODE")}
+	case v1alpha1.ReasonUnmanagedHolder:
+		return []string{"delete the pod that the message names: a candidate takes over"}
 	case v1alpha1.ReasonForeignHolder:
 		return []string{"stop the other elector, or give it a Lease of another name; candidates take over when its lease runs out"}
 	case v1alpha1.ReasonLeaseConflict:
