@@ -279,6 +279,22 @@ func TestConditions(t *testing.T) {
 			with: func(g *given) { g.Job.Spec.Suspend = true; g.Pods = nil; g.released(lease.ReasonPodTerminating) },
 			want: "Suspended Suspended Suspended",
 		},
+		"a standby whose readiness gate is not met": {
+			with: func(g *given) { g.unready(1); g.rest(1, "ReadinessGatesNotReady") }, want: "Running StandbyReady UpToDate", active: true,
+		},
+		"a standby whose sidecar is not ready": {
+			with: func(g *given) { g.unready(1); g.rest(1, "ContainersNotReady") }, want: "Running StandbyReady UpToDate", active: true,
+		},
+		"a standby whose agent is not ready": {
+			with: func(g *given) { g.unready(1); g.rest(1, "ContainersNotReady"); g.Pods[1].Status.ContainerStatuses[0].Ready = false },
+			want: "Running NoStandby ReplacingCandidates", active: true,
+		},
+		"a standby whose node is lost": {
+			with: func(g *given) { g.unready(1); g.rest(1, "") }, want: "Running NoStandby ReplacingCandidates", active: true,
+		},
+		"an active pod whose readiness gate is not met": {
+			with: func(g *given) { g.unready(0); g.rest(0, "ReadinessGatesNotReady") }, want: "Running StandbyReady ReplacingCandidates", active: true,
+		},
 		"held by a pod that has lost its owner": {
 			with: func(g *given) { g.Pods[0].OwnerReferences[0].UID = "another"; g.pod(2, "a") },
 			want: "UnmanagedHolder StandbyReady UnmanagedHolder", active: true, says: "it lacks the label singletonjob.io/name=job",
@@ -348,6 +364,12 @@ func (g *given) free() {
 	g.Lease = Lease{Presence: Ours, Claim: Claim{JobUID: "job-uid"}, Record: lease.Record{
 		UID: "lease-uid", Revision: 1, Token: g.Job.Status.FencingToken, Duration: 15 * time.Second, Release: lease.Release{Reason: lease.ReasonCreated},
 	}}
+}
+
+// rest has a pod not be ready for another reason than its gated container.
+func (g *given) rest(pod int, reason string) {
+	g.Pods[pod].Status.Conditions[0].Reason = reason
+	g.Pods[pod].Status.ContainerStatuses[0].Ready = true
 }
 
 // TestEveryConditionReasonIsReachedOrNamedHere: each verdict that stands in the code is one that the API declares for its

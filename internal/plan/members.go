@@ -171,6 +171,7 @@ func candidateOf(pod *corev1.Pod, updated string, h holder, last int, now time.T
 		apart:       pod.Annotations[inject.KeptFromAnnotation] != "",
 		issue:       issueOf(pod, gated(pod)),
 	}
+	c.ready = c.ready || !c.holds && standsReady(pod)
 	c.unwell = c.holds && !c.ready && isUnwell(pod)
 	if c.terminal {
 		c.failure = failed(pod, now)
@@ -190,6 +191,19 @@ func isUnwell(pod *corev1.Pod) bool {
 func isReady(pod *corev1.Pod) bool {
 	return slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
 		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+	})
+}
+
+// standsReady reports whether a pod that does not act can take the Lease, though it is not ready as a whole: its gated container is ready, and
+// the kubelet says that it is the rest that is not. A readiness gate, or a sidecar, may get ready only where the program answers. The
+// node controller, which takes a lost node's pods for not ready, gives no such reason.
+func standsReady(pod *corev1.Pod) bool {
+	name := gated(pod)
+	return slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+		// Of k8s.io/kubernetes, pkg/kubelet/status/generate.go.
+		return c.Type == corev1.PodReady && c.Status == corev1.ConditionFalse && (c.Reason == "ContainersNotReady" || c.Reason == "ReadinessGatesNotReady")
+	}) && slices.ContainsFunc(pod.Status.ContainerStatuses, func(s corev1.ContainerStatus) bool {
+		return s.Name == name && s.State.Running != nil && s.Ready
 	})
 }
 

@@ -189,12 +189,10 @@ func asItIs(pod *corev1.Pod, now time.Time) time.Duration {
 
 // readyFor is for how long a pod has been ready.
 func readyFor(pod *corev1.Pod, now time.Time) time.Duration {
-	for _, c := range pod.Status.Conditions {
-		if c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue {
-			return now.Sub(c.LastTransitionTime.Time)
-		}
+	if !isReady(pod) && !standsReady(pod) {
+		return 0
 	}
-	return 0
+	return unchangedFor(pod, now, corev1.PodReady)
 }
 
 // try is what is noted of one: how long ago it was, and for which nodes.
