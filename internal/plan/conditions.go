@@ -68,12 +68,8 @@ func active(state State, j *job, t *tenure, m *members, r *runs, refused []Refus
 	switch {
 	case t.holder.foreign:
 		return verdict{v1alpha1.ReasonForeignHolder, foreignText(t.Record.Holder)}
-	case m.unmanaged(t):
-		return verdict{v1alpha1.ReasonUnmanagedHolder, unmanagedText(t)}
-	case t.shown && m.any(func(c candidate) bool { return c.unwell }):
-		return verdict{v1alpha1.ReasonNotReady, t.holder.Pod + " holds the Lease and renews it, but its process is not ready by its own probes; its log says why"}
 	case t.shown:
-		return verdict{v1alpha1.ReasonRunning, t.holder.Pod + " holds the Lease and renews it"}
+		return attended(t, m)
 	case t.stopped():
 		return verdict{v1alpha1.ReasonHolderUnreachable, stoppedText(j, t)}
 	case state == Deleting:
@@ -86,6 +82,17 @@ func active(state State, j *job, t *tenure, m *members, r *runs, refused []Refus
 		return resting(r)
 	}
 	return unattended(j, t, m)
+}
+
+// attended is the verdict on a job of which somebody acts.
+func attended(t *tenure, m *members) verdict {
+	switch {
+	case m.unmanaged(t):
+		return verdict{v1alpha1.ReasonUnmanagedHolder, unmanagedText(t)}
+	case m.any(func(c candidate) bool { return c.unwell }):
+		return verdict{v1alpha1.ReasonNotReady, t.holder.Pod + " holds the Lease and renews it, but its process is not ready by its own probes; its log says why"}
+	}
+	return verdict{v1alpha1.ReasonRunning, t.holder.Pod + " holds the Lease and renews it"}
 }
 
 // unattended is the verdict on a job of which nobody acts.

@@ -286,7 +286,11 @@ func TestConditions(t *testing.T) {
 			with: func(g *given) { g.unready(1); g.rest(1, "ContainersNotReady") }, want: "Running StandbyReady UpToDate", active: true,
 		},
 		"a standby whose agent is not ready": {
-			with: func(g *given) { g.unready(1); g.rest(1, "ContainersNotReady"); g.Pods[1].Status.ContainerStatuses[0].Ready = false },
+			with: func(g *given) {
+				g.unready(1)
+				g.rest(1, "ContainersNotReady")
+				g.Pods[1].Status.ContainerStatuses[0].Ready = false
+			},
 			want: "Running NoStandby ReplacingCandidates", active: true,
 		},
 		"a standby whose node is lost": {
@@ -300,7 +304,11 @@ func TestConditions(t *testing.T) {
 			want: "UnmanagedHolder StandbyReady UnmanagedHolder", active: true, says: "it lacks the label singletonjob.io/name=job",
 		},
 		"suspended but for a pod that has lost its owner": {
-			with: func(g *given) { g.Job.Spec.Suspend = true; g.Pods = g.Pods[:1]; g.Pods[0].OwnerReferences[0].UID = "another" },
+			with: func(g *given) {
+				g.Job.Spec.Suspend = true
+				g.Pods = g.Pods[:1]
+				g.Pods[0].OwnerReferences[0].UID = "another"
+			},
 			want: "Suspending Suspended Suspending", active: true, says: "spec.suspend is set; but ",
 		},
 		"a pod that has lost its label and stopped renewing": {
