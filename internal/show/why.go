@@ -149,8 +149,6 @@ func remedies(f Facts, reason string) []string {
 		return []string{"wait: a candidate takes over once the last tenure is certainly over, at most the lease's duration after its last renewal"}
 	case v1alpha1.ReasonHolderUnreachable:
 		return []string{"wait: a standby takes over when the lease runs out", "if that node is lost for good, delete it or taint it out-of-service: kubectl describe node " + cmp.Or(nodeOf(f, Holder(f)), "NODE")}
-	case v1alpha1.ReasonUnmanagedHolder:
-		return []string{"delete the pod that the message names: a candidate takes over"}
 	case v1alpha1.ReasonForeignHolder:
 		return []string{"stop the other elector, or give it a Lease of another name; candidates take over when its lease runs out"}
 	case v1alpha1.ReasonLeaseConflict:
@@ -180,6 +178,8 @@ func remedies(f Facts, reason string) []string {
 func furtherRemedies(f Facts, reason string) []string {
 	name := f.Job.Name
 	switch reason {
+	case v1alpha1.ReasonUnmanagedHolder:
+		return []string{"delete the pod that the message names: a candidate takes over"}
 	case v1alpha1.ReasonSwitchoverBlocked:
 		return []string{"wait for what the message names, or take it back: kubectl annotate singletonjob " + name + inNamespace(f) + " " + contract.SwitchoverAnnotation + "-"}
 	case v1alpha1.ReasonWorkloadRunning:
