@@ -17,8 +17,8 @@ import (
 func victims(m *members, s Step, asked string) []PodRef {
 	ranked := slices.Clone(m.candidates)
 	slices.SortStableFunc(ranked, func(a, b candidate) int {
-		// First who shares the holder's node and would be lost with it, then the youngest.
-		return cmp.Or(-compareBool(a.beside, b.beside), -cmp.Compare(a.ordinal, b.ordinal))
+		// First who never ran, then who shares the holder's node and would be lost with it, then the youngest.
+		return cmp.Or(compareBool(a.able, b.able), -compareBool(a.beside, b.beside), -cmp.Compare(a.ordinal, b.ordinal))
 	})
 	var refs []PodRef
 	for _, c := range ranked {

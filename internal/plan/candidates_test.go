@@ -275,8 +275,9 @@ func TestWhatIsLeftToFallBackTo(t *testing.T) {
 			g.released(lease.ReasonRollout)
 			g.Lease.Record.History[0].Pod = "job-old-7"
 			g.unready(0)
-		}, goes: true},
-		"its process has ended, and it is not ready": {with: func(g *given) { g.released(lease.ReasonProcessExited); g.unready(0) }, goes: true},
+		}},
+		"it never ran": {with: func(g *given) { g.released(lease.ReasonProcessExited); g.waiting(0, "ImagePullBackOff") }, goes: true},
+		"its process has ended, and it is not ready": {with: func(g *given) { g.released(lease.ReasonProcessExited); g.unready(0) }},
 		"its process has ended":                      {with: func(g *given) { g.released(lease.ReasonProcessExited) }},
 		"nobody has held":                            {with: func(g *given) { g.free() }},
 		"a new one is tried":                         {with: func(g *given) { g.held(1, 101, ago(time.Second)) }},

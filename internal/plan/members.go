@@ -59,6 +59,8 @@ type candidate struct {
 	unready time.Duration
 	// terminating: it is being deleted. terminal: it will never run again.
 	terminating, terminal bool
+	// able: its agent has run, so that it may act again whatever it is at present. One that was never placed, or has no image, may not.
+	able bool
 	// holds: the Lease names it as the holder. beside: it is on the holder's node.
 	holds, beside bool
 	// apart: it was made for another node than the holder's of that time.
@@ -166,6 +168,7 @@ func candidateOf(pod *corev1.Pod, updated string, h holder, last int, now time.T
 		unready:     unreadyFor(pod, now),
 		terminating: pod.DeletionTimestamp != nil,
 		terminal:    pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed,
+		able:        hasRun(pod),
 		holds:       h.named && h.Pod == pod.Name && h.PodUID == string(pod.UID),
 		beside:      h.node != "" && h.node == pod.Spec.NodeName,
 		apart:       pod.Annotations[inject.KeptFromAnnotation] != "",
@@ -177,6 +180,15 @@ func candidateOf(pod *corev1.Pod, updated string, h holder, last int, now time.T
 		c.failure = failed(pod, now)
 	}
 	return c
+}
+
+// hasRun reports whether the gated container of a pod has been started, or any where it is not certain which one is gated.
+func hasRun(pod *corev1.Pod) bool {
+	name := gated(pod)
+	return slices.ContainsFunc(pod.Status.ContainerStatuses, func(s corev1.ContainerStatus) bool {
+		ran := s.RestartCount > 0 || s.State.Running != nil || s.State.Terminated != nil || s.LastTerminationState.Terminated != nil
+		return ran && (name == "" || s.Name == name)
+	})
 }
 
 // isUnwell reports whether the process of a holder's pod runs and is not ready by its own probes.
@@ -274,10 +286,12 @@ func (m *members) fleetOf(j *job, t *tenure) Fleet {
 		case c.holds && c.updated:
 			fleet.HolderNew, fleet.Soaked = true, t.unsoaked(j.updated(), j.preparation()) == 0 && !c.unwell
 		case c.holds:
-			fleet.HolderOld = true
+			fleet.HolderOld, fleet.Silent = true, t.Unchanged >= t.holder.limits.renewDeadline
 		default:
 			*Standbys(&fleet, c.updated, c.ready)++
-			fleet.Released = fleet.Released || !c.updated && t.handedOver(c.pod.Name)
+			if !c.updated && !c.ready && c.able {
+				fleet.OldAble++
+			}
 			fleet.Unplaced = fleet.Unplaced || c.updated && c.pod.Spec.NodeName == ""
 		}
 	}
@@ -310,6 +324,9 @@ func (m *members) isMover(c candidate) bool { return m.mover != nil && m.mover.p
 // it, and one of the old standbys has what it needs.
 func (m *members) seekRoom(j *job, overQuota time.Duration) {
 	given := m.first(func(c candidate) bool { return c.isStandby() && !c.updated })
+	if given == nil { // one that is kept to fall back to is in the way, too
+		given = m.first(func(c candidate) bool { return c.live() && !c.holds && !c.updated })
+	}
 	if given == nil {
 		return
 	}

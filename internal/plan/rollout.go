@@ -6,12 +6,14 @@ type Fleet struct {
 	Desired int
 	// Standbys by version and readiness.
 	OldReady, OldUnready, NewReady, NewUnready int
+	// OldAble is how many of OldUnready could act all the same: they may be unready for a moment or by a probe of their own, or start again.
+	OldAble int
 	// HolderOld and HolderNew say which version holds the Lease: neither where nobody does.
 	HolderOld, HolderNew bool
+	// Silent: the holder is old and does not renew. Its node may be lost, and it with it.
+	Silent bool
 	// Soaked: the holder is new and has run for minReadySeconds, or how long it runs says nothing.
 	Soaked bool
-	// Released: an old standby has just handed over, and nobody follows it yet. It may be unready for a moment, as one that drains is.
-	Released bool
 	// Failed: the new version was tried and its process ended before it was soaked.
 	Failed bool
 	// InPlace: no more than Desired may live (maxSurge is 0). Paused: nothing of a rollout is done.
@@ -70,8 +72,9 @@ func pick(updated, ready bool, newReady, newUnready, oldReady, oldUnready *int) 
 //     at a time, and only while all others are ready.
 //   - The holder is never removed while there is a choice. Once every standby is new, it is asked to hand over to a ready
 //     one: one handover in a rollout.
-//   - The last ready standby of the old version goes only when the new version is soaked: until then it is what a broken
-//     one falls back to. If the new version fails before, nothing moves until the template changes.
+//   - The last pod of the old version goes only when the new version is soaked: until then it is what a broken one falls back
+//     to. One that is ready is kept, or else one that could act though it is not. If the new version fails before, nothing
+//     moves until the template changes.
 //   - A holder whose process is to run to its end is waited for with all of it.
 //   - When nothing else is to be done, a standby on the holder's node is moved: one more is made elsewhere, and when that is ready
 //     there is one too many. Until then it stands in for none, and it is given up for anything else.
@@ -155,15 +158,16 @@ func (f Fleet) removals() Step {
 	return s
 }
 
-// fallback is how many old standbys are left for what becomes of the new version, of the ready ones and of the others. One that is not ready
-// stands in only where the new version has been tried: an old version that never gets ready is nothing to fall back to.
+// fallback is how many old standbys are left for what becomes of the new version, of the ready ones and of the others: one that could act
+// will do where none is ready. Only where there is no room for the new version beside it, and nothing else acts or could, it is in the way.
 func (f Fleet) fallback() (ready, unready int) {
 	switch {
-	case f.HolderOld || f.Soaked:
+	case f.HolderOld && !f.Silent, f.Soaked:
 	case f.OldReady > 0:
 		ready = 1
-	case f.HolderNew || f.Released || f.Failed:
-		unready = min(1, f.OldUnready)
+	case f.NoRoom && !f.HolderNew && f.NewReady == 0:
+	default:
+		unready = min(1, f.OldAble)
 	}
 	if f.Failed {
 		ready = f.OldReady
@@ -200,6 +204,7 @@ func (f Fleet) updated() int {
 func (f Fleet) less(s Step) Fleet {
 	f.OldReady -= s.OldReady
 	f.OldUnready -= s.OldUnready
+	f.OldAble = min(f.OldAble, f.OldUnready) // who could not act goes first
 	f.NewReady -= s.NewReady
 	f.NewUnready -= s.NewUnready
 	return f

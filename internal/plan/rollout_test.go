@@ -22,6 +22,7 @@ type rollout struct {
 	asked       bool
 	// unready: the one that has handed over is not seen to be ready yet.
 	unready   bool
+	released  bool
 	handovers int
 	out       strings.Builder
 }
@@ -92,7 +93,10 @@ func (r *rollout) apply(s Step) {
 // happen lets one thing happen that is not the operator's doing; false if nothing can.
 func (r *rollout) happen() bool {
 	switch {
-	case r.asked, r.Released, r.unready:
+	case r.Silent:
+		r.Silent = false
+		r.say("the holder renews again")
+	case r.asked, r.released, r.unready:
 		r.handOver()
 	case r.NewUnready > 0 && !r.broken:
 		r.NewUnready--
@@ -126,23 +130,26 @@ func (r *rollout) happen() bool {
 func (r *rollout) handOver() {
 	switch {
 	case r.asked:
-		r.asked, r.Released, r.unready, r.HolderOld = false, true, true, false
+		r.asked, r.released, r.unready, r.HolderOld = false, true, true, false
 		r.OldUnready++
+		r.OldAble++
 		r.handovers++
 		r.say("the holder has released")
-	case r.Released && r.NewReady > 0:
-		r.Released, r.HolderNew = false, true
+	case r.released && r.NewReady > 0:
+		r.released, r.HolderNew = false, true
 		r.NewReady--
 		r.say("the new one has taken over")
 	case r.crashing && !r.Failed:
 		r.HolderOld, r.HolderNew, r.Failed, r.unready = true, false, true, false
 		r.OldUnready--
+		r.OldAble--
 		r.NewReady++
 		r.say("it ends at once; the old one takes over")
 	default:
-		r.Released, r.unready = false, false
+		r.released, r.unready = false, false
 		if r.OldUnready > 0 {
 			r.OldUnready--
+			r.OldAble--
 			r.OldReady++
 			r.say("the old one is ready again")
 		}
@@ -222,7 +229,7 @@ func compareGolden(t *testing.T, file, got string) {
 	}
 }
 
-// fleets are all small ones.
+// fleets are all small ones. Of the old standbys that are not ready all could act, but one, or none.
 func fleets(visit func(Fleet)) {
 	const most = 3
 	for want := 1; want <= 4; want++ {
@@ -232,12 +239,14 @@ func fleets(visit func(Fleet)) {
 					f := Fleet{
 						Desired: want, OldReady: n % 4, OldUnready: n / 4 % 4, NewReady: n / 16 % 4, NewUnready: n / 64 % 4,
 						HolderOld: holder == 1, HolderNew: holder == 2, Soaked: holder == 2 && flags&1 != 0, Failed: flags&2 != 0,
-						InPlace: flags&4 != 0, NoRoom: flags&8 != 0, Released: holder == 0 && flags&1 != 0,
+						InPlace: flags&4 != 0, NoRoom: flags&8 != 0, Silent: holder == 1 && flags&1 != 0,
 					}
 					f.Unplaced = f.NoRoom && f.NewUnready > 0
 					for move := range 4 {
 						f.Together, f.Mover, f.Awaited = move == 1, move >= 2, move == 3
-						visit(f)
+						for f.OldAble = max(0, f.OldUnready-1); f.OldAble <= f.OldUnready; f.OldAble++ {
+							visit(f)
+						}
 					}
 				}
 			}
@@ -301,8 +310,9 @@ var rules = map[string]func(f Fleet, s Step, left Fleet) bool{
 	},
 	"does not hand over to what has failed": func(f Fleet, s Step, _ Fleet) bool { return !(s.HandOver && f.Failed) },
 	"keeps an old one to fall back to until the new one has outlasted its trial": func(f Fleet, _ Step, left Fleet) bool {
-		some := f.OldReady > 0 || f.OldUnready > 0 && (f.HolderNew || f.Released || f.Failed)
-		return f.Desired == 1 && f.InPlace || f.HolderOld || f.Soaked || !some || left.OldReady > 0 || f.OldReady == 0 && left.OldUnready > 0
+		inTheWay := f.OldReady == 0 && f.NoRoom && !f.HolderNew && f.NewReady == 0
+		return f.Desired == 1 && f.InPlace || f.HolderOld && !f.Silent || f.Soaked || inTheWay || f.OldReady+f.OldAble == 0 ||
+			left.OldReady > 0 || f.OldReady == 0 && left.OldAble > 0
 	},
 	"does not make what it removes": func(_ Fleet, s Step, _ Fleet) bool { return s.Create == 0 || s.NewReady+s.NewUnready == 0 },
 }

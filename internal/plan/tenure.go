@@ -274,15 +274,6 @@ var ownFaults = []lease.Reason{
 	lease.ReasonProcessExited, lease.ReasonPostStartFailed, lease.ReasonLivenessFailed, lease.ReasonHolderTerminated,
 }
 
-// handedOver reports whether the last tenure was a pod's that has handed over in a rollout, and nobody has the Lease since.
-func (t *tenure) handedOver(pod string) bool {
-	if !t.Record.Free() || len(t.tried) == 0 {
-		return false
-	}
-	last := t.tried[len(t.tried)-1]
-	return last.Reason == lease.ReasonRollout && last.Pod == pod
-}
-
 // notTakenFor is how long a handover is not asked for again that was not taken.
 const notTakenFor = 30 * time.Second
 
