@@ -34,7 +34,7 @@ type contender struct {
 
 func newContender(o Options, m *metrics) *contender {
 	return &contender{
-		config:       o.Config.Lease(o.Identity, o.Node, o.RestartProvesDeath),
+		config:       o.Config.Lease(o.Identity, o.Node, o.EndProvesDeath),
 		api:          o.API,
 		now:          func() lease.Time { return o.Clock.Now() },
 		metrics:      m,

@@ -47,8 +47,8 @@ type Options struct {
 	Identity  lease.Identity
 	Node      string
 	Namespace string
-	// RestartProvesDeath: see lease.Config.
-	RestartProvesDeath bool
+	// EndProvesDeath: see lease.Config.
+	EndProvesDeath bool
 
 	// Terminal says that the agent has a controlling terminal, as with tty: true.
 	Terminal bool

@@ -58,7 +58,7 @@ func anyLives(t *testing.T, in []byte) map[Phase]int {
 	for len(b.in) > 0 {
 		c := testConfig()
 		mode := b.next()
-		c.KeepRunning, c.RestartProvesDeath = mode&1 != 0, mode&2 != 0
+		c.KeepRunning, c.EndProvesDeath = mode&1 != 0, mode&2 != 0
 		if mode&4 != 0 && !c.KeepRunning {
 			c.LockDelay = 3 * time.Second
 		}

@@ -39,6 +39,7 @@ var mutants = of(mistake.InStep, map[string]mutant{
 	"stale watch event accepted":                      {profile: Replies, finds: LostForNought},
 	"lockDelay not waited for":                        {profile: Mixed, finds: LockDelayCut},
 	"restart taken for proof of death":                {profile: Mixed, finds: TwoAtOnce},
+	"restart proves death":                            {profile: Mixed, finds: TwoAtOnce},
 	"an answer is waited for as long as it is of use": {profile: Outages, finds: LostForNought},
 	"restored data believed":                          {profile: FastRestore, finds: TwoAtOnce},
 	"measured lateness ignored":                       {profile: Starved, finds: TwoAtOnce},
