@@ -169,3 +169,13 @@ func (c *contender) watched(e kubelease.WatchEvent) {
 		}
 	})
 }
+
+// seekDeath finds out whether another agent of this pod is dead.
+func (c *contender) seekDeath(dead func(nonce string) bool, holder string) {
+	id, ok := lease.ParseIdentity(holder)
+	is := ok && dead != nil && dead(id.Nonce)
+	c.deliver(func() lease.Event {
+		c.journal.soughtDeath(c.state.Death, holder, is)
+		return lease.DeathSought{Holder: holder, Dead: is}
+	})
+}

@@ -147,7 +147,7 @@ func (m mutant) isCaught(t *testing.T) {
 
 // alsoFinds are promises that break of the same mistake, now one first and now another.
 var alsoFinds = map[string][]string{
-	TwoAtOnce:     {ReleasedEarly, StartedEarly, LockDelayCut, Forgotten},
+	TwoAtOnce:     {ReleasedEarly, StartedEarly, LockDelayCut, Forgotten, RunsOn},
 	Forgotten:     {TwoAtOnce, TokenNotGrown},
 	StaleAccepted: {FreshRefused},
 	TickMiscount:  {TickEarly},
