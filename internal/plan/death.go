@@ -65,7 +65,7 @@ func containerDied(pod *corev1.Pod, r lease.Record, duration time.Duration) (end
 }
 
 // madeUp reports whether nobody has seen the end that is reported. The kubelet, and runtimes that have lost a container, must say something;
-// the processes may live. docs/faults.md has who writes what. Some have a time, which is that of the report.
+// the processes may live. docs/decisions/035-what-a-restart-proves.md has who writes what. Some have a time, which is that of the report.
 func madeUp(t *corev1.ContainerStateTerminated) bool {
 	switch {
 	case t.StartedAt.IsZero(), t.FinishedAt.IsZero():
