@@ -238,7 +238,7 @@ func (w *world) prepare(pod string, config contract.AgentConfig) *candidate {
 	c.env = []string{
 		"GORACE=atexit_sleep_ms=0", // else the race detector has every process linger for a second
 		roleEnv + "=agent", "PATH=" + os.Getenv("PATH"), "TMPDIR=" + os.TempDir(),
-		contract.ConfigEnv + "=" + config.Encode(), contract.PodEnv + "=" + pod, contract.PodUIDEnv + "=uid-of-" + pod,
+		contract.ConfigEnv + "=" + config.Encode(), contract.PodEnv + "=" + pod, contract.PodUIDEnv + "=uid-of-" + pod + "-in-" + w.ns,
 		contract.NodeEnv + "=node-of-" + pod, contract.NamespaceEnv + "=" + w.ns, agent.CredentialsEnv + "=" + c.credentials,
 		"KUBERNETES_SERVICE_HOST=" + host, "KUBERNETES_SERVICE_PORT=" + port,
 		contract.SocketEnv + "=" + filepath.Join(c.credentials, "agent.sock"),
@@ -330,6 +330,15 @@ func (c *candidate) await(words ...string) string {
 	c.w.t.Helper()
 	line, _ := c.awaitAt(words...)
 	return line
+}
+
+// awaitEither waits for a log line that contains any of the given texts, and leaves it to be waited for again.
+func (c *candidate) awaitEither(texts ...string) {
+	c.w.t.Helper()
+	c.w.eventually(fmt.Sprintf("the agent of %s said one of %q", c.pod, texts), func() bool {
+		log := c.lines.String()
+		return slices.ContainsFunc(texts, func(text string) bool { return strings.Contains(log, text) })
+	})
 }
 
 // awaitAt also tells when the line came, by CLOCK_BOOTTIME.

@@ -129,7 +129,14 @@ func serve(o agent.Options, signals <-chan os.Signal, stderr io.Writer) int {
 	if o.Clock, err = agent.NewClock(); err != nil {
 		return fail(stderr, contract.ExitInternal, err)
 	}
+	o.Log = agent.NewLog(stderr)
+	defer o.Log.Close(logGrace)
+	lock, err := o.ShowLife(agent.LifeDirs())
+	if err != nil { // the process can do without
+		o.Log.Print("no lock", "error", err, "note", "an agent that is started in this pod after this one waits until the lease has run out")
+	}
 	o.Start = func(spec supervise.Spec) (agent.Process, error) {
+		spec.Lock = lock
 		tree, err := supervise.Start(spec)
 		if err != nil {
 			return nil, err // not a nil *Tree in an interface that is not nil
@@ -137,8 +144,6 @@ func serve(o agent.Options, signals <-chan os.Signal, stderr io.Writer) int {
 		return tree, nil
 	}
 	o.CPULimit = func() (float64, time.Duration) { return agent.CPULimit(agent.CgroupDir) }
-	o.Log = agent.NewLog(stderr)
-	defer o.Log.Close(logGrace)
 
 	socket, err := agent.Listen(os.Getenv)
 	if err == nil {

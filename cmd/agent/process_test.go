@@ -454,6 +454,33 @@ func TestAgentKilled(t *testing.T) {
 	})
 }
 
+// A runtime may lose a container that lives on, and the kubelet starts another in the same pod: it waits as long as the first
+// one lives, and no longer.
+func TestAContainerThatTheRuntimeLost(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	lost := w.prepare("a", steadyConfig())
+	lost.env = append(lost.env, contract.RuntimeReapsEnv+"=true")
+	lost.start("stubborn")
+	first := w.acts(lost)
+	lost.proxy.Cut()
+
+	second := w.prepare("a", steadyConfig())
+	second.env = append(second.env, contract.RuntimeReapsEnv+"=true")
+	second.start()
+	second.awaitEither("earlier agent may live", "acquired ")
+	elapse(t, time.Second) // what it has begun by mistake shows
+	if lives := w.checkLives(); len(lives) != 1 {
+		t.Fatalf("SAFETY: two containers of one pod run; the second one's log:\n%s", second.lines)
+	}
+	lost.signal(syscall.SIGKILL)
+	second.await("earlier agent dead")
+	if token := w.acts(second); token <= first {
+		t.Errorf("token %d after %d", token, first)
+	}
+	w.checkLives()
+}
+
 // A watch that is open and silent hides a release. The candidate goes by time, and finds out by its own write.
 func TestWatchStallsSilently(t *testing.T) {
 	t.Parallel()

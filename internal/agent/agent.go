@@ -124,6 +124,8 @@ func (a *Agent) do(c *contender, action lease.Action, now lease.Time) {
 		c.read(action, now)
 	case lease.RestartWatch:
 		c.watchAnew()
+	case lease.SeekDeath:
+		go c.seekDeath(a.o.Dead, action.Holder)
 	case lease.StartChild:
 		a.start(c, action, now)
 	case lease.ExtendLeash:

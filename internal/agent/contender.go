@@ -34,7 +34,7 @@ type contender struct {
 
 func newContender(o Options, m *metrics) *contender {
 	return &contender{
-		config:       o.Config.Lease(o.Identity, o.Node, o.RestartProvesDeath),
+		config:       o.Config.Lease(o.Identity, o.Node, o.EndProvesDeath),
 		api:          o.API,
 		now:          func() lease.Time { return o.Clock.Now() },
 		metrics:      m,
@@ -167,5 +167,15 @@ func (c *contender) watched(e kubelease.WatchEvent) {
 		default: // a failed attempt changes nothing; WatchClosed again would put off the reads that stand in for it
 			return nil
 		}
+	})
+}
+
+// seekDeath finds out whether another agent of this pod is dead.
+func (c *contender) seekDeath(dead func(nonce string) bool, holder string) {
+	id, ok := lease.ParseIdentity(holder)
+	is := ok && dead != nil && dead(id.Nonce)
+	c.deliver(func() lease.Event {
+		c.journal.soughtDeath(c.state.Death, holder, is)
+		return lease.DeathSought{Holder: holder, Dead: is}
 	})
 }

@@ -52,15 +52,15 @@ func FromEnv(environ []string, pid int) (Options, error) {
 	}
 	asks := check.Checker{PodIP: env(contract.PodIPEnv)}
 	return Options{
-		Config:             config,
-		Identity:           lease.Identity{Pod: env(contract.PodEnv), PodUID: env(contract.PodUIDEnv), Nonce: rand.Text()[:nonceLength]},
-		Node:               env(contract.NodeEnv),
-		Namespace:          env(contract.NamespaceEnv),
-		RestartProvesDeath: pid == 1 || env(contract.RuntimeReapsEnv) == "true",
-		Environ:            environ,
-		API:                api,
-		Check:              asks.Run,
-		Call:               asks.Call,
+		Config:         config,
+		Identity:       lease.Identity{Pod: env(contract.PodEnv), PodUID: env(contract.PodUIDEnv), Nonce: rand.Text()[:nonceLength]},
+		Node:           env(contract.NodeEnv),
+		Namespace:      env(contract.NamespaceEnv),
+		EndProvesDeath: pid == 1 || env(contract.RuntimeReapsEnv) == "true",
+		Environ:        environ,
+		API:            api,
+		Check:          asks.Run,
+		Call:           asks.Call,
 	}, nil
 }
 

@@ -63,6 +63,18 @@ func (j *journal) observed(before, after lease.Observation, me lease.Identity) {
 	}
 }
 
+// soughtDeath records that another agent of this pod may live, once, and that it is dead after that.
+func (j *journal) soughtDeath(known lease.Death, holder string, dead bool) {
+	switch {
+	case known.Holder != holder || known.Proven:
+	case !dead && !known.Seen:
+		j.log.Print("earlier agent may live", "holder", contract.Cut(holder, maxHolder),
+			"note", "it is of this pod, and its lock is not free or not found: the container runtime may have lost a container that runs on. This agent waits until the lease has run out")
+	case dead && known.Seen:
+		j.log.Print("earlier agent dead", "holder", contract.Cut(holder, maxHolder))
+	}
+}
+
 // barred records, once, why nobody can begin a tenure.
 func (j *journal) barred(before, after lease.Observation) {
 	_, was := before.Record.NextToken()

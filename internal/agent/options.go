@@ -47,8 +47,10 @@ type Options struct {
 	Identity  lease.Identity
 	Node      string
 	Namespace string
-	// RestartProvesDeath: see lease.Config.
-	RestartProvesDeath bool
+	// EndProvesDeath: see lease.Config.
+	EndProvesDeath bool
+	// Dead reports whether it is proven that the agent process of this pod with a nonce is dead, and its leash. It may hang. May be nil.
+	Dead func(nonce string) bool
 
 	// Terminal says that the agent has a controlling terminal, as with tty: true.
 	Terminal bool

@@ -267,7 +267,7 @@ func TestFromEnv(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if o.RestartProvesDeath != test.proves || o.Identity.Pod != "pod" || o.Identity.PodUID != "uid" || o.Node != "node" || o.Namespace != "ns" {
+			if o.EndProvesDeath != test.proves || o.Identity.Pod != "pod" || o.Identity.PodUID != "uid" || o.Node != "node" || o.Namespace != "ns" {
 				t.Errorf("%+v", o)
 			}
 			other, err := FromEnv(environ, test.pid)

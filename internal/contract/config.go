@@ -170,19 +170,19 @@ func (r *RunConfig) lease() *lease.RunPolicy {
 }
 
 // Lease is the state machine's configuration for an agent process.
-func (c AgentConfig) Lease(id lease.Identity, node string, restartProvesDeath bool) lease.Config {
+func (c AgentConfig) Lease(id lease.Identity, node string, endProvesDeath bool) lease.Config {
 	return lease.Config{
-		Identity:           id,
-		Node:               node,
-		Duration:           time.Duration(c.LeaseDuration),
-		RenewDeadline:      time.Duration(c.RenewDeadline),
-		RetryPeriod:        time.Duration(c.RetryPeriod),
-		LockDelay:          time.Duration(c.LockDelay),
-		KeepRunning:        c.KeepRunning,
-		GracePeriod:        usableGrace(time.Duration(c.GracePeriod)),
-		Jitter:             time.Duration(c.Jitter),
-		RestartProvesDeath: restartProvesDeath,
-		Runs:               c.Run.lease(),
+		Identity:       id,
+		Node:           node,
+		Duration:       time.Duration(c.LeaseDuration),
+		RenewDeadline:  time.Duration(c.RenewDeadline),
+		RetryPeriod:    time.Duration(c.RetryPeriod),
+		LockDelay:      time.Duration(c.LockDelay),
+		KeepRunning:    c.KeepRunning,
+		GracePeriod:    usableGrace(time.Duration(c.GracePeriod)),
+		Jitter:         time.Duration(c.Jitter),
+		EndProvesDeath: endProvesDeath,
+		Runs:           c.Run.lease(),
 	}
 }
 

@@ -24,6 +24,7 @@ func (m *machine) decide() {
 		m.stop()
 	}
 	if !m.s.Done && (m.s.Phase == Waiting || m.s.Phase == Acquiring) {
+		m.seekDeath()
 		m.contend()
 	}
 	if !m.s.Done {
@@ -108,7 +109,7 @@ func (m *machine) presumedReason() Reason {
 		return ReasonLeaseDeleted
 	case r.changedHands():
 		return ReasonLeaseLost
-	case m.c.Identity.samePod(r.Holder):
+	case m.s.Death.of(r.Holder):
 		return ReasonHolderTerminated
 	default:
 		return ReasonLeaseExpired
@@ -141,6 +142,22 @@ func (m *machine) contend() {
 	}
 	if !m.s.Terminating && m.s.Pending == nil && m.s.Observed.Known && !m.s.Observed.Absent {
 		m.seek()
+	}
+}
+
+// seekDeath asks whether the holder is dead where that can be told: it is another agent process of this pod. That this one has started
+// proves nothing, since a runtime may have lost a container that lives.
+func (m *machine) seekDeath() {
+	r := m.s.Observed.Record
+	if !m.c.EndProvesDeath || !m.s.Observed.Known || r.Holder == m.c.Identity.String() || !m.c.Identity.samePod(r.Holder) {
+		return
+	}
+	if m.s.Death.Holder != r.Holder {
+		m.s.Death = Death{Holder: r.Holder}
+	}
+	if d := &m.s.Death; !d.Proven && !d.Asked && m.due(d.Again) {
+		d.Asked = true
+		m.do(SeekDeath{Holder: r.Holder})
 	}
 }
 
@@ -244,6 +261,9 @@ func (c Config) FreeAt(s State) Instant {
 		since = max(since, s.Past.At)
 	}
 	proven, clean := c.proven(s)
+	if s.Death.of(r.Holder) {
+		since = max(since, s.Death.From)
+	}
 	if !clean {
 		since = since.Add(c.LockDelay)
 	}
@@ -285,7 +305,7 @@ func (c Config) proven(s State) (proven, clean bool) {
 	case r.Holder == c.Identity.String(), r.Holder == "" && s.lastWasMine():
 		// Of this agent's own tenures no process lives, or it would not be waiting.
 		return true, s.lastWasMine() && s.Past.Clean
-	case c.RestartProvesDeath && c.Identity.samePod(r.Holder):
+	case c.EndProvesDeath && s.Death.of(r.Holder):
 		return true, false
 	default:
 		return false, false

@@ -92,6 +92,13 @@ type TreeGone struct{}
 // such trouble.
 type Starved struct{ Late time.Duration }
 
+// DeathSought answers SeekDeath.
+type DeathSought struct {
+	Holder string
+	// Dead says that it is proven: neither that agent process nor its leash lives. Otherwise nothing is known.
+	Dead bool
+}
+
 // Terminated says that the agent was asked to stop for good.
 type Terminated struct {
 	// Signal is forwarded to the process.
@@ -108,6 +115,7 @@ func (ChildExited) event() {}
 func (Unhealthy) event()   {}
 func (TreeGone) event()    {}
 func (Starved) event()     {}
+func (DeathSought) event() {}
 func (Terminated) event()  {}
 
 // Action is something for the caller to do at once, in the order given. None of them may block Step's caller.
@@ -126,6 +134,10 @@ type SendRead struct {
 
 // RestartWatch asks for a fresh watch: a write met a revision that the present watch should have told of, and has not.
 type RestartWatch struct{}
+
+// SeekDeath asks for evidence that another agent process of this pod, and its leash, are dead. One DeathSought follows, or none.
+// Nothing waits for it but a takeover before the lease has run out.
+type SeekDeath struct{ Holder string }
 
 // StartChild starts the user's process, unless Deadline has passed. The kernel must kill it at Deadline unless
 // ExtendLeash moved that.
@@ -164,6 +176,7 @@ type TenureEnded struct {
 func (SendWrite) action()    {}
 func (SendRead) action()     {}
 func (RestartWatch) action() {}
+func (SeekDeath) action()    {}
 func (StartChild) action()   {}
 func (ExtendLeash) action()  {}
 func (SignalChild) action()  {}

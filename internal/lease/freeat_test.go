@@ -24,8 +24,9 @@ func TestFreeAt(t *testing.T) {
 		why     string
 		record  Record
 		past    *Past
-		restart bool // RestartProvesDeath
-		keep    bool // KeepRunning
+		dead    string // who is proven to be
+		whole   bool   // EndProvesDeath
+		keep    bool   // KeepRunning
 		back    Instant
 		contact Instant
 		want    time.Duration
@@ -41,13 +42,21 @@ func TestFreeAt(t *testing.T) {
 			why:    "the marker is of an earlier tenure",
 			record: with(free(other, 100), func(r *Record) { r.AcquireTime = 5 }), want: d + ld,
 		},
-		"unknown holder":       {record: with(held(other, 100), func(r *Record) { r.Holder = UnknownHolder }), want: d + ld},
-		"longer lease":         {record: with(held(other, 100), func(r *Record) { r.Duration = time.Minute }), want: time.Minute + ld},
-		"shorter lease":        {record: with(held(other, 100), func(r *Record) { r.Duration = time.Second }), want: d + ld},
-		"absurd lease":         {record: with(held(other, 100), func(r *Record) { r.Duration = 1000 * time.Hour }), want: time.Hour + ld},
-		"restarted":            {record: held(restarted, 100), restart: true, want: ld},
-		"restarted, not PID 1": {why: "processes may have outlived the agent", record: held(restarted, 100), want: d + ld},
-		"pod of the same name": {why: "the old pod may be on a node that is cut off", record: held(replaced, 100), restart: true, want: d + ld},
+		"unknown holder":                 {record: with(held(other, 100), func(r *Record) { r.Holder = UnknownHolder }), want: d + ld},
+		"longer lease":                   {record: with(held(other, 100), func(r *Record) { r.Duration = time.Minute }), want: time.Minute + ld},
+		"shorter lease":                  {record: with(held(other, 100), func(r *Record) { r.Duration = time.Second }), want: d + ld},
+		"absurd lease":                   {record: with(held(other, 100), func(r *Record) { r.Duration = 1000 * time.Hour }), want: time.Hour + ld},
+		"restarted, the last agent dead": {record: held(restarted, 100), dead: restarted.String(), whole: true, want: ld},
+		"restarted, no evidence": {
+			why:    "the runtime may have lost a container that lives",
+			record: held(restarted, 100), whole: true, want: d + ld,
+		},
+		"restarted, another one dead": {
+			why:    "it may be the second that the runtime has lost",
+			record: held(restarted, 100), dead: Identity{me.Pod, me.PodUID, "-1"}.String(), whole: true, want: d + ld,
+		},
+		"restarted, not PID 1": {why: "processes may have outlived the agent", record: held(restarted, 100), dead: restarted.String(), want: d + ld},
+		"pod of the same name": {why: "the old pod may be on a node that is cut off", record: held(replaced, 100), whole: true, want: d + ld},
 		"own tenure, never begun": {
 			why:    "an acquire that was stored after its sender gave up",
 			record: held(me, 100), want: ld,
@@ -83,11 +92,12 @@ func TestFreeAt(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := testConfig()
-			c.LockDelay, c.RestartProvesDeath, c.KeepRunning = ld, test.restart, test.keep
+			c.LockDelay, c.EndProvesDeath, c.KeepRunning = ld, test.whole, test.keep
 			if test.keep {
 				c.LockDelay = 0
 			}
 			s := State{Observed: Observation{Known: true, Record: test.record, At: t0}, Past: test.past, NotBefore: test.back, ReconnectedAt: test.contact}
+			s.Death = Death{Holder: test.dead, Proven: test.dead != "", From: t0}
 			if got := c.FreeAt(s).Sub(t0); (got - test.want).Abs() > time.Microsecond {
 				t.Errorf("free after %v, want %v: %s", got, test.want, test.why)
 			}

@@ -58,7 +58,7 @@ func anyLives(t *testing.T, in []byte) map[Phase]int {
 	for len(b.in) > 0 {
 		c := testConfig()
 		mode := b.next()
-		c.KeepRunning, c.RestartProvesDeath = mode&1 != 0, mode&2 != 0
+		c.KeepRunning, c.EndProvesDeath = mode&1 != 0, mode&2 != 0
 		if mode&4 != 0 && !c.KeepRunning {
 			c.LockDelay = 3 * time.Second
 		}
@@ -94,6 +94,7 @@ func checkedStep(t *testing.T, d *driver, e Event) {
 			writes++
 			checkLine(t, d, before, e, w.Attempt)
 			checkWrite(t, d, before, w.Attempt)
+			checkEvidence(t, d, w.Attempt)
 			checkRun(t, d, w.Attempt)
 		}
 		checkProcess(t, d, before, action)
@@ -113,6 +114,18 @@ func checkedStep(t *testing.T, d *driver, e Event) {
 	}
 	if len(actions) > 0 || !reflect.DeepEqual(after, again) {
 		t.Fatalf("deciding twice after %T does %v and changes\n%s", e, actions, cmp.Diff(after, again))
+	}
+}
+
+// checkEvidence is for what frees the Lease of another agent of the same pod: its lease has run out, or it is proven to be dead.
+func checkEvidence(t *testing.T, d *driver, w Attempt) {
+	t.Helper()
+	seen, proof := d.s.Observed, d.s.Death
+	if id, ok := ParseIdentity(seen.Record.Holder); w.Kind != Acquire || !ok || id == me || id.Pod != me.Pod || id.PodUID != me.PodUID {
+		return
+	}
+	if d.now < seen.At.Add(d.c.Duration) && !(d.c.EndProvesDeath && proof.Proven && proof.Holder == seen.Record.Holder && d.now >= proof.From) {
+		t.Fatalf("SAFETY: takes the Lease of %s %v after it was seen, and what is known of its death is %+v", seen.Record.Holder, d.now.Sub(seen.At), proof)
 	}
 }
 
@@ -295,6 +308,8 @@ func (b *bytes) event(s State) Event {
 			return Terminated{Signal: 15}
 		case 1:
 			return Starved{Late: time.Duration(int8(b.next())) * 100 * time.Millisecond}
+		case 3, 4:
+			return DeathSought{Holder: s.Observed.Record.Holder, Dead: b.next()%2 == 0}
 		case 2:
 			return Unhealthy{Reason: ReasonLivenessFailed, Grace: time.Duration(int8(b.next())) * 100 * time.Millisecond}
 		}

@@ -36,6 +36,11 @@ func situations() []situation {
 	return []situation{
 		{"Waiting, nothing known", func() *driver { return drive(c).step(Ticked{}) }},
 		{"Waiting for another holder", func() *driver { return waiting(c, held(other, 10)).after(time.Second) }},
+		{"Waiting for an earlier agent of its pod", func() *driver {
+			whole := c
+			whole.EndProvesDeath = true
+			return waiting(whole, held(Identity{me.Pod, me.PodUID, "0"}, 10)).after(time.Second)
+		}},
 		{"Waiting, watch down, polling", func() *driver {
 			return waiting(c, held(other, 10)).step(WatchClosed{}).after(2 * time.Second).step(Ticked{})
 		}},
@@ -177,6 +182,8 @@ func happenings() []happening {
 		{"Starved: a little", "Starved", "", func(State) Event { return Starved{Late: time.Second} }},
 		{"Starved: beyond all measure", "Starved", "", func(State) Event { return Starved{Late: time.Duration(math.MaxInt64)} }},
 		{"Starved: negative", "Starved", "", func(State) Event { return Starved{Late: -time.Hour} }},
+		{"DeathSought: dead", "DeathSought", "", func(s State) Event { return DeathSought{Holder: s.Observed.Record.Holder, Dead: true} }},
+		{"DeathSought: no evidence", "DeathSought", "", func(s State) Event { return DeathSought{Holder: s.Observed.Record.Holder} }},
 		{"Terminated", "Terminated", "", func(State) Event { return Terminated{Signal: 2} }},
 	}
 }
@@ -307,6 +314,7 @@ func facts(d *driver) []string {
 	add(s.MustRead, "must-read")
 	add(s.Stale, "stale")
 	add(s.NotBefore > d.now, "not-before %s", d.at(s.NotBefore))
+	add(s.Death != Death{}, "death of %s%s", s.Death.Holder, flags("asked", s.Death.Asked, "proven", s.Death.Proven, "seen-alive", s.Death.Seen))
 	add(s.Late != 0, "late %v", s.Late)
 	add(s.Tenure != Tenure{}, "tenure %d confirmed %s", s.Tenure.Token, d.at(s.Tenure.Confirmed))
 	add(s.Stop.Reason != "", "stop %s kill %s%s", s.Stop.Reason, d.at(s.Stop.KillAt), flags(

@@ -101,9 +101,9 @@ type Config struct {
 	GracePeriod time.Duration
 	// Jitter spreads candidates that would all take over at one instant.
 	Jitter time.Duration
-	// RestartProvesDeath is true where an agent can only start in this pod after every process of the pod's previous
-	// agent is dead, as where the agent is PID 1 of the container's PID namespace.
-	RestartProvesDeath bool
+	// EndProvesDeath is true where every process of a tenure ends with the agent that had it and that one's leash, as where the agent is
+	// PID 1 of the container's PID namespace. That an agent has started proves no end of another: see SeekDeath.
+	EndProvesDeath bool
 
 	// Runs is nil where the process is to run for ever.
 	Runs *RunPolicy

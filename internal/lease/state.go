@@ -125,6 +125,23 @@ type Past struct {
 	Reason Reason
 }
 
+// Death is what is known of the end of another agent process of this pod, which the Lease names as its holder.
+type Death struct {
+	// Holder is the one that it is about; empty for none.
+	Holder string
+	// Asked says that an answer is awaited, Again when the next question is due.
+	Asked bool
+	Again Instant
+	// Proven says that it is dead, and From since when that counts.
+	Proven bool
+	From   Instant
+	// Seen says that it was not proven before: it may have been killed only now.
+	Seen bool
+}
+
+// of reports whether a holder is proven to be dead.
+func (d Death) of(holder string) bool { return d.Proven && d.Holder == holder }
+
 // State is all that an agent remembers. The zero value is the state of an agent that has just started. Only Step changes
 // it.
 type State struct {
@@ -178,6 +195,7 @@ type State struct {
 	Stop   Stop
 	Tree   Tree
 	Past   *Past
+	Death  Death
 
 	// Terminating says that the agent was told to stop, by Signal.
 	Terminating bool

@@ -135,6 +135,8 @@ func (m *machine) absorb(e Event) {
 		m.treeGone()
 	case Starved:
 		m.s.Late = min(max(0, e.Late), m.c.MaxLate())
+	case DeathSought:
+		m.deathSought(e)
 	case Terminated:
 		if !m.s.Terminating {
 			m.s.Terminating, m.s.Signal = true, e.Signal
@@ -163,6 +165,26 @@ func (m *machine) treeGone() {
 	}
 	t.Alive = false
 }
+
+// deathSought takes note of what is known of the end of another agent of this pod. One that is proven to be dead remains it.
+func (m *machine) deathSought(e DeathSought) {
+	d := &m.s.Death
+	if !d.Asked || d.Holder != e.Holder {
+		return
+	}
+	d.Asked = false
+	if !e.Dead {
+		d.Seen, d.Again = true, m.t.Boot.Add(m.c.RetryPeriod)
+		return
+	}
+	d.Proven, d.From = true, m.t.Boot
+	if d.Seen {
+		d.From = d.From.Add(dying)
+	}
+}
+
+// dying is what SIGKILL is given to take effect on those who were seen alive before.
+const dying = time.Second
 
 // suspectWatch has the watch opened anew that has not told in time of a change that a write has met.
 func (m *machine) suspectWatch() {

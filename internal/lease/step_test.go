@@ -774,18 +774,20 @@ func TestPresumedReasons(t *testing.T) {
 	for name, test := range map[string]struct {
 		record Record
 		past   *Past
+		death  Death
 		want   Reason
 	}{
-		"another":        {record: held(other, 10), want: ReasonLeaseExpired},
-		"unknown":        {record: unknown, want: ReasonLeaseDeleted},
-		"restarted":      {record: old, want: ReasonHolderTerminated},
-		"blanked":        {record: blanked, want: ReasonLeaseLost},
-		"an elector's":   {record: elector, want: ReasonLeaseLost},
-		"never begun":    {record: held(me, 10), want: ReasonRenewFailed},
-		"own, no answer": {record: held(me, 10), past: &Past{Tenure: Tenure{UID: "lease", Token: 7, Transitions: 3, AcquireTime: 1}, Reason: ReasonPodTerminating}, want: ReasonPodTerminating},
+		"another":                 {record: held(other, 10), want: ReasonLeaseExpired},
+		"unknown":                 {record: unknown, want: ReasonLeaseDeleted},
+		"restarted":               {record: old, want: ReasonLeaseExpired},
+		"restarted after a death": {record: old, death: Death{Holder: old.Holder, Proven: true}, want: ReasonHolderTerminated},
+		"blanked":                 {record: blanked, want: ReasonLeaseLost},
+		"an elector's":            {record: elector, want: ReasonLeaseLost},
+		"never begun":             {record: held(me, 10), want: ReasonRenewFailed},
+		"own, no answer":          {record: held(me, 10), past: &Past{Tenure: Tenure{UID: "lease", Token: 7, Transitions: 3, AcquireTime: 1}, Reason: ReasonPodTerminating}, want: ReasonPodTerminating},
 	} {
 		d := drive(testConfig())
-		d.s.Past = test.past
+		d.s.Past, d.s.Death = test.past, test.death
 		d.step(WatchOpened{}).found(test.record)
 		for i := 0; d.s.Write == nil && i < 5; i++ {
 			if d.s.Read != nil {

@@ -43,8 +43,8 @@ func deathOf(r lease.Record, h holder, pod *corev1.Pod, outOfService map[string]
 //   - The container ended before this agent's tenure: the report is of an earlier run of it, and the present one holds. Then
 //     finishedAt is not after acquireTime; both are of the node's one clock. finishedAt is cut to seconds, which errs
 //     towards no proof.
-//   - It was restarted and runs: nothing is concluded. The new agent may be the holder, and if it is not, it may take over
-//     at once by itself, because its own start proves the same.
+//   - It was restarted and runs: nothing is concluded. The new agent may be the holder, and if it is not, it finds out by itself
+//     whether the last one is dead.
 //   - It was restarted, and the new agent acquires after the Lease was read here: the release is conditional on the revision
 //     that was read, and fails.
 //   - It was restarted, the new agent has acquired, and the kubelet's report of the restart is late: excluded by
@@ -54,7 +54,7 @@ func deathOf(r lease.Record, h holder, pod *corev1.Pod, outOfService map[string]
 //     by hours does not.
 func containerDied(pod *corev1.Pod, r lease.Record, duration time.Duration) (ended int64, proven bool) {
 	t := lastEnd(pod, gated(pod))
-	if t == nil || t.StartedAt.IsZero() || t.FinishedAt.IsZero() {
+	if t == nil || madeUp(t) {
 		return 0, false
 	}
 	const second = int64(time.Second / time.Microsecond)
@@ -63,6 +63,22 @@ func containerDied(pod *corev1.Pod, r lease.Record, duration time.Duration) (end
 		r.RenewTime < ended+second && ended <= r.RenewTime+duration.Microseconds()
 	return max(ended, r.RenewTime), proven
 }
+
+// madeUp reports whether nobody has seen the end that is reported. The kubelet, and runtimes that have lost a container, must say something;
+// the processes may live. docs/decisions/035-what-a-restart-proves.md has who writes what. Some have a time, which is that of the report.
+func madeUp(t *corev1.ContainerStateTerminated) bool {
+	switch {
+	case t.StartedAt.IsZero(), t.FinishedAt.IsZero():
+		return true
+	case t.Reason == "Unknown", t.Reason == "ContainerStatusUnknown":
+		return true
+	default: // containerd and CRI-O. An agent that ends with this status by itself has released its Lease.
+		return t.ExitCode == unknownExit || t.ExitCode < 0
+	}
+}
+
+// unknownExit is the exit status of what runtimes have not seen end.
+const unknownExit = 255
 
 // lastEnd is how the container's last run ended, nil if it may be running now.
 func lastEnd(pod *corev1.Pod, container string) *corev1.ContainerStateTerminated {

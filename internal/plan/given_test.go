@@ -202,6 +202,12 @@ func (g *given) apply(child Child) {
 	}
 }
 
+// reported changes how the end of the holder's container is reported.
+func (g *given) reported(code int32, reason string) {
+	t := g.Pods[0].Status.ContainerStatuses[0].State.Terminated
+	t.ExitCode, t.Reason = code, reason
+}
+
 // crashing has all pods wait to be restarted: their containers ended with that status.
 func (g *given) crashing(status int32) {
 	g.released(lease.ReasonProcessExited)

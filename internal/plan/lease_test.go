@@ -592,6 +592,23 @@ func TestProofOfDeath(t *testing.T) {
 			},
 			why: "ContainerStatusUnknown has no time: nobody has seen it end",
 		},
+		"the runtime has restarted, and does not find the container": {
+			with: func(g *given) { g.ended(0, began, over); g.reported(255, "Unknown") },
+			why:  "containerd writes its own time for the end, and nobody has seen one",
+		},
+		"the runtime's shim has died, and nothing is known": {
+			with: func(g *given) { g.ended(0, began, over); g.reported(255, "Error") },
+			why:  "containerd and CRI-O write 255 and their own time for what they do not know",
+		},
+		"the runtime has no exit file": {
+			with: func(g *given) { g.ended(0, began, over); g.reported(-1, "Error") },
+			why:  "older versions of CRI-O write -1 for what they do not know",
+		},
+		"lost by the kubelet, with a time": {
+			with: func(g *given) { g.ended(0, began, over); g.reported(137, "ContainerStatusUnknown") },
+			why:  "nobody has seen it end, whatever time is written",
+		},
+		"out of memory": {with: func(g *given) { g.ended(0, began, over); g.reported(137, "OOMKilled") }, want: died, why: "the kernel said so"},
 		"a standby's container has ended": {with: func(g *given) { g.ended(1, began, over) }, why: "it holds nothing"},
 		"a later pod of the same name": {
 			with: func(g *given) { g.ended(0, began, over); g.Pods[0].UID = "another" },

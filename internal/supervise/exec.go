@@ -81,7 +81,7 @@ func (t *Tree) Exec(spec ExecSpec) (<-chan ExecResult, error) {
 	}
 	x := &execution{
 		name:    spec.Name,
-		spec:    Spec{Argv: spec.Argv, Env: spec.Env, Dir: spec.Dir},
+		spec:    Spec{Argv: spec.Argv, Env: spec.Env, Dir: spec.Dir, Lock: t.spec.Lock},
 		expires: time.After(spec.Timeout),
 		ended:   make(chan struct{}),
 		result:  make(chan ExecResult, 1),

@@ -45,6 +45,7 @@ type command struct {
 	Signal syscall.Signal
 	Out    string // start: a file that takes stdout and stderr
 	Forced bool   // start: skip Start's own look at the deadline
+	Lock   string // start: a file that is locked, of which only the leash keeps the open file
 	Late   bool   // start: read the leash's report only when the program has come and gone
 	Async  bool   // start: reply at once; "started" is an event
 	Name   string // of exec
@@ -210,6 +211,17 @@ func startAs(c command) (*Tree, error) {
 		}
 		defer f.Close()
 		spec.Stdout, spec.Stderr = f, f
+	}
+	if c.Lock != "" {
+		f, err := os.OpenFile(c.Lock, os.O_RDWR|os.O_CREATE, 0o600)
+		if err != nil {
+			return nil, err
+		}
+		defer f.Close()
+		if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+			return nil, err
+		}
+		spec.Lock = f
 	}
 	switch {
 	case c.Forced:

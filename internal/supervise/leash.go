@@ -32,6 +32,7 @@ const (
 	agentAliveFD            // read: nothing ever, until the agent dies
 	leashAliveFD            // write: nothing ever, until the leash dies
 	agentsEndFD             // the agent's end of leashAlive, shared to be armed
+	lockFD                  // Spec.Lock, to be held
 )
 
 // MaybeLeash is the first statement of main in every binary that calls Start, which

@@ -71,6 +71,9 @@ type Spec struct {
 	// kernel kills the main process unless Extend came first. If it is Never,
 	// the leash guards against the agent's death alone.
 	Deadline int64
+	// Lock, unless nil, is held open by the leash, too, and not by the program: what is locked by this open file is free when agent and
+	// leash are both gone.
+	Lock *os.File
 	// Stdin, Stdout and Stderr default to the agent's own.
 	Stdin, Stdout, Stderr *os.File
 }
@@ -241,6 +244,10 @@ func (r *reaper) forkRun(role string, deadline int64, spec Spec, stdio [3]int) (
 		agentAliveFD: leashs.agentAlive,
 		leashAliveFD: leashs.leashAlive,
 		agentsEndFD:  agents.leashAlive,
+		lockFD:       -1, // closed
+	}
+	if spec.Lock != nil {
+		files[lockFD] = int(spec.Lock.Fd())
 	}
 	argv := append([]string{leashName, strconv.FormatInt(deadline, 10), role, spec.Dir}, spec.Argv...)
 	leash, err := r.forkLeash(argv, hideEnv(lastOfEach(spec.Env)), files[:])

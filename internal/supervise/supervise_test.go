@@ -180,6 +180,9 @@ func TestProgramFindsItselfAlone(t *testing.T) {
 		"descriptors (3 is the one by which ls reads)": {
 			command{Argv: []string{"ls", "/proc/self/fd"}}, []string{"0", "1", "2", "3"},
 		},
+		"descriptors beside a lock": {
+			command{Argv: []string{"ls", "/proc/self/fd"}, Lock: filepath.Join(dir, "lock")}, []string{"0", "1", "2", "3"},
+		},
 		"limit of open files": {
 			command{Argv: []string{"/bin/sh", "-c", "ulimit -n"}}, []string{strings.TrimSpace(string(limit))},
 		},
@@ -1222,6 +1225,28 @@ func TestGoneWaitsForWhatCannotBeReaped(t *testing.T) {
 		t.Fatal(err)
 	}
 	a.expectGone()
+}
+
+// The leash holds what its agent has locked for as long as it lives, and no longer, whatever the program does.
+func TestLeashHoldsTheLock(t *testing.T) {
+	t.Parallel()
+	inBothModes(t, func(t *testing.T, a *agent) {
+		path := filepath.Join(t.TempDir(), "lock")
+		a.must(command{Op: "start", Argv: []string{"sleep", "100000"}, In: time.Hour, Lock: path})
+		f, err := os.Open(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); !errors.Is(err, unix.EWOULDBLOCK) {
+			t.Fatalf("SAFETY: the lock is free while the leash lives: %v", err)
+		}
+		a.must(command{Op: "kill"})
+		a.expectGone()
+		if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+			t.Errorf("the lock outlives the leash: %v", err)
+		}
+	})
 }
 
 func TestTenuresLeaveNothingOpen(t *testing.T) {

@@ -81,6 +81,10 @@ var InStep = map[string]Mistake{
 		Why:  "where the agent is not PID 1 its container's processes may outlive it",
 		Step: before(restartIsProof),
 	},
+	"restart proves death": {
+		Why:  "a runtime may lose a container that lives, and start another in the same pod",
+		Step: before(startIsProof),
+	},
 	"an answer is waited for as long as it is of use": {
 		Why:  "who waits until the end of an outage that is all but as long as the time to renew has none left",
 		Step: after(patient),

@@ -265,7 +265,15 @@ func noLockDelay(c lease.Config, s lease.State, _ lease.Time, e lease.Event) (le
 }
 
 func restartIsProof(c lease.Config, s lease.State, _ lease.Time, e lease.Event) (lease.Config, lease.State, lease.Event) {
-	c.RestartProvesDeath = true
+	c.EndProvesDeath = true
+	return c, s, e
+}
+
+func startIsProof(c lease.Config, s lease.State, _ lease.Time, e lease.Event) (lease.Config, lease.State, lease.Event) {
+	if sought, ok := e.(lease.DeathSought); ok {
+		sought.Dead = true
+		e = sought
+	}
 	return c, s, e
 }
 

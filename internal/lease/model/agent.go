@@ -3,6 +3,7 @@ package model
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/singletonjob/operator/internal/lease"
@@ -67,7 +68,7 @@ type tree struct {
 func (a *agent) run(w *world) {
 	a.processes++
 	c := w.m.config(a.slot)
-	c.Identity = lease.Identity{Pod: pod(a.slot), PodUID: fmt.Sprintf("u%d", a.pods), Nonce: fmt.Sprint(a.processes)}
+	c.Identity = w.m.identity(a.slot, a.pods, a.processes)
 	a.id, a.config, a.state = c.Identity.String(), &c, &lease.State{}
 	if w.m.slow {
 		a.state.RoundTrip = tick
@@ -84,6 +85,43 @@ func (a *agent) run(w *world) {
 	} else {
 		w.deliver(a.slot, lease.Ticked{})
 	}
+}
+
+// identity is that of an agent process of a place. Places that share a pod count their processes apart.
+func (m *model) identity(slot, pods, processes int) lease.Identity {
+	if m.onePod {
+		return lease.Identity{Pod: pod(0), PodUID: "u0", Nonce: fmt.Sprint(apart*slot + processes)}
+	}
+	return lease.Identity{Pod: pod(slot), PodUID: fmt.Sprintf("u%d", pods), Nonce: fmt.Sprint(processes)}
+}
+
+// apart is more than there are processes in one place.
+const apart = 1000
+
+// process is the place of a holder, and which of its present pod's agent processes it is.
+func (w *world) process(holder string) (slot, process int, ok bool) {
+	id, _ := lease.ParseIdentity(holder)
+	n, err := strconv.Atoi(id.Nonce)
+	for slot := range w.candidates() {
+		mine := w.agents[slot].config.Identity
+		if err == nil && mine.Pod == id.Pod && mine.PodUID == id.PodUID && (!w.m.onePod || n/apart == slot) {
+			return slot, n % apart, true
+		}
+	}
+	return 0, 0, false
+}
+
+// dead reports whether the lock of an agent process is free: neither that nor its leash lives. Where the agent is not PID 1, processes
+// may have left its leash.
+func (w *world) dead(holder string) bool {
+	slot, process, ok := w.process(holder)
+	if !ok {
+		return false
+	}
+	a := w.agents[slot]
+	lives := a.alive && a.processes == process
+	leashed := w.m.pid1 && (a.tree.alive || a.tree.starting) && a.tree.process == process
+	return !lives && !leashed
 }
 
 func (a *agent) name() string { return fmt.Sprintf("%s%d", pod(a.slot), a.processes) }
@@ -196,6 +234,8 @@ func (a *agent) do(w *world, action lease.Action) {
 	case lease.RestartWatch:
 		w.say(a.name(), "asks for a fresh watch")
 		a.reopen = true
+	case lease.SeekDeath:
+		w.deliver(a.slot, lease.DeathSought{Holder: action.Holder, Dead: w.dead(action.Holder)})
 	case lease.StartChild:
 		a.starts(w, action)
 	case lease.ExtendLeash:

@@ -181,13 +181,10 @@ func (c *coder) name(s string) {
 			return
 		}
 	}
-	id, _ := lease.ParseIdentity(s)
-	for slot := range c.w.candidates() { // an earlier process of the same pod
-		if mine := c.w.agents[slot].config.Identity; mine.Pod == id.Pod && mine.PodUID == id.PodUID {
-			c.byte(byte(8 + c.place[slot]))
-			c.other(s)
-			return
-		}
+	if slot, _, ok := c.w.process(s); ok { // an earlier process of the same place
+		c.byte(byte(8 + c.place[slot]))
+		c.other(s)
+		return
 	}
 	c.byte(16)
 	c.other(s)
@@ -335,6 +332,10 @@ func (c *coder) event(e lease.Event) {
 		c.span(e.Late)
 	case lease.Terminated:
 		c.byte(10)
+	case lease.DeathSought:
+		c.byte(11)
+		c.name(e.Holder)
+		c.bool(e.Dead)
 	}
 }
 
@@ -404,6 +405,9 @@ func (c *coder) action(a *agent, x lease.Action) {
 		c.byte(8)
 	case lease.Exit:
 		c.byte(9)
+	case lease.SeekDeath:
+		c.byte(10)
+		c.name(x.Holder)
 	}
 }
 
@@ -456,7 +460,15 @@ func (c *coder) state(s *lease.State) {
 		c.bool(p.Clean)
 		c.past(p.At)
 	}
+	c.death(&s.Death)
 	c.small(s.Signal)
+}
+
+func (c *coder) death(d *lease.Death) {
+	c.name(d.Holder)
+	c.bool(d.Asked, d.Proven, d.Seen)
+	c.due(d.Again)
+	c.past(d.From)
 }
 
 // roundTrip is how long requests took of late. It fades by an eighth with each answer, which would make any of them a state of

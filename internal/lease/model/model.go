@@ -19,7 +19,9 @@ type model struct {
 	killTakes int8
 	late      int
 	// pid1 says that agents start only when the last one's processes are dead.
-	pid1        bool
+	pid1 bool
+	// onePod has all agents in one pod, as after a runtime that has lost containers which live.
+	onePod      bool
 	keepRunning bool
 	lockDelay   int32
 	// slow has longer settings, and API servers that were slow before.
@@ -66,7 +68,7 @@ const (
 func (m *model) config(slot int) lease.Config {
 	c := lease.Config{
 		Duration: duration, RenewDeadline: renewDeadline, RetryPeriod: retryPeriod, LockDelay: time.Duration(m.lockDelay) * tick,
-		KeepRunning: m.keepRunning, GracePeriod: grace * tick, RestartProvesDeath: m.pid1,
+		KeepRunning: m.keepRunning, GracePeriod: grace * tick, EndProvesDeath: m.pid1,
 	}
 	if m.runs {
 		c.Runs = &lease.RunPolicy{UID: "job", BackoffLimit: mostAttempts - 1}

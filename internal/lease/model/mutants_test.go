@@ -35,6 +35,7 @@ var mutants = map[string]found{
 	"stale watch event accepted":                      {profile: "watches", finds: []string{LostForNought}},
 	"lockDelay not waited for":                        {profile: "lock-delay", finds: []string{LockDelayCut}},
 	"restart taken for proof of death":                {profile: "not-pid-1", finds: []string{StartedEarly}},
+	"restart proves death":                            {profile: "one-pod", finds: []string{TwoAtOnce}},
 	"an answer is waited for as long as it is of use": {profile: "outages", finds: []string{LostForNought}},
 	"restored data believed":                          {profile: "restored-at-once", finds: []string{TwoAtOnce}},
 	"measured lateness ignored":                       {profile: "starved", finds: []string{TwoAtOnce}},

@@ -54,6 +54,7 @@ var profiles = []profile{
 	{"keep-running", "holders that run on while they are cut off", standard(2, network, setOf(remove, delay, stall, crash)).with(func(m *model) { m.keepRunning = true })},
 	{"lock-delay", "lockDelay, of two ticks", standard(2, setOf(exit, crash, cut, handover)).with(func(m *model) { m.lockDelay = 2 })},
 	{"not-pid-1", "agents that start while processes of the last one live", standard(2, setOf(crash, cut, stop)).with(func(m *model) { m.pid1 = false })},
+	{"one-pod", "agents of one pod, each in a container that the runtime has lost but for the last", standard(2, setOf(crash, cut, stop, freeze)).with(func(m *model) { m.onePod = true })},
 	{"starved", "kills that are late by a tick that was measured", standard(2, setOf(cut, stop)).with(func(m *model) { m.late, m.killTakes = 1, 2 })},
 	{"hangs", "starts that hang", standard(3, setOf(hang, remove))},
 	{"settings", "candidates of two durations", standard(2, setOf(cut, crash)).with(func(m *model) { m.longer = 2 })},

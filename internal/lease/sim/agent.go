@@ -53,7 +53,7 @@ func (s *slot) run(m *machine) {
 	c.Identity = lease.Identity{Pod: m.pod, PodUID: m.uid, Nonce: fmt.Sprintf("n%d", m.agents)}
 	c.Node = c.Identity.PodUID
 	c.Jitter = time.Duration(s.index) * time.Millisecond
-	c.RestartProvesDeath = s.w.p.restartProvesDeath
+	c.EndProvesDeath = s.w.p.endProvesDeath
 	c.Runs = s.w.p.runs.policyOf()
 	if s.w.p.profile == Mixed && s.w.chance(0.05) {
 		c.Duration = s.w.p.longest() // lease settings of another version of the job
@@ -291,6 +291,10 @@ func (a *agent) do(action lease.Action) {
 			})
 	case lease.RestartWatch:
 		a.conn.breaks()
+	case lease.SeekDeath:
+		w.after(w.between(0, 5*time.Millisecond), func() {
+			a.deliver(lease.DeathSought{Holder: action.Holder, Dead: w.dead(action.Holder)})
+		})
 	case lease.StartChild:
 		a.tree = newTree(a, action)
 	case lease.ExtendLeash:
@@ -304,6 +308,13 @@ func (a *agent) do(action lease.Action) {
 		a.dies()
 		a.slot.restart(a)
 	}
+}
+
+// dead reports whether the lock of an agent is free: neither that nor its leash lives. Where an agent is not PID 1, processes may
+// have left its leash.
+func (w *world) dead(holder string) bool {
+	a := w.byID[holder]
+	return a != nil && !a.alive && !(w.p.endProvesDeath && a.tree != nil && a.tree.alive)
 }
 
 // dies ends the process, and with it all that hangs on it.
@@ -338,7 +349,7 @@ func (s *slot) restart(dead *agent) {
 	again = func() {
 		switch {
 		case s.agent != dead:
-		case w.p.restartProvesDeath && dead.tree != nil && dead.tree.alive:
+		case w.p.endProvesDeath && dead.tree != nil && dead.tree.alive:
 			w.after(10*time.Millisecond, again)
 		default:
 			s.run(dead.machine)

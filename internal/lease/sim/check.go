@@ -441,7 +441,7 @@ func (c *checker) waited(a *agent, by string) {
 	w := c.w
 	c.claims = slices.DeleteFunc(c.claims, (*claim).past)
 	for _, old := range c.claims {
-		if old.by == by || a != nil && old.agent != nil && w.p.restartProvesDeath && old.agent.machine == a.machine {
+		if old.by == by || a != nil && old.agent != nil && w.p.endProvesDeath && old.agent.machine.uid == a.machine.uid {
 			old.released = old.released || !old.acts()
 		}
 		if a != nil && old.unknownTo(a) { // and who comes after that one waits for that one

@@ -68,7 +68,7 @@ func Explain(seed uint64, o Options) string {
 	c := p.config
 	fmt.Fprintf(&b, "seed %d (%v): %v\n", seed, p.profile, *first)
 	fmt.Fprintf(&b, "leaseDuration %v, renewDeadline %v, retryPeriod %v, lockDelay %v, %d candidates, restart proves death: %v\n",
-		c.Duration, c.RenewDeadline, c.RetryPeriod, c.LockDelay, p.candidates, p.restartProvesDeath)
+		c.Duration, c.RenewDeadline, c.RetryPeriod, c.LockDelay, p.candidates, p.endProvesDeath)
 	fmt.Fprintf(&b, "with only these faults: %v\n", *found)
 	const longest = 200
 	slices.SortFunc(faults, func(f, g Fault) int { return cmp.Compare(f.At, g.At) })

@@ -74,6 +74,7 @@ var kinds = []kind{
 	{"process exits", 4, once((*world).exitProcess)},
 	{"handover asked for", 3, once((*world).askHandover)},
 	{"Lease deleted", 2, once(func(w *world, _ Fault) { w.api.remove() })},
+	{"container lost", 2, (*world).loseContainer},
 	{"holder cleared by hand", 2, once((*world).clearHolder)},
 	{"transitions lowered by hand", 1, once((*world).lowerTransitions)},
 	{"token base raised", 1, once((*world).raiseBase)},
@@ -541,6 +542,23 @@ func (w *world) orphan(f Fault) func() {
 	}
 	w.after(10*time.Second, func() { l.refused = true })
 	a.slot.replacePod()
+	return a.resetNode
+}
+
+// loseContainer is a runtime that has lost a container which lives on, often cut off, so that the kubelet starts another one in the same pod.
+// In the end the node is reset.
+func (w *world) loseContainer(f Fault) func() {
+	a := w.target(f)
+	if !a.alive {
+		return nil
+	}
+	sandbox := *a.machine
+	sandbox.link = &link{w: w}
+	if l := a.machine.link; f.X < 0.7 {
+		l.cutUp++
+		l.cutDown++
+	}
+	a.slot.run(&sandbox)
 	return a.resetNode
 }
 

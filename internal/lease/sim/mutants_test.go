@@ -39,6 +39,7 @@ var mutants = of(mistake.InStep, map[string]mutant{
 	"stale watch event accepted":                      {profile: Replies, finds: LostForNought},
 	"lockDelay not waited for":                        {profile: Mixed, finds: LockDelayCut},
 	"restart taken for proof of death":                {profile: Mixed, finds: TwoAtOnce},
+	"restart proves death":                            {profile: Mixed, finds: TwoAtOnce},
 	"an answer is waited for as long as it is of use": {profile: Outages, finds: LostForNought},
 	"restored data believed":                          {profile: FastRestore, finds: TwoAtOnce},
 	"measured lateness ignored":                       {profile: Starved, finds: TwoAtOnce},
@@ -146,7 +147,7 @@ func (m mutant) isCaught(t *testing.T) {
 
 // alsoFinds are promises that break of the same mistake, now one first and now another.
 var alsoFinds = map[string][]string{
-	TwoAtOnce:     {ReleasedEarly, StartedEarly, LockDelayCut, Forgotten},
+	TwoAtOnce:     {ReleasedEarly, StartedEarly, LockDelayCut, Forgotten, RunsOn},
 	Forgotten:     {TwoAtOnce, TokenNotGrown},
 	StaleAccepted: {FreshRefused},
 	TickMiscount:  {TickEarly},

@@ -99,7 +99,7 @@ func (o *operator) provenDead(holder string) bool {
 	for _, s := range o.w.slots {
 		if a := s.agent; a.id == holder {
 			l := a.machine.link
-			return !a.alive && (a.tree == nil || !a.tree.alive) && l.cutUp == 0 && l.cutDown == 0 && o.w.p.restartProvesDeath
+			return !a.alive && (a.tree == nil || !a.tree.alive) && l.cutUp == 0 && l.cutDown == 0 && o.w.p.endProvesDeath
 		}
 	}
 	return false

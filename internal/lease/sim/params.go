@@ -66,13 +66,13 @@ type params struct {
 	profile    Profile
 	length     time.Duration
 	candidates int
-	// configs are the candidates'; Identity and RestartProvesDeath are missing. config is what most of them share.
+	// configs are the candidates'; Identity and EndProvesDeath are missing. config is what most of them share.
 	configs []lease.Config
 	config  lease.Config
 	// slew bounds in ppm how much NTP slews the clocks that timers run on.
 	slew int64
-	// restartProvesDeath is whether agents start in a pod only after the last one's processes are dead.
-	restartProvesDeath bool
+	// endProvesDeath is whether agents start in a pod only after the last one's processes are dead.
+	endProvesDeath bool
 	// initialEvents is whether a watch that opens begins with the Lease as it is.
 	initialEvents bool
 	// calm and trouble alternate, beginning with calm. Nothing begins in the last part of a trouble, the outage that a
@@ -122,7 +122,7 @@ func draw(seed uint64, o Options) params {
 	if o.Slew != 0 {
 		p.slew = o.Slew
 	}
-	p.restartProvesDeath = rng.IntN(4) > 0
+	p.endProvesDeath = rng.IntN(4) > 0
 	p.initialEvents = rng.IntN(2) == 0
 	if o.Timing[0] != 0 {
 		p.config.Duration, p.config.RenewDeadline, p.config.RetryPeriod = o.Timing[0], o.Timing[1], o.Timing[2]

@@ -209,7 +209,7 @@ func (s *script) candidates(w words) error {
 	}
 	p := params{
 		seed: 1, length: horizon, candidates: len(w.plain), config: c, configs: []lease.Config{c},
-		restartProvesDeath: !w.has("not-pid-1"), initialEvents: true,
+		endProvesDeath: !w.has("not-pid-1"), initialEvents: true,
 	}
 	s.names = w.plain
 	s.w = newWorld(p, s.o, func(l line) { s.lines = append(s.lines, l) })

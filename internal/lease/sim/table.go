@@ -44,7 +44,7 @@ func survive(seed uint64, t Timing, length time.Duration, f Steady, o Options) S
 	c := lease.Config{Duration: t[0], RenewDeadline: t[1], RetryPeriod: t[2], GracePeriod: time.Second}
 	p := params{
 		seed: seed, profile: Mixed, candidates: 2, config: c, configs: []lease.Config{c}, length: length,
-		restartProvesDeath: true, initialEvents: true,
+		endProvesDeath: true, initialEvents: true,
 	}
 	w := newWorld(p, o, nil)
 	w.build()

@@ -1,0 +1,169 @@
+//go:build linux
+
+package agent
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/singletonjob/operator/internal/lease"
+)
+
+// livesIn is an agent that shows that it lives in one of the directories.
+func livesIn(t *testing.T, random string, dirs ...string) (nonce string, lock *os.File) {
+	t.Helper()
+	o := Options{Identity: lease.Identity{Pod: "pod", PodUID: "uid", Nonce: random}}
+	lock, err := o.ShowLife(dirs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = lock.Close() })
+	return o.Identity.Nonce, lock
+}
+
+// leashOf has a lock's open file, as a leash does.
+func leashOf(t *testing.T, lock *os.File) *os.File {
+	t.Helper()
+	fd, err := unix.Dup(int(lock.Fd()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	leash := os.NewFile(uintptr(fd), "leash")
+	t.Cleanup(func() { _ = leash.Close() })
+	return leash
+}
+
+func TestDeathIsProvenByALockThatIsFree(t *testing.T) {
+	dir := t.TempDir()
+	nonce, lock := livesIn(t, "A", dir)
+	leash := leashOf(t, lock)
+	for _, holds := range []*os.File{lock, leash} {
+		if dead([]string{dir}, "uid", nonce) {
+			t.Fatalf("SAFETY: %s is taken for dead, and %s has its lock", nonce, holds.Name())
+		}
+		if err := holds.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 2 { // who looks leaves all as it was
+		if !dead([]string{dir}, "uid", nonce) {
+			t.Errorf("%s is not found to be dead", nonce)
+		}
+	}
+}
+
+// Nothing that a program can do to the volume makes a living agent dead, nor do names that tell no file.
+func TestDoubtsProveNoDeath(t *testing.T) {
+	for name, spoil := range map[string]func(t *testing.T, path string) error{
+		"deleted": func(_ *testing.T, path string) error { return os.Remove(path) },
+		"replaced": func(_ *testing.T, path string) error {
+			if err := os.Remove(path); err != nil {
+				return err
+			}
+			return os.WriteFile(path, nil, 0o600)
+		},
+		"replaced by renaming": func(_ *testing.T, path string) error {
+			if err := os.WriteFile(path+".new", nil, 0o600); err != nil {
+				return err
+			}
+			return os.Rename(path+".new", path)
+		},
+		"a link to another file": func(t *testing.T, path string) error {
+			other := filepath.Join(t.TempDir(), "other")
+			if err := os.WriteFile(other, nil, 0o600); err != nil {
+				return err
+			}
+			if err := os.Remove(path); err != nil {
+				return err
+			}
+			return os.Symlink(other, path)
+		},
+		"a FIFO": func(_ *testing.T, path string) error {
+			if err := os.Remove(path); err != nil {
+				return err
+			}
+			return unix.Mkfifo(path, 0o600)
+		},
+		"a directory": func(_ *testing.T, path string) error {
+			if err := os.Remove(path); err != nil {
+				return err
+			}
+			return os.Mkdir(path, 0o700)
+		},
+		"opened and locked by nobody else": func(*testing.T, string) error { return nil },
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir, elsewhere := t.TempDir(), t.TempDir()
+			nonce, _ := livesIn(t, "A", dir, elsewhere)
+			if err := spoil(t, filepath.Join(dir, lifeName("uid", "A"))); err != nil {
+				t.Fatal(err)
+			}
+			if dead([]string{dir, elsewhere}, "uid", nonce) {
+				t.Error("SAFETY: an agent that lives is taken for dead")
+			}
+		})
+	}
+	dir := t.TempDir()
+	nonce, lock := livesIn(t, "A", dir)
+	if err := lock.Close(); err != nil {
+		t.Fatal(err)
+	}
+	_, witness, _ := strings.Cut(nonce, ".")
+	for _, other := range []string{"", "A", "A.", "." + witness, "B." + witness, "A.AAAAAAAAAAAAAAAA", "../A." + witness, "x/../A." + witness} {
+		if dead([]string{dir}, "uid", other) {
+			t.Errorf("the nonce %q proves a death", other)
+		}
+	}
+	if dead([]string{dir}, "another", nonce) {
+		t.Error("an agent of one pod proves a death in another")
+	}
+}
+
+// An agent that can't lock says why, and nothing of its name promises more.
+func TestNoLockIsTold(t *testing.T) {
+	dir := t.TempDir()
+	missing := filepath.Join(dir, "missing")
+	o := Options{Identity: lease.Identity{Pod: "pod", PodUID: "uid", Nonce: "A"}}
+	if lock, err := o.ShowLife([]string{missing}); err == nil || lock != nil || !strings.Contains(err.Error(), missing) {
+		t.Errorf("lock %v, error %v", lock, err)
+	}
+	if o.Identity.Nonce != "A" || o.Dead == nil || o.Dead("A") {
+		t.Errorf("the nonce is %q", o.Identity.Nonce)
+	}
+	// The second directory does, where the agent's image is a volume.
+	nonce, lock := livesIn(t, "B", missing, dir)
+	if o.Dead(nonce) || dead([]string{missing, dir}, "uid", nonce) {
+		t.Error("SAFETY: an agent that lives is taken for dead")
+	}
+	_ = lock.Close()
+	if !dead([]string{missing, dir}, "uid", nonce) {
+		t.Error("not found to be dead in the second directory")
+	}
+}
+
+// The files of a pod that crashes for ever do not fill its volume, and that of an agent that lives is never removed.
+func TestOldFilesAreRemoved(t *testing.T) {
+	dir := t.TempDir()
+	living, _ := livesIn(t, "living", dir)
+	last := ""
+	for i := range 2 * livesKept {
+		nonce, lock := livesIn(t, fmt.Sprint(i), dir)
+		_ = lock.Close()
+		last = nonce
+	}
+	names, err := filepath.Glob(filepath.Join(dir, lifePrefix+"*"))
+	if err != nil || len(names) > livesKept+2 {
+		t.Errorf("%d files are left, error %v", len(names), err)
+	}
+	if _, err := os.Stat(filepath.Join(dir, lifeName("uid", "living"))); err != nil || dead([]string{dir}, "uid", living) {
+		t.Errorf("the file of an agent that lives: %v", err)
+	}
+	if !dead([]string{dir}, "uid", last) {
+		t.Error("nothing is left to prove the last one's death")
+	}
+}
