@@ -196,8 +196,8 @@ func (l *leash) start(dir string, argv []string) report {
 	pid, err := syscall.ForkExec(path, argv, &syscall.ProcAttr{
 		Env:   env,
 		Files: []uintptr{0, 1, 2},
-		// A session leader cannot leave its process group, which is what
-		// signals are sent to. (It is also what PID 1 of a container is.)
+		// A session leader cannot leave its process group, which is what the
+		// pipes kill. (It is also what PID 1 of a container is.)
 		// ForkExec compares getppid after prctl, see forkLeash.
 		Sys: &syscall.SysProcAttr{Setsid: true, Pdeathsig: unix.SIGKILL},
 	})
