@@ -10,7 +10,6 @@ import (
 	"os/signal"
 	"runtime"
 	"runtime/debug"
-	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -180,7 +179,7 @@ func (l *leash) start(dir string, argv []string) report {
 			return failed(stageDir, err)
 		}
 	}
-	env := bareEnv(os.Environ())
+	env := BareEnv(os.Environ())
 	path, err := lookPath(argv[0], env)
 	if err != nil {
 		return failed(stageExec, err)
@@ -514,15 +513,17 @@ const envMark = "_"
 // deadlines to follow.
 var leashEnv = []string{"GOMAXPROCS=2"}
 
-func hideEnv(env []string) []string {
-	hidden := slices.Clone(leashEnv)
+// HideEnv is an environment in such a form that it means nothing to the process that has it.
+func HideEnv(env []string) []string {
+	hidden := make([]string, 0, len(env))
 	for _, kv := range env {
 		hidden = append(hidden, envMark+kv)
 	}
 	return hidden
 }
 
-func bareEnv(hidden []string) []string {
+// BareEnv is what HideEnv has hidden, of an environment that may have more.
+func BareEnv(hidden []string) []string {
 	bare := make([]string, 0, len(hidden))
 	for _, kv := range hidden {
 		if len(kv) > 0 && kv[:1] == envMark {

@@ -249,7 +249,7 @@ func (r *reaper) forkRun(role string, deadline int64, spec Spec, stdio [3]int) (
 		agentsEndFD:  agents.leashAlive,
 	}
 	argv := append([]string{leashName, strconv.FormatInt(deadline, 10), role, spec.Dir}, spec.Argv...)
-	leash, err := r.forkLeash(argv, hideEnv(lastOfEach(spec.Env)), files[:])
+	leash, err := r.forkLeash(argv, slices.Concat(leashEnv, HideEnv(lastOfEach(spec.Env))), files[:])
 	leashs.close()
 	if err != nil {
 		agents.close()
