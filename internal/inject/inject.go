@@ -270,7 +270,10 @@ func agentEnv(config contract.AgentConfig, gated *corev1.Container, settings Set
 	}
 	rest := []corev1.EnvVar{
 		{Name: contract.SocketEnv, Value: tenure.DefaultSocket},
-		{Name: contract.PodIPEnv}, {Name: contract.CredentialsEnv}, {Name: contract.RuntimeReapsEnv}, {Name: contract.RuntimeAddressEnv},
+		{Name: contract.PodIPEnv},
+		{Name: contract.CredentialsEnv},
+		{Name: contract.RuntimeReapsEnv},
+		{Name: contract.RuntimeAddressEnv},
 	}
 	for _, e := range rest {
 		set := func(other corev1.EnvVar) bool { return other.Name == e.Name }
