@@ -46,8 +46,6 @@ lease and check ask the agent of the same container; their --help says more. che
 
 func main() {
 	supervise.MaybeLeash() // first: the leash is this program, too
-	// The agent's memory counts once for every candidate of a cluster, and it allocates little.
-	debug.SetGCPercent(20)
 	os.Exit(command(os.Args[1:], os.Stdout, os.Stderr))
 }
 
@@ -95,13 +93,19 @@ func run(args []string, stderr io.Writer) int {
 	if len(args) == 0 {
 		return wrongUse(stderr, "run: the command to run is missing after --")
 	}
+	environ, err := agent.TakeEnviron() // before there is anything that it could mean something to
+	if err != nil {
+		return fail(stderr, contract.ExitInternal, err)
+	}
+	// The agent's memory counts once for every candidate of a cluster, and it allocates little.
+	debug.SetGCPercent(20)
 	// Before anything can fail slowly: a signal that comes early must not be lost, or kill the agent.
 	signals := make(chan os.Signal, 16)
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGWINCH, agent.SIGRTMIN3)
 	// A log that nobody reads any more must not kill the agent. Not ignored: the process would inherit that.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 
-	o, err := agent.FromEnv(os.Environ(), os.Getpid())
+	o, err := agent.FromEnv(environ, os.Getpid())
 	if err != nil {
 		return fail(stderr, contract.ExitConfig, err)
 	}
@@ -125,6 +129,7 @@ func serve(o agent.Options, signals <-chan os.Signal, stderr io.Writer) int {
 	if err := supervise.Init(); err != nil {
 		return fail(stderr, contract.ExitInternal, err)
 	}
+	env := agent.Lookup(o.Environ)
 	var err error
 	if o.Clock, err = agent.NewClock(); err != nil {
 		return fail(stderr, contract.ExitInternal, err)
@@ -145,7 +150,7 @@ func serve(o agent.Options, signals <-chan os.Signal, stderr io.Writer) int {
 	}
 	o.CPULimit = func() (float64, time.Duration) { return agent.CPULimit(agent.CgroupDir) }
 
-	socket, err := agent.Listen(os.Getenv)
+	socket, err := agent.Listen(env)
 	if err == nil {
 		o.Socket = socket.Addr().String()
 		defer func() { _ = socket.Close() }()
@@ -157,7 +162,7 @@ func serve(o agent.Options, signals <-chan os.Signal, stderr io.Writer) int {
 		go a.ServeSocket(socket)
 	}
 	if o.Config.Port != 0 {
-		port, err := net.Listen("tcp", net.JoinHostPort(os.Getenv(contract.RuntimeAddressEnv), strconv.Itoa(o.Config.Port)))
+		port, err := net.Listen("tcp", net.JoinHostPort(env(contract.RuntimeAddressEnv), strconv.Itoa(o.Config.Port)))
 		if err != nil {
 			o.Log.Print("no port for probes and metrics", "error", err)
 			return contract.ExitInternal

@@ -244,6 +244,39 @@ func TestEnvironment(t *testing.T) {
 	}
 }
 
+// What is meant for the process means nothing to the agent, and the process has it as it was.
+func TestTheEnvironmentIsTheProcesss(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	theirs := []string{
+		"KUBERNETES_SERVICE_HOST=", "KUBERNETES_SERVICE_PORT=", "HTTPS_PROXY=http://127.0.0.1:1", "SSL_CERT_FILE=/nowhere", "LD_PRELOAD=",
+		"GODEBUG=gctrace=1", "GOGC=1", "GOMAXPROCS=1", "GOMEMLIMIT=64MiB", "GOTRACEBACK=none", "TZ=Asia/Kathmandu", "HOME=/nowhere", "_=x",
+	}
+	a := w.prepare("a", steadyConfig())
+	a.env = append(a.env, theirs...)
+	a.run("/bin/sh", "-c", `tr '\0' '\n' </proc/self/environ >"$0.part"; mv "$0.part" "$0"; exec sleep 1000000`, filepath.Join(a.credentials, "environ"))
+	a.acquired()
+	w.eventually("the process has told its environment", func() bool {
+		_, err := os.Stat(filepath.Join(a.credentials, "environ"))
+		return err == nil
+	})
+	got, err := os.ReadFile(filepath.Join(a.credentials, "environ"))
+	w.must(err)
+	lines := strings.Split(string(got), "\n")
+	for _, kv := range theirs {
+		if name, _, _ := strings.Cut(kv, "="); name != "_" && !slices.Contains(lines, kv) { // a shell sets _ itself
+			t.Errorf("the process lacks %s; it has %q", kv, lines)
+		}
+	}
+	// The agent asks for a collection when it has started. What comes before is of the program that began anew.
+	if log := a.lines.String(); strings.Contains(log, "(forced)") {
+		t.Errorf("the agent heeds GODEBUG:\n%s", log)
+	}
+	a.signal(syscall.SIGTERM)
+	a.exit()
+	w.checkLives()
+}
+
 func TestSignalsAreForwarded(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -764,13 +797,13 @@ func TestWrongUse(t *testing.T) {
 		"no cluster": {
 			args: []string{"run", "--", "true"},
 			env:  []string{contract.ConfigEnv + "=" + config, contract.PodEnv + "=a", contract.PodUIDEnv + "=b", contract.NamespaceEnv + "=c"},
-			code: contract.ExitConfig, says: "KUBERNETES_SERVICE_HOST",
+			code: contract.ExitConfig, says: contract.APIHostEnv,
 		},
 		"no credentials": {
 			args: []string{"run", "--", "true"},
 			env: []string{
 				contract.ConfigEnv + "=" + config, contract.PodEnv + "=a", contract.PodUIDEnv + "=b", contract.NamespaceEnv + "=c",
-				"KUBERNETES_SERVICE_HOST=127.0.0.1", "KUBERNETES_SERVICE_PORT=1",
+				contract.APIHostEnv + "=127.0.0.1", contract.APIPortEnv + "=1",
 			},
 			code: contract.ExitConfig, says: "ca.crt",
 		},

@@ -226,9 +226,7 @@ func run(o options) error {
 		return err
 	}
 	ctx := ctrl.SetupSignalHandler()
-	r := controller.New(m.GetClient(), m.GetAPIReader(), clock.RealClock{}, inject.Settings{
-		AgentImage: o.agentImage, AgentPullPolicy: corev1.PullPolicy(o.agentPull), AgentImageVolume: o.agentImageVolume,
-	})
+	r := controller.New(m.GetClient(), m.GetAPIReader(), clock.RealClock{}, o.settings(os.Getenv))
 	r.WithoutNodes, r.ServerTime, r.FleetRollouts = !o.readNodes, served.Now, o.fleetRollouts
 	if o.entrypoints {
 		registry, err := o.registry()
@@ -283,6 +281,17 @@ func (o options) registry() (*entrypoint.Registry, error) {
 // split takes a list apart.
 func split(list string) []string {
 	return strings.FieldsFunc(list, func(r rune) bool { return r == ',' || r == ' ' })
+}
+
+// settings are those of the pods that the operator makes. Where it reaches a cluster by a file, its own variables may be another's.
+func (o options) settings(env func(string) string) inject.Settings {
+	settings := inject.Settings{
+		AgentImage: o.agentImage, AgentPullPolicy: corev1.PullPolicy(o.agentPull), AgentImageVolume: o.agentImageVolume,
+	}
+	if o.kubeconfig == "" {
+		settings.APIHost, settings.APIPort = env(inject.APIHostOfService), env(inject.APIPortOfService)
+	}
+	return settings
 }
 
 func (o options) config() (*rest.Config, error) {

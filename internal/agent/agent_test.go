@@ -120,9 +120,7 @@ func TestSignalsOfAnActiveProcess(t *testing.T) {
 func TestEnvironmentOfTheProcess(t *testing.T) {
 	inBubbleWith(t, func(o *Options) {
 		o.Environ = []string{"THEIRS=kept"}
-		for _, name := range []string{
-			contract.ConfigEnv, contract.PodUIDEnv, contract.PodIPEnv, contract.NodeEnv, contract.RuntimeReapsEnv, contract.RuntimeAddressEnv, CredentialsEnv,
-		} {
+		for _, name := range contract.AgentsEnv() {
 			o.Environ = append(o.Environ, name+"=the-agent's")
 		}
 	}, func(w *world) {

@@ -166,7 +166,7 @@ func expand(command []string, promised map[string]string) []string {
 // childEnv is the process's environment: the agent's own without what is meant for the agent alone, and what the
 // process is promised.
 func (o Options) childEnv(promised map[string]string) []string {
-	agents := append(contract.Promised(), contract.ConfigEnv, contract.PodUIDEnv, contract.PodIPEnv, contract.NodeEnv, contract.RuntimeReapsEnv, contract.RuntimeAddressEnv, CredentialsEnv)
+	agents := slices.Concat(contract.Promised(), contract.AgentsEnv())
 	env := slices.DeleteFunc(slices.Clone(o.Environ), func(kv string) bool {
 		name, _, _ := strings.Cut(kv, "=")
 		return name == o.Config.TokenEnv || slices.Contains(agents, name)

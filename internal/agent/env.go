@@ -14,9 +14,6 @@ import (
 	"github.com/singletonjob/operator/internal/probe/check"
 )
 
-// CredentialsEnv overrides contract.CredentialsDir, for agents that run outside a pod.
-const CredentialsEnv = "SINGLETONJOB_CREDENTIALS_DIR"
-
 // FromEnv is the configuration that a container is started with. What it can't know is left for the caller: Argv,
 // Socket, Clock, Start and Log. Errors name the variable and the remedy; running the agent again cannot help.
 func FromEnv(environ []string, pid int) (Options, error) {
@@ -45,7 +42,7 @@ func FromEnv(environ []string, pid int) (Options, error) {
 		Server:      server,
 		Namespace:   env(contract.NamespaceEnv),
 		Name:        config.Name,
-		Credentials: cmp.Or(env(CredentialsEnv), contract.CredentialsDir),
+		Credentials: cmp.Or(env(contract.CredentialsEnv), contract.CredentialsDir),
 	})
 	if err != nil {
 		return Options{}, err

@@ -20,11 +20,11 @@ import (
 // socketName is the socket's in whatever directory it is: the base of tenure.DefaultSocket.
 const socketName = "agent.sock"
 
-// Listen opens the agent's socket: at the path in contract.SocketEnv if that is set, else beside the agent's binary,
+// Listen opens the agent's socket: at the path in contract.SocketEnv if that names another than this, else beside the agent's binary,
 // where processes that were not started by the agent look for it, else in the directory for temporary files, else in
 // the kernel's own name space, where no file is needed.
 func Listen(env func(string) string) (net.Listener, error) {
-	if path := env(contract.SocketEnv); path != "" {
+	if path := env(contract.SocketEnv); path != "" && path != socketBeside() {
 		return listen(path)
 	}
 	listener, err := listen(socketBeside())

@@ -229,7 +229,7 @@ func TestFromEnv(t *testing.T) {
 	writeCredentials(t, dir, server)
 	good := map[string]string{
 		contract.ConfigEnv: testOptions().Config.Encode(), contract.PodEnv: "pod", contract.PodUIDEnv: "uid", contract.NodeEnv: "node",
-		contract.NamespaceEnv: "ns", "KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": "1", CredentialsEnv: dir,
+		contract.NamespaceEnv: "ns", contract.APIHostEnv: "127.0.0.1", contract.APIPortEnv: "1", contract.CredentialsEnv: dir,
 	}
 	made := testOptions().Config
 	made.Pod = "pod"
@@ -243,17 +243,18 @@ func TestFromEnv(t *testing.T) {
 		"in a copy of it": {
 			change: map[string]string{contract.ConfigEnv: made.Encode(), contract.PodEnv: "pod-debug"}, fails: `"pod-debug", is a copy of "pod"`,
 		},
-		"as PID 1":              {pid: 1, proves: true},
-		"as another":            {pid: 7},
-		"the runtime reaps not": {pid: 7, change: map[string]string{contract.RuntimeReapsEnv: "false"}},
-		"the runtime reaps":     {pid: 7, change: map[string]string{contract.RuntimeReapsEnv: "true"}, proves: true},
-		"no pod":                {change: map[string]string{contract.PodEnv: ""}, fails: contract.PodEnv},
-		"no UID":                {change: map[string]string{contract.PodUIDEnv: ""}, fails: contract.PodUIDEnv},
-		"no namespace":          {change: map[string]string{contract.NamespaceEnv: ""}, fails: contract.NamespaceEnv},
-		"an ambiguous name":     {change: map[string]string{contract.PodEnv: "a/b"}, fails: "slash"},
-		"no configuration":      {change: map[string]string{contract.ConfigEnv: ""}, fails: contract.ConfigEnv},
-		"no server":             {change: map[string]string{"KUBERNETES_SERVICE_HOST": ""}, fails: "KUBERNETES_SERVICE_HOST"},
-		"no such credentials":   {change: map[string]string{CredentialsEnv: dir + "/none"}, fails: "ca.crt"},
+		"as PID 1":                       {pid: 1, proves: true},
+		"as another":                     {pid: 7},
+		"the runtime reaps not":          {pid: 7, change: map[string]string{contract.RuntimeReapsEnv: "false"}},
+		"the runtime reaps":              {pid: 7, change: map[string]string{contract.RuntimeReapsEnv: "true"}, proves: true},
+		"no pod":                         {change: map[string]string{contract.PodEnv: ""}, fails: contract.PodEnv},
+		"no UID":                         {change: map[string]string{contract.PodUIDEnv: ""}, fails: contract.PodUIDEnv},
+		"no namespace":                   {change: map[string]string{contract.NamespaceEnv: ""}, fails: contract.NamespaceEnv},
+		"an ambiguous name":              {change: map[string]string{contract.PodEnv: "a/b"}, fails: "slash"},
+		"no configuration":               {change: map[string]string{contract.ConfigEnv: ""}, fails: contract.ConfigEnv},
+		"no server":                      {change: map[string]string{contract.APIHostEnv: ""}, fails: contract.APIHostEnv},
+		"another server for the process": {pid: 1, proves: true, change: map[string]string{"KUBERNETES_SERVICE_HOST": "", "KUBERNETES_SERVICE_PORT": "1x"}},
+		"no such credentials":            {change: map[string]string{contract.CredentialsEnv: dir + "/none"}, fails: "ca.crt"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			environ := environment(good, test.change)

@@ -77,6 +77,12 @@ const (
 	NamespaceEnv = fence.EnvNamespace
 	// PodIPEnv, from there too, is where probes without a host ask. It is set where there are such.
 	PodIPEnv = "SINGLETONJOB_POD_IP"
+	// APIHostEnv and APIPortEnv are where the API server is. KUBERNETES_SERVICE_HOST and PORT are the user's, who may want the
+	// process to find another one, or none.
+	APIHostEnv = "SINGLETONJOB_API_HOST"
+	APIPortEnv = "SINGLETONJOB_API_PORT"
+	// CredentialsEnv overrides CredentialsDir, for agents that run outside of a pod.
+	CredentialsEnv = "SINGLETONJOB_CREDENTIALS_DIR"
 	// RuntimeReapsEnv set to "true" says that whatever runs the container ends all its processes before it starts the
 	// container anew, though the agent is not PID 1 there.
 	RuntimeReapsEnv = "SINGLETONJOB_RUNTIME_REAPS"
@@ -84,6 +90,13 @@ const (
 	// of their own. Unset, as in Kubernetes: all.
 	RuntimeAddressEnv = "SINGLETONJOB_RUNTIME_ADDRESS"
 )
+
+// AgentsEnv are the variables that are the agent's alone: no process finds them.
+func AgentsEnv() []string {
+	return []string{
+		ConfigEnv, PodUIDEnv, NodeEnv, PodIPEnv, APIHostEnv, APIPortEnv, CredentialsEnv, RuntimeReapsEnv, RuntimeAddressEnv,
+	}
+}
 
 // Environment that the agent adds for the user's process, besides the variable that fencing.envVar names, PodEnv and
 // NamespaceEnv. What packages fence and tenure tell users of has its name from there.

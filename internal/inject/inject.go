@@ -20,6 +20,7 @@ import (
 
 	"github.com/singletonjob/operator/api/v1alpha1"
 	"github.com/singletonjob/operator/internal/contract"
+	"github.com/singletonjob/operator/tenure"
 )
 
 // AgentInImage is where the agent is in the operator's image.
@@ -40,6 +41,9 @@ type Settings struct {
 	AgentImageVolume bool
 	// Port is the agent's HTTP port; 0 for contract.DefaultPort. A pod whose containers use it gets the next free one.
 	Port int32
+	// APIHost and APIPort are where pods of this cluster reach the API server, as the kubelet has told the operator; empty where it
+	// runs in no pod of it.
+	APIHost, APIPort string
 	// InjectionVersion is another than the present one; 0 for that. Tests play an operator of a later release by it.
 	InjectionVersion int
 }
@@ -86,7 +90,7 @@ func Pod(job *v1alpha1.SingletonJob, ordinal int, settings Settings) (*corev1.Po
 	config := agentConfig(job, gated, ordinal, port)
 	config.Pod = PodName(job.Name, hash, ordinal)
 	gated.Lifecycle = nil // its hooks are the agent's
-	gated.Env = append(agentEnv(config), gated.Env...)
+	gated.Env = append(agentEnv(config, gated, settings), gated.Env...)
 	gated.VolumeMounts = append(gated.VolumeMounts, corev1.VolumeMount{Name: credentialsVolume, MountPath: contract.CredentialsDir, ReadOnly: true})
 	serveProbes(gated, port)
 
@@ -248,8 +252,9 @@ func runConfig(job *v1alpha1.SingletonJob) *contract.RunConfig {
 	}
 }
 
-// agentEnv comes before the user's own variables, which may refer to these.
-func agentEnv(config contract.AgentConfig) []corev1.EnvVar {
+// agentEnv comes before the user's own variables, which may refer to these. Every variable that an agent looks up is in it, an unused
+// one too, if only as empty: what is in env can't be set by envFrom or by the image.
+func agentEnv(config contract.AgentConfig, gated *corev1.Container, settings Settings) []corev1.EnvVar {
 	fromPod := func(name, path string) corev1.EnvVar {
 		return corev1.EnvVar{Name: name, ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: path}}}
 	}
@@ -260,11 +265,42 @@ func agentEnv(config contract.AgentConfig) []corev1.EnvVar {
 		fromPod(contract.NamespaceEnv, "metadata.namespace"),
 		fromPod(contract.NodeEnv, "spec.nodeName"),
 	}
+	env = append(env, apiEnv(gated, settings)...)
 	if asksPod(config) {
 		env = append(env, fromPod(contract.PodIPEnv, "status.podIP"))
 	}
+	rest := []corev1.EnvVar{
+		{Name: contract.SocketEnv, Value: tenure.DefaultSocket},
+		{Name: contract.PodIPEnv},
+		{Name: contract.CredentialsEnv},
+		{Name: contract.RuntimeReapsEnv},
+		{Name: contract.RuntimeAddressEnv},
+	}
+	for _, e := range rest {
+		set := func(other corev1.EnvVar) bool { return other.Name == e.Name }
+		if !slices.ContainsFunc(env, set) && !slices.ContainsFunc(gated.Env, set) {
+			env = append(env, e)
+		}
+	}
 	return env
 }
+
+// apiEnv is where the agent finds the API server. A kubelet replaces a reference by what it knows by then: the container's
+// variables that came before, all of envFrom first, and then the Services. So in front of the user's variables it is the Service, on
+// every node and network, unless envFrom has the name; there the operator says what it was told itself.
+func apiEnv(gated *corev1.Container, settings Settings) []corev1.EnvVar {
+	host, port := "$("+APIHostOfService+")", "$("+APIPortOfService+")"
+	if len(gated.EnvFrom) > 0 && settings.APIHost != "" && settings.APIPort != "" {
+		host, port = settings.APIHost, settings.APIPort
+	}
+	return []corev1.EnvVar{{Name: contract.APIHostEnv, Value: host}, {Name: contract.APIPortEnv, Value: port}}
+}
+
+// The variables by which kubelets tell every container of the API server's Service.
+const (
+	APIHostOfService = "KUBERNETES_SERVICE_HOST"
+	APIPortOfService = "KUBERNETES_SERVICE_PORT"
+)
 
 func credentials() corev1.Volume {
 	return corev1.Volume{Name: credentialsVolume, VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{

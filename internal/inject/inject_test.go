@@ -274,6 +274,54 @@ func TestAgentImageVolume(t *testing.T) {
 	}
 }
 
+// What an agent looks up can't be said by the template, its envFrom or the image: a kubelet has env count, and of references in it what
+// came before.
+func TestTheAgentsVariablesAreTheOperators(t *testing.T) {
+	from := []corev1.EnvFromSource{{ConfigMapRef: &corev1.ConfigMapEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: "theirs"}}}}
+	theirs := []corev1.EnvVar{{Name: "KUBERNETES_SERVICE_HOST"}, {Name: "KUBERNETES_SERVICE_PORT", Value: "1"}}
+	inCluster := Settings{AgentImage: "operator:v1", APIHost: "fd00::1", APIPort: "443"}
+	for name, test := range map[string]struct {
+		settings   Settings
+		env        []corev1.EnvVar
+		from       []corev1.EnvFromSource
+		host, port string
+	}{
+		"as it is":                        {settings: inCluster, host: "$(KUBERNETES_SERVICE_HOST)", port: "$(KUBERNETES_SERVICE_PORT)"},
+		"env":                             {settings: inCluster, env: theirs, host: "$(KUBERNETES_SERVICE_HOST)", port: "$(KUBERNETES_SERVICE_PORT)"},
+		"envFrom":                         {settings: inCluster, from: from, host: "fd00::1", port: "443"},
+		"both":                            {settings: inCluster, env: theirs, from: from, host: "fd00::1", port: "443"},
+		"envFrom, an operator outside":    {settings: settings, from: from, host: "$(KUBERNETES_SERVICE_HOST)", port: "$(KUBERNETES_SERVICE_PORT)"},
+		"envFrom, an operator half there": {settings: Settings{AgentImage: "x", APIHost: "h"}, from: from, host: "$(KUBERNETES_SERVICE_HOST)", port: "$(KUBERNETES_SERVICE_PORT)"},
+		"the agent's image as a volume":   {settings: Settings{AgentImage: "x", AgentImageVolume: true}, host: "$(KUBERNETES_SERVICE_HOST)", port: "$(KUBERNETES_SERVICE_PORT)"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			job := jobs(t)["minimal"]
+			c := &job.Spec.Template.Spec.Containers[0]
+			c.Env, c.EnvFrom = test.env, test.from
+			env := gatedOf(t, mustPod(t, job, 0, test.settings)).Env
+			own := len(env) - len(test.env)
+			if !slices.Equal(test.env, env[own:]) {
+				t.Errorf("the template's variables are %v, want %v", env[own:], test.env)
+			}
+			found := map[string]string{}
+			for _, e := range env[:own] {
+				if _, twice := found[e.Name]; twice {
+					t.Errorf("%s is there twice", e.Name)
+				}
+				found[e.Name] = e.Value
+			}
+			for _, name := range append(contract.AgentsEnv(), contract.PodEnv, contract.NamespaceEnv, contract.SocketEnv) {
+				if _, is := found[name]; !is {
+					t.Errorf("%s is left to the template and the image", name)
+				}
+			}
+			if found[contract.APIHostEnv] != test.host || found[contract.APIPortEnv] != test.port {
+				t.Errorf("the API server is at %q, %q; want %q, %q", found[contract.APIHostEnv], found[contract.APIPortEnv], test.host, test.port)
+			}
+		})
+	}
+}
+
 // What is injected lies within the names that validation keeps free, or it could collide with the template's.
 func TestInjectedNamesAreReserved(t *testing.T) {
 	job := jobs(t)["minimal"]
@@ -408,7 +456,7 @@ func TestHooksThatAsk(t *testing.T) {
 	if config.Port == contract.DefaultPort {
 		t.Errorf("the agent listens on %d, which the process is asked at", config.Port)
 	}
-	if !slices.ContainsFunc(gated.Env, func(e corev1.EnvVar) bool { return e.Name == contract.PodIPEnv }) {
+	if !slices.ContainsFunc(gated.Env, func(e corev1.EnvVar) bool { return e.Name == contract.PodIPEnv && e.ValueFrom != nil }) {
 		t.Error("the agent does not know the pod's address")
 	}
 }

@@ -38,11 +38,16 @@ type Config struct {
 	Credentials string
 }
 
-// InCluster is the API server's URL as the kubelet gives it to every container.
+// InCluster is the API server's URL as the operator tells it, or has the kubelet tell it, in a container that it makes.
 func InCluster(env func(string) string) (string, error) {
-	host, port := env("KUBERNETES_SERVICE_HOST"), env("KUBERNETES_SERVICE_PORT")
-	if host == "" || port == "" {
-		return "", fmt.Errorf("KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not set: the agent runs in a pod")
+	host, port := env(contract.APIHostEnv), env(contract.APIPortEnv)
+	switch {
+	case host == "" || port == "":
+		return "", fmt.Errorf("%s %q and %s %q: the operator sets both in the container that it makes",
+			contract.APIHostEnv, host, contract.APIPortEnv, port)
+	case strings.HasPrefix(host, "$") || strings.HasPrefix(port, "$"):
+		return "", fmt.Errorf("%s is %q, and %s %q: the node's kubelet knows no Service kubernetes in namespace default, "+
+			"by which pods reach the API server: see why", contract.APIHostEnv, host, contract.APIPortEnv, port)
 	}
 	return "https://" + net.JoinHostPort(host, port), nil
 }

@@ -22,6 +22,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
+	"github.com/singletonjob/operator/internal/contract"
 	"github.com/singletonjob/operator/internal/lease"
 )
 
@@ -728,9 +729,14 @@ func TestInCluster(t *testing.T) {
 		"IPv6":    {host: "fd00::1", port: "443", want: "https://[fd00::1]:443"},
 		"no host": {port: "443"},
 		"no port": {host: "10.0.0.1"},
+		// A kubelet leaves what it does not know.
+		"no Service": {host: "$(KUBERNETES_SERVICE_HOST)", port: "$(KUBERNETES_SERVICE_PORT)"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			env := map[string]string{"KUBERNETES_SERVICE_HOST": test.host, "KUBERNETES_SERVICE_PORT": test.port}
+			env := map[string]string{
+				contract.APIHostEnv: test.host, contract.APIPortEnv: test.port,
+				"KUBERNETES_SERVICE_HOST": "the-users", "KUBERNETES_SERVICE_PORT": "1",
+			}
 			got, err := InCluster(func(name string) string { return env[name] })
 			if got != test.want || (err == nil) != (test.want != "") {
 				t.Errorf("%q, %v; want %q", got, err, test.want)

@@ -154,7 +154,7 @@ type StartChild struct {
 // outlive the agent.
 type ExtendLeash struct{ Deadline Instant }
 
-// SignalChild sends a signal to the process group.
+// SignalChild sends a signal to the main process, and to nobody else.
 type SignalChild struct{ Signal int }
 
 // KillTree sends SIGKILL to every process of the tenure until none is left; TreeGone follows.

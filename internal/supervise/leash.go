@@ -10,7 +10,6 @@ import (
 	"os/signal"
 	"runtime"
 	"runtime/debug"
-	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -181,7 +180,7 @@ func (l *leash) start(dir string, argv []string) report {
 			return failed(stageDir, err)
 		}
 	}
-	env := bareEnv(os.Environ())
+	env := BareEnv(os.Environ())
 	path, err := lookPath(argv[0], env)
 	if err != nil {
 		return failed(stageExec, err)
@@ -197,8 +196,8 @@ func (l *leash) start(dir string, argv []string) report {
 	pid, err := syscall.ForkExec(path, argv, &syscall.ProcAttr{
 		Env:   env,
 		Files: []uintptr{0, 1, 2},
-		// A session leader cannot leave its process group, which is what
-		// signals are sent to. (It is also what PID 1 of a container is.)
+		// A session leader cannot leave its process group, which is what the
+		// pipes kill. (It is also what PID 1 of a container is.)
 		// ForkExec compares getppid after prctl, see forkLeash.
 		Sys: &syscall.SysProcAttr{Setsid: true, Pdeathsig: unix.SIGKILL},
 	})
@@ -515,15 +514,17 @@ const envMark = "_"
 // deadlines to follow.
 var leashEnv = []string{"GOMAXPROCS=2"}
 
-func hideEnv(env []string) []string {
-	hidden := slices.Clone(leashEnv)
+// HideEnv is an environment in such a form that it means nothing to the process that has it.
+func HideEnv(env []string) []string {
+	hidden := make([]string, 0, len(env))
 	for _, kv := range env {
 		hidden = append(hidden, envMark+kv)
 	}
 	return hidden
 }
 
-func bareEnv(hidden []string) []string {
+// BareEnv is what HideEnv has hidden, of an environment that may have more.
+func BareEnv(hidden []string) []string {
 	bare := make([]string, 0, len(hidden))
 	for _, kv := range hidden {
 		if len(kv) > 0 && kv[:1] == envMark {

@@ -107,8 +107,8 @@ func (r *reaper) serveForks() {
 	}
 }
 
-// forkLeash re-executes this binary. The leash leads its own session: no signal to
-// the main process's group and no key of a terminal reaches it. That the agent
+// forkLeash re-executes this binary. The leash leads its own session: no signal of
+// the main process to its own group and no key of a terminal reaches it. That the agent
 // may die between fork and prctl is dealt with by ForkExec, which compares
 // getppid after setting Pdeathsig.
 func (r *reaper) forkLeash(argv, env []string, files []int) (pid int, err error) {

@@ -152,8 +152,8 @@ func (t *Tree) Started() <-chan error { return t.started }
 // stands. Extend does not block. Any error means that the old deadline holds.
 func (t *Tree) Extend(deadline int64) error { return t.deadlines.extend(deadline) }
 
-// Signal sends sig to the main process's process group, as soon as there is one. It is a
-// request: for what must end, there is Kill.
+// Signal sends sig to the main process, as soon as there is one, and to nobody else, as a container's runtime does: what
+// the main process waits for may end its work. It is a request: for what must end, there is Kill.
 func (t *Tree) Signal(sig syscall.Signal) error {
 	process.mu.Lock()
 	defer process.mu.Unlock()
@@ -166,8 +166,14 @@ func (t *Tree) Signal(sig syscall.Signal) error {
 	case t.mainEnd != nil || t.main == 0:
 		return os.ErrProcessDone
 	}
-	if err := unix.Kill(-t.main, sig); err != nil {
-		return fmt.Errorf("send %v to process group %d: %w", sig, t.main, err)
+	return t.signalMain(sig)
+}
+
+// signalMain is for a main process that is known and was not reaped. process.mu is held, so it is not reaped meanwhile, and its
+// PID is nobody else's.
+func (t *Tree) signalMain(sig syscall.Signal) error {
+	if err := unix.Kill(t.main, sig); err != nil {
+		return fmt.Errorf("send %v to process %d: %w", sig, t.main, err)
 	}
 	return nil
 }
@@ -250,7 +256,7 @@ func (r *reaper) forkRun(role string, deadline int64, spec Spec, stdio [3]int) (
 		files[lockFD] = int(spec.Lock.Fd())
 	}
 	argv := append([]string{leashName, strconv.FormatInt(deadline, 10), role, spec.Dir}, spec.Argv...)
-	leash, err := r.forkLeash(argv, hideEnv(lastOfEach(spec.Env)), files[:])
+	leash, err := r.forkLeash(argv, slices.Concat(leashEnv, HideEnv(lastOfEach(spec.Env))), files[:])
 	leashs.close()
 	if err != nil {
 		agents.close()
@@ -279,7 +285,7 @@ func (t *Tree) startedAs(rep report, spec Spec) error {
 	if rep.stage == stageStarted {
 		for _, sig := range t.signals {
 			if t.mainEnd == nil {
-				_ = unix.Kill(-t.main, sig)
+				_ = t.signalMain(sig)
 			}
 		}
 		t.signals = nil

@@ -284,34 +284,69 @@ func TestOutputRedirected(t *testing.T) {
 	}
 }
 
-func TestSignalReachesTheGroup(t *testing.T) {
+// As a runtime signals PID 1 and nobody else: a child whose work the main process waits for is that one's to tell.
+func TestSignalReachesTheMainProcessAlone(t *testing.T) {
+	t.Parallel()
+	for _, sig := range []syscall.Signal{unix.SIGUSR1, unix.SIGHUP, unix.SIGTERM} {
+		t.Run(unix.SignalName(sig), func(t *testing.T) {
+			t.Parallel()
+			inBothModes(t, func(t *testing.T, a *agent) {
+				a.must(command{Op: "start", Argv: program("pair")})
+				for range 2 {
+					if got := await(t, "output", a.stdout); got != "first ready" && got != "second ready" {
+						t.Fatalf("the program wrote %q", got)
+					}
+				}
+				a.must(command{Op: "signal", Signal: sig})
+				a.expectLine("first " + unix.SignalName(sig))
+				if sig == unix.SIGTERM {
+					// The main process leaves by its own choice, and the second one is killed, as in any container whose process has ended.
+					if got, want := await(t, "exit", a.exited), (Status{ExitCode: 7}); got != want {
+						t.Errorf("status %+v, want %+v", got, want)
+					}
+					a.expectGone()
+					if e := a.do(command{Op: "signal", Signal: unix.SIGTERM}); e.ErrKind != "done" {
+						t.Errorf("signal after the end: %q, want os.ErrProcessDone", e.Err)
+					}
+					return
+				}
+				// Signals of one process are delivered by their numbers: what it had got before would come first.
+				if err := unix.Kill(a.find("listen second"), unix.SIGTERM); err != nil {
+					t.Fatal(err)
+				}
+				a.expectLine("second SIGTERM")
+				a.must(command{Op: "kill"})
+				a.expectGone()
+			})
+		})
+	}
+}
+
+// A shell that waits for its command ends when that has done its work, and not because that was told to end.
+func TestAChildEndsItsWorkAfterTheSignal(t *testing.T) {
 	t.Parallel()
 	inBothModes(t, func(t *testing.T, a *agent) {
-		a.must(command{Op: "start", Argv: program("pair")})
-		expect := func(want ...string) {
-			t.Helper()
-			var got []string
-			for range want {
-				got = append(got, await(t, "output", a.stdout))
-			}
-			slices.Sort(got)
-			if !slices.Equal(got, want) {
-				t.Errorf("output %q, want %q", got, want)
-			}
+		work := filepath.Join(t.TempDir(), "work")
+		if err := unix.Mkfifo(work, 0o666); err != nil {
+			t.Fatal(err)
 		}
-		expect("first ready", "second ready")
-		a.must(command{Op: "signal", Signal: unix.SIGUSR1})
-		expect("first SIGUSR1", "second SIGUSR1")
+		gate, err := os.OpenFile(work, os.O_RDWR, 0) // for both ends: nobody waits for the other
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer gate.Close()
+		a.start([]string{"/bin/sh", "-c", `trap 'echo told' TERM; sh -c 'echo ready; read -r line <"$0"; exit "$line"' "$0"; echo "child $?"; exit 3`, work})
 		a.must(command{Op: "signal", Signal: unix.SIGTERM})
-		// The main process leaves by its own choice. The second one would stay: it
-		// is killed as in any container whose process has ended.
-		if got, want := await(t, "exit", a.exited), (Status{ExitCode: 7}); got != want {
+		if _, err := gate.WriteString("5\n"); err != nil {
+			t.Fatal(err)
+		}
+		for _, want := range []string{"told", "child 5"} {
+			a.expectLine(want)
+		}
+		if got, want := await(t, "exit", a.exited), (Status{ExitCode: 3}); got != want {
 			t.Errorf("status %+v, want %+v", got, want)
 		}
 		a.expectGone()
-		if e := a.do(command{Op: "signal", Signal: unix.SIGTERM}); e.ErrKind != "done" {
-			t.Errorf("signal after the end: %q, want os.ErrProcessDone", e.Err)
-		}
 	})
 }
 

@@ -228,7 +228,7 @@ func raise(sig syscall.Signal) int {
 
 func listen(name string) int {
 	sigs := make(chan os.Signal, 8)
-	signal.Notify(sigs, unix.SIGUSR1, unix.SIGTERM)
+	signal.Notify(sigs, unix.SIGUSR1, unix.SIGHUP, unix.SIGTERM)
 	say(name + " ready")
 	for sig := range sigs {
 		say(name + " " + unix.SignalName(sig.(syscall.Signal)))

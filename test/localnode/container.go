@@ -44,10 +44,11 @@ func (w *worker) execution(ctx context.Context, c *corev1.Container) (execution,
 	if err != nil {
 		return execution{}, nil, err
 	}
-	env := w.baseEnvironment(image, m)
+	env := w.baseEnvironment(image)
 	if err := env.addFrom(ctx, w.node.client, pod, c); err != nil {
 		return execution{}, nil, err
 	}
+	w.tellAgent(env, m)
 	var argv []string
 	command, args := c.Command, c.Args
 	if len(command) == 0 {
@@ -74,28 +75,31 @@ func (w *worker) execution(ctx context.Context, c *corev1.Container) (execution,
 }
 
 // baseEnvironment is what every container gets before its own variables.
-func (w *worker) baseEnvironment(image Image, m mounts) variables {
+func (w *worker) baseEnvironment(image Image) variables {
 	host, port, _ := net.SplitHostPort(w.node.proxy.Addr())
 	path := hostPath()
 	if image.Root != "" {
 		path = image.Root + ":" + path
 	}
-	env := variables{
-		"PATH":                     path,
-		"HOME":                     w.dir,
-		"TMPDIR":                   filepath.Join(w.dir, "tmp"),
-		"HOSTNAME":                 w.current().Name,
-		"KUBERNETES_SERVICE_HOST":  host,
-		"KUBERNETES_SERVICE_PORT":  port,
-		contract.RuntimeReapsEnv:   "true", // as the shim does
-		contract.RuntimeAddressEnv: w.ip,
+	return variables{
+		"PATH":                    path,
+		"HOME":                    w.dir,
+		"TMPDIR":                  filepath.Join(w.dir, "tmp"),
+		"HOSTNAME":                w.current().Name,
+		"KUBERNETES_SERVICE_HOST": host,
+		"KUBERNETES_SERVICE_PORT": port,
 	}
+}
+
+// tellAgent tells an agent how this node differs from one of Kubernetes, whatever the container's variables say.
+func (w *worker) tellAgent(env variables, m mounts) {
+	env[contract.RuntimeReapsEnv] = "true" // as the shim does
+	env[contract.RuntimeAddressEnv] = w.ip
 	for name, path := range w.node.options.PathVariables {
 		if dir := m.rewrite(path); dir != path {
 			env[name] = dir
 		}
 	}
-	return env
 }
 
 func (w *worker) workingDir(c *corev1.Container, image Image, m mounts) string {

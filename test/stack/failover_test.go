@@ -15,6 +15,7 @@ import (
 
 	"github.com/singletonjob/operator/api/v1alpha1"
 	"github.com/singletonjob/operator/fence/fencetest"
+	"github.com/singletonjob/operator/internal/contract"
 	"github.com/singletonjob/operator/test/cluster"
 	"github.com/singletonjob/operator/test/localnode"
 	"github.com/singletonjob/operator/test/observe"
@@ -46,6 +47,22 @@ func TestTheProcessEnds(t *testing.T) {
 	if got := w.reasonOf(w.verify(), next.token); got != v1alpha1.ChangeProcessExited {
 		t.Errorf("the reason told is %s", got)
 	}
+}
+
+// What a template's variables say is for the process: the agent finds its cluster, its credentials and its socket without them.
+func TestTheTemplatesVariablesAreTheProcesss(t *testing.T) {
+	w := newWorld(t)
+	theirs := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: w.ns, Name: "theirs"}, Data: map[string]string{
+		"GODEBUG": "gctrace=1", "GOMEMLIMIT": "64MiB", "HTTPS_PROXY": "http://127.0.0.1:1", "SSL_CERT_FILE": "/nowhere",
+		contract.APIHostEnv: "127.0.0.1", contract.APIPortEnv: "1", contract.SocketEnv: "/nowhere/agent.sock", contract.ConfigEnv: "{}",
+	}}
+	w.must(w.p.Client.Create(t.Context(), theirs))
+	w.run(w.job(long, func(job *v1alpha1.SingletonJob) {
+		c := &job.Spec.Template.Spec.Containers[0]
+		c.EnvFrom = []corev1.EnvFromSource{{ConfigMapRef: &corev1.ConfigMapEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: theirs.Name}}}}
+		c.Env = append(c.Env, corev1.EnvVar{Name: "KUBERNETES_SERVICE_HOST"}, corev1.EnvVar{Name: "KUBERNETES_SERVICE_PORT"})
+	}))
+	w.verify()
 }
 
 // The kubelet's report, or the next agent in the same pod, ends the tenure: nobody waits for the hour of the lease.

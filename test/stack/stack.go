@@ -37,7 +37,6 @@ import (
 	"github.com/singletonjob/operator/api/v1alpha1"
 	"github.com/singletonjob/operator/build/gotool"
 	"github.com/singletonjob/operator/fence/fencetest"
-	"github.com/singletonjob/operator/internal/agent"
 	"github.com/singletonjob/operator/internal/contract"
 	"github.com/singletonjob/operator/test/controlplane"
 	"github.com/singletonjob/operator/test/faultproxy"
@@ -185,7 +184,7 @@ func (p *Product) start(ctx context.Context, o Options, programs string) (err er
 	p.Cluster, err = localnode.StartCluster(ctx, localnode.ClusterOptions{
 		Plane: o.Plane, Nodes: o.Nodes, NodeGrace: o.NodeGrace, Output: o.Output,
 		Images:        images,
-		PathVariables: map[string]string{agent.CredentialsEnv: contract.CredentialsDir},
+		PathVariables: map[string]string{contract.CredentialsEnv: contract.CredentialsDir},
 	})
 	if err != nil {
 		return err

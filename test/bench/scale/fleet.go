@@ -236,9 +236,7 @@ func (c *candidate) folder() string { return filepath.Join(c.dir, string(c.pod.U
 // environ is what the gated container is started with.
 func (c *candidate) environ() []string {
 	server, _ := url.Parse(c.plane.URL())
-	environ := []string{
-		"KUBERNETES_SERVICE_HOST=" + server.Hostname(), "KUBERNETES_SERVICE_PORT=" + server.Port(), agent.CredentialsEnv + "=" + c.folder(),
-	}
+	var environ []string
 	fields := map[string]string{
 		"metadata.name": c.pod.Name, "metadata.uid": string(c.pod.UID), "metadata.namespace": c.pod.Namespace, "spec.nodeName": c.pod.Spec.NodeName,
 	}
@@ -248,7 +246,8 @@ func (c *candidate) environ() []string {
 		}
 		environ = append(environ, e.Name+"="+e.Value)
 	}
-	return environ
+	return append(environ, // what is no node of Kubernetes knows better
+		contract.APIHostEnv+"="+server.Hostname(), contract.APIPortEnv+"="+server.Port(), contract.CredentialsEnv+"="+c.folder())
 }
 
 // run runs the agent until it ends.
