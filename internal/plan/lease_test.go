@@ -608,7 +608,7 @@ func TestProofOfDeath(t *testing.T) {
 			with: func(g *given) { g.ended(0, began, over); g.reported(137, "ContainerStatusUnknown") },
 			why:  "nobody has seen it end, whatever time is written",
 		},
-		"out of memory": {with: func(g *given) { g.ended(0, began, over); g.reported(137, "OOMKilled") }, want: died, why: "the kernel said so"},
+		"out of memory":                   {with: func(g *given) { g.ended(0, began, over); g.reported(137, "OOMKilled") }, want: died, why: "the kernel said so"},
 		"a standby's container has ended": {with: func(g *given) { g.ended(1, began, over) }, why: "it holds nothing"},
 		"a later pod of the same name": {
 			with: func(g *given) { g.ended(0, began, over); g.Pods[0].UID = "another" },
