@@ -136,7 +136,7 @@ func serve(o agent.Options, signals <-chan os.Signal, stderr io.Writer) int {
 	}
 	o.Log = agent.NewLog(stderr)
 	defer o.Log.Close(logGrace)
-	lock, err := o.ShowLife(agent.LifeDirs())
+	lock, err := agent.ShowLife(&o, agent.LifeDirs())
 	if err != nil { // the process can do without
 		o.Log.Print("no lock", "error", err, "note", "an agent that is started in this pod after this one waits until the lease has run out")
 	}

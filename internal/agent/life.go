@@ -40,7 +40,7 @@ func LifeDirs() []string {
 // ShowLife takes the lock in the first directory in which it can, and has the identity name it. The lock ends with the last process
 // that has the file: the agent and its leashes. An error says why there is none; then nobody will ever have evidence of this agent's death, and an
 // agent that is started after it waits for the lease.
-func (o *Options) ShowLife(dirs []string) (*os.File, error) {
+func ShowLife(o *Options, dirs []string) (*os.File, error) {
 	pod := o.Identity.PodUID
 	o.Dead = func(nonce string) bool { return dead(dirs, pod, nonce) }
 	var errs []error

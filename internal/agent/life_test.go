@@ -18,7 +18,7 @@ import (
 func livesIn(t *testing.T, random string, dirs ...string) (nonce string, lock *os.File) {
 	t.Helper()
 	o := Options{Identity: lease.Identity{Pod: "pod", PodUID: "uid", Nonce: random}}
-	lock, err := o.ShowLife(dirs)
+	lock, err := ShowLife(&o, dirs)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -129,7 +129,7 @@ func TestNoLockIsTold(t *testing.T) {
 	dir := t.TempDir()
 	missing := filepath.Join(dir, "missing")
 	o := Options{Identity: lease.Identity{Pod: "pod", PodUID: "uid", Nonce: "A"}}
-	if lock, err := o.ShowLife([]string{missing}); err == nil || lock != nil || !strings.Contains(err.Error(), missing) {
+	if lock, err := ShowLife(&o, []string{missing}); err == nil || lock != nil || !strings.Contains(err.Error(), missing) {
 		t.Errorf("lock %v, error %v", lock, err)
 	}
 	if o.Identity.Nonce != "A" || o.Dead == nil || o.Dead("A") {

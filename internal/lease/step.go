@@ -138,9 +138,7 @@ func (m *machine) absorb(e Event) {
 	case DeathSought:
 		m.deathSought(e)
 	case Terminated:
-		if !m.s.Terminating {
-			m.s.Terminating, m.s.Signal = true, e.Signal
-		}
+		m.terminated(e)
 	}
 }
 
@@ -164,6 +162,13 @@ func (m *machine) treeGone() {
 		t.Exited, t.Crashed, t.Code = true, true, 1
 	}
 	t.Alive = false
+}
+
+// terminated takes note that the agent is to end. The first call counts.
+func (m *machine) terminated(e Terminated) {
+	if !m.s.Terminating {
+		m.s.Terminating, m.s.Signal = true, e.Signal
+	}
 }
 
 // deathSought takes note of what is known of the end of another agent of this pod. One that is proven to be dead remains it.
