@@ -15,7 +15,7 @@ const looksFor = time.Second
 // CannotStart is why no tenure's process could be started, where that is certain before there is a tenure: so a template whose
 // command is not in its image never takes the Lease from one that works. nil promises nothing. A command whose name differs from
 // tenure to tenure is not looked for, nor a main process that preActivate may bring.
-func (o Options) CannotStart() error {
+func (o *Options) CannotStart() error {
 	command := o.Argv
 	if pre := o.Config.PreActivate; pre != nil {
 		command = pre.Exec

@@ -127,7 +127,7 @@ func StartCode(err error) int {
 }
 
 // promised is what the process finds in its environment, by name.
-func (o Options) promised(s lease.StartChild) map[string]string {
+func (o *Options) promised(s lease.StartChild) map[string]string {
 	promised := map[string]string{
 		o.Config.TokenEnv:         strconv.FormatInt(s.Token, 10),
 		contract.NameEnv:          o.Config.Name,
@@ -165,7 +165,7 @@ func expand(command []string, promised map[string]string) []string {
 
 // childEnv is the process's environment: the agent's own without what is meant for the agent alone, and what the
 // process is promised.
-func (o Options) childEnv(promised map[string]string) []string {
+func (o *Options) childEnv(promised map[string]string) []string {
 	agents := slices.Concat(contract.Promised(), contract.AgentsEnv())
 	env := slices.DeleteFunc(slices.Clone(o.Environ), func(kv string) bool {
 		name, _, _ := strings.Cut(kv, "=")

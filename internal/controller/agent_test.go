@@ -211,6 +211,15 @@ func (w *world) reachNode(name string) {
 	}
 }
 
+// force deletes a pod by force. A kubelet that hears of it ends what is left of the pod.
+func (w *world) force(pod *corev1.Pod) {
+	w.t.Helper()
+	w.must(client.IgnoreNotFound(w.api.Delete(w.t.Context(), pod, client.GracePeriodSeconds(0))))
+	if !w.cutOff[pod.Spec.NodeName] {
+		delete(w.agents, pod.UID)
+	}
+}
+
 // kubelets do for every pod what its node's kubelet and the scheduler do.
 func (w *world) kubelets() {
 	w.t.Helper()

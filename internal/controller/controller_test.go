@@ -498,8 +498,8 @@ func TestJobDeletedAndRecreated(t *testing.T) {
 	w.cutOff[first.node] = true
 	w.must(w.api.Delete(t.Context(), job))
 	w.collectGarbage(job.UID)
-	for _, pod := range w.pods() { // by force
-		w.must(client.IgnoreNotFound(w.api.Delete(t.Context(), &pod, client.GracePeriodSeconds(0))))
+	for _, pod := range w.pods() {
+		w.force(&pod)
 	}
 	token := w.tenures[0]
 	w.tenures = nil
@@ -522,7 +522,7 @@ func TestLeaseAndJobDeletedAndRecreated(t *testing.T) {
 	w.must(w.api.Delete(t.Context(), job))
 	w.collectGarbage(job.UID)
 	for _, pod := range w.pods() {
-		w.must(client.IgnoreNotFound(w.api.Delete(t.Context(), &pod, client.GracePeriodSeconds(0))))
+		w.force(&pod)
 	}
 	w.deleteLease()
 	w.tenures = nil

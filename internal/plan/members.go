@@ -278,6 +278,14 @@ func agentOf(pod *corev1.Pod) string {
 // lacking reports whether candidates are missing or not ready.
 func (m *members) lacking() bool { return m.count(candidate.inPlace) < m.fleet.Desired }
 
+// able is 1 for an old standby that is not ready, and could act all the same.
+func able(c candidate) int {
+	if c.updated || c.ready || !c.able {
+		return 0
+	}
+	return 1
+}
+
 func (m *members) fleetOf(j *job, t *tenure) Fleet {
 	fleet := Fleet{Desired: int(j.Spec.Candidates), InPlace: j.strategy.inPlace, Paused: j.Spec.Strategy.Paused, Mover: m.mover != nil}
 	for _, c := range m.candidates {
@@ -289,9 +297,7 @@ func (m *members) fleetOf(j *job, t *tenure) Fleet {
 			fleet.HolderOld, fleet.Silent = true, t.Unchanged >= t.holder.limits.renewDeadline
 		default:
 			*Standbys(&fleet, c.updated, c.ready)++
-			if !c.updated && !c.ready && c.able {
-				fleet.OldAble++
-			}
+			fleet.OldAble += able(c)
 			fleet.Unplaced = fleet.Unplaced || c.updated && c.pod.Spec.NodeName == ""
 		}
 	}
