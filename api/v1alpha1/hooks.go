@@ -1,6 +1,8 @@
 package v1alpha1
 
 import (
+	"slices"
+
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
@@ -8,14 +10,22 @@ import (
 // maxHookSleep is in seconds.
 const maxHookSleep = 3600
 
+// StopSignals are those that lifecycle.stopSignal of the gated container may be.
+func StopSignals() []corev1.Signal {
+	return []corev1.Signal{
+		corev1.SIGTERM, corev1.SIGINT, corev1.SIGQUIT, corev1.SIGHUP, corev1.SIGUSR1, corev1.SIGUSR2, corev1.SIGWINCH, corev1.SIGRTMINPLUS3,
+	}
+}
+
 // badHooks says what is wrong with the gated container's lifecycle, as it goes on from its name; nothing if all is well.
 func badHooks(l *corev1.Lifecycle) []string {
 	if l == nil {
 		return nil
 	}
 	var bad []string
-	if l.StopSignal != nil {
-		bad = append(bad, "sets lifecycle.stopSignal, which would be the agent's: remove it, the process is asked to stop by SIGTERM")
+	if l.StopSignal != nil && !slices.Contains(StopSignals(), *l.StopSignal) {
+		bad = append(bad, "sets lifecycle.stopSignal to one that the agent does not hear: choose "+
+			"SIGTERM, SIGINT, SIGQUIT, SIGHUP, SIGUSR1, SIGUSR2, SIGWINCH or SIGRTMIN+3")
 	}
 	if !runnable(l.PostStart) {
 		bad = append(bad, "has a postStart hook"+notRunnable)

@@ -416,7 +416,10 @@ var gatedCases = map[string]validationCase{
 	},
 	"stop signal": {
 		change: app(func(c *corev1.Container) { c.Lifecycle = &corev1.Lifecycle{StopSignal: new(corev1.SIGQUIT)} }),
-		want:   forbidden(inContainers, `the gated container "app" sets lifecycle.stopSignal, which would be the agent's: remove it, the process is asked to stop by SIGTERM`),
+	},
+	"stop signal that is not heard": {
+		change: app(func(c *corev1.Container) { c.Lifecycle = &corev1.Lifecycle{StopSignal: new(corev1.SIGURG)} }),
+		want:   forbidden(inContainers, `the gated container "app" sets lifecycle.stopSignal to one that the agent does not hear: choose SIGTERM, SIGINT, SIGQUIT, SIGHUP, SIGUSR1, SIGUSR2, SIGWINCH or SIGRTMIN+3`),
 	},
 	"what other containers do is their own": {change: pod(func(p *corev1.PodSpec) {
 		c := &p.Containers[1]

@@ -414,3 +414,56 @@ func TestNoHookWithoutAProcess(t *testing.T) {
 		s.process.finish(supervise.Status{})
 	})
 }
+
+// TestStopSignal: the signal that the template names begins the stop, as SIGTERM does, and the process gets it when preStop is over.
+func TestStopSignal(t *testing.T) {
+	for name := range contract.StopSignals {
+		for _, sent := range []syscall.Signal{syscall.SIGTERM, syscall.Signal(contract.StopSignals[name])} {
+			inBubbleWith(t, func(o *Options) {
+				o.Config.Hooks, o.Config.StopSignal = contract.Hooks{PreStop: aCommand}, name
+			}, func(w *world) {
+				p := w.holding()
+				w.signals <- sent
+				synctest.Wait()
+				if got := p.sent(); len(got) > 0 || len(p.execs) == 0 {
+					t.Errorf("%s by %v: the process gets %v, preStop runs: %v", name, sent, got, len(p.execs) > 0)
+					p.finish(supervise.Status{})
+					w.exited <- <-w.exited
+					return
+				}
+				(<-p.execs).result <- supervise.ExecResult{}
+				synctest.Wait()
+				if got := p.sent(); !slices.Equal(got, []syscall.Signal{syscall.Signal(contract.StopSignals[name])}) {
+					t.Errorf("%s by %v: the process gets %v after preStop", name, sent, got)
+				}
+				p.finish(supervise.Status{})
+				w.exited <- <-w.exited
+				if r := w.api.present(); r.Release.Reason != lease.ReasonPodTerminating {
+					t.Errorf("%s by %v: released %+v", name, sent, r.Release)
+				}
+			})
+		}
+	}
+}
+
+// A signal that nothing names as the one to stop by is the process's own affair, and so is every other one.
+func TestSignalsThatDoNotStop(t *testing.T) {
+	for _, config := range []string{"", "SIGQUIT"} {
+		inBubbleWith(t, func(o *Options) { o.Config.StopSignal = config }, func(w *world) {
+			p := w.holding()
+			want := []syscall.Signal{syscall.SIGHUP, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGWINCH}
+			if config == "" {
+				want = append(want, syscall.SIGQUIT)
+			}
+			for _, s := range want {
+				w.signals <- s
+			}
+			synctest.Wait()
+			if got := p.sent(); !slices.Equal(got, want) || w.phase() != "Holding" {
+				t.Errorf("%q: the process gets %v and its tenure is %s; want %v", config, got, w.phase(), want)
+			}
+			p.finish(supervise.Status{})
+			w.exited <- <-w.exited
+		})
+	}
+}

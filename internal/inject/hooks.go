@@ -4,6 +4,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/singletonjob/operator/internal/contract"
 )
@@ -28,4 +29,12 @@ func hookOf(c *corev1.Container, handler *corev1.LifecycleHandler) *contract.Hoo
 		return &contract.Hook{Sleep: contract.Duration(time.Duration(handler.Sleep.Seconds) * time.Second)}
 	}
 	return nil // v1alpha1.Validate refuses it
+}
+
+// stopSignalOf is the name of the signal by which the process is asked to end, empty where the template names none.
+func stopSignalOf(c *corev1.Container) string {
+	if c.Lifecycle == nil {
+		return ""
+	}
+	return string(ptr.Deref(c.Lifecycle.StopSignal, ""))
 }

@@ -227,6 +227,7 @@ func agentConfig(job *v1alpha1.SingletonJob, gated *corev1.Container, ordinal in
 		Port:          int(port),
 		Probes:        probesOf(gated),
 		Hooks:         hooksOf(gated),
+		StopSignal:    stopSignalOf(gated),
 		Run:           runConfig(job),
 	}
 	if pre := job.Spec.PreActivate; pre != nil {

@@ -600,3 +600,19 @@ func TestEarlierHashes(t *testing.T) {
 		t.Errorf("an operator of a later version asks anew what an image runs: %v", err)
 	}
 }
+
+// Every stop signal that validation lets through is one that the agent hears, and none is left to the runtime.
+func TestStopSignals(t *testing.T) {
+	if len(v1alpha1.StopSignals()) != len(contract.StopSignals) {
+		t.Errorf("validation takes %v, the agent hears %v", v1alpha1.StopSignals(), contract.StopSignals)
+	}
+	for _, signal := range v1alpha1.StopSignals() {
+		job := jobs(t)["minimal"]
+		job.Spec.Template.Spec.Containers[0].Lifecycle = &corev1.Lifecycle{StopSignal: &signal}
+		gated := gatedOf(t, mustPod(t, job, 0, settings))
+		config, err := contract.DecodeConfig(gated.Env[0].Value)
+		if err != nil || config.StopSignal != string(signal) || gated.Lifecycle != nil {
+			t.Errorf("%s: the agent is told of %q, the pod of %v (%v)", signal, config.StopSignal, gated.Lifecycle, err)
+		}
+	}
+}

@@ -427,6 +427,9 @@ func (m *machine) stopTree() {
 }
 
 func (m *machine) stopSignal() int {
+	if m.c.StopSignal != 0 {
+		return m.c.StopSignal
+	}
 	if m.s.Terminating && m.s.Signal != 0 {
 		return m.s.Signal
 	}

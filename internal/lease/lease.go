@@ -105,6 +105,8 @@ type Config struct {
 	// PID 1 of the container's PID namespace. That an agent has started proves no end of another: see SeekDeath.
 	EndProvesDeath bool
 
+	// StopSignal is the signal by which the process is asked to end; 0 for SIGTERM, or the one that the agent got.
+	StopSignal int
 	// Runs is nil where the process is to run for ever.
 	Runs *RunPolicy
 }

@@ -286,8 +286,10 @@ var gatedRules = []rule{
 			spec.container`,
 		args: []string{annotation, containers + `.map(c, c.name)`},
 	},
-	ofGated(forbidden, `!has(c.lifecycle) || !has(c.lifecycle.stopSignal)`,
-		`sets lifecycle.stopSignal, which would be the agent's: remove it, the process is asked to stop by SIGTERM`),
+	ofGated(forbidden, `!has(c.lifecycle) || !has(c.lifecycle.stopSignal) || c.lifecycle.stopSignal in
+			['SIGTERM', 'SIGINT', 'SIGQUIT', 'SIGHUP', 'SIGUSR1', 'SIGUSR2', 'SIGWINCH', 'SIGRTMIN+3']`,
+		`sets lifecycle.stopSignal to one that the agent does not hear: choose SIGTERM, SIGINT, SIGQUIT, SIGHUP, SIGUSR1,
+			SIGUSR2, SIGWINCH or SIGRTMIN+3`),
 	hookRule("postStart"), hookRule("preStop"),
 	ofGated(forbidden, `(!has(c.restartPolicy) || c.restartPolicy == 'Always') && !has(c.restartPolicyRules)`,
 		`has a restart policy of its own: remove restartPolicy and restartPolicyRules, a candidate lives on through many
