@@ -205,7 +205,7 @@ func (a *Agent) start(c *contender, s lease.StartChild, now lease.Time) {
 	a.metrics.tenures.Add(1)
 	a.metrics.runBegan(s.Run, now.Wall)
 	if pre := a.o.Config.PreActivate; pre != nil {
-		process, err := a.launch(c, s, pre.Exec)
+		process, err := a.launch(c, s, func(map[string]string) []string { return expandAll(pre.Exec, a.child.env) })
 		a.child.health = health{why: "preActivate runs"}
 		go a.prepare(c, s, process, err)
 		return
@@ -214,17 +214,17 @@ func (a *Agent) start(c *contender, s lease.StartChild, now lease.Time) {
 }
 
 func (a *Agent) startMain(c *contender, s lease.StartChild) {
-	process, err := a.launch(c, s, a.o.Argv)
+	process, err := a.launch(c, s, func(promised map[string]string) []string { return expand(a.o.Argv, promised) })
 	go a.follow(c, process, err)
 }
 
 // launch starts a process tree for a tenure: the present one is its.
-func (a *Agent) launch(c *contender, s lease.StartChild, argv []string) (Process, error) {
+func (a *Agent) launch(c *contender, s lease.StartChild, argv func(promised map[string]string) []string) (Process, error) {
 	promised := a.o.promised(s)
 	a.child = child{of: c, log: a.log, run: s.Run, health: firstHealth(a.o.Config.Probes)}
 	a.child.env = a.o.childEnv(promised)
 	process, err := a.o.Start(supervise.Spec{
-		Argv:     expand(argv, promised),
+		Argv:     argv(promised),
 		Env:      a.child.env,
 		Deadline: int64(s.Deadline),
 	})

@@ -136,6 +136,21 @@ func TestEnvironmentOfTheProcess(t *testing.T) {
 	})
 }
 
+// A kubelet has expanded these as far as it could.
+func TestVariablesThatReferToTheAgents(t *testing.T) {
+	inBubbleWith(t, func(o *Options) {
+		o.Config.ExpandEnv = []string{"OPTIONS", "ESCAPED"}
+		o.Environ = []string{"OPTIONS=-Dfence=$(TOKEN) -Dlease=$(SINGLETONJOB_LEASE_DURATION) $(UNKNOWN)", "ESCAPED=$$(TOKEN)", "OTHER=$(TOKEN)"}
+	}, func(w *world) {
+		p := w.holding()
+		for _, want := range []string{"OPTIONS=-Dfence=10 -Dlease=15s $(UNKNOWN)", "ESCAPED=$(TOKEN)", "OTHER=$(TOKEN)"} {
+			if !slices.Contains(p.spec.Env, want) {
+				t.Errorf("the environment %q lacks %q", p.spec.Env, want)
+			}
+		}
+	})
+}
+
 // A Lease that is deleted is lost at once, though its last state names this holder.
 func TestDeletionIsALoss(t *testing.T) {
 	inBubble(t, func(w *world) {

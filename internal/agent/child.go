@@ -151,7 +151,24 @@ func (o *Options) promised(s lease.StartChild) map[string]string {
 	return promised
 }
 
-// expand is a command of the user's, with $(NAME) replaced where NAME is promised.
+// expandAll is a command that no kubelet has seen, with $(NAME) replaced as one does it in a container's command.
+func expandAll(command, env []string) []string {
+	value := func(name string) (string, bool) {
+		for _, kv := range slices.Backward(env) { // of equal names the last one counts
+			if known, value, _ := strings.Cut(kv, "="); known == name {
+				return value, true
+			}
+		}
+		return "", false
+	}
+	argv := make([]string, len(command))
+	for i, arg := range command {
+		argv[i] = contract.ExpandAll(arg, value)
+	}
+	return argv
+}
+
+// expand is a command that a kubelet has expanded, with $(NAME) replaced where NAME is promised.
 func expand(command []string, promised map[string]string) []string {
 	argv := make([]string, len(command))
 	for i, arg := range command {
@@ -171,6 +188,11 @@ func (o *Options) childEnv(promised map[string]string) []string {
 		name, _, _ := strings.Cut(kv, "=")
 		return name == o.Config.TokenEnv || slices.Contains(agents, name)
 	})
+	for i, kv := range env {
+		if name, value, _ := strings.Cut(kv, "="); slices.Contains(o.Config.ExpandEnv, name) {
+			env[i] = name + "=" + expand([]string{value}, promised)[0]
+		}
+	}
 	for name, value := range promised {
 		env = append(env, name+"="+value)
 	}

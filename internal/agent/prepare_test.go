@@ -89,6 +89,23 @@ func TestPreActivate(t *testing.T) {
 	}
 }
 
+// Nobody else has seen its command: it is expanded as a container's is.
+func TestPreActivateIsExpanded(t *testing.T) {
+	inBubbleWith(t, func(o *Options) {
+		prepared(o)
+		o.Environ = []string{"URL=db://$(TOKEN)"}
+		o.Config.PreActivate.Exec = []string{"prepare", "$(URL)", "$(TOKEN)", "$$(URL)", "$(NONE)", "$$"}
+	}, func(w *world) {
+		s := <-w.starts
+		s.process.begin(nil)
+		if want := []string{"prepare", "db://$(TOKEN)", "10", "$(URL)", "$(NONE)", "$"}; !slices.Equal(s.Argv, want) {
+			t.Errorf("%q, want %q", s.Argv, want)
+		}
+		s.process.finish(supervise.Status{ExitCode: 1})
+		w.exited <- <-w.exited
+	})
+}
+
 // What fails first ends the tenure with a reason of its own, and the container, so that the kubelet backs off.
 func TestPreActivateFails(t *testing.T) {
 	for name, row := range map[string]struct {

@@ -6,7 +6,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"slices"
 	"strings"
 	"time"
 
@@ -134,19 +133,7 @@ func (a *Agent) ask(ctx context.Context, of *contract.Probe) probe.Result {
 
 // execute makes a check by a command. What does not even start says nothing about the process, as for a kubelet.
 func execute(process Process, env []string, k probe.Kind, of *contract.Probe) probe.Result {
-	value := func(name string) (string, bool) {
-		for _, kv := range slices.Backward(env) { // of equal names the last one counts
-			if known, value, _ := strings.Cut(kv, "="); known == name {
-				return value, true
-			}
-		}
-		return "", false
-	}
-	argv := make([]string, len(of.Exec))
-	for i, arg := range of.Exec {
-		argv[i] = contract.ExpandAll(arg, value)
-	}
-	result, err := process.Exec(supervise.ExecSpec{Argv: argv, Timeout: time.Duration(of.Timeout), Name: k.String()})
+	result, err := process.Exec(supervise.ExecSpec{Argv: expandAll(of.Exec, env), Timeout: time.Duration(of.Timeout), Name: k.String()})
 	if errors.Is(err, supervise.ErrStillRuns) || errors.Is(err, supervise.ErrTooManyExecs) {
 		return probe.Failed("%s", err) // those before it hang
 	}

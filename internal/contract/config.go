@@ -26,6 +26,9 @@ type AgentConfig struct {
 	// TokenEnv is the variable in which the process finds its token.
 	TokenEnv string `json:"tokenEnv"`
 
+	// ExpandEnv are the variables in whose values the agent replaces $(NAME) where it alone knows NAME.
+	ExpandEnv []string `json:"expandEnv,omitempty"`
+
 	LeaseDuration Duration `json:"leaseDuration"`
 	RenewDeadline Duration `json:"renewDeadline"`
 	RetryPeriod   Duration `json:"retryPeriod"`

@@ -26,6 +26,16 @@ func Expand(arg string, value func(name string) (string, bool)) string {
 	})
 }
 
+// Refers reports whether an argument has a reference to such a name, escaped or not.
+func Refers(arg string, to func(name string) bool) bool {
+	found := false
+	eachReference(arg, func(dollars, name string) string {
+		found = found || to(name)
+		return dollars
+	})
+	return found
+}
+
 // Quote has an argument reach Expand, by way of the kubelet, as it is here where it refers to a name for Expand: the
 // kubelet makes one $ of two.
 func Quote(arg string, ours func(name string) bool) string {

@@ -88,6 +88,7 @@ func Pod(job *v1alpha1.SingletonJob, ordinal int, settings Settings) (*corev1.Po
 	bringAgent(&template.Spec, gated, settings)
 	wrap(gated, job.Spec.Fencing.EnvVar)
 	config := agentConfig(job, gated, ordinal, port)
+	config.ExpandEnv = quoteEnv(gated.Env, job.Spec.Fencing.EnvVar)
 	config.Pod = PodName(job.Name, hash, ordinal)
 	gated.Lifecycle = nil // its hooks are the agent's
 	gated.Env = append(agentEnv(config, gated, settings), gated.Env...)
@@ -170,16 +171,38 @@ func metadata(job *v1alpha1.SingletonJob, hash string, ordinal int, gated string
 // wrap puts the agent before the user's command. Command and args stay two lists, so Kubernetes goes on expanding
 // references such as $(NAME) in both; those to what the agent alone knows are kept from it, with what escapes them.
 func wrap(gated *corev1.Container, tokenEnv string) {
-	names := append(contract.Promised(), tokenEnv)
 	quote := func(args []string) []string {
 		var quoted []string
 		for _, arg := range args {
-			quoted = append(quoted, contract.Quote(arg, func(name string) bool { return slices.Contains(names, name) }))
+			quoted = append(quoted, contract.Quote(arg, agentsOwn(tokenEnv)))
 		}
 		return quoted
 	}
 	gated.Command = append([]string{contract.AgentPath, contract.AgentRun, "--"}, quote(gated.Command)...)
 	gated.Args = quote(gated.Args)
+}
+
+// agentsOwn tells the names that the agent alone knows.
+func agentsOwn(tokenEnv string) func(name string) bool {
+	names := append(contract.Promised(), tokenEnv)
+	return func(name string) bool { return slices.Contains(names, name) }
+}
+
+// quoteEnv keeps references to what the agent alone knows from a kubelet in the user's variables, too, and returns the names of those for
+// the agent to replace them in: a variable that refers to one of these has its text by then.
+func quoteEnv(env []corev1.EnvVar, tokenEnv string) []string {
+	var names []string
+	own := func(name string) bool { // a kubelet knows the other two, which stand before the user's
+		return agentsOwn(tokenEnv)(name) && name != contract.PodEnv && name != contract.NamespaceEnv
+	}
+	for i := range env {
+		e := &env[i]
+		if contract.Refers(e.Value, func(name string) bool { return own(name) || slices.Contains(names, name) }) {
+			names = append(names, e.Name)
+		}
+		e.Value = contract.Quote(e.Value, own)
+	}
+	return names
 }
 
 // GatedSigns is how many words of a command tell that it runs the agent.

@@ -616,3 +616,26 @@ func TestStopSignals(t *testing.T) {
 		}
 	}
 }
+
+// What a variable says of the token is for the agent, and whatever refers to that variable is, too.
+func TestVariablesThatReferToTheAgents(t *testing.T) {
+	job := jobs(t)["minimal"]
+	env := []corev1.EnvVar{
+		{Name: "OPTIONS", Value: "-Dfence=$(FENCING_TOKEN) -Dpod=$(SINGLETONJOB_POD)"},
+		{Name: "ESCAPED", Value: "$$(FENCING_TOKEN)"},
+		{Name: "ALL", Value: "$(OPTIONS) -x"},
+		{Name: "PLAIN", Value: "$(SINGLETONJOB_POD) $$"},
+	}
+	job.Spec.Template.Spec.Containers[0].Env = env
+	gated := gatedOf(t, mustPod(t, job, 0, settings))
+	config, err := contract.DecodeConfig(gated.Env[0].Value)
+	if err != nil || !slices.Equal(config.ExpandEnv, []string{"OPTIONS", "ESCAPED", "ALL"}) {
+		t.Errorf("the agent expands %q (%v)", config.ExpandEnv, err)
+	}
+	want := []string{"-Dfence=$$(FENCING_TOKEN) -Dpod=$(SINGLETONJOB_POD)", "$$$$(FENCING_TOKEN)", "$(OPTIONS) -x", "$(SINGLETONJOB_POD) $$"}
+	for i, e := range gated.Env[len(gated.Env)-len(env):] {
+		if e.Value != want[i] {
+			t.Errorf("%s is %q, want %q", e.Name, e.Value, want[i])
+		}
+	}
+}
