@@ -6,6 +6,7 @@ import (
 	"go/parser"
 	"go/token"
 	"maps"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -279,6 +280,12 @@ func TestConditions(t *testing.T) {
 			with: func(g *given) { g.Job.Spec.Suspend = true; g.Pods = nil; g.released(lease.ReasonPodTerminating) },
 			want: "Suspended Suspended Suspended",
 		},
+		"not ready by its own probes, with a command that a webhook has wrapped": {
+			with: func(g *given) { g.unwell(0, time.Second); g.wrapped(0) }, want: "NotReady StandbyReady UpToDate", active: true,
+		},
+		"a standby whose readiness gate is not met, with a command that a webhook has wrapped": {
+			with: func(g *given) { g.wrapped(1); g.unready(1); g.rest(1, "ReadinessGatesNotReady") }, want: "Running StandbyReady UpToDate", active: true,
+		},
 		"a standby whose readiness gate is not met": {
 			with: func(g *given) { g.unready(1); g.rest(1, "ReadinessGatesNotReady") }, want: "Running StandbyReady UpToDate", active: true,
 		},
@@ -372,6 +379,12 @@ func (g *given) free() {
 	g.Lease = Lease{Presence: Ours, Claim: Claim{JobUID: "job-uid"}, Record: lease.Record{
 		UID: "lease-uid", Revision: 1, Token: g.Job.Status.FencingToken, Duration: 15 * time.Second, Release: lease.Release{Reason: lease.ReasonCreated},
 	}}
+}
+
+// wrapped has a webhook put a program of its own before the agent.
+func (g *given) wrapped(pod int) {
+	c := &g.Pods[pod].Spec.Containers[0]
+	c.Command, c.Args = []string{"/vault/vault-env"}, append(slices.Clone(c.Command), c.Args...)
 }
 
 // rest has a pod not be ready for another reason than its gated container.

@@ -75,10 +75,35 @@ func gated(pod *corev1.Pod) string {
 	return ""
 }
 
+// agents is the name of the container that a pod's agent runs in, also where a webhook has put a command of its own before the agent's, as those
+// do that fetch secrets; empty where it can't be told. It is for what is told and waited for: who is dead follows from gated alone.
+func agents(pod *corev1.Pod) string {
+	if name := gated(pod); name != "" {
+		return name
+	}
+	found := ""
+	for i := range pod.Spec.Containers {
+		if c := &pod.Spec.Containers[i]; len(configs(c)) > 0 {
+			if found != "" {
+				return ""
+			}
+			found = c.Name
+		}
+	}
+	if found != pod.Annotations[contract.GatedAnnotation] {
+		return ""
+	}
+	return found
+}
+
 // configured reads the limits that a pod was made with, and whether its agent may say that its process is not ready. Unlike the
 // agent it does not mind fields that it does not know: the pod may be of a newer operator.
 func configured(pod *corev1.Pod) (l limits, probed, ok bool) {
-	if i := inject.Gated(pod); i >= 0 {
+	name := agents(pod)
+	for i := range pod.Spec.Containers {
+		if pod.Spec.Containers[i].Name != name {
+			continue
+		}
 		for _, c := range configs(&pod.Spec.Containers[i]) {
 			l = limits{time.Duration(c.LeaseDuration), time.Duration(c.RenewDeadline), time.Duration(c.RetryPeriod), c.KeepRunning}
 			return l, c.PreActivate != nil || c.Probes != (contract.Probes{}), true

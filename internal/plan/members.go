@@ -172,7 +172,7 @@ func candidateOf(pod *corev1.Pod, updated string, h holder, last int, now time.T
 		holds:       h.named && h.Pod == pod.Name && h.PodUID == string(pod.UID),
 		beside:      h.node != "" && h.node == pod.Spec.NodeName,
 		apart:       pod.Annotations[inject.KeptFromAnnotation] != "",
-		issue:       issueOf(pod, gated(pod)),
+		issue:       issueOf(pod, agents(pod)),
 	}
 	c.ready = c.ready || !c.holds && standsReady(pod)
 	c.unwell = c.holds && !c.ready && isUnwell(pod)
@@ -194,7 +194,7 @@ func hasRun(pod *corev1.Pod) bool {
 // isUnwell reports whether the process of a holder's pod runs and is not ready by its own probes.
 func isUnwell(pod *corev1.Pod) bool {
 	_, probed, _ := configured(pod)
-	name := gated(pod)
+	name := agents(pod)
 	return probed && slices.ContainsFunc(pod.Status.ContainerStatuses, func(s corev1.ContainerStatus) bool {
 		return s.Name == name && s.State.Running != nil && !s.Ready
 	})
@@ -210,7 +210,7 @@ func isReady(pod *corev1.Pod) bool {
 // the kubelet says that it is the rest that is not. A readiness gate, or a sidecar, may get ready only where the program answers. The
 // node controller, which takes a lost node's pods for not ready, gives no such reason.
 func standsReady(pod *corev1.Pod) bool {
-	name := gated(pod)
+	name := agents(pod)
 	return slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
 		// Of k8s.io/kubernetes, pkg/kubelet/status/generate.go.
 		return c.Type == corev1.PodReady && c.Status == corev1.ConditionFalse && (c.Reason == "ContainersNotReady" || c.Reason == "ReadinessGatesNotReady")
