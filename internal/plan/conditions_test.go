@@ -292,6 +292,16 @@ func TestConditions(t *testing.T) {
 		"a standby whose sidecar is not ready": {
 			with: func(g *given) { g.unready(1); g.rest(1, "ContainersNotReady") }, want: "Running StandbyReady UpToDate", active: true,
 		},
+		"a standby whose sidecar does not start": {
+			with: func(g *given) {
+				g.unready(1)
+				g.rest(1, "ContainersNotReady")
+				g.Pods[1].Status.ContainerStatuses = append(g.Pods[1].Status.ContainerStatuses, corev1.ContainerStatus{
+					Name: "proxy", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff"}},
+				})
+			},
+			want: "Running NoStandby ReplacingCandidates", active: true,
+		},
 		"a standby whose agent is not ready": {
 			with: func(g *given) {
 				g.unready(1)

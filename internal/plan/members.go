@@ -208,7 +208,8 @@ func isReady(pod *corev1.Pod) bool {
 
 // standsReady reports whether a pod that does not act can take the Lease, though it is not ready as a whole: its gated container is ready, and
 // the kubelet says that it is the rest that is not. A readiness gate, or a sidecar, may get ready only where the program answers. The
-// node controller, which takes a lost node's pods for not ready, gives no such reason.
+// node controller, which takes a lost node's pods for not ready, gives no such reason; one that was not ready before looks as it did then,
+// until it is evicted.
 func standsReady(pod *corev1.Pod) bool {
 	name := agents(pod)
 	return slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
@@ -216,6 +217,8 @@ func standsReady(pod *corev1.Pod) bool {
 		return c.Type == corev1.PodReady && c.Status == corev1.ConditionFalse && (c.Reason == "ContainersNotReady" || c.Reason == "ReadinessGatesNotReady")
 	}) && slices.ContainsFunc(pod.Status.ContainerStatuses, func(s corev1.ContainerStatus) bool {
 		return s.Name == name && s.State.Running != nil && s.Ready
+	}) && !slices.ContainsFunc(pod.Status.ContainerStatuses, func(s corev1.ContainerStatus) bool {
+		return s.State.Running == nil // one that does not even start waits for nobody
 	})
 }
 
