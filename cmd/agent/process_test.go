@@ -175,13 +175,14 @@ func TestCannotStart(t *testing.T) {
 		"not found, and has to be tried": {command: file("script", "#!/no/such/interpreter\n", 0o700), code: 127, tried: true},
 		"not found yet":                  {command: missing, hook: "/bin/true", code: 127, tried: true},
 		"hook not found":                 {command: "/bin/true", hook: missing, code: 127},
-		"differs from tenure to tenure":  {command: missing + "$(TOKEN)", code: 127, tried: true},
+		"differs from tenure to tenure":  {command: missing + contract.MarkReferences("$(TOKEN)", "secret", func(string) bool { return true }), code: 127, tried: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
 			config := steadyConfig()
-			if config.TokenEnv = "TOKEN"; test.hook != "" {
+			config.TokenEnv, config.Marks = "TOKEN", "secret"
+			if test.hook != "" {
 				config.PreActivate = &contract.PreActivate{Exec: []string{test.hook}, Timeout: config.GracePeriod}
 			}
 			a := w.prepare("a", config)
@@ -206,16 +207,17 @@ func TestEnvironment(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	config := steadyConfig()
-	config.TokenEnv = "MY_TOKEN"
+	config.TokenEnv, config.Marks = "MY_TOKEN", "secret"
+	marked := contract.MarkReferences("$(MY_TOKEN)", config.Marks, func(string) bool { return true })
 	a := w.prepare("a", config)
 	a.env = append(a.env, "THEIRS=kept", "MY_TOKEN=stale", contract.RuntimeReapsEnv+"=true")
-	a.start("env", "--token=$(MY_TOKEN)", "$(MY_TOKEN):$(SINGLETONJOB_POD)", "$$(MY_TOKEN)", "$(THEIRS) $MY_TOKEN")
+	a.start("env", "--token="+marked, marked+":$(MY_TOKEN)", "$$(MY_TOKEN)", "$(THEIRS) $MY_TOKEN")
 	token := a.acquired()
 	w.eventually("the process has told its environment", func() bool {
 		return slices.Contains(w.words(), "end of env")
 	})
 	for _, want := range []string{
-		fmt.Sprintf("arg --token=%d", token), fmt.Sprintf("arg %d:a", token), "arg $(MY_TOKEN)", "arg $(THEIRS) $MY_TOKEN",
+		fmt.Sprintf("arg --token=%d", token), fmt.Sprintf("arg %d:$(MY_TOKEN)", token), "arg $$(MY_TOKEN)", "arg $(THEIRS) $MY_TOKEN",
 	} {
 		if !slices.Contains(w.words(), want) {
 			t.Errorf("among the arguments is not %q: %q", want, w.words())

@@ -16,7 +16,7 @@ const looksFor = time.Second
 // command is not in its image never takes the Lease from one that works. nil promises nothing. A command whose name differs from
 // tenure to tenure is not looked for, nor a main process that preActivate may bring.
 func (o *Options) CannotStart() error {
-	command := o.Argv
+	command := o.expandArgv(nil)
 	if pre := o.Config.PreActivate; pre != nil {
 		command = pre.Exec
 	}

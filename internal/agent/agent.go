@@ -214,7 +214,7 @@ func (a *Agent) start(c *contender, s lease.StartChild, now lease.Time) {
 }
 
 func (a *Agent) startMain(c *contender, s lease.StartChild) {
-	process, err := a.launch(c, s, func(promised map[string]string) []string { return expand(a.o.Argv, promised) })
+	process, err := a.launch(c, s, a.o.expandArgv)
 	go a.follow(c, process, err)
 }
 

@@ -168,14 +168,19 @@ func expandAll(command, env []string) []string {
 	return argv
 }
 
-// expand is a command that a kubelet has expanded, with $(NAME) replaced where NAME is promised.
-func expand(command []string, promised map[string]string) []string {
-	argv := make([]string, len(command))
-	for i, arg := range command {
-		argv[i] = contract.Expand(arg, func(name string) (string, bool) {
-			value, ok := promised[name]
-			return value, ok
-		})
+// expand is text that a kubelet has expanded, with the values of what is promised in place of the marks that the operator has made.
+func (o *Options) expand(text string, promised map[string]string) string {
+	return contract.Expand(text, o.Config.Marks, func(name string) (string, bool) {
+		value, ok := promised[name]
+		return value, ok
+	})
+}
+
+// expandArgv is the command with that done.
+func (o *Options) expandArgv(promised map[string]string) []string {
+	argv := make([]string, len(o.Argv))
+	for i, arg := range o.Argv {
+		argv[i] = o.expand(arg, promised)
 	}
 	return argv
 }
@@ -189,9 +194,7 @@ func (o *Options) childEnv(promised map[string]string) []string {
 		return name == o.Config.TokenEnv || slices.Contains(agents, name)
 	})
 	for i, kv := range env {
-		if name, value, _ := strings.Cut(kv, "="); slices.Contains(o.Config.ExpandEnv, name) {
-			env[i] = name + "=" + expand([]string{value}, promised)[0]
-		}
+		env[i] = o.expand(kv, promised)
 	}
 	for name, value := range promised {
 		env = append(env, name+"="+value)

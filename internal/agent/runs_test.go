@@ -24,7 +24,7 @@ func once(o *Options) {
 	o.Config.RunID = ""
 	o.Config.Run = &contract.RunConfig{JobUID: "job-uid", BackoffLimit: 2, Leaves: true}
 	o.Environ = []string{contract.TickEnv + "=of-nobody", "THEIRS=kept"}
-	o.Argv = []string{"program", "$(" + contract.RunIDEnv + ")", "$(" + contract.AttemptEnv + ")", "$(" + contract.TickEnv + ")"}
+	o.Argv = []string{"program", marked("$(" + contract.RunIDEnv + ")"), marked("$(" + contract.AttemptEnv + ")"), marked("$(" + contract.TickEnv + ")")}
 }
 
 // everyMinute has it run at each minute, by a schedule that is in the Lease from now on.

@@ -45,13 +45,20 @@ type start struct {
 func testOptions() Options {
 	return Options{
 		Config: contract.AgentConfig{
-			Name: "job", RunID: "run", TokenEnv: "TOKEN",
+			Name: "job", RunID: "run", TokenEnv: "TOKEN", Marks: marks,
 			LeaseDuration: dur(15 * time.Second), RenewDeadline: dur(10 * time.Second), RetryPeriod: dur(2 * time.Second), GracePeriod: dur(8 * time.Second),
 		},
 		Identity:  lease.Identity{Pod: "pod", PodUID: "uid", Nonce: "nonce"},
 		Namespace: "ns",
-		Argv:      []string{"program", "--token=$(TOKEN)"},
+		Argv:      []string{"program", marked("--token=$(TOKEN)")},
 	}
+}
+
+// marks is the secret of the marks in what the operator gives the agents of these tests.
+const marks = "secret"
+
+func marked(text string) string {
+	return contract.MarkReferences(text, marks, func(name string) bool { return contract.AgentAlone("TOKEN", name) })
 }
 
 func dur(d time.Duration) contract.Duration { return contract.Duration(d) }

@@ -26,8 +26,8 @@ type AgentConfig struct {
 	// TokenEnv is the variable in which the process finds its token.
 	TokenEnv string `json:"tokenEnv"`
 
-	// ExpandEnv are the variables in whose values the agent replaces $(NAME) where it alone knows NAME.
-	ExpandEnv []string `json:"expandEnv,omitempty"`
+	// Marks is the secret of the marks (MarkReferences) in the command, and in the values of variables; empty where there are none.
+	Marks string `json:"marks,omitempty"`
 
 	LeaseDuration Duration `json:"leaseDuration"`
 	RenewDeadline Duration `json:"renewDeadline"`

@@ -1,6 +1,9 @@
 package contract
 
-import "strings"
+import (
+	"slices"
+	"strings"
+)
 
 // Promised are the names of the variables that processes find besides the one for its token: those of a run where there is one.
 func Promised() []string {
@@ -9,93 +12,77 @@ func Promised() []string {
 	}
 }
 
-// Expand replaces $(NAME) in an argument where value knows NAME, and leaves all else as it is: the kubelet has expanded the
-// container's variables before. $$ before what would be replaced is a $ and keeps the next one from meaning anything, as
-// for the kubelet.
-func Expand(arg string, value func(name string) (string, bool)) string {
-	return eachReference(arg, func(dollars, name string) string {
+// AgentAlone reports whether the agent alone knows the value of a variable, given the name of the one for the token. A kubelet knows
+// PodEnv and NamespaceEnv, too.
+func AgentAlone(tokenEnv, name string) bool {
+	return name == tokenEnv || name != PodEnv && name != NamespaceEnv && slices.Contains(Promised(), name)
+}
+
+// MarkReferences makes a mark of each $(NAME) in text that a kubelet would look up and whose NAME is the agent's, and changes nothing else. A
+// mark has no $, so a kubelet leaves it as it is, beside whatever it puts in place of other references; Expand replaces it. The
+// secret is a word that neither the text nor the values of other variables contain.
+func MarkReferences(text, secret string, agents func(name string) bool) string {
+	return expand(text, "$$", func(name string) (string, bool) {
+		return markOf(secret) + name + markEnd, agents(name)
+	})
+}
+
+// Expand replaces each mark of MarkReferences by the value of its variable, and by $(NAME) where value does not know NAME. Text
+// without marks stays as it is, and so does all text where there is no secret.
+func Expand(text, secret string, value func(name string) (string, bool)) string {
+	var out strings.Builder
+	for secret != "" {
+		before, rest, marked := strings.Cut(text, markOf(secret))
+		name, after, ends := strings.Cut(rest, markEnd)
+		if !marked || !ends {
+			break
+		}
 		known, ok := value(name)
 		if !ok {
-			return dollars + "(" + name + ")"
+			known = "$(" + name + ")"
 		}
-		half := dollars[:len(dollars)/2]
-		if len(dollars)%2 == 0 {
-			return half + "(" + name + ")"
-		}
-		return half + known
-	})
+		out.WriteString(before)
+		out.WriteString(known)
+		text = after
+	}
+	return out.String() + text
 }
 
-// Refers reports whether an argument has a reference to such a name, escaped or not.
-func Refers(arg string, to func(name string) bool) bool {
-	found := false
-	eachReference(arg, func(dollars, name string) string {
-		found = found || to(name)
-		return dollars
-	})
-	return found
-}
+func markOf(secret string) string { return "{singletonjob-" + secret + ":" }
 
-// Quote has an argument reach Expand, by way of the kubelet, as it is here where it refers to a name for Expand: the
-// kubelet makes one $ of two.
-func Quote(arg string, ours func(name string) bool) string {
-	return eachReference(arg, func(dollars, name string) string {
-		if ours(name) {
-			dollars += dollars
-		}
-		return dollars + "(" + name + ")"
-	})
-}
+const markEnd = "}"
 
 // ExpandAll is what a kubelet makes of an argument for which it knows all values: $(NAME) is replaced where value knows NAME, and $$ is
 // a $ wherever it stands.
 func ExpandAll(arg string, value func(name string) (string, bool)) string {
+	return expand(arg, "$", value)
+}
+
+// expand reads text as a kubelet does, and replaces each $$ and each $(NAME) for which value has something.
+func expand(text, escaped string, value func(name string) (string, bool)) string {
 	var out strings.Builder
 	for {
-		before, rest, found := strings.Cut(arg, "$")
+		before, rest, found := strings.Cut(text, "$")
 		out.WriteString(before)
 		if !found {
 			return out.String()
 		}
 		name, after, closed := strings.Cut(strings.TrimPrefix(rest, "("), ")")
+		reference := strings.HasPrefix(rest, "(") && closed
 		known, ok := value(name)
 		switch {
 		case strings.HasPrefix(rest, "$"):
 			rest = rest[1:]
-			out.WriteByte('$')
-		case strings.HasPrefix(rest, "(") && closed && ok:
+			out.WriteString(escaped)
+		case reference && ok:
 			rest = after
 			out.WriteString(known)
-		case strings.HasPrefix(rest, "(") && closed:
+		case reference:
 			rest = after
 			out.WriteString("$(" + name + ")")
 		default:
 			out.WriteByte('$')
 		}
-		arg = rest
-	}
-}
-
-// eachReference replaces each $(NAME), with all the $ that stand before it.
-func eachReference(arg string, replace func(dollars, name string) string) string {
-	var out strings.Builder
-	for {
-		start := strings.IndexByte(arg, '$')
-		if start < 0 {
-			out.WriteString(arg)
-			return out.String()
-		}
-		out.WriteString(arg[:start])
-		arg = arg[start:]
-		rest := strings.TrimLeft(arg, "$")
-		dollars := arg[:len(arg)-len(rest)]
-		end := strings.IndexAny(rest, "$)") // a name has neither
-		if !strings.HasPrefix(rest, "(") || end < 0 || rest[end] != ')' {
-			out.WriteString(dollars)
-			arg = rest
-			continue
-		}
-		out.WriteString(replace(dollars, rest[1:end]))
-		arg = rest[end+1:]
+		text = rest
 	}
 }

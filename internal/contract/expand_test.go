@@ -1,32 +1,34 @@
 package contract
 
 import (
-	"math/rand/v2"
+	"fmt"
 	"strings"
 	"testing"
 )
 
-// kubelet expands an argument as the kubelet does (third_party/forked/golang/expansion).
-func kubelet(arg string, value func(string) (string, bool)) string {
+// kubelet expands text as a kubelet does: k8s.io/kubernetes/third_party/forked/golang/expansion.
+func kubelet(text string, value func(string) (string, bool)) string {
 	var out strings.Builder
-	for i := 0; i < len(arg); i++ {
-		end := strings.IndexByte(arg[i:], ')')
-		switch {
-		case arg[i] != '$' || i+1 == len(arg):
-			out.WriteByte(arg[i])
-		case arg[i+1] == '$':
-			out.WriteByte('$')
-			i++
-		case arg[i+1] == '(' && end > 0:
-			name := arg[i+2 : i+end]
+	for i := 0; i < len(text); i++ {
+		if text[i] != '$' || i+1 == len(text) {
+			out.WriteByte(text[i])
+			continue
+		}
+		switch end := strings.IndexByte(text[i+1:], ')'); {
+		case text[i+1] == '(' && end > 0:
+			name := text[i+2 : i+1+end]
 			if known, ok := value(name); ok {
 				out.WriteString(known)
 			} else {
 				out.WriteString("$(" + name + ")")
 			}
-			i += end
-		default:
+			i += 1 + end
+		case text[i+1] == '$':
 			out.WriteByte('$')
+			i++
+		default:
+			out.WriteString(text[i : i+2])
+			i++
 		}
 	}
 	return out.String()
@@ -39,33 +41,67 @@ func known(values map[string]string) func(string) (string, bool) {
 	}
 }
 
-// What reaches the process is what the kubelet would make of it, did it know the token.
-func TestExpandIsTheKubelets(t *testing.T) {
-	theirs := map[string]string{"THEIRS": "theirs"}
-	ours := map[string]string{"TOKEN": "7"}
-	all := map[string]string{"THEIRS": "theirs", "TOKEN": "7"}
-	check := func(arg string) {
-		t.Helper()
-		quoted := Quote(arg, func(name string) bool { _, ok := ours[name]; return ok })
-		got, want := Expand(kubelet(quoted, known(theirs)), known(ours)), kubelet(arg, known(all))
-		if got != want {
-			t.Fatalf("%q becomes %q, want %q (the container has %q)", arg, got, want, quoted)
-		}
-	}
-	for _, arg := range []string{
+// FuzzExpandIsTheKubelets: what reaches the process is what a kubelet would make of it, did it know the token, whatever the other
+// variables contain.
+func FuzzExpandIsTheKubelets(f *testing.F) {
+	for _, text := range []string{
 		"", "$", "$(TOKEN)", "$$(TOKEN)", "$$$(TOKEN)", "$$$$(TOKEN)", "--token=$(TOKEN):$(THEIRS)", "$$(THEIRS)$(NOBODYS)$$(NOBODYS)",
-		"$(TOKEN", "$(THEIRS$(TOKEN))", "$(A$$(TOKEN))", "$$TOKEN $TOKEN", "$()", "($(TOKEN))$",
+		"$(TOKEN", "$(THEIRS$(TOKEN))", "$(A$$(TOKEN))", "$$TOKEN $TOKEN", "$()", "($(TOKEN))$", "$(THEIRS)$(TOKEN)", "$(THEIRS)(TOKEN)",
+		"$$(THEIRS)$(TOKEN)$(THEIRS)", "$(TICK)$(TOKEN)", "{singletonjob-:TOKEN}", "$x$(TOKEN)", "$é$(TOKEN)", "{$(TOKEN)}",
 	} {
-		check(arg)
-	}
-	pieces := []string{"$", "$", "$$", "(", ")", "TOKEN", "THEIRS", "$(TOKEN)", "$(THEIRS)", "(TOKEN)", "x"}
-	r := rand.New(rand.NewPCG(1, 2))
-	for range 100_000 {
-		var arg strings.Builder
-		for range r.IntN(9) {
-			arg.WriteString(pieces[r.IntN(len(pieces))])
+		for _, theirs := range []string{"theirs", "pa$", "pa$$", "$(TOKEN)", "$$(TOKEN)", "$(", "(TOKEN)", "{singletonjob-:TOKEN}", "}", ""} {
+			f.Add(text, theirs)
 		}
-		check(arg.String())
+	}
+	f.Fuzz(func(t *testing.T, text, theirs string) {
+		const secret = "0123456789abcdef"
+		if strings.Contains(text+theirs, secret) {
+			t.Skip()
+		}
+		ours := map[string]string{"TOKEN": "7"}
+		agents := func(name string) bool { return name == "TOKEN" || name == "TICK" } // there is no tick
+		given := MarkReferences(text, secret, agents)
+		got := Expand(kubelet(given, known(map[string]string{"THEIRS": theirs})), secret, known(ours))
+		if want := kubelet(text, known(map[string]string{"THEIRS": theirs, "TOKEN": "7"})); got != want {
+			t.Errorf("%q beside %q becomes %q, want %q (the container has %q)", text, theirs, got, want, given)
+		}
+		if given != text && !strings.Contains(given, secret) {
+			t.Errorf("%q becomes %q, without a reference to the agent's", text, given)
+		}
+		all := func(name string) (string, bool) { return "<" + name + theirs + ">", name != "OTHER" }
+		if got, want := ExpandAll(text, all), kubelet(text, all); got != want {
+			t.Errorf("%q becomes %q, a kubelet's is %q", text, got, want)
+		}
+	})
+}
+
+// A value is put in once, and nothing is read in it again. Without a secret there are no marks.
+func TestExpandReadsNoValues(t *testing.T) {
+	mark := MarkReferences("$(A)", "s", func(string) bool { return true })
+	value := func(name string) (string, bool) { return mark + "$(A)", name == "A" }
+	for _, c := range []struct{ text, secret, want string }{
+		{"1" + mark + "2", "s", "1" + mark + "$(A)2"},
+		{mark, "", mark},
+		{mark, "other", mark},
+		{mark[:len(mark)-1], "s", mark[:len(mark)-1]},
+	} {
+		if got := Expand(c.text, c.secret, value); got != c.want {
+			t.Errorf("%q with the secret %q: got %q, want %q", c.text, c.secret, got, c.want)
+		}
+	}
+}
+
+func TestAgentAlone(t *testing.T) {
+	got := map[string]bool{}
+	for _, name := range append(Promised(), "TOKEN", "HOME", ConfigEnv) {
+		got[name] = AgentAlone("TOKEN", name)
+	}
+	want := map[string]bool{
+		NameEnv: true, NamespaceEnv: false, PodEnv: false, TenureEnv: true, LeaseDurationEnv: true, SocketEnv: true, RunIDEnv: true,
+		TickEnv: true, PreviousTickEnv: true, AttemptEnv: true, "TOKEN": true, "HOME": false, ConfigEnv: false,
+	}
+	if fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Errorf("got %v, want %v", got, want)
 	}
 }
 

@@ -32,8 +32,8 @@ func TestEntrypoint(t *testing.T) {
 		"args without an ENTRYPOINT":  {list{"/a", "b"}, nil, list{"/c"}, list{"/a", "b"}, nil},
 		"args alone":                  {list{"/a"}, nil, nil, list{"/a"}, nil},
 		"variables of the image":      {list{"$(A)"}, list{"/bin/sh", "-c", "$(cat x) $Y $$"}, nil, list{"/bin/sh", "-c", "$$(cat x) $$Y $$$$"}, list{"$(A)"}},
-		"a variable that is ours":     {nil, list{"$(FENCING_TOKEN)"}, nil, list{"$$$$(FENCING_TOKEN)"}, nil},
-		"the pod's, which it may use": {list{"$(FENCING_TOKEN)"}, list{"/e"}, nil, list{"/e"}, list{"$$(FENCING_TOKEN)"}},
+		"a variable that is ours":     {nil, list{"$(FENCING_TOKEN)"}, nil, list{"$$(FENCING_TOKEN)"}, nil},
+		"the pod's, which it may use": {list{"$(FENCING_TOKEN)"}, list{"/e"}, nil, list{"/e"}, list{"a mark of FENCING_TOKEN"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			job := withoutCommand(t, c.args, c.entrypoint, c.cmd)
@@ -41,6 +41,9 @@ func TestEntrypoint(t *testing.T) {
 				t.Fatal("it is not known what runs")
 			}
 			gated := gatedOf(t, mustPod(t, job, 0, settings))
+			for i, arg := range gated.Args {
+				gated.Args[i] = contract.Expand(arg, marksOf(t, gated), func(name string) (string, bool) { return "a mark of " + name, true })
+			}
 			want := append([]string{contract.AgentPath, contract.AgentRun, "--"}, c.command...)
 			if diff := cmp.Diff([][]string{want, c.rest}, [][]string{gated.Command, gated.Args}); diff != "" {
 				t.Errorf("command and args (-want +got):\n%s", diff)
@@ -62,16 +65,8 @@ func TestTheImagesWordsArriveAsTheyAre(t *testing.T) {
 		}
 		gated := gatedOf(t, mustPod(t, withoutCommand(t, nil, []string{"/e", word}, []string{word}), 0, settings))
 		for _, sent := range []string{gated.Command[len(gated.Command)-1], gated.Args[0]} {
-			ours := func(name string) (string, bool) {
-				return "replaced", name == "FENCING_TOKEN" || name == contract.PodEnv
-			}
-			kubelet := contract.ExpandAll(sent, func(name string) (string, bool) {
-				if _, agents := ours(name); agents {
-					return "", false
-				}
-				return known(name)
-			})
-			if got := contract.Expand(kubelet, ours); got != word {
+			kubelet := contract.ExpandAll(sent, known)
+			if got := contract.Expand(kubelet, marksOf(t, gated), known); got != word {
 				t.Fatalf("seed %d: %q is sent as %q and arrives as %q", seed, word, sent, got)
 			}
 		}

@@ -7,10 +7,13 @@
 package inject
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"maps"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -86,9 +89,9 @@ func Pod(job *v1alpha1.SingletonJob, ordinal int, settings Settings) (*corev1.Po
 	port := freePort(job, hash, settings.Port)
 
 	bringAgent(&template.Spec, gated, settings)
-	wrap(gated, job.Spec.Fencing.EnvVar)
 	config := agentConfig(job, gated, ordinal, port)
-	config.ExpandEnv = quoteEnv(gated.Env, job.Spec.Fencing.EnvVar)
+	config.Marks = markReferences(gated, job)
+	gated.Command = append([]string{contract.AgentPath, contract.AgentRun, "--"}, gated.Command...)
 	config.Pod = PodName(job.Name, hash, ordinal)
 	gated.Lifecycle = nil // its hooks are the agent's
 	gated.Env = append(agentEnv(config, gated, settings), gated.Env...)
@@ -168,41 +171,40 @@ func metadata(job *v1alpha1.SingletonJob, hash string, ordinal int, gated string
 	return meta
 }
 
-// wrap puts the agent before the user's command. Command and args stay two lists, so Kubernetes goes on expanding
-// references such as $(NAME) in both; those to what the agent alone knows are kept from it, with what escapes them.
-func wrap(gated *corev1.Container, tokenEnv string) {
-	quote := func(args []string) []string {
-		var quoted []string
-		for _, arg := range args {
-			quoted = append(quoted, contract.Quote(arg, agentsOwn(tokenEnv)))
-		}
-		return quoted
+// markReferences keeps references to what the agent alone knows from the kubelet, in a container's command, args and variables, and
+// returns the secret of the marks, empty where there are none. All else is the kubelet's to expand: command and args stay two lists.
+func markReferences(gated *corev1.Container, job *v1alpha1.SingletonJob) string {
+	secret, found := marksSecret(gated, job), false
+	mark := func(text string) string {
+		return contract.MarkReferences(text, secret, func(name string) bool {
+			agents := contract.AgentAlone(job.Spec.Fencing.EnvVar, name)
+			found = found || agents
+			return agents
+		})
 	}
-	gated.Command = append([]string{contract.AgentPath, contract.AgentRun, "--"}, quote(gated.Command)...)
-	gated.Args = quote(gated.Args)
+	for _, args := range [][]string{gated.Command, gated.Args} {
+		for i, arg := range args {
+			args[i] = mark(arg)
+		}
+	}
+	for i := range gated.Env {
+		gated.Env[i].Value = mark(gated.Env[i].Value)
+	}
+	if !found {
+		return ""
+	}
+	return secret
 }
 
-// agentsOwn tells the names that the agent alone knows.
-func agentsOwn(tokenEnv string) func(name string) bool {
-	names := append(contract.Promised(), tokenEnv)
-	return func(name string) bool { return slices.Contains(names, name) }
-}
-
-// quoteEnv keeps references to what the agent alone knows from a kubelet in the user's variables, too, and returns the names of those for
-// the agent to replace them in: a variable that refers to one of these has its text by then.
-func quoteEnv(env []corev1.EnvVar, tokenEnv string) []string {
-	var names []string
-	own := func(name string) bool { // a kubelet knows the other two, which stand before the user's
-		return agentsOwn(tokenEnv)(name) && name != contract.PodEnv && name != contract.NamespaceEnv
+// marksSecret is in no text of the container, for it is a hash of them all, nor in what others have written, for it depends on the job's UID.
+func marksSecret(gated *corev1.Container, job *v1alpha1.SingletonJob) string {
+	texts := append([]string{string(job.UID)}, gated.Command...)
+	texts = append(texts, gated.Args...)
+	for i := range gated.Env {
+		texts = append(texts, gated.Env[i].Value)
 	}
-	for i := range env {
-		e := &env[i]
-		if contract.Refers(e.Value, func(name string) bool { return own(name) || slices.Contains(names, name) }) {
-			names = append(names, e.Name)
-		}
-		e.Value = contract.Quote(e.Value, own)
-	}
-	return names
+	sum := sha256.Sum256([]byte(strings.Join(texts, "\x00")))
+	return hex.EncodeToString(sum[:8])
 }
 
 // GatedSigns is how many words of a command tell that it runs the agent.
@@ -277,7 +279,8 @@ func runConfig(job *v1alpha1.SingletonJob) *contract.RunConfig {
 }
 
 // agentEnv comes before the user's own variables, which may refer to these. Every variable that an agent looks up is in it, an unused
-// one too, if only as empty: what is in env can't be set by envFrom or by the image.
+// one too, if only as empty: what is in env can't be set by envFrom or by the image, and v1alpha1.Validate refuses these names in the
+// template's env.
 func agentEnv(config contract.AgentConfig, gated *corev1.Container, settings Settings) []corev1.EnvVar {
 	fromPod := func(name, path string) corev1.EnvVar {
 		return corev1.EnvVar{Name: name, ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: path}}}
@@ -290,23 +293,27 @@ func agentEnv(config contract.AgentConfig, gated *corev1.Container, settings Set
 		fromPod(contract.NodeEnv, "spec.nodeName"),
 	}
 	env = append(env, apiEnv(gated, settings)...)
+	podIP := corev1.EnvVar{Name: contract.PodIPEnv}
 	if asksPod(config) {
-		env = append(env, fromPod(contract.PodIPEnv, "status.podIP"))
+		podIP = fromPod(contract.PodIPEnv, "status.podIP")
 	}
-	rest := []corev1.EnvVar{
-		{Name: contract.SocketEnv, Value: tenure.DefaultSocket},
-		{Name: contract.PodIPEnv},
-		{Name: contract.CredentialsEnv},
-		{Name: contract.RuntimeReapsEnv},
-		{Name: contract.RuntimeAddressEnv},
+	return append(env,
+		corev1.EnvVar{Name: contract.SocketEnv, Value: socketOf(settings)},
+		podIP,
+		corev1.EnvVar{Name: contract.CredentialsEnv},
+		corev1.EnvVar{Name: contract.RuntimeReapsEnv},
+		corev1.EnvVar{Name: contract.RuntimeAddressEnv},
+	)
+}
+
+// socketOf is where the agent listens, after the variables that this refers to: beside its binary. Where that is read-only, it is the directory for
+// shared memory, the one place that processes of every user may write where the root file system is read-only, too. A pod's containers share that,
+// and so do all pods of a node with hostIPC: hence the pod's UID.
+func socketOf(settings Settings) string {
+	if settings.AgentImageVolume {
+		return "/dev/shm/singletonjob-$(" + contract.PodUIDEnv + ").sock"
 	}
-	for _, e := range rest {
-		set := func(other corev1.EnvVar) bool { return other.Name == e.Name }
-		if !slices.ContainsFunc(env, set) && !slices.ContainsFunc(gated.Env, set) {
-			env = append(env, e)
-		}
-	}
-	return env
+	return tenure.DefaultSocket
 }
 
 // apiEnv is where the agent finds the API server. A kubelet replaces a reference by what it knows by then: the container's
@@ -342,30 +349,18 @@ func credentials() corev1.Volume {
 }
 
 // bringAgent puts the agent where the gated container's command will be it: out of its image into a volume of the pod's own, or
-// as a volume that is the image. That one is read-only, so the agent's socket goes elsewhere.
+// as a volume that is the image, which is read-only.
 func bringAgent(pod *corev1.PodSpec, gated *corev1.Container, settings Settings) {
 	bin, mount := corev1.Volume{Name: binVolume}, corev1.VolumeMount{Name: binVolume, MountPath: contract.AgentDir}
 	if settings.AgentImageVolume {
 		bin.Image = &corev1.ImageVolumeSource{Reference: settings.AgentImage, PullPolicy: settings.AgentPullPolicy}
 		mount.ReadOnly = true
-		listenInMemory(gated)
 	} else {
 		bin.EmptyDir = &corev1.EmptyDirVolumeSource{}
 		pod.InitContainers = append([]corev1.Container{installContainer(pod, gated, settings)}, pod.InitContainers...)
 	}
 	pod.Volumes = append(pod.Volumes, bin)
 	gated.VolumeMounts = append(gated.VolumeMounts, mount)
-}
-
-// listenInMemory has the agent's socket in the directory for shared memory, the one place that processes of every user may write
-// where the root file system is read-only. A pod's containers share it, and so do all pods of a node with hostIPC: hence the pod's
-// UID. As a variable of the container, exec finds it too. A template that names a place keeps it.
-func listenInMemory(gated *corev1.Container) {
-	if slices.ContainsFunc(gated.Env, func(e corev1.EnvVar) bool { return e.Name == contract.SocketEnv }) {
-		return
-	}
-	socket := corev1.EnvVar{Name: contract.SocketEnv, Value: "/dev/shm/singletonjob-$(" + contract.PodUIDEnv + ").sock"}
-	gated.Env = append([]corev1.EnvVar{socket}, gated.Env...) // after the agent's own, which it refers to
 }
 
 // installContainer copies the agent into the pod. It asks for what the gated container asks for: that never raises the

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"flag"
 	"math"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
@@ -19,6 +20,7 @@ import (
 
 	"github.com/singletonjob/operator/api/v1alpha1"
 	"github.com/singletonjob/operator/internal/contract"
+	"github.com/singletonjob/operator/test/tier"
 )
 
 var update = flag.Bool("update", false, "write the golden files anew")
@@ -264,13 +266,6 @@ func TestAgentImageVolume(t *testing.T) {
 	}
 	if copying := mustPod(t, job, 0, settings); copying.Name != pod.Name {
 		t.Errorf("a pod with a volume is called %s, one with a copy %s: a change between them would be a rollout", pod.Name, copying.Name)
-	}
-
-	job.Spec.Template.Spec.Containers[0].Env = []corev1.EnvVar{{Name: contract.SocketEnv, Value: "/shared/agent.sock"}}
-	for _, e := range gatedOf(t, mustPod(t, job, 0, mounting)).Env {
-		if e.Name == contract.SocketEnv && e.Value != "/shared/agent.sock" {
-			t.Errorf("the socket is at %s, the template says another place", e.Value)
-		}
 	}
 }
 
@@ -617,25 +612,93 @@ func TestStopSignals(t *testing.T) {
 	}
 }
 
-// What a variable says of the token is for the agent, and whatever refers to that variable is, too.
-func TestVariablesThatReferToTheAgents(t *testing.T) {
-	job := jobs(t)["minimal"]
-	env := []corev1.EnvVar{
-		{Name: "OPTIONS", Value: "-Dfence=$(FENCING_TOKEN) -Dpod=$(SINGLETONJOB_POD)"},
-		{Name: "ESCAPED", Value: "$$(FENCING_TOKEN)"},
-		{Name: "ALL", Value: "$(OPTIONS) -x"},
-		{Name: "PLAIN", Value: "$(SINGLETONJOB_POD) $$"},
-	}
-	job.Spec.Template.Spec.Containers[0].Env = env
-	gated := gatedOf(t, mustPod(t, job, 0, settings))
-	config, err := contract.DecodeConfig(gated.Env[0].Value)
-	if err != nil || !slices.Equal(config.ExpandEnv, []string{"OPTIONS", "ESCAPED", "ALL"}) {
-		t.Errorf("the agent expands %q (%v)", config.ExpandEnv, err)
-	}
-	want := []string{"-Dfence=$$(FENCING_TOKEN) -Dpod=$(SINGLETONJOB_POD)", "$$$$(FENCING_TOKEN)", "$(OPTIONS) -x", "$(SINGLETONJOB_POD) $$"}
-	for i, e := range gated.Env[len(gated.Env)-len(env):] {
-		if e.Value != want[i] {
-			t.Errorf("%s is %q, want %q", e.Name, e.Value, want[i])
+// kubelet is what a kubelet makes of a container, given what Secrets hold: its variables one after another, then its command and args.
+func kubelet(c *corev1.Container, secrets map[string]string) (argv []string, env map[string]string) {
+	env = map[string]string{}
+	value := func(name string) (string, bool) { v, ok := env[name]; return v, ok }
+	for _, e := range c.Env {
+		env[e.Name] = contract.ExpandAll(e.Value, value)
+		if e.ValueFrom != nil && e.ValueFrom.SecretKeyRef != nil {
+			env[e.Name] = secrets[e.ValueFrom.SecretKeyRef.Key]
 		}
+	}
+	for _, arg := range slices.Concat(c.Command, c.Args) {
+		argv = append(argv, contract.ExpandAll(arg, value))
+	}
+	return argv, env
+}
+
+// marksOf is the secret that a container's agent is told.
+func marksOf(t *testing.T, gated *corev1.Container) string {
+	t.Helper()
+	config, err := contract.DecodeConfig(gated.Env[0].Value)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return config.Marks
+}
+
+// What reaches the process is what a kubelet would have made of the template, did it know the token, whatever Secrets contain. So
+// it is with variables that refer to others that refer to the token.
+func TestReferencesAreTheKubelets(t *testing.T) {
+	seed := tier.Seed(t, 1)
+	r := rand.New(rand.NewPCG(seed, 0))
+	pieces := []string{
+		"$", "$$", "(", ")", "FENCING_TOKEN", "$(FENCING_TOKEN)", "$$(FENCING_TOKEN)", "$(SECRET)", "$(A)", "$(B)", "$(NOBODYS)", "x", "pa$", "{", "}",
+		"$(SINGLETONJOB_LEASE_DURATION)",
+	}
+	text := func() string {
+		var text strings.Builder
+		for range r.IntN(6) {
+			text.WriteString(pieces[r.IntN(len(pieces))])
+		}
+		return text.String()
+	}
+	promised := map[string]string{"FENCING_TOKEN": "7", contract.LeaseDurationEnv: "15s"}
+	job := jobs(t)["minimal"]
+	for range 5000 {
+		template := &job.Spec.Template.Spec.Containers[0]
+		fromSecret := &corev1.EnvVarSource{SecretKeyRef: &corev1.SecretKeySelector{Key: "key"}}
+		template.Env = []corev1.EnvVar{{Name: "SECRET", ValueFrom: fromSecret}, {Name: "A", Value: text()}, {Name: "B", Value: text()}, {Name: "A", Value: text()}}
+		template.Command, template.Args = []string{"/app", text()}, []string{text(), text()}
+		secrets := map[string]string{"key": text()}
+
+		asIfKnown := template.DeepCopy()
+		asIfKnown.Env = append([]corev1.EnvVar{{Name: "FENCING_TOKEN", Value: "7"}, {Name: contract.LeaseDurationEnv, Value: "15s"}}, asIfKnown.Env...)
+		wantArgv, wantEnv := kubelet(asIfKnown, secrets)
+
+		gated := template.DeepCopy()
+		secret := markReferences(gated, job)
+		argv, env := kubelet(gated, secrets)
+		agents := func(text string) string {
+			return contract.Expand(text, secret, func(name string) (string, bool) { v, ok := promised[name]; return v, ok })
+		}
+		for i, want := range wantArgv {
+			if got := agents(argv[i]); got != want {
+				t.Fatalf("seed %d: the argument %q becomes %q, want %q", seed, slices.Concat(template.Command, template.Args)[i], got, want)
+			}
+		}
+		for _, name := range []string{"SECRET", "A", "B"} {
+			if got := agents(env[name]); got != wantEnv[name] {
+				t.Fatalf("seed %d: %s becomes %q, want %q, in %+v", seed, name, got, wantEnv[name], template.Env)
+			}
+		}
+	}
+}
+
+// Where nothing refers to the token there is no mark, and where something does no text of the template or of another job has the secret.
+func TestMarksAreTheOperatorsAlone(t *testing.T) {
+	marks := func(uid, arg string) string {
+		job := jobs(t)["minimal"]
+		job.UID = types.UID(uid)
+		job.Spec.Template.Spec.Containers[0].Args = []string{arg}
+		return marksOf(t, gatedOf(t, mustPod(t, job, 0, settings)))
+	}
+	if got := marks("uid", "$$(FENCING_TOKEN) $(SINGLETONJOB_POD)"); got != "" {
+		t.Errorf("there are marks with the secret %s, and nothing is marked", got)
+	}
+	first := marks("uid", "$(FENCING_TOKEN)")
+	if first == "" || first == marks("other", "$(FENCING_TOKEN)") || first == marks("uid", "$(FENCING_TOKEN)"+first) {
+		t.Errorf("the secret %q is another job's, too, or that of a template that contains it", first)
 	}
 }
