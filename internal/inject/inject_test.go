@@ -656,6 +656,7 @@ func TestReferencesAreTheKubelets(t *testing.T) {
 	}
 	promised := map[string]string{"FENCING_TOKEN": "7", contract.LeaseDurationEnv: "15s"}
 	job := jobs(t)["minimal"]
+	v1alpha1.Default(job)
 	for range 5000 {
 		template := &job.Spec.Template.Spec.Containers[0]
 		fromSecret := &corev1.EnvVarSource{SecretKeyRef: &corev1.SecretKeySelector{Key: "key"}}
