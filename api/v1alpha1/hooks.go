@@ -5,6 +5,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/singletonjob/operator/internal/contract"
 )
 
 // maxHookSleep is in seconds.
@@ -12,9 +14,11 @@ const maxHookSleep = 3600
 
 // StopSignals are those that lifecycle.stopSignal of the gated container may be.
 func StopSignals() []corev1.Signal {
-	return []corev1.Signal{
-		corev1.SIGTERM, corev1.SIGINT, corev1.SIGQUIT, corev1.SIGHUP, corev1.SIGUSR1, corev1.SIGUSR2, corev1.SIGWINCH, corev1.SIGRTMINPLUS3,
+	var signals []corev1.Signal
+	for _, name := range contract.StopSignals() {
+		signals = append(signals, corev1.Signal(name))
 	}
+	return signals
 }
 
 // badHooks says what is wrong with the gated container's lifecycle, as it goes on from its name; nothing if all is well.
@@ -24,8 +28,7 @@ func badHooks(l *corev1.Lifecycle) []string {
 	}
 	var bad []string
 	if l.StopSignal != nil && !slices.Contains(StopSignals(), *l.StopSignal) {
-		bad = append(bad, "sets lifecycle.stopSignal to one that the agent does not hear: choose "+
-			"SIGTERM, SIGINT, SIGQUIT, SIGHUP, SIGUSR1, SIGUSR2, SIGWINCH or SIGRTMIN+3")
+		bad = append(bad, contract.NotHeard())
 	}
 	if !runnable(l.PostStart) {
 		bad = append(bad, "has a postStart hook"+notRunnable)

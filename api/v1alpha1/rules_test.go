@@ -7,9 +7,11 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	apiextensions "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema"
@@ -20,28 +22,41 @@ import (
 	"github.com/singletonjob/operator/test/tier"
 )
 
-// celRules are the CRD's rules in the API server's own evaluator, without an API server.
+// celRules are the CRD's rules in the API server's own evaluator, without an API server. They take seconds to compile, once for all tests.
 func celRules(t *testing.T) (*cel.Validator, *schema.Structural) {
 	t.Helper()
-	raw, err := os.ReadFile("../../config/crd/singletonjob.io_singletonjobs.yaml")
+	compiled, err := compileRules()
 	if err != nil {
 		t.Fatal(err)
 	}
-	var crd apiextensionsv1.CustomResourceDefinition
-	if err := yaml.UnmarshalStrict(raw, &crd); err != nil {
-		t.Fatal(err)
+	return compiled.validator, compiled.structural
+}
+
+type compiledRules struct {
+	validator  *cel.Validator
+	structural *schema.Structural
+}
+
+var compileRules = sync.OnceValues(func() (compiledRules, error) {
+	raw, err := os.ReadFile("../../config/crd/singletonjob.io_singletonjobs.yaml")
+	if err != nil {
+		return compiledRules{}, err
+	}
+	var definition apiextensionsv1.CustomResourceDefinition
+	if err := yaml.UnmarshalStrict(raw, &definition); err != nil {
+		return compiledRules{}, err
 	}
 	var props apiextensions.JSONSchemaProps
 	if err := apiextensionsv1.Convert_v1_JSONSchemaProps_To_apiextensions_JSONSchemaProps(
-		crd.Spec.Versions[0].Schema.OpenAPIV3Schema, &props, nil); err != nil {
-		t.Fatal(err)
+		definition.Spec.Versions[0].Schema.OpenAPIV3Schema, &props, nil); err != nil {
+		return compiledRules{}, err
 	}
 	structural, err := schema.NewStructural(&props)
 	if err != nil {
-		t.Fatal(err)
+		return compiledRules{}, err
 	}
-	return cel.NewValidator(structural, true, celconfig.PerCallLimit), structural
-}
+	return compiledRules{cel.NewValidator(structural, true, celconfig.PerCallLimit), structural}, nil
+})
 
 // The table holds the cases one thinks of. Here the two sides decide the same random lease settings, many of them on the
 // very edge of a rule.
@@ -65,16 +80,7 @@ func TestRulesAgreeOnRandomLeases(t *testing.T) {
 		l.LockDelay.Duration = []time.Duration{0, 0, 1, time.Hour, time.Hour + 1}[random.IntN(5)]
 		l.OnRenewFailure = []OnRenewFailure{OnRenewFailureStop, OnRenewFailureKeepRunning}[random.IntN(2)]
 
-		errs, _ := validator.Validate(context.Background(), nil, structural, lexical(t, job), nil, celconfig.RuntimeCELCostBudget)
-		var inCRD, inGo []string
-		for _, err := range errs {
-			inCRD = append(inCRD, err.Field+" "+strings.TrimPrefix(err.Detail, err.Field+" in body "))
-		}
-		for _, err := range Validate(job) {
-			inGo = append(inGo, err.Field+" "+err.Detail)
-		}
-		slices.Sort(inCRD)
-		slices.Sort(inGo)
+		inCRD, inGo := decide(t, validator, structural, job)
 		if !slices.Equal(inCRD, inGo) {
 			t.Fatalf("seed %d: %+v\nCRD: %q\nGo:  %q", seed, *l, inCRD, inGo)
 		}
@@ -84,6 +90,36 @@ func TestRulesAgreeOnRandomLeases(t *testing.T) {
 	}
 	if accepted < cases/50 || accepted > cases*49/50 {
 		t.Errorf("seed %d: %d of %d cases were accepted; the test tells too little", seed, accepted, cases)
+	}
+}
+
+// decide returns what the CRD's rules and Validate say of a job.
+func decide(t *testing.T, validator *cel.Validator, structural *schema.Structural, job *SingletonJob) (inCRD, inGo []string) {
+	t.Helper()
+	errs, _ := validator.Validate(context.Background(), nil, structural, lexical(t, job), nil, celconfig.RuntimeCELCostBudget)
+	for _, err := range errs {
+		inCRD = append(inCRD, err.Field+" "+strings.TrimPrefix(err.Detail, err.Field+" in body "))
+	}
+	for _, err := range Validate(job) {
+		inGo = append(inGo, err.Field+" "+err.Detail)
+	}
+	slices.Sort(inCRD)
+	slices.Sort(inGo)
+	return inCRD, inGo
+}
+
+// Both take the eight stop signals that an agent hears, and no other.
+func TestRulesAgreeOnStopSignals(t *testing.T) {
+	validator, structural := celRules(t)
+	heard := []string{"SIGTERM", "SIGINT", "SIGQUIT", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGWINCH", "SIGRTMIN+3"}
+	for _, name := range append(heard, "SIGKILL", "SIGSTOP", "SIGURG", "SIGRTMIN", "SIGRTMIN+4", "SIGRTMAX", "SIGTERM ", "TERM", "15", "") {
+		job := validJob()
+		Default(job)
+		job.Spec.Template.Spec.Containers[0].Lifecycle = &corev1.Lifecycle{StopSignal: new(corev1.Signal(name))}
+		inCRD, inGo := decide(t, validator, structural, job)
+		if accepted := len(inGo) == 0; !slices.Equal(inCRD, inGo) || accepted != slices.Contains(heard, name) {
+			t.Errorf("%q\nCRD: %q\nGo:  %q", name, inCRD, inGo)
+		}
 	}
 }
 

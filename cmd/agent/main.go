@@ -101,7 +101,9 @@ func run(args []string, stderr io.Writer) int {
 	debug.SetGCPercent(20)
 	// Before anything can fail slowly: a signal that comes early must not be lost, or kill the agent.
 	signals := make(chan os.Signal, 16)
-	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGWINCH, agent.SIGRTMIN3)
+	for _, name := range contract.StopSignals() {
+		signal.Notify(signals, syscall.Signal(contract.SignalNumber(name)))
+	}
 	// A log that nobody reads any more must not kill the agent. Not ignored: the process would inherit that.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 

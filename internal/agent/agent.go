@@ -180,14 +180,14 @@ func (a *Agent) signalled(c *contender, sig os.Signal) {
 // names, SIGTERM if none. The others that are in use mean something else to a process that lives, and are left to it unless the template
 // says that they stop it.
 func (a *Agent) stops(s syscall.Signal, active bool) bool {
-	active = active && int(s) != contract.StopSignals[a.o.Config.StopSignal]
+	active = active && int(s) != contract.SignalNumber(a.o.Config.StopSignal)
 	switch s {
 	case syscall.SIGTERM, syscall.SIGINT:
 		return true
 	case syscall.SIGQUIT, syscall.SIGUSR1, SIGRTMIN3:
 		return !active
 	case syscall.SIGHUP, syscall.SIGUSR2: // of a standby they say nothing
-		return int(s) == contract.StopSignals[a.o.Config.StopSignal]
+		return int(s) == contract.SignalNumber(a.o.Config.StopSignal)
 	case syscall.SIGWINCH: // of a terminal, that it was resized
 		return !active && !a.o.Terminal
 	default:

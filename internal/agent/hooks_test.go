@@ -417,8 +417,8 @@ func TestNoHookWithoutAProcess(t *testing.T) {
 
 // TestStopSignal: the signal that the template names begins the stop, as SIGTERM does, and the process gets it when preStop is over.
 func TestStopSignal(t *testing.T) {
-	for name := range contract.StopSignals {
-		for _, sent := range []syscall.Signal{syscall.SIGTERM, syscall.Signal(contract.StopSignals[name])} {
+	for _, name := range contract.StopSignals() {
+		for _, sent := range []syscall.Signal{syscall.SIGTERM, syscall.Signal(contract.SignalNumber(name))} {
 			inBubbleWith(t, func(o *Options) {
 				o.Config.Hooks, o.Config.StopSignal = contract.Hooks{PreStop: aCommand}, name
 			}, func(w *world) {
@@ -433,7 +433,7 @@ func TestStopSignal(t *testing.T) {
 				}
 				(<-p.execs).result <- supervise.ExecResult{}
 				synctest.Wait()
-				if got := p.sent(); !slices.Equal(got, []syscall.Signal{syscall.Signal(contract.StopSignals[name])}) {
+				if got := p.sent(); !slices.Equal(got, []syscall.Signal{syscall.Signal(contract.SignalNumber(name))}) {
 					t.Errorf("%s by %v: the process gets %v after preStop", name, sent, got)
 				}
 				p.finish(supervise.Status{})

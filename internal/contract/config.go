@@ -5,9 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"math"
-	"slices"
 	"strings"
 	"time"
 
@@ -51,11 +49,6 @@ type AgentConfig struct {
 	Probes Probes `json:"probes,omitzero"`
 	// Run is nil where the process is to run for ever.
 	Run *RunConfig `json:"run,omitempty"`
-}
-
-// StopSignals are the signals that end images in use, and that an agent hears, with Linux's numbers.
-var StopSignals = map[string]int{
-	"SIGHUP": 1, "SIGINT": 2, "SIGQUIT": 3, "SIGUSR1": 10, "SIGUSR2": 12, "SIGTERM": 15, "SIGWINCH": 28, "SIGRTMIN+3": 37,
 }
 
 // RunConfig has the process run to completion, once for each run. When runs are due stands in the Lease.
@@ -143,7 +136,7 @@ func (c AgentConfig) validate() error {
 		err := hook.validate()
 		refuse(err != nil, "hooks.%s: %v", name, err)
 	}
-	refuse(c.StopSignal != "" && StopSignals[c.StopSignal] == 0, "stopSignal %q is not one of %v", c.StopSignal, slices.Sorted(maps.Keys(StopSignals)))
+	refuse(c.StopSignal != "" && SignalNumber(c.StopSignal) == 0, "stopSignal %q is not one of %v", c.StopSignal, StopSignals())
 	refuse(c.Port < 0 || c.Port > math.MaxUint16, "port %d is not a port", c.Port)
 	refuse(c.KeepRunning && c.Run != nil, "keepRunning and run contradict each other: two runs could act at once")
 	return errors.Join(append(errs, c.Probes.validate(), c.Run.validate())...)
@@ -196,7 +189,7 @@ func (c AgentConfig) Lease(id lease.Identity, node string, endProvesDeath bool) 
 		Jitter:         time.Duration(c.Jitter),
 		EndProvesDeath: endProvesDeath,
 		Runs:           c.Run.lease(),
-		StopSignal:     StopSignals[c.StopSignal],
+		StopSignal:     SignalNumber(c.StopSignal),
 	}
 }
 

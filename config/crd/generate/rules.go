@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/singletonjob/operator/internal/contract"
 )
 
 // rule is one CEL rule. Validate in api/v1alpha1 holds the same rule in Go, with the same message; one table of cases in
@@ -287,9 +289,7 @@ var gatedRules = []rule{
 		args: []string{annotation, containers + `.map(c, c.name)`},
 	},
 	ofGated(forbidden, `!has(c.lifecycle) || !has(c.lifecycle.stopSignal) || c.lifecycle.stopSignal in
-			['SIGTERM', 'SIGINT', 'SIGQUIT', 'SIGHUP', 'SIGUSR1', 'SIGUSR2', 'SIGWINCH', 'SIGRTMIN+3']`,
-		`sets lifecycle.stopSignal to one that the agent does not hear: choose SIGTERM, SIGINT, SIGQUIT, SIGHUP, SIGUSR1,
-			SIGUSR2, SIGWINCH or SIGRTMIN+3`),
+			['`+strings.Join(contract.StopSignals(), `', '`)+`']`, contract.NotHeard()),
 	hookRule("postStart"), hookRule("preStop"),
 	ofGated(forbidden, `(!has(c.restartPolicy) || c.restartPolicy == 'Always') && !has(c.restartPolicyRules)`,
 		`has a restart policy of its own: remove restartPolicy and restartPolicyRules, a candidate lives on through many
