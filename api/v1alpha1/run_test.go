@@ -146,8 +146,13 @@ var runCases = map[string]validationCase{
 	},
 }
 
-// operatorCases are refused by the operator alone, since no rule of a CRD knows zones, or reads a list of ranges.
+// operatorCases are refused by the operator alone, since no rule of a CRD knows zones, reads a list of ranges, or splits a long text.
 var operatorCases = map[string]validationCase{
+	"Go's settings, one that it does not know": {
+		change: variables("GODEBUG", "gctrace=1,fips140=1"),
+		want: invalid(inContainers, `the gated container "app" sets GODEBUG to "fips140=1" in env, with which no Go program starts, nor does the agent: `+
+			"write fips140=off, on, only or debug"),
+	},
 	"minute 60":        {change: cron("60 2 * * *"), want: invalid(inCron, `"60 2 * * *": minute: "60" is not a value: write a number from 0 to 59`)},
 	"30 February":      {change: cron("0 0 30 2 *"), want: invalid(inCron, `"0 0 30 2 *": day of the month "30" never comes in month "2": write a day that does`)},
 	"a zone unknown":   {change: scheduled(func(s *Schedule) { s.TimeZone = "Mars" }), want: invalid("spec.schedule.timeZone", `"Mars" is not a zone: write a name of the IANA tables, like Europe/Berlin, or leave it out for Etc/UTC`)},

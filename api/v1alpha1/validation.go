@@ -327,11 +327,12 @@ func validateGated(job *SingletonJob, at *field.Path) field.ErrorList {
 		"has a restart policy of its own: remove restartPolicy and restartPolicyRules, a candidate lives on through many tenures")
 	forbid(slices.ContainsFunc(c.Env, func(e corev1.EnvVar) bool { return e.Name == job.Spec.Fencing.EnvVar }),
 		"sets %s in env: the agent sets it, remove it or choose another spec.fencing.envVar", job.Spec.Fencing.EnvVar)
-	forbid(slices.ContainsFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool { return reservedPath(m.MountPath) }),
+	forbid(slices.ContainsFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool { return ours.MatchString(m.MountPath) }),
 		"mounts a volume at or below /singletonjob, where the agent and its credentials are: choose another mountPath")
 	forbid(cannotKill(&job.Spec.Template.Spec, c),
 		"has SETUID without KILL: the process may change its user (CAP_SETUID), and without CAP_KILL nothing could kill it then: add KILL to "+
 			"securityContext.capabilities of the container, or drop SETUID; if its image does not run as root, set runAsNonRoot")
+	errs = append(errs, validateGoRuntime(c, at)...)
 	return append(errs, validateAskedPorts(c, at)...)
 }
 
@@ -348,13 +349,4 @@ func notChosen(job *SingletonJob) *field.Error {
 	}
 	return field.Required(at, fmt.Sprintf("of several containers one is gated, and the others run in every candidate: set it to one of %s, or name that in "+
 		"spec.template.metadata.annotations as %s", names, DefaultContainerAnnotation))
-}
-
-// reservedPath holds at and below ReservedMountPath, also for a relative path, which the kubelet takes to begin with a slash, and for one
-// that begins with two.
-func reservedPath(mountPath string) bool {
-	return slices.ContainsFunc([]string{"", "/", "//"}, func(slashes string) bool {
-		below, is := strings.CutPrefix(mountPath, slashes+ReservedMountPath[1:])
-		return is && (below == "" || below[0] == '/')
-	})
 }

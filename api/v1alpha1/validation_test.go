@@ -358,6 +358,12 @@ var gatedCases = map[string]validationCase{
 	"mount over the agent, with a slash":         {change: mount("/singletonjob/"), want: forbidden(inContainers, badMount)},
 	"mount over the agent, with two":             {change: mount("//singletonjob"), want: forbidden(inContainers, badMount)},
 	"mount over the agent, relative":             {change: mount("singletonjob"), want: forbidden(inContainers, badMount)},
+	"mount over the agent, with a dot":           {change: mount("/./singletonjob"), want: forbidden(inContainers, badMount)},
+	"mount over the agent, a dot behind it":      {change: mount("/singletonjob/."), want: forbidden(inContainers, badMount)},
+	"mount over the agent, relative with a dot":  {change: mount("./singletonjob"), want: forbidden(inContainers, badMount)},
+	"mount over the agent, by a detour":          {change: mount("/data/../singletonjob/bin"), want: forbidden(inContainers, badMount)},
+	"mount of another's of the name":             {change: mount("/data/./singletonjob")},
+	"mount with dots":                            {change: mount("/././data//x")},
 	"mount of another name":                      {change: mount("/.singletonjob/singletonjob")},
 	"mount of Secrets where others have them":    {change: mount("/var/run/secrets")},
 	"mount of Secrets that are called like ours": {change: mount("/var/run/secrets/singletonjob.io/serviceaccount")},
@@ -414,6 +420,35 @@ var gatedCases = map[string]validationCase{
 		change: app(func(c *corev1.Container) { c.Lifecycle = &corev1.Lifecycle{PostStart: &corev1.LifecycleHandler{}} }),
 		want:   forbidden(inContainers, strings.ReplaceAll(badPreStop, "preStop", "postStart")),
 	},
+	"memory limit of Go":                {change: variables("GOMEMLIMIT", "4GiB")},
+	"memory limit of Go, off":           {change: variables("GOMEMLIMIT", "off")},
+	"memory limit of Go, none":          {change: variables("GOMEMLIMIT", "")},
+	"memory limit of Go, of a variable": {change: variables("GOMEMLIMIT", "$(MEMORY)MiB")},
+	"memory limit of Go, the last counts": {
+		change: app(func(c *corev1.Container) {
+			c.Env = []corev1.EnvVar{{Name: "GOMEMLIMIT", Value: "4Gi"}, {Name: "X"}, {Name: "GOMEMLIMIT", Value: "4GiB"}}
+		}),
+	},
+	"memory limit of Go, from elsewhere": {
+		change: app(func(c *corev1.Container) {
+			limit := &corev1.ResourceFieldSelector{Resource: "limits.memory"}
+			c.Env = []corev1.EnvVar{{Name: "GOMEMLIMIT", ValueFrom: &corev1.EnvVarSource{ResourceFieldRef: limit}}}
+		}),
+	},
+	"memory limit of Go, a quantity": {change: variables("GOMEMLIMIT", "4Gi"), want: invalid(inContainers, badMemLimit("4Gi"))},
+	"memory limit of Go, a quotation": {
+		change: variables("GOMEMLIMIT", `"4GiB"`), want: invalid(inContainers, badMemLimit(`"4GiB"`)),
+	},
+	"memory limit of Go, the last counts and is wrong": {
+		change: app(func(c *corev1.Container) {
+			c.Env = []corev1.EnvVar{{Name: "GOMEMLIMIT", Value: "4GiB"}, {Name: "X"}, {Name: "GOMEMLIMIT", Value: "x"}}
+		}),
+		want: invalid(inContainers, badMemLimit("x")),
+	},
+	"memory limit of Go in a sidecar": {change: pod(func(p *corev1.PodSpec) {
+		p.Containers[1].Env = []corev1.EnvVar{{Name: "GOMEMLIMIT", Value: "4Gi"}}
+	})},
+	"settings of Go": {change: variables("GODEBUG", "gctrace=1,fips140=on,x")},
 	"stop signal": {
 		change: app(func(c *corev1.Container) { c.Lifecycle = &corev1.Lifecycle{StopSignal: new(corev1.SIGQUIT)} }),
 	},
@@ -429,6 +464,17 @@ var gatedCases = map[string]validationCase{
 		c.Env = []corev1.EnvVar{{Name: "FENCING_TOKEN", Value: "1"}}
 		c.VolumeMounts = []corev1.VolumeMount{{Name: "d", MountPath: "/singletonjob"}}
 	})},
+}
+
+func variables(name, value string) func(*SingletonJob) {
+	return app(func(c *corev1.Container) {
+		c.Env = []corev1.EnvVar{{Name: name, Value: value}, {Name: "OTHER", Value: "x"}}
+	})
+}
+
+func badMemLimit(value string) string {
+	return `the gated container "app" sets GOMEMLIMIT to "` + value + `" in env, with which no Go program starts, nor does the agent: write a number of bytes, ` +
+		"alone or with B, KiB, MiB, GiB or TiB behind it (4GiB, not 4Gi), or off"
 }
 
 // mount mounts a volume into the gated container.

@@ -8,10 +8,13 @@ import (
 	"flag"
 	"os"
 	"os/exec"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/singletonjob/operator/internal/contract"
 )
 
 // usersVariables are all that a template can say to the agent, its libraries and Go's runtime, each with who would heed it.
@@ -113,17 +116,38 @@ func TestBeforeMainIsTested(t *testing.T) {
 	}
 }
 
+// What validation refuses is what Go's runtime can't start with, and nothing else.
+func TestGoRuntimeCannotRead(t *testing.T) {
+	limits := regexp.MustCompile(contract.GoMemLimitPattern)
+	refused := func(name, value string) bool {
+		setting, _ := contract.GoDebugFault(value)
+		return name == "GODEBUG" && setting != "" || name == contract.GoMemLimit && !limits.MatchString(value)
+	}
+	for name, values := range map[string][]string{
+		contract.GoMemLimit: {
+			"", "off", "1", "1B", "4GiB", "007MiB", "+1KiB", "999999TiB", "9223372036854775807",
+			"4Gi", "4G", "4gib", "1.5GiB", "-1", " 1GiB", "1GiB ", "GiB", "B", "OFF", "9223372036854775808", "9223372036854775807KiB",
+		},
+		"GODEBUG": {
+			"", "x", ",=,", "gctrace=0,fips140=off", "fips140=", "fips140=on", "cgocheck=1", "profstackdepth=0", "http2client=0,unknown=1",
+			"fips140=1", "x=1,fips140=true", "cgocheck=2", "profstackdepth=-200",
+		},
+	} {
+		for _, value := range values {
+			t.Run(name+"="+value, func(t *testing.T) {
+				t.Parallel()
+				out, err := beginning(t, []string{name + "=" + value}).CombinedOutput()
+				if ended := err != nil; ended != refused(name, value) {
+					t.Errorf("refused: %t; a Go program ends: %t (%.200s)", refused(name, value), ended, out)
+				}
+			})
+		}
+	}
+}
+
 func begin(t *testing.T, environ []string) (got taken) {
 	t.Helper()
-	exe, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute) // a hang
-	defer cancel()
-	cmd := exec.CommandContext(ctx, exe, "-test.run=^TestTakeEnviron$", reportArg)
-	cmd.Env = environ
-	out, err := cmd.Output()
+	out, err := beginning(t, environ).Output()
 	if err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
@@ -131,4 +155,17 @@ func begin(t *testing.T, environ []string) (got taken) {
 		t.Fatalf("%v: %s", err, out)
 	}
 	return got
+}
+
+func beginning(t *testing.T, environ []string) *exec.Cmd {
+	t.Helper()
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute) // a hang
+	t.Cleanup(cancel)
+	cmd := exec.CommandContext(ctx, exe, "-test.run=^TestTakeEnviron$", reportArg)
+	cmd.Env = environ
+	return cmd
 }

@@ -67,6 +67,7 @@ var bounds = map[string]map[string]any{
 	"spec.template.spec.containers[].name":                                {"maxLength": 63},
 	"spec.template.spec.containers[].env":                                 {"maxItems": 1024},
 	"spec.template.spec.containers[].env[].name":                          {"maxLength": 1024},
+	"spec.template.spec.containers[].env[].value":                         {"maxLength": 131072}, // more than that Linux hands on to no program
 	"spec.template.spec.containers[].volumeMounts":                        {"maxItems": 256},
 	"spec.template.spec.containers[].volumeMounts[].mountPath":            {"maxLength": 4096},
 	"spec.template.spec.initContainers":                                   {"maxItems": 64},
@@ -297,8 +298,12 @@ var gatedRules = []rule{
 	ofGated(forbidden,
 		`!has(c.env) || c.env.all(e, e.name != self.fencing.envVar)`,
 		`sets %s in env: the agent sets it, remove it or choose another spec.fencing.envVar`, "self.fencing.envVar"),
-	ofGated(forbidden, `!has(c.volumeMounts) || c.volumeMounts.all(m, `+clearOf(`singletonjob`)+` && `+clearOf(`/singletonjob`)+` && `+clearOf(`//singletonjob`)+`)`,
+	ofTheGated(forbidden, `!has(`+theGated+`.volumeMounts) || `+theGated+`.volumeMounts.all(m, !m.mountPath.matches('`+contract.OursPattern+`'))`,
 		`mounts a volume at or below /singletonjob, where the agent and its credentials are: choose another mountPath`),
+	ofTheGated("", `!has(`+theGated+`.env) || [`+goMemLimitOf(theGated)+`].all(j, j < 0 || !has(`+theGated+`.env[j].value)
+			|| `+theGated+`.env[j].value.matches('`+contract.GoMemLimitPattern+`'))`,
+		`sets GOMEMLIMIT to "%s" in env, with which no Go program starts, nor does the agent: write `+contract.GoMemLimitRemedy,
+		`[`+gatedIndex+`].map(i, `+theGated+`.env[`+goMemLimitOf(theGated)+`].value)[0]`),
 	ofGated(forbidden, mayKill, `has SETUID without KILL: the process may change its user (CAP_SETUID), and without CAP_KILL nothing could kill it then:
 		add KILL to securityContext.capabilities of the container, or drop SETUID; if its image does not run as root, set runAsNonRoot`),
 }
@@ -320,9 +325,9 @@ var mayKill = func() string {
 		|| ` + noRoot + ` || !` + has("SETUID") + ` || ` + has("KILL")
 }()
 
-// clearOf holds for a volume mount m that is neither at nor below a path.
-func clearOf(path string) string {
-	return `m.mountPath != '` + path + `' && !m.mountPath.startsWith('` + path + `/')`
+// goMemLimitOf is the index of the last variable of a container that is called so, which counts, or -1.
+func goMemLimitOf(container string) string {
+	return container + `.env.map(e, e.name == '` + contract.GoMemLimit + `').lastIndexOf(true)`
 }
 
 // ofGated is a rule that condition holds for the gated container c; message goes on from its name.
@@ -333,6 +338,21 @@ func ofGated(reason, condition, message string, args ...string) rule {
 		message: `the gated container "%s" ` + message,
 		args:    append([]string{containers + `.filter(c, ` + isGated + `)[0].name`}, args...),
 	}
+}
+
+const (
+	// gatedIndex is the gated container's, -1 where none is.
+	gatedIndex = containers + `.map(c, ` + isGated + `).indexOf(true)`
+	// theGated is the gated container in a condition of ofTheGated.
+	theGated = containers + `[i]`
+)
+
+// ofTheGated is ofGated for a condition on theGated. What the API server estimates it to cost is that of one container, and not of as many as
+// there may be: for patterns.
+func ofTheGated(reason, condition, message string, args ...string) rule {
+	r := ofGated(reason, "", message, args...)
+	r.cel = `[` + gatedIndex + `].all(i, i < 0 || ` + condition + `)`
+	return r
 }
 
 func reservedNames(list string) []rule {
