@@ -142,6 +142,9 @@ func serve(o agent.Options, signals <-chan os.Signal, stderr io.Writer) int {
 	if err != nil { // the process can do without
 		o.Log.Print("no lock", "error", err, "note", "an agent that is started in this pod after this one waits until the lease has run out")
 	}
+	if lock != nil {
+		go agent.ForgetLives(lock, o.Identity.PodUID)
+	}
 	o.Start = func(spec supervise.Spec) (agent.Process, error) {
 		spec.Lock = lock
 		tree, err := supervise.Start(spec)

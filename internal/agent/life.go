@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -48,7 +49,6 @@ func ShowLife(o *Options, dirs []string) (*os.File, error) {
 		lock, witness, err := lockNew(filepath.Join(dir, lifeName(pod, o.Identity.Nonce)))
 		if err == nil {
 			o.Identity.Nonce += "." + witness
-			forgetLives(dir, pod)
 			return lock, nil
 		}
 		errs = append(errs, err)
@@ -82,21 +82,49 @@ func lock(f *os.File) (witness string, _ error) {
 	return witness, retry(func() error { return unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) })
 }
 
-// witnessOf tells a file from all others that there are while it is open.
+// witnessOf tells a file from all others that there are while it is open, and from those of other kernels.
 func witnessOf(f *os.File) (string, error) {
 	boot, err := os.ReadFile(bootIDFile)
 	if err != nil {
 		return "", err
 	}
-	var s unix.Stat_t
-	if err := retry(func() error { return unix.Fstat(int(f.Fd()), &s) }); err != nil {
+	id, err := fileIDOf(int(f.Fd()))
+	if err != nil {
 		return "", err
 	}
-	if s.Mode&unix.S_IFMT != unix.S_IFREG {
-		return "", errors.New("it is no regular file")
-	}
-	sum := sha256.Sum256(fmt.Appendf(nil, "%s\n%d\n%d", boot, s.Dev, s.Ino))
+	sum := sha256.Sum256(fmt.Appendf(nil, "%s\n%v", boot, id))
 	return base32.StdEncoding.EncodeToString(sum[:10]), nil
+}
+
+// fileID tells a file of a kernel. While the file is open no other has its inode, but on file systems that count inodes in 32 bits and begin
+// again, as a tmpfs may: there it is born at another time. That is 0 where the kernel does not say so (for a tmpfs before 5.18), or a
+// sandbox forbids to ask.
+type fileID struct {
+	major, minor uint32
+	inode        uint64
+	born         int64 // nanoseconds
+}
+
+func fileIDOf(fd int) (fileID, error) {
+	var x unix.Statx_t
+	err := retry(func() error {
+		return unix.Statx(fd, "", unix.AT_EMPTY_PATH, unix.STATX_BASIC_STATS|unix.STATX_BTIME, &x)
+	})
+	mode, id := uint32(x.Mode), fileID{major: x.Dev_major, minor: x.Dev_minor, inode: x.Ino}
+	if x.Mask&unix.STATX_BTIME != 0 {
+		id.born = x.Btime.Sec*int64(time.Second) + int64(x.Btime.Nsec)
+	}
+	if err != nil {
+		var s unix.Stat_t
+		if err := retry(func() error { return unix.Fstat(fd, &s) }); err != nil {
+			return fileID{}, err
+		}
+		mode, id = s.Mode, fileID{major: unix.Major(s.Dev), minor: unix.Minor(s.Dev), inode: s.Ino}
+	}
+	if mode&unix.S_IFMT != unix.S_IFREG {
+		return fileID{}, errors.New("it is no regular file")
+	}
+	return id, nil
 }
 
 // dead reports whether it is proven that neither an agent of the pod nor its leash lives. Every doubt says no.
@@ -118,33 +146,68 @@ func dead(dirs []string, pod, nonce string) bool {
 	})
 }
 
-// livesKept is how many files of a pod's agents are kept. One of the last few may be named by the Lease.
-const livesKept = 16
+const (
+	// livesKept is how many files of a pod's agents are kept. One of the last few may be named by the Lease.
+	livesKept = 16
+	// livesSeen is how many names an agent looks at, whoever has made them: programs write to the directory, too.
+	livesSeen = 4096
+	// livesRead is how many names are in memory at once.
+	livesRead = 256
+)
 
-// forgetLives removes older files of agents that are dead.
-func forgetLives(dir, pod string) {
-	names, _ := filepath.Glob(filepath.Join(dir, lifeName(pod, "*")))
-	type life struct {
-		path string
-		made int64
+// ForgetLives removes older files of the pod's agents that are dead from the directory of this one's lock. It takes milliseconds, and
+// nobody needs to wait for it.
+func ForgetLives(lock *os.File, pod string) { forgetLives(filepath.Dir(lock.Name()), pod, livesSeen) }
+
+func forgetLives(dir, pod string, most int) {
+	d, err := os.Open(dir)
+	if err != nil {
+		return
 	}
-	var lives []life
-	for _, path := range names {
+	defer func() { _ = d.Close() }()
+	var newest []life
+	for err == nil && most > 0 {
+		var names []string
+		names, err = d.Readdirnames(min(livesRead, most))
+		most -= len(names)
+		newest = append(newest, livesOf(dir, pod, names)...)
+		slices.SortFunc(newest, func(a, b life) int { return cmp.Compare(b.made, a.made) })
+		for _, l := range newest[min(livesKept, len(newest)):] {
+			l.forget()
+		}
+		newest = newest[:min(livesKept, len(newest))]
+	}
+}
+
+// life is a file of one of the pod's agents.
+type life struct {
+	path string
+	made int64
+}
+
+func livesOf(dir, pod string, names []string) (lives []life) {
+	for _, name := range names {
+		path := filepath.Join(dir, name)
+		if !strings.HasPrefix(name, lifeName(pod, "")) {
+			continue
+		}
 		if info, err := os.Lstat(path); err == nil {
 			lives = append(lives, life{path, info.ModTime().UnixNano()})
 		}
 	}
-	slices.SortFunc(lives, func(a, b life) int { return cmp.Compare(b.made, a.made) })
-	for _, l := range lives[min(livesKept, len(lives)):] {
-		fd, err := unix.Open(l.path, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
-		if err != nil {
-			continue
-		}
-		if unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB) == nil {
-			_ = os.Remove(l.path)
-		}
-		_ = unix.Close(fd)
+	return lives
+}
+
+// forget removes the file unless its agent lives.
+func (l life) forget() {
+	fd, err := unix.Open(l.path, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return
 	}
+	if unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB) == nil {
+		_ = os.Remove(l.path)
+	}
+	_ = unix.Close(fd)
 }
 
 // retry does again what a signal has interrupted.

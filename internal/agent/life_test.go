@@ -153,6 +153,7 @@ func TestOldFilesAreRemoved(t *testing.T) {
 	last := ""
 	for i := range 2 * livesKept {
 		nonce, lock := livesIn(t, fmt.Sprint(i), dir)
+		ForgetLives(lock, "uid")
 		_ = lock.Close()
 		last = nonce
 	}
@@ -166,4 +167,79 @@ func TestOldFilesAreRemoved(t *testing.T) {
 	if !dead([]string{dir}, "uid", last) {
 		t.Error("nothing is left to prove the last one's death")
 	}
+}
+
+// A directory that a program has filled costs each start the same: so many names are looked at, and all are gone after some starts.
+func TestOldFilesAreRemovedLittleByLittle(t *testing.T) {
+	dir := t.TempDir()
+	const files, others, most = 1000, 100, 300
+	for i := range files {
+		if err := os.WriteFile(filepath.Join(dir, lifeName("uid", fmt.Sprint(i))), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range others {
+		if err := os.WriteFile(filepath.Join(dir, fmt.Sprint("theirs-", i)), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	left := func() int {
+		names, err := filepath.Glob(filepath.Join(dir, lifePrefix+"*"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(names)
+	}
+	for start, before := range []int{files, 0, 0, 0, 0, 0, 0} {
+		if start > 0 {
+			before = left()
+		}
+		forgetLives(dir, "uid", most)
+		if removed := before - left(); removed > most {
+			t.Errorf("start %d has removed %d of %d files, and may look at %d", start, removed, before, most)
+		}
+	}
+	if n := left(); n > livesKept+others {
+		t.Errorf("%d files are left", n)
+	}
+	if names, err := filepath.Glob(filepath.Join(dir, "theirs-*")); err != nil || len(names) != others {
+		t.Errorf("%d files of others are left, error %v", len(names), err)
+	}
+}
+
+// A file is told from a later one that has its inode, as some file systems give it again once the first is gone.
+func TestALaterFileIsAnother(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "file")
+	made := func() fileID {
+		f, err := os.Create(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = f.Close() }()
+		id, err := fileIDOf(int(f.Fd()))
+		if again, err := fileIDOf(int(f.Fd())); err != nil || again != id {
+			t.Fatalf("one file is %v and then %v, error %v", id, again, err)
+		}
+		if err != nil || id.inode == 0 {
+			t.Fatalf("%v, error %v", id, err)
+		}
+		return id
+	}
+	first, sameInode := made(), 0
+	for range 5000 { // longer than a tick of the clock by which files are born
+		if err := os.Remove(path); err != nil {
+			t.Fatal(err)
+		}
+		later := made()
+		if later.inode != first.inode {
+			continue
+		}
+		if sameInode++; later != first {
+			return
+		}
+	}
+	if first.born == 0 || sameInode == 0 {
+		t.Skipf("this file system does not say when a file was made, or gives no inode again: %v", first)
+	}
+	t.Errorf("%d files one after the other are %v", sameInode+1, first)
 }
