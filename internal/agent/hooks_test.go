@@ -446,13 +446,16 @@ func TestStopSignal(t *testing.T) {
 	}
 }
 
-// A signal that nothing names as the one to stop by is the process's own affair, and so is every other one.
+// A signal that nothing names as the one to stop by is the process's own affair, and so is every other one. A terminal that is resized sends
+// SIGWINCH, whatever that is named for.
 func TestSignalsThatDoNotStop(t *testing.T) {
-	for _, config := range []string{"", "SIGQUIT"} {
-		inBubbleWith(t, func(o *Options) { o.Config.StopSignal = config }, func(w *world) {
+	for _, config := range []string{"", "SIGQUIT", "SIGWINCH"} {
+		inBubbleWith(t, func(o *Options) {
+			o.Config.StopSignal, o.Terminal = config, config == "SIGWINCH"
+		}, func(w *world) {
 			p := w.holding()
 			want := []syscall.Signal{syscall.SIGHUP, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGWINCH}
-			if config == "" {
+			if config != "SIGQUIT" {
 				want = append(want, syscall.SIGQUIT)
 			}
 			for _, s := range want {
