@@ -21,8 +21,8 @@ var (
 func validateGoRuntime(c *corev1.Container, at *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	refuse := func(name, value, remedy string) {
-		errs = append(errs, field.Invalid(at, value, fmt.Sprintf(
-			"the gated container %q sets %s to \"%s\" in env, with which no Go program starts, nor does the agent: write %s", c.Name, name, value, remedy)))
+		errs = append(errs, field.Invalid(at, value, fmt.Sprintf("the gated container %q sets %s to ", c.Name, name)+
+			`"`+value+`" in env, with which no Go program starts, nor does the agent: write `+remedy))
 	}
 	if value := literal(c.Env, contract.GoMemLimit); !goMemLimit.MatchString(value) {
 		refuse(contract.GoMemLimit, value, contract.GoMemLimitRemedy)

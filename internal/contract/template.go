@@ -1,6 +1,7 @@
 package contract
 
 import (
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -35,7 +36,7 @@ func GoDebugFault(value string) (setting, remedy string) {
 		n, _ := strconv.ParseInt(value, 10, 32)
 		switch name {
 		case "fips140":
-			if value, _, _ := strings.Cut(value, "#"); !strings.Contains(",,off,on,only,debug,", ","+value+",") {
+			if value, _, _ := strings.Cut(value, "#"); !slices.Contains([]string{"", "off", "on", "only", "debug"}, value) {
 				return setting, "fips140=off, on, only or debug"
 			}
 		case "cgocheck":
