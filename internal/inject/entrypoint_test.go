@@ -58,12 +58,14 @@ func TestTheImagesWordsArriveAsTheyAre(t *testing.T) {
 	r := rand.New(rand.NewPCG(seed, 0))
 	pieces := []string{"$", "$$", "(", ")", "$(FENCING_TOKEN)", "$(SINGLETONJOB_POD)", "$(HOME)", "FENCING_TOKEN", "x", "é"}
 	known := func(string) (string, bool) { return "replaced", true }
+	job := withoutCommand(t, nil, nil, []string{"/c"})
 	for range 5000 {
 		word := ""
 		for range 1 + r.IntN(6) {
 			word += pieces[r.IntN(len(pieces))]
 		}
-		gated := gatedOf(t, mustPod(t, withoutCommand(t, nil, []string{"/e", word}, []string{word}), 0, settings))
+		job.Status.Entrypoint.Command, job.Status.Entrypoint.Args = []string{"/e", word}, []string{word}
+		gated := gatedOf(t, mustPod(t, job, 0, settings))
 		for _, sent := range []string{gated.Command[len(gated.Command)-1], gated.Args[0]} {
 			kubelet := contract.ExpandAll(sent, known)
 			if got := contract.Expand(kubelet, marksOf(t, gated), known); got != word {
