@@ -67,7 +67,7 @@ secretGenerator: [{name: our-secret, literals: [a=b]}]
 		t.Error("kustomize knows SingletonJobs by itself: the file is not needed any more")
 	}
 	got := build("configurations: [singletonjob.yaml]\n")
-	for _, line := range strings.Split(got, "\n") {
+	for line := range strings.SplitSeq(got, "\n") {
 		if strings.Contains(line, " our-") {
 			t.Errorf("no prefix arrived: %s", strings.TrimSpace(line))
 		}
