@@ -6,10 +6,13 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strconv"
 	"strings"
 	"syscall"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/singletonjob/operator/internal/contract"
 )
@@ -70,5 +73,43 @@ func TestHooks(t *testing.T) {
 	if got := strings.Join(asked, " "); got != "/started /stops" || strings.Contains(a.lines.String(), "hook failed") {
 		t.Errorf("asked for %s; its log:\n%s", got, a.lines)
 	}
+	w.checkLives()
+}
+
+// contained has the agent be PID 1, as in a container, so that whoever sends it a signal here is outside.
+func (c *candidate) contained() {
+	c.attr = &syscall.SysProcAttr{
+		Cloneflags:  unix.CLONE_NEWUSER | unix.CLONE_NEWPID | unix.CLONE_NEWNS,
+		UidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getuid(), Size: 1}},
+		GidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getgid(), Size: 1}},
+		Credential:  &syscall.Credential{Uid: 0, Gid: 0, NoSetGroups: true}, // there
+	}
+	c.by = []string{"sh", "-ec", `mount -t proc proc /proc; exec "$@"`, "sh"}
+}
+
+// A container's runtime stops it by the signal that the image names, from outside: preStop runs to its end, the process gets that signal,
+// and the tenure ends in order. The same signal from within the container is for the process.
+func TestTheRuntimesStopSignal(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	config := steadyConfig()
+	config.GracePeriod = seconds(3600)
+	config.Hooks.PreStop = &contract.Hook{Exec: []string{"sh", "-c", `echo "drains" >>"$0"`, w.diary.path}}
+	a := w.prepare("a", config)
+	a.contained()
+	a.start()
+	w.awaitBeat(a.acquired())
+	b := w.standby("b", steadyConfig())
+	said := func() string { return strings.Join(w.words(), ", ") }
+	a.signal(syscall.SIGQUIT)
+	w.eventually("preStop has run, and the process has the signal", func() bool { return strings.Contains(said(), "signal-") })
+	if said := said(); !strings.HasPrefix(said, "drains, signal-quit") {
+		t.Errorf("one after the other: %s; want the hook and then the signal", said)
+	}
+	a.signal(syscall.SIGTERM) // the process goes on after the other one
+	if code := a.exit(); code != 0 || !strings.Contains(a.lines.String(), "PodTerminating") {
+		t.Errorf("exit code %d; its log:\n%s", code, a.lines)
+	}
+	w.acts(b)
 	w.checkLives()
 }

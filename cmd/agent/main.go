@@ -20,6 +20,7 @@ import (
 
 	"github.com/singletonjob/operator/internal/agent"
 	"github.com/singletonjob/operator/internal/contract"
+	"github.com/singletonjob/operator/internal/sender"
 	"github.com/singletonjob/operator/internal/supervise"
 )
 
@@ -101,8 +102,12 @@ func run(args []string, stderr io.Writer) int {
 	debug.SetGCPercent(20)
 	// Before anything can fail slowly: a signal that comes early must not be lost, or kill the agent.
 	signals := make(chan os.Signal, 16)
+	var heard []syscall.Signal
 	for _, name := range contract.StopSignals() {
-		signal.Notify(signals, syscall.Signal(contract.SignalNumber(name)))
+		heard = append(heard, syscall.Signal(contract.SignalNumber(name)))
+	}
+	if err := sender.Notify(signals, heard...); err != nil {
+		return fail(stderr, contract.ExitInternal, err)
 	}
 	// A log that nobody reads any more must not kill the agent. Not ignored: the process would inherit that.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)

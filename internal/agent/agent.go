@@ -16,6 +16,7 @@ import (
 
 	"github.com/singletonjob/operator/internal/contract"
 	"github.com/singletonjob/operator/internal/lease"
+	"github.com/singletonjob/operator/internal/sender"
 	"github.com/singletonjob/operator/internal/supervise"
 )
 
@@ -160,11 +161,17 @@ func (a *Agent) post(to *contender, event func() lease.Event) {
 
 // signalled handles a signal to the agent.
 func (a *Agent) signalled(c *contender, sig os.Signal) {
-	s, ok := sig.(syscall.Signal)
-	if !ok {
+	var s syscall.Signal
+	stops := true // what comes from outside of the container is the runtime's, which has nothing else to say
+	switch sig := sig.(type) {
+	case sender.Outside:
+		s = syscall.Signal(sig)
+	case syscall.Signal:
+		s, stops = sig, a.stops(sig, c.state.Tree.Alive)
+	default:
 		return
 	}
-	switch stops := a.stops(s, c.state.Tree.Alive); {
+	switch {
 	case stops && c.state.Terminating && a.child.delayed != 0: // it comes when the preStop hook is over
 		return
 	case !stops || c.state.Terminating:
@@ -176,8 +183,8 @@ func (a *Agent) signalled(c *contender, sig os.Signal) {
 	a.endInTime(c)
 }
 
-// stops reports whether a signal asks the agent itself to end. A runtime stops a container by the signal that its image
-// names, SIGTERM if none. The others that are in use mean something else to a process that lives, and are left to it unless the template
+// stops reports whether a signal of somebody in the container, or of nobody known, asks the agent itself to end. A runtime stops a
+// container by the signal that its image names, SIGTERM if none. The others that are in use mean something else to a process that lives, and are left to it unless the template
 // says that they stop it.
 func (a *Agent) stops(s syscall.Signal, active bool) bool {
 	active = active && int(s) != contract.SignalNumber(a.o.Config.StopSignal)

@@ -16,6 +16,7 @@ import (
 
 	"github.com/singletonjob/operator/internal/contract"
 	"github.com/singletonjob/operator/internal/lease"
+	"github.com/singletonjob/operator/internal/sender"
 	"github.com/singletonjob/operator/internal/supervise"
 )
 
@@ -179,6 +180,21 @@ func TestStopSignals(t *testing.T) {
 			w.signals <- sig
 			if code := <-w.exited; code != 0 {
 				t.Errorf("a standby ends by %v with %d", sig, code)
+			}
+			w.exited <- 0
+		})
+	}
+}
+
+// From outside of the container each signal that an agent hears is the runtime's, and ends a standby.
+func TestEverySignalFromOutsideEndsAStandby(t *testing.T) {
+	for _, name := range contract.StopSignals() {
+		inBubbleWith(t, func(o *Options) { o.Terminal = true }, func(w *world) {
+			w.api.store(func(r *lease.Record) { r.Holder, r.Duration = "other/uid/x", 15*time.Second })
+			synctest.Wait()
+			w.signals <- sender.Outside(contract.SignalNumber(name))
+			if code := <-w.exited; code != 0 {
+				t.Errorf("a standby ends by %s with %d", name, code)
 			}
 			w.exited <- 0
 		})

@@ -15,6 +15,7 @@ import (
 	"github.com/singletonjob/operator/internal/contract"
 	"github.com/singletonjob/operator/internal/lease"
 	"github.com/singletonjob/operator/internal/probe"
+	"github.com/singletonjob/operator/internal/sender"
 	"github.com/singletonjob/operator/internal/supervise"
 )
 
@@ -443,6 +444,35 @@ func TestStopSignal(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// A runtime stops a container by the signal that its image names, which nobody has told the agent: the process gets that one, after preStop.
+func TestStopSignalFromOutside(t *testing.T) {
+	for _, name := range contract.StopSignals() {
+		sent := syscall.Signal(contract.SignalNumber(name))
+		inBubbleWith(t, func(o *Options) { o.Config.Hooks.PreStop = aCommand }, func(w *world) {
+			p := w.holding()
+			w.signals <- sender.Outside(sent)
+			w.signals <- sender.Outside(sent) // once more changes nothing
+			synctest.Wait()
+			if got := p.sent(); len(got) > 0 || len(p.execs) == 0 {
+				t.Errorf("by %s: the process gets %v, preStop runs: %v", name, got, len(p.execs) > 0)
+				p.finish(supervise.Status{})
+				w.exited <- <-w.exited
+				return
+			}
+			(<-p.execs).result <- supervise.ExecResult{}
+			synctest.Wait()
+			if got := p.sent(); !slices.Equal(got, []syscall.Signal{sent}) {
+				t.Errorf("by %s: the process gets %v after preStop", name, got)
+			}
+			p.finish(supervise.Status{})
+			w.exited <- <-w.exited
+			if r := w.api.present(); r.Release.Reason != lease.ReasonPodTerminating {
+				t.Errorf("by %s: released %+v", name, r.Release)
+			}
+		})
 	}
 }
 

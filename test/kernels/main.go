@@ -42,6 +42,7 @@ type suite struct{ name, dir string }
 
 var suites = []suite{
 	{"supervise", "./internal/supervise"},
+	{"sender", "./internal/sender"},
 	{"agent", "./internal/agent"},
 }
 
