@@ -22,4 +22,9 @@ type Entrypoint struct {
 	// +listType=atomic
 	// +optional
 	Args []string `json:"args,omitempty"`
+
+	// The image's STOPSIGNAL, if it is one of those that lifecycle.stopSignal of the gated container may be. The process is asked to
+	// end by it unless that field names another one.
+	// +optional
+	StopSignal string `json:"stopSignal,omitempty"`
 }

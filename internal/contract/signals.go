@@ -1,6 +1,9 @@
 package contract
 
-import "strings"
+import (
+	"strconv"
+	"strings"
+)
 
 // stopSignals are the signals that end images in use, with Linux's numbers. Whatever else knows them has them from here: validation, the CRD's
 // rule, what an agent listens for.
@@ -35,6 +38,19 @@ func SignalNumber(name string) int {
 		}
 	}
 	return 0
+}
+
+// StopSignal is the one of StopSignals that an image means by its STOPSIGNAL, as a runtime reads it: a number, or a name in any case, with
+// SIG or without. It is empty for any other text.
+func StopSignal(image string) string {
+	number, err := strconv.Atoi(image)
+	name := strings.TrimPrefix(strings.ToUpper(image), "SIG")
+	for _, s := range stopSignals {
+		if err == nil && s.number == number || s.name == "SIG"+name {
+			return s.name
+		}
+	}
+	return ""
 }
 
 // NotHeard says of a stop signal of the gated container that it is none of StopSignals, as it goes on from the container's name.

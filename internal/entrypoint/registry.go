@@ -18,6 +18,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 
 	"github.com/singletonjob/operator/api/v1alpha1"
+	"github.com/singletonjob/operator/internal/contract"
 )
 
 const (
@@ -48,9 +49,13 @@ type Registry struct {
 	kept map[v1.Hash]process
 }
 
-// process is the part of an image's configuration that says what it runs.
-type process struct{ Entrypoint, Cmd []string }
+// process is the part of an image's configuration that says what it runs, and how that is stopped.
+type process struct {
+	Entrypoint, Cmd []string
+	StopSignal      string
+}
 
+// equal reports whether both run the same. By which signal it ends is not asked: its runtime knows.
 func (p process) equal(q process) bool {
 	return slices.Equal(p.Entrypoint, q.Entrypoint) && slices.Equal(p.Cmd, q.Cmd)
 }
@@ -138,6 +143,9 @@ func (r *Registry) look(ctx context.Context, ref name.Reference, auth authn.Auth
 		}
 		if i > 0 && !p.equal(one) {
 			return nil, imageError("it does not run the same on all architectures of the nodes" + listed(want.Architectures))
+		}
+		if i > 0 && p.StopSignal != one.StopSignal {
+			p.StopSignal = ""
 		}
 		one = p
 	}
@@ -249,11 +257,12 @@ func (p process) entrypoint(want Want, digest v1.Hash) (*v1alpha1.Entrypoint, er
 	}
 	return &v1alpha1.Entrypoint{
 		TemplateHash: want.TemplateHash, Image: want.Image, Digest: digest.String(), Command: p.Entrypoint, Args: p.Cmd,
+		StopSignal: contract.StopSignal(p.StopSignal),
 	}, nil
 }
 
 func (p process) length() int {
-	n := 0
+	n := len(p.StopSignal)
 	for _, args := range [][]string{p.Entrypoint, p.Cmd} {
 		for _, arg := range args {
 			n += len(arg) + 1

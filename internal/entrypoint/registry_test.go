@@ -82,7 +82,7 @@ func (h *hub) ref(path string) name.Reference {
 
 func image(t *testing.T, p process) v1.Image {
 	t.Helper()
-	made, err := mutate.Config(empty.Image, v1.Config{Entrypoint: p.Entrypoint, Cmd: p.Cmd})
+	made, err := mutate.Config(empty.Image, v1.Config{Entrypoint: p.Entrypoint, Cmd: p.Cmd, StopSignal: p.StopSignal})
 	must(t, err)
 	return made
 }
@@ -120,6 +120,11 @@ func TestFind(t *testing.T) {
 	h.push("cmd:v1", process{Cmd: []string{"/run", "$(HOME)"}})
 	h.push("blank:v1", process{Entrypoint: []string{""}, Cmd: []string{"/run"}})
 	h.push("nothing:v1", process{})
+	quits := process{Entrypoint: []string{"/server"}, StopSignal: "SIGQUIT"}
+	h.push("quits:v1", process{Entrypoint: []string{"/server"}, StopSignal: "quit"})
+	h.push("kills:v1", process{Entrypoint: []string{"/server"}, StopSignal: "SIGKILL"})
+	h.pushIndex("stops:v1", map[string]process{"linux/amd64": quits, "linux/arm64": quits})
+	h.pushIndex("stops:v2", map[string]process{"linux/amd64": quits, "linux/arm64": {Entrypoint: []string{"/server"}, StopSignal: "SIGHUP"}})
 	h.push("endless:v1", process{Cmd: []string{strings.Repeat("x", maxLength)}})
 	h.pushIndex("same:v1", map[string]process{"linux/amd64": server, "linux/arm64": server, "windows/amd64": other, "unknown/unknown": other})
 	h.pushIndex("differ:v1", map[string]process{"linux/amd64": server, "linux/arm64": other})
@@ -148,6 +153,10 @@ func TestFind(t *testing.T) {
 		"where no node differs": {image: "differ:v1", architectures: []string{"arm64"}, want: other},
 		"variants differ":       {image: "variants:v1", architectures: []string{"arm"}, says: "does not run the same"},
 		"no node can run it":    {image: "same:v1", architectures: []string{"riscv64"}, says: "no image for Linux on the architectures of the nodes (riscv64)"},
+		"a stop signal":         {image: "quits:v1", want: quits},
+		"one that is none":      {image: "kills:v1", want: process{Entrypoint: []string{"/server"}}},
+		"the same for each":     {image: "stops:v1", want: quits},
+		"another for each":      {image: "stops:v2", want: process{Entrypoint: []string{"/server"}}},
 		"no such tag":           {image: "app:v2", says: "has no such image"},
 		"no such repository":    {image: "app2:v1", says: "has no such image"},
 		"no such digest":        {image: "app@sha256:" + strings.Repeat("0", 64), says: "has no such image"},
@@ -166,7 +175,7 @@ func TestFind(t *testing.T) {
 			if found.Digest == "" || found.Image != want.Image || found.TemplateHash != "hash" {
 				t.Errorf("got %+v", found)
 			}
-			if diff := cmp.Diff(c.want, process{found.Command, found.Args}); diff != "" {
+			if diff := cmp.Diff(c.want, process{found.Command, found.Args, found.StopSignal}); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})

@@ -1,6 +1,7 @@
 package inject
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 
@@ -26,7 +27,7 @@ func fits(found *v1alpha1.Entrypoint, hash string, gated *corev1.Container) bool
 }
 
 // takeEntrypoint gives a container without command what its image would run, as a runtime does: args replace the image's CMD,
-// and where there is no ENTRYPOINT they are the command.
+// and where there is no ENTRYPOINT they are the command. The image's STOPSIGNAL counts where the template names none.
 func takeEntrypoint(gated *corev1.Container, job *v1alpha1.SingletonJob) error {
 	if len(gated.Command) > 0 {
 		return nil
@@ -41,6 +42,12 @@ func takeEntrypoint(gated *corev1.Container, job *v1alpha1.SingletonJob) error {
 	}
 	if len(gated.Command) == 0 {
 		gated.Command, gated.Args = gated.Args, nil
+	}
+	if found.StopSignal != "" {
+		if gated.Lifecycle == nil {
+			gated.Lifecycle = &corev1.Lifecycle{}
+		}
+		gated.Lifecycle.StopSignal = cmp.Or(gated.Lifecycle.StopSignal, new(corev1.Signal(found.StopSignal)))
 	}
 	return nil
 }

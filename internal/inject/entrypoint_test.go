@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/singletonjob/operator/api/v1alpha1"
 	"github.com/singletonjob/operator/internal/contract"
@@ -49,6 +50,39 @@ func TestEntrypoint(t *testing.T) {
 				t.Errorf("command and args (-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+// TestTheImagesStopSignal: the process is asked to end by it, unless the template names another one.
+func TestTheImagesStopSignal(t *testing.T) {
+	for name, c := range map[string]struct {
+		image, template, want string
+		command               []string
+	}{
+		"neither":           {want: ""},
+		"the image's":       {image: "SIGQUIT", want: "SIGQUIT"},
+		"the template's":    {template: "SIGUSR1", want: "SIGUSR1"},
+		"both":              {image: "SIGQUIT", template: "SIGUSR1", want: "SIGUSR1"},
+		"it sets a command": {image: "SIGQUIT", command: []string{"/c"}, want: ""},
+	} {
+		job := withoutCommand(t, nil, []string{"/e"}, nil)
+		container := &job.Spec.Template.Spec.Containers[0]
+		job.Status.Entrypoint.StopSignal, container.Command = c.image, c.command
+		container.Lifecycle = &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: 1}}}
+		if c.template != "" {
+			container.Lifecycle.StopSignal = new(corev1.Signal(c.template))
+		}
+		if c.image == "" && c.template == "" {
+			container.Lifecycle = nil
+		}
+		job.Status.Entrypoint.TemplateHash = EntrypointHash(job)
+		config, err := contract.DecodeConfig(gatedOf(t, mustPod(t, job, 0, settings)).Env[0].Value)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if config.StopSignal != c.want || (config.Hooks.PreStop == nil) != (c.want == "" && c.command == nil) {
+			t.Errorf("%s: %q, want %q; hooks %+v", name, config.StopSignal, c.want, config.Hooks)
+		}
 	}
 }
 
