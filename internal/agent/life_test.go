@@ -243,7 +243,7 @@ func TestALaterFileIsAnother(t *testing.T) {
 	if err := unix.Statfs(filepath.Dir(path), &fs); err != nil {
 		t.Fatal(err)
 	}
-	if sameInode == 0 || !slices.Contains([]int64{unix.EXT4_SUPER_MAGIC, unix.XFS_SUPER_MAGIC, unix.BTRFS_SUPER_MAGIC}, int64(fs.Type)) {
+	if sameInode == 0 || !slices.Contains([]int64{unix.EXT4_SUPER_MAGIC, unix.XFS_SUPER_MAGIC, unix.BTRFS_SUPER_MAGIC}, fs.Type) {
 		t.Skipf("this file system, of type %x, may not say when a file was made, or gives no inode again: %v", fs.Type, first)
 	}
 	t.Errorf("%d files one after the other are %v", sameInode+1, first)
