@@ -167,14 +167,9 @@ bench-sinks-lab: ## Count the stale writes that sinks with and without their fen
 	cd test/sinks/kv/versitygw && go tool -n versitygw >/dev/null
 	go run ./test/lab run go run ./test/bench/sinks -image=$(E2E_IMAGE) -image-archive=dist/image.tar $(BENCH_ARGS)
 
-# Each new input would be made smaller for up to a minute, in which nothing else is tried. Go before 1.27 now and then ends a fuzz
-# test that has found nothing by an error of its own, when its time or count is over (golang/go#75804): that alone is no failure.
 .PHONY: fuzz
 fuzz: ## Give every fuzz test FUZZTIME new inputs; what they find is in testdata/fuzz.
-	@said="$$(mktemp)"; trap 'rm -f "$$said"' EXIT; failed=0; for fuzzer in $(FUZZERS); do \
-	  go test -run='^$$' -fuzz="^$${fuzzer#*:}$$" -fuzztime=$(FUZZTIME) -fuzzminimizetime=20x "./$${fuzzer%:*}" 2>&1 | tee "$$said" && continue; \
-	  grep -qx '    context deadline exceeded' "$$said" && ! grep -qE 'Failing input|panic|seed corpus|_test\.go:' "$$said" && continue; \
-	  echo "FAILED $$fuzzer"; failed=1; done; exit $$failed
+	@.ci/fuzz $(FUZZTIME) $(FUZZERS)
 
 .PHONY: sim
 sim: ## Simulate HOURS hours of elections under faults and print seeds, hours and wall time.
@@ -185,8 +180,8 @@ model: ## Explore every state of small worlds with faults around the state machi
 	go run ./internal/lease/model/cmd $(MODEL_ARGS)
 
 .PHONY: mutants
-mutants: ## Put small faults into a copy of the tree, one by one, and print those that no test sees. MUTANTS=pattern takes some.
-	go run ./test/mutants -run='$(MUTANTS)'
+mutants: ## Put small faults into copies of the tree, one at a time, and print those that no test sees. MUTANTS=pattern takes some.
+	go run ./test/mutants -run='$(MUTANTS)' -p=2 -alone='$(API) $(PROCESSES)'
 
 .PHONY: kernels
 kernels: ## Run the tests of processes, clocks and control groups on Linux 5.10, 6.1 and 6.12, in emulated machines (Debian, ~15 min).

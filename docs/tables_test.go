@@ -160,24 +160,26 @@ func mistakes(t *testing.T) words {
 	return all
 }
 
-// TestFaultsAreShown fails when a test that faults.md names has gone.
+// TestFaultsAreShown fails when a test that faults.md or differences.md names has gone.
 func TestFaultsAreShown(t *testing.T) {
-	text, err := os.ReadFile("faults.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	all := rows(string(text))
-	for _, row := range all {
-		if len(row) != 3 {
-			t.Errorf("faults.md: a row has %d cells, want 3: %s", len(row), row)
-			continue
+	for _, page := range []string{"faults.md", "differences.md"} {
+		text, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
 		}
-		for _, wrong := range unshown(t, row[2]) {
-			t.Errorf("faults.md, %q: there is no `%s`", row[0], wrong)
+		all := rows(string(text))
+		for _, row := range all {
+			if len(row) != 3 {
+				t.Errorf("%s: a row has %d cells, want 3: %s", page, len(row), row)
+				continue
+			}
+			for _, wrong := range unshown(t, row[2]) {
+				t.Errorf("%s, %q: there is no `%s`", page, row[0], wrong)
+			}
 		}
-	}
-	if len(all) < 25 {
-		t.Errorf("only %d rows are found in faults.md", len(all))
+		if len(all) < 25 {
+			t.Errorf("only %d rows are found in %s", len(all), page)
+		}
 	}
 	const right, bad = "`internal/lease` `TestMargin`, `FuzzStep`, `internal/lease/sim` `TestMutantsAreCaught` \"no kill budget\"",
 		"`internal/lease` `TestMargins`, `internal/lost` `TestCutOff`, `make nothing`, \"no such case\""

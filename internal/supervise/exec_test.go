@@ -407,6 +407,11 @@ func TestExecOutlivesADeadlineThatMoved(t *testing.T) {
 			}
 			continue
 		}
+		// A starved leash kills late. One that begins now, with as long a deadline, tells when the command's had its turn.
+		later := startAgent(t, nil)
+		if later.do(command{Op: "start", Argv: program("stubborn"), In: in}).Err == "" {
+			await(t, "exit", later.exited)
+		}
 		eventually(t, "the first deadline is over", func() bool { return BootTime() > e.Deadline+int64(500*time.Millisecond) })
 		break
 	}

@@ -4,6 +4,8 @@ package e2e
 
 import (
 	"context"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -14,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/singletonjob/operator/api/v1alpha1"
+	"github.com/singletonjob/operator/fence/fencetest"
 	"github.com/singletonjob/operator/test/cluster"
 )
 
@@ -216,6 +219,49 @@ func TestDaemonsRestarted(t *testing.T) {
 			j.undisturbed(before)
 		})
 	}
+}
+
+// TestTheRuntimeLosesAPod: containerd comes back without its state, and the kubelet starts the pod's containers anew while the old ones
+// live on. There is one candidate, so nobody else can take over.
+func TestTheRuntimeLosesAPod(t *testing.T) {
+	x := beginBeside(t)
+	x.needLab()
+	j := x.start(cluster.ClientGo, func(o *v1alpha1.SingletonJob) { o.Spec.Candidates = 1 })
+	before := j.get()
+	pod := before.Status.ActivePod
+	uid, old := j.pod(pod).UID, j.container(pod)
+	x.fault("lose", old)
+	lived, alive := false, time.Duration(0)
+	for now := fencetest.Boottime(); x.outlives(old); now = fencetest.Boottime() {
+		lived, alive = true, now
+		time.Sleep(10 * time.Millisecond)
+		x.must(x.ctx.Err())
+	}
+	if !lived {
+		x.Fatal("the process did not outlive its runtime: nothing is tested")
+	}
+	next := j.awaitWriteAfter(before.Status.FencingToken)
+	if next.FirstStored < alive {
+		x.Errorf("SAFETY: the next process wrote %v before the old one was dead", alive-next.FirstStored)
+	}
+	x.Logf("the old process was dead %v before the next one wrote", next.FirstStored-alive)
+	j.awaitActiveAfter(before.Status.FencingToken)
+	if now := j.pod(pod); now.UID != uid || j.container(pod) == old {
+		x.Errorf("the pod %s is not the one that was lost, or its container is the old one: nothing is tested", pod)
+	}
+	j.check(false)
+}
+
+// outlives reports whether a process of the workload lives in the container, whatever its runtime says.
+func (x *trial) outlives(id string) bool {
+	x.Helper()
+	groups, err := filepath.Glob("/proc/[0-9]*/cgroup")
+	x.must(err)
+	return slices.ContainsFunc(groups, func(name string) bool {
+		group, _ := os.ReadFile(name) // of one that has gone: nothing
+		line, _ := os.ReadFile(filepath.Join(filepath.Dir(name), "cmdline"))
+		return strings.Contains(string(group), id) && strings.HasPrefix(string(line), "/workload")
+	})
 }
 
 // staysOnSilentNodes is for nodes that may be silent for longer than Kubernetes leaves the pods of a job there.

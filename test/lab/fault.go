@@ -31,6 +31,8 @@ var faultUsage = `usage: lab fault FAULT
   pause NODE                                all processes of the node stop, as in a paused virtual machine
   crash NODE                                the node loses power
   freeze CONTAINER | thaw CONTAINER         its processes stop and go on; its clocks go on (cgroup freezer)
+  lose CONTAINER                            the runtime is killed and started again, and knows nothing of the container's pod, whose
+                                            processes live on
   signal CONTAINER SIGNAL [TEXT]            to its process 1, or to those whose command line begins with TEXT
   stop MACHINE SERVICE                      SIGKILL; MACHINE is a node or 'control', see 'lab status' for services
   restart MACHINE SERVICE                   SIGKILL and start again
@@ -66,6 +68,7 @@ var faultCommands = map[string]faultCommand{
 	"crash":  {1, func(ctx context.Context, j fault.Injector, a []string) error { return j.CrashNode(ctx, a[0]) }},
 	"freeze": {1, func(ctx context.Context, j fault.Injector, a []string) error { return j.Freeze(ctx, a[0]) }},
 	"thaw":   {1, func(ctx context.Context, j fault.Injector, a []string) error { return j.Thaw(ctx, a[0]) }},
+	"lose":   {1, func(ctx context.Context, j fault.Injector, a []string) error { return j.Lose(ctx, a[0]) }},
 	"signal": {2, sendSignal},
 	"stop":   {2, func(ctx context.Context, j fault.Injector, a []string) error { return j.StopService(ctx, a[0], a[1]) }},
 	"restart": {2, func(ctx context.Context, j fault.Injector, a []string) error {

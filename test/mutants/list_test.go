@@ -5,6 +5,7 @@ package main
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -57,6 +58,28 @@ func TestParseRefuses(t *testing.T) {
 			t.Errorf("%s: %v and no error", name, all)
 		}
 	}
+}
+
+func TestDivide(t *testing.T) {
+	var mutants []mutant
+	for _, tests := range []string{"./pure -run=TestA", "./served -run=TestB", "./pure ./served/", "-C=other .", "./served/below"} {
+		mutants = append(mutants, mutant{name: tests, tests: strings.Fields(tests)})
+	}
+	beside, alone := divide(mutants, []string{"./served"})
+	if got := names(beside); !slices.Equal(got, []string{"./pure -run=TestA", "./served/below"}) {
+		t.Errorf("beside others: %q", got)
+	}
+	if got := names(alone); !slices.Equal(got, []string{"./served -run=TestB", "./pure ./served/", "-C=other ."}) {
+		t.Errorf("alone: %q", got)
+	}
+}
+
+func names(mutants []mutant) []string {
+	var names []string
+	for _, m := range mutants {
+		names = append(names, m.name)
+	}
+	return names
 }
 
 // The list itself stands in the tree as it is now. In the gate two good changes that meet would be red, where one moves a line that the

@@ -19,8 +19,11 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/singletonjob/operator/test/tier"
 )
@@ -32,18 +35,87 @@ func main() {
 	pattern := flag.String("run", "", "only mutants whose name or file matches this regular expression")
 	show := flag.Bool("v", false, "print what the tests said of each mutant")
 	limit := flag.Duration("timeout", 10*time.Minute, "the longest that one mutant's tests may take; longer counts as caught")
+	workers := flag.Int("p", 1, "how many mutants are tried at once")
+	alone := flag.String("alone", "", "packages, such as ./charts, whose tests have the machine to themselves whatever -p says")
 	flag.Parse()
-	if err := run(*pattern, *show, *limit); err != nil {
+	b := &bench{show: *show, limit: *limit, controls: map[string]*control{}}
+	if err := run(*pattern, b, max(*workers, 1), strings.Fields(*alone)); err != nil {
 		fmt.Fprintln(os.Stderr, "mutants:", err)
 		os.Exit(1)
 	}
 }
 
-func run(pattern string, show bool, limit time.Duration) error {
+func run(pattern string, b *bench, workers int, alone []string) error {
 	chosen, err := choose(pattern)
 	if err != nil {
 		return err
 	}
+	beside, after := divide(chosen, alone)
+	began, all := time.Now(), tally{counts: map[verdict]int{}}
+	for _, part := range []struct {
+		workers int
+		mutants []mutant
+	}{{workers, beside}, {1, after}} {
+		if err := b.tryAll(part.mutants, part.workers, &all); err != nil {
+			return err
+		}
+	}
+	fmt.Printf("\n%d mutants in %s: %d caught, %d survived (%d of them harmless), %d do not compile, %d are not judged\n", len(chosen),
+		time.Since(began).Round(time.Second), all.counts[caught], all.counts[survived]+all.counts[harmless], all.counts[harmless],
+		all.counts[broken], all.counts[unjudged])
+	if len(all.wrong) > 0 {
+		return errors.New("\n" + strings.Join(all.wrong, "\n"))
+	}
+	return nil
+}
+
+// divide tells mutants whose tests bear others beside them from those whose tests start servers or measure time: they are in one of
+// these packages, or in another module.
+func divide(mutants []mutant, packages []string) (beside, alone []mutant) {
+	for _, m := range mutants {
+		if slices.ContainsFunc(m.tests, func(arg string) bool {
+			return strings.HasPrefix(arg, "-C=") || slices.Contains(packages, strings.TrimRight(arg, "/"))
+		}) {
+			alone = append(alone, m)
+		} else {
+			beside = append(beside, m)
+		}
+	}
+	return beside, alone
+}
+
+// tally is what became of all mutants. Its lock also keeps lines whole.
+type tally struct {
+	sync.Mutex
+	counts map[verdict]int
+	wrong  []string
+}
+
+func (t *tally) add(m *mutant, v verdict, took time.Duration, complaint string) {
+	t.Lock()
+	defer t.Unlock()
+	fmt.Printf("%-9s %5.1f s  %s\n", v, took.Seconds(), m.name)
+	t.counts[v]++
+	if complaint != "" {
+		t.wrong = append(t.wrong, complaint)
+	}
+}
+
+// tryAll tries mutants, so many at once, each worker in a copy of its own.
+func (b *bench) tryAll(mutants []mutant, workers int, all *tally) error {
+	queue := make(chan *mutant, len(mutants))
+	for i := range mutants {
+		queue <- &mutants[i]
+	}
+	close(queue)
+	var group errgroup.Group
+	for range min(workers, len(mutants)) {
+		group.Go(func() error { return b.work(queue, all) })
+	}
+	return group.Wait()
+}
+
+func (b *bench) work(queue <-chan *mutant, all *tally) error {
 	dir, err := os.MkdirTemp("", "mutants-")
 	if err != nil {
 		return err
@@ -52,30 +124,17 @@ func run(pattern string, show bool, limit time.Duration) error {
 	if err := copyTree(dir); err != nil {
 		return err
 	}
-	b := &bench{dir: dir, show: show, limit: limit, controls: map[string]error{}}
-	counts, wrong := map[verdict]int{}, []string{}
-	for i := range chosen {
-		m := &chosen[i]
-		if err := b.control(m.tests); err != nil {
-			counts[unjudged]++
-			wrong = append(wrong, fmt.Sprintf("%s is not judged: %v", m.name, err))
+	for m := range queue {
+		began := time.Now()
+		if err := b.control(dir, m.tests); err != nil {
+			all.add(m, unjudged, 0, fmt.Sprintf("%s is not judged: %v", m.name, err))
 			continue
 		}
-		began := time.Now()
-		v, err := b.try(m)
+		v, err := b.try(dir, m)
 		if err != nil {
 			return fmt.Errorf("mutant %s: %w", m.name, err)
 		}
-		fmt.Printf("%-9s %5.1f s  %s\n", v, time.Since(began).Seconds(), m.name)
-		counts[v]++
-		if complaint := v.complaint(m); complaint != "" {
-			wrong = append(wrong, complaint)
-		}
-	}
-	fmt.Printf("\n%d mutants: %d caught, %d survived (%d of them harmless), %d do not compile, %d are not judged\n", len(chosen),
-		counts[caught], counts[survived]+counts[harmless], counts[harmless], counts[broken], counts[unjudged])
-	if len(wrong) > 0 {
-		return errors.New("\n" + strings.Join(wrong, "\n"))
+		all.add(m, v, time.Since(began), v.complaint(m))
 	}
 	return nil
 }
@@ -87,7 +146,7 @@ const (
 	caught   verdict = "caught"
 	survived verdict = "SURVIVED"
 	harmless verdict = "harmless" // survived, and the list says why it may
-	broken   verdict = "BROKEN"   // it does not compile, so it shows nothing
+	broken   verdict = "BROKEN"   // it does not stand in the tree or does not compile, so it shows nothing
 	unjudged verdict = "UNJUDGED" // its tests fail without it too
 )
 
@@ -97,7 +156,7 @@ func (v verdict) complaint(m *mutant) string {
 	case v == survived:
 		return fmt.Sprintf("%s survived go test %s: %s (%s)", m.name, strings.Join(m.tests, " "), m.why, m.file)
 	case v == broken:
-		return m.name + " does not compile: mend it in the list"
+		return m.name + " does not stand in the tree or does not compile: mend it in the list"
 	case v == caught && m.harmless != "":
 		return fmt.Sprintf("%s was caught, and the list calls it harmless: %s", m.name, m.harmless)
 	}
@@ -148,38 +207,48 @@ func copyTree(dir string) error {
 	return nil
 }
 
-// bench is the copy that the faults are put into.
+// bench is how mutants are tried.
 type bench struct {
-	dir   string
 	show  bool
 	limit time.Duration
-	// controls are what is wrong with each set of tests that was tried, nil if nothing is.
-	controls map[string]error
+
+	lock     sync.Mutex
+	controls map[string]*control
+}
+
+// control is what is wrong with a set of tests that nothing was done to, nil if nothing is.
+type control struct {
+	sync.Once
+	wrong error
 }
 
 // control runs a set of tests without a fault, once for all their mutants: what fails by itself catches nothing, and nor does what is
 // not there.
-func (b *bench) control(tests []string) error {
+func (b *bench) control(dir string, tests []string) error {
 	key := strings.Join(tests, " ")
-	if err, known := b.controls[key]; known {
-		return err
+	b.lock.Lock()
+	c, known := b.controls[key]
+	if !known {
+		c = &control{}
+		b.controls[key] = c
 	}
-	began, result := time.Now(), "control"
-	var wrong error
-	switch v, out := b.test(tests); {
-	case v != survived:
-		wrong, result = fmt.Errorf("go test %s fails without any mutant:\n%s", key, out), string(unjudged)
-	case strings.Contains(out, "no tests to run"), strings.Contains(out, "no test files"):
-		wrong, result = fmt.Errorf("go test %s runs no test", key), string(unjudged)
-	}
-	fmt.Printf("%-9s %5.1f s  go test %s\n", result, time.Since(began).Seconds(), key)
-	b.controls[key] = wrong
-	return wrong
+	b.lock.Unlock()
+	c.Do(func() {
+		began, result := time.Now(), "control"
+		switch v, out := b.test(dir, tests); {
+		case v != survived:
+			c.wrong, result = fmt.Errorf("go test %s fails without any mutant:\n%s", key, out), string(unjudged)
+		case strings.Contains(out, "no tests to run"), strings.Contains(out, "no test files"):
+			c.wrong, result = fmt.Errorf("go test %s runs no test", key), string(unjudged)
+		}
+		fmt.Printf("%-9s %5.1f s  go test %s\n", result, time.Since(began).Seconds(), key)
+	})
+	return c.wrong
 }
 
-// try runs a mutant's tests with its fault in the copy, and takes it out again.
-func (b *bench) try(m *mutant) (v verdict, err error) {
-	name := filepath.Join(b.dir, filepath.FromSlash(m.file))
+// try runs a mutant's tests with its fault in a copy, and takes it out again.
+func (b *bench) try(dir string, m *mutant) (v verdict, err error) {
+	name := filepath.Join(dir, filepath.FromSlash(m.file))
 	content, err := os.ReadFile(name)
 	if err != nil {
 		return "", err
@@ -190,13 +259,14 @@ func (b *bench) try(m *mutant) (v verdict, err error) {
 	}
 	mutated, err := m.apply(string(content))
 	if err != nil {
-		return "", err
+		fmt.Println(err)
+		return broken, nil
 	}
 	if err := os.WriteFile(name, []byte(mutated), info.Mode().Perm()); err != nil {
 		return "", err
 	}
 	defer func() { err = errors.Join(err, os.WriteFile(name, content, info.Mode().Perm())) }()
-	v, out := b.test(m.tests)
+	v, out := b.test(dir, m.tests)
 	if b.show || v == broken {
 		fmt.Println(out)
 	}
@@ -206,7 +276,7 @@ func (b *bench) try(m *mutant) (v verdict, err error) {
 	return v, nil
 }
 
-func (b *bench) test(tests []string) (verdict, string) {
+func (b *bench) test(dir string, tests []string) (verdict, string) {
 	ctx, cancel := context.WithTimeout(context.Background(), b.limit+time.Minute)
 	defer cancel()
 	args := []string{"test"}
@@ -215,7 +285,7 @@ func (b *bench) test(tests []string) (verdict, string) {
 	}
 	args = append(args, "-count=1", "-failfast", "-timeout="+b.limit.String())
 	command := exec.CommandContext(ctx, "go", append(args, tests...)...)
-	command.Dir, command.Env = b.dir, append(os.Environ(), tier.Variable+"=1") // some are seen by the deep tier alone
+	command.Dir, command.Env = dir, append(os.Environ(), tier.Variable+"=1") // some are seen by the deep tier alone
 	// The tests' own children go with them.
 	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	command.Cancel = func() error { return syscall.Kill(-command.Process.Pid, syscall.SIGKILL) }

@@ -15,8 +15,10 @@ func TestMakeFuzz(t *testing.T) {
 		t.Fatal(err)
 	}
 	// The go command takes a result from its cache unless a file that the test has read is another one.
-	if _, err := os.ReadFile(filepath.Join(root, "Makefile")); err != nil {
-		t.Fatal(err)
+	for _, name := range []string{"Makefile", ".ci/fuzz"} {
+		if _, err := os.ReadFile(filepath.Join(root, name)); err != nil {
+			t.Fatal(err)
+		}
 	}
 	// Go packages in directories whose names begin with an underscore are in no pattern.
 	if err := os.MkdirAll(filepath.Join(root, "dist"), 0o755); err != nil {
@@ -37,6 +39,9 @@ func TestMakeFuzz(t *testing.T) {
 		"panic":          {`f.Fuzz(func(t *testing.T, b []byte) { if len(b) > 0 { panic("it fails") } })`, true},
 		"own deadline":   {`f.Fuzz(func(t *testing.T, b []byte) { if len(b) > 0 { t.Error("context deadline exceeded") } })`, true},
 		"does not build": {`nonsense`, true},
+		"hangs once":     {`f.Fuzz(func(t *testing.T, b []byte) { if len(b) > 0 && os.Mkdir("hung", 0o755) == nil { select {} } })`, false},
+		"ends once":      {`f.Fuzz(func(t *testing.T, b []byte) { if len(b) > 0 && os.Mkdir("hung", 0o755) == nil { os.Exit(1) } })`, false},
+		"ends":           {`f.Fuzz(func(t *testing.T, b []byte) { if len(b) > 0 { os.Exit(1) } })`, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -44,7 +49,7 @@ func TestMakeFuzz(t *testing.T) {
 			if err := os.Mkdir(its, 0o755); err != nil {
 				t.Fatal(err)
 			}
-			text := "package fuzzed\n\nimport \"testing\"\n\nfunc FuzzIt(f *testing.F) { " + row.body + " }\n"
+			text := "package fuzzed\n\nimport (\n\"os\"\n\"testing\"\n)\n\nvar _ = os.Exit\n\nfunc FuzzIt(f *testing.F) { " + row.body + " }\n"
 			if err := os.WriteFile(filepath.Join(its, "it_test.go"), []byte(text), 0o600); err != nil {
 				t.Fatal(err)
 			}

@@ -4,11 +4,15 @@ package fault
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 
+	"github.com/singletonjob/operator/test/lab/internal/cluster"
 	"github.com/singletonjob/operator/test/lab/internal/proc"
 )
 
@@ -78,6 +82,45 @@ func (j Injector) Signal(ctx context.Context, ref string, sig syscall.Signal, te
 		return fmt.Errorf("container %s has no process to send the signal to", c.ref)
 	}
 	return nil
+}
+
+// tasks is where containerd keeps what it needs to find its running containers again when it is started.
+const tasks = "/run/containerd/io.containerd.runtime.v2.task/k8s.io"
+
+// Lose has the runtime lose the pod of the container: it is killed, its state of the pod's containers is taken away, and it is started
+// again. Their processes live on, unknown to it, and the kubelet starts others in the same pod. Nothing undoes that.
+func (j Injector) Lose(ctx context.Context, ref string) error {
+	c, err := j.find(ctx, ref)
+	if err != nil {
+		return err
+	}
+	machines, err := j.Lab.Machines()
+	if err != nil {
+		return err
+	}
+	at := slices.IndexFunc(machines, func(m cluster.Machine) bool { return strings.HasPrefix(c.group, m.Group()+"/") })
+	if at < 0 {
+		return fmt.Errorf("container %s is in no node's control group: %s", ref, c.group)
+	}
+	node := machines[at]
+	if err := node.Services().Stop(ctx, cluster.Containerd, 0); err != nil {
+		return err
+	}
+	lost := 0
+	for _, group := range j.Lab.Groups().Find(filepath.Dir(c.group), "") {
+		id := filepath.Base(group)
+		// The containers' file systems are mounted in there, so it is moved, not removed.
+		switch err := os.Rename(node.Path(filepath.Join(tasks, id)), node.Path("/run/lost-"+id)); {
+		case err == nil:
+			lost++
+		case !errors.Is(err, os.ErrNotExist): // the pod's own group is no container
+			return err
+		}
+	}
+	if lost == 0 {
+		return fmt.Errorf("containerd keeps nothing of container %s in %s", ref, tasks)
+	}
+	return j.Lab.StartService(ctx, node, cluster.Containerd)
 }
 
 func hit(pid int, text string) bool {
