@@ -329,8 +329,9 @@ func checkStatus(t *testing.T, job *v1alpha1.SingletonJob) {
 
 func checkConditions(t *testing.T, s v1alpha1.SingletonJobStatus) {
 	t.Helper()
+	reasons := v1alpha1.ConditionReasons()
 	for _, c := range s.Conditions {
-		if !slices.ContainsFunc(v1alpha1.ConditionReasons(), func(r v1alpha1.ConditionReason) bool {
+		if !slices.ContainsFunc(reasons, func(r v1alpha1.ConditionReason) bool {
 			return r.Condition == c.Type && r.Status == c.Status && r.Reason == c.Reason
 		}) {
 			t.Fatalf("no such condition: %+v", c)
