@@ -56,6 +56,7 @@ type world struct {
 	plane     *controlplane.ControlPlane
 	key       types.NamespacedName
 	api       client.WithWatch
+	memo      *memo
 	clock     *clocktesting.FakePassiveClock
 	start     time.Time
 	operators []*operator
@@ -120,9 +121,9 @@ func newWorld(t *testing.T) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	now := time.Now().Truncate(time.Second)
+	now, memo := time.Now().Truncate(time.Second), newMemo()
 	w := &world{
-		t: t, plane: plane, api: memoized(api), clock: clocktesting.NewFakePassiveClock(now), start: now,
+		t: t, plane: plane, api: memo.of(api), memo: memo, clock: clocktesting.NewFakePassiveClock(now), start: now,
 		key:    types.NamespacedName{Namespace: plane.Namespace(t), Name: "job"},
 		agents: map[types.UID]*agent{}, broken: map[string]bool{}, rejected: map[string]bool{}, crashing: map[string]bool{}, cutOff: map[string]bool{},
 		short: map[string]time.Duration{}, finished: map[string]bool{},
