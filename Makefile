@@ -125,7 +125,7 @@ test-pure: ## The part of it that needs neither an API server nor processes: uni
 test-api: ## The part of it that asks a real API server.
 	@export KUBEBUILDER_ASSETS="$$(go run ./test/controlplane/get)"; failed=0; \
 	  $(WITH_RACE); $(call tests,api-race,-p=1 -race,$(call RACED_IN,$(filter-out $(OPERATOR),$(API)))) || failed=1; \
-	  $(call tests,operator-race,-race -parallel=8 -run='$(RUNNING)',$(OPERATOR)) || failed=1; \
+	  $(call tests,operator-race,-race -run='$(RUNNING)',$(OPERATOR)) || failed=1; \
 	  $(WITHOUT_RACE); $(call tests,operator,-skip='$(RUNNING)',$(OPERATOR)) || failed=1; \
 	  $(call tests,api,-p=1,$(call UNRACED_IN,$(API))) || failed=1; exit $$failed
 

@@ -3,6 +3,7 @@ package controller
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -40,6 +41,10 @@ import (
 
 func TestMain(m *testing.M) {
 	ctrl.SetLogger(logr.Discard())
+	flag.Parse()
+	if parallel := flag.Lookup("test.parallel"); parallel.Value.String() == parallel.DefValue {
+		_ = flag.Set("test.parallel", "8") // a list waits for up to a tenth of a second until the API server's cache is known to be fresh
+	}
 	os.Exit(controlplane.Main(m))
 }
 
