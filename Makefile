@@ -50,8 +50,9 @@ export GOFLAGS := -trimpath -buildvcs=false -gcflags=all=-dwarf=false
 WITH_RACE := export CGO_ENABLED=1 GOFLAGS=
 WITHOUT_RACE := export CGO_ENABLED=0 GOFLAGS='$(GOFLAGS)'
 
-# `make test` has three parts, one after the other. A package whose tests start a control plane or measure time has the machine to
-# itself; the pure ones run two at a time. Which packages start a control plane is read from their imports.
+# `make test` has three parts, one after the other. A package whose tests start processes of ours or measure time has the machine to
+# itself, as have those of the operator; the pure ones, and those that only ask an API server, run two at a time. Which packages start
+# a control plane is read from their imports.
 PROCESSES := $(addprefix ./,cmd/agent internal/supervise test/localnode test/stack test/subprocess)
 API = $(filter-out $(PROCESSES),$(shell git grep -l '"github.com/singletonjob/operator/test/controlplane"' -- '*_test.go' | \
   sed -E 's,/[^/]*$$,,; s,^,./,' | sort -u))
@@ -127,7 +128,7 @@ test-api: ## The part of it that asks a real API server.
 	  $(WITH_RACE); $(call tests,api-race,-p=1 -race,$(call RACED_IN,$(filter-out $(OPERATOR),$(API)))) || failed=1; \
 	  $(call tests,operator-race,-race -run='$(RUNNING)',$(OPERATOR)) || failed=1; \
 	  $(WITHOUT_RACE); $(call tests,operator,-skip='$(RUNNING)',$(OPERATOR)) || failed=1; \
-	  $(call tests,api,-p=1,$(call UNRACED_IN,$(API))) || failed=1; exit $$failed
+	  $(call tests,api,-p=2,$(call UNRACED_IN,$(API))) || failed=1; exit $$failed
 
 .PHONY: test-processes
 test-processes: ## The part of it that runs agents, nodes and other processes.
