@@ -50,7 +50,7 @@ export GOFLAGS := -trimpath -buildvcs=false -gcflags=all=-dwarf=false
 WITH_RACE := export CGO_ENABLED=1 GOFLAGS=
 WITHOUT_RACE := export CGO_ENABLED=0 GOFLAGS='$(GOFLAGS)'
 
-# `make test` has three parts, one after the other. A package whose tests start processes of ours or measure time has the machine to
+# `make test` has three parts, one after the other. A package whose tests run agents or nodes, or measure time, has the machine to
 # itself, as have those of the operator; the pure ones, and those that only ask an API server, run two at a time. Which packages start
 # a control plane is read from their imports.
 PROCESSES := $(addprefix ./,cmd/agent internal/supervise test/localnode test/stack test/subprocess)
