@@ -60,11 +60,25 @@ func newCluster(t *testing.T) *cluster {
 	t.Parallel()
 	turn.Lock()
 	t.Cleanup(turn.Unlock)
+	c := onlyHelm(t)
+	c.plane = controlplane.ForTest(t)
+	return c
+}
+
+// newHelm is Helm alone, for tests that ask no API server. They wait for no turn.
+func newHelm(t *testing.T) *cluster {
+	t.Helper()
+	t.Parallel()
+	return onlyHelm(t)
+}
+
+func onlyHelm(t *testing.T) *cluster {
+	t.Helper()
 	helm, err := helmPath()
 	if err != nil {
 		t.Fatalf("build Helm: %v", err)
 	}
-	return &cluster{t: t, plane: controlplane.ForTest(t), helm: helm, home: t.TempDir()}
+	return &cluster{t: t, helm: helm, home: t.TempDir()}
 }
 
 func (c *cluster) run(name string, input []byte, args ...string) (output string, err error) {
@@ -77,8 +91,12 @@ func (c *cluster) run(name string, input []byte, args ...string) (output string,
 // command knows no other cluster than the test's.
 func (c *cluster) command(ctx context.Context, name string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, name, args...)
-	programs := filepath.Dir(c.helm) + ":" + c.plane.Binaries().Dir + ":" + os.Getenv("PATH")
-	cmd.Env = []string{"HOME=" + c.home, "KUBECONFIG=" + c.plane.Kubeconfig(), "PATH=" + programs}
+	programs, kubeconfig := filepath.Dir(c.helm), filepath.Join(c.home, "none")
+	if c.plane != nil {
+		programs, kubeconfig = programs+":"+c.plane.Binaries().Dir, c.plane.Kubeconfig()
+	}
+	// A program that ends after a second need hardly collect garbage.
+	cmd.Env = []string{"HOME=" + c.home, "KUBECONFIG=" + kubeconfig, "PATH=" + programs + ":" + os.Getenv("PATH"), "GOGC=400"}
 	return cmd
 }
 
@@ -226,7 +244,7 @@ func checkDeployment(t *testing.T, manifest, image, agentFlag string) {
 }
 
 func TestSchemaRefusesWrongValues(t *testing.T) {
-	c := newCluster(t)
+	c := newHelm(t)
 	for set, want := range map[string]string{
 		"replica=3":                        "replica",
 		"image.digest=sha256:12":           "/image/digest",
@@ -267,7 +285,7 @@ func TestSchemaRefusesWrongValues(t *testing.T) {
 
 // The definition of the chart is the generated one: what Helm adds is labels and annotations.
 func TestChartInstallsTheGeneratedDefinition(t *testing.T) {
-	c := newCluster(t)
+	c := newHelm(t)
 	type definition struct {
 		APIVersion, Kind string
 		Spec             map[string]any

@@ -8,6 +8,7 @@ import (
 
 // TestEntrypointSettings: secrets are the operator's to read only where that is asked for, and each value is a flag.
 func TestEntrypointSettings(t *testing.T) {
+	t.Parallel()
 	helm, err := helmPath()
 	if err != nil {
 		t.Fatalf("build Helm: %v", err)

@@ -108,7 +108,7 @@ func checkFenceProxyFile(t *testing.T, files corev1.ConfigMap, pod corev1.PodSpe
 
 // TestFenceProxyNetworkPolicy: clients, who runs it, DNS and what the values say.
 func TestFenceProxyNetworkPolicy(t *testing.T) {
-	c := newCluster(t)
+	c := newHelm(t)
 	manifest := c.mustHelm("template", "release", chart, fenceProxyOnly, "--set", "fenceProxy.enabled=true", "--set", "fenceProxy.config.rules[0].fromHeader=true",
 		"--set", "fenceProxy.networkPolicy.enabled=true", "--set", "fenceProxy.networkPolicy.egress[0].ports[0].port=5432")
 	policy := object[networkingv1.NetworkPolicy](t, manifest, "NetworkPolicy")
@@ -123,7 +123,7 @@ func TestFenceProxyNetworkPolicy(t *testing.T) {
 
 // TestFenceProxyThatCannotBe: one error that says what to do.
 func TestFenceProxyThatCannotBe(t *testing.T) {
-	c := newCluster(t)
+	c := newHelm(t)
 	for set, want := range map[string]string{
 		"replicas=2":                                "fenceProxy.replicas is 2, and fenceProxy.store.bolt is a file that one process may have open",
 		"store.bolt.enabled=false":                  "fenceProxy.store has none",

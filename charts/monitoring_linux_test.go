@@ -99,6 +99,7 @@ func promtool(t *testing.T, args ...string) {
 
 // Each alert comes where it must and not where it must not, and the expressions of the dashboard are ones.
 func TestAlertsAndDashboardByPromtool(t *testing.T) {
+	t.Parallel()
 	objects := renderedMonitoring(t)
 	dir := t.TempDir()
 	groups, _ := alerts(t, objects)
@@ -126,6 +127,7 @@ func TestAlertsAndDashboardByPromtool(t *testing.T) {
 
 // Prometheus finds what it is told to scrape, is let in there, and the labels of the operator's metrics stay a job's.
 func TestMonitorsFindTheirTargets(t *testing.T) {
+	t.Parallel()
 	const token = `[{"bearerTokenFile":"/var/run/secrets/kubernetes.io/serviceaccount/token","honorLabels":true,"interval":"30s","port":"metrics","scheme":"https",`
 	for set, c := range map[string]struct{ endpoints, selector string }{
 		"watchNamespaces=null":  {token + `"tlsConfig":{"insecureSkipVerify":true}}]`, `{"any":true}`},
@@ -163,6 +165,7 @@ var reasons = regexp.MustCompile(`singletonjob_condition\{[^}]*?(?:type="(\w+)",
 
 // The document has a line for each alert and each panel. What they ask of conditions is what conditions say.
 func TestWhatIsShownIsDocumented(t *testing.T) {
+	t.Parallel()
 	objects := renderedMonitoring(t)
 	document, err := os.ReadFile("../docs/monitoring.md")
 	if err != nil {

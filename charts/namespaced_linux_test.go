@@ -17,6 +17,7 @@ var nothingClusterWide = []string{
 
 // In each of its namespaces a namespaced operator may do what it may do everywhere by default, by one and the same rules.
 func TestRolesOfANamespacedInstallation(t *testing.T) {
+	t.Parallel()
 	inside := verbs("")
 	delete(inside, "nodes")
 	want := map[string]map[string]string{

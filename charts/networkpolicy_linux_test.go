@@ -46,6 +46,7 @@ func passes(policy *networkingv1.NetworkPolicy) (in, out []string) {
 // What the policy lets through is what the operator needs, and no more. It is for the operator's pods, and all that these serve is
 // in it by name.
 func TestNetworkPolicy(t *testing.T) {
+	t.Parallel()
 	helm, err := helmPath()
 	if err != nil {
 		t.Fatalf("build Helm: %v", err)

@@ -67,6 +67,7 @@ func verbs(role string) map[string]string {
 }
 
 func TestRolesGrantExactlyThis(t *testing.T) {
+	t.Parallel()
 	want := map[string]map[string]string{}
 	for role := range granted {
 		want[role] = verbs(role)

@@ -104,9 +104,9 @@ type ConditionReason struct {
 
 // ConditionReasons returns every combination of condition, status and reason that a SingletonJob may show. It is the
 // one declaration of them: documentation and tests range over it.
-func ConditionReasons() []ConditionReason {
-	return slices.Concat(readyReasons(), activeReasons(), otherReasons(), runReasons())
-}
+func ConditionReasons() []ConditionReason { return slices.Clone(conditionReasons) }
+
+var conditionReasons = slices.Concat(readyReasons(), activeReasons(), otherReasons(), runReasons())
 
 // runReasons are those of jobs that run to completion.
 func runReasons() []ConditionReason {

@@ -1,8 +1,11 @@
 package v1alpha1
 
 import (
+	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -144,78 +147,101 @@ var refusedByServerSideApply = []string{
 // What a Deployment accepts, a template accepts, by each verb, and what is stored is as valid for the operator.
 func TestATemplateIsADeployments(t *testing.T) {
 	plane, namespace, client := server(t)
-	send := sender(t, plane, namespace)
-	accepted := func(name, text, verb string) {
-		t.Run(name+", "+verb, func(t *testing.T) {
-			job, theirs, ours := send(t, text, verb)
-			if verb == "apply --server-side" && slices.Contains(refusedByServerSideApply, name) {
-				return
-			}
-			if theirs != nil || ours != nil {
-				t.Fatalf("a Deployment: %v\na SingletonJob: %v", theirs, ours)
-			}
-			var stored SingletonJob
-			if err := client.Get().Namespace(namespace).Resource(Resource.Resource).Name(job).Do(t.Context()).Into(&stored); err != nil {
-				t.Fatalf("what is stored can't be read: %v", err)
-			}
-			if errs := Validate(&stored); len(errs) > 0 {
-				t.Errorf("Validate refuses what is stored: %v", errs.ToAggregate())
-			}
-		})
-	}
-	for name, text := range generated {
-		for verb := range verbs {
-			accepted(name, text, verb)
+	for verb := range verbs {
+		templates := maps.Clone(generated)
+		if verb != "apply" { // which sends no nulls
+			maps.Copy(templates, allNull())
 		}
-	}
-	for name, text := range allNull() {
-		accepted(name, text, "create") // kubectl apply sends no nulls
-		accepted(name, text, "apply --server-side")
-	}
-}
-
-// What a template's schema lets through for that is no more than a Deployment accepts.
-func TestATemplateIsNoMoreThanADeployments(t *testing.T) {
-	plane, namespace, _ := server(t)
-	send := sender(t, plane, namespace)
-	for name, text := range refusedAlike {
-		for _, verb := range []string{"create", "apply --server-side"} {
+		for name, sent := range send(t, plane, namespace, templates, verb) {
 			t.Run(name+", "+verb, func(t *testing.T) {
-				if _, theirs, ours := send(t, text, verb); theirs == nil || ours == nil {
-					t.Errorf("a Deployment: %v\na SingletonJob: %v", theirs, ours)
+				if verb == "apply --server-side" && slices.Contains(refusedByServerSideApply, name) {
+					return
+				}
+				if sent.theirs != nil || sent.ours != nil {
+					t.Fatalf("a Deployment: %v\na SingletonJob: %v", sent.theirs, sent.ours)
+				}
+				var stored SingletonJob
+				if err := client.Get().Namespace(namespace).Resource(Resource.Resource).Name(sent.job).Do(t.Context()).Into(&stored); err != nil {
+					t.Fatalf("what is stored can't be read: %v", err)
+				}
+				if errs := Validate(&stored); len(errs) > 0 {
+					t.Errorf("Validate refuses what is stored: %v", errs.ToAggregate())
 				}
 			})
 		}
 	}
 }
 
-// sender sends a Deployment and a SingletonJob of one template by a verb, and returns the job's name and why each was refused.
-func sender(t *testing.T, plane *controlplane.ControlPlane, namespace string) func(t *testing.T, template, verb string) (name string, theirs, ours error) {
-	t.Helper()
-	serial, dir := 0, t.TempDir()
-	return func(t *testing.T, template, verb string) (name string, theirs, ours error) {
-		t.Helper()
-		serial++
-		name = fmt.Sprintf("alike-%d", serial)
-		var errs []error
-		deployment, job := objects(t, name, template)
-		for _, object := range []map[string]any{deployment, job} {
-			raw, err := json.Marshal(object)
-			if err != nil {
-				t.Fatal(err)
-			}
-			file := filepath.Join(dir, "object.json")
-			if err := os.WriteFile(file, raw, 0o600); err != nil {
-				t.Fatal(err)
-			}
-			for _, command := range verbs[verb] {
-				if _, err = plane.Kubectl(t.Context(), append(slices.Clone(command), "-n", namespace, "-f", file)...); err != nil {
-					break
+// What a template's schema lets through for that is no more than a Deployment accepts.
+func TestATemplateIsNoMoreThanADeployments(t *testing.T) {
+	plane, namespace, _ := server(t)
+	for _, verb := range []string{"create", "apply --server-side"} {
+		for name, sent := range send(t, plane, namespace, refusedAlike, verb) {
+			t.Run(name+", "+verb, func(t *testing.T) {
+				if sent.theirs == nil || sent.ours == nil {
+					t.Errorf("a Deployment: %v\na SingletonJob: %v", sent.theirs, sent.ours)
 				}
-			}
-			errs = append(errs, err)
+			})
 		}
-		return name, errs[0], errs[1]
+	}
+}
+
+// sending is what became of a Deployment and of a SingletonJob of one template.
+type sending struct {
+	job          string
+	theirs, ours error
+}
+
+// send sends a Deployment and a SingletonJob of each template by a verb. One kubectl takes them all, since each takes half a second, and
+// goes on after what is refused: the last two, which are good, tell that it has come to the end.
+func send(t *testing.T, plane *controlplane.ControlPlane, namespace string, templates map[string]string, verb string) map[string]sending {
+	t.Helper()
+	const last = "the last one"
+	dir, all := t.TempDir(), map[string]sending{}
+	prefix := strings.NewReplacer(" ", "", "--", "-").Replace(verb)
+	for i, name := range append(slices.Sorted(maps.Keys(templates)), last) {
+		text, given := templates[name]
+		if !given {
+			text = generated["no labels"]
+		}
+		job := fmt.Sprintf("%s-%03d", prefix, i)
+		deployment, singleton := objects(t, job, text)
+		write(t, filepath.Join(dir, job+"-deployment.json"), deployment)
+		write(t, filepath.Join(dir, job+"-job.json"), singleton)
+		all[name] = sending{job: job}
+	}
+	for _, command := range verbs[verb] {
+		out, err := plane.Kubectl(t.Context(), append(slices.Clone(command), "-o", "name", "-n", namespace, "-f", dir)...)
+		taken := strings.Fields(out)
+		for name, s := range all {
+			s.theirs = errors.Join(s.theirs, notAmong(taken, "deployment.apps/"+s.job, err))
+			s.ours = errors.Join(s.ours, notAmong(taken, "singletonjob.singletonjob.io/"+s.job, err))
+			all[name] = s
+		}
+	}
+	if end := all[last]; end.theirs != nil || end.ours != nil {
+		t.Fatalf("kubectl has not come to the end: %v\n%v", end.theirs, end.ours)
+	}
+	delete(all, last)
+	return all
+}
+
+// notAmong is why an object is not among those that were taken: what kubectl said of all that were refused.
+func notAmong(taken []string, object string, said error) error {
+	if slices.Contains(taken, object) {
+		return nil
+	}
+	return fmt.Errorf("%s was not taken: %w", object, cmp.Or(said, errors.New("and nothing was said")))
+}
+
+func write(t *testing.T, file string, object map[string]any) {
+	t.Helper()
+	raw, err := json.Marshal(object)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(file, raw, 0o600); err != nil {
+		t.Fatal(err)
 	}
 }
 

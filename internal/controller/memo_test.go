@@ -13,11 +13,12 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 )
 
-// memo spares the API server reads whose answers are known: it alone writes what it reads, and no controller runs. Any write
-// drops all that was read of that kind, with what is being read: look-ups read beside the goroutine that writes.
+// memo spares the API server reads whose answers are known: its clients alone write what they read, and no controller runs. Any write
+// drops all that was read of that kind, by each of them, with what is being read: look-ups read beside the goroutine that writes.
 type memo struct {
-	mu    sync.Mutex
-	kinds map[string]map[string]answer
+	mu      sync.Mutex
+	kinds   map[string]map[string]answer
+	clients int
 }
 
 type answer struct {
@@ -25,19 +26,23 @@ type answer struct {
 	err    error
 }
 
-func memoized(api client.WithWatch) client.WithWatch {
-	m := &memo{kinds: map[string]map[string]answer{}}
+func newMemo() *memo { return &memo{kinds: map[string]map[string]answer{}} }
+
+// of is a client that asks api what the memo does not know. What another client was answered it does not know: that one may have other rights.
+func (m *memo) of(api client.WithWatch) client.WithWatch {
+	m.clients++
+	who := m.clients
 	return interceptor.NewClient(api, interceptor.Funcs{
 		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, obj client.Object, opts ...client.GetOption) error {
 			if _, partial := obj.(*metav1.PartialObjectMetadata); partial {
 				return c.Get(ctx, key, obj, opts...)
 			}
-			return m.read(obj, key.String(), func() error { return c.Get(ctx, key, obj, opts...) })
+			return m.read(obj, fmt.Sprint(who, key), func() error { return c.Get(ctx, key, obj, opts...) })
 		},
 		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
 			var o client.ListOptions
 			o.ApplyOptions(opts)
-			return m.read(list, fmt.Sprint(o.Namespace, o.LabelSelector, o.FieldSelector), func() error { return c.List(ctx, list, opts...) })
+			return m.read(list, fmt.Sprint(who, o.Namespace, o.LabelSelector, o.FieldSelector), func() error { return c.List(ctx, list, opts...) })
 		},
 		Create: func(ctx context.Context, c client.WithWatch, obj client.Object, opts ...client.CreateOption) error {
 			defer m.drop(obj)

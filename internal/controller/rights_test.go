@@ -26,9 +26,8 @@ import (
 func TestALifeWithTheRightsOfOneNamespace(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	w.api = unmemoized(t, w) // the operator writes past it
 	o := w.operators[0]
-	o.api = w.confined()
+	o.api = w.memo.of(w.confined())
 	o.restart()
 	o.r.WithoutNodes = true
 	w.job(nil)

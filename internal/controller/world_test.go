@@ -3,6 +3,7 @@ package controller
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -40,6 +41,10 @@ import (
 
 func TestMain(m *testing.M) {
 	ctrl.SetLogger(logr.Discard())
+	flag.Parse()
+	if parallel := flag.Lookup("test.parallel"); parallel.Value.String() == parallel.DefValue {
+		_ = flag.Set("test.parallel", "8") // a list waits for up to a tenth of a second until the API server's cache is known to be fresh
+	}
 	os.Exit(controlplane.Main(m))
 }
 
@@ -56,6 +61,7 @@ type world struct {
 	plane     *controlplane.ControlPlane
 	key       types.NamespacedName
 	api       client.WithWatch
+	memo      *memo
 	clock     *clocktesting.FakePassiveClock
 	start     time.Time
 	operators []*operator
@@ -120,9 +126,9 @@ func newWorld(t *testing.T) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	now := time.Now().Truncate(time.Second)
+	now, memo := time.Now().Truncate(time.Second), newMemo()
 	w := &world{
-		t: t, plane: plane, api: memoized(api), clock: clocktesting.NewFakePassiveClock(now), start: now,
+		t: t, plane: plane, api: memo.of(api), memo: memo, clock: clocktesting.NewFakePassiveClock(now), start: now,
 		key:    types.NamespacedName{Namespace: plane.Namespace(t), Name: "job"},
 		agents: map[types.UID]*agent{}, broken: map[string]bool{}, rejected: map[string]bool{}, crashing: map[string]bool{}, cutOff: map[string]bool{},
 		short: map[string]time.Duration{}, finished: map[string]bool{},
@@ -329,8 +335,9 @@ func checkStatus(t *testing.T, job *v1alpha1.SingletonJob) {
 
 func checkConditions(t *testing.T, s v1alpha1.SingletonJobStatus) {
 	t.Helper()
+	reasons := v1alpha1.ConditionReasons()
 	for _, c := range s.Conditions {
-		if !slices.ContainsFunc(v1alpha1.ConditionReasons(), func(r v1alpha1.ConditionReason) bool {
+		if !slices.ContainsFunc(reasons, func(r v1alpha1.ConditionReason) bool {
 			return r.Condition == c.Type && r.Status == c.Status && r.Reason == c.Reason
 		}) {
 			t.Fatalf("no such condition: %+v", c)

@@ -3,12 +3,14 @@ package inject
 import (
 	"encoding/json"
 	"flag"
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -30,33 +32,45 @@ var settings = Settings{AgentImage: "operator:v1"}
 // jobs are the jobs of testdata and the samples, by name of their file.
 func jobs(t testing.TB) map[string]*v1alpha1.SingletonJob {
 	t.Helper()
+	parsed, err := parseJobs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := map[string]*v1alpha1.SingletonJob{}
+	for name, job := range parsed {
+		all[name] = job.DeepCopy()
+	}
+	return all
+}
+
+var parseJobs = sync.OnceValues(func() (map[string]*v1alpha1.SingletonJob, error) {
 	all := map[string]*v1alpha1.SingletonJob{}
 	for _, pattern := range []string{"testdata/*.job.yaml", "../../config/samples/*.yaml"} {
 		files, err := filepath.Glob(pattern)
 		if err != nil || len(files) == 0 {
-			t.Fatalf("%s: %v, %d files", pattern, err, len(files))
+			return nil, fmt.Errorf("%s: %w, %d files", pattern, err, len(files))
 		}
 		for _, file := range files {
 			raw, err := os.ReadFile(file)
 			if err != nil {
-				t.Fatal(err)
+				return nil, err
 			}
 			var job v1alpha1.SingletonJob
 			if err := yaml.UnmarshalStrict(raw, &job); err != nil {
-				t.Fatalf("%s: %v", file, err)
+				return nil, fmt.Errorf("%s: %w", file, err)
 			}
 			if job.UID == "" {
 				job.UID = "6f7f2a0e-0000-4000-8000-000000000000"
 			}
 			if errs := v1alpha1.Validate(&job); len(errs) > 0 {
-				t.Fatalf("%s: %v", file, errs.ToAggregate())
+				return nil, fmt.Errorf("%s: %w", file, errs.ToAggregate())
 			}
 			name, _, _ := strings.Cut(filepath.Base(file), ".")
 			all[name] = &job
 		}
 	}
-	return all
-}
+	return all, nil
+})
 
 func mustPod(t testing.TB, job *v1alpha1.SingletonJob, ordinal int, s Settings) *corev1.Pod {
 	t.Helper()

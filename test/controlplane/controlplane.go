@@ -414,7 +414,7 @@ func (c *ControlPlane) Config() *rest.Config {
 // Kubectl runs kubectl as the administrator and returns what it prints.
 func (c *ControlPlane) Kubectl(ctx context.Context, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, c.binaries.Path("kubectl"), args...)
-	cmd.Env = append(os.Environ(), "KUBECONFIG="+c.Kubeconfig())
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+c.Kubeconfig(), "GOGC=400") // it ends before garbage is a matter
 	out, err := cmd.Output()
 	if err != nil {
 		return string(out), fmt.Errorf("kubectl %s: %w", strings.Join(args, " "), withStderr(err))

@@ -26,7 +26,7 @@ func TestPromisesHold(t *testing.T) {
 			t.Parallel()
 			var sum Result
 			for seed := uint64(1); seed <= fixedSeeds; seed++ {
-				r := episode(t, seed, Options{Profile: profile})
+				r := episode(t, seed, unmutated{profile: profile})
 				sum.Takeovers += r.Takeovers
 				sum.Stale += r.Stale
 				sum.Overlaps += r.Overlaps
@@ -49,16 +49,16 @@ func TestPromisesHoldForRandomSeeds(t *testing.T) {
 	t.Parallel()
 	first := tier.Seed(t, 1<<32)
 	for seed := first; seed < first+randomSeeds; seed++ {
-		episode(t, seed, Options{})
+		episode(t, seed, unmutated{})
 	}
 }
 
-// episode runs one and fails with its time-line.
-func episode(t *testing.T, seed uint64, o Options) Result {
+// episode fails with the time-line of one that breaks a promise.
+func episode(t *testing.T, seed uint64, o unmutated) Result {
 	t.Helper()
-	r := Run(seed, o)
+	r := o.run(seed)
 	if r.Violation != nil {
-		t.Errorf("%s\nrun it again: go run ./internal/lease/sim/cmd -profile %v -seed %d", Explain(seed, o), r.Profile, seed)
+		t.Errorf("%s\nrun it again: go run ./internal/lease/sim/cmd -profile %v -seed %d", Explain(seed, o.options()), r.Profile, seed)
 	}
 	return r
 }
