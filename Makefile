@@ -185,8 +185,8 @@ model: ## Explore every state of small worlds with faults around the state machi
 	go run ./internal/lease/model/cmd $(MODEL_ARGS)
 
 .PHONY: mutants
-mutants: ## Put small faults into copies of the tree, one at a time, and print those that no test sees. MUTANTS=pattern takes some.
-	go run ./test/mutants -run='$(MUTANTS)' -p=2 -alone='$(API) $(PROCESSES)'
+mutants: ## Put small faults into copies of the tree, one at a time, and print those that no test sees. MUTANTS=pattern or PART=2/4 takes some.
+	go run ./test/mutants -run='$(MUTANTS)' -part=$(or $(PART),1/1) -p=2 -alone='$(API) $(PROCESSES)'
 
 .PHONY: kernels
 kernels: ## Run the tests of processes, clocks and control groups on Linux 5.10, 6.1 and 6.12, in emulated machines (Debian, ~15 min).

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -71,6 +72,30 @@ func TestDivide(t *testing.T) {
 	}
 	if got := names(alone); !slices.Equal(got, []string{"./served -run=TestB", "./pure ./served/", "-C=other ."}) {
 		t.Errorf("alone: %q", got)
+	}
+}
+
+func TestPartsAreTheWhole(t *testing.T) {
+	all := make([]mutant, 10)
+	for i := range all {
+		all[i].name = strconv.Itoa(i)
+	}
+	var parts []string
+	for k := 1; k <= 4; k++ {
+		part, err := partOf(all, strconv.Itoa(k)+"/4")
+		if err != nil || len(part) > 3 {
+			t.Errorf("part %d: %q, %v", k, names(part), err)
+		}
+		parts = append(parts, names(part)...)
+	}
+	slices.Sort(parts)
+	if !slices.Equal(parts, names(all)) {
+		t.Errorf("all parts are %q", parts)
+	}
+	for _, wrong := range []string{"", "4", "0/4", "5/4", "a/b", "-1/4"} {
+		if part, err := partOf(all, wrong); err == nil {
+			t.Errorf("%q is %q", wrong, names(part))
+		}
 	}
 }
 

@@ -33,21 +33,25 @@ var list string
 
 func main() {
 	pattern := flag.String("run", "", "only mutants whose name or file matches this regular expression")
+	part := flag.String("part", "1/1", "of those the first, second, … of so many parts, such as 2/4")
 	show := flag.Bool("v", false, "print what the tests said of each mutant")
 	limit := flag.Duration("timeout", 10*time.Minute, "the longest that one mutant's tests may take; longer counts as caught")
 	workers := flag.Int("p", 1, "how many mutants are tried at once")
 	alone := flag.String("alone", "", "packages, such as ./charts, whose tests have the machine to themselves whatever -p says")
 	flag.Parse()
 	b := &bench{show: *show, limit: *limit, controls: map[string]*control{}}
-	if err := run(*pattern, b, max(*workers, 1), strings.Fields(*alone)); err != nil {
+	if err := run(*pattern, *part, b, max(*workers, 1), strings.Fields(*alone)); err != nil {
 		fmt.Fprintln(os.Stderr, "mutants:", err)
 		os.Exit(1)
 	}
 }
 
-func run(pattern string, b *bench, workers int, alone []string) error {
+func run(pattern, part string, b *bench, workers int, alone []string) error {
 	chosen, err := choose(pattern)
 	if err != nil {
+		return err
+	}
+	if chosen, err = partOf(chosen, part); err != nil {
 		return err
 	}
 	beside, after := divide(chosen, alone)
@@ -67,6 +71,19 @@ func run(pattern string, b *bench, workers int, alone []string) error {
 		return errors.New("\n" + strings.Join(all.wrong, "\n"))
 	}
 	return nil
+}
+
+// partOf is a part of some mutants, by a text such as "2/4": all parts together are all of them.
+func partOf(mutants []mutant, text string) ([]mutant, error) {
+	var k, n int
+	if _, err := fmt.Sscanf(text, "%d/%d", &k, &n); err != nil || k < 1 || k > n {
+		return nil, fmt.Errorf("-part %q: give it as 2/4, the second of four", text)
+	}
+	var chosen []mutant
+	for i := k - 1; i < len(mutants); i += n {
+		chosen = append(chosen, mutants[i])
+	}
+	return chosen, nil
 }
 
 // divide tells mutants whose tests bear others beside them from those whose tests start servers or measure time: they are in one of
