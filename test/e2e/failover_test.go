@@ -5,6 +5,7 @@ package e2e
 import (
 	"fmt"
 	"maps"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -216,6 +217,36 @@ func TestUserNamespace(t *testing.T) {
 			j.fault("signal", j.container(pod), "STOP")
 		},
 		within: cluster.ClientGo.Duration, reasons: []string{v1alpha1.ChangeLeaseExpired}, stays: 3 * time.Second,
+	})
+}
+
+// TestAnImageThatStopsByAnotherSignal deletes the pod of an image that its runtime stops by SIGUSR1, by which the process exits: after
+// preStop, and not at once as if it had ended by itself.
+func TestAnImageThatStopsByAnotherSignal(t *testing.T) {
+	x := beginBeside(t)
+	x.needLab()
+	const image = "local/workload-usr1:1"
+	program := filepath.Join(t.TempDir(), "workload")
+	x.must(cluster.Build(x.ctx, "./test/workload", program))
+	x.must(bed.Lab.Image(x.ctx, image+"="+program+":/workload@/workload!SIGUSR1"))
+	const drains = 3 * time.Second
+	var asked time.Duration
+	x.takeover(end{
+		change: []func(*v1alpha1.SingletonJob){promptly, longGrace, func(o *v1alpha1.SingletonJob) {
+			c := &o.Spec.Template.Spec.Containers[0]
+			c.Image = image
+			c.Lifecycle = &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: int64(drains / time.Second)}}}
+		}},
+		breaks: func(j *job, pod, _ string) {
+			asked = fencetest.Boottime()
+			j.kubectl("delete", "pod", pod, "--wait=false")
+		},
+		within: drains + 2*time.Second, reasons: []string{v1alpha1.ChangePodTerminating},
+		after: func(j *job, old observe.Life) {
+			if worked := j.lifeOf(old.Writer).LastStored - asked; worked < drains/2 {
+				j.Errorf("the process worked for %v after its pod was deleted, want %v", worked, drains)
+			}
+		},
 	})
 }
 

@@ -32,16 +32,18 @@ type Image struct {
 	Name       string
 	Files      []File
 	Entrypoint []string
+	StopSignal string // none: SIGTERM
 }
 
-// Parse reads NAME=SRC:DST[,SRC:DST...][@ENTRYPOINT...]; a SRC of the form ->TARGET makes a symbolic link.
+// Parse reads NAME=SRC:DST[,SRC:DST...][@ENTRYPOINT...][!STOPSIGNAL]; a SRC of the form ->TARGET makes a symbolic link.
 func Parse(text string) (Image, error) {
 	image, rest, ok := strings.Cut(text, "=")
 	if !ok || image == "" {
-		return Image{}, fmt.Errorf("image %q is not of the form NAME=SRC:DST[,SRC:DST...][@ENTRYPOINT...]", text)
+		return Image{}, fmt.Errorf("image %q is not of the form NAME=SRC:DST[,SRC:DST...][@ENTRYPOINT...][!STOPSIGNAL]", text)
 	}
+	rest, stops, _ := strings.Cut(rest, "!")
 	files, entrypoint, _ := strings.Cut(rest, "@")
-	parsed := Image{Name: image, Entrypoint: strings.Fields(entrypoint)}
+	parsed := Image{Name: image, Entrypoint: strings.Fields(entrypoint), StopSignal: stops}
 	for pair := range strings.SplitSeq(files, ",") {
 		source, destination, ok := strings.Cut(pair, ":")
 		if !ok || source == "" || destination == "" {
@@ -88,7 +90,7 @@ func (i Image) build() (v1.Image, error) {
 	}
 	config = config.DeepCopy()
 	config.OS, config.Architecture = "linux", runtime.GOARCH
-	config.Config.Entrypoint = i.Entrypoint
+	config.Config.Entrypoint, config.Config.StopSignal = i.Entrypoint, i.StopSignal
 	config.Config.Env = []string{"PATH=/bin"}
 	return mutate.ConfigFile(image, config)
 }

@@ -22,6 +22,7 @@ func TestParse(t *testing.T) {
 	}{
 		"one file":           {text: "local/a:1=/bin/x:/bin/x", want: Image{Name: "local/a:1", Files: []File{{Source: "/bin/x", Path: "/bin/x"}}}},
 		"link and command":   {text: "a=x:/bin/x,->/bin/x:/bin/sh@/bin/x -v", want: Image{Name: "a", Files: []File{{Source: "x", Path: "/bin/x"}, {Path: "/bin/sh", Target: "/bin/x"}}, Entrypoint: []string{"/bin/x", "-v"}}},
+		"a stop signal":      {text: "a=x:y@/y z!SIGQUIT", want: Image{Name: "a", Files: []File{{Source: "x", Path: "y"}}, Entrypoint: []string{"/y", "z"}, StopSignal: "SIGQUIT"}},
 		"no name":            {text: "=x:y", fails: true},
 		"no equals sign":     {text: "a", fails: true},
 		"no destination":     {text: "a=x", fails: true},
