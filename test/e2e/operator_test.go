@@ -226,8 +226,9 @@ func TestDaemonsRestarted(t *testing.T) {
 func TestTheRuntimeLosesAPod(t *testing.T) {
 	x := beginBeside(t)
 	x.needLab()
-	j := x.start(cluster.ClientGo, func(o *v1alpha1.SingletonJob) { o.Spec.Candidates = 1 })
-	before := j.get()
+	j := x.create(cluster.ClientGo, func(o *v1alpha1.SingletonJob) { o.Spec.Candidates = 1 })
+	before := j.awaitActiveAfter(0)
+	j.awaitWriteAfter(0)
 	pod := before.Status.ActivePod
 	uid, old := j.pod(pod).UID, j.container(pod)
 	x.fault("lose", old)

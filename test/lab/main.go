@@ -31,7 +31,7 @@ const usage = `usage: lab COMMAND
   down                                  end it and remove all it made, in whatever state it is
   status [-json]                        what runs, what is broken
   image ARCHIVE...                      load image archives (OCI layout or docker) into every node
-  image NAME=SRC:DST[,SRC:DST...][@ENTRYPOINT...]
+  image NAME=SRC:DST[,SRC:DST...][@ENTRYPOINT...][!STOPSIGNAL]
                                         load an image made of files; SRC may be a directory, or ->TARGET for a symbolic link
   exec MACHINE COMMAND...               run a command inside a node, or inside 'control'
   program NAME                          print where a program lies (kubectl, helm, ctr, ...), building it if need be
