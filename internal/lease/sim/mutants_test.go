@@ -152,7 +152,9 @@ type unmutated struct {
 	timing  Timing
 }
 
-func (u unmutated) options() Options { return Options{Profile: u.profile, Slew: u.slew, Timing: u.timing} }
+func (u unmutated) options() Options {
+	return Options{Profile: u.profile, Slew: u.slew, Timing: u.timing}
+}
 
 // unmutatedRuns are those that have been begun, each a function that waits for its end.
 var unmutatedRuns sync.Map
