@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -277,8 +278,7 @@ func (m *members) stalled() bool {
 // slowest is a candidate of the current template that does not get ready.
 func (m *members) slowest() *candidate {
 	return m.first(func(c candidate) bool {
-		slow := c.unready >= m.strategy.deadline
-		return c.live() && c.updated && !c.ready && (!c.holds && (c.issue.lasting || slow) || c.unwell && slow)
+		return c.live() && c.updated && !c.ready && (c.issue.lasting || c.unready >= m.strategy.deadline)
 	})
 }
 
@@ -410,6 +410,9 @@ func stalledText(j *job, m *members) string {
 		return goesOn + failingText(j, m)
 	case c.unwell:
 		return c.pod.Name + " is active with the current template and does not get ready by its own probes; a standby of the old version is kept meanwhile"
+	case c.holds:
+		return "a standby of the old version is kept, since the pod that is active with the current template does not get ready: " +
+			named(j, c.pod, cmp.Or(c.issue, stuck(c.pod)))
 	case c.issue.unplaced && m.noRoom == 0 && !m.fleet.NoRoom:
 		return "the old version goes on, make room for one pod more than spec.candidates, since no standby has what it asks for: " + named(j, c.pod, c.issue)
 	case c.issue.what != "":

@@ -292,6 +292,10 @@ func TestConditions(t *testing.T) {
 		"a standby whose sidecar is not ready": {
 			with: func(g *given) { g.unready(1); g.rest(1, "ContainersNotReady") }, want: "Running StandbyReady UpToDate", active: true,
 		},
+		"a standby whose sidecar was not ready before its node was lost": {
+			with: func(g *given) { g.unready(1); g.rest(1, "ContainersNotReady"); g.NotReady = map[string]bool{"b": true} },
+			want: "Running NoStandby ReplacingCandidates", active: true,
+		},
 		"a standby whose sidecar does not start": {
 			with: func(g *given) {
 				g.unready(1)

@@ -135,7 +135,7 @@ func sorted(j *job, t *tenure, o *Observed) *members {
 		case owner == nil && gated(pod) != "":
 			m.orphans = append(m.orphans, pod)
 		case owner != nil && owner.UID == j.UID:
-			m.candidates = append(m.candidates, candidateOf(pod, j.updated(), t.holder, len(o.Pods), o.Now))
+			m.candidates = append(m.candidates, candidateOf(pod, j.updated(), t.holder, o))
 		}
 	}
 	slices.SortFunc(m.candidates, func(a, b candidate) int {
@@ -154,18 +154,18 @@ func hasLeft(pod *corev1.Pod) bool {
 		})
 }
 
-// candidateOf reads a pod. updated is how the names of the present template's begin, last an ordinal after all others.
-func candidateOf(pod *corev1.Pod, updated string, h holder, last int, now time.Time) candidate {
+// candidateOf reads a pod. updated is how the names of the present template's begin.
+func candidateOf(pod *corev1.Pod, updated string, h holder, o *Observed) candidate {
 	ordinal, err := strconv.Atoi(pod.Name[strings.LastIndex(pod.Name, "-")+1:])
 	if err != nil {
-		ordinal = last
+		ordinal = len(o.Pods) // after all others
 	}
 	c := candidate{
 		pod:         pod,
 		ordinal:     ordinal,
 		updated:     strings.HasPrefix(pod.Name, updated),
 		ready:       isReady(pod),
-		unready:     unreadyFor(pod, now),
+		unready:     unreadyFor(pod, o.Now),
 		terminating: pod.DeletionTimestamp != nil,
 		terminal:    pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed,
 		able:        hasRun(pod),
@@ -174,10 +174,10 @@ func candidateOf(pod *corev1.Pod, updated string, h holder, last int, now time.T
 		apart:       pod.Annotations[inject.KeptFromAnnotation] != "",
 		issue:       issueOf(pod, agents(pod)),
 	}
-	c.ready = c.ready || !c.holds && standsReady(pod)
+	c.ready = c.ready || !c.holds && standsReady(pod) && !o.NotReady[pod.Spec.NodeName]
 	c.unwell = c.holds && !c.ready && isUnwell(pod)
 	if c.terminal {
-		c.failure = failed(pod, now)
+		c.failure = failed(pod, o.Now)
 	}
 	return c
 }
@@ -208,8 +208,8 @@ func isReady(pod *corev1.Pod) bool {
 
 // standsReady reports whether a pod that does not act can take the Lease, though it is not ready as a whole: its gated container is ready, and
 // the kubelet says that it is the rest that is not. A readiness gate, or a sidecar, may get ready only where the program answers. The
-// node controller, which takes a lost node's pods for not ready, gives no such reason; one that was not ready before looks as it did then,
-// until it is evicted.
+// node controller, which takes a lost node's pods for not ready, gives no such reason; one that was not ready before it leaves as it was, so
+// the node has a say, too. An operator that may not read nodes learns of it when the pod is evicted.
 func standsReady(pod *corev1.Pod) bool {
 	name := agents(pod)
 	return slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
@@ -295,7 +295,7 @@ func (m *members) fleetOf(j *job, t *tenure) Fleet {
 		switch {
 		case !c.live(), m.isMover(c):
 		case c.holds && c.updated:
-			fleet.HolderNew, fleet.Soaked = true, t.unsoaked(j.updated(), j.preparation()) == 0 && !c.unwell
+			fleet.HolderNew, fleet.Soaked = true, t.unsoaked(j.updated(), j.preparation()) == 0 && c.ready
 		case c.holds:
 			fleet.HolderOld, fleet.Silent = true, t.Unchanged >= t.holder.limits.renewDeadline
 		default:
