@@ -399,6 +399,8 @@ func TestTheTemplatesOwnServiceAccount(t *testing.T) {
 
 func TestAgentsKeepTheirLeaseWhenTheAccountChanges(t *testing.T) {
 	g := steady()
+	g.wrapped(0)
+	g.wrapped(1)
 	g.Job.Spec.Template.Spec.ServiceAccountName = "theirs"
 	var got []string
 	for _, child := range Decide(g.Observed).Apply {
@@ -427,7 +429,7 @@ func TestWhatPodsNeedOutlivesTheJob(t *testing.T) {
 	}
 	g.Pods[0].OwnerReferences[0].UID, g.Pods[0].Spec.ServiceAccountName = "earlier", "former"
 	g.Pods[1].OwnerReferences[0].UID, g.Pods[1].Spec.ServiceAccountName = "earlier", "nobody"
-	g.Pods[1].Spec.Containers[0].Command = []string{"no", "agent"}
+	g.withoutAgent(1)
 	var got []string
 	for _, child := range Decide(g.Observed).Apply {
 		if binding, ok := child.(*rbacv1.RoleBinding); ok {
@@ -441,11 +443,17 @@ func TestWhatPodsNeedOutlivesTheJob(t *testing.T) {
 	}
 }
 
+// withoutAgent has a pod run nothing of the operator's.
+func (g *given) withoutAgent(pod int) {
+	c := &g.Pods[pod].Spec.Containers[0]
+	c.Command, c.Env = []string{"no", "agent"}, nil
+}
+
 // TestWhatIsNoCandidateIsNotAdopted: anyone who may label pods could have it deleted.
 func TestWhatIsNoCandidateIsNotAdopted(t *testing.T) {
 	g := steady()
 	g.Pods[1].OwnerReferences = nil
-	g.Pods[1].Spec.Containers[0].Command = []string{"no", "agent"}
+	g.withoutAgent(1)
 	if p := Decide(g.Observed); len(p.Adopt)+len(p.Delete) > 0 {
 		t.Errorf("adopted %v, deleted %v", p.Adopt, p.Delete)
 	}

@@ -132,7 +132,7 @@ func sorted(j *job, t *tenure, o *Observed) *members {
 			if mayStartRuns(pod, o.clock()) {
 				m.strangers = append(m.strangers, pod)
 			}
-		case owner == nil && gated(pod) != "":
+		case owner == nil && agents(pod) != nil:
 			m.orphans = append(m.orphans, pod)
 		case owner != nil && owner.UID == j.UID:
 			m.candidates = append(m.candidates, candidateOf(pod, j.updated(), t.holder, o))
@@ -147,11 +147,9 @@ func sorted(j *job, t *tenure, o *Observed) *members {
 // hasLeft reports whether a pod's agent has ended since nothing was left to do. It does not come again, though other containers may keep
 // the pod running.
 func hasLeft(pod *corev1.Pod) bool {
-	gate := gated(pod)
-	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase != corev1.PodFailed && pod.Spec.RestartPolicy != corev1.RestartPolicyAlways &&
-		slices.ContainsFunc(pod.Status.ContainerStatuses, func(s corev1.ContainerStatus) bool {
-			return s.Name == gate && s.State.Terminated != nil && s.State.Terminated.ExitCode == 0
-		})
+	ended := agentStatus(pod).State.Terminated
+	return pod.Status.Phase == corev1.PodSucceeded ||
+		pod.Status.Phase != corev1.PodFailed && pod.Spec.RestartPolicy != corev1.RestartPolicyAlways && ended != nil && ended.ExitCode == 0
 }
 
 // candidateOf reads a pod. updated is how the names of the present template's begin.
@@ -172,7 +170,7 @@ func candidateOf(pod *corev1.Pod, updated string, h holder, o *Observed) candida
 		holds:       h.named && h.Pod == pod.Name && h.PodUID == string(pod.UID),
 		beside:      h.node != "" && h.node == pod.Spec.NodeName,
 		apart:       pod.Annotations[inject.KeptFromAnnotation] != "",
-		issue:       issueOf(pod, agents(pod)),
+		issue:       issueOf(pod),
 	}
 	c.ready = c.ready || !c.holds && standsReady(pod) && !o.NotReady[pod.Spec.NodeName]
 	c.unwell = c.holds && !c.ready && isUnwell(pod)
@@ -182,22 +180,20 @@ func candidateOf(pod *corev1.Pod, updated string, h holder, o *Observed) candida
 	return c
 }
 
-// hasRun reports whether the gated container of a pod has been started, or any where it is not certain which one is gated.
+// hasRun reports whether the agent of a pod has been started, or any container where it can't be told which one is its.
 func hasRun(pod *corev1.Pod) bool {
-	name := gated(pod)
+	agent := agents(pod)
 	return slices.ContainsFunc(pod.Status.ContainerStatuses, func(s corev1.ContainerStatus) bool {
 		ran := s.RestartCount > 0 || s.State.Running != nil || s.State.Terminated != nil || s.LastTerminationState.Terminated != nil
-		return ran && (name == "" || s.Name == name)
+		return ran && (agent == nil || s.Name == agent.Name)
 	})
 }
 
 // isUnwell reports whether the process of a holder's pod runs and is not ready by its own probes.
 func isUnwell(pod *corev1.Pod) bool {
 	_, probed, _ := configured(pod)
-	name := agents(pod)
-	return probed && slices.ContainsFunc(pod.Status.ContainerStatuses, func(s corev1.ContainerStatus) bool {
-		return s.Name == name && s.State.Running != nil && !s.Ready
-	})
+	s := agentStatus(pod)
+	return probed && s.State.Running != nil && !s.Ready
 }
 
 func isReady(pod *corev1.Pod) bool {
@@ -211,12 +207,10 @@ func isReady(pod *corev1.Pod) bool {
 // node controller, which takes a lost node's pods for not ready, gives no such reason; one that was not ready before it leaves as it was, so
 // the node has a say, too. An operator that may not read nodes learns of it when the pod is evicted.
 func standsReady(pod *corev1.Pod) bool {
-	name := agents(pod)
-	return slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+	s := agentStatus(pod)
+	return s.State.Running != nil && s.Ready && slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
 		// Of k8s.io/kubernetes, pkg/kubelet/status/generate.go.
 		return c.Type == corev1.PodReady && c.Status == corev1.ConditionFalse && (c.Reason == "ContainersNotReady" || c.Reason == "ReadinessGatesNotReady")
-	}) && slices.ContainsFunc(pod.Status.ContainerStatuses, func(s corev1.ContainerStatus) bool {
-		return s.Name == name && s.State.Running != nil && s.Ready
 	}) && !slices.ContainsFunc(pod.Status.ContainerStatuses, func(s corev1.ContainerStatus) bool {
 		return s.State.Running == nil // one that does not even start waits for nobody
 	})

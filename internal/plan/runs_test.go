@@ -181,6 +181,13 @@ func TestPodsOfRuns(t *testing.T) {
 			g.Pods = g.Pods[:1]
 			g.askRun("again")
 		}, made: 2, gone: "0", active: "False NoCandidates", says: "False NotComplete"},
+		"another is asked for, and a sidecar goes on, behind a webhook's program": {given: toCompletion(), with: func(g *given) {
+			g.wrapped(0)
+			g.complete()
+			g.left(0)
+			g.Pods = g.Pods[:1]
+			g.askRun("again")
+		}, made: 2, gone: "0", active: "False NoCandidates", says: "False NotComplete"},
 		"it is complete, and a sidecar goes on": {given: toCompletion(), with: func(g *given) { g.complete(); g.left(0) }, gone: "1", active: "False Completed", says: "True RunComplete"},
 		"a tick is near, and a sidecar of the last goes on": {given: onSchedule("5 3 * * *", nil), with: func(g *given) {
 			g.complete()
@@ -372,11 +379,15 @@ func TestAPreviousJobsPods(t *testing.T) {
 		writes bool
 		wake   time.Duration
 	}{
-		"to be collected":         {pod: owned},
-		"and the Lease is free":   {pod: owned, free: true},
-		"and there is none":       {pod: owned, absent: true},
-		"orphans":                 {pod: orphan, gone: "-1"},
-		"and nobody holds":        {pod: orphan, free: true, gone: "-0 -1"},
+		"to be collected":       {pod: owned},
+		"and the Lease is free": {pod: owned, free: true},
+		"and there is none":     {pod: owned, absent: true},
+		"orphans":               {pod: orphan, gone: "-1"},
+		"and nobody holds":      {pod: orphan, free: true, gone: "-0 -1"},
+		"behind a webhook's program": {pod: func(p *corev1.Pod) {
+			orphan(p)
+			(&given{Observed{Pods: []*corev1.Pod{p}}}).wrapped(0)
+		}, gone: "-1"},
 		"orphans, and no Lease":   {pod: orphan, absent: true, gone: "-0 -1"},
 		"they have ended":         {pod: func(p *corev1.Pod) { owned(p); p.Status.Phase = corev1.PodSucceeded }, free: true, writes: true},
 		"ended, and no Lease":     {pod: func(p *corev1.Pod) { owned(p); p.Status.Phase = corev1.PodSucceeded }, absent: true, writes: true},
