@@ -37,6 +37,7 @@ func holderOf(r lease.Record, before int64, pod *corev1.Pod, spec limits) holder
 	h := holder{named: r.Holder != "", limits: spec}
 	id, agent := lease.ParseIdentity(r.Holder)
 	h.foreign = h.named && !agent && r.Holder != lease.UnknownHolder
+	h.limits.duration = min(max(h.limits.duration, r.Duration), lease.MaxDuration)
 	if !agent {
 		return h
 	}
@@ -50,10 +51,10 @@ func holderOf(r lease.Record, before int64, pod *corev1.Pod, spec limits) holder
 		// Where it runs is said by the pod, which nobody can write after it was bound; the history is the agent's word.
 		h.node = cmp.Or(pod.Spec.NodeName, h.node)
 		if l, _, ok := configured(pod); ok {
+			l.duration = min(max(l.duration, r.Duration), lease.MaxDuration)
 			h.limits = l
 		}
 	}
-	h.limits.duration = min(max(h.limits.duration, r.Duration), lease.MaxDuration)
 	return h
 }
 

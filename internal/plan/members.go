@@ -17,14 +17,12 @@ import (
 
 // members are the pods around a tenure.
 type members struct {
-	// candidates are the job's pods, by ordinal.
+	// candidates are the job's pods, by ordinal, and those with an agent that no controller owns any more, which are to be the job's. Foreign
+	// pods, those of a previous job of the name and whatever else carries its labels, are none.
 	candidates []candidate
 	// failing are the candidates of the present template that have failed, the newest last. A template that changed starts
 	// afresh.
 	failing []candidate
-	// orphans are pods that no controller owns any more. Foreign pods, those of a previous job of the name and whatever
-	// else carries its labels, are neither.
-	orphans []*corev1.Pod
 	// strangers are pods whose agents would take runs of this job for those of a previous one of its name.
 	strangers []*corev1.Pod
 	// previous are a previous job's objects that are in the way of the first candidates.
@@ -49,6 +47,9 @@ type members struct {
 type candidate struct {
 	pod     *corev1.Pod
 	ordinal int
+	// orphan: no controller owns it, as after a deletion that left the pods. It contends like any other, and is adopted before anything else is
+	// done to pods.
+	orphan bool
 	// updated: it was made from the present template and settings.
 	updated bool
 	ready   bool
@@ -96,6 +97,11 @@ func (c candidate) isElsewhere() bool { return c.isStandby() && !c.beside }
 // runsToAnEnd reports whether its process is not to be stopped for a rollout.
 func (c candidate) runsToAnEnd() bool { return c.holds && runsFor(c.pod) != "" }
 
+// contended reports whether a pod may act though no run is due, as those may that an earlier job has left whose process was to run for ever.
+func (m *members) contended() bool {
+	return m.any(func(c candidate) bool { return c.live() && agents(c.pod) != nil && runsFor(c.pod) == "" })
+}
+
 func (c candidate) ref() PodRef { return PodRef{Name: c.pod.Name, UID: c.pod.UID} }
 
 func membersOf(j *job, t *tenure, r *runs, o *Observed) *members {
@@ -132,10 +138,10 @@ func sorted(j *job, t *tenure, o *Observed) *members {
 			if mayStartRuns(pod, o.clock()) {
 				m.strangers = append(m.strangers, pod)
 			}
-		case owner == nil && agents(pod) != nil:
-			m.orphans = append(m.orphans, pod)
-		case owner != nil && owner.UID == j.UID:
-			m.candidates = append(m.candidates, candidateOf(pod, j.updated(), t.holder, o))
+		case owner == nil && agents(pod) != nil, owner != nil && owner.UID == j.UID:
+			c := candidateOf(pod, j.updated(), t.holder, o)
+			c.orphan = owner == nil
+			m.candidates = append(m.candidates, c)
 		}
 	}
 	slices.SortFunc(m.candidates, func(a, b candidate) int {
@@ -291,7 +297,7 @@ func (m *members) fleetOf(j *job, t *tenure) Fleet {
 		case c.holds && c.updated:
 			fleet.HolderNew, fleet.Soaked = true, t.unsoaked(j.updated(), j.preparation()) == 0 && c.ready
 		case c.holds:
-			fleet.HolderOld, fleet.Silent = true, t.Unchanged >= t.holder.limits.renewDeadline
+			fleet.HolderOld, fleet.Silent = true, t.silent()
 		default:
 			*Standbys(&fleet, c.updated, c.ready)++
 			fleet.OldAble += able(c)

@@ -199,14 +199,20 @@ func TestPodsOfRuns(t *testing.T) {
 			g.Lease.Record.Runs.Answered = "again"
 			g.askRun("again")
 		}, gone: "1", active: "False Completed", says: "True RunComplete"},
-		"bad":                                   {given: toCompletion(), with: func(g *given) { g.released("x"); g.Lease.Record.Runs = lease.Runs{Bad: "x"} }, gone: "0 1", active: "False BadRun", says: "False NotComplete"},
-		"bad during a run":                      {given: toCompletion(), with: func(g *given) { g.Lease.Record.Runs = lease.Runs{Bad: "x"} }, gone: "1", active: "True Running", says: "False NotComplete"},
-		"long before a tick":                    {given: at0306(), active: "False NotDue", says: "True Scheduled"},
-		"shortly before it":                     {given: at0305(), made: 2, active: "False NotDue", says: "True Scheduled"},
-		"before it, by the server":              {given: at0306(), with: func(g *given) { g.Server = now.Add(time.Minute) }, made: 2, active: "False NotDue", says: "True Scheduled"},
-		"after it":                              {given: at0305(), with: func(g *given) { g.Server = now.Add(time.Minute) }, made: 2, active: "False NoCandidates", says: "True Scheduled"},
-		"long after it":                         {given: at0305(), with: func(g *given) { g.Server = now.Add(2 * time.Hour) }, active: "False NotDue", says: "True Scheduled"},
-		"always":                                {given: onSchedule("0 9 * * *", func(s *v1alpha1.Schedule) { s.Standby = v1alpha1.StandbyWarm }).idle(), made: 2, active: "False NotDue", says: "True Scheduled"},
+		"bad":                      {given: toCompletion(), with: func(g *given) { g.released("x"); g.Lease.Record.Runs = lease.Runs{Bad: "x"} }, gone: "0 1", active: "False BadRun", says: "False NotComplete"},
+		"bad during a run":         {given: toCompletion(), with: func(g *given) { g.Lease.Record.Runs = lease.Runs{Bad: "x"} }, gone: "1", active: "True Running", says: "False NotComplete"},
+		"long before a tick":       {given: at0306(), active: "False NotDue", says: "True Scheduled"},
+		"shortly before it":        {given: at0305(), made: 2, active: "False NotDue", says: "True Scheduled"},
+		"before it, by the server": {given: at0306(), with: func(g *given) { g.Server = now.Add(time.Minute) }, made: 2, active: "False NotDue", says: "True Scheduled"},
+		"after it":                 {given: at0305(), with: func(g *given) { g.Server = now.Add(time.Minute) }, made: 2, active: "False NoCandidates", says: "True Scheduled"},
+		"long after it":            {given: at0305(), with: func(g *given) { g.Server = now.Add(2 * time.Hour) }, active: "False NotDue", says: "True Scheduled"},
+		"always":                   {given: onSchedule("0 9 * * *", func(s *v1alpha1.Schedule) { s.Standby = v1alpha1.StandbyWarm }).idle(), made: 2, active: "False NotDue", says: "True Scheduled"},
+		"long before it, and pods that run for ever contend": {
+			given: onSchedule("0 9 * * *", nil), with: func(g *given) { g.complete(); g.forEver() }, gone: "1", active: "False Electing", says: "True Scheduled",
+		},
+		"and they are nobody's": {
+			given: onSchedule("0 9 * * *", nil), with: func(g *given) { g.complete(); g.forEver(); g.orphaned() }, active: "False Electing", says: "True Scheduled",
+		},
 		"suspended":                             {given: at0305(), with: func(g *given) { g.Job.Spec.Suspend = true }, active: "False Suspended", says: "False Suspended"},
 		"suspended during a run":                {given: onSchedule("0 9 * * *", nil), with: func(g *given) { g.Job.Spec.Suspend = true }, active: "True Running", says: "False Suspended"},
 		"after the run":                         {given: onSchedule("0 9 * * *", nil), with: (*given).complete, gone: "1", active: "False NotDue", says: "True Scheduled"},
@@ -238,6 +244,13 @@ func TestPodsOfRuns(t *testing.T) {
 				t.Errorf("it alarms: %+v %+v", p.Changes, p.Events)
 			}
 		})
+	}
+}
+
+// forEver has the agents of the pods start their process without a run being due.
+func (g *given) forEver() {
+	for _, pod := range g.Pods {
+		g.configure(pod, func(c *contract.AgentConfig) { c.Run = nil })
 	}
 }
 
@@ -961,6 +974,14 @@ func TestAFinishedJobGoes(t *testing.T) {
 		if p := Decide(g.Observed); !p.Expired {
 			t.Error("it stays")
 		}
+		g.pod(0, "a")
+		g.orphaned()
+		g.settle()
+		if p := Decide(g.Observed); p.Expired || len(p.Adopt) != 1 {
+			t.Errorf("it goes without a pod that is to be its own: %v", p.Adopt)
+		}
+		g.Pods = nil
+		g.settle()
 		g.askRun("again")
 		if p := Decide(g.Observed); p.Expired {
 			t.Error("it goes though another run is asked for")

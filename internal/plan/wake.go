@@ -64,7 +64,7 @@ func wakeOf(state State, j *job, t *tenure, m *members, r *runs, o *Observed, la
 		if state == LeaseUnclaimed && waits && !t.quiet() { // when it is, the claim that waits comes first no more
 			w.unlessRenewed(t.Unchanged, t.Unchanged+t.missed()-t.SinceRenewal)
 		}
-	case r != nil && t.Presence == Ours && !t.Record.Free(): // somebody has blanked the holder, who may run
+	case (r != nil || state == Suspending) && t.Presence == Ours && !t.Record.Free(): // somebody has blanked the holder, who may run
 		w.unlessRenewed(t.Unchanged, t.holder.limits.duration)
 	}
 	return w
