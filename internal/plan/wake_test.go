@@ -88,6 +88,20 @@ func TestABlankedHolderIsOver(t *testing.T) {
 	}
 }
 
+// TestABlockedJobsCandidateIsLate: what a candidate waits for is told in time though nothing may be started.
+func TestABlockedJobsCandidateIsLate(t *testing.T) {
+	g := steady()
+	g.ofWorkload()
+	g.Workload.Replicas = 1
+	g.released(lease.ReasonProcessExited)
+	for i := range g.Pods {
+		g.unready(i)
+	}
+	if p := Decide(g.Observed); p.State != Blocked || p.Due != twoMinutes-time.Second {
+		t.Errorf("%v, due in %v", p.State, p.Due)
+	}
+}
+
 var wakeSeeds = flag.Uint64("wake-seeds", 400, "how many observations TestNothingIsDueBefore looks at; the deep tier at 1000, and as many that are drawn")
 
 // TestNothingIsDueBefore: until the time that a plan says, the plan stays what it is, for every observation that there may be, whether
