@@ -278,6 +278,31 @@ func TestNodesWake(t *testing.T) {
 	w.until("that is seen", func() bool { return !awakes() })
 }
 
+// TestALostNodeWakes: that a node is lost, or no more, is news to those whose pods are on it.
+func TestALostNodeWakes(t *testing.T) {
+	ready := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}, Status: corev1.NodeStatus{
+		Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}},
+	}}
+	for name, c := range map[string]struct {
+		change func(*corev1.Node)
+		want   bool
+	}{
+		"not ready":      {func(n *corev1.Node) { n.Status.Conditions[0].Status = corev1.ConditionFalse }, true},
+		"unknown":        {func(n *corev1.Node) { n.Status.Conditions[0].Status = corev1.ConditionUnknown }, true},
+		"out of service": {func(n *corev1.Node) { n.Spec.Taints = []corev1.Taint{{Key: corev1.TaintNodeOutOfService}} }, true},
+		"cordoned":       {func(n *corev1.Node) { n.Spec.Unschedulable = true }, false},
+		"heartbeat":      {func(n *corev1.Node) { n.ResourceVersion = "2" }, false},
+	} {
+		is := ready.DeepCopy()
+		c.change(is)
+		for _, e := range []event.UpdateEvent{{ObjectOld: ready, ObjectNew: is}, {ObjectOld: is, ObjectNew: ready}} {
+			if got := lostOrFound.Update(e); got != c.want {
+				t.Errorf("%s: %v", name, got)
+			}
+		}
+	}
+}
+
 // TestTheHoldersNodeWakes: that a node is out of service is news to the job that has a pod on it, or whose holder was on it.
 func TestTheHoldersNodeWakes(t *testing.T) {
 	w := served(t, nil)
@@ -295,6 +320,17 @@ func TestTheHoldersNodeWakes(t *testing.T) {
 		woken := slices.Contains(w.operators[0].r.jobsOnNode(t.Context(), node), reconcile.Request{NamespacedName: w.key})
 		if woken != (name == on || stands[name]) {
 			t.Errorf("%s: %v, the holder was on %s, and pods are on %v", name, woken, on, stands)
+		}
+	}
+	node := &corev1.Node{}
+	w.must(w.api.Get(t.Context(), client.ObjectKey{Name: on}, node))
+	for _, status := range []corev1.ConditionStatus{corev1.ConditionTrue, corev1.ConditionUnknown} {
+		node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: status}}
+		w.must(w.api.Status().Update(t.Context(), node))
+		o, err := w.operators[0].r.observe(t.Context(), w.key)
+		w.must(err)
+		if lost := status != corev1.ConditionTrue; o.NotReady[on] != lost {
+			t.Errorf("it is %s, and seen: %v", status, o.NotReady)
 		}
 	}
 }

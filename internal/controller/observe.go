@@ -205,7 +205,7 @@ func (r *Reconciler) observeTime(ctx context.Context, key types.NamespacedName, 
 // observeNodes looks at the nodes on which the holder may be, and at all where two pods share one, so that one of them may go to
 // another.
 func (r *Reconciler) observeNodes(ctx context.Context, o *observation) error {
-	o.OutOfService = map[string]bool{}
+	o.OutOfService, o.NotReady = map[string]bool{}, map[string]bool{}
 	if o.NodesUnknown = r.WithoutNodes; r.WithoutNodes {
 		return nil
 	}
@@ -234,6 +234,7 @@ func (r *Reconciler) observeNodes(ctx context.Context, o *observation) error {
 			return err
 		}
 		o.OutOfService[name] = node != nil && outOfService(node)
+		o.NotReady[name] = node != nil && !plan.NodeReady(node)
 	}
 	return nil
 }

@@ -139,7 +139,7 @@ func (r *Reconciler) watches() []watchedKind {
 	}
 	if !r.WithoutNodes {
 		all = append(all, watchedKind{
-			&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(r.jobsOnNode), []builder.WatchesOption{builder.WithPredicates(outOfServiceChanged)},
+			&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(r.jobsOnNode), []builder.WatchesOption{builder.WithPredicates(lostOrFound)},
 		}, watchedKind{
 			&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(r.jobsCrowded), []builder.WatchesOption{builder.WithPredicates(takesOthers)},
 		})
@@ -323,10 +323,13 @@ func onlyRenewed(before, after client.Object) bool {
 	return equality.Semantic.DeepEqual(was, b.Spec) && maps.Equal(a.Annotations, b.Annotations) && maps.Equal(a.Labels, b.Labels)
 }
 
-var outOfServiceChanged = predicate.Funcs{
+// lostOrFound: a node is out of service, or not ready, or no longer so. The pods that were not ready before, nobody changes with it.
+var lostOrFound = predicate.Funcs{
 	CreateFunc: func(e event.CreateEvent) bool { return isOutOfService(e.Object) },
 	UpdateFunc: func(e event.UpdateEvent) bool {
-		return isOutOfService(e.ObjectOld) != isOutOfService(e.ObjectNew)
+		was, ok := e.ObjectOld.(*corev1.Node)
+		is, alike := e.ObjectNew.(*corev1.Node)
+		return ok && alike && (outOfService(was) != outOfService(is) || plan.NodeReady(was) != plan.NodeReady(is))
 	},
 	DeleteFunc:  func(event.DeleteEvent) bool { return false },
 	GenericFunc: func(event.GenericEvent) bool { return false },

@@ -42,11 +42,14 @@ func victims(m *members, s Step, asked string) []PodRef {
 	return refs
 }
 
-// adopt are the pods that the job is to own.
+// adopt are the pods that the job is to own. Who deletes a job and keeps its pods takes their owner away first, which an operator with an old
+// cache sees before it knows of the deletion. So nothing is done to a pod that nobody owns but that.
 func adopt(m *members) []PodRef {
 	var refs []PodRef
-	for _, pod := range m.orphans {
-		refs = append(refs, PodRef{Name: pod.Name, UID: pod.UID})
+	for _, c := range m.candidates {
+		if c.orphan {
+			refs = append(refs, c.ref())
+		}
 	}
 	return refs
 }
@@ -194,6 +197,7 @@ func relabel(t *tenure, m *members) []Relabel {
 			role = contract.RoleActive
 		}
 		switch {
+		case c.orphan:
 		case c.pod.Labels[contract.RoleLabel] == role && c.pod.Labels[contract.PodLabel] == c.pod.Name:
 		case role == contract.RoleActive:
 			promoted = append(promoted, Relabel{c.ref(), role})

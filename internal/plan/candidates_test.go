@@ -399,6 +399,8 @@ func TestTheTemplatesOwnServiceAccount(t *testing.T) {
 
 func TestAgentsKeepTheirLeaseWhenTheAccountChanges(t *testing.T) {
 	g := steady()
+	g.wrapped(0)
+	g.wrapped(1)
 	g.Job.Spec.Template.Spec.ServiceAccountName = "theirs"
 	var got []string
 	for _, child := range Decide(g.Observed).Apply {
@@ -427,7 +429,7 @@ func TestWhatPodsNeedOutlivesTheJob(t *testing.T) {
 	}
 	g.Pods[0].OwnerReferences[0].UID, g.Pods[0].Spec.ServiceAccountName = "earlier", "former"
 	g.Pods[1].OwnerReferences[0].UID, g.Pods[1].Spec.ServiceAccountName = "earlier", "nobody"
-	g.Pods[1].Spec.Containers[0].Command = []string{"no", "agent"}
+	g.withoutAgent(1)
 	var got []string
 	for _, child := range Decide(g.Observed).Apply {
 		if binding, ok := child.(*rbacv1.RoleBinding); ok {
@@ -441,11 +443,17 @@ func TestWhatPodsNeedOutlivesTheJob(t *testing.T) {
 	}
 }
 
+// withoutAgent has a pod run nothing of the operator's.
+func (g *given) withoutAgent(pod int) {
+	c := &g.Pods[pod].Spec.Containers[0]
+	c.Command, c.Env = []string{"no", "agent"}, nil
+}
+
 // TestWhatIsNoCandidateIsNotAdopted: anyone who may label pods could have it deleted.
 func TestWhatIsNoCandidateIsNotAdopted(t *testing.T) {
 	g := steady()
 	g.Pods[1].OwnerReferences = nil
-	g.Pods[1].Spec.Containers[0].Command = []string{"no", "agent"}
+	g.withoutAgent(1)
 	if p := Decide(g.Observed); len(p.Adopt)+len(p.Delete) > 0 {
 		t.Errorf("adopted %v, deleted %v", p.Adopt, p.Delete)
 	}
@@ -507,12 +515,54 @@ func TestWhoIsActive(t *testing.T) {
 	}
 }
 
+// TestOrphansAreAdopted: pods without an owner are made the job's in every state in which it does something to pods, before anything else is
+// done to them, and count meanwhile.
 func TestOrphansAreAdopted(t *testing.T) {
-	g := steady()
-	g.Pods[1].OwnerReferences = nil
-	p := Decide(g.Observed)
-	if diff := cmp.Diff([]string{g.Pods[1].Name}, names(p.Adopt)); diff != "" {
-		t.Errorf("-want +got:\n%s", diff)
+	for name, c := range map[string]struct {
+		given *given
+		with  func(*given)
+		state State
+		next  string // the ordinals of those that go when they are the job's
+	}{
+		"a job that runs":            {given: steady(), state: Serving},
+		"with more than it asks for": {given: steady(), with: func(g *given) { g.Job.Spec.Candidates = 1 }, state: Serving, next: "1"},
+		"a standby is lost":          {given: steady(), with: func(g *given) { g.Pods = g.Pods[:1] }, state: Serving},
+		"suspended":                  {given: steady(), with: func(g *given) { g.Job.Spec.Suspend = true }, state: Suspending, next: "1"},
+		"suspended, and nobody acts": {
+			given: steady(), with: func(g *given) { g.Job.Spec.Suspend = true; g.released(lease.ReasonPodTerminating) }, state: Suspending, next: "0 1",
+		},
+		"behind a webhook's program": {given: steady(), with: func(g *given) { g.wrapped(0); g.wrapped(1) }, state: Serving},
+		"a workload runs":            {given: steady(), with: func(g *given) { g.ofWorkload(); g.Workload.Replicas = 1 }, state: Blocked},
+		"complete":                   {given: toCompletion(), with: (*given).complete, state: Resting, next: "1"},
+		"no tick is near":            {given: onSchedule("0 9 * * *", nil), with: (*given).complete, state: Resting, next: "1"},
+		"suspended, on a schedule": {
+			given: onSchedule("0 9 * * *", nil), with: func(g *given) { g.complete(); g.Job.Spec.Suspend = true }, state: Suspending, next: "0 1",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := c.given
+			if c.with != nil {
+				c.with(g)
+			}
+			owners := make([][]metav1.OwnerReference, len(g.Pods))
+			for i, pod := range g.Pods {
+				owners[i] = pod.OwnerReferences
+			}
+			g.orphaned()
+			p := Decide(g.Observed)
+			if p.State != c.state || len(p.Adopt) != len(g.Pods) || len(p.Delete)+len(p.Create)+len(p.Relabel) > 0 || p.Move != nil {
+				t.Errorf("%v: adopts %v, deletes %v, makes %d", p.State, names(p.Adopt), names(p.Delete), len(p.Create))
+			}
+			if total := g.told(p).Candidates.Total; int(total) != len(g.Pods) {
+				t.Errorf("%d of %d are counted", total, len(g.Pods))
+			}
+			for i, pod := range g.Pods {
+				pod.OwnerReferences = owners[i]
+			}
+			if p := Decide(g.Observed); len(p.Adopt) > 0 || ordinals(p.Delete, g) != c.next {
+				t.Errorf("%v: adopts %v then, and deletes %q, want %q", p.State, names(p.Adopt), ordinals(p.Delete, g), c.next)
+			}
+		})
 	}
 }
 
@@ -540,5 +590,17 @@ func TestADeadHolderOfASuspendedJobIsReleased(t *testing.T) {
 	g.ended(0, ago(2*time.Hour), ago(time.Second))
 	if p := Decide(g.Observed); p.Lease == nil || !p.Lease.Record.Free() {
 		t.Errorf("%v: writes %+v", p.State, p.Lease)
+	}
+	// Where time proves nothing, an administrator's word does.
+	g = keptRunning()
+	g.Job.Spec.Suspend = true
+	g.Pods, g.Lease.Unchanged, g.OutOfService["a"] = nil, time.Hour, true
+	p := Decide(g.Observed)
+	if p.Lease == nil || !p.Lease.Record.Free() {
+		t.Fatalf("%v: writes %+v", p.State, p.Lease)
+	}
+	g.Lease.Record = p.Lease.Record
+	if p := Decide(g.Observed); p.State != Suspended {
+		t.Errorf("it is %v when that is stored", p.State)
 	}
 }

@@ -130,7 +130,7 @@ func accountsOf(j *job, pods []*corev1.Pod) []string {
 		accounts = append(accounts, toCome)
 	}
 	for _, pod := range pods {
-		if gated(pod) != "" {
+		if agents(pod) != nil {
 			accounts = append(accounts, cmp.Or(pod.Spec.ServiceAccountName, toCome))
 		}
 	}

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -62,7 +63,7 @@ func active(state State, j *job, t *tenure, m *members, r *runs, refused []Refus
 	case InvalidSpec, LeaseConflict, Suspended:
 		return idle(state, j, t)
 	case Suspending:
-		return suspending(t, m, "the process is being stopped")
+		return suspending(j, t, m, "the process is being stopped")
 	default:
 	}
 	switch {
@@ -74,11 +75,11 @@ func active(state State, j *job, t *tenure, m *members, r *runs, refused []Refus
 		return verdict{v1alpha1.ReasonHolderUnreachable, stoppedText(j, t)}
 	case state == Deleting:
 		return deleting()
-	case state == Resting:
+	case state == Resting && !m.contended():
 		return resting(r)
 	case slices.ContainsFunc(refused, func(r Refusal) bool { return r.Pods }):
 		return verdict{v1alpha1.ReasonFailedCreate, refusal(refused)}
-	case r.waits() && (r.Now.State != lease.RunFailed || m.any(candidate.available)):
+	case r.waits() && !m.contended() && (r.Now.State != lease.RunFailed || m.any(candidate.available)):
 		return resting(r)
 	}
 	return unattended(j, t, m)
@@ -148,28 +149,25 @@ type handover struct {
 }
 
 // suspending is the verdict on a job that is to be suspended. what is done is said unless that can't be.
-func suspending(t *tenure, m *members, what string) verdict {
-	if m.unmanaged(t) {
+func suspending(j *job, t *tenure, m *members, what string) verdict {
+	switch {
+	case m.unmanaged(t):
 		what = "but " + unmanagedText(t)
+	case t.keepsRunning() && !t.shown && (t.silent() || t.seemsOver):
+		what = "but " + unprovenText(j, t)
+	case len(m.candidates) == 0:
+		what = "but " + lastingText(t)
 	}
 	return verdict{v1alpha1.ReasonSuspending, "spec.suspend is set; " + what}
 }
 
-// progressing is the verdict on what is changed. It is never that all is as it should be while somebody acts who is none of the job's.
+// progressing is the verdict on what is changed.
 func progressing(state State, j *job, t *tenure, m *members, r *runs, refused []Refusal, h handover) verdict {
-	v := onlyProgressing(state, j, t, m, r, refused, h)
-	if v.reason == v1alpha1.ReasonUpToDate && m.unmanaged(t) {
-		return verdict{v1alpha1.ReasonUnmanagedHolder, unmanagedText(t)}
-	}
-	return v
-}
-
-func onlyProgressing(state State, j *job, t *tenure, m *members, r *runs, refused []Refusal, h handover) verdict {
 	switch state {
 	case InvalidSpec, LeaseConflict, Suspended:
 		return idle(state, j, t)
 	case Suspending:
-		return suspending(t, m, "the candidates are being removed, the active one last")
+		return suspending(j, t, m, "the candidates are being removed, the active one last")
 	case Deleting:
 		return deleting()
 	case Resting:
@@ -179,7 +177,7 @@ func onlyProgressing(state State, j *job, t *tenure, m *members, r *runs, refuse
 		if r.badRequest != "" {
 			return badRequest(r)
 		}
-		return verdict{v1alpha1.ReasonUpToDate, "no candidate is needed while no run is"}
+		return upToDate(t, m, "no candidate is needed while no run is")
 	default:
 		return changing(j, t, m, r, refused, h)
 	}
@@ -229,9 +227,17 @@ func provisioning(j *job, t *tenure, m *members, r *runs) verdict {
 	case m.turn.waits:
 		return verdict{v1alpha1.ReasonRolloutWaits, waitsText}
 	case m.any(func(c candidate) bool { return c.unwell }):
-		return verdict{v1alpha1.ReasonUpToDate, "every candidate is made from the current template, and those that stand by are ready"}
+		return upToDate(t, m, "every candidate is made from the current template, and those that stand by are ready")
 	}
-	return verdict{v1alpha1.ReasonUpToDate, "every candidate is made from the current template and ready"}
+	return upToDate(t, m, "every candidate is made from the current template and ready")
+}
+
+// upToDate is the verdict that nothing is to be changed, but where somebody acts who is none of the job's.
+func upToDate(t *tenure, m *members, text string) verdict {
+	if m.unmanaged(t) {
+		return verdict{v1alpha1.ReasonUnmanagedHolder, unmanagedText(t)}
+	}
+	return verdict{v1alpha1.ReasonUpToDate, text}
 }
 
 // scaling reports whether the number of candidates follows a changed spec; that lasts until all are ready.
@@ -277,8 +283,7 @@ func (m *members) stalled() bool {
 // slowest is a candidate of the current template that does not get ready.
 func (m *members) slowest() *candidate {
 	return m.first(func(c candidate) bool {
-		slow := c.unready >= m.strategy.deadline
-		return c.live() && c.updated && !c.ready && (!c.holds && (c.issue.lasting || slow) || c.unwell && slow)
+		return c.live() && c.updated && !c.ready && (c.issue.lasting || c.unready >= m.strategy.deadline)
 	})
 }
 
@@ -314,9 +319,11 @@ func refusal(refused []Refusal) string {
 // maxIdentity bounds what is shown of a holder's identity, which may be as long as an object.
 const maxIdentity = 128
 
+func holderText(identity string) string { return identity[:min(len(identity), maxIdentity)] }
+
 func foreignText(holder string) string {
 	return fmt.Sprintf("%q holds the Lease and is not an agent of this SingletonJob: another elector on the same Lease is not supported, "+
-		"stop it or give it a Lease of its own; a candidate takes over when it has not renewed for its full lease duration", holder[:min(len(holder), maxIdentity)])
+		"stop it or give it a Lease of its own; a candidate takes over when it has not renewed for its full lease duration", holderText(holder))
 }
 
 func unmanagedText(t *tenure) string {
@@ -332,6 +339,26 @@ func stoppedText(j *job, t *tenure) string {
 		return fmt.Sprintf("%s has stopped renewing; its process may run on (onRenewFailure: KeepRunning) until a standby takes over", t.holder.Pod)
 	}
 	return fmt.Sprintf("%s has stopped renewing; its process is dead when the lease has run out, and a standby takes over then", t.holder.Pod)
+}
+
+// unprovenText is about a holder that does not renew and may run on all the same, with what would prove its death.
+func unprovenText(j *job, t *tenure) string {
+	node := cmp.Or(t.holder.node, "NODE")
+	return fmt.Sprintf("%[1]s has stopped renewing, and nothing proves that its process is dead: with onRenewFailure: KeepRunning it runs on without the Lease, as on a node "+
+		"that is cut off. Bring node %[2]s back, or if that machine is off, say so: kubectl taint node %[2]s %[3]s=nodeshutdown:NoExecute; if there is no such "+
+		"node any more, delete the Lease %[4]s/%[5]s", t.holder.Pod, node, corev1.TaintNodeOutOfService, j.Namespace, t.name)
+}
+
+// lastingText is about a tenure that may last though the job has no pod.
+func lastingText(t *tenure) string {
+	switch {
+	case t.holder.foreign:
+		return fmt.Sprintf("%q holds the Lease and is not an agent of this SingletonJob: stop it, and wait until its lease has run out", holderText(t.Record.Holder))
+	case t.holder.Pod != "":
+		return fmt.Sprintf("%s holds the Lease and is not a pod of this SingletonJob that the operator sees; its process is dead %v after its last renewal",
+			t.holder.Pod, t.holder.limits.duration)
+	}
+	return fmt.Sprintf("the last tenure may last; it is over when the Lease has not changed for %v", t.holder.limits.duration)
 }
 
 func electingText(t *tenure) string {
@@ -410,6 +437,9 @@ func stalledText(j *job, m *members) string {
 		return goesOn + failingText(j, m)
 	case c.unwell:
 		return c.pod.Name + " is active with the current template and does not get ready by its own probes; a standby of the old version is kept meanwhile"
+	case c.holds:
+		return "a standby of the old version is kept, since the pod that is active with the current template does not get ready: " +
+			named(j, c.pod, cmp.Or(c.issue, stuck(c.pod)))
 	case c.issue.unplaced && m.noRoom == 0 && !m.fleet.NoRoom:
 		return "the old version goes on, make room for one pod more than spec.candidates, since no standby has what it asks for: " + named(j, c.pod, c.issue)
 	case c.issue.what != "":

@@ -280,6 +280,75 @@ func TestConditions(t *testing.T) {
 			with: func(g *given) { g.Job.Spec.Suspend = true; g.Pods = nil; g.released(lease.ReasonPodTerminating) },
 			want: "Suspended Suspended Suspended",
 		},
+		"suspended, and pods that an earlier job left contend": {
+			with: func(g *given) { g.Job.Spec.Suspend = true; g.orphaned(); g.released(lease.ReasonPodTerminating) },
+			want: "Suspending Suspended Suspending", says: "the candidates are being removed",
+		},
+		"suspended, and a pod that an earlier job left acts": {
+			with: func(g *given) { g.Job.Spec.Suspend = true; g.orphaned() },
+			want: "Suspending Suspended Suspending", active: true, says: "the candidates are being removed",
+		},
+		"suspended, its holder deleted by force, whose lease has not run out": {
+			with: func(g *given) { g.Job.Spec.Suspend = true; g.Pods = nil; g.Lease.Unchanged = 15*time.Second - 1 },
+			want: "Suspending Suspended Suspending", says: "its process is dead 15s after its last renewal",
+		},
+		"suspended long ago, its holder deleted by force, as an operator finds it that has just started": {
+			with: func(g *given) {
+				g.Job.Spec.Suspend = true
+				g.Pods = nil
+				g.Lease.Renewed, g.Lease.Unchanged, g.Lease.Record.RenewTime = false, 4*time.Second, ago(time.Hour).UnixMicro()
+			},
+			want: "Suspended Suspended Suspended",
+		},
+		"suspended, its holder deleted by force under KeepRunning": {
+			with: func(g *given) {
+				g.Job.Spec.Suspend = true
+				g.Job.Spec.Lease.OnRenewFailure = v1alpha1.OnRenewFailureKeepRunning
+				g.Pods = nil
+				g.Lease.Unchanged = time.Hour
+			},
+			want: "Suspending Suspended Suspending", says: "kubectl taint node a node.kubernetes.io/out-of-service=nodeshutdown:NoExecute",
+		},
+		"suspended under KeepRunning, and its pods do not go": {
+			given: keptRunning(),
+			with:  func(g *given) { g.Job.Spec.Suspend = true; g.terminating(0); g.Lease.Unchanged = time.Hour },
+			want:  "Suspending Suspended Suspending", says: "nothing proves that its process is dead",
+		},
+		"suspended under KeepRunning": {
+			given: keptRunning(),
+			with:  func(g *given) { g.Job.Spec.Suspend = true },
+			want:  "Suspending Suspended Suspending", active: true, says: "the candidates are being removed",
+		},
+		"suspended, and nobody knows who acted last": {
+			with: func(g *given) { g.Job.Spec.Suspend = true; g.Pods = nil; g.Lease.Record.Holder = lease.UnknownHolder },
+			want: "Suspending Suspended Suspending", says: "it is over when the Lease has not changed for 15s",
+		},
+		"suspended, and nobody knows for how long who acted last may act": {
+			with: func(g *given) {
+				g.Job.Spec.Suspend = true
+				g.Pods = nil
+				g.Lease.Record.Holder, g.Lease.Record.Duration, g.Lease.Unchanged = lease.UnknownHolder, time.Minute, 59*time.Second
+			},
+			want: "Suspending Suspended Suspending", says: "for 1m0s",
+		},
+		"suspended, and somebody has blanked the holder": {
+			with: func(g *given) { g.Job.Spec.Suspend = true; g.Pods = nil; g.Lease.Record.Holder = "" },
+			want: "Suspending Suspended Suspending", says: "the last tenure may last",
+		},
+		"suspended, and another elector has the Lease": {
+			with: func(g *given) { g.Job.Spec.Suspend = true; g.Pods = nil; g.Lease.Record.Holder = "web-0_6a1f6ee4" },
+			want: "Suspending Suspended Suspending", says: "stop it, and wait until its lease has run out",
+		},
+		"suspended, and a pod of the earlier job has not ended": {
+			with: func(g *given) {
+				g.Job.Spec.Suspend = true
+				g.Job.Status, g.Lease.Claim.Before = v1alpha1.SingletonJobStatus{}, 100
+				for _, pod := range g.Pods {
+					pod.OwnerReferences[0].UID = "earlier"
+				}
+			},
+			want: "Suspending Suspended Suspending", says: "-0 holds the Lease and is not a pod of this SingletonJob",
+		},
 		"not ready by its own probes, with a command that a webhook has wrapped": {
 			with: func(g *given) { g.unwell(0, time.Second); g.wrapped(0) }, want: "NotReady StandbyReady UpToDate", active: true,
 		},
@@ -291,6 +360,10 @@ func TestConditions(t *testing.T) {
 		},
 		"a standby whose sidecar is not ready": {
 			with: func(g *given) { g.unready(1); g.rest(1, "ContainersNotReady") }, want: "Running StandbyReady UpToDate", active: true,
+		},
+		"a standby whose sidecar was not ready before its node was lost": {
+			with: func(g *given) { g.unready(1); g.rest(1, "ContainersNotReady"); g.NotReady = map[string]bool{"b": true} },
+			want: "Running NoStandby ReplacingCandidates", active: true,
 		},
 		"a standby whose sidecar does not start": {
 			with: func(g *given) {
@@ -382,6 +455,26 @@ func (g *given) Pods0() string {
 		return "no pod"
 	}
 	return g.Pods[0].Name
+}
+
+// orphaned has the pods be owned by nobody, as kubectl delete --cascade=orphan leaves them.
+func (g *given) orphaned() {
+	for _, pod := range g.Pods {
+		pod.OwnerReferences = nil
+	}
+}
+
+// keptRunning is a steady job whose holder runs on without its Lease.
+func keptRunning() *given {
+	g := steady()
+	g.Job.Spec.Lease.OnRenewFailure = v1alpha1.OnRenewFailureKeepRunning
+	g.Pods, g.Children = nil, Children{}
+	g.pod(0, "a")
+	g.pod(1, "b")
+	g.held(0, 100, ago(time.Hour))
+	g.Lease.Record.History = []lease.PastTenure{{Token: 100, Pod: g.name(0), Node: "a", Acquired: ago(time.Hour).UnixMilli()}}
+	g.settle()
+	return g
 }
 
 // free is a Lease that was never held.

@@ -41,7 +41,7 @@ func Decide(o Observed) Plan {
 	}
 	p.Status, p.Changes = statusOf(p.State, j, t, m, r, news, &o, p.FleetRollout, handover{asked, handing(t, p.Lease)})
 	left := expiresIn(j, r, o.Now)
-	p.Expired = p.State == Resting && p.Status == nil && left != nil && *left <= 0
+	p.Expired = p.State == Resting && p.Status == nil && left != nil && *left <= 0 && len(p.Adopt) == 0 // what is adopted goes with it
 	p.Events = eventsOf(j, t, r, news, &o, &p)
 	forgets := p.forget(j, t, r)
 	p.Reasons = reasonsOf(j, t, m, r, &p)
@@ -98,26 +98,31 @@ func (p *Plan) carryOut(d *decided) {
 		p.claim(d)
 	case HolderDead:
 		p.Lease = release(t, o.Now)
-	case Suspending:
-		p.Apply, p.Also = children(j, t, o.Children, o.Pods)
-		p.Delete = suspend(m, o.Now)
-	case Resting:
-		p.Apply, p.Also = children(j, t, o.Children, o.Pods)
-		p.Adopt = adopt(m)
-		p.Delete = rest(m, d.r)
-	case Blocked, EntrypointUnknown:
+	case Suspending, Resting, Blocked, EntrypointUnknown, Serving:
 		// What runs goes on, and what it needs for that is kept.
 		p.Apply, p.Also = children(j, t, o.Children, o.Pods)
-		p.Adopt = adopt(m)
+		if p.Adopt = adopt(m); len(p.Adopt) == 0 {
+			p.change(d)
+		}
+	}
+}
+
+// change fills in what is done to pods, and asked of the holder, once all of them are the job's.
+func (p *Plan) change(d *decided) {
+	j, t, m, o := d.j, d.t, d.m, d.o
+	switch p.State {
+	case Suspending:
+		p.Delete = suspend(m, o.Now)
+	case Resting:
+		p.Delete = rest(m, d.r)
 	case Serving:
-		p.Apply, p.Also = children(j, t, o.Children, o.Pods)
-		p.Adopt = adopt(m)
 		p.Delete = append(m.remains(), victims(m, d.next, d.wanted.To)...)
 		p.Create = newPods(j, m, o, m.creatable(d.next.Create))
 		p.Move = newMove(j, t, m, o, d.next)
 		if !t.quiet() {
 			p.Lease = d.request
 		}
+	default: // what there is stays
 	}
 }
 
@@ -173,7 +178,7 @@ func stateToBe(j *job, t *tenure, m *members, r *runs) State {
 	switch {
 	case r.final():
 		return Resting
-	case suspended && (len(m.candidates) > 0 || m.unmanaged(t)):
+	case suspended && (len(m.candidates) > 0 || t.lasts()):
 		return Suspending
 	case suspended:
 		return Suspended

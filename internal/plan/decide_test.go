@@ -312,6 +312,25 @@ var promises = map[string]func(g *given, p Plan) bool{
 		}
 		return g.Job.Spec.HistoryLimit == nil || len(p.Status.History) <= int(*g.Job.Spec.HistoryLimit)
 	},
+	"nobody is said to be suspended by whose Lease somebody may act": func(g *given, p Plan) bool {
+		if p.State != Suspended {
+			return true
+		}
+		r := g.Lease.Record
+		over := r.Free() || g.Lease.Unchanged >= r.Duration || !g.Lease.Renewed && g.Now.UnixMicro()-r.RenewTime >= r.Duration.Microseconds()
+		return over && !slices.ContainsFunc(g.Pods, func(pod *corev1.Pod) bool {
+			owner := metav1.GetControllerOf(pod)
+			return owner == nil && agents(pod) != nil || owner != nil && owner.UID == g.Job.UID
+		})
+	},
+	"nothing is done to a pod that nobody owns, but to adopt it": func(_ *given, p Plan) bool {
+		for _, ref := range p.Adopt {
+			if slices.Contains(p.Delete, ref) {
+				return false
+			}
+		}
+		return len(p.Adopt) == 0 || len(p.Create)+len(p.Delete) == 0 && p.Move == nil && !p.Expired
+	},
 	"the future is in the future": func(_ *given, p Plan) bool { return p.Wake >= 0 },
 }
 

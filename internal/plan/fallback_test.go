@@ -114,6 +114,22 @@ func inRollout(visit func(what string, g *given, able []int, proven, holds bool)
 	}
 }
 
+// TestAPodWhoseAgentNeverRanCannotAct: also where a webhook has put a program before the agent, and another container runs.
+func TestAPodWhoseAgentNeverRanCannotAct(t *testing.T) {
+	g := steady()
+	g.wrapped(1)
+	g.waiting(1, "ImagePullBackOff")
+	g.Pods[1].Status.ContainerStatuses = append(g.Pods[1].Status.ContainerStatuses, corev1.ContainerStatus{
+		Name: "proxy", State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}},
+	})
+	g.newTemplate(0, 1)
+	g.Pods = g.Pods[1:] // without the old holder
+	g.held(1, 200, ago(time.Second))
+	if !g.goes(0) {
+		t.Error("it is kept to fall back to")
+	}
+}
+
 // TestAnOldPodThatCouldActIsKept: whatever its readiness, one stays to fall back to until the new version is proven. A ready one is better
 // than another.
 func TestAnOldPodThatCouldActIsKept(t *testing.T) {

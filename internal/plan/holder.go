@@ -37,6 +37,7 @@ func holderOf(r lease.Record, before int64, pod *corev1.Pod, spec limits) holder
 	h := holder{named: r.Holder != "", limits: spec}
 	id, agent := lease.ParseIdentity(r.Holder)
 	h.foreign = h.named && !agent && r.Holder != lease.UnknownHolder
+	h.limits.duration = min(max(h.limits.duration, r.Duration), lease.MaxDuration)
 	if !agent {
 		return h
 	}
@@ -50,10 +51,10 @@ func holderOf(r lease.Record, before int64, pod *corev1.Pod, spec limits) holder
 		// Where it runs is said by the pod, which nobody can write after it was bound; the history is the agent's word.
 		h.node = cmp.Or(pod.Spec.NodeName, h.node)
 		if l, _, ok := configured(pod); ok {
+			l.duration = min(max(l.duration, r.Duration), lease.MaxDuration)
 			h.limits = l
 		}
 	}
-	h.limits.duration = min(max(h.limits.duration, r.Duration), lease.MaxDuration)
 	return h
 }
 
@@ -67,7 +68,8 @@ func podOf(pods []*corev1.Pod, id lease.Identity) *corev1.Pod {
 	return nil
 }
 
-// gated is the name of a pod's gated container, empty where that is not certain.
+// gated is the name of a pod's gated container, empty where that is not certain. It is for what nothing else may be taken for: proof of
+// death, and that a pod acts by the Lease alone. All else goes by agents.
 func gated(pod *corev1.Pod) string {
 	if i := inject.Gated(pod); i >= 0 {
 		return pod.Spec.Containers[i].Name
@@ -75,41 +77,58 @@ func gated(pod *corev1.Pod) string {
 	return ""
 }
 
-// agents is the name of the container that a pod's agent runs in, also where a webhook has put a command of its own before the agent's, as those
-// do that fetch secrets; empty where it can't be told. It is for what is told and waited for: who is dead follows from gated alone.
-func agents(pod *corev1.Pod) string {
-	if name := gated(pod); name != "" {
-		return name
+// agents is the container that a pod's agent runs in, also where a webhook has put a command of its own before the agent's, as those do
+// that fetch secrets; nil where it can't be told.
+func agents(pod *corev1.Pod) *corev1.Container {
+	if i := inject.Gated(pod); i >= 0 {
+		return &pod.Spec.Containers[i]
 	}
-	found := ""
+	var found *corev1.Container
 	for i := range pod.Spec.Containers {
 		if c := &pod.Spec.Containers[i]; len(configs(c)) > 0 {
-			if found != "" {
-				return ""
+			if found != nil {
+				return nil
 			}
-			found = c.Name
+			found = c
 		}
 	}
-	if found != pod.Annotations[contract.GatedAnnotation] {
-		return ""
+	if found == nil || found.Name != pod.Annotations[contract.GatedAnnotation] {
+		return nil
 	}
 	return found
 }
 
-// configured reads the limits that a pod was made with, and whether its agent may say that its process is not ready. Unlike the
-// agent it does not mind fields that it does not know: the pod may be of a newer operator.
-func configured(pod *corev1.Pod) (l limits, probed, ok bool) {
-	name := agents(pod)
-	for i := range pod.Spec.Containers {
-		if pod.Spec.Containers[i].Name != name {
-			continue
-		}
-		for _, c := range configs(&pod.Spec.Containers[i]) {
-			l = limits{time.Duration(c.LeaseDuration), time.Duration(c.RenewDeadline), time.Duration(c.RetryPeriod), c.KeepRunning}
-			return l, c.PreActivate != nil || c.Probes != (contract.Probes{}), true
+// agentStatus is what the kubelet says of the container that a pod's agent runs in, empty where it says nothing, or it can't be told which
+// one that is.
+func agentStatus(pod *corev1.Pod) (s corev1.ContainerStatus) {
+	if agent := agents(pod); agent != nil {
+		for _, of := range pod.Status.ContainerStatuses {
+			if of.Name == agent.Name {
+				s = of
+			}
 		}
 	}
-	return limits{}, false, false
+	return s
+}
+
+// configuration is what a pod's agent is told, as far as it can be read. Unlike the agent it does not mind fields that it does not know: the
+// pod may be of a newer operator.
+func configuration(pod *corev1.Pod) (c contract.AgentConfig, ok bool) {
+	agent := agents(pod)
+	if agent == nil {
+		return c, false
+	}
+	if all := configs(agent); len(all) > 0 {
+		return all[0], true
+	}
+	return c, false
+}
+
+// configured reads the limits that a pod was made with, and whether its agent may say that its process is not ready.
+func configured(pod *corev1.Pod) (l limits, probed, ok bool) {
+	c, ok := configuration(pod)
+	l = limits{time.Duration(c.LeaseDuration), time.Duration(c.RenewDeadline), time.Duration(c.RetryPeriod), c.KeepRunning}
+	return l, c.PreActivate != nil || c.Probes != (contract.Probes{}), ok
 }
 
 // longest is the longest leaseDuration that an agent in a pod may have been given, by any of its containers: where it is

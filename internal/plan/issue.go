@@ -44,9 +44,10 @@ var meanings = map[int32]string{126: ", a command that can't be executed", 127: 
 const crashLoop = "CrashLoopBackOff"
 
 // issueOf is why a pod does not get ready.
-func issueOf(pod *corev1.Pod, gated string) issue {
+func issueOf(pod *corev1.Pod) issue {
+	agent := agents(pod)
 	for _, s := range containerStatuses(pod) {
-		if t := containerIssue(s, s.Name == gated); t.what != "" {
+		if t := containerIssue(s, agent != nil && s.Name == agent.Name); t.what != "" {
 			return t
 		}
 	}

@@ -552,6 +552,10 @@ func TestProofOfDeath(t *testing.T) {
 			},
 			why: "the annotation contradicts",
 		},
+		"the holder's container has ended, behind a webhook's program": {
+			with: func(g *given) { g.ended(0, began, over); g.wrapped(0) },
+			why:  "what ended may have put the agent elsewhere",
+		},
 		"the holder's container has ended, the annotation says otherwise": {
 			with: func(g *given) {
 				g.ended(0, began, over)

@@ -17,14 +17,12 @@ import (
 
 // members are the pods around a tenure.
 type members struct {
-	// candidates are the job's pods, by ordinal.
+	// candidates are the job's pods, by ordinal, and those with an agent that no controller owns any more, which are to be the job's. Foreign
+	// pods, those of a previous job of the name and whatever else carries its labels, are none.
 	candidates []candidate
 	// failing are the candidates of the present template that have failed, the newest last. A template that changed starts
 	// afresh.
 	failing []candidate
-	// orphans are pods that no controller owns any more. Foreign pods, those of a previous job of the name and whatever
-	// else carries its labels, are neither.
-	orphans []*corev1.Pod
 	// strangers are pods whose agents would take runs of this job for those of a previous one of its name.
 	strangers []*corev1.Pod
 	// previous are a previous job's objects that are in the way of the first candidates.
@@ -49,6 +47,9 @@ type members struct {
 type candidate struct {
 	pod     *corev1.Pod
 	ordinal int
+	// orphan: no controller owns it, as after a deletion that left the pods. It contends like any other, and is adopted before anything else is
+	// done to pods.
+	orphan bool
 	// updated: it was made from the present template and settings.
 	updated bool
 	ready   bool
@@ -96,6 +97,11 @@ func (c candidate) isElsewhere() bool { return c.isStandby() && !c.beside }
 // runsToAnEnd reports whether its process is not to be stopped for a rollout.
 func (c candidate) runsToAnEnd() bool { return c.holds && runsFor(c.pod) != "" }
 
+// contended reports whether a pod may act though no run is due, as those may that an earlier job has left whose process was to run for ever.
+func (m *members) contended() bool {
+	return m.any(func(c candidate) bool { return c.live() && agents(c.pod) != nil && runsFor(c.pod) == "" })
+}
+
 func (c candidate) ref() PodRef { return PodRef{Name: c.pod.Name, UID: c.pod.UID} }
 
 func membersOf(j *job, t *tenure, r *runs, o *Observed) *members {
@@ -132,10 +138,10 @@ func sorted(j *job, t *tenure, o *Observed) *members {
 			if mayStartRuns(pod, o.clock()) {
 				m.strangers = append(m.strangers, pod)
 			}
-		case owner == nil && gated(pod) != "":
-			m.orphans = append(m.orphans, pod)
-		case owner != nil && owner.UID == j.UID:
-			m.candidates = append(m.candidates, candidateOf(pod, j.updated(), t.holder, len(o.Pods), o.Now))
+		case owner == nil && agents(pod) != nil, owner != nil && owner.UID == j.UID:
+			c := candidateOf(pod, j.updated(), t.holder, o)
+			c.orphan = owner == nil
+			m.candidates = append(m.candidates, c)
 		}
 	}
 	slices.SortFunc(m.candidates, func(a, b candidate) int {
@@ -147,57 +153,53 @@ func sorted(j *job, t *tenure, o *Observed) *members {
 // hasLeft reports whether a pod's agent has ended since nothing was left to do. It does not come again, though other containers may keep
 // the pod running.
 func hasLeft(pod *corev1.Pod) bool {
-	gate := gated(pod)
-	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase != corev1.PodFailed && pod.Spec.RestartPolicy != corev1.RestartPolicyAlways &&
-		slices.ContainsFunc(pod.Status.ContainerStatuses, func(s corev1.ContainerStatus) bool {
-			return s.Name == gate && s.State.Terminated != nil && s.State.Terminated.ExitCode == 0
-		})
+	ended := agentStatus(pod).State.Terminated
+	return pod.Status.Phase == corev1.PodSucceeded ||
+		pod.Status.Phase != corev1.PodFailed && pod.Spec.RestartPolicy != corev1.RestartPolicyAlways && ended != nil && ended.ExitCode == 0
 }
 
-// candidateOf reads a pod. updated is how the names of the present template's begin, last an ordinal after all others.
-func candidateOf(pod *corev1.Pod, updated string, h holder, last int, now time.Time) candidate {
+// candidateOf reads a pod. updated is how the names of the present template's begin.
+func candidateOf(pod *corev1.Pod, updated string, h holder, o *Observed) candidate {
 	ordinal, err := strconv.Atoi(pod.Name[strings.LastIndex(pod.Name, "-")+1:])
 	if err != nil {
-		ordinal = last
+		ordinal = len(o.Pods) // after all others
 	}
 	c := candidate{
 		pod:         pod,
 		ordinal:     ordinal,
 		updated:     strings.HasPrefix(pod.Name, updated),
 		ready:       isReady(pod),
-		unready:     unreadyFor(pod, now),
+		unready:     unreadyFor(pod, o.Now),
 		terminating: pod.DeletionTimestamp != nil,
 		terminal:    pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed,
 		able:        hasRun(pod),
 		holds:       h.named && h.Pod == pod.Name && h.PodUID == string(pod.UID),
 		beside:      h.node != "" && h.node == pod.Spec.NodeName,
 		apart:       pod.Annotations[inject.KeptFromAnnotation] != "",
-		issue:       issueOf(pod, agents(pod)),
+		issue:       issueOf(pod),
 	}
-	c.ready = c.ready || !c.holds && standsReady(pod)
+	c.ready = c.ready || !c.holds && standsReady(pod) && !o.NotReady[pod.Spec.NodeName]
 	c.unwell = c.holds && !c.ready && isUnwell(pod)
 	if c.terminal {
-		c.failure = failed(pod, now)
+		c.failure = failed(pod, o.Now)
 	}
 	return c
 }
 
-// hasRun reports whether the gated container of a pod has been started, or any where it is not certain which one is gated.
+// hasRun reports whether the agent of a pod has been started, or any container where it can't be told which one is its.
 func hasRun(pod *corev1.Pod) bool {
-	name := gated(pod)
+	agent := agents(pod)
 	return slices.ContainsFunc(pod.Status.ContainerStatuses, func(s corev1.ContainerStatus) bool {
 		ran := s.RestartCount > 0 || s.State.Running != nil || s.State.Terminated != nil || s.LastTerminationState.Terminated != nil
-		return ran && (name == "" || s.Name == name)
+		return ran && (agent == nil || s.Name == agent.Name)
 	})
 }
 
 // isUnwell reports whether the process of a holder's pod runs and is not ready by its own probes.
 func isUnwell(pod *corev1.Pod) bool {
 	_, probed, _ := configured(pod)
-	name := agents(pod)
-	return probed && slices.ContainsFunc(pod.Status.ContainerStatuses, func(s corev1.ContainerStatus) bool {
-		return s.Name == name && s.State.Running != nil && !s.Ready
-	})
+	s := agentStatus(pod)
+	return probed && s.State.Running != nil && !s.Ready
 }
 
 func isReady(pod *corev1.Pod) bool {
@@ -208,15 +210,13 @@ func isReady(pod *corev1.Pod) bool {
 
 // standsReady reports whether a pod that does not act can take the Lease, though it is not ready as a whole: its gated container is ready, and
 // the kubelet says that it is the rest that is not. A readiness gate, or a sidecar, may get ready only where the program answers. The
-// node controller, which takes a lost node's pods for not ready, gives no such reason; one that was not ready before looks as it did then,
-// until it is evicted.
+// node controller, which takes a lost node's pods for not ready, gives no such reason; one that was not ready before it leaves as it was, so
+// the node has a say, too. An operator that may not read nodes learns of it when the pod is evicted.
 func standsReady(pod *corev1.Pod) bool {
-	name := agents(pod)
-	return slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+	s := agentStatus(pod)
+	return s.State.Running != nil && s.Ready && slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
 		// Of k8s.io/kubernetes, pkg/kubelet/status/generate.go.
 		return c.Type == corev1.PodReady && c.Status == corev1.ConditionFalse && (c.Reason == "ContainersNotReady" || c.Reason == "ReadinessGatesNotReady")
-	}) && slices.ContainsFunc(pod.Status.ContainerStatuses, func(s corev1.ContainerStatus) bool {
-		return s.Name == name && s.State.Running != nil && s.Ready
 	}) && !slices.ContainsFunc(pod.Status.ContainerStatuses, func(s corev1.ContainerStatus) bool {
 		return s.State.Running == nil // one that does not even start waits for nobody
 	})
@@ -295,9 +295,9 @@ func (m *members) fleetOf(j *job, t *tenure) Fleet {
 		switch {
 		case !c.live(), m.isMover(c):
 		case c.holds && c.updated:
-			fleet.HolderNew, fleet.Soaked = true, t.unsoaked(j.updated(), j.preparation()) == 0 && !c.unwell
+			fleet.HolderNew, fleet.Soaked = true, t.unsoaked(j.updated(), j.preparation()) == 0 && c.ready
 		case c.holds:
-			fleet.HolderOld, fleet.Silent = true, t.Unchanged >= t.holder.limits.renewDeadline
+			fleet.HolderOld, fleet.Silent = true, t.silent()
 		default:
 			*Standbys(&fleet, c.updated, c.ready)++
 			fleet.OldAble += able(c)

@@ -88,7 +88,7 @@ func moveOf(j *job, t *tenure, m *members, asked switchover, o *Observed) move {
 	next := move{note: last.with(free, o.Now), text: "one is moved to another node when this has lasted for a while and nothing else is under way"}
 	for _, c := range m.candidates {
 		if c.isStandby() {
-			next.left = max(next.left, moveAfter-readyFor(c.pod, o.Now))
+			next.left = max(next.left, moveAfter-c.unready)
 		}
 	}
 	next.due = next.left == 0 && o.OverQuota == 0 && t.Record.Handover.To == "" && asked.to == ""
@@ -185,14 +185,6 @@ func unlogged[Logger any](tolerates func(Logger, *corev1.Taint, bool) bool, tain
 // asItIs is for how long a pod that is not ready has been made, or has had a node.
 func asItIs(pod *corev1.Pod, now time.Time) time.Duration {
 	return unchangedFor(pod, now, corev1.PodScheduled, corev1.PodReady)
-}
-
-// readyFor is for how long a pod has been ready.
-func readyFor(pod *corev1.Pod, now time.Time) time.Duration {
-	if !isReady(pod) && !standsReady(pod) {
-		return 0
-	}
-	return unchangedFor(pod, now, corev1.PodReady)
 }
 
 // try is what is noted of one: how long ago it was, and for which nodes.

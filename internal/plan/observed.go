@@ -34,6 +34,8 @@ type Observed struct {
 	Children Children
 	// OutOfService are the nodes that an administrator declared to be shut down.
 	OutOfService map[string]bool
+	// NotReady are the nodes of pods that do not say that they are ready: what was said last of the pods there may be old.
+	NotReady map[string]bool
 	// Nodes are all that there are, read where pods share one; NodesUnknown: the operator may not read any.
 	Nodes        []*corev1.Node
 	NodesUnknown bool

@@ -94,9 +94,9 @@ const (
 	LeaseUnclaimed
 	// HolderDead: there is proof that the holder's process is dead.
 	HolderDead
-	// Suspending: spec.suspend is set, and pods are left, or somebody acts.
+	// Suspending: spec.suspend is set, and pods are left, or somebody may act.
 	Suspending
-	// Suspended: spec.suspend is set, no pod is left, and nobody acts.
+	// Suspended: spec.suspend is set, no pod is left, and nobody can act.
 	Suspended
 	// Blocked: the workload that the job has its template from is missing, another job's, or runs by itself.
 	Blocked

@@ -13,7 +13,6 @@ import (
 
 	"github.com/singletonjob/operator/api/v1alpha1"
 	"github.com/singletonjob/operator/internal/contract"
-	"github.com/singletonjob/operator/internal/inject"
 	"github.com/singletonjob/operator/internal/lease"
 	"github.com/singletonjob/operator/internal/schedule"
 )
@@ -292,12 +291,8 @@ func (r *runs) ranLast(pod *corev1.Pod) bool {
 
 // runsFor is the UID of the job whose runs the agent of a pod starts, empty for one that starts none.
 func runsFor(pod *corev1.Pod) string {
-	if i := inject.Gated(pod); i >= 0 {
-		for _, c := range configs(&pod.Spec.Containers[i]) {
-			if c.Run != nil {
-				return c.Run.JobUID
-			}
-		}
+	if c, _ := configuration(pod); c.Run != nil {
+		return c.Run.JobUID
 	}
 	return ""
 }

@@ -181,6 +181,13 @@ func TestPodsOfRuns(t *testing.T) {
 			g.Pods = g.Pods[:1]
 			g.askRun("again")
 		}, made: 2, gone: "0", active: "False NoCandidates", says: "False NotComplete"},
+		"another is asked for, and a sidecar goes on, behind a webhook's program": {given: toCompletion(), with: func(g *given) {
+			g.wrapped(0)
+			g.complete()
+			g.left(0)
+			g.Pods = g.Pods[:1]
+			g.askRun("again")
+		}, made: 2, gone: "0", active: "False NoCandidates", says: "False NotComplete"},
 		"it is complete, and a sidecar goes on": {given: toCompletion(), with: func(g *given) { g.complete(); g.left(0) }, gone: "1", active: "False Completed", says: "True RunComplete"},
 		"a tick is near, and a sidecar of the last goes on": {given: onSchedule("5 3 * * *", nil), with: func(g *given) {
 			g.complete()
@@ -192,14 +199,20 @@ func TestPodsOfRuns(t *testing.T) {
 			g.Lease.Record.Runs.Answered = "again"
 			g.askRun("again")
 		}, gone: "1", active: "False Completed", says: "True RunComplete"},
-		"bad":                                   {given: toCompletion(), with: func(g *given) { g.released("x"); g.Lease.Record.Runs = lease.Runs{Bad: "x"} }, gone: "0 1", active: "False BadRun", says: "False NotComplete"},
-		"bad during a run":                      {given: toCompletion(), with: func(g *given) { g.Lease.Record.Runs = lease.Runs{Bad: "x"} }, gone: "1", active: "True Running", says: "False NotComplete"},
-		"long before a tick":                    {given: at0306(), active: "False NotDue", says: "True Scheduled"},
-		"shortly before it":                     {given: at0305(), made: 2, active: "False NotDue", says: "True Scheduled"},
-		"before it, by the server":              {given: at0306(), with: func(g *given) { g.Server = now.Add(time.Minute) }, made: 2, active: "False NotDue", says: "True Scheduled"},
-		"after it":                              {given: at0305(), with: func(g *given) { g.Server = now.Add(time.Minute) }, made: 2, active: "False NoCandidates", says: "True Scheduled"},
-		"long after it":                         {given: at0305(), with: func(g *given) { g.Server = now.Add(2 * time.Hour) }, active: "False NotDue", says: "True Scheduled"},
-		"always":                                {given: onSchedule("0 9 * * *", func(s *v1alpha1.Schedule) { s.Standby = v1alpha1.StandbyWarm }).idle(), made: 2, active: "False NotDue", says: "True Scheduled"},
+		"bad":                      {given: toCompletion(), with: func(g *given) { g.released("x"); g.Lease.Record.Runs = lease.Runs{Bad: "x"} }, gone: "0 1", active: "False BadRun", says: "False NotComplete"},
+		"bad during a run":         {given: toCompletion(), with: func(g *given) { g.Lease.Record.Runs = lease.Runs{Bad: "x"} }, gone: "1", active: "True Running", says: "False NotComplete"},
+		"long before a tick":       {given: at0306(), active: "False NotDue", says: "True Scheduled"},
+		"shortly before it":        {given: at0305(), made: 2, active: "False NotDue", says: "True Scheduled"},
+		"before it, by the server": {given: at0306(), with: func(g *given) { g.Server = now.Add(time.Minute) }, made: 2, active: "False NotDue", says: "True Scheduled"},
+		"after it":                 {given: at0305(), with: func(g *given) { g.Server = now.Add(time.Minute) }, made: 2, active: "False NoCandidates", says: "True Scheduled"},
+		"long after it":            {given: at0305(), with: func(g *given) { g.Server = now.Add(2 * time.Hour) }, active: "False NotDue", says: "True Scheduled"},
+		"always":                   {given: onSchedule("0 9 * * *", func(s *v1alpha1.Schedule) { s.Standby = v1alpha1.StandbyWarm }).idle(), made: 2, active: "False NotDue", says: "True Scheduled"},
+		"long before it, and pods that run for ever contend": {
+			given: onSchedule("0 9 * * *", nil), with: func(g *given) { g.complete(); g.forEver() }, gone: "1", active: "False Electing", says: "True Scheduled",
+		},
+		"and they are nobody's": {
+			given: onSchedule("0 9 * * *", nil), with: func(g *given) { g.complete(); g.forEver(); g.orphaned() }, active: "False Electing", says: "True Scheduled",
+		},
 		"suspended":                             {given: at0305(), with: func(g *given) { g.Job.Spec.Suspend = true }, active: "False Suspended", says: "False Suspended"},
 		"suspended during a run":                {given: onSchedule("0 9 * * *", nil), with: func(g *given) { g.Job.Spec.Suspend = true }, active: "True Running", says: "False Suspended"},
 		"after the run":                         {given: onSchedule("0 9 * * *", nil), with: (*given).complete, gone: "1", active: "False NotDue", says: "True Scheduled"},
@@ -231,6 +244,13 @@ func TestPodsOfRuns(t *testing.T) {
 				t.Errorf("it alarms: %+v %+v", p.Changes, p.Events)
 			}
 		})
+	}
+}
+
+// forEver has the agents of the pods start their process without a run being due.
+func (g *given) forEver() {
+	for _, pod := range g.Pods {
+		g.configure(pod, func(c *contract.AgentConfig) { c.Run = nil })
 	}
 }
 
@@ -372,11 +392,15 @@ func TestAPreviousJobsPods(t *testing.T) {
 		writes bool
 		wake   time.Duration
 	}{
-		"to be collected":         {pod: owned},
-		"and the Lease is free":   {pod: owned, free: true},
-		"and there is none":       {pod: owned, absent: true},
-		"orphans":                 {pod: orphan, gone: "-1"},
-		"and nobody holds":        {pod: orphan, free: true, gone: "-0 -1"},
+		"to be collected":       {pod: owned},
+		"and the Lease is free": {pod: owned, free: true},
+		"and there is none":     {pod: owned, absent: true},
+		"orphans":               {pod: orphan, gone: "-1"},
+		"and nobody holds":      {pod: orphan, free: true, gone: "-0 -1"},
+		"behind a webhook's program": {pod: func(p *corev1.Pod) {
+			orphan(p)
+			(&given{Observed{Pods: []*corev1.Pod{p}}}).wrapped(0)
+		}, gone: "-1"},
 		"orphans, and no Lease":   {pod: orphan, absent: true, gone: "-0 -1"},
 		"they have ended":         {pod: func(p *corev1.Pod) { owned(p); p.Status.Phase = corev1.PodSucceeded }, free: true, writes: true},
 		"ended, and no Lease":     {pod: func(p *corev1.Pod) { owned(p); p.Status.Phase = corev1.PodSucceeded }, absent: true, writes: true},
@@ -950,6 +974,14 @@ func TestAFinishedJobGoes(t *testing.T) {
 		if p := Decide(g.Observed); !p.Expired {
 			t.Error("it stays")
 		}
+		g.pod(0, "a")
+		g.orphaned()
+		g.settle()
+		if p := Decide(g.Observed); p.Expired || len(p.Adopt) != 1 {
+			t.Errorf("it goes without a pod that is to be its own: %v", p.Adopt)
+		}
+		g.Pods = nil
+		g.settle()
 		g.askRun("again")
 		if p := Decide(g.Observed); p.Expired {
 			t.Error("it goes though another run is asked for")

@@ -140,10 +140,13 @@ func (t *tenure) dead() bool { return t.death != nil && t.death.after <= t.Uncha
 // expired reports whether the tenure is over by time: unchanged for the whole duration, as this process saw it.
 func (t *tenure) expired() bool { return t.Unchanged >= t.holder.limits.duration }
 
+// silent reports whether the holder has not renewed for so long that it has stopped.
+func (t *tenure) silent() bool { return t.Unchanged >= t.holder.limits.renewDeadline }
+
 // acts reports whether the holder's process may be taken to run: its tenure is this job's, it renews, and it is not known to
 // be dead.
 func (t *tenure) acts() bool {
-	return t.holder.ours && !t.dead() && t.Unchanged < t.holder.limits.renewDeadline && !t.expired()
+	return t.holder.ours && !t.dead() && !t.silent() && !t.expired()
 }
 
 // isShown reports whether the holder is reported as acting. After a restart this process has not seen for how long the Lease
@@ -170,6 +173,20 @@ func (t *tenure) unheard() time.Duration {
 // stopped reports whether the holder stopped renewing and its lease may not have run out.
 func (t *tenure) stopped() bool {
 	return t.holder.ours && !t.shown && !t.expired() && !t.seemsOver
+}
+
+// keepsRunning reports whether the holder may run on when its lease has run out (KeepRunning): then time proves nothing of its process.
+func (t *tenure) keepsRunning() bool { return t.holder.Pod != "" && t.holder.limits.keepRunning }
+
+// lasts reports whether somebody may act by the Lease still, whoever that is: it is not free, and there is no proof of death.
+func (t *tenure) lasts() bool {
+	switch {
+	case t.Record.Free(), t.dead():
+		return false
+	case t.keepsRunning(), t.shown:
+		return true
+	}
+	return !t.expired() && !t.seemsOver
 }
 
 // unclaimed reports whether the Lease is kept for another job, or lacks what the spec says of it.

@@ -10,7 +10,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/singletonjob/operator/api/v1alpha1"
-	"github.com/singletonjob/operator/internal/inject"
 	"github.com/singletonjob/operator/internal/lease"
 )
 
@@ -54,8 +53,7 @@ func cpuLimitOf(j *job, m *members) cpuLimit {
 	}
 	consider(at.Child("resources", "limits", "cpu").String(), template.Resources)
 	for _, c := range m.candidates {
-		if i := inject.Gated(c.pod); c.live() && c.updated && i >= 0 {
-			given := &c.pod.Spec.Containers[i]
+		if given := agents(c.pod); c.live() && c.updated && given != nil {
 			const by = "from a LimitRange, a webhook or a resize"
 			consider(fmt.Sprintf("resources.limits.cpu of the pods' container %s, %s,", given.Name, by), &given.Resources)
 			consider("resources.limits.cpu of the pods, "+by+",", c.pod.Spec.Resources)

@@ -57,7 +57,11 @@ func TestTimely(t *testing.T) {
 			g.Job.Spec.Container = "app"
 			g.Job.Spec.Template.Spec.Containers = append(g.Job.Spec.Template.Spec.Containers, corev1.Container{Name: "side", Image: "v1", Resources: limited("10m")})
 		}}},
-		"a LimitRange's":    {with: []func(*given){inPods("10m")}, says: "resources.limits.cpu of the pods' container app, from a LimitRange, a webhook or a resize, is 10m: "},
+		"a LimitRange's": {with: []func(*given){inPods("10m")}, says: "resources.limits.cpu of the pods' container app, from a LimitRange, a webhook or a resize, is 10m: "},
+		"behind a webhook's program": {
+			with: []func(*given){inPods("10m"), func(g *given) { g.wrapped(0); g.wrapped(1) }},
+			says: "resources.limits.cpu of the pods' container app, from a LimitRange, a webhook or a resize, is 10m: ",
+		},
 		"a pod's that goes": {with: []func(*given){inPods("10m"), func(g *given) { g.terminating(0); g.terminating(1) }}},
 		"suspended":         {with: []func(*given){short, in("100m"), func(g *given) { g.Job.Spec.Suspend = true }}, says: field},
 	} {

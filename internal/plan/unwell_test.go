@@ -18,8 +18,18 @@ import (
 func (g *given) unwell(pod int, d time.Duration) {
 	g.unready(pod)
 	g.since(pod, d)
-	for i := range g.Pods[pod].Spec.Containers[0].Env {
-		e := &g.Pods[pod].Spec.Containers[0].Env[i]
+	g.configure(g.Pods[pod], func(c *contract.AgentConfig) {
+		second := contract.Duration(time.Second)
+		c.Probes.Readiness = &contract.Probe{
+			Check: contract.Check{Exec: []string{"ready"}}, Period: second, Timeout: second, SuccessThreshold: 1, FailureThreshold: 1,
+		}
+	})
+}
+
+// configure changes what a pod's agent is told.
+func (g *given) configure(pod *corev1.Pod, change func(*contract.AgentConfig)) {
+	for i := range pod.Spec.Containers[0].Env {
+		e := &pod.Spec.Containers[0].Env[i]
 		if e.Name != contract.ConfigEnv {
 			continue
 		}
@@ -27,10 +37,7 @@ func (g *given) unwell(pod int, d time.Duration) {
 		if err != nil {
 			panic(err)
 		}
-		second := contract.Duration(time.Second)
-		config.Probes.Readiness = &contract.Probe{
-			Check: contract.Check{Exec: []string{"ready"}}, Period: second, Timeout: second, SuccessThreshold: 1, FailureThreshold: 1,
-		}
+		change(&config)
 		e.Value = config.Encode()
 	}
 }
@@ -93,35 +100,90 @@ func TestUnwellHolderIsRolledOut(t *testing.T) {
 	}
 }
 
+// rolling has handed over to a new version that has run for long: pod 0 is the old standby, pod 1 acts, pod 2 stands by.
+func rolling() *given {
+	g := steady()
+	g.newTemplate(0, 1)
+	g.Pods = slices.Delete(g.Pods, 0, 1) // the old holder
+	g.held(1, 200, ago(time.Hour))
+	return g
+}
+
+// goes reports whether a pod is deleted.
+func (g *given) goes(pod int) bool {
+	return slices.ContainsFunc(Decide(g.Observed).Delete, func(p PodRef) bool { return p.UID == g.Pods[pod].UID })
+}
+
+func (g *given) progressing() (reason, message string) {
+	c := meta.FindStatusCondition(Decide(g.Observed).Status.Conditions, v1alpha1.ConditionProgressing)
+	return c.Reason, c.Message
+}
+
+// A new version is not soaked either while something else in its active pod does not work, or a load balancer does not take that: what it would
+// fall back to stays, and after a while that is said.
+func TestTheActivePodOfANewVersionIsNotReady(t *testing.T) {
+	for name, c := range map[string]struct {
+		reason string
+		with   func(*given)
+		soon   string // what is said at once
+		says   string
+	}{
+		"a sidecar crashes": {
+			reason: "ContainersNotReady", with: func(g *given) { g.sidecar(1, crashLoop) },
+			soon: v1alpha1.ReasonRollingOut, says: "-0: container proxy does not stay up, it ended with status 1",
+		},
+		"a sidecar has no image": {
+			reason: "ContainersNotReady", with: func(g *given) { g.sidecar(1, "ImagePullBackOff") },
+			soon: v1alpha1.ReasonRolloutStalled, says: "container proxy gets no image",
+		},
+		"a readiness gate": {
+			reason: "ReadinessGatesNotReady", with: func(*given) {},
+			soon: v1alpha1.ReasonRollingOut, says: "its containers are ready and it is not",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := rolling()
+			g.unready(1)
+			g.rest(1, c.reason)
+			c.with(g)
+			if g.goes(0) {
+				t.Error("the old standby goes")
+			}
+			if reason, message := g.progressing(); reason != c.soon {
+				t.Errorf("%s: %s", reason, message)
+			}
+			g.since(1, twoMinutes)
+			if reason, message := g.progressing(); reason != v1alpha1.ReasonProgressDeadlineExceeded || !strings.Contains(message, c.says) {
+				t.Errorf("%s: %s", reason, message)
+			}
+		})
+	}
+}
+
+// sidecar adds a container to a pod that waits for that reason.
+func (g *given) sidecar(pod int, waits string) {
+	s := corev1.ContainerStatus{Name: "proxy", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: waits}}}
+	if waits == crashLoop {
+		s.LastTerminationState.Terminated = &corev1.ContainerStateTerminated{ExitCode: 1}
+	}
+	g.Pods[pod].Status.ContainerStatuses = append(g.Pods[pod].Status.ContainerStatuses, s)
+}
+
 // A new version that runs and is not ready is not soaked: what it would fall back to stays, and that is said.
 func TestUnwellNewVersion(t *testing.T) {
-	rolling := func() *given {
-		g := steady()
-		g.newTemplate(0, 1)
-		g.Pods = slices.Delete(g.Pods, 0, 1) // the old holder: left are the old standby, and two of the new version
-		g.held(1, 200, ago(time.Hour))
-		return g
-	}
-	goes := func(g *given) bool {
-		return slices.ContainsFunc(Decide(g.Observed).Delete, func(p PodRef) bool { return p.UID == g.Pods[0].UID })
-	}
-	if g := rolling(); !goes(g) {
+	if g := rolling(); !g.goes(0) {
 		t.Error("the old standby does not go though the new version is soaked")
 	}
 	g := rolling()
 	g.unwell(1, time.Minute)
-	if goes(g) {
+	if g.goes(0) {
 		t.Error("the old standby goes though the new version is not ready")
 	}
-	verdictOf := func() (string, string) {
-		c := meta.FindStatusCondition(Decide(g.Observed).Status.Conditions, v1alpha1.ConditionProgressing)
-		return c.Reason, c.Message
-	}
-	if reason, message := verdictOf(); reason != v1alpha1.ReasonRollingOut {
+	if reason, message := g.progressing(); reason != v1alpha1.ReasonRollingOut {
 		t.Errorf("%s: %s", reason, message)
 	}
 	g.since(1, twoMinutes)
-	if reason, message := verdictOf(); reason != v1alpha1.ReasonProgressDeadlineExceeded || !strings.Contains(message, g.Pods[1].Name+" is active with the current template") {
+	if reason, message := g.progressing(); reason != v1alpha1.ReasonProgressDeadlineExceeded || !strings.Contains(message, g.Pods[1].Name+" is active with the current template") {
 		t.Errorf("%s: %s", reason, message)
 	}
 	// A standby of the new version is still replaced.

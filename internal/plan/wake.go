@@ -64,7 +64,7 @@ func wakeOf(state State, j *job, t *tenure, m *members, r *runs, o *Observed, la
 		if state == LeaseUnclaimed && waits && !t.quiet() { // when it is, the claim that waits comes first no more
 			w.unlessRenewed(t.Unchanged, t.Unchanged+t.missed()-t.SinceRenewal)
 		}
-	case r != nil && t.Presence == Ours && !t.Record.Free(): // somebody has blanked the holder, who may run
+	case (r != nil || state == Suspending) && t.Presence == Ours && !t.Record.Free(): // somebody has blanked the holder, who may run
 		w.unlessRenewed(t.Unchanged, t.holder.limits.duration)
 	}
 	return w
@@ -81,9 +81,13 @@ func wakeForState(a *alarm, state State, j *job, t *tenure, m *members, o *Obser
 		wakeForWorkload(a, o)
 		wakeForLookup(a, o.Entrypoint)
 		a.in(m.move.left)
+		wakeForTardy(a, j, m)
 	case EntrypointUnknown:
 		wakeForLookup(a, o.Entrypoint)
 		a.in(m.move.left) // for what is told of it
+		wakeForTardy(a, j, m)
+	case Resting:
+		wakeForTardy(a, j, m)
 	case Serving:
 		wakeForMembers(a, j, t, m)
 		a.in(inSuccession(state, t, m, o.Children.Service))
@@ -94,7 +98,7 @@ func wakeForState(a *alarm, state State, j *job, t *tenure, m *members, o *Obser
 		for _, pod := range m.strangers {
 			a.in(strangerLeft(pod, o.clock()))
 		}
-	case Collecting, Deleting, InvalidSpec, HolderDead, Suspended, Resting:
+	case Collecting, Deleting, InvalidSpec, HolderDead, Suspended:
 	}
 }
 
@@ -134,15 +138,20 @@ func wakeForMembers(a *alarm, j *job, t *tenure, m *members) {
 	}
 	a.in(m.noRoom)
 	a.in(m.move.left)
-	for _, c := range m.candidates {
-		if c.live() && !c.ready {
-			a.in(j.strategy.deadline - c.unready)
-		}
-	}
+	wakeForTardy(a, j, m)
 	for _, c := range m.failing {
 		a.in(c.failure.delayed())
 		if !m.lacking() {
 			a.in(c.failure.shownFor())
+		}
+	}
+}
+
+// wakeForTardy is when a candidate that is not ready has not been for long.
+func wakeForTardy(a *alarm, j *job, m *members) {
+	for _, c := range m.candidates {
+		if c.live() && !c.ready {
+			a.in(j.strategy.deadline - c.unready)
 		}
 	}
 }

@@ -74,6 +74,34 @@ func (p *Plan) writes() bool {
 		len(p.Relabel)+len(p.Apply)+len(p.Adopt)+len(p.Delete)+len(p.Create)+len(p.Also) > 0
 }
 
+// TestABlankedHolderIsOver: a job that is suspended says so when the lease of a holder has run out whom somebody has blanked.
+func TestABlankedHolderIsOver(t *testing.T) {
+	g := steady()
+	g.Job.Spec.Suspend = true
+	g.Pods, g.Lease.Record.Holder = nil, ""
+	p := Decide(g.Observed)
+	if p.State != Suspending || p.Wake != 14*time.Second {
+		t.Fatalf("%v, wakes after %v", p.State, p.Wake)
+	}
+	if p := Decide(g.later(p.Wake, false).Observed); p.State != Suspended {
+		t.Errorf("it is %v then", p.State)
+	}
+}
+
+// TestABlockedJobsCandidateIsLate: what a candidate waits for is told in time though nothing may be started.
+func TestABlockedJobsCandidateIsLate(t *testing.T) {
+	g := steady()
+	g.ofWorkload()
+	g.Workload.Replicas = 1
+	g.released(lease.ReasonProcessExited)
+	for i := range g.Pods {
+		g.unready(i)
+	}
+	if p := Decide(g.Observed); p.State != Blocked || p.Due != twoMinutes-time.Second {
+		t.Errorf("%v, due in %v", p.State, p.Due)
+	}
+}
+
 var wakeSeeds = flag.Uint64("wake-seeds", 400, "how many observations TestNothingIsDueBefore looks at; the deep tier at 1000, and as many that are drawn")
 
 // TestNothingIsDueBefore: until the time that a plan says, the plan stays what it is, for every observation that there may be, whether
