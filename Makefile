@@ -52,9 +52,9 @@ WITHOUT_RACE := export CGO_ENABLED=0 GOFLAGS='$(GOFLAGS)'
 
 # `make test` has three parts, one after the other. A package whose tests run agents or nodes, or measure time, has the machine to
 # itself, as have those of the operator; the pure ones, and those that only ask an API server, run two at a time. Which packages start
-# a control plane is read from their imports.
+# one is read from their imports.
 PROCESSES := $(addprefix ./,cmd/agent internal/supervise test/localnode test/stack test/subprocess)
-API = $(filter-out $(PROCESSES),$(shell git grep -l '"github.com/singletonjob/operator/test/controlplane"' -- '*_test.go' | \
+API = $(filter-out $(PROCESSES),$(shell git grep -lE '"github.com/singletonjob/operator/test/(apiserver|controlplane)"' -- '*_test.go' | \
   sed -E 's,/[^/]*$$,,; s,^,./,' | sort -u))
 # Not the suites that take a cluster: make smoke and make e2e.
 PURE = $(filter-out $(shell go list $(PROCESSES) $(API) ./test/lab ./test/e2e),$(shell go list ./...))

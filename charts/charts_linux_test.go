@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/singletonjob/operator/build/gotool"
+	"github.com/singletonjob/operator/test/apiserver"
 	"github.com/singletonjob/operator/test/controlplane"
 )
 
@@ -34,7 +35,7 @@ func TestMain(m *testing.M) {
 	if parallel := flag.Lookup("test.parallel"); parallel.Value.String() == parallel.DefValue {
 		_ = flag.Set("test.parallel", "32") // most wait for their turn at the shared control plane
 	}
-	os.Exit(controlplane.Main(m))
+	os.Exit(apiserver.Main(m))
 }
 
 // helmPath is the Helm that tools/helm.mod pins; the first call on a machine builds it.
@@ -46,7 +47,7 @@ var helmPath = sync.OnceValues(func() (string, error) {
 // cluster is Helm and kubectl at the test's control plane.
 type cluster struct {
 	t     testing.TB
-	plane *controlplane.ControlPlane
+	plane *controlplane.APIServer
 	helm  string
 	home  string
 }
@@ -61,7 +62,7 @@ func newCluster(t *testing.T) *cluster {
 	turn.Lock()
 	t.Cleanup(turn.Unlock)
 	c := onlyHelm(t)
-	c.plane = controlplane.ForTest(t)
+	c.plane = apiserver.ForTest(t)
 	return c
 }
 

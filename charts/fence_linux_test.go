@@ -32,6 +32,7 @@ import (
 	"github.com/singletonjob/operator/fence"
 	"github.com/singletonjob/operator/fence/fencekube"
 	"github.com/singletonjob/operator/fence/fencetest"
+	"github.com/singletonjob/operator/test/controlplane"
 	"github.com/singletonjob/operator/test/observe"
 	"github.com/singletonjob/operator/test/rivals"
 	"github.com/singletonjob/operator/test/tier"
@@ -48,7 +49,7 @@ func (w *guardWorld) fences(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c := *f.cluster
 			c.t = t
-			test(&fenceWorld{cluster: &c, namespace: f.namespace})
+			test(&fenceWorld{cluster: &c, owned: f.owned, namespace: f.namespace})
 		})
 	}
 }
@@ -56,12 +57,13 @@ func (w *guardWorld) fences(t *testing.T) {
 // fenceWorld is an API server with the policy for fenced objects.
 type fenceWorld struct {
 	*cluster
+	owned     *controlplane.ControlPlane // the API server's, as in guardWorld
 	namespace string
 }
 
 func (w *guardWorld) fenceOn() *fenceWorld {
 	w.t.Helper()
-	f := &fenceWorld{cluster: w.cluster, namespace: w.plane.Namespace(w.t)}
+	f := &fenceWorld{cluster: w.cluster, owned: w.owned, namespace: w.plane.Namespace(w.t)}
 	w.apply(w.mustHelm("template", "release", chart, "--namespace="+system, "--show-only=templates/fence.yaml"))
 	w.await("the policy for fenced objects", func() error {
 		_, err := f.plain().Create(w.t.Context(), f.object("probe", nil), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
@@ -263,12 +265,12 @@ func (w *fenceWorld) crowd() {
 type killed struct{ *inConfigMaps }
 
 func (k killed) Restart(ctx context.Context) error {
-	k.plane.StopEtcd()
-	if err := k.plane.SignalAPIServer(syscall.SIGKILL); err != nil {
+	k.owned.StopEtcd()
+	if err := k.owned.SignalAPIServer(syscall.SIGKILL); err != nil {
 		return err
 	}
-	k.plane.StopAPIServer() // it has ended
-	return errors.Join(k.plane.StartEtcd(), k.plane.StartAPIServer(ctx))
+	k.owned.StopAPIServer() // it has ended
+	return errors.Join(k.owned.StartEtcd(), k.owned.StartAPIServer(ctx))
 }
 
 // killed: what was accepted is there, and an API server that has just started refuses what is stale.

@@ -49,7 +49,7 @@ func newFlowWorld(t testing.TB) *flowWorld {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &flowWorld{cluster: &cluster{t: t, plane: plane, helm: helm, home: t.TempDir()}, client: &http.Client{Transport: transport}}
+	w := &flowWorld{cluster: &cluster{t: t, plane: plane.APIServer, helm: helm, home: t.TempDir()}, client: &http.Client{Transport: transport}}
 	w.mustKubectl("create", "clusterrole", "tenant", "--verb=get,update,watch", "--resource=leases.coordination.k8s.io")
 	for deadline := time.Now().Add(5 * time.Minute); ; time.Sleep(50 * time.Millisecond) { // the API server makes it when it is ready
 		if _, err := plane.Kubectl(t.Context(), "get", "namespace", "kube-system"); err == nil {

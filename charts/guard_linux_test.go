@@ -56,7 +56,8 @@ func identity(of rest.ImpersonationConfig, nonce string) string {
 // guard refuses nothing to others.
 type guardWorld struct {
 	*cluster
-	policies string // their manifest
+	owned    *controlplane.ControlPlane // the API server's, for tests that kill it
+	policies string                     // their manifest
 }
 
 func newGuardWorld(t testing.TB) *guardWorld {
@@ -70,7 +71,7 @@ func newGuardWorld(t testing.TB) *guardWorld {
 		t.Fatal(err)
 	}
 	t.Cleanup(plane.Stop)
-	w := &guardWorld{cluster: &cluster{t: t, plane: plane, helm: helm, home: t.TempDir()}}
+	w := &guardWorld{cluster: &cluster{t: t, plane: plane.APIServer, helm: helm, home: t.TempDir()}, owned: plane}
 	w.must(plane.StartControllers(t.Context(), 0))
 	w.must(plane.Apply(t.Context(), "../config/crd"))
 	w.policies = w.mustHelm("template", "release", chart, "--namespace="+system, "--show-only=templates/guard.yaml")

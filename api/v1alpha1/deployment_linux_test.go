@@ -194,7 +194,7 @@ type sending struct {
 
 // send sends a Deployment and a SingletonJob of each template by a verb. One kubectl takes them all, since each takes half a second, and
 // goes on after what is refused: the last two, which are good, tell that it has come to the end.
-func send(t *testing.T, plane *controlplane.ControlPlane, namespace string, templates map[string]string, verb string) map[string]sending {
+func send(t *testing.T, plane *controlplane.APIServer, namespace string, templates map[string]string, verb string) map[string]sending {
 	t.Helper()
 	const last = "the last one"
 	dir, all := t.TempDir(), map[string]sending{}

@@ -21,12 +21,13 @@ import (
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/yaml"
 
+	"github.com/singletonjob/operator/test/apiserver"
 	"github.com/singletonjob/operator/test/controlplane"
 )
 
 const crd = "../../config/crd/singletonjob.io_singletonjobs.yaml"
 
-func TestMain(m *testing.M) { os.Exit(controlplane.Main(m)) }
+func TestMain(m *testing.M) { os.Exit(apiserver.Main(m)) }
 
 var applied struct {
 	sync.Once
@@ -34,9 +35,9 @@ var applied struct {
 }
 
 // server returns a control plane that serves SingletonJobs, a namespace, and a client for them.
-func server(t *testing.T) (plane *controlplane.ControlPlane, namespace string, client *rest.RESTClient) {
+func server(t *testing.T) (plane *controlplane.APIServer, namespace string, client *rest.RESTClient) {
 	t.Helper()
-	plane = controlplane.ForTest(t)
+	plane = apiserver.ForTest(t)
 	applied.Do(func() { applied.err = plane.Apply(t.Context(), crd) })
 	if applied.err != nil {
 		t.Fatal(applied.err)

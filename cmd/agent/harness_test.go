@@ -32,6 +32,7 @@ import (
 	"github.com/singletonjob/operator/internal/contract"
 	"github.com/singletonjob/operator/internal/lease"
 	"github.com/singletonjob/operator/internal/supervise"
+	"github.com/singletonjob/operator/test/apiserver"
 	"github.com/singletonjob/operator/test/controlplane"
 	"github.com/singletonjob/operator/test/faultproxy"
 	"github.com/singletonjob/operator/test/subprocess"
@@ -59,14 +60,14 @@ func TestMain(m *testing.M) {
 		if parallel := flag.Lookup("test.parallel"); parallel.Value.String() == parallel.DefValue {
 			_ = flag.Set("test.parallel", "20") // the tests wait far more than they work
 		}
-		os.Exit(controlplane.Main(m))
+		os.Exit(apiserver.Main(m))
 	}
 }
 
 // world is one namespace with one Lease, and the agents that contend for it.
 type world struct {
 	t      testing.TB
-	plane  *controlplane.ControlPlane
+	plane  *controlplane.APIServer
 	ns     string
 	client kubernetes.Interface
 	diary  *diary
@@ -78,7 +79,7 @@ const jobName = "job"
 
 func newWorld(t testing.TB) *world {
 	t.Helper()
-	plane := controlplane.ForTest(t)
+	plane := apiserver.ForTest(t)
 	client, err := kubernetes.NewForConfig(plane.Config())
 	if err != nil {
 		t.Fatal(err)

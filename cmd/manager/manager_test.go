@@ -28,6 +28,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/singletonjob/operator/internal/contract"
+	"github.com/singletonjob/operator/test/apiserver"
 	"github.com/singletonjob/operator/test/controlplane"
 	"github.com/singletonjob/operator/test/subprocess"
 )
@@ -40,7 +41,7 @@ func TestMain(m *testing.M) {
 		main()
 		return
 	}
-	os.Exit(controlplane.Main(m))
+	os.Exit(apiserver.Main(m))
 }
 
 func TestCommandLine(t *testing.T) {
@@ -94,7 +95,7 @@ func must(t *testing.T, err error) {
 // role there and no other right.
 func TestTheProgramWorksWithTheRightsItAsksFor(t *testing.T) {
 	t.Parallel()
-	plane := controlplane.ForTest(t)
+	plane := apiserver.ForTest(t)
 	must(t, plane.Apply(t.Context(), "../../config/crd", "../../config/rbac"))
 	namespace := plane.Namespace(t)
 	address := startManager(t, plane, namespace)
@@ -173,7 +174,7 @@ func TestTheProgramWorksWithTheRightsItAsksFor(t *testing.T) {
 }
 
 // takesAWorkload: the operator hears of a Deployment that is scaled to 0, and that its controller has done so.
-func takesAWorkload(t *testing.T, plane *controlplane.ControlPlane, client *kubernetes.Clientset, namespace string) {
+func takesAWorkload(t *testing.T, plane *controlplane.APIServer, client *kubernetes.Clientset, namespace string) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "web.yaml")
 	must(t, os.WriteFile(file, fmt.Appendf(nil, workloadSample, namespace), 0o600))
@@ -248,7 +249,7 @@ type manager struct {
 }
 
 // startManager starts the operator as its chart does, with a certificate for its metrics.
-func startManager(t *testing.T, plane *controlplane.ControlPlane, namespace string) manager {
+func startManager(t *testing.T, plane *controlplane.APIServer, namespace string) manager {
 	t.Helper()
 	client, err := kubernetes.NewForConfig(plane.Config())
 	must(t, err)

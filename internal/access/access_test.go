@@ -23,11 +23,11 @@ import (
 	"k8s.io/client-go/rest"
 	clocktesting "k8s.io/utils/clock/testing"
 
-	"github.com/singletonjob/operator/test/controlplane"
+	"github.com/singletonjob/operator/test/apiserver"
 	"github.com/singletonjob/operator/test/faultproxy"
 )
 
-func TestMain(m *testing.M) { os.Exit(controlplane.Main(m)) }
+func TestMain(m *testing.M) { os.Exit(apiserver.Main(m)) }
 
 // world is an operator that serves metrics, with a link of its own to a real API server, and accounts that ask for them.
 type world struct {
@@ -42,7 +42,7 @@ type world struct {
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	plane := controlplane.ForTest(t)
+	plane := apiserver.ForTest(t)
 	w := &world{T: t, namespace: plane.Namespace(t), clock: clocktesting.NewFakePassiveClock(time.Now())}
 	var err error
 	w.client, err = kubernetes.NewForConfig(plane.Config())

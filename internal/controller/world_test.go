@@ -35,6 +35,7 @@ import (
 	"github.com/singletonjob/operator/internal/inject"
 	"github.com/singletonjob/operator/internal/lease"
 	"github.com/singletonjob/operator/internal/plan"
+	"github.com/singletonjob/operator/test/apiserver"
 	"github.com/singletonjob/operator/test/controlplane"
 	"github.com/singletonjob/operator/test/observe"
 )
@@ -45,7 +46,7 @@ func TestMain(m *testing.M) {
 	if parallel := flag.Lookup("test.parallel"); parallel.Value.String() == parallel.DefValue {
 		_ = flag.Set("test.parallel", "8") // a list waits for up to a tenth of a second until the API server's cache is known to be fresh
 	}
-	os.Exit(controlplane.Main(m))
+	os.Exit(apiserver.Main(m))
 }
 
 // installed is done once: the definition of SingletonJobs.
@@ -58,7 +59,7 @@ var installed struct {
 // test plays scheduler, kubelets and clock. The agents are the real state machine.
 type world struct {
 	t         *testing.T
-	plane     *controlplane.ControlPlane
+	plane     *controlplane.APIServer
 	key       types.NamespacedName
 	api       client.WithWatch
 	memo      *memo
@@ -117,7 +118,7 @@ func scheme(t *testing.T) *runtime.Scheme {
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	plane := controlplane.ForTest(t)
+	plane := apiserver.ForTest(t)
 	installed.Do(func() { installed.err = plane.Apply(context.Background(), "../../config/crd") })
 	if installed.err != nil {
 		t.Fatal(installed.err)

@@ -11,11 +11,11 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/singletonjob/operator/api/v1alpha1"
-	"github.com/singletonjob/operator/test/controlplane"
+	"github.com/singletonjob/operator/test/apiserver"
 	"github.com/singletonjob/operator/test/tier"
 )
 
-func TestMain(m *testing.M) { os.Exit(controlplane.Main(m)) }
+func TestMain(m *testing.M) { os.Exit(apiserver.Main(m)) }
 
 // admit asks the API server whether it would take the pod, and returns it as it would be stored.
 func admit(t *testing.T, client kubernetes.Interface, namespace string, pod *corev1.Pod) (*corev1.Pod, error) {
@@ -28,7 +28,7 @@ func admit(t *testing.T, client kubernetes.Interface, namespace string, pod *cor
 // namespace has the service accounts that the jobs need, and enforces the Pod Security profile "restricted" if asked to.
 func namespace(t *testing.T, restricted bool, accounts ...string) (kubernetes.Interface, string) {
 	t.Helper()
-	plane := controlplane.ForTest(t)
+	plane := apiserver.ForTest(t)
 	client, err := kubernetes.NewForConfig(plane.Config())
 	if err != nil {
 		t.Fatal(err)

@@ -18,7 +18,7 @@ import (
 
 	"github.com/singletonjob/operator/internal/contract"
 	"github.com/singletonjob/operator/internal/lease"
-	"github.com/singletonjob/operator/test/controlplane"
+	"github.com/singletonjob/operator/test/apiserver"
 )
 
 // cluster is a namespace of a real API server.
@@ -32,7 +32,7 @@ type cluster struct {
 
 func newCluster(t *testing.T) *cluster {
 	t.Helper()
-	plane := controlplane.ForTest(t)
+	plane := apiserver.ForTest(t)
 	client, err := kubernetes.NewForConfig(plane.Config())
 	if err != nil {
 		t.Fatal(err)
@@ -247,7 +247,7 @@ func TestRealCompareAndSwap(t *testing.T) {
 	t.Run("no namespace", func(t *testing.T) {
 		c := newCluster(t)
 		o := c.create()
-		c.ours = newClient(t, Config{Server: controlplane.ForTest(t).URL(), Namespace: "nowhere", Name: "job", Credentials: c.ours.config.Credentials})
+		c.ours = newClient(t, Config{Server: apiserver.ForTest(t).URL(), Namespace: "nowhere", Name: "job", Credentials: c.ours.config.Credentials})
 		if outcome, _ := c.update(o, held(o)); outcome == lease.Confirmed {
 			t.Errorf("outcome %v", outcome)
 		}
@@ -261,7 +261,7 @@ func TestRealCompareAndSwap(t *testing.T) {
 func TestRealRefusals(t *testing.T) {
 	c := newCluster(t)
 	o := c.create()
-	plane := controlplane.ForTest(t)
+	plane := apiserver.ForTest(t)
 	t.Run("unknown token", func(t *testing.T) {
 		c.ours = newClient(t, Config{Server: plane.URL(), Namespace: c.ns, Name: "job", Credentials: credentials(t, plane.CA(), "nonsense")})
 		if outcome, _ := c.update(o, held(o)); outcome != lease.Refused {

@@ -6,7 +6,7 @@ import (
 	"os"
 	"testing"
 
-	"github.com/singletonjob/operator/test/controlplane"
+	"github.com/singletonjob/operator/test/apiserver"
 )
 
-func TestMain(m *testing.M) { os.Exit(controlplane.Main(m)) }
+func TestMain(m *testing.M) { os.Exit(apiserver.Main(m)) }

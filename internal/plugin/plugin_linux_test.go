@@ -23,7 +23,7 @@ import (
 
 	"github.com/singletonjob/operator/api/v1alpha1"
 	"github.com/singletonjob/operator/internal/contract"
-	"github.com/singletonjob/operator/test/controlplane"
+	"github.com/singletonjob/operator/test/apiserver"
 )
 
 // commandLine is the variable with which this program is kubectl singleton, with one argument on each line.
@@ -34,7 +34,7 @@ func TestMain(m *testing.M) {
 	if line := os.Getenv(commandLine); line != "" {
 		os.Exit(Run(context.Background(), strings.Split(line, "\n"), genericiooptions.IOStreams{In: os.Stdin, Out: os.Stdout, ErrOut: os.Stderr}))
 	}
-	os.Exit(controlplane.Main(m))
+	os.Exit(apiserver.Main(m))
 }
 
 var installed struct {
@@ -53,7 +53,7 @@ type world struct {
 func newWorld(t *testing.T) *world {
 	t.Helper()
 	t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "none")) // that of who runs the tests is none of ours
-	plane := controlplane.ForTest(t)
+	plane := apiserver.ForTest(t)
 	installed.Do(func() { installed.err = plane.Apply(context.Background(), "../../config/crd") })
 	if installed.err != nil {
 		t.Fatal(installed.err)

@@ -13,7 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/singletonjob/operator/api/v1alpha1"
-	"github.com/singletonjob/operator/test/controlplane"
+	"github.com/singletonjob/operator/test/apiserver"
 )
 
 // mayOnly gives a user some verbs on some resources of the namespace, and returns when the API server acts by it.
@@ -21,7 +21,7 @@ func (w *world) mayOnly(user string, verbs map[string][]string) {
 	w.Helper()
 	s := runtime.NewScheme()
 	w.must(rbacv1.AddToScheme(s))
-	api, err := client.New(controlplane.ForTest(w).Config(), client.Options{Scheme: s})
+	api, err := client.New(apiserver.ForTest(w).Config(), client.Options{Scheme: s})
 	w.must(err)
 	role := &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: user}}
 	for resource, may := range verbs {

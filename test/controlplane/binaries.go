@@ -2,8 +2,9 @@
 
 // Package controlplane runs a real etcd and kube-apiserver on loopback, for tests and the demo: no cluster, no root.
 //
-// Find gets the programs, Start runs them, ForTest shares one control plane among the tests of a package.
-// StartControllers adds a real scheduler and controller manager. There is no kubelet: package localnode runs pods without.
+// Find gets the programs, Start runs them. Who started them may stop, pause and kill them, and add a real scheduler and controller
+// manager by StartControllers. There is no kubelet: package localnode runs pods without. Tests that need an API server and nothing
+// else share one by package apiserver.
 package controlplane
 
 import (

@@ -115,7 +115,7 @@ func (c *ControlPlane) controllersRun() error {
 	for name, p := range c.controllers {
 		select {
 		case <-p.Done():
-			return c.ended(name, p)
+			return c.ended(name, p.Err())
 		default:
 		}
 	}

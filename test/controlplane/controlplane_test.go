@@ -7,18 +7,16 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
-	authenticationv1 "k8s.io/api/authentication/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
 	"github.com/singletonjob/operator/test/controlplane"
+	"github.com/singletonjob/operator/test/subprocess"
 )
 
 // asOwner makes this test binary a process that owns a control plane and waits to be killed.
@@ -26,7 +24,7 @@ const asOwner = "CONTROLPLANE_TEST_OWNER"
 
 func TestMain(m *testing.M) {
 	if os.Getenv(asOwner) == "" {
-		os.Exit(controlplane.Main(m))
+		os.Exit(m.Run())
 	}
 	plane, err := controlplane.Start(context.Background(), controlplane.Options{Dir: os.Getenv(asOwner)})
 	if err != nil {
@@ -44,69 +42,6 @@ func client(t *testing.T, config *rest.Config) kubernetes.Interface {
 	}
 	return c
 }
-
-func TestServiceAccountsAuthenticateAndAreAuthorizedByRBAC(t *testing.T) {
-	t.Parallel()
-	plane := controlplane.ForTest(t)
-	namespace := plane.Namespace(t)
-	admin := client(t, plane.Config())
-	token, err := admin.CoreV1().ServiceAccounts(namespace).CreateToken(t.Context(), "default", &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	config := plane.Config()
-	config.BearerToken = token.Status.Token
-	account := client(t, config)
-	who, err := account.AuthenticationV1().SelfSubjectReviews().Create(t.Context(), &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got, want := who.Status.UserInfo.Username, "system:serviceaccount:"+namespace+":default"; got != want {
-		t.Errorf("the token is %s's, want %s's", got, want)
-	}
-	if _, err := account.CoordinationV1().Leases(namespace).List(t.Context(), metav1.ListOptions{}); !apierrors.IsForbidden(err) {
-		t.Errorf("an account without a role listed Leases: %v", err)
-	}
-	config = plane.Config()
-	config.Impersonate = rest.ImpersonationConfig{UserName: "somebody"}
-	if _, err := client(t, config).CoreV1().Pods(namespace).List(t.Context(), metav1.ListOptions{}); !apierrors.IsForbidden(err) {
-		t.Errorf("an impersonated user without a role listed pods: %v", err)
-	}
-	ca, err := admin.CoreV1().ConfigMaps(namespace).Get(t.Context(), "kube-root-ca.crt", metav1.GetOptions{})
-	if err != nil || ca.Data["ca.crt"] != string(plane.CA()) {
-		t.Errorf("kube-root-ca.crt does not hold the authority's certificate (%v)", err)
-	}
-}
-
-func TestKubectlAppliesDefinitionsAndWaitsForThem(t *testing.T) {
-	t.Parallel()
-	plane := controlplane.ForTest(t)
-	file := filepath.Join(t.TempDir(), "crd.yaml")
-	if err := os.WriteFile(file, []byte(definition), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := plane.Apply(t.Context(), file); err != nil {
-		t.Fatal(err)
-	}
-	if out, err := plane.Kubectl(t.Context(), "get", "gadgets.test.singletonjob.io", "-A", "-o", "name"); err != nil || out != "" {
-		t.Errorf("listing the new kind: %q, %v", out, err)
-	}
-	if _, err := plane.Kubectl(t.Context(), "get", "nonsense"); err == nil || !strings.Contains(err.Error(), "nonsense") {
-		t.Errorf("the error does not say what kubectl said: %v", err)
-	}
-}
-
-const definition = `
-apiVersion: apiextensions.k8s.io/v1
-kind: CustomResourceDefinition
-metadata: {name: gadgets.test.singletonjob.io}
-spec:
-  group: test.singletonjob.io
-  scope: Namespaced
-  names: {kind: Gadget, listKind: GadgetList, plural: gadgets, singular: gadget}
-  versions:
-  - {name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object}}}
-`
 
 func TestFaultsOfTheControlPlane(t *testing.T) {
 	t.Parallel()
@@ -189,18 +124,11 @@ func TestAKilledOwnerLeavesNoProcess(t *testing.T) {
 	}
 }
 
-// processesIn lists the living processes whose working directory is dir.
-func processesIn(t *testing.T, dir string) []string {
+func processesIn(t *testing.T, dir string) []int {
 	t.Helper()
-	links, err := filepath.Glob("/proc/[0-9]*/cwd")
+	found, err := subprocess.In(dir)
 	if err != nil {
 		t.Fatal(err)
-	}
-	var found []string
-	for _, link := range links {
-		if target, err := os.Readlink(link); err == nil && strings.TrimSuffix(target, " (deleted)") == dir {
-			found = append(found, filepath.Base(filepath.Dir(link)))
-		}
 	}
 	return found
 }

@@ -14,11 +14,11 @@ import (
 
 // Stored is what etcd itself has under a key, such as /registry/leases/NAMESPACE/NAME: the bytes that each write of the object adds
 // to its database, and to which that adds some of its own. nil where it has none.
-func (c *ControlPlane) Stored(ctx context.Context, key string) ([]byte, error) {
+func (a *APIServer) Stored(ctx context.Context, key string) ([]byte, error) {
 	var answer struct {
 		Kvs []struct{ Value []byte }
 	}
-	if err := c.ask(ctx, "kv/range", map[string][]byte{"key": []byte(key)}, &answer); err != nil { // bytes are in base64, as etcd wants them
+	if err := a.ask(ctx, "kv/range", map[string][]byte{"key": []byte(key)}, &answer); err != nil { // bytes are in base64, as etcd wants them
 		return nil, fmt.Errorf("asking etcd for %s: %w", key, err)
 	}
 	if len(answer.Kvs) == 0 {
@@ -28,24 +28,24 @@ func (c *ControlPlane) Stored(ctx context.Context, key string) ([]byte, error) {
 }
 
 // DatabaseSize is how long etcd's database is, which its quota bounds, in bytes. It shrinks by nothing but a defragmentation.
-func (c *ControlPlane) DatabaseSize(ctx context.Context) (int64, error) {
+func (a *APIServer) DatabaseSize(ctx context.Context) (int64, error) {
 	var answer struct {
 		DBSize int64 `json:"dbSize,string"`
 	}
-	if err := c.ask(ctx, "maintenance/status", struct{}{}, &answer); err != nil {
+	if err := a.ask(ctx, "maintenance/status", struct{}{}, &answer); err != nil {
 		return 0, fmt.Errorf("asking etcd for the size of its database: %w", err)
 	}
 	return answer.DBSize, nil
 }
 
 // ask asks etcd's gateway.
-func (c *ControlPlane) ask(ctx context.Context, what string, question, answer any) error {
-	certificate, err := tls.LoadX509KeyPair(c.path("etcd-client.crt"), c.path("etcd-client.key"))
+func (a *APIServer) ask(ctx context.Context, what string, question, answer any) error {
+	certificate, err := tls.LoadX509KeyPair(a.path("etcd-client.crt"), a.path("etcd-client.key"))
 	if err != nil {
 		return err
 	}
 	authorities := x509.NewCertPool()
-	authorities.AppendCertsFromPEM(c.CA())
+	authorities.AppendCertsFromPEM(a.CA())
 	transport := &http.Transport{TLSClientConfig: &tls.Config{
 		RootCAs: authorities, Certificates: []tls.Certificate{certificate}, MinVersion: tls.VersionTLS12,
 	}}
@@ -54,7 +54,7 @@ func (c *ControlPlane) ask(ctx context.Context, what string, question, answer an
 	if err != nil {
 		return err
 	}
-	url := fmt.Sprintf("https://127.0.0.1:%d/v3/%s", c.etcdPort, what)
+	url := fmt.Sprintf("https://127.0.0.1:%d/v3/%s", a.etcdPort, what)
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(body))
 	if err != nil {
 		return err

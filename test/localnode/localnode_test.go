@@ -51,14 +51,16 @@ func TestMain(m *testing.M) {
 	if parallel := flag.Lookup("test.parallel"); parallel.Value.String() == parallel.DefValue {
 		_ = flag.Set("test.parallel", "8") // they wait more than they work
 	}
-	code := controlplane.Main(m, func() {
-		if shared.cluster != nil {
-			shared.cluster.Stop()
-		}
-		if root, err := image(); err == nil {
-			_ = os.RemoveAll(root)
-		}
-	})
+	code := m.Run()
+	if shared.cluster != nil {
+		shared.cluster.Stop()
+	}
+	if shared.plane != nil {
+		shared.plane.Stop()
+	}
+	if root, err := image(); err == nil {
+		_ = os.RemoveAll(root)
+	}
 	os.Exit(code)
 }
 
@@ -105,7 +107,9 @@ func listen() {
 // shared is the cluster of this test binary; each test has a namespace of its own.
 var shared struct {
 	sync.Mutex
+	plane   *controlplane.ControlPlane
 	cluster *localnode.Cluster
+	err     error
 }
 
 type world struct {
@@ -118,13 +122,19 @@ type world struct {
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	plane := controlplane.ForTest(t)
 	shared.Lock()
 	defer shared.Unlock()
-	if shared.cluster == nil {
-		shared.cluster = startCluster(t, plane, "a", "b")
+	if shared.plane == nil && shared.err == nil {
+		// Not t.Context(): the control plane outlives this test.
+		shared.plane, shared.err = controlplane.Start(context.Background(), controlplane.Options{Progress: os.Stderr})
 	}
-	return worldOf(t, plane, shared.cluster)
+	if shared.err != nil {
+		t.Fatal(shared.err)
+	}
+	if shared.cluster == nil {
+		shared.cluster = startCluster(t, shared.plane, "a", "b")
+	}
+	return worldOf(t, shared.plane, shared.cluster)
 }
 
 func worldOf(t *testing.T, plane *controlplane.ControlPlane, cluster *localnode.Cluster) *world {

@@ -42,6 +42,7 @@ const (
 // shared is one product for all tests that do not break the control plane or the operator.
 var shared struct {
 	sync.Mutex
+	plane   *controlplane.ControlPlane
 	product *Product
 	images  string
 	err     error
@@ -53,12 +54,15 @@ func TestMain(m *testing.M) {
 	if parallel := flag.Lookup("test.parallel"); parallel.Value.String() == parallel.DefValue {
 		_ = flag.Set("test.parallel", "8") // they wait more than they work
 	}
-	os.Exit(controlplane.Main(m, func() {
-		if shared.product != nil {
-			shared.product.Stop()
-		}
-		_ = os.RemoveAll(shared.images)
-	}))
+	code := m.Run()
+	if shared.product != nil {
+		shared.product.Stop()
+	}
+	if shared.plane != nil {
+		shared.plane.Stop()
+	}
+	_ = os.RemoveAll(shared.images)
+	os.Exit(code)
 }
 
 func build() (dir string, err error) {
@@ -119,11 +123,18 @@ type world struct {
 func newWorld(t *testing.T) *world {
 	t.Helper()
 	t.Parallel()
-	built, plane := images(t), controlplane.ForTest(t)
+	built := images(t)
 	shared.Lock()
 	defer shared.Unlock()
+	if shared.plane == nil && shared.err == nil {
+		// Not t.Context(): the control plane outlives this test.
+		shared.plane, shared.err = controlplane.Start(context.Background(), controlplane.Options{Progress: os.Stderr})
+	}
+	if shared.err != nil {
+		t.Fatal(shared.err)
+	}
 	if shared.product == nil {
-		shared.product = startProduct(t, plane, built)
+		shared.product = startProduct(t, shared.plane, built)
 	}
 	return worldOn(t, shared.product)
 }

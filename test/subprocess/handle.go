@@ -5,6 +5,10 @@ package subprocess
 import (
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -38,3 +42,24 @@ func (h *Handle) Kill() error { return unix.PidfdSendSignal(h.fd, unix.SIGKILL, 
 
 // Close lets go of it.
 func (h *Handle) Close() error { return unix.Close(h.fd) }
+
+// In lists the living processes whose working directory is dir, or was before it was removed.
+func In(dir string) ([]int, error) {
+	links, err := filepath.Glob("/proc/[0-9]*/cwd")
+	if err != nil {
+		return nil, err
+	}
+	var found []int
+	for _, link := range links {
+		target, err := os.Readlink(link)
+		if err != nil || strings.TrimSuffix(target, " (deleted)") != dir {
+			continue // it has ended, or is of another
+		}
+		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(link)))
+		if err != nil {
+			return nil, err
+		}
+		found = append(found, pid)
+	}
+	return found, nil
+}

@@ -5,10 +5,8 @@ package controlplane
 import (
 	"context"
 	"fmt"
-	"os"
 	"regexp"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -19,70 +17,23 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// shared is the control plane of a test binary. It is started by the first test that asks.
-var shared struct {
-	sync.Mutex
-	inMain bool
-	failed error
-	plane  *ControlPlane
-}
-
-// Main runs the tests of a package that uses ForTest, then ends what else the package shares (last), and stops the shared
-// control plane:
-//
-//	func TestMain(m *testing.M) { os.Exit(controlplane.Main(m)) }
-func Main(m *testing.M, last ...func()) int {
-	shared.Lock()
-	shared.inMain = true
-	shared.Unlock()
-	code := m.Run()
-	for _, end := range last {
-		end()
-	}
-	shared.Lock()
-	defer shared.Unlock()
-	if shared.plane != nil {
-		shared.plane.Stop()
-	}
-	return code
-}
-
-// ForTest returns the control plane that the tests of this binary share. Each test should work in a namespace of its own
-// (Namespace); one that stops or pauses the control plane must have started it by itself.
-func ForTest(t testing.TB) *ControlPlane {
-	t.Helper()
-	shared.Lock()
-	defer shared.Unlock()
-	if !shared.inMain {
-		t.Fatal("this package needs: func TestMain(m *testing.M) { os.Exit(controlplane.Main(m)) }")
-	}
-	if shared.plane == nil && shared.failed == nil {
-		// Not t.Context(): the control plane outlives this test.
-		shared.plane, shared.failed = Start(context.Background(), Options{Progress: os.Stderr})
-	}
-	if shared.failed != nil {
-		t.Fatalf("no control plane: %v", shared.failed)
-	}
-	return shared.plane
-}
-
 var notInNames = regexp.MustCompile(`[^a-z0-9]+`)
 
 // Namespace makes a namespace for one test, with what controllers that do not run here would put there: the service
 // account "default" and the ConfigMap kube-root-ca.crt. It is deleted after the test, as far as that goes without a
 // namespace controller: what is in it stays.
-func (c *ControlPlane) Namespace(t testing.TB) string {
+func (a *APIServer) Namespace(t testing.TB) string {
 	t.Helper()
 	const longest = 40 // of 63, so that generated names stay short enough
 	prefix := strings.Trim(notInNames.ReplaceAllString(strings.ToLower(t.Name()), "-"), "-")
-	name, err := c.CreateNamespace(t.Context(), "t-"+prefix[:min(longest, len(prefix))]+"-")
+	name, err := a.CreateNamespace(t.Context(), "t-"+prefix[:min(longest, len(prefix))]+"-")
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		defer cancel()
-		client, err := kubernetes.NewForConfig(c.Config())
+		client, err := kubernetes.NewForConfig(a.Config())
 		if err != nil {
 			t.Error(err)
 			return
@@ -95,9 +46,9 @@ func (c *ControlPlane) Namespace(t testing.TB) string {
 }
 
 // EnforcePodSecurity makes the namespace enforce the profile "restricted", and returns when the API server does so.
-func (c *ControlPlane) EnforcePodSecurity(t testing.TB, namespace string) {
+func (a *APIServer) EnforcePodSecurity(t testing.TB, namespace string) {
 	t.Helper()
-	client, err := kubernetes.NewForConfig(c.Config())
+	client, err := kubernetes.NewForConfig(a.Config())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -120,8 +71,8 @@ func (c *ControlPlane) EnforcePodSecurity(t testing.TB, namespace string) {
 }
 
 // CreateNamespace makes a namespace whose name begins with prefix; see Namespace for what is in it.
-func (c *ControlPlane) CreateNamespace(ctx context.Context, prefix string) (string, error) {
-	client, err := kubernetes.NewForConfig(c.Config())
+func (a *APIServer) CreateNamespace(ctx context.Context, prefix string) (string, error) {
+	client, err := kubernetes.NewForConfig(a.Config())
 	if err != nil {
 		return "", err
 	}
@@ -134,7 +85,7 @@ func (c *ControlPlane) CreateNamespace(ctx context.Context, prefix string) (stri
 	if _, err := client.CoreV1().ServiceAccounts(namespace.Name).Create(ctx, account, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
 		return "", fmt.Errorf("creating the service account %s/default: %w", namespace.Name, err)
 	}
-	ca := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "kube-root-ca.crt"}, Data: map[string]string{"ca.crt": string(c.CA())}}
+	ca := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "kube-root-ca.crt"}, Data: map[string]string{"ca.crt": string(a.CA())}}
 	if _, err := client.CoreV1().ConfigMaps(namespace.Name).Create(ctx, ca, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
 		return "", fmt.Errorf("creating the ConfigMap %s/kube-root-ca.crt: %w", namespace.Name, err)
 	}

@@ -1,10 +1,11 @@
 //go:build linux
 
-package controlplane
+package apiserver
 
 import (
 	"bytes"
 	"os"
+	"path/filepath"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -29,7 +30,7 @@ func TestStored(t *testing.T) {
 	got, err := c.Stored(t.Context(), key)
 	if err != nil || !bytes.HasPrefix(got, []byte("k8s\x00")) || !bytes.Contains(got, []byte("schibboleth")) {
 		t.Errorf("stored under %s is %q, %v", key, got, err)
-		log, _ := os.ReadFile(c.path("etcd.log"))
+		log, _ := os.ReadFile(filepath.Join(c.Dir(), "etcd.log"))
 		t.Logf("%s", log)
 	}
 	if got, err := c.Stored(t.Context(), key+"-not"); err != nil || got != nil {
