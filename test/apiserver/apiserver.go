@@ -116,8 +116,11 @@ func run(a *controlplane.APIServer, etcd, server *exec.Cmd) (stop func(), err er
 		}
 	}
 	stop = func() {
-		// It fails, without having waited, for what did not end in time and was killed. What was killed ends.
-		for plane.Stop() != nil {
+		// It fails, without having waited, for what did not end in time and was killed: once for each program. What was killed ends.
+		for range 100 {
+			if plane.Stop() == nil {
+				return
+			}
 		}
 	}
 	if err := subprocess.OnLastingThread(plane.Start); err != nil {
