@@ -166,7 +166,8 @@ func manyRaises(t *testing.T, p *postgres.Server, a, b *Postgres) {
 		go func() { done <- b.Raise(soon(t), r, 34) }()
 	}
 	p.Until(fmt.Sprint(maxRaises), "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted")
-	p.Says(fmt.Sprint(maxRaises+1), "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'b'")
+	// The server may show a connection for a moment after its client has closed it, as a test before this one did.
+	p.Until(fmt.Sprint(maxRaises+1), "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'b'")
 	for _, h := range holds {
 		h.Release()
 	}
