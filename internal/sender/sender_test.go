@@ -5,6 +5,7 @@ package sender
 import (
 	"bufio"
 	"fmt"
+	"go/build"
 	"io"
 	"os"
 	"os/exec"
@@ -223,5 +224,23 @@ func TestTheRuntimeGoesOn(t *testing.T) {
 	}
 	if out, err := exec.CommandContext(t.Context(), "sh", "-c", `kill -USR2 $$; echo lives on`).CombinedOutput(); err == nil {
 		t.Errorf("a child does not end by a signal that has no handler in it: %s", out)
+	}
+}
+
+// An agent for a machine without a handler of its own would lose the signals that it watches: without its address, the kernel is told to
+// drop them. There must be none.
+func TestArchitectures(t *testing.T) {
+	t.Parallel()
+	for _, arch := range []string{"386", "amd64", "arm", "arm64", "loong64", "mips64", "mips64le", "ppc64", "ppc64le", "riscv64", "s390x"} {
+		context := build.Default
+		context.GOOS, context.GOARCH = "linux", arch
+		compiled, err := context.MatchFile(".", "sender.go")
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = os.Stat("handler_linux_" + arch + ".s")
+		if has := err == nil; compiled != has {
+			t.Errorf("%s: compiled: %t, has a handler: %t", arch, compiled, has)
+		}
 	}
 }
