@@ -213,7 +213,7 @@ func (a *Agent) start(c *contender, s lease.StartChild, now lease.Time) {
 	a.metrics.runBegan(s.Run, now.Wall)
 	if pre := a.o.Config.PreActivate; pre != nil {
 		process, err := a.launch(c, s, func(map[string]string) []string { return expandAll(pre.Exec, a.child.env) })
-		a.child.health = health{why: "preActivate runs"}
+		a.child.prepares, a.child.health = true, health{why: "preActivate runs"}
 		go a.prepare(c, s, process, err)
 		return
 	}
