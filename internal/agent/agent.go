@@ -162,16 +162,22 @@ func (a *Agent) post(to *contender, event func() lease.Event) {
 // signalled handles a signal to the agent.
 func (a *Agent) signalled(c *contender, sig os.Signal) {
 	var s syscall.Signal
-	stops := true // what comes from outside of the container is the runtime's, which has nothing else to say
+	stops, inside := true, false // what comes from outside of the container is the runtime's, which has nothing else to say
 	switch sig := sig.(type) {
 	case sender.Outside:
 		s = syscall.Signal(sig)
 	case syscall.Signal:
-		s, stops = sig, a.stops(sig, c.state.Tree.Alive)
+		s, stops, inside = sig, a.stops(sig, c.state.Tree.Alive), a.o.KnowsOutside
 	default:
 		return
 	}
 	switch {
+	case inside && a.child.delayed != 0: // the preStop hook tells the process to end
+		if stops {
+			a.child.asked = s
+		}
+		a.child.signal(s)
+		return
 	case stops && c.state.Terminating && a.child.delayed != 0: // it comes when the preStop hook is over
 		return
 	case !stops || c.state.Terminating:
