@@ -172,7 +172,7 @@ func (a *Agent) signalled(c *contender, sig os.Signal) {
 		return
 	}
 	switch {
-	case inside && a.child.delayed != 0: // the preStop hook tells the process to end
+	case inside && a.o.Config.Hooks.PreStop != nil && c.state.Phase == lease.Stopping: // the hook tells the process to end
 		if stops {
 			a.child.asked = s
 		}

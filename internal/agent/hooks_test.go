@@ -505,8 +505,11 @@ func TestPreStopSignalsTheProcess(t *testing.T) {
 			if got := p.sent(); !slices.Equal(got, []syscall.Signal{row.sent}) {
 				t.Errorf("%s: while the hook runs the process gets %v, want %v", name, got, row.sent)
 			}
-			p.finish(supervise.Status{ExitCode: 128 + int(row.sent)})
 			(<-p.execs).result <- supervise.ExecResult{}
+			synctest.Wait()
+			w.signals <- row.sent // the last word of a hook may arrive after its end
+			synctest.Wait()
+			p.finish(supervise.Status{ExitCode: 128 + int(row.sent)})
 			time.Sleep(time.Second) // for the release
 			synctest.Wait()
 			if got := w.api.present().Release; got != row.want {
