@@ -120,6 +120,7 @@ func run(args []string, stderr io.Writer) int {
 		return fail(stderr, contract.ExitConfig, err)
 	}
 	o.Argv = args
+	o.KnowsOutside = os.Getpid() == 1
 	o.CannotExecute = supervise.CannotExecute
 	if err := o.CannotStart(); err != nil {
 		return fail(stderr, agent.StartCode(err), err)

@@ -162,16 +162,22 @@ func (a *Agent) post(to *contender, event func() lease.Event) {
 // signalled handles a signal to the agent.
 func (a *Agent) signalled(c *contender, sig os.Signal) {
 	var s syscall.Signal
-	stops := true // what comes from outside of the container is the runtime's, which has nothing else to say
+	stops, inside := true, false // what comes from outside of the container is the runtime's, which has nothing else to say
 	switch sig := sig.(type) {
 	case sender.Outside:
 		s = syscall.Signal(sig)
 	case syscall.Signal:
-		s, stops = sig, a.stops(sig, c.state.Tree.Alive)
+		s, stops, inside = sig, a.stops(sig, c.state.Tree.Alive), a.o.KnowsOutside
 	default:
 		return
 	}
 	switch {
+	case inside && a.o.Config.Hooks.PreStop != nil && c.state.Phase == lease.Stopping: // the hook tells the process to end
+		if stops {
+			a.child.asked = s
+		}
+		a.child.signal(s)
+		return
 	case stops && c.state.Terminating && a.child.delayed != 0: // it comes when the preStop hook is over
 		return
 	case !stops || c.state.Terminating:
@@ -213,7 +219,7 @@ func (a *Agent) start(c *contender, s lease.StartChild, now lease.Time) {
 	a.metrics.runBegan(s.Run, now.Wall)
 	if pre := a.o.Config.PreActivate; pre != nil {
 		process, err := a.launch(c, s, func(map[string]string) []string { return expandAll(pre.Exec, a.child.env) })
-		a.child.health = health{why: "preActivate runs"}
+		a.child.prepares, a.child.health = true, health{why: "preActivate runs"}
 		go a.prepare(c, s, process, err)
 		return
 	}

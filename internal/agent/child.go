@@ -22,6 +22,8 @@ type child struct {
 	log     *Log
 	process Process // nil without a tenure, and where none could be started
 	started bool
+	// prepares: it runs before the main process, and is not what its container's stop signal is meant for.
+	prepares bool
 
 	killed   bool
 	killedAt lease.Instant

@@ -123,8 +123,11 @@ func (a *Agent) started(c *contender) {
 }
 
 // askToEnd has the process told to end, by its preStop hook before it is signalled. A tenure that could not be renewed
-// has no time for a hook.
+// has no time for a hook. What runs before the process gets SIGTERM: a program that does not know the image's signal may ignore it.
 func (a *Agent) askToEnd(c *contender, sig syscall.Signal, now lease.Instant) {
+	if a.child.prepares {
+		sig = syscall.SIGTERM
+	}
 	hook := a.o.Config.Hooks.PreStop
 	stop := c.state.Stop
 	left := stop.KillAt.Sub(now) // renewals go on meanwhile; if they do not, hurry and the leash are there

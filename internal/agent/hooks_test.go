@@ -476,6 +476,52 @@ func TestStopSignalFromOutside(t *testing.T) {
 	}
 }
 
+// A preStop hook that sends the container's PID 1 a signal, as many do, speaks to the process: it gets that at once, and the agent does
+// not end by it.
+func TestPreStopSignalsTheProcess(t *testing.T) {
+	handover := func(w *world) {
+		w.api.store(func(r *lease.Record) { r.Handover = lease.Handover{To: "other", Reason: lease.ReasonSwitchover} })
+	}
+	for name, row := range map[string]struct {
+		config string
+		sent   syscall.Signal
+		ends   func(*world)
+		want   lease.Release
+	}{
+		"when the pod stops": {
+			"", syscall.SIGTERM, func(w *world) { w.signals <- sender.Outside(syscall.SIGTERM) }, lease.Release{Reason: lease.ReasonPodTerminating},
+		},
+		"before a handover":              {"", syscall.SIGTERM, handover, lease.Release{Reason: lease.ReasonSwitchover}},
+		"by the image's signal, as well": {"SIGQUIT", syscall.SIGQUIT, handover, lease.Release{Reason: lease.ReasonSwitchover}},
+	} {
+		inBubbleWith(t, func(o *Options) {
+			o.Config.Hooks, o.Config.StopSignal, o.KnowsOutside = contract.Hooks{PreStop: aCommand}, row.config, true
+		}, func(w *world) {
+			p := w.holding()
+			row.ends(w)
+			synctest.Wait()
+			w.signals <- row.sent
+			synctest.Wait()
+			if got := p.sent(); !slices.Equal(got, []syscall.Signal{row.sent}) {
+				t.Errorf("%s: while the hook runs the process gets %v, want %v", name, got, row.sent)
+			}
+			(<-p.execs).result <- supervise.ExecResult{}
+			synctest.Wait()
+			w.signals <- row.sent // the last word of a hook may arrive after its end
+			synctest.Wait()
+			p.finish(supervise.Status{ExitCode: 128 + int(row.sent)})
+			time.Sleep(time.Second) // for the release
+			synctest.Wait()
+			if got := w.api.present().Release; got != row.want {
+				t.Errorf("%s: released %+v, want %+v", name, got, row.want)
+			}
+			if ended := len(w.exited) > 0; ended != (row.want.Reason == lease.ReasonPodTerminating) {
+				t.Errorf("%s: the agent has ended: %t", name, ended)
+			}
+		})
+	}
+}
+
 // A signal that nothing names as the one to stop by is the process's own affair, and so is every other one. A terminal that is resized sends
 // SIGWINCH, whatever that is named for.
 func TestSignalsThatDoNotStop(t *testing.T) {

@@ -52,6 +52,9 @@ type Options struct {
 	// Dead reports whether it is proven that the agent process of this pod with a nonce is dead, and its leash. It may hang. May be nil.
 	Dead func(nonce string) bool
 
+	// KnowsOutside says that each signal of the runtime is a sender.Outside: this is PID 1 of a PID namespace, which the runtime is not in.
+	KnowsOutside bool
+
 	// Terminal says that the agent has a controlling terminal, as with tty: true.
 	Terminal bool
 

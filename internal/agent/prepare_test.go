@@ -12,6 +12,7 @@ import (
 
 	"github.com/singletonjob/operator/internal/contract"
 	"github.com/singletonjob/operator/internal/lease"
+	"github.com/singletonjob/operator/internal/sender"
 	"github.com/singletonjob/operator/internal/supervise"
 )
 
@@ -211,4 +212,27 @@ func TestPreActivateInATenureThatEnds(t *testing.T) {
 			}
 		})
 	})
+}
+
+// The stop signal of an image says something to the image's program. What runs before that may ignore SIGWINCH.
+func TestPreActivateIsAskedToEndBySIGTERM(t *testing.T) {
+	for name, row := range map[string]struct {
+		config string
+		ends   func(*world)
+	}{
+		"of the runtime": {"", func(w *world) { w.signals <- sender.Outside(syscall.SIGWINCH) }},
+		"that is known": {"SIGWINCH", func(w *world) {
+			w.api.store(func(r *lease.Record) { r.Handover = lease.Handover{To: "other", Reason: lease.ReasonSwitchover} })
+		}},
+	} {
+		inBubbleWith(t, func(o *Options) { prepared(o); o.Config.StopSignal = row.config }, func(w *world) {
+			p := w.preparing().process
+			row.ends(w)
+			synctest.Wait()
+			if sent := p.sent(); !slices.Equal(sent, sigterm) {
+				t.Errorf("%s: what runs before the process gets %v, want SIGTERM", name, sent)
+			}
+			p.finish(supervise.Status{ExitCode: 143})
+		})
+	}
 }

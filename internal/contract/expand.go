@@ -32,10 +32,14 @@ func MarkReferences(text, secret string, agents func(name string) bool) string {
 func Expand(text, secret string, value func(name string) (string, bool)) string {
 	var out strings.Builder
 	for secret != "" {
-		before, rest, marked := strings.Cut(text, markOf(secret))
+		start := markOf(secret)
+		before, rest, marked := strings.Cut(text, start)
 		name, after, ends := strings.Cut(rest, markEnd)
 		if !marked || !ends {
 			break
+		}
+		if last := strings.LastIndex(name, start); last >= 0 { // no name has a mark in it: what is before is text
+			before, name = before+start+name[:last], name[last+len(start):]
 		}
 		known, ok := value(name)
 		if !ok {
@@ -69,7 +73,10 @@ func expand(text, escaped string, value func(name string) (string, bool)) string
 		}
 		name, after, closed := strings.Cut(strings.TrimPrefix(rest, "("), ")")
 		reference := strings.HasPrefix(rest, "(") && closed
-		known, ok := value(name)
+		known, ok := "", false
+		if reference {
+			known, ok = value(name)
+		}
 		switch {
 		case strings.HasPrefix(rest, "$"):
 			rest = rest[1:]

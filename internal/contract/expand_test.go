@@ -2,6 +2,7 @@ package contract
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -84,10 +85,23 @@ func TestExpandReadsNoValues(t *testing.T) {
 		{mark, "", mark},
 		{mark, "other", mark},
 		{mark[:len(mark)-1], "s", mark[:len(mark)-1]},
+		// A Secret may contain the beginning of a mark, written by one who has read the pod. What follows is the operator's nevertheless.
+		{"{singletonjob-s:" + mark, "s", "{singletonjob-s:" + mark + "$(A)"},
+		{"{singletonjob-s:{singletonjob-s:B" + mark + "}", "s", "{singletonjob-s:{singletonjob-s:B" + mark + "$(A)}"},
 	} {
 		if got := Expand(c.text, c.secret, value); got != c.want {
 			t.Errorf("%q with the secret %q: got %q, want %q", c.text, c.secret, got, c.want)
 		}
+	}
+}
+
+// Only what a kubelet would look up is asked for: who asks takes note of it.
+func TestOnlyReferencesAreLookedUp(t *testing.T) {
+	var asked []string
+	text := "(echo $FENCING_TOKEN) $$(A) $B) $(C) $(D"
+	MarkReferences(text, "s", func(name string) bool { asked = append(asked, name); return false })
+	if want := []string{"C"}; !slices.Equal(asked, want) {
+		t.Errorf("of %q it asks for %q, want %q", text, asked, want)
 	}
 }
 

@@ -8,13 +8,12 @@ GLOBL ·handlerPC(SB), NOPTR, $8
 TEXT ·handler(SB), NOSPLIT|NOFRAME, $0
 	CMPL DI, $64
 	JHI  go
-	MOVL DI, AX
-	LEAQ ·codes(SB), R8
-	MOVL 8(SI), CX // si_code
-	MOVL CX, (R8)(AX*4)
-	LEAQ ·pids(SB), R8
-	MOVL 16(SI), CX // si_pid
-	MOVL CX, (R8)(AX*4)
+	MOVL 8(SI), AX  // si_code: SI_USER is 0
+	ORL  16(SI), AX // si_pid
+	JNE  go
+	MOVL DI, CX
+	LEAQ ·came(SB), R8
+	MOVL $1, (R8)(CX*4)
 
 go:
 	MOVQ ·next(SB), AX

@@ -1,4 +1,4 @@
-//go:build linux
+//go:build linux && (amd64 || arm64)
 
 // Package sender tells signals that come from outside of this process's PID namespace from those that come from within it.
 //
@@ -28,8 +28,9 @@ func (Outside) Signal() {}
 
 func (o Outside) String() string { return syscall.Signal(o).String() }
 
-// Notify relays signals to c for ever, as [signal.Notify] does, those from outside as Outside. Of two signals of one number that come
-// at the same time, the later one's sender counts for both. An error says why none is told apart; they are relayed nevertheless.
+// Notify relays signals to c for ever, as [signal.Notify] does, those from outside as Outside, to one caller. Of two signals of one number
+// that come at the same time one may be relayed, which is from outside if any of them was. An error says why none is told apart; they are
+// relayed nevertheless.
 func Notify(c chan<- os.Signal, signals ...syscall.Signal) error {
 	raw := make(chan os.Signal, cap(c))
 	var failed error
@@ -53,11 +54,10 @@ func Notify(c chan<- os.Signal, signals ...syscall.Signal) error {
 // most is the greatest number of a signal.
 const most = 64
 
-// The handler writes si_code and si_pid of the last signal of each number here.
-var (
-	codes [most + 1]int32
-	pids  [most + 1]int32
-)
+// came is 1 for each number of which a signal from outside has come since this was last asked for. The handler sets it, where si_code is
+// SI_USER, as kill(2) and pidfd_send_signal(2) have it, and si_pid is 0. The kernel's own signals, as when a terminal is resized, have no
+// sender either, and another code. Negative codes are for anybody to forge (rt_sigqueueinfo(2)), and no runtime sends them.
+var came [most + 1]int32
 
 // next is the handler of Go's runtime, which the one of this package goes on to.
 var next uintptr
@@ -65,25 +65,9 @@ var next uintptr
 // handlerPC is where the handler of this package begins.
 var handlerPC uintptr
 
-const (
-	siUser  = 0  // kill
-	siQueue = -1 // sigqueue, pidfd_send_signal with a siginfo_t
-	siTkill = -6 // tkill, tgkill
-	// nobody is no sender: of signals that came before the handler did.
-	nobody = -1
-)
-
-// outside reports what the last signal of this number said. Signals of the kernel's own, as when a terminal is resized, have no sender
-// either, and another code.
+// outside reports whether a signal of this number came from outside since the last call.
 func outside(s syscall.Signal) bool {
-	if s < 1 || s > most || atomic.LoadInt32(&pids[s]) != 0 {
-		return false
-	}
-	switch atomic.LoadInt32(&codes[s]) {
-	case siUser, siQueue, siTkill:
-		return true
-	}
-	return false
+	return s > 0 && s <= most && atomic.SwapInt32(&came[s], 0) == 1
 }
 
 // action is the kernel's struct sigaction, the same on amd64 and arm64.
@@ -106,7 +90,6 @@ func watch(s syscall.Signal) error {
 	case next != uintptr(is.handler):
 		return errors.New("its handler is another one than that of the signals before")
 	}
-	atomic.StoreInt32(&pids[s], nobody)
 	is.handler = uint64(handlerPC)
 	return sigaction(s, &is, nil)
 }

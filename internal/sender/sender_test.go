@@ -1,15 +1,20 @@
-//go:build linux
+//go:build linux && (amd64 || arm64)
 
 package sender
 
 import (
 	"bufio"
 	"fmt"
+	"go/build"
+	"io"
 	"os"
 	"os/exec"
+	"runtime"
 	"strconv"
+	"strings"
 	"syscall"
 	"testing"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -28,7 +33,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// listen prints where signals come from. A line on its standard input has it send one to itself.
+// listen prints where signals come from. A line on its standard input has it send one to itself: the signal's number, and how.
 func listen() {
 	c := make(chan os.Signal, 10)
 	if err := Notify(c, watched...); err != nil {
@@ -38,8 +43,9 @@ func listen() {
 	fmt.Println("listens")
 	go func() {
 		for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
-			number, _ := strconv.Atoi(lines.Text())
-			_ = unix.Kill(os.Getpid(), syscall.Signal(number))
+			text, how, _ := strings.Cut(lines.Text(), " ")
+			number, _ := strconv.Atoi(text)
+			send(syscall.Signal(number), how)
 		}
 		os.Exit(0)
 	}()
@@ -53,6 +59,39 @@ func listen() {
 	}
 }
 
+const (
+	forged   = "forged" // by sigqueue, which takes any sender's PID from the one who calls it
+	late     = "late"   // when another one has come, of which the rest of the program cannot know yet
+	byThread = "by thread"
+)
+
+// send sends this process a signal.
+func send(s syscall.Signal, how string) {
+	switch how {
+	case forged:
+		nobody := struct {
+			signal, errno, code int32
+			_                   [116]byte
+		}{signal: int32(s), code: -1}
+		_, _, _ = unix.RawSyscall(unix.SYS_RT_SIGQUEUEINFO, uintptr(os.Getpid()), uintptr(s), uintptr(unsafe.Pointer(&nobody)))
+	case late:
+		hold(s)
+	case byThread:
+		_ = unix.Tgkill(os.Getpid(), unix.Gettid(), s)
+	default:
+		_ = unix.Kill(os.Getpid(), s)
+	}
+}
+
+// hold lets no other goroutine run until a byte comes in, and sends a signal then.
+func hold(s syscall.Signal) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	fmt.Println("holds")
+	var one [1]byte
+	_, _, _ = unix.RawSyscall(unix.SYS_READ, 0, uintptr(unsafe.Pointer(&one[0])), 1) // does not hand over to others
+	_, _, _ = unix.RawSyscall(unix.SYS_KILL, uintptr(os.Getpid()), uintptr(s), 0)
+}
+
 func TestWhoSends(t *testing.T) {
 	t.Parallel()
 	for name, row := range map[string]struct {
@@ -64,47 +103,89 @@ func TestWhoSends(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			command := exec.CommandContext(t.Context(), "/proc/self/exe", listenCommand)
-			command.SysProcAttr = &syscall.SysProcAttr{Cloneflags: row.flags}
-			command.Stderr = os.Stderr
-			input, err := command.StdinPipe()
-			if err != nil {
-				t.Fatal(err)
-			}
-			output, err := command.StdoutPipe()
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := command.Start(); err != nil {
-				tier.Needs(t, "no process can be started in namespaces of its own: %v", err)
-			}
-			lines := bufio.NewScanner(output)
-			next := func() string {
-				lines.Scan()
-				return lines.Text()
-			}
-			if said := next(); said != "listens" {
-				t.Fatal(said)
-			}
+			l := startListening(t, row.flags)
 			for range 100 { // each way, one after the other
 				for _, s := range watched {
-					if err := command.Process.Signal(s); err != nil {
-						t.Fatal(err)
-					}
-					if said, want := next(), fmt.Sprintf("%s %d", row.want, int(s)); said != want {
-						t.Fatalf("it says %q, want %q", said, want)
-					}
-					_, _ = fmt.Fprintln(input, int(s))
-					if said, want := next(), fmt.Sprintf("inside %d", int(s)); said != want {
-						t.Fatalf("of its own it says %q, want %q", said, want)
+					l.signal(s)
+					l.expect("%s %d", row.want, int(s))
+					for _, how := range []string{"", forged, byThread} {
+						l.tell("%d %s\n", int(s), how)
+						l.expect("inside %d", int(s))
 					}
 				}
 			}
-			_ = input.Close()
-			if err := command.Wait(); err != nil {
-				t.Error(err)
-			}
+			l.end()
 		})
+	}
+}
+
+// A signal of the runtime is not lost to one of the same number from within that comes before anybody has looked.
+func TestTheRuntimesSignalIsNotLost(t *testing.T) {
+	t.Parallel()
+	l := startListening(t, unix.CLONE_NEWUSER|unix.CLONE_NEWPID)
+	for _, s := range watched {
+		l.tell("%d %s\n", int(s), late)
+		l.expect("holds")
+		l.signal(s)
+		l.tell("\n")
+		l.expect("outside %d", int(s))
+		l.tell("%d\n", int(s)) // what comes later is what it is
+		l.expect("inside %d", int(s))
+	}
+	l.end()
+}
+
+// listener is a process that listens.
+type listener struct {
+	*testing.T
+	command *exec.Cmd
+	input   io.WriteCloser
+	lines   *bufio.Scanner
+}
+
+func startListening(t *testing.T, flags uintptr) *listener {
+	t.Helper()
+	command := exec.CommandContext(t.Context(), "/proc/self/exe", listenCommand)
+	command.SysProcAttr = &syscall.SysProcAttr{Cloneflags: flags}
+	command.Stderr = os.Stderr
+	input, err := command.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	output, err := command.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := command.Start(); err != nil {
+		tier.Needs(t, "no process can be started in namespaces of its own: %v", err)
+	}
+	l := &listener{t, command, input, bufio.NewScanner(output)}
+	l.expect("listens")
+	return l
+}
+
+func (l *listener) tell(format string, args ...any) { _, _ = fmt.Fprintf(l.input, format, args...) }
+
+func (l *listener) expect(format string, args ...any) {
+	l.Helper()
+	l.lines.Scan()
+	if said, want := l.lines.Text(), fmt.Sprintf(format, args...); said != want {
+		l.Fatalf("it says %q, want %q", said, want)
+	}
+}
+
+func (l *listener) signal(s syscall.Signal) {
+	l.Helper()
+	if err := l.command.Process.Signal(s); err != nil {
+		l.Fatal(err)
+	}
+}
+
+func (l *listener) end() {
+	l.Helper()
+	_ = l.input.Close()
+	if err := l.command.Wait(); err != nil {
+		l.Error(err)
 	}
 }
 
@@ -143,5 +224,23 @@ func TestTheRuntimeGoesOn(t *testing.T) {
 	}
 	if out, err := exec.CommandContext(t.Context(), "sh", "-c", `kill -USR2 $$; echo lives on`).CombinedOutput(); err == nil {
 		t.Errorf("a child does not end by a signal that has no handler in it: %s", out)
+	}
+}
+
+// An agent for a machine without a handler of its own would lose the signals that it watches: without its address, the kernel is told to
+// drop them. There must be none.
+func TestArchitectures(t *testing.T) {
+	t.Parallel()
+	for _, arch := range []string{"386", "amd64", "arm", "arm64", "loong64", "mips64", "mips64le", "ppc64", "ppc64le", "riscv64", "s390x"} {
+		context := build.Default
+		context.GOOS, context.GOARCH = "linux", arch
+		compiled, err := context.MatchFile(".", "sender.go")
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = os.Stat("handler_linux_" + arch + ".s")
+		if has := err == nil; compiled != has {
+			t.Errorf("%s: compiled: %t, has a handler: %t", arch, compiled, has)
+		}
 	}
 }
