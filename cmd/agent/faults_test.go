@@ -55,6 +55,8 @@ func TestFrozenPastTheLease(t *testing.T) {
 	woken := supervise.BootTime()
 	thaw()
 	a.await("lease held", "holder=b/")
+	// The agent may read that before its process is dead, which takes a moment.
+	w.eventually("nothing but the agent lives", func() bool { return len(strings.Fields(group.Read("cgroup.procs"))) <= 1 })
 	late, paused := time.Duration(w.lives()[0].last-woken), still.Longest()
 	t.Logf("the last sign of life came %v after the thaw; the machine paused for %v", late, paused)
 	if late > 100*time.Millisecond+4*paused { // leash, agent and process die one by the other

@@ -93,6 +93,9 @@ func TestTwoBeats(t *testing.T) {
 		}
 	}
 	eventually(t, "end of what they have sent", func() bool { return !l.Queued() })
+	// A worker takes four from the queue before it does them, in their order. So what they have sent is done before the fifth from here on.
+	ended := l.Runs()
+	eventually(t, "end of what was under way", func() bool { return l.Runs().Done > ended.Done+4 })
 	before := l.Runs()
 	eventually(t, "further runs", func() bool { return l.Runs().Done > before.Done+2 })
 	if r := l.Runs(); r.Close != before.Close {
