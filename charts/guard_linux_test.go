@@ -99,7 +99,7 @@ func (w *guardWorld) bind(role string, users ...string) {
 func (w *guardWorld) in(t testing.TB) *guardWorld {
 	c := *w.cluster
 	c.t = t
-	return &guardWorld{cluster: &c, policies: w.policies}
+	return &guardWorld{cluster: &c, owned: w.owned, policies: w.policies}
 }
 
 func (w *guardWorld) must(err error) {

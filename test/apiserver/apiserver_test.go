@@ -4,13 +4,10 @@ package apiserver
 
 import (
 	"context"
-	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -49,30 +46,7 @@ func client(t *testing.T, config *rest.Config) kubernetes.Interface {
 
 func TestAKilledOwnerLeavesNoProcess(t *testing.T) {
 	t.Parallel()
-	dir := t.TempDir()
-	owner := exec.Command(os.Args[0])
-	owner.Env = append(os.Environ(), asOwner+"="+dir)
-	out, err := owner.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	owner.Stderr = os.Stderr
-	if err := owner.Start(); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := io.ReadAtLeast(out, make([]byte, 256), len("https://")); err != nil {
-		t.Fatal(err)
-	}
-	if running := processesIn(t, dir); len(running) != 2 {
-		t.Fatalf("want etcd and kube-apiserver to run in %s, found %v", dir, running)
-	}
-	_ = owner.Process.Kill()
-	_ = owner.Wait()
-	for deadline := time.Now().Add(5 * time.Minute); len(processesIn(t, dir)) > 0; time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("still running long after their owner was killed: %v", processesIn(t, dir))
-		}
-	}
+	subprocess.KilledOwner(t, asOwner, 2) // etcd and kube-apiserver
 }
 
 func TestStopLeavesNothing(t *testing.T) {

@@ -4,9 +4,7 @@ package controlplane_test
 
 import (
 	"context"
-	"io"
 	"os"
-	"os/exec"
 	"strings"
 	"testing"
 	"time"
@@ -98,30 +96,7 @@ func TestStopLeavesNothing(t *testing.T) {
 
 func TestAKilledOwnerLeavesNoProcess(t *testing.T) {
 	t.Parallel()
-	dir := t.TempDir()
-	owner := exec.Command(os.Args[0])
-	owner.Env = append(os.Environ(), asOwner+"="+dir)
-	out, err := owner.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	owner.Stderr = os.Stderr
-	if err := owner.Start(); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := io.ReadAtLeast(out, make([]byte, 256), len("https://")); err != nil {
-		t.Fatal(err)
-	}
-	if running := processesIn(t, dir); len(running) != 2 {
-		t.Fatalf("want etcd and kube-apiserver to run in %s, found %v", dir, running)
-	}
-	_ = owner.Process.Kill()
-	_ = owner.Wait()
-	for deadline := time.Now().Add(5 * time.Minute); len(processesIn(t, dir)) > 0; time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("still running long after their owner was killed: %v", processesIn(t, dir))
-		}
-	}
+	subprocess.KilledOwner(t, asOwner, 2) // etcd and kube-apiserver
 }
 
 func processesIn(t *testing.T, dir string) []int {
