@@ -42,15 +42,16 @@ func (s *slot) replacePod() {
 		link:   &link{w: s.w},
 		pod:    fmt.Sprintf("p%d", s.index),
 		uid:    fmt.Sprintf("u%d.%d", s.index, s.pods),
+		agents: new(int),
 		wall:   s.w.firstWall(),
 	})
 }
 
 // run starts an agent process on a machine.
 func (s *slot) run(m *machine) {
-	m.agents++
+	*m.agents++
 	c := s.w.p.configs[s.index%len(s.w.p.configs)]
-	c.Identity = lease.Identity{Pod: m.pod, PodUID: m.uid, Nonce: fmt.Sprintf("n%d", m.agents)}
+	c.Identity = lease.Identity{Pod: m.pod, PodUID: m.uid, Nonce: fmt.Sprintf("n%d", *m.agents)}
 	c.Node = c.Identity.PodUID
 	c.Jitter = time.Duration(s.index) * time.Millisecond
 	c.EndProvesDeath = s.w.p.endProvesDeath
@@ -63,6 +64,9 @@ func (s *slot) run(m *machine) {
 	m.link.name = a.id
 	s.agent = a
 	s.w.agents = append(s.w.agents, a)
+	if s.w.byID[a.id] != nil {
+		panic("two agents are called " + a.id)
+	}
 	s.w.byID[a.id] = a
 	if s.w.trace != nil {
 		s.w.note(a.id, "agent starts (clock %+d ppm, timers by up to %d more)", m.clock.ppm, m.timers.slew)
@@ -78,7 +82,8 @@ type machine struct {
 	timers   *timers
 	link     *link
 	pod, uid string
-	agents   int
+	// agents counts the agents of the pod. The sandboxes of one pod share it: no two agents of a pod have the same nonce.
+	agents *int
 	// wall is what the wall clock is ahead by, in microseconds.
 	wall int64
 	// execHangs is until when no program starts, execFails the chance that none does.
