@@ -19,7 +19,7 @@ function environment(name) {
   return value;
 }
 
-// write writes in one transaction. The check locks the mark until the commit, so no other tenure can write in between. The token stays a string,
+// write writes in one transaction. The check locks the mark until the commit, so no later tenure can write in between. The token stays a string,
 // because a JavaScript number is a double, which cannot tell tokens above 2^53 apart.
 async function write(client, resource, token, payload) {
   await client.query('BEGIN');

@@ -26,7 +26,7 @@ def environment(name):
 
 
 def write(connection, resource, token, payload):
-    """Writes in one transaction. The check locks the mark until the commit, so no other tenure can write in between."""
+    """Writes in one transaction. The check locks the mark until the commit, so no later tenure can write in between."""
     with connection, connection.cursor() as cursor:  # commits, or rolls back after an error
         cursor.execute("SELECT fence.assert(%s, %s)", (resource, token))
         cursor.execute("INSERT INTO entries (token, payload) VALUES (%s, %s)", (token, payload))
