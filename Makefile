@@ -85,6 +85,7 @@ VERDICT := CGO_ENABLED=0 GOFLAGS='$(GOFLAGS)' go run ./test/verdict
 # versions they were not released with. The go command builds them once and keeps them in its cache.
 CONTROLLER_GEN := go tool -modfile=tools/go.mod controller-gen
 GOLANGCI_LINT := go tool -modfile=tools/lint.mod golangci-lint
+VALE = CGO_ENABLED=1 GOFLAGS= go tool -modfile=tools/vale.mod vale
 GOTESTSUM := CGO_ENABLED=0 GOFLAGS='$(GOFLAGS)' go tool -n -modfile=tools/gotestsum.mod gotestsum
 
 .PHONY: help
@@ -106,6 +107,11 @@ generate: ## Write deepcopy functions, CRD and RBAC (for config/ and the chart),
 .PHONY: lint
 lint: ## Run the linters, the import wall and the clock ban among them.
 	$(GOLANGCI_LINT) run ./...
+
+# Messages and names are not read: only documents and comments.
+.PHONY: words
+words: ## Check the words of documents and comments (CONTRIBUTING.md says how to write); needs a C compiler.
+	git ls-files '*.md' '*.go' ':!docs/api.md' ':!*zz_generated*' | xargs $(VALE) --config=tools/words/vale.ini --output=line
 
 .PHONY: build
 build: ## Compile what the tests need, and the control plane, and say how far it is.

@@ -197,9 +197,9 @@ func TestReasonsAreShown(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, table, _ := strings.Cut(string(text), "| told as |")
+	_, table, _ := strings.Cut(string(text), "| reason |")
 	told := words{}
-	for _, row := range rows("| told as |" + table) {
+	for _, row := range rows("| reason |" + table) {
 		for _, match := range quoted.FindAllStringSubmatch(row[1], -1) {
 			told[match[1]] = true
 		}

@@ -1,7 +1,7 @@
-// Writes to a ledger in PostgreSQL, each entry under the fence: what a past tenure still sends is refused.
+// Writes entries to a ledger in PostgreSQL under the fence, which refuses what a past tenure still sends.
 //
-// It is the command of a SingletonJob's container. The agent sets FENCING_TOKEN, SINGLETONJOB_NAMESPACE and SINGLETONJOB_NAME;
-// DATABASE_URL says where the ledger is. ENTRIES limits how many entries it writes; without it, it goes on.
+// Run it as the command of a SingletonJob's container. The agent sets FENCING_TOKEN, SINGLETONJOB_NAMESPACE and SINGLETONJOB_NAME;
+// DATABASE_URL is the address of the ledger. ENTRIES limits the number of entries; without it, the program writes indefinitely.
 //
 // The database needs fence.sql (fence/fencesql) and: CREATE TABLE entries (n bigserial PRIMARY KEY, token bigint, payload text)
 'use strict';
@@ -9,7 +9,7 @@
 const { Client } = require('pg');
 
 const refusals = { FE412: 'stale', FE428: 'missing', FE400: 'malformed', FE425: 'ahead' }; // the SQLSTATEs of fence.sql
-const pastTenure = 3; // the exit status of one whose tenure is over
+const pastTenure = 3; // the exit status when the tenure is over
 
 function environment(name) {
   const value = process.env[name];
@@ -19,8 +19,8 @@ function environment(name) {
   return value;
 }
 
-// One transaction: the check holds the mark until the commit, so nothing can come between. The token stays a text: a number of
-// JavaScript's is a double, which cannot tell tokens above 2^53 apart.
+// write writes in one transaction. The check locks the mark until the commit, so no later tenure can write in between. The token stays a string,
+// because a JavaScript number is a double, which cannot tell tokens above 2^53 apart.
 async function write(client, resource, token, payload) {
   await client.query('BEGIN');
   try {

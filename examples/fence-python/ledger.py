@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Writes to a ledger in PostgreSQL, each entry under the fence: what a past tenure still sends is refused.
+"""Writes entries to a ledger in PostgreSQL under the fence, which refuses what a past tenure still sends.
 
-It is the command of a SingletonJob's container. The agent sets FENCING_TOKEN, SINGLETONJOB_NAMESPACE and SINGLETONJOB_NAME;
-DATABASE_URL says where the ledger is. ENTRIES limits how many entries it writes; without it, it goes on.
+Run it as the command of a SingletonJob's container. The agent sets FENCING_TOKEN, SINGLETONJOB_NAMESPACE and SINGLETONJOB_NAME;
+DATABASE_URL is the address of the ledger. ENTRIES limits the number of entries; without it, the program writes indefinitely.
 
 The database needs fence.sql (fence/fencesql) and: CREATE TABLE entries (n bigserial PRIMARY KEY, token bigint, payload text)
 """
@@ -15,7 +15,7 @@ import psycopg2
 
 # The SQLSTATEs of fence.sql.
 STALE, MISSING, MALFORMED, AHEAD = "FE412", "FE428", "FE400", "FE425"
-PAST_TENURE = 3  # the exit status of one whose tenure is over
+PAST_TENURE = 3  # the exit status when the tenure is over
 
 
 def environment(name):
@@ -26,7 +26,7 @@ def environment(name):
 
 
 def write(connection, resource, token, payload):
-    """One transaction: the check holds the mark until the commit, so nothing can come between."""
+    """Writes in one transaction. The check locks the mark until the commit, so no later tenure can write in between."""
     with connection, connection.cursor() as cursor:  # commits, or rolls back after an error
         cursor.execute("SELECT fence.assert(%s, %s)", (resource, token))
         cursor.execute("INSERT INTO entries (token, payload) VALUES (%s, %s)", (token, payload))

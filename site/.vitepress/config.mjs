@@ -15,7 +15,7 @@ const repository = readFileSync(join(top, 'charts/singletonjob/Chart.yaml'), 'ut
 
 const markdown = (dir) => readdirSync(join(top, dir)).filter((name) => name.endsWith('.md')).map((name) => posix.join(dir, name))
 const sources = ['.', 'docs', 'docs/decisions'].flatMap(markdown)
-const page = (source) => source === 'README.md' ? 'index.md' : source.startsWith('docs/') ? source.slice('docs/'.length) : source.toLowerCase()
+const page = (source) => source === 'README.md' ? 'index.md' : source === 'docs/README.md' ? 'documents.md' : source.startsWith('docs/') ? source.slice('docs/'.length) : source.toLowerCase()
 const rewrites = Object.fromEntries(sources.map((source) => [source, page(source)]))
 const sourceOf = Object.fromEntries(sources.map((source) => [page(source), source]))
 if (Object.keys(sourceOf).length !== sources.length) throw new Error('two files would be one page: ' + sources.join(' '))
@@ -41,7 +41,7 @@ const item = (entry) => {
 const group = (text, ...entries) => ({ text, items: entries.map(item) })
 
 const sidebar = [
-  group('Start', ['index.md', 'Overview'], ['guide.md', 'Do you need one, and which?'], 'from-deployment.md', 'differences.md', 'from-cronjob.md', ['workloads.md', "Somebody else's workload"]),
+  group('Start', ['index.md', 'Overview'], ['documents.md', 'Questions, and all documents'], ['guide.md', 'Do you need one, and which?'], 'from-deployment.md', 'differences.md', 'from-cronjob.md', ['workloads.md', "Somebody else's workload"]),
   group('Running', 'rollout.md', 'runs.md', 'hooks.md', 'probes.md', 'ready.md', 'service.md', 'volumes.md', 'entrypoint.md', 'week.md'),
   group('Safety', 'guarantees.md', 'timing.md',
     { text: 'Which fence for my sink?', link: 'fencing.md', collapsed: false, items: [['fencing-sql.md', 'SQL'], ['fencing-http.md', 'HTTP'],
