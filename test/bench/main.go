@@ -35,7 +35,7 @@ func main() {
 	flag.StringVar(&o.subjects, "subjects", "", "only these, comma-separated: "+strings.Join(keys(subjects(), subject.name), ", "))
 	flag.StringVar(&o.faults, "faults", "", "only these, comma-separated: "+strings.Join(keys(faultCases(), faultCase.name), ", "))
 	flag.StringVar(&o.svg, "svg", "dist/bench.svg", "file for the chart")
-	flag.StringVar(&o.show, "show", "", "measure nothing: print the README's table of the figures in this file")
+	flag.StringVar(&o.show, "show", "", "measure nothing: print the table of docs/measured.md from the figures in this file")
 	flag.Parse()
 	onlab.Main("bench", func(ctx context.Context) error { return run(ctx, o) })
 }

@@ -24,7 +24,7 @@ func showFile(path string) error {
 	return nil
 }
 
-// markdown is the README's table: a row for each fault, a column for each subject, and the worst of the runs in each cell.
+// markdown is the table of docs/measured.md: a row for each fault, a column for each subject, and the worst of the runs in each cell.
 func markdown(r Result) string {
 	columns := slices.DeleteFunc(keys(subjects(), subject.name), func(key string) bool { return r.Subjects[key] == "" })
 	rows := slices.DeleteFunc(keys(faultCases(), faultCase.name), func(key string) bool { return r.Faults[key] == "" })
