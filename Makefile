@@ -85,7 +85,7 @@ VERDICT := CGO_ENABLED=0 GOFLAGS='$(GOFLAGS)' go run ./test/verdict
 # versions they were not released with. The go command builds them once and keeps them in its cache.
 CONTROLLER_GEN := go tool -modfile=tools/go.mod controller-gen
 GOLANGCI_LINT := go tool -modfile=tools/lint.mod golangci-lint
-VALE = CGO_ENABLED=1 GOFLAGS= go tool -modfile=tools/vale.mod vale
+VALE = env CGO_ENABLED=1 GOFLAGS= go tool -modfile=tools/vale.mod vale
 GOTESTSUM := CGO_ENABLED=0 GOFLAGS='$(GOFLAGS)' go tool -n -modfile=tools/gotestsum.mod gotestsum
 
 .PHONY: help
