@@ -35,7 +35,7 @@ func validateRuns(spec *SingletonJobSpec, at *field.Path) field.ErrorList {
 	return append(errs, validateSchedule(spec.Schedule, at.Child("schedule"))...)
 }
 
-// validateRunPolicy is about what goes with a run policy, and what does not.
+// validateRunPolicy checks which fields can be combined with a run policy.
 func validateRunPolicy(spec *SingletonJobSpec, at *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	if policies := []RunPolicy{RunPolicyContinuous, RunPolicyRunToCompletion}; !slices.Contains(policies, spec.RunPolicy) {
@@ -82,8 +82,8 @@ func validateRunLimits(spec *SingletonJobSpec, at *field.Path) field.ErrorList {
 	return errs
 }
 
-// validateSchedule says the same as the CRD, and besides what no rule of a CRD can: what is wrong within cron's fields, and whether
-// there is such a zone. The operator tells of that by the reason InvalidSpec.
+// validateSchedule checks the same as the CRD, and also what no CRD rule can check: the contents of cron's fields, and whether the time
+// zone exists. The operator reports such an error with the reason InvalidSpec.
 func validateSchedule(s *Schedule, at *field.Path) field.ErrorList {
 	if s == nil {
 		return nil
@@ -134,7 +134,7 @@ func validateTicks(s *Schedule, at *field.Path) field.ErrorList {
 	return errs
 }
 
-// validateRestarts is about what the operator sets itself: a template may say what people have there who bring a Deployment or a Job.
+// validateRestarts checks a field that the operator sets itself. A template can have the values that a Deployment or a Job would have.
 func validateRestarts(policy corev1.RestartPolicy, runs RunPolicy, at *field.Path) field.ErrorList {
 	accepted, detail := []corev1.RestartPolicy{"", corev1.RestartPolicyAlways},
 		"is not accepted: Always, or nothing, because a candidate lives on through many tenures"

@@ -12,15 +12,15 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// The limits of the API. The CEL rules beside the types say the same; one table of cases tests both.
+// The limits of the API. The CEL rules beside the types check the same; one table of cases tests both.
 const (
-	// MaxNameLength leaves room for the suffixes of the objects made for a job: a pod's name is also its host name,
-	// of at most 63 characters.
+	// MaxNameLength leaves room for the suffixes of the objects that are created for a job: the name of a pod is also its host name, which
+	// has at most 63 characters.
 	MaxNameLength = 52
 
 	MinCandidates int32 = 1
-	// MaxCandidates bounds the agents that watch one Lease and that a release wakes at once. A standby beyond the
-	// number of failure domains makes nothing safer.
+	// MaxCandidates limits the number of agents that watch one Lease and that a release wakes at once. More standbys than failure domains
+	// add no safety.
 	MaxCandidates int32 = 16
 
 	MaxHistoryLimit int32 = 100
@@ -32,34 +32,34 @@ const (
 	// StopBudget is the least time between SIGTERM, at renewDeadline, and SIGKILL, at leaseDuration - margin.
 	StopBudget = time.Second
 
-	// MaxTokenBase keeps tokens below 2^53, so that sinks that hold numbers as doubles (JSON in JavaScript, Lua) still
-	// compare them exactly.
+	// MaxTokenBase keeps tokens below 2^53, so that sinks that store numbers as doubles (JSON in JavaScript, Lua) still compare them
+	// exactly.
 	MaxTokenBase int64 = 1 << 52
 )
 
-// What is reserved for the agent and the operator in a template. Everything that they add to a pod lies within.
+// What is reserved for the agent and the operator in a template. Everything that they add to a pod is within these limits.
 const (
-	// ReservedEnvPrefix begins the environment variables that the agent reads and sets, in no container of a template.
+	// ReservedEnvPrefix is the prefix of the environment variables that the agent reads and sets. No container of a template can set them.
 	ReservedEnvPrefix = "SINGLETONJOB_"
-	// ReservedNamePrefix begins the names of containers and volumes that the operator adds, which no container of a template
-	// mounts.
+	// ReservedNamePrefix is the prefix of the names of containers and volumes that the operator adds. No container of a template can mount
+	// such a volume.
 	ReservedNamePrefix = "singletonjob-"
-	// ReservedMountPath is below which the agent and its credentials are mounted in the gated container.
+	// ReservedMountPath is the directory of the gated container where the agent and its credentials are mounted.
 	ReservedMountPath = "/singletonjob"
-	// ReservedKeyPrefix begins the labels and annotations of the operator.
+	// ReservedKeyPrefix is the prefix of the operator's labels and annotations.
 	ReservedKeyPrefix = GroupName + "/"
 )
 
 var (
 	dnsLabel = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`)
-	// takenEnv are variables with which a process would not be found, or not run as it does without a token.
+	// takenEnv matches variables that a process needs to be found, or to run as it does without a token.
 	takenEnv    = regexp.MustCompile(`^(PATH|HOME|HOSTNAME|PWD|KUBERNETES_.*|LD_.*)$`)
 	cIdentifier = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,62}$`)
 )
 
-// Validate returns what is wrong with job. Unset fields are taken as their defaults. It says the same as the API server
-// does by the CRD, so for an object that was stored under this CRD it finds nothing; it is for objects that were
-// stored under another one, and for programs that check before they send.
+// Validate returns what is wrong with job. It treats unset fields as their defaults. Validate checks the same rules as the API server does
+// with the CRD, so it finds nothing wrong with an object that was stored under this CRD. It is for objects that were stored under another
+// version of the CRD, and for programs that check an object before they send it.
 func Validate(job *SingletonJob) field.ErrorList {
 	job = job.DeepCopy()
 	Default(job)
@@ -155,14 +155,13 @@ func validateLease(lease *LeaseSpec, at *field.Path) field.ErrorList {
 	return errs
 }
 
-// MaxRenewDeadline is the longest renewDeadline that leaves a process StopBudget to stop before leaseDuration less the
-// safety margin is over.
+// MaxRenewDeadline returns the longest renewDeadline that leaves a process StopBudget to stop before leaseDuration less the safety margin
+// is over.
 func MaxRenewDeadline(leaseDuration time.Duration) time.Duration {
 	return leaseDuration - margin(leaseDuration) - StopBudget
 }
 
-// margin repeats lease.Margin of the agent's state machine, which this public package must not depend on; a test
-// compares the two.
+// margin repeats lease.Margin of the agent's state machine, which this public package must not import; a test compares the two.
 func margin(leaseDuration time.Duration) time.Duration {
 	if leaseDuration < 5*time.Second {
 		return 500 * time.Millisecond
@@ -170,7 +169,7 @@ func margin(leaseDuration time.Duration) time.Duration {
 	return max(time.Second, leaseDuration/15)
 }
 
-// listed writes names as CEL does.
+// listed formats names as CEL does.
 func listed(names []string) string {
 	if len(names) == 0 {
 		return "[]"
@@ -178,7 +177,7 @@ func listed(names []string) string {
 	return `["` + strings.Join(names, `", "`) + `"]`
 }
 
-// inSeconds writes d as CEL does.
+// inSeconds formats d as CEL does.
 func inSeconds(d time.Duration) string {
 	return strconv.FormatFloat(d.Seconds(), 'f', -1, 64) + "s"
 }
@@ -273,7 +272,8 @@ func validateReservedNames(pod *corev1.PodSpec, at *field.Path) field.ErrorList 
 	return append(errs, validateReservedInside(pod.InitContainers, at.Child("initContainers"))...)
 }
 
-// validateReservedInside keeps what the operator configures the gated container by out of all containers of a template.
+// validateReservedInside rejects, in all containers of a template, the variables and volumes with which the operator configures the gated
+// container.
 func validateReservedInside(containers []corev1.Container, at *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	check := func(detail string, reserved func(*corev1.Container) bool) {
@@ -336,7 +336,7 @@ func validateGated(job *SingletonJob, at *field.Path) field.ErrorList {
 	return append(errs, validateAskedPorts(c, at)...)
 }
 
-// notChosen is why no container of a job that has some is gated.
+// notChosen returns why no container is gated although the job has some.
 func notChosen(job *SingletonJob) *field.Error {
 	at, names := field.NewPath("spec", "container"), listed(containerNames(job.Spec.Template.Spec.Containers))
 	named, annotated := job.Spec.Template.Annotations[DefaultContainerAnnotation]

@@ -55,7 +55,7 @@ func invalidSpec(j *job) verdict {
 }
 
 func deleting() verdict {
-	return verdict{v1alpha1.ReasonDeleting, "the SingletonJob is being deleted; nothing is made any more"}
+	return verdict{v1alpha1.ReasonDeleting, "the SingletonJob is being deleted; the operator creates no more pods"}
 }
 
 func active(state State, j *job, t *tenure, m *members, r *runs, refused []Refusal) verdict {
@@ -229,7 +229,7 @@ func provisioning(j *job, t *tenure, m *members, r *runs) verdict {
 	case m.any(func(c candidate) bool { return c.unwell }):
 		return upToDate(t, m, "every candidate is made from the current template, and those that stand by are ready")
 	}
-	return upToDate(t, m, "every candidate is made from the current template and ready")
+	return upToDate(t, m, "every candidate is created from the current template and ready")
 }
 
 // upToDate is the verdict that nothing is to be changed, but where somebody acts who is none of the job's.

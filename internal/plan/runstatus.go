@@ -198,7 +198,7 @@ func completeText(r *runs) string {
 }
 
 func failedText(r *runs) string {
-	return "the run has failed, and no attempt follows: " + endText(&r.Now)
+	return "the run failed, and no further attempt follows: " + endText(&r.Now)
 }
 
 // resting is the verdict on a job of which nobody acts, since nothing is to be run now.

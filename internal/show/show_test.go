@@ -57,8 +57,8 @@ func steady() Facts {
 			Conditions: []metav1.Condition{
 				says(v1alpha1.ConditionActive, v1alpha1.ReasonRunning, "billing-752pq9t-1 holds the Lease and renews it"),
 				says(v1alpha1.ConditionProtected, v1alpha1.ReasonStandbyReady, "a warm standby is ready on another node"),
-				says(v1alpha1.ConditionProgressing, v1alpha1.ReasonUpToDate, "every candidate is made from the current template and ready"),
-				says(v1alpha1.ConditionTimely, v1alpha1.ReasonInTime, "no CPU limit makes kills later than the lease leaves time for"),
+				says(v1alpha1.ConditionProgressing, v1alpha1.ReasonUpToDate, "every candidate is created from the current template and ready"),
+				says(v1alpha1.ConditionTimely, v1alpha1.ReasonInTime, "no CPU limit delays a kill by more than the time that the lease leaves for it"),
 			},
 		},
 	}
@@ -312,8 +312,8 @@ var cases = map[string]func(*Facts){
 			ID: "job", State: "GivenUp", Attempts: 7, Token: 48213, Pod: "billing-752pq9t-1", Reason: "ProcessExited", ExitCode: new(int32(3)),
 			StartTime: new(ago(26 * time.Minute)), EndTime: new(ago(time.Minute)),
 		}}
-		f.nobody(v1alpha1.ReasonRunFailed, "the run has failed, and no attempt follows: it exited with status 3 in attempt 7")
-		f.set(v1alpha1.ConditionFailed, v1alpha1.ReasonBackoffLimitExceeded, "the run has failed, and no attempt follows")
+		f.nobody(v1alpha1.ReasonRunFailed, "the run failed, and no further attempt follows: it exited with status 3 in attempt 7")
+		f.set(v1alpha1.ConditionFailed, v1alpha1.ReasonBackoffLimitExceeded, "the run failed, and no further attempt follows")
 		f.set(v1alpha1.ConditionComplete, v1alpha1.ReasonNotComplete, "the run is not complete")
 		f.Pods = f.Pods[1:]
 		f.Pods[0].Status.Phase = corev1.PodSucceeded
