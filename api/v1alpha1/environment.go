@@ -22,7 +22,7 @@ func validateGoRuntime(c *corev1.Container, at *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	refuse := func(name, value, remedy string) {
 		errs = append(errs, field.Invalid(at, value, fmt.Sprintf("the gated container %q sets %s to ", c.Name, name)+
-			`"`+value+`" in env, with which no Go program starts, nor does the agent: write `+remedy))
+			`"`+value+`" in env, but no Go program, including the agent, starts with that value: write `+remedy))
 	}
 	if value := literal(c.Env, contract.GoMemLimit); !goMemLimit.MatchString(value) {
 		refuse(contract.GoMemLimit, value, contract.GoMemLimitRemedy)

@@ -40,7 +40,7 @@ func badHooks(l *corev1.Lifecycle) []string {
 	return bad
 }
 
-const notRunnable = " that the agent cannot run: set one of exec.command, httpGet, and sleep.seconds from 0 to 3600"
+const notRunnable = " that the agent cannot run: set exactly one of exec.command, httpGet, and sleep.seconds (0 to 3600)"
 
 // runnable reports whether an agent can run a hook. It is true if there is no hook.
 func runnable(h *corev1.LifecycleHandler) bool {

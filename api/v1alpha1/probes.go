@@ -85,7 +85,7 @@ func validateProbe(p namedProbe, at *field.Path) field.ErrorList {
 		}
 	}
 	wrong(p.name == "readinessProbe" && p.TerminationGracePeriodSeconds != nil,
-		"terminationGracePeriodSeconds is of no use to a probe that ends nothing: remove it")
+		"terminationGracePeriodSeconds has no effect on a readiness probe, which ends nothing: remove it")
 	return errs
 }
 
@@ -99,7 +99,7 @@ func badHTTPGet(get *corev1.HTTPGetAction) []string {
 		bad = append(bad, "httpGet.protocol is neither HTTP1 nor, with scheme HTTP, HTTP2")
 	}
 	if slices.ContainsFunc(get.HTTPHeaders, func(h corev1.HTTPHeader) bool { return !headerName.MatchString(h.Name) }) {
-		bad = append(bad, "httpGet.httpHeaders has a name that is none: letters, digits and - only")
+		bad = append(bad, "httpGet.httpHeaders has an invalid name: use letters, digits and - only")
 	}
 	return bad
 }
@@ -113,7 +113,7 @@ func validateAskedPorts(c *corev1.Container, at *field.Path) field.ErrorList {
 	check := func(what, way string, port intstr.IntOrString) {
 		if !isPort(port, c) {
 			errs = append(errs, field.Invalid(at, port.String(), fmt.Sprintf("the gated container %q has a %s whose %s.port is neither a number from 1 to "+
-				"65535 nor the name of one of its ports with such a number: give that name in ports, or a number here", c.Name, what, way)))
+				"65535 nor the name of one of its ports with such a number: add that name to ports, or set a number here", c.Name, what, way)))
 		}
 	}
 	for _, p := range probesOf(c) {

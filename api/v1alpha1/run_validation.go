@@ -24,9 +24,9 @@ const (
 )
 
 const (
-	onlyOfRuns = "only with runPolicy RunToCompletion, which is chosen when a job is made: remove it, or make a job that has that"
-	noTicks    = "the job would be gone before its next tick: remove it, or remove schedule"
-	notOfRuns  = "a Deployment or StatefulSet runs for ever, a job of runPolicy RunToCompletion does not: put the pod template into spec.template"
+	onlyOfRuns = "valid only with runPolicy RunToCompletion, which you can set only when you create a job: remove it, or create a job with that policy"
+	noTicks    = "the job would be deleted before its next tick: remove it, or remove schedule"
+	notOfRuns  = "a Deployment or StatefulSet runs indefinitely, a job with runPolicy RunToCompletion does not: put the pod template into spec.template"
 )
 
 func validateRuns(spec *SingletonJobSpec, at *field.Path) field.ErrorList {
@@ -56,7 +56,7 @@ func validateRunPolicy(spec *SingletonJobSpec, at *field.Path) field.ErrorList {
 	forbid(runs && spec.WorkloadRef != nil, "workloadRef", notOfRuns)
 	if runs && spec.Lease.OnRenewFailure == OnRenewFailureKeepRunning {
 		errs = append(errs, field.Invalid(at.Child("lease", "onRenewFailure"), spec.Lease.OnRenewFailure,
-			`"KeepRunning" is not accepted with runPolicy RunToCompletion, since two attempts of a run could be at work: Stop, or nothing`))
+			`"KeepRunning" is not accepted with runPolicy RunToCompletion, because two attempts of a run could run at once: set Stop, or remove it`))
 	}
 	return errs
 }
@@ -109,7 +109,7 @@ func validateSchedule(s *Schedule, at *field.Path) field.ErrorList {
 	}
 	if s.Overlap == string(schedule.OverlapReplace) && s.CatchUp == string(schedule.CatchUpAll) {
 		errs = append(errs, field.Invalid(at.Child("overlap"), s.Overlap,
-			`"Replace" is not accepted with catchUp All, whose runs would end one another: Queue, or catchUp Latest`))
+			`"Replace" is not accepted with catchUp All, because its runs would stop each other: set Queue, or catchUp Latest`))
 	}
 	return errs
 }
@@ -137,10 +137,10 @@ func validateTicks(s *Schedule, at *field.Path) field.ErrorList {
 // validateRestarts checks a field that the operator sets itself. A template can have the values that a Deployment or a Job would have.
 func validateRestarts(policy corev1.RestartPolicy, runs RunPolicy, at *field.Path) field.ErrorList {
 	accepted, detail := []corev1.RestartPolicy{"", corev1.RestartPolicyAlways},
-		"is not accepted: Always, or nothing, because a candidate lives on through many tenures"
+		"is not accepted: set Always, or remove it, because a candidate lives through many tenures"
 	if runs == RunPolicyRunToCompletion {
 		accepted, detail = []corev1.RestartPolicy{"", corev1.RestartPolicyOnFailure, corev1.RestartPolicyNever},
-			"is not accepted with runPolicy RunToCompletion: OnFailure, Never, or nothing, which all mean that attempts follow by spec.backoffLimit"
+			"is not accepted with runPolicy RunToCompletion: set OnFailure or Never, or remove it; in each case attempts follow as spec.backoffLimit allows"
 	}
 	if slices.Contains(accepted, policy) {
 		return nil
@@ -154,5 +154,5 @@ func validateSameRunPolicy(was, is RunPolicy, at *field.Path) field.ErrorList {
 	if was == is {
 		return nil
 	}
-	return field.ErrorList{field.Invalid(at, is, fmt.Sprintf("%q can't take the place of %q: make a job of another name, or delete this one first", is, was))}
+	return field.ErrorList{field.Invalid(at, is, fmt.Sprintf("%q can't replace %q: create a job with another name, or delete this one first", is, was))}
 }

@@ -67,7 +67,7 @@ func validateService(service *ServiceSpec, at *field.Path) field.ErrorList {
 		errs = append(errs, field.Invalid(at, 0, fmt.Sprintf("%s in body should have at least 1 items", at)))
 	}
 	if len(service.Ports) > 1 && slices.ContainsFunc(service.Ports, func(p ServicePort) bool { return p.Name == "" }) {
-		errs = append(errs, field.Required(at, "of several ports each needs a name"))
+		errs = append(errs, field.Required(at, "with several ports, each one needs a name"))
 	}
 	names := map[string]bool{}
 	for i, p := range service.Ports {

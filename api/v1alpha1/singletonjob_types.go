@@ -205,8 +205,8 @@ type LeaseSpec struct {
 // FencingSpec configures how the process learns its token.
 type FencingSpec struct {
 	// The environment variable that holds the token: a decimal number. The command and arguments of the process can use it too, as
-	// $(FENCING_TOKEN). A C identifier of at most 63 characters that does not begin with SINGLETONJOB_ and that other programs do not read,
-	// such as PATH. Default FENCING_TOKEN.
+	// $(FENCING_TOKEN). A C identifier of at most 63 characters that does not begin with SINGLETONJOB_. Do not use a variable that other
+	// programs read, such as PATH. Default FENCING_TOKEN.
 	// +kubebuilder:default=FENCING_TOKEN
 	// +optional
 	EnvVar string `json:"envVar,omitempty"`

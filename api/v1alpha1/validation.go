@@ -146,8 +146,8 @@ func validateLease(lease *LeaseSpec, at *field.Path) field.ErrorList {
 	if delay < 0 || delay > MaxLockDelay {
 		invalid("lockDelay", delay, "is not accepted: from 0s to 1h")
 	} else if delay > 0 && lease.OnRenewFailure == OnRenewFailureKeepRunning {
-		invalid("lockDelay", delay, "contradicts onRenewFailure KeepRunning, for sinks that reject old tokens and need no "+
-			"delay: lockDelay 0s, or onRenewFailure Stop")
+		invalid("lockDelay", delay, "contradicts onRenewFailure KeepRunning, which is for sinks that reject old tokens and need no "+
+			"delay: set lockDelay 0s, or onRenewFailure Stop")
 	}
 	if modes := []OnRenewFailure{OnRenewFailureStop, OnRenewFailureKeepRunning}; !slices.Contains(modes, lease.OnRenewFailure) {
 		errs = append(errs, field.NotSupported(at.Child("onRenewFailure"), lease.OnRenewFailure, modes))
@@ -200,8 +200,8 @@ func validateFencing(fencing *FencingSpec, at *field.Path) field.ErrorList {
 			"most 63 characters (letters, digits and _, not beginning with a digit) that does not begin with SINGLETONJOB_", name)))
 	}
 	if takenEnv.MatchString(fencing.EnvVar) {
-		errs = append(errs, field.Invalid(at.Child("envVar"), fencing.EnvVar, fmt.Sprintf("%q is not accepted: others read it, and would find the token "+
-			"in it: a name of your own, such as FENCING_TOKEN, that is not PATH, HOME, HOSTNAME or PWD and does not begin with KUBERNETES_ or LD_", fencing.EnvVar)))
+		errs = append(errs, field.Invalid(at.Child("envVar"), fencing.EnvVar, fmt.Sprintf("%q is not accepted: other programs read it, and would find the token "+
+			"in it: choose a name of your own, such as FENCING_TOKEN, that is not PATH, HOME, HOSTNAME or PWD and does not begin with KUBERNETES_ or LD_", fencing.EnvVar)))
 	}
 	if base := fencing.TokenBase; base < 0 || base > MaxTokenBase {
 		errs = append(errs, field.Invalid(at.Child("tokenBase"), base, fmt.Sprintf("%d is not accepted: from 0 to %d (2^52)",
@@ -221,7 +221,7 @@ func validateMetadata(template *corev1.PodTemplateSpec, at *field.Path) field.Er
 		}
 		if len(reserved) > 0 {
 			slices.Sort(reserved)
-			errs = append(errs, field.Forbidden(at.Child(name), "keys that begin with singletonjob.io/ are the operator's: remove "+
+			errs = append(errs, field.Forbidden(at.Child(name), "keys that begin with singletonjob.io/ are reserved for the operator: remove "+
 				listed(reserved)))
 		}
 	}
@@ -237,17 +237,17 @@ func validatePod(pod *corev1.PodSpec, runs RunPolicy, at *field.Path) field.Erro
 			errs = append(errs, field.Forbidden(at.Child(name), detail))
 		}
 	}
-	const notOurs = "the agent must be PID 1 of the gated container and see no process but its own, or it could not vouch " +
+	const notOurs = "the agent must be PID 1 of the gated container and see only its own processes, or it could not guarantee " +
 		"that all are dead: remove it"
 	forbid(pod.HostPID, "hostPID", notOurs)
 	forbid(pod.ShareProcessNamespace != nil && *pod.ShareProcessNamespace, "shareProcessNamespace", notOurs)
-	forbid(pod.ActiveDeadlineSeconds != nil, "activeDeadlineSeconds", "a candidate lives on through many tenures: remove it")
-	forbid(len(pod.EphemeralContainers) > 0, "ephemeralContainers", "no pod can be made with ephemeral containers: remove it, and use "+
+	forbid(pod.ActiveDeadlineSeconds != nil, "activeDeadlineSeconds", "a candidate lives through many tenures: remove it")
+	forbid(len(pod.EphemeralContainers) > 0, "ephemeralContainers", "no pod can be created with ephemeral containers: remove it, and use "+
 		"kubectl debug")
 	forbid(pod.OS != nil && pod.OS.Name != corev1.Linux, "os", "the agent runs on Linux only: remove it, or set name: linux")
 	if grace := pod.TerminationGracePeriodSeconds; grace != nil && *grace < 1 {
 		errs = append(errs, field.Invalid(at.Child("terminationGracePeriodSeconds"), *grace, fmt.Sprintf("%d is not accepted: at "+
-			"least 1, because with 0 a deleted pod is forgotten before it is stopped, and no handover is clean", *grace)))
+			"least 1, because with 0 a deleted pod no longer exists in the API before it is stopped, and no handover is clean", *grace)))
 	}
 	return append(errs, validateRestarts(pod.RestartPolicy, runs, at.Child("restartPolicy"))...)
 }
@@ -257,7 +257,7 @@ func validateReservedNames(pod *corev1.PodSpec, at *field.Path) field.ErrorList 
 	check := func(list string, names []string) {
 		reserved := slices.DeleteFunc(names, func(name string) bool { return !strings.HasPrefix(name, ReservedNamePrefix) })
 		if len(reserved) > 0 {
-			errs = append(errs, field.Forbidden(at.Child(list), "names that begin with singletonjob- are the operator's: rename "+
+			errs = append(errs, field.Forbidden(at.Child(list), "names that begin with singletonjob- are reserved for the operator: rename "+
 				listed(reserved)))
 		}
 	}
@@ -287,10 +287,10 @@ func validateReservedInside(containers []corev1.Container, at *field.Path) field
 			errs = append(errs, field.Forbidden(at, detail+" of "+listed(names)))
 		}
 	}
-	check("variables that begin with SINGLETONJOB_ are the agent's: remove them from env", func(c *corev1.Container) bool {
+	check("variables that begin with SINGLETONJOB_ are reserved for the agent: remove them from env", func(c *corev1.Container) bool {
 		return slices.ContainsFunc(c.Env, func(e corev1.EnvVar) bool { return strings.HasPrefix(e.Name, ReservedEnvPrefix) })
 	})
-	check("volumes whose names begin with singletonjob- are the agent's: remove them from volumeMounts", func(c *corev1.Container) bool {
+	check("volumes whose names begin with singletonjob- are reserved for the agent: remove them from volumeMounts", func(c *corev1.Container) bool {
 		return slices.ContainsFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool { return strings.HasPrefix(m.Name, ReservedNamePrefix) })
 	})
 	return errs
@@ -324,7 +324,7 @@ func validateGated(job *SingletonJob, at *field.Path) field.ErrorList {
 		forbid(true, "%s", bad)
 	}
 	forbid(c.RestartPolicy != nil && *c.RestartPolicy != corev1.ContainerRestartPolicyAlways || len(c.RestartPolicyRules) > 0,
-		"has a restart policy of its own: remove restartPolicy and restartPolicyRules, a candidate lives on through many tenures")
+		"has a restart policy of its own: remove restartPolicy and restartPolicyRules, because a candidate lives through many tenures")
 	forbid(slices.ContainsFunc(c.Env, func(e corev1.EnvVar) bool { return e.Name == job.Spec.Fencing.EnvVar }),
 		"sets %s in env: the agent sets it, remove it or choose another spec.fencing.envVar", job.Spec.Fencing.EnvVar)
 	forbid(slices.ContainsFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool { return ours.MatchString(m.MountPath) }),
@@ -347,6 +347,6 @@ func notChosen(job *SingletonJob) *field.Error {
 		return field.Invalid(field.NewPath("spec", "template", "metadata", "annotations"), named, fmt.Sprintf(
 			"%s is %q, which is not a container of spec.template: one of %s, or set spec.container", DefaultContainerAnnotation, named, names))
 	}
-	return field.Required(at, fmt.Sprintf("of several containers one is gated, and the others run in every candidate: set it to one of %s, or name that in "+
+	return field.Required(at, fmt.Sprintf("one of several containers is gated, and the others run in every candidate: set it to one of %s, or name that in "+
 		"spec.template.metadata.annotations as %s", names, DefaultContainerAnnotation))
 }

@@ -44,21 +44,21 @@ func validJob() *SingletonJob {
 const (
 	inPod        = "spec.template.spec."
 	inContainers = inPod + "containers"
-	mustBePID1   = "the agent must be PID 1 of the gated container and see no process but its own, or it could not vouch " +
+	mustBePID1   = "the agent must be PID 1 of the gated container and see only its own processes, or it could not guarantee " +
 		"that all are dead: remove it"
-	manyTenures = "a candidate lives on through many tenures: remove it"
+	manyTenures = "a candidate lives through many tenures: remove it"
 	badEnvVar   = " is not accepted: a C identifier of at most 63 characters (letters, digits and _, not beginning with a " +
 		"digit) that does not begin with SINGLETONJOB_"
-	takenEnvVar = " is not accepted: others read it, and would find the token in it: a name of your own, such as FENCING_TOKEN, that is not PATH, HOME, HOSTNAME " +
+	takenEnvVar = " is not accepted: other programs read it, and would find the token in it: choose a name of your own, such as FENCING_TOKEN, that is not PATH, HOME, HOSTNAME " +
 		"or PWD and does not begin with KUBERNETES_ or LD_"
 	badEnv      = `the gated container "app" sets FENCING_TOKEN in env: the agent sets it, remove it or choose another spec.fencing.envVar`
-	reservedEnv = "variables that begin with SINGLETONJOB_ are the agent's: remove them from env of "
-	badVolume   = "volumes whose names begin with singletonjob- are the agent's: remove them from volumeMounts of "
+	reservedEnv = "variables that begin with SINGLETONJOB_ are reserved for the agent: remove them from env of "
+	badVolume   = "volumes whose names begin with singletonjob- are reserved for the agent: remove them from volumeMounts of "
 	badMount    = `the gated container "app" mounts a volume at or below /singletonjob, where the agent and its credentials are: choose another mountPath`
 	badCaps     = `the gated container "app" has SETUID without KILL: the process may change its user (CAP_SETUID), and without CAP_KILL nothing could kill ` +
 		"it then: add KILL to securityContext.capabilities of the container, or drop SETUID; if its image does not run as root, set runAsNonRoot"
 	badPolicy = `the gated container "app" has a restart policy of its own: remove restartPolicy and restartPolicyRules, ` +
-		"a candidate lives on through many tenures"
+		"because a candidate lives through many tenures"
 	badName = " is not accepted: at most 52 characters of a-z, 0-9 and - that begin and end with a letter or digit, because " +
 		"the names and host names of the pods begin with it"
 	tooLong = " (leaseDuration less the safety margin, less 1s for the process to stop), or a longer leaseDuration"
@@ -94,7 +94,7 @@ func hook(handler corev1.LifecycleHandler) func(*SingletonJob) {
 	return app(func(c *corev1.Container) { c.Lifecycle = &corev1.Lifecycle{PreStop: &handler} })
 }
 
-const badPreStop = `the gated container "app" has a preStop hook that the agent cannot run: set one of exec.command, httpGet, and sleep.seconds from 0 to 3600`
+const badPreStop = `the gated container "app" has a preStop hook that the agent cannot run: set exactly one of exec.command, httpGet, and sleep.seconds (0 to 3600)`
 
 func httpHook(change func(*corev1.Container, *corev1.HTTPGetAction)) func(*SingletonJob) {
 	return app(func(c *corev1.Container) {
@@ -107,7 +107,7 @@ func httpHook(change func(*corev1.Container, *corev1.HTTPGetAction)) func(*Singl
 const inPreStop = inContainers + "[0].lifecycle.preStop"
 
 var badHookPort = invalid(inContainers, `the gated container "app" has a preStop hook whose httpGet.port is neither a number from 1 to 65535 nor the name `+
-	"of one of its ports with such a number: give that name in ports, or a number here")
+	"of one of its ports with such a number: add that name to ports, or set a number here")
 
 func app(change func(*corev1.Container)) func(*SingletonJob) {
 	return pod(func(p *corev1.PodSpec) { change(&p.Containers[0]) })
@@ -165,8 +165,8 @@ var leaseCases = map[string]validationCase{
 	"KeepRunning":        {change: lockDelay(0, OnRenewFailureKeepRunning)},
 	"KeepRunning contradicts a delay": {
 		change: lockDelay(5*time.Second, OnRenewFailureKeepRunning),
-		want: invalid("spec.lease.lockDelay", "5s contradicts onRenewFailure KeepRunning, for sinks that reject old tokens and "+
-			"need no delay: lockDelay 0s, or onRenewFailure Stop"),
+		want: invalid("spec.lease.lockDelay", "5s contradicts onRenewFailure KeepRunning, which is for sinks that reject old tokens and "+
+			"need no delay: set lockDelay 0s, or onRenewFailure Stop"),
 	},
 	"unknown onRenewFailure": {
 		change: lockDelay(0, "Panic"),
@@ -246,11 +246,11 @@ var specCases = map[string]validationCase{
 		change: func(job *SingletonJob) {
 			job.Spec.Template.Labels = map[string]string{"app": "x", "singletonjob.io/role": "active"}
 		},
-		want: forbidden("spec.template.metadata.labels", `keys that begin with singletonjob.io/ are the operator's: remove ["singletonjob.io/role"]`),
+		want: forbidden("spec.template.metadata.labels", `keys that begin with singletonjob.io/ are reserved for the operator: remove ["singletonjob.io/role"]`),
 	},
 	"annotation of the operator": {
 		change: func(job *SingletonJob) { job.Spec.Template.Annotations = map[string]string{"singletonjob.io/x": ""} },
-		want:   forbidden("spec.template.metadata.annotations", `keys that begin with singletonjob.io/ are the operator's: remove ["singletonjob.io/x"]`),
+		want:   forbidden("spec.template.metadata.annotations", `keys that begin with singletonjob.io/ are reserved for the operator: remove ["singletonjob.io/x"]`),
 	},
 	"labels and annotations of one's own": {
 		change: func(job *SingletonJob) {
@@ -274,12 +274,12 @@ var templateCases = map[string]validationCase{
 	"shortest grace period": {change: pod(func(p *corev1.PodSpec) { p.TerminationGracePeriodSeconds = new(int64(1)) })},
 	"no grace period": {
 		change: pod(func(p *corev1.PodSpec) { p.TerminationGracePeriodSeconds = new(int64(0)) }),
-		want: invalid(inPod+"terminationGracePeriodSeconds", "0 is not accepted: at least 1, because with 0 a deleted pod is "+
-			"forgotten before it is stopped, and no handover is clean"),
+		want: invalid(inPod+"terminationGracePeriodSeconds", "0 is not accepted: at least 1, because with 0 a deleted pod no longer exists "+
+			"in the API before it is stopped, and no handover is clean"),
 	},
 	"restartPolicy Never": {
 		change: pod(func(p *corev1.PodSpec) { p.RestartPolicy = corev1.RestartPolicyNever }),
-		want: invalid(inPod+"restartPolicy", `"Never" is not accepted: Always, or nothing, because a candidate lives on `+
+		want: invalid(inPod+"restartPolicy", `"Never" is not accepted: set Always, or remove it, because a candidate lives `+
 			"through many tenures"),
 	},
 	"no container": {change: pod(func(p *corev1.PodSpec) { p.Containers = []corev1.Container{} }), want: missing(inContainers, "a pod needs at least one container")},
@@ -293,17 +293,17 @@ var templateCases = map[string]validationCase{
 		change: pod(func(p *corev1.PodSpec) {
 			p.Volumes = []corev1.Volume{{Name: "singletonjob-x"}, {Name: "x"}, {Name: "singletonjob-y"}}
 		}),
-		want: forbidden(inPod+"volumes", `names that begin with singletonjob- are the operator's: rename ["singletonjob-x", "singletonjob-y"]`),
+		want: forbidden(inPod+"volumes", `names that begin with singletonjob- are reserved for the operator: rename ["singletonjob-x", "singletonjob-y"]`),
 	},
 	"reserved init container": {
 		change: pod(func(p *corev1.PodSpec) {
 			p.InitContainers = []corev1.Container{{Name: "singletonjob-install", Image: "x"}}
 		}),
-		want: forbidden(inPod+"initContainers", `names that begin with singletonjob- are the operator's: rename ["singletonjob-install"]`),
+		want: forbidden(inPod+"initContainers", `names that begin with singletonjob- are reserved for the operator: rename ["singletonjob-install"]`),
 	},
 	"reserved container": {
 		change: pod(func(p *corev1.PodSpec) { p.Containers[1].Name = "singletonjob-x" }),
-		want:   forbidden(inContainers, `names that begin with singletonjob- are the operator's: rename ["singletonjob-x"]`),
+		want:   forbidden(inContainers, `names that begin with singletonjob- are reserved for the operator: rename ["singletonjob-x"]`),
 	},
 }
 
@@ -346,7 +346,7 @@ var gatedCases = map[string]validationCase{
 				Name: "debug", Env: []corev1.EnvVar{{Name: "SINGLETONJOB_CONFIG"}},
 			}}}
 		}),
-		want: forbidden(inPod+"ephemeralContainers", "no pod can be made with ephemeral containers: remove it, and use kubectl debug"),
+		want: forbidden(inPod+"ephemeralContainers", "no pod can be created with ephemeral containers: remove it, and use kubectl debug"),
 	},
 	"mount in place of the agent": {change: app(func(c *corev1.Container) {
 		c.VolumeMounts = []corev1.VolumeMount{{Name: "d", MountPath: "/singletonjob"}}
@@ -473,7 +473,7 @@ func variables(name, value string) func(*SingletonJob) {
 }
 
 func badMemLimit(value string) string {
-	return `the gated container "app" sets GOMEMLIMIT to "` + value + `" in env, with which no Go program starts, nor does the agent: write a number of bytes, ` +
+	return `the gated container "app" sets GOMEMLIMIT to "` + value + `" in env, but no Go program, including the agent, starts with that value: write a number of bytes, ` +
 		"alone or with B, KiB, MiB, GiB or TiB behind it (4GiB, not 4Gi), or off"
 }
 
@@ -496,7 +496,7 @@ func choice(annotation string, change func(*SingletonJob)) func(*SingletonJob) {
 }
 
 var (
-	noChoice = missing("spec.container", `of several containers one is gated, and the others run in every candidate: set it to one of `+
+	noChoice = missing("spec.container", `one of several containers is gated, and the others run in every candidate: set it to one of `+
 		`["app", "proxy"], or name that in spec.template.metadata.annotations as kubectl.kubernetes.io/default-container`)
 	// ofProxy shows which container is gated.
 	ofProxy = pod(func(p *corev1.PodSpec) {
@@ -657,7 +657,7 @@ const (
 	inProbe     = inContainers + "[0].livenessProbe"
 	badScheme   = "httpGet.scheme is neither HTTP nor HTTPS"
 	badProtocol = "httpGet.protocol is neither HTTP1 nor, with scheme HTTP, HTTP2"
-	badHeader   = "httpGet.httpHeaders has a name that is none: letters, digits and - only"
+	badHeader   = "httpGet.httpHeaders has an invalid name: use letters, digits and - only"
 	noWay       = "0 of exec, httpGet, tcpSocket and grpc are set: set one of them"
 )
 
@@ -665,7 +665,7 @@ func badProbe(what string) []problem { return invalid(inProbe, what) }
 
 func badPort(way string) []problem {
 	return invalid(inContainers, `the gated container "app" has a livenessProbe whose `+way+".port is neither a number from 1 to 65535 nor the "+
-		"name of one of its ports with such a number: give that name in ports, or a number here")
+		"name of one of its ports with such a number: add that name to ports, or set a number here")
 }
 
 var probeCases = map[string]validationCase{
@@ -721,7 +721,7 @@ var probeCases = map[string]validationCase{
 	"grace of what ends nothing": {change: probe(func(c *corev1.Container, p *corev1.Probe) {
 		c.ReadinessProbe = p.DeepCopy()
 		c.ReadinessProbe.TerminationGracePeriodSeconds = new(int64(1))
-	}), want: invalid(inContainers+"[0].readinessProbe", "terminationGracePeriodSeconds is of no use to a probe that ends nothing: remove it")},
+	}), want: invalid(inContainers+"[0].readinessProbe", "terminationGracePeriodSeconds has no effect on a readiness probe, which ends nothing: remove it")},
 	"alive only when it says so twice": {
 		change: probe(func(_ *corev1.Container, p *corev1.Probe) { p.SuccessThreshold = 2 }),
 		want:   invalid(inProbe+".successThreshold", "should be less than or equal to 1"),

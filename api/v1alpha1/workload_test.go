@@ -26,7 +26,7 @@ var workloadCases = map[string]validationCase{
 	}},
 	"neither template nor workload": {
 		change: func(job *SingletonJob) { job.Spec.Template = corev1.PodTemplateSpec{} },
-		want:   missing("spec.template", "set template, or workloadRef to take the template of a Deployment or StatefulSet that is scaled to 0"),
+		want:   missing("spec.template", "set template, or workloadRef to use the template of a Deployment or StatefulSet that is scaled to 0"),
 	},
 	"template and workload": {
 		change: func(job *SingletonJob) {

@@ -19,7 +19,7 @@ func validateSource(job *SingletonJob, at *field.Path) field.ErrorList {
 	ref := job.Spec.WorkloadRef
 	switch has := job.HasTemplate(); {
 	case !has && ref == nil:
-		return field.ErrorList{field.Required(at.Child("template"), "set template, or workloadRef to take the template of a Deployment or "+
+		return field.ErrorList{field.Required(at.Child("template"), "set template, or workloadRef to use the template of a Deployment or "+
 			"StatefulSet that is scaled to 0")}
 	case ref == nil:
 		return nil
