@@ -201,7 +201,7 @@ func otherReasons() []ConditionReason {
 		{ConditionProgressing, no, ReasonRolloutStalled, "no candidate of the current template becomes ready; the old candidates continue"},
 		{ConditionProgressing, no, ReasonProgressDeadlineExceeded, "a rollout waits for a candidate that has not become ready within spec.strategy.progressDeadlineSeconds; the message says why"},
 		{ConditionProgressing, no, ReasonRolloutPaused, "spec.strategy.paused is set, and the current template is not rolled out"},
-		{ConditionProgressing, no, ReasonRolloutWaits, "this version of the operator changes what it puts into pods, and it is not this job's turn yet; nothing changes until then"},
+		{ConditionProgressing, no, ReasonRolloutWaits, "what the operator adds to pods has changed, and it is not this job's turn yet; nothing changes until then"},
 		{ConditionProgressing, no, ReasonSwitchoverBlocked, "a handover was requested that is not possible; the message says why"},
 		{ConditionProgressing, no, ReasonSuspended, "spec.suspend is set and nothing runs"},
 		{ConditionProgressing, no, ReasonFailedCreate, "the API server rejects the candidate pods or other objects of the job: quota, Pod Security or another admission rule"},

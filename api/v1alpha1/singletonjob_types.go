@@ -273,8 +273,9 @@ type SingletonJobStatus struct {
 	// +optional
 	Candidates CandidatesStatus `json:"candidates,omitzero"`
 
-	// This job's place in a fleet-wide rollout: Waiting, UnderWay or empty. Such a rollout starts when a new version of the operator
-	// changes what it puts into pods. A limited number of jobs are UnderWay at a time, each until all its candidates are new and ready.
+	// This job's place in a fleet-wide rollout: Waiting, UnderWay or empty. Such a rollout starts when what the operator adds to pods
+	// changes, for example with a new version of the operator. A limited number of jobs are UnderWay at a time, each until all its
+	// candidates are new and ready.
 	// +optional
 	FleetRollout FleetRollout `json:"fleetRollout,omitempty"`
 

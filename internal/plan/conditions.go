@@ -39,8 +39,8 @@ func idle(state State, j *job, t *tenure) verdict {
 	case InvalidSpec:
 		return invalidSpec(j)
 	case LeaseConflict:
-		return verdict{v1alpha1.ReasonLeaseConflict, fmt.Sprintf("the Lease %s/%s exists and is not this operator's, it lacks the label %s=%s: delete it, or give the "+
-			"SingletonJob another name; nothing is touched until then", j.Namespace, t.name, contract.ManagedByLabel, contract.ManagedBy)}
+		return verdict{v1alpha1.ReasonLeaseConflict, fmt.Sprintf("the Lease %s/%s exists and does not belong to this operator, because it lacks the label %s=%s: "+
+			"delete it, or give the SingletonJob another name; the operator changes nothing until then", j.Namespace, t.name, contract.ManagedByLabel, contract.ManagedBy)}
 	default:
 		return verdict{v1alpha1.ReasonSuspended, "spec.suspend is set; nothing runs"}
 	}
@@ -51,7 +51,7 @@ func invalidSpec(j *job) verdict {
 	if j.ref != nil {
 		spec = fmt.Sprintf("the spec with the pod template of %s", j.ref)
 	}
-	return verdict{v1alpha1.ReasonInvalidSpec, spec + " is not accepted, nothing is changed until it is: " + j.faults.ToAggregate().Error()}
+	return verdict{v1alpha1.ReasonInvalidSpec, spec + " is not valid, so the operator changes nothing: " + j.faults.ToAggregate().Error()}
 }
 
 func deleting() verdict {
@@ -177,7 +177,7 @@ func progressing(state State, j *job, t *tenure, m *members, r *runs, refused []
 		if r.badRequest != "" {
 			return badRequest(r)
 		}
-		return upToDate(t, m, "no candidate is needed while no run is")
+		return upToDate(t, m, "no candidate is needed while there is no run")
 	default:
 		return changing(j, t, m, r, refused, h)
 	}
@@ -227,7 +227,7 @@ func provisioning(j *job, t *tenure, m *members, r *runs) verdict {
 	case m.turn.waits:
 		return verdict{v1alpha1.ReasonRolloutWaits, waitsText}
 	case m.any(func(c candidate) bool { return c.unwell }):
-		return upToDate(t, m, "every candidate is made from the current template, and those that stand by are ready")
+		return upToDate(t, m, "every candidate is created from the current template, and the standbys are ready")
 	}
 	return upToDate(t, m, "every candidate is created from the current template and ready")
 }
@@ -289,10 +289,10 @@ func (m *members) slowest() *candidate {
 
 func (m *members) rollingText() string {
 	if m.fleet.Busy {
-		return "candidates are replaced by ones of the current template when the attempt under way has ended"
+		return "candidates are replaced by ones of the current template when the current attempt ends"
 	}
 	if m.turn.own {
-		return "candidates are being replaced by ones of the same template, since the operator puts something else into them, standbys first"
+		return "candidates are being replaced by ones of the same template, standbys first, because what the operator adds to pods has changed"
 	}
 	return "candidates are being replaced by ones of the current template, standbys first"
 }
@@ -313,7 +313,7 @@ func refusal(refused []Refusal) string {
 	for _, r := range refused {
 		texts = append(texts, Shorten(r.Text, maxRefusal))
 	}
-	return "the API server refuses what the operator asks for: " + strings.Join(texts, separator)
+	return "the API server rejects requests of the operator: " + strings.Join(texts, separator)
 }
 
 // maxIdentity bounds what is shown of a holder's identity, which may be as long as an object.
@@ -322,13 +322,13 @@ const maxIdentity = 128
 func holderText(identity string) string { return identity[:min(len(identity), maxIdentity)] }
 
 func foreignText(holder string) string {
-	return fmt.Sprintf("%q holds the Lease and is not an agent of this SingletonJob: another elector on the same Lease is not supported, "+
-		"stop it or give it a Lease of its own; a candidate takes over when it has not renewed for its full lease duration", holderText(holder))
+	return fmt.Sprintf("%q holds the Lease and is not an agent of this SingletonJob: another elector on the same Lease is not supported. "+
+		"Stop it, or give it its own Lease; a candidate takes over when it has not renewed for its full lease duration", holderText(holder))
 }
 
 func unmanagedText(t *tenure) string {
-	return fmt.Sprintf("%[1]s holds the Lease and renews it, and is not a pod of this SingletonJob that the operator sees: it lacks the label %[2]s=%[3]s or the owner "+
-		"by which they are known, or was deleted by force; a candidate takes over when it ends: kubectl delete pod %[1]s", t.holder.Pod, contract.NameLabel, t.name)
+	return fmt.Sprintf("%[1]s, which the operator does not see as a pod of this SingletonJob, holds the Lease and renews it: it lacks the label %[2]s=%[3]s or the owner "+
+		"of the job's pods, or was deleted by force; a candidate takes over when it ends: kubectl delete pod %[1]s", t.holder.Pod, contract.NameLabel, t.name)
 }
 
 func stoppedText(j *job, t *tenure) string {
@@ -336,47 +336,47 @@ func stoppedText(j *job, t *tenure) string {
 	case t.dead():
 		return fmt.Sprintf("the process of %s is dead; the Lease is being released", t.holder.Pod)
 	case j.limits.keepRunning:
-		return fmt.Sprintf("%s has stopped renewing; its process may run on (onRenewFailure: KeepRunning) until a standby takes over", t.holder.Pod)
+		return fmt.Sprintf("%s has stopped renewing; its process may keep running (onRenewFailure: KeepRunning) until a standby takes over", t.holder.Pod)
 	}
-	return fmt.Sprintf("%s has stopped renewing; its process is dead when the lease has run out, and a standby takes over then", t.holder.Pod)
+	return fmt.Sprintf("%s has stopped renewing; its process is dead when the lease has expired, and a standby then takes over", t.holder.Pod)
 }
 
 // unprovenText is about a holder that does not renew and may run on all the same, with what would prove its death.
 func unprovenText(j *job, t *tenure) string {
 	node := cmp.Or(t.holder.node, "NODE")
-	return fmt.Sprintf("%[1]s has stopped renewing, and nothing proves that its process is dead: with onRenewFailure: KeepRunning it runs on without the Lease, as on a node "+
-		"that is cut off. Bring node %[2]s back, or if that machine is off, say so: kubectl taint node %[2]s %[3]s=nodeshutdown:NoExecute; if there is no such "+
-		"node any more, delete the Lease %[4]s/%[5]s", t.holder.Pod, node, corev1.TaintNodeOutOfService, j.Namespace, t.name)
+	return fmt.Sprintf("%[1]s has stopped renewing, and nothing proves that its process is dead: with onRenewFailure: KeepRunning it can keep running without the Lease, "+
+		"for example on a node that is cut off. Bring node %[2]s back, or, if that machine is off, declare it: kubectl taint node %[2]s %[3]s=nodeshutdown:NoExecute; if that node no "+
+		"longer exists, delete the Lease %[4]s/%[5]s", t.holder.Pod, node, corev1.TaintNodeOutOfService, j.Namespace, t.name)
 }
 
 // lastingText is about a tenure that may last though the job has no pod.
 func lastingText(t *tenure) string {
 	switch {
 	case t.holder.foreign:
-		return fmt.Sprintf("%q holds the Lease and is not an agent of this SingletonJob: stop it, and wait until its lease has run out", holderText(t.Record.Holder))
+		return fmt.Sprintf("%q holds the Lease and is not an agent of this SingletonJob: stop it, and wait until its lease has expired", holderText(t.Record.Holder))
 	case t.holder.Pod != "":
-		return fmt.Sprintf("%s holds the Lease and is not a pod of this SingletonJob that the operator sees; its process is dead %v after its last renewal",
+		return fmt.Sprintf("%s, which the operator does not see as a pod of this SingletonJob, holds the Lease; its process is dead %v after its last renewal",
 			t.holder.Pod, t.holder.limits.duration)
 	}
-	return fmt.Sprintf("the last tenure may last; it is over when the Lease has not changed for %v", t.holder.limits.duration)
+	return fmt.Sprintf("the last tenure may not be over; it is over when the Lease has not changed for %v", t.holder.limits.duration)
 }
 
 func electingText(t *tenure) string {
 	switch {
 	case t.badTokenBase != "":
-		return fmt.Sprintf("the Lease's annotation %s is %q, no number from 0 to %d (2^52); it is being reset, set spec.fencing.tokenBase instead",
+		return fmt.Sprintf("the Lease's annotation %s is %q, no number from 0 to %d (2^52); it is being reset. Set spec.fencing.tokenBase instead",
 			contract.TokenBaseAnnotation, t.badTokenBase, v1alpha1.MaxTokenBase)
 	case t.Record.Token == math.MaxInt64:
-		return fmt.Sprintf("the Lease's annotation %s is %d, above which there is no token, so nobody can take over: give the SingletonJob another name",
+		return fmt.Sprintf("the Lease's annotation %s is %d, the highest possible token, so no candidate can take over: give the SingletonJob another name",
 			contract.TokenAnnotation, t.Record.Token)
 	case t.holder.named && !t.holder.ours && t.holder.Pod != "":
-		return fmt.Sprintf("the Lease is held by %s, of a previous job of this name; a candidate takes over when it ends", t.holder.Pod)
+		return fmt.Sprintf("the Lease is held by %s, a pod of a previous job with this name; a candidate takes over when it ends", t.holder.Pod)
 	case t.holder.named && (t.expired() || t.holder.ours && t.seemsOver):
-		return "the lease of the last holder has run out; candidates contend for it"
+		return "the lease of the last holder has expired; candidates compete for it"
 	case t.holder.named:
-		return "the last tenure may last; a candidate takes over when its lease has run out"
+		return "the last tenure may not be over; a candidate takes over when its lease has expired"
 	}
-	return "candidates contend for the Lease"
+	return "candidates compete for the Lease"
 }
 
 // issueText names the first candidate that has an issue, that takes too long, or that has failed.
@@ -413,12 +413,12 @@ func newText(j *job, m *members) string {
 // missingText is why candidates are missing, if that is no more than what is to be expected.
 func (m *members) missingText(otherwise string) string {
 	if len(m.strangers) > 0 {
-		return fmt.Sprintf("no run begins before the pods of a previous job of this name are gone, %s among them: their agents would take it for that job's", m.strangers[0].Name)
+		return fmt.Sprintf("no run starts while pods of a previous job with this name exist, such as %s: their agents would take the run for one of that job", m.strangers[0].Name)
 	}
 	if len(m.previous) == 0 {
 		return otherwise
 	}
-	return "no candidate is made before Kubernetes' garbage collector has deleted what a previous job of this name had: " +
+	return "no candidate is created before the Kubernetes garbage collector has deleted the objects of a previous job with this name: " +
 		strings.Join(m.previous, separator)
 }
 
@@ -429,19 +429,19 @@ func failingText(j *job, m *members) string {
 }
 
 func stalledText(j *job, m *members) string {
-	const goesOn = "the old version goes on: "
+	const goesOn = "the old version continues: "
 	switch c := m.slowest(); {
 	case m.fleet.Failed:
-		return "the current template was tried and its process ended at once, so the old version went on: change spec.template"
+		return "the current template was tried and its process ended at once, so the old version continued: change spec.template"
 	case c == nil:
 		return goesOn + failingText(j, m)
 	case c.unwell:
-		return c.pod.Name + " is active with the current template and does not get ready by its own probes; a standby of the old version is kept meanwhile"
+		return c.pod.Name + " is active with the current template but not ready by its own probes; a standby of the old version is kept until it is"
 	case c.holds:
-		return "a standby of the old version is kept, since the pod that is active with the current template does not get ready: " +
+		return "a standby of the old version is kept, because the active pod with the current template does not become ready: " +
 			named(j, c.pod, cmp.Or(c.issue, stuck(c.pod)))
 	case c.issue.unplaced && m.noRoom == 0 && !m.fleet.NoRoom:
-		return "the old version goes on, make room for one pod more than spec.candidates, since no standby has what it asks for: " + named(j, c.pod, c.issue)
+		return "the old version continues. Make room for one pod more than spec.candidates, because no standby has the resources that it requests: " + named(j, c.pod, c.issue)
 	case c.issue.what != "":
 		return goesOn + named(j, c.pod, c.issue)
 	default:

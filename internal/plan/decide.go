@@ -198,7 +198,7 @@ func stateToBe(j *job, t *tenure, m *members, r *runs) State {
 func collecting(o *Observed) Plan {
 	p := Plan{State: Collecting, Lease: collect(o), Reasons: roles()}
 	if p.Lease != nil {
-		p.Reasons.add("Lease", o.Name, "the job is gone, and no tenure can last")
+		p.Reasons.add("Lease", o.Name, "the job no longer exists, and no tenure can last")
 	}
 	var a alarm
 	if o.Lease.Presence == Ours && len(o.Pods) == 0 {

@@ -41,7 +41,7 @@ func (j *job) await(l Lookup) {
 	if j.blocked == well {
 		j.blocked = unknownEntrypoint(j)
 	} else {
-		j.blocked.message += "; and not before this is mended: " + unknownEntrypoint(j).message
+		j.blocked.message += "; this must be fixed first, too: " + unknownEntrypoint(j).message
 	}
 }
 
@@ -57,10 +57,10 @@ func (j *job) mayAsk() bool {
 
 func unknownEntrypoint(j *job) verdict {
 	container := j.Spec.Template.Spec.Containers[j.GatedContainer()]
-	text := fmt.Sprintf("the gated container %q sets no command, and what its image %q runs is not known: %s", container.Name,
-		bounded(container.Image, maxDetail), cmp.Or(bounded(j.lookup.Problem, maxRefusal), "its registry is being asked"))
+	text := fmt.Sprintf("the gated container %q sets no command, and the entrypoint of its image %q is unknown: %s", container.Name,
+		bounded(container.Image, maxDetail), cmp.Or(bounded(j.lookup.Problem, maxRefusal), "the operator is asking its registry"))
 	if j.lookup.Problem != "" {
-		text += "; set command to the ENTRYPOINT of the image, or mend the cause; the pods that exist stay as they are until then"
+		text += "; set command to the ENTRYPOINT of the image, or fix the cause; existing pods stay as they are until then"
 	}
 	return verdict{v1alpha1.ReasonEntrypointUnknown, text}
 }

@@ -169,10 +169,10 @@ func tokenBaseReset(job, was string, is int64) Event {
 func leaseMissed(job string, token int64, ticks bool) Event {
 	e := Event{
 		Name: fmt.Sprintf("%s.lease-%d", job, token), Type: corev1.EventTypeWarning, Reason: "LeaseMissing",
-		Message: "the Lease was deleted; it is recreated, and nobody may take it before a full lease duration is over",
+		Message: "the Lease was deleted; it is recreated, and no candidate can take it before a full lease duration has passed",
 	}
 	if ticks {
-		e.Message += "; ticks from before that were not run are not made up for"
+		e.Message += "; earlier ticks that were not run are not run later"
 	}
 	return e
 }

@@ -180,7 +180,7 @@ func TestTextsOfOthersAreBoundedAndKept(t *testing.T) {
 	g.waiting(1, "ErrImagePull", "not found")
 	g.settle()
 	pull := progressing(g)
-	if !strings.HasSuffix(pull, "container app gets no image (ErrImagePull, ImagePullBackOff): not found") {
+	if !strings.HasSuffix(pull, "container app can't pull its image (ErrImagePull, ImagePullBackOff): not found") {
 		t.Errorf("says %s", pull)
 	}
 	g.waiting(1, "ImagePullBackOff", `Back-off pulling image "v1" for 20s`)

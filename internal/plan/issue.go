@@ -27,9 +27,9 @@ type issue struct {
 const (
 	// misconfigured is what of a candidate whose agent refused its configuration. A process that ends with the same status
 	// looks alike.
-	misconfigured = "status 78: the agent or the process refuses its configuration; see the container's log"
+	misconfigured = "status 78: the agent or the process rejects its configuration; see the container's log"
 	// backOff begins what of a candidate whose gated container waits to be restarted.
-	backOff = "the process exits again and again"
+	backOff = "the process keeps exiting"
 )
 
 // Reasons for waiting that time alone does not heal.
@@ -39,7 +39,7 @@ var (
 )
 
 // meanings of a status, by the agent as by any shell.
-var meanings = map[int32]string{126: ", a command that can't be executed", 127: ", a command that is not found"}
+var meanings = map[int32]string{126: ", command not executable", 127: ", command not found"}
 
 const crashLoop = "CrashLoopBackOff"
 
@@ -53,7 +53,7 @@ func issueOf(pod *corev1.Pod) issue {
 	}
 	for _, c := range pod.Status.Conditions {
 		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && c.Reason == corev1.PodReasonUnschedulable {
-			return issue{what: "no node takes it", detail: c.Message, lasting: true, unplaced: true}
+			return issue{what: "it can't be scheduled", detail: c.Message, lasting: true, unplaced: true}
 		}
 	}
 	return issue{}
@@ -98,7 +98,7 @@ func waitingIssue(name string, w *corev1.ContainerStateWaiting, last *corev1.Con
 	case gated && w.Reason == crashLoop && last != nil:
 		return issue{what: fmt.Sprintf("%s, last with status %d%s (%s)", backOff, last.ExitCode, meanings[last.ExitCode], crashLoop), lasting: true}
 	case slices.Contains(unpulled, w.Reason):
-		return issue{what: fmt.Sprintf("container %s gets no image (%s)", name, strings.Join(unpulled, ", ")), detail: w.Message, lasting: true}
+		return issue{what: fmt.Sprintf("container %s can't pull its image (%s)", name, strings.Join(unpulled, ", ")), detail: w.Message, lasting: true}
 	case slices.Contains(lasting, w.Reason):
 		return issue{what: fmt.Sprintf("container %s waits: %s", name, w.Reason), detail: w.Message, lasting: true}
 	}
@@ -130,24 +130,24 @@ func stuck(pod *corev1.Pod) issue {
 		case s.Ready:
 		case w != nil && w.Reason == "ContainerCreating", w != nil && w.Reason == "PodInitializing" && s.LastTerminationState.Terminated == nil:
 			if !started(pod) {
-				return issue{what: fmt.Sprintf("none of its containers has started (%s)", w.Reason), detail: "perhaps for a volume, a ConfigMap, a Secret or an image; " + see}
+				return issue{what: fmt.Sprintf("none of its containers has started (%s)", w.Reason), detail: "it may be waiting for a volume, a ConfigMap, a Secret or an image; " + see}
 			}
-			return issue{what: fmt.Sprintf("container %s waits: %s", s.Name, w.Reason), detail: "perhaps for its image; " + see} // volumes are there
+			return issue{what: fmt.Sprintf("container %s waits: %s", s.Name, w.Reason), detail: "it may be waiting for its image; " + see} // volumes are there
 		case w != nil:
 			return issue{what: fmt.Sprintf("container %s waits: %s", s.Name, w.Reason), detail: w.Message}
 		case s.State.Running != nil:
-			return issue{what: fmt.Sprintf("container %s runs and does not get ready", s.Name), detail: see}
+			return issue{what: fmt.Sprintf("container %s runs but does not become ready", s.Name), detail: see}
 		case s.State.Terminated != nil:
 			return issue{what: fmt.Sprintf("container %s has ended with status %d", s.Name, s.State.Terminated.ExitCode), detail: see}
 		}
 	}
 	switch {
 	case pod.Spec.NodeName == "":
-		return issue{what: "no node was chosen for it", detail: see}
+		return issue{what: "it has no node yet", detail: see}
 	case len(pod.Status.ContainerStatuses) == 0:
-		return issue{what: fmt.Sprintf("node %s has not said anything of it", pod.Spec.NodeName), detail: see}
+		return issue{what: fmt.Sprintf("node %s has not reported its status", pod.Spec.NodeName), detail: see}
 	}
-	return issue{what: "its containers are ready and it is not", detail: see}
+	return issue{what: "its containers are ready, but the pod is not", detail: see}
 }
 
 // started reports whether a container of the pod has ever run.

@@ -132,8 +132,8 @@ func gatesAnother(j *v1alpha1.SingletonJob, pods []*corev1.Pod) field.ErrorList 
 		gates := pod.Annotations[contract.GatedAnnotation]
 		there := slices.ContainsFunc(containers, func(c corev1.Container) bool { return c.Name == gates })
 		if gates != chosen && there && metav1.IsControlledBy(pod, j) {
-			return field.ErrorList{field.Required(field.NewPath("spec", "container"), fmt.Sprintf("the pods that exist gate %q, and %s in spec.template names %q: set "+
-				"it to %q to go on with that, or to %q for a rollout to that", gates, v1alpha1.DefaultContainerAnnotation, chosen, gates, chosen))}
+			return field.ErrorList{field.Required(field.NewPath("spec", "container"), fmt.Sprintf("the existing pods gate %q, and %s in spec.template names %q: set "+
+				"it to %q to keep that container, or to %q to roll out the other one", gates, v1alpha1.DefaultContainerAnnotation, chosen, gates, chosen))}
 		}
 	}
 	return nil

@@ -372,7 +372,7 @@ func TestATokenThatWasLoweredIsRaisedAgain(t *testing.T) {
 			case c.want != 0 && (p.Lease == nil || p.Lease.Op != UpdateLease || p.Lease.Record.Token != c.want || p.Lease.Record.Holder != g.Lease.Record.Holder):
 				t.Errorf("writes %+v, want token %d", p.Lease, c.want)
 			}
-			if c.want == 100 && p.Reasons.Of("Lease", "job") != "its token is below one that was given out" {
+			if c.want == 100 && p.Reasons.Of("Lease", "job") != "its token is lower than one that was already issued" {
 				t.Errorf("because %q", p.Reasons.Of("Lease", "job"))
 			}
 		})

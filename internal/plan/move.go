@@ -81,11 +81,11 @@ func moveOf(j *job, t *tenure, m *members, asked switchover, o *Observed) move {
 	last := m.lastTry(o.Now)
 	switch {
 	case len(free) == 0:
-		return move{left: moveAgain, text: "no other node takes one: each is cordoned, not ready, has a taint, or is not one that the pods ask for"}
+		return move{left: moveAgain, text: "no other node can take one: each is cordoned, not ready or tainted, or does not match the node selector or affinity of the pods"}
 	case last.covers(free):
-		return move{left: moveAgain - last.ago, text: "another node was tried, and the pod for it found no room there, or no quota, or did not get ready; it is tried again"}
+		return move{left: moveAgain - last.ago, text: "another node was tried, but the pod for it did not fit, exceeded a quota or did not become ready; the operator tries again later"}
 	}
-	next := move{note: last.with(free, o.Now), text: "one is moved to another node when this has lasted for a while and nothing else is under way"}
+	next := move{note: last.with(free, o.Now), text: "one is moved to another node if this lasts for a while and nothing else is in progress"}
 	for _, c := range m.candidates {
 		if c.isStandby() {
 			next.left = max(next.left, moveAfter-c.unready)
@@ -107,7 +107,7 @@ func awaiting(j *job, t *tenure, m *members, o *Observed) move {
 	return move{
 		awaited: left > 0 && wanted && m.mover.updated && o.OverQuota == 0,
 		left:    left,
-		text:    m.mover.pod.Name + " was made for another node, and when it is ready one on this node goes",
+		text:    m.mover.pod.Name + " was created for another node; when it is ready, a standby on this node is removed",
 	}
 }
 
@@ -118,11 +118,11 @@ func immovable(j *job, o *Observed) string {
 	case j.strategy.inPlace:
 		return "spec.strategy.maxSurge is 0, so none is moved" + byHand
 	case j.Spec.RunPolicy == v1alpha1.RunPolicyRunToCompletion:
-		return "none is moved for the sake of a run"
+		return "a standby of a job that runs to completion is not moved"
 	case j.Spec.Template.Spec.NodeName != "":
 		return "the template sets nodeName, so none can be moved"
 	case o.NodesUnknown:
-		return "the operator may not read nodes (nodes.read of its chart), so none is moved" + byHand
+		return "the operator has no permission to read nodes (nodes.read in its chart), so none is moved" + byHand
 	}
 	return ""
 }

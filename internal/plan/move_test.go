@@ -76,8 +76,8 @@ func TestWhetherAStandbyIsMoved(t *testing.T) {
 		return func(g *given) { g.Nodes = nil; g.node("a", nil); g.node("b", change) }
 	}
 	const (
-		noNode = "no other node takes one"
-		waits  = "one is moved to another node when"
+		noNode = "no other node can take one"
+		waits  = "one is moved to another node if"
 		inVain = "another node was tried"
 	)
 	for name, c := range map[string]struct {
@@ -104,7 +104,7 @@ func TestWhetherAStandbyIsMoved(t *testing.T) {
 		}, moved: true, says: waits},
 		"a pod that leaves is on it": {with: func(g *given) { g.pod(3, "b"); g.terminating(2) }, says: noNode},
 		"there are no others":        {with: func(g *given) { g.Nodes = g.Nodes[:1] }, says: noNode, wake: 0},
-		"nodes may not be read":      {with: func(g *given) { g.Nodes, g.NodesUnknown = nil, true }, says: "the operator may not read nodes"},
+		"nodes may not be read":      {with: func(g *given) { g.Nodes, g.NodesUnknown = nil, true }, says: "the operator has no permission to read nodes"},
 		"the template names a node":  {with: func(g *given) { g.rename(func() { g.Job.Spec.Template.Spec.NodeName = "a" }) }, says: "the template sets nodeName"},
 		"no pod more may live":       {with: func(g *given) { g.Job.Spec.Strategy.MaxSurge = new(int32(0)) }, says: "spec.strategy.maxSurge is 0"},
 		"it was tried a while ago":   {with: func(g *given) { g.noteTry(9*time.Minute, "b") }, says: inVain},
@@ -137,8 +137,8 @@ func TestWhetherAStandbyIsMoved(t *testing.T) {
 		"a third is ready elsewhere":            {with: func(g *given) { g.Job.Spec.Candidates = 3; g.pod(2, "c") }, says: "a warm standby is ready on another node"},
 		"its workload runs":                     {with: func(g *given) { g.ofWorkload(); g.Workload.Replicas = 1 }, says: "runs"},
 		"suspended":                             {with: func(g *given) { g.Job.Spec.Suspend = true }, says: "spec.suspend is set"},
-		"another is being made":                 {with: func(g *given) { g.mover(time.Second) }, says: "-2 was made for another node"},
-		"another was made, for a node is wait.": {with: func(g *given) { g.mover(time.Second).Spec.NodeName = "b" }, says: "-2 was made for another node"},
+		"another is being made":                 {with: func(g *given) { g.mover(time.Second) }, says: "-2 was created for another node"},
+		"another was made, for a node is wait.": {with: func(g *given) { g.mover(time.Second).Spec.NodeName = "b" }, says: "-2 was created for another node"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := steady()
@@ -222,7 +222,7 @@ func TestWhatBecomesOfTheMover(t *testing.T) {
 		says    string
 	}{
 		"no node has taken it yet":               {goes: none, wake: 10 * time.Second, says: "UpToDate"},
-		"no node takes it":                       {with: func(g *given) { g.created(2, 61*time.Second) }, goes: third, says: "UpToDate"},
+		"it can't be scheduled":                  {with: func(g *given) { g.created(2, 61*time.Second) }, goes: third, says: "UpToDate"},
 		"it starts":                              {with: func(g *given) { g.Pods[2].Spec.NodeName = "b"; g.created(2, 100*time.Second) }, goes: none, says: "UpToDate"},
 		"it does not start":                      {with: func(g *given) { g.Pods[2].Spec.NodeName = "b"; g.created(2, 121*time.Second) }, goes: third, says: "UpToDate"},
 		"it is ready":                            {with: func(g *given) { ready(g, "b") }, goes: second, says: "UpToDate"},

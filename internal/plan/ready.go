@@ -25,7 +25,7 @@ func ready(state State, j *job, t *tenure, m *members, r *runs, refused []Refusa
 	case m.fleet.outdated():
 		return verdict{v1alpha1.ReasonRollingOut, "candidates are being replaced by ones of the current template, standbys first"}
 	case !m.fleet.HolderNew:
-		return verdict{v1alpha1.ReasonReplacingCandidates, "the active pod is on its way out; another takes over"}
+		return verdict{v1alpha1.ReasonReplacingCandidates, "the active pod is being removed; another one takes over"}
 	}
 	return verdict{v1alpha1.ReasonRunning, "the process of the current template runs"}
 }

@@ -131,7 +131,7 @@ func (r *runs) due() lease.Runs {
 		return r.Runs
 	}
 	if !r.mine {
-		note("its runs were those of another job")
+		note("the Lease recorded the runs of another job")
 	}
 	r.setSchedule(&next, note)
 	r.setSuspension(&next, note)
@@ -149,9 +149,9 @@ func (r *runs) setSchedule(next *lease.Runs, note func(string)) {
 	case is == nil && was == nil && r.Bad == "":
 		return
 	case is == nil && was == nil:
-		note("the job has no schedule, and what stands there can't be read")
+		note("the job has no schedule, and the schedule in the Lease can't be read")
 	case is == nil:
-		note("the job has no schedule any more")
+		note("the job no longer has a schedule")
 	case was == nil && !r.dated(): // as with another cron, which is not wanted before
 		r.blind = true
 		return
@@ -159,7 +159,7 @@ func (r *runs) setSchedule(next *lease.Runs, note func(string)) {
 		next.Facts = next.Facts.ChangedAt(r.stamp)
 		note("the schedule is " + is.Spec().Cron + " in " + is.Spec().TimeZone)
 	case was.Spec() != is.Spec():
-		note("the schedule's policies are others")
+		note("the policies of the schedule have changed")
 	default:
 		return
 	}
@@ -196,7 +196,7 @@ func (r *runs) setRequest(next *lease.Runs, note func(string)) {
 	case r.asked == lease.Request{}:
 		if pending {
 			next.Asked = lease.Request{}
-			note("a run is not asked for any more")
+			note("the request for a run is withdrawn")
 		}
 		if r.again != "" { // or it would be followed when it is told of nowhere any more
 			next.Answered = r.again

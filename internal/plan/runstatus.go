@@ -135,42 +135,42 @@ func scheduled(state State, j *job, t *tenure, m *members, r *runs) verdict {
 	case r.Bad != "":
 		return badRun(r)
 	case j.Spec.Suspend:
-		return verdict{v1alpha1.ReasonSuspended, "spec.suspend is set; what comes due is no tick"}
+		return verdict{v1alpha1.ReasonSuspended, "spec.suspend is set; times that come due do not count as ticks"}
 	case r.blind && r.apart:
-		return verdict{v1alpha1.ReasonClocksDisagree, "the operator's clock and the API server's differ by more than " + schedule.Tolerance.String() + ", and a " +
-			"change of the schedule, or the end of its suspension, is dated by them: until they agree the Lease says what it did before"}
+		return verdict{v1alpha1.ReasonClocksDisagree, "the clocks of the operator and the API server differ by more than " + schedule.Tolerance.String() + ", so the " +
+			"operator can't date a change of the schedule or the end of its suspension: until they agree, the Lease keeps its earlier state"}
 	case r.stamp == 0:
-		return verdict{v1alpha1.ReasonNoServerTime, "no answer of the API server has told the time, in a header Date, and ticks come due by its clock: " +
-			"candidates start none; see that no proxy before it takes the header away"}
+		return verdict{v1alpha1.ReasonNoServerTime, "no response of the API server had a Date header, and ticks come due by its clock, so candidates start " +
+			"none: check that no proxy in front of it removes the header"}
 	case r.decision.Verdict == schedule.Ahead:
-		return verdict{v1alpha1.ReasonAhead, fmt.Sprintf("the Lease says that all ticks are accounted for up to %s, which is yet to come: clocks were wrong; "+
-			"nothing is due until then", r.Facts.Settled)}
+		return verdict{v1alpha1.ReasonAhead, fmt.Sprintf("the Lease records all ticks up to %s, which is in the future, because a clock was wrong; "+
+			"no tick is due before then", r.Facts.Settled)}
 	case r.overdue(t, m):
 		return verdict{v1alpha1.ReasonOverdue, overdueText(r)}
 	case r.decision.Next == 0 && r.ours:
 		return verdict{v1alpha1.ReasonScheduled, "there is no further tick"}
 	}
-	return verdict{v1alpha1.ReasonScheduled, "each tick is run; status.nextTick is the next one"}
+	return verdict{v1alpha1.ReasonScheduled, "runs start at the ticks; status.nextTick is the next one"}
 }
 
 func overdueText(r *runs) string {
-	text := "a tick is due, and candidates are there that do not start it, as where the clock of a node and the API server's are more than 30s apart; " +
+	text := "a tick is due, and the candidates do not start it, for example because the clocks of a node and the API server differ by more than 30s; " +
 		"their logs say why (kubectl singleton logs)"
 	if r.apart {
-		text += "; the operator's clock and the API server's are"
+		text += "; the clocks of the operator and the API server do"
 	}
 	return text
 }
 
 func badRequest(r *runs) verdict {
-	return verdict{v1alpha1.ReasonRunRequestInvalid, fmt.Sprintf("the annotation %s is %q, by which no run is asked for: it is NAME, or NAME@TICK for the run of a tick; "+
-		"a name has at most 63 characters, each of a-z, 0-9, - or a dot, and a tick is as 2026-11-23T01:30:00Z",
+	return verdict{v1alpha1.ReasonRunRequestInvalid, fmt.Sprintf("the annotation %s is %q, which is not a valid request for a run: write NAME, or NAME@TICK for the run of a "+
+		"tick; a name has at most 63 characters of a-z, 0-9, - and dots, and a tick has the form 2026-11-23T01:30:00Z",
 		contract.RunNowAnnotation, bounded(r.badRequest, maxIdentity))}
 }
 
 func badRun(r *runs) verdict {
-	return verdict{v1alpha1.ReasonBadRun, fmt.Sprintf("the Lease says what can't be read: %s; no run is started until that is repaired, or removed, "+
-		"with which all before is forgotten", bounded(r.Bad, maxDetail))}
+	return verdict{v1alpha1.ReasonBadRun, fmt.Sprintf("the record of runs in the Lease can't be read: %s; no run is started until it is repaired, or removed, which "+
+		"deletes the record of all earlier runs", bounded(r.Bad, maxDetail))}
 }
 
 // complete and givenUp are the verdicts on the run of a job without a schedule, as those of a Kubernetes Job.
@@ -207,7 +207,7 @@ func resting(r *runs) verdict {
 	case r.Bad != "":
 		return badRun(r)
 	case r.Now.State == lease.RunFailed:
-		return verdict{v1alpha1.ReasonRetrying, endText(&r.Now) + "; the next attempt follows after its delay"}
+		return verdict{v1alpha1.ReasonRetrying, endText(&r.Now) + "; the next attempt starts after its delay"}
 	case r.final() && r.Now.State == lease.RunGivenUp:
 		return verdict{v1alpha1.ReasonRunFailed, failedText(r)}
 	case r.final():
@@ -270,10 +270,10 @@ func runEnded(job string, r *v1alpha1.RunStatus) Event {
 		e.Reason, e.Message = "RunReplaced", runName(r)+" was stopped for the next tick"
 	case v1alpha1.RunUnknown:
 		e.Type, e.Reason = corev1.EventTypeWarning, "RunEndUnknown"
-		e.Message = runName(r) + " has ended while no operator looked, and the Lease no longer tells how"
+		e.Message = runName(r) + " ended while no operator was watching, and the Lease no longer records how"
 	default:
 		e.Type, e.Reason = corev1.EventTypeWarning, v1alpha1.ReasonRunFailed
-		e.Message = fmt.Sprintf("%s has failed, and no attempt follows: %s", runName(r), endText(&run))
+		e.Message = fmt.Sprintf("%s failed, and no further attempt follows: %s", runName(r), endText(&run))
 	}
 	return e
 }

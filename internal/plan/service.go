@@ -101,7 +101,7 @@ func service(state State, j *job, t *tenure, m *members, there *Children) *Servi
 	case live != nil && !mine(j, &corev1.Service{ObjectMeta: serviceMeta(j)}, live):
 		live = nil // a previous job's, which is being deleted: making one shows that
 	case live != nil && j.Spec.Service == nil && (removable(state) || !metav1.IsControlledBy(live, j)):
-		return removal(j, live, "spec.service asks for none")
+		return removal(j, live, "spec.service is no longer set")
 	}
 	pod := behind(state, t, m, live)
 	switch {

@@ -25,14 +25,14 @@ func switchoverOf(j *job, t *tenure, m *members) switchover {
 		return switchover{}
 	}
 	blocked := func(format string, args ...any) switchover {
-		return switchover{blocked: fmt.Sprintf("the annotation %s=%s asks for a handover, and ", contract.SwitchoverAnnotation, bounded(text, maxIdentity)) +
+		return switchover{blocked: fmt.Sprintf("the annotation %s=%s requests a handover, but ", contract.SwitchoverAnnotation, bounded(text, maxIdentity)) +
 			fmt.Sprintf(format, args...)}
 	}
 	to, number, _ := strings.Cut(text, "@")
 	token, err := strconv.ParseInt(number, 10, 64)
 	switch {
 	case to == "" || err != nil || token <= 0:
-		return blocked("is none: write POD@TOKEN, or *@TOKEN for any standby, with the token in status.fencingToken")
+		return blocked("is not valid: write POD@TOKEN, or *@TOKEN for any standby, with the token in status.fencingToken")
 	case token > max(t.Record.Token, j.Status.FencingToken): // the Lease may be gone
 		return blocked("there was no tenure with that token yet: write the one in status.fencingToken")
 	case token != t.Record.Token, !t.holder.ours, to == t.holder.Pod:
@@ -79,7 +79,7 @@ func (s switchover) waiting(v verdict) verdict {
 	case s.blocked != "":
 		v.message += "; " + s.blocked
 	case s.to != "":
-		v.message += fmt.Sprintf("; the handover to %s that the annotation %s asks for waits for that, too", s.to, contract.SwitchoverAnnotation)
+		v.message += fmt.Sprintf("; the handover to %s that the annotation %s requests waits for this, too", s.to, contract.SwitchoverAnnotation)
 	}
 	return v
 }

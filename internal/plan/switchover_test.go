@@ -35,7 +35,7 @@ func TestSwitchover(t *testing.T) {
 		"of an earlier tenure":     {with: func(g *given) { g.switchover("*@99") }},
 		"to who is active":         {with: func(g *given) { g.switchover("%s@100", g.name(0)) }},
 		"while nobody holds":       {with: func(g *given) { g.released(lease.ReasonProcessExited); g.switchover("*@100") }},
-		"of a tenure to come":      {with: func(g *given) { g.switchover("*@101") }, says: "*@101 asks for a handover, and there was no tenure with that token yet"},
+		"of a tenure to come":      {with: func(g *given) { g.switchover("*@101") }, says: "*@101 requests a handover, but there was no tenure with that token yet"},
 		"to nobody":                {with: func(g *given) { g.switchover("x@100") }, says: "there is no such candidate"},
 		"to one that goes":         {with: func(g *given) { g.terminating(1); g.switchover("%s@100", g.name(1)) }, says: "there is no such candidate"},
 		"to one that is not ready": {with: func(g *given) { g.unready(1); g.switchover("%s@100", g.name(1)) }, says: "is not ready: it waits for that"},

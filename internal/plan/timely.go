@@ -76,7 +76,7 @@ func timely(state State, j *job, m *members) verdict {
 	if limit.late() > room(j, duration) {
 		return verdict{v1alpha1.ReasonCPULimitTooSmall, limitText(j, limit, duration)}
 	}
-	return verdict{v1alpha1.ReasonInTime, "no CPU limit makes a kill later than spec.lease leaves time for"}
+	return verdict{v1alpha1.ReasonInTime, "no CPU limit delays a kill by more than the time that spec.lease leaves for it"}
 }
 
 func limitText(j *job, limit cpuLimit, duration time.Duration) string {
@@ -94,7 +94,7 @@ func limitText(j *job, limit cpuLimit, duration time.Duration) string {
 			break
 		}
 	}
-	return fmt.Sprintf("%s is %s: a process that uses it up may be killed %v late, and spec.lease leaves %v for that, so that two may run for a "+
+	return fmt.Sprintf("%s is %s: a process that uses it up may be killed %v late, and spec.lease leaves %v for that, so two processes may run at once for a "+
 		"moment; %s", limit.where, &limit.Quantity, limit.late().Round(time.Millisecond), room(j, duration).Round(time.Millisecond),
 		strings.Join(remedies, ", "))
 }

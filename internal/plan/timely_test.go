@@ -46,7 +46,7 @@ func TestTimely(t *testing.T) {
 		"just enough":         {with: []func(*given){short, in("150m")}},
 		"just not enough":     {with: []func(*given){short, in("149m")}, says: field + "149m"},
 		"by default settings": {with: []func(*given){in("100m")}},
-		"10m, 15 s":           {with: []func(*given){in("10m")}, says: "killed 15s late, and spec.lease leaves 6s for that, so that two may run for a moment; remove the limit (a request keeps the share), raise it to 30m or more, or set spec.lease.leaseDuration to 35s or more"},
+		"10m, 15 s":           {with: []func(*given){in("10m")}, says: "killed 15s late, and spec.lease leaves 6s for that, so two processes may run at once for a moment; remove the limit (a request keeps the share), raise it to 30m or more, or set spec.lease.leaseDuration to 35s or more"},
 		"1n is 10m":           {with: []func(*given){in("1n")}, says: field + "1n: a process that uses it up may be killed 15s late"},
 		"huge":                {with: []func(*given){short, in("9E")}},
 		"the whole pod's": {

@@ -56,5 +56,5 @@ func (m *members) proven() bool {
 	return m.fleet.Soaked && m.fleet.total() == m.fleet.Desired && !m.any(func(c candidate) bool { return c.live() && !c.ready && !m.isMover(c) })
 }
 
-const waitsText = "the operator puts something else into pods than the one that made these, and replaces them when it is this job's turn: at most as many jobs " +
-	"at a time as its flag --fleet-rollouts says, by the order of their names; both versions count as one until then, and a restart is not held up"
+const waitsText = "what the operator adds to pods has changed since these were created, and it replaces them when it is this job's turn: at most as many jobs " +
+	"at a time as its flag --fleet-rollouts sets, in the order of their names; until then both versions count as one, and a restart is not delayed"

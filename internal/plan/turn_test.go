@@ -114,7 +114,7 @@ func TestAJobThatWaitsIsReady(t *testing.T) {
 				t.Errorf("%s is %s, %s", c.Type, c.Status, c.Reason)
 			}
 		case v1alpha1.ConditionProgressing:
-			if c.Status != "False" || !strings.Contains(c.Message, "--fleet-rollouts") || !strings.Contains(c.Message, "a restart is not held up") {
+			if c.Status != "False" || !strings.Contains(c.Message, "--fleet-rollouts") || !strings.Contains(c.Message, "a restart is not delayed") {
 				t.Errorf("%+v", c)
 			}
 		}

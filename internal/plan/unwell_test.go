@@ -134,11 +134,11 @@ func TestTheActivePodOfANewVersionIsNotReady(t *testing.T) {
 		},
 		"a sidecar has no image": {
 			reason: "ContainersNotReady", with: func(g *given) { g.sidecar(1, "ImagePullBackOff") },
-			soon: v1alpha1.ReasonRolloutStalled, says: "container proxy gets no image",
+			soon: v1alpha1.ReasonRolloutStalled, says: "container proxy can't pull its image",
 		},
 		"a readiness gate": {
 			reason: "ReadinessGatesNotReady", with: func(*given) {},
-			soon: v1alpha1.ReasonRollingOut, says: "its containers are ready and it is not",
+			soon: v1alpha1.ReasonRollingOut, says: "its containers are ready, but the pod is not",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

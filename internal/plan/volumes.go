@@ -60,16 +60,16 @@ func (m *members) confinedText() string {
 // singleText is what protects a job of one candidate.
 func (m *members) singleText() string {
 	if confined := m.confinedText(); confined != "" {
-		return "spec.candidates is 1, so no standby can take over; more would not help, since " + confined +
-			". When the pod is lost another one is made, and starts when it can have the volume and the lease has run out"
+		return "spec.candidates is 1, so no standby can take over; more would not help, because " + confined +
+			". If the pod is lost, another one is created, and starts when it can use the volume and the lease has expired"
 	}
-	return "spec.candidates is 1, so no standby can take over: ask for 2 or more"
+	return "spec.candidates is 1, so no standby can take over: set 2 or more"
 }
 
 // unsharedText is why there is no standby elsewhere, and what to do.
 func (m *members) unsharedText() string {
 	return "no standby on another node is ready, and " + m.confinedText() +
-		". Set spec.candidates to 1, so that the next pod is made when this one is lost, or use a claim that is ReadWriteMany"
+		". Set spec.candidates to 1, so that the next pod is created when this one is lost, or use a ReadWriteMany claim"
 }
 
 // waitsForVolume is what a candidate waits for that does not start while another one leaves a node that may be lost; empty if
@@ -82,6 +82,6 @@ func (m *members) waitsForVolume() string {
 		return ""
 	}
 	node := has.pod.Spec.NodeName
-	return fmt.Sprintf("%s waits for %s, which is being deleted: %s. If node %s is shut down for good, say so: kubectl taint node %s %s=:NoExecute",
+	return fmt.Sprintf("%s waits for %s, which is being deleted: %s. If node %s is shut down permanently, declare it: kubectl taint node %s %s=:NoExecute",
 		waits.pod.Name, has.pod.Name, confined, node, node, corev1.TaintNodeOutOfService)
 }

@@ -55,11 +55,11 @@ func TestVolumeOfOneNode(t *testing.T) {
 		"nothing is active":  {volumes: []Volume{{"data", modes(once), nil}}, with: func(g *given) { g.free() }, reason: v1alpha1.ReasonNoHolder},
 		"one candidate": {
 			volumes: []Volume{{"data", modes(once), nil}}, with: func(g *given) { g.Job.Spec.Candidates = 1; g.Pods = g.Pods[:1] },
-			reason: v1alpha1.ReasonSingleCandidate, says: []string{"more would not help", "claim data is readwriteonce", "another one is made"},
+			reason: v1alpha1.ReasonSingleCandidate, says: []string{"more would not help", "claim data is readwriteonce", "another one is created"},
 		},
 		"one candidate that could be more": {
 			volumes: []Volume{{"data", modes(many), nil}}, with: func(g *given) { g.Job.Spec.Candidates = 1; g.Pods = g.Pods[:1] },
-			reason: v1alpha1.ReasonSingleCandidate, says: []string{"ask for 2 or more"},
+			reason: v1alpha1.ReasonSingleCandidate, says: []string{"set 2 or more"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -102,7 +102,7 @@ func lost() *given {
 }
 
 func TestWhoWaitsForAVolume(t *testing.T) {
-	const remedy = "If node a is shut down for good, say so: kubectl taint node a node.kubernetes.io/out-of-service=:NoExecute"
+	const remedy = "If node a is shut down permanently, declare it: kubectl taint node a node.kubernetes.io/out-of-service=:NoExecute"
 	once := []Volume{{"data", modes(corev1.ReadWriteOnce), nil}}
 	for name, c := range map[string]struct {
 		volumes []Volume

@@ -70,7 +70,7 @@ func faultsOf(ref *v1alpha1.WorkloadRef, w *Workload) field.ErrorList {
 		return nil
 	}
 	return field.ErrorList{field.Forbidden(field.NewPath("spec", "workloadRef"), fmt.Sprintf("%s has volumeClaimTemplates (%s), which give each pod "+
-		"a volume of its own, but the next holder goes on with what the last one left: name one claim in the volumes of its template, as "+
+		"its own volume, but the next holder must continue with the data of the last one: name one claim in the volumes of its template, as "+
 		"persistentVolumeClaim, or use a sink outside of the pod", ref, strings.Join(w.Claims, ", ")))}
 }
 
@@ -87,32 +87,32 @@ func blockedBy(job *v1alpha1.SingletonJob, w *Workload) verdict {
 	if ref == nil || job.HasTemplate() {
 		return well
 	}
-	const nothing = "; nothing is started until then, and what runs goes on"
+	const nothing = "; nothing is started until then, and a running process continues"
 	missing := func(format string, args ...any) verdict {
-		return verdict{v1alpha1.ReasonWorkloadMissing, fmt.Sprintf("%s, which spec.workloadRef names, ", ref) + fmt.Sprintf(format, args...) + nothing}
+		return verdict{v1alpha1.ReasonWorkloadMissing, fmt.Sprintf("%s in spec.workloadRef ", ref) + fmt.Sprintf(format, args...) + nothing}
 	}
 	running := func(format string, args ...any) verdict {
 		return verdict{v1alpha1.ReasonWorkloadRunning, fmt.Sprintf(format, args...) + nothing}
 	}
 	settling := func(who string) verdict {
-		return verdict{v1alpha1.ReasonWorkloadSettling, fmt.Sprintf("%s is scaled to 0, which the controller of %s has not carried out yet%s", ref, who, nothing)}
+		return verdict{v1alpha1.ReasonWorkloadSettling, fmt.Sprintf("%s is scaled to 0, but the controller of %s has not acted on that yet%s", ref, who, nothing)}
 	}
 	switch {
 	case w == nil || !w.Exists && w.Denied == "":
 		return missing("does not exist or is being deleted: create it, with replicas: 0")
 	case !w.Exists:
-		return missing("may not be read: %s", bounded(w.Denied, maxDetail))
+		return missing("can't be read: %s", bounded(w.Denied, maxDetail))
 	}
 	if elder := elderOf(job, w.Others); elder != "" {
 		return verdict{v1alpha1.ReasonWorkloadTaken, fmt.Sprintf("%s is the workload of the SingletonJob %s, which is older: delete one of the two%s", ref, elder, nothing)}
 	}
 	switch left := outside(job, w); {
 	case w.Replicas != 0:
-		return running("%s has %d replicas, which no lease keeps from acting: set replicas to 0 where it is set, in the chart's values or by "+
-			"kubectl scale, and remove what sets it again", ref, w.Replicas)
+		return running("%s has %d replicas, and no lease keeps them from acting: set replicas to 0 where it is set, in the chart's values or with "+
+			"kubectl scale, and remove anything that sets it again", ref, w.Replicas)
 	case len(left) > 0:
-		return running("pods of %s are left, which no lease keeps from acting: wait until %s is gone (on a lost node: until that is back, or "+
-			"declared out of service)", ref, left[0])
+		return running("pods of %s still exist, and no lease keeps them from acting: wait until %s no longer exists (on a lost node: until that node is back, "+
+			"or declared out of service)", ref, left[0])
 	case !w.Settled:
 		return settling(ref.String())
 	case len(w.Lagging) > 0:

@@ -73,18 +73,18 @@ func TestWorkload(t *testing.T) {
 		says   string
 	}{
 		"scaled to 0":         {with: (*given).ofWorkload, reason: starts},
-		"not looked for":      {with: func(g *given) { g.ofWorkload(); g.Workload = nil }, reason: "WorkloadMissing", says: "Deployment/web, which"},
+		"not looked for":      {with: func(g *given) { g.ofWorkload(); g.Workload = nil }, reason: "WorkloadMissing", says: "Deployment/web in spec.workloadRef"},
 		"missing":             {with: func(g *given) { g.ofWorkload(); *g.Workload = Workload{} }, reason: "WorkloadMissing", says: "does not exist"},
-		"not to be read":      {with: func(g *given) { g.ofWorkload(); *g.Workload = Workload{Denied: "forbidden"} }, reason: "WorkloadMissing", says: "may not be read: forbidden"},
+		"not to be read":      {with: func(g *given) { g.ofWorkload(); *g.Workload = Workload{Denied: "forbidden"} }, reason: "WorkloadMissing", says: "can't be read: forbidden"},
 		"replicas":            {with: func(g *given) { g.ofWorkload(); g.Workload.Replicas = 3 }, reason: "WorkloadRunning", says: "Deployment/web has 3 replicas"},
-		"its controller lags": {with: func(g *given) { g.ofWorkload(); g.Workload.Settled = false }, reason: "WorkloadSettling", says: "the controller of Deployment/web has not carried out yet"},
+		"its controller lags": {with: func(g *given) { g.ofWorkload(); g.Workload.Settled = false }, reason: "WorkloadSettling", says: "the controller of Deployment/web has not acted on that yet"},
 		"a ReplicaSet's lags": {with: func(g *given) { g.ofWorkload(); g.Workload.Lagging = []string{"web-1"} }, reason: "WorkloadSettling", says: "the controller of ReplicaSet/web-1"},
 		"it lags, and the image is not known": {
 			with: func(g *given) {
 				g.ofWorkload()
 				g.Workload.Settled, g.Workload.Template.Spec.Containers[0].Command = false, nil
 			},
-			reason: "WorkloadSettling", says: "and not before this is mended: the gated container",
+			reason: "WorkloadSettling", says: "this must be fixed first, too: the gated container",
 		},
 		"a pod of it":                 {with: strangers("Deployment/web"), reason: "WorkloadRunning", says: "web-x"},
 		"a pod of it that goes":       {with: strangers("Deployment/web", func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: now} }), reason: "WorkloadRunning"},
@@ -113,7 +113,7 @@ func TestWorkload(t *testing.T) {
 				g.ofWorkload()
 				g.Workload.Replicas, g.Workload.Template.Spec.Containers[0].Command = 3, nil
 			},
-			reason: "WorkloadRunning", says: "and not before this is mended: the gated container",
+			reason: "WorkloadRunning", says: "this must be fixed first, too: the gated container",
 		},
 		"a pod that says it is ours":     {with: strangers("Deployment/web", func(p *corev1.Pod) { p.Labels = map[string]string{contract.NameLabel: "job"} }), reason: "WorkloadRunning"},
 		"an older job of it":             {with: rival("elder", 2*time.Hour, "web"), reason: "WorkloadTaken", says: "SingletonJob elder"},
@@ -124,7 +124,7 @@ func TestWorkload(t *testing.T) {
 		"volume claim templates":         {with: func(g *given) { g.ofWorkload(); g.Workload.Claims = []string{"data", "log"} }, reason: "InvalidSpec", says: "volumeClaimTemplates (data, log)"},
 		"a template that is not accepted": {
 			with:   func(g *given) { g.ofWorkload(); g.Workload.Template.Spec.HostPID = true },
-			reason: "InvalidSpec", says: "with the pod template of Deployment/web is not accepted",
+			reason: "InvalidSpec", says: "with the pod template of Deployment/web is not valid",
 		},
 		"a template without a command": {
 			with:   func(g *given) { g.ofWorkload(); g.Workload.Template.Spec.Containers[0].Command = nil },
