@@ -17,8 +17,8 @@ import (
 	"github.com/singletonjob/operator/internal/schedule"
 )
 
-// describeRuns tells of runs what the Lease does. What that has dropped stays, up to the limit. The newest stays whatever that is: it is
-// what is known of the run should the Lease be lost, and what those wait for who asked for it.
+// describeRuns sets the runs in the status from the Lease. Runs that the Lease no longer has stay in the status, up to the limit. The
+// newest run always stays: it is the only record of the run if the Lease is lost, and clients that requested a run wait for it.
 func describeRuns(status *v1alpha1.SingletonJobStatus, r *runs, limit int) {
 	if r == nil || !r.ours || r.Bad != "" {
 		return
@@ -37,7 +37,7 @@ func describeRuns(status *v1alpha1.SingletonJobStatus, r *runs, limit int) {
 	describeTicks(status, r)
 }
 
-// toldRuns are the runs that the Lease tells of, or that were told before, newest first.
+// toldRuns returns the runs in the Lease and those already in the status, newest first.
 func toldRuns(before []v1alpha1.RunStatus, r *runs) []v1alpha1.RunStatus {
 	told := slices.Concat([]lease.Run{r.Now}, r.Past)
 	told = slices.DeleteFunc(told, func(run lease.Run) bool { return run.ID == "" })
@@ -50,16 +50,16 @@ func toldRuns(before []v1alpha1.RunStatus, r *runs) []v1alpha1.RunStatus {
 		case i < 0:
 			all = append(all, dropped(was, &r.Now))
 		case was.Token > all[i].Token, was.Token == all[i].Token && was.EndTime != nil && all[i].EndTime == nil:
-			all[i] = was // the Lease is out of an old cache
+			all[i] = was // the Lease comes from a stale cache
 		}
 	}
-	// Each attempt has a token above all before, so this is the order of time.
+	// Each attempt has a greater token than all earlier ones, so this is the order of time.
 	slices.SortStableFunc(all, func(a, b v1alpha1.RunStatus) int { return cmp.Compare(b.Token, a.Token) })
 	return all
 }
 
-// dropped is a run that the Lease tells nothing of any more, or nothing yet if that is out of an old cache. What came before the newest
-// run has ended.
+// dropped returns the status of a run that the Lease no longer has, or does not have yet if it comes from a stale cache. A run that came
+// before the newest one has ended.
 func dropped(was v1alpha1.RunStatus, newest *lease.Run) v1alpha1.RunStatus {
 	if RunOf(&was).Open() && was.Token < newest.Token {
 		was.State, was.ExitCode, was.Reason = v1alpha1.RunUnknown, nil, ""
@@ -67,7 +67,7 @@ func dropped(was v1alpha1.RunStatus, newest *lease.Run) v1alpha1.RunStatus {
 	return was
 }
 
-// ended reports whether a run is over, as far as is known.
+// ended reports whether a run is known to be over.
 func ended(r *v1alpha1.RunStatus) bool {
 	return !RunOf(r).Open()
 }
@@ -104,7 +104,7 @@ func secondOf(millis int64) *metav1.Time {
 	return &metav1.Time{Time: microTime(millis).Truncate(time.Second)}
 }
 
-// runConditions are those that only a job has that runs to completion.
+// runConditions returns the conditions that only a job that runs to completion has.
 func runConditions(state State, j *job, t *tenure, m *members, r *runs) []metav1.Condition {
 	switch {
 	case r == nil || state == Deleting:
@@ -112,14 +112,14 @@ func runConditions(state State, j *job, t *tenure, m *members, r *runs) []metav1
 	case j.Spec.Schedule != nil:
 		return []metav1.Condition{scheduled(state, j, t, m, r).condition(v1alpha1.ConditionScheduled)}
 	case !r.ours || r.Bad != "":
-		return nil // what was said stays
+		return nil // the existing conditions stay
 	}
 	return []metav1.Condition{
 		complete(r).condition(v1alpha1.ConditionComplete), givenUp(j, r).condition(v1alpha1.ConditionFailed),
 	}
 }
 
-// otherConditions are those that a job has lost with a schedule that was set, or removed.
+// otherConditions returns the conditions that no longer apply because a schedule was set or removed.
 func otherConditions(j *job) []string {
 	if j.Spec.Schedule != nil {
 		return []string{v1alpha1.ConditionComplete, v1alpha1.ConditionFailed}
@@ -127,7 +127,7 @@ func otherConditions(j *job) []string {
 	return []string{v1alpha1.ConditionScheduled}
 }
 
-// scheduled is the verdict on whether ticks are run.
+// scheduled is the verdict on whether ticks start runs.
 func scheduled(state State, j *job, t *tenure, m *members, r *runs) verdict {
 	switch {
 	case state == InvalidSpec, state == LeaseConflict:
@@ -173,7 +173,7 @@ func badRun(r *runs) verdict {
 		"deletes the record of all earlier runs", bounded(r.Bad, maxDetail))}
 }
 
-// complete and givenUp are the verdicts on the run of a job without a schedule, as those of a Kubernetes Job.
+// complete and givenUp are the verdicts on the run of a job without a schedule, as for a Kubernetes Job.
 func complete(r *runs) verdict {
 	if r.final() && r.Now.State == lease.RunComplete {
 		return verdict{v1alpha1.ReasonRunComplete, completeText(r)}
@@ -201,7 +201,7 @@ func failedText(r *runs) string {
 	return "the run failed, and no further attempt follows: " + endText(&r.Now)
 }
 
-// resting is the verdict on a job of which nobody acts, since nothing is to be run now.
+// resting is the verdict on a job without an acting pod, because nothing must run now.
 func resting(r *runs) verdict {
 	switch {
 	case r.Bad != "":
@@ -216,7 +216,7 @@ func resting(r *runs) verdict {
 	return verdict{v1alpha1.ReasonNotDue, "no run is due; status.nextTick is the next tick"}
 }
 
-// eventsOfRuns announce each run's begin and end once. A process that may have failed to write them does so again.
+// eventsOfRuns announces the start and the end of each run once. A process that may have failed to write these Events writes them again.
 func eventsOfRuns(j *job, r *runs, status *v1alpha1.SingletonJobStatus, o *Observed) []Event {
 	if r == nil {
 		return nil
@@ -240,7 +240,7 @@ func eventsOfRuns(j *job, r *runs, status *v1alpha1.SingletonJobStatus, o *Obser
 	return events
 }
 
-// requestPassedOver tells of what was asked for and is not followed.
+// requestPassedOver returns the Event about a request that was skipped.
 func requestPassedOver(job, request string) *Event {
 	return &Event{
 		Name: runEvent(job, "passed-over", request), Type: corev1.EventTypeWarning, Reason: "RunPassedOver",
@@ -248,7 +248,7 @@ func requestPassedOver(job, request string) *Event {
 	}
 }
 
-// happened reports whether the last that is told of a run was not long ago.
+// happened reports whether the last recorded change of a run was recent.
 func happened(r *v1alpha1.RunStatus, now time.Time) bool {
 	at := cmp.Or(r.EndTime, r.StartTime)
 	return at != nil && now.Sub(at.Time) < recent
@@ -283,14 +283,15 @@ func runEvent(job, what, id string) string {
 	return fmt.Sprintf("%s.%s-%x", job, what, sum[:8])
 }
 
-// Idle reports whether nothing is to act, by what a status says: no run is due, or an attempt has failed and the next one follows.
+// Idle reports whether nothing must act, according to a status: no run is due, or an attempt failed and the next one follows.
 func Idle(status *v1alpha1.SingletonJobStatus) bool {
 	c := meta.FindStatusCondition(status.Conditions, v1alpha1.ConditionActive)
 	return c != nil && slices.Contains(
 		[]string{v1alpha1.ReasonCompleted, v1alpha1.ReasonRunFailed, v1alpha1.ReasonNotDue, v1alpha1.ReasonRetrying}, c.Reason)
 }
 
-// expiresIn is how long a job that is finished is kept still, nil for ever. It counts from when that was recorded, by this clock.
+// expiresIn returns the remaining time to keep a finished job, nil for no limit. It counts from when the end was recorded, by this
+// process's clock.
 func expiresIn(j *job, r *runs, now time.Time) *time.Duration {
 	ttl := j.Spec.TTLSecondsAfterFinished
 	if ttl == nil || !r.final() {
