@@ -16,14 +16,14 @@ import (
 	"github.com/singletonjob/operator/internal/lease"
 )
 
-// verdict is the reason of a condition, and what a person reads. The API's table says which status goes with a reason.
-// Messages have no times and no counts that change by themselves: a message that changes is a write.
+// verdict is the reason of a condition and its message for users. The API's table says which status goes with a reason. Messages contain no
+// times and no counts that change by themselves, because every changed message is a write.
 type verdict struct{ reason, message string }
 
-// maxMessage bounds what a condition says, well below the API's limit: it may quote a spec.
+// maxMessage limits the length of a condition's message, well below the API's limit, because it can quote a spec.
 const maxMessage = 4096
 
-// condition is a verdict with its status. A reason that the API does not declare for it has none.
+// condition returns a verdict as a condition, with the status that the API declares for its reason.
 func (v verdict) condition(condition string) metav1.Condition {
 	for _, r := range v1alpha1.ConditionReasons() {
 		if r.Condition == condition && r.Reason == v.reason {
@@ -33,7 +33,7 @@ func (v verdict) condition(condition string) metav1.Condition {
 	panic(condition + " has no reason " + v.reason)
 }
 
-// idle is the verdict on a job for which nothing is done, the same under each condition.
+// idle is the verdict on a job for which nothing is done. It is the same under each condition.
 func idle(state State, j *job, t *tenure) verdict {
 	switch state {
 	case InvalidSpec:
@@ -85,7 +85,7 @@ func active(state State, j *job, t *tenure, m *members, r *runs, refused []Refus
 	return unattended(j, t, m)
 }
 
-// attended is the verdict on a job of which somebody acts.
+// attended is the verdict on a job with an acting pod.
 func attended(t *tenure, m *members) verdict {
 	switch {
 	case m.unmanaged(t):
@@ -96,7 +96,7 @@ func attended(t *tenure, m *members) verdict {
 	return verdict{v1alpha1.ReasonRunning, t.holder.Pod + " holds the Lease and renews it"}
 }
 
-// unattended is the verdict on a job of which nobody acts.
+// unattended is the verdict on a job without an acting pod.
 func unattended(j *job, t *tenure, m *members) verdict {
 	switch {
 	case m.any(candidate.available):
@@ -142,13 +142,13 @@ func protected(state State, j *job, t *tenure, m *members, r *runs) verdict {
 	return verdict{v1alpha1.ReasonStandbyReady, "a warm standby is ready on another node"}
 }
 
-// handover is one that a person asks for, and whether the holder is asked for any, already or by this plan.
+// handover is a handover that a user requests (asked). handing: the holder is asked to hand over, already or by this plan.
 type handover struct {
 	asked   switchover
 	handing bool
 }
 
-// suspending is the verdict on a job that is to be suspended. what is done is said unless that can't be.
+// suspending is the verdict on a job that is being suspended. what is the progress to report, unless something prevents it.
 func suspending(j *job, t *tenure, m *members, what string) verdict {
 	switch {
 	case m.unmanaged(t):
@@ -161,7 +161,7 @@ func suspending(j *job, t *tenure, m *members, what string) verdict {
 	return verdict{v1alpha1.ReasonSuspending, "spec.suspend is set; " + what}
 }
 
-// progressing is the verdict on what is changed.
+// progressing is the verdict on changes in progress.
 func progressing(state State, j *job, t *tenure, m *members, r *runs, refused []Refusal, h handover) verdict {
 	switch state {
 	case InvalidSpec, LeaseConflict, Suspended:
@@ -183,10 +183,10 @@ func progressing(state State, j *job, t *tenure, m *members, r *runs, refused []
 	}
 }
 
-// changing is the verdict on what is under way for a job that is to run.
+// changing is the verdict on the changes in progress of a job that must run.
 func changing(j *job, t *tenure, m *members, r *runs, refused []Refusal, h handover) verdict {
 	switch {
-	case j.blocked.reason != "" && h.handing: // that goes its way
+	case j.blocked.reason != "" && h.handing: // the handover continues
 		return j.blocked
 	case j.blocked.reason != "":
 		return h.asked.waiting(j.blocked)
@@ -204,7 +204,7 @@ func changing(j *job, t *tenure, m *members, r *runs, refused []Refusal, h hando
 		return verdict{v1alpha1.ReasonPodsFailing, failingText(j, m)}
 	case m.fleet.outdated():
 		return verdict{v1alpha1.ReasonRollingOut, m.rollingText()}
-	case m.tardy() != nil && !m.misconfigured() && !m.backOff(): // Active says those
+	case m.tardy() != nil && !m.misconfigured() && !m.backOff(): // Active reports those
 		return verdict{v1alpha1.ReasonCandidateStuck, notReadyText(j, m)}
 	}
 	return provisioning(j, t, m, r)
@@ -232,7 +232,7 @@ func provisioning(j *job, t *tenure, m *members, r *runs) verdict {
 	return upToDate(t, m, "every candidate is created from the current template and ready")
 }
 
-// upToDate is the verdict that nothing is to be changed, but where somebody acts who is none of the job's.
+// upToDate is the verdict that nothing must change, unless a pod acts that does not belong to the job.
 func upToDate(t *tenure, m *members, text string) verdict {
 	if m.unmanaged(t) {
 		return verdict{v1alpha1.ReasonUnmanagedHolder, unmanagedText(t)}
@@ -240,7 +240,7 @@ func upToDate(t *tenure, m *members, text string) verdict {
 	return verdict{v1alpha1.ReasonUpToDate, text}
 }
 
-// scaling reports whether the number of candidates follows a changed spec; that lasts until all are ready.
+// scaling reports whether the number of candidates follows a changed spec. That lasts until all are ready.
 func scaling(j *job, m *members) bool {
 	if m.fleet.total() > m.fleet.Desired {
 		return !m.moved()
@@ -251,7 +251,7 @@ func scaling(j *job, m *members) bool {
 	return changed && (m.fleet.total() < m.fleet.Desired || m.lacking())
 }
 
-// misconfigured reports whether an agent has refused its configuration and none is ready.
+// misconfigured reports whether an agent has rejected its configuration and no candidate is ready.
 func (m *members) misconfigured() bool {
 	return !m.any(candidate.available) && m.any(func(c candidate) bool { return c.live() && c.issue.what == misconfigured })
 }
@@ -261,26 +261,26 @@ func (m *members) backOff() bool {
 	return !m.any(candidate.available) && m.any(func(c candidate) bool { return c.live() && strings.HasPrefix(c.issue.what, backOff) })
 }
 
-// failAgain reports whether candidates are missing, or not of the present template, because pods fail, and not for the first time.
+// failAgain reports whether candidates are missing or outdated because pods failed more than once in a row.
 func (m *members) failAgain() bool {
 	newest := m.newestFailed()
 	return newest != nil && newest.failure.row > 1 && (m.lacking() || m.fleet.outdated())
 }
 
-// tardy is a candidate that has not been ready for long.
+// tardy returns a candidate that has not been ready for too long.
 func (m *members) tardy() *candidate {
 	return m.first(func(c candidate) bool {
 		return c.live() && !c.inPlace() && !m.isMover(c) && c.unready >= m.strategy.deadline
 	})
 }
 
-// stalled reports whether a rollout does not move: its version failed, or a candidate of it has an issue that time does
-// not heal, or takes too long.
+// stalled reports whether a rollout makes no progress: its version failed, or one of its candidates has an issue that time does not fix, or
+// takes too long.
 func (m *members) stalled() bool {
 	return m.fleet.outdated() && !m.fleet.Busy && (m.fleet.Failed || m.slowest() != nil || m.failAgain())
 }
 
-// slowest is a candidate of the current template that does not get ready.
+// slowest returns a candidate of the current template that does not become ready.
 func (m *members) slowest() *candidate {
 	return m.first(func(c candidate) bool {
 		return c.live() && c.updated && !c.ready && (c.issue.lasting || c.unready >= m.strategy.deadline)
@@ -300,7 +300,7 @@ func (m *members) rollingText() string {
 // held reports whether there is a rollout and it is paused.
 func (m *members) held() bool { return m.fleet.Paused && m.fleet.outdated() }
 
-// stalling is the verdict on a rollout that does not move.
+// stalling is the verdict on a rollout that makes no progress.
 func stalling(j *job, m *members) verdict {
 	if c := m.slowest(); c != nil && !m.fleet.Failed && c.unready >= m.strategy.deadline {
 		return verdict{v1alpha1.ReasonProgressDeadlineExceeded, stalledText(j, m)}
@@ -316,7 +316,7 @@ func refusal(refused []Refusal) string {
 	return "the API server rejects requests of the operator: " + strings.Join(texts, separator)
 }
 
-// maxIdentity bounds what is shown of a holder's identity, which may be as long as an object.
+// maxIdentity limits how much of a holder's identity is shown, because it can be as long as an object.
 const maxIdentity = 128
 
 func holderText(identity string) string { return identity[:min(len(identity), maxIdentity)] }
@@ -341,7 +341,7 @@ func stoppedText(j *job, t *tenure) string {
 	return fmt.Sprintf("%s has stopped renewing; its process is dead when the lease has expired, and a standby then takes over", t.holder.Pod)
 }
 
-// unprovenText is about a holder that does not renew and may run on all the same, with what would prove its death.
+// unprovenText describes a holder that does not renew but may still run, and what would prove its death.
 func unprovenText(j *job, t *tenure) string {
 	node := cmp.Or(t.holder.node, "NODE")
 	return fmt.Sprintf("%[1]s has stopped renewing, and nothing proves that its process is dead: with onRenewFailure: KeepRunning it can keep running without the Lease, "+
@@ -349,7 +349,7 @@ func unprovenText(j *job, t *tenure) string {
 		"longer exists, delete the Lease %[4]s/%[5]s", t.holder.Pod, node, corev1.TaintNodeOutOfService, j.Namespace, t.name)
 }
 
-// lastingText is about a tenure that may last though the job has no pod.
+// lastingText describes a tenure that may last although the job has no pod.
 func lastingText(t *tenure) string {
 	switch {
 	case t.holder.foreign:
@@ -379,7 +379,7 @@ func electingText(t *tenure) string {
 	return "candidates compete for the Lease"
 }
 
-// issueText names the first candidate that has an issue, that takes too long, or that has failed.
+// issueText describes the first candidate that has an issue, takes too long, or has failed.
 func issueText(j *job, m *members) string {
 	if c := m.first(func(c candidate) bool { return c.live() && !m.isMover(c) && c.issue.what != "" }); c != nil {
 		return named(j, c.pod, c.issue)
@@ -410,7 +410,7 @@ func newText(j *job, m *members) string {
 	return m.missingText("the first candidates are being created")
 }
 
-// missingText is why candidates are missing, if that is no more than what is to be expected.
+// missingText says why candidates are missing if that has an expected cause.
 func (m *members) missingText(otherwise string) string {
 	if len(m.strangers) > 0 {
 		return fmt.Sprintf("no run starts while pods of a previous job with this name exist, such as %s: their agents would take the run for one of that job", m.strangers[0].Name)
@@ -422,7 +422,7 @@ func (m *members) missingText(otherwise string) string {
 		strings.Join(m.previous, separator)
 }
 
-// failingText names the newest pod that has failed, which is kept for a person to look at.
+// failingText describes the newest failed pod, which is kept for inspection.
 func failingText(j *job, m *members) string {
 	pod := m.newestFailed().pod
 	return "pods fail one after another and are recreated after a growing delay: " + named(j, pod, failureOf(pod))
@@ -449,8 +449,8 @@ func stalledText(j *job, m *members) string {
 	}
 }
 
-// named is an issue with the name of its pod. It ends a message. The detail stays the first one for as long as the rest is
-// the same: a text that differs each time would be a write each time.
+// named returns an issue with the name of its pod, as the end of a message. The detail stays the first one as long as the rest is the same,
+// because a text that differs each time would cause a write each time.
 func named(j *job, pod *corev1.Pod, i issue) string {
 	head := pod.Name + ": " + bounded(i.what, maxDetail)
 	for c := range j.Status.Conditions {

@@ -8,7 +8,7 @@ import (
 	"github.com/singletonjob/operator/api/v1alpha1"
 )
 
-// roles are the reasons of every plan: a pod that is called active may be none of the plan's, because the cache lags.
+// roles returns the reasons that every plan has. A pod that is labelled active may not be in the plan, because the cache lags.
 func roles() Reasons { return Reasons{"Pod": "its role label does not match the active pod"} }
 
 func reasonsOf(j *job, t *tenure, m *members, runs *runs, p *Plan) Reasons {
@@ -120,7 +120,7 @@ func whyCreated(fleet Fleet, failures string) string {
 	return fmt.Sprintf("there are %d of %d candidates", fleet.total(), fleet.Desired)
 }
 
-// whyStatus is what is new in a status.
+// whyStatus returns what is new in a status.
 func whyStatus(before, now *v1alpha1.SingletonJobStatus) string {
 	var news []string
 	for i := range now.Conditions {
