@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// runs makes a job that runs to completion.
+// runs returns a change to a job that runs to completion.
 func runs(change func(*SingletonJobSpec)) func(*SingletonJob) {
 	return func(job *SingletonJob) {
 		job.Spec.RunPolicy = RunPolicyRunToCompletion
@@ -17,7 +17,7 @@ func runs(change func(*SingletonJobSpec)) func(*SingletonJob) {
 	}
 }
 
-// scheduled makes one that has a schedule.
+// scheduled returns a change to a job with a schedule.
 func scheduled(change func(*Schedule)) func(*SingletonJob) {
 	return runs(func(spec *SingletonJobSpec) {
 		spec.Schedule = &Schedule{Cron: "30 2 * * *"}
@@ -39,7 +39,7 @@ func restartPolicy(policy corev1.RestartPolicy) func(*SingletonJob) {
 	return runs(func(spec *SingletonJobSpec) { spec.Template.Spec.RestartPolicy = policy })
 }
 
-// continuous sets what is for runs alone in a job that has none.
+// continuous sets a field that only runs have in a job that has no runs.
 func continuous(change func(*SingletonJobSpec)) func(*SingletonJob) {
 	return func(job *SingletonJob) { change(&job.Spec) }
 }
@@ -146,7 +146,7 @@ var runCases = map[string]validationCase{
 	},
 }
 
-// operatorCases are refused by the operator alone, since no rule of a CRD knows zones, reads a list of ranges, or splits a long text.
+// operatorCases are rejected only by the operator, because no CRD rule knows time zones, parses a list of ranges, or splits a long text.
 var operatorCases = map[string]validationCase{
 	"Go's settings, one that it does not know": {
 		change: variables("GODEBUG", "gctrace=1,fips140=1"),

@@ -15,16 +15,16 @@ import (
 	"github.com/singletonjob/operator/internal/lease"
 )
 
-// validationCase is one case of the table that both Validate and the API server must decide alike.
+// validationCase is one case of the table that Validate and the API server must decide in the same way.
 type validationCase struct {
 	// change turns a valid job into the case.
 	change func(*SingletonJob)
-	// from, where given, turns a valid job into the stored one that the case is an update of.
+	// from, if set, turns a valid job into the stored one that the case updates.
 	from func(*SingletonJob)
 	want []problem
 }
 
-// problem is one error that is expected.
+// problem is one expected error.
 type problem struct {
 	Type          field.ErrorType
 	Field, Detail string
@@ -482,7 +482,7 @@ func mount(path string) func(*SingletonJob) {
 	return app(func(c *corev1.Container) { c.VolumeMounts = []corev1.VolumeMount{{Name: "d", MountPath: path}} })
 }
 
-// choice is a template that says which container is gated by its annotation alone, or not at all.
+// choice is a template that selects the gated container only by its annotation, or not at all.
 func choice(annotation string, change func(*SingletonJob)) func(*SingletonJob) {
 	return func(job *SingletonJob) {
 		job.Spec.Container = ""
@@ -505,7 +505,7 @@ var (
 	badProxy = forbidden(inContainers, strings.ReplaceAll(badPolicy, "app", "proxy"))
 )
 
-// containerCases are those of which container is gated.
+// containerCases are the cases about which container is gated.
 var containerCases = map[string]validationCase{
 	"unknown container": {
 		change: func(job *SingletonJob) { job.Spec.Container = "web" },
@@ -569,7 +569,7 @@ var containerCases = map[string]validationCase{
 	},
 }
 
-// privileges are of the gated container, beside those of the pod.
+// privileges are those of the gated container, besides those of the pod.
 func privileges(pod *corev1.PodSecurityContext, drop, add string, change func(*corev1.SecurityContext)) func(*SingletonJob) {
 	list := func(names string) (found []corev1.Capability) {
 		for name := range strings.FieldsSeq(names) {
@@ -591,7 +591,7 @@ func as(user int64) func(*corev1.SecurityContext) {
 	return func(c *corev1.SecurityContext) { c.RunAsUser = &user }
 }
 
-// privilegeCases are those in which an agent would refuse to start.
+// privilegeCases are the cases in which an agent would refuse to start.
 var privilegeCases = map[string]validationCase{
 	"privileges of the runtime":          {change: privileges(nil, "", "", nil)},
 	"privileges, none":                   {change: privileges(nil, "ALL", "", nil)},
@@ -632,7 +632,7 @@ var privilegeCases = map[string]validationCase{
 	}},
 }
 
-// probe changes a probe of the gated container that is valid.
+// probe changes a valid probe of the gated container.
 func probe(change func(*corev1.Container, *corev1.Probe)) func(*SingletonJob) {
 	return app(func(c *corev1.Container) {
 		c.Ports = []corev1.ContainerPort{{Name: "web", ContainerPort: 80}, {ContainerPort: 81}}
@@ -744,14 +744,14 @@ var probeCases = map[string]validationCase{
 	},
 }
 
-// goOnlyCases cannot reach an API server: it refuses the value as text (see malformedCases).
+// goOnlyCases can't reach an API server, which rejects the value as text (see malformedCases).
 var goOnlyCases = map[string]validationCase{
 	"too few candidates": {change: func(job *SingletonJob) { job.Spec.Candidates = -1 }, want: invalid("spec.candidates", "should be greater than or equal to 1")},
 	"negative lockDelay": {change: lockDelay(-time.Second, OnRenewFailureStop), want: invalid("spec.lease.lockDelay", "-1s is not accepted: from 0s to 1h")},
 	"negative lease":     {change: leaseOf(-time.Second, time.Second, 200*ms), want: invalid("spec.lease.leaseDuration", "-1s is not accepted: whole seconds, from 3s to 1h")},
 }
 
-// sharedCases are the cases that Validate and the API server must decide alike.
+// sharedCases are the cases that Validate and the API server must decide in the same way.
 func sharedCases(t *testing.T) map[string]validationCase {
 	return merged(t, leaseCases, specCases, templateCases, containerCases, gatedCases, privilegeCases, probeCases, workloadCases, serviceCases, runCases)
 }

@@ -7,7 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// of makes a job of a workload in place of a template.
+// of returns a change to a job with a workload instead of a template.
 func of(ref WorkloadRef) func(*SingletonJob) {
 	return func(job *SingletonJob) {
 		job.Spec.Template, job.Spec.WorkloadRef = corev1.PodTemplateSpec{}, &ref

@@ -19,7 +19,7 @@ import (
 	"github.com/singletonjob/operator/internal/lease"
 )
 
-// conditionsOf is what a person reads: the reasons of Active, Protected, Progressing, and the active pod.
+// conditionsOf is what a user reads: the reasons of Active, Protected, Progressing, and the active pod.
 func conditionsOf(p Plan, g *given) (reasons, active string) {
 	status := &g.Job.Status
 	if p.Status != nil {
@@ -434,7 +434,7 @@ func TestConditions(t *testing.T) {
 	}
 }
 
-// TestMessagesAreBounded: the API server refuses a status whose message is longer than 32 KiB.
+// TestMessagesAreBounded: the API server rejects a status with a message longer than 32 KiB.
 func TestMessagesAreBounded(t *testing.T) {
 	g := steady()
 	g.Job.Spec.Container = strings.Repeat("é", 1<<19)
@@ -457,14 +457,14 @@ func (g *given) Pods0() string {
 	return g.Pods[0].Name
 }
 
-// orphaned has the pods be owned by nobody, as kubectl delete --cascade=orphan leaves them.
+// orphaned removes the owner of the pods, as kubectl delete --cascade=orphan does.
 func (g *given) orphaned() {
 	for _, pod := range g.Pods {
 		pod.OwnerReferences = nil
 	}
 }
 
-// keptRunning is a steady job whose holder runs on without its Lease.
+// keptRunning is a steady job whose holder keeps running without its Lease.
 func keptRunning() *given {
 	g := steady()
 	g.Job.Spec.Lease.OnRenewFailure = v1alpha1.OnRenewFailureKeepRunning
@@ -484,20 +484,19 @@ func (g *given) free() {
 	}}
 }
 
-// wrapped has a webhook put a program of its own before the agent.
+// wrapped puts a webhook's program before the agent.
 func (g *given) wrapped(pod int) {
 	c := &g.Pods[pod].Spec.Containers[0]
 	c.Command, c.Args = []string{"/vault/vault-env"}, append(slices.Clone(c.Command), c.Args...)
 }
 
-// rest has a pod not be ready for another reason than its gated container.
+// rest makes a pod not ready for a reason other than its gated container.
 func (g *given) rest(pod int, reason string) {
 	g.Pods[pod].Status.Conditions[0].Reason = reason
 	g.Pods[pod].Status.ContainerStatuses[0].Ready = true
 }
 
-// TestEveryConditionReasonIsReachedOrNamedHere: each verdict that stands in the code is one that the API declares for its
-// condition, and the other way round.
+// TestEveryConditionReasonIsReachedOrNamedHere: the API declares each verdict in the code for its condition, and the other way round.
 func TestEveryConditionReasonIsReachedOrNamedHere(t *testing.T) {
 	verdicts := map[string]*ast.FuncDecl{}
 	for _, name := range []string{"conditions.go", "entrypoint.go", "ready.go", "runstatus.go", "timely.go", "workload.go"} {
@@ -518,7 +517,7 @@ func TestEveryConditionReasonIsReachedOrNamedHere(t *testing.T) {
 		v1alpha1.ConditionComplete: "complete", v1alpha1.ConditionFailed: "givenUp", v1alpha1.ConditionScheduled: "scheduled",
 	} {
 		reasons := reasonsIn(verdicts, f)
-		if f == "active" || f == "progressing" || f == "ready" { // they say why a job is blocked
+		if f == "active" || f == "progressing" || f == "ready" { // these report why a job is blocked
 			maps.Copy(reasons, reasonsIn(verdicts, "blockedBy"))
 			maps.Copy(reasons, reasonsIn(verdicts, "unknownEntrypoint"))
 		}
@@ -534,7 +533,7 @@ func TestEveryConditionReasonIsReachedOrNamedHere(t *testing.T) {
 	}
 }
 
-// reasonsIn are the reasons of the verdicts in a function, and in those that it calls.
+// reasonsIn returns the reasons of the verdicts in a function and in the functions that it calls.
 func reasonsIn(functions map[string]*ast.FuncDecl, name string) map[string]bool {
 	reasons := map[string]bool{}
 	ast.Inspect(functions[name].Body, func(n ast.Node) bool {
@@ -594,8 +593,8 @@ func TestNobodyIsActiveBeyondTheLease(t *testing.T) {
 	}
 }
 
-// A job of several containers that was stored before one had to be chosen keeps what runs, says what to choose from, and goes on with
-// the same pods once the one is named that they gate.
+// A job with several containers that was stored before one had to be chosen keeps its running process. It reports the possible choices, and
+// continues with the same pods once the container that they gate is named.
 func TestNoContainerIsChosen(t *testing.T) {
 	two := func(annotation string) *given {
 		g := fresh()
@@ -642,7 +641,7 @@ func TestNoContainerIsChosen(t *testing.T) {
 	}
 }
 
-// What no agent could be started with is told as any other fault of the spec, and no pod is made that would fail for it.
+// A setting with which no agent could start is reported like any other fault of the spec. No pod is created that would fail because of it.
 func TestAgentsThatCannotStart(t *testing.T) {
 	g := steady()
 	g.Job.Spec.Template.Spec.Containers[0].Lifecycle = &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{

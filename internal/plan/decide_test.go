@@ -20,7 +20,7 @@ import (
 	"github.com/singletonjob/operator/test/tier"
 )
 
-// distortions change an observation in ways that happen, and in some that should not.
+// distortions change an observation in ways that occur, and in some that should not occur.
 var distortions = []func(*given, *rand.Rand){
 	func(g *given, _ *rand.Rand) { g.Job = nil },
 	func(g *given, _ *rand.Rand) { g.Job.DeletionTimestamp = &metav1.Time{Time: now} },
@@ -116,12 +116,12 @@ var distortions = []func(*given, *rand.Rand){
 	},
 }
 
-// anyNumber is what may stand where a number is expected and anybody can write.
+// anyNumber returns a value for a number that anyone can write.
 func anyNumber(r *rand.Rand) int64 {
 	return []int64{0, 1, -1, 99, 100, 101, math.MaxInt32, math.MaxInt64, math.MinInt64 + 1, r.Int64(), -r.Int64()}[r.IntN(11)]
 }
 
-// anyTime is what a time of the API may be read as, in microseconds.
+// anyTime returns a possible value of a time in the API, in microseconds.
 func anyTime(r *rand.Rand) int64 {
 	last := lastMilli * 1000
 	return []int64{0, -1, time.Date(0, 1, 1, 0, 0, 0, 0, time.UTC).UnixMicro(), last, r.Int64N(last)}[r.IntN(5)]
@@ -134,14 +134,14 @@ func (g *given) some(r *rand.Rand, change func(int)) {
 	}
 }
 
-// observation is one of countless, the same for the same seed.
+// observation returns a random observation, the same one for the same seed.
 func observation(seed uint64) *given {
 	r := rand.New(rand.NewPCG(seed, 1))
 	g := steady()
 	for range 1 + r.IntN(6) {
 		if d := distortions[r.IntN(len(distortions))]; g.Job != nil {
 			func() {
-				defer func() { _ = recover() }() // a distortion that an earlier one has left no ground for
+				defer func() { _ = recover() }() // an earlier distortion removed what this one changes
 				d(g, r)
 			}()
 		}
@@ -227,7 +227,7 @@ var promises = map[string]func(g *given, p Plan) bool{
 		seen := map[types.UID]bool{}
 		for _, pod := range g.Pods {
 			if seen[pod.UID] {
-				return true // nothing to be true of
+				return true // the promise does not apply
 			}
 			seen[pod.UID] = true
 		}
@@ -341,7 +341,7 @@ func proven(g *given) bool {
 
 func writes(p Plan, op LeaseOp) bool { return p.Lease != nil && p.Lease.Op == op }
 
-// keepsItsPromises also finds panics, and plans that change what they were decided on.
+// keepsItsPromises also finds panics, and plans that modify their observation.
 func keepsItsPromises(t *testing.T, seed uint64) {
 	t.Helper()
 	g := observation(seed)
@@ -374,7 +374,7 @@ func TestPromises(t *testing.T) {
 }
 
 func FuzzPromises(f *testing.F) {
-	for seed := range uint64(64) { // TestPromises says that every state is among what seeds come to
+	for seed := range uint64(64) { // TestPromises checks that the seeds reach every state
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, seed uint64) { keepsItsPromises(t, seed) })

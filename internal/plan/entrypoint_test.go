@@ -18,7 +18,8 @@ func found(g *given, command ...string) *v1alpha1.Entrypoint {
 	return &v1alpha1.Entrypoint{TemplateHash: inject.Hash(g.Job), Image: "v1", Digest: "sha256:x", Command: command}
 }
 
-// TestNoPodBeforeTheEntrypointIsKnown: neither is one made, nor does one go; then it is recorded, and after that pods are made of it.
+// TestNoPodBeforeTheEntrypointIsKnown: until then no pod is created or removed. Then the entrypoint is recorded, and after that pods are
+// created from it.
 func TestNoPodBeforeTheEntrypointIsKnown(t *testing.T) {
 	for name, c := range map[string]struct {
 		given  *given
@@ -62,7 +63,7 @@ func TestNoPodBeforeTheEntrypointIsKnown(t *testing.T) {
 	}
 }
 
-// isRecordedFirst: what was found stands in the status before a pod is made of it.
+// isRecordedFirst: the result is in the status before a pod is created from it.
 func isRecordedFirst(t *testing.T, g *given) {
 	t.Helper()
 	g.Entrypoint = Lookup{Found: found(g, "/found")}
@@ -88,7 +89,7 @@ func messages(status *v1alpha1.SingletonJobStatus) string {
 	return strings.Join(text, "\n")
 }
 
-// TestTheRecordStays: what was found later, for another template, or for a job that has a command, changes nothing.
+// TestTheRecordStays: a later result, one for another template, or one for a job with a command, changes nothing.
 func TestTheRecordStays(t *testing.T) {
 	g := steady()
 	dropCommand(g)
@@ -132,7 +133,7 @@ func TestWhoAsks(t *testing.T) {
 	}
 }
 
-// TestChildrenAreKeptMeanwhile: what the pods that live need to renew.
+// TestChildrenAreKeptMeanwhile: the existing pods keep the objects that they need to renew.
 func TestChildrenAreKeptMeanwhile(t *testing.T) {
 	g := steady()
 	dropCommand(g)

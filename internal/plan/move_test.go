@@ -16,7 +16,7 @@ import (
 	"github.com/singletonjob/operator/internal/lease"
 )
 
-// together has both candidates on node a, and b take pods.
+// together puts both candidates on node a; node b accepts pods.
 func (g *given) together() {
 	for _, pod := range g.Pods {
 		pod.Spec.NodeName = "a"
@@ -25,7 +25,7 @@ func (g *given) together() {
 	g.node("b", nil)
 }
 
-// node adds one that takes pods.
+// node adds a node that accepts pods.
 func (g *given) node(name string, change func(*corev1.Node)) {
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{corev1.LabelHostname: name}}}
 	node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
@@ -35,7 +35,7 @@ func (g *given) node(name string, change func(*corev1.Node)) {
 	g.Nodes = append(g.Nodes, node)
 }
 
-// mover adds a pod that was made for another node so long ago, and that no node has taken.
+// mover adds a pod that was created for another node that long ago and is still unscheduled.
 func (g *given) mover(since time.Duration) *corev1.Pod {
 	pod := g.pod(2, "")
 	inject.KeepFrom(pod, "a")
@@ -46,7 +46,7 @@ func (g *given) mover(since time.Duration) *corev1.Pod {
 	return pod
 }
 
-// noteTry notes on the standby that a move was tried.
+// noteTry records on the standby that a move was tried.
 func (g *given) noteTry(since time.Duration, nodes string) {
 	g.Pods[1].Annotations[MoveAnnotation] = ago(since).Format(time.RFC3339) + " " + nodes
 }
@@ -67,7 +67,7 @@ func statusOr(p Plan, g *given) v1alpha1.SingletonJobStatus {
 	return g.Job.Status
 }
 
-// TestWhetherAStandbyIsMoved: each row is what is otherwise as in the first.
+// TestWhetherAStandbyIsMoved: each row says what differs from the first one.
 func TestWhetherAStandbyIsMoved(t *testing.T) {
 	taint := func(effect corev1.TaintEffect) func(*corev1.Node) {
 		return func(n *corev1.Node) { n.Spec.Taints = []corev1.Taint{{Key: "k", Value: "v", Effect: effect}} }
@@ -160,7 +160,7 @@ func TestWhetherAStandbyIsMoved(t *testing.T) {
 	}
 }
 
-// checkMove asks that a pod for another node is one of the present template under a new name, and that its like is not made again.
+// checkMove checks that the pod for another node has the current template and a new name, and that no second one is created.
 func (g *given) checkMove(t *testing.T, m *Move) {
 	t.Helper()
 	last := g.Pods[len(g.Pods)-1]
@@ -185,7 +185,7 @@ func (g *given) tolerate() {
 	g.Pods[1].Spec.Tolerations = append(g.Pods[1].Spec.Tolerations, corev1.Toleration{Key: "k", Operator: corev1.TolerationOpExists})
 }
 
-// require lets a pod run on a node alone.
+// require lets a pod run only on one node.
 func (g *given) require(pod int, node string) {
 	g.Pods[pod].Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
 		NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{{
@@ -194,7 +194,7 @@ func (g *given) require(pod int, node string) {
 	}}}
 }
 
-// rename has pods of another template, which they are all of.
+// rename gives all pods another template.
 func (g *given) rename(change func()) {
 	change()
 	pods := g.Pods
@@ -206,8 +206,8 @@ func (g *given) rename(change func()) {
 	g.Lease.Claim = Claim{JobUID: "job-uid"}
 }
 
-// TestWhatBecomesOfTheMover: it is waited for a while, and then it or the one beside the holder goes; nothing else does, and Progressing
-// says nothing of it.
+// TestWhatBecomesOfTheMover: the operator waits for it for some time, and then removes it or the standby beside the holder, and nothing
+// else. Progressing does not mention it.
 func TestWhatBecomesOfTheMover(t *testing.T) {
 	const none, first, second, third = -1, 0, 1, 2
 	ready := func(g *given, node string) {
@@ -280,8 +280,8 @@ func (g *given) ask(to string) {
 	g.Job.Annotations = map[string]string{contract.SwitchoverAnnotation: to + "@100"}
 }
 
-// TestAMovedStandbyIsACandidateAsAnyOther: when it is not ready for a moment, or replaced by a rollout, nothing tells it from one that
-// was made otherwise.
+// TestAMovedStandbyIsACandidateAsAnyOther: when it is not ready for a moment, or is replaced by a rollout, it is treated like any other
+// candidate.
 func TestAMovedStandbyIsACandidateAsAnyOther(t *testing.T) {
 	moved := func() *given {
 		g := steady()
@@ -311,7 +311,7 @@ func TestAMovedStandbyIsACandidateAsAnyOther(t *testing.T) {
 	})
 }
 
-// TestNodesOfATry: a node that comes and goes is tried once, and what is noted has an end.
+// TestNodesOfATry: a node that comes and goes is tried once, and the record has a limited length.
 func TestNodesOfATry(t *testing.T) {
 	nodes := func(note string) string { _, names, _ := strings.Cut(note, " "); return names }
 	last := try{time.Minute, []string{"b", "d"}}

@@ -12,15 +12,15 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files")
 
-// rollout plays the world that a Fleet lives in, one event at a time, whenever there is nothing to do.
+// rollout simulates the environment of a Fleet, one event at a time, whenever there is nothing to do.
 type rollout struct {
 	Fleet
-	// broken: new candidates do not get ready. crashing: new processes end at once.
+	// broken: new candidates do not become ready. crashing: new processes end at once.
 	broken, crashing bool
-	// unplaceable: no node takes the mover.
+	// unplaceable: the mover can't be scheduled.
 	unplaceable bool
 	asked       bool
-	// unready: the one that has handed over is not seen to be ready yet.
+	// unready: the pod that has handed over is not reported as ready yet.
 	unready   bool
 	released  bool
 	handovers int
@@ -74,7 +74,7 @@ func (s Step) String() string {
 	return strings.Join(words, ", ")
 }
 
-// apply carries out a step.
+// apply applies a step.
 func (r *rollout) apply(s Step) {
 	r.Fleet = r.less(s)
 	r.NewUnready += s.Create
@@ -90,7 +90,7 @@ func (r *rollout) apply(s Step) {
 	}
 }
 
-// happen lets one thing happen that is not the operator's doing; false if nothing can.
+// happen lets one event happen that the operator does not cause; it returns false if there is none.
 func (r *rollout) happen() bool {
 	switch {
 	case r.Silent:
@@ -126,7 +126,7 @@ func (r *rollout) happen() bool {
 	return true
 }
 
-// handOver is the next of a handover's steps.
+// handOver does the next step of a handover.
 func (r *rollout) handOver() {
 	switch {
 	case r.asked:
@@ -158,7 +158,7 @@ func (r *rollout) handOver() {
 
 func (f Fleet) nobody() bool { return !f.HolderOld && !f.HolderNew }
 
-// run goes on until nothing is done and nothing happens.
+// run continues until nothing is done and nothing happens.
 func (r *rollout) run() error {
 	for range 100 {
 		s := Next(r.Fleet)
@@ -229,7 +229,7 @@ func compareGolden(t *testing.T, file, got string) {
 	}
 }
 
-// fleets are all small ones. Of the old standbys that are not ready all could act, but one, or none.
+// fleets returns all small fleets. Of the old standbys that are not ready, all could act, or all but one, or none.
 func fleets(visit func(Fleet)) {
 	const most = 3
 	for want := 1; want <= 4; want++ {
@@ -254,7 +254,7 @@ func fleets(visit func(Fleet)) {
 	}
 }
 
-// rules are what every step keeps, whatever the fleet.
+// rules are the rules that every step follows, whatever the fleet.
 var rules = map[string]func(f Fleet, s Step, left Fleet) bool{
 	"removes no more than there are": func(_ Fleet, _ Step, left Fleet) bool {
 		return min(left.OldReady, left.OldUnready, left.NewReady, left.NewUnready) >= 0
@@ -317,7 +317,7 @@ var rules = map[string]func(f Fleet, s Step, left Fleet) bool{
 	"does not make what it removes": func(_ Fleet, s Step, _ Fleet) bool { return s.Create == 0 || s.NewReady+s.NewUnready == 0 },
 }
 
-// alive is how many are after a step.
+// alive returns how many candidates exist after a step.
 func alive(f Fleet, s Step, left Fleet) int {
 	n := left.total() + s.Create
 	if f.Mover && !s.GiveUpMove || s.Move {
