@@ -12,7 +12,7 @@ import (
 	"github.com/singletonjob/operator/api/v1alpha1"
 )
 
-// crowded is a rollout whose first pod no node has taken for a while.
+// crowded is a rollout whose first new pod has been unschedulable for some time.
 func crowded(waited time.Duration, change func(*corev1.PodSpec)) *given {
 	g := steady()
 	spec := &g.Job.Spec.Template.Spec
@@ -100,7 +100,7 @@ func mounts(spec *corev1.PodSpec) {
 	}}}
 }
 
-// TestItWakesWhenItsPatienceEnds: nothing else may happen before.
+// TestItWakesWhenItsPatienceEnds: there may be no other event before.
 func TestItWakesWhenItsPatienceEnds(t *testing.T) {
 	g := crowded(time.Minute-time.Second, nil)
 	if p := Decide(g.Observed); p.Wake > time.Second {

@@ -23,8 +23,8 @@ func TestSwitchover(t *testing.T) {
 	for name, c := range map[string]struct {
 		given *given
 		with  func(*given)
-		to    func(*given) string // nil: nothing is asked for
-		says  string              // of what is in the way; empty for nothing
+		to    func(*given) string // nil: no request
+		says  string              // why the request is blocked; empty if it is not
 	}{
 		"to a standby": {
 			with: func(g *given) { three(g); g.switchover("%s@100", g.name(2)) }, to: func(g *given) string { return g.name(2) },
@@ -94,7 +94,7 @@ func TestSwitchover(t *testing.T) {
 	}
 }
 
-// tried: the new version had the Lease for an instant before the present tenure.
+// tried: the new version had the Lease for a moment before the current tenure.
 func (g *given) tried() {
 	now := lease.PastTenure{Token: 100, Pod: g.Pods[0].Name, Node: "a", Acquired: ago(time.Minute).UnixMilli()}
 	before := lease.PastTenure{
@@ -103,7 +103,7 @@ func (g *given) tried() {
 	g.Lease.Record.History = []lease.PastTenure{now, before}
 }
 
-// TestASwitchoverThatWaitsIsSaid: also where something else keeps the operator from it.
+// TestASwitchoverThatWaitsIsSaid: it is also reported if something else keeps the operator from it.
 func TestASwitchoverThatWaitsIsSaid(t *testing.T) {
 	for name, c := range map[string]struct {
 		ask  string

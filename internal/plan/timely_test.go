@@ -27,7 +27,7 @@ func TestTimely(t *testing.T) {
 	in := func(cpu string) func(*given) {
 		return func(g *given) { g.Job.Spec.Template.Spec.Containers[0].Resources = limited(cpu) }
 	}
-	inPods := func(cpu string) func(*given) { // as admission gives them
+	inPods := func(cpu string) func(*given) { // as admission sets them
 		return func(g *given) {
 			for _, pod := range g.Pods {
 				pod.Spec.Containers[0].Resources = limited(cpu)
@@ -96,7 +96,7 @@ func TestTimely(t *testing.T) {
 	}
 }
 
-// TestTimelyOfABrokenSpec: nothing is made of settings that are none.
+// TestTimelyOfABrokenSpec: invalid settings are not evaluated.
 func TestTimelyOfABrokenSpec(t *testing.T) {
 	g := steady()
 	g.Job.Spec.Container = "nobody"

@@ -50,7 +50,7 @@ func TestVolumeOfOneNode(t *testing.T) {
 			volumes: []Volume{{"data", modes(readMy), nil}}, with: func(g *given) { g.unready(1) }, reason: v1alpha1.ReasonNoStandby,
 		},
 		"one that says nothing": {volumes: []Volume{{Claim: "data"}}, with: func(g *given) { g.unready(1) }, reason: v1alpha1.ReasonNoStandby},
-		// Access modes are not enforced for volumes that nobody attaches, such as NFS.
+		// Access modes are not enforced for volumes that are not attached, such as NFS.
 		"works all the same": {volumes: []Volume{{"data", modes(once), modes(once)}}, reason: v1alpha1.ReasonStandbyReady},
 		"nothing is active":  {volumes: []Volume{{"data", modes(once), nil}}, with: func(g *given) { g.free() }, reason: v1alpha1.ReasonNoHolder},
 		"one candidate": {
@@ -81,7 +81,7 @@ func TestVolumeOfOneNode(t *testing.T) {
 	}
 }
 
-// condition is what is said under a condition once the plan is carried out.
+// condition returns a condition after the plan is applied.
 func (g *given) condition(name string) verdict {
 	status := &g.Job.Status
 	if p := Decide(g.Observed); p.Status != nil {
@@ -91,7 +91,7 @@ func (g *given) condition(name string) verdict {
 	return verdict{c.Reason, c.Message}
 }
 
-// lost is a job of one candidate whose node is lost and whose next candidate waits on another.
+// lost is a job with one candidate whose node is lost, and whose next candidate waits on another node.
 func lost() *given {
 	g := steady()
 	g.Job.Spec.Candidates = 1

@@ -10,7 +10,7 @@ import (
 	"github.com/singletonjob/operator/internal/lease"
 )
 
-// TestWhyItIsDone: every write of a plan has its reason.
+// TestWhyItIsDone: every write of a plan has a reason.
 func TestWhyItIsDone(t *testing.T) {
 	for what, c := range map[string]struct {
 		with func(*given)
@@ -60,7 +60,7 @@ func TestWhyItIsDone(t *testing.T) {
 	}
 }
 
-// objectsOf are those that a plan writes.
+// objectsOf returns the objects that a plan writes.
 func objectsOf(p Plan) []string {
 	var keys []string
 	if p.Lease != nil {

@@ -16,7 +16,7 @@ import (
 	"github.com/singletonjob/operator/internal/inject"
 )
 
-// ofWorkload has the job's template, if it has one still, come from a Deployment that is scaled to 0.
+// ofWorkload moves the job's template, if it has one, to a Deployment that is scaled to 0.
 func (g *given) ofWorkload() {
 	if g.Job == nil || g.Job.Spec.WorkloadRef != nil {
 		if g.Workload == nil {
@@ -29,7 +29,7 @@ func (g *given) ofWorkload() {
 	g.Job.Spec.WorkloadRef = &v1alpha1.WorkloadRef{APIVersion: "apps/v1", Kind: v1alpha1.WorkloadDeployment, Name: "web"}
 }
 
-// stranger is a pod that the workload's selector matches; owner is its controller, nil for none.
+// stranger is a pod that the workload's selector matches. owner is its controller, nil for none.
 func stranger(name string, owner *metav1.OwnerReference) *corev1.Pod {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name)}}
 	if owner != nil {
@@ -39,7 +39,7 @@ func stranger(name string, owner *metav1.OwnerReference) *corev1.Pod {
 	return pod
 }
 
-// strangers adds a pod, whose controller runs pods for a workload: "" for one that is gone.
+// strangers adds a pod whose controller runs pods for a workload; "" means that the controller no longer exists.
 func strangers(runs string, change ...func(*corev1.Pod)) func(*given) {
 	return func(g *given) {
 		g.ofWorkload()
@@ -64,9 +64,9 @@ func rival(name string, age time.Duration, workload string) func(*given) {
 	}
 }
 
-// TestWorkload: what a workload lets be started. Each row is told of a job that is new, and of one that runs.
+// TestWorkload: what can be started with a workload. Each row applies to a new job and to a running one.
 func TestWorkload(t *testing.T) {
-	const starts = "" // no condition says why not
+	const starts = "" // no condition reports an obstacle
 	for name, c := range map[string]struct {
 		with   func(*given)
 		reason string
@@ -157,7 +157,7 @@ func TestWorkload(t *testing.T) {
 	}
 }
 
-// TestAWorkloadsBadTemplate: what runs goes on, is kept, and can be suspended.
+// TestAWorkloadsBadTemplate: the running process continues, is kept, and can be suspended.
 func TestAWorkloadsBadTemplate(t *testing.T) {
 	bad := func() *given {
 		g := steady()
@@ -180,7 +180,7 @@ func TestAWorkloadsBadTemplate(t *testing.T) {
 	if p := Decide(g.Observed); p.Lease == nil {
 		t.Errorf("%v: a Lease that is gone is not made anew", p.State)
 	}
-	g = steady() // a template of its own that is bad
+	g = steady() // the job's own template is invalid
 	g.Job.Spec.Template.Spec.HostPID = true
 	g.Children.RoleBinding = nil
 	if p := Decide(g.Observed); p.State != InvalidSpec || len(p.Apply) > 0 {
@@ -198,7 +198,7 @@ func texts(p Plan) string {
 	return strings.Join(all, "\n")
 }
 
-// TestAWorkloadThatRunsBesideTheJobIsSaidLoudly: each time, and nobody is killed for it.
+// TestAWorkloadThatRunsBesideTheJobIsSaidLoudly: it is announced each time, and no process is killed for it.
 func TestAWorkloadThatRunsBesideTheJobIsSaidLoudly(t *testing.T) {
 	g := steady()
 	g.ofWorkload()
@@ -230,8 +230,8 @@ func TestAWorkloadThatRunsBesideTheJobIsSaidLoudly(t *testing.T) {
 	}
 }
 
-// TestWhatABlockedJobStillDoes: a holder that is dead is released for, so that a standby takes over, and what is lost is not
-// replaced; a job can be suspended though its workload is gone.
+// TestWhatABlockedJobStillDoes: the Lease of a dead holder is released, so that a standby takes over, but lost candidates are not replaced.
+// A job can be suspended although its workload no longer exists.
 func TestWhatABlockedJobStillDoes(t *testing.T) {
 	for _, gone := range []bool{true, false} {
 		g := steady()
@@ -262,7 +262,8 @@ func TestWhatABlockedJobStillDoes(t *testing.T) {
 	}
 }
 
-// TestWhatRunsKeepsItsRights: whatever becomes of the workload. Where its template is not known, the pods tell as whom they run.
+// TestWhatRunsKeepsItsRights: pods keep their permissions, whatever happens to the workload. If its template is unknown, the service
+// account comes from the pods.
 func TestWhatRunsKeepsItsRights(t *testing.T) {
 	for name, c := range map[string]struct {
 		with  func(*given)
@@ -298,7 +299,7 @@ func as(account string, pods []*corev1.Pod) {
 	}
 }
 
-// TestPodsThatGoAreLookedFor: nothing else says when they are gone.
+// TestPodsThatGoAreLookedFor: no event reports when they no longer exist.
 func TestPodsThatGoAreLookedFor(t *testing.T) {
 	g := fresh()
 	g.free()
@@ -306,7 +307,7 @@ func TestPodsThatGoAreLookedFor(t *testing.T) {
 	if p := Decide(g.Observed); p.Wake != leavingPeriod {
 		t.Errorf("wakes after %v", p.Wake)
 	}
-	g.Workload.Replicas, g.Workload.Pods = 1, nil // its status tells
+	g.Workload.Replicas, g.Workload.Pods = 1, nil // the Deployment's status reports it
 	if p := Decide(g.Observed); p.Wake != 0 {
 		t.Errorf("wakes after %v", p.Wake)
 	}
@@ -320,8 +321,8 @@ func TestPodsThatGoAreLookedFor(t *testing.T) {
 	}
 }
 
-// TestEffective: a workload's template makes the pods that the same template in the job makes, without the labels of those
-// who control its own; and its change is a rollout.
+// TestEffective: a workload's template leads to the same pods as the same template in the job, without the labels of the workload's
+// controllers. Its change is a rollout.
 func TestEffective(t *testing.T) {
 	g := steady()
 	inline := g.Job.DeepCopy()
