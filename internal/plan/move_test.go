@@ -135,7 +135,7 @@ func TestWhetherAStandbyIsMoved(t *testing.T) {
 			g.Volumes = []Volume{{Claim: "c", Asked: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}}}
 		}, says: "the PersistentVolumeClaim c is ReadWriteOnce"},
 		"a third is ready elsewhere":            {with: func(g *given) { g.Job.Spec.Candidates = 3; g.pod(2, "c") }, says: "a warm standby is ready on another node"},
-		"its workload runs":                     {with: func(g *given) { g.ofWorkload(); g.Workload.Replicas = 1 }, says: "runs"},
+		"its workload runs":                     {with: func(g *given) { g.ofWorkload(); g.Workload.Replicas = 1 }, says: "a running process continues"},
 		"suspended":                             {with: func(g *given) { g.Job.Spec.Suspend = true }, says: "spec.suspend is set"},
 		"another is being made":                 {with: func(g *given) { g.mover(time.Second) }, says: "-2 was created for another node"},
 		"another was made, for a node is wait.": {with: func(g *given) { g.mover(time.Second).Spec.NodeName = "b" }, says: "-2 was created for another node"},
