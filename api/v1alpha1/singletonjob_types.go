@@ -195,8 +195,8 @@ type LeaseSpec struct {
 
 	// What happens to the process when renewals fail. Stop (the default): it is stopped before the lease can expire, so that no two
 	// processes run at once. KeepRunning: it runs until its agent learns that another tenure began. An outage of the control plane then
-	// stops nothing, but two processes can run at once: use it only if all sinks reject old tokens. Not together with a lockDelay, which
-	// promises the opposite.
+	// stops nothing, but two processes can run at once: use it only if all sinks reject old tokens. It can't be combined with a lockDelay,
+	// which promises the opposite.
 	// +kubebuilder:default=Stop
 	// +optional
 	OnRenewFailure OnRenewFailure `json:"onRenewFailure,omitempty"`
