@@ -47,8 +47,9 @@ type Schedule struct {
 	// +optional
 	CatchUp string `json:"catchUp,omitempty"`
 
-	// What happens to a tick that comes due during a run. Skip: it is skipped. Queue: it waits for the end of the run. Replace: the run is
-	// stopped, and all its processes are dead before the next run begins. Replace can't be combined with catchUp All. Default Skip.
+	// What happens to a tick that comes due during a run. Skip: it has no run and counts as skipped. Queue: it waits for the end of the
+	// run. Replace: the run is stopped, and all its processes are dead before the next run begins. Replace can't be combined with catchUp
+	// All. Default Skip.
 	// +kubebuilder:default=Skip
 	// +kubebuilder:validation:Enum=Skip;Queue;Replace
 	// +optional

@@ -363,10 +363,10 @@ func TestExplain(t *testing.T) {
 		}
 	}
 	for path, words := range map[string][]string{
-		"sj.spec":                   {"candidates", "one active", "suspend"},
+		"sj.spec":                   {"candidates", "one is active", "suspend"},
 		"sj.spec.lease":             {"leaseDuration", "default 15s", "3s to 1h", "at least", "200ms", "KeepRunning"},
-		"sj.spec.fencing.tokenBase": {"etcd was restored from a backup"},
-		"sj.spec.schedule":          {"crontab(5)", "Europe/Berlin", "startingDeadline", "168h", "leadTime", "passed over"},
+		"sj.spec.fencing.tokenBase": {"restore etcd from a backup"},
+		"sj.spec.schedule":          {"crontab(5)", "Europe/Berlin", "startingDeadline", "168h", "leadTime", "counts as skipped"},
 		"sj.status":                 {"activePod", "worstCaseFailover", "history"},
 	} {
 		out, err := plane.Kubectl(t.Context(), "explain", path)
