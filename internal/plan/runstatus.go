@@ -140,8 +140,8 @@ func scheduled(state State, j *job, t *tenure, m *members, r *runs) verdict {
 		return verdict{v1alpha1.ReasonClocksDisagree, "the clocks of the operator and the API server differ by more than " + schedule.Tolerance.String() + ", so the " +
 			"operator can't date a change of the schedule or the end of its suspension: until they agree, the Lease keeps its earlier state"}
 	case r.stamp == 0:
-		return verdict{v1alpha1.ReasonNoServerTime, "no response of the API server had a Date header, and ticks come due by its clock, so candidates start " +
-			"none: check that no proxy in front of it removes the header"}
+		return verdict{v1alpha1.ReasonNoServerTime, "no recent response of the API server had a Date header, and ticks come due by its clock, so candidates " +
+			"start none: check that no proxy in front of it removes the header"}
 	case r.decision.Verdict == schedule.Ahead:
 		return verdict{v1alpha1.ReasonAhead, fmt.Sprintf("the Lease records all ticks up to %s, which is in the future, because a clock was wrong; "+
 			"no tick is due before then", r.Facts.Settled)}
