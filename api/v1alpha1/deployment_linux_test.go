@@ -72,7 +72,7 @@ spec:
 
 // refusedAlike are templates that a Deployment does not accept either.
 var refusedAlike = map[string]string{
-	"a quantity that is none":    `{spec: {containers: [{name: app, image: x, command: [x], resources: {requests: {cpu: half}}}]}}`,
+	"an invalid quantity":        `{spec: {containers: [{name: app, image: x, command: [x], resources: {requests: {cpu: half}}}]}}`,
 	"a quantity that is true":    `{spec: {containers: [{name: app, image: x, command: [x], resources: {requests: {cpu: true}}}]}}`,
 	"a quantity that is a list":  `{spec: {containers: [{name: app, image: x, command: [x], resources: {requests: {cpu: []}}}]}}`,
 	"a quantity that is a map":   `{spec: {containers: [{name: app, image: x, command: [x], resources: {requests: {cpu: {}}}}]}}`,
@@ -231,7 +231,7 @@ func notAmong(taken []string, object string, said error) error {
 	if slices.Contains(taken, object) {
 		return nil
 	}
-	return fmt.Errorf("%s was not taken: %w", object, cmp.Or(said, errors.New("and nothing was said")))
+	return fmt.Errorf("%s was not accepted: %w", object, cmp.Or(said, errors.New("without a message")))
 }
 
 func write(t *testing.T, file string, object map[string]any) {

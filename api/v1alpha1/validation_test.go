@@ -152,7 +152,7 @@ var leaseCases = map[string]validationCase{
 	"margin is a fifteenth above 15s": {change: leaseOf(16*time.Second, 13934*ms, 2*time.Second), want: invalid("spec.lease.renewDeadline", "13.934s is too long for leaseDuration 16s: at most 13.933333334s"+tooLong)},
 	"retryPeriod too short":           {change: leaseOf(15*time.Second, 10*time.Second, 199*ms), want: invalid("spec.lease.retryPeriod", "0.199s is too short: at least 200ms, because every renewal is a write to the API server")},
 	"retryPeriod too long":            {change: leaseOf(15*time.Second, 3*time.Second, 2001*ms), want: invalid("spec.lease.retryPeriod", "2.001s is too long for renewDeadline 3s: at most 2s (renewDeadline / 1.5), so that a renewal that failed can be repeated")},
-	"several errors are told at once": {
+	"several errors are reported at once": {
 		change: leaseOf(2*time.Second, time.Second, 100*ms),
 		want: []problem{
 			{field.ErrorTypeInvalid, "spec.lease.leaseDuration", "2s is not accepted: whole seconds, from 3s to 1h"},
@@ -365,7 +365,7 @@ var gatedCases = map[string]validationCase{
 	"mount of another's of the name":             {change: mount("/data/./singletonjob")},
 	"mount with dots":                            {change: mount("/././data//x")},
 	"mount of another name":                      {change: mount("/.singletonjob/singletonjob")},
-	"mount of Secrets where others have them":    {change: mount("/var/run/secrets")},
+	"mount of Secrets at a usual path":           {change: mount("/var/run/secrets")},
 	"mount of Secrets that are called like ours": {change: mount("/var/run/secrets/singletonjob.io/serviceaccount")},
 	"restart policy of a container":              {change: app(func(c *corev1.Container) { c.RestartPolicy = new(corev1.ContainerRestartPolicyNever) }), want: forbidden(inContainers, badPolicy)},
 	"hook, a command":                            {change: hook(corev1.LifecycleHandler{Exec: &corev1.ExecAction{Command: []string{"x"}}})},
@@ -422,7 +422,7 @@ var gatedCases = map[string]validationCase{
 	},
 	"memory limit of Go":                {change: variables("GOMEMLIMIT", "4GiB")},
 	"memory limit of Go, off":           {change: variables("GOMEMLIMIT", "off")},
-	"memory limit of Go, none":          {change: variables("GOMEMLIMIT", "")},
+	"memory limit of Go, empty":         {change: variables("GOMEMLIMIT", "")},
 	"memory limit of Go, of a variable": {change: variables("GOMEMLIMIT", "$(MEMORY)MiB")},
 	"memory limit of Go, the last counts": {
 		change: app(func(c *corev1.Container) {
@@ -452,7 +452,7 @@ var gatedCases = map[string]validationCase{
 	"stop signal": {
 		change: app(func(c *corev1.Container) { c.Lifecycle = &corev1.Lifecycle{StopSignal: new(corev1.SIGQUIT)} }),
 	},
-	"stop signal that is not heard": {
+	"stop signal that the agent does not handle": {
 		change: app(func(c *corev1.Container) { c.Lifecycle = &corev1.Lifecycle{StopSignal: new(corev1.SIGURG)} }),
 		want:   forbidden(inContainers, `the gated container "app" sets lifecycle.stopSignal to one that the agent does not hear: choose SIGTERM, SIGINT, SIGQUIT, SIGHUP, SIGUSR1, SIGUSR2, SIGWINCH or SIGRTMIN+3`),
 	},
@@ -593,22 +593,22 @@ func as(user int64) func(*corev1.SecurityContext) {
 
 // privilegeCases are the cases in which an agent would refuse to start.
 var privilegeCases = map[string]validationCase{
-	"privileges of the runtime":          {change: privileges(nil, "", "", nil)},
-	"privileges, none":                   {change: privileges(nil, "ALL", "", nil)},
-	"privileges, some":                   {change: privileges(nil, "NET_RAW", "SYS_TIME", as(0))},
-	"privileges, SETUID and KILL":        {change: privileges(nil, "ALL", "SETUID KILL", as(0))},
-	"privileges, all":                    {change: privileges(nil, "", "ALL", as(0))},
-	"privileges, neither":                {change: privileges(nil, "SETUID KILL", "", as(0))},
-	"privileges, SETUID as root":         {change: privileges(nil, "ALL", "CHOWN SETUID SETGID DAC_OVERRIDE", as(0)), want: forbidden(inContainers, badCaps)},
-	"privileges, SETUID as who knows":    {change: privileges(nil, "ALL", "SETUID", nil), want: forbidden(inContainers, badCaps)},
-	"privileges, SETUID in other words":  {change: privileges(nil, "all", "cap_setuid", nil), want: forbidden(inContainers, badCaps)},
-	"privileges, KILL dropped":           {change: privileges(nil, "KILL", "", nil), want: forbidden(inContainers, badCaps)},
-	"privileges, KILL dropped of all":    {change: privileges(nil, "KILL", "ALL", nil), want: forbidden(inContainers, badCaps)},
-	"privileges, KILL dropped and added": {change: privileges(nil, "KILL", "KILL", nil), want: forbidden(inContainers, badCaps)},
-	"privileges, all dropped and added":  {change: privileges(nil, "ALL", "ALL", as(0))},
-	"privileges, all dropped twice":      {change: privileges(nil, "ALL SETUID", "SETUID", nil)},
-	"privileges, KILL added to all":      {change: privileges(nil, "ALL", "ALL KILL", nil)},
-	"privileges, SETUID as another user": {change: privileges(nil, "ALL", "SETUID", as(1000))},
+	"privileges of the runtime":             {change: privileges(nil, "", "", nil)},
+	"privileges, none":                      {change: privileges(nil, "ALL", "", nil)},
+	"privileges, some":                      {change: privileges(nil, "NET_RAW", "SYS_TIME", as(0))},
+	"privileges, SETUID and KILL":           {change: privileges(nil, "ALL", "SETUID KILL", as(0))},
+	"privileges, all":                       {change: privileges(nil, "", "ALL", as(0))},
+	"privileges, neither":                   {change: privileges(nil, "SETUID KILL", "", as(0))},
+	"privileges, SETUID as root":            {change: privileges(nil, "ALL", "CHOWN SETUID SETGID DAC_OVERRIDE", as(0)), want: forbidden(inContainers, badCaps)},
+	"privileges, SETUID as an unknown user": {change: privileges(nil, "ALL", "SETUID", nil), want: forbidden(inContainers, badCaps)},
+	"privileges, SETUID in other words":     {change: privileges(nil, "all", "cap_setuid", nil), want: forbidden(inContainers, badCaps)},
+	"privileges, KILL dropped":              {change: privileges(nil, "KILL", "", nil), want: forbidden(inContainers, badCaps)},
+	"privileges, KILL dropped of all":       {change: privileges(nil, "KILL", "ALL", nil), want: forbidden(inContainers, badCaps)},
+	"privileges, KILL dropped and added":    {change: privileges(nil, "KILL", "KILL", nil), want: forbidden(inContainers, badCaps)},
+	"privileges, all dropped and added":     {change: privileges(nil, "ALL", "ALL", as(0))},
+	"privileges, all dropped twice":         {change: privileges(nil, "ALL SETUID", "SETUID", nil)},
+	"privileges, KILL added to all":         {change: privileges(nil, "ALL", "ALL KILL", nil)},
+	"privileges, SETUID as another user":    {change: privileges(nil, "ALL", "SETUID", as(1000))},
 	"privileges, SETUID as no root": {change: privileges(nil, "ALL", "SETUID", func(c *corev1.SecurityContext) {
 		c.RunAsNonRoot = new(true)
 	})},
@@ -620,7 +620,7 @@ var privilegeCases = map[string]validationCase{
 		change: privileges(&corev1.PodSecurityContext{RunAsUser: new(int64(1000))}, "ALL", "SETUID", as(0)), want: forbidden(inContainers, badCaps),
 	},
 	"privileges, SETUID as no root of the pod's": {change: privileges(&corev1.PodSecurityContext{RunAsNonRoot: new(true)}, "ALL", "SETUID", nil)},
-	"privileges, SETUID as who knows, not the pod's no root": {
+	"privileges, SETUID as an unknown user, not the pod's non-root user": {
 		change: privileges(&corev1.PodSecurityContext{RunAsNonRoot: new(true)}, "ALL", "SETUID", func(c *corev1.SecurityContext) { c.RunAsNonRoot = new(false) }),
 		want:   forbidden(inContainers, badCaps),
 	},

@@ -124,7 +124,7 @@ func TestWhoGoesAndWhoComes(t *testing.T) {
 		"suspended, the standby is gone": {
 			with: func(g *given) { g.Job.Spec.Suspend = true; g.Pods = g.Pods[:1] }, deleted: []string{name(0)},
 		},
-		"suspended, nobody holds": {
+		"suspended, no holder": {
 			with:    func(g *given) { g.Job.Spec.Suspend = true; g.released(lease.ReasonPodTerminating) },
 			deleted: []string{name(0), name(1)},
 		},
@@ -389,7 +389,7 @@ func TestTheTemplatesOwnServiceAccount(t *testing.T) {
 	for _, child := range Decide(g.Observed).Apply {
 		switch child := child.(type) {
 		case *corev1.ServiceAccount:
-			t.Errorf("%s is made though the template names another", child.Name)
+			t.Errorf("%s is created although the template names another account", child.Name)
 		case *rbacv1.RoleBinding:
 			if child.Subjects[0].Name != "theirs" {
 				t.Errorf("the role goes to %s", child.Subjects[0].Name)
@@ -529,7 +529,7 @@ func TestOrphansAreAdopted(t *testing.T) {
 		"with more than it asks for": {given: steady(), with: func(g *given) { g.Job.Spec.Candidates = 1 }, state: Serving, next: "1"},
 		"a standby is lost":          {given: steady(), with: func(g *given) { g.Pods = g.Pods[:1] }, state: Serving},
 		"suspended":                  {given: steady(), with: func(g *given) { g.Job.Spec.Suspend = true }, state: Suspending, next: "1"},
-		"suspended, and nobody acts": {
+		"suspended, and no process acts": {
 			given: steady(), with: func(g *given) { g.Job.Spec.Suspend = true; g.released(lease.ReasonPodTerminating) }, state: Suspending, next: "0 1",
 		},
 		"behind a webhook's program": {given: steady(), with: func(g *given) { g.wrapped(0); g.wrapped(1) }, state: Serving},
@@ -571,7 +571,7 @@ func TestTheTokenIsNeverTakenBack(t *testing.T) {
 	g := steady()
 	g.Job.Status.FencingToken, g.Job.Status.Tenures = 500, 9
 	if p := Decide(g.Observed); p.Status != nil && (p.Status.FencingToken != 500 || p.Status.Tenures != 9) {
-		t.Errorf("somebody has edited the Lease, and the status follows: %+v", p.Status)
+		t.Errorf("the Lease was edited, and the status follows it: %+v", p.Status)
 	}
 }
 

@@ -288,7 +288,7 @@ func TestConditions(t *testing.T) {
 			with: func(g *given) { g.Job.Spec.Suspend = true; g.orphaned() },
 			want: "Suspending Suspended Suspending", active: true, says: "the candidates are being removed",
 		},
-		"suspended, its holder deleted by force, whose lease has not run out": {
+		"suspended, the holder deleted by force before its lease expired": {
 			with: func(g *given) { g.Job.Spec.Suspend = true; g.Pods = nil; g.Lease.Unchanged = 15*time.Second - 1 },
 			want: "Suspending Suspended Suspending", says: "its process is dead 15s after its last renewal",
 		},
@@ -319,11 +319,11 @@ func TestConditions(t *testing.T) {
 			with:  func(g *given) { g.Job.Spec.Suspend = true },
 			want:  "Suspending Suspended Suspending", active: true, says: "the candidates are being removed",
 		},
-		"suspended, and nobody knows who acted last": {
+		"suspended, and the last holder is unknown": {
 			with: func(g *given) { g.Job.Spec.Suspend = true; g.Pods = nil; g.Lease.Record.Holder = lease.UnknownHolder },
 			want: "Suspending Suspended Suspending", says: "it is over when the Lease has not changed for 15s",
 		},
-		"suspended, and nobody knows for how long who acted last may act": {
+		"suspended, and it is unknown how long the last holder may act": {
 			with: func(g *given) {
 				g.Job.Spec.Suspend = true
 				g.Pods = nil
@@ -331,7 +331,7 @@ func TestConditions(t *testing.T) {
 			},
 			want: "Suspending Suspended Suspending", says: "for 1m0s",
 		},
-		"suspended, and somebody has blanked the holder": {
+		"suspended, and the holder's name was cleared": {
 			with: func(g *given) { g.Job.Spec.Suspend = true; g.Pods = nil; g.Lease.Record.Holder = "" },
 			want: "Suspending Suspended Suspending", says: "the last tenure may not be over",
 		},
@@ -528,7 +528,7 @@ func TestEveryConditionReasonIsReachedOrNamedHere(t *testing.T) {
 	}
 	for _, r := range v1alpha1.ConditionReasons() {
 		if !used[r.Condition+" "+r.Reason] {
-			t.Errorf("the API declares %s %s, which is never said", r.Condition, r.Reason)
+			t.Errorf("the API declares %s %s, which is never reported", r.Condition, r.Reason)
 		}
 	}
 }

@@ -74,7 +74,7 @@ func isRecordedFirst(t *testing.T, g *given) {
 	g.Job.Status = *p.Status
 	g.Entrypoint = Lookup{}
 	if p = Decide(g.Observed); len(p.Create) == 0 || AsksForEntrypoint(&g.Observed) != nil {
-		t.Fatalf("no pod is made, in %v", p.State)
+		t.Fatalf("no pod is created, in %v", p.State)
 	}
 	if got := p.Create[0].Spec.Containers[0].Command; got[len(got)-1] != "/found" {
 		t.Errorf("it runs %v", got)

@@ -141,7 +141,7 @@ func TestWhatEndsMeanwhileIsReplacedAtOnce(t *testing.T) {
 	g.terminating(0)
 	p := Decide(g.Observed)
 	if len(p.Create) != 1 {
-		t.Fatalf("the active one is drained, and %d are made", len(p.Create))
+		t.Fatalf("the active pod is drained, and %d are created", len(p.Create))
 	}
 	if got := p.Create[0].Annotations[FailuresAnnotation]; got != "6" {
 		t.Errorf("it names %q failures before it", got)
@@ -149,7 +149,7 @@ func TestWhatEndsMeanwhileIsReplacedAtOnce(t *testing.T) {
 	g.Job.Spec.Template.Spec.Containers[0].Image = "v2"
 	p = Decide(g.Observed)
 	if len(p.Create) != 2 {
-		t.Fatalf("the template was changed, and %d are made", len(p.Create))
+		t.Fatalf("the template was changed, and %d are created", len(p.Create))
 	}
 	if got, counted := p.Create[0].Annotations[FailuresAnnotation]; counted {
 		t.Errorf("it names %q failures before it", got)

@@ -103,7 +103,7 @@ func TestChangesOfHolder(t *testing.T) {
 			history: past(pastTenure(20, "q", 10, 0, ""), pastTenure(10, "p", 1, 15, lease.ReasonLeaseExpired)), transitions: 2, recorded: 10,
 			want: []string{"20 Failover LeaseExpired p→q 0s"},
 		},
-		"an end that nobody noted": {
+		"an end without a recorded reason": {
 			history: past(pastTenure(20, "q", 10, 0, ""), pastTenure(10, "p", 1, 0, "")), transitions: 2, recorded: 10,
 			want: []string{"20 Failover LeaseExpired p→q"},
 		},

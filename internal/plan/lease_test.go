@@ -115,7 +115,7 @@ func TestWhoMayHaveANewLease(t *testing.T) {
 				t.Fatalf("want a new Lease, got %v %+v", p.State, p.Lease)
 			}
 			if len(p.Create) > 0 {
-				t.Error("pods are made before there is a Lease")
+				t.Error("pods are created before there is a Lease")
 			}
 			got := p.Lease.Record
 			if c.free {
@@ -257,7 +257,7 @@ func TestClaim(t *testing.T) {
 				t.Errorf("%s (-want +got):\n%s", c.why, diff)
 			}
 			if c.want != nil && len(p.Create)+len(p.Delete) > 0 {
-				t.Error("pods are made or deleted before the Lease is this job's")
+				t.Error("pods are created or deleted before the Lease is this job's")
 			}
 		})
 	}
@@ -581,7 +581,7 @@ func TestProofOfDeath(t *testing.T) {
 			},
 			why: "anyone who may debug pods adds those",
 		},
-		"ended, with a duration that somebody wrote into the Lease": {
+		"ended, with an edited duration in the Lease": {
 			with: func(g *given) {
 				g.Lease.Record.Duration = math.MaxInt32 * time.Second
 				g.Lease.Record.AcquireTime, g.Lease.Record.RenewTime = ago(59*time.Minute).UnixMicro()-3600e6, ago(59*time.Minute).UnixMicro()-3600e6

@@ -117,7 +117,7 @@ func TestWhetherAStandbyIsMoved(t *testing.T) {
 		"it was tried on another node":      {with: func(g *given) { g.noteTry(time.Minute, "c,d") }, moved: true, says: waits},
 		"it was tried on many":              {with: func(g *given) { g.noteTry(time.Minute, "*") }, says: inVain},
 		"it is to be tried, by a far clock": {with: func(g *given) { g.noteTry(-time.Minute, "b") }, moved: true, says: waits},
-		"somebody wrote there what is none": {with: func(g *given) { g.Pods[1].Annotations[MoveAnnotation] = "b" }, moved: true, says: waits},
+		"an invalid value was written":      {with: func(g *given) { g.Pods[1].Annotations[MoveAnnotation] = "b" }, moved: true, says: waits},
 		"a quota refuses pods":              {with: func(g *given) { g.OverQuota = time.Second }, says: waits},
 		"a handover is asked for": {with: func(g *given) {
 			g.Lease.Record.Handover = lease.Handover{To: g.name(1), Reason: lease.ReasonSwitchover}
@@ -165,7 +165,7 @@ func (g *given) checkMove(t *testing.T, m *Move) {
 	t.Helper()
 	last := g.Pods[len(g.Pods)-1]
 	if m.Beside != (PodRef{last.Name, last.UID}) || m.Pod.Name != g.name(len(g.Pods)) || m.Pod.Labels[contract.TemplateHashLabel] != inject.Hash(g.Job) {
-		t.Errorf("%s is made for %v", m.Pod.Name, m.Beside)
+		t.Errorf("%s is created for %v", m.Pod.Name, m.Beside)
 	}
 	fields := m.Pod.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms[0].MatchFields
 	if len(fields) != 1 || fields[0].Operator != corev1.NodeSelectorOpNotIn || !slices.Equal(fields[0].Values, []string{"a"}) {
@@ -177,7 +177,7 @@ func (g *given) checkMove(t *testing.T, m *Move) {
 		}
 	}
 	if again := Decide(g.Observed).Move; again != nil {
-		t.Errorf("it was noted (%q), and another is made", m.Note)
+		t.Errorf("it was recorded (%q), and another pod is created", m.Note)
 	}
 }
 

@@ -225,7 +225,7 @@ func compareGolden(t *testing.T, file, got string) {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(string(want), got); diff != "" {
-		t.Errorf("%s (go test -update writes it anew; -want +got):\n%s", file, diff)
+		t.Errorf("%s (go test -update rewrites it; -want +got):\n%s", file, diff)
 	}
 }
 
@@ -256,16 +256,16 @@ func fleets(visit func(Fleet)) {
 
 // rules are the rules that every step follows, whatever the fleet.
 var rules = map[string]func(f Fleet, s Step, left Fleet) bool{
-	"removes no more than there are": func(_ Fleet, _ Step, left Fleet) bool {
+	"removes no more than exist": func(_ Fleet, _ Step, left Fleet) bool {
 		return min(left.OldReady, left.OldUnready, left.NewReady, left.NewUnready) >= 0
 	},
 	"removes nothing by a negative number": func(_ Fleet, s Step, _ Fleet) bool {
 		return min(s.Create, s.OldReady, s.OldUnready, s.NewReady, s.NewUnready) >= 0
 	},
-	"removes the holder only where nothing stands by": func(f Fleet, s Step, _ Fleet) bool {
+	"removes the holder only if there is no standby": func(f Fleet, s Step, _ Fleet) bool {
 		return !s.RemoveHolder || f.Desired == 1 && f.InPlace && f.HolderOld
 	},
-	"leaves as many ready standbys as there should be, but one where there is no room": func(f Fleet, s Step, left Fleet) bool {
+	"leaves the desired number of ready standbys, or one fewer if there is no room": func(f Fleet, s Step, left Fleet) bool {
 		should := f.Desired - f.holders()
 		if f.InPlace || f.NoRoom {
 			should--
@@ -273,29 +273,29 @@ var rules = map[string]func(f Fleet, s Step, left Fleet) bool{
 		before, after := f.OldReady+f.NewReady, left.OldReady+left.NewReady
 		return f.Desired == 1 && f.InPlace || after >= min(before, should) || s.OldReady == 0 && left.updated() >= f.Desired
 	},
-	"has at most one more than asked for": func(f Fleet, s Step, left Fleet) bool {
+	"has at most one more than desired": func(f Fleet, s Step, left Fleet) bool {
 		return alive(f, s, left) <= max(f.Desired+1, alive(f, Step{}, f))
 	},
-	"has none more than asked for, in place": func(f Fleet, s Step, left Fleet) bool {
+	"has no more than desired, in place": func(f Fleet, s Step, left Fleet) bool {
 		return !f.InPlace || s.RemoveHolder || alive(f, s, left) <= max(f.Desired, f.total())
 	},
-	"makes none beside one that has no place": func(f Fleet, s Step, left Fleet) bool {
+	"creates none while another one is unplaced": func(f Fleet, s Step, left Fleet) bool {
 		return !f.Unplaced || left.total()+s.Create <= f.Desired || s.Create == 0
 	},
 	"does nothing to a rollout that is paused": func(f Fleet, _ Step, _ Fleet) bool {
 		f.Paused = true
 		return f.updated() == f.total() || Next(f) == Step{GiveUpMove: f.Mover}
 	},
-	"moves a standby only when nothing else is to be done, and takes none away for it": func(f Fleet, s Step, _ Fleet) bool {
+	"moves a standby only if there is nothing else to do, and removes none for it": func(f Fleet, s Step, _ Fleet) bool {
 		return !s.Move || s == Step{Move: true} && f.HolderNew != f.HolderOld && f.NewReady == f.Desired-1 && f.updated() == f.total() && !f.Mover && f.Together
 	},
-	"does without the mover whatever it does with it, and waits for it nowhere": func(f Fleet, s Step, _ Fleet) bool {
+	"does the same without the mover, and never waits for it": func(f Fleet, s Step, _ Fleet) bool {
 		without := f
 		without.Mover, without.Awaited = false, false
 		s.GiveUpMove = false
 		return f.Together || s == Next(without)
 	},
-	"keeps no mover in a rollout, in place, for no standby, or for longer than it is waited for": func(f Fleet, s Step, _ Fleet) bool {
+	"keeps no mover in a rollout, in place, without a standby, or after the wait for it": func(f Fleet, s Step, _ Fleet) bool {
 		return s.GiveUpMove == (f.Mover && (!f.Awaited || f.updated() < f.total() || f.InPlace || f.Failed || f.Desired == 1))
 	},
 	"pauses nothing else": func(f Fleet, s Step, _ Fleet) bool {
@@ -308,13 +308,13 @@ var rules = map[string]func(f Fleet, s Step, left Fleet) bool{
 	"hands over to a ready new one, when no old standby is left": func(f Fleet, s Step, _ Fleet) bool {
 		return !s.HandOver || f.HolderOld && f.NewReady > 0 && f.OldReady+f.OldUnready == 0
 	},
-	"does not hand over to what has failed": func(f Fleet, s Step, _ Fleet) bool { return !(s.HandOver && f.Failed) },
-	"keeps an old one to fall back to until the new one has outlasted its trial": func(f Fleet, _ Step, left Fleet) bool {
+	"does not hand over to a failed version": func(f Fleet, s Step, _ Fleet) bool { return !(s.HandOver && f.Failed) },
+	"keeps an old one as a fallback until the new one has outlasted its trial": func(f Fleet, _ Step, left Fleet) bool {
 		inTheWay := f.OldReady == 0 && f.NoRoom && !f.HolderNew && f.NewReady == 0
 		return f.Desired == 1 && f.InPlace || f.HolderOld && !f.Silent || f.Soaked || inTheWay || f.OldReady+f.OldAble == 0 ||
 			left.OldReady > 0 || f.OldReady == 0 && left.OldAble > 0
 	},
-	"does not make what it removes": func(_ Fleet, s Step, _ Fleet) bool { return s.Create == 0 || s.NewReady+s.NewUnready == 0 },
+	"does not create what it removes": func(_ Fleet, s Step, _ Fleet) bool { return s.Create == 0 || s.NewReady+s.NewUnready == 0 },
 }
 
 // alive returns how many candidates exist after a step.

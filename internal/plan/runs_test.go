@@ -434,7 +434,7 @@ func TestAPreviousJobsPods(t *testing.T) {
 				t.Errorf("a run is presumed that nothing speaks for: %+v", p.Lease.Record.Runs)
 			}
 			if says := meta.FindStatusCondition(g.told(p).Conditions, v1alpha1.ConditionActive).Message; !c.writes && !strings.Contains(says, "previous job") {
-				t.Errorf("nobody says what is waited for: %s", says)
+				t.Errorf("the message does not say what the job waits for: %s", says)
 			}
 		})
 	}
@@ -612,7 +612,7 @@ func TestWhatTheLeaseIsToSayOfRuns(t *testing.T) {
 				t.Errorf("the write tells %+v", p.Lease.Event)
 			}
 			if slices.ContainsFunc(p.Events, func(e Event) bool { return e.Reason == "RunPassedOver" }) {
-				t.Error("what the write does is told whether it is stored or not")
+				t.Error("the effect of the write is announced even if the write is not stored")
 			}
 			got := p.Lease.Record.Runs
 			if diff := cmp.Diff(text(want), text(got)); diff != "" {
@@ -840,7 +840,7 @@ func TestAnOldLeaseTakesNoEndBack(t *testing.T) {
 			old(&g.Lease.Record.Runs.Now)
 			g.settle()
 			if got := g.Job.Status.Runs; len(got) != 1 || cmp.Diff(want, got[0]) != "" {
-				t.Errorf("it is told as %+v, and was %+v", got, want)
+				t.Errorf("the status has %+v, want %+v", got, want)
 			}
 		})
 	}
@@ -886,7 +886,7 @@ func TestRunsAreNoChangesOfHolder(t *testing.T) {
 				got = p.Changes[0].Type
 			}
 			if got != c.want || p.Status.FencingToken != 105 || p.Status.Runs[0].Token != 105 {
-				t.Errorf("it is told as %q, want %q: %+v", got, c.want, p.Status)
+				t.Errorf("the status has %q, want %q: %+v", got, c.want, p.Status)
 			}
 		})
 	}

@@ -193,7 +193,7 @@ func isWritten(t *testing.T, g *given, write string, service, before *corev1.Ser
 		t.Error("the write is not conditional on what was observed")
 	}
 	if write == "create" && (service.ResourceVersion != "" || !metav1.IsControlledBy(service, g.Job)) {
-		t.Errorf("it is made as %+v", service.ObjectMeta)
+		t.Errorf("it is created as %+v", service.ObjectMeta)
 	}
 }
 

@@ -53,7 +53,7 @@ func TestTimely(t *testing.T) {
 			with: []func(*given){short, in("4"), func(g *given) { r := limited("100m"); g.Job.Spec.Template.Spec.Resources = &r }},
 			says: "spec.template.spec.resources.limits.cpu is 100m",
 		},
-		"a sidecar's is none": {with: []func(*given){short, func(g *given) {
+		"a sidecar's end proves nothing": {with: []func(*given){short, func(g *given) {
 			g.Job.Spec.Container = "app"
 			g.Job.Spec.Template.Spec.Containers = append(g.Job.Spec.Template.Spec.Containers, corev1.Container{Name: "side", Image: "v1", Resources: limited("10m")})
 		}}},
@@ -62,8 +62,8 @@ func TestTimely(t *testing.T) {
 			with: []func(*given){inPods("10m"), func(g *given) { g.wrapped(0); g.wrapped(1) }},
 			says: "resources.limits.cpu of the pods' container app, from a LimitRange, a webhook or a resize, is 10m: ",
 		},
-		"a pod's that goes": {with: []func(*given){inPods("10m"), func(g *given) { g.terminating(0); g.terminating(1) }}},
-		"suspended":         {with: []func(*given){short, in("100m"), func(g *given) { g.Job.Spec.Suspend = true }}, says: field},
+		"a terminating pod's": {with: []func(*given){inPods("10m"), func(g *given) { g.terminating(0); g.terminating(1) }}},
+		"suspended":           {with: []func(*given){short, in("100m"), func(g *given) { g.Job.Spec.Suspend = true }}, says: field},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := steady()

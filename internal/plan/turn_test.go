@@ -82,11 +82,11 @@ func TestTurn(t *testing.T) {
 				t.Errorf("it is %q, asks %v, says %s; want %q, %v, %s", p.FleetRollout, p.AsksTurn, reasons, c.status, c.asks, c.says)
 			}
 			if len(p.Create) != c.created || len(p.Delete) != c.deleted {
-				t.Errorf("%v are made and %v go, want %d and %d", created(p.Create), p.Delete, c.created, c.deleted)
+				t.Errorf("%v are created and %v deleted, want %d and %d", created(p.Create), p.Delete, c.created, c.deleted)
 			}
 			for _, pod := range p.Create {
 				if !strings.HasPrefix(pod.Name, inject.PodPrefix("job", g.Settings.Hash(g.Job))) {
-					t.Errorf("%s is made, which is of an earlier version", pod.Name)
+					t.Errorf("%s is created, but has an earlier version", pod.Name)
 				}
 			}
 		})

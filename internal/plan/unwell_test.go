@@ -189,6 +189,6 @@ func TestUnwellNewVersion(t *testing.T) {
 	// A standby of the new version is still replaced.
 	g.Pods[2].Status.Phase = corev1.PodFailed
 	if p := Decide(g.Observed); len(p.Create) != 1 {
-		t.Errorf("%d pods are made in place of one that failed", len(p.Create))
+		t.Errorf("%d pods are created to replace one that failed", len(p.Create))
 	}
 }

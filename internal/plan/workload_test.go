@@ -137,7 +137,7 @@ func TestWorkload(t *testing.T) {
 			c.with(fresh)
 			p := Decide(fresh.Observed)
 			if started := len(p.Create) > 0; started != (c.reason == starts) {
-				t.Errorf("a new job: %d pods are made", len(p.Create))
+				t.Errorf("a new job: %d pods are created", len(p.Create))
 			}
 			if reasons, _ := conditionsOf(p, fresh); c.reason != starts && reasons != c.reason+" NoHolder "+c.reason && reasons != c.reason+" "+c.reason+" "+c.reason {
 				t.Errorf("a new job: %s", reasons)
@@ -178,7 +178,7 @@ func TestAWorkloadsBadTemplate(t *testing.T) {
 	g = bad()
 	g.absent()
 	if p := Decide(g.Observed); p.Lease == nil {
-		t.Errorf("%v: a Lease that is gone is not made anew", p.State)
+		t.Errorf("%v: a deleted Lease is not created again", p.State)
 	}
 	g = steady() // the job's own template is invalid
 	g.Job.Spec.Template.Spec.HostPID = true
@@ -220,7 +220,7 @@ func TestAWorkloadThatRunsBesideTheJobIsSaidLoudly(t *testing.T) {
 		}
 		g.settle()
 		if again := Decide(g.Observed); again.Status != nil || len(again.Events) > 0 {
-			t.Errorf("the same is said twice: %+v", again)
+			t.Errorf("the same is announced twice: %+v", again)
 		}
 		g.Workload.Replicas, g.Workload.Generation = 0, 11+2*i
 		g.settle()
@@ -282,7 +282,7 @@ func TestWhatRunsKeepsItsRights(t *testing.T) {
 		g.Children = Children{}
 		p := Decide(g.Observed)
 		if len(p.Apply) != c.needs || (len(p.Also) > 0) != (c.needs > 0) {
-			t.Errorf("%s: %d and %d objects are made", name, len(p.Apply), len(p.Also))
+			t.Errorf("%s: %d and %d objects are created", name, len(p.Apply), len(p.Also))
 			continue
 		}
 		for _, o := range p.Apply {
@@ -345,7 +345,7 @@ func TestEffective(t *testing.T) {
 	if both := g.Job.DeepCopy(); true {
 		both.Spec.Template = inline.Spec.Template
 		if got := Effective(both, g.Workload); got.Spec.WorkloadRef == nil {
-			t.Error("of two sources one is chosen, and nobody hears of it")
+			t.Error("one of two sources is used, and no fault is reported")
 		}
 	}
 }
