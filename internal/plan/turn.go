@@ -58,5 +58,5 @@ func (m *members) proven() bool {
 	return m.fleet.Soaked && m.fleet.total() == m.fleet.Desired && !m.any(func(c candidate) bool { return c.live() && !c.ready && !m.isMover(c) })
 }
 
-const waitsText = "what the operator adds to pods has changed since these were created, and it replaces them when it is this job's turn: at most as many jobs " +
+const waitsText = "what the operator adds to pods has changed since these were created, and the operator replaces them when it is this job's turn: at most as many jobs " +
 	"at a time as its flag --fleet-rollouts sets, in the order of their names; until then both versions count as one, and a restart is not delayed"

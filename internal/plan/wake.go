@@ -102,8 +102,8 @@ func wakeForState(a *alarm, state State, j *job, t *tenure, m *members, o *Obser
 	}
 }
 
-// wakeForHolder adds the times when a holder is reported as stopped, when its lease has expired, when proof of its death is accepted, and
-// when a write that waits for its renewal can be done.
+// wakeForHolder adds the times when a holder is reported as stopped, when its lease has expired, and when proof of its death is accepted.
+// It also adds the time when a write that waits for a renewal can be done.
 func wakeForHolder(w *wake, t *tenure, putOff bool) {
 	w.unlessRenewed(t.Unchanged, t.holder.limits.renewDeadline)
 	w.unlessRenewed(t.Unchanged, t.holder.limits.duration)

@@ -52,7 +52,7 @@ func (r rule) schema() map[string]any {
 func oneLine(cel string) string { return strings.Join(strings.Fields(cel), " ") }
 
 // bounds limits the collections that rules iterate over. The limits are far above what a pod can have (an object in etcd has at most 1.5
-// MiB), but the API server estimates the cost for the largest object that the schema allows.
+// MiB). They are needed because the API server estimates the cost for the largest object that the schema allows.
 var bounds = map[string]map[string]any{
 	"spec.lease.leaseDuration":                                            {"maxLength": 64},
 	"spec.lease.renewDeadline":                                            {"maxLength": 64},
