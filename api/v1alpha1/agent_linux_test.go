@@ -7,7 +7,7 @@ import (
 	"github.com/singletonjob/operator/internal/supervise"
 )
 
-// What an agent would refuse at its start is refused before, in its own words.
+// A setting with which an agent would refuse to start is rejected before, with the agent's message.
 func TestPrivilegesAreRefusedInTheAgentsWords(t *testing.T) {
 	if words := supervise.ErrCannotKill.Error(); !strings.Contains(badCaps, words) {
 		t.Errorf("the rule says\n%s\nthe agent says\n%s", badCaps, words)

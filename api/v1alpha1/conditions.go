@@ -10,7 +10,7 @@ import (
 
 // The condition types of a SingletonJob.
 const (
-	// ConditionReady: the process that the present spec asks for runs and is ready. Tools that wait look at this one.
+	// ConditionReady: the process of the current spec is running and ready. Tools that wait for a job look at this condition.
 	ConditionReady = "Ready"
 	// ConditionActive: a tenure exists and its process runs.
 	ConditionActive = "Active"
@@ -18,16 +18,16 @@ const (
 	ConditionProtected = "Protected"
 	// ConditionProgressing: a rollout, handover or replacement is under way.
 	ConditionProgressing = "Progressing"
-	// ConditionTimely: the lease leaves time for what a CPU limit makes late, so that a kill comes before a takeover.
+	// ConditionTimely: the lease leaves enough time for the delay that a CPU limit causes, so that a kill comes before a takeover.
 	ConditionTimely = "Timely"
-	// ConditionComplete and ConditionFailed are a Kubernetes Job's: how the run has ended of a job without a schedule.
+	// ConditionComplete and ConditionFailed are those of a Kubernetes Job: they say how the run of a job without a schedule ended.
 	ConditionComplete = "Complete"
 	ConditionFailed   = "Failed"
-	// ConditionScheduled: ticks of spec.schedule are run.
+	// ConditionScheduled: runs start at the ticks of spec.schedule.
 	ConditionScheduled = "Scheduled"
 )
 
-// The reasons of conditions. ConditionReasons says under which condition and status each stands.
+// The reasons of conditions. ConditionReasons lists the conditions and the status that each reason goes with.
 const (
 	ReasonRunning             = "Running"
 	ReasonNotReady            = "NotReady"
@@ -93,7 +93,7 @@ const (
 	ReasonRunRequestInvalid    = "RunRequestInvalid"
 )
 
-// ConditionReason is one row of the table of conditions: a reason, where it may stand and what it means.
+// ConditionReason is one row of the table of conditions: a reason, the condition and status that it goes with, and its meaning.
 type ConditionReason struct {
 	Condition string
 	Status    metav1.ConditionStatus
@@ -102,47 +102,47 @@ type ConditionReason struct {
 	Meaning string
 }
 
-// ConditionReasons returns every combination of condition, status and reason that a SingletonJob may show. It is the
-// one declaration of them: documentation and tests range over it.
+// ConditionReasons returns every combination of condition, status and reason that a SingletonJob can show. It is the only declaration of
+// them: documentation and tests iterate over it.
 func ConditionReasons() []ConditionReason { return slices.Clone(conditionReasons) }
 
 var conditionReasons = slices.Concat(readyReasons(), activeReasons(), otherReasons(), runReasons())
 
-// runReasons are those of jobs that run to completion.
+// runReasons are the reasons of jobs that run to completion.
 func runReasons() []ConditionReason {
 	const yes, no = metav1.ConditionTrue, metav1.ConditionFalse
 	return []ConditionReason{
 		{ConditionReady, yes, ReasonCompleted, "the run is complete"},
 		{ConditionReady, yes, ReasonNotDue, "no run is due; status.nextTick is the next tick"},
-		{ConditionReady, no, ReasonRetrying, "an attempt has failed; the next follows after its delay"},
-		{ConditionReady, no, ReasonRunFailed, "the run has failed, and no attempt follows"},
-		{ConditionReady, no, ReasonBadRun, "what the Lease says of runs can't be read, so that none is started"},
+		{ConditionReady, no, ReasonRetrying, "an attempt failed; the next one starts after its delay"},
+		{ConditionReady, no, ReasonRunFailed, "the run failed, and no further attempt follows"},
+		{ConditionReady, no, ReasonBadRun, "the record of runs in the Lease can't be read, so no run is started"},
 
 		{ConditionActive, no, ReasonCompleted, "the run is complete"},
 		{ConditionActive, no, ReasonNotDue, "no run is due; status.nextTick is the next tick"},
-		{ConditionActive, no, ReasonRetrying, "an attempt has failed; the next follows after its delay"},
-		{ConditionActive, no, ReasonRunFailed, "the run has failed, and no attempt follows"},
-		{ConditionActive, no, ReasonBadRun, "what the Lease says of runs can't be read, so that none is started"},
+		{ConditionActive, no, ReasonRetrying, "an attempt failed; the next one starts after its delay"},
+		{ConditionActive, no, ReasonRunFailed, "the run failed, and no further attempt follows"},
+		{ConditionActive, no, ReasonBadRun, "the record of runs in the Lease can't be read, so no run is started"},
 
 		{ConditionProtected, no, ReasonResting, "no run is under way, so there is nothing to protect"},
-		{ConditionProgressing, no, ReasonRunRequestInvalid, "a run is asked for by what is no name of a run; the message says what would be one"},
+		{ConditionProgressing, no, ReasonRunRequestInvalid, "the requested name of a run is not valid; the message says what a valid name is"},
 
 		{ConditionComplete, yes, ReasonRunComplete, "the process has exited with 0"},
 		{ConditionComplete, no, ReasonNotComplete, "the process has not exited with 0 yet"},
 
-		{ConditionFailed, yes, ReasonBackoffLimitExceeded, "spec.backoffLimit attempts after the first have failed, too"},
-		{ConditionFailed, yes, ReasonDeadlineExceeded, "spec.activeDeadlineSeconds were over"},
+		{ConditionFailed, yes, ReasonBackoffLimitExceeded, "the first attempt failed, and so did the spec.backoffLimit attempts after it"},
+		{ConditionFailed, yes, ReasonDeadlineExceeded, "the run took longer than spec.activeDeadlineSeconds"},
 		{ConditionFailed, yes, ReasonFailOnExitCode, "the process exited with one of spec.failOnExitCodes"},
-		{ConditionFailed, no, ReasonNotFailed, "the run is under way, or complete"},
+		{ConditionFailed, no, ReasonNotFailed, "the run is under way or complete"},
 
-		{ConditionScheduled, yes, ReasonScheduled, "each tick of spec.schedule is run"},
-		{ConditionScheduled, no, ReasonSuspended, "spec.suspend is set; what comes due meanwhile is no tick"},
-		{ConditionScheduled, no, ReasonAhead, "clocks were wrong: the Lease accounts for ticks that are yet to come; none is due until then"},
-		{ConditionScheduled, no, ReasonClocksDisagree, "clocks of operator and API server differ; until they agree no change of the schedule and no end of a suspension is passed on"},
-		{ConditionScheduled, no, ReasonNoServerTime, "no answer of the API server tells the time, by which ticks come due, so that none is started"},
-		{ConditionScheduled, no, ReasonOverdue, "a tick is due and no candidate starts it, as where clocks differ; the candidates' logs say why"},
-		{ConditionScheduled, no, ReasonBadRun, "what the Lease says of runs can't be read, so that none is started"},
-		{ConditionScheduled, no, ReasonLeaseConflict, "a Lease of this name exists that is not ours; nothing is touched"},
+		{ConditionScheduled, yes, ReasonScheduled, "runs start at the ticks of spec.schedule"},
+		{ConditionScheduled, no, ReasonSuspended, "spec.suspend is set; times that come due during the suspension do not count as ticks"},
+		{ConditionScheduled, no, ReasonAhead, "a clock was wrong: the Lease records ticks that are still in the future; no tick is due before then"},
+		{ConditionScheduled, no, ReasonClocksDisagree, "the clocks of the operator and the API server differ; until they agree, a changed schedule or the end of a suspension has no effect"},
+		{ConditionScheduled, no, ReasonNoServerTime, "ticks come due by the API server's clock, and no recent response contained its time, so no tick is started"},
+		{ConditionScheduled, no, ReasonOverdue, "a tick is due and no candidate starts it, for example because clocks differ; the candidates' logs say why"},
+		{ConditionScheduled, no, ReasonBadRun, "the record of runs in the Lease can't be read, so no run is started"},
+		{ConditionScheduled, no, ReasonLeaseConflict, "a Lease with this name exists and does not belong to the operator; the operator changes nothing"},
 		{ConditionScheduled, no, ReasonInvalidSpec, "the spec breaks a rule that only the operator can check"},
 	}
 }
@@ -152,26 +152,26 @@ func activeReasons() []ConditionReason {
 	return []ConditionReason{
 		{ConditionActive, yes, ReasonRunning, "a tenure exists and its process runs"},
 		{ConditionActive, yes, ReasonNotReady, "a tenure exists and its process runs, but is not ready by its own probes"},
-		{ConditionActive, yes, ReasonUnmanagedHolder, "a tenure exists and its process runs, in a pod that is none of the SingletonJob's, such as one that has lost its label"},
-		{ConditionActive, no, ReasonElecting, "no tenure exists; ready candidates contend for the Lease, or wait until the last tenure is certainly over"},
-		{ConditionActive, no, ReasonHolderUnreachable, "the holder has stopped renewing; its process is being stopped, or dead, and a standby takes over when the lease expires"},
-		{ConditionActive, no, ReasonForeignHolder, "something that is not an agent, such as another elector, holds the Lease; that is not supported"},
+		{ConditionActive, yes, ReasonUnmanagedHolder, "a tenure exists and its process runs, in a pod that does not belong to the SingletonJob, for example one that lost its label"},
+		{ConditionActive, no, ReasonElecting, "no tenure exists; ready candidates compete for the Lease, or wait until the last tenure is certainly over"},
+		{ConditionActive, no, ReasonHolderUnreachable, "the holder has stopped renewing; its process is being stopped or is dead, and a standby takes over when the lease expires"},
+		{ConditionActive, no, ReasonForeignHolder, "the holder of the Lease is not an agent but, for example, another elector; this is not supported"},
 		{ConditionActive, no, ReasonNoCandidates, "there is no candidate pod"},
 		{ConditionActive, no, ReasonCandidatesNotReady, "candidate pods exist, but none is ready to take a tenure"},
-		{ConditionActive, no, ReasonProcessBackOff, "the process keeps exiting; every candidate waits out its restart back-off"},
-		{ConditionActive, no, ReasonFailedCreate, "the API server refuses the candidate pods: quota, Pod Security or another admission rule"},
-		{ConditionActive, no, ReasonEntrypointUnknown, "there is no candidate pod: the gated container sets no command, and what its image runs is not known"},
-		{ConditionActive, no, ReasonPodsFailing, "candidate pods fail one after another, as those do that a kubelet rejects or evicts; each is recreated after a growing delay"},
-		{ConditionActive, no, ReasonAgentMisconfigured, "the agent refused its configuration and did not start"},
+		{ConditionActive, no, ReasonProcessBackOff, "the process keeps exiting; every candidate waits for its restart backoff"},
+		{ConditionActive, no, ReasonFailedCreate, "the API server rejects the candidate pods: quota, Pod Security or another admission rule"},
+		{ConditionActive, no, ReasonEntrypointUnknown, "there is no candidate pod: the gated container sets no command, and the entrypoint of its image is unknown"},
+		{ConditionActive, no, ReasonPodsFailing, "candidate pods fail one after another, for example because a kubelet rejects or evicts them; each is recreated after a growing delay"},
+		{ConditionActive, no, ReasonAgentMisconfigured, "the agent rejected its configuration and did not start"},
 		{ConditionActive, no, ReasonSuspending, "spec.suspend is set and the process is being stopped"},
 		{ConditionActive, no, ReasonSuspended, "spec.suspend is set and nothing runs"},
 		{ConditionActive, no, ReasonDeleting, "the SingletonJob is being deleted and nothing runs any more"},
-		{ConditionActive, no, ReasonLeaseConflict, "a Lease of this name exists that is not ours; nothing is touched"},
+		{ConditionActive, no, ReasonLeaseConflict, "a Lease with this name exists and does not belong to the operator; the operator changes nothing"},
 		{ConditionActive, no, ReasonInvalidSpec, "the spec breaks a rule that only the operator can check"},
-		{ConditionActive, no, ReasonWorkloadMissing, "the workload that spec.workloadRef names is not there, is being deleted or may not be read; what runs goes on, and nothing is made"},
-		{ConditionActive, no, ReasonWorkloadTaken, "an older SingletonJob has the same workload; what runs goes on, and nothing is made"},
-		{ConditionActive, no, ReasonWorkloadRunning, "the workload that spec.workloadRef names is not scaled to 0, or pods of it are left, which no lease keeps from acting; what runs goes on, and nothing is started"},
-		{ConditionActive, no, ReasonWorkloadSettling, "the workload that spec.workloadRef names is scaled to 0, or was changed, and its controllers have not carried that out yet; what runs goes on, and nothing is started"},
+		{ConditionActive, no, ReasonWorkloadMissing, "the workload in spec.workloadRef does not exist, is being deleted or can't be read; a running process continues, and no pod is created"},
+		{ConditionActive, no, ReasonWorkloadTaken, "an older SingletonJob uses the same workload; a running process continues, and no pod is created"},
+		{ConditionActive, no, ReasonWorkloadRunning, "the workload in spec.workloadRef is not scaled to 0, or some of its pods still exist, and no lease keeps those from acting; a running process continues, and nothing is started"},
+		{ConditionActive, no, ReasonWorkloadSettling, "the workload in spec.workloadRef was scaled to 0 or changed, and its controllers have not acted on that yet; a running process continues, and nothing is started"},
 	}
 }
 
@@ -181,13 +181,13 @@ func otherReasons() []ConditionReason {
 		{ConditionProtected, yes, ReasonStandbyReady, "a warm standby is ready on another node"},
 		{ConditionProtected, no, ReasonNoStandby, "no standby is ready"},
 		{ConditionProtected, no, ReasonStandbyOnSameNode, "every ready standby is on the node of the active pod and would be lost with it"},
-		{ConditionProtected, no, ReasonVolumeNotShared, "no standby is ready on another node, and pods on two nodes cannot have one of their claims at a time"},
+		{ConditionProtected, no, ReasonVolumeNotShared, "no standby is ready on another node, and one of the pods' volume claims can't be used on two nodes at once"},
 		{ConditionProtected, no, ReasonSingleCandidate, "spec.candidates is 1, so there is never a standby"},
 		{ConditionProtected, no, ReasonNoHolder, "nothing is active, so there is nothing to protect"},
 		{ConditionProtected, no, ReasonSuspended, "spec.suspend is set and nothing runs"},
-		{ConditionProtected, no, ReasonLeaseConflict, "a Lease of this name exists that is not ours; nothing is touched"},
+		{ConditionProtected, no, ReasonLeaseConflict, "a Lease with this name exists and does not belong to the operator; the operator changes nothing"},
 		{ConditionProtected, no, ReasonInvalidSpec, "the spec breaks a rule that only the operator can check"},
-		{ConditionProtected, no, ReasonWorkloadRunning, "pods of the workload that spec.workloadRef names may act beside the active one: no lease keeps them from it"},
+		{ConditionProtected, no, ReasonWorkloadRunning, "pods of the workload in spec.workloadRef may act at the same time as the active pod: no lease keeps them from acting"},
 
 		{ConditionProgressing, yes, ReasonProvisioning, "the first candidates are being created"},
 		{ConditionProgressing, yes, ReasonRollingOut, "candidates are being replaced by ones of the current template, standbys first"},
@@ -195,28 +195,28 @@ func otherReasons() []ConditionReason {
 		{ConditionProgressing, yes, ReasonReplacingCandidates, "a lost candidate is being replaced"},
 		{ConditionProgressing, yes, ReasonScaling, "the number of candidates follows a changed spec.candidates"},
 		{ConditionProgressing, yes, ReasonSuspending, "spec.suspend is set and candidates are being removed"},
-		{ConditionProgressing, yes, ReasonDeleting, "the SingletonJob is being deleted; nothing is made any more"},
-		{ConditionProgressing, no, ReasonUpToDate, "every candidate is made from the current template and ready"},
-		{ConditionProgressing, no, ReasonUnmanagedHolder, "a pod that is none of the SingletonJob's holds the Lease and renews it, so that neither a change of the template nor of the operator reaches what acts"},
-		{ConditionProgressing, no, ReasonRolloutStalled, "no candidate of the current template becomes ready; the old ones go on"},
+		{ConditionProgressing, yes, ReasonDeleting, "the SingletonJob is being deleted; the operator creates no more pods"},
+		{ConditionProgressing, no, ReasonUpToDate, "every candidate is created from the current template and ready"},
+		{ConditionProgressing, no, ReasonUnmanagedHolder, "a pod that does not belong to the SingletonJob holds the Lease and renews it, so no change of the template or the operator reaches the active process"},
+		{ConditionProgressing, no, ReasonRolloutStalled, "no candidate of the current template becomes ready; the old candidates continue"},
 		{ConditionProgressing, no, ReasonProgressDeadlineExceeded, "a rollout waits for a candidate that has not become ready within spec.strategy.progressDeadlineSeconds; the message says why"},
 		{ConditionProgressing, no, ReasonRolloutPaused, "spec.strategy.paused is set, and the current template is not rolled out"},
-		{ConditionProgressing, no, ReasonRolloutWaits, "the operator puts something else into pods than before, and it is not this job's turn yet; all goes on as it is"},
-		{ConditionProgressing, no, ReasonSwitchoverBlocked, "a handover is asked for that can't be had; the message says why"},
+		{ConditionProgressing, no, ReasonRolloutWaits, "what the operator adds to pods has changed, and it is not this job's turn yet; nothing changes until then"},
+		{ConditionProgressing, no, ReasonSwitchoverBlocked, "a handover was requested that is not possible; the message says why"},
 		{ConditionProgressing, no, ReasonSuspended, "spec.suspend is set and nothing runs"},
-		{ConditionProgressing, no, ReasonFailedCreate, "the API server refuses the candidate pods, or what stands beside them: quota, Pod Security or another admission rule"},
-		{ConditionProgressing, no, ReasonEntrypointUnknown, "the gated container sets no command, and what its image runs is not known; the pods that exist stay as they are, and no other is made"},
-		{ConditionProgressing, no, ReasonPodsFailing, "candidate pods fail one after another, as those do that a kubelet rejects or evicts; each is recreated after a growing delay"},
+		{ConditionProgressing, no, ReasonFailedCreate, "the API server rejects the candidate pods or other objects of the job: quota, Pod Security or another admission rule"},
+		{ConditionProgressing, no, ReasonEntrypointUnknown, "the gated container sets no command, and the entrypoint of its image is unknown; existing pods stay, and no pod is created"},
+		{ConditionProgressing, no, ReasonPodsFailing, "candidate pods fail one after another, for example because a kubelet rejects or evicts them; each is recreated after a growing delay"},
 		{ConditionProgressing, no, ReasonCandidateStuck, "a candidate has not been ready for spec.strategy.progressDeadlineSeconds; the message says what it waits for"},
-		{ConditionProgressing, no, ReasonLeaseConflict, "a Lease of this name exists that is not ours; nothing is touched"},
+		{ConditionProgressing, no, ReasonLeaseConflict, "a Lease with this name exists and does not belong to the operator; the operator changes nothing"},
 		{ConditionProgressing, no, ReasonInvalidSpec, "the spec breaks a rule that only the operator can check"},
-		{ConditionProgressing, no, ReasonWorkloadMissing, "the workload that spec.workloadRef names is not there, is being deleted or may not be read; what runs goes on, and nothing is made"},
-		{ConditionProgressing, no, ReasonWorkloadTaken, "an older SingletonJob has the same workload; what runs goes on, and nothing is made"},
-		{ConditionProgressing, no, ReasonWorkloadRunning, "the workload that spec.workloadRef names is not scaled to 0, or pods of it are left, which no lease keeps from acting; what runs goes on, and nothing is started"},
-		{ConditionProgressing, no, ReasonWorkloadSettling, "the workload that spec.workloadRef names is scaled to 0, or was changed, and its controllers have not carried that out yet; what runs goes on, and nothing is started"},
+		{ConditionProgressing, no, ReasonWorkloadMissing, "the workload in spec.workloadRef does not exist, is being deleted or can't be read; a running process continues, and no pod is created"},
+		{ConditionProgressing, no, ReasonWorkloadTaken, "an older SingletonJob uses the same workload; a running process continues, and no pod is created"},
+		{ConditionProgressing, no, ReasonWorkloadRunning, "the workload in spec.workloadRef is not scaled to 0, or some of its pods still exist, and no lease keeps those from acting; a running process continues, and nothing is started"},
+		{ConditionProgressing, no, ReasonWorkloadSettling, "the workload in spec.workloadRef was scaled to 0 or changed, and its controllers have not acted on that yet; a running process continues, and nothing is started"},
 
-		{ConditionTimely, yes, ReasonInTime, "no CPU limit makes kills later than the lease leaves time for"},
-		{ConditionTimely, no, ReasonCPULimitTooSmall, "under its CPU limit the gated container may be killed after the next one has started"},
+		{ConditionTimely, yes, ReasonInTime, "no CPU limit delays a kill by more than the time that the lease leaves for it"},
+		{ConditionTimely, no, ReasonCPULimitTooSmall, "because of its CPU limit, the gated container may be killed only after the next one has started"},
 		{ConditionTimely, no, ReasonInvalidSpec, "the spec breaks a rule that only the operator can check"},
 	}
 }
@@ -224,37 +224,37 @@ func otherReasons() []ConditionReason {
 func readyReasons() []ConditionReason {
 	const yes, no = metav1.ConditionTrue, metav1.ConditionFalse
 	return []ConditionReason{
-		{ConditionReady, yes, ReasonRunning, "the process of the current template runs and is ready"},
-		{ConditionReady, yes, ReasonSuspended, "spec.suspend is set and nothing runs, as was asked for"},
+		{ConditionReady, yes, ReasonRunning, "the process of the current template is running and ready"},
+		{ConditionReady, yes, ReasonSuspended, "spec.suspend is set and nothing runs, as requested"},
 		{ConditionReady, no, ReasonRollingOut, "candidates are being replaced by ones of the current template, standbys first"},
 		{ConditionReady, no, ReasonRolloutPaused, "spec.strategy.paused is set, and the current template is not rolled out"},
-		{ConditionReady, no, ReasonRolloutStalled, "no candidate of the current template becomes ready; the old ones go on"},
-		{ConditionReady, no, ReasonReplacingCandidates, "the active pod is on its way out, and another is to take over"},
+		{ConditionReady, no, ReasonRolloutStalled, "no candidate of the current template becomes ready; the old candidates continue"},
+		{ConditionReady, no, ReasonReplacingCandidates, "the active pod is being removed, and another one takes over"},
 		{ConditionReady, no, ReasonNotReady, "a tenure exists and its process runs, but is not ready by its own probes"},
-		{ConditionReady, no, ReasonUnmanagedHolder, "a tenure exists and its process runs, in a pod that is none of the SingletonJob's, such as one that has lost its label"},
-		{ConditionReady, no, ReasonElecting, "no tenure exists; ready candidates contend for the Lease, or wait until the last tenure is certainly over"},
-		{ConditionReady, no, ReasonHolderUnreachable, "the holder has stopped renewing; its process is being stopped, or dead, and a standby takes over when the lease expires"},
-		{ConditionReady, no, ReasonForeignHolder, "something that is not an agent, such as another elector, holds the Lease; that is not supported"},
+		{ConditionReady, no, ReasonUnmanagedHolder, "a tenure exists and its process runs, in a pod that does not belong to the SingletonJob, for example one that lost its label"},
+		{ConditionReady, no, ReasonElecting, "no tenure exists; ready candidates compete for the Lease, or wait until the last tenure is certainly over"},
+		{ConditionReady, no, ReasonHolderUnreachable, "the holder has stopped renewing; its process is being stopped or is dead, and a standby takes over when the lease expires"},
+		{ConditionReady, no, ReasonForeignHolder, "the holder of the Lease is not an agent but, for example, another elector; this is not supported"},
 		{ConditionReady, no, ReasonNoCandidates, "there is no candidate pod"},
 		{ConditionReady, no, ReasonCandidatesNotReady, "candidate pods exist, but none is ready to take a tenure"},
-		{ConditionReady, no, ReasonProcessBackOff, "the process keeps exiting; every candidate waits out its restart back-off"},
-		{ConditionReady, no, ReasonFailedCreate, "the API server refuses the candidate pods, or what stands beside them: quota, Pod Security or another admission rule"},
-		{ConditionReady, no, ReasonEntrypointUnknown, "the gated container sets no command, and what its image runs is not known; the pods that exist stay as they are, and no other is made"},
-		{ConditionReady, no, ReasonPodsFailing, "candidate pods fail one after another, as those do that a kubelet rejects or evicts; each is recreated after a growing delay"},
-		{ConditionReady, no, ReasonAgentMisconfigured, "the agent refused its configuration and did not start"},
+		{ConditionReady, no, ReasonProcessBackOff, "the process keeps exiting; every candidate waits for its restart backoff"},
+		{ConditionReady, no, ReasonFailedCreate, "the API server rejects the candidate pods or other objects of the job: quota, Pod Security or another admission rule"},
+		{ConditionReady, no, ReasonEntrypointUnknown, "the gated container sets no command, and the entrypoint of its image is unknown; existing pods stay, and no pod is created"},
+		{ConditionReady, no, ReasonPodsFailing, "candidate pods fail one after another, for example because a kubelet rejects or evicts them; each is recreated after a growing delay"},
+		{ConditionReady, no, ReasonAgentMisconfigured, "the agent rejected its configuration and did not start"},
 		{ConditionReady, no, ReasonSuspending, "spec.suspend is set and the process is being stopped"},
-		{ConditionReady, no, ReasonDeleting, "the SingletonJob is being deleted; nothing is made any more"},
-		{ConditionReady, no, ReasonLeaseConflict, "a Lease of this name exists that is not ours; nothing is touched"},
+		{ConditionReady, no, ReasonDeleting, "the SingletonJob is being deleted; the operator creates no more pods"},
+		{ConditionReady, no, ReasonLeaseConflict, "a Lease with this name exists and does not belong to the operator; the operator changes nothing"},
 		{ConditionReady, no, ReasonInvalidSpec, "the spec breaks a rule that only the operator can check"},
-		{ConditionReady, no, ReasonWorkloadMissing, "the workload that spec.workloadRef names is not there, is being deleted or may not be read; what runs goes on, and nothing is made"},
-		{ConditionReady, no, ReasonWorkloadTaken, "an older SingletonJob has the same workload; what runs goes on, and nothing is made"},
-		{ConditionReady, no, ReasonWorkloadRunning, "the workload that spec.workloadRef names is not scaled to 0, or pods of it are left, which no lease keeps from acting; what runs goes on, and nothing is started"},
-		{ConditionReady, no, ReasonWorkloadSettling, "the workload that spec.workloadRef names is scaled to 0, or was changed, and its controllers have not carried that out yet; what runs goes on, and nothing is started"},
+		{ConditionReady, no, ReasonWorkloadMissing, "the workload in spec.workloadRef does not exist, is being deleted or can't be read; a running process continues, and no pod is created"},
+		{ConditionReady, no, ReasonWorkloadTaken, "an older SingletonJob uses the same workload; a running process continues, and no pod is created"},
+		{ConditionReady, no, ReasonWorkloadRunning, "the workload in spec.workloadRef is not scaled to 0, or some of its pods still exist, and no lease keeps those from acting; a running process continues, and nothing is started"},
+		{ConditionReady, no, ReasonWorkloadSettling, "the workload in spec.workloadRef was scaled to 0 or changed, and its controllers have not acted on that yet; a running process continues, and nothing is started"},
 	}
 }
 
-// The reasons of tenure changes: why the earlier tenure ended, in the words of those who end it. ChangeReasons says which
-// type each belongs to.
+// The reasons of tenure changes: why the earlier tenure ended, as recorded by the component that ended it. ChangeReasons says which type
+// each reason belongs to.
 const (
 	ChangeElected             = "Elected"
 	ChangeLeaseExpired        = string(lease.ReasonLeaseExpired)
@@ -282,25 +282,25 @@ type ChangeReason struct {
 	Meaning string
 }
 
-// ChangeReasons returns every reason that an entry of status.history may show, with its type. It is the one
-// declaration of them: documentation, metrics and tests range over it.
+// ChangeReasons returns every reason that an entry of status.history can show, with its type. It is the only declaration of them:
+// documentation, metrics and tests iterate over it.
 func ChangeReasons() []ChangeReason {
 	return []ChangeReason{
-		{Elected, ChangeElected, "the first tenure: nobody held the Lease before"},
+		{Elected, ChangeElected, "the first tenure: the Lease had no holder before"},
 		{Failover, ChangeLeaseExpired, "the holder stopped renewing and its lease ran out"},
 		{Failover, ChangeProcessExited, "the process exited by itself and its agent released the Lease"},
 		{Failover, ChangePreActivateFailed, "spec.preActivate failed, so the process was not started"},
-		{Failover, ChangePostStartFailed, "the process's postStart hook failed, and the process was told to stop"},
+		{Failover, ChangePostStartFailed, "the process's postStart hook failed, and the process was asked to stop"},
 		{Failover, ChangeStartupFailed, "the process failed its startup probe and was stopped"},
 		{Failover, ChangeLivenessFailed, "the process failed its liveness probe and was stopped"},
-		{Failover, ChangeHolderTerminated, "the holder's container was reported terminated before it could release"},
+		{Failover, ChangeHolderTerminated, "the holder's container was reported as terminated before it could release the Lease"},
 		{Failover, ChangeNodeLost, "the holder's node was removed or declared out of service"},
-		{Failover, ChangeRenewFailed, "the holder could not renew, stopped its process and released in time"},
-		{Failover, ChangeLeaseDeleted, "the Lease was deleted under the holder"},
-		{Failover, ChangeLeaseLost, "somebody else wrote the Lease under the holder"},
+		{Failover, ChangeRenewFailed, "the holder could not renew, stopped its process and released the Lease in time"},
+		{Failover, ChangeLeaseDeleted, "the Lease was deleted during the tenure"},
+		{Failover, ChangeLeaseLost, "something other than the holder changed the Lease during the tenure"},
 		{Handover, ChangePodTerminating, "the active pod was deleted, evicted or drained and stopped gracefully"},
 		{Handover, ChangeRolloutHandover, "a changed template was rolled out"},
-		{Handover, ChangeSwitchoverRequested, "somebody asked for another holder"},
+		{Handover, ChangeSwitchoverRequested, "another holder was requested"},
 		{Handover, ChangeTokenBaseRaised, "spec.fencing.tokenBase was raised, which needs a new token"},
 	}
 }

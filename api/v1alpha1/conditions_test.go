@@ -15,7 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// constants are the string constants of a source file whose names begin with prefix, by name.
+// constants returns the string constants of a source file whose names begin with prefix, by name.
 func constants(t *testing.T, source, prefix string) map[string]string {
 	t.Helper()
 	file, err := parser.ParseFile(token.NewFileSet(), source, nil, 0)
@@ -35,7 +35,7 @@ func constants(t *testing.T, source, prefix string) map[string]string {
 	return found
 }
 
-// leaseRecord declares why tenures end.
+// leaseRecord is the file that declares why tenures end.
 const leaseRecord = "../../internal/lease/record.go"
 
 // constant is a literal, or string(lease.Name).
@@ -57,7 +57,7 @@ func constant(t *testing.T, spec *ast.ValueSpec) string {
 	return ""
 }
 
-// The table is the whole truth: every reason stands in it, and what stands in it is fit for the API and for documentation.
+// The table is complete: it contains every reason, and its rows are valid for the API and for documentation.
 func TestConditionReasons(t *testing.T) {
 	camelCase := regexp.MustCompile(`^[A-Z][A-Za-z]+$`)
 	type key struct{ condition, reason string }
@@ -106,9 +106,9 @@ func TestChangeReasons(t *testing.T) {
 			t.Errorf("%s is not in the table", name)
 		}
 	}
-	// What the agents and the operator write into the Lease as the end of a tenure.
+	// The reasons that the agents and the operator write into the Lease for the end of a tenure.
 	ends := constants(t, leaseRecord, "Reason")
-	delete(ends, "ReasonCreated") // no end of a tenure
+	delete(ends, "ReasonCreated") // not the end of a tenure
 	for name, reason := range ends {
 		if _, found := rows[reason]; !found {
 			t.Errorf("a tenure may end by %s, %s, which is not in the table", name, reason)
@@ -123,7 +123,7 @@ func checkMeaning(t *testing.T, of, meaning string) {
 	}
 }
 
-// TestTheDocumentedConditionsAreTheDeclaredOnes: docs/status.md has one row for each, in order, and no other.
+// TestTheDocumentedConditionsAreTheDeclaredOnes: docs/status.md has one row for each declared combination, in order, and no other rows.
 func TestTheDocumentedConditionsAreTheDeclaredOnes(t *testing.T) {
 	page, err := os.ReadFile("../../docs/status.md")
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 	"github.com/singletonjob/operator/internal/schedule"
 )
 
-// The defaults of the API, the same as in the CRD. They apply to objects that did not pass an API server.
+// The defaults of the API, the same as in the CRD. They apply to objects that did not pass through an API server.
 const (
 	DefaultCandidates         int32 = 2
 	DefaultHistoryLimit       int32 = 10
@@ -24,8 +24,8 @@ const (
 	DefaultLeadTime                 = time.Minute
 )
 
-// Default fills in what job leaves open, as the API server does. A zero candidates, envVar or duration counts as open.
-// It does not fill in spec.container: that default follows the template, see GatedContainer.
+// Default sets the unset fields of job, as the API server does. A zero candidates, envVar or duration counts as unset. Default does not set
+// spec.container: that default follows the template, see GatedContainer.
 func Default(job *SingletonJob) {
 	spec := &job.Spec
 	setDefault(&spec.Candidates, DefaultCandidates)
@@ -48,7 +48,8 @@ func Default(job *SingletonJob) {
 	}
 }
 
-// defaultRuns fills in what spec leaves open of its runs. backoffLimit has no default in the CRD: a job that runs for ever has none.
+// defaultRuns sets the unset fields of runs. backoffLimit has no default in the CRD, because a job that runs indefinitely has no
+// backoffLimit.
 func defaultRuns(spec *SingletonJobSpec) {
 	setDefault(&spec.RunPolicy, RunPolicyContinuous)
 	if spec.RunPolicy == RunPolicyRunToCompletion && spec.BackoffLimit == nil {
@@ -73,12 +74,12 @@ func setDefault[T comparable](field *T, value T) {
 	}
 }
 
-// DefaultContainerAnnotation of a pod template names the container that is meant where none is named.
+// DefaultContainerAnnotation on a pod template names the container to use if no other setting names one.
 const DefaultContainerAnnotation = "kubectl.kubernetes.io/default-container"
 
-// GatedContainer returns the index in spec.template.spec.containers of the container whose process is gated: that of spec.container,
-// else the only one, else that of DefaultContainerAnnotation. It returns -1 if none is chosen, or one that is not there: of several,
-// any guess would have the others act in every candidate.
+// GatedContainer returns the index in spec.template.spec.containers of the gated container: the one in spec.container, else the only one,
+// else the one in DefaultContainerAnnotation. It returns -1 if no container is chosen, or if the chosen one does not exist. It does not
+// guess among several containers, because the others would act in every candidate.
 func (job *SingletonJob) GatedContainer() int {
 	containers := job.Spec.Template.Spec.Containers
 	name := job.Spec.Container

@@ -19,7 +19,7 @@ import (
 	"github.com/singletonjob/operator/test/controlplane"
 )
 
-// generated are pod templates as generators, charts and people write them.
+// generated are pod templates as generators, charts and users write them.
 var generated = map[string]string{
 	"a creation timestamp": `
 metadata: {creationTimestamp: null, labels: {app: demo}}
@@ -70,9 +70,9 @@ spec:
 	"a host's address twice": `{spec: {hostAliases: [{ip: 10.0.0.1, hostnames: [a]}, {ip: 10.0.0.1, hostnames: [b]}], containers: [{name: app, image: x, command: [x]}]}}`,
 }
 
-// refusedAlike are templates that no Deployment takes either.
+// refusedAlike are templates that a Deployment does not accept either.
 var refusedAlike = map[string]string{
-	"a quantity that is none":    `{spec: {containers: [{name: app, image: x, command: [x], resources: {requests: {cpu: half}}}]}}`,
+	"an invalid quantity":        `{spec: {containers: [{name: app, image: x, command: [x], resources: {requests: {cpu: half}}}]}}`,
 	"a quantity that is true":    `{spec: {containers: [{name: app, image: x, command: [x], resources: {requests: {cpu: true}}}]}}`,
 	"a quantity that is a list":  `{spec: {containers: [{name: app, image: x, command: [x], resources: {requests: {cpu: []}}}]}}`,
 	"a quantity that is a map":   `{spec: {containers: [{name: app, image: x, command: [x], resources: {requests: {cpu: {}}}}]}}`,
@@ -87,7 +87,7 @@ spec:
   containers: [{name: app, image: x, command: [x], volumeMounts: [{name: v, mountPath: /a}, {name: v, mountPath: /a}]}]`,
 }
 
-// allNull is a template of which all is null that may be left out, one for each part of a pod.
+// allNull is a template in which every optional field is null, one for each part of a pod.
 func allNull() map[string]string {
 	const within = `{"spec":{"volumes":[{"name":"v","configMap":{"name":"c"}}],"containers":[{"name":"app","image":"x","command":["x"],%s}]}}`
 	nulls := func(of any, given ...string) string {
@@ -139,17 +139,17 @@ var verbs = map[string][][]string{
 	"apply --server-side": {{"apply", "--server-side"}, {"apply", "--server-side"}},
 }
 
-// refusedByServerSideApply are the templates of which a Deployment is accepted by other verbs alone.
+// refusedByServerSideApply are the templates that a Deployment accepts only with other verbs.
 var refusedByServerSideApply = []string{
 	"a variable twice", "a variable twice, in an init container", "a port twice", "a pull secret twice", "a host's address twice",
 }
 
-// What a Deployment accepts, a template accepts, by each verb, and what is stored is as valid for the operator.
+// A template accepts, with each verb, whatever a Deployment accepts. The stored object is valid for the operator too.
 func TestATemplateIsADeployments(t *testing.T) {
 	plane, namespace, client := server(t)
 	for verb := range verbs {
 		templates := maps.Clone(generated)
-		if verb != "apply" { // which sends no nulls
+		if verb != "apply" { // server-side apply sends no nulls
 			maps.Copy(templates, allNull())
 		}
 		for name, sent := range send(t, plane, namespace, templates, verb) {
@@ -172,7 +172,7 @@ func TestATemplateIsADeployments(t *testing.T) {
 	}
 }
 
-// What a template's schema lets through for that is no more than a Deployment accepts.
+// The schema of a template accepts no more than a Deployment does.
 func TestATemplateIsNoMoreThanADeployments(t *testing.T) {
 	plane, namespace, _ := server(t)
 	for _, verb := range []string{"create", "apply --server-side"} {
@@ -186,14 +186,14 @@ func TestATemplateIsNoMoreThanADeployments(t *testing.T) {
 	}
 }
 
-// sending is what became of a Deployment and of a SingletonJob of one template.
+// sending is the result of sending a Deployment and a SingletonJob with one template.
 type sending struct {
 	job          string
 	theirs, ours error
 }
 
-// send sends a Deployment and a SingletonJob of each template by a verb. One kubectl takes them all, since each takes half a second, and
-// goes on after what is refused: the last two, which are good, tell that it has come to the end.
+// send sends a Deployment and a SingletonJob of each template with a verb. One kubectl process sends them all, because each start takes
+// half a second. It continues after a rejected object: the last two objects are valid and show that it reached the end.
 func send(t *testing.T, plane *controlplane.APIServer, namespace string, templates map[string]string, verb string) map[string]sending {
 	t.Helper()
 	const last = "the last one"
@@ -226,12 +226,12 @@ func send(t *testing.T, plane *controlplane.APIServer, namespace string, templat
 	return all
 }
 
-// notAmong is why an object is not among those that were taken: what kubectl said of all that were refused.
+// notAmong returns why an object was not accepted: the messages of kubectl about all rejected objects.
 func notAmong(taken []string, object string, said error) error {
 	if slices.Contains(taken, object) {
 		return nil
 	}
-	return fmt.Errorf("%s was not taken: %w", object, cmp.Or(said, errors.New("and nothing was said")))
+	return fmt.Errorf("%s was not accepted: %w", object, cmp.Or(said, errors.New("without a message")))
 }
 
 func write(t *testing.T, file string, object map[string]any) {
@@ -245,7 +245,7 @@ func write(t *testing.T, file string, object map[string]any) {
 	}
 }
 
-// objects are a Deployment and a SingletonJob of one template, which gets what a Deployment has to have.
+// objects returns a Deployment and a SingletonJob with one template, and the fields that a Deployment requires.
 func objects(t *testing.T, name, template string) (deployment, job map[string]any) {
 	t.Helper()
 	read := func() map[string]any {

@@ -1,5 +1,5 @@
-// Package v1alpha1 is the SingletonJob API: the types, their defaults, the names of conditions and reasons, and
-// validation. It describes and checks; what happens is decided elsewhere.
+// Package v1alpha1 is the SingletonJob API: the types, their defaults, the names of conditions and reasons, and validation. It describes
+// and checks; other packages decide what happens.
 //
 // +kubebuilder:object:generate=true
 // +groupName=singletonjob.io

@@ -16,13 +16,13 @@ var (
 	goMemLimit = regexp.MustCompile(contract.GoMemLimitPattern)
 )
 
-// validateGoRuntime refuses variables of the gated container with which the agent, a Go program, could not start. Those that come from
-// elsewhere (valueFrom, envFrom, the image) can't be seen. That of GODEBUG is the operator's alone: it is too much for a rule of a CRD.
+// validateGoRuntime rejects variables of the gated container with which the agent, a Go program, could not start. It cannot see values that
+// come from elsewhere (valueFrom, envFrom, the image). Only the operator checks GODEBUG: that check is too complex for a CRD rule.
 func validateGoRuntime(c *corev1.Container, at *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	refuse := func(name, value, remedy string) {
 		errs = append(errs, field.Invalid(at, value, fmt.Sprintf("the gated container %q sets %s to ", c.Name, name)+
-			`"`+value+`" in env, with which no Go program starts, nor does the agent: write `+remedy))
+			`"`+value+`" in env, but no Go program, including the agent, starts with that value: write `+remedy))
 	}
 	if value := literal(c.Env, contract.GoMemLimit); !goMemLimit.MatchString(value) {
 		refuse(contract.GoMemLimit, value, contract.GoMemLimitRemedy)
@@ -33,8 +33,8 @@ func validateGoRuntime(c *corev1.Container, at *field.Path) field.ErrorList {
 	return errs
 }
 
-// literal is the value that a template's env gives to a variable; empty where it gives none, or one from elsewhere. Of equal names the last
-// counts.
+// literal returns the value that a template's env gives to a variable. It is empty if env sets no value, or takes it from elsewhere. If a
+// name occurs more than once, the last one counts.
 func literal(env []corev1.EnvVar, name string) string {
 	for _, e := range slices.Backward(env) {
 		if e.Name == name {

@@ -12,7 +12,7 @@ import (
 // maxHookSleep is in seconds.
 const maxHookSleep = 3600
 
-// StopSignals are those that lifecycle.stopSignal of the gated container may be.
+// StopSignals returns the valid values of lifecycle.stopSignal of the gated container.
 func StopSignals() []corev1.Signal {
 	var signals []corev1.Signal
 	for _, name := range contract.StopSignals() {
@@ -21,7 +21,8 @@ func StopSignals() []corev1.Signal {
 	return signals
 }
 
-// badHooks says what is wrong with the gated container's lifecycle, as it goes on from its name; nothing if all is well.
+// badHooks returns what is wrong with the gated container's lifecycle, as text that follows the container's name in a sentence. It returns
+// nothing if the lifecycle is valid.
 func badHooks(l *corev1.Lifecycle) []string {
 	if l == nil {
 		return nil
@@ -39,9 +40,9 @@ func badHooks(l *corev1.Lifecycle) []string {
 	return bad
 }
 
-const notRunnable = " that the agent cannot run: set one of exec.command, httpGet, and sleep.seconds from 0 to 3600"
+const notRunnable = " that the agent cannot run: set exactly one of exec.command, httpGet, and sleep.seconds (0 to 3600)"
 
-// runnable reports whether a hook is one that an agent can run, or none.
+// runnable reports whether an agent can run a hook. It is true if there is no hook.
 func runnable(h *corev1.LifecycleHandler) bool {
 	if h == nil {
 		return true
@@ -56,7 +57,7 @@ func runnable(h *corev1.LifecycleHandler) bool {
 		(h.Sleep == nil || h.Sleep.Seconds >= 0 && h.Sleep.Seconds <= maxHookSleep)
 }
 
-// namedHook is one of a container's two that make a request, by the name of its field.
+// namedHook is a postStart or preStop hook that makes an HTTP request, with the name of its field.
 type namedHook struct {
 	name string
 	get  *corev1.HTTPGetAction
@@ -78,7 +79,7 @@ func httpHooksOf(c *corev1.Container) []namedHook {
 	return found
 }
 
-// validateHooks holds for all containers, as validateProbes does.
+// validateHooks checks all containers, as validateProbes does.
 func validateHooks(containers []corev1.Container, at *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	for i := range containers {

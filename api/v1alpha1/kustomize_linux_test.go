@@ -11,7 +11,7 @@ import (
 	"github.com/singletonjob/operator/test/controlplane"
 )
 
-// The file for kustomize carries a prefix and hashes to every name in a SingletonJob, and without it none arrives.
+// The configuration for kustomize adds prefixes and hashes to every name in a SingletonJob. Without it no name changes.
 func TestKustomize(t *testing.T) {
 	t.Parallel()
 	binaries, err := controlplane.Find(t.Context(), os.Stderr)

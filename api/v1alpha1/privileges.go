@@ -8,8 +8,9 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// cannotKill reports whether a container's agent would have CAP_SETUID in effect and not CAP_KILL, with which it refuses to start. Runtimes
-// give both to root unless they are told otherwise, and none to another user. Whether an image runs as root is not known here: it is taken to.
+// cannotKill reports whether a container's agent would have CAP_SETUID but not CAP_KILL in effect; such an agent refuses to start. By
+// default, runtimes give both capabilities to root and neither to another user. This function does not know whether an image runs as root,
+// so it assumes that it does.
 func cannotKill(pod *corev1.PodSpec, c *corev1.Container) bool {
 	context := c.SecurityContext
 	if context == nil || context.Capabilities == nil || ptr.Deref(context.Privileged, false) || !mayBeRoot(pod, context) {
@@ -35,13 +36,13 @@ func mayBeRoot(pod *corev1.PodSpec, context *corev1.SecurityContext) bool {
 	return !ptr.Deref(not, false)
 }
 
-// has reports whether root gets a capability that runtimes give unasked. What is dropped by name is dropped; what is added by name
-// is there though all are dropped; and dropping all outdoes adding all.
+// has reports whether root gets a capability that runtimes grant by default. A capability that is dropped by name is dropped. One that is
+// added by name is granted even if all are dropped. Dropping all wins over adding all.
 func has(name string, add, drop []corev1.Capability) bool {
 	return !names(drop, name) && (names(add, name) || !names(drop, "ALL"))
 }
 
-// names reports whether a list has a capability, which runtimes take in small letters and with CAP_, too.
+// names reports whether a list contains a capability. Runtimes also accept lower case and the prefix CAP_.
 func names(list []corev1.Capability, name string) bool {
 	return slices.ContainsFunc(list, func(c corev1.Capability) bool {
 		upper := strings.ToUpper(string(c))

@@ -11,20 +11,21 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// namedProbe is one of a container's three, by the name of its field.
+// namedProbe is one of a container's three probes, with the name of its field.
 type namedProbe struct {
 	name string
 	*corev1.Probe
 }
 
-// probesOf are those that a container has.
+// probesOf returns the probes that a container has.
 func probesOf(c *corev1.Container) []namedProbe {
 	return slices.DeleteFunc([]namedProbe{
 		{"startupProbe", c.StartupProbe}, {"livenessProbe", c.LivenessProbe}, {"readinessProbe", c.ReadinessProbe},
 	}, func(p namedProbe) bool { return p.Probe == nil })
 }
 
-// validateProbes holds for all containers, as it does in pods: the gated one's are in none, so no API server looks at them there.
+// validateProbes checks all containers, as the API server does for pods. The probes of the gated container are in no pod, so no API server
+// checks them there.
 func validateProbes(containers []corev1.Container, at *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	for i := range containers {
@@ -84,11 +85,11 @@ func validateProbe(p namedProbe, at *field.Path) field.ErrorList {
 		}
 	}
 	wrong(p.name == "readinessProbe" && p.TerminationGracePeriodSeconds != nil,
-		"terminationGracePeriodSeconds is of no use to a probe that ends nothing: remove it")
+		"terminationGracePeriodSeconds has no effect on a readiness probe, which ends nothing: remove it")
 	return errs
 }
 
-// badHTTPGet says what is wrong with a request but for its port, which is for who has the container's ports.
+// badHTTPGet returns what is wrong with a request, except for its port: that check needs the ports of the container.
 func badHTTPGet(get *corev1.HTTPGetAction) []string {
 	var bad []string
 	if !slices.Contains([]corev1.URIScheme{"", corev1.URISchemeHTTP, corev1.URISchemeHTTPS}, get.Scheme) {
@@ -98,20 +99,21 @@ func badHTTPGet(get *corev1.HTTPGetAction) []string {
 		bad = append(bad, "httpGet.protocol is neither HTTP1 nor, with scheme HTTP, HTTP2")
 	}
 	if slices.ContainsFunc(get.HTTPHeaders, func(h corev1.HTTPHeader) bool { return !headerName.MatchString(h.Name) }) {
-		bad = append(bad, "httpGet.httpHeaders has a name that is none: letters, digits and - only")
+		bad = append(bad, "httpGet.httpHeaders has an invalid name: use letters, digits and - only")
 	}
 	return bad
 }
 
 var headerName = regexp.MustCompile(`^[-A-Za-z0-9]+$`)
 
-// validateAskedPorts is for the gated container: a kubelet finds out only when it asks that it knows no such port.
+// validateAskedPorts checks the ports of the gated container's probes and hooks. A kubelet notices an unknown port name only when it makes
+// the request.
 func validateAskedPorts(c *corev1.Container, at *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	check := func(what, way string, port intstr.IntOrString) {
 		if !isPort(port, c) {
 			errs = append(errs, field.Invalid(at, port.String(), fmt.Sprintf("the gated container %q has a %s whose %s.port is neither a number from 1 to "+
-				"65535 nor the name of one of its ports with such a number: give that name in ports, or a number here", c.Name, what, way)))
+				"65535 nor the name of one of its ports with such a number: add that name to ports, or set a number here", c.Name, what, way)))
 		}
 	}
 	for _, p := range probesOf(c) {
@@ -128,7 +130,7 @@ func validateAskedPorts(c *corev1.Container, at *field.Path) field.ErrorList {
 	return errs
 }
 
-// isPort reports whether a port can be asked: named ones are among the container's.
+// isPort reports whether a port can be used in a request: a named port must be among the container's ports.
 func isPort(port intstr.IntOrString, c *corev1.Container) bool {
 	number := port.IntVal
 	if port.Type != intstr.Int {

@@ -26,7 +26,7 @@ import (
 	"github.com/singletonjob/operator/test/tier"
 )
 
-// words are what texts of each type are made of, nearly all of them valid, so that many templates are.
+// words are the values for fields of each type. Nearly all of them are valid, so that many templates are.
 var words = map[reflect.Type][]string{
 	reflect.TypeFor[corev1.Protocol]():                      {"TCP", "UDP", "SCTP"},
 	reflect.TypeFor[corev1.PullPolicy]():                    {"Always", "IfNotPresent", "Never"},
@@ -59,7 +59,7 @@ var words = map[reflect.Type][]string{
 	reflect.TypeFor[string]():                               {"a", "b-c", "d.example", "/e", "1", "", "$(A)", "10.0.0.1", "metadata.name", "true"},
 }
 
-// randomly fills in what the fuzzer has made room for.
+// randomly sets the fields that the fuzzer has allocated.
 func randomly(r *rand.Rand, v reflect.Value) {
 	switch v.Kind() {
 	case reflect.Pointer:
@@ -102,7 +102,7 @@ func randomly(r *rand.Rand, v reflect.Value) {
 	}
 }
 
-// randomTemplate is a template that a Deployment takes, with a few of its parts filled in by the fuzzer.
+// randomTemplate is a template that a Deployment accepts, with a few parts set by the fuzzer.
 func randomTemplate(r *rand.Rand, f *randfill.Filler) *corev1.PodTemplateSpec {
 	t := &corev1.PodTemplateSpec{Spec: corev1.PodSpec{
 		Containers: []corev1.Container{{Name: "app", Image: "x", Command: []string{"x"}}, {Name: "side", Image: "x"}},
@@ -116,8 +116,8 @@ func randomTemplate(r *rand.Rand, f *randfill.Filler) *corev1.PodTemplateSpec {
 		case "Name", "Image", "Containers", "InitContainers", "EphemeralContainers", "Volumes", "Command":
 			continue
 		case "EvictionResponders", "ScaleIO":
-			// A Deployment drops the one, whose feature is off, before it looks at it. The other, a volume that no Kubernetes mounts any
-			// more, may lack what its schema requires.
+			// A Deployment drops the first one, whose feature is off, before it validates it. The second one, a volume that Kubernetes no
+			// longer mounts, may lack fields that its schema requires.
 			continue
 		}
 		field := v.Field(i)
@@ -131,19 +131,19 @@ func randomTemplate(r *rand.Rand, f *randfill.Filler) *corev1.PodTemplateSpec {
 	return t
 }
 
-// source draws for the fuzzer, which asks by the names of the older package.
+// source is the random source of the fuzzer, with the method names of the older package.
 type source struct{ *rand.PCG }
 
 func (s source) Int63() int64 { return int64(s.Uint64() >> 1) }
 
 func (source) Seed(int64) {}
 
-// A template that a Deployment accepts is refused for a reason that Validate has, too, and else accepted: the schema alone refuses none.
+// A template that a Deployment accepts is accepted, or rejected for a reason that Validate also has: the schema alone rejects none.
 func TestTemplatesAtRandom(t *testing.T) {
 	t.Parallel()
 	plane, namespace, ours := server(t)
 	config := rest.CopyConfig(plane.Config())
-	config.WarningHandler = rest.NoWarnings{} // of volumes that have been given up
+	config.WarningHandler = rest.NoWarnings{} // about removed volume types
 	theirs, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		t.Fatal(err)
@@ -190,7 +190,7 @@ func TestTemplatesAtRandom(t *testing.T) {
 
 var dry = metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}, FieldValidation: metav1.FieldValidationStrict}
 
-// deploys reports whether a Deployment may have the template.
+// deploys reports whether a Deployment accepts the template.
 func deploys(t *testing.T, theirs kubernetes.Interface, namespace string, template *corev1.PodTemplateSpec) bool {
 	t.Helper()
 	labelled := template.DeepCopy()
@@ -210,7 +210,7 @@ func deploys(t *testing.T, theirs kubernetes.Interface, namespace string, templa
 	return err == nil
 }
 
-// judge returns why Validate refuses a job of the template, and how the API server's verdict differs.
+// judge returns why Validate rejects a job with the template, and how the API server's result differs.
 func judge(t *testing.T, ours rest.Interface, namespace string, template *corev1.PodTemplateSpec) (refused field.ErrorList, wrong error) {
 	t.Helper()
 	job := &SingletonJob{ObjectMeta: metav1.ObjectMeta{Name: "random", Namespace: namespace}}

@@ -23,7 +23,8 @@ import (
 	"github.com/singletonjob/operator/test/tier"
 )
 
-// celRules are the CRD's rules in the API server's own evaluator, without an API server. They take seconds to compile, once for all tests.
+// celRules evaluates the CRD's rules with the API server's evaluator, without an API server. Compiling takes seconds, so it is done once
+// for all tests.
 func celRules(t *testing.T) (*cel.Validator, *schema.Structural) {
 	t.Helper()
 	compiled, err := compileRules()
@@ -59,8 +60,8 @@ var compileRules = sync.OnceValues(func() (compiledRules, error) {
 	return compiledRules{cel.NewValidator(structural, true, celconfig.PerCallLimit), structural}, nil
 })
 
-// The table holds the cases one thinks of. Here the two sides decide the same random lease settings, many of them on the
-// very edge of a rule. The rules of the rest of the job, which take most of the time, judge each tenth of them too.
+// The table holds the known cases. Here both sides check the same random lease settings, many of them at the limit of a rule. The rules of
+// the rest of the job take most of the time, so they check only every tenth setting.
 func TestRulesAgreeOnRandomLeases(t *testing.T) {
 	ofAll := judgeOf(celRules(t))
 	_, structural := celRules(t)
@@ -106,7 +107,7 @@ func TestRulesAgreeOnRandomLeases(t *testing.T) {
 	}
 }
 
-// decide returns what the CRD's rules and Validate say of a job.
+// decide returns the results of the CRD's rules and of Validate for a job.
 func decide(t *testing.T, judge func(sent map[string]any) field.ErrorList, job *SingletonJob) (inCRD, inGo []string) {
 	t.Helper()
 	for _, err := range judge(lexical(t, job)) {
@@ -120,7 +121,7 @@ func decide(t *testing.T, judge func(sent map[string]any) field.ErrorList, job *
 	return inCRD, inGo
 }
 
-// judgeOf are the verdicts of a schema's rules on what was sent.
+// judgeOf returns the results of a schema's rules for what was sent.
 func judgeOf(validator *cel.Validator, structural *schema.Structural) func(sent map[string]any) field.ErrorList {
 	return func(sent map[string]any) field.ErrorList {
 		errs, _ := validator.Validate(context.Background(), nil, structural, sent, nil, celconfig.RuntimeCELCostBudget)
@@ -128,7 +129,7 @@ func judgeOf(validator *cel.Validator, structural *schema.Structural) func(sent 
 	}
 }
 
-// Both take the eight stop signals that an agent hears, and no other.
+// Both sides accept the eight stop signals that an agent handles, and no others.
 func TestRulesAgreeOnStopSignals(t *testing.T) {
 	judge := judgeOf(celRules(t))
 	heard := []string{"SIGTERM", "SIGINT", "SIGQUIT", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGWINCH", "SIGRTMIN+3"}
@@ -143,8 +144,8 @@ func TestRulesAgreeOnStopSignals(t *testing.T) {
 	}
 }
 
-// lexical is job as it is sent, with every value written out: typed zeros are left out of JSON, where the API server would
-// put the default.
+// lexical returns the job as it is sent, with every value written out. JSON omits typed zeros, which the API server would replace with the
+// default.
 func lexical(t *testing.T, job *SingletonJob) map[string]any {
 	t.Helper()
 	raw, err := json.Marshal(job)

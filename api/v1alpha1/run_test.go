@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// runs makes a job that runs to completion.
+// runs returns a change to a job that runs to completion.
 func runs(change func(*SingletonJobSpec)) func(*SingletonJob) {
 	return func(job *SingletonJob) {
 		job.Spec.RunPolicy = RunPolicyRunToCompletion
@@ -17,7 +17,7 @@ func runs(change func(*SingletonJobSpec)) func(*SingletonJob) {
 	}
 }
 
-// scheduled makes one that has a schedule.
+// scheduled returns a change to a job with a schedule.
 func scheduled(change func(*Schedule)) func(*SingletonJob) {
 	return runs(func(spec *SingletonJobSpec) {
 		spec.Schedule = &Schedule{Cron: "30 2 * * *"}
@@ -39,7 +39,7 @@ func restartPolicy(policy corev1.RestartPolicy) func(*SingletonJob) {
 	return runs(func(spec *SingletonJobSpec) { spec.Template.Spec.RestartPolicy = policy })
 }
 
-// continuous sets what is for runs alone in a job that has none.
+// continuous sets a field that only runs have in a job that has no runs.
 func continuous(change func(*SingletonJobSpec)) func(*SingletonJob) {
 	return func(job *SingletonJob) { change(&job.Spec) }
 }
@@ -61,15 +61,15 @@ var runCases = map[string]validationCase{
 	"run once, as Jobs have it":      {change: restartPolicy(corev1.RestartPolicyNever)},
 	"run once, as Jobs have it, too": {change: restartPolicy(corev1.RestartPolicyOnFailure)},
 	"run once, restarted always": {change: restartPolicy(corev1.RestartPolicyAlways), want: invalid(inRestarts, `"Always" is not accepted with `+
-		"runPolicy RunToCompletion: OnFailure, Never, or nothing, which all mean that attempts follow by spec.backoffLimit")},
+		"runPolicy RunToCompletion: set OnFailure or Never, or remove it; in each case attempts follow as spec.backoffLimit allows")},
 	"run twice": {
 		change: func(job *SingletonJob) { job.Spec.RunPolicy = "Twice" },
 		want:   []problem{{field.ErrorTypeNotSupported, "spec.runPolicy", `supported values: "Continuous", "RunToCompletion"`}},
 	},
 	"run policy written out":  {from: func(*SingletonJob) {}, change: continuous(func(spec *SingletonJobSpec) { spec.RunPolicy = RunPolicyContinuous })},
 	"run policy as it was":    {from: runs(func(*SingletonJobSpec) {}), change: cron("0 0 * * *")},
-	"run policy changed":      {from: func(*SingletonJob) {}, change: runs(func(*SingletonJobSpec) {}), want: invalid("spec.runPolicy", `"RunToCompletion" can't take the place of "Continuous": make a job of another name, or delete this one first`)},
-	"run policy changed back": {from: runs(func(*SingletonJobSpec) {}), change: func(*SingletonJob) {}, want: invalid("spec.runPolicy", `"Continuous" can't take the place of "RunToCompletion": make a job of another name, or delete this one first`)},
+	"run policy changed":      {from: func(*SingletonJob) {}, change: runs(func(*SingletonJobSpec) {}), want: invalid("spec.runPolicy", `"RunToCompletion" can't replace "Continuous": create a job with another name, or delete this one first`)},
+	"run policy changed back": {from: runs(func(*SingletonJobSpec) {}), change: func(*SingletonJob) {}, want: invalid("spec.runPolicy", `"Continuous" can't replace "RunToCompletion": create a job with another name, or delete this one first`)},
 	"schedule without runs":   {change: continuous(func(spec *SingletonJobSpec) { spec.Schedule = &Schedule{Cron: "0 0 * * *"} }), want: forbidden("spec.schedule", onlyOfRuns)},
 	"backoffLimit, no runs":   {change: continuous(func(spec *SingletonJobSpec) { spec.BackoffLimit = new(int32(6)) }), want: forbidden("spec.backoffLimit", onlyOfRuns)},
 	"deadline without runs":   {change: continuous(func(spec *SingletonJobSpec) { spec.ActiveDeadlineSeconds = new(int64(1)) }), want: forbidden("spec.activeDeadlineSeconds", onlyOfRuns)},
@@ -98,8 +98,8 @@ var runCases = map[string]validationCase{
 	},
 	"runs that keep running": {
 		change: runs(func(spec *SingletonJobSpec) { spec.Lease.OnRenewFailure = OnRenewFailureKeepRunning }),
-		want: invalid("spec.lease.onRenewFailure", `"KeepRunning" is not accepted with runPolicy RunToCompletion, since two attempts of a run `+
-			"could be at work: Stop, or nothing"),
+		want: invalid("spec.lease.onRenewFailure", `"KeepRunning" is not accepted with runPolicy RunToCompletion, because two attempts of a run could `+
+			"run at once: set Stop, or remove it"),
 	},
 
 	"schedule": {change: scheduled(func(*Schedule) {})},
@@ -134,7 +134,7 @@ var runCases = map[string]validationCase{
 	"Replace with Latest":        {change: scheduled(func(s *Schedule) { s.Overlap = "Replace" })},
 	"Replace with All": {
 		change: scheduled(func(s *Schedule) { s.Overlap, s.CatchUp = "Replace", "All" }),
-		want:   invalid("spec.schedule.overlap", `"Replace" is not accepted with catchUp All, whose runs would end one another: Queue, or catchUp Latest`),
+		want:   invalid("spec.schedule.overlap", `"Replace" is not accepted with catchUp All, because its runs would stop each other: set Queue, or catchUp Latest`),
 	},
 	"words of CronJob": {
 		change: scheduled(func(s *Schedule) { s.CatchUp, s.Overlap, s.Standby = "Newest", "Forbid", "Cold" }),
@@ -146,11 +146,11 @@ var runCases = map[string]validationCase{
 	},
 }
 
-// operatorCases are refused by the operator alone, since no rule of a CRD knows zones, reads a list of ranges, or splits a long text.
+// operatorCases are rejected only by the operator, because no CRD rule knows time zones, parses a list of ranges, or splits a long text.
 var operatorCases = map[string]validationCase{
 	"Go's settings, one that it does not know": {
 		change: variables("GODEBUG", "gctrace=1,fips140=1"),
-		want: invalid(inContainers, `the gated container "app" sets GODEBUG to "fips140=1" in env, with which no Go program starts, nor does the agent: `+
+		want: invalid(inContainers, `the gated container "app" sets GODEBUG to "fips140=1" in env, but no Go program, including the agent, starts with that value: `+
 			"write fips140=off, on, only or debug"),
 	},
 	"minute 60":        {change: cron("60 2 * * *"), want: invalid(inCron, `"60 2 * * *": minute: "60" is not a value: write a number from 0 to 59`)},

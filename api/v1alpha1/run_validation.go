@@ -24,9 +24,9 @@ const (
 )
 
 const (
-	onlyOfRuns = "only with runPolicy RunToCompletion, which is chosen when a job is made: remove it, or make a job that has that"
-	noTicks    = "the job would be gone before its next tick: remove it, or remove schedule"
-	notOfRuns  = "a Deployment or StatefulSet runs for ever, a job of runPolicy RunToCompletion does not: put the pod template into spec.template"
+	onlyOfRuns = "valid only with runPolicy RunToCompletion, which you can set only when you create a job: remove it, or create a job with that policy"
+	noTicks    = "the job would be deleted before its next tick: remove it, or remove schedule"
+	notOfRuns  = "a Deployment or StatefulSet runs indefinitely, a job with runPolicy RunToCompletion does not: put the pod template into spec.template"
 )
 
 func validateRuns(spec *SingletonJobSpec, at *field.Path) field.ErrorList {
@@ -35,7 +35,7 @@ func validateRuns(spec *SingletonJobSpec, at *field.Path) field.ErrorList {
 	return append(errs, validateSchedule(spec.Schedule, at.Child("schedule"))...)
 }
 
-// validateRunPolicy is about what goes with a run policy, and what does not.
+// validateRunPolicy checks which fields can be combined with a run policy.
 func validateRunPolicy(spec *SingletonJobSpec, at *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	if policies := []RunPolicy{RunPolicyContinuous, RunPolicyRunToCompletion}; !slices.Contains(policies, spec.RunPolicy) {
@@ -56,7 +56,7 @@ func validateRunPolicy(spec *SingletonJobSpec, at *field.Path) field.ErrorList {
 	forbid(runs && spec.WorkloadRef != nil, "workloadRef", notOfRuns)
 	if runs && spec.Lease.OnRenewFailure == OnRenewFailureKeepRunning {
 		errs = append(errs, field.Invalid(at.Child("lease", "onRenewFailure"), spec.Lease.OnRenewFailure,
-			`"KeepRunning" is not accepted with runPolicy RunToCompletion, since two attempts of a run could be at work: Stop, or nothing`))
+			`"KeepRunning" is not accepted with runPolicy RunToCompletion, because two attempts of a run could run at once: set Stop, or remove it`))
 	}
 	return errs
 }
@@ -82,8 +82,8 @@ func validateRunLimits(spec *SingletonJobSpec, at *field.Path) field.ErrorList {
 	return errs
 }
 
-// validateSchedule says the same as the CRD, and besides what no rule of a CRD can: what is wrong within cron's fields, and whether
-// there is such a zone. The operator tells of that by the reason InvalidSpec.
+// validateSchedule checks the same as the CRD, and also what no CRD rule can check: the contents of cron's fields, and whether the time
+// zone exists. The operator reports such an error with the reason InvalidSpec.
 func validateSchedule(s *Schedule, at *field.Path) field.ErrorList {
 	if s == nil {
 		return nil
@@ -109,7 +109,7 @@ func validateSchedule(s *Schedule, at *field.Path) field.ErrorList {
 	}
 	if s.Overlap == string(schedule.OverlapReplace) && s.CatchUp == string(schedule.CatchUpAll) {
 		errs = append(errs, field.Invalid(at.Child("overlap"), s.Overlap,
-			`"Replace" is not accepted with catchUp All, whose runs would end one another: Queue, or catchUp Latest`))
+			`"Replace" is not accepted with catchUp All, because its runs would stop each other: set Queue, or catchUp Latest`))
 	}
 	return errs
 }
@@ -134,13 +134,13 @@ func validateTicks(s *Schedule, at *field.Path) field.ErrorList {
 	return errs
 }
 
-// validateRestarts is about what the operator sets itself: a template may say what people have there who bring a Deployment or a Job.
+// validateRestarts checks a field that the operator sets itself. A template can have the values that a Deployment or a Job would have.
 func validateRestarts(policy corev1.RestartPolicy, runs RunPolicy, at *field.Path) field.ErrorList {
 	accepted, detail := []corev1.RestartPolicy{"", corev1.RestartPolicyAlways},
-		"is not accepted: Always, or nothing, because a candidate lives on through many tenures"
+		"is not accepted: set Always, or remove it, because a candidate lives through many tenures"
 	if runs == RunPolicyRunToCompletion {
 		accepted, detail = []corev1.RestartPolicy{"", corev1.RestartPolicyOnFailure, corev1.RestartPolicyNever},
-			"is not accepted with runPolicy RunToCompletion: OnFailure, Never, or nothing, which all mean that attempts follow by spec.backoffLimit"
+			"is not accepted with runPolicy RunToCompletion: set OnFailure or Never, or remove it; in each case attempts follow as spec.backoffLimit allows"
 	}
 	if slices.Contains(accepted, policy) {
 		return nil
@@ -154,5 +154,5 @@ func validateSameRunPolicy(was, is RunPolicy, at *field.Path) field.ErrorList {
 	if was == is {
 		return nil
 	}
-	return field.ErrorList{field.Invalid(at, is, fmt.Sprintf("%q can't take the place of %q: make a job of another name, or delete this one first", is, was))}
+	return field.ErrorList{field.Invalid(at, is, fmt.Sprintf("%q can't replace %q: create a job with another name, or delete this one first", is, was))}
 }

@@ -71,7 +71,7 @@ func create(t *testing.T, client *rest.RESTClient, namespace string, body any) (
 
 func update(t *testing.T, client *rest.RESTClient, job *SingletonJob, subresources ...string) error {
 	t.Helper()
-	job.TypeMeta = metav1.TypeMeta{APIVersion: GroupVersion.String(), Kind: Kind} // decoding takes it away
+	job.TypeMeta = metav1.TypeMeta{APIVersion: GroupVersion.String(), Kind: Kind} // decoding removes it
 	raw, err := json.Marshal(job)
 	if err != nil {
 		t.Fatal(err)
@@ -80,7 +80,7 @@ func update(t *testing.T, client *rest.RESTClient, job *SingletonJob, subresourc
 		Body(raw).Do(t.Context()).Error()
 }
 
-// problemsOf are the errors in a refusal by the API server.
+// problemsOf returns the errors in a rejection by the API server.
 func problemsOf(t *testing.T, err error) []problem {
 	t.Helper()
 	var status *apierrors.StatusError
@@ -97,7 +97,7 @@ func problemsOf(t *testing.T, err error) []problem {
 	return got
 }
 
-// The API server and Validate decide every case of the table alike, with the same words.
+// The API server and Validate decide every case of the table in the same way, with the same messages.
 func TestServerValidatesAlike(t *testing.T) {
 	_, namespace, client := server(t)
 	for name, c := range sharedCases(t) {
@@ -128,7 +128,7 @@ func TestServerValidatesAlike(t *testing.T) {
 
 var serial int
 
-// uniqueName keeps names that are a case of their own, and makes "billing" unique.
+// uniqueName keeps names that are a test case themselves, and makes "billing" unique.
 func uniqueName(name string) string {
 	if name != "billing" {
 		return name
@@ -137,7 +137,7 @@ func uniqueName(name string) string {
 	return name + "-" + strings.Repeat("i", serial%40) + string(rune('a'+serial/40))
 }
 
-// compare checks that got are the problems wanted; the API server puts the value before the detail.
+// compare checks that got contains exactly the wanted problems. The API server puts the value before the detail.
 func compare(t *testing.T, want, got []problem) {
 	t.Helper()
 	for _, w := range want {
@@ -157,7 +157,7 @@ func compare(t *testing.T, want, got []problem) {
 	}
 }
 
-// malformedCases are not expressible in Go's types: raw JSON is merged into a valid job's spec.
+// malformedCases can't be expressed with Go's types: raw JSON is merged into the spec of a valid job.
 var malformedCases = map[string]struct {
 	spec string
 	want []string
@@ -241,7 +241,7 @@ func merge(into, change map[string]any) {
 	}
 }
 
-// The defaults in the CRD and those of Default are the same, for a job that says nothing and for one that says a part.
+// The defaults in the CRD and in Default are the same, for a job that sets no field and for one that sets some.
 func TestServerDefaultsAlike(t *testing.T) {
 	_, namespace, client := server(t)
 	for name, spec := range map[string]string{
@@ -278,7 +278,7 @@ func TestServerDefaultsAlike(t *testing.T) {
 	}
 }
 
-// kubectl apply keeps the definition in an annotation, whose size is limited.
+// kubectl apply stores the definition in an annotation of limited size.
 func TestTheDefinitionFitsClientSideApply(t *testing.T) {
 	plane, _, _ := server(t)
 	if _, err := plane.Kubectl(t.Context(), "apply", "--dry-run=server", "-f", crd); err != nil {
@@ -349,7 +349,7 @@ func TestScale(t *testing.T) {
 	}
 }
 
-// Our own fields explain themselves; those of the pod template are documented with pods.
+// kubectl explain describes the fields of this API. Those of the pod template are documented with pods.
 func TestExplain(t *testing.T) {
 	plane, _, _ := server(t)
 	// The API server publishes the schema of a new definition with a delay.
@@ -363,10 +363,10 @@ func TestExplain(t *testing.T) {
 		}
 	}
 	for path, words := range map[string][]string{
-		"sj.spec":                   {"candidates", "one active", "suspend"},
+		"sj.spec":                   {"candidates", "one is active", "suspend"},
 		"sj.spec.lease":             {"leaseDuration", "default 15s", "3s to 1h", "at least", "200ms", "KeepRunning"},
-		"sj.spec.fencing.tokenBase": {"etcd was restored from a backup"},
-		"sj.spec.schedule":          {"crontab(5)", "Europe/Berlin", "startingDeadline", "168h", "leadTime", "passed over"},
+		"sj.spec.fencing.tokenBase": {"restore etcd from a backup"},
+		"sj.spec.schedule":          {"crontab(5)", "Europe/Berlin", "startingDeadline", "168h", "leadTime", "counts as skipped"},
 		"sj.status":                 {"activePod", "worstCaseFailover", "history"},
 	} {
 		out, err := plane.Kubectl(t.Context(), "explain", path)
@@ -385,7 +385,7 @@ func TestExplain(t *testing.T) {
 	}
 }
 
-// The samples are what the README shows; they apply as they are, in any namespace.
+// The samples are those in the README. They can be applied unchanged, in any namespace.
 func TestSamplesApply(t *testing.T) {
 	plane, namespace, _ := server(t)
 	var samples []string

@@ -39,7 +39,7 @@ var serviceCases = map[string]validationCase{
 	"a service's port without a name": {change: serving(ServicePort{Port: 80})},
 	"several ports, one of them without a name": {
 		change: serving(ServicePort{Port: 80}, ServicePort{Name: "metrics", Port: 9090}),
-		want:   []problem{{field.ErrorTypeRequired, atPorts, "of several ports each needs a name"}},
+		want:   []problem{{field.ErrorTypeRequired, atPorts, "with several ports, each one needs a name"}},
 	},
 	"a service's port of a bad name": {
 		change: serving(ServicePort{Name: "ok", Port: 1}, ServicePort{Name: "Web", Port: 2}), want: invalid(atPorts+"[1].name", badPortName),

@@ -10,15 +10,15 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// ServiceSpec is a Service of type ClusterIP, behind which only the active pod stands. What its schema does
-// not refuse the API server does when the operator makes the Service, and a condition says so.
+// ServiceSpec is a Service of type ClusterIP that routes to the active pod only. The API server can reject the Service for reasons that
+// this schema does not check; a condition then reports that.
 type ServiceSpec struct {
-	// Its name, a DNS label. Default: the job's. With another name there is another Service, of another address.
+	// The name of the Service, a DNS label. Default: the name of the job. Another name means another Service, with another address.
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`
 	// +optional
 	Name string `json:"name,omitempty"`
 
-	// Its ports.
+	// The ports of the Service.
 	// +kubebuilder:validation:MinItems=1
 	// +required
 	// +listType=map
@@ -28,7 +28,7 @@ type ServiceSpec struct {
 
 // ServicePort is a port of the Service.
 type ServicePort struct {
-	// A DNS label. Default: none, which only a single port may have.
+	// The name of the port, a DNS label. Default: none, which is valid only for a single port.
 	// +kubebuilder:default=""
 	// +kubebuilder:validation:Pattern=`^([a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)?$`
 	// +optional
@@ -39,7 +39,7 @@ type ServicePort struct {
 	// +required
 	Port int32 `json:"port"`
 
-	// The pod's port, by number or name. Default: port.
+	// The pod's port, by number or name. Default: the value of port.
 	// +optional
 	TargetPort *intstr.IntOrString `json:"targetPort,omitempty"`
 
@@ -67,7 +67,7 @@ func validateService(service *ServiceSpec, at *field.Path) field.ErrorList {
 		errs = append(errs, field.Invalid(at, 0, fmt.Sprintf("%s in body should have at least 1 items", at)))
 	}
 	if len(service.Ports) > 1 && slices.ContainsFunc(service.Ports, func(p ServicePort) bool { return p.Name == "" }) {
-		errs = append(errs, field.Required(at, "of several ports each needs a name"))
+		errs = append(errs, field.Required(at, "with several ports, each one needs a name"))
 	}
 	names := map[string]bool{}
 	for i, p := range service.Ports {

@@ -11,27 +11,27 @@ const (
 	DefaultProgressDeadlineSeconds int32 = 120
 )
 
-// Strategy says how candidates of a changed template replace the others. No change of it is a rollout.
+// Strategy says how candidates of a changed template replace the earlier ones. A change of Strategy starts no rollout.
 type Strategy struct {
-	// How many pods more than candidates may live in a rollout. Default 1, and 0 where candidates is 1.
+	// The number of pods beyond candidates that can exist during a rollout. Default 1, or 0 if candidates is 1.
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=1
 	// +optional
 	MaxSurge *int32 `json:"maxSurge,omitempty"`
 
-	// How long a new version's process must run until the old version's last standby goes. Default 30.
+	// How many seconds the process of a new version must run before the last standby of the old version is removed. Default 30.
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=3600
 	// +optional
 	MinReadySeconds *int32 `json:"minReadySeconds,omitempty"`
 
-	// After how long a candidate that is not ready makes Progressing false. Default 120.
+	// The number of seconds after which a candidate that is not ready makes Progressing false. Default 120.
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=86400
 	// +optional
 	ProgressDeadlineSeconds *int32 `json:"progressDeadlineSeconds,omitempty"`
 
-	// Holds a rollout where it is. Default false.
+	// Pauses a rollout. Default false.
 	// +optional
 	Paused bool `json:"paused,omitempty"`
 }

@@ -12,15 +12,15 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// The limits of the API. The CEL rules beside the types say the same; one table of cases tests both.
+// The limits of the API. The CEL rules beside the types check the same; one table of cases tests both.
 const (
-	// MaxNameLength leaves room for the suffixes of the objects made for a job: a pod's name is also its host name,
-	// of at most 63 characters.
+	// MaxNameLength leaves room for the suffixes of the objects that are created for a job: the name of a pod is also its host name, which
+	// has at most 63 characters.
 	MaxNameLength = 52
 
 	MinCandidates int32 = 1
-	// MaxCandidates bounds the agents that watch one Lease and that a release wakes at once. A standby beyond the
-	// number of failure domains makes nothing safer.
+	// MaxCandidates limits the number of agents that watch one Lease and that a release wakes at once. More standbys than failure domains
+	// add no safety.
 	MaxCandidates int32 = 16
 
 	MaxHistoryLimit int32 = 100
@@ -32,34 +32,34 @@ const (
 	// StopBudget is the least time between SIGTERM, at renewDeadline, and SIGKILL, at leaseDuration - margin.
 	StopBudget = time.Second
 
-	// MaxTokenBase keeps tokens below 2^53, so that sinks that hold numbers as doubles (JSON in JavaScript, Lua) still
-	// compare them exactly.
+	// MaxTokenBase keeps tokens below 2^53, so that sinks that store numbers as doubles (JSON in JavaScript, Lua) still compare them
+	// exactly.
 	MaxTokenBase int64 = 1 << 52
 )
 
-// What is reserved for the agent and the operator in a template. Everything that they add to a pod lies within.
+// What is reserved for the agent and the operator in a template. Everything that they add to a pod is within these limits.
 const (
-	// ReservedEnvPrefix begins the environment variables that the agent reads and sets, in no container of a template.
+	// ReservedEnvPrefix is the prefix of the environment variables that the agent reads and sets. No container of a template can set them.
 	ReservedEnvPrefix = "SINGLETONJOB_"
-	// ReservedNamePrefix begins the names of containers and volumes that the operator adds, which no container of a template
-	// mounts.
+	// ReservedNamePrefix is the prefix of the names of containers and volumes that the operator adds. No container of a template can mount
+	// such a volume.
 	ReservedNamePrefix = "singletonjob-"
-	// ReservedMountPath is below which the agent and its credentials are mounted in the gated container.
+	// ReservedMountPath is the directory of the gated container where the agent and its credentials are mounted.
 	ReservedMountPath = "/singletonjob"
-	// ReservedKeyPrefix begins the labels and annotations of the operator.
+	// ReservedKeyPrefix is the prefix of the operator's labels and annotations.
 	ReservedKeyPrefix = GroupName + "/"
 )
 
 var (
 	dnsLabel = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`)
-	// takenEnv are variables with which a process would not be found, or not run as it does without a token.
+	// takenEnv matches variables that a process needs to be found, or to run as it does without a token.
 	takenEnv    = regexp.MustCompile(`^(PATH|HOME|HOSTNAME|PWD|KUBERNETES_.*|LD_.*)$`)
 	cIdentifier = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,62}$`)
 )
 
-// Validate returns what is wrong with job. Unset fields are taken as their defaults. It says the same as the API server
-// does by the CRD, so for an object that was stored under this CRD it finds nothing; it is for objects that were
-// stored under another one, and for programs that check before they send.
+// Validate returns what is wrong with job. It treats unset fields as their defaults. Validate checks the same rules as the API server does
+// with the CRD, so it finds nothing wrong with an object that was stored under this CRD. It is for objects that were stored under another
+// version of the CRD, and for programs that check an object before they send it.
 func Validate(job *SingletonJob) field.ErrorList {
 	job = job.DeepCopy()
 	Default(job)
@@ -146,8 +146,8 @@ func validateLease(lease *LeaseSpec, at *field.Path) field.ErrorList {
 	if delay < 0 || delay > MaxLockDelay {
 		invalid("lockDelay", delay, "is not accepted: from 0s to 1h")
 	} else if delay > 0 && lease.OnRenewFailure == OnRenewFailureKeepRunning {
-		invalid("lockDelay", delay, "contradicts onRenewFailure KeepRunning, for sinks that reject old tokens and need no "+
-			"delay: lockDelay 0s, or onRenewFailure Stop")
+		invalid("lockDelay", delay, "contradicts onRenewFailure KeepRunning, which is for sinks that reject old tokens and need no "+
+			"delay: set lockDelay 0s, or onRenewFailure Stop")
 	}
 	if modes := []OnRenewFailure{OnRenewFailureStop, OnRenewFailureKeepRunning}; !slices.Contains(modes, lease.OnRenewFailure) {
 		errs = append(errs, field.NotSupported(at.Child("onRenewFailure"), lease.OnRenewFailure, modes))
@@ -155,14 +155,13 @@ func validateLease(lease *LeaseSpec, at *field.Path) field.ErrorList {
 	return errs
 }
 
-// MaxRenewDeadline is the longest renewDeadline that leaves a process StopBudget to stop before leaseDuration less the
-// safety margin is over.
+// MaxRenewDeadline returns the longest renewDeadline that leaves a process StopBudget to stop before leaseDuration less the safety margin
+// is over.
 func MaxRenewDeadline(leaseDuration time.Duration) time.Duration {
 	return leaseDuration - margin(leaseDuration) - StopBudget
 }
 
-// margin repeats lease.Margin of the agent's state machine, which this public package must not depend on; a test
-// compares the two.
+// margin repeats lease.Margin of the agent's state machine, which this public package must not import; a test compares the two.
 func margin(leaseDuration time.Duration) time.Duration {
 	if leaseDuration < 5*time.Second {
 		return 500 * time.Millisecond
@@ -170,7 +169,7 @@ func margin(leaseDuration time.Duration) time.Duration {
 	return max(time.Second, leaseDuration/15)
 }
 
-// listed writes names as CEL does.
+// listed formats names as CEL does.
 func listed(names []string) string {
 	if len(names) == 0 {
 		return "[]"
@@ -178,7 +177,7 @@ func listed(names []string) string {
 	return `["` + strings.Join(names, `", "`) + `"]`
 }
 
-// inSeconds writes d as CEL does.
+// inSeconds formats d as CEL does.
 func inSeconds(d time.Duration) string {
 	return strconv.FormatFloat(d.Seconds(), 'f', -1, 64) + "s"
 }
@@ -201,8 +200,8 @@ func validateFencing(fencing *FencingSpec, at *field.Path) field.ErrorList {
 			"most 63 characters (letters, digits and _, not beginning with a digit) that does not begin with SINGLETONJOB_", name)))
 	}
 	if takenEnv.MatchString(fencing.EnvVar) {
-		errs = append(errs, field.Invalid(at.Child("envVar"), fencing.EnvVar, fmt.Sprintf("%q is not accepted: others read it, and would find the token "+
-			"in it: a name of your own, such as FENCING_TOKEN, that is not PATH, HOME, HOSTNAME or PWD and does not begin with KUBERNETES_ or LD_", fencing.EnvVar)))
+		errs = append(errs, field.Invalid(at.Child("envVar"), fencing.EnvVar, fmt.Sprintf("%q is not accepted: other programs read it, and would find the token "+
+			"in it: choose a name of your own, such as FENCING_TOKEN, that is not PATH, HOME, HOSTNAME or PWD and does not begin with KUBERNETES_ or LD_", fencing.EnvVar)))
 	}
 	if base := fencing.TokenBase; base < 0 || base > MaxTokenBase {
 		errs = append(errs, field.Invalid(at.Child("tokenBase"), base, fmt.Sprintf("%d is not accepted: from 0 to %d (2^52)",
@@ -222,7 +221,7 @@ func validateMetadata(template *corev1.PodTemplateSpec, at *field.Path) field.Er
 		}
 		if len(reserved) > 0 {
 			slices.Sort(reserved)
-			errs = append(errs, field.Forbidden(at.Child(name), "keys that begin with singletonjob.io/ are the operator's: remove "+
+			errs = append(errs, field.Forbidden(at.Child(name), "keys that begin with singletonjob.io/ are reserved for the operator: remove "+
 				listed(reserved)))
 		}
 	}
@@ -238,17 +237,17 @@ func validatePod(pod *corev1.PodSpec, runs RunPolicy, at *field.Path) field.Erro
 			errs = append(errs, field.Forbidden(at.Child(name), detail))
 		}
 	}
-	const notOurs = "the agent must be PID 1 of the gated container and see no process but its own, or it could not vouch " +
+	const notOurs = "the agent must be PID 1 of the gated container and see only its own processes, or it could not guarantee " +
 		"that all are dead: remove it"
 	forbid(pod.HostPID, "hostPID", notOurs)
 	forbid(pod.ShareProcessNamespace != nil && *pod.ShareProcessNamespace, "shareProcessNamespace", notOurs)
-	forbid(pod.ActiveDeadlineSeconds != nil, "activeDeadlineSeconds", "a candidate lives on through many tenures: remove it")
-	forbid(len(pod.EphemeralContainers) > 0, "ephemeralContainers", "no pod can be made with ephemeral containers: remove it, and use "+
+	forbid(pod.ActiveDeadlineSeconds != nil, "activeDeadlineSeconds", "a candidate lives through many tenures: remove it")
+	forbid(len(pod.EphemeralContainers) > 0, "ephemeralContainers", "no pod can be created with ephemeral containers: remove it, and use "+
 		"kubectl debug")
 	forbid(pod.OS != nil && pod.OS.Name != corev1.Linux, "os", "the agent runs on Linux only: remove it, or set name: linux")
 	if grace := pod.TerminationGracePeriodSeconds; grace != nil && *grace < 1 {
 		errs = append(errs, field.Invalid(at.Child("terminationGracePeriodSeconds"), *grace, fmt.Sprintf("%d is not accepted: at "+
-			"least 1, because with 0 a deleted pod is forgotten before it is stopped, and no handover is clean", *grace)))
+			"least 1, because with 0 a deleted pod no longer exists in the API before it is stopped, and no handover is clean", *grace)))
 	}
 	return append(errs, validateRestarts(pod.RestartPolicy, runs, at.Child("restartPolicy"))...)
 }
@@ -258,7 +257,7 @@ func validateReservedNames(pod *corev1.PodSpec, at *field.Path) field.ErrorList 
 	check := func(list string, names []string) {
 		reserved := slices.DeleteFunc(names, func(name string) bool { return !strings.HasPrefix(name, ReservedNamePrefix) })
 		if len(reserved) > 0 {
-			errs = append(errs, field.Forbidden(at.Child(list), "names that begin with singletonjob- are the operator's: rename "+
+			errs = append(errs, field.Forbidden(at.Child(list), "names that begin with singletonjob- are reserved for the operator: rename "+
 				listed(reserved)))
 		}
 	}
@@ -273,7 +272,8 @@ func validateReservedNames(pod *corev1.PodSpec, at *field.Path) field.ErrorList 
 	return append(errs, validateReservedInside(pod.InitContainers, at.Child("initContainers"))...)
 }
 
-// validateReservedInside keeps what the operator configures the gated container by out of all containers of a template.
+// validateReservedInside rejects, in all containers of a template, the variables and volumes with which the operator configures the gated
+// container.
 func validateReservedInside(containers []corev1.Container, at *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	check := func(detail string, reserved func(*corev1.Container) bool) {
@@ -287,10 +287,10 @@ func validateReservedInside(containers []corev1.Container, at *field.Path) field
 			errs = append(errs, field.Forbidden(at, detail+" of "+listed(names)))
 		}
 	}
-	check("variables that begin with SINGLETONJOB_ are the agent's: remove them from env", func(c *corev1.Container) bool {
+	check("variables that begin with SINGLETONJOB_ are reserved for the agent: remove them from env", func(c *corev1.Container) bool {
 		return slices.ContainsFunc(c.Env, func(e corev1.EnvVar) bool { return strings.HasPrefix(e.Name, ReservedEnvPrefix) })
 	})
-	check("volumes whose names begin with singletonjob- are the agent's: remove them from volumeMounts", func(c *corev1.Container) bool {
+	check("volumes whose names begin with singletonjob- are reserved for the agent: remove them from volumeMounts", func(c *corev1.Container) bool {
 		return slices.ContainsFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool { return strings.HasPrefix(m.Name, ReservedNamePrefix) })
 	})
 	return errs
@@ -324,7 +324,7 @@ func validateGated(job *SingletonJob, at *field.Path) field.ErrorList {
 		forbid(true, "%s", bad)
 	}
 	forbid(c.RestartPolicy != nil && *c.RestartPolicy != corev1.ContainerRestartPolicyAlways || len(c.RestartPolicyRules) > 0,
-		"has a restart policy of its own: remove restartPolicy and restartPolicyRules, a candidate lives on through many tenures")
+		"has a restart policy of its own: remove restartPolicy and restartPolicyRules, because a candidate lives through many tenures")
 	forbid(slices.ContainsFunc(c.Env, func(e corev1.EnvVar) bool { return e.Name == job.Spec.Fencing.EnvVar }),
 		"sets %s in env: the agent sets it, remove it or choose another spec.fencing.envVar", job.Spec.Fencing.EnvVar)
 	forbid(slices.ContainsFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool { return ours.MatchString(m.MountPath) }),
@@ -336,7 +336,7 @@ func validateGated(job *SingletonJob, at *field.Path) field.ErrorList {
 	return append(errs, validateAskedPorts(c, at)...)
 }
 
-// notChosen is why no container of a job that has some is gated.
+// notChosen returns why no container is gated although the job has some.
 func notChosen(job *SingletonJob) *field.Error {
 	at, names := field.NewPath("spec", "container"), listed(containerNames(job.Spec.Template.Spec.Containers))
 	named, annotated := job.Spec.Template.Annotations[DefaultContainerAnnotation]
@@ -347,6 +347,6 @@ func notChosen(job *SingletonJob) *field.Error {
 		return field.Invalid(field.NewPath("spec", "template", "metadata", "annotations"), named, fmt.Sprintf(
 			"%s is %q, which is not a container of spec.template: one of %s, or set spec.container", DefaultContainerAnnotation, named, names))
 	}
-	return field.Required(at, fmt.Sprintf("of several containers one is gated, and the others run in every candidate: set it to one of %s, or name that in "+
+	return field.Required(at, fmt.Sprintf("one of several containers is gated, and the others run in every candidate: set it to one of %s, or name that in "+
 		"spec.template.metadata.annotations as %s", names, DefaultContainerAnnotation))
 }

@@ -15,16 +15,16 @@ import (
 	"github.com/singletonjob/operator/internal/lease"
 )
 
-// validationCase is one case of the table that both Validate and the API server must decide alike.
+// validationCase is one case of the table that Validate and the API server must decide in the same way.
 type validationCase struct {
 	// change turns a valid job into the case.
 	change func(*SingletonJob)
-	// from, where given, turns a valid job into the stored one that the case is an update of.
+	// from, if set, turns a valid job into the stored one that the case updates.
 	from func(*SingletonJob)
 	want []problem
 }
 
-// problem is one error that is expected.
+// problem is one expected error.
 type problem struct {
 	Type          field.ErrorType
 	Field, Detail string
@@ -44,21 +44,21 @@ func validJob() *SingletonJob {
 const (
 	inPod        = "spec.template.spec."
 	inContainers = inPod + "containers"
-	mustBePID1   = "the agent must be PID 1 of the gated container and see no process but its own, or it could not vouch " +
+	mustBePID1   = "the agent must be PID 1 of the gated container and see only its own processes, or it could not guarantee " +
 		"that all are dead: remove it"
-	manyTenures = "a candidate lives on through many tenures: remove it"
+	manyTenures = "a candidate lives through many tenures: remove it"
 	badEnvVar   = " is not accepted: a C identifier of at most 63 characters (letters, digits and _, not beginning with a " +
 		"digit) that does not begin with SINGLETONJOB_"
-	takenEnvVar = " is not accepted: others read it, and would find the token in it: a name of your own, such as FENCING_TOKEN, that is not PATH, HOME, HOSTNAME " +
+	takenEnvVar = " is not accepted: other programs read it, and would find the token in it: choose a name of your own, such as FENCING_TOKEN, that is not PATH, HOME, HOSTNAME " +
 		"or PWD and does not begin with KUBERNETES_ or LD_"
 	badEnv      = `the gated container "app" sets FENCING_TOKEN in env: the agent sets it, remove it or choose another spec.fencing.envVar`
-	reservedEnv = "variables that begin with SINGLETONJOB_ are the agent's: remove them from env of "
-	badVolume   = "volumes whose names begin with singletonjob- are the agent's: remove them from volumeMounts of "
+	reservedEnv = "variables that begin with SINGLETONJOB_ are reserved for the agent: remove them from env of "
+	badVolume   = "volumes whose names begin with singletonjob- are reserved for the agent: remove them from volumeMounts of "
 	badMount    = `the gated container "app" mounts a volume at or below /singletonjob, where the agent and its credentials are: choose another mountPath`
 	badCaps     = `the gated container "app" has SETUID without KILL: the process may change its user (CAP_SETUID), and without CAP_KILL nothing could kill ` +
 		"it then: add KILL to securityContext.capabilities of the container, or drop SETUID; if its image does not run as root, set runAsNonRoot"
 	badPolicy = `the gated container "app" has a restart policy of its own: remove restartPolicy and restartPolicyRules, ` +
-		"a candidate lives on through many tenures"
+		"because a candidate lives through many tenures"
 	badName = " is not accepted: at most 52 characters of a-z, 0-9 and - that begin and end with a letter or digit, because " +
 		"the names and host names of the pods begin with it"
 	tooLong = " (leaseDuration less the safety margin, less 1s for the process to stop), or a longer leaseDuration"
@@ -94,7 +94,7 @@ func hook(handler corev1.LifecycleHandler) func(*SingletonJob) {
 	return app(func(c *corev1.Container) { c.Lifecycle = &corev1.Lifecycle{PreStop: &handler} })
 }
 
-const badPreStop = `the gated container "app" has a preStop hook that the agent cannot run: set one of exec.command, httpGet, and sleep.seconds from 0 to 3600`
+const badPreStop = `the gated container "app" has a preStop hook that the agent cannot run: set exactly one of exec.command, httpGet, and sleep.seconds (0 to 3600)`
 
 func httpHook(change func(*corev1.Container, *corev1.HTTPGetAction)) func(*SingletonJob) {
 	return app(func(c *corev1.Container) {
@@ -107,7 +107,7 @@ func httpHook(change func(*corev1.Container, *corev1.HTTPGetAction)) func(*Singl
 const inPreStop = inContainers + "[0].lifecycle.preStop"
 
 var badHookPort = invalid(inContainers, `the gated container "app" has a preStop hook whose httpGet.port is neither a number from 1 to 65535 nor the name `+
-	"of one of its ports with such a number: give that name in ports, or a number here")
+	"of one of its ports with such a number: add that name to ports, or set a number here")
 
 func app(change func(*corev1.Container)) func(*SingletonJob) {
 	return pod(func(p *corev1.PodSpec) { change(&p.Containers[0]) })
@@ -152,7 +152,7 @@ var leaseCases = map[string]validationCase{
 	"margin is a fifteenth above 15s": {change: leaseOf(16*time.Second, 13934*ms, 2*time.Second), want: invalid("spec.lease.renewDeadline", "13.934s is too long for leaseDuration 16s: at most 13.933333334s"+tooLong)},
 	"retryPeriod too short":           {change: leaseOf(15*time.Second, 10*time.Second, 199*ms), want: invalid("spec.lease.retryPeriod", "0.199s is too short: at least 200ms, because every renewal is a write to the API server")},
 	"retryPeriod too long":            {change: leaseOf(15*time.Second, 3*time.Second, 2001*ms), want: invalid("spec.lease.retryPeriod", "2.001s is too long for renewDeadline 3s: at most 2s (renewDeadline / 1.5), so that a renewal that failed can be repeated")},
-	"several errors are told at once": {
+	"several errors are reported at once": {
 		change: leaseOf(2*time.Second, time.Second, 100*ms),
 		want: []problem{
 			{field.ErrorTypeInvalid, "spec.lease.leaseDuration", "2s is not accepted: whole seconds, from 3s to 1h"},
@@ -165,8 +165,8 @@ var leaseCases = map[string]validationCase{
 	"KeepRunning":        {change: lockDelay(0, OnRenewFailureKeepRunning)},
 	"KeepRunning contradicts a delay": {
 		change: lockDelay(5*time.Second, OnRenewFailureKeepRunning),
-		want: invalid("spec.lease.lockDelay", "5s contradicts onRenewFailure KeepRunning, for sinks that reject old tokens and "+
-			"need no delay: lockDelay 0s, or onRenewFailure Stop"),
+		want: invalid("spec.lease.lockDelay", "5s contradicts onRenewFailure KeepRunning, which is for sinks that reject old tokens and "+
+			"need no delay: set lockDelay 0s, or onRenewFailure Stop"),
 	},
 	"unknown onRenewFailure": {
 		change: lockDelay(0, "Panic"),
@@ -246,11 +246,11 @@ var specCases = map[string]validationCase{
 		change: func(job *SingletonJob) {
 			job.Spec.Template.Labels = map[string]string{"app": "x", "singletonjob.io/role": "active"}
 		},
-		want: forbidden("spec.template.metadata.labels", `keys that begin with singletonjob.io/ are the operator's: remove ["singletonjob.io/role"]`),
+		want: forbidden("spec.template.metadata.labels", `keys that begin with singletonjob.io/ are reserved for the operator: remove ["singletonjob.io/role"]`),
 	},
 	"annotation of the operator": {
 		change: func(job *SingletonJob) { job.Spec.Template.Annotations = map[string]string{"singletonjob.io/x": ""} },
-		want:   forbidden("spec.template.metadata.annotations", `keys that begin with singletonjob.io/ are the operator's: remove ["singletonjob.io/x"]`),
+		want:   forbidden("spec.template.metadata.annotations", `keys that begin with singletonjob.io/ are reserved for the operator: remove ["singletonjob.io/x"]`),
 	},
 	"labels and annotations of one's own": {
 		change: func(job *SingletonJob) {
@@ -274,12 +274,12 @@ var templateCases = map[string]validationCase{
 	"shortest grace period": {change: pod(func(p *corev1.PodSpec) { p.TerminationGracePeriodSeconds = new(int64(1)) })},
 	"no grace period": {
 		change: pod(func(p *corev1.PodSpec) { p.TerminationGracePeriodSeconds = new(int64(0)) }),
-		want: invalid(inPod+"terminationGracePeriodSeconds", "0 is not accepted: at least 1, because with 0 a deleted pod is "+
-			"forgotten before it is stopped, and no handover is clean"),
+		want: invalid(inPod+"terminationGracePeriodSeconds", "0 is not accepted: at least 1, because with 0 a deleted pod no longer exists "+
+			"in the API before it is stopped, and no handover is clean"),
 	},
 	"restartPolicy Never": {
 		change: pod(func(p *corev1.PodSpec) { p.RestartPolicy = corev1.RestartPolicyNever }),
-		want: invalid(inPod+"restartPolicy", `"Never" is not accepted: Always, or nothing, because a candidate lives on `+
+		want: invalid(inPod+"restartPolicy", `"Never" is not accepted: set Always, or remove it, because a candidate lives `+
 			"through many tenures"),
 	},
 	"no container": {change: pod(func(p *corev1.PodSpec) { p.Containers = []corev1.Container{} }), want: missing(inContainers, "a pod needs at least one container")},
@@ -293,17 +293,17 @@ var templateCases = map[string]validationCase{
 		change: pod(func(p *corev1.PodSpec) {
 			p.Volumes = []corev1.Volume{{Name: "singletonjob-x"}, {Name: "x"}, {Name: "singletonjob-y"}}
 		}),
-		want: forbidden(inPod+"volumes", `names that begin with singletonjob- are the operator's: rename ["singletonjob-x", "singletonjob-y"]`),
+		want: forbidden(inPod+"volumes", `names that begin with singletonjob- are reserved for the operator: rename ["singletonjob-x", "singletonjob-y"]`),
 	},
 	"reserved init container": {
 		change: pod(func(p *corev1.PodSpec) {
 			p.InitContainers = []corev1.Container{{Name: "singletonjob-install", Image: "x"}}
 		}),
-		want: forbidden(inPod+"initContainers", `names that begin with singletonjob- are the operator's: rename ["singletonjob-install"]`),
+		want: forbidden(inPod+"initContainers", `names that begin with singletonjob- are reserved for the operator: rename ["singletonjob-install"]`),
 	},
 	"reserved container": {
 		change: pod(func(p *corev1.PodSpec) { p.Containers[1].Name = "singletonjob-x" }),
-		want:   forbidden(inContainers, `names that begin with singletonjob- are the operator's: rename ["singletonjob-x"]`),
+		want:   forbidden(inContainers, `names that begin with singletonjob- are reserved for the operator: rename ["singletonjob-x"]`),
 	},
 }
 
@@ -346,7 +346,7 @@ var gatedCases = map[string]validationCase{
 				Name: "debug", Env: []corev1.EnvVar{{Name: "SINGLETONJOB_CONFIG"}},
 			}}}
 		}),
-		want: forbidden(inPod+"ephemeralContainers", "no pod can be made with ephemeral containers: remove it, and use kubectl debug"),
+		want: forbidden(inPod+"ephemeralContainers", "no pod can be created with ephemeral containers: remove it, and use kubectl debug"),
 	},
 	"mount in place of the agent": {change: app(func(c *corev1.Container) {
 		c.VolumeMounts = []corev1.VolumeMount{{Name: "d", MountPath: "/singletonjob"}}
@@ -365,7 +365,7 @@ var gatedCases = map[string]validationCase{
 	"mount of another's of the name":             {change: mount("/data/./singletonjob")},
 	"mount with dots":                            {change: mount("/././data//x")},
 	"mount of another name":                      {change: mount("/.singletonjob/singletonjob")},
-	"mount of Secrets where others have them":    {change: mount("/var/run/secrets")},
+	"mount of Secrets at a usual path":           {change: mount("/var/run/secrets")},
 	"mount of Secrets that are called like ours": {change: mount("/var/run/secrets/singletonjob.io/serviceaccount")},
 	"restart policy of a container":              {change: app(func(c *corev1.Container) { c.RestartPolicy = new(corev1.ContainerRestartPolicyNever) }), want: forbidden(inContainers, badPolicy)},
 	"hook, a command":                            {change: hook(corev1.LifecycleHandler{Exec: &corev1.ExecAction{Command: []string{"x"}}})},
@@ -422,7 +422,7 @@ var gatedCases = map[string]validationCase{
 	},
 	"memory limit of Go":                {change: variables("GOMEMLIMIT", "4GiB")},
 	"memory limit of Go, off":           {change: variables("GOMEMLIMIT", "off")},
-	"memory limit of Go, none":          {change: variables("GOMEMLIMIT", "")},
+	"memory limit of Go, empty":         {change: variables("GOMEMLIMIT", "")},
 	"memory limit of Go, of a variable": {change: variables("GOMEMLIMIT", "$(MEMORY)MiB")},
 	"memory limit of Go, the last counts": {
 		change: app(func(c *corev1.Container) {
@@ -452,7 +452,7 @@ var gatedCases = map[string]validationCase{
 	"stop signal": {
 		change: app(func(c *corev1.Container) { c.Lifecycle = &corev1.Lifecycle{StopSignal: new(corev1.SIGQUIT)} }),
 	},
-	"stop signal that is not heard": {
+	"stop signal that the agent does not handle": {
 		change: app(func(c *corev1.Container) { c.Lifecycle = &corev1.Lifecycle{StopSignal: new(corev1.SIGURG)} }),
 		want:   forbidden(inContainers, `the gated container "app" sets lifecycle.stopSignal to one that the agent does not hear: choose SIGTERM, SIGINT, SIGQUIT, SIGHUP, SIGUSR1, SIGUSR2, SIGWINCH or SIGRTMIN+3`),
 	},
@@ -473,7 +473,7 @@ func variables(name, value string) func(*SingletonJob) {
 }
 
 func badMemLimit(value string) string {
-	return `the gated container "app" sets GOMEMLIMIT to "` + value + `" in env, with which no Go program starts, nor does the agent: write a number of bytes, ` +
+	return `the gated container "app" sets GOMEMLIMIT to "` + value + `" in env, but no Go program, including the agent, starts with that value: write a number of bytes, ` +
 		"alone or with B, KiB, MiB, GiB or TiB behind it (4GiB, not 4Gi), or off"
 }
 
@@ -482,7 +482,7 @@ func mount(path string) func(*SingletonJob) {
 	return app(func(c *corev1.Container) { c.VolumeMounts = []corev1.VolumeMount{{Name: "d", MountPath: path}} })
 }
 
-// choice is a template that says which container is gated by its annotation alone, or not at all.
+// choice is a template that selects the gated container only by its annotation, or not at all.
 func choice(annotation string, change func(*SingletonJob)) func(*SingletonJob) {
 	return func(job *SingletonJob) {
 		job.Spec.Container = ""
@@ -496,7 +496,7 @@ func choice(annotation string, change func(*SingletonJob)) func(*SingletonJob) {
 }
 
 var (
-	noChoice = missing("spec.container", `of several containers one is gated, and the others run in every candidate: set it to one of `+
+	noChoice = missing("spec.container", `one of several containers is gated, and the others run in every candidate: set it to one of `+
 		`["app", "proxy"], or name that in spec.template.metadata.annotations as kubectl.kubernetes.io/default-container`)
 	// ofProxy shows which container is gated.
 	ofProxy = pod(func(p *corev1.PodSpec) {
@@ -505,7 +505,7 @@ var (
 	badProxy = forbidden(inContainers, strings.ReplaceAll(badPolicy, "app", "proxy"))
 )
 
-// containerCases are those of which container is gated.
+// containerCases are the cases about which container is gated.
 var containerCases = map[string]validationCase{
 	"unknown container": {
 		change: func(job *SingletonJob) { job.Spec.Container = "web" },
@@ -569,7 +569,7 @@ var containerCases = map[string]validationCase{
 	},
 }
 
-// privileges are of the gated container, beside those of the pod.
+// privileges are those of the gated container, besides those of the pod.
 func privileges(pod *corev1.PodSecurityContext, drop, add string, change func(*corev1.SecurityContext)) func(*SingletonJob) {
 	list := func(names string) (found []corev1.Capability) {
 		for name := range strings.FieldsSeq(names) {
@@ -591,24 +591,24 @@ func as(user int64) func(*corev1.SecurityContext) {
 	return func(c *corev1.SecurityContext) { c.RunAsUser = &user }
 }
 
-// privilegeCases are those in which an agent would refuse to start.
+// privilegeCases are the cases in which an agent would refuse to start.
 var privilegeCases = map[string]validationCase{
-	"privileges of the runtime":          {change: privileges(nil, "", "", nil)},
-	"privileges, none":                   {change: privileges(nil, "ALL", "", nil)},
-	"privileges, some":                   {change: privileges(nil, "NET_RAW", "SYS_TIME", as(0))},
-	"privileges, SETUID and KILL":        {change: privileges(nil, "ALL", "SETUID KILL", as(0))},
-	"privileges, all":                    {change: privileges(nil, "", "ALL", as(0))},
-	"privileges, neither":                {change: privileges(nil, "SETUID KILL", "", as(0))},
-	"privileges, SETUID as root":         {change: privileges(nil, "ALL", "CHOWN SETUID SETGID DAC_OVERRIDE", as(0)), want: forbidden(inContainers, badCaps)},
-	"privileges, SETUID as who knows":    {change: privileges(nil, "ALL", "SETUID", nil), want: forbidden(inContainers, badCaps)},
-	"privileges, SETUID in other words":  {change: privileges(nil, "all", "cap_setuid", nil), want: forbidden(inContainers, badCaps)},
-	"privileges, KILL dropped":           {change: privileges(nil, "KILL", "", nil), want: forbidden(inContainers, badCaps)},
-	"privileges, KILL dropped of all":    {change: privileges(nil, "KILL", "ALL", nil), want: forbidden(inContainers, badCaps)},
-	"privileges, KILL dropped and added": {change: privileges(nil, "KILL", "KILL", nil), want: forbidden(inContainers, badCaps)},
-	"privileges, all dropped and added":  {change: privileges(nil, "ALL", "ALL", as(0))},
-	"privileges, all dropped twice":      {change: privileges(nil, "ALL SETUID", "SETUID", nil)},
-	"privileges, KILL added to all":      {change: privileges(nil, "ALL", "ALL KILL", nil)},
-	"privileges, SETUID as another user": {change: privileges(nil, "ALL", "SETUID", as(1000))},
+	"privileges of the runtime":             {change: privileges(nil, "", "", nil)},
+	"privileges, none":                      {change: privileges(nil, "ALL", "", nil)},
+	"privileges, some":                      {change: privileges(nil, "NET_RAW", "SYS_TIME", as(0))},
+	"privileges, SETUID and KILL":           {change: privileges(nil, "ALL", "SETUID KILL", as(0))},
+	"privileges, all":                       {change: privileges(nil, "", "ALL", as(0))},
+	"privileges, neither":                   {change: privileges(nil, "SETUID KILL", "", as(0))},
+	"privileges, SETUID as root":            {change: privileges(nil, "ALL", "CHOWN SETUID SETGID DAC_OVERRIDE", as(0)), want: forbidden(inContainers, badCaps)},
+	"privileges, SETUID as an unknown user": {change: privileges(nil, "ALL", "SETUID", nil), want: forbidden(inContainers, badCaps)},
+	"privileges, SETUID in other words":     {change: privileges(nil, "all", "cap_setuid", nil), want: forbidden(inContainers, badCaps)},
+	"privileges, KILL dropped":              {change: privileges(nil, "KILL", "", nil), want: forbidden(inContainers, badCaps)},
+	"privileges, KILL dropped of all":       {change: privileges(nil, "KILL", "ALL", nil), want: forbidden(inContainers, badCaps)},
+	"privileges, KILL dropped and added":    {change: privileges(nil, "KILL", "KILL", nil), want: forbidden(inContainers, badCaps)},
+	"privileges, all dropped and added":     {change: privileges(nil, "ALL", "ALL", as(0))},
+	"privileges, all dropped twice":         {change: privileges(nil, "ALL SETUID", "SETUID", nil)},
+	"privileges, KILL added to all":         {change: privileges(nil, "ALL", "ALL KILL", nil)},
+	"privileges, SETUID as another user":    {change: privileges(nil, "ALL", "SETUID", as(1000))},
 	"privileges, SETUID as no root": {change: privileges(nil, "ALL", "SETUID", func(c *corev1.SecurityContext) {
 		c.RunAsNonRoot = new(true)
 	})},
@@ -620,7 +620,7 @@ var privilegeCases = map[string]validationCase{
 		change: privileges(&corev1.PodSecurityContext{RunAsUser: new(int64(1000))}, "ALL", "SETUID", as(0)), want: forbidden(inContainers, badCaps),
 	},
 	"privileges, SETUID as no root of the pod's": {change: privileges(&corev1.PodSecurityContext{RunAsNonRoot: new(true)}, "ALL", "SETUID", nil)},
-	"privileges, SETUID as who knows, not the pod's no root": {
+	"privileges, SETUID as an unknown user, not the pod's non-root user": {
 		change: privileges(&corev1.PodSecurityContext{RunAsNonRoot: new(true)}, "ALL", "SETUID", func(c *corev1.SecurityContext) { c.RunAsNonRoot = new(false) }),
 		want:   forbidden(inContainers, badCaps),
 	},
@@ -632,7 +632,7 @@ var privilegeCases = map[string]validationCase{
 	}},
 }
 
-// probe changes a probe of the gated container that is valid.
+// probe changes a valid probe of the gated container.
 func probe(change func(*corev1.Container, *corev1.Probe)) func(*SingletonJob) {
 	return app(func(c *corev1.Container) {
 		c.Ports = []corev1.ContainerPort{{Name: "web", ContainerPort: 80}, {ContainerPort: 81}}
@@ -657,7 +657,7 @@ const (
 	inProbe     = inContainers + "[0].livenessProbe"
 	badScheme   = "httpGet.scheme is neither HTTP nor HTTPS"
 	badProtocol = "httpGet.protocol is neither HTTP1 nor, with scheme HTTP, HTTP2"
-	badHeader   = "httpGet.httpHeaders has a name that is none: letters, digits and - only"
+	badHeader   = "httpGet.httpHeaders has an invalid name: use letters, digits and - only"
 	noWay       = "0 of exec, httpGet, tcpSocket and grpc are set: set one of them"
 )
 
@@ -665,7 +665,7 @@ func badProbe(what string) []problem { return invalid(inProbe, what) }
 
 func badPort(way string) []problem {
 	return invalid(inContainers, `the gated container "app" has a livenessProbe whose `+way+".port is neither a number from 1 to 65535 nor the "+
-		"name of one of its ports with such a number: give that name in ports, or a number here")
+		"name of one of its ports with such a number: add that name to ports, or set a number here")
 }
 
 var probeCases = map[string]validationCase{
@@ -721,7 +721,7 @@ var probeCases = map[string]validationCase{
 	"grace of what ends nothing": {change: probe(func(c *corev1.Container, p *corev1.Probe) {
 		c.ReadinessProbe = p.DeepCopy()
 		c.ReadinessProbe.TerminationGracePeriodSeconds = new(int64(1))
-	}), want: invalid(inContainers+"[0].readinessProbe", "terminationGracePeriodSeconds is of no use to a probe that ends nothing: remove it")},
+	}), want: invalid(inContainers+"[0].readinessProbe", "terminationGracePeriodSeconds has no effect on a readiness probe, which ends nothing: remove it")},
 	"alive only when it says so twice": {
 		change: probe(func(_ *corev1.Container, p *corev1.Probe) { p.SuccessThreshold = 2 }),
 		want:   invalid(inProbe+".successThreshold", "should be less than or equal to 1"),
@@ -744,14 +744,14 @@ var probeCases = map[string]validationCase{
 	},
 }
 
-// goOnlyCases cannot reach an API server: it refuses the value as text (see malformedCases).
+// goOnlyCases can't reach an API server, which rejects the value as text (see malformedCases).
 var goOnlyCases = map[string]validationCase{
 	"too few candidates": {change: func(job *SingletonJob) { job.Spec.Candidates = -1 }, want: invalid("spec.candidates", "should be greater than or equal to 1")},
 	"negative lockDelay": {change: lockDelay(-time.Second, OnRenewFailureStop), want: invalid("spec.lease.lockDelay", "-1s is not accepted: from 0s to 1h")},
 	"negative lease":     {change: leaseOf(-time.Second, time.Second, 200*ms), want: invalid("spec.lease.leaseDuration", "-1s is not accepted: whole seconds, from 3s to 1h")},
 }
 
-// sharedCases are the cases that Validate and the API server must decide alike.
+// sharedCases are the cases that Validate and the API server must decide in the same way.
 func sharedCases(t *testing.T) map[string]validationCase {
 	return merged(t, leaseCases, specCases, templateCases, containerCases, gatedCases, privilegeCases, probeCases, workloadCases, serviceCases, runCases)
 }

@@ -7,7 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// of makes a job of a workload in place of a template.
+// of returns a change to a job with a workload instead of a template.
 func of(ref WorkloadRef) func(*SingletonJob) {
 	return func(job *SingletonJob) {
 		job.Spec.Template, job.Spec.WorkloadRef = corev1.PodTemplateSpec{}, &ref
@@ -26,7 +26,7 @@ var workloadCases = map[string]validationCase{
 	}},
 	"neither template nor workload": {
 		change: func(job *SingletonJob) { job.Spec.Template = corev1.PodTemplateSpec{} },
-		want:   missing("spec.template", "set template, or workloadRef to take the template of a Deployment or StatefulSet that is scaled to 0"),
+		want:   missing("spec.template", "set template, or workloadRef to use the template of a Deployment or StatefulSet that is scaled to 0"),
 	},
 	"template and workload": {
 		change: func(job *SingletonJob) {

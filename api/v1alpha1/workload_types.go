@@ -1,17 +1,17 @@
 package v1alpha1
 
-// WorkloadKind is a kind of workload whose pod template a SingletonJob can be made from.
+// WorkloadKind is a kind of workload whose pod template a SingletonJob can use.
 //
 // +kubebuilder:validation:Enum=Deployment;StatefulSet
 type WorkloadKind string
 
-// The kinds of group apps that a workloadRef may name.
+// The kinds of API group apps that a workloadRef can name.
 const (
 	WorkloadDeployment  WorkloadKind = "Deployment"
 	WorkloadStatefulSet WorkloadKind = "StatefulSet"
 )
 
-// WorkloadAPIVersion is that of both.
+// WorkloadAPIVersion is the API version of both kinds.
 const WorkloadAPIVersion = "apps/v1"
 
 // WorkloadRef names a workload in the namespace of the SingletonJob.
@@ -29,5 +29,5 @@ type WorkloadRef struct { //nolint:recvcheck // those of controller-gen have poi
 	Name string `json:"name"`
 }
 
-// String is Deployment/web.
+// String returns, for example, Deployment/web.
 func (r WorkloadRef) String() string { return string(r.Kind) + "/" + r.Name }

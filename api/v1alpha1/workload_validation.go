@@ -8,18 +8,18 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// maxWorkloadName is a DNS name's limit.
+// maxWorkloadName is the maximum length of a DNS name.
 const maxWorkloadName = 253
 
-// HasTemplate reports whether the pod template stands in the job itself.
+// HasTemplate reports whether the job itself contains the pod template.
 func (job *SingletonJob) HasTemplate() bool { return !reflect.ValueOf(job.Spec.Template).IsZero() }
 
-// validateSource wants one source of the pod template.
+// validateSource checks that the pod template has exactly one source.
 func validateSource(job *SingletonJob, at *field.Path) field.ErrorList {
 	ref := job.Spec.WorkloadRef
 	switch has := job.HasTemplate(); {
 	case !has && ref == nil:
-		return field.ErrorList{field.Required(at.Child("template"), "set template, or workloadRef to take the template of a Deployment or "+
+		return field.ErrorList{field.Required(at.Child("template"), "set template, or workloadRef to use the template of a Deployment or "+
 			"StatefulSet that is scaled to 0")}
 	case ref == nil:
 		return nil

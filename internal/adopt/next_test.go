@@ -57,7 +57,7 @@ func TestNext(t *testing.T) {
 		"no such workload":           {facts: given(), change: func(f *facts) { f.workload.Exists = false }, want: refuse, says: "does not exist"},
 		"volume claim templates":     {facts: given(), change: func(f *facts) { f.workload.Claims = []string{"data"} }, want: refuse, says: "volumeClaimTemplates (data)"},
 		"a template that is refused": {facts: given(), change: func(f *facts) { f.workload.Template.Spec.HostPID = true }, want: refuse, says: "hostPID"},
-		"several containers":         {facts: given(), change: several, want: refuse, says: `spec.container: Required value: of several containers one is gated`},
+		"several containers":         {facts: given(), change: several, want: refuse, says: `spec.container: Required value: one of several containers is gated`},
 		"several, one is chosen": {facts: given(), change: func(f *facts) {
 			several(f)
 			f.desired.Spec.Container = "app"

@@ -540,7 +540,7 @@ func TestSomebodyElsesLease(t *testing.T) {
 	for range 5 {
 		w.round()
 	}
-	if c := condition(w.status(), v1alpha1.ConditionActive); c.Reason != v1alpha1.ReasonLeaseConflict || !strings.Contains(c.Message, "is not this operator's") {
+	if c := condition(w.status(), v1alpha1.ConditionActive); c.Reason != v1alpha1.ReasonLeaseConflict || !strings.Contains(c.Message, "does not belong to this operator") {
 		t.Errorf("active: %+v", c)
 	}
 	if len(w.pods()) > 0 || w.lease().ResourceVersion != foreign.ResourceVersion {

@@ -167,7 +167,7 @@ func TestEntrypoint(t *testing.T) {
 	h.set(func() { h.down = true })
 	w.job(withoutCommand(h.host + "/app:v1"))
 	w.answered()
-	w.wantUnknown("its image \"" + h.host + "/app:v1\" runs is not known: the registry " + h.host + " answers with status 503; set command")
+	w.wantUnknown("its image \"" + h.host + "/app:v1\" is unknown: the registry " + h.host + " answers with status 503; set command")
 	if n := len(w.pods()); n > 0 {
 		t.Fatalf("%d pods were made", n)
 	}

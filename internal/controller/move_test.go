@@ -75,7 +75,7 @@ func crowded(t *testing.T, change func(*v1alpha1.SingletonJobSpec)) *world {
 	w.tick = 5 * time.Second
 	w.until("all are on one node for a while", func() bool {
 		c := condition(w.status(), v1alpha1.ConditionProtected)
-		return c.Reason == v1alpha1.ReasonStandbyOnSameNode && strings.Contains(c.Message, "no other node takes one") && w.clock.Now().Sub(w.start) > 2*time.Minute
+		return c.Reason == v1alpha1.ReasonStandbyOnSameNode && strings.Contains(c.Message, "no other node can take one") && w.clock.Now().Sub(w.start) > 2*time.Minute
 	})
 	return w
 }
@@ -191,7 +191,7 @@ func TestAMoveUnderAnExactQuota(t *testing.T) {
 	before := w.made()
 	w.uncordon(1, false)
 	w.untilMoved("it is said", func() bool {
-		return strings.Contains(condition(w.status(), v1alpha1.ConditionProtected).Message, "no quota")
+		return strings.Contains(condition(w.status(), v1alpha1.ConditionProtected).Message, "exceeded a quota")
 	})
 	tried := w.clock.Now()
 	w.untilMoved("it is waited with that", func() bool { return w.clock.Now().Sub(tried) > 8*time.Minute })
@@ -228,7 +228,7 @@ func TestAMoveWithoutNodes(t *testing.T) {
 	before := w.made()
 	w.uncordon(1, false)
 	w.until("it is said", func() bool {
-		return strings.Contains(condition(w.status(), v1alpha1.ConditionProtected).Message, "the operator may not read nodes")
+		return strings.Contains(condition(w.status(), v1alpha1.ConditionProtected).Message, "the operator has no permission to read nodes")
 	})
 	for range 10 {
 		w.round()

@@ -227,7 +227,7 @@ func TestAReplicaSetThatLagsBehindItsDeployment(t *testing.T) {
 	for range 20 {
 		w.round()
 	}
-	if c := condition(w.status(), v1alpha1.ConditionActive); !strings.Contains(c.Message, "which the controller of ReplicaSet/web-1 has not carried out yet") {
+	if c := condition(w.status(), v1alpha1.ConditionActive); !strings.Contains(c.Message, "but the controller of ReplicaSet/web-1 has not acted on that yet") {
 		t.Errorf("%+v", c)
 	}
 	before.ResourceVersion = w.replicaSet(w.web()).ResourceVersion

@@ -34,7 +34,7 @@ func takeEntrypoint(gated *corev1.Container, job *v1alpha1.SingletonJob) error {
 	}
 	found := job.Status.Entrypoint
 	if !fits(found, EntrypointHash(job), gated) {
-		return fmt.Errorf("the gated container %q sets no command, and what its image runs is not known", gated.Name)
+		return fmt.Errorf("the gated container %q sets no command, and the entrypoint of its image is unknown", gated.Name)
 	}
 	gated.Command = literal(found.Command)
 	if len(gated.Args) == 0 {

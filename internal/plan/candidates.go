@@ -12,12 +12,12 @@ import (
 	"github.com/singletonjob/operator/internal/inject"
 )
 
-// victims are the candidates that a step removes. Which ones depends on nothing but what was observed, so that one who
-// observes a little late picks the same again and not one more. Who is asked to take over stays until that is done.
+// victims returns the candidates that a step removes. The choice depends only on what was observed, so that an operator with slightly stale
+// data picks the same ones again and none in addition. The pod that was asked to take over stays until it has.
 func victims(m *members, s Step, asked string) []PodRef {
 	ranked := slices.Clone(m.candidates)
 	slices.SortStableFunc(ranked, func(a, b candidate) int {
-		// First who never ran, then who shares the holder's node and would be lost with it, then the youngest.
+		// First pods that never ran, then pods on the holder's node that would be lost with it, then the youngest.
 		return cmp.Or(compareBool(a.able, b.able), -compareBool(a.beside, b.beside), -cmp.Compare(a.ordinal, b.ordinal))
 	})
 	var refs []PodRef
@@ -42,8 +42,8 @@ func victims(m *members, s Step, asked string) []PodRef {
 	return refs
 }
 
-// adopt are the pods that the job is to own. Who deletes a job and keeps its pods takes their owner away first, which an operator with an old
-// cache sees before it knows of the deletion. So nothing is done to a pod that nobody owns but that.
+// adopt returns the pods that the job must own. Deleting a job with its pods kept first removes the owner from the pods, and an operator
+// with a stale cache sees that before it learns of the deletion. So adopting is the only thing that is done to a pod without an owner.
 func adopt(m *members) []PodRef {
 	var refs []PodRef
 	for _, c := range m.candidates {
@@ -64,8 +64,8 @@ func compareBool(a, b bool) int {
 	return -1
 }
 
-// successor is the standby that the holder is to hand over to, empty for none: of those that are ready the first, one on
-// another node before one on the holder's.
+// successor returns the standby that the holder must hand over to, or an empty name. It is the first ready standby; one on another node
+// comes before one on the holder's node.
 func successor(t *tenure, m *members, s Step) string {
 	if !s.HandOver || t.wasNotTaken() {
 		return ""
@@ -81,8 +81,8 @@ func successor(t *tenure, m *members, s Step) string {
 	return ""
 }
 
-// newPods makes n candidates under the lowest names that are free. A name follows from the job, its template and a
-// number, so that one who sees an old state asks for a name that is taken, and not for one more pod.
+// newPods returns n candidates with the lowest free names. A name follows from the job, its template and a number, so that an operator with
+// stale data requests a name that is taken, and not one more pod.
 func newPods(j *job, m *members, o *Observed, n int) []*corev1.Pod {
 	taken := map[string]bool{}
 	for _, pod := range o.Pods {
@@ -109,8 +109,8 @@ func newPods(j *job, m *members, o *Observed, n int) []*corev1.Pod {
 	return pods
 }
 
-// creatable is how many of n candidates may be made now: one that has failed counts as one until its delay is over, so that
-// what happens to others meanwhile is mended at once.
+// creatable returns how many of n candidates can be created now. A failed candidate counts as one until its delay has passed, so that other
+// lost candidates are replaced at once.
 func (m *members) creatable(n int) int {
 	for _, c := range m.failing {
 		if c.failure.delayed() > 0 {
@@ -120,9 +120,9 @@ func (m *members) creatable(n int) int {
 	return max(0, n)
 }
 
-// remains are pods that will never run again. Of those of the present template the newest stays while candidates are
-// missing and a while longer, so that a person can see what became of it, and those whose delay is not over. The one that the
-// Lease names stays: it shows what became of the holder.
+// remains returns the pods to remove that will never run again. Some of them stay. The newest one of the current template stays while
+// candidates are missing and for a while after that, so that a user can see what happened to it. Those whose delay has not passed stay too.
+// The one that the Lease names stays, because it shows what happened to the holder.
 func (m *members) remains() []PodRef {
 	newest := m.newestFailed()
 	var refs []PodRef
@@ -138,7 +138,7 @@ func (m *members) remains() []PodRef {
 	return refs
 }
 
-// row is how many have failed in a row before a candidate that is made now.
+// row returns how many candidates failed in a row before one that is created now.
 func (m *members) row() int {
 	row := 0
 	for _, c := range m.failing {
@@ -147,11 +147,11 @@ func (m *members) row() int {
 	return row
 }
 
-// strayLimit is how long the holder of a suspended job is spared for the sake of standbys that do not go.
+// strayLimit is how long the holder of a suspended job is kept while standbys are still terminating.
 const strayLimit = 10 * time.Second
 
-// suspend removes the standbys, then the holder: the other way round, a standby would take over for a moment. A standby
-// that is cut off and does not go must not keep the job from being suspended for ever.
+// suspend removes the standbys, then the holder: in the other order, a standby would take over for a moment. A standby that is cut off and
+// does not terminate must not block the suspension indefinitely.
 func suspend(m *members, now time.Time) []PodRef {
 	var refs []PodRef
 	for _, c := range m.candidates {
@@ -170,7 +170,7 @@ func suspend(m *members, now time.Time) []PodRef {
 	return refs
 }
 
-// strayLeft is how long to wait still for standbys that are going; 0 if none is or the wait is over.
+// strayLeft returns how long to wait for terminating standbys; 0 if there are none or the wait is over.
 func (m *members) strayLeft(now time.Time) time.Duration {
 	var left time.Duration
 	for _, c := range m.candidates {
@@ -187,7 +187,8 @@ func (m *members) strayLeft(now time.Time) time.Duration {
 	return left
 }
 
-// relabel gives every candidate its role, active to who acts and nobody else, and its name, which those of older operators lack.
+// relabel gives every candidate its role and its name label. Only the acting pod gets the role active. Pods of older operators lack the
+// name label.
 func relabel(t *tenure, m *members) []Relabel {
 	var demoted, promoted []Relabel
 	acts := acting(t, m)
@@ -208,8 +209,8 @@ func relabel(t *tenure, m *members) []Relabel {
 	return append(demoted, promoted...)
 }
 
-// rest are the pods that are not needed while no run is. Who holds the Lease is never among them, and what ran last stays for its log:
-// its agent ends by itself.
+// rest returns the pods that are not needed while there is no run. The holder of the Lease is never one of them. The pod of the last run
+// stays because of its log; its agent ends by itself.
 func rest(m *members, r *runs) []PodRef {
 	var refs []PodRef
 	for _, c := range m.candidates {

@@ -124,7 +124,7 @@ func TestWhoGoesAndWhoComes(t *testing.T) {
 		"suspended, the standby is gone": {
 			with: func(g *given) { g.Job.Spec.Suspend = true; g.Pods = g.Pods[:1] }, deleted: []string{name(0)},
 		},
-		"suspended, nobody holds": {
+		"suspended, no holder": {
 			with:    func(g *given) { g.Job.Spec.Suspend = true; g.released(lease.ReasonPodTerminating) },
 			deleted: []string{name(0), name(1)},
 		},
@@ -180,7 +180,7 @@ func TestRoles(t *testing.T) {
 	}
 }
 
-// rollingOut is a job of three whose standbys are all new: job-…-0 holds the Lease and is old.
+// rollingOut is a job with three candidates whose standbys are all new: job-…-0 holds the Lease and is old.
 func rollingOut() *given {
 	g := steady()
 	g.Job.Spec.Candidates = 3
@@ -263,7 +263,8 @@ func TestTheSuccessor(t *testing.T) {
 	}
 }
 
-// TestWhatIsLeftToFallBackTo: the old holder stays until a new one is proven, also while it is not ready, as what drains is for a moment.
+// TestWhatIsLeftToFallBackTo: the old holder stays until a new one is proven, even while it is not ready, as a draining pod is for a
+// moment.
 func TestWhatIsLeftToFallBackTo(t *testing.T) {
 	for name, c := range map[string]struct {
 		with func(*given)
@@ -304,7 +305,7 @@ func TestWhatIsLeftToFallBackTo(t *testing.T) {
 	}
 }
 
-// notTaken: the holder was asked to hand over, and has the Lease again.
+// notTaken: the holder was asked to hand over, but has the Lease again.
 func (g *given) notTaken(since time.Time) {
 	g.Lease.Record.AcquireTime = since.UnixMicro()
 	now := lease.PastTenure{Token: 100, Pod: g.Pods[0].Name, Node: "a", Acquired: since.UnixMilli()}
@@ -388,7 +389,7 @@ func TestTheTemplatesOwnServiceAccount(t *testing.T) {
 	for _, child := range Decide(g.Observed).Apply {
 		switch child := child.(type) {
 		case *corev1.ServiceAccount:
-			t.Errorf("%s is made though the template names another", child.Name)
+			t.Errorf("%s is created although the template names another account", child.Name)
 		case *rbacv1.RoleBinding:
 			if child.Subjects[0].Name != "theirs" {
 				t.Errorf("the role goes to %s", child.Subjects[0].Name)
@@ -415,8 +416,8 @@ func TestAgentsKeepTheirLeaseWhenTheAccountChanges(t *testing.T) {
 	}
 }
 
-// TestWhatPodsNeedOutlivesTheJob: the account and its rights have the Lease as their second owner, which stays until no pod is
-// left, and pods of a previous job keep theirs.
+// TestWhatPodsNeedOutlivesTheJob: the account and its permissions have the Lease as their second owner, which stays until no pod is left.
+// Pods of a previous job keep theirs.
 func TestWhatPodsNeedOutlivesTheJob(t *testing.T) {
 	g := steady()
 	c := g.Children
@@ -443,13 +444,13 @@ func TestWhatPodsNeedOutlivesTheJob(t *testing.T) {
 	}
 }
 
-// withoutAgent has a pod run nothing of the operator's.
+// withoutAgent removes the operator's parts from a pod.
 func (g *given) withoutAgent(pod int) {
 	c := &g.Pods[pod].Spec.Containers[0]
 	c.Command, c.Env = []string{"no", "agent"}, nil
 }
 
-// TestWhatIsNoCandidateIsNotAdopted: anyone who may label pods could have it deleted.
+// TestWhatIsNoCandidateIsNotAdopted: otherwise anyone with permission to label pods could cause their deletion.
 func TestWhatIsNoCandidateIsNotAdopted(t *testing.T) {
 	g := steady()
 	g.Pods[1].OwnerReferences = nil
@@ -459,7 +460,7 @@ func TestWhatIsNoCandidateIsNotAdopted(t *testing.T) {
 	}
 }
 
-// TestALabelMakesNoRollout: who may label pods could cause a handover.
+// TestALabelMakesNoRollout: otherwise anyone with permission to label pods could cause a handover.
 func TestALabelMakesNoRollout(t *testing.T) {
 	g := steady()
 	for _, pod := range g.Pods {
@@ -515,20 +516,20 @@ func TestWhoIsActive(t *testing.T) {
 	}
 }
 
-// TestOrphansAreAdopted: pods without an owner are made the job's in every state in which it does something to pods, before anything else is
-// done to them, and count meanwhile.
+// TestOrphansAreAdopted: pods without an owner are adopted in every state in which the job changes pods, before anything else is done to
+// them. They count as candidates until then.
 func TestOrphansAreAdopted(t *testing.T) {
 	for name, c := range map[string]struct {
 		given *given
 		with  func(*given)
 		state State
-		next  string // the ordinals of those that go when they are the job's
+		next  string // the ordinals of the pods that are removed after the adoption
 	}{
 		"a job that runs":            {given: steady(), state: Serving},
 		"with more than it asks for": {given: steady(), with: func(g *given) { g.Job.Spec.Candidates = 1 }, state: Serving, next: "1"},
 		"a standby is lost":          {given: steady(), with: func(g *given) { g.Pods = g.Pods[:1] }, state: Serving},
 		"suspended":                  {given: steady(), with: func(g *given) { g.Job.Spec.Suspend = true }, state: Suspending, next: "1"},
-		"suspended, and nobody acts": {
+		"suspended, and no process acts": {
 			given: steady(), with: func(g *given) { g.Job.Spec.Suspend = true; g.released(lease.ReasonPodTerminating) }, state: Suspending, next: "0 1",
 		},
 		"behind a webhook's program": {given: steady(), with: func(g *given) { g.wrapped(0); g.wrapped(1) }, state: Serving},
@@ -570,11 +571,11 @@ func TestTheTokenIsNeverTakenBack(t *testing.T) {
 	g := steady()
 	g.Job.Status.FencingToken, g.Job.Status.Tenures = 500, 9
 	if p := Decide(g.Observed); p.Status != nil && (p.Status.FencingToken != 500 || p.Status.Tenures != 9) {
-		t.Errorf("somebody has edited the Lease, and the status follows: %+v", p.Status)
+		t.Errorf("the Lease was edited, and the status follows it: %+v", p.Status)
 	}
 }
 
-// TestAnotherPodOfTheHoldersNameDoesNotAct: the holder was deleted by force, and its name is another pod's now.
+// TestAnotherPodOfTheHoldersNameDoesNotAct: the holder was deleted by force, and another pod now has its name.
 func TestAnotherPodOfTheHoldersNameDoesNotAct(t *testing.T) {
 	g := steady()
 	g.Pods[0].UID, g.Pods[0].Labels[contract.RoleLabel] = "another", contract.RoleStandby
@@ -583,7 +584,7 @@ func TestAnotherPodOfTheHoldersNameDoesNotAct(t *testing.T) {
 	}
 }
 
-// TestADeadHolderOfASuspendedJobIsReleased: else anyone who resumes the job waits for a tenure that is over.
+// TestADeadHolderOfASuspendedJobIsReleased: otherwise, after the job is resumed, it waits for a tenure that is over.
 func TestADeadHolderOfASuspendedJobIsReleased(t *testing.T) {
 	g := steady()
 	g.Job.Spec.Suspend = true
@@ -591,7 +592,7 @@ func TestADeadHolderOfASuspendedJobIsReleased(t *testing.T) {
 	if p := Decide(g.Observed); p.Lease == nil || !p.Lease.Record.Free() {
 		t.Errorf("%v: writes %+v", p.State, p.Lease)
 	}
-	// Where time proves nothing, an administrator's word does.
+	// If time proves nothing, an administrator's declaration does.
 	g = keptRunning()
 	g.Job.Spec.Suspend = true
 	g.Pods, g.Lease.Unchanged, g.OutOfService["a"] = nil, time.Hour, true

@@ -16,16 +16,16 @@ import (
 	"github.com/singletonjob/operator/internal/inject"
 )
 
-// ChildName is the name of the objects made for a job, other than its pods and its Lease. It is that of the service
-// account that package inject gives to pods whose template names none.
+// ChildName returns the name of the objects of a job other than its pods and its Lease. It is also the name of the service account that
+// package inject sets for pods whose template names none.
 func ChildName(job string) string { return job + "-singletonjob" }
 
-// children are the objects that are missing or not as they should be: those that no pod can be without, and the others,
-// with those that do what they are for but lost an owner or a label.
+// children returns the objects that are missing or differ. needed are those without which no pod can work. also are the others, including
+// those that work but lost an owner or a label.
 func children(j *job, t *tenure, live Children, pods []*corev1.Pod) (needed, also []Child) {
 	accounts := accountsOf(j, pods)
 	if len(accounts) == 0 {
-		return nil, nil // it is not known what its pods run as, and there are none
+		return nil, nil // the service account of its pods is unknown, and there are no pods
 	}
 	meta := childMeta(j, t)
 	sort := func(desired, is Child, exists, fit bool) {
@@ -51,7 +51,7 @@ func children(j *job, t *tenure, live Children, pods []*corev1.Pod) (needed, als
 	return needed, also
 }
 
-// mine reports whether a live object is this job's, or was left by a previous one of its name.
+// mine reports whether a live object belongs to this job, and not to a previous one with the same name.
 func mine(j *job, desired, live Child) bool {
 	for name, value := range desired.GetLabels() {
 		if live.GetLabels()[name] != value {
@@ -73,11 +73,11 @@ func kept(desired, live Child) bool {
 	return true
 }
 
-// childMeta gives what stands beside the pods two owners, and the garbage collector deletes it when both are gone: the job,
-// and the Lease, which stays until no pod is left and no tenure can last. So what a pod needs to renew outlives the job
-// while its pods stop, or live on without it (--cascade=orphan), with no finalizer that waits for an operator. Not the pods
-// themselves: a foreground deletion would take their Role before them. And not the Lease alone: who deletes a Lease must
-// not take the account with it, or no candidate could ever renew again.
+// childMeta gives these objects two owners: the job and the Lease. The garbage collector deletes an object when both owners no longer
+// exist. The Lease stays until no pod is left and no tenure can last. So a pod's permission to renew outlives the job while its pods stop,
+// or continue without it (--cascade=orphan), and no finalizer has to wait for an operator. The pods are not owners, because a foreground
+// deletion would delete their Role before them. The Lease alone is not enough either: deleting the Lease must not delete the account, or no
+// candidate could ever renew again.
 func childMeta(j *job, t *tenure) metav1.ObjectMeta {
 	meta := metav1.ObjectMeta{
 		Namespace: j.Namespace, Name: ChildName(j.Name), Labels: inject.Selector(j.Name),
@@ -95,12 +95,12 @@ func serviceAccount(meta metav1.ObjectMeta) *corev1.ServiceAccount {
 	return &corev1.ServiceAccount{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "ServiceAccount"},
 		ObjectMeta: meta,
-		// The agent has a token of its own, mounted where the user's process does not look for one.
+		// The agent has its own token, mounted where the user's process does not look for one.
 		AutomountServiceAccountToken: new(false),
 	}
 }
 
-// role lets an agent do what the protocol needs on exactly the Leases of its job, and nothing else anywhere.
+// role allows an agent what the protocol needs, on exactly the Leases of its job, and nothing else.
 func role(meta metav1.ObjectMeta, leases []string) *rbacv1.Role {
 	return &rbacv1.Role{
 		TypeMeta:   metav1.TypeMeta{APIVersion: rbacv1.SchemeGroupVersion.String(), Kind: "Role"},
@@ -121,8 +121,8 @@ func roleBinding(meta metav1.ObjectMeta, subjects []rbacv1.Subject) *rbacv1.Role
 	}
 }
 
-// accountsOf are the accounts that the candidates run as: those to come, as far as the template is known, and those that live, whose
-// agents could not renew without, also those that a previous job of the name left behind.
+// accountsOf returns the service accounts that the candidates run as: those of future pods, if the template is known, and those of existing
+// pods, whose agents could not renew otherwise. It includes those of pods that a previous job with this name left behind.
 func accountsOf(j *job, pods []*corev1.Pod) []string {
 	var accounts []string
 	toCome := inject.ServiceAccountName(j.SingletonJob)
@@ -138,8 +138,8 @@ func accountsOf(j *job, pods []*corev1.Pod) []string {
 	return slices.Compact(accounts)
 }
 
-// hasOwn reports whether candidates run as the account that is made for the job: those to come, or where that is not known, those
-// that live.
+// hasOwn reports whether candidates run as the account that is created for the job: future candidates, or, if their account is unknown, the
+// existing ones.
 func hasOwn(j *job, accounts []string) bool {
 	own := ChildName(j.Name)
 	if j.HasTemplate() {
@@ -156,10 +156,9 @@ func subjects(j *job, accounts []string) []rbacv1.Subject {
 	return subjects
 }
 
-// budget lets a drain take one candidate at a time. Taking the active one is a handover to the standby, and the next may
-// go only when its replacement is ready, so the active one and the last standby never go together. A candidate that is
-// not ready protects nothing and never holds up a drain, and neither does the only candidate of a job: there is
-// nothing that waiting would bring.
+// budget lets a drain evict one candidate at a time. Evicting the active pod is a handover to the standby, and the next eviction is allowed
+// only when the replacement is ready. So the active pod and the last standby are never evicted together. A candidate that is not ready
+// protects nothing, so it never blocks a drain. The only candidate of a job does not block a drain either, because waiting would not help.
 func budget(meta metav1.ObjectMeta, selector map[string]string) *policyv1.PodDisruptionBudget {
 	return &policyv1.PodDisruptionBudget{
 		TypeMeta:   metav1.TypeMeta{APIVersion: policyv1.SchemeGroupVersion.String(), Kind: "PodDisruptionBudget"},

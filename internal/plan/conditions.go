@@ -16,14 +16,14 @@ import (
 	"github.com/singletonjob/operator/internal/lease"
 )
 
-// verdict is the reason of a condition, and what a person reads. The API's table says which status goes with a reason.
-// Messages have no times and no counts that change by themselves: a message that changes is a write.
+// verdict is the reason of a condition and its message for users. The API's table says which status goes with a reason. Messages contain no
+// times and no counts that change by themselves, because every changed message is a write.
 type verdict struct{ reason, message string }
 
-// maxMessage bounds what a condition says, well below the API's limit: it may quote a spec.
+// maxMessage limits the length of a condition's message, well below the API's limit, because it can quote a spec.
 const maxMessage = 4096
 
-// condition is a verdict with its status. A reason that the API does not declare for it has none.
+// condition returns a verdict as a condition, with the status that the API declares for its reason.
 func (v verdict) condition(condition string) metav1.Condition {
 	for _, r := range v1alpha1.ConditionReasons() {
 		if r.Condition == condition && r.Reason == v.reason {
@@ -33,14 +33,14 @@ func (v verdict) condition(condition string) metav1.Condition {
 	panic(condition + " has no reason " + v.reason)
 }
 
-// idle is the verdict on a job for which nothing is done, the same under each condition.
+// idle is the verdict on a job for which nothing is done. It is the same under each condition.
 func idle(state State, j *job, t *tenure) verdict {
 	switch state {
 	case InvalidSpec:
 		return invalidSpec(j)
 	case LeaseConflict:
-		return verdict{v1alpha1.ReasonLeaseConflict, fmt.Sprintf("the Lease %s/%s exists and is not this operator's, it lacks the label %s=%s: delete it, or give the "+
-			"SingletonJob another name; nothing is touched until then", j.Namespace, t.name, contract.ManagedByLabel, contract.ManagedBy)}
+		return verdict{v1alpha1.ReasonLeaseConflict, fmt.Sprintf("the Lease %s/%s exists and does not belong to this operator, because it lacks the label %s=%s: "+
+			"delete it, or give the SingletonJob another name; the operator changes nothing until then", j.Namespace, t.name, contract.ManagedByLabel, contract.ManagedBy)}
 	default:
 		return verdict{v1alpha1.ReasonSuspended, "spec.suspend is set; nothing runs"}
 	}
@@ -51,11 +51,11 @@ func invalidSpec(j *job) verdict {
 	if j.ref != nil {
 		spec = fmt.Sprintf("the spec with the pod template of %s", j.ref)
 	}
-	return verdict{v1alpha1.ReasonInvalidSpec, spec + " is not accepted, nothing is changed until it is: " + j.faults.ToAggregate().Error()}
+	return verdict{v1alpha1.ReasonInvalidSpec, spec + " is not valid, so the operator changes nothing: " + j.faults.ToAggregate().Error()}
 }
 
 func deleting() verdict {
-	return verdict{v1alpha1.ReasonDeleting, "the SingletonJob is being deleted; nothing is made any more"}
+	return verdict{v1alpha1.ReasonDeleting, "the SingletonJob is being deleted; the operator creates no more pods"}
 }
 
 func active(state State, j *job, t *tenure, m *members, r *runs, refused []Refusal) verdict {
@@ -85,7 +85,7 @@ func active(state State, j *job, t *tenure, m *members, r *runs, refused []Refus
 	return unattended(j, t, m)
 }
 
-// attended is the verdict on a job of which somebody acts.
+// attended is the verdict on a job with an acting pod.
 func attended(t *tenure, m *members) verdict {
 	switch {
 	case m.unmanaged(t):
@@ -96,7 +96,7 @@ func attended(t *tenure, m *members) verdict {
 	return verdict{v1alpha1.ReasonRunning, t.holder.Pod + " holds the Lease and renews it"}
 }
 
-// unattended is the verdict on a job of which nobody acts.
+// unattended is the verdict on a job without an acting pod.
 func unattended(j *job, t *tenure, m *members) verdict {
 	switch {
 	case m.any(candidate.available):
@@ -142,13 +142,13 @@ func protected(state State, j *job, t *tenure, m *members, r *runs) verdict {
 	return verdict{v1alpha1.ReasonStandbyReady, "a warm standby is ready on another node"}
 }
 
-// handover is one that a person asks for, and whether the holder is asked for any, already or by this plan.
+// handover is a handover that a user requests (asked). handing: the holder is asked to hand over, already or by this plan.
 type handover struct {
 	asked   switchover
 	handing bool
 }
 
-// suspending is the verdict on a job that is to be suspended. what is done is said unless that can't be.
+// suspending is the verdict on a job that is being suspended. what is the progress to report, unless something prevents it.
 func suspending(j *job, t *tenure, m *members, what string) verdict {
 	switch {
 	case m.unmanaged(t):
@@ -161,7 +161,7 @@ func suspending(j *job, t *tenure, m *members, what string) verdict {
 	return verdict{v1alpha1.ReasonSuspending, "spec.suspend is set; " + what}
 }
 
-// progressing is the verdict on what is changed.
+// progressing is the verdict on changes in progress.
 func progressing(state State, j *job, t *tenure, m *members, r *runs, refused []Refusal, h handover) verdict {
 	switch state {
 	case InvalidSpec, LeaseConflict, Suspended:
@@ -177,16 +177,16 @@ func progressing(state State, j *job, t *tenure, m *members, r *runs, refused []
 		if r.badRequest != "" {
 			return badRequest(r)
 		}
-		return upToDate(t, m, "no candidate is needed while no run is")
+		return upToDate(t, m, "no candidate is needed while there is no run")
 	default:
 		return changing(j, t, m, r, refused, h)
 	}
 }
 
-// changing is the verdict on what is under way for a job that is to run.
+// changing is the verdict on the changes in progress of a job that must run.
 func changing(j *job, t *tenure, m *members, r *runs, refused []Refusal, h handover) verdict {
 	switch {
-	case j.blocked.reason != "" && h.handing: // that goes its way
+	case j.blocked.reason != "" && h.handing: // the handover continues
 		return j.blocked
 	case j.blocked.reason != "":
 		return h.asked.waiting(j.blocked)
@@ -204,7 +204,7 @@ func changing(j *job, t *tenure, m *members, r *runs, refused []Refusal, h hando
 		return verdict{v1alpha1.ReasonPodsFailing, failingText(j, m)}
 	case m.fleet.outdated():
 		return verdict{v1alpha1.ReasonRollingOut, m.rollingText()}
-	case m.tardy() != nil && !m.misconfigured() && !m.backOff(): // Active says those
+	case m.tardy() != nil && !m.misconfigured() && !m.backOff(): // Active reports those
 		return verdict{v1alpha1.ReasonCandidateStuck, notReadyText(j, m)}
 	}
 	return provisioning(j, t, m, r)
@@ -227,12 +227,12 @@ func provisioning(j *job, t *tenure, m *members, r *runs) verdict {
 	case m.turn.waits:
 		return verdict{v1alpha1.ReasonRolloutWaits, waitsText}
 	case m.any(func(c candidate) bool { return c.unwell }):
-		return upToDate(t, m, "every candidate is made from the current template, and those that stand by are ready")
+		return upToDate(t, m, "every candidate is created from the current template, and the standbys are ready")
 	}
-	return upToDate(t, m, "every candidate is made from the current template and ready")
+	return upToDate(t, m, "every candidate is created from the current template and ready")
 }
 
-// upToDate is the verdict that nothing is to be changed, but where somebody acts who is none of the job's.
+// upToDate is the verdict that nothing must change, unless a pod acts that does not belong to the job.
 func upToDate(t *tenure, m *members, text string) verdict {
 	if m.unmanaged(t) {
 		return verdict{v1alpha1.ReasonUnmanagedHolder, unmanagedText(t)}
@@ -240,7 +240,7 @@ func upToDate(t *tenure, m *members, text string) verdict {
 	return verdict{v1alpha1.ReasonUpToDate, text}
 }
 
-// scaling reports whether the number of candidates follows a changed spec; that lasts until all are ready.
+// scaling reports whether the number of candidates follows a changed spec. That lasts until all are ready.
 func scaling(j *job, m *members) bool {
 	if m.fleet.total() > m.fleet.Desired {
 		return !m.moved()
@@ -251,7 +251,7 @@ func scaling(j *job, m *members) bool {
 	return changed && (m.fleet.total() < m.fleet.Desired || m.lacking())
 }
 
-// misconfigured reports whether an agent has refused its configuration and none is ready.
+// misconfigured reports whether an agent has rejected its configuration and no candidate is ready.
 func (m *members) misconfigured() bool {
 	return !m.any(candidate.available) && m.any(func(c candidate) bool { return c.live() && c.issue.what == misconfigured })
 }
@@ -261,26 +261,26 @@ func (m *members) backOff() bool {
 	return !m.any(candidate.available) && m.any(func(c candidate) bool { return c.live() && strings.HasPrefix(c.issue.what, backOff) })
 }
 
-// failAgain reports whether candidates are missing, or not of the present template, because pods fail, and not for the first time.
+// failAgain reports whether candidates are missing or outdated because pods failed more than once in a row.
 func (m *members) failAgain() bool {
 	newest := m.newestFailed()
 	return newest != nil && newest.failure.row > 1 && (m.lacking() || m.fleet.outdated())
 }
 
-// tardy is a candidate that has not been ready for long.
+// tardy returns a candidate that has not been ready for too long.
 func (m *members) tardy() *candidate {
 	return m.first(func(c candidate) bool {
 		return c.live() && !c.inPlace() && !m.isMover(c) && c.unready >= m.strategy.deadline
 	})
 }
 
-// stalled reports whether a rollout does not move: its version failed, or a candidate of it has an issue that time does
-// not heal, or takes too long.
+// stalled reports whether a rollout makes no progress: its version failed, or one of its candidates has an issue that time does not fix, or
+// takes too long.
 func (m *members) stalled() bool {
 	return m.fleet.outdated() && !m.fleet.Busy && (m.fleet.Failed || m.slowest() != nil || m.failAgain())
 }
 
-// slowest is a candidate of the current template that does not get ready.
+// slowest returns a candidate of the current template that does not become ready.
 func (m *members) slowest() *candidate {
 	return m.first(func(c candidate) bool {
 		return c.live() && c.updated && !c.ready && (c.issue.lasting || c.unready >= m.strategy.deadline)
@@ -289,10 +289,10 @@ func (m *members) slowest() *candidate {
 
 func (m *members) rollingText() string {
 	if m.fleet.Busy {
-		return "candidates are replaced by ones of the current template when the attempt under way has ended"
+		return "candidates are replaced by ones of the current template when the current attempt ends"
 	}
 	if m.turn.own {
-		return "candidates are being replaced by ones of the same template, since the operator puts something else into them, standbys first"
+		return "candidates are being replaced by ones of the same template, standbys first, because what the operator adds to pods has changed"
 	}
 	return "candidates are being replaced by ones of the current template, standbys first"
 }
@@ -300,7 +300,7 @@ func (m *members) rollingText() string {
 // held reports whether there is a rollout and it is paused.
 func (m *members) held() bool { return m.fleet.Paused && m.fleet.outdated() }
 
-// stalling is the verdict on a rollout that does not move.
+// stalling is the verdict on a rollout that makes no progress.
 func stalling(j *job, m *members) verdict {
 	if c := m.slowest(); c != nil && !m.fleet.Failed && c.unready >= m.strategy.deadline {
 		return verdict{v1alpha1.ReasonProgressDeadlineExceeded, stalledText(j, m)}
@@ -313,22 +313,22 @@ func refusal(refused []Refusal) string {
 	for _, r := range refused {
 		texts = append(texts, Shorten(r.Text, maxRefusal))
 	}
-	return "the API server refuses what the operator asks for: " + strings.Join(texts, separator)
+	return "the API server rejects requests of the operator: " + strings.Join(texts, separator)
 }
 
-// maxIdentity bounds what is shown of a holder's identity, which may be as long as an object.
+// maxIdentity limits how much of a holder's identity is shown, because it can be as long as an object.
 const maxIdentity = 128
 
 func holderText(identity string) string { return identity[:min(len(identity), maxIdentity)] }
 
 func foreignText(holder string) string {
-	return fmt.Sprintf("%q holds the Lease and is not an agent of this SingletonJob: another elector on the same Lease is not supported, "+
-		"stop it or give it a Lease of its own; a candidate takes over when it has not renewed for its full lease duration", holderText(holder))
+	return fmt.Sprintf("%q holds the Lease and is not an agent of this SingletonJob: another elector on the same Lease is not supported. "+
+		"Stop it, or give it its own Lease; a candidate takes over when it has not renewed for its full lease duration", holderText(holder))
 }
 
 func unmanagedText(t *tenure) string {
-	return fmt.Sprintf("%[1]s holds the Lease and renews it, and is not a pod of this SingletonJob that the operator sees: it lacks the label %[2]s=%[3]s or the owner "+
-		"by which they are known, or was deleted by force; a candidate takes over when it ends: kubectl delete pod %[1]s", t.holder.Pod, contract.NameLabel, t.name)
+	return fmt.Sprintf("%[1]s, which the operator does not see as a pod of this SingletonJob, holds the Lease and renews it: it lacks the label %[2]s=%[3]s or the owner "+
+		"of the job's pods, or was deleted by force; a candidate takes over when it ends: kubectl delete pod %[1]s", t.holder.Pod, contract.NameLabel, t.name)
 }
 
 func stoppedText(j *job, t *tenure) string {
@@ -336,50 +336,50 @@ func stoppedText(j *job, t *tenure) string {
 	case t.dead():
 		return fmt.Sprintf("the process of %s is dead; the Lease is being released", t.holder.Pod)
 	case j.limits.keepRunning:
-		return fmt.Sprintf("%s has stopped renewing; its process may run on (onRenewFailure: KeepRunning) until a standby takes over", t.holder.Pod)
+		return fmt.Sprintf("%s has stopped renewing; its process may keep running (onRenewFailure: KeepRunning) until a standby takes over", t.holder.Pod)
 	}
-	return fmt.Sprintf("%s has stopped renewing; its process is dead when the lease has run out, and a standby takes over then", t.holder.Pod)
+	return fmt.Sprintf("%s has stopped renewing; its process is dead when the lease has expired, and a standby then takes over", t.holder.Pod)
 }
 
-// unprovenText is about a holder that does not renew and may run on all the same, with what would prove its death.
+// unprovenText describes a holder that does not renew but may still run, and what would prove its death.
 func unprovenText(j *job, t *tenure) string {
 	node := cmp.Or(t.holder.node, "NODE")
-	return fmt.Sprintf("%[1]s has stopped renewing, and nothing proves that its process is dead: with onRenewFailure: KeepRunning it runs on without the Lease, as on a node "+
-		"that is cut off. Bring node %[2]s back, or if that machine is off, say so: kubectl taint node %[2]s %[3]s=nodeshutdown:NoExecute; if there is no such "+
-		"node any more, delete the Lease %[4]s/%[5]s", t.holder.Pod, node, corev1.TaintNodeOutOfService, j.Namespace, t.name)
+	return fmt.Sprintf("%[1]s has stopped renewing, and nothing proves that its process is dead: with onRenewFailure: KeepRunning it can keep running without the Lease, "+
+		"for example on a node that is cut off. Bring node %[2]s back, or, if that machine is off, declare it: kubectl taint node %[2]s %[3]s=nodeshutdown:NoExecute; if that node no "+
+		"longer exists, delete the Lease %[4]s/%[5]s", t.holder.Pod, node, corev1.TaintNodeOutOfService, j.Namespace, t.name)
 }
 
-// lastingText is about a tenure that may last though the job has no pod.
+// lastingText describes a tenure that may last although the job has no pod.
 func lastingText(t *tenure) string {
 	switch {
 	case t.holder.foreign:
-		return fmt.Sprintf("%q holds the Lease and is not an agent of this SingletonJob: stop it, and wait until its lease has run out", holderText(t.Record.Holder))
+		return fmt.Sprintf("%q holds the Lease and is not an agent of this SingletonJob: stop it, and wait until its lease has expired", holderText(t.Record.Holder))
 	case t.holder.Pod != "":
-		return fmt.Sprintf("%s holds the Lease and is not a pod of this SingletonJob that the operator sees; its process is dead %v after its last renewal",
+		return fmt.Sprintf("%s, which the operator does not see as a pod of this SingletonJob, holds the Lease; its process is dead %v after its last renewal",
 			t.holder.Pod, t.holder.limits.duration)
 	}
-	return fmt.Sprintf("the last tenure may last; it is over when the Lease has not changed for %v", t.holder.limits.duration)
+	return fmt.Sprintf("the last tenure may not be over; it is over when the Lease has not changed for %v", t.holder.limits.duration)
 }
 
 func electingText(t *tenure) string {
 	switch {
 	case t.badTokenBase != "":
-		return fmt.Sprintf("the Lease's annotation %s is %q, no number from 0 to %d (2^52); it is being reset, set spec.fencing.tokenBase instead",
+		return fmt.Sprintf("the Lease's annotation %s is %q, no number from 0 to %d (2^52); it is being reset. Set spec.fencing.tokenBase instead",
 			contract.TokenBaseAnnotation, t.badTokenBase, v1alpha1.MaxTokenBase)
 	case t.Record.Token == math.MaxInt64:
-		return fmt.Sprintf("the Lease's annotation %s is %d, above which there is no token, so nobody can take over: give the SingletonJob another name",
+		return fmt.Sprintf("the Lease's annotation %s is %d, the highest possible token, so no candidate can take over: give the SingletonJob another name",
 			contract.TokenAnnotation, t.Record.Token)
 	case t.holder.named && !t.holder.ours && t.holder.Pod != "":
-		return fmt.Sprintf("the Lease is held by %s, of a previous job of this name; a candidate takes over when it ends", t.holder.Pod)
+		return fmt.Sprintf("the Lease is held by %s, a pod of a previous job with this name; a candidate takes over when it ends", t.holder.Pod)
 	case t.holder.named && (t.expired() || t.holder.ours && t.seemsOver):
-		return "the lease of the last holder has run out; candidates contend for it"
+		return "the lease of the last holder has expired; candidates compete for it"
 	case t.holder.named:
-		return "the last tenure may last; a candidate takes over when its lease has run out"
+		return "the last tenure may not be over; a candidate takes over when its lease has expired"
 	}
-	return "candidates contend for the Lease"
+	return "candidates compete for the Lease"
 }
 
-// issueText names the first candidate that has an issue, that takes too long, or that has failed.
+// issueText describes the first candidate that has an issue, takes too long, or has failed.
 func issueText(j *job, m *members) string {
 	if c := m.first(func(c candidate) bool { return c.live() && !m.isMover(c) && c.issue.what != "" }); c != nil {
 		return named(j, c.pod, c.issue)
@@ -410,38 +410,38 @@ func newText(j *job, m *members) string {
 	return m.missingText("the first candidates are being created")
 }
 
-// missingText is why candidates are missing, if that is no more than what is to be expected.
+// missingText says why candidates are missing if that has an expected cause.
 func (m *members) missingText(otherwise string) string {
 	if len(m.strangers) > 0 {
-		return fmt.Sprintf("no run begins before the pods of a previous job of this name are gone, %s among them: their agents would take it for that job's", m.strangers[0].Name)
+		return fmt.Sprintf("no run starts while pods of a previous job with this name exist, such as %s: their agents would take the run for one of that job", m.strangers[0].Name)
 	}
 	if len(m.previous) == 0 {
 		return otherwise
 	}
-	return "no candidate is made before Kubernetes' garbage collector has deleted what a previous job of this name had: " +
+	return "no candidate is created before the Kubernetes garbage collector has deleted the objects of a previous job with this name: " +
 		strings.Join(m.previous, separator)
 }
 
-// failingText names the newest pod that has failed, which is kept for a person to look at.
+// failingText describes the newest failed pod, which is kept for inspection.
 func failingText(j *job, m *members) string {
 	pod := m.newestFailed().pod
 	return "pods fail one after another and are recreated after a growing delay: " + named(j, pod, failureOf(pod))
 }
 
 func stalledText(j *job, m *members) string {
-	const goesOn = "the old version goes on: "
+	const goesOn = "the old version continues: "
 	switch c := m.slowest(); {
 	case m.fleet.Failed:
-		return "the current template was tried and its process ended at once, so the old version went on: change spec.template"
+		return "the current template was tried and its process ended at once, so the old version continued: change spec.template"
 	case c == nil:
 		return goesOn + failingText(j, m)
 	case c.unwell:
-		return c.pod.Name + " is active with the current template and does not get ready by its own probes; a standby of the old version is kept meanwhile"
+		return c.pod.Name + " is active with the current template but not ready by its own probes; a standby of the old version is kept until it is"
 	case c.holds:
-		return "a standby of the old version is kept, since the pod that is active with the current template does not get ready: " +
+		return "a standby of the old version is kept, because the active pod with the current template does not become ready: " +
 			named(j, c.pod, cmp.Or(c.issue, stuck(c.pod)))
 	case c.issue.unplaced && m.noRoom == 0 && !m.fleet.NoRoom:
-		return "the old version goes on, make room for one pod more than spec.candidates, since no standby has what it asks for: " + named(j, c.pod, c.issue)
+		return "the old version continues. Make room for one pod more than spec.candidates, because no standby has the resources that it requests: " + named(j, c.pod, c.issue)
 	case c.issue.what != "":
 		return goesOn + named(j, c.pod, c.issue)
 	default:
@@ -449,8 +449,8 @@ func stalledText(j *job, m *members) string {
 	}
 }
 
-// named is an issue with the name of its pod. It ends a message. The detail stays the first one for as long as the rest is
-// the same: a text that differs each time would be a write each time.
+// named returns an issue with the name of its pod, as the end of a message. The detail stays the first one as long as the rest is the same,
+// because a text that differs each time would cause a write each time.
 func named(j *job, pod *corev1.Pod, i issue) string {
 	head := pod.Name + ": " + bounded(i.what, maxDetail)
 	for c := range j.Status.Conditions {

@@ -19,7 +19,7 @@ import (
 	"github.com/singletonjob/operator/internal/lease"
 )
 
-// conditionsOf is what a person reads: the reasons of Active, Protected, Progressing, and the active pod.
+// conditionsOf is what a user reads: the reasons of Active, Protected, Progressing, and the active pod.
 func conditionsOf(p Plan, g *given) (reasons, active string) {
 	status := &g.Job.Status
 	if p.Status != nil {
@@ -51,7 +51,7 @@ func TestConditions(t *testing.T) {
 		},
 		"somebody else's Lease": {
 			with: func(g *given) { g.Lease = Lease{Presence: Foreign} },
-			want: "LeaseConflict LeaseConflict LeaseConflict", says: "the Lease ns/job exists and is not this operator's",
+			want: "LeaseConflict LeaseConflict LeaseConflict", says: "the Lease ns/job exists and does not belong to this operator",
 		},
 		"a node that is called out of service and is not": {
 			with: func(g *given) { g.OutOfService["a"] = true }, want: "Running StandbyReady UpToDate", active: true,
@@ -63,7 +63,7 @@ func TestConditions(t *testing.T) {
 		},
 		"candidates without an image": {
 			given: fresh(), with: func(g *given) { g.pod(0, "a"); g.waiting(0, "ErrImagePull"); g.free() },
-			want: "CandidatesNotReady NoHolder Provisioning", says: "-0: container app gets no image (ErrImagePull, ImagePullBackOff)",
+			want: "CandidatesNotReady NoHolder Provisioning", says: "-0: container app can't pull its image (ErrImagePull, ImagePullBackOff)",
 		},
 		"candidates that fit nowhere": {
 			given: fresh(), with: func(g *given) {
@@ -74,7 +74,7 @@ func TestConditions(t *testing.T) {
 				})
 				g.free()
 			},
-			want: "CandidatesNotReady NoHolder Provisioning", says: "no node takes it: 0/3 nodes",
+			want: "CandidatesNotReady NoHolder Provisioning", says: "it can't be scheduled: 0/3 nodes",
 		},
 		"refused": {
 			given: fresh(), with: func(g *given) { g.free(); g.Refused = []Refusal{{Text: "exceeded quota", Pods: true}} },
@@ -86,15 +86,15 @@ func TestConditions(t *testing.T) {
 		},
 		"electing": {
 			with: func(g *given) { g.released(lease.ReasonPodTerminating) },
-			want: "Electing NoHolder UpToDate", says: "candidates contend",
+			want: "Electing NoHolder UpToDate", says: "candidates compete",
 		},
 		"a tenure that may last": {
 			with: func(g *given) { g.Lease.Record.Holder = lease.UnknownHolder },
-			want: "Electing NoHolder UpToDate", says: "the last tenure may last",
+			want: "Electing NoHolder UpToDate", says: "the last tenure may not be over",
 		},
 		"a holder of a previous job": {
 			with: func(g *given) { g.Job.Status, g.Lease.Claim.Before = v1alpha1.SingletonJobStatus{}, 100 },
-			want: "Electing NoHolder UpToDate", says: "of a previous job of this name",
+			want: "Electing NoHolder UpToDate", says: "a pod of a previous job with this name",
 		},
 		"renewing still": {
 			with: func(g *given) { g.Lease.Unchanged = 10*time.Second - 1 },
@@ -109,23 +109,23 @@ func TestConditions(t *testing.T) {
 				g.Lease.Unchanged = 10 * time.Second
 				g.Job.Spec.Lease.OnRenewFailure = v1alpha1.OnRenewFailureKeepRunning
 			},
-			want: "HolderUnreachable NoHolder RollingOut", says: "may run on",
+			want: "HolderUnreachable NoHolder RollingOut", says: "may keep running",
 		},
 		"not renewing for the whole duration": {
 			with: func(g *given) { g.Lease.Unchanged = 15 * time.Second },
-			want: "Electing NoHolder UpToDate", says: "has run out",
+			want: "Electing NoHolder UpToDate", says: "has expired",
 		},
 		"dead": {
 			with: func(g *given) { g.ended(0, ago(2*time.Hour), ago(time.Second)) },
 			want: "HolderUnreachable NoHolder ReplacingCandidates", says: "is dead; the Lease is being released",
 		},
-		"the process exits again and again": {
+		"the process keeps exiting": {
 			with: func(g *given) { g.crashing(3) },
-			want: "ProcessBackOff NoHolder ReplacingCandidates", says: "exits again and again, last with status 3",
+			want: "ProcessBackOff NoHolder ReplacingCandidates", says: "keeps exiting, last with status 3",
 		},
 		"the command is not in the image": {
 			with: func(g *given) { g.crashing(127) },
-			want: "ProcessBackOff NoHolder ReplacingCandidates", says: "last with status 127, a command that is not found (CrashLoopBackOff)",
+			want: "ProcessBackOff NoHolder ReplacingCandidates", says: "last with status 127, command not found (CrashLoopBackOff)",
 		},
 		"agents that refuse their configuration": {
 			with: func(g *given) {
@@ -135,7 +135,7 @@ func TestConditions(t *testing.T) {
 					g.Pods[i].Status.ContainerStatuses[0].LastTerminationState.Terminated = &corev1.ContainerStateTerminated{ExitCode: contract.ExitConfig}
 				}
 			},
-			want: "AgentMisconfigured NoHolder ReplacingCandidates", says: "refuses its configuration",
+			want: "AgentMisconfigured NoHolder ReplacingCandidates", says: "rejects its configuration",
 		},
 		"no standby ready": {with: func(g *given) { g.unready(1) }, want: "Running NoStandby ReplacingCandidates", active: true},
 		"a standby whose image takes long": {
@@ -146,12 +146,12 @@ func TestConditions(t *testing.T) {
 				}}
 				g.since(1, twoMinutes)
 			},
-			want: "Running NoStandby CandidateStuck", active: true, says: "-1: container app waits: PodInitializing: perhaps for its image; see kubectl",
+			want: "Running NoStandby CandidateStuck", active: true, says: "-1: container app waits: PodInitializing: it may be waiting for its image; see kubectl",
 		},
 		"a standby that takes long": {
 			with: func(g *given) { g.waiting(1, "ContainerCreating"); g.since(1, twoMinutes) },
 			want: "Running NoStandby CandidateStuck", active: true,
-			says: "-1: none of its containers has started (ContainerCreating): perhaps for a volume, a ConfigMap, a Secret or an image; see kubectl describe pod job-",
+			says: "-1: none of its containers has started (ContainerCreating): it may be waiting for a volume, a ConfigMap, a Secret or an image; see kubectl describe pod job-",
 		},
 		"a standby that waits for an init container": {
 			with: func(g *given) {
@@ -159,7 +159,7 @@ func TestConditions(t *testing.T) {
 				g.since(1, twoMinutes)
 				g.Pods[1].Status.InitContainerStatuses = []corev1.ContainerStatus{{Name: "prepare", State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}}
 			},
-			want: "Running NoStandby CandidateStuck", active: true, says: "container prepare runs and does not get ready",
+			want: "Running NoStandby CandidateStuck", active: true, says: "container prepare runs but does not become ready",
 		},
 		"a standby without a Secret": {
 			with: func(g *given) { g.waiting(1, "CreateContainerConfigError", `secret "key" not found`) },
@@ -188,7 +188,7 @@ func TestConditions(t *testing.T) {
 				g.unready(0)
 				g.since(0, twoMinutes)
 			},
-			want: "Running StandbyReady CandidateStuck", active: true, says: "-0: container app runs and does not get ready",
+			want: "Running StandbyReady CandidateStuck", active: true, says: "-0: container app runs but does not become ready",
 		},
 		"a standby that is lost for long": {
 			with: func(g *given) {
@@ -196,11 +196,11 @@ func TestConditions(t *testing.T) {
 				g.since(1, twoMinutes)
 				g.Pods[1].Status.ContainerStatuses[0].Ready = true
 			},
-			want: "Running NoStandby CandidateStuck", active: true, says: "-1: its containers are ready and it is not: see kubectl describe pod",
+			want: "Running NoStandby CandidateStuck", active: true, says: "-1: its containers are ready, but the pod is not: see kubectl describe pod",
 		},
 		"a standby that is not ready since tomorrow": {
 			with: func(g *given) { g.unready(1); g.since(1, -24*time.Hour) },
-			want: "Running NoStandby CandidateStuck", active: true, says: "runs and does not get ready",
+			want: "Running NoStandby CandidateStuck", active: true, says: "runs but does not become ready",
 		},
 		"a standby that a kubelet rejected": {
 			with: func(g *given) { g.rejected(1, "OutOfcpu", "Node didn't have enough resource: cpu") },
@@ -227,7 +227,7 @@ func TestConditions(t *testing.T) {
 				g.pod(0, "c").Annotations[FailuresAnnotation] = "1"
 				g.rejected(2, "SysctlForbidden", "forbidden sysctl")
 			},
-			want: "Running StandbyReady RolloutStalled", active: true, says: "the old version goes on: pods fail one after another",
+			want: "Running StandbyReady RolloutStalled", active: true, says: "the old version continues: pods fail one after another",
 		},
 		"standby on its way out": {with: func(g *given) { g.terminating(1) }, want: "Running NoStandby ReplacingCandidates", active: true},
 		"standby beside the holder": {
@@ -251,7 +251,7 @@ func TestConditions(t *testing.T) {
 				g.pod(0, "c")
 				g.waiting(2, "ImagePullBackOff")
 			},
-			want: "Running StandbyReady RolloutStalled", active: true, says: "the old version goes on: job-hbt97c5-0: container app gets no image",
+			want: "Running StandbyReady RolloutStalled", active: true, says: "the old version continues: job-hbt97c5-0: container app can't pull its image",
 		},
 		"a new template that takes long": {
 			with: func(g *given) {
@@ -260,7 +260,7 @@ func TestConditions(t *testing.T) {
 				g.unready(2)
 				g.since(2, twoMinutes)
 			},
-			want: "Running StandbyReady ProgressDeadlineExceeded", active: true, says: "does not get ready",
+			want: "Running StandbyReady ProgressDeadlineExceeded", active: true, says: "does not become ready",
 		},
 		"a new template that was tried": {
 			with: func(g *given) {
@@ -288,7 +288,7 @@ func TestConditions(t *testing.T) {
 			with: func(g *given) { g.Job.Spec.Suspend = true; g.orphaned() },
 			want: "Suspending Suspended Suspending", active: true, says: "the candidates are being removed",
 		},
-		"suspended, its holder deleted by force, whose lease has not run out": {
+		"suspended, the holder deleted by force before its lease expired": {
 			with: func(g *given) { g.Job.Spec.Suspend = true; g.Pods = nil; g.Lease.Unchanged = 15*time.Second - 1 },
 			want: "Suspending Suspended Suspending", says: "its process is dead 15s after its last renewal",
 		},
@@ -319,11 +319,11 @@ func TestConditions(t *testing.T) {
 			with:  func(g *given) { g.Job.Spec.Suspend = true },
 			want:  "Suspending Suspended Suspending", active: true, says: "the candidates are being removed",
 		},
-		"suspended, and nobody knows who acted last": {
+		"suspended, and the last holder is unknown": {
 			with: func(g *given) { g.Job.Spec.Suspend = true; g.Pods = nil; g.Lease.Record.Holder = lease.UnknownHolder },
 			want: "Suspending Suspended Suspending", says: "it is over when the Lease has not changed for 15s",
 		},
-		"suspended, and nobody knows for how long who acted last may act": {
+		"suspended, and it is unknown how long the last holder may act": {
 			with: func(g *given) {
 				g.Job.Spec.Suspend = true
 				g.Pods = nil
@@ -331,13 +331,13 @@ func TestConditions(t *testing.T) {
 			},
 			want: "Suspending Suspended Suspending", says: "for 1m0s",
 		},
-		"suspended, and somebody has blanked the holder": {
+		"suspended, and the holder's name was cleared": {
 			with: func(g *given) { g.Job.Spec.Suspend = true; g.Pods = nil; g.Lease.Record.Holder = "" },
-			want: "Suspending Suspended Suspending", says: "the last tenure may last",
+			want: "Suspending Suspended Suspending", says: "the last tenure may not be over",
 		},
 		"suspended, and another elector has the Lease": {
 			with: func(g *given) { g.Job.Spec.Suspend = true; g.Pods = nil; g.Lease.Record.Holder = "web-0_6a1f6ee4" },
-			want: "Suspending Suspended Suspending", says: "stop it, and wait until its lease has run out",
+			want: "Suspending Suspended Suspending", says: "stop it, and wait until its lease has expired",
 		},
 		"suspended, and a pod of the earlier job has not ended": {
 			with: func(g *given) {
@@ -347,7 +347,7 @@ func TestConditions(t *testing.T) {
 					pod.OwnerReferences[0].UID = "earlier"
 				}
 			},
-			want: "Suspending Suspended Suspending", says: "-0 holds the Lease and is not a pod of this SingletonJob",
+			want: "Suspending Suspended Suspending", says: "-0, which the operator does not see as a pod of this SingletonJob, holds the Lease",
 		},
 		"not ready by its own probes, with a command that a webhook has wrapped": {
 			with: func(g *given) { g.unwell(0, time.Second); g.wrapped(0) }, want: "NotReady StandbyReady UpToDate", active: true,
@@ -434,7 +434,7 @@ func TestConditions(t *testing.T) {
 	}
 }
 
-// TestMessagesAreBounded: the API server refuses a status whose message is longer than 32 KiB.
+// TestMessagesAreBounded: the API server rejects a status with a message longer than 32 KiB.
 func TestMessagesAreBounded(t *testing.T) {
 	g := steady()
 	g.Job.Spec.Container = strings.Repeat("é", 1<<19)
@@ -457,14 +457,14 @@ func (g *given) Pods0() string {
 	return g.Pods[0].Name
 }
 
-// orphaned has the pods be owned by nobody, as kubectl delete --cascade=orphan leaves them.
+// orphaned removes the owner of the pods, as kubectl delete --cascade=orphan does.
 func (g *given) orphaned() {
 	for _, pod := range g.Pods {
 		pod.OwnerReferences = nil
 	}
 }
 
-// keptRunning is a steady job whose holder runs on without its Lease.
+// keptRunning is a steady job whose holder keeps running without its Lease.
 func keptRunning() *given {
 	g := steady()
 	g.Job.Spec.Lease.OnRenewFailure = v1alpha1.OnRenewFailureKeepRunning
@@ -484,20 +484,19 @@ func (g *given) free() {
 	}}
 }
 
-// wrapped has a webhook put a program of its own before the agent.
+// wrapped puts a webhook's program before the agent.
 func (g *given) wrapped(pod int) {
 	c := &g.Pods[pod].Spec.Containers[0]
 	c.Command, c.Args = []string{"/vault/vault-env"}, append(slices.Clone(c.Command), c.Args...)
 }
 
-// rest has a pod not be ready for another reason than its gated container.
+// rest makes a pod not ready for a reason other than its gated container.
 func (g *given) rest(pod int, reason string) {
 	g.Pods[pod].Status.Conditions[0].Reason = reason
 	g.Pods[pod].Status.ContainerStatuses[0].Ready = true
 }
 
-// TestEveryConditionReasonIsReachedOrNamedHere: each verdict that stands in the code is one that the API declares for its
-// condition, and the other way round.
+// TestEveryConditionReasonIsReachedOrNamedHere: the API declares each verdict in the code for its condition, and the other way round.
 func TestEveryConditionReasonIsReachedOrNamedHere(t *testing.T) {
 	verdicts := map[string]*ast.FuncDecl{}
 	for _, name := range []string{"conditions.go", "entrypoint.go", "ready.go", "runstatus.go", "timely.go", "workload.go"} {
@@ -518,7 +517,7 @@ func TestEveryConditionReasonIsReachedOrNamedHere(t *testing.T) {
 		v1alpha1.ConditionComplete: "complete", v1alpha1.ConditionFailed: "givenUp", v1alpha1.ConditionScheduled: "scheduled",
 	} {
 		reasons := reasonsIn(verdicts, f)
-		if f == "active" || f == "progressing" || f == "ready" { // they say why a job is blocked
+		if f == "active" || f == "progressing" || f == "ready" { // these report why a job is blocked
 			maps.Copy(reasons, reasonsIn(verdicts, "blockedBy"))
 			maps.Copy(reasons, reasonsIn(verdicts, "unknownEntrypoint"))
 		}
@@ -529,12 +528,12 @@ func TestEveryConditionReasonIsReachedOrNamedHere(t *testing.T) {
 	}
 	for _, r := range v1alpha1.ConditionReasons() {
 		if !used[r.Condition+" "+r.Reason] {
-			t.Errorf("the API declares %s %s, which is never said", r.Condition, r.Reason)
+			t.Errorf("the API declares %s %s, which is never reported", r.Condition, r.Reason)
 		}
 	}
 }
 
-// reasonsIn are the reasons of the verdicts in a function, and in those that it calls.
+// reasonsIn returns the reasons of the verdicts in a function and in the functions that it calls.
 func reasonsIn(functions map[string]*ast.FuncDecl, name string) map[string]bool {
 	reasons := map[string]bool{}
 	ast.Inspect(functions[name].Body, func(n ast.Node) bool {
@@ -594,8 +593,8 @@ func TestNobodyIsActiveBeyondTheLease(t *testing.T) {
 	}
 }
 
-// A job of several containers that was stored before one had to be chosen keeps what runs, says what to choose from, and goes on with
-// the same pods once the one is named that they gate.
+// A job with several containers that was stored before one had to be chosen keeps its running process. It reports the possible choices, and
+// continues with the same pods once the container that they gate is named.
 func TestNoContainerIsChosen(t *testing.T) {
 	two := func(annotation string) *given {
 		g := fresh()
@@ -618,7 +617,7 @@ func TestNoContainerIsChosen(t *testing.T) {
 	}{
 		"none":                      {"", `one of ["app", "proxy"]`},
 		"one that is not there":     {"web", `one of ["app", "proxy"]`},
-		"another than the pods'":    {"proxy", `set it to "app" to go on with that, or to "proxy" for a rollout to that`},
+		"another than the pods'":    {"proxy", `set it to "app" to keep that container, or to "proxy" to roll out the other one`},
 		"that of the pods, by name": {"app", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -642,7 +641,7 @@ func TestNoContainerIsChosen(t *testing.T) {
 	}
 }
 
-// What no agent could be started with is told as any other fault of the spec, and no pod is made that would fail for it.
+// A setting with which no agent could start is reported like any other fault of the spec. No pod is created that would fail because of it.
 func TestAgentsThatCannotStart(t *testing.T) {
 	g := steady()
 	g.Job.Spec.Template.Spec.Containers[0].Lifecycle = &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{

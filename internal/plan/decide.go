@@ -7,7 +7,7 @@ import (
 	"github.com/singletonjob/operator/internal/lease"
 )
 
-// Decide is total: every observation has a plan.
+// Decide is a total function: every observation has a plan.
 func Decide(o Observed) Plan {
 	if o.Job == nil {
 		return collecting(&o)
@@ -41,7 +41,7 @@ func Decide(o Observed) Plan {
 	}
 	p.Status, p.Changes = statusOf(p.State, j, t, m, r, news, &o, p.FleetRollout, handover{asked, handing(t, p.Lease)})
 	left := expiresIn(j, r, o.Now)
-	p.Expired = p.State == Resting && p.Status == nil && left != nil && *left <= 0 && len(p.Adopt) == 0 // what is adopted goes with it
+	p.Expired = p.State == Resting && p.Status == nil && left != nil && *left <= 0 && len(p.Adopt) == 0 // adopted pods are deleted with it
 	p.Events = eventsOf(j, t, r, news, &o, &p)
 	forgets := p.forget(j, t, r)
 	p.Reasons = reasonsOf(j, t, m, r, &p)
@@ -51,7 +51,7 @@ func Decide(o Observed) Plan {
 	return p
 }
 
-// forget has the Lease forget what is told, and reports whether there is any such thing, now or after the next renewal.
+// forget removes from the Lease what the status records, and reports whether there is anything to remove, now or after the next renewal.
 func (p *Plan) forget(j *job, t *tenure, r *runs) bool {
 	stored := &j.Status
 	if p.Status != nil {
@@ -67,7 +67,7 @@ func (p *Plan) forget(j *job, t *tenure, r *runs) bool {
 	return true
 }
 
-// decided is what a plan is made of, each from the ones before it.
+// decided are the values from which a plan is built, each computed from the ones before it.
 type decided struct {
 	j       *job
 	t       *tenure
@@ -79,18 +79,18 @@ type decided struct {
 	request *LeaseWrite
 }
 
-// carryOut fills in what is done in the plan's state.
+// carryOut sets what is done in the plan's state.
 func (p *Plan) carryOut(d *decided) {
 	j, t, m, o := d.j, d.t, d.m, d.o
 	switch p.State {
 	case Collecting, LeaseConflict, Suspended:
-		// Nothing is touched.
+		// Nothing is changed.
 	case InvalidSpec:
 		if j.borrowed {
 			p.Apply, p.Also = children(j, t, o.Children, o.Pods)
 		}
 	case Deleting:
-		// Nothing is made any more. What lives is seen to until it is gone.
+		// Nothing is created any more. The Lease of a dead holder is still released.
 		if t.dead() {
 			p.Lease = release(t, o.Now)
 		}
@@ -99,7 +99,7 @@ func (p *Plan) carryOut(d *decided) {
 	case HolderDead:
 		p.Lease = release(t, o.Now)
 	case Suspending, Resting, Blocked, EntrypointUnknown, Serving:
-		// What runs goes on, and what it needs for that is kept.
+		// The running process continues, and the objects that it needs are kept.
 		p.Apply, p.Also = children(j, t, o.Children, o.Pods)
 		if p.Adopt = adopt(m); len(p.Adopt) == 0 {
 			p.change(d)
@@ -107,7 +107,7 @@ func (p *Plan) carryOut(d *decided) {
 	}
 }
 
-// change fills in what is done to pods, and asked of the holder, once all of them are the job's.
+// change sets what is done to pods and requested from the holder, once all pods belong to the job.
 func (p *Plan) change(d *decided) {
 	j, t, m, o := d.j, d.t, d.m, d.o
 	switch p.State {
@@ -122,15 +122,15 @@ func (p *Plan) change(d *decided) {
 		if !t.quiet() {
 			p.Lease = d.request
 		}
-	default: // what there is stays
+	default: // existing pods stay
 	}
 }
 
-// claim has the Lease be this job's.
+// claim makes the Lease this job's.
 func (p *Plan) claim(d *decided) {
 	p.Delete = dismissed(d.t, d.m)
 	switch {
-	case len(d.m.strangers) > 0 && !d.claimed(): // they would start what it says, as a previous job's
+	case len(d.m.strangers) > 0 && !d.claimed(): // their agents would start its runs as those of a previous job
 	case p.State == LeaseMissing:
 		p.Lease = newLease(d.j, d.o)
 	default:
@@ -138,7 +138,7 @@ func (p *Plan) claim(d *decided) {
 	}
 }
 
-// claimed reports whether the Lease says nothing of another job's runs.
+// claimed reports whether the Lease records no runs of another job.
 func (d *decided) claimed() bool {
 	if d.r != nil {
 		return d.r.mine
@@ -146,12 +146,12 @@ func (d *decided) claimed() bool {
 	return d.t.Claim.JobUID == string(d.j.UID)
 }
 
-// keepsRuns reports whether what a Lease says of runs is kept up to date.
+// keepsRuns reports whether the record of runs in the Lease is kept up to date.
 func (s State) keepsRuns() bool {
 	return s == Serving || s == Resting || s == Suspending || s == Suspended || s == Blocked || s == EntrypointUnknown
 }
 
-// stateOf tries the states in their order; the first that holds names the job's.
+// stateOf tries the states in order and returns the first one that applies.
 func stateOf(j *job, t *tenure, m *members, r *runs) State {
 	switch {
 	case j.DeletionTimestamp != nil:
@@ -172,7 +172,7 @@ func stateOf(j *job, t *tenure, m *members, r *runs) State {
 	return stateToBe(j, t, m, r)
 }
 
-// stateToBe is the state of a job whose Lease is in order.
+// stateToBe returns the state of a job whose Lease is in order.
 func stateToBe(j *job, t *tenure, m *members, r *runs) State {
 	suspended := j.Spec.Suspend && !r.outlasts()
 	switch {
@@ -194,11 +194,11 @@ func stateToBe(j *job, t *tenure, m *members, r *runs) State {
 	return Serving
 }
 
-// collecting is the plan where there is no job: its Lease goes once no tenure can last.
+// collecting returns the plan for a job that does not exist: its Lease is deleted once no tenure can last.
 func collecting(o *Observed) Plan {
 	p := Plan{State: Collecting, Lease: collect(o), Reasons: roles()}
 	if p.Lease != nil {
-		p.Reasons.add("Lease", o.Name, "the job is gone, and no tenure can last")
+		p.Reasons.add("Lease", o.Name, "the job no longer exists, and no tenure can last")
 	}
 	var a alarm
 	if o.Lease.Presence == Ours && len(o.Pods) == 0 {
@@ -218,7 +218,7 @@ func handing(t *tenure, w *LeaseWrite) bool {
 	return asked.To != "" && t.holder.named
 }
 
-// putOff reports whether a write to the Lease waits for the next renewal. later is one that the state does not stand for.
+// putOff reports whether a write to the Lease waits for the next renewal. later is a write that does not follow from the state alone.
 func putOff(state State, t *tenure, later *LeaseWrite) bool {
 	if t.Presence != Ours || t.holder.Pod == "" || !t.quiet() || !t.acts() {
 		return false

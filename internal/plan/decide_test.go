@@ -20,7 +20,7 @@ import (
 	"github.com/singletonjob/operator/test/tier"
 )
 
-// distortions change an observation in ways that happen, and in some that should not.
+// distortions change an observation in ways that occur, and in some that should not occur.
 var distortions = []func(*given, *rand.Rand){
 	func(g *given, _ *rand.Rand) { g.Job = nil },
 	func(g *given, _ *rand.Rand) { g.Job.DeletionTimestamp = &metav1.Time{Time: now} },
@@ -116,12 +116,12 @@ var distortions = []func(*given, *rand.Rand){
 	},
 }
 
-// anyNumber is what may stand where a number is expected and anybody can write.
+// anyNumber returns a value for a number that anyone can write.
 func anyNumber(r *rand.Rand) int64 {
 	return []int64{0, 1, -1, 99, 100, 101, math.MaxInt32, math.MaxInt64, math.MinInt64 + 1, r.Int64(), -r.Int64()}[r.IntN(11)]
 }
 
-// anyTime is what a time of the API may be read as, in microseconds.
+// anyTime returns a possible value of a time in the API, in microseconds.
 func anyTime(r *rand.Rand) int64 {
 	last := lastMilli * 1000
 	return []int64{0, -1, time.Date(0, 1, 1, 0, 0, 0, 0, time.UTC).UnixMicro(), last, r.Int64N(last)}[r.IntN(5)]
@@ -134,14 +134,14 @@ func (g *given) some(r *rand.Rand, change func(int)) {
 	}
 }
 
-// observation is one of countless, the same for the same seed.
+// observation returns a random observation, the same one for the same seed.
 func observation(seed uint64) *given {
 	r := rand.New(rand.NewPCG(seed, 1))
 	g := steady()
 	for range 1 + r.IntN(6) {
 		if d := distortions[r.IntN(len(distortions))]; g.Job != nil {
 			func() {
-				defer func() { _ = recover() }() // a distortion that an earlier one has left no ground for
+				defer func() { _ = recover() }() // an earlier distortion removed what this one changes
 				d(g, r)
 			}()
 		}
@@ -151,28 +151,28 @@ func observation(seed uint64) *given {
 
 // promises hold for every observation.
 var promises = map[string]func(g *given, p Plan) bool{
-	"a Lease is deleted only of a job that is gone, when no tenure can last": func(g *given, p Plan) bool {
+	"a Lease is deleted only if its job no longer exists and no tenure can last": func(g *given, p Plan) bool {
 		return !writes(p, DeleteLease) || g.Job == nil && Over(g.Lease.Record, g.Lease.Unchanged)
 	},
 	"a holder is removed only with proof": func(g *given, p Plan) bool {
 		return !writes(p, UpdateLease) || p.Lease.Record.Holder == g.Lease.Record.Holder || proven(g) && p.Lease.Record.Holder == ""
 	},
-	"nobody is made a holder": func(g *given, p Plan) bool {
+	"no write makes a pod the holder": func(g *given, p Plan) bool {
 		return p.Lease == nil || p.Lease.Record.Holder == "" || p.Lease.Record.Holder == g.Lease.Record.Holder || p.Lease.Op == CreateLease && p.Lease.Record.Holder == lease.UnknownHolder
 	},
-	"a new Lease is free only if nothing speaks for an earlier tenure": func(g *given, p Plan) bool {
+	"a new Lease is free only if nothing indicates an earlier tenure": func(g *given, p Plan) bool {
 		return !writes(p, CreateLease) || p.Lease.Record.Holder == lease.UnknownHolder || len(g.Pods) == 0 && g.Job.Status.FencingToken == 0
 	},
-	"a Lease is made only where there is none": func(g *given, p Plan) bool { return !writes(p, CreateLease) || g.Lease.Presence == Absent },
-	"somebody else's Lease is not written":     func(g *given, p Plan) bool { return g.Lease.Presence != Foreign || p.Lease == nil },
-	"a write names what was judged": func(g *given, p Plan) bool {
+	"a Lease is created only if there is none": func(g *given, p Plan) bool { return !writes(p, CreateLease) || g.Lease.Presence == Absent },
+	"a foreign Lease is not written":           func(g *given, p Plan) bool { return g.Lease.Presence != Foreign || p.Lease == nil },
+	"a write names the observed revision": func(g *given, p Plan) bool {
 		return p.Lease == nil || p.Lease.Op == CreateLease || p.Lease.Record.UID == g.Lease.Record.UID && p.Lease.Record.Revision == g.Lease.Record.Revision
 	},
 	"tokens and their base are never lowered": func(g *given, p Plan) bool {
 		return p.Lease == nil || g.Lease.Presence != Ours || p.Lease.Record.Token >= g.Lease.Record.Token && (p.Lease.Record.TokenBase >= g.Lease.Record.TokenBase || g.Lease.Record.TokenBase > v1alpha1.MaxTokenBase)
 	},
-	"pods are made only under a Lease": func(g *given, p Plan) bool { return len(p.Create) == 0 || g.Lease.Presence == Ours },
-	"a holder that lives goes only if it is the only one wanted, or all are to go": func(g *given, p Plan) bool {
+	"pods are created only if there is a Lease": func(g *given, p Plan) bool { return len(p.Create) == 0 || g.Lease.Presence == Ours },
+	"a live holder is removed only if it is the only candidate, or all are removed": func(g *given, p Plan) bool {
 		for _, ref := range p.Delete {
 			id, _ := lease.ParseIdentity(g.Lease.Record.Holder)
 			if ref.Name == id.Pod && string(ref.UID) == id.PodUID && !g.Job.Spec.Suspend && g.Job.Spec.Candidates != 1 {
@@ -185,7 +185,7 @@ var promises = map[string]func(g *given, p Plan) bool{
 		started := (len(p.Create) > 0 || len(p.Delete) > 0 && p.State != Resting) && g.Job != nil && g.Job.Spec.WorkloadRef != nil && !g.Job.Spec.Suspend
 		return !started || g.Workload != nil && g.Workload.Exists && g.Workload.Replicas == 0 && len(g.Workload.Claims)+len(g.Workload.Pods) == 0
 	},
-	"no name is given twice": func(g *given, p Plan) bool {
+	"no name is used twice": func(g *given, p Plan) bool {
 		names := map[string]bool{}
 		for _, pod := range g.Pods {
 			names[pod.Name] = true
@@ -198,13 +198,13 @@ var promises = map[string]func(g *given, p Plan) bool{
 		}
 		return true
 	},
-	"no pod comes or goes while it is not known what to run, unless that is over": func(g *given, p Plan) bool {
+	"no pod is created or deleted while the entrypoint is unknown, unless it has ended": func(g *given, p Plan) bool {
 		return AsksForEntrypoint(&g.Observed) == nil || p.State == Resting || len(p.Create)+len(p.Delete) == 0
 	},
-	"a standby is moved only where another node takes it, and nothing else comes or goes": func(g *given, p Plan) bool {
+	"a standby is moved only if another node takes it, and no other pod is created or deleted": func(g *given, p Plan) bool {
 		return p.Move == nil || p.State == Serving && len(g.Nodes) > 0 && len(p.Create)+len(p.Delete) == 0 && p.Lease == nil && g.OverQuota == 0
 	},
-	"a moved standby is one more than asked for, of the present template, and not for the holder's node": func(g *given, p Plan) bool {
+	"a moved standby is a surge pod of the current template for another node than the holder's": func(g *given, p Plan) bool {
 		if p.Move == nil {
 			return true
 		}
@@ -227,7 +227,7 @@ var promises = map[string]func(g *given, p Plan) bool{
 		seen := map[types.UID]bool{}
 		for _, pod := range g.Pods {
 			if seen[pod.UID] {
-				return true // nothing to be true of
+				return true // the promise does not apply
 			}
 			seen[pod.UID] = true
 		}
@@ -237,14 +237,14 @@ var promises = map[string]func(g *given, p Plan) bool{
 		}
 		return m.any(func(c candidate) bool { return c.isStandby() && !slices.Contains(p.Delete, c.ref()) })
 	},
-	"a job that is gone has no status": func(g *given, p Plan) bool { return p.Status == nil || g.Job != nil },
-	"for a job that is gone or going nothing is made or deleted": func(g *given, p Plan) bool {
+	"a job that does not exist has no status": func(g *given, p Plan) bool { return p.Status == nil || g.Job != nil },
+	"for a deleted or terminating job nothing is created or deleted": func(g *given, p Plan) bool {
 		return g.Job != nil && g.Job.DeletionTimestamp == nil || len(p.Apply)+len(p.Also)+len(p.Adopt)+len(p.Create)+len(p.Delete) == 0
 	},
 	"the Lease of a holder that may not renew is only released": func(g *given, p Plan) bool {
 		return !writes(p, UpdateLease) || g.Lease.Record.Free() || g.Lease.Record.BadTokenBase != "" || g.Lease.Record.TokenBase > v1alpha1.MaxTokenBase || g.Lease.Renewed && g.Lease.SinceRenewal < 3*time.Second || p.Lease.Record.Holder == ""
 	},
-	"the Lease forgets nothing but what the status tells, of a holder that renews, by a write of its own": func(g *given, p Plan) bool {
+	"the Lease drops only what the status records, while the holder renews, by a separate write": func(g *given, p Plan) bool {
 		if p.Told == nil {
 			return true
 		}
@@ -254,7 +254,7 @@ var promises = map[string]func(g *given, p Plan) bool{
 		return p.Lease == nil && g.Lease.Renewed && g.Lease.SinceRenewal < 3*time.Second && cmp.Equal(was, is) && p.Told.Claim == g.Lease.Claim &&
 			kept > 0 && cmp.Equal(was.History[:kept], p.Told.Record.History) && was.History[kept-1].Token <= Recorded(&status)
 	},
-	"every time that is written is one of the API's": func(_ *given, p Plan) bool {
+	"every written time is valid in the API": func(_ *given, p Plan) bool {
 		year := func(t time.Time) bool { return t.UTC().Year() >= 0 && t.UTC().Year() <= 9999 }
 		ok := p.Lease == nil || p.Lease.Op != UpdateLease || p.Lease.Record.Holder != "" || year(time.UnixMicro(p.Lease.Record.RenewTime))
 		for _, c := range p.Changes {
@@ -262,13 +262,13 @@ var promises = map[string]func(g *given, p Plan) bool{
 		}
 		return ok && (p.Status == nil || p.Status.ActiveSince == nil || year(p.Status.ActiveSince.Time))
 	},
-	"no token base is written that the API would not accept": func(_ *given, p Plan) bool {
+	"no invalid token base is written": func(_ *given, p Plan) bool {
 		return p.Lease == nil || p.Lease.Op == DeleteLease || p.Lease.Record.Holder == "" && p.Lease.Op == UpdateLease || p.Lease.Record.TokenBase <= v1alpha1.MaxTokenBase
 	},
 	"a claim is read as it was written": func(_ *given, p Plan) bool {
 		return p.Lease == nil || p.Lease.Op == DeleteLease || ParseClaim(p.Lease.Claim.String()) == p.Lease.Claim
 	},
-	"no text is longer than the API takes": func(_ *given, p Plan) bool {
+	"no text is longer than the API accepts": func(_ *given, p Plan) bool {
 		for _, e := range p.Events {
 			if len(e.Message) > 1024 {
 				return false
@@ -285,14 +285,14 @@ var promises = map[string]func(g *given, p Plan) bool{
 		g.Job.Status = *p.Status
 		return len(Decide(g.Observed).Changes) == 0
 	},
-	"who is active holds the Lease and renews it": func(g *given, p Plan) bool {
+	"the active pod holds the Lease and renews it": func(g *given, p Plan) bool {
 		if p.Status == nil || p.Status.ActivePod == "" {
 			return true
 		}
 		id, _ := lease.ParseIdentity(g.Lease.Record.Holder)
 		return p.Status.ActivePod == id.Pod && g.Lease.Unchanged < 15*time.Second
 	},
-	"at most one gets the role active": func(_ *given, p Plan) bool {
+	"at most one pod gets the role active": func(_ *given, p Plan) bool {
 		n := 0
 		for _, r := range p.Relabel {
 			if r.Role == "active" {
@@ -301,7 +301,7 @@ var promises = map[string]func(g *given, p Plan) bool{
 		}
 		return n <= 1
 	},
-	"the history is newest first, and no longer than it may be": func(g *given, p Plan) bool {
+	"the history is newest first and within its limit": func(g *given, p Plan) bool {
 		if p.Status == nil {
 			return true
 		}
@@ -312,7 +312,7 @@ var promises = map[string]func(g *given, p Plan) bool{
 		}
 		return g.Job.Spec.HistoryLimit == nil || len(p.Status.History) <= int(*g.Job.Spec.HistoryLimit)
 	},
-	"nobody is said to be suspended by whose Lease somebody may act": func(g *given, p Plan) bool {
+	"no job is reported as suspended while a process may act by its Lease": func(g *given, p Plan) bool {
 		if p.State != Suspended {
 			return true
 		}
@@ -323,7 +323,7 @@ var promises = map[string]func(g *given, p Plan) bool{
 			return owner == nil && agents(pod) != nil || owner != nil && owner.UID == g.Job.UID
 		})
 	},
-	"nothing is done to a pod that nobody owns, but to adopt it": func(_ *given, p Plan) bool {
+	"a pod without an owner is only adopted": func(_ *given, p Plan) bool {
 		for _, ref := range p.Adopt {
 			if slices.Contains(p.Delete, ref) {
 				return false
@@ -341,7 +341,7 @@ func proven(g *given) bool {
 
 func writes(p Plan, op LeaseOp) bool { return p.Lease != nil && p.Lease.Op == op }
 
-// keepsItsPromises also finds panics, and plans that change what they were decided on.
+// keepsItsPromises also finds panics, and plans that modify their observation.
 func keepsItsPromises(t *testing.T, seed uint64) {
 	t.Helper()
 	g := observation(seed)
@@ -374,7 +374,7 @@ func TestPromises(t *testing.T) {
 }
 
 func FuzzPromises(f *testing.F) {
-	for seed := range uint64(64) { // TestPromises says that every state is among what seeds come to
+	for seed := range uint64(64) { // TestPromises checks that the seeds reach every state
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, seed uint64) { keepsItsPromises(t, seed) })

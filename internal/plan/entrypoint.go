@@ -9,8 +9,8 @@ import (
 	"github.com/singletonjob/operator/internal/inject"
 )
 
-// AsksForEntrypoint is the job, with its effective template, if pods are wanted that cannot be made before it is known what their
-// image runs; else nil.
+// AsksForEntrypoint returns the job with its effective template if the operator must look up the entrypoint of its image before it can
+// create pods; else nil.
 func AsksForEntrypoint(o *Observed) *v1alpha1.SingletonJob {
 	if o.Job == nil || o.Job.DeletionTimestamp != nil || o.Job.Spec.Suspend || !inject.Unknown(Effective(o.Job, o.Workload)) {
 		return nil
@@ -21,19 +21,19 @@ func AsksForEntrypoint(o *Observed) *v1alpha1.SingletonJob {
 	return nil
 }
 
-// recordSoon is how soon pods are made of an entrypoint after it was recorded. They are made of what the status says and of
-// nothing else: so all pods of a template get the same, whichever operator makes them, and whether or not a registry answers.
+// recordSoon is how soon pods are created after the entrypoint was recorded. They are created only from what the status records. So all
+// pods of a template get the same entrypoint, whichever operator creates them, and whether or not a registry answers.
 const recordSoon = time.Millisecond
 
-// describeEntrypoint records what was found for the present template. What another template was given stays until then: a
-// template that is put back finds its own again.
+// describeEntrypoint records the lookup's result for the current template. The result for another template stays until then, so that a
+// template that is restored finds its own result again.
 func describeEntrypoint(status *v1alpha1.SingletonJobStatus, j *job) {
 	if found := j.lookup.Found; found != nil && found.TemplateHash == inject.EntrypointHash(j.SingletonJob) && inject.Unknown(j.SingletonJob) {
 		status.Entrypoint = found.DeepCopy()
 	}
 }
 
-// await has nothing be started while a look-up has not been recorded.
+// await blocks all starts while the result of a lookup is not recorded.
 func (j *job) await(l Lookup) {
 	if j.lookup = l; !j.mayAsk() || !inject.Unknown(j.SingletonJob) {
 		return
@@ -41,12 +41,12 @@ func (j *job) await(l Lookup) {
 	if j.blocked == well {
 		j.blocked = unknownEntrypoint(j)
 	} else {
-		j.blocked.message += "; and not before this is mended: " + unknownEntrypoint(j).message
+		j.blocked.message += "; this must be fixed first, too: " + unknownEntrypoint(j).message
 	}
 }
 
-// mayAsk reports whether what the image runs is to be known: also while the workload runs by itself still, so that it is known
-// before somebody scales that to 0.
+// mayAsk reports whether the lookup is wanted. That includes a workload that still runs by itself, so that the entrypoint is known before a
+// user scales the workload to 0.
 func (j *job) mayAsk() bool {
 	switch j.blocked.reason {
 	case well.reason, v1alpha1.ReasonWorkloadRunning, v1alpha1.ReasonWorkloadSettling:
@@ -57,10 +57,10 @@ func (j *job) mayAsk() bool {
 
 func unknownEntrypoint(j *job) verdict {
 	container := j.Spec.Template.Spec.Containers[j.GatedContainer()]
-	text := fmt.Sprintf("the gated container %q sets no command, and what its image %q runs is not known: %s", container.Name,
-		bounded(container.Image, maxDetail), cmp.Or(bounded(j.lookup.Problem, maxRefusal), "its registry is being asked"))
+	text := fmt.Sprintf("the gated container %q sets no command, and the entrypoint of its image %q is unknown: %s", container.Name,
+		bounded(container.Image, maxDetail), cmp.Or(bounded(j.lookup.Problem, maxRefusal), "the operator is asking its registry"))
 	if j.lookup.Problem != "" {
-		text += "; set command to the ENTRYPOINT of the image, or mend the cause; the pods that exist stay as they are until then"
+		text += "; set command to the ENTRYPOINT of the image, or fix the cause; existing pods stay as they are until then"
 	}
 	return verdict{v1alpha1.ReasonEntrypointUnknown, text}
 }

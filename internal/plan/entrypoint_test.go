@@ -18,7 +18,8 @@ func found(g *given, command ...string) *v1alpha1.Entrypoint {
 	return &v1alpha1.Entrypoint{TemplateHash: inject.Hash(g.Job), Image: "v1", Digest: "sha256:x", Command: command}
 }
 
-// TestNoPodBeforeTheEntrypointIsKnown: neither is one made, nor does one go; then it is recorded, and after that pods are made of it.
+// TestNoPodBeforeTheEntrypointIsKnown: until then no pod is created or removed. Then the entrypoint is recorded, and after that pods are
+// created from it.
 func TestNoPodBeforeTheEntrypointIsKnown(t *testing.T) {
 	for name, c := range map[string]struct {
 		given  *given
@@ -27,10 +28,10 @@ func TestNoPodBeforeTheEntrypointIsKnown(t *testing.T) {
 		says   string
 		wake   time.Duration
 	}{
-		"a new job, at first":    {given: fresh(), want: "EntrypointUnknown NoHolder EntrypointUnknown", says: `what its image "v1" runs is not known: its registry is being asked`},
+		"a new job, at first":    {given: fresh(), want: "EntrypointUnknown NoHolder EntrypointUnknown", says: `the entrypoint of its image "v1" is unknown: the operator is asking its registry`},
 		"a new job, in trouble":  {given: fresh(), lookup: Lookup{Problem: "the registry r has no such image", Retry: 7 * time.Second}, want: "EntrypointUnknown NoHolder EntrypointUnknown", says: "the registry r has no such image; set command to the ENTRYPOINT", wake: 7 * time.Second},
-		"a rollout, at first":    {given: steady(), want: "Running StandbyReady EntrypointUnknown", says: "its registry is being asked"},
-		"a rollout, in trouble":  {given: steady(), lookup: Lookup{Problem: "trouble", Retry: 7 * time.Second}, want: "Running StandbyReady EntrypointUnknown", says: "the pods that exist stay as they are", wake: 7 * time.Second},
+		"a rollout, at first":    {given: steady(), want: "Running StandbyReady EntrypointUnknown", says: "the operator is asking its registry"},
+		"a rollout, in trouble":  {given: steady(), lookup: Lookup{Problem: "trouble", Retry: 7 * time.Second}, want: "Running StandbyReady EntrypointUnknown", says: "existing pods stay as they are", wake: 7 * time.Second},
 		"a long text is cut off": {given: steady(), lookup: Lookup{Problem: strings.Repeat("x", 1<<20)}, want: "Running StandbyReady EntrypointUnknown", says: "xxx ..."},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -62,7 +63,7 @@ func TestNoPodBeforeTheEntrypointIsKnown(t *testing.T) {
 	}
 }
 
-// isRecordedFirst: what was found stands in the status before a pod is made of it.
+// isRecordedFirst: the result is in the status before a pod is created from it.
 func isRecordedFirst(t *testing.T, g *given) {
 	t.Helper()
 	g.Entrypoint = Lookup{Found: found(g, "/found")}
@@ -73,7 +74,7 @@ func isRecordedFirst(t *testing.T, g *given) {
 	g.Job.Status = *p.Status
 	g.Entrypoint = Lookup{}
 	if p = Decide(g.Observed); len(p.Create) == 0 || AsksForEntrypoint(&g.Observed) != nil {
-		t.Fatalf("no pod is made, in %v", p.State)
+		t.Fatalf("no pod is created, in %v", p.State)
 	}
 	if got := p.Create[0].Spec.Containers[0].Command; got[len(got)-1] != "/found" {
 		t.Errorf("it runs %v", got)
@@ -88,7 +89,7 @@ func messages(status *v1alpha1.SingletonJobStatus) string {
 	return strings.Join(text, "\n")
 }
 
-// TestTheRecordStays: what was found later, for another template, or for a job that has a command, changes nothing.
+// TestTheRecordStays: a later result, one for another template, or one for a job with a command, changes nothing.
 func TestTheRecordStays(t *testing.T) {
 	g := steady()
 	dropCommand(g)
@@ -132,7 +133,7 @@ func TestWhoAsks(t *testing.T) {
 	}
 }
 
-// TestChildrenAreKeptMeanwhile: what the pods that live need to renew.
+// TestChildrenAreKeptMeanwhile: the existing pods keep the objects that they need to renew.
 func TestChildrenAreKeptMeanwhile(t *testing.T) {
 	g := steady()
 	dropCommand(g)

@@ -16,11 +16,11 @@ import (
 	"github.com/singletonjob/operator/internal/contract"
 )
 
-// recent is how far back the changes are announced again by a process that does not know which were: less than the hour
-// for which an API server keeps Events, so that none appears twice.
+// recent is how old a change can be to be announced again by a process that does not know which changes were announced. It is less than the
+// hour for which an API server keeps Events, so that none appears twice.
 const recent = 30 * time.Minute
 
-// eventsOf are those of changes of holder that were not announced, oldest first, and of conditions that turned bad.
+// eventsOf returns the Events about changes of holder that were not announced, oldest first, and about conditions that became bad.
 func eventsOf(j *job, t *tenure, r *runs, c changes, o *Observed, p *Plan) []Event {
 	events := eventsOfRuns(j, r, p.Status, o)
 	for _, old := range unannounced(j, c, o) {
@@ -52,8 +52,8 @@ func eventsOf(j *job, t *tenure, r *runs, c changes, o *Observed, p *Plan) []Eve
 	return events
 }
 
-// unannounced are the changes that were recorded and may have no Event, oldest first. The status keeps as many as its owner wants;
-// what it has dropped, the Lease may have still.
+// unannounced returns the recorded changes that may have no Event, oldest first. The status keeps as many as spec.historyLimit; the Lease
+// may still have the ones that the status dropped.
 func unannounced(j *job, c changes, o *Observed) []v1alpha1.TenureChange {
 	all := slices.Clone(j.Status.History)
 	for _, told := range c.told {
@@ -92,7 +92,7 @@ func ofConditions(j *job, t *tenure, w *Workload, conditions []metav1.Condition)
 	return events
 }
 
-// alarming are the reasons of conditions that a person should hear of.
+// alarming are the reasons of conditions that users should be notified of.
 var alarming = map[string]bool{
 	v1alpha1.ReasonHolderUnreachable: true, v1alpha1.ReasonProcessBackOff: true, v1alpha1.ReasonFailedCreate: true,
 	v1alpha1.ReasonAgentMisconfigured: true, v1alpha1.ReasonLeaseConflict: true, v1alpha1.ReasonInvalidSpec: true,
@@ -104,7 +104,7 @@ var alarming = map[string]bool{
 	v1alpha1.ReasonClocksDisagree: true, v1alpha1.ReasonAhead: true, v1alpha1.ReasonBadRun: true,
 }
 
-// turned reports whether a condition has an alarming reason that no condition had.
+// turned reports whether a condition has an alarming reason that no condition had before.
 func turned(before []metav1.Condition, now *metav1.Condition) bool {
 	if !alarming[now.Reason] || now.Type == v1alpha1.ConditionProtected {
 		return false
@@ -112,7 +112,7 @@ func turned(before []metav1.Condition, now *metav1.Condition) bool {
 	return !slices.ContainsFunc(before, func(c metav1.Condition) bool { return c.Reason == now.Reason })
 }
 
-// said reports whether a condition says already what it says now.
+// said reports whether the condition already had this reason and message.
 func said(before []metav1.Condition, now *metav1.Condition) bool {
 	return slices.ContainsFunc(before, func(c metav1.Condition) bool {
 		return c.Type == now.Type && c.Reason == now.Reason && c.Message == now.Message
@@ -169,10 +169,10 @@ func tokenBaseReset(job, was string, is int64) Event {
 func leaseMissed(job string, token int64, ticks bool) Event {
 	e := Event{
 		Name: fmt.Sprintf("%s.lease-%d", job, token), Type: corev1.EventTypeWarning, Reason: "LeaseMissing",
-		Message: "the Lease was deleted; it is recreated, and nobody may take it before a full lease duration is over",
+		Message: "the Lease was deleted; it is recreated, and no candidate can take it before a full lease duration has passed",
 	}
 	if ticks {
-		e.Message += "; ticks from before that were not run are not made up for"
+		e.Message += "; earlier ticks that were not run are not run later"
 	}
 	return e
 }

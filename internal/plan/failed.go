@@ -8,31 +8,31 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// FailuresAnnotation on a candidate is how many failed in a row before it: candidates of one template whose pods ended
-// for good, as those do that a kubelet rejects or evicts. It is what an operator that was restarted needs to know.
+// FailuresAnnotation on a candidate is the number of candidates that failed in a row before it: candidates of one template whose pods ended
+// for good, for example because a kubelet rejected or evicted them. An operator needs it after a restart.
 const FailuresAnnotation = "singletonjob.io/failures"
 
-// How long a failed candidate is waited for before another is made. The first is replaced at once: it was drained or its
-// node was short of something. From then on it takes twice as long each time, as a kubelet restarts containers.
+// The delays before a failed candidate is replaced. The first one is replaced at once: it was drained, or its node ran short of a resource.
+// After that the delay doubles each time, as it does when a kubelet restarts containers.
 const (
 	firstDelay = 10 * time.Second
 	maxDelay   = 5 * time.Minute
-	// goodRun is how long a candidate must have lasted for its failure to be the first again, and how long the newest
-	// failed pod is kept after all is well: below the quarter of an hour after which people are alerted to failed pods.
+	// goodRun is how long a candidate must have lasted for its failure to count as the first one again. It is also how long the newest
+	// failed pod is kept after everything is well: less than the 15 minutes after which failed pods raise alerts.
 	goodRun = 10 * time.Minute
 )
 
-// failure is how a pod ended that has failed.
+// failure describes how a failed pod ended.
 type failure struct {
-	// row is the number of failures in a row, with this one.
+	// row is the number of failures in a row, including this one.
 	row int
-	// ended is when it ended, and ago how long ago that was.
+	// ended is when the pod ended, and ago how long ago that was.
 	ended time.Time
 	ago   time.Duration
 }
 
-// failed reads how a finished pod ended. Its times are of several clocks, none of which need be right: a time that is yet to
-// come is not when it ended, and only a container's own two times are compared with each other.
+// failed determines how a finished pod ended. Its times come from several clocks, and any of them can be wrong. So a time in the future is
+// ignored, and only the two times of the same container are compared with each other.
 func failed(pod *corev1.Pod, now time.Time) *failure {
 	e := &failure{row: 1, ended: pod.CreationTimestamp.Time}
 	note := func(at time.Time) {
@@ -57,10 +57,10 @@ func failed(pod *corev1.Pod, now time.Time) *failure {
 	return e
 }
 
-// maxRow is a number of failures in a row from which on more make no difference.
+// maxRow is the number of failures in a row from which more make no difference.
 const maxRow = 100
 
-// delay is how long after a failure another candidate is made.
+// delay is the time between a failure and the creation of the replacement.
 func (e *failure) delay() time.Duration {
 	if e.row <= 1 {
 		return 0
@@ -68,13 +68,13 @@ func (e *failure) delay() time.Duration {
 	return min(maxDelay, firstDelay<<min(e.row-2, 10))
 }
 
-// delayed is how long a failed candidate is not replaced yet.
+// delayed is the remaining time before a failed candidate is replaced.
 func (e *failure) delayed() time.Duration { return max(0, e.delay()-e.ago) }
 
-// shownFor is how long a failed pod is of interest still though all is well.
+// shownFor is the remaining time to keep a failed pod although everything is well.
 func (e *failure) shownFor() time.Duration { return goodRun - e.ago }
 
-// compare says which of two failures is the newer one.
+// compare orders two failures: the newer one is greater.
 func (e *failure) compare(other *failure) int {
 	return cmp.Or(e.ended.Compare(other.ended), cmp.Compare(e.row, other.row))
 }

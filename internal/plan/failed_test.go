@@ -14,7 +14,7 @@ import (
 	"github.com/singletonjob/operator/internal/inject"
 )
 
-// carryOutPods makes and deletes the pods that a plan asks for. A kubelet rejects each that is made.
+// carryOutPods creates and deletes the pods of a plan. A kubelet rejects each created pod.
 func (g *given) carryOutPods(p Plan) {
 	g.Pods = slices.DeleteFunc(g.Pods, func(pod *corev1.Pod) bool {
 		return slices.Contains(names(p.Delete), pod.Name)
@@ -27,7 +27,7 @@ func (g *given) carryOutPods(p Plan) {
 	}
 }
 
-// TestRejectedPodsAreRecreatedAfterAGrowingDelay: the decision has no memory, so an operator may be restarted any time.
+// TestRejectedPodsAreRecreatedAfterAGrowingDelay: the decision has no memory, so an operator can be restarted at any time.
 func TestRejectedPodsAreRecreatedAfterAGrowingDelay(t *testing.T) {
 	for what, c := range map[string]struct {
 		with func(*given)
@@ -61,7 +61,7 @@ func TestRejectedPodsAreRecreatedAfterAGrowingDelay(t *testing.T) {
 				if p.Status != nil {
 					g.Job.Status = *p.Status
 				}
-				g.Now = g.Now.Add(min(p.Wake, 7*time.Second)) // it is also called when nothing is due
+				g.Now = g.Now.Add(min(p.Wake, 7*time.Second)) // it is also called if nothing is due
 				g.Lease.Unchanged = time.Second
 			}
 			if !slices.Equal(made, c.want) {
@@ -129,7 +129,7 @@ func TestWhatAFailedPodTells(t *testing.T) {
 	}
 }
 
-// TestWhatEndsMeanwhileIsReplacedAtOnce: only the place of the pod that failed waits.
+// TestWhatEndsMeanwhileIsReplacedAtOnce: only the replacement of the failed pod is delayed.
 func TestWhatEndsMeanwhileIsReplacedAtOnce(t *testing.T) {
 	g := steady()
 	g.rejected(1, "SysctlForbidden", "forbidden sysctl")
@@ -141,7 +141,7 @@ func TestWhatEndsMeanwhileIsReplacedAtOnce(t *testing.T) {
 	g.terminating(0)
 	p := Decide(g.Observed)
 	if len(p.Create) != 1 {
-		t.Fatalf("the active one is drained, and %d are made", len(p.Create))
+		t.Fatalf("the active pod is drained, and %d are created", len(p.Create))
 	}
 	if got := p.Create[0].Annotations[FailuresAnnotation]; got != "6" {
 		t.Errorf("it names %q failures before it", got)
@@ -149,14 +149,14 @@ func TestWhatEndsMeanwhileIsReplacedAtOnce(t *testing.T) {
 	g.Job.Spec.Template.Spec.Containers[0].Image = "v2"
 	p = Decide(g.Observed)
 	if len(p.Create) != 2 {
-		t.Fatalf("the template was changed, and %d are made", len(p.Create))
+		t.Fatalf("the template was changed, and %d are created", len(p.Create))
 	}
 	if got, counted := p.Create[0].Annotations[FailuresAnnotation]; counted {
 		t.Errorf("it names %q failures before it", got)
 	}
 }
 
-// TestTextsOfOthersAreBoundedAndKept: what a kubelet says differs each time and is of any length.
+// TestTextsOfOthersAreBoundedAndKept: text from a kubelet differs each time and can have any length.
 func TestTextsOfOthersAreBoundedAndKept(t *testing.T) {
 	progressing := func(g *given) string {
 		for _, c := range g.Job.Status.Conditions {
@@ -180,7 +180,7 @@ func TestTextsOfOthersAreBoundedAndKept(t *testing.T) {
 	g.waiting(1, "ErrImagePull", "not found")
 	g.settle()
 	pull := progressing(g)
-	if !strings.HasSuffix(pull, "container app gets no image (ErrImagePull, ImagePullBackOff): not found") {
+	if !strings.HasSuffix(pull, "container app can't pull its image (ErrImagePull, ImagePullBackOff): not found") {
 		t.Errorf("says %s", pull)
 	}
 	g.waiting(1, "ImagePullBackOff", `Back-off pulling image "v1" for 20s`)
@@ -213,7 +213,7 @@ func TestAStuckStandbyIsReportedOnce(t *testing.T) {
 	}
 }
 
-// TestAnActivePodThatFailsAgainWaits: also while the Lease names it.
+// TestAnActivePodThatFailsAgainWaits: it waits even while the Lease names it.
 func TestAnActivePodThatFailsAgainWaits(t *testing.T) {
 	for failures, want := range map[string]int{"0": 1, "3": 0} {
 		g := steady()
@@ -227,7 +227,7 @@ func TestAnActivePodThatFailsAgainWaits(t *testing.T) {
 	}
 }
 
-// TestAnIssueIsReportedOnce: two conditions begin to tell of it at once, though they turned at different times.
+// TestAnIssueIsReportedOnce: two conditions begin to report it at the same time, although they changed at different times.
 func TestAnIssueIsReportedOnce(t *testing.T) {
 	g := fresh()
 	g.free()

@@ -14,7 +14,7 @@ import (
 
 const noImage = "without an image"
 
-// conditionsOfOld are what becomes of a pod of the old version, and whether it could still act when it gets the Lease.
+// conditionsOfOld are the possible states of a pod of the old version, and whether it could still act with the Lease.
 var conditionsOfOld = []struct {
 	name string
 	able bool
@@ -34,8 +34,8 @@ var conditionsOfOld = []struct {
 	{"terminating", false, func(g *given, pod int) { g.unready(pod); g.terminating(pod) }},
 }
 
-// tenuresOfRollout are how the Lease may stand in a rollout, of the first old pod and the first new one; proven says that the new one is,
-// and whether the old one holds the Lease and renews it.
+// tenuresOfRollout are the possible states of the Lease in a rollout, given the first old pod and the first new one. proven says that the
+// new one is proven, and whether the old one holds the Lease and renews it.
 var tenuresOfRollout = []struct {
 	name          string
 	proven, holds bool
@@ -61,7 +61,7 @@ var tenuresOfRollout = []struct {
 	{"the new one is proven", true, false, func(g *given, first int) { g.follows(first, ago(time.Hour)) }},
 }
 
-// follows has a pod hold the Lease after the first one has handed over to it.
+// follows makes a pod the holder after the first one has handed over to it.
 func (g *given) follows(pod int, since time.Time) {
 	g.released(lease.ReasonRollout)
 	before := g.Lease.Record.History
@@ -69,8 +69,7 @@ func (g *given) follows(pod int, since time.Time) {
 	g.Lease.Record.History = append([]lease.PastTenure{{Token: 101, Pod: g.Pods[pod].Name, Node: g.Pods[pod].Spec.NodeName, Acquired: since.UnixMilli()}}, before...)
 }
 
-// inRollout visits each job in the midst of a rollout: with one old pod or two, each in any condition, with ready and unready new ones, in
-// any tenure.
+// inRollout visits each job during a rollout: with one or two old pods in any state, with ready and unready new ones, and with any tenure.
 func inRollout(visit func(what string, g *given, able []int, proven, holds bool)) {
 	for _, tenure := range tenuresOfRollout {
 		for first, one := range conditionsOfOld {
@@ -114,7 +113,7 @@ func inRollout(visit func(what string, g *given, able []int, proven, holds bool)
 	}
 }
 
-// TestAPodWhoseAgentNeverRanCannotAct: also where a webhook has put a program before the agent, and another container runs.
+// TestAPodWhoseAgentNeverRanCannotAct: this also holds if a webhook put a program before the agent and another container runs.
 func TestAPodWhoseAgentNeverRanCannotAct(t *testing.T) {
 	g := steady()
 	g.wrapped(1)
@@ -130,8 +129,8 @@ func TestAPodWhoseAgentNeverRanCannotAct(t *testing.T) {
 	}
 }
 
-// TestAnOldPodThatCouldActIsKept: whatever its readiness, one stays to fall back to until the new version is proven. A ready one is better
-// than another.
+// TestAnOldPodThatCouldActIsKept: whether it is ready or not, one stays as a fallback until the new version is proven. A ready one is
+// preferred.
 func TestAnOldPodThatCouldActIsKept(t *testing.T) {
 	seen, lost, gone := 0, map[string]string{}, 0
 	inRollout(func(what string, g *given, able []int, proven, holds bool) {

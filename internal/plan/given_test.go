@@ -22,14 +22,14 @@ import (
 
 var (
 	now = time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)
-	// twoMinutes is the progress deadline of a job that says none.
+	// twoMinutes is the default progress deadline.
 	twoMinutes = time.Duration(v1alpha1.DefaultProgressDeadlineSeconds) * time.Second
 
 	ago = func(d time.Duration) time.Time { return now.Add(-d) }
 )
 
-// given is an observation under construction: at first a job of two candidates, job-…-0 on node a, which holds the Lease
-// with token 100, and job-…-1 on node b, both ready, and a status that records that.
+// given is an observation under construction. At first it is a job with two ready candidates and a status that records them: job-…-0 on
+// node a, which holds the Lease with token 100, and job-…-1 on node b.
 type given struct{ Observed }
 
 func steady() *given {
@@ -41,7 +41,7 @@ func steady() *given {
 	}
 	o.Lease.Record.History = slices.Clone(o.Lease.Record.History)
 	o.OutOfService = map[string]bool{}
-	return &given{o} // the children are never changed in place
+	return &given{o} // the children are never modified in place
 }
 
 var settled = sync.OnceValue(func() *given {
@@ -64,7 +64,7 @@ var settled = sync.OnceValue(func() *given {
 	return g
 })
 
-// settle stores what the operator would, until it has nothing more to do.
+// settle stores what the operator would store, until it has nothing more to do.
 func (g *given) settle() {
 	for range 10 {
 		p := Decide(g.Observed)
@@ -78,7 +78,7 @@ func (g *given) settle() {
 	}
 }
 
-// carryOut does to the objects what a plan asks for, without its status.
+// carryOut applies a plan to the objects, without its status.
 func (g *given) carryOut(p Plan) {
 	for _, child := range append(p.Apply, p.Also...) {
 		g.apply(child)
@@ -131,7 +131,7 @@ func (g *given) unready(pod int) {
 	g.Pods[pod].Status.ContainerStatuses[0].Ready = false
 }
 
-// waiting puts a pod's container into a state that it waits in.
+// waiting puts a pod's container into a waiting state.
 func (g *given) waiting(pod int, reason string, message ...string) {
 	g.unready(pod)
 	g.Pods[pod].Status.ContainerStatuses[0].State = corev1.ContainerState{
@@ -139,18 +139,18 @@ func (g *given) waiting(pod int, reason string, message ...string) {
 	}
 }
 
-// since says for how long a pod has not been ready.
+// since sets how long a pod has not been ready.
 func (g *given) since(pod int, d time.Duration) {
 	g.Pods[pod].Status.Conditions[0].LastTransitionTime = metav1.NewTime(ago(d))
 }
 
-// rejected has a kubelet refuse a pod.
+// rejected makes a kubelet reject a pod.
 func (g *given) rejected(pod int, reason, message string) {
 	status := &g.Pods[pod].Status
 	*status = corev1.PodStatus{Phase: corev1.PodFailed, Reason: reason, Message: message}
 }
 
-// ended reports a run of a pod's container that is over.
+// ended reports the end of a run of a pod's container.
 func (g *given) ended(pod int, began, over time.Time) {
 	g.unready(pod)
 	g.Pods[pod].Status.ContainerStatuses[0].State = corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{
@@ -187,7 +187,7 @@ func TestSteadyIsSteady(t *testing.T) {
 	}
 }
 
-// apply notes a child as it was applied.
+// apply records a child as applied.
 func (g *given) apply(child Child) {
 	c := &g.Children
 	switch child := child.(type) {
@@ -208,7 +208,7 @@ func (g *given) reported(code int32, reason string) {
 	t.ExitCode, t.Reason = code, reason
 }
 
-// crashing has all pods wait to be restarted: their containers ended with that status.
+// crashing makes all pods wait to be restarted: their containers ended with that exit code.
 func (g *given) crashing(status int32) {
 	g.released(lease.ReasonProcessExited)
 	for i := range g.Pods {

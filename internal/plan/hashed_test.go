@@ -8,7 +8,7 @@ import (
 	"github.com/singletonjob/operator/internal/contract"
 )
 
-// TestAKnownHashIsUsed: for the state that it is of, and for no other.
+// TestAKnownHashIsUsed: the known hash is used for the state that it belongs to, and for no other.
 func TestAKnownHashIsUsed(t *testing.T) {
 	known := func(g *given) Hashed { return Hashed{of: hashedStateOf(g.Job, g.Workload), hash: "zzzzzzz"} }
 	for name, c := range map[string]struct {
@@ -41,7 +41,7 @@ func TestAKnownHashIsUsed(t *testing.T) {
 	}
 }
 
-// TestWhatIsKnownChangesNothing: a plan is the same with the hash of the plan before.
+// TestWhatIsKnownChangesNothing: a plan is the same with the hash of the previous plan.
 func TestWhatIsKnownChangesNothing(t *testing.T) {
 	for seed := range uint64(100) {
 		g := observation(seed)

@@ -11,15 +11,15 @@ import (
 	"github.com/singletonjob/operator/internal/lease"
 )
 
-// maxReason is the API's limit.
+// maxReason is the API's limit for a reason.
 const maxReason = 64
 
-// changes are the changes of holder that a Lease tells of, oldest first. Their source is the Lease's own history, so they are
-// complete whether an operator looked on or not; the token says which are new, so that none is recorded twice.
+// changes are the changes of holder that a Lease records, oldest first. Their source is the Lease's own history, so they are complete
+// whether an operator was running or not. The token says which ones are new, so that none is recorded twice.
 type changes struct {
-	// told are those that the status has, or has had; news are not in it yet.
+	// told are changes that the status has, or has had; news are not in it yet.
 	told, news []v1alpha1.TenureChange
-	// incomplete: there were more news than the Lease could keep.
+	// incomplete: there were more new changes than the Lease could keep.
 	incomplete bool
 }
 
@@ -28,13 +28,13 @@ func changesOf(j *job, t *tenure, r *runs) changes {
 	var c changes
 	var before *lease.PastTenure
 	first := true
-	known := t.knowsFirst() // whether the Lease says what came before the tenure at hand
+	known := t.knowsFirst() // whether the Lease records what came before the current tenure
 	last := lastTold(&j.Status)
 	for i := range t.past {
 		past := &t.past[i]
 		news := past.Token > recorded
 		switch {
-		case past.Token <= t.desired.claim.Before: // a previous job's
+		case past.Token <= t.desired.claim.Before: // of a previous job
 		case first && known && !(news && recorded > 0):
 			c.add(news, elected(past))
 		case before == nil:
@@ -51,7 +51,7 @@ func changesOf(j *job, t *tenure, r *runs) changes {
 	return c
 }
 
-// knowsFirst reports whether nothing came before the oldest tenure that the Lease tells of, or nothing of this job could have.
+// knowsFirst reports whether there was no tenure of this job before the oldest tenure that the Lease records.
 func (t *tenure) knowsFirst() bool {
 	return int(t.Record.Transitions) == len(t.past) || len(t.past) > 0 && t.past[0].Token == t.desired.claim.Before+1
 }
@@ -64,7 +64,8 @@ func (c *changes) add(news bool, change v1alpha1.TenureChange) {
 	}
 }
 
-// Recorded is the token up to which a status tells. Somebody may have edited one part of it without the other.
+// Recorded returns the token up to which a status records tenures. It checks both places, because someone may have edited one part of the
+// status and not the other.
 func Recorded(s *v1alpha1.SingletonJobStatus) int64 {
 	token := s.FencingToken
 	for _, h := range s.History {
@@ -73,8 +74,9 @@ func Recorded(s *v1alpha1.SingletonJobStatus) int64 {
 	return token
 }
 
-// lastTold is the last tenure that a status tells of, nil if none is left in it. A Lease that does not know that one, though it
-// was told of, was put back to an earlier state under its holder, as from a backup: the next tenure follows on it all the same.
+// lastTold returns the last tenure that a status records, nil if it has none. If the Lease does not contain that tenure although it was
+// recorded, the Lease was put back to an earlier state under its holder, for example from a backup. The next tenure still follows on that
+// one.
 func lastTold(s *v1alpha1.SingletonJobStatus) *lease.PastTenure {
 	if len(s.History) == 0 || s.History[0].Token != Recorded(s) {
 		return nil
@@ -94,7 +96,7 @@ func elected(t *lease.PastTenure) v1alpha1.TenureChange {
 
 func changed(from, to *lease.PastTenure) v1alpha1.TenureChange {
 	reason := string(from.Reason)
-	if reason == "" { // nobody noted the end: the next tenure began because the lease had run out
+	if reason == "" { // no component recorded the end: the next tenure began because the lease had expired
 		reason = v1alpha1.ChangeLeaseExpired
 	}
 	c := v1alpha1.TenureChange{
@@ -103,7 +105,7 @@ func changed(from, to *lease.PastTenure) v1alpha1.TenureChange {
 		To: to.Pod, ToNode: to.Node, Token: to.Token,
 	}
 	if from.Ended > 0 {
-		// The clocks of two nodes: the difference may be off, but never less than nothing.
+		// The times come from the clocks of two nodes, so the difference can be wrong, but it is never negative.
 		const longest = math.MaxInt64 / int64(time.Millisecond)
 		down := time.Duration(min(longest, max(0, to.Acquired-from.Ended))) * time.Millisecond
 		c.Downtime = &metav1.Duration{Duration: down}
@@ -111,7 +113,7 @@ func changed(from, to *lease.PastTenure) v1alpha1.TenureChange {
 	return c
 }
 
-// changeType is the type that a reason belongs to; what is not known as planned was not.
+// changeType returns the type that a reason belongs to. An unknown reason counts as unplanned.
 func changeType(reason string) v1alpha1.TenureChangeType {
 	for _, r := range v1alpha1.ChangeReasons() {
 		if r.Reason == reason {
@@ -121,15 +123,15 @@ func changeType(reason string) v1alpha1.TenureChangeType {
 	return v1alpha1.Failover
 }
 
-// microTime is a time that somebody wrote down; the API has no years of five digits.
+// microTime converts a recorded time. It limits the year, because the API has no years with five digits.
 func microTime(millis int64) metav1.MicroTime {
 	return metav1.NewMicroTime(time.UnixMilli(min(max(millis, 0), lastMilli)).UTC())
 }
 
 var lastMilli = time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC).UnixMilli()
 
-// begins reports whether the tenure after one is a new run, or the next attempt of one whose process ended: that is told in
-// status.runs. Nobody has taken over from anybody then, and nothing was down that should have been up.
+// begins reports whether the tenure after before is a new run, or the next attempt of a run whose process ended. status.runs records that.
+// Such a tenure is no change of holder, and there was no downtime.
 func (r *runs) begins(status *v1alpha1.SingletonJobStatus, before *lease.PastTenure) bool {
 	if r == nil {
 		return false
@@ -142,7 +144,7 @@ func (r *runs) begins(status *v1alpha1.SingletonJobStatus, before *lease.PastTen
 		slices.ContainsFunc(status.Runs, func(s v1alpha1.RunStatus) bool { return over(RunOf(&s)) })
 }
 
-// attemptEnds are the reasons by which an attempt ends of itself, or with its run.
+// attemptEnds are the reasons with which an attempt ends by itself, or with its run.
 var attemptEnds = []lease.Reason{
 	lease.ReasonProcessExited, lease.ReasonPreActivateFailed, lease.ReasonStartupFailed, lease.ReasonLivenessFailed, lease.ReasonPostStartFailed,
 	lease.ReasonDeadlineExceeded, lease.ReasonReplaced, lease.ReasonNotBegun,

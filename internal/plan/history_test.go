@@ -17,14 +17,14 @@ import (
 	"github.com/singletonjob/operator/internal/lease"
 )
 
-// past is a history of the Lease, newest first: token, pod, when acquired and ended in seconds after the epoch, why.
+// past is a history of the Lease, newest first: token, pod, start and end in seconds after the epoch, reason.
 func past(tenures ...lease.PastTenure) []lease.PastTenure { return tenures }
 
 func pastTenure(token int64, pod string, acquired, ended int64, why lease.Reason) lease.PastTenure {
 	return lease.PastTenure{Token: token, Pod: pod, Node: "node-" + pod, Acquired: acquired * 1000, Ended: ended * 1000, Reason: why}
 }
 
-// lines are changes of holder in short.
+// lines are short forms of changes of holder.
 func lines(changes []v1alpha1.TenureChange) []string {
 	var out []string
 	for _, c := range changes {
@@ -42,7 +42,7 @@ func TestChangesOfHolder(t *testing.T) {
 		history     []lease.PastTenure
 		transitions int32
 		before      int64 // of the claim
-		recorded    int64 // up to which token the status goes
+		recorded    int64 // the last token in the status
 		want        []string
 		incomplete  bool
 	}{
@@ -103,7 +103,7 @@ func TestChangesOfHolder(t *testing.T) {
 			history: past(pastTenure(20, "q", 10, 0, ""), pastTenure(10, "p", 1, 15, lease.ReasonLeaseExpired)), transitions: 2, recorded: 10,
 			want: []string{"20 Failover LeaseExpired p→q 0s"},
 		},
-		"an end that nobody noted": {
+		"an end without a recorded reason": {
 			history: past(pastTenure(20, "q", 10, 0, ""), pastTenure(10, "p", 1, 0, "")), transitions: 2, recorded: 10,
 			want: []string{"20 Failover LeaseExpired p→q"},
 		},
@@ -135,8 +135,8 @@ func TestChangesOfHolder(t *testing.T) {
 	}
 }
 
-// failedOver is a steady job whose holder stopped renewing a while ago; the other pod holds the Lease, and the status does not
-// tell yet.
+// failedOver is a steady job whose holder stopped renewing some time ago. The other pod holds the Lease, and the status does not record
+// that yet.
 func failedOver() *given {
 	g := steady()
 	g.held(1, 200, ago(time.Minute))
@@ -148,7 +148,7 @@ func failedOver() *given {
 	return g
 }
 
-// TestAChangeIsRecordedOnce: what is decided on a status that has a change already does not record it again.
+// TestAChangeIsRecordedOnce: a decision on a status that already has a change does not record it again.
 func TestAChangeIsRecordedOnce(t *testing.T) {
 	g := failedOver()
 	first := Decide(g.Observed)
@@ -176,8 +176,8 @@ func TestCountersAndTokenMoveTogether(t *testing.T) {
 	}
 }
 
-// TestEventsAfterARestart: a process that does not know which Events were written writes the same ones again, and none
-// that the API server has dropped by now.
+// TestEventsAfterARestart: a process that does not know which Events were written writes the same ones again, except those that the API
+// server has dropped by now.
 func TestEventsAfterARestart(t *testing.T) {
 	g := failedOver()
 	first := Decide(g.Observed)
@@ -193,7 +193,7 @@ func TestEventsAfterARestart(t *testing.T) {
 	}
 }
 
-// TestEventsThatFailed: a process that knows which were written writes the others however long that took.
+// TestEventsThatFailed: a process that knows which Events were written writes the others, no matter how long that took.
 func TestEventsThatFailed(t *testing.T) {
 	g := failedOver()
 	g.Job.Status = *Decide(g.Observed).Status
@@ -208,7 +208,7 @@ func TestEventsThatFailed(t *testing.T) {
 	}
 }
 
-// TestEventsOfWhatTheStatusDropped: who keeps no history has its Events all the same, after a restart too.
+// TestEventsOfWhatTheStatusDropped: a job that keeps no history still gets its Events, also after a restart.
 func TestEventsOfWhatTheStatusDropped(t *testing.T) {
 	g := failedOver()
 	g.Job.Spec.HistoryLimit = new(int32)
@@ -223,7 +223,7 @@ func TestEventsOfWhatTheStatusDropped(t *testing.T) {
 	}
 }
 
-// TestALeaseThatWasPutBack: the next tenure follows on the last one that was told of, not on what an old copy has.
+// TestALeaseThatWasPutBack: the next tenure follows on the last recorded one, and not on the one in an old copy.
 func TestALeaseThatWasPutBack(t *testing.T) {
 	g := failedOver()
 	g.Job.Status = *Decide(g.Observed).Status // up to token 200
@@ -293,7 +293,7 @@ func TestAVersionThatFailsBeforeItIsSoaked(t *testing.T) {
 	}
 }
 
-// A process that has prepared itself for a minute and crashes a second later has proven nothing.
+// A process that prepared for a minute and crashed a second later has proven nothing.
 func TestPreparationIsNoProof(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(*v1alpha1.SingletonJob)
@@ -336,7 +336,7 @@ func startupProbe(delay, period, failures int32) func(*v1alpha1.SingletonJob) {
 	}
 }
 
-// TestTenuresThatNeverWereAreNotRecorded: an entry of a token above the Lease's was recorded again with every status.
+// TestTenuresThatNeverWereAreNotRecorded: an entry with a token above the Lease's was recorded again with every status.
 func TestTenuresThatNeverWereAreNotRecorded(t *testing.T) {
 	g := steady()
 	g.Lease.Record.History = append(past(pastTenure(5000, "forged", 1, 2, "?")), g.Lease.Record.History...)

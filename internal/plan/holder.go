@@ -12,27 +12,27 @@ import (
 	"github.com/singletonjob/operator/internal/lease"
 )
 
-// holder is what the Lease says of who holds it.
+// holder is what the Lease says about its holder.
 type holder struct {
-	// named: the Lease is not free. ours: it is held by an agent, in a tenure of this job. foreign: by no agent, such as an
-	// elector of client-go. Candidates wait for its full duration, but it does not do as much for them: it compares
-	// renewals by the second, and takes a Lease without a holder at once.
+	// named: the Lease is not free. ours: an agent holds it, in a tenure of this job. foreign: another component holds it, such as an
+	// elector of client-go. Candidates wait for the full duration of such an elector, but it does not wait for theirs: it compares renewals
+	// by the second, and takes a Lease without a holder at once.
 	named, ours, foreign bool
 	lease.Identity
 	node string
 	// since is when the tenure was acquired, by the holder's clock, in milliseconds.
 	since int64
-	// limits are those of the holder, as far as known.
+	// limits are those of the holder, if known.
 	limits limits
 }
 
-// limits are those of a tenure.
+// limits are the time limits of a tenure.
 type limits struct {
 	duration, renewDeadline, retryPeriod time.Duration
 	keepRunning                          bool
 }
 
-// holderOf reads a record. before is the last token that is not of this job, pod the holder's, nil if it is not seen.
+// holderOf reads a record. before is the last token that does not belong to this job. pod is the holder's pod, nil if it was not observed.
 func holderOf(r lease.Record, before int64, pod *corev1.Pod, spec limits) holder {
 	h := holder{named: r.Holder != "", limits: spec}
 	id, agent := lease.ParseIdentity(r.Holder)
@@ -48,7 +48,7 @@ func holderOf(r lease.Record, before int64, pod *corev1.Pod, spec limits) holder
 		h.node = past[0].Node
 	}
 	if pod != nil {
-		// Where it runs is said by the pod, which nobody can write after it was bound; the history is the agent's word.
+		// The pod says where it runs, and nothing can change that after it was bound. The history is only what the agent reported.
 		h.node = cmp.Or(pod.Spec.NodeName, h.node)
 		if l, _, ok := configured(pod); ok {
 			l.duration = min(max(l.duration, r.Duration), lease.MaxDuration)
@@ -58,7 +58,7 @@ func holderOf(r lease.Record, before int64, pod *corev1.Pod, spec limits) holder
 	return h
 }
 
-// podOf is the pod that an identity is of, nil if it is not seen.
+// podOf returns the pod of an identity, nil if it was not observed.
 func podOf(pods []*corev1.Pod, id lease.Identity) *corev1.Pod {
 	for _, pod := range pods {
 		if pod.Name == id.Pod && string(pod.UID) == id.PodUID {
@@ -68,8 +68,8 @@ func podOf(pods []*corev1.Pod, id lease.Identity) *corev1.Pod {
 	return nil
 }
 
-// gated is the name of a pod's gated container, empty where that is not certain. It is for what nothing else may be taken for: proof of
-// death, and that a pod acts by the Lease alone. All else goes by agents.
+// gated returns the name of a pod's gated container, empty if that is not certain. Use it where a wrong container would be dangerous: for
+// proof of death, and to decide that a pod acts by the Lease alone. Use agents for everything else.
 func gated(pod *corev1.Pod) string {
 	if i := inject.Gated(pod); i >= 0 {
 		return pod.Spec.Containers[i].Name
@@ -77,8 +77,8 @@ func gated(pod *corev1.Pod) string {
 	return ""
 }
 
-// agents is the container that a pod's agent runs in, also where a webhook has put a command of its own before the agent's, as those do
-// that fetch secrets; nil where it can't be told.
+// agents returns the container of a pod's agent. It also finds the container if a webhook put its own command before the agent's, for
+// example to fetch secrets. It returns nil if the container can't be determined.
 func agents(pod *corev1.Pod) *corev1.Container {
 	if i := inject.Gated(pod); i >= 0 {
 		return &pod.Spec.Containers[i]
@@ -98,8 +98,7 @@ func agents(pod *corev1.Pod) *corev1.Container {
 	return found
 }
 
-// agentStatus is what the kubelet says of the container that a pod's agent runs in, empty where it says nothing, or it can't be told which
-// one that is.
+// agentStatus returns the kubelet's status of the agent's container. It is empty if there is none, or if the container can't be determined.
 func agentStatus(pod *corev1.Pod) (s corev1.ContainerStatus) {
 	if agent := agents(pod); agent != nil {
 		for _, of := range pod.Status.ContainerStatuses {
@@ -111,8 +110,8 @@ func agentStatus(pod *corev1.Pod) (s corev1.ContainerStatus) {
 	return s
 }
 
-// configuration is what a pod's agent is told, as far as it can be read. Unlike the agent it does not mind fields that it does not know: the
-// pod may be of a newer operator.
+// configuration returns the configuration of a pod's agent, if it can be parsed. Unlike the agent, it ignores unknown fields, because a
+// newer operator may have created the pod.
 func configuration(pod *corev1.Pod) (c contract.AgentConfig, ok bool) {
 	agent := agents(pod)
 	if agent == nil {
@@ -124,15 +123,15 @@ func configuration(pod *corev1.Pod) (c contract.AgentConfig, ok bool) {
 	return c, false
 }
 
-// configured reads the limits that a pod was made with, and whether its agent may say that its process is not ready.
+// configured returns the limits that a pod was created with, and whether its agent can report that its process is not ready.
 func configured(pod *corev1.Pod) (l limits, probed, ok bool) {
 	c, ok := configuration(pod)
 	l = limits{time.Duration(c.LeaseDuration), time.Duration(c.RenewDeadline), time.Duration(c.RetryPeriod), c.KeepRunning}
 	return l, c.PreActivate != nil || c.Probes != (contract.Probes{}), ok
 }
 
-// longest is the longest leaseDuration that an agent in a pod may have been given, by any of its containers: where it is
-// not certain which one is gated, waiting too long is no harm.
+// longest returns the longest leaseDuration in the agent configuration of any of a pod's containers. If it is not certain which container
+// is gated, waiting too long does no harm.
 func longest(pod *corev1.Pod) time.Duration {
 	var d time.Duration
 	for i := range pod.Spec.Containers {
@@ -143,7 +142,7 @@ func longest(pod *corev1.Pod) time.Duration {
 	return min(d, lease.MaxDuration)
 }
 
-// configs are what a container's environment says to an agent, as far as it can be read.
+// configs returns the agent configurations in a container's environment that can be parsed.
 func configs(container *corev1.Container) []contract.AgentConfig {
 	var all []contract.AgentConfig
 	for _, e := range container.Env {

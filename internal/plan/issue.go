@@ -12,38 +12,38 @@ import (
 	"github.com/singletonjob/operator/internal/contract"
 )
 
-// issue is what keeps a pod from getting ready; zero if nothing is known to be wrong.
+// issue is what keeps a pod from becoming ready; zero if no problem is known.
 type issue struct {
-	// what is stable: who, the state that it is in, and the reason that the kubelet gives.
+	// what is the stable part: the container, its state, and the kubelet's reason.
 	what string
-	// detail is the kubelet's own text. It may differ each time, by a duration or an id, and may be of any length.
+	// detail is the kubelet's own text. It can differ each time, by a duration or an id, and can have any length.
 	detail string
-	// lasting: time alone does not heal it.
+	// lasting: time alone does not fix it.
 	lasting bool
-	// unplaced: it is that no node takes the pod.
+	// unplaced: the pod can't be scheduled.
 	unplaced bool
 }
 
 const (
-	// misconfigured is what of a candidate whose agent refused its configuration. A process that ends with the same status
-	// looks alike.
-	misconfigured = "status 78: the agent or the process refuses its configuration; see the container's log"
-	// backOff begins what of a candidate whose gated container waits to be restarted.
-	backOff = "the process exits again and again"
+	// misconfigured is the text for a candidate whose agent rejected its configuration. A process that exits with the same code looks the
+	// same.
+	misconfigured = "status 78: the agent or the process rejects its configuration; see the container's log"
+	// backOff is the beginning of the text for a candidate whose gated container waits to be restarted.
+	backOff = "the process keeps exiting"
 )
 
-// Reasons for waiting that time alone does not heal.
+// Reasons for waiting that time alone does not fix.
 var (
 	lasting  = []string{"InvalidImageName", "ErrImageNeverPull", "CreateContainerConfigError", "CreateContainerError", "RunContainerError"}
-	unpulled = []string{"ErrImagePull", "ImagePullBackOff"} // a kubelet goes to and fro between them
+	unpulled = []string{"ErrImagePull", "ImagePullBackOff"} // a kubelet alternates between them
 )
 
-// meanings of a status, by the agent as by any shell.
-var meanings = map[int32]string{126: ", a command that can't be executed", 127: ", a command that is not found"}
+// meanings are those of exit codes, for the agent as for a shell.
+var meanings = map[int32]string{126: ", command not executable", 127: ", command not found"}
 
 const crashLoop = "CrashLoopBackOff"
 
-// issueOf is why a pod does not get ready.
+// issueOf returns why a pod does not become ready.
 func issueOf(pod *corev1.Pod) issue {
 	agent := agents(pod)
 	for _, s := range containerStatuses(pod) {
@@ -53,13 +53,13 @@ func issueOf(pod *corev1.Pod) issue {
 	}
 	for _, c := range pod.Status.Conditions {
 		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && c.Reason == corev1.PodReasonUnschedulable {
-			return issue{what: "no node takes it", detail: c.Message, lasting: true, unplaced: true}
+			return issue{what: "it can't be scheduled", detail: c.Message, lasting: true, unplaced: true}
 		}
 	}
 	return issue{}
 }
 
-// containerStatuses are in the order in which containers start.
+// containerStatuses returns the statuses in the order in which the containers start.
 func containerStatuses(pod *corev1.Pod) []*corev1.ContainerStatus {
 	var all []*corev1.ContainerStatus
 	for _, statuses := range [][]corev1.ContainerStatus{pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses} {
@@ -87,7 +87,7 @@ func containerIssue(s *corev1.ContainerStatus, gated bool) issue {
 		}
 	}
 	if last != nil && !gated && last.ExitCode != 0 {
-		// The same words while it ends, waits and runs again.
+		// The text is the same while the container terminates, waits and runs again.
 		return issue{what: fmt.Sprintf("container %s does not stay up, it ended with status %d", s.Name, last.ExitCode), detail: last.Message}
 	}
 	return issue{}
@@ -98,20 +98,20 @@ func waitingIssue(name string, w *corev1.ContainerStateWaiting, last *corev1.Con
 	case gated && w.Reason == crashLoop && last != nil:
 		return issue{what: fmt.Sprintf("%s, last with status %d%s (%s)", backOff, last.ExitCode, meanings[last.ExitCode], crashLoop), lasting: true}
 	case slices.Contains(unpulled, w.Reason):
-		return issue{what: fmt.Sprintf("container %s gets no image (%s)", name, strings.Join(unpulled, ", ")), detail: w.Message, lasting: true}
+		return issue{what: fmt.Sprintf("container %s can't pull its image (%s)", name, strings.Join(unpulled, ", ")), detail: w.Message, lasting: true}
 	case slices.Contains(lasting, w.Reason):
 		return issue{what: fmt.Sprintf("container %s waits: %s", name, w.Reason), detail: w.Message, lasting: true}
 	}
 	return issue{}
 }
 
-// unreadyFor is for how long a pod has not been ready: since it was made, or since it was ready last.
+// unreadyFor returns how long a pod has not been ready: since it was created, or since it was last ready.
 func unreadyFor(pod *corev1.Pod, now time.Time) time.Duration {
 	return unchangedFor(pod, now, corev1.PodReady)
 }
 
-// unchangedFor is for how long none of these conditions has changed, the time before the pod was made left out. A change that is
-// yet to come is that of another clock, and none.
+// unchangedFor returns how long none of these conditions has changed, counted at most from the creation of the pod. A change in the future
+// comes from another clock and is ignored.
 func unchangedFor(pod *corev1.Pod, now time.Time, conditions ...corev1.PodConditionType) time.Duration {
 	since := pod.CreationTimestamp.Time
 	for _, c := range pod.Status.Conditions {
@@ -122,7 +122,7 @@ func unchangedFor(pod *corev1.Pod, now time.Time, conditions ...corev1.PodCondit
 	return now.Sub(since)
 }
 
-// stuck is what a candidate waits for that takes too long, if nothing else is known to be wrong with it.
+// stuck returns what a candidate waits for that takes too long, if no other problem is known.
 func stuck(pod *corev1.Pod) issue {
 	see := "see kubectl describe pod " + pod.Name
 	for _, s := range containerStatuses(pod) {
@@ -130,24 +130,24 @@ func stuck(pod *corev1.Pod) issue {
 		case s.Ready:
 		case w != nil && w.Reason == "ContainerCreating", w != nil && w.Reason == "PodInitializing" && s.LastTerminationState.Terminated == nil:
 			if !started(pod) {
-				return issue{what: fmt.Sprintf("none of its containers has started (%s)", w.Reason), detail: "perhaps for a volume, a ConfigMap, a Secret or an image; " + see}
+				return issue{what: fmt.Sprintf("none of its containers has started (%s)", w.Reason), detail: "it may be waiting for a volume, a ConfigMap, a Secret or an image; " + see}
 			}
-			return issue{what: fmt.Sprintf("container %s waits: %s", s.Name, w.Reason), detail: "perhaps for its image; " + see} // volumes are there
+			return issue{what: fmt.Sprintf("container %s waits: %s", s.Name, w.Reason), detail: "it may be waiting for its image; " + see} // its volumes are mounted
 		case w != nil:
 			return issue{what: fmt.Sprintf("container %s waits: %s", s.Name, w.Reason), detail: w.Message}
 		case s.State.Running != nil:
-			return issue{what: fmt.Sprintf("container %s runs and does not get ready", s.Name), detail: see}
+			return issue{what: fmt.Sprintf("container %s runs but does not become ready", s.Name), detail: see}
 		case s.State.Terminated != nil:
 			return issue{what: fmt.Sprintf("container %s has ended with status %d", s.Name, s.State.Terminated.ExitCode), detail: see}
 		}
 	}
 	switch {
 	case pod.Spec.NodeName == "":
-		return issue{what: "no node was chosen for it", detail: see}
+		return issue{what: "it has no node yet", detail: see}
 	case len(pod.Status.ContainerStatuses) == 0:
-		return issue{what: fmt.Sprintf("node %s has not said anything of it", pod.Spec.NodeName), detail: see}
+		return issue{what: fmt.Sprintf("node %s has not reported its status", pod.Spec.NodeName), detail: see}
 	}
-	return issue{what: "its containers are ready and it is not", detail: see}
+	return issue{what: "its containers are ready, but the pod is not", detail: see}
 }
 
 // started reports whether a container of the pod has ever run.
@@ -157,7 +157,7 @@ func started(pod *corev1.Pod) bool {
 	})
 }
 
-// failureOf is why a pod has failed.
+// failureOf returns why a pod has failed.
 func failureOf(pod *corev1.Pod) issue {
 	reason, message := pod.Status.Reason, pod.Status.Message
 	for _, s := range containerStatuses(pod) {

@@ -20,44 +20,44 @@ import (
 	"github.com/singletonjob/operator/internal/schedule"
 )
 
-// job is what is asked for and what was reported of it before, with what follows from that alone.
+// job is the desired state of a job and its last reported status, with what follows from these alone.
 type job struct {
 	// The object is a copy with its defaults and its effective template.
 	*v1alpha1.SingletonJob
 	// faults are the rules that the spec breaks.
 	faults field.ErrorList
-	// borrowed: it is only the workload's template that breaks them, so what runs is kept, and can be suspended.
+	// borrowed: only the workload's template breaks the rules, so the running process is kept, and the job can be suspended.
 	borrowed bool
-	// ref names the workload whose template it has, nil for its own. blocked is why nothing may be started because of it, or
-	// of an image that has to be looked up.
+	// ref names the workload that provides the template; nil if the job has its own. blocked is why nothing can be started, because of the
+	// workload or of an image whose entrypoint must be looked up.
 	ref     *v1alpha1.WorkloadRef
 	blocked verdict
-	// hash is that of the pods that the spec asks for.
+	// hash is the hash of the pods that the spec describes.
 	hash     string
 	hashed   Hashed
 	settings inject.Settings
-	// lookup is what is known of the image's entrypoint, where that is asked for.
+	// lookup is the result of the lookup of the image's entrypoint, if one is wanted.
 	lookup Lookup
-	// limits are those that the spec sets to a tenure.
+	// limits are the time limits of a tenure in the spec.
 	limits limits
-	// strategy is that of a rollout.
+	// strategy is the rollout strategy.
 	strategy strategy
 	// schedule is spec.schedule, nil without one.
 	schedule *schedule.Schedule
 }
 
-// Hashed is a template's hash and the state of the job that it is of, kept by who observes from one look to the next: to compute it takes
-// longer than all else that is decided.
+// Hashed is a template's hash and the state of the job that it was computed from. The caller keeps it between observations, because
+// computing it takes longer than the rest of a decision.
 type Hashed struct {
 	of   hashedState
 	hash string
-	// earlier are the hashes of EarlierHashes, a space after each. They are computed when there are pods of another hash than the
-	// present one, which compared says.
+	// earlier are the hashes of EarlierHashes, each followed by a space. They are computed only if there are pods with another hash than
+	// the current one; compared says whether they were.
 	earlier  string
 	compared bool
 }
 
-// hashedState is all that a hash can change with: what it is made of stands in specs, but for when a restart was asked for.
+// hashedState contains everything that can change a hash. Its inputs are in specs, except for the time of a requested restart.
 type hashedState struct {
 	job, workload                    types.UID
 	generation, generationOfWorkload int64
@@ -74,7 +74,7 @@ func hashedStateOf(observed *v1alpha1.SingletonJob, w *Workload) hashedState {
 	return s
 }
 
-// jobOf is what is known of a job that there is.
+// jobOf returns what is known of a job that exists.
 func jobOf(o *Observed) *job {
 	observed, w := o.Job, o.Workload
 	j := &job{SingletonJob: Effective(observed, w), ref: observed.Spec.WorkloadRef, blocked: blockedBy(observed, w), settings: o.Settings}
@@ -105,7 +105,7 @@ func jobOf(o *Observed) *job {
 	return j
 }
 
-// scheduleOf reads a schedule. That it can be read, the API's own rules have found.
+// scheduleOf parses a schedule. The API's own rules have already checked that it can be parsed.
 func scheduleOf(s *v1alpha1.Schedule) (*schedule.Schedule, field.ErrorList) {
 	if s == nil {
 		return nil, nil
@@ -120,8 +120,8 @@ func scheduleOf(s *v1alpha1.Schedule) (*schedule.Schedule, field.ErrorList) {
 	return parsed, nil
 }
 
-// gatesAnother keeps an annotation of the template from moving the gate by itself: pods that were made before it was heeded, or was
-// changed, gate another of the same containers, and that one would act in every candidate.
+// gatesAnother prevents that a changed annotation of the template changes the gated container by itself. Pods that were created before the
+// annotation was read or changed gate another one of the same containers, and that container would then run in every candidate.
 func gatesAnother(j *v1alpha1.SingletonJob, pods []*corev1.Pod) field.ErrorList {
 	containers := j.Spec.Template.Spec.Containers
 	if j.Spec.Container != "" || len(containers) < 2 {
@@ -132,20 +132,20 @@ func gatesAnother(j *v1alpha1.SingletonJob, pods []*corev1.Pod) field.ErrorList 
 		gates := pod.Annotations[contract.GatedAnnotation]
 		there := slices.ContainsFunc(containers, func(c corev1.Container) bool { return c.Name == gates })
 		if gates != chosen && there && metav1.IsControlledBy(pod, j) {
-			return field.ErrorList{field.Required(field.NewPath("spec", "container"), fmt.Sprintf("the pods that exist gate %q, and %s in spec.template names %q: set "+
-				"it to %q to go on with that, or to %q for a rollout to that", gates, v1alpha1.DefaultContainerAnnotation, chosen, gates, chosen))}
+			return field.ErrorList{field.Required(field.NewPath("spec", "container"), fmt.Sprintf("the existing pods gate %q, and %s in spec.template names %q: set "+
+				"it to %q to keep that container, or to %q to roll out the other one", gates, v1alpha1.DefaultContainerAnnotation, chosen, gates, chosen))}
 		}
 	}
 	return nil
 }
 
-// leases are the names of the job's Leases, one for each group of its pods.
+// leases returns the names of the job's Leases, one for each group of its pods.
 func (j *job) leases() []string { return []string{j.Name} }
 
-// updated is how the names of the pods begin that the spec asks for. Unlike a label, a name stays.
+// updated returns the prefix of the names of pods with the current template. Unlike a label, a name can't change.
 func (j *job) updated() string { return inject.PodPrefix(j.Name, j.hash) }
 
-// wasOf reports whether a pod was made from what the spec asks for, by an operator that put something else into pods.
+// wasOf reports whether a pod was created from the current spec by an operator that added something else to pods.
 func (j *job) wasOf(pod string) bool {
 	if j.hash == "" {
 		return false
@@ -161,7 +161,7 @@ func (j *job) wasOf(pod string) bool {
 	})
 }
 
-// grace is what a process has at most to end when it fails its liveness probe.
+// grace returns the maximum time that a process has to end when it fails its liveness probe.
 func (j *job) grace() time.Duration {
 	pod := &j.Spec.Template.Spec
 	grace := ptr.Deref(pod.TerminationGracePeriodSeconds, corev1.DefaultTerminationGracePeriodSeconds)
@@ -171,8 +171,8 @@ func (j *job) grace() time.Duration {
 	return time.Duration(min(max(0, grace), math.MaxInt32)) * time.Second
 }
 
-// preparation is how long a tenure may last at most before its process has started by its own account: preActivate comes first, and
-// the startup probe says when.
+// preparation returns the maximum time in a tenure before its process counts as started: preActivate runs first, and the startup probe then
+// reports the start.
 func (j *job) preparation() time.Duration {
 	var seconds int64
 	if pre := j.Spec.PreActivate; pre != nil {
@@ -186,7 +186,7 @@ func (j *job) preparation() time.Duration {
 	return time.Duration(min(seconds, math.MaxInt32)) * time.Second
 }
 
-// OwnerReference makes a job the controller of what carries it.
+// OwnerReference returns the reference that makes job the controller of an object.
 func OwnerReference(job *v1alpha1.SingletonJob) metav1.OwnerReference {
 	return *metav1.NewControllerRef(job, v1alpha1.GroupVersion.WithKind(v1alpha1.Kind))
 }

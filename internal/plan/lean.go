@@ -11,8 +11,8 @@ import (
 	"github.com/singletonjob/operator/internal/inject"
 )
 
-// LeanMeta is the metadata of an object without what nobody here reads and takes much memory: who manages which field, and what kubectl
-// has applied.
+// LeanMeta returns the metadata of an object without two parts that the operator does not read and that use much memory: the managed
+// fields, and kubectl's last applied configuration.
 func LeanMeta(m metav1.ObjectMeta) metav1.ObjectMeta {
 	m.ManagedFields = nil
 	if _, applied := m.Annotations[corev1.LastAppliedConfigAnnotation]; applied {
@@ -22,8 +22,8 @@ func LeanMeta(m metav1.ObjectMeta) metav1.ObjectMeta {
 	return m
 }
 
-// LeanPod is all of a pod that decisions read. Who reads more of a pod adds it here: decisions on lean pods are
-// tested to be those on whole ones.
+// LeanPod returns the parts of a pod that decisions read. If you read another part, add it here: a test compares decisions on lean pods
+// with those on complete ones.
 func LeanPod(pod *corev1.Pod) *corev1.Pod {
 	is := &pod.Spec
 	lean := &corev1.Pod{ObjectMeta: LeanMeta(pod.ObjectMeta)}
@@ -47,7 +47,7 @@ func LeanPod(pod *corev1.Pod) *corev1.Pod {
 	return lean
 }
 
-// leanContainers keep what tells which one is gated, what its agent is configured to, and what they ask for.
+// leanContainers keeps what shows which container is gated, how its agent is configured, and what resources the containers request.
 func leanContainers(containers []corev1.Container) []corev1.Container {
 	var lean []corev1.Container
 	for i := range containers {

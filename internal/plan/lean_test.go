@@ -14,7 +14,7 @@ import (
 	"github.com/singletonjob/operator/test/tier"
 )
 
-// TestLeanPodsTellAsMuch: what is decided on the pods that the operator has in memory is what would be decided on the whole ones.
+// TestLeanPodsTellAsMuch: decisions on the pods that the operator keeps in memory are the same as on the complete ones.
 func TestLeanPodsTellAsMuch(t *testing.T) {
 	for _, seed := range tier.Seeds(t, 300, 300) {
 		g, r := observation(seed), rand.New(rand.NewPCG(seed, 3))
@@ -36,7 +36,7 @@ func TestLeanPodsTellAsMuch(t *testing.T) {
 	}
 }
 
-// fatten gives a pod some of what pods of clusters have.
+// fatten adds some fields that pods in real clusters have.
 func fatten(pod *corev1.Pod, r *rand.Rand) {
 	pod.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "kubelet"}}
 	for _, change := range []func(){
@@ -100,7 +100,7 @@ func fatten(pod *corev1.Pod, r *rand.Rand) {
 	}
 }
 
-// TestNobodyReadsWhatIsNotKept: a decision stays the same whatever the fields say that a lean pod does not have, all of those there are.
+// TestNobodyReadsWhatIsNotKept: a decision does not depend on any of the fields that a lean pod does not have.
 func TestNobodyReadsWhatIsNotKept(t *testing.T) {
 	names := map[string]bool{}
 	for _, seed := range tier.Seeds(t, 100, 100) {
@@ -135,12 +135,12 @@ func TestNobodyReadsWhatIsNotKept(t *testing.T) {
 	}
 }
 
-// fillWhatIsDropped has a value be noise where the lean form of the noise has nothing.
+// fillWhatIsDropped fills a value with noise where the lean form of the noise is empty.
 func fillWhatIsDropped(value, noise, lean reflect.Value, name string, names map[string]bool) {
 	switch {
 	case lean.IsZero() && !noise.IsZero():
 		names[name] = true
-		if value.Kind() == reflect.Slice { // the lean one has some of it
+		if value.Kind() == reflect.Slice { // the lean form has part of it
 			value.Set(reflect.AppendSlice(value, noise))
 		} else {
 			value.Set(noise)
@@ -164,7 +164,7 @@ func fillWhatIsDropped(value, noise, lean reflect.Value, name string, names map[
 	}
 }
 
-// TestLeanPodsAreLean: and the whole one stays as it was.
+// TestLeanPodsAreLean: lean pods are small, and the complete pod is not modified.
 func TestLeanPodsAreLean(t *testing.T) {
 	pod := steady().Pods[0]
 	pod.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "kubelet"}}
@@ -177,7 +177,7 @@ func TestLeanPodsAreLean(t *testing.T) {
 	if diff := cmp.Diff(before, pod); diff != "" {
 		t.Error(diff)
 	}
-	// Most of what is kept of one as small as this is the configuration of its agent.
+	// In a pod as small as this, most of the kept data is the agent's configuration.
 	if whole, is := pod.Size(), lean.Size(); is > whole*3/5 {
 		t.Errorf("a lean pod has %d bytes, the whole one %d", is, whole)
 	}

@@ -16,12 +16,11 @@ import (
 	"github.com/singletonjob/operator/internal/schedule"
 )
 
-// newLease makes the Lease: free if nothing speaks for an earlier tenure, else with an unknown holder, for which the
-// candidates wait as long as any holder may have been promised. A mistake here cannot be undone: a Lease that is free too
-// early starts a second process. So anything at all counts as speaking for an earlier tenure: a token in the status, any
-// pod with the job's label, no matter who made it and what became of it, and a Lease that this process remembers to have
-// been held. The caller reads the job and the pods from the API server itself, not from a cache, before it lets a Lease
-// start free.
+// newLease creates the Lease. It is free if nothing indicates an earlier tenure. Otherwise it has an unknown holder, for which candidates
+// wait as long as any holder could have been promised. A mistake here cannot be undone: a Lease that is free too early starts a second
+// process. So anything counts as an indication: a token in the status, any pod with the job's label, whatever created it and whatever its
+// state, and a Lease that this process remembers as held. The caller reads the job and the pods from the API server, not from a cache,
+// before it lets a Lease start free.
 func newLease(j *job, o *Observed) *LeaseWrite {
 	r := lease.Record{
 		Duration:  j.Spec.Lease.LeaseDuration.Duration,
@@ -42,8 +41,8 @@ func freshStart(j *job, o *Observed) bool {
 	return j.Status.FencingToken == 0 && len(o.Pods) == 0 && (o.Lease.Last == nil || o.Lease.Last.Record.Token == 0)
 }
 
-// unknownHolder fills in what is remembered of the tenures before, so that the history has no gap. The tokens would grow
-// without it, by the revision alone.
+// unknownHolder adds what is remembered of the earlier tenures, so that the history has no gap. Tokens would increase without that, because
+// of the revision.
 func unknownHolder(j *job, o *Observed, r lease.Record) lease.Record {
 	status := j.Status
 	r.Holder, r.Release = lease.UnknownHolder, lease.Release{}
@@ -68,9 +67,9 @@ func unknownHolder(j *job, o *Observed, r lease.Record) lease.Record {
 	return r
 }
 
-// upToReported adds the last tenure that the status reports to a history that ends before it, because what this process
-// remembers of the Lease is from an old cache, or it remembers nothing: the next tenure is to follow on that one. When its process
-// acted last is not known then, and no time is better than a wrong one.
+// upToReported adds the last tenure in the status to a history that ends before it. That happens if this process remembers the Lease from a
+// stale cache, or remembers nothing. The next tenure must follow on the reported one. The time when its process last acted is then unknown,
+// and is left out, because no time is better than a wrong one.
 func upToReported(status *v1alpha1.SingletonJobStatus, past []lease.PastTenure) []lease.PastTenure {
 	if status.FencingToken <= 0 || len(past) > 0 && past[0].Token >= status.FencingToken {
 		return past
@@ -86,7 +85,7 @@ func upToReported(status *v1alpha1.SingletonJobStatus, past []lease.PastTenure) 
 	return append([]lease.PastTenure{reported}, past...)
 }
 
-// newClaim is the claim of a new Lease.
+// newClaim returns the claim of a new Lease.
 func newClaim(j *job, last *Lease) Claim {
 	c := Claim{JobUID: string(j.UID)}
 	if last != nil && j.Status.FencingToken == 0 {
@@ -98,11 +97,11 @@ func newClaim(j *job, last *Lease) Claim {
 	return c
 }
 
-// keepFor keeps the Lease for its job, with the token base that the spec asks for. A base that was raised counts from the
-// next tenure on, so the present one is asked to end by the same write.
+// keepFor keeps the Lease for its job, with the token base of the spec. A raised base takes effect with the next tenure, so the same write
+// asks the current holder to end its tenure.
 //
-// Of a job that runs to completion it says the runs, too, or none: a previous job's are not this one's. That is not urgent, so it waits
-// until nobody waits for the holder.
+// If the job runs to completion, the write also sets the record of runs. Runs of a previous job are removed, because they are not this
+// job's. That is not urgent, so it waits until no candidate waits for the holder.
 func keepFor(t *tenure, runs *runs) *LeaseWrite {
 	if runs != nil && (runs.blind || t.quiet() && !t.expired() && t.badTokenBase == "") {
 		return nil
@@ -112,7 +111,7 @@ func keepFor(t *tenure, runs *runs) *LeaseWrite {
 	case runs != nil && runs.why != "":
 		r.Runs = runs.next
 	case runs == nil && t.Claim.JobUID != t.desired.claim.JobUID:
-		r.Runs = lease.Runs{Facts: schedule.Facts{Settled: r.Runs.Facts.Settled}} // no tick is taken back
+		r.Runs = lease.Runs{Facts: schedule.Facts{Settled: r.Runs.Facts.Settled}} // no tick becomes unsettled again
 	}
 	r.BadTokenBase, r.Token = "", t.desired.token
 	if base := t.desired.tokenBase; base != r.TokenBase {
@@ -125,8 +124,8 @@ func keepFor(t *tenure, runs *runs) *LeaseWrite {
 	return &LeaseWrite{Op: UpdateLease, Record: r, Claim: t.desired.claim, Event: runs.told()}
 }
 
-// handOver asks the holder to hand over. A zero desired withdraws a request that a rollout made, or that somebody has
-// made for a pod that can't follow it. The holder may have followed that already, which is one handover.
+// handOver asks the holder to hand over. A zero desired withdraws a request that a rollout made, or one for a pod that can't take over. If
+// the holder has already followed that request, it costs one handover.
 func handOver(t *tenure, m *members, desired lease.Handover) *LeaseWrite {
 	is := t.Record.Handover
 	able := is.To == lease.AnyPod || m.any(func(c candidate) bool { return c.live() && c.pod.Name == is.To })
@@ -138,9 +137,10 @@ func handOver(t *tenure, m *members, desired lease.Handover) *LeaseWrite {
 	return &LeaseWrite{Op: UpdateLease, Record: r, Claim: t.Claim}
 }
 
-// forget takes from the Lease's history what a status that is stored tells as well; nil for nothing. Every renewal would store it again.
-// Where fewer changes are kept in the status than in a Lease, or what ends a tenure is told elsewhere, as of runs, it stays. It is not
-// worth a write that could be in anybody's way: a free Lease is somebody's to acquire, and of a holder that may be dead see quiet.
+// forget removes from the Lease's history what the stored status also records; it returns nil if there is nothing to remove. Without that,
+// every renewal would store it again. The history stays if the status keeps fewer changes than a Lease, or if the end of a tenure is
+// recorded elsewhere, as it is for runs. forget makes no write that could conflict with another component: any candidate can acquire a free
+// Lease, and for a holder that may be dead see quiet.
 func forget(j *job, t *tenure, r *runs, stored *v1alpha1.SingletonJobStatus) *LeaseWrite {
 	if r != nil || *j.Spec.HistoryLimit < lease.HistoryLimit || t.unclaimed() || !t.acts() {
 		return nil
@@ -153,21 +153,21 @@ func forget(j *job, t *tenure, r *runs, stored *v1alpha1.SingletonJobStatus) *Le
 	return &LeaseWrite{Op: UpdateLease, Record: record, Claim: t.Claim}
 }
 
-// release frees the Lease of a holder that is proven dead: by its exact revision, which is the holder and token that the
-// proof is about. Requests of the dead process may still be on the wire.
+// release frees the Lease of a holder that is proven dead. It names the exact revision, which identifies the holder and token that the
+// proof is about. Requests of the dead process may still be in transit.
 func release(t *tenure, now time.Time) *LeaseWrite {
 	why := lease.Release{Reason: t.death.reason, Unclean: true}
 	nonce := max(now.UnixMicro(), t.Record.RenewTime+1)
-	if nonce > lastMilli*1000 { // the API server would refuse the year, and the release with it, for ever
+	if nonce > lastMilli*1000 { // the API server would reject the year, and so this release, every time
 		nonce = now.UnixMicro()
 	}
 	return &LeaseWrite{Op: UpdateLease, Record: t.Record.Released(why, t.death.ended, nonce), Claim: t.Claim}
 }
 
-// collect deletes the Lease of a job that is gone once no tenure of it can last: it was released, or it did not change
-// for its full duration while this process looked on. The write is conditional on the very revision that was decided on, so
-// a candidate that takes the Lease in the same instant keeps it. While pods are left the Lease stays too: a job that is
-// recreated meanwhile can then see that the tenure was released, and need not wait.
+// collect deletes the Lease of a job that no longer exists, once no tenure of it can last: it was released, or it did not change for its
+// full duration while this process watched it. The write is conditional on the revision that was decided on, so a candidate that takes the
+// Lease at the same moment keeps it. While pods are left, the Lease stays too: a job that is recreated in the meantime can then see that
+// the tenure was released, and need not wait.
 func collect(o *Observed) *LeaseWrite {
 	l := o.Lease
 	if l.Presence != Ours || len(o.Pods) > 0 || !Over(l.Record, l.Unchanged) {
@@ -176,10 +176,10 @@ func collect(o *Observed) *LeaseWrite {
 	return &LeaseWrite{Op: DeleteLease, Record: l.Record, Claim: l.Claim}
 }
 
-// Over reports whether no tenure can last of a Lease that somebody has seen unchanged for so long.
+// Over reports whether no tenure can last of a Lease that was observed unchanged for that long.
 func Over(r lease.Record, unchanged time.Duration) bool { return Left(r, unchanged) == 0 }
 
-// Left is how long a tenure can last still of a Lease that somebody has seen unchanged for so long.
+// Left returns how long a tenure can still last of a Lease that was observed unchanged for that long.
 func Left(r lease.Record, unchanged time.Duration) time.Duration {
 	if r.Free() {
 		return 0
@@ -187,7 +187,7 @@ func Left(r lease.Record, unchanged time.Duration) time.Duration {
 	return max(0, duration(r)-unchanged)
 }
 
-// duration is how long a record's holder may act after its last renewal; one that does not say may for the longest.
+// duration returns how long a record's holder can act after its last renewal. If the record does not say, that is the maximum.
 func duration(r lease.Record) time.Duration {
 	if r.Duration <= 0 || r.Duration > lease.MaxDuration {
 		return lease.MaxDuration
@@ -195,8 +195,8 @@ func duration(r lease.Record) time.Duration {
 	return r.Duration
 }
 
-// restored are the runs for a Lease that takes the place of one that was deleted. Of the run under way nobody can tell how far it has
-// got: its attempt is over, as that of a holder that vanished. A job whose run is over is not run again.
+// restored returns the runs for a Lease that replaces a deleted one. The progress of the current run is unknown: its attempt is over, as if
+// the holder had vanished. A job whose run is over is not run again.
 func restored(j *job, o *Observed) lease.Runs {
 	last := o.Lease.Last
 	asked := contract.ParseRequest(j.Annotations[contract.RunNowAnnotation]).Name
@@ -204,14 +204,14 @@ func restored(j *job, o *Observed) lease.Runs {
 	if last != nil && last.tellsOf(string(j.UID)) && last.Record.Runs.Bad == "" {
 		was = last.Record.Runs
 	} else {
-		// Whether the run that is asked for was run nobody knows: at most once rather than twice.
+		// It is unknown whether the requested run took place. Running it at most once is better than running it twice.
 		was.Answered = asked
 	}
 	if slices.ContainsFunc(j.Status.Runs, func(s v1alpha1.RunStatus) bool { return s.ID == string(j.UID)+"/"+asked }) {
 		was.Answered = asked
 	}
 	if len(j.Status.Runs) > 0 {
-		// What this process remembers may be older than what was told, by another one perhaps.
+		// This process's memory may be older than the status, which another operator may have written.
 		if told := RunOf(&j.Status.Runs[0]); told.Token > was.Now.Token || told.Token == was.Now.Token && was.Now.Open() {
 			was.Now = told
 		}
@@ -228,15 +228,15 @@ func restored(j *job, o *Observed) lease.Runs {
 	return was
 }
 
-// mayHaveRun reports whether anything speaks for a run of this job: else what is left is a previous one's.
+// mayHaveRun reports whether anything indicates a run of this job. Otherwise all remains belong to a previous job.
 func mayHaveRun(j *job, o *Observed) bool {
 	last := o.Lease.Last
 	return j.Status.FencingToken > 0 || len(j.Status.Runs) > 0 || last != nil && last.tellsOf(string(j.UID)) ||
 		slices.ContainsFunc(o.Pods, func(pod *corev1.Pod) bool { return !isStranger(pod, j) })
 }
 
-// restoredOnce is the run of a job that is run once. Where status.runs tells nothing, its conditions do still, as of the newest token that
-// was told.
+// restoredOnce returns the run of a job that is run once. If status.runs has no entry, the conditions still say how it ended, for the
+// newest token in the status.
 func restoredOnce(j *job, was lease.Run) lease.Run {
 	if was.ID == "" {
 		was = lease.Run{ID: string(j.UID), Attempt: 1, State: lease.RunRunning}
@@ -254,7 +254,7 @@ func restoredOnce(j *job, was lease.Run) lease.Run {
 	return was
 }
 
-// runsWrite is the write that has the Lease say of runs what it should, nil for none.
+// runsWrite returns the write that brings the record of runs in the Lease up to date, nil if there is none.
 func runsWrite(t *tenure, r *runs) *LeaseWrite {
 	if r == nil || r.why == "" {
 		return nil

@@ -16,7 +16,7 @@ import (
 	"github.com/singletonjob/operator/internal/lease"
 )
 
-// fresh is a job that was just made: no pods, no Lease, no status.
+// fresh is a new job: no pods, no Lease, no status.
 func fresh() *given {
 	g := steady()
 	g.Pods, g.Lease, g.Children = nil, Lease{}, Children{}
@@ -29,7 +29,7 @@ func TestWhoMayHaveANewLease(t *testing.T) {
 		given *given
 		with  func(*given)
 		free  bool
-		want  lease.Record // as far as it is set
+		want  lease.Record // only the fields that are set
 		why   string
 	}{
 		"first": {
@@ -92,7 +92,7 @@ func TestWhoMayHaveANewLease(t *testing.T) {
 				g.Lease.Last = nil
 				g.Job.Spec.Lease.LeaseDuration = metav1.Duration{Duration: time.Minute}
 				g.Job.Spec.Lease.RenewDeadline = metav1.Duration{Duration: 30 * time.Second}
-				g.pod(2, "c") // made with the longer one
+				g.pod(2, "c") // created with the longer duration
 				g.Job.Spec.Lease.LeaseDuration = metav1.Duration{Duration: 15 * time.Second}
 				g.Job.Spec.Lease.RenewDeadline = metav1.Duration{Duration: 10 * time.Second}
 			},
@@ -115,7 +115,7 @@ func TestWhoMayHaveANewLease(t *testing.T) {
 				t.Fatalf("want a new Lease, got %v %+v", p.State, p.Lease)
 			}
 			if len(p.Create) > 0 {
-				t.Error("pods are made before there is a Lease")
+				t.Error("pods are created before there is a Lease")
 			}
 			got := p.Lease.Record
 			if c.free {
@@ -131,8 +131,8 @@ func TestWhoMayHaveANewLease(t *testing.T) {
 	}
 }
 
-// TestTheHistoryOutlivesTheLease: what came before a Lease was deleted is the beginning of the next one's history, so that
-// the next tenure has a predecessor.
+// TestTheHistoryOutlivesTheLease: the history of a deleted Lease becomes the start of the next Lease's history, so that the next tenure has
+// a predecessor.
 func TestTheHistoryOutlivesTheLease(t *testing.T) {
 	for name, c := range map[string]struct {
 		with func(*given)
@@ -257,13 +257,13 @@ func TestClaim(t *testing.T) {
 				t.Errorf("%s (-want +got):\n%s", c.why, diff)
 			}
 			if c.want != nil && len(p.Create)+len(p.Delete) > 0 {
-				t.Error("pods are made or deleted before the Lease is this job's")
+				t.Error("pods are created or deleted before the Lease is this job's")
 			}
 		})
 	}
 }
 
-// TestALeaseThatIsNotRenewedIsLeftAlone: any write makes the candidates wait anew.
+// TestALeaseThatIsNotRenewedIsLeftAlone: any write makes the candidates wait again.
 func TestALeaseThatIsNotRenewedIsLeftAlone(t *testing.T) {
 	base := func(g *given) { g.Job.Spec.Fencing.TokenBase = 5000 }
 	for name, c := range map[string]struct {
@@ -318,7 +318,7 @@ func TestALeaseThatIsNotRenewedIsLeftAlone(t *testing.T) {
 	}
 }
 
-// TestCandidatesDoNotWaitForTheClaim: while a previous job's holder does not renew, the new job's pods come and wait.
+// TestCandidatesDoNotWaitForTheClaim: while a previous job's holder does not renew, the new job's pods are created and wait.
 func TestCandidatesDoNotWaitForTheClaim(t *testing.T) {
 	g := steady()
 	g.Job.Status, g.Lease.Claim, g.Lease.SinceRenewal = v1alpha1.SingletonJobStatus{}, Claim{JobUID: "earlier"}, time.Minute
@@ -328,7 +328,7 @@ func TestCandidatesDoNotWaitForTheClaim(t *testing.T) {
 	}
 }
 
-// TestATokenBaseBeyondTheLimitIsReset: somebody else wrote it, and with it tokens would soon not grow any more.
+// TestATokenBaseBeyondTheLimitIsReset: another component wrote it, and with it tokens would soon stop growing.
 func TestATokenBaseBeyondTheLimitIsReset(t *testing.T) {
 	for _, silent := range []time.Duration{0, time.Minute} {
 		g := steady()
@@ -347,7 +347,7 @@ func TestATokenBaseBeyondTheLimitIsReset(t *testing.T) {
 	}
 }
 
-// TestATokenThatWasLoweredIsRaisedAgain: the status has recorded a higher one, below which none may be given out.
+// TestATokenThatWasLoweredIsRaisedAgain: the status has recorded a higher token, and no lower one may be issued.
 func TestATokenThatWasLoweredIsRaisedAgain(t *testing.T) {
 	for name, c := range map[string]struct {
 		with func(*given)
@@ -372,7 +372,7 @@ func TestATokenThatWasLoweredIsRaisedAgain(t *testing.T) {
 			case c.want != 0 && (p.Lease == nil || p.Lease.Op != UpdateLease || p.Lease.Record.Token != c.want || p.Lease.Record.Holder != g.Lease.Record.Holder):
 				t.Errorf("writes %+v, want token %d", p.Lease, c.want)
 			}
-			if c.want == 100 && p.Reasons.Of("Lease", "job") != "its token is below one that was given out" {
+			if c.want == 100 && p.Reasons.Of("Lease", "job") != "its token is lower than one that was already issued" {
 				t.Errorf("because %q", p.Reasons.Of("Lease", "job"))
 			}
 		})
@@ -581,7 +581,7 @@ func TestProofOfDeath(t *testing.T) {
 			},
 			why: "anyone who may debug pods adds those",
 		},
-		"ended, with a duration that somebody wrote into the Lease": {
+		"ended, with an edited duration in the Lease": {
 			with: func(g *given) {
 				g.Lease.Record.Duration = math.MaxInt32 * time.Second
 				g.Lease.Record.AcquireTime, g.Lease.Record.RenewTime = ago(59*time.Minute).UnixMicro()-3600e6, ago(59*time.Minute).UnixMicro()-3600e6
@@ -681,7 +681,7 @@ func TestProofOfDeath(t *testing.T) {
 	}
 }
 
-// sidecarEnded gives the holder's pod a sidecar in front of the gated container, of which the kubelet says that it ended.
+// sidecarEnded puts a sidecar before the gated container of the holder's pod; the kubelet reports that it ended.
 func (g *given) sidecarEnded(began, over time.Time, env ...corev1.EnvVar) {
 	g.ended(0, began, over)
 	g.Pods[0].Status.ContainerStatuses[0].Name = "sidecar"
@@ -689,7 +689,7 @@ func (g *given) sidecarEnded(began, over time.Time, env ...corev1.EnvVar) {
 	spec.Containers = append([]corev1.Container{{Name: "sidecar", Image: "s", Env: env}}, spec.Containers...)
 }
 
-// releases fails unless a write releases exactly the record that was observed.
+// releases fails unless a write releases exactly the observed record.
 func releases(t *testing.T, g *given, w *LeaseWrite, why lease.Release) {
 	t.Helper()
 	want := g.Lease.Record

@@ -17,29 +17,28 @@ import (
 
 // members are the pods around a tenure.
 type members struct {
-	// candidates are the job's pods, by ordinal, and those with an agent that no controller owns any more, which are to be the job's. Foreign
-	// pods, those of a previous job of the name and whatever else carries its labels, are none.
+	// candidates are the job's pods, by ordinal, and pods with an agent and no controller, which the job will adopt. Pods of an earlier job
+	// with the same name, and other pods with the same labels, are not candidates.
 	candidates []candidate
-	// failing are the candidates of the present template that have failed, the newest last. A template that changed starts
-	// afresh.
+	// failing are the failed candidates of the current template, the newest last. A changed template starts again without any.
 	failing []candidate
-	// strangers are pods whose agents would take runs of this job for those of a previous one of its name.
+	// strangers are pods whose agents would take runs of this job for those of a previous job with this name.
 	strangers []*corev1.Pod
-	// previous are a previous job's objects that are in the way of the first candidates.
+	// previous are the objects of a previous job that block the first candidates.
 	previous []string
-	// volumes are the claims that they share.
+	// volumes are the claims that the pods share.
 	volumes []Volume
-	// fleet is the candidates in numbers.
+	// fleet is the number of candidates in each state.
 	fleet Fleet
-	// strategy is the job's.
+	// strategy is the rollout strategy of the job.
 	strategy strategy
-	// noRoom is how long one pod more is waited for still that finds no room; 0 if none is, or no longer.
+	// noRoom is the remaining time to wait for a surge pod that cannot be scheduled. It is 0 if there is no such pod, or the wait is over.
 	noRoom time.Duration
-	// mover is the pod that is to take the place of a standby on the holder's node and is not ready yet, nil if there is none.
+	// mover is the pod that will replace a standby on the holder's node and is not ready yet; nil if there is none.
 	mover *candidate
-	// move is what is to be done about standbys on the holder's node.
+	// move is what to do about standbys on the holder's node.
 	move move
-	// turn is the job's part in a rollout of all jobs.
+	// turn is this job's place in a fleet-wide rollout.
 	turn turn
 }
 
@@ -47,57 +46,58 @@ type members struct {
 type candidate struct {
 	pod     *corev1.Pod
 	ordinal int
-	// orphan: no controller owns it, as after a deletion that left the pods. It contends like any other, and is adopted before anything else is
-	// done to pods.
+	// orphan: the pod has no controller, for example after a deletion that left the pods. It takes part in the election like any other
+	// candidate, and is adopted before anything else is done to pods.
 	orphan bool
-	// updated: it was made from the present template and settings.
+	// updated: the pod was created from the current template and settings.
 	updated bool
 	ready   bool
-	// unwell: it holds the Lease and its process runs, but that is not ready by its own probes. That is for people to know, and
-	// for who sends it requests; there is nothing to replace.
+	// unwell: the pod holds the Lease and its process runs, but is not ready by its own probes. That matters to users and to clients of the
+	// process; nothing needs to be replaced.
 	unwell bool
-	// unready is for how long it has not been ready, or for how long it has, if it is.
+	// unready is how long the pod has not been ready, or, if it is ready, how long it has been.
 	unready time.Duration
-	// terminating: it is being deleted. terminal: it will never run again.
+	// terminating: the pod is being deleted. terminal: it will never run again.
 	terminating, terminal bool
-	// able: its agent has run, so that it may act again whatever it is at present. One that was never placed, or has no image, may not.
+	// able: the agent of the pod has run, so it can act again whatever its current state. A pod that was never placed, or has no image,
+	// can't.
 	able bool
-	// holds: the Lease names it as the holder. beside: it is on the holder's node.
+	// holds: the Lease names the pod as the holder. beside: the pod is on the holder's node.
 	holds, beside bool
-	// apart: it was made for another node than the holder's of that time.
+	// apart: the pod was created for a node other than the holder's node at that time.
 	apart bool
-	// failure is how it ended, if it is terminal.
+	// failure is how the pod ended, if it is terminal.
 	failure *failure
-	// issue is why it does not get ready, as far as known.
+	// issue is why the pod does not become ready, if known.
 	issue issue
 }
 
-// live reports whether it counts as a candidate: a pod that is on its way out is replaced at once, because on a node that
-// is cut off that way has no end.
+// live reports whether the pod counts as a candidate. A terminating pod does not, and is replaced at once, because on a node that is cut
+// off its termination may never end.
 func (c candidate) live() bool { return !c.terminating && !c.terminal }
 
-// unmanaged reports whether who acts is none of the job's pods: a copy of one, or one that has lost the label or the owner by which they are
-// known. Nothing that is done to the job's pods reaches it.
+// unmanaged reports whether the acting pod is not one of the job's pods: a copy of one, or one that lost the label or owner by which the
+// operator knows them. Changes to the job's pods do not reach it.
 func (m *members) unmanaged(t *tenure) bool {
 	return t.shown && !m.any(func(c candidate) bool { return c.holds })
 }
 
-// available reports whether it holds the Lease or can take it.
+// available reports whether the pod holds the Lease or can take it.
 func (c candidate) available() bool { return c.live() && c.ready }
 
-// inPlace reports whether nothing is to be done for it to be of use.
+// inPlace reports whether the pod is usable and needs no further action.
 func (c candidate) inPlace() bool { return c.available() || c.live() && c.unwell }
 
-// isStandby reports whether it can take over.
+// isStandby reports whether the pod can take over.
 func (c candidate) isStandby() bool { return c.available() && !c.holds }
 
-// isElsewhere reports whether it can take over and would not be lost with the holder's node.
+// isElsewhere reports whether the pod can take over and would not be lost with the holder's node.
 func (c candidate) isElsewhere() bool { return c.isStandby() && !c.beside }
 
-// runsToAnEnd reports whether its process is not to be stopped for a rollout.
+// runsToAnEnd reports whether the pod's process must not be stopped for a rollout.
 func (c candidate) runsToAnEnd() bool { return c.holds && runsFor(c.pod) != "" }
 
-// contended reports whether a pod may act though no run is due, as those may that an earlier job has left whose process was to run for ever.
+// contended reports whether a pod may act although no run is due: a pod of an earlier job whose process was to run indefinitely.
 func (m *members) contended() bool {
 	return m.any(func(c candidate) bool { return c.live() && agents(c.pod) != nil && runsFor(c.pod) == "" })
 }
@@ -121,7 +121,7 @@ func membersOf(j *job, t *tenure, r *runs, o *Observed) *members {
 	m.mover = moverOf(m.candidates, int(j.Spec.Candidates))
 	m.fleet = m.fleetOf(j, t)
 	if r != nil {
-		// How long a process runs says nothing of its version, and none is stopped for a rollout, unless it was to run for ever.
+		// How long a process runs says nothing about its version. No process is stopped for a rollout, unless it was to run indefinitely.
 		m.fleet.Soaked, m.fleet.Failed = !m.fleet.HolderOld, false
 		m.fleet.Busy = m.fleet.HolderOld && m.any(candidate.runsToAnEnd)
 	}
@@ -129,7 +129,7 @@ func membersOf(j *job, t *tenure, r *runs, o *Observed) *members {
 	return m
 }
 
-// sorted has each pod where it belongs.
+// sorted assigns each observed pod to its group.
 func sorted(j *job, t *tenure, o *Observed) *members {
 	m := &members{previous: o.Previous, volumes: o.Volumes, strategy: j.strategy}
 	for _, pod := range o.Pods {
@@ -150,15 +150,15 @@ func sorted(j *job, t *tenure, o *Observed) *members {
 	return m
 }
 
-// hasLeft reports whether a pod's agent has ended since nothing was left to do. It does not come again, though other containers may keep
-// the pod running.
+// hasLeft reports whether a pod's agent has ended because nothing was left to do. It does not start again, although other containers may
+// keep the pod running.
 func hasLeft(pod *corev1.Pod) bool {
 	ended := agentStatus(pod).State.Terminated
 	return pod.Status.Phase == corev1.PodSucceeded ||
 		pod.Status.Phase != corev1.PodFailed && pod.Spec.RestartPolicy != corev1.RestartPolicyAlways && ended != nil && ended.ExitCode == 0
 }
 
-// candidateOf reads a pod. updated is how the names of the present template's begin.
+// candidateOf reads a pod. updated is the prefix of the names of pods with the current template.
 func candidateOf(pod *corev1.Pod, updated string, h holder, o *Observed) candidate {
 	ordinal, err := strconv.Atoi(pod.Name[strings.LastIndex(pod.Name, "-")+1:])
 	if err != nil {
@@ -186,7 +186,7 @@ func candidateOf(pod *corev1.Pod, updated string, h holder, o *Observed) candida
 	return c
 }
 
-// hasRun reports whether the agent of a pod has been started, or any container where it can't be told which one is its.
+// hasRun reports whether the agent of a pod was ever started, or any container if the agent's container can't be determined.
 func hasRun(pod *corev1.Pod) bool {
 	agent := agents(pod)
 	return slices.ContainsFunc(pod.Status.ContainerStatuses, func(s corev1.ContainerStatus) bool {
@@ -195,7 +195,7 @@ func hasRun(pod *corev1.Pod) bool {
 	})
 }
 
-// isUnwell reports whether the process of a holder's pod runs and is not ready by its own probes.
+// isUnwell reports whether the process of a holder's pod runs but is not ready by its own probes.
 func isUnwell(pod *corev1.Pod) bool {
 	_, probed, _ := configured(pod)
 	s := agentStatus(pod)
@@ -208,21 +208,22 @@ func isReady(pod *corev1.Pod) bool {
 	})
 }
 
-// standsReady reports whether a pod that does not act can take the Lease, though it is not ready as a whole: its gated container is ready, and
-// the kubelet says that it is the rest that is not. A readiness gate, or a sidecar, may get ready only where the program answers. The
-// node controller, which takes a lost node's pods for not ready, gives no such reason; one that was not ready before it leaves as it was, so
-// the node has a say, too. An operator that may not read nodes learns of it when the pod is evicted.
+// standsReady reports whether a pod that does not act can take the Lease although the pod as a whole is not ready. Its gated container must
+// be ready, and the kubelet must report that only the rest is not. A readiness gate or a sidecar may become ready only where the program
+// answers. The node controller, which marks the pods of a lost node as not ready, gives no such reason. It leaves a pod unchanged that was
+// not ready before, so the caller must also check the node. An operator without permission to read nodes learns of a lost node when the pod
+// is evicted.
 func standsReady(pod *corev1.Pod) bool {
 	s := agentStatus(pod)
 	return s.State.Running != nil && s.Ready && slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
-		// Of k8s.io/kubernetes, pkg/kubelet/status/generate.go.
+		// The reasons are from k8s.io/kubernetes, pkg/kubelet/status/generate.go.
 		return c.Type == corev1.PodReady && c.Status == corev1.ConditionFalse && (c.Reason == "ContainersNotReady" || c.Reason == "ReadinessGatesNotReady")
 	}) && !slices.ContainsFunc(pod.Status.ContainerStatuses, func(s corev1.ContainerStatus) bool {
-		return s.State.Running == nil // one that does not even start waits for nobody
+		return s.State.Running == nil // a container that has not started does not wait for the program
 	})
 }
 
-// count is the number of candidates of which something holds.
+// count returns the number of candidates for which holds is true.
 func (m *members) count(holds func(candidate) bool) int {
 	n := 0
 	for _, c := range m.candidates {
@@ -237,7 +238,7 @@ func (m *members) any(holds func(candidate) bool) bool {
 	return slices.ContainsFunc(m.candidates, holds)
 }
 
-// first is the first candidate of which something holds, nil if there is none.
+// first returns the first candidate for which holds is true, nil if there is none.
 func (m *members) first(holds func(candidate) bool) *candidate {
 	if i := slices.IndexFunc(m.candidates, holds); i >= 0 {
 		return &m.candidates[i]
@@ -245,7 +246,7 @@ func (m *members) first(holds func(candidate) bool) *candidate {
 	return nil
 }
 
-// newestFailed is nil if none has failed.
+// newestFailed returns nil if no candidate has failed.
 func (m *members) newestFailed() *candidate {
 	if len(m.failing) == 0 {
 		return nil
@@ -253,10 +254,10 @@ func (m *members) newestFailed() *candidate {
 	return &m.failing[len(m.failing)-1]
 }
 
-// UnknownAgent stands for the image of agents of which no operator has noted any, as earlier ones did not.
+// UnknownAgent stands for the image of agents for which the pod records none, as with earlier operators.
 const UnknownAgent = "unknown"
 
-// agents are the candidates by the images of their agents.
+// agents counts the candidates by the images of their agents.
 func (m *members) agents() map[string]int {
 	all := map[string]int{}
 	for _, c := range m.candidates {
@@ -267,8 +268,8 @@ func (m *members) agents() map[string]int {
 	return all
 }
 
-// agentOf is the image that a pod notes, if it may be one: anybody may write an annotation, and what is no UTF-8 or without end makes no label
-// of a metric.
+// agentOf returns the image that a pod records, if it is usable. Anyone can write an annotation, and text that is not UTF-8 or is too long
+// can't be a label of a metric.
 func agentOf(pod *corev1.Pod) string {
 	const longest = 512
 	image := pod.Annotations[contract.AgentImageAnnotation]
@@ -281,7 +282,7 @@ func agentOf(pod *corev1.Pod) string {
 // lacking reports whether candidates are missing or not ready.
 func (m *members) lacking() bool { return m.count(candidate.inPlace) < m.fleet.Desired }
 
-// able is 1 for an old standby that is not ready, and could act all the same.
+// able is 1 for an old standby that is not ready but could still act.
 func able(c candidate) int {
 	if c.updated || c.ready || !c.able {
 		return 0
@@ -305,13 +306,13 @@ func (m *members) fleetOf(j *job, t *tenure) Fleet {
 		}
 	}
 	fleet.Failed = fleet.outdated() && !fleet.Soaked && t.failedEarly(j.updated(), j.preparation(), j.grace())
-	// A foreign one holds for as long as it likes, and nobody is tried meanwhile.
+	// A foreign holder keeps the Lease as long as it likes, and no version is tried during that time.
 	fleet.Soaked = fleet.Soaked || t.holder.foreign
 	return fleet
 }
 
-// moverOf is the pod that is to take the place of a standby on the holder's node and is not ready yet, nil if there is none. One that
-// has a node may be a candidate as any other, and not be ready just now: it is so if it is needed for their number.
+// moverOf returns the pod that will replace a standby on the holder's node and is not ready yet; nil if there is none. A pod that has a
+// node may be a regular candidate that is just not ready. It is one if it is needed to reach the desired number.
 func moverOf(candidates []candidate, desired int) *candidate {
 	live := 0
 	for _, c := range candidates {
@@ -329,11 +330,11 @@ func moverOf(candidates []candidate, desired int) *candidate {
 
 func (m *members) isMover(c candidate) bool { return m.mover != nil && m.mover.pod == c.pod }
 
-// seekRoom says whether one pod more than asked for finds no room and has been waited for long enough: no quota or no node takes
-// it, and one of the old standbys has what it needs.
+// seekRoom determines whether a surge pod can't be scheduled and the operator has waited long enough for it: a quota or all nodes reject
+// it, and an old standby has the resources that it needs.
 func (m *members) seekRoom(j *job, overQuota time.Duration) {
 	given := m.first(func(c candidate) bool { return c.isStandby() && !c.updated })
-	if given == nil { // one that is kept to fall back to is in the way, too
+	if given == nil { // a standby that is kept as a fallback also takes up room
 		given = m.first(func(c candidate) bool { return c.live() && !c.holds && !c.updated })
 	}
 	if given == nil {

@@ -16,7 +16,7 @@ import (
 	"github.com/singletonjob/operator/internal/lease"
 )
 
-// together has both candidates on node a, and b take pods.
+// together puts both candidates on node a; node b accepts pods.
 func (g *given) together() {
 	for _, pod := range g.Pods {
 		pod.Spec.NodeName = "a"
@@ -25,7 +25,7 @@ func (g *given) together() {
 	g.node("b", nil)
 }
 
-// node adds one that takes pods.
+// node adds a node that accepts pods.
 func (g *given) node(name string, change func(*corev1.Node)) {
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{corev1.LabelHostname: name}}}
 	node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
@@ -35,7 +35,7 @@ func (g *given) node(name string, change func(*corev1.Node)) {
 	g.Nodes = append(g.Nodes, node)
 }
 
-// mover adds a pod that was made for another node so long ago, and that no node has taken.
+// mover adds a pod that was created for another node that long ago and is still unscheduled.
 func (g *given) mover(since time.Duration) *corev1.Pod {
 	pod := g.pod(2, "")
 	inject.KeepFrom(pod, "a")
@@ -46,7 +46,7 @@ func (g *given) mover(since time.Duration) *corev1.Pod {
 	return pod
 }
 
-// noteTry notes on the standby that a move was tried.
+// noteTry records on the standby that a move was tried.
 func (g *given) noteTry(since time.Duration, nodes string) {
 	g.Pods[1].Annotations[MoveAnnotation] = ago(since).Format(time.RFC3339) + " " + nodes
 }
@@ -67,7 +67,7 @@ func statusOr(p Plan, g *given) v1alpha1.SingletonJobStatus {
 	return g.Job.Status
 }
 
-// TestWhetherAStandbyIsMoved: each row is what is otherwise as in the first.
+// TestWhetherAStandbyIsMoved: each row says what differs from the first one.
 func TestWhetherAStandbyIsMoved(t *testing.T) {
 	taint := func(effect corev1.TaintEffect) func(*corev1.Node) {
 		return func(n *corev1.Node) { n.Spec.Taints = []corev1.Taint{{Key: "k", Value: "v", Effect: effect}} }
@@ -76,8 +76,8 @@ func TestWhetherAStandbyIsMoved(t *testing.T) {
 		return func(g *given) { g.Nodes = nil; g.node("a", nil); g.node("b", change) }
 	}
 	const (
-		noNode = "no other node takes one"
-		waits  = "one is moved to another node when"
+		noNode = "no other node can take one"
+		waits  = "one is moved to another node if"
 		inVain = "another node was tried"
 	)
 	for name, c := range map[string]struct {
@@ -104,7 +104,7 @@ func TestWhetherAStandbyIsMoved(t *testing.T) {
 		}, moved: true, says: waits},
 		"a pod that leaves is on it": {with: func(g *given) { g.pod(3, "b"); g.terminating(2) }, says: noNode},
 		"there are no others":        {with: func(g *given) { g.Nodes = g.Nodes[:1] }, says: noNode, wake: 0},
-		"nodes may not be read":      {with: func(g *given) { g.Nodes, g.NodesUnknown = nil, true }, says: "the operator may not read nodes"},
+		"nodes may not be read":      {with: func(g *given) { g.Nodes, g.NodesUnknown = nil, true }, says: "the operator has no permission to read nodes"},
 		"the template names a node":  {with: func(g *given) { g.rename(func() { g.Job.Spec.Template.Spec.NodeName = "a" }) }, says: "the template sets nodeName"},
 		"no pod more may live":       {with: func(g *given) { g.Job.Spec.Strategy.MaxSurge = new(int32(0)) }, says: "spec.strategy.maxSurge is 0"},
 		"it was tried a while ago":   {with: func(g *given) { g.noteTry(9*time.Minute, "b") }, says: inVain},
@@ -117,7 +117,7 @@ func TestWhetherAStandbyIsMoved(t *testing.T) {
 		"it was tried on another node":      {with: func(g *given) { g.noteTry(time.Minute, "c,d") }, moved: true, says: waits},
 		"it was tried on many":              {with: func(g *given) { g.noteTry(time.Minute, "*") }, says: inVain},
 		"it is to be tried, by a far clock": {with: func(g *given) { g.noteTry(-time.Minute, "b") }, moved: true, says: waits},
-		"somebody wrote there what is none": {with: func(g *given) { g.Pods[1].Annotations[MoveAnnotation] = "b" }, moved: true, says: waits},
+		"an invalid value was written":      {with: func(g *given) { g.Pods[1].Annotations[MoveAnnotation] = "b" }, moved: true, says: waits},
 		"a quota refuses pods":              {with: func(g *given) { g.OverQuota = time.Second }, says: waits},
 		"a handover is asked for": {with: func(g *given) {
 			g.Lease.Record.Handover = lease.Handover{To: g.name(1), Reason: lease.ReasonSwitchover}
@@ -135,10 +135,10 @@ func TestWhetherAStandbyIsMoved(t *testing.T) {
 			g.Volumes = []Volume{{Claim: "c", Asked: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}}}
 		}, says: "the PersistentVolumeClaim c is ReadWriteOnce"},
 		"a third is ready elsewhere":            {with: func(g *given) { g.Job.Spec.Candidates = 3; g.pod(2, "c") }, says: "a warm standby is ready on another node"},
-		"its workload runs":                     {with: func(g *given) { g.ofWorkload(); g.Workload.Replicas = 1 }, says: "runs"},
+		"its workload runs":                     {with: func(g *given) { g.ofWorkload(); g.Workload.Replicas = 1 }, says: "a running process continues"},
 		"suspended":                             {with: func(g *given) { g.Job.Spec.Suspend = true }, says: "spec.suspend is set"},
-		"another is being made":                 {with: func(g *given) { g.mover(time.Second) }, says: "-2 was made for another node"},
-		"another was made, for a node is wait.": {with: func(g *given) { g.mover(time.Second).Spec.NodeName = "b" }, says: "-2 was made for another node"},
+		"another is being made":                 {with: func(g *given) { g.mover(time.Second) }, says: "-2 was created for another node"},
+		"another was made, for a node is wait.": {with: func(g *given) { g.mover(time.Second).Spec.NodeName = "b" }, says: "-2 was created for another node"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := steady()
@@ -160,12 +160,12 @@ func TestWhetherAStandbyIsMoved(t *testing.T) {
 	}
 }
 
-// checkMove asks that a pod for another node is one of the present template under a new name, and that its like is not made again.
+// checkMove checks that the pod for another node has the current template and a new name, and that no second one is created.
 func (g *given) checkMove(t *testing.T, m *Move) {
 	t.Helper()
 	last := g.Pods[len(g.Pods)-1]
 	if m.Beside != (PodRef{last.Name, last.UID}) || m.Pod.Name != g.name(len(g.Pods)) || m.Pod.Labels[contract.TemplateHashLabel] != inject.Hash(g.Job) {
-		t.Errorf("%s is made for %v", m.Pod.Name, m.Beside)
+		t.Errorf("%s is created for %v", m.Pod.Name, m.Beside)
 	}
 	fields := m.Pod.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms[0].MatchFields
 	if len(fields) != 1 || fields[0].Operator != corev1.NodeSelectorOpNotIn || !slices.Equal(fields[0].Values, []string{"a"}) {
@@ -177,7 +177,7 @@ func (g *given) checkMove(t *testing.T, m *Move) {
 		}
 	}
 	if again := Decide(g.Observed).Move; again != nil {
-		t.Errorf("it was noted (%q), and another is made", m.Note)
+		t.Errorf("it was recorded (%q), and another pod is created", m.Note)
 	}
 }
 
@@ -185,7 +185,7 @@ func (g *given) tolerate() {
 	g.Pods[1].Spec.Tolerations = append(g.Pods[1].Spec.Tolerations, corev1.Toleration{Key: "k", Operator: corev1.TolerationOpExists})
 }
 
-// require lets a pod run on a node alone.
+// require lets a pod run only on one node.
 func (g *given) require(pod int, node string) {
 	g.Pods[pod].Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
 		NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{{
@@ -194,7 +194,7 @@ func (g *given) require(pod int, node string) {
 	}}}
 }
 
-// rename has pods of another template, which they are all of.
+// rename gives all pods another template.
 func (g *given) rename(change func()) {
 	change()
 	pods := g.Pods
@@ -206,8 +206,8 @@ func (g *given) rename(change func()) {
 	g.Lease.Claim = Claim{JobUID: "job-uid"}
 }
 
-// TestWhatBecomesOfTheMover: it is waited for a while, and then it or the one beside the holder goes; nothing else does, and Progressing
-// says nothing of it.
+// TestWhatBecomesOfTheMover: the operator waits for it for some time, and then removes it or the standby beside the holder, and nothing
+// else. Progressing does not mention it.
 func TestWhatBecomesOfTheMover(t *testing.T) {
 	const none, first, second, third = -1, 0, 1, 2
 	ready := func(g *given, node string) {
@@ -222,7 +222,7 @@ func TestWhatBecomesOfTheMover(t *testing.T) {
 		says    string
 	}{
 		"no node has taken it yet":               {goes: none, wake: 10 * time.Second, says: "UpToDate"},
-		"no node takes it":                       {with: func(g *given) { g.created(2, 61*time.Second) }, goes: third, says: "UpToDate"},
+		"it can't be scheduled":                  {with: func(g *given) { g.created(2, 61*time.Second) }, goes: third, says: "UpToDate"},
 		"it starts":                              {with: func(g *given) { g.Pods[2].Spec.NodeName = "b"; g.created(2, 100*time.Second) }, goes: none, says: "UpToDate"},
 		"it does not start":                      {with: func(g *given) { g.Pods[2].Spec.NodeName = "b"; g.created(2, 121*time.Second) }, goes: third, says: "UpToDate"},
 		"it is ready":                            {with: func(g *given) { ready(g, "b") }, goes: second, says: "UpToDate"},
@@ -280,8 +280,8 @@ func (g *given) ask(to string) {
 	g.Job.Annotations = map[string]string{contract.SwitchoverAnnotation: to + "@100"}
 }
 
-// TestAMovedStandbyIsACandidateAsAnyOther: when it is not ready for a moment, or replaced by a rollout, nothing tells it from one that
-// was made otherwise.
+// TestAMovedStandbyIsACandidateAsAnyOther: when it is not ready for a moment, or is replaced by a rollout, it is treated like any other
+// candidate.
 func TestAMovedStandbyIsACandidateAsAnyOther(t *testing.T) {
 	moved := func() *given {
 		g := steady()
@@ -311,7 +311,7 @@ func TestAMovedStandbyIsACandidateAsAnyOther(t *testing.T) {
 	})
 }
 
-// TestNodesOfATry: a node that comes and goes is tried once, and what is noted has an end.
+// TestNodesOfATry: a node that comes and goes is tried once, and the record has a limited length.
 func TestNodesOfATry(t *testing.T) {
 	nodes := func(note string) string { _, names, _ := strings.Cut(note, " "); return names }
 	last := try{time.Minute, []string{"b", "d"}}

@@ -18,78 +18,79 @@ import (
 // Observed is everything that a decision depends on.
 type Observed struct {
 	Namespace, Name string
-	// Job is nil when there is none of that name.
+	// Job is nil if there is no job with that name.
 	Job *v1alpha1.SingletonJob
-	// Pods are all that carry the job's name label, no matter who made them.
+	// Pods are all pods that have the job's name label, no matter what created them.
 	Pods []*corev1.Pod
 	// Lease is the Lease of the job's name.
 	Lease Lease
-	// Workload is what spec.workloadRef names; nil without one.
+	// Workload is the workload in spec.workloadRef; nil if that is not set.
 	Workload *Workload
-	// Volumes are the claims that the pods share, as far as there are such claims and the operator may read them.
+	// Volumes are the claims that the pods share, if the operator can read them.
 	Volumes []Volume
-	// Hashed is what the last plan for this job has said, if any.
+	// Hashed is the value from the last plan for this job, if any.
 	Hashed Hashed
-	// Children are the other objects that were made for the job.
+	// Children are the other objects that were created for the job.
 	Children Children
-	// OutOfService are the nodes that an administrator declared to be shut down.
+	// OutOfService are the nodes that an administrator declared to be out of service.
 	OutOfService map[string]bool
-	// NotReady are the nodes of pods that do not say that they are ready: what was said last of the pods there may be old.
+	// NotReady are those nodes of the pods that do not report ready: the last reported status of the pods on them may be stale.
 	NotReady map[string]bool
-	// Nodes are all that there are, read where pods share one; NodesUnknown: the operator may not read any.
+	// Nodes are all nodes. They are read only if pods share one. NodesUnknown: the operator has no permission to read nodes.
 	Nodes        []*corev1.Node
 	NodesUnknown bool
-	// Settings are the operator's own, for every pod.
+	// Settings are the operator's settings, for every pod.
 	Settings inject.Settings
 	// Now is the operator's wall clock. It dates what the operator writes; safety never depends on it.
 	Now time.Time
-	// Server is the time of the API server's clock, zero where no recent answer has told it. Read for jobs that run to completion.
+	// Server is the time of the API server's clock, zero if no recent response contained it. It is read for jobs that run to completion.
 	Server time.Time
-	// Turn: it is this job's turn in a rollout of all jobs. Read for jobs that ask for it (Plan.AsksTurn).
+	// Turn: it is this job's turn in a fleet-wide rollout. It is read for jobs that ask for it (Plan.AsksTurn).
 	Turn bool
-	// Refused is what the API server would not do when it was asked just now, in the order of asking.
+	// Refused is what the API server just rejected, in the order of the requests.
 	Refused []Refusal
-	// Previous are the objects of a previous job of the name that stand where this one's shall be, until Kubernetes' garbage
-	// collector has deleted them: kinds and names, found when they were to be made just now.
+	// Previous are the objects of a previous job with this name that occupy the names of this job's objects, until the Kubernetes garbage
+	// collector deletes them: kinds and names, found in the last attempt to create this job's objects.
 	Previous []string
-	// OverQuota is for how long a quota has refused a pod, 0 if none does.
+	// OverQuota is how long a quota has rejected a pod, 0 if none does.
 	OverQuota time.Duration
-	// Remembered is how long a tenure may last of which nothing is left but this process's memory; 0 for none.
+	// Remembered is how long a tenure may last that only this process's memory still knows of; 0 if there is none.
 	Remembered time.Duration
-	// Entrypoint is what is known of the image, for a job that AsksForEntrypoint.
+	// Entrypoint is the result of the lookup, for a job that AsksForEntrypoint.
 	Entrypoint Lookup
-	// EventsUnknown says that this process does not know which changes of holder have their Events.
+	// EventsUnknown: this process does not know which changes of holder have Events.
 	EventsUnknown bool
-	// Unannounced is the lowest token of a change of holder of which this process has failed to write the Event, or may have; 0
-	// for none.
+	// Unannounced is the lowest token of a change of holder whose Event this process failed to write, or may have failed to write; 0 if
+	// there is none.
 	Unannounced int64
 }
 
-// Lookup is the search for what an image runs by itself.
+// Lookup is the lookup of an image's entrypoint.
 type Lookup struct {
-	// Found is nil until it has succeeded.
+	// Found is nil until the lookup succeeds.
 	Found *v1alpha1.Entrypoint
-	// Problem says why it has not, in words that stay the same while the cause does; empty while none is known.
+	// Problem says why the lookup has not succeeded. The text stays the same as long as the cause does. It is empty if there is no known
+	// problem.
 	Problem string
-	// Retry is how long until it is tried again; 0 while it is under way, or will not be.
+	// Retry is how long until the next attempt; 0 while one is in progress, or if there will be none.
 	Retry time.Duration
 }
 
-// Refusal is an answer of the API server that asking again does not change soon.
+// Refusal is a rejection by the API server that a retry does not change soon.
 type Refusal struct {
-	// Text says what was asked for and what was answered.
+	// Text describes the request and the answer.
 	Text string
-	// Pods: there are no new pods without it.
+	// Pods: without this object there are no new pods.
 	Pods bool
 }
 
-// Presence says whose Lease there is.
+// Presence says whether the Lease exists and whose it is.
 type Presence uint8
 
-// What can stand under a Lease's name.
+// The values of Presence.
 const (
 	Absent Presence = iota
-	// Foreign: it lacks the operator's label.
+	// Foreign: the Lease lacks the operator's label.
 	Foreign
 	Ours
 )
@@ -100,41 +101,41 @@ type Lease struct {
 	Record   lease.Record
 	// Claim says for which job the Lease is kept.
 	Claim Claim
-	// Unchanged is how long this process has seen the present UID and revision, on a clock that only goes forward. The
-	// Lease may have been unchanged for longer, never for less.
+	// Unchanged is how long this process has seen the current UID and revision, on a monotonic clock. The Lease may have been unchanged for
+	// longer, but never for less.
 	Unchanged time.Duration
-	// SinceRenewal is how long this process has seen no renewal, whatever else was written. Renewed: it has seen the present
-	// holder acquire or renew; if not, the last renewal may be older.
+	// SinceRenewal is how long this process has seen no renewal, whatever else was written. Renewed: this process has seen the current
+	// holder acquire or renew. If not, the last renewal may be older.
 	SinceRenewal time.Duration
 	Renewed      bool
-	// Last is the newest that this process saw of a Lease that is now absent; nil if it saw none.
+	// Last is the newest state that this process saw of a Lease that is now absent; nil if it saw none.
 	Last *Lease
 }
 
-// tellsOf reports whether the runs that a Lease tells of are those of the job with that UID. Whose a run is, it says itself: the claim may
-// be lost, and a pod of a previous job may have taken the Lease after it was claimed.
+// tellsOf reports whether the runs that a Lease records are those of the job with that UID. Each run names its job. The claim alone is not
+// enough: it can be lost, and a pod of a previous job can take the Lease after it was claimed.
 func (l *Lease) tellsOf(uid string) bool {
 	now := l.Record.Runs.Now
 	return now.IsOf(uid) || now.ID == "" && l.Claim.JobUID == uid
 }
 
-// clock is the time: the API server's, or this process's own where that is not known.
+// clock returns the API server's time, or this process's own time if that is unknown.
 func (o *Observed) clock() time.Time { return cmp.Or(o.Server, o.Now) }
 
-// ClaimAnnotation on the Lease holds its Claim. It is between operators only; agents leave it as it is.
+// ClaimAnnotation on the Lease holds its Claim. Only operators use it; agents leave it unchanged.
 const ClaimAnnotation = "singletonjob.io/claim"
 
-// Claim says for which job a Lease is kept, since it outlives its job.
+// Claim says for which job a Lease is kept, because the Lease outlives its job.
 type Claim struct {
-	// JobUID is the job's.
+	// JobUID is the UID of the job.
 	JobUID string
-	// Before is the token of the last tenure before the job's first: that and lower ones are not in its history.
+	// Before is the token of the last tenure before the job's first one. The job's history contains only higher tokens.
 	Before int64
 }
 
 func (c Claim) String() string { return c.JobUID + "," + strconv.FormatInt(c.Before, 10) }
 
-// ParseClaim reads String's result; what can't be read claims nothing.
+// ParseClaim parses the result of String. Invalid text yields an empty Claim.
 func ParseClaim(s string) Claim {
 	uid, number, _ := strings.Cut(s, ",")
 	before, err := strconv.ParseInt(number, 10, 64)
@@ -144,17 +145,17 @@ func ParseClaim(s string) Claim {
 	return Claim{JobUID: uid, Before: before}
 }
 
-// Children are the objects that stand beside the pods; nil for one that is missing.
+// Children are the objects of a job other than its pods; nil for a missing one.
 type Children struct {
 	ServiceAccount *corev1.ServiceAccount
 	Role           *rbacv1.Role
 	RoleBinding    *rbacv1.RoleBinding
 	Budget         *policyv1.PodDisruptionBudget
-	// Service and OtherService are as ServicesOf has them.
+	// Service and OtherService are the results of ServicesOf.
 	Service, OtherService *corev1.Service
 }
 
-// Has reports whether there is one of the child's kind.
+// Has reports whether an object of the child's kind exists.
 func (c Children) Has(child Child) bool {
 	switch child.(type) {
 	case *corev1.ServiceAccount:

@@ -1,17 +1,16 @@
-// Package plan decides what the operator does: a pure function from what was observed to what shall happen.
+// Package plan decides what the operator does: a pure function from what was observed to what must happen.
 //
-// It has no client, no clock and no operating system, so every decision is a table row. [Decide] computes a few values, each
-// once and from the ones before it: the job (its spec with defaults), the tenure (what its Lease says, and how far that is
-// believed), and the members (its pods). It names the state from a closed list ([State]), and one switch turns the state
-// into a [Plan].
+// It has no client, no clock and no operating system, so every decision can be tested as a table row. [Decide] computes a few values, each
+// once and from the ones before it: the job (its spec with defaults), the tenure (what its Lease records, and how far that is believed),
+// and the members (its pods). It selects the state from a closed list ([State]), and one switch turns the state into a [Plan].
 //
-// A tenure and the pods around it are a group: those of which one acts and the others stand by for it. A job has one group
-// today, and may have several side by side one day, each with a Lease of its own. So a function of this package asks its
-// tenure which Lease is meant; job.leases alone says how many there are.
+// A tenure and the pods around it are a group: one pod acts and the others are its standbys. A job has one group today. It may have several
+// one day, each with its own Lease. So a function of this package takes the name of the Lease from its tenure, and only job.leases says how
+// many there are.
 //
-// An operator that is wrong, stale, doubled or dead may cost availability, never exclusivity. Two rules carry that: every
-// write to the Lease names the exact object that was decided on, by UID and resourceVersion, and nothing but proof of death
-// (death.go) or time (lease.go) ever frees a Lease that has a holder.
+// An operator that is wrong, stale, doubled or dead can cost availability, but never exclusivity. Two rules ensure that. Every write to the
+// Lease names the exact object that was decided on, by UID and resourceVersion. And only proof of death (death.go) or time (lease.go) frees
+// a Lease that has a holder.
 package plan
 
 import (
@@ -28,81 +27,82 @@ import (
 	"github.com/singletonjob/operator/internal/lease"
 )
 
-// Plan is what shall be done, in the order of its fields.
+// Plan is what must be done, in the order of its fields.
 type Plan struct {
 	State State
 	// Lease is the write to the Lease.
 	Lease *LeaseWrite
 	// Service is the write to the job's Service.
 	Service *ServiceWrite
-	// Relabel are roles to change; who loses "active" comes before who gets it.
+	// Relabel are roles to change. The pod that loses "active" comes before the pod that gets it.
 	Relabel []Relabel
-	// Apply are objects that are missing or differ, complete, and that no pod can be without.
+	// Apply are complete objects that are missing or differ, and without which no pod can exist.
 	Apply []Child
 	// Adopt are pods without a controller that belong to the job.
 	Adopt  []PodRef
 	Delete []PodRef
 	Create []*corev1.Pod
-	// Also are other objects that are missing or differ; nothing waits for them.
+	// Also are other objects that are missing or differ. Nothing waits for them.
 	Also []Child
-	// Move is a pod to make for the sake of one that shares the holder's node; nothing waits for it, and nothing fails with it.
+	// Move is a pod to create because a standby shares the holder's node. Nothing waits for it, and if it fails, nothing else fails.
 	Move *Move
-	// Status is what to write if it differs from what is stored; nil for no write.
+	// Status is the status to write if it differs from the stored one; nil for no write.
 	Status *v1alpha1.SingletonJobStatus
 	// Changes are the changes of holder that Status records for the first time.
 	Changes []v1alpha1.TenureChange
 	// Events are to be emitted once Status is stored.
 	Events []Event
-	// Told is the write by which the Lease forgets what is told, once Status is stored; nil for none, and beside Lease always.
+	// Told is the write that removes from the Lease what the status records, once Status is stored. It is nil if there is no such write,
+	// and always if Lease is set.
 	Told *LeaseWrite
-	// Expired: the job is to be deleted, since it is finished and was kept for as long as it asks for.
+	// Expired: the job must be deleted, because it is finished and its TTL has passed.
 	Expired bool
-	// FleetRollout is what the status says, and AsksTurn that the job waits and could begin now: with Turn the plan is another.
+	// FleetRollout is the value for the status. AsksTurn: the job waits and could begin now; with Turn set, the plan would be different.
 	FleetRollout v1alpha1.FleetRollout
 	AsksTurn     bool
-	// Agents are the candidates by the image that their agents are of, UnknownAgent for those that do not say it.
+	// Agents counts the candidates by the image of their agents. UnknownAgent stands for those that record no image.
 	Agents map[string]int
-	// Hashed is to be observed the next time.
+	// Hashed is the value to observe the next time.
 	Hashed Hashed
 	// Reasons say why, for the log.
 	Reasons Reasons
-	// Wake is when to decide again if nothing is heard before, no renewal either; 0 for never. It is the sooner of two: Due, which
-	// comes though the Lease is renewed, and when the Lease has been unchanged for as long as Silence, which a renewal puts off.
+	// Wake is when to decide again if there is no event before, not even a renewal; 0 for never. It is the earlier of two times. Due comes
+	// even if the Lease is renewed. The other comes when the Lease has been unchanged for Silence; a renewal postpones it.
 	Wake, Due, Silence time.Duration
-	// Renewal: decide again at the next renewal, too.
+	// Renewal: also decide again at the next renewal.
 	Renewal bool
 }
 
-// State names the situation that a job is in.
+// State names the situation of a job.
 type State uint8
 
-// The states. In each but Serving and Suspending there is at most one thing to do, and what can be done after it is decided
-// anew when it was done.
+// The states. In every state but Serving and Suspending there is at most one thing to do. What comes after it is decided again when it is
+// done.
 const (
 	// Collecting: there is no such job; its Lease is deleted once no tenure can last.
 	Collecting State = iota
-	// Deleting: the job waits for its dependents to be deleted first, or for somebody's finalizer.
+	// Deleting: the job waits until its dependents are deleted, or for another component's finalizer.
 	Deleting
-	// InvalidSpec: the spec breaks a rule. What runs goes on.
+	// InvalidSpec: the spec breaks a rule. The running process continues.
 	InvalidSpec
-	// LeaseConflict: the Lease of the job's name is somebody else's.
+	// LeaseConflict: the Lease with the job's name does not belong to the operator.
 	LeaseConflict
-	// LeaseMissing: no pod is made before there is a Lease.
+	// LeaseMissing: no pod is created before the Lease exists.
 	LeaseMissing
-	// LeaseUnclaimed: the Lease is kept for a previous job of the name, or lacks what the spec says of it. What says when runs are due
-	// stands there before the first pod that could start one.
+	// LeaseUnclaimed: the Lease is kept for a previous job with this name, or lacks something that the spec says. The Lease says when runs
+	// are due before the first pod exists that could start one.
 	LeaseUnclaimed
 	// HolderDead: there is proof that the holder's process is dead.
 	HolderDead
-	// Suspending: spec.suspend is set, and pods are left, or somebody may act.
+	// Suspending: spec.suspend is set, and pods are left, or a process may still act.
 	Suspending
-	// Suspended: spec.suspend is set, no pod is left, and nobody can act.
+	// Suspended: spec.suspend is set, no pod is left, and no process can act.
 	Suspended
-	// Blocked: the workload that the job has its template from is missing, another job's, or runs by itself.
+	// Blocked: the workload that provides the template is missing, belongs to another job, or runs by itself.
 	Blocked
-	// EntrypointUnknown: no pod can be made before it is known what the image runs. What runs goes on.
+	// EntrypointUnknown: no pod can be created before the entrypoint of the image is known. The running process continues.
 	EntrypointUnknown
-	// Resting: no run is open, asked for or due soon, so that no candidate is needed.
+	// Resting: no run is open, requested or due soon, so no candidate is needed.
 	Resting
 	// Serving: candidates are kept, replaced, rolled out.
 	Serving
@@ -118,7 +118,8 @@ func (s State) String() string {
 // LeaseOp is what to do to the Lease.
 type LeaseOp uint8
 
-// The writes to a Lease. Each is conditional: on there being none, or on Record's UID and Revision.
+// The writes to a Lease. Each one is conditional: it requires that there is no Lease, or that the Lease still has Record's UID and
+// Revision.
 const (
 	CreateLease LeaseOp = iota
 	UpdateLease
@@ -130,12 +131,12 @@ type LeaseWrite struct {
 	Op     LeaseOp
 	Record lease.Record
 	Claim  Claim
-	// Event, unless nil, tells what the write does: to be emitted once that is stored, and not before. Who decided on an old Lease
-	// would tell what never was.
+	// Event, if not nil, describes the effect of the write. It is emitted only after the write is stored: an operator that decided on a
+	// stale Lease would otherwise report something that never happened.
 	Event *Event
 }
 
-// PodRef names one pod, not a later one of that name.
+// PodRef identifies one pod, and no later pod with the same name.
 type PodRef struct {
 	Name string
 	UID  types.UID
@@ -147,22 +148,22 @@ type Relabel struct {
 	Role string
 }
 
-// Move is one pod more, for another node. That it is tried is noted first, so that it is not tried again soon.
+// Move is one additional pod, for another node. The attempt is recorded first, so that it is not repeated soon.
 type Move struct {
-	// Beside is the standby that is to go, and Note what is written to its MoveAnnotation.
+	// Beside is the standby to remove, and Note is the value of its MoveAnnotation.
 	Beside PodRef
 	Note   string
 	Pod    *corev1.Pod
 }
 
-// Child is an object that the operator makes for a job.
+// Child is an object that the operator creates for a job.
 type Child interface {
 	metav1.Object
 	runtime.Object
 }
 
-// Event is a Kubernetes Event about the job. Its name follows from what it says, so that it is emitted once, however
-// often it is tried.
+// Event is a Kubernetes Event about the job. Its name follows from its contents, so that it is emitted once, no matter how often it is
+// tried.
 type Event struct {
 	Name    string
 	Type    string
@@ -170,10 +171,10 @@ type Event struct {
 	Message string
 }
 
-// Reasons say why each write of a plan is made, for the log: by kind and name of the object.
+// Reasons say why each write of a plan is done, for the log: by kind and name of the object.
 type Reasons map[string]string
 
-// Of is why an object is written.
+// Of returns why an object is written.
 func (r Reasons) Of(kind, name string) string {
 	return cmp.Or(r[kind+"/"+name], r[kind])
 }

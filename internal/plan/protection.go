@@ -13,19 +13,20 @@ import (
 	"github.com/singletonjob/operator/api/v1alpha1"
 )
 
-// The reasons of the Events of protection.
+// The reasons of the Events about protection.
 const (
 	eventUnprotected = "Unprotected"
 	eventProtected   = "Protected"
 )
 
-// unprotected are the reasons by which a job that runs lacks a standby that it asks for. The others are asked for, as SingleCandidate,
-// or have an Event of their own.
+// unprotected are the reasons with which a running job lacks a standby that it should have. With the other reasons, the lack is intended,
+// as with SingleCandidate, or has its own Event.
 var unprotected = []string{v1alpha1.ReasonNoStandby, v1alpha1.ReasonStandbyOnSameNode, v1alpha1.ReasonVolumeNotShared}
 
-// ofProtection announces that a job is not protected, which it may never have been, and that it is at last. A gap that what is under way closes, as in a
-// rollout and after a failover, is expected: it is announced when Progressing says that this won't happen, or not in time.
-// The name goes by the time of the gap's begin, so each gap is announced once, whatever Progressing says next, and by whom.
+// ofProtection announces that a job is not protected, including a job that never was, and that it is protected again. A gap that will close
+// by itself, as in a rollout and after a failover, is expected. It is announced only when Progressing says that it will not close, or not
+// in time. The name of the Event contains the start of the gap. So each gap is announced once, whatever Progressing says later, and
+// whichever operator announces it.
 func ofProtection(j *job, now []metav1.Condition, o *Observed) []Event {
 	before := j.Status.Conditions
 	c := meta.FindStatusCondition(now, v1alpha1.ConditionProtected)
@@ -45,8 +46,8 @@ func ofProtection(j *job, now []metav1.Condition, o *Observed) []Event {
 	return nil
 }
 
-// isLost reports whether nobody protects the active process, and nothing that is under way will soon. A handover that is blocked says
-// nothing of that: it may be blocked since a standby is being replaced.
+// isLost reports whether no standby protects the active process, and nothing in progress will change that soon. A blocked handover does not
+// count as a sign of that: it may be blocked because a standby is being replaced.
 func isLost(conditions []metav1.Condition) bool {
 	protected := meta.FindStatusCondition(conditions, v1alpha1.ConditionProtected)
 	progressing := meta.FindStatusCondition(conditions, v1alpha1.ConditionProgressing)
@@ -54,7 +55,7 @@ func isLost(conditions []metav1.Condition) bool {
 		progressing != nil && progressing.Status == metav1.ConditionFalse && progressing.Reason != v1alpha1.ReasonSwitchoverBlocked
 }
 
-// lostSince is when conditions came to say so.
+// lostSince returns the time since which the conditions show that.
 func lostSince(conditions []metav1.Condition) (since time.Time) {
 	for _, condition := range []string{v1alpha1.ConditionProtected, v1alpha1.ConditionProgressing} {
 		if c := meta.FindStatusCondition(conditions, condition); c != nil && c.LastTransitionTime.After(since) {
@@ -64,7 +65,7 @@ func lostSince(conditions []metav1.Condition) (since time.Time) {
 	return since
 }
 
-// lostText is why, and what stands in the way of its end.
+// lostText says why, and what prevents an end.
 func lostText(conditions []metav1.Condition) string {
 	protected := meta.FindStatusCondition(conditions, v1alpha1.ConditionProtected)
 	text := fmt.Sprintf("%s: %s", protected.Reason, protected.Message)

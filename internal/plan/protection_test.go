@@ -13,7 +13,7 @@ import (
 	"github.com/singletonjob/operator/internal/contract"
 )
 
-// protectionEvents are those of an observation, whose status is stored then.
+// protectionEvents returns the Events of an observation, and then stores its status.
 func (g *given) protectionEvents() (events []Event) {
 	p := Decide(g.Observed)
 	for _, e := range p.Events {
@@ -25,7 +25,7 @@ func (g *given) protectionEvents() (events []Event) {
 	return events
 }
 
-// readyAgain ends what unready began.
+// readyAgain undoes unready.
 func (g *given) readyAgain(pod int) {
 	g.Pods[pod].Status.Conditions[0].Status = corev1.ConditionTrue
 	g.Pods[pod].Status.ContainerStatuses[0].Ready = true
@@ -37,12 +37,12 @@ func (g *given) wait(d time.Duration) {
 	g.Lease.Record.RenewTime = g.Now.Add(-time.Second).UnixMicro()
 }
 
-// TestProtectionEvents: what happens to a job that is protected, step by step, and which Events tell of its protection. A step
-// that ends with one says what is in it.
+// TestProtectionEvents: what happens to a protected job, step by step, and which Events report its protection. says is the text of the
+// Event after a step.
 func TestProtectionEvents(t *testing.T) {
 	type step struct {
 		do   func(*given)
-		says string // nothing for no Event
+		says string // empty: no Event
 	}
 	stuck := func(g *given) { g.waiting(1, "ErrImagePull", "no such image"); g.since(1, 0); g.wait(twoMinutes) }
 	back := step{func(g *given) { g.readyAgain(1) }, "Normal Protected: a warm standby is ready on another node"}
@@ -97,8 +97,8 @@ func TestProtectionEvents(t *testing.T) {
 	}
 }
 
-// TestProtectionEventsAfterARestart: one that may not have been written is written under the same name, and later under none. A
-// second loss has another name than the first.
+// TestProtectionEventsAfterARestart: an Event that may not have been written is written again under the same name, but not later. A second
+// loss has another name than the first.
 func TestProtectionEventsAfterARestart(t *testing.T) {
 	g := steady()
 	lose := func() []Event {

@@ -2,10 +2,9 @@ package plan
 
 import "github.com/singletonjob/operator/api/v1alpha1"
 
-// ready is the verdict for those who wait until what they applied is so: that the process runs which the present spec asks
-// for, or that nothing runs where it asks for that. Standbys are not waited for: that is Protected. It is the one condition
-// that such tools look at, so it is not true either while a change is under way, or of a job that the API server refuses
-// something.
+// ready is the verdict for tools that wait until an applied change has taken effect: the process of the current spec runs, or nothing runs
+// if the spec says so. Standbys do not matter here; Protected reports them. Ready is the only condition that such tools read. So it is also
+// not true while a change is in progress, or while the API server rejects a request for the job.
 func ready(state State, j *job, t *tenure, m *members, r *runs, refused []Refusal) verdict {
 	if state == Deleting {
 		return deleting()
@@ -25,7 +24,7 @@ func ready(state State, j *job, t *tenure, m *members, r *runs, refused []Refusa
 	case m.fleet.outdated():
 		return verdict{v1alpha1.ReasonRollingOut, "candidates are being replaced by ones of the current template, standbys first"}
 	case !m.fleet.HolderNew:
-		return verdict{v1alpha1.ReasonReplacingCandidates, "the active pod is on its way out; another takes over"}
+		return verdict{v1alpha1.ReasonReplacingCandidates, "the active pod is being removed; another one takes over"}
 	}
 	return verdict{v1alpha1.ReasonRunning, "the process of the current template runs"}
 }

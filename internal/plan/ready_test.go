@@ -19,7 +19,7 @@ import (
 	"github.com/singletonjob/operator/internal/lease"
 )
 
-// TestReady: what Ready says, and what the tools make of it that wait.
+// TestReady: the value of Ready, and how tools that wait for it interpret it.
 func TestReady(t *testing.T) {
 	for name, c := range map[string]struct {
 		given  *given
@@ -108,7 +108,7 @@ func TestReady(t *testing.T) {
 			if got := argo(t, g.Job); got != c.argo {
 				t.Errorf("Argo CD says %s, want %s", got, c.argo)
 			}
-			// A spec that the operator has not seen is never what runs.
+			// A spec that the operator has not seen is never reported as running.
 			g.Job.Generation++
 			if got := kstatus(t, g.Job); got == "Current" {
 				t.Errorf("kstatus of the next generation is %s", got)
@@ -137,7 +137,7 @@ func TestReadyBeforeAnyOperator(t *testing.T) {
 	}
 }
 
-// TestArgoWaitsForARun: to Argo CD a job that is run once is what a Job is, and one on a schedule what runs all the time.
+// TestArgoWaitsForARun: Argo CD treats a job that is run once like a Job, and one with a schedule like a workload that always runs.
 func TestArgoWaitsForARun(t *testing.T) {
 	for name, c := range map[string]struct {
 		given *given
@@ -161,7 +161,7 @@ func TestArgoWaitsForARun(t *testing.T) {
 	}
 }
 
-// TestReadyIsNotRewritten: a refusal that says the same with other numbers is no news.
+// TestReadyIsNotRewritten: a rejection that differs only in numbers is not written again.
 func TestReadyIsNotRewritten(t *testing.T) {
 	g := steady()
 	g.Refused = []Refusal{{Text: "request 4f2a took 12ms: denied", Pods: true}}
@@ -194,7 +194,7 @@ func asMap(t *testing.T, job *v1alpha1.SingletonJob) map[string]any {
 	return object
 }
 
-// argo is what the documented script says.
+// argo is the result of the documented script.
 func argo(t *testing.T, job *v1alpha1.SingletonJob) string {
 	t.Helper()
 	state := lua.NewState()
@@ -248,7 +248,7 @@ func luaValue(state *lua.LState, value any) lua.LValue {
 	return lua.LNil
 }
 
-// TestReadyTroublesAreReasons: the script names only reasons that there are.
+// TestReadyTroublesAreReasons: the script names only reasons that exist.
 func TestReadyTroublesAreReasons(t *testing.T) {
 	table, _, _ := strings.Cut(argoScript(t), "}")
 	named := regexp.MustCompile(`(\w+) = true`).FindAllStringSubmatch(table, -1)

@@ -1,51 +1,52 @@
 package plan
 
-// Fleet is the candidates in numbers. It counts those that are alive; one that is on its way out counts no more.
+// Fleet is the number of candidates in each state. It counts those that are alive; a terminating one does not count.
 type Fleet struct {
 	// Desired is spec.candidates.
 	Desired int
 	// Standbys by version and readiness.
 	OldReady, OldUnready, NewReady, NewUnready int
-	// OldAble is how many of OldUnready could act all the same: they may be unready for a moment or by a probe of their own, or start again.
+	// OldAble is how many of OldUnready could still act: they may be unready for a moment or because of their own probe, or may start
+	// again.
 	OldAble int
-	// HolderOld and HolderNew say which version holds the Lease: neither where nobody does.
+	// HolderOld and HolderNew say which version holds the Lease. Both are false if there is no holder.
 	HolderOld, HolderNew bool
-	// Silent: the holder is old and does not renew. Its node may be lost, and it with it.
+	// Silent: the holder is old and does not renew. It may be lost together with its node.
 	Silent bool
-	// Soaked: the holder is new and has run for minReadySeconds, or how long it runs says nothing.
+	// Soaked: the holder is new and has run for minReadySeconds, or its running time is irrelevant.
 	Soaked bool
 	// Failed: the new version was tried and its process ended before it was soaked.
 	Failed bool
-	// InPlace: no more than Desired may live (maxSurge is 0). Paused: nothing of a rollout is done.
+	// InPlace: no more than Desired candidates can exist (maxSurge is 0). Paused: the rollout does not continue.
 	InPlace, Paused bool
-	// Busy: the holder's process is to run to its end, so that nothing of a rollout is done before that.
+	// Busy: the holder's process must run to its end, so the rollout waits for that.
 	Busy bool
-	// Unplaced: a new standby has no node yet. NoRoom: one more than Desired finds no room, and was waited for long enough.
+	// Unplaced: a new standby has no node yet. NoRoom: a surge pod can't be scheduled, and the operator has waited long enough for it.
 	Unplaced, NoRoom bool
-	// Together: the ready standbys share the holder's node, and another node may take one. Mover: a pod that was made to take the
-	// place of one of them, and is not ready yet; it is counted nowhere else. Awaited: it is worth to be waited for.
+	// Together: all ready standbys share the holder's node, and another node can take one. Mover: a pod that was created to replace one of
+	// them is not ready yet; it is counted nowhere else. Awaited: the operator still waits for the mover.
 	Together, Mover, Awaited bool
 }
 
-// Step is what to do next, in numbers of candidates.
+// Step is the next action, in numbers of candidates.
 type Step struct {
 	Create int
 	// Removals of standbys by version and readiness.
 	OldReady, OldUnready, NewReady, NewUnready int
-	// HandOver: the holder is to hand over to a ready standby of the new version.
+	// HandOver: the holder must hand over to a ready standby of the new version.
 	HandOver bool
-	// RemoveHolder: the holder is to go although there is no standby.
+	// RemoveHolder: the holder must be removed although there is no standby.
 	RemoveHolder bool
-	// Move: one more standby is made, for another node than the holder's. GiveUpMove: the mover goes.
+	// Move: create one more standby, for a node other than the holder's. GiveUpMove: remove the mover.
 	Move, GiveUpMove bool
 }
 
-// Standbys is the number of a fleet's standbys of a version and readiness, to count with.
+// Standbys returns a pointer to the number of a fleet's standbys with a version and readiness, for counting.
 func Standbys(f *Fleet, updated, ready bool) *int {
 	return pick(updated, ready, &f.NewReady, &f.NewUnready, &f.OldReady, &f.OldUnready)
 }
 
-// Removals is the number of a step's standbys of a version and readiness that go, to count with.
+// Removals returns a pointer to the number of standbys with a version and readiness that a step removes, for counting.
 func Removals(s *Step, updated, ready bool) *int {
 	return pick(updated, ready, &s.NewReady, &s.NewUnready, &s.OldReady, &s.OldUnready)
 }
@@ -62,22 +63,22 @@ func pick(updated, ready bool, newReady, newUnready, oldReady, oldUnready *int) 
 	return oldUnready
 }
 
-// Next is the next step of a rollout, of scaling, and of replacing what was lost; all three are one thing: the fleet is not
-// as it should be. Its rules:
+// Next returns the next step of a rollout, of scaling, and of replacing lost candidates. All three are the same problem: the
+// fleet differs from its desired state. The rules:
 //
-//   - One candidate more than asked for may live during a rollout, so that a ready standby goes only when as many are left
-//     as there should be. Where only one candidate is asked for, nothing stands by, and it is replaced plainly: what
-//     it holds, such as a volume, may not be had twice.
-//   - Where one more may not live, or finds no room, a ready standby of the old version goes before one of the new is ready: one
-//     at a time, and only while all others are ready.
-//   - The holder is never removed while there is a choice. Once every standby is new, it is asked to hand over to a ready
-//     one: one handover in a rollout.
-//   - The last pod of the old version goes only when the new version is soaked: until then it is what a broken one falls back
-//     to. One that is ready is kept, or else one that could act though it is not. If the new version fails before, nothing
-//     moves until the template changes.
-//   - A holder whose process is to run to its end is waited for with all of it.
-//   - When nothing else is to be done, a standby on the holder's node is moved: one more is made elsewhere, and when that is ready
-//     there is one too many. Until then it stands in for none, and it is given up for anything else.
+//   - One candidate more than desired can exist during a rollout, so that a ready standby is removed only when enough others
+//     are left. If only one candidate is desired, there is no standby, and the candidate is removed before its replacement is
+//     created: two pods may not be able to share what it holds, such as a volume.
+//   - If a surge candidate is not allowed, or can't be scheduled, a ready standby of the old version is removed before a new one
+//     is ready: one at a time, and only while all others are ready.
+//   - The holder is never removed while there is an alternative. Once every standby is new, the holder is asked to hand over to
+//     a ready one: one handover in a rollout.
+//   - The last pod of the old version is removed only when the new version is soaked. Until then it is the fallback for a broken
+//     new version. A ready pod is kept, or else one that is not ready but could act. If the new version fails before it is
+//     soaked, the rollout stops until the template changes.
+//   - If the holder's process must run to its end, every step waits for that.
+//   - If there is nothing else to do, a standby on the holder's node is moved: one more is created elsewhere, and when that one is
+//     ready there is one too many. Until then the new one does not count as a standby, and it is given up for any other step.
 func Next(f Fleet) Step {
 	s := f.next()
 	s.Move = f.Together && !f.Mover && f.mayMove() && f.atRest() && s == Step{}
@@ -85,10 +86,10 @@ func Next(f Fleet) Step {
 	return s
 }
 
-// mayMove reports whether one more than asked for may live for no other reason than to move a standby.
+// mayMove reports whether a surge candidate is allowed only to move a standby.
 func (f Fleet) mayMove() bool { return f.Desired > 1 && !f.outdated() && !f.InPlace && !f.Failed }
 
-// atRest reports whether there are as many candidates as asked for, one of them acts, and the others are ready.
+// atRest reports whether the number of candidates is the desired one, one of them holds the Lease, and the others are ready.
 func (f Fleet) atRest() bool {
 	return f.holders() == 1 && f.total() == f.Desired && f.OldUnready+f.NewUnready == 0
 }
@@ -127,12 +128,12 @@ func replacePlainly(f Fleet) Step {
 	return s
 }
 
-// removals picks what goes because there are more than asked for: first what is of no use, then what is old, and of the
-// ready ones no more than leaves enough of them ready.
+// removals picks what to remove because there are too many candidates: first useless ones, then old ones. It removes ready ones only if
+// enough ready ones are left.
 func (f Fleet) removals() Step {
 	var s Step
 	excess := max(0, f.total()-f.Desired)
-	gives := 0 // ready ones that go before their successors are ready
+	gives := 0 // ready ones that are removed before their replacements are ready
 	if f.givesUp() {
 		excess, gives = max(excess, 1), 1
 	}
@@ -145,11 +146,11 @@ func (f Fleet) removals() Step {
 	if f.HolderOld || f.HolderNew {
 		standbys--
 	}
-	spare := f.OldReady + f.NewReady - standbys // ready ones beyond those that should be
+	spare := f.OldReady + f.NewReady - standbys // ready ones in excess of the desired number
 	kept, keptUnready := f.fallback()
 	s.OldUnready = take(f.OldUnready - keptUnready)
 	s.OldReady = take(min(spare+gives, f.OldReady-kept))
-	surplus := f.updated() - f.Desired // the template did not change, the number did
+	surplus := f.updated() - f.Desired // the number changed, and not the template
 	if f.Failed {
 		surplus = excess - 1
 	}
@@ -158,8 +159,8 @@ func (f Fleet) removals() Step {
 	return s
 }
 
-// fallback is how many old standbys are left for what becomes of the new version, of the ready ones and of the others: one that could act
-// will do where none is ready. Only where there is no room for the new version beside it, and nothing else acts or could, it is in the way.
+// fallback returns how many ready and unready old standbys are kept in case the new version fails. If none is ready, one that could act is
+// kept. Even that one is not kept if there is no room for the new version beside it, and nothing else acts or could act.
 func (f Fleet) fallback() (ready, unready int) {
 	switch {
 	case f.HolderOld && !f.Silent, f.Soaked:
@@ -175,7 +176,7 @@ func (f Fleet) fallback() (ready, unready int) {
 	return ready, unready
 }
 
-// givesUp reports whether old standbys go before new ones are made, since these find no room beside them.
+// givesUp reports whether old standbys are removed before new ones are created, because there is no room for both.
 func (f Fleet) givesUp() bool {
 	return (f.InPlace || f.NoRoom) && !f.Failed && (f.updated() < f.Desired || f.NewUnready > 0)
 }
@@ -204,7 +205,7 @@ func (f Fleet) updated() int {
 func (f Fleet) less(s Step) Fleet {
 	f.OldReady -= s.OldReady
 	f.OldUnready -= s.OldUnready
-	f.OldAble = min(f.OldAble, f.OldUnready) // who could not act goes first
+	f.OldAble = min(f.OldAble, f.OldUnready) // those that could not act are removed first
 	f.NewReady -= s.NewReady
 	f.NewUnready -= s.NewUnready
 	return f

@@ -12,15 +12,15 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files")
 
-// rollout plays the world that a Fleet lives in, one event at a time, whenever there is nothing to do.
+// rollout simulates the environment of a Fleet, one event at a time, whenever there is nothing to do.
 type rollout struct {
 	Fleet
-	// broken: new candidates do not get ready. crashing: new processes end at once.
+	// broken: new candidates do not become ready. crashing: new processes end at once.
 	broken, crashing bool
-	// unplaceable: no node takes the mover.
+	// unplaceable: the mover can't be scheduled.
 	unplaceable bool
 	asked       bool
-	// unready: the one that has handed over is not seen to be ready yet.
+	// unready: the pod that has handed over is not reported as ready yet.
 	unready   bool
 	released  bool
 	handovers int
@@ -74,7 +74,7 @@ func (s Step) String() string {
 	return strings.Join(words, ", ")
 }
 
-// apply carries out a step.
+// apply applies a step.
 func (r *rollout) apply(s Step) {
 	r.Fleet = r.less(s)
 	r.NewUnready += s.Create
@@ -90,7 +90,7 @@ func (r *rollout) apply(s Step) {
 	}
 }
 
-// happen lets one thing happen that is not the operator's doing; false if nothing can.
+// happen lets one event happen that the operator does not cause; it returns false if there is none.
 func (r *rollout) happen() bool {
 	switch {
 	case r.Silent:
@@ -126,7 +126,7 @@ func (r *rollout) happen() bool {
 	return true
 }
 
-// handOver is the next of a handover's steps.
+// handOver does the next step of a handover.
 func (r *rollout) handOver() {
 	switch {
 	case r.asked:
@@ -158,7 +158,7 @@ func (r *rollout) handOver() {
 
 func (f Fleet) nobody() bool { return !f.HolderOld && !f.HolderNew }
 
-// run goes on until nothing is done and nothing happens.
+// run continues until nothing is done and nothing happens.
 func (r *rollout) run() error {
 	for range 100 {
 		s := Next(r.Fleet)
@@ -225,11 +225,11 @@ func compareGolden(t *testing.T, file, got string) {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(string(want), got); diff != "" {
-		t.Errorf("%s (go test -update writes it anew; -want +got):\n%s", file, diff)
+		t.Errorf("%s (go test -update rewrites it; -want +got):\n%s", file, diff)
 	}
 }
 
-// fleets are all small ones. Of the old standbys that are not ready all could act, but one, or none.
+// fleets returns all small fleets. Of the old standbys that are not ready, all could act, or all but one, or none.
 func fleets(visit func(Fleet)) {
 	const most = 3
 	for want := 1; want <= 4; want++ {
@@ -254,18 +254,18 @@ func fleets(visit func(Fleet)) {
 	}
 }
 
-// rules are what every step keeps, whatever the fleet.
+// rules are the rules that every step follows, whatever the fleet.
 var rules = map[string]func(f Fleet, s Step, left Fleet) bool{
-	"removes no more than there are": func(_ Fleet, _ Step, left Fleet) bool {
+	"removes no more than exist": func(_ Fleet, _ Step, left Fleet) bool {
 		return min(left.OldReady, left.OldUnready, left.NewReady, left.NewUnready) >= 0
 	},
 	"removes nothing by a negative number": func(_ Fleet, s Step, _ Fleet) bool {
 		return min(s.Create, s.OldReady, s.OldUnready, s.NewReady, s.NewUnready) >= 0
 	},
-	"removes the holder only where nothing stands by": func(f Fleet, s Step, _ Fleet) bool {
+	"removes the holder only if there is no standby": func(f Fleet, s Step, _ Fleet) bool {
 		return !s.RemoveHolder || f.Desired == 1 && f.InPlace && f.HolderOld
 	},
-	"leaves as many ready standbys as there should be, but one where there is no room": func(f Fleet, s Step, left Fleet) bool {
+	"leaves the desired number of ready standbys, or one fewer if there is no room": func(f Fleet, s Step, left Fleet) bool {
 		should := f.Desired - f.holders()
 		if f.InPlace || f.NoRoom {
 			should--
@@ -273,29 +273,29 @@ var rules = map[string]func(f Fleet, s Step, left Fleet) bool{
 		before, after := f.OldReady+f.NewReady, left.OldReady+left.NewReady
 		return f.Desired == 1 && f.InPlace || after >= min(before, should) || s.OldReady == 0 && left.updated() >= f.Desired
 	},
-	"has at most one more than asked for": func(f Fleet, s Step, left Fleet) bool {
+	"has at most one more than desired": func(f Fleet, s Step, left Fleet) bool {
 		return alive(f, s, left) <= max(f.Desired+1, alive(f, Step{}, f))
 	},
-	"has none more than asked for, in place": func(f Fleet, s Step, left Fleet) bool {
+	"has no more than desired, in place": func(f Fleet, s Step, left Fleet) bool {
 		return !f.InPlace || s.RemoveHolder || alive(f, s, left) <= max(f.Desired, f.total())
 	},
-	"makes none beside one that has no place": func(f Fleet, s Step, left Fleet) bool {
+	"creates none while another one is unplaced": func(f Fleet, s Step, left Fleet) bool {
 		return !f.Unplaced || left.total()+s.Create <= f.Desired || s.Create == 0
 	},
 	"does nothing to a rollout that is paused": func(f Fleet, _ Step, _ Fleet) bool {
 		f.Paused = true
 		return f.updated() == f.total() || Next(f) == Step{GiveUpMove: f.Mover}
 	},
-	"moves a standby only when nothing else is to be done, and takes none away for it": func(f Fleet, s Step, _ Fleet) bool {
+	"moves a standby only if there is nothing else to do, and removes none for it": func(f Fleet, s Step, _ Fleet) bool {
 		return !s.Move || s == Step{Move: true} && f.HolderNew != f.HolderOld && f.NewReady == f.Desired-1 && f.updated() == f.total() && !f.Mover && f.Together
 	},
-	"does without the mover whatever it does with it, and waits for it nowhere": func(f Fleet, s Step, _ Fleet) bool {
+	"does the same without the mover, and never waits for it": func(f Fleet, s Step, _ Fleet) bool {
 		without := f
 		without.Mover, without.Awaited = false, false
 		s.GiveUpMove = false
 		return f.Together || s == Next(without)
 	},
-	"keeps no mover in a rollout, in place, for no standby, or for longer than it is waited for": func(f Fleet, s Step, _ Fleet) bool {
+	"keeps no mover in a rollout, in place, without a standby, or after the wait for it": func(f Fleet, s Step, _ Fleet) bool {
 		return s.GiveUpMove == (f.Mover && (!f.Awaited || f.updated() < f.total() || f.InPlace || f.Failed || f.Desired == 1))
 	},
 	"pauses nothing else": func(f Fleet, s Step, _ Fleet) bool {
@@ -308,16 +308,16 @@ var rules = map[string]func(f Fleet, s Step, left Fleet) bool{
 	"hands over to a ready new one, when no old standby is left": func(f Fleet, s Step, _ Fleet) bool {
 		return !s.HandOver || f.HolderOld && f.NewReady > 0 && f.OldReady+f.OldUnready == 0
 	},
-	"does not hand over to what has failed": func(f Fleet, s Step, _ Fleet) bool { return !(s.HandOver && f.Failed) },
-	"keeps an old one to fall back to until the new one has outlasted its trial": func(f Fleet, _ Step, left Fleet) bool {
+	"does not hand over to a failed version": func(f Fleet, s Step, _ Fleet) bool { return !(s.HandOver && f.Failed) },
+	"keeps an old one as a fallback until the new one has outlasted its trial": func(f Fleet, _ Step, left Fleet) bool {
 		inTheWay := f.OldReady == 0 && f.NoRoom && !f.HolderNew && f.NewReady == 0
 		return f.Desired == 1 && f.InPlace || f.HolderOld && !f.Silent || f.Soaked || inTheWay || f.OldReady+f.OldAble == 0 ||
 			left.OldReady > 0 || f.OldReady == 0 && left.OldAble > 0
 	},
-	"does not make what it removes": func(_ Fleet, s Step, _ Fleet) bool { return s.Create == 0 || s.NewReady+s.NewUnready == 0 },
+	"does not create what it removes": func(_ Fleet, s Step, _ Fleet) bool { return s.Create == 0 || s.NewReady+s.NewUnready == 0 },
 }
 
-// alive is how many are after a step.
+// alive returns how many candidates exist after a step.
 func alive(f Fleet, s Step, left Fleet) int {
 	n := left.total() + s.Create
 	if f.Mover && !s.GiveUpMove || s.Move {

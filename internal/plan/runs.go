@@ -17,39 +17,41 @@ import (
 	"github.com/singletonjob/operator/internal/schedule"
 )
 
-// runs are those of a job that runs to completion: what the Lease says of them, and what is asked for. nil is a job that runs for ever.
-// The agents alone start and end them. What is decided here is whether there are pods that can, so a mistake costs a missed tick.
+// runs are the runs of a job that runs to completion: what the Lease records of them, and what is requested. A job that runs indefinitely
+// has nil. Only agents start and end runs. This package decides whether there are pods that can, so a mistake here costs a missed tick.
 type runs struct {
-	// job is its name.
+	// job is the name of the job.
 	job string
-	// The Lease's, whose job's is said by ours.
+	// The record in the Lease; mine and ours say whether it belongs to this job.
 	lease.Runs
-	// mine: they are this job's. ours: and the Lease says the schedule if there is one. Until then no pod may exist.
+	// mine: the record is this job's. ours: it also contains the schedule, if there is one. Until then no pod can exist.
 	mine, ours bool
-	// wanted is spec.schedule, nil for a job that is run once, and the one before for as long as nobody can say when it was changed.
+	// wanted is spec.schedule, nil for a job that is run once. It is the earlier schedule as long as the time of a change can't be
+	// determined.
 	wanted *schedule.Schedule
-	// lead is how long before a tick its pods are made, where they do not exist always (warm).
+	// lead is how long before a tick its pods are created, unless they always exist (warm).
 	lead time.Duration
 	warm bool
 	// suspend is spec.suspend.
 	suspend bool
-	// at is the time, as Observed has it; stamp is the API server's alone, 0 for none.
+	// at is the time, see Observed.clock; stamp is the time of the API server, 0 if unknown.
 	at    time.Time
 	stamp schedule.Stamp
-	// apart: these two clocks disagree, and one of them may be a year ahead.
+	// apart: the clocks of the operator and the API server disagree, and one of them may be a year ahead.
 	apart bool
 	// decision is what an agent would decide now.
 	decision schedule.Decision
-	// asked is the run that a person asks for and that was not answered yet, badRequest what is asked for and can't be.
+	// asked is the requested run that is not answered yet. badRequest is the text of an invalid request.
 	asked      lease.Request
 	badRequest string
-	// again is the name that the annotation has come back to, of a run that is known to have begun.
+	// again is the name in the annotation if it requests a run that is known to have begun.
 	again string
-	// next is what the Lease is to say, and why that is written; empty if it says it. blind: the time is missing for it.
+	// next is the desired record in the Lease. why is the reason to write it, empty if the record is up to date. blind: the time that the
+	// write needs is unknown.
 	next  lease.Runs
 	why   string
 	blind bool
-	// passedOver tells of the request that next answers without a run.
+	// passedOver is the Event about the request that next answers without a run.
 	passedOver *Event
 }
 
@@ -70,7 +72,7 @@ func runsOf(j *job, t *tenure, o *Observed) *runs {
 		r.Runs = lease.Runs{Facts: schedule.Facts{Settled: r.Facts.Settled}}
 	}
 	r.ours = r.mine && (r.wanted == nil) == (r.Schedule == nil)
-	if r.anotherCron() && !r.dated() { // the agents go by the one before, and so do their pods
+	if r.anotherCron() && !r.dated() { // the agents still use the earlier schedule, and so must their pods
 		r.blind, r.wanted = true, r.Schedule
 	}
 	if r.wanted != nil {
@@ -84,7 +86,7 @@ func runsOf(j *job, t *tenure, o *Observed) *runs {
 	return r
 }
 
-// anotherCron reports whether spec.schedule has other ticks than the Lease's.
+// anotherCron reports whether spec.schedule has other ticks than the schedule in the Lease.
 func (r *runs) anotherCron() bool {
 	if r.Schedule == nil || r.wanted == nil {
 		return false
@@ -93,16 +95,16 @@ func (r *runs) anotherCron() bool {
 	return was.Cron != is.Cron || was.TimeZone != is.TimeZone
 }
 
-// dated reports whether it can be said when something was changed, by a time that settles ticks.
+// dated reports whether the time of a change is known well enough to settle ticks.
 func (r *runs) dated() bool { return r.stamp != 0 && !r.apart }
 
-// request is the run that a person asks for and that was not answered yet. A run that is told of is an answer, too: an old manifest may
-// have brought its name back, or somebody has edited what the Lease says.
+// request returns the requested run that is not answered yet. A recorded run also answers a request: an old manifest may have restored its
+// name, or someone may have edited the Lease.
 func (r *runs) request(j *job) lease.Request {
 	asked := contract.ParseRequest(j.Annotations[contract.RunNowAnnotation])
 	id := string(j.UID) + "/" + asked.Name
 	ran := r.Now.ID == id || slices.ContainsFunc(r.Past, func(p lease.Run) bool { return p.ID == id }) ||
-		slices.ContainsFunc(j.Status.Runs, func(s v1alpha1.RunStatus) bool { return s.ID == id && s.Token < r.Now.Token }) // else the Lease is an old one
+		slices.ContainsFunc(j.Status.Runs, func(s v1alpha1.RunStatus) bool { return s.ID == id && s.Token < r.Now.Token }) // otherwise the Lease is stale
 	switch {
 	case asked.Name == "" || asked.Name == r.Answered:
 		return lease.Request{}
@@ -113,9 +115,9 @@ func (r *runs) request(j *job) lease.Request {
 	return asked
 }
 
-// due is what the Lease is to say of runs. Each change is stored by a compare-and-swap on the record that it was computed from, so
-// that no tally is added twice, and what is dated is dated by the API server's clock. What settles ticks waits until this process's clock
-// agrees with that: nobody takes a settled tick back. What settles none does not wait for it.
+// due returns the desired record in the Lease. Each change is stored by a compare-and-swap on the record that it was computed from, so that
+// no count is added twice. Times come from the API server's clock. A change that settles ticks waits until this process's clock agrees with
+// that clock, because a settled tick never becomes unsettled. Other changes do not wait.
 func (r *runs) due() lease.Runs {
 	next := r.Runs
 	note := func(why string) {
@@ -124,14 +126,14 @@ func (r *runs) due() lease.Runs {
 		}
 		r.why = why
 	}
-	if strings.HasPrefix(next.Bad, contract.ScheduleAnnotation) { // all else is as it stands
+	if strings.HasPrefix(next.Bad, contract.ScheduleAnnotation) { // the rest of the record is valid
 		next.Bad = ""
 	}
 	if next.Bad != "" {
 		return r.Runs
 	}
 	if !r.mine {
-		note("its runs were those of another job")
+		note("the Lease recorded the runs of another job")
 	}
 	r.setSchedule(&next, note)
 	r.setSuspension(&next, note)
@@ -143,23 +145,23 @@ func (r *runs) due() lease.Runs {
 	return next
 }
 
-// setSchedule has the Lease say spec.schedule. Ticks of before are not those of another cron or zone.
+// setSchedule sets spec.schedule in the record. Earlier ticks do not count for another cron or time zone.
 func (r *runs) setSchedule(next *lease.Runs, note func(string)) {
 	switch was, is := r.Schedule, r.wanted; {
 	case is == nil && was == nil && r.Bad == "":
 		return
 	case is == nil && was == nil:
-		note("the job has no schedule, and what stands there can't be read")
+		note("the job has no schedule, and the schedule in the Lease can't be read")
 	case is == nil:
-		note("the job has no schedule any more")
-	case was == nil && !r.dated(): // as with another cron, which is not wanted before
+		note("the job no longer has a schedule")
+	case was == nil && !r.dated(): // as with another cron: it must not take effect without a date
 		r.blind = true
 		return
 	case was == nil || r.anotherCron():
 		next.Facts = next.Facts.ChangedAt(r.stamp)
 		note("the schedule is " + is.Spec().Cron + " in " + is.Spec().TimeZone)
 	case was.Spec() != is.Spec():
-		note("the schedule's policies are others")
+		note("the policies of the schedule have changed")
 	default:
 		return
 	}
@@ -169,7 +171,7 @@ func (r *runs) setSchedule(next *lease.Runs, note func(string)) {
 func (r *runs) setSuspension(next *lease.Runs, note func(string)) {
 	switch suspended := next.Facts.Suspended != 0; {
 	case r.wanted == nil && suspended:
-		next.Facts.Suspended = 0 // or nothing that is asked for would be run any more
+		next.Facts.Suspended = 0 // otherwise no requested run would start any more
 		note("without a schedule nothing is suspended")
 	case r.wanted == nil || suspended == r.suspend:
 	case r.stamp == 0:
@@ -188,17 +190,17 @@ func (r *runs) setSuspension(next *lease.Runs, note func(string)) {
 	}
 }
 
-// setRequest passes on what a person asks for. During a run that is what the overlap policy says of a tick: it waits, or is passed
-// over, which is an answer for good.
+// setRequest puts the requested run into the record. If a run is in progress, the overlap policy applies as it does to a tick: the request
+// waits, or is skipped. Skipping is a final answer.
 func (r *runs) setRequest(next *lease.Runs, note func(string)) {
 	pending := next.Asked.Name != "" && next.Asked.Name != next.Answered
 	switch {
 	case r.asked == lease.Request{}:
 		if pending {
 			next.Asked = lease.Request{}
-			note("a run is not asked for any more")
+			note("the request for a run is withdrawn")
 		}
-		if r.again != "" { // or it would be followed when it is told of nowhere any more
+		if r.again != "" { // otherwise it would be run again once no record of it is left
 			next.Answered = r.again
 			note("the run that is asked for by the name " + r.again + " was run before")
 		}
@@ -213,7 +215,7 @@ func (r *runs) setRequest(next *lease.Runs, note func(string)) {
 	}
 }
 
-// told is what the write of next tells, once it is stored.
+// told returns the Event to emit once the write of next is stored.
 func (r *runs) told() *Event {
 	if r == nil || r.why == "" {
 		return nil
@@ -221,25 +223,25 @@ func (r *runs) told() *Event {
 	return r.passedOver
 }
 
-// queues reports whether what is asked for during a run waits for its end.
+// queues reports whether a run that is requested during another run waits for its end.
 func (r *runs) queues() bool {
 	return r.wanted != nil && r.wanted.Spec().Overlap != schedule.OverlapSkip
 }
 
-// asks reports whether a run is asked for that agents may start.
+// asks reports whether there is a requested run that agents can start.
 func (r *runs) asks() bool { return !r.suspend && r.asked != lease.Request{} }
 
-// final reports whether a job without a schedule has been run, and nothing else is asked for.
+// final reports whether a job without a schedule has been run, and no other run is requested.
 func (r *runs) final() bool {
 	return r != nil && r.ours && r.Bad == "" && r.wanted == nil && r.Now.ID != "" && !r.Now.Open() && !r.asks()
 }
 
-// outlasts reports whether a run goes on though the job is suspended: only what is to come is, where there is a schedule.
+// outlasts reports whether a run continues although the job is suspended: with a schedule, only future runs are suspended.
 func (r *runs) outlasts() bool {
 	return r != nil && r.ours && r.wanted != nil && r.Now.Open()
 }
 
-// needed reports whether there have to be pods.
+// needed reports whether pods must exist.
 func (r *runs) needed() bool {
 	switch {
 	case r == nil:
@@ -258,38 +260,38 @@ func (r *runs) needed() bool {
 	return r.decision.Next != 0 && r.untilLead() <= 0
 }
 
-// untilLead is how long until the pods of the next tick are to be made.
+// untilLead returns the time until the pods of the next tick must be created.
 func (r *runs) untilLead() time.Duration { return r.decision.Next.Time().Sub(r.at) - r.lead }
 
-// waits reports whether nothing is to act for now: no run is due, or an attempt has failed and the next one follows later.
+// waits reports whether nothing must act now: no run is due, or an attempt failed and the next one starts later.
 func (r *runs) waits() bool {
 	return r != nil && !(r.Now.State == lease.RunRunning || r.asks() || r.decision.Verdict == schedule.Start || r.wanted == nil && r.Now.ID == "")
 }
 
-// overdueAfter is when a tick should have been started, whatever clocks that agree say, and a busy machine.
+// overdueAfter is the time by which a tick should have been started, even with the tolerated clock difference and on a busy machine.
 const overdueAfter = schedule.Tolerance * 3 / 2
 
-// overdue reports whether a tick has been due for a while that no candidate starts, though one has been there, and the Lease free.
+// overdue reports whether a tick has been due for a while and no candidate starts it, although a candidate existed and the Lease was free.
 func (r *runs) overdue(t *tenure, m *members) bool {
 	if r == nil || r.decision.Verdict != schedule.Start {
 		return false
 	}
-	// A later one may have overtaken it, and one that was missed stays unsettled.
+	// A later tick may have replaced this one, and a missed tick stays unsettled.
 	expired, _ := schedule.StampOf(r.at.Add(-r.wanted.Spec().StartingDeadline))
 	first, _ := r.wanted.Next(max(r.Facts.Settled, expired))
 	return r.at.Sub(first.Time()) >= overdueAfter && (t.Record.Free() || t.expired()) && t.Unchanged >= overdueAfter &&
 		m.any(func(c candidate) bool { return c.available() && c.unready >= overdueAfter })
 }
 
-// rests reports whether no run is under way, nor about to be.
+// rests reports whether no run is in progress or about to start.
 func (r *runs) rests() bool { return r.waits() && r.Bad == "" && !r.Now.Open() }
 
-// ranLast reports whether a pod's log is that of the newest run.
+// ranLast reports whether a pod's log is the log of the newest run.
 func (r *runs) ranLast(pod *corev1.Pod) bool {
 	return r.Now.ID != "" && r.Now.Pod == pod.Name && (r.Now.PodUID == "" || r.Now.PodUID == string(pod.UID))
 }
 
-// runsFor is the UID of the job whose runs the agent of a pod starts, empty for one that starts none.
+// runsFor returns the UID of the job whose runs the agent of a pod starts, empty if it starts none.
 func runsFor(pod *corev1.Pod) string {
 	if c, _ := configuration(pod); c.Run != nil {
 		return c.Run.JobUID
@@ -297,23 +299,25 @@ func runsFor(pod *corev1.Pod) string {
 	return ""
 }
 
-// isStranger reports whether a pod was made for runs of another job of this name.
+// isStranger reports whether a pod was created for runs of another job with this name.
 func isStranger(pod *corev1.Pod, j *job) bool {
 	uid := runsFor(pod)
 	return uid != "" && uid != string(j.UID)
 }
 
-// credentialsOutlive is for how long after a pod's grace an API server still believes it, and remembers that it did: with its kubelet
-// dead and its network alive it may run on. (k8s.io/kubernetes, pkg/serviceaccount/claims.go: 60 s.)
+// credentialsOutlive is how long after a pod's grace period an API server still accepts its credentials, including the time for which it
+// caches that. A pod whose kubelet is dead, and whose network works, can continue to run. (k8s.io/kubernetes, pkg/serviceaccount/claims.go:
+// 60 s.)
 const credentialsOutlive = 70 * time.Second
 
-// mayStartRuns reports whether a pod's agent may take the Lease still. One whose grace is over is dead, or believed no more.
+// mayStartRuns reports whether a pod's agent can still take the Lease. After its grace period the pod is dead, or its credentials are no
+// longer accepted.
 func mayStartRuns(pod *corev1.Pod, now time.Time) bool {
 	over := pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed || hasLeft(pod)
 	return !over && strangerLeft(pod, now) != 0
 }
 
-// strangerLeft is how long until no API server believes a pod any more, negative for one that is not being deleted.
+// strangerLeft returns the time until no API server accepts a pod's credentials any more, negative if the pod is not being deleted.
 func strangerLeft(pod *corev1.Pod, now time.Time) time.Duration {
 	if pod.DeletionTimestamp == nil {
 		return -1
@@ -321,7 +325,7 @@ func strangerLeft(pod *corev1.Pod, now time.Time) time.Duration {
 	return max(0, pod.DeletionTimestamp.Add(credentialsOutlive).Sub(now))
 }
 
-// dismissed are the strangers that nobody else deletes. Who holds the Lease may end its run before.
+// dismissed returns the strangers that nothing else deletes. A stranger that holds the Lease can end its run first.
 func dismissed(t *tenure, m *members) []PodRef {
 	var refs []PodRef
 	for _, pod := range m.strangers {
@@ -333,7 +337,7 @@ func dismissed(t *tenure, m *members) []PodRef {
 	return refs
 }
 
-// RunOf is a run as a status tells it.
+// RunOf converts a run from its form in a status.
 func RunOf(s *v1alpha1.RunStatus) lease.Run {
 	run := lease.Run{
 		ID: s.ID, Attempt: max(1, s.Attempts), State: lease.RunState(s.State), Token: s.Token, Pod: s.Pod,
@@ -351,7 +355,7 @@ func RunOf(s *v1alpha1.RunStatus) lease.Run {
 	return run
 }
 
-// runName is a run as people know it.
+// runName describes a run for users.
 func runName(r *v1alpha1.RunStatus) string {
 	if r.Tick != nil {
 		return "the run of tick " + r.Tick.UTC().Format(time.RFC3339)

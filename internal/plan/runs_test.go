@@ -21,7 +21,7 @@ import (
 	"github.com/singletonjob/operator/internal/schedule"
 )
 
-// toCompletion is a job that is run once: its run is under way in pod 0, and pod 1 stands by.
+// toCompletion is a job that is run once: its run is in progress in pod 0, and pod 1 is a standby.
 func toCompletion() *given {
 	g := steady()
 	g.Job.Spec.RunPolicy = v1alpha1.RunPolicyRunToCompletion
@@ -33,7 +33,7 @@ func toCompletion() *given {
 	return g
 }
 
-// repod makes the pods and the Lease anew for what the job asks for now.
+// repod creates the pods and the Lease again, for the current spec.
 func (g *given) repod() {
 	g.Pods, g.Children = nil, Children{}
 	g.pod(0, "a")
@@ -54,7 +54,7 @@ func (g *given) repod() {
 	g.settle()
 }
 
-// onSchedule is a job whose run of a tick is under way.
+// onSchedule is a job whose run of a tick is in progress.
 func onSchedule(cron string, change func(*v1alpha1.Schedule)) *given {
 	g := toCompletion()
 	g.Job.Spec.Schedule = &v1alpha1.Schedule{Cron: cron}
@@ -71,13 +71,13 @@ func stamp(t time.Time) schedule.Stamp {
 	return s
 }
 
-// anothers makes a Lease and its runs those of an earlier job of the name.
+// anothers makes the Lease and its runs those of an earlier job with this name.
 func anothers(l *Lease) {
 	l.Claim.JobUID = "earlier"
 	l.Record.Runs.Now.ID = strings.Replace(l.Record.Runs.Now.ID, "job-uid", "earlier", 1)
 }
 
-// untilNow has pods that a job left behind whose process runs for ever.
+// untilNow makes the pods those of an earlier job whose process runs indefinitely.
 func untilNow() *given {
 	g := steady()
 	g.Job.Spec.RunPolicy = v1alpha1.RunPolicyRunToCompletion
@@ -86,7 +86,7 @@ func untilNow() *given {
 	return g
 }
 
-// over ends the run under way.
+// over ends the current run.
 func (g *given) over(state lease.RunState, why lease.Reason, code int) {
 	g.released(why)
 	r := &g.Lease.Record.Runs
@@ -97,7 +97,7 @@ func (g *given) over(state lease.RunState, why lease.Reason, code int) {
 
 func (g *given) complete() { g.over(lease.RunComplete, lease.ReasonProcessExited, 0) }
 
-// idle is a job on a schedule of which no run is open, and no pod is left.
+// idle removes the pods and closes the run, as for a job on a schedule between two runs.
 func (g *given) idle() *given {
 	g.complete()
 	g.Pods = nil
@@ -105,13 +105,13 @@ func (g *given) idle() *given {
 	return g
 }
 
-// succeeded has the agent of a pod end with 0.
+// succeeded makes the agent of a pod exit with 0.
 func (g *given) succeeded(pod int) {
 	g.unready(pod)
 	g.Pods[pod].Status.Phase = corev1.PodSucceeded
 }
 
-// left has the agent of a pod end with 0, and another container go on.
+// left makes the agent of a pod exit with 0 while another container keeps running.
 func (g *given) left(pod int) {
 	g.ended(pod, ago(time.Hour), ago(time.Second))
 	status := &g.Pods[pod].Status
@@ -138,7 +138,7 @@ func ordinals(refs []PodRef, g *given) string {
 	return strings.Join(out, " ")
 }
 
-// TestPodsOfRuns: at 03:04:05. made counts new pods, gone are the ordinals of those that go.
+// TestPodsOfRuns: at 03:04:05. made is the number of new pods, gone are the ordinals of removed ones.
 func TestPodsOfRuns(t *testing.T) {
 	at0305 := func() *given { return onSchedule("5 3 * * *", nil).idle() } // in 55 seconds, and the lead is a minute
 	at0306 := func() *given { return onSchedule("6 3 * * *", nil).idle() }
@@ -147,7 +147,7 @@ func TestPodsOfRuns(t *testing.T) {
 		with  func(*given)
 		made  int
 		gone  string
-		// active, and complete or scheduled, with their reasons.
+		// Active, and Complete or Scheduled, with their reasons.
 		active, says string
 	}{
 		"a run is under way":          {given: toCompletion(), active: "True Running", says: "False NotComplete"},
@@ -247,22 +247,23 @@ func TestPodsOfRuns(t *testing.T) {
 	}
 }
 
-// forEver has the agents of the pods start their process without a run being due.
+// forEver makes the agents of the pods start their process without a due run.
 func (g *given) forEver() {
 	for _, pod := range g.Pods {
 		g.configure(pod, func(c *contract.AgentConfig) { c.Run = nil })
 	}
 }
 
-// askRun asks for a run by hand.
+// askRun requests a run by hand.
 func (g *given) askRun(text string) {
 	g.Job.Annotations = map[string]string{contract.RunNowAnnotation: text}
 }
 
-// TestWhatIsToldOfRuns: at 03:04:05, of a job at rest, of ticks that nobody starts, and of requests that can't be followed.
+// TestWhatIsToldOfRuns: the reports at 03:04:05 about an idle job, about ticks that no candidate starts, and about requests that can't be
+// followed.
 func TestWhatIsToldOfRuns(t *testing.T) {
 	atRest := func() *given { return onSchedule("0 9 * * *", nil).idle() }
-	// due has candidates that were there before a tick of 03:03, and the Lease free for as long.
+	// due has candidates that existed before a tick at 03:03, and a Lease that has been free for as long.
 	due := func() *given {
 		g := onSchedule("3 3 * * *", nil)
 		g.complete()
@@ -270,7 +271,7 @@ func TestWhatIsToldOfRuns(t *testing.T) {
 		return g
 	}
 	late := func(g *given) { g.Server = now }
-	// hourly missed its tick of 02:04, and that of 03:04 has come.
+	// hourly missed its tick at 02:04, and the tick at 03:04 is due.
 	hourly := func() *given {
 		g := onSchedule("4 * * * *", func(s *v1alpha1.Schedule) { s.StartingDeadline.Duration = time.Minute })
 		g.complete()
@@ -280,7 +281,7 @@ func TestWhatIsToldOfRuns(t *testing.T) {
 	for name, c := range map[string]struct {
 		given *given
 		with  func(*given)
-		want  string // Protected, Progressing, and Scheduled or Complete; the column Ready; Events that warn
+		want  string // Protected, Progressing, and Scheduled or Complete; the column Ready; warning Events
 	}{
 		"at rest":                   {given: atRest(), want: "Resting, UpToDate, Scheduled, 0/0"},
 		"complete":                  {given: toCompletion(), with: func(g *given) { g.complete(); g.Pods = nil }, want: "Resting, UpToDate, RunComplete, 0/0"},
@@ -326,7 +327,7 @@ func TestWhatIsToldOfRuns(t *testing.T) {
 	}
 }
 
-// readySince has the pods be ready since then.
+// readySince makes the pods ready since then.
 func (g *given) readySince(at time.Time) {
 	for _, pod := range g.Pods {
 		for i := range pod.Status.Conditions {
@@ -335,7 +336,7 @@ func (g *given) readySince(at time.Time) {
 	}
 }
 
-// TestTheLookAtAnOverdueTick: an operator that is woken by nothing else finds that a tick is not started.
+// TestTheLookAtAnOverdueTick: an operator without any other event notices that a tick is not started.
 func TestTheLookAtAnOverdueTick(t *testing.T) {
 	g := onSchedule("4 3 * * *", nil)
 	g.complete()
@@ -350,7 +351,7 @@ func TestTheLookAtAnOverdueTick(t *testing.T) {
 	}
 }
 
-// TestAScheduleIsRemoved: what is left is a job that is run once: now if it never was, else never again.
+// TestAScheduleIsRemoved: the job then is one that is run once: now if it was never run, else never again.
 func TestAScheduleIsRemoved(t *testing.T) {
 	for name, c := range map[string]struct {
 		ran  bool
@@ -379,15 +380,15 @@ func TestAScheduleIsRemoved(t *testing.T) {
 	}
 }
 
-// TestAPreviousJobsPods: agents that would start this job's runs as those of another are waited for before the Lease says what those
-// are, and those that nobody else deletes are deleted, but not who holds the Lease.
+// TestAPreviousJobsPods: some agents would start this job's runs as those of a previous job. The operator waits for them before it writes
+// this job's runs into the Lease. It deletes those pods that nothing else deletes, but not the holder of the Lease.
 func TestAPreviousJobsPods(t *testing.T) {
 	owned := func(pod *corev1.Pod) { pod.OwnerReferences[0].UID = "earlier" }
 	orphan := func(pod *corev1.Pod) { pod.OwnerReferences = nil }
 	for name, c := range map[string]struct {
-		pod    func(*corev1.Pod) // what becomes of each that the previous job has left
-		free   bool              // nobody holds the Lease
-		absent bool              // nor is there one
+		pod    func(*corev1.Pod) // the change to each pod that the previous job left
+		free   bool              // the Lease has no holder
+		absent bool              // there is no Lease
 		gone   string
 		writes bool
 		wake   time.Duration
@@ -433,17 +434,16 @@ func TestAPreviousJobsPods(t *testing.T) {
 				t.Errorf("a run is presumed that nothing speaks for: %+v", p.Lease.Record.Runs)
 			}
 			if says := meta.FindStatusCondition(g.told(p).Conditions, v1alpha1.ConditionActive).Message; !c.writes && !strings.Contains(says, "previous job") {
-				t.Errorf("nobody says what is waited for: %s", says)
+				t.Errorf("the message does not say what the job waits for: %s", says)
 			}
 		})
 	}
 }
 
-// ended0 is the state of an agent that has nothing more to do.
+// ended0 is the state of an agent that has nothing left to do.
 var ended0 = corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{}}
 
-// TestAnIdleScheduleCostsNothing: whenever no tick is near, all that is decided is when to look again, which is before its pods are
-// needed.
+// TestAnIdleScheduleCostsNothing: if no tick is near, the only decision is when to look again, which is before pods are needed.
 func TestAnIdleScheduleCostsNothing(t *testing.T) {
 	g := onSchedule("0 9 * * *", nil).idle()
 	random := rand.New(rand.NewPCG(1, 1))
@@ -462,13 +462,13 @@ func TestAnIdleScheduleCostsNothing(t *testing.T) {
 	}
 }
 
-// TestWhatTheLeaseIsToSayOfRuns: the operator's writes, and when it waits with them.
+// TestWhatTheLeaseIsToSayOfRuns: the operator's writes, and when it postpones them.
 func TestWhatTheLeaseIsToSayOfRuns(t *testing.T) {
 	suspended := func(g *given) { g.Lease.Record.Runs.Facts.Suspended = stamp(ago(30 * time.Minute)) }
 	for name, c := range map[string]struct {
 		given func() *given
 		with  func(*given)
-		want  func(*lease.Runs) // from what stands there; nil for no write
+		want  func(*lease.Runs) // a change of the observed record; nil for no write
 	}{
 		"nothing": {},
 		"another cron": {
@@ -612,7 +612,7 @@ func TestWhatTheLeaseIsToSayOfRuns(t *testing.T) {
 				t.Errorf("the write tells %+v", p.Lease.Event)
 			}
 			if slices.ContainsFunc(p.Events, func(e Event) bool { return e.Reason == "RunPassedOver" }) {
-				t.Error("what the write does is told whether it is stored or not")
+				t.Error("the effect of the write is announced even if the write is not stored")
 			}
 			got := p.Lease.Record.Runs
 			if diff := cmp.Diff(text(want), text(got)); diff != "" {
@@ -634,7 +634,7 @@ func parsed(cron string) *schedule.Schedule {
 	return s
 }
 
-// text is what runs say, without the innards of a schedule.
+// text is the text of runs, without the internals of a schedule.
 func text(r lease.Runs) string {
 	spec := schedule.Spec{}
 	if r.Schedule != nil {
@@ -644,7 +644,7 @@ func text(r lease.Runs) string {
 	return fmt.Sprintf("%+v\n%+v", spec, r)
 }
 
-// TestALeaseThatWasDeletedUnderARun: what was run is not run again, and what was under way counts as an attempt.
+// TestALeaseThatWasDeletedUnderARun: a completed run is not run again, and a run in progress counts as an attempt.
 func TestALeaseThatWasDeletedUnderARun(t *testing.T) {
 	forget := func(g *given) { g.Lease.Last = nil }
 	for name, c := range map[string]struct {
@@ -705,7 +705,7 @@ func TestALeaseThatWasDeletedUnderARun(t *testing.T) {
 	}
 }
 
-// TestARequestIsNotFollowedTwice: a Lease that was deleted may have followed it, and only who remembers that Lease knows.
+// TestARequestIsNotFollowedTwice: a deleted Lease may have followed the request, and only a process that remembers that Lease knows.
 func TestARequestIsNotFollowedTwice(t *testing.T) {
 	for name, c := range map[string]struct {
 		with func(*given)
@@ -736,7 +736,7 @@ func TestARequestIsNotFollowedTwice(t *testing.T) {
 	}
 }
 
-// TestTheStatusLosesNoRun: the Lease keeps a few, the status as many as it is asked to.
+// TestTheStatusLosesNoRun: the Lease keeps a few runs, the status as many as historyLimit.
 func TestTheStatusLosesNoRun(t *testing.T) {
 	g := toCompletion()
 	g.Job.Spec.HistoryLimit = new(int32(8))
@@ -764,18 +764,18 @@ func TestTheStatusLosesNoRun(t *testing.T) {
 	if s := without.Job.Status; len(s.Runs) != 1 || len(s.History) != 0 {
 		t.Errorf("of no history is left: %+v", s)
 	}
-	g.Lease.Record.Runs.Now, g.Lease.Record.Runs.Past = lease.Run{}, nil // somebody has wiped it
+	g.Lease.Record.Runs.Now, g.Lease.Record.Runs.Past = lease.Run{}, nil // the record was cleared by hand
 	g.settle()
 	if s := g.Job.Status; len(s.Runs) != 8 || s.LastRunTime == nil || s.LastCompletionTime.Sub(s.LastRunTime.Time) != time.Second {
 		t.Errorf("status %+v", s)
 	}
 }
 
-// TestARunThatTheLeaseHasForgotten: it ended while no operator looked, and is not told to be under way for ever. Nor is the newest run
-// told to be over because a Lease is old.
+// TestARunThatTheLeaseHasForgotten: the run ended while no operator was watching, and is not reported as in progress forever. The newest
+// run is not reported as over because of a stale Lease either.
 func TestARunThatTheLeaseHasForgotten(t *testing.T) {
 	for name, c := range map[string]struct {
-		state lease.RunState // that was told
+		state lease.RunState // in the status
 		token int64          // of the newest run in the Lease
 		want  string
 		event string
@@ -817,7 +817,7 @@ func TestARunThatTheLeaseHasForgotten(t *testing.T) {
 	}
 }
 
-// told is what a plan leaves as the status.
+// told returns the status that a plan leads to.
 func (g *given) told(p Plan) *v1alpha1.SingletonJobStatus {
 	if p.Status != nil {
 		return p.Status
@@ -825,7 +825,7 @@ func (g *given) told(p Plan) *v1alpha1.SingletonJobStatus {
 	return &g.Job.Status
 }
 
-// TestAnOldLeaseTakesNoEndBack: a Lease out of a cache that lags, and a status that is new.
+// TestAnOldLeaseTakesNoEndBack: a Lease from a stale cache does not undo the end in a new status.
 func TestAnOldLeaseTakesNoEndBack(t *testing.T) {
 	for name, old := range map[string]func(*lease.Run){
 		"the attempt that was completed": func(r *lease.Run) { r.State = lease.RunRunning },
@@ -840,13 +840,13 @@ func TestAnOldLeaseTakesNoEndBack(t *testing.T) {
 			old(&g.Lease.Record.Runs.Now)
 			g.settle()
 			if got := g.Job.Status.Runs; len(got) != 1 || cmp.Diff(want, got[0]) != "" {
-				t.Errorf("it is told as %+v, and was %+v", got, want)
+				t.Errorf("the status has %+v, want %+v", got, want)
 			}
 		})
 	}
 }
 
-// TestRunsAreNoChangesOfHolder: who begins a run, or tries again after a process that ended, has taken over from nobody.
+// TestRunsAreNoChangesOfHolder: a pod that begins a run, or tries again after a process ended, does not take over from another one.
 func TestRunsAreNoChangesOfHolder(t *testing.T) {
 	for name, c := range map[string]struct {
 		why  lease.Reason
@@ -886,13 +886,13 @@ func TestRunsAreNoChangesOfHolder(t *testing.T) {
 				got = p.Changes[0].Type
 			}
 			if got != c.want || p.Status.FencingToken != 105 || p.Status.Runs[0].Token != 105 {
-				t.Errorf("it is told as %q, want %q: %+v", got, c.want, p.Status)
+				t.Errorf("the status has %q, want %q: %+v", got, c.want, p.Status)
 			}
 		})
 	}
 }
 
-// TestAClaimThatIsLost: the runs are this job's still, and none is run again.
+// TestAClaimThatIsLost: the runs are still this job's, and none is run again.
 func TestAClaimThatIsLost(t *testing.T) {
 	for name, given := range map[string]func() *given{
 		"run once":      func() *given { g := toCompletion(); g.complete(); return g },
@@ -921,7 +921,8 @@ func TestAClaimThatIsLost(t *testing.T) {
 	}
 }
 
-// TestEventsOfRuns: one of each run's begin and one of its end, and again under the same names by who may have failed to write them.
+// TestEventsOfRuns: each run has one Event for its start and one for its end. A process that may have failed to write them writes them
+// again under the same names.
 func TestEventsOfRuns(t *testing.T) {
 	g := toCompletion()
 	g.Lease.Record.Runs.Now.Began = ago(time.Minute).UnixMilli()
@@ -952,7 +953,7 @@ func TestEventsOfRuns(t *testing.T) {
 	says("another has come and failed", "RunStarted RunFailed")
 }
 
-// TestAFinishedJobGoes: after spec.ttlSecondsAfterFinished, by when that was recorded.
+// TestAFinishedJobGoes: it is deleted after spec.ttlSecondsAfterFinished, counted from when its end was recorded.
 func TestAFinishedJobGoes(t *testing.T) {
 	for _, end := range []func(*given){(*given).complete, func(g *given) { g.over(lease.RunGivenUp, lease.ReasonProcessExited, 1) }} {
 		g := toCompletion()
@@ -989,7 +990,7 @@ func TestAFinishedJobGoes(t *testing.T) {
 	}
 }
 
-// TestARolloutWaitsForTheAttempt: no process that is to run to its end is stopped for another template.
+// TestARolloutWaitsForTheAttempt: a process that must run to its end is not stopped for another template.
 func TestARolloutWaitsForTheAttempt(t *testing.T) {
 	for _, candidates := range []int32{1, 2} {
 		g := toCompletion()
@@ -1008,7 +1009,7 @@ func TestARolloutWaitsForTheAttempt(t *testing.T) {
 	}
 }
 
-// TestARolloutBetweenRuns: that nobody acts is no trial of the new version.
+// TestARolloutBetweenRuns: the absence of an acting pod is no trial of the new version.
 func TestARolloutBetweenRuns(t *testing.T) {
 	g := onSchedule("0 9 * * *", func(s *v1alpha1.Schedule) { s.Standby = v1alpha1.StandbyWarm })
 	g.complete()
@@ -1020,7 +1021,7 @@ func TestARolloutBetweenRuns(t *testing.T) {
 	}
 }
 
-// distortRuns changes what is told of runs.
+// distortRuns changes the record of runs.
 func (g *given) distortRuns(r *rand.Rand) {
 	for _, change := range []func(){
 		func() { g.complete() }, func() { g.over(lease.RunFailed, lease.ReasonProcessExited, 1) },
@@ -1037,7 +1038,8 @@ func (g *given) distortRuns(r *rand.Rand) {
 	}
 }
 
-// TestALeaseOfRunsForAJobThatRunsForEver: a previous job's runs are not kept, and no tick is taken back, which the guard refuses.
+// TestALeaseOfRunsForAJobThatRunsForEver: a previous job's runs are not kept. No settled tick becomes unsettled, which the guard would
+// reject.
 func TestALeaseOfRunsForAJobThatRunsForEver(t *testing.T) {
 	g := steady()
 	g.released(lease.ReasonProcessExited)

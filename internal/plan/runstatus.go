@@ -17,8 +17,8 @@ import (
 	"github.com/singletonjob/operator/internal/schedule"
 )
 
-// describeRuns tells of runs what the Lease does. What that has dropped stays, up to the limit. The newest stays whatever that is: it is
-// what is known of the run should the Lease be lost, and what those wait for who asked for it.
+// describeRuns sets the runs in the status from the Lease. Runs that the Lease no longer has stay in the status, up to the limit. The
+// newest run always stays: it is the only record of the run if the Lease is lost, and clients that requested a run wait for it.
 func describeRuns(status *v1alpha1.SingletonJobStatus, r *runs, limit int) {
 	if r == nil || !r.ours || r.Bad != "" {
 		return
@@ -37,7 +37,7 @@ func describeRuns(status *v1alpha1.SingletonJobStatus, r *runs, limit int) {
 	describeTicks(status, r)
 }
 
-// toldRuns are the runs that the Lease tells of, or that were told before, newest first.
+// toldRuns returns the runs in the Lease and those already in the status, newest first.
 func toldRuns(before []v1alpha1.RunStatus, r *runs) []v1alpha1.RunStatus {
 	told := slices.Concat([]lease.Run{r.Now}, r.Past)
 	told = slices.DeleteFunc(told, func(run lease.Run) bool { return run.ID == "" })
@@ -50,16 +50,16 @@ func toldRuns(before []v1alpha1.RunStatus, r *runs) []v1alpha1.RunStatus {
 		case i < 0:
 			all = append(all, dropped(was, &r.Now))
 		case was.Token > all[i].Token, was.Token == all[i].Token && was.EndTime != nil && all[i].EndTime == nil:
-			all[i] = was // the Lease is out of an old cache
+			all[i] = was // the Lease comes from a stale cache
 		}
 	}
-	// Each attempt has a token above all before, so this is the order of time.
+	// Each attempt has a greater token than all earlier ones, so this is the order of time.
 	slices.SortStableFunc(all, func(a, b v1alpha1.RunStatus) int { return cmp.Compare(b.Token, a.Token) })
 	return all
 }
 
-// dropped is a run that the Lease tells nothing of any more, or nothing yet if that is out of an old cache. What came before the newest
-// run has ended.
+// dropped returns the status of a run that the Lease no longer has, or does not have yet if it comes from a stale cache. A run that came
+// before the newest one has ended.
 func dropped(was v1alpha1.RunStatus, newest *lease.Run) v1alpha1.RunStatus {
 	if RunOf(&was).Open() && was.Token < newest.Token {
 		was.State, was.ExitCode, was.Reason = v1alpha1.RunUnknown, nil, ""
@@ -67,7 +67,7 @@ func dropped(was v1alpha1.RunStatus, newest *lease.Run) v1alpha1.RunStatus {
 	return was
 }
 
-// ended reports whether a run is over, as far as is known.
+// ended reports whether a run is known to be over.
 func ended(r *v1alpha1.RunStatus) bool {
 	return !RunOf(r).Open()
 }
@@ -104,7 +104,7 @@ func secondOf(millis int64) *metav1.Time {
 	return &metav1.Time{Time: microTime(millis).Truncate(time.Second)}
 }
 
-// runConditions are those that only a job has that runs to completion.
+// runConditions returns the conditions that only a job that runs to completion has.
 func runConditions(state State, j *job, t *tenure, m *members, r *runs) []metav1.Condition {
 	switch {
 	case r == nil || state == Deleting:
@@ -112,14 +112,14 @@ func runConditions(state State, j *job, t *tenure, m *members, r *runs) []metav1
 	case j.Spec.Schedule != nil:
 		return []metav1.Condition{scheduled(state, j, t, m, r).condition(v1alpha1.ConditionScheduled)}
 	case !r.ours || r.Bad != "":
-		return nil // what was said stays
+		return nil // the existing conditions stay
 	}
 	return []metav1.Condition{
 		complete(r).condition(v1alpha1.ConditionComplete), givenUp(j, r).condition(v1alpha1.ConditionFailed),
 	}
 }
 
-// otherConditions are those that a job has lost with a schedule that was set, or removed.
+// otherConditions returns the conditions that no longer apply because a schedule was set or removed.
 func otherConditions(j *job) []string {
 	if j.Spec.Schedule != nil {
 		return []string{v1alpha1.ConditionComplete, v1alpha1.ConditionFailed}
@@ -127,7 +127,7 @@ func otherConditions(j *job) []string {
 	return []string{v1alpha1.ConditionScheduled}
 }
 
-// scheduled is the verdict on whether ticks are run.
+// scheduled is the verdict on whether ticks start runs.
 func scheduled(state State, j *job, t *tenure, m *members, r *runs) verdict {
 	switch {
 	case state == InvalidSpec, state == LeaseConflict:
@@ -135,45 +135,45 @@ func scheduled(state State, j *job, t *tenure, m *members, r *runs) verdict {
 	case r.Bad != "":
 		return badRun(r)
 	case j.Spec.Suspend:
-		return verdict{v1alpha1.ReasonSuspended, "spec.suspend is set; what comes due is no tick"}
+		return verdict{v1alpha1.ReasonSuspended, "spec.suspend is set; times that come due do not count as ticks"}
 	case r.blind && r.apart:
-		return verdict{v1alpha1.ReasonClocksDisagree, "the operator's clock and the API server's differ by more than " + schedule.Tolerance.String() + ", and a " +
-			"change of the schedule, or the end of its suspension, is dated by them: until they agree the Lease says what it did before"}
+		return verdict{v1alpha1.ReasonClocksDisagree, "the clocks of the operator and the API server differ by more than " + schedule.Tolerance.String() + ", so the " +
+			"operator can't date a change of the schedule or the end of its suspension: until they agree, the Lease keeps its earlier state"}
 	case r.stamp == 0:
-		return verdict{v1alpha1.ReasonNoServerTime, "no answer of the API server has told the time, in a header Date, and ticks come due by its clock: " +
-			"candidates start none; see that no proxy before it takes the header away"}
+		return verdict{v1alpha1.ReasonNoServerTime, "no recent response of the API server had a Date header, and ticks come due by its clock, so candidates " +
+			"start none: check that no proxy in front of it removes the header"}
 	case r.decision.Verdict == schedule.Ahead:
-		return verdict{v1alpha1.ReasonAhead, fmt.Sprintf("the Lease says that all ticks are accounted for up to %s, which is yet to come: clocks were wrong; "+
-			"nothing is due until then", r.Facts.Settled)}
+		return verdict{v1alpha1.ReasonAhead, fmt.Sprintf("the Lease records all ticks up to %s, which is in the future, because a clock was wrong; "+
+			"no tick is due before then", r.Facts.Settled)}
 	case r.overdue(t, m):
 		return verdict{v1alpha1.ReasonOverdue, overdueText(r)}
 	case r.decision.Next == 0 && r.ours:
 		return verdict{v1alpha1.ReasonScheduled, "there is no further tick"}
 	}
-	return verdict{v1alpha1.ReasonScheduled, "each tick is run; status.nextTick is the next one"}
+	return verdict{v1alpha1.ReasonScheduled, "runs start at the ticks; status.nextTick is the next one"}
 }
 
 func overdueText(r *runs) string {
-	text := "a tick is due, and candidates are there that do not start it, as where the clock of a node and the API server's are more than 30s apart; " +
+	text := "a tick is due, and the candidates do not start it, for example because the clocks of a node and the API server differ by more than 30s; " +
 		"their logs say why (kubectl singleton logs)"
 	if r.apart {
-		text += "; the operator's clock and the API server's are"
+		text += "; the clocks of the operator and the API server do"
 	}
 	return text
 }
 
 func badRequest(r *runs) verdict {
-	return verdict{v1alpha1.ReasonRunRequestInvalid, fmt.Sprintf("the annotation %s is %q, by which no run is asked for: it is NAME, or NAME@TICK for the run of a tick; "+
-		"a name has at most 63 characters, each of a-z, 0-9, - or a dot, and a tick is as 2026-11-23T01:30:00Z",
+	return verdict{v1alpha1.ReasonRunRequestInvalid, fmt.Sprintf("the annotation %s is %q, which is not a valid request for a run: write NAME, or NAME@TICK for the run of a "+
+		"tick; a name has at most 63 characters of a-z, 0-9, - and dots, and a tick has the form 2026-11-23T01:30:00Z",
 		contract.RunNowAnnotation, bounded(r.badRequest, maxIdentity))}
 }
 
 func badRun(r *runs) verdict {
-	return verdict{v1alpha1.ReasonBadRun, fmt.Sprintf("the Lease says what can't be read: %s; no run is started until that is repaired, or removed, "+
-		"with which all before is forgotten", bounded(r.Bad, maxDetail))}
+	return verdict{v1alpha1.ReasonBadRun, fmt.Sprintf("the record of runs in the Lease can't be read: %s; no run is started until it is repaired, or removed, which "+
+		"deletes the record of all earlier runs", bounded(r.Bad, maxDetail))}
 }
 
-// complete and givenUp are the verdicts on the run of a job without a schedule, as those of a Kubernetes Job.
+// complete and givenUp are the verdicts on the run of a job without a schedule, as for a Kubernetes Job.
 func complete(r *runs) verdict {
 	if r.final() && r.Now.State == lease.RunComplete {
 		return verdict{v1alpha1.ReasonRunComplete, completeText(r)}
@@ -198,16 +198,16 @@ func completeText(r *runs) string {
 }
 
 func failedText(r *runs) string {
-	return "the run has failed, and no attempt follows: " + endText(&r.Now)
+	return "the run failed, and no further attempt follows: " + endText(&r.Now)
 }
 
-// resting is the verdict on a job of which nobody acts, since nothing is to be run now.
+// resting is the verdict on a job without an acting pod, because nothing must run now.
 func resting(r *runs) verdict {
 	switch {
 	case r.Bad != "":
 		return badRun(r)
 	case r.Now.State == lease.RunFailed:
-		return verdict{v1alpha1.ReasonRetrying, endText(&r.Now) + "; the next attempt follows after its delay"}
+		return verdict{v1alpha1.ReasonRetrying, endText(&r.Now) + "; the next attempt starts after its delay"}
 	case r.final() && r.Now.State == lease.RunGivenUp:
 		return verdict{v1alpha1.ReasonRunFailed, failedText(r)}
 	case r.final():
@@ -216,7 +216,7 @@ func resting(r *runs) verdict {
 	return verdict{v1alpha1.ReasonNotDue, "no run is due; status.nextTick is the next tick"}
 }
 
-// eventsOfRuns announce each run's begin and end once. A process that may have failed to write them does so again.
+// eventsOfRuns announces the start and the end of each run once. A process that may have failed to write these Events writes them again.
 func eventsOfRuns(j *job, r *runs, status *v1alpha1.SingletonJobStatus, o *Observed) []Event {
 	if r == nil {
 		return nil
@@ -240,7 +240,7 @@ func eventsOfRuns(j *job, r *runs, status *v1alpha1.SingletonJobStatus, o *Obser
 	return events
 }
 
-// requestPassedOver tells of what was asked for and is not followed.
+// requestPassedOver returns the Event about a request that was skipped.
 func requestPassedOver(job, request string) *Event {
 	return &Event{
 		Name: runEvent(job, "passed-over", request), Type: corev1.EventTypeWarning, Reason: "RunPassedOver",
@@ -248,7 +248,7 @@ func requestPassedOver(job, request string) *Event {
 	}
 }
 
-// happened reports whether the last that is told of a run was not long ago.
+// happened reports whether the last recorded change of a run was recent.
 func happened(r *v1alpha1.RunStatus, now time.Time) bool {
 	at := cmp.Or(r.EndTime, r.StartTime)
 	return at != nil && now.Sub(at.Time) < recent
@@ -270,10 +270,10 @@ func runEnded(job string, r *v1alpha1.RunStatus) Event {
 		e.Reason, e.Message = "RunReplaced", runName(r)+" was stopped for the next tick"
 	case v1alpha1.RunUnknown:
 		e.Type, e.Reason = corev1.EventTypeWarning, "RunEndUnknown"
-		e.Message = runName(r) + " has ended while no operator looked, and the Lease no longer tells how"
+		e.Message = runName(r) + " ended while no operator was watching, and the Lease no longer records how"
 	default:
 		e.Type, e.Reason = corev1.EventTypeWarning, v1alpha1.ReasonRunFailed
-		e.Message = fmt.Sprintf("%s has failed, and no attempt follows: %s", runName(r), endText(&run))
+		e.Message = fmt.Sprintf("%s failed, and no further attempt follows: %s", runName(r), endText(&run))
 	}
 	return e
 }
@@ -283,14 +283,15 @@ func runEvent(job, what, id string) string {
 	return fmt.Sprintf("%s.%s-%x", job, what, sum[:8])
 }
 
-// Idle reports whether nothing is to act, by what a status says: no run is due, or an attempt has failed and the next one follows.
+// Idle reports whether nothing must act, according to a status: no run is due, or an attempt failed and the next one follows.
 func Idle(status *v1alpha1.SingletonJobStatus) bool {
 	c := meta.FindStatusCondition(status.Conditions, v1alpha1.ConditionActive)
 	return c != nil && slices.Contains(
 		[]string{v1alpha1.ReasonCompleted, v1alpha1.ReasonRunFailed, v1alpha1.ReasonNotDue, v1alpha1.ReasonRetrying}, c.Reason)
 }
 
-// expiresIn is how long a job that is finished is kept still, nil for ever. It counts from when that was recorded, by this clock.
+// expiresIn returns the remaining time to keep a finished job, nil for no limit. It counts from when the end was recorded, by this
+// process's clock.
 func expiresIn(j *job, r *runs, now time.Time) *time.Duration {
 	ttl := j.Spec.TTLSecondsAfterFinished
 	if ttl == nil || !r.final() {

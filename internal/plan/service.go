@@ -18,7 +18,7 @@ import (
 // ServiceOp is what to do to the job's Service.
 type ServiceOp uint8
 
-// The writes to a Service. Each is conditional: on there being none, or on the version that was observed.
+// The writes to a Service. Each one is conditional: it requires that there is no Service, or that it still has the observed version.
 const (
 	CreateService ServiceOp = iota
 	UpdateService
@@ -28,17 +28,17 @@ const (
 // ServiceWrite is a conditional write to the job's Service.
 type ServiceWrite struct {
 	Op ServiceOp
-	// Service is complete, or the one to delete.
+	// Service is the complete object, or the one to delete.
 	Service *corev1.Service
-	// why is for the log.
+	// why is the reason, for the log.
 	why string
 }
 
-// nobody is what a Service selects while nobody acts: the name of no pod. Without any selector its endpoints would stay.
+// nobody is the pod name in the selector of a Service while no pod acts; no pod has it. Without any selector the endpoints would stay.
 const nobody = "none"
 
-// acting is the candidate that acts, nil for none. One that runs on though it cannot renew (KeepRunning) acts until there is
-// another tenure.
+// acting returns the candidate that acts, nil if there is none. A pod that keeps running although it can't renew (KeepRunning) acts until
+// there is another tenure.
 func acting(t *tenure, m *members) *candidate {
 	if !t.acts() && (!t.holder.ours || !t.holder.limits.keepRunning || t.dead()) {
 		return nil
@@ -46,12 +46,12 @@ func acting(t *tenure, m *members) *candidate {
 	return m.first(func(c candidate) bool { return c.holds })
 }
 
-// succession is for how long the Service goes on to name a pod that has released the Lease, whose process is dead, while another
-// can take it. That mostly comes within milliseconds, and kube-proxy, once told that there is no endpoint, does not
-// look at the next for a second (its minSyncPeriod).
+// succession is how long the Service continues to select a pod that has released the Lease, and whose process is dead, while another pod
+// can take it. The next tenure usually begins within milliseconds. After kube-proxy learns that there are no endpoints, it reads the next
+// change only a second later (its minSyncPeriod).
 const succession = time.Second
 
-// inSuccession is how long a Service goes on to name who has released the Lease; 0 for no longer.
+// inSuccession returns the remaining time for which a Service selects the pod that released the Lease; 0 if that time is over.
 func inSuccession(state State, t *tenure, m *members, live *corev1.Service) time.Duration {
 	if state != Serving || live == nil || !t.Record.Free() || len(t.past) == 0 {
 		return 0
@@ -64,8 +64,8 @@ func inSuccession(state State, t *tenure, m *members, live *corev1.Service) time
 	return max(0, succession-t.Unchanged)
 }
 
-// ServicesOf finds among the Services that carry a job's labels the one that spec.service names, or without a spec.service any that
-// is the job's, and another of the job's, from when it had another name.
+// ServicesOf finds two Services among those with a job's labels. named is the one in spec.service, or, without spec.service, any that
+// belongs to the job. other is another one of the job, from when it had another name.
 func ServicesOf(job *v1alpha1.SingletonJob, services []*corev1.Service) (named, other *corev1.Service) {
 	isNamed := func(s *corev1.Service) bool { return metav1.IsControlledBy(s, job) }
 	if job.Spec.Service != nil {
@@ -89,19 +89,20 @@ func serviceName(job *v1alpha1.SingletonJob) string {
 	return cmp.Or(job.Spec.Service.Name, job.Name)
 }
 
-// service is the write that the job's Service needs, nil for none. It names its one pod, so that a change of holder is one
-// write, before which the old pod is its only endpoint and after which the new one is. The same by role would take two.
+// service returns the write that the job's Service needs, nil if there is none. The Service selects its one pod by name. So a change of
+// holder is a single write: before it the old pod is the only endpoint, and after it the new one is. Selecting by role would take two
+// writes.
 func service(state State, j *job, t *tenure, m *members, there *Children) *ServiceWrite {
 	live, wanted := there.Service, j.Spec.Service != nil && len(j.faults) == 0
 	switch {
 	case state == Deleting:
-		return nil // it goes with the job
-	case there.OtherService != nil && wanted: // before there is one of the new name: nobody would have it follow who acts
+		return nil // it is deleted with the job
+	case there.OtherService != nil && wanted: // before the one with the new name is created, because nothing would update the old one
 		return removal(j, there.OtherService, "spec.service has another name")
 	case live != nil && !mine(j, &corev1.Service{ObjectMeta: serviceMeta(j)}, live):
-		live = nil // a previous job's, which is being deleted: making one shows that
+		live = nil // it belongs to a previous job and is being deleted: the attempt to create one reports that
 	case live != nil && j.Spec.Service == nil && (removable(state) || !metav1.IsControlledBy(live, j)):
-		return removal(j, live, "spec.service asks for none")
+		return removal(j, live, "spec.service is no longer set")
 	}
 	pod := behind(state, t, m, live)
 	switch {
@@ -126,7 +127,7 @@ func serviceUpdate(is, next *corev1.Service) *ServiceWrite {
 	return write
 }
 
-// behind is the name of the pod that the Service is to select.
+// behind returns the name of the pod that the Service must select.
 func behind(state State, t *tenure, m *members, live *corev1.Service) string {
 	if acts := acting(t, m); acts != nil {
 		return acts.pod.Name
@@ -137,7 +138,7 @@ func behind(state State, t *tenure, m *members, live *corev1.Service) string {
 	return nobody
 }
 
-// serviceOf is a Service as it should be: wanted, or one that spec.service can't be read for and that goes on as it is.
+// serviceOf returns the desired state of a Service. If not wanted, spec.service can't be used, and the Service keeps its ports.
 func serviceOf(j *job, pod string, is *corev1.Service, wanted bool) *corev1.Service {
 	next := is.DeepCopy()
 	if !kept(&corev1.Service{ObjectMeta: serviceMeta(j)}, is) {
@@ -150,12 +151,12 @@ func serviceOf(j *job, pod string, is *corev1.Service, wanted bool) *corev1.Serv
 	return next
 }
 
-// removable reports whether it is time to delete a Service that is not asked for any more; until then it follows who acts.
+// removable reports whether a Service that is no longer wanted can be deleted now. Until then it follows the acting pod.
 func removable(state State) bool {
 	return state == Serving || state == Resting || state == Suspending || state == Suspended
 }
 
-// removal deletes a Service that is not asked for any more, if it is certainly the job's.
+// removal deletes a Service that is no longer wanted, if it certainly belongs to the job.
 func removal(j *job, live *corev1.Service, why string) *ServiceWrite {
 	if live.DeletionTimestamp != nil || !metav1.IsControlledBy(live, j) {
 		return nil
@@ -177,7 +178,7 @@ func servicePorts(j *job) []corev1.ServicePort {
 	var ports []corev1.ServicePort
 	for _, p := range j.Spec.Service.Ports {
 		target := intstr.FromInt32(p.Port)
-		if p.TargetPort != nil && *p.TargetPort != (intstr.IntOrString{}) && *p.TargetPort != intstr.FromString("") { // as Kubernetes has it
+		if p.TargetPort != nil && *p.TargetPort != (intstr.IntOrString{}) && *p.TargetPort != intstr.FromString("") { // the default of Kubernetes
 			target = *p.TargetPort
 		}
 		ports = append(ports, corev1.ServicePort{
@@ -187,7 +188,7 @@ func servicePorts(j *job) []corev1.ServicePort {
 	return ports
 }
 
-// samePorts compares what a job says of ports; a Service may say more of them, such as a node's port.
+// samePorts compares the port fields that a job sets. A Service can have other fields, such as a node port.
 func samePorts(live, desired []corev1.ServicePort) bool {
 	if len(live) != len(desired) {
 		return false

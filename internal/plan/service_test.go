@@ -16,7 +16,7 @@ import (
 	"github.com/singletonjob/operator/internal/lease"
 )
 
-// served is a steady job whose Service is as it should be.
+// served is a steady job whose Service is in its desired state.
 func served() *given {
 	g := steady()
 	g.Job.Spec.Service = &v1alpha1.ServiceSpec{Ports: []v1alpha1.ServicePort{{Name: "http", Port: 80, TargetPort: new(intstr.FromString("web"))}}}
@@ -25,7 +25,7 @@ func served() *given {
 	return g
 }
 
-// endpoints are the pods that a Service selects.
+// endpoints returns the pods that a Service selects.
 func (g *given) endpoints(service *corev1.Service) string {
 	var names []string
 	for _, pod := range g.Pods {
@@ -39,7 +39,7 @@ func (g *given) endpoints(service *corev1.Service) string {
 func TestServiceSelectsWhoActs(t *testing.T) {
 	for name, c := range map[string]struct {
 		with func(*given)
-		// write is the operation, none where nothing is to be written.
+		// write is the operation, none if nothing must be written.
 		write string
 		// want are the ordinals of the pods behind the Service afterwards.
 		want string
@@ -132,13 +132,13 @@ func TestServiceSelectsWhoActs(t *testing.T) {
 	}
 }
 
-// released has the holder release the Lease, unchanged for a while since.
+// released makes the holder release the Lease, which has been unchanged for that long since.
 func released(g *given, unchanged time.Duration) {
 	g.released(lease.ReasonPodTerminating)
 	g.Lease.Unchanged = unchanged
 }
 
-// TestServiceOfWhoReleasedIsLookedAtAgain: nothing else tells that no successor came.
+// TestServiceOfWhoReleasedIsLookedAtAgain: no other event shows that there is no successor.
 func TestServiceOfWhoReleasedIsLookedAtAgain(t *testing.T) {
 	g := served()
 	released(g, 300*time.Millisecond)
@@ -147,7 +147,8 @@ func TestServiceOfWhoReleasedIsLookedAtAgain(t *testing.T) {
 	}
 }
 
-// TestServiceOfAnotherName: what has the old name goes before anything has the new one, and nothing that is not the job's.
+// TestServiceOfAnotherName: the Service with the old name is deleted before one with the new name is created. Services that do not belong
+// to the job stay.
 func TestServiceOfAnotherName(t *testing.T) {
 	g := served()
 	old := g.Children.Service
@@ -156,10 +157,10 @@ func TestServiceOfAnotherName(t *testing.T) {
 	taken.Name, taken.OwnerReferences = "other", nil
 	other.Name = "other"
 	for _, step := range []struct {
-		name  string // that is asked for
+		name  string // spec.service.name
 		there []*corev1.Service
 		op    ServiceOp
-		of    string // none for no write
+		of    string // empty: no write
 	}{
 		{"other", []*corev1.Service{strange, old}, DeleteService, "job"},
 		{"other", []*corev1.Service{old, other}, DeleteService, "job"},
@@ -192,7 +193,7 @@ func isWritten(t *testing.T, g *given, write string, service, before *corev1.Ser
 		t.Error("the write is not conditional on what was observed")
 	}
 	if write == "create" && (service.ResourceVersion != "" || !metav1.IsControlledBy(service, g.Job)) {
-		t.Errorf("it is made as %+v", service.ObjectMeta)
+		t.Errorf("it is created as %+v", service.ObjectMeta)
 	}
 }
 
@@ -200,7 +201,7 @@ func addPort(job *v1alpha1.SingletonJob) {
 	job.Spec.Service.Ports = append(job.Spec.Service.Ports, v1alpha1.ServicePort{Name: "metrics", Port: 9090})
 }
 
-// TestServiceFollowsWhoCannotRenewAndMay: under KeepRunning the process acts until there is another tenure.
+// TestServiceFollowsWhoCannotRenewAndMay: with KeepRunning the process acts until there is another tenure.
 func TestServiceFollowsWhoCannotRenewAndMay(t *testing.T) {
 	g := steady()
 	g.Job.Spec.Lease.OnRenewFailure = v1alpha1.OnRenewFailureKeepRunning
@@ -215,7 +216,7 @@ func TestServiceFollowsWhoCannotRenewAndMay(t *testing.T) {
 	}
 }
 
-// TestPodsOfOlderOperatorsGetTheirName: without it no Service selects them.
+// TestPodsOfOlderOperatorsGetTheirName: without the name label no Service selects them.
 func TestPodsOfOlderOperatorsGetTheirName(t *testing.T) {
 	g := served()
 	delete(g.Pods[0].Labels, contract.PodLabel)

@@ -14,7 +14,7 @@ import (
 	"github.com/singletonjob/operator/internal/inject"
 )
 
-// statusOf is the status to store, nil if it is stored already, and the changes that it has for the first time.
+// statusOf returns the status to store, nil if it is already stored, and the changes of holder that are new in it.
 func statusOf(
 	state State, j *job, t *tenure, m *members, r *runs, c changes, o *Observed, fleet v1alpha1.FleetRollout, h handover,
 ) (*v1alpha1.SingletonJobStatus, []v1alpha1.TenureChange) {
@@ -49,8 +49,8 @@ func statusOf(
 	return status, c.news
 }
 
-// record adds changes of holder, oldest first, to the history and to the counters. All of it, and the token up to which it
-// reaches, is stored by one write, so that each change is counted once.
+// record adds changes of holder, oldest first, to the history and the counters. One write stores all of them, and the token up to which
+// they reach, so that each change is counted once.
 func record(status *v1alpha1.SingletonJobStatus, changes []v1alpha1.TenureChange, limit int) {
 	for _, c := range changes {
 		status.History = slices.Insert(status.History, 0, c)
@@ -99,7 +99,7 @@ func describeSpec(status *v1alpha1.SingletonJobStatus, j *job) {
 	status.LeaseSummary = fmt.Sprintf("%v/%v/%v", l.LeaseDuration.Duration, l.RenewDeadline.Duration, l.RetryPeriod.Duration)
 }
 
-// set changes a condition. A refusal that differs each time it is given is recorded once.
+// set sets a condition. A rejection whose text differs each time is recorded once.
 func set(status *v1alpha1.SingletonJobStatus, c metav1.Condition) {
 	old := meta.FindStatusCondition(status.Conditions, c.Type)
 	if old != nil && old.Reason == c.Reason && c.Reason == v1alpha1.ReasonFailedCreate && alike(old.Message, c.Message) {

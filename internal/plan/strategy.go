@@ -14,19 +14,19 @@ import (
 
 // strategy is spec.strategy with its defaults.
 type strategy struct {
-	// inPlace: no pod more than spec.candidates may live.
+	// inPlace: no more pods than spec.candidates can exist.
 	inPlace bool
-	// minReady is how long a tenure of a new version must last before the old version's last standby is let go, and before
-	// its end by itself no longer counts against the version: then it is soaked.
+	// minReady is how long a tenure of a new version must last before the last standby of the old version is removed. Before that, an end
+	// by itself counts against the version. After that the version is soaked.
 	minReady time.Duration
-	// deadline is how long a candidate may take to get ready before its being so is called an issue.
+	// deadline is how long a candidate can take to become ready before that is reported as an issue.
 	deadline time.Duration
-	// patience is how long one pod more is waited for that finds no room, before a ready standby is given up for it.
+	// patience is how long to wait for a surge pod that can't be scheduled before a ready standby is removed for it.
 	patience time.Duration
 }
 
-// maxPatience is time enough for most of those who make room: a scheduler that preempts, a pod that ends, a new machine that was
-// asked for a while ago.
+// maxPatience is enough time for most ways to get room: a scheduler that preempts, a pod that ends, or a new machine that was requested
+// some time ago.
 const maxPatience = time.Minute
 
 func strategyOf(spec *v1alpha1.SingletonJobSpec) strategy {
@@ -47,8 +47,8 @@ func strategyOf(spec *v1alpha1.SingletonJobSpec) strategy {
 	}
 }
 
-// fitsInPlaceOf reports whether a pod that no node takes would find room where another is: it may go to the same nodes, and asks
-// for no more. Else nothing is won if the other one goes.
+// fitsInPlaceOf reports whether a pod that can't be scheduled would fit in the place of another one: it can run on the same nodes and
+// requests no more resources. Otherwise removing the other pod does not help.
 func fitsInPlaceOf(other, pod *corev1.Pod) bool {
 	was, is := &other.Spec, &pod.Spec
 	if !equality.Semantic.DeepEqual(was.NodeSelector, is.NodeSelector) || !equality.Semantic.DeepEqual(inject.NodeAffinity(other), inject.NodeAffinity(pod)) ||
@@ -58,7 +58,7 @@ func fitsInPlaceOf(other, pod *corev1.Pod) bool {
 	return asksForNoMore(was, is)
 }
 
-// asksForNoMore reports whether a pod asks for no more of what nodes and quotas have than another does.
+// asksForNoMore reports whether a pod requests no more of the resources of nodes and quotas than another one.
 func asksForNoMore(was, is *corev1.PodSpec) bool {
 	for _, kind := range []func(*corev1.ResourceRequirements) corev1.ResourceList{
 		func(r *corev1.ResourceRequirements) corev1.ResourceList { return r.Requests },
@@ -74,7 +74,7 @@ func asksForNoMore(was, is *corev1.PodSpec) bool {
 	return true
 }
 
-// claims are the volume claims that a pod mounts. Other volumes have names that differ from pod to pod.
+// claims returns the volume claims that a pod mounts. Other volumes have names that differ from pod to pod.
 func claims(spec *corev1.PodSpec) []string {
 	var names []string
 	for i := range spec.Volumes {
@@ -85,7 +85,7 @@ func claims(spec *corev1.PodSpec) []string {
 	return names
 }
 
-// sum is that of all containers, init containers too: more than a scheduler reckons with, for either pod.
+// sum returns the total of all containers, including init containers. That is more than a scheduler counts, for either pod.
 func sum(spec *corev1.PodSpec, kind func(*corev1.ResourceRequirements) corev1.ResourceList) corev1.ResourceList {
 	all := corev1.ResourceList{}
 	for _, containers := range [][]corev1.Container{spec.InitContainers, spec.Containers} {

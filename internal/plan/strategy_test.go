@@ -12,7 +12,7 @@ import (
 	"github.com/singletonjob/operator/api/v1alpha1"
 )
 
-// crowded is a rollout whose first pod no node has taken for a while.
+// crowded is a rollout whose first new pod has been unschedulable for some time.
 func crowded(waited time.Duration, change func(*corev1.PodSpec)) *given {
 	g := steady()
 	spec := &g.Job.Spec.Template.Spec
@@ -48,15 +48,15 @@ func TestAStandbyIsGivenUpForOneThatFindsNoRoom(t *testing.T) {
 		says  string
 	}{
 		"after a minute": {given: crowded(time.Minute, nil), goes: true},
-		"not before":     {given: crowded(time.Minute-1, nil), says: "no node takes it"},
+		"not before":     {given: crowded(time.Minute-1, nil), says: "it can't be scheduled"},
 		"sooner if a pod must be ready sooner": {
 			given: crowded(10*time.Second, nil), with: func(g *given) { g.Job.Spec.Strategy.ProgressDeadlineSeconds = new(int32(20)) }, goes: true,
 		},
-		"not if it asks for more":          {given: crowded(time.Hour, asks), says: "make room for one pod more"},
-		"not if it may use more":           {given: crowded(time.Hour, limits), says: "make room for one pod more"},
-		"not if it needs another node":     {given: crowded(time.Hour, func(s *corev1.PodSpec) { s.NodeSelector = map[string]string{"a": "b"} }), says: "make room"},
-		"not if it asks for another node":  {given: crowded(time.Hour, onZone), says: "make room"},
-		"not if it needs another volume":   {given: crowded(time.Hour, mounts), says: "make room"},
+		"not if it asks for more":          {given: crowded(time.Hour, asks), says: "Make room for one pod more"},
+		"not if it may use more":           {given: crowded(time.Hour, limits), says: "Make room for one pod more"},
+		"not if it needs another node":     {given: crowded(time.Hour, func(s *corev1.PodSpec) { s.NodeSelector = map[string]string{"a": "b"} }), says: "Make room"},
+		"not if it asks for another node":  {given: crowded(time.Hour, onZone), says: "Make room"},
+		"not if it needs another volume":   {given: crowded(time.Hour, mounts), says: "Make room"},
 		"not while another is not ready":   {given: crowded(time.Hour, nil), with: func(g *given) { g.Job.Spec.Candidates = 3; g.pod(1, "c"); g.unready(3) }},
 		"not while the rollout is paused":  {given: crowded(time.Hour, nil), with: func(g *given) { g.Job.Spec.Strategy.Paused = true }, says: "paused is set"},
 		"for a quota":                      {given: over(time.Minute, nil), goes: true},
@@ -100,7 +100,7 @@ func mounts(spec *corev1.PodSpec) {
 	}}}
 }
 
-// TestItWakesWhenItsPatienceEnds: nothing else may happen before.
+// TestItWakesWhenItsPatienceEnds: there may be no other event before.
 func TestItWakesWhenItsPatienceEnds(t *testing.T) {
 	g := crowded(time.Minute-time.Second, nil)
 	if p := Decide(g.Observed); p.Wake > time.Second {

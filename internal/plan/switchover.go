@@ -9,31 +9,31 @@ import (
 	"github.com/singletonjob/operator/internal/lease"
 )
 
-// switchover is a handover that a person asks for (contract.SwitchoverAnnotation).
+// switchover is a handover that a user requests (contract.SwitchoverAnnotation).
 type switchover struct {
-	// to is the standby that is asked for and can take over now, empty for none.
+	// to is the requested standby that can take over now, empty if there is none.
 	to string
-	// blocked is why the request is not followed, empty if there is none, or no more.
+	// blocked is why the request is not followed, empty if it is, or if there is no open request.
 	blocked string
 }
 
-// switchoverOf reads the request. It names the tenure that it is to end, so that one that was followed, or that another change
-// of holder came before, means nothing any more: nobody has to remember it.
+// switchoverOf reads the request. It names the tenure to end. So a request that was followed, or that another change of holder preceded,
+// has no effect any more, and no component has to remember it.
 func switchoverOf(j *job, t *tenure, m *members) switchover {
 	text := j.Annotations[contract.SwitchoverAnnotation]
 	if text == "" {
 		return switchover{}
 	}
 	blocked := func(format string, args ...any) switchover {
-		return switchover{blocked: fmt.Sprintf("the annotation %s=%s asks for a handover, and ", contract.SwitchoverAnnotation, bounded(text, maxIdentity)) +
+		return switchover{blocked: fmt.Sprintf("the annotation %s=%s requests a handover, but ", contract.SwitchoverAnnotation, bounded(text, maxIdentity)) +
 			fmt.Sprintf(format, args...)}
 	}
 	to, number, _ := strings.Cut(text, "@")
 	token, err := strconv.ParseInt(number, 10, 64)
 	switch {
 	case to == "" || err != nil || token <= 0:
-		return blocked("is none: write POD@TOKEN, or *@TOKEN for any standby, with the token in status.fencingToken")
-	case token > max(t.Record.Token, j.Status.FencingToken): // the Lease may be gone
+		return blocked("is not valid: write POD@TOKEN, or *@TOKEN for any standby, with the token in status.fencingToken")
+	case token > max(t.Record.Token, j.Status.FencingToken): // the Lease may no longer exist
 		return blocked("there was no tenure with that token yet: write the one in status.fencingToken")
 	case token != t.Record.Token, !t.holder.ours, to == t.holder.Pod:
 		return switchover{}
@@ -55,8 +55,9 @@ func switchoverOf(j *job, t *tenure, m *members) switchover {
 	}
 }
 
-// anyStandby is one that can take over, nil if there is none: first who was asked before, then who is on another node than the
-// holder. In a rollout it is one of the new version, unless that has failed or is held back, so that this handover is the rollout's.
+// anyStandby returns a standby that can take over, nil if there is none: first one that was asked before, then one on another node than the
+// holder. In a rollout it prefers the new version, unless that failed or the rollout is paused, so that this handover is the one of the
+// rollout.
 func (m *members) anyStandby(asked string) *candidate {
 	wanted := func(c candidate) bool { return c.isStandby() && c.updated != (m.fleet.Failed || m.fleet.Paused) }
 	for _, fit := range []func(candidate) bool{
@@ -73,18 +74,18 @@ func (m *members) anyStandby(asked string) *candidate {
 	return nil
 }
 
-// waiting is a reason for which nothing is done, with the handover that waits for its end, too, if one does.
+// waiting adds to a verdict that nothing is done the handover that waits for the same reason, if there is one.
 func (s switchover) waiting(v verdict) verdict {
 	switch {
 	case s.blocked != "":
 		v.message += "; " + s.blocked
 	case s.to != "":
-		v.message += fmt.Sprintf("; the handover to %s that the annotation %s asks for waits for that, too", s.to, contract.SwitchoverAnnotation)
+		v.message += fmt.Sprintf("; the handover to %s that the annotation %s requests waits for this, too", s.to, contract.SwitchoverAnnotation)
 	}
 	return v
 }
 
-// requestOf is the handover that is to be asked for, by a person or else by a rollout; zero for none.
+// requestOf returns the handover to request: the user's, or else the rollout's. It is zero if there is none.
 func requestOf(asked switchover, t *tenure, m *members, s Step) lease.Handover {
 	if asked.to != "" {
 		return lease.Handover{To: asked.to, Reason: lease.ReasonSwitchover}

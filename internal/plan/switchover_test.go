@@ -23,8 +23,8 @@ func TestSwitchover(t *testing.T) {
 	for name, c := range map[string]struct {
 		given *given
 		with  func(*given)
-		to    func(*given) string // nil: nothing is asked for
-		says  string              // of what is in the way; empty for nothing
+		to    func(*given) string // nil: no request
+		says  string              // why the request is blocked; empty if it is not
 	}{
 		"to a standby": {
 			with: func(g *given) { three(g); g.switchover("%s@100", g.name(2)) }, to: func(g *given) string { return g.name(2) },
@@ -35,7 +35,7 @@ func TestSwitchover(t *testing.T) {
 		"of an earlier tenure":     {with: func(g *given) { g.switchover("*@99") }},
 		"to who is active":         {with: func(g *given) { g.switchover("%s@100", g.name(0)) }},
 		"while nobody holds":       {with: func(g *given) { g.released(lease.ReasonProcessExited); g.switchover("*@100") }},
-		"of a tenure to come":      {with: func(g *given) { g.switchover("*@101") }, says: "*@101 asks for a handover, and there was no tenure with that token yet"},
+		"of a tenure to come":      {with: func(g *given) { g.switchover("*@101") }, says: "*@101 requests a handover, but there was no tenure with that token yet"},
 		"to nobody":                {with: func(g *given) { g.switchover("x@100") }, says: "there is no such candidate"},
 		"to one that goes":         {with: func(g *given) { g.terminating(1); g.switchover("%s@100", g.name(1)) }, says: "there is no such candidate"},
 		"to one that is not ready": {with: func(g *given) { g.unready(1); g.switchover("%s@100", g.name(1)) }, says: "is not ready: it waits for that"},
@@ -94,7 +94,7 @@ func TestSwitchover(t *testing.T) {
 	}
 }
 
-// tried: the new version had the Lease for an instant before the present tenure.
+// tried: the new version had the Lease for a moment before the current tenure.
 func (g *given) tried() {
 	now := lease.PastTenure{Token: 100, Pod: g.Pods[0].Name, Node: "a", Acquired: ago(time.Minute).UnixMilli()}
 	before := lease.PastTenure{
@@ -103,7 +103,7 @@ func (g *given) tried() {
 	g.Lease.Record.History = []lease.PastTenure{now, before}
 }
 
-// TestASwitchoverThatWaitsIsSaid: also where something else keeps the operator from it.
+// TestASwitchoverThatWaitsIsSaid: it is also reported if something else keeps the operator from it.
 func TestASwitchoverThatWaitsIsSaid(t *testing.T) {
 	for name, c := range map[string]struct {
 		ask  string

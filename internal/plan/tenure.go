@@ -13,31 +13,31 @@ import (
 	"github.com/singletonjob/operator/internal/lease"
 )
 
-// tenure is what a Lease says of the present tenure, and how far this process believes it.
+// tenure is what a Lease says about the current tenure, and how far this process believes it.
 type tenure struct {
-	// The Lease as it was observed, its record empty unless it is ours.
+	// The Lease as observed. Its record is empty unless the Lease is ours.
 	Lease
-	// name is the Lease's.
+	// name is the name of the Lease.
 	name string
-	// desired is what the Lease should say of the job, and badTokenBase the token base that stands in it, if it is none.
+	// desired is what the Lease should say about the job. badTokenBase is the token base in the Lease if that is not valid.
 	desired      desired
 	badTokenBase string
 	holder       holder
 	death        *death
-	// past are the tenures that the Lease tells of, oldest first, with the present one, and tried the last ones, with those before them that
-	// the status tells of.
+	// past are the tenures that the Lease records, including the current one, oldest first. tried are the last tenures, including earlier
+	// ones that only the status records.
 	past, tried []lease.PastTenure
 	// age is how long the tenure has lasted, by wall clocks.
 	age time.Duration
-	// seemsOver: the last renewal is, by wall clocks, older than the lease lasts, and this process has not seen it.
+	// seemsOver: by wall clocks, the last renewal is older than the lease duration, and this process has not seen it.
 	seemsOver bool
 	// shown: the holder is reported as acting.
 	shown bool
-	// minReady is the job's strategy's.
+	// minReady is the minReady of the job's strategy.
 	minReady time.Duration
 }
 
-// desired is what a Lease should say of its job.
+// desired is what a Lease should say about its job.
 type desired struct {
 	claim            Claim
 	tokenBase, token int64
@@ -62,13 +62,13 @@ func tenureOf(j *job, name string, o *Observed) *tenure {
 	return t
 }
 
-// claimOf is the claim that a Lease should carry. pod is the holder's.
+// claimOf returns the claim that a Lease should have. pod is the holder's pod.
 func claimOf(j *job, l Lease, pod *corev1.Pod) Claim {
 	c := Claim{JobUID: string(j.UID)}
 	reported := j.Status.FencingToken
 	switch was := l.Claim; {
 	case was.JobUID == c.JobUID && was.Before <= l.Record.Token && (reported == 0 || was.Before < reported):
-		return was // else somebody has written it: this job's tenures would be taken for a previous one's
+		return was // otherwise the claim was edited, and this job's tenures would count as those of a previous job
 	case reported == 0:
 		c.Before = l.Record.Token
 		if isTakenOver(j, pod) {
@@ -78,8 +78,8 @@ func claimOf(j *job, l Lease, pod *corev1.Pod) Claim {
 	return c
 }
 
-// isTakenOver reports whether the holder is a pod that a previous job left behind for this one to adopt: then the present
-// tenure is this job's first.
+// isTakenOver reports whether the holder is a pod that a previous job left behind and this one adopts. Then the current tenure is this
+// job's first.
 func isTakenOver(j *job, pod *corev1.Pod) bool {
 	if pod == nil || isStranger(pod, j) {
 		return false
@@ -88,9 +88,10 @@ func isTakenOver(j *job, pod *corev1.Pod) bool {
 	return owner == nil || owner.UID == j.UID
 }
 
-// tokenBaseOf is never lowered, also not for a job that was recreated with less: sinks have seen the higher tokens. One that
-// the API would not accept somebody else has written, and it would use up the numbers there are; what was given out by it
-// stands in the Lease as its last token, above which the next one is.
+// tokenBaseOf returns the token base that the Lease should have. It is never lowered, not even for a job that was recreated with a lower
+// base, because sinks have seen the higher tokens. If the base in the Lease is one that the API would reject, some other component wrote
+// it, and it would use up the available numbers. The tokens that were issued with it remain: the Lease has the last of them, and the next
+// token is greater.
 func tokenBaseOf(j *job, r lease.Record) int64 {
 	if badTokenBase(r) != "" {
 		return j.Spec.Fencing.TokenBase
@@ -98,9 +99,10 @@ func tokenBaseOf(j *job, r lease.Record) int64 {
 	return max(r.TokenBase, j.Spec.Fencing.TokenBase)
 }
 
-// tokenOf is the token of a Lease that is below what the status reported of this job, because somebody has lowered it: that
-// one's, below which no token may be given out again. It is not for a tenure that was acquired with less, which could
-// only be killed by it: its own entry in the history distinguishes it. Nor is it believed beyond what tokens become.
+// tokenOf returns the token that the Lease should have. If the Lease's token was lowered below the one that the status reported for this
+// job, it is the reported one, because no token may be issued twice. It does not change a tenure that was acquired with a lower token,
+// because that would only kill the tenure; such a tenure has its own entry in the history. A reported token beyond the possible range is
+// ignored.
 func tokenOf(j *job, l Lease) int64 {
 	r, reported := l.Record, j.Status.FencingToken
 	acquired := r.Holder != "" && len(r.History) > 0 && r.History[0].Token == r.Token
@@ -110,7 +112,7 @@ func tokenOf(j *job, l Lease) int64 {
 	return max(r.Token, reported)
 }
 
-// badTokenBase is the token base that stands in a Lease, if it is none.
+// badTokenBase returns the token base in a Lease if it is not valid, else an empty string.
 func badTokenBase(r lease.Record) string {
 	if r.BadTokenBase != "" {
 		return r.BadTokenBase
@@ -121,10 +123,11 @@ func badTokenBase(r lease.Record) string {
 	return ""
 }
 
-// pastOf is the Lease's history, oldest first, with the present tenure though somebody may have removed the history.
+// pastOf returns the Lease's history, oldest first. It includes the current tenure even if the history was removed.
 func pastOf(r lease.Record, h holder) []lease.PastTenure {
 	past := slices.Clone(r.History)
-	// The present tenure is the newest: what claims to be newer, somebody has written, and the next tenure would be reported again.
+	// The current tenure is the newest. Entries that claim to be newer were written by another component, and would make the next tenure be
+	// reported twice.
 	past = slices.DeleteFunc(past, func(t lease.PastTenure) bool { return t.Token > r.Token })
 	slices.SortStableFunc(past, func(a, b lease.PastTenure) int { return int(max(-1, min(1, a.Token-b.Token))) })
 	past = slices.CompactFunc(past, func(a, b lease.PastTenure) bool { return a.Token == b.Token })
@@ -134,25 +137,24 @@ func pastOf(r lease.Record, h holder) []lease.PastTenure {
 	return past
 }
 
-// dead reports whether there is proof of the holder's death that is believed by now.
+// dead reports whether there is proof of the holder's death that is accepted by now.
 func (t *tenure) dead() bool { return t.death != nil && t.death.after <= t.Unchanged }
 
-// expired reports whether the tenure is over by time: unchanged for the whole duration, as this process saw it.
+// expired reports whether the tenure is over by time: this process saw the Lease unchanged for the whole duration.
 func (t *tenure) expired() bool { return t.Unchanged >= t.holder.limits.duration }
 
 // silent reports whether the holder has not renewed for so long that it has stopped.
 func (t *tenure) silent() bool { return t.Unchanged >= t.holder.limits.renewDeadline }
 
-// acts reports whether the holder's process may be taken to run: its tenure is this job's, it renews, and it is not known to
-// be dead.
+// acts reports whether the holder's process is assumed to run: its tenure is this job's, it renews, and it is not known to be dead.
 func (t *tenure) acts() bool {
 	return t.holder.ours && !t.dead() && !t.silent() && !t.expired()
 }
 
-// isShown reports whether the holder is reported as acting. After a restart this process has not seen for how long the Lease
-// has been unchanged, and the tenure may have ended hours ago: then a wall clock may say so. It may be wrong by hours
-// itself, as may that of the holder's node, so it is only heard when two renewals are due that did not come, and until
-// then what was reported of this tenure before stays. Nothing is decided by it.
+// isShown reports whether the holder is reported as acting. After a restart, this process does not know how long the Lease has been
+// unchanged, and the tenure may have ended hours ago. Only a wall clock can indicate that. That clock, and the clock of the holder's node,
+// can be wrong by hours. So it counts only when two renewals are overdue. Until then the earlier report about this tenure stays. No
+// decision depends on it.
 func (t *tenure) isShown(reported string, token int64) bool {
 	switch {
 	case !t.acts():
@@ -165,20 +167,21 @@ func (t *tenure) isShown(reported string, token int64) bool {
 	return false
 }
 
-// unheard is how long a renewal of a holder that renews may let itself be waited for.
+// unheard returns the remaining time in which a renewal must arrive if the holder renews.
 func (t *tenure) unheard() time.Duration {
 	return max(0, 2*t.holder.limits.retryPeriod-t.Unchanged)
 }
 
-// stopped reports whether the holder stopped renewing and its lease may not have run out.
+// stopped reports whether the holder stopped renewing and its lease may not have expired.
 func (t *tenure) stopped() bool {
 	return t.holder.ours && !t.shown && !t.expired() && !t.seemsOver
 }
 
-// keepsRunning reports whether the holder may run on when its lease has run out (KeepRunning): then time proves nothing of its process.
+// keepsRunning reports whether the holder may continue to run after its lease has expired (KeepRunning). Then time proves nothing about its
+// process.
 func (t *tenure) keepsRunning() bool { return t.holder.Pod != "" && t.holder.limits.keepRunning }
 
-// lasts reports whether somebody may act by the Lease still, whoever that is: it is not free, and there is no proof of death.
+// lasts reports whether any process may still act by the Lease: the Lease is not free, and there is no proof of death.
 func (t *tenure) lasts() bool {
 	switch {
 	case t.Record.Free(), t.dead():
@@ -189,30 +192,30 @@ func (t *tenure) lasts() bool {
 	return !t.expired() && !t.seemsOver
 }
 
-// unclaimed reports whether the Lease is kept for another job, or lacks what the spec says of it.
+// unclaimed reports whether the Lease is kept for another job, or lacks something that the spec says.
 func (t *tenure) unclaimed() bool {
 	return t.badTokenBase != "" || t.desired != desired{t.Claim, t.Record.TokenBase, t.Record.Token}
 }
 
-// quiet reports whether the Lease is to be left as it is because its holder may be dead: candidates wait until it has not
-// changed for the whole duration, so that any write makes them wait anew. A holder renews every retryPeriod, so one that
-// this process has not heard of for half as long again has missed a renewal; the longest retryPeriod that the API accepts
-// makes that renewDeadline. What is put off comes with the next renewal, or with the next holder's.
+// quiet reports whether the Lease must not be written because its holder may be dead. Candidates wait until the Lease has not changed for
+// the whole duration, so any write makes them wait again. A holder renews every retryPeriod. If this process has seen no renewal for 1.5
+// times that, the holder has missed one; with the longest retryPeriod that the API accepts, that is renewDeadline. A postponed write is
+// done after the next renewal, or after the next holder's.
 func (t *tenure) quiet() bool {
 	switch {
 	case t.Record.Free():
 		return false
 	case t.holder.Pod == "":
-		return true // nobody whose renewals could be waited for
+		return true // there is no holder whose renewal could come
 	}
 	return !t.Renewed || t.SinceRenewal >= t.missed()
 }
 
-// missed is how long after a renewal another is missing.
+// missed returns the time after a renewal at which the next one counts as missed.
 func (t *tenure) missed() time.Duration { return t.holder.limits.retryPeriod * 3 / 2 }
 
-// unsoaked is how long the present tenure must last still to be soaked, 0 if it is. Where a process normally ends by itself before
-// that, its version is as good as the one before when it has been tried for as long in all.
+// unsoaked returns how much longer the current tenure must last to be soaked, 0 if it is. If a process normally ends by itself before that,
+// its version is soaked when it has been tried for that long in total.
 func (t *tenure) unsoaked(version string, preparation time.Duration) time.Duration {
 	lasted := t.age
 	if t.trial(version, preparation) < t.minReady+preparation {
@@ -225,9 +228,9 @@ func (t *tenure) unsoaked(version string, preparation time.Duration) time.Durati
 	return max(0, t.minReady-lasted)
 }
 
-// trial is how long a tenure of a version must last for its end by itself not to count against the version: for minReady after
-// what comes before its start, which is no proof of it and takes up to preparation, unless the other versions always end by
-// themselves before that. Half as long as these will do then.
+// trial returns how long a tenure of a version must last for its end by itself not to count against the version. That is minReady after the
+// start of the process. The preparation before the start proves nothing, and is added. If the other versions always end by themselves
+// earlier, half of their longest time is enough.
 func (t *tenure) trial(version string, preparation time.Duration) time.Duration {
 	full := t.minReady + preparation
 	var longest time.Duration
@@ -252,7 +255,8 @@ func (t *tenure) trial(version string, preparation time.Duration) time.Duration 
 	return longest / 2
 }
 
-// untried is how long the present tenure, of another version, must last still for trial to be the full one; 0 if it makes no difference.
+// untried returns how much longer the current tenure, of another version, must last for trial to be the full one; 0 if it makes no
+// difference.
 func (t *tenure) untried(version string, preparation time.Duration) time.Duration {
 	if strings.HasPrefix(t.holder.Pod, version) {
 		return 0
@@ -260,9 +264,9 @@ func (t *tenure) untried(version string, preparation time.Duration) time.Duratio
 	return max(0, t.minReady+preparation-t.age)
 }
 
-// failedEarly reports whether a version, whose pods' names begin so, was tried and its process ended by itself, or by its own
-// probes, before its trial was over. Trying again would be another failover, so the rollout waits for another template. What ends
-// by its liveness probe has had up to grace to end since it failed that.
+// failedEarly reports whether a version was tried and its process ended by itself, or because of its own probes, before its trial was over.
+// version is the prefix of its pods' names. Another try would be another failover, so the rollout waits for another template. A process
+// that fails its liveness probe has up to grace to end after that.
 func (t *tenure) failedEarly(version string, preparation, grace time.Duration) bool {
 	failed := false
 	trial := t.trial(version, preparation).Milliseconds()
@@ -275,7 +279,7 @@ func (t *tenure) failedEarly(version string, preparation, grace time.Duration) b
 			soaked += grace.Milliseconds()
 		}
 		switch {
-		case past.Reason == lease.ReasonStartupFailed, past.Reason == lease.ReasonPreActivateFailed: // however long it took
+		case past.Reason == lease.ReasonStartupFailed, past.Reason == lease.ReasonPreActivateFailed: // no matter how long it took
 			failed = true
 		case past.Ended-past.Acquired >= soaked:
 			failed = false
@@ -286,17 +290,16 @@ func (t *tenure) failedEarly(version string, preparation, grace time.Duration) b
 	return failed
 }
 
-// ownFaults end a tenure because of what the template asks for.
+// ownFaults are reasons for the end of a tenure that the template causes.
 var ownFaults = []lease.Reason{
 	lease.ReasonProcessExited, lease.ReasonPostStartFailed, lease.ReasonLivenessFailed, lease.ReasonHolderTerminated,
 }
 
-// notTakenFor is how long a handover is not asked for again that was not taken.
+// notTakenFor is the time before a handover that was not taken is requested again.
 const notTakenFor = 30 * time.Second
 
-// wasNotTaken reports whether a handover was asked for not long ago and the one that was asked has the Lease again: the pod
-// that was to take it did not, as a standby does that is cut off and still called ready. Each attempt costs a restart of
-// the process.
+// wasNotTaken reports whether a handover was requested recently and the same holder has the Lease again: the pod that should have taken it
+// did not, for example a standby that is cut off but still reported as ready. Each attempt costs a restart of the process.
 func (t *tenure) wasNotTaken() bool {
 	last := len(t.tried) - 1
 	if t.age >= notTakenFor || last < 1 || t.tried[last].Token != t.Record.Token {

@@ -7,7 +7,7 @@ import (
 	"github.com/singletonjob/operator/internal/contract"
 )
 
-// TestWhatIsReportedAfterARestart: this process has seen nothing for longer than a moment, the wall clock may know more.
+// TestWhatIsReportedAfterARestart: this process has seen everything only for a moment; the wall clock may know more.
 func TestWhatIsReportedAfterARestart(t *testing.T) {
 	const active, over = "Running StandbyReady UpToDate", "Electing NoHolder UpToDate"
 	ended := func(g *given) { // reported before the restart
@@ -16,7 +16,7 @@ func TestWhatIsReportedAfterARestart(t *testing.T) {
 	}
 	for what, c := range map[string]struct {
 		before    func(*given)
-		renewed   time.Duration // ago, by the clock of the holder's node
+		renewed   time.Duration // how long ago, by the clock of the holder's node
 		seen      bool
 		unchanged time.Duration
 		want      string

@@ -6,8 +6,8 @@ import (
 	"unicode/utf8"
 )
 
-// What comes from outside may be of any length. A status or an Event that the API server refuses for one long text would
-// say nothing at all.
+// Text from other components can have any length. If the API server rejected a status or an Event for one long text, nothing would be
+// reported at all.
 const (
 	maxRefusal = 1 << 10
 	maxEvent   = 1 << 10 // the API's limit
@@ -15,7 +15,7 @@ const (
 	separator = "; " // between refusals
 )
 
-// Shorten cuts a text to at most limit bytes, between characters, and shows that it did.
+// Shorten cuts a text to at most limit bytes, between characters, and marks the cut.
 func Shorten(text string, limit int) string {
 	const more = "…"
 	text = strings.ToValidUTF8(text, "?")
@@ -29,8 +29,8 @@ func Shorten(text string, limit int) string {
 	return text[:end] + more
 }
 
-// alike reports whether two texts say the same though they differ: in words with digits, such as ports, addresses, times and
-// identifiers, or in how a webhook could not be asked. An answer that differs each time it is given is recorded once.
+// alike reports whether two texts say the same although they differ in words with digits, such as ports, addresses, times and identifiers,
+// or in why a webhook could not be called. So an answer that differs each time is recorded once.
 func alike(a, b string) bool { return a == b || masked(a) == masked(b) }
 
 func masked(text string) string {
@@ -48,7 +48,7 @@ func masked(text string) string {
 	return out.String()
 }
 
-// withoutCause is a text up to the name of the webhook that could not be asked.
+// withoutCause returns a text up to the name of the webhook that could not be called.
 func withoutCause(text string) string {
 	const failed = `failed calling webhook "`
 	before, after, found := strings.Cut(text, failed)
@@ -59,10 +59,10 @@ func withoutCause(text string) string {
 	return before + failed + name
 }
 
-// maxDetail bounds what is shown of other people's texts.
+// maxDetail limits how much is shown of the texts of other components.
 const maxDetail = 512
 
-// bounded makes one line of a text, of at most so many bytes.
+// bounded returns a text as one line of at most that many bytes.
 func bounded(text string, most int) string {
 	text = strings.Map(func(r rune) rune {
 		if unicode.IsControl(r) {

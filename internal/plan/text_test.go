@@ -19,7 +19,7 @@ func TestShorten(t *testing.T) {
 	}
 }
 
-// TestTheSameRefusalIsTheSameText: what differs each time is written once.
+// TestTheSameRefusalIsTheSameText: a text that differs each time is written once.
 func TestTheSameRefusalIsTheSameText(t *testing.T) {
 	g := steady()
 	g.Pods = g.Pods[:1]
@@ -53,7 +53,7 @@ func TestTheSameRefusalIsTheSameText(t *testing.T) {
 	}
 }
 
-// TestLongTextsAreCut: the API server refuses a status or an Event for one text that is too long.
+// TestLongTextsAreCut: the API server rejects a whole status or Event because of one text that is too long.
 func TestLongTextsAreCut(t *testing.T) {
 	g := steady()
 	g.Pods = g.Pods[:1]

@@ -14,18 +14,18 @@ import (
 )
 
 const (
-	// limitPeriod is that of the CPU limits that a kubelet sets, leastLimit the least share that it makes of one.
+	// limitPeriod is the period of the CPU limits that a kubelet sets. leastLimit is the smallest share that it sets.
 	limitPeriod = 100 * time.Millisecond
 	leastLimit  = 0.01
 )
 
-// cpuLimit is a limit that the gated container runs under, and where it stands.
+// cpuLimit is a CPU limit that applies to the gated container, and the field that sets it.
 type cpuLimit struct {
 	where string
 	resource.Quantity
 }
 
-// late is what the limit alone takes from a kill.
+// late returns the delay of a kill that the limit alone can cause.
 func (l cpuLimit) late() time.Duration {
 	if l.MilliValue() <= 0 {
 		return 0
@@ -33,8 +33,8 @@ func (l cpuLimit) late() time.Duration {
 	return lease.LateUnder(max(leastLimit, float64(l.MilliValue())/1000), limitPeriod)
 }
 
-// cpuLimitOf is the tightest one, zero for none: the template's, for the container or the whole pod, or what a pod of it has been
-// given besides.
+// cpuLimitOf returns the tightest limit, zero if there is none: the template's limit for the container or the whole pod, or one that was
+// set on a pod in another way.
 func cpuLimitOf(j *job, m *members) cpuLimit {
 	template := &j.Spec.Template.Spec
 	index := j.GatedContainer()
@@ -62,12 +62,12 @@ func cpuLimitOf(j *job, m *members) cpuLimit {
 	return tightest
 }
 
-// room is what the lease leaves a kill to be late by.
+// room returns the delay of a kill that the lease allows for.
 func room(j *job, duration time.Duration) time.Duration {
 	return lease.Config{Duration: duration, RetryPeriod: j.Spec.Lease.RetryPeriod.Duration}.MaxLate()
 }
 
-// timely is the verdict on kills under the CPU limit, which may be later than the lease leaves time for.
+// timely is the verdict on whether a CPU limit can delay kills by more than the lease allows for.
 func timely(state State, j *job, m *members) verdict {
 	if state == InvalidSpec {
 		return invalidSpec(j)
@@ -76,7 +76,7 @@ func timely(state State, j *job, m *members) verdict {
 	if limit.late() > room(j, duration) {
 		return verdict{v1alpha1.ReasonCPULimitTooSmall, limitText(j, limit, duration)}
 	}
-	return verdict{v1alpha1.ReasonInTime, "no CPU limit makes a kill later than spec.lease leaves time for"}
+	return verdict{v1alpha1.ReasonInTime, "no CPU limit delays a kill by more than the time that spec.lease leaves for it"}
 }
 
 func limitText(j *job, limit cpuLimit, duration time.Duration) string {
@@ -94,7 +94,7 @@ func limitText(j *job, limit cpuLimit, duration time.Duration) string {
 			break
 		}
 	}
-	return fmt.Sprintf("%s is %s: a process that uses it up may be killed %v late, and spec.lease leaves %v for that, so that two may run for a "+
+	return fmt.Sprintf("%s is %s: a process that uses it up may be killed %v late, and spec.lease leaves %v for that, so two processes may run at once for a "+
 		"moment; %s", limit.where, &limit.Quantity, limit.late().Round(time.Millisecond), room(j, duration).Round(time.Millisecond),
 		strings.Join(remedies, ", "))
 }

@@ -27,7 +27,7 @@ func TestTimely(t *testing.T) {
 	in := func(cpu string) func(*given) {
 		return func(g *given) { g.Job.Spec.Template.Spec.Containers[0].Resources = limited(cpu) }
 	}
-	inPods := func(cpu string) func(*given) { // as admission gives them
+	inPods := func(cpu string) func(*given) { // as admission sets them
 		return func(g *given) {
 			for _, pod := range g.Pods {
 				pod.Spec.Containers[0].Resources = limited(cpu)
@@ -46,14 +46,14 @@ func TestTimely(t *testing.T) {
 		"just enough":         {with: []func(*given){short, in("150m")}},
 		"just not enough":     {with: []func(*given){short, in("149m")}, says: field + "149m"},
 		"by default settings": {with: []func(*given){in("100m")}},
-		"10m, 15 s":           {with: []func(*given){in("10m")}, says: "killed 15s late, and spec.lease leaves 6s for that, so that two may run for a moment; remove the limit (a request keeps the share), raise it to 30m or more, or set spec.lease.leaseDuration to 35s or more"},
+		"10m, 15 s":           {with: []func(*given){in("10m")}, says: "killed 15s late, and spec.lease leaves 6s for that, so two processes may run at once for a moment; remove the limit (a request keeps the share), raise it to 30m or more, or set spec.lease.leaseDuration to 35s or more"},
 		"1n is 10m":           {with: []func(*given){in("1n")}, says: field + "1n: a process that uses it up may be killed 15s late"},
 		"huge":                {with: []func(*given){short, in("9E")}},
 		"the whole pod's": {
 			with: []func(*given){short, in("4"), func(g *given) { r := limited("100m"); g.Job.Spec.Template.Spec.Resources = &r }},
 			says: "spec.template.spec.resources.limits.cpu is 100m",
 		},
-		"a sidecar's is none": {with: []func(*given){short, func(g *given) {
+		"a sidecar's end proves nothing": {with: []func(*given){short, func(g *given) {
 			g.Job.Spec.Container = "app"
 			g.Job.Spec.Template.Spec.Containers = append(g.Job.Spec.Template.Spec.Containers, corev1.Container{Name: "side", Image: "v1", Resources: limited("10m")})
 		}}},
@@ -62,8 +62,8 @@ func TestTimely(t *testing.T) {
 			with: []func(*given){inPods("10m"), func(g *given) { g.wrapped(0); g.wrapped(1) }},
 			says: "resources.limits.cpu of the pods' container app, from a LimitRange, a webhook or a resize, is 10m: ",
 		},
-		"a pod's that goes": {with: []func(*given){inPods("10m"), func(g *given) { g.terminating(0); g.terminating(1) }}},
-		"suspended":         {with: []func(*given){short, in("100m"), func(g *given) { g.Job.Spec.Suspend = true }}, says: field},
+		"a terminating pod's": {with: []func(*given){inPods("10m"), func(g *given) { g.terminating(0); g.terminating(1) }}},
+		"suspended":           {with: []func(*given){short, in("100m"), func(g *given) { g.Job.Spec.Suspend = true }}, says: field},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := steady()
@@ -96,7 +96,7 @@ func TestTimely(t *testing.T) {
 	}
 }
 
-// TestTimelyOfABrokenSpec: nothing is made of settings that are none.
+// TestTimelyOfABrokenSpec: invalid settings are not evaluated.
 func TestTimelyOfABrokenSpec(t *testing.T) {
 	g := steady()
 	g.Job.Spec.Container = "nobody"

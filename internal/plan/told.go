@@ -9,14 +9,14 @@ import (
 	"github.com/singletonjob/operator/internal/lease"
 )
 
-// Agents write each tenure into the Lease's history, and every renewal stores that again. So what a status tells of as well is taken
-// out of it, once that status is stored, and read back from there by what looks further back than the present tenure.
+// Agents write each tenure into the Lease's history, and every renewal stores that again. So an entry that the status also records is
+// removed from the Lease once that status is stored. Code that looks further back than the current tenure reads it from the status.
 
-// toldBy are the tenures whose beginning and end a status tells, oldest first.
+// toldBy returns the tenures whose start and end a status records, oldest first.
 func toldBy(s *v1alpha1.SingletonJobStatus) (told []lease.PastTenure) {
 	for i := len(s.History) - 1; i > 0; i-- {
 		began, ended := &s.History[i], &s.History[i-1]
-		if ended.FromToken != began.Token { // what came between is not told here
+		if ended.FromToken != began.Token { // the status has no record of the tenures in between
 			continue
 		}
 		t := lease.PastTenure{
@@ -30,7 +30,8 @@ func toldBy(s *v1alpha1.SingletonJobStatus) (told []lease.PastTenure) {
 	return told
 }
 
-// withTold are the Lease's tenures, oldest first, after those before them that a status tells of: as many in all as a Lease keeps.
+// withTold returns the Lease's tenures, oldest first, after earlier ones that the status records: in total at most as many as a Lease
+// keeps.
 func withTold(past []lease.PastTenure, s *v1alpha1.SingletonJobStatus, upTo int64) []lease.PastTenure {
 	all := slices.DeleteFunc(toldBy(s), func(t lease.PastTenure) bool {
 		return t.Token > upTo || len(past) > 0 && t.Token >= past[0].Token
@@ -39,8 +40,8 @@ func withTold(past []lease.PastTenure, s *v1alpha1.SingletonJobStatus, upTo int6
 	return all[max(0, len(all)-lease.HistoryLimit):]
 }
 
-// untold is what must stay of a Lease's history, newest first: what a status does not tell, and the newest tenure that it tells, because
-// the next one follows on that. before is the token of the last tenure that is none of the job's.
+// untold returns the entries that must stay in a Lease's history, newest first: those that the status does not record, and the newest one
+// that it does record, because the next one follows on it. before is the token of the last tenure that does not belong to the job.
 func untold(past []lease.PastTenure, s *v1alpha1.SingletonJobStatus, before int64) []lease.PastTenure {
 	recorded, told := Recorded(s), toldBy(s)
 	n := len(past)
@@ -54,11 +55,11 @@ func untold(past []lease.PastTenure, s *v1alpha1.SingletonJobStatus, before int6
 	return past[:n]
 }
 
-// apart is by how much the clocks of two nodes may differ for the end of a tenure to count as told: no downtime is less than nothing, so
-// that the end is read back as the next one's beginning. What is decided by it counts seconds.
+// apart is the difference between the clocks of two nodes up to which the end of a tenure counts as recorded. A downtime is never negative,
+// so such an end is read back as the start of the next tenure. Decisions that use it count in seconds.
 const apart = time.Second
 
-// isTold reports whether a tenure is read back as it is.
+// isTold reports whether a tenure can be read back unchanged from the status.
 func isTold(told []lease.PastTenure, t *lease.PastTenure) bool {
 	is := *t
 	is.Reason = cmp.Or(is.Reason, lease.ReasonLeaseExpired)
@@ -69,7 +70,7 @@ func isTold(told []lease.PastTenure, t *lease.PastTenure) bool {
 	})
 }
 
-// outlived reports whether a status tells of so many changes after a tenure that a Lease would have dropped it for them.
+// outlived reports whether a status records so many later changes that a Lease would have dropped the tenure.
 func outlived(s *v1alpha1.SingletonJobStatus, token int64) bool {
 	const most = lease.HistoryLimit
 	return len(s.History) >= most && s.History[most-1].Token > token

@@ -15,7 +15,7 @@ import (
 	"github.com/singletonjob/operator/test/tier"
 )
 
-// tokens are those of tenures.
+// tokens returns the tokens of tenures.
 func tokens(past []lease.PastTenure) (all []int64) {
 	for _, t := range past {
 		all = append(all, t.Token)
@@ -23,11 +23,11 @@ func tokens(past []lease.PastTenure) (all []int64) {
 	return all
 }
 
-// TestTheLeaseForgetsWhatIsTold: once the status tells of a change of holder, and when nobody is harmed by the write.
+// TestTheLeaseForgetsWhatIsTold: the Lease drops a change of holder once the status records it, and when the write harms no candidate.
 func TestTheLeaseForgetsWhatIsTold(t *testing.T) {
 	for name, c := range map[string]struct {
 		given   func(g *given)
-		renewal bool // it waits for one
+		renewal bool // the write waits for a renewal
 		kept    []int64
 	}{
 		"with the status":             {kept: []int64{200}},
@@ -96,14 +96,14 @@ func TestTheLeaseForgetsWhatIsTold(t *testing.T) {
 	}
 }
 
-// toldAll stores what the status should tell.
+// toldAll stores the status that should be stored.
 func (g *given) toldAll() {
 	if p := Decide(g.Observed); p.Status != nil {
 		g.Job.Status = *p.Status
 	}
 }
 
-// TestOtherWritesComeFirst: the Lease is written once by a plan.
+// TestOtherWritesComeFirst: a plan writes the Lease only once.
 func TestOtherWritesComeFirst(t *testing.T) {
 	g := failedOver()
 	g.toldAll()
@@ -113,7 +113,8 @@ func TestOtherWritesComeFirst(t *testing.T) {
 	}
 }
 
-// TestThePreviousJob: its last tenure stays until the first one after it is told, which is the first for there being one before it.
+// TestThePreviousJob: its last tenure stays until the status records the first one after it, which is known to be the first only because of
+// the earlier one.
 func TestThePreviousJob(t *testing.T) {
 	history := past(pastTenure(8, "q", 5, 0, ""), pastTenure(7, "p", 3, 4, lease.ReasonPodTerminating), pastTenure(6, "p", 1, 2, lease.ReasonPodTerminating))
 	for told, want := range map[int64][]int64{0: {8, 7, 6}, 8: {8}} {
@@ -123,7 +124,7 @@ func TestThePreviousJob(t *testing.T) {
 	}
 }
 
-// TestRunsAreNotForgotten: what ends an attempt is told in status.runs, without what rollouts ask for.
+// TestRunsAreNotForgotten: status.runs records the end of an attempt, but without the details that rollouts need.
 func TestRunsAreNotForgotten(t *testing.T) {
 	g := toCompletion()
 	g.toldAll()
@@ -137,7 +138,7 @@ func TestRunsAreNotForgotten(t *testing.T) {
 // aLife is a Lease and the status of its job.
 type aLife struct {
 	g *given
-	// forgets: the Lease does.
+	// forgets: entries are removed from the Lease.
 	forgets bool
 }
 
@@ -159,7 +160,7 @@ func (l *aLife) next(t lease.PastTenure, ended int64, why lease.Reason) {
 	r.Holder = lease.Identity{Pod: t.Pod, PodUID: "uid", Nonce: "n"}.String()
 }
 
-// tell stores what is new, and has the Lease forget.
+// tell stores what is new, and removes it from the Lease.
 func (l *aLife) tell() (news []string, incomplete bool) {
 	j := jobOf(&l.g.Observed)
 	c := changesOf(j, tenureOf(j, l.g.Name, &l.g.Observed), nil)
@@ -171,7 +172,7 @@ func (l *aLife) tell() (news []string, incomplete bool) {
 	return lines(c.news), c.incomplete
 }
 
-// verdicts are all that looks back.
+// verdicts are the results of everything that reads earlier tenures.
 func (l *aLife) verdicts(at int64) (all []string) {
 	l.g.Now = time.UnixMilli(at)
 	j := jobOf(&l.g.Observed)
@@ -186,8 +187,8 @@ func (l *aLife) verdicts(at int64) (all []string) {
 	return append(all, fmt.Sprint("not taken: ", t.wasNotTaken()))
 }
 
-// TestForgettingMakesNoDifference: a Lease that forgets what is told leads to the same history and the same verdicts as one that does
-// not, whenever it is told, on nodes whose clocks differ by up to a second.
+// TestForgettingMakesNoDifference: a Lease that drops recorded tenures leads to the same history and the same verdicts as one that keeps
+// them, whenever they are recorded, on nodes whose clocks differ by up to a second.
 func TestForgettingMakesNoDifference(t *testing.T) {
 	reasons := []lease.Reason{
 		lease.ReasonProcessExited, lease.ReasonLivenessFailed, lease.ReasonRollout, lease.ReasonPodTerminating, lease.ReasonLeaseExpired, lease.ReasonPreActivateFailed, "",
@@ -210,7 +211,7 @@ func TestForgettingMakesNoDifference(t *testing.T) {
 					t.Fatalf("seed %d, token %d: incomplete %v and %v (-kept +forgotten):\n%s", seed, token, lost, alsoLost, diff)
 				}
 			}
-			at += 2500 + 5000*r.Int64N(12) // never within a second of what decides, nor of half of another
+			at += 2500 + 5000*r.Int64N(12) // never within a second of a limit, nor of half another tenure
 			if diff := cmp.Diff(keeps.verdicts(at+off), forgets.verdicts(at+off)); diff != "" {
 				t.Fatalf("seed %d, token %d (-kept +forgotten):\n%s\nkept %v\nforgot %v", seed, token, diff, keeps.g.Lease.Record.History, forgets.g.Lease.Record.History)
 			}

@@ -2,27 +2,28 @@ package plan
 
 import "github.com/singletonjob/operator/api/v1alpha1"
 
-// turn is a job's part in a rollout of all jobs, which an operator causes that puts something else into pods than the one before it. Only
-// some jobs at a time have their turn. Whose rollout it is, the names of pods say: those that it alone made outdated have the hash that
-// the same job had before.
+// turn is a job's place in a fleet-wide rollout. Such a rollout starts when what the operator adds to pods changes. Only some jobs at a
+// time have their turn. The names of the pods show the cause: pods that only such a change made outdated have the earlier hash of the same
+// job.
 type turn struct {
-	// own: there are outdated pods, the operator alone made them so, and nobody holds the rollout back.
+	// own: there are outdated pods, only a change of the operator made them so, and the rollout is not paused.
 	own bool
-	// given: the job may go on as soon as that is stored, and waits: it is not. Stored first, it is counted by whoever gives turns next.
+	// given: the job can continue as soon as its turn is stored. waits: the turn is not stored yet. It is stored first, so that it is
+	// counted when the next turns are given.
 	given, waits bool
-	// asks: with a turn it would begin now.
+	// asks: with a turn the job would begin now.
 	asks bool
 }
 
-// seekTurn says what part the job has. While it waits, pods of both versions count as one: a lost one is replaced, the number follows the
-// spec, and nothing else moves.
+// seekTurn determines the job's place. While the job waits, pods of both versions count as the same version: a lost pod is replaced, the
+// number of candidates follows the spec, and nothing else changes.
 func (m *members) seekTurn(j *job, r *runs, may bool) {
 	outdated := func(c candidate) bool { return c.live() && !c.updated }
 	if j.Spec.Strategy.Paused || !m.any(outdated) || m.any(func(c candidate) bool { return outdated(c) && !j.wasOf(c.pod.Name) }) {
 		return
 	}
 	stored := j.Status.FleetRollout == v1alpha1.FleetRolloutUnderWay
-	// A process that is to run to its end would keep the place for as long, and be replaced by nobody when it has.
+	// A process that must run to its end would occupy the place until then, and after its end it is not replaced.
 	busy := r != nil && m.any(func(c candidate) bool { return outdated(c) && c.runsToAnEnd() })
 	m.turn = turn{own: true, given: (stored || may) && !busy, waits: !stored || busy, asks: !stored && !busy}
 	if !m.turn.waits {
@@ -34,8 +35,8 @@ func (m *members) seekTurn(j *job, r *runs, may bool) {
 	}
 }
 
-// fleetRollout is what the status says of the job's part. A turn ends when all candidates are new and ready, and one of them has acted
-// for long enough: that is when something is known of the new version.
+// fleetRollout returns the status of the job's place. A turn ends when all candidates are new and ready and one of them has acted for long
+// enough: then something is known about the new version.
 func (m *members) fleetRollout(state State, j *job) v1alpha1.FleetRollout {
 	switch state {
 	case Serving, LeaseMissing, LeaseUnclaimed, HolderDead:
@@ -51,10 +52,11 @@ func (m *members) fleetRollout(state State, j *job) v1alpha1.FleetRollout {
 	return ""
 }
 
-// proven reports whether there are as many candidates as asked for, all are ready, and one has acted for minReadySeconds, if any is to.
+// proven reports whether the number of candidates is the desired one, all are ready, and one has acted for minReadySeconds, if one must
+// act.
 func (m *members) proven() bool {
 	return m.fleet.Soaked && m.fleet.total() == m.fleet.Desired && !m.any(func(c candidate) bool { return c.live() && !c.ready && !m.isMover(c) })
 }
 
-const waitsText = "the operator puts something else into pods than the one that made these, and replaces them when it is this job's turn: at most as many jobs " +
-	"at a time as its flag --fleet-rollouts says, by the order of their names; both versions count as one until then, and a restart is not held up"
+const waitsText = "what the operator adds to pods has changed since these were created, and the operator replaces them when it is this job's turn: at most as many jobs " +
+	"at a time as its flag --fleet-rollouts sets, in the order of their names; until then both versions count as one, and a restart is not delayed"

@@ -16,14 +16,14 @@ import (
 	"github.com/singletonjob/operator/test/tier"
 )
 
-// upgraded is an observation by an operator that puts something else into pods than the one that made those that there are.
+// upgraded is an observation by an operator that adds something else to pods than the one that created the existing ones.
 func (g *given) upgraded() *given {
 	g.Settings.InjectionVersion = 2
 	g.Hashed = Hashed{}
 	return g
 }
 
-// renewed is a job of which the operator has replaced everything, and whose holder has acted for a while. It is its turn still.
+// renewed is a job in which the operator has replaced all pods, and whose holder has acted for some time. It still has its turn.
 func renewed(acted time.Duration) *given {
 	g := steady().upgraded()
 	g.Job.Status.FleetRollout = v1alpha1.FleetRolloutUnderWay
@@ -82,11 +82,11 @@ func TestTurn(t *testing.T) {
 				t.Errorf("it is %q, asks %v, says %s; want %q, %v, %s", p.FleetRollout, p.AsksTurn, reasons, c.status, c.asks, c.says)
 			}
 			if len(p.Create) != c.created || len(p.Delete) != c.deleted {
-				t.Errorf("%v are made and %v go, want %d and %d", created(p.Create), p.Delete, c.created, c.deleted)
+				t.Errorf("%v are created and %v deleted, want %d and %d", created(p.Create), p.Delete, c.created, c.deleted)
 			}
 			for _, pod := range p.Create {
 				if !strings.HasPrefix(pod.Name, inject.PodPrefix("job", g.Settings.Hash(g.Job))) {
-					t.Errorf("%s is made, which is of an earlier version", pod.Name)
+					t.Errorf("%s is created, but has an earlier version", pod.Name)
 				}
 			}
 		})
@@ -103,7 +103,7 @@ func (g *given) image(name string) {
 	g.Job.Spec.Template.Spec.Containers[0].Image = name
 }
 
-// TestAJobThatWaitsIsReady: for a person all is as it was, and the message says what to do.
+// TestAJobThatWaitsIsReady: for a user nothing has changed, and the message says what to do.
 func TestAJobThatWaitsIsReady(t *testing.T) {
 	g := steady().upgraded()
 	g.settle()
@@ -114,19 +114,20 @@ func TestAJobThatWaitsIsReady(t *testing.T) {
 				t.Errorf("%s is %s, %s", c.Type, c.Status, c.Reason)
 			}
 		case v1alpha1.ConditionProgressing:
-			if c.Status != "False" || !strings.Contains(c.Message, "--fleet-rollouts") || !strings.Contains(c.Message, "a restart is not held up") {
+			if c.Status != "False" || !strings.Contains(c.Message, "--fleet-rollouts") || !strings.Contains(c.Message, "a restart is not delayed") {
 				t.Errorf("%+v", c)
 			}
 		}
 	}
 }
 
-// TestARunIsNoReasonForATurn: what is to run to its end is not replaced before, so that its job would keep others from theirs.
+// TestARunIsNoReasonForATurn: a process that must run to its end is not replaced before, so its job would only keep other jobs from their
+// turn.
 func TestARunIsNoReasonForATurn(t *testing.T) {
 	g := toCompletion().upgraded()
 	g.settle()
 	g.Turn = true
-	for _, was := range []v1alpha1.FleetRollout{v1alpha1.FleetRolloutWaiting, v1alpha1.FleetRolloutUnderWay} { // as one that began between two runs
+	for _, was := range []v1alpha1.FleetRollout{v1alpha1.FleetRolloutWaiting, v1alpha1.FleetRolloutUnderWay} { // for example a turn that began between two runs
 		g.Job.Status.FleetRollout = was
 		if p := Decide(g.Observed); p.State != Serving || p.FleetRollout != v1alpha1.FleetRolloutWaiting || p.AsksTurn {
 			t.Errorf("%v, %q: it is %q, asks %v", p.State, was, p.FleetRollout, p.AsksTurn)
@@ -134,7 +135,7 @@ func TestARunIsNoReasonForATurn(t *testing.T) {
 	}
 }
 
-// TestATurnEndsInTime: when the holder has acted for long enough nobody writes anything.
+// TestATurnEndsInTime: no write happens when the holder has acted for long enough.
 func TestATurnEndsInTime(t *testing.T) {
 	const acted = 10 * time.Second
 	g := renewed(acted)
@@ -144,7 +145,7 @@ func TestATurnEndsInTime(t *testing.T) {
 	}
 }
 
-// TestEarlierHashesAreComputedOnce: and only where there are pods of another hash.
+// TestEarlierHashesAreComputedOnce: and only if there are pods with another hash.
 func TestEarlierHashesAreComputedOnce(t *testing.T) {
 	g := renewed(time.Minute)
 	if p := Decide(g.Observed); p.Hashed.compared {
@@ -161,8 +162,8 @@ func TestEarlierHashesAreComputedOnce(t *testing.T) {
 	}
 }
 
-// TestAnUpgradeKeepsWhatIsPromised: all that holds of any observation also does while jobs wait for their turns and have them. Whoever
-// waits hands over to nobody.
+// TestAnUpgradeKeepsWhatIsPromised: everything that holds for any observation also holds while jobs wait for their turns and have them. A
+// waiting job does not hand over.
 func TestAnUpgradeKeepsWhatIsPromised(t *testing.T) {
 	for _, seed := range tier.Seeds(t, 400, 1000) {
 		r := rand.New(rand.NewPCG(seed, 3))
@@ -189,14 +190,14 @@ func TestAnUpgradeKeepsWhatIsPromised(t *testing.T) {
 	}
 }
 
-// TestAgents: candidates that live, by what the operator has noted of their agents, which is no reason for a rollout.
+// TestAgents: live candidates, counted by the recorded image of their agents. A different image is no reason for a rollout.
 func TestAgents(t *testing.T) {
 	g := steady()
 	g.Settings.AgentImage = "operator:v2"
 	g.pod(2, "c")
 	g.pod(3, "d")
 	g.terminating(3)
-	for i, image := range []string{"\xff", strings.Repeat("x", 1<<10)} { // which no metric takes
+	for i, image := range []string{"\xff", strings.Repeat("x", 1<<10)} { // not valid in a metric
 		g.Pods[i].Annotations[contract.AgentImageAnnotation] = image
 	}
 	p := Decide(g.Observed)

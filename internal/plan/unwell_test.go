@@ -14,7 +14,7 @@ import (
 	"github.com/singletonjob/operator/internal/lease"
 )
 
-// unwell has the process of a pod not be ready by its own probe, for a while.
+// unwell makes the process of a pod not ready by its own probe, for some time.
 func (g *given) unwell(pod int, d time.Duration) {
 	g.unready(pod)
 	g.since(pod, d)
@@ -26,7 +26,7 @@ func (g *given) unwell(pod int, d time.Duration) {
 	})
 }
 
-// configure changes what a pod's agent is told.
+// configure changes the configuration of a pod's agent.
 func (g *given) configure(pod *corev1.Pod, change func(*contract.AgentConfig)) {
 	for i := range pod.Spec.Containers[0].Env {
 		e := &pod.Spec.Containers[0].Env[i]
@@ -42,7 +42,7 @@ func (g *given) configure(pod *corev1.Pod, change func(*contract.AgentConfig)) {
 	}
 }
 
-// That a holder's process is not ready is told, and nothing is done about it.
+// A holder's process that is not ready is reported, and nothing is done about it.
 func TestUnwellHolder(t *testing.T) {
 	g := steady()
 	g.unwell(0, time.Hour)
@@ -67,7 +67,7 @@ func TestUnwellHolder(t *testing.T) {
 	if active := meta.FindStatusCondition(p.Status.Conditions, v1alpha1.ConditionActive); active.Status != "True" {
 		t.Error("a process that runs is active, ready or not")
 	}
-	// A standby that is not ready is another matter, and so is a holder that has no probes.
+	// A standby that is not ready, or a holder that has no probes, is treated differently.
 	g = steady()
 	g.unready(0)
 	if got := meta.FindStatusCondition(Decide(g.Observed).Status.Conditions, v1alpha1.ConditionActive); got.Reason != v1alpha1.ReasonRunning {
@@ -80,7 +80,7 @@ func TestUnwellHolder(t *testing.T) {
 	}
 }
 
-// newTemplate has the pods be of an earlier template than the job's, and adds ready ones of this.
+// newTemplate gives the pods an earlier template than the job's, and adds ready ones with the current one.
 func (g *given) newTemplate(ordinals ...int) {
 	g.Job.Spec.Template.Spec.Containers[0].Image = "v2"
 	for _, n := range ordinals {
@@ -88,7 +88,7 @@ func (g *given) newTemplate(ordinals ...int) {
 	}
 }
 
-// An old version that is not ready is replaced as any other: what is new may be its cure.
+// An old version that is not ready is replaced like any other: the new version may fix it.
 func TestUnwellHolderIsRolledOut(t *testing.T) {
 	g := steady()
 	g.newTemplate(0, 1)
@@ -100,7 +100,7 @@ func TestUnwellHolderIsRolledOut(t *testing.T) {
 	}
 }
 
-// rolling has handed over to a new version that has run for long: pod 0 is the old standby, pod 1 acts, pod 2 stands by.
+// rolling has handed over to a new version that has run for a long time: pod 0 is the old standby, pod 1 acts, pod 2 is a new standby.
 func rolling() *given {
 	g := steady()
 	g.newTemplate(0, 1)
@@ -119,13 +119,13 @@ func (g *given) progressing() (reason, message string) {
 	return c.Reason, c.Message
 }
 
-// A new version is not soaked either while something else in its active pod does not work, or a load balancer does not take that: what it would
-// fall back to stays, and after a while that is said.
+// A new version is not soaked either while another container in its active pod does not work, or a load balancer does not accept the pod.
+// The fallback stays, and that is reported after some time.
 func TestTheActivePodOfANewVersionIsNotReady(t *testing.T) {
 	for name, c := range map[string]struct {
 		reason string
 		with   func(*given)
-		soon   string // what is said at once
+		soon   string // the reason that is reported at once
 		says   string
 	}{
 		"a sidecar crashes": {
@@ -134,11 +134,11 @@ func TestTheActivePodOfANewVersionIsNotReady(t *testing.T) {
 		},
 		"a sidecar has no image": {
 			reason: "ContainersNotReady", with: func(g *given) { g.sidecar(1, "ImagePullBackOff") },
-			soon: v1alpha1.ReasonRolloutStalled, says: "container proxy gets no image",
+			soon: v1alpha1.ReasonRolloutStalled, says: "container proxy can't pull its image",
 		},
 		"a readiness gate": {
 			reason: "ReadinessGatesNotReady", with: func(*given) {},
-			soon: v1alpha1.ReasonRollingOut, says: "its containers are ready and it is not",
+			soon: v1alpha1.ReasonRollingOut, says: "its containers are ready, but the pod is not",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -160,7 +160,7 @@ func TestTheActivePodOfANewVersionIsNotReady(t *testing.T) {
 	}
 }
 
-// sidecar adds a container to a pod that waits for that reason.
+// sidecar adds a container that waits with that reason.
 func (g *given) sidecar(pod int, waits string) {
 	s := corev1.ContainerStatus{Name: "proxy", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: waits}}}
 	if waits == crashLoop {
@@ -169,7 +169,7 @@ func (g *given) sidecar(pod int, waits string) {
 	g.Pods[pod].Status.ContainerStatuses = append(g.Pods[pod].Status.ContainerStatuses, s)
 }
 
-// A new version that runs and is not ready is not soaked: what it would fall back to stays, and that is said.
+// A new version that runs but is not ready is not soaked: the fallback stays, and that is reported.
 func TestUnwellNewVersion(t *testing.T) {
 	if g := rolling(); !g.goes(0) {
 		t.Error("the old standby does not go though the new version is soaked")
@@ -189,6 +189,6 @@ func TestUnwellNewVersion(t *testing.T) {
 	// A standby of the new version is still replaced.
 	g.Pods[2].Status.Phase = corev1.PodFailed
 	if p := Decide(g.Observed); len(p.Create) != 1 {
-		t.Errorf("%d pods are made in place of one that failed", len(p.Create))
+		t.Errorf("%d pods are created to replace one that failed", len(p.Create))
 	}
 }

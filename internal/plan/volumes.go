@@ -10,11 +10,11 @@ import (
 // Volume is a PersistentVolumeClaim that pods of a job share.
 type Volume struct {
 	Claim string
-	// Asked are the access modes that the claim asks for, and Has those that its volume has: none while it is not bound.
+	// Asked are the access modes that the claim requests. Has are those of its volume: none if the claim is not bound.
 	Asked, Has []corev1.PersistentVolumeAccessMode
 }
 
-// Claims are the names of the claims that pods share, sorted. One that Kubernetes makes for each pod (ephemeral) is not shared.
+// Claims returns the names of the claims that pods share, sorted. A claim that Kubernetes creates for each pod (ephemeral) is not shared.
 func Claims(pods []*corev1.Pod) []string {
 	var names []string
 	for _, pod := range pods {
@@ -28,8 +28,8 @@ func Claims(pods []*corev1.Pod) []string {
 	return slices.Compact(names)
 }
 
-// confined says for whom a volume is at a time, empty if pods on several nodes can have it. It is what Kubernetes goes by: the
-// scheduler by what is asked for, whoever attaches volumes by what there is.
+// confined says what limits the use of a volume, empty if pods on several nodes can use it at once. It follows Kubernetes: the scheduler
+// checks the requested access modes, and the component that attaches volumes checks those of the volume.
 func (v Volume) confined() string {
 	if slices.Contains(v.Asked, corev1.ReadWriteOncePod) {
 		return "ReadWriteOncePod: one pod at a time can use it"
@@ -47,7 +47,7 @@ func (v Volume) confined() string {
 	return "ReadWriteOnce: one node at a time can use it"
 }
 
-// confinedText is the first claim that keeps standbys from other nodes; empty if there is none.
+// confinedText describes the first claim that keeps standbys from other nodes, empty if there is none.
 func (m *members) confinedText() string {
 	for _, v := range m.volumes {
 		if mode := v.confined(); mode != "" {
@@ -57,23 +57,23 @@ func (m *members) confinedText() string {
 	return ""
 }
 
-// singleText is what protects a job of one candidate.
+// singleText describes the protection of a job with one candidate.
 func (m *members) singleText() string {
 	if confined := m.confinedText(); confined != "" {
-		return "spec.candidates is 1, so no standby can take over; more would not help, since " + confined +
-			". When the pod is lost another one is made, and starts when it can have the volume and the lease has run out"
+		return "spec.candidates is 1, so no standby can take over; more would not help, because " + confined +
+			". If the pod is lost, another one is created, and starts when it can use the volume and the lease has expired"
 	}
-	return "spec.candidates is 1, so no standby can take over: ask for 2 or more"
+	return "spec.candidates is 1, so no standby can take over: set 2 or more"
 }
 
-// unsharedText is why there is no standby elsewhere, and what to do.
+// unsharedText says why there is no standby on another node, and what to do.
 func (m *members) unsharedText() string {
 	return "no standby on another node is ready, and " + m.confinedText() +
-		". Set spec.candidates to 1, so that the next pod is made when this one is lost, or use a claim that is ReadWriteMany"
+		". Set spec.candidates to 1, so that the next pod is created when this one is lost, or use a ReadWriteMany claim"
 }
 
-// waitsForVolume is what a candidate waits for that does not start while another one leaves a node that may be lost; empty if
-// that is not so.
+// waitsForVolume describes what a candidate waits for if it does not start while another one terminates on a node that may be lost; empty
+// if that is not the case.
 func (m *members) waitsForVolume() string {
 	confined := m.confinedText()
 	waits := m.first(func(c candidate) bool { return c.live() && !c.ready && !started(c.pod) })
@@ -82,6 +82,6 @@ func (m *members) waitsForVolume() string {
 		return ""
 	}
 	node := has.pod.Spec.NodeName
-	return fmt.Sprintf("%s waits for %s, which is being deleted: %s. If node %s is shut down for good, say so: kubectl taint node %s %s=:NoExecute",
+	return fmt.Sprintf("%s waits for %s, which is being deleted: %s. If node %s is shut down permanently, declare it: kubectl taint node %s %s=:NoExecute",
 		waits.pod.Name, has.pod.Name, confined, node, node, corev1.TaintNodeOutOfService)
 }

@@ -50,16 +50,16 @@ func TestVolumeOfOneNode(t *testing.T) {
 			volumes: []Volume{{"data", modes(readMy), nil}}, with: func(g *given) { g.unready(1) }, reason: v1alpha1.ReasonNoStandby,
 		},
 		"one that says nothing": {volumes: []Volume{{Claim: "data"}}, with: func(g *given) { g.unready(1) }, reason: v1alpha1.ReasonNoStandby},
-		// Access modes are not enforced for volumes that nobody attaches, such as NFS.
+		// Access modes are not enforced for volumes that are not attached, such as NFS.
 		"works all the same": {volumes: []Volume{{"data", modes(once), modes(once)}}, reason: v1alpha1.ReasonStandbyReady},
 		"nothing is active":  {volumes: []Volume{{"data", modes(once), nil}}, with: func(g *given) { g.free() }, reason: v1alpha1.ReasonNoHolder},
 		"one candidate": {
 			volumes: []Volume{{"data", modes(once), nil}}, with: func(g *given) { g.Job.Spec.Candidates = 1; g.Pods = g.Pods[:1] },
-			reason: v1alpha1.ReasonSingleCandidate, says: []string{"more would not help", "claim data is readwriteonce", "another one is made"},
+			reason: v1alpha1.ReasonSingleCandidate, says: []string{"more would not help", "claim data is readwriteonce", "another one is created"},
 		},
 		"one candidate that could be more": {
 			volumes: []Volume{{"data", modes(many), nil}}, with: func(g *given) { g.Job.Spec.Candidates = 1; g.Pods = g.Pods[:1] },
-			reason: v1alpha1.ReasonSingleCandidate, says: []string{"ask for 2 or more"},
+			reason: v1alpha1.ReasonSingleCandidate, says: []string{"set 2 or more"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -81,7 +81,7 @@ func TestVolumeOfOneNode(t *testing.T) {
 	}
 }
 
-// condition is what is said under a condition once the plan is carried out.
+// condition returns a condition after the plan is applied.
 func (g *given) condition(name string) verdict {
 	status := &g.Job.Status
 	if p := Decide(g.Observed); p.Status != nil {
@@ -91,7 +91,7 @@ func (g *given) condition(name string) verdict {
 	return verdict{c.Reason, c.Message}
 }
 
-// lost is a job of one candidate whose node is lost and whose next candidate waits on another.
+// lost is a job with one candidate whose node is lost, and whose next candidate waits on another node.
 func lost() *given {
 	g := steady()
 	g.Job.Spec.Candidates = 1
@@ -102,7 +102,7 @@ func lost() *given {
 }
 
 func TestWhoWaitsForAVolume(t *testing.T) {
-	const remedy = "If node a is shut down for good, say so: kubectl taint node a node.kubernetes.io/out-of-service=:NoExecute"
+	const remedy = "If node a is shut down permanently, declare it: kubectl taint node a node.kubernetes.io/out-of-service=:NoExecute"
 	once := []Volume{{"data", modes(corev1.ReadWriteOnce), nil}}
 	for name, c := range map[string]struct {
 		volumes []Volume

@@ -7,48 +7,48 @@ import (
 	"github.com/singletonjob/operator/internal/schedule"
 )
 
-// conflictPeriod is how often a Lease that is somebody else's is looked at: those are not watched.
+// conflictPeriod is how often a Lease that belongs to another component is read: such Leases are not watched.
 const conflictPeriod = 30 * time.Second
 
-// workloadPeriod is how often the pods of a workload are looked at for one that runs though it is scaled to 0: they are not watched. Before
-// a pod is made they are looked at anyway.
+// workloadPeriod is how often the operator looks for pods of a workload that runs although it is scaled to 0, because these pods are not
+// watched. It also looks for them before it creates a pod.
 const workloadPeriod = 10 * time.Minute
 
-// alarm is the soonest of several times to come; 0 for none.
+// alarm is the earliest of several future times; 0 for none.
 type alarm time.Duration
 
-// in adds one that comes after a while; it is past if that is not positive.
+// in adds a time that comes after left. It is ignored if left is not positive.
 func (a *alarm) in(left time.Duration) {
 	if left > 0 && (*a == 0 || alarm(left) < *a) {
 		*a = alarm(left)
 	}
 }
 
-// wake is what is due next, and what puts it off.
+// wake is what is due next, and what postpones it.
 type wake struct {
-	// by is the soonest of what comes by time alone, and silence of what comes when the Lease has not changed for so long: each
-	// renewal puts that off, so that a job whose holder renews costs nothing. 0 for never.
+	// by is the earliest time that is due in any case. silence is the earliest one that is due if the Lease has not changed for that long.
+	// Each renewal postpones silence, so a job whose holder renews costs nothing. 0 for never.
 	by, silence alarm
-	// renewal: the next renewal is news.
+	// renewal: the next renewal must be handled.
 	renewal bool
 }
 
-// unlessRenewed adds what happens when a Lease that has been unchanged for a while has been so for longer.
+// unlessRenewed adds the time at which a Lease will have been unchanged for limit.
 func (w *wake) unlessRenewed(unchanged, limit time.Duration) {
 	if limit > unchanged {
 		w.silence.in(limit)
 	}
 }
 
-// first is when the first of all comes if nothing is heard, no renewal either; 0 for never.
+// first returns the earliest time if there is no event before, not even a renewal; 0 for never.
 func (w *wake) first(unchanged time.Duration) time.Duration {
 	a := w.by
 	a.in(time.Duration(w.silence) - unchanged)
 	return time.Duration(a)
 }
 
-// wakeOf is all that becomes due though nobody writes anything. What happens by a write is heard. later is a write to the Lease that is
-// wanted, whether it can be made now or not.
+// wakeOf returns everything that becomes due without a write by another component. The operator learns of writes through watches. later is
+// a wanted write to the Lease, whether it can be done now or not.
 func wakeOf(state State, j *job, t *tenure, m *members, r *runs, o *Observed, later *LeaseWrite) wake {
 	var w wake
 	a := &w.by
@@ -61,16 +61,16 @@ func wakeOf(state State, j *job, t *tenure, m *members, r *runs, o *Observed, la
 		wakeForHolder(&w, t, putOff(state, t, later))
 		w.renewal = t.awaitsRenewal(state == LeaseUnclaimed || later != nil || t.unclaimed())
 		waits := len(m.strangers) > 0 || r != nil && r.blind
-		if state == LeaseUnclaimed && waits && !t.quiet() { // when it is, the claim that waits comes first no more
+		if state == LeaseUnclaimed && waits && !t.quiet() { // when it is quiet, the waiting claim is no longer the next step
 			w.unlessRenewed(t.Unchanged, t.Unchanged+t.missed()-t.SinceRenewal)
 		}
-	case (r != nil || state == Suspending) && t.Presence == Ours && !t.Record.Free(): // somebody has blanked the holder, who may run
+	case (r != nil || state == Suspending) && t.Presence == Ours && !t.Record.Free(): // someone cleared the holder's name, and the holder may still run
 		w.unlessRenewed(t.Unchanged, t.holder.limits.duration)
 	}
 	return w
 }
 
-// wakeForState is what a state waits for.
+// wakeForState adds what a state waits for.
 func wakeForState(a *alarm, state State, j *job, t *tenure, m *members, o *Observed) {
 	switch state {
 	case LeaseConflict:
@@ -84,7 +84,7 @@ func wakeForState(a *alarm, state State, j *job, t *tenure, m *members, o *Obser
 		wakeForTardy(a, j, m)
 	case EntrypointUnknown:
 		wakeForLookup(a, o.Entrypoint)
-		a.in(m.move.left) // for what is told of it
+		a.in(m.move.left) // for its text in the status
 		wakeForTardy(a, j, m)
 	case Resting:
 		wakeForTardy(a, j, m)
@@ -102,8 +102,8 @@ func wakeForState(a *alarm, state State, j *job, t *tenure, m *members, o *Obser
 	}
 }
 
-// wakeForHolder is when a holder is said to have stopped, when its lease has run out, when proof of its death is believed, and when a write
-// that waits for its renewal can be made.
+// wakeForHolder adds the times when a holder is reported as stopped, when its lease has expired, and when proof of its death is accepted.
+// It also adds the time when a write that waits for a renewal can be done.
 func wakeForHolder(w *wake, t *tenure, putOff bool) {
 	w.unlessRenewed(t.Unchanged, t.holder.limits.renewDeadline)
 	w.unlessRenewed(t.Unchanged, t.holder.limits.duration)
@@ -118,16 +118,16 @@ func wakeForHolder(w *wake, t *tenure, putOff bool) {
 	}
 }
 
-// awaitsRenewal reports whether a renewal changes more than when it was: a holder that was said to have stopped acts, or a write that would
-// make candidates wait anew can be made.
+// awaitsRenewal reports whether the next renewal changes more than the renewal time: a holder that was reported as stopped acts again, or a
+// write can be done that would otherwise make candidates wait again.
 func (t *tenure) awaitsRenewal(putOff bool) bool {
 	return t.holder.ours && !t.acts() || t.seemsOver || t.holder.Pod != "" && t.quiet() && putOff
 }
 
-// wakeForMembers is when the holder is soaked in a rollout, or one of the version before has lasted so long that less no longer does, when
-// a handover that was not taken is asked for again, when a candidate that is not ready has not been for long, when room for one
-// pod more was waited for long enough, when a standby on the holder's node is moved, or that is given up, and when a failed
-// candidate is replaced, or no longer of interest.
+// wakeForMembers adds the times when the holder is soaked in a rollout, or one of the earlier version has lasted so long that a shorter
+// time is no longer enough; when a handover that was not taken is requested again; when a candidate has not been ready for too long; when
+// the wait for a surge pod is over; when a standby on the holder's node is moved, or that is given up; and when a failed candidate is
+// replaced, or no longer kept.
 func wakeForMembers(a *alarm, j *job, t *tenure, m *members) {
 	if (m.fleet.outdated() || j.Status.FleetRollout == v1alpha1.FleetRolloutUnderWay) && t.holder.ours {
 		a.in(t.unsoaked(j.updated(), j.preparation()))
@@ -147,7 +147,7 @@ func wakeForMembers(a *alarm, j *job, t *tenure, m *members) {
 	}
 }
 
-// wakeForTardy is when a candidate that is not ready has not been for long.
+// wakeForTardy adds the time when a candidate has not been ready for too long.
 func wakeForTardy(a *alarm, j *job, m *members) {
 	for _, c := range m.candidates {
 		if c.live() && !c.ready {
@@ -156,14 +156,14 @@ func wakeForTardy(a *alarm, j *job, m *members) {
 	}
 }
 
-// longestRest bounds how long a job that waits for a tick is left alone: clocks are set meanwhile.
+// longestRest limits how long a job that waits for a tick is left alone, because clocks can be set in that time.
 const (
 	longestRest = time.Hour
 	blindRetry  = time.Second
 	apartRetry  = 10 * time.Second
 )
 
-// wakeForRuns is when pods are needed, or no longer, by time alone.
+// wakeForRuns adds the times when pods begin or cease to be needed.
 func wakeForRuns(a *alarm, j *job, t *tenure, m *members, r *runs, now time.Time) {
 	if r == nil {
 		return
@@ -173,7 +173,7 @@ func wakeForRuns(a *alarm, j *job, t *tenure, m *members, r *runs, now time.Time
 		a.in(apartRetry)
 	case r.blind:
 		a.in(blindRetry)
-	case r.wanted != nil && r.stamp == 0: // which is told, and by an answer no longer so
+	case r.wanted != nil && r.stamp == 0: // the status reports that, until an answer has the time
 		a.in(apartRetry)
 	}
 	if d := expiresIn(j, r, now); d != nil {

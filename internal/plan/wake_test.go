@@ -16,7 +16,7 @@ import (
 	"github.com/singletonjob/operator/test/tier"
 )
 
-// later is the same observation after a while in which nobody wrote anything; renewed: but the holder, its renewals.
+// later returns the same observation some time later, without any writes, except for the holder's renewals if renewed is set.
 func (g *given) later(d time.Duration, renewed bool) *given {
 	o := g.Observed
 	o.Now = o.Now.Add(d)
@@ -39,7 +39,7 @@ func (g *given) later(d time.Duration, renewed bool) *given {
 	return &given{o}
 }
 
-// did is what of a plan is to be the same as long as nothing is due: all but dates, and what is told once more.
+// did returns the parts of a plan that must stay the same as long as nothing is due: all but dates and repeated reports.
 func did(p Plan) any {
 	names := func(refs []PodRef) (all []string) {
 		for _, r := range refs {
@@ -53,7 +53,7 @@ func did(p Plan) any {
 	}
 	var conditions []metav1.Condition
 	var status v1alpha1.SingletonJobStatus
-	told := p.Status != nil && p.State != Deleting // of a job that goes, what is told is of use to nobody
+	told := p.Status != nil && p.State != Deleting // the status of a job that is being deleted does not matter
 	if told {
 		status = *p.Status
 		conditions = slices.Clone(status.Conditions)
@@ -74,7 +74,7 @@ func (p *Plan) writes() bool {
 		len(p.Relabel)+len(p.Apply)+len(p.Adopt)+len(p.Delete)+len(p.Create)+len(p.Also) > 0
 }
 
-// TestABlankedHolderIsOver: a job that is suspended says so when the lease of a holder has run out whom somebody has blanked.
+// TestABlankedHolderIsOver: a suspended job reports the end when the lease of a holder has expired whose name was cleared.
 func TestABlankedHolderIsOver(t *testing.T) {
 	g := steady()
 	g.Job.Spec.Suspend = true
@@ -88,7 +88,7 @@ func TestABlankedHolderIsOver(t *testing.T) {
 	}
 }
 
-// TestABlockedJobsCandidateIsLate: what a candidate waits for is told in time though nothing may be started.
+// TestABlockedJobsCandidateIsLate: the cause for which a candidate waits is reported in time, although nothing can be started.
 func TestABlockedJobsCandidateIsLate(t *testing.T) {
 	g := steady()
 	g.ofWorkload()
@@ -104,10 +104,10 @@ func TestABlockedJobsCandidateIsLate(t *testing.T) {
 
 var wakeSeeds = flag.Uint64("wake-seeds", 400, "how many observations TestNothingIsDueBefore looks at; the deep tier at 1000, and as many that are drawn")
 
-// TestNothingIsDueBefore: until the time that a plan says, the plan stays what it is, for every observation that there may be, whether
-// the holder renews or is silent. So a reader of the clock that says not when it changes its mind is found.
+// TestNothingIsDueBefore: until the time that a plan sets, the plan stays the same, for every possible observation, whether the holder
+// renews or is silent. So the test finds code that reads the clock and does not say when its result changes.
 func TestNothingIsDueBefore(t *testing.T) {
-	// Leases that wait for another job's pods, whose holder died, and whose renewals are missing.
+	// Leases that wait for another job's pods, whose holder died, and without renewals.
 	staysUntilDue(t, 3526537555733438432)
 	staysUntilDue(t, 14511233679972947768)
 	for _, seed := range tier.Seeds(t, *wakeSeeds, max(*wakeSeeds, 1000)) {
@@ -131,7 +131,7 @@ func (g *given) staysUntilDue(t *testing.T, r *rand.Rand, name string) {
 	g.settle()
 	p := Decide(g.Observed)
 	if p.writes() {
-		return // it is decided anew when these are done
+		return // these lead to another decision
 	}
 	for _, renewed := range []bool{false, true} {
 		until := p.Wake
@@ -152,7 +152,7 @@ func (g *given) staysUntilDue(t *testing.T, r *rand.Rand, name string) {
 	}
 }
 
-// TestWhatIsWaitedForIsDue: what a rollout waits for while the holder renews, of which nothing else tells.
+// TestWhatIsWaitedForIsDue: a rollout waits for these while the holder renews, and no event reports them.
 func TestWhatIsWaitedForIsDue(t *testing.T) {
 	const lasted = 10 * time.Second
 	for name, c := range map[string]struct {

@@ -10,7 +10,7 @@ import (
 	"github.com/singletonjob/operator/internal/lease"
 )
 
-// TestWhyItIsDone: every write of a plan has its reason.
+// TestWhyItIsDone: every write of a plan has a reason.
 func TestWhyItIsDone(t *testing.T) {
 	for what, c := range map[string]struct {
 		with func(*given)
@@ -20,14 +20,14 @@ func TestWhyItIsDone(t *testing.T) {
 		"scaled down":     {func(g *given) { g.Job.Spec.Candidates = 1 }, []string{"more candidates than spec.candidates"}},
 		"suspended":       {func(g *given) { g.Job.Spec.Suspend = true }, []string{"spec.suspend is set"}},
 		"a new template":  {func(g *given) { g.Job.Spec.Template.Spec.Containers[0].Image = "v2" }, []string{"candidates are of an earlier template"}},
-		"no Lease":        {(*given).absent, []string{"there is none, and an earlier tenure may last"}},
+		"no Lease":        {(*given).absent, []string{"there is no Lease, and an earlier tenure may not be over"}},
 		"a dead holder":   {func(g *given) { g.ended(0, ago(2*time.Hour), ago(time.Second)) }, []string{"is dead: HolderTerminated"}},
-		"a token base":    {func(g *given) { g.Job.Spec.Fencing.TokenBase = 7 }, []string{"the token base is another"}},
+		"a token base":    {func(g *given) { g.Job.Spec.Fencing.TokenBase = 7 }, []string{"the token base has changed"}},
 		"another job's":   {func(g *given) { g.Lease.Claim = Claim{JobUID: "x"} }, []string{"it is kept for this job"}},
-		"nothing owns it": {func(g *given) { g.Pods[1].OwnerReferences = nil }, []string{"nothing owns it any more"}},
-		"the job is gone": {func(g *given) { g.Job, g.Pods = nil, nil; g.released(lease.ReasonPodTerminating) }, []string{"the job is gone, and no tenure can last"}},
+		"nothing owns it": {func(g *given) { g.Pods[1].OwnerReferences = nil }, []string{"it no longer has an owner"}},
+		"the job is gone": {func(g *given) { g.Job, g.Pods = nil, nil; g.released(lease.ReasonPodTerminating) }, []string{"the job no longer exists, and no tenure can last"}},
 		"a wrong label":   {func(g *given) { g.Pods[0].Labels[contract.RoleLabel] = "x" }, []string{"its role is active"}},
-		"a missing child": {func(g *given) { g.Children.Role = nil }, []string{"it is missing or not as it should be"}},
+		"a missing child": {func(g *given) { g.Children.Role = nil }, []string{"it is missing or differs from its desired state"}},
 		"a failed standby": {func(g *given) {
 			g.rejected(1, "Evicted", "low on memory")
 			g.Pods[1].Annotations[FailuresAnnotation] = "1"
@@ -60,7 +60,7 @@ func TestWhyItIsDone(t *testing.T) {
 	}
 }
 
-// objectsOf are those that a plan writes.
+// objectsOf returns the objects that a plan writes.
 func objectsOf(p Plan) []string {
 	var keys []string
 	if p.Lease != nil {

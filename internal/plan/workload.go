@@ -17,40 +17,40 @@ import (
 	"github.com/singletonjob/operator/internal/contract"
 )
 
-// Workload is what spec.workloadRef names, as the API server has it now.
+// Workload is the workload in spec.workloadRef, as the API server has it now.
 type Workload struct {
-	// Exists: it is there, and not being deleted. Denied is the answer of an API server that does not let it be read.
+	// Exists: the workload exists and is not being deleted. Denied is the API server's answer if the operator has no permission to read it.
 	Exists bool
 	Denied string
 
 	UID        types.UID
 	Generation int64
-	// Replicas is what it asks for. Settled: its controller has seen that, and reports that there are none.
+	// Replicas is the desired number. Settled: the controller has observed that number, and reports that there are no replicas.
 	Replicas int32
 	Settled  bool
-	// Lagging are the ReplicaSets of a Deployment whose controller has not carried out yet that they ask for none: it may make a pod
-	// once more, though the Deployment reports that there is none. Not looked for while Replicas is not 0.
+	// Lagging are the ReplicaSets of a Deployment whose controller has not acted on the scaling to 0 yet. Such a ReplicaSet may create a
+	// pod again, although the Deployment reports none. They are not looked up while Replicas is not 0.
 	Lagging  []string
 	Template corev1.PodTemplateSpec
-	// Claims are the names of its volume claim templates.
+	// Claims are the names of the workload's volume claim templates.
 	Claims []string
-	// Pods are those that its selector matches, whoever controls them. They are not looked for while Replicas is not 0.
+	// Pods are the pods that the workload's selector matches, whatever controls them. They are not looked up while Replicas is not 0.
 	Pods []*corev1.Pod
-	// Owners are the workloads, as WorkloadRef.String writes them, that the controllers of these pods run pods for. A controller
-	// that is not among them is gone, or nothing owns it.
+	// Owners maps the controllers of these pods to the workloads, as WorkloadRef.String writes them, for which they run pods. A controller
+	// that is not in the map no longer exists, or has no owner.
 	Owners map[types.UID]string
-	// Others are the other SingletonJobs of the namespace; those of other workloads may be left out.
+	// Others are the other SingletonJobs of the namespace. Those with other workloads can be left out.
 	Others []*v1alpha1.SingletonJob
 }
 
-// WorkloadAnnotation of a candidate names the workload whose template it was made from, whatever its job's is by now.
+// WorkloadAnnotation on a candidate names the workload whose template it was created from, even if its job now has another one.
 const WorkloadAnnotation = "singletonjob.io/workload"
 
-// takenLabels are those by which the controllers of workloads know their pods.
+// takenLabels are the labels by which the controllers of workloads find their pods.
 var takenLabels = []string{"pod-template-hash", "controller-revision-hash", "statefulset.kubernetes.io/pod-name", "apps.kubernetes.io/pod-index"}
 
-// Effective is a copy of a job with the pod template that its pods are made from. Where that is a workload's it stands in
-// spec.template, in place of the reference; a job whose workload is not known keeps that, and has no template.
+// Effective returns a copy of a job with the pod template that its pods are created from. A workload's template is put into spec.template,
+// and the reference is removed. If the workload is unknown, the job keeps the reference and has no template.
 func Effective(observed *v1alpha1.SingletonJob, w *Workload) *v1alpha1.SingletonJob {
 	job := observed.DeepCopy()
 	if job.Spec.WorkloadRef == nil || job.HasTemplate() || w == nil || !w.Exists {
@@ -64,55 +64,55 @@ func Effective(observed *v1alpha1.SingletonJob, w *Workload) *v1alpha1.Singleton
 	return job
 }
 
-// faultsOf are what keeps a workload that there is from being run by a SingletonJob.
+// faultsOf returns why a SingletonJob can't run an existing workload.
 func faultsOf(ref *v1alpha1.WorkloadRef, w *Workload) field.ErrorList {
 	if ref == nil || w == nil || len(w.Claims) == 0 {
 		return nil
 	}
 	return field.ErrorList{field.Forbidden(field.NewPath("spec", "workloadRef"), fmt.Sprintf("%s has volumeClaimTemplates (%s), which give each pod "+
-		"a volume of its own, but the next holder goes on with what the last one left: name one claim in the volumes of its template, as "+
+		"its own volume, but the next holder must continue with the data of the last one: name one claim in the volumes of its template, as "+
 		"persistentVolumeClaim, or use a sink outside of the pod", ref, strings.Join(w.Claims, ", ")))}
 }
 
 var well verdict
 
-// Faults are the rules that a job breaks with its effective template.
+// Faults returns the rules that a job breaks with its effective template.
 func Faults(observed *v1alpha1.SingletonJob, w *Workload) field.ErrorList {
 	return append(v1alpha1.Validate(Effective(observed, w)), faultsOf(observed.Spec.WorkloadRef, w)...)
 }
 
-// blockedBy is why nothing may be started for a job of a workload, zero if all is well.
+// blockedBy returns why nothing can be started for a job with a workload, zero if nothing prevents it.
 func blockedBy(job *v1alpha1.SingletonJob, w *Workload) verdict {
 	ref := job.Spec.WorkloadRef
 	if ref == nil || job.HasTemplate() {
 		return well
 	}
-	const nothing = "; nothing is started until then, and what runs goes on"
+	const nothing = "; nothing is started until then, and a running process continues"
 	missing := func(format string, args ...any) verdict {
-		return verdict{v1alpha1.ReasonWorkloadMissing, fmt.Sprintf("%s, which spec.workloadRef names, ", ref) + fmt.Sprintf(format, args...) + nothing}
+		return verdict{v1alpha1.ReasonWorkloadMissing, fmt.Sprintf("%s in spec.workloadRef ", ref) + fmt.Sprintf(format, args...) + nothing}
 	}
 	running := func(format string, args ...any) verdict {
 		return verdict{v1alpha1.ReasonWorkloadRunning, fmt.Sprintf(format, args...) + nothing}
 	}
 	settling := func(who string) verdict {
-		return verdict{v1alpha1.ReasonWorkloadSettling, fmt.Sprintf("%s is scaled to 0, which the controller of %s has not carried out yet%s", ref, who, nothing)}
+		return verdict{v1alpha1.ReasonWorkloadSettling, fmt.Sprintf("%s is scaled to 0, but the controller of %s has not acted on that yet%s", ref, who, nothing)}
 	}
 	switch {
 	case w == nil || !w.Exists && w.Denied == "":
 		return missing("does not exist or is being deleted: create it, with replicas: 0")
 	case !w.Exists:
-		return missing("may not be read: %s", bounded(w.Denied, maxDetail))
+		return missing("can't be read: %s", bounded(w.Denied, maxDetail))
 	}
 	if elder := elderOf(job, w.Others); elder != "" {
 		return verdict{v1alpha1.ReasonWorkloadTaken, fmt.Sprintf("%s is the workload of the SingletonJob %s, which is older: delete one of the two%s", ref, elder, nothing)}
 	}
 	switch left := outside(job, w); {
 	case w.Replicas != 0:
-		return running("%s has %d replicas, which no lease keeps from acting: set replicas to 0 where it is set, in the chart's values or by "+
-			"kubectl scale, and remove what sets it again", ref, w.Replicas)
+		return running("%s has %d replicas, and no lease keeps them from acting: set replicas to 0 where it is set, in the chart's values or with "+
+			"kubectl scale, and remove anything that sets it again", ref, w.Replicas)
 	case len(left) > 0:
-		return running("pods of %s are left, which no lease keeps from acting: wait until %s is gone (on a lost node: until that is back, or "+
-			"declared out of service)", ref, left[0])
+		return running("pods of %s still exist, and no lease keeps them from acting: wait until %s no longer exists (on a lost node: until that node is back, "+
+			"or declared out of service)", ref, left[0])
 	case !w.Settled:
 		return settling(ref.String())
 	case len(w.Lagging) > 0:
@@ -121,7 +121,7 @@ func blockedBy(job *v1alpha1.SingletonJob, w *Workload) verdict {
 	return well
 }
 
-// elderOf is the first SingletonJob that had the same workload, empty for the job itself.
+// elderOf returns the name of the oldest SingletonJob with the same workload, empty if that is the job itself.
 func elderOf(job *v1alpha1.SingletonJob, others []*v1alpha1.SingletonJob) string {
 	first := job
 	for _, other := range others {
@@ -136,9 +136,9 @@ func elderOf(job *v1alpha1.SingletonJob, others []*v1alpha1.SingletonJob) string
 	return first.Name
 }
 
-// outside are the names of the pods that may run what the workload's template says, and that the job's Lease does not keep
-// from it: its own, those that nothing owns or whose owner is gone, and those of another SingletonJob of it. Other workloads
-// may have labels that its selector matches, too.
+// outside returns the names of the pods that may run the workload's template and that the job's Lease does not control: the workload's own
+// pods, pods without an owner or whose owner no longer exists, and pods of another SingletonJob with this workload. The selector may also
+// match pods of other workloads; these do not count.
 func outside(job *v1alpha1.SingletonJob, w *Workload) []string {
 	var names []string
 	for _, pod := range w.Pods {
@@ -159,13 +159,14 @@ func outside(job *v1alpha1.SingletonJob, w *Workload) []string {
 }
 
 const (
-	// leavingPeriod is how often pods are looked for that are to go, and ReplicaSets that lag, since those are not watched.
+	// leavingPeriod is how often the operator looks for pods that must terminate and for lagging ReplicaSets, because those are not
+	// watched.
 	leavingPeriod = time.Second
-	// deniedPeriod is how often what may not be read is asked for again.
+	// deniedPeriod is how often the operator tries again to read what it has no permission to read.
 	deniedPeriod = 30 * time.Second
 )
 
-// wakeForWorkload is when to look again for what nobody hears of.
+// wakeForWorkload adds the time to look again for changes that are not watched.
 func wakeForWorkload(a *alarm, o *Observed) {
 	switch w := o.Workload; {
 	case w == nil:
@@ -176,8 +177,8 @@ func wakeForWorkload(a *alarm, o *Observed) {
 	}
 }
 
-// blockedTurned announces that nothing may be started. That may end and come back under one status of a condition, so the
-// name of the Event is that of the workload's state.
+// blockedTurned announces that nothing can be started. That can end and begin again under the same status of a condition, so the Event's
+// name depends on the state of the workload.
 func blockedTurned(j *job, w *Workload, c *metav1.Condition) Event {
 	id := fnv.New32()
 	if w != nil {

@@ -16,7 +16,7 @@ import (
 	"github.com/singletonjob/operator/internal/inject"
 )
 
-// ofWorkload has the job's template, if it has one still, come from a Deployment that is scaled to 0.
+// ofWorkload moves the job's template, if it has one, to a Deployment that is scaled to 0.
 func (g *given) ofWorkload() {
 	if g.Job == nil || g.Job.Spec.WorkloadRef != nil {
 		if g.Workload == nil {
@@ -29,7 +29,7 @@ func (g *given) ofWorkload() {
 	g.Job.Spec.WorkloadRef = &v1alpha1.WorkloadRef{APIVersion: "apps/v1", Kind: v1alpha1.WorkloadDeployment, Name: "web"}
 }
 
-// stranger is a pod that the workload's selector matches; owner is its controller, nil for none.
+// stranger is a pod that the workload's selector matches. owner is its controller, nil for none.
 func stranger(name string, owner *metav1.OwnerReference) *corev1.Pod {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name)}}
 	if owner != nil {
@@ -39,7 +39,7 @@ func stranger(name string, owner *metav1.OwnerReference) *corev1.Pod {
 	return pod
 }
 
-// strangers adds a pod, whose controller runs pods for a workload: "" for one that is gone.
+// strangers adds a pod whose controller runs pods for a workload; "" means that the controller no longer exists.
 func strangers(runs string, change ...func(*corev1.Pod)) func(*given) {
 	return func(g *given) {
 		g.ofWorkload()
@@ -64,27 +64,27 @@ func rival(name string, age time.Duration, workload string) func(*given) {
 	}
 }
 
-// TestWorkload: what a workload lets be started. Each row is told of a job that is new, and of one that runs.
+// TestWorkload: what can be started with a workload. Each row applies to a new job and to a running one.
 func TestWorkload(t *testing.T) {
-	const starts = "" // no condition says why not
+	const starts = "" // no condition reports an obstacle
 	for name, c := range map[string]struct {
 		with   func(*given)
 		reason string
 		says   string
 	}{
 		"scaled to 0":         {with: (*given).ofWorkload, reason: starts},
-		"not looked for":      {with: func(g *given) { g.ofWorkload(); g.Workload = nil }, reason: "WorkloadMissing", says: "Deployment/web, which"},
+		"not looked for":      {with: func(g *given) { g.ofWorkload(); g.Workload = nil }, reason: "WorkloadMissing", says: "Deployment/web in spec.workloadRef"},
 		"missing":             {with: func(g *given) { g.ofWorkload(); *g.Workload = Workload{} }, reason: "WorkloadMissing", says: "does not exist"},
-		"not to be read":      {with: func(g *given) { g.ofWorkload(); *g.Workload = Workload{Denied: "forbidden"} }, reason: "WorkloadMissing", says: "may not be read: forbidden"},
+		"not to be read":      {with: func(g *given) { g.ofWorkload(); *g.Workload = Workload{Denied: "forbidden"} }, reason: "WorkloadMissing", says: "can't be read: forbidden"},
 		"replicas":            {with: func(g *given) { g.ofWorkload(); g.Workload.Replicas = 3 }, reason: "WorkloadRunning", says: "Deployment/web has 3 replicas"},
-		"its controller lags": {with: func(g *given) { g.ofWorkload(); g.Workload.Settled = false }, reason: "WorkloadSettling", says: "the controller of Deployment/web has not carried out yet"},
+		"its controller lags": {with: func(g *given) { g.ofWorkload(); g.Workload.Settled = false }, reason: "WorkloadSettling", says: "the controller of Deployment/web has not acted on that yet"},
 		"a ReplicaSet's lags": {with: func(g *given) { g.ofWorkload(); g.Workload.Lagging = []string{"web-1"} }, reason: "WorkloadSettling", says: "the controller of ReplicaSet/web-1"},
 		"it lags, and the image is not known": {
 			with: func(g *given) {
 				g.ofWorkload()
 				g.Workload.Settled, g.Workload.Template.Spec.Containers[0].Command = false, nil
 			},
-			reason: "WorkloadSettling", says: "and not before this is mended: the gated container",
+			reason: "WorkloadSettling", says: "this must be fixed first, too: the gated container",
 		},
 		"a pod of it":                 {with: strangers("Deployment/web"), reason: "WorkloadRunning", says: "web-x"},
 		"a pod of it that goes":       {with: strangers("Deployment/web", func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: now} }), reason: "WorkloadRunning"},
@@ -113,7 +113,7 @@ func TestWorkload(t *testing.T) {
 				g.ofWorkload()
 				g.Workload.Replicas, g.Workload.Template.Spec.Containers[0].Command = 3, nil
 			},
-			reason: "WorkloadRunning", says: "and not before this is mended: the gated container",
+			reason: "WorkloadRunning", says: "this must be fixed first, too: the gated container",
 		},
 		"a pod that says it is ours":     {with: strangers("Deployment/web", func(p *corev1.Pod) { p.Labels = map[string]string{contract.NameLabel: "job"} }), reason: "WorkloadRunning"},
 		"an older job of it":             {with: rival("elder", 2*time.Hour, "web"), reason: "WorkloadTaken", says: "SingletonJob elder"},
@@ -124,7 +124,7 @@ func TestWorkload(t *testing.T) {
 		"volume claim templates":         {with: func(g *given) { g.ofWorkload(); g.Workload.Claims = []string{"data", "log"} }, reason: "InvalidSpec", says: "volumeClaimTemplates (data, log)"},
 		"a template that is not accepted": {
 			with:   func(g *given) { g.ofWorkload(); g.Workload.Template.Spec.HostPID = true },
-			reason: "InvalidSpec", says: "with the pod template of Deployment/web is not accepted",
+			reason: "InvalidSpec", says: "with the pod template of Deployment/web is not valid",
 		},
 		"a template without a command": {
 			with:   func(g *given) { g.ofWorkload(); g.Workload.Template.Spec.Containers[0].Command = nil },
@@ -137,7 +137,7 @@ func TestWorkload(t *testing.T) {
 			c.with(fresh)
 			p := Decide(fresh.Observed)
 			if started := len(p.Create) > 0; started != (c.reason == starts) {
-				t.Errorf("a new job: %d pods are made", len(p.Create))
+				t.Errorf("a new job: %d pods are created", len(p.Create))
 			}
 			if reasons, _ := conditionsOf(p, fresh); c.reason != starts && reasons != c.reason+" NoHolder "+c.reason && reasons != c.reason+" "+c.reason+" "+c.reason {
 				t.Errorf("a new job: %s", reasons)
@@ -157,7 +157,7 @@ func TestWorkload(t *testing.T) {
 	}
 }
 
-// TestAWorkloadsBadTemplate: what runs goes on, is kept, and can be suspended.
+// TestAWorkloadsBadTemplate: the running process continues, is kept, and can be suspended.
 func TestAWorkloadsBadTemplate(t *testing.T) {
 	bad := func() *given {
 		g := steady()
@@ -178,9 +178,9 @@ func TestAWorkloadsBadTemplate(t *testing.T) {
 	g = bad()
 	g.absent()
 	if p := Decide(g.Observed); p.Lease == nil {
-		t.Errorf("%v: a Lease that is gone is not made anew", p.State)
+		t.Errorf("%v: a deleted Lease is not created again", p.State)
 	}
-	g = steady() // a template of its own that is bad
+	g = steady() // the job's own template is invalid
 	g.Job.Spec.Template.Spec.HostPID = true
 	g.Children.RoleBinding = nil
 	if p := Decide(g.Observed); p.State != InvalidSpec || len(p.Apply) > 0 {
@@ -198,7 +198,7 @@ func texts(p Plan) string {
 	return strings.Join(all, "\n")
 }
 
-// TestAWorkloadThatRunsBesideTheJobIsSaidLoudly: each time, and nobody is killed for it.
+// TestAWorkloadThatRunsBesideTheJobIsSaidLoudly: it is announced each time, and no process is killed for it.
 func TestAWorkloadThatRunsBesideTheJobIsSaidLoudly(t *testing.T) {
 	g := steady()
 	g.ofWorkload()
@@ -220,7 +220,7 @@ func TestAWorkloadThatRunsBesideTheJobIsSaidLoudly(t *testing.T) {
 		}
 		g.settle()
 		if again := Decide(g.Observed); again.Status != nil || len(again.Events) > 0 {
-			t.Errorf("the same is said twice: %+v", again)
+			t.Errorf("the same is announced twice: %+v", again)
 		}
 		g.Workload.Replicas, g.Workload.Generation = 0, 11+2*i
 		g.settle()
@@ -230,8 +230,8 @@ func TestAWorkloadThatRunsBesideTheJobIsSaidLoudly(t *testing.T) {
 	}
 }
 
-// TestWhatABlockedJobStillDoes: a holder that is dead is released for, so that a standby takes over, and what is lost is not
-// replaced; a job can be suspended though its workload is gone.
+// TestWhatABlockedJobStillDoes: the Lease of a dead holder is released, so that a standby takes over, but lost candidates are not replaced.
+// A job can be suspended although its workload no longer exists.
 func TestWhatABlockedJobStillDoes(t *testing.T) {
 	for _, gone := range []bool{true, false} {
 		g := steady()
@@ -262,7 +262,8 @@ func TestWhatABlockedJobStillDoes(t *testing.T) {
 	}
 }
 
-// TestWhatRunsKeepsItsRights: whatever becomes of the workload. Where its template is not known, the pods tell as whom they run.
+// TestWhatRunsKeepsItsRights: pods keep their permissions, whatever happens to the workload. If its template is unknown, the service
+// account comes from the pods.
 func TestWhatRunsKeepsItsRights(t *testing.T) {
 	for name, c := range map[string]struct {
 		with  func(*given)
@@ -281,7 +282,7 @@ func TestWhatRunsKeepsItsRights(t *testing.T) {
 		g.Children = Children{}
 		p := Decide(g.Observed)
 		if len(p.Apply) != c.needs || (len(p.Also) > 0) != (c.needs > 0) {
-			t.Errorf("%s: %d and %d objects are made", name, len(p.Apply), len(p.Also))
+			t.Errorf("%s: %d and %d objects are created", name, len(p.Apply), len(p.Also))
 			continue
 		}
 		for _, o := range p.Apply {
@@ -298,7 +299,7 @@ func as(account string, pods []*corev1.Pod) {
 	}
 }
 
-// TestPodsThatGoAreLookedFor: nothing else says when they are gone.
+// TestPodsThatGoAreLookedFor: no event reports when they no longer exist.
 func TestPodsThatGoAreLookedFor(t *testing.T) {
 	g := fresh()
 	g.free()
@@ -306,7 +307,7 @@ func TestPodsThatGoAreLookedFor(t *testing.T) {
 	if p := Decide(g.Observed); p.Wake != leavingPeriod {
 		t.Errorf("wakes after %v", p.Wake)
 	}
-	g.Workload.Replicas, g.Workload.Pods = 1, nil // its status tells
+	g.Workload.Replicas, g.Workload.Pods = 1, nil // the Deployment's status reports it
 	if p := Decide(g.Observed); p.Wake != 0 {
 		t.Errorf("wakes after %v", p.Wake)
 	}
@@ -320,8 +321,8 @@ func TestPodsThatGoAreLookedFor(t *testing.T) {
 	}
 }
 
-// TestEffective: a workload's template makes the pods that the same template in the job makes, without the labels of those
-// who control its own; and its change is a rollout.
+// TestEffective: a workload's template leads to the same pods as the same template in the job, without the labels of the workload's
+// controllers. Its change is a rollout.
 func TestEffective(t *testing.T) {
 	g := steady()
 	inline := g.Job.DeepCopy()
@@ -344,7 +345,7 @@ func TestEffective(t *testing.T) {
 	if both := g.Job.DeepCopy(); true {
 		both.Spec.Template = inline.Spec.Template
 		if got := Effective(both, g.Workload); got.Spec.WorkloadRef == nil {
-			t.Error("of two sources one is chosen, and nobody hears of it")
+			t.Error("one of two sources is used, and no fault is reported")
 		}
 	}
 }

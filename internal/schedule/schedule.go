@@ -130,7 +130,7 @@ func Parse(spec Spec) (*Schedule, error) {
 		return nil, fmt.Errorf("spec.schedule.overlap: %s is not accepted: Skip, Queue or Replace", quote(string(spec.Overlap)))
 	}
 	if spec.CatchUp == CatchUpAll && spec.Overlap == OverlapReplace {
-		return nil, fmt.Errorf("spec.schedule.overlap: Replace is not accepted with catchUp All, whose runs would end one another: " +
+		return nil, fmt.Errorf("spec.schedule.overlap: Replace is not accepted with catchUp All, because its runs would stop each other: set " +
 			"Queue, or catchUp Latest")
 	}
 	c, err := parseCron(spec.Cron)

@@ -57,8 +57,8 @@ func steady() Facts {
 			Conditions: []metav1.Condition{
 				says(v1alpha1.ConditionActive, v1alpha1.ReasonRunning, "billing-752pq9t-1 holds the Lease and renews it"),
 				says(v1alpha1.ConditionProtected, v1alpha1.ReasonStandbyReady, "a warm standby is ready on another node"),
-				says(v1alpha1.ConditionProgressing, v1alpha1.ReasonUpToDate, "every candidate is made from the current template and ready"),
-				says(v1alpha1.ConditionTimely, v1alpha1.ReasonInTime, "no CPU limit makes kills later than the lease leaves time for"),
+				says(v1alpha1.ConditionProgressing, v1alpha1.ReasonUpToDate, "every candidate is created from the current template and ready"),
+				says(v1alpha1.ConditionTimely, v1alpha1.ReasonInTime, "no CPU limit delays a kill by more than the time that the lease leaves for it"),
 			},
 		},
 	}
@@ -126,7 +126,7 @@ func (f *Facts) nobody(reason, message string) {
 func (f *Facts) rests(reason, message string) {
 	f.nobody(reason, message)
 	f.set(v1alpha1.ConditionProtected, v1alpha1.ReasonResting, "no run is under way, so there is nothing to protect")
-	f.set(v1alpha1.ConditionProgressing, v1alpha1.ReasonUpToDate, "no candidate is needed while no run is")
+	f.set(v1alpha1.ConditionProgressing, v1alpha1.ReasonUpToDate, "no candidate is needed while there is no run")
 }
 
 func (f *Facts) set(name, reason, message string) {
@@ -194,11 +194,11 @@ var cases = map[string]func(*Facts){
 	"one candidate": func(f *Facts) {
 		f.Job.Spec.Candidates, f.Pods = 1, f.Pods[1:]
 		f.Job.Status.Candidates = v1alpha1.CandidatesStatus{Total: 1, Ready: 1, Updated: 1}
-		f.set(v1alpha1.ConditionProtected, v1alpha1.ReasonSingleCandidate, "spec.candidates is 1, so no standby can take over: ask for 2 or more")
+		f.set(v1alpha1.ConditionProtected, v1alpha1.ReasonSingleCandidate, "spec.candidates is 1, so no standby can take over: set 2 or more")
 	},
 	"no image": func(f *Facts) {
-		f.nobody(v1alpha1.ReasonCandidatesNotReady, `billing-752pq9t-0: container app gets no image (ErrImagePull, ImagePullBackOff): Back-off pulling image "billing:4.2"`)
-		f.set(v1alpha1.ConditionProgressing, v1alpha1.ReasonCandidateStuck, "billing-752pq9t-0: container app gets no image (ErrImagePull, ImagePullBackOff)")
+		f.nobody(v1alpha1.ReasonCandidatesNotReady, `billing-752pq9t-0: container app can't pull its image (ErrImagePull, ImagePullBackOff): Back-off pulling image "billing:4.2"`)
+		f.set(v1alpha1.ConditionProgressing, v1alpha1.ReasonCandidateStuck, "billing-752pq9t-0: container app can't pull its image (ErrImagePull, ImagePullBackOff)")
 		f.Job.Status.Candidates.Ready = 0
 		for i := range f.Pods {
 			waits(&f.Pods[i], "ImagePullBackOff", `Back-off pulling image "billing:4.2"`)
@@ -206,7 +206,7 @@ var cases = map[string]func(*Facts){
 		}
 	},
 	"the process crashes": func(f *Facts) {
-		f.nobody(v1alpha1.ReasonProcessBackOff, "billing-752pq9t-0: the process exits again and again, last with status 3 (CrashLoopBackOff)")
+		f.nobody(v1alpha1.ReasonProcessBackOff, "billing-752pq9t-0: the process keeps exiting, last with status 3 (CrashLoopBackOff)")
 		f.Job.Status.Candidates.Ready = 0
 		for i := range f.Pods {
 			waits(&f.Pods[i], "CrashLoopBackOff", "back-off 40s restarting failed container")
@@ -218,7 +218,7 @@ var cases = map[string]func(*Facts){
 	},
 	"no room for a standby": func(f *Facts) {
 		f.set(v1alpha1.ConditionProtected, v1alpha1.ReasonNoStandby, "no standby is ready to take over")
-		f.set(v1alpha1.ConditionProgressing, v1alpha1.ReasonCandidateStuck, "billing-752pq9t-0: no node takes it: 0/3 nodes are available: 3 Insufficient cpu")
+		f.set(v1alpha1.ConditionProgressing, v1alpha1.ReasonCandidateStuck, "billing-752pq9t-0: it can't be scheduled: 0/3 nodes are available: 3 Insufficient cpu")
 		f.Job.Status.Candidates.Ready = 1
 		f.Pods[0].Spec.NodeName = ""
 		f.Pods[0].Status = corev1.PodStatus{Phase: corev1.PodPending, Conditions: []corev1.PodCondition{{
@@ -237,7 +237,7 @@ var cases = map[string]func(*Facts){
 	},
 	"both on one node": func(f *Facts) {
 		f.Pods[0].Spec.NodeName = "node-b"
-		f.set(v1alpha1.ConditionProtected, v1alpha1.ReasonStandbyOnSameNode, "every ready standby is on the node of the active pod and would be lost with it: no other node takes one: each is cordoned, not ready, has a taint, or is not one that the pods ask for")
+		f.set(v1alpha1.ConditionProtected, v1alpha1.ReasonStandbyOnSameNode, "every ready standby is on the node of the active pod and would be lost with it: no other node can take one: each is cordoned, not ready or tainted, or does not match the node selector or affinity of the pods")
 	},
 	"a rollout": func(f *Facts) {
 		f.set(v1alpha1.ConditionProgressing, v1alpha1.ReasonRollingOut, "candidates are being replaced by ones of the current template, standbys first")
@@ -252,7 +252,7 @@ var cases = map[string]func(*Facts){
 		f.Events = []corev1.Event{warning("billing-8rf2k0c-0", "FailedMount", `MountVolume.SetUp failed for volume "config": configmap "billing" not found`, 9*time.Second)}
 	},
 	"an image that is not known": func(f *Facts) {
-		f.nobody(v1alpha1.ReasonEntrypointUnknown, `the gated container "app" sets no command, and what its image "billing:4.2" runs is not known: its registry has no such image`)
+		f.nobody(v1alpha1.ReasonEntrypointUnknown, `the gated container "app" sets no command, and the entrypoint of its image "billing:4.2" is unknown: its registry has no such image`)
 		f.Job.Spec.WorkloadRef = &v1alpha1.WorkloadRef{APIVersion: v1alpha1.WorkloadAPIVersion, Kind: v1alpha1.WorkloadStatefulSet, Name: "bills"}
 		f.Pods, f.Job.Status.Candidates = nil, v1alpha1.CandidatesStatus{}
 	},
@@ -285,26 +285,26 @@ var cases = map[string]func(*Facts){
 	"a schedule at rest": func(f *Facts) {
 		f.nightly()
 		f.rests(v1alpha1.ReasonNotDue, "no run is due; status.nextTick is the next tick")
-		f.set(v1alpha1.ConditionScheduled, v1alpha1.ReasonScheduled, "each tick is run; status.nextTick is the next one")
+		f.set(v1alpha1.ConditionScheduled, v1alpha1.ReasonScheduled, "runs start at the ticks; status.nextTick is the next one")
 		f.Pods, f.Job.Status.Candidates = nil, v1alpha1.CandidatesStatus{}
 	},
 	"asked by a bad name": func(f *Facts) {
 		f.nightly()
 		f.rests(v1alpha1.ReasonNotDue, "no run is due; status.nextTick is the next tick")
 		f.Job.Annotations = map[string]string{contract.RunNowAnnotation: "Now!"}
-		f.set(v1alpha1.ConditionProgressing, v1alpha1.ReasonRunRequestInvalid, `the annotation singletonjob.io/run is "Now!", by which no run is asked for`)
+		f.set(v1alpha1.ConditionProgressing, v1alpha1.ReasonRunRequestInvalid, `the annotation singletonjob.io/run is "Now!", which is not a valid request for a run`)
 		f.Pods, f.Job.Status.Candidates = nil, v1alpha1.CandidatesStatus{}
 	},
 	"a tick is overdue": func(f *Facts) {
 		f.nightly()
-		f.nobody(v1alpha1.ReasonElecting, "candidates contend for the Lease")
-		f.set(v1alpha1.ConditionScheduled, v1alpha1.ReasonOverdue, "a tick is due, and candidates are there that do not start it")
+		f.nobody(v1alpha1.ReasonElecting, "candidates compete for the Lease")
+		f.set(v1alpha1.ConditionScheduled, v1alpha1.ReasonOverdue, "a tick is due, and the candidates do not start it")
 		f.Job.Status.Runs[0].State, f.Job.Status.Runs[0].EndTime = v1alpha1.RunUnknown, nil
 	},
 	"a schedule that is ahead": func(f *Facts) {
 		f.nightly()
 		f.nobody(v1alpha1.ReasonNotDue, "no run is due")
-		f.set(v1alpha1.ConditionScheduled, v1alpha1.ReasonAhead, "the Lease says that all ticks are accounted for up to 2027-01-01T00:00:00Z, which is yet to come")
+		f.set(v1alpha1.ConditionScheduled, v1alpha1.ReasonAhead, "the Lease records all ticks up to 2027-01-01T00:00:00Z, which is in the future")
 	},
 	"a run that has failed": func(f *Facts) {
 		f.Job.Spec.RunPolicy = v1alpha1.RunPolicyRunToCompletion
@@ -312,8 +312,8 @@ var cases = map[string]func(*Facts){
 			ID: "job", State: "GivenUp", Attempts: 7, Token: 48213, Pod: "billing-752pq9t-1", Reason: "ProcessExited", ExitCode: new(int32(3)),
 			StartTime: new(ago(26 * time.Minute)), EndTime: new(ago(time.Minute)),
 		}}
-		f.nobody(v1alpha1.ReasonRunFailed, "the run has failed, and no attempt follows: it exited with status 3 in attempt 7")
-		f.set(v1alpha1.ConditionFailed, v1alpha1.ReasonBackoffLimitExceeded, "the run has failed, and no attempt follows")
+		f.nobody(v1alpha1.ReasonRunFailed, "the run failed, and no further attempt follows: it exited with status 3 in attempt 7")
+		f.set(v1alpha1.ConditionFailed, v1alpha1.ReasonBackoffLimitExceeded, "the run failed, and no further attempt follows")
 		f.set(v1alpha1.ConditionComplete, v1alpha1.ReasonNotComplete, "the run is not complete")
 		f.Pods = f.Pods[1:]
 		f.Pods[0].Status.Phase = corev1.PodSucceeded

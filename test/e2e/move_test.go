@@ -27,7 +27,7 @@ func TestAStandbyIsMoved(t *testing.T) {
 	j := x.create(steady)
 	before := j.awaitStatus("active, with a standby beside it that no other node takes", func(o *v1alpha1.SingletonJob) bool {
 		c := meta.FindStatusCondition(o.Status.Conditions, v1alpha1.ConditionProtected)
-		return c != nil && c.Reason == v1alpha1.ReasonStandbyOnSameNode && strings.Contains(c.Message, "no other node takes one")
+		return c != nil && c.Reason == v1alpha1.ReasonStandbyOnSameNode && strings.Contains(c.Message, "no other node can take one")
 	})
 	j.awaitWriteAfter(0)
 	x.kubectl("uncordon", nodes[1])

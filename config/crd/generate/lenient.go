@@ -5,11 +5,11 @@ import (
 	"slices"
 )
 
-// lenient lets a pod template be what a Deployment's may be, and controller-gen's schema is stricter in: metadata of an object, as
-// generators write it; null for what may be left out, as charts do; quantities that are numbers with a fraction; and entries of
-// a list twice, of which a Deployment's API server only warns.
+// lenient makes the schema of the pod template accept what a Deployment accepts. controller-gen's schema is stricter. lenient allows the
+// metadata of an object, as generators write it; null for optional fields, as charts write them; fractional numbers as quantities; and
+// duplicate entries of a list, for which the API server only warns in a Deployment.
 //
-// What Go reads from it is the same as before for what was accepted before, or the hashes of jobs would change.
+// Go reads the same values as before from any template that was accepted before. Otherwise the hashes of jobs would change.
 func lenient(template map[string]any) {
 	walk(template, func(schema map[string]any) {
 		properties, _ := schema["properties"].(map[string]any)
@@ -29,7 +29,8 @@ func lenient(template map[string]any) {
 	})
 }
 
-// twice are the lists of a pod whose entries may have one name, by which no API server of custom resources would take them.
+// twice are the lists of a pod in which several entries can have the same name. With list type map, the API server would reject these
+// entries in a custom resource.
 var twice = []string{"env", "ports", "imagePullSecrets", "hostAliases"}
 
 // walk visits node and all schemas below it.
@@ -48,15 +49,15 @@ func walk(node map[string]any, visit func(schema map[string]any)) {
 	}
 }
 
-// isMetadata holds for the properties of what controller-gen makes of an embedded ObjectMeta.
+// isMetadata reports whether properties are those that controller-gen generates for an embedded ObjectMeta.
 func isMetadata(properties map[string]any) bool {
 	return len(properties) == 5 && !slices.ContainsFunc([]string{"annotations", "finalizers", "labels", "name", "namespace"}, func(name string) bool {
 		return properties[name] == nil
 	})
 }
 
-// objectMetadata are the other properties of an ObjectMeta. They say nothing of a pod that is made of a template, and are declared one
-// by one so that a field that is misspelt is still refused.
+// objectMetadata returns the other properties of an ObjectMeta. They have no effect on the pods of a template. Each one is declared, so
+// that a misspelt field is still rejected.
 func objectMetadata() map[string]any {
 	found := map[string]any{}
 	for _, name := range []string{"generateName", "resourceVersion", "selfLink", "uid"} {
@@ -79,8 +80,8 @@ func objectMetadata() map[string]any {
 	return found
 }
 
-// allowNulls lets be null what may be left out, but for what has a default, which null stands for already, and the words of lists. CEL
-// takes a property that is null for one that is not there.
+// allowNulls allows null for optional properties and for strings in lists. A property with a default already accepts null, which means the
+// default. CEL treats a property that is null as absent.
 func allowNulls(schema, properties map[string]any) {
 	required, _ := schema["required"].([]any)
 	for name, property := range properties {
@@ -97,14 +98,14 @@ func allowNulls(schema, properties map[string]any) {
 	}
 }
 
-// isQuantity holds for what controller-gen makes of a resource.Quantity; ports have no pattern.
+// isQuantity reports whether a schema is the one that controller-gen generates for a resource.Quantity; ports have no pattern.
 func isQuantity(schema map[string]any) bool {
 	_, pattern := schema["pattern"]
 	return pattern && schema["x-kubernetes-int-or-string"] == true
 }
 
-// allowNumbers takes a number, too, where an integer and a string are. No type of a schema is that: it is none, less maps, lists and
-// truth values, which nobody could read.
+// allowNumbers also accepts a number where an integer or a string is allowed. No schema type means exactly that. So the schema has no type,
+// and excludes maps, lists and booleans, which could not be decoded.
 func allowNumbers(schema map[string]any) {
 	delete(schema, "anyOf")
 	delete(schema, "x-kubernetes-int-or-string")

@@ -1,11 +1,11 @@
-// Command generate makes the CRD of this repository from the one that controller-gen derives from the types, which it
-// reads on standard input, and writes it to standard output. It
+// Command generate reads the CRD that controller-gen derives from the types on standard input, and writes the CRD of this
+// repository to standard output. It
 //
 //   - drops the descriptions of the embedded pod template: with them the CRD is 640 kB, more than client-side apply can
-//     keep in its annotation, and they only repeat `kubectl explain pod.spec`; the schema of the template stays whole;
-//   - joins the wrapped lines of the other descriptions, which kubectl wraps anew;
-//   - lets the template be what a Deployment's may be (lenient.go);
-//   - bounds the parts of the template that rules look at, without which the API server rejects the rules as too costly;
+//     keep in its annotation, and they only repeat `kubectl explain pod.spec`; the schema of the template stays complete;
+//   - joins the wrapped lines of the other descriptions, because kubectl wraps them itself;
+//   - makes the template accept what a Deployment accepts (lenient.go);
+//   - limits the size of the parts of the template that rules read, because the API server otherwise rejects the rules as too costly;
 //   - adds the CEL rules of rules.go.
 package main
 
@@ -20,7 +20,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// maxBytes is the limit of kubectl's last-applied annotation, which has the object as JSON, without a space.
+// maxBytes is the limit of kubectl's last-applied annotation, which holds the object as JSON without whitespace.
 const maxBytes = 256 << 10
 
 func main() {
@@ -69,7 +69,7 @@ func generate(raw []byte) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("write the CRD: %w", err)
 	}
-	if len(kept) >= maxBytes*9/10 { // there are other annotations
+	if len(kept) >= maxBytes*9/10 { // other annotations need space too
 		return nil, fmt.Errorf("the CRD has %d bytes as JSON; client-side apply takes less than %d with all annotations", len(kept), maxBytes)
 	}
 	return out, nil
@@ -131,7 +131,7 @@ func property(root map[string]any, path string) (map[string]any, error) {
 	return schema, nil
 }
 
-// unwrap makes one line of every paragraph of every description. A property called description is no text and stays.
+// unwrap joins the lines of every paragraph of every description. A property that is called description is not text and stays unchanged.
 func unwrap(node any) {
 	switch n := node.(type) {
 	case map[string]any:
@@ -152,8 +152,8 @@ func unwrap(node any) {
 	}
 }
 
-// dropDescriptions removes the key "description" from every schema under node. A node that maps property names to
-// schemas is no schema itself: there a property may be called "description", and must stay.
+// dropDescriptions removes the key "description" from every schema under node. A node that maps property names to schemas is not a schema
+// itself: it can have a property called "description", which must stay.
 func dropDescriptions(node any, isSchema bool) {
 	switch n := node.(type) {
 	case map[string]any:

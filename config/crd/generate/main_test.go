@@ -8,7 +8,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// A schema loses its description; a property that is called description stays, and so does its schema.
+// A schema loses its description. A property that is called description stays, and so does its schema.
 func TestDropDescriptions(t *testing.T) {
 	const before = `
 a: {type: string, description: x}
@@ -51,7 +51,7 @@ func TestUnwrap(t *testing.T) {
 	}
 }
 
-// Nothing is nullable that has to be there or has a default, and only lists whose entries may be there twice lose their keys.
+// Required properties and properties with a default are not nullable. Only lists that can have duplicate entries lose their keys.
 func TestLenient(t *testing.T) {
 	const before = `
 properties:

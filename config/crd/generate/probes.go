@@ -7,7 +7,7 @@ var probeNames = []string{"startupProbe", "livenessProbe", "readinessProbe"}
 
 const ofContainer = "spec.template.spec.containers[]."
 
-// probeBounds are those that pods have too, so that they hold for every container.
+// probeBounds are limits that pods have too, so they apply to every container.
 func probeBounds() map[string]map[string]any {
 	found := map[string]map[string]any{
 		ofContainer + "ports":        {"maxItems": 1024},
@@ -43,7 +43,7 @@ func httpGetBounds(at string) map[string]map[string]any {
 	}
 }
 
-// httpGetRules are for what makes a request, but for its port.
+// httpGetRules are the rules for an HTTP request, except for its port.
 func httpGetRules(at string) []rule {
 	return []rule{{
 		at: at, cel: `!has(self.httpGet) || !has(self.httpGet.scheme) || self.httpGet.scheme in ['', 'HTTP', 'HTTPS']`,
@@ -55,12 +55,13 @@ func httpGetRules(at string) []rule {
 	}, {
 		at: at, cel: `!has(self.httpGet) || !has(self.httpGet.httpHeaders)
 				|| self.httpGet.httpHeaders.all(h, h.name.matches('^[-A-Za-z0-9]+$'))`,
-		message: `httpGet.httpHeaders has a name that is none: letters, digits and - only`,
+		message: `httpGet.httpHeaders has an invalid name: use letters, digits and - only`,
 	}}
 }
 
-// probeRules are those of pods, for every container: no API server sees the gated one's in a pod. What is the gated one's alone is
-// that the names of its ports are known, for a kubelet finds that out only when it asks.
+// probeRules are the rules of pods, for every container: the gated container's probes are in no pod, so no API server checks them there.
+// For the gated container only, the rules also check that the names of its ports are known, because a kubelet notices an unknown name only
+// when it makes the request.
 func probeRules() []rule {
 	var rules []rule
 	for _, name := range probeNames {
@@ -78,11 +79,11 @@ func probeRules() []rule {
 	}
 	return append(rules, rule{
 		at: ofContainer + "readinessProbe", cel: `!has(self.terminationGracePeriodSeconds)`,
-		message: `terminationGracePeriodSeconds is of no use to a probe that ends nothing: remove it`,
+		message: `terminationGracePeriodSeconds has no effect on a readiness probe, which ends nothing: remove it`,
 	})
 }
 
-// askedPort is for a port of the gated container, on a path below it.
+// askedPort checks the port of a request to the gated container, at a path below that container.
 func askedPort(what, way string, path ...string) rule {
 	at, absent := "c", ""
 	for _, name := range path {
@@ -95,5 +96,5 @@ func askedPort(what, way string, path ...string) rule {
 			: has(c.ports) && c.ports.exists(q, has(q.name) && q.name != '' && q.name == string(`+port+`) &&
 				q.containerPort >= 1 && q.containerPort <= 65535))`,
 		`has a `+what+` whose `+way+`.port is neither a number from 1 to 65535 nor the name of one of its ports with
-			such a number: give that name in ports, or a number here`)
+			such a number: add that name to ports, or set a number here`)
 }

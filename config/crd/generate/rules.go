@@ -8,20 +8,20 @@ import (
 	"github.com/singletonjob/operator/internal/contract"
 )
 
-// rule is one CEL rule. Validate in api/v1alpha1 holds the same rule in Go, with the same message; one table of cases in
-// its tests feeds both.
+// rule is one CEL rule. Validate in api/v1alpha1 has the same rule in Go, with the same message; one table of cases in its tests feeds
+// both.
 type rule struct {
-	// at is the schema that the rule is attached to, and whose value is self.
+	// at is the schema that the rule is attached to. Its value is self.
 	at string
-	// field is the path from there to the field to blame, if it is another.
+	// field is the path from at to the field that the error names, if that is another field.
 	field string
-	// cel holds for a valid object.
+	// cel is true for a valid object.
 	cel string
-	// message is what the user reads; args are the expressions for its verbs. Formatting is the only way to put a number
-	// or a duration into a message that the API server does not estimate to cost without bound.
+	// message is the text for the user; args are the expressions for its verbs. Only format() puts a number or a duration into a message at
+	// a cost that the API server estimates as bounded.
 	message string
 	args    []string
-	// reason is FieldValueInvalid unless given.
+	// reason is FieldValueInvalid if empty.
 	reason string
 }
 
@@ -32,7 +32,7 @@ const (
 
 func (r rule) schema() map[string]any {
 	out := map[string]any{"rule": oneLine(r.cel)}
-	if r.at == "spec" && strings.Contains(r.cel, "self.template.") { // there is none beside a workloadRef
+	if r.at == "spec" && strings.Contains(r.cel, "self.template.") { // a job with a workloadRef has none
 		out["rule"] = "!has(self.template) || (" + oneLine(r.cel) + ")"
 	}
 	if message := oneLine(r.message); len(r.args) == 0 {
@@ -51,8 +51,8 @@ func (r rule) schema() map[string]any {
 
 func oneLine(cel string) string { return strings.Join(strings.Fields(cel), " ") }
 
-// bounds limits what rules iterate over. They are far above what a pod can be given (an object of etcd has at most
-// 1.5 MiB), but the API server reckons with the worst that a schema allows.
+// bounds limits the collections that rules iterate over. The limits are far above what a pod can have (an object in etcd has at most 1.5
+// MiB). They are needed because the API server estimates the cost for the largest object that the schema allows.
 var bounds = map[string]map[string]any{
 	"spec.lease.leaseDuration":                                            {"maxLength": 64},
 	"spec.lease.renewDeadline":                                            {"maxLength": 64},
@@ -67,7 +67,7 @@ var bounds = map[string]map[string]any{
 	"spec.template.spec.containers[].name":                                {"maxLength": 63},
 	"spec.template.spec.containers[].env":                                 {"maxItems": 1024},
 	"spec.template.spec.containers[].env[].name":                          {"maxLength": 1024},
-	"spec.template.spec.containers[].env[].value":                         {"maxLength": 131072}, // more than that Linux hands on to no program
+	"spec.template.spec.containers[].env[].value":                         {"maxLength": 131072}, // Linux passes at most this much to a program
 	"spec.template.spec.containers[].volumeMounts":                        {"maxItems": 256},
 	"spec.template.spec.containers[].volumeMounts[].mountPath":            {"maxLength": 4096},
 	"spec.template.spec.initContainers":                                   {"maxItems": 64},
@@ -88,29 +88,29 @@ var bounds = map[string]map[string]any{
 	"spec.template.spec.restartPolicy":                                    {"maxLength": 63},
 }
 
-// Parts of expressions. CEL has no functions of one's own; `[x].all(v, ...)` and `[x].map(v, ...)[0]` bind v to x.
+// Parts of expressions. CEL has no user-defined functions; `[x].all(v, ...)` and `[x].map(v, ...)[0]` bind v to x.
 const (
-	// isDuration holds for what duration() can take without an error, and for no sign. With five digits a unit and 64
-	// characters in all no sum overflows.
+	// isDuration is true for strings that duration() accepts without an error, except for those with a sign. With five digits per unit and
+	// 64 characters in total, no sum overflows.
 	isDuration = `.matches('^([0-9]{1,5}([.][0-9]{1,9})?(h|m|s|ms|us|µs|ns))+$')`
 
-	// longestRenewDeadline is leaseDuration - margin - 1s, of s whole seconds. margin is leaseDuration/15, at least 1s,
-	// and 500ms below 5s. In nanoseconds, because CEL does not divide durations.
+	// longestRenewDeadline is leaseDuration - margin - 1s, for s whole seconds. margin is leaseDuration/15, at least 1s, and 500ms below
+	// 5s. It is calculated in nanoseconds, because CEL does not divide durations.
 	longestRenewDeadline = `duration('%dns'.format([1000000000 * s - 1000000000 -
 		(s < 5 ? 500000000 : s <= 15 ? 1000000000 : 1000000000 * s / 15)]))`
 
 	pod        = `self.template.spec`
 	containers = `self.template.spec.containers`
-	// isGated holds for the gated container c.
+	// isGated is true for the gated container c.
 	isGated = `(has(self.container) ? c.name == self.container : ` + containers + `.size() == 1 || ` + annotated + ` && c.name == ` + annotation + `)`
 
-	// annotated holds for a template whose annotation names a container.
+	// annotated is true for a template whose annotation names a container.
 	annotated  = `(has(self.template.metadata) && has(self.template.metadata.annotations) && ` + defaultContainer + ` in self.template.metadata.annotations)`
 	annotation = `self.template.metadata.annotations[` + defaultContainer + `]`
 
 	defaultContainer = `'kubectl.kubernetes.io/default-container'`
 
-	notOurs = `the agent must be PID 1 of the gated container and see no process but its own, or it could not vouch
+	notOurs = `the agent must be PID 1 of the gated container and see only its own processes, or it could not guarantee
 		that all are dead: remove it`
 )
 
@@ -184,7 +184,7 @@ var leaseRules = []rule{{
 	at: "spec.lease", field: "lockDelay",
 	cel: `self.onRenewFailure != 'KeepRunning' || !self.lockDelay` + isDuration + `
 		|| duration(self.lockDelay) <= duration('0s') || duration(self.lockDelay) > duration('1h')`,
-	message: `%s contradicts onRenewFailure KeepRunning, for sinks that reject old tokens and need no delay: lockDelay 0s, or
+	message: `%s contradicts onRenewFailure KeepRunning, which is for sinks that reject old tokens and need no delay: set lockDelay 0s, or
 		onRenewFailure Stop`,
 	args: []string{"duration(self.lockDelay)"},
 }}
@@ -198,7 +198,7 @@ var fencingRules = []rule{{
 }, {
 	at:  "spec.fencing.envVar",
 	cel: `!(self in ['PATH', 'HOME', 'HOSTNAME', 'PWD']) && !self.startsWith('KUBERNETES_') && !self.startsWith('LD_')`,
-	message: `"%s" is not accepted: others read it, and would find the token in it: a name of your own, such as FENCING_TOKEN, that is not
+	message: `"%s" is not accepted: other programs read it, and would find the token in it: choose a name of your own, such as FENCING_TOKEN, that is not
 		PATH, HOME, HOSTNAME or PWD and does not begin with KUBERNETES_ or LD_`,
 	args: []string{"self"},
 }, {
@@ -213,11 +213,11 @@ var fencingRules = []rule{{
 	args:    []string{"self", "oldSelf"},
 }}
 
-// sourceRules hold one source of the pod template.
+// sourceRules require exactly one source of the pod template.
 var sourceRules = []rule{{
 	at: "spec", field: "template", reason: required,
 	cel:     `has(self.template) || has(self.workloadRef)`,
-	message: `set template, or workloadRef to take the template of a Deployment or StatefulSet that is scaled to 0`,
+	message: `set template, or workloadRef to use the template of a Deployment or StatefulSet that is scaled to 0`,
 }, {
 	at: "spec", field: "workloadRef", reason: forbidden,
 	cel:     `!has(self.template) || !has(self.workloadRef)`,
@@ -227,7 +227,7 @@ var sourceRules = []rule{{
 var serviceRules = []rule{{
 	at: "spec.service.ports", reason: required,
 	cel:     `self.size() == 1 || self.all(p, p.name.size() > 0)`,
-	message: `of several ports each needs a name`,
+	message: `with several ports, each one needs a name`,
 }}
 
 var podRules = []rule{{
@@ -241,11 +241,11 @@ var podRules = []rule{{
 }, {
 	at: "spec", field: "template.spec.activeDeadlineSeconds", reason: forbidden,
 	cel:     `!has(` + pod + `.activeDeadlineSeconds)`,
-	message: `a candidate lives on through many tenures: remove it`,
+	message: `a candidate lives through many tenures: remove it`,
 }, {
 	at: "spec", field: "template.spec.ephemeralContainers", reason: forbidden,
 	cel:     `!has(` + pod + `.ephemeralContainers) || ` + pod + `.ephemeralContainers.size() == 0`,
-	message: `no pod can be made with ephemeral containers: remove it, and use kubectl debug`,
+	message: `no pod can be created with ephemeral containers: remove it, and use kubectl debug`,
 }, {
 	at: "spec", field: "template.spec.os", reason: forbidden,
 	cel:     `!has(` + pod + `.os) || ` + pod + `.os.name == 'linux'`,
@@ -253,13 +253,13 @@ var podRules = []rule{{
 }, {
 	at: "spec", field: "template.spec.terminationGracePeriodSeconds",
 	cel: `!has(` + pod + `.terminationGracePeriodSeconds) || ` + pod + `.terminationGracePeriodSeconds >= 1`,
-	message: `%d is not accepted: at least 1, because with 0 a deleted pod is forgotten before it is stopped, and no
+	message: `%d is not accepted: at least 1, because with 0 a deleted pod no longer exists in the API before it is stopped, and no
 		handover is clean`,
 	args: []string{pod + ".terminationGracePeriodSeconds"},
 }, {
 	at: "spec", field: "template.spec.restartPolicy",
 	cel:     ofRuns + ` || !has(` + pod + `.restartPolicy) || ` + pod + `.restartPolicy in ['', 'Always']`,
-	message: `"%s" is not accepted: Always, or nothing, because a candidate lives on through many tenures`,
+	message: `"%s" is not accepted: set Always, or remove it, because a candidate lives through many tenures`,
 	args:    []string{pod + ".restartPolicy"},
 }}
 
@@ -278,7 +278,7 @@ var gatedRules = []rule{
 	{
 		at: "spec", field: "container", reason: required,
 		cel: `has(self.container) || ` + containers + `.size() < 2 || ` + annotated,
-		message: `of several containers one is gated, and the others run in every candidate: set it to one of %s, or name that in
+		message: `one of several containers is gated, and the others run in every candidate: set it to one of %s, or name that in
 			spec.template.metadata.annotations as kubectl.kubernetes.io/default-container`,
 		args: []string{containers + `.map(c, c.name)`},
 	},
@@ -293,7 +293,7 @@ var gatedRules = []rule{
 			['`+strings.Join(contract.StopSignals(), `', '`)+`']`, contract.NotHeard()),
 	hookRule("postStart"), hookRule("preStop"),
 	ofGated(forbidden, `(!has(c.restartPolicy) || c.restartPolicy == 'Always') && !has(c.restartPolicyRules)`,
-		`has a restart policy of its own: remove restartPolicy and restartPolicyRules, a candidate lives on through many
+		`has a restart policy of its own: remove restartPolicy and restartPolicyRules, because a candidate lives through many
 			tenures`),
 	ofGated(forbidden,
 		`!has(c.env) || c.env.all(e, e.name != self.fencing.envVar)`,
@@ -302,13 +302,14 @@ var gatedRules = []rule{
 		`mounts a volume at or below /singletonjob, where the agent and its credentials are: choose another mountPath`),
 	ofTheGated("", `!has(`+theGated+`.env) || [`+goMemLimitOf(theGated)+`].all(j, j < 0 || !has(`+theGated+`.env[j].value)
 			|| `+theGated+`.env[j].value.matches('`+contract.GoMemLimitPattern+`'))`,
-		`sets GOMEMLIMIT to "%s" in env, with which no Go program starts, nor does the agent: write `+contract.GoMemLimitRemedy,
+		`sets GOMEMLIMIT to "%s" in env, but no Go program, including the agent, starts with that value: write `+contract.GoMemLimitRemedy,
 		`[`+gatedIndex+`].map(i, `+theGated+`.env[`+goMemLimitOf(theGated)+`].value)[0]`),
 	ofGated(forbidden, mayKill, `has SETUID without KILL: the process may change its user (CAP_SETUID), and without CAP_KILL nothing could kill it then:
 		add KILL to securityContext.capabilities of the container, or drop SETUID; if its image does not run as root, set runAsNonRoot`),
 }
 
-// mayKill holds for a container c whose agent has CAP_KILL in effect, or has no CAP_SETUID: cannotKill of api/v1alpha1 says why so.
+// mayKill is true for a container c whose agent has CAP_KILL in effect, or does not have CAP_SETUID. For the reasons, see cannotKill in
+// api/v1alpha1.
 var mayKill = func() string {
 	const context, pods = `c.securityContext`, pod + `.securityContext`
 	names := func(list, name string) string {
@@ -325,12 +326,12 @@ var mayKill = func() string {
 		|| ` + noRoot + ` || !` + has("SETUID") + ` || ` + has("KILL")
 }()
 
-// goMemLimitOf is the index of the last variable of a container that is called so, which counts, or -1.
+// goMemLimitOf is the index of the last GOMEMLIMIT in env of a container, or -1. The last one counts.
 func goMemLimitOf(container string) string {
 	return container + `.env.map(e, e.name == '` + contract.GoMemLimit + `').lastIndexOf(true)`
 }
 
-// ofGated is a rule that condition holds for the gated container c; message goes on from its name.
+// ofGated returns the rule that condition is true for the gated container c. message follows the container's name in the sentence.
 func ofGated(reason, condition, message string, args ...string) rule {
 	return rule{
 		at: "spec", field: "template.spec.containers", reason: reason,
@@ -341,14 +342,14 @@ func ofGated(reason, condition, message string, args ...string) rule {
 }
 
 const (
-	// gatedIndex is the gated container's, -1 where none is.
+	// gatedIndex is the index of the gated container, or -1 if there is none.
 	gatedIndex = containers + `.map(c, ` + isGated + `).indexOf(true)`
-	// theGated is the gated container in a condition of ofTheGated.
+	// theGated is the gated container in a condition for ofTheGated.
 	theGated = containers + `[i]`
 )
 
-// ofTheGated is ofGated for a condition on theGated. What the API server estimates it to cost is that of one container, and not of as many as
-// there may be: for patterns.
+// ofTheGated is ofGated for a condition on theGated. The API server estimates its cost for one container, and not for the maximum number of
+// containers. Use it for patterns.
 func ofTheGated(reason, condition, message string, args ...string) rule {
 	r := ofGated(reason, "", message, args...)
 	r.cel = `[` + gatedIndex + `].all(i, i < 0 || ` + condition + `)`
@@ -360,18 +361,19 @@ func reservedNames(list string) []rule {
 	return []rule{{
 		at: "spec", field: "template.spec." + list, reason: forbidden,
 		cel:     `!has(` + names + `) || ` + names + `.all(x, !x.name.startsWith('singletonjob-'))`,
-		message: `names that begin with singletonjob- are the operator's: rename %s`,
+		message: `names that begin with singletonjob- are reserved for the operator: rename %s`,
 		args:    []string{names + `.filter(x, x.name.startsWith('singletonjob-')).map(x, x.name)`},
 	}}
 }
 
-// reservedInside keeps what the operator tells the gated container by out of all others.
+// reservedInside rejects, in all containers of a template, the variables and volumes with which the operator configures the gated
+// container.
 func reservedInside(list string) []rule {
 	containers := pod + "." + list
 	rules := make([]rule, 0, 2)
 	for _, in := range []struct{ field, prefix, message string }{
-		{"env", "SINGLETONJOB_", "variables that begin with SINGLETONJOB_ are the agent's: remove them from env of %s"},
-		{"volumeMounts", "singletonjob-", "volumes whose names begin with singletonjob- are the agent's: remove them from volumeMounts of %s"},
+		{"env", "SINGLETONJOB_", "variables that begin with SINGLETONJOB_ are reserved for the agent: remove them from env of %s"},
+		{"volumeMounts", "singletonjob-", "volumes whose names begin with singletonjob- are reserved for the agent: remove them from volumeMounts of %s"},
 	} {
 		free := `!has(c.` + in.field + `) || c.` + in.field + `.all(x, !x.name.startsWith('` + in.prefix + `'))`
 		rules = append(rules, rule{
@@ -389,7 +391,7 @@ func reservedKeys(in string) []rule {
 	return []rule{{
 		at: "spec", field: "template.metadata." + in, reason: forbidden,
 		cel:     `!has(self.template.metadata) || !has(` + keys + `) || ` + keys + `.all(k, !k.startsWith('singletonjob.io/'))`,
-		message: `keys that begin with singletonjob.io/ are the operator's: remove %s`,
+		message: `keys that begin with singletonjob.io/ are reserved for the operator: remove %s`,
 		args:    []string{keys + `.filter(k, k.startsWith('singletonjob.io/'))`},
 	}}
 }

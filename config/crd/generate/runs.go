@@ -1,33 +1,33 @@
 package main
 
-// ofRuns holds for a job that runs to completion.
+// ofRuns is true for a job that runs to completion.
 const ofRuns = `self.runPolicy == 'RunToCompletion'`
 
-// runRules are about what goes with a run policy, and what does not.
+// runRules check which fields can be combined with a run policy.
 func runRules() []rule {
 	rules := []rule{{
 		at: "spec.runPolicy", cel: `self == oldSelf`,
-		message: `"%s" can't take the place of "%s": make a job of another name, or delete this one first`,
+		message: `"%s" can't replace "%s": create a job with another name, or delete this one first`,
 		args:    []string{"self", "oldSelf"},
 	}, {
 		at: "spec", field: "ttlSecondsAfterFinished", reason: forbidden,
 		cel:     `!has(self.schedule) || !has(self.ttlSecondsAfterFinished)`,
-		message: `the job would be gone before its next tick: remove it, or remove schedule`,
+		message: `the job would be deleted before its next tick: remove it, or remove schedule`,
 	}, {
 		at: "spec", field: "workloadRef", reason: forbidden,
 		cel: `!(` + ofRuns + `) || !has(self.workloadRef)`,
-		message: `a Deployment or StatefulSet runs for ever, a job of runPolicy RunToCompletion does not: put the pod template into
+		message: `a Deployment or StatefulSet runs indefinitely, a job with runPolicy RunToCompletion does not: put the pod template into
 			spec.template`,
 	}, {
 		at: "spec", field: "lease.onRenewFailure",
 		cel: `!(` + ofRuns + `) || self.lease.onRenewFailure != 'KeepRunning'`,
-		message: `"KeepRunning" is not accepted with runPolicy RunToCompletion, since two attempts of a run could be at work: Stop,
-			or nothing`,
+		message: `"KeepRunning" is not accepted with runPolicy RunToCompletion, because two attempts of a run could run at once: set Stop, or
+			remove it`,
 	}, {
 		at: "spec", field: "template.spec.restartPolicy",
 		cel: `!(` + ofRuns + `) || !has(` + pod + `.restartPolicy) || ` + pod + `.restartPolicy in ['', 'OnFailure', 'Never']`,
-		message: `"%s" is not accepted with runPolicy RunToCompletion: OnFailure, Never, or nothing, which all mean that attempts
-			follow by spec.backoffLimit`,
+		message: `"%s" is not accepted with runPolicy RunToCompletion: set OnFailure or Never, or remove it; in each case attempts
+			follow as spec.backoffLimit allows`,
 		args: []string{pod + ".restartPolicy"},
 	}}
 	for _, name := range []string{"schedule", "backoffLimit", "activeDeadlineSeconds", "ttlSecondsAfterFinished", "failOnExitCodes"} {
@@ -37,13 +37,13 @@ func runRules() []rule {
 		}
 		rules = append(rules, rule{
 			at: "spec", field: name, reason: forbidden, cel: ofRuns + ` || !(` + given + `)`,
-			message: `only with runPolicy RunToCompletion, which is chosen when a job is made: remove it, or make a job that has that`,
+			message: `valid only with runPolicy RunToCompletion, which you can set only when you create a job: remove it, or create a job with that policy`,
 		})
 	}
 	return rules
 }
 
-// Of cron's five fields.
+// Parts of the rules for cron.
 const (
 	macros = `{'@yearly': '0 0 1 1 *', '@annually': '0 0 1 1 *', '@monthly': '0 0 1 * *', '@weekly': '0 0 * * 0',
 		'@daily': '0 0 * * *', '@midnight': '0 0 * * *', '@hourly': '0 * * * *'}`
@@ -52,7 +52,7 @@ const (
 		30 2 * * *`
 )
 
-// scheduleRules say what can be said of cron without reading its fields, in the words of schedule.Parse.
+// scheduleRules check what can be checked of cron without parsing its fields. The messages are those of schedule.Parse.
 func scheduleRules() []rule {
 	const at = "spec.schedule.cron"
 	fields := func(cel, message string, args ...string) rule {
@@ -84,7 +84,7 @@ func scheduleRules() []rule {
 		},
 		{
 			at: "spec.schedule", field: "overlap", cel: `self.overlap != 'Replace' || self.catchUp != 'All'`,
-			message: `"Replace" is not accepted with catchUp All, whose runs would end one another: Queue, or catchUp Latest`,
+			message: `"Replace" is not accepted with catchUp All, because its runs would stop each other: set Queue, or catchUp Latest`,
 		},
 	}
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/singletonjob/operator/internal/plan"
 )
 
-// fate is how the new version does.
+// fate is how the new version behaves.
 type fate string
 
 const (
@@ -24,7 +24,7 @@ const (
 type pod struct {
 	updated, ready, holds bool
 	ordinal               int
-	// apart: it was made for another node than the holder's. elsewhere: it is on another.
+	// apart: the pod was created for a node other than the holder's. elsewhere: it is on another node.
 	apart, elsewhere bool
 }
 
@@ -35,23 +35,23 @@ func (p pod) String() string {
 	return fmt.Sprintf("old-%d", p.ordinal)
 }
 
-// cluster is all but the operator: a scheduler, kubelets and agents.
+// cluster is everything but the operator: a scheduler, kubelets and agents.
 type cluster struct {
 	candidates, room, quota int
 	same, inPlace, paused   bool
-	// together: all pods were put on one node, and others take pods. tried: one was made for these, and found no room.
+	// together: all pods were put on one node, and other nodes accept pods. tried: a pod was created for these nodes and did not fit.
 	together, tried bool
 	fate            fate
 	pods            []*pod
-	// asked is the pod that the holder is to hand over to.
+	// asked is the pod that the holder must hand over to.
 	asked *pod
-	// soaked and failed are what the operator knows of the new version's process.
+	// soaked and failed are what the operator knows about the new version's process.
 	soaked, failed bool
-	// refused: a quota has refused a pod. waited: the operator has waited long enough for room.
+	// refused: a quota has rejected a pod. waited: the operator has waited long enough for room.
 	refused, waited bool
 }
 
-// begin has n candidates that are as they should be.
+// begin creates n candidates in their desired state.
 func (c *cluster) begin(n int) {
 	for i := range n {
 		c.pods = append(c.pods, &pod{updated: c.same, ready: true, holds: i == 0, ordinal: i})
@@ -59,7 +59,7 @@ func (c *cluster) begin(n int) {
 	c.soaked = c.same && n > 0
 }
 
-// play goes on until the operator has nothing to do and nothing else happens.
+// play continues until the operator has nothing to do and no other event happens.
 func (c *cluster) play(out io.Writer) error {
 	c.show(out, "  ", "at first")
 	for range 100 {
@@ -72,7 +72,7 @@ func (c *cluster) play(out io.Writer) error {
 			return nil
 		}
 	}
-	return errors.New("this goes on for ever")
+	return errors.New("the rollout does not end")
 }
 
 func (c *cluster) show(out io.Writer, mark, what string) {
@@ -116,7 +116,7 @@ func (c *cluster) fleet() plan.Fleet {
 	return f
 }
 
-// act carries out the operator's next step and returns what that was, empty if there is none.
+// act carries out the operator's next step and describes it; empty if there is none.
 func (c *cluster) act() string {
 	s := plan.Next(c.fleet())
 	removed := c.remove(s)
@@ -144,11 +144,11 @@ func (c *cluster) act() string {
 	return strings.Join(did, ", ")
 }
 
-// remove removes what a step says, the youngest first, and names it.
+// remove removes the pods of a step, the youngest first, and returns their names.
 func (c *cluster) remove(s plan.Step) []string {
 	var removed []string
 	ranked := slices.Clone(c.pods)
-	slices.SortStableFunc(ranked, func(a, b *pod) int { // who is on the holder's node last: first to go
+	slices.SortStableFunc(ranked, func(a, b *pod) int { // pods on the holder's node last: they are removed first
 		return cmp.Compare(on(b), on(a))
 	})
 	for _, p := range slices.Backward(ranked) {
@@ -168,7 +168,7 @@ func (c *cluster) remove(s plan.Step) []string {
 	return removed
 }
 
-// on is 0 for a pod on the node of the first ones, and 1 for one that is elsewhere.
+// on returns 0 for a pod on the node of the first pods, and 1 for one elsewhere.
 func on(p *pod) int {
 	if p.elsewhere {
 		return 1
@@ -176,7 +176,7 @@ func on(p *pod) int {
 	return 0
 }
 
-// make makes some pods and names them, and says which one the quota refuses if it refused none before.
+// make creates pods and returns their names. refused names the pod that the quota rejects, unless it rejected one before.
 func (c *cluster) make(count int) (created []string, refused string) {
 	before := c.refused
 	c.refused = false
@@ -185,7 +185,7 @@ func (c *cluster) make(count int) (created []string, refused string) {
 		if c.quota > 0 && len(c.pods) > c.quota {
 			c.pods, c.refused = c.pods[:len(c.pods)-1], true
 			if !before {
-				refused = fmt.Sprintf("create %v, which a quota refuses", p)
+				refused = fmt.Sprintf("create %v, rejected by a quota", p)
 			}
 			break
 		}
@@ -194,7 +194,7 @@ func (c *cluster) make(count int) (created []string, refused string) {
 	return created, refused
 }
 
-// create makes a pod under the lowest name that is free.
+// create creates a pod with the lowest free name.
 func (c *cluster) create() *pod {
 	p := &pod{updated: true}
 	for slices.ContainsFunc(c.pods, func(other *pod) bool { return other.String() == p.String() }) {
@@ -213,20 +213,20 @@ func (c *cluster) first(is func(*pod) bool) *pod {
 
 func (c *cluster) holder() *pod { return c.first(func(p *pod) bool { return p.holds }) }
 
-// fits reports whether a pod has a node: those that came first have.
+// fits reports whether a pod has a node: the pods that came first have one.
 func (c *cluster) fits(p *pod) bool { return c.room == 0 || slices.Index(c.pods, p) < c.room }
 
-// waiting reports whether a pod finds no room.
+// waiting reports whether a pod can't be scheduled.
 func (c *cluster) waiting() bool {
 	return c.refused || slices.ContainsFunc(c.pods, func(p *pod) bool { return !c.fits(p) })
 }
 
-// next is the pod that takes a free Lease, nil if none is ready.
+// next returns the pod that takes a free Lease, nil if none is ready.
 func (c *cluster) next() *pod {
 	return cmp.Or(c.first(func(p *pod) bool { return p.ready && !p.updated }), c.first(func(p *pod) bool { return p.ready }))
 }
 
-// becoming is the pod that gets ready next, nil if none does.
+// becoming returns the pod that becomes ready next, nil if none does.
 func (c *cluster) becoming() *pod {
 	if c.fate == neverReady || c.failed && c.holder() == nil {
 		return nil
@@ -234,7 +234,7 @@ func (c *cluster) becoming() *pod {
 	return c.first(func(p *pod) bool { return !p.ready && c.fits(p) })
 }
 
-// happens lets one thing happen that is not the operator's doing and returns what it was, empty if nothing does.
+// happens lets one event happen that the operator does not cause, and describes it; empty if there is none.
 func (c *cluster) happens() string {
 	holder := c.holder()
 	if to := c.asked; to != nil {
@@ -251,7 +251,7 @@ func (c *cluster) happens() string {
 	}
 	if p := c.becoming(); p != nil {
 		p.ready = true
-		return fmt.Sprintf("%v gets ready", p)
+		return fmt.Sprintf("%v becomes ready", p)
 	}
 	if holder != nil && holder.updated && !c.soaked {
 		c.soaked = true
@@ -259,12 +259,12 @@ func (c *cluster) happens() string {
 	}
 	if c.waiting() && !c.waited && !c.tried {
 		c.waited, c.tried = true, c.together
-		return "there is no room for long enough"
+		return "there was no room for long enough"
 	}
 	return ""
 }
 
-// end says how it stands.
+// end describes the final state.
 func (c *cluster) end() string {
 	f := c.fleet()
 	old := f.OldReady + f.OldUnready
@@ -272,13 +272,13 @@ func (c *cluster) end() string {
 	case c.paused && old > 0:
 		return "paused"
 	case holder == nil && c.failed:
-		return "no other version is left: the kubelet starts it again and again, after pauses that grow"
+		return "no other version is left: the kubelet restarts the process after growing delays"
 	case c.failed:
-		return fmt.Sprintf("stalled: %v goes on, and nothing moves until the template changes again", holder)
+		return fmt.Sprintf("stalled: %v continues, and nothing changes until the template does", holder)
 	case holder == nil:
 		return "stalled: nothing is ready to act"
 	case old > 0 || f.HolderOld || f.NewUnready > 0:
-		return fmt.Sprintf("stalled: %v goes on, and waits for a pod to get ready", holder)
+		return fmt.Sprintf("stalled: %v continues, and waits for a pod to become ready", holder)
 	case f.Together || c.tried:
 		return fmt.Sprintf("not protected: every standby is on the node of %v", holder)
 	default:

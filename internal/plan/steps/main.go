@@ -1,5 +1,5 @@
-// Command steps prints a rollout step by step, as the operator would take it: it plays a small cluster, asks plan.Next
-// for each step, and shows the pods after it. docs/rollout.md has what it prints.
+// Command steps prints a rollout step by step, as the operator would do it: it simulates a small cluster, gets each step from plan.Next,
+// and shows the pods after it. docs/rollout.md contains its output.
 //
 //	go run ./internal/plan/steps -candidates=2 -new=crashes
 package main
@@ -21,23 +21,23 @@ func main() {
 	}
 }
 
-// most is what the API accepts as spec.candidates.
+// most is the maximum of spec.candidates in the API.
 const most = 16
 
-// run plays the rollout that the arguments describe.
+// run simulates the rollout that the arguments describe.
 func run(args []string, out io.Writer) error {
 	flags := flag.NewFlagSet("steps", flag.ContinueOnError)
 	flags.SetOutput(out)
 	c := &cluster{}
 	flags.IntVar(&c.candidates, "candidates", 2, "`number` of candidates, spec.candidates")
-	before := flags.Int("before", -1, "`number` of candidates before the change; 0 for a job that is just made; as -candidates unless given")
-	name := flags.String("new", "works", "what becomes of the new version, a `fate`: it works, crashes as soon as it acts, or its pods are never-ready")
-	flags.IntVar(&c.room, "room", 0, "`number` of pods that fit into the cluster; 0 for any number")
-	flags.IntVar(&c.quota, "quota", 0, "`number` of pods that a quota allows; 0 for any number")
-	surge := flags.Int("surge", -1, "spec.strategy.maxSurge, 0 or 1; 0 for one candidate and 1 for more unless given")
+	before := flags.Int("before", -1, "`number` of candidates before the change; 0 for a new job; if negative, the value of -candidates")
+	name := flags.String("new", "works", "`fate` of the new version: it works, crashes as soon as it acts, or its pods are never-ready")
+	flags.IntVar(&c.room, "room", 0, "`number` of pods that fit into the cluster; 0 for no limit")
+	flags.IntVar(&c.quota, "quota", 0, "`number` of pods that a quota allows; 0 for no limit")
+	surge := flags.Int("surge", -1, "spec.strategy.maxSurge, 0 or 1; if negative, 0 for one candidate and 1 for more")
 	flags.BoolVar(&c.paused, "paused", false, "spec.strategy.paused is set")
 	flags.BoolVar(&c.same, "same", false, "the template does not change, only the number")
-	flags.BoolVar(&c.together, "together", false, "all pods were put on one node at first, and others take pods now; with -same")
+	flags.BoolVar(&c.together, "together", false, "all pods are on one node at first, and other nodes accept pods now; requires -same")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
@@ -56,7 +56,7 @@ func run(args []string, out io.Writer) error {
 	return c.play(out)
 }
 
-// check returns what is wrong with a rollout that is to be played.
+// check returns what is wrong with the description of a rollout.
 func (c *cluster) check(before, surge int) error {
 	switch {
 	case c.candidates < 1 || c.candidates > most:
@@ -74,11 +74,11 @@ func (c *cluster) check(before, surge int) error {
 func (c *cluster) checkRoom(before int) error {
 	switch {
 	case c.room < 0 || c.room > 0 && c.room < before:
-		return fmt.Errorf("-room=%d: write 0, or at least the %d that there are at first", c.room, before)
+		return fmt.Errorf("-room=%d: write 0, or at least the %d pods that exist at first", c.room, before)
 	case c.quota < 0 || c.quota > 0 && c.quota < max(before, c.candidates):
-		return fmt.Errorf("-quota=%d: write 0, or at least the %d that there are to be", c.quota, max(before, c.candidates))
+		return fmt.Errorf("-quota=%d: write 0, or at least the %d pods that are needed", c.quota, max(before, c.candidates))
 	case c.together && (!c.same || before != c.candidates):
-		return errors.New("-together: write -same too, and leave -before out: nothing is moved while anything else is done")
+		return errors.New("-together: write -same too, and omit -before: the operator moves a pod only if there is nothing else to do")
 	}
 	return nil
 }

@@ -11,13 +11,13 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-var update = flag.Bool("update", false, "write what the command prints into docs/rollout.md")
+var update = flag.Bool("update", false, "write the output of the command into docs/rollout.md")
 
 const page = "../../../docs/rollout.md"
 
 var example = regexp.MustCompile("(?s)```\n\\$ go run ./internal/plan/steps ([^\n]*)\n(.*?)```\n")
 
-// TestPage holds docs/rollout.md to what the command prints.
+// TestPage compares docs/rollout.md with the output of the command.
 func TestPage(t *testing.T) {
 	text, err := os.ReadFile(page)
 	if err != nil {
@@ -43,11 +43,11 @@ func TestPage(t *testing.T) {
 		return
 	}
 	if diff := cmp.Diff(string(text), printed); diff != "" {
-		t.Errorf("%s shows what the command does not print (go test ./internal/plan/steps -update writes it anew; -page +command):\n%s", page, diff)
+		t.Errorf("%s shows what the command does not print (go test ./internal/plan/steps -update rewrites it; -page +command):\n%s", page, diff)
 	}
 }
 
-// TestEveryRolloutEnds tries what nobody would read.
+// TestEveryRolloutEnds runs many combinations whose output is not documented.
 func TestEveryRolloutEnds(t *testing.T) {
 	for candidates := 1; candidates <= 5; candidates++ {
 		for before := range 6 {
@@ -74,7 +74,7 @@ func TestEveryRolloutEnds(t *testing.T) {
 	}
 }
 
-// TestAStandbyIsMoved: one of those on the holder's node, and none where there is no room, or no more may live.
+// TestAStandbyIsMoved: one standby on the holder's node is moved, but none if there is no room, or no surge pod is allowed.
 func TestAStandbyIsMoved(t *testing.T) {
 	for args, ends := range map[string]string{
 		"-candidates=2":          "done",
