@@ -264,8 +264,8 @@ func TestSchemaRefusesWrongValues(t *testing.T) {
 		"networkPolicy.apiServer.ports={}": "/networkPolicy/apiServer/ports",
 		"networkPolicy.metricsFrom={a}":    "/networkPolicy/metricsFrom/0",
 		// Said by a template.
-		"metrics.secure=false,metrics.certSecret=a": "metrics.certSecret has a certificate that metrics.secure=false does not use",
-		"metrics.secure=true,watchNamespaces={a}":   "metrics.secure=true with watchNamespaces takes a right on the whole cluster",
+		"metrics.secure=false,metrics.certSecret=a": "metrics.certSecret is set, but metrics.secure=false uses no certificate",
+		"metrics.secure=true,watchNamespaces={a}":   "metrics.secure=true with watchNamespaces needs a cluster-wide right",
 		"metrics.rbac.create=maybe":                 "/metrics/rbac/create",
 		"flowSchema.shares=0":                       "/flowSchema/shares",
 		"guard.enabled=false":                       "enabled",

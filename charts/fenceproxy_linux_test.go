@@ -125,8 +125,8 @@ func TestFenceProxyNetworkPolicy(t *testing.T) {
 func TestFenceProxyThatCannotBe(t *testing.T) {
 	c := newHelm(t)
 	for set, want := range map[string]string{
-		"replicas=2":                                "fenceProxy.replicas is 2, and fenceProxy.store.bolt is a file that one process may have open",
-		"store.bolt.enabled=false":                  "fenceProxy.store has none",
+		"replicas=2":                                "fenceProxy.replicas is 2, but only one process can open the file of fenceProxy.store.bolt",
+		"store.bolt.enabled=false":                  "fenceProxy.store has no store",
 		"config.upstream=http://a":                  "fenceProxy.config.rules is empty",
 		"config.strict=true":                        "fenceProxy.advanceTokenSecret",
 		"config.listen=x":                           "listen",

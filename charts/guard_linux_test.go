@@ -360,27 +360,27 @@ func (w *guardWorld) dryRun(who rest.ImpersonationConfig, l *coordinationv1.Leas
 	return err
 }
 
-// What the messages begin with, or say.
+// Distinctive parts of the guard's messages.
 const (
-	notYours    = "which its pods and the operator write"
+	notYours    = "only its Pods and the operator may write it"
 	notMarked   = "singletonjob.io/guard=off"
 	noRight     = `the verb "override" on singletonjobs/lease`
-	noCandidate = "is no candidate"
-	notItself   = "may make itself the holder or let go of what it holds itself"
+	noCandidate = "is not a candidate"
+	notItself   = "may make itself the holder or release the Lease that it holds itself"
 	wrongToken  = "is not what it must be"
 	wrongCount  = "leaseTransitions grows by 1"
-	wrongTime   = "leaseDurationSeconds is from 3 to 3600"
-	mayNotSet   = "a pod may set the annotations"
-	mayNotTake  = "a pod may take away"
+	wrongTime   = "leaseDurationSeconds must be from 3 to 3600"
+	mayNotSet   = "a Pod may set only the annotations"
+	mayNotTake  = "a Pod may remove only"
 	badHistory  = "singletonjob.io/history is not"
-	notItsMeta  = "a pod leaves the Lease's labels"
-	notOurs     = "the operator writes Leases labelled"
-	noHolder    = "makes nobody the holder"
-	lowersToken = "lowers no fencing token"
-	lowersTick  = "takes no tick back"
-	wrongTick   = "tick only grows"
-	wrongRun    = "run changes with a new tenure"
-	badBase     = "the token-base is a number from 0"
+	notItsMeta  = "a Pod may not change the Lease's labels"
+	notOurs     = "the operator may write only Leases labelled"
+	noHolder    = "may not set the holder"
+	lowersToken = "may not lower a fencing token"
+	lowersTick  = "may not set a tick back"
+	wrongTick   = "tick must be a time in UTC and may only grow"
+	wrongRun    = "run may change only when a tenure begins"
+	badBase     = "the token-base must be a number from 0"
 )
 
 const mostSeconds = 1<<31 - 1
