@@ -140,12 +140,12 @@ func TestLogsFollowTheHolder(t *testing.T) {
 	w.status(job, func(s *v1alpha1.SingletonJobStatus) { s.ActivePod = "" })
 	for _, args := range [][]string{{"logs", "billing"}, {"exec", "billing", "--", "true"}} {
 		status, _, errOut := w.run(args...)
-		if want := fmt.Sprintf("error: nothing is active; see kubectl singleton why billing -n %s\n", w.namespace); status != ExitError || errOut != want {
+		if want := fmt.Sprintf("error: no process is active; see kubectl singleton why billing -n %s\n", w.namespace); status != ExitError || errOut != want {
 			t.Errorf("%q ended with %d and %q, want %q", args, status, errOut, want)
 		}
 	}
-	w.says(ExitUsage, "--copy-to: a pod of a SingletonJob is not copied", "debug", "billing", "--copy-to=x", "--image=y")
-	w.says(ExitUsage, "want the NAME of one SingletonJob, --, and the command", "exec", "billing", "true")
+	w.says(ExitUsage, "--copy-to: a Pod of a SingletonJob cannot be copied", "debug", "billing", "--copy-to=x", "--image=y")
+	w.says(ExitUsage, "expected the NAME of one SingletonJob, --, and the command", "exec", "billing", "true")
 }
 
 // TestLogOfTheLastRun: where nothing acts, it is that of the newest run's last attempt, while its pod is there.

@@ -18,8 +18,8 @@ import (
 func TestSwitchover(t *testing.T) {
 	w := newWorld(t)
 	job := w.job("billing")
-	w.says(ExitError, "billing-752pq9t-1 is active already; standbys that are ready: billing-752pq9t-0", "switchover", "billing", "--to", "billing-752pq9t-1")
-	w.says(ExitError, "billing-2 is no candidate of billing; standbys that are ready: billing-752pq9t-0", "switchover", "billing", "--to", "billing-2")
+	w.says(ExitError, "billing-752pq9t-1 is already active; ready standbys: billing-752pq9t-0", "switchover", "billing", "--to", "billing-752pq9t-1")
+	w.says(ExitError, "billing-2 is not a candidate of billing; ready standbys: billing-752pq9t-0", "switchover", "billing", "--to", "billing-2")
 	w.says(ExitOK, "billing-752pq9t-0\n", "__complete", "switchover", "billing", "--to", "")
 	w.says(ExitOK, "asked to hand over", "switchover", "sj/billing", "--to", "pod/billing-752pq9t-0")
 	w.asks(job, contract.SwitchoverAnnotation, "billing-752pq9t-0@7001")
@@ -35,7 +35,7 @@ func TestSwitchover(t *testing.T) {
 	<-ended
 
 	w.status(job, func(s *v1alpha1.SingletonJobStatus) { s.ActivePod = "" })
-	w.says(ExitError, "nothing is active, so nothing can be handed over; see kubectl singleton why billing", "switchover", "billing")
+	w.says(ExitError, "no process is active, so there is nothing to hand over; see kubectl singleton why billing", "switchover", "billing")
 }
 
 // TestSwitchoverWithoutStandby: what cannot be followed is refused at once.
@@ -57,7 +57,7 @@ func TestRestart(t *testing.T) {
 	w := newWorld(t)
 	job := w.job("billing")
 	const waits = "waiting: 2 of the old candidates left"
-	if status, _, errOut := w.run("restart", "billing", "--wait", "--timeout=2s"); status != ExitError || !strings.Contains(errOut, "not within 2s") {
+	if status, _, errOut := w.run("restart", "billing", "--wait", "--timeout=2s"); status != ExitError || !strings.Contains(errOut, "timed out after 2s") {
 		t.Errorf("while nothing happens it ended with %d:\n%s", status, errOut)
 	} else if !strings.Contains(errOut, waits) {
 		t.Logf("on this slow machine it did not get to %q", waits)

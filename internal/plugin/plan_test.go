@@ -48,7 +48,7 @@ func TestPlanOtherwise(t *testing.T) {
 		"--grace-period=5s":                        "as long as it takes to stop, at most 5s",
 		"--candidates=1":                           "One candidate has no standby",
 		"--lease=1h/55m/30m -o json":               `"writesPerSecond": 0.000555`,
-		"--lease=15s/10s":                          "error: --lease=15s/10s: want leaseDuration/renewDeadline/retryPeriod, such as 15s/10s/2s",
+		"--lease=15s/10s":                          "error: --lease=15s/10s: expected leaseDuration/renewDeadline/retryPeriod, such as 15s/10s/2s",
 		"--lease=15s/ten/2s":                       `error: --lease=15s/ten/2s: "ten" is no duration: such as 15s or 500ms`,
 		"--lease=15s/10s/-2s":                      `"-2s" is no duration`,
 		"--lease=5s/4s/2s":                         "spec.lease.renewDeadline: Invalid value: \"4s\": 4s is too long for leaseDuration 5s: at most 3s",

@@ -279,12 +279,12 @@ func TestErrors(t *testing.T) {
 	w.job("of-" + w.namespace)
 	w.says(ExitError, "but in "+w.namespace+": give it with -n", "token", "of-"+w.namespace, "-n", "default")
 	w.says(ExitError, "nobody may not get singletonjobs.singletonjob.io in namespace "+w.namespace, "history", "billing", "--as", "nobody")
-	w.says(ExitUsage, "want the NAME of one SingletonJob, got 0", "token")
-	w.says(ExitUsage, "--output=jsn: status takes json, yaml, wide, name", "status", "-o", "jsn")
-	w.says(ExitUsage, "--output=yaml: suspend takes name", "suspend", "billing", "-o", "yaml")
+	w.says(ExitUsage, "expected the NAME of one SingletonJob, got 0", "token")
+	w.says(ExitUsage, "--output=jsn: status accepts json, yaml, wide, name", "status", "-o", "jsn")
+	w.says(ExitUsage, "--output=yaml: suspend accepts name", "suspend", "billing", "-o", "yaml")
 	w.says(ExitUsage, "unknown command", "stats")
 	w.says(ExitUsage, "unknown flag: --wacht", "status", "--wacht")
-	w.says(ExitUsage, "--watch wants the NAME of one", "status", "-w")
+	w.says(ExitUsage, "--watch needs the NAME of one", "status", "-w")
 
 	empty := httptest.NewServer(http.HandlerFunc(func(out http.ResponseWriter, _ *http.Request) {
 		out.Header().Set("Content-Type", "application/json")
@@ -293,7 +293,7 @@ func TestErrors(t *testing.T) {
 	}))
 	defer empty.Close()
 	w.kubeconfig = ""
-	w.says(ExitError, "this cluster knows no SingletonJobs: install the operator first", "status", "billing", "-s", empty.URL)
+	w.says(ExitError, "this cluster has no SingletonJob definition: install the operator first", "status", "billing", "-s", empty.URL)
 	w.says(ExitError, "no cluster is configured", "status", "billing")
 	empty.Close()
 	w.says(ExitError, "refused", "status", "billing", "-s", empty.URL)
@@ -304,7 +304,7 @@ func TestForbiddenParts(t *testing.T) {
 	w := newWorld(t)
 	w.job("billing")
 	w.mayOnly("viewer", map[string][]string{"singletonjobs": {"get", "list"}, "pods": {"list"}})
-	w.says(ExitOK, "not known: you may not read Leases here", "status", "billing", "--as", "viewer")
+	w.says(ExitOK, "unknown: you may not read Leases in this namespace", "status", "billing", "--as", "viewer")
 	w.says(ExitOK, "active and protected", "why", "billing", "--as", "viewer")
 	w.says(ExitError, "viewer may not patch singletonjobs.singletonjob.io in namespace "+w.namespace+": ask for a role", "suspend", "billing", "--as", "viewer")
 }
@@ -327,7 +327,7 @@ func TestSuspend(t *testing.T) {
 	<-ended
 	w.says(ExitOK, "suspended already", "suspend", "billing")
 	w.says(ExitAmiss, "kubectl singleton resume billing", "why", "billing")
-	w.says(ExitError, "not within 1ms; see kubectl singleton why billing", "resume", "billing", "--wait", "--timeout=1ms")
+	w.says(ExitError, "timed out after 1ms; see kubectl singleton why billing", "resume", "billing", "--wait", "--timeout=1ms")
 	if w.until(job, func() bool { return true }); job.Spec.Suspend {
 		t.Error("the job was not resumed")
 	}

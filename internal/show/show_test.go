@@ -268,7 +268,7 @@ var cases = map[string]func(*Facts){
 	},
 	"somebody else's lease": func(f *Facts) {
 		f.nobody(v1alpha1.ReasonLeaseConflict, "the Lease prod/billing exists and is not this operator's")
-		f.Lease, f.NoLease = nil, "the Lease of this name is somebody else's"
+		f.Lease, f.NoLease = nil, "the Lease of this name does not belong to this job"
 	},
 	"a schedule": func(f *Facts) {
 		f.nightly()
