@@ -51,12 +51,12 @@ func TestSwitchoverWithoutStandby(t *testing.T) {
 	w.asks(job, contract.SwitchoverAnnotation, "")
 }
 
-// TestRestart waits until none of the candidates from before is left, whatever the status says meanwhile: it says for a moment
-// that all is well, since an annotation is no new generation.
+// TestRestart checks that --wait waits until no candidate from before is left, whatever the status says. For a moment the status
+// says that all is well, because an annotation does not change the generation.
 func TestRestart(t *testing.T) {
 	w := newWorld(t)
 	job := w.job("billing")
-	const waits = "waiting: 2 of the old candidates left"
+	const waits = "waiting: for 2 old candidates to end"
 	if status, _, errOut := w.run("restart", "billing", "--wait", "--timeout=2s"); status != ExitError || !strings.Contains(errOut, "timed out after 2s") {
 		t.Errorf("while nothing happens it ended with %d:\n%s", status, errOut)
 	} else if !strings.Contains(errOut, waits) {

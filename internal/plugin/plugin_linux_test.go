@@ -273,11 +273,11 @@ func TestLook(t *testing.T) {
 func TestErrors(t *testing.T) {
 	w := newWorld(t)
 	w.says(ExitOK, "No SingletonJobs in namespace", "status")
-	w.says(ExitError, "nor any other: -n names another namespace", "status", "nothing-like-it")
+	w.says(ExitError, "and no other either: select another namespace with -n", "status", "nothing-like-it")
 	w.job("billing")
 	w.says(ExitError, `there is no SingletonJob "biling" in namespace `+w.namespace+"; did you mean billing?", "status", "biling")
 	w.job("of-" + w.namespace)
-	w.says(ExitError, "but in "+w.namespace+": give it with -n", "token", "of-"+w.namespace, "-n", "default")
+	w.says(ExitError, "but there is one in namespace "+w.namespace+": select it with -n", "token", "of-"+w.namespace, "-n", "default")
 	w.says(ExitError, "nobody may not get singletonjobs.singletonjob.io in namespace "+w.namespace, "history", "billing", "--as", "nobody")
 	w.says(ExitUsage, "expected the NAME of one SingletonJob, got 0", "token")
 	w.says(ExitUsage, "--output=jsn: status accepts json, yaml, wide, name", "status", "-o", "jsn")

@@ -61,7 +61,7 @@ func TestRun(t *testing.T) {
 		t.Errorf("it asks for %q", name)
 	}
 	w.says(ExitError, "the run "+name+" is already requested and has not started: wait for it, or withdraw it", "run", "report")
-	w.says(ExitOK, "asked for and not begun: "+name, "status", "report")
+	w.says(ExitOK, "requested and not started: "+name, "status", "report")
 	w.withdraw(job)
 
 	w.says(ExitOK, "by the name fix-7", "run", "report", "--name=fix-7", "--tick=2026-11-22T02:30:00+01:00")
@@ -102,7 +102,7 @@ func TestRunRefused(t *testing.T) {
 	w.says(ExitError, "nightly is suspended: kubectl singleton resume nightly", "run", "nightly")
 }
 
-// TestRunWait returns when that very run has ended, as it has.
+// TestRunWait checks that --wait returns when the requested run has ended, with that run's result.
 func TestRunWait(t *testing.T) {
 	w := newWorld(t)
 	job := w.runner("report", &v1alpha1.Schedule{Cron: "0 0 * * *"})
@@ -112,7 +112,7 @@ func TestRunWait(t *testing.T) {
 		says        string
 	}{
 		{"good", "Complete", ExitOK, "by the name good"},
-		{"bad", "GivenUp", ExitError, "the run bad has ended as GivenUp, not as Complete: ProcessExited in attempt 3 on report-1, exit status 9; read kubectl logs report-1"},
+		{"bad", "GivenUp", ExitError, "the run bad ended as GivenUp, not as Complete: ProcessExited in attempt 3 on report-1, exit status 9; see kubectl logs report-1"},
 	} {
 		before := job.Status.Runs
 		ended := make(chan struct{})

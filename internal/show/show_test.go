@@ -171,10 +171,10 @@ var cases = map[string]func(*Facts){
 	"new, and no operator": func(f *Facts) {
 		f.Job.Status = v1alpha1.SingletonJobStatus{}
 		f.Job.Generation, f.Job.CreationTimestamp = 1, ago(90*time.Second)
-		f.Pods, f.Lease, f.NoLease = nil, nil, "there is none"
+		f.Pods, f.Lease, f.NoLease = nil, nil, "there is no Lease"
 	},
 	"changed, and not yet seen": func(f *Facts) { f.Job.Generation++ },
-	"the lease may not be read": func(f *Facts) { f.Lease, f.NoLease = nil, "not known: you may not read Leases here" },
+	"the lease may not be read": func(f *Facts) { f.Lease, f.NoLease = nil, "unknown: you may not read Leases in this namespace" },
 	"the holder's clock is ahead": func(f *Facts) {
 		f.Renewed = now.Add(42 * time.Second)
 	},
@@ -390,7 +390,7 @@ func golden(t *testing.T, name, text string) {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(string(want), text); diff != "" {
-		t.Errorf("%s (go test ./internal/show -update writes it anew; -file +shown):\n%s", path, diff)
+		t.Errorf("%s (go test ./internal/show -update rewrites it; -file +shown):\n%s", path, diff)
 	}
 }
 
@@ -535,12 +535,12 @@ func TestNotFound(t *testing.T) {
 		here, elsewhere []string
 		want            string
 	}{
-		{"billing", nil, nil, `there is no SingletonJob "billing" in namespace prod, nor any other: -n names another namespace`},
+		{"billing", nil, nil, `there is no SingletonJob "billing" in namespace prod, and no other either: select another namespace with -n`},
 		{"biling", []string{"mail", "billing"}, nil, `there is no SingletonJob "biling" in namespace prod; did you mean billing?`},
 		{"bill", []string{"billing"}, nil, `there is no SingletonJob "bill" in namespace prod; did you mean billing?`},
 		{"x", []string{"g", "f", "e", "d", "c", "bb", "aa"}, nil, `there is no SingletonJob "x" in namespace prod; did you mean c, d, e, f, g?`},
-		{"billing", []string{"mail", "report"}, nil, `there is no SingletonJob "billing" in namespace prod; there is mail, report`},
-		{"billing", []string{"billings"}, []string{"test", "dev"}, `there is no SingletonJob "billing" in namespace prod, but in dev, test: give it with -n`},
+		{"billing", []string{"mail", "report"}, nil, `there is no SingletonJob "billing" in namespace prod; the namespace has mail, report`},
+		{"billing", []string{"billings"}, []string{"test", "dev"}, `there is no SingletonJob "billing" in namespace prod, but there is one in namespace dev, test: select it with -n`},
 	} {
 		if got := NotFound(c.name, "prod", c.here, c.elsewhere); got != c.want {
 			t.Errorf("%s among %q and %q:\n%s\nwant\n%s", c.name, c.here, c.elsewhere, got, c.want)
