@@ -35,14 +35,14 @@ func TestReadiness(t *testing.T) {
 		says   string // nothing if it is ready
 	}{
 		{what: "the API server is down at first", told: told{"a": down}, says: "never asked"},
-		{what: "no definition", told: told{"a": &meta.NoKindMatchError{}}, says: "install their definition"},
-		{what: "no right in one", told: told{"b": apierrors.NewForbidden(jobs, "", nil)}, says: `not do its work in namespace "b"`},
+		{what: "no definition", told: told{"a": &meta.NoKindMatchError{}}, says: "install their CustomResourceDefinition"},
+		{what: "no right in one", told: told{"b": apierrors.NewForbidden(jobs, "", nil)}, says: `lacks rights in namespace "b"`},
 		{what: "caches are being filled", caches: errors.New("not filled yet"), says: "not filled yet"},
 		{what: "all is well"},
 		{what: "the API server is down", told: told{"b": down}},
 		{what: "and hangs", told: told{"a": context.DeadlineExceeded}},
-		{what: "the definition is removed", told: told{"a": gone, "b": gone}, says: "install their definition"},
-		{what: "the API server is down then", told: told{"a": down}, says: "install their definition"},
+		{what: "the definition is removed", told: told{"a": gone, "b": gone}, says: "install their CustomResourceDefinition"},
+		{what: "the API server is down then", told: told{"a": down}, says: "install their CustomResourceDefinition"},
 		{what: "the definition is back"},
 	} {
 		r.live, r.synced = step.told, func(context.Context) error { return step.caches }
