@@ -70,7 +70,7 @@ func TestCommandLine(t *testing.T) {
 		"two minds":            {args: []string{"--agent-image=x", "--metrics-secure=false", "--metrics-cert-path=/c"}, says: "--metrics-cert-path sets a certificate, but --metrics-secure=false uses none"},
 		"stray argument":       {args: []string{"--agent-image=x", "y"}, says: `unexpected argument "y"`},
 		"unknown flag":         {args: []string{"--nonsense"}, says: "nonsense"},
-		"bad registry":         {args: []string{"--agent-image=x", "--entrypoint-insecure-registries=https://r/"}, says: `"https://r/" is no registry`},
+		"bad registry":         {args: []string{"--agent-image=x", "--entrypoint-insecure-registries=https://r/"}, says: `"https://r/" is not a registry`},
 		"no such certificates": {args: []string{"--agent-image=x", "--entrypoint-ca-file=/none"}, says: "--entrypoint-ca-file"},
 		"help names the flags": {args: []string{"--help"}, says: "-agent-image"},
 	} {
