@@ -63,7 +63,7 @@ func TestValidateConfig(t *testing.T) {
 			starts(t, gatedOf(t, mustPod(t, job, 0, settings)).Env[0])
 		case row.at == "" || len(errs) != 1 || errs[0].Field != row.at:
 			t.Errorf("%s: %v, want one at %q", name, errs, row.at)
-		case !strings.Contains(errs[0].Error(), fmt.Sprintf("of which the kernel passes on %d", most)) || len(errs[0].Error()) > 500:
+		case !strings.Contains(errs[0].Error(), fmt.Sprintf("and the kernel allows at most %d", most)) || len(errs[0].Error()) > 500:
 			t.Errorf("%s: it says %s", name, errs[0])
 		}
 	}
