@@ -585,7 +585,7 @@ func TestSomebodyElsesServiceAccount(t *testing.T) {
 	w.job(nil)
 	w.until("it says so", func() bool {
 		c := condition(w.status(), v1alpha1.ConditionActive)
-		return c.Reason == v1alpha1.ReasonFailedCreate && strings.Contains(c.Message, "ServiceAccount "+w.key.Namespace+"/job-singletonjob exists and is not of this SingletonJob")
+		return c.Reason == v1alpha1.ReasonFailedCreate && strings.Contains(c.Message, "ServiceAccount "+w.key.Namespace+"/job-singletonjob exists and does not belong to this SingletonJob")
 	})
 	after := foreign.DeepCopy()
 	w.must(w.api.Get(t.Context(), client.ObjectKeyFromObject(foreign), after))

@@ -243,7 +243,7 @@ func TestEntrypointIsOff(t *testing.T) {
 	w.until("it says so", func() bool {
 		return condition(w.status(), v1alpha1.ConditionActive).Reason == v1alpha1.ReasonEntrypointUnknown
 	})
-	w.wantUnknown("the operator looks up no images (entrypoint.enabled); set command to the ENTRYPOINT of the image")
+	w.wantUnknown("look-ups of images are disabled in the operator (entrypoint.enabled); set command to the ENTRYPOINT of the image")
 	w.edit(func(job *v1alpha1.SingletonJob) { job.Spec.Template.Spec.Containers[0].Command = []string{"/mine"} })
 	w.until("it serves", w.serving)
 	w.wantRun("/mine")
@@ -257,7 +257,7 @@ func TestEntrypointOfAPrivateImage(t *testing.T) {
 	}{
 		"of the pod":                {mayRead: true, ofPod: true},
 		"of its account":            {mayRead: true, ofAccount: true},
-		"none":                      {mayRead: true, says: "(the pod has no pull secret)"},
+		"none":                      {mayRead: true, says: "(the Pod has no pull secret)"},
 		"of the pod, and forbidden": {ofPod: true, says: "may not read pull secrets: entrypoint.pullSecrets"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -112,7 +112,7 @@ func TestTheServiceHasAnotherName(t *testing.T) {
 	w.edit(func(job *v1alpha1.SingletonJob) { job.Spec.Service.Name = "foreign" })
 	w.until("it says what is wrong", func() bool {
 		c := condition(w.status(), v1alpha1.ConditionReady)
-		return c.Reason == v1alpha1.ReasonFailedCreate && strings.Contains(c.Message, "/foreign exists and is not of this SingletonJob: delete it, or set another spec.service.name")
+		return c.Reason == v1alpha1.ReasonFailedCreate && strings.Contains(c.Message, "/foreign exists and does not belong to this SingletonJob: delete it, or set another spec.service.name")
 	})
 	w.edit(func(job *v1alpha1.SingletonJob) { job.Spec.Service.Name = "" })
 	w.until("it is the job's own", only("foreign", "job"))
@@ -133,7 +133,7 @@ func TestSomebodyElsesService(t *testing.T) {
 	w.until("it runs all the same, and says so", func() bool {
 		active, ready := condition(w.status(), v1alpha1.ConditionActive), condition(w.status(), v1alpha1.ConditionReady)
 		return active.Reason == v1alpha1.ReasonRunning && ready.Reason == v1alpha1.ReasonFailedCreate &&
-			strings.Contains(ready.Message, "Service "+w.key.Namespace+"/job exists and is not of this SingletonJob")
+			strings.Contains(ready.Message, "Service "+w.key.Namespace+"/job exists and does not belong to this SingletonJob")
 	})
 	w.edit(func(job *v1alpha1.SingletonJob) { job.Spec.Service = nil })
 	w.until("it serves", w.serving)
