@@ -240,7 +240,7 @@ func TestNotReleased(t *testing.T) {
 		t.Fatal(err)
 	}
 	for flag, want := range map[string]string{
-		"-version=0.2":                 `-version="0.2": want one such as v0.2.0`,
+		"-version=0.2":                 `-version="0.2": expected a version such as v0.2.0`,
 		"-repository=":                 `-repository="": want where the image will be`,
 		"-repository=example.com/x:v1": "without a tag",
 		"-url=http://x":                `-url="http://x": want where the files will be found`,
