@@ -27,9 +27,9 @@ var layout string
 // foreign are Kubernetes' own types, by their paths. Their fields are documented elsewhere.
 var foreign = map[string]string{
 	"metadata": "Kubernetes' ObjectMeta: `kubectl explain pod.metadata`.",
-	"spec.template": "It is Kubernetes' [PodTemplateSpec](https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/pod-template-v1/): " +
-		"`kubectl explain podtemplate.template`. What is refused in it is among the [rules](#rules).",
-	"status.conditions": "Each is Kubernetes' `metav1.Condition`; [status](status.md#conditions) has their types and reasons.",
+	"spec.template": "Kubernetes' [PodTemplateSpec](https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/pod-template-v1/): " +
+		"`kubectl explain podtemplate.template`. The [rules](#rules) include what the API server refuses in it.",
+	"status.conditions": "Each is a Kubernetes `metav1.Condition`; [status](status.md#conditions) lists their types and reasons.",
 }
 
 // schema is a map, so that the page also shows limits that this program does not know.
