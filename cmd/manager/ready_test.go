@@ -12,7 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// told is what the API server answers in each namespace.
+// told is the API server's answer in each namespace.
 type told map[string]error
 
 func (told) Get(context.Context, client.ObjectKey, client.Object, ...client.GetOption) error {
@@ -23,7 +23,7 @@ func (a told) List(_ context.Context, _ client.ObjectList, options ...client.Lis
 	return a[(&client.ListOptions{}).ApplyOptions(options).Namespace]
 }
 
-// TestReadiness: what is asked and answered, one after the other, and what a probe is told then.
+// TestReadiness: a sequence of the API server's answers, and the result of a probe after each.
 func TestReadiness(t *testing.T) {
 	jobs := schema.GroupResource{Group: "singletonjob.io", Resource: "singletonjobs"}
 	gone, down := apierrors.NewNotFound(jobs, ""), apierrors.NewServiceUnavailable("down")

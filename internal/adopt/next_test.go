@@ -11,7 +11,7 @@ import (
 	"github.com/singletonjob/operator/internal/plan"
 )
 
-// given is a Deployment of two replicas, and no SingletonJob.
+// given is a Deployment with two replicas, and no SingletonJob.
 func given() facts {
 	ref := v1alpha1.WorkloadRef{APIVersion: v1alpha1.WorkloadAPIVersion, Kind: v1alpha1.WorkloadDeployment, Name: "web"}
 	template := corev1.PodTemplateSpec{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "app", Image: "app", Command: []string{"run"}}}}}
@@ -19,13 +19,13 @@ func given() facts {
 	return facts{ref: ref, workload: &plan.Workload{Exists: true, Replicas: 2, Template: template}, desired: r.job()}
 }
 
-// several gives the workload a proxy in front.
+// several puts a proxy container first in the workload.
 func several(f *facts) {
 	pod := &f.workload.Template.Spec
 	pod.Containers = append([]corev1.Container{{Name: "proxy", Image: "proxy"}}, pod.Containers...)
 }
 
-// made gives it the SingletonJob, of which the operator says something.
+// made adds the SingletonJob, with a reason that the operator reports.
 func made(reason string, status metav1.ConditionStatus) facts {
 	f := given()
 	f.job = f.desired.DeepCopy()
@@ -37,7 +37,7 @@ func made(reason string, status metav1.ConditionStatus) facts {
 	return f
 }
 
-// beside has the operator say that the workload is not gone, and that so many replicas.
+// beside makes the operator report a reason for the workload, with this number of replicas.
 func beside(reason string, replicas int32) func(*facts) {
 	return func(f *facts) {
 		f.job.Status.Conditions[1].Reason, f.workload.Replicas = reason, replicas

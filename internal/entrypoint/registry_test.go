@@ -28,7 +28,7 @@ import (
 	"github.com/singletonjob/operator/test/closedport"
 )
 
-// hub is a registry in this process. around sees each request before it; asked are their paths.
+// hub is a registry in this process. around sees each request first; asked are the paths of requests.
 type hub struct {
 	t      *testing.T
 	host   string
@@ -87,7 +87,7 @@ func image(t *testing.T, p process) v1.Image {
 	return made
 }
 
-// push puts an image there and returns its digest.
+// push stores an image and returns its digest.
 func (h *hub) push(path string, p process) string {
 	h.t.Helper()
 	made := image(h.t, p)
@@ -97,7 +97,7 @@ func (h *hub) push(path string, p process) string {
 	return digest.String()
 }
 
-// pushIndex puts an index there, of images by platform.
+// pushIndex stores an index of images by platform.
 func (h *hub) pushIndex(path string, images map[string]process) {
 	h.t.Helper()
 	index := v1.ImageIndex(empty.Index)
@@ -182,7 +182,7 @@ func TestFind(t *testing.T) {
 	}
 }
 
-// TestTrouble: each has words of its own, and none of the registry's.
+// TestTrouble: each problem has its own message, which quotes nothing from the registry.
 func TestTrouble(t *testing.T) {
 	const secret = "what only the operator may read"
 	status := func(code int) func(http.ResponseWriter, *http.Request) bool {
@@ -274,7 +274,7 @@ func TestNobodyThere(t *testing.T) {
 	}
 }
 
-// TestWhereItIsAsked: neither without TLS nor on this machine, unless somebody has listed the host.
+// TestWhereItIsAsked: the operator asks neither without TLS nor at addresses of this machine, unless the host is listed.
 func TestWhereItIsAsked(t *testing.T) {
 	h := newHub(t)
 	h.push("app:v1", server)
@@ -341,7 +341,7 @@ func login(user, password string) map[string]any {
 	return map[string]any{"auth": base64.StdEncoding.EncodeToString([]byte(user + ":" + password))}
 }
 
-// TestPrivate: credentials are tried until one is right, and what is cached is shown to nobody without them.
+// TestPrivate: credentials are tried until one is accepted, and a request without them gets no cached result.
 func TestPrivate(t *testing.T) {
 	h := newHub(t)
 	h.push("team/app:v1", server)
@@ -379,7 +379,7 @@ func TestPrivate(t *testing.T) {
 	}
 }
 
-// TestCredentialsStayHome: a registry that sends elsewhere does not send them too.
+// TestCredentialsStayHome: a redirect of a registry does not pass on the credentials.
 func TestCredentialsStayHome(t *testing.T) {
 	h, elsewhere := newHub(t), newHub(t)
 	var heard []string
@@ -484,7 +484,7 @@ func TestSecretsOfAllShapes(t *testing.T) {
 	}
 }
 
-// TestConfigurationsAreKept: of an image that is known by its digest the configuration is not read again.
+// TestConfigurationsAreKept: the configuration of a known digest is not read again.
 func TestConfigurationsAreKept(t *testing.T) {
 	h := newHub(t)
 	h.push("app:v1", server)
@@ -512,8 +512,8 @@ func TestConfigurationsAreKept(t *testing.T) {
 	}
 }
 
-// FuzzConfiguration: whatever a registry gives for a configuration, there is an entrypoint of bounded length that runs something,
-// or an error.
+// FuzzConfiguration: whatever a registry returns as a configuration, the result is an entrypoint of bounded length that runs
+// something, or an error.
 func FuzzConfiguration(f *testing.F) {
 	f.Add([]byte(`{"config":{"Entrypoint":["/a"],"Cmd":null}}`))
 	f.Add([]byte(`{"config":{"Entrypoint":"/a"}}`))

@@ -14,8 +14,8 @@ import (
 	"github.com/singletonjob/operator/internal/contract"
 )
 
-// A script that is too long for the kernel is refused where it is written; what is short of that starts. A script that is full of what
-// HTML would escape is as long as it is.
+// A script that is too long for the kernel is refused in its field; a shorter one starts. Characters that HTML escapes do not make
+// a script longer.
 func TestValidateConfig(t *testing.T) {
 	shell := func(n int) []string { return []string{"sh", "-c", strings.Repeat("&", n)} }
 	exec := func(n int) corev1.ProbeHandler {
@@ -69,7 +69,7 @@ func TestValidateConfig(t *testing.T) {
 	}
 }
 
-// starts has the kernel execute a program with a variable.
+// starts executes a program with a variable.
 func starts(t *testing.T, e corev1.EnvVar) {
 	t.Helper()
 	self, err := os.Executable()

@@ -15,7 +15,7 @@ import (
 	"github.com/singletonjob/operator/api/v1alpha1"
 )
 
-// TestAdopt is about the command line; what follows from it is tested where it is done.
+// TestAdopt tests the command line. The adoption itself is tested in the controller's package.
 func TestAdopt(t *testing.T) {
 	w := newWorld(t)
 	labels := map[string]string{"app": "billing"}

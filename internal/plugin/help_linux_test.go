@@ -13,7 +13,7 @@ import (
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 )
 
-// TestHelp: the help of every command fits a terminal of 80 columns, and tells of its own flags.
+// TestHelp: the help of every command fits a terminal of 80 columns, and describes the command's own flags.
 func TestHelp(t *testing.T) {
 	var names []string
 	c := &cli{flags: genericclioptions.NewConfigFlags(true), formats: map[*cobra.Command][]string{}}
@@ -37,7 +37,8 @@ func TestHelp(t *testing.T) {
 	}
 }
 
-// TestWrongCommandLines: what people type first is taken, or told from without a cluster: what is wanted, and where to read on.
+// TestWrongCommandLines: common first attempts are accepted, or rejected without a cluster, with the expected form and where to
+// read more.
 func TestWrongCommandLines(t *testing.T) {
 	t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "none"))
 	for line, want := range map[string]struct {

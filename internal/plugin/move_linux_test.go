@@ -13,8 +13,8 @@ import (
 	"github.com/singletonjob/operator/internal/contract"
 )
 
-// TestSwitchover asks for it in the words that the operator reads, waits for another tenure, and asks for nothing that could
-// not be followed.
+// TestSwitchover: the request has the format that the operator reads, --wait waits for another tenure, and impossible requests are
+// not sent.
 func TestSwitchover(t *testing.T) {
 	w := newWorld(t)
 	job := w.job("billing")
@@ -38,7 +38,7 @@ func TestSwitchover(t *testing.T) {
 	w.says(ExitError, "no process is active, so there is nothing to hand over; see kubectl singleton why billing", "switchover", "billing")
 }
 
-// TestSwitchoverWithoutStandby: what cannot be followed is refused at once.
+// TestSwitchoverWithoutStandby: an impossible request is refused at once.
 func TestSwitchoverWithoutStandby(t *testing.T) {
 	w := newWorld(t)
 	job := w.job("billing")
@@ -89,7 +89,7 @@ func (w *world) asks(job *v1alpha1.SingletonJob, name, want string) {
 	}
 }
 
-// took has a pod hold the Lease.
+// took makes a Pod the holder of the Lease.
 func (w *world) took(name string, job *v1alpha1.SingletonJob, token int64) {
 	w.Helper()
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: name}}

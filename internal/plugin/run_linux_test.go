@@ -13,7 +13,7 @@ import (
 	"github.com/singletonjob/operator/internal/contract"
 )
 
-// runner makes a job that runs to completion, of which an operator has said nothing but its runs.
+// runner creates a job that runs to completion. Its status contains only its runs.
 func (w *world) runner(name string, s *v1alpha1.Schedule, runs ...v1alpha1.RunStatus) *v1alpha1.SingletonJob {
 	w.Helper()
 	job := &v1alpha1.SingletonJob{
@@ -28,7 +28,7 @@ func (w *world) runner(name string, s *v1alpha1.Schedule, runs ...v1alpha1.RunSt
 	return job
 }
 
-// ran has the status tell of runs, newest first. IDs are what follows the job's UID.
+// ran sets the runs in the status, newest first. IDs are given without the job's UID.
 func (w *world) ran(job *v1alpha1.SingletonJob, runs ...v1alpha1.RunStatus) {
 	w.Helper()
 	w.status(job, func(s *v1alpha1.SingletonJobStatus) {
@@ -42,13 +42,13 @@ func (w *world) ran(job *v1alpha1.SingletonJob, runs ...v1alpha1.RunStatus) {
 	})
 }
 
-// withdraw takes a request back.
+// withdraw cancels a request.
 func (w *world) withdraw(job *v1alpha1.SingletonJob) {
 	w.Helper()
 	w.must(w.api.Patch(w.Context(), job, client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"annotations":{"`+contract.RunNowAnnotation+`":null}}}`))))
 }
 
-// TestRun asks for runs in the words that the operator reads.
+// TestRun: the requests have the format that the operator reads.
 func TestRun(t *testing.T) {
 	w := newWorld(t)
 	complete := v1alpha1.RunStatus{ID: "2026-11-23T01:30:00Z", Tick: new(metav1.Date(2026, 11, 23, 1, 30, 0, 0, time.UTC)), State: "Complete", Attempts: 1, Token: 5, Pod: "report-0"}
@@ -78,7 +78,7 @@ func TestRun(t *testing.T) {
 	w.says(ExitOK, "state: Complete", "runs", "report", "-o", "yaml")
 }
 
-// TestRunRefused: what would not be followed is refused at once, and nothing is asked for.
+// TestRunRefused: an impossible request is refused at once, and nothing is written.
 func TestRunRefused(t *testing.T) {
 	w := newWorld(t)
 	w.job("billing")

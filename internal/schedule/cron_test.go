@@ -126,10 +126,10 @@ func TestParseReadsFields(t *testing.T) {
 	}
 }
 
-// CronJob's parser.
+// cronJob is CronJob's parser.
 var cronJob = robfig.NewParser(robfig.Minute | robfig.Hour | robfig.Dom | robfig.Month | robfig.Dow)
 
-// What is accepted here is accepted by CronJob, and means the same there, but for day 7 of the week, which that refuses.
+// CronJob accepts every accepted text and gives it the same meaning, except for day 7 of the week, which CronJob refuses.
 func FuzzCronMeansWhatCronJobMeans(f *testing.F) {
 	for _, seed := range []string{
 		"30 2 * * *", "*/15 0-23/2 1,15 jan-mar mon", "0 0 13 * 5", "0 0 */2 * *", "5/7 * * * *", "0 0 29 2 *", "0 0 1-31/3 * 1", "1,2,3 4 5 6 0",
