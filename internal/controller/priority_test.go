@@ -18,7 +18,7 @@ import (
 	"github.com/singletonjob/operator/internal/inject"
 )
 
-// TestFailoversComeFirst: before what else happens to jobs, and new jobs last.
+// TestFailoversComeFirst: failovers come before other events of jobs, and new jobs come last.
 func TestFailoversComeFirst(t *testing.T) {
 	named := func(name string) metav1.ObjectMeta {
 		return metav1.ObjectMeta{Namespace: "ns", Name: name, UID: "uid", Labels: map[string]string{
@@ -60,7 +60,7 @@ func TestFailoversComeFirst(t *testing.T) {
 	}
 }
 
-// TestPrioritiesEnd: a job that has failed over has no precedence for ever, but until that is told.
+// TestPrioritiesEnd: a job that has failed over keeps its precedence only until the failover is reported.
 func TestPrioritiesEnd(t *testing.T) {
 	if got, _ := result(previousRetry, refusalRetry); got.Priority == nil || *got.Priority != 0 {
 		t.Errorf("what comes later has the priority %v", got.Priority)

@@ -12,7 +12,7 @@ import (
 	"github.com/singletonjob/operator/api/v1alpha1"
 )
 
-// toldOfProtection are the Events that tell of a standby that is missing, and of one that is there again.
+// toldOfProtection are the Events about a missing standby and about its return.
 func (w *world) toldOfProtection() (told []string) {
 	w.t.Helper()
 	events := w.events()
@@ -25,8 +25,8 @@ func (w *world) toldOfProtection() (told []string) {
 	return told
 }
 
-// TestALostStandbyIsTold: a takeover and a rollout leave a job without a standby for as long as they take, and nobody is told. That
-// none comes is told once, by however many operators, and that it has come.
+// TestALostStandbyIsTold: a job lacks a standby during a takeover and a rollout, without an Event. If no standby comes, there is
+// one Event, whatever the number of operators, and one when it comes.
 func TestALostStandbyIsTold(t *testing.T) {
 	w := served(t, func(s *v1alpha1.SingletonJobSpec) { s.Strategy.ProgressDeadlineSeconds = new(int32(10)) })
 	w.deletePod(w.holder().name)

@@ -19,8 +19,9 @@ import (
 	"github.com/singletonjob/operator/internal/plan"
 )
 
-// TestFewRequests: what the operator sends, watches aside, from a job's creation until it is as asked for, and from its holder's death until
-// the next one is told of and stood by for. A busy machine adds to it now and then, since what was written is seen late; a defect does always.
+// TestFewRequests counts the operator's requests except watches, from a job's creation until it is as its spec asks, and from its
+// holder's death until the next holder is reported and has a standby. A busy machine adds some requests in some runs, because the
+// cache shows writes late. A defect adds them in every run.
 func TestFewRequests(t *testing.T) {
 	t.Parallel()
 	const (
@@ -59,7 +60,7 @@ func TestFewRequests(t *testing.T) {
 	}
 }
 
-// settle lets a few rounds pass in which nothing is waited for.
+// settle runs a few rounds in which nothing is waited for.
 func (w *world) settle() {
 	w.t.Helper()
 	w.live(3*time.Second, func() bool { return false })
@@ -75,7 +76,8 @@ func (w *world) cost(sent map[string]int, of string) (total int) {
 	return total
 }
 
-// TestWhatWasCreatedIsApplied once it changes: what a later version leaves out would stay else.
+// TestWhatWasCreatedIsApplied: a created object counts as applied once it changes. Otherwise fields that a later version leaves out
+// would stay.
 func TestWhatWasCreatedIsApplied(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -106,8 +108,8 @@ func TestWhatWasCreatedIsApplied(t *testing.T) {
 	}
 }
 
-// TestALabelIsRestoredThoughNothingMayBeCreated: what has lost the label is not in the cache, and to create it is refused before anybody sees
-// that it is there.
+// TestALabelIsRestoredThoughNothingMayBeCreated: an object that has lost the label is not in the cache, and creating it is refused
+// before the API server notices that it exists.
 func TestALabelIsRestoredThoughNothingMayBeCreated(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
