@@ -51,7 +51,7 @@ func TestManifest(t *testing.T) {
 // TestNoFakeManifest: nothing is written for an invalid version, or for an address that krew refuses.
 func TestNoFakeManifest(t *testing.T) {
 	for flag, want := range map[string]string{
-		"-version=unknown": `-version="unknown": krew wants one such as v0.1.0`,
+		"-version=unknown": `-version="unknown": krew needs a version such as v0.1.0`,
 		"-url=http://x":    `-url="http://x": krew downloads only from https:// URLs`,
 	} {
 		if err := run([]string{"-version=v0.1.0", "-url=https://x", "-output=" + t.TempDir(), flag}); err == nil || !strings.Contains(err.Error(), want) {

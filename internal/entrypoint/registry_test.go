@@ -149,7 +149,7 @@ func TestFind(t *testing.T) {
 		"too long":              {image: "endless:v1", says: "more than 32768 bytes"},
 		"an index":              {image: "same:v1", architectures: []string{"amd64", "arm64"}, want: server},
 		"an index, any node":    {image: "same:v1", want: server},
-		"an index that differs": {image: "differ:v1", architectures: []string{"amd64", "arm64"}, says: "does not run the same on all architectures of the nodes (amd64, arm64)"},
+		"an index that differs": {image: "differ:v1", architectures: []string{"amd64", "arm64"}, says: "does not run the same command on all architectures of the nodes (amd64, arm64)"},
 		"where no node differs": {image: "differ:v1", architectures: []string{"arm64"}, want: other},
 		"variants differ":       {image: "variants:v1", architectures: []string{"arm"}, says: "does not run the same command"},
 		"no node can run it":    {image: "same:v1", architectures: []string{"riscv64"}, says: "no image for Linux on the architectures of the nodes (riscv64)"},

@@ -25,7 +25,7 @@ func TestParseSaysWhatIsWrong(t *testing.T) {
 		{func(s *Spec) { s.Cron = "" }, []string{"spec.schedule.cron", `""`, "five fields"}},
 		{func(s *Spec) { s.Cron = "30 2 * *" }, []string{"has 4 fields", "five fields"}},
 		{func(s *Spec) { s.Cron = "0 30 2 * * *" }, []string{"has 6 fields", "no seconds"}},
-		{func(s *Spec) { s.Cron = "30  2 * *" }, []string{"hour: it is empty", "one space"}},
+		{func(s *Spec) { s.Cron = "30  2 * *" }, []string{"hour: the field is empty", "one space"}},
 		{func(s *Spec) { s.Cron = "30 2 * * *\n" }, []string{"day of the week", "not a value"}},
 		{func(s *Spec) { s.Cron = "30\t2 * * * *" }, []string{"minute", `"30\t2"`}},
 		{func(s *Spec) { s.Cron = "@daily" }, []string{`"@daily"`, "write 0 0 * * *"}},
