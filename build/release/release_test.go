@@ -242,12 +242,12 @@ func TestNotReleased(t *testing.T) {
 	}
 	for flag, want := range map[string]string{
 		"-version=0.2":                 `-version="0.2": expected a version such as v0.2.0`,
-		"-repository=":                 `-repository="": want where the image will be`,
+		"-repository=":                 `-repository="": expected the image's future repository`,
 		"-repository=example.com/x:v1": "without a tag",
-		"-url=http://x":                `-url="http://x": want where the files will be found`,
-		"-key=LICENSE":                 "-key=LICENSE: no private key of ECDSA P-256 in PEM",
+		"-url=http://x":                `-url="http://x": expected the future location of the files`,
+		"-key=LICENSE":                 "-key=LICENSE: no ECDSA P-256 private key in PEM",
 		"-key=nowhere":                 "-key=nowhere: open nowhere",
-		"-output=" + full:              "has old already",
+		"-output=" + full:              "already has old",
 	} {
 		args := []string{"-version=v0.2.0", "-repository=example.com:5000/x", "-url=https://x", "-output=" + t.TempDir(), flag}
 		if err := run(args); err == nil || !strings.Contains(err.Error(), want) {

@@ -96,7 +96,8 @@ func (r *readiness) look(ctx context.Context) {
 	r.why = why
 }
 
-// shown lists SingletonJobs. known is false if the API server did not answer, and true if it did or refused this operator.
+// shown lists SingletonJobs. known is true if the answer shows whether this operator can work, and false if the API server gave no
+// such answer.
 func (r *readiness) shown(ctx context.Context) (known bool, why error) {
 	namespaces := r.namespaces
 	if len(namespaces) == 0 {

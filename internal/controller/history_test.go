@@ -278,7 +278,7 @@ func (o *ordeal) goThrough(all []change) {
 	w := o.w
 	defer o.tell()
 	w.job(func(s *v1alpha1.SingletonJobSpec) { s.Strategy.MinReadySeconds = new(int32(1)) })
-	w.until("the first tenure is told", func() bool { return w.serving() && o.told() })
+	w.until("the first tenure is recorded", func() bool { return w.serving() && o.told() })
 	o.first = w.lease()
 	o.turn(change{name: "the first pod is deleted", reasons: []string{v1alpha1.ChangePodTerminating}, end: (*ordeal).evict})
 
@@ -303,7 +303,7 @@ func (o *ordeal) goThrough(all []change) {
 	for _, op := range o.operators {
 		op.dies = nil
 	}
-	w.until("all is told", o.told)
+	w.until("everything is recorded", o.told)
 	for range 5 {
 		w.round()
 	}
@@ -313,7 +313,7 @@ func (o *ordeal) goThrough(all []change) {
 // alone makes changes happen while no operator runs.
 func (o *ordeal) alone(changes []change) {
 	// Settled too, because only an operator creates what a suspended job lacks.
-	o.w.until("all is told", func() bool { return o.settled() && o.told() })
+	o.w.until("everything is recorded", func() bool { return o.settled() && o.told() })
 	o.w.operators = nil
 	for _, c := range changes {
 		o.turn(c)

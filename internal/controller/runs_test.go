@@ -94,7 +94,7 @@ func aRun(w *world) {
 	w.fails = 1
 	w.toCompletion(func(spec *v1alpha1.SingletonJobSpec) { spec.Lease.LockDelay = metav1.Duration{} })
 	w.until("complete", w.says(v1alpha1.ConditionComplete, v1alpha1.ReasonRunComplete))
-	w.until("at rest", w.rested)
+	w.until("the job is idle", w.rested)
 	w.deleteLease()
 	w.until("another Lease", func() bool { return w.lease() != nil })
 	for range 40 { // longer than its holder is waited for
@@ -103,7 +103,7 @@ func aRun(w *world) {
 	w.askRun("again")
 	w.until("asked for", func() bool { return len(w.status().Runs) == 2 })
 	w.until("complete again", w.says(v1alpha1.ConditionComplete, v1alpha1.ReasonRunComplete))
-	w.until("at rest again", w.rested)
+	w.until("the job is idle again", w.rested)
 	if got := w.attempts(); got != "1, 2, again 1" && got != " 1,  2, again 1" {
 		w.t.Errorf("what ran: %q", got)
 	}
@@ -233,7 +233,7 @@ func TestARunThatFails(t *testing.T) {
 	w.toCompletion(func(spec *v1alpha1.SingletonJobSpec) { spec.BackoffLimit = new(int32(1)) })
 	w.until("it tries again", w.says(v1alpha1.ConditionActive, v1alpha1.ReasonRetrying))
 	w.until("given up", w.says(v1alpha1.ConditionFailed, v1alpha1.ReasonBackoffLimitExceeded))
-	w.until("at rest", w.rested)
+	w.until("the job is idle", w.rested)
 	for range 30 {
 		w.round()
 	}
@@ -444,7 +444,7 @@ func TestBacklogs(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
 			w.onSchedule(func(s *v1alpha1.Schedule) { s.CatchUp = catchUp })
-			w.until("at rest", func() bool { return w.lease() != nil && w.says(v1alpha1.ConditionActive, v1alpha1.ReasonNotDue)() })
+			w.until("the job is idle", func() bool { return w.lease() != nil && w.says(v1alpha1.ConditionActive, v1alpha1.ReasonNotDue)() })
 			w.restUntil(w.next(1).Add(time.Minute))
 			before, down, first := len(w.ran), w.operators, w.next(1)
 			w.operators = nil
@@ -478,7 +478,7 @@ func TestIdleSchedulesAskNothing(t *testing.T) {
 	w.toCompletion(func(spec *v1alpha1.SingletonJobSpec) {
 		spec.Schedule = &v1alpha1.Schedule{Cron: fmt.Sprintf("%d %d * * *", later.Minute(), later.Hour())}
 	})
-	w.until("at rest", w.says(v1alpha1.ConditionActive, v1alpha1.ReasonNotDue))
+	w.until("the job is idle", w.says(v1alpha1.ConditionActive, v1alpha1.ReasonNotDue))
 	w.round()
 	o := w.operators[0]
 	writes, reads, looks := o.writes, 0, 0

@@ -36,7 +36,7 @@ func TestALeaseIsSmall(t *testing.T) {
 	w.writeByAgentsClient()
 	told := w.countForgetting()
 	w.job(nil)
-	w.until("the first tenure is told", func() bool { return w.serving() && w.told() })
+	w.until("the first tenure is recorded", func() bool { return w.serving() && w.told() })
 	w.isSmall("the election")
 	for _, end := range []struct {
 		name string
@@ -76,7 +76,7 @@ func TestALeaseIsSmallAgain(t *testing.T) {
 	w.writeByAgentsClient()
 	told := w.countForgetting()
 	w.job(nil)
-	w.until("the first tenure is told", func() bool { return w.serving() && w.told() })
+	w.until("the first tenure is recorded", func() bool { return w.serving() && w.told() })
 	op := w.operators[0]
 	w.operators = nil
 	for range 3 {
@@ -116,7 +116,7 @@ func TestTheHistoryIsNotForgottenBeforeItIsStored(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.job(nil)
-	w.until("the first tenure is told", func() bool { return w.serving() && w.told() })
+	w.until("the first tenure is recorded", func() bool { return w.serving() && w.told() })
 	w.operators[0].refuses = func(verb string, _ client.Object) bool { return verb == "update status" }
 	first := w.highest
 	w.holder().exit(1)
@@ -128,7 +128,7 @@ func TestTheHistoryIsNotForgottenBeforeItIsStored(t *testing.T) {
 		t.Errorf("told up to %d, and the Lease has %q", w.status().FencingToken, past)
 	}
 	w.operators[0].refuses = nil
-	w.until("it is told and forgotten", func() bool {
+	w.until("it is recorded and cleared from the Lease", func() bool {
 		return w.told() && !strings.Contains(w.lease().Annotations[contract.HistoryAnnotation], ";")
 	})
 	if h := w.status().History; len(h) != 2 || h[0].FromToken != first || h[0].Reason != v1alpha1.ChangeProcessExited {

@@ -107,7 +107,8 @@ when the Pod is deleted. The standby's process starts as soon as the old process
 	return c.formatted(cmd, ofChanges)
 }
 
-// canSwitch returns an error if a switchover would not happen now. It returns none if the obstacle can pass by itself.
+// canSwitch returns an error if a switchover would not happen now. It ignores obstacles that only the operator knows and that can
+// pass by themselves.
 func canSwitch(v show.Job, to string) error {
 	if v.Active == nil {
 		return fmt.Errorf("no process is active, so there is nothing to hand over; see kubectl singleton why %s -n %s", v.Name, v.Namespace)
