@@ -365,7 +365,7 @@ func TestLifeOfTheDefinition(t *testing.T) {
 	if err == nil || !strings.Contains(out, "ownership") {
 		t.Errorf("another release took the definition over without being told to: %v\n%s", err, out)
 	}
-	const unguarded = "--set=guard.create=false" // or each would have to know the others
+	const unguarded = "--set=guard.create=false" // otherwise each release would have to name the others
 	c.mustHelm("install", "other", chart, "--namespace", other, "--take-ownership", unguarded)
 	second := c.restricted()
 	c.mustHelm("install", "second", chart, "--namespace", second, "--set=crds.install=false", unguarded)

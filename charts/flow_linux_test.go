@@ -231,7 +231,7 @@ func (w *flowWorld) holdAll() context.Context {
 	w.t.Cleanup(end)
 	for range 10 { // of 3 places
 		holders.Go(func() {
-			for ctx.Err() == nil { // who waits is rejected after 15 s, and who holds a place is ended after 60 s
+			for ctx.Err() == nil { // a waiting request is rejected after 15 s, and a running one is ended after 60 s
 				slow, never := io.Pipe()
 				context.AfterFunc(ctx, func() { _ = never.Close() })
 				w.ask(ctx, account(mine, "job"), http.MethodPut, mine, slow)
@@ -344,7 +344,7 @@ func (w *flowWorld) flood(f flood, workers int, most time.Duration, enough func(
 			switch {
 			case r.version != "":
 				last = r
-			case r.status == http.StatusConflict: // an earlier one, whose answer nobody has heard, was stored in the end
+			case r.status == http.StatusConflict: // an earlier renewal, whose response was lost, was stored after all
 				if now := w.ask(ctx, user, http.MethodGet, namespace, nil); now.version != "" {
 					last = now
 				}
@@ -384,7 +384,7 @@ func BenchmarkFloods(b *testing.B) {
 		}},
 	} {
 		w.install(way.edit)
-		time.Sleep(2 * time.Second) // a changed level is known a little later than its FlowSchema
+		time.Sleep(2 * time.Second) // a changed level takes effect a little later than its FlowSchema
 		for name, f := range floods {
 			fmt.Printf("%s; flood %s: %v\n", way.name, name, w.flood(f, 600, 5*time.Second, func(*measured) bool { return false }))
 		}

@@ -33,7 +33,7 @@ var (
 	root          = rest.ImpersonationConfig{UserName: "root", Groups: []string{"system:masters"}}
 	editor        = rest.ImpersonationConfig{UserName: "an-editor"}
 	administrator = rest.ImpersonationConfig{UserName: "an-administrator"}
-	bareAccount   = rest.ImpersonationConfig{UserName: account(tenant, "job-singletonjob")} // impersonated, or a token of no pod
+	bareAccount   = rest.ImpersonationConfig{UserName: account(tenant, "job-singletonjob")} // impersonated, or a token that is not bound to a Pod
 	kubelet       = rest.ImpersonationConfig{UserName: "system:node:n", Groups: []string{"system:nodes"}}
 	operator      = rest.ImpersonationConfig{UserName: account(system, "release-singletonjob")}
 	collector     = rest.ImpersonationConfig{UserName: account("kube-system", "generic-garbage-collector"), Groups: []string{"system:masters"}}

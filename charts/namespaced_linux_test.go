@@ -90,7 +90,7 @@ func TestAnAdministratorOfNamespacesInstalls(t *testing.T) {
 	})...)
 	t.Cleanup(func() {
 		if out, err := c.command(context.Background(), c.helm, "uninstall", "release", "--namespace", home).CombinedOutput(); err != nil {
-			t.Errorf("%v\n%s", err, out) // other tests' releases would have to know it
+			t.Errorf("%v\n%s", err, out) // otherwise the releases of other tests would have to name it
 		}
 	})
 	c.mustKubectl("create", "clusterrolebinding", home+"-metrics", "--clusterrole=system:auth-delegator", "--serviceaccount="+home+":release-singletonjob")

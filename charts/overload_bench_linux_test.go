@@ -76,7 +76,7 @@ func (w *flowWorld) setLevel(on bool) {
 	w.t.Helper()
 	if on {
 		w.install(unchanged)
-		time.Sleep(2 * time.Second) // a changed level is known a little later than its FlowSchema
+		time.Sleep(2 * time.Second) // a changed level takes effect a little later than its FlowSchema
 		return
 	}
 	w.mustKubectl("delete", "--ignore-not-found", "flowschema/"+ours, "prioritylevelconfiguration/"+ours)
@@ -196,7 +196,7 @@ func (l *renewedLease) renewUntil(until time.Time, told func(reply)) (stopped bo
 		if r.status == http.StatusOK {
 			last, version = began, r.version
 		} else {
-			version = l.version() // what had no answer may be stored
+			version = l.version() // a write without a response may be stored
 		}
 		time.Sleep(renewEvery - min(renewEvery, time.Since(began)))
 	}

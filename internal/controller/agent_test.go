@@ -274,7 +274,7 @@ func (w *world) schedule(pod *corev1.Pod) {
 	w.t.Helper()
 	used := map[string]int{}
 	for _, other := range w.pods() {
-		if other.DeletionTimestamp == nil { // as spreading by a topology does
+		if other.DeletionTimestamp == nil { // like topology spread constraints
 			used[other.Spec.NodeName]++
 		}
 	}
@@ -328,7 +328,7 @@ func (w *world) setState(pod *corev1.Pod, state corev1.ContainerState, restarts 
 	fresh.Status.Phase = corev1.PodRunning
 	fresh.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: ready}}
 	fresh.Status.ContainerStatuses = []corev1.ContainerStatus{status}
-	fresh.ResourceVersion = "" // an operator may be at its labels
+	fresh.ResourceVersion = "" // an operator may change its labels at the same time
 	w.must(w.api.Status().Update(w.t.Context(), fresh))
 }
 

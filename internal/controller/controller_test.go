@@ -193,7 +193,7 @@ func TestHolderKnownDead(t *testing.T) {
 	w := served(t, func(s *v1alpha1.SingletonJobSpec) {
 		s.Lease.LeaseDuration.Duration, s.Lease.RenewDeadline.Duration = time.Hour, 30*time.Minute
 	})
-	for range 10 { // finishedAt has seconds: the tenure must be older
+	for range 10 { // finishedAt has a precision of seconds, so the tenure must be older
 		w.round()
 	}
 	w.kill(w.holder())

@@ -20,14 +20,14 @@ import (
 func aLife(w *world) {
 	w.t.Helper()
 	liveThrough(w)
-	for _, o := range w.operators { // which may have ended between the status and its Event, and must not again
+	for _, o := range w.operators { // an operator may have ended between the status and its Event, and must not end again
 		o.crashAt = 0
 	}
 	w.round()
 	w.records("Elected Elected", "Failover ProcessExited", "Handover RolloutHandover", "Handover PodTerminating",
 		"Handover TokenBaseRaised", "Failover LeaseDeleted")
 	for _, o := range w.operators {
-		if o.next != nil { // there is little to write still
+		if o.next != nil { // few writes are left
 			o.crashAt = o.writes + 1 + o.next.IntN(2)
 		}
 	}
@@ -65,7 +65,7 @@ func endLife(w *world) {
 	w.must(w.api.Delete(w.t.Context(), job))
 	w.round()
 	w.until("collected", func() bool {
-		w.collectGarbage(job.UID) // what an operator with an old cache makes, too
+		w.collectGarbage(job.UID) // including objects that an operator with a stale cache created
 		return w.lease() == nil
 	})
 }
@@ -80,7 +80,7 @@ func TestTheOperatorEndsAtEveryWrite(t *testing.T) {
 	if writes := quiet.operators[0].writes; writes < 40 {
 		t.Fatalf("a life takes only %d writes: %v", writes, quiet.operators[0].log)
 	}
-	from := []int{1, 5, 9} // of the first writes, in which all that stands beside the pods is made
+	from := []int{1, 5, 9} // among the first writes, which create everything except the Pods
 	if tier.IsDeep() {
 		from = []int{1, 2, 3, 4, 5, 6, 7, 8, 9, 10}
 	}
@@ -193,7 +193,7 @@ func seeds(t *testing.T) []uint64 {
 func TestALeaseMadeOnAnOldStateIsNotFree(t *testing.T) {
 	for name, forget := range map[string]func(*world){
 		"only the status records it": func(w *world) {
-			for _, pod := range w.pods() { // as by force, while their nodes are cut off
+			for _, pod := range w.pods() { // like a forced deletion while their nodes are cut off
 				w.must(w.api.Delete(w.t.Context(), &pod, client.GracePeriodSeconds(0)))
 			}
 		},

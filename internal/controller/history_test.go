@@ -196,7 +196,7 @@ func (o *ordeal) force(a *agent) func() {
 	pod := o.w.pod(a.name)
 	o.w.must(o.w.api.Delete(o.w.t.Context(), pod, client.GracePeriodSeconds(0)))
 	return func() {
-		delete(o.w.agents, pod.UID) // the kubelet finds that its pod is gone
+		delete(o.w.agents, pod.UID) // the kubelet learns that its Pod was deleted
 		o.w.reachNode(a.node)
 	}
 }

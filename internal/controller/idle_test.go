@@ -124,7 +124,7 @@ func (w *world) manageAll(namespaces []string, change func(*Reconciler)) (cached
 	r := New(looking{m.GetClient(), &sent.looks}, m.GetAPIReader(), clock.RealClock{}, inject.Settings{AgentImage: "agent"})
 	r.WithoutNodes, r.ServerTime = true, served.Now
 	change(r)
-	ctx, cancel := context.WithCancel(context.WithoutCancel(w.t.Context())) // to be ended before the API server is
+	ctx, cancel := context.WithCancel(context.WithoutCancel(w.t.Context())) // must end before the API server does
 	w.must(r.SetupWithManager(ctx, m, 8))
 	ended := make(chan error, 1)
 	go func() { ended <- m.Start(ctx) }()

@@ -37,7 +37,7 @@ func (w *world) unplaced(pod *corev1.Pod, why string) {
 		Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable, Message: why,
 		LastTransitionTime: metav1.NewTime(w.clock.Now()),
 	}}
-	w.must(client.IgnoreNotFound(w.api.Status().Update(w.t.Context(), pod))) // it may only have been asked whether it could be
+	w.must(client.IgnoreNotFound(w.api.Status().Update(w.t.Context(), pod))) // it may only have been a dry run
 }
 
 // crowded is a job whose Pods all share the first node, because the other nodes are cordoned.
@@ -50,7 +50,7 @@ func crowded(t *testing.T, change func(*v1alpha1.SingletonJobSpec)) *world {
 		var node corev1.Node
 		w.must(w.api.Get(t.Context(), client.ObjectKey{Name: name}, &node))
 		node.Labels = map[string]string{"world": w.key.Namespace}
-		node.Spec.Unschedulable, node.Spec.Taints = i > 0, nil // admission gives a new one a taint, which a controller takes away
+		node.Spec.Unschedulable, node.Spec.Taints = i > 0, nil // admission gives a new node a taint, which a controller removes
 		w.must(w.api.Update(t.Context(), &node))
 		node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
 		w.must(w.api.Status().Update(t.Context(), &node))
@@ -59,7 +59,7 @@ func crowded(t *testing.T, change func(*v1alpha1.SingletonJobSpec)) *world {
 	w.operators[0].around = func(verb string, obj client.Object, do func() error) error {
 		err := do()
 		if pod, is := obj.(*corev1.Pod); is && verb == "create" && err == nil {
-			w.unplaced(pod.DeepCopy(), "not yet") // at once, since the API server dates by another clock than the test
+			w.unplaced(pod.DeepCopy(), "not yet") // at once, because the API server's clock is not the test's
 		}
 		return err
 	}
@@ -142,7 +142,7 @@ func TestAStandbyIsMoved(t *testing.T) {
 				t.Errorf("%d pods were made for it", made)
 			}
 			w.records("Elected Elected")
-			w.image("v2") // which does not wait for anything of it
+			w.image("v2") // the rollout waits for nothing of the move
 			w.until("all are new", w.renewed("v2"))
 			w.records("Elected Elected", "Handover RolloutHandover")
 		})
@@ -210,7 +210,7 @@ func TestAMoveAtEveryCrash(t *testing.T) {
 			o := w.operators[0]
 			o.always, o.after, o.endedAt = true, after, map[string]bool{}
 			w.uncordon(1, false)
-			for range 3 { // one that was noted and not made is forfeited for a while
+			for range 3 { // a move that was noted but not made is not tried again for a while
 				w.uncordon(2, false)
 				tried := w.clock.Now()
 				w.untilMoved("apart, or it is time to try again", func() bool { return w.apart() || w.clock.Now().Sub(tried) > 11*time.Minute })
@@ -268,7 +268,7 @@ func TestNodesWake(t *testing.T) {
 	awakes := func() bool {
 		return slices.Contains(w.operators[0].r.jobsCrowded(t.Context(), was), reconcile.Request{NamespacedName: w.key})
 	}
-	// The status may be as it was before: what is read of nodes is older than what is written of them.
+	// The status may be stale: the operator reads nodes before it writes the status.
 	job := w.read()
 	job.Status.Conditions = nil
 	w.must(w.api.Status().Update(t.Context(), job))

@@ -29,7 +29,8 @@ func TestFailoversComeFirst(t *testing.T) {
 	q := priorityqueue.New[reconcile.Request](t.Name())
 	defer q.ShutDown()
 
-	// The one of the start and the one that is new come by either handler, as the other is told otherwise of one that is made meanwhile.
+	// The initial job and the new one can come from either handler, because the handlers disagree about a job that is created in
+	// the meantime.
 	for name, atStart := range map[string]bool{"old": true, "new": false} {
 		e := event.CreateEvent{Object: &v1alpha1.SingletonJob{ObjectMeta: named(name)}, IsInInitialList: atStart}
 		if jobChanged.Create(e) {

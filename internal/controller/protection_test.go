@@ -37,13 +37,13 @@ func TestALostStandbyIsTold(t *testing.T) {
 		t.Fatalf("without a reason it is told %q", told)
 	}
 
-	w.tick = 800 * time.Millisecond // pods are dated by a clock that may be ahead by now
+	w.tick = 800 * time.Millisecond // the timestamps of Pods come from a clock that may be ahead by now
 	nodes := w.nodes
 	w.alone = true
 	lose := func() {
 		holder := w.holder()
 		w.nodes = []string{holder.node}
-		for _, pod := range w.pods() { // one of the rollout may still be going
+		for _, pod := range w.pods() { // a Pod of the rollout may still be terminating
 			if pod.Name != holder.name && pod.DeletionTimestamp == nil {
 				w.deletePod(pod.Name)
 			}

@@ -42,7 +42,7 @@ func (w *world) refuse(rule admissionv1.Rule, sample client.Object) (calls *atom
 				return
 			}
 			calls.Add(1)
-			_, _ = connection.Read(make([]byte, 1)) // else the client fails to connect, and names no port of its own
+			_, _ = connection.Read(make([]byte, 1)) // otherwise the client fails to connect, and its error has no local port
 			_ = connection.(*net.TCPConn).SetLinger(0)
 			_ = connection.Close()
 		}
@@ -63,7 +63,7 @@ func (w *world) refuse(rule admissionv1.Rule, sample client.Object) (calls *atom
 	w.must(err)
 	w.must(api.Create(w.t.Context(), hook))
 	w.t.Cleanup(func() { _ = api.Delete(context.Background(), hook) })
-	for calls.Load() == 0 { // the API server hears of it a little later
+	for calls.Load() == 0 { // the API server learns of it a little later
 		sample.SetNamespace(w.key.Namespace)
 		sample.SetName("sample")
 		_ = w.api.Create(w.t.Context(), sample.DeepCopyObject().(client.Object), client.DryRunAll)
@@ -111,7 +111,7 @@ func TestEventsAreRefused(t *testing.T) {
 	w.holder().exit(1)
 	w.until("it failed over", func() bool { return w.serving() && w.status().Failovers == 1 })
 	asked = 0
-	w.clock.SetTime(w.clock.Now().Add(time.Second)) // after the last of its renewals, so that the plan has a time to wake
+	w.clock.SetTime(w.clock.Now().Add(time.Second)) // after its last renewal, so that the plan has a time for the next reconcile
 	result, err := o.r.Reconcile(t.Context(), ctrl.Request{NamespacedName: w.key})
 	if err != nil || result.RequeueAfter <= 0 || result.RequeueAfter > 3*time.Second || asked == 0 {
 		t.Errorf("comes back after %v, %v, with %d Events refused; want when the holder would have stopped renewing", result.RequeueAfter, err, asked)
@@ -163,7 +163,7 @@ func TestRolesAreRefused(t *testing.T) {
 		return s.Handovers == 1 && s.ActivePod != "" && s.Candidates.Ready == 2
 	}
 	w.until("the next one acts", acts)
-	for _, pod := range w.pods() { // now that a role waits to be changed
+	for _, pod := range w.pods() { // a role has to be changed now
 		if pod.Name != w.holder().name {
 			w.deletePod(pod.Name)
 			w.until("a pod is lost", func() bool { return !acts() })
@@ -192,7 +192,7 @@ func TestADeletionIsRefused(t *testing.T) {
 			return false
 		}
 		if protected == "" {
-			protected = obj.GetName() // the first one that is to go
+			protected = obj.GetName() // the first one that must be deleted
 		}
 		return obj.GetName() == protected
 	}
@@ -275,7 +275,7 @@ func asItRuns(t *testing.T, w *world) {
 	})
 	w.must(err)
 	r := New(m.GetClient(), m.GetAPIReader(), clock.RealClock{}, inject.Settings{AgentImage: "agent"})
-	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context())) // to be ended before the API server is
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context())) // must end before the API server does
 	w.must(r.SetupWithManager(ctx, m, 1))
 	ended := make(chan error)
 	go func() { ended <- m.Start(ctx) }()
@@ -283,7 +283,7 @@ func asItRuns(t *testing.T, w *world) {
 		cancel()
 		w.must(<-ended)
 	})
-	w.api = unmemoized(t, w) // it is not alone on the API server here
+	w.api = unmemoized(t, w) // other clients write to this API server too
 }
 
 // awaitReason waits until the job's status has a reason.

@@ -28,11 +28,11 @@ func TestFewRequests(t *testing.T) {
 		attempts           = 20
 		toCreate, failOver = 20, 12 // two more than on a quiet machine
 	)
-	created, failedOver := math.MaxInt, math.MaxInt // the least that each has cost
+	created, failedOver := math.MaxInt, math.MaxInt // the minimum of all attempts
 	for attempt := 1; ; attempt++ {
 		w := newWorld(t)
 		_, sent := w.manage()
-		w.operators = nil // but the one that runs by itself
+		w.operators = nil // except the one that runs by itself
 		const patience = 5 * time.Minute
 		w.job(nil)
 		if !w.live(patience, w.serving) {
@@ -42,7 +42,7 @@ func TestFewRequests(t *testing.T) {
 		created = min(created, w.cost(sent.take(), "a job's creation"))
 
 		var before *agent
-		if !w.live(patience, func() bool { before = w.holder(); return before != nil }) { // one that was too busy to renew has stepped down
+		if !w.live(patience, func() bool { before = w.holder(); return before != nil }) { // a holder that was too busy to renew has stepped down
 			t.Fatalf("nobody acts in time\n%s", w.describe())
 		}
 		w.kill(before)
@@ -68,7 +68,7 @@ func (w *world) settle() {
 
 func (w *world) cost(sent map[string]int, of string) (total int) {
 	w.t.Helper()
-	delete(sent, "get ") // which resources there are, once for all jobs
+	delete(sent, "get ") // discovery, once for all jobs
 	for _, what := range slices.Sorted(maps.Keys(sent)) {
 		total += sent[what]
 		w.t.Logf("%s: %d x %s", of, sent[what], what)

@@ -97,7 +97,7 @@ func aRun(w *world) {
 	w.until("the job is idle", w.rested)
 	w.deleteLease()
 	w.until("another Lease", func() bool { return w.lease() != nil })
-	for range 40 { // longer than its holder is waited for
+	for range 40 { // longer than candidates wait for its holder
 		w.round()
 	}
 	w.askRun("again")
@@ -190,7 +190,7 @@ func TestARunOfARecreatedJob(t *testing.T) {
 				}
 			}
 			w.toCompletion(func(spec *v1alpha1.SingletonJobSpec) { spec.Template.Spec.Containers[0].Image = "v2" })
-			for range 100 { // the old run ends meanwhile, and nobody begins another
+			for range 100 { // the old run ends, and no agent starts another
 				w.round()
 			}
 			w.collectGarbage(old.UID)

@@ -153,7 +153,7 @@ func TestAServiceWithoutLabels(t *testing.T) {
 		t.Run(label, func(t *testing.T) {
 			w := served(t, withService)
 			o := w.operators[0]
-			o.cache = newLaggingCache(w, rand.New(rand.NewPCG(1, 1))) // like the operator's it holds what carries the label
+			o.cache = newLaggingCache(w, rand.New(rand.NewPCG(1, 1))) // like the operator's cache, it holds only objects with the label
 			s := w.service()
 			value := s.Labels[label]
 			delete(s.Labels, label)

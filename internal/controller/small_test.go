@@ -86,7 +86,7 @@ func TestALeaseIsSmallAgain(t *testing.T) {
 	}
 	w.operators = []*operator{op}
 	op.restart()
-	op.dies = func(call string) (ends, after bool) { // right before it has the Lease forget
+	op.dies = func(call string) (ends, after bool) { // right before it clears the Lease's history
 		return call == kindOfWrite(fmt.Sprintf("update %T x", &coordinationv1.Lease{})) && len(op.crashes) == 0, false
 	}
 	w.until("it ends", func() bool { return len(op.crashes) == 1 })
@@ -154,7 +154,7 @@ func (w *world) writeByAgentsClient() {
 			return done
 		}
 		if answer.Object.Record.Revision != attempt.Record.Revision {
-			done.Outcome = lease.Conflict // an agent has the object that it has decided on
+			done.Outcome = lease.Conflict // an agent keeps the object on which it decided
 			return done
 		}
 		outcome, stored, err := c.Update(w.t.Context(), answer.Object, attempt.Record)

@@ -40,7 +40,7 @@ func (w *world) quota(most int64) {
 		ObjectMeta: metav1.ObjectMeta{Namespace: w.key.Namespace, Name: "another"},
 		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i"}}},
 	}
-	for began := time.Now(); ; time.Sleep(20 * time.Millisecond) { // the API server hears of it a little later
+	for began := time.Now(); ; time.Sleep(20 * time.Millisecond) { // the API server learns of it a little later
 		err := w.api.Create(w.t.Context(), another.DeepCopy(), client.DryRunAll)
 		if err != nil && strings.Contains(err.Error(), overQuota) {
 			break
@@ -118,7 +118,7 @@ func TestRolloutOfWhatEndsByItself(t *testing.T) {
 	w.short["v1"], w.short["v2"] = 10*time.Second, 15*time.Second
 	w.image("v2")
 	w.until("all are new", func() bool { return slices.Equal(w.images(), []string{"v2", "v2"}) })
-	if took := w.clock.Now().Sub(w.start); took > 3*time.Minute { // of the clock that the test moves
+	if took := w.clock.Now().Sub(w.start); took > 3*time.Minute { // by the test's clock
 		t.Errorf("it took %v", took)
 	}
 }

@@ -41,8 +41,8 @@ func newFleet(t *testing.T, jobs, limit int) *fleet {
 	f.operate(1)
 	for _, w := range f.worlds {
 		w.job(func(s *v1alpha1.SingletonJobSpec) {
-			// Leases that last on a busy machine, on which whom a handover is for may take a while, too. An operator that was restarted waits for
-			// a renewal before it writes to a Lease.
+			// These leases last on a busy machine, on which the target of a handover may take a while too. A restarted operator
+			// waits for a renewal before it writes to a Lease.
 			s.Lease.LeaseDuration.Duration, s.Lease.RenewDeadline.Duration, s.Lease.RetryPeriod.Duration = time.Hour, 50*time.Minute, 8*time.Second
 			s.Strategy.MinReadySeconds = new(int32(1))
 		})
@@ -109,7 +109,7 @@ func (f *fleet) waits(w *world) {
 	pods := w.pods()
 	job := w.read()
 	if job.Status.FleetRollout != v1alpha1.FleetRolloutWaiting || job.Status.ObservedGeneration != job.Generation {
-		return // of a template that is another now, nobody has decided that it waits
+		return // the template has changed since, so no operator has decided yet whether it waits
 	}
 	for _, pod := range pods {
 		if !strings.HasPrefix(pod.Name, inject.PodPrefix(w.key.Name, (inject.Settings{InjectionVersion: 1}).Hash(job))) && pod.Spec.Containers[0].Image == "v1" {
@@ -144,7 +144,7 @@ func TestAFleetIsRolledOutInTurns(t *testing.T) {
 	}
 	f := newFleet(t, jobs, limit)
 	f.operate(2)
-	waited := map[*world]bool{} // but for the first ones, and those that a slow operator looks at when these are done
+	waited := map[*world]bool{} // except the first jobs, and those that a slow operator reconciles after these are done
 	f.until("most wait", func() bool {
 		for _, w := range f.worlds {
 			if s := w.status(); s.FleetRollout == v1alpha1.FleetRolloutWaiting &&
@@ -158,7 +158,7 @@ func TestAFleetIsRolledOutInTurns(t *testing.T) {
 	last := slices.MaxFunc(still, func(a, b *world) int { return before(a.key, b.key) })
 	last.image("v2")
 	f.until("a person's change is rolled out", func() bool { return last.renewed("v2")() })
-	if done := len(f.new(2)); done > jobs-limit { // its own would be the last turn
+	if done := len(f.new(2)); done > jobs-limit { // the job itself may be the last one
 		t.Errorf("a person's change was rolled out when %d jobs were", done)
 	}
 	f.operate(2)
@@ -245,18 +245,18 @@ func TestTurns(t *testing.T) {
 
 	start(2)
 	asks("c", true)
-	asks("a", true) // of the first one the cache tells nothing yet
+	asks("a", true) // the cache does not show the first place yet
 	asks("b", false)
-	asks("c", true) // which it may be told again
+	asks("c", true) // asking again gives the same answer
 	cache.jobs = append(cache.jobs, key("a"), key("c"))
 	asks("b", false)
-	wakes("b") // when the place was given again, in vain
+	wakes("b") // when the place was given again, without effect
 
 	start(2, "x", "y")
 	asks("c", false)
 	asks("a", false)
 	asks("b", false)
-	cache.jobs = nil // both places become free, and one job is woken
+	cache.jobs = nil // both places become free, and one job is triggered
 	asks("c", false)
 	asks("a", true)
 	wakes("b")
@@ -270,7 +270,7 @@ func TestTurns(t *testing.T) {
 	cache.jobs = nil
 	asks("b", false) // a is on its way
 	r.turns.settle(key("a"), &plan.Plan{FleetRollout: v1alpha1.FleetRolloutWaiting})
-	wakes("b") // since a asks no more, though it waits: a run is under way
+	wakes("b") // because a no longer asks, although it waits: a run is in progress
 	asks("b", true)
 	r.turns.settle(key("b"), &plan.Plan{FleetRollout: v1alpha1.FleetRolloutUnderWay})
 	asks("c", false)

@@ -127,7 +127,7 @@ func (s *witness) tenures(t *testing.T) []held {
 				token: token, holder: holder, pod: id.Pod,
 				acquired: l.Spec.AcquireTime.UnixMicro(), renewed: l.Spec.RenewTime.UnixMicro(),
 			})
-		case len(all) == 0, token != now.token: // none yet, or one that was put back
+		case len(all) == 0, token != now.token: // no tenure yet, or a Lease that was restored
 		case holder == now.holder:
 			all[len(all)-1].renewed = l.Spec.RenewTime.UnixMicro()
 		case holder == "" && why != "" && now.released == "":
@@ -264,7 +264,7 @@ func leeway(want *v1alpha1.TenureChange, got v1alpha1.TenureChange) {
 	if want.Reason != v1alpha1.ChangeLeaseDeleted && want.Reason != v1alpha1.ChangeLeaseLost {
 		return
 	}
-	const looks = 3 * time.Second // renewDeadline: then at the latest it looks again
+	const looks = 3 * time.Second // renewDeadline: the operator reads the Lease again by then
 	if got.Downtime == nil || got.Downtime.Duration >= want.Downtime.Duration && got.Downtime.Duration <= want.Downtime.Duration+looks {
 		want.Downtime = got.Downtime
 	}

@@ -269,7 +269,7 @@ func TestAWorkloadThatIsScaledUpBesideTheJob(t *testing.T) {
 	w.until("serving", w.serving)
 	holder := w.holder()
 
-	w.deployments = false // two do run: the world's rules are off, and its controller is
+	w.deployments = false // two processes do run, so the world's rules and the Deployment's controller are off
 	w.editWeb(func(d *appsv1.DeploymentSpec) { d.Replicas = new(int32(2)) })
 	w.until("it is said", func() bool { return w.reasons() == "Running WorkloadRunning WorkloadRunning" })
 	if w.holder() != holder || len(w.pods()) != 2 || w.warnings("WorkloadRunning") == 0 {
@@ -349,7 +349,7 @@ func TestWhoseThePodsOfAWorkloadAre(t *testing.T) {
 		w.must(w.api.Create(t.Context(), pod))
 		o, err := w.operators[0].r.observe(t.Context(), w.key)
 		w.must(err)
-		o.Workload.Others = nil // which of two is older may depend on their UIDs
+		o.Workload.Others = nil // which job is older may depend on their UIDs
 		p := planOf(&o)
 		if waits := strings.Contains(p, "pods of Deployment/web are left"); waits != c.waits {
 			t.Errorf("%s: waits %v: %s", name, waits, p)
@@ -412,7 +412,7 @@ func TestAStatefulSetWithClaimsIsRefused(t *testing.T) {
 	set.ObjectMeta, set.Spec.VolumeClaimTemplates = metav1.ObjectMeta{Namespace: set.Namespace, Name: set.Name}, nil
 	w.must(w.api.Create(t.Context(), set))
 	w.round()
-	if got := w.reasons(); got != "WorkloadSettling NoHolder WorkloadSettling" { // its controller has said nothing yet
+	if got := w.reasons(); got != "WorkloadSettling NoHolder WorkloadSettling" { // its controller has reported nothing yet
 		t.Errorf("%s\n%s", got, w.describe())
 	}
 	set.Status.ObservedGeneration = set.Generation

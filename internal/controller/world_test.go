@@ -44,7 +44,7 @@ func TestMain(m *testing.M) {
 	ctrl.SetLogger(logr.Discard())
 	flag.Parse()
 	if parallel := flag.Lookup("test.parallel"); parallel.Value.String() == parallel.DefValue {
-		_ = flag.Set("test.parallel", "8") // a list waits for up to a tenth of a second until the API server's cache is known to be fresh
+		_ = flag.Set("test.parallel", "8") // a list waits up to a tenth of a second for a fresh cache of the API server
 	}
 	os.Exit(apiserver.Main(m))
 }
@@ -496,7 +496,7 @@ func (o *operator) reconcile() {
 	}()
 	looks := 10
 	if o.cache != nil {
-		looks = 2 // it shows the same until the next round, and leads to the same writes each time
+		looks = 2 // its cache shows the same until the next round, and the writes would be the same each time
 	}
 	for range looks {
 		before := o.writes
@@ -528,7 +528,7 @@ func (l jobLister) List(ctx context.Context, list client.ObjectList, opts ...cli
 			_, ofWorkload := fields[workloadIndex]
 			_, ofFleet := fields[fleetIndex]
 			if ofWorkload || ofFleet {
-				opts = slices.Delete(opts, i, i+1) // others may be among the answers
+				opts = slices.Delete(opts, i, i+1) // the response may contain others
 				break
 			}
 			if node, on := fields[nodeIndex]; on {

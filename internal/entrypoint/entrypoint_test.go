@@ -127,7 +127,7 @@ func TestNamespacesDoNotWaitForEachOther(t *testing.T) {
 		o.Ask(types.NamespacedName{Namespace: "stuck", Name: fmt.Sprint(i)}, Want{Namespace: "stuck"})
 	}
 	stuck := []asked{<-o.asked, <-o.asked}
-	for range 1000 { // a third of them would have begun by then
+	for range 1000 { // a third of them would have started by then
 		runtime.Gosched()
 	}
 	if len(o.asked) > 0 {

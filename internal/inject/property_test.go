@@ -85,7 +85,7 @@ var traits = []func(*rand.Rand, *corev1.PodTemplateSpec){
 		t.Spec.Containers[0].Ports = []corev1.ContainerPort{{Name: contract.PortName, ContainerPort: 80, Protocol: corev1.ProtocolTCP}}
 	},
 	func(_ *rand.Rand, t *corev1.PodTemplateSpec) { t.Spec.Containers[0].SecurityContext = nil },
-	// Quality of service: a request alone for one container; then limits for all, equal to their requests.
+	// Quality of service: only a request for one container; then limits for all, equal to their requests.
 	func(_ *rand.Rand, t *corev1.PodTemplateSpec) {
 		t.Spec.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("10m")}
 	},

@@ -50,7 +50,7 @@ func namespace(t *testing.T, restricted bool, accounts ...string) (kubernetes.In
 func TestServerTakesThePods(t *testing.T) {
 	for name, job := range jobs(t) {
 		t.Run(name, func(t *testing.T) {
-			restricted := name != "minimal" && name != "opinionated" // by their templates, which say nothing, or hostNetwork
+			restricted := name != "minimal" && name != "opinionated" // their templates set no security context, or hostNetwork
 			client, ns := namespace(t, restricted, ServiceAccountName(job))
 			mounting := settings
 			mounting.AgentImageVolume = true

@@ -165,7 +165,7 @@ func TestExecOnATerminal(t *testing.T) {
 	go func() {
 		<-p.Done()
 		after, _ := unix.IoctlGetTermios(int(program.Fd()), unix.TCGETS)
-		_ = program.Close() // ends what the person reads
+		_ = program.Close() // ends the user's output
 		ended <- after
 	}()
 
@@ -188,7 +188,7 @@ func TestExecIsInterrupted(t *testing.T) {
 	t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "none"))
 	server := kubelet(t, func(e *execution) {
 		_, _ = io.WriteString(e.stdout, "begun\n")
-		given := time.AfterFunc(time.Minute, func() { e.end(0) }) // else who waits for it waits for ever
+		given := time.AfterFunc(time.Minute, func() { e.end(0) }) // otherwise a caller could wait indefinitely
 		defer given.Stop()
 		_, _ = io.Copy(io.Discard, e.stdin) // until the connection ends
 	})

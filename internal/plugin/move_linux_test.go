@@ -30,7 +30,7 @@ func TestSwitchover(t *testing.T) {
 		w.says(ExitOK, "asked to hand over", "switchover", "billing", "--wait", "--timeout=0")
 	}()
 	w.until(job, func() bool { return job.Annotations[contract.SwitchoverAnnotation] == "*@7001" })
-	w.took("billing-752pq9t-0", job, 8002) // who holds the Lease already is not active before the operator says so
+	w.took("billing-752pq9t-0", job, 8002) // a new holder of the Lease is not active before the operator reports it
 	w.status(job, func(s *v1alpha1.SingletonJobStatus) { s.ActivePod, s.FencingToken = "billing-752pq9t-0", 8002 })
 	<-ended
 

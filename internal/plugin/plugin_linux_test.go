@@ -52,7 +52,7 @@ type world struct {
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "none")) // that of who runs the tests is none of ours
+	t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "none")) // not the kubeconfig of the user that runs the tests
 	plane := apiserver.ForTest(t)
 	installed.Do(func() { installed.err = plane.Apply(context.Background(), "../../config/crd") })
 	if installed.err != nil {

@@ -33,7 +33,7 @@ func (w *world) mayOnly(user string, verbs map[string][]string) {
 		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: user},
 		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: user}},
 	}))
-	for { // the authorizer hears of it a moment later
+	for { // the authorizer learns of it a moment later
 		if status, _, _ := w.run("status", "--as", user); status == ExitOK {
 			return
 		}

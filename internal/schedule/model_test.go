@@ -39,8 +39,8 @@ type world struct {
 	wall     time.Duration
 	server   time.Duration // how wrong the clocks are
 	facts    Facts
-	lines    []line            // the first of them is not settled
-	past     [unborn + 1]int64 // those that were settled and left out
+	lines    []line            // the first line is not settled
+	past     [unborn + 1]int64 // lines that were settled and dropped
 	tally    Tally
 	runs     []Stamp
 	over     time.Time // when enough has been seen
@@ -86,7 +86,7 @@ func newWorld(t *testing.T, seed uint64) *world {
 	for _, tick := range d.ticks(w.y, created+1, enough) {
 		w.lines = append(w.lines, line{tick: tick})
 	}
-	if n := len(w.lines); n > 0 { // a clock that is a day ahead sees the last of them, too
+	if n := len(w.lines); n > 0 { // a clock that is a day ahead also needs the last lines
 		w.over = min(w.lines[min(n, enough)-1].tick, w.lines[n-1].tick-daySeconds-minuteSeconds).Time()
 	}
 	return w
@@ -221,7 +221,7 @@ func (w *world) start(d Decision) {
 			l.fate = done
 		}
 	}
-	if w.chain > d.Now { // both clocks were wrong: what was taken is yet to come
+	if w.chain > d.Now { // both clocks were wrong: the taken ticks are still to come
 		w.chain = 0
 		for i := range w.lines {
 			if l := &w.lines[i]; l.fate == taken {

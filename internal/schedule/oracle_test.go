@@ -67,7 +67,7 @@ var walks = func() (all []func() year) {
 }()
 
 func walkYear(name string, in *time.Location, number int) year {
-	const often = 5 // minutes: clocks were set at such, at none but such
+	const often = 5 // minutes: clocks were set only at multiples of this
 	from := time.Date(number, 1, 1, 0, 0, 0, 0, time.UTC).AddDate(0, 0, -2)
 	y := year{name: name, begin: Stamp(from.Unix()), minutes: make([]minute, 370*24*60)}
 	offset, day := 0, minute{civil: -1}
