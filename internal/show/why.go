@@ -425,7 +425,7 @@ func staleFinding(f Facts) *Finding {
 		return nil
 	}
 	return &Finding{
-		About: v1alpha1.ConditionActive, Reason: stale, What: "the status reports " + v.Holder + " as active, but " + v.Holder + " has not renewed its lease",
+		About: v1alpha1.ConditionActive, Reason: stale, What: "the status reports " + v.Holder + " as active, but this Pod has not renewed its lease",
 		Seen: []string{leaseSeen(f)},
 		Do:   []string{operatorRuns, "or this machine's clock is wrong"},
 	}
