@@ -1,4 +1,4 @@
-// Package charts tests the charts beside it: what Helm makes of them is given to a real API server.
+// Package charts tests the charts in this directory: it applies the output of Helm to a real API server.
 package charts
 
 import (
@@ -38,13 +38,13 @@ func TestMain(m *testing.M) {
 	os.Exit(apiserver.Main(m))
 }
 
-// helmPath is the Helm that tools/helm.mod pins; the first call on a machine builds it.
+// helmPath is the Helm version that tools/helm.mod pins. The first call on a machine builds it.
 var helmPath = sync.OnceValues(func() (string, error) {
 	out, err := gotool.Command(context.Background(), "", "tool", "-modfile=../tools/helm.mod", "-n", "helm").Output()
 	return strings.TrimSpace(string(out)), err
 })
 
-// cluster is Helm and kubectl at the test's control plane.
+// cluster is Helm and kubectl with the test's control plane.
 type cluster struct {
 	t     testing.TB
 	plane *controlplane.APIServer
@@ -52,10 +52,10 @@ type cluster struct {
 	home  string
 }
 
-// turn is of the test that has the shared control plane: definitions and roles are of the whole cluster.
+// turn is held by the test that uses the shared control plane, because definitions and roles are cluster-wide.
 var turn sync.Mutex
 
-// newCluster is the control plane that tests share, one at a time. Those with one of their own run beside them.
+// newCluster is the control plane that tests share, one at a time. Tests with a control plane of their own run in parallel.
 func newCluster(t *testing.T) *cluster {
 	t.Helper()
 	t.Parallel()
@@ -66,7 +66,7 @@ func newCluster(t *testing.T) *cluster {
 	return c
 }
 
-// newHelm is Helm alone, for tests that ask no API server. They wait for no turn.
+// newHelm is Helm alone, for tests without an API server. They do not wait for turn.
 func newHelm(t *testing.T) *cluster {
 	t.Helper()
 	t.Parallel()
@@ -96,7 +96,7 @@ func (c *cluster) command(ctx context.Context, name string, args ...string) *exe
 	if c.plane != nil {
 		programs, kubeconfig = programs+":"+c.plane.Binaries().Dir, c.plane.Kubeconfig()
 	}
-	// A program that ends after a second need hardly collect garbage.
+	// A program that ends after a second hardly needs garbage collection.
 	cmd.Env = []string{"HOME=" + c.home, "KUBECONFIG=" + kubeconfig, "PATH=" + programs + ":" + os.Getenv("PATH"), "GOGC=400"}
 	return cmd
 }
@@ -120,7 +120,7 @@ func (c *cluster) mustKubectl(args ...string) string {
 	return out
 }
 
-// apply has kubectl do so with a manifest.
+// apply runs kubectl apply on a manifest.
 func (c *cluster) apply(manifest string) {
 	c.t.Helper()
 	if out, err := c.run(c.plane.Binaries().Path("kubectl"), []byte(manifest), "apply", "--filename=-"); err != nil {
@@ -128,7 +128,7 @@ func (c *cluster) apply(manifest string) {
 	}
 }
 
-// restricted is a namespace in which the API server warns of every pod template that is less than restricted.
+// restricted is a namespace in which the API server warns of every Pod template that violates the profile "restricted".
 func (c *cluster) restricted() string {
 	c.t.Helper()
 	namespace := c.plane.Namespace(c.t)
@@ -138,7 +138,7 @@ func (c *cluster) restricted() string {
 
 const digest = "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
 
-// renderings are the values that change which objects there are or what is in them.
+// renderings are values that change which objects are rendered, or their contents.
 var renderings = map[string]struct {
 	values           string
 	objects          int
@@ -212,7 +212,7 @@ func TestAPIServerAcceptsWhatIsRendered(t *testing.T) {
 	}
 }
 
-// checkDeployment: the images that the values ask for, and no privilege whatever they ask for.
+// checkDeployment: the images are those of the values, and there is no privilege, whatever the values are.
 func checkDeployment(t *testing.T, manifest, image, agentFlag string) {
 	t.Helper()
 	var deployment appsv1.Deployment
@@ -263,9 +263,9 @@ func TestSchemaRefusesWrongValues(t *testing.T) {
 		"networkPolicy.enable=true":        "enable",
 		"networkPolicy.apiServer.ports={}": "/networkPolicy/apiServer/ports",
 		"networkPolicy.metricsFrom={a}":    "/networkPolicy/metricsFrom/0",
-		// Said by a template.
-		"metrics.secure=false,metrics.certSecret=a": "metrics.certSecret has a certificate that metrics.secure=false does not use",
-		"metrics.secure=true,watchNamespaces={a}":   "metrics.secure=true with watchNamespaces takes a right on the whole cluster",
+		// Refused by a template.
+		"metrics.secure=false,metrics.certSecret=a": "metrics.certSecret is set, but metrics.secure=false uses no certificate",
+		"metrics.secure=true,watchNamespaces={a}":   "metrics.secure=true with watchNamespaces needs a cluster-wide right",
 		"metrics.rbac.create=maybe":                 "/metrics/rbac/create",
 		"flowSchema.shares=0":                       "/flowSchema/shares",
 		"guard.enabled=false":                       "enabled",
@@ -284,7 +284,7 @@ func TestSchemaRefusesWrongValues(t *testing.T) {
 	}
 }
 
-// The definition of the chart is the generated one: what Helm adds is labels and annotations.
+// The chart's definition is the generated one. Helm adds only labels and annotations.
 func TestChartInstallsTheGeneratedDefinition(t *testing.T) {
 	c := newHelm(t)
 	type definition struct {
@@ -311,7 +311,7 @@ func TestChartInstallsTheGeneratedDefinition(t *testing.T) {
 	}
 }
 
-// nextVersion copies the chart with a definition in which one description says something else.
+// nextVersion copies the chart with a changed description in the definition.
 func nextVersion(t *testing.T) (dir, description string) {
 	t.Helper()
 	dir, description = filepath.Join(t.TempDir(), chart), "As the next version has it."
@@ -333,7 +333,7 @@ func nextVersion(t *testing.T) (dir, description string) {
 	return dir, description
 }
 
-// An upgrade changes the definition, an uninstallation leaves it with all jobs, and who installs again finds both.
+// An upgrade changes the definition. Uninstalling leaves the definition and all jobs, and the next installation finds both.
 func TestLifeOfTheDefinition(t *testing.T) {
 	c := newCluster(t)
 	namespace := c.restricted()
@@ -365,7 +365,7 @@ func TestLifeOfTheDefinition(t *testing.T) {
 	if err == nil || !strings.Contains(out, "ownership") {
 		t.Errorf("another release took the definition over without being told to: %v\n%s", err, out)
 	}
-	const unguarded = "--set=guard.create=false" // or each would have to know the others
+	const unguarded = "--set=guard.create=false" // otherwise each release would have to name the others
 	c.mustHelm("install", "other", chart, "--namespace", other, "--take-ownership", unguarded)
 	second := c.restricted()
 	c.mustHelm("install", "second", chart, "--namespace", second, "--set=crds.install=false", unguarded)
@@ -375,7 +375,7 @@ func TestLifeOfTheDefinition(t *testing.T) {
 	c.mustHelm("uninstall", "second", "--namespace", second)
 }
 
-// checkOperatorRights: enough for the replicas to elect a leader among themselves, by the Lease they use and no other.
+// checkOperatorRights: the rights suffice for the replicas' leader election with their own Lease, and with no other.
 func checkOperatorRights(t *testing.T, c *cluster, namespace string) {
 	t.Helper()
 	c.operatorMay(namespace, map[string]string{
@@ -386,7 +386,8 @@ func checkOperatorRights(t *testing.T, c *cluster, namespace string) {
 	})
 }
 
-// operatorMay asks what the operator of a namespace may do, after it may do all that it should: the authorizer hears of that a moment later.
+// operatorMay checks what the operator of a namespace may do, once it may do everything that it should: the authorizer learns of
+// that a moment later.
 func (c *cluster) operatorMay(namespace string, questions map[string]string) {
 	c.t.Helper()
 	ask := func(question string) string {

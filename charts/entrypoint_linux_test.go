@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// TestEntrypointSettings: secrets are the operator's to read only where that is asked for, and each value is a flag.
+// TestEntrypointSettings: the operator may read Secrets only if that is enabled, and each value is a flag.
 func TestEntrypointSettings(t *testing.T) {
 	t.Parallel()
 	helm, err := helmPath()

@@ -38,7 +38,7 @@ import (
 	"github.com/singletonjob/operator/test/tier"
 )
 
-// fences is about objects that only the present tenure of a job may change.
+// fences tests objects that only the current tenure of a job may change.
 func (w *guardWorld) fences(t *testing.T) {
 	f := w.fenceOn()
 	for name, test := range map[string]func(*fenceWorld){
@@ -75,7 +75,7 @@ func (w *guardWorld) fenceOn() *fenceWorld {
 	return f
 }
 
-// object is a fenced ConfigMap with more annotations.
+// object is a fenced ConfigMap with additional annotations.
 func (w *fenceWorld) object(name string, annotations map[string]string) *corev1.ConfigMap {
 	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
 		Namespace: w.namespace, Name: name, Labels: map[string]string{fencekube.Label: "billing"}, Annotations: annotations,
@@ -101,7 +101,7 @@ func (w *fenceWorld) client(config *rest.Config) configMaps {
 	return client.CoreV1().ConfigMaps(w.namespace)
 }
 
-// plain knows nothing of fences.
+// plain is a client that does not know fences.
 func (w *fenceWorld) plain() configMaps { return w.client(w.plane.Config()) }
 
 func (w *fenceWorld) config(token fence.Token) *rest.Config {
@@ -144,7 +144,7 @@ func (w *fenceWorld) stale(what string, err error, presented, highest fence.Toke
 	}
 }
 
-// inConfigMaps is a sink that has a ConfigMap for each resource, with a line for each payload.
+// inConfigMaps is a sink with a ConfigMap for each resource and a line for each payload.
 type inConfigMaps struct {
 	*fenceWorld
 	mu      sync.Mutex // guards clients
@@ -183,7 +183,7 @@ func (s *inConfigMaps) Write(ctx context.Context, r fence.Resource, text, payloa
 	return err
 }
 
-// untilUncontended writes again as long as others were faster, or an API server that has begun has yet to compile its policies.
+// untilUncontended repeats a write while others are faster, or while an API server that just started still compiles its policies.
 func untilUncontended(write func() error) error {
 	for {
 		err := write()
@@ -194,7 +194,7 @@ func untilUncontended(write func() error) error {
 	}
 }
 
-// appendTo adds a line to an object, which is made if there is none.
+// appendTo adds a line to an object, and creates the object if it does not exist.
 func appendTo(ctx context.Context, maps configMaps, object *corev1.ConfigMap, payload string) error {
 	stored, err := maps.Get(ctx, object.Name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
@@ -225,7 +225,7 @@ func (s *inConfigMaps) Stored(ctx context.Context, r fence.Resource) ([]string, 
 	return strings.Fields(stored.Data["all"]), nil
 }
 
-// test is that of this world, for suites that run tests below it.
+// test is the world for suites that run subtests.
 func (w *fenceWorld) test() *testing.T {
 	t, ok := w.t.(*testing.T)
 	if !ok {
@@ -240,7 +240,7 @@ func (w *fenceWorld) conforms() {
 
 var crowds = rivals.Flags()
 
-// unfenced is the same write to an object that no policy is about.
+// unfenced is the same write to an object to which no policy applies.
 type unfenced struct {
 	*inConfigMaps
 	maps configMaps
@@ -261,7 +261,7 @@ func (w *fenceWorld) crowd() {
 	crowds.Test(w.test(), rivals.Subject{Name: "Kubernetes", Adapter: s, Unfenced: unfenced{s, w.plain()}})
 }
 
-// killed is a sink whose API server and etcd are.
+// killed is a sink whose API server and etcd are killed.
 type killed struct{ *inConfigMaps }
 
 func (k killed) Restart(ctx context.Context) error {
@@ -273,7 +273,7 @@ func (k killed) Restart(ctx context.Context) error {
 	return errors.Join(k.owned.StartEtcd(), k.owned.StartAPIServer(ctx))
 }
 
-// killed: what was accepted is there, and an API server that has just started refuses what is stale.
+// killed: accepted writes survive, and an API server that just started refuses stale ones.
 func (w *fenceWorld) killed() {
 	for _, name := range []string{"RestartForgetsNothing", "CrashDuringWrites"} {
 		if err := fencetest.Fault(w.t.Context(), killed{w.sink()}, name); err != nil {
@@ -282,7 +282,7 @@ func (w *fenceWorld) killed() {
 	}
 }
 
-// rules: what a client without a fence can write to an object of token 34.
+// rules: the writes that a client without a fence can make to an object with token 34.
 func (w *fenceWorld) rules() {
 	const token, deletes = fencekube.TokenAnnotation, fencekube.DeleteAnnotation
 	object := func(annotations map[string]string) func(*corev1.ConfigMap) {
@@ -325,7 +325,7 @@ func (w *fenceWorld) rules() {
 	w.repair()
 }
 
-// repair: in two steps, and with the right to.
+// repair: a repair takes two steps and needs the right for it.
 func (w *fenceWorld) repair() {
 	_, err := w.as(9223372036854775807).Create(w.t.Context(), w.object("poisoned", nil), metav1.CreateOptions{})
 	w.must(err)
@@ -341,8 +341,8 @@ func (w *fenceWorld) repair() {
 	w.stale("after the repair", err, 33, 34)
 }
 
-// races has 8 tenures patch one object at a time, of which each new one finds those before it still writing. Nothing of them is stored
-// once it has written: in the order of revisions no token is lower than one before it.
+// races makes 8 tenures patch one object at a time. Each new tenure starts while earlier ones still write. After its first write,
+// none of theirs is stored: in the order of revisions, no token is lower than the one before it.
 func (w *fenceWorld) races() {
 	const rivals = 7
 	enough := 150 // refusals
@@ -412,7 +412,7 @@ func (w *fenceWorld) deletes() {
 	if err := w.as(34).DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}); err == nil || !strings.Contains(err.Error(), "one by one") {
 		w.t.Errorf("a collection: %v", err)
 	}
-	// Marked for deletion by a tenure that was frozen then, and written by its successor.
+	// Marked for deletion by a tenure that was then frozen, and written by its successor.
 	_, err = w.plain().Patch(ctx, "gone", types.MergePatchType, []byte(`{"metadata":{"annotations":{"`+fencekube.DeleteAnnotation+`":"34"}}}`), metav1.PatchOptions{})
 	w.must(err)
 	_, err = w.as(35).Patch(ctx, "gone", types.MergePatchType, []byte(`{}`), metav1.PatchOptions{})
@@ -429,7 +429,7 @@ func (w *fenceWorld) deletes() {
 	}
 }
 
-// holding is a way to the API server on which the first deletion waits.
+// holding is a connection to the API server that delays the first deletion.
 type holding struct {
 	next             http.RoundTripper
 	once             sync.Once
@@ -446,7 +446,7 @@ func (h *holding) RoundTrip(req *http.Request) (*http.Response, error) {
 	return h.next.RoundTrip(req)
 }
 
-// deletesAs has a tenure delete an object, and something happen after its mark and before its deletion.
+// deletesAs makes a tenure delete an object, and does something after its mark and before its deletion.
 func (w *fenceWorld) deletesAs(token fence.Token, name string, between func()) error {
 	way := &holding{reached: make(chan struct{}), release: make(chan struct{})}
 	config := w.plane.Config()
@@ -469,7 +469,8 @@ func (w *fenceWorld) deletesAs(token fence.Token, name string, between func()) e
 	return <-deleted
 }
 
-// deletesLate: a deletion that a past tenure has sent holds for the object as it was then, whatever mark that has when it arrives.
+// deletesLate: the deletion of a past tenure applies to the object's state at that time, whatever mark the object has when the
+// deletion arrives.
 func (w *fenceWorld) deletesLate() {
 	ctx := w.t.Context()
 	annotate := func(name string, annotations string) func() {
@@ -490,7 +491,7 @@ func (w *fenceWorld) deletesLate() {
 	w.must(w.deletesAs(33, "written", annotate("written", `"example.com/by":"another"`)))
 }
 
-// deletesUnlessChanged: what a deletion asks for itself holds for its mark, too.
+// deletesUnlessChanged: the deletion's own preconditions apply to its mark too.
 func (w *fenceWorld) deletesUnlessChanged() {
 	ctx := w.t.Context()
 	made, err := w.as(33).Create(ctx, w.object("asked", nil), metav1.CreateOptions{})
@@ -514,7 +515,7 @@ func (w *fenceWorld) deletesUnlessChanged() {
 	w.must(w.as(34).Delete(ctx, "asked", metav1.DeleteOptions{Preconditions: &asked, PropagationPolicy: new(metav1.DeletePropagationBackground)}))
 }
 
-// frozen: a client has read, and its successor writes before it does.
+// frozen: a client has read, and its successor writes before the client does.
 func (w *fenceWorld) frozen() {
 	ctx := w.t.Context()
 	seen, err := w.as(33).Create(ctx, w.object("frozen", nil), metav1.CreateOptions{})
@@ -539,7 +540,7 @@ func (w *fenceWorld) frozen() {
 	}
 }
 
-// statuses: the API server takes no annotations from a write to the status of a custom resource.
+// statuses: the API server ignores annotations in a write to the status of a custom resource.
 func (w *fenceWorld) statuses() {
 	ctx := w.t.Context()
 	old, present := w.jobs(33), w.jobs(34)
@@ -584,7 +585,7 @@ func (w *fenceWorld) applies() {
 	w.must(apply(34))
 }
 
-// recipes are what docs/fencing-kubernetes.md gives to scripts, of the ConfigMap in ledger.yaml.
+// recipes are the commands for scripts in docs/fencing-kubernetes.md, for the ConfigMap in ledger.yaml.
 var recipes = []string{
 	`kubectl annotate --local --overwrite --filename=ledger.yaml --output=yaml singletonjob.io/fencing-token=$FENCING_TOKEN | kubectl apply --filename=-`,
 	`kubectl patch configmap ledger --type=merge --patch='{"metadata":{"annotations":{"singletonjob.io/fencing-token":"'$FENCING_TOKEN'"}},"data":{"last":"invoice 17"}}'`,
@@ -593,7 +594,7 @@ var recipes = []string{
 kubectl delete configmap ledger`,
 }
 
-// kubectl runs them.
+// kubectl runs the recipes.
 func (w *fenceWorld) kubectl() {
 	page, err := os.ReadFile("../docs/fencing-kubernetes.md")
 	w.must(err)

@@ -17,7 +17,7 @@ import (
 
 const fenceProxyOnly = "--show-only=templates/fenceproxy.yaml"
 
-// fenceProxies are the values that change what there is of a fence-proxy.
+// fenceProxies are values that change the objects of a fence-proxy.
 var fenceProxies = map[string]struct {
 	values   string
 	objects  int
@@ -53,7 +53,7 @@ func object[T any](t *testing.T, manifest, kind string) (found T) {
 	return found
 }
 
-// TestFenceProxy: the API server accepts what is rendered, and the proxy the file that it finds.
+// TestFenceProxy: the API server accepts the rendered objects, and the proxy accepts its configuration file.
 func TestFenceProxy(t *testing.T) {
 	c := newCluster(t)
 	for name, want := range fenceProxies {
@@ -78,7 +78,7 @@ func TestFenceProxy(t *testing.T) {
 	}
 }
 
-// checkFenceProxyFile: it is valid, and what it names is mounted.
+// checkFenceProxyFile: the file is valid, and the files that it names are mounted.
 func checkFenceProxyFile(t *testing.T, files corev1.ConfigMap, pod corev1.PodSpec) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "config.yaml")
@@ -106,7 +106,7 @@ func checkFenceProxyFile(t *testing.T, files corev1.ConfigMap, pod corev1.PodSpe
 	}
 }
 
-// TestFenceProxyNetworkPolicy: clients, who runs it, DNS and what the values say.
+// TestFenceProxyNetworkPolicy: the policy allows clients, administrators, DNS and what the values add.
 func TestFenceProxyNetworkPolicy(t *testing.T) {
 	c := newHelm(t)
 	manifest := c.mustHelm("template", "release", chart, fenceProxyOnly, "--set", "fenceProxy.enabled=true", "--set", "fenceProxy.config.rules[0].fromHeader=true",
@@ -121,12 +121,12 @@ func TestFenceProxyNetworkPolicy(t *testing.T) {
 	}
 }
 
-// TestFenceProxyThatCannotBe: one error that says what to do.
+// TestFenceProxyThatCannotBe: there is one error, and it gives the remedy.
 func TestFenceProxyThatCannotBe(t *testing.T) {
 	c := newHelm(t)
 	for set, want := range map[string]string{
-		"replicas=2":                                "fenceProxy.replicas is 2, and fenceProxy.store.bolt is a file that one process may have open",
-		"store.bolt.enabled=false":                  "fenceProxy.store has none",
+		"replicas=2":                                "fenceProxy.replicas is 2, but only one process can open the file of fenceProxy.store.bolt",
+		"store.bolt.enabled=false":                  "fenceProxy.store has no store",
 		"config.upstream=http://a":                  "fenceProxy.config.rules is empty",
 		"config.strict=true":                        "fenceProxy.advanceTokenSecret",
 		"config.listen=x":                           "listen",

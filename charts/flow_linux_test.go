@@ -26,7 +26,7 @@ const (
 	mine, theirs = "mine", "theirs" // namespaces of two tenants
 )
 
-// flowWorld is an API server that does few things at a time, and the Leases of two tenants and of the control plane.
+// flowWorld is an API server with little concurrency, and the Leases of two tenants and of the control plane.
 type flowWorld struct {
 	*cluster
 	client *http.Client
@@ -76,7 +76,7 @@ func (w *flowWorld) in(t testing.TB) *flowWorld {
 	return &flowWorld{cluster: &c, client: w.client}
 }
 
-// install applies what the chart has for flow control, changed by edit, and waits until the API server goes by it.
+// install applies the chart's flow control, changed by edit, and waits until the API server uses it.
 func (w *flowWorld) install(edit func(string) string, settings ...string) {
 	w.t.Helper()
 	args := []string{"template", "release", chart, "--namespace=system", "--show-only=templates/flowschema.yaml"}
@@ -94,7 +94,7 @@ func (w *flowWorld) install(edit func(string) string, settings ...string) {
 
 func account(namespace, name string) string { return "system:serviceaccount:" + namespace + ":" + name }
 
-// reply is how a request fared.
+// reply is the outcome of a request.
 type reply struct {
 	status        int
 	schema, level string
@@ -107,7 +107,7 @@ func (w *flowWorld) ask(ctx context.Context, user, method, namespace string, bod
 	return w.send(ctx, user, method, "/apis/coordination.k8s.io/v1/namespaces/"+namespace+"/leases/job", body)
 }
 
-// send makes a request as somebody else. Flow control goes by whom a request is made as.
+// send sends a request as another user. Flow control depends on the user of a request.
 func (w *flowWorld) send(ctx context.Context, user, method, path string, body io.Reader) reply {
 	request, err := http.NewRequestWithContext(ctx, method, w.plane.URL()+path, body)
 	if err != nil {
@@ -132,12 +132,12 @@ func (w *flowWorld) send(ctx context.Context, user, method, path string, body io
 	}
 }
 
-// errOvertaken says that a renewal lost to one of its own, which tells nothing of how requests fare.
+// errOvertaken means that a renewal lost to a renewal of the same holder, which says nothing about the treatment of requests.
 var errOvertaken = errors.New("overtaken by its own earlier renewal")
 
 func unchanged(manifest string) string { return manifest }
 
-// Who gets into which priority level, from what the API server says of each request.
+// The priority level of each user, as the API server reports it for each request.
 func TestOnlyRenewalsAreInTheLevelOfLeases(t *testing.T) {
 	t.Parallel()
 	w := newFlowWorld(t)
@@ -167,13 +167,13 @@ func TestOnlyRenewalsAreInTheLevelOfLeases(t *testing.T) {
 	}
 }
 
-// TestFloods: the control plane's electors are served while tenants hold every place of the level, and a tenant's renewals
-// are while others flood it. Neither is a matter of speed: who shares queues with a flood is rejected. (A level that may
-// borrow places, as leader-election, passes the first part too, only later.)
+// TestFloods: the control plane's electors are served while tenants hold every seat of the level, and a tenant's renewals are
+// served while other tenants flood the level. Speed does not matter: requests that share queues with a flood are rejected. (A level
+// that can borrow seats, like leader-election, also passes the first part, only later.)
 func TestFloods(t *testing.T) {
 	tier.Deep(t, "floods the API server and counts what was late")
 	w := newFlowWorld(t)
-	// Queues so short that the flood overfills them.
+	// The queues are so short that the flood overflows them.
 	w.install(unchanged, "--set=flowSchema.queueLength=5")
 
 	t.Run("every place is held", func(t *testing.T) {
@@ -222,7 +222,7 @@ func TestFloods(t *testing.T) {
 	}
 }
 
-// holdAll has a tenant hold every place of its level, until the context that it returns ends.
+// holdAll makes a tenant hold every seat of its level, until the returned context ends.
 func (w *flowWorld) holdAll() context.Context {
 	w.t.Helper()
 	ctx, end := context.WithTimeout(w.t.Context(), 3*time.Minute)
@@ -231,7 +231,7 @@ func (w *flowWorld) holdAll() context.Context {
 	w.t.Cleanup(end)
 	for range 10 { // of 3 places
 		holders.Go(func() {
-			for ctx.Err() == nil { // who waits is rejected after 15 s, and who holds a place is ended after 60 s
+			for ctx.Err() == nil { // a waiting request is rejected after 15 s, and a running one is ended after 60 s
 				slow, never := io.Pipe()
 				context.AfterFunc(ctx, func() { _ = never.Close() })
 				w.ask(ctx, account(mine, "job"), http.MethodPut, mine, slow)
@@ -242,7 +242,7 @@ func (w *flowWorld) holdAll() context.Context {
 	return ctx
 }
 
-// awaitFull returns when renewals wait: all places of their level are held.
+// awaitFull returns when renewals wait because all seats of their level are held.
 func (w *flowWorld) awaitFull(ctx context.Context) {
 	w.t.Helper()
 	for {
@@ -261,7 +261,7 @@ func (w *flowWorld) awaitFull(ctx context.Context) {
 	}
 }
 
-// A flood is what many workers ask without end.
+// A flood is the endless requests of many workers.
 type flood func(worker int) (user, namespace string)
 
 var floods = map[string]flood{
@@ -270,7 +270,7 @@ var floods = map[string]flood{
 	"aimed at the elections":   func(int) (string, string) { return account(theirs, "job"), "kube-system" },
 }
 
-// measured is how the requests of a flood's victims and of the flood fared.
+// measured is the outcome of the requests of a flood and of its victims.
 type measured struct{ victim, elector, flood fared }
 
 type fared struct {
@@ -295,7 +295,7 @@ func (f *fared) String() string {
 	return fmt.Sprintf("%d served, %d rejected, %d failed, median %v, p90 %v, longest %v", f.served, f.rejected, f.failed, f.at(0.5), f.at(0.9), f.at(1))
 }
 
-// at is the quantile q of the times of those that were served.
+// at is the quantile q of the latencies of served requests.
 func (f *fared) at(q float64) time.Duration {
 	slices.Sort(f.took)
 	if len(f.took) == 0 {
@@ -308,13 +308,13 @@ func (m *measured) String() string {
 	return fmt.Sprintf("renewals: %v; elections: %v; flood: %v", &m.victim, &m.elector, &m.flood)
 }
 
-// shows reports whether enough has happened to judge by.
+// shows reports whether there is enough data for a judgement.
 func (m *measured) shows() bool {
 	return m.flood.rejected > 0 && m.victim.served+m.victim.rejected+m.victim.failed >= 5 && m.elector.served+m.elector.rejected+m.elector.failed >= 5
 }
 
-// flood lets workers ask until it is enough, for that long at most, and a tenant and the control plane renew ten times a
-// second beside them.
+// flood lets workers send requests until there is enough data, but not longer than the limit. Meanwhile a tenant and the control
+// plane renew ten times a second.
 func (w *flowWorld) flood(f flood, workers int, most time.Duration, enough func(*measured) bool) *measured {
 	w.t.Helper()
 	ctx, end := context.WithTimeout(w.t.Context(), most)
@@ -344,7 +344,7 @@ func (w *flowWorld) flood(f flood, workers int, most time.Duration, enough func(
 			switch {
 			case r.version != "":
 				last = r
-			case r.status == http.StatusConflict: // an earlier one, whose answer nobody has heard, was stored in the end
+			case r.status == http.StatusConflict: // an earlier renewal, whose response was lost, was stored after all
 				if now := w.ask(ctx, user, http.MethodGet, namespace, nil); now.version != "" {
 					last = now
 				}
@@ -365,8 +365,8 @@ func (w *flowWorld) flood(f flood, workers int, most time.Duration, enough func(
 	return &m
 }
 
-// BenchmarkFloods prints how renewals and elections fare under floods, with what the chart installs and with other ways.
-// It is one run, so b.N is not used.
+// BenchmarkFloods prints the outcome of renewals and elections during floods, with the chart's settings and with alternatives. It
+// is one run, so b.N is not used.
 func BenchmarkFloods(b *testing.B) {
 	w := newFlowWorld(b)
 	const ownLevel = "  priorityLevelConfiguration:\n    name: " + ours
@@ -384,7 +384,7 @@ func BenchmarkFloods(b *testing.B) {
 		}},
 	} {
 		w.install(way.edit)
-		time.Sleep(2 * time.Second) // a changed level is known a little later than its FlowSchema
+		time.Sleep(2 * time.Second) // a changed level takes effect a little later than its FlowSchema
 		for name, f := range floods {
 			fmt.Printf("%s; flood %s: %v\n", way.name, name, w.flood(f, 600, 5*time.Second, func(*measured) bool { return false }))
 		}

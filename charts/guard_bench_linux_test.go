@@ -13,8 +13,8 @@ import (
 	"github.com/singletonjob/operator/internal/contract"
 )
 
-// BenchmarkGuard prints what the guard adds to a renewal: a Lease that is guarded is renewed in turns with one that is the same
-// but for its label. It is one run, so b.N is not used. The ratios are of one machine with itself, a busy one too.
+// BenchmarkGuard prints the time that the guard adds to a renewal. It renews a guarded Lease and one without the label in turns. It
+// is one run, so b.N is not used. The ratios compare one machine with itself, so they are valid on a busy machine too.
 func BenchmarkGuard(b *testing.B) {
 	const rounds, batch = 10, 100
 	w := newGuardWorld(b)
@@ -47,7 +47,7 @@ func BenchmarkGuard(b *testing.B) {
 		float64(median["guarded"])/float64(median["not guarded"]), cpu["guarded"]/cpu["not guarded"])
 }
 
-// renewal renews a Lease of its own that somebody manages, as its holder.
+// renewal renews a managed Lease as its holder.
 func (w *guardWorld) renewal(managedBy string) func() {
 	w.t.Helper()
 	l := held()
@@ -66,7 +66,7 @@ func (w *guardWorld) renewal(managedBy string) func() {
 	}
 }
 
-// cpuSeconds is what the API server has used since it began.
+// cpuSeconds is the CPU time of the API server since its start.
 func (w *guardWorld) cpuSeconds() float64 {
 	w.t.Helper()
 	for line := range strings.Lines(w.mustKubectl("get", "--raw=/metrics")) {

@@ -20,8 +20,8 @@ import (
 	"github.com/singletonjob/operator/internal/schedule"
 )
 
-// leftBehind is what may stand in a Lease, by whoever wrote it before the guard was there or while people repaired it. No
-// honest agent may be locked out by it.
+// leftBehind are possible contents of a Lease from before the guard existed or from a repair by hand. They must lock out no correct
+// agent.
 var leftBehind = map[string]change{
 	"a tenure":               func(*coordinationv1.Lease) {},
 	"a tenure's end":         free,
@@ -73,7 +73,7 @@ var leftBehind = map[string]change{
 	}),
 }
 
-// honest: agents whose clocks are half a century behind acquire, renew and release each Lease, with real tokens.
+// honest: agents with clocks that are fifty years behind acquire, renew and release each Lease, with real tokens.
 func (w *guardWorld) honest(t *testing.T) {
 	a := w.newAgent("job-h-1")
 	for name, was := range leftBehind {
@@ -95,7 +95,7 @@ func (w *guardWorld) honest(t *testing.T) {
 	}
 }
 
-// honestRuns: what a Lease says of runs is written as the guard has it, by the same agents: attempts, ticks, ends.
+// honestRuns: the same agents write attempts, ticks and ends of runs in the form that the guard demands.
 func (w *guardWorld) honestRuns(t *testing.T) {
 	candidate := w.newAgent("job-h-2")
 	due, err := schedule.Parse(schedule.Spec{Cron: "* * * * *", Overlap: schedule.OverlapReplace})
@@ -114,7 +114,7 @@ func (w *guardWorld) honestRuns(t *testing.T) {
 	for name, test := range map[string]struct {
 		was  change
 		code int
-		// What the Lease says in the end, by the same agent if it runs.
+		// The final contents of the Lease, if the same agent runs.
 		state   lease.RunState
 		attempt int32
 	}{
@@ -170,13 +170,13 @@ type agent struct {
 	state  lease.State
 	now    lease.Time
 	object *kubelease.Object
-	// failed is why a request was in vain, at last.
+	// failed is the reason why the last request failed.
 	failed         error
 	acts, released bool
 	code           int // of its process, when that is to end
 }
 
-// newAgent makes a pod and a token of it.
+// newAgent creates a Pod and a token for it.
 func (w *guardWorld) newAgent(pod string) *agent {
 	w.t.Helper()
 	ctx, client := w.t.Context(), w.as(root)
@@ -207,7 +207,7 @@ func (w *guardWorld) newAgent(pod string) *agent {
 	}}
 }
 
-// anew is another agent process in the same pod.
+// anew is another agent process in the same Pod.
 func (a *agent) anew(t testing.TB) *agent {
 	const longAgo = 1_000_000
 	return &agent{t: t, client: a.client, config: a.config, now: lease.Time{Boot: 1, Wall: longAgo}}
@@ -224,7 +224,7 @@ func (a *agent) feed(e lease.Event) {
 
 func (a *agent) do(action lease.Action) {
 	a.t.Helper()
-	// The state machine's deadlines are on its own clock.
+	// The deadlines of the state machine use its own clock.
 	ctx, end := context.WithTimeout(a.t.Context(), 2*time.Minute)
 	defer end()
 	switch action := action.(type) {
@@ -257,7 +257,7 @@ func (a *agent) do(action lease.Action) {
 	}
 }
 
-// until lets time pass, an hour in some hundred steps, more slowly while the process acts.
+// until advances time by an hour in about a hundred steps, in smaller steps while the process is active.
 func (a *agent) until(what string, holds func() bool) {
 	a.t.Helper()
 	for range 300 {

@@ -28,12 +28,12 @@ const (
 	podUID    = "authentication.kubernetes.io/pod-uid"
 )
 
-// Who writes Leases. RBAC lets all of them, so that it is the guard that refuses. The first four know nothing of pods.
+// The users that write Leases. RBAC allows all of them, so that only the guard refuses. The first four are not bound to a Pod.
 var (
 	root          = rest.ImpersonationConfig{UserName: "root", Groups: []string{"system:masters"}}
 	editor        = rest.ImpersonationConfig{UserName: "an-editor"}
 	administrator = rest.ImpersonationConfig{UserName: "an-administrator"}
-	bareAccount   = rest.ImpersonationConfig{UserName: account(tenant, "job-singletonjob")} // impersonated, or a token of no pod
+	bareAccount   = rest.ImpersonationConfig{UserName: account(tenant, "job-singletonjob")} // impersonated, or a token that is not bound to a Pod
 	kubelet       = rest.ImpersonationConfig{UserName: "system:node:n", Groups: []string{"system:nodes"}}
 	operator      = rest.ImpersonationConfig{UserName: account(system, "release-singletonjob")}
 	collector     = rest.ImpersonationConfig{UserName: account("kube-system", "generic-garbage-collector"), Groups: []string{"system:masters"}}
@@ -41,7 +41,7 @@ var (
 	standby       = pod(tenant, "job-h-1")
 )
 
-// pod is the identity that the API server knows a pod's token by.
+// pod is the identity that the API server derives from a Pod's token.
 func pod(namespace, name string) rest.ImpersonationConfig {
 	return rest.ImpersonationConfig{
 		UserName: account(namespace, "job-singletonjob"), Extra: map[string][]string{podName: {name}, podUID: {"uid-of-" + name}},
@@ -52,8 +52,8 @@ func identity(of rest.ImpersonationConfig, nonce string) string {
 	return of.Extra[podName][0] + "/" + of.Extra[podUID][0] + "/" + nonce
 }
 
-// guardWorld is an API server with what the chart installs, but for the operator itself. It is of this test alone, so that its
-// guard refuses nothing to others.
+// guardWorld is an API server with everything that the chart installs except the operator. Only this test uses it, so that its
+// guard refuses nothing to other tests.
 type guardWorld struct {
 	*cluster
 	owned    *controlplane.ControlPlane // the API server's, for tests that kill it
@@ -81,7 +81,7 @@ func newGuardWorld(t testing.TB) *guardWorld {
 	for _, namespace := range []string{system, tenant} {
 		w.mustKubectl("create", "namespace", namespace)
 	}
-	// No controller aggregates the built-in role "edit" here: this is what it aggregates of Leases and pods.
+	// No controller aggregates the built-in role "edit" here. These are the rights on Leases and Pods that it would aggregate.
 	w.bind("system:aggregate-to-edit", "--user="+editor.UserName, "--user="+administrator.UserName)
 	w.bind("system:release-singletonjob:edit", "--user="+editor.UserName, "--user="+administrator.UserName)
 	w.bind("system:release-singletonjob:admin", "--user="+administrator.UserName)
@@ -122,7 +122,7 @@ func (w *guardWorld) await(what string, is func() error) {
 	}
 }
 
-// as is a client of somebody's.
+// as is a client of this user.
 func (w *guardWorld) as(who rest.ImpersonationConfig) *kubernetes.Clientset {
 	w.t.Helper()
 	config := w.plane.Config()
@@ -159,7 +159,7 @@ func microTime(s string) *metav1.MicroTime {
 	return &metav1.MicroTime{Time: t}
 }
 
-// change is what somebody does to a Lease.
+// change is a change of a Lease.
 type change func(*coordinationv1.Lease)
 
 func all(changes ...change) change {
@@ -196,7 +196,7 @@ func transitions(n int32) change {
 	return func(l *coordinationv1.Lease) { l.Spec.LeaseTransitions = &n }
 }
 
-// Changes that agents make. Times are as wrong as clocks may be.
+// Changes that agents make. Times can be as wrong as clocks can be.
 var (
 	marked  = annotated(guardMark, "off")
 	free    = all(heldBy(""), annotated(contract.ReleaseReasonAnnotation, "ProcessExited"), func(l *coordinationv1.Lease) { l.Spec.AcquireTime = nil })
@@ -204,7 +204,7 @@ var (
 	lone    = change(func(l *coordinationv1.Lease) { l.Labels = nil })
 )
 
-// What a Lease says of runs, up to the state of the newest.
+// The Lease's record of runs, up to the state of the newest run.
 const (
 	attempt1 = `{"now":{"id":"uid/2026-01-01T06:00:00Z","tick":"2026-01-01T06:00:00Z","attempt":1,"state":"`
 	attempt2 = `{"now":{"id":"uid/2026-01-01T06:00:00Z","tick":"2026-01-01T06:00:00Z","attempt":2,"state":"`
@@ -225,7 +225,7 @@ var (
 	asked   = all(run(attempt1, "Complete"), annotated(contract.RunRequestAnnotation, "again"))
 )
 
-// taken is a takeover as an agent writes it, with a token that may be off by some.
+// taken is a takeover as an agent writes it. The token may be off by a number.
 func taken(by rest.ImpersonationConfig, off int64) change {
 	return func(l *coordinationv1.Lease) {
 		record, err := contract.DecodeLease(contract.Fields{UID: "u", ResourceVersion: l.ResourceVersion, Annotations: l.Annotations})
@@ -241,7 +241,7 @@ func taken(by rest.ImpersonationConfig, off int64) change {
 	}
 }
 
-// set stores a Lease as it is to be found, by somebody whom the guard lets.
+// set stores a Lease in its initial state, as a user that the guard exempts.
 func (w *guardWorld) set(l *coordinationv1.Lease) *coordinationv1.Lease {
 	w.t.Helper()
 	w.remove(l)
@@ -250,7 +250,7 @@ func (w *guardWorld) set(l *coordinationv1.Lease) *coordinationv1.Lease {
 	return stored
 }
 
-// remove deletes the Lease of a name, whatever keeps it.
+// remove deletes the Lease of a name, despite finalizers.
 func (w *guardWorld) remove(l *coordinationv1.Lease) {
 	w.t.Helper()
 	leases := w.as(collector).CoordinationV1().Leases(l.Namespace)
@@ -262,7 +262,7 @@ func (w *guardWorld) remove(l *coordinationv1.Lease) {
 	w.must(leases.Delete(w.t.Context(), l.Name, metav1.DeleteOptions{}))
 }
 
-// try has somebody create a Lease, or change or delete one that is found in a state.
+// try makes a user create a Lease, or change or delete a Lease in a given state.
 func (w *guardWorld) try(v verb, who rest.ImpersonationConfig, was, does change) error {
 	w.t.Helper()
 	l := held()
@@ -299,7 +299,7 @@ const (
 	removeAll
 )
 
-// checkVerdict asks that a write was accepted (for no text), or refused by the guard with that text.
+// checkVerdict checks that a write was accepted (for an empty text), or that the guard refused it with this text.
 func checkVerdict(t testing.TB, err error, says string) {
 	t.Helper()
 	switch {
@@ -312,7 +312,7 @@ func checkVerdict(t testing.TB, err error, says string) {
 	}
 }
 
-// guardOn installs the policies and returns when each refuses what it is for.
+// guardOn installs the policies, and returns when each of them is in effect.
 func (w *guardWorld) guardOn() {
 	w.t.Helper()
 	w.apply(w.policies)
@@ -330,7 +330,7 @@ func (w *guardWorld) guardOn() {
 	}
 }
 
-// guardOff takes the policies away and returns when nothing is refused any more.
+// guardOff removes the policies, and returns when nothing is refused any more.
 func (w *guardWorld) guardOff() {
 	w.t.Helper()
 	if out, err := w.run(w.plane.Binaries().Path("kubectl"), []byte(w.policies), "delete", "--filename=-"); err != nil {
@@ -360,27 +360,27 @@ func (w *guardWorld) dryRun(who rest.ImpersonationConfig, l *coordinationv1.Leas
 	return err
 }
 
-// What the messages begin with, or say.
+// Distinctive parts of the guard's messages.
 const (
-	notYours    = "which its pods and the operator write"
+	notYours    = "only its Pods and the operator may write it"
 	notMarked   = "singletonjob.io/guard=off"
 	noRight     = `the verb "override" on singletonjobs/lease`
-	noCandidate = "is no candidate"
-	notItself   = "may make itself the holder or let go of what it holds itself"
+	noCandidate = "is not a candidate"
+	notItself   = "may make itself the holder or release the Lease that it holds itself"
 	wrongToken  = "is not what it must be"
 	wrongCount  = "leaseTransitions grows by 1"
-	wrongTime   = "leaseDurationSeconds is from 3 to 3600"
-	mayNotSet   = "a pod may set the annotations"
-	mayNotTake  = "a pod may take away"
+	wrongTime   = "leaseDurationSeconds must be from 3 to 3600"
+	mayNotSet   = "a Pod may set only the annotations"
+	mayNotTake  = "a Pod may remove only"
 	badHistory  = "singletonjob.io/history is not"
-	notItsMeta  = "a pod leaves the Lease's labels"
-	notOurs     = "the operator writes Leases labelled"
-	noHolder    = "makes nobody the holder"
-	lowersToken = "lowers no fencing token"
-	lowersTick  = "takes no tick back"
-	wrongTick   = "tick only grows"
-	wrongRun    = "run changes with a new tenure"
-	badBase     = "the token-base is a number from 0"
+	notItsMeta  = "a Pod may not change the Lease's labels"
+	notOurs     = "the operator may write only Leases labelled"
+	noHolder    = "may not set the holder"
+	lowersToken = "may not lower a fencing token"
+	lowersTick  = "may not set a tick back"
+	wrongTick   = "tick must be a time in UTC and may only grow"
+	wrongRun    = "run may change only when a tenure begins"
+	badBase     = "the token-base must be a number from 0"
 )
 
 const mostSeconds = 1<<31 - 1
@@ -502,7 +502,7 @@ var verdicts = map[string]struct {
 	"standby closes what is complete":           {who: standby, was: all(running, run(attempt2, "Complete")), does: all(free, run(attempt2, "GivenUp")), says: notItself},
 	"standby closes with a token":               {who: standby, was: running, does: all(free, run(attempt2, "GivenUp"), token("6")), says: wrongToken},
 
-	// People.
+	// Users.
 	"editor makes a run complete":          {who: editor, was: running, does: run(attempt2, "Complete"), says: notMarked},
 	"editor takes a tick back":             {who: editor, was: tick(noon), does: tick(morning), says: notMarked},
 	"administrator repairs a run":          {who: administrator, was: all(running, marked), does: all(run(attempt2, "Complete"), tick(""))},
@@ -537,7 +537,7 @@ var verdicts = map[string]struct {
 	"root deletes by mistake":              {verb: remove, who: root, says: notMarked},
 	"root deletes what is marked":          {verb: remove, who: root, was: marked},
 
-	// The operator, and those who collect.
+	// The operator, the namespace controller and the garbage collector.
 	"operator makes a Lease":                 {verb: create, who: operator, does: all(free, token(""))},
 	"operator makes one for nobody knows":    {verb: create, who: operator, does: heldBy(lease.UnknownHolder)},
 	"operator makes one for somebody":        {verb: create, who: operator, says: noHolder},
@@ -600,7 +600,7 @@ func TestGuard(t *testing.T) {
 	})
 }
 
-// elects: the operator's own Lease has no label, and is made, renewed and given up all the same.
+// elects: the operator's own Lease has no label, and can still be created, renewed and released.
 func (w *guardWorld) elects() {
 	l := held()
 	all(lone, named(system, election))(l)
@@ -613,7 +613,7 @@ func (w *guardWorld) elects() {
 	w.must(leases.Delete(w.t.Context(), election, metav1.DeleteOptions{}))
 }
 
-// jobsAlone may do everything to SingletonJobs, and nothing to pods.
+// jobsAlone may do everything with SingletonJobs, and nothing with Pods.
 var jobsAlone = rest.ImpersonationConfig{UserName: "jobs-alone"}
 
 const jobManifest = `{"apiVersion":"singletonjob.io/v1alpha1","kind":"SingletonJob","metadata":{"name":"%NAME%"},
@@ -634,7 +634,7 @@ func (w *guardWorld) patchJob(who rest.ImpersonationConfig, name, subresource, p
 		Body([]byte(patch)).Do(w.t.Context()).Error()
 }
 
-// jobs: only who may make pods makes jobs; everybody else's writes to a job go on.
+// jobs: only users who may create Pods can create jobs. Other writes to a job still work for everybody.
 func (w *guardWorld) jobs(t *testing.T) {
 	const noPods = "may not create pods in namespace tenant"
 	controller := rest.ImpersonationConfig{UserName: account("flux", "applier")}
@@ -666,10 +666,10 @@ func (w *guardWorld) jobs(t *testing.T) {
 	}
 }
 
-// collectorAlone is the garbage collector with its own rights, which do not include pods' creation.
+// collectorAlone is the garbage collector with its own rights, which do not include creating Pods.
 var collectorAlone = rest.ImpersonationConfig{UserName: collector.UserName}
 
-// collected: real controllers, with the accounts that they have in a cluster, delete what they are for.
+// collected: real controllers, with their usual accounts, delete what they must delete.
 func (w *guardWorld) collected() {
 	w.mustKubectl("create", "namespace", "doomed")
 	doomed := held()
@@ -695,7 +695,7 @@ func (w *guardWorld) collected() {
 	}
 }
 
-// offAndOn: what the guard refuses it refuses no more when it is off, and again when it is on, to a tenure that runs.
+// offAndOn: without the guard its refusals end, and with the guard again they are back, also for a running tenure.
 func (w *guardWorld) offAndOn() {
 	w.guardOff()
 	checkVerdict(w.t, w.try(update, editor, nil, token("4")), "")

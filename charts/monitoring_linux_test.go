@@ -18,13 +18,13 @@ import (
 	"github.com/singletonjob/operator/test/debian"
 )
 
-// monitored are the settings that render all there is for Prometheus and Grafana.
+// monitored are the settings that render all objects for Prometheus and Grafana.
 var monitored = []string{
 	"--show-only=templates/monitoring.yaml", "--set=monitoring.labels.release=prom",
 	"--set=monitoring.rules.create=true,monitoring.serviceMonitor.create=true,monitoring.podMonitor.create=true,monitoring.dashboard.create=true",
 }
 
-// renderedMonitoring are the objects that the chart makes for monitoring, by kind.
+// renderedMonitoring are the chart's monitoring objects, by kind.
 func renderedMonitoring(t *testing.T, settings ...string) map[string]map[string]any {
 	t.Helper()
 	helm, err := helmPath()
@@ -79,7 +79,7 @@ func panels(t *testing.T, objects map[string]map[string]any) []panel {
 	return dashboard.Panels
 }
 
-// promtool is a command of Prometheus' own checker, as Debian has it.
+// promtool runs Prometheus' own checker, from Debian.
 func promtool(t *testing.T, args ...string) {
 	t.Helper()
 	if _, err := exec.LookPath("apt-get"); err != nil {
@@ -97,7 +97,7 @@ func promtool(t *testing.T, args ...string) {
 	}
 }
 
-// Each alert comes where it must and not where it must not, and the expressions of the dashboard are ones.
+// Each alert fires when it must and only then, and the dashboard's expressions are valid.
 func TestAlertsAndDashboardByPromtool(t *testing.T) {
 	t.Parallel()
 	objects := renderedMonitoring(t)
@@ -125,7 +125,7 @@ func TestAlertsAndDashboardByPromtool(t *testing.T) {
 	promtool(t, "test", "rules", filepath.Join(dir, "rules_test.yaml"))
 }
 
-// Prometheus finds what it is told to scrape, is let in there, and the labels of the operator's metrics stay a job's.
+// Prometheus finds its targets, is authorized there, and the operator's metrics keep their job labels.
 func TestMonitorsFindTheirTargets(t *testing.T) {
 	t.Parallel()
 	const token = `[{"bearerTokenFile":"/var/run/secrets/kubernetes.io/serviceaccount/token","honorLabels":true,"interval":"30s","port":"metrics","scheme":"https",`
@@ -160,10 +160,10 @@ func TestMonitorsFindTheirTargets(t *testing.T) {
 	}
 }
 
-// reasons are what an expression asks of a condition.
+// reasons matches what an expression demands of a condition.
 var reasons = regexp.MustCompile(`singletonjob_condition\{[^}]*?(?:type="(\w+)", )?status="(\w+)", reason=~"([^"]+)"\}`)
 
-// The document has a line for each alert and each panel. What they ask of conditions is what conditions say.
+// The document has a line for each alert and each panel. The conditions in their expressions exist.
 func TestWhatIsShownIsDocumented(t *testing.T) {
 	t.Parallel()
 	objects := renderedMonitoring(t)

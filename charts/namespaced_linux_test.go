@@ -10,12 +10,13 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// nothingClusterWide are the settings of somebody who has rights in some namespaces only. Another release has the rest.
+// nothingClusterWide are the settings of a user with rights only in some namespaces. Another release has the rest.
 var nothingClusterWide = []string{
 	"--set=crds.install=false", "--set=rbac.aggregate=false", "--set=flowSchema.create=false", "--set=guard.create=false",
 }
 
-// In each of its namespaces a namespaced operator may do what it may do everywhere by default, by one and the same rules.
+// In each of its namespaces, a namespaced operator has the same rights, from the same rules, as the default operator has
+// everywhere.
 func TestRolesOfANamespacedInstallation(t *testing.T) {
 	t.Parallel()
 	inside := verbs("")
@@ -54,8 +55,8 @@ func TestRolesOfANamespacedInstallation(t *testing.T) {
 	}
 }
 
-// tenantAdmin is what somebody has who may do in a namespace what the built-in role admin allows there. The roles that it is put
-// together from are named, since nothing aggregates them here.
+// tenantAdmin has the rights of the built-in role admin in a namespace. The test names the aggregated roles, because nothing
+// aggregates them here.
 const tenantAdmin = `
 apiVersion: rbac.authorization.k8s.io/v1
 kind: RoleBinding
@@ -65,8 +66,8 @@ subjects: [{kind: User, apiGroup: rbac.authorization.k8s.io, name: tenant}]
 ---
 `
 
-// Who administrates two namespaces, and no more, installs an operator in one for the other, once an administrator of the cluster
-// has installed the definition and the users' roles.
+// A user who administers only two namespaces installs an operator in one for the other, after an administrator of the cluster has
+// installed the definition and the users' roles.
 func TestAnAdministratorOfNamespacesInstalls(t *testing.T) {
 	c := newCluster(t)
 	home, work := c.restricted(), c.restricted()
@@ -89,7 +90,7 @@ func TestAnAdministratorOfNamespacesInstalls(t *testing.T) {
 	})...)
 	t.Cleanup(func() {
 		if out, err := c.command(context.Background(), c.helm, "uninstall", "release", "--namespace", home).CombinedOutput(); err != nil {
-			t.Errorf("%v\n%s", err, out) // other tests' releases would have to know it
+			t.Errorf("%v\n%s", err, out) // otherwise the releases of other tests would have to name it
 		}
 	})
 	c.mustKubectl("create", "clusterrolebinding", home+"-metrics", "--clusterrole=system:auth-delegator", "--serviceaccount="+home+":release-singletonjob")

@@ -14,7 +14,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// passes are what a NetworkPolicy lets through: a protocol, a port and who is at the other end.
+// passes are the connections that a NetworkPolicy allows: protocol, port and peers.
 func passes(policy *networkingv1.NetworkPolicy) (in, out []string) {
 	line := func(ports []networkingv1.NetworkPolicyPort, peers []networkingv1.NetworkPolicyPeer) (lines []string) {
 		whom := "anywhere"
@@ -43,8 +43,7 @@ func passes(policy *networkingv1.NetworkPolicy) (in, out []string) {
 	return in, out
 }
 
-// What the policy lets through is what the operator needs, and no more. It is for the operator's pods, and all that these serve is
-// in it by name.
+// The policy allows exactly what the operator needs. It selects the operator's Pods, and covers by name all ports that they serve.
 func TestNetworkPolicy(t *testing.T) {
 	t.Parallel()
 	helm, err := helmPath()
@@ -98,7 +97,7 @@ func TestNetworkPolicy(t *testing.T) {
 	}
 }
 
-// rendered is the object of a kind.
+// rendered is the rendered object of a kind.
 func rendered(t *testing.T, manifest []byte, kind string, into any) {
 	t.Helper()
 	for document := range strings.SplitSeq(string(manifest), "\n---\n") {

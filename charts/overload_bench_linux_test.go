@@ -20,7 +20,7 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// What renews, as jobs with the default lease do, and what keeps the API server busy beside it.
+// The renewals, as jobs with the default lease send them, and the load on the API server.
 const (
 	renewers      = 20
 	renewEvery    = 2 * time.Second
@@ -31,13 +31,13 @@ const (
 	webhookTakes  = 500 * time.Millisecond
 )
 
-// renewals is how those of all holders fared.
+// renewals is the outcome of all holders' renewals.
 type renewals struct {
 	fared
-	// late are those without an answer for as long as a holder waits; stopped are the holders that would have stopped, since
-	// so much time passed between two renewals that were stored.
+	// late are renewals without a response within a holder's deadline. stopped are the holders that would have stopped, because too
+	// much time passed between two stored renewals.
 	late, stopped int
-	// exempt are those of one more holder that flow control lets through at once: how busy the machine is.
+	// exempt are the renewals of an additional holder that flow control exempts. They show how busy the machine is.
 	exempt fared
 }
 
@@ -48,9 +48,9 @@ func (r *renewals) String() string {
 		renewers, r.stopped, r.exempt.at(0.5), r.exempt.at(1))
 }
 
-// BenchmarkOverload prints how renewals fare with and without the chart's level while many other accounts make what takes the
-// API server long: objects of which a slow admission webhook is asked, which costs no CPU time and so measures queues and not
-// this machine. Idle first, then both in turns. It is one run, so b.N is not used.
+// BenchmarkOverload prints the outcome of renewals with and without the chart's level, while many other accounts create objects
+// that take the API server long: a slow admission webhook checks them. This uses no CPU time, and therefore measures queues and not
+// this machine. It runs without load first, then with both settings in turns. It is one run, so b.N is not used.
 func BenchmarkOverload(b *testing.B) {
 	w := newFlowWorld(b)
 	w.slowWebhook()
@@ -71,12 +71,12 @@ func BenchmarkOverload(b *testing.B) {
 	}
 }
 
-// setLevel installs the chart's level and waits until the API server goes by it, or takes it away.
+// setLevel installs the chart's level and waits until the API server uses it, or removes it.
 func (w *flowWorld) setLevel(on bool) {
 	w.t.Helper()
 	if on {
 		w.install(unchanged)
-		time.Sleep(2 * time.Second) // a changed level is known a little later than its FlowSchema
+		time.Sleep(2 * time.Second) // a changed level takes effect a little later than its FlowSchema
 		return
 	}
 	w.mustKubectl("delete", "--ignore-not-found", "flowschema/"+ours, "prioritylevelconfiguration/"+ours)
@@ -86,7 +86,7 @@ func (w *flowWorld) setLevel(on bool) {
 	}
 }
 
-// slowWebhook has each ConfigMap of the other tenant's wait for an answer.
+// slowWebhook delays each ConfigMap of the other tenant.
 func (w *flowWorld) slowWebhook() {
 	w.t.Helper()
 	certificate, err := w.plane.ServerCertificate()
@@ -114,7 +114,7 @@ func (w *flowWorld) slowWebhook() {
 	  namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: ` + theirs + `}}}]}`)
 }
 
-// overloaded renews while all accounts make ConfigMaps without end, and do as they are told when they are rejected.
+// overloaded renews while all accounts create ConfigMaps endlessly, and obey the API server's rejections.
 func (w *flowWorld) overloaded() *renewals {
 	w.t.Helper()
 	ctx, end := context.WithCancel(w.t.Context())
@@ -143,7 +143,7 @@ func (w *flowWorld) overloaded() *renewals {
 	return w.renewAll(overload)
 }
 
-// renewAll has every holder renew for that long, each on a connection of its own.
+// renewAll makes every holder renew for a time, each on its own connection.
 func (w *flowWorld) renewAll(most time.Duration) *renewals {
 	w.t.Helper()
 	var sum renewals
@@ -180,13 +180,13 @@ func (w *flowWorld) renewAll(most time.Duration) *renewals {
 	return &sum
 }
 
-// renewedLease is a Lease and who renews it.
+// renewedLease is a Lease and its holder.
 type renewedLease struct {
 	*flowWorld
 	name, user string
 }
 
-// renewUntil renews as a holder does, and reports whether it would have stopped.
+// renewUntil renews as a holder does, and reports whether the holder would have stopped.
 func (l *renewedLease) renewUntil(until time.Time, told func(reply)) (stopped bool) {
 	last, version := time.Now(), l.version()
 	for began := time.Now(); began.Before(until); began = time.Now() {
@@ -196,7 +196,7 @@ func (l *renewedLease) renewUntil(until time.Time, told func(reply)) (stopped bo
 		if r.status == http.StatusOK {
 			last, version = began, r.version
 		} else {
-			version = l.version() // what had no answer may be stored
+			version = l.version() // a write without a response may be stored
 		}
 		time.Sleep(renewEvery - min(renewEvery, time.Since(began)))
 	}
@@ -214,14 +214,14 @@ func (l *renewedLease) renew(version string) reply {
 		`"metadata":{"name":"`+l.name+`","resourceVersion":"`+version+`"},"spec":{"renewTime":"`+time.Now().UTC().Format(metav1.RFC3339Micro)+`"}}`))
 }
 
-// version is that of a Lease. An agent has it from its watch, which waits in no queue.
+// version is the Lease's version. An agent gets it from its watch, which waits in no queue.
 func (l *renewedLease) version() string {
 	ctx, end := context.WithTimeout(l.t.Context(), renewDeadline)
 	defer end()
 	return l.send(ctx, "", http.MethodGet, l.path(), nil).version // as the administrator
 }
 
-// anotherClient is the same world on a connection of its own, so that no request waits for another's before it is sent.
+// anotherClient is the same world on its own connection, so that requests do not wait for others before they are sent.
 func (w *flowWorld) anotherClient() *flowWorld {
 	w.t.Helper()
 	config := w.plane.Config()

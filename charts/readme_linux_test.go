@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// The README's first commands, pasted in one go, as they stand there. Only the image is not built, and no node runs it: the
-// operator's Deployment is said to be there as soon as it is created.
+// The README's first commands, pasted as they are. Only the image is not built, and no node runs it: the test reports the
+// operator's Deployment as available as soon as it is created.
 func TestFirstCommandsOfTheReadme(t *testing.T) {
 	c := newCluster(t)
 	readme, err := os.ReadFile("../README.md")
@@ -47,7 +47,7 @@ func (c *cluster) paste(ctx context.Context, lines string) (output string, err e
 	return string(out), err
 }
 
-// pretendOperator takes a while, in which helm install has to wait: what it returns before, the next line may not find.
+// pretendOperator delays its report, and helm install has to wait for it. If helm returned earlier, the next line could fail.
 func (c *cluster) pretendOperator(ctx context.Context) {
 	const running = `{"status": {"observedGeneration": 1, "replicas": 2, "updatedReplicas": 2, "readyReplicas": 2, "availableReplicas": 2,
 	  "conditions": [{"type": "Available", "status": "True"}, {"type": "Progressing", "status": "True", "reason": "NewReplicaSetAvailable"}]}}`
@@ -61,7 +61,7 @@ func (c *cluster) pretendOperator(ctx context.Context) {
 		} else if created.IsZero() {
 			created = time.Now()
 		}
-		// Helm's own record of what it is through with.
+		// Helm's own record of finished installations.
 		if done, err := kubectl("get", "secrets", "--selector=owner=helm,status=deployed", "--output=name"); err == nil && done != "" {
 			c.t.Error("helm install returned before the operator ran: the next line may come too early")
 		} else if time.Since(created) < 4*time.Second {

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// Each release guards all Leases, so one whose guard does not know the operator of another would stop that one's jobs.
+// Each release guards all Leases. If its guard does not know the operator of another release, that release's jobs stop.
 func TestReleasesKnowEachOther(t *testing.T) {
 	c := newCluster(t)
 	here, there := c.restricted(), c.restricted()
@@ -43,7 +43,7 @@ func TestReleasesKnowEachOther(t *testing.T) {
 	if out := must("install", two, knows(mine)); strings.Contains(out, "WARNING") {
 		t.Errorf("both know each other, and the notes warn:\n%s", out)
 	}
-	// What was installed otherwise can be mended: the release that forgets the other is refused, the other is only warned.
+	// A cluster with such releases can be repaired: the release that forgets the other is refused, the other is only warned.
 	refused("--set 'guard.operators={"+theirs+"}'", "upgrade", one, "--reset-values")
 	must("upgrade", one, "--reset-values", "--set=guard.create=false")
 	if out := must("upgrade", two, knows(mine)); strings.Contains(out, "WARNING") {
@@ -52,7 +52,7 @@ func TestReleasesKnowEachOther(t *testing.T) {
 	refused(mine, "upgrade", two, "--reset-values") // though one has no guard
 }
 
-// Releases of some namespaces each need not know each other.
+// Releases for different namespaces need not know each other.
 func TestReleasesOfSomeNamespaces(t *testing.T) {
 	c := newCluster(t)
 	for _, name := range []string{"one", "two"} {

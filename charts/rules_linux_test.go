@@ -12,8 +12,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// granted are all rules of the chart's roles: per resource the verbs, and why. A verb more is a right more for anyone who
-// takes the operator over, or for every editor of a namespace; a verb less is an operator that stands still.
+// granted are all rules of the chart's roles: the verbs per resource, with reasons. An extra verb is an extra right for an attacker
+// of the operator, or for every editor of a namespace. A missing verb stops the operator.
 var granted = map[string]map[string]struct{ verbs, why string }{
 	"": {
 		"events":                 {"create", "tells of every change of holder"},
@@ -57,7 +57,7 @@ var granted = map[string]map[string]struct{ verbs, why string }{
 	},
 }
 
-// verbs are those of a role, by resource.
+// verbs are the verbs of a role, by resource.
 func verbs(role string) map[string]string {
 	all := map[string]string{}
 	for resource, rule := range granted[role] {
@@ -77,8 +77,8 @@ func TestRolesGrantExactlyThis(t *testing.T) {
 	}
 }
 
-// rules are the verbs by role and resource of what the chart renders, as they stand in YAML: no API server is asked, and so none
-// can leave out what it does not know. A Role's name begins with its namespace.
+// rules are the verbs by role and resource in the chart's rendered YAML. No API server is involved, which could drop fields that it
+// does not know. A Role's name starts with its namespace.
 func rules(t *testing.T, settings ...string) map[string]map[string]string {
 	t.Helper()
 	helm, err := helmPath()
@@ -130,7 +130,7 @@ func byResource(rules []rbacv1.PolicyRule) map[string]string {
 	return out
 }
 
-// objects are what a rule is about.
+// objects are the objects to which a rule applies.
 func objects(rule rbacv1.PolicyRule) (names []string) {
 	for _, url := range rule.NonResourceURLs {
 		names = append(names, "url "+url)

@@ -154,9 +154,9 @@ var operatorCases = map[string]validationCase{
 			"write fips140=off, on, only or debug"),
 	},
 	"minute 60":        {change: cron("60 2 * * *"), want: invalid(inCron, `"60 2 * * *": minute: "60" is not a value: write a number from 0 to 59`)},
-	"30 February":      {change: cron("0 0 30 2 *"), want: invalid(inCron, `"0 0 30 2 *": day of the month "30" never comes in month "2": write a day that does`)},
-	"a zone unknown":   {change: scheduled(func(s *Schedule) { s.TimeZone = "Mars" }), want: invalid("spec.schedule.timeZone", `"Mars" is not a zone: write a name of the IANA tables, like Europe/Berlin, or leave it out for Etc/UTC`)},
-	"a zone misspelt":  {change: scheduled(func(s *Schedule) { s.TimeZone = "europe/berlin" }), want: invalid("spec.schedule.timeZone", `"europe/berlin" is not a zone: write Europe/Berlin`)},
+	"30 February":      {change: cron("0 0 30 2 *"), want: invalid(inCron, `"0 0 30 2 *": day of the month "30" does not exist in month "2": write a day that does`)},
+	"a zone unknown":   {change: scheduled(func(s *Schedule) { s.TimeZone = "Mars" }), want: invalid("spec.schedule.timeZone", `"Mars" is not a time zone: write a name from the IANA database, such as Europe/Berlin, or omit it for Etc/UTC`)},
+	"a zone misspelt":  {change: scheduled(func(s *Schedule) { s.TimeZone = "europe/berlin" }), want: invalid("spec.schedule.timeZone", `"europe/berlin" is not a time zone: write Europe/Berlin`)},
 	"before the Epoch": {change: startingDeadline(-time.Second), want: invalid("spec.schedule.startingDeadline", "-1s is not accepted: from 10s to 168h")},
 	"after the tick":   {change: leadTime(-time.Second), want: invalid("spec.schedule.leadTime", "-1s is not accepted: from 0s to 1h")},
 }

@@ -1,4 +1,4 @@
-// Command compile fills Go's build cache with what packages of this module are made of, and tells how far it is, which the
+// Command compile fills Go's build cache with everything that packages of this module need, and shows its progress, which the
 // Go tool does not:
 //
 //	go run ./build/compile -name='the demo' ./test/demo ./cmd/agent ./cmd/manager
@@ -25,9 +25,9 @@ func main() {
 func compile() error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	name := flag.String("name", "the packages", "what a person calls them")
-	tests := flag.Bool("tests", false, "with all that their tests need")
-	race := flag.Bool("race", false, "with the race detector")
+	name := flag.String("name", "the packages", "`name` of the packages in the output")
+	tests := flag.Bool("tests", false, "also compile what their tests need")
+	race := flag.Bool("race", false, "compile with the race detector")
 	flag.Parse()
 	return gotool.Compilation{Name: *name, Packages: flag.Args(), Tests: *tests, Race: *race}.Run(ctx, os.Stderr)
 }

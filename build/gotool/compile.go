@@ -12,21 +12,22 @@ import (
 	"time"
 )
 
-// A Compilation fills Go's build cache with all that some packages are made of, so that building them is but linking.
+// A Compilation fills Go's build cache with everything that packages need, so that building them only has to link.
 type Compilation struct {
-	// Name is what a person calls it.
+	// Name is the name of the packages for people.
 	Name string
-	// Dir is where the Go tool runs; empty is the current directory.
+	// Dir is the directory in which the Go tool runs; empty for the current directory.
 	Dir      string
 	Packages []string
-	// Tests says that it is for their tests; Race, with the race detector, which needs cgo and shares nothing with other builds.
+	// Tests: compile the packages' tests. Race: compile with the race detector, which needs cgo and shares nothing with other
+	// builds.
 	Tests, Race bool
-	// Every is how often to tell; by default every 5 s.
+	// Every is the time between progress reports; the default is 5 s.
 	Every time.Duration
 }
 
-// Run compiles. On progress it tells at once how much there is to do, and then how much of it is done: packages, whose
-// number is known, not minutes. It says nothing if all is in the cache already.
+// Run compiles. It writes to progress at the start how much there is to do, and then how much is done: in packages, whose number is
+// known, not in minutes. It writes nothing if everything is already in the cache.
 func (c Compilation) Run(ctx context.Context, progress io.Writer) error {
 	packages, err := c.missing(ctx, progress)
 	if err != nil || len(packages) == 0 {
@@ -53,7 +54,7 @@ func (c Compilation) Run(ctx context.Context, progress io.Writer) error {
 	return nil
 }
 
-// missing are the packages of modules that the cache lacks. Those of Go itself are compiled along with them, programs when
+// missing are the packages of modules that are not in the cache. Go's own packages are compiled along with them, and programs when
 // they are built.
 func (c Compilation) missing(ctx context.Context, progress io.Writer) ([]string, error) {
 	const those = `{{if and .Stale .Module (not .ForTest) (ne .Name "main")}}{{.ImportPath}}{{end}}`
@@ -70,7 +71,7 @@ func (c Compilation) missing(ctx context.Context, progress io.Writer) ([]string,
 	go func() { told <- c.watch(progress, stderr, nil) }()
 	out, err := cmd.Output()
 	if last := <-told; err != nil {
-		return nil, fmt.Errorf("listing what %s is made of: %w\n%s", c.Name, err, strings.Join(last, "\n"))
+		return nil, fmt.Errorf("listing the packages of %s: %w\n%s", c.Name, err, strings.Join(last, "\n"))
 	}
 	return strings.Fields(string(out)), nil
 }
@@ -79,13 +80,13 @@ func (c Compilation) command(ctx context.Context, args ...string) *exec.Cmd {
 	if !c.Race {
 		return Command(ctx, c.Dir, args...)
 	}
-	// As by hand: anyone who runs "go test -race" finds the same packages in the cache.
+	// Same flags as by hand: "go test -race" then finds the same packages in the cache.
 	cmd := Command(ctx, c.Dir, append([]string{args[0], "-race"}, args[1:]...)...)
 	cmd.Env = append(cmd.Env, "CGO_ENABLED=1", "GOFLAGS=")
 	return cmd
 }
 
-// watch reads what the Go tool says, tells from time to time how many of the packages it named, and returns its last lines.
+// watch reads the output of the Go tool, reports from time to time how many packages it has named, and returns its last lines.
 func (c Compilation) watch(progress io.Writer, output io.Reader, packages []string) []string {
 	const kept = 20
 	awaited := make(map[string]bool, len(packages))

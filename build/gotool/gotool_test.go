@@ -28,8 +28,8 @@ func TestMakeExportsTheSameSettings(t *testing.T) {
 	}
 }
 
-// TestModulesShareTheirVersions: a package is compiled once for all modules only if it has one version, and so has all that
-// it imports.
+// TestModulesShareTheirVersions: a package is compiled once for all modules only if it and everything that it imports have one
+// version.
 func TestModulesShareTheirVersions(t *testing.T) {
 	t.Parallel()
 	const ours, plane = "../../go.mod", "../../test/controlplane/kubernetes/go.mod"
@@ -46,7 +46,7 @@ func TestModulesShareTheirVersions(t *testing.T) {
 	want := required(t, plane)
 	for _, file := range files {
 		for module, version := range required(t, file) {
-			// Tools and programs of the lab keep what they were released with, but for Kubernetes itself.
+			// Tools and programs of the lab keep the versions of their releases, except for Kubernetes itself.
 			shared := want[module] != "" && (file == ours || strings.HasPrefix(module, "k8s.io/"))
 			if shared && version != want[module] {
 				t.Errorf("%s requires %s %s, %s requires %s", file, module, version, plane, want[module])
@@ -68,7 +68,7 @@ func required(t *testing.T, file string) map[string]string {
 	return all
 }
 
-// fresh is a module of two packages that no cache has.
+// fresh is a module with two packages that are in no cache.
 func fresh(t *testing.T) (dir string) {
 	t.Helper()
 	dir = t.TempDir()
@@ -92,7 +92,7 @@ func TestCompilationTellsHowFarItIs(t *testing.T) {
 	const progress = `fresh: +\d+ %, \d of 2 packages, \d+s\n`
 	var c Compilation
 	var told bytes.Buffer
-	// Who gets no CPU while the Go tool works has no time to tell of it. One that tells nothing never does.
+	// A test that gets no CPU while the Go tool works cannot report progress. A broken one never does.
 	for try := 0; try < 20 && !regexp.MustCompile(progress).MatchString(told.String()); try++ {
 		told.Reset()
 		c = Compilation{Name: "fresh", Dir: fresh(t), Packages: []string{"./b"}, Every: time.Millisecond}

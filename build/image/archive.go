@@ -24,10 +24,10 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// nonroot is the user that the chart and the Pod Security "restricted" profile run the image as.
+// nonroot is the user that runs the image. The chart and the Pod Security profile "restricted" require it.
 const nonroot = "65532:65532"
 
-// imageSpec is everything that the archive's bytes depend on.
+// imageSpec holds everything on which the archive's bytes depend.
 type imageSpec struct {
 	Reference         string
 	Version, Revision string
@@ -41,15 +41,15 @@ type platformFiles struct {
 	Files    map[string]string
 }
 
-// writeArchive writes the image of all platforms to an archive, by way of an OCI layout in the directory scratch, and
-// returns the digest of its index.
+// writeArchive writes the image of all platforms to an archive, through an OCI layout in the directory scratch, and returns the
+// digest of its index.
 func writeArchive(file, scratch string, spec imageSpec) (v1.Hash, error) {
 	tag, err := name.NewTag(spec.Reference)
 	if err != nil {
 		return v1.Hash{}, fmt.Errorf("-reference: %w", err)
 	}
 	if !strings.HasSuffix(spec.Reference, ":"+tag.TagStr()) {
-		return v1.Hash{}, fmt.Errorf("-reference: %s has no tag, want name:tag", spec.Reference)
+		return v1.Hash{}, fmt.Errorf("-reference: %s has no tag, expected name:tag", spec.Reference)
 	}
 	index := mutate.IndexMediaType(empty.Index, types.OCIImageIndex)
 	var first v1.Image
@@ -86,8 +86,8 @@ func writeArchive(file, scratch string, spec imageSpec) (v1.Hash, error) {
 	return index.Digest()
 }
 
-// loadedAs is the name under which containerd and the kubelet look for the image. A reference without a host means the
-// same default host to all of them; only containerd's spelling of it lacks the label "index".
+// loadedAs is the name under which containerd and the kubelet look for the image. A reference without a host means the same default
+// host to all of them; only containerd spells it without the label "index".
 func loadedAs(tag name.Tag) string {
 	return strings.TrimPrefix(tag.Name(), "index.")
 }
@@ -104,7 +104,7 @@ func labels(spec imageSpec) map[string]string {
 	}
 }
 
-// buildImage puts each file into a layer of its own, so that a release that changes one sends only that one.
+// buildImage puts each file into a layer of its own, so that a release that changes one file transfers only that layer.
 func buildImage(spec imageSpec, p platformFiles) (v1.Image, error) {
 	img := mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON)
 	for _, name := range slices.Sorted(maps.Keys(p.Files)) {
@@ -158,7 +158,7 @@ func fileLayer(name, file string, modified time.Time) ([]byte, error) {
 	return layer.Bytes(), w.Close()
 }
 
-// writeDockerManifest adds the file that `docker load` before Docker 25 reads. It can name one platform only.
+// writeDockerManifest adds the file that `docker load` reads before Docker 25. It can name only one platform.
 func writeDockerManifest(dir string, img v1.Image, reference string) error {
 	manifest, err := img.Manifest()
 	if err != nil {
@@ -181,8 +181,8 @@ func writeDockerManifest(dir string, img v1.Image, reference string) error {
 	return os.WriteFile(filepath.Join(dir, "manifest.json"), content, 0o644)
 }
 
-// pack writes a directory to an archive whose bytes depend on nothing but names and contents. It replaces the archive
-// only when all of it is written.
+// pack writes a directory to an archive whose bytes depend only on names and contents. It replaces an existing archive only after
+// the new one is complete.
 func pack(file, dir string, modified time.Time) (err error) {
 	out, err := os.CreateTemp(filepath.Dir(file), filepath.Base(file)+".*")
 	if err != nil {

@@ -26,7 +26,7 @@ import (
 
 var created = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
-// testSpec is an image of two platforms whose binaries are short texts.
+// testSpec is an image for two platforms. Its binaries are short texts.
 func testSpec(t *testing.T) imageSpec {
 	t.Helper()
 	dir := t.TempDir()
@@ -54,7 +54,7 @@ func write(t *testing.T, spec imageSpec) (file string, digest v1.Hash) {
 	return file, digest
 }
 
-// unpack extracts an archive as its readers do.
+// unpack extracts an archive as a consumer of the image does.
 func unpack(t *testing.T, file string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -129,7 +129,7 @@ func TestArchiveIsAnOCILayout(t *testing.T) {
 	}
 }
 
-// checkImage: an unprivileged user, no shell, no file but the two binaries, executable by all.
+// checkImage: an unprivileged user, no shell, and only the two binaries, executable by all.
 func checkImage(t *testing.T, img v1.Image, arch string) {
 	t.Helper()
 	config, err := img.ConfigFile()
@@ -174,7 +174,7 @@ func files(t *testing.T, img v1.Image) map[string]string {
 	}
 }
 
-// The programs that are in the image say the version that was asked for.
+// The programs in the image report the requested version.
 func TestProgramsSayTheirVersion(t *testing.T) {
 	archive := filepath.Join(t.TempDir(), "image.tar")
 	t.Chdir("../..")
@@ -200,7 +200,7 @@ func TestProgramsSayTheirVersion(t *testing.T) {
 	}
 }
 
-// Docker before 25 reads manifest.json and knows no index.
+// Docker before 25 reads manifest.json and does not know an index.
 func TestArchiveLoadsInOldDocker(t *testing.T) {
 	file, _ := write(t, testSpec(t))
 	img, err := tarball.ImageFromPath(file, nil)

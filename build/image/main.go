@@ -24,7 +24,7 @@ import (
 	"github.com/singletonjob/operator/build/gotool"
 )
 
-// commands are built into the image, each as /<name>.
+// commands are the programs in the image, each as /<name>.
 var commands = []string{"agent", "fence-proxy", "manager"}
 
 func main() {
@@ -79,14 +79,14 @@ func run(args []string) error {
 	return nil
 }
 
-// sourceDate reads the variable by which reproducible builds set every timestamp; without it all are 1970.
+// sourceDate reads the variable with which reproducible builds set every timestamp. Without it, all timestamps are in 1970.
 func sourceDate(epoch string) (time.Time, error) {
 	if epoch == "" {
 		return time.Unix(0, 0).UTC(), nil
 	}
 	seconds, err := strconv.ParseInt(epoch, 10, 64)
 	if err != nil || seconds < 0 {
-		return time.Time{}, fmt.Errorf("SOURCE_DATE_EPOCH is %q, want seconds since 1970", epoch)
+		return time.Time{}, fmt.Errorf("SOURCE_DATE_EPOCH is %q, expected seconds since 1970", epoch)
 	}
 	return time.Unix(seconds, 0).UTC(), nil
 }

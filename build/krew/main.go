@@ -1,5 +1,5 @@
-// Command krew packs kubectl singleton for krew, the package manager of kubectl plugins: an archive for each platform, and the
-// manifest with their sums:
+// Command krew packs kubectl singleton for krew, the package manager of kubectl plugins. It writes an archive for each platform, and the
+// manifest with their checksums:
 //
 //	go run ./build/krew -version=v0.1.0 -url=https://example.com/singletonjob/v0.1.0
 //
@@ -28,10 +28,10 @@ import (
 //go:embed singleton.yaml.tmpl
 var manifest string
 
-// platforms are those that people run kubectl on.
+// platforms are the platforms on which users run kubectl.
 const platforms = "linux/amd64,linux/arm64,darwin/amd64,darwin/arm64,windows/amd64,windows/arm64"
 
-// archive is one platform's, as the manifest has it.
+// archive is the archive of one platform, as in the manifest.
 type archive struct{ OS, Arch, File, Sum, Binary string }
 
 func main() {
@@ -53,10 +53,10 @@ func run(args []string) error {
 		return err
 	}
 	if !gotool.IsVersion(*version) {
-		return fmt.Errorf("-version=%q: krew wants one such as v0.1.0 (make krew VERSION=v0.1.0)", *version)
+		return fmt.Errorf("-version=%q: krew needs a version such as v0.1.0 (make krew VERSION=v0.1.0)", *version)
 	}
 	if !strings.HasPrefix(*url, "https://") {
-		return fmt.Errorf("-url=%q: krew downloads from https:// alone", *url)
+		return fmt.Errorf("-url=%q: krew downloads only from https:// URLs", *url)
 	}
 	if err := os.MkdirAll(*output, 0o755); err != nil {
 		return err
@@ -89,7 +89,7 @@ func render(version, url string, archives []archive) ([]byte, error) {
 func pack(ctx context.Context, platform, version, dir string) (archive, error) {
 	system, arch, ok := strings.Cut(platform, "/")
 	if !ok {
-		return archive{}, fmt.Errorf("want os/architecture")
+		return archive{}, fmt.Errorf("expected os/architecture")
 	}
 	a := archive{OS: system, Arch: arch, Binary: "kubectl-singleton", File: fmt.Sprintf("kubectl-singleton_%s_%s_%s.tar.gz", version, system, arch)}
 	if system == "windows" {
@@ -113,7 +113,7 @@ func pack(ctx context.Context, platform, version, dir string) (archive, error) {
 	return a, os.WriteFile(filepath.Join(dir, a.File), packed, 0o644)
 }
 
-// pressed holds some files under their base names.
+// pressed is an archive of files under their base names.
 func pressed(paths ...string) ([]byte, error) {
 	var files []tarball.File
 	for _, path := range paths {

@@ -15,7 +15,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// TestManifest: what krew reads.
+// TestManifest checks the fields that krew reads.
 func TestManifest(t *testing.T) {
 	text, err := render("v0.1.0", "https://example.com/x", []archive{
 		{"linux", "amd64", "kubectl-singleton_v0.1.0_linux_amd64.tar.gz", "aa11", "kubectl-singleton"},
@@ -48,11 +48,11 @@ func TestManifest(t *testing.T) {
 	}
 }
 
-// TestNoFakeManifest: nothing is written for a version that is none, or an address that krew refuses.
+// TestNoFakeManifest: nothing is written for an invalid version, or for an address that krew refuses.
 func TestNoFakeManifest(t *testing.T) {
 	for flag, want := range map[string]string{
-		"-version=unknown": `-version="unknown": krew wants one such as v0.1.0`,
-		"-url=http://x":    `-url="http://x": krew downloads from https:// alone`,
+		"-version=unknown": `-version="unknown": krew needs a version such as v0.1.0`,
+		"-url=http://x":    `-url="http://x": krew downloads only from https:// URLs`,
 	} {
 		if err := run([]string{"-version=v0.1.0", "-url=https://x", "-output=" + t.TempDir(), flag}); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: want %s, got %v", flag, want, err)
@@ -60,7 +60,7 @@ func TestNoFakeManifest(t *testing.T) {
 	}
 }
 
-// TestArchive: what krew unpacks can be run, and comes with its licence.
+// TestArchive: the unpacked plugin runs, and has its licence with it.
 func TestArchive(t *testing.T) {
 	program := filepath.Join(t.TempDir(), "kubectl-singleton")
 	if err := os.WriteFile(program, []byte("program"), 0o700); err != nil {
@@ -90,7 +90,7 @@ func TestArchive(t *testing.T) {
 	}
 }
 
-// TestSameBytes: a sum that differs with each build could not be checked by anyone.
+// TestSameBytes: nobody could check a checksum that differs with each build.
 func TestSameBytes(t *testing.T) {
 	first, err := pressed("main.go", "singleton.yaml.tmpl")
 	if err != nil {

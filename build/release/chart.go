@@ -35,7 +35,8 @@ func helm(ctx context.Context, args ...string) *exec.Cmd {
 
 func (r release) chart() string { return chartName + "-" + r.number() + ".tgz" }
 
-// makeChart writes the chart whose values name the released image, as an archive and as what registries have of it, and install.yaml.
+// makeChart writes the chart, whose values name the released image, as an archive and in the form that registries store. It also
+// writes install.yaml.
 func (r release) makeChart(ctx context.Context, digest string) error {
 	work, err := os.MkdirTemp("", "singletonjob-release-")
 	if err != nil {
@@ -61,7 +62,7 @@ func (r release) makeChart(ctx context.Context, digest string) error {
 		return err
 	}
 	const metadata = chartName + "/Chart.yaml"
-	// Helm writes the time of packing.
+	// Helm stores the time of packing in the archive.
 	if packed, err = tarball.Compressed(ordered(files, metadata)); err != nil {
 		return err
 	}
@@ -78,7 +79,7 @@ func (r release) makeChart(ctx context.Context, digest string) error {
 	return os.WriteFile(r.file(chartName+"-chart-"+r.number()+".oci.tar"), layout, 0o644)
 }
 
-// setImage puts the image into the values. Its comments stay, so it is a replacement of text, and must find each line once.
+// setImage sets the image in the values. It replaces text so that the comments stay, and must find each line exactly once.
 func setImage(file, repository, digest string) error {
 	text, err := os.ReadFile(file)
 	if err != nil {
@@ -93,12 +94,12 @@ func setImage(file, repository, digest string) error {
 		values = strings.Replace(values, line, with, 1)
 	}
 	if !found {
-		return fmt.Errorf("%s has no image with its default repository and an empty digest", file)
+		return fmt.Errorf("%s must have image.repository with its default and an empty image.digest, once each", file)
 	}
 	return os.WriteFile(file, []byte(head+"\nimage:\n"+values), 0o644)
 }
 
-// makeInstall renders the chart for who has no Helm, and looks whether it is the image that it names.
+// makeInstall renders the chart for users without Helm, and checks that the result names the image.
 func (r release) makeInstall(ctx context.Context, image string) error {
 	const namespace = "singletonjob-system"
 	text, err := output(helm(ctx, "template", chartName, r.file(r.chart()), "--namespace="+namespace))
@@ -120,7 +121,7 @@ func unpacked(packed []byte) (map[string][]byte, error) {
 	return tarball.Read(zip)
 }
 
-// ordered are files by their names, but for the one that readers look for at the beginning.
+// ordered sorts files by name, except for the one that readers look for first.
 func ordered(files map[string][]byte, first string) []tarball.File {
 	all := []tarball.File{{Name: first, Mode: 0o644, Content: files[first]}}
 	for _, name := range slices.Sorted(maps.Keys(files)) {
@@ -131,7 +132,8 @@ func ordered(files map[string][]byte, first string) []tarball.File {
 	return all
 }
 
-// chartLayout is the chart as `helm push` stores it, in an OCI layout: what skopeo, crane and oras take to a registry.
+// chartLayout writes the chart as an OCI layout, in the form in which `helm push` stores it. skopeo, crane and oras can copy it to
+// a registry.
 func chartLayout(packed, metadata []byte) ([]byte, error) {
 	files := map[string][]byte{"oci-layout": []byte(`{"imageLayoutVersion":"1.0.0"}`)}
 	config, err := yaml.YAMLToJSON(metadata)
@@ -139,7 +141,7 @@ func chartLayout(packed, metadata []byte) ([]byte, error) {
 		return nil, err
 	}
 	blob := func(media types.MediaType, content []byte) v1.Descriptor {
-		hash, size, _ := v1.SHA256(bytes.NewReader(content)) // a reader of bytes does not fail
+		hash, size, _ := v1.SHA256(bytes.NewReader(content)) // reading from memory does not fail
 		files["blobs/sha256/"+hash.Hex] = content
 		return v1.Descriptor{MediaType: media, Digest: hash, Size: size}
 	}

@@ -1,10 +1,10 @@
-// Command release makes all that a version of this project consists of, from a clean commit, into one directory:
+// Command release builds all artifacts of a version of this project, from a clean commit, into one directory:
 //
 //	go run ./build/release -version=v0.2.0 -repository=REGISTRY/singletonjob/operator -url=https://… -key=key.pem
 //
-// The image for amd64 and arm64 as an OCI archive, the chart as an archive and as an OCI layout, install.yaml, kubectl singleton for
-// each platform with its manifest for krew, bills of material, provenance, checksums, and with a key signatures of the last two. The same
-// commit, flags, Go version and key give the same bytes.
+// The artifacts are the image for amd64 and arm64 as an OCI archive, the chart as an archive and as an OCI layout, install.yaml, kubectl
+// singleton for each platform with its krew manifest, bills of materials, provenance and checksums, and with a key signatures of the
+// last two. The same commit, flags, Go version and key give the same bytes.
 package main
 
 import (
@@ -24,15 +24,15 @@ import (
 	"github.com/singletonjob/operator/build/gotool"
 )
 
-// release is what it is made of.
+// release holds the inputs of a release.
 type release struct {
-	// version has a v before it, as tags do; the image's tag and the chart's version have none.
+	// version starts with v, like tags. The image's tag and the chart's version have no v.
 	version string
-	// repository is where the image will be, without a tag.
+	// repository is the image's future repository, without a tag.
 	repository string
-	// url is where the files will be found, without their names.
+	// url is the future location of the files, without their names.
 	url string
-	// revision is the commit, and epoch when it was made, in seconds since 1970.
+	// revision is the commit, and epoch its time in seconds since 1970.
 	revision, epoch string
 	dir             string
 }
@@ -41,7 +41,7 @@ func (r release) number() string { return strings.TrimPrefix(r.version, "v") }
 
 func (r release) file(name string) string { return filepath.Join(r.dir, name) }
 
-// image is the archive's name.
+// image is the name of the image archive.
 func (r release) image() string { return "singletonjob-image-" + r.number() + ".tar" }
 
 func main() {
@@ -58,7 +58,7 @@ func run(args []string) error {
 	flags := flag.NewFlagSet("release", flag.ContinueOnError)
 	flags.StringVar(&r.version, "version", "", "what is released, such as v0.2.0")
 	flags.StringVar(&r.repository, "repository", "", "where the image will be, as REGISTRY/singletonjob/operator, without a tag")
-	flags.StringVar(&r.url, "url", "", "where the files will be found, without their names: https://…")
+	flags.StringVar(&r.url, "url", "", "future location of the files, without their names: https://…")
 	flags.StringVar(&r.dir, "output", "dist/release", "directory to make")
 	key := flags.String("key", "", "`file` with a private key in PEM (ECDSA P-256) to sign with; no signatures if empty")
 	if err := flags.Parse(args); err != nil {
@@ -92,26 +92,26 @@ func run(args []string) error {
 func (r release) valid() error {
 	switch {
 	case !gotool.IsVersion(r.version):
-		return fmt.Errorf("-version=%q: want one such as v0.2.0 (make release VERSION=v0.2.0)", r.version)
+		return fmt.Errorf("-version=%q: expected a version such as v0.2.0 (make release VERSION=v0.2.0)", r.version)
 	case r.repository == "" || strings.ContainsAny(r.repository, "@ ") || strings.Contains(filepath.Base(r.repository), ":"):
-		return fmt.Errorf("-repository=%q: want where the image will be, as REGISTRY/singletonjob/operator, without a tag (REPOSITORY=…)", r.repository)
+		return fmt.Errorf("-repository=%q: expected the image's future repository, such as REGISTRY/singletonjob/operator, without a tag (REPOSITORY=…)", r.repository)
 	case !strings.HasPrefix(r.url, "https://"):
-		return fmt.Errorf("-url=%q: want where the files will be found, beginning with https:// (RELEASE_URL=…)", r.url)
+		return fmt.Errorf("-url=%q: expected the future location of the files, starting with https:// (RELEASE_URL=…)", r.url)
 	}
 	if old, err := os.ReadDir(r.dir); err == nil && len(old) > 0 {
-		return fmt.Errorf("-output=%s: has %s already: remove it, or name another directory", r.dir, old[0].Name())
+		return fmt.Errorf("-output=%s: the directory already has %s: remove it, or name another directory", r.dir, old[0].Name())
 	}
 	return nil
 }
 
-// commit is what is released: nothing that is in none.
+// commit returns the commit to release. It fails if the tree has changes that are in no commit.
 func commit(ctx context.Context) (revision, epoch string, err error) {
 	changes, err := output(exec.CommandContext(ctx, "git", "status", "--porcelain"))
 	if err != nil {
 		return "", "", err
 	}
 	if changes != "" {
-		return "", "", fmt.Errorf("the tree differs from its commit: commit or remove\n%s", changes)
+		return "", "", fmt.Errorf("the tree differs from its commit: commit or remove these changes\n%s", changes)
 	}
 	if revision, err = output(exec.CommandContext(ctx, "git", "rev-parse", "HEAD")); err != nil {
 		return "", "", err
@@ -122,7 +122,7 @@ func commit(ctx context.Context) (revision, epoch string, err error) {
 
 var digestLine = regexp.MustCompile(`(?m)^sha256:[0-9a-f]{64}$`)
 
-// makeImage makes the image, then the chart that names it by its digest, then what the chart makes.
+// makeImage builds the image, then the chart that names it by its digest, then install.yaml.
 func (r release) makeImage(ctx context.Context) error {
 	cmd := gotool.Command(ctx, "", "run", "./build/image", "-reference="+r.repository+":"+r.number(), "-version="+r.version,
 		"-revision="+r.revision, "-output="+r.file(r.image()))
@@ -133,7 +133,7 @@ func (r release) makeImage(ctx context.Context) error {
 	}
 	digest := digestLine.FindString(out)
 	if digest == "" {
-		return fmt.Errorf("no digest of the image in %q", out)
+		return fmt.Errorf("found no image digest in %q", out)
 	}
 	return r.makeChart(ctx, digest)
 }
@@ -143,7 +143,7 @@ func (r release) makePlugin(ctx context.Context) error {
 	return err
 }
 
-// output is what a command prints, without white space at its ends. What it says on stderr is passed on.
+// output is what a command prints to stdout, trimmed. Its stderr is passed on.
 func output(cmd *exec.Cmd) (string, error) {
 	cmd.Stderr = os.Stderr
 	out, err := cmd.Output()
@@ -153,4 +153,4 @@ func output(cmd *exec.Cmd) (string, error) {
 	return string(bytes.TrimSpace(out)), nil
 }
 
-var errNoKey = errors.New("no private key of ECDSA P-256 in PEM: openssl ecparam -name prime256v1 -genkey -noout makes one")
+var errNoKey = errors.New("no ECDSA P-256 private key in PEM: create one with openssl ecparam -name prime256v1 -genkey -noout")

@@ -17,7 +17,7 @@ import (
 	"github.com/singletonjob/operator/build/gotool"
 )
 
-// makeMaterials writes what the image and the plugin are made of, as the binaries themselves tell.
+// makeMaterials writes the bills of materials of the image and the plugin, from the information in the binaries.
 func (r release) makeMaterials(ctx context.Context) error {
 	for name, commands := range map[string][]string{
 		"singletonjob-image": {"agent", "fence-proxy", "manager"}, "kubectl-singleton": {"kubectl-singleton"},
@@ -37,7 +37,7 @@ func (r release) makeMaterials(ctx context.Context) error {
 	return nil
 }
 
-// built are what the binaries know of themselves. Architectures have the same modules; Linux's is read.
+// built returns the build information of the binaries. All architectures have the same modules, so it reads the one of Linux.
 func (r release) built(ctx context.Context, commands []string) ([]*debug.BuildInfo, error) {
 	work, err := os.MkdirTemp("", "singletonjob-release-")
 	if err != nil {
@@ -59,7 +59,7 @@ func (r release) built(ctx context.Context, commands []string) ([]*debug.BuildIn
 	return infos, nil
 }
 
-// materials is a bill of material by CycloneDX.
+// materials is a bill of materials in the CycloneDX format.
 func materials(name, version string, infos []*debug.BuildInfo) ([]byte, error) {
 	found := map[string]cdx.Component{}
 	add := func(path, version string) {

@@ -46,8 +46,8 @@ func madeChart(t *testing.T) release {
 	return r
 }
 
-// TestChart: the same bytes each time; it installs the released image by its digest; and Helm gets the same from a registry that took
-// the layout.
+// TestChart: the chart has the same bytes each time and installs the released image by its digest. Helm gets the same chart from a
+// registry that received the layout.
 func TestChart(t *testing.T) {
 	r := madeChart(t)
 	again := madeChart(t)
@@ -84,7 +84,7 @@ func TestChart(t *testing.T) {
 	}
 }
 
-// push does what crane does with an OCI layout.
+// push copies an OCI layout as crane does.
 func push(t *testing.T, archive, to string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -136,7 +136,8 @@ func TestValuesThatHaveChanged(t *testing.T) {
 	}
 }
 
-// TestSeal: openssl and sha256sum find right what was sealed, the same each time, and wrong what was changed afterwards.
+// TestSeal: openssl and sha256sum accept the sealed files, which are the same each time, and reject files that were changed
+// afterwards.
 func TestSeal(t *testing.T) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -182,7 +183,7 @@ func TestSeal(t *testing.T) {
 	}
 }
 
-// check does what docs/release.md says.
+// check follows docs/release.md.
 func check(t *testing.T, r release, public string, right bool) {
 	t.Helper()
 	encoded, err := os.ReadFile(r.file(sums + ".sig"))
@@ -233,20 +234,20 @@ func TestMaterials(t *testing.T) {
 	}
 }
 
-// TestNotReleased: one line each, before anything is built.
+// TestNotReleased: each error is one line, before anything is built.
 func TestNotReleased(t *testing.T) {
 	full := t.TempDir()
 	if err := os.WriteFile(filepath.Join(full, "old"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	for flag, want := range map[string]string{
-		"-version=0.2":                 `-version="0.2": want one such as v0.2.0`,
-		"-repository=":                 `-repository="": want where the image will be`,
+		"-version=0.2":                 `-version="0.2": expected a version such as v0.2.0`,
+		"-repository=":                 `-repository="": expected the image's future repository`,
 		"-repository=example.com/x:v1": "without a tag",
-		"-url=http://x":                `-url="http://x": want where the files will be found`,
-		"-key=LICENSE":                 "-key=LICENSE: no private key of ECDSA P-256 in PEM",
+		"-url=http://x":                `-url="http://x": expected the future location of the files`,
+		"-key=LICENSE":                 "-key=LICENSE: no ECDSA P-256 private key in PEM",
 		"-key=nowhere":                 "-key=nowhere: open nowhere",
-		"-output=" + full:              "has old already",
+		"-output=" + full:              "already has old",
 	} {
 		args := []string{"-version=v0.2.0", "-repository=example.com:5000/x", "-url=https://x", "-output=" + t.TempDir(), flag}
 		if err := run(args); err == nil || !strings.Contains(err.Error(), want) {

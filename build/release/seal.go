@@ -22,10 +22,10 @@ const (
 	repository = "https://github.com/singletonjob/operator"
 )
 
-// readKey is nil for no file.
+// readKey returns nil if no file is given.
 func readKey(file string) (*ecdsa.PrivateKey, error) {
 	if file == "" {
-		return nil, nil //nolint:nilnil // no key is no mistake
+		return nil, nil //nolint:nilnil // a release without a key is valid
 	}
 	text, err := os.ReadFile(file)
 	if err != nil {
@@ -38,7 +38,7 @@ func readKey(file string) (*ecdsa.PrivateKey, error) {
 			parsed, err = x509.ParseECPrivateKey(block.Bytes)
 		case "PRIVATE KEY":
 			parsed, err = x509.ParsePKCS8PrivateKey(block.Bytes)
-		default: // parameters of the curve stand before the key
+		default: // the curve's parameters come before the key
 			continue
 		}
 		if key, ok := parsed.(*ecdsa.PrivateKey); err == nil && ok && key.Curve == elliptic.P256() {
@@ -48,7 +48,7 @@ func readKey(file string) (*ecdsa.PrivateKey, error) {
 	return nil, errNoKey
 }
 
-// seal tells of all files where they come from, and what they are; and signs both.
+// seal writes the checksums and the provenance of all files, and signs both.
 func (r release) seal(key *ecdsa.PrivateKey) error {
 	files, err := r.sums()
 	if err != nil {
@@ -79,7 +79,7 @@ func (r release) seal(key *ecdsa.PrivateKey) error {
 	return nil
 }
 
-// subject is a file, as https://in-toto.io/Statement/v1 has it.
+// subject is a file in the format of https://in-toto.io/Statement/v1.
 type subject struct {
 	Name   string `json:"name"`
 	Digest struct {
@@ -106,7 +106,8 @@ func (r release) sums() ([]subject, error) {
 	return all, nil
 }
 
-// provenance says by https://slsa.dev/spec/v1.0/provenance what was built from what. It names no time and no machine: it can be made again.
+// provenance describes in the format of https://slsa.dev/spec/v1.0/provenance what was built from what. It contains no time and no
+// machine, so that it is reproducible.
 func (r release) provenance(files []subject) ([]byte, error) {
 	return json.MarshalIndent(map[string]any{
 		"_type": "https://in-toto.io/Statement/v1", "predicateType": "https://slsa.dev/provenance/v1", "subject": files,
@@ -124,8 +125,8 @@ func (r release) provenance(files []subject) ([]byte, error) {
 	}, "", "  ")
 }
 
-// sign writes a signature in base64 beside a file, as `cosign sign-blob` and `openssl dgst -sign` make it. It is the one that RFC 6979 has
-// for this key and content.
+// sign writes a base64 signature next to a file, in the format of `cosign sign-blob` and `openssl dgst -sign`. It is the
+// deterministic signature of RFC 6979 for this key and content.
 func sign(file string, key *ecdsa.PrivateKey) error {
 	content, err := os.ReadFile(file)
 	if err != nil {

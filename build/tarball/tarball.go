@@ -1,4 +1,4 @@
-// Package tarball writes archives whose bytes depend on nothing but names, modes and contents, so that what is released can be made again.
+// Package tarball writes archives whose bytes depend only on names, modes and contents, so that a release is reproducible.
 package tarball
 
 import (
@@ -16,7 +16,7 @@ type File struct {
 	Content []byte
 }
 
-// Write writes files in their order.
+// Write writes files in the given order.
 func Write(to io.Writer, files []File) error {
 	all := tar.NewWriter(to)
 	for _, f := range files {
@@ -30,7 +30,7 @@ func Write(to io.Writer, files []File) error {
 	return all.Close()
 }
 
-// Compressed is what Write writes, by gzip.
+// Compressed is the gzipped output of Write.
 func Compressed(files []File) ([]byte, error) {
 	var out bytes.Buffer
 	zip := gzip.NewWriter(&out)

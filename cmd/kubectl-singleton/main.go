@@ -1,4 +1,4 @@
-// Command kubectl-singleton is a plugin of kubectl: kubectl singleton status, why, logs -f, and others.
+// Command kubectl-singleton is a kubectl plugin: kubectl singleton status, why, logs -f, and others.
 package main
 
 import (
@@ -15,6 +15,6 @@ import (
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // a second interrupt ends the program
-	go unread(os.Stdout, stop)   // SIGPIPE, which is left alone, ends who writes; this ends who waits
+	go unread(os.Stdout, stop)   // SIGPIPE ends a command that writes; this ends one that waits
 	os.Exit(plugin.Run(ctx, os.Args[1:], genericiooptions.IOStreams{In: os.Stdin, Out: os.Stdout, ErrOut: os.Stderr}))
 }

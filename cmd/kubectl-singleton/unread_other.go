@@ -4,5 +4,5 @@ package main
 
 import "os"
 
-// unread is for systems with pipes that tell.
+// unread does nothing here: it needs pipes that report a lost reader.
 func unread(*os.File, func()) {}

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// TestUnread: it is told that a pipe has lost its reader, and nothing of one that has not, nor of a file.
+// TestUnread checks that unread reports a pipe that lost its reader, but not a pipe with a reader and not a file.
 func TestUnread(t *testing.T) {
 	reader, writer, err := os.Pipe()
 	if err != nil {
@@ -21,7 +21,7 @@ func TestUnread(t *testing.T) {
 	}
 	select {
 	case <-gone:
-		t.Fatal("a pipe with a reader is told as unread")
+		t.Fatal("a pipe with a reader is reported as unread")
 	default:
 	}
 	reader.Close()
@@ -32,5 +32,5 @@ func TestUnread(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer file.Close()
-	unread(file, func() { t.Error("a file is told as unread") })
+	unread(file, func() { t.Error("a file is reported as unread") })
 }

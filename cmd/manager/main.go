@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
-	_ "golang.org/x/crypto/x509roots/fallback" // the image has no certificates of its own
+	_ "golang.org/x/crypto/x509roots/fallback" // the image contains no CA certificates
 	appsv1 "k8s.io/api/apps/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -37,18 +37,18 @@ import (
 	"github.com/singletonjob/operator/internal/inject"
 )
 
-// leaderLease is the default name of the Lease by which the operator's replicas elect the one that acts. It has nothing to do
-// with the Leases of SingletonJobs: those stay safe with two operators at work.
+// leaderLease is the default name of the Lease with which the operator's replicas elect a leader. It is unrelated to the Leases of
+// SingletonJobs, which stay safe even if two operators run.
 const leaderLease = "singletonjob-operator"
 
-const usage = `The SingletonJob operator: keeps the candidates and the Lease of every SingletonJob, and reports
-their tenures. It takes no part in elections; while it is down, running jobs run on and fail over.
+const usage = `The SingletonJob operator manages the candidate Pods and the Lease of every SingletonJob, and reports
+their tenures. It takes no part in elections. While it is down, running jobs keep running and fail over.
 
 Usage: manager [flags]
 
 `
 
-// options are the command line.
+// options are the flags.
 type options struct {
 	kubeconfig                    string
 	agentImage, agentPull         string
@@ -94,36 +94,36 @@ func parse(args []string, out io.Writer) (options, error) {
 		f.PrintDefaults()
 	}
 	f.StringVar(&o.agentImage, "agent-image", os.Getenv("AGENT_IMAGE"),
-		"`image` from which candidate pods get the agent: this operator's own (default: the environment's AGENT_IMAGE)")
-	f.StringVar(&o.agentPull, "agent-image-pull-policy", "", "Always, IfNotPresent or Never; empty for the cluster's default `policy`")
+		"`image` from which candidate Pods get the agent: this operator's image (default: the environment variable AGENT_IMAGE)")
+	f.StringVar(&o.agentPull, "agent-image-pull-policy", "", "`policy` for pulling the agent image: Always, IfNotPresent or Never; empty for the cluster's default")
 	f.BoolVar(&o.agentImageVolume, "agent-image-volume", false,
-		"mount the agent's image into candidate pods instead of copying the agent; all nodes must run Kubernetes 1.35 and containerd 2.1, or later")
-	f.StringVar(&o.namespaces, "namespaces", "", "comma-separated `names` of the namespaces to work in, with rights in each; empty for all")
-	f.BoolVar(&o.readNodes, "read-nodes", true, "heed the out-of-service taint of nodes, which takes the right to list and watch them in the whole cluster")
-	f.BoolVar(&o.leaderElect, "leader-elect", true, "let one of several replicas act, elected by a Lease")
-	f.StringVar(&o.leaderID, "leader-election-id", leaderLease, "`name` of that Lease: one for each set of replicas")
-	f.StringVar(&o.leaderNamespace, "leader-election-namespace", "", "`namespace` of that Lease; needed outside a cluster")
-	f.DurationVar(&o.leaseDuration, "leader-election-lease-duration", 15*time.Second, "`time` without a renewal after which another replica may act")
-	f.DurationVar(&o.renewDeadline, "leader-election-renew-deadline", 10*time.Second, "`time` without a renewal after which the one that acts ends")
-	f.DurationVar(&o.retryPeriod, "leader-election-retry-period", 2*time.Second, "`time` between renewals, and between attempts to lead")
-	f.StringVar(&o.metricsAddress, "metrics-bind-address", ":8443", "`address` that serves /metrics; 0 for none")
+		"mount the agent's image into candidate Pods instead of copying the agent; all nodes must run Kubernetes 1.35 and containerd 2.1, or later")
+	f.StringVar(&o.namespaces, "namespaces", "", "comma-separated `names` of the namespaces in which the operator works and has rights; empty for all")
+	f.BoolVar(&o.readNodes, "read-nodes", true, "read nodes, to react to the taint node.kubernetes.io/out-of-service; this needs a cluster-wide right to list and watch nodes")
+	f.BoolVar(&o.leaderElect, "leader-elect", true, "elect with a Lease the one of several replicas that acts")
+	f.StringVar(&o.leaderID, "leader-election-id", leaderLease, "`name` of that Lease; each set of replicas needs its own")
+	f.StringVar(&o.leaderNamespace, "leader-election-namespace", "", "`namespace` of that Lease; required outside a cluster")
+	f.DurationVar(&o.leaseDuration, "leader-election-lease-duration", 15*time.Second, "`time` without a renewal after which another replica can take over")
+	f.DurationVar(&o.renewDeadline, "leader-election-renew-deadline", 10*time.Second, "`time` without a renewal after which the acting replica exits")
+	f.DurationVar(&o.retryPeriod, "leader-election-retry-period", 2*time.Second, "`time` between renewals, and between attempts to become leader")
+	f.StringVar(&o.metricsAddress, "metrics-bind-address", ":8443", "`address` that serves /metrics; 0 to disable")
 	f.BoolVar(&o.metricsSecure, "metrics-secure", true,
-		"serve metrics by HTTPS, and to those alone whose bearer token the API server knows and lets get /metrics; else by HTTP to everybody")
+		"serve metrics over HTTPS, and only to clients whose bearer token the API server accepts and whose user may get /metrics; if false, serve them over HTTP to everybody")
 	f.StringVar(&o.metricsCertPath, "metrics-cert-path", "",
-		"`directory` with the tls.crt and tls.key that metrics are served with, read again when they change; empty for a certificate that nobody signed")
-	f.StringVar(&o.healthAddress, "health-probe-bind-address", ":8081", "`address` that serves /healthz and /readyz; 0 for none")
-	f.StringVar(&o.pprofAddress, "pprof-bind-address", "", "loopback `address` that serves /debug/pprof, such as 127.0.0.1:6060; empty for none")
-	f.IntVar(&o.concurrency, "concurrency", 32, "`number` of SingletonJobs worked on at a time; each has one request under way at most")
+		"`directory` with the tls.crt and tls.key of the metrics server, reloaded when they change; empty for a self-signed certificate")
+	f.StringVar(&o.healthAddress, "health-probe-bind-address", ":8081", "`address` that serves /healthz and /readyz; 0 to disable")
+	f.StringVar(&o.pprofAddress, "pprof-bind-address", "", "loopback `address` that serves /debug/pprof, such as 127.0.0.1:6060; empty to disable")
+	f.IntVar(&o.concurrency, "concurrency", 32, "`number` of SingletonJobs to reconcile at a time; each has at most one request in flight")
 	f.IntVar(&o.fleetRollouts, "fleet-rollouts", controller.DefaultFleetRollouts,
-		"`number` of SingletonJobs at a time whose pods are replaced for no other reason than that this operator puts something else into pods than the one before it; 0 for no limit")
-	f.Float64Var(&o.qps, "kube-api-qps", -1, "requests per second to the API server, sustained; -1 for no limit: API Priority and Fairness guards it, and --concurrency bounds what is under way")
-	f.IntVar(&o.burst, "kube-api-burst", 200, "requests to the API server in a burst, where --kube-api-qps is a limit")
-	f.BoolVar(&o.entrypoints, "entrypoint", true, "ask an image's registry what it runs, where the gated container sets no command")
-	f.BoolVar(&o.pullSecrets, "entrypoint-pull-secrets", false, "ask with the pull secrets of the pods, which the operator must be allowed to get")
+		"`number` of SingletonJobs that may replace their Pods at a time when the only reason is that this operator puts something else into Pods than the previous one; 0 for no limit")
+	f.Float64Var(&o.qps, "kube-api-qps", -1, "sustained requests per second to the API server; -1 for no limit: API Priority and Fairness protects it, and --concurrency bounds the requests in flight")
+	f.IntVar(&o.burst, "kube-api-burst", 200, "requests to the API server in a burst, if --kube-api-qps sets a limit")
+	f.BoolVar(&o.entrypoints, "entrypoint", true, "ask an image's registry what the image runs, if the gated container sets no command")
+	f.BoolVar(&o.pullSecrets, "entrypoint-pull-secrets", false, "use the Pods' pull secrets for that; the operator must have the right to get them")
 	f.StringVar(&o.insecureRegistries, "entrypoint-insecure-registries", "",
-		"comma-separated `hosts`, with :port if they have one, that may be asked in plain HTTP and on this machine's own addresses")
-	f.StringVar(&o.registryCA, "entrypoint-ca-file", "", "`file` with certificates in PEM to trust in registries, beside the usual ones")
-	f.IntVar(&o.verbosity, "v", 0, "`verbosity` of the log: 0 is for operation, 4 for debugging")
+		"comma-separated `hosts`, with :port if they have one, of registries that the operator may ask over plain HTTP, and on this machine's own addresses")
+	f.StringVar(&o.registryCA, "entrypoint-ca-file", "", "`file` with CA certificates in PEM to trust for registries, in addition to the usual ones")
+	f.IntVar(&o.verbosity, "v", 0, "`verbosity` of the log: 0 for production, 4 for debugging")
 	f.StringVar(&o.kubeconfig, "kubeconfig", os.Getenv("KUBECONFIG"), "`file` with the address and credentials of the cluster; empty inside a cluster")
 	if err := f.Parse(args); err != nil {
 		return o, err
@@ -134,7 +134,7 @@ func parse(args []string, out io.Writer) (options, error) {
 func (o options) check(out io.Writer, rest []string) error {
 	var errs []error
 	if len(rest) > 0 {
-		errs = append(errs, fmt.Errorf("unexpected argument %q: flags only", rest[0]))
+		errs = append(errs, fmt.Errorf("unexpected argument %q: the manager accepts only flags", rest[0]))
 	}
 	if o.agentImage == "" {
 		errs = append(errs, errors.New("no agent image: set --agent-image or AGENT_IMAGE to the image of this operator"))
@@ -142,19 +142,19 @@ func (o options) check(out io.Writer, rest []string) error {
 	switch corev1.PullPolicy(o.agentPull) {
 	case "", corev1.PullAlways, corev1.PullIfNotPresent, corev1.PullNever:
 	default:
-		errs = append(errs, fmt.Errorf("--agent-image-pull-policy %q is none of Always, IfNotPresent, Never", o.agentPull))
+		errs = append(errs, fmt.Errorf("--agent-image-pull-policy %q must be Always, IfNotPresent or Never", o.agentPull))
 	}
 	if _, err := o.workIn(); err != nil {
 		errs = append(errs, err)
 	}
 	if o.concurrency < 1 {
-		errs = append(errs, fmt.Errorf("--concurrency %d is less than 1", o.concurrency))
+		errs = append(errs, fmt.Errorf("--concurrency %d must be at least 1", o.concurrency))
 	}
 	if o.fleetRollouts < 0 {
-		errs = append(errs, fmt.Errorf("--fleet-rollouts %d is less than 0: set how many jobs may be rolled out at a time, or 0 for no limit", o.fleetRollouts))
+		errs = append(errs, fmt.Errorf("--fleet-rollouts %d must not be negative: set how many jobs may be rolled out at a time, or 0 for no limit", o.fleetRollouts))
 	}
 	if !loopback(o.pprofAddress) {
-		errs = append(errs, fmt.Errorf("--pprof-bind-address %q is no address of this host alone: profiles show memory, so use 127.0.0.1:PORT", o.pprofAddress))
+		errs = append(errs, fmt.Errorf("--pprof-bind-address %q is not a loopback address: profiles expose memory, so use 127.0.0.1:PORT", o.pprofAddress))
 	}
 	errs = append(errs, o.checkElection(), o.checkMetrics())
 	if _, err := o.registry(); err != nil {
@@ -167,23 +167,23 @@ func (o options) check(out io.Writer, rest []string) error {
 	return err
 }
 
-// checkElection: else the elector itself ends the program, or the one that acts lives longer than its lease.
+// checkElection rejects settings with which the elector would end the program, or the leader would outlive its lease.
 func (o options) checkElection() error {
-	const jitter = 1.2 // client-go waits as much longer at most
+	const jitter = 1.2 // client-go multiplies its waits by at most this factor
 	switch {
 	case o.retryPeriod <= 0:
-		return fmt.Errorf("--leader-election-retry-period %v is not above 0", o.retryPeriod)
+		return fmt.Errorf("--leader-election-retry-period %v must be greater than 0", o.retryPeriod)
 	case float64(o.renewDeadline) <= jitter*float64(o.retryPeriod):
-		return fmt.Errorf("--leader-election-renew-deadline %v is not more than 1.2 times --leader-election-retry-period %v", o.renewDeadline, o.retryPeriod)
+		return fmt.Errorf("--leader-election-renew-deadline %v must be more than 1.2 times --leader-election-retry-period %v", o.renewDeadline, o.retryPeriod)
 	case o.leaseDuration <= o.renewDeadline:
-		return fmt.Errorf("--leader-election-lease-duration %v is not above --leader-election-renew-deadline %v", o.leaseDuration, o.renewDeadline)
+		return fmt.Errorf("--leader-election-lease-duration %v must be greater than --leader-election-renew-deadline %v", o.leaseDuration, o.renewDeadline)
 	case o.leaseDuration%time.Second != 0:
-		return fmt.Errorf("--leader-election-lease-duration %v is no whole number of seconds, as which a Lease has it", o.leaseDuration)
+		return fmt.Errorf("--leader-election-lease-duration %v must be a whole number of seconds, because a Lease stores seconds", o.leaseDuration)
 	}
 	return nil
 }
 
-// loopback reports whether an address is none, or is reached from this host alone.
+// loopback reports whether an address is empty or can be reached only from this host.
 func loopback(address string) bool {
 	if address == "" {
 		return true
@@ -193,8 +193,8 @@ func loopback(address string) bool {
 	return err == nil && (host == "localhost" || ip != nil && ip.IsLoopback())
 }
 
-// workIn are the namespaces to work in, none for all of them: only an empty flag says so, since a list that lost its names by
-// mistake must not become the whole cluster.
+// workIn returns the namespaces in which the operator works; none for all. Only an empty flag means all: a list that lost its names
+// by mistake must not become the whole cluster.
 func (o options) workIn() ([]string, error) {
 	if o.namespaces == "" {
 		return nil, nil
@@ -202,7 +202,7 @@ func (o options) workIn() ([]string, error) {
 	names := strings.Split(o.namespaces, ",")
 	for _, name := range names {
 		if wrong := validation.IsDNS1123Label(name); len(wrong) > 0 {
-			return nil, fmt.Errorf("--namespaces %q: %q is no name of a namespace: %s", o.namespaces, name, wrong[0])
+			return nil, fmt.Errorf("--namespaces %q: %q is not a valid namespace name: %s", o.namespaces, name, wrong[0])
 		}
 	}
 	return names, nil
@@ -217,7 +217,7 @@ func run(o options) error {
 	}
 	config, err := o.config()
 	if err != nil {
-		return fmt.Errorf("no way to reach a cluster (--kubeconfig %q): %w", o.kubeconfig, err)
+		return fmt.Errorf("cannot reach a cluster (--kubeconfig %q): %w", o.kubeconfig, err)
 	}
 	served := &controller.ServerClock{}
 	config.Wrap(served.Wrap)
@@ -243,7 +243,7 @@ func run(o options) error {
 	}
 	if err := r.SetupWithManager(ctx, m, o.concurrency); err != nil {
 		if meta.IsNoMatchError(err) {
-			return fmt.Errorf("the API server knows no SingletonJobs, install their definition: %w", err)
+			return fmt.Errorf("the API server does not know SingletonJobs: install their CustomResourceDefinition: %w", err)
 		}
 		return err
 	}
@@ -262,7 +262,7 @@ func run(o options) error {
 	return m.Start(ctx)
 }
 
-// registry is where images are looked up.
+// registry returns the client that looks up images in registries.
 func (o options) registry() (*entrypoint.Registry, error) {
 	var roots []byte
 	if o.registryCA != "" {
@@ -278,12 +278,13 @@ func (o options) registry() (*entrypoint.Registry, error) {
 	return registry, nil
 }
 
-// split takes a list apart.
+// split splits a list at commas and spaces.
 func split(list string) []string {
 	return strings.FieldsFunc(list, func(r rune) bool { return r == ',' || r == ' ' })
 }
 
-// settings are those of the pods that the operator makes. Where it reaches a cluster by a file, its own variables may be another's.
+// settings are the settings for the Pods that the operator creates. If the operator uses a kubeconfig file, its own environment may
+// belong to another cluster.
 func (o options) settings(env func(string) string) inject.Settings {
 	settings := inject.Settings{
 		AgentImage: o.agentImage, AgentPullPolicy: corev1.PullPolicy(o.agentPull), AgentImageVolume: o.agentImageVolume,
@@ -295,7 +296,7 @@ func (o options) settings(env func(string) string) inject.Settings {
 }
 
 func (o options) config() (*rest.Config, error) {
-	config, err := clientcmd.BuildConfigFromFlags("", o.kubeconfig) // in the cluster if the file is empty
+	config, err := clientcmd.BuildConfigFromFlags("", o.kubeconfig) // in-cluster configuration if the file is empty
 	if err != nil {
 		return nil, err
 	}
@@ -329,7 +330,7 @@ func (o options) manager(config *rest.Config) (ctrl.Manager, error) {
 		LeaseDuration:           &o.leaseDuration,
 		RenewDeadline:           &o.renewDeadline,
 		RetryPeriod:             &o.retryPeriod,
-		// Releasing at the end can blank the Lease of a successor.
+		// Releasing at shutdown could clear the Lease of a successor.
 		LeaderElectionReleaseOnCancel: false,
 		Metrics:                       metricsOptions,
 		HealthProbeBindAddress:        o.healthAddress,

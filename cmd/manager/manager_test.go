@@ -33,7 +33,7 @@ import (
 	"github.com/singletonjob/operator/test/subprocess"
 )
 
-// asManager makes this test binary the operator itself.
+// asManager makes this test binary the operator.
 const asManager = "MANAGER_TEST_RUN"
 
 func TestMain(m *testing.M) {
@@ -52,25 +52,25 @@ func TestCommandLine(t *testing.T) {
 	}{
 		"good":                 {args: []string{"--agent-image=x"}},
 		"no agent image":       {says: "--agent-image or AGENT_IMAGE"},
-		"bad pull policy":      {args: []string{"--agent-image=x", "--agent-image-pull-policy=sometimes"}, says: `"sometimes" is none of Always`},
-		"nobody works":         {args: []string{"--agent-image=x", "--concurrency=0"}, says: "--concurrency 0 is less than 1"},
-		"fewer than none":      {args: []string{"--agent-image=x", "--fleet-rollouts=-1"}, says: "--fleet-rollouts -1 is less than 0: set how many jobs may be rolled out at a time, or 0"},
+		"bad pull policy":      {args: []string{"--agent-image=x", "--agent-image-pull-policy=sometimes"}, says: `"sometimes" must be Always`},
+		"nobody works":         {args: []string{"--agent-image=x", "--concurrency=0"}, says: "--concurrency 0 must be at least 1"},
+		"fewer than none":      {args: []string{"--agent-image=x", "--fleet-rollouts=-1"}, says: "--fleet-rollouts -1 must not be negative: set how many jobs may be rolled out at a time, or 0"},
 		"all at once":          {args: []string{"--agent-image=x", "--fleet-rollouts=0"}},
-		"no name in a list":    {args: []string{"--agent-image=x", "--namespaces=a,,b"}, says: `--namespaces "a,,b": "" is no name of a namespace`},
-		"only a comma":         {args: []string{"--agent-image=x", "--namespaces=,"}, says: `"" is no name of a namespace`},
+		"no name in a list":    {args: []string{"--agent-image=x", "--namespaces=a,,b"}, says: `--namespaces "a,,b": "" is not a valid namespace name`},
+		"only a comma":         {args: []string{"--agent-image=x", "--namespaces=,"}, says: `"" is not a valid namespace name`},
 		"two namespaces":       {args: []string{"--agent-image=x", "--namespaces=a,b-2"}},
-		"profiles for all":     {args: []string{"--agent-image=x", "--pprof-bind-address=:6060"}, says: `--pprof-bind-address ":6060" is no address of this host alone`},
-		"profiles for others":  {args: []string{"--agent-image=x", "--pprof-bind-address=10.0.0.1:6060"}, says: "of this host alone"},
+		"profiles for all":     {args: []string{"--agent-image=x", "--pprof-bind-address=:6060"}, says: `--pprof-bind-address ":6060" is not a loopback address`},
+		"profiles for others":  {args: []string{"--agent-image=x", "--pprof-bind-address=10.0.0.1:6060"}, says: "not a loopback address"},
 		"profiles":             {args: []string{"--agent-image=x", "--pprof-bind-address=[::1]:6060"}},
-		"a short lease":        {args: []string{"--agent-image=x", "--leader-election-lease-duration=10s"}, says: "--leader-election-lease-duration 10s is not above --leader-election-renew-deadline 10s"},
-		"half a second":        {args: []string{"--agent-image=x", "--leader-election-lease-duration=15.5s"}, says: "15.5s is no whole number of seconds"},
-		"a late renewal":       {args: []string{"--agent-image=x", "--leader-election-retry-period=9s"}, says: "not more than 1.2 times --leader-election-retry-period 9s"},
-		"no renewal":           {args: []string{"--agent-image=x", "--leader-election-retry-period=0s"}, says: "--leader-election-retry-period 0s is not above 0"},
+		"a short lease":        {args: []string{"--agent-image=x", "--leader-election-lease-duration=10s"}, says: "--leader-election-lease-duration 10s must be greater than --leader-election-renew-deadline 10s"},
+		"half a second":        {args: []string{"--agent-image=x", "--leader-election-lease-duration=15.5s"}, says: "15.5s must be a whole number of seconds"},
+		"a late renewal":       {args: []string{"--agent-image=x", "--leader-election-retry-period=9s"}, says: "must be more than 1.2 times --leader-election-retry-period 9s"},
+		"no renewal":           {args: []string{"--agent-image=x", "--leader-election-retry-period=0s"}, says: "--leader-election-retry-period 0s must be greater than 0"},
 		"a longer election":    {args: []string{"--agent-image=x", "--leader-election-lease-duration=60s", "--leader-election-renew-deadline=40s"}},
-		"two minds":            {args: []string{"--agent-image=x", "--metrics-secure=false", "--metrics-cert-path=/c"}, says: "--metrics-cert-path has a certificate that --metrics-secure=false does not use"},
+		"two minds":            {args: []string{"--agent-image=x", "--metrics-secure=false", "--metrics-cert-path=/c"}, says: "--metrics-cert-path sets a certificate, but --metrics-secure=false uses none"},
 		"stray argument":       {args: []string{"--agent-image=x", "y"}, says: `unexpected argument "y"`},
 		"unknown flag":         {args: []string{"--nonsense"}, says: "nonsense"},
-		"bad registry":         {args: []string{"--agent-image=x", "--entrypoint-insecure-registries=https://r/"}, says: `"https://r/" is no registry`},
+		"bad registry":         {args: []string{"--agent-image=x", "--entrypoint-insecure-registries=https://r/"}, says: `"https://r/" is not a registry`},
 		"no such certificates": {args: []string{"--agent-image=x", "--entrypoint-ca-file=/none"}, says: "--entrypoint-ca-file"},
 		"help names the flags": {args: []string{"--help"}, says: "-agent-image"},
 	} {
@@ -91,8 +91,8 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// TestTheProgramWorksWithTheRightsItAsksFor runs the operator as it is installed: elected, in one namespace, with the generated
-// role there and no other right.
+// TestTheProgramWorksWithTheRightsItAsksFor runs the operator as it is installed: with leader election, in one namespace, with the
+// generated role there and no other right.
 func TestTheProgramWorksWithTheRightsItAsksFor(t *testing.T) {
 	t.Parallel()
 	plane := apiserver.ForTest(t)
@@ -128,7 +128,7 @@ func TestTheProgramWorksWithTheRightsItAsksFor(t *testing.T) {
 		}
 		return fmt.Sprint(out, err)
 	})
-	// It sees none of the other job: all that it does for one comes within one look at it.
+	// The operator sees nothing of the other job. Everything that it does for a job happens within one reconcile.
 	out, err := plane.Kubectl(t.Context(), "get", "-n", elsewhere, "pods,leases,roles,sj", "-o", "jsonpath={.items[*].metadata.name}{.items[*].status}")
 	if out != `job{"observedGeneration":-1}` || err != nil { // as the API server makes it
 		t.Errorf("in another namespace there is %q: %v", out, err)
@@ -148,10 +148,10 @@ func TestTheProgramWorksWithTheRightsItAsksFor(t *testing.T) {
 	address.name = metricsAreGuarded(t, address)
 	takesAWorkload(t, plane, client, namespace)
 	checkShownMetrics(t, address.fetch(t, address.metrics))
-	// The Lease of a job that is gone is collected once its pods are gone; nobody else deletes them here.
+	// The operator deletes the Lease of a deleted job once its Pods no longer exist. Here, nothing else deletes the Pods.
 	_, err = plane.Kubectl(t.Context(), "delete", "-n", namespace, "sj", "job")
 	must(t, err)
-	// Then the operator replaces no pod any more: nobody would collect it.
+	// The operator then replaces no Pods any more. Otherwise nothing would delete them.
 	eventually(t, "metrics without the job", func() string {
 		if body := address.fetch(t, address.metrics); !strings.Contains(body, "controller_runtime") || strings.Contains(body, `name="job",namespace="`+namespace) {
 			return body
@@ -173,7 +173,7 @@ func TestTheProgramWorksWithTheRightsItAsksFor(t *testing.T) {
 	})
 }
 
-// takesAWorkload: the operator hears of a Deployment that is scaled to 0, and that its controller has done so.
+// takesAWorkload: the operator learns that a Deployment is scaled to 0, and that its controller has done so.
 func takesAWorkload(t *testing.T, plane *controlplane.APIServer, client *kubernetes.Clientset, namespace string) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "web.yaml")
@@ -217,7 +217,7 @@ metadata: {name: web, namespace: %[1]s}
 spec: {workloadRef: {apiVersion: apps/v1, kind: Deployment, name: web}}
 `
 
-// checkShownMetrics: what the chart's alerts and its dashboard ask of controller-runtime is there while a replica leads.
+// checkShownMetrics: the metrics of controller-runtime that the chart's alerts and dashboard use exist while a replica leads.
 func checkShownMetrics(t *testing.T, served string) {
 	t.Helper()
 	for _, file := range []string{"rules.yaml", "dashboard.json"} {
@@ -238,12 +238,12 @@ metadata: {name: job, namespace: %s}
 spec: {template: {spec: {containers: [{name: app, image: app, command: [run]}]}}}
 `
 
-// manager is where the operator is asked, and by whom.
+// manager holds the operator's addresses and the credentials for them.
 type manager struct {
 	metrics, health string
-	// token is that of an account that may read metrics.
+	// token is the token of an account that may read metrics.
 	token string
-	// certificates has what metrics are served with, signed by an authority; name is whose they are.
+	// certificates is the directory with the certificate of the metrics server, signed by an authority. name is its subject.
 	certificates, name string
 	trusted            *x509.CertPool
 }
@@ -256,7 +256,7 @@ func startManager(t *testing.T, plane *controlplane.APIServer, namespace string)
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "operator"}}
 	_, err = client.CoreV1().ServiceAccounts(namespace).Create(t.Context(), account, metav1.CreateOptions{})
 	must(t, err)
-	// Bound in the namespace alone, the ClusterRole grants nothing elsewhere and no nodes.
+	// Because it is bound only in the namespace, the ClusterRole grants nothing elsewhere and no access to nodes.
 	binding := &rbacv1.RoleBinding{
 		ObjectMeta: metav1.ObjectMeta{Name: "operator"},
 		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "singletonjob-operator"},
@@ -328,7 +328,7 @@ func eventually(t *testing.T, what string, lacking func() string) {
 	}
 }
 
-// fetch asks for a page, with a token where it is HTTPS.
+// fetch requests a page, with a token if the address is HTTPS.
 func (m manager) fetch(t *testing.T, url string) string {
 	t.Helper()
 	_, body := m.ask(t, url, m.token)

@@ -8,11 +8,11 @@ import (
 	"strconv"
 )
 
-// memoryEnv holds the container's memory limit in bytes, as the chart has Kubernetes fill it in.
+// memoryEnv is the variable with the container's memory limit in bytes. The chart has Kubernetes set it.
 const memoryEnv = "MEMORY_LIMIT"
 
-// heedMemoryLimit has the garbage collector work harder before the kernel ends the program: at nine tenths of the limit, since memory is
-// also used by what it does not count. Who sets GOMEMLIMIT knows better.
+// heedMemoryLimit makes the garbage collector work harder at nine tenths of the limit, before the kernel ends the program. The rest
+// is for memory that the runtime does not count. A GOMEMLIMIT that is set takes precedence.
 func heedMemoryLimit() error {
 	text := os.Getenv(memoryEnv)
 	if text == "" || os.Getenv("GOMEMLIMIT") != "" {
@@ -20,7 +20,7 @@ func heedMemoryLimit() error {
 	}
 	bytes, err := strconv.ParseInt(text, 10, 64)
 	if err != nil || bytes <= 0 {
-		return fmt.Errorf("%s %q is no number of bytes: unset it, or set it to the memory that the operator may use", memoryEnv, text)
+		return fmt.Errorf("%s %q is not a number of bytes: unset it, or set it to the memory that the operator may use", memoryEnv, text)
 	}
 	const tenth = 10
 	debug.SetMemoryLimit(max(1, min(bytes, math.MaxInt64/tenth)/tenth*(tenth-1)))

@@ -18,7 +18,7 @@ func TestTheMemoryLimitIsHeeded(t *testing.T) {
 		"none":              {want: math.MaxInt64},
 		"768Mi":             {limit: "805306368", want: 805306368 / 10 * 9},
 		"somebody's own":    {limit: "805306368", own: "1GiB", want: math.MaxInt64}, // the runtime has read it before main
-		"with a unit":       {limit: "768Mi", want: math.MaxInt64, says: `MEMORY_LIMIT "768Mi" is no number of bytes`},
+		"with a unit":       {limit: "768Mi", want: math.MaxInt64, says: `MEMORY_LIMIT "768Mi" is not a number of bytes`},
 		"nothing at all":    {limit: "0", want: math.MaxInt64, says: `MEMORY_LIMIT "0"`},
 		"all that there is": {limit: "9223372036854775807", want: math.MaxInt64 / 10 / 10 * 9},
 	} {

@@ -17,32 +17,32 @@ import (
 	"github.com/singletonjob/operator/internal/access"
 )
 
-// noMetrics is the address of a server that is not wanted.
+// noMetrics is the address that disables the server.
 const noMetrics = "0"
 
 func (o options) checkMetrics() error {
 	if o.metricsCertPath != "" && !o.metricsSecure {
-		return errors.New("--metrics-cert-path has a certificate that --metrics-secure=false does not use: leave one of them out")
+		return errors.New("--metrics-cert-path sets a certificate, but --metrics-secure=false uses none: remove one of the two flags")
 	}
 	return nil
 }
 
-// guarded reports whether metrics are served, and not to everybody.
+// guarded reports whether metrics are served with access control.
 func (o options) guarded() bool { return o.metricsSecure && o.metricsAddress != noMetrics }
 
-// metrics are how metrics are served, and what keeps the certificate up to date, if there is one.
+// metrics returns the options of the metrics server, and the watcher of its certificate if there is one.
 func (o options) metrics() (server.Options, *certwatcher.CertWatcher, error) {
 	options := server.Options{BindAddress: o.metricsAddress}
 	if !o.guarded() {
 		return options, nil, nil
 	}
 	options.SecureServing, options.FilterProvider = true, access.Provide
-	// HTTP/2 lets who has no right keep the server busier than he is himself.
+	// With HTTP/2, an unauthorized client can make the server do more work than the client does.
 	options.TLSOpts = []func(*tls.Config){func(c *tls.Config) { c.NextProtos = []string{"http/1.1"} }}
 	if o.metricsCertPath == "" {
 		return options, nil, nil
 	}
-	// The server would take a certificate of its own if there is none.
+	// Without this check, the server would generate a certificate if the file is missing.
 	watcher, err := certwatcher.New(filepath.Join(o.metricsCertPath, corev1.TLSCertKey), filepath.Join(o.metricsCertPath, corev1.TLSPrivateKeyKey))
 	if err != nil {
 		return options, nil, fmt.Errorf("--metrics-cert-path %q needs %s and %s: %w", o.metricsCertPath, corev1.TLSCertKey, corev1.TLSPrivateKeyKey, err)
@@ -51,7 +51,7 @@ func (o options) metrics() (server.Options, *certwatcher.CertWatcher, error) {
 	return options, watcher, nil
 }
 
-// mayAsk says at the start what else only those find who ask for metrics.
+// mayAsk reports at startup a missing right that otherwise only the clients of the metrics would notice.
 func (o options) mayAsk(config *rest.Config, client *http.Client) error {
 	if !o.guarded() {
 		return nil

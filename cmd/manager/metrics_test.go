@@ -19,8 +19,8 @@ import (
 	"github.com/singletonjob/operator/test/pki"
 )
 
-// mayReadMetrics gives the operator's account the right to ask who may read metrics, as the chart does, and makes a reader and a
-// certificate.
+// mayReadMetrics grants the operator's account the right to check who may read metrics, as the chart does, and creates a reader and
+// a certificate.
 func mayReadMetrics(t *testing.T, client *kubernetes.Clientset, namespace string) manager {
 	t.Helper()
 	bind := func(account string, rules ...rbacv1.PolicyRule) {
@@ -52,7 +52,7 @@ func mayReadMetrics(t *testing.T, client *kubernetes.Clientset, namespace string
 	return m
 }
 
-// metricsAreGuarded: nobody reads them without a token, and a certificate that is replaced is served, under another name.
+// metricsAreGuarded: no client reads metrics without a token, and a replaced certificate is served, with another name.
 func metricsAreGuarded(t *testing.T, m manager) (name string) {
 	t.Helper()
 	for token, want := range map[string]int{"": http.StatusUnauthorized, "bad": http.StatusUnauthorized, m.token: http.StatusOK} {

@@ -18,19 +18,19 @@ import (
 )
 
 const (
-	// readyPeriod is how often it is looked whether the operator can work: often until it can, then seldom.
+	// readyPeriod is the time between checks: short until the operator can work, then longer.
 	readyPeriod, readyPeriodLater = time.Second, 10 * time.Second
-	// readyTimeout bounds one question to the API server.
+	// readyTimeout bounds one request to the API server.
 	readyTimeout = 10 * time.Second
 )
 
-// readiness is whether the operator can do its work: the API server shows it SingletonJobs in each of its namespaces, and if it
-// leads, its caches hold what there is. It looks by itself, so that a probe is answered at once. An API server that gives no answer
-// changes nothing: then nobody can work, and what was true is true again when it does.
+// readiness records whether the operator can work: the API server serves SingletonJobs in each of its namespaces, and if it is the
+// leader, its caches are synced. It checks in the background, so that it can answer a probe at once. If the API server does not
+// answer, the result does not change: no operator can work then, and the earlier result applies again once the API server answers.
 type readiness struct {
 	live       client.Reader
-	namespaces []string // none for all
-	// synced asks whether the caches hold what there is.
+	namespaces []string // empty for all
+	// synced checks whether the caches are synced.
 	synced func(context.Context) error
 
 	mu  sync.Mutex
@@ -39,22 +39,22 @@ type readiness struct {
 
 func newReadiness(m ctrl.Manager, namespaces []string, watched []client.Object) *readiness {
 	return &readiness{
-		live: m.GetAPIReader(), namespaces: namespaces, why: errors.New("the API server has not been asked yet"),
+		live: m.GetAPIReader(), namespaces: namespaces, why: errors.New("the API server has not been checked yet"),
 		synced: func(ctx context.Context) error {
 			select {
 			case <-m.Elected():
 				return synced(ctx, m.GetCache(), watched)
 			default:
-				return nil // who does not lead keeps none
+				return nil // a replica that does not lead has no caches
 			}
 		},
 	}
 }
 
-// NeedLeaderElection is false: who may lead next is ready, too.
+// NeedLeaderElection is false: a replica that could lead next is ready too.
 func (r *readiness) NeedLeaderElection() bool { return false }
 
-// Start looks until the context ends.
+// Start checks until the context ends.
 func (r *readiness) Start(ctx context.Context) error {
 	for {
 		r.look(ctx)
@@ -90,13 +90,14 @@ func (r *readiness) look(ctx context.Context) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if (why == nil) != (r.why == nil) {
-		// Probes withhold reasons.
+		// The response to a probe does not include the reason.
 		ctrl.LoggerFrom(ctx).Info("readiness", "ready", why == nil, "why", fmt.Sprint(why))
 	}
 	r.why = why
 }
 
-// shown asks for SingletonJobs. What keeps them from this operator is known, what keeps the API server from answering is not.
+// shown lists SingletonJobs. known is true if the answer shows whether this operator can work, and false if the API server gave no
+// such answer.
 func (r *readiness) shown(ctx context.Context) (known bool, why error) {
 	namespaces := r.namespaces
 	if len(namespaces) == 0 {
@@ -106,9 +107,9 @@ func (r *readiness) shown(ctx context.Context) (known bool, why error) {
 		switch err := r.live.List(ctx, &v1alpha1.SingletonJobList{}, client.InNamespace(namespace), client.Limit(1)); {
 		case err == nil:
 		case meta.IsNoMatchError(err), apierrors.IsNotFound(err):
-			return true, fmt.Errorf("the API server knows no SingletonJobs, install their definition: %w", err)
+			return true, fmt.Errorf("the API server does not know SingletonJobs: install their CustomResourceDefinition: %w", err)
 		case apierrors.IsForbidden(err), apierrors.IsUnauthorized(err):
-			return true, fmt.Errorf("the operator may not do its work in namespace %q: %w", namespace, err)
+			return true, fmt.Errorf("the operator lacks rights in namespace %q: %w", namespace, err)
 		default:
 			return false, nil
 		}
@@ -116,7 +117,7 @@ func (r *readiness) shown(ctx context.Context) (known bool, why error) {
 	return true, nil
 }
 
-// synced asks each cache, and makes those that are not there yet, as the controller does.
+// synced checks each cache, and creates missing caches as the controller does.
 func synced(ctx context.Context, c cache.Cache, watched []client.Object) error {
 	for _, object := range watched {
 		informer, err := c.GetInformer(ctx, object, cache.BlockUntilSynced(false))
@@ -124,7 +125,7 @@ func synced(ctx context.Context, c cache.Cache, watched []client.Object) error {
 			return fmt.Errorf("the cache of %T: %w", object, err)
 		}
 		if !informer.HasSynced() {
-			return fmt.Errorf("the cache of %T is not filled yet", object)
+			return fmt.Errorf("the cache of %T is not synced yet", object)
 		}
 	}
 	return nil

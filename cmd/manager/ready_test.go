@@ -12,7 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// told is what the API server answers in each namespace.
+// told is the API server's answer in each namespace.
 type told map[string]error
 
 func (told) Get(context.Context, client.ObjectKey, client.Object, ...client.GetOption) error {
@@ -23,7 +23,7 @@ func (a told) List(_ context.Context, _ client.ObjectList, options ...client.Lis
 	return a[(&client.ListOptions{}).ApplyOptions(options).Namespace]
 }
 
-// TestReadiness: what is asked and answered, one after the other, and what a probe is told then.
+// TestReadiness: a sequence of the API server's answers, and the result of a probe after each.
 func TestReadiness(t *testing.T) {
 	jobs := schema.GroupResource{Group: "singletonjob.io", Resource: "singletonjobs"}
 	gone, down := apierrors.NewNotFound(jobs, ""), apierrors.NewServiceUnavailable("down")
@@ -35,14 +35,14 @@ func TestReadiness(t *testing.T) {
 		says   string // nothing if it is ready
 	}{
 		{what: "the API server is down at first", told: told{"a": down}, says: "never asked"},
-		{what: "no definition", told: told{"a": &meta.NoKindMatchError{}}, says: "install their definition"},
-		{what: "no right in one", told: told{"b": apierrors.NewForbidden(jobs, "", nil)}, says: `not do its work in namespace "b"`},
+		{what: "no definition", told: told{"a": &meta.NoKindMatchError{}}, says: "install their CustomResourceDefinition"},
+		{what: "no right in one", told: told{"b": apierrors.NewForbidden(jobs, "", nil)}, says: `lacks rights in namespace "b"`},
 		{what: "caches are being filled", caches: errors.New("not filled yet"), says: "not filled yet"},
 		{what: "all is well"},
 		{what: "the API server is down", told: told{"b": down}},
 		{what: "and hangs", told: told{"a": context.DeadlineExceeded}},
-		{what: "the definition is removed", told: told{"a": gone, "b": gone}, says: "install their definition"},
-		{what: "the API server is down then", told: told{"a": down}, says: "install their definition"},
+		{what: "the definition is removed", told: told{"a": gone, "b": gone}, says: "install their CustomResourceDefinition"},
+		{what: "the API server is down then", told: told{"a": down}, says: "install their CustomResourceDefinition"},
 		{what: "the definition is back"},
 	} {
 		r.live, r.synced = step.told, func(context.Context) error { return step.caches }

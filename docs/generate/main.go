@@ -1,5 +1,5 @@
-// Command generate makes docs/api.md from the CRD, which it reads on standard input, and writes it to standard output.
-// The page is committed, since users read it in the repository.
+// Command generate reads the CRD from standard input and writes docs/api.md to standard output.
+// The page is committed, because users read it in the repository.
 package main
 
 import (
@@ -24,15 +24,15 @@ import (
 //go:embed api.md.tmpl
 var layout string
 
-// foreign are Kubernetes' own types, by where they are: their fields are told elsewhere.
+// foreign are Kubernetes' own types, by their paths. Their fields are documented elsewhere.
 var foreign = map[string]string{
 	"metadata": "Kubernetes' ObjectMeta: `kubectl explain pod.metadata`.",
-	"spec.template": "It is Kubernetes' [PodTemplateSpec](https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/pod-template-v1/): " +
-		"`kubectl explain podtemplate.template`. What is refused in it is among the [rules](#rules).",
-	"status.conditions": "Each is Kubernetes' `metav1.Condition`; [status](status.md#conditions) has their types and reasons.",
+	"spec.template": "Kubernetes' [PodTemplateSpec](https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/pod-template-v1/): " +
+		"`kubectl explain podtemplate.template`. The [rules](#rules) include what the API server refuses in it.",
+	"status.conditions": "Each is a Kubernetes `metav1.Condition`; [status](status.md#conditions) lists their types and reasons.",
 }
 
-// schema is a map, so that a limit of which this program knows nothing is shown all the same.
+// schema is a map, so that the page also shows limits that this program does not know.
 type schema map[string]any
 
 type section struct {
@@ -67,7 +67,7 @@ func render(raw []byte) ([]byte, error) {
 		return nil, fmt.Errorf("parse the CRD: %w", err)
 	}
 	if n := len(tree.Spec.Versions); n != 1 {
-		return nil, fmt.Errorf("the CRD has %d versions: the page is of one, and of several its links would be ambiguous", n)
+		return nil, fmt.Errorf("the CRD has %d versions: the page documents exactly one, because links to several would be ambiguous", n)
 	}
 	root, page := tree.Spec.Versions[0].Schema["openAPIV3Schema"], &bytes.Buffer{}
 	err := template.Must(template.New("").Funcs(template.FuncMap{"prose": prose, "code": code}).Parse(layout)).Execute(page, map[string]any{
@@ -76,7 +76,7 @@ func render(raw []byte) ([]byte, error) {
 	return page.Bytes(), err
 }
 
-// sections are one for an object, and one for each object below it.
+// sections returns a section for an object, and one for each object below it.
 func (s schema) sections(path string) []section {
 	required, _ := s["required"].([]any)
 	own, below := section{Path: path, Intro: prose(s["description"])}, []section{}
@@ -91,7 +91,7 @@ func (s schema) sections(path string) []section {
 		case foreign[at] != "":
 			f.Text = strings.TrimSpace(f.Text + " " + foreign[at])
 		case p["properties"] != nil || items["properties"] != nil:
-			// GitHub's name for the head of that section.
+			// GitHub's anchor for that section.
 			f.Field = fmt.Sprintf("[%s](#%s)", f.Field, strings.ToLower(strings.NewReplacer(".", "", "[]", "").Replace(at)))
 			if items != nil {
 				p, at = items, at+"[]"
@@ -120,10 +120,10 @@ func (s schema) kind() string {
 	return fmt.Sprint(s["type"])
 }
 
-// elsewhere is what no limit is, or what is shown by other means.
+// elsewhere are the keywords that are not limits, or that the page shows by other means.
 var elsewhere = strings.Fields("anyOf description format items properties required type x-kubernetes-int-or-string x-kubernetes-validations")
 
-// limits are a property's default, and all that a value must keep to.
+// limits are a property's default and all constraints on its value.
 func (s schema) limits(prefix string) (all []string) {
 	for _, key := range slices.Sorted(maps.Keys(s)) {
 		if !slices.Contains(elsewhere, key) {
@@ -137,16 +137,16 @@ func (s schema) limits(prefix string) (all []string) {
 }
 
 var (
-	// formatted is a message with values in it, as config/crd/generate writes it.
+	// formatted matches a message with values in it, as config/crd/generate writes it.
 	formatted = regexp.MustCompile(`^'((?:[^'\\]|\\.)*)'\.format\(`)
 	verb      = regexp.MustCompile(`%[a-z]`)
 	escaped   = regexp.MustCompile(`\\(.)`)
-	// markup is what Markdown, or GitHub's mathematics, would not show.
+	// markup matches characters that Markdown or GitHub's mathematics would not show literally.
 	markup = regexp.MustCompile("[\\\\`*_\\[\\]<>|~$&]")
 )
 
-// rules appends those of a schema and of all below it, in Kubernetes' types too, for these rules are ours. Those with one
-// message are one.
+// rules appends the rules of a schema and of all schemas below it, including those in Kubernetes' types, because these rules are
+// ours. Rules with the same message are merged.
 func (s schema) rules(path string, all []row) []row {
 	validations, _ := s["x-kubernetes-validations"].([]any)
 	for i := range validations {
@@ -177,7 +177,7 @@ func prose(text any) string {
 	return strings.ReplaceAll(markup.ReplaceAllString(s, `\$0`), "\n\n", "<br><br>")
 }
 
-// code is shown as it is, but for what would end a table's cell.
+// code formats text as code, with characters escaped that would end a table cell.
 func code(text string) string { return "`" + strings.ReplaceAll(text, "|", `\|`) + "`" }
 
 func show(value any) string {

@@ -1,8 +1,8 @@
-// Package access lets those read the operator's metrics whom the API server knows and lets do so, as controller-runtime's own filter
-// does: a TokenReview says who sends a bearer token, and a SubjectAccessReview whether that user may get /metrics. That filter would
-// bring the API server's libraries into the operator, some 250 packages.
+// Package access restricts the operator's metrics to clients that the API server authenticates and authorizes, like
+// controller-runtime's own filter: a TokenReview identifies the user of a bearer token, and a SubjectAccessReview checks that the
+// user may get /metrics. controller-runtime's filter would pull the API server's libraries into the operator, some 250 packages.
 //
-// It fails closed: who can't be asked about gets no metrics.
+// The package fails closed: if the API server cannot be asked about a client, the client gets no metrics.
 package access
 
 import (
@@ -27,37 +27,38 @@ import (
 )
 
 const (
-	// allowedFor and refusedFor are how long the API server's answer is believed: a right that was taken is used for so long, and
-	// one that was given is waited for.
+	// allowedFor and refusedFor are how long an answer of the API server is cached. A revoked right is therefore usable for up to
+	// allowedFor, and a new right takes up to refusedFor to count.
 	allowedFor, refusedFor = time.Minute, 10 * time.Second
-	// remembered are answers of a kind. Refusals have places of their own, so that who guesses tokens crowds nobody out.
+	// remembered is the size of each cache. Refusals have a cache of their own, so that a client that guesses tokens evicts no
+	// allowed client.
 	remembered = 256
-	// maxToken bounds what is sent on. Tokens of service accounts have about a thousand bytes.
+	// maxToken bounds the token that is sent on. Tokens of service accounts have about a thousand bytes.
 	maxToken = 16 << 10
-	// timeout bounds what the API server takes for both of its answers, below the ten seconds of a usual scrape.
+	// timeout bounds both requests to the API server together. It is below the ten seconds of a usual scrape.
 	timeout = 8 * time.Second
-	// qps and burst are how often it is asked at most, whoever asks for metrics.
+	// qps and burst limit the requests to the API server, whatever clients ask for metrics.
 	qps, burst = 10, 20
 )
 
-// remedy ends what is said where the operator may not ask.
+// remedy is the end of the message if the operator lacks the right to ask.
 const remedy = "grant it the ClusterRole system:auth-delegator, or serve metrics to everybody with --metrics-secure=false"
 
-// verdict is what the API server says of who asks.
+// verdict is the API server's answer for a client.
 type verdict struct {
-	// code is what the one who asks is told, StatusOK for nothing.
+	// code is the HTTP status for the client; StatusOK lets the request through.
 	code  int
 	text  string
 	until time.Time
 }
 
-// question is who asks for what.
+// question identifies a client's request.
 type question struct {
 	token        [sha256.Size]byte
 	method, path string
 }
 
-// Reviewer asks the API server, and remembers what it says for a while.
+// Reviewer asks the API server and caches its answers.
 type Reviewer struct {
 	tokens           authenticationclient.TokenReviewInterface
 	accesses         authorizationclient.SubjectAccessReviewInterface
@@ -67,7 +68,7 @@ type Reviewer struct {
 	allowed, refused *lru.Cache
 }
 
-// New returns one that asks an API server.
+// New returns a Reviewer that asks this API server.
 func New(config *rest.Config, client *http.Client, c clock.PassiveClock) (*Reviewer, error) {
 	config = rest.CopyConfig(config)
 	config.QPS, config.Burst, config.RateLimiter = qps, burst, nil
@@ -94,14 +95,14 @@ func Provide(config *rest.Config, client *http.Client) (server.Filter, error) {
 	return r.Filter, nil
 }
 
-// Filter puts the question before a handler.
+// Filter checks requests before a handler sees them.
 func (r *Reviewer) Filter(log logr.Logger, handler http.Handler) (http.Handler, error) {
 	return http.HandlerFunc(func(w http.ResponseWriter, request *http.Request) {
 		v, err := r.judge(request)
 		switch {
 		case err != nil:
-			log.Error(err, "metrics are asked for, and it can't be known whether they may be read")
-			http.Error(w, "it can't be known whether you may read this; the operator's log says why", http.StatusServiceUnavailable)
+			log.Error(err, "cannot check whether a client may read the metrics")
+			http.Error(w, "cannot check whether you may read this; see the operator's log", http.StatusServiceUnavailable)
 		case v.code == http.StatusOK:
 			handler.ServeHTTP(w, request)
 		default:
@@ -113,7 +114,7 @@ func (r *Reviewer) Filter(log logr.Logger, handler http.Handler) (http.Handler, 
 	}), nil
 }
 
-// judge is the verdict on a request, from memory if it is there.
+// judge returns the verdict on a request, from the cache if possible.
 func (r *Reviewer) judge(request *http.Request) (verdict, error) {
 	token, err := bearer(request.Header)
 	if err != nil {
@@ -144,31 +145,31 @@ func (r *Reviewer) judge(request *http.Request) (verdict, error) {
 	return v, nil
 }
 
-// bearer is the token that a request has in the one place where it is looked for.
+// bearer returns the request's token. It looks only in the Authorization header.
 func bearer(header http.Header) (string, error) {
 	values := header.Values("Authorization")
 	if len(values) != 1 {
-		return "", errors.New("send one header Authorization, with a bearer token that the API server knows")
+		return "", errors.New("send one Authorization header with a bearer token that the API server accepts")
 	}
 	scheme, token, _ := strings.Cut(values[0], " ")
 	token = strings.TrimSpace(token)
 	switch {
 	case !strings.EqualFold(scheme, "Bearer"), token == "":
-		return "", errors.New("the header Authorization has no bearer token")
+		return "", errors.New("the Authorization header has no bearer token")
 	case len(token) > maxToken:
 		return "", fmt.Errorf("the bearer token is longer than %d bytes", maxToken)
 	}
 	return token, nil
 }
 
-// ask puts both questions to the API server. No text has the token.
+// ask sends both requests to the API server. No message contains the token.
 func (r *Reviewer) ask(ctx context.Context, token string, request *http.Request) (verdict, error) {
 	review, err := r.tokens.Create(ctx, &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: token}}, metav1.CreateOptions{})
 	if err != nil {
-		return verdict{}, fmt.Errorf("ask whose token it is: %w", err)
+		return verdict{}, fmt.Errorf("create TokenReview: %w", err)
 	}
 	if !review.Status.Authenticated {
-		return verdict{code: http.StatusUnauthorized, text: "the API server does not know the bearer token"}, nil
+		return verdict{code: http.StatusUnauthorized, text: "the API server does not accept the bearer token"}, nil
 	}
 	user := review.Status.User
 	access := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
@@ -178,9 +179,9 @@ func (r *Reviewer) ask(ctx context.Context, token string, request *http.Request)
 	answer, err := r.accesses.Create(ctx, access, metav1.CreateOptions{})
 	switch {
 	case err != nil:
-		return verdict{}, fmt.Errorf("ask whether %q may %s %s: %w", user.Username, request.Method, request.URL.Path, err)
+		return verdict{}, fmt.Errorf("check whether %q may %s %s: %w", user.Username, request.Method, request.URL.Path, err)
 	case !answer.Status.Allowed || answer.Status.Denied:
-		text := fmt.Sprintf("%s may not %s %s: it needs a role for that nonResourceURL", user.Username, strings.ToLower(request.Method), request.URL.Path)
+		text := fmt.Sprintf("%s may not %s %s: grant it a role with that nonResourceURL", user.Username, strings.ToLower(request.Method), request.URL.Path)
 		return verdict{code: http.StatusForbidden, text: text}, nil
 	}
 	return verdict{code: http.StatusOK}, nil
@@ -194,8 +195,8 @@ func extra(of map[string]authenticationv1.ExtraValue) map[string]authorizationv1
 	return out
 }
 
-// MayAsk says why nobody will read any metrics, if the operator may not ask about those who want to. An API server that gives
-// no answer says nothing.
+// MayAsk returns an error if the operator lacks the right to check clients, so that no client can read metrics. It returns nil if
+// the API server does not answer.
 func (r *Reviewer) MayAsk(ctx context.Context) error {
 	ctx, end := context.WithTimeout(ctx, r.timeout)
 	defer end()
@@ -205,7 +206,7 @@ func (r *Reviewer) MayAsk(ctx context.Context) error {
 	} {
 		review := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &needed}}
 		if answer, err := r.own.Create(ctx, review, metav1.CreateOptions{}); err == nil && !answer.Status.Allowed {
-			return fmt.Errorf("nobody can read the metrics: the operator may not create %s.%s, by which it asks who may: %s", needed.Resource, needed.Group, remedy)
+			return fmt.Errorf("no client can read the metrics, because the operator may not create %s.%s to check clients: %s", needed.Resource, needed.Group, remedy)
 		}
 	}
 	return nil

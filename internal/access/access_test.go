@@ -29,7 +29,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(apiserver.Main(m)) }
 
-// world is an operator that serves metrics, with a link of its own to a real API server, and accounts that ask for them.
+// world is an operator that serves metrics, with its own connection to a real API server, and accounts that request the metrics.
 type world struct {
 	*testing.T
 	client    kubernetes.Interface
@@ -73,7 +73,7 @@ func (w *world) must(err error) {
 	}
 }
 
-// account makes a service account, and a token of it.
+// account creates a service account and a token for it.
 func (w *world) account(name string) string {
 	w.Helper()
 	accounts := w.client.CoreV1().ServiceAccounts(w.namespace)
@@ -84,7 +84,7 @@ func (w *world) account(name string) string {
 	return token.Status.Token
 }
 
-// grant gives an account a right by a role of the same name, which is also what to delete to take it.
+// grant grants an account a right with a role of the same name. Deleting the role revokes the right.
 func (w *world) grant(account string, rules ...rbacv1.PolicyRule) (name string) {
 	w.Helper()
 	meta := metav1.ObjectMeta{Name: w.namespace + ":" + account}
@@ -111,7 +111,7 @@ var (
 	toRead = rbacv1.PolicyRule{NonResourceURLs: []string{"/metrics"}, Verbs: []string{"get"}}
 )
 
-// get is what a request with these headers is answered.
+// get is the response to a request with these headers.
 func (w *world) get(method, path string, authorization ...string) (code int, text string) {
 	w.Helper()
 	request, err := http.NewRequestWithContext(w.Context(), method, w.url+path, nil)
@@ -133,7 +133,7 @@ func (w *world) get(method, path string, authorization ...string) (code int, tex
 	return response.StatusCode, string(body)
 }
 
-// until asks again, with what is remembered forgotten, until the API server's own caches have the answer.
+// until repeats a request, with empty caches, until the API server's own caches have the answer.
 func (w *world) until(want int, token string) {
 	w.Helper()
 	deadline := time.Now().Add(5 * time.Minute)
@@ -152,7 +152,7 @@ func (w *world) until(want int, token string) {
 
 func (w *world) asked() int { return len(w.proxy.Seen()) }
 
-// TestWhoMayRead: what each of those who ask is told.
+// TestWhoMayRead checks the response to each kind of client.
 func TestWhoMayRead(t *testing.T) {
 	w := newWorld(t)
 	reader, stranger := w.account("reader"), w.account("stranger")
@@ -178,14 +178,14 @@ func TestWhoMayRead(t *testing.T) {
 	}{
 		"who may":                {authorization: []string{"Bearer " + reader}, code: http.StatusOK},
 		"in small letters":       {authorization: []string{"bearer " + reader}, code: http.StatusOK},
-		"nobody":                 {code: http.StatusUnauthorized, says: "send one header"},
+		"nobody":                 {code: http.StatusUnauthorized, says: "send one Authorization header"},
 		"a password":             {authorization: []string{"Basic " + reader}, code: http.StatusUnauthorized, says: "no bearer token"},
 		"an empty token":         {authorization: []string{"Bearer "}, code: http.StatusUnauthorized, says: "no bearer token"},
-		"a bad token":            {authorization: []string{"Bearer bad"}, code: http.StatusUnauthorized, says: "does not know"},
-		"a forged token":         {authorization: []string{"Bearer " + forged}, code: http.StatusUnauthorized, says: "does not know"},
+		"a bad token":            {authorization: []string{"Bearer bad"}, code: http.StatusUnauthorized, says: "does not accept"},
+		"a forged token":         {authorization: []string{"Bearer " + forged}, code: http.StatusUnauthorized, says: "does not accept"},
 		"a token without an end": {authorization: []string{"Bearer " + strings.Repeat("x", maxToken+1)}, code: http.StatusUnauthorized, says: "longer than"},
-		"two tokens":             {authorization: []string{"Bearer bad", "Bearer " + reader}, code: http.StatusUnauthorized, says: "send one header"},
-		"in the address":         {path: "/metrics?access_token=" + reader, code: http.StatusUnauthorized, says: "send one header"},
+		"two tokens":             {authorization: []string{"Bearer bad", "Bearer " + reader}, code: http.StatusUnauthorized, says: "send one Authorization header"},
+		"in the address":         {path: "/metrics?access_token=" + reader, code: http.StatusUnauthorized, says: "send one Authorization header"},
 		"without the right":      {authorization: []string{"Bearer " + stranger}, code: http.StatusForbidden, says: "serviceaccount:" + w.namespace + ":stranger may not get /metrics"},
 		"to do something else":   {method: http.MethodPost, authorization: []string{"Bearer " + reader}, code: http.StatusForbidden, says: "may not post"},
 		"something else":         {path: "/debug", authorization: []string{"Bearer " + reader}, code: http.StatusForbidden, says: "may not get /debug"},
@@ -201,7 +201,7 @@ func TestWhoMayRead(t *testing.T) {
 	}
 }
 
-// TestAnswersAreBelievedForAWhile: no longer, and not when there is none.
+// TestAnswersAreBelievedForAWhile: cached answers expire, and a missing answer is not cached.
 func TestAnswersAreBelievedForAWhile(t *testing.T) {
 	w := newWorld(t)
 	w.grant("operator", toAsk...)
@@ -248,7 +248,7 @@ func TestAnswersAreBelievedForAWhile(t *testing.T) {
 	w.reviewer.timeout = timeout
 	w.must(w.proxy.Heal())
 
-	// A right that is taken, and a token whose account is deleted: for a minute nothing changes, and then all.
+	// A revoked right, and a token whose account is deleted, keep working for a minute and no longer.
 	w.until(http.StatusOK, second)
 	w.until(http.StatusOK, reader)
 	w.must(w.client.RbacV1().ClusterRoleBindings().Delete(t.Context(), right, metav1.DeleteOptions{}))
@@ -261,7 +261,7 @@ func TestAnswersAreBelievedForAWhile(t *testing.T) {
 	w.until(http.StatusUnauthorized, second)
 }
 
-// TestMemoryIsBounded: whoever guesses tokens takes no memory without an end, and crowds nobody out.
+// TestMemoryIsBounded: a client that guesses tokens uses bounded memory, and evicts no other client.
 func TestMemoryIsBounded(t *testing.T) {
 	w := newWorld(t)
 	w.grant("operator", toAsk...)

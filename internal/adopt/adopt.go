@@ -1,8 +1,8 @@
-// Package adopt makes a workload that runs a singleton without two of it ever being at work: it makes a SingletonJob, which
-// waits for the workload to be gone, scales the workload to 0, and waits until the job's own process runs.
+// Package adopt turns a workload into a singleton without two processes of it ever running at the same time. It creates a
+// SingletonJob, which waits until the workload has no Pods, scales the workload to 0, and waits until the job's own process runs.
 //
-// Each look at the cluster leads to one step ([next]), which depends on nothing that was done before. So it may be
-// interrupted anywhere, and run again.
+// Each look at the cluster leads to one step ([next]). The step depends only on what the cluster shows, so the command can be
+// interrupted anywhere and run again.
 package adopt
 
 import (
@@ -29,51 +29,51 @@ import (
 	"github.com/singletonjob/operator/internal/workload"
 )
 
-// AddToScheme adds what Options.Client must know.
+// AddToScheme adds the types that Options.Client needs.
 func AddToScheme(s *runtime.Scheme) error {
 	return errors.Join(v1alpha1.AddToScheme(s), appsv1.AddToScheme(s), autoscalingv1.AddToScheme(s), corev1.AddToScheme(s),
 		policyv1.AddToScheme(s))
 }
 
-// Options say what is adopted.
+// Options describe the adoption.
 type Options struct {
-	// Client reads from the API server and writes to it. It needs to get and patch the scale of workloads of the kind, to get,
-	// list and create SingletonJobs, and to get workloads; with leave to list Services and PodDisruptionBudgets it warns of those
-	// that are in the way.
+	// Client reads from the API server and writes to it. It needs to get and patch the scale of workloads of the kind, to get, list
+	// and create SingletonJobs, and to get workloads. If it may also list Services and PodDisruptionBudgets, Run warns of those
+	// that do not suit the SingletonJob.
 	Client client.Client
-	// Namespace, Kind (Deployment or StatefulSet, or what kubectl calls them) and Name are the workload's.
+	// Namespace, Kind (Deployment or StatefulSet, or kubectl's names for them) and Name of the workload.
 	Namespace  string
 	Kind, Name string
-	// JobName of the SingletonJob; empty for the workload's name.
+	// JobName of the SingletonJob. If it is empty, Run uses the workload's name.
 	JobName string
-	// Candidates of it; 0 for the API's default.
+	// Candidates of the SingletonJob; 0 for the API's default.
 	Candidates int32
-	// Container of the workload's template that is gated; empty for what the API makes of that.
+	// Container of the workload's template that is gated. If it is empty, the API chooses the container.
 	Container string
-	// DryRun only says what would be done, and writes the SingletonJob to Out.
+	// DryRun only reports the steps, and writes the SingletonJob to Out.
 	DryRun bool
-	// Out gets the result, ErrOut what is being done and what is to be known.
+	// Out gets the result. ErrOut gets the progress and the notes.
 	Out, ErrOut io.Writer
-	// Wait lets time pass between two looks; nil for a second. Its error ends Run.
+	// Wait waits between two looks. If it is nil, Run waits a second. An error from it ends Run.
 	Wait func(context.Context) error
 }
 
-// kinds are the workloads by the names that kubectl has for them.
+// kinds maps the names that kubectl knows to kinds of workloads.
 var kinds = map[string]v1alpha1.WorkloadKind{
 	"deployment": v1alpha1.WorkloadDeployment, "deployments": v1alpha1.WorkloadDeployment, "deploy": v1alpha1.WorkloadDeployment,
 	"statefulset": v1alpha1.WorkloadStatefulSet, "statefulsets": v1alpha1.WorkloadStatefulSet, "sts": v1alpha1.WorkloadStatefulSet,
 }
 
-// ending are those whose pods end by themselves.
+// ending are the kinds whose Pods end by themselves.
 var ending = []string{"cronjob", "cronjobs", "cj", "job", "jobs"}
 
-// Run returns when the SingletonJob's process runs, when nothing can be done, or with ctx. An error of the API server ends it,
-// too; running it again goes on where it was.
+// Run returns when the SingletonJob's process runs, when it can do nothing, or when ctx ends. An error from the API server ends it
+// too. Running it again continues from there.
 func Run(ctx context.Context, o Options) error {
 	kind, known := kinds[strings.TrimSuffix(strings.ToLower(o.Kind), ".apps")]
 	if slices.Contains(ending, strings.TrimSuffix(strings.ToLower(o.Kind), ".batch")) {
-		return fmt.Errorf("%s %q cannot be adopted, since no two things may start its runs: suspend it (kubectl patch %s %s -n %s -p '{\"spec\":{\"suspend\":true}}'), "+
-			"and make a SingletonJob of runPolicy RunToCompletion with its pod template: docs/from-cronjob.md has it field by field",
+		return fmt.Errorf("%s %q cannot be adopted, because two things would start its runs: suspend it (kubectl patch %s %s -n %s -p '{\"spec\":{\"suspend\":true}}'), "+
+			"and create a SingletonJob with runPolicy RunToCompletion and its Pod template: docs/from-cronjob.md lists each field",
 			o.Kind, o.Name, o.Kind, o.Name, o.Namespace)
 	}
 	if !known {
@@ -100,23 +100,23 @@ func Run(ctx context.Context, o Options) error {
 func aSecond(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
-		return fmt.Errorf("interrupted, which has done no harm; run it again to go on: %w", ctx.Err())
+		return fmt.Errorf("interrupted, without harm; run it again to continue: %w", ctx.Err())
 	case <-time.After(time.Second):
 		return nil
 	}
 }
 
-// run is one call of Run.
+// run holds the state of one call of Run.
 type run struct {
 	Options
 	ref v1alpha1.WorkloadRef
-	// scaled: it has scaled the workload to 0.
+	// scaled: this call has scaled the workload to 0.
 	scaled bool
-	// said is what was said last.
+	// said is the last message.
 	said string
 }
 
-// step looks, and does what is to be done next.
+// step looks at the cluster and does the next step.
 func (r *run) step(ctx context.Context) (done bool, err error) {
 	f, err := r.look(ctx)
 	if err != nil {
@@ -150,7 +150,7 @@ func (r *run) step(ctx context.Context) (done bool, err error) {
 	return false, nil
 }
 
-// look reads all that next depends on.
+// look reads everything that next depends on.
 func (r *run) look(ctx context.Context) (facts, error) {
 	f := facts{ref: r.ref, desired: r.job()}
 	w, _, err := workload.Read(ctx, r.Client, r.Namespace, r.ref)
@@ -199,7 +199,7 @@ func (r *run) say(what string) {
 	r.said = what
 }
 
-// preview says what Run would do.
+// preview reports what Run would do.
 func (r *run) preview(ctx context.Context, f facts, todo step) error {
 	if todo == create {
 		out, err := manifest(f.desired)
@@ -209,16 +209,16 @@ func (r *run) preview(ctx context.Context, f facts, todo step) error {
 		if _, err := r.Out.Write(out); err != nil {
 			return err
 		}
-		r.say("would create this SingletonJob, which starts nothing while " + r.ref.String() + " runs")
+		r.say("would create this SingletonJob, which starts no process while " + r.ref.String() + " runs")
 	}
 	if f.workload.Replicas != 0 {
-		r.say(fmt.Sprintf("would scale %s from %d to 0, and wait until every pod of it is gone and the SingletonJob's process runs", r.ref, f.workload.Replicas))
+		r.say(fmt.Sprintf("would scale %s from %d to 0, and wait until its Pods no longer exist and the SingletonJob's process runs", r.ref, f.workload.Replicas))
 	}
 	r.notes(ctx, f)
 	return nil
 }
 
-// manifest is a job as a person would write it.
+// manifest is the job's YAML as a user would write it.
 func manifest(job *v1alpha1.SingletonJob) ([]byte, error) {
 	type metadata struct {
 		Name      string `json:"name"`

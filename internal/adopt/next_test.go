@@ -11,7 +11,7 @@ import (
 	"github.com/singletonjob/operator/internal/plan"
 )
 
-// given is a Deployment of two replicas, and no SingletonJob.
+// given is a Deployment with two replicas, and no SingletonJob.
 func given() facts {
 	ref := v1alpha1.WorkloadRef{APIVersion: v1alpha1.WorkloadAPIVersion, Kind: v1alpha1.WorkloadDeployment, Name: "web"}
 	template := corev1.PodTemplateSpec{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "app", Image: "app", Command: []string{"run"}}}}}
@@ -19,13 +19,13 @@ func given() facts {
 	return facts{ref: ref, workload: &plan.Workload{Exists: true, Replicas: 2, Template: template}, desired: r.job()}
 }
 
-// several gives the workload a proxy in front.
+// several puts a proxy container first in the workload.
 func several(f *facts) {
 	pod := &f.workload.Template.Spec
 	pod.Containers = append([]corev1.Container{{Name: "proxy", Image: "proxy"}}, pod.Containers...)
 }
 
-// made gives it the SingletonJob, of which the operator says something.
+// made adds the SingletonJob, with a reason that the operator reports.
 func made(reason string, status metav1.ConditionStatus) facts {
 	f := given()
 	f.job = f.desired.DeepCopy()
@@ -37,7 +37,7 @@ func made(reason string, status metav1.ConditionStatus) facts {
 	return f
 }
 
-// beside has the operator say that the workload is not gone, and that so many replicas.
+// beside makes the operator report a reason for the workload, with this number of replicas.
 func beside(reason string, replicas int32) func(*facts) {
 	return func(f *facts) {
 		f.job.Status.Conditions[1].Reason, f.workload.Replicas = reason, replicas
@@ -68,8 +68,8 @@ func TestNext(t *testing.T) {
 		}, want: refuse, says: `"web" is not a container of spec.template: one of ["proxy", "app"]`},
 		"a name that is refused":       {facts: given(), change: func(f *facts) { f.desired.Name = strings.Repeat("x", 60) }, want: refuse, says: "metadata.name"},
 		"another job's workload":       {facts: given(), change: func(f *facts) { f.other = "first" }, want: refuse, says: "SingletonJob first"},
-		"a job of the name":            {facts: made("Running", yes), change: func(f *facts) { f.job.Spec.WorkloadRef = nil }, want: refuse, says: "is not of Deployment/web"},
-		"a job of another workload":    {facts: made("Running", yes), change: func(f *facts) { f.job.Spec.WorkloadRef.Name = "x" }, want: refuse, says: "is not of Deployment/web"},
+		"a job of the name":            {facts: made("Running", yes), change: func(f *facts) { f.job.Spec.WorkloadRef = nil }, want: refuse, says: "does not belong to Deployment/web"},
+		"a job of another workload":    {facts: made("Running", yes), change: func(f *facts) { f.job.Spec.WorkloadRef.Name = "x" }, want: refuse, says: "does not belong to Deployment/web"},
 		"a job that goes":              {facts: made("Running", yes), change: func(f *facts) { f.job.DeletionTimestamp = &metav1.Time{} }, want: refuse, says: "being deleted"},
 		"a job that is suspended":      {facts: made("Suspended", no), change: func(f *facts) { f.job.Spec.Suspend = true }, want: refuse, says: "suspended"},
 		"no operator has seen the job": {facts: made("", no), change: func(f *facts) { f.job.Status.Conditions = nil }, want: wait, says: "waiting for the operator"},
@@ -80,7 +80,7 @@ func TestNext(t *testing.T) {
 		"the operator waits":           {facts: made("WorkloadRunning", no), want: scale, says: "from 2 to 0"},
 		"its image is not known": {
 			facts: made("WorkloadRunning", no), change: func(f *facts) { f.workload.Template.Spec.Containers[0].Command = nil },
-			want: wait, says: "before anything is scaled",
+			want: wait, says: "before scaling anything",
 		},
 		"scaled up beside the job, unseen": {facts: made("Running", yes), want: wait, says: "to see that Deployment/web runs"},
 		"scaled up beside the job":         {facts: made("Running", yes), change: beside("WorkloadRunning", 2), want: scale},

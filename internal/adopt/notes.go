@@ -13,17 +13,17 @@ import (
 	"github.com/singletonjob/operator/internal/contract"
 )
 
-// notes say what is in the way of a singleton that its chart has brought, as far as it may be read.
+// notes warn of objects of the workload's chart that do not suit a SingletonJob, as far as the user may read them.
 func (r *run) notes(ctx context.Context, f facts) {
 	note := func(format string, args ...any) { _, _ = fmt.Fprintf(r.ErrOut, "note: "+format+"\n", args...) }
-	note("set replicas to 0 where %s is kept, in its chart's values: else the next sync brings it back beside the SingletonJob", r.ref)
+	note("set replicas to 0 in the source of %s, such as its chart's values: otherwise the next sync starts it again beside the SingletonJob", r.ref)
 	of := labels.Set(f.workload.Template.Labels)
 	var services corev1.ServiceList
 	if r.Client.List(ctx, &services, client.InNamespace(r.Namespace)) == nil {
 		for i := range services.Items {
 			selector := services.Items[i].Spec.Selector
 			if len(selector) > 0 && selector[contract.RoleLabel] == "" && labels.SelectorFromSet(selector).Matches(of) {
-				note("Service %s sends to standbys, too: its clients want one that selects %s=%s,%s=%s",
+				note("Service %s also sends requests to standbys: its clients need a Service that selects %s=%s,%s=%s",
 					services.Items[i].Name, contract.NameLabel, r.JobName, contract.RoleLabel, contract.RoleActive)
 			}
 		}
@@ -36,7 +36,7 @@ func (r *run) notes(ctx context.Context, f facts) {
 		budget := &budgets.Items[i]
 		selector, err := metav1.LabelSelectorAsSelector(budget.Spec.Selector)
 		if err == nil && selector.Matches(of) && budget.Labels[contract.ManagedByLabel] != contract.ManagedBy {
-			note("PodDisruptionBudget %s covers the candidates, beside their own, and what two cover is never evicted: remove it", budget.Name)
+			note("PodDisruptionBudget %s covers the candidates in addition to their own budget, and Kubernetes never evicts a Pod with two budgets: remove it", budget.Name)
 		}
 	}
 }

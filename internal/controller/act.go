@@ -29,32 +29,34 @@ import (
 // fieldOwner is the operator's name in managed fields.
 const fieldOwner = client.FieldOwner("singletonjob")
 
-// errStale: something was decided on an old state, and the API server refused it. Nothing is wrong; it is decided anew.
+// errStale: the API server refused a write that was decided on an old state. This is not a fault; the decision is made again.
 var errStale = errors.New("decided on an old state")
 
-// previousError: what a previous job of the name had is in the way until the garbage collector has deleted it.
+// previousError: an object of a previous job with the same name is in the way until the garbage collector deletes it.
 type previousError struct{ object string }
 
-func (e previousError) Error() string { return e.object + " is a previous job's, and not deleted yet" }
+func (e previousError) Error() string {
+	return e.object + " belongs to a previous job of this name and is not deleted yet"
+}
 
-// refusal is an answer of the API server that trying again at once does not change: quota, Pod Security, admission, also
-// by a webhook that can't be reached.
+// refusal is an answer of the API server that an immediate retry does not change: quota, Pod Security, admission, or an unreachable
+// webhook.
 type refusal struct{ error }
 
 func (r refusal) Unwrap() error { return r.error }
 
-// outcome is what became of a plan.
+// outcome is the result of carrying out a plan.
 type outcome struct {
 	errs []error
 	// refused are the refusals among errs.
 	refused []plan.Refusal
-	// previous are the objects for whose deletion some of errs wait.
+	// previous are the objects that block some of errs until they are deleted.
 	previous []string
-	// ended: what was decided on is old, or the API server gives no answer. What was to come is left for the next time.
+	// ended: the decision is outdated, or the API server does not answer. The remaining steps are left for the next reconcile.
 	ended bool
 }
 
-// try does a step unless the plan has ended. needed: without it there are no new pods.
+// try does a step unless the plan has ended. needed means that no Pod can be created without the step.
 func (d *outcome) try(needed bool, do func() error) (done bool) {
 	if d.ended {
 		return false
@@ -69,7 +71,7 @@ func (d *outcome) try(needed bool, do func() error) (done bool) {
 	)
 	switch refused := (refusal{}); {
 	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
-		return false // there is nothing to be made here any more
+		return false // nothing can be created here any more
 	case errors.As(err, &refused):
 		d.refused = append(d.refused, plan.Refusal{Text: refused.Error(), Pods: needed})
 	case errors.As(err, &previous):
@@ -81,9 +83,9 @@ func (d *outcome) try(needed bool, do func() error) (done bool) {
 	return false
 }
 
-// act carries out a plan: first the Lease, the Service and the roles, on which takeovers and traffic wait, then what no pod can be
-// without, then pods, then the rest. What the API server refuses holds up only what needs it. A plan that was carried out
-// in part is found so by the next observation.
+// act carries out a plan: first the Lease, the Service and the roles, which takeovers and traffic wait for; then the objects that
+// every Pod needs; then Pods; then the rest. A refusal blocks only the steps that depend on it. The next observation shows which
+// part of a plan was carried out.
 func (r *Reconciler) act(ctx context.Context, o *observation, p *plan.Plan) outcome {
 	var d outcome
 	if d.try(true, func() error { return r.writeLease(ctx, o, p.Lease) }) && p.Lease != nil && p.Lease.Event != nil {
@@ -115,8 +117,9 @@ func (r *Reconciler) act(ctx context.Context, o *observation, p *plan.Plan) outc
 	return d
 }
 
-// adopt makes a pod the job's. Who deletes a job and keeps its pods has their owner taken away before the job is gone, and an operator
-// may see that first: then they would be given to a job that is not there any more, and be deleted as its garbage.
+// adopt makes the job the owner of a Pod. If a user deletes a job but keeps its Pods, the Pods lose their owner before the job is
+// deleted, and the operator can see that first. It would then give the Pods to a job that no longer exists, and the garbage
+// collector would delete them.
 func (r *Reconciler) adopt(ctx context.Context, o *observation, pod plan.PodRef) error {
 	now, err := r.sameJob(ctx, o)
 	if err != nil {
@@ -128,7 +131,8 @@ func (r *Reconciler) adopt(ctx context.Context, o *observation, pod plan.PodRef)
 	return r.patchPod(ctx, o, pod, map[string]any{"ownerReferences": []metav1.OwnerReference{plan.OwnerReference(o.Job)}})
 }
 
-// expire deletes a job that is finished, as it was observed: who asks for another run meanwhile keeps it. Its pods go with it.
+// expire deletes a finished job, but only in the observed version: a user who asks for another run in the meantime keeps the job.
+// Its Pods are deleted with it.
 func (r *Reconciler) expire(ctx context.Context, o *observation) error {
 	uid, version := o.Job.UID, o.Job.ResourceVersion
 	err := r.Client.Delete(ctx, o.Job.DeepCopy(), client.Preconditions{UID: &uid, ResourceVersion: &version},
@@ -142,8 +146,8 @@ func (r *Reconciler) expire(ctx context.Context, o *observation) error {
 	return nil
 }
 
-// move makes one pod more, once it is noted that this is tried. What is refused then, by an exact quota perhaps, is nobody's trouble:
-// it is not asked for again soon, and the log says it.
+// move creates one more Pod, after noting the attempt on a Pod. If the API server refuses it, for example because of an exact
+// quota, this is not a problem of the job: move logs the refusal and does not try again soon.
 func (r *Reconciler) move(ctx context.Context, o *observation, m *plan.Move, d *outcome) {
 	note := map[string]any{"annotations": map[string]string{plan.MoveAnnotation: m.Note}}
 	for _, do := range []func() error{
@@ -152,7 +156,7 @@ func (r *Reconciler) move(ctx context.Context, o *observation, m *plan.Move, d *
 	} {
 		err := do()
 		if errors.As(err, new(refusal)) {
-			ctrl.LoggerFrom(ctx).Info("no standby is moved to another node", "refused", err.Error())
+			ctrl.LoggerFrom(ctx).Info("did not move a standby to another node", "refused", err.Error())
 			return
 		}
 		if !d.try(false, func() error { return err }) {
@@ -161,7 +165,7 @@ func (r *Reconciler) move(ctx context.Context, o *observation, m *plan.Move, d *
 	}
 }
 
-// changePods deletes pods and makes others. None goes for the sake of one that can't come.
+// changePods deletes Pods and creates others. It deletes no Pod whose replacement cannot be created.
 func (r *Reconciler) changePods(ctx context.Context, o *observation, p *plan.Plan, d *outcome) {
 	if len(p.Delete) > 0 && len(p.Create) > 0 && !d.try(true, func() error { return r.admissible(ctx, p.Create[0]) }) {
 		return
@@ -189,11 +193,11 @@ func (r *Reconciler) create(ctx context.Context, o *observation, pod *corev1.Pod
 	return nil
 }
 
-// overQuota is in the text of an answer by which a quota refuses.
+// overQuota is a part of the message with which a quota refuses.
 const overQuota = "exceeded quota"
 
-// admissible asks whether a pod could be created, before another goes for its sake. A quota may be used up by the one
-// that goes.
+// admissible checks with a dry run whether a Pod could be created, before another Pod is deleted to make room for it. A quota may
+// be used up by the Pod that will be deleted.
 func (r *Reconciler) admissible(ctx context.Context, pod *corev1.Pod) error {
 	err := r.Client.Create(ctx, pod.DeepCopy(), fieldOwner, client.DryRunAll)
 	if err == nil || apierrors.IsAlreadyExists(err) || apierrors.IsForbidden(err) && strings.Contains(err.Error(), overQuota) {
@@ -202,8 +206,8 @@ func (r *Reconciler) admissible(ctx context.Context, pod *corev1.Pod) error {
 	return refusedPod(pod, err)
 }
 
-// nameTaken says why a pod of that name was not seen: the cache lags behind an earlier reconcile, or another operator's,
-// or the pod has lost what the operator knows its pods by.
+// nameTaken finds out why the operator did not see a Pod of that name: the cache lags behind an earlier reconcile or another
+// operator, or the Pod has lost the labels by which the operator knows its Pods.
 func (r *Reconciler) nameTaken(ctx context.Context, o *observation, pod *corev1.Pod) error {
 	live, err := get(ctx, r.Live, client.ObjectKeyFromObject(pod), &corev1.Pod{})
 	if err != nil {
@@ -214,7 +218,7 @@ func (r *Reconciler) nameTaken(ctx context.Context, o *observation, pod *corev1.
 	}
 	for name, value := range inject.Selector(o.Name) {
 		if live.Labels[name] != value {
-			return refusal{fmt.Errorf("pod %s/%s exists without the label %s=%s: restore the label, or delete the pod",
+			return refusal{fmt.Errorf("Pod %s/%s exists without the label %s=%s: restore the label, or delete the Pod",
 				pod.Namespace, pod.Name, name, value)}
 		}
 	}
@@ -225,7 +229,8 @@ func refusedPod(pod *corev1.Pod, err error) error {
 	return asRefusal(fmt.Errorf("create pod %s/%s: %w", pod.Namespace, pod.Name, err))
 }
 
-// writeLease is the only place where the operator writes a Lease. Each write is conditional on exactly what was decided on.
+// writeLease is the only place at which the operator writes a Lease. Each write is conditional on exactly the version of the
+// decision.
 func (r *Reconciler) writeLease(ctx context.Context, o *observation, w *plan.LeaseWrite) (err error) {
 	if w == nil {
 		return nil
@@ -252,8 +257,8 @@ func (r *Reconciler) writeLease(ctx context.Context, o *observation, w *plan.Lea
 	return asRefusal(fmt.Errorf("write the Lease %s: %w", key, err))
 }
 
-// apply creates a child, or writes it by server-side apply. One of that name that is not this job's is left alone: taking it over would
-// change it now and delete it with the job.
+// apply creates a child or updates it with server-side apply. It leaves an object of that name alone if another owner controls it:
+// taking it over would change it now and delete it with the job.
 func (r *Reconciler) apply(ctx context.Context, o *observation, child plan.Child) error {
 	object, ok := child.(client.Object)
 	if !ok {
@@ -262,7 +267,7 @@ func (r *Reconciler) apply(ctx context.Context, o *observation, child plan.Child
 	kind := object.GetObjectKind().GroupVersionKind()
 	known := o.Children.Has(child)
 	var refused error
-	if !known { // then it is not there, as a rule
+	if !known { // then it usually does not exist
 		var answer apierrors.APIStatus
 		if refused = r.Client.Create(ctx, object, fieldOwner); refused == nil || !errors.As(refused, &answer) {
 			return refused
@@ -281,17 +286,17 @@ func (r *Reconciler) apply(ctx context.Context, o *observation, child plan.Child
 			return err
 		}
 		if !known && live.Labels[contract.ManagedByLabel] == contract.ManagedBy {
-			return errStale // the cache will know it
+			return errStale // the cache will show it
 		}
 	}
 	return r.patchChild(ctx, object, live)
 }
 
-// patchChild writes a child over what there is. To which role a binding binds can't be changed, so that one is recreated.
+// patchChild applies a child over the existing object. The role of a binding is immutable, so such a binding is recreated.
 func (r *Reconciler) patchChild(ctx context.Context, object client.Object, live *metav1.PartialObjectMetadata) error {
 	what := fmt.Sprintf("%s %s/%s", object.GetObjectKind().GroupVersionKind().Kind, object.GetNamespace(), object.GetName())
 	patch := func(object client.Object) error {
-		//nolint:staticcheck // typed apply configurations would say everything twice
+		//nolint:staticcheck // typed apply configurations would duplicate every field
 		return r.Client.Patch(ctx, object, client.Apply, fieldOwner, client.ForceOwnership)
 	}
 	binding, isBinding := object.(*rbacv1.RoleBinding)
@@ -311,7 +316,8 @@ func (r *Reconciler) patchChild(ctx context.Context, object client.Object, live 
 	return nil
 }
 
-// ownByApply has what was created be as if it had been applied, once: else what a later apply leaves out would stay.
+// ownByApply converts the managed fields of a created object, once, as if it had been applied. Otherwise fields that a later apply
+// leaves out would stay.
 func (r *Reconciler) ownByApply(ctx context.Context, live *metav1.PartialObjectMetadata) error {
 	if live == nil {
 		return nil
@@ -327,7 +333,7 @@ func (r *Reconciler) ownByApply(ctx context.Context, live *metav1.PartialObjectM
 	return err
 }
 
-// mayApply reports whether an object that exists is the job's, or one that a previous job of its name left without an owner.
+// mayApply returns nil if an existing object belongs to the job, or a previous job of its name left it without an owner.
 func mayApply(job *v1alpha1.SingletonJob, kind string, live *metav1.PartialObjectMetadata) error {
 	labelled := live.Labels[contract.ManagedByLabel] == contract.ManagedBy && live.Labels[contract.NameLabel] == job.Name
 	switch owner := metav1.GetControllerOf(live); {
@@ -340,11 +346,11 @@ func mayApply(job *v1alpha1.SingletonJob, kind string, live *metav1.PartialObjec
 	if kind == "Service" {
 		remedy = "set another spec.service.name"
 	}
-	return refusal{fmt.Errorf("%s %s/%s exists and is not of this SingletonJob: delete it, or %s", kind, live.Namespace, live.Name, remedy)}
+	return refusal{fmt.Errorf("%s %s/%s exists and does not belong to this SingletonJob: delete it, or %s", kind, live.Namespace, live.Name, remedy)}
 }
 
-// relabel gives a pod its role. Traffic follows "active", so before a pod gets it everyone else loses it, by what the API
-// server says and not an old cache.
+// relabel sets a Pod's role label. Traffic follows "active", so before a Pod gets that role all others lose it. This uses the API
+// server's current state, not a stale cache.
 func (r *Reconciler) relabel(ctx context.Context, o *observation, pod plan.Relabel) error {
 	if pod.Role == contract.RoleActive {
 		if err := r.sameHolder(ctx, o); err != nil {
@@ -365,7 +371,7 @@ func (r *Reconciler) relabel(ctx context.Context, o *observation, pod plan.Relab
 	return r.patchPod(ctx, o, pod.PodRef, role(pod.Name, pod.Role))
 }
 
-// sameHolder asks the API server whether the Lease still names the holder that was observed.
+// sameHolder checks with the API server that the Lease still names the observed holder.
 func (r *Reconciler) sameHolder(ctx context.Context, o *observation) error {
 	now, err := get(ctx, r.Live, types.NamespacedName{Namespace: o.Namespace, Name: o.Name}, &coordinationv1.Lease{})
 	if err != nil {
@@ -384,7 +390,7 @@ func role(pod, role string) map[string]any {
 	return map[string]any{"labels": map[string]string{contract.RoleLabel: role, contract.PodLabel: pod}}
 }
 
-// sameJob asks the API server for the job that was observed, and not another of its name.
+// sameJob reads the job from the API server and checks that it is the observed one, not another of its name.
 func (r *Reconciler) sameJob(ctx context.Context, o *observation) (*v1alpha1.SingletonJob, error) {
 	now, err := get(ctx, r.Live, client.ObjectKeyFromObject(o.Job), &v1alpha1.SingletonJob{})
 	if err == nil && (now == nil || now.UID != o.Job.UID) {
@@ -393,22 +399,21 @@ func (r *Reconciler) sameJob(ctx context.Context, o *observation) (*v1alpha1.Sin
 	return now, err
 }
 
-// sameDecision asks whether spec and holder are still what was observed, before pods are deleted. On an old spec, an operator
-// that does not know yet that it is deposed would undo what the other does; with an old Lease it might take the holder for
-// one of those that may go.
+// sameDecision checks before Pods are deleted that spec and holder are still the observed ones. With an old spec, an operator that
+// does not know yet that another one leads would undo the other's work. With an old Lease, it could delete the holder.
 func (r *Reconciler) sameDecision(ctx context.Context, o *observation) error {
 	now, err := r.sameJob(ctx, o)
 	if err != nil {
 		return err
 	}
-	restarted := func(job *v1alpha1.SingletonJob) string { return job.Annotations[contract.RestartedAtAnnotation] } // of no generation
+	restarted := func(job *v1alpha1.SingletonJob) string { return job.Annotations[contract.RestartedAtAnnotation] } // an annotation does not change the generation
 	if now.Generation != o.Job.Generation || restarted(now) != restarted(o.Job) {
 		return errStale
 	}
 	return r.sameHolder(ctx, o)
 }
 
-// deletePod deletes exactly that pod.
+// deletePod deletes exactly this Pod.
 func (r *Reconciler) deletePod(ctx context.Context, o *observation, pod plan.PodRef) error {
 	target := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: o.Namespace, Name: pod.Name}}
 	if err := r.Client.Delete(ctx, target, client.Preconditions{UID: &pod.UID}); !ignorable(err) {
@@ -417,7 +422,7 @@ func (r *Reconciler) deletePod(ctx context.Context, o *observation, pod plan.Pod
 	return nil
 }
 
-// patchPod changes the metadata of exactly that pod. Owners that it has from others stay.
+// patchPod changes the metadata of exactly this Pod. Its other owners stay.
 func (r *Reconciler) patchPod(ctx context.Context, o *observation, pod plan.PodRef, metadata map[string]any) error {
 	metadata["uid"] = pod.UID // a precondition: the API server refuses to change it
 	body, err := json.Marshal(map[string]any{"metadata": metadata})
@@ -427,7 +432,7 @@ func (r *Reconciler) patchPod(ctx context.Context, o *observation, pod plan.PodR
 	target := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: o.Namespace, Name: pod.Name}}
 	err = r.Client.Patch(ctx, target, client.RawPatch(types.StrategicMergePatchType, body), fieldOwner)
 	if _, another := apierrors.StatusCause(err, metav1.CauseTypeFieldValueInvalid); another && apierrors.IsInvalid(err) {
-		return errStale // the name is another pod's now
+		return errStale // another Pod has the name now
 	}
 	if !ignorable(err) {
 		return asRefusal(fmt.Errorf("change pod %s/%s: %w", o.Namespace, pod.Name, err))
@@ -435,12 +440,12 @@ func (r *Reconciler) patchPod(ctx context.Context, o *observation, pod plan.PodR
 	return nil
 }
 
-// ignorable reports whether a write to an object has succeeded or found that the object is no longer the one that was meant.
+// ignorable reports whether a write succeeded, or found that the object no longer exists or is another one.
 func ignorable(err error) bool {
 	return err == nil || apierrors.IsNotFound(err) || apierrors.IsConflict(err)
 }
 
-// asRefusal marks errors that trying again at once does not heal.
+// asRefusal marks errors that an immediate retry does not fix.
 func asRefusal(err error) error {
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) {
@@ -450,7 +455,7 @@ func asRefusal(err error) error {
 	case http.StatusUnauthorized, http.StatusNotFound, http.StatusRequestTimeout, http.StatusConflict, http.StatusTooManyRequests:
 		return err
 	case http.StatusInternalServerError:
-		// There is no better sign of a webhook that fails, nor of addresses that are used up.
+		// The text is the only sign of a failing webhook or of exhausted addresses.
 		if text := err.Error(); strings.Contains(text, "webhook") || strings.Contains(text, "failed to allocate") {
 			return refusal{err}
 		}

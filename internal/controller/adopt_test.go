@@ -19,7 +19,7 @@ import (
 
 var errInterrupted = errors.New("interrupted")
 
-// adoption adopts the Deployment web. At the write of that number it is interrupted: before it, or after it; -1 for none.
+// adoption adopts the Deployment web. It is interrupted at the write with this number, before or after it; -1 for no interruption.
 type adoption struct {
 	w       *world
 	at      int
@@ -69,7 +69,7 @@ func (a *adoption) run(dryRun bool) (string, error) {
 	return out.String(), err
 }
 
-// adopted fails unless the job runs what the Deployment ran, which was started once.
+// adopted fails unless the job runs the Deployment's process, and it was started once.
 func (w *world) adopted() {
 	w.t.Helper()
 	if web := w.web(); *web.Spec.Replicas != 0 || len(w.plain()) > 0 || len(w.tenures) != 1 || w.holder() == nil {
@@ -77,8 +77,8 @@ func (w *world) adopted() {
 	}
 }
 
-// TestAdoptIsInterruptedAnywhere: at each write, before it and after it, and whenever it waits. Run again it goes on. All the
-// while no two are at work, which each round looks at.
+// TestAdoptIsInterruptedAnywhere: adopt is interrupted before and after each write, and at each wait. Running it again continues.
+// Each round checks that two processes never run.
 func TestAdoptIsInterruptedAnywhere(t *testing.T) {
 	t.Parallel()
 	for name, a := range map[string]adoption{
@@ -110,7 +110,8 @@ func TestAdoptIsInterruptedAnywhere(t *testing.T) {
 	}
 }
 
-// TestAdoptChangesNothingWhereItCannot: a dry run writes nothing, and what the operator would refuse is not scaled down.
+// TestAdoptChangesNothingWhereItCannot: a dry run writes nothing, and adopt does not scale down a workload that the operator would
+// refuse.
 func TestAdoptChangesNothingWhereItCannot(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

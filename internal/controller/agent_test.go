@@ -19,7 +19,7 @@ import (
 	"github.com/singletonjob/operator/test/observe"
 )
 
-// agent is a pod's agent: the real state machine on the world's clock, with a process that is a flag.
+// agent is a Pod's agent: the real state machine on the world's clock, with a process that is a flag.
 type agent struct {
 	w       *world
 	name    string
@@ -28,7 +28,7 @@ type agent struct {
 	started time.Time
 	config  lease.Config
 	state   lease.State
-	// alive: the process runs. stopped: the agent has ended. frozen: it does nothing, and its process runs on.
+	// alive: the process runs. stopped: the agent has ended. frozen: the agent does nothing, but its process keeps running.
 	alive, stopped, frozen bool
 	code                   int
 	begun, ended           time.Time
@@ -96,7 +96,7 @@ func (a *agent) exit(code int) {
 	a.feed(lease.TreeGone{})
 }
 
-// begun notes that a process was started.
+// begun records that a process was started.
 func (w *world) begun(token int64) {
 	w.t.Helper()
 	if token <= w.highest {
@@ -150,7 +150,7 @@ func (a *agent) write(attempt lease.Attempt) lease.WriteDone {
 // now is the time by the API server's clock, which the world's takes the place of.
 func (w *world) now() time.Time { return w.clock.Now() }
 
-// runAgents lets every agent see the Lease and the time.
+// runAgents shows every agent the Lease and the time.
 func (w *world) runAgents() {
 	w.t.Helper()
 	ordered := make([]*agent, 0, len(w.agents))
@@ -184,10 +184,10 @@ func (w *world) runAgents() {
 	}
 }
 
-// restartTime is what a kubelet takes to start a container again: a standby is faster.
+// restartTime is the time that a kubelet takes to restart a container. A standby is faster.
 const restartTime = time.Second
 
-// cutOffNode lets a node reach nothing; the node controller calls its pods not ready.
+// cutOffNode disconnects a node. The node controller marks its Pods as not ready.
 func (w *world) cutOffNode(name string) {
 	w.t.Helper()
 	w.cutOff[name] = true
@@ -211,7 +211,7 @@ func (w *world) reachNode(name string) {
 	}
 }
 
-// force deletes a pod by force. A kubelet that hears of it ends what is left of the pod.
+// force deletes a Pod by force. If its kubelet learns of it, it ends what is left of the Pod.
 func (w *world) force(pod *corev1.Pod) {
 	w.t.Helper()
 	w.must(client.IgnoreNotFound(w.api.Delete(w.t.Context(), pod, client.GracePeriodSeconds(0))))
@@ -220,7 +220,7 @@ func (w *world) force(pod *corev1.Pod) {
 	}
 }
 
-// kubelets do for every pod what its node's kubelet and the scheduler do.
+// kubelets acts for every Pod as its node's kubelet and as the scheduler.
 func (w *world) kubelets() {
 	w.t.Helper()
 	for _, pod := range w.pods() {
@@ -274,7 +274,7 @@ func (w *world) schedule(pod *corev1.Pod) {
 	w.t.Helper()
 	used := map[string]int{}
 	for _, other := range w.pods() {
-		if other.DeletionTimestamp == nil { // as spreading by a topology does
+		if other.DeletionTimestamp == nil { // like topology spread constraints
 			used[other.Spec.NodeName]++
 		}
 	}
@@ -306,7 +306,7 @@ func (w *world) run(pod *corev1.Pod, restarts int32) {
 	w.setState(pod, corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: metav1.NewTime(w.clock.Now())}}, restarts)
 }
 
-// setState reports the gated container's state; the pod is ready when it runs.
+// setState reports the gated container's state. The Pod is ready if it runs.
 func (w *world) setState(pod *corev1.Pod, state corev1.ContainerState, restarts int32) {
 	w.t.Helper()
 	ready := corev1.ConditionFalse
@@ -328,11 +328,11 @@ func (w *world) setState(pod *corev1.Pod, state corev1.ContainerState, restarts 
 	fresh.Status.Phase = corev1.PodRunning
 	fresh.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: ready}}
 	fresh.Status.ContainerStatuses = []corev1.ContainerStatus{status}
-	fresh.ResourceVersion = "" // an operator may be at its labels
+	fresh.ResourceVersion = "" // an operator may change its labels at the same time
 	w.must(w.api.Status().Update(w.t.Context(), fresh))
 }
 
-// kill ends an agent and its process at once and has the kubelet report it without starting it again.
+// kill ends an agent and its process at once. The kubelet reports it and does not restart it.
 func (w *world) kill(a *agent) {
 	w.t.Helper()
 	a.alive, a.stopped, a.frozen = false, true, true

@@ -1,4 +1,4 @@
-// Package controller reads what package plan decides on and carries out what it decided. It decides nothing itself.
+// Package controller reads the state on which package plan decides, and carries out the decisions. It decides nothing itself.
 package controller
 
 import (
@@ -17,36 +17,37 @@ import (
 )
 
 const (
-	// staleRetry is when to look again after a write that came too late. The change that it missed may be a renewal,
-	// which wakes nobody.
+	// staleRetry is the wait after a write that was based on an old state. The change that it missed may be a renewal, which
+	// triggers no reconcile.
 	staleRetry = 50 * time.Millisecond
-	// previousRetry is when to look again whether a previous job's objects are gone.
+	// previousRetry is the wait before the next check whether a previous job's objects still exist.
 	previousRetry = time.Second
-	// refusalRetry is when to ask again for what the API server refused; later after as long as it has refused, up to
-	// refusalLimit.
+	// refusalRetry is the first wait after the API server refused something. The wait then grows with the time since the first
+	// refusal, up to refusalLimit.
 	refusalRetry = 2 * time.Second
 	refusalLimit = 5 * time.Minute
 )
 
-// Reconciler brings SingletonJobs to what their specs ask for.
+// Reconciler brings SingletonJobs to the state that their specs ask for.
 type Reconciler struct {
 	// Client writes, and reads from the cache.
 	Client client.Client
 	// Live reads from the API server.
 	Live client.Reader
-	// Clock dates what is written and measures how long Leases stay unchanged.
+	// Clock provides the timestamps of writes, and measures how long Leases stay unchanged.
 	Clock clock.PassiveClock
-	// ServerTime is the API server's time, zero while no recent answer has told it; nil for an operator that does not know it, and
-	// that neither changes nor suspends schedules.
+	// ServerTime is the API server's time, or zero if no recent response contained it. It is nil if the operator does not know the
+	// time; such an operator neither changes nor suspends schedules.
 	ServerTime func() time.Time
-	// Settings are what all pods get.
+	// Settings apply to all Pods.
 	Settings inject.Settings
-	// WithoutNodes is for an operator that may not read nodes. None is known to be out of service then, so that a holder on
-	// a lost node is waited for until its lease runs out.
+	// WithoutNodes is set if the operator may not read nodes. It then treats no node as out of service, so it waits until the lease
+	// of a holder on a lost node runs out.
 	WithoutNodes bool
-	// Entrypoints looks up what images run by themselves; nil for an operator that does not.
+	// Entrypoints looks up what images run; nil if look-ups are disabled.
 	Entrypoints *entrypoint.Lookups
-	// FleetRollouts is of how many jobs at a time pods are replaced that the operator alone made outdated; 0 for no limit.
+	// FleetRollouts is the maximum number of jobs that replace, at a time, Pods that only the operator made outdated; 0 for no
+	// limit.
 	FleetRollouts int
 
 	memory   *memory
@@ -55,7 +56,7 @@ type Reconciler struct {
 	turns    *turns
 }
 
-// New makes a Reconciler that remembers nothing yet.
+// New returns a Reconciler with an empty memory.
 func New(c client.Client, live client.Reader, now clock.PassiveClock, settings inject.Settings) *Reconciler {
 	return &Reconciler{
 		Client: logged{c}, Live: live, Clock: now, Settings: settings, FleetRollouts: DefaultFleetRollouts,
@@ -63,7 +64,7 @@ func New(c client.Client, live client.Reader, now clock.PassiveClock, settings i
 	}
 }
 
-// Reconcile observes, decides and acts, and always tries to record what became of it.
+// Reconcile observes, decides and acts, and always tries to record the result.
 func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
 	o, err := r.observe(ctx, request.NamespacedName)
 	if err != nil {
@@ -85,7 +86,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	}
 	done := r.act(withReasons(ctx, p.Reasons), &o, &p)
 	if o.Refused = done.refused; done.ended {
-		// It is not known whether what was refused would still be.
+		// It is unknown whether the refused requests would still be refused.
 		o.Refused = r.memory.refusals(request.NamespacedName)
 	}
 	if o.Previous = done.previous; len(o.Refused)+len(o.Previous) > 0 {
@@ -95,20 +96,19 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 		done.errs = append(done.errs, errStale)
 	}
 	errs := slices.Concat([]error{err}, done.errs, r.record(withReasons(ctx, p.Reasons), &o, &p))
-	if !slices.ContainsFunc(errs, func(err error) bool { return errors.Is(err, errStale) }) { // a place may be stored that was not seen
+	if !slices.ContainsFunc(errs, func(err error) bool { return errors.Is(err, errStale) }) { // the stored status may show a place that was not seen
 		r.turns.settle(request.NamespacedName, &p)
 	}
-	refused := slices.ContainsFunc(errs, func(err error) bool { return errors.As(err, new(refusal)) }) // an Event, say
+	refused := slices.ContainsFunc(errs, func(err error) bool { return errors.As(err, new(refusal)) }) // for example an Event
 	retry := r.memory.refuse(request.NamespacedName, refused, o.Refused, r.Clock.Now())
 	r.silences.await(request.NamespacedName, awaited{p.Silence, p.Renewal}, o.Lease.Unchanged)
 	return result(p.Due, max(retry, refusalRetry), errs...)
 }
 
-// result says when to come back: at once where the state was old, in a while where something was refused, after a growing
-// delay where something failed.
+// result decides when to reconcile again: soon after a stale state, later after a refusal, with a growing backoff after an error.
 func result(wake, retry time.Duration, errs ...error) (ctrl.Result, error) {
 	var failed []error
-	var least time.Duration // what was refused just now is not asked for again at once, whatever else is due
+	var least time.Duration // a request that was just refused is not repeated at once, whatever else is due
 	sooner := func(d time.Duration) {
 		if wake == 0 || d < wake {
 			wake = d
@@ -134,7 +134,7 @@ func result(wake, retry time.Duration, errs ...error) (ctrl.Result, error) {
 	}
 	next := ctrl.Result{RequeueAfter: max(wake, least), Priority: new(0)}
 	if stale := slices.ContainsFunc(errs, func(err error) bool { return errors.Is(err, errStale) }); stale {
-		next.Priority = nil // as the one before: it is not done
+		next.Priority = nil // the same priority as before, because the work is not done
 	}
 	return next, nil
 }

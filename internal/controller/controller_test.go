@@ -22,7 +22,7 @@ import (
 	"github.com/singletonjob/operator/internal/plan"
 )
 
-// served is a world whose job is as its spec asks.
+// served is a world whose job is in the state that its spec asks for.
 func served(t *testing.T, change func(*v1alpha1.SingletonJobSpec)) *world {
 	t.Helper()
 	t.Parallel()
@@ -42,7 +42,7 @@ func (w *world) changes() []string {
 	return out
 }
 
-// records fails unless the status records exactly these changes, each with its Event, and of every process that was started.
+// records fails unless the status records exactly these changes, each with its Event, for all processes that were started.
 func (w *world) records(want ...string) {
 	w.t.Helper()
 	if diff := cmp.Diff(want, w.changes()); diff != "" {
@@ -58,8 +58,8 @@ func (w *world) records(want ...string) {
 	w.announces()
 }
 
-// announces fails unless there is one Event for each process that was started. Their names are unique by themselves, so two
-// of one tenure would have different names.
+// announces fails unless there is exactly one Event for each process that was started. Event names are unique by themselves, so two
+// Events of one tenure would have different names.
 func (w *world) announces() {
 	w.t.Helper()
 	job := w.read()
@@ -119,7 +119,7 @@ func TestServes(t *testing.T) {
 	}
 
 	before := w.operators[0].writes
-	for range 20 { // renewals go on, and wake nobody to write
+	for range 20 { // renewals continue, and cause no write
 		w.round()
 	}
 	if o := w.operators[0]; o.writes != before {
@@ -166,7 +166,7 @@ func TestNodeCutOff(t *testing.T) {
 	if first.alive {
 		t.Error("the process of the holder that was cut off still runs")
 	}
-	// The node lifecycle controller would delete it; on a node that is cut off that has no end.
+	// The node lifecycle controller would delete the Pod. On a node that is cut off, the deletion never finishes.
 	w.deletePod(first.name)
 	w.until("it is replaced under another name", func() bool { return w.serving() && len(w.pods()) == 3 })
 	w.records("Elected Elected", "Failover LeaseExpired")
@@ -193,7 +193,7 @@ func TestHolderKnownDead(t *testing.T) {
 	w := served(t, func(s *v1alpha1.SingletonJobSpec) {
 		s.Lease.LeaseDuration.Duration, s.Lease.RenewDeadline.Duration = time.Hour, 30*time.Minute
 	})
-	for range 10 { // finishedAt has seconds: the tenure must be older
+	for range 10 { // finishedAt has a precision of seconds, so the tenure must be older
 		w.round()
 	}
 	w.kill(w.holder())
@@ -229,7 +229,7 @@ func TestNodeOutOfService(t *testing.T) {
 	w.records("Elected Elected", "Failover NodeLost")
 }
 
-// image changes the template.
+// image changes the template's image.
 func (w *world) image(name string) {
 	w.t.Helper()
 	w.edit(func(job *v1alpha1.SingletonJob) { job.Spec.Template.Spec.Containers[0].Image = name })
@@ -318,7 +318,7 @@ func TestRolloutOfWhatEndsAtOnce(t *testing.T) {
 	w.until("a good one is rolled out", func() bool { return w.serving() && w.holder().image == "v3" })
 }
 
-// TestPodsThatKubeletsReject: what the operator needs to know of earlier pods is written on the pods.
+// TestPodsThatKubeletsReject checks that the operator stores what it must know about earlier Pods on the Pods themselves.
 func TestPodsThatKubeletsReject(t *testing.T) {
 	w := newWorld(t)
 	w.rejected["v1"] = true
@@ -392,11 +392,11 @@ func TestTokenBaseRaised(t *testing.T) {
 	}
 }
 
-// TestNamespaceTerminating: where nothing may be created any more, status still follows, and nothing is tried in vain.
+// TestNamespaceTerminating: if nothing can be created any more, status still follows, and the operator tries nothing in vain.
 func TestNamespaceTerminating(t *testing.T) {
 	w := served(t, nil)
 	w.must(w.api.Delete(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: w.key.Namespace}}))
-	w.operators[0].restart() // and so it emits again what it may have emitted
+	w.operators[0].restart() // so it emits again Events that it may have emitted before
 	w.holder().exit(3)
 	w.until("the standby has taken over", func() bool { return w.status().Failovers == 1 })
 }
@@ -437,7 +437,7 @@ func TestLeaseDeletedWhileNoOperatorRuns(t *testing.T) {
 	w.records("Elected Elected", "Failover LeaseDeleted")
 }
 
-// children are all objects that have an owner here.
+// children are all objects here that have an owner.
 func (w *world) children() []client.Object {
 	w.t.Helper()
 	var owned []client.Object
@@ -452,8 +452,8 @@ func (w *world) children() []client.Object {
 	return owned
 }
 
-// collectGarbage does what the garbage collector does: it deletes what has no owner left, and takes the owner that is gone
-// from what has another.
+// collectGarbage does the work of the garbage collector: it deletes objects without any existing owner, and removes deleted owners
+// from objects that have another owner.
 func (w *world) collectGarbage(gone types.UID) {
 	w.t.Helper()
 	l := w.lease()
@@ -490,8 +490,8 @@ func TestJobDeleted(t *testing.T) {
 	}
 }
 
-// TestJobDeletedAndRecreated: its Lease outlives the job, so that the new one's candidates wait for the old holder, which
-// is cut off at that very moment and runs on.
+// TestJobDeletedAndRecreated: the Lease outlives its job, so that the new job's candidates wait for the old holder, which is cut
+// off at that moment and keeps running.
 func TestJobDeletedAndRecreated(t *testing.T) {
 	w := served(t, nil)
 	job, first := w.read(), w.holder()
@@ -514,7 +514,7 @@ func TestJobDeletedAndRecreated(t *testing.T) {
 	}
 }
 
-// TestLeaseAndJobDeletedAndRecreated: nothing is left that says anything of the holder but the memory of the operator.
+// TestLeaseAndJobDeletedAndRecreated: only the operator's memory still knows the holder.
 func TestLeaseAndJobDeletedAndRecreated(t *testing.T) {
 	w := served(t, nil)
 	job, first := w.read(), w.holder()
@@ -550,7 +550,8 @@ func TestSomebodyElsesLease(t *testing.T) {
 	w.until("it serves once the Lease is gone", w.serving)
 }
 
-// TestAnotherElectorOnTheLease: one of client-go took it. It is named, and waited for in full.
+// TestAnotherElectorOnTheLease: an elector of client-go took the Lease. The status names it, and candidates wait for its full
+// duration.
 func TestAnotherElectorOnTheLease(t *testing.T) {
 	w := served(t, nil)
 	l := w.lease()
@@ -585,7 +586,7 @@ func TestSomebodyElsesServiceAccount(t *testing.T) {
 	w.job(nil)
 	w.until("it says so", func() bool {
 		c := condition(w.status(), v1alpha1.ConditionActive)
-		return c.Reason == v1alpha1.ReasonFailedCreate && strings.Contains(c.Message, "ServiceAccount "+w.key.Namespace+"/job-singletonjob exists and is not of this SingletonJob")
+		return c.Reason == v1alpha1.ReasonFailedCreate && strings.Contains(c.Message, "ServiceAccount "+w.key.Namespace+"/job-singletonjob exists and does not belong to this SingletonJob")
 	})
 	after := foreign.DeepCopy()
 	w.must(w.api.Get(t.Context(), client.ObjectKeyFromObject(foreign), after))
@@ -615,7 +616,7 @@ func TestFailedCreate(t *testing.T) {
 	w.until("it serves once they are not", w.serving)
 }
 
-// TestFailedCreateInARollout: nothing goes for the sake of a pod that can't come.
+// TestFailedCreateInARollout: the operator deletes no Pod whose replacement it cannot create.
 func TestFailedCreateInARollout(t *testing.T) {
 	w := served(t, func(s *v1alpha1.SingletonJobSpec) { s.Candidates = 1 })
 	w.edit(func(job *v1alpha1.SingletonJob) { job.Spec.Template.Spec.PriorityClassName = "absent" })
@@ -628,7 +629,7 @@ func TestFailedCreateInARollout(t *testing.T) {
 	w.records("Elected Elected")
 }
 
-// TestABindingToAnotherRole: that can't be changed, so it is recreated.
+// TestABindingToAnotherRole: a binding's role is immutable, so the binding is recreated.
 func TestABindingToAnotherRole(t *testing.T) {
 	w := served(t, nil)
 	var binding rbacv1.RoleBinding
@@ -644,7 +645,7 @@ func TestABindingToAnotherRole(t *testing.T) {
 	w.until("serving", w.serving)
 }
 
-// TestAdoptionKeepsOtherOwners: owners that others gave a pod stay.
+// TestAdoptionKeepsOtherOwners: owners that others gave a Pod stay.
 func TestAdoptionKeepsOtherOwners(t *testing.T) {
 	w := served(t, nil)
 	pod := w.pods()[0]
@@ -657,8 +658,7 @@ func TestAdoptionKeepsOtherOwners(t *testing.T) {
 	}
 }
 
-// TestJobBeingDeleted: as long as somebody's finalizer keeps the job, its pods live, and status and roles follow. Nothing is
-// made.
+// TestJobBeingDeleted: while a finalizer keeps the job, its Pods live, and status and roles follow. The operator creates nothing.
 func TestJobBeingDeleted(t *testing.T) {
 	w := served(t, nil)
 	w.edit(func(job *v1alpha1.SingletonJob) { job.Finalizers = []string{"example.com/theirs"} })
@@ -680,7 +680,7 @@ func TestJobBeingDeleted(t *testing.T) {
 	w.edit(func(job *v1alpha1.SingletonJob) { job.Finalizers = nil })
 }
 
-// TestTheOperatorDoesNotDelayATakeover: what is to be written on the Lease of a holder that stopped renewing waits.
+// TestTheOperatorDoesNotDelayATakeover: the operator postpones its writes to the Lease of a holder that stopped renewing.
 func TestTheOperatorDoesNotDelayATakeover(t *testing.T) {
 	w := served(t, nil)
 	w.cutOffNode(w.holder().node)
@@ -696,7 +696,7 @@ func TestTheOperatorDoesNotDelayATakeover(t *testing.T) {
 	w.until("a higher token", func() bool { return w.status().FencingToken > 1_000_000 })
 }
 
-// TestPodsWithoutLabels: a pod that somebody took the labels from is in the way of its name.
+// TestPodsWithoutLabels: a Pod whose labels somebody removed blocks its name.
 func TestPodsWithoutLabels(t *testing.T) {
 	w := served(t, nil)
 	pods := w.pods()
@@ -714,7 +714,7 @@ func TestPodsWithoutLabels(t *testing.T) {
 	w.until("it serves again", w.serving)
 }
 
-// TestStatusAnswerLost: what was stored is recorded, also where that was not known at once.
+// TestStatusAnswerLost: a stored status counts as recorded even if its response was lost.
 func TestStatusAnswerLost(t *testing.T) {
 	w := served(t, nil)
 	w.operators[0].loses = "update status"
@@ -723,7 +723,7 @@ func TestStatusAnswerLost(t *testing.T) {
 	w.records("Elected Elected", "Failover ProcessExited")
 }
 
-// TestOperatorDown: what happened meanwhile is recorded by the Lease.
+// TestOperatorDown: the Lease records what happens while the operator is down.
 func TestOperatorDown(t *testing.T) {
 	w := served(t, nil)
 	operators := w.operators
@@ -738,7 +738,7 @@ func TestOperatorDown(t *testing.T) {
 	w.records("Elected Elected", "Failover ProcessExited", "Failover ProcessExited", "Failover ProcessExited", "Failover ProcessExited")
 }
 
-// TestOperatorRestartedAfterAnOutage: nobody has renewed for an hour, and a new process has seen none of that.
+// TestOperatorRestartedAfterAnOutage: no holder has renewed for an hour, and a new process has not seen that.
 func TestOperatorRestartedAfterAnOutage(t *testing.T) {
 	w := served(t, nil)
 	for _, node := range w.nodes {
@@ -767,8 +767,8 @@ func TestStatusWiped(t *testing.T) {
 	w.records("Elected Elected", "Failover ProcessExited")
 }
 
-// TestOrphansOfADeletedJobAreLeft: the pods lose their owner before the operator's cache knows that the job is deleted. To adopt them
-// then would be to have them deleted.
+// TestOrphansOfADeletedJobAreLeft: the Pods lose their owner before the operator's cache shows that the job is deleted. If the
+// operator adopted them, they would be deleted.
 func TestOrphansOfADeletedJobAreLeft(t *testing.T) {
 	for name, after := range map[string]func(*world){
 		"it goes":       func(*world) {},
@@ -803,14 +803,14 @@ func TestOrphansOfADeletedJobAreLeft(t *testing.T) {
 	}
 }
 
-// finish takes the job's finalizers away.
+// finish removes the job's finalizers.
 func (w *world) finish() {
 	job := w.read()
 	job.Finalizers = nil
 	w.must(w.api.Update(w.t.Context(), job))
 }
 
-// TestOrphansAreAdopted: pods that were left by kubectl delete --cascade=orphan are this job's candidates, if old ones.
+// TestOrphansAreAdopted: Pods left by kubectl delete --cascade=orphan become candidates of this job, even with an old template.
 func TestOrphansAreAdopted(t *testing.T) {
 	w := served(t, nil)
 	job := w.read()

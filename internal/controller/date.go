@@ -6,14 +6,15 @@ import (
 	"time"
 )
 
-// ServerClock is the API server's clock, by the Date of its answers. It is behind by a second at most, and by how long an answer takes.
+// ServerClock is the API server's clock, from the Date header of its responses. It is behind by at most a second plus the duration
+// of a response.
 type ServerClock struct {
 	mu sync.Mutex
-	// date is what the newest answer said, at when it came, by a clock that nobody sets.
+	// date is the newest response's Date, and at is when that response arrived, by a monotonic clock.
 	date, at time.Time
 }
 
-// Wrap has a client's answers noted.
+// Wrap records the dates of a client's responses.
 func (c *ServerClock) Wrap(next http.RoundTripper) http.RoundTripper { return dated{next, c} }
 
 type dated struct {
@@ -21,7 +22,7 @@ type dated struct {
 	clock *ServerClock
 }
 
-// RoundTrip notes when the answer's headers were written.
+// RoundTrip records the Date of the response's headers.
 func (d dated) RoundTrip(request *http.Request) (*http.Response, error) {
 	response, err := d.RoundTripper.RoundTrip(request)
 	if err == nil {
@@ -32,7 +33,7 @@ func (d dated) RoundTrip(request *http.Request) (*http.Response, error) {
 	return response, err
 }
 
-// WrappedRoundTripper lets who needs more of a transport find it.
+// WrappedRoundTripper gives access to the wrapped transport.
 func (d dated) WrappedRoundTripper() http.RoundTripper { return d.RoundTripper }
 
 func (c *ServerClock) note(date, at time.Time) {
@@ -41,10 +42,10 @@ func (c *ServerClock) note(date, at time.Time) {
 	c.date, c.at = date, at
 }
 
-// freshDate is how old what an answer said may be: a machine may have been paused since, and with it the clock that counts.
+// freshDate is the maximum age of a date: the machine may have been paused since, and its monotonic clock with it.
 const freshDate = 10 * time.Second
 
-// Now is the API server's time, zero if no answer has told it lately.
+// Now is the API server's time; zero if no recent response contained it.
 func (c *ServerClock) Now() time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// answers are what a transport gives, one after another.
+// answers are a transport's responses, one after another.
 type answers struct {
 	header http.Header
 	err    error
@@ -21,7 +21,7 @@ func (a *answers) RoundTrip(*http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: http.StatusConflict, Header: a.header, Body: http.NoBody}, nil
 }
 
-// TestServerClock: each row asks once, and later for the time.
+// TestServerClock: each row sends one request, and later reads the time.
 func TestServerClock(t *testing.T) {
 	date := time.Date(2026, 3, 29, 1, 0, 0, 0, time.UTC)
 	says := func(at string) *answers { return &answers{header: http.Header{"Date": {at}}} }

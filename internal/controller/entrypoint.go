@@ -18,8 +18,8 @@ import (
 	"github.com/singletonjob/operator/internal/plan"
 )
 
-// observeEntrypoint asks what the image runs, for a job that has to know, and takes what is known now: the look-up goes on beside,
-// and wakes the job when it ends.
+// observeEntrypoint looks up what the image runs, for a job that needs it, and takes the current result. The look-up continues in
+// the background and triggers the job when it ends.
 func (r *Reconciler) observeEntrypoint(ctx context.Context, key types.NamespacedName, o *observation) error {
 	job := plan.AsksForEntrypoint(&o.Observed)
 	if job == nil {
@@ -27,7 +27,7 @@ func (r *Reconciler) observeEntrypoint(ctx context.Context, key types.Namespaced
 		return nil
 	}
 	if r.Entrypoints == nil {
-		o.Entrypoint.Problem = "the operator looks up no images (entrypoint.enabled)"
+		o.Entrypoint.Problem = "look-ups of images are disabled in the operator (entrypoint.enabled)"
 		return nil
 	}
 	want, err := r.wanted(ctx, job)
@@ -62,8 +62,8 @@ func (r *Reconciler) wanted(ctx context.Context, job *v1alpha1.SingletonJob) (en
 	return want, nil
 }
 
-// architectures are those of the nodes that run Linux; only the one that a template selects, if it does. There are none where nodes
-// may not be read: then all that an image is for have to run the same.
+// architectures are those of the Linux nodes, or only the one that the template selects. The list is empty if the operator may not
+// read nodes: then all images of an index must run the same command.
 func (r *Reconciler) architectures(ctx context.Context, selected string) ([]string, error) {
 	if selected != "" {
 		return []string{selected}, nil
@@ -84,32 +84,32 @@ func (r *Reconciler) architectures(ctx context.Context, selected string) ([]stri
 	return slices.Sorted(maps.Keys(found)), nil
 }
 
-// wakeByLookups has the queue take the jobs whose look-ups have ended.
+// wakeByLookups puts jobs into the queue when their look-ups end.
 func (r *Reconciler) wakeByLookups(ctx context.Context, q queue) error {
 	r.Entrypoints.Start(ctx, func(job types.NamespacedName) { q.Add(reconcile.Request{NamespacedName: job}) })
 	return nil
 }
 
-// Pull reads pull secrets for look-ups: of the API server itself, since none is to stay in memory.
+// Pull reads pull secrets for look-ups. It reads them from the API server, because no secret must stay in memory.
 type Pull struct {
 	Live client.Reader
-	// Secrets: they may be read.
+	// Secrets: the operator may read pull secrets.
 	Secrets bool
 }
 
-// Credentials are what the kubelets would pull with: the pod's secrets, or those of its service account where it has none. A secret
-// that does not exist is no error, as for a kubelet.
+// Credentials are the credentials with which kubelets would pull: the Pod's secrets, or those of its service account if it has
+// none. A missing secret is not an error, as for a kubelet.
 func (p Pull) Credentials(ctx context.Context, want entrypoint.Want) (entrypoint.Credentials, error) {
 	var c entrypoint.Credentials
 	if !p.Secrets {
-		c.Note = "it is asked without credentials, since the operator may not read pull secrets: entrypoint.pullSecrets"
+		c.Note = "the operator sends no credentials, because it may not read pull secrets: entrypoint.pullSecrets"
 		return c, nil
 	}
 	names, err := p.names(ctx, want)
 	if err != nil {
 		return c, err
 	}
-	c.Note = "the pod has no pull secret"
+	c.Note = "the Pod has no pull secret"
 	var missing []string
 	for _, name := range names {
 		secret, err := get(ctx, p.Live, types.NamespacedName{Namespace: want.Namespace, Name: name}, &corev1.Secret{})
@@ -123,10 +123,10 @@ func (p Pull) Credentials(ctx context.Context, want entrypoint.Want) (entrypoint
 		}
 	}
 	if len(names) > 0 {
-		c.Note = "it was asked with what these pull secrets have for it: " + strings.Join(names, ", ")
+		c.Note = "the operator tried the credentials of these pull secrets: " + strings.Join(names, ", ")
 	}
 	if len(missing) > 0 {
-		c.Note += "; there is none named " + strings.Join(missing, ", ")
+		c.Note += "; these pull secrets do not exist: " + strings.Join(missing, ", ")
 	}
 	return c, nil
 }
@@ -147,12 +147,12 @@ func (p Pull) names(ctx context.Context, want entrypoint.Want) ([]string, error)
 	return names, nil
 }
 
-// Finder looks into registries with the credentials of the pods.
+// Finder returns a Finder that asks registries with the Pods' credentials.
 func (p Pull) Finder(registry *entrypoint.Registry) entrypoint.Finder {
 	return func(ctx context.Context, want entrypoint.Want) (*v1alpha1.Entrypoint, error) {
 		credentials, err := p.Credentials(ctx, want)
 		if err != nil {
-			return nil, fmt.Errorf("its pull secrets can't be read: %w", err)
+			return nil, fmt.Errorf("cannot read its pull secrets: %w", err)
 		}
 		return registry.Find(ctx, want, credentials)
 	}

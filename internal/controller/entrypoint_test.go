@@ -31,13 +31,13 @@ import (
 	"github.com/singletonjob/operator/internal/inject"
 )
 
-// imageHub is a registry. While it is down it answers with an error; asked counts requests.
+// imageHub is a registry. While it is down it responds with an error; asked counts requests.
 type imageHub struct {
 	t    *testing.T
 	host string
 	mu   sync.Mutex
 	down bool
-	// password is what it wants to know, if it is set.
+	// password is the password that it demands, if set.
 	password string
 	asked    int
 }
@@ -79,7 +79,7 @@ func (h *imageHub) requests() int {
 	return h.asked
 }
 
-// push puts an image with this ENTRYPOINT there.
+// push stores an image with this ENTRYPOINT.
 func (h *imageHub) push(tag string, command ...string) {
 	h.t.Helper()
 	image, err := mutate.Config(empty.Image, containers.Config{Entrypoint: command, Cmd: []string{"--default"}})
@@ -95,7 +95,7 @@ func (h *imageHub) push(tag string, command ...string) {
 	}
 }
 
-// lookUp has the operator ask registries.
+// lookUp lets the operator ask registries.
 func (o *operator) lookUp(h *imageHub, secrets bool) {
 	h.t.Helper()
 	asks, err := entrypoint.NewRegistry(entrypoint.Options{Insecure: []string{h.host}})
@@ -109,7 +109,7 @@ func (o *operator) lookUp(h *imageHub, secrets bool) {
 	o.lookedUp = ended
 }
 
-// answered lets rounds pass until the look-up that is under way has ended, and its outcome is in the status.
+// answered runs rounds until the current look-up has ended, and its outcome is in the status.
 func (w *world) answered() {
 	w.t.Helper()
 	w.round()
@@ -139,7 +139,7 @@ func (w *world) wantUnknown(says string) {
 	}
 }
 
-// wantRun says what all pods of the present template run.
+// wantRun is what all Pods of the current template must run.
 func (w *world) wantRun(command ...string) {
 	w.t.Helper()
 	checked := 0
@@ -157,8 +157,8 @@ func (w *world) wantRun(command ...string) {
 	}
 }
 
-// TestEntrypoint is the life of a job without a command: its registry is down at first, then a tag moves on under it, and the
-// registry and the operator are lost.
+// TestEntrypoint is the life of a job without a command: its registry is down at first, then its tag moves, and then the registry
+// and the operator's memory are lost.
 func TestEntrypoint(t *testing.T) {
 	t.Parallel()
 	w, h := newWorld(t), newImageHub(t)
@@ -185,7 +185,7 @@ func TestEntrypoint(t *testing.T) {
 		t.Errorf("the record is %+v", e)
 	}
 
-	// The tag moves on: no rollout, and a candidate that is replaced runs what the others run, with no registry and no memory.
+	// The tag moves. This causes no rollout, and a replaced candidate runs what the others run, without registry and memory.
 	lost := w.pods()[0]
 	h.push("v1", "/moved-on")
 	h.set(func() { h.down = true })
@@ -207,7 +207,7 @@ func TestEntrypoint(t *testing.T) {
 	}
 	w.wantRun("/first", "--default")
 
-	// A rollout has it looked up. Until that succeeds nothing is touched.
+	// A rollout triggers a look-up. Until that succeeds, nothing changes.
 	w.edit(func(job *v1alpha1.SingletonJob) {
 		job.Spec.Template.Annotations = map[string]string{"restarted": "now"}
 	})
@@ -235,7 +235,7 @@ func podNames(w *world) []string {
 	return names
 }
 
-// TestEntrypointIsOff: then it says how to do without.
+// TestEntrypointIsOff: the status gives the remedy.
 func TestEntrypointIsOff(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -243,13 +243,14 @@ func TestEntrypointIsOff(t *testing.T) {
 	w.until("it says so", func() bool {
 		return condition(w.status(), v1alpha1.ConditionActive).Reason == v1alpha1.ReasonEntrypointUnknown
 	})
-	w.wantUnknown("the operator looks up no images (entrypoint.enabled); set command to the ENTRYPOINT of the image")
+	w.wantUnknown("look-ups of images are disabled in the operator (entrypoint.enabled); set command to the ENTRYPOINT of the image")
 	w.edit(func(job *v1alpha1.SingletonJob) { job.Spec.Template.Spec.Containers[0].Command = []string{"/mine"} })
 	w.until("it serves", w.serving)
 	w.wantRun("/mine")
 }
 
-// TestEntrypointOfAPrivateImage: with the secrets of the pod, or of its service account where it has none, if they may be read.
+// TestEntrypointOfAPrivateImage: the operator uses the Pod's pull secrets, or else those of its service account, if it may read
+// them.
 func TestEntrypointOfAPrivateImage(t *testing.T) {
 	for name, c := range map[string]struct {
 		mayRead, ofPod, ofAccount bool
@@ -257,7 +258,7 @@ func TestEntrypointOfAPrivateImage(t *testing.T) {
 	}{
 		"of the pod":                {mayRead: true, ofPod: true},
 		"of its account":            {mayRead: true, ofAccount: true},
-		"none":                      {mayRead: true, says: "(the pod has no pull secret)"},
+		"none":                      {mayRead: true, says: "(the Pod has no pull secret)"},
 		"of the pod, and forbidden": {ofPod: true, says: "may not read pull secrets: entrypoint.pullSecrets"},
 	} {
 		t.Run(name, func(t *testing.T) {

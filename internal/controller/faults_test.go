@@ -15,19 +15,19 @@ import (
 	"github.com/singletonjob/operator/test/tier"
 )
 
-// aLife is what the tests of faults go through: made, failed over, rolled out, suspended, resumed, asked for a higher token
-// base, its Lease deleted, itself deleted. It touches every kind of write.
+// aLife is the sequence for the tests of faults: the job is created, failed over, rolled out, suspended, resumed, given a higher
+// token base, loses its Lease, and is deleted. It uses every kind of write.
 func aLife(w *world) {
 	w.t.Helper()
 	liveThrough(w)
-	for _, o := range w.operators { // which may have ended between the status and its Event, and must not again
+	for _, o := range w.operators { // an operator may have ended between the status and its Event, and must not end again
 		o.crashAt = 0
 	}
 	w.round()
 	w.records("Elected Elected", "Failover ProcessExited", "Handover RolloutHandover", "Handover PodTerminating",
 		"Handover TokenBaseRaised", "Failover LeaseDeleted")
 	for _, o := range w.operators {
-		if o.next != nil { // there is little to write still
+		if o.next != nil { // few writes are left
 			o.crashAt = o.writes + 1 + o.next.IntN(2)
 		}
 	}
@@ -65,22 +65,22 @@ func endLife(w *world) {
 	w.must(w.api.Delete(w.t.Context(), job))
 	w.round()
 	w.until("collected", func() bool {
-		w.collectGarbage(job.UID) // what an operator with an old cache makes, too
+		w.collectGarbage(job.UID) // including objects that an operator with a stale cache created
 		return w.lease() == nil
 	})
 }
 
-// TestTheOperatorEndsAtEveryWrite: in these lives the operator ends right after a write, before it has the answer, first at
-// another one in each life, and then at the first call of each kind and again and again, so that every kind of write is the last
-// one of some process. A new process goes on with an empty memory. To end before the next write leaves the same behind. The gate has
-// some of the lives; in each of them every kind of write is met.
+// TestTheOperatorEndsAtEveryWrite: in these lives the operator ends right after a write, before it gets the response: first at a
+// different write in each life, then at the first call of each kind and repeatedly, so that every kind of write is the last one of
+// some process. A new process starts with an empty memory. An end before the next write leaves the same state. The gate runs some
+// of the lives; each of them has every kind of write.
 func TestTheOperatorEndsAtEveryWrite(t *testing.T) {
 	quiet := newWorld(t)
 	aLife(quiet)
 	if writes := quiet.operators[0].writes; writes < 40 {
 		t.Fatalf("a life takes only %d writes: %v", writes, quiet.operators[0].log)
 	}
-	from := []int{1, 5, 9} // of the first writes, in which all that stands beside the pods is made
+	from := []int{1, 5, 9} // among the first writes, which create everything except the Pods
 	if tier.IsDeep() {
 		from = []int{1, 2, 3, 4, 5, 6, 7, 8, 9, 10}
 	}
@@ -113,10 +113,10 @@ func TestTheOperatorEndsAtEveryWrite(t *testing.T) {
 	}
 }
 
-// kindOfWrite is a line of an operator's log without the object's name.
+// kindOfWrite is a line of the operator's log without the object's name.
 func kindOfWrite(what string) string { return what[:strings.LastIndex(what, " ")] }
 
-// TestTheOperatorEndsAtAllWrites: it gets no further than one write in all its life.
+// TestTheOperatorEndsAtAllWrites: each process of the operator makes only one write.
 func TestTheOperatorEndsAtAllWrites(t *testing.T) {
 	for _, after := range []bool{false, true} {
 		t.Run(fmt.Sprintf("after %v", after), func(t *testing.T) {
@@ -129,7 +129,7 @@ func TestTheOperatorEndsAtAllWrites(t *testing.T) {
 	}
 }
 
-// TestAnOperatorThatSeesOldStates: it sees each kind of object as it was some rounds ago.
+// TestAnOperatorThatSeesOldStates: it sees each kind of object in its state of some rounds ago.
 func TestAnOperatorThatSeesOldStates(t *testing.T) {
 	for _, seed := range seeds(t) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
@@ -141,7 +141,7 @@ func TestAnOperatorThatSeesOldStates(t *testing.T) {
 	}
 }
 
-// twoThatLag adds an operator, and both see old states.
+// twoThatLag adds an operator. Both see old states.
 func (w *world) twoThatLag(seed uint64) {
 	w.operators = append(w.operators, w.newOperator())
 	for i, o := range w.operators {
@@ -149,8 +149,8 @@ func (w *world) twoThatLag(seed uint64) {
 	}
 }
 
-// TestTwoOperatorsThatSeeOldStates: two act at once, as while one does not know yet that it is deposed. They may cost a
-// handover more than one would; they start no two processes, and what they tell is what happened, once.
+// TestTwoOperatorsThatSeeOldStates: two operators act at the same time, as if one did not know yet that it is deposed. They may
+// cost one more handover than one operator would. They never start two processes, and report exactly what happened, once.
 func TestTwoOperatorsThatSeeOldStates(t *testing.T) {
 	for _, seed := range seeds(t) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
@@ -176,7 +176,7 @@ func firstSeed(t *testing.T) uint64 {
 	return tier.Seed(t, 1)
 }
 
-// seeds is one in the gate, the same always, and two more in the deep tier.
+// seeds is one fixed seed in the gate, and two more in the deep tier.
 func seeds(t *testing.T) []uint64 {
 	t.Helper()
 	first := firstSeed(t)
@@ -188,12 +188,12 @@ func seeds(t *testing.T) []uint64 {
 	}
 }
 
-// TestALeaseMadeOnAnOldStateIsNotFree: a new process of the operator, whose cache is from before the first tenure, finds no
-// Lease and makes one. What the API server knows of that tenure, by the job's status or by its pods alone, must count.
+// TestALeaseMadeOnAnOldStateIsNotFree: a new process of the operator, with a cache from before the first tenure, finds no Lease and
+// creates one. It must consider what the API server knows of that tenure, even if only the job's status or only its Pods show it.
 func TestALeaseMadeOnAnOldStateIsNotFree(t *testing.T) {
 	for name, forget := range map[string]func(*world){
 		"only the status records it": func(w *world) {
-			for _, pod := range w.pods() { // as by force, while their nodes are cut off
+			for _, pod := range w.pods() { // like a forced deletion while their nodes are cut off
 				w.must(w.api.Delete(w.t.Context(), &pod, client.GracePeriodSeconds(0)))
 			}
 		},

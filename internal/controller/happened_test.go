@@ -9,7 +9,7 @@ import (
 	"github.com/singletonjob/operator/internal/lease"
 )
 
-// tenure is one as the agents know it, who need no operator and no Lease to say so.
+// tenure is a tenure as the agents know it, independent of operator and Lease.
 type tenure struct {
 	token     int64
 	pod, node string
@@ -36,7 +36,7 @@ func (w *world) ended(e lease.TenureEnded) {
 // planned are the reasons of handovers.
 var planned = []lease.Reason{lease.ReasonRollout, lease.ReasonSwitchover, lease.ReasonTokenBaseRaised, lease.ReasonPodTerminating}
 
-// recordsWhatHappened fails unless the status records each tenure, whose it was, what it followed and why.
+// recordsWhatHappened fails unless the status records each tenure with its holder, its predecessor and its reason.
 func (w *world) recordsWhatHappened() {
 	w.t.Helper()
 	var want, got []v1alpha1.TenureChange

@@ -22,10 +22,10 @@ import (
 
 var seed = flag.Uint64("seed", 0, "what decides which faults the tests of faults play; 0 for what their tier has")
 
-// TestTheHistoryLosesNothing: the holder changes 50 times, in each way that there is, while the operator is killed at random calls
-// to the API server, before or after they are carried out, and in two stretches does not run at all. Somebody who sees each
-// version of each object knows what happened from the Lease, without its history: each version of the status has told that and
-// nothing else, and each change has one Event.
+// TestTheHistoryLosesNothing: the holder changes 50 times, in every possible way, while the operator is killed at random calls to
+// the API server, before or after their execution, and is stopped during two periods. A witness that sees each version of each
+// object knows from the Lease, without its history, what happened. Each version of the status must have recorded exactly that, and
+// each change must have one Event.
 func TestTheHistoryLosesNothing(t *testing.T) {
 	t.Parallel()
 	o := newOrdeal(t, 1)
@@ -38,7 +38,7 @@ func TestTheHistoryLosesNothing(t *testing.T) {
 	}
 }
 
-// TestTheHistoryOfTwoThatSeeOldStates: two are killed so, each of which sees old states, as after a change of leader.
+// TestTheHistoryOfTwoThatSeeOldStates: two operators are killed in this way, and both see old states, as after a change of leader.
 func TestTheHistoryOfTwoThatSeeOldStates(t *testing.T) {
 	t.Parallel()
 	o := newOrdeal(t, 2)
@@ -48,18 +48,18 @@ func TestTheHistoryOfTwoThatSeeOldStates(t *testing.T) {
 	o.goThrough(o.everything()[:12])
 }
 
-// ordeal is what a job and its operators go through.
+// ordeal is the sequence of events for a job and its operators.
 type ordeal struct {
 	w         *world
 	witness   *witness
 	seed      uint64
 	rand      *rand.Rand
 	operators []*operator
-	// died is when the containers that were killed ended, by the tokens that they held, as a kubelet tells it.
+	// died holds, by token, when the killed containers ended, as a kubelet reports it.
 	died map[int64]time.Time
-	// why has the reasons by which tenures may be told to have ended, by their tokens.
+	// why holds, by token, the reasons that may be reported for the end of a tenure.
 	why map[int64][]string
-	// first is the Lease as it was in the first tenure.
+	// first is the Lease in the first tenure.
 	first *coordinationv1.Lease
 	// images counts the rollouts.
 	images int
@@ -80,8 +80,8 @@ func newOrdeal(t *testing.T, operators int) *ordeal {
 	return o
 }
 
-// dies draws whether an operator dies at a call, and whether the call is carried out: often enough for 5 deaths to a change of holder.
-// The Events that each new process writes again are most of all calls, and few of the deaths.
+// dies decides randomly whether an operator dies at a call, and whether the call is executed: often enough for 5 deaths per change
+// of holder. Most calls repeat Events after a restart, and only few deaths happen there.
 func (o *ordeal) dies(call string) (ends, after bool) {
 	in := 8
 	switch deaths := 5 * len(o.w.tenures); {
@@ -93,7 +93,7 @@ func (o *ordeal) dies(call string) (ends, after bool) {
 	return o.rand.IntN(in) == 0, o.rand.IntN(2) == 0
 }
 
-// killed is how often operators were.
+// killed is the number of times that operators were killed.
 func (o *ordeal) killed() (times int) {
 	for _, op := range o.operators {
 		times += len(op.crashes)
@@ -101,7 +101,7 @@ func (o *ordeal) killed() (times int) {
 	return times
 }
 
-// tell prints at which calls.
+// tell prints the calls at which operators were killed.
 func (o *ordeal) tell() {
 	at := map[string]int{}
 	for _, op := range o.operators {
@@ -119,17 +119,17 @@ func (o *ordeal) tell() {
 type change struct {
 	name    string
 	reasons []string
-	// unaided: no operator is needed for the next tenure.
+	// unaided: the next tenure needs no operator.
 	unaided bool
-	// times is how often it comes.
+	// times is the number of such changes.
 	times int
-	// end ends the tenure of a holder, and heal undoes what must be when the next one has begun.
+	// end ends a holder's tenure, and heal undoes the damage when the next tenure has started.
 	end func(o *ordeal, holder *agent) (heal func())
 }
 
 func nothing() {}
 
-// changesOfHolder are all ways, in all 49; the first change deletes a pod beside them.
+// changesOfHolder are all ways, 49 changes in total. The first change, the deletion of a Pod, comes in addition.
 func changesOfHolder() []change {
 	return []change{
 		{"process exits", []string{v1alpha1.ChangeProcessExited}, true, 4, exits(lease.ChildExited{Code: 1, Crashed: true})},
@@ -154,7 +154,7 @@ func changesOfHolder() []change {
 	}
 }
 
-// exits ends the process, with all that it has started.
+// exits ends the process with all its children.
 func exits(e lease.ChildExited) func(*ordeal, *agent) func() {
 	return func(_ *ordeal, a *agent) func() {
 		a.alive = false
@@ -183,7 +183,7 @@ func (o *ordeal) cutOff(a *agent) func() {
 	return func() { o.w.reachNode(a.node) }
 }
 
-// deafen takes the API server from a node until its process is stopped, and gives it back in time for a release.
+// deafen disconnects a node from the API server until its process is stopped, and reconnects it in time for a release.
 func (o *ordeal) deafen(a *agent) func() {
 	o.w.cutOff[a.node] = true
 	o.w.until("the process is stopped", func() bool { return !a.alive })
@@ -196,7 +196,7 @@ func (o *ordeal) force(a *agent) func() {
 	pod := o.w.pod(a.name)
 	o.w.must(o.w.api.Delete(o.w.t.Context(), pod, client.GracePeriodSeconds(0)))
 	return func() {
-		delete(o.w.agents, pod.UID) // the kubelet finds that its pod is gone
+		delete(o.w.agents, pod.UID) // the kubelet learns that its Pod was deleted
 		o.w.reachNode(a.node)
 	}
 }
@@ -247,7 +247,7 @@ func (o *ordeal) deleteLease(*agent) func() {
 	return nothing
 }
 
-// restore puts the Lease back to what it was in the first tenure, whose pod is gone.
+// restore resets the Lease to its state in the first tenure, whose Pod no longer exists.
 func (o *ordeal) restore(*agent) func() {
 	o.w.changeLease(func(l *coordinationv1.Lease) {
 		l.Annotations, l.Spec = maps.Clone(o.first.Annotations), *o.first.Spec.DeepCopy()
@@ -260,7 +260,7 @@ func (o *ordeal) raiseBase(*agent) func() {
 	return nothing
 }
 
-// everything is the changes in an order of its own. A base that is raised comes last: it is not in the backup.
+// everything returns the changes in an order of its own. A raised base comes last, because it is not in the backup.
 func (o *ordeal) everything() (all []change) {
 	for _, c := range changesOfHolder() {
 		for range c.times {
@@ -272,13 +272,13 @@ func (o *ordeal) everything() (all []change) {
 	return all
 }
 
-// goThrough has the holder change in these ways, and before them by the end of the first pod. Some of what needs no operator comes
-// while none runs, in two stretches of as many as a Lease keeps.
+// goThrough makes the holder change in these ways, and before them by the end of the first Pod. Some of the changes that need no
+// operator happen while none runs, in two periods with as many changes as a Lease records.
 func (o *ordeal) goThrough(all []change) {
 	w := o.w
 	defer o.tell()
 	w.job(func(s *v1alpha1.SingletonJobSpec) { s.Strategy.MinReadySeconds = new(int32(1)) })
-	w.until("the first tenure is told", func() bool { return w.serving() && o.told() })
+	w.until("the first tenure is recorded", func() bool { return w.serving() && o.told() })
 	o.first = w.lease()
 	o.turn(change{name: "the first pod is deleted", reasons: []string{v1alpha1.ChangePodTerminating}, end: (*ordeal).evict})
 
@@ -303,17 +303,17 @@ func (o *ordeal) goThrough(all []change) {
 	for _, op := range o.operators {
 		op.dies = nil
 	}
-	w.until("all is told", o.told)
+	w.until("everything is recorded", o.told)
 	for range 5 {
 		w.round()
 	}
 	o.witness.judge(o)
 }
 
-// alone lets changes come to pass while no operator runs.
+// alone makes changes happen while no operator runs.
 func (o *ordeal) alone(changes []change) {
-	// Settled, too: what a suspended job lacks is made by an operator.
-	o.w.until("all is told", func() bool { return o.settled() && o.told() })
+	// Settled too, because only an operator creates what a suspended job lacks.
+	o.w.until("everything is recorded", func() bool { return o.settled() && o.told() })
 	o.w.operators = nil
 	for _, c := range changes {
 		o.turn(c)
@@ -337,10 +337,10 @@ func (o *ordeal) turn(c change) {
 	heal()
 }
 
-// told reports whether the status has the present tenure.
+// told reports whether the status shows the current tenure.
 func (o *ordeal) told() bool { return o.w.status().FencingToken == o.w.highest }
 
-// settled reports whether a process has run for more than a second, which is as exact as a kubelet tells times, and a standby is
+// settled reports whether a process has run for more than a second, which is the precision of a kubelet's times, and a standby is
 // ready on another node.
 func (o *ordeal) settled() bool {
 	h := o.w.holder()

@@ -27,13 +27,13 @@ import (
 	"github.com/singletonjob/operator/internal/inject"
 )
 
-// What `make bench-idle` has more of.
+// Sizes that `make bench-idle` increases.
 var (
 	idleJobs = flag.Int("idle-jobs", 50, "how many `jobs` TestIdleSchedulesCostNothing makes")
 	idleTime = flag.Duration("idle-time", 10*time.Second, "for how `long` none of them may cost a request")
 )
 
-// requests counts what is sent, but watches, by verb and resource, and how often a job is looked at.
+// requests counts requests except watches, by verb and resource, and the reconciles of each job.
 type requests struct {
 	http.RoundTripper
 	mu    sync.Mutex
@@ -75,7 +75,7 @@ func requested(r *http.Request) string {
 	return verb + " " + strings.Join(path, "/")
 }
 
-// looking counts how often a job is looked at: each time its pods are listed once.
+// looking counts the reconciles of a job: each lists its Pods once.
 type looking struct {
 	client.Client
 	looks *atomic.Int64
@@ -88,7 +88,7 @@ func (c looking) List(ctx context.Context, list client.ObjectList, opts ...clien
 	return c.Client.List(ctx, list, opts...)
 }
 
-// take are those since it was last asked.
+// take returns the counts since the last call.
 func (r *requests) take() map[string]int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -97,14 +97,14 @@ func (r *requests) take() map[string]int {
 	return sent
 }
 
-// manage runs an operator as cmd/manager does, with no limit to its requests, and counts them.
+// manage runs an operator as cmd/manager does, without a limit to its requests, and counts them.
 func (w *world) manage() (cached client.Reader, sent *requests) {
 	w.t.Helper()
 	cached, sent, _ = w.manageAll([]string{w.key.Namespace}, func(*Reconciler) {})
 	return cached, sent
 }
 
-// manageAll runs one for several namespaces, until it is stopped.
+// manageAll runs an operator for several namespaces, until it is stopped.
 func (w *world) manageAll(namespaces []string, change func(*Reconciler)) (cached client.Reader, sent *requests, stop func()) {
 	w.t.Helper()
 	sent = &requests{sent: map[string]int{}}
@@ -124,7 +124,7 @@ func (w *world) manageAll(namespaces []string, change func(*Reconciler)) (cached
 	r := New(looking{m.GetClient(), &sent.looks}, m.GetAPIReader(), clock.RealClock{}, inject.Settings{AgentImage: "agent"})
 	r.WithoutNodes, r.ServerTime = true, served.Now
 	change(r)
-	ctx, cancel := context.WithCancel(context.WithoutCancel(w.t.Context())) // to be ended before the API server is
+	ctx, cancel := context.WithCancel(context.WithoutCancel(w.t.Context())) // must end before the API server does
 	w.must(r.SetupWithManager(ctx, m, 8))
 	ended := make(chan error, 1)
 	go func() { ended <- m.Start(ctx) }()
@@ -139,7 +139,8 @@ func (w *world) manageAll(namespaces []string, change func(*Reconciler)) (cached
 	return m.GetClient(), sent, stop
 }
 
-// TestIdleSchedulesCostNothing: of many jobs of which no tick is near, none costs a request. One look an hour, with a read, is all there is.
+// TestIdleSchedulesCostNothing: with many jobs whose ticks are far away, no job costs a request, except one reconcile with a read
+// per hour.
 func TestIdleSchedulesCostNothing(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -154,7 +155,7 @@ func TestIdleSchedulesCostNothing(t *testing.T) {
 		time.Sleep(time.Second)
 	}
 	t.Logf("%d jobs at rest after %v, and %v", *idleJobs, time.Since(began).Round(time.Second), sent.take())
-	// What was begun before may end late on a busy machine. What each job costs would be in every such time.
+	// Work that started earlier can end late on a busy machine. A cost per job would appear in every such period.
 	const times = 30
 	for range times {
 		time.Sleep(*idleTime)
@@ -167,7 +168,7 @@ func TestIdleSchedulesCostNothing(t *testing.T) {
 	t.Errorf("%d jobs at rest never cost nothing in %v", *idleJobs, *idleTime)
 }
 
-// makeIdle makes jobs with a tick in half a year.
+// makeIdle creates jobs with a tick in half a year.
 func (w *world) makeIdle(jobs int) {
 	w.t.Helper()
 	month := time.Now().AddDate(0, 6, 0).Month()
@@ -190,7 +191,7 @@ func (w *world) makeIdle(jobs int) {
 	w.must(made.Wait())
 }
 
-// atRest counts the jobs of which it is told that no run is due.
+// atRest counts the jobs whose status says that no run is due.
 func (w *world) atRest(cached client.Reader) (n int) {
 	w.t.Helper()
 	var list v1alpha1.SingletonJobList

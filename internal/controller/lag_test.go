@@ -23,8 +23,8 @@ import (
 	"github.com/singletonjob/operator/internal/contract"
 )
 
-// laggingCache answers as informers do that fall behind, each kind by itself: with a state that once was, never with an
-// older one than before. Like the operator's, it only holds what carries its label.
+// laggingCache answers like informers that lag, each kind separately: with a past state, and never with an older one than before.
+// Like the operator's cache, it holds only objects with its label.
 type laggingCache struct {
 	w     *world
 	rand  *rand.Rand
@@ -62,7 +62,7 @@ func (c *laggingCache) lag() {
 	}
 }
 
-// catchUp has one kind be as it is.
+// catchUp brings one kind up to date.
 func (c *laggingCache) catchUp(list client.ObjectList, options ...client.ListOption) {
 	c.w.t.Helper()
 	c.w.must(c.w.api.List(c.w.t.Context(), list, options...))
@@ -70,8 +70,8 @@ func (c *laggingCache) catchUp(list client.ObjectList, options ...client.ListOpt
 	c.kinds[kindOf(list)] = list
 }
 
-// TestAStatusIsRightInTheEnd: what is decided beside an old job needs no other status than that one has. The newer one that was written meanwhile
-// wakes nobody when it is seen.
+// TestAStatusIsRightInTheEnd: a decision on an old version of a job needs no other status than that version has. The newer version,
+// written in the meantime, triggers no reconcile when the cache shows it.
 func TestAStatusIsRightInTheEnd(t *testing.T) {
 	w := served(t, nil)
 	o := w.operators[0]

@@ -14,7 +14,7 @@ import (
 	"github.com/singletonjob/operator/internal/plan"
 )
 
-// decode reads a Lease object. One without the operator's label is foreign, whatever it says.
+// decode decodes a Lease object. A Lease without the operator's label is foreign, whatever it contains.
 func decode(l *coordinationv1.Lease) (plan.Lease, error) {
 	if l.Labels[contract.ManagedByLabel] != contract.ManagedBy {
 		return plan.Lease{Presence: plan.Foreign}, nil
@@ -27,7 +27,7 @@ func decode(l *coordinationv1.Lease) (plan.Lease, error) {
 	return plan.Lease{Presence: plan.Ours, Record: record, Claim: claim}, nil
 }
 
-// fields are a Lease object's as package contract takes them.
+// fields are the fields of a Lease object as package contract takes them.
 func fields(l *coordinationv1.Lease) contract.Fields {
 	return contract.Fields{
 		UID:                  string(l.UID),
@@ -42,7 +42,7 @@ func fields(l *coordinationv1.Lease) contract.Fields {
 	}
 }
 
-// written is base with a record's values, and with its UID and resourceVersion as the precondition.
+// written is base with a record's values. Its UID and resourceVersion are the precondition of the write.
 func written(base *coordinationv1.Lease, r lease.Record, c plan.Claim) *coordinationv1.Lease {
 	l := base.DeepCopy()
 	f := contract.EncodeLease(r, fields(base))

@@ -9,11 +9,11 @@ import (
 	"github.com/singletonjob/operator/internal/plan"
 )
 
-// logged is a client that logs each write that succeeded, one line each: what was done to which object, and why. Who
-// only reads leaves no line.
+// logged is a client that writes one log line for each successful write: the object, the action and the reason. Reads are not
+// logged.
 type logged struct{ client.Client }
 
-// reasonsKey finds the plan's reasons in a context.
+// reasonsKey is the context key of the plan's reasons.
 type reasonsKey struct{}
 
 func withReasons(ctx context.Context, r plan.Reasons) context.Context {

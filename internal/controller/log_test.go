@@ -11,7 +11,7 @@ import (
 	"github.com/singletonjob/operator/api/v1alpha1"
 )
 
-// TestTheLogTellsOfEachWrite: one line each, with its reason, and none where nothing is done.
+// TestTheLogTellsOfEachWrite: each write is one line with its reason, and there are no other lines.
 func TestTheLogTellsOfEachWrite(t *testing.T) {
 	w := newWorld(t)
 	var lines []string

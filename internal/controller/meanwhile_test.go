@@ -16,8 +16,8 @@ import (
 	"github.com/singletonjob/operator/internal/contract"
 )
 
-// What happens between the operator's look and its write: the object of that name is another one by then, or the reason for
-// the write is gone. Each test does it at the very request.
+// Changes between the operator's observation and its write: the object of that name is a different one by then, or the reason for
+// the write no longer exists. Each test makes the change at the request itself.
 
 func TestAPodOfTheSameNameIsNotDeleted(t *testing.T) {
 	w := served(t, nil)
@@ -61,7 +61,7 @@ func TestALeaseThatIsHeldByNowIsNotDeleted(t *testing.T) {
 	})
 }
 
-// TestPodsThatAreNeededByNowAreNotDeleted: the spec and the holder are asked for again right before.
+// TestPodsThatAreNeededByNowAreNotDeleted: the operator checks spec and holder again right before it deletes Pods.
 func TestPodsThatAreNeededByNowAreNotDeleted(t *testing.T) {
 	for name, c := range map[string]struct {
 		asked client.Object
@@ -102,7 +102,7 @@ func TestPodsThatAreNeededByNowAreNotDeleted(t *testing.T) {
 	}
 }
 
-// TestTrafficGoesToNobodyWhoHoldsNoMore: the holder is asked for again before a pod becomes the active one.
+// TestTrafficGoesToNobodyWhoHoldsNoMore: the operator checks the holder again before a Pod becomes the active one.
 func TestTrafficGoesToNobodyWhoHoldsNoMore(t *testing.T) {
 	w := newWorld(t)
 	w.job(nil)
@@ -131,7 +131,7 @@ func TestTrafficGoesToNobodyWhoHoldsNoMore(t *testing.T) {
 	}
 }
 
-// during has something done in place of the operator's first write of a kind, and waits until it was.
+// during replaces the operator's first write of a kind with an action, and waits for it.
 func (w *world) during(verb string, kind client.Object, what func(name string, do func() error) error) {
 	w.t.Helper()
 	o, happened := w.operators[0], false
@@ -157,7 +157,7 @@ func (w *world) pod(name string) *corev1.Pod {
 	return pod
 }
 
-// replacePod deletes a pod by force and makes one of its name, as a StatefulSet or a person would.
+// replacePod deletes a Pod by force and creates another one with its name, as a StatefulSet or a user would.
 func (w *world) replacePod(name string) types.UID {
 	w.t.Helper()
 	pod := w.pod(name)
@@ -175,7 +175,7 @@ func (w *world) holdBy(holder string) {
 	w.must(w.api.Update(w.t.Context(), l))
 }
 
-// TestARequestIsNotSaidToBePassedOver: the run that it came during has ended by then, so that it is followed.
+// TestARequestIsNotSaidToBePassedOver: the run during which it came has ended by then, so the request is followed.
 func TestARequestIsNotSaidToBePassedOver(t *testing.T) {
 	w := newWorld(t)
 	w.onSchedule(nil)

@@ -23,8 +23,9 @@ import (
 	"github.com/singletonjob/operator/internal/contract"
 )
 
-// memo spares the API server reads whose answers are known: its clients alone write what they read, and no controller runs. Any write
-// drops all that was read of that kind, by each of them, with what is being read: look-ups read beside the goroutine that writes.
+// memo saves reads from the API server whose answers are known: only its clients write what they read, and no controller runs. A
+// write drops everything that was read of that kind, by any client, including reads in progress, because look-ups read in parallel
+// with the goroutine that writes.
 type memo struct {
 	mu      sync.Mutex
 	kinds   map[string]map[string]answer
@@ -38,7 +39,8 @@ type answer struct {
 
 func newMemo() *memo { return &memo{kinds: map[string]map[string]answer{}} }
 
-// of is a client that asks api what the memo does not know. What another client was answered it does not know: that one may have other rights.
+// of is a client that asks api for what the memo does not know. It does not use the answers of another client, which may have other
+// rights.
 func (m *memo) of(api client.WithWatch) client.WithWatch {
 	m.clients++
 	who := m.clients
@@ -55,7 +57,7 @@ func (m *memo) of(api client.WithWatch) client.WithWatch {
 			if o.FieldSelector != nil {
 				return m.read(list, fmt.Sprint(who, o.Namespace, o.LabelSelector, o.FieldSelector), func() error { return c.List(ctx, list, opts...) })
 			}
-			// One answer is that to all questions for labels.
+			// One answer covers all label selectors.
 			err := m.read(list, fmt.Sprint(who, o.Namespace), func() error { return c.List(ctx, list, client.InNamespace(o.Namespace)) })
 			if err != nil || o.LabelSelector == nil {
 				return err
@@ -97,7 +99,7 @@ func (m *memo) drop(o runtime.Object) {
 	delete(m.kinds, kindOf(o))
 }
 
-// only leaves those of a list that a selector matches.
+// only keeps the items of a list that a selector matches.
 func only(list client.ObjectList, selector labels.Selector) error {
 	all, err := meta.ExtractList(list)
 	if err != nil {
@@ -108,8 +110,8 @@ func only(list client.ObjectList, selector labels.Selector) error {
 	}))
 }
 
-// wrote drops what was read of a kind, but other objects that were read by name. What the API server has answered to a write of the world's own
-// client is what it would answer to a read; not so if it was told to do as if, or if the write may have ended an object that was being deleted.
+// wrote drops what was read of a kind, except other objects that were read by name. The API server's response to a write of the
+// world's own client is also its answer to a read, unless the write was a dry run or may have finished the deletion of an object.
 func (m *memo) wrote(who int, o client.Object, options int, err error) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -143,7 +145,7 @@ func (m *memo) read(into runtime.Object, what string, ask func() error) error {
 	return a.err
 }
 
-// recall is the answer, and where one belongs that is asked for now.
+// recall is the remembered answer, or the place for one that is requested now.
 func (m *memo) recall(kind, what string) (map[string]answer, answer, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -156,7 +158,7 @@ func (m *memo) recall(kind, what string) (map[string]answer, answer, bool) {
 	return known, a, found
 }
 
-// TestWhatIsRememberedIsSo: in the course of a life, what the memo knows of objects is what the API server says of them.
+// TestWhatIsRememberedIsSo: throughout a life, the memo's objects are equal to the API server's.
 func TestWhatIsRememberedIsSo(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -185,7 +187,7 @@ func TestWhatIsRememberedIsSo(t *testing.T) {
 	}
 }
 
-// remembersAs fails unless each object that the memo knows is as api has it, and counts them by kind.
+// remembersAs fails unless each object in the memo equals the API server's, and counts them by kind.
 func (w *world) remembersAs(api client.Reader) map[string]int {
 	w.t.Helper()
 	compared := map[string]int{}

@@ -15,22 +15,22 @@ import (
 	"github.com/singletonjob/operator/internal/plan"
 )
 
-// memory is what one process of the operator remembers: what no object says. All of it may be lost at any time; then the
-// operator waits longer than it must, and writes Events that exist already.
+// memory is what one process of the operator remembers and no object stores. It can be lost at any time. The operator then waits
+// longer than necessary, and writes Events that already exist.
 type memory struct {
 	mu     sync.Mutex
 	leases map[types.NamespacedName]observedLease
-	// announced says of jobs which of their changes of holder have their Events.
+	// announced records which changes of holder have Events.
 	announced map[types.NamespacedName]announced
-	// refused are the jobs for which something was refused when it was last asked for.
+	// refused are the jobs whose last requests were partly refused.
 	refused map[types.NamespacedName]refused
-	// settled are the Deployments of jobs whose ReplicaSets were all seen at 0.
+	// settled are the Deployments whose ReplicaSets were all seen at 0.
 	settled map[types.NamespacedName]settledAt
-	// hashes are those of the jobs' templates.
+	// hashes are the hashes of the jobs' templates.
 	hashes map[types.NamespacedName]plan.Hashed
-	// crowded are the jobs of which two pods were on one node when they were last looked at.
+	// crowded are the jobs that had two Pods on one node at the last reconcile.
 	crowded map[types.NamespacedName]bool
-	// written are the versions of jobs by the last statuses that were written and not seen since.
+	// written are the versions of jobs after their last status writes, until the cache shows them.
 	written map[types.NamespacedName]string
 }
 
@@ -40,31 +40,31 @@ type settledAt struct {
 	generation int64
 }
 
-// observedLease is the newest that was seen of a Lease.
+// observedLease is the newest observed version of a Lease.
 type observedLease struct {
 	uid     types.UID
 	version string
-	// since is when this version was first seen: after it was written, so that what is counted from here is never more
-	// than has passed. It carries Go's monotonic clock, which nobody sets back.
+	// since is when this version was first seen. That is after it was written, so a duration counted from here is never too long.
+	// It contains Go's monotonic clock, which nobody sets back.
 	since time.Time
-	// heard is since when the renewTime is as it is, and renewed: the present holder was seen to acquire or to renew.
+	// heard is when the current renewTime was first seen. renewed means that the current holder was seen to acquire or to renew.
 	heard   time.Time
 	renewed bool
 	lease   plan.Lease
 }
 
-// announced is up to which token each change of holder of a job has its Event, and whether later ones are being written.
+// announced is the token up to which every change of holder of a job has its Event, and whether later Events are being written.
 type announced struct {
 	job     types.UID
 	token   int64
 	pending bool
 }
 
-// refused is what the API server would not do for a job, and since when.
+// refused are the refusals for a job, and when they started.
 type refused struct {
 	since time.Time
 	what  []plan.Refusal
-	// overQuota is since when a quota refuses pods, zero if none does.
+	// overQuota is when a quota started to refuse Pods; zero if none does.
 	overQuota time.Time
 }
 
@@ -76,7 +76,7 @@ func newMemory() *memory {
 	}
 }
 
-// observe notes a Lease of ours, and returns it with what is known of when it changed.
+// observe records a Lease of ours, and returns it with the known times of its changes.
 func (m *memory) observe(l *coordinationv1.Lease, decoded plan.Lease, now time.Time) plan.Lease {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -87,11 +87,11 @@ func (m *memory) observe(l *coordinationv1.Lease, decoded plan.Lease, now time.T
 	same := known && was.Holder == decoded.Record.Holder
 	if known && was.Revision > decoded.Record.Revision {
 		decoded.Renewed = s.renewed && same
-		return decoded // an old state, out of a cache that lags
+		return decoded // an old state from a lagging cache
 	}
 	if !known || s.version != l.ResourceVersion {
 		next := observedLease{uid: l.UID, version: l.ResourceVersion, since: now, heard: now, lease: decoded}
-		if known && was.RenewTime == decoded.Record.RenewTime { // others write Leases too: what they write is no sign of life
+		if known && was.RenewTime == decoded.Record.RenewTime { // a write without a new renewTime, for example by the operator, does not show that the holder is alive
 			next.heard, next.renewed = s.heard, s.renewed && same
 		} else {
 			next.renewed = known
@@ -103,7 +103,7 @@ func (m *memory) observe(l *coordinationv1.Lease, decoded plan.Lease, now time.T
 	return decoded
 }
 
-// sinceRenewal is how long a Lease was not renewed, as far as it was seen.
+// sinceRenewal is the observed time since a Lease was last renewed.
 func (m *memory) sinceRenewal(key types.NamespacedName, now time.Time) time.Duration {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -113,7 +113,7 @@ func (m *memory) sinceRenewal(key types.NamespacedName, now time.Time) time.Dura
 	return 0
 }
 
-// unchanged is how long the newest version that was seen of a Lease has been seen.
+// unchanged is how long the newest observed version of a Lease has been known.
 func (m *memory) unchanged(key types.NamespacedName, now time.Time) time.Duration {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -123,7 +123,7 @@ func (m *memory) unchanged(key types.NamespacedName, now time.Time) time.Duratio
 	return math.MaxInt64
 }
 
-// last is the newest that was seen of a Lease that is gone.
+// last is the last observed version of a deleted Lease.
 func (m *memory) last(key types.NamespacedName) *plan.Lease {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -134,15 +134,15 @@ func (m *memory) last(key types.NamespacedName) *plan.Lease {
 	return &s.lease
 }
 
-// forget drops a Lease that is gone for good.
+// forget drops a Lease that will not come back.
 func (m *memory) forget(key types.NamespacedName) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	delete(m.leases, key)
 }
 
-// jobGone drops what was remembered of a job that is gone, and of its Lease if that is gone too: unless a tenure may last,
-// which a recreated job must know. It returns how long that is at most, 0 for no tenure that is remembered.
+// jobGone drops the memory of a deleted job, and of its Lease if that is deleted too. It keeps the Lease while a tenure may still
+// last, because a recreated job must know it. It returns the maximum remaining time of that tenure; 0 if there is none.
 func (m *memory) jobGone(key types.NamespacedName, leaseGone bool, now time.Time) time.Duration {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -163,8 +163,8 @@ func (m *memory) jobGone(key types.NamespacedName, leaseGone bool, now time.Time
 	return left
 }
 
-// refuse notes whether anything was refused for a job, and what of it is to be recorded, and returns when to ask again: after as
-// long as it has been refused, from the shortest to the longest time.
+// refuse records the refusals for a job, and returns the wait before the next attempt: the time since the first refusal, within
+// limits.
 func (m *memory) refuse(key types.NamespacedName, anything bool, what []plan.Refusal, now time.Time) time.Duration {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -187,14 +187,14 @@ func (m *memory) refuse(key types.NamespacedName, anything bool, what []plan.Ref
 	return min(max(now.Sub(since), refusalRetry), refusalLimit)
 }
 
-// refusals are what was refused when it was last asked for.
+// refusals are the refusals of the last attempt.
 func (m *memory) refusals(key types.NamespacedName) []plan.Refusal {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.refused[key].what
 }
 
-// overQuota is for how long a quota has refused a job's pods, 0 if none does.
+// overQuota is how long a quota has refused a job's Pods; 0 if none does.
 func (m *memory) overQuota(key types.NamespacedName, now time.Time) time.Duration {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -205,7 +205,7 @@ func (m *memory) overQuota(key types.NamespacedName, now time.Time) time.Duratio
 	return max(1, now.Sub(since))
 }
 
-// announcements says which changes of holder of a job may have no Event: unknown, or from a token on, or none, which is 0.
+// announcements returns which changes of holder may lack an Event: unknown, or those from a token on; 0 means none.
 func (m *memory) announcements(key types.NamespacedName, job types.UID) (unknown bool, from int64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -218,7 +218,7 @@ func (m *memory) announcements(key types.NamespacedName, job types.UID) (unknown
 	return false, 0
 }
 
-// announce notes that more changes of holder are about to be recorded, or to get their Events.
+// announce records that further changes of holder are about to be recorded or to get Events.
 func (m *memory) announce(key types.NamespacedName, job types.UID) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -228,11 +228,11 @@ func (m *memory) announce(key types.NamespacedName, job types.UID) {
 	}
 }
 
-// hasAnnounced notes that each change of holder has its Event up to a token.
+// hasAnnounced records that every change of holder up to a token has its Event.
 func (m *memory) hasAnnounced(key types.NamespacedName, job types.UID, token int64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if a := m.announced[key]; a.job == job { // the job may be out of an old cache
+	if a := m.announced[key]; a.job == job { // the job may come from a stale cache
 		token = max(token, a.token)
 	}
 	m.announced[key] = announced{job: job, token: token}
@@ -250,7 +250,7 @@ func (m *memory) setSettled(key types.NamespacedName, at settledAt) {
 	m.settled[key] = at
 }
 
-// hashed is what was last found of a job's template.
+// hashed is the last known hash result for a job's template.
 func (m *memory) hashed(key types.NamespacedName) plan.Hashed {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -263,7 +263,8 @@ func (m *memory) setHashed(key types.NamespacedName, hashed plan.Hashed) {
 	m.hashes[key] = hashed
 }
 
-// setCrowded notes whether two pods of a job are on one node. It is noted before the nodes are read, so that one that changes then wakes the job.
+// setCrowded records whether two Pods of a job are on one node. It runs before the nodes are read, so that a node that changes
+// afterwards triggers the job.
 func (m *memory) setCrowded(key types.NamespacedName, crowded bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -274,15 +275,15 @@ func (m *memory) setCrowded(key types.NamespacedName, crowded bool) {
 	}
 }
 
-// setWritten notes the version that a job has by a status that was stored.
+// setWritten records the version of a job after a stored status.
 func (m *memory) setWritten(key types.NamespacedName, version string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.written[key] = version
 }
 
-// precedes reports whether a version of a job is older than the last status that was stored. That one wakes nobody when it is seen, so that what
-// is not written for the sake of the older one would stay unwritten.
+// precedes reports whether a version of a job is older than its last stored status. The newer version triggers no reconcile when
+// the cache shows it, so a write that is left out because of the older version would never happen.
 func (m *memory) precedes(key types.NamespacedName, version string) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -301,7 +302,7 @@ func (m *memory) allCrowded() []types.NamespacedName {
 	return slices.Collect(maps.Keys(m.crowded))
 }
 
-// lastOn are the jobs whose newest tenure is of a pod on a node, whatever has become of the pod.
+// lastOn are the jobs whose newest tenure belongs to a Pod on this node, whether the Pod still exists or not.
 func (m *memory) lastOn(node string) []types.NamespacedName {
 	m.mu.Lock()
 	defer m.mu.Unlock()

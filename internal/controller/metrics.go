@@ -11,7 +11,7 @@ import (
 	"github.com/singletonjob/operator/internal/plan"
 )
 
-// metrics are served beside controller-runtime's own, which count reconciles and their errors.
+// metrics are the operator's metrics. controller-runtime's own metrics count reconciles and errors.
 type metrics struct {
 	active, token, ready, desired, suspended, idle, renewals, condition *prometheus.GaugeVec
 	failovers, handovers                                                *prometheus.CounterVec
@@ -21,8 +21,8 @@ type metrics struct {
 	agents                                                              agents
 }
 
-// agents are the candidates of each job by the images of their agents, of which the sums are shown: a series for each job would say nothing
-// more of a version.
+// agents counts the candidates of each job by the image of their agents. Only the sums are exported, because a series per job would
+// add no information about versions.
 type agents struct {
 	mu  sync.Mutex
 	of  map[types.NamespacedName]map[string]int
@@ -42,35 +42,35 @@ func newMetrics() *metrics {
 		token:     gauge("fencing_token", "The fencing token of the current or last tenure."),
 		ready:     gauge("candidates_ready", "Candidate pods that are ready."),
 		desired:   gauge("candidates_desired", "spec.candidates; 0 while spec.suspend is set."),
-		suspended: gauge("suspended", "1 while spec.suspend is set: that nothing is active then is no outage."),
-		idle:      gauge("idle", "1 while no process is to run, as before a tick or when a run is over: that nothing is active then is no outage."),
+		suspended: gauge("suspended", "1 while spec.suspend is set: no active process is then no outage."),
+		idle:      gauge("idle", "1 while there is nothing to run, for example before a tick or after a run: no active process is then no outage."),
 		renewals:  gauge("renewals_per_second", "1/retryPeriod while a process is active, else 0: how often its Lease is written."),
 		runs:      newRunMetrics(gauge),
 		condition: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Namespace: "singletonjob", Name: "condition", Help: "1 for what each condition of a job says now; of what it said before there is no series.",
+			Namespace: "singletonjob", Name: "condition", Help: "1 for the current status and reason of each condition of a job. Earlier ones have no series.",
 		}, append(job, "type", "status", "reason")),
 		pods: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Namespace: "singletonjob", Name: "pods", Help: "Candidate pods of all jobs by the image that their agents are of; unknown for those that do not say it.",
+			Namespace: "singletonjob", Name: "pods", Help: "Candidate Pods of all jobs by the image of their agents; unknown for Pods that do not record it.",
 		}, []string{"agent"}),
 		agents:    agents{of: map[types.NamespacedName]map[string]int{}, all: map[string]int{}},
 		failovers: counter("failovers_total", "Unplanned changes of holder since this operator started, by reason."),
 		handovers: counter("handovers_total", "Planned changes of holder since this operator started, by reason."),
 		downtime: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Namespace: "singletonjob", Name: "downtime_seconds",
-			Help:    "From the last proof that the earlier holder acted to the acquisition by the next, by type of change.",
+			Help:    "Time from the last proof that the previous holder acted to the acquisition by the next holder, by type of change.",
 			Buckets: []float64{.01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 15, 20, 30, 60, 120, 300},
 		}, []string{"type"}),
 	}
 }
 
-// Collectors are to be registered where the metrics shall be served.
+// Collectors returns the collectors to register with the registry that serves the metrics.
 func (r *Reconciler) Collectors() []prometheus.Collector {
 	m := r.metrics
 	return append(m.runs.collectors(),
 		m.active, m.token, m.ready, m.desired, m.suspended, m.idle, m.renewals, m.condition, m.failovers, m.handovers, m.downtime, m.pods)
 }
 
-// show gives a status that is stored, and counts the changes that it has for the first time.
+// show exports a stored status, and counts the changes that are new in it.
 func (m *metrics) show(job *v1alpha1.SingletonJob, changes []v1alpha1.TenureChange) {
 	at := []string{job.Namespace, job.Name}
 	m.active.WithLabelValues(at...).Set(oneIf(job.Status.ActivePod != ""))
@@ -100,8 +100,8 @@ func (m *metrics) show(job *v1alpha1.SingletonJob, changes []v1alpha1.TenureChan
 	}
 }
 
-// showConditions has one series for each condition: a new one before the old one goes, so that a scrape in between finds two and
-// never none.
+// showConditions exports one series per condition. It adds the new series before it deletes the old one, so that a scrape in
+// between finds two and never none.
 func (m *metrics) showConditions(job *v1alpha1.SingletonJob) {
 	for _, c := range job.Status.Conditions {
 		now := prometheus.Labels{
@@ -116,7 +116,7 @@ func (m *metrics) showConditions(job *v1alpha1.SingletonJob) {
 	}
 }
 
-// showAgents has a job's candidates counted as they are now.
+// showAgents updates the counts with a job's current candidates.
 func (m *metrics) showAgents(job types.NamespacedName, now map[string]int) {
 	a := &m.agents
 	a.mu.Lock()
@@ -135,14 +135,14 @@ func (m *metrics) showAgents(job types.NamespacedName, now map[string]int) {
 	}
 	for image := range changed {
 		n := a.all[image]
-		if m.pods.WithLabelValues(image).Set(float64(n)); n == 0 { // else each image that there ever was would be shown
+		if m.pods.WithLabelValues(image).Set(float64(n)); n == 0 { // otherwise every image of the past would stay
 			m.pods.DeleteLabelValues(image)
 			delete(a.all, image)
 		}
 	}
 }
 
-// renewals is how often a job's Lease is written, a second.
+// renewals is the number of writes to a job's Lease per second.
 func renewals(job *v1alpha1.SingletonJob) float64 {
 	if job.Status.ActivePod == "" {
 		return 0
@@ -157,7 +157,7 @@ func oneIf(b bool) float64 {
 	return 0
 }
 
-// forget drops a job that is gone.
+// forget drops a deleted job.
 func (m *metrics) forget(job types.NamespacedName) {
 	labels := prometheus.Labels{"namespace": job.Namespace, "name": job.Name}
 	for _, vec := range []interface{ DeletePartialMatch(prometheus.Labels) int }{

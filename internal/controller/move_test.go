@@ -16,7 +16,7 @@ import (
 	"github.com/singletonjob/operator/internal/inject"
 )
 
-// takers are the nodes that are for a pod and take it.
+// takers are the nodes to which a Pod may go and that accept it.
 func (w *world) takers(pod *corev1.Pod) []string {
 	var kept []string
 	if names := pod.Annotations[inject.KeptFromAnnotation]; names != "" {
@@ -27,7 +27,7 @@ func (w *world) takers(pod *corev1.Pod) []string {
 	return slices.DeleteFunc(slices.Clone(w.nodes), func(node string) bool { return w.full[node] || slices.Contains(kept, node) })
 }
 
-// unplaced is what a scheduler says of a pod that no node takes, once.
+// unplaced reports, as a scheduler does, that no node accepts a Pod, once.
 func (w *world) unplaced(pod *corev1.Pod, why string) {
 	w.t.Helper()
 	if len(pod.Status.Conditions) > 0 {
@@ -37,10 +37,10 @@ func (w *world) unplaced(pod *corev1.Pod, why string) {
 		Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable, Message: why,
 		LastTransitionTime: metav1.NewTime(w.clock.Now()),
 	}}
-	w.must(client.IgnoreNotFound(w.api.Status().Update(w.t.Context(), pod))) // it may only have been asked whether it could be
+	w.must(client.IgnoreNotFound(w.api.Status().Update(w.t.Context(), pod))) // it may only have been a dry run
 }
 
-// crowded is a job whose pods all share the first node, since the others are cordoned.
+// crowded is a job whose Pods all share the first node, because the other nodes are cordoned.
 func crowded(t *testing.T, change func(*v1alpha1.SingletonJobSpec)) *world {
 	t.Helper()
 	t.Parallel()
@@ -50,7 +50,7 @@ func crowded(t *testing.T, change func(*v1alpha1.SingletonJobSpec)) *world {
 		var node corev1.Node
 		w.must(w.api.Get(t.Context(), client.ObjectKey{Name: name}, &node))
 		node.Labels = map[string]string{"world": w.key.Namespace}
-		node.Spec.Unschedulable, node.Spec.Taints = i > 0, nil // admission gives a new one a taint, which a controller takes away
+		node.Spec.Unschedulable, node.Spec.Taints = i > 0, nil // admission gives a new node a taint, which a controller removes
 		w.must(w.api.Update(t.Context(), &node))
 		node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
 		w.must(w.api.Status().Update(t.Context(), &node))
@@ -59,7 +59,7 @@ func crowded(t *testing.T, change func(*v1alpha1.SingletonJobSpec)) *world {
 	w.operators[0].around = func(verb string, obj client.Object, do func() error) error {
 		err := do()
 		if pod, is := obj.(*corev1.Pod); is && verb == "create" && err == nil {
-			w.unplaced(pod.DeepCopy(), "not yet") // at once, since the API server dates by another clock than the test
+			w.unplaced(pod.DeepCopy(), "not yet") // at once, because the API server's clock is not the test's
 		}
 		return err
 	}
@@ -80,7 +80,7 @@ func crowded(t *testing.T, change func(*v1alpha1.SingletonJobSpec)) *world {
 	return w
 }
 
-// uncordon lets a node be known to take pods. full: it does not.
+// uncordon marks a node as schedulable. full: the node still accepts no Pod.
 func (w *world) uncordon(i int, full bool) {
 	w.t.Helper()
 	var node corev1.Node
@@ -90,7 +90,8 @@ func (w *world) uncordon(i int, full bool) {
 	w.full[node.Name] = full
 }
 
-// untilMoved is until, and asks that there are always as many that can act as there were, and one more than asked for at most.
+// untilMoved is until, and checks that there are never fewer usable candidates than before, and at most one more than the spec asks
+// for.
 func (w *world) untilMoved(what string, holds func() bool) {
 	w.t.Helper()
 	acts := w.holder()
@@ -113,7 +114,7 @@ func (w *world) untilMoved(what string, holds func() bool) {
 	})
 }
 
-// made is how often the operator asked for a pod.
+// made is the number of times that the operator tried to create a Pod.
 func (w *world) made() int {
 	n := 0
 	for _, line := range w.operators[0].log {
@@ -128,7 +129,8 @@ func (w *world) apart() bool {
 	return condition(w.status(), v1alpha1.ConditionProtected).Reason == v1alpha1.ReasonStandbyReady && len(w.pods()) == int(w.read().Spec.Candidates)
 }
 
-// TestAStandbyIsMoved: once another node takes pods, one more is made there, and then the one beside the active pod goes.
+// TestAStandbyIsMoved: once another node accepts Pods, the operator creates one more Pod there, and then deletes the one beside the
+// active Pod.
 func TestAStandbyIsMoved(t *testing.T) {
 	for name, candidates := range map[string]int32{"two": 2, "three": 3} {
 		t.Run(name, func(t *testing.T) {
@@ -140,14 +142,14 @@ func TestAStandbyIsMoved(t *testing.T) {
 				t.Errorf("%d pods were made for it", made)
 			}
 			w.records("Elected Elected")
-			w.image("v2") // which does not wait for anything of it
+			w.image("v2") // the rollout waits for nothing of the move
 			w.until("all are new", w.renewed("v2"))
 			w.records("Elected Elected", "Handover RolloutHandover")
 		})
 	}
 }
 
-// TestAMoveIsTriedOnce: a pod that no node takes is given up, and not made again before another node may take it.
+// TestAMoveIsTriedOnce: the operator gives up a Pod that no node accepts, and creates no other until another node may accept it.
 func TestAMoveIsTriedOnce(t *testing.T) {
 	w := crowded(t, nil)
 	before := w.made()
@@ -162,13 +164,13 @@ func TestAMoveIsTriedOnce(t *testing.T) {
 	if c := condition(w.status(), v1alpha1.ConditionProtected); !strings.Contains(c.Message, "another node was tried") {
 		t.Errorf("Protected says %q", c.Message)
 	}
-	w.operators[0].restart() // which is remembered by nobody
+	w.operators[0].restart() // the new process remembers nothing
 	w.uncordon(2, false)
 	w.untilMoved("apart", w.apart)
 	w.records("Elected Elected")
 }
 
-// TestAMoveGivesWay: a pod that waits for a node is no reason for a rollout to wait.
+// TestAMoveGivesWay: a Pod that waits for a node does not delay a rollout.
 func TestAMoveGivesWay(t *testing.T) {
 	w := crowded(t, nil)
 	w.uncordon(1, true)
@@ -184,7 +186,7 @@ func TestAMoveGivesWay(t *testing.T) {
 	w.records("Elected Elected", "Handover RolloutHandover")
 }
 
-// TestAMoveUnderAnExactQuota: what is refused then is nobody's trouble, and is not asked for again and again.
+// TestAMoveUnderAnExactQuota: a refusal by the quota is reported nowhere, and the operator does not repeat the request in a loop.
 func TestAMoveUnderAnExactQuota(t *testing.T) {
 	w := crowded(t, nil)
 	w.quota(2)
@@ -200,7 +202,7 @@ func TestAMoveUnderAnExactQuota(t *testing.T) {
 	}
 }
 
-// TestAMoveAtEveryCrash: wherever an operator ends, the next goes on, and no more pods are made than otherwise.
+// TestAMoveAtEveryCrash: wherever an operator ends, the next one continues, and they create no more Pods than one operator would.
 func TestAMoveAtEveryCrash(t *testing.T) {
 	for name, after := range map[string]bool{"before": false, "after": true} {
 		t.Run(name, func(t *testing.T) {
@@ -208,7 +210,7 @@ func TestAMoveAtEveryCrash(t *testing.T) {
 			o := w.operators[0]
 			o.always, o.after, o.endedAt = true, after, map[string]bool{}
 			w.uncordon(1, false)
-			for range 3 { // one that was noted and not made is forfeited for a while
+			for range 3 { // a move that was noted but not made is not tried again for a while
 				w.uncordon(2, false)
 				tried := w.clock.Now()
 				w.untilMoved("apart, or it is time to try again", func() bool { return w.apart() || w.clock.Now().Sub(tried) > 11*time.Minute })
@@ -221,7 +223,7 @@ func TestAMoveAtEveryCrash(t *testing.T) {
 	}
 }
 
-// TestAMoveWithoutNodes: an operator that may not read them says so.
+// TestAMoveWithoutNodes: an operator that may not read nodes reports that.
 func TestAMoveWithoutNodes(t *testing.T) {
 	w := crowded(t, nil)
 	w.operators[0].r.WithoutNodes = true
@@ -238,7 +240,7 @@ func TestAMoveWithoutNodes(t *testing.T) {
 	}
 }
 
-// TestNodesWake: what a node takes is news to jobs whose standbys share the active pod's node, and to no others.
+// TestNodesWake: a change in what a node accepts triggers jobs whose standbys share the active Pod's node, and no others.
 func TestNodesWake(t *testing.T) {
 	was := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}, Spec: corev1.NodeSpec{Unschedulable: true}}
 	for name, c := range map[string]struct {
@@ -266,7 +268,7 @@ func TestNodesWake(t *testing.T) {
 	awakes := func() bool {
 		return slices.Contains(w.operators[0].r.jobsCrowded(t.Context(), was), reconcile.Request{NamespacedName: w.key})
 	}
-	// The status may be as it was before: what is read of nodes is older than what is written of them.
+	// The status may be stale: the operator reads nodes before it writes the status.
 	job := w.read()
 	job.Status.Conditions = nil
 	w.must(w.api.Status().Update(t.Context(), job))
@@ -278,7 +280,7 @@ func TestNodesWake(t *testing.T) {
 	w.until("that is seen", func() bool { return !awakes() })
 }
 
-// TestALostNodeWakes: that a node is lost, or no more, is news to those whose pods are on it.
+// TestALostNodeWakes: the loss and the recovery of a node trigger the jobs with Pods on it.
 func TestALostNodeWakes(t *testing.T) {
 	ready := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}, Status: corev1.NodeStatus{
 		Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}},
@@ -303,7 +305,7 @@ func TestALostNodeWakes(t *testing.T) {
 	}
 }
 
-// TestTheHoldersNodeWakes: that a node is out of service is news to the job that has a pod on it, or whose holder was on it.
+// TestTheHoldersNodeWakes: an out-of-service node triggers the job that has a Pod on it, or whose holder was on it.
 func TestTheHoldersNodeWakes(t *testing.T) {
 	w := served(t, nil)
 	on := w.holder().node

@@ -18,13 +18,13 @@ import (
 	"github.com/singletonjob/operator/internal/plan"
 )
 
-// observation is what package plan decides on, and the object that a write to the Lease starts from.
+// observation is the input of package plan, and the Lease object on which a write is based.
 type observation struct {
 	plan.Observed
 	lease *coordinationv1.Lease
 }
 
-// observe reads everything that a decision depends on: from the cache, but for what must not be old.
+// observe reads everything that a decision depends on: from the cache, except where the data must be current.
 func (r *Reconciler) observe(ctx context.Context, key types.NamespacedName) (observation, error) {
 	o := observation{Observed: plan.Observed{
 		Namespace: key.Namespace, Name: key.Name, Now: r.Clock.Now(), Settings: r.Settings,
@@ -78,9 +78,9 @@ func (r *Reconciler) pods(ctx context.Context, from client.Reader, key types.Nam
 	return pods, nil
 }
 
-// observeLease reads the Lease. The cache holds only those with the operator's label, and lags: where it has none, the API
-// server is asked, and for the job and the pods too, because the Lease may now be made, and whether it may start free
-// depends on them. It is also asked before a holder is said to have stopped renewing, which the cache alone may be.
+// observeLease reads the Lease. The cache holds only Leases with the operator's label, and it lags. If it has none, observeLease
+// asks the API server, also for the job and the Pods: the Lease may be created now, and whether it may start free depends on them.
+// It also asks before the holder is reported to have stopped renewing, because only the cache may have stopped.
 func (r *Reconciler) observeLease(ctx context.Context, key types.NamespacedName, o *observation) error {
 	l, err := get(ctx, r.Client, key, &coordinationv1.Lease{})
 	if err != nil {
@@ -90,7 +90,7 @@ func (r *Reconciler) observeLease(ctx context.Context, key types.NamespacedName,
 		if err := r.take(o, l); err != nil || o.Job == nil {
 			return err
 		}
-		if o.Lease.Presence == plan.Ours && o.Lease.Claim.JobUID != string(o.Job.UID) { // a previous job's pods, if any, are waited for
+		if o.Lease.Presence == plan.Ours && o.Lease.Claim.JobUID != string(o.Job.UID) { // wait for the Pods of a previous job, if there are any
 			if err := r.observeLivePods(ctx, key, o); err != nil {
 				return err
 			}
@@ -115,14 +115,14 @@ func (r *Reconciler) observeLease(ctx context.Context, key types.NamespacedName,
 	return r.observeLivePods(ctx, key, o)
 }
 
-// observeLivePods takes the pods from the API server itself, in place of those in the cache.
+// observeLivePods reads the Pods from the API server instead of the cache.
 func (r *Reconciler) observeLivePods(ctx context.Context, key types.NamespacedName, o *observation) (err error) {
 	o.Pods, err = r.pods(ctx, r.Live, key, client.MatchingLabels{contract.NameLabel: key.Name})
 	return err
 }
 
-// cacheLimit is when a Lease that does not change is no longer taken from the cache: before its holder is said to have
-// stopped renewing.
+// cacheLimit is the time after which an unchanged Lease is read from the API server instead of the cache. It ends before the holder
+// is reported to have stopped renewing.
 func cacheLimit(job *v1alpha1.SingletonJob) time.Duration {
 	d := job.Spec.Lease.RenewDeadline.Duration
 	if d <= 0 {
@@ -170,8 +170,8 @@ func (r *Reconciler) observeChildren(ctx context.Context, key types.NamespacedNa
 	return nil
 }
 
-// observeVolumes reads the claims that the pods name, from the API server: to have all claims of a cluster in memory for the few
-// that jobs name would be dear. An operator without the right, given roles of an earlier release, says less and works on.
+// observeVolumes reads the claims of the Pods from the API server. Caching all claims of a cluster for the few that jobs use would
+// cost too much memory. An operator without this right, with the roles of an earlier release, reports less and still works.
 func (r *Reconciler) observeVolumes(ctx context.Context, o *observation) error {
 	for _, name := range plan.Claims(o.Pods) {
 		claim, err := get(ctx, r.Live, types.NamespacedName{Namespace: o.Namespace, Name: name}, &corev1.PersistentVolumeClaim{})
@@ -186,8 +186,8 @@ func (r *Reconciler) observeVolumes(ctx context.Context, o *observation) error {
 	return nil
 }
 
-// observeTime learns the API server's time, by which ticks and suspensions are dated. Where no answer has told it lately, one is asked
-// for.
+// observeTime reads the API server's time, which dates ticks and suspensions. If no recent response contained it, observeTime sends
+// a request.
 func (r *Reconciler) observeTime(ctx context.Context, key types.NamespacedName, o *observation) error {
 	if r.ServerTime == nil || o.Job == nil || o.Job.Spec.RunPolicy != v1alpha1.RunPolicyRunToCompletion {
 		return nil
@@ -202,8 +202,7 @@ func (r *Reconciler) observeTime(ctx context.Context, key types.NamespacedName, 
 	return nil
 }
 
-// observeNodes looks at the nodes on which the holder may be, and at all where two pods share one, so that one of them may go to
-// another.
+// observeNodes reads the nodes on which the holder may be. If two Pods share a node, it reads all nodes, so that one Pod can move.
 func (r *Reconciler) observeNodes(ctx context.Context, o *observation) error {
 	o.OutOfService, o.NotReady = map[string]bool{}, map[string]bool{}
 	if o.NodesUnknown = r.WithoutNodes; r.WithoutNodes {
@@ -262,7 +261,7 @@ func outOfService(node *corev1.Node) bool {
 	return false
 }
 
-// get reads an object into place; nil if there is none.
+// get reads an object; nil if it does not exist.
 func get[T client.Object](ctx context.Context, from client.Reader, key types.NamespacedName, into T) (T, error) {
 	var none T
 	switch err := from.Get(ctx, key, into); {

@@ -118,7 +118,7 @@ func TestWhoIsSeenToRenew(t *testing.T) {
 	see("it is another Lease", false)
 }
 
-// TestWhoWakesTheOperator: its own status does not, what somebody else does to a job does.
+// TestWhoWakesTheOperator: the operator's own status writes trigger no reconcile; other changes of a job do.
 func TestWhoWakesTheOperator(t *testing.T) {
 	job := func(change func(*v1alpha1.SingletonJob)) *v1alpha1.SingletonJob {
 		j := &v1alpha1.SingletonJob{ObjectMeta: metav1.ObjectMeta{UID: "u", Generation: 2, ResourceVersion: "1"}}
@@ -299,7 +299,7 @@ func TestMetrics(t *testing.T) {
 	}
 }
 
-// TestPodsByAgent: the sums over all jobs, and no series of an image that no pod has any more.
+// TestPodsByAgent checks the sums over all jobs, and that an image without Pods has no series.
 func TestPodsByAgent(t *testing.T) {
 	m := newMetrics()
 	key := func(name string) types.NamespacedName { return types.NamespacedName{Namespace: "ns", Name: name} }
@@ -332,7 +332,7 @@ func TestPodsByAgent(t *testing.T) {
 	shows(map[string]float64{"singletonjob_pods v2": 2})
 }
 
-// TestShownMetricsAreServed: the chart's alerts and its dashboard ask the operator for nothing that it does not have.
+// TestShownMetricsAreServed: the chart's alerts and dashboard use only metrics that the operator serves.
 func TestShownMetricsAreServed(t *testing.T) {
 	r := New(nil, nil, nil, plan.Observed{}.Settings)
 	descriptions := make(chan *prometheus.Desc, 100)

@@ -12,7 +12,8 @@ import (
 	"github.com/singletonjob/operator/internal/plan"
 )
 
-// TestAJobIsRecreated before the garbage collector, which does not run here, has deleted what its predecessor had.
+// TestAJobIsRecreated: the job is recreated before the garbage collector, which does not run here, has deleted its predecessor's
+// objects.
 func TestAJobIsRecreated(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

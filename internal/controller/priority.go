@@ -10,14 +10,14 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
-// What waits is taken in this order: changes of holder, on which traffic and people wait; what else happens to jobs that run, rollouts
-// too; jobs that are new; and last what a list says at the operator's start (controller-runtime's LowPriority).
+// The queue order: first changes of holder, which traffic and users wait for; then everything else about running jobs, including
+// rollouts; then new jobs; and last the jobs listed at the operator's start (controller-runtime's LowPriority).
 const (
 	failoverPriority = 10
 	newJobPriority   = -10
 )
 
-// add puts jobs where their priority has them. A queue of another kind, as tests have, knows none.
+// add puts jobs into the queue with a priority. Other kinds of queue, as in tests, have no priorities.
 func add(q queue, priority int, jobs ...reconcile.Request) {
 	if p, ok := q.(priorityqueue.PriorityQueue[reconcile.Request]); ok {
 		p.AddWithOpts(priorityqueue.AddOpts{Priority: &priority}, jobs...)
@@ -28,8 +28,8 @@ func add(q queue, priority int, jobs ...reconcile.Request) {
 	}
 }
 
-// newJobs have jobs wait that are new to an operator. Whether a job is one of its start each handler is told by itself, and of one that is made
-// during the start they are told otherwise: so this one takes all.
+// newJobs gives a low priority to jobs that are new to the operator. IsInInitialList differs between handlers for a job that is
+// created during the start, so this handler takes all new jobs.
 var newJobs = handler.Funcs{CreateFunc: func(_ context.Context, e event.CreateEvent, q queue) {
 	priority := newJobPriority
 	if e.IsInInitialList {

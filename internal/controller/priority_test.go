@@ -18,7 +18,7 @@ import (
 	"github.com/singletonjob/operator/internal/inject"
 )
 
-// TestFailoversComeFirst: before what else happens to jobs, and new jobs last.
+// TestFailoversComeFirst: failovers come before other events of jobs, and new jobs come last.
 func TestFailoversComeFirst(t *testing.T) {
 	named := func(name string) metav1.ObjectMeta {
 		return metav1.ObjectMeta{Namespace: "ns", Name: name, UID: "uid", Labels: map[string]string{
@@ -29,7 +29,8 @@ func TestFailoversComeFirst(t *testing.T) {
 	q := priorityqueue.New[reconcile.Request](t.Name())
 	defer q.ShutDown()
 
-	// The one of the start and the one that is new come by either handler, as the other is told otherwise of one that is made meanwhile.
+	// The initial job and the new one can come from either handler, because the handlers disagree about a job that is created in
+	// the meantime.
 	for name, atStart := range map[string]bool{"old": true, "new": false} {
 		e := event.CreateEvent{Object: &v1alpha1.SingletonJob{ObjectMeta: named(name)}, IsInInitialList: atStart}
 		if jobChanged.Create(e) {
@@ -60,7 +61,7 @@ func TestFailoversComeFirst(t *testing.T) {
 	}
 }
 
-// TestPrioritiesEnd: a job that has failed over has no precedence for ever, but until that is told.
+// TestPrioritiesEnd: a job that has failed over keeps its precedence only until the failover is reported.
 func TestPrioritiesEnd(t *testing.T) {
 	if got, _ := result(previousRetry, refusalRetry); got.Priority == nil || *got.Priority != 0 {
 		t.Errorf("what comes later has the priority %v", got.Priority)

@@ -12,7 +12,7 @@ import (
 	"github.com/singletonjob/operator/api/v1alpha1"
 )
 
-// toldOfProtection are the Events that tell of a standby that is missing, and of one that is there again.
+// toldOfProtection are the Events about a missing standby and about its return.
 func (w *world) toldOfProtection() (told []string) {
 	w.t.Helper()
 	events := w.events()
@@ -25,8 +25,8 @@ func (w *world) toldOfProtection() (told []string) {
 	return told
 }
 
-// TestALostStandbyIsTold: a takeover and a rollout leave a job without a standby for as long as they take, and nobody is told. That
-// none comes is told once, by however many operators, and that it has come.
+// TestALostStandbyIsTold: a job lacks a standby during a takeover and a rollout, without an Event. If no standby comes, there is
+// one Event, whatever the number of operators, and one when it comes.
 func TestALostStandbyIsTold(t *testing.T) {
 	w := served(t, func(s *v1alpha1.SingletonJobSpec) { s.Strategy.ProgressDeadlineSeconds = new(int32(10)) })
 	w.deletePod(w.holder().name)
@@ -37,13 +37,13 @@ func TestALostStandbyIsTold(t *testing.T) {
 		t.Fatalf("without a reason it is told %q", told)
 	}
 
-	w.tick = 800 * time.Millisecond // pods are dated by a clock that may be ahead by now
+	w.tick = 800 * time.Millisecond // the timestamps of Pods come from a clock that may be ahead by now
 	nodes := w.nodes
 	w.alone = true
 	lose := func() {
 		holder := w.holder()
 		w.nodes = []string{holder.node}
-		for _, pod := range w.pods() { // one of the rollout may still be going
+		for _, pod := range w.pods() { // a Pod of the rollout may still be terminating
 			if pod.Name != holder.name && pod.DeletionTimestamp == nil {
 				w.deletePod(pod.Name)
 			}

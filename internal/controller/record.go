@@ -13,16 +13,16 @@ import (
 	"github.com/singletonjob/operator/internal/plan"
 )
 
-// record writes the status, then emits the Events of what it made true, and last has the Lease forget what is told. The status is written on the version of the job
-// that was observed: who decided on an older one is refused, so that nothing is counted twice. An Event that is refused holds
-// up nothing, and is written later.
+// record writes the status, then emits the Events for what the status made true, and finally clears from the Lease what is now
+// recorded. The status write is conditional on the observed version of the job: a decision on an older version is refused, so that
+// nothing is counted twice. A refused Event blocks nothing, and is written later.
 func (r *Reconciler) record(ctx context.Context, o *observation, p *plan.Plan) []error {
 	if o.Job == nil {
 		return nil
 	}
 	key, job := client.ObjectKeyFromObject(o.Job), o.Job
-	// The status may be stored although the answer says otherwise, or none comes. Until all Events are written, this process does
-	// not know which were.
+	// The status may be stored even if the response is an error or missing. Until all Events are written, this process does not
+	// know which of them exist.
 	r.memory.announce(key, job.UID)
 	if p.Status != nil {
 		job = job.DeepCopy()
@@ -54,8 +54,8 @@ func (r *Reconciler) record(ctx context.Context, o *observation, p *plan.Plan) [
 	return errs
 }
 
-// emit writes an Event under a name that follows from what it says. Unlike through a recorder it is written when this
-// returns, and once.
+// emit writes an Event under a name that is derived from its content. Unlike with a recorder, the Event is written when emit
+// returns, and only once.
 func (r *Reconciler) emit(ctx context.Context, job *v1alpha1.SingletonJob, e plan.Event) error {
 	now := metav1.NewTime(r.Clock.Now())
 	event := &corev1.Event{
@@ -72,7 +72,7 @@ func (r *Reconciler) emit(ctx context.Context, job *v1alpha1.SingletonJob, e pla
 	case err == nil, apierrors.IsAlreadyExists(err):
 		return nil
 	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
-		return nil // it would be gone with the namespace
+		return nil // it would be deleted with the namespace
 	default:
 		return asRefusal(fmt.Errorf("write the Event %s/%s: %w", job.Namespace, e.Name, err))
 	}

@@ -27,8 +27,8 @@ import (
 	"github.com/singletonjob/operator/internal/inject"
 )
 
-// refuse has the API server refuse to create objects of a kind in the world's namespace, with a text that differs each time:
-// it asks a webhook that resets every connection. calls counts them.
+// refuse makes the API server refuse to create objects of a kind in the world's namespace, each time with a different text: it asks
+// a webhook that resets every connection. calls counts the calls.
 func (w *world) refuse(rule admissionv1.Rule, sample client.Object) (calls *atomic.Int64) {
 	w.t.Helper()
 	listener, err := (&net.ListenConfig{}).Listen(w.t.Context(), "tcp", "127.0.0.1:0")
@@ -42,7 +42,7 @@ func (w *world) refuse(rule admissionv1.Rule, sample client.Object) (calls *atom
 				return
 			}
 			calls.Add(1)
-			_, _ = connection.Read(make([]byte, 1)) // else the client fails to connect, and names no port of its own
+			_, _ = connection.Read(make([]byte, 1)) // otherwise the client fails to connect, and its error has no local port
 			_ = connection.(*net.TCPConn).SetLinger(0)
 			_ = connection.Close()
 		}
@@ -63,7 +63,7 @@ func (w *world) refuse(rule admissionv1.Rule, sample client.Object) (calls *atom
 	w.must(err)
 	w.must(api.Create(w.t.Context(), hook))
 	w.t.Cleanup(func() { _ = api.Delete(context.Background(), hook) })
-	for calls.Load() == 0 { // the API server hears of it a little later
+	for calls.Load() == 0 { // the API server learns of it a little later
 		sample.SetNamespace(w.key.Namespace)
 		sample.SetName("sample")
 		_ = w.api.Create(w.t.Context(), sample.DeepCopyObject().(client.Object), client.DryRunAll)
@@ -72,7 +72,7 @@ func (w *world) refuse(rule admissionv1.Rule, sample client.Object) (calls *atom
 	return calls
 }
 
-// TestTheBudgetIsRefused: what no pod needs holds up none, and roles wait for nothing.
+// TestTheBudgetIsRefused: objects that no Pod needs block no Pod, and roles wait for nothing.
 func TestTheBudgetIsRefused(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -93,7 +93,7 @@ func TestTheBudgetIsRefused(t *testing.T) {
 	}
 }
 
-// TestEventsAreRefused: they hold up nothing, and are not asked for again and again. They come when they may.
+// TestEventsAreRefused: refused Events block nothing and are not retried in a loop. They are written when that is allowed again.
 func TestEventsAreRefused(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -111,7 +111,7 @@ func TestEventsAreRefused(t *testing.T) {
 	w.holder().exit(1)
 	w.until("it failed over", func() bool { return w.serving() && w.status().Failovers == 1 })
 	asked = 0
-	w.clock.SetTime(w.clock.Now().Add(time.Second)) // after the last of its renewals, so that the plan has a time to wake
+	w.clock.SetTime(w.clock.Now().Add(time.Second)) // after its last renewal, so that the plan has a time for the next reconcile
 	result, err := o.r.Reconcile(t.Context(), ctrl.Request{NamespacedName: w.key})
 	if err != nil || result.RequeueAfter <= 0 || result.RequeueAfter > 3*time.Second || asked == 0 {
 		t.Errorf("comes back after %v, %v, with %d Events refused; want when the holder would have stopped renewing", result.RequeueAfter, err, asked)
@@ -133,7 +133,7 @@ func TestEventsAreRefused(t *testing.T) {
 	})
 }
 
-// TestALeaseIsRefused: the status says that what was asked for can't be written, and it is written when it may.
+// TestALeaseIsRefused: the status reports the refused write, and it is made when that is allowed again.
 func TestALeaseIsRefused(t *testing.T) {
 	w := served(t, nil)
 	w.operators[0].refuses = func(_ string, obj client.Object) bool {
@@ -150,7 +150,7 @@ func TestALeaseIsRefused(t *testing.T) {
 	w.until("a higher token", func() bool { return w.serving() && w.status().FencingToken > 1_000_000 })
 }
 
-// TestRolesAreRefused: traffic is without its pod, but what is lost is replaced, and the status says why.
+// TestRolesAreRefused: traffic reaches no Pod, but lost Pods are replaced, and the status gives the reason.
 func TestRolesAreRefused(t *testing.T) {
 	w := served(t, nil)
 	w.operators[0].refuses = func(verb string, obj client.Object) bool {
@@ -163,7 +163,7 @@ func TestRolesAreRefused(t *testing.T) {
 		return s.Handovers == 1 && s.ActivePod != "" && s.Candidates.Ready == 2
 	}
 	w.until("the next one acts", acts)
-	for _, pod := range w.pods() { // now that a role waits to be changed
+	for _, pod := range w.pods() { // a role has to be changed now
 		if pod.Name != w.holder().name {
 			w.deletePod(pod.Name)
 			w.until("a pod is lost", func() bool { return !acts() })
@@ -183,7 +183,7 @@ func TestRolesAreRefused(t *testing.T) {
 	}
 }
 
-// TestADeletionIsRefused: somebody protects one pod. The others go, and it goes when it may.
+// TestADeletionIsRefused: one Pod is protected. The others are deleted, and this one is deleted when that is allowed again.
 func TestADeletionIsRefused(t *testing.T) {
 	w := served(t, func(s *v1alpha1.SingletonJobSpec) { s.Candidates = 4 })
 	protected := ""
@@ -192,7 +192,7 @@ func TestADeletionIsRefused(t *testing.T) {
 			return false
 		}
 		if protected == "" {
-			protected = obj.GetName() // the first one that is to go
+			protected = obj.GetName() // the first one that must be deleted
 		}
 		return obj.GetName() == protected
 	}
@@ -205,8 +205,8 @@ func TestADeletionIsRefused(t *testing.T) {
 	w.until("it goes too", func() bool { return w.serving() && len(w.pods()) == 2 })
 }
 
-// TestARefusalIsNoLoop: the operator as it runs, woken by its own writes as by all others, asks again in a while for what is
-// refused, though the text of the refusal differs each time.
+// TestARefusalIsNoLoop: the operator as it runs, triggered by its own writes like by others, retries refused requests with a
+// backoff, although the text of the refusal differs each time.
 func TestARefusalIsNoLoop(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -218,8 +218,8 @@ func TestARefusalIsNoLoop(t *testing.T) {
 	if !strings.Contains(condition(job.Status, v1alpha1.ConditionActive).Message, "127.0.0.1") {
 		t.Fatalf("the text has nothing that differs each time: %+v", job.Status.Conditions)
 	}
-	// What was begun before may end late on a busy machine; a loop has no while without it. What is refused is asked for again after
-	// as long as it has been refused: a while without that shows nothing.
+	// Work that started earlier can end late on a busy machine; a loop has no quiet period. Refused requests are retried after as
+	// long as they have been refused, so a quiet period before that proves nothing.
 	for while := 5 * time.Second; ; while *= 2 {
 		before, first := calls.Load(), w.read().ResourceVersion
 		time.Sleep(while)
@@ -234,7 +234,7 @@ func TestARefusalIsNoLoop(t *testing.T) {
 	}
 }
 
-// TestALeaseWithAnotherJobsLabel is its own job's, as the agents have it, and what happens to it is recorded.
+// TestALeaseWithAnotherJobsLabel: it belongs to the job of its name, as for the agents, and its changes are recorded.
 func TestALeaseWithAnotherJobsLabel(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -256,7 +256,7 @@ func TestALeaseWithAnotherJobsLabel(t *testing.T) {
 	}
 }
 
-// changeLease is somebody with kubectl.
+// changeLease acts as a user with kubectl.
 func (w *world) changeLease(change func(*coordinationv1.Lease)) {
 	w.t.Helper()
 	w.must(retry.RetryOnConflict(retry.DefaultRetry, func() error {
@@ -266,7 +266,7 @@ func (w *world) changeLease(change func(*coordinationv1.Lease)) {
 	}))
 }
 
-// asItRuns has the operator run for a world, woken by what it watches.
+// asItRuns runs the operator for a world, triggered by its watches.
 func asItRuns(t *testing.T, w *world) {
 	t.Helper()
 	m, err := ctrl.NewManager(w.plane.Config(), ctrl.Options{
@@ -275,7 +275,7 @@ func asItRuns(t *testing.T, w *world) {
 	})
 	w.must(err)
 	r := New(m.GetClient(), m.GetAPIReader(), clock.RealClock{}, inject.Settings{AgentImage: "agent"})
-	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context())) // to be ended before the API server is
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context())) // must end before the API server does
 	w.must(r.SetupWithManager(ctx, m, 1))
 	ended := make(chan error)
 	go func() { ended <- m.Start(ctx) }()
@@ -283,10 +283,10 @@ func asItRuns(t *testing.T, w *world) {
 		cancel()
 		w.must(<-ended)
 	})
-	w.api = unmemoized(t, w) // it is not alone on the API server here
+	w.api = unmemoized(t, w) // other clients write to this API server too
 }
 
-// awaitReason waits until the job's status gives a reason.
+// awaitReason waits until the job's status has a reason.
 func awaitReason(t *testing.T, w *world, reason string) *v1alpha1.SingletonJob {
 	t.Helper()
 	for began := time.Now(); ; time.Sleep(20 * time.Millisecond) {
@@ -300,7 +300,7 @@ func awaitReason(t *testing.T, w *world, reason string) *v1alpha1.SingletonJob {
 	}
 }
 
-// unmemoized is a client for a world that others write to.
+// unmemoized is a client for a world to which others write.
 func unmemoized(t *testing.T, w *world) client.WithWatch {
 	t.Helper()
 	api, err := client.NewWithWatch(w.plane.Config(), client.Options{Scheme: scheme(t)})

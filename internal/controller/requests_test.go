@@ -19,19 +19,20 @@ import (
 	"github.com/singletonjob/operator/internal/plan"
 )
 
-// TestFewRequests: what the operator sends, watches aside, from a job's creation until it is as asked for, and from its holder's death until
-// the next one is told of and stood by for. A busy machine adds to it now and then, since what was written is seen late; a defect does always.
+// TestFewRequests counts the operator's requests except watches, from a job's creation until it is as its spec asks, and from its
+// holder's death until the next holder is reported and has a standby. A busy machine adds some requests in some runs, because the
+// cache shows writes late. A defect adds them in every run.
 func TestFewRequests(t *testing.T) {
 	t.Parallel()
 	const (
 		attempts           = 20
 		toCreate, failOver = 20, 12 // two more than on a quiet machine
 	)
-	created, failedOver := math.MaxInt, math.MaxInt // the least that each has cost
+	created, failedOver := math.MaxInt, math.MaxInt // the minimum of all attempts
 	for attempt := 1; ; attempt++ {
 		w := newWorld(t)
 		_, sent := w.manage()
-		w.operators = nil // but the one that runs by itself
+		w.operators = nil // except the one that runs by itself
 		const patience = 5 * time.Minute
 		w.job(nil)
 		if !w.live(patience, w.serving) {
@@ -41,7 +42,7 @@ func TestFewRequests(t *testing.T) {
 		created = min(created, w.cost(sent.take(), "a job's creation"))
 
 		var before *agent
-		if !w.live(patience, func() bool { before = w.holder(); return before != nil }) { // one that was too busy to renew has stepped down
+		if !w.live(patience, func() bool { before = w.holder(); return before != nil }) { // a holder that was too busy to renew has stepped down
 			t.Fatalf("nobody acts in time\n%s", w.describe())
 		}
 		w.kill(before)
@@ -59,7 +60,7 @@ func TestFewRequests(t *testing.T) {
 	}
 }
 
-// settle lets a few rounds pass in which nothing is waited for.
+// settle runs a few rounds in which nothing is waited for.
 func (w *world) settle() {
 	w.t.Helper()
 	w.live(3*time.Second, func() bool { return false })
@@ -67,7 +68,7 @@ func (w *world) settle() {
 
 func (w *world) cost(sent map[string]int, of string) (total int) {
 	w.t.Helper()
-	delete(sent, "get ") // which resources there are, once for all jobs
+	delete(sent, "get ") // discovery, once for all jobs
 	for _, what := range slices.Sorted(maps.Keys(sent)) {
 		total += sent[what]
 		w.t.Logf("%s: %d x %s", of, sent[what], what)
@@ -75,7 +76,8 @@ func (w *world) cost(sent map[string]int, of string) (total int) {
 	return total
 }
 
-// TestWhatWasCreatedIsApplied once it changes: what a later version leaves out would stay else.
+// TestWhatWasCreatedIsApplied: a created object counts as applied once it changes. Otherwise fields that a later version leaves out
+// would stay.
 func TestWhatWasCreatedIsApplied(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -106,8 +108,8 @@ func TestWhatWasCreatedIsApplied(t *testing.T) {
 	}
 }
 
-// TestALabelIsRestoredThoughNothingMayBeCreated: what has lost the label is not in the cache, and to create it is refused before anybody sees
-// that it is there.
+// TestALabelIsRestoredThoughNothingMayBeCreated: an object that has lost the label is not in the cache, and creating it is refused
+// before the API server notices that it exists.
 func TestALabelIsRestoredThoughNothingMayBeCreated(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

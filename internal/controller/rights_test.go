@@ -21,8 +21,8 @@ import (
 	"github.com/singletonjob/operator/internal/plan"
 )
 
-// TestALifeWithTheRightsOfOneNamespace: with the generated rules as a Role in the job's namespace, without nodes, and with no right
-// anywhere else, the operator does what comes in the life of a job and is refused nothing.
+// TestALifeWithTheRightsOfOneNamespace: with the generated rules as a Role in the job's namespace, without nodes and without rights
+// elsewhere, the operator manages the whole life of a job, and nothing is refused.
 func TestALifeWithTheRightsOfOneNamespace(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -40,7 +40,7 @@ func TestALifeWithTheRightsOfOneNamespace(t *testing.T) {
 	w.holder().exit(3)
 	w.until("another has taken over", func() bool { return w.serving() && w.status().Failovers == 1 })
 
-	// That the node is off is said where this operator may not look.
+	// The test reports the node's loss where this operator may not read.
 	lost := w.holder()
 	lost.alive, lost.stopped, lost.frozen = false, true, true
 	w.cutOffNode(lost.node)
@@ -70,7 +70,7 @@ func TestALifeWithTheRightsOfOneNamespace(t *testing.T) {
 	}
 }
 
-// confined is a client that may do in the job's namespace what the chart grants in each of watchNamespaces, and nothing else.
+// confined is a client with the rights that the chart grants in each of watchNamespaces, in the job's namespace only.
 func (w *world) confined() client.WithWatch {
 	w.t.Helper()
 	generated, err := os.ReadFile("../../config/rbac/role.yaml")
@@ -105,7 +105,7 @@ func (w *world) confined() client.WithWatch {
 	}
 }
 
-// bindElsewhere has somebody bind the job's account to another role, which can only be made undone by another binding.
+// bindElsewhere binds the job's account to another role. Only another binding can undo that.
 func (w *world) bindElsewhere() {
 	w.t.Helper()
 	var binding rbacv1.RoleBinding
@@ -115,7 +115,7 @@ func (w *world) bindElsewhere() {
 	w.must(w.api.Create(w.t.Context(), &binding))
 }
 
-// outOfService has an administrator say that a node is off.
+// outOfService marks a node as out of service, as an administrator.
 func (w *world) outOfService(name string) {
 	w.t.Helper()
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}

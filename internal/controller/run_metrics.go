@@ -10,7 +10,7 @@ import (
 	"github.com/singletonjob/operator/internal/plan"
 )
 
-// runMetrics are those of jobs that run to completion; others have none of their series.
+// runMetrics are the metrics of jobs that run to completion. Other jobs do not have these series.
 type runMetrics struct {
 	nextTick, missed, skipped, last *prometheus.GaugeVec
 	ended                           *prometheus.CounterVec
@@ -20,9 +20,9 @@ type runMetrics struct {
 func newRunMetrics(gauge func(name, help string) *prometheus.GaugeVec) runMetrics {
 	buckets := []float64{.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600, 3 * 3600, 12 * 3600}
 	return runMetrics{
-		nextTick: gauge("next_tick_timestamp_seconds", "When the next tick of the schedule is, in seconds since 1970."),
-		missed:   gauge("ticks_missed", "Ticks that should have had a run, and had none."),
-		skipped:  gauge("ticks_skipped", "Ticks that were passed over by the overlap policy."),
+		nextTick: gauge("next_tick_timestamp_seconds", "Time of the schedule's next tick, in seconds since 1970."),
+		missed:   gauge("ticks_missed", "Ticks that should have had a run and had none."),
+		skipped:  gauge("ticks_skipped", "Ticks that the overlap policy skipped."),
 		last: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Namespace: "singletonjob", Name: "last_run", Help: "1 for the state of the newest run.",
 		}, []string{"namespace", "name", "state"}),
@@ -30,10 +30,10 @@ func newRunMetrics(gauge func(name, help string) *prometheus.GaugeVec) runMetric
 			Namespace: "singletonjob", Name: "runs_total", Help: "Runs that have ended since this operator started, by state.",
 		}, []string{"namespace", "name", "state"}),
 		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Namespace: "singletonjob", Name: "run_seconds", Help: "From the begin of a run's first attempt to the end of its last, by state.", Buckets: buckets,
+			Namespace: "singletonjob", Name: "run_seconds", Help: "Time from the start of a run's first attempt to the end of its last attempt, by state.", Buckets: buckets,
 		}, []string{"state"}),
 		delay: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Namespace: "singletonjob", Name: "run_start_delay_seconds", Help: "From a tick to the begin of its run.", Buckets: buckets,
+			Namespace: "singletonjob", Name: "run_start_delay_seconds", Help: "Time from a tick to the start of its run.", Buckets: buckets,
 		}, nil),
 	}
 }
@@ -68,7 +68,7 @@ func (m runMetrics) show(job *v1alpha1.SingletonJob) {
 	}
 }
 
-// count counts the runs that a status tells for the first time to have begun, or to have ended.
+// count counts the runs that a status shows for the first time as started or ended.
 func (m runMetrics) count(namespace, name string, before, now []v1alpha1.RunStatus) {
 	for i := range now {
 		is := &now[i]

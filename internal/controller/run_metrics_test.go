@@ -13,7 +13,8 @@ import (
 	"github.com/singletonjob/operator/api/v1alpha1"
 )
 
-// TestMetricsOfRuns: a run for a tick of long ago is not late, since a person asked for it, and each run is counted when its end is told.
+// TestMetricsOfRuns: a run for an old tick does not count as late, because a user requested it, and each run is counted when its
+// end is reported.
 func TestMetricsOfRuns(t *testing.T) {
 	tick := time.Date(2026, 1, 2, 3, 0, 0, 0, time.UTC)
 	run := func(name, state string, began time.Duration) v1alpha1.RunStatus {

@@ -16,7 +16,7 @@ import (
 	"github.com/singletonjob/operator/internal/lease"
 )
 
-// starts notes an attempt, and fails where its run is over.
+// starts records an attempt, and fails if its run is over.
 func (w *world) starts(run lease.Run) {
 	w.t.Helper()
 	if run.ID == "" {
@@ -28,14 +28,14 @@ func (w *world) starts(run lease.Run) {
 	w.ran = append(w.ran, run)
 }
 
-// ends notes the last word on a run.
+// ends records the final result of a run.
 func (w *world) ends(e lease.TenureEnded) {
 	if e.Run != "" && e.Run != lease.RunRunning && e.Run != lease.RunFailed {
 		w.finished[w.ran[len(w.ran)-1].ID] = true
 	}
 }
 
-// attempts are those that were begun: what their runs are for, and their numbers.
+// attempts are the started attempts: the tick of each run, and its number.
 func (w *world) attempts() string {
 	var all []string
 	for _, r := range w.ran {
@@ -50,7 +50,7 @@ func (w *world) attempts() string {
 
 const runTime = 2 * time.Second
 
-// toCompletion makes a job that is run to completion; a process ends after runTime.
+// toCompletion creates a job that runs to completion. A process ends after runTime.
 func (w *world) toCompletion(change func(*v1alpha1.SingletonJobSpec)) {
 	w.t.Helper()
 	w.short["v1"], w.short["v2"] = runTime, runTime
@@ -72,7 +72,7 @@ func (w *world) says(name, reason string) func() bool {
 	return func() bool { return condition(w.status(), name).Reason == reason }
 }
 
-// rested reports whether nothing is left but what ran last.
+// rested reports whether only the Pods of the last run are left.
 func (w *world) rested() bool {
 	pods := w.pods()
 	return len(pods) == 0 || len(pods) == 1 && pods[0].Status.Phase == corev1.PodSucceeded
@@ -87,23 +87,23 @@ func (w *world) eventsOf(reasons ...string) (n int) {
 	return n
 }
 
-// aRun is a life of a job that is run once: its first attempt fails, its Lease is deleted, it is run again by hand, and goes when its
-// time is over.
+// aRun is the life of a job that runs once: its first attempt fails, its Lease is deleted, a user runs it again, and it is deleted
+// when its TTL ends.
 func aRun(w *world) {
 	w.t.Helper()
 	w.fails = 1
 	w.toCompletion(func(spec *v1alpha1.SingletonJobSpec) { spec.Lease.LockDelay = metav1.Duration{} })
 	w.until("complete", w.says(v1alpha1.ConditionComplete, v1alpha1.ReasonRunComplete))
-	w.until("at rest", w.rested)
+	w.until("the job is idle", w.rested)
 	w.deleteLease()
 	w.until("another Lease", func() bool { return w.lease() != nil })
-	for range 40 { // longer than its holder is waited for
+	for range 40 { // longer than candidates wait for its holder
 		w.round()
 	}
 	w.askRun("again")
 	w.until("asked for", func() bool { return len(w.status().Runs) == 2 })
 	w.until("complete again", w.says(v1alpha1.ConditionComplete, v1alpha1.ReasonRunComplete))
-	w.until("at rest again", w.rested)
+	w.until("the job is idle again", w.rested)
 	if got := w.attempts(); got != "1, 2, again 1" && got != " 1,  2, again 1" {
 		w.t.Errorf("what ran: %q", got)
 	}
@@ -132,7 +132,7 @@ func TestARun(t *testing.T) {
 	aRun(newWorld(t))
 }
 
-// TestTheOperatorEndsAtEveryWriteOfARun: it gets no further than one write in all its life, and what is told is the same.
+// TestTheOperatorEndsAtEveryWriteOfARun: each process of the operator makes only one write, and the reported result is the same.
 func TestTheOperatorEndsAtEveryWriteOfARun(t *testing.T) {
 	for _, after := range []bool{false, true} {
 		t.Run(fmt.Sprintf("after %v", after), func(t *testing.T) {
@@ -144,7 +144,7 @@ func TestTheOperatorEndsAtEveryWriteOfARun(t *testing.T) {
 	}
 }
 
-// TestTwoOperatorsOfARun: both see old states.
+// TestTwoOperatorsOfARun: both operators see old states.
 func TestTwoOperatorsOfARun(t *testing.T) {
 	for _, seed := range seeds(t) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
@@ -156,7 +156,7 @@ func TestTwoOperatorsOfARun(t *testing.T) {
 	}
 }
 
-// TestARunOnALostNode: the next attempt follows when the lease has run out, and is told as a failover.
+// TestARunOnALostNode: the next attempt starts when the lease has run out, and is reported as a failover.
 func TestARunOnALostNode(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -171,8 +171,8 @@ func TestARunOnALostNode(t *testing.T) {
 	}
 }
 
-// TestARunOfARecreatedJob: a job is deleted during its run, and made again before the garbage collector has seen to its pods. Their agents
-// never begin a run of the new job, whose ID would be the old one's: what it was to do would be taken to be done.
+// TestARunOfARecreatedJob: a job is deleted during its run, and recreated before the garbage collector deletes its Pods. Their
+// agents never start a run of the new job under the old run's ID, because the new job's work would then count as done.
 func TestARunOfARecreatedJob(t *testing.T) {
 	for _, orphaned := range []bool{false, true} {
 		t.Run(fmt.Sprintf("orphaned %v", orphaned), func(t *testing.T) {
@@ -190,7 +190,7 @@ func TestARunOfARecreatedJob(t *testing.T) {
 				}
 			}
 			w.toCompletion(func(spec *v1alpha1.SingletonJobSpec) { spec.Template.Spec.Containers[0].Image = "v2" })
-			for range 100 { // the old run ends meanwhile, and nobody begins another
+			for range 100 { // the old run ends, and no agent starts another
 				w.round()
 			}
 			w.collectGarbage(old.UID)
@@ -203,7 +203,7 @@ func TestARunOfARecreatedJob(t *testing.T) {
 	}
 }
 
-// TestOrphansOfARunWithoutALease: what a previous job has left goes before there is a Lease again.
+// TestOrphansOfARunWithoutALease: the operator deletes the Pods of a previous job before it creates a Lease again.
 func TestOrphansOfARunWithoutALease(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -225,7 +225,7 @@ func TestOrphansOfARunWithoutALease(t *testing.T) {
 	}
 }
 
-// TestARunThatFails: no attempt follows those that it may have, and no pod is made any more.
+// TestARunThatFails: after the allowed attempts there is no further attempt, and the operator creates no more Pods.
 func TestARunThatFails(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -233,7 +233,7 @@ func TestARunThatFails(t *testing.T) {
 	w.toCompletion(func(spec *v1alpha1.SingletonJobSpec) { spec.BackoffLimit = new(int32(1)) })
 	w.until("it tries again", w.says(v1alpha1.ConditionActive, v1alpha1.ReasonRetrying))
 	w.until("given up", w.says(v1alpha1.ConditionFailed, v1alpha1.ReasonBackoffLimitExceeded))
-	w.until("at rest", w.rested)
+	w.until("the job is idle", w.rested)
 	for range 30 {
 		w.round()
 	}
@@ -243,11 +243,12 @@ func TestARunThatFails(t *testing.T) {
 	}
 }
 
-// onSchedule makes a job with ticks every ten minutes.
+// onSchedule creates a job with a tick every ten minutes.
 func (w *world) onSchedule(change func(*v1alpha1.Schedule)) {
 	w.t.Helper()
 	w.tick = time.Second
-	// The API server dates the Lease by its own clock, and no tick counts from before that; nor may one come while candidates are made.
+	// The API server dates the Lease by its own clock, and no tick counts from before that time. No tick may come while candidates
+	// are created either.
 	const period, near = 10 * time.Minute, 20 * time.Second
 	if left := period - time.Since(time.Now().Truncate(period)); left < near {
 		time.Sleep(left + time.Second)
@@ -262,8 +263,8 @@ func (w *world) onSchedule(change func(*v1alpha1.Schedule)) {
 	})
 }
 
-// restUntil lets time pass as the operator asks for it: where nothing is under way, it is next looked at when the operator wants to,
-// or at last at an instant.
+// restUntil advances time as the operator asks for it: while nothing is in progress, the next reconcile is when the operator wants
+// it, or at last at an instant.
 func (w *world) restUntil(at time.Time) {
 	w.t.Helper()
 	for w.now().Before(at) {
@@ -274,7 +275,7 @@ func (w *world) restUntil(at time.Time) {
 	}
 }
 
-// next is the next whole ten minutes, and that many more of them.
+// next is the n-th next multiple of ten minutes.
 func (w *world) next(n int) time.Time {
 	const period = 10 * time.Minute
 	return w.now().Truncate(period).Add(time.Duration(n) * period)
@@ -289,7 +290,7 @@ func due(from, to time.Time, step time.Duration) string {
 	return strings.Join(all, ", ")
 }
 
-// aSchedule is a life of a job with a schedule over some hours: ticks, ticks over which it is suspended, another cron, a run by hand, and
+// aSchedule is some hours in the life of a job with a schedule: ticks, a suspension over ticks, another cron, a run by hand, and
 // one during a run.
 func aSchedule(w *world) {
 	w.t.Helper()
@@ -313,7 +314,7 @@ func aSchedule(w *world) {
 	want += ", " + due(from, w.now(), 20*time.Minute)
 	w.askRun("by-hand")
 	w.until("asked for", func() bool { return w.holder() != nil })
-	if !w.operators[0].always { // else it may see that when the run is over
+	if !w.operators[0].always { // otherwise it may see that only after the run is over
 		w.askRun("too-late")
 	}
 	w.until("it is over", func() bool { return w.holder() == nil && w.rested() })
@@ -353,7 +354,8 @@ func TestTheOperatorEndsAtEveryWriteOfASchedule(t *testing.T) {
 	aSchedule(w)
 }
 
-// TestAnOperatorThatIsDownOverTicks: candidates that stand by always need none. Without them ticks are missed, which is told.
+// TestAnOperatorThatIsDownOverTicks: permanent standbys need no operator to run ticks. Without standbys, ticks are missed and
+// reported as missed.
 func TestAnOperatorThatIsDownOverTicks(t *testing.T) {
 	for standby, missed := range map[string]int64{v1alpha1.StandbyWarm: 0, v1alpha1.StandbyOnDemand: 2} {
 		t.Run(standby, func(t *testing.T) {
@@ -389,7 +391,7 @@ func TestAnOperatorThatIsDownOverTicks(t *testing.T) {
 	}
 }
 
-// TestOverlaps: a tick comes due during a run, which was asked for by hand shortly before.
+// TestOverlaps: a tick comes due during a run that a user requested shortly before.
 func TestOverlaps(t *testing.T) {
 	for overlap, c := range map[string]struct {
 		state   lease.RunState // of that run in the end
@@ -430,7 +432,7 @@ func TestOverlaps(t *testing.T) {
 	}
 }
 
-// TestBacklogs: three ticks came due while no operator made pods.
+// TestBacklogs: three ticks come due while no operator creates Pods.
 func TestBacklogs(t *testing.T) {
 	for catchUp, c := range map[string]struct {
 		from, to int // of the three
@@ -442,7 +444,7 @@ func TestBacklogs(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
 			w.onSchedule(func(s *v1alpha1.Schedule) { s.CatchUp = catchUp })
-			w.until("at rest", func() bool { return w.lease() != nil && w.says(v1alpha1.ConditionActive, v1alpha1.ReasonNotDue)() })
+			w.until("the job is idle", func() bool { return w.lease() != nil && w.says(v1alpha1.ConditionActive, v1alpha1.ReasonNotDue)() })
 			w.restUntil(w.next(1).Add(time.Minute))
 			before, down, first := len(w.ran), w.operators, w.next(1)
 			w.operators = nil
@@ -467,7 +469,7 @@ func TestBacklogs(t *testing.T) {
 	}
 }
 
-// TestIdleSchedulesAskNothing: half a day without a tick costs an operator some looks, and the API server a read at each.
+// TestIdleSchedulesAskNothing: half a day without a tick costs a few reconciles, each with one read from the API server.
 func TestIdleSchedulesAskNothing(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -476,7 +478,7 @@ func TestIdleSchedulesAskNothing(t *testing.T) {
 	w.toCompletion(func(spec *v1alpha1.SingletonJobSpec) {
 		spec.Schedule = &v1alpha1.Schedule{Cron: fmt.Sprintf("%d %d * * *", later.Minute(), later.Hour())}
 	})
-	w.until("at rest", w.says(v1alpha1.ConditionActive, v1alpha1.ReasonNotDue))
+	w.until("the job is idle", w.says(v1alpha1.ConditionActive, v1alpha1.ReasonNotDue))
 	w.round()
 	o := w.operators[0]
 	writes, reads, looks := o.writes, 0, 0

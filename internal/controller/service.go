@@ -13,9 +13,9 @@ import (
 	"github.com/singletonjob/operator/internal/plan"
 )
 
-// writeService has the job's Service point at who acts. The write is conditional on the version that was observed, and the API
-// server is asked after that whether the holder is still the one that was decided on. So an operator that lags never turns a
-// Service back: who has turned it since has changed its version.
+// writeService makes the job's Service select the active Pod. The write is conditional on the observed version of the Service, and
+// the API server is asked after that observation whether the holder is still the one of the decision. A lagging operator therefore
+// never sets a Service back: a later change of the Service has changed its version.
 func (r *Reconciler) writeService(ctx context.Context, o *observation, w *plan.ServiceWrite) (err error) {
 	if w == nil {
 		return nil
@@ -48,8 +48,8 @@ func (r *Reconciler) writeService(ctx context.Context, o *observation, w *plan.S
 	return asRefusal(fmt.Errorf("write the Service %s/%s: %w", o.Namespace, w.Service.Name, err))
 }
 
-// serviceTaken says why a Service of that name was not seen: the cache lags, or it is somebody else's, or it has lost what the
-// operator knows it by.
+// serviceTaken finds out why the operator did not see a Service of that name: the cache lags, another owner has the Service, or the
+// Service has lost the labels by which the operator knows it.
 func (r *Reconciler) serviceTaken(ctx context.Context, o *observation, wanted *corev1.Service) error {
 	live := &metav1.PartialObjectMetadata{}
 	live.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Service"))

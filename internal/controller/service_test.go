@@ -22,7 +22,7 @@ func withService(spec *v1alpha1.SingletonJobSpec) {
 	spec.Service = &v1alpha1.ServiceSpec{Ports: []v1alpha1.ServicePort{{Name: "http", Port: 80, TargetPort: new(intstr.FromInt32(8080))}}}
 }
 
-// service is the job's, nil if there is none.
+// service is the job's Service; nil if there is none.
 func (w *world) service() *corev1.Service {
 	w.t.Helper()
 	s, err := get(w.t.Context(), w.api, w.key, &corev1.Service{})
@@ -30,7 +30,7 @@ func (w *world) service() *corev1.Service {
 	return s
 }
 
-// behind are the pods that a Service selects.
+// behind are the Pods that a Service selects.
 func (w *world) behind(s *corev1.Service) string {
 	w.t.Helper()
 	var list corev1.PodList
@@ -42,8 +42,8 @@ func (w *world) behind(s *corev1.Service) string {
 	return strings.Join(names, " ")
 }
 
-// TestTheServiceFollows: through a failover, a handover and a suspension, at most the holder's pod is behind the Service after
-// the operator has looked, or that of the last one, who has released the Lease.
+// TestTheServiceFollows: through a failover, a handover and a suspension, the Service selects at most the holder's Pod after a
+// reconcile, or the Pod of the last holder, which has released the Lease.
 func TestTheServiceFollows(t *testing.T) {
 	w := served(t, withService)
 	if s := w.service(); s == nil || !metav1.IsControlledBy(s, w.read()) || s.Spec.Type != corev1.ServiceTypeClusterIP || s.Spec.ClusterIP == corev1.ClusterIPNone {
@@ -81,7 +81,8 @@ func TestTheServiceFollows(t *testing.T) {
 	w.until("it is deleted", func() bool { return w.service() == nil })
 }
 
-// TestTheServiceHasAnotherName, and another again, and one that is somebody else's; of those before none is left.
+// TestTheServiceHasAnotherName: the name changes, changes again, and then names a foreign Service. None of the earlier Services is
+// left.
 func TestTheServiceHasAnotherName(t *testing.T) {
 	w := served(t, func(spec *v1alpha1.SingletonJobSpec) {
 		withService(spec)
@@ -112,7 +113,7 @@ func TestTheServiceHasAnotherName(t *testing.T) {
 	w.edit(func(job *v1alpha1.SingletonJob) { job.Spec.Service.Name = "foreign" })
 	w.until("it says what is wrong", func() bool {
 		c := condition(w.status(), v1alpha1.ConditionReady)
-		return c.Reason == v1alpha1.ReasonFailedCreate && strings.Contains(c.Message, "/foreign exists and is not of this SingletonJob: delete it, or set another spec.service.name")
+		return c.Reason == v1alpha1.ReasonFailedCreate && strings.Contains(c.Message, "/foreign exists and does not belong to this SingletonJob: delete it, or set another spec.service.name")
 	})
 	w.edit(func(job *v1alpha1.SingletonJob) { job.Spec.Service.Name = "" })
 	w.until("it is the job's own", only("foreign", "job"))
@@ -120,7 +121,8 @@ func TestTheServiceHasAnotherName(t *testing.T) {
 	w.until("nothing is left but what is somebody else's", only("foreign"))
 }
 
-// TestSomebodyElsesService is never touched: not when one is asked for, and not when none is asked for any more.
+// TestSomebodyElsesService: a foreign Service is never changed, neither when the job asks for one of that name, nor when it no
+// longer asks.
 func TestSomebodyElsesService(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -133,7 +135,7 @@ func TestSomebodyElsesService(t *testing.T) {
 	w.until("it runs all the same, and says so", func() bool {
 		active, ready := condition(w.status(), v1alpha1.ConditionActive), condition(w.status(), v1alpha1.ConditionReady)
 		return active.Reason == v1alpha1.ReasonRunning && ready.Reason == v1alpha1.ReasonFailedCreate &&
-			strings.Contains(ready.Message, "Service "+w.key.Namespace+"/job exists and is not of this SingletonJob")
+			strings.Contains(ready.Message, "Service "+w.key.Namespace+"/job exists and does not belong to this SingletonJob")
 	})
 	w.edit(func(job *v1alpha1.SingletonJob) { job.Spec.Service = nil })
 	w.until("it serves", w.serving)
@@ -145,13 +147,13 @@ func TestSomebodyElsesService(t *testing.T) {
 	w.until("there is one once that is gone", func() bool { return w.serving() && w.service() != nil && w.behind(w.service()) == w.holder().name })
 }
 
-// TestAServiceWithoutLabels is not seen by the operator, which says so and goes on with all else.
+// TestAServiceWithoutLabels: the operator does not see it, reports that, and continues with everything else.
 func TestAServiceWithoutLabels(t *testing.T) {
 	for _, label := range []string{contract.ManagedByLabel, contract.NameLabel} {
 		t.Run(label, func(t *testing.T) {
 			w := served(t, withService)
 			o := w.operators[0]
-			o.cache = newLaggingCache(w, rand.New(rand.NewPCG(1, 1))) // like the operator's it holds what carries the label
+			o.cache = newLaggingCache(w, rand.New(rand.NewPCG(1, 1))) // like the operator's cache, it holds only objects with the label
 			s := w.service()
 			value := s.Labels[label]
 			delete(s.Labels, label)
@@ -170,7 +172,7 @@ func TestAServiceWithoutLabels(t *testing.T) {
 	}
 }
 
-// TestTheServiceIsNotTurnedBack: an operator that lags writes over nobody who knows better, and asks who holds.
+// TestTheServiceIsNotTurnedBack: a lagging operator overwrites no newer change, and checks the holder.
 func TestTheServiceIsNotTurnedBack(t *testing.T) {
 	turn := func(w *world) {
 		s := w.service()

@@ -10,17 +10,17 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
-// silences wake jobs whose Leases have not changed for as long as their plans say. Each renewal puts that off, so that a job whose holder
-// renews is looked at by nobody.
+// silences triggers jobs whose Leases have not changed for the time that their plans set. Each renewal postpones this, so that a
+// job whose holder renews is not reconciled.
 type silences struct {
 	mu sync.Mutex
-	// limits are what the newest plans say, 0 for nothing to wait for.
+	// limits are the waits from the newest plans; no entry if there is nothing to wait for.
 	limits map[types.NamespacedName]awaited
-	// due has each job once, at the soonest time at which it may be due; nil before a manager runs.
+	// due holds each job once, with the earliest time at which it may be due; nil before a manager runs.
 	due workqueue.TypedDelayingInterface[types.NamespacedName]
 }
 
-// awaited is for how long a Lease is to be silent until that is news, and whether its next renewal is.
+// awaited is how long a Lease must be silent to trigger a reconcile, and whether its next renewal does.
 type awaited struct {
 	silence time.Duration
 	renewal bool
@@ -28,7 +28,7 @@ type awaited struct {
 
 func newSilences() *silences { return &silences{limits: map[types.NamespacedName]awaited{}} }
 
-// await notes what a plan waits for of a Lease that has been unchanged for a while.
+// await records what a plan waits for on a Lease that has been unchanged for a while.
 func (s *silences) await(key types.NamespacedName, a awaited, unchanged time.Duration) {
 	s.mu.Lock()
 	if a == (awaited{}) {
@@ -49,7 +49,7 @@ func (s *silences) of(key types.NamespacedName) awaited {
 	return s.limits[key]
 }
 
-// wakeBySilence has the queue take the jobs whose Leases have been silent for long enough, until the context ends.
+// wakeBySilence puts jobs into the queue when their Leases have been silent for long enough, until the context ends.
 func (r *Reconciler) wakeBySilence(ctx context.Context, q queue) error {
 	due := workqueue.NewTypedDelayingQueue[types.NamespacedName]()
 	r.silences.mu.Lock()
@@ -78,7 +78,7 @@ func (r *Reconciler) wakeBySilence(ctx context.Context, q queue) error {
 	return nil
 }
 
-// silent is how long a job's Lease must be silent still, and whether that is waited for.
+// silent is the time that a job's Lease must still be silent, and whether anything waits for that.
 func (r *Reconciler) silent(key types.NamespacedName) (left time.Duration, waited bool) {
 	limit := r.silences.of(key).silence
 	return max(0, limit-r.memory.unchanged(key, r.Clock.Now())), limit > 0

@@ -17,7 +17,7 @@ import (
 	"github.com/singletonjob/operator/internal/plan"
 )
 
-// TestRenewalsPutSilenceOff: a job is woken when its Lease has been unchanged for as long as was asked for, counted from its last renewal.
+// TestRenewalsPutSilenceOff: a job is triggered when its Lease has been unchanged for the requested time since its last renewal.
 func TestRenewalsPutSilenceOff(t *testing.T) {
 	w := &world{t: t, clock: clocktesting.NewFakePassiveClock(time.Now())}
 	w.key.Namespace, w.key.Name = "ns", "job"
@@ -56,7 +56,7 @@ func TestRenewalsPutSilenceOff(t *testing.T) {
 	}
 }
 
-// renewed has a Lease be another version, of now.
+// renewed gives a Lease a new version now.
 func (m *memory) renewed(key client.ObjectKey, now time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -65,7 +65,7 @@ func (m *memory) renewed(key client.ObjectKey, now time.Time) {
 	m.leases[key] = s
 }
 
-// live plays kubelets, agents and time beside an operator that runs by itself, until something holds.
+// live acts as kubelets, agents and clock for an operator that runs by itself, until a condition holds.
 func (w *world) live(patience time.Duration, holds func() bool) bool {
 	w.t.Helper()
 	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
@@ -79,7 +79,7 @@ func (w *world) live(patience time.Duration, holds func() bool) bool {
 	return false
 }
 
-// TestAJobThatRunsCostsNothing: nobody looks at a job whose holder renews, and nothing is asked of the API server.
+// TestAJobThatRunsCostsNothing: a job whose holder renews is not reconciled, and costs no requests.
 func TestAJobThatRunsCostsNothing(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -94,7 +94,7 @@ func TestAJobThatRunsCostsNothing(t *testing.T) {
 	if !w.live(10*time.Minute, w.serving) {
 		t.Fatal(w.describe())
 	}
-	// What was begun before may end late on a busy machine. What is done each renewDeadline would be in every such time.
+	// Work that started earlier can end late on a busy machine. Work in each renewDeadline would appear in every such period.
 	const times = 30
 	for range times {
 		sent.take()

@@ -18,17 +18,17 @@ import (
 	"github.com/singletonjob/operator/internal/lease"
 )
 
-// small is what a Lease may take in etcd, in bytes, with names of the length that they have.
+// small is the maximum size of a Lease in etcd, in bytes, with names of their length.
 const small = 700
 
-// shorter is by how many bytes a Lease of these tests is shorter than one of a cluster: its token, which stands there twice, has 9 digits,
-// and an agent's nonce 12 characters instead of 2.
+// shorter is the number of bytes by which a Lease of these tests is shorter than one of a cluster: its token, which occurs twice,
+// has 9 digits, and an agent's nonce has 12 characters instead of 2.
 func shorter(l *coordinationv1.Lease) int {
 	return 2*(9-len(l.Annotations[contract.TokenAnnotation])) + 12 - 2
 }
 
-// TestALeaseIsSmall: whatever has happened to a job, once it is told each renewal stores little, by one write of the operator for each change
-// of holder. The agents' state machine writes by the agents' own client, and what is stored is etcd's word.
+// TestALeaseIsSmall: whatever has happened to a job, once it is recorded each renewal stores little, with one write of the operator
+// per change of holder. The agents' state machine writes with the agents' own client, and the sizes are those in etcd.
 func TestALeaseIsSmall(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -36,7 +36,7 @@ func TestALeaseIsSmall(t *testing.T) {
 	w.writeByAgentsClient()
 	told := w.countForgetting()
 	w.job(nil)
-	w.until("the first tenure is told", func() bool { return w.serving() && w.told() })
+	w.until("the first tenure is recorded", func() bool { return w.serving() && w.told() })
 	w.isSmall("the election")
 	for _, end := range []struct {
 		name string
@@ -67,8 +67,8 @@ func TestALeaseIsSmall(t *testing.T) {
 	}
 }
 
-// TestALeaseIsSmallAgain: what came to pass while no operator ran, and what was told by one that ended right then, is forgotten at the next
-// renewal and by one write.
+// TestALeaseIsSmallAgain: changes that happened while no operator ran, or that an operator recorded just before it ended, are
+// cleared at the next renewal with one write.
 func TestALeaseIsSmallAgain(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -76,7 +76,7 @@ func TestALeaseIsSmallAgain(t *testing.T) {
 	w.writeByAgentsClient()
 	told := w.countForgetting()
 	w.job(nil)
-	w.until("the first tenure is told", func() bool { return w.serving() && w.told() })
+	w.until("the first tenure is recorded", func() bool { return w.serving() && w.told() })
 	op := w.operators[0]
 	w.operators = nil
 	for range 3 {
@@ -86,7 +86,7 @@ func TestALeaseIsSmallAgain(t *testing.T) {
 	}
 	w.operators = []*operator{op}
 	op.restart()
-	op.dies = func(call string) (ends, after bool) { // right before it has the Lease forget
+	op.dies = func(call string) (ends, after bool) { // right before it clears the Lease's history
 		return call == kindOfWrite(fmt.Sprintf("update %T x", &coordinationv1.Lease{})) && len(op.crashes) == 0, false
 	}
 	w.until("it ends", func() bool { return len(op.crashes) == 1 })
@@ -111,12 +111,12 @@ func TestALeaseIsSmallAgain(t *testing.T) {
 	}
 }
 
-// TestTheHistoryIsNotForgottenBeforeItIsStored: while the status cannot be written, the Lease keeps what it was to tell.
+// TestTheHistoryIsNotForgottenBeforeItIsStored: while the status cannot be written, the Lease keeps the changes.
 func TestTheHistoryIsNotForgottenBeforeItIsStored(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.job(nil)
-	w.until("the first tenure is told", func() bool { return w.serving() && w.told() })
+	w.until("the first tenure is recorded", func() bool { return w.serving() && w.told() })
 	w.operators[0].refuses = func(verb string, _ client.Object) bool { return verb == "update status" }
 	first := w.highest
 	w.holder().exit(1)
@@ -128,7 +128,7 @@ func TestTheHistoryIsNotForgottenBeforeItIsStored(t *testing.T) {
 		t.Errorf("told up to %d, and the Lease has %q", w.status().FencingToken, past)
 	}
 	w.operators[0].refuses = nil
-	w.until("it is told and forgotten", func() bool {
+	w.until("it is recorded and cleared from the Lease", func() bool {
 		return w.told() && !strings.Contains(w.lease().Annotations[contract.HistoryAnnotation], ";")
 	})
 	if h := w.status().History; len(h) != 2 || h[0].FromToken != first || h[0].Reason != v1alpha1.ChangeProcessExited {
@@ -136,7 +136,7 @@ func TestTheHistoryIsNotForgottenBeforeItIsStored(t *testing.T) {
 	}
 }
 
-// writeByAgentsClient has the agents write by the client that they really have.
+// writeByAgentsClient makes the agents write with their real client.
 func (w *world) writeByAgentsClient() {
 	w.t.Helper()
 	dir := w.t.TempDir()
@@ -154,7 +154,7 @@ func (w *world) writeByAgentsClient() {
 			return done
 		}
 		if answer.Object.Record.Revision != attempt.Record.Revision {
-			done.Outcome = lease.Conflict // an agent has the object that it has decided on
+			done.Outcome = lease.Conflict // an agent keeps the object on which it decided
 			return done
 		}
 		outcome, stored, err := c.Update(w.t.Context(), answer.Object, attempt.Record)
@@ -168,7 +168,8 @@ func (w *world) writeByAgentsClient() {
 	}
 }
 
-// countForgetting notes each write by which the operator has the Lease forget, and wants it to be of a holder that renews.
+// countForgetting records each write with which the operator clears history from the Lease, and checks that it belongs to a holder
+// that renews.
 func (w *world) countForgetting() *[]string {
 	var all []string
 	for _, op := range w.operators {
@@ -191,10 +192,10 @@ func (w *world) countForgetting() *[]string {
 	return &all
 }
 
-// told reports whether the status has the present tenure.
+// told reports whether the status shows the current tenure.
 func (w *world) told() bool { return w.status().FencingToken == w.highest }
 
-// isSmall reads the Lease from etcd.
+// isSmall reads the size of the Lease in etcd.
 func (w *world) isSmall(after string) {
 	w.t.Helper()
 	stored, err := w.plane.Stored(w.t.Context(), "/registry/leases/"+w.key.Namespace+"/"+w.key.Name)

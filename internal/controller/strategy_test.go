@@ -14,7 +14,7 @@ import (
 	"github.com/singletonjob/operator/api/v1alpha1"
 )
 
-// unhurried is a job that serves and whose leases last, so that rounds may be long.
+// unhurried is a running job with long leases, so that rounds may be long.
 func unhurried(t *testing.T, change func(*v1alpha1.SingletonJobSpec)) *world {
 	t.Helper()
 	w := served(t, func(s *v1alpha1.SingletonJobSpec) {
@@ -27,7 +27,7 @@ func unhurried(t *testing.T, change func(*v1alpha1.SingletonJobSpec)) *world {
 	return w
 }
 
-// quota allows so many pods, which there are, and keeps its count as a controller manager would: before each write.
+// quota allows this number of Pods, which exist already, and updates its count before each write, as a controller manager would.
 func (w *world) quota(most int64) {
 	w.t.Helper()
 	hard := corev1.ResourceList{corev1.ResourcePods: *resource.NewQuantity(most, resource.DecimalSI)}
@@ -40,7 +40,7 @@ func (w *world) quota(most int64) {
 		ObjectMeta: metav1.ObjectMeta{Namespace: w.key.Namespace, Name: "another"},
 		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i"}}},
 	}
-	for began := time.Now(); ; time.Sleep(20 * time.Millisecond) { // the API server hears of it a little later
+	for began := time.Now(); ; time.Sleep(20 * time.Millisecond) { // the API server learns of it a little later
 		err := w.api.Create(w.t.Context(), another.DeepCopy(), client.DryRunAll)
 		if err != nil && strings.Contains(err.Error(), overQuota) {
 			break
@@ -75,8 +75,8 @@ func (w *world) renewed(image string) func() bool {
 	return func() bool { return w.serving() && w.holderRuns(image)() }
 }
 
-// TestRolloutUnderAnExactQuota: the API server refuses one pod more, which the status says, and after a while a ready standby goes
-// for each that is made.
+// TestRolloutUnderAnExactQuota: the API server refuses one Pod more. The status reports that, and after a while the operator
+// deletes a ready standby before each new Pod.
 func TestRolloutUnderAnExactQuota(t *testing.T) {
 	w := unhurried(t, nil)
 	w.quota(2)
@@ -90,7 +90,7 @@ func TestRolloutUnderAnExactQuota(t *testing.T) {
 	w.records("Elected Elected", "Handover RolloutHandover")
 }
 
-// TestRolloutInPlace: nothing is refused, since no pod more is asked for.
+// TestRolloutInPlace: nothing is refused, because the operator creates no additional Pod.
 func TestRolloutInPlace(t *testing.T) {
 	w := unhurried(t, func(s *v1alpha1.SingletonJobSpec) { s.Strategy.MaxSurge = new(int32(0)) })
 	w.image("v2")
@@ -112,18 +112,19 @@ func TestRolloutOnAsManyNodesAsCandidates(t *testing.T) {
 	w.records("Elected Elected", "Handover RolloutHandover")
 }
 
-// TestRolloutOfWhatEndsByItself: a process that normally ends within minReadySeconds is no version that failed.
+// TestRolloutOfWhatEndsByItself: a process that normally ends within minReadySeconds does not count as a failed version.
 func TestRolloutOfWhatEndsByItself(t *testing.T) {
 	w := unhurried(t, nil)
 	w.short["v1"], w.short["v2"] = 10*time.Second, 15*time.Second
 	w.image("v2")
 	w.until("all are new", func() bool { return slices.Equal(w.images(), []string{"v2", "v2"}) })
-	if took := w.clock.Now().Sub(w.start); took > 3*time.Minute { // of the clock that the test moves
+	if took := w.clock.Now().Sub(w.start); took > 3*time.Minute { // by the test's clock
 		t.Errorf("it took %v", took)
 	}
 }
 
-// TestRolloutPaused: nothing moves, in the midst of a rollout too, until it is resumed with the last of several templates.
+// TestRolloutPaused: nothing changes, not even in the middle of a rollout, until the rollout is resumed with the last of several
+// templates.
 func TestRolloutPaused(t *testing.T) {
 	w := unhurried(t, nil)
 	pause := func(paused bool) {
@@ -156,7 +157,7 @@ func (w *world) images() []string {
 	return all
 }
 
-// TestRollback: the old template again, while the new one is half out, costs one handover at most.
+// TestRollback: restoring the old template in the middle of a rollout costs at most one handover.
 func TestRollback(t *testing.T) {
 	w := unhurried(t, nil)
 	w.image("v2")

@@ -17,8 +17,8 @@ func (w *world) annotate(name, value string) {
 	w.edit(func(job *v1alpha1.SingletonJob) { job.Annotations = map[string]string{name: value} })
 }
 
-// TestSwitchover: a request is followed once, though it stays and the operator remembers nothing, and the pod that was
-// active stands by.
+// TestSwitchover: a request is followed once, although it stays and the operator remembers nothing. The Pod that was active becomes
+// a standby.
 func TestSwitchover(t *testing.T) {
 	w := served(t, nil)
 	active := w.holder().name
@@ -37,7 +37,7 @@ func TestSwitchover(t *testing.T) {
 	w.records("Elected Elected", "Handover SwitchoverRequested", "Handover SwitchoverRequested")
 }
 
-// TestASwitchoverThatCannotBe is answered by a condition and an Event, and ends with the tenure that it is for.
+// TestASwitchoverThatCannotBe: a condition and an Event answer it, and it ends with its tenure.
 func TestASwitchoverThatCannotBe(t *testing.T) {
 	w := served(t, nil)
 	w.annotate(contract.SwitchoverAnnotation, fmt.Sprintf("nobody@%d", w.status().FencingToken))

@@ -16,18 +16,18 @@ import (
 	"github.com/singletonjob/operator/internal/plan"
 )
 
-// DefaultFleetRollouts is of how many jobs at a time pods are replaced that the operator alone made outdated.
+// DefaultFleetRollouts is the default of FleetRollouts.
 const DefaultFleetRollouts = 10
 
-// turns say whose turn it is in a rollout of all jobs. Places are taken by the jobs whose statuses in the cache say so, which all operators
-// see, and by those to whom this one has given a place that the cache does not show yet.
+// turns manages the places in a fleet-wide rollout. A place is taken by a job whose status in the cache says so, which all
+// operators see, and by a job to which this operator has given a place that the cache does not show yet.
 type turns struct {
 	mu    sync.Mutex
 	given map[types.NamespacedName]bool
-	// waiting are the jobs that have asked in vain. Whoever asks is noted before the places are looked at, so that one that becomes
-	// free just then wakes it. The first of them is on its way whenever a place is free.
+	// waiting are the jobs that asked and got no place. A job is recorded here before the places are counted, so that a place that
+	// becomes free at that moment triggers it. Whenever a place is free, the first waiting job has been triggered.
 	waiting map[types.NamespacedName]bool
-	// wake has the queue take a job; nil before a manager runs.
+	// wake puts a job into the queue; nil before a manager runs.
 	wake func(types.NamespacedName)
 }
 
@@ -35,7 +35,8 @@ func newTurns() *turns {
 	return &turns{given: map[types.NamespacedName]bool{}, waiting: map[types.NamespacedName]bool{}}
 }
 
-// turn says whether it is a job's turn, which waits for it. A place is kept for each job that waits and comes before it.
+// turn reports whether a job, which waits for a place, may roll out now. One place is kept for each waiting job that comes before
+// it.
 func (r *Reconciler) turn(ctx context.Context, key types.NamespacedName) (bool, error) {
 	if r.FleetRollouts == 0 {
 		return true, nil
@@ -54,7 +55,7 @@ func (r *Reconciler) turn(ctx context.Context, key types.NamespacedName) (bool, 
 		}
 	}
 	free := r.FleetRollouts - len(taken) - len(t.given)
-	if taken[key] || t.given[key] { // by a write that is not seen yet
+	if taken[key] || t.given[key] { // by a write that the cache does not show yet
 		free = 1
 	} else {
 		for other := range t.waiting {
@@ -68,11 +69,11 @@ func (r *Reconciler) turn(ctx context.Context, key types.NamespacedName) (bool, 
 	}
 	delete(t.waiting, key)
 	t.given[key] = true
-	t.next() // in case that two places became free at once
+	t.next() // in case two places became free at the same time
 	return true, nil
 }
 
-// underWay are the jobs whose turn it is, as the cache has them.
+// underWay are the jobs that have a place according to the cache.
 func (r *Reconciler) underWay(ctx context.Context) (map[types.NamespacedName]bool, error) {
 	var list v1alpha1.SingletonJobList
 	if err := r.Client.List(ctx, &list, client.MatchingFields{fleetIndex: string(v1alpha1.FleetRolloutUnderWay)}, client.UnsafeDisableDeepCopy); err != nil {
@@ -87,7 +88,8 @@ func (r *Reconciler) underWay(ctx context.Context) (map[types.NamespacedName]boo
 	return found, nil
 }
 
-// settle notes what became of a job. One that asks no more gives back a place of which no status tells, and lets the next one come.
+// settle records the result of a reconcile. A job that no longer asks gives back a place that no status shows, and the next job is
+// triggered.
 func (t *turns) settle(key types.NamespacedName, p *plan.Plan) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -99,7 +101,7 @@ func (t *turns) settle(key types.NamespacedName, p *plan.Plan) {
 	t.next()
 }
 
-// failed lets others come before a job that can't be looked at. It asks again when it can.
+// failed lets other jobs go before a job that cannot be observed. That job asks again later.
 func (t *turns) failed(key types.NamespacedName) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -109,7 +111,7 @@ func (t *turns) failed(key types.NamespacedName) {
 	}
 }
 
-// next wakes the first job that waits. If there is no place for it, nothing comes of that.
+// next triggers the first waiting job. If there is no place for it, nothing happens.
 func (t *turns) next() {
 	var first *types.NamespacedName
 	for key := range t.waiting {
@@ -126,16 +128,16 @@ func before(a, b types.NamespacedName) int {
 	return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 }
 
-// wakeByTurns has the queue take jobs to which a place may have become free.
+// wakeByTurns connects turns to the queue, for jobs to which a place may have become free.
 func (r *Reconciler) wakeByTurns(_ context.Context, q queue) error {
 	r.turns.mu.Lock()
 	defer r.turns.mu.Unlock()
 	r.turns.wake = func(key types.NamespacedName) { add(q, 0, reconcile.Request{NamespacedName: key}) }
-	r.turns.next() // who was first while nobody was to be woken
+	r.turns.next() // a job may have waited before there was a queue
 	return nil
 }
 
-// turnHandler wakes a job whose turn is stored, by which it begins, and the first that waits when one is over.
+// turnHandler triggers a job whose place is stored, so that it starts, and the first waiting job when a place becomes free.
 func (r *Reconciler) turnHandler() handler.EventHandler {
 	ends := func() {
 		r.turns.mu.Lock()

@@ -21,11 +21,11 @@ import (
 	"github.com/singletonjob/operator/test/tier"
 )
 
-// fleet are jobs of which one operator takes care, that runs by itself.
+// fleet is a set of jobs with one operator, which runs by itself.
 type fleet struct {
 	t      *testing.T
 	worlds []*world
-	// limit is how many may be rolled out at a time, most how many were.
+	// limit is the maximum number of jobs that roll out at a time, and most is the observed maximum.
 	limit, most int
 	stop        func()
 }
@@ -41,8 +41,8 @@ func newFleet(t *testing.T, jobs, limit int) *fleet {
 	f.operate(1)
 	for _, w := range f.worlds {
 		w.job(func(s *v1alpha1.SingletonJobSpec) {
-			// Leases that last on a busy machine, on which whom a handover is for may take a while, too. An operator that was restarted waits for
-			// a renewal before it writes to a Lease.
+			// These leases last on a busy machine, on which the target of a handover may take a while too. A restarted operator
+			// waits for a renewal before it writes to a Lease.
 			s.Lease.LeaseDuration.Duration, s.Lease.RenewDeadline.Duration, s.Lease.RetryPeriod.Duration = time.Hour, 50*time.Minute, 8*time.Second
 			s.Strategy.MinReadySeconds = new(int32(1))
 		})
@@ -51,7 +51,7 @@ func newFleet(t *testing.T, jobs, limit int) *fleet {
 	return f
 }
 
-// operate has an operator in place of the one before, that puts this version into pods.
+// operate replaces the operator with one that puts this version into Pods.
 func (f *fleet) operate(version int) {
 	f.t.Helper()
 	if f.stop != nil {
@@ -66,7 +66,7 @@ func (f *fleet) operate(version int) {
 	})
 }
 
-// until lets kubelets and agents work until something holds, and looks after each step that no more jobs are rolled out than may be.
+// until lets kubelets and agents work until a condition holds, and checks after each step that no more jobs roll out than allowed.
 func (f *fleet) until(what string, holds func() bool) {
 	f.t.Helper()
 	for end := time.Now().Add(10 * time.Minute); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
@@ -89,7 +89,7 @@ func (f *fleet) until(what string, holds func() bool) {
 	f.t.Fatalf("%s: not in time", what)
 }
 
-// underWay is the number of jobs whose turn it is, all at one time.
+// underWay is the number of jobs that have a place at the same time.
 func (f *fleet) underWay() (n int) {
 	f.t.Helper()
 	var list v1alpha1.SingletonJobList
@@ -103,13 +103,13 @@ func (f *fleet) underWay() (n int) {
 	return n
 }
 
-// waits fails if a pod of a job is new that waits. The pods are read first.
+// waits fails if a waiting job has a new Pod. It reads the Pods first.
 func (f *fleet) waits(w *world) {
 	f.t.Helper()
 	pods := w.pods()
 	job := w.read()
 	if job.Status.FleetRollout != v1alpha1.FleetRolloutWaiting || job.Status.ObservedGeneration != job.Generation {
-		return // of a template that is another now, nobody has decided that it waits
+		return // the template has changed since, so no operator has decided yet whether it waits
 	}
 	for _, pod := range pods {
 		if !strings.HasPrefix(pod.Name, inject.PodPrefix(w.key.Name, (inject.Settings{InjectionVersion: 1}).Hash(job))) && pod.Spec.Containers[0].Image == "v1" {
@@ -118,7 +118,7 @@ func (f *fleet) waits(w *world) {
 	}
 }
 
-// new are the jobs of which all is new and proven.
+// new are the jobs whose candidates are all new and proven.
 func (f *fleet) new(version int) (all []*world) {
 	f.t.Helper()
 	for _, w := range f.worlds {
@@ -132,8 +132,9 @@ func (f *fleet) new(version int) (all []*world) {
 	return all
 }
 
-// TestAFleetIsRolledOutInTurns: an operator that puts something else into pods replaces those of two jobs at a time, each by one handover. It
-// is ended in the midst, and the next one goes on. A person's change of a template does not wait, and nothing wakes a job but what happens.
+// TestAFleetIsRolledOutInTurns: an operator that puts something else into Pods replaces the Pods of two jobs at a time, each with
+// one handover. It ends in the middle, and the next one continues. A user's change of a template does not wait, and only events
+// trigger a job.
 func TestAFleetIsRolledOutInTurns(t *testing.T) {
 	t.Parallel()
 	const limit = 2
@@ -143,7 +144,7 @@ func TestAFleetIsRolledOutInTurns(t *testing.T) {
 	}
 	f := newFleet(t, jobs, limit)
 	f.operate(2)
-	waited := map[*world]bool{} // but for the first ones, and those that a slow operator looks at when these are done
+	waited := map[*world]bool{} // except the first jobs, and those that a slow operator reconciles after these are done
 	f.until("most wait", func() bool {
 		for _, w := range f.worlds {
 			if s := w.status(); s.FleetRollout == v1alpha1.FleetRolloutWaiting &&
@@ -157,7 +158,7 @@ func TestAFleetIsRolledOutInTurns(t *testing.T) {
 	last := slices.MaxFunc(still, func(a, b *world) int { return before(a.key, b.key) })
 	last.image("v2")
 	f.until("a person's change is rolled out", func() bool { return last.renewed("v2")() })
-	if done := len(f.new(2)); done > jobs-limit { // its own would be the last turn
+	if done := len(f.new(2)); done > jobs-limit { // the job itself may be the last one
 		t.Errorf("a person's change was rolled out when %d jobs were", done)
 	}
 	f.operate(2)
@@ -170,8 +171,8 @@ func TestAFleetIsRolledOutInTurns(t *testing.T) {
 	}
 }
 
-// TestAnUpgradeAtEveryCrash: wherever an operator ends, before or after a write, the next goes on, and no pod goes or comes before the status
-// says that it is the job's turn.
+// TestAnUpgradeAtEveryCrash: wherever an operator ends, before or after a write, the next one continues, and no Pod is deleted or
+// created before the status shows that the job has a place.
 func TestAnUpgradeAtEveryCrash(t *testing.T) {
 	for name, after := range map[string]bool{"before": false, "after": true} {
 		t.Run(name, func(t *testing.T) {
@@ -197,7 +198,7 @@ func TestAnUpgradeAtEveryCrash(t *testing.T) {
 	}
 }
 
-// shown are jobs whose turn it is, as a cache has them.
+// shown are the jobs that have a place according to a cache.
 type shown struct {
 	client.Client
 	jobs []types.NamespacedName
@@ -212,7 +213,7 @@ func (s *shown) List(_ context.Context, list client.ObjectList, _ ...client.List
 	return nil
 }
 
-// TestTurns: places, by the order of names, and who is woken by what.
+// TestTurns checks the places, in the order of names, and which events trigger which job.
 func TestTurns(t *testing.T) {
 	var (
 		cache *shown
@@ -244,18 +245,18 @@ func TestTurns(t *testing.T) {
 
 	start(2)
 	asks("c", true)
-	asks("a", true) // of the first one the cache tells nothing yet
+	asks("a", true) // the cache does not show the first place yet
 	asks("b", false)
-	asks("c", true) // which it may be told again
+	asks("c", true) // asking again gives the same answer
 	cache.jobs = append(cache.jobs, key("a"), key("c"))
 	asks("b", false)
-	wakes("b") // when the place was given again, in vain
+	wakes("b") // when the place was given again, without effect
 
 	start(2, "x", "y")
 	asks("c", false)
 	asks("a", false)
 	asks("b", false)
-	cache.jobs = nil // both places become free, and one job is woken
+	cache.jobs = nil // both places become free, and one job is triggered
 	asks("c", false)
 	asks("a", true)
 	wakes("b")
@@ -269,7 +270,7 @@ func TestTurns(t *testing.T) {
 	cache.jobs = nil
 	asks("b", false) // a is on its way
 	r.turns.settle(key("a"), &plan.Plan{FleetRollout: v1alpha1.FleetRolloutWaiting})
-	wakes("b") // since a asks no more, though it waits: a run is under way
+	wakes("b") // because a no longer asks, although it waits: a run is in progress
 	asks("b", true)
 	r.turns.settle(key("b"), &plan.Plan{FleetRollout: v1alpha1.FleetRolloutUnderWay})
 	asks("c", false)
@@ -283,7 +284,7 @@ func TestTurns(t *testing.T) {
 	asks("a", true)
 }
 
-// TestATurnWakes: that a turn is stored is news to its job, and that one is over to the first that waits.
+// TestATurnWakes: a stored place triggers its job, and a place that becomes free triggers the first waiting job.
 func TestATurnWakes(t *testing.T) {
 	r := New(nil, nil, nil, inject.Settings{})
 	var first []string

@@ -16,7 +16,7 @@ import (
 	"github.com/singletonjob/operator/api/v1alpha1"
 )
 
-// TestAClaimIsRead: what the API server says of a claim that the pods name is what the condition goes by.
+// TestAClaimIsRead: the condition follows what the API server says of the Pods' claims.
 func TestAClaimIsRead(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -38,7 +38,7 @@ func TestAClaimIsRead(t *testing.T) {
 	})
 }
 
-// TestClaimsMayNotBeRead: roles of an earlier release stop nothing.
+// TestClaimsMayNotBeRead: the roles of an earlier release stop nothing.
 func TestClaimsMayNotBeRead(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -56,7 +56,7 @@ func withClaim(name string) func(*v1alpha1.SingletonJobSpec) {
 	}
 }
 
-// blind is an API server that lets nobody read claims.
+// blind is an API server without the right to read claims.
 type blind struct{ client.Reader }
 
 func (b blind) Get(ctx context.Context, key client.ObjectKey, into client.Object, options ...client.GetOption) error {

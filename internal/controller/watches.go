@@ -34,22 +34,22 @@ import (
 
 type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 
-// Indexes of the cache. With them a reconcile costs the same however many jobs there are.
+// Indexes of the cache. With them, the cost of a reconcile does not depend on the number of jobs.
 const (
 	jobIndex  = "job"  // pods and Services by the name of their job
 	nodeIndex = "node" // pods by the node they are on
-	// workloadIndex has the jobs by the workload whose template they take.
+	// workloadIndex finds the jobs that take their template from a workload.
 	workloadIndex = "workload"
-	// fleetIndex has the jobs by their part in a rollout of all.
+	// fleetIndex finds the jobs by their state in a fleet-wide rollout.
 	fleetIndex = "fleetRollout"
 )
 
-// CacheOptions keep in memory only what the operator works with, and nothing that it does not read.
+// CacheOptions limit the caches to the objects and fields that the operator reads.
 func CacheOptions(namespaces []string) cache.Options {
 	ours := cache.ByObject{Label: labels.SelectorFromSet(labels.Set{contract.ManagedByLabel: contract.ManagedBy})}
 	lean := cache.ByObject{Label: ours.Label, Transform: leanChild}
 	o := cache.Options{
-		// Leases and Services are written as they were read, so that no more may be missing of them.
+		// The operator writes Leases and Services back as it read them, so no other fields may be removed from them.
 		DefaultTransform: cache.TransformStripManagedFields(),
 		ByObject: map[client.Object]cache.ByObject{
 			&v1alpha1.SingletonJob{}: {Transform: leanChild},
@@ -67,7 +67,7 @@ func CacheOptions(namespaces []string) cache.Options {
 	return o
 }
 
-// leanPod is what decisions read of a pod.
+// leanPod keeps the fields of a Pod that decisions use.
 func leanPod(object any) (any, error) {
 	if pod, ok := object.(*corev1.Pod); ok {
 		return plan.LeanPod(pod), nil
@@ -75,7 +75,7 @@ func leanPod(object any) (any, error) {
 	return object, nil
 }
 
-// leanChild is an object of which nothing is written but by server-side apply, or its status, without what nobody reads.
+// leanChild removes unused fields from an object that the operator changes only by server-side apply or through its status.
 func leanChild(object any) (any, error) {
 	switch o := object.(type) {
 	case *v1alpha1.SingletonJob:
@@ -92,7 +92,7 @@ func leanChild(object any) (any, error) {
 	return object, nil
 }
 
-// leanNode is all of a node that matters here: what images it runs, and what pods it takes.
+// leanNode keeps the fields of a node that are used: which images it runs, and which Pods it accepts.
 func leanNode(object any) (any, error) {
 	node, ok := object.(*corev1.Node)
 	if !ok {
@@ -108,20 +108,20 @@ func leanNode(object any) (any, error) {
 	return lean, nil
 }
 
-// watchedKind is a kind of objects that is kept in memory, and whom a change of one wakes.
+// watchedKind is a kind of object in the caches, with the jobs that a change of it triggers.
 type watchedKind struct {
 	object client.Object
 	wakes  handler.EventHandler
 	when   []builder.WatchesOption
 }
 
-// watches are all that there are.
+// watches lists all watches.
 func (r *Reconciler) watches() []watchedKind {
 	named := handler.EnqueueRequestsFromMapFunc(jobNamed)
 	of := func(kind v1alpha1.WorkloadKind) handler.EventHandler {
 		return handler.EnqueueRequestsFromMapFunc(r.jobsOf(kind))
 	}
-	// The status of a budget changes with every pod, that of a job is the operator's own.
+	// A budget's status changes with every Pod, and the operator itself writes a job's status.
 	changed := []builder.WatchesOption{builder.WithPredicates(predicate.GenerationChangedPredicate{})}
 	all := []watchedKind{
 		{&v1alpha1.SingletonJob{}, newJobs, nil},
@@ -147,14 +147,14 @@ func (r *Reconciler) watches() []watchedKind {
 	return all
 }
 
-// namesOf is a kind of apps/v1 of which onlyNames are kept.
+// namesOf is a kind of apps/v1 whose objects are reduced by onlyNames.
 func namesOf(kind string) client.Object {
 	object := &metav1.PartialObjectMetadata{}
 	object.SetGroupVersionKind(appsv1.SchemeGroupVersion.WithKind(kind))
 	return object
 }
 
-// Watched are the kinds of objects that an operator keeps in its caches, and is woken by.
+// Watched are the kinds of objects that the operator caches and watches.
 func (r *Reconciler) Watched() []client.Object {
 	var all []client.Object
 	for _, w := range r.watches() {
@@ -163,7 +163,7 @@ func (r *Reconciler) Watched() []client.Object {
 	return all
 }
 
-// SetupWithManager has a manager run the Reconciler.
+// SetupWithManager registers the Reconciler with a manager.
 func (r *Reconciler) SetupWithManager(ctx context.Context, m ctrl.Manager, concurrency int) error {
 	indexes := m.GetFieldIndexer()
 	byJob := func(o client.Object) []string { return []string{o.GetLabels()[contract.NameLabel]} }
@@ -187,8 +187,8 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, m ctrl.Manager, concu
 		For(&v1alpha1.SingletonJob{}, builder.WithPredicates(jobChanged)).
 		WithOptions(controller.Options{
 			MaxConcurrentReconciles: concurrency,
-			// By default a job that failed for a while is left alone for up to a quarter of an hour, and a renewal,
-			// which may be all that happens when the API server is back, wakes nobody.
+			// By default, the backoff of a failing job grows to a quarter of an hour. When the API server is back, the only change
+			// may be a renewal, which triggers no reconcile.
 			RateLimiter: workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](50*time.Millisecond, 30*time.Second),
 		})
 	for _, w := range r.watches() {
@@ -209,8 +209,8 @@ func nodeOf(o client.Object) []string {
 	return nil
 }
 
-// jobOfLease is the job of a Lease's own name, whatever somebody has made of its label. Only a Lease without such a job, which
-// may have to go, is known by the label.
+// jobOfLease is the job with the Lease's name, whatever its label says. The label counts only for a Lease without such a job, which
+// may have to be deleted.
 func (r *Reconciler) jobOfLease(ctx context.Context, o client.Object) []reconcile.Request {
 	key := client.ObjectKeyFromObject(o)
 	job, err := get(ctx, r.Client, key, &v1alpha1.SingletonJob{})
@@ -229,7 +229,8 @@ func jobNamed(_ context.Context, o client.Object) []reconcile.Request {
 	return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: o.GetNamespace(), Name: name}}}
 }
 
-// jobsOnNode are the jobs that have a pod on a node, or whose holder was there: its pod may be gone, and its process not.
+// jobsOnNode are the jobs that have a Pod on a node, and those whose holder was there: its Pod may no longer exist while its
+// process still runs.
 func (r *Reconciler) jobsOnNode(ctx context.Context, node client.Object) []reconcile.Request {
 	var pods corev1.PodList
 	if err := r.Client.List(ctx, &pods, client.MatchingFields{nodeIndex: node.GetName()}, client.UnsafeDisableDeepCopy); err != nil {
@@ -248,8 +249,8 @@ func (r *Reconciler) jobsOnNode(ctx context.Context, node client.Object) []recon
 	return slices.Collect(maps.Keys(found))
 }
 
-// jobsCrowded are the jobs which another node may be of use to. What their statuses say comes too late: a node that changes between the look
-// and the status would wake nobody.
+// jobsCrowded are the jobs that could use another node. It does not use their statuses: a node that changes between the observation
+// and the status would trigger no reconcile.
 func (r *Reconciler) jobsCrowded(context.Context, client.Object) []reconcile.Request {
 	var found []reconcile.Request
 	for _, key := range r.memory.allCrowded() {
@@ -258,8 +259,8 @@ func (r *Reconciler) jobsCrowded(context.Context, client.Object) []reconcile.Req
 	return found
 }
 
-// leaseHandler wakes the job of a Lease that changed in more than a renewal. Every version is noted, so that the time without
-// one is measured from the renewal and not from when somebody last looked.
+// leaseHandler triggers the job of a Lease if more than renewTime changed. It records every version, so that the time without a
+// renewal is measured from the renewal and not from the last reconcile.
 func (r *Reconciler) leaseHandler() handler.EventHandler {
 	named := handler.EnqueueRequestsFromMapFunc(r.jobOfLease)
 	return handler.Funcs{
@@ -277,7 +278,7 @@ func (r *Reconciler) leaseHandler() handler.EventHandler {
 	}
 }
 
-// note remembers a Lease, and reports whether its last renewal was long before: then a renewal is news.
+// note records a Lease, and reports whether the previous renewal was long ago. If so, the renewal is news.
 func (r *Reconciler) note(o client.Object) (late bool) {
 	l, ok := o.(*coordinationv1.Lease)
 	if !ok {
@@ -293,10 +294,10 @@ func (r *Reconciler) note(o client.Object) (late bool) {
 	return since > decoded.Record.Duration/3
 }
 
-// jobChanged leaves out what the operator writes itself: a status that wakes the one who wrote it goes round for ever if a
-// text in it differs each time. A status that says less than before somebody else has written.
+// jobChanged ignores the operator's own writes: if each status update triggered a reconcile, a text that differs each time would
+// cause an endless loop. A status with less information than before was written by somebody else.
 var jobChanged = predicate.Funcs{
-	CreateFunc: func(event.CreateEvent) bool { return false }, // it waits with newJobs
+	CreateFunc: func(event.CreateEvent) bool { return false }, // newJobs handles it
 	UpdateFunc: func(e event.UpdateEvent) bool {
 		was, is := e.ObjectOld, e.ObjectNew
 		return was.GetUID() != is.GetUID() || was.GetGeneration() != is.GetGeneration() ||
@@ -311,7 +312,7 @@ func saysLess(before, after client.Object) bool {
 	return ok && alike && (is.Status.FencingToken < was.Status.FencingToken || is.Status.ObservedGeneration < was.Status.ObservedGeneration)
 }
 
-// onlyRenewed reports whether nothing has changed of a Lease but its renewTime.
+// onlyRenewed reports whether renewTime is the only change to a Lease.
 func onlyRenewed(before, after client.Object) bool {
 	a, ok := before.(*coordinationv1.Lease)
 	b, alike := after.(*coordinationv1.Lease)
@@ -323,7 +324,8 @@ func onlyRenewed(before, after client.Object) bool {
 	return equality.Semantic.DeepEqual(was, b.Spec) && maps.Equal(a.Annotations, b.Annotations) && maps.Equal(a.Labels, b.Labels)
 }
 
-// lostOrFound: a node is out of service, or not ready, or no longer so. The pods that were not ready before, nobody changes with it.
+// lostOrFound: a node became out of service or not ready, or recovered. The status of its Pods that were not ready before does not
+// change with it.
 var lostOrFound = predicate.Funcs{
 	CreateFunc: func(e event.CreateEvent) bool { return isOutOfService(e.Object) },
 	UpdateFunc: func(e event.UpdateEvent) bool {
@@ -335,7 +337,7 @@ var lostOrFound = predicate.Funcs{
 	GenericFunc: func(event.GenericEvent) bool { return false },
 }
 
-// takesOthers: what a node takes has changed. At the operator's start every job is looked at anyway.
+// takesOthers: the set of Pods that a node accepts has changed. At the operator's start, every job is reconciled anyway.
 var takesOthers = predicate.Funcs{
 	CreateFunc: func(e event.CreateEvent) bool { return !e.IsInInitialList },
 	UpdateFunc: func(e event.UpdateEvent) bool {

@@ -23,13 +23,13 @@ import (
 	"github.com/singletonjob/operator/internal/lease"
 )
 
-// witness sees each version of a world's Lease, of its job's status, and of its Events, as the API server tells of them.
+// witness watches each version of a world's Lease, of its job's status, and of its Events.
 type witness struct {
 	mu     sync.Mutex
 	leases []*coordinationv1.Lease
 	jobs   []*v1alpha1.SingletonJob
 	events []*corev1.Event
-	// odd is what must not come: an Event that is changed or deleted, the end of a watch.
+	// odd are events that must not occur: a changed or deleted Event, or the end of a watch.
 	odd []string
 }
 
@@ -74,7 +74,7 @@ func (s *witness) see(e watch.Event) {
 	}
 }
 
-// all waits until the witness has seen all that there is now.
+// all waits until the witness has seen every existing version.
 func (s *witness) all(w *world) {
 	w.t.Helper()
 	has := func(version string, seen []string) bool { return slices.Contains(seen, version) }
@@ -99,17 +99,17 @@ func versions[T client.Object](objects []T) (all []string) {
 	return all
 }
 
-// held is a tenure as the Lease's own fields tell it, in microseconds.
+// held is a tenure according to the Lease's own fields, in microseconds.
 type held struct {
 	token             int64
 	holder, pod       string
 	acquired, renewed int64
-	// released is the reason that its release gives, empty if it was not released, and ended when it was.
+	// released is the reason of its release, empty if there was none, and ended is the time of the release.
 	released string
 	ended    int64
 }
 
-// tenures are all that there were, by holder, token, times and release, not by the history beside them.
+// tenures are all tenures, derived from holder, token, times and release, not from the Lease's history.
 func (s *witness) tenures(t *testing.T) []held {
 	t.Helper()
 	var all []held
@@ -127,7 +127,7 @@ func (s *witness) tenures(t *testing.T) []held {
 				token: token, holder: holder, pod: id.Pod,
 				acquired: l.Spec.AcquireTime.UnixMicro(), renewed: l.Spec.RenewTime.UnixMicro(),
 			})
-		case len(all) == 0, token != now.token: // none yet, or one that was put back
+		case len(all) == 0, token != now.token: // no tenure yet, or a Lease that was restored
 		case holder == now.holder:
 			all[len(all)-1].renewed = l.Spec.RenewTime.UnixMicro()
 		case holder == "" && why != "" && now.released == "":
@@ -138,7 +138,7 @@ func (s *witness) tenures(t *testing.T) []held {
 	return all
 }
 
-// happened are the changes of holder that the history must have, oldest first.
+// happened are the changes of holder that the history must contain, oldest first.
 func (s *witness) happened(o *ordeal) []v1alpha1.TenureChange {
 	t := o.w.t
 	t.Helper()
@@ -168,7 +168,7 @@ func (s *witness) happened(o *ordeal) []v1alpha1.TenureChange {
 	return all
 }
 
-// reasonOf is why a tenure ended: as its release says, else as whoever ended it knows.
+// reasonOf is why a tenure ended: the reason of its release, or else the one that the test's action knows.
 func (o *ordeal) reasonOf(h held) string {
 	o.w.t.Helper()
 	may := o.why[h.token]
@@ -184,7 +184,7 @@ func (o *ordeal) reasonOf(h held) string {
 	return h.released
 }
 
-// lastActed is the last proof that a tenure's process acted: its last renewal, or where it was released the end of the process.
+// lastActed is the last proof that a tenure's process acted: its last renewal, or after a release the end of the process.
 func (o *ordeal) lastActed(h held) int64 {
 	switch died, killed := o.died[h.token]; {
 	case h.released == "" || h.released == v1alpha1.ChangeNodeLost:
@@ -195,7 +195,7 @@ func (o *ordeal) lastActed(h held) int64 {
 	return h.ended
 }
 
-// judge fails the test unless each status that was stored had told what happened until then, and each change has one Event.
+// judge fails the test unless each stored status recorded everything up to its time, and each change has one Event.
 func (s *witness) judge(o *ordeal) {
 	t := o.w.t
 	t.Helper()
@@ -225,7 +225,7 @@ func (s *witness) judge(o *ordeal) {
 	s.judgeEvents(o, happened, told)
 }
 
-// wrong is in what a status differs from what had happened up to its token.
+// wrong is the difference between a status and what had happened up to its token.
 func wrong(s v1alpha1.SingletonJobStatus, happened []v1alpha1.TenureChange) string {
 	type story struct {
 		History              []v1alpha1.TenureChange
@@ -258,13 +258,13 @@ func wrong(s v1alpha1.SingletonJobStatus, happened []v1alpha1.TenureChange) stri
 	return cmp.Diff(want, got)
 }
 
-// leeway takes over a downtime of a tenure whose Lease was taken away: an operator that had seen it knows the last
-// renewal but for those since it last looked, and one that had not says nothing.
+// leeway removes a downtime of a tenure whose Lease was deleted: an operator that saw the Lease knows its last renewal except those
+// since its last reconcile, and one that did not see it gives no downtime.
 func leeway(want *v1alpha1.TenureChange, got v1alpha1.TenureChange) {
 	if want.Reason != v1alpha1.ChangeLeaseDeleted && want.Reason != v1alpha1.ChangeLeaseLost {
 		return
 	}
-	const looks = 3 * time.Second // renewDeadline: then at the latest it looks again
+	const looks = 3 * time.Second // renewDeadline: the operator reads the Lease again by then
 	if got.Downtime == nil || got.Downtime.Duration >= want.Downtime.Duration && got.Downtime.Duration <= want.Downtime.Duration+looks {
 		want.Downtime = got.Downtime
 	}

@@ -18,8 +18,8 @@ import (
 	"github.com/singletonjob/operator/internal/workload"
 )
 
-// observeWorkload reads what spec.workloadRef names, from the API server: an old state of it might have it scaled to 0 when it
-// no longer is. The cache only tells when to look.
+// observeWorkload reads the workload of spec.workloadRef from the API server: an old state could show 0 replicas after it was
+// scaled up. The cache only triggers the reconcile.
 func (r *Reconciler) observeWorkload(ctx context.Context, o *observation) error {
 	if o.Job == nil || o.Job.Spec.WorkloadRef == nil {
 		return nil
@@ -41,8 +41,8 @@ func (r *Reconciler) observeWorkload(ctx context.Context, o *observation) error 
 	return r.observeOthers(ctx, o)
 }
 
-// observeWhatIsLeft looks at what may run yet for a workload that is scaled to 0. The pods come last, so that those are among them
-// that a ReplicaSet made before it had none to make.
+// observeWhatIsLeft looks for what may still run for a workload that is scaled to 0. It reads the Pods last, so that they include
+// those that a ReplicaSet created before it learned of 0.
 func (r *Reconciler) observeWhatIsLeft(ctx context.Context, o *observation, by *metav1.LabelSelector) error {
 	selector, err := metav1.LabelSelectorAsSelector(by)
 	if err != nil {
@@ -54,8 +54,8 @@ func (r *Reconciler) observeWhatIsLeft(ctx context.Context, o *observation, by *
 	return r.observeStrangers(ctx, o, selector)
 }
 
-// observeReplicaSets asks the API server for a Deployment's ReplicaSets, until for this generation of it all were seen to have
-// carried out that they ask for no pods: from then on only a change of the Deployment changes them.
+// observeReplicaSets reads a Deployment's ReplicaSets from the API server, until all of them are seen to have reached 0 Pods for
+// this generation. After that, only a change of the Deployment changes them.
 func (r *Reconciler) observeReplicaSets(ctx context.Context, o *observation, selector labels.Selector) (err error) {
 	w := o.Workload
 	key := types.NamespacedName{Namespace: o.Namespace, Name: o.Name}
@@ -86,7 +86,7 @@ func (r *Reconciler) observeOthers(ctx context.Context, o *observation) error {
 	return nil
 }
 
-// observeStrangers finds the pods that the workload's selector matches, and for which workloads they are run.
+// observeStrangers finds the Pods that the workload's selector matches, and the workloads to which they belong.
 func (r *Reconciler) observeStrangers(ctx context.Context, o *observation, selector labels.Selector) (err error) {
 	key := types.NamespacedName{Namespace: o.Namespace, Name: o.Name}
 	if o.Workload.Pods, err = r.pods(ctx, r.Live, key, client.MatchingLabelsSelector{Selector: selector}); err != nil {
@@ -110,8 +110,8 @@ func (r *Reconciler) observeStrangers(ctx context.Context, o *observation, selec
 	return nil
 }
 
-// runs is the workload that the controller of a pod runs it for, as WorkloadRef.String says it; empty if that controller is
-// gone, or a ReplicaSet that nothing owns, which a Deployment adopts.
+// runs is the workload for which the controller of a Pod runs it, in the form of WorkloadRef.String. It is empty if that controller
+// does not exist, or is a ReplicaSet without an owner, which a Deployment can adopt.
 func (r *Reconciler) runs(ctx context.Context, namespace string, owner *metav1.OwnerReference) (string, error) {
 	key := types.NamespacedName{Namespace: namespace, Name: owner.Name}
 	switch owner.APIVersion + " " + owner.Kind {
@@ -142,7 +142,7 @@ func workloadOf(o client.Object) []string {
 	return nil
 }
 
-// jobsOf are the jobs that take their template from a workload of some kind.
+// jobsOf are the jobs that take their template from a workload of this kind.
 func (r *Reconciler) jobsOf(kind v1alpha1.WorkloadKind) handler.MapFunc {
 	return func(ctx context.Context, o client.Object) []ctrl.Request {
 		workload := v1alpha1.WorkloadRef{Kind: kind, Name: o.GetName()}
@@ -150,7 +150,7 @@ func (r *Reconciler) jobsOf(kind v1alpha1.WorkloadKind) handler.MapFunc {
 	}
 }
 
-// jobsBeside are those that have the workload of a job, which may wait for it to be gone, or to have another.
+// jobsBeside are the jobs with the same workload as a job. They may wait until that job is deleted or has another workload.
 func (r *Reconciler) jobsBeside(ctx context.Context, o client.Object) []ctrl.Request {
 	var requests []ctrl.Request
 	for _, of := range workloadOf(o) {
@@ -171,7 +171,7 @@ func (r *Reconciler) jobsOfWorkload(ctx context.Context, namespace, of string) [
 	return requests
 }
 
-// onlyNames is all of a workload that is kept in memory: that it has changed is what matters.
+// onlyNames reduces a workload to its identity: the cache only needs to show that it has changed.
 func onlyNames(object any) (any, error) {
 	is, ok := object.(*metav1.PartialObjectMetadata)
 	if !ok {

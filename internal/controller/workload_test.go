@@ -23,7 +23,7 @@ import (
 
 var webRef = v1alpha1.WorkloadRef{APIVersion: v1alpha1.WorkloadAPIVersion, Kind: v1alpha1.WorkloadDeployment, Name: "web"}
 
-// deployment makes the Deployment web, whose pods the world then runs.
+// deployment creates the Deployment web, whose Pods the world then runs.
 func (w *world) deployment(replicas int32) {
 	w.t.Helper()
 	w.deployments = true
@@ -40,7 +40,7 @@ func (w *world) deployment(replicas int32) {
 	}))
 }
 
-// jobOfWeb makes the job with the template of that Deployment.
+// jobOfWeb creates the job with the template of that Deployment.
 func (w *world) jobOfWeb() {
 	w.t.Helper()
 	w.job(func(spec *v1alpha1.SingletonJobSpec) {
@@ -62,7 +62,7 @@ func (w *world) editWeb(change func(*appsv1.DeploymentSpec)) {
 	w.must(w.api.Update(w.t.Context(), d))
 }
 
-// deploy does what the controllers of Deployments and ReplicaSets do. That of the ReplicaSets does nothing while it lags.
+// deploy acts as the controllers of Deployments and ReplicaSets. The ReplicaSet controller does nothing while it lags.
 func (w *world) deploy() {
 	w.t.Helper()
 	if !w.deployments {
@@ -86,7 +86,7 @@ func (w *world) deploy() {
 	}
 }
 
-// replicaSet is the one of a Deployment, made if there is none.
+// replicaSet is the ReplicaSet of a Deployment, created if there is none.
 func (w *world) replicaSet(d *appsv1.Deployment) *appsv1.ReplicaSet {
 	w.t.Helper()
 	set := &appsv1.ReplicaSet{
@@ -109,7 +109,7 @@ func (w *world) replicaSet(d *appsv1.Deployment) *appsv1.ReplicaSet {
 	return known
 }
 
-// replicate makes and deletes pods as a ReplicaSet says, which may be an old state of it.
+// replicate creates and deletes Pods for a ReplicaSet, possibly from an old state of it.
 func (w *world) replicate(set *appsv1.ReplicaSet) {
 	w.t.Helper()
 	var pods []corev1.Pod
@@ -134,8 +134,7 @@ func (w *world) replicate(set *appsv1.ReplicaSet) {
 	}
 }
 
-// runPlain is what a kubelet does for a pod that has no agent: it runs from when it has a node. One that is deleted takes
-// a round to end.
+// runPlain acts as a kubelet for a Pod without an agent: it runs as soon as it has a node. A deleted Pod takes a round to end.
 func (w *world) runPlain(pod *corev1.Pod) {
 	w.t.Helper()
 	const ending = "test/ending"
@@ -179,8 +178,8 @@ func (w *world) warnings(reason string) (n int) {
 	return n
 }
 
-// TestAWorkloadIsTakenOver: nothing starts before the last pod of the Deployment is gone; its template makes the candidates, and
-// a change of it is a rollout with one handover.
+// TestAWorkloadIsTakenOver: no candidate starts before the last Pod of the Deployment no longer exists. The candidates use its
+// template, and a change of the template is a rollout with one handover.
 func TestAWorkloadIsTakenOver(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -212,8 +211,8 @@ func TestAWorkloadIsTakenOver(t *testing.T) {
 	}
 }
 
-// TestAReplicaSetThatLagsBehindItsDeployment: its controller makes a pod after the Deployment has said that there is none. Nothing
-// starts before that controller has said so itself; the world fails where two run.
+// TestAReplicaSetThatLagsBehindItsDeployment: its controller creates a Pod after the Deployment has reported 0 Pods. No candidate
+// starts before the ReplicaSet has reported 0 itself; the world fails if two processes run.
 func TestAReplicaSetThatLagsBehindItsDeployment(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -240,8 +239,8 @@ func TestAReplicaSetThatLagsBehindItsDeployment(t *testing.T) {
 	w.until("serving", w.serving)
 }
 
-// TestAChangeOfAWorkloadIsNoAlarm: until its controller has seen that only its template was changed, nothing is started. That no
-// pod of it can be left is known before and after, so nobody is warned.
+// TestAChangeOfAWorkloadIsNoAlarm: nothing starts until the workload's controller has seen that only the template changed. It is
+// known throughout that no Pod of it can be left, so there is no warning.
 func TestAChangeOfAWorkloadIsNoAlarm(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -260,8 +259,8 @@ func TestAChangeOfAWorkloadIsNoAlarm(t *testing.T) {
 	w.until("the rollout is over", func() bool { return w.serving() && w.holder().image == "v2" })
 }
 
-// TestAWorkloadThatIsScaledUpBesideTheJob: it is said, and nothing is killed or made. The workload's loss is said too. A standby
-// takes over in either case.
+// TestAWorkloadThatIsScaledUpBesideTheJob: the operator reports it, and neither kills nor creates Pods. It also reports the
+// deletion of the workload. A standby takes over in both cases.
 func TestAWorkloadThatIsScaledUpBesideTheJob(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -270,7 +269,7 @@ func TestAWorkloadThatIsScaledUpBesideTheJob(t *testing.T) {
 	w.until("serving", w.serving)
 	holder := w.holder()
 
-	w.deployments = false // two do run: the world's rules are off, and its controller is
+	w.deployments = false // two processes do run, so the world's rules and the Deployment's controller are off
 	w.editWeb(func(d *appsv1.DeploymentSpec) { d.Replicas = new(int32(2)) })
 	w.until("it is said", func() bool { return w.reasons() == "Running WorkloadRunning WorkloadRunning" })
 	if w.holder() != holder || len(w.pods()) != 2 || w.warnings("WorkloadRunning") == 0 {
@@ -299,7 +298,7 @@ func TestAWorkloadThatIsScaledUpBesideTheJob(t *testing.T) {
 	}
 }
 
-// TestWhoseThePodsOfAWorkloadAre: by their owners as the API server has them.
+// TestWhoseThePodsOfAWorkloadAre: the owners of the Pods are those that the API server has.
 func TestWhoseThePodsOfAWorkloadAre(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -350,7 +349,7 @@ func TestWhoseThePodsOfAWorkloadAre(t *testing.T) {
 		w.must(w.api.Create(t.Context(), pod))
 		o, err := w.operators[0].r.observe(t.Context(), w.key)
 		w.must(err)
-		o.Workload.Others = nil // which of two is older may depend on their UIDs
+		o.Workload.Others = nil // which job is older may depend on their UIDs
 		p := planOf(&o)
 		if waits := strings.Contains(p, "pods of Deployment/web are left"); waits != c.waits {
 			t.Errorf("%s: waits %v: %s", name, waits, p)
@@ -359,7 +358,7 @@ func TestWhoseThePodsOfAWorkloadAre(t *testing.T) {
 	}
 }
 
-// TestOneWorkloadOneJob: the older one has it.
+// TestOneWorkloadOneJob: of two jobs, the older one has the workload.
 func TestOneWorkloadOneJob(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -370,7 +369,7 @@ func TestOneWorkloadOneJob(t *testing.T) {
 	w.key.Name = "later"
 	w.jobOfWeb()
 	later := w.read()
-	// The API server dates by whole seconds, in which both may be made; then the UID decides.
+	// Creation timestamps are whole seconds, so both jobs may have the same. Then the UID decides.
 	if later.CreationTimestamp.Equal(&first.CreationTimestamp) && later.UID < first.UID {
 		w.until("it waits for the pods", func() bool { return w.reasons() == "WorkloadRunning NoHolder WorkloadRunning" })
 		return
@@ -381,7 +380,7 @@ func TestOneWorkloadOneJob(t *testing.T) {
 	}
 }
 
-// TestAStatefulSetWithClaimsIsRefused: and one without has its template taken.
+// TestAStatefulSetWithClaimsIsRefused: a StatefulSet without claims is accepted.
 func TestAStatefulSetWithClaimsIsRefused(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -413,7 +412,7 @@ func TestAStatefulSetWithClaimsIsRefused(t *testing.T) {
 	set.ObjectMeta, set.Spec.VolumeClaimTemplates = metav1.ObjectMeta{Namespace: set.Namespace, Name: set.Name}, nil
 	w.must(w.api.Create(t.Context(), set))
 	w.round()
-	if got := w.reasons(); got != "WorkloadSettling NoHolder WorkloadSettling" { // its controller has said nothing yet
+	if got := w.reasons(); got != "WorkloadSettling NoHolder WorkloadSettling" { // its controller has reported nothing yet
 		t.Errorf("%s\n%s", got, w.describe())
 	}
 	set.Status.ObservedGeneration = set.Generation
@@ -421,7 +420,7 @@ func TestAStatefulSetWithClaimsIsRefused(t *testing.T) {
 	w.until("serving", w.serving)
 }
 
-// planOf is what would be said.
+// planOf is the plan that the operator would follow.
 func planOf(o *observation) string {
 	p := plan.Decide(o.Observed)
 	if p.Status == nil {
@@ -430,8 +429,8 @@ func planOf(o *observation) string {
 	return fmt.Sprint(p.Status.Conditions)
 }
 
-// TestAllThatIsKeptInMemoryIsWatched: what has a rule for the cache is what the operator waits for before it is ready, and is
-// woken by.
+// TestAllThatIsKeptInMemoryIsWatched: every kind with a cache rule is one that the operator waits for before it is ready, and
+// watches.
 func TestAllThatIsKeptInMemoryIsWatched(t *testing.T) {
 	t.Parallel()
 	kindOf := func(o client.Object) string {

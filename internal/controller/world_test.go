@@ -44,19 +44,19 @@ func TestMain(m *testing.M) {
 	ctrl.SetLogger(logr.Discard())
 	flag.Parse()
 	if parallel := flag.Lookup("test.parallel"); parallel.Value.String() == parallel.DefValue {
-		_ = flag.Set("test.parallel", "8") // a list waits for up to a tenth of a second until the API server's cache is known to be fresh
+		_ = flag.Set("test.parallel", "8") // a list waits up to a tenth of a second for a fresh cache of the API server
 	}
 	os.Exit(apiserver.Main(m))
 }
 
-// installed is done once: the definition of SingletonJobs.
+// installed installs the definition of SingletonJobs once.
 var installed struct {
 	sync.Once
 	err error
 }
 
-// world is one job in a namespace of its own on a real API server. No manager runs: operators are called by hand, and the
-// test plays scheduler, kubelets and clock. The agents are the real state machine.
+// world is one job in its own namespace on a real API server. No manager runs: the test calls operators directly, and acts as
+// scheduler, kubelets and clock. The agents are the real state machine.
 type world struct {
 	t         *testing.T
 	plane     *controlplane.APIServer
@@ -69,30 +69,30 @@ type world struct {
 	agents    map[types.UID]*agent
 	nodes     []string
 
-	// broken images never get ready.
+	// broken images never become ready.
 	broken map[string]bool
-	// rejected images are those of pods that the kubelets will not run.
+	// rejected images are those of Pods that the kubelets refuse to run.
 	rejected map[string]bool
 	// crashing images end with a status at once.
 	crashing map[string]bool
-	// cutOff nodes reach nothing: their kubelets and agents do nothing that anyone sees.
+	// cutOff nodes reach nothing: their kubelets and agents do nothing that others see.
 	cutOff map[string]bool
-	// deployments: there are some, and a controller of theirs.
+	// deployments: there are Deployments, and a controller for them.
 	deployments bool
 	// lagging: the controller of ReplicaSets does nothing.
 	lagging bool
-	// short images end with 0 by themselves after so long.
+	// short images exit with 0 by themselves after this time.
 	short map[string]time.Duration
-	// fails is how many processes still end with 1 then.
+	// fails is the number of processes that still exit with 1 then.
 	fails int
-	// ran are the attempts of runs that were begun, and finished the runs that were said to be over.
+	// ran are the attempts of runs that were started; finished are the runs that were reported as over.
 	ran      []lease.Run
 	finished map[string]bool
-	// alone: no two pods are put on one node.
+	// alone: no node runs two Pods.
 	alone bool
-	// full nodes take no more pods, for lack of something that no object says.
+	// full nodes accept no more Pods, for a reason that no object shows.
 	full map[string]bool
-	// tick is how much time a round takes.
+	// tick is the time that a round takes.
 	tick time.Duration
 	// tenures are the tokens with which processes were started, in order.
 	tenures []int64
@@ -151,7 +151,7 @@ func (w *world) must(err error) {
 	}
 }
 
-// job makes the job, with short lease times.
+// job creates the job, with short lease times.
 func (w *world) job(change func(*v1alpha1.SingletonJobSpec)) {
 	w.t.Helper()
 	spec := v1alpha1.SingletonJobSpec{
@@ -194,7 +194,7 @@ func (w *world) read() *v1alpha1.SingletonJob {
 
 func (w *world) status() v1alpha1.SingletonJobStatus { return w.read().Status }
 
-// lease is the Lease, nil if there is none.
+// lease is the Lease; nil if there is none.
 func (w *world) lease() *coordinationv1.Lease {
 	w.t.Helper()
 	l, err := get(w.t.Context(), w.api, w.key, &coordinationv1.Lease{})
@@ -217,7 +217,7 @@ func (w *world) events() []corev1.Event {
 	return list.Items
 }
 
-// round lets everyone act once and time pass.
+// round lets every component act once, and advances time.
 func (w *world) round() {
 	w.t.Helper()
 	for _, o := range w.operators {
@@ -233,7 +233,7 @@ func (w *world) round() {
 	w.invariants()
 }
 
-// until lets rounds pass until something holds.
+// until runs rounds until a condition holds.
 func (w *world) until(what string, holds func() bool) {
 	w.t.Helper()
 	for range 300 {
@@ -245,7 +245,7 @@ func (w *world) until(what string, holds func() bool) {
 	w.t.Fatalf("%s: not within 300 rounds\n%s", what, w.describe())
 }
 
-// serving reports whether all is as the spec asks.
+// serving reports whether everything is as the spec asks.
 func (w *world) serving() bool {
 	s := w.status()
 	job := w.read()
@@ -357,40 +357,41 @@ func checkConditions(t *testing.T, s v1alpha1.SingletonJobStatus) {
 type operator struct {
 	w *world
 	r *Reconciler
-	// api is what it reaches the API server by; nil for the world's, with all rights.
+	// api is its client for the API server; nil for the world's client with all rights.
 	api client.WithWatch
-	// cache is what it reads instead of the API server; nil for one that does not lag.
+	// cache is what it reads instead of the API server; nil for an operator that does not lag.
 	cache *laggingCache
-	// writes counts its writes. At the crashAt-th it ends: before the write, or after it, whose answer is lost. If next is set,
-	// it ends some writes later again.
+	// writes counts its writes. It ends at the crashAt-th write: before the write, or after it without the response. If next is
+	// set, it ends again some writes later.
 	writes, crashAt int
 	next            *rand.Rand
-	// stored counts those that succeeded.
+	// stored counts the successful writes.
 	stored int
 	after  bool
-	// always: it ends at every write that it has not ended at before.
+	// always: it ends at every kind of write at which it has not ended before.
 	always  bool
 	endedAt map[string]bool
 	crashes []string // kinds of calls
-	// loses is a verb; of such writes the answer is lost.
+	// loses is a verb. The responses to these writes are lost.
 	loses string
-	// dies says of each call to the API server whether it ends at it, and whether the server carries the call out; nil for never.
+	// dies decides for each call to the API server whether the operator ends at it, and whether the server executes the call; nil
+	// for never.
 	dies func(call string) (ends, after bool)
-	// around is called in place of each write, which it may carry out; asks before each question to the API server itself.
+	// around replaces each write and may execute it. asks runs before each read from the API server itself.
 	around func(verb string, obj client.Object, do func() error) error
 	asks   func(obj client.Object)
-	// refuses says which writes the API server would refuse; nil for none.
+	// refuses decides which writes the API server refuses; nil for none.
 	refuses func(verb string, obj client.Object) bool
 	log     []string
-	// wake is when it wants to look again.
+	// wake is when it wants to reconcile again.
 	wake time.Duration
-	// injection is the version of what it puts into pods; 0 for the present one.
+	// injection is the version of what it puts into Pods; 0 for the current one.
 	injection int
-	// lookedUp has the jobs whose look-ups have ended.
+	// lookedUp are the jobs whose look-ups have ended.
 	lookedUp chan types.NamespacedName
 }
 
-// crash is the end of an operator, at a call to the API server.
+// crash is the end of an operator at a call to the API server.
 type crash struct{ call string }
 
 var errAnswerLost = errors.New("the answer was lost")
@@ -401,7 +402,7 @@ func (w *world) newOperator() *operator {
 	return o
 }
 
-// restart makes it a new process, that remembers nothing.
+// restart turns it into a new process with an empty memory.
 func (o *operator) restart() {
 	api := o.w.api
 	if o.api != nil {
@@ -446,7 +447,7 @@ func (o *operator) write(verb string, obj client.Object, do func() error) error 
 	o.writes++
 	o.log = append(o.log, fmt.Sprintf("%s %T %s", verb, obj, obj.GetName()))
 	what := fmt.Sprintf("%s %T %s at %s", verb, obj, obj.GetName(), obj.GetResourceVersion())
-	if l, ok := obj.(*coordinationv1.Lease); ok { // what waits for a renewal is another version each time
+	if l, ok := obj.(*coordinationv1.Lease); ok { // an operator that waits for a renewal needs a new version each time
 		what = fmt.Sprintf("%s %T %s %s", verb, obj, ptr.Deref(l.Spec.HolderIdentity, ""), l.Annotations)
 	}
 	call := kindOfWrite(o.log[len(o.log)-1])
@@ -478,7 +479,7 @@ func (o *operator) write(verb string, obj client.Object, do func() error) error 
 	return err
 }
 
-// reconcile calls the Reconciler until it does not want to be called at once.
+// reconcile calls the Reconciler until it does not want to run again at once.
 func (o *operator) reconcile() {
 	o.w.t.Helper()
 	defer func() {
@@ -488,14 +489,14 @@ func (o *operator) reconcile() {
 				panic(p)
 			}
 			o.crashes = append(o.crashes, c.call)
-			o.wake = 0 // the next process looks at once
+			o.wake = 0 // the next process reconciles at once
 			o.endLater()
 			o.restart()
 		}
 	}()
 	looks := 10
 	if o.cache != nil {
-		looks = 2 // it shows the same until the next round, and leads to the same writes each time
+		looks = 2 // its cache shows the same until the next round, and the writes would be the same each time
 	}
 	for range looks {
 		before := o.writes
@@ -510,14 +511,14 @@ func (o *operator) reconcile() {
 	}
 }
 
-// endLater chooses the write at which it ends next.
+// endLater chooses the next write at which it ends.
 func (o *operator) endLater() {
 	if o.next != nil {
 		o.crashAt = o.writes + 1 + o.next.IntN(11)
 	}
 }
 
-// jobLister answers on an API server what the cache answers by its index.
+// jobLister answers queries of the cache's index on an API server.
 type jobLister struct{ client.Reader }
 
 func (l jobLister) List(ctx context.Context, list client.ObjectList, opts ...client.ListOption) error {
@@ -527,7 +528,7 @@ func (l jobLister) List(ctx context.Context, list client.ObjectList, opts ...cli
 			_, ofWorkload := fields[workloadIndex]
 			_, ofFleet := fields[fleetIndex]
 			if ofWorkload || ofFleet {
-				opts = slices.Delete(opts, i, i+1) // others may be among the answers
+				opts = slices.Delete(opts, i, i+1) // the response may contain others
 				break
 			}
 			if node, on := fields[nodeIndex]; on {
@@ -546,7 +547,7 @@ func (l jobLister) List(ctx context.Context, list client.ObjectList, opts ...cli
 	return err
 }
 
-// leanAll is a list as the operator's cache has it.
+// leanAll is a list as the operator's cache stores it.
 func leanAll(t *testing.T, list client.ObjectList) {
 	t.Helper()
 	var all []runtime.Object
@@ -566,7 +567,7 @@ func leanAll(t *testing.T, list client.ObjectList) {
 	}
 }
 
-// asking notes questions that the cache may not answer, and may be ended by them.
+// asking records reads that the cache may not answer, and can end the operator at them.
 type asking struct {
 	client.Reader
 	o *operator
@@ -596,7 +597,7 @@ func (a asking) end(call string) {
 
 func sameType(a, b any) bool { return fmt.Sprintf("%T", a) == fmt.Sprintf("%T", b) }
 
-// objects are a list's.
+// objects are the items of a list.
 func objects(t *testing.T, list client.ObjectList) []client.Object {
 	t.Helper()
 	items, err := meta.ExtractList(list)

@@ -13,23 +13,23 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Credentials are what a pod's pull secrets hold.
+// Credentials are the contents of a Pod's pull secrets.
 type Credentials struct {
-	// Note says what is missing, for people who are told that a registry wants credentials; empty for nothing.
+	// Note says what is missing, for users whose registry demands credentials; empty if nothing is missing.
 	Note    string
 	entries []credential
 }
 
-// credential is for a host, or one of its ports or a part of its paths. It is never printed.
+// credential is for a host, optionally with a port, or for some of its paths. It is never printed.
 type credential struct {
 	host, path string
 	auth       authn.AuthConfig
 }
 
-// maxAttempts bounds how many credentials are tried for one image.
+// maxAttempts bounds the credentials that are tried for one image.
 const maxAttempts = 8
 
-// Add takes what a secret holds, as a kubelet does: what is no credential is left out.
+// Add adds the contents of a secret. Like a kubelet, it ignores invalid entries.
 func (c *Credentials) Add(secret *corev1.Secret) {
 	var entries map[string]entry
 	switch secret.Type {
@@ -49,14 +49,14 @@ func (c *Credentials) Add(secret *corev1.Secret) {
 			c.entries = append(c.entries, credential{host, within, auth})
 		}
 	}
-	// The longest path first, then those of an exact host; the rest in an order that is always the same.
+	// The longest path first, then exact hosts, then the rest in a stable order.
 	slices.SortStableFunc(c.entries, func(a, b credential) int {
 		return cmp.Or(-cmp.Compare(len(a.path), len(b.path)), cmp.Compare(strings.Count(a.host, "*"), strings.Count(b.host, "*")),
 			-cmp.Compare(a.host, b.host), -cmp.Compare(a.path, b.path))
 	})
 }
 
-// entry is one registry of a configuration of Docker's.
+// entry is one registry in a Docker configuration.
 type entry struct {
 	Username string `json:"username"`
 	Password string `json:"password"`
@@ -78,7 +78,7 @@ func (e entry) auth() (authn.AuthConfig, bool) {
 	return authn.AuthConfig{Username: e.Username, Password: e.Password}, e.Username != "" || e.Password != ""
 }
 
-// split takes a configuration's key apart: a host with an optional port and path, sometimes a URL with the API's version.
+// split parses a key of a configuration: a host with an optional port and path, sometimes a URL with the API's version.
 func split(key string) (host, within string) {
 	key = strings.TrimPrefix(strings.TrimPrefix(key, "https://"), "http://")
 	host, within, _ = strings.Cut(key, "/")
@@ -91,7 +91,7 @@ func split(key string) (host, within string) {
 	return canonical(host), strings.Trim(within, "/")
 }
 
-// canonical gives the default registry one name.
+// canonical gives all names of the default registry the same form.
 func canonical(host string) string {
 	if "index."+host == name.DefaultRegistry {
 		return name.DefaultRegistry
@@ -99,7 +99,7 @@ func canonical(host string) string {
 	return strings.ToLower(host)
 }
 
-// matching are those for a repository, the most exact first; nobody's where there is none.
+// matching returns the credentials for a repository, most specific first, or anonymous access if there are none.
 func (c *Credentials) matching(repository name.Repository) []authn.Authenticator {
 	var all []authn.Authenticator
 	for _, e := range c.entries {
@@ -113,8 +113,8 @@ func (c *Credentials) matching(repository name.Repository) []authn.Authenticator
 	return all
 }
 
-// isFor matches hosts part by part, where * stands for a part or for some of it, and paths by whole parts. A credential without a
-// port is for a host without one.
+// isFor matches hosts label by label, where * matches a label or a part of one, and paths by whole segments. A credential without a
+// port is for a host without a port.
 func (e credential) isFor(host, repository string) bool {
 	mine, port, _ := strings.Cut(e.host, ":")
 	theirs, theirPort, _ := strings.Cut(host, ":")

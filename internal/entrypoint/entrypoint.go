@@ -1,8 +1,9 @@
-// Package entrypoint finds out what an image runs by itself, by asking its registry.
+// Package entrypoint finds out what an image runs by asking its registry.
 //
-// Whoever may make a SingletonJob chooses the host that is asked, and that host what it answers. So [Registry] speaks HTTPS only,
-// connects to no address of this machine or its link, takes neither long nor much, shows nothing of an answer but its entrypoint,
-// and sends credentials to nobody but the registry that they are for. [Lookups] asks beside its callers and answers them at once.
+// A user who may create a SingletonJob chooses the host that is asked, and that host chooses the answer. [Registry] therefore uses
+// only HTTPS, connects to no address of this machine or its link, limits the time and the size of answers, exposes only the
+// entrypoint of an answer, and sends credentials only to the registry that they are for. [Lookups] asks in the background and
+// answers its callers at once.
 package entrypoint
 
 import (
@@ -18,17 +19,17 @@ import (
 	"github.com/singletonjob/operator/api/v1alpha1"
 )
 
-// Want is what to find, for whom.
+// Want is a request for an entrypoint.
 type Want struct {
 	Namespace string
-	// TemplateHash is that of the pods that are to be made.
+	// TemplateHash of the Pods to create.
 	TemplateHash string
 	Image        string
-	// Args: the pod brings arguments, so that an image without any is of use.
+	// Args: the Pod sets arguments, so an image that runs nothing by itself is usable.
 	Args bool
-	// Architectures are those of the nodes that may run it, as Go calls them, sorted; none for all that the image is for.
+	// Architectures of the nodes that could run the Pod, in Go's names, sorted. Empty: all architectures of the image.
 	Architectures []string
-	// PullSecrets are those that the pod names. Where it names none, those of its ServiceAccount count, as in a cluster.
+	// PullSecrets that the Pod names. If it names none, those of its ServiceAccount apply, as in a cluster.
 	PullSecrets    []string
 	ServiceAccount string
 }
@@ -38,39 +39,39 @@ func (w Want) equal(v Want) bool {
 		w.ServiceAccount == v.ServiceAccount && slices.Equal(w.Architectures, v.Architectures) && slices.Equal(w.PullSecrets, v.PullSecrets)
 }
 
-// Answer is what is known now.
+// Answer is the current result of a look-up.
 type Answer struct {
-	// Found is nil until it was found.
+	// Found is nil until the entrypoint is found.
 	Found *v1alpha1.Entrypoint
-	// Problem says why it was not, the last time that it was tried: for people, and the same words for the same cause.
+	// Problem is the reason why the last attempt failed, for users. The same cause always gives the same text.
 	Problem string
-	// Retry is how long until it is tried again; 0 while it is being tried.
+	// Retry is the time until the next attempt; 0 while an attempt is in progress.
 	Retry time.Duration
 }
 
-// Finder finds an entrypoint, or says why it can't, in words for people. It ends soon after its context.
+// Finder finds an entrypoint, or returns an error for users. It returns soon after its context ends.
 type Finder func(context.Context, Want) (*v1alpha1.Entrypoint, error)
 
 const (
-	// timeout is for one look-up, all its requests together.
+	// timeout bounds one look-up with all its requests.
 	timeout = 30 * time.Second
-	// parallel is how many look-ups are under way at most, and parallelEach those for one namespace: a namespace whose
-	// registries do not answer holds up none but itself.
+	// parallel is the maximum number of concurrent look-ups, and parallelEach the maximum for one namespace: a namespace whose
+	// registries do not answer delays only itself.
 	parallel     = 16
 	parallelEach = 2
-	// A look-up that failed is tried again after firstRetry, then after twice as long each time, up to lastRetry.
+	// A failed look-up is retried after firstRetry. The delay doubles each time, up to lastRetry.
 	firstRetry = 10 * time.Second
 	lastRetry  = 5 * time.Minute
 )
 
-// Lookups has at most one look-up under way for each job. It is safe for concurrent use.
+// Lookups runs at most one look-up at a time for each job. It is safe for concurrent use.
 type Lookups struct {
 	find  Finder
 	clock clock.PassiveClock
 	slots chan struct{}
 
 	mu         sync.Mutex
-	ctx        context.Context // look-ups end with the operator, and not with who asked
+	ctx        context.Context // look-ups end with the operator, not with their caller
 	done       func(job types.NamespacedName)
 	jobs       map[types.NamespacedName]*lookup
 	namespaces map[string]*namespace
@@ -80,19 +81,19 @@ type lookup struct {
 	want     Want
 	answer   Answer
 	failures int
-	// running: it is under way, and cancel ends it. Else it is due at retryAt.
+	// running: the look-up is in progress, and cancel ends it. Otherwise it is due at retryAt.
 	running bool
 	cancel  context.CancelFunc
 	retryAt time.Time
 }
 
-// namespace has a slot for each look-up of it, and is kept while some are under way or wait.
+// namespace holds the slots of a namespace's look-ups. It exists while look-ups run or wait.
 type namespace struct {
 	slots chan struct{}
 	users int
 }
 
-// New makes Lookups that find by find.
+// New returns Lookups that use find.
 func New(find Finder, now clock.PassiveClock) *Lookups {
 	return &Lookups{
 		find: find, clock: now, slots: make(chan struct{}, parallel), ctx: context.Background(), done: func(types.NamespacedName) {},
@@ -100,15 +101,15 @@ func New(find Finder, now clock.PassiveClock) *Lookups {
 	}
 }
 
-// Start has look-ups end with ctx, and done be called after each, with the job that it was for. done does not block.
+// Start binds look-ups to ctx, and sets done, which is called after each look-up with its job. done must not block.
 func (l *Lookups) Start(ctx context.Context, done func(job types.NamespacedName)) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.ctx, l.done = ctx, done
 }
 
-// Ask says what is known for a job, and begins to look it up where that is due. It never waits. Another want than before ends what
-// is under way for the job and begins anew.
+// Ask returns what is known for a job, and starts a look-up if one is due. It never waits. A changed want ends the job's current
+// look-up and starts a new one.
 func (l *Lookups) Ask(job types.NamespacedName, want Want) Answer {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -129,7 +130,7 @@ func (l *Lookups) Ask(job types.NamespacedName, want Want) Answer {
 	return answer
 }
 
-// Forget drops what is known for a job, and ends what is under way.
+// Forget drops a job's result and ends its look-up.
 func (l *Lookups) Forget(job types.NamespacedName) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -143,7 +144,7 @@ func (l *Lookups) drop(job types.NamespacedName) {
 	delete(l.jobs, job)
 }
 
-// begin runs a look-up beside the caller, who holds the lock.
+// begin runs a look-up in a goroutine. The caller holds the lock.
 func (l *Lookups) begin(job types.NamespacedName, k *lookup) {
 	ctx, cancel := context.WithCancel(l.ctx)
 	k.running, k.cancel = true, cancel
@@ -160,7 +161,7 @@ func (l *Lookups) begin(job types.NamespacedName, k *lookup) {
 	}()
 }
 
-// inTurn waits for a slot of the namespace, then for one of all. Its time begins after that.
+// inTurn waits for a slot of the namespace, then for one of all slots. The timeout starts after that.
 func (l *Lookups) inTurn(ctx context.Context, space *namespace, want Want) (*v1alpha1.Entrypoint, error) {
 	if err := occupy(ctx, space.slots); err != nil {
 		return nil, err

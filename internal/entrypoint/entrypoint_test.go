@@ -14,14 +14,14 @@ import (
 	"github.com/singletonjob/operator/api/v1alpha1"
 )
 
-// asked is one look-up that is under way; the test says how it ends.
+// asked is a look-up in progress. The test decides how it ends.
 type asked struct {
 	ctx  context.Context
 	want Want
 	end  chan error
 }
 
-// office has Lookups whose every look-up a test sees and ends.
+// office has Lookups whose look-ups a test observes and ends.
 type office struct {
 	*Lookups
 	t     *testing.T
@@ -78,7 +78,7 @@ func TestLookUp(t *testing.T) {
 	}
 }
 
-// TestRetries: later each time, with the last problem told meanwhile, and for another template at once.
+// TestRetries: each retry comes later, Ask returns the last problem in between, and another template is looked up at once.
 func TestRetries(t *testing.T) {
 	o := newOffice(t)
 	want := Want{Namespace: "ns", Image: "a"}
@@ -120,14 +120,14 @@ func TestForget(t *testing.T) {
 	<-o.done
 }
 
-// TestNamespacesDoNotWaitForEachOther: one whose registries do not answer holds up none but itself.
+// TestNamespacesDoNotWaitForEachOther: a namespace whose registries do not answer delays only itself.
 func TestNamespacesDoNotWaitForEachOther(t *testing.T) {
 	o := newOffice(t)
 	for i := range 20 {
 		o.Ask(types.NamespacedName{Namespace: "stuck", Name: fmt.Sprint(i)}, Want{Namespace: "stuck"})
 	}
 	stuck := []asked{<-o.asked, <-o.asked}
-	for range 1000 { // a third of them would have begun by then
+	for range 1000 { // a third of them would have started by then
 		runtime.Gosched()
 	}
 	if len(o.asked) > 0 {
@@ -156,7 +156,7 @@ func TestNamespacesDoNotWaitForEachOther(t *testing.T) {
 	}
 }
 
-// TestNoMoreThanSomeAtATime: whatever the number of namespaces.
+// TestNoMoreThanSomeAtATime: the number of look-ups is bounded, whatever the number of namespaces.
 func TestNoMoreThanSomeAtATime(t *testing.T) {
 	o := newOffice(t)
 	for i := range 2 * parallel {

@@ -14,22 +14,22 @@ import (
 )
 
 const (
-	// maxAnswer is how long the body of an answer may be. Registries take manifests of 4 MiB at most; configurations are smaller.
+	// maxAnswer bounds the body of an answer. Registries accept manifests of at most 4 MiB; configurations are smaller.
 	maxAnswer = 4 << 20
-	// maxHeader is how long its header may be.
+	// maxHeader bounds the header of an answer.
 	maxHeader = 64 << 10
 )
 
 var (
-	errLocal = errors.New("an address of the machine itself, or of its link")
+	errLocal = errors.New("a loopback or link-local address")
 	errPlain = errors.New("plain HTTP")
 	errLong  = errors.New("an answer of more than 4 MiB")
 )
 
-// guarded lets requests through to where, and answers back as far as, somebody who may only make pods may have them.
+// guarded limits requests and answers to what a user who may only create Pods may send and see.
 type guarded struct {
 	next http.RoundTripper
-	// plain are the hosts, with their ports if they have one, that may be asked in plain HTTP.
+	// plain are the hosts, with their ports if any, that may be asked over plain HTTP.
 	plain map[string]bool
 }
 
@@ -45,7 +45,7 @@ func (g guarded) RoundTrip(request *http.Request) (*http.Response, error) {
 	return response, nil
 }
 
-// bounded fails where a body goes on beyond a limit.
+// bounded fails if a body is longer than a limit.
 type bounded struct {
 	io.ReadCloser
 	left int64
@@ -82,14 +82,14 @@ func newTransport(insecure map[string]bool, roots *x509.CertPool) http.RoundTrip
 		TLSHandshakeTimeout:    10 * time.Second,
 		MaxResponseHeaderBytes: maxHeader,
 		ForceAttemptHTTP2:      true,
-		DisableKeepAlives:      true, // there is seldom a second look-up
+		DisableKeepAlives:      true, // a second look-up is rare
 	}}
 }
 
-// metadata is the one address of a cloud's metadata service that is not of a link.
+// metadata is the only address of a cloud's metadata service that is not link-local.
 var metadata = netip.MustParseAddr("fd00:ec2::254")
 
-// refuseLocal sees the address that is about to be connected to, after names were resolved.
+// refuseLocal checks the address of a connection after name resolution.
 func refuseLocal(_, address string, _ syscall.RawConn) error {
 	to, err := netip.ParseAddrPort(address)
 	if err != nil {

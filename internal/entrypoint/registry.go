@@ -22,50 +22,50 @@ import (
 )
 
 const (
-	// maxImages is how many images of one index are looked into.
+	// maxImages is the maximum number of images of one index that are examined.
 	maxImages = 16
-	// maxLength is how long an entrypoint may be, all its arguments together: it is stored in the job's status and in each pod.
+	// maxLength bounds an entrypoint with all its arguments. It is stored in the job's status and in each Pod.
 	maxLength = 32 << 10
-	// maxKept is how many configurations are remembered.
+	// maxKept is the maximum number of cached configurations.
 	maxKept = 512
 )
 
-// Options are the operator's.
+// Options are the settings of the operator.
 type Options struct {
-	// Insecure are hosts, with their ports if they have one, that may be asked in plain HTTP, on whatever address.
+	// Insecure are hosts, with their ports if any, that may be asked over plain HTTP and at any address.
 	Insecure []string
-	// Roots are certificates in PEM beside those of the system.
+	// Roots are CA certificates in PEM, in addition to those of the system.
 	Roots []byte
 }
 
-// Registry looks into registries. It is safe for concurrent use.
+// Registry asks registries. It is safe for concurrent use.
 type Registry struct {
 	transport http.RoundTripper
 	insecure  map[string]bool
 
 	mu sync.Mutex
-	// kept are configurations by their digest. What a registry says of an image is asked for each time all the same, so that
-	// nobody learns of an image that he may not pull.
+	// kept caches configurations by digest. The registry is still asked for the image each time, so that no user learns about an
+	// image that the user may not pull.
 	kept map[v1.Hash]process
 }
 
-// process is the part of an image's configuration that says what it runs, and how that is stopped.
+// process is the part of an image's configuration that says what it runs and how to stop it.
 type process struct {
 	Entrypoint, Cmd []string
 	StopSignal      string
 }
 
-// equal reports whether both run the same. By which signal it ends is not asked: its runtime knows.
+// equal reports whether both run the same. It ignores the stop signal, which the runtime knows.
 func (p process) equal(q process) bool {
 	return slices.Equal(p.Entrypoint, q.Entrypoint) && slices.Equal(p.Cmd, q.Cmd)
 }
 
-// NewRegistry says which of its options are of no use.
+// NewRegistry returns an error if its options are invalid.
 func NewRegistry(o Options) (*Registry, error) {
 	insecure := map[string]bool{}
 	for _, host := range o.Insecure {
 		if _, err := name.NewRegistry(host, name.StrictValidation); err != nil || strings.Contains(host, "/") {
-			return nil, fmt.Errorf("%q is no registry: a host, or host:port", host)
+			return nil, fmt.Errorf("%q is not a registry: expected a host or host:port", host)
 		}
 		insecure[host] = true
 	}
@@ -74,13 +74,13 @@ func NewRegistry(o Options) (*Registry, error) {
 		return nil, fmt.Errorf("read the system's certificates: %w", err)
 	}
 	if len(o.Roots) > 0 && !roots.AppendCertsFromPEM(o.Roots) {
-		return nil, errors.New("there is no certificate in PEM")
+		return nil, errors.New("found no certificate in PEM")
 	}
 	return &Registry{transport: newTransport(insecure, roots), insecure: insecure, kept: map[v1.Hash]process{}}, nil
 }
 
-// Find asks for what an image runs, with the credentials that are for it, one after the other while they are refused. An error is
-// for people: it quotes nothing that the registry wrote, and says the same for the same cause.
+// Find asks what an image runs. It tries the matching credentials one after the other while the registry refuses them. The error is
+// for users: it quotes nothing that the registry wrote, and is the same for the same cause.
 func (r *Registry) Find(ctx context.Context, want Want, credentials Credentials) (*v1alpha1.Entrypoint, error) {
 	ref, err := r.parse(want.Image)
 	if err != nil {
@@ -106,7 +106,7 @@ func (r *Registry) parse(image string) (name.Reference, error) {
 	}
 	ref, err := name.ParseReference(image)
 	if err != nil {
-		return nil, errors.New("that is no name of an image")
+		return nil, errors.New("the image name is invalid")
 	}
 	if r.insecure[ref.Context().RegistryStr()] {
 		return name.ParseReference(image, name.Insecure)
@@ -114,14 +114,14 @@ func (r *Registry) parse(image string) (name.Reference, error) {
 	return ref, nil
 }
 
-// imageError is what is wrong with the image itself, in words for people.
+// imageError is a problem of the image itself, in a text for users.
 type imageError string
 
 func (e imageError) Error() string { return string(e) }
 
 func (r *Registry) look(ctx context.Context, ref name.Reference, auth authn.Authenticator, want Want) (*v1alpha1.Entrypoint, error) {
 	puller, err := remote.NewPuller(remote.WithTransport(r.transport), remote.WithAuth(auth), remote.WithUserAgent("singletonjob-operator"),
-		remote.WithRetryBackoff(remote.Backoff{Steps: 1})) // it is tried again later, and others wait
+		remote.WithRetryBackoff(remote.Backoff{Steps: 1})) // Lookups retries later, and others wait
 	if err != nil {
 		return nil, err
 	}
@@ -142,7 +142,7 @@ func (r *Registry) look(ctx context.Context, ref name.Reference, auth authn.Auth
 			return nil, err
 		}
 		if i > 0 && !p.equal(one) {
-			return nil, imageError("it does not run the same on all architectures of the nodes" + listed(want.Architectures))
+			return nil, imageError("it does not run the same command on all architectures of the nodes" + listed(want.Architectures))
 		}
 		if i > 0 && p.StopSignal != one.StopSignal {
 			p.StopSignal = ""
@@ -152,7 +152,7 @@ func (r *Registry) look(ctx context.Context, ref name.Reference, auth authn.Auth
 	return one.entrypoint(want, d.Digest)
 }
 
-// chosen are the images of an index that the nodes may run: those for Linux on one of the architectures.
+// chosen returns the images of an index that the nodes could run: those for Linux on one of the architectures.
 func chosen(ctx context.Context, puller *remote.Puller, ref name.Reference, index *remote.Descriptor, architectures []string) ([]*remote.Descriptor, error) {
 	manifest, err := v1.ParseIndexManifest(bytes.NewReader(index.Manifest))
 	if err != nil {
@@ -190,8 +190,8 @@ func listed(architectures []string) string {
 	return " (" + strings.Join(architectures, ", ") + ")"
 }
 
-// errNoImage: what the registry has under the name has no configuration of an image.
-const errNoImage = imageError("what the registry has under that name is no container image")
+// errNoImage: the registry's object of that name has no image configuration.
+const errNoImage = imageError("the registry's object of that name is not a container image")
 
 func (r *Registry) process(d *remote.Descriptor) (process, error) {
 	if !d.MediaType.IsImage() {
@@ -244,13 +244,13 @@ func (r *Registry) remember(digest v1.Hash, p process) {
 	r.kept[digest] = p
 }
 
-// entrypoint is what a runtime makes of a configuration: an ENTRYPOINT of one empty string is none.
+// entrypoint interprets a configuration as a container runtime does: an ENTRYPOINT of one empty string counts as none.
 func (p process) entrypoint(want Want, digest v1.Hash) (*v1alpha1.Entrypoint, error) {
 	if len(p.Entrypoint) == 1 && p.Entrypoint[0] == "" {
 		p.Entrypoint = nil
 	}
 	if len(p.Entrypoint) == 0 && len(p.Cmd) == 0 && !want.Args {
-		return nil, imageError("it runs nothing by itself, it has neither ENTRYPOINT nor CMD")
+		return nil, imageError("it has neither ENTRYPOINT nor CMD, so it runs nothing by itself")
 	}
 	if p.length() > maxLength {
 		return nil, imageError(fmt.Sprintf("its ENTRYPOINT and CMD have more than %d bytes", maxLength))

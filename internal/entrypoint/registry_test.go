@@ -28,7 +28,7 @@ import (
 	"github.com/singletonjob/operator/test/closedport"
 )
 
-// hub is a registry in this process. around sees each request before it; asked are their paths.
+// hub is a registry in this process. around sees each request first; asked are the paths of requests.
 type hub struct {
 	t      *testing.T
 	host   string
@@ -87,7 +87,7 @@ func image(t *testing.T, p process) v1.Image {
 	return made
 }
 
-// push puts an image there and returns its digest.
+// push stores an image and returns its digest.
 func (h *hub) push(path string, p process) string {
 	h.t.Helper()
 	made := image(h.t, p)
@@ -97,7 +97,7 @@ func (h *hub) push(path string, p process) string {
 	return digest.String()
 }
 
-// pushIndex puts an index there, of images by platform.
+// pushIndex stores an index of images by platform.
 func (h *hub) pushIndex(path string, images map[string]process) {
 	h.t.Helper()
 	index := v1.ImageIndex(empty.Index)
@@ -144,14 +144,14 @@ func TestFind(t *testing.T) {
 		"cmd alone":             {image: "cmd:v1", want: process{Cmd: []string{"/run", "$(HOME)"}}},
 		"an empty entrypoint":   {image: "blank:v1", want: process{Cmd: []string{"/run"}}},
 		"nothing but args":      {image: "nothing:v1", args: true},
-		"nothing":               {image: "nothing:v1", says: "it runs nothing by itself"},
-		"no image":              {image: "chart:v1", says: "it runs nothing by itself"},
+		"nothing":               {image: "nothing:v1", says: "so it runs nothing by itself"},
+		"no image":              {image: "chart:v1", says: "so it runs nothing by itself"},
 		"too long":              {image: "endless:v1", says: "more than 32768 bytes"},
 		"an index":              {image: "same:v1", architectures: []string{"amd64", "arm64"}, want: server},
 		"an index, any node":    {image: "same:v1", want: server},
-		"an index that differs": {image: "differ:v1", architectures: []string{"amd64", "arm64"}, says: "does not run the same on all architectures of the nodes (amd64, arm64)"},
+		"an index that differs": {image: "differ:v1", architectures: []string{"amd64", "arm64"}, says: "does not run the same command on all architectures of the nodes (amd64, arm64)"},
 		"where no node differs": {image: "differ:v1", architectures: []string{"arm64"}, want: other},
-		"variants differ":       {image: "variants:v1", architectures: []string{"arm"}, says: "does not run the same"},
+		"variants differ":       {image: "variants:v1", architectures: []string{"arm"}, says: "does not run the same command"},
 		"no node can run it":    {image: "same:v1", architectures: []string{"riscv64"}, says: "no image for Linux on the architectures of the nodes (riscv64)"},
 		"a stop signal":         {image: "quits:v1", want: quits},
 		"one that is none":      {image: "kills:v1", want: process{Entrypoint: []string{"/server"}}},
@@ -160,7 +160,7 @@ func TestFind(t *testing.T) {
 		"no such tag":           {image: "app:v2", says: "has no such image"},
 		"no such repository":    {image: "app2:v1", says: "has no such image"},
 		"no such digest":        {image: "app@sha256:" + strings.Repeat("0", 64), says: "has no such image"},
-		"no name":               {image: "APP", says: "that is no name of an image"},
+		"no name":               {image: "APP", says: "the image name is invalid"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			want := Want{Image: h.host + "/" + c.image, TemplateHash: "hash", Args: c.args, Architectures: c.architectures}
@@ -182,7 +182,7 @@ func TestFind(t *testing.T) {
 	}
 }
 
-// TestTrouble: each has words of its own, and none of the registry's.
+// TestTrouble: each problem has its own message, which quotes nothing from the registry.
 func TestTrouble(t *testing.T) {
 	const secret = "what only the operator may read"
 	status := func(code int) func(http.ResponseWriter, *http.Request) bool {
@@ -196,16 +196,16 @@ func TestTrouble(t *testing.T) {
 		around func(http.ResponseWriter, *http.Request) bool
 		says   string
 	}{
-		"not allowed":     {status(http.StatusUnauthorized), "or does not show it to whom it takes the operator for (a note)"},
-		"forbidden":       {status(http.StatusForbidden), "or does not show it"},
+		"not allowed":     {status(http.StatusUnauthorized), "or refuses the operator's credentials (a note)"},
+		"forbidden":       {status(http.StatusForbidden), "or refuses the operator's credentials"},
 		"not found":       {status(http.StatusNotFound), "has no such image"},
-		"asked too often": {status(http.StatusTooManyRequests), "is asked too often (status 429)"},
+		"asked too often": {status(http.StatusTooManyRequests), "limits the rate of requests (status 429)"},
 		"broken":          {status(http.StatusInternalServerError), "answers with status 500"},
 		"something else":  {status(http.StatusTeapot), "answers with status 418"},
 		"no registry": {func(w http.ResponseWriter, _ *http.Request) bool {
 			_, err := io.WriteString(w, secret)
 			return err == nil
-		}, "is no container image"},
+		}, "is not a container image"},
 		"endless": {func(w http.ResponseWriter, r *http.Request) bool {
 			if !strings.Contains(r.URL.Path, "/manifests/") {
 				return false
@@ -219,12 +219,12 @@ func TestTrouble(t *testing.T) {
 		"cut off": {func(w http.ResponseWriter, _ *http.Request) bool {
 			conn, _, err := http.NewResponseController(w).Hijack()
 			return err == nil && conn.Close() == nil
-		}, "gives an answer that is not understood"},
+		}, "gives an answer that the operator cannot read"},
 		"asks for a token elsewhere": {func(w http.ResponseWriter, _ *http.Request) bool {
 			w.Header().Set("WWW-Authenticate", `Bearer realm="http://169.254.169.254/latest",service="x"`)
 			w.WriteHeader(http.StatusUnauthorized)
 			return true
-		}, "gives an answer that is not understood"},
+		}, "gives an answer that the operator cannot read"},
 		"sends to a host that speaks plain HTTP": {func(w http.ResponseWriter, r *http.Request) bool {
 			if !strings.Contains(r.URL.Path, "/manifests/") {
 				return false
@@ -238,7 +238,7 @@ func TestTrouble(t *testing.T) {
 			h.push("app:v1", server)
 			h.around = c.around
 			_, err := h.registry().Find(t.Context(), Want{Image: h.host + "/app:v1"}, Credentials{Note: "a note"})
-			if err == nil || !strings.Contains(err.Error(), c.says) || !strings.Contains(err.Error(), h.host) && c.says != "is no container image" {
+			if err == nil || !strings.Contains(err.Error(), c.says) || !strings.Contains(err.Error(), h.host) && c.says != "is not a container image" {
 				t.Errorf("got %v, want it to name %s and to say %q", err, h.host, c.says)
 			}
 			if err != nil && strings.Contains(err.Error(), secret) {
@@ -274,7 +274,7 @@ func TestNobodyThere(t *testing.T) {
 	}
 }
 
-// TestWhereItIsAsked: neither without TLS nor on this machine, unless somebody has listed the host.
+// TestWhereItIsAsked: the operator asks neither without TLS nor at addresses of this machine, unless the host is listed.
 func TestWhereItIsAsked(t *testing.T) {
 	h := newHub(t)
 	h.push("app:v1", server)
@@ -308,7 +308,7 @@ func TestCertificates(t *testing.T) {
 	must(t, err)
 	must(t, remote.Write(ref, image(t, server), remote.WithTransport(secure.Client().Transport)))
 	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: secure.Certificate().Raw})
-	for says, roots := range map[string][]byte{"": ca, "a certificate that is not trusted": nil} {
+	for says, roots := range map[string][]byte{"": ca, "a certificate that the operator does not trust": nil} {
 		r, err := NewRegistry(Options{Insecure: []string{host}, Roots: roots}) // for its address
 		must(t, err)
 		_, err = r.Find(t.Context(), Want{Image: host + "/app:v1"}, Credentials{})
@@ -320,9 +320,9 @@ func TestCertificates(t *testing.T) {
 
 func TestBadOptions(t *testing.T) {
 	for says, o := range map[string]Options{
-		`"https://host/" is no registry`: {Insecure: []string{"https://host/"}},
-		`"" is no registry`:              {Insecure: []string{""}},
-		"there is no certificate in PEM": {Roots: []byte("x")},
+		`"https://host/" is not a registry`: {Insecure: []string{"https://host/"}},
+		`"" is not a registry`:              {Insecure: []string{""}},
+		"found no certificate in PEM":       {Roots: []byte("x")},
 	} {
 		if _, err := NewRegistry(o); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("got %v, want %q", err, says)
@@ -341,7 +341,7 @@ func login(user, password string) map[string]any {
 	return map[string]any{"auth": base64.StdEncoding.EncodeToString([]byte(user + ":" + password))}
 }
 
-// TestPrivate: credentials are tried until one is right, and what is cached is shown to nobody without them.
+// TestPrivate: credentials are tried until one is accepted, and a request without them gets no cached result.
 func TestPrivate(t *testing.T) {
 	h := newHub(t)
 	h.push("team/app:v1", server)
@@ -379,7 +379,7 @@ func TestPrivate(t *testing.T) {
 	}
 }
 
-// TestCredentialsStayHome: a registry that sends elsewhere does not send them too.
+// TestCredentialsStayHome: a redirect of a registry does not pass on the credentials.
 func TestCredentialsStayHome(t *testing.T) {
 	h, elsewhere := newHub(t), newHub(t)
 	var heard []string
@@ -484,7 +484,7 @@ func TestSecretsOfAllShapes(t *testing.T) {
 	}
 }
 
-// TestConfigurationsAreKept: of an image that is known by its digest the configuration is not read again.
+// TestConfigurationsAreKept: the configuration of a known digest is not read again.
 func TestConfigurationsAreKept(t *testing.T) {
 	h := newHub(t)
 	h.push("app:v1", server)
@@ -512,8 +512,8 @@ func TestConfigurationsAreKept(t *testing.T) {
 	}
 }
 
-// FuzzConfiguration: whatever a registry gives for a configuration, there is an entrypoint of bounded length that runs something,
-// or an error.
+// FuzzConfiguration: whatever a registry returns as a configuration, the result is an entrypoint of bounded length that runs
+// something, or an error.
 func FuzzConfiguration(f *testing.F) {
 	f.Add([]byte(`{"config":{"Entrypoint":["/a"],"Cmd":null}}`))
 	f.Add([]byte(`{"config":{"Entrypoint":"/a"}}`))

@@ -10,9 +10,9 @@ import (
 	"github.com/singletonjob/operator/api/v1alpha1"
 )
 
-// Unknown reports whether job's gated container sets no command, and job.Status does not say what its image runs: then no pod
-// can be made. What was looked up for another template does not count, nor does the hash of pods depend on what was found: an
-// image that changes under its tag is no rollout.
+// Unknown reports whether job's gated container sets no command and job.Status does not say what its image runs. The operator
+// cannot create a Pod then. A result for another template does not count. The hash of Pods does not depend on the result: an image
+// that changes under its tag causes no rollout.
 func Unknown(job *v1alpha1.SingletonJob) bool {
 	index := job.GatedContainer()
 	if index < 0 || len(job.Spec.Template.Spec.Containers[index].Command) > 0 {
@@ -21,13 +21,13 @@ func Unknown(job *v1alpha1.SingletonJob) bool {
 	return !fits(job.Status.Entrypoint, EntrypointHash(job), &job.Spec.Template.Spec.Containers[index])
 }
 
-// fits reports whether an entrypoint is that of the template with this hash, and runs something.
+// fits reports whether an entrypoint belongs to the template with this hash and runs something.
 func fits(found *v1alpha1.Entrypoint, hash string, gated *corev1.Container) bool {
 	return found != nil && found.TemplateHash == hash && len(found.Command)+len(found.Args)+len(gated.Args) > 0
 }
 
-// takeEntrypoint gives a container without command what its image would run, as a runtime does: args replace the image's CMD,
-// and where there is no ENTRYPOINT they are the command. The image's STOPSIGNAL counts where the template names none.
+// takeEntrypoint gives a container without a command what its image would run, with a runtime's rules: args replace the image's
+// CMD, and without an ENTRYPOINT they are the command. The image's STOPSIGNAL applies if the template sets none.
 func takeEntrypoint(gated *corev1.Container, job *v1alpha1.SingletonJob) error {
 	if len(gated.Command) > 0 {
 		return nil
@@ -52,7 +52,8 @@ func takeEntrypoint(gated *corev1.Container, job *v1alpha1.SingletonJob) error {
 	return nil
 }
 
-// literal writes an image's arguments for a pod, where a kubelet would expand what looks like a variable: it makes one $ of two.
+// literal quotes an image's arguments for a Pod, because a kubelet expands what looks like a variable reference. It turns $$ into
+// $.
 func literal(args []string) []string {
 	var quoted []string
 	for _, arg := range args {

@@ -12,7 +12,7 @@ import (
 	"github.com/singletonjob/operator/test/tier"
 )
 
-// withoutCommand is a job whose image's entrypoint is known.
+// withoutCommand is a job without a command whose image's entrypoint is known.
 func withoutCommand(t testing.TB, args []string, entrypoint, cmd []string) *v1alpha1.SingletonJob {
 	t.Helper()
 	job := jobs(t)["minimal"]
@@ -22,7 +22,7 @@ func withoutCommand(t testing.TB, args []string, entrypoint, cmd []string) *v1al
 	return job
 }
 
-// TestEntrypoint: what is run is what a runtime makes of image and pod.
+// TestEntrypoint: the process is the one that a container runtime would run for this image and Pod.
 func TestEntrypoint(t *testing.T) {
 	type list = []string
 	for name, c := range map[string]struct{ args, entrypoint, cmd, command, rest list }{
@@ -53,7 +53,7 @@ func TestEntrypoint(t *testing.T) {
 	}
 }
 
-// TestTheImagesStopSignal: the process is asked to end by it, unless the template names another one.
+// TestTheImagesStopSignal: it ends the process, unless the template names another signal.
 func TestTheImagesStopSignal(t *testing.T) {
 	for name, c := range map[string]struct {
 		image, template, want string
@@ -86,7 +86,7 @@ func TestTheImagesStopSignal(t *testing.T) {
 	}
 }
 
-// TestTheImagesWordsArriveAsTheyAre: neither kubelet nor agent finds a variable in them.
+// TestTheImagesWordsArriveAsTheyAre: neither kubelet nor agent expands variables in the image's arguments.
 func TestTheImagesWordsArriveAsTheyAre(t *testing.T) {
 	seed := tier.Seed(t, 1)
 	r := rand.New(rand.NewPCG(seed, 0))
@@ -109,7 +109,7 @@ func TestTheImagesWordsArriveAsTheyAre(t *testing.T) {
 	}
 }
 
-// TestUnknown: no pod is made of what was found for another template, or runs nothing.
+// TestUnknown: the operator creates no Pod from a result for another template, or from an image that runs nothing.
 func TestUnknown(t *testing.T) {
 	for name, change := range map[string]func(*v1alpha1.SingletonJob){
 		"nothing was found":         func(job *v1alpha1.SingletonJob) { job.Status.Entrypoint = nil },
@@ -130,7 +130,7 @@ func TestUnknown(t *testing.T) {
 	}
 }
 
-// TestAnEntrypointIsNoRollout: what was looked up does not count for the hash.
+// TestAnEntrypointIsNoRollout: the hash does not depend on the look-up.
 func TestAnEntrypointIsNoRollout(t *testing.T) {
 	a, b := withoutCommand(t, nil, []string{"/a"}, nil), withoutCommand(t, nil, []string{"/b"}, nil)
 	if Hash(a) != Hash(b) {

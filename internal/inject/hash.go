@@ -14,41 +14,40 @@ import (
 	"github.com/singletonjob/operator/internal/contract"
 )
 
-// injectionVersion is raised when what this package adds to pods changes in a way that running pods must not go on without, such
-// as a protocol that old agents do not speak. It rolls out every job, a few at a time, since the hashes that jobs had at the versions
-// before tell whose rollout it is.
+// injectionVersion is raised if running Pods need a change in what this package adds, for example in a protocol that old agents do
+// not speak. That rolls out every job, a few at a time. The hashes of earlier versions show which jobs still need the rollout.
 const injectionVersion = 1
 
-// hashed is everything of a job that a running pod depends on: a change of it is a rollout.
+// hashed contains everything of a job on which a running Pod depends. A change to it is a rollout.
 //
-// Not in it are candidates, suspend, schedule, historyLimit and tokenBase, which act without a new pod, and what is the operator's:
-// the agent's image and the shape of what is injected. An operator's upgrade must not restart every workload, and an agent
-// is of the same version as the configuration it was started with, because both come with the pod. New agents arrive with
-// the job's next rollout, or by injectionVersion.
+// It does not contain candidates, suspend, schedule, historyLimit and tokenBase, which take effect without a new Pod. It does not
+// contain the operator's part either, the agent's image and the shape of the injection: an upgrade of the operator must not restart
+// every workload. An agent always has the version of its configuration, because both come with the Pod. New agents arrive with the
+// job's next rollout, or through injectionVersion.
 type hashed struct {
-	InjectionVersion int `json:"Revision"` // its first name: another one would be a rollout of every job
-	// UID keeps the pods of a job from being taken for those of an earlier one of its name.
+	InjectionVersion int `json:"Revision"` // the original name; changing it would roll out every job
+	// UID distinguishes the job's Pods from those of an earlier job with the same name.
 	UID      string
 	Template *corev1.PodTemplateSpec
 	Gated    int
 	Lease    v1alpha1.LeaseSpec
 	EnvVar   string
-	// PreActivate came later: a job without one is to keep its hash.
+	// PreActivate was added later: a job without it must keep its hash.
 	PreActivate *v1alpha1.PreActivate `json:",omitempty"`
-	// RestartedAt is not of the spec: who changes it asks for new pods of the same template.
+	// RestartedAt is not in the spec. Changing it asks for new Pods of the same template.
 	RestartedAt string `json:",omitempty"`
-	// Run is nil for a job that runs for ever, which is to keep its hash. When runs are due is not in it: that stands in the Lease.
+	// Run is nil for a continuous job, which must keep its hash. It does not contain the times of runs, which are in the Lease.
 	Run *contract.RunConfig `json:",omitempty"`
 }
 
-// Hash identifies the pods that job asks for: seven characters, of which no two templates of a job are likely to share.
+// Hash identifies the Pods that job asks for. It has seven characters, and two templates of a job are unlikely to have the same.
 func Hash(job *v1alpha1.SingletonJob) string { return hashAt(job, injectionVersion) }
 
-// Hash is that of the pods that an operator with these settings makes.
+// Hash is the hash of the Pods that an operator with these settings creates.
 func (s Settings) Hash(job *v1alpha1.SingletonJob) string { return hashAt(job, s.injectionVersion()) }
 
-// EarlierHashes are those that the same job had at each injection version before. A pod of one of them is outdated by the operator
-// alone. Of later versions, which an operator that was taken back has not, nothing is known.
+// EarlierHashes are the hashes of the same job at each earlier injection version. A Pod with one of them is outdated only because
+// of the operator. After a downgrade, nothing is known of later versions.
 func (s Settings) EarlierHashes(job *v1alpha1.SingletonJob) []string {
 	var earlier []string
 	for version := 1; version < s.injectionVersion(); version++ {
@@ -59,7 +58,7 @@ func (s Settings) EarlierHashes(job *v1alpha1.SingletonJob) []string {
 
 func (s Settings) injectionVersion() int { return cmp.Or(s.InjectionVersion, injectionVersion) }
 
-// EntrypointHash says of which template it is known what the image runs. What is injected makes no difference to that.
+// EntrypointHash identifies the template for which an image's entrypoint was looked up. It does not depend on what is injected.
 func EntrypointHash(job *v1alpha1.SingletonJob) string { return hashAt(job, 1) }
 
 func hashAt(job *v1alpha1.SingletonJob, version int) string {
@@ -79,11 +78,11 @@ func hashAt(job *v1alpha1.SingletonJob, version int) string {
 
 const (
 	hashLength = 7
-	// alphabet has no vowels and no digit like one, so that no hash is a word.
+	// alphabet has no vowels and no digits that look like vowels, so that no hash is a word.
 	alphabet = "bcdfghjklmnpqrstvwxz2456789"
 )
 
-// letters writes a number in the alphabet, its last digit first.
+// letters writes a number in the alphabet, with the last digit first.
 func letters(n uint64) string {
 	out := make([]byte, hashLength)
 	for i := range out {
@@ -93,7 +92,7 @@ func letters(n uint64) string {
 	return string(out)
 }
 
-// spread is a number that differs between hashes.
+// spread is a number derived from a hash. It differs between hashes.
 func spread(hash string) int {
 	n := 0
 	for _, c := range []byte(hash) {
@@ -102,8 +101,8 @@ func spread(hash string) int {
 	return n
 }
 
-// withoutEmpty drops what a later version of the Kubernetes libraries may write differently though it means the same:
-// nulls, and the empty structs that are no pointers. Such a version must not roll out every job.
+// withoutEmpty removes what a later version of the Kubernetes libraries could encode differently with the same meaning: nulls, and
+// empty structs that are not pointers. Such a version must not roll out every job.
 func withoutEmpty(raw []byte) []byte {
 	decoder := json.NewDecoder(bytes.NewReader(raw))
 	decoder.UseNumber() // an int64 stays exact

@@ -9,7 +9,7 @@ import (
 	"github.com/singletonjob/operator/internal/contract"
 )
 
-// hooksOf are the lifecycle hooks of a container, for its agent to run: a kubelet would run them in standbys, too.
+// hooksOf are a container's lifecycle hooks for its agent to run. A kubelet would run them in standbys too.
 func hooksOf(c *corev1.Container) contract.Hooks {
 	if c.Lifecycle == nil {
 		return contract.Hooks{}
@@ -31,7 +31,7 @@ func hookOf(c *corev1.Container, handler *corev1.LifecycleHandler) *contract.Hoo
 	return nil // v1alpha1.Validate refuses it
 }
 
-// stopSignalOf is the name of the signal by which the process is asked to end, empty where the template names none.
+// stopSignalOf is the name of the signal that asks the process to end; empty if the template names none.
 func stopSignalOf(c *corev1.Container) string {
 	if c.Lifecycle == nil {
 		return ""

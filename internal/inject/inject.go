@@ -1,9 +1,8 @@
-// Package inject turns a SingletonJob's template into a candidate pod: the user's pod with an agent as PID 1 of one
-// container, and with the credentials and the configuration that the agent needs.
+// Package inject turns a SingletonJob's template into a candidate Pod: the user's Pod with an agent as PID 1 of one container, and
+// with the credentials and the configuration that the agent needs.
 //
-// It is pure: equal arguments give equal pods, and no argument is changed. What it adds satisfies the Pod Security
-// profile "restricted" and lies within names that api/v1alpha1 reserves. All containers but the gated one stay as they
-// are.
+// The package is pure: equal arguments give equal Pods, and it changes no argument. What it adds satisfies the Pod Security profile
+// "restricted" and uses only names that api/v1alpha1 reserves. It changes no container but the gated one.
 package inject
 
 import (
@@ -26,28 +25,28 @@ import (
 	"github.com/singletonjob/operator/tenure"
 )
 
-// AgentInImage is where the agent is in the operator's image.
+// AgentInImage is the path of the agent in the operator's image.
 const AgentInImage = "/agent"
 
-// SafeToEvictAnnotation tells the cluster autoscaler whether it may drain a pod. Eviction is a handover, so it may; without
-// the annotation the agent's volume alone would keep a node from being removed.
+// SafeToEvictAnnotation tells the cluster autoscaler whether it may drain a Pod. It may, because an eviction is a handover. Without
+// the annotation, the agent's volume alone would keep the autoscaler from removing the node.
 const SafeToEvictAnnotation = "cluster-autoscaler.kubernetes.io/safe-to-evict"
 
-// Settings are the operator's own, the same for all jobs.
+// Settings are the operator's settings. They are the same for all jobs.
 type Settings struct {
-	// AgentImage is the image that has the agent: the operator's own.
+	// AgentImage is the image that contains the agent: the operator's own.
 	AgentImage string
 	// AgentPullPolicy of that image; empty for the cluster's default.
 	AgentPullPolicy corev1.PullPolicy
-	// AgentImageVolume mounts the agent's image instead of copying the agent out of it. Every node must be able to: Kubernetes 1.35
-	// with containerd 2.1, or what is as new.
+	// AgentImageVolume mounts the agent's image instead of copying the agent out of it. Every node must support this: Kubernetes
+	// 1.35 with containerd 2.1, or later.
 	AgentImageVolume bool
-	// Port is the agent's HTTP port; 0 for contract.DefaultPort. A pod whose containers use it gets the next free one.
+	// Port is the agent's HTTP port; 0 for contract.DefaultPort. If the Pod's containers use it, the agent gets the next free port.
 	Port int32
-	// APIHost and APIPort are where pods of this cluster reach the API server, as the kubelet has told the operator; empty where it
-	// runs in no pod of it.
+	// APIHost and APIPort are the address at which Pods of this cluster reach the API server, as the kubelet passed it to the
+	// operator. They are empty if the operator does not run in a Pod of the cluster.
 	APIHost, APIPort string
-	// InjectionVersion is another than the present one; 0 for that. Tests play an operator of a later release by it.
+	// InjectionVersion overrides the current injection version; 0 keeps it. Tests use it to act as an operator of a later release.
 	InjectionVersion int
 }
 
@@ -55,24 +54,25 @@ const (
 	binVolume         = contract.VolumePrefix + "bin"
 	credentialsVolume = contract.VolumePrefix + "credentials"
 
-	// tokenSeconds is how long the agent's token is valid; the kubelet renews it. Not 3607, which the API server takes
-	// for a legacy client and extends to a year.
+	// tokenSeconds is the validity of the agent's token, which the kubelet renews. It is not 3607: the API server takes that value
+	// for a legacy client and extends it to a year.
 	tokenSeconds = 3600
 
-	// evictAfter replaces Kubernetes' five minutes: a standby on a lost node protects nothing.
+	// evictAfter replaces Kubernetes' default of five minutes, because a standby on a lost node protects nothing.
 	evictAfter = 30
 
-	// nobody is the user of the install container where the pod runs as root.
+	// nobody is the user of the install container if the Pod runs as root.
 	nobody = 65532
 
-	// Candidates of a higher ordinal take a Lease that ran out a little later, so that not all of them write at once: later by
-	// what it takes to write and to tell the others. The first that runs does not wait, the last no longer than maxJitter.
+	// Candidates with a higher ordinal try a little later to take a Lease that ran out, so that they do not all write at once. The
+	// step is the time for one write and for the others to see it. The first running candidate does not wait, and the last waits at
+	// most maxJitter.
 	jitterStep = 15 * time.Millisecond
 	maxJitter  = 50 * time.Millisecond
 )
 
-// Pod is the candidate of job with the given ordinal. job is valid (v1alpha1.Validate), and its entrypoint is known (Unknown); an
-// error says why no candidate can be made of one that is not.
+// Pod creates the candidate of job with this ordinal. job must be valid (v1alpha1.Validate), and its entrypoint must be known
+// (Unknown). Otherwise Pod returns an error.
 func Pod(job *v1alpha1.SingletonJob, ordinal int, settings Settings) (*corev1.Pod, error) {
 	job = job.DeepCopy()
 	v1alpha1.Default(job)
@@ -93,7 +93,7 @@ func Pod(job *v1alpha1.SingletonJob, ordinal int, settings Settings) (*corev1.Po
 	config.Marks = markReferences(gated, job)
 	gated.Command = append([]string{contract.AgentPath, contract.AgentRun, "--"}, gated.Command...)
 	config.Pod = PodName(job.Name, hash, ordinal)
-	gated.Lifecycle = nil // its hooks are the agent's
+	gated.Lifecycle = nil // the agent runs its hooks
 	gated.Env = append(agentEnv(config, gated, settings), gated.Env...)
 	gated.VolumeMounts = append(gated.VolumeMounts, corev1.VolumeMount{Name: credentialsVolume, MountPath: contract.CredentialsDir, ReadOnly: true})
 	serveProbes(gated, port)
@@ -101,7 +101,7 @@ func Pod(job *v1alpha1.SingletonJob, ordinal int, settings Settings) (*corev1.Po
 	spec := &template.Spec
 	spec.RestartPolicy = corev1.RestartPolicyAlways
 	if config.Run != nil {
-		spec.RestartPolicy = corev1.RestartPolicyOnFailure // an agent ends with 0 when nothing is left to do
+		spec.RestartPolicy = corev1.RestartPolicyOnFailure // an agent exits with 0 when there is nothing left to do
 	}
 	spec.Volumes = append(spec.Volumes, credentials())
 	spec.ServiceAccountName = ServiceAccountName(job)
@@ -118,20 +118,20 @@ func Pod(job *v1alpha1.SingletonJob, ordinal int, settings Settings) (*corev1.Po
 	return pod, nil
 }
 
-// PodName is <job>-<hash>-<ordinal>: at most 63 characters, a host name's limit, up to ordinal 99.
+// PodName is <job>-<hash>-<ordinal>. Up to ordinal 99 it has at most 63 characters, the limit of a host name.
 func PodName(job, hash string, ordinal int) string {
 	return PodPrefix(job, hash) + strconv.Itoa(ordinal)
 }
 
-// PodPrefix begins the names of the pods of one template of a job, and of no other pods that the operator makes.
+// PodPrefix is the prefix of the names of the Pods of one template of a job. No other Pod that the operator creates has it.
 func PodPrefix(job, hash string) string { return job + "-" + hash + "-" }
 
-// Selector matches all candidates of a job, of every template.
+// Selector matches all candidates of a job, from every template.
 func Selector(job string) map[string]string {
 	return map[string]string{contract.ManagedByLabel: contract.ManagedBy, contract.NameLabel: job}
 }
 
-// ServiceAccountName is the account that the candidates run as: the template's service account, or one of the job's own.
+// ServiceAccountName is the service account of the candidates: the template's, or else one of the job's own.
 func ServiceAccountName(job *v1alpha1.SingletonJob) string {
 	spec := &job.Spec.Template.Spec
 	switch {
@@ -171,8 +171,9 @@ func metadata(job *v1alpha1.SingletonJob, hash string, ordinal int, gated string
 	return meta
 }
 
-// markReferences keeps references to what the agent alone knows from the kubelet, in a container's command, args and variables, and
-// returns the secret of the marks, empty where there are none. All else is the kubelet's to expand: command and args stay two lists.
+// markReferences marks references to variables whose values the agent, not the kubelet, knows, in a container's command, args and
+// env. It returns the secret of the marks, or "" if there are none. The kubelet expands everything else, so command and args stay
+// two lists.
 func markReferences(gated *corev1.Container, job *v1alpha1.SingletonJob) string {
 	secret, found := marksSecret(gated, job), false
 	mark := func(text string) string {
@@ -196,7 +197,8 @@ func markReferences(gated *corev1.Container, job *v1alpha1.SingletonJob) string 
 	return secret
 }
 
-// marksSecret is in no text of the container, for it is a hash of them all, nor in what others have written, for it depends on the job's UID.
+// marksSecret occurs in no text of the container, because it is a hash of all of them. It does not occur in texts of others either,
+// because it depends on the job's UID.
 func marksSecret(gated *corev1.Container, job *v1alpha1.SingletonJob) string {
 	texts := append([]string{string(job.UID)}, gated.Command...)
 	texts = append(texts, gated.Args...)
@@ -207,14 +209,14 @@ func marksSecret(gated *corev1.Container, job *v1alpha1.SingletonJob) string {
 	return hex.EncodeToString(sum[:8])
 }
 
-// GatedSigns is how many words of a command tell that it runs the agent.
+// GatedSigns is the number of leading words of a command that show that it runs the agent.
 const GatedSigns = 2
 
-// Gated is the index of a pod's gated container, -1 where that is not certain. On it rests who is declared dead, so it
-// follows from what nobody can write after the pod was made, commands and literal variables, and from no single sign that a
-// template, a webhook or an older version of the API may have put elsewhere: exactly one container shows any sign of the
-// agent, and it shows all. The annotation may contradict, and then nothing is certain; it proves nothing. Ephemeral
-// containers come later and count for nothing.
+// Gated is the index of a Pod's gated container, or -1 if it is not certain. It decides which process is declared dead. It
+// therefore relies only on fields that nobody can change after the Pod is created: commands and literal variables. A single sign is
+// not enough, because a template, a webhook or an older version of the API may have put it elsewhere: exactly one container must
+// show any sign of the agent, and it must show all signs. The annotation proves nothing; if it contradicts, the result is -1.
+// Ephemeral containers are added later and do not count.
 func Gated(pod *corev1.Pod) int {
 	found := -1
 	for i := range pod.Spec.Containers {
@@ -240,7 +242,7 @@ func agentConfig(job *v1alpha1.SingletonJob, gated *corev1.Container, ordinal in
 	grace := ptr.Deref(job.Spec.Template.Spec.TerminationGracePeriodSeconds, corev1.DefaultTerminationGracePeriodSeconds)
 	config := contract.AgentConfig{
 		Name:          job.Name,
-		RunID:         string(job.UID), // a job that runs continuously has one run
+		RunID:         string(job.UID), // a continuous job has one run
 		TokenEnv:      job.Spec.Fencing.EnvVar,
 		LeaseDuration: contract.Duration(lease.LeaseDuration.Duration),
 		RenewDeadline: contract.Duration(lease.RenewDeadline.Duration),
@@ -263,7 +265,7 @@ func agentConfig(job *v1alpha1.SingletonJob, gated *corev1.Container, ordinal in
 	return config
 }
 
-// runConfig is what an agent is told of runs, nil for a job that runs for ever.
+// runConfig is the agent's configuration of runs, or nil for a continuous job.
 func runConfig(job *v1alpha1.SingletonJob) *contract.RunConfig {
 	spec := &job.Spec
 	if spec.RunPolicy != v1alpha1.RunPolicyRunToCompletion {
@@ -278,8 +280,8 @@ func runConfig(job *v1alpha1.SingletonJob) *contract.RunConfig {
 	}
 }
 
-// agentEnv comes before the user's own variables, which may refer to these. Every variable that an agent looks up is in it, an unused
-// one too, if only as empty: what is in env can't be set by envFrom or by the image, and v1alpha1.Validate refuses these names in the
+// agentEnv comes before the user's own variables, which may refer to it. It contains every variable that an agent reads, even an
+// unused one with an empty value: env takes precedence over envFrom and the image, and v1alpha1.Validate refuses these names in the
 // template's env.
 func agentEnv(config contract.AgentConfig, gated *corev1.Container, settings Settings) []corev1.EnvVar {
 	fromPod := func(name, path string) corev1.EnvVar {
@@ -306,9 +308,10 @@ func agentEnv(config contract.AgentConfig, gated *corev1.Container, settings Set
 	)
 }
 
-// socketOf is where the agent listens, after the variables that this refers to: beside its binary. Where that is read-only, it is the directory for
-// shared memory, the one place that processes of every user may write where the root file system is read-only, too. A pod's containers share that,
-// and so do all pods of a node with hostIPC: hence the pod's UID.
+// socketOf is the path of the agent's socket, set after the variables that it refers to. It is next to the agent's binary. If that
+// directory is read-only, it is the directory for shared memory, the only place that processes of every user can write to even if
+// the root file system is read-only. A Pod's containers share that directory, and with hostIPC all Pods of a node do, so the path
+// contains the Pod's UID.
 func socketOf(settings Settings) string {
 	if settings.AgentImageVolume {
 		return "/dev/shm/singletonjob-$(" + contract.PodUIDEnv + ").sock"
@@ -316,9 +319,10 @@ func socketOf(settings Settings) string {
 	return tenure.DefaultSocket
 }
 
-// apiEnv is where the agent finds the API server. A kubelet replaces a reference by what it knows by then: the container's
-// variables that came before, all of envFrom first, and then the Services. So in front of the user's variables it is the Service, on
-// every node and network, unless envFrom has the name; there the operator says what it was told itself.
+// apiEnv is the address at which the agent finds the API server. A kubelet expands a reference from what it has so far: all of
+// envFrom, the container's earlier variables, and then the Services. Placed before the user's variables, the reference therefore
+// gives the Service, on every node and network, unless envFrom sets the name. In that case the operator passes the address that it
+// got itself.
 func apiEnv(gated *corev1.Container, settings Settings) []corev1.EnvVar {
 	host, port := "$("+APIHostOfService+")", "$("+APIPortOfService+")"
 	if len(gated.EnvFrom) > 0 && settings.APIHost != "" && settings.APIPort != "" {
@@ -327,7 +331,7 @@ func apiEnv(gated *corev1.Container, settings Settings) []corev1.EnvVar {
 	return []corev1.EnvVar{{Name: contract.APIHostEnv, Value: host}, {Name: contract.APIPortEnv, Value: port}}
 }
 
-// The variables by which kubelets tell every container of the API server's Service.
+// The variables in which kubelets pass the address of the API server's Service to every container.
 const (
 	APIHostOfService = "KUBERNETES_SERVICE_HOST"
 	APIPortOfService = "KUBERNETES_SERVICE_PORT"
@@ -348,8 +352,8 @@ func credentials() corev1.Volume {
 	}}}
 }
 
-// bringAgent puts the agent where the gated container's command will be it: out of its image into a volume of the pod's own, or
-// as a volume that is the image, which is read-only.
+// bringAgent puts the agent at the path that the gated container's command uses: it copies the agent from its image into a volume
+// of the Pod, or mounts the image as a read-only volume.
 func bringAgent(pod *corev1.PodSpec, gated *corev1.Container, settings Settings) {
 	bin, mount := corev1.Volume{Name: binVolume}, corev1.VolumeMount{Name: binVolume, MountPath: contract.AgentDir}
 	if settings.AgentImageVolume {
@@ -363,9 +367,9 @@ func bringAgent(pod *corev1.PodSpec, gated *corev1.Container, settings Settings)
 	gated.VolumeMounts = append(gated.VolumeMounts, mount)
 }
 
-// installContainer copies the agent into the pod. It asks for what the gated container asks for: that never raises the
-// pod's request, which is the greater of its init containers and the sum of its containers, leaves its quality of service
-// as it is, and passes any quota and limit that the gated container passes.
+// installContainer copies the agent into the Pod. It has the resource requests and limits of the gated container. That never raises
+// the Pod's request, which is the greater of its init containers' and the sum of its containers'. It keeps the quality of service,
+// and passes every quota and limit that the gated container passes.
 func installContainer(pod *corev1.PodSpec, gated *corev1.Container, settings Settings) corev1.Container {
 	security := &corev1.SecurityContext{
 		AllowPrivilegeEscalation: new(false),
@@ -374,7 +378,7 @@ func installContainer(pod *corev1.PodSpec, gated *corev1.Container, settings Set
 		Capabilities:             &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
 		SeccompProfile:           &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
 	}
-	// Otherwise it runs as the pod says, or the image, or as the user that the cluster's admission picks.
+	// Otherwise it runs as the user that the Pod, the image, or the cluster's admission sets.
 	if s := pod.SecurityContext; s != nil && ptr.Equal(s.RunAsUser, new(int64)) {
 		security.RunAsUser = new(int64(nobody))
 	}
@@ -392,7 +396,7 @@ func installContainer(pod *corev1.PodSpec, gated *corev1.Container, settings Set
 	}
 }
 
-// ordinary leaves out devices and huge pages, which the agent has no use for.
+// ordinary removes devices and huge pages, which the agent does not use.
 func ordinary(resources corev1.ResourceList) corev1.ResourceList {
 	var kept corev1.ResourceList
 	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage} {
@@ -406,8 +410,9 @@ func ordinary(resources corev1.ResourceList) corev1.ResourceList {
 	return kept
 }
 
-// serveProbes lets the kubelet ask the agent, which asks the process: a standby is ready when its agent follows the Lease, a
-// holder when its process is, too. The user's own probes are the agent's by now. The kubelet kills an agent only after a minute of silence, far longer than any lease is kept by one that is stuck.
+// serveProbes makes the kubelet probe the agent, which probes the process. A standby is ready if its agent follows the Lease; a
+// holder is ready if its process is ready too. The agent has already taken over the user's probes. The kubelet kills an agent only
+// after a minute of silence, because a stuck agent keeps its lease for a far shorter time.
 func serveProbes(gated *corev1.Container, port int32) {
 	name := contract.PortName
 	if slices.ContainsFunc(gated.Ports, func(p corev1.ContainerPort) bool { return p.Name == name }) {

@@ -29,7 +29,7 @@ var update = flag.Bool("update", false, "write the golden files anew")
 
 var settings = Settings{AgentImage: "operator:v1"}
 
-// jobs are the jobs of testdata and the samples, by name of their file.
+// jobs are the jobs of testdata and of the samples, by file name.
 func jobs(t testing.TB) map[string]*v1alpha1.SingletonJob {
 	t.Helper()
 	parsed, err := parseJobs()
@@ -81,7 +81,7 @@ func mustPod(t testing.TB, job *v1alpha1.SingletonJob, ordinal int, s Settings) 
 	return pod
 }
 
-// The golden files are the candidate pods as a whole: what a reader of this package wants to see first.
+// The golden files are complete candidate Pods: they show best what this package does.
 func TestGolden(t *testing.T) {
 	for name, job := range jobs(t) {
 		t.Run(name, func(t *testing.T) {
@@ -121,7 +121,7 @@ func TestNoPodFromAnInvalidJob(t *testing.T) {
 			if pod, err := Pod(job, 0, settings); err == nil || !strings.Contains(err.Error(), c.want) || pod != nil {
 				t.Errorf("got %v, %v", pod, err)
 			}
-			_ = Hash(job) // is asked for before the job is known to be valid
+			_ = Hash(job) // must work before the job is validated
 		})
 	}
 }
@@ -133,7 +133,7 @@ func TestNamesFit(t *testing.T) {
 	}
 }
 
-// A change that a running pod depends on is a rollout; any other is not.
+// A change on which a running Pod depends is a rollout. Any other change is not.
 func TestHash(t *testing.T) {
 	app := func(job *v1alpha1.SingletonJob) *corev1.Container { return &job.Spec.Template.Spec.Containers[0] }
 	for name, c := range map[string]struct {
@@ -194,8 +194,8 @@ func TestHash(t *testing.T) {
 	}
 }
 
-// The hash of a given job never changes: that would restart every workload at the operator's upgrade. If this fails after
-// an upgrade of the Kubernetes libraries, withoutEmpty must learn what they write differently.
+// The hash of a job never changes: a change would restart every workload when the operator is upgraded. If this test fails after an
+// upgrade of the Kubernetes libraries, withoutEmpty must handle their new encoding.
 func TestHashIsStable(t *testing.T) {
 	for name, want := range map[string]string{"minimal": "wvkmf9c", "opinionated": "5cdw927"} {
 		if got := Hash(jobs(t)[name]); got != want {
@@ -204,8 +204,8 @@ func TestHashIsStable(t *testing.T) {
 	}
 }
 
-// Who names the container that was gated without a name gets no rollout: the only one, the one of the annotation, and the first of two,
-// whose hash is that of the versions that took the first unasked.
+// Naming the container that was gated by default causes no rollout: the only container, the one of the annotation, and the first of
+// two, whose hash is that of the versions that gated the first container by default.
 func TestAContainerByNameIsNoRollout(t *testing.T) {
 	job := jobs(t)["minimal"]
 	before := Hash(job)
@@ -224,7 +224,7 @@ func TestAContainerByNameIsNoRollout(t *testing.T) {
 	}
 }
 
-// What generators and charts leave in a template means nothing, and its hash is the same without it.
+// Empty values that generators and charts leave in a template do not change its hash.
 func TestNullsAreNoRollout(t *testing.T) {
 	hash := func(template string) string {
 		job := jobs(t)["minimal"]
@@ -253,8 +253,8 @@ func TestAnotherOperatorImageIsNoRollout(t *testing.T) {
 	}
 }
 
-// With the agent's image as a volume nothing of the pod is an emptyDir, for which kubectl drain would stop, and the agent's socket is
-// where somebody may write: elsewhere than that volume, and one for each pod.
+// With the agent's image as a volume, the Pod has no emptyDir that stops kubectl drain. The agent's socket is in a writable place
+// outside that volume, with one path per Pod.
 func TestAgentImageVolume(t *testing.T) {
 	mounting := Settings{AgentImage: "operator:v1", AgentPullPolicy: corev1.PullAlways, AgentImageVolume: true}
 	job := jobs(t)["minimal"]
@@ -283,8 +283,8 @@ func TestAgentImageVolume(t *testing.T) {
 	}
 }
 
-// What an agent looks up can't be said by the template, its envFrom or the image: a kubelet has env count, and of references in it what
-// came before.
+// The template, its envFrom and the image cannot override the agent's variables: a kubelet gives env precedence, and a reference in
+// env sees only earlier values.
 func TestTheAgentsVariablesAreTheOperators(t *testing.T) {
 	from := []corev1.EnvFromSource{{ConfigMapRef: &corev1.ConfigMapEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: "theirs"}}}}
 	theirs := []corev1.EnvVar{{Name: "KUBERNETES_SERVICE_HOST"}, {Name: "KUBERNETES_SERVICE_PORT", Value: "1"}}
@@ -331,7 +331,7 @@ func TestTheAgentsVariablesAreTheOperators(t *testing.T) {
 	}
 }
 
-// What is injected lies within the names that validation keeps free, or it could collide with the template's.
+// Injected names are among those that validation reserves. Otherwise they could collide with the template's names.
 func TestInjectedNamesAreReserved(t *testing.T) {
 	job := jobs(t)["minimal"]
 	pod := mustPod(t, job, 0, settings)
@@ -360,7 +360,7 @@ func TestInjectedNamesAreReserved(t *testing.T) {
 	}
 }
 
-// The agent accepts every configuration that validation lets through.
+// The agent accepts every configuration that validation accepts.
 func TestAgentAcceptsItsConfiguration(t *testing.T) {
 	for name, job := range jobs(t) {
 		for _, ordinal := range []int{0, 1, 15, 99} {
@@ -390,8 +390,8 @@ func gatedOf(t testing.TB, pod *corev1.Pod) *corev1.Container {
 	return &pod.Spec.Containers[i]
 }
 
-// The install container never runs as root. Where the pod names no user it names none either, so that the image's, or the
-// one that a cluster assigns by namespace, is not in anybody's way.
+// The install container never runs as root. If the Pod sets no user, neither does the container, so that the image's user, or one
+// that the cluster assigns per namespace, applies.
 func TestInstallUser(t *testing.T) {
 	for name, c := range map[string]struct{ pod, want *int64 }{
 		"none":  {nil, nil},
@@ -409,7 +409,7 @@ func TestInstallUser(t *testing.T) {
 	}
 }
 
-// Of the gated container the agent runs the hooks, of others the kubelet.
+// The agent runs the hooks of the gated container. The kubelet runs those of other containers.
 func TestHooks(t *testing.T) {
 	job := jobs(t)["minimal"]
 	containers := &job.Spec.Template.Spec.Containers
@@ -439,7 +439,7 @@ func TestHooks(t *testing.T) {
 	}
 }
 
-// Requests of hooks come to the agent as those of probes do: with what they are to ask by, and no port of theirs is the agent's.
+// The agent gets the requests of hooks like those of probes: complete, and never with a port of the agent.
 func TestHooksThatAsk(t *testing.T) {
 	job := jobs(t)["minimal"]
 	c := &job.Spec.Template.Spec.Containers[0]
@@ -525,8 +525,8 @@ func TestPorts(t *testing.T) {
 	}
 }
 
-// The probes come to the agent as they are: names of ports as numbers, Kubernetes' defaults filled in, and nothing in the command
-// that a kubelet would take for a reference of its own.
+// The agent gets the probes with port names as numbers and with Kubernetes' defaults. Nothing in their commands looks like a
+// reference to the kubelet.
 func TestProbesAreTheAgents(t *testing.T) {
 	pod := mustPod(t, jobs(t)["probed"], 0, settings)
 	c := &pod.Spec.Containers[0]
@@ -568,15 +568,15 @@ func TestProbesAreTheAgents(t *testing.T) {
 	}
 }
 
-// However long a grace period, it is no negative one.
+// A very long grace period does not become negative.
 func TestSecondsDoNotOverflow(t *testing.T) {
 	if got := seconds(math.MaxInt64); got <= 0 {
 		t.Errorf("%v", time.Duration(got))
 	}
 }
 
-// TestEarlierHashes: the hash at an earlier injection version is what it was then, so that pods which an earlier operator made are known by
-// their names; of the first version that is what TestHashIsStable has. What the image runs stays known.
+// TestEarlierHashes: the hash at an earlier injection version is the same as then, so that Pods of an earlier operator are known by
+// their names. For the first version it is the hash of TestHashIsStable. A known entrypoint stays known.
 func TestEarlierHashes(t *testing.T) {
 	for name, job := range jobs(t) {
 		if len(v1alpha1.Validate(job)) > 0 {
@@ -610,7 +610,7 @@ func TestEarlierHashes(t *testing.T) {
 	}
 }
 
-// Every stop signal that validation lets through is one that the agent hears, and none is left to the runtime.
+// The agent handles every stop signal that validation accepts. The runtime handles none.
 func TestStopSignals(t *testing.T) {
 	for _, signal := range v1alpha1.StopSignals() {
 		job := jobs(t)["minimal"]
@@ -623,7 +623,7 @@ func TestStopSignals(t *testing.T) {
 	}
 }
 
-// kubelet is what a kubelet makes of a container, given what Secrets hold: its variables one after another, then its command and args.
+// kubelet expands a container as a kubelet does, given the contents of Secrets: its variables in order, then its command and args.
 func kubelet(c *corev1.Container, secrets map[string]string) (argv []string, env map[string]string) {
 	env = map[string]string{}
 	value := func(name string) (string, bool) { v, ok := env[name]; return v, ok }
@@ -639,7 +639,7 @@ func kubelet(c *corev1.Container, secrets map[string]string) (argv []string, env
 	return argv, env
 }
 
-// marksOf is the secret that a container's agent is told.
+// marksOf is the secret that a container's agent gets.
 func marksOf(t *testing.T, gated *corev1.Container) string {
 	t.Helper()
 	config, err := contract.DecodeConfig(gated.Env[0].Value)
@@ -649,8 +649,8 @@ func marksOf(t *testing.T, gated *corev1.Container) string {
 	return config.Marks
 }
 
-// What reaches the process is what a kubelet would have made of the template, did it know the token, whatever Secrets contain. So
-// it is with variables that refer to others that refer to the token.
+// The process gets what a kubelet would have made of the template if it knew the token, whatever Secrets contain. The same holds
+// for variables that refer to variables that refer to the token.
 func TestReferencesAreTheKubelets(t *testing.T) {
 	seed := tier.Seed(t, 1)
 	r := rand.New(rand.NewPCG(seed, 0))
@@ -698,7 +698,8 @@ func TestReferencesAreTheKubelets(t *testing.T) {
 	}
 }
 
-// Where nothing refers to the token there is no mark, and where something does no text of the template or of another job has the secret.
+// If nothing refers to the token there is no mark. If something does, the secret occurs in no text of the template or of another
+// job.
 func TestMarksAreTheOperatorsAlone(t *testing.T) {
 	marks := func(uid, arg string) string {
 		job := jobs(t)["minimal"]

@@ -13,8 +13,7 @@ import (
 	"github.com/singletonjob/operator/internal/contract"
 )
 
-// probesOf are the probes of a container, for the agent to run: with Kubernetes' defaults, and with numbers for the names of
-// ports.
+// probesOf are a container's probes for the agent to run, with Kubernetes' defaults, and with port names resolved to numbers.
 func probesOf(c *corev1.Container) contract.Probes {
 	return contract.Probes{Startup: probeOf(c, c.StartupProbe), Liveness: probeOf(c, c.LivenessProbe), Readiness: probeOf(c, c.ReadinessProbe)}
 }
@@ -62,7 +61,7 @@ func httpGetOf(c *corev1.Container, h *corev1.HTTPGetAction) *contract.HTTPGet {
 	return get
 }
 
-// portOf is a port's number; the spec was found valid, so one that has a name is the container's.
+// portOf is a port's number. The spec is valid, so a named port is one of the container's.
 func portOf(c *corev1.Container, port intstr.IntOrString) int {
 	for _, known := range c.Ports {
 		if port.Type == intstr.String && known.Name == port.StrVal {
@@ -72,7 +71,7 @@ func portOf(c *corev1.Container, port intstr.IntOrString) int {
 	return port.IntValue()
 }
 
-// asksPod reports whether a probe or a hook asks the pod by its own address.
+// asksPod reports whether a probe or a hook connects to the Pod's own address.
 func asksPod(config contract.AgentConfig) bool {
 	probes, hooks := config.Probes, config.Hooks
 	return slices.ContainsFunc([]*contract.Hook{hooks.PostStart, hooks.PreStop}, func(h *contract.Hook) bool {
@@ -82,7 +81,8 @@ func asksPod(config contract.AgentConfig) bool {
 	})
 }
 
-// askedPorts are those that a container's probes and hooks name by number. Its process listens on them, declared or not.
+// askedPorts are the ports that a container's probes and hooks name by number. Its process listens on them, whether declared or
+// not.
 func askedPorts(c *corev1.Container) []int32 {
 	var handlers []corev1.ProbeHandler
 	for _, p := range []*corev1.Probe{c.StartupProbe, c.LivenessProbe, c.ReadinessProbe} {
@@ -111,7 +111,7 @@ func askedPorts(c *corev1.Container) []int32 {
 	return ports
 }
 
-// seconds are as many as fit.
+// seconds converts seconds to a duration, limited to the longest duration.
 func seconds(n int64) contract.Duration {
 	return contract.Duration(time.Duration(min(n, math.MaxInt64/int64(time.Second))) * time.Second)
 }

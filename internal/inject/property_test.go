@@ -19,7 +19,7 @@ import (
 	"github.com/singletonjob/operator/test/tier"
 )
 
-// traits are what a template may have; a random one has some of them.
+// traits are properties of a template. A random template has some of them.
 var traits = []func(*rand.Rand, *corev1.PodTemplateSpec){
 	func(_ *rand.Rand, t *corev1.PodTemplateSpec) { t.Labels = map[string]string{"app": "x", "tier": "y"} },
 	func(_ *rand.Rand, t *corev1.PodTemplateSpec) { t.Annotations = map[string]string{"a": "b"} },
@@ -85,7 +85,7 @@ var traits = []func(*rand.Rand, *corev1.PodTemplateSpec){
 		t.Spec.Containers[0].Ports = []corev1.ContainerPort{{Name: contract.PortName, ContainerPort: 80, Protocol: corev1.ProtocolTCP}}
 	},
 	func(_ *rand.Rand, t *corev1.PodTemplateSpec) { t.Spec.Containers[0].SecurityContext = nil },
-	// Quality of service: a request alone for one container; then limits for all, equal to their requests.
+	// Quality of service: only a request for one container; then limits for all, equal to their requests.
 	func(_ *rand.Rand, t *corev1.PodTemplateSpec) {
 		t.Spec.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("10m")}
 	},
@@ -116,7 +116,7 @@ func topology(r *rand.Rand) string {
 	return []string{corev1.LabelHostname, corev1.LabelTopologyZone, "rack"}[r.IntN(3)]
 }
 
-// randomJob has about four traits; each takes part in every tenth.
+// randomJob has about four traits. Each trait is in every tenth job.
 func randomJob(r *rand.Rand) *v1alpha1.SingletonJob {
 	job := &v1alpha1.SingletonJob{ObjectMeta: metav1.ObjectMeta{Name: "job", Namespace: "ns", UID: "uid"}}
 	job.Spec.Template.Spec = corev1.PodSpec{
@@ -160,7 +160,7 @@ func TestEveryTemplate(t *testing.T) {
 	}
 }
 
-// differences says where pod is not the template with the agent added.
+// differences lists where a Pod is not the template plus the agent.
 func differences(job *v1alpha1.SingletonJob, pod *corev1.Pod) error {
 	want, got := &job.Spec.Template.Spec, &pod.Spec
 	gated := job.GatedContainer()
@@ -175,7 +175,7 @@ func differences(job *v1alpha1.SingletonJob, pod *corev1.Pod) error {
 	return gatedDifferences(&want.Containers[gated], &got.Containers[gated])
 }
 
-// podDifferences are those outside the gated container.
+// podDifferences are the differences outside the gated container.
 func podDifferences(want, got *corev1.PodSpec, gated int) error {
 	for i := range want.Containers {
 		if diff := cmp.Diff(want.Containers[i], got.Containers[i]); i != gated && diff != "" {
@@ -201,7 +201,7 @@ func podDifferences(want, got *corev1.PodSpec, gated int) error {
 	return nil
 }
 
-// gatedDifferences are those between the user's container u and the gated one.
+// gatedDifferences are the differences between the user's container u and the gated one.
 func gatedDifferences(u, g *corev1.Container) error {
 	added := []string{contract.AgentPath, "run", "--"}
 	if diff := cmp.Diff(append(added, u.Command...), g.Command); diff != "" {
@@ -217,13 +217,13 @@ func gatedDifferences(u, g *corev1.Container) error {
 	return nil
 }
 
-// apartOver counts the ways in which pods are kept apart over a topology.
+// apartOver counts the settings that keep Pods apart over a topology.
 func apartOver(pod *corev1.PodSpec, key string) int {
 	raw, _ := json.Marshal([]any{pod.TopologySpreadConstraints, pod.Affinity})
 	return bytes.Count(raw, []byte(`"topologyKey":"`+key+`"`))
 }
 
-// scribble writes over everything of pod that a careless copy would share with the template.
+// scribble overwrites everything in pod that an incomplete copy would share with the template.
 func scribble(pod *corev1.Pod) {
 	for key := range pod.Labels {
 		pod.Labels[key] = "scribbled"
@@ -265,7 +265,7 @@ func TestSameArgumentsSamePod(t *testing.T) {
 	}
 }
 
-// Arbitrary JSON that is a SingletonJob, valid or not, makes a pod or an error.
+// Arbitrary JSON for a SingletonJob, valid or not, gives a Pod or an error.
 func FuzzPod(f *testing.F) {
 	for _, job := range jobs(f) {
 		raw, err := json.Marshal(job)

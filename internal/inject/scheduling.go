@@ -13,14 +13,14 @@ import (
 	"github.com/singletonjob/operator/internal/contract"
 )
 
-// hostPorts is how many ports the agents of pods on the host's network are spread over, so that pods of different jobs
-// can share a node. The scheduler keeps two that use the same port apart.
+// hostPorts is the number of ports over which the agents of Pods on the host network are spread, so that Pods of different jobs can
+// share a node. The scheduler does not put two Pods with the same port on one node.
 const hostPorts = 1000
 
-// firstUserPort is the first that a process may open without privileges.
+// firstUserPort is the first port that needs no privileges.
 const firstUserPort = 1024
 
-// freePort is the first port from the desired one on that no container of the pod names, nor a probe, nor the job's Service.
+// freePort is the first port, from the desired one on, that no container or probe of the Pod and not the job's Service names.
 func freePort(job *v1alpha1.SingletonJob, hash string, desired int32) int32 {
 	pod := &job.Spec.Template.Spec
 	if desired == 0 {
@@ -51,7 +51,7 @@ func freePort(job *v1alpha1.SingletonJob, hash string, desired int32) int32 {
 	return desired
 }
 
-// servedPorts are those that a Service sends to by number. The process listens on them, declared or not.
+// servedPorts are the target ports that a Service names by number. The process listens on them, whether declared or not.
 func servedPorts(service *v1alpha1.ServiceSpec) []int32 {
 	var ports []int32
 	if service == nil {
@@ -67,8 +67,8 @@ func servedPorts(service *v1alpha1.ServiceSpec) []int32 {
 	return ports
 }
 
-// schedulingDefaults spreads the candidates of a job over nodes and over zones, softly, and has lost ones replaced soon, each unless the
-// template has its own idea of that very thing.
+// schedulingDefaults softly spreads the candidates of a job over nodes and zones, and shortens the time until lost ones are
+// replaced. It leaves out each default that the template sets itself.
 func schedulingDefaults(pod *corev1.PodSpec, job string) {
 	for _, key := range []string{corev1.TaintNodeNotReady, corev1.TaintNodeUnreachable} {
 		if !slices.ContainsFunc(pod.Tolerations, func(t corev1.Toleration) bool { return tolerates(t, key) }) {
@@ -81,8 +81,8 @@ func schedulingDefaults(pod *corev1.PodSpec, job string) {
 	candidates := &metav1.LabelSelector{MatchLabels: Selector(job)}
 	ownNodes, ownZones := spreadsOver(pod, corev1.LabelHostname), spreadsOver(pod, corev1.LabelTopologyZone)
 	if !ownNodes {
-		// Over nodes by a spread constraint, which does not count pods that are on their way out: to anti-affinity, a pod that
-		// replaces a deleted one finds its old node as full as that of the new holder.
+		// Nodes: a spread constraint, because it does not count Pods that are terminating. With anti-affinity, the old node of a
+		// deleted Pod would look as full to its replacement as the node of the new holder.
 		pod.TopologySpreadConstraints = append(pod.TopologySpreadConstraints, corev1.TopologySpreadConstraint{
 			MaxSkew: 1, TopologyKey: corev1.LabelHostname, WhenUnsatisfiable: corev1.ScheduleAnyway, LabelSelector: candidates,
 		})
@@ -90,7 +90,7 @@ func schedulingDefaults(pod *corev1.PodSpec, job string) {
 	if ownZones {
 		return
 	}
-	// Over zones by anti-affinity: constraints on a label that a node lacks make the scheduler disregard them all there.
+	// Zones: anti-affinity, because the scheduler ignores all constraints on a node that lacks the label of one of them.
 	if pod.Affinity == nil {
 		pod.Affinity = &corev1.Affinity{}
 	}
@@ -104,7 +104,7 @@ func schedulingDefaults(pod *corev1.PodSpec, job string) {
 	})
 }
 
-// spreadsOver reports whether the template keeps pods apart over this very topology. One over zones says nothing about the
+// spreadsOver reports whether the template keeps Pods apart over exactly this topology. Spreading over zones says nothing about the
 // nodes within a zone.
 func spreadsOver(pod *corev1.PodSpec, key string) bool {
 	for _, c := range pod.TopologySpreadConstraints {
@@ -123,22 +123,23 @@ func spreadsOver(pod *corev1.PodSpec, key string) bool {
 	})
 }
 
-// tolerates reports whether t concerns the taint of that key with effect NoExecute.
+// tolerates reports whether t applies to the taint with this key and the effect NoExecute.
 func tolerates(t corev1.Toleration, key string) bool {
 	return (t.Key == "" || t.Key == key) && (t.Effect == "" || t.Effect == corev1.TaintEffectNoExecute)
 }
 
-// KeptFromAnnotation on a candidate names the nodes that KeepFrom keeps it from.
+// KeptFromAnnotation on a candidate lists the nodes that KeepFrom excludes.
 const KeptFromAnnotation = "singletonjob.io/kept-from"
 
-// scaleUpDelayAnnotation says for how long a cluster autoscaler is to leave it to the scheduler to place a pod.
+// scaleUpDelayAnnotation tells a cluster autoscaler how long to wait for the scheduler to place a Pod before it adds nodes.
 const (
 	scaleUpDelayAnnotation = "cluster-autoscaler.kubernetes.io/pod-scale-up-delay"
 	scaleUpDelay           = "600s"
 )
 
-// KeepFrom keeps a pod that is yet to be made from nodes, and from being a reason for more nodes. By affinity to nodes: anti-affinity
-// to pods has two ends, and no other pod of the job could be put beside this one later, though there may be no other node left.
+// KeepFrom keeps a Pod that is not created yet off these nodes, and keeps it from making an autoscaler add nodes. It uses node
+// affinity. Pod anti-affinity works in both directions: it would also keep other Pods of the job away from this Pod later, even if
+// no other node is left.
 func KeepFrom(pod *corev1.Pod, nodes ...string) {
 	var apart []corev1.NodeSelectorRequirement
 	for _, name := range nodes {
@@ -157,7 +158,7 @@ func KeepFrom(pod *corev1.Pod, nodes ...string) {
 		*required = &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchFields: apart}}}
 	} else {
 		for i := range (*required).NodeSelectorTerms {
-			if term := &(*required).NodeSelectorTerms[i]; len(term.MatchExpressions)+len(term.MatchFields) > 0 { // an empty one matches no node
+			if term := &(*required).NodeSelectorTerms[i]; len(term.MatchExpressions)+len(term.MatchFields) > 0 { // an empty term matches no node
 				term.MatchFields = append(slices.Clip(term.MatchFields), apart...)
 			}
 		}
@@ -171,7 +172,7 @@ func KeepFrom(pod *corev1.Pod, nodes ...string) {
 	}
 }
 
-// NodeAffinity is a pod's affinity to nodes without what KeepFrom has added.
+// NodeAffinity is a Pod's node affinity without the terms that KeepFrom added.
 func NodeAffinity(pod *corev1.Pod) *corev1.NodeAffinity {
 	if pod.Spec.Affinity == nil || pod.Spec.Affinity.NodeAffinity == nil {
 		return nil

@@ -17,7 +17,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(apiserver.Main(m)) }
 
-// admit asks the API server whether it would take the pod, and returns it as it would be stored.
+// admit asks the API server whether it accepts the Pod, and returns it as it would be stored.
 func admit(t *testing.T, client kubernetes.Interface, namespace string, pod *corev1.Pod) (*corev1.Pod, error) {
 	t.Helper()
 	pod = pod.DeepCopy()
@@ -25,7 +25,7 @@ func admit(t *testing.T, client kubernetes.Interface, namespace string, pod *cor
 	return client.CoreV1().Pods(namespace).Create(t.Context(), pod, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 }
 
-// namespace has the service accounts that the jobs need, and enforces the Pod Security profile "restricted" if asked to.
+// namespace has the service accounts that the jobs need. It can enforce the Pod Security profile "restricted".
 func namespace(t *testing.T, restricted bool, accounts ...string) (kubernetes.Interface, string) {
 	t.Helper()
 	plane := apiserver.ForTest(t)
@@ -46,11 +46,11 @@ func namespace(t *testing.T, restricted bool, accounts ...string) (kubernetes.In
 	return client, name
 }
 
-// The samples run where Pod Security is strictest; the API server takes every pod of testdata.
+// The samples run under the strictest Pod Security profile. The API server accepts every Pod of testdata.
 func TestServerTakesThePods(t *testing.T) {
 	for name, job := range jobs(t) {
 		t.Run(name, func(t *testing.T) {
-			restricted := name != "minimal" && name != "opinionated" // by their templates, which say nothing, or hostNetwork
+			restricted := name != "minimal" && name != "opinionated" // their templates set no security context, or hostNetwork
 			client, ns := namespace(t, restricted, ServiceAccountName(job))
 			mounting := settings
 			mounting.AgentImageVolume = true
@@ -70,7 +70,7 @@ func TestServerTakesThePods(t *testing.T) {
 	}
 }
 
-// Whatever the template, the candidate passes Pod Security where the template does, and has its quality of service.
+// Whatever the template is, the candidate passes Pod Security if the template does, and has its quality of service.
 func TestInjectionKeepsPodSecurityAndQualityOfService(t *testing.T) {
 	client, ns := namespace(t, true, "job-singletonjob")
 	seed := tier.Seed(t, 1)
@@ -102,7 +102,7 @@ func TestInjectionKeepsPodSecurityAndQualityOfService(t *testing.T) {
 	}
 }
 
-// A job that validation lets through is a pod that the API server takes, for names and numbers at their limits too.
+// The API server accepts the Pods of every job that validation accepts, also with names and numbers at their limits.
 func TestLimits(t *testing.T) {
 	job := jobs(t)["minimal"]
 	job.Name = "x23456789-123456789-123456789-123456789-123456789-12"

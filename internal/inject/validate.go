@@ -12,14 +12,15 @@ import (
 	"github.com/singletonjob/operator/internal/contract"
 )
 
-// Validate returns why no pod of a job could start though its spec is valid (v1alpha1.Validate): what the agent is told is one
-// variable of its environment, and the kernel bounds those. CEL can't say so, for it can't encode.
+// Validate returns the reason why no Pod of a job could start even though its spec is valid (v1alpha1.Validate). The agent's
+// configuration is one environment variable, and the kernel limits its size. A CEL rule cannot check this, because CEL cannot
+// encode the configuration.
 func Validate(job *v1alpha1.SingletonJob) field.ErrorList {
 	job = job.DeepCopy()
 	v1alpha1.Default(job)
 	index := job.GatedContainer()
 	if index < 0 {
-		return nil // found already
+		return nil // v1alpha1.Validate reports it
 	}
 	config := agentConfig(job, &job.Spec.Template.Spec.Containers[index], math.MaxInt16, math.MaxUint16)
 	size := len(config.Encode())
@@ -28,11 +29,11 @@ func Validate(job *v1alpha1.SingletonJob) field.ErrorList {
 	}
 	most := largest(config, field.NewPath("spec", "template", "spec", "containers").Index(index))
 	return field.ErrorList{field.Invalid(most.at, fmt.Sprintf("%d bytes", most.size), fmt.Sprintf(
-		"the probes, hooks and preActivate of the gated container take %d bytes of the agent's configuration, of which the kernel "+
-			"passes on %d: put this script into a file, of the image or of a ConfigMap, and run that", size, contract.MaxConfig))}
+		"the probes, hooks and preActivate of the gated container take %d bytes of the agent's configuration, and the kernel "+
+			"allows at most %d: put this script into a file in the image or in a ConfigMap, and run that file", size, contract.MaxConfig))}
 }
 
-// part is one that a user wrote.
+// part is one field of the configuration that a user wrote.
 type part struct {
 	at   *field.Path
 	size int

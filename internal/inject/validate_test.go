@@ -14,8 +14,8 @@ import (
 	"github.com/singletonjob/operator/internal/contract"
 )
 
-// A script that is too long for the kernel is refused where it is written; what is short of that starts. A script that is full of what
-// HTML would escape is as long as it is.
+// A script that is too long for the kernel is refused in its field; a shorter one starts. Characters that HTML escapes do not make
+// a script longer.
 func TestValidateConfig(t *testing.T) {
 	shell := func(n int) []string { return []string{"sh", "-c", strings.Repeat("&", n)} }
 	exec := func(n int) corev1.ProbeHandler {
@@ -63,13 +63,13 @@ func TestValidateConfig(t *testing.T) {
 			starts(t, gatedOf(t, mustPod(t, job, 0, settings)).Env[0])
 		case row.at == "" || len(errs) != 1 || errs[0].Field != row.at:
 			t.Errorf("%s: %v, want one at %q", name, errs, row.at)
-		case !strings.Contains(errs[0].Error(), fmt.Sprintf("of which the kernel passes on %d", most)) || len(errs[0].Error()) > 500:
+		case !strings.Contains(errs[0].Error(), fmt.Sprintf("and the kernel allows at most %d", most)) || len(errs[0].Error()) > 500:
 			t.Errorf("%s: it says %s", name, errs[0])
 		}
 	}
 }
 
-// starts has the kernel execute a program with a variable.
+// starts executes a program with a variable.
 func starts(t *testing.T, e corev1.EnvVar) {
 	t.Helper()
 	self, err := os.Executable()

@@ -15,7 +15,7 @@ import (
 	"github.com/singletonjob/operator/api/v1alpha1"
 )
 
-// TestAdopt is about the command line; what follows from it is tested where it is done.
+// TestAdopt tests the command line. The adoption itself is tested in the controller's package.
 func TestAdopt(t *testing.T) {
 	w := newWorld(t)
 	labels := map[string]string{"app": "billing"}
@@ -31,10 +31,10 @@ func TestAdopt(t *testing.T) {
 	if err := w.api.Get(t.Context(), client.ObjectKeyFromObject(job), job); client.IgnoreNotFound(err) != nil || err == nil {
 		t.Errorf("a dry run has made a job: %v", err)
 	}
-	w.says(ExitUsage, `want one workload, as deployment/NAME or statefulset/NAME, got "billing"`, "adopt", "billing")
+	w.says(ExitUsage, `expected one workload, as deployment/NAME or statefulset/NAME, got "billing"`, "adopt", "billing")
 	w.says(ExitError, `daemonset "billing" cannot be adopted`, "adopt", "daemonset/billing")
 	for _, kind := range []string{"cronjob", "cj", "Jobs.batch"} {
-		w.says(ExitError, kind+` "report" cannot be adopted, since no two things may start its runs: suspend it (kubectl patch `+kind+" report -n "+w.namespace,
+		w.says(ExitError, kind+` "report" cannot be adopted, because two things would start its runs: suspend it (kubectl patch `+kind+" report -n "+w.namespace,
 			"adopt", kind+"/report")
 		w.says(ExitError, "docs/from-cronjob.md", "adopt", kind+"/report")
 	}

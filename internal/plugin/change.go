@@ -14,7 +14,7 @@ import (
 	"github.com/singletonjob/operator/internal/show"
 )
 
-// waiting are the flags of commands whose effect can be waited for.
+// waiting holds the flags of commands that can wait for their effect.
 type waiting struct {
 	wait    bool
 	timeout time.Duration
@@ -23,7 +23,7 @@ type waiting struct {
 func (w *waiting) flags(cmd *cobra.Command, until string) {
 	const patience = 5 * time.Minute
 	cmd.Flags().BoolVar(&w.wait, "wait", false, "Return when "+until+".")
-	cmd.Flags().DurationVar(&w.timeout, "timeout", patience, "How long --wait waits at the most; 0 for as long as it takes.")
+	cmd.Flags().DurationVar(&w.timeout, "timeout", patience, "Maximum time that --wait waits; 0 for no limit.")
 }
 
 // patch changes some fields of a job.
@@ -35,7 +35,7 @@ func (c *cluster) patch(ctx context.Context, job *v1alpha1.SingletonJob, fields 
 	return c.Patch(ctx, job, client.RawPatch(types.MergePatchType, raw))
 }
 
-// changed tells what a command did, as kubectl does.
+// changed prints what a command did, as kubectl does.
 func (c *cli) changed(name, what string) error {
 	if c.output == "name" {
 		what = ""
@@ -47,8 +47,8 @@ func (c *cli) changed(name, what string) error {
 }
 
 func (c *cli) suspend() *cobra.Command {
-	return c.suspending("suspend NAME", "Stop the process and remove the candidates; token and history stay", "suspended", true,
-		"nothing runs any more", func(f show.Facts) (bool, string) {
+	return c.suspending("suspend NAME", "Stop the process and delete the candidates; token and history stay", "suspended", true,
+		"no process runs any more", func(f show.Facts) (bool, string) {
 			v := show.View(f)
 			reason := conditionReason(v, v1alpha1.ConditionActive)
 			return v.Rollout.Observed && reason == v1alpha1.ReasonSuspended, waitsFor(v)
@@ -56,14 +56,14 @@ func (c *cli) suspend() *cobra.Command {
 }
 
 func (c *cli) resume() *cobra.Command {
-	return c.suspending("resume NAME", "Let a suspended job go on", "resumed", false,
+	return c.suspending("resume NAME", "Let a suspended job run again", "resumed", false,
 		"a process runs, or waits for its next run", func(f show.Facts) (bool, string) {
 			v := show.View(f)
 			return v.Rollout.Observed && (v.Active != nil || rests(v)), waitsFor(v)
 		})
 }
 
-// suspending is the command that sets spec.suspend.
+// suspending returns the command that sets spec.suspend.
 func (c *cli) suspending(use, short, did string, value bool, until string, done func(show.Facts) (bool, string)) *cobra.Command {
 	var w waiting
 	cmd := &cobra.Command{
@@ -107,7 +107,7 @@ func conditionReason(v show.Job, name string) string {
 	return ""
 }
 
-// waitsFor is what a job is at, in a few words.
+// waitsFor describes in a few words what a job waits for.
 func waitsFor(v show.Job) string {
 	if !v.Rollout.Observed {
 		return "for the operator to see the change"
@@ -117,5 +117,5 @@ func waitsFor(v show.Job) string {
 			return c.Reason + ": " + show.Clean(c.Message)
 		}
 	}
-	return "for the operator to say something"
+	return "for the operator to report a status"
 }

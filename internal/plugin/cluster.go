@@ -24,14 +24,14 @@ import (
 	"github.com/singletonjob/operator/internal/show"
 )
 
-// cluster is what a command talks to.
+// cluster is the API server that a command uses.
 type cluster struct {
 	client.WithWatch
 	config    *rest.Config
 	namespace string
 	now       func() time.Time
-	// renewed is when renewals were first seen by this program, by job. It tells the time that is left on a lease without a
-	// comparison of clocks.
+	// renewed holds, by job, when this program first saw the last renewal. With it, the time left on a lease is known without
+	// comparing clocks.
 	renewed map[string]renewal
 }
 
@@ -50,12 +50,12 @@ func scheme() (*runtime.Scheme, error) {
 	return s, nil
 }
 
-// nowhere is the API server that kubectl's libraries ask where none is configured.
+// nowhere is the address that kubectl's libraries use if none is configured.
 const nowhere = "http://localhost:8080"
 
-var errNowhere = errors.New("no cluster is configured: set KUBECONFIG, or give --kubeconfig")
+var errNowhere = errors.New("no cluster is configured: set KUBECONFIG or use --kubeconfig")
 
-// connect finds the API server and asks what it serves.
+// connect finds the API server and discovers which resources it serves.
 func (c *cli) connect() (*cluster, error) {
 	namespace, _, err := c.flags.ToRawKubeConfigLoader().Namespace()
 	if err != nil {
@@ -65,7 +65,7 @@ func (c *cli) connect() (*cluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	config.QPS = -1 // the API server shares itself out; a limit of our own would end a wait before its time
+	config.QPS = -1 // the API server has its own limits; a client limit could end a wait too early
 	if raw, err := c.flags.ToRawKubeConfigLoader().RawConfig(); err == nil && len(raw.Clusters) == 0 && config.Host == nowhere && *c.flags.APIServer == "" {
 		return nil, errNowhere
 	}
@@ -84,7 +84,7 @@ func (c *cluster) key(name string) types.NamespacedName {
 	return types.NamespacedName{Namespace: c.namespace, Name: name}
 }
 
-// job reads a job, or says which there are.
+// job reads a job. If it does not exist, the error lists the jobs that do.
 func (c *cluster) job(ctx context.Context, name string) (*v1alpha1.SingletonJob, error) {
 	job := &v1alpha1.SingletonJob{}
 	err := c.Get(ctx, c.key(name), job)
@@ -94,7 +94,7 @@ func (c *cluster) job(ctx context.Context, name string) (*v1alpha1.SingletonJob,
 	return job, err
 }
 
-// notFound names what may have been meant.
+// notFound returns an error that suggests what the user may have meant.
 func (c *cluster) notFound(ctx context.Context, name string) error {
 	var here, elsewhere []string
 	var all v1alpha1.SingletonJobList
@@ -112,7 +112,7 @@ func (c *cluster) notFound(ctx context.Context, name string) error {
 	return errors.New(show.NotFound(name, c.namespace, here, elsewhere))
 }
 
-// one connects, and reads the job that an argument names, without its events.
+// one connects and reads the job that an argument names, without its Events.
 func (c *cli) one(ctx context.Context, arg string) (*cluster, show.Facts, error) {
 	api, err := c.connect()
 	if err != nil {
@@ -122,7 +122,7 @@ func (c *cli) one(ctx context.Context, arg string) (*cluster, show.Facts, error)
 	return api, f, err
 }
 
-// facts are all that is known of a job. Events are asked for where they may explain something.
+// facts reads everything that is known of a job. It reads Events only if the caller needs them for an explanation.
 func (c *cluster) facts(ctx context.Context, name string, events bool) (show.Facts, error) {
 	job, err := c.job(ctx, name)
 	if err != nil {
@@ -150,15 +150,15 @@ func (c *cluster) factsOf(ctx context.Context, job *v1alpha1.SingletonJob, event
 	return f, nil
 }
 
-// readLease reads the job's Lease. Who may not read it sees the rest all the same.
+// readLease reads the job's Lease. A user who may not read it still sees the rest.
 func (c *cluster) readLease(ctx context.Context, f *show.Facts) error {
 	var l coordinationv1.Lease
 	switch err := c.Get(ctx, client.ObjectKeyFromObject(f.Job), &l); {
 	case apierrors.IsNotFound(err):
-		f.NoLease = "there is none"
+		f.NoLease = "there is no Lease"
 		return nil
 	case apierrors.IsForbidden(err):
-		f.NoLease = "not known: you may not read Leases here"
+		f.NoLease = "unknown: you may not read Leases in this namespace"
 		return nil
 	case err != nil:
 		return err
@@ -169,7 +169,7 @@ func (c *cluster) readLease(ctx context.Context, f *show.Facts) error {
 
 func (c *cluster) decode(l *coordinationv1.Lease, f *show.Facts) {
 	if l.Labels[contract.ManagedByLabel] != contract.ManagedBy {
-		f.NoLease = "the Lease of this name is somebody else's"
+		f.NoLease = "the Lease of this name does not belong to this job"
 		return
 	}
 	fields := contract.Fields{
@@ -195,7 +195,8 @@ func (c *cluster) decode(l *coordinationv1.Lease, f *show.Facts) {
 	f.Lease, f.Renewed = &record, c.renewal(l.Name, record.RenewTime)
 }
 
-// renewal is when a Lease was renewed: by its stamp when it is seen for the first time, later by when it changed.
+// renewal is the time of a Lease's last renewal: its own timestamp at first sight, later the time at which this program saw it
+// change.
 func (c *cluster) renewal(name string, stamp int64) time.Time {
 	if stamp == 0 {
 		return time.Time{}
@@ -211,7 +212,7 @@ func (c *cluster) renewal(name string, stamp int64) time.Time {
 	return last.seen
 }
 
-// readEvents reads those of the job and of its pods that are not ready.
+// readEvents reads the Events of the job and of its Pods that are not ready.
 func (c *cluster) readEvents(ctx context.Context, f *show.Facts) error {
 	names := []string{f.Job.Name}
 	for _, candidate := range show.View(*f).Candidates {
@@ -223,7 +224,7 @@ func (c *cluster) readEvents(ctx context.Context, f *show.Facts) error {
 		var events corev1.EventList
 		err := c.List(ctx, &events, client.InNamespace(f.Job.Namespace), client.MatchingFields{"involvedObject.name": name})
 		if apierrors.IsForbidden(err) {
-			return nil // they explain, nothing rests on them
+			return nil // Events only help to explain
 		}
 		if err != nil {
 			return err
@@ -233,7 +234,7 @@ func (c *cluster) readEvents(ctx context.Context, f *show.Facts) error {
 	return nil
 }
 
-// names are all jobs of the namespace.
+// names lists all jobs of the namespace.
 func (c *cluster) names(ctx context.Context) ([]string, error) {
 	var all v1alpha1.SingletonJobList
 	if err := c.List(ctx, &all, client.InNamespace(c.namespace)); err != nil {
@@ -247,7 +248,7 @@ func (c *cluster) names(ctx context.Context) ([]string, error) {
 	return names, nil
 }
 
-// completeJob offers the names of jobs, for the first argument.
+// completeJob completes the first argument with the names of jobs.
 func (c *cli) completeJob(cmd *cobra.Command, args []string, begin string) ([]string, cobra.ShellCompDirective) {
 	if len(args) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp

@@ -8,7 +8,7 @@ import (
 	kubectlexec "k8s.io/kubectl/pkg/cmd/exec"
 )
 
-// copying are flags of kubectl debug that make a copy of the pod. A copy has the pod's agent and its identity, and would stand for
+// copying are the flags of kubectl debug that copy the Pod. A copy would have the Pod's agent and identity, and would stand for
 // election beside it.
 var copying = []string{
 	"copy-to", "replace", "same-node", "set-image", "share-processes",
@@ -19,22 +19,22 @@ func (c *cli) debug() *cobra.Command {
 	o := debug.NewDebugOptions(c.IOStreams)
 	cmd := &cobra.Command{
 		Use: "debug NAME --image=IMAGE [-it] [-- COMMAND [ARGUMENT...]]", DisableFlagsInUseLine: true,
-		Short: "Start a debug container in the active pod, beside its process",
-		Long: `Start an ephemeral container in the active pod, as kubectl debug does, which sees the processes of the gated container. A pod is
-never copied: the copy would stand for election.`,
+		Short: "Start a debug container in the active Pod, beside its process",
+		Long: `Start an ephemeral container in the active Pod, as kubectl debug does. It sees the processes of the gated container. The command
+never copies a Pod, because the copy would stand for election.`,
 		Example:           "  kubectl singleton debug billing -it --image=busybox:1.37",
 		ValidArgsFunction: c.completeJob,
 		Args: func(cmd *cobra.Command, args []string) error {
 			for _, name := range copying {
 				if cmd.Flags().Changed(name) {
-					return errors.New("--" + name + ": a pod of a SingletonJob is not copied, since the copy would stand for election")
+					return errors.New("--" + name + ": a Pod of a SingletonJob cannot be copied, because the copy would stand for election")
 				}
 			}
 			if dash := cmd.ArgsLenAtDash(); dash != 1 && (dash >= 0 || len(args) != 1) {
-				return errors.New("want the NAME of one SingletonJob, and what is to run behind --")
+				return errors.New("expected the NAME of one SingletonJob, and the command after --")
 			}
-			if o.Image == "" { // kubectl's own words would offer a copy
-				return errors.New("--image is missing, such as --image=busybox:1.37: what the debug container is made of")
+			if o.Image == "" { // kubectl's own message would suggest a copy
+				return errors.New("--image is missing: set the debug container's image, such as --image=busybox:1.37")
 			}
 			return nil
 		},

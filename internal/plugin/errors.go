@@ -13,15 +13,15 @@ import (
 	"github.com/singletonjob/operator/internal/show"
 )
 
-// refused is what an API server says of what somebody may not do.
+// refused matches the API server's message for a forbidden request.
 var refused = regexp.MustCompile(`User "([^"]*)" cannot (\w+) resource "([^"]*)" in API group "([^"]*)"(?: in the namespace "([^"]*)")?`)
 
-// explain is one line: what went wrong, and the remedy where there is one.
+// explain returns one line: what went wrong, and the remedy if there is one.
 func explain(err error) string {
 	text := show.Clean(err.Error())
 	switch {
 	case noSuchKind(err):
-		return "this cluster knows no SingletonJobs: install the operator first (helm install singletonjob …), or choose another cluster with --context"
+		return "this cluster has no SingletonJob definition: install the operator first (helm install singletonjob …), or choose another cluster with --context"
 	case clientcmd.IsEmptyConfig(err):
 		return errNowhere.Error()
 	case apierrors.IsForbidden(err):
@@ -50,7 +50,7 @@ func noSuchKind(err error) bool {
 	if !errors.As(err, &status) || status.Status().Code != http.StatusNotFound {
 		return false
 	}
-	// What is not there has a name; a resource that is not served has none.
+	// An error for a missing object names the object. An error for a resource that is not served does not.
 	d := status.Status().Details
 	return d == nil || d.Name == "" || hasCause(d, metav1.CauseTypeUnexpectedServerResponse)
 }

@@ -22,14 +22,14 @@ func (c *cli) exec() *cobra.Command {
 	o := &kubectlexec.ExecOptions{StreamOptions: kubectlexec.StreamOptions{IOStreams: c.IOStreams}}
 	cmd := &cobra.Command{
 		Use: "exec NAME [-i] [-t] -- COMMAND [ARGUMENT...]", DisableFlagsInUseLine: true,
-		Short: "Execute a command in the active pod's gated container",
-		Long: `Execute a command in the gated container of the active pod, as kubectl exec does. Who is active may change meanwhile: the command
-stays where it began. Its exit status is this one's.`,
+		Short: "Execute a command in the active Pod's gated container",
+		Long: `Execute a command in the gated container of the active Pod, as kubectl exec does. If another Pod becomes active, the command keeps
+running where it started. This command exits with the exit status of that command.`,
 		Example:           "  kubectl singleton exec billing -it -- sh",
 		ValidArgsFunction: c.completeJob,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if dash := cmd.ArgsLenAtDash(); dash != 1 || len(args) < 2 {
-				return errors.New("want the NAME of one SingletonJob, --, and the command")
+				return errors.New("expected the NAME of one SingletonJob, --, and the command")
 			}
 			return nil
 		},
@@ -47,12 +47,12 @@ stays where it began. Its exit status is this one's.`,
 	}
 	cmd.Flags().BoolVarP(&o.Stdin, "stdin", "i", false, "Pass stdin to the command.")
 	cmd.Flags().BoolVarP(&o.TTY, "tty", "t", false, "Stdin is a terminal.")
-	cmd.Flags().BoolVarP(&o.Quiet, "quiet", "q", false, "Print what the command prints and nothing else.")
-	cmd.Flags().StringVarP(&o.ContainerName, "container", "c", "", "Another container than the gated one.")
+	cmd.Flags().BoolVarP(&o.Quiet, "quiet", "q", false, "Print only the output of the command.")
+	cmd.Flags().StringVarP(&o.ContainerName, "container", "c", "", "Use this container instead of the gated one.")
 	return cmd
 }
 
-// active fills in where the process of a job runs.
+// active fills in the Pod and container in which a job's process runs.
 func (c *cluster) active(ctx context.Context, name string, o *kubectlexec.ExecOptions) error {
 	f, err := c.facts(ctx, name, false)
 	if err != nil {
@@ -60,7 +60,7 @@ func (c *cluster) active(ctx context.Context, name string, o *kubectlexec.ExecOp
 	}
 	v := show.View(f)
 	if v.Active == nil {
-		return fmt.Errorf("nothing is active; see kubectl singleton why %s -n %s", name, c.namespace)
+		return fmt.Errorf("no process is active; see kubectl singleton why %s -n %s", name, c.namespace)
 	}
 	o.Namespace, o.PodName = c.namespace, v.Active.Pod
 	for i := range f.Pods {
@@ -78,7 +78,7 @@ func (c *cluster) active(ctx context.Context, name string, o *kubectlexec.ExecOp
 	return nil
 }
 
-// interruptible ends with a context, of which kubectl's own knows nothing: there an interrupt ends the program.
+// interruptible ends with a context. kubectl's own executor takes no context, because in kubectl an interrupt ends the program.
 type interruptible struct {
 	kubectlexec.DefaultRemoteExecutor
 	until func() context.Context

@@ -30,13 +30,13 @@ import (
 	"github.com/singletonjob/operator/test/subprocess"
 )
 
-// execution is a command that a kubelet is asked for.
+// execution is a command that a kubelet is asked to execute.
 type execution struct {
 	asked                         url.Values
 	stdin, stdout, status, resize io.ReadWriteCloser
 }
 
-// kubelet is an API server that knows of the job billing, whose pod billing-0 is active, and gives to run what is to be executed there.
+// kubelet is an API server with the job billing, whose Pod billing-0 is active. It passes on the commands to execute there.
 func kubelet(t *testing.T, run func(*execution)) (server string) {
 	t.Helper()
 	resource := func(group, version, name, kind string) *metav1.APIResourceList {
@@ -94,7 +94,7 @@ func execute(t *testing.T, out http.ResponseWriter, in *http.Request, run func(*
 	run(&execution{in.URL.Query(), streams[0], streams[1], streams[3], streams[4]})
 }
 
-// end tells the exit status of the command.
+// end sends the exit status of the command.
 func (e *execution) end(status int) {
 	told := metav1.Status{Status: metav1.StatusSuccess}
 	if status != 0 {
@@ -106,7 +106,7 @@ func (e *execution) end(status int) {
 	_, _ = e.status.Write(raw)
 }
 
-// pty is a terminal of so many columns and lines: what a person has of it, and what programs have.
+// pty is a terminal with a number of columns and lines: the user's side and the program's side.
 func pty(t *testing.T, columns, lines uint16) (person, program *os.File) {
 	t.Helper()
 	open := func(name string) *os.File {
@@ -130,8 +130,8 @@ func pty(t *testing.T, columns, lines uint16) (person, program *os.File) {
 	return person, program
 }
 
-// TestExecOnATerminal: the command has a terminal of the same size, each key reaches it as it is typed, Ctrl-C too, and afterwards the
-// terminal is as it was.
+// TestExecOnATerminal: the command has a terminal of the same size. Each key reaches it as it is typed, Ctrl-C too, and the local
+// terminal is restored afterwards.
 func TestExecOnATerminal(t *testing.T) {
 	t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "none"))
 	server := kubelet(t, func(e *execution) {
@@ -165,7 +165,7 @@ func TestExecOnATerminal(t *testing.T) {
 	go func() {
 		<-p.Done()
 		after, _ := unix.IoctlGetTermios(int(program.Fd()), unix.TCGETS)
-		_ = program.Close() // ends what the person reads
+		_ = program.Close() // ends the user's output
 		ended <- after
 	}()
 
@@ -183,12 +183,12 @@ func TestExecOnATerminal(t *testing.T) {
 	}
 }
 
-// TestExecIsInterrupted: without a terminal at its stdin nothing but its context tells it of an interrupt.
+// TestExecIsInterrupted: if stdin is no terminal, only the context reports an interrupt.
 func TestExecIsInterrupted(t *testing.T) {
 	t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "none"))
 	server := kubelet(t, func(e *execution) {
 		_, _ = io.WriteString(e.stdout, "begun\n")
-		given := time.AfterFunc(time.Minute, func() { e.end(0) }) // else who waits for it waits for ever
+		given := time.AfterFunc(time.Minute, func() { e.end(0) }) // otherwise a caller could wait indefinitely
 		defer given.Stop()
 		_, _ = io.Copy(io.Discard, e.stdin) // until the connection ends
 	})

@@ -16,11 +16,11 @@ import (
 	"github.com/singletonjob/operator/internal/show"
 )
 
-// again is how long to wait before a watch that ended, or could not be had, is asked for anew.
+// again is the wait before a retry of a watch that ended or failed.
 const again = time.Second
 
-// changes tells on a channel that a job, its Lease or its pods may have changed: at first, and later each time. What has changed
-// is for the reader to look at.
+// changes sends on a channel whenever a job, its Lease or its Pods may have changed, and once at the start. The receiver has to
+// look at what has changed.
 func (c *cluster) changes(ctx context.Context, name string) <-chan struct{} {
 	changed := make(chan struct{}, 1)
 	tell := func() {
@@ -37,8 +37,8 @@ func (c *cluster) changes(ctx context.Context, name string) <-chan struct{} {
 	return changed
 }
 
-// watch calls tell at each change of what it watches, until ctx ends. A watch that begins without a version begins with all
-// there is, so nothing is missed between two.
+// watch calls tell at each change until ctx ends. A watch that starts without a resource version starts with all existing objects,
+// so no change between two watches is missed.
 func (c *cluster) watch(ctx context.Context, list client.ObjectList, tell func(), what client.ListOption) {
 	for ctx.Err() == nil {
 		if w, err := c.Watch(ctx, list, client.InNamespace(c.namespace), what); err == nil {
@@ -50,13 +50,13 @@ func (c *cluster) watch(ctx context.Context, list client.ObjectList, tell func()
 		select {
 		case <-ctx.Done():
 		case <-time.After(again):
-			tell() // of what may not be watched, too
+			tell() // this also covers objects that the user may not watch
 		}
 	}
 }
 
-// watchStatus shows a job again whenever something changes: on a terminal in place, with its times going on; else one
-// after the other.
+// watchStatus shows a job again whenever it changes. On a terminal it updates in place, with its times running; otherwise it prints
+// one status after the other.
 func (c *cli) watchStatus(ctx context.Context, api *cluster, name string) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -87,7 +87,7 @@ func (c *cli) watchStatus(ctx context.Context, api *cluster, name string) error 
 	}
 }
 
-// screen is where a status is shown again and again.
+// screen shows a status repeatedly.
 type screen struct {
 	*cli
 	inPlace bool
@@ -106,7 +106,7 @@ func (s *screen) show(f show.Facts) error {
 		style := s.style()
 		return redraw(s.Out, show.Tree(v, f.Now, style, s.output == "wide"), lines, style.Draw("…"))
 	}
-	timeless := v // what passes by itself is no change
+	timeless := v // the passing of time is not a change
 	timeless.Lease.Renewed, timeless.Lease.Left = nil, nil
 	if now := show.Tree(timeless, time.Time{}, show.Style{}, true); now != s.last {
 		if s.last != "" && s.output != "name" {
@@ -118,11 +118,11 @@ func (s *screen) show(f show.Facts) error {
 	return nil
 }
 
-// redraw writes text over what stands on a terminal of so many lines, without a moment in which it is empty. What there is no room for,
-// more stands for.
+// redraw writes text over the contents of a terminal of the given height, without clearing it first, so that it does not flicker.
+// If text is too long, the last line is more.
 func redraw(out io.Writer, text string, lines int, more string) error {
 	const home, restOfLine, restOfScreen = "\x1b[H", "\x1b[K", "\x1b[J"
-	const cutLines, breakLines = "\x1b[?7l", "\x1b[?7h" // a line that is broken would take two
+	const cutLines, breakLines = "\x1b[?7l", "\x1b[?7h" // a wrapped line would take two rows
 	all := strings.Split(strings.TrimSuffix(text, "\n"), "\n")
 	if lines > 1 && len(all) > lines-1 {
 		all = append(all[:lines-2], more)
@@ -131,7 +131,7 @@ func redraw(out io.Writer, text string, lines int, more string) error {
 	return err
 }
 
-// await looks at a job until done reports true. progress tells what it waits for, whenever that changes.
+// await watches a job until done reports true, and prints what it waits for whenever that changes.
 func (c *cli) await(ctx context.Context, api *cluster, name string, limit time.Duration, done func(show.Facts) (bool, string)) error {
 	if limit > 0 {
 		var cancel context.CancelFunc
@@ -145,7 +145,7 @@ func (c *cli) await(ctx context.Context, api *cluster, name string, limit time.D
 	for {
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("not within %s; see kubectl singleton why %s -n %s", limit, name, api.namespace)
+			return fmt.Errorf("timed out after %s; see kubectl singleton why %s -n %s", limit, name, api.namespace)
 		case <-changed:
 		}
 		f, err := api.facts(ctx, name, false)
@@ -153,7 +153,7 @@ func (c *cli) await(ctx context.Context, api *cluster, name string, limit time.D
 		case ctx.Err() != nil:
 			continue
 		case err != nil && over(ctx):
-			<-ctx.Done() // a connection's clock may be the first to say so
+			<-ctx.Done() // a connection can time out just before ctx does
 			continue
 		case err != nil:
 			return err
@@ -169,7 +169,7 @@ func (c *cli) await(ctx context.Context, api *cluster, name string, limit time.D
 	}
 }
 
-// over reports whether a context's time is up.
+// over reports whether a context's deadline has passed.
 func over(ctx context.Context) bool {
 	until, limited := ctx.Deadline()
 	return limited && !time.Now().Before(until)

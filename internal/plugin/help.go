@@ -8,7 +8,8 @@ import (
 	"github.com/singletonjob/operator/internal/show"
 )
 
-// usage is how a command is used, in so many columns. The flags by which kubectl finds a cluster would take more lines than all else.
+// usage is the usage text of a command, wrapped to a number of columns. It leaves out the flags by which kubectl finds a cluster,
+// because they would take more lines than the rest.
 const usage = `Usage:{{if .Runnable}}
   {{.UseLine}}{{end}}{{if .HasAvailableSubCommands}}
   {{.CommandPath}} COMMAND{{end}}{{if .HasExample}}
@@ -22,17 +23,17 @@ Commands:{{range .Commands}}{{if .IsAvailableCommand}}
 Flags:
 {{.LocalNonPersistentFlags.FlagUsagesWrapped %d | trimTrailingWhitespaces}}
 
---namespace, --context, --kubeconfig and others mean what they mean to kubectl:
+--namespace, --context, --kubeconfig and others work as in kubectl:
 "kubectl options" lists them.
 `
 
-// narrow is the width of the help where there is no terminal, and its least on one.
+// narrow is the width of the help without a terminal, and the minimum width on a terminal.
 const narrow = 80
 
-// layOut fits the help of all commands to a terminal of so many columns; 0 for none.
+// layOut wraps the help of all commands to a terminal with this many columns; 0 if there is no terminal.
 func layOut(root *cobra.Command, columns int) {
 	columns = max(columns, narrow)
-	root.CompletionOptions.HiddenDefaultCmd = true // kubectl has its own way to complete what plugins take
+	root.CompletionOptions.HiddenDefaultCmd = true // kubectl has its own way to complete the arguments of plugins
 	root.SetUsageTemplate(fmt.Sprintf(usage, columns))
 	for _, cmd := range append(root.Commands(), root) {
 		cmd.Long = show.Reflow(cmd.Long, columns)

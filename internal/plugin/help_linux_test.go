@@ -13,7 +13,7 @@ import (
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 )
 
-// TestHelp: the help of every command fits a terminal of 80 columns, and tells of its own flags.
+// TestHelp: the help of every command fits a terminal of 80 columns, and describes the command's own flags.
 func TestHelp(t *testing.T) {
 	var names []string
 	c := &cli{flags: genericclioptions.NewConfigFlags(true), formats: map[*cobra.Command][]string{}}
@@ -37,7 +37,8 @@ func TestHelp(t *testing.T) {
 	}
 }
 
-// TestWrongCommandLines: what people type first is taken, or told from without a cluster: what is wanted, and where to read on.
+// TestWrongCommandLines: common first attempts are accepted, or rejected without a cluster, with the expected form and where to
+// read more.
 func TestWrongCommandLines(t *testing.T) {
 	t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "none"))
 	for line, want := range map[string]struct {
@@ -45,10 +46,10 @@ func TestWrongCommandLines(t *testing.T) {
 		says   string
 	}{
 		"stats":                                {ExitUsage, "See 'kubectl singleton --help'."},
-		"exec billing sh":                      {ExitUsage, "want the NAME of one SingletonJob, --, and the command\nSee 'kubectl singleton exec --help'."},
+		"exec billing sh":                      {ExitUsage, "expected the NAME of one SingletonJob, --, and the command\nSee 'kubectl singleton exec --help'."},
 		"token --wide billing":                 {ExitUsage, "unknown flag: --wide\nSee 'kubectl singleton token --help'."},
-		"debug billing -it":                    {ExitUsage, "--image is missing, such as --image=busybox:1.37"},
-		"debug billing --image=a --copy-to=b":  {ExitUsage, "--copy-to: a pod of a SingletonJob is not copied"},
+		"debug billing -it":                    {ExitUsage, "--image is missing: set the debug container's image, such as --image=busybox:1.37"},
+		"debug billing --image=a --copy-to=b":  {ExitUsage, "--copy-to: a Pod of a SingletonJob cannot be copied"},
 		"adopt billing":                        {ExitUsage, `as deployment/NAME or statefulset/NAME, got "billing"`},
 		"adopt":                                {ExitUsage, `got ""`},
 		"adopt deployment billing mail":        {ExitUsage, `got "deployment billing mail"`},
@@ -57,7 +58,7 @@ func TestWrongCommandLines(t *testing.T) {
 		"adopt deploy/billing --dry-run":       {ExitError, "no cluster is configured"},
 		"adopt deploy/billing --dry-run=none":  {ExitError, "no cluster is configured"},
 		"adopt sts/billing --dry-run=client":   {ExitError, "no cluster is configured"},
-		"adopt deploy/billing --dry-run=serve": {ExitUsage, "want --dry-run alone, or client, or none"},
+		"adopt deploy/billing --dry-run=serve": {ExitUsage, "expected --dry-run alone, --dry-run=client or --dry-run=none"},
 	} {
 		var out bytes.Buffer
 		status := Run(t.Context(), strings.Fields(line), genericiooptions.IOStreams{Out: io.Discard, ErrOut: &out})

@@ -20,7 +20,7 @@ import (
 	"github.com/singletonjob/operator/internal/show"
 )
 
-// logOptions are the flags of logs.
+// logOptions holds the flags of logs.
 type logOptions struct {
 	follow, prefix, timestamps bool
 	tail                       int64
@@ -31,10 +31,10 @@ type logOptions struct {
 func (c *cli) logs() *cobra.Command {
 	var o logOptions
 	cmd := &cobra.Command{
-		Use: "logs NAME", Short: "Print the active pod's log, and with -f follow it across failovers",
-		Long: `Print what the gated container of the active pod has written. With -f: go on, and after each failover with the next holder,
-from the beginning of its tenure. Who it is, is told on stderr. With --prefix each line begins with the pod that wrote it and the
-token that its process had then; a line of a standby has no token.`,
+		Use: "logs NAME", Short: "Print the active Pod's log, or follow it across failovers with -f",
+		Long: `Print the log of the active Pod's gated container. With -f, keep reading, and continue after each failover with the next holder, from
+the beginning of its tenure. The command prints the new holder to stderr. With --prefix, each line begins with the Pod that wrote it
+and the token that its process had at that time. A line of a standby has no token.`,
 		Example: "  kubectl singleton logs billing -f --prefix", Args: jobNamed, ValidArgsFunction: c.completeJob,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			api, err := c.connect()
@@ -54,16 +54,16 @@ token that its process had then; a line of a standby has no token.`,
 			return l.once(cmd.Context(), api, bare(args[0]))
 		},
 	}
-	cmd.Flags().BoolVarP(&o.follow, "follow", "f", false, "Go on, across failovers, until interrupted.")
-	cmd.Flags().BoolVar(&o.prefix, "prefix", false, "Begin each line with its pod and token.")
+	cmd.Flags().BoolVarP(&o.follow, "follow", "f", false, "Keep reading, across failovers, until interrupted.")
+	cmd.Flags().BoolVar(&o.prefix, "prefix", false, "Begin each line with its Pod and token.")
 	cmd.Flags().BoolVar(&o.timestamps, "timestamps", false, "Begin each line with its time.")
-	cmd.Flags().Int64Var(&o.tail, "tail", -1, "How many of the last lines to begin with; all if negative.")
-	cmd.Flags().DurationVar(&o.since, "since", 0, "Begin with lines that are not older than this; 0 for all.")
-	cmd.Flags().StringVarP(&o.container, "container", "c", "", "Another container than the gated one.")
+	cmd.Flags().Int64Var(&o.tail, "tail", -1, "Number of the last lines to begin with; all if negative.")
+	cmd.Flags().DurationVar(&o.since, "since", 0, "Begin with lines no older than this; 0 for all.")
+	cmd.Flags().StringVarP(&o.container, "container", "c", "", "Use this container instead of the gated one.")
 	return cmd
 }
 
-// logger prints logs, whole lines of several pods at once.
+// logger prints the logs of several Pods, in whole lines.
 type logger struct {
 	logOptions
 	*cli
@@ -73,7 +73,7 @@ type logger struct {
 	spans []show.Span
 }
 
-// target is where the process of a tenure writes to.
+// target is the container to which a tenure's process writes.
 type target struct {
 	pod, container string
 	token          int64
@@ -111,7 +111,7 @@ func (l *logger) options(t target) *corev1.PodLogOptions {
 	return o
 }
 
-// lastRun is where the last attempt of the newest run wrote to, while its pod is there.
+// lastRun is the container of the newest run's last attempt, while its Pod exists.
 func (l *logger) lastRun(f show.Facts) (target, bool) {
 	if len(f.Job.Status.Runs) == 0 {
 		return target{}, false
@@ -136,7 +136,7 @@ func (l *logger) once(ctx context.Context, api *cluster, name string) error {
 		t, ok = l.lastRun(f)
 	}
 	if !ok {
-		return fmt.Errorf("nothing is active; see kubectl singleton why %s -n %s", name, api.namespace)
+		return fmt.Errorf("no process is active; see kubectl singleton why %s -n %s", name, api.namespace)
 	}
 	in, err := l.open(ctx, t.pod, l.options(t))
 	if err != nil {
@@ -147,7 +147,7 @@ func (l *logger) once(ctx context.Context, api *cluster, name string) error {
 	return err
 }
 
-// drain is for how long the log of a holder is still read after another has taken over: what it wrote last is on its way.
+// drain is how long the log of a holder is still read after another holder takes over, because its last lines can arrive late.
 const drain = 5 * time.Second
 
 // followAll reads the log of each holder in turn.
@@ -198,11 +198,11 @@ func (l *logger) followAll(ctx context.Context, api *cluster, name string) error
 	}
 }
 
-// followPod reads a pod's log until ctx ends or the pod has gone. Its container may start anew meanwhile, and its node's kubelet may
-// be away: then it goes on after the last line that it had.
+// followPod reads a Pod's log until ctx ends or the Pod no longer exists. Its container can restart, and its node's kubelet can be
+// unreachable for a while. followPod then continues after the last line that it read.
 func (l *logger) followPod(ctx context.Context, t target, first bool) error {
 	options, last := l.options(t), time.Time{}
-	if !first { // all of its tenure, and nothing of when it stood by
+	if !first { // its whole tenure, and nothing from before, when it was a standby
 		options.TailLines, options.SinceSeconds = nil, nil
 		last = t.since.Add(-time.Nanosecond)
 		options.SinceTime = &metav1.Time{Time: t.since}
@@ -232,11 +232,11 @@ func (l *logger) followPod(ctx context.Context, t target, first bool) error {
 	return nil
 }
 
-// errUnwritten: what was read could not be written.
+// errUnwritten reports that the output could not be written.
 var errUnwritten = errors.New("cannot write")
 
-// copy writes the lines that are later than last, and returns the time of the latest. Each begins with its time, as the API
-// server was asked to write it.
+// copy writes the lines that are later than last, and returns the time of the latest line. Each line begins with its timestamp,
+// because the request asks the API server for timestamps.
 func (l *logger) copy(in io.Reader, pod string, last time.Time) (time.Time, error) {
 	reader := bufio.NewReader(in)
 	for {
@@ -245,7 +245,7 @@ func (l *logger) copy(in io.Reader, pod string, last time.Time) (time.Time, erro
 			stamp, text, _ := strings.Cut(line, " ")
 			at, wrong := time.Parse(time.RFC3339Nano, stamp)
 			if wrong != nil {
-				text, at = line, last.Add(1) // such as a kubelet's own words
+				text, at = line, last.Add(1) // for example a message from the kubelet itself
 			}
 			if at.After(last) {
 				last = at

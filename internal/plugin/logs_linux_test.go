@@ -21,7 +21,7 @@ import (
 	"github.com/singletonjob/operator/internal/show"
 )
 
-// kubelets serve the logs of pods: each time that one is asked for, the next part of it.
+// kubelets serve the logs of Pods: each request gets the next part of the log.
 type kubelets struct {
 	mu    sync.Mutex
 	parts map[string][]string
@@ -46,8 +46,8 @@ func (k *kubelets) open(ctx context.Context, pod string, o *corev1.PodLogOptions
 
 const day = "2026-03-04T12:00:0"
 
-// TestLogGoesOn: after a container that ended, or a connection that broke, with the line after the last one, of which some come
-// twice; until the pod has gone.
+// TestLogGoesOn: after a container restart or a broken connection, the log continues with the line after the last one, although
+// some lines arrive twice. It ends when the Pod no longer exists.
 func TestLogGoesOn(t *testing.T) {
 	k := &kubelets{parts: map[string][]string{"a": {
 		day + "1.000000001Z one\n" + day + "2.5Z two\n",
@@ -74,7 +74,7 @@ func TestLogGoesOn(t *testing.T) {
 	}
 }
 
-// TestLogOfNextHolder: nothing of when it stood by, all of its tenure.
+// TestLogOfNextHolder: the log contains the holder's whole tenure, and nothing from its time as a standby.
 func TestLogOfNextHolder(t *testing.T) {
 	k := &kubelets{parts: map[string][]string{"b": {day + "1Z stands by\n" + day + "2Z acts\n", "gone"}}}
 	var out bytes.Buffer
@@ -90,7 +90,7 @@ func TestLogOfNextHolder(t *testing.T) {
 	}
 }
 
-// TestUnwrittenLogEnds: there is nothing to be gained by reading on.
+// TestUnwrittenLogEnds: if output fails, reading stops.
 func TestUnwrittenLogEnds(t *testing.T) {
 	k := &kubelets{parts: map[string][]string{"a": {day + "1Z one\n"}}}
 	reader, writer := io.Pipe()
@@ -101,7 +101,7 @@ func TestUnwrittenLogEnds(t *testing.T) {
 	}
 }
 
-// TestLogsFollowTheHolder goes from one holder to the next, as the status of a real API server has them.
+// TestLogsFollowTheHolder follows from one holder to the next, with statuses on a real API server.
 func TestLogsFollowTheHolder(t *testing.T) {
 	w := newWorld(t)
 	job := w.job("billing")
@@ -140,15 +140,15 @@ func TestLogsFollowTheHolder(t *testing.T) {
 	w.status(job, func(s *v1alpha1.SingletonJobStatus) { s.ActivePod = "" })
 	for _, args := range [][]string{{"logs", "billing"}, {"exec", "billing", "--", "true"}} {
 		status, _, errOut := w.run(args...)
-		if want := fmt.Sprintf("error: nothing is active; see kubectl singleton why billing -n %s\n", w.namespace); status != ExitError || errOut != want {
+		if want := fmt.Sprintf("error: no process is active; see kubectl singleton why billing -n %s\n", w.namespace); status != ExitError || errOut != want {
 			t.Errorf("%q ended with %d and %q, want %q", args, status, errOut, want)
 		}
 	}
-	w.says(ExitUsage, "--copy-to: a pod of a SingletonJob is not copied", "debug", "billing", "--copy-to=x", "--image=y")
-	w.says(ExitUsage, "want the NAME of one SingletonJob, --, and the command", "exec", "billing", "true")
+	w.says(ExitUsage, "--copy-to: a Pod of a SingletonJob cannot be copied", "debug", "billing", "--copy-to=x", "--image=y")
+	w.says(ExitUsage, "expected the NAME of one SingletonJob, --, and the command", "exec", "billing", "true")
 }
 
-// TestLogOfTheLastRun: where nothing acts, it is that of the newest run's last attempt, while its pod is there.
+// TestLogOfTheLastRun: if no process is active, the command prints the log of the newest run's last attempt, while its Pod exists.
 func TestLogOfTheLastRun(t *testing.T) {
 	f := show.Facts{Job: &v1alpha1.SingletonJob{}}
 	f.Pods = []corev1.Pod{{}, {}}

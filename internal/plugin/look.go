@@ -16,12 +16,12 @@ import (
 	"github.com/singletonjob/operator/internal/show"
 )
 
-// object is how a job is called by -o name and by commands that change it.
+// object is a job's name as -o name prints it, and commands that change a job.
 func object(name string) string {
 	return v1alpha1.Resource.Resource[:len(v1alpha1.Resource.Resource)-1] + "." + v1alpha1.GroupVersion.Group + "/" + name
 }
 
-// print writes a value as -o asks for it. text is called for people.
+// print writes a value in the format of -o. text returns the format for people.
 func (c *cli) print(name string, value any, text func(wide bool) string) error {
 	return write(c.Out, c.output, name, value, text)
 }
@@ -52,16 +52,16 @@ func (c *cli) status() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status [NAME...]",
 		Short: "Show jobs as trees: candidates, lease, rollout, last changes",
-		Long: `Show jobs as trees: what is active, whether a standby protects it, the lease, the rollout, the candidates, the last changes of
-holder. Without a NAME: all jobs of the namespace.
+		Long: `Show jobs as trees: the active process, whether a standby protects it, the lease, the rollout, the candidates, and the last changes of
+holder. Without a NAME, show all jobs of the namespace.
 
-The time that is left on a lease is told by the holder's clock against this machine's; --watch tells it by when renewals
-were seen.`,
+The time left on a lease is calculated from the holder's clock and this machine's clock. With --watch, it is calculated from the
+times at which this machine saw renewals.`,
 		Example:           "  kubectl singleton status billing\n  kubectl singleton status billing --watch",
 		ValidArgsFunction: c.completeJob,
 		Args: func(_ *cobra.Command, args []string) error {
 			if watch && len(args) != 1 {
-				return fmt.Errorf("--watch wants the NAME of one SingletonJob, got %d", len(args))
+				return fmt.Errorf("--watch needs the NAME of one SingletonJob, got %d", len(args))
 			}
 			return nil
 		},
@@ -76,7 +76,7 @@ were seen.`,
 			return c.printStatus(cmd.Context(), api, args)
 		},
 	}
-	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "Show it again whenever it changes, until interrupted.")
+	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "Show the status again whenever it changes, until interrupted.")
 	return c.formatted(cmd, ofLooks)
 }
 
@@ -91,9 +91,9 @@ func (c *cli) printStatus(ctx context.Context, api *cluster, args []string) erro
 	})
 }
 
-// everyJob gathers the facts of the named jobs, or of all in the namespace.
+// everyJob reads the facts of the named jobs, or of all jobs in the namespace.
 func (c *cli) everyJob(ctx context.Context, api *cluster, args []string, events bool) ([]show.Facts, error) {
-	defer c.patience("still asking the API server")()
+	defer c.patience("still waiting for the API server")()
 	var names []string
 	for _, arg := range args {
 		names = append(names, bare(arg))
@@ -118,7 +118,8 @@ func (c *cli) everyJob(ctx context.Context, api *cluster, args []string, events 
 	return all, nil
 }
 
-// printEach prints what is to be said of each job: one document for machines, with an empty line between for people.
+// printEach prints the result for each job: one document in the formats for programs, separate texts with an empty line between in
+// the format for people.
 func (c *cli) printEach(all []show.Facts, of func(show.Facts) (any, func(wide bool) string)) error {
 	if len(all) != 1 && (c.output == "json" || c.output == "yaml") {
 		values := make([]any, 0, len(all))
@@ -140,7 +141,7 @@ func (c *cli) printEach(all []show.Facts, of func(show.Facts) (any, func(wide bo
 	return nil
 }
 
-// patience tells what is waited for where that takes long, until the function that it returns is called.
+// patience prints what the command waits for if that takes long. The returned function stops it.
 func (c *cli) patience(what string) func() {
 	const long = 3 * time.Second
 	timer := time.AfterFunc(long, func() { fmt.Fprintln(c.ErrOut, c.style().Draw(what+" …")) })
@@ -153,7 +154,7 @@ func (c *cli) history() *cobra.Command {
 	}, "holder", func(s *v1alpha1.SingletonJobStatus) []v1alpha1.TenureChange { return s.History }, show.History)
 }
 
-// listed is a command that prints a list of a job's status. what is that of which each item tells one.
+// listed returns a command that prints a list from a job's status. what names the thing of which each item records one.
 func listed[T any](
 	c *cli, cmd *cobra.Command, what string, of func(*v1alpha1.SingletonJobStatus) []T,
 	table func(job string, all []T, now time.Time, style show.Style, wide bool) string,
@@ -170,7 +171,7 @@ func listed[T any](
 		}
 		all := of(&job.Status)
 		if len(all) == 0 && (c.output == "" || c.output == "wide") {
-			fmt.Fprintf(c.ErrOut, "%s has had no %s yet, as far as its status tells.\n", job.Name, what)
+			fmt.Fprintf(c.ErrOut, "The status of %s has no %s yet.\n", job.Name, what)
 			return nil
 		}
 		return c.print(job.Name, append([]T{}, all...), func(wide bool) string { return table(job.Name, all, c.now(), c.style(), wide) })
@@ -178,7 +179,7 @@ func listed[T any](
 	return c.formatted(cmd, ofLooks)
 }
 
-// tokenView is what token prints for machines.
+// tokenView is the output of token in the formats for programs.
 type tokenView struct {
 	Token int64  `json:"token"`
 	Held  bool   `json:"held"`
@@ -189,8 +190,8 @@ type tokenView struct {
 func (c *cli) token() *cobra.Command {
 	return c.formatted(&cobra.Command{
 		Use: "token NAME", Short: "Print the fencing token of the current or last tenure",
-		Long: `Print the fencing token of the current or last tenure, as the Lease has it, and nothing else. With -o wide: who holds it.
-Sinks compare tokens by themselves; who asks first and writes then is not fenced.`,
+		Long: `Print only the fencing token of the current or last tenure, as the Lease has it. With -o wide, also print the holder. A sink has to
+compare tokens itself: reading the token first and writing afterwards does not fence the write.`,
 		Example:           "  kubectl singleton token billing",
 		Args:              jobNamed,
 		ValidArgsFunction: c.completeJob,
@@ -226,9 +227,9 @@ func held(t tokenView, wide bool) string {
 
 func (c *cli) why() *cobra.Command {
 	return c.formatted(&cobra.Command{
-		Use: "why [NAME...]", Short: "Explain why nothing is active or protected, and what to do",
-		Long: `Explain why nothing is active or protected, from conditions, pods, Events and the Lease, and say what to do. Without a NAME: all
-jobs of the namespace. Exit status 0 if all is well, 3 if not.`,
+		Use: "why [NAME...]", Short: "Explain why a job is not active or not protected, and what to do",
+		Long: `Explain from conditions, Pods, Events and the Lease why a job is not active or not protected, and say what to do. Without a NAME,
+explain all jobs of the namespace. The exit status is 0 if all jobs are well, and 3 otherwise.`,
 		Example:           "  kubectl singleton why billing",
 		ValidArgsFunction: c.completeJob,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -255,7 +256,7 @@ jobs of the namespace. Exit status 0 if all is well, 3 if not.`,
 	}, ofLooks)
 }
 
-// explained is what why prints for machines. No findings: all is well.
+// explained is the output of why in the formats for programs. It has no findings if all is well.
 type explained struct {
 	Namespace string         `json:"namespace"`
 	Name      string         `json:"name"`

@@ -16,7 +16,7 @@ import (
 	"github.com/singletonjob/operator/internal/show"
 )
 
-// annotate asks for something that the operator does once.
+// annotate returns a patch that asks the operator for a one-time action.
 func annotate(name, value string) map[string]any {
 	return map[string]any{"metadata": map[string]any{"annotations": map[string]any{name: value}}}
 }
@@ -25,8 +25,8 @@ func (c *cli) restart() *cobra.Command {
 	var w waiting
 	cmd := &cobra.Command{
 		Use: "restart NAME", Short: "Replace every candidate, with one handover, as a rollout does",
-		Long: `Replace every candidate by a new one, with one handover, as a rollout does. The template stays as it is: what asks for
-it is the job's annotation ` + contract.RestartedAtAnnotation + `.`,
+		Long: `Replace every candidate with a new one, with one handover, as a rollout does. The template does not change. The command sets the
+job's annotation ` + contract.RestartedAtAnnotation + `.`,
 		Example: "  kubectl singleton restart billing --wait", Args: jobNamed, ValidArgsFunction: c.completeJob,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			api, f, err := c.one(cmd.Context(), args[0])
@@ -47,11 +47,11 @@ it is the job's annotation ` + contract.RestartedAtAnnotation + `.`,
 			return c.await(cmd.Context(), api, f.Job.Name, w.timeout, func(f show.Facts) (bool, string) { return restarted(f, before) })
 		},
 	}
-	w.flags(cmd, "every candidate is a new one and a process runs; a suspended job has none")
+	w.flags(cmd, "every candidate is new and a process runs; a suspended job has neither")
 	return c.formatted(cmd, ofChanges)
 }
 
-// restarted reports whether none of the pods from before is left, and all is as it should be.
+// restarted reports whether all Pods from before the restart are replaced, and the job is as it should be.
 func restarted(f show.Facts, before map[types.UID]bool) (bool, string) {
 	v := show.View(f)
 	old := 0
@@ -61,7 +61,7 @@ func restarted(f show.Facts, before map[types.UID]bool) (bool, string) {
 		}
 	}
 	if old > 0 {
-		return false, fmt.Sprintf("%d of the old candidates left; %s", old, waitsFor(v))
+		return false, fmt.Sprintf("for %d old candidates to end; %s", old, waitsFor(v))
 	}
 	settled := slices.Contains([]string{v1alpha1.ReasonUpToDate, v1alpha1.ReasonSuspended}, conditionReason(v, v1alpha1.ConditionProgressing))
 	return settled && (v.Active != nil || f.Job.Spec.Suspend || rests(v)), waitsFor(v)
@@ -72,9 +72,9 @@ func (c *cli) switchover() *cobra.Command {
 	var to string
 	cmd := &cobra.Command{
 		Use: "switchover NAME", Short: "Hand over to a standby",
-		Long: `Ask the active pod to hand over to a standby: to the one that --to names, or to any that is ready. Its process is stopped as when
-its pod is deleted, and the standby's starts as soon as that is over. What asks for it is the job's annotation
-` + contract.SwitchoverAnnotation + `, which counts for the present tenure alone.`,
+		Long: `Ask the active Pod to hand over to a standby: the one that --to names, or any standby that is ready. The agent stops the process as it does
+when the Pod is deleted. The standby's process starts as soon as the old process has ended. The command sets the job's annotation
+` + contract.SwitchoverAnnotation + `, which applies only to the current tenure.`,
 		Example: "  kubectl singleton switchover billing --wait\n  kubectl singleton switchover billing --to billing-752pq9t-0",
 		Args:    jobNamed, ValidArgsFunction: c.completeJob,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -101,16 +101,17 @@ its pod is deleted, and the standby's starts as soon as that is over. What asks 
 			return c.await(cmd.Context(), api, v.Name, w.timeout, func(f show.Facts) (bool, string) { return switched(f, token) })
 		},
 	}
-	cmd.Flags().StringVar(&to, "to", "", "The standby `POD` to hand over to; any that is ready if empty.")
+	cmd.Flags().StringVar(&to, "to", "", "The standby `POD` to hand over to; any ready standby if empty.")
 	_ = cmd.RegisterFlagCompletionFunc("to", c.completeStandby)
 	w.flags(cmd, "a process runs in another tenure")
 	return c.formatted(cmd, ofChanges)
 }
 
-// canSwitch says why a switchover would not be followed now. The operator is asked all the same where that may change by itself.
+// canSwitch returns an error if a switchover would not happen now. It ignores obstacles that only the operator knows and that can
+// pass by themselves.
 func canSwitch(v show.Job, to string) error {
 	if v.Active == nil {
-		return fmt.Errorf("nothing is active, so nothing can be handed over; see kubectl singleton why %s -n %s", v.Name, v.Namespace)
+		return fmt.Errorf("no process is active, so there is nothing to hand over; see kubectl singleton why %s -n %s", v.Name, v.Namespace)
 	}
 	var ready []string
 	known := false
@@ -122,13 +123,13 @@ func canSwitch(v show.Job, to string) error {
 	}
 	standbys := "no standby is ready; see kubectl singleton why " + v.Name + " -n " + v.Namespace
 	if len(ready) > 0 {
-		standbys = "standbys that are ready: " + strings.Join(ready, ", ")
+		standbys = "ready standbys: " + strings.Join(ready, ", ")
 	}
 	switch {
 	case to == v.Active.Pod:
-		return fmt.Errorf("%s is active already; %s", to, standbys)
+		return fmt.Errorf("%s is already active; %s", to, standbys)
 	case to != "" && !known:
-		return fmt.Errorf("%s is no candidate of %s; %s", to, v.Name, standbys)
+		return fmt.Errorf("%s is not a candidate of %s; %s", to, v.Name, standbys)
 	case to != "" && !slices.Contains(ready, to):
 		return fmt.Errorf("%s is not ready to take over; %s", to, standbys)
 	case len(ready) == 0:
@@ -137,7 +138,7 @@ func canSwitch(v show.Job, to string) error {
 	return nil
 }
 
-// switched reports whether a process runs in a later tenure than the one with that token.
+// switched reports whether a process runs in a later tenure than the given token's.
 func switched(f show.Facts, token int64) (bool, string) {
 	v := show.View(f)
 	switch {
@@ -151,7 +152,7 @@ func switched(f show.Facts, token int64) (bool, string) {
 	return true, ""
 }
 
-// completeStandby offers the pods that could take over.
+// completeStandby completes a flag with the Pods that could take over.
 func (c *cli) completeStandby(cmd *cobra.Command, args []string, begin string) ([]string, cobra.ShellCompDirective) {
 	if len(args) != 1 {
 		return nil, cobra.ShellCompDirectiveNoFileComp

@@ -13,13 +13,13 @@ import (
 	"github.com/singletonjob/operator/internal/contract"
 )
 
-// TestSwitchover asks for it in the words that the operator reads, waits for another tenure, and asks for nothing that could
-// not be followed.
+// TestSwitchover: the request has the format that the operator reads, --wait waits for another tenure, and impossible requests are
+// not sent.
 func TestSwitchover(t *testing.T) {
 	w := newWorld(t)
 	job := w.job("billing")
-	w.says(ExitError, "billing-752pq9t-1 is active already; standbys that are ready: billing-752pq9t-0", "switchover", "billing", "--to", "billing-752pq9t-1")
-	w.says(ExitError, "billing-2 is no candidate of billing; standbys that are ready: billing-752pq9t-0", "switchover", "billing", "--to", "billing-2")
+	w.says(ExitError, "billing-752pq9t-1 is already active; ready standbys: billing-752pq9t-0", "switchover", "billing", "--to", "billing-752pq9t-1")
+	w.says(ExitError, "billing-2 is not a candidate of billing; ready standbys: billing-752pq9t-0", "switchover", "billing", "--to", "billing-2")
 	w.says(ExitOK, "billing-752pq9t-0\n", "__complete", "switchover", "billing", "--to", "")
 	w.says(ExitOK, "asked to hand over", "switchover", "sj/billing", "--to", "pod/billing-752pq9t-0")
 	w.asks(job, contract.SwitchoverAnnotation, "billing-752pq9t-0@7001")
@@ -30,15 +30,15 @@ func TestSwitchover(t *testing.T) {
 		w.says(ExitOK, "asked to hand over", "switchover", "billing", "--wait", "--timeout=0")
 	}()
 	w.until(job, func() bool { return job.Annotations[contract.SwitchoverAnnotation] == "*@7001" })
-	w.took("billing-752pq9t-0", job, 8002) // who holds the Lease already is not active before the operator says so
+	w.took("billing-752pq9t-0", job, 8002) // a new holder of the Lease is not active before the operator reports it
 	w.status(job, func(s *v1alpha1.SingletonJobStatus) { s.ActivePod, s.FencingToken = "billing-752pq9t-0", 8002 })
 	<-ended
 
 	w.status(job, func(s *v1alpha1.SingletonJobStatus) { s.ActivePod = "" })
-	w.says(ExitError, "nothing is active, so nothing can be handed over; see kubectl singleton why billing", "switchover", "billing")
+	w.says(ExitError, "no process is active, so there is nothing to hand over; see kubectl singleton why billing", "switchover", "billing")
 }
 
-// TestSwitchoverWithoutStandby: what cannot be followed is refused at once.
+// TestSwitchoverWithoutStandby: an impossible request is refused at once.
 func TestSwitchoverWithoutStandby(t *testing.T) {
 	w := newWorld(t)
 	job := w.job("billing")
@@ -51,13 +51,13 @@ func TestSwitchoverWithoutStandby(t *testing.T) {
 	w.asks(job, contract.SwitchoverAnnotation, "")
 }
 
-// TestRestart waits until none of the candidates from before is left, whatever the status says meanwhile: it says for a moment
-// that all is well, since an annotation is no new generation.
+// TestRestart checks that --wait waits until no candidate from before is left, whatever the status says. For a moment the status
+// says that all is well, because an annotation does not change the generation.
 func TestRestart(t *testing.T) {
 	w := newWorld(t)
 	job := w.job("billing")
-	const waits = "waiting: 2 of the old candidates left"
-	if status, _, errOut := w.run("restart", "billing", "--wait", "--timeout=2s"); status != ExitError || !strings.Contains(errOut, "not within 2s") {
+	const waits = "waiting: for 2 old candidates to end"
+	if status, _, errOut := w.run("restart", "billing", "--wait", "--timeout=2s"); status != ExitError || !strings.Contains(errOut, "timed out after 2s") {
 		t.Errorf("while nothing happens it ended with %d:\n%s", status, errOut)
 	} else if !strings.Contains(errOut, waits) {
 		t.Logf("on this slow machine it did not get to %q", waits)
@@ -89,7 +89,7 @@ func (w *world) asks(job *v1alpha1.SingletonJob, name, want string) {
 	}
 }
 
-// took has a pod hold the Lease.
+// took makes a Pod the holder of the Lease.
 func (w *world) took(name string, job *v1alpha1.SingletonJob, token int64) {
 	w.Helper()
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: name}}

@@ -13,7 +13,7 @@ import (
 	"github.com/singletonjob/operator/internal/show"
 )
 
-// intended is what a plan is for, as far as it is not a job's own.
+// intended holds the settings to plan for that flags set.
 type intended struct {
 	lease       string
 	lockDelay   time.Duration
@@ -26,14 +26,15 @@ type intended struct {
 func (c *cli) plan() *cobra.Command {
 	var want intended
 	cmd := &cobra.Command{
-		Use: "plan [NAME]", Short: "Calculate what a lease's settings mean in each fault",
-		Long: `Calculate what a lease's settings mean: for how long nobody acts after each fault, which outage is survived, what it costs. Without a
-NAME no cluster is asked. With one, the job's own settings are the start, and flags say what would be otherwise.`,
+		Use: "plan [NAME]", Short: "Calculate the effect of a lease's settings for each fault",
+		Long: `Calculate the effect of a lease's settings: how long no process acts after each fault, which API server outage the job survives, and
+what the settings cost. Without a NAME, the command asks no cluster. With a NAME, it starts from the job's settings, and flags override
+them.`,
 		Example:           "  kubectl singleton plan --lease 60s/40s/10s\n  kubectl singleton plan billing --lock-delay 30s",
 		ValidArgsFunction: c.completeJob,
 		Args: func(_ *cobra.Command, args []string) error {
 			if want.jobs < 1 {
-				return fmt.Errorf("--jobs=%d: at least 1", want.jobs)
+				return fmt.Errorf("--jobs=%d: must be at least 1", want.jobs)
 			}
 			return cobra.MaximumNArgs(1)(nil, args)
 		},
@@ -55,27 +56,27 @@ NAME no cluster is asked. With one, the job's own settings are the start, and fl
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&want.lease, "lease", "", "The `D/R/P` of spec.lease: leaseDuration/renewDeadline/retryPeriod; the defaults are 15s/10s/2s.")
-	flags.DurationVar(&want.lockDelay, "lock-delay", 0, "As spec.lease.lockDelay.")
-	flags.BoolVar(&want.keepRunning, "keep-running", false, "As spec.lease.onRenewFailure: KeepRunning.")
-	flags.DurationVar(&want.grace, "grace-period", 0, "As terminationGracePeriodSeconds; Kubernetes' default is 30s.")
-	flags.Int32Var(&want.candidates, "candidates", 0, "As spec.candidates; the default is 2.")
-	flags.IntVar(&want.jobs, "jobs", 1, "How many such jobs there are, for what they cost together.")
+	flags.DurationVar(&want.lockDelay, "lock-delay", 0, "Value of spec.lease.lockDelay.")
+	flags.BoolVar(&want.keepRunning, "keep-running", false, "Plan for spec.lease.onRenewFailure: KeepRunning.")
+	flags.DurationVar(&want.grace, "grace-period", 0, "Value of terminationGracePeriodSeconds; Kubernetes' default is 30s.")
+	flags.Int32Var(&want.candidates, "candidates", 0, "Value of spec.candidates; the default is 2.")
+	flags.IntVar(&want.jobs, "jobs", 1, "Number of such jobs, to calculate their total cost.")
 	return c.formatted(cmd, []string{"json", "yaml"})
 }
 
-// apply puts what flags say into job, with defaults, and says what the API server would refuse of it.
+// apply puts the flags and the defaults into job, and returns an error for settings that the API server would refuse.
 func (want *intended) apply(cmd *cobra.Command, job *v1alpha1.SingletonJob) error {
 	l := &job.Spec.Lease
 	if want.lease != "" {
 		parts := strings.Split(want.lease, "/")
 		into := []*time.Duration{&l.LeaseDuration.Duration, &l.RenewDeadline.Duration, &l.RetryPeriod.Duration}
 		if len(parts) != len(into) {
-			return fmt.Errorf("--lease=%s: want leaseDuration/renewDeadline/retryPeriod, such as 15s/10s/2s", want.lease)
+			return fmt.Errorf("--lease=%s: expected leaseDuration/renewDeadline/retryPeriod, such as 15s/10s/2s", want.lease)
 		}
 		for i, part := range parts {
 			d, err := time.ParseDuration(part)
 			if err != nil || d <= 0 {
-				return fmt.Errorf("--lease=%s: %q is no duration: such as 15s or 500ms", want.lease, part)
+				return fmt.Errorf("--lease=%s: %q is not a duration such as 15s or 500ms", want.lease, part)
 			}
 			*into[i] = d
 		}
@@ -92,7 +93,7 @@ func (want *intended) apply(cmd *cobra.Command, job *v1alpha1.SingletonJob) erro
 	}
 	if changed("grace-period") {
 		if want.grace < 0 || want.grace%time.Second != 0 {
-			return fmt.Errorf("--grace-period=%v: whole seconds, from 0s", want.grace)
+			return fmt.Errorf("--grace-period=%v: must be a whole number of seconds, 0s or more", want.grace)
 		}
 		job.Spec.Template.Spec.TerminationGracePeriodSeconds = new(int64(want.grace / time.Second))
 	}
@@ -103,7 +104,7 @@ func (want *intended) apply(cmd *cobra.Command, job *v1alpha1.SingletonJob) erro
 	return wrongTimes(job)
 }
 
-// wrongTimes is what is wrong with the part of a job that is planned. Its template need not be there.
+// wrongTimes validates the planned part of a job. The job needs no template.
 func wrongTimes(job *v1alpha1.SingletonJob) error {
 	bare := &v1alpha1.SingletonJob{}
 	bare.Name = "plan"

@@ -1,4 +1,4 @@
-// Package plugin is kubectl singleton: its commands, and what they ask of a cluster. What they show is made by package show.
+// Package plugin implements kubectl singleton: its commands and their requests to a cluster. Package show formats the output.
 package plugin
 
 import (
@@ -23,37 +23,37 @@ import (
 	"github.com/singletonjob/operator/internal/show"
 )
 
-// Exit statuses. That of exec is the command's, if it ran.
+// Exit statuses. The command exec exits with the status of the command that it ran, if it ran.
 const (
 	ExitOK = 0
-	// ExitError: something could not be done; one line on stderr says what, and the remedy.
+	// ExitError: the command failed; one line on stderr gives the reason and the remedy.
 	ExitError = 1
-	// ExitUsage: a wrong command line.
+	// ExitUsage: the command line is wrong.
 	ExitUsage = 2
-	// ExitAmiss: of why, that something is not as it should be.
+	// ExitAmiss: "why" found a problem.
 	ExitAmiss = 3
-	// ExitInterrupted: as a shell has it for SIGINT.
+	// ExitInterrupted: interrupted; shells use the same status for SIGINT.
 	ExitInterrupted = 130
 )
 
-// errAmiss ends why. It has been told of.
+// errAmiss ends why, after it has printed its findings.
 var errAmiss = errors.New("something is not as it should be")
 
-// cli is what all commands share.
+// cli is the state that all commands share.
 type cli struct {
 	genericiooptions.IOStreams
 	flags  *genericclioptions.ConfigFlags
 	output string
-	// formats are what -o takes, by command.
+	// formats maps a command to the values that its -o accepts.
 	formats map[*cobra.Command][]string
 	// started: the command line was accepted.
 	started bool
 	now     func() time.Time
 }
 
-// Run runs one command line and returns the exit status. It ends soon after ctx does.
+// Run runs one command line and returns the exit status. It returns soon after ctx ends.
 func Run(ctx context.Context, args []string, streams genericiooptions.IOStreams) int {
-	crlog.SetLogger(logr.Discard()) // else it writes a stack trace after a while
+	crlog.SetLogger(logr.Discard()) // otherwise it logs a stack trace after a while
 	c := &cli{
 		IOStreams: streams, flags: genericclioptions.NewConfigFlags(true).WithWarningPrinter(streams),
 		formats: map[*cobra.Command][]string{}, now: time.Now,
@@ -83,11 +83,11 @@ func Run(ctx context.Context, args []string, streams genericiooptions.IOStreams)
 func (c *cli) root() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "kubectl-singleton",
-		Short: "Look at SingletonJobs, and do to them what people do every week",
-		Long: `Look at SingletonJobs, and do to them what people do every week.
+		Short: "Show SingletonJobs and operate them",
+		Long: `Show SingletonJobs and operate them.
 
-Exit status: 0 done; 1 it could not be done, and one line on stderr says why; 2 wrong command line; 3 of "why":
-something is not as it should be. "exec" ends with the status of the command that it ran.`,
+Exit status: 0 success; 1 failure, with the reason in one line on stderr; 2 wrong command line; 3 "why" found a problem. "exec" exits
+with the status of the command that it ran.`,
 		Version:           contract.Version,
 		SilenceErrors:     true,
 		SilenceUsage:      true,
@@ -103,16 +103,16 @@ something is not as it should be. "exec" ends with the status of the command tha
 	return root
 }
 
-// What -o takes: where something is shown, and where something is done.
+// The values that -o accepts, for commands that show something and for commands that change something.
 var (
 	ofLooks   = []string{"json", "yaml", "wide", "name"}
 	ofChanges = []string{"name"}
 )
 
-// accept checks what all commands have in common, and says that the command line is right.
+// accept checks what all commands have in common, and notes that the command line is valid.
 func (c *cli) accept(cmd *cobra.Command) error {
 	if formats := c.formats[cmd]; c.output != "" && !slices.Contains(formats, c.output) {
-		return fmt.Errorf("--output=%s: %s takes %s", c.output, cmd.Name(), strings.Join(formats, ", "))
+		return fmt.Errorf("--output=%s: %s accepts %s", c.output, cmd.Name(), strings.Join(formats, ", "))
 	}
 	c.started = true
 	return nil
@@ -121,20 +121,20 @@ func (c *cli) accept(cmd *cobra.Command) error {
 // formatted gives a command the flag -o.
 func (c *cli) formatted(cmd *cobra.Command, formats []string) *cobra.Command {
 	c.formats[cmd] = formats
-	cmd.Flags().StringVarP(&c.output, "output", "o", "", "How to print it: "+strings.Join(formats, ", ")+".")
+	cmd.Flags().StringVarP(&c.output, "output", "o", "", "Output format: "+strings.Join(formats, ", ")+".")
 	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(formats, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
 }
 
-// jobNamed is the argument of a command that is about one job.
+// jobNamed checks the argument of a command for one job.
 func jobNamed(_ *cobra.Command, args []string) error {
 	if len(args) != 1 {
-		return fmt.Errorf("want the NAME of one SingletonJob, got %d arguments; kubectl get singletonjobs lists them", len(args))
+		return fmt.Errorf("expected the NAME of one SingletonJob, got %d arguments; kubectl get singletonjobs lists the names", len(args))
 	}
 	return nil
 }
 
-// bare is a job's name without the kind that may stand before it.
+// bare returns a job's name without a leading kind.
 func bare(arg string) string {
 	kind, name, found := strings.Cut(arg, "/")
 	if found && slices.Contains([]string{"sj", "singletonjob", "singletonjobs", "singletonjob.singletonjob.io", "singletonjobs.singletonjob.io"}, strings.ToLower(kind)) {
@@ -143,7 +143,7 @@ func bare(arg string) string {
 	return arg
 }
 
-// style is how to write to stdout: with colours and a width if that is a terminal.
+// style is the style for stdout, with colours and a width if stdout is a terminal.
 func (c *cli) style() show.Style {
 	file, ok := c.Out.(*os.File)
 	if !ok || !term.IsTerminal(int(file.Fd())) {
@@ -156,14 +156,14 @@ func (c *cli) style() show.Style {
 	return s
 }
 
-// otherEncoding reports whether the locale names another encoding than UTF-8. Where there is no locale, as in most containers, terminals
-// have that one all the same.
+// otherEncoding reports whether the locale names an encoding other than UTF-8. If no locale is set, as in most containers,
+// terminals still use UTF-8.
 func otherEncoding() bool {
 	locale := cmp.Or(os.Getenv("LC_ALL"), os.Getenv("LC_CTYPE"), os.Getenv("LANG"))
 	return locale != "" && !strings.Contains(strings.ReplaceAll(strings.ToLower(locale), "-", ""), "utf8")
 }
 
-// terminal reports whether stdout is one, and how many lines it has.
+// terminal reports whether stdout is a terminal, and its number of lines.
 func (c *cli) terminal() (lines int, is bool) {
 	file, ok := c.Out.(*os.File)
 	if !ok || !term.IsTerminal(int(file.Fd())) {

@@ -26,7 +26,7 @@ import (
 	"github.com/singletonjob/operator/test/apiserver"
 )
 
-// commandLine is the variable with which this program is kubectl singleton, with one argument on each line.
+// commandLine is the environment variable that makes this program kubectl singleton, with one argument per line.
 const commandLine = "TEST_KUBECTL_SINGLETON"
 
 func TestMain(m *testing.M) {
@@ -42,7 +42,7 @@ var installed struct {
 	err error
 }
 
-// world is a namespace on a real API server, with jobs as an operator would have left them.
+// world is a namespace on a real API server, with jobs in the state in which an operator would leave them.
 type world struct {
 	*testing.T
 	api        client.WithWatch
@@ -52,7 +52,7 @@ type world struct {
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "none")) // that of who runs the tests is none of ours
+	t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "none")) // not the kubeconfig of the user that runs the tests
 	plane := apiserver.ForTest(t)
 	installed.Do(func() { installed.err = plane.Apply(context.Background(), "../../config/crd") })
 	if installed.err != nil {
@@ -76,7 +76,7 @@ func (w *world) must(err error) {
 	}
 }
 
-// run runs a command line and returns its exit status and what it wrote.
+// run runs a command line and returns its exit status and its output.
 func (w *world) run(args ...string) (status int, out, errOut string) {
 	w.Helper()
 	return w.runFor(w.Context(), args...)
@@ -95,7 +95,7 @@ func (w *world) runFor(ctx context.Context, args ...string) (status int, out, er
 	return status, stdout.String(), stderr.String()
 }
 
-// ok runs a command that must do what it is for, and returns what it wrote to stdout.
+// ok runs a command that must succeed, and returns its stdout.
 func (w *world) ok(args ...string) string {
 	w.Helper()
 	status, out, errOut := w.run(args...)
@@ -105,7 +105,7 @@ func (w *world) ok(args ...string) string {
 	return out
 }
 
-// says fails unless a command ends with a status and says something.
+// says fails unless a command exits with a status and prints a text.
 func (w *world) says(status int, text string, args ...string) {
 	w.Helper()
 	got, out, errOut := w.run(args...)
@@ -117,7 +117,7 @@ func (w *world) says(status int, text string, args ...string) {
 	}
 }
 
-// job makes a job of two candidates, of which the second one is active.
+// job creates a job with two candidates. The second one is active.
 func (w *world) job(name string) *v1alpha1.SingletonJob {
 	w.Helper()
 	job := &v1alpha1.SingletonJob{
@@ -177,7 +177,7 @@ func (w *world) status(job *v1alpha1.SingletonJob, change func(*v1alpha1.Singlet
 	w.must(w.api.Status().Patch(w.Context(), job, client.MergeFrom(before)))
 }
 
-// pod makes a candidate that is ready.
+// pod creates a ready candidate.
 func (w *world) pod(job *v1alpha1.SingletonJob, ordinal, node string) *corev1.Pod {
 	w.Helper()
 	pod := &corev1.Pod{
@@ -197,7 +197,7 @@ func (w *world) pod(job *v1alpha1.SingletonJob, ordinal, node string) *corev1.Po
 	return pod
 }
 
-// lease makes a job's Lease, held by a pod for an hour.
+// lease creates a job's Lease. A Pod has held it for an hour.
 func (w *world) lease(job *v1alpha1.SingletonJob, pod *corev1.Pod, token int64) {
 	w.Helper()
 	now := metav1.NowMicro()
@@ -219,7 +219,7 @@ func itoa(n int64) string {
 	return string(raw)
 }
 
-// TestLook: commands that change nothing, of a job for which all is well and one that has no standby.
+// TestLook tests the commands that change nothing, with a healthy job and a job without a standby.
 func TestLook(t *testing.T) {
 	w := newWorld(t)
 	w.job("billing")
@@ -269,22 +269,22 @@ func TestLook(t *testing.T) {
 	w.says(ExitOK, "mail\n", "__complete", "why", "m")
 }
 
-// TestErrors: what goes wrong is told in one line, with a remedy.
+// TestErrors: each error is one line with a remedy.
 func TestErrors(t *testing.T) {
 	w := newWorld(t)
 	w.says(ExitOK, "No SingletonJobs in namespace", "status")
-	w.says(ExitError, "nor any other: -n names another namespace", "status", "nothing-like-it")
+	w.says(ExitError, "and no other either: select another namespace with -n", "status", "nothing-like-it")
 	w.job("billing")
 	w.says(ExitError, `there is no SingletonJob "biling" in namespace `+w.namespace+"; did you mean billing?", "status", "biling")
 	w.job("of-" + w.namespace)
-	w.says(ExitError, "but in "+w.namespace+": give it with -n", "token", "of-"+w.namespace, "-n", "default")
+	w.says(ExitError, "but there is one in namespace "+w.namespace+": select it with -n", "token", "of-"+w.namespace, "-n", "default")
 	w.says(ExitError, "nobody may not get singletonjobs.singletonjob.io in namespace "+w.namespace, "history", "billing", "--as", "nobody")
-	w.says(ExitUsage, "want the NAME of one SingletonJob, got 0", "token")
-	w.says(ExitUsage, "--output=jsn: status takes json, yaml, wide, name", "status", "-o", "jsn")
-	w.says(ExitUsage, "--output=yaml: suspend takes name", "suspend", "billing", "-o", "yaml")
+	w.says(ExitUsage, "expected the NAME of one SingletonJob, got 0", "token")
+	w.says(ExitUsage, "--output=jsn: status accepts json, yaml, wide, name", "status", "-o", "jsn")
+	w.says(ExitUsage, "--output=yaml: suspend accepts name", "suspend", "billing", "-o", "yaml")
 	w.says(ExitUsage, "unknown command", "stats")
 	w.says(ExitUsage, "unknown flag: --wacht", "status", "--wacht")
-	w.says(ExitUsage, "--watch wants the NAME of one", "status", "-w")
+	w.says(ExitUsage, "--watch needs the NAME of one", "status", "-w")
 
 	empty := httptest.NewServer(http.HandlerFunc(func(out http.ResponseWriter, _ *http.Request) {
 		out.Header().Set("Content-Type", "application/json")
@@ -293,23 +293,23 @@ func TestErrors(t *testing.T) {
 	}))
 	defer empty.Close()
 	w.kubeconfig = ""
-	w.says(ExitError, "this cluster knows no SingletonJobs: install the operator first", "status", "billing", "-s", empty.URL)
+	w.says(ExitError, "this cluster has no SingletonJob definition: install the operator first", "status", "billing", "-s", empty.URL)
 	w.says(ExitError, "no cluster is configured", "status", "billing")
 	empty.Close()
 	w.says(ExitError, "refused", "status", "billing", "-s", empty.URL)
 }
 
-// TestForbiddenParts: who may not read Leases sees the rest.
+// TestForbiddenParts: a user who may not read Leases sees the rest.
 func TestForbiddenParts(t *testing.T) {
 	w := newWorld(t)
 	w.job("billing")
 	w.mayOnly("viewer", map[string][]string{"singletonjobs": {"get", "list"}, "pods": {"list"}})
-	w.says(ExitOK, "not known: you may not read Leases here", "status", "billing", "--as", "viewer")
+	w.says(ExitOK, "unknown: you may not read Leases in this namespace", "status", "billing", "--as", "viewer")
 	w.says(ExitOK, "active and protected", "why", "billing", "--as", "viewer")
 	w.says(ExitError, "viewer may not patch singletonjobs.singletonjob.io in namespace "+w.namespace+": ask for a role", "suspend", "billing", "--as", "viewer")
 }
 
-// TestSuspend waits for what the operator says, and not for what it said before.
+// TestSuspend: --wait waits for the operator's report on the change, not for an earlier report.
 func TestSuspend(t *testing.T) {
 	w := newWorld(t)
 	job := w.job("billing")
@@ -327,13 +327,13 @@ func TestSuspend(t *testing.T) {
 	<-ended
 	w.says(ExitOK, "suspended already", "suspend", "billing")
 	w.says(ExitAmiss, "kubectl singleton resume billing", "why", "billing")
-	w.says(ExitError, "not within 1ms; see kubectl singleton why billing", "resume", "billing", "--wait", "--timeout=1ms")
+	w.says(ExitError, "timed out after 1ms; see kubectl singleton why billing", "resume", "billing", "--wait", "--timeout=1ms")
 	if w.until(job, func() bool { return true }); job.Spec.Suspend {
 		t.Error("the job was not resumed")
 	}
 }
 
-// until waits for a job to be as it should.
+// until waits until a job meets a condition.
 func (w *world) until(job *v1alpha1.SingletonJob, is func() bool) {
 	w.Helper()
 	for ; ; time.Sleep(20 * time.Millisecond) {
@@ -344,7 +344,7 @@ func (w *world) until(job *v1alpha1.SingletonJob, is func() bool) {
 	}
 }
 
-// TestWatch: without a terminal, a status is printed again when something but the time has changed, until interrupted.
+// TestWatch: without a terminal, a status is printed again when something other than the time has changed, until interrupted.
 func TestWatch(t *testing.T) {
 	w := newWorld(t)
 	job := w.job("billing")
@@ -375,7 +375,7 @@ func TestWatch(t *testing.T) {
 	}
 }
 
-// renew makes the time of a Lease's renewal another.
+// renew changes the time of a Lease's renewal.
 func (w *world) renew(job *v1alpha1.SingletonJob) {
 	w.Helper()
 	var l coordinationv1.Lease

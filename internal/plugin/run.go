@@ -19,7 +19,7 @@ import (
 	"github.com/singletonjob/operator/internal/show"
 )
 
-// asking is what run is told.
+// asking holds the flags of run.
 type asking struct {
 	waiting
 	name, tick string
@@ -28,10 +28,10 @@ type asking struct {
 func (c *cli) run() *cobra.Command {
 	var a asking
 	cmd := &cobra.Command{
-		Use: "run NAME", Short: "Run a job that runs to completion, now",
-		Long: `Ask for a run beside the schedule, or for another one of a job that was run once. It begins as soon as a candidate is there, counts as
-a run as any other, and the schedule goes on as if there had been none. With --tick it is the run of that tick, for what was missed: the
-process finds it in SINGLETONJOB_TICK. What asks for it is the job's annotation ` + contract.RunNowAnnotation + `, which is followed once for each name.`,
+		Use: "run NAME", Short: "Start a run of a job that runs to completion",
+		Long: `Ask for a run outside the schedule, or for another run of a job that has run once. The run starts as soon as there is a candidate. It
+counts like any other run and does not affect the schedule. With --tick, it is the run of that tick, for example of a missed one: the
+process finds the tick in SINGLETONJOB_TICK. The command sets the job's annotation ` + contract.RunNowAnnotation + `, which starts one run for each name.`,
 		Example: "  kubectl singleton run report --wait\n  kubectl singleton run report --tick 2026-11-23T02:30:00+01:00",
 		Args:    jobNamed, ValidArgsFunction: c.completeJob,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -54,33 +54,33 @@ process finds it in SINGLETONJOB_TICK. What asks for it is the job's annotation 
 			return c.awaitRun(cmd.Context(), api, f.Job.Name, name, a.timeout)
 		},
 	}
-	cmd.Flags().StringVar(&a.tick, "tick", "", "The `TIME` that the run is for, as 2026-11-23T02:30:00Z; none if empty.")
-	cmd.Flags().StringVar(&a.name, "name", "", "Name of the run, which no other has had; one that tells the time if empty.")
-	a.flags(cmd, "the run has ended; its failure is one of this command")
+	cmd.Flags().StringVar(&a.tick, "tick", "", "The tick that the run is for, as a `TIME` such as 2026-11-23T02:30:00Z; none if empty.")
+	cmd.Flags().StringVar(&a.name, "name", "", "Name of the run, never used before; a name made from the current time if empty.")
+	a.flags(cmd, "the run has ended; if the run fails, this command fails")
 	return c.formatted(cmd, ofChanges)
 }
 
-// request is the annotation's value, or why a run would not be had now.
+// request returns the annotation's value, or an error that says why the run would not start now.
 func (a *asking) request(f show.Facts) (string, error) {
 	job := f.Job
 	see := fmt.Sprintf("see kubectl singleton status %s -n %s", job.Name, job.Namespace)
 	switch underWay, asked := show.UnderWay(f), show.Asked(f); {
 	case job.Spec.RunPolicy != v1alpha1.RunPolicyRunToCompletion:
-		return "", fmt.Errorf("%s runs for ever (spec.runPolicy is Continuous), so it has no runs: make a job of runPolicy RunToCompletion, or restart this one "+
+		return "", fmt.Errorf("%s runs continuously (spec.runPolicy is Continuous), so it has no runs: create a job with runPolicy RunToCompletion, or restart this one "+
 			"with kubectl singleton restart", job.Name)
 	case job.Spec.Suspend:
 		return "", fmt.Errorf("%s is suspended: kubectl singleton resume %s -n %s, then ask again", job.Name, job.Name, job.Namespace)
 	case underWay != nil && job.Spec.Schedule == nil:
-		return "", fmt.Errorf("a run is under way (%s, attempt %d), and another would be passed over: ask again when it has ended; %s",
+		return "", fmt.Errorf("a run is in progress (%s, attempt %d), and another would be skipped: ask again when it has ended; %s",
 			show.RunName(underWay), underWay.Attempts, see)
 	case underWay != nil && job.Spec.Schedule.Overlap == string(schedule.OverlapSkip):
-		return "", fmt.Errorf("a run is under way (%s, attempt %d), and another would be passed over: ask again when it has ended, or set spec.schedule.overlap to "+
+		return "", fmt.Errorf("a run is in progress (%s, attempt %d), and another would be skipped: ask again when it has ended, or set spec.schedule.overlap to "+
 			"Queue; %s", show.RunName(underWay), underWay.Attempts, see)
 	case asked != "":
-		return "", fmt.Errorf("a run is asked for already, by the name %s, and has not begun: wait for it, or withdraw it with kubectl annotate singletonjob %s "+
+		return "", fmt.Errorf("the run %s is already requested and has not started: wait for it, or withdraw it with kubectl annotate singletonjob %s "+
 			"-n %s %s-", asked, job.Name, job.Namespace, contract.RunNowAnnotation)
 	case job.Spec.Schedule == nil && len(job.Status.Runs) == 0 && underWay == nil:
-		return "", fmt.Errorf("the run of %s has not begun yet, and begins by itself; %s", job.Name, see)
+		return "", fmt.Errorf("the run of %s has not started yet, and starts by itself; %s", job.Name, see)
 	}
 	name, err := a.runName(f)
 	if err != nil || a.tick == "" {
@@ -90,41 +90,41 @@ func (a *asking) request(f show.Facts) (string, error) {
 	return name + "@" + tick, err
 }
 
-// The names of runs, as the Lease takes them.
+// The limits of run names in the Lease.
 const (
 	maxRunName     = 63
 	runNameLetters = "abcdefghijklmnopqrstuvwxyz0123456789-."
 )
 
 func (a *asking) runName(f show.Facts) (string, error) {
-	const tail = 4 // two people may ask in one second
+	const tail = 4 // two users may ask in the same second
 	name := cmp.Or(a.name, "manual-"+f.Now.UTC().Format("20060102-150405")+"-"+rand.String(tail))
 	switch {
 	case len(name) > maxRunName || strings.Trim(name, runNameLetters) != "":
-		return "", fmt.Errorf("--name=%s: a run's name has at most %d characters, each of a-z, 0-9, - or a dot", show.Clean(name), maxRunName)
+		return "", fmt.Errorf("--name=%s: a run's name has at most %d characters from a-z, 0-9, - and the dot", show.Clean(name), maxRunName)
 	case show.RunOf(f, name) != nil || show.PassedOver(f, name):
-		return "", fmt.Errorf("--name=%s: a run was asked for by that name before, and each name is followed once: give another one", name)
+		return "", fmt.Errorf("--name=%s: this name was used before, and each name starts only one run: use another name", name)
 	}
 	return name, nil
 }
 
-// parseTick is a tick's name: an instant of UTC, in whole seconds.
+// parseTick returns the name of a tick: a time in UTC, in whole seconds.
 func parseTick(text string, now time.Time) (string, error) {
 	at, err := time.Parse(time.RFC3339, text)
 	if err != nil {
-		return "", fmt.Errorf("--tick=%s: not a time with its offset from UTC: write it as 2026-11-23T02:30:00Z or 2026-11-23T03:30:00+01:00", show.Clean(text))
+		return "", fmt.Errorf("--tick=%s: not a time with an offset from UTC, such as 2026-11-23T02:30:00Z or 2026-11-23T03:30:00+01:00", show.Clean(text))
 	}
 	tick, ok := schedule.StampOf(at)
 	switch {
 	case !ok || at.Nanosecond() != 0:
-		return "", fmt.Errorf("--tick=%s: ticks are whole seconds of the years 1970 to 9999", show.Clean(text))
+		return "", fmt.Errorf("--tick=%s: a tick must be a whole second in the years 1970 to 9999", show.Clean(text))
 	case at.After(now):
-		return "", fmt.Errorf("--tick=%s: that is yet to come, in %s: the schedule runs it; leave --tick out for a run now", show.Clean(text), show.Ago(at.Sub(now)))
+		return "", fmt.Errorf("--tick=%s: this tick is %s in the future, and the schedule will run it; omit --tick to start a run now", show.Clean(text), show.Ago(at.Sub(now)))
 	}
 	return tick.String(), nil
 }
 
-// noteTick tells what people get wrong with a tick: another zone's, and one that was run already.
+// noteTick prints a note for common mistakes with a tick: the wrong time zone, and a tick that already has a complete run.
 func (c *cli) noteTick(f show.Facts, value string) {
 	_, name, found := strings.Cut(value, "@")
 	tick, ok := schedule.ParseStamp(name)
@@ -133,7 +133,7 @@ func (c *cli) noteTick(f show.Facts, value string) {
 	}
 	for i := range f.Job.Status.Runs {
 		if run := &f.Job.Status.Runs[i]; run.Tick != nil && run.Tick.Unix() == int64(tick) && run.State == string(lease.RunComplete) {
-			fmt.Fprintf(c.ErrOut, "note: that tick was run: %s is Complete; this run has another SINGLETONJOB_RUN_ID, and the same SINGLETONJOB_TICK\n", show.RunName(run))
+			fmt.Fprintf(c.ErrOut, "note: this tick has already run: %s is Complete; the new run has another SINGLETONJOB_RUN_ID and the same SINGLETONJOB_TICK\n", show.RunName(run))
 			break
 		}
 	}
@@ -146,21 +146,21 @@ func (c *cli) noteTick(f show.Facts, value string) {
 		return
 	}
 	if next, ok := parsed.Next(tick - 1); !ok || next != tick {
-		fmt.Fprintf(c.ErrOut, "note: %s is no tick of %s in %s; the run gets it all the same\n", name, s.Cron, s.TimeZone)
+		fmt.Fprintf(c.ErrOut, "note: %s is not a tick of %s in %s; the run gets it anyway\n", name, s.Cron, s.TimeZone)
 	}
 }
 
-// awaitRun returns when the run of a name has ended, with an error unless it is complete.
+// awaitRun returns when the run of this name has ended, with an error unless the run is complete.
 func (c *cli) awaitRun(ctx context.Context, api *cluster, job, name string, limit time.Duration) error {
 	var failed error
 	err := c.await(ctx, api, job, limit, func(f show.Facts) (bool, string) {
 		run := show.RunOf(f, name)
 		switch {
 		case run == nil && show.PassedOver(f, name):
-			failed = fmt.Errorf("the run %s was passed over, since one was under way: ask again when that has ended", name)
+			failed = fmt.Errorf("the run %s was skipped, because another run was in progress: ask again when that run has ended", name)
 			return true, ""
 		case run == nil:
-			return false, "for the run to begin; " + waitsFor(show.View(f))
+			return false, "for the run to start; " + waitsFor(show.View(f))
 		case !show.Final(run):
 			return false, fmt.Sprintf("the run is %s, attempt %d on %s", run.State, run.Attempts, run.Pod)
 		case !told(f, run.ID):
@@ -168,14 +168,14 @@ func (c *cli) awaitRun(ctx context.Context, api *cluster, job, name string, limi
 		case run.State == string(lease.RunComplete):
 			return true, ""
 		}
-		failed = fmt.Errorf("the run %s has ended as %s, not as Complete: %s in attempt %d on %s, exit status %d; read kubectl logs %s -n %s",
+		failed = fmt.Errorf("the run %s ended as %s, not as Complete: %s in attempt %d on %s, exit status %d; see kubectl logs %s -n %s",
 			name, run.State, run.Reason, run.Attempts, run.Pod, exitCode(run), run.Pod, f.Job.Namespace)
 		return true, ""
 	})
 	return errors.Join(err, failed)
 }
 
-// told reports whether the job's status, which other commands show, says that a run has ended. The Lease says it first.
+// told reports whether the job's status, which other commands show, records that a run has ended. The Lease records it first.
 func told(f show.Facts, id string) bool {
 	return slices.ContainsFunc(f.Job.Status.Runs, func(r v1alpha1.RunStatus) bool { return r.ID == id && show.Final(&r) })
 }

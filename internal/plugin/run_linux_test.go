@@ -13,7 +13,7 @@ import (
 	"github.com/singletonjob/operator/internal/contract"
 )
 
-// runner makes a job that runs to completion, of which an operator has said nothing but its runs.
+// runner creates a job that runs to completion. Its status contains only its runs.
 func (w *world) runner(name string, s *v1alpha1.Schedule, runs ...v1alpha1.RunStatus) *v1alpha1.SingletonJob {
 	w.Helper()
 	job := &v1alpha1.SingletonJob{
@@ -28,7 +28,7 @@ func (w *world) runner(name string, s *v1alpha1.Schedule, runs ...v1alpha1.RunSt
 	return job
 }
 
-// ran has the status tell of runs, newest first. IDs are what follows the job's UID.
+// ran sets the runs in the status, newest first. IDs are given without the job's UID.
 func (w *world) ran(job *v1alpha1.SingletonJob, runs ...v1alpha1.RunStatus) {
 	w.Helper()
 	w.status(job, func(s *v1alpha1.SingletonJobStatus) {
@@ -42,13 +42,13 @@ func (w *world) ran(job *v1alpha1.SingletonJob, runs ...v1alpha1.RunStatus) {
 	})
 }
 
-// withdraw takes a request back.
+// withdraw cancels a request.
 func (w *world) withdraw(job *v1alpha1.SingletonJob) {
 	w.Helper()
 	w.must(w.api.Patch(w.Context(), job, client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"annotations":{"`+contract.RunNowAnnotation+`":null}}}`))))
 }
 
-// TestRun asks for runs in the words that the operator reads.
+// TestRun: the requests have the format that the operator reads.
 func TestRun(t *testing.T) {
 	w := newWorld(t)
 	complete := v1alpha1.RunStatus{ID: "2026-11-23T01:30:00Z", Tick: new(metav1.Date(2026, 11, 23, 1, 30, 0, 0, time.UTC)), State: "Complete", Attempts: 1, Token: 5, Pod: "report-0"}
@@ -60,17 +60,17 @@ func TestRun(t *testing.T) {
 	if !strings.HasPrefix(name, "manual-") || strings.Trim(name, runNameLetters) != "" {
 		t.Errorf("it asks for %q", name)
 	}
-	w.says(ExitError, "a run is asked for already, by the name "+name+", and has not begun: wait for it, or withdraw it", "run", "report")
-	w.says(ExitOK, "asked for and not begun: "+name, "status", "report")
+	w.says(ExitError, "the run "+name+" is already requested and has not started: wait for it, or withdraw it", "run", "report")
+	w.says(ExitOK, "requested and not started: "+name, "status", "report")
 	w.withdraw(job)
 
 	w.says(ExitOK, "by the name fix-7", "run", "report", "--name=fix-7", "--tick=2026-11-22T02:30:00+01:00")
 	w.asks(job, contract.RunNowAnnotation, "fix-7@2026-11-22T01:30:00Z")
 	w.ran(job, v1alpha1.RunStatus{ID: "fix-7", State: "Complete", Attempts: 1, Token: 7, Pod: "report-1"}, complete)
-	w.says(ExitError, "--name=fix-7: a run was asked for by that name before, and each name is followed once", "run", "report", "--name=fix-7")
-	w.says(ExitOK, "note: 2026-11-22T02:30:00Z is no tick of 30 2 * * * in Europe/Berlin", "run", "report", "--tick=2026-11-22T02:30:00Z")
+	w.says(ExitError, "--name=fix-7: this name was used before, and each name starts only one run", "run", "report", "--name=fix-7")
+	w.says(ExitOK, "note: 2026-11-22T02:30:00Z is not a tick of 30 2 * * * in Europe/Berlin", "run", "report", "--tick=2026-11-22T02:30:00Z")
 	w.withdraw(job)
-	w.says(ExitOK, "note: that tick was run: 2026-11-23T01:30:00Z is Complete", "run", "report", "--tick=2026-11-23T01:30:00Z")
+	w.says(ExitOK, "note: this tick has already run: 2026-11-23T01:30:00Z is Complete", "run", "report", "--tick=2026-11-23T01:30:00Z")
 	w.withdraw(job)
 	if out := w.ok("runs", "report"); !strings.Contains(out, "fix-7") || !strings.Contains(out, "2026-11-23T01:30:00Z") || strings.Count(out, "\n") != 3 {
 		t.Errorf("runs prints\n%s", out)
@@ -78,31 +78,31 @@ func TestRun(t *testing.T) {
 	w.says(ExitOK, "state: Complete", "runs", "report", "-o", "yaml")
 }
 
-// TestRunRefused: what would not be followed is refused at once, and nothing is asked for.
+// TestRunRefused: an impossible request is refused at once, and nothing is written.
 func TestRunRefused(t *testing.T) {
 	w := newWorld(t)
 	w.job("billing")
-	w.says(ExitError, "billing runs for ever (spec.runPolicy is Continuous), so it has no runs", "run", "billing")
-	w.says(ExitOK, "billing has had no run yet", "runs", "billing")
+	w.says(ExitError, "billing runs continuously (spec.runPolicy is Continuous), so it has no runs", "run", "billing")
+	w.says(ExitOK, "The status of billing has no run yet", "runs", "billing")
 	once := w.runner("once", nil)
-	w.says(ExitError, "the run of once has not begun yet, and begins by itself", "run", "once")
+	w.says(ExitError, "the run of once has not started yet, and starts by itself", "run", "once")
 	w.ran(once, v1alpha1.RunStatus{State: "GivenUp", Attempts: 7, Reason: "ProcessExited", ExitCode: new(int32(3))})
 	w.says(ExitOK, "GivenUp (exit 3)  once", "runs", "once")
-	w.says(ExitError, `--tick=2026-11-23T02:30: not a time with its offset from UTC`, "run", "once", "--tick=2026-11-23T02:30")
-	w.says(ExitError, "--tick=2999-01-01T00:00:00Z: that is yet to come", "run", "once", "--tick=2999-01-01T00:00:00Z")
-	w.says(ExitError, "--tick=2026-01-01T00:00:00.5Z: ticks are whole seconds", "run", "once", "--tick=2026-01-01T00:00:00.5Z")
-	w.says(ExitError, "--name=A_b: a run's name has at most 63 characters, each of a-z, 0-9, - or a dot", "run", "once", "--name=A_b")
+	w.says(ExitError, `--tick=2026-11-23T02:30: not a time with an offset from UTC`, "run", "once", "--tick=2026-11-23T02:30")
+	w.says(ExitError, "--tick=2999-01-01T00:00:00Z: this tick is ", "run", "once", "--tick=2999-01-01T00:00:00Z")
+	w.says(ExitError, "--tick=2026-01-01T00:00:00.5Z: a tick must be a whole second", "run", "once", "--tick=2026-01-01T00:00:00.5Z")
+	w.says(ExitError, "--name=A_b: a run's name has at most 63 characters from a-z, 0-9, - and the dot", "run", "once", "--name=A_b")
 	w.asks(once, contract.RunNowAnnotation, "")
 
 	nightly := w.runner("nightly", &v1alpha1.Schedule{Cron: "0 0 * * *"}, v1alpha1.RunStatus{ID: "x", State: "Failed", Attempts: 2})
-	w.says(ExitError, "a run is under way (x, attempt 2), and another would be passed over", "run", "nightly")
+	w.says(ExitError, "a run is in progress (x, attempt 2), and another would be skipped", "run", "nightly")
 	w.must(w.api.Patch(t.Context(), nightly, client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"schedule":{"overlap":"Queue"}}}`))))
 	w.says(ExitOK, "asked to run, by the name y", "run", "nightly", "--name=y")
 	w.must(w.api.Patch(t.Context(), nightly, client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"suspend":true}}`))))
 	w.says(ExitError, "nightly is suspended: kubectl singleton resume nightly", "run", "nightly")
 }
 
-// TestRunWait returns when that very run has ended, as it has.
+// TestRunWait checks that --wait returns when the requested run has ended, with that run's result.
 func TestRunWait(t *testing.T) {
 	w := newWorld(t)
 	job := w.runner("report", &v1alpha1.Schedule{Cron: "0 0 * * *"})
@@ -112,7 +112,7 @@ func TestRunWait(t *testing.T) {
 		says        string
 	}{
 		{"good", "Complete", ExitOK, "by the name good"},
-		{"bad", "GivenUp", ExitError, "the run bad has ended as GivenUp, not as Complete: ProcessExited in attempt 3 on report-1, exit status 9; read kubectl logs report-1"},
+		{"bad", "GivenUp", ExitError, "the run bad ended as GivenUp, not as Complete: ProcessExited in attempt 3 on report-1, exit status 9; see kubectl logs report-1"},
 	} {
 		before := job.Status.Runs
 		ended := make(chan struct{})

@@ -16,7 +16,7 @@ import (
 	"github.com/singletonjob/operator/test/apiserver"
 )
 
-// mayOnly gives a user some verbs on some resources of the namespace, and returns when the API server acts by it.
+// mayOnly grants a user some verbs on some resources of the namespace, and returns when the API server applies this.
 func (w *world) mayOnly(user string, verbs map[string][]string) {
 	w.Helper()
 	s := runtime.NewScheme()
@@ -33,14 +33,14 @@ func (w *world) mayOnly(user string, verbs map[string][]string) {
 		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: user},
 		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: user}},
 	}))
-	for { // the authorizer hears of it a moment later
+	for { // the authorizer learns of it a moment later
 		if status, _, _ := w.run("status", "--as", user); status == ExitOK {
 			return
 		}
 	}
 }
 
-// lineReader reads what a command writes.
+// lineReader reads the output of a command.
 type lineReader struct {
 	*bufio.Scanner
 	lines []string
@@ -48,7 +48,7 @@ type lineReader struct {
 
 func newReader(in io.Reader) *lineReader { return &lineReader{Scanner: bufio.NewScanner(in)} }
 
-// until reads up to the first line with a text in it.
+// until reads up to the first line that contains a text.
 func (r *lineReader) until(t *testing.T, text string) string {
 	t.Helper()
 	for r.Scan() {

@@ -10,16 +10,16 @@ import (
 	"time"
 )
 
-// cron is the five fields. Each is a set: bit n stands for the value n.
+// cron holds the five fields. Each is a set: bit n stands for the value n.
 type cron struct {
 	minutes, hours, days, months, weekdays uint64
-	// anyDay and anyWeekday say that the field is a star. Where neither is, a day need only be in one of the two.
+	// anyDay and anyWeekday: the field is a star. If neither is, a day matches if it is in one of the two fields.
 	anyDay, anyWeekday bool
-	// follows says that there is a star in the minute or the hour: such a schedule follows real time (Schedule.Next).
+	// follows: there is a star in the minute or the hour, so the schedule follows real time (Schedule.Next).
 	follows bool
 }
 
-// field is what a field may hold.
+// field describes the values that a field accepts.
 type field struct {
 	name      string
 	low, high int
@@ -34,16 +34,17 @@ var (
 	weekdayField = field{name: "day of the week", low: 0, high: 6, names: []string{"sun", "mon", "tue", "wed", "thu", "fri", "sat"}}
 )
 
-// maxCron bounds the text, in bytes.
+// maxCron bounds the length of the text, in bytes.
 const maxCron = 1024
 
-// macros are what others have for five fields.
+// macros are other implementations' abbreviations for five fields.
 var macros = map[string]string{
 	"@yearly": "0 0 1 1 *", "@annually": "0 0 1 1 *", "@monthly": "0 0 1 * *", "@weekly": "0 0 * * 0",
 	"@daily": "0 0 * * *", "@midnight": "0 0 * * *", "@hourly": "0 * * * *",
 }
 
-// parseCron reads five fields as crontab(5) and CronJob do. What the two take differently, and what never comes, it refuses.
+// parseCron parses five fields as crontab(5) and CronJob do. It refuses texts that these two interpret differently, and schedules
+// without ticks.
 func parseCron(text string) (cron, error) {
 	words, err := split(text)
 	if err != nil {
@@ -70,7 +71,7 @@ func split(text string) ([]string, error) {
 	const remedy = "five fields with one space between them (minute, hour, day of the month, the month, day of the week), like 30 2 * * *"
 	switch {
 	case len(text) > maxCron:
-		return nil, fmt.Errorf("%s has %d bytes: write %d at most", quote(text), len(text), maxCron)
+		return nil, fmt.Errorf("%s has %d bytes: write at most %d", quote(text), len(text), maxCron)
 	case macros[text] != "":
 		return nil, fmt.Errorf("%s is not accepted: write %s", quote(text), macros[text])
 	case strings.HasPrefix(text, "@"):
@@ -88,16 +89,16 @@ func split(text string) ([]string, error) {
 	return words, nil
 }
 
-// isAny reports whether a day field leaves the days to the other one.
+// isAny reports whether a day field accepts every day, so that only the other day field counts.
 func isAny(word string) bool { return word == "*" || word == "*/1" }
 
-// check refuses what has no ticks, and what would be read in two ways.
+// check refuses schedules without ticks, and texts with two interpretations.
 func (c cron) check(words []string) error {
 	if !c.anyDay && !c.anyWeekday {
 		for _, word := range []string{words[2], words[4]} {
 			if strings.Contains(word, "*") {
-				return fmt.Errorf("day of the month %s beside day of the week %s is a day that is in both for crontab(5), and in one "+
-					"of them for CronJob: for the latter, write the range of the step, like 1-31/2", quote(words[2]), quote(words[4]))
+				return fmt.Errorf("day of the month %s with day of the week %s means days in both fields for crontab(5), and days in either "+
+					"field for CronJob: for days in either field, write the step with a range, such as 1-31/2", quote(words[2]), quote(words[4]))
 			}
 		}
 	}
@@ -105,18 +106,18 @@ func (c cron) check(words []string) error {
 		return nil // each month has every day of the week
 	}
 	for month := time.January; month <= time.December; month++ {
-		last := time.Date(2000, month+1, 0, 0, 0, 0, 0, time.UTC).Day() // a leap year
+		last := time.Date(2000, month+1, 0, 0, 0, 0, 0, time.UTC).Day() // 2000 is a leap year
 		if has(c.months, int(month)) && bits.TrailingZeros64(c.days) <= last {
 			return nil
 		}
 	}
-	return fmt.Errorf("day of the month %s never comes in month %s: write a day that does", quote(words[2]), quote(words[3]))
+	return fmt.Errorf("day of the month %s does not exist in month %s: write a day that does", quote(words[2]), quote(words[3]))
 }
 
-// parse reads a list of values, ranges and steps.
+// parse parses a list of values, ranges and steps.
 func (f field) parse(word string) (set uint64, err error) {
 	if word == "" {
-		return 0, errors.New("it is empty: write * for any, and one space between fields")
+		return 0, errors.New("the field is empty: write * for any value, and one space between fields")
 	}
 	parts := strings.Split(word, ",")
 	for _, part := range parts {
@@ -125,17 +126,17 @@ func (f field) parse(word string) (set uint64, err error) {
 			return 0, err
 		}
 		if isAny(part) && len(parts) > 1 {
-			return 0, fmt.Errorf("%s has a star in a list: write the star alone", quote(word))
+			return 0, fmt.Errorf("%s has a star in a list: write only the star", quote(word))
 		}
 		set |= one
 	}
 	return set, nil
 }
 
-// part reads "*", "a", "a-b", each with a step or without; "a/n" is from a to the end.
+// part parses "*", "a" or "a-b", each with or without a step. "a/n" means from a to the end.
 func (f field) part(part string) (set uint64, err error) {
 	if part == "" {
-		return 0, errors.New("there is nothing beside a comma: write a value, or leave the comma out")
+		return 0, errors.New("a value is missing next to a comma: write a value, or remove the comma")
 	}
 	span, stepText, stepped := strings.Cut(part, "/")
 	low, high, err := f.span(span, stepped)
@@ -145,7 +146,7 @@ func (f field) part(part string) (set uint64, err error) {
 	step := 1
 	if stepped {
 		if step, err = number(stepText); err != nil || step < 1 || step > f.high-f.low {
-			return 0, fmt.Errorf("%s has no step of 1 to %d behind its slash: write one, or a list of values", quote(part), f.high-f.low)
+			return 0, fmt.Errorf("%s needs a step from 1 to %d after its slash: write one, or a list of values", quote(part), f.high-f.low)
 		}
 	}
 	for value := low; value <= high; value += step {
@@ -173,12 +174,12 @@ func (f field) span(span string, stepped bool) (low, high int, err error) {
 		high = low
 	}
 	if low > high {
-		return 0, 0, fmt.Errorf("%s ends before it begins: write two ranges, with a comma", quote(span))
+		return 0, 0, fmt.Errorf("%s ends before it starts: write two ranges, with a comma", quote(span))
 	}
 	return low, high, nil
 }
 
-// value reads a number or a name. Day 7 of the week is Sunday, too, so that a range may end with it.
+// value parses a number or a name. Day 7 of the week is Sunday too, so that a range can end with Sunday.
 func (f field) value(text string) (int, error) {
 	if i := slices.Index(f.names, strings.ToLower(text)); i >= 0 {
 		return f.low + i, nil
@@ -201,7 +202,7 @@ func (f field) value(text string) (int, error) {
 	return 0, fmt.Errorf("%s is not a value: write a number from %d to %d%s", quote(text), f.low, high, names)
 }
 
-// normal has one number for each value.
+// normal gives equal values the same number.
 func (f field) normal(value int) int {
 	if value > f.high {
 		return f.low
@@ -209,7 +210,7 @@ func (f field) normal(value int) int {
 	return value
 }
 
-// number reads digits, and nothing else that strconv would take.
+// number parses digits only, not the other forms that strconv accepts.
 func number(text string) (int, error) {
 	if strings.Trim(text, "0123456789") != "" {
 		return 0, strconv.ErrSyntax
@@ -217,7 +218,7 @@ func number(text string) (int, error) {
 	return strconv.Atoi(text)
 }
 
-// quote is a value for a message, cut short: anybody may have written it.
+// quote quotes a value for a message, shortened because anybody may have written it.
 func quote(text string) string {
 	const most = 64
 	if len(text) > most {
@@ -236,7 +237,7 @@ const (
 	daySeconds    = dayMinutes * minuteSeconds
 )
 
-// after is the first civil minute of the fields that is after a civil second, or far if there is none.
+// after is the first matching civil minute after a civil second, or far if there is none.
 func (c cron) after(civil Stamp) Stamp {
 	minute := floor(civil, minuteSeconds) + 1
 	day := floor(minute, dayMinutes)
@@ -255,7 +256,7 @@ func (c cron) after(civil Stamp) Stamp {
 	return far
 }
 
-// count is the number of civil minutes of the fields that are after one civil second and not after another.
+// count is the number of matching civil minutes after one civil second and not after another.
 func (c cron) count(after, to Stamp) int64 {
 	if to <= after {
 		return 0
@@ -263,7 +264,7 @@ func (c cron) count(after, to Stamp) int64 {
 	return c.before(to+1, after+1)
 }
 
-// before counts from a civil second up to, but without, to.
+// before counts the matching minutes from a civil second up to, but not including, to.
 func (c cron) before(to, from Stamp) (n int64) {
 	firstDay, lastDay := floor(from, daySeconds), floor(to, daySeconds)
 	perDay := int64(bits.OnesCount64(c.minutes)) * int64(bits.OnesCount64(c.hours))
@@ -279,9 +280,9 @@ func (c cron) before(to, from Stamp) (n int64) {
 	return n
 }
 
-// within counts the minutes of the fields that begin in the first so many seconds of a day.
+// within counts the matching minutes that start in the first given seconds of a day.
 func (c cron) within(seconds Stamp) int64 {
-	minute := int((seconds + minuteSeconds - 1) / minuteSeconds) // the first that does not
+	minute := int((seconds + minuteSeconds - 1) / minuteSeconds) // the first minute that does not
 	hour := minute / hourMinutes
 	full := bits.OnesCount64(c.hours & (1<<hour - 1))
 	n := int64(full) * int64(bits.OnesCount64(c.minutes))
@@ -291,7 +292,7 @@ func (c cron) within(seconds Stamp) int64 {
 	return n
 }
 
-// minuteFrom is the first minute of a day, from one on, that is of the fields.
+// minuteFrom is the first matching minute of a day, starting at one.
 func (c cron) minuteFrom(from int) (minute int, ok bool) {
 	hour, rest := from/hourMinutes, from%hourMinutes
 	if has(c.hours, hour) {
@@ -306,7 +307,7 @@ func (c cron) minuteFrom(from int) (minute int, ok bool) {
 	return bits.TrailingZeros64(later)*hourMinutes + bits.TrailingZeros64(c.minutes), true
 }
 
-// nextDay is the first day of the fields, counted from 1970, that is not before one.
+// nextDay is the first matching day, counted from 1970, that is not before one.
 func (c cron) nextDay(day Stamp) Stamp {
 	for day*daySeconds <= maxStamp+turnback {
 		date := (day * daySeconds).Time()
@@ -330,7 +331,7 @@ func (c cron) onDay(date time.Time) bool {
 	return day || weekday
 }
 
-// floor divides, towards the past.
+// floor divides and rounds down.
 func floor(s, by Stamp) Stamp {
 	q := s / by
 	if s%by < 0 {

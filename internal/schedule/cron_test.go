@@ -25,7 +25,7 @@ func TestParseSaysWhatIsWrong(t *testing.T) {
 		{func(s *Spec) { s.Cron = "" }, []string{"spec.schedule.cron", `""`, "five fields"}},
 		{func(s *Spec) { s.Cron = "30 2 * *" }, []string{"has 4 fields", "five fields"}},
 		{func(s *Spec) { s.Cron = "0 30 2 * * *" }, []string{"has 6 fields", "no seconds"}},
-		{func(s *Spec) { s.Cron = "30  2 * *" }, []string{"hour: it is empty", "one space"}},
+		{func(s *Spec) { s.Cron = "30  2 * *" }, []string{"hour: the field is empty", "one space"}},
 		{func(s *Spec) { s.Cron = "30 2 * * *\n" }, []string{"day of the week", "not a value"}},
 		{func(s *Spec) { s.Cron = "30\t2 * * * *" }, []string{"minute", `"30\t2"`}},
 		{func(s *Spec) { s.Cron = "@daily" }, []string{`"@daily"`, "write 0 0 * * *"}},
@@ -43,19 +43,19 @@ func TestParseSaysWhatIsWrong(t *testing.T) {
 		{func(s *Spec) { s.Cron = "99999999999999999999 2 * * *" }, []string{"minute"}},
 		{func(s *Spec) { s.Cron = "1-2-3 2 * * *" }, []string{`"2-3"`}},
 		{func(s *Spec) { s.Cron = "*-5 2 * * *" }, []string{`"*"`}},
-		{func(s *Spec) { s.Cron = "*/0 2 * * *" }, []string{"step of 1 to 59"}},
-		{func(s *Spec) { s.Cron = "*/60 2 * * *" }, []string{"step of 1 to 59"}},
-		{func(s *Spec) { s.Cron = "0 */9223372036854775807 * * *" }, []string{"step of 1 to 23"}},
-		{func(s *Spec) { s.Cron = "*/ 2 * * *" }, []string{"step of 1 to 59"}},
-		{func(s *Spec) { s.Cron = ", 2 * * *" }, []string{"beside a comma"}},
+		{func(s *Spec) { s.Cron = "*/0 2 * * *" }, []string{"step from 1 to 59"}},
+		{func(s *Spec) { s.Cron = "*/60 2 * * *" }, []string{"step from 1 to 59"}},
+		{func(s *Spec) { s.Cron = "0 */9223372036854775807 * * *" }, []string{"step from 1 to 23"}},
+		{func(s *Spec) { s.Cron = "*/ 2 * * *" }, []string{"step from 1 to 59"}},
+		{func(s *Spec) { s.Cron = ", 2 * * *" }, []string{"next to a comma"}},
 		{func(s *Spec) { s.Cron = "1,*,5 2 * * *" }, []string{"star in a list"}},
 		{func(s *Spec) { s.Cron = "30 2 * * sat-sun" }, []string{`"sat-sun"`, "two ranges"}},
 		{func(s *Spec) { s.Cron = "30 2 ? * *" }, []string{`"?"`, "* for any"}},
 		{func(s *Spec) { s.Cron = "30 2 L * *" }, []string{`"L"`}},
 		{func(s *Spec) { s.Cron = "30 2 */2 * 1" }, []string{"crontab(5)", "CronJob", "1-31/2"}},
 		{func(s *Spec) { s.Cron = "30 2 1 * */2" }, []string{"crontab(5)", "CronJob"}},
-		{func(s *Spec) { s.Cron = "0 0 30 2 *" }, []string{`"30"`, `"2"`, "never comes"}},
-		{func(s *Spec) { s.Cron = "0 0 31 4,6,sep,11 *" }, []string{"never comes"}},
+		{func(s *Spec) { s.Cron = "0 0 30 2 *" }, []string{`"30"`, `"2"`, "does not exist"}},
+		{func(s *Spec) { s.Cron = "0 0 31 4,6,sep,11 *" }, []string{"does not exist"}},
 		{func(s *Spec) { s.Cron = strings.Repeat("1,", 600) + "1 2 * * *" }, []string{"bytes"}},
 		{func(s *Spec) { s.TimeZone = "europe/berlin" }, []string{"spec.schedule.timeZone", `"europe/berlin"`, "write Europe/Berlin"}},
 		{func(s *Spec) { s.TimeZone = "America/New York" }, []string{"write America/New_York"}},
@@ -126,10 +126,10 @@ func TestParseReadsFields(t *testing.T) {
 	}
 }
 
-// CronJob's parser.
+// cronJob is CronJob's parser.
 var cronJob = robfig.NewParser(robfig.Minute | robfig.Hour | robfig.Dom | robfig.Month | robfig.Dow)
 
-// What is accepted here is accepted by CronJob, and means the same there, but for day 7 of the week, which that refuses.
+// CronJob accepts every accepted text and gives it the same meaning, except for day 7 of the week, which CronJob refuses.
 func FuzzCronMeansWhatCronJobMeans(f *testing.F) {
 	for _, seed := range []string{
 		"30 2 * * *", "*/15 0-23/2 1,15 jan-mar mon", "0 0 13 * 5", "0 0 */2 * *", "5/7 * * * *", "0 0 29 2 *", "0 0 1-31/3 * 1", "1,2,3 4 5 6 0",

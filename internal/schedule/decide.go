@@ -2,42 +2,41 @@ package schedule
 
 import "time"
 
-// Facts are what is known of a schedule's ticks: what the Lease says. The zero value is never right: Settled is the Lease's
-// creation at least. Only Started, Ended and Resumed change them, together with the write that does what they say.
+// Facts are what the Lease records about a schedule's ticks. The zero value is never correct: Settled is at least the Lease's
+// creation time. Only Started, Ended and Resumed change Facts, and the same write must store the change.
 type Facts struct {
-	// Settled is the instant up to which all ticks are accounted for: run, missed, skipped, or of a time in which there were none.
-	// It is the greatest of the newest tick that was started, the Lease's creation, and the last time that the schedule was changed
-	// or resumed. It only grows.
+	// Settled is the instant up to which all ticks are accounted for: run, missed, skipped, or in a time without ticks. It is the
+	// latest of the newest started tick, the Lease's creation, and the last change or resumption of the schedule. It only grows.
 	Settled Stamp
-	// Local is what the zone's clock showed at the newest tick that was started; 0 if there is none since cron or timeZone changed.
-	// It keeps a civil time from having a second tick when newer tables of zones have it come later.
+	// Local is the time on the zone's clock at the newest started tick; 0 if there is none since cron or timeZone changed. It
+	// prevents a second tick for a civil time that newer time zone tables move to later.
 	Local Stamp
-	// Passed are ticks that came due while earlier ones were made up for under OverlapSkip: they are skipped. It is empty where Settled
-	// tells all.
+	// Passed are ticks that came due while earlier ticks were caught up under OverlapSkip: they are skipped. It is empty if Settled
+	// covers everything.
 	Passed Span
-	// Running says that a run is under way: it was started, and there is no final word on it. Between two attempts it is, too.
+	// Running: a run is in progress. It has started and its result is not final. This includes the time between two attempts.
 	Running bool
-	// Since is Now of the decision that started the run under way.
+	// Since is Now of the decision that started the current run.
 	Since Stamp
-	// Freed is when the last run ended; 0 if there was none.
+	// Freed is the time at which the last run ended; 0 if there was none.
 	Freed Stamp
-	// Suspended is since when ticks do not exist; 0 if they do.
+	// Suspended is the time since which there are no ticks; 0 if the schedule is not suspended.
 	Suspended Stamp
 }
 
-// Span are the instants after From and not after To.
+// Span is the instants after From and not after To.
 type Span struct{ From, To Stamp }
 
-// Clocks are the two that have to agree on the time.
+// Clocks are the two clocks that must agree on the time.
 type Clocks struct {
 	// Wall is this machine's clock.
 	Wall time.Time
-	// Server is the API server's: the Date of an answer, and the time since, by a clock that is not set. Date has no parts of a
-	// second, so it is up to a second late. The zero value says that there was none.
+	// Server is the API server's clock: the Date of a response plus the time since then, by a monotonic clock. Date has no
+	// fraction, so it is up to a second late. The zero value means that there was no response.
 	Server time.Time
 }
 
-// Now is the time that both clocks have reached. Where they do not agree it is the earlier one, which burns no ticks.
+// Now is the time that both clocks have reached. If they disagree it is the earlier time, which loses no ticks.
 func (c Clocks) Now() time.Time {
 	if c.Server.IsZero() || c.Wall.Before(c.Server) {
 		return c.Wall
@@ -45,7 +44,7 @@ func (c Clocks) Now() time.Time {
 	return c.Server
 }
 
-// Later is the time that one of them has reached.
+// Later is the time that one of the clocks has reached.
 func (c Clocks) Later() time.Time {
 	if c.Server.After(c.Wall) {
 		return c.Server
@@ -53,10 +52,10 @@ func (c Clocks) Later() time.Time {
 	return c.Wall
 }
 
-// Disagree reports whether there are two, of which one is wrong, or both are.
+// Disagree reports whether both clocks are known and at least one is wrong.
 func (c Clocks) Disagree() bool { return c.agree() == ClocksDisagree }
 
-// agree says what is wrong with the clocks; NotDue if nothing is.
+// agree returns what is wrong with the clocks, or NotDue if nothing is.
 func (c Clocks) agree() Verdict {
 	if c.Server.IsZero() {
 		return NoServerClock
@@ -72,54 +71,54 @@ func (c Clocks) agree() Verdict {
 	return NotDue
 }
 
-// Verdict is what to do, or why nothing is started.
+// Verdict is what to do, or the reason why nothing starts.
 type Verdict string
 
 // The verdicts.
 const (
-	// Start the run of Decision.Tick. Who wins the write that says so has started it.
+	// Start the run of Decision.Tick. The candidate whose write of the start succeeds has started it.
 	Start Verdict = "Start"
-	// Replace the run under way: stop it, and decide again when it has ended.
+	// Replace the current run: stop it, and decide again when it has ended.
 	Replace Verdict = "Replace"
 	// NotDue: there is no tick to start.
 	NotDue Verdict = "NotDue"
-	// Running: a run is under way, and what comes due waits or is skipped.
+	// Running: a run is in progress. Ticks that come due wait or are skipped.
 	Running Verdict = "Running"
-	// Suspended: the schedule is.
+	// Suspended: the schedule is suspended.
 	Suspended Verdict = "Suspended"
-	// ClocksDisagree: one of the two clocks is wrong, or both are.
+	// ClocksDisagree: at least one of the two clocks is wrong.
 	ClocksDisagree Verdict = "ClocksDisagree"
-	// NoServerClock: no answer of the API server said what time it is.
+	// NoServerClock: no response of the API server has given the time.
 	NoServerClock Verdict = "NoServerClock"
-	// Ahead: Settled is in the future, so the clocks once agreed on a wrong time. Nothing is due until then.
+	// Ahead: Settled is in the future, because both clocks were wrong in the past. Nothing is due until that time.
 	Ahead Verdict = "Ahead"
 )
 
 // Decision is what to do now.
 type Decision struct {
 	Verdict Verdict
-	// Tick is the tick to start; 0 unless the verdict is Start or Replace. Local is what the zone's clock shows then.
+	// Tick is the tick to start; 0 unless the verdict is Start or Replace. Local is the time on the zone's clock at that tick.
 	Tick, Local Stamp
-	// Now is the time that was decided by.
+	// Now is the time on which the decision is based.
 	Now Stamp
-	// Tally says what became of the ticks before the one to start, or of those until now. With the write that starts a run it counts
-	// for good; until then it is what it would be by now, and a tick that is Late now may be Expired later.
+	// Tally is the outcome of the ticks before the one to start, or of those until now. It becomes final with the write that starts
+	// a run. Until then it is provisional: a tick that is Late now may be Expired later.
 	Tally Tally
-	// Next is the first tick after now; 0 if there is none, or none is known.
+	// Next is the first tick after now; 0 if there is none or none is known.
 	Next Stamp
-	// Wait is after what time to decide again if nothing else happens; 0 where only new facts can change the decision.
+	// Wait is the time after which to decide again if nothing else happens; 0 if only new facts can change the decision.
 	Wait time.Duration
 }
 
 const (
-	// recheck is when clocks that disagree are compared again.
+	// recheck is the time until clocks that disagree are compared again.
 	recheck = 10 * time.Second
-	// longestWait bounds a wait for a tick: clocks are set meanwhile.
+	// longestWait bounds the wait for a tick, because clocks can be set in the meantime.
 	longestWait = time.Hour
 )
 
-// Decide says what is to be done. Facts must have been read no earlier than Clocks.Server was, since the write that starts a run
-// replaces them.
+// Decide returns what to do. Facts must have been read no earlier than Clocks.Server, because the write that starts a run replaces
+// them.
 func (s *Schedule) Decide(f Facts, c Clocks) Decision {
 	if wrong := c.agree(); wrong != NotDue {
 		return Decision{Verdict: wrong, Wait: recheck}
@@ -147,7 +146,7 @@ func (s *Schedule) Decide(f Facts, c Clocks) Decision {
 	return d
 }
 
-// nextOf is next, with 0 for none.
+// nextOf is Next with 0 for none.
 func (t ticks) nextOf(after Stamp) (tick Stamp, ok bool) {
 	if tick, ok = t.next(after); !ok {
 		tick = 0
@@ -155,19 +154,19 @@ func (t ticks) nextOf(after Stamp) (tick Stamp, ok bool) {
 	return tick, ok
 }
 
-// ticks are those of a schedule, as far as they are not settled.
+// ticks returns the schedule's ticks that are not settled.
 func (f Facts) ticks(s *Schedule) ticks {
 	t := ticks{Schedule: s}
-	if away := f.Local - f.Settled; f.Local != 0 && away > -turnback && away < turnback { // else somebody has edited it
+	if away := f.Local - f.Settled; f.Local != 0 && away > -turnback && away < turnback { // otherwise somebody has edited it
 		t.shown = f.Local
 	}
 	return t
 }
 
-// choose finds the tick to start, if one is due.
+// choose returns the tick to start, if one is due.
 func (d *Decision) choose(f Facts, c Clocks, t ticks) {
 	spec := t.spec
-	// Of the server's clock: the other may be behind it, which gives no more time.
+	// Use the server's clock: the other clock may be behind it, which must not extend the deadline.
 	expired, _ := StampOf(c.Server.Add(-spec.StartingDeadline))
 	expired = min(max(expired, f.Settled), d.Now)
 	skip := f.skipped(spec, d.Now)
@@ -175,7 +174,7 @@ func (d *Decision) choose(f Facts, c Clocks, t ticks) {
 		d.Verdict = Running
 	}
 	due := skip.without(t.between(expired, d.Now))
-	over := 0 // so many of the oldest are not started
+	over := 0 // the number of oldest ticks that are not started
 	switch {
 	case spec.CatchUp == CatchUpAll:
 		over = max(0, len(due)-MaxBacklog)
@@ -198,7 +197,7 @@ func (d *Decision) choose(f Facts, c Clocks, t ticks) {
 	d.Tally.span(Overlapped, t, skip.upTo(f.Settled, upTo))
 }
 
-// take says what to do with a tick that is due.
+// take returns what to do with a tick that is due.
 func (d *Decision) take(f Facts, spec Spec) bool {
 	switch {
 	case !f.Running:
@@ -214,7 +213,7 @@ func (d *Decision) take(f Facts, spec Spec) bool {
 // late reports whether a tick that could have been started at an instant is too late for CatchUpSkip.
 func late(c Clocks, since Stamp) bool { return c.Server.Sub(since.Time()) >= OnTime }
 
-// between lists the ticks after one instant and not after another. They are at most startingDeadline apart.
+// between lists the ticks after one instant and not after another. The two instants are at most startingDeadline apart.
 func (t ticks) between(after, to Stamp) (list []Stamp) {
 	for tick, ok := t.next(after); ok && tick <= to; tick, ok = t.next(tick) {
 		list = append(list, tick)
@@ -222,10 +221,10 @@ func (t ticks) between(after, to Stamp) (list []Stamp) {
 	return list
 }
 
-// passed are spans without ticks to start, in order and apart from one another.
+// passed are disjoint spans, in order, whose ticks must not start.
 type passed []Span
 
-// skipped are the spans that runs have taken up, under OverlapSkip.
+// skipped are the spans during which runs were in progress, under OverlapSkip.
 func (f Facts) skipped(spec Spec, now Stamp) (p passed) {
 	if spec.Overlap != OverlapSkip {
 		return nil
@@ -239,7 +238,7 @@ func (f Facts) skipped(spec Spec, now Stamp) (p passed) {
 	return p
 }
 
-// underWay is the time of the run that is.
+// underWay is the span of the current run.
 func (f Facts) underWay(now Stamp) Span {
 	if !f.Running {
 		return Span{}
@@ -247,7 +246,7 @@ func (f Facts) underWay(now Stamp) Span {
 	return Span{f.Since, now}
 }
 
-// without is a list without what is in the spans.
+// without removes from a list what is in the spans.
 func (p passed) without(list []Stamp) (rest []Stamp) {
 	for _, tick := range list {
 		in := false

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// What the model does not draw: values that nobody has by right.
+// Values that the model does not generate, because nobody has a reason to write them.
 func TestDecideByTheMeanestValues(t *testing.T) {
 	t.Parallel()
 	now := stamp(t, "2026-11-23T12:00:30Z")
@@ -44,8 +44,8 @@ func TestDecideByTheMeanestValues(t *testing.T) {
 	}
 }
 
-// Both clocks were a day ahead while a run of a backlog took up ticks, and are right again: those are yet to come, and a tick that comes
-// due during a run is passed over as ever.
+// Both clocks were a day ahead while a run of a backlog took up ticks, and are correct again. Those ticks are still to come, and a
+// tick that comes due during a run is skipped as usual.
 func TestWhatWasTakenUpByWrongClocksIsYetToCome(t *testing.T) {
 	t.Parallel()
 	now := stamp(t, "2026-11-23T12:00:30Z")
@@ -105,7 +105,7 @@ var fuzzed = []Spec{
 	{Cron: "17 0-23 * * *", TimeZone: "Africa/Casablanca", CatchUp: CatchUpAll, Overlap: OverlapQueue},
 }
 
-// Whatever stands in the Lease, and whatever the clocks say: a start is of a tick that is due and was not settled, and none is again.
+// Whatever the Lease contains and the clocks show: a start is for a tick that is due and not settled, and no tick starts twice.
 func FuzzDecide(f *testing.F) {
 	now := int64(1795435230)
 	f.Add(uint8(0), now-90, int64(0), int64(0), int64(0), false, int64(0), int64(0), now, int64(0))

@@ -1,7 +1,7 @@
 package schedule
 
-// Started are the facts after the start that a decision asked for. The write that stores them is the start, and adds d.Tally to
-// what was missed and skipped.
+// Started returns the facts after the start that a decision demands. The write that stores them is the start, and it adds d.Tally
+// to the missed and skipped counts.
 func (f Facts) Started(d Decision) Facts {
 	f = f.bounded()
 	if d.Verdict != Start {
@@ -15,8 +15,8 @@ func (f Facts) Started(d Decision) Facts {
 	return f.begun()
 }
 
-// begun are the facts of a run that has just been started. What earlier runs have taken up after that was so by clocks that both were
-// wrong: those ticks are yet to come, and this run's are before them, where one span has no place for them.
+// begun returns the facts of a run that has just started. If earlier runs took up time after that, both clocks were wrong then:
+// those ticks are still to come, and this run's span lies before them, where one span has no room for them.
 func (f Facts) begun() Facts {
 	if f.Passed.From > f.Since {
 		f.Passed = Span{}
@@ -24,11 +24,11 @@ func (f Facts) begun() Facts {
 	return f
 }
 
-// Ended are the facts after the run's last word, which has to be stored in the same write, with what became of the ticks that it
-// settles. at is Clocks.Now: where only one clock is wrong, it burns no ticks.
+// Ended returns the facts after the run's final result, and what became of the ticks that it settles. Both must be stored in one
+// write. at is Clocks.Now: if only one clock is wrong, it loses no ticks.
 //
-// Under OverlapSkip the run has taken up its ticks from its start to its end. Where earlier ones still wait to be made up for, that
-// stands beside Settled, as one span: what comes due between two runs of one backlog is taken up with them.
+// Under OverlapSkip, the run has taken up its ticks from its start to its end. If earlier ticks still wait to be caught up, that is
+// recorded next to Settled as one span: ticks that come due between two runs of one backlog are taken up with it.
 func (f Facts) Ended(s *Schedule, at Stamp) (Facts, Tally) {
 	var tally Tally
 	f = f.bounded()
@@ -36,7 +36,7 @@ func (f Facts) Ended(s *Schedule, at Stamp) (Facts, Tally) {
 		return f, tally
 	}
 	if f.Suspended != 0 {
-		at = min(at, f.Suspended) // after which there are no ticks
+		at = min(at, f.Suspended) // there are no ticks after that
 	}
 	at = min(max(at, f.Since), maxStamp)
 	f.Running, f.Freed = false, at
@@ -44,7 +44,7 @@ func (f Facts) Ended(s *Schedule, at Stamp) (Facts, Tally) {
 		return f, tally
 	}
 	t := f.ticks(s)
-	if f.Passed != (Span{}) && t.count(f.Settled, f.Passed.From) == 0 { // nothing waits before it
+	if f.Passed != (Span{}) && t.count(f.Settled, f.Passed.From) == 0 { // no tick waits before it
 		tally.span(Overlapped, t, []Span{{max(f.Settled, f.Passed.From), f.Passed.To}})
 		f = f.settle(f.Passed.To)
 	}
@@ -60,25 +60,25 @@ func (f Facts) Ended(s *Schedule, at Stamp) (Facts, Tally) {
 	return f, tally
 }
 
-// Replaces reports whether a run is stopped for the next.
+// Replaces reports whether the next tick stops a run.
 func (s *Schedule) Replaces() bool { return s.spec.Overlap == OverlapReplace }
 
-// StartedByHand are the facts after the start of a run that the schedule did not ask for. Its ticks stand as they are, but for what
-// comes due during the run.
+// StartedByHand returns the facts after the start of a run that the schedule did not request. Its ticks do not change, except those
+// that come due during the run.
 func (f Facts) StartedByHand(at Stamp) Facts {
 	f = f.bounded()
 	f.Running, f.Since = true, max(bounded(at), f.Since)
 	return f.begun()
 }
 
-// Unscheduled are the facts after the end of a run of a job without a schedule.
+// Unscheduled returns the facts after the end of a run of a job without a schedule.
 func (f Facts) Unscheduled(at Stamp) Facts {
 	f = f.bounded()
 	f.Running, f.Freed = false, bounded(at)
 	return f
 }
 
-// SuspendedAt are the facts after the schedule was suspended. What is due by then is not started any more, nor is it while a
+// SuspendedAt returns the facts after the schedule was suspended. Ticks due by then do not start any more, not even while the
 // suspension is all that is known.
 func (f Facts) SuspendedAt(at Stamp) Facts {
 	if f = f.bounded(); f.Suspended == 0 {
@@ -87,7 +87,8 @@ func (f Facts) SuspendedAt(at Stamp) Facts {
 	return f
 }
 
-// ChangedAt are the facts after cron or timeZone changed: the new ticks begin then, and what the old ones had due is dropped with them.
+// ChangedAt returns the facts after cron or timeZone changed: the new ticks start then, and due ticks of the old schedule are
+// dropped.
 func (f Facts) ChangedAt(at Stamp) Facts {
 	f = f.bounded()
 	f = f.settle(bounded(at))
@@ -98,8 +99,8 @@ func (f Facts) ChangedAt(at Stamp) Facts {
 	return f
 }
 
-// Resumed are the facts after the schedule was resumed, with what became of the ticks from before it was suspended. at is the API
-// server's time: too early a one would have ticks come due that did not exist.
+// Resumed returns the facts after the schedule was resumed, and what became of the ticks from before the suspension. at is the API
+// server's time: a time that is too early would make ticks come due that did not exist.
 func (f Facts) Resumed(s *Schedule, at Stamp) (Facts, Tally) {
 	var tally Tally
 	f, at = f.bounded(), bounded(at)
@@ -127,7 +128,7 @@ func (f Facts) settle(at Stamp) Facts {
 	return f
 }
 
-// bounded are the facts with instants that exist: anybody may have written them.
+// bounded limits the facts to valid instants, because anybody may have written them.
 func (f Facts) bounded() Facts {
 	for _, s := range []*Stamp{&f.Settled, &f.Local, &f.Passed.From, &f.Passed.To, &f.Since, &f.Freed, &f.Suspended} {
 		*s = bounded(*s)

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// The model is a ledger with a line for each tick of a simulated time, found by a walk minute by minute. It follows the rules
-// of the policies tick by tick, without Settled, spans or counts, and says before each decision what that has to be.
+// The model is a ledger with a line for each tick of a simulated time, found by walking over each minute. It follows the rules of
+// the policies tick by tick, without Settled, spans or counts, and predicts each decision.
 
 type fate uint8
 
@@ -39,8 +39,8 @@ type world struct {
 	wall     time.Duration
 	server   time.Duration // how wrong the clocks are
 	facts    Facts
-	lines    []line            // the first of them is not settled
-	past     [unborn + 1]int64 // those that were settled and left out
+	lines    []line            // the first line is not settled
+	past     [unborn + 1]int64 // lines that were settled and dropped
 	tally    Tally
 	runs     []Stamp
 	over     time.Time // when enough has been seen
@@ -86,7 +86,7 @@ func newWorld(t *testing.T, seed uint64) *world {
 	for _, tick := range d.ticks(w.y, created+1, enough) {
 		w.lines = append(w.lines, line{tick: tick})
 	}
-	if n := len(w.lines); n > 0 { // a clock that is a day ahead sees the last of them, too
+	if n := len(w.lines); n > 0 { // a clock that is a day ahead also needs the last lines
 		w.over = min(w.lines[min(n, enough)-1].tick, w.lines[n-1].tick-daySeconds-minuteSeconds).Time()
 	}
 	return w
@@ -96,10 +96,10 @@ func (w *world) clocks() Clocks {
 	return Clocks{Wall: w.now.Add(w.wall), Server: w.now.Add(w.server).Truncate(time.Second)}
 }
 
-// settled reports whether there is a final word on a line.
+// settled reports whether the outcome of a line is final.
 func (l line) settled() bool { return l.fate >= ran }
 
-// expect is the decision, by the rules.
+// expect is the decision that the rules give.
 func (w *world) expect(c Clocks) (want Decision) {
 	if d := c.Wall.Sub(c.Server); d > 30*time.Second || d < -30*time.Second {
 		return Decision{Verdict: ClocksDisagree}
@@ -132,7 +132,7 @@ func (w *world) expect(c Clocks) (want Decision) {
 	return want
 }
 
-// sort tells lines that are due from those of which something became.
+// sort separates due lines from lines with an outcome.
 func (w *world) sort(c Clocks, now Stamp) (due []Stamp, became map[Stamp]Outcome) {
 	became = map[Stamp]Outcome{}
 	for _, l := range w.lines {
@@ -149,7 +149,7 @@ func (w *world) sort(c Clocks, now Stamp) (due []Stamp, became map[Stamp]Outcome
 	return due, became
 }
 
-// pick leaves those that are made up for.
+// pick keeps the lines to catch up.
 func (w *world) pick(c Clocks, due []Stamp, became map[Stamp]Outcome) []Stamp {
 	for ; w.spec.CatchUp != CatchUpAll && len(due) > 1; due = due[1:] {
 		became[due[0]] = Overtaken
@@ -164,7 +164,7 @@ func (w *world) pick(c Clocks, due []Stamp, became map[Stamp]Outcome) []Stamp {
 	return due
 }
 
-// step decides, and compares.
+// step decides and compares with the model.
 func (w *world) step() Decision {
 	for ; len(w.lines) > 0 && w.lines[0].settled(); w.lines = w.lines[1:] {
 		w.past[w.lines[0].fate]++
@@ -187,7 +187,7 @@ func (w *world) step() Decision {
 	return got
 }
 
-// checkNext holds a decision to the first line after now.
+// checkNext compares a decision with the first line after now.
 func (w *world) checkNext(d Decision) {
 	for _, l := range w.lines {
 		if l.tick <= max(d.Now, w.facts.Settled) {
@@ -221,7 +221,7 @@ func (w *world) start(d Decision) {
 			l.fate = done
 		}
 	}
-	if w.chain > d.Now { // both clocks were wrong: what was taken is yet to come
+	if w.chain > d.Now { // both clocks were wrong: the taken ticks are still to come
 		w.chain = 0
 		for i := range w.lines {
 			if l := &w.lines[i]; l.fate == taken {
@@ -237,12 +237,13 @@ func (w *world) start(d Decision) {
 	w.ends = w.now.Add(length)
 }
 
-// waits reports whether a line is open that came due up to an instant.
+// waits reports whether there is an open line that came due up to an instant.
 func (w *world) waits(upTo Stamp) bool {
 	return slices.ContainsFunc(w.lines, func(l line) bool { return l.fate == open && l.tick <= upTo })
 }
 
-// end ends the run. Under OverlapSkip it takes up what came due in it, and the pause before it if older ones waited then.
+// end ends the run. Under OverlapSkip, the run takes up the ticks that came due during it, and those in the pause before it if
+// older ticks waited then.
 func (w *world) end() {
 	at := Stamp(w.clocks().Now().Unix())
 	if w.suspend != 0 {
@@ -288,7 +289,7 @@ func (w *world) resume() {
 	w.begun = max(w.begun, at)
 }
 
-// chaos changes what can go wrong.
+// chaos changes things that can go wrong.
 func (w *world) chaos() {
 	wrong := []time.Duration{0, 0, 0, time.Second, -3 * time.Second, 20 * time.Second, -20 * time.Second, 5 * time.Minute, -time.Hour, 24 * time.Hour, -24 * time.Hour}
 	switch w.r.IntN(8) {
@@ -314,7 +315,7 @@ func (w *world) chaos() {
 	}
 }
 
-// live lets the time go by until all lines are past.
+// live advances time until all lines are in the past.
 func (w *world) live() {
 	if len(w.lines) == 0 {
 		return
@@ -357,7 +358,7 @@ func (w *world) live() {
 	}
 }
 
-// check says that each tick is accounted for once.
+// check verifies that each tick is accounted for once.
 func (w *world) check() {
 	n := w.past
 	for _, l := range w.lines {
@@ -371,16 +372,16 @@ func (w *world) check() {
 	}
 }
 
-// How many simulated times there are, and which: go test ./internal/schedule -run TestEachTick -seeds=10000 -first-seed=1000.
+// The number of simulated times, and the first seed: go test ./internal/schedule -run TestEachTick -seeds=10000 -first-seed=1000.
 var (
 	seeds     = flag.Uint64("seeds", enoughSeeds, "through how `many` simulated times TestEachTickIsAccountedFor goes")
 	firstSeed = flag.Uint64("first-seed", 0, "the `number` of the first of them")
 )
 
-// enoughSeeds are so many that everything is seen that can happen.
+// enoughSeeds is a number of seeds with which everything that can happen does happen.
 const enoughSeeds = 160
 
-// Each tick of a simulated time is run once, or missed or skipped for the reason that the rules have, in order, whatever fails.
+// Each tick of a simulated time is run once, or missed or skipped for the reason that the rules give, in order, whatever fails.
 func TestEachTickIsAccountedFor(t *testing.T) {
 	t.Parallel()
 	const workers = 4
@@ -419,7 +420,7 @@ func TestEachTickIsAccountedFor(t *testing.T) {
 	}
 }
 
-// goThrough is one simulated time, with what was seen in it.
+// goThrough runs one simulated time, and returns what happened in it.
 func goThrough(t *testing.T, seed uint64, verdicts map[Verdict]int, tally *Tally) {
 	t.Helper()
 	defer func() {

@@ -11,15 +11,15 @@ import (
 	"time"
 )
 
-// The oracle knows no more than what a zone's clock shows at each minute of a year, and the two rules.
+// The oracle uses only the zone's clock at each minute of a year, and the two rules.
 
-// minute is one minute of UTC, as a zone's clock shows it.
+// minute is one minute of UTC as a zone's clock shows it.
 type minute struct {
 	civil                          int64 // in minutes
 	min, hour, day, month, weekday int8
 }
 
-// year is all minutes of one in a zone, from two days before to two days after.
+// year is all minutes of a year in a zone, from two days before it to two days after it.
 type year struct {
 	name    string
 	begin   Stamp // the first minute
@@ -52,7 +52,7 @@ var places = []struct {
 	{"Etc/UTC", 2026, "never set"},
 }
 
-// walks has the year of each place, walked once.
+// walks caches the year of each place.
 var walks = func() (all []func() year) {
 	for _, p := range places {
 		all = append(all, sync.OnceValue(func() year {
@@ -67,7 +67,7 @@ var walks = func() (all []func() year) {
 }()
 
 func walkYear(name string, in *time.Location, number int) year {
-	const often = 5 // minutes: clocks were set at such, at none but such
+	const often = 5 // minutes: clocks were set only at multiples of this
 	from := time.Date(number, 1, 1, 0, 0, 0, 0, time.UTC).AddDate(0, 0, -2)
 	y := year{name: name, begin: Stamp(from.Unix()), minutes: make([]minute, 370*24*60)}
 	offset, day := 0, minute{civil: -1}
@@ -99,7 +99,7 @@ func (m minute) at(civil int64) minute {
 	return m
 }
 
-// drawn is a cron of which the meaning is known without parsing it.
+// drawn is a cron text whose meaning is known without parsing it.
 type drawn struct {
 	text     string
 	sets     [5][61]bool
@@ -109,7 +109,7 @@ type drawn struct {
 
 var fields = [5]struct{ low, high int }{{0, 59}, {0, 23}, {1, 31}, {1, 12}, {0, 6}}
 
-// draw makes a cron with a tick every few minutes, hours or days, as density has it: 0, 1, 2.
+// draw generates a cron with a tick every few minutes, hours or days, for density 0, 1 or 2.
 func draw(r *rand.Rand, density int) drawn {
 	var d drawn
 	words := make([]string, 5)
@@ -187,7 +187,7 @@ func (d *drawn) matches(m minute) bool {
 	return day || weekday
 }
 
-// ticks walks over a year, minute by minute, from two days before an instant until two days after it has found enough.
+// ticks walks over a year, minute by minute, from two days before an instant until two days after it has found enough ticks.
 func (d *drawn) ticks(y year, from Stamp, enough int) (all []Stamp) {
 	begin := int(from-y.begin)/60 - 2*24*60
 	shown := y.minutes[begin].civil

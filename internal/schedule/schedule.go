@@ -1,14 +1,14 @@
-// Package schedule says when a run is due: which instants are the ticks of a schedule, which of them is to be started now, and
-// what became of those that never will be.
+// Package schedule decides when a run is due: which instants are the ticks of a schedule, which tick to start now, and what became
+// of the ticks that will never start.
 //
-// It is pure. [Parse] takes what a job says and returns a [Schedule]; [Schedule.Decide] takes what is known, the time of two
-// clocks, and returns one [Decision]. It reads no clock, no file and no environment: the tables of time zones are in the
-// package, so that all who have one version of it agree, whatever image they run in.
+// The package is pure. [Parse] turns a job's spec into a [Schedule]. [Schedule.Decide] takes the known facts and the time of two
+// clocks, and returns one [Decision]. The package reads no clock, no file and no environment. It contains the time zone tables, so
+// that all programs with the same version of it agree, whatever image they run in.
 //
-// A tick is an instant of UTC, and its name is that instant (RFC 3339). The instants follow the clock of a zone by one rule of
-// two, which [Schedule.Next] tells. Each tick that exists is run at most once, or counted once as missed or skipped: [Facts] has one
-// instant up to which all are accounted for, which only grows, and [Decision], Ended and Resumed say what became of those
-// that it passes.
+// A tick is an instant in UTC, and its name is that instant (RFC 3339). The instants follow a zone's clock by one of two rules: see
+// [Schedule.Next]. Each tick is run at most once, or counted once as missed or skipped. [Facts] has one instant up to which all
+// ticks are accounted for, and that instant only grows. [Decision], Ended and Resumed report what became of the ticks that it
+// passes.
 package schedule
 
 import (
@@ -16,22 +16,22 @@ import (
 	"time"
 )
 
-// Stamp is a whole second of UTC, counted from 1970. Ticks are after 0, which stands for none, and not after year 9999.
+// Stamp is a whole second of UTC, counted from 1970. Ticks are greater than 0, which means none, and not after the year 9999.
 type Stamp int64
 
-// maxStamp is the last second of year 9999, the last that RFC 3339 can write.
+// maxStamp is the last second of the year 9999, the last one that RFC 3339 can represent.
 const maxStamp = Stamp(253402300799)
 
-// StampOf is the second in which t lies; ok is false where it is not from 1970 to 9999.
+// StampOf is the second that contains t. ok is false if t is not in the years 1970 to 9999.
 func StampOf(t time.Time) (s Stamp, ok bool) {
-	s = Stamp(t.Unix()) // of any time.Time, without overflow
+	s = Stamp(t.Unix()) // does not overflow for any time.Time
 	return s, s > 0 && s <= maxStamp
 }
 
-// Time is s as a time.Time.
+// Time converts s.
 func (s Stamp) Time() time.Time { return time.Unix(int64(s), 0).UTC() }
 
-// String is the name of a tick; empty for none.
+// String is the name of a tick; empty for 0.
 func (s Stamp) String() string {
 	if s <= 0 {
 		return ""
@@ -39,7 +39,7 @@ func (s Stamp) String() string {
 	return s.Time().Format(time.RFC3339)
 }
 
-// ParseStamp is the inverse of String. ok is false for what String never says: another offset, a part of a second.
+// ParseStamp is the inverse of String. ok is false for texts that String never returns: with another offset, or with a fraction.
 func ParseStamp(name string) (s Stamp, ok bool) {
 	t, err := time.Parse(time.RFC3339, name)
 	if err != nil {
@@ -49,29 +49,29 @@ func ParseStamp(name string) (s Stamp, ok bool) {
 	return s, ok && s.String() == name
 }
 
-// CatchUp says which ticks are made up for that were due while nobody could start them.
+// CatchUp selects which ticks to catch up that came due while no candidate could start them.
 type CatchUp string
 
-// What is made up for. None is started after startingDeadline.
+// The values of CatchUp. No tick starts after startingDeadline.
 const (
-	// CatchUpSkip: none. A tick is started within OnTime of when it could have been, or never.
+	// CatchUpSkip: none. A tick starts within OnTime of when it could have started, or never.
 	CatchUpSkip CatchUp = "Skip"
 	// CatchUpLatest: the newest.
 	CatchUpLatest CatchUp = "Latest"
-	// CatchUpAll: all, the oldest first; of more than MaxBacklog the oldest are missed.
+	// CatchUpAll: all, oldest first. If there are more than MaxBacklog, the oldest are missed.
 	CatchUpAll CatchUp = "All"
 )
 
-// Overlap says what becomes of a tick that comes due while a run is under way.
+// Overlap selects what happens to a tick that comes due during a run.
 type Overlap string
 
-// What becomes of it.
+// The values of Overlap.
 const (
-	// OverlapSkip: it is passed over.
+	// OverlapSkip: the tick is skipped.
 	OverlapSkip Overlap = "Skip"
-	// OverlapQueue: it waits for the run's end.
+	// OverlapQueue: the tick waits for the end of the run.
 	OverlapQueue Overlap = "Queue"
-	// OverlapReplace: the run is stopped for it.
+	// OverlapReplace: the run is stopped, and the tick's run starts.
 	OverlapReplace Overlap = "Replace"
 )
 
@@ -84,35 +84,35 @@ const (
 )
 
 const (
-	// MaxBacklog is how many ticks are made up for at most.
+	// MaxBacklog is the maximum number of ticks to catch up.
 	MaxBacklog = 100
-	// OnTime is how late a tick may be started under CatchUpSkip. Two clocks that agree make a start Tolerance late; the rest is
-	// for the pod that takes the tick.
+	// OnTime is how late a tick may start under CatchUpSkip. Two clocks that agree can delay a start by Tolerance; the rest is time
+	// for the Pod that starts the tick.
 	OnTime = time.Minute
-	// Tolerance is how far apart two clocks may be that agree.
+	// Tolerance is the maximum difference between two clocks that agree.
 	Tolerance = 30 * time.Second
 )
 
-// Spec is a schedule as a job says it. What is empty has its default: Etc/UTC, an hour, Latest, Skip.
+// Spec is a schedule as in a job's spec. Empty fields have defaults: Etc/UTC, an hour, Latest, Skip.
 type Spec struct {
-	// Cron is five fields, each separated from the next by one space.
+	// Cron is five fields, separated by single spaces.
 	Cron string
-	// TimeZone is a name of the IANA tables.
+	// TimeZone is a name from the IANA database.
 	TimeZone string
-	// StartingDeadline is how long after its instant a tick may be started.
+	// StartingDeadline is how long after its instant a tick may start.
 	StartingDeadline time.Duration
 	CatchUp          CatchUp
 	Overlap          Overlap
 }
 
-// Schedule is a Spec that was found good.
+// Schedule is a valid Spec.
 type Schedule struct {
 	spec Spec
 	cron cron
 	zone zone
 }
 
-// Parse checks a Spec. Its error names the field, the value and what to write instead.
+// Parse checks a Spec. Its error names the field, the value and the remedy.
 func Parse(spec Spec) (*Schedule, error) {
 	spec = spec.withDefaults()
 	if d := spec.StartingDeadline; d < MinStartingDeadline || d > MaxStartingDeadline {
@@ -144,7 +144,7 @@ func Parse(spec Spec) (*Schedule, error) {
 	return &Schedule{spec: spec, cron: c, zone: z}, nil
 }
 
-// Spec is what s was parsed from, with its defaults.
+// Spec is the spec of s, with its defaults.
 func (s *Schedule) Spec() Spec { return s.spec }
 
 func (s Spec) withDefaults() Spec {

@@ -5,17 +5,17 @@ type Outcome uint8
 
 // The outcomes.
 const (
-	// Expired: missed, since it was not started before its startingDeadline.
+	// Expired: missed, because it did not start before its startingDeadline.
 	Expired Outcome = iota
-	// Overtaken: missed, since a newer one came due before it was started, and not all are made up for.
+	// Overtaken: missed, because a newer tick came due before it started, and catchUp is not All.
 	Overtaken
-	// Late: missed, since it could have been started for longer than OnTime and was not, and nothing is made up for.
+	// Late: missed, because it did not start within OnTime of when it could have, and catchUp is Skip.
 	Late
-	// Backlog: missed, since more than MaxBacklog newer ones were due as well.
+	// Backlog: missed, because more than MaxBacklog newer ticks were due as well.
 	Backlog
-	// Withdrawn: missed, since it was not started before the schedule was suspended.
+	// Withdrawn: missed, because it did not start before the schedule was suspended.
 	Withdrawn
-	// Overlapped: skipped, since it came due during a run.
+	// Overlapped: skipped, because it came due during a run.
 	Overlapped
 	outcomes
 )
@@ -24,7 +24,7 @@ func (o Outcome) String() string {
 	return [...]string{"Expired", "Overtaken", "Late", "Backlog", "Withdrawn", "Overlapped"}[o]
 }
 
-// Tally counts ticks by what became of them. Index it by Outcome.
+// Tally counts ticks by outcome. Index it by Outcome.
 type Tally [outcomes]Lot
 
 // Lot is a number of ticks, with the first and the last of them.
@@ -33,7 +33,7 @@ type Lot struct {
 	First, Last Stamp
 }
 
-// Missed is how many ticks should have been run and were not.
+// Missed is the number of ticks that should have run and did not.
 func (t *Tally) Missed() (n int64) {
 	for o := range Overlapped {
 		n += t[o].Count
@@ -41,7 +41,7 @@ func (t *Tally) Missed() (n int64) {
 	return n
 }
 
-// Skipped is how many ticks were passed over, as the policy has it.
+// Skipped is the number of ticks that were skipped by policy.
 func (t *Tally) Skipped() int64 { return t[Overlapped].Count }
 
 func (t *Tally) list(o Outcome, list []Stamp) {

@@ -2,24 +2,26 @@ package schedule
 
 import "time"
 
-// ticks are those of a schedule. Of one that does not follow real time, civil times up to shown have had theirs.
+// ticks are the ticks of a schedule. If the schedule does not follow real time, civil times up to shown have had their ticks.
 type ticks struct {
 	*Schedule
 	shown Stamp
 }
 
-// Next is the first tick after an instant; ok is false if there is none up to year 9999.
+// Next is the first tick after an instant. ok is false if there is none up to the year 9999.
 //
-// A schedule with a star in its minute or its hour follows real time: its ticks are the instants at which the zone's clock shows a
-// minute of its fields. What a clock skips that is set forward has none, what it shows twice has two.
+// A schedule with a star in its minute or hour follows real time: its ticks are the instants at which the zone's clock shows a
+// matching minute. Minutes that are skipped when the clock is set forward have no tick, and minutes that the clock shows twice have
+// two.
 //
-// Any other is of fixed times: the tick of each is the first instant at which the zone's clock shows that time, or a later
-// one. What is skipped comes when the clock is set forward, all of it as one tick; what is shown twice comes the first time.
+// Any other schedule has fixed times: the tick of each time is the first instant at which the zone's clock shows that time or a
+// later one. Times that are skipped come when the clock is set forward, all of them as one tick. Times that the clock shows twice
+// come the first time.
 func (s *Schedule) Next(after Stamp) (tick Stamp, ok bool) {
 	return ticks{Schedule: s}.next(after)
 }
 
-// Local is what the zone's clock shows at a tick, in seconds counted as if it were UTC's: Facts.Local of a tick.
+// Local is the time on the zone's clock at a tick, in seconds counted as if the clock showed UTC: Facts.Local of a tick.
 func (s *Schedule) Local(tick Stamp) Stamp { return tick + s.zone.offset(tick) }
 
 // LocalTime is a tick as the zone's clock shows it, for people.
@@ -37,7 +39,7 @@ func (t ticks) next(after Stamp) (tick Stamp, ok bool) {
 	return tick, tick <= maxStamp
 }
 
-// reached is the civil time up to which all have had their ticks.
+// reached is the civil time up to which all times have had their ticks.
 func (t ticks) reached(at Stamp) Stamp { return max(t.zone.reached(at), t.shown) }
 
 func (t ticks) nextReal(after Stamp) Stamp {
@@ -70,14 +72,14 @@ func (t ticks) count(after, to Stamp) (n int64) {
 	n = t.cron.count(t.reached(after), t.reached(to))
 	for _, at := t.zone.span(after); at <= to; _, at = t.zone.span(at) {
 		if skipped := t.cron.count(t.reached(at-1), at+t.zone.offset(at)); skipped > 1 {
-			n -= skipped - 1 // all that is skipped is one tick
+			n -= skipped - 1 // all skipped times are one tick
 		}
 	}
 	return n
 }
 
-// last is the newest tick after one instant and not after another, of which there is one. It looks back ever farther, so that it
-// walks over few.
+// last is the newest tick after one instant and not after another; there must be one. It looks back in growing steps, so that it
+// walks over few ticks.
 func (t ticks) last(after, to Stamp) (tick Stamp) {
 	const wider = 8
 	for back := Stamp(minuteSeconds); ; back *= wider {

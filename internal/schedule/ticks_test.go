@@ -23,7 +23,7 @@ func stamp(t *testing.T, text string) Stamp {
 	return Stamp(at.Unix())
 }
 
-// What is skipped and what is shown twice, as a person would write it down.
+// Times that a clock skips and shows twice, as a person would write them down.
 func TestNextWhereClocksAreSet(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -117,7 +117,7 @@ func TestNextEndsWithTime(t *testing.T) {
 	}
 }
 
-// The name of a tick says all of it, and there is one name.
+// A tick's name identifies it completely, and each tick has one name.
 func TestStampsAreNames(t *testing.T) {
 	t.Parallel()
 	for name, want := range map[string]bool{
@@ -138,7 +138,7 @@ func TestStampsAreNames(t *testing.T) {
 	}
 }
 
-// Years that nobody waits for are counted, not walked over tick by tick.
+// Long periods are counted, not walked over tick by tick.
 func TestCountingIsBounded(t *testing.T) {
 	t.Parallel()
 	all := ticks{Schedule: mustParse(t, Spec{Cron: "* * * * *", TimeZone: "Europe/Berlin"})}

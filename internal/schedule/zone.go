@@ -14,21 +14,21 @@ import (
 	"time"
 )
 
-// packed is Go's own lib/time/zoneinfo.zip, packed once more: it is a zip without compression. time.LoadLocation would ask the
-// environment and the file system first, which are the image's, and two candidates may run different images.
+// packed is Go's own lib/time/zoneinfo.zip, compressed, because that zip is not. time.LoadLocation would read the environment and
+// the file system first. These come from the image, and two candidates can run different images.
 //
 //go:generate sh -c "gzip -9n < $(go env GOROOT)/lib/time/zoneinfo.zip > zones.zip.gz"
 //go:embed zones.zip.gz
 var packed string
 
-// maxZone bounds the size of one zone's table.
+// maxZone bounds the size of one time zone's table.
 const maxZone = 1 << 16
 
-// zone is a zone's clock: it shows civil seconds, which are counted as if that clock were UTC's.
+// zone is the clock of a time zone. It shows civil seconds, counted as if the clock showed UTC.
 type zone struct{ location *time.Location }
 
-// zones are those that were asked for, by name: to find one takes milliseconds, and a Lease says its zone each time that it is read.
-// There are no more of them than there are tables, which never change.
+// zones caches time zones by name: loading one takes milliseconds, and every read of a Lease needs its zone. Its size is bounded by
+// the number of tables, which never change.
 var zones sync.Map
 
 func loadZone(name string) (zone, error) {
@@ -50,19 +50,19 @@ func unpackZone(name string) (zone, error) {
 	case err != nil:
 		return zone{}, err
 	case table == nil && similar != "":
-		return zone{}, fmt.Errorf("%s is not a zone: write %s", quote(name), similar)
+		return zone{}, fmt.Errorf("%s is not a time zone: write %s", quote(name), similar)
 	case table == nil:
-		return zone{}, fmt.Errorf("%s is not a zone: write a name of the IANA tables, like Europe/Berlin, or leave it out for %s",
+		return zone{}, fmt.Errorf("%s is not a time zone: write a name from the IANA database, such as Europe/Berlin, or omit it for %s",
 			quote(name), DefaultTimeZone)
 	}
 	location, err := time.LoadLocationFromTZData(name, table)
 	if err != nil {
-		return zone{}, fmt.Errorf("%s: its table can't be read: %w", quote(name), err)
+		return zone{}, fmt.Errorf("%s: cannot read its time zone table: %w", quote(name), err)
 	}
 	return zone{location}, nil
 }
 
-// find returns the table of a zone, or nil and the name of one that is written alike.
+// find returns the table of a zone, or nil and the name of a zone that is spelled similarly.
 func find(name string) (table []byte, similar string, err error) {
 	err = walk(func(zone string, data []byte) bool {
 		if zone == name {
@@ -77,17 +77,17 @@ func find(name string) (table []byte, similar string, err error) {
 	return table, similar, err
 }
 
-// walk gives all zones to visit, until that returns false.
+// walk calls visit for each zone until it returns false.
 func walk(visit func(name string, data []byte) bool) error {
 	unpacked, err := gzip.NewReader(strings.NewReader(packed))
 	if err != nil {
-		return fmt.Errorf("the tables of zones can't be read: %w", err)
+		return fmt.Errorf("cannot read the time zone tables: %w", err)
 	}
 	in := bufio.NewReader(unpacked)
 	for {
 		name, data, err := readFile(in)
 		if err != nil {
-			return fmt.Errorf("the tables of zones can't be read: %w", err)
+			return fmt.Errorf("cannot read the time zone tables: %w", err)
 		}
 		if name == "" || !visit(name, data) {
 			return nil
@@ -95,7 +95,7 @@ func walk(visit func(name string, data []byte) bool) error {
 	}
 }
 
-// The head of a file in a zip without compression, and where in it stands what is needed.
+// The header of a file in a zip without compression, and the offsets of the fields that are needed.
 const (
 	headLen   = 30
 	headMagic = "PK\x03\x04"
@@ -104,7 +104,7 @@ const (
 	moreLenAt = 28
 )
 
-// readFile reads the next file of a zip; the name is empty where there are no more.
+// readFile reads the next file of a zip. The name is empty after the last file.
 func readFile(in io.Reader) (name string, data []byte, err error) {
 	var head [headLen]byte
 	if _, err := io.ReadFull(in, head[:]); err != nil {
@@ -117,7 +117,7 @@ func readFile(in io.Reader) (name string, data []byte, err error) {
 	nameLen := int(binary.LittleEndian.Uint16(head[nameLenAt:]))
 	more := int(binary.LittleEndian.Uint16(head[moreLenAt:]))
 	if size > maxZone {
-		return "", nil, errors.New("a table is too large")
+		return "", nil, errors.New("a time zone table is too large")
 	}
 	body := make([]byte, nameLen+more+size)
 	if _, err := io.ReadFull(in, body); err != nil {
@@ -132,11 +132,11 @@ func (z zone) offset(at Stamp) Stamp {
 	return Stamp(seconds)
 }
 
-// far is farther away than any instant that is asked for.
+// far is later than any instant in use.
 const far = 2 * maxStamp
 
-// span returns seconds around at in which the offset is the same one, from start up to but without end. Beyond its table Go ends
-// them with each year, on day 365: on the last day of a leap year the end that it tells is past, and that of the day is taken.
+// span returns the seconds around at that have the same offset, from start up to, but not including, end. After the end of its table, Go
+// ends spans with each year, on day 365. On the last day of a leap year that end is in the past, so span returns the end of the day.
 func (z zone) span(at Stamp) (start, end Stamp) {
 	first, last := time.Unix(int64(at), 0).In(z.location).ZoneBounds()
 	start, end = -far, far
@@ -152,10 +152,11 @@ func (z zone) span(at Stamp) (start, end Stamp) {
 	return start, end
 }
 
-// turnback is more than all that a zone's clock was ever set back by: offsets are from -16 to +16 hours.
+// turnback is greater than any amount by which a zone's clock was ever set back: offsets are from -16 to +16 hours.
 const turnback = 2 * daySeconds
 
-// reached is the latest that the zone's clock has shown up to an instant. Where it was set back, it shows less now.
+// reached is the latest time that the zone's clock has shown up to an instant. After the clock is set back, it shows an earlier
+// time.
 func (z zone) reached(at Stamp) Stamp {
 	shown := at + z.offset(at)
 	for start, _ := z.span(at); start > at-turnback; start, _ = z.span(start - 1) {
@@ -164,7 +165,7 @@ func (z zone) reached(at Stamp) Stamp {
 	return shown
 }
 
-// first is the first instant at which the zone's clock shows a civil second, or a later one.
+// first is the first instant at which the zone's clock shows a civil second or a later one.
 func (z zone) first(civil Stamp) Stamp {
 	at := civil - turnback
 	for {

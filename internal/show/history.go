@@ -9,8 +9,8 @@ import (
 	"github.com/singletonjob/operator/api/v1alpha1"
 )
 
-// History is the changes of a job's holder as a table, newest first. wide adds the time, both nodes and the earlier token. On a terminal
-// that is too narrow, pods go without the job's name.
+// History is a table of the changes of a job's holder, newest first. wide adds the time, both nodes and the previous token. If the
+// terminal is too narrow, Pods are shown without the job's name.
 func History(job string, changes []v1alpha1.TenureChange, now time.Time, s Style, wide bool) string {
 	head := []string{"AGE", "TYPE", "REASON", "FROM", "TO", "TOKEN", "DOWN"}
 	if wide {
@@ -60,15 +60,15 @@ func dash(text string) string {
 	return text
 }
 
-// A Span is the beginning of a tenure. Its end is left open: what a process wrote that lived on has the token of its tenure.
+// A Span is the start of a tenure. It has no end, because a process that outlives its tenure still writes with the tenure's token.
 type Span struct {
 	Pod   string
 	Token int64
 	From  time.Time
 }
 
-// Spans are the tenures that the facts tell of, newest first: those in the Lease's own history, which agents write before their processes
-// start, and the job's, which stay when the Lease has forgotten them.
+// Spans lists the known tenures, newest first: those in the Lease's history, which agents write before they start their processes,
+// and those in the job's status, which keeps tenures that the Lease no longer has.
 func Spans(f Facts) (all []Span) {
 	if f.Lease != nil {
 		for _, past := range f.Lease.History {
@@ -84,8 +84,8 @@ func Spans(f Facts) (all []Span) {
 	return all
 }
 
-// TokenAt is the token that a pod's process had been given last at some time, 0 for none: a standby has no process. Times are of
-// the pod's own node, as those of its tenures are.
+// TokenAt is the last token that a Pod's process had been given at a time; 0 if there is none, because a standby has no process.
+// All times are by the clock of the Pod's node.
 func TokenAt(spans []Span, pod string, at time.Time) int64 {
 	for _, s := range spans {
 		if s.Pod == pod && !s.From.After(at) {

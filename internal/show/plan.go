@@ -13,7 +13,7 @@ import (
 	"github.com/singletonjob/operator/internal/lease"
 )
 
-// Plan is what a lease's settings mean, by calculation alone: no cluster is asked. Starting a program comes on top of every gap.
+// Plan is the effect of a lease's settings. It is calculated without a cluster. The start time of the program adds to every gap.
 type Plan struct {
 	LeaseDuration  metav1.Duration         `json:"leaseDuration"`
 	RenewDeadline  metav1.Duration         `json:"renewDeadline"`
@@ -22,19 +22,20 @@ type Plan struct {
 	OnRenewFailure v1alpha1.OnRenewFailure `json:"onRenewFailure"`
 	Candidates     int32                   `json:"candidates"`
 
-	// OutageSurvived is for how long the API server may be gone without any effect, less a round trip or two.
+	// OutageSurvived is the longest outage of the API server that has no effect, less a round trip or two.
 	OutageSurvived metav1.Duration `json:"outageSurvived"`
-	// Killed is how long after its last confirmed renewal a process is dead at the latest; with KeepRunning it is not for that.
+	// Killed is the time from the last confirmed renewal by which a process is dead. It is nil with KeepRunning, which kills no
+	// process.
 	Killed *metav1.Duration `json:"killed,omitempty"`
-	// WritesPerSecond are those of one job at rest.
+	// WritesPerSecond is the write rate of one idle job.
 	WritesPerSecond float64 `json:"writesPerSecond"`
 	Gaps            []Gap   `json:"gaps"`
 }
 
-// Gap is for how long nobody acts after a fault.
+// Gap is the time without an active process after a fault.
 type Gap struct {
 	Fault string `json:"fault"`
-	// Least and Most bound the gap; a missing Most is told by Note.
+	// Least and Most bound the gap. If Most is missing, Note describes the upper bound.
 	Least metav1.Duration  `json:"least"`
 	Most  *metav1.Duration `json:"most,omitempty"`
 	Note  string           `json:"note,omitempty"`
@@ -45,14 +46,14 @@ const (
 	faultEnds     = "the process ends by itself"
 	faultCrash    = "it crashes, or is killed"
 	faultHandover = "drain, rollout, switchover"
-	faultKilled   = "its container is killed, or the agent"
+	faultKilled   = "its container or the agent is killed"
 	faultLost     = "its node dies; the pod is frozen"
 	faultCutOff   = "its node is cut off from the API server"
-	faultOutage   = "no API server for anybody"
+	faultOutage   = "the API server is down for all"
 )
 
-// PlanOf is the plan of a valid spec with its defaults. Nothing else of the spec matters than its lease, its candidates, and how
-// long a pod may take to stop.
+// PlanOf computes the plan of a valid, defaulted spec. It depends only on the lease, the candidates and the termination grace
+// period.
 func PlanOf(spec *v1alpha1.SingletonJobSpec) Plan {
 	l := spec.Lease
 	duration, deadline, retry, delay := l.LeaseDuration.Duration, l.RenewDeadline.Duration, l.RetryPeriod.Duration, l.LockDelay.Duration
@@ -68,20 +69,20 @@ func PlanOf(spec *v1alpha1.SingletonJobSpec) Plan {
 	p.Gaps = []Gap{
 		bounded(faultEnds, 0, 0, ""),
 		bounded(faultCrash, delay, delay, ""),
-		bounded(faultHandover, 0, stop+delay, "as long as it takes to stop"),
-		bounded(faultKilled, delay, duration+delay, "until it is seen to be gone"),
+		bounded(faultHandover, 0, stop+delay, "as long as the process takes to stop"),
+		bounded(faultKilled, delay, duration+delay, "until its end is noticed"),
 		bounded(faultLost, duration-retry+delay, duration+delay, ""),
 	}
 	if l.OnRenewFailure == v1alpha1.OnRenewFailureKeepRunning {
 		p.Gaps = append(p.Gaps,
-			bounded(faultCutOff, 0, 0, "it acts on beside the next one; the sink refuses it"),
-			bounded(faultOutage, 0, 0, "it acts on"))
+			bounded(faultCutOff, 0, 0, "it keeps acting beside the next one; the sink refuses it"),
+			bounded(faultOutage, 0, 0, "it keeps acting"))
 		return p
 	}
 	p.Killed = &metav1.Duration{Duration: duration - margin}
 	p.Gaps = append(p.Gaps,
 		bounded(faultCutOff, margin+delay, duration-deadline+delay, ""),
-		Gap{Fault: faultOutage, Note: "none up to about " + said(p.OutageSurvived.Duration) + "; else until it is back"})
+		Gap{Fault: faultOutage, Note: "none up to about " + said(p.OutageSurvived.Duration) + "; otherwise until it is back"})
 	return p
 }
 
@@ -105,9 +106,9 @@ func (g Gap) String() string {
 	return said(g.Least.Duration) + " to " + said(g.Most.Duration)
 }
 
-// Text is a plan for people, for so many jobs like that.
+// Text formats a plan for people, for this many such jobs.
 func (p Plan) Text(jobs int, s Style) string {
-	rows := [][]cell{{{"WHAT HAPPENS", bold}, {"NOBODY ACTS FOR", bold}}}
+	rows := [][]cell{{{"WHAT HAPPENS", bold}, {"NO PROCESS ACTS FOR", bold}}}
 	for _, g := range p.Gaps {
 		rows = append(rows, []cell{{g.Fault, plain}, {g.String(), plain}})
 	}
@@ -119,7 +120,7 @@ func (p Plan) Text(jobs int, s Style) string {
 	return strings.Join(lines, "\n") + "\n"
 }
 
-// flow breaks a text into lines that fit the terminal.
+// flow wraps a text to the width of the terminal.
 func (s Style) flow(text string) string {
 	if s.Width == 0 {
 		return text
@@ -137,19 +138,19 @@ func (p Plan) heading() string {
 }
 
 func (p Plan) remarks(jobs int) []string {
-	all := []string{"That is with a standby that is ready, and without the time that the program takes to start."}
+	all := []string{"These times assume a ready standby, and do not include the start time of the program."}
 	if p.Candidates == 1 {
-		all[0] = "One candidate has no standby: where its pod or node is gone, a new pod is scheduled, pulled and started besides, and Kubernetes " +
-			"replaces no pod of a lost node by itself. Use candidates: 2."
+		all[0] = "With one candidate there is no standby. If its Pod or node is lost, add the time to schedule, pull and start a new Pod. Kubernetes " +
+			"does not replace a Pod on a lost node by itself. Use candidates: 2."
 	}
 	if p.Killed != nil {
-		all = append(all, fmt.Sprintf("A process whose lease is not renewed is told to stop %s after the last confirmed renewal, is dead by %s, and another "+
-			"begins after %s at the earliest. What it sent before may still arrive: a sink without a fence has lockDelay alone to wait for that.",
+		all = append(all, fmt.Sprintf("If the lease is not renewed, the agent tells the process to stop %s after the last confirmed renewal. The process is dead by %s, and "+
+			"another starts after %s at the earliest. Requests that it sent before can still arrive: for a sink without a fence, only lockDelay waits for them.",
 			said(p.RenewDeadline.Duration), said(p.Killed.Duration), said(p.LeaseDuration.Duration+p.LockDelay.Duration)))
 	} else {
-		all = append(all, "With KeepRunning two processes may act at a time. Only a sink that compares tokens keeps them apart.")
+		all = append(all, "With KeepRunning, two processes can act at the same time. Only a sink that compares tokens keeps them apart.")
 	}
-	return append(all, fmt.Sprintf("At rest: %s per second to the API server%s.", plural(rate(p.WritesPerSecond*float64(jobs)), "write"), ofJobs(jobs)))
+	return append(all, fmt.Sprintf("When idle: %s per second to the API server%s.", plural(rate(p.WritesPerSecond*float64(jobs)), "write"), ofJobs(jobs)))
 }
 
 func ofJobs(jobs int) string {
@@ -159,7 +160,7 @@ func ofJobs(jobs int) string {
 	return fmt.Sprintf(" for %d such jobs", jobs)
 }
 
-// rate has three digits.
+// rate formats a number with three digits.
 func rate(perSecond float64) string {
 	const digits = 3
 	if perSecond >= 100 {
@@ -175,7 +176,7 @@ func plural(count, what string) string {
 	return count + " " + what + "s"
 }
 
-// said is a duration without units that are 0: 1m rather than 1m0s.
+// said formats a duration without units that are 0: 1m instead of 1m0s.
 func said(d time.Duration) string {
 	text := d.String()
 	for _, none := range []string{"m0s", "h0m"} {

@@ -13,19 +13,19 @@ import (
 	"github.com/singletonjob/operator/internal/lease"
 )
 
-// Runs are those of a job that runs to completion.
+// Runs are the runs of a job that runs to completion.
 type Runs struct {
-	// Cron and TimeZone are empty for a job that is run once.
+	// Cron and TimeZone are empty for a job that runs once.
 	Cron     string `json:"cron,omitempty"`
 	TimeZone string `json:"timeZone,omitempty"`
 	// Next is the next tick.
 	Next *time.Time `json:"next,omitempty"`
-	// Missed and Skipped count ticks that had no run.
+	// Missed and Skipped count ticks without a run.
 	Missed  int64 `json:"missed"`
 	Skipped int64 `json:"skipped"`
-	// Asked is the name of a run that somebody asks for and that has not begun.
+	// Asked is the name of a run that is requested and has not started.
 	Asked string `json:"asked,omitempty"`
-	// All are the last runs, newest first.
+	// All lists the last runs, newest first.
 	All []v1alpha1.RunStatus `json:"all,omitempty"`
 }
 
@@ -44,7 +44,7 @@ func viewRuns(f Facts) *Runs {
 	return v
 }
 
-// Asked is the name of the run that a job's annotation asks for, empty if there is none or it was answered.
+// Asked is the name of the run that the job's annotation requests; empty if there is none or the request has been handled.
 func Asked(f Facts) string {
 	name := contract.ParseRequest(f.Job.Annotations[contract.RunNowAnnotation]).Name
 	if name == "" || RunOf(f, name) != nil || PassedOver(f, name) {
@@ -53,10 +53,10 @@ func Asked(f Facts) string {
 	return name
 }
 
-// RunID is that of the run that was asked for by a name.
+// RunID is the ID of the run that was requested by this name.
 func RunID(job *v1alpha1.SingletonJob, name string) string { return string(job.UID) + "/" + name }
 
-// RunOf is the run that was asked for by a name, nil if none has begun as far as is known. The Lease knows first.
+// RunOf is the run that was requested by this name, or nil if none is known to have started. The Lease shows it first.
 func RunOf(f Facts, name string) *v1alpha1.RunStatus {
 	id := RunID(f.Job, name)
 	if f.Lease != nil && f.Lease.Runs.Now.ID == id {
@@ -67,7 +67,7 @@ func RunOf(f Facts, name string) *v1alpha1.RunStatus {
 			return &f.Job.Status.Runs[i]
 		}
 	}
-	if f.Lease != nil { // it may have ended before the status told of it
+	if f.Lease != nil { // it may have ended before the status showed it
 		for i := range f.Lease.Runs.Past {
 			if past := &f.Lease.Runs.Past[i]; past.ID == id {
 				return ofLease(past)
@@ -77,19 +77,19 @@ func RunOf(f Facts, name string) *v1alpha1.RunStatus {
 	return nil
 }
 
-// ofLease is a run that a Lease tells of, without its times.
+// ofLease converts a run in a Lease, which records no times.
 func ofLease(r *lease.Run) *v1alpha1.RunStatus {
 	return &v1alpha1.RunStatus{
 		ID: r.ID, State: string(r.State), Attempts: r.Attempt, Token: r.Token, Pod: r.Pod, Reason: string(r.Reason), ExitCode: new(int32(r.Code)),
 	}
 }
 
-// PassedOver reports whether a run that was asked for was answered by none.
+// PassedOver reports whether a requested run was skipped.
 func PassedOver(f Facts, name string) bool {
 	return f.Lease != nil && f.Lease.Runs.Answered == name && RunOf(f, name) == nil
 }
 
-// UnderWay is the run that was started and has not ended, nil if there is none.
+// UnderWay is the run that has started and not ended, or nil.
 func UnderWay(f Facts) *v1alpha1.RunStatus {
 	if f.Lease != nil && f.Lease.Runs.Now.ID != "" {
 		now := f.Lease.Runs.Now
@@ -110,12 +110,12 @@ func UnderWay(f Facts) *v1alpha1.RunStatus {
 	return nil
 }
 
-// Final reports whether a run's last word is said.
+// Final reports whether a run's state cannot change any more.
 func Final(r *v1alpha1.RunStatus) bool {
 	return slices.Contains([]lease.RunState{lease.RunComplete, lease.RunGivenUp, lease.RunReplaced, v1alpha1.RunUnknown}, lease.RunState(r.State))
 }
 
-// RunName is a run as people know it: by its tick, or by the name that it was asked for by.
+// RunName names a run for people: by its tick, or by the name with which it was requested.
 func RunName(r *v1alpha1.RunStatus) string {
 	_, name, found := strings.Cut(r.ID, "/")
 	switch {
@@ -145,14 +145,14 @@ func runsBranch(v Job, now time.Time, s Style, wide bool) branch {
 		b.text += fmt.Sprintf("; %d missed, %d skipped", r.Missed, r.Skipped)
 	}
 	if r.Asked != "" {
-		b.text += "; asked for and not begun: " + Clean(r.Asked)
+		b.text += "; requested and not started: " + Clean(r.Asked)
 	}
 	rows := make([][]cell, 0, lastRuns)
 	for i := range r.All[:min(len(r.All), lastRuns)] {
 		row := runRow(v.Name, &r.All[i], now, wide)
 		rows = append(rows, append(row[:len(row)-1], cell{"token " + row[len(row)-1].text, plain}))
 	}
-	for _, column := range []int{podOfRun, tokenOfRun - 1, tookOfRun, attemptOfRun} { // each where those before are gone
+	for _, column := range []int{podOfRun, tokenOfRun - 1, tookOfRun, attemptOfRun} { // each index is valid once the columns before it are removed
 		if s.Width == 0 || wide || s.fits(rows, s.Width-twig) {
 			break
 		}
@@ -166,7 +166,7 @@ func runsBranch(v Job, now time.Time, s Style, wide bool) branch {
 
 func untilText(t, now time.Time) string {
 	if !t.After(now) {
-		return rfc3339(t) + ", which is due"
+		return rfc3339(t) + ", which is due now"
 	}
 	return "in " + Ago(t.Sub(now)) + " at " + rfc3339(t)
 }
@@ -179,7 +179,7 @@ const (
 	tokenOfRun
 )
 
-// runRow has a run's age, state, name, attempts, length, pod, and last its token.
+// runRow is a run's age, state, name, attempts, length, Pod and token, in this order.
 func runRow(job string, r *v1alpha1.RunStatus, now time.Time, wide bool) []cell {
 	age, took := "-", "-"
 	if r.StartTime != nil {
@@ -203,7 +203,7 @@ func runRow(job string, r *v1alpha1.RunStatus, now time.Time, wide bool) []cell 
 	}
 }
 
-// stateText has the reason where something failed.
+// stateText is a run's state, with the reason of a failure.
 func stateText(r *v1alpha1.RunStatus) string {
 	failed := r.State == string(lease.RunFailed) || r.State == string(lease.RunGivenUp)
 	switch {
@@ -228,7 +228,7 @@ func runColor(r *v1alpha1.RunStatus) color {
 	return plain
 }
 
-// RunHistory is the runs of a job as a table, newest first. wide adds the run's ID, and when it began and ended.
+// RunHistory is a table of a job's runs, newest first. wide adds each run's ID, start and end.
 func RunHistory(job string, all []v1alpha1.RunStatus, now time.Time, s Style, wide bool) string {
 	head := []string{"AGE", "STATE", "RUN", "ATTEMPTS", "TOOK", "POD", "TOKEN"}
 	if wide {

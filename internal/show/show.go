@@ -1,5 +1,5 @@
-// Package show is what kubectl singleton tells of a job: from facts to a view of plain values, and from that to text. It asks
-// nobody and reads no clock.
+// Package show turns what is known of a job into the output of kubectl singleton: facts into a view of plain values, and the view
+// into text. It sends no requests and reads no clock.
 package show
 
 import (
@@ -17,13 +17,14 @@ import (
 	"github.com/singletonjob/operator/internal/lease"
 )
 
-// Facts are what is known of a job at one moment.
+// Facts hold what is known of a job at one moment.
 type Facts struct {
 	Job *v1alpha1.SingletonJob
-	// Lease is what the job's Lease says, nil where there is none of ours or nobody may read it; NoLease says then which.
+	// Lease is the job's Lease. It is nil if there is none, if it is not a SingletonJob's, or if the user may not read it; NoLease
+	// then gives the reason.
 	Lease   *lease.Record
 	NoLease string
-	// Renewed is when the Lease's last renewal was made: by the holder's clock, or when it was seen.
+	// Renewed is the time of the Lease's last renewal: by the holder's clock, or the time at which this program saw it.
 	Renewed time.Time
 	Pods    []corev1.Pod
 	// Events are of the job and its pods, in any order.
@@ -31,18 +32,18 @@ type Facts struct {
 	Now    time.Time
 }
 
-// Job is the view of a job, and what -o json and yaml print. Fields may be added.
+// Job is the view of a job, and the output of -o json and yaml. New fields may be added.
 type Job struct {
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
-	// Active is the tenure that lasts, nil if there is none.
+	// Active is the current tenure, or nil.
 	Active *Tenure `json:"active,omitempty"`
-	// Token is that of the current or last tenure, 0 before the first.
+	// Token is the token of the current or last tenure, and 0 before the first tenure.
 	Token      int64       `json:"token"`
 	Conditions []Condition `json:"conditions,omitempty"`
 	Lease      Lease       `json:"lease"`
 	Rollout    Rollout     `json:"rollout"`
-	// Runs are those of a job that runs to completion, nil for one that runs for ever.
+	// Runs are the runs of a job that runs to completion; nil for a continuous job.
 	Runs       *Runs                   `json:"runs,omitempty"`
 	Candidates []Candidate             `json:"candidates,omitempty"`
 	Failovers  int64                   `json:"failovers"`
@@ -50,7 +51,7 @@ type Job struct {
 	Changes    []v1alpha1.TenureChange `json:"changes,omitempty"`
 }
 
-// Tenure is who acts.
+// Tenure is the active Pod and its tenure.
 type Tenure struct {
 	Pod   string     `json:"pod"`
 	Node  string     `json:"node,omitempty"`
@@ -66,17 +67,17 @@ type Condition struct {
 	Message string `json:"message,omitempty"`
 }
 
-// Lease is the lock. Left is negative once it has run out.
+// Lease is the job's lock. Left is negative if the lease has run out.
 type Lease struct {
 	Holder   string     `json:"holder,omitempty"`
 	Settings string     `json:"settings,omitempty"`
 	Renewed  *time.Time `json:"renewed,omitempty"`
 	Left     *Duration  `json:"left,omitempty"`
-	// Unknown says why nothing is known of it.
+	// Unknown is the reason why nothing is known of the Lease.
 	Unknown string `json:"unknown,omitempty"`
 }
 
-// Rollout is how many candidates there are of those that should be.
+// Rollout counts the candidates.
 type Rollout struct {
 	Desired int32 `json:"desired"`
 	Total   int32 `json:"total"`
@@ -86,22 +87,22 @@ type Rollout struct {
 	Observed bool `json:"observed"`
 }
 
-// Candidate is a pod of the job.
+// Candidate is a Pod of the job.
 type Candidate struct {
 	Pod  string `json:"pod"`
 	Node string `json:"node,omitempty"`
 	// Role is "active" or "standby".
 	Role  string `json:"role"`
 	Ready bool   `json:"ready"`
-	// State is one word, or two: ready, CrashLoopBackOff, Pending, Terminating.
+	// State is one or two words: ready, CrashLoopBackOff, Pending, Terminating.
 	State   string `json:"state"`
 	Version string `json:"version,omitempty"`
-	// Restarts are those of the gated container.
+	// Restarts of the gated container.
 	Restarts int32     `json:"restarts"`
 	Created  time.Time `json:"created"`
 }
 
-// Duration is written as Go writes durations.
+// Duration is a duration in Go's notation.
 type Duration time.Duration
 
 // MarshalText makes it readable in JSON and YAML.
@@ -109,7 +110,7 @@ func (d Duration) MarshalText() ([]byte, error) {
 	return []byte(time.Duration(d).Round(time.Millisecond).String()), nil
 }
 
-// desired is how many candidates there should be now: none at rest.
+// desired is the number of candidates that there should be now: none while the job is idle.
 func desired(job *v1alpha1.SingletonJob) int32 {
 	if job.Status.Candidates.Total == 0 && condition(job, v1alpha1.ConditionProtected).Reason == v1alpha1.ReasonResting {
 		return 0
@@ -117,7 +118,7 @@ func desired(job *v1alpha1.SingletonJob) int32 {
 	return job.Spec.Candidates
 }
 
-// View is what there is to see.
+// View computes the view of a job.
 func View(f Facts) Job {
 	job := f.Job
 	v := Job{
@@ -139,8 +140,8 @@ func View(f Facts) Job {
 	return v
 }
 
-// active is the tenure that the operator reports. The Lease may know of a later one already, but a holder whose process does
-// not run is not active, and of that only the operator knows.
+// active is the tenure that the operator reports. The Lease can already show a later tenure, but a holder is not active until its
+// process runs, and only the operator knows that.
 func active(f Facts, all []Candidate) *Tenure {
 	s := &f.Job.Status
 	if s.ActivePod == "" {
@@ -150,7 +151,7 @@ func active(f Facts, all []Candidate) *Tenure {
 	if s.ActiveSince != nil {
 		t.Since = new(s.ActiveSince.UTC())
 	}
-	if holder := Holder(f); holder != "" && holder != t.Pod { // it took over a moment ago
+	if holder := Holder(f); holder != "" && holder != t.Pod { // it has just taken over
 		t = &Tenure{Pod: holder, Token: f.Lease.Token, Since: new(time.UnixMicro(f.Lease.AcquireTime).UTC())}
 		if i := slices.IndexFunc(all, func(c Candidate) bool { return c.Pod == holder }); i >= 0 {
 			t.Node = all[i].Node
@@ -159,7 +160,7 @@ func active(f Facts, all []Candidate) *Tenure {
 	return t
 }
 
-// Holder is the pod that the Lease names, empty where it names none.
+// Holder is the Pod that the Lease names as holder, or empty.
 func Holder(f Facts) string {
 	if f.Lease == nil {
 		return ""
@@ -215,7 +216,8 @@ func candidate(f Facts, pod *corev1.Pod) Candidate {
 	return c
 }
 
-// GatedName is the name of a pod's gated container: what the operator noted when it made the pod, else the first one.
+// GatedName is the name of a Pod's gated container: the one that the operator recorded when it created the Pod, or else the first
+// one.
 func GatedName(pod *corev1.Pod) string {
 	if name := pod.Annotations[contract.GatedAnnotation]; name != "" || len(pod.Spec.Containers) == 0 {
 		return name
@@ -229,7 +231,7 @@ func podReady(pod *corev1.Pod) bool {
 	})
 }
 
-// state is a pod's in few words, as kubectl get pods has them.
+// state describes a Pod in a few words, like kubectl get pods.
 func state(pod *corev1.Pod) string {
 	switch {
 	case pod.DeletionTimestamp != nil:
@@ -258,12 +260,12 @@ func state(pod *corev1.Pod) string {
 	return cmp.Or(string(pod.Status.Phase), "Pending")
 }
 
-// statuses are those of a pod's containers, in the order in which these start.
+// statuses are the statuses of a Pod's containers, in start order.
 func statuses(pod *corev1.Pod) []corev1.ContainerStatus {
 	return slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses)
 }
 
-// condition is the job's condition of a type, zero if there is none.
+// condition is the job's condition of this type, or the zero value.
 func condition(job *v1alpha1.SingletonJob, name string) metav1.Condition {
 	if c := meta.FindStatusCondition(job.Status.Conditions, name); c != nil {
 		return *c
@@ -271,7 +273,7 @@ func condition(job *v1alpha1.SingletonJob, name string) metav1.Condition {
 	return metav1.Condition{Type: name}
 }
 
-// Ago is a time span as kubectl writes ages: two units at the most, nothing finer than a second.
+// Ago formats a time span as kubectl formats ages: two units at most, nothing finer than a second.
 func Ago(d time.Duration) string {
 	const day = 24 * time.Hour
 	switch d = max(d, 0); {

@@ -73,7 +73,7 @@ func steady() Facts {
 	}
 }
 
-// says is a condition with the status that belongs to its reason.
+// says is a condition with the status of its reason.
 func says(name, reason, message string) metav1.Condition {
 	for _, r := range v1alpha1.ConditionReasons() {
 		if r.Condition == name && r.Reason == reason {
@@ -112,7 +112,7 @@ func waits(p *corev1.Pod, reason, message string) {
 	p.Status.ContainerStatuses[0].State = corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason, Message: message}}
 }
 
-// nobody takes the tenure away, and says why.
+// nobody removes the active process, with a reason.
 func (f *Facts) nobody(reason, message string) {
 	s := &f.Job.Status
 	s.ActivePod, s.ActiveNode, s.ActiveSince = "", "", nil
@@ -122,7 +122,7 @@ func (f *Facts) nobody(reason, message string) {
 	f.set(v1alpha1.ConditionProtected, v1alpha1.ReasonNoHolder, "nothing is active, so there is nothing to protect")
 }
 
-// rests has no run be under way.
+// rests makes the job idle: no run is in progress.
 func (f *Facts) rests(reason, message string) {
 	f.nobody(reason, message)
 	f.set(v1alpha1.ConditionProtected, v1alpha1.ReasonResting, "no run is under way, so there is nothing to protect")
@@ -148,7 +148,7 @@ func warning(of, reason, message string, before time.Duration) corev1.Event {
 	}
 }
 
-// nightly makes it a job with a schedule whose last runs were completed, failed and stopped for the next.
+// nightly gives the job a schedule. Its last runs were completed, failed, and replaced by the next run.
 func (f *Facts) nightly() {
 	f.Job.Spec.RunPolicy = v1alpha1.RunPolicyRunToCompletion
 	f.Job.Spec.Schedule = &v1alpha1.Schedule{Cron: "30 4 * * *", TimeZone: "Europe/Berlin"}
@@ -165,16 +165,16 @@ func (f *Facts) nightly() {
 	s.Runs[1].Reason = "DeadlineExceeded"
 }
 
-// cases are what people meet. What is shown of each is in testdata.
+// cases are the situations that users meet. The output for each is in testdata.
 var cases = map[string]func(*Facts){
 	"steady": func(*Facts) {},
 	"new, and no operator": func(f *Facts) {
 		f.Job.Status = v1alpha1.SingletonJobStatus{}
 		f.Job.Generation, f.Job.CreationTimestamp = 1, ago(90*time.Second)
-		f.Pods, f.Lease, f.NoLease = nil, nil, "there is none"
+		f.Pods, f.Lease, f.NoLease = nil, nil, "there is no Lease"
 	},
 	"changed, and not yet seen": func(f *Facts) { f.Job.Generation++ },
-	"the lease may not be read": func(f *Facts) { f.Lease, f.NoLease = nil, "not known: you may not read Leases here" },
+	"the lease may not be read": func(f *Facts) { f.Lease, f.NoLease = nil, "unknown: you may not read Leases in this namespace" },
 	"the holder's clock is ahead": func(f *Facts) {
 		f.Renewed = now.Add(42 * time.Second)
 	},
@@ -268,7 +268,7 @@ var cases = map[string]func(*Facts){
 	},
 	"somebody else's lease": func(f *Facts) {
 		f.nobody(v1alpha1.ReasonLeaseConflict, "the Lease prod/billing exists and is not this operator's")
-		f.Lease, f.NoLease = nil, "the Lease of this name is somebody else's"
+		f.Lease, f.NoLease = nil, "the Lease of this name does not belong to this job"
 	},
 	"a schedule": func(f *Facts) {
 		f.nightly()
@@ -338,7 +338,7 @@ var cases = map[string]func(*Facts){
 	},
 }
 
-// TestShown compares all that is shown in each case with its file.
+// TestShown compares all output for each case with its file.
 func TestShown(t *testing.T) {
 	for name, change := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -365,7 +365,7 @@ func TestShown(t *testing.T) {
 	}
 }
 
-// TestJSON: scripts rest on its names.
+// TestJSON: scripts depend on the names of fields.
 func TestJSON(t *testing.T) {
 	f := steady()
 	cases["no room for a standby"](&f)
@@ -390,12 +390,12 @@ func golden(t *testing.T, name, text string) {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(string(want), text); diff != "" {
-		t.Errorf("%s (go test ./internal/show -update writes it anew; -file +shown):\n%s", path, diff)
+		t.Errorf("%s (go test ./internal/show -update rewrites it; -file +shown):\n%s", path, diff)
 	}
 }
 
-// TestEveryReasonHasARemedy: of each reason for which a job is not active or protected, there is something to be told, and
-// something to do that names the job or its pods.
+// TestEveryReasonHasARemedy: for each reason why a job is not active or not protected, there is a finding, and a remedy that names
+// the job or its Pods.
 func TestEveryReasonHasARemedy(t *testing.T) {
 	for _, r := range v1alpha1.ConditionReasons() {
 		if r.Condition == v1alpha1.ConditionReady || r.Status != metav1.ConditionFalse || r.Condition == v1alpha1.ConditionProgressing && r.Reason == v1alpha1.ReasonUpToDate {
@@ -432,7 +432,7 @@ func TestColours(t *testing.T) {
 	}
 }
 
-// TestASCII: a terminal of another encoding shows what it can, in columns.
+// TestASCII: a terminal without UTF-8 gets ASCII characters, in columns.
 func TestASCII(t *testing.T) {
 	v := View(steady())
 	golden(t, "ascii.txt", Tree(v, now, Style{ASCII: true}, false)+History(v.Name, v.Changes, now, Style{ASCII: true, Width: 70}, false))
@@ -441,7 +441,7 @@ func TestASCII(t *testing.T) {
 	}
 }
 
-// TestNarrow: names that are as long as they may be, and words that are longer than a line, leave a terminal in order.
+// TestNarrow: names of the maximum length, and words longer than a line, fit the terminal.
 func TestNarrow(t *testing.T) {
 	f := steady()
 	long := "invoices-of-the-northern-subsidiary-and-its-partners"
@@ -472,7 +472,7 @@ func TestNarrow(t *testing.T) {
 	}
 }
 
-// TestWrapped: no line is longer than asked for, and nothing is lost, whatever a word's length.
+// TestWrapped: no line is too long, and no text is lost, whatever the length of a word.
 func TestWrapped(t *testing.T) {
 	text := "one " + strings.Repeat("x", 45) + " two three four five six"
 	want := []string{"one", strings.Repeat("x", 22), strings.Repeat("x", 22), "x two three four five", "six"}
@@ -535,12 +535,12 @@ func TestNotFound(t *testing.T) {
 		here, elsewhere []string
 		want            string
 	}{
-		{"billing", nil, nil, `there is no SingletonJob "billing" in namespace prod, nor any other: -n names another namespace`},
+		{"billing", nil, nil, `there is no SingletonJob "billing" in namespace prod, and no other either: select another namespace with -n`},
 		{"biling", []string{"mail", "billing"}, nil, `there is no SingletonJob "biling" in namespace prod; did you mean billing?`},
 		{"bill", []string{"billing"}, nil, `there is no SingletonJob "bill" in namespace prod; did you mean billing?`},
 		{"x", []string{"g", "f", "e", "d", "c", "bb", "aa"}, nil, `there is no SingletonJob "x" in namespace prod; did you mean c, d, e, f, g?`},
-		{"billing", []string{"mail", "report"}, nil, `there is no SingletonJob "billing" in namespace prod; there is mail, report`},
-		{"billing", []string{"billings"}, []string{"test", "dev"}, `there is no SingletonJob "billing" in namespace prod, but in dev, test: give it with -n`},
+		{"billing", []string{"mail", "report"}, nil, `there is no SingletonJob "billing" in namespace prod; the namespace has mail, report`},
+		{"billing", []string{"billings"}, []string{"test", "dev"}, `there is no SingletonJob "billing" in namespace prod, but there is one in namespace dev, test: select it with -n`},
 	} {
 		if got := NotFound(c.name, "prod", c.here, c.elsewhere); got != c.want {
 			t.Errorf("%s among %q and %q:\n%s\nwant\n%s", c.name, c.here, c.elsewhere, got, c.want)
@@ -548,7 +548,7 @@ func TestNotFound(t *testing.T) {
 	}
 }
 
-// TestTheLeaseKnowsFirst: what is under way, and which request was answered by no run, the status tells later or never.
+// TestTheLeaseKnowsFirst: the Lease shows the current run, and a request that was skipped. The status shows these later or never.
 func TestTheLeaseKnowsFirst(t *testing.T) {
 	f := steady()
 	f.nightly()

@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// NotFound says that a job of a name is not in a namespace, and what may have been meant: one of a similar name, or the one of
-// that name in another namespace.
+// NotFound is the message for a job that does not exist in a namespace. It suggests jobs with a similar name, or other namespaces
+// that have a job of this name.
 func NotFound(name, namespace string, here, elsewhere []string) string {
 	text := fmt.Sprintf("there is no SingletonJob %q in namespace %s", name, namespace)
 	similar := slices.DeleteFunc(slices.Clone(here), func(other string) bool { return !alike(name, other) })
@@ -16,14 +16,14 @@ func NotFound(name, namespace string, here, elsewhere []string) string {
 	const most = 5
 	switch {
 	case len(elsewhere) > 0:
-		return text + ", but in " + listed(elsewhere, most) + ": give it with -n"
+		return text + ", but there is one in namespace " + listed(elsewhere, most) + ": select it with -n"
 	case len(similar) > 0:
 		return text + "; did you mean " + listed(similar, most) + "?"
 	case len(here) > 0:
 		slices.Sort(here)
-		return text + "; there is " + listed(here, most)
+		return text + "; the namespace has " + listed(here, most)
 	}
-	return text + ", nor any other: -n names another namespace"
+	return text + ", and no other either: select another namespace with -n"
 }
 
 func listed(names []string, most int) string {
@@ -33,12 +33,12 @@ func listed(names []string, most int) string {
 	return strings.Join(names, ", ")
 }
 
-// alike reports whether one name may be a mistyped other.
+// alike reports whether one name could be a mistyped version of the other.
 func alike(a, b string) bool {
 	return strings.Contains(b, a) || strings.Contains(a, b) || distance(a, b) <= max(1, len(a)/4)
 }
 
-// distance is how many bytes have to be changed, added or removed to make one of the other.
+// distance is the number of bytes to change, add or remove to turn a into b.
 func distance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {

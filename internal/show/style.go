@@ -9,12 +9,12 @@ import (
 	"unicode/utf8"
 )
 
-// Style is how text is laid out: for a terminal with colours, or plain.
+// Style is the layout of text: for a terminal with colours, or plain.
 type Style struct {
 	Color bool
-	// ASCII draws with nothing else, for terminals of another encoding than UTF-8.
+	// ASCII draws only with ASCII characters, for terminals that do not use UTF-8.
 	ASCII bool
-	// Width is that of the terminal, in characters; 0 for none, and then no line is broken.
+	// Width is the width of the terminal in characters. 0: no terminal, and no line is wrapped.
 	Width int
 }
 
@@ -38,7 +38,7 @@ func (s Style) paint(c color, text string) string {
 
 var inASCII = strings.NewReplacer("├", "|", "└", "`", "│", "|", "─", "-", "●", "*", "○", "o", "→", "->", "…", "..")
 
-// Draw is a text of this program's own as the style has it.
+// Draw converts a text of this program to the style's characters.
 func (s Style) Draw(text string) string {
 	if s.ASCII {
 		return inASCII.Replace(text)
@@ -56,7 +56,7 @@ func width(text string) int { return utf8.RuneCountInString(text) }
 
 func itoa(n int64) string { return strconv.FormatInt(n, 10) }
 
-// Clean makes one line of a text that somebody else wrote: a terminal obeys what it is told by control characters.
+// Clean turns text from elsewhere into one line without control characters, because a terminal obeys them.
 func Clean(text string) string {
 	return strings.TrimSpace(strings.Map(func(r rune) rune {
 		if unicode.IsControl(r) {
@@ -96,7 +96,7 @@ func (s Style) columns(rows [][]cell) []string {
 	return lines
 }
 
-// fits reports whether rows, as columns lays them out, are no wider than so many characters.
+// fits reports whether the rows, as columns formats them, are no wider than room.
 func (s Style) fits(rows [][]cell, room int) bool {
 	for _, line := range (Style{ASCII: s.ASCII}).columns(rows) {
 		if width(line) > room {
@@ -106,8 +106,8 @@ func (s Style) fits(rows [][]cell, room int) bool {
 	return true
 }
 
-// squeeze leaves out the middles of the texts in one column, until the rows fit into so many characters or little is left of them: some
-// clouds have what tells nodes apart at the end of their names, some at the beginning.
+// squeeze shortens the texts in one column until the rows fit into room, or the texts are as short as is useful. It cuts out the
+// middle, because some clouds put the distinctive part of a node's name at the end and others at the beginning.
 func (s Style) squeeze(rows [][]cell, column, room int) {
 	const least = 9
 	whole := make([][]rune, len(rows))
@@ -132,7 +132,7 @@ func (s Style) shortened(text []rune, most int) string {
 	return string(text[:most-width(gap)-tail]) + gap + string(text[len(text)-tail:])
 }
 
-// Reflow breaks the paragraphs of a text anew, into lines of at most so many characters.
+// Reflow wraps the paragraphs of a text again, into lines of at most most characters.
 func Reflow(text string, most int) string {
 	var all []string
 	for paragraph := range strings.SplitSeq(text, "\n\n") {
@@ -141,10 +141,10 @@ func Reflow(text string, most int) string {
 	return strings.Join(all, "\n\n")
 }
 
-// wrapped breaks a text into lines of at most so many characters, between words where it can; 0 for one line. All lines but the first
-// are shorter by an indent.
+// wrapped breaks a text into lines of at most most characters, between words where it can. With 0 it returns one line. All lines
+// but the first are shorter by indent.
 func wrapped(text string, most, indent int) []string {
-	const narrowest = 20 // a terminal that is narrower breaks lines by itself
+	const narrowest = 20 // a narrower terminal wraps lines itself
 	if most == 0 {
 		return []string{text}
 	}
@@ -167,7 +167,7 @@ func wrapped(text string, most, indent int) []string {
 	return append(lines, line.String())
 }
 
-// pieces are the words of a text, those that are longer than a line in parts.
+// pieces are the words of a text. Words longer than a line are split.
 func pieces(text string, most int) iter.Seq[string] {
 	return func(yield func(string) bool) {
 		for word := range strings.FieldsSeq(text) {

@@ -12,10 +12,11 @@ import (
 	"github.com/singletonjob/operator/internal/contract"
 )
 
-// branch is a line of the tree with what hangs on it. Its label stands in a column, and its text is broken to the right of it.
+// branch is a line of the tree with its children. Its label is in a column of its own, and its text wraps to the right of the
+// label.
 type branch struct {
 	label string
-	cells []cell // a coloured word or two before the text
+	cells []cell // one or two coloured words before the text
 	text  string
 	twigs []string
 }
@@ -23,7 +24,7 @@ type branch struct {
 // lastChanges is how many changes of holder a status shows.
 const lastChanges = 5
 
-// Tree is a job as text. wide adds what is long: versions, nodes of changes, messages of conditions that hold.
+// Tree formats a job as a tree. wide adds long details: versions, the nodes of changes, the messages of true conditions.
 func Tree(v Job, now time.Time, s Style, wide bool) string {
 	branches := []branch{
 		conditionBranch(v, v1alpha1.ConditionActive, wide),
@@ -33,8 +34,8 @@ func Tree(v Job, now time.Time, s Style, wide bool) string {
 	}
 	above := []string{v1alpha1.ConditionActive, v1alpha1.ConditionProtected, v1alpha1.ConditionProgressing}
 	if !wide {
-		above = append(above, v1alpha1.ConditionReady)                              // which sums up the others, for other programs
-		above = append(above, v1alpha1.ConditionComplete, v1alpha1.ConditionFailed) // as Active has it
+		above = append(above, v1alpha1.ConditionReady)                              // it summarizes the others, for other programs
+		above = append(above, v1alpha1.ConditionComplete, v1alpha1.ConditionFailed) // Active shows the same
 	}
 	for _, c := range v.Conditions {
 		if !slices.Contains(above, c.Type) && (c.Status != string(corev1.ConditionTrue) || wide) {
@@ -112,7 +113,7 @@ func conditionBranch(v Job, name string, wide bool) branch {
 		}
 		b.cells, b.text = []cell{{c.Reason, verdict(c)}}, ""
 		switch {
-		case c.Reason == v1alpha1.ReasonUpToDate && !wide: // the numbers say it
+		case c.Reason == v1alpha1.ReasonUpToDate && !wide: // the numbers show it
 		case c.Status != string(corev1.ConditionTrue) || wide:
 			b.text = Clean(c.Message)
 		case name == v1alpha1.ConditionActive && v.Active != nil:
@@ -122,7 +123,8 @@ func conditionBranch(v Job, name string, wide bool) branch {
 	return b
 }
 
-// verdict is the colour of a condition: what holds is good, but for Active, NotReady; what does not is bad, or a lack.
+// verdict is the colour of a condition. A true condition is good, except Active with the reason NotReady. A false one is an error
+// or a warning.
 func verdict(c Condition) color {
 	switch {
 	case c.Type == v1alpha1.ConditionProgressing && c.Status == string(corev1.ConditionTrue), c.Reason == v1alpha1.ReasonNotReady:
@@ -155,7 +157,7 @@ func leaseBranch(v Job, now time.Time) branch {
 	case l.Unknown != "":
 		b.text = Clean(l.Unknown)
 	case l.Holder == "":
-		b.text = "nobody holds it"
+		b.text = "no holder"
 	case l.Left == nil:
 		b.text = "held by " + Clean(l.Holder)
 	case *l.Left < 0:
@@ -239,7 +241,7 @@ func candidateRow(v Job, c Candidate, now time.Time, version bool) []cell {
 	return row
 }
 
-// twig is how far to the right what hangs on a branch begins.
+// twig is the column at which the children of a branch begin.
 const twig = 6
 
 func changesBranch(v Job, now time.Time, s Style, wide bool) branch {
@@ -273,7 +275,7 @@ func changeColor(t v1alpha1.TenureChangeType) color {
 	return plain
 }
 
-// short is a pod's name without the job's, which it begins with.
+// short is a Pod's name without the job's name, with which it begins.
 func short(job, pod string) string {
 	if rest, ok := strings.CutPrefix(pod, job+"-"); ok {
 		return "…" + rest

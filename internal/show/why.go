@@ -14,7 +14,7 @@ import (
 	"github.com/singletonjob/operator/internal/contract"
 )
 
-// Finding is something that is not as it should be: what it is, what shows it, and what to do.
+// Finding is a problem: what it is, what shows it, and what to do.
 type Finding struct {
 	// About is the condition that is not met.
 	About  string   `json:"about"`
@@ -24,25 +24,25 @@ type Finding struct {
 	Do     []string `json:"do,omitempty"`
 }
 
-// Why lists what keeps a job from being active and protected, the gravest first. None: all is well.
+// Why lists what keeps a job from being active and protected, the most serious first. It is empty if all is well.
 func Why(f Facts) []Finding {
 	job := f.Job
 	if len(job.Status.Conditions) == 0 {
 		return []Finding{{
-			About: v1alpha1.ConditionActive, Reason: "NotReported", What: "no operator has said anything of this job yet",
-			Seen: []string{"it was made " + Ago(f.Now.Sub(job.CreationTimestamp.Time)) + " ago, and has no conditions"},
+			About: v1alpha1.ConditionActive, Reason: "NotReported", What: "no operator has reported on this job yet",
+			Seen: []string{"it was created " + Ago(f.Now.Sub(job.CreationTimestamp.Time)) + " ago and has no conditions"},
 			Do:   []string{operatorRuns},
 		}}
 	}
 	var all []Finding
 	if job.Status.ObservedGeneration < job.Generation {
 		all = append(all, Finding{
-			About: v1alpha1.ConditionProgressing, Reason: "NotObserved", What: "the operator has not seen the last change of the spec: what follows is of the one before",
+			About: v1alpha1.ConditionProgressing, Reason: "NotObserved", What: "the operator has not seen the last change of the spec: the following describes the spec before that change",
 			Seen: []string{fmt.Sprintf("the status is of generation %d, the spec of %d", job.Status.ObservedGeneration, job.Generation)},
 			Do:   []string{operatorRuns},
 		})
 	}
-	told := map[string]bool{} // one cause may show in several conditions
+	told := map[string]bool{} // one cause can appear in several conditions
 	for _, name := range []string{v1alpha1.ConditionActive, v1alpha1.ConditionProtected, v1alpha1.ConditionProgressing} {
 		c := condition(job, name)
 		if !amiss(c) || told[c.Reason] {
@@ -63,7 +63,7 @@ func Why(f Facts) []Finding {
 	return toldOnce(all)
 }
 
-// toldOnce takes from each finding what those before it have told already.
+// toldOnce removes from each finding what an earlier finding already says.
 func toldOnce(all []Finding) []Finding {
 	told := map[string]bool{}
 	known := func(text string) bool {
@@ -78,16 +78,16 @@ func toldOnce(all []Finding) []Finding {
 	return all
 }
 
-const operatorRuns = "see that an operator runs and serves this namespace: kubectl get pods -A -l app.kubernetes.io/name=singletonjob"
+const operatorRuns = "check that an operator runs and serves this namespace: kubectl get pods -A -l app.kubernetes.io/name=singletonjob"
 
-// amiss reports whether a condition is not met. Nothing that progresses is no fault, and what is under way needs no remedy.
+// amiss reports whether a condition is a problem. A rollout that makes progress is not a problem and needs no remedy.
 func amiss(c metav1.Condition) bool {
 	switch {
 	case c.Status == "": // an operator of another version does not report it
 		return false
 	case c.Type == v1alpha1.ConditionProgressing:
 		return c.Status == metav1.ConditionFalse && c.Reason != v1alpha1.ReasonUpToDate && c.Reason != v1alpha1.ReasonSuspended
-	case c.Reason == v1alpha1.ReasonNoHolder: // Active says it
+	case c.Reason == v1alpha1.ReasonNoHolder: // Active reports it
 		return false
 	case rests(c.Reason):
 		return false
@@ -95,23 +95,23 @@ func amiss(c metav1.Condition) bool {
 	return c.Status != metav1.ConditionTrue || c.Reason == v1alpha1.ReasonNotReady || c.Reason == v1alpha1.ReasonUnmanagedHolder
 }
 
-// further are the conditions besides the three: those that operators of other versions may report too.
+// further reports whether a condition besides these is a problem: conditions that operators of other versions may report.
 func further(c metav1.Condition) bool {
 	switch c.Type {
 	case v1alpha1.ConditionActive, v1alpha1.ConditionProtected, v1alpha1.ConditionProgressing, v1alpha1.ConditionReady,
-		v1alpha1.ConditionComplete, v1alpha1.ConditionFailed: // Active says why a run is not over, or has failed
+		v1alpha1.ConditionComplete, v1alpha1.ConditionFailed: // Active explains why a run has not ended or has failed
 		return false
 	}
 	return c.Status == metav1.ConditionFalse
 }
 
-// rests reports whether nothing acts since nothing is to be run.
+// rests reports whether no process is active because there is nothing to run.
 func rests(reason string) bool {
 	return reason == v1alpha1.ReasonCompleted || reason == v1alpha1.ReasonNotDue || reason == v1alpha1.ReasonResting
 }
 
 func finding(f Facts, c metav1.Condition) Finding {
-	found := Finding{About: c.Type, Reason: c.Reason, What: cmp.Or(Clean(c.Message), "the operator does not say more")}
+	found := Finding{About: c.Type, Reason: c.Reason, What: cmp.Or(Clean(c.Message), "the operator gives no details")}
 	if ofPods(c.Reason) {
 		found.Seen = slices.Concat(podsSeen(f), eventsSeen(f))
 	}
@@ -123,7 +123,7 @@ func finding(f Facts, c metav1.Condition) Finding {
 	return found
 }
 
-// ofPods reports whether what pods and events show explains a reason.
+// ofPods reports whether the state of Pods and Events explains a reason.
 func ofPods(reason string) bool {
 	switch reason {
 	case v1alpha1.ReasonNotReady, v1alpha1.ReasonNoCandidates, v1alpha1.ReasonCandidatesNotReady, v1alpha1.ReasonProcessBackOff,
@@ -135,42 +135,42 @@ func ofPods(reason string) bool {
 	return false
 }
 
-// remedies is what to do about a reason. One that is not known here, as an operator of another version may have, is explained
-// by the cluster itself.
+// remedies lists what to do about a reason. For a reason that is unknown here, for example from an operator of another version, it
+// points to the cluster.
 func remedies(f Facts, reason string) []string {
 	name := f.Job.Name
 	logs := func() []string {
-		return []string{"read why it ends: " + podCommand(f, "logs", " --previous"), "or follow it: kubectl singleton logs -f " + name + inNamespace(f)}
+		return []string{"see why it ends: " + podCommand(f, "logs", " --previous"), "or follow it: kubectl singleton logs -f " + name + inNamespace(f)}
 	}
 	switch reason {
 	case v1alpha1.ReasonSuspended, v1alpha1.ReasonSuspending:
 		return []string{"kubectl singleton resume " + name + inNamespace(f)}
 	case v1alpha1.ReasonElecting:
-		return []string{"wait: a candidate takes over once the last tenure is certainly over, at most the lease's duration after its last renewal"}
+		return []string{"wait: a candidate takes over once the last tenure has certainly ended, at most the lease's duration after its last renewal"}
 	case v1alpha1.ReasonHolderUnreachable:
-		return []string{"wait: a standby takes over when the lease runs out", "if that node is lost for good, delete it or taint it out-of-service: kubectl describe node " + cmp.Or(nodeOf(f, Holder(f)), "NODE")}
+		return []string{"wait: a standby takes over when the lease runs out", "if that node is permanently lost, delete it or taint it out-of-service: kubectl describe node " + cmp.Or(nodeOf(f, Holder(f)), "NODE")}
 	case v1alpha1.ReasonForeignHolder:
-		return []string{"stop the other elector, or give it a Lease of another name; candidates take over when its lease runs out"}
+		return []string{"stop the other elector, or give it a Lease with another name; a candidate takes over when its lease runs out"}
 	case v1alpha1.ReasonLeaseConflict:
-		return []string{"see whose it is: kubectl get lease " + name + inNamespace(f) + " -o yaml", "delete that Lease if nobody uses it, or give the job another name"}
+		return []string{"see who uses it: kubectl get lease " + name + inNamespace(f) + " -o yaml", "delete that Lease if nothing uses it, or give the job another name"}
 	case v1alpha1.ReasonInvalidSpec:
-		return []string{"change what the message names: kubectl edit singletonjob " + name + inNamespace(f)}
+		return []string{"correct the field that the message names: kubectl edit singletonjob " + name + inNamespace(f)}
 	case v1alpha1.ReasonProcessBackOff, v1alpha1.ReasonAgentMisconfigured, v1alpha1.ReasonNotReady:
 		return logs()
 	case v1alpha1.ReasonFailedCreate:
-		return []string{"change what refuses the pods: a quota (kubectl describe quota" + inNamespace(f) + "), Pod Security, a webhook, or the template"}
+		return []string{"change what refuses the Pods: a quota (kubectl describe quota" + inNamespace(f) + "), Pod Security, a webhook, or the template"}
 	case v1alpha1.ReasonNoCandidates:
 		return []string{"wait, if the job is new; else " + operatorRuns}
 	case v1alpha1.ReasonRolloutStalled, v1alpha1.ReasonProgressDeadlineExceeded:
-		return append([]string{"correct the template, or apply the one before: the next change is rolled out at once"}, podRemedies(f)...)
+		return append([]string{"correct the template, or apply the previous one: the operator rolls out the next change at once"}, podRemedies(f)...)
 	case v1alpha1.ReasonCandidatesNotReady, v1alpha1.ReasonPodsFailing, v1alpha1.ReasonCandidateStuck, v1alpha1.ReasonNoStandby:
 		return podRemedies(f)
 	case v1alpha1.ReasonStandbyOnSameNode:
-		return []string{"let another node take pods (kubectl get nodes): the operator moves one, unless the message says otherwise"}
+		return []string{"make another node available for Pods (kubectl get nodes): the operator then moves a standby, unless the message says otherwise"}
 	case v1alpha1.ReasonSingleCandidate:
 		return []string{"kubectl scale singletonjob " + name + inNamespace(f) + " --replicas=2"}
 	case v1alpha1.ReasonCPULimitTooSmall:
-		return []string{"take the CPU limit away, raise it, or ask for a longer lease, as the message says"}
+		return []string{"remove the CPU limit, raise it, or set a longer lease, as the message says"}
 	}
 	return furtherRemedies(f, reason)
 }
@@ -179,59 +179,59 @@ func furtherRemedies(f Facts, reason string) []string {
 	name := f.Job.Name
 	switch reason {
 	case v1alpha1.ReasonUnmanagedHolder:
-		return []string{"delete the pod that the message names: a candidate takes over"}
+		return []string{"delete the Pod that the message names: a candidate then takes over"}
 	case v1alpha1.ReasonSwitchoverBlocked:
-		return []string{"wait for what the message names, or take it back: kubectl annotate singletonjob " + name + inNamespace(f) + " " + contract.SwitchoverAnnotation + "-"}
+		return []string{"wait for what the message names, or cancel the switchover: kubectl annotate singletonjob " + name + inNamespace(f) + " " + contract.SwitchoverAnnotation + "-"}
 	case v1alpha1.ReasonWorkloadRunning:
-		return []string{"scale that workload to 0, also where its replicas are written down: nothing starts before its pods are gone"}
+		return []string{"scale that workload to 0, also in the manifests that set its replicas: no process starts before its Pods no longer exist"}
 	case v1alpha1.ReasonWorkloadSettling:
-		return []string{"wait: a moment, as a rule; if it lasts, see whether the cluster's kube-controller-manager runs"}
+		return []string{"wait: this usually takes a moment; if it lasts, check whether the cluster's kube-controller-manager runs"}
 	case v1alpha1.ReasonWorkloadMissing, v1alpha1.ReasonWorkloadTaken:
-		return []string{"name another workload, or give this one back: kubectl edit singletonjob " + name + inNamespace(f)}
+		return []string{"name another workload, or restore this one: kubectl edit singletonjob " + name + inNamespace(f)}
 	case v1alpha1.ReasonRetrying:
-		return []string{"read why it failed: " + runLogs(f), "or wait: spec.backoffLimit attempts follow the first"}
+		return []string{"see why it failed: " + runLogs(f), "or wait: spec.backoffLimit attempts follow the first"}
 	case v1alpha1.ReasonRunFailed:
-		return []string{"read why it failed: " + runLogs(f), "then run it again: kubectl singleton run " + name + inNamespace(f)}
+		return []string{"see why it failed: " + runLogs(f), "then run it again: kubectl singleton run " + name + inNamespace(f)}
 	case v1alpha1.ReasonBadRun:
-		return []string{"see what stands there: kubectl get lease " + name + inNamespace(f) + " -o yaml", "correct or remove what the message names, which the " +
-			"guard lets nobody do before the Lease is marked: kubectl annotate lease " + name + inNamespace(f) + " singletonjob.io/guard=off"}
+		return []string{"see its contents: kubectl get lease " + name + inNamespace(f) + " -o yaml", "correct or remove what the message names. The guard " +
+			"allows that only after you mark the Lease: kubectl annotate lease " + name + inNamespace(f) + " singletonjob.io/guard=off"}
 	case v1alpha1.ReasonClocksDisagree:
-		return []string{"set the clocks of API servers and of the node on which the operator runs"}
+		return []string{"correct the clocks of the API servers and of the node on which the operator runs"}
 	case v1alpha1.ReasonRunRequestInvalid:
 		return []string{
-			"ask anew: kubectl singleton run " + name + inNamespace(f),
-			"or take it back: kubectl annotate singletonjob " + name + inNamespace(f) + " " + contract.RunNowAnnotation + "-",
+			"ask again: kubectl singleton run " + name + inNamespace(f),
+			"or cancel the request: kubectl annotate singletonjob " + name + inNamespace(f) + " " + contract.RunNowAnnotation + "-",
 		}
 	case v1alpha1.ReasonOverdue, v1alpha1.ReasonNoServerTime:
-		return []string{"read what the candidates say: kubectl singleton logs " + name + inNamespace(f), "set the clocks of nodes and API servers, if they differ"}
+		return []string{"see the candidates' logs: kubectl singleton logs " + name + inNamespace(f), "correct the clocks of nodes and API servers, if they differ"}
 	case v1alpha1.ReasonAhead:
-		return []string{"set the clocks of nodes and API servers", "run meanwhile by hand what is missing: kubectl singleton run " + name + inNamespace(f) + " --tick TIME"}
+		return []string{"correct the clocks of nodes and API servers", "until then, start missing runs by hand: kubectl singleton run " + name + inNamespace(f) + " --tick TIME"}
 	}
 	return specRemedies(f, reason)
 }
 
-// specRemedies are those of what the spec, or what it names, asks for.
+// specRemedies lists remedies for problems of the spec, or of what the spec names.
 func specRemedies(f Facts, reason string) []string {
 	job := "singletonjob " + f.Job.Name + inNamespace(f)
 	switch reason {
 	case v1alpha1.ReasonVolumeNotShared:
-		return append([]string{"let the next pod be made when this one is lost: kubectl scale " + job + " --replicas=1", "or use a claim that is ReadWriteMany"}, podRemedies(f)...)
+		return append([]string{"use one candidate, whose Pod the operator replaces when it is lost: kubectl scale " + job + " --replicas=1", "or use a claim with access mode ReadWriteMany"}, podRemedies(f)...)
 	case v1alpha1.ReasonEntrypointUnknown:
 		return []string{
-			"mend what the message names: it is tried again every few minutes, and at once when the template changes",
-			"or set command to the ENTRYPOINT of the image, which docker inspect and crane config tell: kubectl edit " + templated(f),
+			"fix what the message names: the operator tries again every few minutes, and at once when the template changes",
+			"or set command to the image's ENTRYPOINT, which docker inspect and crane config show: kubectl edit " + templated(f),
 		}
 	case v1alpha1.ReasonRolloutPaused:
-		return []string{"let it go on: kubectl patch " + job + ` --type=merge -p '{"spec":{"strategy":{"paused":false}}}'`}
+		return []string{"resume it: kubectl patch " + job + ` --type=merge -p '{"spec":{"strategy":{"paused":false}}}'`}
 	case v1alpha1.ReasonRolloutWaits:
-		return []string{"wait for its turn, or have its pods replaced now: kubectl singleton restart " + f.Job.Name + inNamespace(f)}
+		return []string{"wait for its turn, or replace its Pods now: kubectl singleton restart " + f.Job.Name + inNamespace(f)}
 	case v1alpha1.ReasonDeleting:
-		return []string{"wait: it goes by itself; if it lasts, see which finalizer it has, and who takes that away: kubectl get " + job + " -o yaml"}
+		return []string{"wait: its deletion finishes by itself; if it lasts, see which finalizer it has, and which controller removes that: kubectl get " + job + " -o yaml"}
 	}
 	return []string{"kubectl describe " + job}
 }
 
-// templated is what has the template of a job's pods, as kubectl takes it.
+// templated is the object that holds the template of the job's Pods, as an argument for kubectl.
 func templated(f Facts) string {
 	kind, name := "singletonjob", f.Job.Name
 	if ref := f.Job.Spec.WorkloadRef; ref != nil {
@@ -262,12 +262,12 @@ func podRemedies(f Facts) []string {
 		}
 		for _, s := range statuses(&f.Pods[i]) {
 			if w := s.State.Waiting; w != nil && (w.Reason == "ErrImagePull" || w.Reason == "ImagePullBackOff" || w.Reason == "InvalidImageName") {
-				all = append(all, "correct the image "+Clean(s.Image)+", or let the nodes pull it (imagePullSecrets)")
+				all = append(all, "correct the image "+Clean(s.Image)+", or give the nodes access to it (imagePullSecrets)")
 			}
 		}
 		for _, c := range f.Pods[i].Status.Conditions {
 			if c.Reason == corev1.PodReasonUnschedulable {
-				all = append(all, "make room, or change what the template asks of a node: resources, affinity, tolerations, volumes")
+				all = append(all, "add capacity, or change the template's demands on a node: resources, affinity, tolerations, volumes")
 			}
 		}
 	}
@@ -275,7 +275,7 @@ func podRemedies(f Facts) []string {
 	return append(slices.Compact(all), podCommand(f, "describe pod", ""))
 }
 
-// podCommand is a command about the pod that is most in need of it.
+// podCommand is a command for the Pod that needs it most.
 func podCommand(f Facts, verb, more string) string {
 	pod, container := "POD", ""
 	for i := range f.Pods {
@@ -333,10 +333,10 @@ func podsSeen(f Facts) []string {
 	return lines
 }
 
-// podDetail is what a pod's status tells beside its state.
+// podDetail is what a Pod's status shows in addition to its state.
 func podDetail(pod *corev1.Pod, now time.Time) string {
 	if pod.DeletionTimestamp != nil {
-		return "was told to go " + Ago(now.Sub(pod.DeletionTimestamp.Add(-time.Duration(grace(pod))*time.Second))) + " ago"
+		return "was deleted " + Ago(now.Sub(pod.DeletionTimestamp.Add(-time.Duration(grace(pod))*time.Second))) + " ago"
 	}
 	for _, s := range statuses(pod) {
 		last := s.LastTerminationState.Terminated
@@ -375,10 +375,10 @@ func parenthesis(text string) string {
 	return " (" + Clean(text) + ")"
 }
 
-// maxEvents is how many Events are told of.
+// maxEvents is the maximum number of Events shown.
 const maxEvents = 4
 
-// eventsSeen are the latest warnings about the job and its candidates that are not ready, each once.
+// eventsSeen lists the latest warnings about the job and its candidates that are not ready, without duplicates.
 func eventsSeen(f Facts) []string {
 	concerned := map[string]bool{f.Job.Name: true}
 	for _, c := range candidates(f) {
@@ -400,7 +400,7 @@ func eventsSeen(f Facts) []string {
 	return lines
 }
 
-// happened is when an Event was seen last.
+// happened is the last time at which an Event was seen.
 func happened(e *corev1.Event) time.Time {
 	at := e.EventTime.Time
 	for _, t := range []time.Time{e.FirstTimestamp.Time, e.LastTimestamp.Time} {
@@ -414,10 +414,10 @@ func happened(e *corev1.Event) time.Time {
 	return at
 }
 
-// stale is a reason that only this program knows.
+// stale is a reason that only this program reports.
 const stale = "Stale"
 
-// staleFinding is told when the status says that a process runs, and its lease ran out long ago.
+// staleFinding reports a status that says a process runs although its lease ran out long ago.
 func staleFinding(f Facts) *Finding {
 	v := viewLease(f)
 	c := condition(f.Job, v1alpha1.ConditionActive)
@@ -425,13 +425,13 @@ func staleFinding(f Facts) *Finding {
 		return nil
 	}
 	return &Finding{
-		About: v1alpha1.ConditionActive, Reason: stale, What: "the status calls " + v.Holder + " active, but it has not renewed its lease",
+		About: v1alpha1.ConditionActive, Reason: stale, What: "the status reports " + v.Holder + " as active, but this Pod has not renewed its lease",
 		Seen: []string{leaseSeen(f)},
 		Do:   []string{operatorRuns, "or this machine's clock is wrong"},
 	}
 }
 
-// Explain is the findings as text.
+// Explain formats the findings as text.
 func Explain(v Job, all []Finding, s Style) string {
 	var out strings.Builder
 	if len(all) == 0 {
@@ -449,13 +449,13 @@ func Explain(v Job, all []Finding, s Style) string {
 	return out.String()
 }
 
-// well is what a job is of which nothing is amiss.
+// well describes a job without problems.
 func (s Style) well(v Job) string {
 	switch {
 	case v.Active == nil && v.Runs != nil && v.Runs.Next != nil:
-		return s.paint(green, "as it should be") + ": no run is due, the next is that of " + rfc3339(*v.Runs.Next)
+		return s.paint(green, "as it should be") + ": no run is due, the next tick is " + rfc3339(*v.Runs.Next)
 	case v.Active == nil && v.Runs != nil:
-		return s.paint(green, "as it should be") + ": nothing is to be run"
+		return s.paint(green, "as it should be") + ": there is nothing to run"
 	case v.Active == nil:
 		return s.paint(green, "active and protected")
 	}

@@ -9,7 +9,7 @@
 {{- end }}
 {{- end -}}
 
-{{- /* Pull secrets, where they are asked for: read of the API server when an image is looked up, and kept nowhere. */ -}}
+{{- /* The right to read pull secrets, if enabled: the operator reads them when it looks up an image, and does not store them. */ -}}
 {{- define "singletonjob.entrypointRules" -}}
 {{- if and .Values.entrypoint.enabled .Values.entrypoint.pullSecrets }}
 - apiGroups: [""]

@@ -1,17 +1,17 @@
-{{/* Whether metrics are served by HTTPS to who may read them, as "true" or nothing. */}}
+{{/* "true" if metrics are served over HTTPS and only to authorized clients, otherwise empty. */}}
 {{- define "singletonjob.metricsSecure" -}}
 {{- if kindIs "bool" .Values.metrics.secure | ternary .Values.metrics.secure (empty .Values.watchNamespaces) -}}
 true
 {{- end -}}
 {{- end -}}
 
-{{/* Whether this release gives itself the right to ask who may read metrics, as "true" or nothing. */}}
+{{/* "true" if this release grants the operator the right to check who may read metrics, otherwise empty. */}}
 {{- define "singletonjob.metricsRoles" -}}
 {{- if include "singletonjob.metricsSecure" . -}}
 {{- if kindIs "bool" .Values.metrics.rbac.create | ternary .Values.metrics.rbac.create (empty .Values.watchNamespaces) -}}
 true
 {{- else if not (kindIs "bool" .Values.metrics.rbac.create) -}}
-{{- fail (printf "metrics.secure=true with watchNamespaces takes a right on the whole cluster, to ask whose a token is: set metrics.rbac.create=true if who installs this may give it, else false, and have an administrator of the cluster run: kubectl create clusterrolebinding %s:metrics-auth --clusterrole=system:auth-delegator --serviceaccount=%s:%s" (include "singletonjob.clusterName" .) .Release.Namespace (include "singletonjob.serviceAccountName" .)) -}}
+{{- fail (printf "metrics.secure=true with watchNamespaces needs a cluster-wide right, to check the tokens of clients: set metrics.rbac.create=true if you may grant it, otherwise set it to false and have a cluster administrator run: kubectl create clusterrolebinding %s:metrics-auth --clusterrole=system:auth-delegator --serviceaccount=%s:%s" (include "singletonjob.clusterName" .) .Release.Namespace (include "singletonjob.serviceAccountName" .)) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
@@ -22,7 +22,7 @@ true
 
 {{- define "singletonjob.metricsArgs" -}}
 {{- if and .Values.metrics.certSecret (not (include "singletonjob.metricsSecure" .)) }}
-{{- fail "metrics.certSecret has a certificate that metrics.secure=false does not use: leave one of them out, or set metrics.secure=true" }}
+{{- fail "metrics.certSecret is set, but metrics.secure=false uses no certificate: remove one of them, or set metrics.secure=true" }}
 {{- end -}}
 - --metrics-bind-address=:{{ include "singletonjob.metricsPort" . }}
 - --metrics-secure={{ include "singletonjob.metricsSecure" . | eq "true" }}
@@ -31,11 +31,11 @@ true
 {{- end }}
 {{- end -}}
 
-{{/* How Prometheus asks a replica for its metrics. */}}
+{{/* How Prometheus scrapes a replica. */}}
 {{- define "singletonjob.metricsScheme" -}}
 {{- if include "singletonjob.metricsSecure" . -}}
 scheme: https
-# Prometheus' own account, which has to have the role NAME:metrics-reader or another for /metrics.
+# Prometheus' own service account. It needs the role NAME:metrics-reader, or another right to get /metrics.
 bearerTokenFile: /var/run/secrets/kubernetes.io/serviceaccount/token
 tlsConfig:
   {{- if .Values.metrics.certSecret }}
@@ -45,7 +45,8 @@ tlsConfig:
       name: {{ .Values.metrics.certSecret }}
       key: ca.crt
   {{- else }}
-  # Nobody signed it: what is read is not secret to who may reach it, and the token is worth no more than the right to read.
+  # The certificate is self-signed. This is acceptable: the metrics are not secret to clients that can reach them, and the
+  # token is worth no more than the right to read them.
   insecureSkipVerify: true
   {{- end }}
 {{- end -}}

@@ -2,7 +2,7 @@
 {{- default .Chart.Name .Values.nameOverride | trunc 52 | trimSuffix "-" -}}
 {{- end -}}
 
-{{/* The name of every object. Suffixes follow, so it stays below 63 characters. */}}
+{{/* The base of every object's name. It leaves room for suffixes below 63 characters. */}}
 {{- define "singletonjob.fullname" -}}
 {{- if .Values.fullnameOverride -}}
 {{- .Values.fullnameOverride | trunc 52 | trimSuffix "-" -}}
@@ -16,7 +16,7 @@
 {{- end -}}
 {{- end -}}
 
-{{/* Cluster-scoped objects of two releases must not meet. */}}
+{{/* The name of cluster-scoped objects: those of two releases must not have the same name. */}}
 {{- define "singletonjob.clusterName" -}}
 {{- if eq .Release.Namespace (include "singletonjob.fullname" .) -}}
 {{- .Release.Namespace -}}

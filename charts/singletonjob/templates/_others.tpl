@@ -1,7 +1,7 @@
-{{/* What other releases of this chart are there, each release by its guard's rules for all Leases of the cluster: a map of
-"operators", which this release's guard has to know, to their releases, and of "guards" that do not know this release's operator.
-A guard of some namespaces alone concerns who works there, and is nobody else's business. Both maps are empty where no cluster is
-asked, as by helm template, and for who installs nothing that is the cluster's: he may have no right to look. */}}
+{{/* The other releases of this chart in the cluster: "operators" maps the operators that this release's guard must know to their
+releases; "guards" maps the guards that do not know this release's operator to their releases. A guard limited to some namespaces
+does not count: it concerns only the operators that work there. Both maps are empty if no cluster is asked, as with helm template,
+and if this release installs nothing cluster-wide, because its installer may have no right to look. */}}
 {{- define "singletonjob.others" -}}
 {{- $mine := include "singletonjob.guard.operator" . -}}
 {{- $operators := dict -}}
@@ -26,7 +26,7 @@ asked, as by helm template, and for who installs nothing that is the cluster's: 
 {{- dict "operators" $operators "guards" $guards | toJson -}}
 {{- end -}}
 
-{{/* The arguments by which Helm knows the release of an object. */}}
+{{/* The helm arguments that name the release of an object. */}}
 {{- define "singletonjob.releaseOf" -}}
 {{- $by := .metadata.annotations | default dict -}}
 {{- printf "%s --namespace %s CHART" (get $by "meta.helm.sh/release-name" | default "RELEASE") (get $by "meta.helm.sh/release-namespace" | default "NAMESPACE") -}}
@@ -36,6 +36,6 @@ asked, as by helm template, and for who installs nothing that is the cluster's: 
 {{- define "singletonjob.others.upgrade" -}}
 {{- $mine := include "singletonjob.guard.operator" . -}}
 {{- range (include "singletonjob.others" . | fromJson).guards | values | uniq | sortAlpha }}
-  helm upgrade {{ . }} --reuse-values --set 'guard.operators={{ "{" }}{{ $mine }}}'   # and those that it names already
+  helm upgrade {{ . }} --reuse-values --set 'guard.operators={{ "{" }}{{ $mine }}}'   # and those that it already names
 {{- end }}
 {{- end -}}

@@ -1,5 +1,5 @@
-{{/* What the operator may do in each namespace that it works in, generated from markers in the code. A rule that depends on a
-value is added here, so that it holds for all namespaces or for those of watchNamespaces alike. */}}
+{{/* The operator's rights in each namespace in which it works, generated from markers in the code. A rule that depends on a value is
+added here, so that it applies to all namespaces and to watchNamespaces alike. */}}
 {{- define "singletonjob.rules" -}}
 {{- range (.Files.Get "generated/role.yaml" | fromYaml).rules }}
 {{- $rule := . }}
@@ -10,7 +10,7 @@ value is added here, so that it holds for all namespaces or for those of watchNa
 {{- include "singletonjob.entrypointRules" . }}
 {{- end -}}
 
-{{/* What it may do with nodes, which are in no namespace. */}}
+{{/* The operator's rights on nodes, which are in no namespace. */}}
 {{- define "singletonjob.rules.nodes" -}}
 {{- range (.Files.Get "generated/role.yaml" | fromYaml).rules }}
 {{- if has "nodes" .resources }}
@@ -19,14 +19,14 @@ value is added here, so that it holds for all namespaces or for those of watchNa
 {{- end }}
 {{- end -}}
 
-{{/* Whether it may read nodes, as "true" or nothing. */}}
+{{/* "true" if the operator may read nodes, otherwise empty. */}}
 {{- define "singletonjob.readNodes" -}}
 {{- if kindIs "bool" .Values.nodes.read | ternary .Values.nodes.read (empty .Values.watchNamespaces) -}}
 true
 {{- end -}}
 {{- end -}}
 
-{{/* Who has these rights. */}}
+{{/* The operator's service account, as the subject of these rights. */}}
 {{- define "singletonjob.subjects" -}}
 subjects:
   - kind: ServiceAccount
