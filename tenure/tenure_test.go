@@ -104,7 +104,7 @@ func TestCurrent(t *testing.T) {
 		"of a standby":               {agent: func() { f.waits("the holder is another") }, fails: ErrNoTenure, reason: "the holder is another"},
 		"of an agent from tomorrow":  {agent: func() { f.says(func() Status { return Status{Version: 2, Valid: true} }) }, fails: ErrNoAgent, reason: "version 2"},
 		"of an agent from yesterday": {agent: func() { f.says(func() Status { return Status{Valid: true} }) }, fails: ErrNoAgent, reason: "version 0"},
-		"of something else":          {agent: func() { f.sends("SSH-2.0") }, fails: ErrNoAgent, reason: "not what an agent says"},
+		"of something else":          {agent: func() { f.sends("SSH-2.0") }, fails: ErrNoAgent, reason: "not an agent's status"},
 		"of nobody":                  {agent: func() { f.sends("") }, fails: ErrNoAgent, reason: "just ended"},
 	} {
 		t.Setenv(fence.EnvToken, test.env)

@@ -67,7 +67,7 @@ func TestCheck(t *testing.T) {
 		"a negative time":       {candidate: a, args: []string{"-min-left", "-1s"}, code: contract.ExitUsage, says: "negative"},
 		"no time to answer":     {candidate: a, args: []string{"-timeout", "0s"}, code: contract.ExitUsage, says: "more than 0"},
 		"an argument":           {candidate: a, args: []string{"now"}, code: contract.ExitUsage, says: "now"},
-		"help":                  {candidate: nowhere, args: []string{"--help"}, says: "Asking is no fence"},
+		"help":                  {candidate: nowhere, args: []string{"--help"}, says: "A check is not a fence"},
 	} {
 		args := slices.Concat([]string{"check", "-timeout=1m"}, test.args)
 		out, code := test.candidate.ask(args...)
@@ -234,7 +234,7 @@ func TestProbesAndMetrics(t *testing.T) {
 	b := w.prepare("b", config)
 	b.env = append(b.env, contract.RuntimeAddressEnv+"=127.0.0.1")
 	b.start()
-	b.await("no port for probes and metrics", strconv.Itoa(port))
+	b.await("cannot listen on the port for probes and metrics", strconv.Itoa(port))
 	if code := b.exit(); code != contract.ExitInternal {
 		t.Errorf("exit code %d, want %d", code, contract.ExitInternal)
 	}

@@ -782,10 +782,10 @@ func TestWrongUse(t *testing.T) {
 		code int
 		says string
 	}{
-		"nothing":          {code: contract.ExitUsage, says: "a command is missing"},
+		"nothing":          {code: contract.ExitUsage, says: "no command given"},
 		"unknown":          {args: []string{"dance"}, code: contract.ExitUsage, says: `"dance"`},
-		"run nothing":      {args: []string{"run"}, code: contract.ExitUsage, says: "command to run is missing"},
-		"run without --":   {args: []string{"run", "sleep", "1"}, code: contract.ExitUsage, says: `"sleep" stands before --`},
+		"run nothing":      {args: []string{"run"}, code: contract.ExitUsage, says: "no command given after --"},
+		"run without --":   {args: []string{"run", "sleep", "1"}, code: contract.ExitUsage, says: `unexpected argument "sleep" before --`},
 		"install nowhere":  {args: []string{"install"}, code: contract.ExitUsage, says: "one directory"},
 		"check a word":     {args: []string{"check", "-token", "x"}, code: contract.ExitUsage, says: "-token"},
 		"no configuration": {args: []string{"run", "--", "true"}, code: contract.ExitConfig, says: contract.ConfigEnv + " is not set"},
