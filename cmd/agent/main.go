@@ -195,7 +195,7 @@ const logGrace = 2 * time.Second
 
 func install(args []string, stderr io.Writer) int {
 	if len(args) != 1 || args[0] == "" {
-		return wrongUse(stderr, "install needs exactly one argument: the directory")
+		return wrongUse(stderr, "install needs exactly one directory")
 	}
 	if err := agent.Install(args[0]); err != nil {
 		return fail(stderr, contract.ExitInternal, err)
