@@ -173,7 +173,7 @@ func TestNoAgent(t *testing.T) {
 		"a stopped agent":               {path: filepath.Join(dir, "stopped"), says: stillThere},
 		"one that very many have asked": {path: filepath.Join(dir, "full"), says: stillThere},
 		"a file":                        {path: "/proc/self/exe", says: "has ended"},
-		"another user's directory":      {path: filepath.Join(closed, "s"), says: "searchable"},
+		"another user's directory":      {path: filepath.Join(closed, "s"), says: "execute permission"},
 	} {
 		if os.Getuid() == 0 && name == "another user's directory" {
 			continue // root searches every directory

@@ -97,7 +97,7 @@ func TestLeaseIsTold(t *testing.T) {
 	if !strings.HasPrefix(told.Holder, "a/") || told.Token != token || told.Tenure != 1 || !told.Valid || told.LeftMilliseconds <= 0 || told.Version != 1 {
 		t.Errorf("%+v", told)
 	}
-	for says, c := range map[string]*candidate{"time left: ": a, "holder:    a/": b, "not valid: this pod is a standby": b} {
+	for says, c := range map[string]*candidate{"time left: ": a, "holder:    a/": b, "not valid: this Pod is a standby": b} {
 		if out, code := c.ask("lease", "-timeout=1m"); code != 0 || !strings.Contains(out, says) {
 			t.Errorf("%s says %q with exit code %d, want %q", c.pod, out, code, says)
 		}

@@ -144,7 +144,7 @@ func attemptOf(r lease.Run) []any {
 func (j *journal) badRuns(before, after lease.Observation) {
 	if bad := after.Record.Runs.Bad; bad != "" && bad != before.Record.Runs.Bad {
 		j.log.Print("runs barred", "annotation", bad,
-			"note", "it cannot be parsed, so the completed runs are unknown and no run starts: restore its earlier value, or remove it, which forgets all runs")
+			"note", "it cannot be parsed, so it is unknown what has run, and no run starts: restore its earlier value, or remove it; without it no run is known")
 	}
 }
 
