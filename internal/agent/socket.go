@@ -68,7 +68,7 @@ func listen(path string) (net.Listener, error) {
 }
 
 // ServeSocket sends the agent's status to every client that connects, until the listener is closed. It reads nothing and serves one client
-// after the other. The answer fits into the socket's buffer, so a client that does not read delays no other client, and any number of such
+// after the other. The answer fits into the socket's buffer, so a client that does not read delays no other client. Any number of such
 // clients take neither memory nor descriptors of the agent.
 func (a *Agent) ServeSocket(l net.Listener) {
 	for {

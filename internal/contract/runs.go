@@ -131,8 +131,8 @@ func said(f Fields) (at schedule.Stamp, good bool) {
 	return max(tick, created), good || text == ""
 }
 
-// tickText returns the new text of the annotation. A lost annotation is restored only in a write that changes the current run, because the
-// guard rejects a change of the annotation in any write that neither begins nor ends a tenure.
+// tickText returns the new text of the annotation. A lost annotation is restored only in a write that changes the current run. In a write
+// that neither begins nor ends a tenure, the guard rejects a change of the annotation.
 func tickText(r lease.Runs, f Fields) string {
 	before, _ := decodeRuns(f.Annotations[RunAnnotation])
 	was, good := settled(f, before)

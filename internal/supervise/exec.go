@@ -239,7 +239,7 @@ func (x *execution) killUntilEnded() {
 }
 
 // killBelow kills the descendants of a command's leash, and the leash once no descendant can act. If the leash died earlier, its orphans
-// would move to the agent, and could not be told from descendants of the main process.
+// would move to the agent and could not be distinguished from descendants of the main process.
 //
 // The leash's children are not reaped while it lives, and after that not while process.mu is held, so no PID is reused. A leash without
 // children can be about to fork. It learns that no time is left, so it is killed only if it is late.

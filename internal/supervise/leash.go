@@ -328,8 +328,8 @@ const (
 
 // end ends the leash and the processes that are tied to it.
 //
-// If the agent is PID 1, the ties are not enough. A process of a user namespace that has changed its user has lost its parent-death signal,
-// and the pipes' SIGKILL does not reach it, because that takes an equal user or root of the initial namespace. Other processes have left
+// If the agent is PID 1, the ties are not enough. A process of a user namespace that has changed its user has lost its parent-death signal.
+// The pipes' SIGKILL does not reach it either, because that takes an equal user or root of the initial namespace. Other processes have left
 // the group. So the leash kills the whole PID namespace. It has the agent's privileges, which suffice to kill all of its descendants
 // (MayKill).
 func (l *leash) end() {
@@ -374,10 +374,9 @@ func (l *leash) watch(pid int) int {
 // slice is over. This needs Linux 6.12 and no privilege. On older kernels the leash waits its turn. The program does not inherit the
 // setting.
 //
-// On two CPUs with a load of 30 to 70, the second latest of 30 to 50 programs that never
-// pause wrote for the last time between 2 ms before and 6 ms after its deadline, in six
-// runs, and without the call in runLeash up to 315 ms after it, with a median of 57 ms
-// (go test ./internal/supervise -run '^$' -bench 'Deadline/beat-hard$' -benchtime 50x).
+// Measured on two CPUs with a load of 30 to 70, over six runs of 30 to 50 programs that never pause: the second latest last write came
+// between 2 ms before and 6 ms after the deadline. Without the call in runLeash it came up to 315 ms after the deadline, with a median of
+// 57 ms (go test ./internal/supervise -run '^$' -bench 'Deadline/beat-hard$' -benchtime 50x).
 func dieQuickly() {
 	threads, _ := os.ReadDir("/proc/self/task")
 	for _, thread := range threads {

@@ -22,8 +22,8 @@ func MayKill() error {
 	return nil
 }
 
-// renouncePrivileges keeps this thread and the programs that it executes from gaining privileges (by a set-user-ID program or file
-// capabilities), if this process could not kill a process with such privileges.
+// renouncePrivileges keeps this thread and the programs that it executes from gaining privileges by a set-user-ID program or file
+// capabilities. It does so only if this process could not kill a process with such privileges.
 func renouncePrivileges() error {
 	if capabilities()[unix.CAP_KILL] {
 		return nil
