@@ -100,7 +100,7 @@ func TestCurrent(t *testing.T) {
 	}{
 		"from a shell":               {agent: func() { f.holds(7, time.Hour) }, token: 7},
 		"of the process":             {env: "7", agent: func() { f.holds(7, time.Hour) }, token: 7},
-		"of an earlier process":      {env: "6", agent: func() { f.holds(7, time.Hour) }, fails: ErrNoTenure, reason: "that of token 6 is over"},
+		"of an earlier process":      {env: "6", agent: func() { f.holds(7, time.Hour) }, fails: ErrNoTenure, reason: "the tenure with token 6 is over"},
 		"of a standby":               {agent: func() { f.waits("the holder is another") }, fails: ErrNoTenure, reason: "the holder is another"},
 		"of an agent from tomorrow":  {agent: func() { f.says(func() Status { return Status{Version: 2, Valid: true} }) }, fails: ErrNoAgent, reason: "version 2"},
 		"of an agent from yesterday": {agent: func() { f.says(func() Status { return Status{Valid: true} }) }, fails: ErrNoAgent, reason: "version 0"},
@@ -196,7 +196,7 @@ func TestContext(t *testing.T) {
 		reason string
 	}{
 		"it ends by plan": {ends: func(f *fake) { f.waits("the tenure is ending") }, reason: "the tenure is ending"},
-		"another begins":  {ends: func(f *fake) { f.holds(8, time.Hour) }, reason: "that of token 7 is over"},
+		"another begins":  {ends: func(f *fake) { f.holds(8, time.Hour) }, reason: "the tenure with token 7 is over"},
 		"it runs out": {ends: func(f *fake) {
 			until := now() + int64(10*time.Millisecond)
 			f.says(func() Status { return Status{Version: Version, Token: 7, Valid: true, ValidUntil: until} })

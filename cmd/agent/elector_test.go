@@ -159,8 +159,8 @@ func (w *world) holders() <-chan string {
 	return changed
 }
 
-// One Lease, three of our agents and three of client-go's electors. Each holder is made to end, in one way or
-// another, until it has changed hands 200 times, and from each kind to each.
+// One Lease, three of our agents and three client-go electors. Each holder is ended in one of several ways, until the Lease has changed
+// hands 200 times, and between all pairs of kinds.
 func TestContentionWithClientGo(t *testing.T) {
 	tier.Deep(t, "waits for client-go's timing")
 	if testing.Short() {
