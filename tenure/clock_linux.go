@@ -5,15 +5,15 @@ import (
 	"unsafe"
 )
 
-// Clocks of the kernel, by their numbers in <linux/time.h>.
+// Kernel clocks, with their numbers in <linux/time.h>.
 const (
 	clockMonotonic    = 1
 	clockMonotonicRaw = 4
 	clockBoottime     = 7
 )
 
-// now is the time since the machine was started, sleep included, at the rate of the hardware. For how long it has slept is
-// looked at first, and the older clock before the younger: an interruption makes the time later, never earlier.
+// now returns the time since the machine booted, including sleep, at the rate of the hardware clock. It computes the sleep time first, and
+// reads CLOCK_MONOTONIC before CLOCK_BOOTTIME, so an interruption can make the result later but never earlier.
 func now() int64 {
 	awake := read(clockMonotonic)
 	slept := read(clockBoottime) - awake
@@ -23,7 +23,7 @@ func now() int64 {
 func read(clock uintptr) int64 {
 	var ts syscall.Timespec
 	if _, _, err := syscall.RawSyscall(syscall.SYS_CLOCK_GETTIME, clock, uintptr(unsafe.Pointer(&ts)), 0); err != 0 {
-		panic("tenure: a clock of the kernel cannot be read: " + err.Error()) // in Linux since 2.6.39
+		panic("tenure: cannot read a kernel clock: " + err.Error()) // all three exist since Linux 2.6.39
 	}
 	return ts.Nano()
 }

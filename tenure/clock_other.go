@@ -6,4 +6,4 @@ import "errors"
 
 func now() int64 { return 0 }
 
-func supported() error { return errors.New("agents run on Linux") }
+func supported() error { return errors.New("the agent runs only on Linux") }

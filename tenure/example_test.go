@@ -15,14 +15,14 @@ func ExampleCurrent() {
 	t, err := tenure.Current(ctx)
 	switch {
 	case errors.Is(err, tenure.ErrNoTenure):
-		log.Fatal(err) // a standby, or a process of a tenure that is over
+		log.Fatal(err) // this is a standby, or a process of an earlier tenure
 	case err != nil:
-		log.Fatal(err) // nobody could be asked; the error says what to do
+		log.Fatal(err) // no agent answers; the error names the remedy
 	}
 	fmt.Println("tenure of", t.Name, "with token", t.Token)
 }
 
-// Before a step that must not be cut off in the middle. The sink checks the token all the same.
+// Check the time left before a step that must not be interrupted. The sink still checks the token.
 func ExampleTenure_Check() {
 	ctx := context.Background()
 	t, err := tenure.Current(ctx)
@@ -34,12 +34,12 @@ func ExampleTenure_Check() {
 		log.Fatal(err)
 	}
 	if left < 5*time.Second {
-		log.Fatalf("%v are too little for the next step", left)
+		log.Fatalf("%v is too little for the next step", left)
 	}
 	fmt.Println("one more step with token", t.Token)
 }
 
-// Work that needs two seconds to stop in order.
+// This work needs two seconds for an orderly stop.
 func ExampleTenure_Context() {
 	t, err := tenure.Current(context.Background())
 	if err != nil {

@@ -1,14 +1,15 @@
-// Package tenure tells a process of its tenure: whether the agent of its container holds the Lease, with which fencing token,
+// Package tenure reports the state of a tenure to a process: whether the agent of its container holds the Lease, with which fencing token,
 // and until when.
 //
-// A process that the agent started needs none of this to be safe: it is killed before anyone else may start, and the token
-// in its environment is what sinks check. It is for those who want to know beforehand: to finish a step in time, to begin none
-// that is too long, or to ask from a shell in the container.
+// A process that the agent started is safe without this package. It is killed before another holder's process can start, and sinks check
+// the token in its environment. Use this package to plan ahead: to finish a step in time, to start no step that takes too long, or to query
+// the agent from a shell in the container.
 //
-// Asking is no fence. Between the answer and the write that follows, a process can stand still for an hour. Only a sink that
-// checks the token (package fence) keeps a late write out.
+// A query is not a fence. The process can pause for an hour between the answer and the next write. Only a sink that checks the token
+// (package fence) rejects a late write.
 //
-// It needs the standard library only, and works on Linux; elsewhere there is no agent to ask, and it says so.
+// The package needs only the standard library. It works on Linux. On other systems there is no agent, and calls return an error that says
+// so.
 package tenure
 
 import (
@@ -16,55 +17,56 @@ import (
 	"time"
 )
 
-// Where the agent's socket is.
+// Location of the agent's socket.
 const (
-	// EnvSocket names the variable in which a process that the agent started finds the socket's path. One that begins with @
-	// is in Linux's name space of abstract sockets.
+	// EnvSocket is the environment variable that holds the socket's path in processes that the agent started. A path that begins with @
+	// names an abstract socket of Linux.
 	EnvSocket = "SINGLETONJOB_SOCKET"
-	// DefaultSocket is where all others of the container find it, unless the agent could not write there.
+	// DefaultSocket is the path for all other processes of the container, unless the agent cannot write there.
 	DefaultSocket = "/singletonjob/bin/agent.sock"
 )
 
-// Version is that of the protocol that this package speaks. An answer of another version is not understood: ErrNoAgent.
+// Version is the protocol version of this package. An answer with another version is an error: ErrNoAgent.
 const Version = 1
 
-// Status is the answer of an agent: one JSON object, by the names that the tags give.
+// Status is the answer of an agent: one JSON object with the field names in the tags.
 type Status struct {
-	// Version of the protocol. New fields do not change it, a field that means something else does.
+	// Version of the protocol. A new field does not change it. A field whose meaning changes does.
 	Version int `json:"version"`
-	// Namespace and Name are those of the SingletonJob, and of its Lease. Pod is the pod that the agent runs in.
+	// Namespace and Name identify the SingletonJob and its Lease. Pod is the name of the agent's Pod.
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
 	Pod       string `json:"pod"`
-	// Phase is where the agent stands: Waiting, Acquiring, Holding or Stopping. Only Holding comes with a right to act.
+	// Phase is the agent's phase: Waiting, Acquiring, Holding or Stopping. The process may act only in phase Holding.
 	Phase string `json:"phase"`
-	// Holder is whom the Lease names, as the agent last saw it: pod/UID/nonce, cut off after 400 bytes.
+	// Holder is the Lease's holder as the agent last saw it: pod/UID/nonce, truncated to 400 bytes.
 	Holder string `json:"holder"`
-	// Token and Tenure (how many there were) are the agent's own where it has a tenure, else those that the Lease names.
+	// Token is the fencing token and Tenure the number of tenures so far. They are the agent's own while it has a tenure, otherwise the
+	// Lease's.
 	Token  int64 `json:"token"`
 	Tenure int32 `json:"tenure"`
-	// Run is the idempotency key of the run that the process is for, Tick its tick if it has one, and Attempt counts from 1. They are
-	// left out where there is no process, or one that is to run for ever.
+	// Run is the idempotency key of the process's run, Tick the tick of that run if it has one, and Attempt counts its attempts from 1.
+	// They are omitted if there is no process, or if the process runs indefinitely.
 	Run     string `json:"run,omitempty"`
 	Tick    string `json:"tick,omitempty"`
 	Attempt int32  `json:"attempt,omitempty"`
-	// Valid says that the process may act, as of when the agent answered.
+	// Valid is true if the process was allowed to act at the time of the answer.
 	Valid bool `json:"valid"`
-	// Reason is why it may not, for people; empty if it may.
+	// Reason says, for a human reader, why the process may not act. It is empty if Valid is true.
 	Reason string `json:"reason"`
-	// LeftMilliseconds is for how long it may act from when the agent answered, unless the tenure is renewed; 0 where it may not.
-	// Count it from before you connected. A clock that stands still while the machine sleeps, or that NTP slows down, counts
-	// too little: those who can read ValidUntil should.
+	// LeftMilliseconds is how long the process may act, counted from the answer, unless the tenure is renewed. It is 0 if the process may
+	// not act. Count from before you connected. A clock that stops while the machine sleeps, or that NTP slows down, counts too little: use
+	// ValidUntil if you can.
 	LeftMilliseconds int64 `json:"leftMilliseconds"`
-	// ValidUntil is when that right ends, in nanoseconds of CLOCK_MONOTONIC_RAW + CLOCK_BOOTTIME - CLOCK_MONOTONIC: the time since
-	// the machine was started, sleep included, which nobody sets or slows down. 0 where there is none.
+	// ValidUntil is the end of that time, in nanoseconds of CLOCK_MONOTONIC_RAW + CLOCK_BOOTTIME - CLOCK_MONOTONIC. This is the time since
+	// the machine booted, including sleep. Nothing sets this clock or slows it down. ValidUntil is 0 if the process may not act.
 	ValidUntil int64 `json:"validUntilNanoseconds"`
-	// ValidUntilBoot is the same for readers of CLOCK_BOOTTIME (/proc/uptime) alone. NTP may have that run slow, so it is earlier
-	// than ValidUntil by a quarter of the time that was left when the agent answered.
+	// ValidUntilBoot is the same instant for clients that can read only CLOCK_BOOTTIME (/proc/uptime). NTP can slow that clock down, so
+	// ValidUntilBoot is earlier than ValidUntil by a quarter of the time that was left when the agent answered.
 	ValidUntilBoot int64 `json:"validUntilBootNanoseconds"`
 }
 
-// Left is for how long the process may act, by a look at the clock now: 0 or less if it may not.
+// Left returns how long the process may act, counted from now. It is 0 or less if the process may not act.
 func (s Status) Left() time.Duration {
 	if !s.Valid {
 		return 0
@@ -72,10 +74,10 @@ func (s Status) Left() time.Duration {
 	return time.Duration(s.ValidUntil - now())
 }
 
-// What errors of this package are.
+// The errors of this package wrap one of these.
 var (
-	// ErrNoAgent: nothing is known of a tenure, because nobody could be asked. It is no reason to go on.
+	// ErrNoAgent: the state of the tenure is unknown because no agent answered. Treat it as "no tenure".
 	ErrNoAgent = errors.New("no agent answers")
-	// ErrNoTenure: the agent says that there is no tenure, or no more, or too little of it.
+	// ErrNoTenure: the agent reports that there is no tenure, that it is over, or that too little time is left.
 	ErrNoTenure = errors.New("no valid tenure")
 )

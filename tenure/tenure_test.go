@@ -100,11 +100,11 @@ func TestCurrent(t *testing.T) {
 	}{
 		"from a shell":               {agent: func() { f.holds(7, time.Hour) }, token: 7},
 		"of the process":             {env: "7", agent: func() { f.holds(7, time.Hour) }, token: 7},
-		"of an earlier process":      {env: "6", agent: func() { f.holds(7, time.Hour) }, fails: ErrNoTenure, reason: "that of token 6 is over"},
+		"of an earlier process":      {env: "6", agent: func() { f.holds(7, time.Hour) }, fails: ErrNoTenure, reason: "the tenure with token 6 is over"},
 		"of a standby":               {agent: func() { f.waits("the holder is another") }, fails: ErrNoTenure, reason: "the holder is another"},
 		"of an agent from tomorrow":  {agent: func() { f.says(func() Status { return Status{Version: 2, Valid: true} }) }, fails: ErrNoAgent, reason: "version 2"},
 		"of an agent from yesterday": {agent: func() { f.says(func() Status { return Status{Valid: true} }) }, fails: ErrNoAgent, reason: "version 0"},
-		"of something else":          {agent: func() { f.sends("SSH-2.0") }, fails: ErrNoAgent, reason: "not what an agent says"},
+		"of something else":          {agent: func() { f.sends("SSH-2.0") }, fails: ErrNoAgent, reason: "not an agent's status"},
 		"of nobody":                  {agent: func() { f.sends("") }, fails: ErrNoAgent, reason: "just ended"},
 	} {
 		t.Setenv(fence.EnvToken, test.env)
@@ -173,7 +173,7 @@ func TestNoAgent(t *testing.T) {
 		"a stopped agent":               {path: filepath.Join(dir, "stopped"), says: stillThere},
 		"one that very many have asked": {path: filepath.Join(dir, "full"), says: stillThere},
 		"a file":                        {path: "/proc/self/exe", says: "has ended"},
-		"another user's directory":      {path: filepath.Join(closed, "s"), says: "searchable"},
+		"another user's directory":      {path: filepath.Join(closed, "s"), says: "execute permission"},
 	} {
 		if os.Getuid() == 0 && name == "another user's directory" {
 			continue // root searches every directory
@@ -196,7 +196,7 @@ func TestContext(t *testing.T) {
 		reason string
 	}{
 		"it ends by plan": {ends: func(f *fake) { f.waits("the tenure is ending") }, reason: "the tenure is ending"},
-		"another begins":  {ends: func(f *fake) { f.holds(8, time.Hour) }, reason: "that of token 7 is over"},
+		"another begins":  {ends: func(f *fake) { f.holds(8, time.Hour) }, reason: "the tenure with token 7 is over"},
 		"it runs out": {ends: func(f *fake) {
 			until := now() + int64(10*time.Millisecond)
 			f.says(func() Status { return Status{Version: Version, Token: 7, Valid: true, ValidUntil: until} })

@@ -454,7 +454,7 @@ var gatedCases = map[string]validationCase{
 	},
 	"stop signal that the agent does not handle": {
 		change: app(func(c *corev1.Container) { c.Lifecycle = &corev1.Lifecycle{StopSignal: new(corev1.SIGURG)} }),
-		want:   forbidden(inContainers, `the gated container "app" sets lifecycle.stopSignal to one that the agent does not hear: choose SIGTERM, SIGINT, SIGQUIT, SIGHUP, SIGUSR1, SIGUSR2, SIGWINCH or SIGRTMIN+3`),
+		want:   forbidden(inContainers, `the gated container "app" sets lifecycle.stopSignal to a signal that the agent does not handle: use SIGTERM, SIGINT, SIGQUIT, SIGHUP, SIGUSR1, SIGUSR2, SIGWINCH or SIGRTMIN+3`),
 	},
 	"what other containers do is their own": {change: pod(func(p *corev1.PodSpec) {
 		c := &p.Containers[1]
@@ -474,7 +474,7 @@ func variables(name, value string) func(*SingletonJob) {
 
 func badMemLimit(value string) string {
 	return `the gated container "app" sets GOMEMLIMIT to "` + value + `" in env, but no Go program, including the agent, starts with that value: write a number of bytes, ` +
-		"alone or with B, KiB, MiB, GiB or TiB behind it (4GiB, not 4Gi), or off"
+		"alone or with the suffix B, KiB, MiB, GiB or TiB (4GiB, not 4Gi), or off"
 }
 
 // mount mounts a volume into the gated container.

@@ -10,8 +10,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// What admission refuses is a renewal that failed, no loss: the process runs on, the log says why, to the end of what was said,
-// and the tenure goes on when the API server thinks better of it.
+// A renewal that admission refuses is a failed renewal, not a loss. The process runs on, the log gives the full reason, and the tenure
+// continues when the API server accepts renewals again.
 func TestRefusedByAdmission(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -21,12 +21,11 @@ func TestRefusedByAdmission(t *testing.T) {
 	allow()
 	a.await("writing again")
 	if lives := w.checkLives(); len(lives) != 1 {
-		t.Errorf("%d processes, want 1 that goes on", len(lives))
+		t.Errorf("%d processes, want 1 that continues", len(lives))
 	}
 }
 
-// refuse has the API server refuse all updates of this world's Leases, as soon as it may be, until the function that it
-// returns is called.
+// refuse makes the API server refuse all updates of this world's Leases, from as soon as possible until the returned function is called.
 func (w *world) refuse(why string) (allow func()) {
 	w.t.Helper()
 	api := w.client.AdmissionregistrationV1()

@@ -17,32 +17,32 @@ import (
 	"github.com/singletonjob/operator/tenure"
 )
 
-const checkUsage = `agent check asks this container's agent whether its tenure is valid: whether the process may act now.
+const checkUsage = `agent check asks the agent of this container whether its tenure is valid, that is, whether the process may act now.
 
   agent check [-min-left TIME] [-token N] [-quiet] [-timeout TIME]
 
-  -min-left TIME   succeed only if so much is left unless the tenure is renewed, such as 5s
-  -token N         succeed only if the tenure's token is N, such as "$FENCING_TOKEN"
-  -quiet, -q       print nothing, neither what is left nor why it fails
-  -timeout TIME    how long to wait for the agent's answer (1s)
+  -min-left TIME   succeed only if at least TIME is left unless the tenure is renewed, such as 5s
+  -token N         succeed only if the tenure has token N, such as "$FENCING_TOKEN"
+  -quiet, -q       print nothing: neither the time left nor the reason for a failure
+  -timeout TIME    how long to wait for the agent's answer (default 1s)
 
-Exit statuses: 0 valid, 1 not valid, 64 the command line is wrong, 69 no agent answers. Take whatever is not 0 for no.
+Exit codes: 0 valid, 1 not valid, 64 wrong command line, 69 no agent answers. Treat every code except 0 as "not valid".
 
-Asking is no fence: between the answer and the step after it a process can stand still for an hour. Send the token along
-with every write, and let the sink refuse lower ones.
+A check is not a fence: the process can pause for an hour between the answer and its next step. Send the token with
+every write, and let the sink reject lower tokens.
 `
 
-const leaseUsage = `agent lease asks this container's agent how it stands to the Lease, and prints the answer.
+const leaseUsage = `agent lease asks the agent of this container for the state of the Lease and of its own tenure, and prints the answer.
 
   agent lease [-o text|json] [-timeout TIME]
 
-  -o json          one JSON object; docs/tenure.md of the project names its fields
-  -timeout TIME    how long to wait for the agent's answer (1s)
+  -o json          print one JSON object; docs/tenure.md in the project's repository describes its fields
+  -timeout TIME    how long to wait for the agent's answer (default 1s)
 
-Exit statuses: 0 there is an answer, also that of a standby; 64 the command line is wrong, 69 no agent answers.
+Exit codes: 0 an agent answers, whether it is the holder or a standby; 64 wrong command line; 69 no agent answers.
 `
 
-// question is what check and lease have in common.
+// question holds the flags that check and lease have in common.
 type question struct {
 	flags   *flag.FlagSet
 	usage   string
@@ -56,7 +56,7 @@ func newQuestion(name, usage string) *question {
 	return q
 }
 
-// parse reads the command line. Where it asks for help or is wrong, that is the end: code is the exit status.
+// parse reads the command line. If the user asks for help or the command line is wrong, end is true and code is the exit code.
 func (q *question) parse(args []string, stdout, stderr io.Writer) (code int, end bool) {
 	err := q.flags.Parse(args)
 	switch {
@@ -64,9 +64,9 @@ func (q *question) parse(args []string, stdout, stderr io.Writer) (code int, end
 		fmt.Fprint(stdout, q.usage)
 		return 0, true
 	case err == nil && q.flags.NArg() > 0:
-		err = fmt.Errorf("it takes no argument %q", q.flags.Arg(0))
+		err = fmt.Errorf("unexpected argument %q", q.flags.Arg(0))
 	case err == nil && q.timeout <= 0:
-		err = fmt.Errorf("-timeout %v: it must be more than 0", q.timeout)
+		err = fmt.Errorf("-timeout %v: must be more than 0", q.timeout)
 	}
 	if err != nil {
 		return q.wrong(stderr, err), true
@@ -85,7 +85,7 @@ func (q *question) ask() (tenure.Status, error) {
 	return agent.Local(os.Getenv).Ask(ctx)
 }
 
-// check is for scripts that ask before a step. Whatever is unclear is no.
+// check is for scripts that check before a step. It fails in every unclear case.
 func check(args []string, stdout, stderr io.Writer) int {
 	q := newQuestion("check", checkUsage)
 	atLeast := q.flags.Duration("min-left", 0, "")
@@ -97,7 +97,7 @@ func check(args []string, stdout, stderr io.Writer) int {
 		return code
 	}
 	if *token < 0 || *atLeast < 0 {
-		return q.wrong(stderr, fmt.Errorf("-token %d, -min-left %v: neither can be negative", *token, *atLeast))
+		return q.wrong(stderr, fmt.Errorf("-token %d, -min-left %v: neither must be negative", *token, *atLeast))
 	}
 	if quiet {
 		stdout, stderr = io.Discard, io.Discard
@@ -118,17 +118,17 @@ func check(args []string, stdout, stderr io.Writer) int {
 	return 0
 }
 
-// enough says why an answer is no.
+// enough returns the reason why the answer is not good enough, or nil.
 func enough(s tenure.Status, left time.Duration, token int64, atLeast time.Duration) error {
 	switch {
 	case !s.Valid:
 		return fmt.Errorf("%w: %s", tenure.ErrNoTenure, s.Reason)
 	case token != 0 && token != s.Token:
-		return fmt.Errorf("%w: the present one has token %d, not %d", tenure.ErrNoTenure, s.Token, token)
+		return fmt.Errorf("%w: the current tenure has token %d, not %d", tenure.ErrNoTenure, s.Token, token)
 	case left <= 0:
-		return fmt.Errorf("%w: it has just run out", tenure.ErrNoTenure)
+		return fmt.Errorf("%w: it has just expired", tenure.ErrNoTenure)
 	case left < atLeast:
-		return fmt.Errorf("%w for %v: %v are left with token %d", tenure.ErrNoTenure, atLeast, left.Truncate(time.Millisecond), s.Token)
+		return fmt.Errorf("%w for %v: only %v left with token %d", tenure.ErrNoTenure, atLeast, left.Truncate(time.Millisecond), s.Token)
 	}
 	return nil
 }
@@ -140,7 +140,7 @@ func printLease(args []string, stdout, stderr io.Writer) int {
 		return code
 	}
 	if *format != "text" && *format != "json" {
-		return q.wrong(stderr, fmt.Errorf("-o %s: there is text and json", *format))
+		return q.wrong(stderr, fmt.Errorf("-o %s: the formats are text and json", *format))
 	}
 	s, err := q.ask()
 	if err != nil {

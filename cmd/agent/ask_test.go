@@ -27,7 +27,7 @@ import (
 	"github.com/singletonjob/operator/test/controlplane"
 )
 
-// ask runs a command of the agent in a candidate's container, so to speak.
+// ask runs a command of the agent with the environment of a candidate's container.
 func (c *candidate) ask(args ...string) (out string, code int) {
 	c.w.t.Helper()
 	ctx, cancel := context.WithTimeout(c.w.t.Context(), patience)
@@ -67,7 +67,7 @@ func TestCheck(t *testing.T) {
 		"a negative time":       {candidate: a, args: []string{"-min-left", "-1s"}, code: contract.ExitUsage, says: "negative"},
 		"no time to answer":     {candidate: a, args: []string{"-timeout", "0s"}, code: contract.ExitUsage, says: "more than 0"},
 		"an argument":           {candidate: a, args: []string{"now"}, code: contract.ExitUsage, says: "now"},
-		"help":                  {candidate: nowhere, args: []string{"--help"}, says: "Asking is no fence"},
+		"help":                  {candidate: nowhere, args: []string{"--help"}, says: "A check is not a fence"},
 	} {
 		args := slices.Concat([]string{"check", "-timeout=1m"}, test.args)
 		out, code := test.candidate.ask(args...)
@@ -97,7 +97,7 @@ func TestLeaseIsTold(t *testing.T) {
 	if !strings.HasPrefix(told.Holder, "a/") || told.Token != token || told.Tenure != 1 || !told.Valid || told.LeftMilliseconds <= 0 || told.Version != 1 {
 		t.Errorf("%+v", told)
 	}
-	for says, c := range map[string]*candidate{"time left: ": a, "holder:    a/": b, "not valid: this pod is a standby": b} {
+	for says, c := range map[string]*candidate{"time left: ": a, "holder:    a/": b, "not valid: this Pod is a standby": b} {
 		if out, code := c.ask("lease", "-timeout=1m"); code != 0 || !strings.Contains(out, says) {
 			t.Errorf("%s says %q with exit code %d, want %q", c.pod, out, code, says)
 		}
@@ -107,7 +107,7 @@ func TestLeaseIsTold(t *testing.T) {
 	}
 }
 
-// Package tenure is told the same, and what becomes of the tenure.
+// Package tenure receives the same answer, and learns of the end of the tenure.
 func TestTenureIsWatched(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -124,7 +124,7 @@ func TestTenureIsWatched(t *testing.T) {
 	select {
 	case <-ctx.Done():
 	case <-time.After(patience):
-		t.Fatal("nobody was told that the tenure had ended")
+		t.Fatal("the context was not cancelled when the tenure had ended")
 	}
 	if why := context.Cause(ctx); !errors.Is(why, tenure.ErrNoTenure) {
 		t.Errorf("the context ended with %v", why)
@@ -135,7 +135,7 @@ func (c *candidate) socket() string {
 	return agent.Lookup(c.env)(contract.SocketEnv)
 }
 
-// What docs/tenure.md has its readers copy is what it says.
+// The examples in docs/tenure.md do what the text says.
 func TestExamplesOfTheDocument(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -154,7 +154,7 @@ func TestExamplesOfTheDocument(t *testing.T) {
 		if !found || !ended {
 			t.Fatalf("docs/tenure.md has no example in %s", language)
 		}
-		// A busy machine may take its time.
+		// A busy machine can be slow.
 		program = strings.NewReplacer(contract.AgentPath, w.program, "-quiet", "-quiet -timeout 1m", "timeout=1.0", "timeout=60").Replace(program)
 		for name, test := range map[string]struct {
 			of    *candidate
@@ -174,7 +174,7 @@ func TestExamplesOfTheDocument(t *testing.T) {
 			cancel()
 		}
 	}
-	// The example in Go is one that is compiled.
+	// The Go example in the document is a compiled example.
 	_, rest, _ := strings.Cut(string(text), "```go\n")
 	program, _, _ := strings.Cut(rest, "```")
 	compiled, err := os.ReadFile("../../tenure/example_test.go")
@@ -184,7 +184,7 @@ func TestExamplesOfTheDocument(t *testing.T) {
 	}
 }
 
-// An agent that has lost its way to the API server, or that is stopped, confirms nothing for longer than it may.
+// An agent that has lost its connection to the API server, or that is stopped, never confirms a tenure after its end.
 func TestCheckByAgentThatIsStuck(t *testing.T) {
 	t.Parallel()
 	mustGoOn(t, func(w *world) error {
@@ -230,17 +230,17 @@ func TestProbesAndMetrics(t *testing.T) {
 			t.Errorf("%s: %d %q, want a word of %q", path, response.StatusCode, body, says)
 		}
 	}
-	// Another agent on that port says why it ends.
+	// A second agent on the same port logs why it ends.
 	b := w.prepare("b", config)
 	b.env = append(b.env, contract.RuntimeAddressEnv+"=127.0.0.1")
 	b.start()
-	b.await("no port for probes and metrics", strconv.Itoa(port))
+	b.await("cannot listen on the port for probes and metrics", strconv.Itoa(port))
 	if code := b.exit(); code != contract.ExitInternal {
 		t.Errorf("exit code %d, want %d", code, contract.ExitInternal)
 	}
 }
 
-// What collected the agent's log is gone: every line fails, and would end a program that does not expect it.
+// The reader of the agent's log no longer exists. Every write fails, and would end a program that does not expect this.
 func TestLogReaderGone(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

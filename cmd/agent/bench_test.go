@@ -23,8 +23,7 @@ import (
 	"github.com/singletonjob/operator/test/faultproxy"
 )
 
-// The benchmarks run the agent as it is shipped. Each is one run of many rounds and reports a distribution, so b.N is
-// not used.
+// The benchmarks run the agent as it is shipped. Each one makes many rounds in one run and reports a distribution, so b.N is not used.
 
 // shipped builds the agent with the flags of the image.
 func shipped(t testing.TB) string {
@@ -42,7 +41,7 @@ func newBench(b *testing.B) *world {
 	return w
 }
 
-// report prints a distribution. It keeps no other metric: the time of one round of all is nobody's measure.
+// report prints a distribution. It drops the default metric, because the time of all rounds together has no meaning.
 func report(b *testing.B, name string, took []time.Duration) {
 	b.Helper()
 	slices.Sort(took)
@@ -56,8 +55,8 @@ func report(b *testing.B, name string, took []time.Duration) {
 	}
 }
 
-// BenchmarkHandover: from the release's confirmation at the old holder to the acquire's at the new one, and from there
-// to the process.
+// BenchmarkHandover measures the time from the confirmed release at the old holder to the confirmed acquire at the new one, and from there
+// to the start of the process.
 func BenchmarkHandover(b *testing.B) {
 	w := newBench(b)
 	from, to := w.prepare("a", benchConfig()), w.prepare("b", benchConfig())
@@ -78,14 +77,14 @@ func BenchmarkHandover(b *testing.B) {
 	report(b, "released-to-confirmed", took)
 }
 
-// benchConfig is the default of a SingletonJob.
+// benchConfig is the default configuration of a SingletonJob.
 func benchConfig() contract.AgentConfig {
 	c := testConfig()
 	c.LeaseDuration, c.RenewDeadline, c.RetryPeriod, c.GracePeriod = seconds(15), seconds(10), seconds(2), seconds(30)
 	return c
 }
 
-// BenchmarkProcessKilled: from SIGKILL of the process to the confirmed acquire of a standby.
+// BenchmarkProcessKilled measures the time from SIGKILL of the process to the confirmed acquire of a standby.
 func BenchmarkProcessKilled(b *testing.B) {
 	w := newBench(b)
 	from, to := w.prepare("a", benchConfig()), w.prepare("b", benchConfig())
@@ -136,7 +135,7 @@ func onlyChild(t testing.TB, pid int) int {
 	return 0
 }
 
-// BenchmarkExpiry: what a standby adds to leaseDuration after the last renewal was stored of an agent that vanished.
+// BenchmarkExpiry measures the time that a standby adds to leaseDuration, counted from the last stored renewal of an agent that vanished.
 func BenchmarkExpiry(b *testing.B) {
 	w := newBench(b)
 	config := benchConfig()
@@ -161,7 +160,7 @@ func BenchmarkExpiry(b *testing.B) {
 	report(b, "beyond-leaseDuration", took)
 }
 
-// lastStored watches the Lease and tells when its last change was seen, once no other can be on its way.
+// lastStored watches the Lease and returns when it saw the last change, once no other change can be in flight.
 func (w *world) lastStored() func() int64 {
 	w.t.Helper()
 	watch, err := w.client.CoordinationV1().Leases(w.ns).Watch(w.t.Context(), metav1.ListOptions{})
@@ -179,7 +178,7 @@ func (w *world) lastStored() func() int64 {
 	}
 }
 
-// BenchmarkIdle: memory of the agent and its leash, as a holder and as a standby; processor time and requests at rest.
+// BenchmarkIdle measures an idle agent, as a holder and as a standby: memory of the agent and its leash, CPU time and requests.
 func BenchmarkIdle(b *testing.B) {
 	w := newBench(b)
 	holder, standby := w.prepare("a", benchConfig()), w.prepare("b", benchConfig())
@@ -213,7 +212,7 @@ func BenchmarkIdle(b *testing.B) {
 	b.ReportMetric(float64(info.Size())/1e6, "binary-MB")
 }
 
-// rss is a process's resident memory in MiB, what it shares with others included.
+// rss is a process's resident memory in MiB, including shared memory.
 func rss(t testing.TB, pid int) float64 {
 	t.Helper()
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
@@ -228,7 +227,7 @@ func rss(t testing.TB, pid int) float64 {
 	return kib / 1024
 }
 
-// cpuTime is the processor time that a process has used, all its threads, to the nanosecond: by its own clock of the kernel.
+// cpuTime is the CPU time of all threads of a process, in nanoseconds, from the kernel's clock for this process.
 func cpuTime(t testing.TB, pid int) time.Duration {
 	t.Helper()
 	const scheduled = 2 // CPUCLOCK_SCHED, of the whole process

@@ -4,7 +4,7 @@ package main
 
 import "testing"
 
-// The agent is in every pod: with its leash, the one that is shipped takes no more than what its users are told to allow for it.
+// The agent is in every Pod. The shipped agent, with its leash, uses no more memory than the documentation tells users to allow for.
 func TestMemoryAtRest(t *testing.T) {
 	t.Parallel()
 	const most = 16 // MiB

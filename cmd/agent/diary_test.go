@@ -23,8 +23,8 @@ import (
 	"github.com/singletonjob/operator/internal/supervise"
 )
 
-// process is what agents run: it writes that it lives, every 5 ms, with its token and CLOCK_BOOTTIME, which all
-// processes of the machine share. Its arguments are the diary's path and what to do besides:
+// process is the program that agents run. Every 5 ms it writes a line with its token and CLOCK_BOOTTIME, a clock that all processes of the
+// machine share. Its arguments are the path of the diary and one behavior:
 //
 //	stubborn     ignore SIGTERM
 //	exit=N       exit with N at SIGUSR1
@@ -42,7 +42,7 @@ func process() {
 	}
 	token, ahead := os.Getenv(fence.EnvToken), sleptAhead()
 	write := func(what string) {
-		// One write is one line, whole, no matter who else appends.
+		// One write is one complete line, no matter which other processes append.
 		fmt.Fprintf(diary, "%s %s %d %d\n", what, token, os.Getpid(), supervise.BootTime()-ahead)
 	}
 	signals := make(chan os.Signal, 16)
@@ -106,7 +106,7 @@ func startDaemon() {
 	}
 }
 
-// behaviour is what the process does besides living.
+// behaviour is what the process does besides writing beats.
 type behaviour struct {
 	code               int
 	linger             time.Duration
@@ -150,11 +150,11 @@ type life struct {
 	pause       int64 // the longest time between two signs of life
 }
 
-// diary is the file that all processes write their lives to, as far as it is read.
+// diary is the file that all processes write to, as far as it has been read.
 type diary struct {
 	path   string
 	offset int64
-	rest   string // of a line that is half written
+	rest   string // the beginning of an incomplete line
 	lives  []*life
 	last   map[int]*life // of each process
 	words  []string      // lines other than beats
@@ -164,7 +164,7 @@ func newDiary(t testing.TB) *diary {
 	return &diary{path: filepath.Join(t.TempDir(), "diary"), last: map[int]*life{}}
 }
 
-// read reads what is new.
+// read reads new lines.
 func (d *diary) read() error {
 	file, err := os.Open(d.path)
 	if errors.Is(err, os.ErrNotExist) {
@@ -208,14 +208,14 @@ func (d *diary) note(line string) {
 	l.last = at
 }
 
-// words returns what processes wrote besides their beats.
+// words returns the lines that are not beats.
 func (w *world) words() []string {
 	w.t.Helper()
 	w.must(w.diary.read())
 	return w.diary.words
 }
 
-// lives reads the diary, in the order of the first beats.
+// lives reads the diary and returns the lives in the order of their first beats.
 func (w *world) lives() []life {
 	w.t.Helper()
 	w.must(w.diary.read())
@@ -227,14 +227,14 @@ func (w *world) lives() []life {
 	return lives
 }
 
-// overran reports whether it is a leader by client-go that was paused for longer than its leaseDuration leaves after its
-// renewDeadline. It does not fence: it goes on then, for as long as its next attempt to renew may take.
+// overran reports whether this is a client-go leader that was paused for longer than the time between its renewDeadline and its
+// leaseDuration. client-go does not fence: such a leader continues until its next attempt to renew fails.
 func (l life) overran() bool {
 	return l.token == 0 && time.Duration(l.pause) > electorDuration-electorDeadline
 }
 
-// checkLives asserts what holds in every test: never two processes alive at once, and each token greater than every
-// earlier one. It returns the lives.
+// checkLives asserts what holds in every test: two processes are never alive at the same time, and each token is greater than every earlier
+// one. It returns the lives.
 func (w *world) checkLives() []life {
 	w.t.Helper()
 	lives := w.lives()
@@ -257,8 +257,8 @@ func (w *world) checkLives() []life {
 	return lives
 }
 
-// awaitBeat waits until the process of a token lives, or of a later one: on a machine that stands still a tenure may end before its
-// process could start.
+// awaitBeat waits until the process with this token, or a later one, is alive. If the machine stalls, a tenure can end before its process
+// could start.
 func (w *world) awaitBeat(token int64) {
 	w.t.Helper()
 	w.eventually(fmt.Sprintf("a process with token %d or a later one lives", token), func() bool {
@@ -274,7 +274,7 @@ func TestDiaryTellsOverlap(t *testing.T) {
 		"one after the other": {lines: "beat 1 10 100\nbeat 1 10 200\nbeat 2 11 201\n"},
 		"two at once":         {lines: "beat 1 10 100\nbeat 2 11 150\nbeat 1 10 200\n", fails: true},
 		"same token":          {lines: "beat 1 10 100\nbeat 1 11 200\n", fails: true},
-		// client-go's elector is forgiven what it does after a pause that is longer than its leaseDuration leaves it, 667 ms.
+		// client-go's elector is not judged after a pause of more than 667 ms, the time between its renewDeadline and its leaseDuration.
 		"an elector that was paused": {lines: "beat 0 10 100\nbeat 2 11 700000000\nbeat 0 10 800000000\n"},
 		"an elector that was not":    {lines: "beat 0 10 100\nbeat 0 10 600000000\nbeat 2 11 700000000\nbeat 0 10 800000000\n", fails: true},
 		"an agent that was paused":   {lines: "beat 1 10 100\nbeat 2 11 700000000\nbeat 1 10 800000000\n", fails: true},
@@ -294,7 +294,7 @@ func TestDiaryTellsOverlap(t *testing.T) {
 	}
 }
 
-// recorder takes note of errors in place of the test.
+// recorder records errors in place of the test.
 type recorder struct {
 	testing.TB
 	failed bool

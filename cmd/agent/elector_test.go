@@ -30,16 +30,16 @@ import (
 	"github.com/singletonjob/operator/test/tier"
 )
 
-// client-go's elector at 15/10/2, scaled to the 2 s of the agents that it contends with.
+// client-go's elector with 15/10/2, scaled to the 2 s of the agents that it competes with.
 const (
 	electorDuration = 2 * time.Second
 	electorDeadline = electorDuration * 10 / 15
 	electorRetry    = electorDuration * 2 / 15
 )
 
-// elect is the program that people write today: client-go's leader election around some work, which ends by itself
-// when it is told to stop or when it has lost. Its arguments are the diary, a kubeconfig, the namespace, its
-// identity and its renewDeadline. It writes to the diary while it leads, with token 0.
+// elect is a program as users write it today: client-go's leader election around some work, which ends by itself when it must stop or has
+// lost the election. Its arguments are the diary, a kubeconfig, the namespace, its identity and its renewDeadline. While it leads it writes
+// to the diary with token 0.
 func elect() {
 	diary, config, ns, identity := os.Args[1], os.Args[2], os.Args[3], os.Args[4]
 	fail := func(err error) {
@@ -64,7 +64,7 @@ func elect() {
 	go func() {
 		<-signals
 		work.Lock()
-		ended = true // client-go asks that the work has ended before the release
+		ended = true // client-go requires that the work has ended before the release
 		work.Unlock()
 		stop()
 	}()
@@ -95,7 +95,7 @@ func elect() {
 	})
 }
 
-// elector is a running one.
+// elector is a running elector.
 type elector struct {
 	w      *world
 	name   string
@@ -135,7 +135,7 @@ func (e *elector) ended() bool {
 	}
 }
 
-// holders tells the holder of each tenure that a watch of the Lease shows.
+// holders delivers the holder of each tenure that a watch of the Lease shows.
 func (w *world) holders() <-chan string {
 	w.t.Helper()
 	changed := make(chan string, 1000)
@@ -159,8 +159,8 @@ func (w *world) holders() <-chan string {
 	return changed
 }
 
-// One Lease, three of our agents and three of client-go's electors. Each holder is made to end, in one way or
-// another, until it has changed hands 200 times, and from each kind to each.
+// One Lease, three of our agents and three client-go electors. Each holder is ended in one of several ways, until the Lease has changed
+// hands 200 times, and between all pairs of kinds.
 func TestContentionWithClientGo(t *testing.T) {
 	tier.Deep(t, "waits for client-go's timing")
 	if testing.Short() {
@@ -169,7 +169,7 @@ func TestContentionWithClientGo(t *testing.T) {
 	t.Parallel()
 	const changes = 200
 	w := newWorld(t)
-	w.program = shipped(t) // the race detector has the leash of a test binary linger for a second
+	w.program = shipped(t) // with the race detector, the leash of a test binary lingers for a second
 	config := testConfig()
 	config.LeaseDuration, config.RenewDeadline, config.RetryPeriod = seconds(3), seconds(1.5), seconds(0.3)
 	holders := w.holders()
@@ -195,7 +195,7 @@ func TestContentionWithClientGo(t *testing.T) {
 			}
 			c.end(holder)
 		case <-time.After(patience):
-			t.Fatalf("nobody takes over after %v", seen[max(0, len(seen)-5):])
+			t.Fatalf("no candidate takes over after %v", seen[max(0, len(seen)-5):])
 		}
 	}
 	t.Logf("%d changes in %v: %v", len(seen), time.Since(began).Round(time.Second), crossings)
@@ -205,7 +205,7 @@ func TestContentionWithClientGo(t *testing.T) {
 	w.checkLives()
 }
 
-// kindOf tells an agent's identity, pod-a/…, from an elector's, elector-a-1.
+// kindOf distinguishes an agent's identity, pod-a/…, from an elector's, elector-a-1.
 func kindOf(holder string) string {
 	if strings.HasPrefix(holder, "elector") {
 		return "elector"
@@ -213,7 +213,7 @@ func kindOf(holder string) string {
 	return "agent"
 }
 
-// contest is the candidates and what befalls them.
+// contest holds the candidates and their faults.
 type contest struct {
 	w        *world
 	random   *rand.Rand
@@ -221,7 +221,8 @@ type contest struct {
 	electors []*elector
 }
 
-// restart starts those that were ended at the last change, or have ended by themselves: an elector that was too busy to renew does.
+// restart starts the candidates that were ended at the last change or have ended by themselves. An elector that was too busy to renew ends
+// by itself.
 func (c *contest) restart() {
 	for _, e := range c.electors {
 		if e.ended() {
@@ -254,7 +255,7 @@ func (c *contest) endElector(holder string) {
 	if c.random.IntN(16) == 0 {
 		sig = syscall.SIGKILL
 	}
-	// Now and then none is there, so that an agent has its turn.
+	// Sometimes there is no elector, so that an agent gets a turn.
 	ended := c.electors[index : index+1]
 	if c.random.IntN(8) == 0 {
 		ended = c.electors
@@ -281,13 +282,13 @@ func (c *contest) endAgent(holder string) {
 	}
 }
 
-// client-go's elector, cut off and healed just after another has taken over, reads the new holder's Lease, asks its own
-// stale memory whether it leads, and blanks the Lease. That does not free it: our process is killed, since the Lease is
-// no longer known to be ours, and everybody waits, this agent too.
+// client-go's elector is cut off, and reconnected just after another candidate has taken over. It reads the new holder's Lease, decides
+// from its own stale memory that it leads, and blanks the Lease. This does not free the Lease. Our process is killed, because the Lease is
+// no longer known to be ours, and all candidates wait, this agent included.
 func TestLateReleaseByClientGo(t *testing.T) {
 	tier.Deep(t, "waits for client-go's timing")
 	t.Parallel()
-	const attempts = 20 // a busy machine misses the second and a half in which it can happen
+	const attempts = 20 // a busy machine can miss the 1.5 s in which this can happen
 	for range attempts {
 		if lateRelease(t) {
 			return
@@ -300,13 +301,13 @@ func lateRelease(t *testing.T) (happened bool) {
 	t.Helper()
 	w := newWorld(t)
 	others := *w
-	others.diary = newDiary(t) // what client-go's leader does while it is cut off is not judged
+	others.diary = newDiary(t) // a client-go leader is not judged while it is cut off
 	network := w.network()
 	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
 	through := w.plane.Config()
 	through.Host = network.URL()
 	w.must(controlplane.WriteKubeconfig(kubeconfig, through))
-	// Its release hangs from a renewDeadline after its last renewal on, for as long again. The agent acquires after 3 s.
+	// The elector's release hangs for one renewDeadline, beginning one renewDeadline after its last renewal. The agent acquires after 3 s.
 	e := &elector{w: &others, name: "elector", config: kubeconfig, deadline: 2200 * time.Millisecond}
 	e.start()
 	config := testConfig()
@@ -318,20 +319,20 @@ func lateRelease(t *testing.T) (happened bool) {
 	})
 	a.start()
 	w.eventually("the agent waits for the elector", func() bool { return e.ended() || strings.Contains(a.lines.String(), "holder=elector") })
-	if e.ended() { // it was too busy to renew
+	if e.ended() { // the elector was too busy to renew
 		return false
 	}
 	network.Cut()
 	tenure := number(t, a.await("acquired "), "tenure")
 	w.must(network.Heal())
-	<-e.Done() // it has released, or failed to
+	<-e.Done() // it has released the Lease, or failed to
 	for end := time.Now().Add(10 * time.Second); int64(*w.lease().Spec.LeaseTransitions) == tenure; elapse(t, 20*time.Millisecond) {
 		if time.Now().After(end) {
 			return false
 		}
 	}
 	why, lost := a.awaitAt("reason=")
-	if !strings.Contains(why, "LeaseLost") { // it was too busy to renew
+	if !strings.Contains(why, "LeaseLost") { // the elector was too busy to renew
 		return false
 	}
 	_, again := a.awaitAt("acquired")

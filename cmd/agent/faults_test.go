@@ -26,8 +26,8 @@ import (
 	"github.com/singletonjob/operator/test/timens"
 )
 
-// deadline is the BootTime at which the process of a candidate is dead, for whom no renewal was stored that came after cut:
-// its own deadline counts from when it sent its last one, which is before that came.
+// deadline is the BootTime by which the process of a candidate must be dead if no renewal that arrived after cut was stored. Its own
+// deadline counts from when it sent its last stored renewal, which is before that renewal arrived.
 func (c *candidate) deadline(cut time.Time) int64 {
 	c.w.t.Helper()
 	stored := c.proxy.Seen(func(r faultproxy.Request) bool { return r.Method == http.MethodPut && !r.Time.After(cut) })
@@ -38,8 +38,8 @@ func (c *candidate) deadline(cut time.Time) int64 {
 	return sent + int64(leaseDuration()-lease.Margin(leaseDuration()))
 }
 
-// A frozen container cannot die: by version 1 of cgroups not even of SIGKILL. What wakes up after its lease has no more than
-// an instant, whatever of it wakes up first.
+// A frozen container cannot die; with version 1 of cgroups, not even from SIGKILL. A process that is thawed after its lease runs only for
+// an instant, whichever process is thawed first.
 func TestFrozenPastTheLease(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -55,11 +55,11 @@ func TestFrozenPastTheLease(t *testing.T) {
 	woken := supervise.BootTime()
 	thaw()
 	a.await("lease held", "holder=b/")
-	// The agent may read that before its process is dead, which takes a moment.
+	// The agent can read this before its process is dead, which takes a moment.
 	w.eventually("nothing but the agent lives", func() bool { return len(strings.Fields(group.Read("cgroup.procs"))) <= 1 })
 	late, paused := time.Duration(w.lives()[0].last-woken), still.Longest()
 	t.Logf("the last sign of life came %v after the thaw; the machine paused for %v", late, paused)
-	if late > 100*time.Millisecond+4*paused { // leash, agent and process die one by the other
+	if late > 100*time.Millisecond+4*paused { // leash, agent and process die, each because of another
 		t.Errorf("the process lived on for %v after it was thawed, and the machine paused for %v only", late, paused)
 	}
 	w.must(w.diary.read())
@@ -68,7 +68,7 @@ func TestFrozenPastTheLease(t *testing.T) {
 	}
 }
 
-// group has the agent and all that it starts in a cgroup of their own.
+// group runs the agent and all its descendants in a cgroup of their own.
 func (c *candidate) group(controller string) *cgroup.Group {
 	c.w.t.Helper()
 	g := cgroup.New(c.w.t, controller)
@@ -76,8 +76,8 @@ func (c *candidate) group(controller string) *cgroup.Group {
 	return g
 }
 
-// Memory runs out, and the kernel chooses whom it kills: nothing of the tenure outlives it, and the next one begins long
-// before the lease is over.
+// Memory runs out, and the kernel chooses which process it kills. No process of the tenure survives, and the next tenure begins long before
+// the lease expires.
 func TestOutOfMemory(t *testing.T) {
 	t.Parallel()
 	for name, victim := range map[string]func(agent, leash, process int) int{
@@ -108,7 +108,7 @@ func TestOutOfMemory(t *testing.T) {
 			}
 			w.eventually("its process is dead", held.Ended)
 			if !outOfMemory(group) {
-				t.Error("the kernel has killed nobody for want of memory, so nothing was tested")
+				t.Error("the kernel has killed no process for lack of memory, so nothing was tested")
 			}
 			a.start("stubborn")
 			w.acts(a)
@@ -119,7 +119,7 @@ func TestOutOfMemory(t *testing.T) {
 	}
 }
 
-// outOfMemory reports whether the kernel has killed somebody of a cgroup for want of memory.
+// outOfMemory reports whether the kernel has killed a process of a cgroup for lack of memory.
 func outOfMemory(group *cgroup.Group) bool {
 	for _, name := range []string{"memory.oom_control", "memory.events"} {
 		for line := range strings.Lines(group.Read(name)) {
@@ -131,8 +131,8 @@ func outOfMemory(group *cgroup.Group) bool {
 	return false
 }
 
-// A pod that was forced out of the cluster, while its node is cut off, may have a successor of its name: that has no part in
-// its tenure, and no proof of its end.
+// A Pod that was force-deleted while its node is cut off can have a successor with the same name. The successor has no part in its tenure,
+// and does not prove that the tenure has ended.
 func TestAPodOfTheSameName(t *testing.T) {
 	t.Parallel()
 	mustGoOn(t, func(w *world) error {
@@ -144,7 +144,7 @@ func TestAPodOfTheSameName(t *testing.T) {
 		next.start()
 		second := next.acquired()
 		w.awaitBeat(second)
-		w.renewedTwice() // both have time to be seen at once
+		w.renewedTwice() // both have time to be seen at the same time
 		if lives := w.checkLives(); len(lives) != 2 {
 			return fmt.Errorf("%d processes, want 2: %+v", len(lives), lives)
 		}
@@ -152,7 +152,7 @@ func TestAPodOfTheSameName(t *testing.T) {
 	})
 }
 
-// hoard takes all memory there is.
+// hoard takes all available memory.
 func hoard() {
 	const piece = 1 << 20
 	for kept := [][]byte{}; ; {
@@ -160,7 +160,7 @@ func hoard() {
 	}
 }
 
-// dieOfFaults gives SIGSEGV the effect that it has on programs other than Go's.
+// dieOfFaults gives SIGSEGV the effect that it has on programs that are not written in Go.
 func dieOfFaults() {
 	action := [32]byte{} // struct sigaction: SIG_DFL, nothing masked
 	_, _, errno := unix.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(unix.SIGSEGV), uintptr(unsafe.Pointer(&action)), 0, 8, 0, 0)
@@ -169,9 +169,9 @@ func dieOfFaults() {
 	}
 }
 
-// sleptAhead is by how much a time namespace has this process believe that the machine slept longer than it did.
+// sleptAhead is how much longer the machine has slept, from the view of this process, because of its time namespace.
 func sleptAhead() int64 {
-	offsets, _ := os.ReadFile("/proc/self/timens_offsets") // which old kernels lack
+	offsets, _ := os.ReadFile("/proc/self/timens_offsets") // old kernels have no time namespaces
 	for line := range strings.Lines(string(offsets)) {
 		if fields := strings.Fields(line); len(fields) == 3 && fields[0] == "boottime" {
 			seconds, _ := strconv.ParseInt(fields[1], 10, 64)
@@ -181,8 +181,8 @@ func sleptAhead() int64 {
 	return 0
 }
 
-// Machines have slept, each as long as it did, and in a time namespace the clocks are whatever somebody said: all wait for
-// each other as they should.
+// Machines have slept for different times, and clocks in a time namespace have arbitrary offsets. All candidates still wait for each other
+// correctly.
 func TestClocksApart(t *testing.T) {
 	t.Parallel()
 	for name, offsets := range map[string][]string{

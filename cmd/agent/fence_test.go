@@ -18,7 +18,7 @@ import (
 	"github.com/singletonjob/operator/test/tier"
 )
 
-// ledger is a PostgreSQL with fence.sql, and what the program of examples/fence-python needs to write to it.
+// ledger is a PostgreSQL database with fence.sql, and the command and address with which the program of examples/fence-python writes to it.
 func ledger(t *testing.T) (db *postgres.Server, program []string, url string) {
 	t.Helper()
 	const python = "/usr/bin/python3"
@@ -37,7 +37,7 @@ func ledger(t *testing.T) (db *postgres.Server, program []string, url string) {
 	return db, []string{python, script}, fmt.Sprintf("postgresql:///postgres?host=%s&user=%s", db.Dir, postgres.User)
 }
 
-// descendants are the processes that one has started, and those that they have.
+// descendants are the children of a process, and their descendants.
 func descendants(t *testing.T, pid int) (all []int) {
 	t.Helper()
 	processes, err := procfs.AllProcs()
@@ -61,15 +61,15 @@ func signalAll(t *testing.T, pids []int, sig syscall.Signal) {
 	}
 }
 
-// A program in another language, its agent and all else of the tenure are frozen. Another takes over, and what the first one
-// sends when it wakes up is refused: fence.sql is the only wall that stands, since KeepRunning lets nothing kill it.
+// A program in another language, its agent and the rest of the tenure are frozen. Another candidate takes over. The first program's writes
+// are refused when it wakes up. Only fence.sql stops them, because with KeepRunning nothing kills the program.
 func TestAFrozenProgramIsFenced(t *testing.T) {
 	tier.Deep(t, "takes Debian's PostgreSQL and psycopg2, and tenures that nothing but the freeze ends")
 	t.Parallel()
 	db, program, url := ledger(t)
 	w, config := newWorld(t), testConfig()
 	config.KeepRunning = true
-	config.LeaseDuration, config.RenewDeadline = seconds(15), seconds(12) // none is to be lost before it is frozen
+	config.LeaseDuration, config.RenewDeadline = seconds(15), seconds(12) // no write must be lost before it is frozen
 	begin := func(pod string) *candidate {
 		c := w.prepare(pod, config)
 		c.env = append(c.env, "DATABASE_URL="+url)
@@ -97,7 +97,7 @@ func TestAFrozenProgramIsFenced(t *testing.T) {
 	if lives := descendants(t, a.agent.Pid()); !slices.Equal(lives, tree[1:]) {
 		t.Fatalf("what was frozen has changed: %v, %v before", lives, tree[1:])
 	}
-	signalAll(t, tree[1:], syscall.SIGCONT) // its agent sleeps on, and hears of nothing
+	signalAll(t, tree[1:], syscall.SIGCONT) // its agent stays frozen and learns of nothing
 
 	a.await(fmt.Sprintf("refused: fencing token %d of %s/%s is stale: the highest is %d", first, w.ns, jobName, second))
 	signalAll(t, tree[:1], syscall.SIGCONT)
@@ -105,8 +105,8 @@ func TestAFrozenProgramIsFenced(t *testing.T) {
 	db.Says("0", fmt.Sprintf("SELECT count(*) FROM entries WHERE token = %d AND n > (SELECT min(n) FROM entries WHERE token = %d)", first, second))
 }
 
-// freezeBetweenTransactions stops the processes. One that holds the mark would hold up its successor, until
-// idle_in_transaction_session_timeout or fence.advance; test/sinks freezes such.
+// freezeBetweenTransactions stops the processes while they hold no lock. A process that holds the mark would block its successor, until
+// idle_in_transaction_session_timeout or fence.advance ends that. test/sinks tests this case.
 func freezeBetweenTransactions(t *testing.T, db *postgres.Server, tree []int) {
 	t.Helper()
 	for {

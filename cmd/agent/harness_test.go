@@ -38,7 +38,7 @@ import (
 	"github.com/singletonjob/operator/test/subprocess"
 )
 
-// This test binary is three programs: the tests, the agent (with its leash), and the process that agents run.
+// This test binary is three programs: the tests, the agent (with its leash), and the process that the agents run.
 const roleEnv = "SINGLETONJOB_TEST_ROLE"
 
 func TestMain(m *testing.M) {
@@ -58,13 +58,13 @@ func TestMain(m *testing.M) {
 	default:
 		flag.Parse()
 		if parallel := flag.Lookup("test.parallel"); parallel.Value.String() == parallel.DefValue {
-			_ = flag.Set("test.parallel", "20") // the tests wait far more than they work
+			_ = flag.Set("test.parallel", "20") // the tests wait much more than they use the CPU
 		}
 		os.Exit(apiserver.Main(m))
 	}
 }
 
-// world is one namespace with one Lease, and the agents that contend for it.
+// world is one namespace with one Lease and the agents that compete for it.
 type world struct {
 	t      testing.TB
 	plane  *controlplane.APIServer
@@ -94,7 +94,7 @@ func newWorld(t testing.TB) *world {
 	return w
 }
 
-// allow gives the agents' service account what the operator gives it, and no more.
+// allow gives the agents' service account exactly the rights that the operator gives it.
 func (w *world) allow() {
 	w.t.Helper()
 	ctx := w.t.Context()
@@ -128,7 +128,7 @@ func (w *world) must(err error) {
 	}
 }
 
-// createLease makes the Lease as the operator does for a new job.
+// createLease creates the Lease as the operator does for a new job.
 func (w *world) createLease() {
 	w.t.Helper()
 	_, err := w.client.CoordinationV1().Leases(w.ns).Create(w.t.Context(), &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{
@@ -159,7 +159,7 @@ func (w *world) patch(change any) {
 	w.must(err)
 }
 
-// newToken is one of the agents' service account.
+// newToken returns a token of the agents' service account.
 func (w *world) newToken() string {
 	w.t.Helper()
 	r, err := w.client.CoreV1().ServiceAccounts(w.ns).CreateToken(w.t.Context(), "agents", &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
@@ -167,7 +167,7 @@ func (w *world) newToken() string {
 	return r.Status.Token
 }
 
-// testConfig is as fast as a busy machine allows.
+// testConfig has times that are as short as a busy machine allows.
 func testConfig() contract.AgentConfig {
 	return contract.AgentConfig{
 		Name: jobName, RunID: "run", TokenEnv: fence.EnvToken,
@@ -175,7 +175,7 @@ func testConfig() contract.AgentConfig {
 	}
 }
 
-// steadyConfig is for tenures that nothing is to end: however busy the machine, they last.
+// steadyConfig is for tenures that must not end, however busy the machine is.
 func steadyConfig() contract.AgentConfig {
 	config := testConfig()
 	config.LeaseDuration, config.RenewDeadline = seconds(3600), seconds(3000)
@@ -194,7 +194,7 @@ type candidate struct {
 	agent       *subprocess.Process
 	lines       *lines
 	stderr      *os.File // instead of lines
-	by          []string // what executes the agent; nothing else if nil
+	by          []string // a program that executes the agent; nil for none
 	attr        *syscall.SysProcAttr
 	env         []string
 }
@@ -207,7 +207,7 @@ func (w *world) candidate(pod string, config contract.AgentConfig, process ...st
 	return c
 }
 
-// holder is a candidate whose process acts.
+// holder starts a candidate and waits until its process acts.
 func (w *world) holder(pod string, config contract.AgentConfig, process ...string) *candidate {
 	w.t.Helper()
 	c := w.candidate(pod, config, process...)
@@ -215,7 +215,7 @@ func (w *world) holder(pod string, config contract.AgentConfig, process ...strin
 	return c
 }
 
-// standby is a candidate that has found the Lease held.
+// standby starts a candidate and waits until it has found the Lease held.
 func (w *world) standby(pod string, config contract.AgentConfig) *candidate {
 	w.t.Helper()
 	c := w.candidate(pod, config)
@@ -231,7 +231,7 @@ func (w *world) acts(c *candidate) int64 {
 	return token
 }
 
-// prepare makes all that an agent needs.
+// prepare creates everything that an agent needs.
 func (w *world) prepare(pod string, config contract.AgentConfig) *candidate {
 	w.t.Helper()
 	proxy := w.network()
@@ -240,7 +240,7 @@ func (w *world) prepare(pod string, config contract.AgentConfig) *candidate {
 	c.setToken(w.newToken())
 	host, port, _ := strings.Cut(proxy.Addr(), ":")
 	c.env = []string{
-		"GORACE=atexit_sleep_ms=0", // else the race detector has every process linger for a second
+		"GORACE=atexit_sleep_ms=0", // otherwise, with the race detector, every process lingers for a second
 		roleEnv + "=agent", "PATH=" + os.Getenv("PATH"), "TMPDIR=" + os.TempDir(),
 		contract.ConfigEnv + "=" + config.Encode(), contract.PodEnv + "=" + pod, contract.PodUIDEnv + "=uid-of-" + pod + "-in-" + w.ns,
 		contract.NodeEnv + "=node-of-" + pod, contract.NamespaceEnv + "=" + w.ns, contract.CredentialsEnv + "=" + c.credentials,
@@ -250,7 +250,7 @@ func (w *world) prepare(pod string, config contract.AgentConfig) *candidate {
 	return c
 }
 
-// network is one way to the API server.
+// network is one connection path to the API server.
 func (w *world) network() *faultproxy.Proxy {
 	w.t.Helper()
 	certificate, err := w.plane.ServerCertificate()
@@ -261,12 +261,12 @@ func (w *world) network() *faultproxy.Proxy {
 	return proxy
 }
 
-// start starts the agent, anew when the last one has ended.
+// start starts the agent, also again after it has ended.
 func (c *candidate) start(process ...string) {
 	c.w.t.Helper()
 	exe, err := os.Executable()
 	c.w.must(err)
-	// env hands the process its role; nothing else sets an environment without knowing the rest of it.
+	// env sets the process's role and keeps the variables that only the agent knows
 	c.run(append([]string{"env", roleEnv + "=process", exe, c.w.diary.path}, process...)...)
 }
 
@@ -345,7 +345,7 @@ func (c *candidate) awaitEither(texts ...string) {
 	})
 }
 
-// awaitAt also tells when the line came, by CLOCK_BOOTTIME.
+// awaitAt also returns when the line was logged, by CLOCK_BOOTTIME.
 func (c *candidate) awaitAt(words ...string) (line string, at int64) {
 	c.w.t.Helper()
 	line, at, ok := c.lines.await(words)
@@ -375,15 +375,15 @@ func number(t testing.TB, line, name string) int64 {
 	return 0
 }
 
-// patience is how long anything may take that is expected to happen: more than a busy machine needs.
+// patience is the timeout for every expected event. It is longer than a busy machine needs.
 const patience = 3 * time.Minute
 
-// lines collects what an agent logs.
+// lines collects the log of an agent.
 type lines struct {
 	mu    sync.Mutex
 	all   []string
 	at    []int64 // CLOCK_BOOTTIME of each line
-	next  int     // the first that was not waited for
+	next  int     // the first line that no test has waited for
 	ended bool
 	more  chan struct{} // closed and replaced with each line
 }
@@ -412,7 +412,7 @@ func (l *lines) add(line string) {
 	l.more = make(chan struct{})
 }
 
-// await returns the next line that contains the words, and when it came.
+// await returns the next line that contains the words, and when it was logged.
 func (l *lines) await(words []string) (line string, at int64, ok bool) {
 	limit := time.After(patience)
 	for {
@@ -448,13 +448,13 @@ func (l *lines) String() string {
 	return out.String()
 }
 
-// eventually waits for something that leaves no trace in a log.
+// eventually waits for a condition that is not logged.
 func (w *world) eventually(what string, holds func() bool) {
 	w.t.Helper()
 	w.looking(20*time.Millisecond, what, holds)
 }
 
-// looking is eventually, with a pause between two looks.
+// looking is eventually with a pause between two checks.
 func (w *world) looking(pause time.Duration, what string, holds func() bool) {
 	w.t.Helper()
 	ctx, cancel := context.WithTimeout(w.t.Context(), patience)

@@ -17,8 +17,9 @@ import (
 	"github.com/singletonjob/operator/internal/contract"
 )
 
-// All that runs before and beside a process, in its order and with its token: a command before it, a request after its start, and
-// one before its signal. The process lives until that is answered, whatever the answer, and the next one starts after it is dead.
+// Everything that runs before and beside a process, in order and with its token: a command before it, a request after its start, and a
+// request before its signal. The process lives until the last request is answered, whatever the answer. The next process starts after it is
+// dead.
 func TestHooks(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -76,7 +77,7 @@ func TestHooks(t *testing.T) {
 	w.checkLives()
 }
 
-// contained has the agent be PID 1, as in a container, so that whoever sends it a signal here is outside.
+// contained makes the agent PID 1, as in a container, so that signals from this test come from outside.
 func (c *candidate) contained() {
 	c.attr = &syscall.SysProcAttr{
 		Cloneflags:  unix.CLONE_NEWUSER | unix.CLONE_NEWPID | unix.CLONE_NEWNS,
@@ -87,8 +88,8 @@ func (c *candidate) contained() {
 	c.by = []string{"sh", "-ec", `mount -t proc proc /proc; exec "$@"`, "sh"}
 }
 
-// A container's runtime stops it by the signal that the image names, from outside: preStop runs to its end, the process gets that signal,
-// and the tenure ends in order. The same signal from within the container is for the process.
+// The runtime stops a container from outside, with the stop signal of its image: preStop runs to its end, the process gets the signal, and
+// the tenure ends in order. The same signal from inside the container is for the process.
 func TestTheRuntimesStopSignal(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -106,7 +107,7 @@ func TestTheRuntimesStopSignal(t *testing.T) {
 	if said := said(); !strings.HasPrefix(said, "drains, signal-quit") {
 		t.Errorf("one after the other: %s; want the hook and then the signal", said)
 	}
-	a.signal(syscall.SIGTERM) // the process goes on after the other one
+	a.signal(syscall.SIGTERM) // the process continues after the other signal
 	if code := a.exit(); code != 0 || !strings.Contains(a.lines.String(), "PodTerminating") {
 		t.Errorf("exit code %d; its log:\n%s", code, a.lines)
 	}

@@ -24,9 +24,9 @@ import (
 	"github.com/singletonjob/operator/test/cgroup"
 )
 
-// BenchmarkTakeoverUnderCPULimit measures by how much two processes overlap whose containers may each use a tenth of a CPU:
-// programs of 60 threads that never pause, and the shipped agent as PID 1, which sees its limit. The holder is cut off, or
-// its agent stopped, by turns. It takes root and a cgroup that it may make children in.
+// BenchmarkTakeoverUnderCPULimit measures the overlap of two processes whose containers are each limited to a tenth of a CPU. The processes
+// are programs of 60 threads that never pause. The shipped agent is PID 1 and sees its limit. Alternately, the holder is cut off or its
+// agent is stopped. The benchmark needs root and a cgroup in which it can create children.
 func BenchmarkTakeoverUnderCPULimit(b *testing.B) {
 	const milli, rounds = 100, 15
 	for _, setting := range [][3]float64{{3, 1.5, 0.5}, {5, 2.5, 0.5}, {15, 10, 2}} {
@@ -52,8 +52,8 @@ func BenchmarkTakeoverUnderCPULimit(b *testing.B) {
 	}
 }
 
-// takeoverUnderLimit has one agent take over from another, and returns for each change of pods for how long both processes
-// wrote: less than 0 where one was dead before the other began.
+// takeoverUnderLimit makes one agent take over from another repeatedly. For each change it returns how long both processes wrote. The value
+// is negative if one was dead before the other began.
 func takeoverUnderLimit(b *testing.B, program string, config contract.AgentConfig, milli int, stopped bool) []time.Duration {
 	b.Helper()
 	w := newWorld(b)
@@ -85,7 +85,7 @@ func takeoverUnderLimit(b *testing.B, program string, config contract.AgentConfi
 	for end := time.Now().Add(patience); time.Now().Before(end) && all[len(all)-1].pod == holder.pod; all = beats(w, dir) {
 		elapse(b, 20*time.Millisecond)
 	}
-	elapse(b, 3*time.Second) // for what is late to show
+	elapse(b, 3*time.Second) // time for late writes to appear
 	a.agent.Stop(0)
 	standby.agent.Stop(0)
 	var overlaps []time.Duration
@@ -98,7 +98,7 @@ func takeoverUnderLimit(b *testing.B, program string, config contract.AgentConfi
 	return overlaps
 }
 
-// limit has the agent be PID 1 of a container with a CPU limit, as far as it can tell.
+// limit makes the agent PID 1 of what looks like a container with a CPU limit.
 func (c *candidate) limit(milli int) {
 	c.w.t.Helper()
 	g := cgroup.New(c.w.t, "cpu")
@@ -113,8 +113,8 @@ type spun struct {
 	first, last int64
 }
 
-// spin is a process that never pauses: its threads write the time into a file of its own in a directory. Its arguments are
-// the directory and its pod's name.
+// spin is a process that never pauses. Its threads write the time into a file of this process. Its arguments are the directory of the file
+// and the name of its Pod.
 func spin() {
 	const threads = 60
 	runtime.GOMAXPROCS(threads + 1)
@@ -146,7 +146,7 @@ func hurry(last *atomic.Int64) {
 	}
 }
 
-// beats are the lives of all processes that spun, in the order of their begin.
+// beats returns the lives of all processes that ran spin, in the order of their starts.
 func beats(w *world, dir string) []spun {
 	w.t.Helper()
 	files, err := os.ReadDir(dir)

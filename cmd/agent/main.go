@@ -1,6 +1,6 @@
 //go:build linux
 
-// Command agent runs a user's process while it holds the Lease of its SingletonJob, and at no other time.
+// Command agent runs a user's process only while the agent holds the Lease of its SingletonJob.
 package main
 
 import (
@@ -24,35 +24,35 @@ import (
 	"github.com/singletonjob/operator/internal/supervise"
 )
 
-const usage = `agent runs a process while its pod holds the Lease of a SingletonJob, and at no other time.
+const usage = `agent runs a command only while its Pod holds the Lease of a SingletonJob.
 
-  agent run -- COMMAND [ARG]...   contend for the Lease; run COMMAND whenever it is held
-  agent lease [-o json]           print how this container stands to the Lease: holder, token, time left
-  agent check [-min-left TIME]    succeed only while this container's tenure is valid (for TIME at least)
-  agent install DIR               put a copy of this program into DIR, as DIR/agent
+  agent run -- COMMAND [ARG]...   compete for the Lease; run COMMAND while this Pod holds it
+  agent lease [-o json]           print this container's view of the Lease: holder, token, time left
+  agent check [-min-left TIME]    succeed only if this container's tenure is valid (for at least TIME)
+  agent install DIR               copy this program to DIR/agent
   agent version                   print the version
 
-run takes its configuration from the environment that the operator gives the container, and ends with
-COMMAND's exit status, or 128+n if signal n ended it. Exit statuses of its own:
+run reads its configuration from the environment that the operator sets in the container. It exits with
+the exit code of COMMAND, or with 128+n if signal n ended COMMAND. It also uses these exit codes:
 
   64   the command line is wrong
   69   lease and check only: no agent answers
   70   the operating system refused something that the agent needs
-  78   the configuration is wrong; running it again cannot help
+  78   the configuration is wrong; fix it, a restart does not help
   126  COMMAND cannot be executed
   127  COMMAND is not found
 
-lease and check ask the agent of the same container; their --help says more. check exits with 1 when there is no valid tenure.
+lease and check query the agent of the same container; see their --help. check exits with 1 if there is no valid tenure.
 `
 
 func main() {
-	supervise.MaybeLeash() // first: the leash is this program, too
+	supervise.MaybeLeash() // must come first: the leash is this program, too
 	os.Exit(command(os.Args[1:], os.Stdout, os.Stderr))
 }
 
 func command(args []string, stdout, stderr io.Writer) int {
 	if len(args) == 0 {
-		return wrongUse(stderr, "a command is missing")
+		return wrongUse(stderr, "no command given")
 	}
 	switch name, rest := args[0], args[1:]; name {
 	case "run":
@@ -70,7 +70,7 @@ func command(args []string, stdout, stderr io.Writer) int {
 		fmt.Fprint(stdout, usage)
 		return 0
 	default:
-		return wrongUse(stderr, fmt.Sprintf("there is no command %q", name))
+		return wrongUse(stderr, fmt.Sprintf("unknown command %q", name))
 	}
 }
 
@@ -79,7 +79,7 @@ func wrongUse(stderr io.Writer, why string) int {
 	return contract.ExitUsage
 }
 
-// fail says what is wrong in one line, as the agent's log does.
+// fail prints an error in one line, in the form of the agent's log.
 func fail(stderr io.Writer, code int, err error) int {
 	fmt.Fprintln(stderr, "singletonjob:", strings.ReplaceAll(err.Error(), "\n", "; ")) // a container's status shows one line
 	return code
@@ -89,18 +89,18 @@ func run(args []string, stderr io.Writer) int {
 	if len(args) > 0 && args[0] == "--" {
 		args = args[1:]
 	} else if len(args) > 0 {
-		return wrongUse(stderr, fmt.Sprintf("run: %q stands before --", args[0]))
+		return wrongUse(stderr, fmt.Sprintf("run: unexpected argument %q before --", args[0]))
 	}
 	if len(args) == 0 {
-		return wrongUse(stderr, "run: the command to run is missing after --")
+		return wrongUse(stderr, "run: no command given after --")
 	}
-	environ, err := agent.TakeEnviron() // before there is anything that it could mean something to
+	environ, err := agent.TakeEnviron() // first, so that no library sees the variables
 	if err != nil {
 		return fail(stderr, contract.ExitInternal, err)
 	}
-	// The agent's memory counts once for every candidate of a cluster, and it allocates little.
+	// Every candidate of a cluster pays for the agent's memory, and the agent allocates little.
 	debug.SetGCPercent(20)
-	// Before anything can fail slowly: a signal that comes early must not be lost, or kill the agent.
+	// Do this before any slow step: an early signal must not be lost or kill the agent.
 	signals := make(chan os.Signal, 16)
 	var heard []syscall.Signal
 	for _, name := range contract.StopSignals() {
@@ -109,7 +109,7 @@ func run(args []string, stderr io.Writer) int {
 	if err := sender.Notify(signals, heard...); err != nil {
 		return fail(stderr, contract.ExitInternal, err)
 	}
-	// A log that nobody reads any more must not kill the agent. Not ignored: the process would inherit that.
+	// A closed log pipe must not kill the agent. The signal is handled, not ignored, because the process would inherit an ignored signal.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 
 	o, err := agent.FromEnv(environ, os.Getpid())
@@ -132,7 +132,7 @@ func run(args []string, stderr io.Writer) int {
 	return serve(o, signals, stderr)
 }
 
-// serve gives the agent its surroundings and runs it.
+// serve opens the log, the lock, the socket and the port, and runs the agent.
 func serve(o agent.Options, signals <-chan os.Signal, stderr io.Writer) int {
 	if err := supervise.Init(); err != nil {
 		return fail(stderr, contract.ExitInternal, err)
@@ -145,8 +145,8 @@ func serve(o agent.Options, signals <-chan os.Signal, stderr io.Writer) int {
 	o.Log = agent.NewLog(stderr)
 	defer o.Log.Close(logGrace)
 	lock, err := agent.ShowLife(&o, agent.LifeDirs())
-	if err != nil { // the process can do without
-		o.Log.Print("no lock", "error", err, "note", "an agent that is started in this pod after this one waits until the lease has run out")
+	if err != nil { // the process can run without it
+		o.Log.Print("cannot take the agent's lock", "error", err, "note", "if this container restarts, its next agent must wait until the Lease expires")
 	}
 	if lock != nil {
 		go agent.ForgetLives(lock, o.Identity.PodUID)
@@ -165,8 +165,8 @@ func serve(o agent.Options, signals <-chan os.Signal, stderr io.Writer) int {
 	if err == nil {
 		o.Socket = socket.Addr().String()
 		defer func() { _ = socket.Close() }()
-	} else { // the process can do without
-		o.Log.Print("no socket", "error", err)
+	} else { // the process can run without it
+		o.Log.Print("cannot open the socket for status queries", "error", err)
 	}
 	a := agent.New(o)
 	if socket != nil {
@@ -175,27 +175,27 @@ func serve(o agent.Options, signals <-chan os.Signal, stderr io.Writer) int {
 	if o.Config.Port != 0 {
 		port, err := net.Listen("tcp", net.JoinHostPort(env(contract.RuntimeAddressEnv), strconv.Itoa(o.Config.Port)))
 		if err != nil {
-			o.Log.Print("no port for probes and metrics", "error", err)
+			o.Log.Print("cannot listen on the port for probes and metrics", "error", err)
 			return contract.ExitInternal
 		}
 		server := agent.NewServer(a.Handler())
 		defer func() { _ = server.Close() }()
 		go func() {
 			if err := server.Serve(port); !errors.Is(err, http.ErrServerClosed) {
-				o.Log.Print("probes and metrics failing", "error", err)
+				o.Log.Print("server for probes and metrics failed", "error", err)
 			}
 		}()
 	}
-	debug.FreeOSMemory() // what starting took
+	debug.FreeOSMemory() // the memory that only the start needed
 	return a.Run(context.Background(), signals)
 }
 
-// logGrace is how long the last log lines may take: what a busy machine takes to write them, and no longer where nobody reads.
+// logGrace is the time limit for writing the last log lines. It is enough on a busy machine, and short if nobody reads the log.
 const logGrace = 2 * time.Second
 
 func install(args []string, stderr io.Writer) int {
 	if len(args) != 1 || args[0] == "" {
-		return wrongUse(stderr, "install takes one directory")
+		return wrongUse(stderr, "install needs exactly one directory")
 	}
 	if err := agent.Install(args[0]); err != nil {
 		return fail(stderr, contract.ExitInternal, err)

@@ -19,13 +19,13 @@ import (
 	"github.com/singletonjob/operator/test/tier"
 )
 
-// What a tenure survives (docs/timing.md has the table of the simulator) before a real API server: each scenario asks for
-// less than the simulator promises, by what a busy machine may take.
+// Outages that a tenure survives, with a real API server. docs/timing.md has the simulator's table. Each scenario demands less than the
+// simulator promises, to allow for a busy machine.
 func TestTenureSurvives(t *testing.T) {
 	tier.Deep(t, "outlives outages with a second to spare")
 	for name, test := range map[string]struct {
 		renew, retry float64 // seconds
-		// trouble makes a candidate's network what it is to survive, and returns when that is over.
+		// trouble causes the outage on a candidate's network, and returns when it is over.
 		trouble func(c *candidate)
 	}{
 		"a tenth of all requests swallowed, five in a row": {renew: 2.5, retry: 0.2, trouble: func(c *candidate) {
@@ -101,12 +101,12 @@ func everySecond() faultproxy.Match {
 	return func(*http.Request) bool { return n.Add(1)%2 == 1 }
 }
 
-// swallow has requests (not watches) answered by nobody, for as long as their client waits.
+// swallow leaves requests (not watches) unanswered for as long as their client waits.
 func (c *candidate) swallow(is func() bool) {
 	c.proxy.Inject(faultproxy.BlackHole(), func(r *http.Request) bool { return !faultproxy.Watches()(r) && is() })
 }
 
-// loseSome swallows a share of all requests or of their answers, the same ones in each run.
+// loseSome drops a share of all requests or of their answers, the same ones in each run.
 func (c *candidate) loseSome(share float64) {
 	var mu sync.Mutex
 	draw := rand.New(rand.NewPCG(1, 2))
@@ -120,20 +120,20 @@ func (c *candidate) loseSome(share float64) {
 	c.proxy.Inject(faultproxy.LoseReply(), isRequest, lost)
 }
 
-// service is one address for several servers, as a Service of Kubernetes is: a connection goes to one of them and stays.
+// service is one address for several servers, like a Kubernetes Service: each connection goes to one of them and stays there.
 type service struct {
 	listener net.Listener
 	to       string
 
 	mu    sync.Mutex
-	dead  func(net.Conn) // what the dead one does to connections
+	dead  func(net.Conn) // what happens to connections to the dead server
 	draw  *rand.Rand
 	conns []net.Conn
 }
 
 const servers = 3
 
-// throughService has the agent connect by a Service that has the proxy for each of its servers.
+// throughService makes the agent connect through a Service whose servers are all the proxy.
 func (c *candidate) throughService() {
 	c.w.t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -148,7 +148,8 @@ func (c *candidate) throughService() {
 	c.env = append(c.env, "KUBERNETES_SERVICE_PORT="+port)
 }
 
-// lose has one of the servers die, and do this to connections. Those that exist end: each is made anew, perhaps to the dead.
+// lose makes one of the servers die, with this effect on new connections. Existing connections end. Each is opened again, perhaps to the
+// dead server.
 func (s *service) lose(dead func(net.Conn)) {
 	s.mu.Lock()
 	s.dead = dead

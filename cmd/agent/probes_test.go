@@ -19,18 +19,18 @@ import (
 	"github.com/singletonjob/operator/test/controlplane"
 )
 
-// often is a probe that is asked as often as probes may be. What it is answered in time it must have on a starved machine, too.
+// often is a probe with the shortest allowed period. Its timeout is long enough for a starved machine.
 func often(check contract.Check) *contract.Probe {
 	return &contract.Probe{Check: check, Period: seconds(1), Timeout: contract.Duration(patience), SuccessThreshold: 1, FailureThreshold: 2, GracePeriod: seconds(1)}
 }
 
-// A process that hangs: it is not alive by its own probe, which is a command, and heeds no SIGTERM. It is dead before the next
-// one starts, and its agent ends as it did.
+// A process that hangs fails its liveness probe, an exec probe, and ignores SIGTERM. It is dead before the next process starts, and its
+// agent exits with its status.
 func TestLivenessProbeFails(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	config := steadyConfig()
-	config.GracePeriod = seconds(3600) // the pod's, which is not the probe's
+	config.GracePeriod = seconds(3600) // the Pod's grace period, which differs from the probe's
 	alive := filepath.Join(t.TempDir(), "alive")
 	w.must(os.WriteFile(alive, nil, 0o600))
 	probed := config
@@ -58,8 +58,7 @@ func TestLivenessProbeFails(t *testing.T) {
 	}
 }
 
-// The kubelet is told what the process says, and of a standby that it can take over. Where no host is named, the pod's address
-// is asked.
+// The kubelet gets the readiness of the process, and of a standby that it can take over. A probe without a host uses the Pod's address.
 func TestReadinessProbe(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -100,7 +99,7 @@ func TestReadinessProbe(t *testing.T) {
 	w.checkLives()
 }
 
-// status is the answer of the agent on a port to its kubelet.
+// status returns the agent's answer to the kubelet on a port.
 func status(t *testing.T, port int) int {
 	t.Helper()
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+net.JoinHostPort("127.0.0.1", strconv.Itoa(port))+contract.ReadyPath, nil)

@@ -33,7 +33,7 @@ var (
 	isRead  = faultproxy.Match(func(r *http.Request) bool { return r.Method == http.MethodGet && !faultproxy.Watches()(r) })
 )
 
-// duration of the tests' tenures.
+// duration is the leaseDuration of the tests.
 func leaseDuration() time.Duration { return time.Duration(testConfig().LeaseDuration) }
 
 func TestHandover(t *testing.T) {
@@ -77,7 +77,8 @@ func TestHandover(t *testing.T) {
 	}
 }
 
-// The operator's request, not the pod's end: the agent stays as a standby. Nobody starts before the process has ended.
+// The operator requests a handover and the Pod does not end, so the agent stays as a standby. No process starts before the first one has
+// ended.
 func TestHandoverOnRequest(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -93,8 +94,8 @@ func TestHandoverOnRequest(t *testing.T) {
 	w.checkLives()
 }
 
-// When the process ends the agent ends as it did, and the Lease is released at once: the next look that either agent takes
-// by itself comes long after this test has lost its patience.
+// When the process ends, the agent exits with its status and releases the Lease at once. The next read that either agent makes by itself
+// comes long after this test's timeout.
 func TestExitCode(t *testing.T) {
 	t.Parallel()
 	config := steadyConfig()
@@ -126,7 +127,7 @@ func TestExitCode(t *testing.T) {
 	}
 }
 
-// What the main process leaves behind in a session of its own is dead before the next tenure begins.
+// A process that the main process leaves behind in a session of its own is dead before the next tenure begins.
 func TestDaemonIsLeftBehind(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -152,7 +153,7 @@ func TestDaemonIsLeftBehind(t *testing.T) {
 	}
 }
 
-// TestCannotStart: what can't be executed is never given a tenure where that is certain beforehand.
+// TestCannotStart: an agent whose command certainly cannot be executed never gets a tenure.
 func TestCannotStart(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -166,7 +167,7 @@ func TestCannotStart(t *testing.T) {
 	missing := "/no/such/program"
 	for name, test := range map[string]struct {
 		command string
-		hook    string // preActivate, which may bring the command
+		hook    string // preActivate, which can install the command
 		code    int
 		tried   bool
 	}{
@@ -213,7 +214,7 @@ func TestEnvironment(t *testing.T) {
 	a.env = append(a.env, "THEIRS=kept", "MY_TOKEN=stale", contract.RuntimeReapsEnv+"=true")
 	a.start("env", "--token="+marked, marked+":$(MY_TOKEN)", "$$(MY_TOKEN)", "$(THEIRS) $MY_TOKEN")
 	token := a.acquired()
-	w.eventually("the process has told its environment", func() bool {
+	w.eventually("the process has written its environment", func() bool {
 		return slices.Contains(w.words(), "end of env")
 	})
 	for _, want := range []string{
@@ -246,7 +247,7 @@ func TestEnvironment(t *testing.T) {
 	}
 }
 
-// What is meant for the process means nothing to the agent, and the process has it as it was.
+// Variables for the process have no effect on the agent, and the process gets them unchanged.
 func TestTheEnvironmentIsTheProcesss(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -258,7 +259,7 @@ func TestTheEnvironmentIsTheProcesss(t *testing.T) {
 	a.env = append(a.env, theirs...)
 	a.run("/bin/sh", "-c", `tr '\0' '\n' </proc/self/environ >"$0.part"; mv "$0.part" "$0"; exec sleep 1000000`, filepath.Join(a.credentials, "environ"))
 	a.acquired()
-	w.eventually("the process has told its environment", func() bool {
+	w.eventually("the process has written its environment", func() bool {
 		_, err := os.Stat(filepath.Join(a.credentials, "environ"))
 		return err == nil
 	})
@@ -270,7 +271,7 @@ func TestTheEnvironmentIsTheProcesss(t *testing.T) {
 			t.Errorf("the process lacks %s; it has %q", kv, lines)
 		}
 	}
-	// The agent asks for a collection when it has started. What comes before is of the program that began anew.
+	// The agent requests a garbage collection when it has started. Earlier ones belong to the program before it executed itself again.
 	if log := a.lines.String(); strings.Contains(log, "(forced)") {
 		t.Errorf("the agent heeds GODEBUG:\n%s", log)
 	}
@@ -290,11 +291,11 @@ func TestSignalsAreForwarded(t *testing.T) {
 		})
 	}
 	if lives := w.checkLives(); len(lives) != 1 {
-		t.Errorf("%d processes, want 1 that goes on", len(lives))
+		t.Errorf("%d processes, want 1 that continues", len(lives))
 	}
 }
 
-// Faults that a tenure outlives: it is neither lost nor begun anew.
+// Faults that a tenure survives: it is neither lost nor begun again.
 func TestTenureGoesOn(t *testing.T) {
 	t.Parallel()
 	config := testConfig()
@@ -334,7 +335,7 @@ func TestTenureGoesOn(t *testing.T) {
 				elapse(t, outage)
 				remove()
 				w.renewedTwice()
-				// A candidate that counted from the outage's begin would be through by now.
+				// A candidate that counted from the begin of the outage would have taken over by now.
 				elapse(t, leaseDuration())
 				w.renewedTwice()
 				if lives := w.checkLives(); len(lives) != 1 || lives[0].token != token {
@@ -346,7 +347,7 @@ func TestTenureGoesOn(t *testing.T) {
 	}
 }
 
-// elapse lets time pass that is part of the scenario; nothing is expected to be done by the end of it.
+// elapse lets time pass as part of the scenario. No event is expected by the end of it.
 func elapse(t testing.TB, d time.Duration) {
 	t.Helper()
 	select {
@@ -355,17 +356,17 @@ func elapse(t testing.TB, d time.Duration) {
 	}
 }
 
-// renewedTwice waits for two renewals: of the first, the reply may still be lost.
+// renewedTwice waits for two renewals, because the reply to the first one can still be lost.
 func (w *world) renewedTwice() {
 	w.t.Helper()
 	for range 2 {
 		before := w.lease().Spec.RenewTime
-		// A look is a request of an API server that many tests share.
+		// Each check is a request to an API server that many tests share.
 		w.looking(100*time.Millisecond, "the Lease is renewed", func() bool { return !w.lease().Spec.RenewTime.Equal(before) })
 	}
 }
 
-// An acquire that was stored, but of which the reply was lost, becomes a tenure by one more write.
+// An acquire that was stored but whose reply was lost becomes a tenure with one more write.
 func TestAcquireReplyLost(t *testing.T) {
 	t.Parallel()
 	for name, fault := range map[string]faultproxy.Fault{"silence": faultproxy.LoseReply(), "reset": faultproxy.ResetReply()} {
@@ -389,8 +390,8 @@ func TestAcquireReplyLost(t *testing.T) {
 	}
 }
 
-// Faults that a holder does not outlive: its process is dead before another starts, and the other is not disturbed
-// when the fault ends in that moment.
+// Faults that a holder does not survive: its process is dead before another one starts, and the other one is not disturbed if the fault
+// ends at that moment.
 func TestCutOff(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -423,8 +424,8 @@ func TestCutOff(t *testing.T) {
 				second := b.acquired()
 				test.heal(a)
 				w.awaitBeat(second)
-				// No renewal that was sent after the cut was stored. Through a pause of the machine it lives on, as nobody can kill
-				// it then.
+				// No renewal that was sent after the cut was stored. The process lives on during a pause of the machine, because nothing
+				// can kill it then.
 				late := time.Duration(w.lives()[0].last - a.deadline(cut))
 				if late > min(stall, lease.Margin(leaseDuration())) {
 					return fmt.Errorf("the process lived on for %v after its deadline; log of the holder:\n%s", late, a.lines)
@@ -435,7 +436,7 @@ func TestCutOff(t *testing.T) {
 				if lives := w.checkLives(); len(lives) != 2 {
 					return fmt.Errorf("%d processes, want 2: %+v", len(lives), lives)
 				}
-				// The agent that was cut off is as good a candidate as ever.
+				// The agent that was cut off is a normal candidate again.
 				b.signal(syscall.SIGTERM)
 				w.acts(a)
 				w.checkLives()
@@ -445,7 +446,7 @@ func TestCutOff(t *testing.T) {
 	}
 }
 
-// blind has a fault befall all that a candidate asks; the watch that is open already would tell it that its renewals arrive.
+// blind applies a fault to all requests of a candidate. It also stalls the open watch, which would show that the renewals arrive.
 func blind(fault faultproxy.Fault) func(*candidate) {
 	return func(c *candidate) {
 		c.proxy.Inject(faultproxy.StallWatch())
@@ -472,7 +473,7 @@ func TestAgentKilled(t *testing.T) {
 	t.Run("the same pod restarts", func(t *testing.T) {
 		t.Parallel()
 		w := newWorld(t)
-		// So long that waiting for it would fail the test.
+		// It is so long that waiting for it would fail the test.
 		config := testConfig()
 		config.LeaseDuration = contract.Duration(10 * patience)
 		a := w.prepare("a", config)
@@ -489,8 +490,8 @@ func TestAgentKilled(t *testing.T) {
 	})
 }
 
-// A runtime may lose a container that lives on, and the kubelet starts another in the same pod: it waits as long as the first
-// one lives, and no longer.
+// A runtime can lose track of a container that still runs, and the kubelet starts another one in the same Pod. The new agent waits as long
+// as the first one lives, and no longer.
 func TestAContainerThatTheRuntimeLost(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -504,7 +505,7 @@ func TestAContainerThatTheRuntimeLost(t *testing.T) {
 	second.env = append(second.env, contract.RuntimeReapsEnv+"=true")
 	second.start()
 	second.awaitEither("earlier agent may live", "acquired ")
-	elapse(t, time.Second) // what it has begun by mistake shows
+	elapse(t, time.Second) // a tenure that it began by mistake shows
 	if lives := w.checkLives(); len(lives) != 1 {
 		t.Fatalf("SAFETY: two containers of one pod run; the second one's log:\n%s", second.lines)
 	}
@@ -516,7 +517,8 @@ func TestAContainerThatTheRuntimeLost(t *testing.T) {
 	w.checkLives()
 }
 
-// A watch that is open and silent hides a release. The candidate goes by time, and finds out by its own write.
+// An open watch that delivers nothing hides a release. The candidate waits for the Lease to expire, and learns of the release from its own
+// write.
 func TestWatchStallsSilently(t *testing.T) {
 	t.Parallel()
 	mustGoOn(t, func(w *world) error {
@@ -535,7 +537,7 @@ func TestWatchStallsSilently(t *testing.T) {
 func TestLeaseDeleted(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	// So long that only a loss, not the deadline, ends the process within the test.
+	// It is so long that only a loss, not the deadline, ends the process within the test.
 	config := testConfig()
 	config.LeaseDuration, config.RenewDeadline = contract.Duration(10*patience), contract.Duration(8*patience)
 	a := w.candidate("a", config, "stubborn")
@@ -548,7 +550,7 @@ func TestLeaseDeleted(t *testing.T) {
 	if _, err := leases.Get(t.Context(), jobName, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 		t.Fatalf("the agent made a Lease of its own: %v", err)
 	}
-	// As the operator makes it anew while a tenure may last.
+	// The operator creates it again like this while a tenure can last.
 	unknown, duration := lease.UnknownHolder, int32(2)
 	_, err := leases.Create(t.Context(), &coordinationv1.Lease{
 		ObjectMeta: metav1.ObjectMeta{Name: jobName, Labels: map[string]string{contract.ManagedByLabel: contract.ManagedBy}},
@@ -565,7 +567,7 @@ func TestLeaseDeleted(t *testing.T) {
 	w.checkLives()
 }
 
-// A person clears the holder, by kubectl edit perhaps. Its process is killed, and the Lease is not free for others.
+// A user clears the holder, for example with kubectl edit. The holder's process is killed, and the Lease is not free for others.
 func TestHolderCleared(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -596,7 +598,7 @@ func TestForeignHolder(t *testing.T) {
 	})
 }
 
-// With a label that is not ours the Lease is not ours: nobody writes it, and the holder stops in good order.
+// A Lease with a foreign label is not ours: no agent writes it, and the holder stops in order.
 func TestLabelRemoved(t *testing.T) {
 	t.Parallel()
 	mustGoOn(t, func(w *world) error {
@@ -645,7 +647,7 @@ func TestRBACRemovedAndRestored(t *testing.T) {
 	w.checkLives()
 }
 
-// outages befall all who ask the API server.
+// outages affect all clients of the API server.
 var outages = map[string]func(*candidate){
 	"cut off":    func(c *candidate) { c.proxy.Cut() },
 	"overloaded": func(c *candidate) { c.proxy.Inject(faultproxy.TooManyRequests(30 * time.Second)) },
@@ -673,7 +675,7 @@ func TestKeepRunning(t *testing.T) {
 			healProxy(a)
 			a.await("writing again")
 			w.renewedTwice()
-			healProxy(b) // who comes first is not what this is about
+			healProxy(b) // the order of the candidates does not matter here
 			last := w.lives()[0].last
 			elapse(t, leaseDuration())
 			lives := w.checkLives()
@@ -684,7 +686,7 @@ func TestKeepRunning(t *testing.T) {
 	}
 }
 
-// A tenure that is not kept running stops in an outage for all, once, and one comes back after it.
+// Without KeepRunning, an outage for all stops the tenure once, and one tenure begins after it.
 func TestStopInAnOutage(t *testing.T) {
 	tier.Deep(t, "asks for exact tenures under a short lease")
 	t.Parallel()
@@ -710,7 +712,7 @@ func TestStopInAnOutage(t *testing.T) {
 	}
 }
 
-// KeepRunning: the process is killed when its agent learns of another tenure. Until then both run: the sink fences.
+// KeepRunning: the process is killed when its agent learns of another tenure. Until then both run, and the sink fences.
 func TestKeepRunningLearnsOfAnother(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -761,7 +763,7 @@ func TestRequestsAtRest(t *testing.T) {
 		w.renewedTwice()
 		w.renewedTwice()
 		var err error
-		for range 5 { // the holder asks again where it hears nothing for a quarter of a second
+		for range 5 { // the holder repeats a request without an answer for a quarter of a second
 			if err = atRest(a, b); err == nil {
 				break
 			}
@@ -782,10 +784,10 @@ func TestWrongUse(t *testing.T) {
 		code int
 		says string
 	}{
-		"nothing":          {code: contract.ExitUsage, says: "a command is missing"},
+		"nothing":          {code: contract.ExitUsage, says: "no command given"},
 		"unknown":          {args: []string{"dance"}, code: contract.ExitUsage, says: `"dance"`},
-		"run nothing":      {args: []string{"run"}, code: contract.ExitUsage, says: "command to run is missing"},
-		"run without --":   {args: []string{"run", "sleep", "1"}, code: contract.ExitUsage, says: `"sleep" stands before --`},
+		"run nothing":      {args: []string{"run"}, code: contract.ExitUsage, says: "no command given after --"},
+		"run without --":   {args: []string{"run", "sleep", "1"}, code: contract.ExitUsage, says: `unexpected argument "sleep" before --`},
 		"install nowhere":  {args: []string{"install"}, code: contract.ExitUsage, says: "one directory"},
 		"check a word":     {args: []string{"check", "-token", "x"}, code: contract.ExitUsage, says: "-token"},
 		"no configuration": {args: []string{"run", "--", "true"}, code: contract.ExitConfig, says: contract.ConfigEnv + " is not set"},

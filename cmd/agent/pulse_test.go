@@ -15,10 +15,12 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// mustGoOn runs a scenario in which nothing is to happen to a tenure. On a machine that is too busy for renewals
-// something does, rightly. So an attempt that failed while the machine stood still is repeated, and any other is a defect:
-// one that comes half of the time must not pass because it stays away once. What did not come within patience ends the
-// attempt; what must never happen (an error that is told to the world's t) fails the test at once.
+// mustGoOn runs a scenario in which a tenure must continue. On a machine that is too busy for renewals, the tenure can rightly end. So an
+// attempt that failed while the machine stalled is repeated. Any other failure is a defect; a defect that shows half of the time must not
+// pass because it is absent once.
+//
+// An event that does not happen within patience ends the attempt. An event that must never happen (an error that is reported to the world's
+// t) fails the test at once.
 func mustGoOn(t *testing.T, scenario func(w *world) error) {
 	t.Helper()
 	err := repeated(t.Logf, func() (time.Duration, error) {
@@ -33,7 +35,7 @@ func mustGoOn(t *testing.T, scenario func(w *world) error) {
 	}
 }
 
-// trial is a test in which what is fatal ends the attempt.
+// trial is a test in which a fatal error ends only the attempt.
 type trial struct{ testing.TB }
 
 type fatal string
@@ -42,7 +44,7 @@ func (trial) Fatal(args ...any)                 { panic(fatal(fmt.Sprint(args...
 func (trial) Fatalf(format string, args ...any) { panic(fatal(fmt.Sprintf(format, args...))) }
 func (trial) FailNow()                          { panic(fatal("it can't go on")) }
 
-// ended tells how an attempt ended.
+// ended reports how an attempt ended.
 func ended(attempt func() error) (err error) {
 	defer func() {
 		switch p := recover().(type) {
@@ -57,13 +59,13 @@ func ended(attempt func() error) (err error) {
 }
 
 const (
-	// attempts of mustGoOn.
+	// attempts is the maximum number of attempts of mustGoOn.
 	attempts = 10
-	// stall is a pause of the machine that may have ended a tenure: scenarios leave a second at least.
+	// stall is a pause of the machine that can have ended a tenure. Scenarios leave at least a second.
 	stall = 300 * time.Millisecond
 )
 
-// repeated is the rule by which an attempt is repeated: an attempt tells what was wrong, and how long nothing went on.
+// repeated implements the rule for repeating an attempt. An attempt returns its failure and the longest pause of the machine.
 func repeated(log func(string, ...any), attempt func() (time.Duration, error)) error {
 	var paused time.Duration
 	var err error
@@ -76,11 +78,11 @@ func repeated(log func(string, ...any), attempt func() (time.Duration, error)) e
 	return fmt.Errorf("in each of %d attempts: %w", attempts, err)
 }
 
-// pulse is how fast the machine works: how late a goroutine wakes up, and how long the API server takes to store something
-// that has nothing to do with agents.
+// pulse measures how fast the machine works: how late a goroutine wakes up, and how long the API server takes to store an object that has
+// nothing to do with agents.
 type pulse struct {
 	mu    sync.Mutex
-	began time.Time // of the present look; zero: none is under way
+	began time.Time // when the current check began; zero if there is none
 	most  time.Duration
 	stop  context.CancelFunc
 }
@@ -92,7 +94,7 @@ func watchPulse(client kubernetes.Interface, ns string) *pulse {
 	p := &pulse{stop: stop, began: time.Now()}
 	go func() {
 		for i := 0; ctx.Err() == nil; i++ {
-			// From before the pause: a wake-up that is late counts.
+			// Count from before the pause, so that a late wake-up counts.
 			time.Sleep(pulsePeriod)
 			body := fmt.Appendf(nil, `{"metadata":{"annotations":{"pulse":"%d"}}}`, i)
 			_, err := client.CoreV1().ServiceAccounts(ns).Patch(ctx, "agents", "application/merge-patch+json", body, metav1.PatchOptions{})
@@ -110,7 +112,7 @@ func (p *pulse) beat() {
 	p.most, p.began = max(p.most, time.Since(p.began)-pulsePeriod), time.Now()
 }
 
-// longest ends the watch and returns the longest pause.
+// longest ends the measurement and returns the longest pause.
 func (p *pulse) longest() time.Duration {
 	p.stop()
 	p.beat()
@@ -119,7 +121,7 @@ func (p *pulse) longest() time.Duration {
 	return p.most
 }
 
-// A defect that shows in every second attempt is told, whatever the machine does now and then.
+// A defect that shows in every second attempt is reported, even if the machine stalls sometimes.
 func TestAttemptsAreRepeatedForPausesOnly(t *testing.T) {
 	wrong := errors.New("the tenure was lost")
 	for name, test := range map[string]struct {

@@ -11,8 +11,8 @@ import (
 	"github.com/singletonjob/operator/test/controlplane"
 )
 
-// The authority of the API server changes under a running agent. In step, with both trusted in between, nobody notices; where
-// the agents learn of it too late, the tenure ends by its deadline and the next one begins when they know.
+// The certificate authority of the API server changes while agents run. If both authorities are trusted in between, no tenure is affected.
+// If the agents learn of the new one too late, the tenure ends at its deadline, and the next one begins when they know it.
 func TestAuthorityRotated(t *testing.T) {
 	t.Parallel()
 	for name, inStep := range map[string]bool{"in step": true, "server first": false} {

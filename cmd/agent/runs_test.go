@@ -20,8 +20,8 @@ import (
 	"github.com/singletonjob/operator/test/faultproxy"
 )
 
-// work is a process that writes down what it finds when it begins, and that it ends, which it does with the code that it is told. One
-// that is asked to end ends with 0.
+// work is a process that writes its environment when it begins, and writes a line when it ends. It ends with the code that the test gives
+// it. If a signal asks it to end, it ends with 0.
 const work = `
 trap 'echo "end $FENCING_TOKEN" >> "$0"; exit 0' TERM
 echo "begin $FENCING_TOKEN $SINGLETONJOB_RUN_ID $SINGLETONJOB_ATTEMPT ${SINGLETONJOB_TICK:-none}" >> "$0"
@@ -33,7 +33,7 @@ echo "end $FENCING_TOKEN" >> "$0"
 exit "$(cat "$0.last")"
 `
 
-// job is one that runs to completion.
+// job is a job that runs to completion.
 type job struct {
 	*world
 	config contract.AgentConfig
@@ -54,7 +54,7 @@ func (j *job) candidate(pod string) *candidate {
 	return c
 }
 
-// works waits until a candidate's process has begun, and returns what it found: run, attempt and tick.
+// works waits until a candidate's process has begun, and returns its run, attempt and tick.
 func (j *job) works(c *candidate) string {
 	j.t.Helper()
 	token := c.acquired()
@@ -70,7 +70,7 @@ func (j *job) works(c *candidate) string {
 	return found
 }
 
-// told is what processes have written.
+// told returns the lines that processes have written.
 func (j *job) told() []string {
 	j.t.Helper()
 	text, err := os.ReadFile(j.file)
@@ -81,14 +81,14 @@ func (j *job) told() []string {
 	return strings.FieldsFunc(string(whole), func(c rune) bool { return c == '\n' })
 }
 
-// ends has the process end.
+// ends makes the process end.
 func (j *job) ends(code int) {
 	j.t.Helper()
 	j.must(os.WriteFile(j.file+".new", []byte(strconv.Itoa(code)), 0o600))
 	j.must(os.Rename(j.file+".new", j.file+".code"))
 }
 
-// run is what the Lease says of the newest run.
+// run returns the newest run in the Lease.
 func (j *job) run() lease.Run {
 	j.t.Helper()
 	l := j.lease()
@@ -99,7 +99,7 @@ func (j *job) run() lease.Run {
 	return r.Runs.Now
 }
 
-// checkRun compares how a run has ended, and looks that each attempt was over before the next began.
+// checkRun checks how a run has ended, and that each attempt was over before the next one began.
 func (j *job) checkRun(state lease.RunState, attempt int32, reason lease.Reason) {
 	j.t.Helper()
 	if r := j.run(); r.State != state || r.Attempt != attempt || r.Reason != reason {
@@ -117,8 +117,8 @@ func (j *job) checkRun(state lease.RunState, attempt int32, reason lease.Reason)
 	}
 }
 
-// An attempt that fails is followed by another of the same run, after a while; one that ends with 0 completes it. The agent of
-// its pod leaves then, and a standby stays.
+// A failed attempt is followed by another attempt of the same run, after a while. An attempt that ends with 0 completes the run. The agent
+// of its Pod then exits, and a standby stays.
 func TestRunCompletes(t *testing.T) {
 	t.Parallel()
 	j := newJob(t)
@@ -156,7 +156,7 @@ func TestRunCompletes(t *testing.T) {
 	}
 }
 
-// A drain in the middle of a run is no end of it, though the process ends with 0. Another pod goes on at once.
+// A drain in the middle of a run does not end the run, even though the process ends with 0. Another Pod continues the run at once.
 func TestRunIsDrained(t *testing.T) {
 	t.Parallel()
 	j := newJob(t)
@@ -176,7 +176,7 @@ func TestRunIsDrained(t *testing.T) {
 	j.checkRun(lease.RunComplete, 2, lease.ReasonProcessExited)
 }
 
-// What a run came to while the API server was out of reach is stored afterwards, and nobody begins it again meanwhile.
+// A result of a run while the API server was unreachable is stored afterwards, and no candidate begins the run again before that.
 func TestRunEndsInAnOutage(t *testing.T) {
 	t.Parallel()
 	j := newJob(t)
@@ -204,7 +204,7 @@ func TestRunEndsInAnOutage(t *testing.T) {
 	}
 }
 
-// A result that nobody could store before the Lease ran out is not stored over another attempt's.
+// A result that could not be stored before the Lease expired does not overwrite that of another attempt.
 func TestResultOfARunIsLost(t *testing.T) {
 	t.Parallel()
 	j := newJob(t)
@@ -226,14 +226,14 @@ func TestResultOfARunIsLost(t *testing.T) {
 	j.ends(0)
 	j.eventually("the run is complete", func() bool { return j.run().State == lease.RunComplete })
 	for _, c := range []*candidate{a, b} {
-		_ = c.agent.Signal(syscall.SIGTERM) // the one that completed it has left, or is about to
+		_ = c.agent.Signal(syscall.SIGTERM) // the agent that completed it has exited, or is about to
 		c.exit()
 	}
 	j.checkRun(lease.RunComplete, j.run().Attempt, lease.ReasonProcessExited)
 }
 
-// A tick is run by the API server's clock, by one of two, and its agent waits for the next. That clock is ahead here, as far as it
-// may be, so that the minute ends sooner.
+// A tick is due by the API server's clock. One of two candidates runs it, and its agent waits for the next tick. The API server's clock is
+// ahead here, as far as allowed, so that the minute ends sooner.
 func TestTick(t *testing.T) {
 	t.Parallel()
 	j := newJob(t)
@@ -245,7 +245,7 @@ func TestTick(t *testing.T) {
 	j.annotate(map[string]any{
 		contract.ScheduleAnnotation: contract.EncodeLease(record, contract.Fields{}).Annotations[contract.ScheduleAnnotation],
 	})
-	const soon, atMost = 5 * time.Second, 25 * time.Second // from 30 s on the clocks would disagree
+	const soon, atMost = 5 * time.Second, 25 * time.Second // from 30 s on the clocks would count as different
 	ahead := min(time.Until(time.Now().Truncate(time.Minute).Add(time.Minute-soon)), atMost).Truncate(time.Second)
 	ahead = max(ahead, 0)
 	later := func(reply *http.Response, body []byte) []byte {

@@ -23,18 +23,19 @@ import (
 	"github.com/singletonjob/operator/test/faultproxy"
 )
 
-// trouble is a row of docs/api-trouble.md: what an API server, or what is before it, does to a holder.
+// trouble is a row of docs/api-trouble.md: a fault of an API server, or of a proxy in front of it, that affects a holder.
 type trouble struct {
 	what string
-	// does is what the agent does, for the document.
+	// does describes the agent's reaction, for the document.
 	does string
-	// says is what the line begins with that the agent logs of the streak, and a word of its error. Without, it logs nothing.
+	// says is the beginning of the line that the agent logs for the streak, and word is a word of its error. If says is empty, the agent
+	// logs nothing.
 	says, word string
-	// by is the test that shows it, where this one does not.
+	// by is the test that covers the row, if this one does not.
 	by string
 
-	// fault befalls the first few requests; all but watches if when is nil. begin is for troubles that need more: it brings one
-	// about, and returns what ends it.
+	// fault affects the first few requests, all except watches if when is nil. begin is for troubles that need more: it starts one and
+	// returns the function that ends it.
 	fault faultproxy.Fault
 	when  faultproxy.Match
 	begin func(c *candidate) (end func())
@@ -61,10 +62,10 @@ func redirect(code int) faultproxy.Fault {
 	return faultproxy.Answer(code, http.Header{"Location": {elsewhere}}, "")
 }
 
-// elsewhere is where no request may come.
+// elsewhere is an address that must get no request.
 const elsewhere = "/elsewhere"
 
-// troubles come in groups; those of one befall one holder, one after the other.
+// troubles are in groups. The troubles of a group affect one holder, one after the other.
 var troubles = []struct {
 	group string
 	rows  []trouble
@@ -181,12 +182,12 @@ func tokenMissing(c *candidate) func() {
 	return func() { c.setToken(c.w.newToken()) }
 }
 
-// lies has one of three servers tell lies. The agent is connected to that one.
+// lies makes one of three servers give false answers. The agent is connected to that server.
 func lies(fault faultproxy.Fault, when ...faultproxy.Match) func(*candidate) func() {
 	return func(c *candidate) func() { return c.proxy.Inject(fault, append(when, oneOfThree())...) }
 }
 
-// oneOfThree matches the requests, and no watches, of the connection of the next one, and of every third after it.
+// oneOfThree matches the requests, not watches, of the next request's connection and of every third connection after it.
 func oneOfThree() faultproxy.Match {
 	var mu sync.Mutex
 	at := map[string]int{}
@@ -211,8 +212,8 @@ func liesOfThePast(c *candidate) func() {
 	return lies(faultproxy.Answer(http.StatusOK, nil, string(body)), isWrite)(c)
 }
 
-// TestTrouble has a holder meet one trouble after the other. Its lease lasts for an hour, so that no busy machine ends it:
-// what is judged is what it says, what it asks for, and that it renews again.
+// TestTrouble exposes a holder to one trouble after the other. Its lease lasts for an hour, so that a busy machine does not end it. The
+// test judges what the agent logs, what it requests, and that it renews again.
 func TestTrouble(t *testing.T) {
 	t.Parallel()
 	for _, g := range troubles {
@@ -220,7 +221,7 @@ func TestTrouble(t *testing.T) {
 			t.Parallel()
 			var w *world
 			var a *candidate
-			var began int32 // of tenures: on a busy machine the first one may be won at the second attempt
+			var began int32 // for tenures: on a busy machine the first acquire can need a second attempt
 			for _, row := range g.rows {
 				if row.by != "" {
 					continue
@@ -245,13 +246,13 @@ func TestTrouble(t *testing.T) {
 	}
 }
 
-// befallen is how many requests a fault befalls.
+// befallen is the number of requests that a fault affects.
 const befallen = 3
 
-// errOtherwise is an attempt in which the machine was too busy to answer in time, beside the trouble.
+// errOtherwise means that the machine was also too busy to answer in time.
 var errOtherwise = errors.New("the machine was in trouble of its own")
 
-// meets has the agent meet a trouble, again if the machine brings about one of its own meanwhile.
+// meets exposes the agent to a trouble, and repeats that if the machine causes another one at the same time.
 func (c *candidate) meets(row trouble) (err error) {
 	for end := time.Now().Add(5 * patience); err == nil || time.Now().Before(end); {
 		if err = c.meetsOnce(row); !errors.Is(err, errOtherwise) {
@@ -284,16 +285,16 @@ func (c *candidate) meetsOnce(row trouble) error {
 	return row.judge(c.lines.since(from))
 }
 
-// brings brings a trouble about, and returns when it has befallen the agent: it may last until it is ended.
+// brings starts a trouble, and returns when it has affected the agent. The trouble can last until it is ended.
 func (c *candidate) brings(row trouble, from int) (end func(), err error) {
 	if row.begin != nil {
 		end = sync.OnceFunc(row.begin(c))
-		// What befalls it once may be the third of a streak that the machine began, and then it is not told.
+		// A single fault can be the third failure of a streak that the machine began, and then it is not logged.
 		if !c.saidSince(from, row.says, row.word) {
 			end()
 			return nil, fmt.Errorf("%w: it did not say %q, %q", errOtherwise, row.says, row.word)
 		}
-		if !strings.HasPrefix(row.does, "goes on: a Lease") { // a server that lies goes on to lie
+		if !strings.HasPrefix(row.does, "goes on: a Lease") { // a server that gives false answers continues to do so
 			end()
 		}
 		return end, nil
@@ -307,8 +308,8 @@ func (c *candidate) brings(row trouble, from int) (end func(), err error) {
 	return end, nil
 }
 
-// judge judges what the agent logged: of each streak of failures the 1st, the 2nd, the 4th and so on, and its end. What it says
-// of reads, or of a machine that has no time for it, is of no interest here.
+// judge checks the agent's log: the 1st, the 2nd, the 4th and so on of each streak of failures, and the end of the streak. It ignores lines
+// about reads and about a machine that is too slow.
 func (row trouble) judge(lines []string) error {
 	found, logged := false, 0
 	for _, line := range lines {
@@ -319,8 +320,8 @@ func (row trouble) judge(lines []string) error {
 			}
 			logged = 0
 		case !strings.Contains(line, failing):
-		case strings.Contains(line, "no answer for") && !strings.Contains(row.word, "no answer"): // from a machine without time
-		case row.begin != nil && strings.Contains(line, "409 Conflict"): // with its own write, of which it had heard nothing
+		case strings.Contains(line, "no answer for") && !strings.Contains(row.word, "no answer"): // from a machine that is too slow
+		case row.begin != nil && strings.Contains(line, "409 Conflict"): // with its own write, for which it had no answer
 		case row.says == "" || !strings.Contains(line, row.word):
 			return fmt.Errorf("%w: %q", errOtherwise, line)
 		default:
@@ -340,14 +341,15 @@ func numberIn(line, name string) (n int) {
 	return n
 }
 
-// hourConfig is for tenures that nothing is to end, though nothing may be renewed for minutes.
+// hourConfig is for tenures that must not end, even if no renewal succeeds for minutes.
 func hourConfig() (config contract.AgentConfig) {
 	config = testConfig()
 	config.LeaseDuration, config.RenewDeadline = seconds(3600), seconds(3000)
 	return config
 }
 
-// Servers make up another holder, and the holder reads it: that ends the tenure at once, though its lease has an hour to go.
+// Servers report another holder falsely, and the holder reads that. This ends the tenure at once, although its lease is valid for another
+// hour.
 func TestLiesOfAnotherHolder(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -363,27 +365,27 @@ func TestLiesOfAnotherHolder(t *testing.T) {
 	w.checkLives()
 }
 
-// len is how many lines there are.
+// len returns the number of lines.
 func (l *lines) len() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return len(l.all)
 }
 
-// since are the lines from one on.
+// since returns the lines from the given one on.
 func (l *lines) since(from int) []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return append([]string(nil), l.all[from:]...)
 }
 
-// awaitSince waits for a line with all the words, among those from one on.
+// awaitSince waits for a line with all the words, from the given line on.
 func (c *candidate) awaitSince(from int, words ...string) {
 	c.w.t.Helper()
 	c.w.eventually(fmt.Sprintf("the agent said %q", words), func() bool { return c.said(from, words) })
 }
 
-// saidSince waits for such a line for as long as a test has patience, and reports whether there is one.
+// saidSince waits for such a line, at most for patience, and reports whether there is one.
 func (c *candidate) saidSince(from int, words ...string) bool {
 	for end := time.Now().Add(patience); !c.said(from, words); time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(end) {
@@ -401,7 +403,7 @@ func (c *candidate) said(from int, words []string) bool {
 
 var rewrite = flag.Bool("rewrite", false, "write the tables of docs/api-trouble.md anew")
 
-// The document says what is tested, and what it says is tested.
+// The document describes exactly the tested rows.
 func TestTroubleIsDocumented(t *testing.T) {
 	const path, from = "../../docs/api-trouble.md", "## What an agent does\n"
 	text, err := os.ReadFile(path)
@@ -432,7 +434,7 @@ func TestTroubleIsDocumented(t *testing.T) {
 	}
 }
 
-// described is the table as the document has it.
+// described returns the table in the form of the document.
 func described() string {
 	var out strings.Builder
 	for _, g := range troubles {

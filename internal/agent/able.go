@@ -9,12 +9,12 @@ import (
 	"github.com/singletonjob/operator/internal/lease"
 )
 
-// looksFor is how long a file system may take to show a command. One that hangs must not have the agent hang.
+// looksFor is the timeout of the search for a command. A file system that hangs must not block the agent.
 const looksFor = time.Second
 
-// CannotStart is why no tenure's process could be started, where that is certain before there is a tenure: so a template whose
-// command is not in its image never takes the Lease from one that works. nil promises nothing. A command whose name differs from
-// tenure to tenure is not looked for, nor a main process that preActivate may bring.
+// CannotStart returns the reason why no tenure could start its process, if that is certain before there is a tenure. So a template whose
+// command is not in its image never takes the Lease from one that works. nil guarantees nothing. It does not look for a command whose name
+// changes from tenure to tenure, nor for a main process that preActivate can install.
 func (o *Options) CannotStart() error {
 	command := o.expandArgv(nil)
 	if pre := o.Config.PreActivate; pre != nil {

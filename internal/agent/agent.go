@@ -1,11 +1,10 @@
 //go:build linux
 
-// Package agent joins the tenure state machine to the world: one goroutine owns the lease.State, feeds it what happens
-// and carries out what it decides. That goroutine never blocks: requests, the start of the process, logging and
-// those who ask for the status run beside it.
+// Package agent connects the tenure state machine to its environment. One goroutine owns the lease.State, feeds events to it and carries
+// out its actions. That goroutine never blocks. Requests, the start of the process, logging and status queries run in other goroutines.
 //
-// What belongs to one Lease (contender) stands apart from what an agent has one of: the loop, the process, the signals, the
-// socket and the port.
+// The state for one Lease (contender) is separate from what exists once per agent: the loop, the process, the signals, the socket and the
+// port.
 package agent
 
 import (
@@ -20,18 +19,18 @@ import (
 	"github.com/singletonjob/operator/internal/supervise"
 )
 
-// Agent is one candidate. Make it with New.
+// Agent is one candidate. Create it with New.
 type Agent struct {
 	o   Options
 	log *Log
 
-	// All below but the snapshot and the metrics belongs to the goroutine of Run.
+	// Only the goroutine of Run uses the fields below, except the snapshot and the metrics.
 	contender  *contender
 	child      child
 	starvation starvation
-	code       int // the exit code, once the contender is done
+	code       int // the exit code, set when the contender is done
 
-	// inbox carries what happened elsewhere.
+	// inbox receives events from other goroutines.
 	inbox chan happening
 	ctx   context.Context
 
@@ -39,13 +38,13 @@ type Agent struct {
 	metrics  metrics
 }
 
-// happening is what happened to a contender. Its function runs in Run's goroutine and returns the event to step with, if any.
+// happening is an event for a contender. Its function runs in Run's goroutine and returns the event for the state machine, or nil.
 type happening struct {
 	to    *contender
 	event func() lease.Event
 }
 
-// New makes an agent that does nothing until Run.
+// New returns an agent that does nothing until Run.
 func New(o Options) *Agent {
 	a := &Agent{o: o, log: o.Log, inbox: make(chan happening), starvation: starvation{limit: o.CPULimit}}
 	c := newContender(o, &a.metrics)
@@ -55,8 +54,8 @@ func New(o Options) *Agent {
 	return a
 }
 
-// Run contends for the Lease and runs the process whenever it holds it, until a signal or the process's end ends the
-// agent. It returns the exit code.
+// Run competes for the Lease and runs the process while it holds the Lease. It returns the exit code when a signal or the end of the
+// process ends the agent.
 func (a *Agent) Run(ctx context.Context, signals <-chan os.Signal) int {
 	var cancel context.CancelFunc
 	a.ctx, cancel = context.WithCancel(ctx)
@@ -79,10 +78,10 @@ func (a *Agent) Run(ctx context.Context, signals <-chan os.Signal) int {
 	return a.code
 }
 
-// woke steps because of a timer that was due at an instant. How late it is tells how late the leash may be.
+// woke handles a timer that was due at an instant. Its delay is an estimate of how late the leash can be.
 func (a *Agent) woke(c *contender, due lease.Instant) {
 	now := a.o.Clock.Now().Boot
-	late := min(max(0, now.Sub(due)), c.config.Duration) // a machine that slept for an hour is not that late
+	late := min(max(0, now.Sub(due)), c.config.Duration) // limited, because the machine can have slept
 	if due == lease.Never {
 		late = 0
 	}
@@ -95,8 +94,8 @@ func (a *Agent) woke(c *contender, due lease.Instant) {
 	a.starvation.log(a.log, estimate, c.state.Late)
 }
 
-// step has a contender decide on an event, and does what it decided. Only then is it published: a right to act is shown to
-// nobody before the leash has it.
+// step passes an event to the contender and carries out the actions. The new state is published last, so that no client sees a right to act
+// before the leash has its deadline.
 func (a *Agent) step(c *contender, e lease.Event) {
 	now := a.o.Clock.Now()
 	for _, action := range c.step(now, e) {
@@ -108,7 +107,7 @@ func (a *Agent) step(c *contender, e lease.Event) {
 	a.o.Clock.WakeAt(c.state.Wake)
 }
 
-// publish makes the present state known.
+// publish publishes the current state.
 func (a *Agent) publish(c *contender) {
 	shot := snapshotOf(a.o, c.config, c.state)
 	shot.ready = shot.ready && a.child.isReady() && c.state.Tree.Unhealthy == ""
@@ -136,7 +135,7 @@ func (a *Agent) do(c *contender, action lease.Action, now lease.Time) {
 		c.journal.stopping(c.state, c.state.Stop.KillAt.Sub(now.Boot), c.state.Deadline(c.config).Sub(now.Boot))
 		a.askToEnd(c, syscall.Signal(action.Signal), now.Boot)
 	case lease.KillTree:
-		if !c.state.Tree.Exited { // else only what it has left behind
+		if !c.state.Tree.Exited { // otherwise only its leftovers are killed
 			c.journal.killing(c.state, c.state.Deadline(c.config).Sub(now.Boot))
 			a.metrics.stops.add("SIGKILL")
 		}
@@ -151,7 +150,7 @@ func (a *Agent) do(c *contender, action lease.Action, now lease.Time) {
 	}
 }
 
-// post hands something over to Run's goroutine.
+// post passes an event to Run's goroutine.
 func (a *Agent) post(to *contender, event func() lease.Event) {
 	select {
 	case a.inbox <- happening{to, event}:
@@ -159,10 +158,10 @@ func (a *Agent) post(to *contender, event func() lease.Event) {
 	}
 }
 
-// signalled handles a signal to the agent.
+// signalled handles a signal that the agent received.
 func (a *Agent) signalled(c *contender, sig os.Signal) {
 	var s syscall.Signal
-	stops, inside := true, false // what comes from outside of the container is the runtime's, which has nothing else to say
+	stops, inside := true, false // only the runtime sends signals from outside the container, and only to stop it
 	switch sig := sig.(type) {
 	case sender.Outside:
 		s = syscall.Signal(sig)
@@ -172,13 +171,15 @@ func (a *Agent) signalled(c *contender, sig os.Signal) {
 		return
 	}
 	switch {
-	case inside && a.o.Config.Hooks.PreStop != nil && c.state.Phase == lease.Stopping: // the hook tells the process to end
+	case inside && a.o.Config.Hooks.PreStop != nil && c.state.Phase == lease.Stopping:
+		// While the tenure is ending, a signal from inside comes from the preStop hook or after it has ended. Either way it is meant for
+		// the process, and the agent forwards it at once.
 		if stops {
 			a.child.asked = s
 		}
 		a.child.signal(s)
 		return
-	case stops && c.state.Terminating && a.child.delayed != 0: // it comes when the preStop hook is over
+	case stops && c.state.Terminating && a.child.delayed != 0: // the process gets its signal when the preStop hook is over
 		return
 	case !stops || c.state.Terminating:
 		a.child.signal(s)
@@ -189,9 +190,10 @@ func (a *Agent) signalled(c *contender, sig os.Signal) {
 	a.endInTime(c)
 }
 
-// stops reports whether a signal of somebody in the container, or of nobody known, asks the agent itself to end. A runtime stops a
-// container by the signal that its image names, SIGTERM if none. The others that are in use mean something else to a process that lives, and are left to it unless the template
-// says that they stop it.
+// stops reports whether a signal asks the agent itself to end, if it was sent from inside the container or from an unknown sender.
+//
+// A runtime stops a container with the stop signal of its image, SIGTERM if the image sets none. The other common stop signals have another
+// meaning for a running process. The agent forwards them to the process, unless the template sets the signal as its stop signal.
 func (a *Agent) stops(s syscall.Signal, active bool) bool {
 	active = active && int(s) != contract.SignalNumber(a.o.Config.StopSignal)
 	switch s {
@@ -199,19 +201,19 @@ func (a *Agent) stops(s syscall.Signal, active bool) bool {
 		return true
 	case syscall.SIGQUIT, syscall.SIGUSR1, SIGRTMIN3:
 		return !active
-	case syscall.SIGHUP, syscall.SIGUSR2: // of a standby they say nothing
+	case syscall.SIGHUP, syscall.SIGUSR2: // to a standby they mean nothing
 		return int(s) == contract.SignalNumber(a.o.Config.StopSignal)
-	case syscall.SIGWINCH: // of a terminal, that it was resized
+	case syscall.SIGWINCH: // from a terminal it means that the terminal was resized
 		return !active && !a.o.Terminal
 	default:
 		return false
 	}
 }
 
-// SIGRTMIN3 is what systemd is stopped by.
+// SIGRTMIN3 is the stop signal of systemd.
 const SIGRTMIN3 = syscall.Signal(34 + 3)
 
-// start starts the process of a tenure. exec may hang; follow waits for it.
+// start starts the process of a tenure. exec can hang, so follow waits for it.
 func (a *Agent) start(c *contender, s lease.StartChild, now lease.Time) {
 	c.underWay = s.Run
 	c.journal.acquired(s)
@@ -231,7 +233,7 @@ func (a *Agent) startMain(c *contender, s lease.StartChild) {
 	go a.follow(c, process, err)
 }
 
-// launch starts a process tree for a tenure: the present one is its.
+// launch starts a process tree for the current tenure.
 func (a *Agent) launch(c *contender, s lease.StartChild, argv func(promised map[string]string) []string) (Process, error) {
 	promised := a.o.promised(s)
 	a.child = child{of: c, log: a.log, run: s.Run, health: firstHealth(a.o.Config.Probes)}
@@ -247,7 +249,7 @@ func (a *Agent) launch(c *contender, s lease.StartChild, argv func(promised map[
 	return process, err
 }
 
-// follow waits for what becomes of a tenure's process.
+// follow waits for the start and the end of a tenure's process.
 func (a *Agent) follow(c *contender, process Process, err error) {
 	if err == nil {
 		err = <-process.Started()
@@ -272,7 +274,7 @@ func (a *Agent) follow(c *contender, process Process, err error) {
 	a.reaped(c, process)
 }
 
-// reaped waits until nothing of a tenure lives, and says so.
+// reaped waits until no process of a tenure is left, and reports that.
 func (a *Agent) reaped(c *contender, process Process) {
 	if process != nil {
 		<-process.Gone()

@@ -16,32 +16,32 @@ import (
 	"github.com/singletonjob/operator/internal/supervise"
 )
 
-// child is the process of the present tenure, from before it runs.
+// child is the process of the current tenure, including the time before it runs.
 type child struct {
-	of      *contender // whose tenure it is; nil without one
+	of      *contender // the owner of the tenure; nil without a tenure
 	log     *Log
-	process Process // nil without a tenure, and where none could be started
+	process Process // nil without a tenure, or if it could not be started
 	started bool
-	// prepares: it runs before the main process, and is not what its container's stop signal is meant for.
+	// prepares: this is preActivate, which runs before the main process. The container's stop signal is not meant for it.
 	prepares bool
 
 	killed   bool
 	killedAt lease.Instant
-	recorded time.Duration  // how long after killedAt it was last recorded that it lives
-	delayed  syscall.Signal // put off until the preStop hook is over; 0 if none is
-	asked    syscall.Signal // the signal by which it was asked to end; 0 if it was not
+	recorded time.Duration  // the time after killedAt of the latest log message that it still lives
+	delayed  syscall.Signal // a signal that waits for the end of the preStop hook; 0 if none does
+	asked    syscall.Signal // the signal that asked it to end; 0 if there was none
 
-	run    lease.Run // that the process is an attempt of; none where it is to run for ever
+	run    lease.Run // the run that the process is an attempt of; empty if the process runs indefinitely
 	env    []string  // of the process
-	prober *prober   // nil where nothing is asked of it, or not yet
+	prober *prober   // nil without probes, or before they begin
 	health health
 }
 
-// isReady reports whether a candidate can do its work as far as its process says: one without a process has nothing to say.
+// isReady reports whether the process is ready. A candidate without a process counts as ready here.
 func (c *child) isReady() bool { return c.of == nil || c.health.ready }
 
-// crashed reports whether an end was not of the process's own making. One that was asked to end by a signal, and says by its
-// code that this is why it did, as Java's do, has ended in order.
+// crashed reports whether the process ended with a failure. If a signal asked it to end and its exit code is 128 plus that signal, as for
+// Java, it ended in order.
 func (c *child) crashed(s supervise.Status) bool {
 	orderly := s.ExitCode == 0 || c.asked != 0 && s.ExitCode == 128+int(c.asked)
 	return s.Signal != 0 || !orderly
@@ -76,21 +76,21 @@ func (c *child) kill(now lease.Instant) {
 	}
 }
 
-// dying takes note that all of it is killed from now on.
+// dying records that the whole tree is being killed from now on.
 func (c *child) dying(now lease.Instant) {
 	if !c.killed {
 		c.killed, c.killedAt = true, now
 	}
 }
 
-// attend sees to what its tenure does not ask for by an action of its own.
+// attend does the work for which the state machine has no action.
 func (c *child) attend(now lease.Instant) {
 	if c.of == nil {
 		return
 	}
 	tenure := c.of.state
 	if c.of.config.KeepRunning && c.process != nil && !c.started && !c.killed {
-		// What never ends once it has started is still not to start after its tenure.
+		// A process with keepRunning has no deadline once it has started, but it must not start after its tenure.
 		c.extend(tenure.ValidUntil(c.of.config))
 	}
 	if tenure.Phase == lease.Stopping {
@@ -101,7 +101,7 @@ func (c *child) attend(now lease.Instant) {
 	}
 }
 
-// outlives asks for a record, after 5 s, 10 s, 20 s and so on, that the process or what it started still lives though it was killed.
+// outlives returns record after 5 s, 10 s, 20 s and so on if a process of the tree is still alive after SIGKILL.
 func (c *child) outlives(now lease.Instant) (since time.Duration, record bool) {
 	const first = 5 * time.Second
 	since = now.Sub(c.killedAt)
@@ -112,10 +112,11 @@ func (c *child) outlives(now lease.Instant) (since time.Duration, record bool) {
 	return since, true
 }
 
-// Instants of package lease are package supervise's deadlines as they are: both mean the same by never, or this overflows.
+// Instants of package lease are used as deadlines of package supervise. This does not compile (it overflows) unless both have the same
+// Never.
 const _ = uint64(int64(lease.Never)-supervise.Never) + uint64(supervise.Never-int64(lease.Never))
 
-// StartCode is the exit code for a process that could not be started.
+// StartCode returns the exit code for a process that could not be started.
 func StartCode(err error) int {
 	var notRun *supervise.StartError
 	switch {
@@ -128,7 +129,7 @@ func StartCode(err error) int {
 	}
 }
 
-// promised is what the process finds in its environment, by name.
+// promised returns the variables that the agent sets for the process, by name.
 func (o *Options) promised(s lease.StartChild) map[string]string {
 	promised := map[string]string{
 		o.Config.TokenEnv:         strconv.FormatInt(s.Token, 10),
@@ -153,10 +154,10 @@ func (o *Options) promised(s lease.StartChild) map[string]string {
 	return promised
 }
 
-// expandAll is a command that no kubelet has seen, with $(NAME) replaced as one does it in a container's command.
+// expandAll expands $(NAME) in a command that the kubelet has not expanded, as the kubelet does in a container's command.
 func expandAll(command, env []string) []string {
 	value := func(name string) (string, bool) {
-		for _, kv := range slices.Backward(env) { // of equal names the last one counts
+		for _, kv := range slices.Backward(env) { // the last of several entries with one name counts
 			if known, value, _ := strings.Cut(kv, "="); known == name {
 				return value, true
 			}
@@ -170,7 +171,7 @@ func expandAll(command, env []string) []string {
 	return argv
 }
 
-// expand is text that a kubelet has expanded, with the values of what is promised in place of the marks that the operator has made.
+// expand replaces the operator's marks by the promised values, in text that a kubelet has already expanded.
 func (o *Options) expand(text string, promised map[string]string) string {
 	return contract.Expand(text, o.Config.Marks, func(name string) (string, bool) {
 		value, ok := promised[name]
@@ -178,7 +179,7 @@ func (o *Options) expand(text string, promised map[string]string) string {
 	})
 }
 
-// expandArgv is the command with that done.
+// expandArgv returns the command with its marks expanded.
 func (o *Options) expandArgv(promised map[string]string) []string {
 	argv := make([]string, len(o.Argv))
 	for i, arg := range o.Argv {
@@ -187,8 +188,8 @@ func (o *Options) expandArgv(promised map[string]string) []string {
 	return argv
 }
 
-// childEnv is the process's environment: the agent's own without what is meant for the agent alone, and what the
-// process is promised.
+// childEnv returns the process's environment: the agent's own, without the variables that are only for the agent, and with the promised
+// ones.
 func (o *Options) childEnv(promised map[string]string) []string {
 	agents := slices.Concat(contract.Promised(), contract.AgentsEnv())
 	env := slices.DeleteFunc(slices.Clone(o.Environ), func(kv string) bool {

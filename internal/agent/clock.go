@@ -14,16 +14,15 @@ import (
 	"github.com/singletonjob/operator/internal/supervise"
 )
 
-// bootClock is supervise.BootTime and a timer of the kernel. That runs on CLOCK_BOOTTIME, which NTP has run fast or slow, so
-// what fires early is set again. Go's own timers stand still while the machine sleeps, so that after it they would come
-// too late by all of that time.
+// bootClock combines supervise.BootTime with a kernel timer. The timer uses CLOCK_BOOTTIME, which NTP can speed up or slow down, so a timer
+// that fires early is set again. Go's own timers stop while the machine sleeps and would then fire too late.
 type bootClock struct {
 	fd int
 	at atomic.Int64 // a lease.Instant
 	c  chan struct{}
 }
 
-// NewClock returns the clock of a real agent. It lasts as long as the OS process.
+// NewClock returns the clock of a real agent. It exists until the OS process ends.
 func NewClock() (Clock, error) {
 	fd, err := unix.TimerfdCreate(unix.CLOCK_BOOTTIME, unix.TFD_NONBLOCK|unix.TFD_CLOEXEC)
 	if err != nil {
@@ -38,7 +37,7 @@ func (b *bootClock) run(timer *os.File) {
 	var expirations [8]byte
 	for {
 		if _, err := timer.Read(expirations[:]); err != nil {
-			panic("agent: the timer can't be read: " + err.Error()) // without it the agent would sleep for ever
+			panic("agent: cannot read the timer: " + err.Error()) // without the timer the agent would never wake up
 		}
 		if at := lease.Instant(b.at.Load()); b.Now().Boot < at {
 			b.set(at)
@@ -46,7 +45,7 @@ func (b *bootClock) run(timer *os.File) {
 		}
 		select {
 		case b.c <- struct{}{}:
-		default: // one wake-up is as good as two
+		default: // one pending wake-up is enough
 		}
 	}
 }
@@ -71,6 +70,6 @@ func (b *bootClock) set(at lease.Instant) {
 		spec.Value = unix.NsecToTimespec(max(1, at.Sub(b.Now().Boot).Nanoseconds()))
 	}
 	if err := unix.TimerfdSettime(b.fd, 0, &spec, nil); err != nil {
-		panic("agent: the timer can't be set: " + err.Error()) // neither argument can be wrong
+		panic("agent: cannot set the timer: " + err.Error()) // both arguments are always valid
 	}
 }

@@ -9,25 +9,25 @@ import (
 	"github.com/singletonjob/operator/internal/lease"
 )
 
-// contender contends for one Lease. It owns the state, the objects and the requests, and knows nothing of processes: what
-// is decided about those is for its agent to carry out. All of it but what deliver is given runs in the agent's goroutine.
+// contender competes for one Lease. It owns the state, the objects and the requests. It does not handle processes: it returns the actions
+// for its agent to carry out. All of it runs in the agent's goroutine, except the callers of deliver.
 type contender struct {
 	config  lease.Config
 	api     API
 	now     func() lease.Time
 	metrics *metrics
 	journal journal
-	// deliver hands over what happened elsewhere. The function runs in the agent's goroutine, which steps with the event
-	// that it returns, if any, before anything else happens to this contender.
+	// deliver passes an event from another goroutine. The function runs in the agent's goroutine. If it returns an event, the agent steps
+	// with it before anything else happens to this contender.
 	deliver func(happened func() lease.Event)
-	ctx     context.Context // from run on
+	ctx     context.Context // set by run
 
 	state lease.State
-	// underWay is the run that the present tenure is an attempt of, if it is one.
+	// underWay is the run of the current tenure, if the tenure is an attempt of a run.
 	underWay lease.Run
-	// met is the newest object that came in, base the one that state.Observed was read from: writes replace it.
+	// met is the latest object that was received. base is the object that state.Observed was decoded from; writes replace it.
 	met, base *kubelease.Object
-	// writes by nonce, and reads by ID, that are under way, each with what cancels it.
+	// writes (by nonce) and reads (by ID) hold the cancel functions of the requests in progress.
 	writes, reads map[int64]context.CancelFunc
 	restartWatch  chan struct{}
 }
@@ -39,21 +39,21 @@ func newContender(o Options, m *metrics) *contender {
 		now:          func() lease.Time { return o.Clock.Now() },
 		metrics:      m,
 		journal:      journal{log: o.Log},
-		state:        lease.State{Wake: lease.Never}, // nothing is late before run
+		state:        lease.State{Wake: lease.Never}, // no wake-up is due before run
 		writes:       map[int64]context.CancelFunc{},
 		reads:        map[int64]context.CancelFunc{},
 		restartWatch: make(chan struct{}, 1),
 	}
 }
 
-// run has changes of the Lease come in until the context ends, which ends the requests too.
+// run watches the Lease until ctx ends, which also ends the requests.
 func (c *contender) run(ctx context.Context) {
 	c.ctx = ctx
 	go c.api.Watch(ctx, c.restartWatch, c.watched)
 }
 
-// step has the state machine decide on an event. The requests that it has no more use for are cancelled before the actions
-// that it returns, which the caller must carry out, send new ones.
+// step passes an event to the state machine and returns its actions for the caller to carry out. It first cancels the requests that are no
+// longer needed, because the actions can send new ones.
 func (c *contender) step(now lease.Time, e lease.Event) []lease.Action {
 	before := c.state
 	next, actions := lease.Step(c.config, before, now, e)
@@ -68,20 +68,20 @@ func (c *contender) step(now lease.Time, e lease.Event) []lease.Action {
 		c.journal.unstarted(next.Unstarted(c.config, now), next.Apart(now), next.Observed.Record.Runs.Now.Open())
 	}
 	if w := before.Write; w != nil && before.Backoff > 0 && setAside(w.Nonce, next, e) {
-		c.journal.unanswered(w.Kind, w.Patience.Sub(w.SentAt)) // a single one is soon made good
+		c.journal.unanswered(w.Kind, w.Patience.Sub(w.SentAt)) // without a backoff it is the first write without an answer, and the next one usually succeeds
 	}
 	cancelUnless(next.Awaits, c.writes)
 	cancelUnless(next.AwaitsRead, c.reads)
 	return actions
 }
 
-// setAside reports whether a write is waited for no longer, though its answer may come still.
+// setAside reports whether the write is no longer the current one, although its answer can still arrive.
 func setAside(nonce int64, now lease.State, e lease.Event) bool {
 	done, answered := e.(lease.WriteDone)
 	return now.Awaits(nonce) && (now.Write == nil || now.Write.Nonce != nonce) && !(answered && done.Nonce == nonce)
 }
 
-// cancelUnless cancels the requests whose answers are not awaited.
+// cancelUnless cancels the requests whose answers are no longer awaited.
 func cancelUnless(awaited func(int64) bool, underWay map[int64]context.CancelFunc) {
 	for id, cancel := range underWay {
 		if !awaited(id) {
@@ -91,8 +91,8 @@ func cancelUnless(awaited func(int64) bool, underWay map[int64]context.CancelFun
 	}
 }
 
-// until bounds a request. Instants are of another clock than a context's, which stands still during suspend; there the
-// state machine forgets the request after others in vain, and step cancels it.
+// until returns a context for a request with a deadline. A context's clock stops while the machine sleeps, unlike the clock of instants. In
+// that case the state machine drops the request after later ones have failed, and step cancels it.
 func (c *contender) until(deadline lease.Instant, now lease.Time) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(c.ctx, deadline.Sub(now.Boot))
 }
@@ -108,7 +108,7 @@ func (c *contender) write(attempt lease.Attempt, now lease.Time) {
 			delete(c.writes, attempt.Nonce)
 			c.metrics.wrote(attempt.Kind, outcome, c.now().Boot.Sub(attempt.SentAt))
 			if w := c.state.Write; w != nil && w.Nonce == attempt.Nonce || outcome != lease.Unknown && c.state.Awaits(attempt.Nonce) {
-				c.journal.wrote(attempt.Kind, outcome, err) // of interest, and not merely overtaken
+				c.journal.wrote(attempt.Kind, outcome, err) // log it unless a later request has replaced it
 			}
 			if attempt.Kind == lease.Close && outcome == lease.Confirmed {
 				c.journal.closed(attempt.Record.Runs.Now)
@@ -133,7 +133,7 @@ func (c *contender) read(r lease.SendRead, now lease.Time) {
 			delete(c.reads, r.ID)
 			c.metrics.read(answer, err)
 			if c.state.AwaitsRead(r.ID) || c.now().Boot >= r.Deadline {
-				c.journal.read(err) // of interest, and not merely overtaken
+				c.journal.read(err) // log it unless a later request has replaced it
 			}
 			done := lease.ReadDone{ID: r.ID, Absent: answer.Absent, Date: answer.Date}
 			if answer.Object != nil {
@@ -144,15 +144,15 @@ func (c *contender) read(r lease.SendRead, now lease.Time) {
 	}()
 }
 
-// watchAnew has the watch end and another one open.
+// watchAnew closes the watch and opens a new one.
 func (c *contender) watchAnew() {
 	select {
 	case c.restartWatch <- struct{}{}:
-	default: // one is asked for already
+	default: // a restart is already pending
 	}
 }
 
-// watched is called by the watch's goroutine.
+// watched is called by the goroutine of the watch.
 func (c *contender) watched(e kubelease.WatchEvent) {
 	c.deliver(func() lease.Event {
 		c.journal.watch(e)
@@ -164,13 +164,13 @@ func (c *contender) watched(e kubelease.WatchEvent) {
 		case kubelease.Changed, kubelease.Deleted:
 			c.met = e.Object
 			return lease.Watched{Record: e.Object.Record, Deleted: e.Kind == kubelease.Deleted}
-		default: // a failed attempt changes nothing; WatchClosed again would put off the reads that stand in for it
+		default: // a failed attempt changes nothing; another WatchClosed would delay the reads that replace the watch
 			return nil
 		}
 	})
 }
 
-// seekDeath finds out whether another agent of this pod is dead.
+// seekDeath finds out whether another agent of this Pod is dead.
 func (c *contender) seekDeath(dead func(nonce string) bool, holder string) {
 	id, ok := lease.ParseIdentity(holder)
 	is := ok && dead != nil && dead(id.Nonce)

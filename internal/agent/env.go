@@ -14,8 +14,8 @@ import (
 	"github.com/singletonjob/operator/internal/probe/check"
 )
 
-// FromEnv is the configuration that a container is started with. What it can't know is left for the caller: Argv,
-// Socket, Clock, Start and Log. Errors name the variable and the remedy; running the agent again cannot help.
+// FromEnv returns the options from the environment of the container. The caller sets the rest: Argv, Socket, Clock, Start and Log. Errors
+// name the variable and the remedy. Running the agent again does not help.
 func FromEnv(environ []string, pid int) (Options, error) {
 	env := Lookup(environ)
 	config, err := contract.DecodeConfig(env(contract.ConfigEnv))
@@ -24,14 +24,14 @@ func FromEnv(environ []string, pid int) (Options, error) {
 	}
 	for _, name := range []string{contract.PodEnv, contract.PodUIDEnv, contract.NamespaceEnv} {
 		if env(name) == "" {
-			return Options{}, fmt.Errorf("%s is not set: the operator sets it in the container that it makes", name)
+			return Options{}, fmt.Errorf("%s is not set: run the agent in a container that the SingletonJob operator created", name)
 		}
 		if strings.Contains(env(name), "/") {
-			return Options{}, fmt.Errorf("%s %q contains a slash, which parts a holder's identity", name, env(name))
+			return Options{}, fmt.Errorf("%s %q contains a slash, which separates the parts of a holder's identity", name, env(name))
 		}
 	}
 	if config.Pod != "" && config.Pod != env(contract.PodEnv) {
-		return Options{}, fmt.Errorf("this pod, %q, is a copy of %q, and only the operator's own pods may act: delete it, or give the container "+
+		return Options{}, fmt.Errorf("this Pod, %q, is a copy of %q, and only Pods that the operator created may act: delete it, or give the container "+
 			"of the copy another command: kubectl debug --copy-to=NAME --container=CONTAINER -- sh", env(contract.PodEnv), config.Pod)
 	}
 	server, err := kubelease.InCluster(env)
@@ -61,10 +61,10 @@ func FromEnv(environ []string, pid int) (Options, error) {
 	}, nil
 }
 
-// nonceLength characters of 5 bits each tell the agent processes of one pod apart.
+// nonceLength is the length of the nonce that distinguishes the agent processes of one Pod, in characters of 5 bits.
 const nonceLength = 12
 
-// Lookup reads an environment as a process inherits it: of equal names the last one counts.
+// Lookup returns a function that looks up a variable in an environment. If a name occurs more than once, the last entry counts.
 func Lookup(environ []string) func(string) string {
 	values := map[string]string{}
 	for _, kv := range environ {

@@ -12,18 +12,18 @@ import (
 	"github.com/singletonjob/operator/internal/supervise"
 )
 
-// AnewName is the argv[0] of an agent that has begun anew: see TakeEnviron. No template can say it.
+// AnewName is the argv[0] of an agent that has executed itself again: see TakeEnviron. No template can set it.
 const AnewName = "singletonjob-agent"
 
-// beforeMain are the variables that Go's runtime, and the initialization of packages, heed before the agent's own code runs.
+// beforeMain are the variables that Go's runtime and package initialization read before the agent's own code runs.
 var beforeMain = []string{"GODEBUG", "GOGC", "GOMAXPROCS", "GOMEMLIMIT", "GOTRACEBACK"}
 
-// TakeEnviron returns the environment that the container was given, and takes it away from this process: it is meant for the
-// user's, and what is in it for Go programs, for HTTP clients or for those that look for a cluster must not have the agent behave in
-// another way. From here on no library finds a variable. The agent looks up what its operator has set in what is returned.
+// TakeEnviron returns the environment of the container and clears it in this process. The environment is meant for the user's process. Its
+// variables for Go programs, HTTP clients or Kubernetes clients must not change the agent's behavior. From here on no library sees a
+// variable. The agent looks up the operator's variables in the returned environment.
 //
-// What was heeded by then can't be taken back. So where there is such a variable this program executes itself once more, with the
-// same PID, and its environment hidden as a leash's is. An error is of the kernel.
+// Variables that were already read cannot be undone. If there is such a variable, this program executes itself once more, with the same PID
+// and with its environment hidden like that of a leash. An error comes from the kernel.
 func TakeEnviron() ([]string, error) {
 	environ := os.Environ()
 	switch {

@@ -19,18 +19,18 @@ import (
 	"github.com/singletonjob/operator/internal/supervise"
 )
 
-// unlimited is for a hook that may take as long as its process lives.
+// unlimited is the time limit of a hook that can take as long as its process lives.
 const unlimited = time.Duration(math.MaxInt64)
 
-// runHook runs a hook beside the process of the present tenure. done is called in Run's goroutine, unless the process has ended by
-// then, and says what that means.
+// runHook runs a hook beside the process of the current tenure. When the hook is over it calls done in Run's goroutine, unless the process
+// has ended by then. done returns the resulting event.
 func (a *Agent) runHook(c *contender, name string, h contract.Hook, limit time.Duration, done func(failed bool) lease.Event) {
 	process := a.child.process
 	go func() {
 		err := a.perform(process, h, limit)
 		a.post(c, func() lease.Event {
 			if a.child.process != process || over(process) {
-				return nil // what ends with the process has not failed
+				return nil // a hook that ends with the process has not failed
 			}
 			if err != nil {
 				a.log.Print("hook failed", "hook", name, "error", err)
@@ -40,7 +40,7 @@ func (a *Agent) runHook(c *contender, name string, h contract.Hook, limit time.D
 	}()
 }
 
-// over reports whether the main process has ended, though that was not told yet, perhaps, nor all that it has started is gone.
+// over reports whether the main process has ended. The agent may not know that yet, and descendants of the process may still live.
 func over(process Process) bool {
 	select {
 	case <-process.Gone():
@@ -50,7 +50,7 @@ func over(process Process) bool {
 	}
 }
 
-// perform returns when the hook is over, its time is, or nothing of the process is left.
+// perform returns when the hook is over, when its time limit has passed, or when the process tree is gone.
 func (a *Agent) perform(process Process, h contract.Hook, limit time.Duration) error {
 	ctx, cancel := context.WithTimeout(a.ctx, limit)
 	defer cancel()
@@ -78,7 +78,7 @@ func (a *Agent) perform(process Process, h contract.Hook, limit time.Duration) e
 	return nil
 }
 
-// failure is why the result of a command is no success.
+// failure returns the reason why a command failed, or nil if it succeeded.
 func failure(r supervise.ExecResult) error {
 	output := strings.ToValidUTF8(strings.TrimSpace(string(r.Output)), "?")
 	said := func(what string) error {
@@ -91,18 +91,18 @@ func failure(r supervise.ExecResult) error {
 	case r.Err != nil:
 		return r.Err
 	case r.TimedOut:
-		return said("it was killed when its time was over")
+		return said("it exceeded its time limit and was killed")
 	case r.Status != supervise.Status{}:
 		return said(r.Status.String())
 	}
 	return nil
 }
 
-// maxSaid bounds what a command's output adds to the log, in bytes.
+// maxSaid is the maximum number of bytes of a command's output in the log.
 const maxSaid = 500
 
-// started is called when the process executes. As a kubelet does, it has postStart succeed before anything is asked of the process,
-// which is not ready until then; and a process whose postStart fails is to end, by preStop and a signal, within the pod's time.
+// started is called when the process executes. As in a kubelet, probes begin after postStart has succeeded, and the process is not ready
+// until then. If postStart fails, the process must end, by preStop and a signal, within the Pod's grace period.
 func (a *Agent) started(c *contender) {
 	a.child.started = true
 	began, hook := time.Now(), a.o.Config.Hooks.PostStart
@@ -118,19 +118,19 @@ func (a *Agent) started(c *contender) {
 		}
 		a.child.health = firstHealth(a.o.Config.Probes)
 		a.startProbes(c, began)
-		return lease.Ticked{} // to show it
+		return lease.Ticked{} // publish the change
 	})
 }
 
-// askToEnd has the process told to end, by its preStop hook before it is signalled. A tenure that could not be renewed
-// has no time for a hook. What runs before the process gets SIGTERM: a program that does not know the image's signal may ignore it.
+// askToEnd asks the process to end: first by its preStop hook, then by a signal. A tenure that could not be renewed has no time for the
+// hook. preActivate gets SIGTERM, because its program may ignore the image's stop signal.
 func (a *Agent) askToEnd(c *contender, sig syscall.Signal, now lease.Instant) {
 	if a.child.prepares {
 		sig = syscall.SIGTERM
 	}
 	hook := a.o.Config.Hooks.PreStop
 	stop := c.state.Stop
-	left := stop.KillAt.Sub(now) // renewals go on meanwhile; if they do not, hurry and the leash are there
+	left := stop.KillAt.Sub(now) // renewals continue during the hook; if they fail, hurry and the leash limit it
 	if hook == nil || !a.child.started || stop.Reason == lease.ReasonRenewFailed || left <= 0 {
 		a.end(sig)
 		return
@@ -143,8 +143,8 @@ func (a *Agent) askToEnd(c *contender, sig syscall.Signal, now lease.Instant) {
 	a.endInTime(c)
 }
 
-// endInTime has the process get its signal before it is killed, whatever becomes of the hook that holds the signal up: a command that
-// waits in the kernel outlives its own time, and one may have been given more than is left when the pod is told to stop.
+// endInTime makes sure that the process gets its signal before it is killed, even if the hook takes longer. A command that waits in the
+// kernel outlives its time limit. And a hook can have been given more time than is left once the Pod must stop.
 func (a *Agent) endInTime(c *contender) {
 	if a.child.delayed == 0 {
 		return
@@ -161,10 +161,10 @@ func (a *Agent) endInTime(c *contender) {
 	})
 }
 
-// signalled is the end of a grace period, in which the process has got its signal whatever a hook does.
+// signalled is the last part of a grace period. The process has its signal by then, even if a hook still runs.
 func signalled(grace time.Duration) time.Duration { return min(2*time.Second, grace/4) }
 
-// endDelayed sends the signal that a hook has put off.
+// endDelayed sends the signal that waits for a hook.
 func (a *Agent) endDelayed() {
 	if sig := a.child.delayed; sig != 0 {
 		a.child.delayed = 0
@@ -178,7 +178,7 @@ func (a *Agent) end(sig syscall.Signal) {
 	a.child.signal(sig)
 }
 
-// hurry ends what a hook puts off when the tenure turns out to have no time for it.
+// hurry sends the signal that waits for a hook if the tenure has no more time for the hook.
 func (a *Agent) hurry(c *contender, now lease.Instant) {
 	if a.child.delayed != 0 && !c.config.KeepRunning && now >= c.state.RenewBy(c.config) {
 		a.endDelayed()

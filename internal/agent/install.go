@@ -12,7 +12,7 @@ import (
 // installedName is the base of contract.AgentPath.
 const installedName = "agent"
 
-// Install puts a copy of this program into a directory, as "agent". Processes that run it there meanwhile are not disturbed.
+// Install copies this program into a directory, as "agent". Processes that run an earlier copy are not affected.
 func Install(dir string) error {
 	self, err := os.Open("/proc/self/exe")
 	if err != nil {
@@ -22,7 +22,7 @@ func Install(dir string) error {
 	return install(self, dir)
 }
 
-// install copies a program into a directory such that at every moment there is the old one or the new one, whole.
+// install copies a program into a directory atomically: at every moment there is either the complete old one or the complete new one.
 func install(program io.Reader, dir string) (err error) {
 	defer func() {
 		if err != nil {
@@ -36,7 +36,7 @@ func install(program io.Reader, dir string) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = os.Remove(temp.Name()) }() // gone already if all went well
+	defer func() { _ = os.Remove(temp.Name()) }() // it no longer exists if the rename succeeded
 	_, err = io.Copy(temp, program)
 	if err == nil {
 		err = temp.Chmod(0o755)

@@ -18,20 +18,20 @@ import (
 	"github.com/singletonjob/operator/internal/schedule"
 )
 
-// journal puts into words what happens to one Lease and its tenures, for the log. It says nothing while nothing changes.
+// journal logs what happens to one Lease and its tenures. It logs only changes.
 type journal struct {
 	log                    *Log
 	writes, reads, watches streak
-	// held is why a tick is not started, as it was told last.
+	// held is the last logged reason why a tick was not started.
 	held schedule.Verdict
-	// probes are of the present process: by probe.Kind.
+	// probes are the failure streaks of the current process's probes, by probe.Kind.
 	probes [3]streak
 }
 
-// maxHolder bounds what is recorded of a holder's name, in bytes; no agent's is longer.
+// maxHolder is the maximum number of bytes of a holder's identity in the log. An agent's identity is never longer.
 const maxHolder = 400
 
-// streak counts failures in a row. A long one is recorded at its 1st, 2nd, 4th, 8th … failure.
+// streak counts failures in a row. The 1st, 2nd, 4th, 8th … failure is logged.
 type streak int
 
 func (s *streak) failed(log *Log, event string, err error) {
@@ -48,14 +48,14 @@ func (s *streak) succeeded(log *Log, event string) {
 	*s = 0
 }
 
-// observed records a Lease that changed hands.
+// observed logs a change of the Lease's holder.
 func (j *journal) observed(before, after lease.Observation, me lease.Identity) {
 	old, r := before.Record, after.Record
 	switch {
 	case !after.Known || before.Known && before.Absent == after.Absent && old.Holder == r.Holder && old.Token == r.Token && old.UID == r.UID:
 	case after.Absent:
 		j.log.Print("lease absent")
-	case r.Holder == me.String(), r.Holder == "" && old.Holder == me.String(): // recorded as a tenure
+	case r.Holder == me.String(), r.Holder == "" && old.Holder == me.String(): // logged as a tenure
 	case r.Holder == "":
 		j.log.Print("lease free", "token", r.Token, "reason", r.Release.Reason)
 	default:
@@ -63,19 +63,19 @@ func (j *journal) observed(before, after lease.Observation, me lease.Identity) {
 	}
 }
 
-// soughtDeath records that another agent of this pod may live, once, and that it is dead after that.
+// soughtDeath logs once that another agent of this Pod may still live, and later that it is dead.
 func (j *journal) soughtDeath(known lease.Death, holder string, dead bool) {
 	switch {
 	case known.Holder != holder || known.Proven:
 	case !dead && !known.Seen:
 		j.log.Print("earlier agent may live", "holder", contract.Cut(holder, maxHolder),
-			"note", "it is of this pod, and its lock is not free or not found: the container runtime may have lost a container that runs on. This agent waits until the lease has run out")
+			"note", "an earlier agent of this Pod holds the Lease, and its lock is held or missing: the container runtime may have lost track of a container that still runs. This agent waits until the Lease expires")
 	case dead && known.Seen:
 		j.log.Print("earlier agent dead", "holder", contract.Cut(holder, maxHolder))
 	}
 }
 
-// barred records, once, why nobody can begin a tenure.
+// barred logs once why no agent can begin a tenure.
 func (j *journal) barred(before, after lease.Observation) {
 	_, was := before.Record.NextToken()
 	_, is := after.Record.NextToken()
@@ -84,10 +84,10 @@ func (j *journal) barred(before, after lease.Observation) {
 	case is || !after.Known || after.Absent || before.Known && !was && before.Record.BadTokenBase == r.BadTokenBase:
 	case r.BadTokenBase != "":
 		j.log.Print("lease barred", "annotation", contract.TokenBaseAnnotation, "value", r.BadTokenBase,
-			"note", fmt.Sprintf("it is not a number from 0 to %d, so that no new tenure can have a token; the operator resets it, or set spec.fencing.tokenBase", int64(lease.MaxTokenBase)))
+			"note", fmt.Sprintf("it is not a number from 0 to %d, so no new tenure can get a token; the operator resets it, or you can set spec.fencing.tokenBase", int64(lease.MaxTokenBase)))
 	default:
 		j.log.Print("lease barred", "annotation", contract.TokenAnnotation, "value", r.Token,
-			"note", "there is no greater token for a new tenure; set the annotation to the greatest token that a sink has seen")
+			"note", "there is no higher token for a new tenure; set the annotation to the highest token that a sink has seen")
 	}
 }
 
@@ -95,18 +95,18 @@ func (j *journal) wrote(kind lease.Kind, outcome lease.Outcome, err error) {
 	switch {
 	case outcome == lease.Confirmed:
 		j.writes.succeeded(j.log, "writing again")
-	case outcome == lease.Conflict && kind == lease.Acquire: // another candidate was faster
+	case outcome == lease.Conflict && kind == lease.Acquire: // another candidate acquired the Lease first
 	default:
 		j.writes.failed(j.log, word(kind)+" failing", err)
 	}
 }
 
-// unanswered records a write that another goes out beside now.
+// unanswered logs a write without an answer when the next write is sent.
 func (j *journal) unanswered(kind lease.Kind, waited time.Duration) {
 	j.writes.failed(j.log, word(kind)+" failing", fmt.Errorf("no answer for %v", waited))
 }
 
-// word is what a kind of writes is called, in the metrics too.
+// word is the name of a kind of write in the log and in the metrics.
 func word(kind lease.Kind) string { return strings.ToLower(kind.String()) }
 
 func (j *journal) read(err error) {
@@ -123,7 +123,7 @@ func (j *journal) watch(e kubelease.WatchEvent) {
 		j.watches.succeeded(j.log, "watching again")
 	case kubelease.Closed, kubelease.NotOpened:
 		j.watches.failed(j.log, "watch failing", e.Err)
-	case kubelease.Changed, kubelease.Deleted: // recorded by observed
+	case kubelease.Changed, kubelease.Deleted: // logged by observed
 	}
 }
 
@@ -132,7 +132,7 @@ func (j *journal) acquired(s lease.StartChild) {
 	j.log.Print("acquired", append([]any{"token", s.Token, "tenure", s.Tenure}, attemptOf(s.Run)...)...)
 }
 
-// attemptOf are the words for an attempt of a run, none without one.
+// attemptOf returns the log values for an attempt of a run, or nil without a run.
 func attemptOf(r lease.Run) []any {
 	if r.ID == "" {
 		return nil
@@ -140,15 +140,15 @@ func attemptOf(r lease.Run) []any {
 	return []any{"run", r.ID, "attempt", r.Attempt}
 }
 
-// badRuns records, once, why no run begins.
+// badRuns logs once why no run begins.
 func (j *journal) badRuns(before, after lease.Observation) {
 	if bad := after.Record.Runs.Bad; bad != "" && bad != before.Record.Runs.Bad {
 		j.log.Print("runs barred", "annotation", bad,
-			"note", "it can't be read, so that nobody knows what was run; without it no run is known: remove it, or put back what was there")
+			"note", "it cannot be parsed, so it is unknown what has run, and no run starts: restore its earlier value, or remove it; without it no run is known")
 	}
 }
 
-// unstarted records, once until anybody has begun a run, why no tick is started, and of clocks that differ by how much.
+// unstarted logs why no tick is started, and by how much clocks differ. It logs a reason once, until a candidate begins a run.
 func (j *journal) unstarted(why schedule.Verdict, apart time.Duration, begun bool) {
 	switch {
 	case begun:
@@ -161,23 +161,23 @@ func (j *journal) unstarted(why schedule.Verdict, apart time.Duration, begun boo
 	switch why {
 	case schedule.ClocksDisagree:
 		j.log.Print("tick not started", "reason", why, "ahead", apart.Round(time.Second),
-			"note", fmt.Sprintf("this machine's clock and the API server's are more than %v apart, so one of them is wrong: set it", schedule.Tolerance))
+			"note", fmt.Sprintf("the clocks of this node and of the API server differ by more than %v, so one of them is wrong: set it", schedule.Tolerance))
 	case schedule.NoServerClock:
 		j.log.Print("tick not started", "reason", why,
-			"note", "no answer of the API server has told the time, in a header Date: let the proxy before it pass that")
+			"note", "the API server's responses have no Date header: let the proxy in front of it pass this header on")
 	case schedule.Ahead:
 		j.log.Print("tick not started", "reason", why, "annotation", contract.TickAnnotation,
-			"note", "all ticks are accounted for up to an instant that is yet to come, since clocks were wrong: none is due until then")
+			"note", "this time is in the future because a clock was wrong when it was written: no tick is due before it")
 	default:
 	}
 }
 
-// closed records the end of a run whose holder vanished.
+// closed logs the end of a run whose holder vanished.
 func (j *journal) closed(r lease.Run) {
 	j.log.Print("run closed", append(attemptOf(r), "outcome", r.State, "reason", r.Reason)...)
 }
 
-// probed records what is wrong with a process, in a kubelet's words, and when it is well again.
+// probed logs a failed probe, in a kubelet's words, and its next success.
 func (j *journal) probed(k probe.Kind, r probe.Result, row int) {
 	of, text := &j.probes[k], contract.Cut(r.Text, maxProbeText)
 	switch r.Outcome {
@@ -213,10 +213,10 @@ func (j *journal) killing(s lease.State, left time.Duration) {
 	j.log.Print("killing", "token", s.Tenure.Token, "reason", s.Stop.Reason, "time-left", left.Round(time.Millisecond))
 }
 
-// outlives records why nothing goes on: the tenure lasts for as long as anything of it lives.
+// outlives logs why the tenure does not end: it lasts as long as one of its processes lives.
 func (j *journal) outlives(s lease.State, since time.Duration) {
 	j.log.Print("still alive after SIGKILL", "token", s.Tenure.Token, "for", since.Round(time.Second),
-		"note", "the kernel can't end what waits for a device or a file server; the tenure is not given up before it is gone")
+		"note", "the kernel cannot kill a process that waits for a device or a file server; the agent keeps the tenure until the process is gone")
 }
 
 func (j *journal) ended(e lease.TenureEnded, r lease.Run) {
@@ -231,7 +231,8 @@ func (j *journal) ended(e lease.TenureEnded, r lease.Run) {
 	j.log.Print(event, words...)
 }
 
-// outcomeOf is how far a run has got with a tenure's end. What was not stored is for the next attempt to find out.
+// outcomeOf returns the state of the run at the end of the tenure. It is unknown if the state could not be stored; the next attempt then
+// decides.
 func outcomeOf(e lease.TenureEnded) string {
 	return cmp.Or(string(e.Run), "unknown")
 }

@@ -19,17 +19,17 @@ import (
 	"github.com/singletonjob/operator/internal/contract"
 )
 
-// An agent shows that it lives by an exclusive lock on a file of its own, which it shares with its leash: the kernel frees it when
-// both are gone. docs/decisions/035-what-a-restart-proves.md says what that proves, and which doubts there are.
+// An agent holds an exclusive lock on a file of its own while it lives, and shares it with its leash. The kernel frees the lock when both
+// are dead. docs/decisions/035-what-a-restart-proves.md explains what a free lock proves and what it does not.
 
-// lifePrefix begins the files' names; the pod's UID and the agent's nonce follow.
+// lifePrefix is the prefix of the files' names. The Pod's UID and the agent's nonce follow.
 const lifePrefix = ".singletonjob-lives-"
 
-// bootIDFile tells kernels apart: a lock is known to the kernel that was asked for it.
+// bootIDFile identifies the running kernel. A lock exists only in the kernel that granted it.
 const bootIDFile = "/proc/sys/kernel/random/boot_id"
 
-// LifeDirs are where an agent's file may be: beside its binary, which is a volume of the pod's own, and where that is read-only in the
-// directory for shared memory, which the pod's containers share.
+// LifeDirs returns the directories for an agent's file. The first is the directory of its binary, a volume of the Pod. The second, for the
+// case that the first is read-only, is the directory for shared memory, which the Pod's containers share.
 func LifeDirs() []string {
 	beside := contract.AgentDir
 	if exe, err := os.Executable(); err == nil {
@@ -38,9 +38,9 @@ func LifeDirs() []string {
 	return []string{beside, "/dev/shm"}
 }
 
-// ShowLife takes the lock in the first directory in which it can, and has the identity name it. The lock ends with the last process
-// that has the file: the agent and its leashes. An error says why there is none; then nobody will ever have evidence of this agent's death, and an
-// agent that is started after it waits for the lease.
+// ShowLife takes the lock in the first directory where that works, and adds the lock's witness to the agent's identity. The lock is held
+// until the last process with the open file ends: the agent and its leashes. An error gives the reason why there is no lock. In that case
+// nothing can prove this agent's death, and a later agent of the Pod waits until the Lease expires.
 func ShowLife(o *Options, dirs []string) (*os.File, error) {
 	pod := o.Identity.PodUID
 	o.Dead = func(nonce string) bool { return dead(dirs, pod, nonce) }
@@ -58,7 +58,7 @@ func ShowLife(o *Options, dirs []string) (*os.File, error) {
 
 func lifeName(pod, random string) string { return lifePrefix + pod + "-" + random }
 
-// lockNew makes a file and locks it.
+// lockNew creates a file and locks it.
 func lockNew(path string) (_ *os.File, witness string, _ error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
@@ -73,7 +73,7 @@ func lockNew(path string) (_ *os.File, witness string, _ error) {
 	return f, witness, nil
 }
 
-// lock takes the lock of a file, unless another has it.
+// lock takes the lock of a file, unless another process holds it.
 func lock(f *os.File) (witness string, _ error) {
 	witness, err := witnessOf(f)
 	if err != nil {
@@ -82,7 +82,7 @@ func lock(f *os.File) (witness string, _ error) {
 	return witness, retry(func() error { return unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) })
 }
 
-// witnessOf tells a file from all others that there are while it is open, and from those of other kernels.
+// witnessOf returns an ID of a file that no other file has while it is open, and no file of another kernel.
 func witnessOf(f *os.File) (string, error) {
 	boot, err := os.ReadFile(bootIDFile)
 	if err != nil {
@@ -96,9 +96,9 @@ func witnessOf(f *os.File) (string, error) {
 	return base32.StdEncoding.EncodeToString(sum[:10]), nil
 }
 
-// fileID tells a file of a kernel. While the file is open no other has its inode, but on file systems that count inodes in 32 bits and begin
-// again, as a tmpfs may: there it is born at another time. That is 0 where the kernel does not say so (for a tmpfs before 5.18), or a
-// sandbox forbids to ask.
+// fileID identifies a file within a kernel. While the file is open, no other file has its inode number, except on file systems whose 32-bit
+// inode numbers wrap around, such as some tmpfs. There the birth time differs. The birth time is 0 if the kernel does not report it (for a
+// tmpfs before Linux 5.18) or a sandbox forbids the call.
 type fileID struct {
 	major, minor uint32
 	inode        uint64
@@ -122,19 +122,19 @@ func fileIDOf(fd int) (fileID, error) {
 		mode, id = s.Mode, fileID{major: unix.Major(s.Dev), minor: unix.Minor(s.Dev), inode: s.Ino}
 	}
 	if mode&unix.S_IFMT != unix.S_IFREG {
-		return fileID{}, errors.New("it is no regular file")
+		return fileID{}, errors.New("it is not a regular file")
 	}
 	return id, nil
 }
 
-// dead reports whether it is proven that neither an agent of the pod nor its leash lives. Every doubt says no.
+// dead reports whether it is proven that this agent of the Pod and its leash are both dead. In case of doubt it returns false.
 func dead(dirs []string, pod, nonce string) bool {
 	random, named, ok := strings.Cut(nonce, ".")
 	if !ok || named == "" || random != filepath.Base(random) {
 		return false
 	}
 	return slices.ContainsFunc(dirs, func(dir string) bool {
-		// Not through a link, and not waiting for who opens the other end of a FIFO.
+		// Do not follow a symbolic link, and do not block on a FIFO without a writer.
 		fd, err := unix.Open(filepath.Join(dir, lifeName(pod, random)), unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 		if err != nil {
 			return false
@@ -147,16 +147,16 @@ func dead(dirs []string, pod, nonce string) bool {
 }
 
 const (
-	// livesKept is how many files of a pod's agents are kept. One of the last few may be named by the Lease.
+	// livesKept is the number of agent files that are kept per Pod. The Lease can name one of the latest.
 	livesKept = 16
-	// livesSeen is how many names an agent looks at, whoever has made them: programs write to the directory, too.
+	// livesSeen is the maximum number of directory entries that an agent reads, because other programs can create files there, too.
 	livesSeen = 4096
-	// livesRead is how many names are in memory at once.
+	// livesRead is the number of entries that are read at once.
 	livesRead = 256
 )
 
-// ForgetLives removes older files of the pod's agents that are dead from the directory of this one's lock. It takes milliseconds, and
-// nobody needs to wait for it.
+// ForgetLives removes old files of dead agents of the Pod from the directory of this agent's lock. It takes milliseconds. The caller need
+// not wait for it.
 func ForgetLives(lock *os.File, pod string) { forgetLives(filepath.Dir(lock.Name()), pod, livesSeen) }
 
 func forgetLives(dir, pod string, most int) {
@@ -179,7 +179,7 @@ func forgetLives(dir, pod string, most int) {
 	}
 }
 
-// life is a file of one of the pod's agents.
+// life is the file of one of the Pod's agents.
 type life struct {
 	path string
 	made int64
@@ -210,7 +210,7 @@ func (l life) forget() {
 	_ = unix.Close(fd)
 }
 
-// retry does again what a signal has interrupted.
+// retry repeats a call that a signal has interrupted.
 func retry(do func() error) error {
 	for {
 		if err := do(); !errors.Is(err, unix.EINTR) {

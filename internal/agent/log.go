@@ -10,16 +10,16 @@ import (
 	"time"
 )
 
-// Log writes lines to a stream that may block: a full pipe, a full disk. Its callers never wait; lines that find the
-// buffer full are dropped, counted, and owned up to in the next line that gets through.
+// Log writes lines to a stream that can block, such as a full pipe or disk. Its callers never wait. If the buffer is full, a line is
+// dropped and counted, and the next written line reports the number.
 type Log struct {
 	lines chan string
-	// dropped lines since the last one that got through, and ever.
+	// dropped counts the lines since the last written one, droppedEver all of them.
 	dropped, droppedEver atomic.Int64
 	done                 chan struct{}
 }
 
-// buffered lines; a line is about 100 bytes.
+// buffered is the size of the buffer in lines. A line has about 100 bytes.
 const buffered = 256
 
 // NewLog starts a log. Close ends it.
@@ -39,7 +39,7 @@ func NewLog(w io.Writer) *Log {
 
 const prefix = "singletonjob: "
 
-// Print logs an event and its values: pairs of a name and a value, as in name=value.
+// Print logs an event and pairs of a name and a value, as name=value.
 func (l *Log) Print(event string, pairs ...any) {
 	var line strings.Builder
 	line.WriteString(prefix)
@@ -60,7 +60,7 @@ func (l *Log) Print(event string, pairs ...any) {
 	}
 }
 
-// Close waits for the lines to be written, but no longer than limit. Nothing may be printed after it.
+// Close waits until all lines are written, at most for limit. Do not call Print after it.
 func (l *Log) Close(limit time.Duration) {
 	close(l.lines)
 	select {

@@ -16,7 +16,7 @@ import (
 	"github.com/singletonjob/operator/internal/lease"
 )
 
-// metrics are written by the agent's goroutine and read by those who scrape them.
+// metrics are written by the agent's goroutine and read by the metrics handler.
 type metrics struct {
 	renewals histogram
 	writes   counts // by kind and outcome
@@ -26,11 +26,12 @@ type metrics struct {
 	stops    counts // by signal
 	probes   counts // by probe and outcome
 	attempts atomic.Int64
-	runs     counts    // attempts that ended, by what that made of their runs
-	delays   histogram // from ticks to the start of their runs
+	runs     counts    // ended attempts, by the resulting state of the run
+	delays   histogram // time from a tick to the start of its run
 }
 
-// runBegan counts an attempt of a run, if it is one. The first one of a run that is the tick's own tells how late it began.
+// runBegan counts an attempt of a run, if there is a run. For the first attempt of a scheduled run it also records the delay since the
+// tick.
 func (m *metrics) runBegan(r lease.Run, wall int64) {
 	if r.ID == "" {
 		return
@@ -99,12 +100,12 @@ func (c *counts) write(w io.Writer, name string, labels ...string) {
 	}
 }
 
-// bounds of the histogram's buckets, in seconds.
+// bounds are the upper bounds of the histogram's buckets, in seconds.
 var bounds = [...]float64{0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10}
 
 type histogram struct {
 	mu      sync.Mutex
-	buckets [len(bounds) + 1]int64 // the last one is above all bounds
+	buckets [len(bounds) + 1]int64 // the last bucket is for values above all bounds
 	sum     float64
 }
 
@@ -131,7 +132,7 @@ func (h *histogram) write(w io.Writer, name string) {
 	fmt.Fprintf(w, "%s_sum %g\n%s_count %d\n", name, h.sum, name, total)
 }
 
-// write writes everything in the text format of Prometheus, with what is known at an instant besides.
+// write writes all metrics in the Prometheus text format, together with the values that depend on the current instant.
 func (m *metrics) write(w io.Writer, s *Snapshot, now lease.Instant, linesDropped int64) {
 	header := func(name, kind, help string) {
 		fmt.Fprintf(w, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, kind)
@@ -142,33 +143,33 @@ func (m *metrics) write(w io.Writer, s *Snapshot, now lease.Instant, linesDroppe
 	}
 	left := max(0, s.Left(int64(now)).Seconds())
 	number("singletonjob_agent_active", "gauge", "1 while this candidate holds the Lease and its process may act.", oneIf(left > 0))
-	number("singletonjob_agent_lease_seconds_left", "gauge", "Time until the right to act ends unless it is renewed.", left)
-	number("singletonjob_agent_fencing_token", "gauge", "Token of the Lease's present or last tenure.", s.Token)
-	number("singletonjob_agent_watching", "gauge", "1 while changes of the Lease are watched.", oneIf(s.watching))
-	number("singletonjob_agent_tenures_total", "counter", "Tenures that this agent began.", m.tenures.Load())
-	header("singletonjob_agent_tenures_ended_total", "counter", "Tenures that ended, by reason and by whether the Lease was released or lost.")
+	number("singletonjob_agent_lease_seconds_left", "gauge", "Time until the process may no longer act, unless the Lease is renewed.", left)
+	number("singletonjob_agent_fencing_token", "gauge", "Fencing token of the Lease's current or latest tenure.", s.Token)
+	number("singletonjob_agent_watching", "gauge", "1 while the watch of the Lease is open.", oneIf(s.watching))
+	number("singletonjob_agent_tenures_total", "counter", "Tenures that this agent has begun.", m.tenures.Load())
+	header("singletonjob_agent_tenures_ended_total", "counter", "Tenures that have ended, by reason and by whether the Lease was released or lost.")
 	m.ends.write(w, "singletonjob_agent_tenures_ended_total", "reason", "lease")
 	header("singletonjob_agent_stops_total", "counter", "Signals sent to end the process.")
 	m.stops.write(w, "singletonjob_agent_stops_total", "signal")
-	number("singletonjob_agent_ready", "gauge", "1 while a standby can take over, or the active process is ready by its own probes.", oneIf(s.ready))
-	header("singletonjob_agent_probes_total", "counter", "Checks of the process by its own probes.")
+	number("singletonjob_agent_ready", "gauge", "1 while a standby can take over, or while the active process is ready according to its probes.", oneIf(s.ready))
+	header("singletonjob_agent_probes_total", "counter", "Probe checks of the process.")
 	m.probes.write(w, "singletonjob_agent_probes_total", "probe", "outcome")
-	number("singletonjob_agent_attempts_total", "counter", "Attempts of runs that this agent began.", m.attempts.Load())
-	header("singletonjob_agent_attempts_ended_total", "counter", "Attempts that ended, by what is known of their runs then: Complete, Failed (another follows), GivenUp, Replaced, or unknown where the end could not be stored.")
+	number("singletonjob_agent_attempts_total", "counter", "Attempts of runs that this agent has begun.", m.attempts.Load())
+	header("singletonjob_agent_attempts_ended_total", "counter", "Attempts that have ended, by the resulting state of the run: Complete, Failed (another attempt follows), GivenUp, Replaced, or unknown if the end could not be stored.")
 	m.runs.write(w, "singletonjob_agent_attempts_ended_total", "outcome")
 	header("singletonjob_agent_start_delay_seconds", "histogram", "Time from a tick to the start of its run, by this machine's clock.")
 	m.delays.write(w, "singletonjob_agent_start_delay_seconds")
-	header("singletonjob_agent_renew_duration_seconds", "histogram", "Time from before a renewal was sent to its confirmation.")
+	header("singletonjob_agent_renew_duration_seconds", "histogram", "Time from just before a renewal is sent until it is confirmed.")
 	m.renewals.write(w, "singletonjob_agent_renew_duration_seconds")
 	header("singletonjob_agent_writes_total", "counter", "Writes of the Lease.")
 	m.writes.write(w, "singletonjob_agent_writes_total", "kind", "outcome")
 	header("singletonjob_agent_reads_total", "counter", "Reads of the Lease.")
 	m.reads.write(w, "singletonjob_agent_reads_total", "outcome")
 	times, throttledFor := throttled(CgroupDir)
-	number("singletonjob_agent_starved_seconds", "gauge", "How late what is due gets a CPU, as estimated: processes are killed as much earlier.", s.late.Seconds())
-	number("singletonjob_agent_cpu_throttled_total", "counter", "Periods in which the container's CPU limit was reached; 0 where the kernel does not tell.", times)
-	number("singletonjob_agent_cpu_throttled_seconds_total", "counter", "Time for which the container's CPU limit kept threads from running.", throttledFor.Seconds())
-	number("singletonjob_agent_log_lines_dropped_total", "counter", "Log lines that nobody took in time.", linesDropped)
+	number("singletonjob_agent_starved_seconds", "gauge", "Estimated delay until a due action gets a CPU; processes are killed earlier by this time.", s.late.Seconds())
+	number("singletonjob_agent_cpu_throttled_total", "counter", "Periods in which the container reached its CPU limit; 0 if the kernel does not report it.", times)
+	number("singletonjob_agent_cpu_throttled_seconds_total", "counter", "Time during which the CPU limit of the container kept threads from running.", throttledFor.Seconds())
+	number("singletonjob_agent_log_lines_dropped_total", "counter", "Log lines that were dropped because the log was not read in time.", linesDropped)
 }
 
 func oneIf(b bool) int {

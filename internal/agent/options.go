@@ -14,14 +14,14 @@ import (
 	"github.com/singletonjob/operator/internal/supervise"
 )
 
-// API is what the agent asks of the API server; *kubelease.Client is one.
+// API is the agent's interface to the API server. *kubelease.Client implements it.
 type API interface {
 	Get(ctx context.Context) (kubelease.Answer, error)
 	Update(ctx context.Context, base *kubelease.Object, r lease.Record) (lease.Outcome, *kubelease.Object, error)
 	Watch(ctx context.Context, restart <-chan struct{}, emit func(kubelease.WatchEvent))
 }
 
-// Process is the process tree of one tenure; *supervise.Tree is one.
+// Process is the process tree of one tenure. *supervise.Tree implements it.
 type Process interface {
 	Extend(deadline int64) error
 	Signal(syscall.Signal) error
@@ -33,15 +33,15 @@ type Process interface {
 	Gone() <-chan struct{}
 }
 
-// Clock tells the time and wakes the agent.
+// Clock returns the time and wakes the agent.
 type Clock interface {
 	Now() lease.Time
-	// WakeAt has C receive at an instant; only the last call counts.
+	// WakeAt makes C receive at an instant. Only the last call counts.
 	WakeAt(lease.Instant)
 	C() <-chan struct{}
 }
 
-// Options are what an Agent is made of.
+// Options are the parameters of New.
 type Options struct {
 	Config    contract.AgentConfig
 	Identity  lease.Identity
@@ -49,31 +49,32 @@ type Options struct {
 	Namespace string
 	// EndProvesDeath: see lease.Config.
 	EndProvesDeath bool
-	// Dead reports whether it is proven that the agent process of this pod with a nonce is dead, and its leash. It may hang. May be nil.
+	// Dead reports whether it is proven that the agent of this Pod with the given nonce and its leash are dead. It can hang. It can be nil.
 	Dead func(nonce string) bool
 
-	// KnowsOutside says that each signal of the runtime is a sender.Outside: this is PID 1 of a PID namespace, which the runtime is not in.
+	// KnowsOutside is true if every signal of the runtime is a sender.Outside: this process is PID 1 of a PID namespace that does not
+	// contain the runtime.
 	KnowsOutside bool
 
-	// Terminal says that the agent has a controlling terminal, as with tty: true.
+	// Terminal is true if the agent has a controlling terminal, as with tty: true.
 	Terminal bool
 
-	// Argv is the user's command, Environ the environment that the agent itself was started with.
+	// Argv is the user's command. Environ is the environment that the agent was started with.
 	Argv, Environ []string
-	// Socket is the path of the agent's socket, which the process is given; empty for none.
+	// Socket is the path of the agent's socket, which the process gets in its environment. It is empty if there is none.
 	Socket string
 
 	API   API
 	Clock Clock
-	// Check asks a process, by anything but a command, until the context ends.
+	// Check makes any check of the process except an exec check, until the context ends.
 	Check func(context.Context, contract.Check) probe.Result
-	// Call makes a hook's request, until the context ends. Any answer is a success.
+	// Call makes a hook's request, until the context ends. Any response is a success.
 	Call func(context.Context, *contract.HTTPGet) error
-	// CPULimit is what the agent's cgroup may use of one CPU, and in which periods; 0 or nil for any.
+	// CPULimit returns the CPU limit of the agent's cgroup, as a share of one CPU, and its period. 0, or a nil function, means no limit.
 	CPULimit func() (share float64, period time.Duration)
-	// CannotExecute is why a file can't be executed in an environment, where that is certain. It may hang. May be nil.
+	// CannotExecute returns the reason why a file cannot be executed in an environment, if that is certain. It can hang. It can be nil.
 	CannotExecute func(file string, env []string) error
-	// Start starts a process tree, without waiting until it has started; nothing is left of an attempt that fails.
+	// Start starts a process tree and does not wait until it has started. A failed call leaves nothing behind.
 	Start func(supervise.Spec) (Process, error)
 	Log   *Log
 }

@@ -11,26 +11,27 @@ import (
 	"github.com/singletonjob/operator/internal/supervise"
 )
 
-// What runs before the main process is a tree of its own, on a leash that follows the same deadlines. All that the tenure
-// asks of its process is asked of that one meanwhile: to live longer, to end, to be killed. The main process starts when
-// that tree is gone, in the same step of Run's goroutine that finds the tenure unbroken: so none starts in one that is
-// ending, and what was left behind, a daemon, cannot act beside it.
+// preActivate runs in a process tree of its own, on a leash that follows the same deadlines. While it runs, all actions for the tenure's
+// process apply to it: to extend its deadline, to end it, to kill it.
+//
+// The main process starts when that tree is gone, in the same step of Run's goroutine that checks that the tenure is still held. So it
+// never starts in a tenure that is ending, and nothing that preActivate left behind, such as a daemon, can act beside it.
 
-// prepare waits for what runs before the main process, and starts that, or says why not.
+// prepare waits for preActivate and then starts the main process, or logs why it does not.
 func (a *Agent) prepare(c *contender, s lease.StartChild, process Process, err error) {
 	limit := time.Duration(a.o.Config.PreActivate.Timeout)
 	status, err := a.awaitPreparation(c, process, limit, err)
 	if err != nil {
 		a.post(c, func() lease.Event {
 			a.log.Print("preActivate failed", "token", s.Token, "error", err)
-			// One that is asked to end, and does, has ended in order.
+			// A command that was asked to end, and does, has ended in order.
 			return notPrepared(status, err, c.state.Phase == lease.Holding || a.child.crashed(status))
 		})
 		a.reaped(c, process)
 		return
 	}
 	a.post(c, func() lease.Event {
-		if a.child.process == process { // what a main process leaves behind is killed unasked
+		if a.child.process == process { // processes that preActivate left behind are killed without a request
 			a.child.dying(c.now().Boot)
 		}
 		return nil
@@ -39,7 +40,7 @@ func (a *Agent) prepare(c *contender, s lease.StartChild, process Process, err e
 	a.post(c, func() lease.Event {
 		if c.state.Phase != lease.Holding {
 			go a.reaped(c, process)
-			return lease.ChildExited{Reason: lease.ReasonNotBegun} // that what comes before the process has succeeded completes no run
+			return lease.ChildExited{Reason: lease.ReasonNotBegun} // a successful preActivate does not complete the run
 		}
 		a.log.Print("prepared", "token", s.Token)
 		s.Deadline = c.state.ValidUntil(c.config)
@@ -51,9 +52,9 @@ func (a *Agent) prepare(c *contender, s lease.StartChild, process Process, err e
 	})
 }
 
-var errTooLong = errors.New("it was killed when its time was over")
+var errTooLong = errors.New("it exceeded its time limit and was killed")
 
-// awaitPreparation returns the status if there is one, and an error unless that is success.
+// awaitPreparation returns the exit status, if there is one, and an error unless preActivate succeeded.
 func (a *Agent) awaitPreparation(c *contender, process Process, limit time.Duration, err error) (status supervise.Status, _ error) {
 	if err != nil {
 		return status, err
@@ -82,7 +83,7 @@ func (a *Agent) awaitPreparation(c *contender, process Process, limit time.Durat
 	return status, nil
 }
 
-// notPrepared is the end of a tenure whose process was not to start.
+// notPrepared returns the event for a tenure whose preActivate failed.
 func notPrepared(status supervise.Status, err error, crashed bool) lease.ChildExited {
 	code := status.Code()
 	if code == 0 {

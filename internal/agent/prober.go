@@ -15,20 +15,20 @@ import (
 	"github.com/singletonjob/operator/internal/supervise"
 )
 
-// prober asks the process of one tenure whether it is well. It runs beside the agent's goroutine, which hears of each answer and
-// waits for none; once the prober is forgotten, its last words are not heard.
+// prober probes the process of one tenure. It runs beside the agent's goroutine, which receives each result and never waits for one. Once
+// the prober is ended, the agent ignores late results.
 type prober struct {
 	probes contract.Probes
-	began  time.Time // when the process started, which may be long ago
+	began  time.Time // when the process started, which can be long ago
 	ask    func(context.Context, probe.Kind, *contract.Probe) probe.Result
-	// answered is given each result and what follows from it.
+	// answered receives each result and the new state.
 	answered func(probe.Kind, probe.Result, probe.State)
-	stopping chan struct{} // closed when the process is asked to end
-	stopped  bool          // it is closed; of the agent's goroutine
+	stopping chan struct{} // closed when the process must end
+	stopped  bool          // stopping is closed; used only by the agent's goroutine
 	cancel   context.CancelFunc
 }
 
-// stop asks no more for what a process that is to end need not be. It may be called again.
+// stop ends the checks that a process need not pass while it is being stopped. A repeated call has no effect.
 func (p *prober) stop() {
 	if p != nil && !p.stopped {
 		p.stopped = true
@@ -36,7 +36,7 @@ func (p *prober) stop() {
 	}
 }
 
-// end ends all of it.
+// end ends all checks.
 func (p *prober) end() {
 	if p != nil {
 		p.cancel()
@@ -82,14 +82,14 @@ func (p *prober) run(ctx context.Context) {
 	}
 }
 
-// health is what the probes of a process say of it.
+// health is the health of a process according to its probes.
 type health struct {
 	ready bool
 	// why it is not ready.
 	why string
 }
 
-// firstHealth is that of a process that was not asked yet.
+// firstHealth is the health of a process before its first check.
 func firstHealth(p contract.Probes) health {
 	if p.Startup == nil && p.Readiness == nil {
 		return health{ready: true}
@@ -97,7 +97,7 @@ func firstHealth(p contract.Probes) health {
 	return health{why: "the process has just started"}
 }
 
-// startProbes has the process that runs since began asked for its health.
+// startProbes starts the probes of the process, which has run since began.
 func (a *Agent) startProbes(c *contender, began time.Time) {
 	probes := a.o.Config.Probes
 	if probes == (contract.Probes{}) {
@@ -115,7 +115,7 @@ func (a *Agent) startProbes(c *contender, began time.Time) {
 	p.answered = func(k probe.Kind, r probe.Result, s probe.State) {
 		a.post(c, func() lease.Event {
 			if a.child.prober != p {
-				return nil // of a process that is gone
+				return nil // a result for an earlier process
 			}
 			return a.probed(c, k, r, s)
 		})
@@ -124,18 +124,18 @@ func (a *Agent) startProbes(c *contender, began time.Time) {
 	go p.run(ctx)
 }
 
-// ask makes one check by a request. It ends in time whatever the process does.
+// ask makes one check by a request. The timeout applies whatever the process does.
 func (a *Agent) ask(ctx context.Context, of *contract.Probe) probe.Result {
 	ctx, cancel := context.WithTimeout(ctx, time.Duration(of.Timeout))
 	defer cancel()
 	return a.o.Check(ctx, of.Check)
 }
 
-// execute makes a check by a command. What does not even start says nothing about the process, as for a kubelet.
+// execute makes an exec check. As for a kubelet, a command that does not start says nothing about the process.
 func execute(process Process, env []string, k probe.Kind, of *contract.Probe) probe.Result {
 	result, err := process.Exec(supervise.ExecSpec{Argv: expandAll(of.Exec, env), Timeout: time.Duration(of.Timeout), Name: k.String()})
 	if errors.Is(err, supervise.ErrStillRuns) || errors.Is(err, supervise.ErrTooManyExecs) {
-		return probe.Failed("%s", err) // those before it hang
+		return probe.Failed("%s", err) // earlier commands hang
 	}
 	if err != nil {
 		return probe.Result{Text: err.Error()}
@@ -151,7 +151,7 @@ func execute(process Process, env []string, k probe.Kind, of *contract.Probe) pr
 	return probe.Passed()
 }
 
-// probed takes note of an answer.
+// probed records a result.
 func (a *Agent) probed(c *contender, k probe.Kind, r probe.Result, s probe.State) lease.Event {
 	a.metrics.probes.add(k.String(), r.Outcome.String())
 	c.journal.probed(k, r, s.Row(k))
@@ -163,7 +163,7 @@ func (a *Agent) probed(c *contender, k probe.Kind, r probe.Result, s probe.State
 	if failed, is := s.Failed(); is && failed == k {
 		return unhealthy(a.o.Config.Probes, c.config.GracePeriod, k)
 	}
-	return lease.Ticked{} // to show it
+	return lease.Ticked{} // publish the change
 }
 
 func healthOf(was health, k probe.Kind, r probe.Result, s probe.State) health {
@@ -177,10 +177,10 @@ func healthOf(was health, k probe.Kind, r probe.Result, s probe.State) health {
 	return is
 }
 
-// maxProbeText bounds what is repeated of an answer, in bytes.
+// maxProbeText is the maximum number of bytes of a result's text in logs and status.
 const maxProbeText = 400
 
-// unhealthy ends a tenure for a probe that has failed. The probe's own grace period goes before the pod's.
+// unhealthy returns the event that ends a tenure because a probe has failed. The probe's own grace period has precedence over the Pod's.
 func unhealthy(p contract.Probes, grace time.Duration, k probe.Kind) lease.Unhealthy {
 	failed, reason := p.Liveness, lease.ReasonLivenessFailed
 	if k == probe.Startup {

@@ -11,8 +11,7 @@ import (
 	"github.com/singletonjob/operator/internal/contract"
 )
 
-// Handler answers the kubelet's probes and those who collect metrics. It reads the snapshot and never waits for the
-// agent's goroutine.
+// Handler serves the kubelet's probes and the metrics. It reads the snapshot and never waits for the agent's goroutine.
 func (a *Agent) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET "+contract.ReadyPath, func(w http.ResponseWriter, _ *http.Request) {
@@ -41,7 +40,7 @@ func answer(w http.ResponseWriter, well bool, why string) {
 	_, _ = io.WriteString(w, why+"\n")
 }
 
-// NewServer returns a server for Handler whose clients can't hold it up.
+// NewServer returns a server for Handler with timeouts, so that slow clients cannot block it.
 func NewServer(h http.Handler) *http.Server {
 	return &http.Server{
 		Handler:           h,

@@ -12,36 +12,37 @@ import (
 	"github.com/singletonjob/operator/tenure"
 )
 
-// Snapshot is what the agent says of itself. It stays true when it is old: whether a tenure is valid is for the
-// reader to find out, by his own reading of the clock.
+// Snapshot is the agent's published status. It stays true when it is old: the reader reads the clock to decide whether the tenure is still
+// valid.
 type Snapshot struct {
 	Namespace string
 	Name      string
 	Pod       string
-	// Phase is where the agent stands: Waiting, Acquiring, Holding or Stopping.
+	// Phase is the agent's phase: Waiting, Acquiring, Holding or Stopping.
 	Phase string
-	// Holder, Token and Tenure are the Lease's, as last seen; the latter two those of the agent's own tenure, if it has one.
+	// Holder, Token and Tenure are from the Lease as last seen. If the agent has a tenure, Token and Tenure are those of that tenure.
 	Holder string
 	Token  int64
 	Tenure int32
-	// ValidUntil is the supervise.BootTime at which this agent's right to act ends unless it is renewed; 0 where it has none.
+	// ValidUntil is the supervise.BootTime at which this agent's right to act ends unless the Lease is renewed. It is 0 without such a
+	// right.
 	ValidUntil int64
-	// known says that the Lease was read, absent that there is none. stopping is why the tenure is coming to its end.
+	// known is true once the Lease was read, absent if there is no Lease. stopping is the reason why the tenure is ending.
 	known, absent bool
 	stopping      lease.Reason
 
 	// Ready: see lease.State.Synced.
 	ready, watching bool
-	// unready is what the process's probes have against its being ready.
+	// unready is the reason why the process is not ready according to its probes.
 	unready string
 	late    time.Duration
-	// run is that of the process, none without one.
+	// run is the run of the process. It is empty without a run.
 	run lease.Run
-	// wake is when the agent has something to do.
+	// wake is the time of the agent's next action.
 	wake lease.Instant
 }
 
-// Left is the time for which the process may act, by a reading of supervise.BootTime; 0 or less means that it may not.
+// Left returns how long the process may act, given a reading of supervise.BootTime. 0 or less means that it may not act.
 func (s Snapshot) Left(boot int64) time.Duration {
 	if s.ValidUntil == 0 {
 		return 0
@@ -49,7 +50,7 @@ func (s Snapshot) Left(boot int64) time.Duration {
 	return time.Duration(s.ValidUntil - boot)
 }
 
-// status is the snapshot as those who ask are told it, by a reading of supervise.BootTime.
+// status returns the answer to a query, given a reading of supervise.BootTime.
 func (s Snapshot) status(boot int64) tenure.Status {
 	answer := tenure.Status{
 		Version: tenure.Version, Namespace: s.Namespace, Name: s.Name, Pod: s.Pod, Phase: s.Phase,
@@ -65,26 +66,26 @@ func (s Snapshot) status(boot int64) tenure.Status {
 	return answer
 }
 
-// whyNot is why the process may not act, for people.
+// whyNot returns, for a human reader, the reason why the process may not act.
 func (s Snapshot) whyNot() string {
 	switch {
 	case s.ValidUntil != 0:
-		return "the tenure was not renewed in time: the API server does not answer, or the agent had no time"
+		return "the tenure was not renewed in time: the API server does not answer, or the agent got no CPU"
 	case s.Phase == lease.Stopping.String():
 		return fmt.Sprintf("the tenure with token %d is ending: %s", s.Token, s.stopping)
 	case s.Phase == lease.Acquiring.String():
 		return "the agent is acquiring the Lease"
 	case !s.known:
-		return "the agent has just started, or can't reach the API server: it has not seen the Lease yet"
+		return "the agent has not read the Lease yet: it has just started, or cannot reach the API server"
 	case s.absent:
-		return "there is no Lease; the operator makes it"
+		return "there is no Lease; the operator creates it"
 	case s.Holder == "":
-		return "this pod is a standby, and nobody holds the Lease"
+		return "this Pod is a standby, and no Pod holds the Lease"
 	}
-	return fmt.Sprintf("this pod is a standby: the holder is %q", s.Holder)
+	return fmt.Sprintf("this Pod is a standby: the holder is %q", s.Holder)
 }
 
-// snapshotOf is what a state has to show.
+// snapshotOf returns the snapshot of a state.
 func snapshotOf(o Options, config lease.Config, s lease.State) *Snapshot {
 	until, tenured := s.MayActUntil(config)
 	shot := &Snapshot{
@@ -110,7 +111,7 @@ func snapshotOf(o Options, config lease.Config, s lease.State) *Snapshot {
 	return shot
 }
 
-// stuck reports whether the agent's goroutine has missed its wake-up by more than any busy machine explains.
+// stuck reports whether the agent's goroutine has missed its wake-up by more than a busy machine can explain.
 func (s Snapshot) stuck(now lease.Instant) bool { return now > s.wake.Add(stuckAfter) }
 
 const stuckAfter = 10 * time.Second

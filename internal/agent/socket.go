@@ -17,12 +17,12 @@ import (
 	"github.com/singletonjob/operator/tenure"
 )
 
-// socketName is the socket's in whatever directory it is: the base of tenure.DefaultSocket.
+// socketName is the file name of the socket in every directory: the base name of tenure.DefaultSocket.
 const socketName = "agent.sock"
 
-// Listen opens the agent's socket: at the path in contract.SocketEnv if that names another than this, else beside the agent's binary,
-// where processes that were not started by the agent look for it, else in the directory for temporary files, else in
-// the kernel's own name space, where no file is needed.
+// Listen opens the agent's socket. It uses the path in contract.SocketEnv, if that is set and differs from the default. Otherwise it tries
+// in this order: the directory of the agent's binary, where processes that the agent did not start look for it; the directory for temporary
+// files; an abstract socket, which needs no file.
 func Listen(env func(string) string) (net.Listener, error) {
 	if path := env(contract.SocketEnv); path != "" && path != socketBeside() {
 		return listen(path)
@@ -48,7 +48,7 @@ func socketBeside() string {
 	return filepath.Join(filepath.Dir(exe), socketName)
 }
 
-// listen takes the place of an agent that is gone, not of one that answers.
+// listen replaces the socket of an agent that has ended, but not of an agent that answers.
 func listen(path string) (net.Listener, error) {
 	if conn, err := net.DialTimeout("unix", path, time.Second); err == nil {
 		_ = conn.Close()
@@ -56,20 +56,20 @@ func listen(path string) (net.Listener, error) {
 	}
 	if path[0] != '@' {
 		if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
-			return nil, fmt.Errorf("remove the socket of an earlier agent: %w", err)
+			return nil, fmt.Errorf("cannot remove the socket of an earlier agent: %w", err)
 		}
 	}
 	l, err := net.Listen("unix", path)
 	if err != nil || path[0] == '@' {
 		return l, err
 	}
-	// The socket only answers, and a process that gave up root must be able to ask.
+	// All users may connect, because the socket only answers and a process that has given up root needs it.
 	return l, errors.Join(os.Chmod(path, 0o666))
 }
 
-// ServeSocket tells each that connects how things stand, until the listener is closed. It reads nothing, and answers one after
-// the other: the answer goes into the socket's buffer, so that nobody waits for one who does not read, and any number of those
-// take neither memory nor descriptors of the agent's.
+// ServeSocket sends the agent's status to every client that connects, until the listener is closed. It reads nothing and serves one client
+// after the other. The answer fits into the socket's buffer, so a client that does not read delays no other client. Any number of such
+// clients take neither memory nor descriptors of the agent.
 func (a *Agent) ServeSocket(l net.Listener) {
 	for {
 		conn, err := l.Accept()
@@ -77,16 +77,16 @@ func (a *Agent) ServeSocket(l net.Listener) {
 			return
 		}
 		if err != nil {
-			time.Sleep(100 * time.Millisecond) // out of descriptors
+			time.Sleep(100 * time.Millisecond) // no descriptors left
 			continue
 		}
-		_ = conn.SetDeadline(time.Now().Add(time.Second)) // should a kernel have no room for so little
+		_ = conn.SetDeadline(time.Now().Add(time.Second)) // in case the kernel has no buffer space
 		_ = json.NewEncoder(conn).Encode(a.snapshot.Load().status(supervise.BootTime()))
 		_ = conn.Close()
 	}
 }
 
-// Local is the agent of this container as this program finds it: by the environment, else beside itself.
+// Local returns the agent of this container: at the socket that the environment names, otherwise beside this program.
 func Local(env func(string) string) tenure.Agent {
 	return tenure.Agent{Socket: cmp.Or(env(contract.SocketEnv), socketBeside())}
 }

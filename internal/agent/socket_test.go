@@ -91,7 +91,7 @@ func TestReasons(t *testing.T) {
 	}{
 		{Snapshot{}, "just started"},
 		{Snapshot{known: true, absent: true}, "no Lease"},
-		{Snapshot{known: true}, "nobody holds"},
+		{Snapshot{known: true}, "no Pod holds"},
 		{Snapshot{known: true, Holder: "a/b/c"}, `standby: the holder is "a/b/c"`},
 		{Snapshot{known: true, Phase: lease.Acquiring.String()}, "acquiring"},
 		{Snapshot{known: true, Phase: lease.Holding.String(), Token: 7, ValidUntil: past}, "not renewed in time"},

@@ -12,29 +12,29 @@ import (
 	"github.com/singletonjob/operator/internal/lease"
 )
 
-// starvation estimates how late what is due gets a CPU: what kills the process waits for one as the agent does.
+// starvation estimates how late a due action gets a CPU. The leash, which kills the process, waits for a CPU like the agent.
 type starvation struct {
-	// limit is the cgroup's CPU limit, as a share of one CPU, and its period; 0 for none.
+	// limit returns the cgroup's CPU limit, as a share of one CPU, and its period. 0 means no limit.
 	limit func() (share float64, period time.Duration)
 
-	recent   time.Duration // the latest wake-up seen, fading
-	least    time.Duration // what the limit alone lets expect
-	at       lease.Instant // of recent
-	limitsAt lease.Instant // of least
+	recent   time.Duration // the largest delay seen, which decays over time
+	least    time.Duration // the delay to expect from the CPU limit alone
+	at       lease.Instant // when recent was updated
+	limitsAt lease.Instant // when least was updated
 	recorded time.Duration
 	logged   time.Duration
 }
 
 const (
-	// fades is how long it takes an estimate to halve: bursts of load come again.
+	// fades is the half-life of an estimate. It is long because bursts of load recur.
 	fades = time.Minute
-	// punctual is what needs no mention: the margin has room for it many times.
+	// punctual is the delay below which the estimate is 0. The margin is many times larger.
 	punctual = 10 * time.Millisecond
 )
 
-// woke takes note of a wake-up that came late. It returns the estimate, and whether it has changed by enough to matter.
+// woke records the delay of a wake-up. It returns the estimate, and whether it has changed enough to matter.
 func (s *starvation) woke(late time.Duration, now lease.Instant) (estimate time.Duration, changed bool) {
-	if s.limit != nil && (s.limitsAt == 0 || now.Sub(s.limitsAt) >= fades) { // a pod can be resized
+	if s.limit != nil && (s.limitsAt == 0 || now.Sub(s.limitsAt) >= fades) { // a Pod can be resized
 		s.least, s.limitsAt = min(lease.LateUnder(s.limit()), longestExpected), now
 	}
 	if passed := now.Sub(s.at); passed > 0 {
@@ -53,23 +53,23 @@ func (s *starvation) woke(late time.Duration, now lease.Instant) (estimate time.
 	return estimate, true
 }
 
-// log says what an estimate takes from each tenure.
+// log logs how much earlier processes are killed because of an estimate.
 func (s *starvation) log(log *Log, estimate, taken time.Duration) {
 	if estimate < worthALine && s.logged < worthALine {
 		return
 	}
 	s.logged = estimate
 	log.Print("starved", "late", estimate.Round(time.Millisecond), "kills-earlier-by", taken.Round(time.Millisecond),
-		"note", "what is due gets a CPU late: raise the container's CPU limit or request")
+		"note", "the agent gets a CPU late: raise the container's CPU limit or request")
 }
 
-// worthALine is what an estimate must be, or have been when it was logged last, to be logged.
+// worthALine is the minimum estimate for a log line. An estimate below it is logged only if the last logged one was not.
 const worthALine = 100 * time.Millisecond
 
-// longestExpected bounds what a limit alone is believed to take.
+// longestExpected is the maximum delay that is expected from a CPU limit alone.
 const longestExpected = 10 * time.Second
 
-// CPULimit reads the CPU limit of the cgroup that is mounted at a directory, as containers find theirs: of version 2 or 1.
+// CPULimit reads the CPU limit of the cgroup (version 2 or 1) that is mounted at a directory, as in containers.
 func CPULimit(dir string) (share float64, period time.Duration) {
 	if fields := numbers(filepath.Join(dir, "cpu.max")); len(fields) == 2 {
 		return ratio(fields[0], fields[1])
@@ -88,7 +88,7 @@ func ratio(quota, period int64) (float64, time.Duration) {
 	return float64(quota) / float64(period), time.Duration(period) * time.Microsecond
 }
 
-// numbers of a file; none of one that has anything else ("max") or can't be read.
+// numbers returns the numbers in a file, or nil if the file has any other text ("max") or cannot be read.
 func numbers(path string) []int64 {
 	data, err := os.ReadFile(path)
 	if err != nil {
@@ -105,7 +105,7 @@ func numbers(path string) []int64 {
 	return out
 }
 
-// throttled is for how long the cgroup's limit has kept threads from running, and how often, as cpu.stat has it.
+// throttled returns, from cpu.stat, how often and for how long the cgroup's limit has kept threads from running.
 func throttled(dir string) (times int64, total time.Duration) {
 	for _, path := range []string{"cpu.stat", "cpu/cpu.stat"} {
 		data, err := os.ReadFile(filepath.Join(dir, path))
@@ -132,5 +132,5 @@ func throttled(dir string) (times int64, total time.Duration) {
 	return 0, 0
 }
 
-// CgroupDir is where containers find their cgroup.
+// CgroupDir is the mount point of a container's cgroup.
 const CgroupDir = "/sys/fs/cgroup"

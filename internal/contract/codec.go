@@ -12,7 +12,7 @@ import (
 	"github.com/singletonjob/operator/internal/lease"
 )
 
-// Fields are the fields of a Lease object that the protocol uses, as plain values.
+// Fields holds the fields of a Lease object that the protocol uses, as plain values.
 type Fields struct {
 	UID             string
 	ResourceVersion string
@@ -23,35 +23,40 @@ type Fields struct {
 	HolderIdentity       string
 	LeaseDurationSeconds int32
 	LeaseTransitions     int32
-	// AcquireTime and RenewTime are RFC 3339 with microseconds, as MicroTime is written; empty for none.
+	// AcquireTime and RenewTime are RFC 3339 with microseconds, the format of MicroTime. They are empty if not set.
 	AcquireTime, RenewTime string
 }
 
-// microTime is the API's format of MicroTime.
+// microTime is the Kubernetes API's format of MicroTime.
 const microTime = "2006-01-02T15:04:05.000000Z07:00"
 
-// maxHistory bounds the history annotation, in bytes.
+// maxHistory is the maximum size of the history annotation in bytes.
 const maxHistory = 1024
 
-// unclean marks, behind a comma, a release reason after which requests may still be on the wire.
+// unclean follows a release reason, after a comma, if requests of the tenure may still be on the wire.
 const unclean = "unclean"
 
-// maxWord bounds reasons, maxName the names of pods, as Kubernetes has it.
+// maxWord is the maximum length of a reason. maxName is Kubernetes' maximum length of a Pod name.
 const (
 	maxWord = 64
 	maxName = 253
 )
 
-// DecodeLease reads a Lease. It fails only where no compare-and-swap could follow: without a UID, or with a
-// resourceVersion that is not a number. Anybody may have written it. A malformed value counts as missing, and what it is
-// missing for is the safe side: a token that can't be read is not the holder's own, so that its tenure ends, and the next
-// token is higher by revision and history; a release marker that is not a word frees nothing; an acquire time of any kind is
-// one; a request to hand over to what can't be a pod asks for nothing. A token base, of which nobody knows what it should
-// be, counts as bad (lease.Record.BadTokenBase), and so does what it says of runs (lease.Runs.Bad).
+// DecodeLease decodes a Lease. It returns an error only if no compare-and-swap is possible: without a UID, or if resourceVersion is not a
+// number.
+//
+// Any client can have written the Lease. A malformed value counts as missing, which is the safe choice for each value:
+//   - An unreadable token is not the holder's own, so its tenure ends. The revision and the history make the next token higher.
+//   - A release reason that is not a word does not free the Lease.
+//   - An unreadable acquire time counts as set.
+//   - A handover request to an invalid Pod name requests nothing.
+//
+// There is no safe choice for a malformed token base or for malformed annotations about runs. They are reported as bad
+// (lease.Record.BadTokenBase, lease.Runs.Bad).
 func DecodeLease(f Fields) (lease.Record, error) {
 	revision, err := strconv.ParseInt(f.ResourceVersion, 10, 64)
 	if err != nil || revision < 0 {
-		return lease.Record{}, fmt.Errorf("the Lease's resourceVersion %q is not a number, as Kubernetes 1.35 and later guarantee", f.ResourceVersion)
+		return lease.Record{}, fmt.Errorf("the Lease's resourceVersion %q is not a number; Kubernetes 1.35 and later guarantee a number", f.ResourceVersion)
 	}
 	if f.UID == "" {
 		return lease.Record{}, fmt.Errorf("the Lease has no UID")
@@ -79,12 +84,12 @@ func DecodeLease(f Fields) (lease.Record, error) {
 	}, nil
 }
 
-// EncodeLease writes a record over the fields of a Lease, and leaves annotations that are not the protocol's as they
-// are. The map of f is not changed.
+// EncodeLease writes a record into the fields of a Lease. Annotations that are not part of the protocol keep their values. It does not
+// modify the map of f.
 func EncodeLease(r lease.Record, f Fields) Fields {
 	f.UID, f.ResourceVersion = r.UID, strconv.FormatInt(r.Revision, 10)
 	f.HolderIdentity = r.Holder
-	// Rounded up: others wait for it.
+	// Round up, because other candidates wait for this long.
 	f.LeaseDurationSeconds = int32(min((max(0, r.Duration)+time.Second-1)/time.Second, math.MaxInt32))
 	f.LeaseTransitions = r.Transitions
 	f.AcquireTime, f.RenewTime = formatMicros(r.AcquireTime), formatMicros(r.RenewTime)
@@ -130,7 +135,7 @@ func parseNumber(s string) int64 {
 	return n
 }
 
-// parseBase returns a token base, or what stands there instead of one.
+// parseBase returns a token base, or the invalid text.
 func parseBase(s string) (base int64, bad string) {
 	if s == "" {
 		return 0, ""
@@ -142,7 +147,7 @@ func parseBase(s string) (base int64, bad string) {
 	return n, ""
 }
 
-// Cut is s for a message, of at most so many bytes: anybody may have written it.
+// Cut truncates s to most bytes for a message, because any client can have written s.
 func Cut(s string, most int) string {
 	if len(s) <= most {
 		return s
@@ -165,7 +170,7 @@ func formatDuration(d time.Duration) string {
 	return d.String()
 }
 
-// parseReason reads a word, as reasons are. They are copied from place to place and stand in the history between commas.
+// parseReason accepts only a word of ASCII letters and digits, because reasons are copied and are separated by commas in the history.
 func parseReason(s string) lease.Reason {
 	if len(s) > maxWord || strings.ContainsFunc(s, func(c rune) bool { return c > unicode.MaxASCII || !unicode.IsLetter(c) && !unicode.IsDigit(c) }) {
 		return ""
@@ -173,14 +178,14 @@ func parseReason(s string) lease.Reason {
 	return lease.Reason(s)
 }
 
-// parseRelease reads a reason and its mark, which means nothing without one.
+// parseRelease parses a reason and its unclean mark. Without a reason the mark is ignored.
 func parseRelease(s string) lease.Release {
 	word, mark, _ := strings.Cut(s, ",")
 	reason := parseReason(word)
 	return lease.Release{Reason: reason, Unclean: reason != "" && mark != ""}
 }
 
-// parsePod reads the name of a pod, or lease.AnyPod.
+// parsePod parses the name of a Pod, or lease.AnyPod.
 func parsePod(s string) string {
 	if s == lease.AnyPod {
 		return s
@@ -191,7 +196,7 @@ func parsePod(s string) string {
 	return s
 }
 
-// parseAcquireTime is never 0 where there is anything: only a release leaves nothing.
+// parseAcquireTime returns 0 only for an empty text, because only a release leaves the field empty.
 func parseAcquireTime(s string) int64 {
 	if micros := parseMicros(s); micros != 0 || s == "" {
 		return micros
@@ -221,7 +226,7 @@ func formatMicros(micros int64) string {
 	return time.UnixMicro(micros).UTC().Format(microTime)
 }
 
-// The history is one line a tenure, newest first, separated by semicolons: token,pod,node,acquired,ended,reason.
+// The history has one entry per tenure, newest first, separated by semicolons: token,pod,node,acquired,ended,reason.
 
 func formatHistory(past []lease.PastTenure) string {
 	var out strings.Builder

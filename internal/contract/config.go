@@ -12,19 +12,20 @@ import (
 	"github.com/singletonjob/operator/internal/lease"
 )
 
-// AgentConfig is what the operator tells an agent, as JSON in ConfigEnv. Durations are Go's: 15s, 500ms.
+// AgentConfig is the agent's configuration. The operator writes it as JSON into ConfigEnv. Durations have Go's format: 15s, 500ms.
 type AgentConfig struct {
-	// Name is the SingletonJob's and its Lease's.
+	// Name is the name of the SingletonJob and its Lease.
 	Name string `json:"name"`
-	// Pod is the name of the pod that this was written for. A copy of the pod has it too, under a name of its own, so an agent that finds
-	// itself in another pod refuses to run. Empty where no operator made the pod.
+	// Pod is the name of the Pod that the configuration was written for. A copy of the Pod has another name but the same configuration, so
+	// an agent in a Pod with another name refuses to run. Pod is empty if no operator created the Pod.
 	Pod string `json:"pod,omitempty"`
-	// RunID is an idempotency key: the same for every tenure of the same run. Runs that end have one each: see Run.
+	// RunID is an idempotency key, the same for every tenure of a run. If Run is set, each run has its own key instead.
 	RunID string `json:"runID"`
-	// TokenEnv is the variable in which the process finds its token.
+	// TokenEnv is the name of the variable that gives the process its token.
 	TokenEnv string `json:"tokenEnv"`
 
-	// Marks is the secret of the marks (MarkReferences) in the command, and in the values of variables; empty where there are none.
+	// Marks is the secret of the marks (see MarkReferences) in the command and in the values of variables. It is empty if there are no
+	// marks.
 	Marks string `json:"marks,omitempty"`
 
 	LeaseDuration Duration `json:"leaseDuration"`
@@ -35,37 +36,38 @@ type AgentConfig struct {
 
 	// GracePeriod is the pod's terminationGracePeriodSeconds.
 	GracePeriod Duration `json:"gracePeriod"`
-	// Jitter spreads candidates that would take over at one instant.
+	// Jitter is this candidate's extra delay. It spreads candidates that would otherwise take over at the same instant.
 	Jitter Duration `json:"jitter,omitzero"`
-	// PreActivate is what runs before the process.
+	// PreActivate is a command that runs before the process.
 	PreActivate *PreActivate `json:"preActivate,omitempty"`
-	// Hooks of the process.
+	// Hooks are the lifecycle hooks of the process.
 	Hooks Hooks `json:"hooks,omitzero"`
-	// StopSignal is the name of the signal that asks the process to end, one of StopSignals; empty for SIGTERM, or the one that the agent got.
+	// StopSignal is the name of the signal that asks the process to end, one of StopSignals. If it is empty, the process gets the signal
+	// that the agent received, or SIGTERM.
 	StopSignal string `json:"stopSignal,omitempty"`
-	// Port serves probes and metrics; 0 serves none.
+	// Port is the port for probes and metrics. 0 disables both.
 	Port int `json:"port,omitempty"`
-	// Probes are the user's own.
+	// Probes are the user's probes.
 	Probes Probes `json:"probes,omitzero"`
-	// Run is nil where the process is to run for ever.
+	// Run is nil if the process runs indefinitely.
 	Run *RunConfig `json:"run,omitempty"`
 }
 
-// RunConfig has the process run to completion, once for each run. When runs are due stands in the Lease.
+// RunConfig makes the process run to completion, once for each run. The Lease says when runs are due.
 type RunConfig struct {
-	// JobUID is the SingletonJob's, with which the IDs of its runs begin.
+	// JobUID is the UID of the SingletonJob. The IDs of its runs begin with it.
 	JobUID string `json:"jobUID"`
-	// BackoffLimit is how many attempts a run has after the first.
+	// BackoffLimit is the number of attempts of a run after the first.
 	BackoffLimit int32 `json:"backoffLimit"`
-	// ActiveDeadline is how long a run may last from its first attempt on; 0 for ever.
+	// ActiveDeadline is the time limit of a run, counted from its first attempt. 0 means no limit.
 	ActiveDeadline Duration `json:"activeDeadline,omitzero"`
-	// FailCodes are exit codes after which no attempt follows.
+	// FailCodes are the exit codes that end a run without another attempt.
 	FailCodes []int32 `json:"failCodes,omitempty"`
-	// Leaves has the agent end when the run that its pod ran last is over, and nothing is asked for.
+	// Leaves makes the agent exit when the latest run of its Pod is over and no run is requested.
 	Leaves bool `json:"leaves,omitempty"`
 }
 
-// Duration is a time.Duration that is text in JSON.
+// Duration is a time.Duration that is encoded as text in JSON.
 type Duration time.Duration
 
 // MarshalText writes 1m30s.
@@ -78,35 +80,35 @@ func (d *Duration) UnmarshalText(text []byte) error {
 	return err
 }
 
-// Encode is the value of ConfigEnv. Equal configurations have equal encodings.
+// Encode returns the value of ConfigEnv. Equal configurations have equal encodings.
 func (c AgentConfig) Encode() string { return Encode(c) }
 
-// Encode is a part of a configuration as it is in the whole.
+// Encode returns the encoding of a part of a configuration, the same as in the encoded whole.
 func Encode(part any) string {
 	var text strings.Builder
 	e := json.NewEncoder(&text)
-	e.SetEscapeHTML(false) // scripts are full of < and &, and there is an end to what a variable can hold
+	e.SetEscapeHTML(false) // scripts contain many < and &, and the size of a variable is limited
 	if err := e.Encode(part); err != nil {
 		panic(err) // no field of it can fail to encode
 	}
-	// The kubelet replaces $(NAME) in the values of variables, too. A $ is only ever within a string.
+	// The kubelet also expands $(NAME) in the values of variables. In JSON, $ occurs only inside strings.
 	return strings.ReplaceAll(strings.TrimSpace(text.String()), "$", `\u0024`)
 }
 
-// MaxConfig bounds AgentConfig.Encode, in bytes: Linux executes nothing that has a variable of 128 KiB or more, its name included.
+// MaxConfig is the maximum size of AgentConfig.Encode in bytes. On Linux, exec fails if a variable has 128 KiB or more, including its name.
 const MaxConfig = 120 << 10
 
-// DecodeConfig reads the value of ConfigEnv. Errors name the field and the remedy. Unknown fields are refused: they may
-// be what safety depends on, and operator and agent come from one image.
+// DecodeConfig decodes the value of ConfigEnv. Its errors name the field and the remedy. It refuses unknown fields, because safety can
+// depend on them. The operator and the agent come from one image, so a valid configuration has none.
 func DecodeConfig(text string) (AgentConfig, error) {
 	var c AgentConfig
 	if text == "" {
-		return c, fmt.Errorf("%s is not set: the agent runs in a container that the SingletonJob operator made", ConfigEnv)
+		return c, fmt.Errorf("%s is not set: run the agent in a container that the SingletonJob operator created", ConfigEnv)
 	}
 	d := json.NewDecoder(bytes.NewBufferString(text))
 	d.DisallowUnknownFields()
 	if err := d.Decode(&c); err != nil {
-		return AgentConfig{}, fmt.Errorf("%s is not a configuration of this version of the agent: %w", ConfigEnv, err)
+		return AgentConfig{}, fmt.Errorf("%s is not a valid configuration for this version of the agent: %w", ConfigEnv, err)
 	}
 	return c, c.validate()
 }
@@ -122,14 +124,14 @@ func (c AgentConfig) validate() error {
 	refuse(c.Name == "", "name is empty")
 	refuse(c.TokenEnv == "", "tokenEnv is empty: name the variable that holds the fencing token")
 	refuse(d < lease.MinDuration || d > lease.MaxDuration, "leaseDuration %v is not between %v and %v", d, lease.MinDuration, lease.MaxDuration)
-	refuse(d%time.Second != 0, "leaseDuration %v is not in whole seconds", d)
+	refuse(d%time.Second != 0, "leaseDuration %v is not a whole number of seconds", d)
 	refuse(p < lease.MinRetryPeriod, "retryPeriod %v is less than %v", p, lease.MinRetryPeriod)
-	refuse(p > lease.MaxRetryPeriod(r), "retryPeriod %v leaves no time to repeat a renewal within renewDeadline %v: at most %v", p, r, lease.MaxRetryPeriod(r))
-	refuse(r > lease.MaxRenewDeadline(d), "renewDeadline %v leaves no time to stop within leaseDuration %v: at most %v", r, d, lease.MaxRenewDeadline(d))
+	refuse(p > lease.MaxRetryPeriod(r), "retryPeriod %v leaves no time to retry a renewal within renewDeadline %v: use at most %v", p, r, lease.MaxRetryPeriod(r))
+	refuse(r > lease.MaxRenewDeadline(d), "renewDeadline %v leaves no time to stop within leaseDuration %v: use at most %v", r, d, lease.MaxRenewDeadline(d))
 	refuse(c.LockDelay < 0, "lockDelay %v is negative", time.Duration(c.LockDelay))
 	refuse(c.Jitter < 0, "jitter %v is negative", time.Duration(c.Jitter))
 	refuse(c.GracePeriod < 0, "gracePeriod %v is negative", time.Duration(c.GracePeriod))
-	refuse(c.KeepRunning && c.LockDelay > 0, "keepRunning and lockDelay contradict each other")
+	refuse(c.KeepRunning && c.LockDelay > 0, "keepRunning and lockDelay cannot be combined")
 	pre := c.PreActivate
 	refuse(pre != nil && (len(pre.Exec) == 0 || pre.Timeout <= 0), "preActivate needs a command and a positive timeout")
 	for name, hook := range map[string]*Hook{"postStart": c.Hooks.PostStart, "preStop": c.Hooks.PreStop} {
@@ -137,8 +139,8 @@ func (c AgentConfig) validate() error {
 		refuse(err != nil, "hooks.%s: %v", name, err)
 	}
 	refuse(c.StopSignal != "" && SignalNumber(c.StopSignal) == 0, "stopSignal %q is not one of %v", c.StopSignal, StopSignals())
-	refuse(c.Port < 0 || c.Port > math.MaxUint16, "port %d is not a port", c.Port)
-	refuse(c.KeepRunning && c.Run != nil, "keepRunning and run contradict each other: two runs could act at once")
+	refuse(c.Port < 0 || c.Port > math.MaxUint16, "port %d is not between 0 and 65535", c.Port)
+	refuse(c.KeepRunning && c.Run != nil, "keepRunning and run cannot be combined: two runs could act at once")
 	return errors.Join(append(errs, c.Probes.validate(), c.Run.validate())...)
 }
 
@@ -152,7 +154,7 @@ func (r *RunConfig) validate() error {
 			errs = append(errs, fmt.Errorf(ConfigEnv+": run."+format, args...))
 		}
 	}
-	refuse(uid(r.JobUID) == "", "jobUID %q is no UID: %d letters, digits and dashes at most", Cut(r.JobUID, maxWord), maxUID)
+	refuse(uid(r.JobUID) == "", "jobUID %q is not a UID of at most %d letters, digits and dashes", Cut(r.JobUID, maxWord), maxUID)
 	refuse(r.BackoffLimit < 0, "backoffLimit %d is negative", r.BackoffLimit)
 	refuse(r.ActiveDeadline < 0, "activeDeadline %v is negative", time.Duration(r.ActiveDeadline))
 	for _, code := range r.FailCodes {
@@ -161,7 +163,7 @@ func (r *RunConfig) validate() error {
 	return errors.Join(errs...)
 }
 
-// lease is what the state machine is told of it.
+// lease returns the part that the state machine needs.
 func (r *RunConfig) lease() *lease.RunPolicy {
 	if r == nil {
 		return nil
@@ -175,7 +177,7 @@ func (r *RunConfig) lease() *lease.RunPolicy {
 	}
 }
 
-// Lease is the state machine's configuration for an agent process.
+// Lease returns the state machine's configuration for an agent process.
 func (c AgentConfig) Lease(id lease.Identity, node string, endProvesDeath bool) lease.Config {
 	return lease.Config{
 		Identity:       id,
@@ -193,8 +195,8 @@ func (c AgentConfig) Lease(id lease.Identity, node string, endProvesDeath bool) 
 	}
 }
 
-// usableGrace leaves the agent a part of the pod's grace period in which to kill, reap and release, before the kubelet
-// kills the agent itself.
+// usableGrace is the part of the Pod's grace period that the process can use. The agent needs the rest to kill, to reap and to release the
+// Lease before the kubelet kills the agent itself.
 func usableGrace(pod time.Duration) time.Duration {
 	return pod - min(2*time.Second, pod/4)
 }

@@ -37,14 +37,14 @@ func TestConfigErrorsNameTheField(t *testing.T) {
 		"no name":               {func(c *AgentConfig) { c.Name = "" }, "name is empty"},
 		"no variable":           {func(c *AgentConfig) { c.TokenEnv = "" }, "tokenEnv"},
 		"too long":              {func(c *AgentConfig) { c.LeaseDuration = Duration(2 * time.Hour) }, "leaseDuration 2h"},
-		"half seconds":          {func(c *AgentConfig) { c.LeaseDuration = Duration(15500 * time.Millisecond) }, "whole seconds"},
+		"half seconds":          {func(c *AgentConfig) { c.LeaseDuration = Duration(15500 * time.Millisecond) }, "whole number of seconds"},
 		"no stop budget":        {func(c *AgentConfig) { c.RenewDeadline = Duration(14 * time.Second) }, "renewDeadline 14s leaves no time"},
 		"no retry":              {func(c *AgentConfig) { c.RetryPeriod = 0 }, "retryPeriod 0s"},
 		"no second attempt":     {func(c *AgentConfig) { c.RetryPeriod = c.RenewDeadline }, "at most 6.6"},
 		"too short":             {func(c *AgentConfig) { c.LeaseDuration = Duration(2 * time.Second) }, "leaseDuration 2s"},
 		"negative jitter":       {func(c *AgentConfig) { c.Jitter = -1 }, "jitter"},
 		"negative lock delay":   {func(c *AgentConfig) { c.LockDelay = -1 }, "lockDelay"},
-		"contradicting promise": {func(c *AgentConfig) { c.KeepRunning, c.LockDelay = true, 1 }, "contradict"},
+		"contradicting promise": {func(c *AgentConfig) { c.KeepRunning, c.LockDelay = true, 1 }, "cannot be combined"},
 		"port":                  {func(c *AgentConfig) { c.Port = 70000 }, "port 70000"},
 		"a probe of no way":     {func(c *AgentConfig) { c.Probes.Liveness = &Probe{} }, "probes.liveness: 0 of exec"},
 		"a probe that spins":    {func(c *AgentConfig) { c.Probes.Readiness = &Probe{Check: Check{Exec: []string{"x"}}} }, "probes.readiness: period 0s"},
@@ -60,7 +60,7 @@ func TestConfigErrorsNameTheField(t *testing.T) {
 	}
 	for text, want := range map[string]string{
 		"":                      ConfigEnv + " is not set",
-		"{":                     "not a configuration",
+		"{":                     "not a valid configuration",
 		`{"nmae":"x"}`:          "nmae",
 		`{"leaseDuration":"x"}`: "duration",
 	} {

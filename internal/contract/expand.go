@@ -5,30 +5,31 @@ import (
 	"strings"
 )
 
-// Promised are the names of the variables that processes find besides the one for its token: those of a run where there is one.
+// Promised returns the names of the variables that the agent sets for a process besides the one for its token. Those of a run are set only
+// if there is a run.
 func Promised() []string {
 	return []string{
 		NameEnv, NamespaceEnv, PodEnv, TenureEnv, LeaseDurationEnv, SocketEnv, RunIDEnv, TickEnv, PreviousTickEnv, AttemptEnv,
 	}
 }
 
-// AgentAlone reports whether the agent alone knows the value of a variable, given the name of the one for the token. A kubelet knows
+// AgentAlone reports whether only the agent knows the value of a variable. tokenEnv is the name of the token's variable. A kubelet knows
 // PodEnv and NamespaceEnv, too.
 func AgentAlone(tokenEnv, name string) bool {
 	return name == tokenEnv || name != PodEnv && name != NamespaceEnv && slices.Contains(Promised(), name)
 }
 
-// MarkReferences makes a mark of each $(NAME) in text that a kubelet would look up and whose NAME is the agent's, and changes nothing else. A
-// mark has no $, so a kubelet leaves it as it is, beside whatever it puts in place of other references; Expand replaces it. The
-// secret is a word that neither the text nor the values of other variables contain.
+// MarkReferences replaces each $(NAME) in text that a kubelet would expand, and whose NAME is one of the agent's, by a mark. It changes
+// nothing else. A mark contains no $, so a kubelet leaves it unchanged while it expands other references. Expand replaces the marks. The
+// secret must be a word that neither the text nor the values of other variables contain.
 func MarkReferences(text, secret string, agents func(name string) bool) string {
 	return expand(text, "$$", func(name string) (string, bool) {
 		return markOf(secret) + name + markEnd, agents(name)
 	})
 }
 
-// Expand replaces each mark of MarkReferences by the value of its variable, and by $(NAME) where value does not know NAME. Text
-// without marks stays as it is, and so does all text where there is no secret.
+// Expand replaces each mark of MarkReferences by the value of its variable, or by $(NAME) if value does not know NAME. Text without marks
+// stays unchanged. All text stays unchanged if there is no secret.
 func Expand(text, secret string, value func(name string) (string, bool)) string {
 	var out strings.Builder
 	for secret != "" {
@@ -38,7 +39,7 @@ func Expand(text, secret string, value func(name string) (string, bool)) string 
 		if !marked || !ends {
 			break
 		}
-		if last := strings.LastIndex(name, start); last >= 0 { // no name has a mark in it: what is before is text
+		if last := strings.LastIndex(name, start); last >= 0 { // a name contains no mark, so the part before the last mark is text
 			before, name = before+start+name[:last], name[last+len(start):]
 		}
 		known, ok := value(name)
@@ -56,13 +57,12 @@ func markOf(secret string) string { return "{singletonjob-" + secret + ":" }
 
 const markEnd = "}"
 
-// ExpandAll is what a kubelet makes of an argument for which it knows all values: $(NAME) is replaced where value knows NAME, and $$ is
-// a $ wherever it stands.
+// ExpandAll expands an argument like a kubelet that knows all values: it replaces each $(NAME) whose NAME value knows, and each $$ by $.
 func ExpandAll(arg string, value func(name string) (string, bool)) string {
 	return expand(arg, "$", value)
 }
 
-// expand reads text as a kubelet does, and replaces each $$ and each $(NAME) for which value has something.
+// expand parses text like a kubelet. It replaces each $$ by escaped, and each $(NAME) for which value returns a text.
 func expand(text, escaped string, value func(name string) (string, bool)) string {
 	var out strings.Builder
 	for {

@@ -7,29 +7,29 @@ import (
 	"time"
 )
 
-// Probes are the user's of the gated container. The agent runs them while its process lives; a nil one is not asked for.
+// Probes are the user's probes of the gated container. The agent runs them while its process lives. A nil probe is not set.
 type Probes struct {
 	Startup   *Probe `json:"startup,omitempty"`
 	Liveness  *Probe `json:"liveness,omitempty"`
 	Readiness *Probe `json:"readiness,omitempty"`
 }
 
-// Probe is one of them, with Kubernetes' defaults filled in.
+// Probe is one probe, with Kubernetes' defaults filled in.
 type Probe struct {
 	Check
-	// InitialDelay is from the start of the process to the first check, Period from one to the next.
+	// InitialDelay is the time from the start of the process to the first check. Period is the time between checks.
 	InitialDelay Duration `json:"initialDelay,omitzero"`
 	Period       Duration `json:"period"`
-	// Timeout is after what time without an answer a check has failed.
+	// Timeout is the time after which a check without an answer has failed.
 	Timeout Duration `json:"timeout"`
-	// SuccessThreshold and FailureThreshold are how many equal results in a row it takes to be believed.
+	// SuccessThreshold and FailureThreshold are the numbers of equal results in a row that the probe needs to change its state.
 	SuccessThreshold int `json:"successThreshold"`
 	FailureThreshold int `json:"failureThreshold"`
-	// GracePeriod is from SIGTERM to SIGKILL of a process that fails the probe; the pod's if 0.
+	// GracePeriod is the time from SIGTERM to SIGKILL for a process that fails the probe. 0 means the Pod's grace period.
 	GracePeriod Duration `json:"gracePeriod,omitzero"`
 }
 
-// Check is one way to ask a process. Exactly one of its fields is set.
+// Check is one way to check a process. Exactly one field is set.
 type Check struct {
 	// Exec is a command.
 	Exec      []string   `json:"exec,omitempty"`
@@ -38,31 +38,31 @@ type Check struct {
 	GRPC      *GRPC      `json:"grpc,omitempty"`
 }
 
-// HTTPGet is a request. An empty Host, here and below, is the pod's own address.
+// HTTPGet is an HTTP request. An empty Host, here and below, means the Pod's own address.
 type HTTPGet struct {
 	Host string `json:"host,omitempty"`
 	Port int    `json:"port"`
-	// TLS is for https, whose certificate is not verified; HTTP2 for HTTP/2 without TLS.
+	// TLS selects https; the certificate is not verified. HTTP2 selects HTTP/2 without TLS.
 	TLS   bool `json:"tls,omitempty"`
 	HTTP2 bool `json:"http2,omitempty"`
-	// Path may have a query.
+	// Path can include a query.
 	Path    string   `json:"path,omitempty"`
 	Headers []Header `json:"headers,omitempty"`
 }
 
-// Header is one of an HTTP request.
+// Header is one header of an HTTP request.
 type Header struct {
 	Name  string `json:"name"`
 	Value string `json:"value"`
 }
 
-// TCPSocket is a connection that is opened and closed.
+// TCPSocket opens a connection and closes it.
 type TCPSocket struct {
 	Host string `json:"host,omitempty"`
 	Port int    `json:"port"`
 }
 
-// GRPC asks by the gRPC health checking protocol; an empty Service is the whole server.
+// GRPC uses the gRPC health checking protocol. An empty Service means the whole server.
 type GRPC struct {
 	Port    int    `json:"port"`
 	Service string `json:"service,omitempty"`
@@ -82,7 +82,7 @@ func (p *Probe) validate(name string) error {
 	ways := 0
 	asks := func(port int) {
 		ways++
-		refuse(port < 1 || port > math.MaxUint16, "port %d is not a port", port)
+		refuse(port < 1 || port > math.MaxUint16, "port %d is not between 1 and 65535", port)
 	}
 	if len(p.Exec) > 0 {
 		ways++

@@ -12,10 +12,12 @@ import (
 	"github.com/singletonjob/operator/internal/schedule"
 )
 
-// Of runs a Lease says the schedule, the request and the tick, each in an annotation of its own, and all else in RunAnnotation. Whatever
-// can't be read, or is not as it is written here, is bad: what counts as missing would have ticks come due that were run.
+// A Lease stores the state of runs in annotations: the schedule, the request and the tick each have their own, and RunAnnotation holds the
+// rest. Any text that cannot be parsed, or that this file would not write in the same form, is bad. Treating it as missing would make ticks
+// due that have already run.
 
-// Bounds, in bytes. What is written keeps them, and what does not is bad. A run of greatest length and all the facts fit into maxRuns.
+// Size limits in bytes. Written texts stay within them, and a longer text is bad. maxRuns has room for a run of maximum length and all
+// facts.
 const (
 	maxRuns     = 2048
 	maxSchedule = 512
@@ -24,10 +26,10 @@ const (
 	maxRunID    = maxUID + len("/") + maxRequest
 )
 
-// lastStamp is the last second that has a name.
+// lastStamp is the last second that has a name: the end of year 9999.
 const lastStamp = schedule.Stamp(253402300799)
 
-// runsText is RunAnnotation. Instants are names of ticks: RFC 3339, in seconds of UTC.
+// runsText is the content of RunAnnotation. Instants have the format of ticks: RFC 3339, in seconds of UTC.
 type runsText struct {
 	Now      runText   `json:"now,omitzero"`
 	Past     []runText `json:"past,omitempty"`
@@ -36,7 +38,7 @@ type runsText struct {
 	Missed   int64     `json:"missed,omitempty"`
 	Skipped  int64     `json:"skipped,omitempty"`
 	Local    stampText `json:"local,omitzero"`
-	// Passed is between these two.
+	// PassedFrom and PassedTo are the ends of the span schedule.Facts.Passed.
 	PassedFrom stampText `json:"passedFrom,omitzero"`
 	PassedTo   stampText `json:"passedTo,omitzero"`
 	Since      stampText `json:"since,omitzero"`
@@ -59,7 +61,8 @@ type runText struct {
 	Until   stampText      `json:"until,omitzero"`
 }
 
-// scheduleText is ScheduleAnnotation. All of it is always written: no default of a later release is to change what stands there.
+// scheduleText is the content of ScheduleAnnotation. All fields are always written, so that a new default in a later release cannot change
+// the meaning of a stored schedule.
 type scheduleText struct {
 	Cron             string   `json:"cron"`
 	TimeZone         string   `json:"timeZone"`
@@ -68,13 +71,13 @@ type scheduleText struct {
 	Overlap          string   `json:"overlap"`
 }
 
-// stampText is an instant as text.
+// stampText is an instant that is encoded as text.
 type stampText schedule.Stamp
 
 // MarshalText writes the name of an instant.
 func (s stampText) MarshalText() ([]byte, error) { return []byte(schedule.Stamp(s).String()), nil }
 
-// UnmarshalText reads one.
+// UnmarshalText reads the name of an instant.
 func (s *stampText) UnmarshalText(text []byte) error {
 	stamp, ok := schedule.ParseStamp(string(text))
 	if !ok {
@@ -84,11 +87,11 @@ func (s *stampText) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// named is the instant next to s that can be written.
+// named returns the instant nearest to s that can be written.
 func named(s schedule.Stamp) stampText { return stampText(min(max(s, 0), lastStamp)) }
 
-// parseRuns reads what a Lease says of runs. What is bad is told by the first annotation that is, and the schedule comes last: where
-// only that is bad, which the operator can write anew, all else is as it stands.
+// parseRuns decodes the run annotations of a Lease. Bad names the first bad annotation. The schedule is checked last: if it is the only bad
+// annotation, which the operator can rewrite, everything else is usable.
 func parseRuns(f Fields) lease.Runs {
 	a := f.Annotations
 	runs, good := decodeRuns(a[RunAnnotation])
@@ -108,8 +111,8 @@ func parseRuns(f Fields) lease.Runs {
 	return runs
 }
 
-// settled is up to when all ticks are accounted for: no tick is before the Lease, and none of which it tells a run is to be run again,
-// should somebody have lost the annotation.
+// settled returns the instant up to which all ticks are accounted for. No tick is before the creation of the Lease. A tick whose run is
+// recorded must not run again, even if a client has deleted the annotation.
 func settled(f Fields, runs lease.Runs) (at schedule.Stamp, good bool) {
 	at, good = said(f)
 	for _, run := range append([]lease.Run{runs.Now}, runs.Past...) {
@@ -120,7 +123,7 @@ func settled(f Fields, runs lease.Runs) (at schedule.Stamp, good bool) {
 	return at, good
 }
 
-// said is what the annotation says of it, and the Lease's creation.
+// said returns the later of the annotation's instant and the Lease's creation.
 func said(f Fields) (at schedule.Stamp, good bool) {
 	created, _ := schedule.ParseStamp(f.CreationTimestamp)
 	text := f.Annotations[TickAnnotation]
@@ -128,8 +131,8 @@ func said(f Fields) (at schedule.Stamp, good bool) {
 	return max(tick, created), good || text == ""
 }
 
-// tickText is what the annotation is to say. One that was lost is written again only when the runs that stand for it change: the guard
-// lets nobody write it who neither begins a tenure nor ends one.
+// tickText returns the new text of the annotation. A lost annotation is restored only in a write that changes the current run. In a write
+// that neither begins nor ends a tenure, the guard rejects a change of the annotation.
 func tickText(r lease.Runs, f Fields) string {
 	before, _ := decodeRuns(f.Annotations[RunAnnotation])
 	was, good := settled(f, before)
@@ -141,7 +144,8 @@ func tickText(r lease.Runs, f Fields) string {
 	return schedule.Stamp(named(r.Facts.Settled)).String()
 }
 
-// formatRuns are the annotations that change for what a record says of runs: none of those that are bad, or say the same.
+// formatRuns returns the annotations that change because of a record's runs. It leaves out those that keep their text, and returns nothing
+// if the runs are bad.
 func formatRuns(r lease.Runs, f Fields) map[string]string {
 	a := f.Annotations
 	if r.Bad != "" {
@@ -158,7 +162,7 @@ func formatRuns(r lease.Runs, f Fields) map[string]string {
 	return changes
 }
 
-// decodeRuns reads RunAnnotation. Only what encodeRuns would write is good.
+// decodeRuns decodes RunAnnotation. Only a text that encodeRuns would write is good.
 func decodeRuns(text string) (runs lease.Runs, good bool) {
 	if text == "" {
 		return lease.Runs{}, true
@@ -185,7 +189,7 @@ func decodeRuns(text string) (runs lease.Runs, good bool) {
 	return runs, true
 }
 
-// encodeRuns leaves out the oldest runs where there is no room for all.
+// encodeRuns encodes RunAnnotation. It leaves out the oldest runs if there is no room for all of them.
 func encodeRuns(r lease.Runs) string {
 	t := runsText{
 		Now: textOf(r.Now), Answered: requestName(r.Answered), Previous: named(r.Previous), Missed: max(0, r.Missed), Skipped: max(0, r.Skipped),
@@ -212,7 +216,7 @@ func encodeRuns(r lease.Runs) string {
 	}
 }
 
-// textOf is a run as it is written, with nothing in it that can't be read: empty without an ID.
+// textOf returns the written form of a run, with only values that can be read back. It is empty if the run has no valid ID.
 func textOf(r lease.Run) runText {
 	if runID(r.ID) == "" {
 		return runText{}
@@ -235,7 +239,7 @@ func (t runText) run() lease.Run {
 	}
 }
 
-// decodeSchedule reads ScheduleAnnotation. Only what encodeSchedule would write is good.
+// decodeSchedule decodes ScheduleAnnotation. Only a text that encodeSchedule would write is good.
 func decodeSchedule(text string) (s *schedule.Schedule, good bool) {
 	if text == "" {
 		return nil, true
@@ -265,7 +269,7 @@ func encodeSchedule(s *schedule.Schedule) string {
 	})
 }
 
-// ParseRequest reads NAME or NAME@TICK. What is neither asks for nothing.
+// ParseRequest parses NAME or NAME@TICK. Any other text requests nothing.
 func ParseRequest(text string) lease.Request {
 	name, tick, ofTick := strings.Cut(text, "@")
 	at, ok := schedule.ParseStamp(tick)
@@ -288,14 +292,14 @@ const (
 	upper          = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 )
 
-// requestName is the name of a request, empty if it can't be one. It differs from the name of each tick.
+// requestName returns the name of a request, or "" if s is not a valid name. A valid name is never the name of a tick.
 func requestName(s string) string { return within(s, maxRequest, lowerAndDigits+"-.") }
 
 func runID(s string) string { return within(s, maxRunID, lowerAndDigits+upper+"-.:/") }
 
 func uid(s string) string { return within(s, maxUID, lowerAndDigits+upper+"-") }
 
-// within is s if it is no longer than most and of these characters.
+// within returns s if it is at most most bytes long and consists of these characters, otherwise "".
 func within(s string, most int, characters string) string {
 	if len(s) > most || strings.Trim(s, characters) != "" {
 		return ""

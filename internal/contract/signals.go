@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// stopSignals are the signals that end images in use, with Linux's numbers. Whatever else knows them has them from here: validation, the CRD's
-// rule, what an agent listens for.
+// stopSignals are the stop signals that images in use define, with their numbers on Linux. Validation, the CRD's rule and the agent's
+// signal handler all take the list from here.
 var stopSignals = []struct {
 	name   string
 	number int
@@ -21,7 +21,7 @@ var stopSignals = []struct {
 	{"SIGRTMIN+3", 37},
 }
 
-// StopSignals are the names of the signals that an agent hears, and that AgentConfig.StopSignal may be.
+// StopSignals returns the names of the signals that an agent handles. AgentConfig.StopSignal must be one of them.
 func StopSignals() []string {
 	names := make([]string, len(stopSignals))
 	for i, s := range stopSignals {
@@ -30,7 +30,7 @@ func StopSignals() []string {
 	return names
 }
 
-// SignalNumber is Linux's number of one of StopSignals; 0 for any other name.
+// SignalNumber returns the Linux number of one of StopSignals, and 0 for any other name.
 func SignalNumber(name string) int {
 	for _, s := range stopSignals {
 		if s.name == name {
@@ -40,8 +40,8 @@ func SignalNumber(name string) int {
 	return 0
 }
 
-// StopSignal is the one of StopSignals that an image means by its STOPSIGNAL, as a runtime reads it: a number, or a name in any case, with
-// SIG or without. It is empty for any other text.
+// StopSignal returns the entry of StopSignals that an image's STOPSIGNAL means. Like a runtime it accepts a number, or a name in any case,
+// with or without SIG. It returns "" for any other text.
 func StopSignal(image string) string {
 	number, err := strconv.Atoi(image)
 	name := strings.TrimPrefix(strings.ToUpper(image), "SIG")
@@ -53,9 +53,9 @@ func StopSignal(image string) string {
 	return ""
 }
 
-// NotHeard says of a stop signal of the gated container that it is none of StopSignals, as it goes on from the container's name.
+// NotHeard returns the rest of a message that begins with the name of the gated container: its stop signal is not one of StopSignals.
 func NotHeard() string {
 	names := StopSignals()
 	last := len(names) - 1
-	return "sets lifecycle.stopSignal to one that the agent does not hear: choose " + strings.Join(names[:last], ", ") + " or " + names[last]
+	return "sets lifecycle.stopSignal to a signal that the agent does not handle: use " + strings.Join(names[:last], ", ") + " or " + names[last]
 }

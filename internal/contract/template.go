@@ -6,27 +6,27 @@ import (
 	"strings"
 )
 
-// What a template must not say of the gated container is decided here where validation, the CRD's rules and tests of the agent need the
-// same. Patterns are those of RE2, without a space.
+// The rules in this file say what a template must not contain for the gated container. Validation, the CRD's rules and the agent's tests
+// share them. Patterns are RE2 patterns and contain no space.
 
-// OursPattern matches each path for a mount that is at or below the directory of the agent and its credentials: a kubelet takes a relative
-// path to begin with a slash, and runtimes leave out what changes nothing (`//`, `/./`) and follow `..`. A path that has `..` before the
-// directory's name is matched wherever it leads.
+// OursPattern matches every mount path at or below the directory of the agent and its credentials. A kubelet treats a relative path as if
+// it began with a slash. Runtimes drop parts without effect (`//`, `/./`) and resolve `..`. A path with `..` before the directory's name
+// matches wherever it leads.
 const OursPattern = `(?s)^((/|[.]/)*|(.*/)?[.][.]/(.*/)?)singletonjob(/.*)?$`
 
-// GoMemLimit is the variable without which Go's runtime has no limit of memory, and with another value than GoMemLimitPattern's ends every
-// program, the agent too, before its first line.
+// GoMemLimit is the variable that sets the memory limit of Go's runtime. A value that GoMemLimitPattern does not match ends every Go
+// program before its first line, the agent included.
 const GoMemLimit = "GOMEMLIMIT"
 
-// GoMemLimitPattern matches each value of GoMemLimit with which a program starts (but for those near 2^63 bytes), and those that a kubelet
-// has still to expand.
+// GoMemLimitPattern matches every value of GoMemLimit with which a Go program starts (except for values near 2^63 bytes), and every value
+// that a kubelet has yet to expand.
 const GoMemLimitPattern = `^(off|[+]?0*(([0-8]?[0-9]{1,18}|9223372036854775807)B?|[0-9]{1,15}KiB|[0-9]{1,12}MiB|[0-9]{1,9}GiB|[0-9]{1,6}TiB))?$|[$][(]`
 
-// GoMemLimitRemedy is what to write instead, in place of a value that is not matched.
-const GoMemLimitRemedy = "a number of bytes, alone or with B, KiB, MiB, GiB or TiB behind it (4GiB, not 4Gi), or off"
+// GoMemLimitRemedy describes the values that GoMemLimitPattern matches.
+const GoMemLimitRemedy = "a number of bytes, alone or with the suffix B, KiB, MiB, GiB or TiB (4GiB, not 4Gi), or off"
 
-// GoDebugFault is the setting in a value of GODEBUG with which Go's runtime ends every program before its first line, and what to write
-// instead; empty where there is none. A value that a kubelet has still to expand has none.
+// GoDebugFault returns the first setting in a GODEBUG value that makes Go's runtime end every program before its first line, and a valid
+// alternative. Both are empty if there is no such setting, or if a kubelet has yet to expand the value.
 func GoDebugFault(value string) (setting, remedy string) {
 	if strings.Contains(value, "$(") {
 		return "", ""
@@ -45,7 +45,7 @@ func GoDebugFault(value string) (setting, remedy string) {
 			}
 		case "profstackdepth":
 			if n < 0 {
-				return setting, "a profstackdepth that is not negative"
+				return setting, "a profstackdepth of 0 or more"
 			}
 		}
 	}

@@ -1,5 +1,5 @@
 package contract
 
-// Version is that of operator and agent. The linker writes it (build/image), so it must stay a variable of a constant: into
-// anything else it writes nothing, in silence.
+// Version is the version of the operator and the agent. The linker sets it (build/image). It must stay a variable that is initialized with
+// a constant: the linker silently ignores any other.
 var Version = "(devel)"

@@ -53,7 +53,7 @@ func TestAdopt(t *testing.T) {
 	seen := newReader(reader)
 	seen.until(t, "waiting for the operator to see the SingletonJob mail")
 	interrupt()
-	seen.until(t, "run it again to go on")
+	seen.until(t, "run it again to continue")
 	go seen.drain()
 	if status := <-ended; status != ExitInterrupted {
 		t.Errorf("interrupted, it ended with %d", status)

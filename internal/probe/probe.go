@@ -1,8 +1,8 @@
-// Package probe decides what the results of a process's probes mean, and when the next check is due: what a kubelet does for
-// a container, for the process of one tenure.
+// Package probe evaluates the results of a process's probes and decides when the next check is due. It does for the process of one tenure
+// what a kubelet does for a container.
 //
-// It is pure: results and instants come in, and whether the process has started, is ready or must end comes out. Package
-// check asks the process.
+// The package is pure. Its input is results and instants. Its output is whether the process has started, is ready or must end. Package
+// check makes the checks.
 package probe
 
 import (
@@ -25,12 +25,12 @@ const (
 
 func (k Kind) String() string { return [...]string{"startup", "liveness", "readiness"}[k] }
 
-// Outcome is what one check found out.
+// Outcome is the outcome of one check.
 type Outcome uint8
 
-// What a check may find out.
+// The outcomes of a check.
 const (
-	// Unknown: the check itself could not be made. It counts for nothing.
+	// Unknown: the check could not be made. It does not count.
 	Unknown Outcome = iota
 	Failure
 	Success
@@ -38,22 +38,22 @@ const (
 
 func (o Outcome) String() string { return [...]string{"unknown", "failure", "success"}[o] }
 
-// Result is what a check found out, in words too.
+// Result is the outcome of a check with a text.
 type Result struct {
 	Outcome Outcome
-	// Text says what was wrong, or that a success was a doubtful one. It may be empty, and is of other people's words.
+	// Text says what failed, or why a success is doubtful. It can be empty, and can contain text from the process.
 	Text string
 }
 
-// Passed is a success without more to say of it.
+// Passed returns a success without a text.
 func Passed() Result { return Result{Outcome: Success} }
 
-// Failed is a failure and why.
+// Failed returns a failure with the reason.
 func Failed(format string, args ...any) Result {
 	return Result{Outcome: Failure, Text: fmt.Sprintf(format, args...)}
 }
 
-// State is all that is remembered of a process's probes. Begin makes one; each method returns the next.
+// State is the state of a process's probes. Begin returns the first one, and each method that changes it returns the next.
 type State struct {
 	probes [kinds]*contract.Probe
 	runs   [kinds]run
@@ -64,20 +64,20 @@ type State struct {
 	failure                Kind
 }
 
-// run is how one probe stands.
+// run is the state of one probe.
 type run struct {
-	// due is when the next check is; meaningless while asking.
+	// due is the time of the next check. It has no meaning while asking is set.
 	due time.Time
-	// asking: a check is under way.
+	// asking: a check is in progress.
 	asking bool
-	// over: nothing is asked any more.
+	// over: there are no more checks.
 	over bool
 	last Outcome
-	row  int // how many results in a row were like the last one
+	row  int // number of results in a row that equal the last one
 }
 
-// Begin is the state of a process that starts to run now. What is not asked for is well: without probes it has started and
-// is ready at once.
+// Begin returns the state of a process that starts now. A process without a startup probe has started, and one without a readiness probe is
+// ready as soon as it has started.
 func Begin(p contract.Probes, now time.Time) State {
 	s := State{probes: [kinds]*contract.Probe{p.Startup, p.Liveness, p.Readiness}, started: p.Startup == nil, ready: p.Readiness == nil}
 	for k, p := range s.probes {
@@ -91,23 +91,23 @@ func Begin(p contract.Probes, now time.Time) State {
 // Started reports whether the startup probe has succeeded.
 func (s State) Started() bool { return s.started }
 
-// Ready reports whether the process can do its work, as far as it says.
+// Ready reports whether the process is ready according to its probes.
 func (s State) Ready() bool { return s.started && s.ready }
 
-// Failed reports whether the process must end, and which probe says so.
+// Failed reports whether the process must end, and which probe has failed.
 func (s State) Failed() (k Kind, failed bool) { return s.failure, s.failed }
 
-// Row is how many results in a row a probe has had that are like the last one.
+// Row returns how many results in a row of a probe equal its last one.
 func (s State) Row(k Kind) int { return s.runs[k].row }
 
-// Stopping is the state of a process that was asked to end. That it is no longer alive soon is no fault of its, so nothing
-// more is asked but whether it is ready: a process that drains may say that it is not.
+// Stopping returns the state of a process that was asked to end. Only readiness is still checked, because a draining process can report
+// that it is not ready. That the process soon stops answering is no failure of startup or liveness.
 func (s State) Stopping() State {
 	s.stopping = true
 	return s
 }
 
-// asked reports whether a probe is to be asked now or later, as things stand.
+// asked reports whether a probe has a check due, now or later, in this state.
 func (s State) asked(k Kind) bool {
 	switch {
 	case s.probes[k] == nil || s.runs[k].over:
@@ -120,7 +120,7 @@ func (s State) asked(k Kind) bool {
 	return s.started
 }
 
-// Due are the checks to begin now. Each must be answered by Answered, and is not due again before.
+// Due returns the checks to begin now. Report the result of each with Answered; until then the check is not due again.
 func (s State) Due(now time.Time) (State, []Kind) {
 	var due []Kind
 	for k := range kinds {
@@ -132,7 +132,7 @@ func (s State) Due(now time.Time) (State, []Kind) {
 	return s, due
 }
 
-// Wake is when Due has something, unless a result comes before; zero if nothing is due without one.
+// Wake returns when the next check is due, unless a result arrives earlier. It is zero if no check is due without a result.
 func (s State) Wake() time.Time {
 	var at time.Time
 	for k := range kinds {
@@ -143,8 +143,8 @@ func (s State) Wake() time.Time {
 	return at
 }
 
-// Answered takes note of a check's result. Checks keep to the beat of their period: one that took longer is followed by
-// another at once, and what was missed besides is not made up for.
+// Answered records the result of a check. Checks keep the rhythm of their period. If a check took longer than its period, the next one
+// follows at once, and further missed checks are skipped.
 func (s State) Answered(k Kind, o Outcome, now time.Time) State {
 	r, p := &s.runs[k], s.probes[k]
 	r.asking = false
@@ -170,14 +170,14 @@ func (s State) succeeded(k Kind, now time.Time) State {
 	switch k {
 	case Startup:
 		s.started, s.runs[k].over = true, true
-		for later := Liveness; later < kinds; later++ { // the beat of the others begins here
+		for later := Liveness; later < kinds; later++ { // the period of the others begins now
 			if r := &s.runs[later]; r.due.Before(now) {
 				r.due = now
 			}
 		}
 	case Readiness:
 		s.ready = true
-	default: // what is alive need not be told so
+	default: // a live process needs no action
 	}
 	return s
 }

@@ -3,8 +3,8 @@
 DATA ·handlerPC(SB)/8, $·handler(SB)
 GLOBL ·handlerPC(SB), NOPTR, $8
 
-// handler(DI: signal, SI: *siginfo_t, DX: *ucontext_t), by C's calling convention, which leaves AX, CX and R8 to it. It keeps the
-// arguments and the stack as they are for the runtime's handler, which returns in its place.
+// handler(DI: signal, SI: *siginfo_t, DX: *ucontext_t) follows C's calling convention, which lets it use AX, CX and R8. It leaves the
+// arguments and the stack unchanged for the runtime's handler, which returns in its place.
 TEXT ·handler(SB), NOSPLIT|NOFRAME, $0
 	CMPL DI, $64
 	JHI  go

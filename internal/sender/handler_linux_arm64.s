@@ -3,8 +3,8 @@
 DATA ·handlerPC(SB)/8, $·handler(SB)
 GLOBL ·handlerPC(SB), NOPTR, $8
 
-// handler(R0: signal, R1: *siginfo_t, R2: *ucontext_t), by C's calling convention, which leaves R3 to R8 to it; R27, which the assembler
-// may use, the kernel restores. It keeps the arguments and the stack as they are for the runtime's handler, which returns in its place.
+// handler(R0: signal, R1: *siginfo_t, R2: *ucontext_t) follows C's calling convention, which lets it use R3 to R8. The assembler can use
+// R27, which the kernel restores. It leaves the arguments and the stack unchanged for the runtime's handler, which returns in its place.
 TEXT ·handler(SB), NOSPLIT|NOFRAME, $0
 	CMPW $64, R0
 	BHI  go

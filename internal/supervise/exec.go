@@ -11,49 +11,51 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// MaxExecs is how many commands may run beside a main process at once. One that can't be killed counts until it is gone.
+// MaxExecs is the maximum number of commands that run beside a main process at once. A command that cannot be killed counts until it is
+// gone.
 const MaxExecs = 8
 
-// MaxExecOutput is how much of what a command writes is kept, in bytes.
+// MaxExecOutput is the maximum number of bytes that are kept of a command's output.
 const MaxExecOutput = 4 << 10
 
-// ErrTooManyExecs says that MaxExecs commands run already.
-var ErrTooManyExecs = fmt.Errorf("%d commands run beside the main process already", MaxExecs)
+// ErrTooManyExecs reports that MaxExecs commands already run.
+var ErrTooManyExecs = fmt.Errorf("%d commands already run beside the main process", MaxExecs)
 
-// ErrStillRuns says that the last command of the same name runs yet, because it can't be killed.
-var ErrStillRuns = errors.New("the last one still runs: it can't be killed")
+// ErrStillRuns reports that the previous command with the same name still runs because it cannot be killed.
+var ErrStillRuns = errors.New("the previous command still runs: it cannot be killed")
 
-// errNotInTime is of a command that did not run when its time was over.
-var errNotInTime = errors.New("the command was not executing yet when its time was over")
+// errNotInTime reports that a command was not running yet when its timeout expired.
+var errNotInTime = errors.New("the command was not running yet when its timeout expired")
 
-// ExecSpec says what to run beside the main process.
+// ExecSpec specifies a command to run beside the main process.
 type ExecSpec struct {
-	// Argv is as in Spec; the PATH is that of Env.
+	// Argv is as in Spec, with the PATH of Env.
 	Argv []string
-	// Env and Dir are as in Spec; nil and empty mean the main process's.
+	// Env and Dir are as in Spec. If they are nil or empty, those of the main process apply.
 	Env []string
 	Dir string
-	// Timeout, from the call on, is when the command is killed. It must be positive.
+	// Timeout, counted from the call, is the time after which the command is killed. It must be positive.
 	Timeout time.Duration
-	// Name is what the command is for. Of those of one name one runs at a time, so that one kind that hangs leaves room for
-	// the others. The empty name is nobody's.
+	// Name is the purpose of the command. Only one command with a given name runs at a time, so commands of one kind that hang leave room
+	// for others. The empty name has no such limit.
 	Name string
 }
 
-// ExecResult is how a command ended.
+// ExecResult describes how a command ended.
 type ExecResult struct {
-	// Status is that of the command, if Err is nil. If it could not be killed, or was killed by its timeout, the signal is SIGKILL.
+	// Status is the status of the command if Err is nil. If the timeout killed the command, or it could not be killed, the signal is
+	// SIGKILL.
 	Status   Status
 	TimedOut bool
-	// Output is the first MaxExecOutput bytes of stdout and stderr together: what had been written when the command ended.
+	// Output is the first MaxExecOutput bytes of stdout and stderr together, as written until the command ended.
 	Output []byte
-	// Err is why the command did not run: a *StartError, or ErrStopped, ErrDeadlinePassed, os.ErrProcessDone and the like
-	// where there was no time for it, or for its leash to say that it runs.
+	// Err is the reason why the command did not run: a *StartError, or ErrStopped, ErrDeadlinePassed, os.ErrProcessDone and the like if
+	// there was no time to start it, or no time for its leash to report that it runs.
 	Err error
 }
 
-// execution is one command beside the main process, on a leash of its own that follows the tree's deadlines: whatever ends
-// the tree while the agent is stopped ends the command in the same way.
+// execution is one command beside the main process. It has its own leash, which follows the deadlines of the tree. So whatever ends the
+// tree while the agent is stopped ends the command, too.
 type execution struct {
 	run // guarded by process.mu
 
@@ -61,17 +63,18 @@ type execution struct {
 	spec    Spec
 	expires <-chan time.Time
 	output  *output
-	ended   chan struct{} // closed by the reaper, when the leash is dead and the command too if it ever ran
+	ended   chan struct{} // closed by the reaper when the leash is dead, and the command too if it ran
 	result  chan ExecResult
 }
 
-// Exec runs a command beside the main process, in its tree, with nothing to read, and delivers once how it ended. It does
-// not block. The error is os.ErrProcessDone where the main process does not run (not yet, or not any more), ErrStillRuns, and ErrTooManyExecs.
+// Exec runs a command beside the main process, in its tree, with an empty stdin. It does not block. The channel delivers the result once.
+// The error is os.ErrProcessDone if the main process does not run (yet, or any more), ErrStillRuns, or ErrTooManyExecs.
 //
-// The command leads a session and a process group of its own. It dies with the tree: with the agent, at the deadline,
-// by Kill, when the main process ends. What it leaves behind when it ends by itself lives on as a part of the tree, and what it
-// writes then is lost; when its time is over all of its descendants are killed, those that left its group too.
-// The result comes when the command is reaped; for one that does not die, graceAfterTimeout and no more later.
+// The command leads its own session and process group. It dies with the tree: with the agent, at the deadline, by Kill, or when the main
+// process ends. If the command ends by itself, processes that it leaves behind live on in the tree, and their output is lost. If its
+// timeout expires, all of its descendants are killed, including those that left its group.
+//
+// The result arrives when the command is reaped. For a command that does not die, it arrives graceAfterTimeout later at most.
 func (t *Tree) Exec(spec ExecSpec) (<-chan ExecResult, error) {
 	switch {
 	case len(spec.Argv) == 0:
@@ -99,7 +102,7 @@ func (t *Tree) Exec(spec ExecSpec) (<-chan ExecResult, error) {
 	return x.result, nil
 }
 
-// admit counts an execution among those of the tree.
+// admit adds an execution to those of the tree.
 func (t *Tree) admit(x *execution) error {
 	process.mu.Lock()
 	defer process.mu.Unlock()
@@ -115,7 +118,7 @@ func (t *Tree) admit(x *execution) error {
 	return nil
 }
 
-// executes reports whether a command of that name runs. process.mu is held.
+// executes reports whether a command with that name runs. process.mu is held.
 func (t *Tree) executes(name string) bool {
 	for x := range t.execs {
 		if x.name == name {
@@ -130,7 +133,7 @@ func (t *Tree) runs() bool {
 	return process.tree == t && t.main != 0 && t.mainEnd == nil && t.leashEnd == nil && !t.killed
 }
 
-// unreported reports whether a leash has still to say what it has started. process.mu is held.
+// unreported reports whether a leash has yet to report what it started. process.mu is held.
 func (t *Tree) unreported() bool {
 	for x := range t.execs {
 		if x.leash != 0 && !x.reported {
@@ -140,7 +143,7 @@ func (t *Tree) unreported() bool {
 	return !t.reported
 }
 
-// perform sees an execution through.
+// perform runs an execution from start to end.
 func (t *Tree) perform(x *execution) {
 	if err := t.forkCommand(x); err != nil {
 		x.result <- ExecResult{Err: err}
@@ -156,7 +159,7 @@ func (t *Tree) perform(x *execution) {
 	}()
 	timedOut := t.attend(x)
 	x.result <- t.resultOf(x, reported, timedOut)
-	<-x.ended // which may be long after, if it could not be killed
+	<-x.ended // this can take long if the command cannot be killed
 	t.deadlines.leave(x.ends.deadlines)
 	x.ends.close()
 }
@@ -175,7 +178,7 @@ func (t *Tree) forkCommand(x *execution) error {
 		process.mu.Lock()
 		delete(t.execs, x)
 		process.mu.Unlock()
-		process.poke() // the tree may have waited for it
+		process.poke() // the tree can have waited for it
 		return err
 	}
 	x.output = out
@@ -201,11 +204,11 @@ func (t *Tree) forkWith(x *execution, stdout int) error {
 	return err
 }
 
-// graceAfterTimeout is how long a command may take to die before its end is waited for no longer, and how long a leash may
-// take to say that there was no time to start it.
+// graceAfterTimeout limits two waits after a timeout: for the command to die, and for its leash to report that there was no time to start
+// it.
 const graceAfterTimeout = 10 * time.Second
 
-// attend waits until an execution has ended, and ends it when its time is over. It reports whether it had to.
+// attend waits until an execution has ended, and ends it when its timeout expires. It reports whether the timeout expired.
 func (t *Tree) attend(x *execution) (timedOut bool) {
 	select {
 	case <-x.ended:
@@ -221,7 +224,7 @@ func (t *Tree) attend(x *execution) (timedOut bool) {
 	return true
 }
 
-// killUntilEnded ends a command whose time is over, beside its leash, which is asked to and may be stopped or get no CPU.
+// killUntilEnded kills a command whose timeout has expired. Its leash does the same, but can be stopped or get no CPU.
 func (x *execution) killUntilEnded() {
 	patient := time.Now().Add(graceAfterTimeout)
 	below := peeling{}
@@ -235,12 +238,11 @@ func (x *execution) killUntilEnded() {
 	}
 }
 
-// killBelow kills what descends from the leash of a command, and the leash when nothing is left below it that can act.
-// Killed before that, it would set free what it is the subreaper of, and nobody could tell that from what descends from the
-// main process.
+// killBelow kills the descendants of a command's leash, and the leash once no descendant can act. If the leash died earlier, its orphans
+// would move to the agent and could not be distinguished from descendants of the main process.
 //
-// Nobody reaps the leash's children while it lives, nor while process.mu is held: so no PID is another's. A leash that has
-// none may be about to fork; it will hear that there is no time left for that, unless it is late.
+// The leash's children are not reaped while it lives, and after that not while process.mu is held, so no PID is reused. A leash without
+// children can be about to fork. It learns that no time is left, so it is killed only if it is late.
 func (x *execution) killBelow(below *peeling, late bool) {
 	process.mu.Lock()
 	defer process.mu.Unlock()
@@ -249,13 +251,13 @@ func (x *execution) killBelow(below *peeling, late bool) {
 	}
 }
 
-// resultOf is what there is to say of an execution that has ended, or is waited for no longer.
+// resultOf returns the result of an execution that has ended, or whose end is no longer awaited.
 func (t *Tree) resultOf(x *execution, reported <-chan report, timedOut bool) ExecResult {
 	result := ExecResult{Status: Status{ExitCode: -1, Signal: unix.SIGKILL}, TimedOut: timedOut, Output: x.output.finish()}
 	var rep report
 	select {
 	case rep = <-reported:
-	default: // it hangs in exec, and its leash is dead
+	default: // the command hangs in exec, and its leash is dead
 		result.Err = errNotInTime
 		return result
 	}
@@ -270,13 +272,13 @@ func (t *Tree) resultOf(x *execution, reported <-chan report, timedOut bool) Exe
 		result.Err = t.notStarted(rep, x.spec)
 	case x.mainEnd != nil:
 		result.Status = statusOf(*x.mainEnd)
-		result.TimedOut = timedOut && result.Status.Signal == unix.SIGKILL // else it was faster
+		result.TimedOut = timedOut && result.Status.Signal == unix.SIGKILL // otherwise it ended just before the kill
 	}
 	return result
 }
 
-// announceExecs closes ended for the executions that have. If no child is left, those have that were started, even one
-// whose status was taken by somebody else's wait. process.mu is held.
+// announceExecs closes the channel ended of the executions that have ended. If no child is left, all that were started have ended, even if
+// another wait took the status. process.mu is held.
 func (t *Tree) announceExecs(childless bool) {
 	for x := range t.execs {
 		if x.reported && x.leashEnd != nil && (childless || x.main == 0 || x.mainEnd != nil) {
@@ -286,7 +288,7 @@ func (t *Tree) announceExecs(childless bool) {
 	}
 }
 
-// join has another leash, which knows a deadline already, follow all later ones.
+// join makes another leash, which already knows one deadline, follow all later ones.
 func (d *deadlines) join(fd int, known int64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -296,30 +298,30 @@ func (d *deadlines) join(fd int, known int64) {
 	}
 }
 
-// leave comes before the descriptor is closed.
+// leave must be called before the descriptor is closed.
 func (d *deadlines) leave(fd int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	delete(d.others, fd)
 }
 
-// expire tells the leash of a command, and no later deadline does, that its time is over.
+// expire sends a command's leash an expired deadline and no later ones.
 func (d *deadlines) expire(fd int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	delete(d.others, fd)
-	_ = sendDeadline(fd, 0) // who does not hear is killed
+	_ = sendDeadline(fd, 0) // a leash that does not receive it is killed
 }
 
-// output is what a command writes.
+// output collects the output of a command.
 type output struct {
 	fd   int
 	file *os.File // of fd
 	kept []byte
-	done chan struct{} // nobody reads any more
+	done chan struct{} // closed when reading has stopped
 }
 
-// openOutput also returns the end to write to.
+// openOutput also returns the write end of the pipe.
 func openOutput() (o *output, writeEnd int, err error) {
 	var fds [2]int
 	if err := unix.Pipe2(fds[:], unix.O_CLOEXEC); err != nil {
@@ -335,7 +337,7 @@ func openOutput() (o *output, writeEnd int, err error) {
 	return o, fds[1], nil
 }
 
-// read reads all that comes, so that no writer is held up, and keeps the beginning.
+// read reads everything, so that no writer blocks, and keeps the beginning.
 func (o *output) read() {
 	defer close(o.done)
 	buf := make([]byte, 32<<10)
@@ -352,13 +354,13 @@ func (o *output) keep(data []byte) {
 	o.kept = append(o.kept, data[:min(len(data), MaxExecOutput-len(o.kept))]...)
 }
 
-// finish returns what was kept. It does not wait for those who could still write.
+// finish returns the kept output. It does not wait for processes that can still write.
 func (o *output) finish() []byte {
 	_ = o.file.SetReadDeadline(time.Unix(1, 0))
 	<-o.done
 	buf := make([]byte, MaxExecOutput)
 	for len(o.kept) < MaxExecOutput {
-		n, err := unix.Read(o.fd, buf) // what came since, without waiting
+		n, err := unix.Read(o.fd, buf) // read the rest without waiting
 		if err == unix.EINTR {
 			continue
 		}

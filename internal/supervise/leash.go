@@ -20,11 +20,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// leashName is the argv[0] by which a process knows that it is the leash. The other
-// arguments are the deadline, its role, the working directory and the program's argv.
+// leashName is the argv[0] of a leash. The other arguments are the deadline, the role, the working directory and the program's argv.
 const leashName = "singletonjob-leash"
 
-// Descriptors of the leash beside stdin, stdout and stderr.
+// Descriptors of the leash besides stdin, stdout and stderr.
 const (
 	deadlinesFD  = 3 + iota // read: deadlines from the agent
 	reportFD                // write: one report to the agent
@@ -34,8 +33,8 @@ const (
 	lockFD                  // Spec.Lock, to be held
 )
 
-// MaybeLeash is the first statement of main in every binary that calls Start, which
-// re-executes it. In the leash it does not return; elsewhere it does nothing.
+// MaybeLeash must be the first statement of main in every program that calls Start, because Start executes the program again as the leash.
+// In the leash it does not return. Otherwise it does nothing.
 func MaybeLeash() {
 	if len(os.Args) == 0 || os.Args[0] != leashName {
 		return
@@ -43,17 +42,17 @@ func MaybeLeash() {
 	os.Exit(runLeash(os.Args[1:]))
 }
 
-// runLeash starts the program and outlives it by nothing. It exits 0 when the main
-// process has ended by itself; any other end of the leash is one that kills.
+// runLeash starts the program and ends with it. It exits with 0 if the main process has ended by itself. Every other end of the leash kills
+// the main process.
 //
-// It never reaps the main process: when the leash exits, the kernel hands the
-// zombie with its exact status to the agent, whichever of the two died first.
+// It never reaps the main process. When the leash exits, the kernel hands the zombie with its exact status to the agent, whichever of the
+// two died first.
 //
-// Before the program exists the deadlines are followed and all is done that takes time:
-// beside a program that leaves no CPU to others it would not get done.
+// The leash follows the deadlines, and does everything that takes time, before it starts the program. A program that leaves no CPU to
+// others could delay such work indefinitely.
 func runLeash(args []string) int {
-	// The parent-death signal of the main process fires when the thread that
-	// forked it ends: this one, which from here on ends with the process.
+	// The parent-death signal of the main process fires when the thread that forked it ends. That is this thread, which from here on ends
+	// only with the process.
 	runtime.LockOSThread()
 	debug.SetGCPercent(-1) // the leash allocates nothing after its start
 	_ = unix.Prctl(unix.PR_SET_NAME, uintptr(unsafe.Pointer(&leashThreadName[0])), 0, 0, 0)
@@ -68,7 +67,7 @@ func runLeash(args []string) int {
 	go l.followDeadlines(follows)
 	<-follows
 	dieQuickly()
-	if !l.ofCommand { // which is soon over
+	if !l.ofCommand { // a command's leash lives only for a short time
 		forgetStart()
 	}
 	rep := l.start(args[2], args[3:])
@@ -78,17 +77,16 @@ func runLeash(args []string) int {
 	return l.watch(rep.pid)
 }
 
-// failed is the code of a leash that kills by its end, unless it is killing already.
+// failed returns the exit code of a leash whose end kills the main process. A leash that is already killing does not return.
 func (l *leash) failed() int {
 	if l.over.Load() && l.ofCommand {
-		select {} // until all are dead that the command has left
+		select {} // wait until all descendants of the command are dead
 	}
 	return 1
 }
 
-// goDeaf catches and drops the signals that are meant for others. It neither blocks
-// nor ignores any, because the main process would inherit that, and lets what is
-// ignored already be, because the main process is to inherit that.
+// goDeaf catches and drops all signals. It does not block or ignore any, because the main process would inherit that. It leaves signals
+// ignored that already are, because the main process must inherit that.
 func goDeaf() {
 	var caught []os.Signal
 	for sig := syscall.Signal(1); sig <= 64; sig++ {
@@ -102,21 +100,21 @@ func goDeaf() {
 var leashThreadName = [...]byte{'l', 'e', 'a', 's', 'h', 0}
 
 type leash struct {
-	goOn     timer // wakes this process if it is stopped
-	kill     timer // kills it if it does not run all the same
-	alarm    int   // wakes followDeadlines, to look again
+	goOn     timer // continues this process if it is stopped
+	kill     timer // kills it if it still does not run
+	alarm    int   // wakes followDeadlines
 	deadline atomic.Int64
-	lead     int64 // how long before the deadline the leash kills by itself
-	// agentIs1 and ofCommand: see the roles.
+	lead     int64 // how long before the deadline the leash kills
+	// agentIs1 and ofCommand are explained at the roles below.
 	agentIs1, ofCommand bool
 
 	reported atomic.Bool
-	over     atomic.Bool // it kills
-	forking  atomic.Bool // it forks the program, or has
+	over     atomic.Bool // it is killing
+	forking  atomic.Bool // it is forking the program, or has forked it
 }
 
-// prepare closes all descriptors to the program, hides the leash from it, creates the timers, and makes the pipes
-// deliver SIGKILL (to nobody yet).
+// prepare keeps all descriptors from the program, hides the leash from it, creates the timers, and makes the pipes deliver SIGKILL (to no
+// process yet).
 func (l *leash) prepare(args []string) error {
 	if len(args) < 4 {
 		return unix.EINVAL
@@ -134,7 +132,7 @@ func (l *leash) prepare(args []string) error {
 	if l.agentIs1 {
 		l.lead = leadForAll
 	}
-	if l.ofCommand { // what the command leaves behind stays within reach
+	if l.ofCommand { // processes that the command leaves behind stay below this leash
 		if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 			return err
 		}
@@ -164,17 +162,16 @@ func (l *leash) prepare(args []string) error {
 	return err
 }
 
-// The roles of a leash, its second argument.
+// The roles of a leash: its second argument.
 const (
 	alone     = ""        // the agent is not PID 1
-	agentIs1  = "1"       // the agent is PID 1 of a PID namespace, all of which ends with this leash
-	ofCommand = "command" // the program is run beside the main process: see Tree.Exec
+	agentIs1  = "1"       // the agent is PID 1 of a PID namespace, and this leash kills all of the namespace
+	ofCommand = "command" // the program runs beside the main process: see Tree.Exec
 )
 
 // start starts the program.
 func (l *leash) start(dir string, argv []string) report {
-	// Files are looked at here and not by the agent: on a dead network file
-	// system this hangs, and the agent must not.
+	// The leash accesses the files, not the agent: on a dead network file system this hangs, and the agent must not.
 	if dir != "" {
 		if err := uninterrupted(func() error { return os.Chdir(dir) }); err != nil {
 			return failed(stageDir, err)
@@ -189,15 +186,14 @@ func (l *leash) start(dir string, argv []string) report {
 		return failed(stageSetup, err)
 	}
 	l.forking.Store(true)
-	if left, ends := l.left(); l.over.Load() || ends && left <= l.lead { // the other thread's turn may be late
+	if left, ends := l.left(); l.over.Load() || ends && left <= l.lead { // the other thread can be late
 		l.forking.Store(false)
 		return report{stage: stageExpired}
 	}
 	pid, err := syscall.ForkExec(path, argv, &syscall.ProcAttr{
 		Env:   env,
 		Files: []uintptr{0, 1, 2},
-		// A session leader cannot leave its process group, which is what the
-		// pipes kill. (It is also what PID 1 of a container is.)
+		// A session leader cannot leave its process group, and the pipes kill that group. (PID 1 of a container is a session leader, too.)
 		// ForkExec compares getppid after prctl, see forkLeash.
 		Sys: &syscall.SysProcAttr{Setsid: true, Pdeathsig: unix.SIGKILL},
 	})
@@ -205,7 +201,7 @@ func (l *leash) start(dir string, argv []string) report {
 		l.forking.Store(false)
 		return failed(stageExec, err)
 	}
-	if l.over.Load() { // the other thread has killed it, before it was executed perhaps: ForkExec takes that for a success
+	if l.over.Load() { // the other thread has killed it, perhaps before exec, which ForkExec reports as success
 		return report{stage: stageExpired}
 	}
 	if err := armPipes(pid); err != nil {
@@ -214,7 +210,7 @@ func (l *leash) start(dir string, argv []string) report {
 	return report{stage: stageStarted, pid: pid}
 }
 
-// uninterrupted does again what a signal has interrupted: some file systems let that be seen.
+// uninterrupted repeats a call that a signal has interrupted. Some file systems return EINTR.
 func uninterrupted(do func() error) error {
 	for {
 		if err := do(); !errors.Is(err, unix.EINTR) {
@@ -223,14 +219,12 @@ func uninterrupted(do func() error) error {
 	}
 }
 
-// armPipes names the main process's group as the one that hears of the pipes. From
-// now on the kernel sends it SIGKILL when the other end of one closes: leashAlive
-// when the leash dies while the agent lives (stopped, perhaps), agentAlive when the
-// agent dies. The group does not exist before the program runs, so this comes a
-// moment late for what the program starts first; Start returns after it.
+// armPipes makes the main process's group the owner of the pipes. From now on the kernel sends it SIGKILL when the other end of a pipe
+// closes: leashAlive when the leash dies while the agent lives (perhaps stopped), agentAlive when the agent dies. The group does not exist
+// before the program runs, so this is a moment late for the first processes that the program starts. Start reports success only after it.
 func armPipes(group int) error { return setOwners(-group) }
 
-// disarmPipes lets what a program has left behind live on.
+// disarmPipes lets processes that a program has left behind live on.
 func disarmPipes() error { return setOwners(0) }
 
 func setOwners(owner int) error {
@@ -242,14 +236,14 @@ func setOwners(owner int) error {
 	return nil
 }
 
-// followDeadlines keeps the kernel's timers by each deadline that the agent sends, and kills when one is near. The end of
-// the pipe is the end of the agent.
+// followDeadlines sets the kernel's timers for each deadline that the agent sends, and kills when the deadline is near. The end of the pipe
+// means that the agent has ended.
 func (l *leash) followDeadlines(follows chan<- struct{}) {
-	runtime.LockOSThread() // a thread that dieQuickly finds
+	runtime.LockOSThread() // so that dieQuickly applies to this thread
 	fds := []unix.PollFd{{Fd: deadlinesFD, Events: unix.POLLIN}, {Fd: int32(l.alarm), Events: unix.POLLIN}}
 	var buf [deadlineSize]byte
 	for {
-		// A deadline that was reached is final, even if the extension was sent in time.
+		// A deadline that has been reached is final, even if an extension was sent in time.
 		if err := l.setTimers(); err != nil {
 			l.end()
 		}
@@ -261,7 +255,7 @@ func (l *leash) followDeadlines(follows chan<- struct{}) {
 			l.end()
 		}
 		if fds[1].Revents != 0 {
-			_, _ = retryRead(l.alarm, buf[:]) // how often it has rung
+			_, _ = retryRead(l.alarm, buf[:]) // the number of expirations
 		}
 		if fds[0].Revents == 0 {
 			continue
@@ -276,14 +270,14 @@ func (l *leash) followDeadlines(follows chan<- struct{}) {
 	}
 }
 
-// left is the time until the deadline; ends is false where there is none.
+// left is the time until the deadline. ends is false if there is no deadline.
 func (l *leash) left() (left int64, ends bool) {
 	deadline := l.deadline.Load()
 	return deadline - BootTime(), deadline != Never
 }
 
-// setTimers sets what wakes this thread to look again, what has the process go on if it is stopped then, and what kills it if it
-// does not run all the same. It ends the leash if the deadline is near.
+// setTimers sets three timers: one wakes this thread, one continues the process if it is stopped then, and one kills it if it still does
+// not run. It ends the leash if the deadline is near.
 func (l *leash) setTimers() error {
 	now := gettime(unix.CLOCK_BOOTTIME) // first: see NoLater
 	left, ends := l.left()
@@ -297,21 +291,21 @@ func (l *leash) setTimers() error {
 	return errors.Join(l.goOn.set(now+after.goOn), l.kill.set(now+after.kill), l.setAlarm(now+after.look))
 }
 
-// timers are for how long the kernel's timers are set, in ns.
+// timers are the durations for which the kernel's timers are set, in ns.
 type timers struct{ look, goOn, kill int64 }
 
-// timersFor tells when a leash whose deadline is left away by the hardware's clock looks again.
+// timersFor returns the timers for a deadline that is left ns away on the hardware clock.
 //
-// The kernel's timers run on CLOCK_BOOTTIME, which it lets NTP slow down: by 10 % (adjtimex's tick), 0.05 % (its frequency),
-// 0.05 % (adjtime), and 12.5 % (an offset of 0.5 s, a quarter of which is made up in a second): to 0.774 of its rate. A
-// timer that is set for less than that part of what is left fires in time, with nobody awake to mend it. The leash looks again
-// at half of what is left, and so comes within lead of the deadline. One that is stopped goes on half a lead later, before
-// its deadline at any rate, and kills by itself.
+// The kernel's timers run on CLOCK_BOOTTIME, which NTP can slow down: by 10 % (adjtimex's tick), 0.05 % (its frequency), 0.05 % (adjtime),
+// and 12.5 % (an offset of 0.5 s, a quarter of which is made up in a second). Together this is 0.774 of its rate. A timer that is set for
+// less than this part of the time left fires in time even if no process corrects it. The leash wakes up when half of the time left has
+// passed, again and again, until it is within lead of the deadline. A stopped leash is continued half a lead later, still before its
+// deadline, and then kills by itself.
 //
-// One that does not run all the same is killed: its memory is not to be had, somebody holds it, or it gets no CPU. What its own
-// death does not reach lives on then, as long as its agent is stopped. So it is given a lead at least from when it should have
-// looked, and half of one from when it should have killed; on the slowest clock that ends 0.6 of a lead after the deadline. One that
-// was last heard of more than four leads before the deadline is killed before it at any rate.
+// A leash that still does not run is killed. It waits for memory, it is kept stopped, or it gets no CPU. Descendants that its death does
+// not reach then live on as long as its agent is stopped. So it gets at least one lead from when it should have woken up, and half a lead
+// from when it should have killed. On the slowest clock this ends 0.6 of a lead after the deadline. A leash whose last deadline arrived
+// more than four leads before that deadline is always killed in time.
 func timersFor(left, lead int64) timers {
 	look := left / 2
 	if look < lead {
@@ -327,39 +321,39 @@ func timersFor(left, lead int64) timers {
 const (
 	// leadAlone is how long before the deadline the leash exits.
 	leadAlone = 2_000_000 // ns
-	// leadForAll is the same for one that kills all of a PID namespace first. It is long enough for one that has
-	// used up its share of a CPU to get the next, or waits among dozens.
+	// leadForAll is the same for a leash that first kills all of a PID namespace. It is long enough for a leash that has used up its CPU
+	// share to get the next one, or that waits among dozens of threads.
 	leadForAll = 300_000_000 // ns
 )
 
-// end ends the leash and what is tied to it.
+// end ends the leash and the processes that are tied to it.
 //
-// Where the agent is PID 1 it does not rely on that: a process of a user namespace that changed its user has lost its
-// parent-death signal, and is out of the reach of the pipes' SIGKILL, which takes an equal user or root of the initial
-// namespace; others have left the group. The leash has the agent's privileges, which suffice to kill all that
-// descends from it (MayKill), and it can reach all.
+// If the agent is PID 1, the ties are not enough. A process of a user namespace that has changed its user has lost its parent-death signal.
+// The pipes' SIGKILL does not reach it either, because that takes an equal user or root of the initial namespace. Other processes have left
+// the group. So the leash kills the whole PID namespace. It has the agent's privileges, which suffice to kill all of its descendants
+// (MayKill).
 func (l *leash) end() {
-	l.over.Store(true) // the end of the main process is not its own now
+	l.over.Store(true) // from now on the main process does not end by itself
 	if l.agentIs1 {
-		_ = unix.Kill(-1, unix.SIGKILL) // but itself and PID 1
+		_ = unix.Kill(-1, unix.SIGKILL) // all but itself and PID 1
 	}
 	l.report(report{stage: stageExpired})
 	if l.ofCommand {
-		_ = l.kill.set(0) // it would set free what is slow to die
+		_ = l.kill.set(0) // the timer must not kill the leash, because slow descendants would lose their subreaper
 		l.killDescendants()
 	}
 	os.Exit(1)
 }
 
-// killDescendants kills until none of the descendants of this process, their subreaper, can act. A program that is just
-// being forked is waited for.
+// killDescendants kills until no descendant of this process, which is their subreaper, can act. It waits for a program that is being
+// forked.
 func (l *leash) killDescendants() {
 	for below := (peeling{}); !below.round(os.Getpid()) || len(below.dead) == 0 && l.forking.Load(); {
 		time.Sleep(firstPause)
 	}
 }
 
-// watch blocks until the main process has ended, and leaves it to be reaped.
+// watch blocks until the main process has ended. It does not reap it.
 func (l *leash) watch(pid int) int {
 	for {
 		err := unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, nil)
@@ -376,21 +370,20 @@ func (l *leash) watch(pid int) int {
 	}
 }
 
-// dieQuickly asks the scheduler for short time slices, so that a thread of the leash
-// that is woken to die runs before a busy program's slice is over (Linux 6.12, no
-// privilege; elsewhere the leash waits its turn). The program does not inherit it.
+// dieQuickly requests short time slices from the scheduler, so that a thread of the leash that wakes up to die runs before a busy program's
+// slice is over. This needs Linux 6.12 and no privilege. On older kernels the leash waits its turn. The program does not inherit the
+// setting.
 //
-// On two CPUs with a load of 30 to 70, the second latest of 30 to 50 programs that never
-// pause wrote for the last time between 2 ms before and 6 ms after its deadline, in six
-// runs, and without the call in runLeash up to 315 ms after it, with a median of 57 ms
-// (go test ./internal/supervise -run '^$' -bench 'Deadline/beat-hard$' -benchtime 50x).
+// Measured on two CPUs with a load of 30 to 70, over six runs of 30 to 50 programs that never pause: the second latest last write came
+// between 2 ms before and 6 ms after the deadline. Without the call in runLeash it came up to 315 ms after the deadline, with a median of
+// 57 ms (go test ./internal/supervise -run '^$' -bench 'Deadline/beat-hard$' -benchtime 50x).
 func dieQuickly() {
 	threads, _ := os.ReadDir("/proc/self/task")
 	for _, thread := range threads {
 		tid, _ := strconv.Atoi(thread.Name())
 		attr, err := unix.SchedGetAttr(tid, 0)
 		if err != nil || attr.Policy != unix.SCHED_NORMAL && attr.Policy != unix.SCHED_BATCH || attr.Nice < 0 {
-			continue // SCHED_FLAG_RESET_ON_FORK would take from the program what the agent was given
+			continue // SCHED_FLAG_RESET_ON_FORK would take the agent's priority from the program
 		}
 		attr.Runtime = shortestSlice
 		attr.Flags |= unix.SCHED_FLAG_RESET_ON_FORK
@@ -398,21 +391,18 @@ func dieQuickly() {
 	}
 }
 
-const shortestSlice = 100_000 // ns, the least that the kernel grants
+const shortestSlice = 100_000 // ns, the kernel's minimum
 
-// forgetStart gives back the pages of the binary that only the start of the Go
-// runtime and the agent's package initialisation have touched: 1.5 MiB of 4.0 MiB
-// (go test ./internal/supervise -run '^$' -bench LeashMemory, with the call in
-// runLeash and without it, in the tests' binary). What is still needed comes back
-// from the page cache when it is touched; killing needs none of it. Read-only
-// mappings of files that the process has no private copies in (Anonymous, that is
-// relocations) lose nothing by it.
+// forgetStart releases the pages of the binary that only the start of the Go runtime and the package initialization have used: 1.5 MiB of
+// 4.0 MiB (go test ./internal/supervise -run '^$' -bench LeashMemory, with the call in runLeash and without it, in the tests' binary). A
+// page that is needed again comes back from the page cache; killing needs none of them. It is safe for read-only mappings of files without
+// private copies (Anonymous is 0; relocations are private copies).
 func forgetStart() {
 	smaps, err := os.ReadFile("/proc/self/smaps")
 	if err != nil {
-		return // then it stays larger
+		return // the leash then uses more memory
 	}
-	var from, to uint64 // the mapping that the lines are about; 0: not to be touched
+	var from, to uint64 // the mapping that the lines describe; 0: keep it
 	for line := range strings.Lines(string(smaps)) {
 		field := strings.Fields(line)
 		switch start, end, isRange := addresses(field); {
@@ -454,7 +444,7 @@ type sigevent struct {
 
 const sigevSignal = 0 // SIGEV_SIGNAL: send signo to the process
 
-// timer is one of the kernel's, which sends this process a signal.
+// timer is a kernel timer that sends this process a signal.
 type timer int32
 
 func createTimer(sig unix.Signal) (timer, error) {
@@ -468,8 +458,8 @@ func createTimer(sig unix.Signal) (timer, error) {
 	return t, nil
 }
 
-// set has the signal sent at an instant of CLOCK_BOOTTIME; 0 disarms the timer. (An interval would be of no use against who stops
-// this process again: the kernel drops the signal that was not delivered yet, and with it what sets the timer anew.)
+// set makes the timer send its signal at an instant of CLOCK_BOOTTIME. 0 disarms the timer. (An interval would not help against a process
+// that stops this one again: the kernel drops the undelivered signal, and with it the next expiration.)
 func (t timer) set(at int64) error {
 	spec := unix.ItimerSpec{Value: unix.NsecToTimespec(at)}
 	_, _, errno := unix.Syscall6(unix.SYS_TIMER_SETTIME, uintptr(t),
@@ -485,8 +475,7 @@ func (l *leash) setAlarm(at int64) error {
 	return unix.TimerfdSettime(l.alarm, unix.TFD_TIMER_ABSTIME, &spec, nil)
 }
 
-// closeOnExec marks every descriptor from first on, those included that the agent
-// itself was started with.
+// closeOnExec marks every descriptor from first on, including those that the agent itself was started with.
 func closeOnExec(first int) error {
 	err := unix.CloseRange(uint(first), math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC)
 	if err == nil {
@@ -505,16 +494,14 @@ func closeOnExec(first int) error {
 	return nil
 }
 
-// The leash's own environment carries the program's, each entry behind a character
-// that keeps it from meaning something to the leash (GODEBUG, GOMEMLIMIT).
+// The leash's own environment carries the program's environment. Each entry has this prefix, so that it has no effect on the leash
+// (GODEBUG, GOMEMLIMIT).
 const envMark = "_"
 
-// leashEnv is for the leash's own Go runtime.
-// One thread may be in exec, for as long as that hangs, and another has
-// deadlines to follow.
+// leashEnv is for the leash's own Go runtime. One thread can be in exec for as long as that hangs, and another one follows the deadlines.
 var leashEnv = []string{"GOMAXPROCS=2"}
 
-// HideEnv is an environment in such a form that it means nothing to the process that has it.
+// HideEnv returns an environment in a form that has no effect on the process that has it.
 func HideEnv(env []string) []string {
 	hidden := make([]string, 0, len(env))
 	for _, kv := range env {
@@ -523,7 +510,7 @@ func HideEnv(env []string) []string {
 	return hidden
 }
 
-// BareEnv is what HideEnv has hidden, of an environment that may have more.
+// BareEnv returns the entries that HideEnv has hidden. It skips all other entries.
 func BareEnv(hidden []string) []string {
 	bare := make([]string, 0, len(hidden))
 	for _, kv := range hidden {
@@ -536,7 +523,7 @@ func BareEnv(hidden []string) []string {
 
 const deadlineSize = 8 // bytes of a message on the deadlines pipe
 
-// report is the leash's one message: how far the start came.
+// report is the leash's only message to the agent: the result of the start.
 type report struct {
 	stage stage
 	errno unix.Errno
@@ -556,7 +543,7 @@ const (
 
 const reportSize = 12
 
-// report sends the agent what became of the start, once. It reports whether it was the first to.
+// report sends the result of the start to the agent, once. It returns whether this call was the first and succeeded.
 func (l *leash) report(rep report) bool {
 	return l.reported.CompareAndSwap(false, true) && rep.send() == nil
 }
@@ -572,7 +559,7 @@ func (rep report) send() error {
 	return unix.Close(reportFD)
 }
 
-// readReport blocks until the leash has reported, or none can any more.
+// readReport blocks until the leash has reported, or can no longer report.
 func readReport(fd int) report {
 	buf := make([]byte, reportSize)
 	if n, err := retryRead(fd, buf); err != nil || n != reportSize {

@@ -10,12 +10,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// defaultPath is searched when the environment has no PATH, as container
-// runtimes do.
+// defaultPath is searched if the environment has no PATH, as in container runtimes.
 const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-// lookPath finds file as execvp(3) does, in the PATH of env. A file with a slash is
-// not looked at: exec says best what is wrong with it.
+// lookPath finds file in the PATH of env, like execvp(3). It does not check a file with a slash, because exec gives the best error for it.
 func lookPath(file string, env []string) (string, error) {
 	if file == "" {
 		return "", unix.ENOENT
@@ -42,8 +40,8 @@ func lookPath(file string, env []string) (string, error) {
 	return "", reason
 }
 
-// CannotExecute is why a file can't be executed, as far as that is certain without trying: there is none, or it is nobody's to
-// execute. Whether it can be is known by who tries: nil promises nothing. It looks at files, which may hang.
+// CannotExecute returns the reason why a file cannot be executed, if that is certain without trying: the file does not exist, or no user
+// may execute it. Only an attempt shows whether this process can execute it, so nil guarantees nothing. It accesses files, which can hang.
 func CannotExecute(file string, env []string) error {
 	path, err := lookPath(file, env)
 	if err == nil {
@@ -65,7 +63,7 @@ func notExecutable(path string) error {
 	if err == nil && (file.Mode&unix.S_IFMT != unix.S_IFREG || file.Mode&anybody == 0) {
 		return unix.EACCES
 	}
-	return nil // of what could not be looked at nothing is certain
+	return nil // nothing is certain about a file that could not be checked
 }
 
 func pathOf(env []string) string {
@@ -77,7 +75,7 @@ func pathOf(env []string) string {
 	return defaultPath
 }
 
-// lastOfEach drops every variable that a later entry sets again.
+// lastOfEach removes every entry whose variable a later entry sets again.
 func lastOfEach(env []string) []string {
 	last := make(map[string]int, len(env))
 	for i, kv := range env {

@@ -9,12 +9,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrCannotKill says that this process could not kill a descendant that has changed its user.
-var ErrCannotKill = errors.New("the process may change its user (CAP_SETUID), and without CAP_KILL nothing could kill it then: " +
+// ErrCannotKill reports that this process could not kill a descendant that changes its user.
+var ErrCannotKill = errors.New("the process can change its user (CAP_SETUID), and without CAP_KILL the agent could not kill it after that:  " +
 	"add KILL to securityContext.capabilities of the container, or drop SETUID")
 
-// MayKill reports whether every descendant can be killed, whatever it does with the privileges that this process has;
-// ErrCannotKill if not. Start keeps descendants from gaining others.
+// MayKill returns nil if this process can kill every descendant, whatever the descendant does with the privileges of this process, and
+// ErrCannotKill otherwise. Start keeps descendants from gaining further privileges.
 func MayKill() error {
 	if effective := capabilities(); !effective[unix.CAP_KILL] && effective[unix.CAP_SETUID] {
 		return ErrCannotKill
@@ -22,8 +22,8 @@ func MayKill() error {
 	return nil
 }
 
-// renouncePrivileges keeps this thread and what it executes from gaining privileges by a set-user-ID program or a file's
-// capabilities, if this process could not kill what has them.
+// renouncePrivileges keeps this thread and the programs that it executes from gaining privileges by a set-user-ID program or file
+// capabilities. It does so only if this process could not kill a process with such privileges.
 func renouncePrivileges() error {
 	if capabilities()[unix.CAP_KILL] {
 		return nil
@@ -31,7 +31,7 @@ func renouncePrivileges() error {
 	return unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
 }
 
-// capabilities are the effective ones of the calling thread; none where the kernel does not tell.
+// capabilities returns the effective capabilities of the calling thread, or none if the kernel does not report them.
 func capabilities() map[int]bool {
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var data [2]unix.CapUserData
@@ -45,9 +45,10 @@ func capabilities() map[int]bool {
 	return held
 }
 
-// hide keeps processes of the same user from reaching into this one: by /proc/PID/fd they would open the pipes to the leash,
-// by environ and mem read and write what it knows. All of that belongs to root then, and is root's of the user namespace at
-// most. The process itself may go on looking at itself, its core is not dumped, and what it executes does not inherit it.
+// hide protects this process from other processes of the same user. Otherwise they could open the pipes to the leash through /proc/PID/fd,
+// and read and write this process's memory through environ and mem. After hide, these files belong to root, at most to the root user of the
+// user namespace. The process can still access its own files. Its core is not dumped, and programs that it executes do not inherit the
+// protection.
 func hide() error {
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
 		return fmt.Errorf("hide from processes of the same user: %w", err)

@@ -20,30 +20,27 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// process is this OS process in its role as a parent. It is one value for the
-// package because the roles are the kernel's: SIGCHLD, wait and the adoption of
-// orphans belong to the process, not to a Tree.
+// process is this OS process in its role as a parent. There is one value per package, because SIGCHLD, wait and the adoption of orphans
+// belong to the OS process, not to a Tree.
 var process = &reaper{
 	wake:  make(chan struct{}, 1),
 	forks: make(chan func()),
 }
 
 type reaper struct {
-	// mu makes reaping exclude killing, forking and signalling. That is what
-	// makes signals hit the right process: the PID of a child that nobody else
-	// can reap is not given to another while mu is held.
+	// mu makes reaping exclusive with killing, forking and signalling, so that signals reach the right process: while mu is held, the PID
+	// of a child that only this process can reap is not reused.
 	mu   sync.Mutex
-	tree *Tree // nil when none is running
+	tree *Tree // nil if none is running
 
 	pid1  bool
 	wake  chan struct{}
 	forks chan func()
 }
 
-// Init makes this process the reaper of all its descendants: orphans are handed
-// to it by the kernel and never stay zombies. And it hides it from them: see hide.
-// Start does it when needed; an agent calls it at once, for the orphans it may get
-// as PID 1 before it runs anything.
+// Init makes this process the reaper of all its descendants: the kernel hands orphans to it, and they never stay zombies. It also hides
+// this process from them: see hide. Start calls Init. An agent calls it at once, because it can get orphans as PID 1 before it runs a
+// program.
 func Init() error { return initOnce() }
 
 var initOnce = sync.OnceValue(func() error {
@@ -56,7 +53,7 @@ var initOnce = sync.OnceValue(func() error {
 			return fmt.Errorf("become the subreaper of the process tree: %w", err)
 		}
 	}
-	// One signal may stand for many children: every wake-up waits for all.
+	// One signal can stand for many children, so every wake-up reaps all of them.
 	sigchld := make(chan os.Signal, 1)
 	signal.Notify(sigchld, unix.SIGCHLD)
 	go process.run(sigchld)
@@ -64,8 +61,7 @@ var initOnce = sync.OnceValue(func() error {
 	return nil
 })
 
-// The pause between two rounds of killing while nothing happens: processes in
-// uninterruptible sleep may keep a tree from being gone for long.
+// The pauses between two rounds of killing while nothing happens. Processes in uninterruptible sleep can keep a tree alive for a long time.
 const (
 	firstPause = time.Millisecond
 	lastPause  = 100 * time.Millisecond
@@ -89,7 +85,7 @@ func (r *reaper) run(sigchld <-chan os.Signal) {
 	}
 }
 
-// poke has the reaper look again. It never blocks: one pending wake-up is enough.
+// poke wakes the reaper. It never blocks: one pending wake-up is enough.
 func (r *reaper) poke() {
 	select {
 	case r.wake <- struct{}{}:
@@ -97,9 +93,8 @@ func (r *reaper) poke() {
 	}
 }
 
-// serveForks is the one OS thread that leashes are forked from. The parent-death
-// signal of a leash fires when the *thread* that forked it ends, so this one is
-// locked and never returns.
+// serveForks is the OS thread that forks all leashes. The parent-death signal of a leash fires when the *thread* that forked it ends, so
+// this thread is locked and never returns.
 func (r *reaper) serveForks() {
 	runtime.LockOSThread()
 	for fork := range r.forks {
@@ -107,10 +102,9 @@ func (r *reaper) serveForks() {
 	}
 }
 
-// forkLeash re-executes this binary. The leash leads its own session: no signal of
-// the main process to its own group and no key of a terminal reaches it. That the agent
-// may die between fork and prctl is dealt with by ForkExec, which compares
-// getppid after setting Pdeathsig.
+// forkLeash executes this program again as the leash. The leash leads its own session, so signals of the main process to its own group, and
+// keys of a terminal, do not reach it. The agent can die between fork and prctl. ForkExec handles this: it compares getppid after it sets
+// Pdeathsig.
 func (r *reaper) forkLeash(argv, env []string, files []int) (pid int, err error) {
 	attr := &syscall.ProcAttr{
 		Env: env,
@@ -128,8 +122,7 @@ func (r *reaper) forkLeash(argv, env []string, files []int) (pid int, err error)
 	return pid, err
 }
 
-// sweep reaps whatever has ended and draws the conclusions. It reports whether to
-// come back without being woken.
+// sweep reaps all processes that have ended and acts on that. It returns whether to call it again without a wake-up.
 func (r *reaper) sweep() (again bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -140,8 +133,7 @@ func (r *reaper) sweep() (again bool) {
 	}
 	t.announceExit(false)
 	t.announceExecs(childless)
-	// The leash ends only with or before the main process. Either way the tenure's
-	// work is over, and what is left of it must not go on.
+	// The leash ends only with or before the main process. In both cases the tenure's work is over, and the remaining processes must end.
 	if !t.killed && t.leashEnd == nil {
 		return false
 	}
@@ -157,8 +149,8 @@ func (r *reaper) sweep() (again bool) {
 	return true
 }
 
-// reapAll waits for every child that has ended and reports whether no child is left,
-// dead or alive. The descendants of a subreaper that has no child are none.
+// reapAll reaps every child that has ended and reports whether no child is left, dead or alive. A subreaper without children has no
+// descendants.
 func (r *reaper) reapAll() (childless bool) {
 	for {
 		var ws unix.WaitStatus
@@ -180,8 +172,8 @@ func isChild(pid int) bool {
 	return unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT|unix.WALL, nil) == nil
 }
 
-// watchMain ends the tree when its main process has ended and the leash does not say so, because it is stopped: without a
-// deadline nothing else would end it.
+// watchMain ends the tree if its main process has ended and the leash does not end, because it is stopped. Without a deadline nothing else
+// would end the tree.
 func (t *Tree) watchMain() {
 	tick := time.NewTicker(lookPeriod)
 	defer tick.Stop()
@@ -200,10 +192,10 @@ func (t *Tree) watchMain() {
 	t.Kill()
 }
 
-// lookPeriod of watchMain: an end that the leash tells of is known at once.
+// lookPeriod is the period of watchMain. It can be long, because an end that the leash reports is known at once.
 const lookPeriod = time.Second
 
-// reaped notes the ends that matter.
+// reaped records the ends of leashes and programs.
 func (t *Tree) reaped(pid int, ws unix.WaitStatus) {
 	known := t.run.reaped(pid, ws)
 	for x := range t.execs {
@@ -214,8 +206,8 @@ func (t *Tree) reaped(pid int, ws unix.WaitStatus) {
 	}
 }
 
-// reaped notes the two ends that matter of a leash and its program, and reports whether this was one. The program comes to
-// this process as an orphan: the leash watches it without reaping it, so its exact status is never lost with the leash.
+// reaped records the end of a leash or of its program, and reports whether the process was one of these. The program is reaped here, as an
+// orphan: the leash watches it without reaping it, so its exact status is never lost with the leash.
 func (r *run) reaped(pid int, ws unix.WaitStatus) bool {
 	switch {
 	case pid == r.leash && r.leashEnd == nil:
@@ -228,8 +220,8 @@ func (r *run) reaped(pid int, ws unix.WaitStatus) bool {
 	return true
 }
 
-// announceExit serves Exited once both ends are known; and at last, when nothing is
-// left, even for a main process whose status was taken by somebody else's wait.
+// announceExit delivers Exited once both ends are known. If last is true, because no process is left, it also delivers it for a main
+// process whose status another wait has taken.
 func (t *Tree) announceExit(last bool) {
 	known := t.leashEnd != nil && t.mainEnd != nil
 	if t.announced || t.main == 0 || !known && !last {
@@ -246,21 +238,18 @@ func (t *Tree) announceExit(last bool) {
 	close(t.exited)
 }
 
-// killRound sends SIGKILL to every descendant it can find.
+// killRound sends SIGKILL to every descendant that it can find.
 //
-// As PID 1 that is one system call, and it is atomic: kill(-1) walks the process
-// list under the lock that fork needs to add to it, and a fork whose parent has
-// SIGKILL pending fails.
+// For PID 1 this is one atomic system call: kill(-1) walks the process list under the lock that fork needs to add to it, and a fork whose
+// parent has SIGKILL pending fails.
 //
-// Elsewhere there is no such call for a tree. Every round kills the *children* of
-// this process. The children of the dead become ours in turn, so the tree is
-// peeled from the top, and nobody is left above to restart what was killed. Only
-// our children have PIDs that nobody else can free, so no grandchild is killed by
-// PID. A process that forks and exits faster than it is found stays a child of ours
-// with each generation, and each end wakes the reaper for a round: every generation
-// is another chance, with odds that do not fall, so the chain ends, in practice after
-// milliseconds. Stopping all first (SIGSTOP) would run the very same race, and
-// then still have to kill.
+// Otherwise there is no such call for a tree. Every round kills the *children* of this process. The children of a dead process become its
+// children in turn, so the tree is killed from the top, and no parent is left to restart a killed process. Only for its own children can no
+// other process free the PID, so grandchildren are never killed by PID.
+//
+// A process can fork and exit faster than it is found. Each generation then becomes a child of this process, and each end wakes the reaper
+// for a round. So each generation is another chance with the same odds, and in practice the chain ends after milliseconds. Stopping all
+// processes first (SIGSTOP) would have the same race, and would still need the kill.
 func (r *reaper) killRound() {
 	if r.pid1 {
 		_ = unix.Kill(-1, unix.SIGKILL)
@@ -271,15 +260,15 @@ func (r *reaper) killRound() {
 	}
 }
 
-// peeling is the killing of what descends from a subreaper that reaps none of it, round by round from the top.
+// peeling kills the descendants of a subreaper that does not reap them, round by round from the top.
 type peeling struct {
-	dead []int // the children that were dead when the last round looked
+	dead []int // the children that were dead in the last round
 }
 
-// round sends SIGKILL to the children, and reports whether nothing can act that descends from the subreaper.
+// round sends SIGKILL to the children, and reports whether no descendant of the subreaper can act.
 //
-// A child that dies hands its own children up, perhaps after the list was read. So a list of the dead shows nothing by
-// itself: all is over when the next list, read after they were dead, has nobody else.
+// The children of a dying child move up, perhaps after the list was read. So one list with only dead children proves nothing. It is over
+// when the next list, read after they were dead, contains no other process.
 func (p *peeling) round(subreaper int) (over bool) {
 	over = true
 	var dead []int
@@ -288,23 +277,23 @@ func (p *peeling) round(subreaper int) (over bool) {
 		if !canAct(pid) {
 			dead = append(dead, pid)
 		}
-		_ = unix.Kill(pid, unix.SIGKILL) // a dead one keeps its PID: nobody reaps it
+		_ = unix.Kill(pid, unix.SIGKILL) // a dead child keeps its PID, because it is not reaped
 	}
 	p.dead = dead
 	return over
 }
 
-// foreign reports whether PID 1 has company that is not descended from it: who joined
-// the namespace from outside (kubectl exec) may be doing the tenure's work as well.
-// It kills them; they are reaped outside, or never, by a parent that hangs: only who
-// can still act is counted. Those that it may not kill, a
-// debugger of another user for instance, are not the tenure's and are not counted.
+// foreign kills processes in PID 1's namespace that are not its descendants, and reports whether any of them can still act. A process that
+// joined the namespace from outside (kubectl exec) can be doing the tenure's work as well.
+//
+// Such processes are reaped outside, or never if their parent hangs, so only those that can still act count. Processes that this one may
+// not kill, such as a debugger of another user, do not belong to the tenure and do not count.
 func (r *reaper) foreign() (found bool) {
 	if !r.pid1 {
 		return false
 	}
 	for _, pid := range processes() {
-		// One by one: kill(-1) succeeds even if it was allowed to kill nobody.
+		// One by one, because kill(-1) succeeds even if it was not allowed to kill any process.
 		if pid != 1 && unix.Kill(pid, unix.SIGKILL) == nil && canAct(pid) {
 			found = true
 		}
@@ -312,8 +301,8 @@ func (r *reaper) foreign() (found bool) {
 	return found
 }
 
-// canAct reports whether any thread of a process may execute another instruction, or is in the kernel still. A zombie's
-// cannot; but the thread that a process began with may be a zombie while others go on. What cannot be looked at may act.
+// canAct reports whether any thread of a process can execute another instruction, or is still in the kernel. A zombie cannot act. But the
+// first thread of a process can be a zombie while other threads run. A process that cannot be inspected counts as able to act.
 func canAct(pid int) bool {
 	threads, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
 	if err != nil {
@@ -322,7 +311,7 @@ func canAct(pid int) bool {
 	for _, thread := range threads {
 		data, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%s/stat", pid, thread.Name()))
 		if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ESRCH) {
-			continue // it has ended
+			continue // the process has ended
 		}
 		if fields := statFields(data); err != nil || len(fields) == 0 || fields[0] != "Z" && fields[0] != "X" {
 			return true
@@ -331,16 +320,16 @@ func canAct(pid int) bool {
 	return false
 }
 
-// statFields are the fields of a stat file from the state on: pid (name) state ppid …, where the name may contain
-// anything, ") S 1" too.
+// statFields returns the fields of a stat file from the state on. The file has the form "pid (name) state ppid …", and the name can contain
+// any text, even ") S 1".
 //
-// By hand: prometheus/procfs reads stat files, and neither the lists of children nor the mappings of smaps one by one. For
+// This is hand-written, because prometheus/procfs reads stat files, but not single lists of children or single mappings of smaps. For
 // canAct it takes twice the time, and it adds the package regexp and 0.27 MB to an agent of 7.15 MB.
 func statFields(stat []byte) []string {
 	return strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
 }
 
-// processes lists all that /proc shows.
+// processes lists all processes in /proc.
 func processes() []int {
 	entries, _ := os.ReadDir("/proc")
 	var pids []int
@@ -352,10 +341,10 @@ func processes() []int {
 	return pids
 }
 
-// children lists the children of this process: see childrenOf. ECHILD, not an empty list, says that none is left.
+// children lists the children of this process: see childrenOf. Only ECHILD, not an empty list, proves that none is left.
 func children() []int { return childrenOf(os.Getpid()) }
 
-// childrenOf lists the children of a process, zombies included. It may miss one that comes or goes at the same time.
+// childrenOf lists the children of a process, including zombies. It can miss one that appears or ends at the same time.
 func childrenOf(parent int) []int {
 	lists, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/[0-9]*/children", parent))
 	if len(lists) == 0 {
@@ -382,7 +371,7 @@ func childrenByScan(parent int) []int {
 	for _, pid := range processes() {
 		data, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 		if err != nil {
-			continue // it has ended
+			continue // the process has ended
 		}
 		if fields := statFields(data); len(fields) > 1 && fields[1] == strconv.Itoa(parent) {
 			pids = append(pids, pid)

@@ -10,18 +10,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Status is how the main process ended.
+// Status describes how the main process ended.
 type Status struct {
-	ExitCode   int            // what it gave to exit(2); -1 if a signal ended it
-	Signal     syscall.Signal // what ended it; 0 if it exited
+	ExitCode   int            // the argument of exit(2); -1 if a signal ended it
+	Signal     syscall.Signal // the signal that ended it; 0 if it exited
 	CoreDumped bool
-	// ByLeash: the leash went first, by its deadline or killed by somebody, and
-	// the kernel killed the main process with it. False when Kill did it.
+	// ByLeash is true if the leash ended first, at its deadline or because it was killed, and the kernel killed the main process with it.
+	// It is false after Kill.
 	ByLeash bool
 }
 
-// Code is the exit code that passes the status on, as shells write it: 128+n for
-// signal n.
+// Code returns the status as an exit code, as in shells: 128+n for signal n.
 func (s Status) Code() int {
 	if s.Signal != 0 {
 		return 128 + int(s.Signal)
@@ -50,7 +49,7 @@ func statusOf(ws unix.WaitStatus) Status {
 	return Status{ExitCode: ws.ExitStatus()}
 }
 
-// StartError says why a program could not be executed.
+// StartError is the reason why a program could not be executed.
 type StartError struct {
 	Op   string // "execute" or "change to directory"
 	Path string
@@ -63,8 +62,7 @@ func (e *StartError) Error() string { return fmt.Sprintf("%s %q: %v", e.Op, e.Pa
 
 func (e *StartError) Unwrap() error { return e.Err }
 
-// Code is what a shell exits with: 127 if there is no such program, 126 if it
-// is there and cannot be executed.
+// Code returns the exit code that a shell uses: 127 if the program does not exist, 126 if it exists but cannot be executed.
 func (e *StartError) Code() int {
 	if e.Op == opExecute && errors.Is(e.Err, unix.ENOENT) {
 		return 127

@@ -1,34 +1,28 @@
 //go:build linux
 
-// Package supervise runs one process tree per tenure on a leash that the kernel
-// holds: start, signal, kill, reap, exit status.
+// Package supervise runs one process tree per tenure on a leash that the kernel enforces: start, signal, kill, reap, exit status.
 //
-// Between the agent and the user's process (the main process) stands the leash,
-// the agent's own binary re-executed. Three mechanisms of the kernel tie the
-// tree to the tenure, none of which needs the agent to be running:
+// The leash is a process between the agent and the user's process (the main process). It is the agent's own program, executed again. Three
+// mechanisms of the kernel tie the process tree to the tenure. None of them needs the agent to be running:
 //
 //	deadline ──timer──► leash dies ──parent-death signal, SIGKILL──► main process
 //	agent dies ──parent-death signal──► leash    │
 //	                                             └─closing pipe, SIGKILL──► main's process group
 //
-// The first two stop the main process itself; the third also stops what it has
-// started, as long as that stayed in its process group (a shell's commands do).
-// Descendants that left the group are killed by the agent, which is PID 1 or a
-// subreaper and so inherits them. A main
-// process that changes its user or gains privileges in exec loses its
-// parent-death signal (prctl(2)); leaving its group it cannot, being a session
-// leader. In a user namespace it is out of the pipes' reach, too.
+// The first two stop the main process itself. The third also stops processes that it has started, as long as they stay in its process group
+// (a shell's commands do). The agent kills descendants that have left the group. It is PID 1 or a subreaper and so inherits them.
 //
-// Where the agent is PID 1, a leash that runs therefore kills all of the PID namespace
-// shortly before the deadline, whether or not the agent runs; if it is stopped, a timer of
-// the kernel has it go on. What is left to chance is a leash that can't run while its agent
-// is stopped: another timer kills it then, but not those descendants. Where the agent is not
-// PID 1, they live on for as long as it is stopped.
+// A main process that changes its user or gains privileges in exec loses its parent-death signal (prctl(2)). It cannot leave its group,
+// because it is a session leader. In a user namespace the pipes do not reach it either.
 //
-// The package owns every child of its OS process: once Init or Start was called
-// it reaps them all, so os/exec in the same process would lose exit statuses,
-// and Kill kills all of them. A program that uses it starts children in no other
-// way. Before the first Init or Start it does nothing, so importing it is harmless.
+// If the agent is PID 1, a running leash therefore kills all of the PID namespace shortly before the deadline, whether or not the agent
+// runs. If the leash is stopped, a kernel timer continues it. One case is not covered: a leash that cannot run while its agent is stopped.
+// Another timer then kills the leash, but not those descendants. If the agent is not PID 1, those descendants live on as long as the agent
+// is stopped.
+//
+// The package owns every child of its OS process. Once Init or Start was called, it reaps all children, so os/exec in the same process
+// would lose exit statuses, and Kill kills all of them. A program that uses this package must start children in no other way. Before the
+// first Init or Start the package does nothing, so importing it is harmless.
 package supervise
 
 import (
@@ -45,77 +39,69 @@ import (
 )
 
 var (
-	// ErrDeadlinePassed says that the deadline is over: the leash has killed
-	// the tree, or has not let it start.
+	// ErrDeadlinePassed reports that the deadline has passed: the leash has killed the tree, or has not started it.
 	ErrDeadlinePassed = errors.New("the leash's deadline has passed")
-	// ErrLeashKilled says that the leash was killed before it could start the program: by its timer, because it got no CPU
-	// for most of the time that it had, or by the kernel for want of memory.
-	ErrLeashKilled = errors.New("the leash was killed before it could start the program: it got no CPU for most of the time that it had, or memory ran out")
-	// ErrStopped says that the tree is being killed or is gone.
+	// ErrLeashKilled reports that the leash was killed before it could start the program: by its timer, because it got no CPU for most of
+	// its time, or by the kernel, because memory ran out.
+	ErrLeashKilled = errors.New("the leash was killed before it could start the program: it got too little CPU, or memory ran out")
+	// ErrStopped reports that the tree is being killed or is gone.
 	ErrStopped = errors.New("the process tree is being stopped")
 )
 
-// Spec says what to run.
+// Spec specifies a program to run.
 type Spec struct {
-	// Argv is the program and its arguments, given to exec as they are. A name
-	// without a slash is looked up in the PATH of Env. The program leads a session
-	// and a process group of its own, as PID 1 of a container does, but has no
-	// controlling terminal.
+	// Argv is the program and its arguments, passed to exec unchanged. A name without a slash is looked up in the PATH of Env. The program
+	// leads its own session and process group, like PID 1 of a container, but has no controlling terminal.
 	Argv []string
-	// Env is the environment ("NAME=value"); of equal names the last one
-	// counts. nil means the agent's own.
+	// Env is the environment ("NAME=value"). If a name occurs more than once, the last entry counts. nil means the agent's own environment.
 	Env []string
-	// Dir is the working directory; empty means the agent's own.
+	// Dir is the working directory. Empty means the agent's own.
 	Dir string
-	// Deadline, a BootTime, is when the
-	// kernel kills the main process unless Extend came first. If it is Never,
-	// the leash guards against the agent's death alone.
+	// Deadline is the BootTime at which the kernel kills the main process, unless Extend was called earlier. If it is Never, the leash
+	// guards only against the agent's death.
 	Deadline int64
-	// Lock, unless nil, is held open by the leash, too, and not by the program: what is locked by this open file is free when agent and
-	// leash are both gone.
+	// Lock, unless nil, is a file that the leash, too, holds open, but not the program. A lock on this open file is freed when both agent
+	// and leash have ended.
 	Lock *os.File
 	// Stdin, Stdout and Stderr default to the agent's own.
 	Stdin, Stdout, Stderr *os.File
 }
 
-// Tree is one tenure's processes: the leash, the main process and everything
-// that descends from it.
+// Tree is the process tree of one tenure: the leash, the main process and all of its descendants.
 type Tree struct {
 	started chan error
 	exited  chan Status
 	gone    chan struct{}
 
-	// All but the deadlines is guarded by process.mu.
+	// process.mu guards all fields below except the deadlines.
 	run                               // of the main process
-	execs     map[*execution]struct{} // that have not ended
-	early     map[int]unix.WaitStatus // reaped before all that a leash has started was known
-	signals   []syscall.Signal        // sent before main was known
-	killed    bool                    // by Kill, and the leash had not died before
-	announced bool                    // Exited was served
+	execs     map[*execution]struct{} // the executions that have not ended
+	early     map[int]unix.WaitStatus // reaped while the PID of a leash's program was not known yet
+	signals   []syscall.Signal        // to send once main is known
+	killed    bool                    // by Kill, before the leash died
+	announced bool                    // Exited was delivered
 
 	spec      Spec
 	deadlines deadlines
 }
 
-// run is a leash and the program on it.
+// run is a leash and its program.
 type run struct {
-	// The program is reaped by nobody but the reaper, so while mainEnd is nil its PID names no other process.
+	// Only the reaper reaps the program, so while mainEnd is nil its PID belongs to no other process.
 	leash, main       int
 	leashEnd, mainEnd *unix.WaitStatus
-	reported          bool // the leash's report was read, or it died without
+	reported          bool // the leash's report was read, or the leash died without a report
 
-	// ends are the agent's of the pipes. The leash's report is read from one, once.
-	// Nothing is ever written to the two "alive" ones: that an end closes, because
-	// its owner died, is what kills the program's group. See armPipes.
+	// ends are the agent's ends of the pipes. The leash's report is read from one of them, once. Nothing is ever written to the two "alive"
+	// pipes. When one of their ends closes because its owner has died, the kernel kills the program's group. See armPipes.
 	ends pipeEnds
 }
 
-// Start begins to run the program on a leash, and returns at once: exec may hang, on a
-// dead network file system for as long as that is dead. Started shows what came of it.
-// Deadlines, signals and Kill are heeded meanwhile, by the leash if need be: of a program that is not executing when
-// it is killed, or at the deadline, no instruction runs.
+// Start starts the program on a leash and returns at once, because exec can hang, for example on a dead network file system. Started
+// delivers the result. Deadlines, signals and Kill take effect from the start, if necessary through the leash: a program that is not yet
+// executing when it is killed, or at the deadline, executes no instruction.
 //
-// There is one tree at a time: Start fails until the last one is Gone.
+// There is one tree at a time: Start fails until the previous one is Gone.
 func Start(spec Spec) (*Tree, error) {
 	if len(spec.Argv) == 0 {
 		return nil, errors.New("supervise: Spec.Argv is empty: it needs at least the program")
@@ -140,20 +126,18 @@ func (r *reaper) start(spec Spec) (*Tree, error) {
 	return t, err
 }
 
-// Started delivers, once, nil when the program is executing and everything that can
-// kill it is armed, and otherwise why it does not execute; Gone follows then, without
-// Exited. A program that cannot be run is a *StartError. ErrDeadlinePassed, ErrLeashKilled and
-// ErrStopped say that there was no time for it.
+// Started delivers one value. It is nil when the program is executing and everything that can kill it is armed. Otherwise it is the reason
+// why the program does not execute; Gone follows then, without Exited. The reason is a *StartError if the program cannot be run. It is
+// ErrDeadlinePassed, ErrLeashKilled or ErrStopped if there was no time for it.
 func (t *Tree) Started() <-chan error { return t.started }
 
-// Extend moves the leash's deadline (BootTime) to a later time, Never being the latest:
-// that counts once the program has started, which it does not after its deadline. An
-// earlier one changes nothing and does not fail, since the renewal behind the later one
-// stands. Extend does not block. Any error means that the old deadline holds.
+// Extend moves the leash's deadline (a BootTime) to a later time. Never is the latest. It takes effect once the program has started; a
+// program does not start after its deadline. An earlier deadline changes nothing and is no error, because the renewal behind the later one
+// is still valid. Extend does not block. After any error the old deadline remains in force.
 func (t *Tree) Extend(deadline int64) error { return t.deadlines.extend(deadline) }
 
-// Signal sends sig to the main process, as soon as there is one, and to nobody else, as a container's runtime does: what
-// the main process waits for may end its work. It is a request: for what must end, there is Kill.
+// Signal sends sig to the main process, as soon as that exists, and to no other process. A container runtime does the same, because a
+// signal to a process that the main process waits for could end its work. A signal is a request. Use Kill for processes that must end.
 func (t *Tree) Signal(sig syscall.Signal) error {
 	process.mu.Lock()
 	defer process.mu.Unlock()
@@ -169,8 +153,8 @@ func (t *Tree) Signal(sig syscall.Signal) error {
 	return t.signalMain(sig)
 }
 
-// signalMain is for a main process that is known and was not reaped. process.mu is held, so it is not reaped meanwhile, and its
-// PID is nobody else's.
+// signalMain requires a main process that is known and was not reaped. process.mu is held, so it is not reaped during the call and its PID
+// is not reused.
 func (t *Tree) signalMain(sig syscall.Signal) error {
 	if err := unix.Kill(t.main, sig); err != nil {
 		return fmt.Errorf("send %v to process %d: %w", sig, t.main, err)
@@ -178,33 +162,31 @@ func (t *Tree) signalMain(sig syscall.Signal) error {
 	return nil
 }
 
-// Kill sends SIGKILL to every descendant of the agent, again and again until
-// none is left, which Gone shows. The first round is done when Kill returns.
-// Calling it again is harmless. A tree whose main process or leash has ended is
-// killed without being asked, as a container is when its process ends.
+// Kill sends SIGKILL to every descendant of the agent, repeatedly until none is left, which Gone shows. The first round is done when Kill
+// returns. A repeated call is harmless. A tree whose main process or leash has ended is killed without a call of Kill, like a container
+// whose main process ends.
 func (t *Tree) Kill() {
 	t.deadlines.stop()
 	process.mu.Lock()
 	defer process.mu.Unlock()
 	if process.tree != t {
-		return // gone, and the processes of today are another tenure's
+		return // the tree is gone, and the current processes belong to another tenure
 	}
-	process.reapAll() // a leash that died by itself is not to be counted as killed here
+	process.reapAll() // a leash that died by itself must not count as killed here
 	t.killed = t.killed || t.leashEnd == nil
 	process.killRound()
 	process.poke()
 }
 
-// Exited delivers the status of the main process, once, when it has ended and
-// been reaped. Its descendants may still live.
+// Exited delivers the status of the main process, once, when it has ended and been reaped. Its descendants can still be alive.
 func (t *Tree) Exited() <-chan Status { return t.exited }
 
-// Gone is closed when every process of the tree has been reaped: not before,
-// however long one of them stays in the kernel. Exited was served by then.
+// Gone is closed when every process of the tree has been reaped, and not earlier, however long one of them stays in the kernel. Exited is
+// delivered before that.
 func (t *Tree) Gone() <-chan struct{} { return t.gone }
 
-// fork starts the leash and makes t the tree that the reaper works for. Both
-// happen under the lock, so the reaper cannot meet a leash it does not know.
+// fork starts the leash and registers the new tree with the reaper. Both happen under the lock, so the reaper never sees a leash that it
+// does not know.
 func (r *reaper) fork(spec Spec) (*Tree, error) {
 	if spec.Env == nil {
 		spec.Env = os.Environ()
@@ -212,7 +194,7 @@ func (r *reaper) fork(spec Spec) (*Tree, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.tree != nil {
-		return nil, fmt.Errorf("supervise: the tree of process %d is not gone yet: wait for Gone before the next Start", r.tree.main)
+		return nil, fmt.Errorf("supervise: the tree of process %d still exists: wait for Gone before the next Start", r.tree.main)
 	}
 	role := alone
 	if r.pid1 {
@@ -265,19 +247,19 @@ func (r *reaper) forkRun(role string, deadline int64, spec Spec, stdio [3]int) (
 	return run{leash: leash, ends: agents}, nil
 }
 
-// awaitReport waits until the leash has said what became of the start, or died.
+// awaitReport waits until the leash has reported the result of the start, or has died.
 func (t *Tree) awaitReport(spec Spec) {
 	rep := readReport(t.ends.report)
 	err := t.startedAs(rep, spec)
 	if err == nil {
 		t.deadlines.started()
 	} else {
-		t.Kill() // what is left of the attempt
+		t.Kill() // kill the remains of the attempt
 	}
 	t.started <- err
 }
 
-// startedAs takes note of the leash's report.
+// startedAs records the leash's report.
 func (t *Tree) startedAs(rep report, spec Spec) error {
 	process.mu.Lock()
 	defer process.mu.Unlock()
@@ -295,13 +277,13 @@ func (t *Tree) startedAs(rep report, spec Spec) error {
 	return t.notStarted(rep, spec)
 }
 
-// takeReport takes note of what a leash has reported, or that it died without.
+// takeReport records a leash's report, or that it died without one.
 func (t *Tree) takeReport(r *run, rep report) {
 	defer process.poke()
 	r.reported = true
 	if rep.stage == stageStarted {
 		r.main = rep.pid
-		// Its leash is its parent for as long as that lives, and then this process is: else the PID was another's before.
+		// The leash is the program's parent while it lives, and then this process is. Otherwise the PID belonged to another process before.
 		if ws, ok := t.early[rep.pid]; ok && r.leashEnd != nil && !isChild(rep.pid) {
 			r.mainEnd = &ws
 		}
@@ -311,7 +293,7 @@ func (t *Tree) takeReport(r *run, rep report) {
 	}
 }
 
-// notStarted is why a leash has not started its program.
+// notStarted returns the reason why a leash has not started its program.
 func (t *Tree) notStarted(rep report, spec Spec) error {
 	switch rep.stage {
 	case stageExpired:
@@ -333,23 +315,22 @@ func (t *Tree) notStarted(rep report, spec Spec) error {
 	return ErrLeashKilled
 }
 
-// close frees what the tree holds of the kernel. Only when all is reaped: until
-// then the pipes are what ties the processes to this one.
+// close frees the tree's kernel resources. Call it only when all processes are reaped, because until then the pipes tie them to this one.
 func (t *Tree) close() {
 	t.deadlines.stop()
 	t.ends.close()
 }
 
-// deadlines is the agent's end of the pipe that carries the leash's deadlines.
-// It has a lock of its own, so that Extend waits for no reaping or killing.
+// deadlines is the agent's end of the pipe for the leash's deadlines. It has its own lock, so that Extend does not wait for reaping or
+// killing.
 type deadlines struct {
 	mu      sync.Mutex
 	fd      int
-	current int64 // what was last sent to the leash
+	current int64 // the deadline that was last sent to the leash
 	stopped bool
-	// others are the same ends for the leashes of commands, which follow the same deadlines.
+	// others are the corresponding pipe ends for the leashes of commands, which follow the same deadlines.
 	others map[int]struct{}
-	// starting: the program does not run yet; never: Never is the deadline when it does.
+	// starting: the program does not run yet. never: the deadline becomes Never when it does.
 	starting, never bool
 }
 
@@ -359,13 +340,13 @@ func (d *deadlines) extend(deadline int64) error {
 	return d.extendLocked(deadline)
 }
 
-// started takes note that the program runs.
+// started records that the program runs.
 func (d *deadlines) started() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.starting = false
 	if d.never {
-		_ = d.extendLocked(Never) // if it cannot be said, the deadline holds
+		_ = d.extendLocked(Never) // if this fails, the old deadline remains in force
 	}
 }
 
@@ -386,16 +367,16 @@ func (d *deadlines) extendLocked(deadline int64) error {
 	if err := sendDeadline(d.fd, deadline); errors.Is(err, unix.EPIPE) {
 		return ErrStopped // the leash is dead
 	} else if err != nil {
-		return fmt.Errorf("send the leash its new deadline (a full pipe means that it is not running): %w", err)
+		return fmt.Errorf("send the new deadline to the leash (if the pipe is full, the leash is not running): %w", err)
 	}
 	d.current = deadline
 	for fd := range d.others {
-		_ = sendDeadline(fd, deadline) // if it cannot be said, that command dies at the old one
+		_ = sendDeadline(fd, deadline) // if this fails, the command dies at the old deadline
 	}
 	return nil
 }
 
-// sendDeadline writes to a pipe of deadlines. A message is far below PIPE_BUF, so it is written whole or not at all.
+// sendDeadline writes to a deadlines pipe. A message is far smaller than PIPE_BUF, so it is written completely or not at all.
 func sendDeadline(fd int, deadline int64) error {
 	var msg [deadlineSize]byte
 	binary.LittleEndian.PutUint64(msg[:], uint64(deadline))
@@ -415,19 +396,19 @@ func (d *deadlines) stop() {
 	d.stopped = true
 }
 
-// pipeEnds are one process's ends of the four pipes between agent and leash.
+// pipeEnds are the ends of one process, of the four pipes between agent and leash.
 type pipeEnds struct{ deadlines, report, agentAlive, leashAlive int }
 
 func (e pipeEnds) close() {
 	for _, fd := range []int{e.deadlines, e.report, e.agentAlive, e.leashAlive} {
-		if fd != 0 { // 0 is not opened: Go's runtime keeps 0, 1 and 2 taken
+		if fd != 0 { // 0 means not opened: Go's runtime keeps 0, 1 and 2 in use
 			_ = unix.Close(fd)
 		}
 	}
 }
 
-// openPipes opens all four or none. Every end is close-on-exec: a stray copy of one
-// would keep the kernel from seeing that its owner died.
+// openPipes opens all four pipes or none. Every end is close-on-exec: with a stray copy of an end, the kernel would not notice that its
+// owner has died.
 func openPipes() (agents, leashs pipeEnds, err error) {
 	for _, end := range []struct{ read, write *int }{
 		{&leashs.deadlines, &agents.deadlines},
@@ -458,7 +439,7 @@ func stdio(f *os.File, inherited int) int {
 	return int(f.Fd())
 }
 
-// retryRead reads once, through interruptions by signals.
+// retryRead reads once, and repeats the call if a signal interrupts it.
 func retryRead(fd int, buf []byte) (int, error) {
 	for {
 		n, err := unix.Read(fd, buf)

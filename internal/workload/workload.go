@@ -1,4 +1,4 @@
-// Package workload reads what a SingletonJob's workloadRef names.
+// Package workload reads the workload that a SingletonJob's workloadRef names.
 package workload
 
 import (
@@ -18,7 +18,7 @@ import (
 	"github.com/singletonjob/operator/internal/plan"
 )
 
-// Object is an empty object of the kind that is named, nil for a kind that no workloadRef may have.
+// Object returns an empty object of the given kind, or nil for a kind that workloadRef does not allow.
 func Object(kind v1alpha1.WorkloadKind) client.Object {
 	switch kind {
 	case v1alpha1.WorkloadDeployment:
@@ -29,12 +29,12 @@ func Object(kind v1alpha1.WorkloadKind) client.Object {
 	return nil
 }
 
-// Read returns the workload, without its pods and who else has it, and the selector of its pods. One that there is not does not
-// exist; that is no error.
+// Read returns the workload and the selector of its Pods. It fills in neither the Pods nor other SingletonJobs that name the same workload.
+// If there is no such workload, Exists is false and there is no error.
 func Read(ctx context.Context, from client.Reader, namespace string, ref v1alpha1.WorkloadRef) (*plan.Workload, *metav1.LabelSelector, error) {
 	object := Object(ref.Kind)
 	if object == nil {
-		return &plan.Workload{}, nil, nil // the API server accepts none
+		return &plan.Workload{}, nil, nil // the API server accepts no such kind
 	}
 	err := from.Get(ctx, client.ObjectKey{Namespace: namespace, Name: ref.Name}, object)
 	switch {
@@ -63,8 +63,9 @@ func Read(ctx context.Context, from client.Reader, namespace string, ref v1alpha
 	return w, nil, nil
 }
 
-// Lagging returns the names of the ReplicaSets that may make a pod yet for a Deployment that is scaled to 0: its own, and those that
-// nobody owns, which it adopts. One that was made with no replicas, as for a new template, was never asked for any.
+// Lagging returns the names of the ReplicaSets that could still create a Pod for a Deployment that is scaled to 0: its own, and those
+// without an owner, because the Deployment adopts them. A ReplicaSet that was created with 0 replicas, as for a new template, never created
+// any.
 func Lagging(ctx context.Context, from client.Reader, namespace string, deployment types.UID, selector labels.Selector) ([]string, error) {
 	var sets appsv1.ReplicaSetList
 	if err := from.List(ctx, &sets, client.InNamespace(namespace), client.MatchingLabelsSelector{Selector: selector}); err != nil {

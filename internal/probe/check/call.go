@@ -11,9 +11,9 @@ import (
 	"github.com/singletonjob/operator/internal/contract"
 )
 
-// Call makes the request of a hook, until the context ends, and waits for the end of a short answer. As for a kubelet, whatever
-// is answered is a success. One that was to be asked by https and speaks http is asked by that, without the Authorization that
-// was not meant for all to read.
+// Call makes the request of a hook and reads a short response to its end, unless ctx ends first. Any response counts as success, as for a
+// kubelet. If the hook specifies https and the server speaks http, Call repeats the request over http, without the Authorization header,
+// which must not be sent in plain text.
 func (c Checker) Call(ctx context.Context, of *contract.HTTPGet) error {
 	err := c.call(ctx, of)
 	if !errors.Is(err, http.ErrSchemeMismatch) {

@@ -1,5 +1,5 @@
-// Package check asks a process by HTTP, TCP or gRPC whether it is well, as a kubelet does and with its words. No check starts
-// a process; those that do are package supervise's.
+// Package check checks the health of a process over HTTP, TCP or gRPC, like a kubelet and with a kubelet's messages. Exec probes are not
+// here, because they start a process; see package supervise.
 package check
 
 import (
@@ -21,22 +21,22 @@ import (
 	"github.com/singletonjob/operator/internal/probe"
 )
 
-// UserAgent is what checks call themselves, and HookUserAgent hooks: servers know a kubelet's by what stands before the slash.
+// UserAgent is the User-Agent of checks, HookUserAgent that of hooks. Servers recognize a kubelet by the part before the slash.
 const (
 	UserAgent     = "kube-probe/1.37"
 	HookUserAgent = "kube-lifecycle/1.37"
 )
 
-// maxBody bounds what is read of an answer, in bytes.
+// maxBody is the maximum number of bytes that are read of a response.
 const maxBody = 10 << 10
 
-// Checker asks. It keeps no connection. The zero value asks at the loopback address where a check names no host.
+// Checker makes checks. It keeps no connections. The zero value uses the loopback address if a check names no host.
 type Checker struct {
-	// PodIP is asked where a check names no host.
+	// PodIP is the address that is used if a check names no host.
 	PodIP string
 }
 
-// Run makes a check, which is none by a command, until the context ends. Its deadline is the check's timeout.
+// Run makes a check until ctx ends. It does not support exec checks. The deadline of ctx is the check's timeout.
 func (c Checker) Run(ctx context.Context, of contract.Check) probe.Result {
 	switch {
 	case of.HTTPGet != nil:
@@ -46,7 +46,7 @@ func (c Checker) Run(ctx context.Context, of contract.Check) probe.Result {
 	case of.GRPC != nil:
 		return c.grpc(ctx, of.GRPC)
 	}
-	return probe.Result{Text: "there is nothing to ask by"}
+	return probe.Result{Text: "the probe has no httpGet, tcpSocket or grpc"}
 }
 
 func (c Checker) address(host string, port int) string {
@@ -67,7 +67,7 @@ func (c Checker) tcpSocket(ctx context.Context, of *contract.TCPSocket) probe.Re
 	return probe.Passed()
 }
 
-// transport is for one check. The certificate of a process that is asked for its health may be for any name and of anyone.
+// transport returns a transport for one check. As in a kubelet, the server's certificate is not verified.
 func transport(protocols ...func(*http.Protocols, bool)) *http.Transport {
 	spoken := new(http.Protocols)
 	for _, set := range protocols {
@@ -105,14 +105,14 @@ func (c Checker) httpGet(ctx context.Context, of *contract.HTTPGet) probe.Result
 	case code < http.StatusOK || code >= http.StatusBadRequest:
 		return probe.Failed("HTTP probe failed with statuscode: %d", code)
 	case err != nil:
-		return probe.Failed("the answer breaks off: %s", err)
+		return probe.Failed("cannot read the response body: %s", err)
 	case code >= http.StatusMultipleChoices:
 		return probe.Result{Outcome: probe.Success, Text: "Probe terminated redirects, Response body: " + string(body)}
 	}
 	return probe.Passed()
 }
 
-// clientFor is for one request and its redirects.
+// clientFor returns a client for one request and its redirects.
 func clientFor(of *contract.HTTPGet) *http.Client {
 	t := transport(http1, http2)
 	if of.HTTP2 {
@@ -124,7 +124,7 @@ func clientFor(of *contract.HTTPGet) *http.Client {
 func (c Checker) request(ctx context.Context, of *contract.HTTPGet, userAgent string) (*http.Request, error) {
 	u, err := url.Parse(of.Path)
 	if err != nil {
-		u = &url.URL{Path: of.Path} // what is no URL is a path
+		u = &url.URL{Path: of.Path} // a text that is not a URL is a path
 	}
 	u.Scheme, u.Host = "http", c.address(of.Host, of.Port)
 	if of.TLS {
@@ -149,7 +149,7 @@ func (c Checker) request(ctx context.Context, of *contract.HTTPGet, userAgent st
 	return req, nil
 }
 
-// sameHost follows redirects, but not to where the process is not. That it redirects at all is a sign of life.
+// sameHost follows redirects, except to another host, which would not check the process. The redirect itself counts as a response.
 func sameHost(req *http.Request, via []*http.Request) error {
 	const most = 10
 	switch {
@@ -161,12 +161,12 @@ func sameHost(req *http.Request, via []*http.Request) error {
 	return nil
 }
 
-// Of the gRPC health checking protocol, version 1: the method, and the numbers of the answer's states.
+// The gRPC health checking protocol, version 1: the method, and the numbers of the states in a response.
 const healthCheck = "/grpc.health.v1.Health/Check"
 
 var serving = map[uint64]string{0: "UNKNOWN", 1: "SERVING", 2: "NOT_SERVING", 3: "SERVICE_UNKNOWN"}
 
-// Codes of gRPC that say something of their own.
+// gRPC status codes with a message of their own.
 const (
 	grpcDeadlineExceeded = "4"
 	grpcUnimplemented    = "12"
@@ -188,7 +188,7 @@ func (c Checker) grpc(ctx context.Context, of *contract.GRPC) probe.Result {
 	req.Header.Set("User-Agent", UserAgent)
 	if until, bounded := ctx.Deadline(); bounded {
 		left := max(1, time.Until(until).Milliseconds())
-		req.Header.Set("Grpc-Timeout", strconv.FormatInt(min(left, 99_999_999), 10)+"m") // of at most eight digits
+		req.Header.Set("Grpc-Timeout", strconv.FormatInt(min(left, 99_999_999), 10)+"m") // gRPC allows at most eight digits
 	}
 	resp, err := t.RoundTrip(req)
 	if err != nil {
@@ -196,7 +196,7 @@ func (c Checker) grpc(ctx context.Context, of *contract.GRPC) probe.Result {
 	}
 	defer func() { _ = resp.Body.Close() }()
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxBody))
-	if err != nil { // then there are no trailers
+	if err != nil { // in this case there are no trailers
 		return c.unanswered(address, err)
 	}
 	return healthAnswer(resp, body)
@@ -209,7 +209,7 @@ func (c Checker) unanswered(address string, err error) probe.Result {
 	return probe.Failed("error: failed to connect service at %q: %v", address, err)
 }
 
-// healthRequest is a HealthCheckRequest, whose first field is the service, behind its length as gRPC frames it.
+// healthRequest returns a HealthCheckRequest in a gRPC frame: the length, then the message. Its first field is the service.
 func healthRequest(service string) []byte {
 	const firstField = 1<<3 | 2 // of bytes
 	var message []byte
@@ -222,7 +222,7 @@ func healthRequest(service string) []byte {
 
 func healthAnswer(resp *http.Response, body []byte) probe.Result {
 	status, message := resp.Trailer.Get("Grpc-Status"), resp.Trailer.Get("Grpc-Message")
-	if status == "" { // one that has no more to say says it all at once
+	if status == "" { // a response without a message has the status in its headers
 		status, message = resp.Header.Get("Grpc-Status"), resp.Header.Get("Grpc-Message")
 	}
 	if plain, err := url.PathUnescape(message); err == nil {
@@ -239,7 +239,7 @@ func healthAnswer(resp *http.Response, body []byte) probe.Result {
 		}
 		return probe.Passed()
 	case "":
-		return probe.Failed("error: health rpc probe failed: an answer of HTTP status %d and without a gRPC status", resp.StatusCode)
+		return probe.Failed("error: health rpc probe failed: a response with HTTP status %d and without a gRPC status", resp.StatusCode)
 	case grpcUnimplemented:
 		return probe.Failed("error: this server does not implement the grpc health protocol (grpc.health.v1.Health): %s", message)
 	case grpcDeadlineExceeded:
@@ -255,11 +255,11 @@ func named(state uint64) string {
 	return strconv.FormatUint(state, 10)
 }
 
-// healthState is the first field, of a number, of a HealthCheckResponse in its frame. Fields that are not known are skipped.
+// healthState returns the state in a gRPC frame with a HealthCheckResponse: its first field, a number. It skips unknown fields.
 func healthState(frame []byte) (state uint64, err error) {
 	const header = 5
 	if len(frame) < header || frame[0] != 0 || uint64(len(frame)-header) < uint64(binary.BigEndian.Uint32(frame[1:])) {
-		return 0, errors.New("the answer is not one message, or is compressed")
+		return 0, errors.New("the response is not a single message, or is compressed")
 	}
 	message := frame[header : header+int(binary.BigEndian.Uint32(frame[1:]))]
 	for len(message) > 0 {
@@ -278,9 +278,9 @@ func healthState(frame []byte) (state uint64, err error) {
 	return state, nil
 }
 
-var errBadMessage = errors.New("the answer is no message of the protocol")
+var errBadMessage = errors.New("the response is not a message of the health checking protocol")
 
-// field reads a field of a wire type: its number, if it is one, and what follows it.
+// field reads one field. It returns its value if that is a number, and the rest of the message.
 func field(wireType uint64, message []byte) (value uint64, rest []byte, err error) {
 	var size uint64
 	switch wireType {
