@@ -31,7 +31,7 @@ type tree struct {
 	hears time.Duration
 	// reported is when the agent learns of the main process's end.
 	reported time.Duration
-	// asked is when the kernel was asked to kill them, or its timer fired. dies is when they die of that; 0: not yet.
+	// asked is when their kill was due, by the agent or by the kernel's timer. dies is when they die of it; 0: not yet.
 	asked, dies time.Duration
 	gone        bool
 	// ordered means that its agent has killed it.
