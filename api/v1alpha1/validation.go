@@ -330,7 +330,7 @@ func validateGated(job *SingletonJob, at *field.Path) field.ErrorList {
 	forbid(slices.ContainsFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool { return ours.MatchString(m.MountPath) }),
 		"mounts a volume at or below /singletonjob, where the agent and its credentials are: choose another mountPath")
 	forbid(cannotKill(&job.Spec.Template.Spec, c),
-		"has SETUID without KILL: the process may change its user (CAP_SETUID), and without CAP_KILL nothing could kill it then: add KILL to "+
+		"has SETUID without KILL: the process can change its user (CAP_SETUID), and without CAP_KILL the agent could not kill it after that: add KILL to "+
 			"securityContext.capabilities of the container, or drop SETUID; if its image does not run as root, set runAsNonRoot")
 	errs = append(errs, validateGoRuntime(c, at)...)
 	return append(errs, validateAskedPorts(c, at)...)

@@ -55,8 +55,8 @@ const (
 	reservedEnv = "variables that begin with SINGLETONJOB_ are reserved for the agent: remove them from env of "
 	badVolume   = "volumes whose names begin with singletonjob- are reserved for the agent: remove them from volumeMounts of "
 	badMount    = `the gated container "app" mounts a volume at or below /singletonjob, where the agent and its credentials are: choose another mountPath`
-	badCaps     = `the gated container "app" has SETUID without KILL: the process may change its user (CAP_SETUID), and without CAP_KILL nothing could kill ` +
-		"it then: add KILL to securityContext.capabilities of the container, or drop SETUID; if its image does not run as root, set runAsNonRoot"
+	badCaps     = `the gated container "app" has SETUID without KILL: the process can change its user (CAP_SETUID), and without CAP_KILL the agent could not kill ` +
+		"it after that: add KILL to securityContext.capabilities of the container, or drop SETUID; if its image does not run as root, set runAsNonRoot"
 	badPolicy = `the gated container "app" has a restart policy of its own: remove restartPolicy and restartPolicyRules, ` +
 		"because a candidate lives through many tenures"
 	badName = " is not accepted: at most 52 characters of a-z, 0-9 and - that begin and end with a letter or digit, because " +

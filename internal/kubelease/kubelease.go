@@ -1,12 +1,12 @@
-// Package kubelease reads, writes and watches one coordination.k8s.io/v1 Lease over plain HTTP, and says of each write
-// what is certain about it. It is the only writer of a Lease's spec in a pod.
+// Package kubelease reads, writes and watches one coordination.k8s.io/v1 Lease over plain HTTP. For each write it reports what is
+// certain about the outcome. In a pod, only this package writes the Lease's spec.
 //
-// It never retries, throttles or sleeps on behalf of a request: when to ask again is the state machine's decision, and
-// a request's deadline is the caller's context. The watch alone keeps itself going, and only that a Lease is gone, which
-// ends a tenure at once, is asked of others too: behind the address there may be several API servers.
+// It never retries, throttles or delays a request. The state machine decides when to send the next one, and the caller's context
+// is the deadline. There are two exceptions. The watch reopens itself. And a report that the Lease does not exist, which would
+// end a tenure at once, must be confirmed over other connections, because several API servers can be behind the address.
 //
-// It speaks HTTP/1.1. A request that gets no answer then takes its connection with it and the next one opens another;
-// a half-open HTTP/2 connection would swallow requests for as long as its keep-alive takes to notice.
+// It uses HTTP/1.1. A request without an answer then closes its own connection, and the next request opens another. A half-open
+// HTTP/2 connection would swallow requests until its keep-alive detects the failure.
 package kubelease
 
 import (
@@ -27,42 +27,43 @@ import (
 	"github.com/singletonjob/operator/internal/lease"
 )
 
-// Config says where the Lease is and how to identify oneself.
+// Config names the Lease and the credentials.
 type Config struct {
 	// Server is the API server's URL, without a path.
 	Server string
-	// Namespace and Name are the Lease's.
+	// Namespace and Name identify the Lease.
 	Namespace, Name string
-	// Credentials is the directory that holds token and ca.crt. Both are read again for every request, since they are
+	// Credentials is the directory that contains token and ca.crt. Both are read again for every request, because they are
 	// replaced while the agent runs.
 	Credentials string
 }
 
-// InCluster is the API server's URL as the operator tells it, or has the kubelet tell it, in a container that it makes.
+// InCluster returns the API server's URL from the environment of a container that the operator creates. The operator sets the
+// variables, or the kubelet expands them.
 func InCluster(env func(string) string) (string, error) {
 	host, port := env(contract.APIHostEnv), env(contract.APIPortEnv)
 	switch {
 	case host == "" || port == "":
-		return "", fmt.Errorf("%s %q and %s %q: the operator sets both in the container that it makes",
+		return "", fmt.Errorf("%s is %q and %s is %q: both are required; the operator sets them in the containers that it creates",
 			contract.APIHostEnv, host, contract.APIPortEnv, port)
 	case strings.HasPrefix(host, "$") || strings.HasPrefix(port, "$"):
-		return "", fmt.Errorf("%s is %q, and %s %q: the node's kubelet knows no Service kubernetes in namespace default, "+
-			"by which pods reach the API server: see why", contract.APIHostEnv, host, contract.APIPortEnv, port)
+		return "", fmt.Errorf("%s is %q and %s is %q: the node's kubelet does not know the Service kubernetes in namespace default, "+
+			"through which Pods reach the API server; check that this Service exists and that the kubelet can watch Services", contract.APIHostEnv, host, contract.APIPortEnv, port)
 	}
 	return "https://" + net.JoinHostPort(host, port), nil
 }
 
-// Client is for one Lease. Its methods may be called from any goroutine.
+// Client accesses one Lease. Its methods can be called from any goroutine.
 type Client struct {
 	config Config
 	leases string // URL of the namespace's Leases
-	// requests and watches have connections of their own, so that neither waits for or fails with the other.
+	// requests and watches have separate connections, so that neither waits for or fails with the other.
 	requests, watches *pool
-	// seen says that there was a Lease when last read: that it is gone is believed of several answers only.
+	// seen means that the last read found the Lease. Then it takes several answers to establish that the Lease no longer exists.
 	seen atomic.Bool
 }
 
-// New fails where the configuration can't work. It sends nothing.
+// New returns an error if the configuration cannot work. It sends nothing.
 func New(c Config) (*Client, error) {
 	if _, err := url.Parse(c.Server); err != nil || !strings.Contains(c.Server, "://") {
 		return nil, fmt.Errorf("the API server's address %q is not a URL", c.Server)
@@ -84,16 +85,17 @@ func New(c Config) (*Client, error) {
 	return client, nil
 }
 
-// Answer is what a read found. With neither, the read failed.
+// Answer is the result of a read. If neither Object nor Absent is set, the read failed.
 type Answer struct {
 	Object *Object
-	// Absent says that the API server has no such Lease.
+	// Absent means that the Lease does not exist.
 	Absent bool
-	// Date is the time by the clock of whoever answered, in seconds since 1970; 0 where the answer has none.
+	// Date is the time by the clock of the server that answered, in seconds since 1970; 0 if the answer has none.
 	Date int64
 }
 
-// Get reads the Lease from etcd, not from a cache. Absent is what several answers say, unless it was before.
+// Get reads the Lease from etcd, not from a cache. It returns Absent only if several answers agree, or if the previous read did
+// not find the Lease either.
 func (c *Client) Get(ctx context.Context) (Answer, error) {
 	answer, err := c.read(ctx)
 	if err == nil && answer.Absent {
@@ -102,12 +104,13 @@ func (c *Client) Get(ctx context.Context) (Answer, error) {
 	return answer, err
 }
 
-// witnesses is how many more answers it takes to believe that a Lease is gone that was there: an API server may have lost its
-// data, or be that of another cluster.
+// witnesses is the number of further answers needed to establish that an existing Lease no longer exists. An API server can have
+// lost its data, or belong to another cluster.
 const witnesses = 2
 
-// elsewhere asks after a Lease that is said to be gone, over other connections. The first answer that has it, or is none, is the
-// answer: who knows of nobody else who says so waits for the deadline.
+// elsewhere reads a Lease again, over other connections, after an answer that it does not exist. It returns the first answer that
+// contains the Lease, and the first error. If the client can reach no other server that confirms the absence, it waits until the
+// deadline.
 func (c *Client) elsewhere(ctx context.Context) (Answer, error) {
 	if !c.seen.Load() {
 		return Answer{Absent: true}, nil
@@ -115,7 +118,7 @@ func (c *Client) elsewhere(ctx context.Context) (Answer, error) {
 	for range witnesses {
 		c.requests.leave()
 		if answer, err := c.read(ctx); err != nil {
-			return Answer{}, fmt.Errorf("one API server says that it is gone, and another is asked in vain: %w", err)
+			return Answer{}, fmt.Errorf("one API server reports that the Lease does not exist, and another could not be asked: %w", err)
 		} else if answer.Object != nil {
 			return answer, nil
 		}
@@ -148,25 +151,25 @@ func (c *Client) read(ctx context.Context) (Answer, error) {
 	return Answer{Object: o, Date: reply.date}, nil
 }
 
-// gone is what became of a write of r to a Lease that is said to be gone.
+// gone returns the outcome of a write of r after an answer that the Lease does not exist.
 func (c *Client) gone(ctx context.Context, r lease.Record, said error) (lease.Outcome, error) {
 	switch answer, err := c.elsewhere(ctx); {
 	case err != nil:
 		return lease.Unknown, err
 	case answer.Object != nil && answer.Object.Record.UID == r.UID:
-		return lease.Unknown, fmt.Errorf("one API server has it, and another says: %w", said)
+		return lease.Unknown, fmt.Errorf("one API server has it, and another does not: %w", said)
 	}
 	return lease.Gone, said
 }
 
-// Update replaces base by base with r's values, on condition that the Lease is still at base's revision. The object is
-// what was stored, set only with Confirmed; the error explains any other outcome.
+// Update replaces base with base plus r's values, on condition that the Lease is still at base's revision. The returned object is
+// the stored one; it is set only with Confirmed. The error explains any other outcome.
 func (c *Client) Update(ctx context.Context, base *Object, r lease.Record) (lease.Outcome, *Object, error) {
 	body, err := base.with(r)
 	if err != nil {
 		return lease.Refused, nil, fmt.Errorf("write Lease %s: %w", c, err)
 	}
-	// It is certain that nothing was sent as long as no connection was handed out for it.
+	// Nothing was sent, for certain, as long as no connection was assigned to the request.
 	handed := false
 	trace := &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { handed = true }}
 	ctx = httptrace.WithClientTrace(ctx, trace)
@@ -198,8 +201,8 @@ func (c *Client) Update(ctx context.Context, base *Object, r lease.Record) (leas
 	}
 }
 
-// outcome is what a reply to a write of r says. What isn't certain is Unknown: to take a write that was stored for
-// one that wasn't is the one mistake that must not happen.
+// outcome returns what a reply to a write of r proves. Everything uncertain is Unknown: to treat a stored write as not stored is
+// the one error that must not happen.
 func (c *Client) outcome(reply reply, r lease.Record) (lease.Outcome, *Object, error) {
 	switch reply.code {
 	case http.StatusOK:
@@ -208,11 +211,11 @@ func (c *Client) outcome(reply reply, r lease.Record) (lease.Outcome, *Object, e
 			return lease.Unknown, nil, fmt.Errorf("the reply: %w", err)
 		}
 		if s := stored.Record; s.UID != r.UID || s.Holder != r.Holder || s.Token != r.Token || s.RenewTime != r.RenewTime {
-			return lease.Unknown, nil, fmt.Errorf("the reply is not what was written: holder %q, token %d", s.Holder, s.Token)
+			return lease.Unknown, nil, fmt.Errorf("the reply is not what was written: it has holder %q and token %d", s.Holder, s.Token)
 		}
 		return lease.Confirmed, stored, nil
 	case http.StatusConflict:
-		// Not of any proxy's own: the API server's compare-and-swap, by its own word.
+		// The Status proves that the API server's compare-and-swap failed; a 409 of a proxy does not count.
 		if s := parseStatus(reply.body); s.Reason == "Conflict" && s.ours(c.config.Name) {
 			return lease.Conflict, nil, reply.failure()
 		}
@@ -221,14 +224,15 @@ func (c *Client) outcome(reply reply, r lease.Record) (lease.Outcome, *Object, e
 			return lease.Gone, nil, reply.failure()
 		}
 	case http.StatusBadRequest, http.StatusUnauthorized, http.StatusForbidden, http.StatusUnprocessableEntity, http.StatusTooManyRequests:
-		// Decided before anything is stored. 429 comes as plain text, so none is asked to be a Status.
+		// The API server decides these before it stores anything. 429 arrives as plain text, so none of these needs to be a
+		// Status.
 		return lease.Refused, nil, reply.failure()
 	}
 	return lease.Unknown, nil, reply.failure()
 }
 
-// absent reports whether a 404 is the API server's word that the Lease, or its namespace, does not exist, and not a lost
-// proxy's.
+// absent reports whether a 404 is the API server's statement that the Lease or its namespace does not exist, and not the answer
+// of a misconfigured proxy.
 func (c *Client) absent(body []byte) bool {
 	s := parseStatus(body)
 	namespace := s.Details.Kind == "namespaces" && s.Details.Name == c.config.Namespace
@@ -237,10 +241,10 @@ func (c *Client) absent(body []byte) bool {
 
 func (c *Client) lease() string { return c.leases + "/" + url.PathEscape(c.config.Name) }
 
-// String names the Lease for messages.
+// String returns the Lease's name for messages.
 func (c *Client) String() string { return c.config.Namespace + "/" + c.config.Name }
 
-// fieldManager is under what name the API server records who changed which field.
+// fieldManager is the name under which the API server records which fields this client changed.
 const fieldManager = "singletonjob-agent"
 
 // status is the API's metav1.Status.
@@ -256,7 +260,7 @@ type status struct {
 	} `json:"details"`
 }
 
-// parseStatus returns the zero value for what is not a Status.
+// parseStatus returns the zero value if the body is not a Status.
 func parseStatus(body []byte) status {
 	var s status
 	if json.Unmarshal(body, &s) != nil || s.Kind != "Status" {
@@ -265,20 +269,20 @@ func parseStatus(body []byte) status {
 	return s
 }
 
-// ours reports whether a Status speaks about the Lease of that name.
+// ours reports whether a Status is about the Lease of that name.
 func (s status) ours(name string) bool {
 	return s.Details.Group == "coordination.k8s.io" && s.Details.Kind == "leases" && s.Details.Name == name
 }
 
-// reply is an answer that came in whole.
+// reply is an answer that was received completely.
 type reply struct {
 	code int
 	body []byte
-	date int64 // as Answer.Date
+	date int64 // see Answer.Date
 }
 
-// dateOf reads the header Date, which HTTP asks of every server that has a clock. A proxy that makes the answer its own may have put it
-// there.
+// dateOf reads the header Date, which HTTP requires of every server that has a clock. A proxy that answers itself may have set
+// it.
 func dateOf(h http.Header) int64 {
 	date, err := http.ParseTime(h.Get("Date"))
 	if err != nil {
@@ -287,23 +291,23 @@ func dateOf(h http.Header) int64 {
 	return max(0, date.Unix())
 }
 
-// failure is what the API server said, for people.
+// failure returns the API server's answer as an error, for people.
 func (r reply) failure() error {
 	text := parseStatus(r.body).Message
 	if text == "" {
 		text = string(r.body)
 	}
-	const longest = 1000 // what admission says comes after the names of who said it
+	const longest = 1000 // an admission message comes after the names of the webhooks
 	if len(text) > longest {
 		text = text[:longest] + "…"
 	}
-	return fmt.Errorf("the API server said %d %s: %s", r.code, http.StatusText(r.code), strings.TrimSpace(text))
+	return fmt.Errorf("the API server answered %d %s: %s", r.code, http.StatusText(r.code), strings.TrimSpace(text))
 }
 
-// largest bounds an answer's body; etcd stores no more in one object.
+// largest bounds an answer's body. etcd stores no larger object.
 const largest = 4 << 20
 
-// exchange sends a request and takes the whole answer.
+// exchange sends a request and reads the whole answer.
 func (p *pool) exchange(request *http.Request) (reply, error) {
 	response, drop, err := p.send(request)
 	if err != nil {
@@ -319,18 +323,18 @@ func (p *pool) exchange(request *http.Request) (reply, error) {
 		return reply{}, fmt.Errorf("the answer has more than %d bytes", largest)
 	}
 	if leftFor(response.StatusCode) {
-		drop() // the next one may reach another API server
+		drop() // the next request can reach another API server
 	}
 	return reply{code: response.StatusCode, body: body, date: dateOf(response.Header)}, nil
 }
 
-// leftFor reports whether another API server may have a better answer, one that has heard of a new right or a new key. One that
-// is too busy is not made busier by a new connection.
+// leftFor reports whether another API server may have a better answer, because it already knows a new permission or key. A server
+// that is too busy does not also get a new connection.
 func leftFor(code int) bool {
 	return code >= http.StatusInternalServerError || code == http.StatusUnauthorized || code == http.StatusForbidden
 }
 
-// managed reports whether a Lease is one of this operator's.
+// managed reports whether a Lease belongs to this operator.
 func managed(labels map[string]string) bool {
 	return labels[contract.ManagedByLabel] == contract.ManagedBy
 }

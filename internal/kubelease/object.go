@@ -10,11 +10,11 @@ import (
 	"github.com/singletonjob/operator/internal/lease"
 )
 
-// Object is a Lease as the API server sent it. It is never changed.
+// Object is a Lease as received from the API server. It is never changed.
 type Object struct {
 	Record lease.Record
 
-	// The JSON of each field. What the protocol does not use is written back as it came, byte for byte.
+	// The JSON of each field. Fields that the protocol does not use are written back unchanged, byte for byte.
 	top, metadata, spec map[string]json.RawMessage
 	fields              contract.Fields
 }
@@ -38,8 +38,7 @@ type spec struct {
 	RenewTime            *string `json:"renewTime"`
 }
 
-// decode reads a Lease. One that is not this operator's is an error: nothing that it says is heeded, so it is never
-// written.
+// decode parses a Lease. A Lease that is not this operator's is an error: nothing in it is used, so it is never written.
 func (c *Client) decode(body []byte) (*Object, error) {
 	var typed struct {
 		Kind     string   `json:"kind"`
@@ -54,9 +53,10 @@ func (c *Client) decode(body []byte) (*Object, error) {
 	case typed.Kind != "Lease":
 		return nil, fmt.Errorf("kind %q is not Lease", typed.Kind)
 	case m.Name != c.config.Name || m.Namespace != c.config.Namespace:
-		return nil, fmt.Errorf("it is %s/%s, which was not asked for", m.Namespace, m.Name)
+		return nil, fmt.Errorf("the answer is Lease %s/%s, which was not asked for", m.Namespace, m.Name)
 	case !managed(m.Labels):
-		return nil, fmt.Errorf("it is somebody else's: label it %s=%s to have it used", contract.ManagedByLabel, contract.ManagedBy)
+		return nil, fmt.Errorf("it belongs to somebody else, because it lacks the label %s=%s; add the label if the operator must use this Lease",
+			contract.ManagedByLabel, contract.ManagedBy)
 	}
 	o := &Object{fields: contract.Fields{
 		UID:                  m.UID,
@@ -86,14 +86,15 @@ func (c *Client) decode(body []byte) (*Object, error) {
 	return o, nil
 }
 
-// with is the JSON of o with r's values.
+// with returns the JSON of o with r's values.
 func (o *Object) with(r lease.Record) ([]byte, error) {
 	if r.UID != o.Record.UID || r.Revision != o.Record.Revision {
-		return nil, fmt.Errorf("revision %d of %s is to be replaced, but %d of %s is at hand", r.Revision, r.UID, o.Record.Revision, o.Record.UID)
+		return nil, fmt.Errorf("the write replaces revision %d of UID %s, but the object at hand is revision %d of UID %s",
+			r.Revision, r.UID, o.Record.Revision, o.Record.UID)
 	}
 	f := contract.EncodeLease(r, o.fields)
 	m, s, top := copied(o.metadata), copied(o.spec), copied(o.top)
-	// uid and resourceVersion stay o's: they are the condition.
+	// uid and resourceVersion stay o's: they are the condition of the compare-and-swap.
 	m.set("annotations", f.Annotations)
 	if fields := m["managedFields"]; len(fields) > 0 && string(fields) != "null" {
 		m["managedFields"] = untracked
@@ -108,14 +109,14 @@ func (o *Object) with(r lease.Record) ([]byte, error) {
 	return marshal(top), nil
 }
 
-// untracked ends the record of who wrote which field of an object. Nobody needs that of a Lease, it is half of its bytes, and each renewal
-// would store it again. Once ended, it begins anew with a server-side apply and nothing else.
+// untracked clears managedFields, the record of which client wrote which field. Nobody needs it for a Lease, it is half of the
+// Lease's bytes, and each renewal would store it again. Once cleared, it starts again only with a server-side apply.
 var untracked = json.RawMessage(`[{}]`)
 
-// rawFields is a JSON object under change.
+// rawFields is a JSON object that is being changed.
 type rawFields map[string]json.RawMessage
 
-// copied makes an empty one of nil, which is what null and a missing object were decoded to.
+// copied returns a copy, and an empty object for nil: null and a missing object are both decoded to nil.
 func copied(of map[string]json.RawMessage) rawFields {
 	if of == nil {
 		return rawFields{}
@@ -127,18 +128,18 @@ func (f rawFields) set(name string, v any) {
 	f[name] = marshal(v)
 }
 
-// marshal is JSON in which "<" stays "<": what came so is written back so.
+// marshal returns JSON in which "<" stays "<", so that text is written back as it was received.
 func marshal(v any) json.RawMessage {
 	var out bytes.Buffer
 	e := json.NewEncoder(&out)
 	e.SetEscapeHTML(false)
 	if err := e.Encode(v); err != nil {
-		panic(err) // strings, numbers, maps of them and JSON that was decoded cannot fail to encode
+		panic(err) // strings, numbers, maps of them and decoded JSON cannot fail to encode
 	}
 	return bytes.TrimRight(out.Bytes(), "\n")
 }
 
-// setUnlessZero leaves out what the API server refuses as zero.
+// setUnlessZero leaves out a field whose zero value the API server refuses.
 func (f rawFields) setUnlessZero(name string, v any, zero bool) {
 	if zero {
 		delete(f, name)

@@ -555,7 +555,7 @@ func TestAbsentBesideTrouble(t *testing.T) {
 		if found.Absent || err == nil {
 			t.Fatalf("a read finds %+v, %v", found, err)
 		}
-		lied = lied || strings.Contains(err.Error(), "says that it is gone")
+		lied = lied || strings.Contains(err.Error(), "reports that the Lease does not exist")
 		c.requests.leave()
 		if outcome, _, err := c.Update(within(t, 3*time.Minute), answer.Object, renewal(answer.Object)); outcome != lease.Unknown || err == nil {
 			t.Fatalf("a write: %v, %v; want Unknown", outcome, err)

@@ -16,17 +16,17 @@ import (
 	"time"
 )
 
-// pool is the connections for one kind of request.
+// pool holds the connections for one kind of request.
 type pool struct {
 	credentials string
 	connect     func(*x509.CertPool) transport
 
 	mu      sync.Mutex
-	current transport // nil: connect anew
-	ca      []byte    // what current trusts
+	current transport // nil: open a new connection
+	ca      []byte    // the certificate authority that current trusts
 }
 
-// transport is what is used of *http.Transport.
+// transport is the used part of *http.Transport.
 type transport interface {
 	http.RoundTripper
 	CloseIdleConnections()
@@ -35,11 +35,11 @@ type transport interface {
 func (p *pool) tokenFile() string { return filepath.Join(p.credentials, "token") }
 func (p *pool) caFile() string    { return filepath.Join(p.credentials, "ca.crt") }
 
-// send sends a request with the token of now. The caller calls drop to have the next ones use fresh connections. A request
-// that gets no answer takes its own connection with it, and leaves others alone: where one API server of three is dead,
-// what has answered since is worth more than a connection to anywhere.
+// send sends a request with the current token. The caller calls drop to make later requests use new connections. A request
+// without an answer closes its own connection and leaves others alone. If one API server of three is dead, a connection that has
+// answered since is worth more than a connection to any server.
 //
-// The transport repeats a request on another connection by itself only if nothing of it was written to the first.
+// The transport repeats a request on another connection only if no byte of it was written to the first.
 func (p *pool) send(request *http.Request) (response *http.Response, drop func(), err error) {
 	// Small files in memory (a projected volume), replaced atomically.
 	token, err := os.ReadFile(p.tokenFile())
@@ -54,7 +54,7 @@ func (p *pool) send(request *http.Request) (response *http.Response, drop func()
 	request.Header.Set("Authorization", "Bearer "+strings.TrimSpace(string(token)))
 	request.Header.Set("Accept", "application/json")
 	request.Header.Set("User-Agent", fieldManager)
-	// RoundTrip and not a Client: a redirect is not followed.
+	// RoundTrip instead of a Client, because redirects must not be followed.
 	response, err = over.RoundTrip(request)
 	if err != nil {
 		return nil, nil, late(request, err)
@@ -62,7 +62,7 @@ func (p *pool) send(request *http.Request) (response *http.Response, drop func()
 	return response, drop, nil
 }
 
-// late says so of a request that failed by its deadline, and not by what it met.
+// late marks the error of a request that failed because of its deadline.
 func late(request *http.Request, err error) error {
 	if request.Context().Err() != nil {
 		return fmt.Errorf("no answer in time: %w", err)
@@ -70,7 +70,8 @@ func late(request *http.Request, err error) error {
 	return err
 }
 
-// open returns the transport, a fresh one if the last was dropped or trusts another authority than ca.crt names now.
+// open returns the transport. It creates a new one if the last was dropped, or trusts a certificate authority other than the
+// present ca.crt.
 func (p *pool) open() (transport, error) {
 	ca, err := os.ReadFile(p.caFile())
 	if err != nil {
@@ -92,7 +93,7 @@ func (p *pool) open() (transport, error) {
 	return p.current, nil
 }
 
-// drop has later requests use fresh connections. What is still under way on the old ones is not disturbed.
+// drop makes later requests use new connections. Requests in flight on the old ones continue.
 func (p *pool) drop(used transport) {
 	p.mu.Lock()
 	if p.current == used {
@@ -102,7 +103,7 @@ func (p *pool) drop(used transport) {
 	used.CloseIdleConnections()
 }
 
-// leave has later requests use fresh connections, whichever are in use now.
+// leave makes later requests use new connections in place of the present ones.
 func (p *pool) leave() {
 	p.mu.Lock()
 	used := p.current
@@ -112,8 +113,8 @@ func (p *pool) leave() {
 	}
 }
 
-// dialer connects to a host of several addresses beginning with another one each time: one that does not answer must
-// not be in the way of every attempt.
+// dialer connects to a host with several addresses. Each time it begins with a different address, so that one dead address does
+// not delay every attempt.
 type dialer struct {
 	net.Dialer
 	turn   atomic.Uint32
@@ -122,13 +123,13 @@ type dialer struct {
 
 func newDialer() *dialer {
 	d := &dialer{lookup: net.DefaultResolver.LookupHost}
-	// A peer that is gone without a word is noticed after 30 s, though nothing is sent, as on a watch.
+	// A peer that disappears silently is detected after 30 s, even if nothing is sent, as on a watch.
 	d.KeepAliveConfig = net.KeepAliveConfig{Enable: true, Idle: 15 * time.Second, Interval: 5 * time.Second, Count: 3}
 	d.Timeout = connectTimeout
 	return d
 }
 
-// connectTimeout ends connecting that nobody waits for any more, and the handshake after it.
+// connectTimeout ends a connection attempt for which nobody waits any more, and the TLS handshake after it.
 const connectTimeout = 10 * time.Second
 
 func (d *dialer) dial(ctx context.Context, network, address string) (net.Conn, error) {
@@ -163,7 +164,7 @@ func (d *dialer) transport(authorities *x509.CertPool) transport {
 		DisableCompression:  true,
 		MaxIdleConnsPerHost: 1,
 		IdleConnTimeout:     90 * time.Second,
-		// Memory is counted: see largest.
+		// Bounds memory: see largest.
 		MaxResponseHeaderBytes: 64 << 10,
 	}
 }

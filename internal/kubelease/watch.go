@@ -18,46 +18,46 @@ type WatchEvent struct {
 	Kind WatchKind
 	// Object is set with Changed and Deleted.
 	Object *Object
-	// Err says why, with Closed and NotOpened.
+	// Err is the reason, with Closed and NotOpened.
 	Err error
 }
 
-// WatchKind tells WatchEvents apart.
+// WatchKind is the kind of a WatchEvent.
 type WatchKind uint8
 
-// What a watch emits.
+// The kinds of events that a watch emits.
 const (
 	// Opened: changes from now on are emitted.
 	Opened WatchKind = iota
-	// Closed: changes are missed until the next Opened.
+	// Closed: changes can be missed until the next Opened.
 	Closed
-	// NotOpened: another attempt to open failed; while Closed.
+	// NotOpened: another attempt to open failed while the watch was closed.
 	NotOpened
-	// Changed: the Lease is there, as Object.
+	// Changed: the Lease exists, and Object is its state.
 	Changed
-	// Deleted: the Lease is gone; Object is its last state, at the revision of the deletion.
+	// Deleted: the Lease was deleted. Object is its last state, at the revision of the deletion.
 	Deleted
 )
 
 const (
-	// A watch lasts this long by its own wish, and up to twice this at random, so that watches that began together do
-	// not end together. The API server ends it; resuming it then costs one request and loses no event.
+	// A watch asks to last this long, plus up to as much again at random, so that watches that began together do not end
+	// together. The API server ends it. Resuming it then costs one request and loses no event.
 	watchDuration = 5 * time.Minute
 	// openTimeout bounds the time to the answer's header. The API server sends it before any event.
 	openTimeout = 10 * time.Second
-	// idleTimeout ends a watch that passes nothing, though the API server sends bookmarks every minute.
+	// idleTimeout ends a watch that delivers nothing, though the API server sends bookmarks every minute.
 	idleTimeout = 150 * time.Second
-	// shortest is how long a watch lasts that ended in good order; a shorter one counts as failed, so that a server that
-	// ends each at once is not asked without pause.
+	// shortest is the least duration of a watch that ended normally. A shorter one counts as failed, so that a server that ends
+	// each watch at once does not receive requests without a pause.
 	shortest = 5 * time.Second
 
 	firstPause = 100 * time.Millisecond
 	lastPause  = 10 * time.Second
 )
 
-// Watch emits the Lease's changes until ctx ends. It opens the watch again whenever that breaks, after a
-// pause that grows and has jitter. A value from restart has it open a fresh one at once. emit may block: it is called
-// by one goroutine, and reads no further until it returns.
+// Watch emits the Lease's changes until ctx ends. Whenever the watch breaks, it reopens it after a pause that grows and has
+// jitter. A value from restart makes it open a new watch at once. One goroutine calls emit. emit can block, and the watch reads
+// no further until it returns.
 func (c *Client) Watch(ctx context.Context, restart <-chan struct{}, emit func(WatchEvent)) {
 	w := &watch{client: c, emit: emit}
 	for ctx.Err() == nil {
@@ -65,7 +65,7 @@ func (c *Client) Watch(ctx context.Context, restart <-chan struct{}, emit func(W
 		switch {
 		case ctx.Err() != nil:
 			return
-		case err == nil: // ended in good order: resume
+		case err == nil: // ended normally: resume
 		case errors.Is(err, errRestart):
 			w.failed(err)
 		default:
@@ -76,20 +76,20 @@ func (c *Client) Watch(ctx context.Context, restart <-chan struct{}, emit func(W
 }
 
 // errRestart ends a stream on request.
-var errRestart = errors.New("a restart was asked for")
+var errRestart = errors.New("a restart was requested")
 
 type watch struct {
 	client *Client
 	emit   func(WatchEvent)
 
 	up bool // Opened was emitted
-	// version is the newest resourceVersion emitted, from which a watch that ended in good order is resumed; empty: from
-	// the state of now.
+	// version is the newest emitted resourceVersion, from which a watch that ended normally is resumed; empty: from the present
+	// state.
 	version  string
 	failures int
 }
 
-// failed has the next stream begin anew.
+// failed makes the next stream start from the present state.
 func (w *watch) failed(err error) {
 	kind := NotOpened
 	if w.up {
@@ -99,7 +99,7 @@ func (w *watch) failed(err error) {
 	w.emit(WatchEvent{Kind: kind, Err: fmt.Errorf("watch Lease %s: %w", w.client, err)})
 }
 
-// pause waits between half and all of a time that doubles with each failure.
+// pause waits for between half and all of a duration that doubles with each failure.
 func (w *watch) pause(ctx context.Context, restart <-chan struct{}) {
 	d := min(firstPause<<min(w.failures, 10), lastPause)
 	w.failures++
@@ -112,7 +112,7 @@ func (w *watch) pause(ctx context.Context, restart <-chan struct{}) {
 	}
 }
 
-// untilRestart runs one stream. nil says that it can be resumed.
+// untilRestart runs one stream. nil means that it can be resumed.
 func (w *watch) untilRestart(ctx context.Context, restart <-chan struct{}) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -130,7 +130,7 @@ func (w *watch) untilRestart(ctx context.Context, restart <-chan struct{}) error
 	}
 }
 
-// stream opens a watch and emits its events. nil says that it can be resumed.
+// stream opens a watch and emits its events. nil means that it can be resumed.
 func (w *watch) stream(ctx context.Context, cancel context.CancelCauseFunc) error {
 	response, drop, err := w.open(ctx, cancel)
 	if err != nil {
@@ -159,7 +159,7 @@ func (w *watch) stream(ctx context.Context, cancel context.CancelCauseFunc) erro
 	return cause(ctx, err)
 }
 
-// open returns an answer whose body is the stream, and what to call when that breaks.
+// open returns an answer whose body is the stream, and a function to call when the stream breaks.
 func (w *watch) open(ctx context.Context, cancel context.CancelCauseFunc) (*http.Response, func(), error) {
 	watchdog := time.AfterFunc(openTimeout, func() { cancel(fmt.Errorf("not answered within %v", openTimeout)) })
 	defer watchdog.Stop()
@@ -180,7 +180,7 @@ func (w *watch) open(ctx context.Context, cancel context.CancelCauseFunc) (*http
 	return nil, nil, reply{code: response.StatusCode, body: body}.failure()
 }
 
-// cause prefers what ended ctx to the error that this led to.
+// cause returns the cause of the end of ctx if there is one, else the error that resulted.
 func cause(ctx context.Context, err error) error {
 	if why := context.Cause(ctx); why != nil {
 		return why
@@ -201,7 +201,7 @@ func (w *watch) address() string {
 	return w.client.leases + "?" + query.Encode()
 }
 
-// read emits events to the end of the stream; alive is called for each. nil is an end in good order.
+// read emits events until the stream ends, and calls alive for each. nil means that the stream ended normally.
 func (w *watch) read(stream io.Reader, alive func()) error {
 	from := &bounded{Reader: stream, left: largest}
 	events := json.NewDecoder(from)
@@ -224,7 +224,7 @@ func (w *watch) read(stream io.Reader, alive func()) error {
 	}
 }
 
-// bounded ends where an event is larger than any Lease: the decoder keeps all of one.
+// bounded fails if an event is larger than any Lease can be, because the decoder keeps a whole event in memory.
 type bounded struct {
 	io.Reader
 	left int
@@ -240,9 +240,9 @@ func (b *bounded) Read(into []byte) (int, error) {
 }
 
 func (w *watch) event(kind string, body json.RawMessage) error {
-	if kind == "ERROR" { // 410 Gone when the version is too old, for one
+	if kind == "ERROR" { // for example 410 Gone when the version is too old
 		s := parseStatus(body)
-		return fmt.Errorf("the API server said %d %s: %s", s.Code, s.Reason, s.Message)
+		return fmt.Errorf("the API server sent an error %d %s: %s", s.Code, s.Reason, s.Message)
 	}
 	var versioned struct {
 		Metadata struct {

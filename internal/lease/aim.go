@@ -7,14 +7,15 @@ import (
 	"github.com/singletonjob/operator/internal/schedule"
 )
 
-// aim is what the next write of a candidate does: Acquire, or Close. runs are those of the record after it.
+// aim is the next write of a candidate: Acquire, or Close. runs are the runs in the record after it.
 type aim struct {
 	kind Kind
 	runs Runs
 }
 
-// aimed says what a candidate is to write as soon as it may. ok is false where there is nothing to do now. Of a job whose process is
-// to run for ever there always is; else it is asked only when the Lease is free, so that nobody looks at a schedule in vain.
+// aimed returns what a candidate must write as soon as it may. ok is false if there is nothing to write now. For a job whose
+// process runs indefinitely ok is always true. For other jobs the schedule is evaluated only when the Lease is free, so that no
+// candidate evaluates it in vain.
 func (m *machine) aimed() (a aim, ok bool) {
 	runs := m.s.Observed.Record.Runs
 	if m.c.Runs == nil {
@@ -29,17 +30,17 @@ func (m *machine) aimed() (a aim, ok bool) {
 	default:
 		a, ok = m.startNext(runs)
 	}
-	if !is && a.kind == Acquire { // or it would be followed again when its run is forgotten; a Close takes nothing on
+	if !is && a.kind == Acquire { // the answered request must not start a run again when its run is no longer in the history; a Close takes over nothing
 		a.runs.Asked = Request{}
 	}
 	return a, ok
 }
 
-// startNext is for when no run is under way.
+// startNext returns the write that starts the next run when none is in progress.
 func (m *machine) startNext(runs Runs) (aim, bool) {
 	asked, is := runs.asked(m.c.Runs.UID)
 	switch {
-	case is && runs.Facts.Suspended == 0: // else it waits, as all that is to come
+	case is && runs.Facts.Suspended == 0: // a request waits while the job is suspended, like the schedule
 		runs.Answered, runs.Asked = asked.Name, Request{}
 		runs.Facts = runs.Facts.StartedByHand(m.stamp())
 		return m.start(runs, Run{ID: m.c.Runs.UID + "/" + asked.Name, Tick: asked.Tick}), true
@@ -52,7 +53,7 @@ func (m *machine) startNext(runs Runs) (aim, bool) {
 	}
 }
 
-// startDue is for the tick that is due, if one is.
+// startDue returns the write that starts the run of the due tick, if there is one.
 func (m *machine) startDue(runs Runs) (aim, bool) {
 	d := m.scheduled(runs)
 	if d.Verdict != schedule.Start {
@@ -68,8 +69,8 @@ func (m *machine) start(runs Runs, run Run) aim {
 	return aim{Acquire, runs.started(run, *m.c.Runs, m.t, m.clocks().Later())}
 }
 
-// goOn is for a run whose attempt has failed, or whose holder has vanished. One of which an attempt is left, but which is to be replaced,
-// ends in the acquire of the next one.
+// goOn returns the write for a run whose attempt has failed, or whose holder has vanished. A run that must be replaced ends in
+// the acquire of the next run, even if it has an attempt left.
 func (m *machine) goOn(runs Runs) (aim, bool) {
 	now := runs.Now
 	if m.replaced(runs) {
@@ -88,16 +89,17 @@ func (m *machine) goOn(runs Runs) (aim, bool) {
 	default:
 		runs.Now.Attempt++
 	}
-	if now.State == RunRunning { // it never said how it ended
+	if now.State == RunRunning { // the holder never stored how it ended
 		runs.Now.Code, runs.Now.Reason = 0, m.lastReason()
 	}
 	runs.Now.State = RunRunning
 	return aim{Acquire, runs}, true
 }
 
-// notBegun reports whether it is known that nothing has run by the present attempt: it is made again, and counts once. Its own acquire,
-// stored after it was given up, names an agent that never began; nobody else can know that. It is above all tokens that it began with:
-// one that is not is out of a backup, and of what was before its last tenure an agent knows nothing.
+// notBegun reports whether it is known that the present attempt ran nothing. Such an attempt is repeated and counts once. One
+// case is this agent's own acquire, stored after the agent gave it up: the Lease names an agent that never began, and only that
+// agent knows so. Its token is above every token of a tenure that this agent began. If it is not, the record comes from a backup,
+// and an agent remembers nothing from before its last tenure.
 func (m *machine) notBegun(now Run) bool {
 	if now.State == RunFailed {
 		return now.Reason == ReasonNotBegun
@@ -106,7 +108,7 @@ func (m *machine) notBegun(now Run) bool {
 	return r.Holder == m.c.Identity.String() && (last == nil || last.Tenure.Token < r.Token)
 }
 
-// lastReason is why the last tenure ended.
+// lastReason returns why the last tenure ended.
 func (m *machine) lastReason() Reason {
 	if r := m.s.Observed.Record; r.Free() {
 		return r.Release.Reason
@@ -114,14 +116,14 @@ func (m *machine) lastReason() Reason {
 	return m.presumedReason()
 }
 
-// scheduled is what the schedule asks for by now. Where the API server's time was told long ago, it is asked for before anything is
-// started by it, since clocks are set; and now and then while it can't be used.
+// scheduled returns what the schedule asks for now. Clocks can be set, so if the API server's time is old, the agent asks for it
+// again before it starts anything. It also asks from time to time while that time cannot be used.
 func (m *machine) scheduled(runs Runs) schedule.Decision {
 	clocks := m.clocks()
 	d := runs.Schedule.Decide(runs.facts(), clocks)
 	if d.Wait > 0 {
 		wait := d.Wait
-		if d.Next != 0 { // the later clock may be the right one
+		if d.Next != 0 { // the later clock may be the correct one
 			wait -= clocks.Later().Sub(clocks.Now())
 		}
 		if wait <= 0 {
@@ -146,7 +148,7 @@ func (m *machine) scheduled(runs Runs) schedule.Decision {
 	return d
 }
 
-// replaced reports whether the run under way is to end because the next one is due.
+// replaced reports whether the present run must end because the next one is due.
 func (m *machine) replaced(runs Runs) bool {
 	if runs.Schedule == nil || !runs.Schedule.Replaces() {
 		return false
@@ -155,7 +157,7 @@ func (m *machine) replaced(runs Runs) bool {
 	return asked && runs.Facts.Suspended == 0 || m.scheduled(runs).Verdict == schedule.Replace
 }
 
-// overrun says why the run that this agent holds the Lease for must end though its process runs, empty if it need not.
+// overrun returns why this holder's run must end though its process runs; empty if it need not.
 func (m *machine) overrun() Reason {
 	runs := m.s.Observed.Record.Runs
 	switch {
@@ -168,8 +170,8 @@ func (m *machine) overrun() Reason {
 	return ""
 }
 
-// runUntil is when a run must end, by the clock that decides everything; 0 for never. No attempt lasts longer than a run may, whatever
-// the clocks are.
+// runUntil returns when a run must end, by the boot clock; 0 for never. ActiveDeadline limits the duration of every attempt,
+// whatever the wall clocks show.
 func (m *machine) runUntil(run Run) Instant {
 	if m.c.Runs == nil || run.Until == 0 {
 		return 0
@@ -181,16 +183,16 @@ func (m *machine) runUntil(run Run) Instant {
 	return m.t.Boot.Add(max(0, left))
 }
 
-// Ending is how an attempt ended, kept from when the last of its processes is gone until it is stored: what is written must not
-// depend on when that succeeds.
+// Ending records when an attempt ended. It is kept from the end of the attempt's last process until it is stored, because the
+// stored value must not depend on when the write succeeds.
 type Ending struct {
 	Known bool
-	// At is the time by both clocks, Wall that of this machine in milliseconds.
+	// At is the time by both clocks. Wall is the time by this machine's clock in milliseconds.
 	At   schedule.Stamp
 	Wall int64
 }
 
-// concluded are the runs with the end of the present attempt, for the release.
+// concluded returns the runs with the end of the present attempt, for the release.
 func (m *machine) concluded(runs Runs) Runs {
 	if m.c.Runs == nil || runs.Bad != "" || !runs.Now.Open() {
 		return runs
@@ -208,16 +210,17 @@ func (m *machine) concluded(runs Runs) Runs {
 	}
 	why := stop.Reason
 	if state == RunComplete {
-		why = ReasonProcessExited // though the tenure may have ended for another reason a moment later
+		why = ReasonProcessExited // even if the tenure ended for another reason a moment later
 	}
 	return runs.ended(state, why, stop.Ending.At, stop.Ending.Wall)
 }
 
-// verdict is what the end of an attempt makes of its run. One that was asked to end and ends with 0 has not completed: many programs
-// end so in the middle of their work. To repeat it is the mistake that the fence at the sink is for; to lose it is not.
+// verdict returns the state of the run after the attempt's end. An attempt that was asked to end and exits with 0 has not
+// completed the run, because many programs exit with 0 in the middle of their work. A repeated run is a fault from which the
+// fence at the sink protects; nothing protects from a lost one.
 func (m *machine) verdict(run Run) RunState {
 	tree, stop := m.s.Tree, m.s.Stop
-	own := !stop.Signalled && tree.Reason == "" // nothing is signalled that has ended
+	own := !stop.Signalled && tree.Reason == "" // a process that has ended is not signalled
 	failed := own && stop.Reason == ReasonProcessExited
 	switch {
 	case own && tree.Code == 0 && !tree.Crashed:
@@ -233,8 +236,9 @@ func (m *machine) verdict(run Run) RunState {
 	}
 }
 
-// left reports whether this agent has nothing more to do: its pod has run the last run to its end, and nothing is asked for. With a
-// schedule that is known only when the Lease is free for this agent too, and the time was told if it had to be.
+// left reports whether this agent has nothing more to do: its pod has executed the last attempt of the last run, and no run is
+// requested. With a schedule, this is known only when the Lease is free for this agent too, and any read for the API server's
+// time has been answered.
 func (m *machine) left() bool {
 	runs, me := m.s.Observed.Record.Runs, m.c.Identity
 	if m.c.Runs == nil || !m.c.Runs.Leaves || runs.Bad != "" || runs.Now.ID == "" || runs.Now.Open() {
@@ -246,20 +250,20 @@ func (m *machine) left() bool {
 	return runs.Schedule == nil || m.due(m.c.FreeAt(m.s)) && !m.s.MustRead
 }
 
-// ServerClock is the API server's time, as it was last told.
+// ServerClock is the API server's time, as last received.
 type ServerClock struct {
-	// Date is in seconds since 1970, 0 for none; At is when it came.
+	// Date is in seconds since 1970, 0 for none. At is when it arrived.
 	Date int64
 	At   Instant
-	// Asked is when it was last asked for.
+	// Asked is when the agent last asked for it.
 	Asked Instant
 }
 
-// timeHolds is how long the API server's time is good for once it was told, and after how long it is asked for again where no answer has
-// told it.
+// timeHolds is how long a received API server time stays usable, and after what time the agent asks again if an answer contained
+// none.
 const timeHolds = time.Minute
 
-// clocks are the two by which ticks come due.
+// clocks returns the two clocks that decide when ticks are due.
 func (m *machine) clocks() schedule.Clocks {
 	c := schedule.Clocks{Wall: time.UnixMicro(m.t.Wall)}
 	if s := m.s.Server; s.Date != 0 {
@@ -268,7 +272,7 @@ func (m *machine) clocks() schedule.Clocks {
 	return c
 }
 
-// stamp is the time that both clocks have reached, 0 where there is only one: then no tick is settled by it.
+// stamp returns the time that both clocks have reached. It is 0 if there is only one clock; then it settles no tick.
 func (m *machine) stamp() schedule.Stamp {
 	c := m.clocks()
 	if c.Server.IsZero() {
@@ -282,10 +286,10 @@ func (m *machine) outdated() bool {
 	return m.s.Server.Date == 0 || m.t.Boot >= m.s.Server.At.Add(timeHolds)
 }
 
-// askTime has the Lease read, for the time that comes with the answer.
+// askTime requests a read of the Lease, for the time that comes with the answer.
 func (m *machine) askTime() {
 	s := &m.s.Server
-	vain := s.Asked > s.At // the last answer told none
+	vain := s.Asked > s.At // the last answer contained no time
 	if !m.outdated() || vain && !m.due(s.Asked.Add(timeHolds)) || m.s.MustRead {
 		return
 	}

@@ -7,11 +7,11 @@ import (
 	"time"
 )
 
-// sigterm is SIGTERM on every system that this runs on; the package itself imports none.
+// sigterm is SIGTERM on every supported system. This package does not import syscall.
 const sigterm = 15
 
-// decide acts on the facts. It is called after every event and must be idempotent: whatever it asked for stands in the
-// state, so that it asks once.
+// decide acts on the facts. It is called after every event and must be idempotent: it records in the state whatever it asks for,
+// so that it asks once.
 func (m *machine) decide() {
 	if m.s.Done {
 		return
@@ -32,8 +32,8 @@ func (m *machine) decide() {
 	}
 }
 
-// read asks for the Lease when the next write needs it, and in place of a watch that is down, or has stalled where no
-// attempt to acquire would find that out. A holder's renewals tell it all that it must know.
+// read sends a read when the next write needs one. It also reads in place of a watch that is down, or that may have stalled where
+// no attempt to acquire would detect that. A holder needs no such reads, because its renewals show all that it must know.
 func (m *machine) read() {
 	poll := !m.s.Observed.Known || (!m.tenured() && (m.s.Observed.Absent || !m.s.WatchUp))
 	if m.s.Read != nil || !(m.s.MustRead || poll) || !m.due(m.s.ReadAfter) {
@@ -48,10 +48,10 @@ func (m *machine) read() {
 	m.do(SendRead{ID: m.s.LastRead, Deadline: deadline})
 }
 
-// mayWrite reports whether a write may go out now. One that rests on an observation as old as a lease is preceded by a read: the
-// revision would do for the compare-and-swap, unless the server has begun to give out its revisions anew. A tenure's
-// write goes out beside those of which the outcome is in doubt, and beside the read that finds out: all replace one
-// revision, so one of them is stored, or none, and the record tells which.
+// mayWrite reports whether a write may be sent now. If the last observation is as old as a lease, a read must come first: the
+// revision alone would suffice for the compare-and-swap, unless the server has started to assign its revisions again. A holder
+// sends a write beside those whose outcomes are unknown, and beside the read that finds them out. All of them replace one
+// revision, so at most one is stored, and the record shows which.
 func (m *machine) mayWrite() bool {
 	if m.s.Write != nil || !m.s.Observed.Known || m.s.Observed.Absent {
 		return false
@@ -64,7 +64,7 @@ func (m *machine) mayWrite() bool {
 	return m.due(m.s.WriteAfter)
 }
 
-// write sends a write and remembers it. limit bounds how long its answer is of use.
+// write sends a write and remembers it. limit bounds how long its answer is useful.
 func (m *machine) write(k Kind, limit Instant, change func(r Record, nonce int64) Record) {
 	m.s.LastNonce = max(m.t.Wall, m.s.LastNonce+1)
 	patience := m.patience()
@@ -89,7 +89,7 @@ func (m *machine) acquire(runs Runs) {
 	})
 }
 
-// closeRun ends a run that has no attempts left, and whose holder vanished. Without it nobody would know that it failed.
+// closeRun ends a run that has no attempts left and whose holder vanished. Without it, nothing would record that the run failed.
 func (m *machine) closeRun(runs Runs) {
 	why := m.presumedReason()
 	m.write(Close, Never, func(r Record, nonce int64) Record {
@@ -98,7 +98,7 @@ func (m *machine) closeRun(runs Runs) {
 	})
 }
 
-// presumedReason is why the last tenure must have ended if the Lease does not say it.
+// presumedReason returns the presumed reason for the end of the last tenure if the Lease does not contain one.
 func (m *machine) presumedReason() Reason {
 	switch r := m.s.Observed.Record; {
 	case m.s.lastWasMine():
@@ -124,14 +124,14 @@ func (m *machine) renew(k Kind, limit Instant) {
 	m.write(k, limit, func(r Record, nonce int64) Record { return r.renewed(m.c, acquired, nonce) })
 }
 
-// contend is for Waiting and Acquiring.
+// contend handles the phases Waiting and Acquiring.
 func (m *machine) contend() {
 	if m.s.Write != nil {
 		return
 	}
 	if m.s.Pending != nil && !m.s.MustRead {
 		m.resolvePending()
-		if m.s.Phase == Stopping { // terminating, with a Lease to give back
+		if m.s.Phase == Stopping { // terminating, with a Lease to release
 			m.stop()
 			return
 		}
@@ -145,8 +145,8 @@ func (m *machine) contend() {
 	}
 }
 
-// seekDeath asks whether the holder is dead where that can be told: it is another agent process of this pod. That this one has started
-// proves nothing, since a runtime may have lost a container that lives.
+// seekDeath asks whether the holder is dead, if the holder is another agent process of this pod. The start of this agent proves
+// nothing, since a runtime can lose track of a container that still runs.
 func (m *machine) seekDeath() {
 	r := m.s.Observed.Record
 	if !m.c.EndProvesDeath || !m.s.Observed.Known || r.Holder == m.c.Identity.String() || !m.c.Identity.samePod(r.Holder) {
@@ -161,7 +161,7 @@ func (m *machine) seekDeath() {
 	}
 }
 
-// seek writes what there is to write for a candidate that knows the Lease, or ends where nothing is left to do.
+// seek sends the write that a candidate wants to make once it knows the Lease. It exits if nothing is left to do.
 func (m *machine) seek() {
 	aim, wanted := m.aimed()
 	if !wanted && m.left() {
@@ -171,7 +171,7 @@ func (m *machine) seek() {
 		return
 	}
 	if _, possible := m.s.Observed.Record.NextToken(); !possible {
-		m.due(m.s.Observed.Fresh.Add(m.c.Duration)) // to look again, should the watch not tell
+		m.due(m.s.Observed.Fresh.Add(m.c.Duration)) // to read again if the watch reports nothing
 		return
 	}
 	if !m.due(m.c.FreeAt(m.s)) {
@@ -184,11 +184,11 @@ func (m *machine) seek() {
 	m.acquire(aim.runs)
 }
 
-// resolvePending settles an acquire whose answer was lost, after a read. Found stored it is still no tenure, until one
-// more write is confirmed. It is told by its acquireTime, too: who believes an outdated answer may try to win the token
-// of a tenure that he has had. Not found, or with a token that the token base has overtaken, it is dropped; should it be stored
-// later after all, the Lease names this agent as the holder of a tenure that never began, and FreeAt makes an ordinary
-// candidate of it.
+// resolvePending settles an acquire whose answer was lost, after a read. If the read finds the acquire stored, it is not a tenure
+// yet: one more write must be confirmed first. The acquireTime must match too, because an agent that acted on an outdated answer
+// may have tried to win the token of a tenure that it already had. If the acquire is not found, or the token base was changed
+// since, it is dropped. If it is stored later after all, the Lease names this agent as the holder of a tenure that never began,
+// and FreeAt treats the agent as an ordinary candidate.
 func (m *machine) resolvePending() {
 	r := m.s.Observed.Record
 	if p := m.s.Pending.Record; m.s.Observed.Absent || r.UID != p.UID || r.Holder != p.Holder || r.Token != p.Token || r.TokenBase != p.TokenBase || r.AcquireTime != p.AcquireTime || !m.sameAttempt(r, p) {
@@ -207,14 +207,14 @@ func (m *machine) resolvePending() {
 	}
 }
 
-// sameAttempt reports whether two records are of one attempt of a run.
+// sameAttempt reports whether two records belong to the same attempt of a run.
 func (m *machine) sameAttempt(r, o Record) bool {
 	return m.c.Runs == nil || r.Runs.Now.ID == o.Runs.Now.ID && r.Runs.Now.Attempt == o.Runs.Now.Attempt
 }
 
 // begin starts a tenure that a confirmed write has won.
 func (m *machine) begin(w Attempt, stored Record) {
-	if c := m.s.Write; c != nil { // the answer to an acquire came while a confirmation was under way: now it is a renewal
+	if c := m.s.Write; c != nil { // the answer to an acquire arrived while a confirmation was in flight: the confirmation is now a renewal
 		renewal := *c
 		renewal.Kind = Renew
 		m.s.Write = &renewal
@@ -225,7 +225,7 @@ func (m *machine) begin(w Attempt, stored Record) {
 		m.s.Phase = Stopping
 		m.s.Stop = Stop{Reason: ReasonPodTerminating, KillAt: m.t.Boot, Exits: true}
 	case m.t.Boot >= w.SentAt.Add(m.s.renewBy(m.c)):
-		// The answer came so late that the process would be told to stop at once. Confirm first.
+		// The answer came so late that the agent would stop the process at once. Confirm first.
 		m.s.Phase, m.s.Pending = Acquiring, &w
 	default:
 		m.s.Tenure = tenureOf(stored, w.SentAt)
@@ -234,7 +234,7 @@ func (m *machine) begin(w Attempt, stored Record) {
 		m.s.Tree = Tree{Alive: true}
 		m.do(m.startChild(stored))
 		if m.c.KeepRunning {
-			m.do(ExtendLeash{Deadline: Never}) // Once it runs. It is not to begin after its tenure.
+			m.do(ExtendLeash{Deadline: Never}) // After the start: the process must not start after its tenure.
 		}
 	}
 }
@@ -244,7 +244,7 @@ func (m *machine) startChild(r Record) StartChild {
 	if m.c.Runs != nil {
 		start.Run, start.Previous = r.Runs.Now, r.Runs.Previous
 		if tick := start.Run.Tick; tick != 0 && tick <= start.Previous {
-			start.Previous = 0 // a backfill: from the one to the other there is no way forward
+			start.Previous = 0 // a backfill: the previous tick is not before this one
 		}
 	}
 	return start
@@ -254,7 +254,7 @@ func tenureOf(r Record, sent Instant) Tenure {
 	return Tenure{UID: r.UID, Token: r.Token, Transitions: r.Transitions, AcquireTime: r.AcquireTime, Confirmed: sent}
 }
 
-// FreeAt is the earliest instant at which this candidate may try to acquire the Lease that it sees.
+// FreeAt returns the earliest instant at which this candidate may try to acquire the observed Lease.
 func (c Config) FreeAt(s State) Instant {
 	r, since := s.Observed.Record, s.Observed.At
 	if s.Past != nil {
@@ -272,13 +272,13 @@ func (c Config) FreeAt(s State) Instant {
 	case !proven:
 		at = c.expiry(s, since).Add(c.jitter(r.Holder))
 	case r.Free() && (s.lastWasMine() || to != "" && to != AnyPod && to != c.Identity.Pod):
-		at = since.Add(c.RetryPeriod) // the others go first
+		at = since.Add(c.RetryPeriod) // other candidates go first
 	}
 	return max(at, s.NotBefore)
 }
 
-// jitter is Config.Jitter less the step of a holder that goes before this candidate and does not run now, so that the first
-// of those who run waits for nobody.
+// jitter returns Config.Jitter, reduced by one step if the holder, which does not run now, has a lower ordinal than this
+// candidate. The first of the running candidates then waits for no other.
 func (c Config) jitter(holder string) time.Duration {
 	id, _ := ParseIdentity(holder)
 	if mine, his := ordinal(c.Identity.Pod), ordinal(id.Pod); his >= 0 && his < mine {
@@ -287,7 +287,7 @@ func (c Config) jitter(holder string) time.Duration {
 	return c.Jitter
 }
 
-// ordinal is the number at the end of a pod's name, -1 if there is none.
+// ordinal returns the number at the end of a pod's name; -1 if there is none.
 func ordinal(pod string) int {
 	n, err := strconv.ParseUint(pod[strings.LastIndexByte(pod, '-')+1:], 10, 16)
 	if err != nil {
@@ -296,14 +296,14 @@ func ordinal(pod string) int {
 	return int(n)
 }
 
-// proven reports whether it is known that the last tenure is over, so that nothing is waited for but lockDelay, and
-// whether it ended cleanly, so that not even that is.
+// proven reports whether the last tenure is known to be over, so that at most lockDelay must pass. clean reports whether it ended
+// cleanly, so that lockDelay need not pass either.
 func (c Config) proven(s State) (proven, clean bool) {
 	switch r := s.Observed.Record; {
 	case r.Free():
 		return true, !r.Release.Unclean
 	case r.Holder == c.Identity.String(), r.Holder == "" && s.lastWasMine():
-		// Of this agent's own tenures no process lives, or it would not be waiting.
+		// No process of this agent's own tenures lives, or the agent would not be waiting.
 		return true, s.lastWasMine() && s.Past.Clean
 	case c.EndProvesDeath && s.Death.of(r.Holder):
 		return true, false
@@ -312,9 +312,10 @@ func (c Config) proven(s State) (proven, clean bool) {
 	}
 }
 
-// expiry is when time alone frees the Lease: the longest duration that it was ever seen with during this tenure counts, and
-// the own, since others write the Lease too, and what they lower ends no right of the holder's. Holders that outlast an outage of the API server are given the time to
-// renew after it: that they do not renew meanwhile says nothing about them.
+// expiry returns when time alone frees the Lease. The longest duration counts that the Lease was seen with during this tenure,
+// and this candidate's own duration: others write the Lease too, and a duration that they lower takes no right from the holder.
+// With KeepRunning, holders outlast an outage of the API server. They get time to renew after it, because a missing renewal
+// during the outage proves nothing.
 func (c Config) expiry(s State, since Instant) Instant {
 	at := since.Add(min(max(s.Observed.Longest, s.Observed.Record.Duration, c.Duration), MaxDuration))
 	if c.KeepRunning {
@@ -327,10 +328,10 @@ func (c Config) expiry(s State, since Instant) Instant {
 func (s State) lastWasMine() bool {
 	p, r := s.Past, s.Observed.Record
 	return p != nil && r.UID == p.Tenure.UID && r.Token == p.Tenure.Token && r.Transitions == p.Tenure.Transitions &&
-		(r.AcquireTime == 0 || r.AcquireTime == p.Tenure.AcquireTime) // a release leaves none
+		(r.AcquireTime == 0 || r.AcquireTime == p.Tenure.AcquireTime) // a release clears it
 }
 
-// hold is for Holding: renew, until there is a reason to stop.
+// hold handles the phase Holding: it renews until there is a reason to stop.
 func (m *machine) hold() {
 	if stop, why := m.mustStop(); stop {
 		m.s.Phase, m.s.Stop = Stopping, why
@@ -339,7 +340,7 @@ func (m *machine) hold() {
 	m.renewWhenDue(m.s.Tenure.Confirmed.Add(m.s.renewBy(m.c)))
 }
 
-// renewWhenDue sends the next renewal; limit is when its answer is of no more use, unless the process runs on anyway.
+// renewWhenDue sends the next renewal. limit is when its answer stops being useful, unless the process keeps running anyway.
 func (m *machine) renewWhenDue(limit Instant) {
 	if m.c.KeepRunning {
 		limit = Never
@@ -349,7 +350,7 @@ func (m *machine) renewWhenDue(limit Instant) {
 	}
 }
 
-// mustStop is the list of all that ends a tenure, the most urgent first.
+// mustStop lists everything that ends a tenure, the most urgent first.
 func (m *machine) mustStop() (bool, Stop) {
 	grace := m.t.Boot.Add(m.c.GracePeriod)
 	seen := m.s.Observed
@@ -365,7 +366,7 @@ func (m *machine) mustStop() (bool, Stop) {
 		return true, Stop{Reason: cmp.Or(m.s.Tree.Reason, ReasonProcessExited), KillAt: m.t.Boot, Exits: m.c.Runs == nil}
 	case m.s.Terminating:
 		return true, Stop{Reason: ReasonPodTerminating, KillAt: grace, Exits: true}
-	case m.s.Tree.Unhealthy != "": // the agent ends too: it is for the kubelet to restart the container, and to wait before it does
+	case m.s.Tree.Unhealthy != "": // the agent exits too, because the kubelet restarts the container, with a backoff
 		return true, Stop{Reason: m.s.Tree.Unhealthy, KillAt: m.t.Boot.Add(m.s.Tree.Grace), Exits: m.c.Runs == nil}
 	case to != "" && to != m.c.Identity.Pod:
 		return true, Stop{Reason: cmp.Or(seen.Record.Handover.Reason, ReasonSwitchover), KillAt: grace}
@@ -376,20 +377,20 @@ func (m *machine) mustStop() (bool, Stop) {
 	return false, Stop{}
 }
 
-// stop is for Stopping: first the processes, then the Lease. The Lease is renewed while processes live, and released
-// only when none does.
+// stop handles the phase Stopping. It first stops the processes, then releases the Lease. It renews the Lease while processes
+// live, and releases it only when none lives.
 func (m *machine) stop() {
 	if !m.s.Stop.Lost && m.lost() {
 		m.s.Stop.Lost, m.s.Stop.KillAt = true, m.t.Boot
 	}
 	if m.s.Terminating {
 		m.s.Stop.Exits = true
-		m.s.Stop.KillAt = min(m.s.Stop.KillAt, m.t.Boot.Add(m.c.GracePeriod)) // the first call has the least
+		m.s.Stop.KillAt = min(m.s.Stop.KillAt, m.t.Boot.Add(m.c.GracePeriod)) // the first call is the earliest
 	}
 	if m.s.Tree.Alive {
 		m.stopTree()
 		if !m.s.Stop.Lost {
-			m.renewWhenDue(Never) // Also past the deadline: no process that is hard to kill must be joined by another.
+			m.renewWhenDue(Never) // Also after the deadline: while a process is hard to kill, no other may start beside it.
 		}
 		return
 	}
@@ -409,7 +410,7 @@ func (m *machine) stop() {
 	}
 }
 
-// stopTree asks the process to end, and kills what is left when its time is up or when the process itself has ended.
+// stopTree asks the process to end. It kills all remaining processes when their time is up or when the main process has ended.
 func (m *machine) stopTree() {
 	s := &m.s.Stop
 	kill := s.Lost || m.s.Tree.Exited
@@ -436,8 +437,8 @@ func (m *machine) stopSignal() int {
 	return sigterm
 }
 
-// lost reports whether the newest observation of the Lease excludes that it is still this tenure's. This agent releases it only
-// when no process lives: a release before that is somebody else's, and another may be starting.
+// lost reports whether the newest observation of the Lease excludes that it is still this tenure's. This agent releases the Lease
+// only when no process lives. A release that it sees before that is another client's write, and another holder may be starting.
 func (m *machine) lost() bool {
 	return m.s.Observed.Absent || !(m.s.owns(m.c, m.s.Observed.Record) || m.released() && !m.s.Tree.Alive)
 }
@@ -448,11 +449,12 @@ func (m *machine) released() bool {
 	return !m.s.Observed.Absent && r.Free() && r.UID == m.s.Tenure.UID && r.Token == m.s.Tenure.Token
 }
 
-// othersMayAcquire is when the last confirmed write has run out for everyone; releasing it is of no more use.
+// othersMayAcquire returns when the last confirmed write has run out for every candidate. After that a release has no use.
 func (m *machine) othersMayAcquire() Instant { return m.s.Tenure.Confirmed.Add(m.c.Duration) }
 
-// releaseUntil is how long a release is tried. Of a run it says how it ended: as long as nobody else has acquired the Lease that is
-// worth storing, and since no process lives, and only this revision can be replaced, it is safe at any time.
+// releaseUntil returns how long a release is tried. The release of a run says how the run ended. That is worth storing as long as
+// nobody else has acquired the Lease. It is safe at any time, since no process lives and the write can replace only this
+// revision.
 func (m *machine) releaseUntil() Instant {
 	if m.c.Runs != nil {
 		return Never

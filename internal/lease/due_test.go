@@ -41,7 +41,7 @@ func TestNextTickKnowsTheLast(t *testing.T) {
 	}
 }
 
-// Who knows what time it is nowhere starts nothing by a schedule, and goes on with what was started.
+// A candidate that knows no reliable time starts nothing by a schedule, and continues what was started.
 func TestNoTimeOfTheServers(t *testing.T) {
 	s := every(t, "1", schedule.OverlapSkip)
 	runs := Runs{Schedule: s, Facts: schedule.Facts{Settled: 900}}
@@ -140,7 +140,7 @@ func TestTickIsStartedInTimeByAClockThatWasToldLongAgo(t *testing.T) {
 	}
 }
 
-// A Lease that was just seen says nothing of what time it is.
+// A Lease that was just seen does not contain the time.
 func TestTimeIsAskedForBeforeATickIsStarted(t *testing.T) {
 	d := toldFirst(runConfig(), idle(Runs{Schedule: every(t, "5", schedule.OverlapSkip), Facts: schedule.Facts{Settled: 900}}))
 	d.after(198 * time.Second).seenLater(func(*Record) {})
@@ -183,7 +183,7 @@ func TestReplaceByTheHolder(t *testing.T) {
 	}
 }
 
-// Never attempt 2 of what was to be replaced.
+// A run that must be replaced never gets attempt 2.
 func TestReplaceByACandidate(t *testing.T) {
 	for name, state := range map[string]RunState{"vanished": RunRunning, "between two attempts": RunFailed} {
 		runs := Runs{Schedule: every(t, "5", schedule.OverlapReplace), Facts: schedule.Facts{Settled: 600, Since: 600}}
@@ -291,7 +291,7 @@ func TestABackfillHasNoPreviousTick(t *testing.T) {
 	}
 }
 
-// What can't be read may say that what seems due was run.
+// Text that cannot be parsed may say that the run that seems due was executed.
 func TestBadRunsBlock(t *testing.T) {
 	d := toldFirst(runConfig(), idle(Runs{Bad: "nonsense", Asked: Request{Name: "again"}}))
 	hasNo[SendWrite](t, d)

@@ -179,7 +179,7 @@ func TestLongestDurationOfATenureIsWaitedFor(t *testing.T) {
 	}
 }
 
-// A second look back in time does not cut short the wait of the first.
+// A second observation of an earlier state does not shorten the wait of the first.
 func TestWaitAfterWentBackIsNotCutShort(t *testing.T) {
 	long := held(other, 100)
 	long.Duration = time.Hour

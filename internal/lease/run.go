@@ -8,61 +8,67 @@ import (
 	"github.com/singletonjob/operator/internal/schedule"
 )
 
-// Runs are what a Lease says of the runs of a job that runs to completion. The zero value is that of one that has not run yet, and of
-// a job whose process is to run for ever.
+// Runs are the part of a Lease that describes the runs of a job that runs to completion. The zero value belongs to a job without
+// a run so far, and to a job whose process runs indefinitely.
 //
-// No write is added to a run that goes well: the acquire names it, and the release says how it ended. So of all who find that a run is
-// due one starts it, and what was stored is all that there is to know of it.
+// A run that goes well adds no writes: the acquire names the run, and the release says how it ended. So of all candidates that
+// find a run due, one starts it, and the stored Lease is the complete knowledge about it.
 type Runs struct {
-	// Bad is what stands in the Lease in place of all this, cut short, if that can't be read. Then nobody starts a run, since what is
-	// due may have been run; the operator says so.
+	// Bad is the text found in the Lease, shortened, if these fields cannot be parsed. Then nobody starts a run, since the due
+	// run may already have been executed. The operator reports it.
 	Bad string
-	// Now is the newest run, Past are those before it, newest first, and final. Past is shared between records and never changed
-	// in place.
+	// Now is the newest run. Past holds the runs before it, newest first; they are final. Past is shared between records and
+	// never changed in place.
 	Now  Run
 	Past []Run
-	// Asked is a run that a person asks for; Answered names the last such that was started.
+	// Asked is a run that a user requests. Answered names the last request for which a run was started.
 	Asked    Request
 	Answered string
-	// Schedule says when runs are due, nil where nothing does, and Facts what is known of its ticks. The operator writes the former.
+	// Schedule says when runs are due; nil if there is no schedule. Facts is the known state of its ticks. The operator writes
+	// Schedule.
 	Schedule *schedule.Schedule
 	Facts    schedule.Facts
-	// Missed and Skipped count ticks that had no run. Previous is the tick of the last run that was completed.
+	// Missed and Skipped count ticks without a run. Previous is the tick of the last completed run.
 	Missed, Skipped int64
 	Previous        schedule.Stamp
 }
 
-// Run is one run: work that is to be done once, in as many attempts as it takes, one after another.
+// Run is one run: work to do once, in as many attempts as it takes, one after another.
 type Run struct {
-	// ID is the run's idempotency key: the same for all its attempts, and no other run's. Empty before the first run.
+	// ID is the run's idempotency key. All attempts of the run share it, and no other run has it. It is empty before the first
+	// run.
 	ID string
-	// Tick is that of the schedule which the run is for; 0 for none.
+	// Tick is the tick of the schedule for which the run was started; 0 for none.
 	Tick schedule.Stamp
-	// Attempt counts acquires, from 1: nobody can tell a process that never began from one that did.
+	// Attempt counts acquires, from 1. It does not count started processes, because nobody can tell a process that never began
+	// from one that did.
 	Attempt int32
 	State   RunState
-	// Token is that of the last attempt, Pod and PodUID its pod: names come again. Past runs have no PodUID.
+	// Token is the last attempt's token, Pod and PodUID its pod. PodUID is needed because pod names are reused. Past runs have no
+	// PodUID.
 	Token       int64
 	Pod, PodUID string
-	// Code and Reason say how the last attempt ended that has.
+	// Code and Reason describe the end of the newest attempt that has ended.
 	Code   int
 	Reason Reason
-	// Began and Ended are the first attempt's begin and the last one's end, in milliseconds of the clocks of who wrote them, for people.
+	// Began and Ended are the start of the first attempt and the end of the last one, in milliseconds of the clocks of the
+	// machines that wrote them, for people.
 	Began, Ended int64
-	// Until is when no attempt may run any more, 0 for none: when both clocks have reached it, of which the later one wrote it.
+	// Until is the time after which no attempt may run; 0 for none. It is written from the later of the two clocks, and is
+	// reached when both clocks have reached it.
 	Until schedule.Stamp
 }
 
-// RunState is how far a run has got.
+// RunState is the state of a run.
 type RunState string
 
 // The states of a run. The last three are final.
 const (
-	// RunRunning: an attempt is under way, or its holder vanished.
+	// RunRunning: an attempt is in progress, or its holder has vanished.
 	RunRunning RunState = "Running"
 	// RunFailed: an attempt failed, and another follows.
 	RunFailed RunState = "Failed"
-	// RunComplete: an attempt has ended with 0, and all its processes are gone.
+	// RunComplete: an attempt has ended with exit code 0, and none of its processes lives.
 	RunComplete RunState = "Complete"
 	// RunGivenUp: no attempt follows.
 	RunGivenUp RunState = "GivenUp"
@@ -70,54 +76,55 @@ const (
 	RunReplaced RunState = "Replaced"
 )
 
-// IsOf reports whether a run is one of the job of that UID: no two jobs share one.
+// IsOf reports whether a run belongs to the job with that UID. No two jobs share a UID.
 func (r Run) IsOf(uid string) bool {
 	of, _, _ := strings.Cut(r.ID, "/")
 	return r.ID != "" && of == uid
 }
 
-// Open reports whether a run was started and its last word is not said.
+// Open reports whether a run was started and has no final state.
 func (r Run) Open() bool { return r.State == RunRunning || r.State == RunFailed }
 
-// Request asks for a run beside the schedule.
+// Request asks for a run in addition to the schedule.
 type Request struct {
-	// Name tells one request from another. It is followed once.
+	// Name tells one request from another. A request starts one run only.
 	Name string
-	// Tick is what the run is for; 0 for none. The schedule goes on as if there had been no such run.
+	// Tick is the tick for which the run is started; 0 for none. The schedule continues as if the run had not happened.
 	Tick schedule.Stamp
 }
 
-// RunPolicy makes an agent run its process to completion, once for each run.
+// RunPolicy makes an agent run its process to completion, once per run.
 type RunPolicy struct {
-	// UID is the job's, with which the IDs of its runs begin.
+	// UID is the job's UID. The IDs of its runs begin with it.
 	UID string
-	// BackoffLimit is how many attempts a run has after the first.
+	// BackoffLimit is the number of attempts of a run after the first.
 	BackoffLimit int32
-	// ActiveDeadline is how long after its first attempt began a run may last; 0 for ever.
+	// ActiveDeadline is the longest time that a run may take from the start of its first attempt; 0 for no limit.
 	ActiveDeadline time.Duration
-	// FailCodes are exit codes after which no attempt follows.
+	// FailCodes are exit codes after which no other attempt follows.
 	FailCodes []int32
-	// Leaves has the agent end when the run that its pod ran last is over, and nothing is asked for.
+	// Leaves makes the agent exit when the last run, whose last attempt ran in its pod, is over and no run is requested.
 	Leaves bool
 }
 
-// Reasons of runs' ends that are not those of tenures.
+// Reasons for the end of a run that are not reasons for the end of a tenure.
 const (
-	ReasonDeadlineExceeded Reason = "DeadlineExceeded" // activeDeadlineSeconds are over
+	ReasonDeadlineExceeded Reason = "DeadlineExceeded" // activeDeadlineSeconds have passed
 	ReasonReplaced         Reason = "Replaced"         // the next run came due, under overlap Replace
-	ReasonNotBegun         Reason = "NotBegun"         // the Lease was given back before the process was started: the attempt is made again
+	ReasonNotBegun         Reason = "NotBegun"         // the Lease was released before the process was started: the attempt is repeated
 )
 
 // PastRunsLimit bounds Runs.Past.
 const PastRunsLimit = 5
 
-// The delays between attempts, as a Job's.
+// The delays between attempts are the same as a Kubernetes Job's.
 const (
 	firstBackoff = 10 * time.Second
 	maxBackoff   = 6 * time.Minute
 )
 
-// backoff is how long after its end an attempt is followed by the next. One that was ended by others is followed at once.
+// backoff returns the time between the end of an attempt and the next attempt. It is 0 if something other than the process itself
+// ended the attempt.
 func (r Run) backoff() time.Duration {
 	if r.State == RunFailed && !slices.Contains(ownFaults, r.Reason) {
 		return 0
@@ -126,29 +133,29 @@ func (r Run) backoff() time.Duration {
 	return min(maxBackoff, firstBackoff<<min(max(0, r.Attempt-1), enough))
 }
 
-// ownFaults are the process's own.
+// ownFaults are the reasons for which the process itself is responsible.
 var ownFaults = []Reason{ReasonProcessExited, ReasonPreActivateFailed, ReasonStartupFailed, ReasonLivenessFailed, ReasonPostStartFailed}
 
-// OfSchedule reports whether it was the schedule that asked for the run. One by hand may be for a tick, too.
+// OfSchedule reports whether the schedule started the run. A run requested by hand can also have a tick.
 func (r Run) OfSchedule() bool { return r.Tick != 0 && strings.HasSuffix(r.ID, "/"+r.Tick.String()) }
 
-// asked is the request that is to be followed, if one is. One of which there is a run was.
+// asked returns the request that a run must be started for, if there is one. A request for which a run exists has been answered.
 func (r Runs) asked(uid string) (Request, bool) {
 	id := uid + "/" + r.Asked.Name
 	followed := r.Asked.Name == r.Answered || r.Now.ID == id || slices.ContainsFunc(r.Past, func(p Run) bool { return p.ID == id })
 	return r.Asked, r.Asked.Name != "" && !followed
 }
 
-// facts are those of the schedule. That a run is under way is what the run says.
+// facts returns the facts about the schedule. Whether a run is in progress comes from the run itself.
 func (r Runs) facts() schedule.Facts {
 	r.Facts.Running = r.Now.Open()
 	return r.Facts
 }
 
-// started are the runs with a new one. The one before it is over.
+// started returns the runs with a new one. The run before it is over.
 func (r Runs) started(run Run, c RunPolicy, t Time, later time.Time) Runs {
 	if r.Now.ID != "" {
-		r.Now.PodUID = "" // of which only the newest run's matters
+		r.Now.PodUID = "" // only the newest run's is needed
 		r.Past = append([]Run{r.Now}, r.Past[:min(len(r.Past), PastRunsLimit-1)]...)
 	}
 	run.Attempt, run.State, run.Began = 1, RunRunning, t.Wall/1000
@@ -159,7 +166,7 @@ func (r Runs) started(run Run, c RunPolicy, t Time, later time.Time) Runs {
 	return r
 }
 
-// ended are the runs after the last word on the present one: its state, and what became of the ticks that it settles.
+// ended returns the runs after the present one has reached a final state, with the ticks that this settles.
 func (r Runs) ended(state RunState, why Reason, at schedule.Stamp, wall int64) Runs {
 	facts := r.facts()
 	r.Now.State, r.Now.Reason, r.Now.Ended = state, why, wall

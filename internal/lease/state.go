@@ -5,18 +5,18 @@ import (
 	"time"
 )
 
-// Phase is where an agent stands.
+// Phase is the phase of an agent.
 type Phase uint8
 
 // The phases. A tenure spans Holding and Stopping.
 const (
-	// Waiting: somebody else holds the Lease, or its state is not known.
+	// Waiting: another agent holds the Lease, or its state is not known.
 	Waiting Phase = iota
-	// Acquiring: an acquire is under way or its outcome is not known. It is not a tenure yet.
+	// Acquiring: an acquire is in flight, or its outcome is unknown. This is not a tenure yet.
 	Acquiring
 	// Holding: the process runs.
 	Holding
-	// Stopping: the process is being stopped, or the Lease released after it. No other may start yet.
+	// Stopping: the agent stops the process, then releases the Lease. No other process may start yet.
 	Stopping
 )
 
@@ -24,35 +24,36 @@ func (p Phase) String() string {
 	return [...]string{"Waiting", "Acquiring", "Holding", "Stopping"}[p]
 }
 
-// Observation is the newest that is known of the Lease.
+// Observation is the newest known state of the Lease.
 type Observation struct {
 	// Known is false until the first read.
 	Known bool
-	// Absent says that there is no Lease; Record.Revision is then the newest revision known.
+	// Absent means that the Lease does not exist. Record.Revision is then the newest known revision.
 	Absent bool
 	Record Record
-	// At is the instant after the answer that first showed this UID and revision: waiting counts from here.
+	// At is the instant after the answer that first showed this UID and revision. Waiting counts from At.
 	At Instant
-	// Fresh is when an answer or an event last showed it to be so.
+	// Fresh is when an answer or an event last showed the Lease in this state.
 	Fresh Instant
-	// Longest is the longest duration seen of this tenure: of this UID and token, and of what was before a Lease was recreated.
+	// Longest is the longest duration seen during this tenure, that is, with this UID and token. It carries over when the Lease
+	// is recreated.
 	Longest time.Duration
 }
 
-// Kind is what a write is for.
+// Kind is the purpose of a write.
 type Kind uint8
 
 // The kinds of writes.
 const (
 	// Acquire begins a tenure.
 	Acquire Kind = iota
-	// Confirm repeats an acquire whose answer was lost, now that a read has shown it stored.
+	// Confirm repeats an acquire whose answer was lost, after a read has shown that the acquire is stored.
 	Confirm
 	// Renew extends a tenure.
 	Renew
 	// ReleaseLease releases the Lease.
 	ReleaseLease
-	// Close ends a run whose last attempt's holder vanished, and frees the Lease of it. It is a candidate's.
+	// Close ends a run whose last attempt's holder vanished, and clears the holder. A candidate sends it.
 	Close
 )
 
@@ -63,14 +64,14 @@ func (k Kind) String() string {
 // Attempt is one write.
 type Attempt struct {
 	Kind Kind
-	// Record is what to store; its UID and Revision are those to be replaced.
+	// Record is the record to store. Its UID and Revision are those that the write replaces.
 	Record Record
 	// Nonce is Record.RenewTime; no two attempts of one agent share it.
 	Nonce int64
-	// SentAt is an instant before the first byte was sent. Validity counts from here.
+	// SentAt is an instant before the first byte was sent. Validity counts from SentAt.
 	SentAt Instant
-	// Patience is until when the answer is waited for; then others go out beside it. Deadline is until when it is of use:
-	// until then the request stays under way, and its answer counts whenever it comes.
+	// Patience is when the agent stops waiting for the answer and may send other requests. Deadline is when the answer stops
+	// being useful: until then the request stays in flight, and its answer counts whenever it arrives.
 	Patience, Deadline Instant
 }
 
@@ -79,45 +80,46 @@ type Tenure struct {
 	UID         string
 	Token       int64
 	Transitions int32
-	// AcquireTime is the Lease's: others that acquire it write another, also a client-go elector, which keeps the token.
+	// AcquireTime is the Lease's acquireTime. Any other acquire writes a different one. This includes a client-go elector's,
+	// which keeps the token.
 	AcquireTime int64
-	// Confirmed is the SentAt of the newest write known to be stored.
+	// Confirmed is the SentAt of the newest write that is known to be stored.
 	Confirmed Instant
 	// RunUntil is when the run must end; 0 for never.
 	RunUntil Instant
 }
 
-// Stop says how the present tenure is coming to its end.
+// Stop describes how the present tenure ends.
 type Stop struct {
 	Reason Reason
-	// Lost: the Lease is somebody else's or gone; there is nothing to release.
+	// Lost means that another holder has the Lease or that it was deleted. There is nothing to release.
 	Lost bool
-	// KillAt is when SIGTERM becomes SIGKILL.
+	// KillAt is when the agent follows SIGTERM with SIGKILL.
 	KillAt Instant
-	// Signalled and Killed say that SIGTERM, and SIGKILL, were sent.
+	// Signalled and Killed mean that SIGTERM and SIGKILL were sent.
 	Signalled bool
 	Killed    bool
-	// Exits says that the agent ends with the tenure.
+	// Exits means that the agent exits when the tenure ends.
 	Exits bool
-	// Ending is set when no process lives, for a run.
+	// Ending is the end of the attempt. It is set when no process lives.
 	Ending Ending
 }
 
-// Tree is what is known of the tenure's processes.
+// Tree is the known state of the tenure's processes.
 type Tree struct {
 	// Alive is true from StartChild until TreeGone.
 	Alive bool
-	// Exited is set when the user's process has ended; Code, Crashed and Reason are its.
+	// Exited is set when the user's process has ended. Code, Crashed and Reason describe that end.
 	Exited  bool
 	Code    int
 	Crashed bool
 	Reason  Reason
-	// Unhealthy is why the process must end though it runs, empty if it need not, and Grace the time that it is given to.
+	// Unhealthy is the reason why the running process must end, empty if there is none. Grace is the time that it gets to stop.
 	Unhealthy Reason
 	Grace     time.Duration
 }
 
-// Past is the last tenure of this agent process: all its processes are dead.
+// Past is the last tenure of this agent process. All processes of that tenure are dead.
 type Past struct {
 	Tenure Tenure
 	At     Instant
@@ -125,70 +127,74 @@ type Past struct {
 	Reason Reason
 }
 
-// Death is what is known of the end of another agent process of this pod, which the Lease names as its holder.
+// Death is what is known about the end of the agent process that the Lease names as its holder, if that is another agent process
+// of this pod.
 type Death struct {
-	// Holder is the one that it is about; empty for none.
+	// Holder is the holder in question; empty for none.
 	Holder string
-	// Asked says that an answer is awaited, Again when the next question is due.
+	// Asked means that an answer is pending. Again is when the next question is due.
 	Asked bool
 	Again Instant
-	// Proven says that it is dead, and From since when that counts.
+	// Proven means that the holder is dead. From is the instant from which that counts.
 	Proven bool
 	From   Instant
-	// Seen says that it was not proven before: it may have been killed only now.
+	// Seen means that an earlier answer did not prove the death: the process may have been killed only now.
 	Seen bool
 }
 
 // of reports whether a holder is proven to be dead.
 func (d Death) of(holder string) bool { return d.Proven && d.Holder == holder }
 
-// State is all that an agent remembers. The zero value is the state of an agent that has just started. Only Step changes
+// State is everything that an agent remembers. The zero value is the state of an agent that has just started. Only Step changes
 // it.
 type State struct {
 	Phase    Phase
 	Observed Observation
 	WatchUp  bool
 
-	// Write and Read are the requests whose answers are waited for; at most one of each.
+	// Write and Read are the requests whose answers the agent waits for; at most one of each.
 	Write *Attempt
 	Read  *Reading
-	// Of others the outcome is not known: renewals and releases, oldest first, and an acquire or its confirmation. They
-	// may be under way still. All rest on the same revision as what is sent after them, so that one at most is stored.
+	// Unsettled and Pending are other writes, whose outcomes are unknown. Unsettled holds renewals and releases, oldest first;
+	// Pending is an acquire or its confirmation. They can still be in flight. They and the writes sent after them all replace the
+	// same revision, so at most one is stored.
 	Unsettled []Attempt
 	Pending   *Attempt
-	// Overdue are reads that may be under way still, oldest first.
+	// Overdue holds reads that can still be in flight, oldest first.
 	Overdue []Reading
 
-	// MustRead asks for a read, of an ID from Since on, to find out what became of a write. A candidate's next write waits for
-	// the answer; a tenure's does not, unless Stale says that what is known is certainly not what the server has: then no
-	// write can succeed without it.
+	// MustRead requires a read with an ID of at least Since, to find out the outcome of a write. A candidate sends no write
+	// before the answer arrives. A holder does, unless Stale is set. Stale means that the known state certainly differs from the
+	// server's, so no write can succeed without the read.
 	MustRead, Stale bool
 	Since           int64
-	// ReadAfter is when the next read may go out, WriteAfter when the next write may, after one that failed.
+	// ReadAfter is when the next read may be sent. WriteAfter is when the next write may be sent after one that failed.
 	ReadAfter, WriteAfter Instant
-	// RetryOnChange says that WriteAfter ends at once when the Lease is seen at another revision.
+	// RetryOnChange ends the wait for WriteAfter as soon as the agent sees the Lease at another revision.
 	RetryOnChange bool
 	// RenewAt is when the next renewal is due.
 	RenewAt Instant
-	// RoundTrip is the longest that requests took of late, Backoff how much patience failures in a row ask for.
+	// RoundTrip is the longest recent round trip of a request. It decays slowly. Backoff is the patience that a series of
+	// failures calls for.
 	RoundTrip, Backoff time.Duration
-	// Answered is when a request was answered last, Disconnected says that those since were in vain, ReconnectedAt when one
-	// was answered again after that.
+	// Answered is when a request was last answered. Disconnected means that requests since then have failed. ReconnectedAt is
+	// when a request was answered again after that.
 	Answered      Instant
 	Disconnected  bool
 	ReconnectedAt Instant
-	// NotBefore is when every holder is dead that the API server may have forgotten, after its data went back in time.
+	// NotBefore is set when the API server's data goes back in time. At that instant every holder that the server may have
+	// forgotten is dead.
 	NotBefore Instant
 
-	// WatchFrom is a revision that a write found outdated before the watch had told so, WatchBy until when the watch has time
-	// to tell; 0 if it is not doubted.
+	// WatchFrom is a revision that a write found outdated before the watch reported a newer one. WatchBy is when the watch must
+	// have reported it; 0 if the watch is not in doubt.
 	WatchFrom int64
 	WatchBy   Instant
 
-	// Server is the API server's time, for what is due by a schedule.
+	// Server is the API server's time, for schedules.
 	Server ServerClock
 
-	// Late is how much more than the margin the kill is given, because what is due gets a CPU late.
+	// Late is the time that a kill gets in addition to the margin, because due work gets a CPU late.
 	Late time.Duration
 
 	Tenure Tenure
@@ -197,42 +203,42 @@ type State struct {
 	Past   *Past
 	Death  Death
 
-	// Terminating says that the agent was told to stop, by Signal.
+	// Terminating means that the agent received Signal and must exit.
 	Terminating bool
 	Signal      int
 
-	// Done says that Exit was asked for; nothing is done after it.
+	// Done means that Step has returned Exit. Nothing is done after that.
 	Done bool
 
-	// LastNonce is the newest nonce given out, LastRead the newest read.
+	// LastNonce is the newest nonce used, LastRead the ID of the newest read.
 	LastNonce, LastRead int64
 
-	// Wake is when Step wants to be called next, if no event comes before.
+	// Wake is when Step must be called next if no event arrives before.
 	Wake Instant
 }
 
-// Reading is a read under way. Its instants are as an Attempt's.
+// Reading is a read in flight. Its instants mean the same as an Attempt's.
 type Reading struct {
 	ID                         int64
 	SentAt, Patience, Deadline Instant
-	// Floor is the newest revision that was known when it was sent: an answer below it is stale, or the server's data
-	// was restored from a backup.
+	// Floor is the newest revision known when the read was sent. An answer below Floor is stale, or the server's data was
+	// restored from a backup.
 	Floor int64
 }
 
-// Awaits reports whether the answer to a write is of use still.
+// Awaits reports whether the answer to a write is still useful.
 func (s State) Awaits(nonce int64) bool {
 	mine := func(a Attempt) bool { return a.Nonce == nonce }
 	return s.Write != nil && mine(*s.Write) || s.Pending != nil && mine(*s.Pending) || slices.ContainsFunc(s.Unsettled, mine)
 }
 
-// AwaitsRead reports whether the answer to a read is of use still.
+// AwaitsRead reports whether the answer to a read is still useful.
 func (s State) AwaitsRead(id int64) bool {
 	mine := func(r Reading) bool { return r.ID == id }
 	return s.Read != nil && mine(*s.Read) || slices.ContainsFunc(s.Overdue, mine)
 }
 
-// Deadline is the instant at which the tenure's processes are dead.
+// Deadline returns the instant by which the tenure's processes must be dead.
 func (s State) Deadline(c Config) Instant {
 	if c.KeepRunning {
 		return Never
@@ -240,20 +246,20 @@ func (s State) Deadline(c Config) Instant {
 	return s.ValidUntil(c)
 }
 
-// ValidUntil is when the right to act ends unless it is renewed: Deadline without KeepRunning.
+// ValidUntil returns when the right to act ends unless it is renewed: Deadline without KeepRunning.
 func (s State) ValidUntil(c Config) Instant { return s.Tenure.Confirmed.Add(s.lasts(c)) }
 
-// lasts is for how long a confirmed write gives the right to act.
+// lasts returns how long a confirmed write gives the right to act.
 func (s State) lasts(c Config) time.Duration { return c.Duration - Margin(c.Duration) - s.Late }
 
-// RenewBy is when the process of this tenure is told to stop if nothing is confirmed until then.
+// RenewBy returns when the agent asks the process to stop if no further write is confirmed.
 func (s State) RenewBy(c Config) Instant { return s.Tenure.Confirmed.Add(s.renewBy(c)) }
 
-// renewBy is for how long after a confirmed write the process is not told to stop.
+// renewBy returns the time from a confirmed write to RenewBy.
 func (s State) renewBy(c Config) time.Duration { return min(c.RenewDeadline, s.lasts(c)) }
 
-// MayActUntil is the instant before which this agent may act, for all that is known now. ok is false where it may not at
-// all: it has no tenure, or one that it is ending.
+// MayActUntil returns the instant before which this agent may act, as far as is known now. ok is false if it may not act at all:
+// it has no tenure, or it is ending its tenure.
 func (s State) MayActUntil(c Config) (until Instant, ok bool) {
 	if s.Phase != Holding {
 		return 0, false
@@ -267,10 +273,10 @@ func (s State) Valid(c Config, at Instant) bool {
 	return ok && at < until
 }
 
-// Synced reports whether a candidate is fit to take over: it knows the Lease and hears of its changes.
+// Synced reports whether a candidate is ready to take over: it knows the Lease, and its watch is open.
 func (s State) Synced() bool { return s.Observed.Known && !s.Observed.Absent && s.WatchUp }
 
-// owns reports whether a record is that of the present tenure.
+// owns reports whether a record belongs to the present tenure.
 func (s State) owns(c Config, r Record) bool {
 	return r.UID == s.Tenure.UID && r.Holder == c.Identity.String() && r.Token == s.Tenure.Token
 }

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Step is the state machine: a pure and total function. It absorbs the event into the state as a fact, then decides
-// from the facts and the time alone, so that the order in which facts arrive cannot matter to the decision.
+// Step is the state machine: a pure and total function. It first absorbs the event into the state as a fact. It then decides from
+// the facts and the time alone, so the order in which facts arrive cannot affect the decision.
 func Step(c Config, s State, t Time, e Event) (State, []Action) {
 	m := &machine{c: c, s: s, t: t}
 	m.s.Wake = Never
@@ -17,7 +17,7 @@ func Step(c Config, s State, t Time, e Event) (State, []Action) {
 	return m.s, m.out
 }
 
-// machine is one Step under way.
+// machine is one call of Step in progress.
 type machine struct {
 	c   Config
 	s   State
@@ -27,7 +27,7 @@ type machine struct {
 
 func (m *machine) do(a Action) { m.out = append(m.out, a) }
 
-// due reports whether an instant is reached, and has Step called again when it will be.
+// due reports whether an instant is reached. If not, it makes sure that Step is called again at that instant.
 func (m *machine) due(at Instant) bool {
 	if m.t.Boot >= at {
 		return true
@@ -36,7 +36,7 @@ func (m *machine) due(at Instant) bool {
 	return false
 }
 
-// losePatience stops waiting for answers that take too long. They count when they come.
+// losePatience stops waiting for answers that take too long. They still count when they arrive.
 func (m *machine) losePatience() {
 	if w := m.s.Write; w != nil && m.t.Boot >= w.Patience {
 		m.s.Write, m.s.WriteAfter = nil, w.Patience
@@ -53,7 +53,7 @@ func (m *machine) losePatience() {
 	}
 }
 
-// awaitRequests has Step called again when a request has been waited for long enough.
+// awaitRequests makes sure that Step is called again when the patience of a request ends.
 func (m *machine) awaitRequests() {
 	if w := m.s.Write; w != nil {
 		m.due(w.Patience)
@@ -63,8 +63,8 @@ func (m *machine) awaitRequests() {
 	}
 }
 
-// patience is how long the next request is waited for: a few round trips, twice as long after each failure. While there is
-// time an API server in trouble is given more of it; when there is little left, less, so that several more fit in.
+// patience returns how long to wait for the next request's answer: a few round trips, doubled after each failure. While much time
+// is left, an API server in trouble gets more of it. When little is left, each request gets less, so that several more fit in.
 func (m *machine) patience() time.Duration {
 	most := min(maxPatience, m.c.requestTimeout())
 	left := m.s.Tenure.Confirmed.Add(m.s.renewBy(m.c)).Sub(m.t.Boot)
@@ -74,7 +74,7 @@ func (m *machine) patience() time.Duration {
 	switch {
 	case !m.tenured():
 		most = max(most, m.c.RetryPeriod)
-	case left <= 0: // only KeepRunning, and processes that are hard to kill
+	case left <= 0: // only with KeepRunning, or while processes are hard to kill
 		most = max(most, min(m.c.RetryPeriod, m.c.requestTimeout()))
 	default:
 		most = max(most, min(left/16, m.c.requestTimeout()))
@@ -84,12 +84,12 @@ func (m *machine) patience() time.Duration {
 	return min(max(minPatience, roundTrips*m.s.RoundTrip, m.s.Backoff), most)
 }
 
-// failed takes note of a request that was in vain.
+// failed records that a request failed.
 func (m *machine) failed(sent, patience Instant) {
 	m.s.Backoff = max(m.s.Backoff, 2*patience.Sub(sent))
 }
 
-// answered takes note that the API server can be reached, and how fast.
+// answered records that the API server is reachable, and how fast it answers.
 func (m *machine) answered(sent Instant) {
 	took := min(m.t.Boot.Sub(sent), maxPatience)
 	m.s.RoundTrip, m.s.Backoff = max(took, m.s.RoundTrip-m.s.RoundTrip/8), 0
@@ -99,7 +99,7 @@ func (m *machine) answered(sent Instant) {
 	}
 }
 
-// without is s without what a condition holds for. States share s, so it is not changed in place.
+// without returns s without the elements for which drop is true. States share s, so it is not changed in place.
 func without[T any](s []T, drop func(T) bool) []T {
 	if !slices.ContainsFunc(s, drop) {
 		return s
@@ -112,10 +112,10 @@ func (m *machine) absorb(e Event) {
 	case WatchOpened:
 		m.s.WatchUp = true
 		if !m.tenured() {
-			m.reread() // A holder's next renewal tells it as much.
+			m.reread() // A holder's next renewal shows the same.
 		}
 	case WatchClosed:
-		if m.s.WatchUp { // said again it must not put off the reads that stand in for the watch
+		if m.s.WatchUp { // a repeated event must not delay the reads that replace the watch
 			m.s.WatchUp, m.s.WatchBy = false, 0
 			if !m.s.MustRead { // a write that waits for a read waits no longer for a watch that broke
 				m.s.ReadAfter = m.t.Boot.Add(m.c.RetryPeriod)
@@ -148,14 +148,14 @@ func (m *machine) childExited(e ChildExited) {
 	}
 }
 
-// unhealthy takes note of what a probe says. The first word counts.
+// unhealthy records the result of a probe. The first one counts.
 func (m *machine) unhealthy(e Unhealthy) {
 	if t := &m.s.Tree; t.Alive && t.Unhealthy == "" {
 		t.Unhealthy, t.Grace = e.Reason, max(0, e.Grace)
 	}
 }
 
-// treeGone takes note that no process lives. How the main one ended is then known; if not, it ended badly.
+// treeGone records that no process lives. If the end of the main process is not known by then, it counts as a crash.
 func (m *machine) treeGone() {
 	t := &m.s.Tree
 	if t.Alive && !t.Exited {
@@ -164,14 +164,14 @@ func (m *machine) treeGone() {
 	t.Alive = false
 }
 
-// terminated takes note that the agent is to end. The first call counts.
+// terminated records that the agent must exit. The first call counts.
 func (m *machine) terminated(e Terminated) {
 	if !m.s.Terminating {
 		m.s.Terminating, m.s.Signal = true, e.Signal
 	}
 }
 
-// deathSought takes note of what is known of the end of another agent of this pod. One that is proven to be dead remains it.
+// deathSought records what is known about the end of another agent of this pod. A proven death stays proven.
 func (m *machine) deathSought(e DeathSought) {
 	d := &m.s.Death
 	if !d.Asked || d.Holder != e.Holder {
@@ -188,10 +188,10 @@ func (m *machine) deathSought(e DeathSought) {
 	}
 }
 
-// dying is what SIGKILL is given to take effect on those who were seen alive before.
+// dying is the time that SIGKILL gets to take effect on processes that were not proven dead before.
 const dying = time.Second
 
-// suspectWatch has the watch opened anew that has not told in time of a change that a write has met.
+// suspectWatch restarts the watch if it has not reported in time a change that a write has met.
 func (m *machine) suspectWatch() {
 	if m.s.WatchBy != 0 && m.due(m.s.WatchBy) {
 		m.s.WatchBy = 0
@@ -212,18 +212,19 @@ func (m *machine) watched(e Watched) {
 	}
 }
 
-// same reports whether two records show the same. A revision is given out once, unless the server's data is restored.
+// same reports whether two records show the same state. A revision is assigned once, unless the server's data is restored, so the
+// other fields are compared too.
 func (r Record) same(o Record) bool {
 	return r.UID == o.UID && r.Revision == o.Revision && r.Holder == o.Holder && r.Token == o.Token && r.RenewTime == o.RenewTime
 }
 
-// before reports whether a record cannot have followed o: revisions and tokens grow, and what is released is not held
-// again by the same tenure.
+// before reports whether a record cannot have followed o: revisions and tokens grow, and a tenure that was released does not hold
+// the Lease again.
 func (r Record) before(o Record) bool {
 	return r.Revision <= o.Revision || r.UID == o.UID && (r.Token < o.Token || r.Token == o.Token && o.Free() && !r.Free())
 }
 
-// observe takes note of a record.
+// observe records an observed Lease.
 func (m *machine) observe(r Record) {
 	seen := &m.s.Observed
 	if was := seen.Record; !seen.Known || seen.Absent || !r.same(was) {
@@ -249,8 +250,8 @@ func (m *machine) observeAbsent(revision int64) {
 	m.s.Stale = false
 }
 
-// settle extends the tenure when a record carries one of its own writes whose answer was lost or is still awaited: from
-// when that write was sent, never from when it was seen.
+// settle extends the tenure when a record carries one of the tenure's writes whose answer was lost or is still pending. Validity
+// counts from when that write was sent, never from when the record was seen.
 func (m *machine) settle(r Record) {
 	if !m.tenured() || !m.s.owns(m.c, r) {
 		return
@@ -263,18 +264,18 @@ func (m *machine) settle(r Record) {
 			m.extend(a.SentAt)
 		}
 	}
-	// What rests on an earlier revision was stored before this one, and is seen in it, or never will be.
+	// A write that replaces an earlier revision was stored before this one and shows in it, or will never be stored.
 	m.s.Unsettled = without(m.s.Unsettled, func(a Attempt) bool { return a.Record.Revision < r.Revision })
 }
 
-// overtaken reports whether a tenure's write need not be asked after: the Lease is known at a later revision.
+// overtaken reports whether the outcome of a tenure's write no longer matters: the Lease is known at a later revision.
 func (m *machine) overtaken(w *Attempt) bool {
 	return m.tenured() && m.s.Observed.Record.Revision > w.Record.Revision && m.s.Observed.Record.UID == w.Record.UID
 }
 
 func (m *machine) tenured() bool { return m.s.Phase == Holding || m.s.Phase == Stopping }
 
-// extend moves the deadline to what a confirmed write sent at an instant gives.
+// extend moves the deadline to the one that a confirmed write, sent at that instant, gives.
 func (m *machine) extend(sent Instant) {
 	if sent <= m.s.Tenure.Confirmed {
 		return
@@ -285,13 +286,13 @@ func (m *machine) extend(sent Instant) {
 	}
 }
 
-// reread wants a read that is sent from now on: one under way may answer with what was before.
+// reread requires a read that is sent from now on: one in flight may answer with an earlier state.
 func (m *machine) reread() {
 	m.s.MustRead, m.s.ReadAfter, m.s.Since = true, m.t.Boot, m.s.LastRead+1
 	m.setAside()
 }
 
-// setAside stops waiting for the read under way, if there is one. Its answer counts when it comes.
+// setAside stops waiting for the read in flight, if there is one. Its answer counts when it arrives.
 func (m *machine) setAside() {
 	if r := m.s.Read; r != nil {
 		recent := m.s.Overdue[max(0, len(m.s.Overdue)+1-maxUnsettled):]
@@ -299,7 +300,7 @@ func (m *machine) setAside() {
 	}
 }
 
-// takeRead finds the read of an ID, and forgets it.
+// takeRead finds the read with an ID and removes it.
 func (m *machine) takeRead(id int64) (r Reading, found bool) {
 	if m.s.Read != nil && m.s.Read.ID == id {
 		r, m.s.Read = *m.s.Read, nil
@@ -314,7 +315,7 @@ func (m *machine) takeRead(id int64) (r Reading, found bool) {
 	return r, true
 }
 
-// readFailed paces the next read. One that only stands in for the watch may wait.
+// readFailed sets the time of the next read. A read that only replaces the watch can wait longer.
 func (m *machine) readFailed(r *Reading) {
 	m.failed(r.SentAt, r.Patience)
 	m.s.ReadAfter = r.Patience
@@ -338,7 +339,7 @@ func (m *machine) readDone(e ReadDone) {
 		if waited != nil && waited.ID == r.ID {
 			m.readFailed(&r)
 		}
-	case r.ID < m.s.Since: // from before what is to be found out; it counts as a watch's word does
+	case r.ID < m.s.Since: // sent before the state that must be found out; it counts like a watch event
 		m.answered(r.SentAt)
 		if e.Found != nil && (e.Found.Revision > m.s.Observed.Record.Revision || !m.s.Observed.Known) {
 			m.observe(*e.Found)
@@ -354,10 +355,10 @@ func (m *machine) foundOut(r Reading, e ReadDone) {
 	known := m.s.Observed.Record.Revision
 	m.s.MustRead, m.s.ReadAfter = false, r.SentAt.Add(m.c.RetryPeriod)
 	m.setAside()
-	m.s.Since = max(m.s.Since, r.ID) // earlier ones tell no more than this one
+	m.s.Since = max(m.s.Since, r.ID) // earlier ones show no more than this one
 	switch {
 	case e.Found == nil:
-		// A Lease seen after this read was sent is newer than its answer.
+		// A Lease seen after this read was sent is newer than the answer.
 		if known == r.Floor {
 			m.observeAbsent(known)
 		}
@@ -369,9 +370,9 @@ func (m *machine) foundOut(r Reading, e ReadDone) {
 	}
 }
 
-// older takes note of an answer older than what was known when it was asked for. A holder learns nothing from it unless
-// it is of its own tenure: it fails to renew and stops in time. It does not even try to renew: revisions that a restored
-// server gives out again would let its write replace what it has never seen.
+// older handles an answer that is older than the state known when the read was sent. A holder ignores it unless it belongs to its
+// own tenure: the holder then fails to renew and stops in time. It does not even try to renew, because a restored server can
+// assign revisions again, and the write could then replace a record that the holder has never seen.
 func (m *machine) older(r Record) {
 	if m.tenured() && !m.s.owns(m.c, r) && m.t.Boot < m.othersMayAcquire() {
 		m.s.MustRead, m.s.Stale = true, true
@@ -380,15 +381,15 @@ func (m *machine) older(r Record) {
 	m.observe(r)
 }
 
-// wentBack takes note that the server lags behind what it said before, or that its data was restored from a backup.
-// To a candidate no record is proof then that the Lease is free: a holder that the server forgot may live for as long as
-// its last renewal, forgotten too, allows.
+// wentBack records that the server lags behind its earlier answers, or that its data was restored from a backup. A candidate then
+// accepts no record as proof that the Lease is free. A holder that the server forgot can live for as long as its last renewal
+// allows, and the server forgot that renewal too.
 func (m *machine) wentBack(r Record) {
 	longest := max(m.c.Duration, m.s.Observed.Longest, r.Duration)
 	m.s.NotBefore = max(m.s.NotBefore, m.t.Boot.Add(min(longest, MaxDuration)).Add(m.c.LockDelay))
 }
 
-// maxUnsettled bounds the requests that are remembered beside those that are waited for, and so those under way.
+// maxUnsettled bounds the requests that are remembered beside those that the agent waits for, and so the requests in flight.
 // Forgetting one only shortens the tenure.
 const maxUnsettled = 8
 
@@ -421,7 +422,7 @@ func (m *machine) writeDone(e WriteDone) {
 	}
 }
 
-// of is the outcome of w, which is not known where the answer is not what was written.
+// of returns the outcome of w. It is Unknown if the answer is not the record that was written.
 func (e WriteDone) of(w *Attempt) Outcome {
 	if e.Outcome == Confirmed && (e.Record == nil || !e.Record.results(w.Record)) {
 		return Unknown
@@ -429,7 +430,7 @@ func (e WriteDone) of(w *Attempt) Outcome {
 	return e.Outcome
 }
 
-// lateWrite handles the answer to a write that is not waited for any more.
+// lateWrite handles the answer to a write for which the agent no longer waits.
 func (m *machine) lateWrite(e WriteDone) {
 	w := m.s.Pending
 	if i := slices.IndexFunc(m.s.Unsettled, func(a Attempt) bool { return a.Nonce == e.Nonce }); i >= 0 {
@@ -440,7 +441,7 @@ func (m *machine) lateWrite(e WriteDone) {
 	switch e.of(w) {
 	case Confirmed:
 		m.stored(w, *e.Record)
-	case Conflict: // it may be itself that it met, delivered twice, so it stays in doubt
+	case Conflict: // the write may have met itself, delivered twice, so its outcome stays in doubt
 		if m.answered(w.SentAt); m.s.Observed.Record.Revision <= w.Record.Revision {
 			m.reread()
 			m.s.Stale = true
@@ -454,14 +455,14 @@ func (m *machine) lateWrite(e WriteDone) {
 	}
 }
 
-// stored handles the answer that a write was stored, early or late.
+// stored handles the answer that a write was stored, on time or late.
 func (m *machine) stored(w *Attempt, r Record) {
 	m.answered(w.SentAt)
 	m.s.WriteAfter, m.s.RenewAt = m.t.Boot, max(m.s.RenewAt, w.SentAt.Add(m.c.RetryPeriod))
 	m.confirmed(*w, r)
 }
 
-// gone takes note that there was no Lease to replace. There may be another one since.
+// gone records that there was no Lease to replace. There may be a new one since.
 func (m *machine) gone(w *Attempt) {
 	if m.s.Phase == Acquiring {
 		m.s.Phase, m.s.Pending = Waiting, nil
@@ -473,8 +474,8 @@ func (m *machine) gone(w *Attempt) {
 	m.observeAbsent(w.Record.Revision)
 }
 
-// conflict takes note that the Lease is at another revision. A released Lease is raced for; one that had run out may be
-// too, but should not have changed long ago without the watch's telling.
+// conflict records that the Lease is at another revision. A conflict is normal on a released Lease, because candidates race for
+// it. They can race for a Lease that has run out, too. But if such a Lease changed long ago, the watch should have reported it.
 func (m *machine) conflict(w *Attempt) {
 	m.unsettled(w)
 	if m.overtaken(w) {
@@ -486,8 +487,8 @@ func (m *machine) conflict(w *Attempt) {
 	}
 }
 
-// unsettled has a read find out what became of a write. Also of one that met a conflict: what it met may be itself,
-// delivered twice.
+// unsettled requires a read to find out the outcome of a write. This includes a write that met a conflict: it may have met
+// itself, delivered twice.
 func (m *machine) unsettled(w *Attempt) {
 	if m.overtaken(w) {
 		m.s.WriteAfter = m.t.Boot
@@ -499,7 +500,7 @@ func (m *machine) unsettled(w *Attempt) {
 	case Acquire, Confirm:
 		m.s.Pending = w
 		return
-	case Close: // decided anew from what the read shows
+	case Close: // decided again from the read's answer
 		return
 	default:
 	}
@@ -507,12 +508,12 @@ func (m *machine) unsettled(w *Attempt) {
 	m.s.Unsettled = append(slices.Clip(recent), *w)
 }
 
-// results reports whether r is what the API server stored for a write of w.
+// results reports whether r is the record that the API server stored for a write of w.
 func (r Record) results(w Record) bool {
 	return r.UID == w.UID && r.Revision > w.Revision && r.Holder == w.Holder && r.Token == w.Token && r.RenewTime == w.RenewTime
 }
 
-// confirmed takes note of what was stored.
+// confirmed records that a write was stored.
 func (m *machine) confirmed(w Attempt, stored Record) {
 	if !m.s.Observed.Known || m.s.Observed.Record.Revision <= stored.Revision {
 		m.observe(stored)

@@ -390,7 +390,7 @@ func TestUnhealthy(t *testing.T) {
 	}
 }
 
-// While a pod stops, no probe takes from the time that it has.
+// While a pod stops, no probe shortens the time that it has.
 func TestUnhealthyWhileTerminating(t *testing.T) {
 	d := holding(testConfig()).step(Terminated{Signal: 15})
 	before := d.s.Stop
@@ -529,7 +529,7 @@ func TestWatchIsRestartedWhenItMissedAChange(t *testing.T) {
 	}
 }
 
-// A Lease in which no tenure can have a token of its own is left alone; the tenure that lasts goes on.
+// Nobody acquires a Lease in which no tenure can have a token of its own; a present tenure continues.
 func TestNobodyAcquiresWithoutAToken(t *testing.T) {
 	for name, spoil := range map[string]func(*Record){
 		"bad base":      func(r *Record) { r.BadTokenBase = "9223372036854775807" },
@@ -884,7 +884,7 @@ func TestAcquireOfAnotherTokenIsDropped(t *testing.T) {
 	}
 }
 
-// An answer that there is no Lease tells what was when it was asked for.
+// An answer that there is no Lease shows the state at the time of the request.
 func TestAbsenceThatIsOvertakenIsNotBelieved(t *testing.T) {
 	d := renewing(testConfig())
 	w := *d.s.Write

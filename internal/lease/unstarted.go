@@ -6,8 +6,8 @@ import (
 	"github.com/singletonjob/operator/internal/schedule"
 )
 
-// Unstarted says why this candidate starts no tick though one is due by one of its clocks, or though what was due is settled in advance;
-// empty if nothing is in the way. It is for people: nothing is decided by it.
+// Unstarted says why this candidate starts no run though a tick is due by one of its clocks, or though due ticks were settled in
+// advance. It is empty if nothing prevents a start. It is for people: no decision depends on it.
 func (s State) Unstarted(c Config, t Time) schedule.Verdict {
 	if !s.awaitsTicks(c, t) {
 		return ""
@@ -36,12 +36,12 @@ func (s State) awaitsTicks(c Config, t Time) bool {
 	return c.Runs != nil && known && runs.Schedule != nil && !runs.Now.Open() && t.Boot >= c.FreeAt(s)
 }
 
-// askedInVain reports whether the last answer had no time.
+// askedInVain reports whether the last answer contained no time.
 func (s State) askedInVain() bool {
 	return s.Server.Asked > s.Server.At && s.Read == nil && !s.MustRead && !s.Disconnected
 }
 
-// dueByOne reports whether a tick is due by one of the clocks.
+// dueByOne reports whether a tick is due by at least one of the clocks.
 func (m *machine) dueByOne(runs Runs) bool {
 	due := func(at time.Time) bool {
 		return !at.IsZero() && runs.Schedule.Decide(runs.facts(), schedule.Clocks{Wall: at, Server: at}).Verdict == schedule.Start
@@ -50,7 +50,7 @@ func (m *machine) dueByOne(runs Runs) bool {
 	return due(c.Wall) || due(c.Server)
 }
 
-// Apart is how far this machine's clock is ahead of the API server's, 0 where that is not known.
+// Apart returns how far this machine's clock is ahead of the API server's; 0 if that is not known.
 func (s State) Apart(t Time) time.Duration {
 	m := machine{s: s, t: t}
 	if c := m.clocks(); !c.Server.IsZero() {

@@ -10,7 +10,7 @@ import (
 )
 
 // ErrCannotKill reports that this process could not kill a descendant that changes its user.
-var ErrCannotKill = errors.New("the process can change its user (CAP_SETUID), and without CAP_KILL the agent could not kill it after that:  " +
+var ErrCannotKill = errors.New("the process can change its user (CAP_SETUID), and without CAP_KILL the agent could not kill it after that: " +
 	"add KILL to securityContext.capabilities of the container, or drop SETUID")
 
 // MayKill returns nil if this process can kill every descendant, whatever the descendant does with the privileges of this process, and

@@ -304,7 +304,7 @@ var gatedRules = []rule{
 			|| `+theGated+`.env[j].value.matches('`+contract.GoMemLimitPattern+`'))`,
 		`sets GOMEMLIMIT to "%s" in env, but no Go program, including the agent, starts with that value: write `+contract.GoMemLimitRemedy,
 		`[`+gatedIndex+`].map(i, `+theGated+`.env[`+goMemLimitOf(theGated)+`].value)[0]`),
-	ofGated(forbidden, mayKill, `has SETUID without KILL: the process may change its user (CAP_SETUID), and without CAP_KILL nothing could kill it then:
+	ofGated(forbidden, mayKill, `has SETUID without KILL: the process can change its user (CAP_SETUID), and without CAP_KILL the agent could not kill it after that:
 		add KILL to securityContext.capabilities of the container, or drop SETUID; if its image does not run as root, set runAsNonRoot`),
 }
 

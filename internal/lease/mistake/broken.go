@@ -1,6 +1,6 @@
 package mistake
 
-// Broken is a mistake in what surrounds the state machine.
+// Broken is a mistake in the surroundings of the state machine.
 type Broken uint8
 
 // The mistakes.
@@ -8,24 +8,24 @@ const (
 	Nothing Broken = iota
 	// SlewedClock: agents compare readings of the clock that NTP slews.
 	SlewedClock
-	// LeashArmedOnce: the leash's timer is set for the whole of what is left, and never looked at again.
+	// LeashArmedOnce: the leash's timer is set once for the whole remaining time, and never set again.
 	LeashArmedOnce
 	// StartBlocks: neither deadlines nor kills reach a tree before its program runs.
 	StartBlocks
-	// OperatorOverwrites: the operator writes what it read without the condition that nothing changed.
+	// OperatorOverwrites: the operator writes from an earlier read without the condition that nothing has changed.
 	OperatorOverwrites
-	// OperatorBelievesAbsence: the operator takes a pod object that is gone for a pod that is dead.
+	// OperatorBelievesAbsence: the operator treats a deleted pod object as a dead pod.
 	OperatorBelievesAbsence
-	// OperatorCreatesFree: the operator makes a Lease that was deleted anew as a free one.
+	// OperatorCreatesFree: the operator recreates a deleted Lease as a free one.
 	OperatorCreatesFree
-	// AgentsHeedNoLabel: the agents take any Lease of the name for theirs.
+	// AgentsHeedNoLabel: the agents use any Lease with the name, whatever its labels.
 	AgentsHeedNoLabel
-	// OperatorHeedsNoLabel: the operator does.
+	// OperatorHeedsNoLabel: the operator uses any Lease with the name, whatever its labels.
 	OperatorHeedsNoLabel
-	// RestoreTooSoon: the API servers start from a snapshot while holders of the time since may live.
+	// RestoreTooSoon: the API servers start from a snapshot while later holders may live.
 	RestoreTooSoon
-	// OperatorBelievesDate: the operator dates what settles ticks by an answer of one server, whatever its own clock shows.
+	// OperatorBelievesDate: the operator settles ticks by the time of one server's answer, whatever its own clock shows.
 	OperatorBelievesDate
-	// OperatorSettlesNothing: the operator changes cron as it does a policy.
+	// OperatorSettlesNothing: the operator changes cron without settling ticks, as it changes a policy.
 	OperatorSettlesNothing
 )

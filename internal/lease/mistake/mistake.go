@@ -1,17 +1,17 @@
-// Package mistake has the mistakes that whatever tests lease.Step must find: the simulator (internal/lease/sim) and the
-// model (internal/lease/model). Each is around the unchanged Step, and as pure as that is.
+// Package mistake contains the mistakes that every test tool for lease.Step must find: the simulator (internal/lease/sim) and the
+// model (internal/lease/model). Each mistake wraps the unchanged Step, and is as pure as Step.
 package mistake
 
 import "github.com/singletonjob/operator/internal/lease"
 
-// Step is lease.Step, or that with a mistake.
+// Step is lease.Step, or lease.Step with a mistake.
 type Step func(lease.Config, lease.State, lease.Time, lease.Event) (lease.State, []lease.Action)
 
 // Mistake is one mistake.
 type Mistake struct {
 	// Why says what is wrong about it.
 	Why string
-	// Step has it; nil where it is in what surrounds the state machine.
+	// Step has the mistake; nil if the mistake is in the surroundings of the state machine.
 	Step Step
 }
 
@@ -26,7 +26,7 @@ var InStep = map[string]Mistake{
 		Step: waitFromRequest,
 	},
 	"no kill budget": {
-		Why:  "killing takes time, and clocks run apart",
+		Why:  "killing takes time, and clocks run at different rates",
 		Step: noMargin,
 	},
 	"start before reap": {
@@ -42,7 +42,7 @@ var InStep = map[string]Mistake{
 		Step: rewriteAcquire(keepToken),
 	},
 	"token from leaseTransitions": {
-		Why:  "it starts over with a new Lease, and anybody can set it back",
+		Why:  "it starts again with a new Lease, and anybody can lower it",
 		Step: rewriteAcquire(transitionsToken),
 	},
 	"go on after seeing another holder": {
@@ -50,7 +50,7 @@ var InStep = map[string]Mistake{
 		Step: before(blind),
 	},
 	"keep running after seeing another holder": {
-		Why:  "KeepRunning is for those who do not know better",
+		Why:  "KeepRunning is for holders that have not seen another tenure",
 		Step: before(blind),
 	},
 	"ambiguous reply counted as success": {
@@ -62,15 +62,15 @@ var InStep = map[string]Mistake{
 		Step: before(readTimed),
 	},
 	"release marker ignored": {
-		Why:  "to empty the holder stops no process",
+		Why:  "clearing the holder stops no process",
 		Step: before(anyEmptyIsFree),
 	},
 	"release marker of another tenure believed": {
-		Why:  "a client-go elector leaves the marker in place, and may be blanked by hand",
+		Why:  "a client-go elector leaves the marker in place, and its holder can be cleared by hand",
 		Step: before(oldMarkerCounts),
 	},
 	"stale watch event accepted": {
-		Why:  "a watch may deliver what the Lease was before the tenure",
+		Why:  "a watch can deliver a state of the Lease from before the tenure",
 		Step: before(staleAccepted),
 	},
 	"lockDelay not waited for": {
@@ -78,31 +78,31 @@ var InStep = map[string]Mistake{
 		Step: before(noLockDelay),
 	},
 	"restart taken for proof of death": {
-		Why:  "where the agent is not PID 1 its container's processes may outlive it",
+		Why:  "if the agent is not PID 1, its container's processes can outlive it",
 		Step: before(restartIsProof),
 	},
 	"restart proves death": {
-		Why:  "a runtime may lose a container that lives, and start another in the same pod",
+		Why:  "a runtime can lose track of a running container, and start another in the same pod",
 		Step: before(startIsProof),
 	},
 	"an answer is waited for as long as it is of use": {
-		Why:  "who waits until the end of an outage that is all but as long as the time to renew has none left",
+		Why:  "in an outage almost as long as the time to renew, an agent that waits until its end has no time left",
 		Step: after(patient),
 	},
 	"restored data believed": {
-		Why:  "what the server forgot may have happened",
+		Why:  "the events that the server forgot may have happened",
 		Step: believeRestored,
 	},
 	"measured lateness ignored": {
-		Why:  "what starves the agent starves the kill",
+		Why:  "a shortage of CPU that delays the agent delays the kill too",
 		Step: before(neverStarved),
 	},
 	"newest duration waited for, not the longest": {
-		Why:  "anyone who lowers it under a holder does not shorten the holder's lease",
+		Why:  "lowering it under a holder does not shorten the holder's lease",
 		Step: before(newestDuration),
 	},
 	"parts of a release left by renewals": {
-		Why:  "who clears the holder completes them, and a cleared holder alone frees nothing",
+		Why:  "clearing the holder would complete the release, and a cleared holder alone frees nothing",
 		Step: halfReleased,
 	},
 	"history not heard": {
@@ -110,7 +110,7 @@ var InStep = map[string]Mistake{
 		Step: rewriteAcquire(noHistory),
 	},
 	"history believed": {
-		Why:  "a token that none can be has nobody acquire ever again",
+		Why:  "after an impossible token, nobody could ever acquire again",
 		Step: before(anyHistory),
 	},
 	"own duration waited for": {
@@ -119,16 +119,16 @@ var InStep = map[string]Mistake{
 	},
 }
 
-// Around are mistakes around the state machine: in the agent's clock, its leash, the operator, the store and the sink.
+// Around are mistakes in the surroundings of the state machine: in the agent's clock, its leash, the operator, the store and the sink.
 var Around = map[string]Mistake{
 	"deadlines and waits on the slewed clock, 4 %":                  {Why: "NTP speeds up and slows down CLOCK_BOOTTIME by more than any margin pays for"},
 	"deadlines and waits on the slewed clock, 4 %, an hour's lease": {Why: "as before, and a margin that is a fifteenth is less than 8 %"},
 	"leash's timer set once for all that is left":                   {Why: "the kernel's timers run on the slewed clock"},
-	"start blocks until exec is done":                               {Why: "neither deadline nor kill reach a program whose start hangs: it runs although it was killed"},
-	"operator writes without a condition":                           {Why: "what it read may be long over"},
-	"operator takes absence for death":                              {Why: "a pod deleted by force runs on where its node is cut off"},
-	"operator makes a free Lease":                                   {Why: "the holder of the Lease that was deleted may live"},
-	"API servers start from a snapshot at once":                     {Why: "a candidate that starts after that has never heard of the holder that the server forgot"},
+	"start blocks until exec is done":                               {Why: "neither deadline nor kill reaches a program whose start hangs: it runs although it was killed"},
+	"operator writes without a condition":                           {Why: "the state that it read may be long outdated"},
+	"operator takes absence for death":                              {Why: "a pod deleted by force keeps running if its node is cut off"},
+	"operator makes a free Lease":                                   {Why: "the holder of the deleted Lease may live"},
+	"API servers start from a snapshot at once":                     {Why: "a candidate that starts after that does not know the holder that the server forgot"},
 	"agents heed no label":                                          {Why: "without our label the Lease is somebody else's"},
 	"operator heeds no label":                                       {Why: "without our label the Lease is somebody else's"},
 	"sink checks before it writes":                                  {Why: "a newer write falls between the check and the write"},

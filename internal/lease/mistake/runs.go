@@ -14,15 +14,15 @@ var InRuns = map[string]Mistake{
 		Step: before(settledFromMemory),
 	},
 	"start recorded after it": {
-		Why:  "who dies between has started a run that nobody knows of",
+		Why:  "an agent that dies in between has started a run that nobody knows of",
 		Step: rewriteAcquire(func(_ lease.Config, s lease.State, r *lease.Record) { r.Runs = s.Observed.Record.Runs }),
 	},
 	"completion in a second write": {
-		Why:  "who dies between has the run repeated that it has told to be over",
+		Why:  "if the agent dies in between, a run is repeated that it has reported as over",
 		Step: rewriteRelease(func(_ lease.State, now *lease.Run) { now.State = lease.RunRunning }),
 	},
 	"exit 0 after SIGTERM is complete": {
-		Why: "many programs end so in the middle of their work",
+		Why: "many programs exit with 0 in the middle of their work",
 		Step: rewriteRelease(func(s lease.State, now *lease.Run) {
 			if s.Stop.Signalled && s.Tree.Exited && s.Tree.Code == 0 {
 				now.State = lease.RunComplete
@@ -30,13 +30,13 @@ var InRuns = map[string]Mistake{
 		}),
 	},
 	"the next replaces a run that still dies": {
-		Why: "what was told to stop works on beside it",
+		Why: "the process that was asked to stop works beside it",
 		Step: treeGoneOn(func(s lease.State, _ []lease.Action) bool {
 			return s.Stop.Reason == lease.ReasonReplaced && s.Stop.Signalled && s.Tree.Alive
 		}),
 	},
 	"a retry under a new name": {
-		Why: "the sink can't tell that it has done the work",
+		Why: "the sink cannot recognize that it has done the work",
 		Step: rewriteAcquire(func(_ lease.Config, _ lease.State, r *lease.Record) {
 			if r.Runs.Now.Attempt > 1 {
 				r.Runs.Now.ID += "-again"
@@ -52,7 +52,7 @@ var InRuns = map[string]Mistake{
 		}),
 	},
 	"ticks counted when they are told": {
-		Why: "they are told again by the next who looks",
+		Why: "the next agent that looks counts them again",
 		Step: rewriteAcquire(func(_ lease.Config, s lease.State, r *lease.Record) {
 			r.Runs.Missed += r.Runs.Missed - s.Observed.Record.Runs.Missed
 		}),
@@ -68,17 +68,17 @@ var InRuns = map[string]Mistake{
 		Step: neverCloses,
 	},
 	"a schedule from memory": {
-		Why:  "the job may have another by now",
+		Why:  "the job may have another schedule by now",
 		Step: before(scheduleFromMemory),
 	},
 	"what a restore forgot is remembered": {
-		Why:  "the Lease's counts went back with it, and the ticks between are in none of them",
+		Why:  "the Lease's counts went back too, so the ticks in between are in none of them",
 		Step: before(settledOnlyGrows),
 	},
-	"operator believes one server's clock": {Why: "one that is a day ahead settles a day of ticks"},
-	"operator settles nothing":             {Why: "what another cron would have had come due before it was there is run"},
+	"operator believes one server's clock": {Why: "a server clock that is a day ahead settles a day of ticks"},
+	"operator settles nothing":             {Why: "ticks of the new cron from before it was written are run"},
 	"due by the wall clock alone": {
-		Why:  "a clock that is a day ahead burns the ticks of a day",
+		Why:  "a clock that is a day ahead uses up the ticks of a day",
 		Step: before(wallDecides),
 	},
 }
@@ -135,7 +135,7 @@ func neverCloses(c lease.Config, s lease.State, t lease.Time, e lease.Event) (le
 	return next, actions
 }
 
-// wallDecides believes that the API server's clock shows what its own does.
+// wallDecides assumes that the API server's clock shows the same as its own.
 func wallDecides(c lease.Config, s lease.State, t lease.Time, e lease.Event) (lease.Config, lease.State, lease.Event) {
 	s.Server = lease.ServerClock{Date: int64(schedule.Stamp(t.Wall / 1_000_000)), At: t.Boot}
 	return c, s, e

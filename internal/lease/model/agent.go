@@ -10,55 +10,56 @@ import (
 	"github.com/singletonjob/operator/internal/lease/mistake"
 )
 
-// agent is one candidate: its agent process, and what is around it.
+// agent is one candidate: its agent process and the surroundings of that process.
 type agent struct {
 	slot int
-	// pods and processes count those that were in this place.
+	// pods and processes count the pods and agent processes that were in this slot.
 	pods, processes int
 	id              string
 	config          *lease.Config
 	state           *lease.State
 	alive           bool
-	// stopped says that the process gets no CPU. Then events gather in inbox, and todo has what it was about to do.
+	// stopped means that the process gets no CPU. Events then collect in inbox, and todo holds the actions that it was about to
+	// carry out.
 	stopped, frozen bool
 	inbox           []lease.Event
 	todo            []lease.Action
-	// hiccup stops it between deciding and doing, the next time that it decides something.
+	// hiccup stops the process between deciding and acting, the next time that it decides something.
 	hiccup bool
-	// skew is what its clock is ahead by, in ticks.
+	// skew is how far its clock is ahead, in ticks.
 	skew int32
-	// cut says that neither requests nor answers get through, deaf that answers and events do not.
+	// cut means that neither requests nor answers get through, deaf that answers and events do not.
 	cut, deaf bool
-	// A watch that is stalled keeps its events, and reopen says that it is broken.
+	// A stalled watch keeps its events. reopen means that the watch is broken.
 	stalled, reopen bool
 	kept            []lease.Watched
-	// hangs says that the next start takes any time.
+	// hangs means that the next start takes any length of time.
 	hangs bool
-	// revision is that of its last write that was stored, or a newer one at which it was told that the Lease is still its.
+	// revision is the revision of its last stored write, or a newer one at which it learned that the Lease is still its own.
 	revision int64
 	tree     tree
 }
 
-// tree is the processes of one tenure, with the kernel's leash around them.
+// tree holds the processes of one tenure, with the kernel's leash around them.
 type tree struct {
-	// alive is true while any process lives, starting while the program does not run yet.
+	// alive is true while any process lives, starting while the program does not yet run.
 	alive, starting bool
 	token           int64
-	// attempt is that of the run.
+	// attempt is the attempt of the run.
 	attempt int32
-	// process is which of its place's agent processes started them.
+	// process is the number of the agent process in its slot that started them.
 	process  int
 	deadline lease.Instant
-	// dying processes were killed, and live for left ticks more.
+	// dying processes were killed, and live for left more ticks.
 	dying bool
 	left  int8
-	// frozen processes live and do nothing; excused ones were frozen beyond their time, and act once more.
+	// frozen processes live and do nothing. excused ones were frozen past their deadline, and act once more.
 	frozen, excused bool
-	// exited says that the main process is over, crashed that it did not end in order, signalled that it was asked to.
+	// exited means that the main process has ended, crashed that it did not end in order, signalled that it was asked to end.
 	exited, crashed, signalled bool
-	// killed says that its agent has asked for its end.
+	// killed means that its agent has asked for its kill.
 	killed bool
-	// lost says that the Lease has been another's since it started.
+	// lost means that the Lease has had another holder since the tree started.
 	lost bool
 	// stored is when the last write of its tenure was stored, in true time.
 	stored int32
@@ -87,7 +88,7 @@ func (a *agent) run(w *world) {
 	}
 }
 
-// identity is that of an agent process of a place. Places that share a pod count their processes apart.
+// identity returns the identity of an agent process in a slot. Slots that share a pod number their processes in separate ranges.
 func (m *model) identity(slot, pods, processes int) lease.Identity {
 	if m.onePod {
 		return lease.Identity{Pod: pod(0), PodUID: "u0", Nonce: fmt.Sprint(apart*slot + processes)}
@@ -95,10 +96,10 @@ func (m *model) identity(slot, pods, processes int) lease.Identity {
 	return lease.Identity{Pod: pod(slot), PodUID: fmt.Sprintf("u%d", pods), Nonce: fmt.Sprint(processes)}
 }
 
-// apart is more than there are processes in one place.
+// apart is more than the number of processes in one slot.
 const apart = 1000
 
-// process is the place of a holder, and which of its present pod's agent processes it is.
+// process returns the slot of a holder, and which of its present pod's agent processes it is.
 func (w *world) process(holder string) (slot, process int, ok bool) {
 	id, _ := lease.ParseIdentity(holder)
 	n, err := strconv.Atoi(id.Nonce)
@@ -111,8 +112,8 @@ func (w *world) process(holder string) (slot, process int, ok bool) {
 	return 0, 0, false
 }
 
-// dead reports whether the lock of an agent process is free: neither that nor its leash lives. Where the agent is not PID 1, processes
-// may have left its leash.
+// dead reports whether the lock of an agent process is free: neither the agent nor its leash lives. If the agent is not PID 1,
+// processes may have left its leash.
 func (w *world) dead(holder string) bool {
 	slot, process, ok := w.process(holder)
 	if !ok {
@@ -126,15 +127,15 @@ func (w *world) dead(holder string) bool {
 
 func (a *agent) name() string { return fmt.Sprintf("%s%d", pod(a.slot), a.processes) }
 
-// now is what its clock shows.
+// now returns the reading of its clock.
 func (a *agent) now(w *world) lease.Instant {
 	return lease.Instant(int64(began+w.now+a.skew) * int64(tick))
 }
 
-// acts reports whether processes of it run.
+// acts reports whether any of its processes run.
 func (a *agent) acts() bool { return a.tree.alive && !a.tree.frozen }
 
-// leashed reports whether its processes are to be killed by the kernel now.
+// leashed reports whether the kernel must kill its processes now.
 func (a *agent) leashed(w *world) bool {
 	t := a.tree
 	deadline := t.deadline
@@ -147,7 +148,7 @@ func (a *agent) leashed(w *world) bool {
 	return (t.alive || t.starting) && !t.dying && !t.frozen && a.now(w) >= deadline
 }
 
-// handle steps the state machine and carries out what it decides.
+// handle calls the state machine and carries out its decisions.
 func (a *agent) handle(w *world, e lease.Event) {
 	was := *a.state
 	shown := a.shows(e)
@@ -184,8 +185,8 @@ func (a *agent) loses(w *world, was, next lease.State) {
 	}
 }
 
-// shows reports whether an event shows for certain that a tenure, of which processes run, is another's: a record does that
-// if it followed this agent's last write, and whatever told it that the tenure is still its.
+// shows reports whether an event shows for certain that a tenure whose processes run has been replaced. A record shows this if it
+// is later than this agent's last write and than anything that showed the tenure still in place.
 func (a *agent) shows(e lease.Event) bool {
 	if !a.tree.alive || a.tree.process != a.processes || a.tree.dying || a.tree.killed || a.state.Stop.Killed {
 		return false
@@ -210,7 +211,7 @@ func (a *agent) shows(e lease.Event) bool {
 	return true
 }
 
-// wall is its wall clock, which stands still: no decision rests on it, and every agent has another.
+// wall returns its wall clock, which stands still: no decision rests on it, and every agent has a different one.
 func (a *agent) wall() int64 { return int64(a.slot+1) * 1_000_000 }
 
 func (a *agent) carryOut(w *world, actions []lease.Action) {
@@ -257,7 +258,7 @@ func (a *agent) do(w *world, action lease.Action) {
 	}
 }
 
-// extends is the leash's part: a deadline that has passed is final.
+// extends moves the leash's deadline. A deadline that has passed is final.
 func (a *agent) extends(w *world, deadline lease.Instant) {
 	w.say(a.name(), "leash until %s", w.local(a, deadline))
 	if t := &a.tree; (t.alive || t.starting) && !t.dying && a.now(w) < t.deadline {
@@ -273,7 +274,7 @@ func (a *agent) sends(w *world, m message) {
 	}
 }
 
-// starts has the program started, unless its deadline has passed.
+// starts starts the program, unless its deadline has passed.
 func (a *agent) starts(w *world, s lease.StartChild) {
 	w.say(a.name(), "starts token %d until %s", s.Token, w.local(a, s.Deadline))
 	if a.tree.alive {
@@ -289,7 +290,7 @@ func (a *agent) starts(w *world, s lease.StartChild) {
 	a.runs(w)
 }
 
-// runs is the program's first moment.
+// runs is called when the program begins to run.
 func (a *agent) runs(w *world) {
 	t := &a.tree
 	t.starting = false
@@ -316,7 +317,7 @@ func (a *agent) runs(w *world) {
 	w.writes(t.token)
 }
 
-// kill is SIGKILL to all of the processes. They die now or at any time until what is paid for is over.
+// kill sends SIGKILL to all of the processes. They die now, or at any time until the margin for the kill is used up.
 func (a *agent) kill(w *world, how string) {
 	t := &a.tree
 	switch {
@@ -333,7 +334,7 @@ func (a *agent) kill(w *world, how string) {
 	}
 }
 
-// dies is the end of the last process.
+// dies is called when the last process ends.
 func (a *agent) dies(w *world) {
 	t := &a.tree
 	t.crashed = t.crashed || !t.exited
@@ -343,7 +344,7 @@ func (a *agent) dies(w *world) {
 	a.reaped(w)
 }
 
-// reaped tells the agent that all is over.
+// reaped reports to the agent that all processes are dead.
 func (a *agent) reaped(w *world) {
 	t := a.tree
 	a.tree = tree{}
@@ -360,7 +361,7 @@ func (a *agent) reaped(w *world) {
 	w.deliver(a.slot, lease.TreeGone{})
 }
 
-// exits is the end of the main process by itself; with leaves, others of its tree live on until they are killed.
+// exits ends the main process by itself. With leaves, others of its tree live on until they are killed.
 func (a *agent) exits(w *world, crashed, leaves bool) {
 	t := &a.tree
 	t.exited, t.crashed = true, crashed
@@ -375,7 +376,7 @@ func (a *agent) exits(w *world, crashed, leaves bool) {
 	}
 }
 
-// crashes is the end of the agent process, and of all that hangs on it.
+// crashes ends the agent process and everything that depends on it.
 func (a *agent) crashes(w *world) {
 	w.say(a.name(), "agent killed")
 	a.alive, a.stopped, a.hiccup, a.inbox, a.todo, a.kept = false, false, false, nil, nil, nil
@@ -387,7 +388,7 @@ func (a *agent) crashes(w *world) {
 	}
 }
 
-// waits keeps an event for an agent that gets no CPU. Of what its watch tells the newest are enough.
+// waits keeps an event for an agent that gets no CPU. Of its watch events, the newest are enough.
 func (a *agent) waits(e lease.Event) {
 	told := func(e lease.Event) bool { _, ok := e.(lease.Watched); return ok }
 	inbox := append(slices.Clone(a.inbox), e)
@@ -403,7 +404,7 @@ func (a *agent) waits(e lease.Event) {
 	a.inbox = inbox
 }
 
-// resume gives the CPU back. The timer and what came in meanwhile are ready at once; either may be handled first.
+// resume gives the CPU back. The timer and the events that arrived in between are ready at once. Either can be handled first.
 func (a *agent) resume(w *world, timerFirst bool) {
 	w.say(a.name(), "goes on")
 	a.stopped = false
@@ -425,7 +426,7 @@ func (a *agent) freezes(w *world) {
 	a.stopped, a.frozen, a.tree.frozen = true, true, a.tree.alive
 }
 
-// thaws lets it go on. Processes whose time is over act once more before the kernel kills them.
+// thaws unfreezes the container. Processes whose deadline has passed act once more before the kernel kills them.
 func (a *agent) thaws(w *world) {
 	w.say(a.name(), "container thawed")
 	t := &a.tree
@@ -452,5 +453,5 @@ func (w *world) local(a *agent, i lease.Instant) string {
 	return clock(int32(int64(i)/int64(tick)) - began - a.skew)
 }
 
-// clock is a time as it is printed.
+// clock formats a time.
 func clock(ticks int32) string { return (time.Duration(ticks) * tick).String() }

@@ -12,21 +12,21 @@ import (
 type api struct {
 	lease  lease.Record
 	absent bool
-	// unlabelled says that the Lease lacks our label, and is somebody else's to all of us.
+	// unlabelled means that the Lease lacks our label, so that agents and operator treat it as somebody else's.
 	unlabelled bool
-	// parts says that somebody has written a part of a release since the holder wrote last.
+	// parts means that somebody has written a part of a release since the holder's last write.
 	parts    bool
 	revision int64
 	uids     int
-	// restores counts how often the data went back, down is for how long nobody is answered.
+	// restores counts how often the data went back. down means that no request is answered, and downFor for how long.
 	restores int64
 	down     bool
 	downFor  int8
-	// older are the last states, newest first, for answers from a cache that lags, and for restores.
+	// older holds the last states, newest first, for answers from a cache that lags, and for restores.
 	older [remembered]stored
 }
 
-// remembered is how many states of the Lease the store's caches remember.
+// remembered is the number of states of the Lease that the store's caches remember.
 const remembered = 2
 
 type stored struct {
@@ -37,22 +37,22 @@ type stored struct {
 // tells reports whether there was a Lease.
 func (s stored) tells() bool { return s.known && !s.absent }
 
-// message is on its way between an agent, or the operator, and the API server.
+// message is in flight between an agent, or the operator, and the API server.
 type message struct {
 	kind kind
-	// from is the sender's slot, or that of the one it is for; by its identity.
+	// from is the sender's slot, or the slot of the recipient. by is its identity.
 	from int
 	by   string
-	// write and nonce are those of a put, read is the ID of a get, event a reply.
+	// write and nonce belong to a put, read is the ID of a get, event belongs to a reply.
 	write *lease.Record
 	nonce int64
 	read  int64
 	event lease.Event
 	// parked messages arrive at any later time, others now.
 	parked bool
-	// mute ones have their answer lost.
+	// The answers to mute messages are lost.
 	mute bool
-	// forced ones have no condition, as a mistake has it.
+	// forced writes have no condition, as a mistake has it.
 	forced bool
 }
 
@@ -64,7 +64,7 @@ const (
 	reply
 )
 
-// theOperator and somebody are senders that are no candidates.
+// theOperator and somebody are senders that are not candidates.
 const (
 	theOperator = -1
 	somebody    = -2
@@ -84,12 +84,12 @@ func (m message) String() string {
 	}
 }
 
-// readable reports whether agents can read the Lease, which they can't if it is somebody else's.
+// readable reports whether agents can read the Lease. They cannot if it is somebody else's.
 func (s *api) readable(w *world) bool {
 	return !s.unlabelled || w.m.broken == mistake.AgentsHeedNoLabel
 }
 
-// advance remembers what was and takes the next revision.
+// advance remembers the present state and assigns the next revision.
 func (s *api) advance(w *world) {
 	if w.m.faults.has(stale) || w.m.faults.has(oldEvent) || w.m.faults.has(restore) {
 		copy(s.older[1:], s.older[:])
@@ -132,7 +132,7 @@ func (w *world) released(was, is lease.Record) {
 	}
 }
 
-// change stores a record, by a candidate, the operator or somebody.
+// change stores a record for a candidate, the operator or somebody else.
 func (w *world) change(by int, r lease.Record) {
 	s := w.store()
 	was := s.lease
@@ -158,7 +158,7 @@ func (w *world) change(by int, r lease.Record) {
 	w.tells(lease.Watched{Record: r})
 }
 
-// lostTo has every process remember whether the Lease was ever not its own.
+// lostTo makes every process remember whether the Lease was ever not its own.
 func (w *world) lostTo(r lease.Record, absent bool) {
 	for slot := range w.candidates() {
 		if a := w.agents[slot]; (a.tree.alive || a.tree.starting) && !a.tree.lost && (absent || r.Holder != a.id || r.Token != a.tree.token) {
@@ -167,7 +167,7 @@ func (w *world) lostTo(r lease.Record, absent bool) {
 	}
 }
 
-// create makes the Lease; there must be none.
+// create creates the Lease; there must be none.
 func (s *api) create(w *world, r lease.Record) {
 	s.uids++
 	r.UID = fmt.Sprintf("uid%d", s.uids)
@@ -186,13 +186,13 @@ func (w *world) remove() {
 	w.tells(lease.Watched{Record: gone, Deleted: true})
 }
 
-// tells sends an event to all who watch.
+// tells sends an event to all watches.
 func (w *world) tells(e lease.Watched) {
 	for slot := range w.candidates() {
 		a := w.agents[slot]
 		switch {
 		case !a.alive || a.reopen || w.m.noWatch:
-		case w.unreachable(slot): // the watch breaks when the network is well again
+		case w.unreachable(slot): // the watch breaks when the network recovers
 			w.agent(slot).reopen = true
 		case a.stalled:
 			kept := slices.Concat(a.kept, []lease.Watched{e})
@@ -216,7 +216,7 @@ func (s *api) get(w *world, id int64, age int) lease.ReadDone {
 	}
 	switch {
 	case at.absent:
-		if age > 0 { // that there is no Lease is believed, and ends a tenure: nothing better could be done
+		if age > 0 { // the agent accepts that there is no Lease, and ends its tenure: nothing better is possible
 			w.lostTo(at.lease, true)
 		}
 		return lease.ReadDone{ID: id, Absent: true}
@@ -226,13 +226,13 @@ func (s *api) get(w *world, id int64, age int) lease.ReadDone {
 	return lease.ReadDone{ID: id, Found: &at.lease}
 }
 
-// goBack restores the data of an older state, quickly, with the token base raised above all that was handed out since.
+// goBack restores the data of an older state, quickly, with the token base raised above all tokens assigned since.
 func (w *world) goBack(age int) {
 	s := w.store()
 	at, since := s.older[age], s.revision
 	s.lease, s.absent, s.unlabelled = at.lease, at.absent, at.unlabelled
 	s.restores++
-	s.revision = at.lease.Revision/revisions*revisions - revisions + s.restores // no revision is given out twice
+	s.revision = at.lease.Revision/revisions*revisions - revisions + s.restores // no revision is assigned twice
 	s.older = [remembered]stored{}
 	if r := s.lease; !s.absent {
 		r.TokenBase += since
@@ -244,7 +244,7 @@ func (w *world) goBack(age int) {
 	}
 }
 
-// arrives has a request reach the API server, and its answer the sender, unless what may go wrong with it does.
+// arrives delivers a request to the API server, and its answer to the sender, unless a fault prevents it.
 func (w *world) arrives(i int, wrong fault, age int) {
 	m := w.wire[i]
 	w.wire = append(w.wire[:i:i], w.wire[i+1:]...)
@@ -268,7 +268,7 @@ func (w *world) arrives(i int, wrong fault, age int) {
 	}
 }
 
-// failed is what an agent knows of a request that failed.
+// failed is the result of a failed request as the agent sees it.
 func (m message) failed(outcome lease.Outcome) lease.Event {
 	if m.kind == get {
 		return lease.ReadDone{ID: m.read}
@@ -276,7 +276,7 @@ func (m message) failed(outcome lease.Outcome) lease.Event {
 	return lease.WriteDone{Nonce: m.nonce, Outcome: outcome}
 }
 
-// serves is the API server's part, and the answer's way back.
+// serves handles a request in the API server and sends the answer.
 func (w *world) serves(m message, wrong fault, age int) {
 	var answer lease.Event
 	if m.kind == put {
@@ -300,7 +300,7 @@ func (w *world) serves(m message, wrong fault, age int) {
 	}
 }
 
-// answers has an answer reach who asked.
+// answers delivers an answer to its requester.
 func (w *world) answers(m message, e lease.Event) {
 	if !m.mute && w.awaited(m) && !w.unreachable(m.from) {
 		w.deliver(m.from, e)

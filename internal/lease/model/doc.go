@@ -1,7 +1,7 @@
-// Package model checks lease.Step, the very function that the agents run, in every state of small worlds: an API server with
-// one Lease, two or three candidates with clocks, processes and a leash, a sink, an operator, and a bounded number of faults
-// at any moments. Where the simulator (internal/lease/sim) draws long lives at random, this package leaves out nothing, in
-// short ones. docs/model.md tells what is bounded.
+// Package model checks lease.Step, the function that the agents run, in every state of small worlds. A world has an API server
+// with one Lease, two or three candidates with clocks, processes and a leash, a sink, an operator, and a bounded number of faults
+// at any moments. The simulator (internal/lease/sim) draws long episodes at random. This package covers short ones completely.
+// docs/model.md lists the bounds.
 package model
 
 import (
@@ -13,16 +13,16 @@ import (
 type Options struct {
 	// Profile is the name of one world, empty for all.
 	Profile string
-	// More faults in a run than the profile has by itself.
+	// More is the number of faults in a run beyond the profile's own.
 	More int
-	// States bounds each search.
+	// States is the greatest number of states of each search.
 	States int
 }
 
-// DefaultStates is what one search may need: some 300 MiB of memory.
+// DefaultStates is enough for each search. Such a search takes about 300 MiB of memory.
 const DefaultStates = 400_000
 
-// Profiles are the names of the worlds.
+// Profiles returns the names of the worlds.
 func Profiles() (names []string) {
 	for _, p := range profiles {
 		names = append(names, p.name)
@@ -30,8 +30,8 @@ func Profiles() (names []string) {
 	return names
 }
 
-// Check explores worlds, and gives each result to tell, with the world's name, what it is about, and how many faults a run has.
-// It returns an error where a promise is broken, a search did not end within its bounds, or there is no such world.
+// Check explores worlds. It passes each result to tell, with the world's name, its description, and the number of faults in a
+// run. It returns an error if a promise is broken, if a search did not end within its bounds, or if there is no such world.
 func Check(o Options, tell func(name, about string, faults int, r Result)) error {
 	if o.Profile != "" && !slices.Contains(Profiles(), o.Profile) {
 		return fmt.Errorf("-profile: no world is called %q; there are %v", o.Profile, Profiles())
@@ -54,7 +54,7 @@ func Check(o Options, tell func(name, about string, faults int, r Result)) error
 	return nil
 }
 
-// Sum adds the figures of searches up.
+// Sum adds up the figures of two searches.
 func (r Result) Sum(o Result) Result {
 	r.States += o.States
 	r.Moves += o.Moves

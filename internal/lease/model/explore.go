@@ -9,39 +9,39 @@ import (
 	"github.com/singletonjob/operator/internal/lease"
 )
 
-// node is a state that was reached, and how.
+// node is a state that was reached, and the way to it.
 type node struct {
 	from int32
 	move move
-	// calm is the state in which one is next where nothing goes wrong any more, and -1 if that is not known.
+	// calm is the next state if nothing goes wrong any more; -1 if it is not known.
 	calm int32
-	// used is the least number of faults that lead here, ticks whether the move to calm lets time pass.
+	// used is the least number of faults that lead here. ticks says whether time passes in the move to calm.
 	used, expanded int8
 	ticks, held    bool
 }
 
-// pending is a state whose future is still to be seen: a world, or the one before it and the fault that leads from there. The
-// states after a fault wait long and are many, those before it few.
+// pending is a state that must still be expanded: a world, or the world before it and the fault that leads from there to the
+// state. States after a fault wait long in the queue and are many; the states before the faults are few.
 type pending struct {
 	id    int32
 	w     *world
 	fault move
 }
 
-// Result is what came of a search.
+// Result is the result of a search.
 type Result struct {
-	// States counts the worlds that were told apart, Moves what leads from one to the next, by ByFaults the states that take so
-	// many faults at least.
+	// States counts the distinct worlds, Moves the moves between them. ByFaults counts the states by the least number of faults
+	// that lead to them.
 	States, Moves int
 	ByFaults      []int
-	// Depth is the longest of the shortest ways to a state, in moves.
+	// Depth is the greatest length of a shortest path to a state, in moves.
 	Depth int
-	// Recovery is the longest time from any state to a holder, once all faults are over.
+	// Recovery is the longest time from any state to a holder after the end of all faults.
 	Recovery time.Duration
-	// Complete is false where the search ended for want of room.
+	// Complete is false if the search ended because it reached its limit of states.
 	Complete bool
 	Took     time.Duration
-	// Violation is the first one, Scenario the shortest way to it with the fewest faults.
+	// Violation is the first violation. Scenario is the shortest path to it with the fewest faults.
 	Violation *Violation
 	Scenario  string
 }
@@ -52,12 +52,12 @@ type search struct {
 	seen  map[key]int32
 	nodes []node
 	depth []int32
-	// queues are the states to look at, by the number of faults.
+	// queues holds the states to expand, by the number of faults.
 	queues [][]pending
 	result Result
 }
 
-// explore looks at up to most states.
+// explore visits up to most states.
 func (m *model) explore(most int) Result {
 	s := &search{m: m, seen: map[key]int32{}, queues: make([][]pending, m.budget+1)}
 	began := time.Now()
@@ -79,7 +79,7 @@ func (m *model) explore(most int) Result {
 func (s *search) run(most int) bool {
 	for used := range s.queues {
 		next := 0
-		for next < len(s.queues[used]) { // it grows meanwhile
+		for next < len(s.queues[used]) { // the queue grows during the loop
 			p := s.queues[used][next]
 			s.queues[used][next].w = nil
 			next++
@@ -98,7 +98,7 @@ func (s *search) run(most int) bool {
 	return true
 }
 
-// add takes note of a world, and reports which state it is.
+// add records a world and returns the ID of its state.
 func (s *search) add(w, before *world, from int32, m move) int32 {
 	k := w.key()
 	id, known := s.seen[k]
@@ -150,7 +150,7 @@ func (s *search) expand(p pending) {
 	}
 }
 
-// nextCalm is the move by which all comes to rest: messages arrive, what is wrong ends, then time passes.
+// nextCalm returns the move that leads towards an idle world: messages arrive, what is wrong ends, then time passes.
 func (w *world) nextCalm(moves []move) move {
 	if i := slices.IndexFunc(moves, func(m move) bool { return m.fault == none && m.op == calm }); i >= 0 {
 		return moves[i]
@@ -161,7 +161,7 @@ func (w *world) nextCalm(moves []move) move {
 	return moves[0]
 }
 
-// held reports whether a process runs under the Lease that it holds, as long as nothing goes wrong.
+// held reports whether a process runs under the Lease that its agent holds, and continues if nothing goes wrong.
 func (w *world) held() bool {
 	if w.foreign > 0 {
 		return false
@@ -178,8 +178,8 @@ func (w *world) held() bool {
 	return false
 }
 
-// recovers finds out how long it takes from each state until there is a holder, if from then on nothing goes wrong: it
-// follows what then happens, which the graph of states knows already.
+// recovers computes how long it takes from each state until there is a holder if nothing goes wrong from then on. It follows the
+// calm moves through the graph of states.
 func (s *search) recovers() {
 	const unknown, walking = -1, -2
 	takes := make([]int32, len(s.nodes))
@@ -218,7 +218,7 @@ func (s *search) recovers() {
 	}
 }
 
-// found takes note of a broken promise, and tells how it came to that.
+// found records a broken promise and the scenario that leads to it.
 func (s *search) found(id int32, v Violation) {
 	var way []move
 	for at := id; s.nodes[at].from >= 0; at = s.nodes[at].from {
@@ -229,7 +229,7 @@ func (s *search) found(id int32, v Violation) {
 	s.result.Scenario = s.m.scenario(way, v)
 }
 
-// scenario walks a way again, in a world of its own, and tells what happens.
+// scenario repeats a path in a new world and describes what happens.
 func (m *model) scenario(way []move, v Violation) string {
 	var b strings.Builder
 	var w *world

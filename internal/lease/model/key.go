@@ -9,12 +9,12 @@ import (
 	"github.com/singletonjob/operator/internal/lease"
 )
 
-// key stands for all worlds that differ from one only in what no decision rests on: in what its clocks show, as long as what
-// is left of each wait is the same; in its revisions, tokens and counts, as long as their order is; in names, as long as the
-// same are the same. Two worlds of one key have the same futures.
+// key identifies all worlds that differ only in things that no decision depends on. These are clock readings, as long as the
+// remainder of each wait is the same; revisions, tokens and counts, as long as their order is; and names, as long as equal names
+// stay equal. Two worlds with the same key have the same futures.
 type key [16]byte
 
-// coder writes a world down. What matters only by its order is collected first and ranked at the end.
+// coder encodes a world. Values that matter only by their order are collected first and ranked at the end.
 type coder struct {
 	w     *world
 	out   []byte
@@ -22,13 +22,14 @@ type coder struct {
 	names []string
 	uids  []string
 	times []int64
-	// place is where an agent is written, by its slot: agents that differ in nothing but their names stand for one another.
+	// place is the position at which an agent is encoded, by its slot. Agents that differ only in their names are
+	// interchangeable.
 	place [slots]int
-	// now is what the clock of the agent shows that is being written.
+	// now is the clock reading of the agent that is being encoded.
 	now lease.Instant
 }
 
-// ranked is a number of which only the rank counts, and where that is to be written.
+// ranked is a number of which only the rank counts, and the position at which the rank is encoded.
 type ranked struct {
 	class byte
 	value int64
@@ -68,7 +69,7 @@ func (c *coder) bool(bs ...bool) {
 
 func (c *coder) small(n int) { c.out = append(c.out, byte(n), byte(n>>8)) }
 
-// number is one of which only the rank matters. 0 is below all that are given out, and stays itself.
+// number encodes a number of which only the rank matters. 0 is below all assigned numbers and stays 0.
 func (c *coder) number(class byte, n int64) {
 	if n == 0 {
 		c.byte(0)
@@ -92,13 +93,13 @@ func (c *coder) rank() {
 	}
 }
 
-// grain is the least part of a tick that a patience can be.
+// grain is the smallest fraction of a tick that a patience can be.
 const grain = tick / 24
 
-// span is a duration as it is.
+// span encodes a duration exactly.
 func (c *coder) span(d time.Duration) { c.small(int(d / grain)) }
 
-// oldest is what past instants are compared with at most: a duration, and lockDelay.
+// oldest is the longest time that past instants are compared with: a duration and lockDelay.
 func (c *coder) oldest() time.Duration {
 	oldest := c.w.m.longest() + time.Duration(c.w.m.lockDelay)*tick
 	if c.w.m.runs {
@@ -107,17 +108,17 @@ func (c *coder) oldest() time.Duration {
 	return oldest
 }
 
-// past is an instant of which its age matters.
+// past encodes an instant of which the age matters.
 func (c *coder) past(i lease.Instant) {
 	c.since(i, c.oldest())
 }
 
-// since is an instant of which its age matters up to a limit.
+// since encodes an instant of which the age matters up to a limit.
 func (c *coder) since(i lease.Instant, limit time.Duration) {
 	c.span(min(max(c.now.Sub(i), -limit), limit))
 }
 
-// acquireTime is one that others are compared with, for being the same.
+// acquireTime encodes a time that is compared with others only for equality.
 func (c *coder) acquireTime(at int64) {
 	if at == 0 {
 		c.byte(255)
@@ -131,7 +132,7 @@ func (c *coder) acquireTime(at int64) {
 	c.byte(byte(i))
 }
 
-// places sorts the agents by what is plain to see of them.
+// places sorts the agents by their visible state.
 func (c *coder) places() (inOrder [slots]int) {
 	var seen [slots]int
 	for slot := range inOrder {
@@ -160,7 +161,7 @@ func (c *coder) places() (inOrder [slots]int) {
 	return inOrder
 }
 
-// due is an instant of which only matters when it comes, if it has not.
+// due encodes an instant of which only the remaining time matters.
 func (c *coder) due(i lease.Instant) {
 	if i > c.now.Add(c.oldest()) {
 		c.small(1<<16 - 1)
@@ -169,7 +170,7 @@ func (c *coder) due(i lease.Instant) {
 	c.span(max(0, i.Sub(c.now)))
 }
 
-// name is that of a holder: a process of a place, or none of those.
+// name encodes a holder's name: a process of a slot, or a name that is neither.
 func (c *coder) name(s string) {
 	if s == "" {
 		c.byte(0)
@@ -181,7 +182,7 @@ func (c *coder) name(s string) {
 			return
 		}
 	}
-	if slot, _, ok := c.w.process(s); ok { // an earlier process of the same place
+	if slot, _, ok := c.w.process(s); ok { // an earlier process of the same slot
 		c.byte(byte(8 + c.place[slot]))
 		c.other(s)
 		return
@@ -209,7 +210,8 @@ func (c *coder) uid(s string) {
 	c.byte(indexOf(&c.uids, s))
 }
 
-// nonce is that of an attempt, which matters only to the process that made it, beside its other attempts that are awaited.
+// nonce encodes an attempt's nonce. It matters only to the process that sent the attempt, beside that process's other pending
+// attempts.
 func (c *coder) nonce(n int64) {
 	for slot := range c.w.candidates() {
 		s := c.w.agents[slot].state
@@ -239,7 +241,7 @@ func (c *coder) world() {
 	c.api(w.api)
 	c.byte(byte(len(w.wire)))
 	c.now = 0
-	for from := theOperator; from < w.candidates(); from++ { // those of one sender in order; others overtake one another anyway
+	for from := theOperator; from < w.candidates(); from++ { // those of one sender in order; messages of different senders overtake one another anyway
 		for i := range w.wire {
 			if m := &w.wire[i]; m.from == from && from < 0 || m.from >= 0 && c.place[m.from] == from {
 				c.message(m)
@@ -377,7 +379,7 @@ func (c *coder) agent(a *agent) {
 	}
 }
 
-// action is one that waits for its agent's turn.
+// action encodes an action that waits until its agent gets a CPU.
 func (c *coder) action(a *agent, x lease.Action) {
 	switch x := x.(type) {
 	case lease.SendWrite:
@@ -411,7 +413,7 @@ func (c *coder) action(a *agent, x lease.Action) {
 	}
 }
 
-// state is what an agent remembers. A test has every field of it change the key, but for those that it names.
+// state encodes an agent's state. A test checks that every field of it changes the key, except those that the test names.
 func (c *coder) state(s *lease.State) {
 	c.byte(byte(s.Phase))
 	c.bool(s.WatchUp, s.MustRead, s.Stale, s.RetryOnChange, s.Disconnected, s.Terminating, s.Done,
@@ -452,7 +454,7 @@ func (c *coder) state(s *lease.State) {
 	}
 	c.span(s.Late)
 	c.tenure(s)
-	if p := s.Past; p != nil && s.Phase < lease.Holding { // a tenure's end replaces it
+	if p := s.Past; p != nil && s.Phase < lease.Holding { // the end of a tenure replaces it
 		c.uid(p.Tenure.UID)
 		c.number(revisionOrToken, p.Tenure.Token)
 		c.number(transitions, int64(p.Tenure.Transitions))
@@ -471,11 +473,11 @@ func (c *coder) death(d *lease.Death) {
 	c.past(d.From)
 }
 
-// roundTrip is how long requests took of late. It fades by an eighth with each answer, which would make any of them a state of
-// its own for long; here it is either as good as none, or a tick.
+// roundTrip encodes the recent round-trip time. It decays by an eighth with each answer, so every value would be a separate state
+// for long. Here it is rounded to either nothing or one tick.
 func (c *coder) roundTrip(d time.Duration) { c.bool(d > tick/2) }
 
-// tenure is only there in two of the phases.
+// tenure encodes the tenure, which exists in two of the phases only.
 func (c *coder) tenure(s *lease.State) {
 	if s.Phase != lease.Holding && s.Phase != lease.Stopping {
 		return
@@ -489,7 +491,7 @@ func (c *coder) tenure(s *lease.State) {
 	if s.Phase == lease.Stopping {
 		c.bool(s.Stop.Lost, s.Stop.Signalled, s.Stop.Killed, s.Stop.Exits)
 		if c.w.m.runs {
-			c.bool(s.Stop.Ending.Known, s.Stop.Reason == lease.ReasonProcessExited) // which is the run's own end
+			c.bool(s.Stop.Ending.Known, s.Stop.Reason == lease.ReasonProcessExited) // the run's own end
 		}
 		c.due(s.Stop.KillAt)
 	}
@@ -502,7 +504,7 @@ func (c *coder) observation(s *lease.State) {
 		return
 	}
 	c.record(&o.Record)
-	if s.Phase < lease.Holding { // a candidate that held it before waits from the end of that on
+	if s.Phase < lease.Holding { // a candidate that held it before waits from the end of that tenure
 		c.past(o.At)
 	}
 	c.past(o.Fresh)
@@ -519,7 +521,7 @@ func (c *coder) handover(to string) {
 	c.bool(to != "")
 }
 
-// record leaves out what is told to people.
+// record leaves out the fields that are only for people.
 func (c *coder) record(r *lease.Record) {
 	c.uid(r.UID)
 	c.number(revisionOrToken, r.Revision)
@@ -543,7 +545,7 @@ func (c *coder) record(r *lease.Record) {
 	}
 }
 
-// run leaves out what is told to people, and what only schedules and those who leave ask for.
+// run leaves out the fields that are only for people, and those that only schedules and leaving agents use.
 func (c *coder) run(r *lease.Run) {
 	c.bool(r.ID != "", r.State == lease.RunRunning, r.State == lease.RunFailed)
 	c.small(int(r.Attempt))

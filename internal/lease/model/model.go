@@ -7,39 +7,39 @@ import (
 	"github.com/singletonjob/operator/internal/lease/mistake"
 )
 
-// model is what one search is about.
+// model holds the settings of one search.
 type model struct {
 	step       mistake.Step
 	candidates int
-	// faults may happen, budget of them in a run, and slips clocks may slip.
+	// faults are the possible kinds of faults, budget is their number in a run, and slips is how many times clocks can slip.
 	faults faults
 	budget int
 	slips  int
-	// killTakes is how many ticks processes live at most once they are killed, late how many of them are known to the agent.
+	// killTakes is the greatest number of ticks that processes live after a kill. The agent knows about late of them.
 	killTakes int8
 	late      int
-	// pid1 says that agents start only when the last one's processes are dead.
+	// pid1 means that an agent starts only when the previous agent's processes are dead.
 	pid1 bool
-	// onePod has all agents in one pod, as after a runtime that has lost containers which live.
+	// onePod puts all agents in one pod, as after a runtime that has lost track of containers that still run.
 	onePod      bool
 	keepRunning bool
 	lockDelay   int32
-	// slow has longer settings, and API servers that were slow before.
+	// slow selects longer settings, and API servers that were slow before.
 	slow bool
-	// noWatch has no watch open, so that candidates read again and again.
+	// noWatch keeps watches closed, so that candidates read repeatedly.
 	noWatch bool
-	// between has networks cut between what is sent at one instant, too, and not only before and after.
+	// between also cuts networks between the messages of one instant, and not only before and after them.
 	between bool
-	// lossless says that no fault may end a tenure.
+	// lossless means that no fault may end a tenure.
 	lossless bool
-	// outage, unless it is 0, is for how many ticks the API server is out of reach.
+	// outage, unless it is 0, is how many ticks the API server is unreachable.
 	outage int8
-	// quickRestore has the store's data go back while holders of the time since live.
+	// quickRestore sets the store's data back while later holders live.
 	quickRestore bool
-	// longer is by how many ticks the first candidate's duration is longer than that of others.
+	// longer is by how many ticks the first candidate's duration exceeds that of the others.
 	longer  int
 	history int
-	// runs has processes run to completion, once, in two attempts at most.
+	// runs makes processes run to completion: one run, in at most two attempts.
 	runs   bool
 	base   int64
 	digits int64
@@ -47,11 +47,11 @@ type model struct {
 	sink   Sink
 }
 
-// slewed is by how many ticks a clock may be off at the end of a lease that NTP slews.
+// slewed is by how many ticks a clock that NTP slews can be off at the end of a lease.
 const slewed = 3
 
-// Settings of a candidate: the shortest lease that the API accepts. In ticks its duration is 6, of which the margin is 1, the
-// renewDeadline 3, the retryPeriod 1; a process that is asked to end has 4.
+// Settings of a candidate: the shortest lease that the API accepts. In ticks, the duration is 6 with a margin of 1, the
+// renewDeadline is 3, and the retryPeriod is 1. A process that is asked to end has 4.
 const (
 	grace         = 4
 	duration      = 3 * time.Second
@@ -59,7 +59,7 @@ const (
 	retryPeriod   = 500 * time.Millisecond
 )
 
-// With longer ones an answer is waited for longer than a tick, once answers were slow.
+// With these longer settings, a candidate waits longer than a tick for an answer once answers were slow.
 const (
 	slowDuration      = 4500 * time.Millisecond
 	slowRenewDeadline = 3 * time.Second
@@ -82,7 +82,7 @@ func (m *model) config(slot int) lease.Config {
 	return c
 }
 
-// longest is the longest duration of any candidate.
+// longest returns the longest duration of any candidate.
 func (m *model) longest() time.Duration {
 	if m.slow {
 		return slowDuration
@@ -91,7 +91,7 @@ func (m *model) longest() time.Duration {
 }
 
 const (
-	// mostAttempts is how many a run has, betweenAttempts how long they are apart.
+	// mostAttempts is the number of attempts of a run, betweenAttempts the time between them.
 	mostAttempts    = 2
 	betweenAttempts = 10 * time.Second
 )
@@ -103,8 +103,8 @@ func (m *model) firstRevision() int64 {
 	return 1000
 }
 
-// bound is how soon after the end of all faults there must be a holder: the tenure that was may have to be waited for, and a
-// Lease that was made anew after that, and lockDelay; and a few requests may fail before.
+// bound returns the time after the end of all faults within which there must be a holder. It may have to wait for the old tenure,
+// then for a Lease that was recreated, and for lockDelay. A few requests can fail before.
 func (m *model) bound() time.Duration {
 	bound := 2*m.longest() + 2*time.Duration(m.lockDelay)*tick + renewDeadline + 2*retryPeriod
 	if m.runs {

@@ -9,8 +9,8 @@ import (
 	"github.com/singletonjob/operator/internal/lease/mistake"
 )
 
-// fault is a kind of what may go wrong, or what somebody does. Each time counts against the number of faults in a run; its
-// end, such as a network that is well again, comes at any time and counts nothing.
+// fault is a kind of fault, or an action of a user. Each occurrence counts against the number of faults in a run. The end of a
+// fault, such as a network that recovers, comes at any time and does not count.
 type fault uint8
 
 // The faults.
@@ -18,17 +18,17 @@ const (
 	none fault = iota
 	// Of one message.
 	lose       // a request is lost
-	fail       // it fails, and was not done
-	failStored // it fails, and was done
+	fail       // it fails and was not executed
+	failStored // it fails and was executed
 	refuse     // it is refused
 	delay      // it arrives at any time later
-	loseReply  // it is done, and its answer lost
-	delayReply // and its answer comes at any time later
-	twice      // it arrives once more at any time later
+	loseReply  // it is executed, and its answer is lost
+	delayReply // it is executed, and its answer arrives at any later time
+	twice      // it arrives once more at any later time
 	stale      // a read is answered from an older state
-	oldEvent   // a watch tells an older state once more
+	oldEvent   // a watch delivers an older state again
 	// Of an agent's surroundings.
-	stall     // its watch keeps its events until it goes on or breaks
+	stall     // its watch keeps its events until it resumes or breaks
 	breaks    // its watch breaks
 	cut       // it is cut off
 	deaf      // its requests arrive, and nothing comes back
@@ -39,21 +39,21 @@ const (
 	exit      // its process ends
 	leave     // its main process ends, and others of its tree live on
 	terminate // its pod is told to stop
-	hang      // its next start takes any time
+	hang      // its next start takes any length of time
 	slip      // its clock gains or loses a tick
 	// Of the API server and the operator.
-	apiDown  // nobody is answered
+	apiDown  // no request is answered
 	handover // a handover is asked for
-	late     // the operator releases the Lease of a dead holder, by what it read, at any time later
+	late     // the operator releases the Lease of a dead holder, from an older read, at any later time
 	remove   // the Lease is deleted
 	restore  // its data goes back to an older state
 	// Of somebody who edits the Lease, or a sink.
-	blank      // the holder is emptied
+	blank      // the holder is cleared
 	lower      // its duration is lowered
-	marker     // a release marker is put beside a holder, as a part of a release
+	marker     // a release marker is set beside a holder, as a part of a release
 	elector    // a client-go elector takes it where it is free
 	lowerToken // token and token base are lowered
-	forge      // its history tells of a token that none can be
+	forge      // its history contains an impossible token
 	unlabel    // its label is removed
 	sinkDown   // the sink restarts
 	absence    // a pod's object is deleted by force
@@ -85,31 +85,31 @@ func setOf(fs ...fault) (s faults) {
 	return s
 }
 
-// op is what a move does when it is no fault.
+// op is the action of a move that is not a fault.
 type op uint8
 
 const (
-	// passes lets a tick pass.
+	// passes: a tick passes.
 	passes op = iota
-	// arrive is a message that is under way, or one that was delayed.
+	// arrive: a message in flight, or a delayed one, arrives.
 	arrive
-	die     // a process that was killed is dead
-	obey    // it ends as it was asked to, flagged: badly
+	die     // a killed process is dead
+	obey    // it ends as it was asked to; flagged: with a failure
 	restart // its agent starts again, flagged: in another pod
 	goOn    // its agent gets a CPU again, flagged: the timer first
 	thaw
-	heal   // its network is well again
-	flush  // its watch goes on, flagged: breaks
-	execs  // its program runs at last
+	heal   // its network recovers
+	flush  // its watch resumes; flagged: it breaks
+	execs  // its program runs after a start that hung
 	apiUp  // the API server answers again
-	create // the operator makes the Lease anew
+	create // the operator recreates the Lease
 	free   // the operator releases the Lease of a dead holder
 	relabel
 	landAtSink
-	calm // whatever is wrong ends at once
+	calm // all faults end at once
 )
 
-// move is one step of the world: a fault or an op, with what it is about.
+// move is one step of the world: a fault or an op, with its arguments.
 type move struct {
 	fault fault
 	op    op
@@ -117,7 +117,7 @@ type move struct {
 	arg   int8
 }
 
-// moves are all that can happen next. The first is what happens where nothing goes wrong.
+// moves returns everything that can happen next. The first move is the one that happens if nothing goes wrong.
 func (w *world) moves() []move {
 	out := make([]move, 0, 64)
 	if w.broken != nil {
@@ -159,7 +159,7 @@ func (w *world) moves() []move {
 	return w.can(out, apiDown, 0, 0)
 }
 
-// these adds a fault with each of its arguments, if it is possible and the run may have another.
+// these adds a fault with each of its arguments, if it is possible and the run may have another fault.
 func (w *world) these(out []move, possible bool, f fault, slot int8, args ...int8) []move {
 	if possible {
 		for _, arg := range args {
@@ -234,7 +234,7 @@ func (w *world) agentMoves(out []move, slot int8) []move {
 	return out
 }
 
-// treeMoves are what the processes of an agent may do at any time.
+// treeMoves returns the moves that the processes of an agent can make at any time.
 func (w *world) treeMoves(out []move, slot int8) []move {
 	t := w.agents[slot].tree
 	if t.frozen {
@@ -252,7 +252,7 @@ func (w *world) treeMoves(out []move, slot int8) []move {
 	return out
 }
 
-// restartable reports whether the kubelet starts the container again: not in a pod that was told to stop.
+// restartable reports whether the kubelet restarts the container: not in a pod that is terminating.
 func (a *agent) restartable() bool { return !a.state.Terminating }
 
 func (w *world) watchFaults(out []move, slot int8) []move {
@@ -313,12 +313,12 @@ func (w *world) apiMoves(out []move) []move {
 	return out
 }
 
-// operates reports whether the Lease is one that the operator touches.
+// operates reports whether the operator touches the Lease.
 func (w *world) operates() bool {
 	return !w.api.absent && !w.api.down && (!w.api.unlabelled || w.m.broken == mistake.OperatorHeedsNoLabel)
 }
 
-// provenDead reports whether the kubelet has reported that the very container is dead, with all its processes.
+// provenDead reports whether the kubelet has reported that this container is dead, with all its processes.
 func (w *world) provenDead(holder string) bool {
 	if !w.m.pid1 {
 		return false
@@ -367,8 +367,8 @@ func lastPod(holder string) string {
 	return id.Pod
 }
 
-// mayRestore reports whether the API servers may start from a snapshot: as the runbook says, when no tenure of the time since
-// can last, unless no candidate is there that did not see it.
+// mayRestore reports whether the API servers can start from a snapshot. The runbook allows it when no tenure since the snapshot
+// can last, or when every candidate has seen all of that time.
 func (w *world) mayRestore() bool {
 	if w.m.quickRestore || w.m.broken == mistake.RestoreTooSoon {
 		return true
@@ -381,7 +381,7 @@ func (w *world) mayRestore() bool {
 	return true
 }
 
-// troubled reports whether anything is wrong that calm would end.
+// troubled reports whether any fault is in progress that calm would end.
 func (w *world) troubled() bool {
 	if w.api.down || w.api.absent || w.api.unlabelled || len(w.wire) > 0 || len(w.sink.late) > 0 {
 		return true
@@ -399,7 +399,7 @@ func (a *agent) troubled() bool {
 	return slices.Contains(trouble, true)
 }
 
-// after is the world after a move.
+// after returns the world after a move.
 func (w *world) after(m move) *world {
 	f := w.fork()
 	f.move(m)
@@ -432,7 +432,7 @@ func (w *world) sayFault(m move) {
 	}
 }
 
-// do is a move that is no fault.
+// do carries out a move that is not a fault.
 func (w *world) do(m move) {
 	switch m.op {
 	case passes:
@@ -486,7 +486,7 @@ func (w *world) agentDoes(a *agent, m move) {
 	}
 }
 
-// goesOn is the end of a watch's silence: what was kept back comes late, or it breaks.
+// goesOn ends a watch's stall: its kept events arrive late, or it breaks.
 func (w *world) goesOn(a *agent, broken bool) {
 	kept := a.kept
 	a.stalled, a.kept = false, nil
@@ -501,7 +501,7 @@ func (w *world) goesOn(a *agent, broken bool) {
 	}
 }
 
-// creates is the operator, which makes a Lease that is gone.
+// creates lets the operator recreate a deleted Lease.
 func (w *world) creates() {
 	r := lease.Record{Holder: lease.UnknownHolder, Duration: w.m.longest(), TokenBase: w.m.base, AcquireTime: 1}
 	if w.m.broken == mistake.OperatorCreatesFree {
@@ -511,7 +511,7 @@ func (w *world) creates() {
 	w.store().create(w, r)
 }
 
-// frees is the operator, which releases the Lease of a holder that is dead, now or at any time later.
+// frees lets the operator release the Lease of a dead holder, now or at any later time.
 func (w *world) frees(later bool) {
 	was := w.api.lease
 	r := was.Released(lease.Release{Reason: lease.ReasonHolderTerminated, Unclean: true}, 1, was.RenewTime+1)
@@ -535,14 +535,14 @@ func (w *world) labels(ours bool) {
 	w.change(somebody, s.lease)
 }
 
-// edit is a change of whatever is stored.
+// edit changes the stored Lease.
 func (w *world) edit(change func(*lease.Record)) {
 	r := w.api.lease
 	change(&r)
 	w.change(somebody, r)
 }
 
-// strike is a fault.
+// strike carries out a fault.
 func (w *world) strike(m move) {
 	switch f := m.fault; {
 	case f < oldEvent:
@@ -582,7 +582,7 @@ func (w *world) strikeAgent(a *agent, m move) {
 	}
 }
 
-// isStruck is a fault that shows later.
+// isStruck carries out a fault that shows later.
 func (a *agent) isStruck(f fault) {
 	a.stalled = a.stalled || f == stall
 	a.reopen = a.reopen || f == breaks
@@ -649,7 +649,7 @@ func (w *world) strikeLease(m move) {
 	}
 }
 
-// calm ends all that is wrong, as the end of all faults does.
+// calm ends all faults.
 func (w *world) calm() {
 	w.say("world", "all faults end")
 	w.drain()
@@ -676,7 +676,7 @@ func (w *world) calm() {
 	}
 }
 
-// drain has what is under way arrive, or be lost if nobody waits for it.
+// drain delivers the messages in flight, or drops those whose answers nobody waits for.
 func (w *world) drain() {
 	for len(w.wire) > 0 && w.broken == nil {
 		if m := w.wire[0]; m.kind == put && m.from >= 0 && m.parked && !w.awaited(m) {
@@ -691,7 +691,7 @@ func (w *world) drain() {
 	}
 }
 
-// heals ends all that is wrong with an agent that lives.
+// heals ends all faults of a living agent.
 func (a *agent) heals(w *world) {
 	a.hiccup, a.hangs = false, false
 	if a.cut || a.deaf {
@@ -711,5 +711,5 @@ func (a *agent) heals(w *world) {
 	}
 }
 
-// ticksOf is a duration in ticks.
+// ticksOf returns a duration in ticks.
 func ticksOf(d time.Duration) int32 { return int32(d / tick) }

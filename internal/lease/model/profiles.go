@@ -2,8 +2,8 @@ package model
 
 import "github.com/singletonjob/operator/internal/lease"
 
-// Faults that come together. Those of one profile meet each other in every order and at every moment; those of two profiles
-// never do, but for what the profile "everything" has of each alone.
+// Sets of faults that occur together. The faults of one profile meet each other in every order and at every moment. Faults of two
+// profiles never meet; the profile "everything" has the faults one at a time.
 var (
 	messages = setOf(lose, fail, failStored, refuse, delay, loseReply, delayReply, twice, stale)
 	watches  = setOf(stall, breaks, oldEvent)
@@ -13,7 +13,7 @@ var (
 	operator = setOf(handover, late, remove)
 )
 
-// standard is what all profiles begin with.
+// standard returns the settings that all profiles start from.
 func standard(budget int, sets ...faults) *model {
 	m := &model{step: lease.Step, candidates: 2, budget: budget, slips: 0, killTakes: 1, pid1: true}
 	for _, set := range sets {
@@ -22,13 +22,13 @@ func standard(budget int, sets ...faults) *model {
 	return m
 }
 
-// with is the model with something else about it.
+// with changes the model and returns it.
 func (m *model) with(change func(*model)) *model {
 	change(m)
 	return m
 }
 
-// slowly has answers waited for longer than a tick, and candidates that learn by reading alone.
+// slowly makes candidates wait longer than a tick for answers, and learn by reading alone.
 func slowly(m *model) { m.slow, m.noWatch = true, true }
 
 // profile is one bounded world.
@@ -37,7 +37,7 @@ type profile struct {
 	model       *model
 }
 
-// profiles are what `make model` explores. The budgets are such that each ends within seconds.
+// profiles are the worlds that `make model` explores. Their budgets are such that each search ends within seconds.
 var profiles = []profile{
 	{"everything", "each fault by itself", standard(1, messages, watches, network, machines, lives, operator, setOf(freeze, blank))},
 	{"three", "three candidates, each of these faults by itself", standard(1, messages, setOf(cut, crash, handover)).with(func(m *model) { m.candidates = 3 })},

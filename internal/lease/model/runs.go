@@ -2,7 +2,7 @@ package model
 
 import "github.com/singletonjob/operator/internal/lease"
 
-// begins judges that a process of an attempt begins to run.
+// begins judges the start of a process for an attempt.
 func (w *world) begins(attempt int32) {
 	now := w.api.lease.Runs.Now
 	switch {
@@ -16,7 +16,7 @@ func (w *world) begins(attempt int32) {
 	w.begun = max(w.begun, attempt)
 }
 
-// runIs judges what the store is given of a run.
+// runIs judges the state of a run that is written to the store.
 func (w *world) runIs(by int, was, is lease.Record) {
 	if !w.m.runs || was.Runs.Now == is.Runs.Now {
 		return

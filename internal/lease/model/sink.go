@@ -7,16 +7,16 @@ import (
 	"github.com/singletonjob/operator/fence"
 )
 
-// sink is what the processes write to, and what came of it. It decides by what arrives alone.
+// sink receives the writes of the processes, and records the results. It decides from the writes that arrive alone.
 type sink struct {
 	mark int64
-	// arrived is the highest token that came, accepted the highest that it took.
+	// arrived is the highest token that arrived, accepted the highest that the sink accepted.
 	arrived, accepted int64
-	// late are writes that it has let pass and not done yet, as a mistake has it.
+	// late are writes that it has accepted and not executed yet, as a mistake has it.
 	late []int64
 }
 
-// Sink is how a sink decides.
+// Sink is the kind of decision that a sink makes.
 type Sink uint8
 
 // A sink as package fence describes it, and mistakes.
@@ -59,14 +59,14 @@ func (s *sink) accept(w *world, token int64) {
 	s.mark, s.accepted = token, max(s.accepted, token)
 }
 
-// lands does a write that passed before.
+// lands executes a write that was accepted before.
 func (s *sink) lands(w *world, i int) {
 	token := s.late[i]
 	s.late = append(s.late[:i:i], s.late[i+1:]...)
 	s.accept(w, token)
 }
 
-// restart has it begin anew with what it keeps.
+// restart restarts the sink with the state that it keeps.
 func (s *sink) restart(w *world) {
 	if w.m.sink == Forgets {
 		s.mark = 0

@@ -8,55 +8,56 @@ import (
 	"github.com/singletonjob/operator/internal/lease"
 )
 
-// tick is the grain of time: all that happens, happens at whole ticks. The settings of the model are multiples of it, and so
-// is what lease.Step itself adds to them but for a few parts of a patience, which then count up to the next tick.
+// tick is the unit of time: everything happens at whole ticks. The model's settings are multiples of it. So are the durations
+// that lease.Step adds, except for a few fractions of a patience, which are rounded up to the next tick.
 const tick = 500 * time.Millisecond
 
-// began is what every clock shows at first. It is far from 0, as a machine's is.
+// began is the initial reading of every clock. It is far from 0, as on a real machine.
 const began = 1_000_000
 
-// revisions is how far apart the store's revisions are: others are written too.
+// revisions is the distance between two revisions of the Lease: the store also holds other objects.
 const revisions = 10
 
 // slots is the greatest number of candidates.
 const slots = 3
 
-// world is one state of everything. It is never changed once it was reached: moves work on a copy, which shares what they
-// leave alone.
+// world is one state of everything. It never changes once it was reached. Moves work on a copy, which shares the parts that they
+// do not change.
 type world struct {
 	m *model
-	// now is true time, in ticks, used how many faults there have been, slips how many of them were clocks that slipped.
+	// now is true time in ticks, used the number of faults so far, slips the number of them that were clock slips.
 	now         int32
 	used, slips int8
 	api         *api
 	agents      [slots]*agent
-	// own says which of agents, and whether api, are this world's own copies.
+	// own says which of agents are this world's own copies, and ownAPI whether api is.
 	own    [slots]bool
 	ownAPI bool
-	// wire is what is under way, oldest first.
+	// wire holds the messages in flight, oldest first.
 	wire []message
 	sink sink
-	// token is the highest that a process was started with, ended the last end of one.
+	// token is the highest token with which a process was started. ended is the last end of a process.
 	token int64
 	ended ending
-	// begun is the newest attempt of which a process has run, completed that of which it has ended with 0 unasked.
+	// begun is the newest attempt whose process has run. completed is the attempt whose process has ended with 0 without being
+	// asked to.
 	begun, completed int32
-	// foreign is for how many ticks a process lives that a client-go elector started.
+	// foreign is the number of ticks that a process started by a client-go elector still lives.
 	foreign int8
 	events  []delivery
 	broken  *Violation
-	// tell, unless nil, is told what happens.
+	// tell, unless nil, receives a description of everything that happens.
 	tell func(who, what string)
 }
 
-// ending is that of a process, for lockDelay.
+// ending is the end of a process, for lockDelay.
 type ending struct {
 	at int32
-	// delays says that requests of it may be on the wire, and that it ended while the Lease was its own.
+	// delays means that requests of the process may be in flight, and that the Lease was its own when it ended.
 	delays bool
 }
 
-// delivery is an event on its way to an agent's state machine, within one instant.
+// delivery is an event in transit to an agent's state machine, within one instant.
 type delivery struct {
 	slot  int
 	event lease.Event
@@ -64,7 +65,7 @@ type delivery struct {
 
 // Violation is a broken promise.
 type Violation struct {
-	// Kind is which, Text what broke it.
+	// Kind names the promise. Text says what broke it.
 	Kind, Text string
 }
 
@@ -99,7 +100,7 @@ func (w *world) say(who, format string, args ...any) {
 	}
 }
 
-// fork is a copy to work on.
+// fork returns a copy that can be changed.
 func (w *world) fork() *world {
 	f := *w
 	f.own, f.ownAPI, f.events = [slots]bool{}, false, nil
@@ -107,7 +108,7 @@ func (w *world) fork() *world {
 	return &f
 }
 
-// agent is one to change.
+// agent returns an agent that can be changed.
 func (w *world) agent(slot int) *agent {
 	if !w.own[slot] {
 		a := *w.agents[slot]
@@ -116,7 +117,7 @@ func (w *world) agent(slot int) *agent {
 	return w.agents[slot]
 }
 
-// store is the API server to change.
+// store returns the API server, so that it can be changed.
 func (w *world) store() *api {
 	if !w.ownAPI {
 		s := *w.api
@@ -125,7 +126,7 @@ func (w *world) store() *api {
 	return w.api
 }
 
-// first is how the world begins: a Lease that the operator has just made, and candidates that have just started.
+// first returns the initial world: a Lease that the operator has just created, and candidates that have just started.
 func (m *model) first(tell func(who, what string)) *world {
 	w := &world{m: m, tell: tell, api: &api{absent: true, revision: m.firstRevision()}, ownAPI: true}
 	for slot := range m.candidates {
@@ -142,7 +143,7 @@ func (m *model) first(tell func(who, what string)) *world {
 // candidates counts the agents.
 func (w *world) candidates() int { return w.m.candidates }
 
-// deliver has an event reach an agent's process, now if it has a CPU.
+// deliver passes an event to an agent's process, now if the process has a CPU.
 func (w *world) deliver(slot int, e lease.Event) {
 	switch a := w.agents[slot]; {
 	case !a.alive:
@@ -153,7 +154,7 @@ func (w *world) deliver(slot int, e lease.Event) {
 	}
 }
 
-// settle has all events of this instant handled.
+// settle handles all events of this instant.
 func (w *world) settle() {
 	for n := 0; len(w.events) > 0 && w.broken == nil; n++ {
 		next := w.events[0]
@@ -168,11 +169,11 @@ func (w *world) settle() {
 	w.events = nil
 }
 
-// mostEvents bounds what a move makes happen.
+// mostEvents bounds the events that a move causes.
 const mostEvents = 200
 
-// tick lets time pass until the next instant. Of what is due then, deaths come first: what the margin pays for is less than
-// the whole ticks by which the model counts it.
+// tick lets time pass until the next instant. Of everything due then, deaths come first, because the margin pays for less than
+// the whole ticks by which the model counts deaths.
 func (w *world) tick() {
 	w.now++
 	w.deaths()
@@ -197,7 +198,7 @@ func (w *world) tick() {
 	w.forget()
 }
 
-// deaths are those of processes that have lived for as long as they may after their kill.
+// deaths ends processes that have lived for as long as they can after their kill.
 func (w *world) deaths() {
 	for slot := range w.candidates() {
 		if t := w.agents[slot].tree; t.dying && t.left > 0 && !t.frozen {
@@ -210,7 +211,7 @@ func (w *world) deaths() {
 	w.settle()
 }
 
-// wakes opens watches anew, and calls the state machines whose time has come.
+// wakes reopens watches, and calls the state machines that are due.
 func (w *world) wakes() {
 	for slot := range w.candidates() {
 		a := w.agents[slot]
@@ -228,7 +229,7 @@ func (w *world) wakes() {
 	}
 }
 
-// opens has a watch opened. It begins with the Lease as it is.
+// opens opens a watch. Its first event is the present Lease.
 func (w *world) opens(slot int) {
 	a := w.agent(slot)
 	a.stalled, a.kept = false, nil
@@ -242,12 +243,12 @@ func (w *world) opens(slot int) {
 	}
 }
 
-// unreachable reports whether nothing of the API server's reaches an agent.
+// unreachable reports whether nothing from the API server reaches an agent.
 func (w *world) unreachable(slot int) bool {
 	return w.api.down || w.agents[slot].cut || w.agents[slot].deaf
 }
 
-// forget drops what is under way and of no use to anybody any more.
+// forget drops messages in flight that no longer matter.
 func (w *world) forget() {
 	w.wire = without(w.wire, func(m message) bool {
 		switch m.kind {
@@ -256,14 +257,14 @@ func (w *world) forget() {
 		case get:
 			return !w.awaited(m)
 		default:
-			// No compare-and-swap on a revision that is past can succeed, unless the store goes back in time.
+			// No compare-and-swap on a past revision can succeed, unless the store goes back in time.
 			past := m.write.Revision < w.api.revision && (m.write.Revision != w.api.lease.Revision || w.api.absent)
 			return past && !m.forced && !w.m.faults.has(restore) && !w.awaited(m)
 		}
 	})
 }
 
-// awaited reports whether anybody waits for the answer to a message.
+// awaited reports whether an agent waits for the answer to a message.
 func (w *world) awaited(m message) bool {
 	if m.from < 0 {
 		return false
@@ -278,10 +279,10 @@ func (w *world) awaited(m message) bool {
 	return a.state.AwaitsRead(m.read)
 }
 
-// writes is one write of a process, which arrives at the sink.
+// writes passes one write of a process to the sink.
 func (w *world) writes(token int64) { w.sink.write(w, token) }
 
-// alone judges a process that begins to run, or goes on.
+// alone judges a process that starts or resumes.
 func (w *world) alone(slot int) {
 	a := w.agents[slot]
 	for other := range w.candidates() {

@@ -8,7 +8,7 @@ import (
 	"github.com/singletonjob/operator/internal/lease/mistake"
 )
 
-// slot is a place for a candidate: it has one agent at a time, in a pod on a machine.
+// slot holds one candidate: it has one agent at a time, in a pod on a machine.
 type slot struct {
 	w     *world
 	index int
@@ -22,7 +22,7 @@ func newSlot(w *world, index int) *slot {
 	return s
 }
 
-// replacePod puts a new pod on another machine in place of what was there.
+// replacePod replaces the slot's pod with a new pod on another machine.
 func (s *slot) replacePod() {
 	s.pods++
 	clk := clock{offset: lease.Instant(s.w.rng.Int64N(int64(1000 * time.Hour)))}
@@ -75,7 +75,7 @@ func (s *slot) run(m *machine) {
 	s.w.after(s.w.between(0, 20*time.Millisecond), a.watch)
 }
 
-// machine is where a pod runs.
+// machine is the machine on which a pod runs.
 type machine struct {
 	w        *world
 	clock    clock
@@ -84,16 +84,16 @@ type machine struct {
 	pod, uid string
 	// agents counts the agents of the pod. The sandboxes of one pod share it: no two agents of a pod have the same nonce.
 	agents *int
-	// wall is what the wall clock is ahead by, in microseconds.
+	// wall is how far the wall clock is ahead, in microseconds.
 	wall int64
-	// execHangs is until when no program starts, execFails the chance that none does.
+	// execHangs is the time until which no program starts, execFails the probability that a start fails.
 	execHangs time.Duration
 	execFails float64
 	// throttled bounds how late the processes of the pod get a CPU.
 	throttled time.Duration
 }
 
-// now is what the machine's agent reads for the time.
+// now returns the clock reading of the machine's agent.
 func (m *machine) now() lease.Instant {
 	if m.w.o.Broken == mistake.SlewedClock {
 		return m.timers.at(m.w.now)
@@ -101,7 +101,7 @@ func (m *machine) now() lease.Instant {
 	return m.clock.at(m.w.now)
 }
 
-// when is the true time at which now is i.
+// when returns the true time at which now is i.
 func (m *machine) when(i lease.Instant) time.Duration {
 	if m.w.o.Broken == mistake.SlewedClock {
 		return m.timers.when(m.w.now, i)
@@ -109,12 +109,12 @@ func (m *machine) when(i lease.Instant) time.Duration {
 	return m.clock.when(i)
 }
 
-// fires is when a timer of the kernel fires that is set now for d.
+// fires returns when a kernel timer fires that is set now for d.
 func (m *machine) fires(d time.Duration) time.Duration {
 	return m.timers.fires(m.w.now, max(d, leastSleep))
 }
 
-// leastSleep is the least that a process sleeps.
+// leastSleep is the shortest sleep of a process.
 const leastSleep = 50 * time.Microsecond
 
 // timerLate is how late the kernel's timers kill, schedulingLate how late a process gets a CPU.
@@ -127,7 +127,7 @@ func (m *machine) timerLate() time.Duration {
 
 func (m *machine) schedulingLate() time.Duration { return m.w.between(0, m.throttled) }
 
-// agent is one agent process: its state machine, and what is around it.
+// agent is one agent process: its state machine and its surroundings.
 type agent struct {
 	w       *world
 	slot    *slot
@@ -136,7 +136,7 @@ type agent struct {
 	id      string
 	state   lease.State
 	alive   bool
-	// stopped counts the reasons for which the process gets no CPU. Then events gather in inbox, and todo has the
+	// stopped counts the reasons why the process gets no CPU. While there are any, events collect in inbox, and todo holds the
 	// actions that it was about to carry out.
 	stopped int
 	inbox   []lease.Event
@@ -144,17 +144,17 @@ type agent struct {
 
 	tree *tree
 	conn *conn
-	// wakeAt is when the timer fires that is set for wakeFor, 0 if none is; wakeUp is the method value of wake.
+	// wakeAt is when the timer set for wakeFor fires; 0 if none is set. wakeUp is the method value of wake.
 	wakeAt  time.Duration
 	wakeFor lease.Instant
 	wakeUp  func()
 	wakes   spin
-	// revision is that of its last write that was stored, or a newer one at which it was told that the Lease is still its;
-	// asked is its last read, sent what it has sent.
+	// revision is the revision of its last stored write, or a newer one at which it learned that the Lease is still its own.
+	// asked is its last read, and sent counts its requests.
 	revision int64
 	asked    lease.SendRead
 	sent     requests
-	// late is what it was told of its processes' lateness.
+	// late is the reported lateness of its processes.
 	late time.Duration
 }
 
@@ -169,14 +169,14 @@ func (a *agent) deliver(e lease.Event) {
 	}
 }
 
-// wake is the timer, if it is the last that was set.
+// wake is called when the last timer that was set fires.
 func (a *agent) wake() {
 	if a.w.now == a.wakeAt {
 		a.look()
 	}
 }
 
-// look is what the agent does when it wakes: it looks at the clock, and sleeps again if it is too early.
+// look lets the agent read the clock when it wakes, and sleep again if it is too early.
 func (a *agent) look() {
 	a.wakeAt = 0
 	switch {
@@ -189,7 +189,7 @@ func (a *agent) look() {
 	}
 }
 
-// sleep sets a timer of the kernel for what is left by the clock, unless one is set for that.
+// sleep sets a kernel timer for the rest of the wait, unless one is already set for that instant.
 func (a *agent) sleep() {
 	if a.state.Wake == lease.Never {
 		a.wakeAt = 0
@@ -203,7 +203,7 @@ func (a *agent) sleep() {
 	a.w.at(a.wakeAt, a.wakeUp)
 }
 
-// handle steps the state machine and carries out what it decides.
+// handle calls the state machine and carries out its decisions.
 func (a *agent) handle(e lease.Event) {
 	w := a.w
 	w.check.result.Steps++
@@ -217,7 +217,7 @@ func (a *agent) handle(e lease.Event) {
 	a.carryOut()
 }
 
-// carryOut does what is to be done; a pause can fall between any two things.
+// carryOut carries out the pending actions. A pause can fall between any two of them.
 func (a *agent) carryOut() {
 	for len(a.todo) > 0 && a.alive && a.stopped == 0 {
 		next := a.todo[0]
@@ -254,7 +254,7 @@ func (a *agent) goOn() {
 	}
 	a.tree.unbind()
 	a.carryOut()
-	// The timer and what came in meanwhile are ready at once, and each is handled first at some time.
+	// The timer and the events that arrived in between are ready at once. Either can be handled first.
 	if a.w.chance(0.5) {
 		a.look()
 	}
@@ -315,14 +315,14 @@ func (a *agent) do(action lease.Action) {
 	}
 }
 
-// dead reports whether the lock of an agent is free: neither that nor its leash lives. Where an agent is not PID 1, processes may
-// have left its leash.
+// dead reports whether the lock of an agent is free: neither the agent nor its leash lives. If an agent is not PID 1, processes
+// may have left its leash.
 func (w *world) dead(holder string) bool {
 	a := w.byID[holder]
 	return a != nil && !a.alive && !(w.p.endProvesDeath && a.tree != nil && a.tree.alive)
 }
 
-// dies ends the process, and with it all that hangs on it.
+// dies ends the process and everything that depends on it.
 func (a *agent) dies() {
 	if !a.alive {
 		return
@@ -338,10 +338,10 @@ func (a *agent) dies() {
 	}
 }
 
-// restart has the kubelet start the container again, or another pod take the place of one that was told to stop.
+// restart lets the kubelet restart the container, or replaces a pod that was terminated with another.
 func (s *slot) restart(dead *agent) {
 	w := s.w
-	if dead.state.Terminating || dead.state.Done && w.p.runs != nil { // a pod that has succeeded is not started again
+	if dead.state.Terminating || dead.state.Done && w.p.runs != nil { // a pod that has succeeded is not restarted
 		w.after(w.between(100*time.Millisecond, 3*time.Second), func() {
 			if s.agent == dead {
 				s.replacePod()

@@ -10,7 +10,7 @@ import (
 
 // Violation is a broken promise.
 type Violation struct {
-	// Kind is which.
+	// Kind names the promise.
 	Kind string
 	At   time.Duration
 	Text string
@@ -43,9 +43,9 @@ const (
 	RunForgotten  = "nobody goes on with a run, or starts one that is due"
 )
 
-// checker sees the whole world, in true time, and judges by that alone: by when which processes lived and were told to
-// die, by what the store was given, and who gave it, by what the sink took. It asks nothing of package lease, and has rules of
-// its own: paidFor and exclusive.
+// checker sees the whole world, in true time, and judges from that alone: when which processes lived and were killed, which
+// writes the store received and from whom, and what the sink accepted. It calls nothing in package lease and has rules of its
+// own: paidFor and exclusive.
 type checker struct {
 	w         *world
 	outcomes  bool
@@ -53,57 +53,57 @@ type checker struct {
 	violation *Violation
 	// acting are the trees that live.
 	acting []*tree
-	// token is the highest that a process was started with, given the one acquired last, and erased the highest of
-	// which nothing was left to tell when somebody had edited the Lease.
+	// token is the highest token with which a process was started, given the token acquired last. erased is the highest token of
+	// which no trace was left after somebody had edited the Lease.
 	token, given, erased int64
-	// arrived is the highest token that came to the sink, accepted the highest that it took.
+	// arrived is the highest token that arrived at the sink, accepted the highest that it accepted.
 	arrived, accepted int64
 	last              *tree
-	// claims are what the store was told by each contender, newest last.
+	// claims are the tenures that each contender wrote to the store, newest last.
 	claims []*claim
-	// holder is the tree found by holderNow, and counted what was asked by each agent until then.
+	// holder is the tree that holderNow found. counted holds the requests of each agent until then.
 	holder  *tree
 	counted map[*agent]requests
 	since   time.Duration
-	// ended counts trees that have; judgesNoEnd has none of them judged.
+	// ended counts the trees that have ended. judgesNoEnd means that their ends are not judged.
 	ended       int
 	judgesNoEnd bool
 	runs        runsSeen
 }
 
-// claim is a tenure as the store knows it: from its acquire to its release, or until its time is up.
+// claim is a tenure as the store knows it: from its acquire to its release, or until its time is over.
 type claim struct {
 	w     *world
 	by    string
 	agent *agent // nil where a client-go elector claims
 	token int64
-	// won is when it was acquired, stored when it was last written, lasts the longest duration that was written.
+	// won is when it was acquired, stored when it was last written, and lasts the longest duration that was written.
 	won, stored, lasts time.Duration
 	revision           int64 // of its last write
-	// released says that its holder, or the operator, has given the Lease back.
+	// released means that its holder or the operator has released the Lease.
 	released bool
-	// lowered is when somebody else lowered the duration, 0 once its holder has written again. Who is not among seenBy by then
-	// can't know what it was.
+	// lowered is when somebody else lowered the duration; 0 after its holder has written again. An agent that is not in seenBy by
+	// then cannot know the former duration.
 	lowered time.Duration
 	seenBy  []*agent
-	// fooled says that such a one has taken the Lease.
+	// fooled means that such an agent has taken the Lease.
 	fooled bool
-	// forged says that somebody else has made the Lease say that it is released.
+	// forged means that somebody else has made the Lease look released.
 	forged bool
-	// retold says that somebody else has made the Lease say how it ended.
+	// retold means that somebody else has written into the Lease how the tenure ended.
 	retold bool
-	// half says that its holder's last write has a part of a release, and so helps those who forge one.
+	// half means that its holder's last write contains a part of a release, which helps a forger.
 	half bool
-	// forgotten says that the store went back to what was before its last write.
+	// forgotten means that the store went back to a state before its last write.
 	forgotten bool
 }
 
-// exclusive is until when nobody else may take the Lease, by whatever crystal.
+// exclusive returns the time until which nobody else may take the Lease, whatever the rates of the clocks.
 func (c *claim) exclusive() time.Duration {
 	return c.stored + fastest.lasts(c.lasts) - time.Microsecond
 }
 
-// requests counts what an agent has sent.
+// requests counts the requests of an agent.
 type requests struct{ writes, reads int }
 
 func (c *checker) violated(kind, format string, args ...any) {
@@ -115,7 +115,7 @@ func (c *checker) violated(kind, format string, args ...any) {
 	}
 }
 
-// started is told of each tree that begins to act.
+// started is called for each tree that begins to act.
 func (c *checker) started(t *tree) {
 	w := c.w
 	c.result.Tenures++
@@ -138,12 +138,12 @@ func (c *checker) started(t *tree) {
 	c.acting = append(c.acting, t)
 }
 
-// grows judges a new tenure's token. That it does not grow is forgiven once, where somebody has erased every trace of a
-// token that was higher than its revision: nobody could know of it. It is the sink's fence that is left then, and it holds.
+// grows judges a new tenure's token. A token that does not grow is excused once, if somebody has removed every trace of a token
+// that was higher than its revision: nobody could know of it. Then only the sink's fence is left, and it holds.
 func (c *checker) grows(t *tree) {
 	switch {
 	case t.token > c.token:
-	case c.misled(t): // it was slow to start, and the next tenure was not; what it may do yet is the same
+	case c.misled(t): // it started more slowly than the next tenure; what it can still do is the same
 		c.result.Forged++
 		return
 	case c.token <= c.erased:
@@ -155,10 +155,10 @@ func (c *checker) grows(t *tree) {
 	c.token = t.token
 }
 
-// alone tells off a tree that begins while another acts. Four things are the world's doing and no broken promise, each
-// counted by itself: the other is frozen, or was when it was killed; it was to run on while it is cut off; it was told to
-// die as long ago as is paid for, and has not yet; somebody has forged the release of its Lease, of which the time is not
-// up yet. None of the first three excuses a Lease that was taken before its time.
+// alone judges a tree that begins while another acts. Four cases are not a broken promise, and each is counted separately. The
+// other tree is frozen, or was when it was killed. It keeps running while it is cut off, as configured. It was killed as long ago
+// as is paid for and is not dead yet. Somebody has forged the release of its Lease, whose time is not over yet. None of the first
+// three excuses a Lease that was taken before its time.
 func (c *checker) alone(t *tree) {
 	for _, other := range c.acting {
 		switch {
@@ -185,47 +185,47 @@ func (c *checker) alone(t *tree) {
 	}
 }
 
-// paid is how long after its kill was due a tree's agent has promised to leave the Lease to it: what the margin pays for,
-// and what the leash's present deadline counts of its processes' lateness.
+// paid returns how long after its kill was due a tree's agent leaves the Lease to it: the time that the margin pays for, and the
+// lateness of its processes that the leash's present deadline takes into account.
 func (t *tree) paid() time.Duration { return paidFor(t.agent.config.Duration) + t.counted }
 
-// lateFor is how much of a lateness that was measured a tenure pays for: all of it, up to half of the time that renewals
-// leave.
+// lateFor returns how much of a measured lateness a tenure pays for: all of it, up to half of the time that renewals leave.
 func lateFor(c lease.Config, late time.Duration) time.Duration {
 	return min(max(0, late), max(0, (c.Duration-margin(c.Duration)-c.RetryPeriod)/2))
 }
 
-// inTime reports whether the Lease was won for a tree after the time of another was up.
+// inTime reports whether the Lease was won for a tree after the time of another was over.
 func (c *checker) inTime(t, other *tree) bool {
 	won, lost := c.claimOf(t), c.claimOf(other)
 	return won != nil && lost != nil && !lost.released && (lost.forged || won.won >= lost.exclusive())
 }
 
-// misled reports whether somebody has forged the release of a tree's Lease. It may run on until the Lease's time is up, unless
-// it learns of it, and no longer.
+// misled reports whether somebody has forged the release of a tree's Lease. The tree can run until the Lease's time is over, but
+// not after its agent learns of the forgery.
 func (c *checker) misled(other *tree) bool {
 	claim := c.claimOf(other)
 	return claim != nil && claim.forged && c.w.now < claim.exclusive()
 }
 
-// slow reports whether a tree whose release was forged began to run only after one of a later tenure.
+// slow reports whether a tree whose release was forged began to run only after a tree of a later tenure.
 func (c *checker) slow(t, other *tree) bool { return t.token < other.token && c.misled(t) }
 
-// delays reports whether the next one has to wait for lockDelay after the end of a tree: not if it was to run on, ended only
-// when others might already take the Lease, or let them know too little of it, or somebody else has said for it how it ended.
+// delays reports whether the next tenure must wait for lockDelay after the end of a tree. It need not if the tree kept running as
+// configured, if it ended only when others could already take the Lease or let them know too little of the Lease, or if somebody
+// else has written how it ended.
 func (c *checker) delays(last, t *tree) bool {
 	claim := c.claimOf(last)
 	return !last.agent.config.KeepRunning && !c.outlived(last) && !c.fools(last, t) && (claim == nil || !claim.retold)
 }
 
-// fools reports whether the Lease of a tree had its duration lowered by hand, so that who came then could not know when it
-// ends.
+// fools reports whether the Lease of a tree had its duration lowered by hand, so that an agent that started then could not know
+// when the Lease ends.
 func (c *checker) fools(other, t *tree) bool {
 	claim := c.claimOf(other)
 	return claim != nil && (claim.fooled || claim.unknownTo(t.agent))
 }
 
-// outlived reports whether a tree ended only when others might already take the Lease: lockDelay counts from then.
+// outlived reports whether a tree ended only when others could already take the Lease. lockDelay counts from then.
 func (c *checker) outlived(t *tree) bool {
 	claim := c.claimOf(t)
 	return claim != nil && t.ended > claim.exclusive()
@@ -261,7 +261,7 @@ func (c *checker) died(t *tree) {
 	}
 }
 
-// asks is told of each action that an agent carries out.
+// asks is called for each action that an agent carries out.
 func (c *checker) asks(a *agent, action lease.Action) {
 	switch action := action.(type) {
 	case lease.StartChild:
@@ -283,9 +283,9 @@ func (c *checker) asks(a *agent, action lease.Action) {
 	}
 }
 
-// tells is told of all that an agent learns of the Lease: what shows for certain that the tenure is another's ends the
-// process, at once. A record does that if it followed this agent's last write, and whatever told the agent that the tenure
-// is still its: the Lease may have been edited and edited back.
+// tells is called for everything that an agent learns of the Lease. An event that shows for certain that the tenure is another's
+// must end the process at once. A record shows this if it is later than this agent's last write and than anything that showed the
+// agent its tenure still in place: the Lease may have been edited and edited back.
 func (c *checker) tells(a *agent, e lease.Event) {
 	if starved, ok := e.(lease.Starved); ok {
 		a.late = lateFor(a.config, starved.Late)
@@ -315,7 +315,7 @@ func (c *checker) tells(a *agent, e lease.Event) {
 	}
 }
 
-// shows takes note of who has seen a tenure with the duration that its holder wrote.
+// shows records which agents have seen a tenure with the duration that its holder wrote.
 func (c *checker) shows(a *agent, e lease.Event) {
 	var r lease.Record
 	switch e := e.(type) {
@@ -331,7 +331,7 @@ func (c *checker) shows(a *agent, e lease.Event) {
 	}
 }
 
-// runsOn looks whether a tree that had to be told to die has been.
+// runsOn judges whether a tree that had to be killed was killed.
 func (c *checker) runsOn(t *tree) {
 	switch {
 	case !t.alive || t.frozen || t.asked > 0:
@@ -342,7 +342,7 @@ func (c *checker) runsOn(t *tree) {
 	}
 }
 
-// stores is told of each compare-and-swap that succeeds, and whose it is.
+// stores is called for each compare-and-swap that succeeds, with its author.
 func (c *checker) stores(by string, was, is lease.Record) {
 	w := c.w
 	a := w.byID[by]
@@ -364,8 +364,8 @@ func (c *checker) stores(by string, was, is lease.Record) {
 	}
 }
 
-// edited is told of each write by hand. Where it makes the Lease look as a release leaves it, candidates may believe that of
-// every tenure that lasts, unless its holder had let a part of that stand.
+// edited is called for each write by hand. If it makes the Lease look released, candidates can take every lasting tenure for
+// released, unless its holder had left a part of the release in place.
 func (c *checker) edited(was, is lease.Record) {
 	for _, claim := range c.claims {
 		claim.retold = claim.retold || released(is) && (!released(was) || was.Release != is.Release)
@@ -376,12 +376,12 @@ func (c *checker) edited(was, is lease.Record) {
 	}
 }
 
-// released reports whether a record is what a release leaves: no holder, why, and no time of an acquire.
+// released reports whether a record is in the state that a release leaves: no holder, a reason, and no acquire time.
 func released(r lease.Record) bool {
 	return r.Holder == "" && r.Release.Reason != "" && r.AcquireTime == 0
 }
 
-// tells is the highest token that a record tells of, and that tokens can be.
+// tells returns the highest possible token in a record.
 func tells(r lease.Record) int64 {
 	highest := r.Token
 	for _, past := range r.History {
@@ -392,10 +392,10 @@ func tells(r lease.Record) int64 {
 	return highest
 }
 
-// highestToken is what revisions and the greatest token base add up to.
+// highestToken is the highest sum of a revision and a token base.
 const highestToken = 1 << 53
 
-// writesOurs is told of each compare-and-swap that succeeds, and whether the Lease was somebody else's.
+// writesOurs is called for each compare-and-swap that succeeds, and says whether the Lease was somebody else's.
 func (c *checker) writesOurs(by string, unlabelled bool) {
 	if e := c.w.elector; unlabelled && (e == nil || by != e.id) {
 		c.violated(NotOurs, "%s writes a Lease without our label", by)
@@ -411,10 +411,11 @@ func (c *checker) newest(by string) *claim {
 	return nil
 }
 
-// releases is told who empties the holder: it ends a tenure where its holder does it, or the operator.
+// releases is called with the author of a write that clears the holder. The write ends a tenure if its author is the holder or
+// the operator.
 func (c *checker) releases(by string, was lease.Record) {
 	claim := c.newest(was.Holder)
-	if a := c.w.byID[by]; a != nil && by != was.Holder { // a run's last word, said for a holder that vanished
+	if a := c.w.byID[by]; a != nil && by != was.Holder { // the end of a run, written for a holder that vanished
 		c.waited(a, by)
 		return
 	}
@@ -427,8 +428,8 @@ func (c *checker) releases(by string, was lease.Record) {
 	}
 }
 
-// takes judges an acquire: all others must have given the Lease back, or have left it alone for as long as they said. One
-// who starts in the dead one's place, where that proves it dead, need not wait.
+// takes judges an acquire. All others must have released the Lease, or not written it for as long as they announced. An agent
+// that replaces a dead one in a place where that proves the death need not wait.
 func (c *checker) takes(a *agent, by string, is lease.Record) {
 	w := c.w
 	c.waited(a, by)
@@ -436,7 +437,7 @@ func (c *checker) takes(a *agent, by string, is lease.Record) {
 	c.claims = append(c.claims, &claim{w: w, by: by, agent: a, token: is.Token, won: w.now, stored: w.now, lasts: is.Duration})
 }
 
-// waited judges whether all others have given the Lease back, or have left it alone.
+// waited judges whether all others have released the Lease, or not written it for long enough.
 func (c *checker) waited(a *agent, by string) {
 	w := c.w
 	c.claims = slices.DeleteFunc(c.claims, (*claim).past)
@@ -444,7 +445,7 @@ func (c *checker) waited(a *agent, by string) {
 		if old.by == by || a != nil && old.agent != nil && w.p.endProvesDeath && old.agent.machine.uid == a.machine.uid {
 			old.released = old.released || !old.acts()
 		}
-		if a != nil && old.unknownTo(a) { // and who comes after that one waits for that one
+		if a != nil && old.unknownTo(a) { // and agents that come later wait for that one
 			old.released, old.fooled = true, true
 		}
 		if !c.outcomes && a != nil && !old.free() {
@@ -460,16 +461,16 @@ func (c *checker) waited(a *agent, by string) {
 // unknownTo reports whether an agent first saw this tenure after its duration was lowered by hand, in field and annotation.
 func (c *claim) unknownTo(a *agent) bool { return c.lowered > 0 && !slices.Contains(c.seenBy, a) }
 
-// free reports whether its holder has given the Lease back, somebody else has made it look so, or its time is up.
+// free reports whether its holder has released the Lease, somebody else has made it look released, or its time is over.
 func (c *claim) free() bool { return c.released || c.forged || c.w.now >= c.exclusive() }
 
 // acts reports whether processes of its holder live.
 func (c *claim) acts() bool { return c.agent != nil && c.agent.tree != nil && c.agent.tree.alive }
 
-// past reports whether nothing follows from it any more.
+// past reports whether the claim no longer matters.
 func (c *claim) past() bool { return c.w.now > c.exclusive()+4*time.Hour && !c.acts() }
 
-// leashed is told of each deadline: when it comes, what is paid for must be left until others may take the Lease.
+// leashed is called for each deadline. At the deadline, the time that is paid for must be left until others can take the Lease.
 func (c *checker) leashed(a *agent, deadline lease.Instant) {
 	claim := c.newest(a.id)
 	if deadline == lease.Never || claim == nil || c.outcomes {
@@ -480,8 +481,8 @@ func (c *checker) leashed(a *agent, deadline lease.Instant) {
 	}
 }
 
-// foreignHolder is told what a client-go elector has replaced. That it takes an empty holder for free is its own affair;
-// but what it has waited for, no process of ours may outlive.
+// foreignHolder is called with the record that a client-go elector has replaced. That the elector treats a Lease without a holder
+// as free is its own decision. But no process of ours may outlive the time for which it has waited.
 func (c *checker) foreignHolder(e *elector, was lease.Record) {
 	for _, t := range c.acting {
 		switch {
@@ -491,28 +492,28 @@ func (c *checker) foreignHolder(e *elector, was lease.Record) {
 		case t.asked > 0 && t.asked+t.paid() <= c.w.now:
 			c.result.Late++
 		case c.newest(was.Holder) != nil && c.w.now < c.newest(was.Holder).exclusive():
-			c.result.Stolen++ // it compares whole seconds, and does not see that the holder renews
+			c.result.Stolen++ // it compares whole seconds and does not see that the holder renews
 		default:
 			c.violated(TwoAtOnce, "%s takes the Lease that has run out from %s, whose token %d still runs", e.id, was.Holder, t.token)
 		}
 	}
 }
 
-// exits is told of each agent that ends by itself.
+// exits is called for each agent that exits by itself.
 func (c *checker) exits(a *agent) {
 	if a.tree != nil && a.tree.alive {
 		c.violated(ReleasedEarly, "%s exits while processes of token %d live", a.id, a.tree.token)
 	}
 }
 
-// holderNow judges when there must be a holder again.
+// holderNow is called when there must be a holder again, and judges it.
 func (c *checker) holderNow() {
 	c.holder = nil
 	if e := c.w.elector; e != nil && (e.leading || c.w.api.lease.Holder == e.id) {
 		return
 	}
 	switch {
-	case len(c.acting) == 0 && c.w.p.runs != nil: // perhaps nothing is due
+	case len(c.acting) == 0 && c.w.p.runs != nil: // possibly no run is due
 	case len(c.acting) == 0:
 		c.violated(NoHolder, "nobody acts %v after the end of all faults; the Lease says %q at revision %d", c.w.p.bound(), c.w.api.lease.Holder, c.w.api.lease.Revision)
 	case len(c.acting) > 1:
@@ -531,8 +532,8 @@ func (c *checker) holderNow() {
 	}
 }
 
-// holderStays judges at the end of a calm time: the holder is the same, it has written once every retryPeriod, and nobody
-// has sent anything else.
+// holderStays judges the end of a calm time: the holder is the same, it has written once every retryPeriod, and nobody has sent
+// anything else.
 func (c *checker) holderStays() {
 	t := c.holder
 	if c.w.p.runs != nil {

@@ -7,23 +7,22 @@ import (
 	"github.com/singletonjob/operator/internal/lease"
 )
 
-// elector is a contender of another kind: it does what client-go's leaderelection does, with the same timings, including
-// what is wrong with it. It waits its own leaseDuration only, takes an empty holder for free, leads on for up to
-// renewDeadline after it has seen another holder, and on its way out blanks the holder after a fresh read, judged by its
-// own old record.
+// elector is a contender that behaves like client-go's leaderelection, with the same timings and the same faults. It waits only
+// for its own leaseDuration. It treats an empty holder as free. It keeps leading for up to renewDeadline after it has seen
+// another holder. When it stops, it clears the holder after a fresh read, but decides that by its own older record.
 type elector struct {
 	w     *world
 	clock clock
 	link  *link
 	runs  int
 	id    string
-	// observed is the record last seen, at observedAt by its clock; its Revision is what an update replaces.
+	// observed is the record last seen, at observedAt by its clock. An update replaces observed's Revision.
 	observed   lease.Record
 	known      bool
 	observedAt lease.Instant
 	leading    bool
 	stopped    int
-	// attempt numbers what is under way: an answer to an earlier one is for nobody.
+	// attempt numbers the attempts. An answer to an earlier attempt is ignored.
 	attempt int
 	renewed lease.Instant
 }
@@ -45,13 +44,13 @@ func (e *elector) start() {
 
 func (e *elector) now() lease.Instant { return e.clock.at(e.w.now) }
 
-// valid reports whether the record seen has not run out.
+// valid reports whether the observed record has not run out.
 func (e *elector) valid() bool { return e.now() < e.observedAt.Add(e.w.p.config.Duration) }
 
-// mine is what client-go calls IsLeader.
+// mine is client-go's IsLeader.
 func (e *elector) mine() bool { return e.known && e.observed.Holder == e.id }
 
-// try is tryAcquireOrRenew, and again after retryPeriod.
+// try is client-go's tryAcquireOrRenew, repeated after retryPeriod.
 func (e *elector) try() {
 	if e.stopped > 0 {
 		e.w.after(50*time.Millisecond, e.try)
@@ -64,7 +63,7 @@ func (e *elector) try() {
 	e.attempt++
 	id := e.attempt
 	e.w.after(e.w.p.config.RetryPeriod, func() {
-		if e.attempt == id { // also when the attempt has no answer yet: its context ended
+		if e.attempt == id { // also if the attempt has no answer yet: its context has ended
 			e.try()
 		}
 	})
@@ -95,10 +94,10 @@ func (e *elector) observe(r lease.Record) {
 	e.observed, e.known, e.observedAt = r, true, e.now()
 }
 
-// seconds is all that client-go keeps of a time.
+// seconds is the precision of times in client-go.
 func seconds(micro int64) int64 { return micro / million }
 
-// same compares what client-go keeps of a Lease.
+// same compares the fields that client-go keeps of a Lease.
 func same(a, b lease.Record) bool {
 	return a.Holder == b.Holder && seconds(a.AcquireTime) == seconds(b.AcquireTime) && seconds(a.RenewTime) == seconds(b.RenewTime) &&
 		a.Transitions == b.Transitions && a.Duration == b.Duration
@@ -149,7 +148,7 @@ func (e *elector) put(r lease.Record) reply {
 	return got
 }
 
-// stop is the end of its leadership: the release, and a new process later.
+// stop ends its leadership: it releases the Lease, and a new process starts later.
 func (e *elector) stop() {
 	e.leading = false
 	e.attempt++
@@ -175,13 +174,13 @@ func (e *elector) stop() {
 	})
 }
 
-// heal ends all that is wrong around it.
+// heal ends all faults around it.
 func (e *elector) heal() {
 	e.link.heal()
 	e.stopped = 0
 }
 
-// cancel is the end of its context.
+// cancel cancels its context.
 func (e *elector) cancel() {
 	if e.leading {
 		e.stop()

@@ -10,7 +10,7 @@ import (
 	"github.com/singletonjob/operator/internal/lease"
 )
 
-// line is one line of a time-line.
+// line is one line of a timeline.
 type line struct {
 	at        time.Duration
 	who, what string
@@ -20,7 +20,7 @@ func (w *world) note(who, format string, args ...any) {
 	w.trace(line{w.now, who, fmt.Sprintf(format, args...)})
 }
 
-// noteAction tells of an action, unless it is everyday.
+// noteAction records an action in the timeline, unless it is routine.
 func (w *world) noteAction(a *agent, action lease.Action) {
 	switch action := action.(type) {
 	case lease.SendWrite:
@@ -52,8 +52,8 @@ func (w *world) local(a *agent, i lease.Instant) string {
 	return a.machine.when(i).String()
 }
 
-// Explain runs the episode of a seed again, with as few of its faults as break the same promise, and tells what happened
-// before it broke. It returns the empty string where nothing breaks.
+// Explain runs the episode of a seed again, with as few of its faults as still break the same promise, and describes what
+// happened before it broke. It returns the empty string if nothing breaks.
 func Explain(seed uint64, o Options) string {
 	p := draw(seed, o)
 	faults := plan(p)
@@ -83,7 +83,7 @@ func Explain(seed uint64, o Options) string {
 	return b.String()
 }
 
-// withoutRoutine leaves out renewals that went as ever, but for those of the end.
+// withoutRoutine leaves out successful renewals, except those near the end.
 func withoutRoutine(lines []line, end time.Duration) []line {
 	routine := func(i int) bool {
 		l := lines[i]
@@ -100,13 +100,13 @@ func withoutRoutine(lines []line, end time.Duration) []line {
 
 func leashed(l line) bool { return strings.HasPrefix(l.what, "leash until") }
 
-// minimal leaves out every fault without which the same promise breaks too.
+// minimal leaves out every fault that is not needed to break the same promise.
 func minimal(p params, faults []Fault, o Options, kind string) []Fault {
 	breaks := func(faults []Fault) bool {
 		v := run(p, faults, o, nil).Violation
 		return v != nil && v.Kind == kind
 	}
-	// Halves first, then one by one, again and again: what was needed beside others may not be without them.
+	// Halves first, then one by one, repeatedly: a fault that was needed beside others may not be needed without them.
 	for size := len(faults) / 2; size > 0; {
 		before := len(faults)
 		for i := 0; i < len(faults); {

@@ -14,9 +14,10 @@ import (
 type Fault struct {
 	Kind      string
 	At, Until time.Duration
-	// Target is the candidate that it happens to, where it happens to one; theHolder is the holder of the Lease then.
+	// Target is the candidate that the fault affects, if it affects one. theHolder stands for the holder of the Lease at that
+	// time.
 	Target int
-	// X and Y, from 0 to 1, say how bad it is; what they mean is the kind's business.
+	// X and Y, from 0 to 1, are the severity. Their meaning depends on the kind.
 	X, Y float64
 }
 
@@ -35,7 +36,7 @@ func (f Fault) what() string {
 	return fmt.Sprintf("%s (%s, %.2f, %.2f)", f.Kind, target, f.X, f.Y)
 }
 
-// kind is a kind of fault. What begin does, the function that it returns undoes, unless that is nil.
+// kind is a kind of fault. begin starts it and returns a function that ends it, or nil.
 type kind struct {
 	name   string
 	weight int
@@ -50,7 +51,7 @@ func once(do func(*world, Fault)) func(*world, Fault) func() {
 	}
 }
 
-// kinds are all kinds of faults, with how often they occur among others.
+// kinds are all kinds of faults, with their relative frequencies.
 var kinds = []kind{
 	{"cut off", 5, (*world).cutOff},
 	{"requests lost", 3, (*world).loseRequests},
@@ -114,7 +115,7 @@ func kindOf(name string) kind {
 	panic("no fault of kind " + name)
 }
 
-// weights are how often each kind occurs in a profile.
+// weights returns the relative frequency of each kind in a profile.
 func (p params) weights() map[string]int {
 	if p.profile == Replies {
 		return map[string]int{
@@ -137,7 +138,7 @@ func (p params) weights() map[string]int {
 	}
 	if p.profile == Edited {
 		weights["edited by hand"], weights["label taken away"], weights["cut off"] = 25, 5, 10
-		// What the Lease's history remembers keeps an edited token from coming back; a new Lease has none.
+		// The Lease's history keeps an edited token from being assigned again; a new Lease has no history.
 		weights["Lease deleted"] = 0
 	}
 	if p.profile == Forged {
@@ -182,8 +183,8 @@ func plan(p params) []Fault {
 	return faults
 }
 
-// outages are one after another, none longer than a tenure must survive, and the longest most often. Between two of them a
-// renewal has the time that it needs.
+// outages draws consecutive outages. None is longer than a tenure must survive, and most are the longest such. Between two of
+// them a renewal has the time that it needs.
 func (p params) outages(rng *rand.Rand) []Fault {
 	var faults []Fault
 	limit := p.survivable()
@@ -204,14 +205,14 @@ func (p params) outages(rng *rand.Rand) []Fault {
 	return faults
 }
 
-// request is what one request of a holder may take before the next is sent beside it: a second, or less where that is
+// request returns how long one request of a holder can take before the next is sent beside it: a second, or less if a second is
 // much of the time that renewals have.
 func (p params) request() time.Duration {
 	return min(time.Second, (p.config.RenewDeadline-p.config.RetryPeriod)/3)
 }
 
-// survivable is the longest outage that ends no tenure: it may begin just before a renewal is due, and one request must
-// get through before renewDeadline. What an agent sleeps may take a tenth longer.
+// survivable returns the longest outage that ends no tenure. The outage can begin just before a renewal is due, and one request
+// must succeed before renewDeadline. Each sleep of an agent can take a tenth longer.
 func (p params) survivable() time.Duration {
 	c := p.config
 	return c.RenewDeadline - c.RetryPeriod - p.request() - (c.RetryPeriod+p.request())/10 - 50*time.Millisecond
@@ -223,7 +224,7 @@ func (p params) fault(rng *rand.Rand, name string, begin time.Duration) Fault {
 		f.Target = theHolder
 	}
 	f.At = begin + time.Duration(rng.Float64()*float64(p.trouble-p.outage))
-	// Most interesting are faults about as long as the lease.
+	// Faults about as long as the lease are the most interesting.
 	lasts := time.Duration(rng.Float64() * 2.5 * float64(p.config.Duration))
 	f.Until = min(f.At+lasts, begin+p.trouble)
 	if name == "restored" {
@@ -232,7 +233,7 @@ func (p params) fault(rng *rand.Rand, name string, begin time.Duration) Fault {
 	return f
 }
 
-// schedule has the faults happen, and everything healed and judged at the end of each time of trouble.
+// schedule queues the faults. At the end of each time of trouble it heals and judges everything.
 func (w *world) schedule(faults []Fault) {
 	for _, f := range faults {
 		w.at(f.At, func() { w.begin(f) })
@@ -243,7 +244,7 @@ func (w *world) schedule(faults []Fault) {
 	for begin := p.calm; begin+p.trouble+p.calm <= p.length; begin += p.trouble + p.calm {
 		round++
 		stream := round
-		// Each round has its own chance, so that it stays what it is when faults of earlier ones are left out.
+		// Each round has its own random source, so that it stays the same when faults of earlier rounds are left out.
 		w.at(begin, func() { w.rng = rand.New(rand.NewPCG(p.seed, 3+stream)) })
 		w.at(begin+p.trouble, w.heal)
 		w.at(begin+p.trouble+p.bound(), w.check.holderNow)
@@ -251,7 +252,7 @@ func (w *world) schedule(faults []Fault) {
 	}
 }
 
-// begin has a fault happen, and end when it is over.
+// begin starts a fault and ends it when its time is over.
 func (w *world) begin(f Fault) {
 	if w.trace != nil {
 		w.note("world", "%s", f.what())
@@ -336,7 +337,7 @@ func (w *world) cutOff(f Fault) func() {
 	if f.X < 0.4 || f.X >= 0.7 {
 		l.cutDown++
 	}
-	if c := a.conn; f.Y < 0.4 { // the connection is noticed to be dead, later
+	if c := a.conn; f.Y < 0.4 { // the dead connection is noticed later
 		w.after(time.Duration(f.Y*100)*time.Second, func() {
 			if l.cutUp+l.cutDown > 0 {
 				c.breaks()
@@ -367,7 +368,7 @@ func (w *world) loseSingly(f Fault) func() {
 	return w.loseAnswers(f)
 }
 
-// slow has messages take so long that some come after their deadline, and some requests after several.
+// slow delays messages so much that some arrive after their deadline, and some requests after several later ones.
 func (w *world) slow(f Fault) func() {
 	d := f.X * float64(w.p.patience())
 	if f.Y < 0.3 {
@@ -376,7 +377,7 @@ func (w *world) slow(f Fault) func() {
 	return w.slowBy(f, d)
 }
 
-// slowWithin leaves every request the time that it needs.
+// slowWithin delays messages, but leaves every request the time that it needs.
 func (w *world) slowWithin(f Fault) func() {
 	return w.slowBy(f, 0.1*f.X*float64(w.p.patience()))
 }
@@ -413,7 +414,7 @@ func (w *world) refuse(f Fault) func() {
 	return func() { l.refused = false }
 }
 
-// silence stalls the watch that is open now.
+// silence stalls the watch that is open at this time.
 func (w *world) silence(f Fault) func() {
 	c := w.target(f).conn
 	if c == nil {
@@ -423,7 +424,7 @@ func (w *world) silence(f Fault) func() {
 	return c.recovers
 }
 
-// refuseWatches has everyone poll.
+// refuseWatches refuses all watches, so that every agent polls.
 func (w *world) refuseWatches(Fault) func() {
 	w.api.noWatches++
 	for _, c := range slices.Clone(w.api.conns) {
@@ -432,7 +433,7 @@ func (w *world) refuseWatches(Fault) func() {
 	return func() { w.api.noWatches-- }
 }
 
-// slowForAll is an overloaded API server.
+// slowForAll overloads the API server.
 func (w *world) slowForAll(f Fault) func() {
 	w.api.slow = time.Duration(f.X * float64(w.p.patience()))
 	return func() { w.api.slow = 0 }
@@ -452,7 +453,7 @@ func (w *world) troubleAPI(f Fault) func() {
 	return func() { w.api.set(up) }
 }
 
-// killServer has one of the API servers fall silent.
+// killServer makes one of the API servers silent.
 func (w *world) killServer(f Fault) func() {
 	n := int(f.X * servers)
 	w.api.dead[n] = true
@@ -471,7 +472,7 @@ func (w *world) killServer(f Fault) func() {
 	}
 }
 
-// outage keeps the holder, or everyone, from the API, in any way in which it can be.
+// outage makes the API server unreachable for the holder, or for every client, in any possible way.
 func (w *world) outage(f Fault) func() {
 	const perLink = 4
 	n := int(f.X * (perLink + 5))
@@ -528,8 +529,8 @@ func (w *world) killAgent(f Fault) {
 	}
 }
 
-// orphan deletes the pod by force while its node is cut off: the pod goes on unseen, its token is good for a while, and
-// another takes its place. In the end the node is reset.
+// orphan deletes the pod by force while its node is cut off. The pod keeps running unseen, its token stays valid for a while, and
+// another pod takes its place. In the end the node is reset.
 func (w *world) orphan(f Fault) func() {
 	a := w.target(f)
 	if !a.alive {
@@ -545,8 +546,8 @@ func (w *world) orphan(f Fault) func() {
 	return a.resetNode
 }
 
-// loseContainer is a runtime that has lost a container which lives on, often cut off, so that the kubelet starts another one in the same pod.
-// In the end the node is reset.
+// loseContainer simulates a runtime that loses track of a running container, often one that is cut off, so that the kubelet
+// starts another in the same pod. In the end the node is reset.
 func (w *world) loseContainer(f Fault) func() {
 	a := w.target(f)
 	if !a.alive {
@@ -567,8 +568,8 @@ func (a *agent) resetNode() {
 	a.tree.thaw()
 }
 
-// throttle is a CPU limit that is too small: all that is due in a pod is late, and its agent has measured how much. Now and
-// then what it has measured is nonsense.
+// throttle simulates a CPU limit that is too small: all due work in a pod is late, and the agent has measured how late.
+// Occasionally its measurement is wrong.
 func (w *world) throttle(f Fault) func() {
 	a := w.target(f)
 	m := a.machine
@@ -587,7 +588,7 @@ func (w *world) throttle(f Fault) func() {
 	}
 }
 
-// hangExec has no program start before the fault is over.
+// hangExec keeps programs from starting until the fault is over.
 func (w *world) hangExec(f Fault) func() {
 	m := w.target(f).machine
 	m.execHangs = f.Until
@@ -618,18 +619,19 @@ func (w *world) askHandover(f Fault) {
 	}
 }
 
-// clearHolder empties holderIdentity and nothing else, as a person might.
+// clearHolder clears holderIdentity and nothing else, as a user might.
 func (w *world) clearHolder(Fault) {
 	w.api.edit(func(r *lease.Record) { r.Holder = "" })
 }
 
-// editByHand writes one field of the Lease, but not the history: that, and the token raised before and lowered after, would
-// have the next token be less than one that was given out. What keeps everybody from acquiring is mended in the end.
+// editByHand writes one field of the Lease, but not the history. With the history edited, and the token first raised and then
+// lowered, the next token could be lower than one already assigned. Edits that keep everybody from acquiring are undone in the
+// end.
 func (w *world) editByHand(f Fault) func() {
 	edits := []edit{
 		func(r *lease.Record) { r.Duration = time.Second },
 		func(r *lease.Record) { r.Duration = -time.Duration(f.Y * float64(horizon)) },
-		// Candidates wait for it, up to an hour, also when it is mended.
+		// Candidates wait for it, up to an hour, even after it is undone.
 		func(r *lease.Record) { r.Duration = w.p.longest() },
 		func(r *lease.Record) { r.Holder = "somebody" },
 		func(r *lease.Record) { r.Transitions = int32(f.Y * math.MaxInt32) },
@@ -637,7 +639,7 @@ func (w *world) editByHand(f Fault) func() {
 		func(r *lease.Record) { r.Token = int64(f.Y * float64(r.Token%(1<<40))) },
 		func(r *lease.Record) { r.Token = math.MaxInt64 },
 		func(r *lease.Record) { r.Token = -(r.Token % (1 << 40)) },
-		func(r *lease.Record) { r.TokenBase, r.BadTokenBase = 0, "1152921504606846976" }, // as the codec reads it
+		func(r *lease.Record) { r.TokenBase, r.BadTokenBase = 0, "1152921504606846976" }, // as the codec decodes it
 		func(r *lease.Record) { r.TokenBase += int64(f.Y * million) },
 		func(r *lease.Record) { r.AcquireTime, r.RenewTime = 0, 0 },
 		func(r *lease.Record) { r.AcquireTime, r.RenewTime = math.MaxInt64, math.MinInt64 },
@@ -652,7 +654,7 @@ func (w *world) editByHand(f Fault) func() {
 	return w.mendEdits
 }
 
-// edit is what somebody does to the Lease.
+// edit makes one edit of the Lease.
 type edit func(*lease.Record)
 
 func (w *world) editOne(edits []edit, x float64) {
@@ -669,7 +671,7 @@ func (w *world) unlabel(Fault) func() {
 	return func() { w.api.relabel(true) }
 }
 
-// forge writes a release that is none, whole or in part, of this tenure or of another.
+// forge writes a false release, whole or in part, of this tenure or of another.
 func (w *world) forge(f Fault) {
 	marker := lease.Release{Reason: lease.ReasonSwitchover, Unclean: f.Y < 0.3}
 	whole := func(r *lease.Record) { r.Holder, r.Release, r.AcquireTime = "", marker, 0 }
@@ -679,7 +681,7 @@ func (w *world) forge(f Fault) {
 		func(r *lease.Record) { whole(r); r.Token = int64(f.Y * float64(r.Token)) },
 		func(r *lease.Record) { whole(r); r.Transitions = int32(f.Y * math.MaxInt32) },
 		func(r *lease.Record) { whole(r); r.Handover.To = w.target(f).machine.pod },
-		// Each of these is a part of one.
+		// Each of these is a part of a release.
 		func(r *lease.Record) { r.Release = marker },
 		func(r *lease.Record) { r.AcquireTime = 0 },
 		func(r *lease.Record) { r.Release, r.AcquireTime = marker, 0 },
@@ -689,7 +691,7 @@ func (w *world) forge(f Fault) {
 	}, f.X)
 }
 
-// editHistory writes the Lease's history, or its token, which the history tells of too.
+// editHistory edits the Lease's history, or its token, which the history contains too.
 func (w *world) editHistory(f Fault) func() {
 	n := func(r *lease.Record) int { return int(f.Y * float64(len(r.History))) }
 	w.editOne([]edit{
@@ -698,7 +700,7 @@ func (w *world) editHistory(f Fault) func() {
 		func(r *lease.Record) { r.History = r.History[:n(r)] },
 		func(r *lease.Record) { r.History = []lease.PastTenure{{Token: math.MaxInt64, Pod: "p0"}} },
 		func(r *lease.Record) { r.History = []lease.PastTenure{{Token: int64(f.Y * 2 * lease.MaxTokenBase)}} },
-		func(r *lease.Record) { // ended, or begun anew
+		func(r *lease.Record) { // ended, or started again
 			r.History = slices.Clone(r.History)
 			for i := range r.History {
 				p := &r.History[i]
@@ -714,7 +716,7 @@ func (w *world) editHistory(f Fault) func() {
 	return w.mendEdits
 }
 
-// mendEdits is a person who has read the conditions.
+// mendEdits undoes edits, as a user does who has read the conditions.
 func (w *world) mendEdits() {
 	w.api.relabel(true)
 	if r := w.api.lease; r.Token == math.MaxInt64 || r.Token < 0 || r.TokenBase != w.base || r.BadTokenBase != "" || r.Duration > time.Hour {
@@ -770,7 +772,7 @@ func (w *world) restore(f Fault) func() {
 	}
 }
 
-// restartStandbys kills every agent but the one whose process runs; each is followed by another.
+// restartStandbys kills every agent except the one whose process runs. Each is replaced by another.
 func (w *world) restartStandbys() {
 	for _, s := range w.slots {
 		if a := s.agent; a.alive && (a.tree == nil || !a.tree.alive) {
@@ -780,8 +782,8 @@ func (w *world) restartStandbys() {
 	}
 }
 
-// restoreAtOnce goes back to a snapshot while holders of the time since are alive. The candidates have seen them: a tenure
-// that none has seen yet, and the server has forgotten, is known to nobody.
+// restoreAtOnce goes back to a snapshot while later holders are alive. The candidates have seen them: no component could know of
+// a tenure that no candidate has seen and the server has forgotten.
 func (w *world) restoreAtOnce(Fault) func() {
 	w.api.save()
 	return func() {

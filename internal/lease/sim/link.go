@@ -5,27 +5,27 @@ import "time"
 // link is the network between one client and the API server.
 type link struct {
 	w *world
-	// name is whose it is, for the trace.
+	// name is the owner's name, for the trace.
 	name string
 	// cutUp swallows requests, cutDown answers and watch events.
 	cutUp, cutDown int
-	// lossUp and lossDown are chances for each message; maxLost, unless 0, is how many answers may be lost in a row.
+	// lossUp and lossDown are the probabilities for each message. maxLost, unless 0, is how many answers can be lost in a row.
 	lossUp, lossDown float64
 	maxLost, lost    int
-	// slow bounds what each way may take beyond the usual.
+	// slow bounds the additional time that each direction can take.
 	slow time.Duration
-	// twice is the chance that a request is delivered twice, the second time late by up to late.
+	// twice is the probability that a request is delivered twice, the second time late by up to late.
 	twice float64
 	late  time.Duration
-	// lag is the chance that a read is answered from a stale cache.
+	// lag is the probability that a read is answered from a stale cache.
 	lag float64
-	// refused says that the credentials are not accepted.
+	// refused means that the credentials are not accepted.
 	refused bool
-	// idle are the servers behind the connections that wait for a request; one that got no answer is closed with it.
+	// idle holds the servers of idle connections. A connection without an answer is closed with its request.
 	idle []int
 }
 
-// connect is the server that a request goes to: that of an idle connection, else any, as a Service picks one.
+// connect returns the server that a request goes to: the one of an idle connection, else any, as a Service picks one.
 func (l *link) connect() int {
 	if n := len(l.idle); n > 0 {
 		server := l.idle[n-1]
@@ -35,14 +35,14 @@ func (l *link) connect() int {
 	return l.w.rng.IntN(servers)
 }
 
-// answered has a connection wait for the next request.
+// answered makes a connection idle again.
 func (l *link) answered(server int) {
 	if len(l.idle) == 0 {
 		l.idle = append(l.idle, server)
 	}
 }
 
-// delay is what one way takes.
+// delay returns the time that one direction takes.
 func (l *link) delay() time.Duration {
 	d := l.w.between(200*time.Microsecond, 3*time.Millisecond)
 	if slow := max(l.slow, l.w.api.slow); slow > 0 {
@@ -51,14 +51,14 @@ func (l *link) delay() time.Duration {
 	return d
 }
 
-// call sends a request. apply runs at the server, perhaps never, late or twice; answer runs at the client with its
-// result, or with what a broken connection tells, or never.
+// call sends a request. apply runs at the server, perhaps never, late or twice. answer runs at the client with its result, with
+// the error of a broken connection, or never.
 func (l *link) call(apply func() reply, answer func(reply)) {
 	w := l.w
 	server := l.connect()
 	told := answer
 	answer = func(r reply) {
-		if r != unanswered && !r.watch { // a watch keeps its own
+		if r != unanswered && !r.watch { // a watch keeps its own connection
 			l.answered(server)
 		}
 		told(r)
@@ -77,7 +77,7 @@ func (l *link) call(apply func() reply, answer func(reply)) {
 	}
 	first, second := answer, (func(reply))(nil)
 	if w.chance(l.twice) {
-		if w.chance(0.5) { // the transport sent it again, and it is the second answer that counts
+		if w.chance(0.5) { // the transport sent it again, and the second answer counts
 			first, second = second, first
 		}
 		w.after(l.delay()+w.between(0, l.late), func() { l.arrive(apply, second) })
@@ -85,7 +85,7 @@ func (l *link) call(apply func() reply, answer func(reply)) {
 	w.after(l.delay(), func() { l.arrive(apply, first) })
 }
 
-// arrive is the request at the server. A nil answer is that of a second delivery: nobody waits for it.
+// arrive delivers the request to the server. A nil answer belongs to a second delivery, for which nobody waits.
 func (l *link) arrive(apply func() reply, answer func(reply)) {
 	w := l.w
 	switch w.api.now() {
@@ -108,7 +108,7 @@ func (l *link) arrive(apply func() reply, answer func(reply)) {
 	}
 }
 
-// back is the answer on its way.
+// back carries the answer to the client.
 func (l *link) back(r reply, answer func(reply)) {
 	w := l.w
 	if l.cutDown > 0 || answer == nil {

@@ -7,18 +7,18 @@ import (
 	"github.com/singletonjob/operator/internal/lease/mistake"
 )
 
-// theOperator is the writer of its writes.
+// theOperator is the author of the operator's writes.
 const theOperator = "operator"
 
-// operatorPeriod bounds the time between two looks of the operator.
+// operatorPeriod bounds the time between two reads of the operator.
 const operatorPeriod = 3 * time.Second
 
-// operator does what the operator does to a Lease, each write by compare-and-swap on what it read, perhaps from a cache that
-// lags: it makes the Lease anew when it is gone, releases it for a holder that is proven dead, sets the token base right,
-// and asks for handovers.
+// operator does what the real operator does to a Lease. Each write is a compare-and-swap on the state that it read, possibly from
+// a cache that lags. It recreates a deleted Lease, releases the Lease of a holder that is proven dead, corrects the token base,
+// and requests handovers.
 type operator struct {
 	w *world
-	// down counts the reasons for which it does nothing.
+	// down counts the reasons why it does nothing.
 	down int
 }
 
@@ -37,7 +37,7 @@ func (o *operator) look() {
 	read := o.read()
 	switch {
 	case read.absent:
-		// It writes a moment after it read; another may have been faster.
+		// It writes a moment after the read; another writer may have been faster.
 		w.after(w.between(0, 50*time.Millisecond), o.create)
 	case read.unlabelled && w.o.Broken != mistake.OperatorHeedsNoLabel: // LeaseConflict: nothing is touched
 	case o.provenDead(read.lease.Holder):
@@ -52,7 +52,7 @@ func (o *operator) look() {
 	}
 }
 
-// read is the Lease as its cache has it: in times of trouble that may lag.
+// read returns the Lease from its cache. In times of trouble the cache can lag.
 func (o *operator) read() stored {
 	api := o.w.api
 	if api.turn > 0 && o.w.troubled && o.w.chance(0.3) {
@@ -66,7 +66,7 @@ func (o *operator) create() {
 	if !w.api.absent || w.api.now() != up {
 		return
 	}
-	// Something always speaks for an earlier tenure here: any of the candidates' pods.
+	// There is always a sign of an earlier tenure here: any of the candidates' pods.
 	r := lease.Record{Holder: lease.UnknownHolder, Duration: w.p.longest(), TokenBase: w.base, AcquireTime: 1}
 	if w.o.Broken == mistake.OperatorCreatesFree {
 		r = lease.Record{Duration: w.p.longest(), TokenBase: w.base, Release: lease.Release{Reason: lease.ReasonCreated}}
@@ -91,10 +91,10 @@ func (o *operator) write(r lease.Record) {
 	})
 }
 
-// provenDead reports whether the kubelet has reported that the very container is dead, with all its processes.
+// provenDead reports whether the kubelet has reported that this container is dead, with all its processes.
 func (o *operator) provenDead(holder string) bool {
 	if a := o.w.byID[holder]; a != nil && a.slot.agent.machine != a.machine {
-		return o.w.o.Broken == mistake.OperatorBelievesAbsence // the pod is gone, and its object
+		return o.w.o.Broken == mistake.OperatorBelievesAbsence // the pod and its object no longer exist
 	}
 	for _, s := range o.w.slots {
 		if a := s.agent; a.id == holder {

@@ -9,39 +9,39 @@ import (
 	"github.com/singletonjob/operator/internal/lease/mistake"
 )
 
-// Profile says which faults an episode has, and so what may be asked of it.
+// Profile selects the faults of an episode, and thus the promises that can be judged.
 type Profile uint8
 
 // The profiles.
 const (
 	// AnyProfile leaves the choice to the seed.
 	AnyProfile Profile = iota
-	// Mixed has every fault that leaves the promise of one process whole.
+	// Mixed has every fault under which the promise of one process still holds.
 	Mixed
 	// Replies has only lost, late and doubled messages, too few of them in a row to end a tenure.
 	Replies
-	// KeepRunning is Mixed with holders that run on while they are cut off.
+	// KeepRunning is Mixed with holders that keep running while they are cut off.
 	KeepRunning
 	// Foreign is Mixed with a client-go elector as a contender.
 	Foreign
 	// Restore is Mixed with etcd restored from a snapshot, after an outage longer than the lease.
 	Restore
-	// FastRestore has only that fault, so quick that holders of the time before are still alive.
+	// FastRestore has only that fault, so quickly that holders from before are still alive.
 	FastRestore
-	// Settings is Mixed with candidates of any settings side by side, KeepRunning and lockDelay among them.
+	// Settings is Mixed with candidates with any settings side by side, including KeepRunning and lockDelay.
 	Settings
 	// Starved is Mixed with CPU limits that are too small, and with starts that hang and fail, most of the time.
 	Starved
-	// Edited is Mixed with people who edit the Lease's label and every field, but neither what Forged and History have them
-	// edit, nor do they name a candidate as the holder: who may do that may as well start the process.
+	// Edited is Mixed with users who edit the Lease's label and every field. They do not make the edits of Forged and History.
+	// Nor do they name a candidate as the holder: a user with that permission could as well start the process.
 	Edited
-	// Forged is Mixed with people who write releases, whole ones and parts of them, under any holder of the Lease.
+	// Forged is Mixed with users who write releases, whole or in part, under any holder of the Lease.
 	Forged
-	// History is Mixed with people who edit the Lease's history, and tokens with it.
+	// History is Mixed with users who edit the Lease's history and its tokens.
 	History
-	// Outages has only times without the API, each shorter than a tenure must survive.
+	// Outages has only outages of the API server, each shorter than a tenure must survive.
 	Outages
-	// Runs is Restore with processes that run to completion, by a schedule that people change, or once, and with clocks that are wrong.
+	// Runs is Restore with processes that run to completion, once or by a schedule that users change, and with wrong clocks.
 	Runs
 	profiles
 )
@@ -66,23 +66,23 @@ type params struct {
 	profile    Profile
 	length     time.Duration
 	candidates int
-	// configs are the candidates'; Identity and EndProvesDeath are missing. config is what most of them share.
+	// configs are the candidates' configurations, without Identity and EndProvesDeath. config is the one that most of them share.
 	configs []lease.Config
 	config  lease.Config
 	// slew bounds in ppm how much NTP slews the clocks that timers run on.
 	slew int64
-	// endProvesDeath is whether agents start in a pod only after the last one's processes are dead.
+	// endProvesDeath means that an agent starts in a pod only after the previous agent's processes are dead.
 	endProvesDeath bool
-	// initialEvents is whether a watch that opens begins with the Lease as it is.
+	// initialEvents means that a watch that opens begins with the present Lease.
 	initialEvents bool
-	// calm and trouble alternate, beginning with calm. Nothing begins in the last part of a trouble, the outage that a
-	// restore takes.
+	// calm and trouble alternate, beginning with calm. No fault begins in the last part of a trouble, which is as long as the
+	// outage of a restore.
 	calm, trouble, outage time.Duration
-	// runs is nil where processes are to run for ever.
+	// runs is nil if processes run indefinitely.
 	runs *runParams
 }
 
-// timings are leaseDuration, renewDeadline and retryPeriod in milliseconds. The default is there most often.
+// timings are leaseDuration, renewDeadline and retryPeriod in milliseconds. The default occurs most often.
 var timings = [][3]int{
 	{15_000, 10_000, 2_000},
 	{15_000, 10_000, 2_000},
@@ -98,10 +98,10 @@ var timings = [][3]int{
 	{3_600_000, 2_400_000, 600_000},
 }
 
-// shortTimings are those of no more than a minute, which come first.
+// shortTimings is the number of timings of at most a minute, which come first.
 const shortTimings = 10
 
-// draw makes the parameters of a seed.
+// draw derives the parameters from a seed.
 func draw(seed uint64, o Options) params {
 	rng := rand.New(rand.NewPCG(seed, 1))
 	p := params{seed: seed}
@@ -130,7 +130,7 @@ func draw(seed uint64, o Options) params {
 		p.configs = []lease.Config{p.config}
 	}
 	p.trouble = p.config.Duration * time.Duration(2+rng.IntN(5))
-	if p.profile == Restore || p.profile == Runs { // as long as any tenure lasts, and its lockDelay, as the runbook says
+	if p.profile == Restore || p.profile == Runs { // as long as any tenure and its lockDelay last, as the runbook says
 		p.outage = slowest.lasts(p.longest()+p.config.LockDelay) + time.Second
 		if o.Broken == mistake.RestoreTooSoon {
 			p.outage = p.config.RetryPeriod
@@ -146,10 +146,10 @@ func draw(seed uint64, o Options) params {
 	return p
 }
 
-// settings draws those of one candidate.
+// settings draws the settings of one candidate.
 func (p params) settings(rng *rand.Rand) lease.Config {
 	t := timings[rng.IntN(len(timings))]
-	if p.profile == Runs { // so that there are many runs in a life
+	if p.profile == Runs { // so that an episode has many runs
 		t = timings[rng.IntN(shortTimings)]
 	}
 	c := lease.Config{
@@ -165,8 +165,8 @@ func (p params) settings(rng *rand.Rand) lease.Config {
 	return c
 }
 
-// longest is the longest leaseDuration of any candidate, of one with the settings of another version of the job, and
-// what somebody writes.
+// longest returns the longest leaseDuration of any candidate. This includes candidates with the settings of another version of
+// the job, and durations that somebody writes.
 func (p params) longest() time.Duration {
 	d := time.Duration(0)
 	for _, c := range p.configs {
@@ -181,12 +181,11 @@ func (p params) longest() time.Duration {
 	return d
 }
 
-// lossless reports whether no tenure may end but by a handover.
+// lossless reports whether only a handover may end a tenure.
 func (p params) lossless() bool { return p.profile == Replies || p.profile == Outages }
 
-// bound is how soon after the end of all faults there must be a holder that stays: the tenure that was may have to be
-// stopped or waited for, and then lockDelay, by slow clocks and timers that sleep a tenth longer, and a few requests may
-// hang before.
+// bound returns the time after the end of all faults within which there must be a stable holder. It covers stopping or waiting
+// for the old tenure, then lockDelay, with slow clocks and timers that sleep a tenth longer. A few requests can hang before.
 func (p params) bound() time.Duration {
 	var wait, requests time.Duration
 	for _, c := range p.configs {
@@ -197,7 +196,7 @@ func (p params) bound() time.Duration {
 	return timers.lasts(slowest.lasts(wait+requests)) + operatorPeriod + longestKill
 }
 
-// patience is the scale on which requests are slow: about as long as an agent waits for one.
+// patience returns the scale of slow requests: about as long as an agent waits for one.
 func (p params) patience() time.Duration {
 	return (p.config.RenewDeadline - p.config.RetryPeriod) / 3
 }

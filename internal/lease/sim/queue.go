@@ -2,7 +2,7 @@ package sim
 
 import "time"
 
-// queue is a heap of what is going to happen, by time and then by the order in which it was asked for.
+// queue is a heap of future events, ordered by time and then by the order in which they were added.
 type queue struct {
 	heap []event
 	seq  uint64

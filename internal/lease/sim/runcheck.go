@@ -10,21 +10,21 @@ import (
 	"github.com/singletonjob/operator/internal/schedule"
 )
 
-// runsSeen is what the checker remembers of runs, by their IDs.
+// runsSeen is the checker's memory of runs, by their IDs.
 type runsSeen struct {
-	// known are all that were stored, over those of which the last word was; begun are attempts of which a process has run.
+	// known holds all runs that were stored, over those with a final state, begun the attempts whose process has run.
 	known, over map[string]bool
 	begun       map[attempt]bool
 	ticks       map[schedule.Stamp]bool
-	// open says that there is one under way, since when, or since when there is none.
+	// open means that a run is in progress, and since when, or since when there is none.
 	open  bool
 	since time.Duration
-	// idle are the times without one of late, starts counts runs.
+	// idle holds recent periods without a run. starts counts runs.
 	idle   []span
 	starts int
-	// told is when anything was last stored of one.
+	// told is when a change of a run was last stored.
 	told time.Duration
-	// changed is when the schedule became what it is, 0 for that of the beginning.
+	// changed is when the present schedule was written; 0 for the first one.
 	changed schedule.Stamp
 }
 
@@ -44,7 +44,8 @@ func (s runsSeen) clone() runsSeen {
 	return s
 }
 
-// forgets has the checker know of runs what the store knows again. How a process ended before that nobody need tell any more.
+// forgets sets the checker's memory of runs back to what the restored store contains. The ends of processes before that need no
+// longer be stored.
 func (c *checker) forgets(saved runsSeen) {
 	c.runs = saved.clone()
 	for _, a := range c.w.agents {
@@ -55,7 +56,7 @@ func (c *checker) forgets(saved runsSeen) {
 	c.runs.open, c.runs.since, c.runs.idle, c.runs.told = c.w.api.lease.Runs.Now.Open(), c.w.now, nil, c.w.now
 }
 
-// runBegins is told of each process that begins.
+// runBegins is called for each process that begins.
 func (c *checker) runBegins(t *tree) {
 	if c.w.p.runs == nil {
 		return
@@ -72,7 +73,7 @@ func (c *checker) runBegins(t *tree) {
 	c.runs.begun[at] = true
 }
 
-// storesRun is told of each compare-and-swap that succeeds.
+// storesRun is called for each compare-and-swap that succeeds.
 func (c *checker) storesRun(by string, was, is lease.Record) {
 	if c.w.p.runs == nil {
 		return
@@ -135,7 +136,7 @@ func (c *checker) nextTick(by string, tick, settled schedule.Stamp) {
 	c.runs.ticks[tick] = true
 }
 
-// sameRun judges what is told of a run that is known.
+// sameRun judges a stored change of a known run.
 func (c *checker) sameRun(by string, was, is lease.Record) {
 	now, before := is.Runs.Now, was.Runs.Now
 	again := attempt{now.ID, now.Attempt}
@@ -153,7 +154,7 @@ func (c *checker) sameRun(by string, was, is lease.Record) {
 	}
 }
 
-// endsRun judges what is told of an attempt's end by what became of its processes.
+// endsRun judges the stored end of an attempt by the actual end of its processes.
 func (c *checker) endsRun(by string, was lease.Record, now lease.Run) {
 	t := c.treeOf(was)
 	if now.State == lease.RunGivenUp {
@@ -176,13 +177,13 @@ func (c *checker) givesUp(by string, now lease.Run) {
 	}
 }
 
-// outlives reports whether a tree lives on after its time, as one that was frozen or is hard to kill may.
+// outlives reports whether a tree lives after its deadline, as a frozen one or one that is hard to kill can.
 func (c *checker) outlives(t *tree) bool {
 	claim := c.claimOf(t)
 	return claim == nil || c.w.now >= claim.exclusive()
 }
 
-// treeOf is the tree of the tenure that a record tells of.
+// treeOf returns the tree of the tenure in a record.
 func (c *checker) treeOf(r lease.Record) *tree {
 	if a := c.w.byID[r.Holder]; a != nil && a.tree != nil && a.tree.token == r.Token {
 		return a.tree
@@ -190,11 +191,11 @@ func (c *checker) treeOf(r lease.Record) *tree {
 	return nil
 }
 
-// tolerated is by how many seconds the time may be wrong by which anything is settled.
+// tolerated is the error, in seconds, that the time used to settle ticks can have.
 const tolerated = schedule.Stamp(schedule.Tolerance/time.Second) + 2
 
-// accounts judges what became of ticks: of those that Settled passes all but the one that was started are missed or skipped, unless the
-// schedule was suspended then, or becomes another one.
+// accounts judges the ticks that Settled passes. All of them but the started one must be counted as missed or skipped, unless the
+// schedule was suspended then, or is replaced.
 func (c *checker) accounts(by string, was, is lease.Runs) {
 	if is.Schedule == nil {
 		return
@@ -221,12 +222,12 @@ func (c *checker) accounts(by string, was, is lease.Runs) {
 	}
 }
 
-// notEarly judges that nothing is settled which has not come, for as long as the servers tell the time: what one machine's clock says
-// is not enough. The operator, whose clock is right, settles no such thing at any time.
+// notEarly judges that no future tick is settled, as long as the servers report the time: one machine's clock is not enough to
+// settle a tick. The operator's clock is right, and the operator never settles a future tick.
 func (c *checker) notEarly(by string, was, is lease.Runs) {
 	const (
-		forgets = 5 * time.Minute // what the servers told before is not acted by any more
-		drifts  = 10              // seconds by which a clock may be ahead of what it was told
+		forgets = 5 * time.Minute // after this time no agent uses the servers' earlier times
+		drifts  = 10              // seconds by which a clock can be ahead of the reported time
 	)
 	w := c.w
 	grows := is.Facts.Settled > was.Facts.Settled
@@ -236,7 +237,7 @@ func (c *checker) notEarly(by string, was, is lease.Runs) {
 	}
 }
 
-// runsGoOn judges at the end of a calm time: somebody goes on with what is under way, and what came due was started.
+// runsGoOn judges the end of a calm time: a run in progress is continued, and a due run was started.
 func (c *checker) runsGoOn() {
 	w, r := c.w, c.w.p.runs
 	calm := w.now - (w.p.calm - w.p.bound())
@@ -245,7 +246,7 @@ func (c *checker) runsGoOn() {
 		c.violated(RunForgotten, "nobody goes on with attempt %d of %s, which is %s since %v", now.Now.Attempt, now.Now.ID, now.Now.State, c.changed())
 	}
 	if r.schedule == nil {
-		if len(c.runs.known) == 0 { // one that is asked for first is the job's run
+		if len(c.runs.known) == 0 { // a run that is requested first is the job's run
 			c.violated(RunForgotten, "nobody has run the job")
 		}
 		return
@@ -270,7 +271,7 @@ func (c *checker) runsGoOn() {
 	c.runs.idle = nil
 }
 
-// changed is when a run was last told of, or what was wrong ended.
+// changed returns when a run was last stored, or when the last fault ended.
 func (c *checker) changed() time.Duration {
 	return max(c.runs.told, c.w.now-(c.w.p.calm-time.Millisecond))
 }

@@ -13,19 +13,19 @@ import (
 	"github.com/singletonjob/operator/internal/schedule"
 )
 
-// runParams are an episode's constants where processes run to completion.
+// runParams are the constants of an episode whose processes run to completion.
 type runParams struct {
 	policy lease.RunPolicy
-	// schedule is the first one, nil for a job that runs once. Its ticks are each whole number of minutes of UTC.
+	// schedule is the first schedule, nil for a job that runs once. Its ticks are a whole number of minutes apart, by UTC.
 	schedule *schedule.Schedule
-	// begin is what time it is at first, in seconds since 1970.
+	// begin is the initial time, in seconds since 1970.
 	begin schedule.Stamp
-	// lasts is how long a run takes on average.
+	// lasts is the mean duration of a run.
 	lasts time.Duration
 }
 
 const (
-	// firstDay is when episodes begin, or up to a day later.
+	// firstDay is the earliest start of an episode; episodes start up to a day later.
 	firstDay = schedule.Stamp(1_795_392_000)
 	daySecs  = 24 * 60 * 60
 )
@@ -60,10 +60,10 @@ func drawRuns(rng *rand.Rand) *runParams {
 	return r
 }
 
-// periods are those of schedules, in minutes.
+// periods are the periods of schedules, in minutes.
 var periods = [...]int{1, 2, 5, 10, 30}
 
-// periodOf is a schedule's, in seconds.
+// periodOf returns a schedule's period, in seconds.
 func periodOf(s *schedule.Schedule) schedule.Stamp {
 	minutes, _, _ := strings.Cut(strings.TrimPrefix(s.Spec().Cron, "*/"), " ")
 	n, err := strconv.Atoi(minutes)
@@ -76,11 +76,11 @@ func periodOf(s *schedule.Schedule) schedule.Stamp {
 const (
 	// longestBackoff is the longest time between two attempts.
 	longestBackoff = 6 * time.Minute
-	// Between faults there is time for that and a few ticks, and during them for runs, too.
+	// Between faults there is time for that and a few ticks, and during faults for runs, too.
 	moreCalm, moreTrouble = longestBackoff + 4*time.Minute, 10 * time.Minute
 )
 
-// policyOf is what an agent is told.
+// policyOf returns the run policy of an agent.
 func (r *runParams) policyOf() *lease.RunPolicy {
 	if r == nil {
 		return nil
@@ -89,7 +89,7 @@ func (r *runParams) policyOf() *lease.RunPolicy {
 	return &policy
 }
 
-// microseconds are those of the beginning since 1970.
+// microseconds returns the start of the episode in microseconds since 1970.
 func (r *runParams) microseconds() int64 {
 	if r == nil {
 		return 0
@@ -97,7 +97,7 @@ func (r *runParams) microseconds() int64 {
 	return int64(r.begin) * million
 }
 
-// firstWall is by how much a machine's wall clock is wrong at first. Nothing depends on it but runs.
+// firstWall returns the initial error of a machine's wall clock. Only runs depend on it.
 func (w *world) firstWall() int64 {
 	wrong := w.rng.Int64N(int64(time.Hour / time.Microsecond))
 	if w.p.runs != nil {
@@ -106,16 +106,16 @@ func (w *world) firstWall() int64 {
 	return wrong
 }
 
-// today is what time it is.
+// today returns the present time.
 func (w *world) today() schedule.Stamp { return w.p.runs.begin + schedule.Stamp(w.now/time.Second) }
 
-// setDates has the first servers' clocks wrong, and those of the others right.
+// setDates makes the first servers' clocks wrong, and the others' right.
 func (s *server) setDates(by ...time.Duration) {
 	s.dates, s.datesSet = [servers]time.Duration{}, s.w.now
 	copy(s.dates[:], by)
 }
 
-// date is what an answer says of the time.
+// date returns the time that an answer contains.
 func (s *server) date() int64 {
 	if s.w.p.runs == nil || s.dateless {
 		return 0
@@ -131,7 +131,7 @@ func (w *world) firstRuns() lease.Runs {
 	return lease.Runs{Schedule: w.p.runs.schedule, Facts: schedule.Facts{Settled: w.today()}}
 }
 
-// keptRuns are what the operator's status has of the runs when the Lease is gone. Ticks until then are not made up for.
+// keptRuns returns the runs kept in the operator's status, for a recreated Lease. Ticks until then are not caught up.
 func (w *world) keptRuns() lease.Runs {
 	if w.p.runs == nil {
 		return lease.Runs{}
@@ -142,7 +142,7 @@ func (w *world) keptRuns() lease.Runs {
 	return runs
 }
 
-// lookAtRuns is the operator's part: it writes what a person wants of the schedule, as package plan does.
+// lookAtRuns is the operator's part: it writes a user's changes of the schedule, as package plan does.
 func (o *operator) lookAtRuns(r lease.Record) {
 	was := r.Runs
 	at := schedule.Stamp(o.w.api.date())
@@ -154,7 +154,7 @@ func (o *operator) lookAtRuns(r lease.Record) {
 	}
 }
 
-// reschedule and suspend report whether the time is known well enough for what they are to write.
+// reschedule and suspend report whether the time is known well enough for their write.
 func (o *operator) reschedule(r *lease.Runs, at schedule.Stamp) bool {
 	was, is := r.Schedule.Spec(), o.w.wanted.Spec()
 	if was == is {
@@ -186,13 +186,13 @@ func (o *operator) suspend(r *lease.Runs, at schedule.Stamp) bool {
 	return true
 }
 
-// agrees reports whether the operator's own clock, which is right, shows what a server told.
+// agrees reports whether the operator's own clock, which is right, agrees with a server's time.
 func (o *operator) agrees(at schedule.Stamp) bool {
 	clocks := schedule.Clocks{Wall: o.w.today().Time(), Server: at.Time()}
 	return o.w.o.Broken == mistake.OperatorBelievesDate || !clocks.Disagree()
 }
 
-// completes has the process come to its end by itself, now and then only when it is told to.
+// completes lets the process end by itself, or occasionally only when it is asked to end.
 func (t *tree) completes() {
 	w := t.w
 	if w.p.runs == nil || w.chance(0.05) {
@@ -203,7 +203,7 @@ func (t *tree) completes() {
 	w.after(lasts, func() { t.exit(failed) })
 }
 
-// wrong is by how much a clock is.
+// wrong returns the error of a clock.
 func wrong(f Fault) time.Duration {
 	by := [...]time.Duration{time.Second, 20 * time.Second, 2 * time.Minute, 11 * time.Minute, 24 * time.Hour}[int(f.X*5)]
 	if f.Y < 0.5 {
@@ -212,7 +212,7 @@ func wrong(f Fault) time.Duration {
 	return by
 }
 
-// wrongWall has one machine's wall clock wrong, or all of them, and the servers' as well.
+// wrongWall makes one machine's wall clock wrong, or all of them, and the servers' as well.
 func (w *world) wrongWall(f Fault) func() {
 	by := wrong(f)
 	for _, s := range w.slots {
@@ -241,7 +241,7 @@ func (w *world) noDate(Fault) func() {
 	return func() { w.api.dateless = false }
 }
 
-// askRun is a person's request, of any tick or none, which the operator copies.
+// askRun is a user's request for a run, for any tick or none, which the operator copies.
 func (w *world) askRun(f Fault) {
 	w.requests++
 	o := w.operators[0]
@@ -254,7 +254,7 @@ func (w *world) askRun(f Fault) {
 		read.lease.Runs.Asked.Tick = w.today()/3600*3600 + 3600
 	}
 	o.write(read.lease)
-	if f.Y < 0.3 { // by one that has not seen that it was followed
+	if f.Y < 0.3 { // by an operator that has not seen that the request was answered
 		w.after(w.between(0, time.Minute), func() {
 			if r := w.api.state(); !r.absent && !r.unlabelled {
 				asked := read.lease.Runs.Asked
@@ -265,7 +265,7 @@ func (w *world) askRun(f Fault) {
 	}
 }
 
-// changeSchedule is a person's edit of spec.schedule: of cron, or of a policy. Now and then servers tell another time just then.
+// changeSchedule is a user's edit of spec.schedule: of cron, or of a policy. Occasionally servers report another time just then.
 func (w *world) changeSchedule(f Fault) func() {
 	if w.wanted == nil {
 		return nil

@@ -10,16 +10,16 @@ import (
 	"github.com/singletonjob/operator/internal/lease/mistake"
 )
 
-// mode is how the API server is.
+// mode is the state of the API server.
 type mode uint8
 
 const (
 	up        mode = iota
-	blackHole      // nothing comes back, nothing is done
+	blackHole      // no answers, nothing is executed
 	refusing       // no connection
-	failing        // 5xx: done or not, nobody knows
+	failing        // 5xx: the outcome is unknown
 	throttled      // 429
-	paused         // etcd stands still; what came in meanwhile may be done when it goes on
+	paused         // etcd is paused; requests that arrived in between may be executed when it resumes
 )
 
 // server is the API server and its store: one Lease, changed by compare-and-swap on its revision.
@@ -28,32 +28,32 @@ type server struct {
 	lease    lease.Record
 	absent   bool
 	revision int64
-	// unlabelled says that the Lease lacks our label, and is somebody else's to all of us.
+	// unlabelled means that the Lease lacks our label, so that agents and operator treat it as somebody else's.
 	unlabelled bool
 	mode       mode
-	// restoring counts the restores under way: whatever the mode, nothing gets through.
+	// restoring counts the restores in progress. During a restore nothing gets through, whatever the mode.
 	restoring int
-	held      []func() // what came in while paused
-	// noWatches counts the reasons for which no watch opens, slow bounds what a request takes at the server.
+	held      []func() // requests that arrived while paused
+	// noWatches counts the reasons why no watch opens. slow bounds how long the server takes for a request.
 	noWatches int
 	slow      time.Duration
 	conns     []*conn
-	// older are the last few states of the Lease, for answers from a cache that lags.
+	// older holds the last few states of the Lease, for answers from a cache that lags.
 	older [8]stored
 	turn  int
 	uids  int64
-	// dead are the servers behind the Service that are, without a word.
+	// dead marks the servers behind the Service that are silent.
 	dead [servers]bool
-	// dates is how wrong the servers' clocks are, and datesSet since when; dateless that no answer has a Date.
+	// dates is how wrong the servers' clocks are, datesSet since when. dateless means that no answer has a Date.
 	dates    [servers]time.Duration
 	datesSet time.Duration
 	dateless bool
-	// saved is the state that a restore goes back to, savedRuns what there was to know of runs.
+	// saved is the state that a restore goes back to, savedRuns the checker's knowledge of runs at that time.
 	saved     stored
 	savedRuns runsSeen
 }
 
-// servers is how many API servers stand before the store.
+// servers is the number of API servers in front of the store.
 const servers = 3
 
 type stored struct {
@@ -72,20 +72,20 @@ func newServer(w *world) *server {
 
 func (s *server) state() stored { return stored{s.lease, s.absent, s.revision, s.unlabelled} }
 
-// reply is an answer to any request. failed is a read's, watch that of a watch.
+// reply is an answer to any request. failed is set for a read, watch for a watch.
 type reply struct {
 	outcome lease.Outcome
 	watch   bool
 	failed  bool
 	absent  bool
 	record  *lease.Record
-	// date is when it was given, by the server's clock, in seconds since 1970; 0 for none.
+	// date is the time of the answer by the server's clock, in seconds since 1970; 0 for none.
 	date int64
-	// unlabelled says that the record is that of a Lease without our label.
+	// unlabelled means that the record is a Lease without our label.
 	unlabelled bool
 }
 
-// ours is what an agent makes of the answer to a read: it can't be read if it is of somebody else's Lease.
+// ours returns the answer to a read as an agent sees it: the read fails if the Lease is somebody else's.
 func (r reply) ours() reply {
 	if r.unlabelled {
 		return refused
@@ -93,10 +93,10 @@ func (r reply) ours() reply {
 	return r
 }
 
-// unanswered is what a client knows that got no answer.
+// unanswered is the result for a client that received no answer.
 var unanswered = reply{outcome: lease.Unknown, failed: true}
 
-// refused is what a client knows that was told no before anything was done.
+// refused is the result for a client whose request was refused before anything was executed.
 var refused = reply{outcome: lease.Refused, failed: true}
 
 // put is an update, by an agent, the operator or a client-go elector.
@@ -122,7 +122,7 @@ func (s *server) put(by string, r lease.Record) reply {
 	return reply{outcome: lease.Confirmed, record: &now}
 }
 
-// create makes the Lease; there must be none.
+// create creates the Lease; there must be none.
 func (s *server) create(r lease.Record) {
 	s.uids++
 	r.UID = "uid" + strconv.FormatInt(s.uids, 10)
@@ -150,7 +150,7 @@ func (s *server) store(r lease.Record) {
 	s.tell(s.event(lease.Watched{Record: r}))
 }
 
-// unreadable is an event of a Lease that is somebody else's. Agents close a watch that tells such.
+// unreadable is an event about a Lease that is somebody else's. Agents close a watch that delivers one.
 type unreadable struct{ lease.Event }
 
 func (s *server) event(e lease.Watched) lease.Event {
@@ -160,7 +160,7 @@ func (s *server) event(e lease.Watched) lease.Event {
 	return e
 }
 
-// relabel takes our label from the Lease, or puts it back.
+// relabel removes our label from the Lease, or puts it back.
 func (s *server) relabel(ours bool) {
 	if !s.absent && s.unlabelled == ours {
 		s.unlabelled = !ours
@@ -168,9 +168,9 @@ func (s *server) relabel(ours bool) {
 	}
 }
 
-// advance takes the next revision. Other objects are written too: so many where revisions are given out again that this
-// object never gets the very one back that a client still has in mind. If it did, that client's next write would replace
-// what it has not seen, and nothing but a store that bumps its revisions when it is restored could prevent that.
+// advance assigns the next revision. Other objects are written too. Where revisions are assigned again, there are so many other
+// writes that this object never gets a revision that a client still knows. If it did, that client's next write would replace a
+// state that it has not seen. Only a store that raises its revisions when it is restored could prevent that.
 func (s *server) advance() {
 	s.older[s.turn%len(s.older)] = s.state()
 	s.turn++
@@ -187,7 +187,7 @@ func (s *server) tell(e lease.Event) {
 	}
 }
 
-// get is a read; lag is the chance that a cache answers it.
+// get is a read. lag is the probability that a cache answers it.
 func (s *server) get(lag float64) reply {
 	state := s.state()
 	if s.turn > 0 && s.w.chance(lag) {
@@ -199,7 +199,7 @@ func (s *server) get(lag float64) reply {
 	return reply{record: &state.lease, date: s.date(), unlabelled: state.unlabelled && s.w.o.Broken != mistake.AgentsHeedNoLabel}
 }
 
-// edit is a person's or the operator's change of whatever is stored.
+// edit is a user's or the operator's change of the stored Lease.
 func (s *server) edit(change func(*lease.Record)) {
 	if s.absent {
 		return
@@ -211,8 +211,8 @@ func (s *server) edit(change func(*lease.Record)) {
 	s.w.check.edited(was, s.lease)
 }
 
-// save takes a snapshot, and restore goes back to it: with the token base raised above every token that was handed out
-// since, as the runbook says, and every connection broken.
+// save takes a snapshot. restore goes back to it, raises the token base above every token assigned since, as the runbook says,
+// and breaks every connection.
 func (s *server) save() { s.saved, s.savedRuns = s.state(), s.w.check.runs.clone() }
 
 func (s *server) restore() {
@@ -234,7 +234,7 @@ func (s *server) restore() {
 	s.save()
 }
 
-// now is how the server is.
+// now returns the state of the server.
 func (s *server) now() mode {
 	if s.restoring > 0 {
 		return blackHole
@@ -242,14 +242,14 @@ func (s *server) now() mode {
 	return s.mode
 }
 
-// set changes how the server is.
+// set changes the state of the server.
 func (s *server) set(m mode) {
 	s.mode = m
 	switch m {
 	case up:
 		held := s.held
 		s.held = nil
-		if s.restoring > 0 { // they went with the servers
+		if s.restoring > 0 { // they ended with the servers
 			return
 		}
 		for _, request := range held {
@@ -259,6 +259,6 @@ func (s *server) set(m mode) {
 		for _, c := range slices.Clone(s.conns) {
 			c.breaks()
 		}
-	default: // connections stand, silent
+	default: // connections stay open and silent
 	}
 }

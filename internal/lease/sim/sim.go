@@ -1,37 +1,38 @@
-// Package sim runs the tenure state machine in a world made of faults, and judges what happens there.
+// Package sim runs the tenure state machine in a simulated world with faults, and judges what happens there.
 //
-// One seed is one episode: a few candidates, each with lease.Step, a clock, a process tree and a network of its own,
-// contend for one Lease while an API server, an operator, and people with kubectl do what they do on bad days. Times of
-// trouble alternate with times of calm. Nothing in it is concurrent and nothing reads a clock, so a seed replays exactly.
+// One seed is one episode. A few candidates, each with lease.Step, a clock, a process tree and a network of its own, contend for
+// one Lease. An API server, an operator and users with kubectl do what they do on bad days. Times of trouble alternate with times
+// of calm. Nothing is concurrent and nothing reads a clock, so a seed replays exactly.
 //
-// What it judges, it judges by the world alone, in true time, which no part of the world can see: when which processes
-// lived and were told to die, what the store was given and who gave it, what the sink took. It asks package lease nothing.
+// The checker judges from the world alone, in true time, which no part of the world can see: when which processes lived and were
+// killed, which writes the store received and from whom, and what the sink accepted. It does not use package lease for its
+// judgements.
 //
 //   - At most one process tree acts.
-//   - Both halves of the inequality that this follows from: when a leash runs out, what the margin pays for is left until
-//     others may take the Lease; and no Lease is taken before its holder's time is up, as the holder itself wrote it.
-//   - Tokens of started processes strictly grow, and the sink takes none that is lower than one that it took, and all of the
-//     present tenure.
-//   - Nobody of ours writes a Lease without our label.
-//   - A tree is told to die as soon as its agent learns of another tenure, and does not begin to run after that.
+//   - Both halves of the inequality that this follows from hold. When a leash runs out, the time that the margin pays for is left
+//     until others can take the Lease. And no Lease is taken before its holder's time is over, as the holder itself wrote it.
+//   - Tokens of started processes strictly grow. The sink accepts no token lower than one that it accepted, and accepts all
+//     writes of the present tenure.
+//   - No component of ours writes a Lease without our label.
+//   - A tree is killed as soon as its agent learns of another tenure, and does not begin to run after that.
 //   - After an unclean end lockDelay passes.
-//   - When all faults are over there is a holder within the bound, and it stays, and sends one write every retryPeriod;
-//     nobody sends anything else.
+//   - When all faults are over there is a holder within the bound. It stays, and sends one write every retryPeriod; nobody sends
+//     anything else.
 //   - Replies that are merely lost, late or doubled end no tenure.
 //   - Nothing is started and nothing released while a process lives, and no agent spins.
-//   - Of a run that is to end no attempt begins after its last word, attempts are counted as they were, and what is stored of an end
-//     is what it was. A tick has one run at most, and each is run, missed or skipped once, by what the Lease says alone. Once a restore
-//     has forgotten runs this holds from what the snapshot knows.
-//   - Nobody but the operator changes the schedule, and ticks of a new one begin when it is there.
+//   - No attempt of a run begins after the run's final state is stored. Attempts are counted correctly, and the stored end of a
+//     run is its actual end. A tick has at most one run, and each tick is run, missed or skipped once, according to the Lease
+//     alone. After a restore that has forgotten runs, this holds from the snapshot's state on.
+//   - Nobody but the operator changes the schedule, and the ticks of a new schedule begin when it is written.
 //
-// Three things make two trees act at once and are no broken promise. They are the world's doing and are counted apart: a
-// tree that was frozen when it was to die; a tree that was told to die in time, and took longer than the margin and the
-// lateness that its agent was told of pay for; a tree that is to run on while it is cut off. None excuses a Lease that was
-// taken before its time.
+// In three cases two trees act at once and no promise is broken. The world causes them, and they are counted separately: a tree
+// that was frozen when it had to die; a tree that was killed in time and took longer to die than the margin, and the lateness
+// reported to its agent, pay for; a tree that keeps running while it is cut off, as KeepRunning has it. None of them excuses a
+// Lease that was taken before its time.
 //
-// Two things that somebody may write are past telling from the truth: a whole release under a live holder, and a Lease from
-// which every trace of a token is gone that somebody had raised. The first excuses that holder's tree until the time is up
-// for which its own last write is good, the second one token that does not grow. What the sink takes is judged as ever.
+// Two edits by hand cannot be told from the truth: a whole release under a live holder, and a Lease from which every trace of a
+// raised token was removed. The first excuses that holder's tree until the time of its own last write is over. The second excuses
+// one token that does not grow. The sink is judged as always.
 package sim
 
 import (
@@ -43,17 +44,17 @@ import (
 	"github.com/singletonjob/operator/internal/schedule"
 )
 
-// Options say how to run an episode. The zero value is right but for mutants.
+// Options say how to run an episode. The zero value is right for everything but mutants.
 type Options struct {
 	// Step is the state machine; nil stands for lease.Step.
 	Step mistake.Step
-	// Profile, unless it is AnyProfile, is what the world is like.
+	// Profile, unless it is AnyProfile, selects the world's kind of faults.
 	Profile Profile
-	// Outcomes has only outcomes judged, not the two halves of the inequality that they follow from.
+	// Outcomes makes the checker judge outcomes only, not the two halves of the inequality that they follow from.
 	Outcomes bool
-	// Broken is what the agents' surroundings get wrong: for mutants.
+	// Broken is a mistake in the agents' surroundings: for mutants.
 	Broken mistake.Broken
-	// NewSink makes the sink; nil stands for one that keeps to package fence.
+	// NewSink creates the sink; nil stands for one that follows package fence.
 	NewSink func() Sink
 	// Slew, unless it is 0, bounds in ppm how much every kernel's timers are slewed.
 	Slew int64
@@ -61,30 +62,30 @@ type Options struct {
 	Timing Timing
 }
 
-// Result is what came of one episode.
+// Result is the result of one episode.
 type Result struct {
 	Seed    uint64
 	Profile Profile
-	// Simulated is true time that passed in the episode.
+	// Simulated is the true time that passed in the episode.
 	Simulated time.Duration
-	// Tenures counts processes that were started, Takeovers those of them that another agent process preceded.
+	// Tenures counts started processes. Takeovers counts those that followed a process of another agent process.
 	Tenures, Takeovers int
-	// Overlaps counts takeovers from holders that ran on while cut off, as KeepRunning has it, Frozen those from holders that
-	// were frozen, Late those from holders that were told to die in time and took longer than is paid for.
+	// Overlaps counts takeovers from holders that kept running while cut off, as KeepRunning has it. Frozen counts those from
+	// frozen holders. Late counts those from holders that were killed in time and took longer to die than is paid for.
 	Overlaps, Frozen, Late int
-	// Stolen counts Leases that a client-go elector took from a holder whose time was not up.
+	// Stolen counts Leases that a client-go elector took from a holder before its time was over.
 	Stolen int
-	// Lowered counts Leases taken early by candidates that came after their duration was lowered by hand.
+	// Lowered counts Leases taken early by candidates that started after the duration was lowered by hand.
 	Lowered int
-	// Forged counts processes that began while another's lived whose Lease somebody had made to look released, Erased tokens
-	// that did not grow because somebody had erased all that told of a higher one.
+	// Forged counts processes that began while another process lived whose Lease somebody had made to look released. Erased
+	// counts tokens that did not grow because somebody had removed every trace of a higher one.
 	Forged, Erased int
-	// Writes counts what came to the sink, Stale those writes that came after one with a higher token, Refused those that the
-	// sink refused.
+	// Writes counts the writes that arrived at the sink, Stale those that arrived after one with a higher token, Refused those
+	// that the sink refused.
 	Writes, Stale, Refused int
 	// Steps counts calls of the state machine.
 	Steps int
-	// Violation is the first one, nil if there is none. The episode ends with it.
+	// Violation is the first violation, nil if there is none. The episode ends with it.
 	Violation *Violation
 }
 
@@ -94,7 +95,7 @@ func Run(seed uint64, o Options) Result {
 	return run(p, plan(p), o, nil)
 }
 
-// run runs an episode with faults of one's choice. trace, unless nil, is told what happens.
+// run runs an episode with given faults. trace, unless nil, receives a description of everything that happens.
 func run(p params, faults []Fault, o Options, trace func(line)) Result {
 	w := newWorld(p, o, trace)
 	w.build()
@@ -129,7 +130,7 @@ func newWorld(p params, o Options, trace func(line)) *world {
 	return w
 }
 
-// world is one episode under way. All times in it are true time since its beginning.
+// world is one episode in progress. All times in it are true time since its beginning.
 type world struct {
 	p     params
 	o     Options
@@ -141,25 +142,25 @@ type world struct {
 
 	api       *server
 	slots     []*slot
-	agents    []*agent // every agent process that ever was
+	agents    []*agent // every agent process of the episode
 	byID      map[string]*agent
-	operators []*operator // they do not know of one another
+	operators []*operator // they do not know each other
 	// base is spec.fencing.tokenBase.
 	base    int64
-	elector *elector // nil but in episodes with a foreign contender
+	elector *elector // nil except in episodes with a foreign contender
 	sink    Sink
 	check   checker
-	// handover is when the Lease was last written with a handover asked for.
+	// handover is when the Lease was last written with a handover request.
 	handover time.Duration
-	// hiccups is the chance that an agent is paused between deciding and doing.
+	// hiccups is the probability that an agent is paused between deciding and acting.
 	hiccups float64
-	// stubborn is whether no process heeds SIGTERM.
+	// stubborn means that no process obeys SIGTERM.
 	stubborn bool
-	// troubled is true from the first fault until all are over.
+	// troubled is true from the first fault until all faults are over.
 	troubled bool
 	// healed counts the times at which all faults were ended.
 	healed int
-	// suspended is spec.suspend, wanted spec.schedule, requests how many runs were asked for.
+	// suspended is spec.suspend, wanted spec.schedule, requests the number of requested runs.
 	suspended bool
 	wanted    *schedule.Schedule
 	requests  int
@@ -179,7 +180,7 @@ func (w *world) build() {
 	}
 }
 
-// next lets the next thing happen. It returns false at the end of the episode.
+// next carries out the next thing in the queue. It returns false at the end of the episode.
 func (w *world) next() bool {
 	e, ok := w.queue.pop()
 	if !ok || e.at > w.p.length {

@@ -6,17 +6,17 @@ import (
 	"github.com/singletonjob/operator/fence"
 )
 
-// Sink is what the processes write to. It decides by what arrives alone.
+// Sink receives the writes of the processes. It decides from the arriving writes alone.
 type Sink interface {
-	// Write takes a write with a token. later has something happen after a time; accepted says that the write is done
-	// now, refused that it never will be.
+	// Write receives a write with a token. later schedules a call after a time. accepted means that the write is executed now,
+	// refused that it never will be.
 	Write(token int64, later func(most time.Duration, do func()), accepted, refused func())
-	// Restart has it begin anew with what it keeps.
+	// Restart restarts the sink with the state that it keeps.
 	Restart()
 }
 
-// fenced is a sink as package fence describes it: the check, the new mark and the write are one step, and the mark is as
-// durable as the data.
+// fenced is a sink as package fence describes it: the check, the new mark and the write are one step, and the mark is as durable
+// as the data.
 type fenced struct {
 	gate fence.Gate
 	mark fence.Token
@@ -36,8 +36,8 @@ func (f *fenced) Write(token int64, _ func(time.Duration, func()), accepted, ref
 
 func (f *fenced) Restart() {}
 
-// write is one write that arrives at the sink. What it may do with it is judged by the writes alone: once one was
-// accepted no lower one may be, and none may be refused unless a higher one has arrived.
+// write passes one write to the sink. The result is judged by the writes alone: after an accepted write no lower token may be
+// accepted, and a write may be refused only if a higher token has arrived.
 func (w *world) arrives(token int64) {
 	c := &w.check
 	c.result.Writes++
@@ -60,7 +60,7 @@ func (w *world) arrives(token int64) {
 	})
 }
 
-// restartSinks has the sink restart now and then.
+// restartSinks restarts the sink from time to time.
 func (w *world) restartSinks() {
 	w.after(w.between(time.Minute, 20*time.Minute), func() {
 		w.sink.Restart()

@@ -7,32 +7,32 @@ import (
 	"github.com/singletonjob/operator/internal/lease"
 )
 
-// Steady is one fault that never changes, in an episode that has no other.
+// Steady is one constant fault, in an episode that has no other.
 type Steady struct {
-	// Lost is the share of requests that are lost, half of them on their way, half as their answers.
+	// Lost is the share of lost requests, half of them lost in transit and half with their answers.
 	Lost float64
-	// DeadServer has one of three API servers silent behind the Service: a connection stays with its server, a fresh one
+	// DeadServer makes one of three API servers behind the Service silent. A connection stays with its server; a new connection
 	// goes to any.
 	DeadServer bool
-	// Slow bounds what each way of a request takes. Then there are no watches either, which would tell of writes sooner.
+	// Slow bounds the time of each direction of a request. There are no watches then, because they would show writes sooner.
 	Slow time.Duration
-	// Outage is how long nothing gets through, once in a while and with any phase to the renewals.
+	// Outage is the length of occasional outages, in any phase relative to the renewals.
 	Outage time.Duration
 }
 
 // Timing are leaseDuration, renewDeadline and retryPeriod.
 type Timing [3]time.Duration
 
-// Survival is what became of tenures under a steady fault.
+// Survival is the result for tenures under a steady fault.
 type Survival struct {
 	Simulated time.Duration
 	// Lost counts tenures that ended.
 	Lost int
-	// Outages counts those that there were.
+	// Outages counts the outages.
 	Outages int
 }
 
-// Mean is how long a tenure lasted; with none lost, all of the time that was simulated.
+// Mean returns the mean duration of a tenure; if none was lost, the whole simulated time.
 func (s Survival) Mean() time.Duration { return s.Simulated / time.Duration(max(1, s.Lost)) }
 
 // Survive runs one episode.
@@ -60,7 +60,7 @@ func survive(seed uint64, t Timing, length time.Duration, f Steady, o Options) S
 	return out
 }
 
-// steady begins the fault. Both candidates have it, and one of them acts.
+// steady starts the fault. It affects both candidates, one of which acts.
 func (w *world) steady(f Steady) {
 	for _, s := range w.slots {
 		s.agent.machine.link.lossUp, s.agent.machine.link.lossDown = f.Lost/2, f.Lost/2
@@ -80,7 +80,7 @@ func (w *world) outages(lasts time.Duration, t Timing, count *int) {
 	})
 }
 
-// Survivable is the longest outage, to a tenth of retryPeriod, that ended no tenure in some hundred of each length.
+// Survivable returns the longest outage, to a tenth of retryPeriod, that ended no tenure in some hundred trials of each length.
 func Survivable(seed uint64, t Timing) time.Duration {
 	step := t[2] / 10
 	longest := time.Duration(0)

@@ -7,46 +7,46 @@ import (
 	"github.com/singletonjob/operator/internal/lease/mistake"
 )
 
-// tree is the processes of one tenure, with the kernel's leash around them.
+// tree holds the processes of one tenure, with the kernel's leash around them.
 type tree struct {
 	w     *world
 	agent *agent
 	token int64
-	// wanted is when its agent asked for it, began and ended are when processes lived; alive is between them.
+	// wanted is when its agent asked for it. Processes live from began to ended; alive is true in between.
 	wanted, began, ended time.Duration
 	alive                bool
-	// frozen processes live and do nothing, not even die; thawed is when they last went on.
+	// frozen processes live and do nothing; they do not even die. thawed is when they last resumed.
 	frozen   bool
 	thawed   time.Duration
 	mainOver bool
 	crashed  bool
-	// deadline is the leash's, by the agent's clock, told the one that it was told last, and armed counts the settings of
-	// its timer: only the last one fires. never says that there is to be none as soon as the program runs.
+	// deadline is the leash's deadline by the agent's clock, told the one last sent to it. armed counts the settings of its
+	// timer, of which only the last fires. never means that the deadline is removed as soon as the program runs.
 	deadline, told lease.Instant
 	armed          int
 	never          bool
 	// counted is the lateness that deadline takes into account.
 	counted time.Duration
-	// hears is when the leash gets what was sent to it last.
+	// hears is when the leash receives the last message sent to it.
 	hears time.Duration
-	// reported is when the agent hears of the main process's end.
+	// reported is when the agent learns of the main process's end.
 	reported time.Duration
-	// asked is when the kernel was asked, or its timer was set, to kill them, and dies when they die of it; 0: not yet.
+	// asked is when their kill was due, by the agent or by the kernel's timer. dies is when they die of it; 0: not yet.
 	asked, dies time.Duration
 	gone        bool
-	// ordered says that its agent has killed it.
+	// ordered means that its agent has killed it.
 	ordered bool
 	doomed  bool
-	// starting is what waits for a start that blocks its caller, as a mutant has it.
+	// starting holds what waits for a start that blocks its caller, as a mutant has it.
 	starting bool
 	waiting  []func()
-	// run is what is run, signalled whether it was asked to end, completed whether it ended with 0 before that, and heard whether its agent
-	// got to know of it at once.
+	// run is the executed run. signalled means that it was asked to end, completed that it ended with 0 before that, and heard
+	// that its agent learned of that at once.
 	run                         lease.Run
 	signalled, completed, heard bool
 }
 
-// newTree starts the processes a moment after it was asked to, or when what exec waits for is there.
+// newTree starts the processes a moment after the request, or when exec stops hanging.
 func newTree(a *agent, s lease.StartChild) *tree {
 	w := a.w
 	t := &tree{w: w, agent: a, token: s.Token, run: s.Run, deadline: s.Deadline, told: s.Deadline, counted: a.late, starting: true, wanted: w.now}
@@ -61,7 +61,7 @@ func newTree(a *agent, s lease.StartChild) *tree {
 	return t
 }
 
-// start is exec. It runs nothing where the tree was killed before, or the program can't be started.
+// start is exec. It runs nothing if the tree was killed before, or if the program cannot be started.
 func (t *tree) start() {
 	a := t.agent
 	t.starting = false
@@ -83,8 +83,8 @@ func (t *tree) start() {
 	t.completes()
 }
 
-// arm sets the kernel's timer, which kills without anybody's help. It runs on a clock that may be fast or slow by a
-// tenth, so it is set for 7/8 of what is left; before that the leash looks at the unslewed clock and sets it anew.
+// arm sets the kernel's timer, which kills without help from any process. The timer's clock can be fast or slow by a tenth, so
+// the timer is set for 7/8 of the remaining time. Before it is due, the leash reads the unslewed clock and sets it again.
 func (t *tree) arm() {
 	if t.gone {
 		return
@@ -116,12 +116,12 @@ func (t *tree) arm() {
 	})
 }
 
-// nearDeadline is how little may be left for the timer to be set for all of it: what a slewed clock errs by then is
-// nothing beside what a kill takes.
+// nearDeadline is the remaining time below which the timer is set for all of it: the error of a slewed clock is then small
+// compared with the time that a kill takes.
 const nearDeadline = 2 * time.Millisecond
 
-// extend is the agent's part, as package supervise has it: a deadline that has passed is final, one that is earlier changes
-// nothing, and none at all is there only when the program runs.
+// extend is the agent's part, as in package supervise. A deadline that has passed is final, and an earlier deadline changes
+// nothing. The deadline is removed only when the program runs.
 func (t *tree) extend(deadline lease.Instant) {
 	if t.blocked(func() { t.extend(deadline) }) || t.frozen {
 		return
@@ -136,14 +136,14 @@ func (t *tree) extend(deadline lease.Instant) {
 	t.told = deadline
 	counted := t.agent.late
 	if late := t.agent.machine.schedulingLate(); late > 0 {
-		t.hears = max(t.hears, t.w.now+late) // a pipe keeps the order
+		t.hears = max(t.hears, t.w.now+late) // a pipe preserves the order
 		t.w.at(t.hears, func() { t.extended(deadline, counted) })
 		return
 	}
 	t.extended(deadline, counted)
 }
 
-// unbind takes the deadline away that was to hold until the program runs, if its agent gets to know that it does.
+// unbind removes the deadline of the start, if the agent learns that the program runs.
 func (t *tree) unbind() {
 	if t != nil && t.never && t.alive && t.agent.stopped == 0 {
 		t.never = false
@@ -159,7 +159,7 @@ func (t *tree) extended(deadline lease.Instant, counted time.Duration) {
 	}
 }
 
-// blocked puts off what a start that blocks keeps from its caller.
+// blocked delays what a blocking start keeps from its caller.
 func (t *tree) blocked(do func()) bool {
 	if t.starting && t.w.o.Broken == mistake.StartBlocks {
 		t.waiting = append(t.waiting, do)
@@ -168,7 +168,7 @@ func (t *tree) blocked(do func()) bool {
 	return false
 }
 
-// margin is what the documents promise: half a second below 5 s, else a fifteenth and at least one second.
+// margin is the documented margin: half a second below 5 s, else a fifteenth and at least one second.
 func margin(d time.Duration) time.Duration {
 	if d < 5*time.Second {
 		return 500 * time.Millisecond
@@ -176,21 +176,21 @@ func margin(d time.Duration) time.Duration {
 	return max(time.Second, d/15)
 }
 
-// paidFor is the rule by which the checker judges: how long after its kill was due a tree may live before another may
-// start. It is the margin, less what two crystals may differ by over the leaseDuration.
+// paidFor is the checker's rule for how long after its kill was due a tree can live before another may start. It is the margin,
+// less the possible difference of two crystals over the leaseDuration.
 func paidFor(d time.Duration) time.Duration {
 	return margin(d) - d*2*maxPPM/million - 6*time.Millisecond
 }
 
-// ask is when a kill is due. The kernel's timer may be late.
+// ask is called when a kill is due. The kernel's timer can be late.
 func (t *tree) ask() {
 	if t.asked == 0 {
 		t.asked = max(1, t.w.now)
 	}
 }
 
-// kill is SIGKILL to all of them. How long dying takes is the world's doing: mostly
-// little, often as much as is paid for, and now and then far more.
+// kill sends SIGKILL to all of them. The world determines how long dying takes: mostly a short time, often as long as is paid
+// for, and occasionally far longer.
 func (t *tree) kill() {
 	if t.gone {
 		return
@@ -208,14 +208,14 @@ func (t *tree) kill() {
 	}
 }
 
-// killed is the agent's own kill.
+// killed is the kill by the agent itself.
 func (t *tree) killed() {
 	if !t.blocked(t.killed) {
 		t.kill()
 	}
 }
 
-// longestKill bounds what is simulated.
+// longestKill bounds the simulated time of a kill.
 const longestKill = 8 * time.Second
 
 func (w *world) killTakes(d time.Duration) time.Duration {
@@ -233,7 +233,7 @@ func (t *tree) die() {
 	if !t.alive || t.frozen || t.w.now < t.dies {
 		return
 	}
-	t.write() // the last request may be on the wire for long
+	t.write() // the last request can be in flight for long
 	t.alive, t.ended = false, t.w.now
 	t.w.check.died(t)
 	t.report()
@@ -248,14 +248,14 @@ func (t *tree) freeze() {
 	}
 }
 
-// thaw lets frozen processes go on; those that were killed meanwhile act for one more instant.
+// thaw resumes frozen processes. Those that were killed while frozen act for one more instant.
 func (t *tree) thaw() {
 	if t == nil || !t.frozen {
 		return
 	}
 	t.frozen, t.thawed = false, t.w.now
 	t.write()
-	if t.asked == 0 { // its leash slept as well
+	if t.asked == 0 { // its leash was frozen as well
 		t.arm()
 	} else if t.dies > 0 {
 		t.dies = max(t.dies, t.w.now+time.Millisecond)
@@ -263,7 +263,7 @@ func (t *tree) thaw() {
 	}
 }
 
-// report tells the agent that all is over, once everything is reaped.
+// report reports to the agent that all processes are dead, once everything is reaped.
 func (t *tree) report() {
 	t.gone = true
 	reaped := t.w.between(0, 5*time.Millisecond)
@@ -283,7 +283,7 @@ func (t *tree) report() {
 	})
 }
 
-// exit is the end of the main process by itself. Its descendants, if it has any, live until they are killed.
+// exit ends the main process by itself. Its descendants, if any, live until they are killed.
 func (t *tree) exit(crashed bool) {
 	if t == nil || !t.alive || t.mainOver || t.frozen {
 		return
@@ -307,7 +307,7 @@ func (t *tree) exit(crashed bool) {
 	}
 }
 
-// signal is SIGTERM: some obey soon, some late, some never, in a stubborn world none.
+// signal sends SIGTERM. Some processes obey soon, some late, some never; in a stubborn world none obeys.
 func (t *tree) signal() {
 	t.signalled = true
 	if t.w.stubborn || t.w.chance(0.2) {
@@ -316,7 +316,7 @@ func (t *tree) signal() {
 	t.w.after(t.w.between(0, t.agent.config.GracePeriod*3/2), func() { t.exit(t.w.chance(0.5)) })
 }
 
-// work writes to the sink now and then.
+// work writes to the sink from time to time.
 func (t *tree) work() {
 	if t.alive {
 		t.write()
@@ -324,7 +324,7 @@ func (t *tree) work() {
 	}
 }
 
-// write sends one write to the sink, which now and then takes its time to get there.
+// write sends one write to the sink. Occasionally the write takes long to arrive.
 func (t *tree) write() {
 	if t.frozen {
 		return

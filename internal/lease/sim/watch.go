@@ -10,17 +10,17 @@ import (
 // conn is one watch of an agent.
 type conn struct {
 	a *agent
-	// accepted is true once the server has it, open once the agent knows, over from the break on.
+	// accepted is true once the server has the watch, open once the agent knows, over from the break on.
 	accepted, open, over bool
-	// stalled keeps events back without a word.
+	// stalled holds events back silently.
 	stalled bool
 	buffer  []lease.Event
-	// late bounds what an event may take, and last is when the last one arrives: a connection keeps their order.
+	// late bounds the time that an event takes. last is when the last one arrives, because a connection preserves their order.
 	late time.Duration
 	last time.Duration
 }
 
-// watch opens a watch, and tries again until one is open.
+// watch opens a watch, and retries until one is open.
 func (a *agent) watch() {
 	if !a.alive {
 		return
@@ -37,7 +37,7 @@ func (a *agent) watch() {
 	})
 }
 
-// accept is the request for the watch at the server, which may get there twice.
+// accept is called when the request for the watch arrives at the server, which can happen twice.
 func (c *conn) accept() reply {
 	api := c.a.w.api
 	if api.noWatches > 0 {
@@ -53,7 +53,7 @@ func (c *conn) accept() reply {
 	return reply{watch: true}
 }
 
-// opened is the answer at the agent. What was buffered until now follows.
+// opened is called when the answer reaches the agent. The events buffered until now follow.
 func (c *conn) opened() {
 	a := c.a
 	if c.open || c.over || a.conn != c {
@@ -68,20 +68,20 @@ func (c *conn) opened() {
 	c.flush()
 }
 
-// failed is a refusal, or no answer within a time.
+// failed is called after a refusal, or when no answer came in time.
 func (c *conn) failed() {
 	a := c.a
 	if c.open || c.over || a.conn != c {
 		return
 	}
 	c.forget()
-	if a.w.chance(0.2) { // an agent may say so again
+	if a.w.chance(0.2) { // an agent can report this again
 		a.deliver(lease.WatchClosed{})
 	}
 	a.w.after(a.w.between(100*time.Millisecond, 2*time.Second), a.watch)
 }
 
-// send is an event at the server.
+// send delivers an event of the server.
 func (c *conn) send(e lease.Event) {
 	if c.stalled || c.a.machine.link.cutDown > 0 || !c.open {
 		c.buffer = append(c.buffer, e)
@@ -102,7 +102,7 @@ func (c *conn) send(e lease.Event) {
 	})
 }
 
-// flush sends what was kept back.
+// flush sends the events that were held back.
 func (c *conn) flush() {
 	kept := c.buffer
 	c.buffer = nil
@@ -111,7 +111,7 @@ func (c *conn) flush() {
 	}
 }
 
-// forget takes the watch from the server.
+// forget removes the watch from the server.
 func (c *conn) forget() {
 	if c == nil {
 		return
@@ -123,7 +123,7 @@ func (c *conn) forget() {
 	}
 }
 
-// breaks ends the connection, with a word to the agent. What is on its way still arrives, even after the next one opened.
+// breaks ends the connection, and the agent notices. Events in flight still arrive, even after the next watch has opened.
 func (c *conn) breaks() {
 	if c == nil || c.over {
 		return
@@ -140,7 +140,7 @@ func (c *conn) breaks() {
 	a.w.after(a.w.between(0, time.Second), a.watch)
 }
 
-// recovers is the end of a silence: what was kept back comes late, or the connection breaks.
+// recovers ends a stall: the events that were held back arrive late, or the connection breaks.
 func (c *conn) recovers() {
 	if c == nil || c.over {
 		return

@@ -1,5 +1,5 @@
-// Command cmd explores every state of small worlds around lease.Step and prints how many there were. It exits 1 on a broken
-// promise, with the shortest way to it, or where a search did not end.
+// Command cmd explores every state of small worlds around lease.Step and prints how many there were. It exits with 1 if a promise
+// is broken, with the shortest path to it, or if a search did not end.
 package main
 
 import (

@@ -1,5 +1,5 @@
-// Command cmd simulates elections under faults and prints what came of them. It exits 1 on a broken promise, with the
-// seed, the time-line and how to run it again.
+// Command cmd simulates elections under faults and prints the results. It exits with 1 if a promise is broken, with the seed, the
+// timeline and the command that repeats it.
 package main
 
 import (
@@ -51,7 +51,7 @@ func printResult(r sim.Result) {
 		r.Seed, r.Profile, r.Simulated.Round(time.Second), r.Tenures, r.Takeovers, r.Overlaps, r.Stale, r.Writes, r.Refused)
 }
 
-// processorTime is what this process has used of all cores, which a busy machine does not blur.
+// processorTime returns the CPU time of this process on all cores, which does not depend on the load of the machine.
 func processorTime() time.Duration {
 	var used syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &used); err != nil {
@@ -60,9 +60,9 @@ func processorTime() time.Duration {
 	return time.Duration(used.Utime.Nano() + used.Stime.Nano())
 }
 
-// many runs episodes until so many hours are simulated.
+// many runs episodes until the given number of hours is simulated.
 func many(hours float64, o sim.Options) int {
-	debug.SetGCPercent(400) // An episode is small, and its garbage large.
+	debug.SetGCPercent(400) // An episode is small and creates much garbage.
 	first := rand.Uint64() >> 16
 	began := time.Now()
 	var simulated time.Duration

@@ -48,7 +48,8 @@ func printTable() {
 	}
 }
 
-// survival tells how long tenures last, in 30 000 leases or until 30 have ended. No episode is longer than clocks are kept for.
+// survival returns how long tenures last, measured in 30 000 leases or until 30 have ended. No episode is longer than clocks are
+// kept for.
 func survival(t sim.Timing, f sim.Steady) string {
 	var sum sim.Survival
 	most := 30_000 * t[0]
