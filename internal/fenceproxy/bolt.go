@@ -33,7 +33,7 @@ func OpenBolt(file string, wait, drain time.Duration) (*Bolt, error) {
 		_, err := tx.CreateBucketIfNotExists(marksBucket)
 		return err
 	})
-	// The name of a new file lasts only when its folder is on the disk, too.
+	// The name of a new file is durable only after its directory is synced too.
 	if err = errors.Join(err, syncFolder(filepath.Dir(file))); err != nil {
 		return nil, errors.Join(fmt.Errorf("prepare %s: %w", file, err), db.Close())
 	}
@@ -69,7 +69,7 @@ func (b *Bolt) Raise(ctx context.Context, resource fence.Resource, to fence.Toke
 	if mark > 0 && !pause(ctx, time.Until(b.quiet)) {
 		return fmt.Errorf("wait for requests that were in progress before the start: %w", ctx.Err())
 	}
-	// Those of other resources that come at the same time are synced together. It may be called again.
+	// Marks of other resources that are raised at the same time are synced together. bbolt can call the function more than once.
 	return b.db.Batch(func(tx *bbolt.Tx) error {
 		mark, err := readMark(tx, resource)
 		if err != nil || mark >= to {
