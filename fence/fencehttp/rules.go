@@ -75,8 +75,8 @@ type Rule struct {
 }
 
 // Rules find the resource of a request: the first rule that matches decides. A write that matches no rule is refused. If a rule has a path,
-// a write with an ambiguous path is refused too: a path that is not in its shortest form, or that matches another rule on a server which
-// ignores case.
+// a write with an ambiguous path is refused too. A path is ambiguous if it is not in its shortest form, or if it matches another rule on a
+// server that ignores case.
 type Rules struct {
 	rules  []Rule
 	reads  []string
