@@ -128,12 +128,12 @@ test: ## Run every test that needs no root: units, simulation, a real API server
 test-pure test-api: export GOGC := 400
 
 .PHONY: test-pure
-test-pure: ## The part of it that needs neither an API server nor processes: units, simulation, model.
+test-pure: ## Run the part of make test that needs neither an API server nor processes: units, simulation, model.
 	@failed=0; $(WITH_RACE); $(call tests,pure-race,-p=2 -race,$(call RACED_IN,$(PURE))) || failed=1; \
 	  $(WITHOUT_RACE); $(call tests,pure,-p=2,$(call UNRACED_IN,$(PURE))) || failed=1; exit $$failed
 
 .PHONY: test-api
-test-api: ## The part of it that asks a real API server.
+test-api: ## Run the part of make test that uses a real API server.
 	@export KUBEBUILDER_ASSETS="$$(go run ./test/controlplane/get)"; failed=0; \
 	  $(WITH_RACE); $(call tests,api-race,-p=1 -race,$(call RACED_IN,$(filter-out $(OPERATOR),$(API)))) || failed=1; \
 	  $(call tests,operator-race,-race -run='$(RUNNING)',$(OPERATOR)) || failed=1; \
@@ -141,13 +141,13 @@ test-api: ## The part of it that asks a real API server.
 	  $(call tests,api,-p=2,$(call UNRACED_IN,$(API))) || failed=1; exit $$failed
 
 .PHONY: test-processes
-test-processes: ## The part of it that runs agents, nodes and other processes.
+test-processes: ## Run the part of make test that runs agents, nodes and other processes.
 	@export KUBEBUILDER_ASSETS="$$(go run ./test/controlplane/get)"; failed=0; \
 	  $(WITH_RACE); $(call tests,processes-race,-p=1 -race,$(call RACED_IN,$(PROCESSES))) || failed=1; \
 	  $(WITHOUT_RACE); $(call tests,processes,-p=1,$(call UNRACED_IN,$(PROCESSES))) || failed=1; exit $$failed
 
 .PHONY: verdict
-verdict: ## Judge all that the gate's tests have said since they began; the flaky ones are in dist/ci/flaky.txt.
+verdict: ## Judge the results of all the gate's tests so far; flaky tests are listed in dist/ci/flaky.txt.
 	@$(VERDICT) -quiet -list=dist/ci/flaky.txt dist/ci/*.json
 
 .PHONY: sinks
@@ -202,12 +202,12 @@ kernels e2e: SHOWN := testname
 
 .PHONY: demo
 demo: ## Show elections, failovers and a refused stale write on this machine. KEEP=1 leaves it running.
-	@echo "building what the caches lack: the first time that takes some 10 minutes on two cores"
+	@echo "building the parts that are not cached: the first build takes about 10 minutes on two cores"
 	@go run ./build/compile -name='demo' ./test/demo ./test/workload ./cmd/agent ./cmd/manager
 	@go run ./test/demo
 
 .PHONY: torture
-torture: ## Do everything that can go wrong, at random, for MINUTES, to jobs and to client-go's elector, and judge what came of it.
+torture: ## Inject random faults for MINUTES into jobs and into client-go's elector, and judge the results.
 	@go run ./build/compile -name='torture' ./test/torture ./test/workload ./test/bench/elector ./cmd/agent ./cmd/manager
 	@go run ./test/torture -minutes=$(MINUTES) $(if $(SEED),-seed=$(SEED))
 
@@ -273,7 +273,7 @@ bench-schedule: ## Count what becomes of a schedule's ticks under faults, beside
 	go run ./test/lab run -nodes=4 go run ./test/bench/schedule -image=$(E2E_IMAGE) -image-archive=dist/image.tar $(BENCH_ARGS)
 
 .PHONY: bench-idle
-bench-idle: ## Make JOBS schedules that are far off, and count the requests that the operator sends for them at rest (10 000: 19 min).
+bench-idle: ## Create JOBS schedules that are not due soon, and count the requests of the idle operator for them (10 000: 19 min).
 	KUBEBUILDER_ASSETS="$$(go run ./test/controlplane/get)" go test ./internal/controller -count=1 -v -timeout=3h \
 	  -run=TestIdleSchedulesCostNothing -idle-jobs=$(or $(JOBS),10000) -idle-time=1m
 

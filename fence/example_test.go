@@ -8,7 +8,7 @@ import (
 	"github.com/singletonjob/operator/fence"
 )
 
-// A process reads its token once, at the start: each tenure is a new process with a new token.
+// A process reads its token once, when it starts: each tenure is a new process with a new token.
 func ExampleParseToken() {
 	getenv := func(string) string { return "48213" } // os.Getenv in a program
 	token, err := fence.ParseToken(getenv(fence.EnvToken))
@@ -21,7 +21,7 @@ func ExampleParseToken() {
 	// true
 }
 
-// A ledger in memory: the lock makes check and write one step, and mark and data live and die together.
+// A ledger in memory: the lock makes check and write one step, and mark and data are lost together.
 func ExampleGate() {
 	var (
 		mu   sync.Mutex
@@ -51,7 +51,7 @@ func ExampleGate() {
 	// [invoice 1 invoice 2]
 }
 
-// At a strict gate only Advance raises the mark: it runs before the tenure's process starts and is waited for.
+// At a strict gate, only Advance raises the mark. The tenure's process starts after Advance has finished.
 func ExampleGate_Advance() {
 	gate := fence.Gate{Resource: "default/billing", Strict: true}
 	mark, err := gate.Advance(0, 33)

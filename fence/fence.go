@@ -1,22 +1,22 @@
-// Package fence is the check at the sink: it refuses what a past tenure still sends.
+// Package fence is the check at the sink: it refuses writes of a past tenure.
 //
 // A SingletonJob gives its active process a fencing token that is greater than the token of every earlier
 // tenure. The process sends the token with every write, and the sink refuses a token lower than the highest
-// it has seen. A process that was frozen, cut off or slow can then believe what it likes: its writes are
-// refused from the moment its successor has written once.
+// it has seen. A process that was frozen, cut off or slow may still believe that it is the holder. The sink
+// refuses its writes once its successor has written.
 //
 // This holds under three conditions, which the sink must provide and this package cannot:
 //
-//   - The check and the write are one atomic step. Asking "is my token still good?" before the write is not a
-//     fence, because the pause can fall between the question and the write.
-//   - The highest token is as durable as the data it guards. A sink that forgets it on a restart, a failover
-//     or a restore accepts stale writes until the present tenure has written again.
+//   - The check and the write are one atomic step. Checking "is my token still good?" before the write does not
+//     fence it: the process can pause between the check and the write.
+//   - The highest token is as durable as the data it guards. A sink that loses it in a restart, a failover
+//     or a restore accepts stale writes until the current tenure writes again.
 //   - Every path to the data passes the check.
 //
-// Reads are not fenced, and neither are effects that leave the sink, such as mails and payments.
+// Reads are not fenced, and neither are effects outside the sink, such as emails and payments.
 //
-// The package is pure: it knows no clock, no network and no storage, and imports the standard library only.
-// testdata/vectors holds its rules as cases for implementations in other languages.
+// The package uses no clock, network or storage, and imports the standard library only. testdata/vectors holds
+// its rules as test cases for implementations in other languages.
 package fence
 
 import (
@@ -41,27 +41,27 @@ const (
 // MaxResourceLen is the longest Resource in bytes. It leaves room in an index key of every common database.
 const MaxResourceLen = 200
 
-// What can be wrong with a token or resource. Use [errors.Is]; the error itself says more.
+// The errors for a token or resource. Compare with [errors.Is]; the error text has the details.
 var (
 	// ErrMissingToken: the write carries no token, or an empty one.
 	ErrMissingToken = errors.New("fencing token is missing")
-	// ErrMalformedToken: what the write carries is not a token.
+	// ErrMalformedToken: the write carries a value that is not a token.
 	ErrMalformedToken = errors.New("fencing token is malformed")
-	// ErrMalformedResource: the name of the guarded resource is empty, too long, or has a character it must not have.
+	// ErrMalformedResource: the name of the guarded resource is empty, too long, or contains a character that is not allowed.
 	ErrMalformedResource = errors.New("fencing resource is malformed")
 	// ErrStale: a later tenure has written. See [StaleError].
 	ErrStale = errors.New("fencing token is stale")
-	// ErrAhead: at a strict [Gate], the token has not been announced by Advance. See [AheadError].
+	// ErrAhead: a strict [Gate] refused a token that Advance has not announced. See [AheadError].
 	ErrAhead = errors.New("fencing token is ahead of its mark")
 )
 
 // Token is the number of a tenure, 1 to 2⁶³−1. A later tenure has the greater token; there are gaps.
-// Compare tokens as numbers: as strings, "9" sorts after "10". Zero is never a tenure's token; where a mark
-// is meant, it says that nothing was accepted yet.
+// Compare tokens as numbers: as strings, "9" sorts after "10". Zero is never a tenure's token; as a mark, it
+// means that no token was accepted yet.
 type Token int64
 
-// ParseToken reads a token from its one spelling: decimal digits without sign, space or leading zero.
-// What is missing or malformed is an error, never zero.
+// ParseToken reads a token from its only valid spelling: decimal digits without sign, space or leading zero.
+// A missing or malformed token is an error, never zero.
 func ParseToken(s string) (Token, error) {
 	if s == "" {
 		return 0, fmt.Errorf("%w: want the decimal number in $%s", ErrMissingToken, EnvToken)
@@ -77,33 +77,33 @@ func ParseToken(s string) (Token, error) {
 	return Token(n), nil
 }
 
-// Valid says whether t can be the token of a tenure.
+// Valid reports whether t can be the token of a tenure.
 func (t Token) Valid() bool { return t > 0 }
 
-// String gives the spelling that [ParseToken] reads.
+// String returns the spelling that [ParseToken] reads.
 func (t Token) String() string { return strconv.FormatInt(int64(t), 10) }
 
-// check is for tokens that did not pass ParseToken: a program can make any Token from an int64.
+// check is for tokens that did not come from ParseToken: a program can convert any int64 to a Token.
 func (t Token) check() error {
 	switch {
 	case t == 0:
-		return fmt.Errorf("%w: 0 is no tenure's token", ErrMissingToken)
+		return fmt.Errorf("%w: 0 is not the token of any tenure", ErrMissingToken)
 	case t < 0:
 		return fmt.Errorf("%w: %d is negative", ErrMalformedToken, int64(t))
 	}
 	return nil
 }
 
-// Resource names what a mark guards: a ledger, a table, a bucket. Writers and sink agree on it; tokens of
-// different jobs are not comparable, so one resource belongs to one job.
-// It consists of 1 to [MaxResourceLen] ASCII letters, digits and "-._/:@", so that it passes through headers,
-// SQL and file names of a log unescaped.
+// Resource names what a mark guards, such as a ledger, a table or a bucket. Writers and sink use the same name.
+// Tokens of different jobs are not comparable, so a resource belongs to one job.
+// It consists of 1 to [MaxResourceLen] ASCII letters, digits and "-._/:@", so that it needs no escaping in
+// headers, SQL or log files.
 type Resource string
 
-// ResourceOf is the resource of a job that guards one thing: "namespace/name".
+// ResourceOf returns "namespace/name", the resource of a job that writes to one resource only.
 func ResourceOf(namespace, name string) Resource { return Resource(namespace + "/" + name) }
 
-// ParseResource checks a name that came from outside.
+// ParseResource checks a name that comes from outside the program.
 func ParseResource(s string) (Resource, error) {
 	if s == "" {
 		return "", fmt.Errorf("%w: it is empty", ErrMalformedResource)
@@ -128,12 +128,12 @@ func resourceByte(c byte) bool {
 	return c >= '0' && c <= '9' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z'
 }
 
-// StaleError is the refusal of a write whose tenure is over. The writer must not retry it: no later write
-// with this token can succeed either. It should stop.
+// StaleError is the refusal of a write whose tenure is over. The writer must not retry the write and should stop:
+// no later write with this token can succeed either.
 type StaleError struct {
 	Resource  Resource
-	Presented Token // what the write carried
-	Highest   Token // what the sink had accepted before
+	Presented Token // the token of the write
+	Highest   Token // the highest token that the sink had accepted before
 }
 
 func (e *StaleError) Error() string {
@@ -144,12 +144,12 @@ func (e *StaleError) Error() string {
 // Is makes errors.Is(err, ErrStale) true.
 func (e *StaleError) Is(target error) bool { return target == ErrStale }
 
-// AheadError is the refusal, at a strict [Gate], of a token that no Advance has announced: the tenure's
-// preActivate step did not run or did not finish, or the token is not one that was ever given out.
+// AheadError is the refusal by a strict [Gate] of a token that no Advance has announced. Either the tenure's
+// preActivate step did not run or did not finish, or the token was never issued.
 type AheadError struct {
 	Resource  Resource
 	Presented Token
-	Mark      Token // zero: nothing was announced yet
+	Mark      Token // zero: no token was announced yet
 }
 
 func (e *AheadError) Error() string {
@@ -160,7 +160,7 @@ func (e *AheadError) Error() string {
 // Is makes errors.Is(err, ErrAhead) true.
 func (e *AheadError) Is(target error) bool { return target == ErrAhead }
 
-// quote shows what a stranger sent without repeating all of it.
+// quote quotes untrusted input, shortened.
 func quote(s string) string {
 	const most = 40
 	if len(s) <= most {

@@ -1,4 +1,4 @@
-// Command fence-proxy is a fence before HTTP services that can't be changed: docs/fencing-http.md.
+// Command fence-proxy is a fence for HTTP services that can't be changed: see docs/fencing-http.md.
 package main
 
 import (
@@ -24,20 +24,20 @@ func main() {
 
 func run(args []string) error {
 	flags := flag.NewFlagSet("fence-proxy", flag.ContinueOnError)
-	file := flags.String("config", "", "`file` of the configuration, in YAML or JSON; flags go before what it says")
+	file := flags.String("config", "", "configuration `file`, in YAML or JSON; flags override it")
 	var given fenceproxy.Config
 	var resource string
 	flags.StringVar(&given.Listen, "listen", "", "`address` for clients (default \":8080\")")
 	flags.StringVar(&given.Admin, "admin", "", "`address` for /metrics, /healthz, /readyz and /advance (default \":9090\")")
-	flags.StringVar(&given.Upstream, "upstream", "", "`URL` of the service behind it")
-	flags.StringVar(&resource, "resource", "", "`namespace/name` that all writes are to, in place of rules")
+	flags.StringVar(&given.Upstream, "upstream", "", "`URL` of the service behind the proxy")
+	flags.StringVar(&resource, "resource", "", "`namespace/name` of the resource of all writes, in place of rules")
 	flags.StringVar(&given.Store.Bolt, "bolt", "", "`file` of the marks, for one replica")
-	flags.BoolVar(&given.Monitor, "monitor", false, "let everything pass, and count what would not")
+	flags.BoolVar(&given.Monitor, "monitor", false, "let all requests pass, and count those that would be refused")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
 	if flags.NArg() > 0 {
-		return fmt.Errorf("argument %q: it takes flags only", flags.Arg(0))
+		return fmt.Errorf("unexpected argument %q: fence-proxy takes flags only", flags.Arg(0))
 	}
 	if resource != "" {
 		given.Rules = []fenceproxy.Rule{{Resource: fence.Resource(resource)}}

@@ -7,20 +7,21 @@
 //
 // # What it guarantees
 //
-// The first write of a new tenure begins only when the mark is stored, and when each write of earlier ones that had begun has come
-// to its end: its handler has returned. Those that have not after [Fence.Drain] are cut: their context is canceled, with [ErrCut] as its cause,
-// and what they still read or write of their client fails. Writes with the same token run side by side.
+// The first write of a new tenure begins only after the mark is stored and every write of earlier tenures has ended: its handler has
+// returned. Writes that have not ended after [Fence.Drain] are cut. Their context is canceled, with [ErrCut] as its cause, and their reads
+// from and writes to the client fail. Writes with the same token run concurrently.
 //
-// # What it can't
+// # What it does not guarantee
 //
-// What a handler has started elsewhere and left behind when it returned goes on. A handler that does not heed its context holds the
-// next tenure up, which is refused with 503 after [Fence.Settle]. A mark is worth as much as its [Store]: with [Memory] a restart
-// forgets it. Several processes before one resource need one [Shared] store. Reads pass; so do mails and payments by other ways.
+// Work that a handler started elsewhere, and that has not finished when the handler returns, continues. A handler that ignores its context
+// delays the next tenure, which is refused with 503 after [Fence.Settle]. A mark is only as durable as its [Store]: with [Memory], a restart
+// loses it. Several processes in front of one resource need one [Shared] store. Reads pass, and so do emails and payments on other paths.
 //
 // # Refusals
 //
-// Each is a problem of RFC 9457 in JSON that names resource, presented and highest token: 412 stale, 428 missing, 400 malformed,
-// 425 ahead of a strict mark, 503 where it can't be decided now; see [Check]. Only the last may be repeated as it is.
+// Each refusal is a problem in JSON (RFC 9457) with the resource, the presented and the highest token. The status is 412 for a stale token,
+// 428 for a missing one, 400 for a malformed one and 425 for one ahead of a strict mark. It is 503 if the fence can't decide now; only such
+// a request can be repeated unchanged. See [Check].
 //
 // The package imports the standard library only.
 package fencehttp
@@ -38,7 +39,7 @@ import (
 	"github.com/singletonjob/operator/fence"
 )
 
-// The bounds of a [Fence] that sets none.
+// The default bounds of a [Fence].
 const (
 	DefaultDrain     = 5 * time.Second
 	DefaultSettle    = 5 * time.Second
@@ -47,67 +48,67 @@ const (
 )
 
 const (
-	// maxResources is how many resources a Fence has in use at most, since clients may name them.
+	// maxResources is the most resources that a Fence has in use at one time. It is limited because clients can name resources.
 	maxResources = 10_000
-	// idleTime is how long a resource is in use after its last write.
+	// idleTime is how long a resource stays in use after its last write.
 	idleTime = time.Minute
-	// maxWatched is how many decisions Monitor may wait for at one time.
+	// maxWatched is the most decisions that Monitor waits for at one time.
 	maxWatched = 1000
 )
 
-// What else can become of a write than what package fence says.
+// The outcomes of a write besides the refusals of package fence.
 var (
-	// ErrCut is the cause of the canceled context of a write that a later tenure has ended. Whether it had taken effect, nobody can say.
+	// ErrCut is the cause of the canceled context of a write that a later tenure has ended. The write may or may not have taken effect.
 	ErrCut = errors.New("a later tenure has taken over: the write was cut")
-	// ErrUnavailable says that whether a write may pass can't be decided now. It did not.
+	// ErrUnavailable says that the fence can't decide now whether a write may pass. The write did not pass.
 	ErrUnavailable = errors.New("the fence can't decide now")
 )
 
-// Fence is a handler that lets to Next only what the fence lets pass. Its fields are not to be changed once it serves.
+// Fence is a handler that passes to Next only the requests that the fence accepts. Do not change its fields once it serves.
 type Fence struct {
-	// Resource tells what a request writes to, and whether it is fenced at all: [Fixed], [FromHeader] or [Rules].
+	// Resource returns the resource that a request writes to, and whether the request is fenced: use [Fixed], [FromHeader] or [Rules].
 	Resource func(*http.Request) (resource fence.Resource, fenced bool, err error)
 	// Store keeps the marks.
 	Store Store
 	Next  http.Handler
 
-	// Strict has only Advance raise the mark; see [fence.Gate].
+	// Strict lets only Advance raise the mark; see [fence.Gate].
 	Strict bool
-	// Monitor refuses nothing, waits for nothing and cuts nothing: Observe is told what would have been refused. It is no fence.
+	// Monitor refuses nothing, waits for nothing and cuts nothing: it only reports to Observe what would have been refused. It does not fence.
 	Monitor bool
-	// Drain is how long the writes of earlier tenures that have begun may go on when a later one comes; streams (requests to
-	// upgrade) may not. 0: DefaultDrain. Negative: not at all.
+	// Drain is how long the writes of earlier tenures may continue after the first write of a later one arrives. Streams (requests to upgrade)
+	// are cut at once. 0: DefaultDrain. Negative: no time.
 	Drain time.Duration
-	// Settle is how long those that were cut may take to end. After it, the later tenure is refused with 503. 0: DefaultSettle.
+	// Settle is how long writes that were cut may take to end. After it, the later tenure is refused with 503. 0: DefaultSettle.
 	// Negative: no time.
 	Settle time.Duration
-	// Patience is how long a write waits at most for its turn and for the store: longer than Drain and Settle together, or the first write of a tenure
-	// may have to be sent twice. 0: DefaultPatience.
+	// Patience is the longest time that a write waits for its turn and for the store. If it is not longer than Drain and Settle together, the
+	// client may have to send the first write of a tenure twice. 0: DefaultPatience.
 	Patience time.Duration
-	// StoreTime is how long a question to the store may take, beyond the Drain and Settle of another process that has to let go of the mark. It goes on for so long
-	// also when nobody has the patience to wait for it. 0: DefaultStoreTime.
+	// StoreTime is the timeout of a request to the store, in addition to the Drain and Settle of another process that has to release the mark.
+	// The request continues until then even if no write waits for it any more. 0: DefaultStoreTime.
 	StoreTime time.Duration
-	// Detach has a write go on when its client hangs up, until Next returns or it is cut; what Next writes to nobody passes for written. A proxy
-	// needs it: that it gave up the request does not mean that the service behind it has.
+	// Detach lets a write continue after its client disconnects, until Next returns or the write is cut. What Next writes to the lost client is
+	// discarded without an error. A proxy needs this: the service behind it can still work on a request that the proxy has abandoned.
 	Detach bool
-	// Observe, if set, is told of each decision on a fenced request. It must not block. With Monitor the request may be over by then.
+	// Observe, if set, receives each decision on a fenced request. It must not block. With Monitor, the request may have ended by then.
 	Observe func(*http.Request, Decision)
-	// ObserveCut, if set, is told of each write that a later tenure, or the loss of a hold, has cut.
+	// ObserveCut, if set, is called for each write that was cut because of a later tenure or the loss of a hold.
 	ObserveCut func(fence.Resource)
 
 	idle    time.Duration // 0: idleTime
 	watched atomic.Int32  // decisions that Monitor waits for
 
-	mu      sync.Mutex // guards what follows, and who uses a lane
+	mu      sync.Mutex // guards the fields below and the users of each lane
 	lanes   map[fence.Resource]*lane
 	sweeper *time.Timer // nil: there are no lanes
 }
 
-// Decision is what became of a fenced request.
+// Decision is the fence's decision on a request.
 type Decision struct {
 	Resource  fence.Resource
-	Presented fence.Token // zero where there is none
-	// Err is nil for what passed, and what it would have been refused for where Monitor let it pass.
+	Presented fence.Token // zero if the request has none
+	// Err is nil if the request passed. With Monitor, it is the error that would have refused the request.
 	Err error
 	// Waited is how long the decision took.
 	Waited time.Duration
@@ -149,7 +150,7 @@ func (f *Fence) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	in.serve(f.Next, r)
 }
 
-// resource also checks the header that names it, since the client must mean the same.
+// resource also checks the header Fencing-Resource: if the client sends it, it must name the same resource.
 func (f *Fence) resource(r *http.Request) (fence.Resource, bool, error) {
 	resource, fenced, err := f.Resource(r)
 	if err != nil || !fenced {
@@ -191,7 +192,7 @@ func (f *Fence) begin(ctx context.Context, resource fence.Resource, token fence.
 
 func (f *Fence) patience() time.Duration { return cmp.Or(f.Patience, DefaultPatience) }
 
-// watch finds out what would be refused, and tells it. Nothing waits for it.
+// watch finds out and reports what would be refused. No request waits for it.
 func (f *Fence) watch(ctx context.Context, resource fence.Resource, token fence.Token, err error, decided func(error)) {
 	var l *lane
 	if err == nil {
@@ -209,7 +210,7 @@ func (f *Fence) watch(ctx context.Context, resource fence.Resource, token fence.
 	if f.watched.Add(1) > maxWatched {
 		f.watched.Add(-1)
 		f.done(l)
-		decided(l.unavailable("ask the store", fmt.Errorf("%w: %d decisions wait for it already", ErrUnavailable, maxWatched)))
+		decided(l.unavailable("ask the store", fmt.Errorf("%w: %d decisions are already waiting for it", ErrUnavailable, maxWatched)))
 		return
 	}
 	go func() {
@@ -221,8 +222,8 @@ func (f *Fence) watch(ctx context.Context, resource fence.Resource, token fence.
 	}()
 }
 
-// Advance raises the mark of a resource without a write. When it returns without an error, every lower token is refused from then on, and
-// no write with one is under way. It is for the beginning of a tenure, and may be repeated.
+// Advance raises the mark of a resource without a write. After it returns without an error, every lower token is refused, and no write with
+// a lower token is in progress. It is for the beginning of a tenure, and can be repeated.
 func (f *Fence) Advance(ctx context.Context, resource fence.Resource, to fence.Token) error {
 	if _, err := fence.ParseResource(string(resource)); err != nil {
 		return err
@@ -237,8 +238,8 @@ func (f *Fence) Advance(ctx context.Context, resource fence.Resource, to fence.T
 	return l.advance(ctx, to)
 }
 
-// Advancer is a handler by which a tenure begins: its request carries token and resource in their headers, and is answered with 204 when
-// Advance has returned. Who may reach it can lock all others out: put it behind a credential of its own.
+// Advancer returns a handler that begins a tenure. Its request carries token and resource in their headers, and is answered with 204 after
+// Advance has returned. A client that can reach it can lock all others out: protect it with a separate credential.
 func (f *Fence) Advancer() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		resource, _, err := FromHeader(r)
@@ -260,13 +261,13 @@ func (f *Fence) Advancer() http.Handler {
 	})
 }
 
-// lane is that of a resource until done.
+// lane returns the lane of a resource. The caller calls done when it has finished.
 func (f *Fence) lane(resource fence.Resource) (*lane, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	l := f.lanes[resource]
 	if l == nil && len(f.lanes) >= maxResources {
-		return nil, fmt.Errorf("%w: %d resources are in use, the most there may be; one that is not written to is not after %v", ErrUnavailable,
+		return nil, fmt.Errorf("%w: %d resources are in use, which is the limit; a resource without writes is freed after %v", ErrUnavailable,
 			maxResources, cmp.Or(f.idle, idleTime))
 	}
 	if l == nil {
@@ -298,7 +299,7 @@ func (f *Fence) done(l *lane) {
 	l.used = time.Now()
 }
 
-// sweep forgets the lanes that are not in use, and lets go of their marks.
+// sweep removes the lanes that are not in use, and releases their marks.
 func (f *Fence) sweep() {
 	f.mu.Lock()
 	after := cmp.Or(f.idle, idleTime)
@@ -320,7 +321,7 @@ func (f *Fence) sweep() {
 	}
 }
 
-// Close cuts all writes under way, and lets go of all marks. It is for the end of the process.
+// Close cuts all writes in progress and releases all marks. It is for the end of the process.
 func (f *Fence) Close() {
 	f.mu.Lock()
 	lanes := f.lanes

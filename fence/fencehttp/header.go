@@ -10,7 +10,7 @@ import (
 	"github.com/singletonjob/operator/fence"
 )
 
-// single refuses a repeated header: sender, proxy and server that disagree must not choose the token between them.
+// single refuses a repeated header, because sender, proxy and server could each read another of its values.
 func single(h http.Header, name string) (string, error) {
 	switch values := h[textproto.CanonicalMIMEHeaderKey(name)]; len(values) {
 	case 0:
@@ -22,12 +22,12 @@ func single(h http.Header, name string) (string, error) {
 	}
 }
 
-// unambiguous refuses the ways in which what is behind this could read another token than this: a header that is the same to
-// servers which take _ for -, one that is to be dropped on the way (Connection), and one that comes after the body.
+// unambiguous refuses requests from which a server behind the fence could read another token than the fence does. It refuses a header that
+// differs only by _ for -, one that Connection tells proxies to drop, and one that comes after the body.
 func unambiguous(r *http.Request) error {
 	for name := range r.Header {
 		if alike(name) {
-			return fmt.Errorf("%w: header %.40q is not to be told from one of the fence's", fence.ErrMalformedToken, name)
+			return fmt.Errorf("%w: header %.40q could be confused with a header of the fence: remove it", fence.ErrMalformedToken, name)
 		}
 	}
 	for name := range r.Trailer {
@@ -37,14 +37,14 @@ func unambiguous(r *http.Request) error {
 	}
 	for _, name := range tokens(r.Header["Connection"]) {
 		if own(name) || alike(name) {
-			return fmt.Errorf("%w: header Connection names %.40q, which is not for one connection only", fence.ErrMalformedToken, name)
+			return fmt.Errorf("%w: header Connection names %.40q, which must reach the server: remove it there", fence.ErrMalformedToken, name)
 		}
 	}
 	return nil
 }
 
-// withoutH2C is the request without an offer to go on in HTTP/2 on the same connection, which a client may make with every request (Java's does) and no
-// server has to take. What would follow passes by the fence.
+// withoutH2C returns the request without its offer to continue in HTTP/2 on the same connection. A client can make that offer with every request
+// (Java's does), and a server can ignore it. The requests after such an upgrade would bypass the fence.
 func withoutH2C(r *http.Request) *http.Request {
 	const upgrade, settings = "Upgrade", "Http2-Settings"
 	offers := slices.DeleteFunc(tokens(r.Header[upgrade]), func(name string) bool { return strings.EqualFold(name, "h2c") })
@@ -67,7 +67,7 @@ func withoutH2C(r *http.Request) *http.Request {
 	return &plain
 }
 
-// tokens are the parts of a header that is a list.
+// tokens returns the parts of a header that is a list.
 func tokens(values []string) (all []string) {
 	for _, value := range values {
 		for one := range strings.SplitSeq(value, ",") {
@@ -83,7 +83,7 @@ func own(name string) bool {
 	return strings.EqualFold(name, fence.HeaderToken) || strings.EqualFold(name, fence.HeaderResource)
 }
 
-// alike: it is the fence's with - and _ mixed up.
+// alike reports whether the name is that of a fence header with _ for some -.
 func alike(name string) bool {
 	const length = len(fence.HeaderToken)
 	return len(name) >= length && strings.Contains(name, "_") && own(strings.ReplaceAll(name, "_", "-"))

@@ -9,26 +9,26 @@ import (
 	"github.com/singletonjob/operator/fence"
 )
 
-// lane is the order of the writes to one resource. Those under way all carry the mark that its hold has: who is to raise the mark first has
-// them end (empty), then lets go of the hold, then raises, then holds anew.
+// lane orders the writes to one resource. All writes in progress carry the mark that the lane holds. To raise the mark, a write first makes
+// them end (empty). It then releases the hold, raises the mark, and holds it again.
 type lane struct {
 	gate          fence.Gate
 	store         Shared
 	drain, settle time.Duration
-	storeTime     time.Duration        // how long one question to the store may take
-	observeCut    func(fence.Resource) // nil: nobody wants to know
+	storeTime     time.Duration        // the timeout of one request to the store
+	observeCut    func(fence.Resource) // nil: not observed
 
-	users int       // who has the lane from the Fence, by whose lock this is guarded, and the next
-	used  time.Time // when one of them had done with it
+	users int       // how many requests have the lane from the Fence. The Fence's mutex guards users and used
+	used  time.Time // when one of them last finished
 
-	turn chan struct{} // has one value, which belongs to whoever changes hold, or empties the lane
+	turn chan struct{} // has one value, which the goroutine takes that changes hold or empties the lane
 
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards the fields below
 	known  fence.Token
-	hold   *Hold // nil: the store has to be asked, since others may raise the mark
-	shut   bool  // nothing begins, since the lane is to be emptied
+	hold   *Hold // nil: the lane must ask the store, because others may raise the mark
+	shut   bool  // no write begins, because the lane is being emptied
 	writes map[*write]struct{}
-	idle   chan struct{} // closed when writes gets empty; nil: nobody waits for it
+	idle   chan struct{} // closed when writes becomes empty; nil: nothing waits for that
 }
 
 func newLane(gate fence.Gate, store Store) *lane {
@@ -41,7 +41,7 @@ func newLane(gate fence.Gate, store Store) *lane {
 	return l
 }
 
-// begin returns when a write is under way, or why it must not be.
+// begin returns nil once a write has begun, or the reason why it must not begin.
 func (l *lane) begin(ctx context.Context, token fence.Token, in *write) error {
 	for ctx.Err() == nil {
 		entered, err := l.enter(token, in)
@@ -55,7 +55,7 @@ func (l *lane) begin(ctx context.Context, token fence.Token, in *write) error {
 	return l.unavailable("let the write begin", ctx.Err())
 }
 
-// enter decides by what is known. Neither entered nor refused: it takes the store to decide.
+// enter decides without the store. If the write is neither entered nor refused, the decision needs the store.
 func (l *lane) enter(token fence.Token, in *write) (entered bool, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -77,11 +77,11 @@ func (l *lane) enter(token fence.Token, in *write) (entered bool, err error) {
 	return true, nil
 }
 
-// accept is how a gate decides on a token.
+// accept is the decision of a gate on a token.
 type accept func(mark, token fence.Token) (fence.Token, error)
 
-// prepare has the mark held, and at the token where that may raise it. What has begun of it goes on when ctx ends, within bounds of its own: else a
-// tenure whose clients are impatient would cut short the time that the writes before it have, and never get in.
+// prepare holds the mark, raised to the token if the token may raise it. Once begun it continues after ctx ends, with its own timeout. Otherwise
+// a tenure whose clients have short timeouts would abort the wait for earlier writes each time, and could never write.
 func (l *lane) prepare(ctx context.Context, token fence.Token, gate accept) error {
 	if err := l.take(ctx); err != nil {
 		return err
@@ -95,7 +95,7 @@ func (l *lane) prepare(ctx context.Context, token fence.Token, gate accept) erro
 	case err := <-done:
 		return err
 	case <-ctx.Done():
-		return l.unavailable("wait for the mark, which goes on", ctx.Err())
+		return l.unavailable("wait for the mark; the wait continues in the background", ctx.Err())
 	}
 }
 
@@ -103,17 +103,17 @@ func (l *lane) advance(ctx context.Context, to fence.Token) error {
 	if err := l.prepare(ctx, to, l.gate.Advance); err != nil {
 		return err
 	}
-	_, err := l.gate.Advance(l.mark(), to) // another process may have raised it further
+	_, err := l.gate.Advance(l.mark(), to) // another process may have raised the mark above it
 	return err
 }
 
-// move has the mark held where the gate lets a token have it. Only who has the turn may call it.
+// move holds the mark at the value that the gate returns for a token. The caller must have the turn.
 func (l *lane) move(ctx context.Context, token fence.Token, gate accept) error {
 	stored, err := l.held(ctx)
 	if err != nil {
 		return err
 	}
-	// A mark that is higher here than in the store was lost there. It is put right, too.
+	// If the mark is higher here than in the store, the store has lost it: move raises it there again.
 	mark, err := gate(l.mark(), token)
 	if err != nil || mark == stored {
 		return err
@@ -121,7 +121,7 @@ func (l *lane) move(ctx context.Context, token fence.Token, gate accept) error {
 	return l.raise(ctx, mark)
 }
 
-// recall decides for Monitor by what is known, where that is enough.
+// recall decides for Monitor without the store, if it can.
 func (l *lane) recall(token fence.Token) (decided bool, err error) {
 	known := l.mark()
 	if token > known {
@@ -131,7 +131,7 @@ func (l *lane) recall(token fence.Token) (decided bool, err error) {
 	return true, err
 }
 
-// watch decides for Monitor by the store: it holds nothing.
+// watch decides for Monitor with the mark from the store, which it does not hold.
 func (l *lane) watch(ctx context.Context, token fence.Token) error {
 	if err := l.take(ctx); err != nil {
 		return err
@@ -151,7 +151,7 @@ func (l *lane) watch(ctx context.Context, token fence.Token) error {
 	return err
 }
 
-// held has the mark held, and returns it. Only who has the turn may call it.
+// held holds the mark and returns it. The caller must have the turn.
 func (l *lane) held(ctx context.Context) (fence.Token, error) {
 	l.mu.Lock()
 	hold := l.hold
@@ -165,7 +165,7 @@ func (l *lane) held(ctx context.Context) (fence.Token, error) {
 		l.lose(hold)
 		hold.Release()
 	}
-	// What was under way when a hold was lost has been cut, and must have ended before anything else begins.
+	// Writes that were in progress when a hold was lost were cut. They must end before any other write begins.
 	if !l.ended(l.settle) {
 		return 0, l.unavailable("wait for writes that were cut", ErrUnavailable)
 	}
@@ -185,7 +185,7 @@ func (l *lane) held(ctx context.Context) (fence.Token, error) {
 	return h.Mark, nil
 }
 
-// raise ends what is under way, and raises the mark. Only who has the turn may call it.
+// raise ends the writes in progress and raises the mark. The caller must have the turn.
 func (l *lane) raise(ctx context.Context, to fence.Token) error {
 	l.setShut(true)
 	defer l.setShut(false)
@@ -201,12 +201,12 @@ func (l *lane) raise(ctx context.Context, to fence.Token) error {
 	l.learn(to)
 	stored, err := l.held(ctx)
 	if err == nil && stored < to {
-		err = l.unavailable(fmt.Sprintf("raise the mark to %d: the store has %d all the same", to, stored), ErrUnavailable)
+		err = l.unavailable(fmt.Sprintf("raise the mark to %d: the store still has %d", to, stored), ErrUnavailable)
 	}
 	return err
 }
 
-// empty waits for the writes under way, then cuts them. The lane is shut meanwhile.
+// empty waits for the writes in progress, then cuts them. The caller has shut the lane.
 func (l *lane) empty() bool {
 	l.cut(func(w *write) bool { return w.stream })
 	if l.ended(l.drain) {
@@ -216,7 +216,7 @@ func (l *lane) empty() bool {
 	return l.ended(l.settle)
 }
 
-// ended reports whether no write is under way, for which it waits.
+// ended waits until no write is in progress, and reports whether that happened in time.
 func (l *lane) ended(most time.Duration) bool {
 	l.mu.Lock()
 	if len(l.writes) == 0 {
@@ -254,7 +254,7 @@ func (l *lane) cut(which func(*write) bool) {
 	}
 }
 
-// end is called when a write has come to its end.
+// end is called when a write has ended.
 func (l *lane) end(w *write) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -265,7 +265,7 @@ func (l *lane) end(w *write) {
 	}
 }
 
-// streams notes that a write goes on for as long as its client likes from now on. One that does so while the lane is emptied is cut.
+// streams notes that a write has become a stream, which lasts as long as its client likes. While the lane is being emptied, the stream is cut at once.
 func (l *lane) streams(w *write) {
 	l.mu.Lock()
 	w.stream = true
@@ -276,7 +276,7 @@ func (l *lane) streams(w *write) {
 	}
 }
 
-// followLoss cuts what is under way when the mark is held no more.
+// followLoss cuts the writes of a hold when the hold is lost.
 func (l *lane) followLoss(h *Hold) {
 	<-h.Lost
 	l.lose(h)
@@ -291,7 +291,7 @@ func (l *lane) lose(h *Hold) {
 	l.cut(func(w *write) bool { return w.hold == h })
 }
 
-// followWant empties the lane and lets go when another process is to raise the mark. What does not end keeps the mark held.
+// followWant empties the lane and releases the mark when another process wants to raise it. A write that does not end keeps the mark held.
 func (l *lane) followWant(h *Hold) {
 	select {
 	case <-h.Lost:
@@ -341,7 +341,7 @@ func (l *lane) close() {
 	l.release()
 }
 
-// retire has the turn for ever, unless something is under way. Nobody may have the lane afterwards.
+// retire takes the turn forever if no write is in progress, and reports whether it did. The lane must not be used afterwards.
 func (l *lane) retire() bool {
 	select {
 	case <-l.turn:

@@ -37,9 +37,9 @@ type Problem struct {
 	Status   int            `json:"status"`
 	Detail   string         `json:"detail"`
 	Resource fence.Resource `json:"resource,omitempty"`
-	// Presented is the token of the request, if it had one. Numbers above 2^53 are in Detail for readers that count in doubles.
+	// Presented is the token of the request, if it had one. Detail has the numbers as text, for readers whose numbers are doubles (exact to 2^53 only).
 	Presented fence.Token `json:"presented,omitempty"`
-	// Highest is the mark, where it decided.
+	// Highest is the mark, if it decided.
 	Highest fence.Token `json:"highest,omitempty"`
 }
 
@@ -73,12 +73,13 @@ func refuse(w http.ResponseWriter, resource fence.Resource, presented fence.Toke
 		h.Set("Retry-After", strconv.Itoa(int(retryAfter/time.Second)))
 	}
 	w.WriteHeader(p.Status)
-	// The status is sent; a client that hung up cannot be told more.
+	// The status is sent already: an error could not be reported to the client.
 	_ = json.NewEncoder(w).Encode(p)
 }
 
-// Check turns a fence's refusal into its error, and reads the response's body for it: a [*fence.StaleError] says that the tenure is over and
-// the program is to stop. Of any other response it returns nil, and its body can be read still: others send problems, too.
+// Check returns the error of a response by which a fence refused the request. It reads the body for that. A [*fence.StaleError] says that the
+// tenure is over and the program must stop. For any other response it returns nil and leaves the body readable, even if it is a problem of
+// another sender.
 func Check(response *http.Response) error {
 	mediaType, _, _ := mime.ParseMediaType(response.Header.Get("Content-Type"))
 	if response.StatusCode < http.StatusBadRequest || mediaType != mediaTypeProblem {
@@ -99,7 +100,7 @@ func Check(response *http.Response) error {
 	return nil
 }
 
-// err is nil of what is no refusal of a fence.
+// err is nil if the problem is not a refusal of a fence.
 func (p Problem) err() error {
 	switch p.Type {
 	case ProblemStale:

@@ -16,15 +16,15 @@ import (
 // reads are the methods that change nothing.
 var reads = []string{http.MethodGet, http.MethodHead, http.MethodOptions}
 
-// overrides are the headers by which some servers take a request for one of another method.
+// overrides are the headers that make some servers treat a request as one of another method.
 var overrides = []string{"X-Http-Method-Override", "X-Http-Method", "X-Method-Override"}
 
-// isRead: nothing is changed, and nothing that goes on afterwards is begun.
+// isRead reports whether a request changes nothing and starts nothing that continues after it.
 func isRead(r *http.Request, methods []string) bool {
 	return slices.Contains(methods, r.Method) && !upgrades(r) && !overridden(r.Header)
 }
 
-// overridden also by what servers which take _ for - see.
+// overridden reports whether a header overrides the method. It also finds the spellings that servers which replace _ by - accept.
 func overridden(h http.Header) bool {
 	for name := range h {
 		if strings.HasPrefix(name, "X") && slices.Contains(overrides, textproto.CanonicalMIMEHeaderKey(strings.ReplaceAll(name, "_", "-"))) {
@@ -34,14 +34,15 @@ func overridden(h http.Header) bool {
 	return false
 }
 
-// Fixed is for what guards one resource: each request but GET, HEAD and OPTIONS is a write to it. One to upgrade, as for a WebSocket, is one, too.
+// Fixed is for a server of one resource: every request except GET, HEAD and OPTIONS is a write to it. A request to upgrade, as for a WebSocket,
+// is a write too.
 func Fixed(resource fence.Resource) func(*http.Request) (fence.Resource, bool, error) {
 	return func(r *http.Request) (fence.Resource, bool, error) {
 		return resource, !isRead(r, reads), nil
 	}
 }
 
-// FromHeader is for what guards as many resources as its clients name. It trusts them in that.
+// FromHeader is for a server of many resources that its clients name in a header. It trusts the clients to name the right one.
 func FromHeader(r *http.Request) (fence.Resource, bool, error) {
 	if isRead(r, reads) {
 		return "", false, nil
@@ -61,40 +62,40 @@ func named(r *http.Request) (fence.Resource, error) {
 	return fence.ParseResource(text)
 }
 
-// Rule says what the requests for a host and below a path write to.
+// Rule says to which resource the requests for a host and below a path write.
 type Rule struct {
-	// Host without port, or *.example.com. Empty: any.
+	// Host is a name or address without port, or *.example.com. Empty: any.
 	Host string
-	// Path covers itself and what is below: /ledger covers /ledger and /ledger/1, not /ledgers. Empty: all.
+	// Path covers itself and all paths below: /ledger covers /ledger and /ledger/1, not /ledgers. Empty: all.
 	Path string
-	// Exactly one of these. The header is taken for the resource where the clients are trusted to name it.
+	// Set exactly one of these. Use FromHeader only if you trust the clients to name the resource.
 	Resource   fence.Resource
 	FromHeader bool
 	Unfenced   bool
 }
 
-// Rules find the resource of a request: the first that fits decides. A write that none fits is refused. So is one whose path could
-// be read in two ways, once there is more than one path to tell apart: one that is not the shortest form of itself, or that a server which
-// takes upper case for lower would find elsewhere.
+// Rules find the resource of a request: the first rule that matches decides. A write that matches no rule is refused. If a rule has a path,
+// a write with an ambiguous path is refused too. A path is ambiguous if it is not in its shortest form, or if it matches another rule on a
+// server that ignores case.
 type Rules struct {
 	rules  []Rule
 	reads  []string
 	byPath bool
 }
 
-// host is a name, or one with any first part.
+// host matches a name, or a name with a wildcard as its first part.
 var host = regexp.MustCompile(`^(\*\.)?[a-z0-9]([-_a-z0-9.]*[a-z0-9])?$`)
 
-// isHost reports whether a request's host can be that of a rule: its port and the brackets of an address in IPv6 are taken off before they are compared.
+// isHost reports whether a rule's host can match that of a request, from which the port and the brackets of an IPv6 address are removed before the comparison.
 func isHost(text string) bool {
 	address, err := netip.ParseAddr(text)
 	return host.MatchString(text) || err == nil && address.String() == text
 }
 
-// NewRules checks rules. The methods are those that pass without a token; none: GET, HEAD and OPTIONS.
+// NewRules checks rules. The methods are those that pass without a token. If none is given: GET, HEAD and OPTIONS.
 func NewRules(rules []Rule, methods ...string) (*Rules, error) {
 	if len(rules) == 0 {
-		return nil, fmt.Errorf(`rules: there is none: one that fences everything is {resource: "namespace/name"}`)
+		return nil, fmt.Errorf(`rules is empty: a rule that fences everything is {resource: "namespace/name"}`)
 	}
 	if len(methods) == 0 {
 		methods = reads
@@ -112,11 +113,11 @@ func NewRules(rules []Rule, methods ...string) (*Rules, error) {
 
 func (r Rule) check() error {
 	if r.Host != "" && !isHost(r.Host) {
-		return fmt.Errorf("host %q never fits: want a name in lower case or an address, without port and brackets, such as ledger.example or fd00::1, or *.example", r.Host)
+		return fmt.Errorf("host %q never matches: want a name in lower case or an address, without port and brackets, such as ledger.example or fd00::1, or *.example", r.Host)
 	}
 	if r.Path != "" {
 		if _, err := segments(r.Path); err != nil || strings.ContainsAny(r.Path, "%;") {
-			return fmt.Errorf("path %q is not an absolute one without empty parts, dots, %% and ;", r.Path)
+			return fmt.Errorf("path %q must be absolute, without empty parts, dots, %% and ;", r.Path)
 		}
 	}
 	ways := 0
@@ -126,7 +127,7 @@ func (r Rule) check() error {
 		}
 	}
 	if ways != 1 {
-		return fmt.Errorf("it needs exactly one of resource, fromHeader: true and unfenced: true")
+		return fmt.Errorf("set exactly one of resource, fromHeader: true and unfenced: true")
 	}
 	if r.Resource != "" {
 		if _, err := fence.ParseResource(string(r.Resource)); err != nil {
@@ -136,7 +137,7 @@ func (r Rule) check() error {
 	return nil
 }
 
-// Resource is for [Fence].
+// Resource is the function for [Fence.Resource].
 func (a *Rules) Resource(r *http.Request) (fence.Resource, bool, error) {
 	if isRead(r, a.reads) {
 		return "", false, nil
@@ -156,13 +157,13 @@ func (a *Rules) Resource(r *http.Request) (fence.Resource, bool, error) {
 	}
 }
 
-// Match is the index of the first rule that fits.
+// Match returns the index of the first rule that matches.
 func (a *Rules) Match(r *http.Request) (int, error) {
 	path := ""
 	if a.byPath {
 		parts, err := segments(r.URL.Path)
 		if err == nil && strings.Contains(strings.ToLower(r.URL.EscapedPath()), "%2f") {
-			err = fmt.Errorf("it has a / in disguise")
+			err = fmt.Errorf("it has an encoded /")
 		}
 		if err != nil {
 			return 0, fmt.Errorf("%w: path %.80q can be read in two ways: %w", fence.ErrMalformedResource, r.URL.EscapedPath(), err)
@@ -172,7 +173,7 @@ func (a *Rules) Match(r *http.Request) (int, error) {
 	name := hostOf(r.Host)
 	found := a.find(name, path, strings.HasPrefix)
 	if found != a.find(name, path, hasPrefixFold) {
-		return 0, fmt.Errorf("%w: path %.80q differs from that of a rule in upper and lower case alone", fence.ErrMalformedResource, path)
+		return 0, fmt.Errorf("%w: path %.80q differs from the path of a rule only in upper and lower case", fence.ErrMalformedResource, path)
 	}
 	if found < 0 {
 		return 0, fmt.Errorf("%w: no rule covers host %.80q and path %.80q", fence.ErrMalformedResource, name, r.URL.Path)
@@ -200,11 +201,11 @@ func hostOf(header string) string {
 	return strings.TrimSuffix(strings.ToLower(strings.Trim(header, "[]")), ".")
 }
 
-// encoded is what a server that decodes twice would decode once more.
+// encoded matches what a server that decodes twice would decode again.
 var encoded = regexp.MustCompile(`%[0-9A-Fa-f]{2}`)
 
-// segments are the parts of a path between its slashes, the first one empty, without their parameters (;a=b), which some servers
-// take out before they look at it.
+// segments returns the parts of a path between its slashes (the first part is empty), without their parameters (;a=b), because some servers
+// remove these before they route the request.
 func segments(path string) ([]string, error) {
 	if !strings.HasPrefix(path, "/") {
 		return nil, fmt.Errorf("it does not begin with /")
@@ -220,7 +221,7 @@ func segments(path string) ([]string, error) {
 		part, _, _ = strings.Cut(part, ";")
 		parts[i] = part
 		if part == "." || part == ".." || part == "" && i > 0 && i < len(parts)-1 {
-			return nil, fmt.Errorf("it has an empty part or one of dots")
+			return nil, fmt.Errorf("it has an empty part, or the part . or ..")
 		}
 	}
 	return parts, nil

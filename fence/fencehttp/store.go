@@ -7,42 +7,43 @@ import (
 	"github.com/singletonjob/operator/fence"
 )
 
-// Store keeps the marks of one process. It is as durable as what the fence guards: a mark that is lost lets the past tenure in
-// until the present one has written again. Two processes must not have one unless it is [Shared].
+// Store keeps the marks of one process. It must be as durable as the data that the fence guards: after a mark is lost, the past tenure passes
+// until the current one writes again. Two processes must not use the same store unless it is [Shared].
 type Store interface {
 	// Mark returns the mark of a resource, zero for none.
 	Mark(ctx context.Context, resource fence.Resource) (fence.Token, error)
-	// Raise stores the mark if it is greater than the one that is there, which it never lowers. When it returns without an error, the mark
-	// survives what the store is to survive; after an error it may be stored or not.
+	// Raise stores the mark if it is greater than the stored one. It never lowers a mark. After it returns without an error, the mark survives
+	// everything that the store must survive. After an error, the mark may or may not be stored.
 	Raise(ctx context.Context, resource fence.Resource, to fence.Token) error
 }
 
-// Shared is a store of several processes, any of which may have writes under way. A mark that one of them holds is not raised: Raise
-// waits until nobody holds it.
+// Shared is a store of several processes, each of which can have writes in progress. A mark that one of them holds is not raised: Raise
+// waits until no process holds it.
 type Shared interface {
 	Store
-	// Hold reads the mark and has it stay as it is until the hold ends. Many may hold one mark.
+	// Hold reads the mark and keeps it unchanged until the hold ends. Several holders can hold one mark.
 	Hold(ctx context.Context, resource fence.Resource) (Hold, error)
 }
 
-// Hold is a mark that stays as it is.
+// Hold is a mark that does not change while it is held.
 type Hold struct {
 	Mark fence.Token
-	// Wanted is closed when another process waits to raise the mark. nil: that can't be.
+	// Wanted is closed when another process waits to raise the mark. nil: that cannot happen.
 	Wanted <-chan struct{}
-	// Lost is closed when the mark may be raised from now on, which Release does, too. nil: that can't be.
+	// Lost is closed when the mark is no longer held, also by Release: others can raise it from then on. nil: that cannot happen.
 	Lost <-chan struct{}
-	// Fresh reports whether the store was heard of lately enough that the mark is known to be held; it is asked before each write, and must not block.
-	// Where it isn't, as in a process that was frozen, Confirm asks the store. An error of it means that the mark is held no more. nil: it always is.
+	// Fresh reports whether the store answered recently enough that the mark is surely still held. It is called before each write, and must not
+	// block. nil: always fresh. If it returns false, as after the process was frozen, Confirm asks the store; its error means that the mark is no
+	// longer held.
 	Fresh   func() bool
 	Confirm func(context.Context) error
-	// Release lets go of the mark. It may be called again.
+	// Release releases the mark. It can be called more than once.
 	Release func()
 }
 
 func (h *Hold) fresh() bool { return h.Fresh == nil || h.Fresh() }
 
-// exclusive makes a store of one process look like one of several.
+// exclusive adapts a store of one process to the interface Shared.
 type exclusive struct{ Store }
 
 func (s exclusive) Hold(ctx context.Context, resource fence.Resource) (Hold, error) {
@@ -50,8 +51,8 @@ func (s exclusive) Hold(ctx context.Context, resource fence.Resource) (Hold, err
 	return Hold{Mark: mark, Release: func() {}}, err
 }
 
-// Memory is a store that does NOT survive: after a restart the past tenure passes until the present one has written. It is for tests, and for
-// what it guards being in the memory of the same process. Its zero value is ready.
+// Memory is a store that does NOT survive a restart: afterwards the past tenure passes until the current one writes. It is for tests, and for
+// data in the memory of the same process. Its zero value is ready to use.
 type Memory struct {
 	mu    sync.Mutex
 	marks map[fence.Resource]fence.Token

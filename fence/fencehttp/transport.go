@@ -8,7 +8,7 @@ import (
 	"github.com/singletonjob/operator/fence"
 )
 
-// Transport sends token and resource with every request, also with those that follow a redirect.
+// Transport adds token and resource to every request, including those that follow a redirect.
 type Transport struct {
 	Token    fence.Token
 	Resource fence.Resource
@@ -16,8 +16,8 @@ type Transport struct {
 	Base http.RoundTripper
 }
 
-// FromEnvironment is the transport of the active process of a SingletonJob: token, namespace and name are in its environment. The resource is the
-// job's; set another where it guards more than one thing.
+// FromEnvironment returns the transport for the active process of a SingletonJob, which has token, namespace and name in its environment. The
+// resource is that of [fence.ResourceOf]; set another if the job writes to more than one resource.
 func FromEnvironment() (*Transport, error) {
 	token, err := fence.ParseToken(os.Getenv(fence.EnvToken))
 	if err != nil {
@@ -33,7 +33,7 @@ func FromEnvironment() (*Transport, error) {
 	return &Transport{Token: token, Resource: resource}, nil
 }
 
-// RoundTrip implements [http.RoundTripper]. A request that has another token already is not sent.
+// RoundTrip implements [http.RoundTripper]. It does not send a request that already has a different token or resource.
 func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	if err := t.check(r); err != nil {
 		if r.Body != nil {
@@ -60,7 +60,7 @@ func (t *Transport) check(r *http.Request) error {
 	}
 	for name, want := range map[string]string{fence.HeaderToken: t.Token.String(), fence.HeaderResource: string(t.Resource)} {
 		if values := r.Header.Values(name); len(values) > 1 || len(values) == 1 && values[0] != want {
-			return fmt.Errorf("fencehttp: Transport: the request has %s %q already, want %q or none", name, values, want)
+			return fmt.Errorf("fencehttp: Transport: the request already has %s %q, want %q or none", name, values, want)
 		}
 	}
 	return nil

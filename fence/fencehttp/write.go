@@ -10,20 +10,20 @@ import (
 	"time"
 )
 
-// write is a request that was let pass, from then until its handler has returned and its connection, where the handler has taken that over,
-// is closed.
+// write is a request that passed the fence. It ends when its handler has returned. If the handler took over the connection, the connection must
+// be closed too.
 type write struct {
 	lane   *lane
 	hold   *Hold // guarded by the lane
-	stream bool  // it goes on for as long as its client likes; guarded by the lane
-	detach bool  // what becomes of its client does not end it
+	stream bool  // it lasts as long as its client likes; guarded by the lane
+	detach bool  // a disconnected client does not end it
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 	client http.ResponseWriter
 
-	mu       sync.Mutex // guards what follows
-	taken    net.Conn   // the connection, where the handler has taken it over
-	open     int        // what has not ended of it: handler and connection
+	mu       sync.Mutex // guards the fields below
+	taken    net.Conn   // the connection, if the handler has taken it over
+	open     int        // how many of handler and connection have not ended
 	returned bool
 	wasCut   bool
 }
@@ -38,7 +38,7 @@ func newWrite(client http.ResponseWriter, r *http.Request, detach bool) *write {
 	return w
 }
 
-// upgrades: its connection is to become something else than HTTP.
+// upgrades reports whether a request asks to use its connection for another protocol than HTTP.
 func upgrades(r *http.Request) bool {
 	return r.Method == http.MethodConnect || len(r.Header["Upgrade"]) > 0
 }
@@ -48,33 +48,33 @@ func (w *write) serve(next http.Handler, r *http.Request) {
 	if !w.broken() {
 		next.ServeHTTP(&tracked{ResponseWriter: w.client, write: w}, r.WithContext(w.ctx))
 	}
-	if w.broken() { // what the client would read is not all there was to say
+	if w.broken() { // the client must not take a partial response for a complete one
 		panic(http.ErrAbortHandler)
 	}
 }
 
-// deaf: nobody hears what its handler says, which is to go on all the same.
+// deaf reports whether the handler must continue although its client may be disconnected.
 func (w *write) deaf() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.detach && !w.wasCut
 }
 
-// broken: it was cut, and the connection is still that of a request.
+// broken reports whether the write was cut and its connection was not taken over.
 func (w *write) broken() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.wasCut && w.taken == nil
 }
 
-// long is in the past, so that what waits for it has waited too long.
+// long is a deadline in the past: reads and writes with it fail at once.
 var long = time.Unix(1, 0)
 
-// cut ends the write from outside: also what waits for a client that is frozen returns. It reports whether that is the first time.
+// cut ends the write from outside. Reads and writes that wait for a frozen client return too. It reports whether this is the first call.
 func (w *write) cut() (first bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	first, w.wasCut = !w.wasCut, true // before the handler can know of it, and return
+	first, w.wasCut = !w.wasCut, true // set before the handler can notice the cut and return
 	w.cancel(ErrCut)
 	switch {
 	case w.taken != nil:
@@ -95,7 +95,7 @@ func (w *write) handlerReturned() {
 	w.ended()
 }
 
-// ended counts down what has not ended.
+// ended counts down open.
 func (w *write) ended() {
 	w.mu.Lock()
 	w.open--
@@ -106,7 +106,7 @@ func (w *write) ended() {
 	}
 }
 
-// tracked is the client's end of a write, by which its handler may take over the connection.
+// tracked is the ResponseWriter of a write. It tracks whether the handler takes over the connection.
 type tracked struct {
 	http.ResponseWriter
 	write *write
@@ -118,7 +118,7 @@ func (t *tracked) Unwrap() http.ResponseWriter { return t.ResponseWriter }
 // Flush implements [http.Flusher].
 func (t *tracked) Flush() { _ = http.NewResponseController(t.ResponseWriter).Flush() }
 
-// Write has what the client does not take any more pass for written, where the write is to go on.
+// Write reports success when the client is disconnected and the write must continue.
 func (t *tracked) Write(p []byte) (int, error) {
 	n, err := t.ResponseWriter.Write(p)
 	if err != nil && t.write.deaf() {
@@ -127,7 +127,7 @@ func (t *tracked) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// ReadFrom lets files be sent as without it.
+// ReadFrom keeps the fast path for files of the wrapped ResponseWriter.
 func (t *tracked) ReadFrom(r io.Reader) (int64, error) {
 	if t.write.detach {
 		return io.Copy(struct{ io.Writer }{t}, r)
@@ -167,7 +167,7 @@ func (t *taken) Close() error {
 	return err
 }
 
-// CloseWrite tells the client that nothing more comes, where the connection can.
+// CloseWrite closes the sending direction, if the connection supports it.
 func (t *taken) CloseWrite() error {
 	if half, ok := t.Conn.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()

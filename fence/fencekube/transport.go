@@ -18,7 +18,7 @@ import (
 	"github.com/singletonjob/operator/fence"
 )
 
-// transport stamps requests that write.
+// transport puts label and token on requests that write.
 type transport struct {
 	fence Fence
 	next  http.RoundTripper
@@ -29,10 +29,10 @@ const (
 	revisionField   = "resourceVersion"
 )
 
-// tries of a write that others keep coming before.
+// tries is how often a write is tried while other writes come first.
 const tries = 20
 
-// maxBody is more than the API server takes or answers with a refusal.
+// maxBody is more than the largest request that the API server accepts, and than its largest refusal.
 const maxBody = 16 << 20
 
 func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
@@ -81,7 +81,7 @@ func (t *transport) write(req *http.Request, at target, body []byte) (*http.Resp
 	return t.send(req, stamped)
 }
 
-// deletion is the body of one that has its options in the query, if it has no body.
+// deletion returns the body of a deletion. If the body is empty, it is built from the options in the query.
 func deletion(req *http.Request, body []byte) ([]byte, error) {
 	if len(body) > 0 {
 		return body, nil
@@ -94,7 +94,7 @@ func deletion(req *http.Request, body []byte) ([]byte, error) {
 	return json.Marshal(options)
 }
 
-// condition is where a body says for which object and revision it holds.
+// condition is the field of a body that names the object and revision for which the request is valid.
 func condition(method string) string {
 	if method == http.MethodDelete {
 		return "preconditions"
@@ -102,9 +102,9 @@ func condition(method string) string {
 	return "metadata"
 }
 
-// twice writes the token to the object first, and then what the request says to the object as it is by that.
+// twice first writes the token to the object, and then sends the request, valid only for the revision that the first write has created.
 func (t *transport) twice(req *http.Request, at target, kind string, body []byte) (*http.Response, error) {
-	seen := map[string]any{} // what the caller has
+	seen := map[string]any{} // the fields of the object as the caller knows it
 	if kind != string(types.JSONPatchType) {
 		if _, err := edit(kind, body, func(object map[string]any) { seen = child(object, condition(req.Method)) }); err != nil {
 			return nil, err
@@ -127,12 +127,12 @@ func (t *transport) twice(req *http.Request, at target, kind string, body []byte
 		if err != nil || resp.StatusCode != http.StatusConflict || revised != "" || try == tries {
 			return resp, err
 		}
-		_ = resp.Body.Close() // another has written in between: if a later tenure, the next mark is refused
+		_ = resp.Body.Close() // there was another write in between: if it was that of a later tenure, the next mark is refused
 	}
 }
 
-// unmarked is the answer to a request whose object could not be marked. The one that a deletion asks for by its UID is gone: what
-// the API server says of that to a deletion, callers know.
+// unmarked returns the response to a request whose object could not be marked. If the object with the UID of a deletion no longer exists, it is
+// the API server's usual response to such a deletion, because callers expect that.
 func (t *transport) unmarked(req *http.Request, body []byte, resp *http.Response) (*http.Response, error) {
 	if req.Method != http.MethodDelete || resp.StatusCode != http.StatusUnprocessableEntity {
 		return resp, nil
@@ -151,7 +151,7 @@ func (t *transport) unmarked(req *http.Request, body []byte, resp *http.Response
 	return resp, nil
 }
 
-// bind has a write hold for one revision of its object only.
+// bind makes a write valid for one revision of its object only.
 func bind(method, kind string, body []byte, revision string) ([]byte, error) {
 	if kind != string(types.JSONPatchType) {
 		return edit(kind, body, func(object map[string]any) { child(object, condition(method))[revisionField] = revision })
@@ -163,7 +163,7 @@ func bind(method, kind string, body []byte, revision string) ([]byte, error) {
 	return json.Marshal(append([]any{map[string]any{"op": "add", "path": "/metadata/" + revisionField, "value": revision}}, steps...))
 }
 
-// mark writes the token to the object that the caller has seen, and returns its revision by then; or the answer, where it is refused.
+// mark writes the token to the object that the caller has seen, and returns its new revision. If that is refused, it returns the response.
 func (t *transport) mark(req *http.Request, at target, seen map[string]any) (*http.Response, string, error) {
 	object := map[string]any{}
 	t.stamp(object, req.Method == http.MethodDelete)
@@ -219,7 +219,7 @@ func (t *transport) send(req *http.Request, body []byte) (*http.Response, error)
 	return t.next.RoundTrip(sent)
 }
 
-// child is a map within another, made if it is none.
+// child returns a map within another, and creates it if the value is not a map.
 func child(of map[string]any, name string) map[string]any {
 	m, ok := of[name].(map[string]any)
 	if !ok {
@@ -229,7 +229,7 @@ func child(of map[string]any, name string) map[string]any {
 	return m
 }
 
-// edit changes a body that is an object.
+// edit changes a body that is a JSON object.
 func edit(kind string, body []byte, change func(map[string]any)) ([]byte, error) {
 	switch types.PatchType(kind) {
 	case types.ApplyYAMLPatchType:
@@ -239,13 +239,13 @@ func edit(kind string, body []byte, change func(map[string]any)) ([]byte, error)
 		}
 	case "", applicationJSON, types.MergePatchType, types.StrategicMergePatchType:
 	default:
-		return nil, fmt.Errorf("fencekube: a body of type %s can't be stamped: have the client send JSON", kind)
+		return nil, fmt.Errorf("fencekube: can't add the token to a body of type %s: configure the client to send JSON", kind)
 	}
 	var object map[string]any
 	numbers := json.NewDecoder(bytes.NewReader(body))
 	numbers.UseNumber()
 	if err := numbers.Decode(&object); err != nil || object == nil {
-		return nil, fmt.Errorf("fencekube: the body is no object: %w", err)
+		return nil, fmt.Errorf("fencekube: the body is not a JSON object: %w", err)
 	}
 	change(object)
 	return json.Marshal(object)
@@ -261,7 +261,7 @@ func read(req *http.Request) ([]byte, error) {
 
 var stale = regexp.MustCompile(`fencing token is stale: (\S+) has seen token ([0-9]+), the write carries ([0-9]+)`)
 
-// refusal is the answer, or the error that a refused write returns.
+// refusal returns the response, or the error if the fence refused the write.
 func refusal(resp *http.Response) (*http.Response, error) {
 	if resp.StatusCode != http.StatusForbidden {
 		return resp, nil
@@ -284,13 +284,13 @@ func refusal(resp *http.Response) (*http.Response, error) {
 	return resp, nil
 }
 
-// target is what a path names.
+// target is the object that a path names.
 type target struct {
 	group, resource, name, subresource string
 	object                             string // the path without the subresource
 }
 
-// unfenced are questions, which are created and stored nowhere.
+// unfenced reports whether a request is a review, which the API server answers and does not store.
 func (t target) unfenced() bool {
 	return t.group == "authentication.k8s.io" || t.group == "authorization.k8s.io"
 }
@@ -301,7 +301,7 @@ func parse(path string) target {
 	parts := strings.Split(strings.Trim(path, "/"), "/")
 	var t target
 	first := 0
-	for i, part := range parts { // a proxy may have its own path before it
+	for i, part := range parts { // a proxy can put its own path in front
 		if part == "api" && len(parts) > i+group {
 			first = i + version
 			break

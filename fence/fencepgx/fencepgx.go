@@ -1,4 +1,4 @@
-// Package fencepgx is package fencesql for programs that use pgx without database/sql: a write of a past tenure can't be committed.
+// Package fencepgx is package fencesql for programs that use pgx without database/sql: a past tenure can't commit a write.
 //
 //	ledger := fencepgx.Fence{Resource: fence.ResourceOf(namespace, name)}
 //
@@ -10,14 +10,13 @@
 //		return err
 //	})
 //
-// The statements are those of fencesql, and so are the tables, what it guarantees and what it can't: programs with the one and with the
-// other may write to one resource.
+// Statements, tables, guarantees and limits are those of fencesql. Programs with either package can write to one resource.
 //
 // # Poolers
 //
-// Nothing of the fence outlives its transaction, so a pooler that gives each transaction another session (PgBouncer's transaction mode)
-// is no harm to it. It is to pgx itself, which by default prepares statements in one session to use them in another: before such a
-// pooler set QueryExecModeExec, unless the pooler keeps track of prepared statements (PgBouncer from 1.21, max_prepared_statements).
+// No state of the fence outlives its transaction, so it works with a pooler that gives each transaction another session (PgBouncer's
+// transaction mode). pgx itself by default prepares statements in one session and uses them in another. Behind such a pooler, set
+// QueryExecModeExec, unless the pooler tracks prepared statements (PgBouncer from 1.21, max_prepared_statements).
 package fencepgx
 
 import (
@@ -42,7 +41,7 @@ type Fence struct {
 	Evict    time.Duration
 }
 
-// DB is what runs transactions and statements: a *pgxpool.Pool.
+// DB runs transactions and statements: a *pgxpool.Pool.
 type DB interface {
 	BeginTx(ctx context.Context, options pgx.TxOptions) (pgx.Tx, error)
 	Exec(ctx context.Context, statement string, args ...any) (pgconn.CommandTag, error)
@@ -52,10 +51,10 @@ func (f Fence) sql() fencesql.Fence {
 	return fencesql.Fence{Resource: f.Resource, Dialect: fencesql.PostgreSQL, Table: f.Table, Strict: f.Strict, Evict: f.Evict}
 }
 
-// Schema are the statements that make the tables of marks and steps where there are none. They may be run again.
+// Schema returns the statements that create the tables of marks and steps if they do not exist. They can be run again.
 func (f Fence) Schema() ([]string, error) { return f.sql().Schema() }
 
-// Check holds the mark until tx ends, and reports why what tx writes must not be committed, if so: see [fencesql.Fence.Check].
+// Check holds the mark until tx ends. An error is the reason why tx must not be committed: see [fencesql.Fence.Check].
 func (f Fence) Check(ctx context.Context, tx pgx.Tx, token fence.Token) error {
 	return f.sql().CheckIn(ctx, native{tx}, token)
 }
@@ -65,8 +64,8 @@ func (f Fence) Once(ctx context.Context, tx pgx.Tx, run, step string) (first boo
 	return f.sql().OnceIn(ctx, native{tx}, run, step)
 }
 
-// Advance raises the mark to a token in a transaction of its own: see [fencesql.Fence.Advance]. To Evict it needs a second connection
-// of the pool.
+// Advance raises the mark to a token in a transaction of its own: see [fencesql.Fence.Advance]. With Evict, it needs a second connection of
+// the pool.
 func (f Fence) Advance(ctx context.Context, db DB, to fence.Token) error {
 	tx, err := db.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted})
 	if err != nil {

@@ -1,8 +1,8 @@
--- The check of the fence, which comes before a writer's own script in the same run of it: Redis runs a script as one step.
--- KEYS[1] is the mark, ARGV[1] the token as text, ARGV[2] the mode: "auto" or "strict". The writer's script finds its own KEYS and ARGV after them, from 1 on.
+-- The check of the fence. It runs before a writer's own script in the same call, and Redis runs a call as one step.
+-- KEYS[1] is the mark, ARGV[1] the token as text, ARGV[2] the mode: "auto" or "strict". The check removes them, so the writer's own KEYS and ARGV start at 1.
 --
--- Lua's numbers are doubles, which take 2^53 and 2^53+1 for one. So tokens are compared as texts of 19 digits, as many as the greatest has.
--- Refusals begin with FENCESTALE, FENCEAHEAD, FENCEMISSING, FENCEMALFORMED or FENCEMARK; the first two go on with the mark.
+-- Lua's numbers are doubles, in which 2^53 and 2^53+1 are equal. Tokens are therefore compared as texts of 19 digits, the length of the greatest token.
+-- Refusals begin with FENCESTALE, FENCEAHEAD, FENCEMISSING, FENCEMALFORMED or FENCEMARK; after the first two follows the mark.
 local token, mode = ARGV[1], ARGV[2]
 local function wide(number) return string.rep('0', 19 - #number) .. number end
 
@@ -14,7 +14,7 @@ if not string.find(token, '^[1-9][0-9]*$') or #token > 19 or wide(token) > '9223
 end
 local mark = redis.call('GET', KEYS[1]) or '0'
 if mark ~= '0' and (not string.find(mark, '^[1-9][0-9]*$') or #mark > 19) then
-  return redis.error_reply('FENCEMARK the mark in ' .. KEYS[1] .. ' is no token: set it to the highest that was ever accepted')
+  return redis.error_reply('FENCEMARK the mark in ' .. KEYS[1] .. ' is not a token: set it to the highest token that was ever accepted')
 end
 if wide(token) < wide(mark) then
   return redis.error_reply('FENCESTALE ' .. mark)

@@ -6,25 +6,25 @@
 //		fenceredis.Command{"RPUSH", ledger.Tag() + ":all", "invoice 17"},
 //	)
 //
-// What needs to read before it writes is a [Script] in Lua. Programs in other languages send fence.lua ([Check]) with their own script after it.
+// If you need to read before you write, use a [Script] in Lua. Programs in other languages send fence.lua ([Check]) followed by their own script.
 //
 // # What it guarantees
 //
-// On one server that keeps what it has acknowledged: once a script with a token ran, or [Fence.Advance] has returned, no script with a lower one runs.
+// On one server that keeps acknowledged writes: once a script with a token ran, or [Fence.Advance] has returned, no script with a lower token runs.
 //
-// # What it can't
+// # What it does not guarantee
 //
-// A server keeps what it has acknowledged only with appendonly yes and appendfsync always. A failover takes a replica that may lack the last writes, the mark
-// among them, and a past tenure passes until the mark is advanced again. WAIT does not mend it: it tells how many replicas
-// had the write, not which of them is chosen, and takes nothing back. Where stale writes must not pass a failover, keep the mark elsewhere: etcd, SQL.
-// The mark never expires, so a maxmemory-policy of allkeys-* may evict it: noeviction or volatile-* do not. FLUSHALL takes it.
-// It guards what is written through it: have ACLs keep programs from the mark's key outside of scripts, and from the data.
+// A server keeps acknowledged writes only with appendonly yes and appendfsync always. A failover promotes a replica that may lack the last writes,
+// including the mark; a past tenure then passes until the mark is advanced again. WAIT does not help: it returns how many replicas have the write,
+// not which replica is promoted, and undoes nothing. If stale writes must not pass after a failover, use etcd or SQL instead.
+// The mark never expires. A maxmemory-policy of allkeys-* can evict it; noeviction and volatile-* do not. FLUSHALL deletes it.
+// The fence guards only writes through it: use ACLs to deny programs access to the mark's key and to the data outside of scripts.
 //
 // # Errors
 //
-// Refusals are those of [fence.Gate]. A command of the caller that fails ends the script there: what went before it stays written, as in every script.
-// After any other error the script may have run: it is never sent twice by itself, whatever MaxRetries says, so send it again only if
-// to run it twice does no harm.
+// Refusals are those of [fence.Gate]. If a command of the caller fails, the script ends there; the commands before it stay applied, as in every
+// script. After any other error, the script may have run. The package never sends a script twice, regardless of MaxRetries: send it again only if
+// running it twice does no harm.
 package fenceredis
 
 import (
@@ -42,7 +42,7 @@ import (
 	"github.com/singletonjob/operator/fence"
 )
 
-// Check is fence.lua: the check that comes before a script, in the same text.
+// Check is fence.lua: the check that comes before a script in the same text.
 //
 //go:embed fence.lua
 var Check string
@@ -50,36 +50,36 @@ var Check string
 // Fence guards one resource.
 type Fence struct {
 	Resource fence.Resource
-	// Key holds the mark: "fence:" and Tag if it is empty. In a cluster all keys of a script are in one slot, by a hash tag that they share.
+	// Key holds the mark. Empty: "fence:" and Tag. In a cluster, all keys of a script must be in one slot, so they need the same hash tag.
 	Key string
-	// Strict has only Advance raise the mark; see fence.Gate.
+	// Strict lets only Advance raise the mark; see fence.Gate.
 	Strict bool
 }
 
-// Tag is the resource as a hash tag. Keys with it are in the slot of the mark.
+// Tag returns the resource as a hash tag. Keys with it are in the same slot as the mark.
 func (f Fence) Tag() string { return "{" + string(f.Resource) + "}" }
 
 func (f Fence) key() string { return cmp.Or(f.Key, "fence:"+f.Tag()) }
 
-// Client is what a fence needs of a client: any of go-redis is one, but a pipeline, which could not tell a refusal in time.
+// Client is the interface that a fence needs. Every client of go-redis has it. Do not use a pipeline: it returns a refusal too late.
 type Client interface {
 	Process(ctx context.Context, cmd redis.Cmder) error
 }
 
-// Script is a writer's own script, behind the check.
+// Script is the check followed by a writer's own script.
 type Script struct{ text, sha string }
 
-// NewScript puts the check before a script in Lua, which finds its own KEYS and ARGV as ever.
+// NewScript puts the check before a script in Lua. The script finds its own KEYS and ARGV in the usual places.
 func NewScript(lua string) *Script {
 	text := Check + "\n" + lua
 	sum := sha1.Sum([]byte(text)) //nolint:gosec // it is how Redis names scripts
 	return &Script{text: text, sha: hex.EncodeToString(sum[:])}
 }
 
-// Command is one of Redis, with its arguments.
+// Command is a Redis command with its arguments.
 type Command []any
 
-// each runs commands that follow one another in ARGV, each behind the number of its words.
+// each runs the commands in ARGV. The number of its words precedes each command.
 var each = NewScript(`
 local answers, at = {}, 1
 while ARGV[at] do
@@ -90,8 +90,8 @@ end
 return answers
 `)
 
-// Do runs commands if the fence lets the token pass, all in one step, and returns their answers. An answer of nil ends the slice, as Lua's tables do.
-// In a cluster each key has the mark's hash tag.
+// Do runs commands in one step if the fence accepts the token, and returns their answers. A nil answer ends the slice, as in Lua tables.
+// In a cluster, each key needs the mark's hash tag.
 func (f Fence) Do(ctx context.Context, client Client, token fence.Token, commands ...Command) ([]any, error) {
 	var args []any
 	for _, c := range commands {
@@ -111,13 +111,13 @@ func (f Fence) Do(ctx context.Context, client Client, token fence.Token, command
 	return list, nil
 }
 
-// Run runs a script if the fence lets the token pass, and returns what it returns; nil where that is nothing.
+// Run runs a script if the fence accepts the token, and returns the script's result, or nil if it has none.
 func (f Fence) Run(ctx context.Context, client Client, token fence.Token, s *Script, keys []string, args ...any) (any, error) {
 	if _, err := fence.ParseResource(string(f.Resource)); err != nil {
 		return nil, err
 	}
 	if _, err := (fence.Gate{Resource: f.Resource}).Accept(0, token); err != nil {
-		return nil, err // no token at all
+		return nil, err // the token is not valid
 	}
 	mode := "auto"
 	if f.Strict {
@@ -135,18 +135,18 @@ func (f Fence) Run(ctx context.Context, client Client, token fence.Token, s *Scr
 	return answer, f.refusal(token, err)
 }
 
-// Advance raises the mark to a token. When it returns without an error every lower token is refused from then on. It is for the beginning of a
-// tenure (spec.preActivate), and for the time after a failover or a restore. It may be repeated.
+// Advance raises the mark to a token. After it returns without an error, every lower token is refused. It is for the beginning of a tenure
+// (spec.preActivate), and for use after a failover or a restore. It can be repeated.
 func (f Fence) Advance(ctx context.Context, client Client, to fence.Token) error {
 	f.Strict = false
 	_, err := f.Do(ctx, client, to)
 	return err
 }
 
-// once is a command that the client does not send again when its answer is lost: it may have run.
+// once is a command that the client does not send again when its answer is lost, because it may have run.
 type once struct{ *redis.Cmd }
 
-// NoRetry says so to the client.
+// NoRetry implements the client's interface for commands without retry.
 func (once) NoRetry() bool { return true }
 
 func send(ctx context.Context, client Client, args []any) (any, error) {
@@ -161,10 +161,10 @@ func send(ctx context.Context, client Client, args []any) (any, error) {
 	return cmd.Val(), err
 }
 
-// keyAt is where EVAL and EVALSHA have their first key, by which a cluster's client finds the server.
+// keyAt is the position of the first key of EVAL and EVALSHA. A cluster client needs it to find the server.
 const keyAt = 3
 
-// refusal is the error of the script as the one of package fence that it stands for.
+// refusal converts an error of the script to the matching error of package fence.
 func (f Fence) refusal(token fence.Token, err error) error {
 	if err == nil {
 		return nil

@@ -1,8 +1,8 @@
-// Package fences3 is the fence for S3 and stores like it: one object, the manifest, is where a write takes effect.
+// Package fences3 is the fence for S3 and compatible stores: a write takes effect in one object, the manifest.
 //
-// An object store has no transaction, and its ETags have no order. What it has is a conditional write: replace this object if it is still the one that I
-// read (If-Match), or make it if there is none (If-None-Match). So the manifest holds the mark together with what is guarded: a small body itself, or the
-// names of other objects, which were written before under names that nobody else uses, and mean nothing until the manifest names them.
+// An object store has no transactions, and its ETags have no order. It has conditional writes: replace this object if it is still the one that was
+// read (If-Match), or create it if it does not exist (If-None-Match). The manifest therefore holds the mark together with the guarded data. This is
+// either a small body, or the names of other objects. Write those objects first, under unique names: they have no effect until the manifest names them.
 //
 //	ledger := fences3.Fence{Resource: fence.ResourceOf(namespace, name), Client: s3.NewFromConfig(config), Bucket: "billing"}
 //	manifest, err := ledger.Update(ctx, token, func(m fences3.Manifest) ([]byte, error) {
@@ -11,20 +11,21 @@
 //
 // # What it guarantees
 //
-// Once a manifest with a token is stored, none with a lower one is, and none that was made from an older manifest.
+// Once a manifest with a token is stored, no manifest with a lower token is stored, and none that was derived from an older manifest.
 //
-// # What it can't
+// # What it does not guarantee
 //
-// It guards the manifest, and what is reached through it: no write and no deletion of another object. So nobody reads objects by listing them, and programs have no
-// right to delete: who deletes looks for what no manifest has named for days. Who deletes or restores the manifest takes the mark with it.
-// The store must honour both conditions: many did not for long, and ignore the headers without a word. [Probe] asks it. A read beside a write may
-// give the old ETag with the new content, as gateways to file systems do: what is made from it is refused. It must not give the new ETag with the old content.
+// It guards the manifest and the objects that are read through it, not writes and deletions of other objects. Programs must therefore not find
+// objects by listing them, and need no permission to delete. A separate cleanup deletes objects that no manifest has named for days. Deleting or
+// restoring the manifest loses the mark too. The store must honour both conditions: many stores did not for a long time, and ignored the headers
+// silently. [Probe] tests it. During a write, a read can return the old ETag with the new content, as gateways to file systems do: a change derived
+// from it is refused. A read must not return the new ETag with the old content.
 //
 // # Errors
 //
-// Refusals are those of [fence.Gate]; [ErrConflict] is another's write that came first. A lost answer looks like a lost race, since the repetition finds
-// the object changed: so the manifest has the names of its last commits, and Commit reads it back. After any other error, [ErrUnknown] among
-// them, the change may be stored, or be stored still: commit it again with the same ID, which [Manifest.Has] finds.
+// Refusals are those of [fence.Gate]. [ErrConflict] means that another write came first. A lost answer looks like a lost race, because the retry
+// finds the object changed. The manifest therefore holds the IDs of its last commits, and Commit reads it back. After any other error, including
+// [ErrUnknown], the change may be stored or may still be stored: commit it again with the same ID, which [Manifest.Has] finds.
 package fences3
 
 import (
@@ -46,18 +47,18 @@ import (
 	"github.com/singletonjob/operator/fence"
 )
 
-// remembered is how many commits a manifest names: so many others may come between a commit and the look whether it was stored.
+// remembered is how many commits a manifest names. At most so many other commits can come between a commit and the check whether it was stored.
 const remembered = 64
 
-// What can become of a commit besides the refusals of package fence.
+// The errors of a commit besides the refusals of package fence.
 var (
-	// ErrConflict says that another write came first: decide anew, from the manifest that came with it.
+	// ErrConflict says that another write came first: decide again from the manifest that was returned with the error.
 	ErrConflict = errors.New("the manifest has changed")
-	// ErrUnknown says that so many others came first that the manifest no longer tells whether this one is among them.
-	ErrUnknown = errors.New("nobody knows whether the commit was stored")
+	// ErrUnknown says that the outcome is unknown, for example because the manifest no longer names commits as old as this one.
+	ErrUnknown = errors.New("it is unknown whether the commit was stored")
 )
 
-// API is what a fence needs of an *s3.Client.
+// API is the part of *s3.Client that a fence needs.
 type API interface {
 	GetObject(context.Context, *s3.GetObjectInput, ...func(*s3.Options)) (*s3.GetObjectOutput, error)
 	PutObject(context.Context, *s3.PutObjectInput, ...func(*s3.Options)) (*s3.PutObjectOutput, error)
@@ -68,36 +69,36 @@ type Fence struct {
 	Resource fence.Resource
 	Client   API
 	Bucket   string
-	// Key of the manifest: "fence/" and the resource if it is empty.
+	// Key of the manifest. Empty: "fence/" and the resource.
 	Key string
-	// Strict has only Advance raise the mark; see fence.Gate.
+	// Strict lets only Advance raise the mark; see fence.Gate.
 	Strict bool
 }
 
-// Manifest is what the store has of a resource.
+// Manifest is the stored state of a resource.
 type Manifest struct {
-	// Token is the mark: 0 where there is no manifest yet.
+	// Token is the mark, 0 if there is no manifest yet.
 	Token fence.Token
-	// Body is the caller's.
+	// Body is the caller's data.
 	Body []byte
 
-	commits int64    // how many there were
-	recent  []string // the names of the last of them
+	commits int64    // how many commits there were
+	recent  []string // the IDs of the last commits
 	etag    string   // empty: there is no manifest
 }
 
-// Has reports whether a commit of that ID is among the last 64.
+// Has reports whether one of the last 64 commits has that ID.
 func (m Manifest) Has(id string) bool { return slices.Contains(m.recent, id) }
 
-// Change is what to commit.
+// Change is a change to commit.
 type Change struct {
-	// ID names the change: another of the same ID is the same change, sent again. At random if it is empty, which also keeps a manifest from
+	// ID identifies the change: a change with the same ID is the same change, sent again. Empty: a random ID. The ID also keeps a manifest from
 	// having the ETag of an earlier one with the same content.
 	ID   string
 	Body []byte
 }
 
-// stored is a manifest as it is written.
+// stored is the stored form of a manifest.
 type stored struct {
 	Token   string   `json:"token"`
 	Commits int64    `json:"commits"`
@@ -107,7 +108,7 @@ type stored struct {
 
 func (f Fence) key() string { return cmp.Or(f.Key, "fence/"+string(f.Resource)) }
 
-// Read gets the manifest, and an empty one where there is none.
+// Read returns the manifest, or an empty one if it does not exist.
 func (f Fence) Read(ctx context.Context) (Manifest, error) {
 	if _, err := fence.ParseResource(string(f.Resource)); err != nil {
 		return Manifest{}, err
@@ -132,20 +133,20 @@ func (f Fence) decode(text []byte, etag string) (Manifest, error) {
 	err := json.Unmarshal(text, &s)
 	mark, e := fence.ParseToken(s.Token)
 	if err = errors.Join(err, e); err != nil {
-		return Manifest{}, fmt.Errorf("fence %s: %s in bucket %s is no manifest; put there one with the highest token that was ever accepted: %w",
+		return Manifest{}, fmt.Errorf("fence %s: %s in bucket %s is not a manifest; replace it by one with the highest token that was ever accepted: %w",
 			f.Resource, f.key(), f.Bucket, err)
 	}
 	return Manifest{Token: mark, Body: s.Body, commits: s.Commits, recent: s.Recent, etag: etag}, nil
 }
 
-// Commit replaces the manifest base, as Read, Commit or Update returned it, by one with the token and the change. It returns the manifest as it is then: with
-// ErrConflict and a refusal, too.
+// Commit replaces the manifest base, as returned by Read, Commit or Update, by one with the token and the change. It returns the current manifest,
+// also with ErrConflict and with a refusal.
 func (f Fence) Commit(ctx context.Context, token fence.Token, base Manifest, change Change) (Manifest, error) {
 	return f.commit(ctx, token, base, change, fence.Gate{Resource: f.Resource, Strict: f.Strict}.Accept)
 }
 
-// Advance raises the mark to a token. When it returns without an error every lower token is refused from then on. It is for the beginning of a
-// tenure (spec.preActivate), and may be repeated.
+// Advance raises the mark to a token. After it returns without an error, every lower token is refused. It is for the beginning of a tenure
+// (spec.preActivate), and can be repeated.
 func (f Fence) Advance(ctx context.Context, to fence.Token) error {
 	gate := fence.Gate{Resource: f.Resource}
 	for waits := (pause{}); ; {
@@ -165,7 +166,8 @@ func (f Fence) Advance(ctx context.Context, to fence.Token) error {
 	}
 }
 
-// Update commits what change makes of the manifest, and asks it again while others come first. change must have no effect but its result.
+// Update commits the body that change returns for the manifest. It calls change again if another write came first, so change must have no side
+// effects.
 func (f Fence) Update(ctx context.Context, token fence.Token, change func(Manifest) (body []byte, err error)) (Manifest, error) {
 	m, err := f.Read(ctx)
 	for waits := (pause{}); err == nil; err = waits.wait(ctx) {
@@ -215,19 +217,19 @@ func (f Fence) commit(ctx context.Context, token fence.Token, base Manifest, cha
 		if now.etag != base.etag {
 			return f.outcome(now, next, id, token, accept)
 		}
-		if e := waits.wait(ctx); e != nil { // it was not stored so far: the same again can't be stored twice
+		if e := waits.wait(ctx); e != nil { // it is not stored yet: the repetition has the same condition, so at most one of them is stored
 			return base, fmt.Errorf("fence %s: %w: %w, and then: %w", f.Resource, ErrUnknown, err, e)
 		}
 	}
 }
 
-// outcome tells from the manifest that is there what became of one that was sent.
+// outcome finds out from the current manifest whether one that was sent was stored.
 func (f Fence) outcome(now, sent Manifest, id string, token fence.Token, accept accept) (Manifest, error) {
 	if now.Has(id) {
 		return now, nil
 	}
 	if !follows(now, sent) {
-		return now, fmt.Errorf("fence %s: the manifest there is, of %d commits, does not follow on the one of %d that was read: it was deleted or restored; advance the mark before anything is written",
+		return now, fmt.Errorf("fence %s: the current manifest, with %d commits, does not follow the one with %d that was read: it was deleted or restored; advance the mark before the next write",
 			f.Resource, now.commits, sent.commits-1)
 	}
 	_, refusal := accept(now.Token, token)
@@ -240,8 +242,8 @@ func (f Fence) outcome(now, sent Manifest, id string, token fence.Token, accept 
 	return now, fmt.Errorf("fence %s: %w", f.Resource, ErrConflict)
 }
 
-// follows reports whether a manifest is the one that another was made from, which may have been read beside a write, or a later one: it names the
-// last commit of that one unless too many came after. A first one has none before it.
+// follows reports whether the manifest now is the one that sent was derived from, or a later one. It then names the last commit of that one,
+// unless too many commits came after it. The first manifest has no earlier one. The one that sent was derived from may have been read during a write.
 func follows(now, sent Manifest) bool {
 	before := sent.commits - 1
 	if now.commits < before {
@@ -251,7 +253,7 @@ func follows(now, sent Manifest) bool {
 	return len(base) == 0 || now.commits-before >= remembered || now.Has(base[len(base)-1])
 }
 
-// put stores a manifest if the one before is there still.
+// put stores a manifest if the base is still the stored one.
 func (f Fence) put(ctx context.Context, base, next Manifest) (etag string, err error) {
 	text, err := json.Marshal(stored{Token: next.Token.String(), Commits: next.commits, Recent: next.recent, Body: next.Body})
 	if err != nil {
@@ -268,7 +270,7 @@ func (f Fence) put(ctx context.Context, base, next Manifest) (etag string, err e
 	return aws.ToString(out.ETag), nil
 }
 
-// status is that of an answer, 0 where there was none.
+// status returns the HTTP status of an error, 0 if there was no response.
 func status(err error) int {
 	if answer, ok := errors.AsType[interface {
 		error
@@ -279,7 +281,7 @@ func status(err error) int {
 	return 0
 }
 
-// final: the store refuses, and not because of what another has written.
+// final reports whether the store refused the request for another reason than a write that came first.
 func final(err error) bool {
 	switch code := status(err); code {
 	case http.StatusNotFound, http.StatusConflict, http.StatusPreconditionFailed, http.StatusRequestTimeout, http.StatusTooManyRequests:

@@ -13,9 +13,9 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/s3"
 )
 
-// Probe tells whether a store honours the conditions that the fence is made of, by a few writes to an object of that key, which it leaves behind.
-// A store that ignores them stores what it should refuse, and there is no fence: call it once, before the first use of a store, or in a test.
-// It sees conditions that are ignored; that writes at one time can't all hold one condition it can only try.
+// Probe tests whether a store honours the conditions that the fence relies on. It writes a few times to an object with that key, and does not delete
+// it. A store that ignores the conditions can't fence, because it stores writes that it should refuse. Call Probe once before the first use of a store,
+// or in a test. It reliably finds conditions that are ignored. It also tries concurrent writes with one condition, but can miss a race between them.
 func Probe(ctx context.Context, client API, bucket, key string) error {
 	p := probe{client, bucket, key}
 	if _, err := p.put(ctx, "", "*"); err != nil && !refused(err) {
@@ -25,7 +25,7 @@ func Probe(ctx context.Context, client API, bucket, key string) error {
 		return p.ignored("If-None-Match: * on an object that exists", err)
 	}
 	if _, err := p.put(ctx, `"00000000000000000000000000000000"`, ""); !refused(err) {
-		return p.ignored("If-Match with an ETag that the object has not", err)
+		return p.ignored("If-Match with an ETag that the object does not have", err)
 	}
 	return p.race(ctx)
 }
@@ -50,7 +50,7 @@ func (p probe) put(ctx context.Context, match, noneMatch string) (etag string, e
 	return aws.ToString(out.ETag), nil
 }
 
-// race has some write at one time on the condition that the object is one and the same. One of them may.
+// race sends concurrent writes with the same condition. At most one of them may succeed.
 func (p probe) race(ctx context.Context) error {
 	const racers = 8
 	etag, err := p.put(ctx, "", "")
@@ -70,7 +70,7 @@ func (p probe) race(ctx context.Context) error {
 		}
 	}
 	if stored > 1 {
-		return p.ignored(fmt.Sprintf("If-Match between %d writes at one time, %d of which it stored", racers, stored), nil)
+		return p.ignored(fmt.Sprintf("If-Match between %d concurrent writes, of which it stored %d", racers, stored), nil)
 	}
 	return nil
 }
@@ -84,7 +84,7 @@ func (p probe) ignored(what string, err error) error {
 
 func refused(err error) bool { return err != nil && status(err) == http.StatusPreconditionFailed }
 
-// pause grows from try to try, by chance, so that those who came at one time come apart.
+// pause is a backoff with jitter, so that concurrent writers spread out.
 type pause struct{ tries int }
 
 func (p *pause) wait(ctx context.Context) error {

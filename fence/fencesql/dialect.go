@@ -9,29 +9,29 @@ import (
 // Dialect is a kind of database.
 type Dialect uint8
 
-// The kinds.
+// The supported databases.
 const (
-	// PostgreSQL, from version 12.
+	// PostgreSQL from version 12.
 	PostgreSQL Dialect = iota + 1
 	// MySQL from 8.0 and MariaDB from 10.5, with InnoDB.
 	MySQL
-	// SQLite, from 3.35. It has one writer at a time: a transaction that checks waits for the others to end (busy_timeout).
+	// SQLite from 3.35. It has one writer at a time: a transaction that checks waits for the others to end (busy_timeout).
 	SQLite
 )
 
-// statements are what a fence asks of a database. Their arguments are a resource and a token, in the order in which they are named.
+// statements are the SQL statements of a fence. Their arguments are a resource and a token.
 type statements struct {
-	// both raises the mark if that is below the token, and holds it. Where there is none, share holds it first, and raise comes after.
+	// both raises the mark if it is below the token, and holds it. Dialects without it use share first and then raise.
 	both string
-	// share holds the mark against being raised.
+	// share holds the mark, so that others can't raise it.
 	share, raise string
-	// first makes a mark of 0 unless there is one, where both does not. firstAlways: it comes before the mark is held. On MySQL to look for one that is not there
-	// locks the gap for everybody, and those who look at one time keep each other from filling it for ever.
+	// first stores a mark of 0 if there is no mark, for dialects whose both does not do that. firstAlways: it runs before the mark is held. On MySQL, a
+	// locking read of a missing row locks the gap for everybody, and concurrent readers would prevent each other from inserting the row forever.
 	first       string
 	firstAlways bool
-	// advance raises the mark if that is below the token, also where there is none, and read reads it then.
+	// advance raises the mark if it is below the token or missing. read reads it afterwards.
 	advance, read string
-	// once is the step table's.
+	// once inserts into the table of steps.
 	once string
 }
 
@@ -44,7 +44,7 @@ func (f Fence) statements() statements {
 	return s
 }
 
-// stepsBeside is the table of steps that stands beside one of marks.
+// stepsBeside returns the table of steps in the schema of the table of marks.
 func stepsBeside(marks string) string {
 	schema, _, found := strings.Cut(marks, ".")
 	if !found {
@@ -55,8 +55,8 @@ func stepsBeside(marks string) string {
 
 var dialects = map[Dialect]statements{
 	PostgreSQL: {
-		// One statement, and the order within it is this: the mark is raised before it is held, so that no two transactions with one new
-		// token hold it both and then wait for each other.
+		// In this statement the mark is raised before it is held. Otherwise two transactions with the same new token could both hold it and
+		// then wait for each other.
 		both: `WITH raised AS (UPDATE MARKS SET token = $2 WHERE resource = $1 AND token < $2 RETURNING token)
 SELECT token FROM raised
 UNION ALL
@@ -76,7 +76,7 @@ SELECT token FROM (SELECT token FROM MARKS WHERE resource = $1 AND NOT EXISTS (S
 		once:    `INSERT IGNORE INTO STEPS (run, step) VALUES (?, ?)`,
 	},
 	SQLite: {
-		// A write comes first: a transaction that has read can't become a writer once another has written.
+		// The first statement writes, because a transaction that has read can't become a writer after another one has written.
 		both: `INSERT INTO MARKS (resource, token) VALUES (?1, ?2)
 ON CONFLICT (resource) DO UPDATE SET token = max(token, excluded.token) RETURNING token`,
 		share:   `UPDATE MARKS SET token = token WHERE resource = ?1 RETURNING token`,
@@ -114,7 +114,7 @@ var schemas = map[Dialect][]string{
 	},
 }
 
-// Schema are the statements that make the tables of marks and steps where there are none. They may be run again.
+// Schema returns the statements that create the tables of marks and steps if they do not exist. They can be run again.
 func (f Fence) Schema() ([]string, error) {
 	if err := f.validate(); err != nil {
 		return nil, err
@@ -128,7 +128,7 @@ func (f Fence) Schema() ([]string, error) {
 	return all, nil
 }
 
-// Script is fence.sql: for PostgreSQL and programs in any language the same fence as functions, and a trigger for tables.
+// Script is fence.sql: the same fence for PostgreSQL and programs in any language, as functions and a trigger for tables.
 //
 //go:embed fence.sql
 var Script string

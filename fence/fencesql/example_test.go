@@ -17,7 +17,7 @@ func ExampleFence_Check() {
 	ledger := fencesql.Fence{Resource: fence.ResourceOf(os.Getenv(fence.EnvNamespace), os.Getenv(fence.EnvName)), Dialect: fencesql.PostgreSQL}
 	token, err := fence.ParseToken(os.Getenv(fence.EnvToken))
 	if err != nil {
-		return // no agent has started this program
+		return // this program was not started by an agent
 	}
 	write := func(ctx context.Context, db *sql.DB, entry string) error {
 		tx, err := db.BeginTx(ctx, nil)
@@ -26,7 +26,7 @@ func ExampleFence_Check() {
 		}
 		defer func() { _ = tx.Rollback() }()
 		if err := ledger.Check(ctx, tx, token); err != nil {
-			return err // and nothing more is sent in tx
+			return err // send no more statements in tx
 		}
 		if _, err := tx.ExecContext(ctx, "INSERT INTO entries (entry) VALUES ($1)", entry); err != nil {
 			return err
@@ -35,16 +35,16 @@ func ExampleFence_Check() {
 	}
 	var db *sql.DB // sql.Open of any driver
 	if err := write(context.Background(), db, "interest"); errors.Is(err, fence.ErrStale) {
-		os.Exit(1) // a later tenure has begun: none of this process's writes will be stored any more
+		os.Exit(1) // a later tenure has begun: no more writes of this process will be stored
 	}
 }
 
-// spec.preActivate has the past tenure locked out before the present one starts.
+// In spec.preActivate, Advance locks out the past tenure before the new one starts.
 func ExampleFence_Advance() {
 	ledger := fencesql.Fence{
 		Resource: "default/billing", Dialect: fencesql.PostgreSQL,
 		Strict: true,            // no writer can raise the mark
-		Evict:  5 * time.Second, // the patience with a transaction that stalls
+		Evict:  5 * time.Second, // how long Advance waits for a stalled transaction
 	}
 	var db *sql.DB // under a role that the job's programs do not have
 	token, err := fence.ParseToken(os.Getenv(fence.EnvToken))
@@ -56,7 +56,7 @@ func ExampleFence_Advance() {
 	}
 }
 
-// An attempt of a run leaves out what an earlier one has committed.
+// An attempt of a run skips the steps that an earlier attempt has committed.
 func ExampleFence_Once() {
 	ledger := fencesql.Fence{Resource: "default/billing", Dialect: fencesql.MySQL}
 	step := func(ctx context.Context, tx *sql.Tx, token fence.Token) error {
@@ -73,7 +73,7 @@ func ExampleFence_Once() {
 	_ = step
 }
 
-// The tables are made once, by their owner.
+// The owner of the tables creates them once.
 func ExampleFence_Schema() {
 	statements, err := fencesql.Fence{Resource: "default/billing", Dialect: fencesql.SQLite, Table: "billing_marks"}.Schema()
 	if err != nil {

@@ -1,6 +1,6 @@
--- The fence for PostgreSQL, for programs in any language: a write of a past tenure can't be committed.
+-- The fence for PostgreSQL, for programs in any language: a past tenure can't commit a write.
 --
--- Run it as a role that owns nothing else and that no program uses; it may be run again:
+-- Run this script as a role that owns nothing else and that no program uses. It can be run again:
 --
 --   psql -v ON_ERROR_STOP=1 -f fence.sql
 --
@@ -8,16 +8,16 @@
 --
 --   SELECT fence.assert('billing/reconcile', 34);       -- the resource, and the token from $FENCING_TOKEN
 --
--- Or let tables refuse what comes without (SELECT fence.protect('entries', 'billing/reconcile'), as the table's owner), and say in each
--- transaction which token is meant; a pooler that hands the connection on hands no token on with it:
+-- Or make tables refuse writes without a token: run SELECT fence.protect('entries', 'billing/reconcile') as the table's owner, and set the
+-- token in each transaction. The token ends with the transaction, so a pooler does not pass it on with the connection:
 --
 --   SELECT fence.use(34);
 --   INSERT INTO entries …
 --
 -- Refusals have an SQLSTATE of their own: FE412 stale, FE428 missing, FE400 malformed, FE425 ahead of a strict mark.
 --
--- What passes it: the tables' owner, superusers, and who may set session_replication_role. Programs must be none of these. A trigger of a
--- partitioned table does not see statements that name a partition: protect the partitions too.
+-- The fence does not stop the tables' owner, superusers, and roles that can set session_replication_role. Programs must not use such a role.
+-- A trigger of a partitioned table does not see statements that name a partition: protect the partitions too.
 
 CREATE SCHEMA IF NOT EXISTS fence;
 GRANT USAGE ON SCHEMA fence TO PUBLIC;
@@ -32,7 +32,7 @@ CREATE TABLE IF NOT EXISTS fence.steps (
 );
 REVOKE ALL ON fence.marks, fence.steps FROM PUBLIC;
 
--- assert holds the mark until the transaction ends, and raises it where the token is higher; it fails where that is lower.
+-- assert holds the mark until the transaction ends. It raises the mark if the token is higher, and fails if the token is lower.
 CREATE OR REPLACE FUNCTION fence.assert(resource text, token bigint) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -46,7 +46,7 @@ BEGIN
     RAISE EXCEPTION 'fencing token % is malformed', token USING ERRCODE = 'FE400', HINT = 'pass the number in $FENCING_TOKEN';
   END IF;
   LOOP
-    -- Raised before it is held: two transactions with one new token would hold it both, and then wait for each other.
+    -- The mark is raised before it is held. Otherwise two transactions with the same new token could both hold it and then wait for each other.
     UPDATE fence.marks m SET token = assert.token WHERE m.resource = assert.resource AND m.token < assert.token AND NOT m.strict;
     SELECT * INTO held FROM fence.marks m WHERE m.resource = assert.resource FOR SHARE;
     EXIT WHEN FOUND;
@@ -61,23 +61,23 @@ BEGIN
   END IF;
 END $$;
 
--- advance raises the mark without a write. When it is committed, no transaction with a lower token is open that could commit.
+-- advance raises the mark without a write. Once it is committed, no open transaction with a lower token can commit.
 CREATE OR REPLACE FUNCTION fence.advance(resource text, token bigint, strict boolean DEFAULT NULL) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
   IF resource IS NULL OR resource !~ '^[A-Za-z0-9._/:@-]{1,200}$' THEN
     RAISE EXCEPTION 'fencing resource % is malformed', quote_nullable(resource) USING ERRCODE = 'FE400';
   ELSIF token IS NULL OR token < 1 THEN
-    RAISE EXCEPTION 'fencing token % is none', quote_nullable(token::text) USING ERRCODE = 'FE400';
+    RAISE EXCEPTION 'fencing token % is missing or below 1', quote_nullable(token::text) USING ERRCODE = 'FE400';
   END IF;
   INSERT INTO fence.marks AS m (resource, token, strict) VALUES (resource, token, coalesce(strict, false))
     ON CONFLICT ON CONSTRAINT marks_pkey DO UPDATE SET token = greatest(m.token, excluded.token), strict = coalesce(advance.strict, m.strict);
   PERFORM fence.assert(resource, token);
 END $$;
-REVOKE EXECUTE ON FUNCTION fence.advance(text, bigint, boolean) FROM PUBLIC; -- in strict mode nobody else is to move the mark
+REVOKE EXECUTE ON FUNCTION fence.advance(text, bigint, boolean) FROM PUBLIC; -- in strict mode no other role may move the mark
 
--- strict has only advance raise the mark from now on, or every write again. A job that advances by itself is made strict before its
--- first tenure, so that nobody writes before it has.
+-- strict decides what raises the mark from now on: only advance (true), or every write (false). For a job that calls advance, set it before the
+-- first tenure, so that no write passes before the first advance.
 CREATE OR REPLACE FUNCTION fence.strict(resource text, strict boolean DEFAULT true) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -89,7 +89,7 @@ BEGIN
 END $$;
 REVOKE EXECUTE ON FUNCTION fence.strict(text, boolean) FROM PUBLIC;
 
--- use says which token the rest of the transaction writes with, for tables that are protected.
+-- use sets the token for the rest of the transaction, for protected tables.
 CREATE OR REPLACE FUNCTION fence.use(token bigint) RETURNS void
 LANGUAGE sql SET search_path = pg_catalog, pg_temp AS $$
   SELECT set_config('fence.token', coalesce(token::text, ''), true);
@@ -99,7 +99,7 @@ $$;
 CREATE OR REPLACE FUNCTION fence.guard() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-  -- NULL where it was never set, and '' where a transaction before has: no token, both.
+  -- NULL if it was never set, '' if an earlier transaction has set it: in both cases there is no token.
   token text := nullif(current_setting('fence.token', true), '');
 BEGIN
   IF token !~ '^[1-9][0-9]{0,18}$' OR token::numeric > 9223372036854775807 THEN
@@ -109,7 +109,7 @@ BEGIN
   RETURN NULL;
 END $$;
 
--- protect has a table refuse what is written without the resource's token. It is called by the table's owner.
+-- protect makes a table refuse writes without the resource's token. The table's owner must call it.
 CREATE OR REPLACE FUNCTION fence.protect(of regclass, resource text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -120,12 +120,12 @@ BEGIN
     'FOR EACH STATEMENT EXECUTE FUNCTION fence.guard(%L)', of, resource);
 END $$;
 
--- once notes a step of a run, and says whether it is the first time. All attempts of a run have one $SINGLETONJOB_RUN_ID.
+-- once records a step of a run, and returns whether it is the first time. All attempts of a run have the same $SINGLETONJOB_RUN_ID.
 CREATE OR REPLACE FUNCTION fence.once(run text, step text) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
   IF run IS NULL OR step IS NULL OR run = '' OR step = '' THEN
-    RAISE EXCEPTION 'a run and a step have names, not % and %', quote_nullable(run), quote_nullable(step) USING ERRCODE = 'FE400';
+    RAISE EXCEPTION 'run % and step % must both be non-empty', quote_nullable(run), quote_nullable(step) USING ERRCODE = 'FE400';
   END IF;
   INSERT INTO fence.steps (run, step) VALUES (run, step) ON CONFLICT ON CONSTRAINT steps_pkey DO NOTHING;
   RETURN FOUND;

@@ -1,13 +1,12 @@
-// Package fencesql is the fence for databases: a write of a past tenure can't be committed.
+// Package fencesql is the fence for SQL databases: a past tenure can't commit a write.
 //
-// The check is one statement within the caller's own transaction. It holds a lock on the resource's mark until that
-// transaction ends, so a later tenure can't raise the mark between the check and the commit, and a transaction that has checked
-// before the mark was raised can't commit after it. This holds at every isolation level. A plain SELECT of the mark would not do:
-// on PostgreSQL it lets the past tenure commit at READ COMMITTED, REPEATABLE READ and SERIALIZABLE alike.
+// The check is one statement in the caller's own transaction. It holds a lock on the resource's mark until that transaction ends. A later
+// tenure therefore can't raise the mark between the check and the commit. This holds at every isolation level. A plain SELECT of the mark
+// would not be enough: on PostgreSQL it lets the past tenure commit at READ COMMITTED, REPEATABLE READ and SERIALIZABLE alike.
 //
 //	tx, err := db.BeginTx(ctx, nil)
 //	…
-//	if err := ledger.Check(ctx, tx, token); err != nil { … } // then nothing of it is to be committed
+//	if err := ledger.Check(ctx, tx, token); err != nil { … } // roll back
 //	_, err = tx.ExecContext(ctx, "INSERT INTO entries …")
 //	…
 //	err = tx.Commit()
@@ -15,19 +14,18 @@
 // # What it guarantees
 //
 // Once a write with a token was committed, or [Fence.Advance] has returned, no transaction that checks a lower token commits. Writers
-// with the same token run side by side.
+// with the same token run concurrently.
 //
-// # What it can't
+// # What it does not guarantee
 //
-// It guards what is written in the same transaction, and only where every writer checks: see fence.sql for triggers that make
-// them. A database that lost committed transactions (a failover to an asynchronous replica, a restore) may have lost the mark with
-// them: advance it again. A transaction of a past tenure that is stalled holds the mark until it ends, as any lock: [Fence.Advance]
-// can end it ([Fence.Evict]).
+// It guards only writes in the same transaction, and only if every writer checks: fence.sql has triggers that enforce the check. A database
+// that lost committed transactions (in a failover to an asynchronous replica, or a restore) may have lost the mark too: advance it again.
+// A stalled transaction of a past tenure holds the mark until it ends, like any lock. [Fence.Advance] can end it ([Fence.Evict]).
 //
 // # Errors
 //
-// Refusals are those of [fence.Gate]. Any other error is the database's. Like all errors within a transaction it ends that transaction;
-// those that ask for a retry (a serialization failure, a deadlock) ask for the whole transaction again.
+// Refusals are those of [fence.Gate]. All other errors come from the database, and end the transaction. After an error that asks for a retry
+// (a serialization failure, a deadlock), retry the whole transaction.
 package fencesql
 
 import (
@@ -45,27 +43,27 @@ import (
 type Fence struct {
 	Resource fence.Resource
 	Dialect  Dialect
-	// Table holds the marks: DefaultTable if it is empty. It may name its schema: billing.fence_marks. See Dialect.Schema.
+	// Table holds the marks. Empty: DefaultTable. It can name its schema: billing.fence_marks. See [Fence.Schema].
 	Table string
-	// Strict has only Advance raise the mark; see fence.Gate.
+	// Strict lets only Advance raise the mark; see fence.Gate.
 	Strict bool
-	// Evict is how long Advance waits for the transactions of others that hold the mark before it ends their sessions. 0: for ever.
-	// It needs PostgreSQL, and the same role as theirs or pg_signal_backend.
+	// Evict is how long Advance waits for other transactions that hold the mark before it ends their sessions. 0: it waits forever and ends none.
+	// It needs PostgreSQL, and the same role as those sessions or pg_signal_backend.
 	Evict time.Duration
 }
 
-// DefaultTable is where the marks are.
+// DefaultTable is the default table of the marks.
 const DefaultTable = "fence_marks"
 
-// Check holds the mark until tx ends, and reports why what tx writes must not be committed, if so. It is one round trip, on MySQL two, and
-// two more at the first write of a tenure. After an error nothing more is to be sent in tx: where MySQL has ended the transaction because of a
-// deadlock, the next statement would be committed by itself.
+// Check holds the mark until tx ends. An error is the reason why tx must not be committed. It takes one round trip, two on MySQL, and two more at
+// the first write of a tenure. After an error, send no more statements in tx: if MySQL has ended the transaction because of a deadlock, the next
+// statement would be committed by itself.
 func (f Fence) Check(ctx context.Context, tx *sql.Tx, token fence.Token) error {
 	return f.CheckIn(ctx, standard{tx}, token)
 }
 
-// Advance raises the mark to a token in a transaction of its own. When it returns without an error every lower token is refused from then
-// on, and no transaction that has checked one is open. It is for the beginning of a tenure (spec.preActivate), and may be repeated.
+// Advance raises the mark to a token in a transaction of its own. After it returns without an error, every lower token is refused, and no
+// transaction that has checked a lower token is open. It is for the beginning of a tenure (spec.preActivate), and can be repeated.
 func (f Fence) Advance(ctx context.Context, db *sql.DB, to fence.Token) error {
 	if err := f.validate(); err != nil {
 		return err
@@ -90,11 +88,11 @@ func (f Fence) Advance(ctx context.Context, db *sql.DB, to fence.Token) error {
 	return tx.Commit()
 }
 
-// advancing is the isolation that sees the mark as it is after the wait for it.
+// advancing is the isolation level that reads the mark as it is after the wait for its lock.
 var advancing = map[Dialect]sql.IsolationLevel{PostgreSQL: sql.LevelReadCommitted}
 
-// EvictFor ends, as [Fence.Evict] says and until it is stopped, the sessions that tx waits for. exec runs a statement on another
-// connection. tx is to be the one of [Fence.AdvanceIn]: a pooler may give each transaction another session.
+// EvictFor ends the sessions that tx waits for, as described at [Fence.Evict], until stop is called. exec runs a statement on another connection.
+// tx must be the transaction of [Fence.AdvanceIn], because a pooler can give each transaction another session.
 func (f Fence) EvictFor(ctx context.Context, tx Tx, exec func(ctx context.Context, statement string, args ...any) error) (stop func(), err error) {
 	if f.Evict == 0 {
 		return func() {}, nil
@@ -113,7 +111,7 @@ func (f Fence) EvictFor(ctx context.Context, tx Tx, exec func(ctx context.Contex
 				again.Stop()
 				return
 			case <-again.C:
-				// That it fails is seen by what it does not do: Advance goes on waiting, as without it.
+				// The error is ignored: if the statement fails, Advance continues to wait, as it does without Evict.
 				_ = exec(ctx, "SELECT pg_terminate_backend(p) FROM unnest(pg_blocking_pids($1)) AS p", int64(pid))
 			}
 		}
@@ -121,7 +119,7 @@ func (f Fence) EvictFor(ctx context.Context, tx Tx, exec func(ctx context.Contex
 	return func() { cancel(); <-done }, nil
 }
 
-// hold has the mark stand as it is until tx ends, raised to the token where that is higher, and returns it.
+// hold raises the mark to the token if that is higher, holds it until tx ends, and returns it.
 func (f Fence) hold(ctx context.Context, tx Tx, token fence.Token) (fence.Token, error) {
 	s := f.statements()
 	if s.firstAlways && !f.Strict {
@@ -148,7 +146,7 @@ func (f Fence) hold(ctx context.Context, tx Tx, token fence.Token) (fence.Token,
 	return f.held(ctx, tx, s, token)
 }
 
-// held is the mark, held; where one statement does both and the mark may be raised, raised before.
+// held holds the mark and returns it. If one statement can do both and the mark may be raised, it raises the mark before.
 func (f Fence) held(ctx context.Context, tx Tx, s statements, token fence.Token) (fence.Token, error) {
 	query, args := s.share, []any{string(f.Resource)}
 	if s.both != "" && !f.Strict {
@@ -157,7 +155,7 @@ func (f Fence) held(ctx context.Context, tx Tx, s statements, token fence.Token)
 	return tx.QueryToken(ctx, query, args...)
 }
 
-// table is a name that needs no quotes, so that nothing else can be in it.
+// table matches a name that needs no quotes, so that it can't contain SQL.
 var table = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)?$`)
 
 func (f Fence) validate() error {
@@ -165,13 +163,13 @@ func (f Fence) validate() error {
 		return err
 	}
 	if f.Table != "" && !table.MatchString(f.Table) {
-		return fmt.Errorf("fencesql: Table %q is not a name, nor one with its schema, of letters, digits and _", f.Table)
+		return fmt.Errorf("fencesql: Table %q must be a name of letters, digits and _, or schema.name", f.Table)
 	}
 	if f.Dialect < PostgreSQL || f.Dialect > SQLite {
-		return fmt.Errorf("fencesql: Dialect %d is none: PostgreSQL, MySQL or SQLite", f.Dialect)
+		return fmt.Errorf("fencesql: Dialect %d is not valid: set PostgreSQL, MySQL or SQLite", f.Dialect)
 	}
 	if f.Evict < 0 || f.Evict > 0 && f.Dialect != PostgreSQL {
-		return fmt.Errorf("fencesql: Evict %v: only PostgreSQL can tell who holds a mark; elsewhere limit how long a transaction may idle", f.Evict)
+		return fmt.Errorf("fencesql: Evict %v needs PostgreSQL, because other databases can't report which sessions hold a mark: limit the idle time of transactions there", f.Evict)
 	}
 	return nil
 }

@@ -8,11 +8,11 @@ import (
 	"github.com/singletonjob/operator/fence"
 )
 
-// Tx is a transaction of a driver that is none of database/sql. Package fencepgx has that of pgx.
+// Tx is a transaction of a driver without database/sql. Package fencepgx implements it for pgx.
 type Tx interface {
-	// Exec returns how many rows the statement has changed.
+	// Exec returns the number of rows that the statement has changed.
 	Exec(ctx context.Context, statement string, args ...any) (rows int64, err error)
-	// QueryToken returns the number in the first row, or sql.ErrNoRows.
+	// QueryToken returns the number in the first row, or sql.ErrNoRows if there is no row.
 	QueryToken(ctx context.Context, query string, args ...any) (fence.Token, error)
 }
 
@@ -23,7 +23,7 @@ func (f Fence) CheckIn(ctx context.Context, tx Tx, token fence.Token) error {
 	}
 	gate := fence.Gate{Resource: f.Resource, Strict: f.Strict}
 	if _, err := (fence.Gate{Resource: f.Resource}).Accept(0, token); err != nil {
-		return err // no token at all
+		return err // the token is not valid
 	}
 	mark, err := f.hold(ctx, tx, token)
 	if err != nil {
@@ -33,8 +33,8 @@ func (f Fence) CheckIn(ctx context.Context, tx Tx, token fence.Token) error {
 	return err
 }
 
-// AdvanceIn raises the mark in a transaction of any driver: once that is committed, what [Fence.Advance] says holds. It waits for the
-// transactions that hold the mark. On PostgreSQL the transaction is to be READ COMMITTED, and to do nothing else.
+// AdvanceIn raises the mark in a transaction of any driver. Once it is committed, the guarantee of [Fence.Advance] holds. It waits for the
+// transactions that hold the mark. On PostgreSQL, the transaction must be READ COMMITTED and do nothing else.
 func (f Fence) AdvanceIn(ctx context.Context, tx Tx, to fence.Token) error {
 	if err := f.validate(); err != nil {
 		return err
@@ -70,7 +70,7 @@ func (f Fence) OnceIn(ctx context.Context, tx Tx, run, step string) (first bool,
 	}
 	rows, err := tx.Exec(ctx, f.statements().once, run, step)
 	if err != nil {
-		return false, fmt.Errorf("fence %s: note step %s: %w", f.Resource, step, err)
+		return false, fmt.Errorf("fence %s: record step %s: %w", f.Resource, step, err)
 	}
 	return rows == 1, nil
 }

@@ -15,21 +15,21 @@ import (
 	"github.com/singletonjob/operator/fence"
 )
 
-// Adapter is a fenced sink as the conformance suite sees it: for each resource a list to which fenced writes
-// append. All methods are safe for concurrent use.
+// Adapter is a fenced sink as the conformance suite sees it: for each resource, it has a list to which fenced writes
+// append. All methods must be safe for concurrent use.
 type Adapter interface {
-	// Write appends payload to the resource, or refuses. The token is what a writer presents, valid or not;
-	// an adapter whose API takes a [fence.Token] parses it first, as its users do.
-	// No error means that the write is stored. A refusal matches [fence.ErrMissingToken] or
-	// [fence.ErrMalformedToken], or is a [*fence.StaleError] with all its fields. The adapter
-	// retries what its store asks it to retry, such as a serialization failure: any other error fails the suite.
+	// Write appends payload to the resource, or refuses it. The token is the text that a writer presents, valid or not.
+	// An adapter whose API takes a [fence.Token] parses it first, as its users do.
+	// A nil error means that the write is stored. A refusal matches [fence.ErrMissingToken] or
+	// [fence.ErrMalformedToken], or is a [*fence.StaleError] with all its fields. Any other error fails the suite, so
+	// the adapter must retry errors after which its store asks for a retry, such as a serialization failure.
 	Write(ctx context.Context, resource fence.Resource, token, payload string) error
 	// Stored returns the payloads of the resource in the order in which they took effect.
 	Stored(ctx context.Context, resource fence.Resource) ([]string, error)
 }
 
-// Run tests that an adapter fences. Every case opens an adapter of its own and uses resources that no other run
-// uses, so the store behind it may be shared and need not be empty.
+// Run tests that an adapter fences. Every case opens its own adapter and uses resources that no other run
+// uses, so the store behind it can be shared and need not be empty.
 func Run(t *testing.T, open func(t *testing.T) Adapter) {
 	for _, c := range conformance {
 		t.Run(c.name, func(t *testing.T) {
@@ -40,8 +40,8 @@ func Run(t *testing.T, open func(t *testing.T) Adapter) {
 	}
 }
 
-// Fault runs one case of the suite and returns what the adapter does wrong. [Run] is for adapters that are to conform; this is for
-// the test of a mistake, which the suite has to find.
+// Fault runs one case of the suite and returns the fault that it finds. [Run] is for adapters that must conform. Fault is for tests
+// of broken adapters, whose mistake the suite must find.
 func Fault(ctx context.Context, adapter Adapter, name string) error {
 	i := slices.IndexFunc(conformance, func(c conformanceCase) bool { return c.name == name })
 	if i < 0 {
@@ -50,7 +50,7 @@ func Fault(ctx context.Context, adapter Adapter, name string) error {
 	return conformance[i].judge(ctx, adapter)
 }
 
-// conformanceCase returns what the adapter does wrong; so the suite's own tests can see it find fault.
+// conformanceCase is a case of the suite. It returns the fault of the adapter, so that the suite's own tests can check that it finds one.
 type conformanceCase struct {
 	name, why string
 	check     func(*subject) error
@@ -69,19 +69,19 @@ var conformance = []conformanceCase{
 	{"StaleRefused", "the past tenure wakes up after the present one has written", staleRefused},
 	{"RefusalChangesNothing", "a refused write must not move the mark, neither down nor up", refusalChangesNothing},
 	{"NumbersNotStrings", `as a string, "9" sorts after "10"`, numbersNotStrings},
-	{"BeyondDoubles", "a sink that counts in doubles takes 2^53 and 2^53+1 for one number", beyondDoubles},
-	{"MalformedRefused", "what is missing or malformed must not pass as zero, nor poison the mark", malformedRefused},
+	{"BeyondDoubles", "in a sink whose numbers are doubles, 2^53 and 2^53+1 are equal", beyondDoubles},
+	{"MalformedRefused", "a missing or malformed token must not count as zero, and must not damage the mark", malformedRefused},
 	{"ResourcesIndependent", "tokens of different jobs are not comparable", resourcesIndependent},
 	{"ConcurrentTenures", "check and write are one step, whatever falls between them", concurrentTenures},
-	{"ConcurrentWritersOfOneTenure", "a tenure may write from many threads at once", concurrentWritersOfOneTenure},
+	{"ConcurrentWritersOfOneTenure", "a tenure can write from many threads at the same time", concurrentWritersOfOneTenure},
 	{"TokenVectors", "testdata/vectors/tokens.json holds for every adapter", tokenVectors},
 	{"ResourceVectors", "testdata/vectors/resources.json holds for every adapter", resourceVectors},
 	{"GateVectors", "testdata/vectors/gate.json holds for every adapter", gateVectors},
 	{"RestartForgetsNothing", "a mark is as durable as the data it guards", restartForgetsNothing},
-	{"CrashDuringWrites", "what was acknowledged is stored, and its mark with it, whenever the sink dies", crashDuringWrites},
+	{"CrashDuringWrites", "acknowledged writes and their mark are stored, whenever the sink crashes", crashDuringWrites},
 }
 
-// subject is an adapter under test with the few steps that cases are made of.
+// subject is an adapter under test, with the steps that the cases use.
 type subject struct {
 	Adapter
 	ctx context.Context
@@ -120,7 +120,7 @@ func (s *subject) stored(r fence.Resource, want ...string) error {
 		return fmt.Errorf("read what is stored: %w", err)
 	}
 	if strings.Join(got, " ") != strings.Join(want, " ") {
-		return fmt.Errorf("stored is %q, want %q", got, want)
+		return fmt.Errorf("the stored payloads are %q, want %q", got, want)
 	}
 	return nil
 }
@@ -213,8 +213,8 @@ func resourcesIndependent(s *subject) error {
 	)
 }
 
-// concurrentTenures lets tenures that all believe they are the present one write at the same time. No matter who wins, the
-// order of what is stored must be one that a correct sink could have produced.
+// concurrentTenures lets several tenures, each of which believes that it is the current one, write at the same time. Whichever wins, the
+// stored writes must be in an order that a correct sink can produce.
 func concurrentTenures(s *subject) error {
 	const tenures, writesEach = 8, 25
 	var (
@@ -247,7 +247,7 @@ func concurrentTenures(s *subject) error {
 		acked[payload] = true
 		return nil
 	}
-	// A tenure goes on until it has written all, or done wrong once.
+	// A tenure continues until it has written everything or has found a fault.
 	tenure := func(token int64) {
 		var err error
 		for seq := 0; seq < writesEach && err == nil; seq++ {
@@ -309,7 +309,7 @@ func ascending(stored []string) error {
 	return nil
 }
 
-// sameSet: what was acknowledged is stored, once, and what was refused is not.
+// sameSet checks that each acknowledged write is stored once, and no refused write is stored.
 func sameSet(stored []string, acked map[string]bool) error {
 	seen := make(map[string]bool, len(stored))
 	for _, payload := range stored {

@@ -12,11 +12,11 @@ import (
 	"github.com/singletonjob/operator/fence"
 )
 
-// Restarter is an [Adapter] whose sink can crash. The suite then tests what is left.
+// Restarter is an [Adapter] whose sink can crash. The suite then tests what is stored after a crash.
 type Restarter interface {
 	Adapter
-	// Restart ends the sink as a crash does, with all that it keeps in memory only, and returns when it takes writes again. A write
-	// that is under way may fail with any error.
+	// Restart ends the sink as a crash does, so that it loses its memory, and returns when the sink accepts writes again. A write in progress
+	// can fail with any error.
 	Restart(ctx context.Context) error
 }
 
@@ -34,7 +34,7 @@ func restartForgetsNothing(s *subject) error {
 	)
 }
 
-// crashes writes to one resource while the sink dies again and again.
+// crashes writes to one resource while the sink crashes repeatedly.
 type crashes struct {
 	*subject
 	resource fence.Resource
@@ -48,7 +48,7 @@ type crashes struct {
 	faults   []error
 }
 
-// crashDuringWrites has a new tenure begin before each crash. The earlier ones go on writing.
+// crashDuringWrites begins a new tenure before each crash. The earlier tenures continue to write.
 func crashDuringWrites(s *subject) error {
 	const tenures, writers, enough = 3, 4, 20
 	restarter, ok := s.Adapter.(Restarter)
@@ -78,7 +78,7 @@ func crashDuringWrites(s *subject) error {
 	return errors.Join(append(append(failures, c.faults...), err, ascending(stored), c.accounted(stored))...)
 }
 
-// await waits for so many acknowledged writes with a token.
+// await waits until acks writes with a token are acknowledged.
 func (c *crashes) await(token, acks int64) error {
 	for tick := time.NewTicker(5 * time.Millisecond); ; {
 		c.mu.Lock()
@@ -96,7 +96,7 @@ func (c *crashes) await(token, acks int64) error {
 	}
 }
 
-// write goes on until the end, whatever it is told.
+// write continues until the test ends, even if its writes are refused.
 func (c *crashes) write(token int64, writer int) {
 	const pause = 2 * time.Millisecond
 	for seq := 0; ; seq++ {
@@ -140,7 +140,7 @@ func (c *crashes) note(token, before int64, payload string, err error) {
 	}
 }
 
-// accounted: what was acknowledged is stored once, and what was refused is not.
+// accounted checks that each acknowledged write is stored once, and no refused write is stored.
 func (c *crashes) accounted(stored []string) error {
 	want := make(map[string]bool, len(stored))
 	for payload := range c.acked {

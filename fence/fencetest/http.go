@@ -31,7 +31,7 @@ type problem struct {
 	Status   int            `json:"status"`
 	Detail   string         `json:"detail"`
 	Resource fence.Resource `json:"resource,omitempty"`
-	// Set on stale tokens only.
+	// Set for stale tokens only.
 	Presented fence.Token `json:"presented,omitempty"`
 	Highest   fence.Token `json:"highest,omitempty"`
 }
@@ -99,7 +99,7 @@ func readAttempt(w http.ResponseWriter, r *http.Request) (Attempt, error) {
 	return a, nil
 }
 
-// single refuses a repeated header: a sender and a proxy that disagree must not choose the token between them.
+// single refuses a repeated header, because a sender and a proxy could each mean another of its values.
 func single(h http.Header, name string) (string, error) {
 	values := h.Values(name)
 	switch len(values) {
@@ -143,6 +143,6 @@ func refuse(w http.ResponseWriter, a Attempt, err error) {
 func answer(w http.ResponseWriter, mediaType string, status int, body any) {
 	w.Header().Set("Content-Type", mediaType)
 	w.WriteHeader(status)
-	// The status is sent; a client that hung up cannot be told more.
+	// The status is sent already: an error could not be reported to the client.
 	_ = json.NewEncoder(w).Encode(body)
 }

@@ -8,10 +8,10 @@ import (
 	"github.com/singletonjob/operator/fence"
 )
 
-// Report is what the sink saw, resource by resource. All times are the sink's CLOCK_BOOTTIME in nanoseconds.
+// Report sums up what the sink saw, for each resource. All times are the sink's CLOCK_BOOTTIME in nanoseconds.
 type Report struct {
 	Resources []ResourceReport `json:"resources"`
-	// Malformed counts writes refused for want of a readable token or resource.
+	// Malformed counts writes that were refused because their token or resource was missing or malformed.
 	Malformed int `json:"malformed"`
 }
 
@@ -22,8 +22,8 @@ type ResourceReport struct {
 	Highest  fence.Token `json:"highest"`
 	Accepted int         `json:"accepted"`
 	Refused  int         `json:"refused"`
-	// StaleAccepted counts stored writes whose token was below an earlier stored one. It is counted from the
-	// record, not by the gate, and is zero unless the sink is unfenced or broken.
+	// StaleAccepted counts stored writes whose token was lower than that of an earlier stored write. It is counted
+	// from the record, not by the gate, and is zero unless the sink is unfenced or broken.
 	StaleAccepted int `json:"staleAccepted"`
 	// Tenures has one entry for each token, in ascending order.
 	Tenures []TenureReport `json:"tenures"`
@@ -49,12 +49,12 @@ type Change struct {
 	To   fence.Token `json:"to"`
 	// Gap is the time without a writer: from the last stored write of From to the first stored one of To.
 	Gap time.Duration `json:"gapNanos"`
-	// Overlap is how long From went on writing, stored or refused, after the first stored write of To: two
-	// processes were alive. Zero: there was no such write.
+	// Overlap is how long From continued to write, stored or refused, after the first stored write of To, while
+	// both processes were running. Zero: there was no such write.
 	Overlap time.Duration `json:"overlapNanos"`
 }
 
-// Resource finds the report of one resource; it is empty if the sink has seen no write for it.
+// Resource returns the report of one resource. It is empty if the sink has seen no write for it.
 func (r Report) Resource(name fence.Resource) ResourceReport {
 	for _, rr := range r.Resources {
 		if rr.Resource == name {
@@ -64,7 +64,7 @@ func (r Report) Resource(name fence.Resource) ResourceReport {
 	return ResourceReport{Resource: name}
 }
 
-// Tenure finds the tenure with a token; it is empty if the token was never presented.
+// Tenure returns the report of the tenure with a token. It is empty if the token was never presented.
 func (r ResourceReport) Tenure(token fence.Token) TenureReport {
 	for _, t := range r.Tenures {
 		if t.Token == token {
@@ -74,7 +74,7 @@ func (r ResourceReport) Tenure(token fence.Token) TenureReport {
 	return TenureReport{Token: token}
 }
 
-// Summarize makes the report of attempts in the order of their decisions. Malformed writes are no attempts,
+// Summarize returns the report of attempts that are in the order of their decisions. Malformed writes are not attempts,
 // so it leaves their count zero.
 func Summarize(attempts []Attempt) Report {
 	byResource := make(map[fence.Resource][]Attempt)

@@ -1,8 +1,8 @@
-// Package fencetest holds what a sink is tested with: [Run], the conformance suite that every fenced sink
-// passes, and [Sink], a toy sink behind HTTP that checks, records and reports every write, with a [Writer] for
-// its other end.
+// Package fencetest has tools to test sinks. [Run] is the conformance suite that every fenced sink
+// passes. [Sink] is a toy sink with an HTTP API that checks, records and reports every write, and [Writer] is
+// its client.
 //
-// The toy sink keeps mark and data in memory, so both go together when its process ends. It is for
+// The toy sink keeps mark and data in memory, so both are lost when its process ends. It is for
 // demonstrations and tests and has no authentication.
 package fencetest
 
@@ -18,23 +18,23 @@ import (
 type Attempt struct {
 	Resource fence.Resource `json:"resource"`
 	Token    fence.Token    `json:"token"`
-	// Writer is who says that it is the writer: a pod, a process. The sink trusts the token, not the name.
+	// Writer is the writer's own name, such as that of a Pod or process. The sink trusts the token, not the name.
 	Writer string `json:"writer"`
 	// Seq is the writer's own count of its writes.
 	Seq int64 `json:"seq"`
-	// Sent is the writer's CLOCK_BOOTTIME when it sent the write, zero if it does not say. It compares with At
-	// only on one machine.
+	// Sent is the writer's CLOCK_BOOTTIME when it sent the write, zero if unknown. It can be compared with At
+	// only if both processes ran on the same machine.
 	Sent time.Duration `json:"sentNanos,omitempty"`
 	// At is the sink's CLOCK_BOOTTIME when it decided. Attempts are recorded in the order of their decisions.
 	At time.Duration `json:"atNanos"`
-	// Accepted says whether the write was stored. All others were refused as stale.
+	// Accepted reports whether the write was stored. All other attempts were refused as stale.
 	Accepted bool `json:"accepted"`
 }
 
-// Sink is the toy sink. The zero value is ready to use, by any number of goroutines; it must not be copied.
+// Sink is the toy sink. Its zero value is ready to use. It is safe for concurrent use and must not be copied.
 type Sink struct {
-	// Unfenced makes the sink store stale writes too, and record them: it shows what a sink without a
-	// fence would suffer. Set it before the first use.
+	// Unfenced makes the sink store stale writes too, and record them. It shows what happens to a sink without a
+	// fence. Set it before the first use.
 	Unfenced bool
 	// Now replaces the clock. Set it before the first use.
 	Now func() time.Duration
@@ -45,9 +45,9 @@ type Sink struct {
 	malformed int
 }
 
-// Write decides on one write, stores and records it. It sets At and Accepted of what it records, and returns
-// the record. The error is a [*fence.StaleError], or says why the write is no well-formed one; only
-// a write without an error was stored.
+// Write decides on one write, stores it and records it. It sets At and Accepted in the record, and returns
+// the record. The error is a [*fence.StaleError], or says why the write is malformed. A write is stored only if the
+// error is nil.
 func (s *Sink) Write(a Attempt) (Attempt, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -72,15 +72,15 @@ func (s *Sink) Write(a Attempt) (Attempt, error) {
 	return a, err
 }
 
-// countMalformed counts a write that could not even be made an Attempt.
+// countMalformed counts a write that could not be read as an Attempt.
 func (s *Sink) countMalformed() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.malformed++
 }
 
-// Attempts returns what was recorded from the given index on, oldest first: to follow a sink, ask again
-// from the index where the last answer ended.
+// Attempts returns the recorded attempts from the given index on, oldest first. To follow a sink, call it again
+// with the index where the last result ended.
 func (s *Sink) Attempts(from int) []Attempt {
 	s.mu.Lock()
 	defer s.mu.Unlock()

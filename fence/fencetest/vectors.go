@@ -12,40 +12,40 @@ import (
 	"github.com/singletonjob/operator/fence/testdata/vectors"
 )
 
-// Advancer is an [Adapter] whose mark can be raised without a write. The suite then runs the vectors that do so, too.
+// Advancer is an [Adapter] whose mark can be raised without a write. The suite then also runs the vectors that do so.
 type Advancer interface {
 	Adapter
 	// Advance raises the resource's mark to the token, or refuses as Write does.
 	Advance(ctx context.Context, resource fence.Resource, token string) error
 }
 
-// Stricter is an [Advancer] that can have its marks raised by Advance alone.
+// Stricter is an [Advancer] with a strict mode, in which only Advance raises marks.
 type Stricter interface {
 	Advancer
-	// Strict is the same sink, strict. It refuses what is not announced with a [*fence.AheadError].
+	// Strict returns the same sink in strict mode. It refuses tokens that were not announced with a [*fence.AheadError].
 	Strict() Advancer
 }
 
-// Verbatim is an [Adapter] to which a token and a resource are any text. Others, such as headers, cannot carry a line's end or
-// a space at the end: to them the suite presents visible characters only.
+// Verbatim is an [Adapter] that carries any text as a token and a resource. Other adapters, such as those with headers, cannot carry a line
+// break or a trailing space: to them the suite presents visible characters only.
 type Verbatim interface {
 	Adapter
 	Verbatim()
 }
 
-// read gives the cases of one file of vectors.
+// read returns the cases of one file of vectors.
 func read[T any](name string) (cases []T, err error) {
 	text, err := vectors.Files.ReadFile(name)
 	if err == nil {
 		err = json.Unmarshal(text, &cases)
 	}
 	if err == nil && len(cases) == 0 {
-		err = fmt.Errorf("%s holds no case", name)
+		err = fmt.Errorf("%s has no cases", name)
 	}
 	return cases, err
 }
 
-// visible says whether any transport carries a text as it is.
+// visible reports whether every transport carries a text unchanged.
 func visible(s string) bool {
 	return strings.TrimSpace(s) == s && !strings.ContainsFunc(s, func(c rune) bool { return c < ' ' || c > '~' })
 }
@@ -80,7 +80,7 @@ func tokenVectors(s *subject) error {
 		}
 		want, known := wants[v.Error]
 		if !known {
-			return fmt.Errorf("tokens.json wants %q: it is not known", v.Error)
+			return fmt.Errorf("tokens.json has the unknown error %q", v.Error)
 		}
 		if !s.carries(input) {
 			continue
@@ -108,12 +108,12 @@ func resourceVectors(s *subject) error {
 		return err
 	}
 	if _, verbatim := s.Adapter.(Verbatim); !verbatim {
-		return nil // a header, a path or a key has ways of its own to refuse a name
+		return nil // a header, a path or a key can refuse a name in its own way
 	}
 	var failures []error
 	for _, v := range cases {
 		r := fence.Resource(strings.Repeat(v.Input, max(v.Repeat, 1)))
-		// The names are shared with other runs, and the greatest token is never stale.
+		// Other runs use the same names, so the write has the greatest token, which is never stale.
 		err := s.Write(s.ctx, r, fence.Token(math.MaxInt64).String(), "x")
 		if v.Valid && err != nil || !v.Valid && !errors.Is(err, fence.ErrMalformedResource) {
 			failures = append(failures, fmt.Errorf("%s: a write to %.40q ended with: %s, want valid: %t", v.Why, r, outcome(err), v.Valid))
@@ -122,7 +122,7 @@ func resourceVectors(s *subject) error {
 	return errors.Join(failures...)
 }
 
-// gateStep is one of gate.json.
+// gateStep is a step in gate.json.
 type gateStep struct{ Do, Token, Want, Mark string }
 
 func gateVectors(s *subject) error {
@@ -153,7 +153,7 @@ func gateVectors(s *subject) error {
 	return errors.Join(failures...)
 }
 
-// steps does those of one vector, up to the first that this adapter has no way to do.
+// steps runs the steps of one vector, up to the first one that this adapter does not support.
 func (s *subject) steps(steps []gateStep) error {
 	wants := map[string]error{"ok": nil, "stale": fence.ErrStale, "ahead": fence.ErrAhead}
 	r := s.fresh()
@@ -164,7 +164,7 @@ func (s *subject) steps(steps []gateStep) error {
 		case step.Do == "write":
 			err = s.Write(s.ctx, r, step.Token, fmt.Sprint(i))
 		case step.Do != "advance":
-			return fmt.Errorf("step %d does %q: it is not known", i, step.Do)
+			return fmt.Errorf("step %d has the unknown action %q", i, step.Do)
 		case !advances:
 			return s.stored(r, stored...)
 		default:
@@ -183,7 +183,7 @@ func (s *subject) steps(steps []gateStep) error {
 	return s.stored(r, stored...)
 }
 
-// markIs looks at the mark as a stale writer sees it.
+// markIs finds out the mark from the refusal of a stale write.
 func (s *subject) markIs(r fence.Resource, mark string) error {
 	if mark == "0" || mark == "1" {
 		return nil // no token is stale

@@ -16,14 +16,14 @@ type Writer struct {
 	URL      string // of the sink, as "http://127.0.0.1:8080"
 	Resource fence.Resource
 	Token    fence.Token
-	ID       string       // who writes: a pod, a process
+	ID       string       // the writer's name, such as that of a Pod or process
 	Client   *http.Client // nil: http.DefaultClient
 
 	seq int64
 }
 
-// Write sends the next write and waits for the sink's decision. A refusal is a [*fence.StaleError] if the
-// tenure is over. After any other error the write may or may not have been stored.
+// Write sends the next write and waits for the sink's decision. If the tenure is over, the error is a
+// [*fence.StaleError]. After any other error, the write may or may not have been stored.
 func (w *Writer) Write(ctx context.Context) error {
 	w.seq++
 	body, err := json.Marshal(writeBody{Writer: w.ID, Seq: w.seq, Sent: Boottime()})
@@ -56,7 +56,7 @@ func (w *Writer) Write(ctx context.Context) error {
 	return refusal(resp.StatusCode, answer)
 }
 
-// refusal turns a problem into the error that the sink's gate returned.
+// refusal converts a problem to the error that the sink's gate returned.
 func refusal(status int, body []byte) error {
 	var p problem
 	if err := json.Unmarshal(body, &p); err != nil {

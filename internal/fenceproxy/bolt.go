@@ -14,26 +14,26 @@ import (
 	"github.com/singletonjob/operator/fence"
 )
 
-// Bolt keeps marks in a file of bbolt, synced to its disk before Raise returns. One process at a time has it open.
+// Bolt keeps marks in a bbolt file, which is synced to disk before Raise returns. Only one process at a time can have it open.
 type Bolt struct {
 	db    *bbolt.DB
-	quiet time.Time // no mark is raised before
+	quiet time.Time // no mark is raised before this time
 }
 
 var marksBucket = []byte("marks")
 
-// OpenBolt opens or makes the file. It waits for another process to let go of it for as long as that may take. What the one before has left under way, nobody
-// knows: so no mark of the file is raised within drain of now.
+// OpenBolt opens or creates the file. It waits up to wait for another process to close it. Requests of the previous process may still be in progress
+// in the service, so no mark of the file is raised for the duration drain.
 func OpenBolt(file string, wait, drain time.Duration) (*Bolt, error) {
 	db, err := bbolt.Open(file, 0o600, &bbolt.Options{Timeout: wait})
 	if err != nil {
-		return nil, fmt.Errorf("open %s, which one process may have open: %w", file, err)
+		return nil, fmt.Errorf("open %s, which only one process at a time can have open: %w", file, err)
 	}
 	err = db.Update(func(tx *bbolt.Tx) error {
 		_, err := tx.CreateBucketIfNotExists(marksBucket)
 		return err
 	})
-	// The name of a new file lasts only when its folder is on the disk, too.
+	// The name of a new file is durable only after its directory is synced too.
 	if err = errors.Join(err, syncFolder(filepath.Dir(file))); err != nil {
 		return nil, errors.Join(fmt.Errorf("prepare %s: %w", file, err), db.Close())
 	}
@@ -48,7 +48,7 @@ func syncFolder(name string) error {
 	return errors.Join(folder.Sync(), folder.Close())
 }
 
-// Close lets go of the file.
+// Close closes the file.
 func (b *Bolt) Close() error { return b.db.Close() }
 
 // Mark implements fencehttp.Store.
@@ -67,9 +67,9 @@ func (b *Bolt) Raise(ctx context.Context, resource fence.Resource, to fence.Toke
 		return err
 	}
 	if mark > 0 && !pause(ctx, time.Until(b.quiet)) {
-		return fmt.Errorf("wait for what was under way before the start: %w", ctx.Err())
+		return fmt.Errorf("wait for requests that were in progress before the start: %w", ctx.Err())
 	}
-	// Those of other resources that come at the same time are synced together. It may be called again.
+	// Marks of other resources that are raised at the same time are synced together. bbolt can call the function more than once.
 	return b.db.Batch(func(tx *bbolt.Tx) error {
 		mark, err := readMark(tx, resource)
 		if err != nil || mark >= to {
@@ -79,7 +79,7 @@ func (b *Bolt) Raise(ctx context.Context, resource fence.Resource, to fence.Toke
 	})
 }
 
-// pause reports whether ctx has not ended meanwhile.
+// pause waits for d, and reports whether ctx has not ended by then.
 func pause(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -97,7 +97,7 @@ func readMark(tx *bbolt.Tx, resource fence.Resource) (fence.Token, error) {
 		return 0, nil
 	}
 	if len(value) != binary.Size(fence.Token(0)) || !fence.Token(binary.BigEndian.Uint64(value)).Valid() {
-		return 0, fmt.Errorf("the file's mark of %s is %x, which is no token: restore the file, or advance in a new one", resource, value)
+		return 0, fmt.Errorf("the file's mark of %s is %x, which is not a token: restore the file, or advance the mark in a new file", resource, value)
 	}
 	return fence.Token(binary.BigEndian.Uint64(value)), nil
 }

@@ -1,4 +1,4 @@
-// Package fenceproxy is a fence before HTTP services that can't be changed: a reverse proxy that lets a write pass only in its tenure.
+// Package fenceproxy is a fence for HTTP services that can't be changed: a reverse proxy that refuses writes of a past tenure.
 package fenceproxy
 
 import (
@@ -18,33 +18,33 @@ import (
 	"github.com/singletonjob/operator/fence/fencehttp"
 )
 
-// Config is what the proxy's file says, in YAML or JSON. Rules, upstreams and unfencedMethods are taken over while it runs; all else takes a
-// restart.
+// Config is the proxy's configuration file, in YAML or JSON. Changes of rules, upstreams and unfencedMethods apply while the proxy runs; all other
+// changes need a restart.
 type Config struct {
 	// Listen is the address for clients, Admin that for /metrics, /healthz, /readyz and /advance.
 	Listen string `json:"listen,omitempty"`
 	Admin  string `json:"admin,omitempty"`
-	// TLS to serve clients with. Files that change are taken over.
+	// TLS is the certificate for clients. It is read again when its files change.
 	TLS *TLS `json:"tls,omitempty"`
-	// Upstream is where requests go whose rule names none.
+	// Upstream is the service for requests whose rule has no upstream.
 	Upstream string `json:"upstream,omitempty"`
-	// UpstreamCA is a file of certificates in PEM to trust in upstreams, in place of the usual ones.
+	// UpstreamCA is a PEM file with the CA certificates to trust for upstreams, in place of the system's.
 	UpstreamCA string `json:"upstreamCA,omitempty"`
 	Rules      []Rule `json:"rules,omitempty"`
-	// UnfencedMethods pass without a token: GET, HEAD and OPTIONS if there is none.
+	// UnfencedMethods pass without a token. Empty: GET, HEAD and OPTIONS.
 	UnfencedMethods []string `json:"unfencedMethods,omitempty"`
 	Store           Store    `json:"store"`
-	// Strict has only POST /advance raise a mark, whose bearer token is in the file.
+	// Strict lets only POST /advance raise a mark. AdvanceTokenFile has the bearer token for it.
 	Strict           bool   `json:"strict,omitempty"`
 	AdvanceTokenFile string `json:"advanceTokenFile,omitempty"`
-	// Monitor lets everything pass, and counts what would not. It is no fence.
+	// Monitor lets all requests pass, and counts those that would be refused. It does not fence.
 	Monitor bool `json:"monitor,omitempty"`
 	// As in fencehttp.Fence; 0s is no time.
 	Drain    *metav1.Duration `json:"drain,omitempty"`
 	Settle   *metav1.Duration `json:"settle,omitempty"`
 	Patience *metav1.Duration `json:"patience,omitempty"`
-	// ShutdownDelay is how long clients are still let in when the proxy is to end, until all have heard that it is not ready; Shutdown how long
-	// requests under way may go on after that.
+	// ShutdownDelay is how long the proxy still accepts clients after it was asked to end, so that all load balancers learn that it is not ready.
+	// Shutdown is how long requests in progress can continue after that.
 	ShutdownDelay *metav1.Duration `json:"shutdownDelay,omitempty"`
 	Shutdown      *metav1.Duration `json:"shutdown,omitempty"`
 }
@@ -55,7 +55,7 @@ type TLS struct {
 	Key  string `json:"key"`
 }
 
-// Rule is one of fencehttp with an upstream of its own.
+// Rule is a rule of fencehttp with an upstream of its own.
 type Rule struct {
 	Host       string         `json:"host,omitempty"`
 	Path       string         `json:"path,omitempty"`
@@ -65,19 +65,19 @@ type Rule struct {
 	Upstream   string         `json:"upstream,omitempty"`
 }
 
-// Store is one of its fields.
+// Store is where the marks are. Set exactly one field.
 type Store struct {
-	// Bolt is a file on a disk that outlives the process. One replica.
+	// Bolt is a file on a disk that outlives the process. It is for one replica.
 	Bolt string `json:"bolt,omitempty"`
 	// Postgres is for several replicas.
 	Postgres *PostgresConfig `json:"postgres,omitempty"`
 }
 
-// PostgresConfig says which.
+// PostgresConfig is the database of the marks.
 type PostgresConfig struct {
 	// URLFile has the connection string, as postgres://user:password@host/database.
 	URLFile string `json:"urlFile"`
-	// EvictAfter ends the sessions of replicas that do not let go of a mark, counted from when it is first wanted. 0: never; the next tenure waits.
+	// EvictAfter is how long another replica can hold a mark after it is first wanted, before its session is ended. 0: forever; the next tenure waits.
 	EvictAfter metav1.Duration `json:"evictAfter"`
 }
 
@@ -176,7 +176,7 @@ func (c Config) rules() (*fencehttp.Rules, error) {
 	}
 	for _, method := range c.UnfencedMethods {
 		if method == "" || strings.ToUpper(method) != method {
-			return nil, fmt.Errorf("unfencedMethods: %q is no method in upper case", method)
+			return nil, fmt.Errorf("unfencedMethods: %q must be a method in upper case, such as GET", method)
 		}
 	}
 	return fencehttp.NewRules(rules, c.UnfencedMethods...)
@@ -189,7 +189,7 @@ func (c Config) upstream(r Rule) (*url.URL, error) {
 	}
 	u, err := url.Parse(text)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.RawQuery != "" || u.Fragment != "" || u.User != nil {
-		return nil, fmt.Errorf("upstream: %q is no address such as http://ledger:8080", text)
+		return nil, fmt.Errorf("upstream: %q must be an address such as http://ledger:8080", text)
 	}
 	return u, nil
 }
@@ -203,7 +203,7 @@ func marshal(c Config) []byte {
 	return text
 }
 
-// With is the configuration with what another one sets, and with the defaults of what neither does.
+// With returns the configuration overridden by the fields that other sets, with defaults for fields that neither sets.
 func (c Config) With(other Config) Config {
 	c.Listen = cmp.Or(other.Listen, c.Listen, ":8080")
 	c.Admin = cmp.Or(other.Admin, c.Admin, ":9090")

@@ -9,17 +9,17 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// peers are the sessions of all replicas, this one's among them, as they were seen last. What a replica that ended has left under way in the service,
-// nobody knows: so marks are not raised within drain of when one was missed first, nor of the start.
+// peers are the sessions of all replicas, including this one, as last seen. Requests of a replica that ended may still be in progress in the service.
+// Marks are therefore not raised for the duration drain after the start, and after a replica is first missing.
 type peers struct {
 	drain time.Duration
 
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards the fields below
 	seen   []int
 	missed time.Time
 }
 
-// look takes in who is there, and returns for how long no mark is to be raised.
+// look records which sessions are present, and returns how long no mark must be raised.
 func (p *peers) look(present []int, now time.Time) time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -30,7 +30,7 @@ func (p *peers) look(present []int, now time.Time) time.Duration {
 	return p.missed.Add(p.drain).Sub(now)
 }
 
-// presence is the key of the lock that each session has, shared, for the others to see. No resource has such a name.
+// presence is the key of the lock that each session holds, shared, so that the others see it. No resource can have this name.
 var presence = key("who is there")
 
 // querier is a connection or a transaction.
@@ -38,7 +38,7 @@ type querier interface {
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
 }
 
-// present are the sessions that have the lock of presence. The key of a lock is in two halves there.
+// present returns the sessions that hold the lock presence. pg_locks has the key of a lock in two halves.
 func present(ctx context.Context, q querier) ([]int, error) {
 	rows, err := q.Query(ctx, `SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND granted AND objsubid = 1
 AND database = (SELECT oid FROM pg_database WHERE datname = current_database())

@@ -19,8 +19,8 @@ import (
 	"github.com/singletonjob/operator/fence/fencesql"
 )
 
-// Postgres keeps marks for several replicas: docs/decisions/030-a-mark-held-by-replicas.md says why it is right. A replica that has writes under way
-// holds the mark by an advisory lock, shared, of its one session; who raises it takes the lock for itself.
+// Postgres keeps marks for several replicas: docs/decisions/030-a-mark-held-by-replicas.md says why it is correct. A replica with writes in
+// progress holds the mark by a shared advisory lock of its one session. To raise the mark, a replica takes the lock exclusively.
 type Postgres struct {
 	config *pgx.ConnConfig
 	evict  time.Duration
@@ -45,8 +45,8 @@ const (
 	longestWait = time.Minute
 )
 
-// parameters: what a session must not have otherwise. The server ends a session whose replica is gone after 20 s, also when it has sent it what is not
-// acknowledged; the replica gives up what it holds after heartbeat and answerTimeout, which is less. One that stops in the midst of a transaction does not keep others out.
+// parameters are the settings that every session needs. The server ends the session of a lost replica after 20 s, even if it has sent data that is not
+// acknowledged. The replica gives up its marks earlier, after heartbeat and answerTimeout. A replica that stops during a transaction does not block others.
 var parameters = map[string]string{
 	"default_transaction_isolation": "read committed",
 	"tcp_keepalives_idle":           "10", "tcp_keepalives_interval": "5", "tcp_keepalives_count": "2", // seconds
@@ -54,8 +54,8 @@ var parameters = map[string]string{
 	"statement_timeout": "0", "idle_session_timeout": "0", "lock_timeout": "0",
 }
 
-// OpenPostgres connects, and makes the table of marks if there is none. It is that of fencesql. No mark is raised within drain of now, or of the end of
-// another replica.
+// OpenPostgres connects, and creates the table of marks (that of fencesql) if it does not exist. No mark is raised for the duration drain after the
+// start, and after the end of another replica.
 func OpenPostgres(ctx context.Context, url string, drain, evict time.Duration, log *slog.Logger) (*Postgres, error) {
 	config, err := pgx.ParseConfig(url)
 	if err != nil {
@@ -88,7 +88,7 @@ func OpenPostgres(ctx context.Context, url string, drain, evict time.Duration, l
 	})
 }
 
-// with has a connection for what is not held.
+// with runs a function with a connection of its own, outside the session.
 func (p *Postgres) with(ctx context.Context, do func(*pgx.Conn) error) error {
 	conn, err := pgx.ConnectConfig(ctx, p.config)
 	if err != nil {
@@ -98,7 +98,7 @@ func (p *Postgres) with(ctx context.Context, do func(*pgx.Conn) error) error {
 	return do(conn)
 }
 
-// Close lets go of all marks.
+// Close releases all marks.
 func (p *Postgres) Close() error {
 	p.cancel()
 	p.mu.Lock()
@@ -119,16 +119,16 @@ func (p *Postgres) Mark(ctx context.Context, resource fence.Resource) (mark fenc
 	return mark, err
 }
 
-// key is of the lock. Two resources that share one wait for each other, and no more.
+// key returns the key of a resource's lock. Two resources with the same key only wait for each other.
 func key(resource fence.Resource) int64 {
 	sum := sha256.Sum256([]byte("fence-proxy " + resource))
 	return int64(binary.BigEndian.Uint64(sum[:]))
 }
 
-// errRaised ends a wait for what has come to pass.
+// errRaised ends a wait when the mark was raised by another replica.
 var errRaised = errors.New("the mark is raised already")
 
-// Raise implements fencehttp.Store: it asks the replicas to let go, again and again, and waits until all have.
+// Raise implements fencehttp.Store. It asks the replicas repeatedly to release the mark, and waits until all have.
 func (p *Postgres) Raise(ctx context.Context, resource fence.Resource, to fence.Token) error {
 	w := want{resource, to}
 	if mark, err := p.ask(ctx, readQuery, string(resource)); err != nil || mark >= to { // then there is nothing to wait in the queue for
@@ -175,8 +175,8 @@ func (p *Postgres) raise(ctx context.Context, tx pgx.Tx, w want) error {
 	return err
 }
 
-// lock waits until nobody holds the mark, and reads it. Who is killed meanwhile does not stand in the queue, where it keeps all others out, for longer than
-// it would have waited.
+// lock waits until no replica holds the mark, and reads it. The wait has a timeout on the server: a replica that is killed while it waits keeps its
+// place in the queue, and blocks all others, no longer than that.
 func lock(ctx context.Context, tx pgx.Tx, resource fence.Resource) (mark fence.Token, err error) {
 	wait := longestWait
 	if deadline, ends := ctx.Deadline(); ends {
@@ -192,7 +192,7 @@ func lock(ctx context.Context, tx pgx.Tx, resource fence.Resource) (mark fence.T
 	return mark, err
 }
 
-// quiet waits for what replicas that ended may have left under way.
+// quiet waits for requests that replicas which ended may have left in progress.
 func (p *Postgres) quiet(ctx context.Context, tx pgx.Tx) error {
 	now, err := present(ctx, tx)
 	if err != nil {
@@ -204,7 +204,7 @@ func (p *Postgres) quiet(ctx context.Context, tx pgx.Tx) error {
 	return err
 }
 
-// ask has the session ask for a number.
+// ask queries a number in the session.
 func (p *Postgres) ask(ctx context.Context, query string, args ...any) (answer fence.Token, err error) {
 	s, err := p.connected(ctx)
 	if err != nil {
@@ -223,8 +223,8 @@ func (p *Postgres) ask(ctx context.Context, query string, args ...any) (answer f
 	return <-got, nil
 }
 
-// askForIt has who holds a mark know that another waits for it, and ends the sessions of those that do not let go if it may. It stops the wait for
-// what another has done.
+// askForIt notifies the holders of a mark that another replica waits for it. After evict, it ends the sessions of those that do not release it. It
+// stops the wait if another replica has raised the mark.
 func (p *Postgres) askForIt(ctx context.Context, w want, pid uint32, stop context.CancelCauseFunc) {
 	const notify = "SELECT coalesce((SELECT token FROM " + fencesql.DefaultTable + " WHERE resource = $1), 0) FROM pg_notify($2, $3)"
 	for began := time.Now(); ctx.Err() == nil; pause(ctx, askAgain) {
@@ -234,11 +234,11 @@ func (p *Postgres) askForIt(ctx context.Context, w want, pid uint32, stop contex
 			return
 		}
 		if err == nil && p.evict > 0 && time.Since(began) > p.evict {
-			p.log.Warn("a replica does not let go of a mark: its session is ended", "resource", w.resource, "after", p.evict)
+			p.log.Warn("a replica does not release a mark: ending its session", "resource", w.resource, "after", p.evict)
 			_, err = p.ask(ctx, "SELECT count(pg_terminate_backend(b)) FROM unnest(pg_blocking_pids($1)) AS b", pid)
 		}
 		if err != nil && ctx.Err() == nil {
-			p.log.Warn("replicas can't be asked to let go of a mark", "resource", w.resource, "error", err)
+			p.log.Warn("could not ask replicas to release a mark", "resource", w.resource, "error", err)
 		}
 	}
 }

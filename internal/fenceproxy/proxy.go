@@ -34,7 +34,7 @@ const (
 	tlsHandshakeTimeout = 10 * time.Second
 )
 
-// Proxy is the handler for clients, and the one for those who run it.
+// Proxy has the handler for clients and the one for administrators.
 type Proxy struct {
 	fence   *fencehttp.Fence
 	metrics *metrics
@@ -44,7 +44,7 @@ type Proxy struct {
 	ready   atomic.Bool
 }
 
-// site is what may change while the proxy runs.
+// site is the part of the configuration that can change while the proxy runs.
 type site struct {
 	rules     *fencehttp.Rules
 	upstreams []*url.URL // of each rule
@@ -53,7 +53,7 @@ type site struct {
 	transport *http.Transport
 }
 
-// New makes a proxy of a configuration that is valid, and a store.
+// New returns a proxy for a valid configuration and a store.
 func New(c Config, store fencehttp.Store, log *slog.Logger) (*Proxy, error) {
 	p := &Proxy{config: c, metrics: newMetrics(!c.Monitor), log: log}
 	if err := p.Reload(c); err != nil {
@@ -83,7 +83,7 @@ func orNone(d time.Duration) time.Duration {
 	return d
 }
 
-// Reload takes over what may change.
+// Reload applies the fields that can change while the proxy runs.
 func (p *Proxy) Reload(c Config) error {
 	rules, err := c.rules()
 	if err != nil {
@@ -126,7 +126,7 @@ func (p *Proxy) Reload(c Config) error {
 	return nil
 }
 
-// visit is a request with the site as it was when it came: what decides on it, and where it is sent, are of one configuration.
+// visit is a request with the site as it was on arrival, so that the decision and the upstream come from the same configuration.
 type visit struct {
 	site *site
 	to   *url.URL // nil before it has passed
@@ -136,7 +136,7 @@ type visitKey struct{}
 
 func visitOf(r *http.Request) *visit { return r.Context().Value(visitKey{}).(*visit) } //nolint:forcetypeassert // ServeHTTP has put it there
 
-// target is where a request goes; nil where no rule says it.
+// target returns the upstream of a request, or nil if no rule covers it.
 func (s *site) target(r *http.Request) *url.URL {
 	if s.only != nil {
 		return s.only
@@ -147,18 +147,18 @@ func (s *site) target(r *http.Request) *url.URL {
 	return nil
 }
 
-// misleading are headers that have some servers find another host, path or method than those that the rules have seen.
+// misleading are headers that make some servers use another host, path or method than the rules have checked.
 var misleading = []string{
 	"X-Original-Url", "X-Rewrite-Url", "X-Original-Host", "X-Host", "X-Http-Host-Override", "X-Forwarded-Server", "X-Forwarded-Path",
 	"X-Forwarded-Prefix", "X-Forwarded-Port", "X-Original-Method", "X-Forwarded-Method",
 }
 
-// misleads also servers that take _ for -.
+// misleads also finds the spellings that servers which replace _ by - accept.
 func misleads(name string) bool {
 	return strings.HasPrefix(name, "X") && slices.Contains(misleading, textproto.CanonicalMIMEHeaderKey(strings.ReplaceAll(name, "_", "-")))
 }
 
-// forward sends on what has passed.
+// forward returns the handler that sends requests to their upstream.
 func (p *Proxy) forward() http.Handler {
 	proxy := &httputil.ReverseProxy{
 		Transport:     roundTripper(func(r *http.Request) (*http.Response, error) { return visitOf(r).site.transport.RoundTrip(r) }),
@@ -189,17 +189,17 @@ func (p *Proxy) forward() http.Handler {
 	})
 }
 
-// failed answers what the upstream did not. Whether it was carried out is not known.
+// failed answers a request that the upstream did not answer. The upstream may or may not have carried it out.
 func (p *Proxy) failed(w http.ResponseWriter, r *http.Request, err error) {
 	p.log.Warn("upstream did not answer", "method", r.Method, "host", r.Host, "path", r.URL.Path, "error", err)
-	http.Error(w, "the service behind the fence did not answer; whether it did what was asked is not known", http.StatusBadGateway)
+	http.Error(w, "the service behind the fence did not answer; it may or may not have carried out the request", http.StatusBadGateway)
 }
 
 type roundTripper func(*http.Request) (*http.Response, error)
 
 func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// buffers are what bodies are copied by.
+// buffers are the buffers for copying bodies.
 type buffers struct{ pool sync.Pool }
 
 func (b *buffers) Get() []byte {
@@ -216,19 +216,19 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	p.fence.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), visitKey{}, &visit{site: p.site.Load()})))
 }
 
-// Close cuts what is under way.
+// Close cuts the requests in progress.
 func (p *Proxy) Close() { p.fence.Close() }
 
-// NotReady has /readyz say so, before the proxy ends.
+// NotReady makes /readyz report that the proxy is not ready, before it ends.
 func (p *Proxy) NotReady() { p.ready.Store(false) }
 
-// Admin serves who runs the proxy.
+// Admin returns the handler for probes, metrics and /advance.
 func (p *Proxy) Admin() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
 		if !p.ready.Load() {
-			http.Error(w, "it is about to end", http.StatusServiceUnavailable)
+			http.Error(w, "the proxy is about to end", http.StatusServiceUnavailable)
 			return
 		}
 		fmt.Fprintln(w, "ok")
@@ -251,12 +251,12 @@ func (p *Proxy) authorized(next http.Handler) http.Handler {
 
 func (p *Proxy) mayAdvance(r *http.Request) error {
 	if p.config.AdvanceTokenFile == "" {
-		return errors.New("no advanceTokenFile is set: nobody may advance")
+		return errors.New("advanceTokenFile is not set, so no request may advance a mark")
 	}
 	text, err := os.ReadFile(p.config.AdvanceTokenFile)
 	if err != nil {
 		p.log.Error("read advanceTokenFile", "error", err)
-		return errors.New("advanceTokenFile can't be read: nobody may advance")
+		return errors.New("advanceTokenFile can't be read, so no request may advance a mark")
 	}
 	want := strings.TrimSpace(string(text))
 	got, bearer := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")

@@ -606,7 +606,7 @@ func TestConfigThatIsNone(t *testing.T) {
 		"too soon": {func(c *Config) {
 			c.Store = Store{Postgres: &PostgresConfig{URLFile: "x", EvictAfter: *duration(10 * time.Second)}}
 		}, "store.postgres.evictAfter: 10s is not longer than drain (5s) and settle (5s) together"},
-		"a port":     {func(c *Config) { c.Rules[0].Host = "a:80" }, "rules[0]: host \"a:80\" never fits"},
+		"a port":     {func(c *Config) { c.Rules[0].Host = "a:80" }, "rules[0]: host \"a:80\" never matches"},
 		"lower case": {func(c *Config) { c.UnfencedMethods = []string{"get"} }, "unfencedMethods"},
 	} {
 		wrong := good

@@ -42,7 +42,7 @@ func (c Config) OpenStore(ctx context.Context, log *slog.Logger) (fencehttp.Stor
 	return postgres, postgres, err
 }
 
-// Run serves until ctx ends. The configuration is what read returns, at first and whenever reload says so or a file has changed.
+// Run serves until ctx ends. It calls read for the configuration at the start, on reload, and after a file has changed.
 func Run(ctx context.Context, read func() (Config, error), reload <-chan os.Signal, log *slog.Logger) error {
 	seen := fingerprint(read) // before it is read, and before what takes its time: a change meanwhile is seen
 	c, err := read()
@@ -105,13 +105,13 @@ func (p *Proxy) serve(ctx context.Context, clients, admins net.Listener) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), orDefault(p.config.Shutdown, defaultShutdown))
 	defer cancel()
 	if err := server.Shutdown(ctx); err != nil {
-		p.log.Warn("requests under way are cut", "error", err)
+		p.log.Warn("cutting requests in progress", "error", err)
 	}
 	p.Close()
 	return errors.Join(server.Close(), admin.Close())
 }
 
-// follow takes over changes of the configuration.
+// follow applies changes of the configuration.
 func (p *Proxy) follow(ctx context.Context, read func() (Config, error), seen [sha256.Size]byte, reload <-chan os.Signal) {
 	for again := time.NewTicker(lookAgain); ; {
 		select {
@@ -139,18 +139,18 @@ func (p *Proxy) takeOver(read func() (Config, error)) {
 		err = p.Reload(c)
 	}
 	if err == nil && !sameUntilRestart(c, p.config) {
-		err = errors.New("its rules, upstreams and unfencedMethods are in use; all else that has changed takes a restart")
+		err = errors.New("its rules, upstreams and unfencedMethods are in use; the other changes need a restart")
 	}
 	if err != nil {
 		p.metrics.reloaded.Set(0)
-		p.log.Error("the configuration is not in use as it is", "error", err)
+		p.log.Error("the configuration on disk is not fully in use", "error", err)
 		return
 	}
 	p.metrics.reloaded.Set(1)
 	p.log.Info("the configuration was read again")
 }
 
-// sameUntilRestart compares what is not taken over.
+// sameUntilRestart compares the fields that need a restart.
 func sameUntilRestart(a, b Config) bool {
 	for _, c := range []*Config{&a, &b} {
 		c.Upstream, c.UpstreamCA, c.Rules, c.UnfencedMethods = "", "", nil, nil
@@ -173,7 +173,7 @@ func fingerprint(read func() (Config, error)) [sha256.Size]byte {
 type keyPair struct {
 	files TLS
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	changed time.Time
 	pair    *tls.Certificate
 }
@@ -188,7 +188,7 @@ func (k *keyPair) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 			k.pair, k.changed = &pair, info.ModTime()
 		}
 	}
-	if k.pair != nil { // an older one is better than none, while a new one is being written
+	if k.pair != nil { // keep the older certificate while a new one is being written
 		return k.pair, nil
 	}
 	return nil, err

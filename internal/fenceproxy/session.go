@@ -15,14 +15,14 @@ import (
 	"github.com/singletonjob/operator/fence"
 )
 
-// channel is where replicas are asked to let go of marks.
+// channel is the channel on which replicas are asked to release marks.
 const channel = "fence_proxy"
 
 // pgerrcodeOutOfMemory is PostgreSQL's out_of_memory, which a full table of locks is, too.
 const pgerrcodeOutOfMemory = "53200"
 
-// A session that has not answered for this long is given up, and with it all that it holds. Together they are less than the time after which
-// the server gives up a replica that it does not hear of.
+// A session that has not answered for this long is given up, with all marks that it holds. Together these times are shorter than the time after
+// which the server gives up a silent replica.
 const (
 	heartbeat     = 2 * time.Second
 	answerTimeout = 5 * time.Second
@@ -37,7 +37,7 @@ type session struct {
 	lost  chan struct{} // closed when it has ended
 	heard atomic.Int64  // boottime when the last question was sent that was answered
 
-	mu        sync.Mutex // guards what follows
+	mu        sync.Mutex // guards the fields below
 	queue     []*command
 	interrupt context.CancelFunc // of listening
 	holds     map[*held]struct{}
@@ -62,7 +62,7 @@ type held struct {
 
 var errSessionLost = errors.New("the session with PostgreSQL has ended")
 
-// begin has the server know of the session, and tells who else there is.
+// begin registers the session on the server, and records the other sessions.
 func (s *session) begin(ctx context.Context) error {
 	sent := boottime()
 	if _, err := s.conn.Exec(ctx, "LISTEN "+channel); err != nil {
@@ -75,7 +75,7 @@ func (s *session) begin(ctx context.Context) error {
 	return s.beat(ctx, s.conn)
 }
 
-// beat asks for a sign of life, and who else is there.
+// beat checks that the server answers, and records the other sessions.
 func (s *session) beat(ctx context.Context, conn *pgx.Conn) error {
 	now, err := present(ctx, conn)
 	if err == nil {
@@ -84,7 +84,7 @@ func (s *session) beat(ctx context.Context, conn *pgx.Conn) error {
 	return err
 }
 
-// fresh reports whether the server has answered of late. Time goes on while this process, or its machine, is suspended.
+// fresh reports whether the server has answered recently. The clock also runs while this process or its machine is suspended.
 func (s *session) fresh() bool {
 	return boottime()-time.Duration(s.heard.Load()) <= heartbeat+answerTimeout
 }
@@ -92,7 +92,7 @@ func (s *session) fresh() bool {
 // confirm asks whether the session lives.
 func (s *session) confirm(ctx context.Context) error { return s.do(ctx, s.beat) }
 
-// run serves commands, and tells who wants what, until the session ends.
+// run serves commands and handles notifications until the session ends.
 func (s *session) run(ctx context.Context) {
 	defer s.end()
 	for {
@@ -122,7 +122,7 @@ func (s *session) listens(cancel context.CancelFunc) {
 	}
 }
 
-// serve does what waits, or, where that is due, asks the server for a sign of life. It reports whether the session lives.
+// serve runs the waiting commands, or sends a heartbeat if one is due. It reports whether the session is alive.
 func (s *session) serve(ctx context.Context, due bool) bool {
 	s.mu.Lock()
 	queue := s.queue
@@ -155,7 +155,7 @@ func (s *session) carryOut(ctx context.Context, c *command) error {
 	return err
 }
 
-// ask has the session's goroutine do something.
+// ask queues a function for the session's goroutine.
 func (s *session) ask(ctx context.Context, f func(context.Context, *pgx.Conn) error) *command {
 	c := &command{ctx: ctx, do: f, done: make(chan struct{})}
 	s.mu.Lock()
@@ -167,7 +167,7 @@ func (s *session) ask(ctx context.Context, f func(context.Context, *pgx.Conn) er
 	return c
 }
 
-// do has it done, and waits. When ctx ends before, it may be done all the same.
+// do runs a function in the session's goroutine and waits for it. If ctx ends before, the function may still run.
 func (s *session) do(ctx context.Context, f func(context.Context, *pgx.Conn) error) error {
 	c := s.ask(ctx, f)
 	select {
@@ -236,7 +236,7 @@ func unlock(ctx context.Context, conn *pgx.Conn, resource fence.Resource) error 
 	return err
 }
 
-// release lets go of a mark.
+// release releases a mark.
 func (s *session) release(h *held) {
 	s.mu.Lock()
 	_, held := s.holds[h]
@@ -247,11 +247,11 @@ func (s *session) release(h *held) {
 		return
 	}
 	if err := s.do(context.Background(), func(ctx context.Context, conn *pgx.Conn) error { return unlock(ctx, conn, h.resource) }); err != nil {
-		s.log.Warn("a mark was let go of with its session", "resource", h.resource, "error", err)
+		s.log.Warn("a mark was released by ending its session", "resource", h.resource, "error", err)
 	}
 }
 
-// want is what a replica that is to raise a mark asks for.
+// want is the request of a replica that waits to raise a mark.
 type want struct {
 	resource fence.Resource
 	to       fence.Token
@@ -259,8 +259,8 @@ type want struct {
 
 func (w want) String() string { return fmt.Sprintf("%d %d %s", key(w.resource), w.to, w.resource) }
 
-// concerns reports whether a hold is in the way of who asks. Who asks for a mark that stands has been late: to let go for it would cut writes of the
-// present tenure.
+// concerns reports whether a hold blocks the replica that asks. A request for a mark that is already reached is late: releasing the hold for it would
+// cut writes of the current tenure.
 func concerns(h *held, payload string) bool {
 	var asked int64
 	var w want
@@ -270,7 +270,7 @@ func concerns(h *held, payload string) bool {
 	return h.resource != w.resource || h.mark < w.to // two resources may share a lock
 }
 
-// asked tells those who hold the mark that another is to raise.
+// asked notifies the holders of a mark that another replica waits to raise it.
 func (s *session) asked(payload string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -281,7 +281,7 @@ func (s *session) asked(payload string) {
 	}
 }
 
-// end loses all that is held, before anything else.
+// end first marks all holds as lost.
 func (s *session) end() {
 	s.mu.Lock()
 	for h := range s.holds {

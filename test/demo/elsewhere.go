@@ -10,7 +10,7 @@ import (
 )
 
 func main() {
-	fmt.Fprintf(os.Stderr, "The demo runs pods as plain processes and watches their deaths with means that only Linux has; this is %s.\n"+
-		"Run it in any Linux container or machine with Go: no root is needed.\n", runtime.GOOS)
+	fmt.Fprintf(os.Stderr, "The demo needs Linux, because it runs Pods as plain processes and watches when they end; this is %s.\n"+
+		"Run it in a Linux container or machine with Go. It needs no root.\n", runtime.GOOS)
 	os.Exit(1)
 }

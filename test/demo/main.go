@@ -1,10 +1,10 @@
 //go:build linux
 
-// Command demo shows on this machine, with nothing but Go, what a SingletonJob does: a real etcd and API server, the
-// operator, and three nodes that run pods as plain processes (they are no kubelets). It kills the active process, cuts a
-// node off, freezes a holder and thaws it, and checks everything that it says. It exits with 0 only if all of it was so.
+// Command demo shows what a SingletonJob does, on this machine and with Go only. It runs a real etcd and API server, the
+// operator, and three nodes that run Pods as plain processes, without a kubelet. It kills the active process, cuts off a
+// node, and freezes and thaws a holder. It checks every claim that it prints, and exits with 0 only if all hold.
 //
-// With -keep, or KEEP=1 in the environment, it leaves everything running until Ctrl-C, to try things by hand.
+// With -keep, or KEEP=1 in the environment, it leaves everything running until Ctrl-C, so that you can try things by hand.
 package main
 
 import (
@@ -35,7 +35,7 @@ type demo struct {
 	*terminal
 	*stack.Product
 	root    string
-	kept    bool // run to its end and left for somebody to try
+	kept    bool // the run has ended, and -keep leaves it running for the user
 	claims  claims
 	metered atomic.Value // fence.Resource whose writes are shown
 }
@@ -63,7 +63,7 @@ func run(keep bool) int {
 	err := d.run(ctx, keep)
 	switch {
 	case ctx.Err() != nil && !d.kept:
-		d.say(dim, "stopped; no process is left")
+		d.say(dim, "stopped; all processes have ended")
 		return 130
 	case err != nil:
 		d.say(red, "the demo failed: %v", err)
@@ -72,16 +72,16 @@ func run(keep bool) int {
 	return 0
 }
 
-// watchParent ends the demo when the one that started it, make or the Go tool, is gone without telling.
+// watchParent ends the demo when its parent process, make or the Go tool, has ended without a signal.
 func watchParent(end context.CancelCauseFunc) {
 	for parent := os.Getppid(); os.Getppid() == parent; {
 		time.Sleep(500 * time.Millisecond)
 	}
-	end(errors.New("the parent process is gone"))
+	end(errors.New("the parent process has ended"))
 }
 
-// errUnproved ends a run in which something was not as claimed.
-var errUnproved = errors.New("not everything was as claimed; see ✗ above")
+// errUnproved ends a run in which a claim did not hold.
+var errUnproved = errors.New("some claims did not hold; see ✗ above")
 
 func (d *demo) run(ctx context.Context, keep bool) error {
 	d.print(d.mark(bold, "SingletonJob") + ": exactly one copy acts. Everything runs on this machine; nothing is installed.")
@@ -102,7 +102,7 @@ func (d *demo) run(ctx context.Context, keep bool) error {
 		case 5:
 			end()
 		}
-		// For what hangs: a busy machine is slow. Nothing but the claims decides over success.
+		// The timeout only ends scenes that hang, because a busy machine is slow. Only the claims decide about success.
 		limited, cancel := context.WithTimeout(ctx, 10*time.Minute)
 		err := scene(limited)
 		cancel()
@@ -125,7 +125,7 @@ func (d *demo) run(ctx context.Context, keep bool) error {
 	return nil
 }
 
-// setUp gets and starts everything. stop ends what was started, also after an error.
+// setUp downloads and starts everything. stop ends what was started, also after an error.
 func (d *demo) setUp(ctx context.Context) (stop func(), err error) {
 	var stops []func()
 	stop = func() {
@@ -170,20 +170,20 @@ func (d *demo) setUp(ctx context.Context) (stop func(), err error) {
 	if err != nil {
 		return stop, err
 	}
-	d.note("the operator runs, and three nodes: plain processes, no kubelet, no root")
+	d.note("the operator and three nodes are running, as plain processes without kubelet or root")
 	d.block(nodes)
 	return stop, nil
 }
 
-// keep waits until somebody has tried enough.
+// keep prints commands to try, and waits for Ctrl-C.
 func (d *demo) keep(ctx context.Context) {
-	kill := "# the ledger has no process just now"
+	kill := "# the ledger has no process at the moment"
 	if job, err := d.Job(ctx, namespace, ledger); err == nil {
 		if process, err := d.WriterProcess(namespace, job.Status.ActivePod); err == nil {
 			kill = fmt.Sprintf("kill -9 %d     # the ledger's process: a failover", process.Pid)
 		}
 	}
-	d.print("\n" + d.mark(bold, "Left running. Try:"))
+	d.print("\n" + d.mark(bold, "Everything is still running. Try:"))
 	d.block(fmt.Sprintf(`export KUBECONFIG=%s PATH=%s:$PATH
 %s
 kubectl get singletonjobs -A -o wide --watch
@@ -194,19 +194,19 @@ kubectl -n demo patch sj ledger --type=merge -p '{"spec":{"suspend":true}}'
 kubectl explain sj.spec.lease
 curl -s %s/report                                                                         # what the sink saw
 
-kubectl logs and exec need a kubelet. What containers print is in
+kubectl logs and exec need a kubelet. The output of containers is in
 %s/*/logs. Ctrl-C ends everything.`,
 		d.Plane.Kubeconfig(), d.Plane.Binaries().Dir, kill, d.SinkLink.URL(), d.Cluster.Dir()))
 	d.kept = true
 	<-ctx.Done()
 }
 
-// trouble shows what may explain a failure.
+// trouble prints logs and objects that can explain a failure.
 func (d *demo) trouble() {
 	if d.Product == nil {
 		return
 	}
-	d.print("\nThe operator's last words:")
+	d.print("\nThe operator's last log lines:")
 	var log strings.Builder
 	d.LogTo(&log)
 	lines := strings.Split(strings.TrimSpace(log.String()), "\n")

@@ -31,17 +31,17 @@ const (
 	journal = "journal"
 	// leaseDuration of the jobs in jobs.yaml.
 	leaseDuration = 6 * time.Second
-	// enoughHeld writes on the wire make a stale write certain.
+	// enoughHeld is a number of writes in flight that makes a stale write certain.
 	enoughHeld = 3
-	// steady is how long the standby is watched for requests: four times as long as one waits that asks.
+	// steady is how long the standby is watched for requests: four times the interval of a standby that polls.
 	steady = 2 * time.Second
-	// tries of what a machine that stands still for seconds spoils, since leases are short here.
+	// tries is how often a step is tried, because a machine that stalls for seconds spoils it: leases are short here.
 	tries = 5
 )
 
 // election applies the samples and the demo's job.
 func (d *demo) election(ctx context.Context) error {
-	d.scene("Election", `Two candidates on two nodes. One wins the Lease and starts the process; the other is a warm standby.
+	d.scene("Election", `Two candidates run on two nodes. One acquires the Lease and starts the process. The other is a warm standby.
 		The process writes to the sink every 20 ms, each time with its fencing token.`)
 	if err := d.applyJobs(ctx); err != nil {
 		return err
@@ -58,7 +58,7 @@ func (d *demo) election(ctx context.Context) error {
 		return err
 	}
 	d.check(job.Status.FencingToken == int64(now.token), "the process acts with the token of the Lease",
-		"status and sink both say %d", now.token)
+		"status and sink both have %d", now.token)
 	return d.quietStandby(ctx)
 }
 
@@ -74,7 +74,7 @@ func (d *demo) applyJobs(ctx context.Context) error {
 	if err := d.Plane.Apply(ctx, sample); err != nil {
 		return err
 	}
-	d.note("applied config/samples (to be looked at in the end) and the jobs demo/%s and demo/%s: leases of %v", ledger, journal, leaseDuration)
+	d.note("applied config/samples (checked at the end), and the jobs demo/%s and demo/%s with leases of %v", ledger, journal, leaseDuration)
 	return nil
 }
 
@@ -88,13 +88,13 @@ func (d *demo) await(ctx context.Context, after fence.Token) (tenure, error) {
 	if err != nil {
 		return tenure{}, err
 	}
-	// What the status says now may be a later tenure than the first write's, if the machine is very busy.
+	// On a very busy machine, the status can already show a later tenure than that of the first write.
 	now := tenure{token: max(first.Token, fence.Token(job.Status.FencingToken)), pod: job.Status.ActivePod, node: job.Status.ActiveNode}
 	d.say(cyan, "%s on %s acts with token %d", now.pod, now.node, now.token)
 	return now, nil
 }
 
-// meter prints every second what the sink has seen in it: the active process at work, and the time without one.
+// meter prints every second how many writes the sink received in it. It shows the active process at work, and the time without one.
 func (d *demo) meter(ctx context.Context) {
 	before := d.Sink.Report()
 	for tick := time.NewTicker(time.Second); ; {
@@ -118,8 +118,8 @@ func refusals(n int) string {
 	return fmt.Sprintf(", %d refused", n)
 }
 
-// quietStandby counts what the standby asks of the API server while nothing happens. One that polls would ask each time; one that a busy
-// machine has lost its watch, or brought a tenure, asks once.
+// quietStandby counts the standby's requests to the API server while nothing happens. A standby that polls would send requests in each try. One
+// that has lost its watch on a busy machine, or has begun a tenure, does so once.
 func (d *demo) quietStandby(ctx context.Context) error {
 	holder, standby := 0, 0
 	for try := 0; try < tries && (standby > 0 || holder == 0); try++ {
@@ -131,11 +131,11 @@ func (d *demo) quietStandby(ctx context.Context) error {
 			return err
 		}
 	}
-	d.check(standby == 0 && holder > 0, "the standby only watches", "%d requests of it in %v", standby, steady)
+	d.check(standby == 0 && holder > 0, "the standby only watches", "it sent %d requests in %v", standby, steady)
 	return nil
 }
 
-// requests counts those of the holder and of the standby for a while.
+// requests counts the requests of the holder and of the standby during steady.
 func (d *demo) requests(ctx context.Context, now tenure) (holder, standby int, err error) {
 	begin := time.Now()
 	report := d.Sink.Report().Resource(ledger)
@@ -173,11 +173,11 @@ func (d *demo) current(ctx context.Context) (tenure, *stack.Process, error) {
 
 // killedProcess is a crash of the user's program.
 func (d *demo) killedProcess(ctx context.Context) error {
-	d.scene("The active process is killed", "Its agent lives, sees the end, and releases the Lease: the standby need not wait for anything.")
+	d.scene("The active process is killed", "Its agent is still running, sees the exit, and releases the Lease. The standby takes over without waiting for the lease to expire.")
 	var old, next tenure
 	var killed time.Duration
 	why := ""
-	// Who gets no CPU for long is overtaken by a new agent, or has no time to release before the lease is over.
+	// An agent that gets no CPU for long can be overtaken by a new agent, or cannot release the Lease before it expires.
 	for try := 0; try < tries && (next.pod == old.pod || why != v1alpha1.ChangeProcessExited); try++ {
 		before, process, err := d.current(ctx)
 		if err != nil {
@@ -203,9 +203,9 @@ func (d *demo) killedProcess(ctx context.Context) error {
 	return nil
 }
 
-// reasonOf is why a tenure followed the one before it, as the ledger's history tells it.
+// reasonOf returns why a tenure followed the one before it, according to the ledger's status.history.
 func (d *demo) reasonOf(ctx context.Context, token fence.Token) (reason string, err error) {
-	_, err = d.AwaitJob(ctx, namespace, ledger, fmt.Sprintf("told up to token %d", token), func(job *v1alpha1.SingletonJob) bool {
+	_, err = d.AwaitJob(ctx, namespace, ledger, fmt.Sprintf("history up to token %d", token), func(job *v1alpha1.SingletonJob) bool {
 		for _, h := range job.Status.History {
 			if h.Token == int64(token) {
 				reason = h.Reason
@@ -216,22 +216,22 @@ func (d *demo) reasonOf(ctx context.Context, token fence.Token) (reason string, 
 	return reason, err
 }
 
-// cutOffNode is a partition between a node and the API server. The sink stays within the node's reach.
+// cutOffNode is a partition between a node and the API server. The node can still reach the sink.
 func (d *demo) cutOffNode(ctx context.Context) error {
-	d.scene("A node is cut off from the API server", `The process on it still reaches the sink. Nobody can tell it to stop, so it must do so by itself,
-		before the standby's wait is over.`)
+	d.scene("A node is cut off from the API server", `The process on it still reaches the sink. No component can tell it to stop, so it must stop by itself
+		before the standby takes over.`)
 	writes := 0
-	for try := 0; try < tries && writes == 0; try++ { // who gets no CPU for long may be dead before it can write
+	for try := 0; try < tries && writes == 0; try++ { // a process that gets no CPU for long can end before it can write
 		var err error
 		if writes, err = d.cutOff(ctx); err != nil {
 			return err
 		}
 	}
-	d.check(writes > 0, "the cut-off process had reached the sink all along", "%d of its writes after the cut", writes)
+	d.check(writes > 0, "the cut-off process could still reach the sink", "%d of its writes after the cut", writes)
 	return nil
 }
 
-// cutOff cuts the active process's node off until the next one acts, and counts what the process wrote meanwhile.
+// cutOff cuts off the active process's node until the next process acts, and counts the writes of the process after the cut.
 func (d *demo) cutOff(ctx context.Context) (writes int, err error) {
 	old, process, err := d.current(ctx)
 	if err != nil {
@@ -239,12 +239,12 @@ func (d *demo) cutOff(ctx context.Context) (writes int, err error) {
 	}
 	cut := fencetest.Boottime()
 	process.Node.Cut()
-	d.say(red, "%s is cut off; the process %d of %s goes on writing", process.Node.Name(), process.Pid, old.pod)
+	d.say(red, "%s is cut off; process %d of %s continues to write", process.Node.Name(), process.Pid, old.pod)
 	died, alive, err := process.AwaitDeath(ctx)
 	if err != nil {
 		return 0, err
 	}
-	d.note("process %d is dead, %v after the cut", process.Pid, (died - cut).Round(time.Millisecond))
+	d.note("process %d ended %v after the cut", process.Pid, (died - cut).Round(time.Millisecond))
 	next, err := d.await(ctx, old.token)
 	if err != nil {
 		return 0, err
@@ -258,7 +258,7 @@ func (d *demo) cutOff(ctx context.Context) (writes int, err error) {
 			writes++
 		}
 	}
-	d.safe(alive <= successor.Started, "it was dead before the next one started", "last seen alive at +%.2f s, next started at +%.2f s: %v apart",
+	d.safe(alive <= successor.Started, "the process ended before the next one started", "last seen alive at +%.2f s, next started at +%.2f s: %v apart",
 		(alive - cut).Seconds(), (successor.Started - cut).Seconds(), (successor.Started - alive).Round(time.Millisecond))
 	d.safe(next.token > old.token, "the token grows (cut)", "%d → %d", old.token, next.token)
 	if err := process.Node.Heal(); err != nil {
@@ -268,22 +268,22 @@ func (d *demo) cutOff(ctx context.Context) (writes int, err error) {
 	return writes, nil
 }
 
-// writesWith matches what is on its way to the sink with a token.
+// writesWith matches requests to the sink that carry a token.
 func writesWith(token fence.Token) faultproxy.Match {
 	return func(r *http.Request) bool { return r.Header.Get(fence.HeaderToken) == token.String() }
 }
 
-// frozenHolder freezes a holder with everything it has under way.
+// frozenHolder freezes a holder and its writes in flight.
 func (d *demo) frozenHolder(ctx context.Context) error {
-	d.scene("A holder is frozen past its lease, and thawed", `Agent, leash and process are stopped, and the writes that they have sent are stuck on the wire.
-		No code of ours runs there any more: the kernel's timer must end the process.`)
+	d.scene("A holder is frozen past its lease, and thawed", `Agent, leash and process are stopped, and the writes that they have sent are held back.
+		No code of SingletonJob runs there any more: a timer in the kernel must end the process.`)
 	old, process, err := d.current(ctx)
 	if err != nil {
 		return err
 	}
 	deliver := d.SinkLink.Inject(faultproxy.Hold(), writesWith(old.token))
 	defer deliver()
-	err = observe.Await(ctx, "writes on the wire", func() (bool, any, error) { return d.SinkLink.Held() >= enoughHeld, d.SinkLink.Held(), nil })
+	err = observe.Await(ctx, "writes in flight", func() (bool, any, error) { return d.SinkLink.Held() >= enoughHeld, d.SinkLink.Held(), nil })
 	if err != nil {
 		return err
 	}
@@ -291,7 +291,7 @@ func (d *demo) frozenHolder(ctx context.Context) error {
 	if err := process.Node.Freeze(namespace, old.pod); err != nil {
 		return err
 	}
-	d.say(red, "%s is frozen, with %d writes on the wire", old.pod, d.SinkLink.Held())
+	d.say(red, "%s is frozen, with %d writes in flight", old.pod, d.SinkLink.Held())
 	died, alive, err := process.AwaitDeath(ctx)
 	if err != nil {
 		return err
@@ -305,7 +305,7 @@ func (d *demo) frozenHolder(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	d.safe(alive <= successor.Started, "a frozen process, too, was dead before the next one started", "%v apart", (successor.Started - alive).Round(time.Millisecond))
+	d.safe(alive <= successor.Started, "the frozen process ended before the next one started", "%v apart", (successor.Started - alive).Round(time.Millisecond))
 	d.safe(next.token > old.token, "the token grows (freeze)", "%d → %d", old.token, next.token)
 	if err := process.Node.Thaw(namespace, old.pod); err != nil {
 		return err
@@ -315,10 +315,10 @@ func (d *demo) frozenHolder(ctx context.Context) error {
 	return d.refused(ctx, ledger, old.token, next.token, "late writes of the frozen holder are refused")
 }
 
-// thawedWriter freezes a holder whose process may outlive its lease, and wakes the process before those who watch over it.
+// thawedWriter freezes a holder whose process can outlive its lease, and thaws the process before its agent and leash.
 func (d *demo) thawedWriter(ctx context.Context) error {
-	d.scene("The worst case: a thawed process that acts", `The job demo/journal has onRenewFailure: KeepRunning. Its process may outlive its lease, since its sink checks tokens:
-		so this one sleeps through a takeover, wakes first, and writes. Only the sink can stop it.`)
+	d.scene("The worst case: a process thaws before its agent", `The job demo/journal has onRenewFailure: KeepRunning. Its process can outlive its lease, because its sink checks tokens.
+		This process is frozen during a takeover, thaws before its agent, and writes. Only the sink can stop it.`)
 	d.metered.Store(fence.Resource(journal))
 	job, err := d.AwaitJob(ctx, namespace, journal, "protected", stack.Protected)
 	if err != nil {
@@ -353,11 +353,11 @@ func (d *demo) thawedWriter(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	d.check(true, "its agent, once it runs again, kills it", "%v after the agent's thaw", (died - thawed).Round(time.Millisecond))
+	d.check(true, "the thawed agent kills the process", "%v after the agent's thaw", (died - thawed).Round(time.Millisecond))
 	return nil
 }
 
-// refused waits for the sink's refusals of an old token and checks that it has stored nothing of it since the next one's.
+// refused waits for the sink's refusals of an old token, and checks that no write with it was stored after the first write with the next token.
 func (d *demo) refused(ctx context.Context, resource fence.Resource, old, next fence.Token, what string) error {
 	var report fencetest.ResourceReport
 	err := observe.Await(ctx, "refusals of stale writes", func() (bool, any, error) {
@@ -368,17 +368,17 @@ func (d *demo) refused(ctx context.Context, resource fence.Resource, old, next f
 		return err
 	}
 	stale := report.Tenure(old)
-	began := report.Tenure(next).FirstAccepted // 0 for one that has not written yet
+	began := report.Tenure(next).FirstAccepted // 0 if the tenure has not written yet
 	d.safe(report.StaleAccepted == 0 && (began == 0 || stale.LastAccepted < began), what,
-		"%d attempted with token %d after token %d: %d refused, %d accepted", stale.Refused, old, next, stale.Refused, report.StaleAccepted)
+		"%d writes with token %d after token %d: %d refused, %d accepted", stale.Refused, old, next, stale.Refused, report.StaleAccepted)
 	return nil
 }
 
-// summary shows what is left to read for somebody who was not there, and checks it against what was seen.
+// summary prints what the status, Pods and events show afterwards, and checks it against what the sink has seen.
 func (d *demo) summary(ctx context.Context) error {
-	d.scene("What a person finds afterwards", "")
+	d.scene("What kubectl shows afterwards", "")
 	last := d.Sink.Report().Resource(ledger).Highest
-	job, err := d.AwaitJob(ctx, namespace, ledger, "told in full", func(job *v1alpha1.SingletonJob) bool {
+	job, err := d.AwaitJob(ctx, namespace, ledger, "complete in status.history", func(job *v1alpha1.SingletonJob) bool {
 		return len(job.Status.History) > 0 && job.Status.History[0].Token >= int64(last) && stack.Protected(job)
 	})
 	if err != nil {
@@ -430,22 +430,22 @@ func (d *demo) checkRecords(job *v1alpha1.SingletonJob) {
 			missed++
 		}
 	}
-	d.check(missed == 0 && len(told) > 3, "the status tells every tenure that the sink has seen", "%d tenures, %d not told", len(told), missed)
+	d.check(missed == 0 && len(told) > 3, "status.history has every tenure that the sink has seen", "%d tenures, %d missing", len(told), missed)
 	grows := true
 	for i := 1; i < len(told); i++ {
 		grows = grows && told[i] > told[i-1]
 	}
-	d.safe(grows, "tokens grow with every tenure, and none is told twice", "%v", told)
+	d.safe(grows, "tokens grow with every tenure, and none is listed twice", "%v", told)
 	lives := d.Lives(ledger)
 	violations := observe.Violations(lives, false)
-	d.check(len(lives) > 3, "the sink has seen a process of each tenure", "%d", len(lives))
+	d.check(len(lives) > 3, "the sink has seen a process of each tenure", "%d processes", len(lives))
 	d.safe(len(violations) == 0, "never two processes of the job at once", "%s",
 		strings.Join(append([]string{fmt.Sprintf("%d processes, %d violations", len(lives), len(violations))}, violations...), "; "))
 }
 
-// checkSamples looks at the jobs of config/samples, which ran beside all this.
+// checkSamples checks the jobs of config/samples, which ran during all scenes.
 func (d *demo) checkSamples(ctx context.Context) error {
-	// For what hangs: one whose node was cut off may wait for its lease and its lockDelay still.
+	// The timeout is long because a job whose node was cut off can still be waiting for its lease and its lockDelay.
 	limited, cancel := context.WithTimeout(ctx, 5*time.Minute)
 	defer cancel()
 	var active []string

@@ -13,7 +13,7 @@ import (
 	"github.com/singletonjob/operator/test/observe"
 )
 
-// terminal prints the demo. Colours only mark; without them every line says the same.
+// terminal prints the demo. Colours carry no information of their own.
 type terminal struct {
 	mu     sync.Mutex
 	out    io.Writer
@@ -50,7 +50,7 @@ func (t *terminal) print(text string) {
 	_, _ = fmt.Fprintln(t.out, text)
 }
 
-// scene begins a new part: a title, and what will be done.
+// scene begins a new part with a title and a description.
 func (t *terminal) scene(title, about string) {
 	t.scenes++
 	t.print("\n" + t.mark(bold, fmt.Sprintf("%d  %s", t.scenes, title)))
@@ -68,14 +68,14 @@ func (t *terminal) say(style, format string, args ...any) {
 
 func (t *terminal) note(format string, args ...any) { t.say("0", format, args...) }
 
-// block prints somebody else's output, indented.
+// block prints the output of another program, indented.
 func (t *terminal) block(text string) {
 	for line := range strings.Lines(strings.TrimRight(text, "\n")) {
 		t.print("   " + strings.TrimRight(line, "\n"))
 	}
 }
 
-// Write makes the terminal the progress of what takes long: each line on its own.
+// Write prints the progress of long operations, line by line.
 func (t *terminal) Write(text []byte) (int, error) {
 	for line := range strings.Lines(string(text)) {
 		t.say(dim, "%s", strings.TrimRight(line, "\n"))
@@ -83,7 +83,7 @@ func (t *terminal) Write(text []byte) (int, error) {
 	return len(text), nil
 }
 
-// claim is something that the demo says and has checked.
+// claim is a statement that the demo has checked.
 type claim struct {
 	text, evidence string
 	holds          bool
@@ -91,19 +91,19 @@ type claim struct {
 
 type claims []claim
 
-// check prints a claim with its evidence and keeps it for the end.
+// check prints a claim with its evidence and keeps it for the final table.
 func (d *demo) check(holds bool, text, format string, args ...any) {
 	c := claim{text: text, evidence: fmt.Sprintf(format, args...), holds: holds}
 	d.claims = append(d.claims, c)
 	if holds {
 		d.say(green, "✓ %s: %s", c.text, c.evidence)
 	} else {
-		d.say(red, "✗ NOT SO: %s: %s", c.text, c.evidence)
+		d.say(red, "✗ DOES NOT HOLD: %s: %s", c.text, c.evidence)
 	}
 }
 
-// safe is check for a claim that one process acts, with tokens that grow and nothing stale stored. What breaks it says so by a word that
-// no second run unsays.
+// safe is check for claims of safety: one process acts, tokens grow, and no stale write is stored. If such a claim does not hold, it prints a word
+// that makes the gate fail whatever a second run says.
 func (d *demo) safe(holds bool, text, format string, args ...any) {
 	if !holds {
 		text = observe.Safety + text
@@ -111,7 +111,7 @@ func (d *demo) safe(holds bool, text, format string, args ...any) {
 	d.check(holds, text, format, args...)
 }
 
-// table prints all claims, and is true if each holds and there is one.
+// table prints all claims. It returns true if there is at least one and all hold.
 func (d *demo) table() bool {
 	good := len(d.claims) > 0
 	width := 0

@@ -1,4 +1,4 @@
-// Package vectors has the cases of the fence's rules, as the files beside it hold them for other languages.
+// Package vectors embeds the test cases for the fence's rules. Implementations in other languages read the same files.
 package vectors
 
 import "embed"
