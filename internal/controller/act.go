@@ -218,7 +218,7 @@ func (r *Reconciler) nameTaken(ctx context.Context, o *observation, pod *corev1.
 	}
 	for name, value := range inject.Selector(o.Name) {
 		if live.Labels[name] != value {
-			return refusal{fmt.Errorf("Pod %s/%s exists without the label %s=%s: restore the label, or delete the Pod",
+			return refusal{fmt.Errorf("the Pod %s/%s exists without the label %s=%s: restore the label, or delete the Pod",
 				pod.Namespace, pod.Name, name, value)}
 		}
 	}

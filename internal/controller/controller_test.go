@@ -708,7 +708,7 @@ func TestPodsWithoutLabels(t *testing.T) {
 	label("null")
 	w.until("it says so", func() bool {
 		c := condition(w.status(), v1alpha1.ConditionProgressing)
-		return c.Reason == v1alpha1.ReasonFailedCreate && strings.Contains(c.Message, "pod "+w.key.Namespace+"/"+taken.Name+" exists without the label")
+		return c.Reason == v1alpha1.ReasonFailedCreate && strings.Contains(c.Message, "the Pod "+w.key.Namespace+"/"+taken.Name+" exists without the label")
 	})
 	label(`"job"`)
 	w.until("it serves again", w.serving)

@@ -351,7 +351,7 @@ func TestWhoseThePodsOfAWorkloadAre(t *testing.T) {
 		w.must(err)
 		o.Workload.Others = nil // which job is older may depend on their UIDs
 		p := planOf(&o)
-		if waits := strings.Contains(p, "pods of Deployment/web are left"); waits != c.waits {
+		if waits := strings.Contains(p, "pods of Deployment/web still exist"); waits != c.waits {
 			t.Errorf("%s: waits %v: %s", name, waits, p)
 		}
 		w.must(w.api.Delete(t.Context(), pod, client.GracePeriodSeconds(0)))
