@@ -357,9 +357,9 @@ type SingletonJobStatus struct {
 type FleetRollout string
 
 const (
-	// FleetRolloutWaiting: the job's pods are outdated only because the operator changed, and it is the turn of other jobs.
+	// FleetRolloutWaiting means that the job's pods are outdated only because the operator changed, and it is the turn of other jobs.
 	FleetRolloutWaiting FleetRollout = "Waiting"
-	// FleetRolloutUnderWay: it is the job's turn.
+	// FleetRolloutUnderWay means that it is the job's turn.
 	FleetRolloutUnderWay FleetRollout = "UnderWay"
 )
 

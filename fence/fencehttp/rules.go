@@ -221,7 +221,7 @@ func segments(path string) ([]string, error) {
 		part, _, _ = strings.Cut(part, ";")
 		parts[i] = part
 		if part == "." || part == ".." || part == "" && i > 0 && i < len(parts)-1 {
-			return nil, fmt.Errorf("it has an empty part, or the part . or ..")
+			return nil, fmt.Errorf("it has an empty part, or a part that is . or .., which names another path")
 		}
 	}
 	return parts, nil

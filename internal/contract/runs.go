@@ -299,7 +299,7 @@ func runID(s string) string { return within(s, maxRunID, lowerAndDigits+upper+"-
 
 func uid(s string) string { return within(s, maxUID, lowerAndDigits+upper+"-") }
 
-// within returns s if it is at most most bytes long and consists of these characters, otherwise "".
+// within returns s if it has no more than most bytes and consists of these characters, otherwise "".
 func within(s string, most int, characters string) string {
 	if len(s) > most || strings.Trim(s, characters) != "" {
 		return ""

@@ -132,7 +132,7 @@ func (s Style) shortened(text []rune, most int) string {
 	return string(text[:most-width(gap)-tail]) + gap + string(text[len(text)-tail:])
 }
 
-// Reflow wraps the paragraphs of a text again, into lines of at most most characters.
+// Reflow wraps the paragraphs of a text again, into lines of no more than most characters.
 func Reflow(text string, most int) string {
 	var all []string
 	for paragraph := range strings.SplitSeq(text, "\n\n") {
@@ -141,7 +141,7 @@ func Reflow(text string, most int) string {
 	return strings.Join(all, "\n\n")
 }
 
-// wrapped breaks a text into lines of at most most characters, between words where it can. With 0 it returns one line. All lines
+// wrapped breaks a text into lines of no more than most characters, between words where it can. With 0 it returns one line. All lines
 // but the first are shorter by indent.
 func wrapped(text string, most, indent int) []string {
 	const narrowest = 20 // a narrower terminal wraps lines itself

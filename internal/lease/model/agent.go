@@ -274,7 +274,7 @@ func (a *agent) sends(w *world, m message) {
 	}
 }
 
-// starts starts the program, unless its deadline has passed.
+// starts runs the program, unless its deadline has passed.
 func (a *agent) starts(w *world, s lease.StartChild) {
 	w.say(a.name(), "starts token %d until %s", s.Token, w.local(a, s.Deadline))
 	if a.tree.alive {

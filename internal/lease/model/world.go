@@ -229,7 +229,7 @@ func (w *world) wakes() {
 	}
 }
 
-// opens opens a watch. Its first event is the present Lease.
+// opens begins a watch. Its first event is the present Lease.
 func (w *world) opens(slot int) {
 	a := w.agent(slot)
 	a.stalled, a.kept = false, nil
