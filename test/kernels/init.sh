@@ -1,6 +1,6 @@
 #!/bin/busybox sh
 # PID 1 of a machine that runs tests and is switched off. Its arguments come from the kernel's command line, as variables:
-# cgroups, the version of control groups; run, which tests.
+# cgroups, the version of control groups; run and skip, which tests to run and to skip.
 /bin/busybox --install -s /bin
 export PATH=/usr/bin:/bin HOME=/root
 mount -t proc proc /proc
@@ -32,7 +32,7 @@ for binary in /suites/*; do
   name=${binary##*/}
   echo "### begin $name"
   cd /tmp
-  "$binary" -test.v=test2json -test.timeout=0 -test.run="$run" 2>&1
+  "$binary" -test.v=test2json -test.timeout=0 -test.run="$run" -test.skip="$skip" 2>&1
   echo "### end $name $?"
 done >/dev/ttyS1 </dev/null
 sleep 1 # until it is written

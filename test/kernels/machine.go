@@ -80,7 +80,7 @@ func (m machine) test(ctx context.Context) error {
 		"-nodefaults", "-no-user-config", "-no-reboot", "-display", "none", "-accel", "tcg,thread=single", "-cpu", "max,-cx16", "-smp", "2", "-m", "2G",
 		"-L", filepath.Join(m.tools, "usr/share/seabios"), "-L", filepath.Join(m.tools, "usr/share/qemu"),
 		"-kernel", m.image, "-initrd", filepath.Join(m.work, "initramfs"),
-		"-append", fmt.Sprintf("console=ttyS0 quiet panic=-1 random.trust_cpu=on mitigations=off cgroups=%d run=%s", m.kernel.cgroups, m.pattern),
+		"-append", fmt.Sprintf("console=ttyS0 quiet panic=-1 random.trust_cpu=on mitigations=off cgroups=%d run=%s skip=%s", m.kernel.cgroups, m.pattern, readSources),
 		"-serial", "file:" + console, "-serial", "stdio",
 	})
 	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
