@@ -103,7 +103,7 @@ func TestTwoBeats(t *testing.T) {
 	}
 }
 
-// TestTwoSigners: two at a time, without SingletonJob, sign a height twice. Whoever watches first sees one that signs.
+// TestTwoSigners: two at a time, without SingletonJob, sign a height twice. The test first sees one signer sign.
 func TestTwoSigners(t *testing.T) {
 	t.Parallel()
 	chain := NewChain(t)
