@@ -71,7 +71,7 @@ func checkThenWrite[W any](check func(context.Context, fence.Resource, fence.Tok
 	}
 }
 
-// A holder is a process of its own that writes what it is told, and tells what became of it.
+// A holder is a separate process that writes what the test sends to it, and reports the results.
 const asHolder = "KV_TEST_HOLDER" // kind, address, resource, token, and "unfenced" or nothing
 
 func holder() {
