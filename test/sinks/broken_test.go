@@ -12,7 +12,7 @@ import (
 	"github.com/singletonjob/operator/fence/fencetest"
 )
 
-// homemade is a handwritten fence on a real PostgreSQL. newHomemade returns a correct one; each field breaks it.
+// homemade is a handwritten fence on a real PostgreSQL. newHomemade returns a correct one, and the tests change fields to break it.
 type homemade struct {
 	*adapter
 	hold    string // added to the statement that reads the mark.
