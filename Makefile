@@ -105,7 +105,7 @@ generate: ## Write deepcopy functions, CRD and RBAC (for config/ and the chart),
 	  sort > cmd/agent/dependencies.txt
 
 .PHONY: lint
-lint: ## Run the linters, the import wall and the clock ban among them.
+lint: ## Run the linters, including the import wall and the clock ban.
 	$(GOLANGCI_LINT) run ./...
 
 # Messages and names are not read: only documents and comments.
@@ -114,7 +114,7 @@ words: ## Check the words of documents and comments (CONTRIBUTING.md says how to
 	git ls-files '*.md' '*.go' ':!docs/api.md' ':!*zz_generated*' | xargs $(VALE) --config=tools/words/vale.ini --output=line
 
 .PHONY: build
-build: ## Compile what the tests need, and the control plane, and say how far it is.
+build: ## Compile the control plane and what else the tests need, and report progress.
 	go run ./build/compile -tests -name='tests' ./...
 	go run ./build/compile -tests -race -name='tests with the race detector' $(RACED)
 	go run ./test/controlplane/get >/dev/null
@@ -151,7 +151,7 @@ verdict: ## Judge the results of all the gate's tests so far; flaky tests are li
 	@$(VERDICT) -quiet -list=dist/ci/flaky.txt dist/ci/*.json
 
 .PHONY: sinks
-sinks: ## Run the fences against the stores that they are for: PostgreSQL, MariaDB, SQLite, etcd, Redis, S3 (Debian's postgresql-15, pgbouncer, python3-psycopg2, npm, mariadb-server, redis-server; ~1 min).
+sinks: ## Test the fences against their stores: PostgreSQL, MariaDB, SQLite, etcd, Redis, S3 (Debian's postgresql-15, pgbouncer, python3-psycopg2, npm, mariadb-server, redis-server; ~1 min).
 	cd fence/fencepgx && go vet ./...
 	cd test/sinks && go vet ./... && go test -count=1 -shuffle=on -timeout=20m ./...
 	cd test/sinks/kv && go vet ./... && go test -count=1 -shuffle=on -timeout=20m ./...
@@ -191,7 +191,7 @@ model: ## Explore every state of small worlds with faults around the state machi
 	go run ./internal/lease/model/cmd $(MODEL_ARGS)
 
 .PHONY: mutants
-mutants: ## Put small faults into copies of the tree, one at a time, and print those that no test sees. MUTANTS=pattern or PART=2/4 takes some.
+mutants: ## Put small faults into copies of the tree, one at a time, and print those that no test catches. MUTANTS=pattern or PART=2/4 selects some.
 	go run ./test/mutants -run='$(MUTANTS)' -part=$(or $(PART),1/1) -p=2 -alone='$(API) $(PROCESSES)'
 
 .PHONY: kernels
@@ -217,7 +217,7 @@ verify: ## Regenerate everything and fail on any difference; check sizes, depend
 
 # What VitePress needs is in site/package-lock.json; it has no scripts to run.
 .PHONY: site
-site: ## Build the documentation as a website in dist/site (npm, ~1 min); SITE_BASE=/path/ if it will not be at the top of its host.
+site: ## Build the documentation as a website in dist/site (npm, ~1 min); SITE_BASE=/path/ if it is not at the root of its host.
 	cd site && npm ci --fetch-retries=5 --ignore-scripts --no-audit --no-fund && node_modules/.bin/vitepress build --base '$(SITE_BASE)'
 
 .PHONY: image
@@ -226,7 +226,7 @@ image: ## Write dist/image.tar, an OCI archive of agent, manager and fence-proxy
 	  -version='$(VERSION)' -revision="$$(git rev-parse HEAD)" -output=dist/image.tar
 
 .PHONY: plugin
-plugin: ## Build bin/kubectl-singleton, and what kubectl completes its arguments with.
+plugin: ## Build bin/kubectl-singleton, and the helper for kubectl's shell completion.
 	go build -ldflags='-s -w -X github.com/singletonjob/operator/internal/contract.Version=$(VERSION)' -o bin/kubectl-singleton ./cmd/kubectl-singleton
 	cp cmd/kubectl-singleton/kubectl_complete-singleton bin/
 
@@ -259,11 +259,11 @@ e2e: export NODES = $(call e2e,nodes,$(E2E_ARGS))
 e2e: export QUORUM = $(call e2e,quorum,-run=TestQuorum)
 
 .PHONY: deep
-deep: ## Run the second tier, hours as root: dist/deep/report.md. PARTS="test e2e" takes some.
+deep: ## Run the second tier: dist/deep/report.md (root, hours). PARTS="test e2e" selects some.
 	.ci/deep
 
 .PHONY: bench
-bench: ## Measure failovers beside today's alternatives, on such a Kubernetes: dist/bench.json and dist/bench.svg (root, ~90 min).
+bench: ## Measure failovers beside the usual alternatives, on a real Kubernetes on this machine: dist/bench.json and dist/bench.svg (root, ~90 min).
 	$(MAKE) image PLATFORMS="linux/$$(go env GOARCH)" IMAGE=$(E2E_IMAGE)
 	go run ./test/lab run go run ./test/bench -image=$(E2E_IMAGE) -image-archive=dist/image.tar $(BENCH_ARGS)
 

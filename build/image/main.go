@@ -1,4 +1,4 @@
-// Command image builds the operator's container image without a daemon and without a registry: it compiles the
+// Command image builds the operator's container image without a daemon and without a registry. It compiles the
 // binaries for each platform, puts them on an empty file system and writes an archive:
 //
 //	go run ./build/image -reference=singletonjob/operator:v0.1.0 -output=dist/image.tar

@@ -19,7 +19,7 @@ type faultCase struct {
 	// lasts is how long the fault stays at least, whatever happens meanwhile; after the takeover it stays as long again as
 	// an overlap takes to show.
 	lasts time.Duration
-	// vanishes: to the cluster the holder is gone, and only time can tell. Who has no standby waits for minutes.
+	// vanishes: the cluster can't reach the holder and learns of its loss only by a timeout. A subject without a standby waits for minutes.
 	vanishes bool
 	// after is how long to watch when the fault is healed: old processes may wake up.
 	after time.Duration
@@ -28,7 +28,7 @@ type faultCase struct {
 const (
 	// frozen is longer than any lease here.
 	frozen = 40 * time.Second
-	// overlapShows is how long a fault goes on after the takeover.
+	// overlapShows is how long a fault continues after the takeover.
 	overlapShows = 10 * time.Second
 	// evictionTakes bounds how long the cluster takes to replace the pod of a lost node: 50 s until the node counts as lost,
 	// then 5 min of toleration.

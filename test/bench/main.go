@@ -1,7 +1,7 @@
 //go:build linux
 
-// Command bench runs the same workload, a write to a sink every 20 ms, under SingletonJob and under what people use today,
-// breaks things, and tells for how long nobody wrote, whether two did, and what became of the stale writes.
+// Command bench runs the same workload, a write to a sink every 20 ms, under SingletonJob and under its usual alternatives.
+// It injects faults and reports how long no process wrote, whether two did, and what became of the stale writes.
 //
 // It needs the lab of test/lab, up, with the operator's image loaded: 'make bench' does all that.
 package main

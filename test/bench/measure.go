@@ -16,7 +16,7 @@ import (
 // A Run is what one fault did. Times are in nanoseconds.
 type Run struct {
 	// Takeover is the time from the fault to the first write of another process; nil if none came before the fault was
-	// healed, or, where the same process goes on, at all.
+	// healed, or, where the same process continues, at all.
 	Takeover *time.Duration `json:"takeover,omitempty"`
 	// AfterRenewal is the time from the last stored renewal of the old holder to that write; nil without a Lease.
 	AfterRenewal *time.Duration `json:"afterRenewal,omitempty"`
@@ -74,7 +74,7 @@ func overlap(attempts []fencetest.Attempt, resource fence.Resource, lives []obse
 	return longest
 }
 
-// pause is what may lie between the last write and the end of the watch though the process goes on writing.
+// pause is how long before the end of the watch the last write can lie although the process continues to write.
 const pause = 10 * load.Every
 
 // longestGap is between two stored writes of whichever process, the second of them after the fault, or between the last one

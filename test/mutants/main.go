@@ -1,7 +1,7 @@
 //go:build linux
 
-// Command mutants puts small faults into a copy of the tree, one at a time, runs the tests that have to see each, and prints
-// the survivors: faults that a tired developer could make and no test would tell of.
+// Command mutants puts small faults into a copy of the tree, one at a time, and runs the tests that have to catch each. It
+// prints the survivors: faults that a developer could make and no test would report.
 //
 // The faults are in mutants.txt. One that changes nothing a user could notice says so there, with its reason; all others
 // must be caught. The exit status is 0 only if they were.

@@ -64,7 +64,7 @@ func TestOnce(t *testing.T) {
 	}
 }
 
-// hold begins a session, which goes on, and ends, with what the function that it returns is given.
+// hold begins a session. The function that it returns sends the session its last input, and the session ends.
 func hold(t *testing.T, p *postgres.Server, sql string, variables ...string) func(string) {
 	t.Helper()
 	cmd := p.Psql("", variables...)

@@ -103,7 +103,7 @@ func TestTwoBeats(t *testing.T) {
 	}
 }
 
-// TestTwoSigners: two at a time, without SingletonJob, sign a height twice. Whoever watches first sees one that signs.
+// TestTwoSigners: two at a time, without SingletonJob, sign a height twice. A signer in watch mode detects that another one signs.
 func TestTwoSigners(t *testing.T) {
 	t.Parallel()
 	chain := NewChain(t)
@@ -114,11 +114,11 @@ func TestTwoSigners(t *testing.T) {
 	alone := signer("watch")
 	alone.awaitEnd(t)
 	if said := alone.output.String(); said != "" || !alone.ProcessState.Success() {
-		t.Errorf("who watches while nobody signs says %q: %v", said, alone.ProcessState)
+		t.Errorf("the watching signer says %q while no other signs: %v", said, alone.ProcessState)
 	}
 	signer()
 	eventually(t, "signatures", func() bool { return chain.Heights().Signed > 1 })
-	eventually(t, "signer that is seen by who watches", func() bool { // one that gets no CPU misses heights
+	eventually(t, "signer that the watching one detects", func() bool { // one that gets no CPU misses heights
 		second := signer("watch")
 		second.awaitEnd(t)
 		return strings.HasSuffix(second.output.String(), "is signed by another with this key\n") && !second.ProcessState.Success()

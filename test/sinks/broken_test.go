@@ -12,14 +12,14 @@ import (
 	"github.com/singletonjob/operator/fence/fencetest"
 )
 
-// homemade is a fence as people write it by hand, on a real PostgreSQL. As newHomemade makes it, it is right.
+// homemade is a handwritten fence on a real PostgreSQL. newHomemade returns a correct one, and the tests change fields to break it.
 type homemade struct {
 	*adapter
-	hold    string // what is added to the statement that reads the mark
-	stale   string // what is taken for a stale token
-	lenient bool   // takes none for 0
-	outside bool   // looks at the mark before the transaction
-	forgets bool   // keeps the marks in memory
+	hold    string // added to the statement that reads the mark.
+	stale   string // the condition for a stale token.
+	lenient bool   // accepts an empty token as 0.
+	outside bool   // reads the mark before the transaction.
+	forgets bool   // keeps the marks in memory.
 	pause   *pause
 
 	mu    sync.Mutex

@@ -41,7 +41,7 @@ type order struct {
 	Token       fence.Token
 	Writes      int
 	FrozenIn    int  // this write
-	FrozenAt    step // before it goes on from here
+	FrozenAt    step // before it continues from here
 	Plain       bool // looks at the mark with a plain SELECT
 }
 
@@ -95,8 +95,8 @@ func (o *order) write(ctx context.Context, a *adapter, i int, value string) (err
 	return err, commit
 }
 
-// freeze stops this process, all of its threads. The signal is for the thread that sends it: another one would stop, too, and this one
-// go on until it has.
+// freeze stops this process, all of its threads. The signal is sent to the calling thread: with another thread, this one would
+// run until that one stops.
 func freeze() {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -253,7 +253,7 @@ func (f *frozen) tenures(at step, blocks bool) {
 	first.frozen(f.ctx)
 	f.read()
 	second := begin(f.T, present)
-	if blocks { // nobody can write before the old one goes on; let the present one have tried, if it can
+	if blocks { // nobody can write before the old one continues; let the present one have tried, if it can
 		time.Sleep(200 * time.Millisecond)
 		first.thaw()
 	}
@@ -275,8 +275,8 @@ const (
 	committedAfter  = "33:0 33:1 34:0 34:1 34:2 33:2"
 )
 
-// TestAFrozenProcess: a process is stopped in the middle of a transaction, loses its tenure, and goes on when the next one has
-// written. The database is as if it had never done so.
+// TestAFrozenProcess: a process is stopped in the middle of a transaction, loses its tenure, and continues when the next one has
+// written. The database is as if it had not continued.
 func TestAFrozenProcess(t *testing.T) {
 	for _, k := range kinds {
 		for _, level := range k.levels {

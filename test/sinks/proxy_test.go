@@ -136,7 +136,7 @@ func newService(t *testing.T) *replicas {
 	return s
 }
 
-// serve has a service served until the test ends. Who serves waits for what is under way, so that is let go first.
+// serve serves a service until the test ends. Closing the server waits for requests under way, so they are released first.
 func (s *replicas) serve() (url string) {
 	server := httptest.NewServer(s)
 	s.t.Cleanup(server.Close)

@@ -187,7 +187,7 @@ func TestConformance(t *testing.T) {
 func fresh() fence.Resource { return fence.Resource(fmt.Sprintf("test/%016x", rand.Uint64())) }
 
 // TestAStaleTransactionCannotCommit: a transaction of the past tenure began, and has read, before the present one wrote. Frozen at
-// each of its steps, it can't commit what it goes on to write after the present one has written.
+// each of its steps, it can't commit what it writes after the present one has written.
 func TestAStaleTransactionCannotCommit(t *testing.T) {
 	each(t, func(t *testing.T, a *adapter) {
 		if a.dialect == fencesql.SQLite {

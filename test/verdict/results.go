@@ -53,7 +53,7 @@ func (r *results) readFile(file string) error {
 	return r.read(f)
 }
 
-// read takes events until the end. A line that is none is passed over: linkers and vet write such.
+// read takes events until the end. A line that is not an event is skipped: linkers and vet write such lines.
 func (r *results) read(from io.Reader) error {
 	in := bufio.NewReader(from)
 	for {

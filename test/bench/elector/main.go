@@ -1,6 +1,6 @@
-// Command elector is the benchmark's workload as it is written today without SingletonJob: client-go's leader election
-// with its usual settings, 15 s, 10 s and 2 s, and release on cancel, in a program that runs in a Deployment of two. It is
-// set up as the controllers of Kubernetes itself are.
+// Command elector is the benchmark's workload as it is written today without SingletonJob. It uses client-go's leader
+// election with the usual settings, 15 s, 10 s and 2 s, and release on cancel, and runs in a Deployment of two. It is
+// set up like the controllers of Kubernetes itself.
 package main
 
 import (

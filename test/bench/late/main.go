@@ -1,11 +1,11 @@
 //go:build linux
 
-// Command late measures how late a write of a dead process arrives, which its kernel sends again from the send buffer: what a lockDelay
-// has to outlast at a sink that can't fence.
+// Command late measures how late a write of a dead process can arrive, because the kernel retransmits it from the send buffer. At a sink
+// that can't fence, lockDelay has to outlast this.
 //
-// A process writes on many TCP connections, one line at a time and each answered. All are cut off at once, the process is killed as an agent
-// does it, at the deadline of its lease, and one connection after the other is mended. All of it is on one machine, in a network of its own:
-// it needs root, iproute2 and nftables, and nothing else of the machine. make bench-late
+// A process writes on many TCP connections, one line at a time, and each line is answered. All connections are cut at once, and the process
+// is killed at its lease's deadline, as an agent does it. Then one connection after the other is restored. Everything runs on one machine, in
+// its own network. The command needs root, iproute2 and nftables: run 'make bench-late'.
 package main
 
 import (

@@ -60,7 +60,7 @@ func (s *sink) since(t time.Duration) (all []time.Duration) {
 // every is how often a connection is written to.
 const every = 50 * time.Millisecond
 
-// write goes on until it is killed.
+// write continues until it is killed.
 func write(addresses []string) error {
 	failed := make(chan error)
 	for _, address := range addresses {

@@ -169,7 +169,7 @@ func (l *ledger) missing(job *v1alpha1.SingletonJob) []string {
 	if whole {
 		oldest = 0
 	}
-	// Who acquires and hears of it too late begins no process: such a tenure is told, and is not in the ledger.
+	// An agent that learns too late that it acquired starts no process: such a tenure is in the status, and not in the ledger.
 	var wrong []string
 	if n := int(job.Status.Failovers+job.Status.Handovers) + 1; len(tenures) > 0 && (n < len(tenures) || whole && n != len(told)) {
 		wrong = append(wrong, fmt.Sprintf("%s: %d tenures with a process, %d told, of which %d failovers and %d handovers",

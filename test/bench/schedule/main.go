@@ -1,7 +1,7 @@
 //go:build linux
 
-// Command schedule counts what becomes of the ticks of a schedule while what runs them is broken: of a SingletonJob whose standbys are
-// warm, of one whose candidates are made on demand, and of a CronJob, side by side and under the same faults.
+// Command schedule counts what becomes of the ticks of a schedule under faults. It compares a SingletonJob with warm standbys, one whose
+// candidates are created on demand, and a CronJob, side by side and under the same faults.
 //
 // It needs the lab of test/lab, up, with the operator's image loaded: 'make bench-schedule' does all that.
 package main

@@ -45,8 +45,8 @@ type Change struct {
 	Kept   time.Duration `json:"kept"`
 	// Process is the time between the last write of the old process to the sink and the first of the new one.
 	Process time.Duration `json:"process"`
-	// Proxy is the time to the first answer from when the new process had written and its pod was the only endpoint: what the
-	// client's node took to hear of it.
+	// Proxy is the time to the first answer from when the new process had written and its pod was the only endpoint: how long
+	// the client's node took to learn about it.
 	Proxy time.Duration `json:"proxy"`
 	// Endpoint is the time from the Lease's new token to the new pod being the only endpoint, and Empty the time without any.
 	Endpoint time.Duration `json:"endpoint"`

@@ -1,7 +1,7 @@
 //go:build linux
 
-// Command service measures what a client of a job's Service sees of handovers and failovers: for how long nobody answered it,
-// who did, how much of that was the process's own absence, and when the endpoint followed the Lease.
+// Command service measures what a client of a job's Service sees of handovers and failovers: how long it got no answer, and
+// which process answered. It also measures how long the process itself was absent, and when the endpoint followed the Lease.
 //
 // It needs the lab of test/lab, up, with the operator's image loaded: 'make bench-service' does all that.
 package main

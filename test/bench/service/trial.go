@@ -133,7 +133,7 @@ func (t *trial) settled(ctx context.Context, token fence.Token) error {
 func (t *trial) answered(ctx context.Context, token fence.Token) error {
 	return await(ctx, fmt.Sprintf("answers with a token after %d", token), func() (bool, any, error) {
 		f := t.witness.facts()
-		var heard [2]string   // by each client, of whom
+		var heard [2]string   // by each client, the answering process
 		var last [2]ask.Asked // of each
 		for _, a := range f.asked {
 			client := map[bool]int{true: 1}[a.Kept]

@@ -21,7 +21,7 @@ type faultCase struct {
 func (f faultCase) silent() bool { return f.mend == nil }
 
 const (
-	// stays is how long a fault goes on after the successors have written.
+	// stays is how long a fault continues after the successors have written.
 	stays = 5 * time.Second
 	// blind is how long agents get no answer about their Leases after the fault: so long the processes of the past tenure can write.
 	blind = 10 * time.Second

@@ -1,7 +1,7 @@
 //go:build linux
 
-// Command sinks has a SingletonJob for each kind of sink write to it, with its fence and without, breaks the nodes under their processes, and
-// counts at the sinks which writes of past tenures came and which were stored.
+// Command sinks runs SingletonJobs that write to each kind of sink, with its fence and without, and breaks the nodes under their processes.
+// It counts at the sinks which writes of past tenures arrived and which were stored.
 //
 // The sinks are on the host, which stays. The fence-proxy before the HTTP service is the chart's, on a node that stays. The program fails
 // if a fenced sink stored a stale write or lost an acknowledged one, if none was offered, and if an unfenced one stored none.

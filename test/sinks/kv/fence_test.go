@@ -49,8 +49,8 @@ func finds(t *testing.T, all map[string]broken) {
 	}
 }
 
-// checkThenWrite is the fence that is none: two steps. The first of token 1 pauses between them until a higher one has written, and those wait
-// until it does: whatever the scheduler does, it is the order that the fence is for. It is for ConcurrentTenures alone.
+// checkThenWrite is a broken fence, because it checks and writes in two steps. The first write of token 1 pauses between them until a higher
+// token has written. Higher tokens wait for that pause, so that the scheduler can't change the order. It is for ConcurrentTenures alone.
 func checkThenWrite[W any](check func(context.Context, fence.Resource, fence.Token) error, write func(context.Context, W) error) func(context.Context, fence.Resource, fence.Token, W) error {
 	var first, later sync.Once
 	paused, written := make(chan struct{}), make(chan struct{})
@@ -71,7 +71,7 @@ func checkThenWrite[W any](check func(context.Context, fence.Resource, fence.Tok
 	}
 }
 
-// A holder is a process of its own that writes what it is told, and tells what became of it.
+// A holder is a separate process that writes what the test sends to it, and reports the results.
 const asHolder = "KV_TEST_HOLDER" // kind, address, resource, token, and "unfenced" or nothing
 
 func holder() {
@@ -142,7 +142,7 @@ func (f *frozen) reads() []string {
 	return stored
 }
 
-// freezes has a holder's write on its way to the server when the holder is stopped and its successor writes; then both go on, and the holder writes
+// freezes has a holder's write on its way to the server when the holder is stopped and its successor writes; then both continue, and the holder writes
 // again. It returns what is stored, and what became of the two writes.
 func freezes(t *testing.T, k kind, how string) (f *frozen, stored []string, late [2]string) {
 	server := run(t, k)

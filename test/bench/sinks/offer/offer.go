@@ -168,7 +168,7 @@ type writer struct {
 	untold      []Report // the witness has not heard of them
 }
 
-// loop goes on whatever it is told: the worst behaved writer is the one to test.
+// loop continues whatever the answer is: the worst behaved writer is the one to test.
 func (w *writer) loop(ctx context.Context) {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
