@@ -42,10 +42,10 @@ type trouble struct {
 }
 
 const (
-	renews   = "goes on: tries again beside, after 250 ms, then after twice as long each time"
-	another  = "goes on: tries again over a new connection, perhaps to another server"
-	askedFor = "goes on: reads what became of the write, and writes again"
-	unharmed = "goes on: it is no failure"
+	renews   = "continues: tries again beside, after 250 ms, then after twice as long each time"
+	another  = "continues: tries again over a new connection, perhaps to another server"
+	askedFor = "continues: reads what became of the write, and writes again"
+	unharmed = "continues: it is no failure"
 	failing  = "renew failing"
 )
 
@@ -113,21 +113,21 @@ var troubles = []struct {
 		{what: "replies swallowed", does: askedFor, by: "TestTenureGoesOn"},
 		{what: "connections that are half open", does: renews, says: failing, word: "no answer for", begin: cutOff},
 		{what: "connections refused, as while a server restarts", does: renews, says: failing, word: "refused", begin: refused},
-		{what: "replies that are slow", does: "goes on: a slow answer counts from when its request was sent", by: "TestTenureGoesOn"},
+		{what: "replies that are slow", does: "continues: a slow answer counts from when its request was sent", by: "TestTenureGoesOn"},
 	}},
 	{"Credentials", []trouble{
-		{what: "the token has expired, and is renewed", does: "goes on with the token that the file holds at each request", says: failing, word: "401", begin: expired},
+		{what: "the token has expired, and is renewed", does: "continues with the token that the file holds at each request", says: failing, word: "401", begin: expired},
 		{what: "the token's file is missing for a while", does: renews, says: failing, word: "no such file", begin: tokenMissing},
-		{what: "the authority's certificate is replaced", does: "goes on with what the file holds at each request", by: "TestAuthorityRotated"},
+		{what: "the authority's certificate is replaced", does: "continues with what the file holds at each request", by: "TestAuthorityRotated"},
 		{what: "the right to the Lease is taken, and given back", does: "ends the tenure after renewDeadline, and takes over when it may", by: "TestRBACRemovedAndRestored"},
 	}},
 	{"One of three servers", []trouble{
-		{what: "says that there is no Lease", does: "goes on: a Lease that was there is gone when three answers over three connections say so", says: failing, word: "one API server has it", begin: lies(says(404, "NotFound"))},
+		{what: "says that there is no Lease", does: "continues: a Lease that was there is gone when three answers over three connections say so", says: failing, word: "one API server has it", begin: lies(says(404, "NotFound"))},
 		{what: "can't serve", does: another, says: failing, word: "503", begin: lies(faultproxy.Fail(503))},
 		{what: "knows the agent's token not yet", does: another, says: failing, word: "401", begin: lies(says(401, "Unauthorized"))},
 		{what: "answers writes with an old Lease, and stores nothing", does: another, says: failing, word: "not what was written", begin: liesOfThePast},
-		{what: "is silent", does: "goes on: tries again over another connection", by: "TestTenureSurvives"},
-		{what: "lags in what it reads", does: "goes on: what is older than what was seen is no news", by: "TestTenureSurvives"},
+		{what: "is silent", does: "continues: tries again over another connection", by: "TestTenureSurvives"},
+		{what: "lags in what it reads", does: "continues: what is older than what was seen is no news", by: "TestTenureSurvives"},
 		{what: "makes up another holder, of a later revision, and is read", does: "**kills at once**: it can't be told from the truth", by: "TestLiesOfAnotherHolder"},
 	}},
 	{"Watches", []trouble{
@@ -294,7 +294,7 @@ func (c *candidate) brings(row trouble, from int) (end func(), err error) {
 			end()
 			return nil, fmt.Errorf("%w: it did not say %q, %q", errOtherwise, row.says, row.word)
 		}
-		if !strings.HasPrefix(row.does, "goes on: a Lease") { // a server that gives false answers continues to do so
+		if !strings.HasPrefix(row.does, "continues: a Lease") { // a server that gives false answers continues to do so
 			end()
 		}
 		return end, nil
