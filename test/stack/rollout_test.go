@@ -90,7 +90,7 @@ func TestRolloutThatCannotStart(t *testing.T) {
 			return job.Status.ObservedGeneration == job.Generation && c != nil && c.Reason == reason && strings.Contains(c.Message, says)
 		}
 	}
-	_, err := w.p.AwaitJob(w.context(), w.ns, jobName, "stalled", settled(v1alpha1.ReasonRolloutStalled, "a command that is not found"))
+	_, err := w.p.AwaitJob(w.context(), w.ns, jobName, "stalled", settled(v1alpha1.ReasonRolloutStalled, "command not found"))
 	w.must(err)
 	w.update(func(spec *v1alpha1.SingletonJobSpec) { spec.Template.Spec.Containers[0].Command = command })
 	_, err = w.p.AwaitJob(w.context(), w.ns, jobName, "as before", settled(v1alpha1.ReasonUpToDate, ""))
