@@ -208,7 +208,7 @@ func TestAFrozenClientIsCut(t *testing.T) {
 			t.Errorf("%s: the new tenure's first write: %d %v", path, status, err)
 		}
 		conn.Close()
-		if path == "/read" { // anew
+		if path == "/read" { // again
 			f.Close()
 			f.Store = &Memory{}
 		}

@@ -84,7 +84,7 @@ func TestAnImpatientSuccessor(t *testing.T) {
 	until(t, "the mark is raised though nobody waits for it", markIs(f, 34))
 }
 
-// offered is a request of a client that would like to go on in HTTP/2, as Java's does each time.
+// offered is a request of a client that would like to continue in HTTP/2, as Java's does each time.
 func offered(method, header string) string {
 	return method + " /slow HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQAAP__\r\n" + header
 }
@@ -148,7 +148,7 @@ func TestAStreamThatBeginsTooLate(t *testing.T) {
 		conn, _, err := http.NewResponseController(w).Hijack()
 		hijacked <- err
 		if err == nil {
-			t.Cleanup(func() { conn.Close() }) // for ever
+			t.Cleanup(func() { conn.Close() }) // forever
 		}
 	})
 	server := serve(t, f, false)

@@ -55,7 +55,7 @@ func TestTenure(t *testing.T) {
 	})
 }
 
-// The main process's end is not the end of what it has started: until that is reaped the tenure goes on.
+// The main process's end is not the end of what it has started: until that is reaped the tenure continues.
 func TestReleasedWhenAllIsReaped(t *testing.T) {
 	inBubble(t, func(w *world) {
 		p := w.holding()
@@ -292,7 +292,7 @@ func TestSuspend(t *testing.T) {
 }
 
 // A machine may sleep in mid-tenure, with no request under way. What it slept is gone from the tenure, and a wake-up that comes
-// late has more of it kept back (starvation): what is left goes on.
+// late has more of it kept back (starvation): what is left continues.
 func TestSuspendMidTenure(t *testing.T) {
 	for slept, killed := range map[time.Duration]bool{5 * time.Second: false, 12 * time.Second: true, 14 * time.Second: true, 1000 * time.Hour: true} {
 		inBubble(t, func(w *world) {
@@ -338,7 +338,7 @@ func TestEveryTenureHasItsToken(t *testing.T) {
 	})
 }
 
-// A process that SIGKILL does not end keeps its tenure, and the log says ever less often why nothing goes on.
+// A process that SIGKILL does not end keeps its tenure, and the log says ever less often why nothing continues.
 func TestProcessThatCannotBeKilled(t *testing.T) {
 	inBubble(t, func(w *world) {
 		p := w.holding()
@@ -479,7 +479,7 @@ func TestDefiniteLoss(t *testing.T) {
 	})
 }
 
-// The watch is asked to begin anew, once, however often the state machine asks before it does.
+// The watch is asked to begin again, once, however often the state machine asks before it does.
 func TestRestartWatch(t *testing.T) {
 	inBubble(t, func(w *world) {
 		p := w.holding()

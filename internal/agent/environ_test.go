@@ -103,7 +103,7 @@ func TestTakeEnviron(t *testing.T) {
 	t.Run("none", check("THEIRS=kept", "EMPTY="))
 }
 
-// Every variable that Go's runtime heeds is among those for which the agent begins anew.
+// Every variable that Go's runtime heeds is among those for which the agent begins again.
 func TestBeforeMainIsTested(t *testing.T) {
 	for _, name := range beforeMain {
 		tested := false

@@ -170,7 +170,7 @@ var planned = map[string]func(*world){
 	"handover": func(w *world) { w.api.store(func(r *lease.Record) { r.Handover = lease.Handover{To: "other"} }) },
 }
 
-// The process hears of its end when its hook is over, and no earlier.
+// The process learns about its end when its hook is over, and no earlier.
 func TestPreStop(t *testing.T) {
 	for name, begin := range planned {
 		t.Run(name, func(t *testing.T) {

@@ -147,7 +147,7 @@ func TestNoLockIsTold(t *testing.T) {
 	}
 }
 
-// The files of a pod that crashes for ever do not fill its volume, and that of an agent that lives is never removed.
+// The files of a pod that crashes forever do not fill its volume, and that of an agent that lives is never removed.
 func TestOldFilesAreRemoved(t *testing.T) {
 	dir := t.TempDir()
 	living, _ := livesIn(t, "living", dir)

@@ -26,7 +26,7 @@ type asked struct {
 	mu    sync.Mutex
 	says  map[int]probe.Result
 	count map[int]int
-	stuck chan struct{} // closed when checks go on that heed not even their own time
+	stuck chan struct{} // closed when checks continue that heed not even their own time
 }
 
 const (

@@ -187,7 +187,7 @@ func TestBadRuns(t *testing.T) {
 	}
 }
 
-// The operator writes the schedule, and so can write it anew if that alone is bad.
+// The operator writes the schedule, and so can write it again if that alone is bad.
 func TestBadSchedule(t *testing.T) {
 	want := fullRuns(t)
 	f := EncodeLease(lease.Record{UID: "u", Runs: want}, Fields{})
@@ -363,7 +363,7 @@ func FuzzRuns(f *testing.F) {
 		if r.Runs.Bad != "" {
 			return
 		}
-		// Written anew, it is the same.
+		// Written again, it is the same.
 		fresh := EncodeLease(r, Fields{CreationTimestamp: creation})
 		again, err := DecodeLease(fresh)
 		if err != nil {

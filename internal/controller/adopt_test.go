@@ -96,7 +96,7 @@ func TestAdoptIsInterruptedAnywhere(t *testing.T) {
 			for ; errors.Is(err, errInterrupted) && runs < 300; runs++ {
 				if _, err = a.run(false); a.at >= 0 {
 					a.at = -1
-					for range 3 { // the others go on
+					for range 3 { // the others continue
 						w.round()
 					}
 				}

@@ -241,7 +241,7 @@ func sessionsEnd(t *testing.T, _ *postgres.Server, a, _ *Postgres) {
 	}
 }
 
-// evicted: its session is ended, and it hears of it.
+// evicted: its session is ended, and it learns about it.
 func evicted(t *testing.T, p *postgres.Server, a, _ *Postgres) {
 	raise(t, a, "evicted", 33)
 	h := hold(t, a, "evicted", 33)

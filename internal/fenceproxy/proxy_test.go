@@ -193,7 +193,7 @@ func TestWhatArrivesUpstream(t *testing.T) {
 	}
 }
 
-// TestAStreamOfThePastIsCut when the next tenure writes, and can't be opened anew.
+// TestAStreamOfThePastIsCut when the next tenure writes, and can't be opened again.
 func TestAStreamOfThePastIsCut(t *testing.T) {
 	_, server := start(t, &service{}, func(c *Config) { c.Drain = duration(patience) })
 	open := func(token string) (net.Conn, *bufio.Reader, int) {
@@ -233,7 +233,7 @@ func TestAStreamOfThePastIsCut(t *testing.T) {
 
 const clientVariable = "FENCEPROXY_CLIENT"
 
-// TestClient is the client that TestAFrozenHolderIsRefused starts as a process: it sends half of a write, then the rest, and a write anew.
+// TestClient is the client that TestAFrozenHolderIsRefused starts as a process: it sends half of a write, then the rest, and a write again.
 func TestClient(t *testing.T) {
 	address := os.Getenv(clientVariable)
 	if address == "" {
@@ -347,7 +347,7 @@ func TestAWriteOutlivesItsClient(t *testing.T) {
 	}
 }
 
-// TestAnAnswerToNobody: the client hangs up in the midst of the answer, to which the service goes on.
+// TestAnAnswerToNobody: the client hangs up in the midst of the answer, to which the service continues.
 func TestAnAnswerToNobody(t *testing.T) {
 	const chunk, more = 64 << 10, 1000 // more than the buffers on the way hold
 	begun, gone, written := make(chan struct{}), make(chan struct{}), make(chan error, 1)

@@ -249,7 +249,7 @@ func TestConnectionIsKept(t *testing.T) {
 	})
 }
 
-// A request that hangs goes on beside others, each over a connection of its own. That it is given up in the end leaves
+// A request that hangs continues beside others, each over a connection of its own. That it is given up in the end leaves
 // alone what has answered meanwhile: where one API server of three is dead, another connection may be to that.
 func TestHungRequestIsOvertaken(t *testing.T) { inOneOfMany(t, func() error { return overtake(t) }) }
 
@@ -487,7 +487,7 @@ type lies struct {
 	connections int64
 }
 
-// client is one that knows the Lease if the first answer is honest, and goes on over another connection.
+// client is one that knows the Lease if the first answer is honest, and continues over another connection.
 func (l lies) client(t *testing.T) (*Client, *fake) {
 	t.Helper()
 	f := serve(t, absentOn(l.liars))

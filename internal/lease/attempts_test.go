@@ -144,7 +144,7 @@ func TestAnswerToAnEarlierReadIsHeard(t *testing.T) {
 	}
 }
 
-// While nothing answers a tenure goes on trying, patiently at first: the first attempts are a few round trips apart, no
+// While nothing answers a tenure keeps trying, patiently at first: the first attempts are a few round trips apart, no
 // two are more than a second, and not many are under way; at the end they are less, so that the last one comes just before the
 // renew deadline, also where there is only a second for all of them.
 func TestAttemptsInAnOutage(t *testing.T) {

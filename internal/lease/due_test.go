@@ -18,7 +18,7 @@ func TestTickIsStartedOnce(t *testing.T) {
 	if f := w.Record.Runs.Facts; f.Settled != 1200 || !f.Running {
 		t.Errorf("%+v", f)
 	}
-	// Stored however late, it has been started: nothing is decided anew.
+	// Stored however late, it has been started: nothing is decided again.
 	if d.after(time.Second).confirmed(); has[StartChild](t, d).Run.Tick != 1200 {
 		t.Errorf("%+v", d.actions)
 	}
@@ -300,7 +300,7 @@ func TestBadRunsBlock(t *testing.T) {
 	if w, _ := d.sends(t, time.Minute); w.Kind != Acquire || w.Record.Runs.Now.ID != "job/again" {
 		t.Errorf("%v of %+v", w.Kind, w.Record.Runs)
 	}
-	// A holder goes on, and leaves it as it stands.
+	// A holder continues, and leaves it as it stands.
 	d = running(runConfig(), Runs{}).seenLater(func(r *Record) { r.Runs = Runs{Bad: "nonsense"} })
 	if d.s.Phase != Holding {
 		t.Fatalf("%v", facts(d))

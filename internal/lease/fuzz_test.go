@@ -235,7 +235,7 @@ func checkRecord(t *testing.T, d *driver, w Attempt) {
 	}
 }
 
-// unanswered has nothing answer for a while: the machine must neither spin nor sleep for ever, unless only an event can help.
+// unanswered has nothing answer for a while: the machine must neither spin nor sleep forever, unless only an event can help.
 func unanswered(t *testing.T, d *driver) {
 	t.Helper()
 	const long = 2 * time.Minute

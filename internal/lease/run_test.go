@@ -64,7 +64,7 @@ func acquires(t *testing.T, d *driver) Run {
 	return w.Record.Runs.Now
 }
 
-// sends goes on until a write is sent, answering reads, and returns it and how long that took.
+// sends continues until a write is sent, answering reads, and returns it and how long that took.
 func (d *driver) sends(t *testing.T, within time.Duration) (Attempt, time.Duration) {
 	t.Helper()
 	began := d.now

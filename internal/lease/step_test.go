@@ -39,7 +39,7 @@ func TestStarvedTenureEndsEarlier(t *testing.T) {
 	if !d.s.Valid(d.c, dead-1) || d.s.Valid(d.c, dead) {
 		t.Error("the right to act does not end with the leash")
 	}
-	// Whatever is estimated, a tenure that renews goes on.
+	// Whatever is estimated, a tenure that renews continues.
 	d.step(Starved{Late: time.Hour})
 	if left := d.s.Deadline(d.c).Sub(sent); left != 8*time.Second {
 		t.Errorf("the estimate leaves %v of 14s", left)
@@ -356,7 +356,7 @@ func TestOwnReleaseIsNoLoss(t *testing.T) {
 	}
 }
 
-// One that fails its probe is given the probe's own time to end, and its lease goes on meanwhile. The agent ends as it did.
+// One that fails its probe is given the probe's own time to end, and its lease continues meanwhile. The agent ends as it did.
 func TestUnhealthy(t *testing.T) {
 	d := holding(testConfig())
 	d.step(Unhealthy{Reason: ReasonLivenessFailed, Grace: time.Minute})
@@ -441,7 +441,7 @@ func TestTerminatedWhileUnhealthy(t *testing.T) {
 func TestNothingIsReleasedWhileProcessesLive(t *testing.T) {
 	d := holding(testConfig()).step(ChildExited{})
 	has[KillTree](t, d)
-	for range 20 { // the rest is hard to kill; renewals go on, past the deadline too
+	for range 20 { // the rest is hard to kill; renewals continue, past the deadline too
 		d.wake()
 		if d.s.Write == nil {
 			continue

@@ -65,7 +65,7 @@ func (d *driver) after(t time.Duration) *driver {
 	return d
 }
 
-// wake goes on to when the machine wants to be called.
+// wake lets time pass until the machine wants to be called.
 func (d *driver) wake() *driver {
 	d.now = d.s.Wake
 	return d.step(Ticked{})

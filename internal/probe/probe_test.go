@@ -30,7 +30,7 @@ func thresholds(success, failure int) func(*contract.Probe) {
 	return func(p *contract.Probe) { p.SuccessThreshold, p.FailureThreshold = success, failure }
 }
 
-// answers are what a probe's checks find out, one letter each: + success, - failure, ? unknown, the last one for ever. A digit
+// answers are what a probe's checks find out, one letter each: + success, - failure, ? unknown, the last one forever. A digit
 // before it is for how many seconds the check takes.
 type answers string
 

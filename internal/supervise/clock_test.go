@@ -75,7 +75,7 @@ const (
 	fastest = 1 + 0.10 + 0.0005 + 0.0005 + 0.125
 )
 
-// A leash that is stopped goes on before its deadline, at every rate; one that can't is killed by then, or soon after on a slow
+// A leash that is stopped continues before its deadline, at every rate; one that can't is killed by then, or soon after on a slow
 // clock; one that runs is near enough to it, and has its time to get a CPU.
 func TestTimersOfTheLeash(t *testing.T) {
 	t.Parallel()

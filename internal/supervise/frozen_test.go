@@ -14,7 +14,7 @@ import (
 	"github.com/singletonjob/operator/test/tier"
 )
 
-// Who came in from outside and does not die of SIGKILL, here because it is frozen, goes on when it is thawed: until it is dead
+// Who came in from outside and does not die of SIGKILL, here because it is frozen, continues when it is thawed: until it is dead
 // the tenure is not over.
 func TestGoneWaitsForAFrozenStranger(t *testing.T) {
 	t.Parallel()

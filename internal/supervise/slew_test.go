@@ -18,7 +18,7 @@ import (
 const slewEnv = "SINGLETONJOB_TEST_SLEW"
 
 // The kernel's clocks run 10 % slow, as adjtimex allows. Processes die at their deadlines by the hardware's clock all the
-// same: those of a stopped leash, too, which goes on before.
+// same: those of a stopped leash, too, which continues before.
 func TestDeadlineUnderASlewedClock(t *testing.T) {
 	if os.Getenv(slewEnv) == "" || os.Getuid() != 0 {
 		t.Skipf("slows this machine's clocks down for a quarter of a minute: set %s=1, as root", slewEnv)

@@ -235,7 +235,7 @@ func TestOutOfReach(t *testing.T) {
 		attr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65532, Gid: 65532}}
 	}
 	a := startAgent(t, attr)
-	for range 2 { // what an agent does to start a leash must go on working for one that is hidden
+	for range 2 { // what an agent does to start a leash must continue to work for one that is hidden
 		a.must(command{Op: "start", Argv: program("reach"), In: time.Hour})
 		for line := ""; line != "that is all"; line = await(t, "what it has reached", a.stdout) {
 			if line != "" {
@@ -565,7 +565,7 @@ func TestDeadlineHoldsWhileTheAgentIsStopped(t *testing.T) {
 	}
 }
 
-// stoppedPastDeadline stops the agent, returns how late the program died, and checks what the agent makes of it when it goes on.
+// stoppedPastDeadline stops the agent, returns how late the program died, and checks what the agent makes of it when it continues.
 func stoppedPastDeadline(t *testing.T, a *agent, role string) time.Duration {
 	t.Helper()
 	h, e := a.beating(role, 700*time.Millisecond)
@@ -651,11 +651,11 @@ func TestStoppedLeashDiesWithTheAgent(t *testing.T) {
 	eventually(t, "nothing is left", func() bool { return len(a.processes()) == 0 })
 }
 
-// Who stops a leash does not put off a deadline, and takes no tenure from one who renews: the leash goes on before its deadline.
+// Who stops a leash does not put off a deadline, and takes no tenure from one who renews: the leash continues before its deadline.
 func TestStoppedLeashGoesOn(t *testing.T) {
 	t.Parallel()
 	inBothModes(t, func(t *testing.T, a *agent) {
-		// The deadline may come first, and a leash that gets no CPU when it goes on is killed.
+		// The deadline may come first, and a leash that gets no CPU when it continues is killed.
 		withLaterDeadlines(t, 4*time.Second, func(in time.Duration) error {
 			h, first := a.beatingAlone(in)
 			second := first.Deadline + int64(3*time.Second)
@@ -674,7 +674,7 @@ func TestStoppedLeashGoesOn(t *testing.T) {
 	})
 }
 
-// One that can't go on, here because a debugger holds it, is killed, and its program dies with it.
+// One that can't continue, here because a debugger holds it, is killed, and its program dies with it.
 func TestLeashThatIsHeld(t *testing.T) {
 	t.Parallel()
 	inBothModes(t, func(t *testing.T, a *agent) {
@@ -1033,7 +1033,7 @@ func hungTouch(t *testing.T) (argv []string, ran func() bool, release func()) {
 	return []string{path, made}, func() bool { _, err := os.Stat(made); return err == nil }, release
 }
 
-// A leash that is stopped while exec hangs goes on before the deadline, and the program does not run.
+// A leash that is stopped while exec hangs continues before the deadline, and the program does not run.
 func TestExecThatHangsBeyondAStoppedLeash(t *testing.T) {
 	t.Parallel()
 	inBothModes(t, func(t *testing.T, a *agent) {
@@ -1101,7 +1101,7 @@ func (a *agent) isLeftAlone(deadline int64) bool {
 var holds = map[string]func(t *testing.T, a *agent, deadline int64){
 	"the leash runs":    func(*testing.T, *agent, int64) {},
 	"the leash stopped": func(_ *testing.T, a *agent, _ int64) { _ = unix.Kill(a.leash(), unix.SIGSTOP) },
-	// Frozen, it gets no CPU; unlike one that is stopped it does not go on when it is told to.
+	// Frozen, it gets no CPU; unlike one that is stopped it does not continue when it is told to.
 	"the leash without a CPU": func(t *testing.T, a *agent, deadline int64) {
 		t.Helper()
 		group := cgroup.New(t, "freezer")
@@ -1141,7 +1141,7 @@ func TestDeadlineOfAnotherUser(t *testing.T) {
 }
 
 // But it cannot wait for those that it may not kill: a root's debugger beside an agent
-// without privileges would keep the lease for ever.
+// without privileges would keep the lease forever.
 func TestStrangersOfOtherUsers(t *testing.T) {
 	t.Parallel()
 	if os.Getuid() != 0 {

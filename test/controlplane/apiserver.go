@@ -312,7 +312,7 @@ func (a *APIServer) Binaries() Binaries { return a.binaries }
 func (a *APIServer) CA() []byte { return a.authority.PEM() }
 
 // NextCA makes another certificate authority for the control plane, and a certificate of the API server's by it: what a
-// rotation brings. The control plane itself goes on with its own.
+// rotation brings. The control plane itself continues with its own.
 func NextCA(hosts ...string) (ca []byte, certificate tls.Certificate, err error) {
 	dir, err := os.MkdirTemp("", "singletonjob-authority-")
 	if err != nil {
@@ -377,7 +377,7 @@ func (a *APIServer) Apply(ctx context.Context, paths ...string) error {
 	return nil
 }
 
-// waitServed waits for a definition, and until the next who asks hears of it. kubectl fails instead of waiting while a new one has null
+// waitServed waits for a definition, and until the next who asks learns about it. kubectl fails instead of waiting while a new one has null
 // for its conditions.
 func (a *APIServer) waitServed(ctx context.Context, definition string) error {
 	for {

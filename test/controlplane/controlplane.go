@@ -149,7 +149,7 @@ func (c *ControlPlane) StartEtcd() error {
 	}
 }
 
-// SignalEtcd sends sig to etcd: SIGSTOP pauses it, SIGCONT lets it go on.
+// SignalEtcd sends sig to etcd: SIGSTOP pauses it, SIGCONT lets it continue.
 func (c *ControlPlane) SignalEtcd(sig syscall.Signal) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -33,7 +33,7 @@ func keepRunning(o *v1alpha1.SingletonJob) {
 }
 
 // TestOutage: without an API server for longer than a lease no process may act, and one comes back. Where sinks fence and
-// processes are kept running, it stops nothing, and the tenure goes on with its token.
+// processes are kept running, it stops nothing, and the tenure continues with its token.
 func TestOutage(t *testing.T) {
 	for name, o := range outages {
 		t.Run(name, func(t *testing.T) {

@@ -28,7 +28,7 @@ const lingers = 30 * time.Second
 var ending = cluster.LeaseSetting{Duration: 24 * time.Second, Deadline: 16 * time.Second, Retry: time.Second}
 
 // TestDeletedJobEndsGracefully deletes jobs whose processes take long to stop, in every way that there is, side by side:
-// what their pods need to renew stays until the pods are gone. Pods that are orphaned go on.
+// what their pods need to renew stays until the pods are gone. Pods that are orphaned continue.
 func TestDeletedJobEndsGracefully(t *testing.T) {
 	x := beginBeside(t)
 	whole := x.beside("whole")

@@ -26,7 +26,7 @@ func quantity(text string) *resource.Quantity {
 	return &q
 }
 
-// An end is one way in which a tenure comes to an end.
+// An end is one way in which a tenure ends.
 type end struct {
 	why    string
 	change []func(*v1alpha1.SingletonJob)
@@ -40,7 +40,7 @@ type end struct {
 	after func(j *job, old observe.Life)
 	// overlap is expected of long pauses alone, where only the fence protects.
 	overlap bool
-	// stays: the fault goes on for so long after the takeover, and the old process may wake up when it is healed.
+	// stays: the fault continues for so long after the takeover, and the old process may wake up when it is healed.
 	stays time.Duration
 }
 
@@ -55,7 +55,7 @@ var (
 var shows = steady.Deadline + 2*time.Second
 
 // promptly is a lease under which a takeover that does not come at once comes far too late to be taken for one that does: a
-// standby that hears of a release only when it looks for itself looks every 110 s.
+// standby that learns about a release only when it looks for itself looks every 110 s.
 var promptly = cluster.LeaseSetting{Duration: 240 * time.Second, Deadline: 170 * time.Second, Retry: 110 * time.Second}.Apply
 
 // longGrace is such a grace of a pod that is told to stop.
@@ -288,7 +288,7 @@ func (x *trial) takeover(e end) {
 		x.Errorf("the next process wrote after %v, want %v", took, e.within)
 	}
 	j.awaitActiveAfter(before.Status.FencingToken)
-	time.Sleep(e.stays) // the fault goes on: both sides must stay as they are
+	time.Sleep(e.stays) // the fault continues: both sides must stay as they are
 	j.check(e.overlap)
 
 	x.heal()

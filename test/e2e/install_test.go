@@ -126,7 +126,7 @@ func (j *job) undisturbed(before *v1alpha1.SingletonJob) {
 	j.check(false)
 }
 
-// TestUninstall takes the operator away: what runs goes on and fails over, and the next operator tells what happened.
+// TestUninstall takes the operator away: what runs continues and fails over, and the next operator tells what happened.
 func TestUninstall(t *testing.T) {
 	x := begin(t)
 	x.needLab()

@@ -32,7 +32,7 @@ var tampering = map[string]func(*coordinationv1.Lease){
 // guardMark set to "off" lets an administrator change a Lease and delete it.
 const guardMark = "singletonjob.io/guard"
 
-// unguard marks the Lease, if there is one. It may go, or be made anew, while kubectl looks.
+// unguard marks the Lease, if there is one. It may go, or be recreated, while kubectl looks.
 func (j *job) unguard() {
 	j.Helper()
 	j.await("the Lease to be marked, or gone", func() (bool, any, error) {
@@ -115,7 +115,7 @@ func TestLeaseOfSomebodyElse(t *testing.T) {
 }
 
 // TestLeaseLabelRemoved: without the label the Lease is somebody else's to all of us. The process stops, nobody takes over,
-// and all goes on when the label is back.
+// and all continues when the label is back.
 func TestLeaseLabelRemoved(t *testing.T) {
 	x := beginBeside(t)
 	j := x.start(lease)
@@ -134,7 +134,7 @@ func inConflict(o *v1alpha1.SingletonJob) bool {
 	return c != nil && c.Status == metav1.ConditionFalse && c.Reason == v1alpha1.ReasonLeaseConflict
 }
 
-// TestStatusWiped: what the status told is told again, from the Lease, and the tenure goes on.
+// TestStatusWiped: what the status told is told again, from the Lease, and the tenure continues.
 func TestStatusWiped(t *testing.T) {
 	x := beginBeside(t)
 	j := x.start(steady)
@@ -150,7 +150,7 @@ func TestStatusWiped(t *testing.T) {
 }
 
 // TestDefinitionReinstalled deletes the definition, and every job with it, while the holder is cut off from the API server
-// and writes on. A job made anew must wait for the old process.
+// and writes on. A job recreated must wait for the old process.
 func TestDefinitionReinstalled(t *testing.T) {
 	x := begin(t)
 	x.needLab()
@@ -208,7 +208,7 @@ func TestRecreatedWhileCutOff(t *testing.T) {
 	}
 }
 
-// checkLives is check without the history, which begins anew with a new job.
+// checkLives is check without the history, which begins again with a new job.
 func (j *job) checkLives() {
 	j.Helper()
 	for _, v := range violations(j.lives()) {

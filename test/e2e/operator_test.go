@@ -137,7 +137,7 @@ func TestOperatorsApart(t *testing.T) {
 	j := x.start(steady)
 	x.fault("peers", leader.Spec.NodeName, other.Spec.NodeName)
 	j.crash()
-	// As a pause that outlasts the leader's own lease: when it goes on, it believes for a moment that it leads.
+	// As a pause that outlasts the leader's own lease: when it continues, it believes for a moment that it leads.
 	x.must(bed.Client.Get(x.ctx, client.ObjectKeyFromObject(&leader), &leader)) // its container may be another by now
 	x.fault("freeze", containerOf(leader))
 	x.await("the other operator leads", func() (bool, any, error) {
@@ -159,7 +159,7 @@ func TestOperatorsApart(t *testing.T) {
 	j.check(false)
 }
 
-// operatorsApart are the leader and a replica on another node, which is made anew there if both share one.
+// operatorsApart are the leader and a replica on another node, which is recreated there if both share one.
 func (x *trial) operatorsApart() (leader, other corev1.Pod) {
 	x.Helper()
 	for range 3 { // a busy machine may have another one lead by then
@@ -221,7 +221,7 @@ func TestDaemonsRestarted(t *testing.T) {
 	}
 }
 
-// TestTheRuntimeLosesAPod: containerd comes back without its state, and the kubelet starts the pod's containers anew while the old ones
+// TestTheRuntimeLosesAPod: containerd comes back without its state, and the kubelet starts the pod's containers again while the old ones
 // live on. There is one candidate, so nobody else can take over.
 func TestTheRuntimeLosesAPod(t *testing.T) {
 	x := beginBeside(t)

@@ -63,7 +63,7 @@ func TestRollout(t *testing.T) {
 	}
 }
 
-// TestBrokenRollout changes to what can't run: the old process goes on, and the status says so.
+// TestBrokenRollout changes to what can't run: the old process continues, and the status says so.
 func TestBrokenRollout(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

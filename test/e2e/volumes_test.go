@@ -167,8 +167,8 @@ func remedyOf(o *v1alpha1.SingletonJob) string {
 	return regexp.MustCompile(`taint node \S+ \S+`).FindString(c.Message)
 }
 
-// TestAgentImageVolume: the operator is told to mount the agent's image from now on. What runs goes on as it is; new candidates have
-// the image, their agents' sockets are found by exec, also in a container that starts anew, where nothing can be written
+// TestAgentImageVolume: the operator is told to mount the agent's image from now on. What runs continues as it is; new candidates have
+// the image, their agents' sockets are found by exec, also in a container that starts again, where nothing can be written
 // besides; and a drain asks for no word about emptyDirs.
 func TestAgentImageVolume(t *testing.T) {
 	x := begin(t)

@@ -207,7 +207,7 @@ func TestKilledRun(t *testing.T) {
 	lab.ok("down")
 }
 
-// TestInterruptedUp kills 'up' at many moments: 'down' must always be able to clean up, and 'up' to go on.
+// TestInterruptedUp kills 'up' at many moments: 'down' must always be able to clean up, and 'up' to continue.
 func TestInterruptedUp(t *testing.T) {
 	if !*withLab {
 		t.Skip("starts a lab on this machine: run with -lab")
@@ -227,7 +227,7 @@ func TestInterruptedUp(t *testing.T) {
 			t.Logf("up was done before %d ms", after)
 		}
 		if after == 800 {
-			lab.ok("up", "-nodes=2") // goes on from there
+			lab.ok("up", "-nodes=2") // continues from there
 		}
 		if after == 4000 { // and without the state too
 			if err := os.WriteFile(cluster.DefaultDir+"/state.json", []byte("{"), 0o600); err != nil {

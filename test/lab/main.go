@@ -145,7 +145,7 @@ func (p program) run(ctx context.Context, args []string) (err error) {
 	defer func() {
 		ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Minute)
 		defer cancel()
-		if downErr := p.lab.Down(ending); downErr != nil { // which fails nothing that has passed, and the next run goes on from there
+		if downErr := p.lab.Down(ending); downErr != nil { // which fails nothing that has passed, and the next run continues from there
 			_, _ = fmt.Fprintln(os.Stderr, "lab: down:", downErr)
 		}
 	}()

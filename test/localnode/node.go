@@ -145,7 +145,7 @@ func (n *Node) Name() string { return n.options.Name }
 // Proxy is the network between the API server and everything on this node, the node itself included.
 func (n *Node) Proxy() *faultproxy.Proxy { return n.proxy }
 
-// Cut cuts the node off from the API server. Its pods go on running.
+// Cut cuts the node off from the API server. Its pods continue to run.
 func (n *Node) Cut() { n.proxy.Cut() }
 
 // Heal ends Cut, and all other faults of the node's network.
@@ -328,7 +328,7 @@ func (n *Node) Processes(namespace, pod string) ([]Process, error) {
 	return p.tree(), nil
 }
 
-// Freeze stops every process of a pod's first container, and returns when all have stopped. Timers go on and expire.
+// Freeze stops every process of a pod's first container, and returns when all have stopped. Timers continue and expire.
 func (n *Node) Freeze(namespace, pod string) error {
 	p, err := n.running(namespace, pod, "")
 	if err != nil {

@@ -55,7 +55,7 @@ func (m mounts) at(text string, i int) (mount, bool) {
 	return mount{}, false
 }
 
-// isName is true for a byte that goes on with a file's name.
+// isName is true for a byte that continues with a file's name.
 func isName(b byte) bool {
 	return 'a' <= b && b <= 'z' || 'A' <= b && b <= 'Z' || '0' <= b && b <= '9' || strings.IndexByte("_.-", b) >= 0 || b >= 0x80
 }

@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A container is a process called the shim, this same binary executed anew, and everything below it. The shim is to its
+// A container is a process called the shim, this same binary executed again, and everything below it. The shim is to its
 // container what the end of a PID namespace is to a real one: when the container's main process ends, all that it left
 // behind is killed and reaped before the end is reported. When the node ends, its end of the control connection closes
 // and the shim does the same. So nothing of a container outlives its report, or its node.

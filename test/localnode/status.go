@@ -131,7 +131,7 @@ func phaseOfContainers(pod *corev1.Pod, known records) corev1.PodPhase {
 	}
 }
 
-// restarts says whether a container of this pod that ended with code is started anew. One that is being deleted is over.
+// restarts says whether a container of this pod that ended with code is started again. One that is being deleted is over.
 func restarts(pod *corev1.Pod, code int32) bool {
 	if pod.DeletionTimestamp != nil {
 		return false

@@ -53,7 +53,7 @@ const patience = 4 * time.Minute
 
 // stopAll stops everything below root and returns when all of it has stopped. From the top down, so that nobody starts
 // anything new below a stopped one. What waits in the kernel counts as stopped once it was asked: it stops before it can do
-// anything, and may wait for one that is stopped, as vfork does. Two looks must agree: what was seen waiting may go on before
+// anything, and may wait for one that is stopped, as vfork does. Two looks must agree: what was seen waiting may continue before
 // what it waits for is seen stopped.
 func stopAll(root int) error {
 	asked := map[int]bool{}

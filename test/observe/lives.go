@@ -84,7 +84,7 @@ type Takeover struct {
 	From, To Life
 	// Gap is the time without a stored write between them.
 	Gap time.Duration
-	// Overlap is how long the older one went on sending after the younger one had begun; zero if it did not.
+	// Overlap is how long the older one continued to send after the younger one had begun; zero if it did not.
 	Overlap time.Duration
 }
 

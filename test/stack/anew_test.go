@@ -34,7 +34,7 @@ func (w *world) gone(o client.Object) {
 	})
 }
 
-// All that spoke for the tenure goes with the namespace, and the holder cannot hear of it: what the operator remembers must
+// All that spoke for the tenure goes with the namespace, and the holder cannot learn about it: what the operator remembers must
 // do, until the lease is over.
 func TestTheNamespaceIsDeletedAndRecreated(t *testing.T) {
 	tier.Deep(t, "waits for a namespace to go and for leases to end")
@@ -66,7 +66,7 @@ func TestTheNamespaceIsDeletedAndRecreated(t *testing.T) {
 	}
 }
 
-// isFollowedAnew asks that the process of a job that was made anew follows on the old one's, and that all is well when that
+// isFollowedAnew asks that the process of a job that was recreated follows on the old one's, and that all is well when that
 // one's node can be reached.
 func (w *world) isFollowedAnew(old *tenure) {
 	w.t.Helper()

@@ -103,7 +103,7 @@ func TestTheLeaseIsDeleted(t *testing.T) {
 	}
 }
 
-// The holder cannot hear of it: it must be dead before another one acquires the Lease that was made anew.
+// The holder cannot learn about it: it must be dead before another one acquires the Lease that was recreated.
 func TestTheLeaseIsDeletedWhileTheHolderIsCutOff(t *testing.T) {
 	w := newWorld(t)
 	old := w.run(w.job(short))
@@ -217,7 +217,7 @@ func operatorKilled(w *world) {
 	w.verify()
 }
 
-// Without an API server, Stop stops and KeepRunning goes on, with the token that it had.
+// Without an API server, Stop stops and KeepRunning continues, with the token that it had.
 func apiServerAway(stops *world) {
 	keeps := worldOn(stops.t, stops.p)
 	stopping := stops.run(stops.job(short))
@@ -249,7 +249,7 @@ func apiServerAway(stops *world) {
 	}
 }
 
-// Anyone who deletes the definition deletes every job. The operator goes on when it is there again, and so do the tokens.
+// Anyone who deletes the definition deletes every job. The operator continues when it is there again, and so do the tokens.
 func definitionReinstalled(w *world) {
 	old := w.run(w.job(short))
 	old.node.Cut()

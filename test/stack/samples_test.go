@@ -245,7 +245,7 @@ func sampleBot(w *world) {
 	}
 }
 
-// Nobody goes on to ask beside another, whatever becomes of who asks; and who is behind the Service tells what was heard just now.
+// Nobody keeps asking beside another, whatever becomes of who asks; and who is behind the Service tells what was heard just now.
 func sampleExporter(w *world) {
 	api := samples.NewCosts(w.t)
 	s := w.sample("exporter", map[string]string{"API_URL": api.URL, "INTERVAL": "0.2"}, func(job *v1alpha1.SingletonJob) {

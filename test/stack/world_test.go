@@ -342,7 +342,7 @@ func (w *world) verify() []v1alpha1.TenureChange {
 	return w.verifyAfter(nil)
 }
 
-// verifyAfter is verify for a job that was made anew: it tells of no tenure up to the old one, nor of what a pod of the job before it
+// verifyAfter is verify for a job that was recreated: it tells of no tenure up to the old one, nor of what a pod of the job before it
 // did until it had the Lease.
 func (w *world) verifyAfter(old *tenure) []v1alpha1.TenureChange {
 	w.t.Helper()

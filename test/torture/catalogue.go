@@ -74,7 +74,7 @@ func send(to localnode.Target, sig syscall.Signal) func(context.Context, *blow) 
 	})
 }
 
-// stopped stops one process; the end of the fault lets the whole container go on.
+// stopped stops one process; the end of the fault lets the whole container continue.
 func stopped(to localnode.Target) func(context.Context, *blow) (func() error, error) {
 	return func(_ context.Context, b *blow) (func() error, error) {
 		_, err := b.node.Signal(namespace, b.pod, to, syscall.SIGSTOP)
@@ -82,7 +82,7 @@ func stopped(to localnode.Target) func(context.Context, *blow) (func() error, er
 	}
 }
 
-// thaw lets the container go on, if there still is one.
+// thaw lets the container continue, if there still is one.
 func (b *blow) thaw() error {
 	_ = b.node.Thaw(namespace, b.pod)
 	return nil

@@ -24,7 +24,7 @@ import (
 // editMark is the annotation of a Lease that this run changes with each of its own edits. Everybody else leaves it as it is.
 const editMark = "torture/edit"
 
-// chronicle keeps every version of the Leases and of the jobs' histories. A watch that breaks goes on where it broke, unless that
+// chronicle keeps every version of the Leases and of the jobs' histories. A watch that breaks continues where it broke, unless that
 // is forgotten: an API server that was restarted knows nothing older than its restart. Then it says that versions are missing.
 type chronicle struct {
 	client    client.WithWatch
@@ -60,7 +60,7 @@ func (c *chronicle) follow(ctx context.Context, list client.ObjectList) {
 	}
 }
 
-// watch returns from where to go on; nowhere if what was there is forgotten.
+// watch returns from where to continue; nowhere if what was there is forgotten.
 func (c *chronicle) watch(ctx context.Context, list client.ObjectList, from string) string {
 	w, err := c.client.Watch(ctx, list, client.InNamespace(c.namespace), &client.ListOptions{
 		Raw: &metav1.ListOptions{ResourceVersion: from, AllowWatchBookmarks: true},

@@ -87,7 +87,7 @@ func answer(address string, token fence.Token) error {
 	return nil
 }
 
-// as begins anew as another user, for whom the kernel forgets whose death was to kill this process.
+// as begins again as another user, for whom the kernel forgets whose death was to kill this process.
 func as(user string) error {
 	uid, err := strconv.Atoi(user)
 	if err != nil {

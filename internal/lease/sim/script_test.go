@@ -133,7 +133,7 @@ func (w words) has(option string) bool {
 	return ok
 }
 
-// longestRun keeps a scenario from running for ever.
+// longestRun keeps a scenario from running forever.
 const longestRun = 24 * time.Hour
 
 func duration(text string, least time.Duration) (time.Duration, error) {

@@ -84,7 +84,7 @@ func (c *Client) askAnew(ctx context.Context) {
 	each(ctx, Every, func() { go c.ask(ctx, client, false) })
 }
 
-// dial has the patience of a request: net/http goes on dialling without it, for minutes where no packet is answered.
+// dial has the patience of a request: net/http keeps dialling without it, for minutes where no packet is answered.
 var dial = (&net.Dialer{Timeout: patience}).DialContext
 
 // askOnOne has another Transport after each failure, so that nothing of what failed is waited for.

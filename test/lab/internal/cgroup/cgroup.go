@@ -190,7 +190,7 @@ func (t *Tree) Find(group, text string) []string {
 // Freeze stops every process in the group and below it, as a paused machine would, and returns when all have stopped.
 func (t *Tree) Freeze(ctx context.Context, group string) error { return t.setFrozen(ctx, group, true) }
 
-// Thaw lets the group's processes go on. It is no error if they were not frozen.
+// Thaw lets the group's processes continue. It is no error if they were not frozen.
 func (t *Tree) Thaw(ctx context.Context, group string) error { return t.setFrozen(ctx, group, false) }
 
 // ThawAll thaws the group and every group below it, whatever it was that froze it.

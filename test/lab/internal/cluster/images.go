@@ -95,7 +95,7 @@ func (l *Lab) importImage(ctx context.Context, m Machine, archive string) error 
 }
 
 // ctr runs containerd's client in the namespace that the kubelet uses. It runs inside the node, so it ends with it: left
-// over, it would wait for containerd for ever.
+// over, it would wait for containerd forever.
 func (l *Lab) ctr(ctx context.Context, m Machine, input io.Reader, args ...string) error {
 	client := m.Command(ctx, append([]string{l.bin.Path("ctr"), "--namespace", "k8s.io"}, args...)...)
 	client.Stdin = input

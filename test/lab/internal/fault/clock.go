@@ -21,7 +21,7 @@ func (j Injector) SetClock(ctx context.Context, node string, ahead time.Duration
 	if err := j.Lab.ShiftClock(m, ahead); err != nil {
 		return err
 	}
-	// containerd reads a runtime's base specification when it starts. Containers go on meanwhile.
+	// containerd reads a runtime's base specification when it starts. Containers continue meanwhile.
 	return j.RestartService(ctx, m.Name, cluster.Containerd)
 }
 

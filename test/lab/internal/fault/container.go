@@ -42,7 +42,7 @@ func (j Injector) find(ctx context.Context, ref string) (container, error) {
 	}
 }
 
-// Freeze stops all processes of the container, as a long pause does. Its clocks go on.
+// Freeze stops all processes of the container, as a long pause does. Its clocks continue.
 func (j Injector) Freeze(ctx context.Context, ref string) error {
 	c, err := j.find(ctx, ref)
 	if err != nil {
@@ -51,7 +51,7 @@ func (j Injector) Freeze(ctx context.Context, ref string) error {
 	return j.Lab.Groups().Freeze(ctx, c.group)
 }
 
-// Thaw lets the container's processes go on.
+// Thaw lets the container's processes continue.
 func (j Injector) Thaw(ctx context.Context, ref string) error {
 	c, err := j.find(ctx, ref)
 	if err != nil {

@@ -21,7 +21,7 @@ func (j Injector) BackUpEtcd(ctx context.Context) error {
 
 // RestoreEtcd goes back to what BackUpEtcd has kept, as an administrator does who restores a backup without bumping its
 // revisions: those given out since are given out again. Kubernetes' own programs restart with it, because a client that
-// watches from a revision that is not reached yet hears of nothing until then. The API server is ready when it returns.
+// watches from a revision that is not reached yet learns about nothing until then. The API server is ready when it returns.
 func (j Injector) RestoreEtcd(ctx context.Context) error {
 	if _, err := os.Stat(j.backup()); err != nil {
 		return fmt.Errorf("no backup of etcd: run 'lab fault backup-etcd' before: %w", err)

@@ -115,7 +115,7 @@ func (j Injector) Delay(ctx context.Context, node string, by time.Duration) erro
 	return nil
 }
 
-// PauseNode stops every process of the node, its pods' too, as a paused virtual machine does. Its clocks go on.
+// PauseNode stops every process of the node, its pods' too, as a paused virtual machine does. Its clocks continue.
 func (j Injector) PauseNode(ctx context.Context, node string) error {
 	m, err := j.node(node)
 	if err != nil {

@@ -110,7 +110,7 @@ func awaitListener(ctx context.Context, address string) error {
 	})
 }
 
-// forgetConnections makes the next packet of every connection to the API servers choose its way anew.
+// forgetConnections makes the next packet of every connection to the API servers choose its way again.
 func forgetConnections(ctx context.Context, m cluster.Machine) error {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()

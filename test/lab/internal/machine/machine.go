@@ -78,7 +78,7 @@ func Boot(ctx context.Context, spec Spec) (Machine, error) {
 	if err := handOver.Close(); err != nil {
 		return m, err
 	}
-	go func() { _, _ = process.Wait() }() // no zombie while this program goes on
+	go func() { _, _ = process.Wait() }() // no zombie while this program continues
 	return m, m.awaitInit(ctx)
 }
 
