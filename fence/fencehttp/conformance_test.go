@@ -86,7 +86,7 @@ func serve(t *testing.T, f *Fence, http2 bool) *httptest.Server {
 	return server
 }
 
-// defects are fences that are none; see TestConformanceFindsDefects.
+// defects are broken fences; see TestConformanceFindsDefects.
 var defects = map[string]func(*Fence){
 	"":                      func(*Fence) {},
 	"lets everything pass":  func(f *Fence) { f.Monitor = true },
@@ -132,7 +132,7 @@ func TestConformance(t *testing.T) {
 	}
 }
 
-// TestConformanceFindsDefects runs the suite in a process of its own on fences that are none.
+// TestConformanceFindsDefects runs the suite on broken fences, in a process of its own.
 func TestConformanceFindsDefects(t *testing.T) {
 	for defect := range defects {
 		t.Run(defect, func(t *testing.T) {

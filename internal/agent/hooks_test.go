@@ -360,7 +360,7 @@ func TestPreStopThatTakesLong(t *testing.T) {
 	}
 }
 
-// Who may not act any more, or soon may not, has no time for a hook.
+// A holder that must stop acting, now or soon, has no time for a hook.
 func TestNoPreStopWithoutTime(t *testing.T) {
 	for name, row := range map[string]struct {
 		happens func(*world)

@@ -266,8 +266,8 @@ func TestBadRunsAreTold(t *testing.T) {
 	})
 }
 
-// Why a tick is not started is told once, and no process begins: a clock that is wrong, an API server that tells no time, and ticks that
-// are settled in advance. What stands in the way no more, and comes back, is told again.
+// The log says once why a tick is not started, and no process begins. The reasons are a wrong clock, an API server that sends no time, and
+// ticks that are settled in advance. A reason that went away and comes back is logged again.
 func TestTicksThatAreNotStarted(t *testing.T) {
 	for name, c := range map[string]struct {
 		wrong func(*world)

@@ -21,8 +21,8 @@ import (
 const socketName = "agent.sock"
 
 // Listen opens the agent's socket. It uses the path in contract.SocketEnv, if that is set and differs from the default. Otherwise it tries
-// in this order: the directory of the agent's binary, where processes that the agent did not start look for it; the directory for temporary
-// files; an abstract socket, which needs no file.
+// the directory of the agent's binary first, where processes that the agent did not start look for it. Then it tries the directory for
+// temporary files, and last an abstract socket, which needs no file.
 func Listen(env func(string) string) (net.Listener, error) {
 	if path := env(contract.SocketEnv); path != "" && path != socketBeside() {
 		return listen(path)

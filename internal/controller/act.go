@@ -146,8 +146,8 @@ func (r *Reconciler) expire(ctx context.Context, o *observation) error {
 	return nil
 }
 
-// move creates one more Pod, after noting the attempt on a Pod. If the API server refuses it, for example because of an exact
-// quota, this is not a problem of the job: move logs the refusal and does not try again soon.
+// move creates one more Pod, after noting the attempt on a Pod. The API server may refuse it, for example because of an exact
+// quota. That is not a problem of the job: move logs the refusal and does not try again soon.
 func (r *Reconciler) move(ctx context.Context, o *observation, m *plan.Move, d *outcome) {
 	note := map[string]any{"annotations": map[string]string{plan.MoveAnnotation: m.Note}}
 	for _, do := range []func() error{

@@ -10,8 +10,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
-// The queue order: first changes of holder, which traffic and users wait for; then everything else about running jobs, including
-// rollouts; then new jobs; and last the jobs listed at the operator's start (controller-runtime's LowPriority).
+// The queue order: first changes of holder, which traffic and users wait for. Then comes everything else about running jobs, including
+// rollouts, then new jobs, and last the jobs listed at the operator's start (controller-runtime's LowPriority).
 const (
 	failoverPriority = 10
 	newJobPriority   = -10

@@ -19,8 +19,8 @@ import (
 // DefaultFleetRollouts is the default of FleetRollouts.
 const DefaultFleetRollouts = 10
 
-// turns manages the places in a fleet-wide rollout. A place is taken by a job whose status in the cache says so, which all
-// operators see, and by a job to which this operator has given a place that the cache does not show yet.
+// turns manages the places in a fleet-wide rollout. A job has a place if its status in the cache says so, which all
+// operators see. It also has one if this operator has given it a place that the cache does not show yet.
 type turns struct {
 	mu    sync.Mutex
 	given map[types.NamespacedName]bool

@@ -214,7 +214,7 @@ const GatedSigns = 2
 
 // Gated is the index of a Pod's gated container, or -1 if it is not certain. It decides which process is declared dead. It
 // therefore relies only on fields that nobody can change after the Pod is created: commands and literal variables. A single sign is
-// not enough, because a template, a webhook or an older version of the API may have put it elsewhere: exactly one container must
+// not enough, because a template, a webhook or an older version of the API may have put it elsewhere. Exactly one container must
 // show any sign of the agent, and it must show all signs. The annotation proves nothing; if it contradicts, the result is -1.
 // Ephemeral containers are added later and do not count.
 func Gated(pod *corev1.Pod) int {
@@ -281,7 +281,7 @@ func runConfig(job *v1alpha1.SingletonJob) *contract.RunConfig {
 }
 
 // agentEnv comes before the user's own variables, which may refer to it. It contains every variable that an agent reads, even an
-// unused one with an empty value: env takes precedence over envFrom and the image, and v1alpha1.Validate refuses these names in the
+// unused one with an empty value. The reason is that env takes precedence over envFrom and the image, and v1alpha1.Validate refuses these names in the
 // template's env.
 func agentEnv(config contract.AgentConfig, gated *corev1.Container, settings Settings) []corev1.EnvVar {
 	fromPod := func(name, path string) corev1.EnvVar {
@@ -309,9 +309,8 @@ func agentEnv(config contract.AgentConfig, gated *corev1.Container, settings Set
 }
 
 // socketOf is the path of the agent's socket, set after the variables that it refers to. It is next to the agent's binary. If that
-// directory is read-only, it is the directory for shared memory, the only place that processes of every user can write to even if
-// the root file system is read-only. A Pod's containers share that directory, and with hostIPC all Pods of a node do, so the path
-// contains the Pod's UID.
+// directory is read-only, it is the directory for shared memory. Processes of every user can write there, even if the root file system
+// is read-only. A Pod's containers share that directory, and with hostIPC all Pods of a node do. So the path contains the Pod's UID.
 func socketOf(settings Settings) string {
 	if settings.AgentImageVolume {
 		return "/dev/shm/singletonjob-$(" + contract.PodUIDEnv + ").sock"

@@ -204,8 +204,8 @@ func TestHashIsStable(t *testing.T) {
 	}
 }
 
-// Naming the container that was gated by default causes no rollout: the only container, the one of the annotation, and the first of
-// two, whose hash is that of the versions that gated the first container by default.
+// Naming the container that was gated by default causes no rollout. It is the only container, the one of the annotation, or the first of
+// two. In the last case the hash is that of the versions that gated the first container by default.
 func TestAContainerByNameIsNoRollout(t *testing.T) {
 	job := jobs(t)["minimal"]
 	before := Hash(job)

@@ -531,7 +531,7 @@ func TestAbsentTakesWitnesses(t *testing.T) {
 	}
 }
 
-// Who has no answer does not say that the Lease is gone.
+// A client without an answer does not report that the Lease is gone.
 func TestAbsentBesideTrouble(t *testing.T) {
 	f := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		switch n := r.Context().Value(connectionKey{}).(int64); {
@@ -603,8 +603,8 @@ func TestHugeAnswers(t *testing.T) {
 	}
 }
 
-// Whether a Lease may be acquired depends on what is stored, and not on what a cache of the API server has; and a request
-// that gets no answer must take its connection with it, which HTTP/2's does not.
+// Whether a Lease may be acquired depends on what is stored, not on a cache of the API server. And a request without an answer must close
+// its connection, which a request of HTTP/2 does not.
 func TestHowItAsks(t *testing.T) {
 	var asked []*http.Request
 	f := &fake{Server: httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -144,9 +144,9 @@ func TestAnswerToAnEarlierReadIsHeard(t *testing.T) {
 	}
 }
 
-// While nothing answers a tenure keeps trying, patiently at first: the first attempts are a few round trips apart, no
-// two are more than a second, and not many are under way; at the end they are less, so that the last one comes just before the
-// renew deadline, also where there is only a second for all of them.
+// While nothing answers, a tenure keeps trying, patiently at first. The first attempts are a few round trips apart, no two are more than a
+// second apart, and not many are in flight. At the end they are closer, so that the last one comes just before the renew deadline. That
+// holds even if there is only a second for all of them.
 func TestAttemptsInAnOutage(t *testing.T) {
 	for _, setting := range [][3]time.Duration{
 		{15 * time.Second, 10 * time.Second, 2 * time.Second},

@@ -48,9 +48,9 @@ func (m *machine) read() {
 	m.do(SendRead{ID: m.s.LastRead, Deadline: deadline})
 }
 
-// mayWrite reports whether a write may be sent now. If the last observation is as old as a lease, a read must come first: the
-// revision alone would suffice for the compare-and-swap, unless the server has started to assign its revisions again. A holder
-// sends a write beside those whose outcomes are unknown, and beside the read that finds them out. All of them replace one
+// mayWrite reports whether a write may be sent now. If the last observation is as old as a lease, a read must come first. The
+// revision alone would suffice for the compare-and-swap, unless the server has started to assign its revisions again. A holder does
+// not wait for writes whose outcomes are unknown, or for the read that finds them out, before it sends another write. All of them replace one
 // revision, so at most one is stored, and the record shows which.
 func (m *machine) mayWrite() bool {
 	if m.s.Write != nil || !m.s.Observed.Known || m.s.Observed.Absent {
@@ -313,7 +313,7 @@ func (c Config) proven(s State) (proven, clean bool) {
 }
 
 // expiry returns when time alone frees the Lease. The longest duration counts that the Lease was seen with during this tenure,
-// and this candidate's own duration: others write the Lease too, and a duration that they lower takes no right from the holder.
+// or this candidate's own if that is longer. Others write the Lease too, and a duration that they lower takes no right from the holder.
 // With KeepRunning, holders outlast an outage of the API server. They get time to renew after it, because a missing renewal
 // during the outage proves nothing.
 func (c Config) expiry(s State, since Instant) Instant {

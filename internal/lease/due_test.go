@@ -270,7 +270,7 @@ func TestWhatNeverBeganIsNotComplete(t *testing.T) {
 	}
 }
 
-// Who closes a run takes nothing on: what was followed before stays as it stands, for the next acquire to clear.
+// A candidate that closes a run follows nothing new. The marks of what was followed before stay, for the next acquire to clear.
 func TestACloseTakesNothingOn(t *testing.T) {
 	c := runConfig()
 	c.Runs.BackoffLimit = 0

@@ -11,7 +11,7 @@ import (
 	"github.com/singletonjob/operator/internal/schedule"
 )
 
-// A year of two candidates, in real zones: what is started is held to a walk over the year that knows no more than what a zone's clock
+// A year of two candidates, in real zones. The started runs are compared with a walk over the year that knows only what a zone's clock
 // shows at each minute.
 
 type year struct {
@@ -282,8 +282,8 @@ func turns(t *testing.T, zone string, year int) (all []schedule.Stamp) {
 // How often, each time with other chances: go test ./internal/lease -run TestTurnsOfRuns -rounds=12.
 var rounds = flag.Int("rounds", 1, "how `often` TestTurnsOfRuns goes around; three times meet each zone and policy with each cron and deadline")
 
-// The days around each turn of a clock, under every policy: with all well, and with runs so long that they overlap and all that can be
-// wrong with candidates and clocks. Over the policies each cron and each deadline is met.
+// The days around each turn of a clock, under every policy: once without faults, and once with runs that overlap and every fault of
+// candidates and clocks. The policies together meet each cron and each deadline.
 func TestTurnsOfRuns(t *testing.T) {
 	t.Cleanup(func() { setAhead = func() int64 { return 0 } })
 	for round := range *rounds {

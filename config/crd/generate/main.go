@@ -1,8 +1,8 @@
 // Command generate reads the CRD that controller-gen derives from the types on standard input, and writes the CRD of this
 // repository to standard output. It
 //
-//   - drops the descriptions of the embedded pod template: with them the CRD is 640 kB, more than client-side apply can
-//     keep in its annotation, and they only repeat `kubectl explain pod.spec`; the schema of the template stays complete;
+//   - drops the descriptions of the embedded pod template, which only repeat `kubectl explain pod.spec`. With them the CRD is 640 kB,
+//     more than client-side apply can keep in its annotation. The schema of the template stays complete;
 //   - joins the wrapped lines of the other descriptions, because kubectl wraps them itself;
 //   - makes the template accept what a Deployment accepts (lenient.go);
 //   - limits the size of the parts of the template that rules read, because the API server otherwise rejects the rules as too costly;

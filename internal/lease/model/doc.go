@@ -1,6 +1,6 @@
 // Package model checks lease.Step, the function that the agents run, in every state of small worlds. A world has an API server
-// with one Lease, two or three candidates with clocks, processes and a leash, a sink, an operator, and a bounded number of faults
-// at any moments. The simulator (internal/lease/sim) draws long episodes at random. This package covers short ones completely.
+// with one Lease, two or three candidates with clocks, processes and a leash, a sink and an operator. A bounded number of faults can
+// come at any moment. The simulator (internal/lease/sim) draws long episodes at random. This package covers short ones completely.
 // docs/model.md lists the bounds.
 package model
 

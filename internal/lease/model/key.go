@@ -10,8 +10,8 @@ import (
 )
 
 // key identifies all worlds that differ only in things that no decision depends on. These are clock readings, as long as the
-// remainder of each wait is the same; revisions, tokens and counts, as long as their order is; and names, as long as equal names
-// stay equal. Two worlds with the same key have the same futures.
+// remainder of each wait is the same. They are also revisions, tokens and counts, as long as their order is the same, and names, as
+// long as equal names stay equal. Two worlds with the same key have the same futures.
 type key [16]byte
 
 // coder encodes a world. Values that matter only by their order are collected first and ranked at the end.

@@ -211,8 +211,8 @@ func (c *checker) misled(other *tree) bool {
 func (c *checker) slow(t, other *tree) bool { return t.token < other.token && c.misled(t) }
 
 // delays reports whether the next tenure must wait for lockDelay after the end of a tree. It need not if the tree kept running as
-// configured, if it ended only when others could already take the Lease or let them know too little of the Lease, or if somebody
-// else has written how it ended.
+// configured, or if somebody else has written how it ended. It also need not if the tree ended only when others could already take the
+// Lease, or if it let them know too little of the Lease.
 func (c *checker) delays(last, t *tree) bool {
 	claim := c.claimOf(last)
 	return !last.agent.config.KeepRunning && !c.outlived(last) && !c.fools(last, t) && (claim == nil || !claim.retold)
@@ -284,8 +284,8 @@ func (c *checker) asks(a *agent, action lease.Action) {
 }
 
 // tells is called for everything that an agent learns of the Lease. An event that shows for certain that the tenure is another's
-// must end the process at once. A record shows this if it is later than this agent's last write and than anything that showed the
-// agent its tenure still in place: the Lease may have been edited and edited back.
+// must end the process at once. A record shows this if it is later than this agent's last write, and later than anything
+// that showed the agent its tenure still in place. The Lease may have been edited and edited back.
 func (c *checker) tells(a *agent, e lease.Event) {
 	if starved, ok := e.(lease.Starved); ok {
 		a.late = lateFor(a.config, starved.Late)

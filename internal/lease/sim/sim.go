@@ -4,8 +4,8 @@
 // one Lease. An API server, an operator and users with kubectl do what they do on bad days. Times of trouble alternate with times
 // of calm. Nothing is concurrent and nothing reads a clock, so a seed replays exactly.
 //
-// The checker judges from the world alone, in true time, which no part of the world can see: when which processes lived and were
-// killed, which writes the store received and from whom, and what the sink accepted. It does not use package lease for its
+// The checker judges from the world alone, in true time, which no part of the world can see. It knows when which processes lived and were
+// killed, which writes the store received and from which agent, and what the sink accepted. It does not use package lease for its
 // judgements.
 //
 //   - At most one process tree acts.
@@ -26,8 +26,8 @@
 //   - Nobody but the operator changes the schedule, and the ticks of a new schedule begin when it is written.
 //
 // In three cases two trees act at once and no promise is broken. The world causes them, and they are counted separately: a tree
-// that was frozen when it had to die; a tree that was killed in time and took longer to die than the margin, and the lateness
-// reported to its agent, pay for; a tree that keeps running while it is cut off, as KeepRunning has it. None of them excuses a
+// that was frozen when it had to die, or a tree that keeps running while it is cut off, as KeepRunning allows. The third is a tree that
+// was killed in time, but took longer to die than the margin and the lateness reported to its agent allow. None of them excuses a
 // Lease that was taken before its time.
 //
 // Two edits by hand cannot be told from the truth: a whole release under a live holder, and a Lease from which every trace of a

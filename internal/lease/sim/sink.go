@@ -36,8 +36,8 @@ func (f *fenced) Write(token int64, _ func(time.Duration, func()), accepted, ref
 
 func (f *fenced) Restart() {}
 
-// write passes one write to the sink. The result is judged by the writes alone: after an accepted write no lower token may be
-// accepted, and a write may be refused only if a higher token has arrived.
+// write passes one write to the sink. The result is judged by the writes alone. After an accepted write no lower token may be
+// accepted. A write may be refused only if a higher token has arrived.
 func (w *world) arrives(token int64) {
 	c := &w.check
 	c.result.Writes++
