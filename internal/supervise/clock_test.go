@@ -75,8 +75,8 @@ const (
 	fastest = 1 + 0.10 + 0.0005 + 0.0005 + 0.125
 )
 
-// A leash that is stopped continues before its deadline, at every rate; one that can't is killed by then, or soon after on a slow
-// clock; one that runs is near enough to it, and has its time to get a CPU.
+// A stopped leash continues before its deadline, at every rate. A leash that cannot continue is killed by then, or soon after on a slow
+// clock. A leash that runs wakes up close to the deadline, with enough time to get a CPU.
 func TestTimersOfTheLeash(t *testing.T) {
 	t.Parallel()
 	for _, lead := range []int64{leadAlone, leadForAll} {

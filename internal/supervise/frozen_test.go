@@ -14,8 +14,8 @@ import (
 	"github.com/singletonjob/operator/test/tier"
 )
 
-// Who came in from outside and does not die of SIGKILL, here because it is frozen, continues when it is thawed: until it is dead
-// the tenure is not over.
+// A process that came in from outside and does not die of SIGKILL, here because it is frozen, continues when it is thawed. The tenure is
+// not over until that process is dead.
 func TestGoneWaitsForAFrozenStranger(t *testing.T) {
 	t.Parallel()
 	if os.Getuid() != 0 {

@@ -17,7 +17,7 @@ import (
 	"github.com/singletonjob/operator/test/tier"
 )
 
-// Memory runs out, and the kernel chooses whom it kills. Whoever that is, nothing of the tree is left.
+// Memory runs out, and the kernel chooses the process that it kills. Whichever it chooses, no process of the tree is left.
 func TestOutOfMemory(t *testing.T) {
 	t.Parallel()
 	for name, victim := range map[string]func(*agent, event) int{

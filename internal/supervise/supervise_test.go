@@ -449,10 +449,9 @@ func TestChildrenByScan(t *testing.T) {
 	})
 }
 
-// tolerance is what every last write must keep to: no figure, but far from "until
-// the agent runs again". To die, the leash needs a CPU for a moment, and on an
-// overloaded machine that moment may be as long in coming as it was for this test's own threads, and again for each of
-// those that die one after the other.
+// tolerance bounds every last write. It is not a measurement, but it is far less than the time until the agent runs again. To die, the leash
+// needs a CPU for a moment. On an overloaded machine that can take as long as for this test's own threads. The same holds again for each
+// process that dies after it.
 func tolerance() time.Duration { return 5*time.Second + 4*stillness.SoFar() }
 
 // punctual is what the kernel achieves if it has a CPU to spare; see BenchmarkDeadline.
@@ -651,7 +650,7 @@ func TestStoppedLeashDiesWithTheAgent(t *testing.T) {
 	eventually(t, "nothing is left", func() bool { return len(a.processes()) == 0 })
 }
 
-// Who stops a leash does not put off a deadline, and takes no tenure from one who renews: the leash continues before its deadline.
+// Stopping a leash does not delay a deadline, and does not end the tenure of an agent that renews: the leash continues before its deadline.
 func TestStoppedLeashGoesOn(t *testing.T) {
 	t.Parallel()
 	inBothModes(t, func(t *testing.T, a *agent) {
@@ -1073,7 +1072,7 @@ func diesWithoutItsAgent(t *testing.T, argv []string, hold func(t *testing.T, a 
 	return a.isLeftAlone(e.Deadline)
 }
 
-// leash is the PID of the main process's leash. Where that is dead already it is none's.
+// leash returns the PID of the main process's leash, or math.MaxInt32, which is no PID, if the leash is dead.
 func (a *agent) leash() int {
 	for _, p := range a.processes() {
 		if a.isLeash(p) {

@@ -43,7 +43,7 @@ type Cluster struct {
 	Client     client.WithWatch
 	Config     *rest.Config
 	Kubeconfig string
-	// Lab is nil if the cluster is none.
+	// Lab is nil if the cluster is not a lab.
 	Lab *Lab
 	// Image is the workload's.
 	Image string

@@ -77,7 +77,7 @@ func Serve(ctx context.Context, o Options, run func(a *APIServer, etcd, server *
 			end()
 			a.remove()
 		}
-		// Who runs them has seen both answer.
+		// The caller gets the server only after both answered.
 		if err := a.waitReady(ctx, func() error { return nil }); err != nil {
 			stop()
 			return err

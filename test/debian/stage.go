@@ -98,7 +98,7 @@ func (s *stage) link(name, from, to string) error {
 func (s *stage) libraries(program string) error {
 	file, err := elf.Open(program)
 	if err != nil {
-		return nil // it is none
+		return nil // not an ELF file
 	}
 	defer func() { _ = file.Close() }()
 	needed, err := file.ImportedLibraries()

@@ -38,7 +38,7 @@ func compile(ctx context.Context, work, tools string) error {
 			return err
 		}
 	}
-	// Of busybox' own, unshare knows no time namespaces, setpriv no users, and touch and sleep are none under another name.
+	// In busybox, unshare lacks time namespaces, setpriv lacks users, and touch and sleep do not work under another name.
 	if err := debian.Stage(tools, root, "/bin/busybox", "/bin/sleep", "/bin/touch", "/usr/bin/setpriv", "/usr/bin/unshare"); err != nil {
 		return err
 	}

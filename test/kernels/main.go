@@ -1,9 +1,9 @@
 //go:build linux
 
-// Command kernels runs the tests of what the kernel does for the agent (process trees, timers, control groups, clocks) on
-// kernels that this machine does not have: Debian's, in virtual machines without hardware support, so that they run wherever
-// this does. One kernel has control groups of version 1, the others those of version 2 alone. All the while the wall clock jumps
-// by an hour to and fro, which nothing is to notice.
+// Command kernels tests what the kernel does for the agent (process trees, timers, control groups, clocks) on kernels that this
+// machine does not have. They are Debian's, in virtual machines without hardware support, so they run wherever this program runs.
+// One kernel has control groups of version 1, the others have only version 2. During the tests the wall clock jumps by an hour
+// back and forth, and no test must notice.
 //
 //	go run ./test/kernels >events.json && go run ./test/verdict events.json
 //

@@ -4,11 +4,10 @@
 // runtime, no root. It is for tests and the demo. A node registers itself, runs what is bound to it, answers with its
 // pods' status, and can be cut off and frozen. A real scheduler and controller manager run beside it.
 //
-// What a container keeps here of what it is in Kubernetes: its command, arguments and environment (the downward API
-// included), its volumes, its probes, its restart policy, its grace period, its service-account token, and that nothing
-// of it outlives the end of its main process. What it does not have: a file system, network, user, cgroup or PID
-// namespace of its own, resource limits (nor variables that tell them), a security context, lifecycle hooks, ephemeral
-// containers, and an image that anything is pulled for. A pod's address is one of 127.0.0.0/8 that no other pod has.
+// A container has the same command, arguments, environment (with the downward API), volumes, probes, restart policy, grace period
+// and service-account token as in Kubernetes. No process of it outlives its main process. It has no file system, network, user,
+// cgroup or PID namespace of its own, and no resource limits, nor variables that report them. It has no security context, no
+// lifecycle hooks, no ephemeral containers, and no image is pulled for it. A pod's address is one of 127.0.0.0/8 that no other pod has.
 package localnode
 
 import (

@@ -27,7 +27,7 @@ const nobody = 65534
 // Server is one of the test's own.
 type Server struct {
 	testing.TB
-	// Dir is where its socket is. Whoever connects to it is User.
+	// Dir is the directory of its socket. Clients of the socket are User.
 	Dir string
 	// Port is of its socket, and of 127.0.0.1 where it was started by StartTCP.
 	Port string

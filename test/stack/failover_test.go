@@ -228,7 +228,7 @@ func apiServerAway(stops *world) {
 	stops.p.Plane.StopAPIServer()
 	stops.died(stopping)
 	keeps.actsFor(keeping, kept.Duration) // past its lease: it began before the other's process died
-	// Who is first after the outage is not what this is about: the holder is, and its standby sees what it has renewed.
+	// This test is not about which agent is first after the outage. The holder is, and its standby sees the renewal.
 	for _, node := range keeps.nodes {
 		if node != keeping.node {
 			node.Cut()

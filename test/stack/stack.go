@@ -3,8 +3,8 @@
 // Package stack runs the whole product on this machine, for the demo and for the tests here: a real control plane, local
 // nodes, the operator as a process of its own, and a sink behind a network that can hold writes back.
 //
-// Its tests say that whatever is done to a process, an agent, a node's network, a Lease or a job, there is one process at a
-// time, tokens grow, the sink stores nothing stale, somebody takes over, and the status tells every tenure once.
+// Its tests inject faults into processes, agents, node networks, Leases and jobs. After each fault there is one process at a time,
+// tokens grow, the sink stores nothing stale, a standby takes over, and the status reports every tenure once.
 package stack
 
 import (

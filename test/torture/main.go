@@ -1,9 +1,9 @@
 //go:build linux
 
-// Command torture does what can go wrong, at random and for as long as it is told to, to SingletonJobs with real agents, a real
-// operator and a real API server, and to client-go's elector beside them; then it judges what the sinks, the Leases and the
-// statuses have recorded. It exits with 0 only if no invariant broke and, in a run that is long enough to tell, the same faults broke
-// the elector and a sink without a fence: else they have proven nothing.
+// Command torture injects random faults, for as long as you set, into SingletonJobs with real agents, a real operator and a real API
+// server, and into client-go's elector beside them. Then it judges the records of the sinks, the Leases and the statuses. It exits
+// with 0 only if no invariant broke. In a run that is long enough, the same faults must also have broken the elector and a sink
+// without a fence. Otherwise the run proves nothing.
 //
 // The seed decides which faults are drawn, and for how long they last; what comes of them depends on the machine.
 package main

@@ -64,9 +64,9 @@ const withheld = 4
 
 // Judge judges. The claim about processes is this: one was due to be dead a margin before the next may begin, by the kernel's
 // hand. One that is seen to act (it read the clock, and sent that reading to the sink) after the next has acted is an
-// overlap. It breaks the invariant unless its process may outlive its lease, or threads with nothing else to do waited for a
-// CPU for more than a quarter of the time between when it was due dead and when it acted: on such a machine the kill, too, may have
-// waited. No other invariant knows time.
+// overlap. It breaks the invariant, with two exceptions. The first is a process that may outlive its lease. The second is a machine on
+// which idle threads waited for a CPU for more than a quarter of the time from when the process should have been dead until it acted: the
+// kill may have waited, too. No other invariant depends on time.
 func Judge(h *History) Verdict {
 	var v Verdict
 	for _, s := range h.Subjects {

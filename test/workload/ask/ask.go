@@ -30,7 +30,7 @@ const (
 	reported = 10 * time.Second
 )
 
-// Who is what a singleton answers.
+// A Who is the answer of a singleton.
 type Who struct {
 	Pod   string      `json:"pod"`
 	Token fence.Token `json:"token"`

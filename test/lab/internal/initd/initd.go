@@ -19,8 +19,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// SetupFD is the file from which init reads its Setup. Who starts init closes the other end without writing if it fails,
-// and init then ends.
+// SetupFD is the file from which init reads its Setup. The program that starts init closes the other end without writing if
+// it fails, and init then ends.
 const SetupFD = 3
 
 // A Setup is what makes the machine. The steps are taken in the order of the fields.
