@@ -143,7 +143,7 @@ func (n *newcomer) serves(service, old string) *v1alpha1.SingletonJob {
 func TestNewcomer(t *testing.T) {
 	n := newNewcomer(newWorld(t))
 	n.must(n.helm("install"))
-	n.singleton("Service poller sends to standbys, too: its clients want one that selects "+selectsActive, "adopt", "deployment/poller")
+	n.singleton("Service poller also sends requests to standbys: its clients need a Service that selects "+selectsActive, "adopt", "deployment/poller")
 	n.kubectl("expose", "service", "poller", "--name=poller-active", "--selector="+selectsActive, "--port=80", "--target-port=http")
 	first := n.serves("poller-active", "")
 	n.singleton("Active      Running", "status", "poller")
