@@ -81,7 +81,7 @@ func (w *guardWorld) honest(t *testing.T) {
 			l := held()
 			was(l)
 			w.in(t).set(l)
-			a := a.anew(t)
+			a := a.another(t)
 			a.feed(lease.WatchOpened{})
 			a.until("it acts", func() bool { return a.acts })
 			began := a.state.Tenure
@@ -137,7 +137,7 @@ func (w *guardWorld) honestRuns(t *testing.T) {
 			l := held()
 			test.was(l)
 			w.in(t).set(l)
-			a := candidate.anew(t)
+			a := candidate.another(t)
 			const aTick = 2 * time.Minute // so that one is due from the first
 			a.now.Wall, a.code = time.Now().Add(aTick).UnixMicro(), test.code
 			a.config.Runs = &lease.RunPolicy{UID: "uid", BackoffLimit: 1}
@@ -207,8 +207,8 @@ func (w *guardWorld) newAgent(pod string) *agent {
 	}}
 }
 
-// anew is another agent process in the same Pod.
-func (a *agent) anew(t testing.TB) *agent {
+// another returns another agent process in the same Pod.
+func (a *agent) another(t testing.TB) *agent {
 	const longAgo = 1_000_000
 	return &agent{t: t, client: a.client, config: a.config, now: lease.Time{Boot: 1, Wall: longAgo}}
 }

@@ -605,7 +605,7 @@ func TestLabelRemoved(t *testing.T) {
 		a := w.holder("a", testConfig())
 		w.standby("b", testConfig())
 		w.patch(map[string]any{"metadata": map[string]any{"labels": map[string]any{contract.ManagedByLabel: nil}}})
-		a.await("read failing", "somebody else's")
+		a.await("read failing", "belongs to somebody else")
 		a.await("stopping", "reason=RenewFailed")
 		revision := w.lease().ResourceVersion
 		elapse(t, leaseDuration()+time.Second)

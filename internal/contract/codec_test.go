@@ -231,8 +231,8 @@ func FuzzDecodeLease(f *testing.F) {
 	})
 }
 
-// rounded gives back to what is read again what writing may change: a duration is rounded up, a time of a year that the
-// API can't write is lost, but for that there is one, and of a history that grows in writing the oldest are left out.
+// rounded restores in a record that was read again what writing may change. A duration is rounded up. Of a time in a year that the API can't
+// write, only the fact remains that there is one. Of a history that grows in writing the oldest entries are dropped.
 func rounded(t *testing.T, r, again lease.Record) lease.Record {
 	t.Helper()
 	if d := again.Duration - r.Duration; d < 0 || d >= time.Second {

@@ -9,8 +9,8 @@ import (
 	"github.com/singletonjob/operator/internal/lease"
 )
 
-// FuzzLife has an agent meet a Lease of any content, as a candidate and as its holder: what it writes then has a token
-// greater than the one that it found, and a history within its bound, or it writes nothing.
+// FuzzLife makes an agent meet a Lease of any content, as a candidate and as its holder. Either the agent writes nothing, or its write has
+// a greater token than the one that it found, and a history within its bound.
 func FuzzLife(f *testing.F) {
 	long := strings.Repeat("x", 1<<20)
 	largest := "9223372036854775807"

@@ -70,9 +70,9 @@ func endLife(w *world) {
 	})
 }
 
-// TestTheOperatorEndsAtEveryWrite: in these lives the operator ends right after a write, before it gets the response: first at a
-// different write in each life, then at the first call of each kind and repeatedly, so that every kind of write is the last one of
-// some process. A new process starts with an empty memory. An end before the next write leaves the same state. The gate runs some
+// TestTheOperatorEndsAtEveryWrite: in these lives the operator ends right after a write, before it gets the response. First it ends
+// at a different write in each life, then at the first call of each kind and repeatedly. So every kind of write is the last one of some
+// process. A new process starts with an empty memory. An end before the next write leaves the same state. The gate runs some
 // of the lives; each of them has every kind of write.
 func TestTheOperatorEndsAtEveryWrite(t *testing.T) {
 	quiet := newWorld(t)

@@ -1,7 +1,7 @@
 // Package entrypoint finds out what an image runs by asking its registry.
 //
 // A user who may create a SingletonJob chooses the host that is asked, and that host chooses the answer. [Registry] therefore uses
-// only HTTPS, connects to no address of this machine or its link, limits the time and the size of answers, exposes only the
+// only HTTPS, connects to no address of this machine or its link, and limits the time and the size of answers. It exposes only the
 // entrypoint of an answer, and sends credentials only to the registry that they are for. [Lookups] asks in the background and
 // answers its callers at once.
 package entrypoint

@@ -124,10 +124,12 @@ func (t *tenure) awaitsRenewal(putOff bool) bool {
 	return t.holder.ours && !t.acts() || t.seemsOver || t.holder.Pod != "" && t.quiet() && putOff
 }
 
-// wakeForMembers adds the times when the holder is soaked in a rollout, or one of the earlier version has lasted so long that a shorter
-// time is no longer enough; when a handover that was not taken is requested again; when a candidate has not been ready for too long; when
-// the wait for a surge pod is over; when a standby on the holder's node is moved, or that is given up; and when a failed candidate is
-// replaced, or no longer kept.
+// wakeForMembers adds these times:
+//   - when the holder is soaked in a rollout, or one of the earlier version has lasted so long that a shorter time is no longer enough;
+//   - when a handover that was not taken is requested again;
+//   - when a candidate has not been ready for too long, or the wait for a surge pod is over;
+//   - when a standby on the holder's node is moved, or that is given up;
+//   - when a failed candidate is replaced, or no longer kept.
 func wakeForMembers(a *alarm, j *job, t *tenure, m *members) {
 	if (m.fleet.outdated() || j.Status.FleetRollout == v1alpha1.FleetRolloutUnderWay) && t.holder.ours {
 		a.in(t.unsoaked(j.updated(), j.preparation()))

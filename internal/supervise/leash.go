@@ -393,9 +393,9 @@ func dieQuickly() {
 
 const shortestSlice = 100_000 // ns, the kernel's minimum
 
-// forgetStart releases the pages of the binary that only the start of the Go runtime and the package initialization have used: 1.5 MiB of
-// 4.0 MiB (go test ./internal/supervise -run '^$' -bench LeashMemory, with the call in runLeash and without it, in the tests' binary). A
-// page that is needed again comes back from the page cache; killing needs none of them. It is safe for read-only mappings of files without
+// forgetStart releases the pages of the binary that only the start of the Go runtime and the package initialization have used. In the
+// tests' binary these are 1.5 MiB of 4.0 MiB (go test ./internal/supervise -run '^$' -bench LeashMemory, with the call in runLeash and
+// without it). A page that is needed again comes back from the page cache; killing needs none of them. It is safe for read-only mappings of files without
 // private copies (Anonymous is 0; relocations are private copies).
 func forgetStart() {
 	smaps, err := os.ReadFile("/proc/self/smaps")

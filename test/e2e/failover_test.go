@@ -54,8 +54,8 @@ var (
 // shows is the time after which a holder under steady that could renew no more since its beginning is dead.
 var shows = steady.Deadline + 2*time.Second
 
-// promptly is a lease under which a takeover that does not come at once comes far too late to be taken for one that does: a
-// standby that learns about a release only when it looks for itself looks every 110 s.
+// promptly is a lease that makes an immediate takeover easy to distinguish from a later one. A standby that learns about a release only by
+// its own reads reads every 110 s.
 var promptly = cluster.LeaseSetting{Duration: 240 * time.Second, Deadline: 170 * time.Second, Retry: 110 * time.Second}.Apply
 
 // longGrace is such a grace of a pod that is told to stop.
@@ -204,8 +204,8 @@ func TestTakeover(t *testing.T) {
 	}
 }
 
-// TestUserNamespace stops the agent of a process that runs as root of a user namespace (hostUsers: false) and becomes another
-// user there: the kernel then forgets that the leash's death is to kill it, and lets nobody outside of the namespace do it.
+// TestUserNamespace stops the agent of a process that runs as root of a user namespace (hostUsers: false) and becomes another user there.
+// The kernel then clears the process's parent-death signal, and no process outside of the namespace may kill it.
 func TestUserNamespace(t *testing.T) {
 	x := beginBeside(t)
 	x.needLab()

@@ -305,8 +305,8 @@ func (b *blow) change(ctx context.Context, limit time.Duration, change func(job 
 	})
 }
 
-// objectFaults leave out a job that is deleted and recreated: the new one waits until Kubernetes' garbage collector has let go of
-// what the old one had, and after a few outages of the API server that one takes longer than anybody waits here.
+// objectFaults do not include a job that is deleted and recreated. The new job waits until Kubernetes' garbage collector has deleted what
+// the old one owned. After a few outages of the API server that takes longer than this run waits.
 func objectFaults() []kind {
 	force := client.GracePeriodSeconds(0)
 	return []kind{
