@@ -204,8 +204,8 @@ func (t *Tree) forkWith(x *execution, stdout int) error {
 	return err
 }
 
-// graceAfterTimeout limits two waits after a timeout: for the command to die, and for its leash to report that there was no time to start
-// it.
+// graceAfterTimeout limits the waits after a command's time is over: for the command to die, for its leash to report that there was no time
+// to start it, and for a leash that does not run to continue killing.
 const graceAfterTimeout = 10 * time.Second
 
 // attend waits until an execution has ended, and ends it when its timeout expires. It reports whether the timeout expired.

@@ -383,6 +383,46 @@ func (a *agent) execUntilDeadline(t *testing.T, in time.Duration, stop func(*age
 	return alive
 }
 
+// The leash of a command is stopped while it kills, which takes until the frozen process is dead, and the agent is stopped. Only the
+// leash knows what that process has left.
+func TestExecDiesThoughItsLeashIsStoppedWhileItKills(t *testing.T) {
+	t.Parallel()
+	a := startAgent(t, nil)
+	for in := 4 * time.Second; ; in *= 2 { // where the machine is too busy for the first deadline, again with a later one
+		if in > time.Minute {
+			t.Fatal("the machine is too busy for any deadline")
+		}
+		e := a.do(command{Op: "start", Argv: program("stubborn"), In: in})
+		if e.Err != "" {
+			continue
+		}
+		executed := a.do(command{Op: "exec", Argv: program("chain", "2"), In: time.Hour}).Err == ""
+		var runs bool
+		eventually(t, "the command runs, or the tree is dead", func() bool {
+			runs = slices.ContainsFunc(a.processes(), func(p proc) bool { return strings.Contains(p.cmdline, "chain 0") })
+			return runs || !executed || len(a.exited) > 0
+		})
+		if runs {
+			thaw := freeze(t, a.find("chain 2"))
+			a.signal(unix.SIGSTOP)
+			if len(a.exited) == 0 && BootTime() < NoLater(e.Deadline) {
+				eventually(t, "its leash kills", func() bool { return len(a.processes()) == 5 && BootTime() > e.Deadline })
+				a.stopLeashes()
+				thaw()
+				a.expectDead()
+				a.signal(unix.SIGCONT)
+				await(t, "exit", a.exited)
+				a.expectGone()
+				return
+			}
+			a.signal(unix.SIGCONT)
+			thaw()
+		}
+		await(t, "exit", a.exited)
+		a.expectGone()
+	}
+}
+
 // A renewal of the tree is one of its commands, too.
 func TestExecOutlivesADeadlineThatMoved(t *testing.T) {
 	t.Parallel()
@@ -440,9 +480,17 @@ func TestExecDiesWithTheAgent(t *testing.T) {
 // expectDead waits until no process but the agent is left.
 func (a *agent) expectDead() {
 	a.t.Helper()
+	var left []proc
+	defer func() {
+		for _, p := range left {
+			if a.t.Failed() {
+				a.t.Logf("left: process %d (%s) in state %q", p.pid, p.cmdline, state(p.pid))
+			}
+		}
+	}()
 	eventually(a.t, "only the agent is left", func() bool {
 		time.Sleep(10 * time.Millisecond) // to look through all of the machine's processes is a load of its own
-		left := a.processes()
+		left = a.processes()
 		return len(left) == 0 || len(left) == 1 && left[0].pid == a.cmd.Process.Pid
 	})
 }

@@ -339,7 +339,6 @@ func (l *leash) end() {
 	}
 	l.report(report{stage: stageExpired})
 	if l.ofCommand {
-		_ = l.kill.set(0) // the timer must not kill the leash, because slow descendants would lose their subreaper
 		l.killDescendants()
 	}
 	os.Exit(1)
@@ -347,9 +346,18 @@ func (l *leash) end() {
 
 // killDescendants kills until no descendant of this process, which is their subreaper, can act. It waits for a program that is being
 // forked.
+//
+// The timer of the deadline must not kill the leash meanwhile, because slow descendants would lose their subreaper. So each round sets the
+// timers again. A leash that is stopped between rounds is continued, and one that is kept stopped is killed. SIGCONT first: a leash that is
+// stopped between the two calls has it, and still has the deadline's SIGKILL.
 func (l *leash) killDescendants() {
-	for below := (peeling{}); !below.round(os.Getpid()) || len(below.dead) == 0 && l.forking.Load(); {
-		time.Sleep(firstPause)
+	for below := (peeling{}); ; time.Sleep(firstPause) {
+		now := gettime(unix.CLOCK_BOOTTIME)
+		_ = l.goOn.set(now + int64(lastPause))
+		_ = l.kill.set(now + int64(graceAfterTimeout))
+		if below.round(os.Getpid()) && (len(below.dead) > 0 || !l.forking.Load()) {
+			return
+		}
 	}
 }
 
