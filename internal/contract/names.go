@@ -31,6 +31,9 @@ const GatedAnnotation = "singletonjob.io/gated-container"
 // informational, for users and metrics. It is not part of the template hash, so a new agent image alone causes no rollout.
 const AgentImageAnnotation = "singletonjob.io/agent-image"
 
+// ServiceAnnotationsAnnotation of a Service lists the annotations that come from spec.service, separated by commas.
+const ServiceAnnotationsAnnotation = "singletonjob.io/annotations"
+
 // Annotations of a SingletonJob with which a user requests a single action.
 const (
 	// RestartedAtAnnotation starts a rollout when its value changes. The value can be any text; a time is usual. Use it if the template

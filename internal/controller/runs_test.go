@@ -87,8 +87,8 @@ func (w *world) eventsOf(reasons ...string) (n int) {
 	return n
 }
 
-// aRun is the life of a job that runs once: its first attempt fails, its Lease is deleted, a user runs it again, and it is deleted
-// when its TTL ends.
+// aRun is the life of a job that runs once. Its first attempt fails, its Lease is deleted, a user runs it again, and it is deleted when
+// its TTL ends.
 func aRun(w *world) {
 	w.t.Helper()
 	w.fails = 1

@@ -1,5 +1,5 @@
-// Command workload is what tests, the demo and the benchmark run as a singleton: it writes to a sink every 20 ms, with its
-// fencing token and the time, and does not stop when the sink refuses it.
+// Command workload is what tests, the demo and the benchmark run as a singleton. It writes to a sink every 20 ms, with its fencing token
+// and the time, and does not stop when the sink refuses it.
 //
 //	workload            write to the sink at $SINK as $RESOURCE; see package load
 //	workload unfenced   the same, without a token
