@@ -69,6 +69,8 @@ type Observed struct {
 type Lookup struct {
 	// Found is nil until the lookup succeeds.
 	Found *v1alpha1.Entrypoint
+	// Reason is the reason of the conditions; EntrypointUnknown if it is empty.
+	Reason string
 	// Problem says why the lookup has not succeeded. The text stays the same as long as the cause does. It is empty if there is no known
 	// problem.
 	Problem string
