@@ -20,7 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// leashName is the argv[0] of a leash. The other arguments are the deadline, the role, the working directory and the program's argv.
+// leashName is the argv[0] of a leash. The other arguments are the role, the working directory and the program's argv.
 const leashName = "singletonjob-leash"
 
 // Descriptors of the leash besides stdin, stdout and stderr.
@@ -70,7 +70,7 @@ func runLeash(args []string) int {
 	if !l.ofCommand { // a command's leash lives only for a short time
 		forgetStart()
 	}
-	rep := l.start(args[2], args[3:])
+	rep := l.start(args[1], args[2:])
 	if !l.report(rep) || rep.stage != stageStarted {
 		return l.failed()
 	}
@@ -116,18 +116,13 @@ type leash struct {
 // prepare keeps all descriptors from the program, hides the leash from it, creates the timers, and makes the pipes deliver SIGKILL (to no
 // process yet).
 func (l *leash) prepare(args []string) error {
-	if len(args) < 4 {
+	if len(args) < 3 {
 		return unix.EINVAL
 	}
 	if err := hide(); err != nil {
 		return err
 	}
-	deadline, err := strconv.ParseInt(args[0], 10, 64)
-	if err != nil {
-		return unix.EINVAL
-	}
-	l.deadline.Store(deadline)
-	l.agentIs1, l.ofCommand = args[1] == agentIs1, args[1] == ofCommand
+	l.agentIs1, l.ofCommand = args[0] == agentIs1, args[0] == ofCommand
 	l.lead = leadAlone
 	if l.agentIs1 {
 		l.lead = leadForAll
@@ -152,17 +147,20 @@ func (l *leash) prepare(args []string) error {
 			return err
 		}
 	}
+	var err error
 	if l.alarm, err = unix.TimerfdCreate(unix.CLOCK_BOOTTIME, unix.TFD_NONBLOCK|unix.TFD_CLOEXEC); err != nil {
 		return err
 	}
 	if l.goOn, err = createTimer(unix.SIGCONT); err != nil {
 		return err
 	}
-	l.kill, err = createTimer(unix.SIGKILL)
-	return err
+	if l.kill, err = createTimer(unix.SIGKILL); err != nil {
+		return err
+	}
+	return l.receive() // the first deadline, with which the agent permits the start
 }
 
-// The roles of a leash: its second argument.
+// The roles of a leash: its first argument.
 const (
 	alone     = ""        // the agent is not PID 1
 	agentIs1  = "1"       // the agent is PID 1 of a PID namespace, and this leash kills all of the namespace
@@ -263,11 +261,23 @@ func (l *leash) followDeadlines(follows chan<- struct{}) {
 		if left, ends := l.left(); ends && left <= l.lead {
 			l.end()
 		}
-		if n, err := retryRead(deadlinesFD, buf[:]); err != nil || n != len(buf) {
+		if l.receive() != nil {
 			l.end()
 		}
+	}
+}
+
+// receive waits for a deadline. It fails if the agent is dead.
+func (l *leash) receive() error {
+	var buf [deadlineSize]byte
+	n, err := retryRead(deadlinesFD, buf[:])
+	if err == nil && n != len(buf) {
+		err = unix.EPIPE
+	}
+	if err == nil {
 		l.deadline.Store(int64(binary.LittleEndian.Uint64(buf[:])))
 	}
+	return err
 }
 
 // left is the time until the deadline. ends is false if there is no deadline.

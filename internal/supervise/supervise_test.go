@@ -904,7 +904,7 @@ func TestEndOfMainProcessBesideAStoppedLeash(t *testing.T) {
 }
 
 // slowExec is a copy of a program that cannot be executed before release is called.
-func slowExec(t *testing.T, of string) (path string, release func()) {
+func slowExec(t testing.TB, of string) (path string, release func()) {
 	t.Helper()
 	path = filepath.Join(t.TempDir(), "slow")
 	data, err := os.ReadFile(of)
