@@ -85,7 +85,7 @@ type execution struct {
 // The error is os.ErrProcessDone if the main process does not run (yet, or any more), ErrStillRuns, or ErrTooManyExecs.
 //
 // The command leads its own session and process group. It dies with the tree: with the agent, at the deadline, by Kill, or when the main
-// process ends. If the command ends by itself, processes that it leaves behind live on in the tree, and their output is lost. If its
+// process ends. If the command ends by itself, processes that it leaves behind live on in the tree, and their output is discarded. If its
 // timeout expires, all of its descendants are killed, including those that left its group.
 //
 // The result arrives when the command is reaped. For a command that does not die, it arrives graceAfterTimeout later at most.
@@ -168,6 +168,7 @@ func (t *Tree) perform(x *execution) {
 	go t.launch(x, stdout)
 	late, timedOut := t.attend(x)
 	x.result <- t.resultOf(x, late, timedOut)
+	go t.drain(x.output)
 	<-x.ended // this can take long if the command cannot be killed
 	t.deadlines.leave(x.ends.deadlines)
 	x.ends.close()
@@ -398,7 +399,7 @@ func (o *output) keep(data []byte) {
 	o.kept = append(o.kept, data[:min(len(data), MaxExecOutput-len(o.kept))]...)
 }
 
-// finish returns the kept output. It does not wait for processes that can still write.
+// finish returns the kept output. It does not wait for processes that can still write. The output stays open: see drain.
 func (o *output) finish() []byte {
 	_ = o.file.SetReadDeadline(time.Unix(1, 0))
 	<-o.done
@@ -413,6 +414,50 @@ func (o *output) finish() []byte {
 		}
 		o.keep(buf[:n])
 	}
-	_ = o.file.Close()
 	return o.kept
+}
+
+// maxDrains is the maximum number of outputs that are discarded at once. It bounds the memory and the descriptors for commands that leave a
+// process behind each time.
+const maxDrains = 32
+
+// drain discards what processes write that an ended command has left behind. Without a reader they would die of SIGPIPE at their next write.
+// It ends when none is left that could write, or when the tree is gone. Beyond maxDrains the output is closed at once.
+func (t *Tree) drain(o *output) {
+	defer func() { _ = o.file.Close() }()
+	_ = o.file.SetReadDeadline(time.Time{})
+	if !t.keepOpen(o) {
+		return
+	}
+	if conn, err := o.file.SyscallConn(); err == nil {
+		_ = conn.Read(discard)
+	}
+	process.mu.Lock()
+	defer process.mu.Unlock()
+	delete(t.drains, o)
+}
+
+// keepOpen registers an output that is drained, and reports whether there is room for it.
+func (t *Tree) keepOpen(o *output) bool {
+	process.mu.Lock()
+	defer process.mu.Unlock()
+	if len(t.drains) >= maxDrains || process.tree != t {
+		return false
+	}
+	t.drains[o] = struct{}{}
+	return true
+}
+
+// discard reads until it would have to wait, and reports whether that was the end. The buffer is small: it is on the stack of each drain.
+func discard(fd uintptr) (ended bool) {
+	var buf [1 << 10]byte
+	for {
+		n, err := retryRead(int(fd), buf[:])
+		if err == unix.EAGAIN {
+			return false
+		}
+		if n <= 0 {
+			return true
+		}
+	}
 }

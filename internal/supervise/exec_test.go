@@ -220,6 +220,44 @@ func TestExecLeavesSomebodyBehind(t *testing.T) {
 	})
 }
 
+// What a command leaves behind can write to the output, more than a pipe holds, though nobody reads that.
+func TestExecLeavesAWriterBehind(t *testing.T) {
+	t.Parallel()
+	inBothModes(t, func(t *testing.T, a *agent) {
+		a.main()
+		path := filepath.Join(t.TempDir(), "heartbeat")
+		h, err := openHeartbeat(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := a.exec(program("leave-talking", path)); got.Status != (Status{}) || got.Err != "" {
+			t.Errorf("%+v, want success", got)
+		}
+		for range 3 { // the first write can have been before the end
+			then := BootTime()
+			eventually(t, "it has written on", func() bool { return h.last.Load() > then })
+		}
+		a.end()
+	})
+}
+
+// Commands that leave a process behind each time do not fill the agent.
+func TestExecsLeaveABoundedNumberOpen(t *testing.T) {
+	t.Parallel()
+	a := startAgent(t, nil)
+	open := func() int { return a.must(command{Op: "fds"}).Count }
+	a.main()
+	before := open()
+	for range maxDrains + 8 {
+		if got := a.exec([]string{"sh", "-c", "sleep 1000 & exit 3"}); got != (executed{Status: Status{ExitCode: 3}}) {
+			t.Errorf("%+v, want code 3", got)
+		}
+	}
+	eventually(t, "as many outputs are open as may be", func() bool { return open() == before+maxDrains })
+	a.end()
+	eventually(t, "none is open", func() bool { return open() < before })
+}
+
 // When the time of a command is over, all that descends from it is killed, and the main process is not.
 func TestExecTimeout(t *testing.T) {
 	t.Parallel()

@@ -33,6 +33,7 @@ import (
 	"slices"
 	"sync"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -75,6 +76,7 @@ type Tree struct {
 	// process.mu guards all fields below except the deadlines.
 	run                               // of the main process
 	execs     map[*execution]struct{} // the executions that have not ended
+	drains    map[*output]struct{}    // the outputs of ended commands that are discarded
 	early     map[int]unix.WaitStatus // reaped while the PID of a leash, or of its program, was not known yet
 	signals   []syscall.Signal        // to send once main is known
 	killed    bool                    // by Kill, before the leash died
@@ -215,6 +217,7 @@ func (r *reaper) reserve(spec Spec) (*Tree, error) {
 		run:     run{ends: agents},
 		leashs:  leashs,
 		execs:   map[*execution]struct{}{},
+		drains:  map[*output]struct{}{},
 		early:   map[int]unix.WaitStatus{},
 		spec:    spec,
 	}
@@ -362,6 +365,9 @@ func (t *Tree) notStarted(rep report, spec Spec) error {
 func (t *Tree) close() {
 	t.deadlines.stop()
 	t.ends.close()
+	for o := range t.drains { // a process outside can hold it open
+		_ = o.file.SetReadDeadline(time.Unix(1, 0))
+	}
 }
 
 // deadlines is the agent's end of the pipe for the leash's deadlines. It has its own lock, so that Extend does not wait for reaping or
