@@ -453,7 +453,7 @@ func discard(fd uintptr) (ended bool) {
 	var buf [1 << 10]byte
 	for {
 		n, err := retryRead(int(fd), buf[:])
-		if err == unix.EAGAIN {
+		if errors.Is(err, unix.EAGAIN) {
 			return false
 		}
 		if n <= 0 {

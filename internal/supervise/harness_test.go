@@ -155,10 +155,8 @@ func (p *player) obey(c command, e *event) (err error) {
 		go p.follow(t, true)
 	case "extend":
 		return p.tree.Extend(c.At)
-	case "executable": // forks wait for the exec of that
-		process.forks <- func() { process.executable = c.Dir }
-	case "allow": // that much time for the start of a command
-		startAllowance = c.In
+	case "executable", "allow", "ignore":
+		set(c)
 	case "exec": // its timeout is In; "executed" is an event
 		return p.exec(ExecSpec{Argv: c.Argv, Env: c.Env, Dir: c.Dir, Timeout: c.In, Name: c.Name})
 	case "flood": // extend until told off
@@ -169,12 +167,22 @@ func (p *player) obey(c command, e *event) (err error) {
 		return p.tree.Signal(c.Signal)
 	case "kill":
 		p.tree.Kill()
-	case "ignore":
-		signal.Ignore(c.Signal)
 	default:
 		e.Count = counts[c.Op]()
 	}
 	return err
+}
+
+// set changes a setting of the agent.
+func set(c command) {
+	switch c.Op {
+	case "executable": // forks wait for the exec of that
+		process.forks <- func() { process.executable = c.Dir }
+	case "allow": // that much time for the start of a command
+		startAllowance = c.In
+	case "ignore":
+		signal.Ignore(c.Signal)
+	}
 }
 
 // counts are commands that count something.

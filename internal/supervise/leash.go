@@ -10,6 +10,7 @@ import (
 	"os/signal"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -51,12 +52,12 @@ func MaybeLeash() {
 // The leash follows the deadlines, and does everything that takes time, before it starts the program. A program that leaves no CPU to
 // others could delay such work indefinitely.
 func runLeash(args []string) int {
+	_ = unix.Prctl(unix.PR_SET_NAME, uintptr(unsafe.Pointer(&leashThreadName[0])), 0, 0, 0)
+	goDeaf()
 	// The parent-death signal of the main process fires when the thread that forked it ends. That is this thread, which from here on ends
 	// only with the process.
 	runtime.LockOSThread()
 	debug.SetGCPercent(-1) // the leash allocates nothing after its start
-	_ = unix.Prctl(unix.PR_SET_NAME, uintptr(unsafe.Pointer(&leashThreadName[0])), 0, 0, 0)
-	goDeaf()
 
 	l := &leash{}
 	if err := l.prepare(args); err != nil {
@@ -85,16 +86,20 @@ func (l *leash) failed() int {
 	return 1
 }
 
-// goDeaf catches and drops all signals. It does not block or ignore any, because the main process would inherit that. It leaves signals
-// ignored that already are, because the main process must inherit that.
+// goDeaf catches and drops the signals that would end or stop the leash. It does not block or ignore any, because the main process would
+// inherit that. It leaves signals ignored that already are, because the main process must inherit that.
+//
+// Go's runtime drops the others by itself. To catch one takes several switches between threads, which is much of the CPU time of a start. A
+// thread that is locked needs more of them, so runLeash calls this first.
 func goDeaf() {
-	var caught []os.Signal
-	for sig := syscall.Signal(1); sig <= 64; sig++ {
-		if !signal.Ignored(sig) {
-			caught = append(caught, sig)
-		}
-	}
+	caught := slices.DeleteFunc(slices.Clone(harmful), signal.Ignored)
 	signal.Notify(make(chan os.Signal, 1), caught...)
+}
+
+// harmful are the signals that Go's runtime does not drop, without 32 and 34, which C libraries use and which Go cannot catch.
+var harmful = []os.Signal{
+	unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGILL, unix.SIGTRAP, unix.SIGABRT, unix.SIGBUS, unix.SIGFPE, unix.SIGSEGV, unix.SIGTERM,
+	unix.SIGSTKFLT, unix.SIGTSTP, unix.SIGTTIN, unix.SIGTTOU, unix.SIGSYS,
 }
 
 var leashThreadName = [...]byte{'l', 'e', 'a', 's', 'h', 0}
@@ -114,7 +119,7 @@ type leash struct {
 }
 
 // prepare keeps all descriptors from the program, hides the leash from it, creates the timers, and makes the pipes deliver SIGKILL (to no
-// process yet).
+// process yet). It returns when the agent has sent the first deadline.
 func (l *leash) prepare(args []string) error {
 	if len(args) < 3 {
 		return unix.EINVAL
