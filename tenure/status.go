@@ -23,7 +23,7 @@ const (
 	// names an abstract socket of Linux.
 	EnvSocket = "SINGLETONJOB_SOCKET"
 	// DefaultSocket is the path for all other processes of the container, unless the agent cannot write there.
-	DefaultSocket = "/singletonjob/bin/agent.sock"
+	DefaultSocket = "/singletonjob/run/agent.sock"
 )
 
 // Version is the protocol version of this package. An answer with another version is an error: ErrNoAgent.

@@ -120,9 +120,11 @@ const (
 const (
 	// VolumePrefix begins the names of the volumes that the operator adds.
 	VolumePrefix = "singletonjob-"
-	// AgentDir is the directory of the binary (see `agent install`) and of the socket.
+	// AgentDir is the directory of the binary (see `agent install`). The gated container cannot write there.
 	AgentDir  = "/singletonjob/bin"
 	AgentPath = AgentDir + "/agent"
+	// RunDir is the directory of the socket and of the agents' locks. It does not exist where the agent's image is a volume.
+	RunDir = "/singletonjob/run"
 	// AgentRun is the agent's subcommand that runs a command.
 	AgentRun = "run"
 	// CredentialsDir holds token, ca.crt and namespace of the agent's own identity, which is bound to the Pod. It is not below
