@@ -16,7 +16,7 @@ import (
 const MaxExecs = 8
 
 // MaxExecOutput is the maximum number of bytes that are kept of a command's output.
-const MaxExecOutput = 4 << 10
+const MaxExecOutput = 10 << 10
 
 // ErrTooManyExecs reports that MaxExecs commands already run.
 var ErrTooManyExecs = fmt.Errorf("%d commands already run beside the main process", MaxExecs)
