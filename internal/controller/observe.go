@@ -45,6 +45,7 @@ func (r *Reconciler) observe(ctx context.Context, key types.NamespacedName) (obs
 		o.Remembered = r.memory.jobGone(key, o.Lease.Presence != plan.Ours, o.Now)
 		return o, nil
 	}
+	o.Trials = r.memory.tried(key, &o.Lease, o.Pods, r.Clock.Now())
 	o.Hashed = r.memory.hashed(key)
 	o.OverQuota = r.memory.overQuota(key, o.Now)
 	o.EventsUnknown, o.Unannounced = r.memory.announcements(key, o.Job.UID)

@@ -24,6 +24,8 @@ type Observed struct {
 	Pods []*corev1.Pod
 	// Lease is the Lease of the job's name.
 	Lease Lease
+	// Trials are what this process has seen of the Lease's last tenures, oldest first (Trials.See).
+	Trials []Trial
 	// Workload is the workload in spec.workloadRef; nil if that is not set.
 	Workload *Workload
 	// Volumes are the claims that the pods share, if the operator can read them.
