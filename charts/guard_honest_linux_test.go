@@ -201,7 +201,7 @@ func (w *guardWorld) newAgent(pod string) *agent {
 	k, err := kubelease.New(kubelease.Config{Server: w.plane.URL(), Namespace: tenant, Name: theLease, Credentials: credentials})
 	w.must(err)
 	w.set(held())
-	w.await("the token to be known", func() error { _, err := k.Get(ctx); return err })
+	w.await("the token to be known", func() error { _, err := k.Get(ctx, 0); return err })
 	return &agent{t: w.t, client: k, config: lease.Config{
 		Identity: lease.Identity{Pod: pod, PodUID: string(made.UID), Nonce: "n"}, Node: "n",
 		Duration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 2 * time.Second, GracePeriod: time.Second,
@@ -230,7 +230,7 @@ func (a *agent) do(action lease.Action) {
 	defer end()
 	switch action := action.(type) {
 	case lease.SendRead:
-		answer, err := a.client.Get(ctx)
+		answer, err := a.client.Get(ctx, 0)
 		if err != nil {
 			a.failed = err
 			a.feed(lease.ReadDone{ID: action.ID})

@@ -147,7 +147,7 @@ func (w *world) writeByAgentsClient() {
 	w.must(err)
 	w.store = func(attempt lease.Attempt) lease.WriteDone {
 		done := lease.WriteDone{Nonce: attempt.Nonce}
-		answer, err := c.Get(w.t.Context())
+		answer, err := c.Get(w.t.Context(), 0)
 		w.must(err)
 		if answer.Object == nil {
 			done.Outcome = lease.Gone
