@@ -261,7 +261,7 @@ func TestApart(t *testing.T) {
 		readiness := with(every(1+n/64%8), after(n/512))
 		s := Begin(contract.Probes{Liveness: liveness, Readiness: readiness}, now)
 		delay := s.runs[Liveness].due.Sub(now.Add(time.Duration(liveness.InitialDelay)))
-		if delay < 0 || delay >= time.Duration(liveness.Period) || s.runs[Readiness].due != now.Add(time.Duration(readiness.InitialDelay)) {
+		if delay < 0 || delay >= time.Duration(liveness.Period) || !s.runs[Readiness].due.Equal(now.Add(time.Duration(readiness.InitialDelay))) {
 			t.Fatalf("liveness %+v begins %v late, readiness %+v at %v", liveness, delay, readiness, s.runs[Readiness].due.Sub(now))
 		}
 		nearest := time.Hour
