@@ -53,7 +53,7 @@ func (w *guardWorld) renewal(managedBy string) func() {
 	l := held()
 	l.Name = "job-of-" + managedBy
 	l.Labels[contract.ManagedByLabel] = managedBy
-	own := pod(tenant, l.Name+"-h-0")
+	own := pod(tenant, l.Name+"-hbt97c5-0")
 	heldBy(identity(own, "n"))(l)
 	l = w.set(l)
 	leases := w.as(own).CoordinationV1().Leases(tenant)
