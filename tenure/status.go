@@ -50,6 +50,9 @@ type Status struct {
 	Run     string `json:"run,omitempty"`
 	Tick    string `json:"tick,omitempty"`
 	Attempt int32  `json:"attempt,omitempty"`
+	// NotReady says, for a human reader, why the process is not ready according to its probes and its postStart hook. It is omitted for a
+	// process that is ready, and without a process.
+	NotReady string `json:"notReady,omitempty"`
 	// Valid is true if the process was allowed to act at the time of the answer.
 	Valid bool `json:"valid"`
 	// Reason says, for a human reader, why the process may not act. It is empty if Valid is true.

@@ -23,19 +23,29 @@ func StopSignals() []corev1.Signal {
 
 // badHooks returns what is wrong with the gated container's lifecycle, as text that follows the container's name in a sentence. It returns
 // nothing if the lifecycle is valid.
-func badHooks(l *corev1.Lifecycle) []string {
+func badHooks(pod *corev1.PodSpec, l *corev1.Lifecycle) []string {
 	if l == nil {
 		return nil
+	}
+	grace := int64(corev1.DefaultTerminationGracePeriodSeconds)
+	if pod.TerminationGracePeriodSeconds != nil {
+		grace = *pod.TerminationGracePeriodSeconds
 	}
 	var bad []string
 	if l.StopSignal != nil && !slices.Contains(StopSignals(), *l.StopSignal) {
 		bad = append(bad, contract.NotHeard())
 	}
-	if !runnable(l.PostStart) {
-		bad = append(bad, "has a postStart hook"+notRunnable)
-	}
-	if !runnable(l.PreStop) {
-		bad = append(bad, "has a preStop hook"+notRunnable)
+	for _, h := range []struct {
+		name string
+		*corev1.LifecycleHandler
+	}{{"postStart", l.PostStart}, {"preStop", l.PreStop}} {
+		switch {
+		case !runnable(h.LifecycleHandler):
+			bad = append(bad, "has a "+h.name+" hook"+notRunnable)
+		case h.LifecycleHandler != nil && h.Sleep != nil && h.Sleep.Seconds > grace:
+			bad = append(bad, "has a "+h.name+" hook that sleeps for longer than the Pod has to stop: set sleep.seconds to at most "+
+				"terminationGracePeriodSeconds (30 by default)")
+		}
 	}
 	return bad
 }

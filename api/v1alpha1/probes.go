@@ -98,6 +98,9 @@ func badHTTPGet(get *corev1.HTTPGetAction) []string {
 	if p := get.Protocol; p != nil && *p != corev1.HTTPProtocolHTTP1 && (*p != corev1.HTTPProtocolHTTP2 || get.Scheme == corev1.URISchemeHTTPS) {
 		bad = append(bad, "httpGet.protocol is neither HTTP1 nor, with scheme HTTP, HTTP2")
 	}
+	if p := get.Protocol; p != nil && *p == corev1.HTTPProtocolHTTP2 && get.Host != "" {
+		bad = append(bad, "httpGet.host is set with protocol HTTP2, which allows no other host than the Pod: remove host")
+	}
 	if slices.ContainsFunc(get.HTTPHeaders, func(h corev1.HTTPHeader) bool { return !headerName.MatchString(h.Name) }) {
 		bad = append(bad, "httpGet.httpHeaders has an invalid name: use letters, digits and - only")
 	}

@@ -320,7 +320,7 @@ func validateGated(job *SingletonJob, at *field.Path) field.ErrorList {
 			errs = append(errs, field.Forbidden(at, fmt.Sprintf("the gated container %q ", c.Name)+fmt.Sprintf(format, args...)))
 		}
 	}
-	for _, bad := range badHooks(c.Lifecycle) {
+	for _, bad := range badHooks(&job.Spec.Template.Spec, c.Lifecycle) {
 		forbid(true, "%s", bad)
 	}
 	forbid(c.RestartPolicy != nil && *c.RestartPolicy != corev1.ContainerRestartPolicyAlways || len(c.RestartPolicyRules) > 0,

@@ -96,6 +96,17 @@ func hook(handler corev1.LifecycleHandler) func(*SingletonJob) {
 
 const badPreStop = `the gated container "app" has a preStop hook that the agent cannot run: set exactly one of exec.command, httpGet, and sleep.seconds (0 to 3600)`
 
+const longPause = `the gated container "app" has a preStop hook that sleeps for longer than the Pod has to stop: set sleep.seconds to at most ` +
+	"terminationGracePeriodSeconds (30 by default)"
+
+// pause has a preStop hook sleep for a number of seconds.
+func pause(grace, seconds int64) func(*SingletonJob) {
+	return func(job *SingletonJob) {
+		job.Spec.Template.Spec.TerminationGracePeriodSeconds = &grace
+		hook(corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: seconds}})(job)
+	}
+}
+
 func httpHook(change func(*corev1.Container, *corev1.HTTPGetAction)) func(*SingletonJob) {
 	return app(func(c *corev1.Container) {
 		get := &corev1.HTTPGetAction{Port: intstr.FromInt32(80)}
@@ -369,13 +380,25 @@ var gatedCases = map[string]validationCase{
 	"mount of Secrets that are called like ours": {change: mount("/var/run/secrets/singletonjob.io/serviceaccount")},
 	"restart policy of a container":              {change: app(func(c *corev1.Container) { c.RestartPolicy = new(corev1.ContainerRestartPolicyNever) }), want: forbidden(inContainers, badPolicy)},
 	"hook, a command":                            {change: hook(corev1.LifecycleHandler{Exec: &corev1.ExecAction{Command: []string{"x"}}})},
-	"hook, a pause":                              {change: hook(corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: 3600}})},
-	"hook, no command":                           {change: hook(corev1.LifecycleHandler{Exec: &corev1.ExecAction{}}), want: forbidden(inContainers, badPreStop)},
+	"hook, a pause":                              {change: hook(corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: 30}})},
+	"hook, a pause of all the Pod's time":        {change: pause(3600, 3600)},
+	"hook, a pause of more than the Pod's time":  {change: pause(60, 61), want: forbidden(inContainers, longPause)},
+	"hook, a pause of more than 30 s":            {change: hook(corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: 31}}), want: forbidden(inContainers, longPause)},
+	"hook after the start, a long pause": {
+		change: app(func(c *corev1.Container) {
+			c.Lifecycle = &corev1.Lifecycle{PostStart: &corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: 31}}}
+		}),
+		want: forbidden(inContainers, strings.ReplaceAll(longPause, "preStop", "postStart")),
+	},
+	"hook, HTTP/2 to another host": {change: httpHook(func(_ *corev1.Container, h *corev1.HTTPGetAction) {
+		h.Host, h.Protocol = "127.0.0.1", new(corev1.HTTPProtocolHTTP2)
+	}), want: invalid(inPreStop, badHost)},
+	"hook, no command": {change: hook(corev1.LifecycleHandler{Exec: &corev1.ExecAction{}}), want: forbidden(inContainers, badPreStop)},
 	"hook, two ways": {
 		change: hook(corev1.LifecycleHandler{Exec: &corev1.ExecAction{Command: []string{"x"}}, Sleep: &corev1.SleepAction{}}), want: forbidden(inContainers, badPreStop),
 	},
 	"hook, nothing":      {change: hook(corev1.LifecycleHandler{}), want: forbidden(inContainers, badPreStop)},
-	"hook, a long pause": {change: hook(corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: 3601}}), want: forbidden(inContainers, badPreStop)},
+	"hook, a long pause": {change: pause(7200, 3601), want: forbidden(inContainers, badPreStop)},
 	"hook, before now":   {change: hook(corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: -1}}), want: forbidden(inContainers, badPreStop)},
 	"hook, a request":    {change: httpHook(func(*corev1.Container, *corev1.HTTPGetAction) {})},
 	"hook, a request with it all": {change: httpHook(func(c *corev1.Container, h *corev1.HTTPGetAction) {
@@ -657,6 +680,7 @@ const (
 	inProbe     = inContainers + "[0].livenessProbe"
 	badScheme   = "httpGet.scheme is neither HTTP nor HTTPS"
 	badProtocol = "httpGet.protocol is neither HTTP1 nor, with scheme HTTP, HTTP2"
+	badHost     = "httpGet.host is set with protocol HTTP2, which allows no other host than the Pod: remove host"
 	badHeader   = "httpGet.httpHeaders has an invalid name: use letters, digits and - only"
 	noWay       = "0 of exec, httpGet, tcpSocket and grpc are set: set one of them"
 )
@@ -717,6 +741,9 @@ var probeCases = map[string]validationCase{
 	"http 2 with TLS": {change: httpGet(func(h *corev1.HTTPGetAction) {
 		h.Scheme, h.Protocol = corev1.URISchemeHTTPS, new(corev1.HTTPProtocolHTTP2)
 	}), want: badProbe(badProtocol)},
+	"http 2 to another host": {change: httpGet(func(h *corev1.HTTPGetAction) {
+		h.Host, h.Protocol = "127.0.0.1", new(corev1.HTTPProtocolHTTP2)
+	}), want: badProbe(badHost)},
 	"a header with a colon": {change: httpGet(func(h *corev1.HTTPGetAction) { h.HTTPHeaders = []corev1.HTTPHeader{{Name: "X:"}} }), want: badProbe(badHeader)},
 	"grace of what ends nothing": {change: probe(func(c *corev1.Container, p *corev1.Probe) {
 		c.ReadinessProbe = p.DeepCopy()

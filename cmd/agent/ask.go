@@ -167,6 +167,11 @@ func writeText(w io.Writer, s tenure.Status) error {
 			return err
 		}
 	}
+	if s.NotReady != "" {
+		if _, err = fmt.Fprintf(w, "not ready: %q\n", s.NotReady); err != nil {
+			return err
+		}
+	}
 	if left := s.Left(); left > 0 {
 		_, err = fmt.Fprintf(w, "time left: %v\n", left.Truncate(time.Millisecond))
 	} else {

@@ -5,11 +5,9 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net"
-	"net/http"
 	"os"
 	"os/signal"
 	"runtime/debug"
@@ -173,18 +171,13 @@ func serve(o agent.Options, signals <-chan os.Signal, stderr io.Writer) int {
 		go a.ServeSocket(socket)
 	}
 	if o.Config.Port != 0 {
-		port, err := net.Listen("tcp", net.JoinHostPort(env(contract.RuntimeAddressEnv), strconv.Itoa(o.Config.Port)))
+		port, err := agent.ListenPort(net.JoinHostPort(env(contract.RuntimeAddressEnv), strconv.Itoa(o.Config.Port)))
 		if err != nil {
 			o.Log.Print("cannot listen on the port for probes and metrics", "error", err)
 			return contract.ExitInternal
 		}
-		server := agent.NewServer(a.Handler())
-		defer func() { _ = server.Close() }()
-		go func() {
-			if err := server.Serve(port); !errors.Is(err, http.ErrServerClosed) {
-				o.Log.Print("server for probes and metrics failed", "error", err)
-			}
-		}()
+		defer func() { _ = port.Close() }()
+		go a.ServePort(port)
 	}
 	debug.FreeOSMemory() // the memory that only the start needed
 	return a.Run(context.Background(), signals)

@@ -113,3 +113,41 @@ func status(t *testing.T, port int) int {
 	_ = response.Body.Close()
 	return response.StatusCode
 }
+
+// Anyone who reaches the Pod can connect to the agent's port. However many connections stay open with half a header, they add little to the
+// agent's memory, the kubelet is answered, and the tenure continues.
+func TestStrangersAtThePort(t *testing.T) {
+	t.Parallel()
+	const strangers, most = 2300, 3 // MiB
+	w := newWorld(t)
+	w.program = shipped(t)
+	config := steadyConfig()
+	port, err := controlplane.FreePort()
+	w.must(err)
+	config.Port = port
+	a := w.prepare("a", config)
+	a.env = append(a.env, contract.RuntimeAddressEnv+"=127.0.0.1")
+	a.run("sleep", "infinity")
+	a.acquired()
+	w.renewedTwice()
+	w.eventually("the holder is ready", func() bool { return status(t, port) == http.StatusOK })
+	before, peak := rss(t, a.agent.Pid()), 0.0
+	for n := range strangers {
+		conn, err := net.Dial("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+		w.must(err)
+		t.Cleanup(func() { _ = conn.Close() })
+		_, _ = conn.Write([]byte("GET / HTTP/1.1\r\nX: " + strings.Repeat("x", 3000))) // fails if it has made room already
+		if n%100 != 0 {
+			continue
+		}
+		if got := status(t, port); got != http.StatusOK {
+			t.Errorf("beside %d strangers the kubelet gets %d", n, got)
+		}
+		peak = max(peak, rss(t, a.agent.Pid()))
+	}
+	t.Logf("%d connections take the agent from %.1f MiB to %.1f MiB", strangers, before, peak)
+	if peak-before > most {
+		t.Errorf("%d connections take the agent from %.1f MiB to %.1f MiB, want at most %d MiB more", strangers, before, peak, most)
+	}
+	w.renewedTwice()
+}

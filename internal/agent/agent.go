@@ -236,7 +236,7 @@ func (a *Agent) startMain(c *contender, s lease.StartChild) {
 // launch starts a process tree for the current tenure.
 func (a *Agent) launch(c *contender, s lease.StartChild, argv func(promised map[string]string) []string) (Process, error) {
 	promised := a.o.promised(s)
-	a.child = child{of: c, log: a.log, run: s.Run, health: firstHealth(a.o.Config.Probes)}
+	a.child = child{of: c, log: a.log, run: s.Run, health: health{why: "the process is being started"}}
 	a.child.env = a.o.childEnv(promised)
 	process, err := a.o.Start(supervise.Spec{
 		Argv:     argv(promised),

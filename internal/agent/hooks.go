@@ -102,11 +102,13 @@ func failure(r supervise.ExecResult) error {
 const maxSaid = 500
 
 // started is called when the process executes. As in a kubelet, probes begin after postStart has succeeded, and the process is not ready
-// until then. If postStart fails, the process must end, by preStop and a signal, within the Pod's grace period.
+// until then. If postStart fails, the process must end, by preStop and a signal, within the Pod's grace period. No kubelet stops the Pod then,
+// so the process has all of that period.
 func (a *Agent) started(c *contender) {
 	a.child.started = true
 	began, hook := time.Now(), a.o.Config.Hooks.PostStart
 	if hook == nil {
+		a.child.health = firstHealth(a.o.Config.Probes)
 		a.startProbes(c, began)
 		return
 	}
@@ -114,7 +116,7 @@ func (a *Agent) started(c *contender) {
 	a.runHook(c, "postStart", *hook, unlimited, func(failed bool) lease.Event {
 		if failed {
 			a.child.health.why = "postStart failed"
-			return lease.Unhealthy{Reason: lease.ReasonPostStartFailed, Grace: c.config.GracePeriod}
+			return lease.Unhealthy{Reason: lease.ReasonPostStartFailed, Grace: time.Duration(a.o.Config.GracePeriod)}
 		}
 		a.child.health = firstHealth(a.o.Config.Probes)
 		a.startProbes(c, began)

@@ -89,7 +89,7 @@ type health struct {
 	why string
 }
 
-// firstHealth is the health of a process before its first check.
+// firstHealth is the health of a process before its first check, when it executes and its postStart hook has succeeded.
 func firstHealth(p contract.Probes) health {
 	if p.Startup == nil && p.Readiness == nil {
 		return health{ready: true}
@@ -104,10 +104,10 @@ func (a *Agent) startProbes(c *contender, began time.Time) {
 		return
 	}
 	ctx, cancel := context.WithCancel(a.ctx)
-	process, env := a.child.process, a.child.env
+	commands := newCommands(a.child.process, a.child.env)
 	ask := func(ctx context.Context, k probe.Kind, of *contract.Probe) probe.Result {
 		if of.Exec != nil {
-			return execute(process, env, k, of)
+			return commands[k].execute(of)
 		}
 		return a.ask(ctx, of)
 	}
@@ -131,20 +131,40 @@ func (a *Agent) ask(ctx context.Context, of *contract.Probe) probe.Result {
 	return a.o.Check(ctx, of.Check)
 }
 
-// execute makes an exec check. As for a kubelet, a command that does not start says nothing about the process.
-func execute(process Process, env []string, k probe.Kind, of *contract.Probe) probe.Result {
-	result, err := process.Exec(supervise.ExecSpec{Argv: expandAll(of.Exec, env), Timeout: time.Duration(of.Timeout), Name: k.String()})
-	if errors.Is(err, supervise.ErrStillRuns) || errors.Is(err, supervise.ErrTooManyExecs) {
-		return probe.Failed("%s", err) // earlier commands hang
+// command makes the exec checks of one probe, one after the other.
+type command struct {
+	process Process
+	env     []string
+	name    string
+	// ran: the program of the latest command executed.
+	ran bool
+}
+
+func newCommands(process Process, env []string) map[probe.Kind]*command {
+	commands := map[probe.Kind]*command{}
+	for _, k := range []probe.Kind{probe.Startup, probe.Liveness, probe.Readiness} {
+		commands[k] = &command{process: process, env: env, name: k.String()}
 	}
-	if err != nil {
+	return commands
+}
+
+// execute makes an exec check. A command that did not execute says nothing about the process: its program cannot be started, or the agent
+// got no time to start it. A command that executed and cannot be killed hangs, and the checks after it fail until it is gone.
+func (c *command) execute(of *contract.Probe) probe.Result {
+	result, err := c.process.Exec(supervise.ExecSpec{Argv: expandAll(of.Exec, c.env), Timeout: time.Duration(of.Timeout), Name: c.name})
+	switch {
+	case c.ran && errors.Is(err, supervise.ErrStillRuns):
+		return probe.Failed("%s", err)
+	case err != nil:
 		return probe.Result{Text: err.Error()}
 	}
-	switch r := <-result; {
-	case r.TimedOut:
-		return probe.Failed("command timed out: %q timed out after %v", of.Exec, time.Duration(of.Timeout))
+	r := <-result
+	c.ran = r.Err == nil
+	switch {
 	case r.Err != nil:
 		return probe.Result{Text: r.Err.Error()}
+	case r.TimedOut:
+		return probe.Failed("command timed out: %q timed out after %v", of.Exec, time.Duration(of.Timeout))
 	case r.Status.Code() != 0:
 		return probe.Failed("%s", cmp.Or(strings.TrimSpace(string(r.Output)), r.Status.String()))
 	}
@@ -161,7 +181,7 @@ func (a *Agent) probed(c *contender, k probe.Kind, r probe.Result, s probe.State
 		c.journal.readiness(is.ready)
 	}
 	if failed, is := s.Failed(); is && failed == k {
-		return unhealthy(a.o.Config.Probes, c.config.GracePeriod, k)
+		return unhealthy(a.o.Config.Probes, time.Duration(a.o.Config.GracePeriod), k)
 	}
 	return lease.Ticked{} // publish the change
 }
@@ -180,7 +200,8 @@ func healthOf(was health, k probe.Kind, r probe.Result, s probe.State) health {
 // maxProbeText is the maximum number of bytes of a result's text in logs and status.
 const maxProbeText = 400
 
-// unhealthy returns the event that ends a tenure because a probe has failed. The probe's own grace period has precedence over the Pod's.
+// unhealthy returns the event that ends a tenure because a probe has failed. The probe's own grace period has precedence over the Pod's. The
+// process has all of either, because no kubelet stops the Pod then.
 func unhealthy(p contract.Probes, grace time.Duration, k probe.Kind) lease.Unhealthy {
 	failed, reason := p.Liveness, lease.ReasonLivenessFailed
 	if k == probe.Startup {

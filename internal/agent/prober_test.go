@@ -5,8 +5,10 @@ package agent
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -98,13 +100,17 @@ func inProbedBubbleWith(t *testing.T, grace time.Duration, f func(*world, *asked
 	}, func(w *world) { f(w, p) })
 }
 
-// ready is what the agent answers its kubelet.
+// ready is what the agent answers its kubelet. The reason is for those within the container, and not for whoever reaches the port.
 func (w *world) ready() (ready bool, why string) {
 	w.Helper()
 	synctest.Wait()
 	answer := httptest.NewRecorder()
 	w.agent.Handler().ServeHTTP(answer, httptest.NewRequest(http.MethodGet, contract.ReadyPath, nil))
-	return answer.Code == http.StatusOK, answer.Body.String()
+	why = w.agent.snapshot.Load().status(0).NotReady
+	if body := answer.Body.String(); why != "" && strings.Contains(body, why) || !strings.HasPrefix(body, "phase "+w.phase()+", watching") {
+		w.Errorf("the port tells everybody %q", body)
+	}
+	return answer.Code == http.StatusOK, why
 }
 
 // after lets time pass, and all that happens in it.
@@ -176,7 +182,7 @@ func TestReadiness(t *testing.T) {
 	inProbedBubble(t, func(w *world, p *asked) {
 		p.say(readinessPort, ill)
 		s := <-w.starts
-		if ready, why := w.ready(); ready || !strings.Contains(why, "just started") {
+		if ready, why := w.ready(); ready || !strings.Contains(why, "is being started") {
 			t.Errorf("before its process runs: ready %t, %s", ready, why)
 		}
 		s.process.begin(nil)
@@ -273,6 +279,7 @@ func TestExecProbe(t *testing.T) {
 		for i, result := range []supervise.ExecResult{
 			{Status: supervise.Status{ExitCode: 2}, Output: []byte("not well\n")},
 			{Err: errors.New("no such program")},
+			{Err: errors.New("not running yet"), Status: supervise.Status{ExitCode: -1, Signal: syscall.SIGKILL}, TimedOut: true},
 			{Status: supervise.Status{ExitCode: -1, Signal: syscall.SIGKILL}, TimedOut: true},
 			{},
 			{Status: supervise.Status{ExitCode: -1, Signal: syscall.SIGSEGV}},
@@ -295,6 +302,7 @@ func TestExecProbe(t *testing.T) {
 		log := w.log.String()
 		for _, want := range []string{
 			`liveness probe failed failures=1 error="not well"`, `liveness probe errored failures=2 error="no such program"`,
+			`liveness probe failed failures=4 error="command timed out`,
 		} {
 			if !strings.Contains(log, want) {
 				t.Errorf("no %q in\n%s", want, log)
@@ -306,4 +314,123 @@ func TestExecProbe(t *testing.T) {
 		p.finish(supervise.Status{})
 		w.exited <- <-w.exited
 	})
+}
+
+// A command that the agent had no time to start says nothing about the process. Neither does one that no place was free for, nor the check
+// after it. A command that runs and cannot be killed hangs, and so does its process.
+func TestExecProbeThatIsNotServed(t *testing.T) {
+	late := supervise.ExecResult{Err: errors.New("not running yet"), TimedOut: true}
+	hangs := supervise.ExecResult{Status: supervise.Status{ExitCode: -1, Signal: syscall.SIGKILL}, TimedOut: true}
+	for name, row := range map[string]struct {
+		latest supervise.ExecResult
+		err    error
+		want   probe.Outcome
+	}{
+		"no place":                         {latest: hangs, err: supervise.ErrTooManyExecs, want: probe.Unknown},
+		"the process has ended":            {latest: hangs, err: os.ErrProcessDone, want: probe.Unknown},
+		"an earlier one runs":              {latest: hangs, err: supervise.ErrStillRuns, want: probe.Failure},
+		"an earlier one has not begun yet": {latest: late, err: supervise.ErrStillRuns, want: probe.Unknown},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := &execs{results: make(chan supervise.ExecResult, 1)}
+			c := newCommands(p, nil)[probe.Liveness]
+			p.results <- row.latest
+			first := c.execute(&contract.Probe{Check: contract.Check{Exec: []string{"check"}}, Timeout: dur(time.Second)})
+			if want := row.want; name != "no place" && name != "the process has ended" && first.Outcome != want {
+				t.Errorf("the command itself is %v, want %v", first, want)
+			}
+			p.err = row.err
+			for range 2 {
+				if got := c.execute(&contract.Probe{Check: contract.Check{Exec: []string{"check"}}, Timeout: dur(time.Second)}); got.Outcome != row.want {
+					t.Errorf("the check after it is %v, want %v", got, row.want)
+				}
+			}
+		})
+	}
+}
+
+// execs is a process that runs commands, or refuses to.
+type execs struct {
+	Process
+	results chan supervise.ExecResult
+	err     error
+}
+
+func (p *execs) Exec(supervise.ExecSpec) (<-chan supervise.ExecResult, error) {
+	return p.results, p.err
+}
+
+// A process that fails a probe has all of the Pod's grace period, because no kubelet waits for the agent then.
+func TestProbesGrace(t *testing.T) {
+	inProbedBubbleWith(t, 40*time.Second, func(w *world, p *asked) {
+		p.say(startupPort, ill)
+		process := w.holding()
+		w.after(20*time.Second + time.Millisecond)
+		w.after(40*time.Second - 100*time.Millisecond)
+		if _, signals, killed := process.state(); killed || len(signals) != 1 {
+			t.Errorf("killed %t, signals %v before its grace period is over; log:\n%s", killed, signals, w.log)
+		}
+		w.after(time.Second)
+		if _, _, killed := process.state(); !killed {
+			t.Errorf("not killed after its grace period; log:\n%s", w.log)
+		}
+		w.exited <- <-w.exited
+	})
+}
+
+// The order in a tenure: the process executes, postStart has ended, the startup probe has succeeded, liveness and readiness are checked. The
+// Pod is ready only after that, and never between what preActivate does and the process.
+func TestNeverReadyBeforeStarted(t *testing.T) {
+	type states struct{ preActivate, startup, postStart bool }
+	for _, has := range []states{{}, {startup: true}, {postStart: true}, {startup: true, postStart: true}, {true, true, true}, {preActivate: true}} {
+		t.Run(fmt.Sprintf("%+v", has), func(t *testing.T) {
+			var p *asked
+			inBubbleWith(t, func(o *Options) {
+				p = &asked{says: map[int]probe.Result{startupPort: ill, livenessPort: well}, count: map[int]int{}}
+				o.Check = p.check
+				o.Config.Probes.Liveness = tcpProbe(livenessPort, 0)
+				if has.startup {
+					o.Config.Probes.Startup = tcpProbe(startupPort, 0)
+					o.Config.Probes.Startup.FailureThreshold = 1000
+				}
+				if has.postStart {
+					o.Config.Hooks.PostStart = aCommand
+				}
+				if has.preActivate {
+					prepared(o)
+				}
+			}, func(w *world) {
+				unready := func(when string, startups int) {
+					w.Helper()
+					w.after(time.Minute)
+					if ready, why := w.ready(); ready || why == "" || p.times(livenessPort) > 0 || (p.times(startupPort) > 0) != (startups > 0) {
+						w.Errorf("%s: ready %t %q, %d checks of startup, %d of liveness", when, ready, why, p.times(startupPort), p.times(livenessPort))
+					}
+				}
+				s := <-w.starts
+				unready("before it executes", 0)
+				if has.preActivate {
+					s.process.begin(nil)
+					unready("while preActivate runs", 0)
+					s.process.finish(supervise.Status{})
+					s = <-w.starts
+					unready("between preActivate and the process", 0)
+				}
+				s.process.begin(nil)
+				if has.postStart {
+					unready("while postStart runs", 0)
+					(<-s.process.execs).result <- supervise.ExecResult{}
+				}
+				if has.startup {
+					unready("while it starts", 1)
+					p.say(startupPort, well)
+				}
+				w.after(time.Minute)
+				if ready, why := w.ready(); !ready || p.times(livenessPort) == 0 {
+					w.Errorf("ready %t %q, %d checks of liveness in the end", ready, why, p.times(livenessPort))
+				}
+				s.process.finish(supervise.Status{})
+			})
+		})
+	}
 }

@@ -33,7 +33,7 @@ type Snapshot struct {
 
 	// Ready: see lease.State.Synced.
 	ready, watching bool
-	// unready is the reason why the process is not ready according to its probes.
+	// unready is the reason why the process is not ready according to its probes. It can contain text from the process.
 	unready string
 	late    time.Duration
 	// run is the run of the process. It is empty without a run.
@@ -56,6 +56,9 @@ func (s Snapshot) status(boot int64) tenure.Status {
 		Version: tenure.Version, Namespace: s.Namespace, Name: s.Name, Pod: s.Pod, Phase: s.Phase,
 		Holder: s.Holder, Token: s.Token, Tenure: s.Tenure, Run: s.run.ID, Tick: s.run.Tick.String(), Attempt: s.run.Attempt,
 	}
+	if !s.ready {
+		answer.NotReady = contract.Cut(s.unready, maxUnready)
+	}
 	left := s.Left(boot)
 	if left <= 0 {
 		answer.Reason = s.whyNot()
@@ -65,6 +68,9 @@ func (s Snapshot) status(boot int64) tenure.Status {
 	answer.ValidUntil, answer.ValidUntilBoot = s.ValidUntil, supervise.NoLater(s.ValidUntil)
 	return answer
 }
+
+// maxUnready is the maximum number of bytes of unready in an answer, which has at most 4 KiB with all its text escaped.
+const maxUnready = 150
 
 // whyNot returns, for a human reader, the reason why the process may not act.
 func (s Snapshot) whyNot() string {

@@ -12,6 +12,15 @@ func hookRule(name string) rule {
 		`has a `+name+` hook that the agent cannot run: set exactly one of exec.command, httpGet, and sleep.seconds (0 to 3600)`)
 }
 
+// sleepRule rejects a pause that is longer than the time that a Pod has to stop, as Kubernetes does.
+func sleepRule(name string) rule {
+	hook := `c.lifecycle.` + name
+	return ofGated(forbidden, `!has(c.lifecycle) || !has(`+hook+`) || !has(`+hook+`.sleep) || `+hook+`.sleep.seconds > 3600
+		|| `+hook+`.sleep.seconds <= (has(`+pod+`.terminationGracePeriodSeconds) ? `+pod+`.terminationGracePeriodSeconds : 30)`,
+		`has a `+name+` hook that sleeps for longer than the Pod has to stop: set sleep.seconds to at most terminationGracePeriodSeconds
+		(30 by default)`)
+}
+
 // hookRules are the rules for HTTP requests of hooks, the same as for probes.
 func hookRules() []rule {
 	var rules []rule

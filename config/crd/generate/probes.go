@@ -53,6 +53,10 @@ func httpGetRules(at string) []rule {
 				|| self.httpGet.protocol == 'HTTP2' && !(has(self.httpGet.scheme) && self.httpGet.scheme == 'HTTPS')`,
 		message: `httpGet.protocol is neither HTTP1 nor, with scheme HTTP, HTTP2`,
 	}, {
+		at: at, cel: `!has(self.httpGet) || !has(self.httpGet.protocol) || self.httpGet.protocol != 'HTTP2'
+				|| !has(self.httpGet.host) || self.httpGet.host == ''`,
+		message: `httpGet.host is set with protocol HTTP2, which allows no other host than the Pod: remove host`,
+	}, {
 		at: at, cel: `!has(self.httpGet) || !has(self.httpGet.httpHeaders)
 				|| self.httpGet.httpHeaders.all(h, h.name.matches('^[-A-Za-z0-9]+$'))`,
 		message: `httpGet.httpHeaders has an invalid name: use letters, digits and - only`,

@@ -307,7 +307,7 @@ var gatedRules = []rule{
 	},
 	ofGated(forbidden, `!has(c.lifecycle) || !has(c.lifecycle.stopSignal) || c.lifecycle.stopSignal in
 			['`+strings.Join(contract.StopSignals(), `', '`)+`']`, contract.NotHeard()),
-	hookRule("postStart"), hookRule("preStop"),
+	hookRule("postStart"), hookRule("preStop"), sleepRule("postStart"), sleepRule("preStop"),
 	ofGated(forbidden, `(!has(c.restartPolicy) || c.restartPolicy == 'Always') && !has(c.restartPolicyRules)`,
 		`has a restart policy of its own: remove restartPolicy and restartPolicyRules, because a candidate lives through many
 			tenures`),
