@@ -1,0 +1,43 @@
+//go:build linux
+
+package stack
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/singletonjob/operator/build/gotool"
+	"github.com/singletonjob/operator/test/controlplane"
+)
+
+// ApplyGuard applies what the chart in the checkout root has for the guard, as the Helm that tools/helm.mod pins renders it. Each API
+// server enforces it some moments later. The first call on a machine builds Helm.
+func ApplyGuard(ctx context.Context, plane *controlplane.ControlPlane, root string) error {
+	built, err := gotool.Command(ctx, root, "tool", "-modfile=tools/helm.mod", "-n", "helm").Output()
+	if err != nil {
+		return fmt.Errorf("building Helm: %w", err)
+	}
+	helm := gotool.Command(ctx, root)
+	helm.Path = strings.TrimSpace(string(built))
+	helm.Args = []string{
+		"helm", "template", "release", "charts/singletonjob", "--namespace=" + OperatorNamespace,
+		"--set=serviceAccount.name=" + operatorAccount, "--show-only=templates/guard.yaml",
+	}
+	manifest, err := helm.Output()
+	if err != nil {
+		return fmt.Errorf("rendering the guard: %w", err)
+	}
+	dir, err := os.MkdirTemp("", "singletonjob-guard-")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	file := filepath.Join(dir, "guard.yaml")
+	if err := os.WriteFile(file, manifest, 0o600); err != nil {
+		return err
+	}
+	return plane.Apply(ctx, file)
+}
