@@ -21,7 +21,7 @@ import (
 )
 
 const (
-	ours         = "system-release-singletonjob-leases" // the chart's FlowSchema and its level: 3 places here, of 60 in all
+	ours         = "system.release-singletonjob-leases" // the chart's FlowSchema and its level: 3 places here, of 60 in all
 	elector      = "system:kube-controller-manager"
 	mine, theirs = "mine", "theirs" // namespaces of two tenants
 )

@@ -43,7 +43,7 @@ var leftBehind = map[string]change{
 		"9007199254740992,p,n,1,0,;9007199254740991,p,n,1,2,LeaseExpired"),
 	"a history of no time":      annotated(contract.HistoryAnnotation, "9223372036854775807,p,n,1,0,"),
 	"a history that is none":    annotated(contract.HistoryAnnotation, "we have met before"),
-	"a history that ends early": annotated(contract.HistoryAnnotation, "5,job-h-0,n,1,0,;and,so,on"),
+	"a history that ends early": annotated(contract.HistoryAnnotation, "5,job-hbt97c5-0,n,1,0,;and,so,on"),
 	"a novel for a history":     annotated(contract.HistoryAnnotation, strings.Repeat("5,p,n,1,0,;", 20_000)),
 	"a duration of 68 years":    lasting(mostSeconds),
 	"a duration of no time":     lasting(1),
@@ -51,7 +51,7 @@ var leftBehind = map[string]change{
 	"a duration of 300 years":   annotated(contract.LeaseDurationAnnotation, "2540400h10m10s"),
 	"the last count":            transitions(mostSeconds),
 	"renewals of long ago": func(l *coordinationv1.Lease) {
-		l.Annotations[contract.HistoryAnnotation] = "5,job-h-0,n,1,0,"
+		l.Annotations[contract.HistoryAnnotation] = "5,job-hbt97c5-0,n,1,0,"
 		l.Spec.RenewTime = &metav1.MicroTime{Time: time.Date(1, 1, 1, 0, 0, 1, 0, time.UTC)}
 	},
 	"a handover to somewhere":      annotated(contract.HandoverToAnnotation, "the other side"),
@@ -67,6 +67,7 @@ var leftBehind = map[string]change{
 	"a tick of the last second": tick("9999-12-31T23:59:59Z"),
 	"a schedule that is none":   annotated(contract.ScheduleAnnotation, "now and then"),
 	"a request of any words":    annotated(contract.RunRequestAnnotation, "run, please"),
+	"annotations of others":     crowded(10_000),
 	"renewals to come":          func(l *coordinationv1.Lease) { l.Spec.RenewTime = microTime("9999-12-31T23:59:59.999999Z") },
 	"what people put there": all(marked, func(l *coordinationv1.Lease) {
 		l.Labels["team"], l.Finalizers = "a", []string{"example.org/stay"}
@@ -75,7 +76,7 @@ var leftBehind = map[string]change{
 
 // honest: agents with clocks that are fifty years behind acquire, renew and release each Lease, with real tokens.
 func (w *guardWorld) honest(t *testing.T) {
-	a := w.newAgent("job-h-1")
+	a := w.newAgent("job-hbt97c5-1")
 	for name, was := range leftBehind {
 		t.Run(name, func(t *testing.T) {
 			l := held()
@@ -97,13 +98,13 @@ func (w *guardWorld) honest(t *testing.T) {
 
 // honestRuns: the same agents write attempts, ticks and ends of runs in the form that the guard demands.
 func (w *guardWorld) honestRuns(t *testing.T) {
-	candidate := w.newAgent("job-h-2")
+	candidate := w.newAgent("job-hbt97c5-2")
 	due, err := schedule.Parse(schedule.Spec{Cron: "* * * * *", Overlap: schedule.OverlapReplace})
 	w.must(err)
 	const id = "uid/2026-01-01T06:00:00Z"
 	of := func(r lease.Run, s *schedule.Schedule) change {
 		return func(l *coordinationv1.Lease) {
-			r.Attempt, r.Token, r.Pod = max(1, r.Attempt), 5, "job-h-0"
+			r.Attempt, r.Token, r.Pod = max(1, r.Attempt), 5, "job-hbt97c5-0"
 			record := lease.Record{Token: 5, Runs: lease.Runs{Now: r, Schedule: s}}
 			fields := contract.EncodeLease(record, contract.Fields{Annotations: l.Annotations})
 			for _, name := range []string{contract.RunAnnotation, contract.ScheduleAnnotation} {
@@ -200,7 +201,7 @@ func (w *guardWorld) newAgent(pod string) *agent {
 	k, err := kubelease.New(kubelease.Config{Server: w.plane.URL(), Namespace: tenant, Name: theLease, Credentials: credentials})
 	w.must(err)
 	w.set(held())
-	w.await("the token to be known", func() error { _, err := k.Get(ctx); return err })
+	w.await("the token to be known", func() error { _, err := k.Get(ctx, 0); return err })
 	return &agent{t: w.t, client: k, config: lease.Config{
 		Identity: lease.Identity{Pod: pod, PodUID: string(made.UID), Nonce: "n"}, Node: "n",
 		Duration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 2 * time.Second, GracePeriod: time.Second,
@@ -229,7 +230,7 @@ func (a *agent) do(action lease.Action) {
 	defer end()
 	switch action := action.(type) {
 	case lease.SendRead:
-		answer, err := a.client.Get(ctx)
+		answer, err := a.client.Get(ctx, 0)
 		if err != nil {
 			a.failed = err
 			a.feed(lease.ReadDone{ID: action.ID})

@@ -2,6 +2,10 @@ package charts
 
 import (
 	"maps"
+	"os"
+	"regexp"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -13,8 +17,11 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
+	"github.com/singletonjob/operator/api/v1alpha1"
 	"github.com/singletonjob/operator/internal/contract"
+	"github.com/singletonjob/operator/internal/inject"
 	"github.com/singletonjob/operator/internal/lease"
+	"github.com/singletonjob/operator/internal/plan"
 	"github.com/singletonjob/operator/test/controlplane"
 	"github.com/singletonjob/operator/test/tier"
 )
@@ -37,8 +44,9 @@ var (
 	kubelet       = rest.ImpersonationConfig{UserName: "system:node:n", Groups: []string{"system:nodes"}}
 	operator      = rest.ImpersonationConfig{UserName: account(system, "release-singletonjob")}
 	collector     = rest.ImpersonationConfig{UserName: account("kube-system", "generic-garbage-collector"), Groups: []string{"system:masters"}}
-	holder        = pod(tenant, "job-h-0")
-	standby       = pod(tenant, "job-h-1")
+	holder        = pod(tenant, "job-hbt97c5-0")
+	standby       = pod(tenant, "job-hbt97c5-1")
+	impostor      = rest.ImpersonationConfig{UserName: account(tenant, "another"), Extra: standby.Extra} // a Pod with a candidate's name and some account
 )
 
 // pod is the identity that the API server derives from a Pod's token.
@@ -85,7 +93,8 @@ func newGuardWorld(t testing.TB) *guardWorld {
 	w.bind("system:aggregate-to-edit", "--user="+editor.UserName, "--user="+administrator.UserName)
 	w.bind("system:release-singletonjob:edit", "--user="+editor.UserName, "--user="+administrator.UserName)
 	w.bind("system:release-singletonjob:admin", "--user="+administrator.UserName)
-	w.bind("candidate", "--user="+holder.UserName, "--user="+account("other", "job-singletonjob"), "--user="+kubelet.UserName)
+	w.bind("candidate", "--user="+holder.UserName, "--user="+account("other", "job-singletonjob"), "--user="+kubelet.UserName,
+		"--user="+impostor.UserName)
 	w.bind("jobs-alone", "--user="+jobsAlone.UserName)
 	return w
 }
@@ -140,7 +149,7 @@ func held() *coordinationv1.Lease {
 			Namespace: tenant, Name: theLease,
 			Labels: map[string]string{contract.ManagedByLabel: contract.ManagedBy, contract.NameLabel: theLease},
 			Annotations: map[string]string{
-				contract.TokenAnnotation: "5", contract.HistoryAnnotation: "5,job-h-0,n,1767225600000,0,", contract.LeaseDurationAnnotation: "15s",
+				contract.TokenAnnotation: "5", contract.HistoryAnnotation: "5,job-hbt97c5-0,n,1767225600000,0,", contract.LeaseDurationAnnotation: "15s",
 				"singletonjob.io/claim": "uid,0", "example.org/note": "kept",
 			},
 		},
@@ -182,6 +191,16 @@ func annotated(name, value string) change {
 	}
 }
 
+// crowded has this many annotations of others.
+func crowded(n int) change {
+	return func(l *coordinationv1.Lease) {
+		l.Annotations = maps.Clone(l.Annotations)
+		for i := range n {
+			l.Annotations[strconv.Itoa(i)] = ""
+		}
+	}
+}
+
 func token(value string) change { return annotated(contract.TokenAnnotation, value) }
 
 func heldBy(name string) change {
@@ -215,7 +234,7 @@ const (
 )
 
 func run(attempt, state string) change {
-	return annotated(contract.RunAnnotation, attempt+state+`","token":5,"pod":"job-h-0"}}`)
+	return annotated(contract.RunAnnotation, attempt+state+`","token":5,"pod":"job-hbt97c5-0"}}`)
 }
 
 func tick(at string) change { return annotated(contract.TickAnnotation, at) }
@@ -366,6 +385,7 @@ const (
 	notMarked   = "singletonjob.io/guard=off"
 	noRight     = `the verb "override" on singletonjobs/lease`
 	noCandidate = "is not a candidate"
+	tooMany     = "in a Lease with more than 256 annotations"
 	notItself   = "may make itself the holder or release the Lease that it holds itself"
 	wrongToken  = "is not what it must be"
 	wrongCount  = "leaseTransitions grows by 1"
@@ -383,7 +403,14 @@ const (
 	badBase     = "the token-base must be a number from 0"
 )
 
-const mostSeconds = 1<<31 - 1
+const (
+	mostSeconds = 1<<31 - 1
+	later       = "singletonjob.io/of-a-later-release" // an annotation that only its agents know
+)
+
+var owned = change(func(l *coordinationv1.Lease) {
+	l.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: "gone", UID: "gone"}}
+})
 
 var verdicts = map[string]struct {
 	verb      verb
@@ -409,12 +436,18 @@ var verdicts = map[string]struct {
 	"standby writes a free Lease":           {who: standby, was: free, does: renewed, says: notItself},
 	"standby makes another the holder":      {who: standby, was: free, does: taken(holder, 0), says: notItself},
 	"standby is nobody in particular":       {who: standby, was: free, does: all(taken(standby, 0), heldBy(lease.UnknownHolder)), says: notItself},
-	"standby without a nonce":               {who: standby, does: all(taken(standby, 0), heldBy("job-h-1/uid-of-job-h-1/")), says: notItself},
+	"standby without a nonce":               {who: standby, does: all(taken(standby, 0), heldBy("job-hbt97c5-1/uid-of-job-hbt97c5-1/")), says: notItself},
 	"standby with too many parts":           {who: standby, does: all(taken(standby, 0), heldBy(identity(standby, "a/b"))), says: notItself},
-	"standby with another's UID":            {who: standby, does: all(taken(standby, 0), heldBy("job-h-1/uid-of-job-h-0/n")), says: notItself},
-	"a pod whose name begins so":            {who: pod(tenant, "job-h-10"), was: heldBy("job-h-1/uid-of-job-h-1/n"), does: free, says: notItself},
-	"a pod of another job":                  {who: pod(tenant, "other-h-0"), does: taken(pod(tenant, "other-h-0"), 0), says: noCandidate},
-	"a pod of another namespace":            {who: pod("other", "job-h-0"), does: renewed, says: notYours},
+	"standby with another's UID":            {who: standby, does: all(taken(standby, 0), heldBy("job-hbt97c5-1/uid-of-job-hbt97c5-0/n")), says: notItself},
+	"a pod whose name begins so":            {who: pod(tenant, "job-hbt97c5-10"), was: heldBy("job-hbt97c5-1/uid-of-job-hbt97c5-1/n"), does: free, says: notItself},
+	"a pod of another job":                  {who: pod(tenant, "other-hbt97c5-0"), does: taken(pod(tenant, "other-hbt97c5-0"), 0), says: noCandidate},
+	"a pod of a job whose name is longer":   {who: pod(tenant, "job-hbt97c5-hbt97c5-0"), does: taken(pod(tenant, "job-hbt97c5-hbt97c5-0"), 0), says: noCandidate},
+	"a pod of a job that begins so":         {who: pod(tenant, "job-b-hbt97c5-0"), does: taken(pod(tenant, "job-b-hbt97c5-0"), 0), says: noCandidate},
+	"a pod that begins with the job's name": {who: pod(tenant, "job-0"), does: taken(pod(tenant, "job-0"), 0), says: noCandidate},
+	"a pod with a word for a hash":          {who: pod(tenant, "job-seventy-0"), does: taken(pod(tenant, "job-seventy-0"), 0), says: noCandidate},
+	"a pod with a number that is none":      {who: pod(tenant, "job-hbt97c5-0x"), does: taken(pod(tenant, "job-hbt97c5-0x"), 0), says: noCandidate},
+	"a pod of the name, another account":    {who: impostor, does: taken(impostor, 0)}, // the limit of the guard: RBAC refuses this account
+	"a pod of another namespace":            {who: pod("other", "job-hbt97c5-0"), does: renewed, says: notYours},
 	"the candidates' account without a pod": {who: bareAccount, does: renewed, says: notYours},
 	"a kubelet":                             {who: kubelet, does: renewed, says: notYours},
 	"holder deletes":                        {verb: remove, who: holder, says: notYours},
@@ -440,24 +473,36 @@ var verdicts = map[string]struct {
 	"holder stays for more than 1 h":  {who: holder, does: all(renewed, lasting(3601)), says: wrongTime},
 	"holder stays for no time":        {who: holder, does: all(renewed, func(l *coordinationv1.Lease) { l.Spec.LeaseDurationSeconds = nil }), says: wrongTime},
 
-	"holder raises the base":            {who: holder, does: annotated(contract.TokenBaseAnnotation, "7"), says: mayNotSet},
-	"holder makes the base a bad one":   {who: holder, was: annotated(contract.TokenBaseAnnotation, "7"), does: annotated(contract.TokenBaseAnnotation, "4503599627370497"), says: mayNotSet},
-	"holder removes the base":           {who: holder, was: annotated(contract.TokenBaseAnnotation, "7"), does: annotated(contract.TokenBaseAnnotation, ""), says: mayNotTake},
-	"holder asks itself to hand over":   {who: holder, does: annotated(contract.HandoverToAnnotation, "*"), says: mayNotSet},
-	"holder ignores a handover":         {who: holder, was: annotated(contract.HandoverToAnnotation, "job-h-1"), does: annotated(contract.HandoverToAnnotation, "")},
-	"holder claims for another job":     {who: holder, does: annotated("singletonjob.io/claim", "other,0"), says: mayNotSet},
-	"holder marks":                      {who: holder, does: marked, says: mayNotSet},
-	"holder writes a novel":             {who: holder, does: annotated("example.org/novel", strings.Repeat("a", 200_000)), says: mayNotSet},
-	"holder removes a stranger's":       {who: holder, does: annotated("example.org/note", ""), says: mayNotTake},
-	"a reason of many words":            {who: holder, does: all(free, annotated(contract.ReleaseReasonAnnotation, "out of order")), says: mayNotSet},
-	"a duration of many words":          {who: holder, does: annotated(contract.LeaseDurationAnnotation, strings.Repeat("1h", 100)), says: mayNotSet},
-	"a history without lines":           {who: holder, does: annotated(contract.HistoryAnnotation, "what happened"), says: badHistory},
-	"a history too long":                {who: holder, does: annotated(contract.HistoryAnnotation, "5,"+strings.Repeat("p", 1024)+",n,1,0,"), says: badHistory},
-	"a history that ends in nothing":    {who: holder, does: annotated(contract.HistoryAnnotation, "5,p,n,1,0,;"), says: badHistory},
-	"a history of tokens to come":       {who: holder, does: annotated(contract.HistoryAnnotation, "9007199254740992,p,n,1,0,"), says: badHistory},
-	"a history of numbers that are odd": {who: holder, does: annotated(contract.HistoryAnnotation, "+5,p,n,1,0,"), says: badHistory},
-	"holder removes the label":          {who: holder, does: lone, says: notItsMeta},
-	"holder puts a finalizer":           {who: holder, does: func(l *coordinationv1.Lease) { l.Finalizers = []string{"example.org/stay"} }, says: notItsMeta},
+	"holder raises the base":                    {who: holder, does: annotated(contract.TokenBaseAnnotation, "7"), says: mayNotSet},
+	"holder makes the base a bad one":           {who: holder, was: annotated(contract.TokenBaseAnnotation, "7"), does: annotated(contract.TokenBaseAnnotation, "4503599627370497"), says: mayNotSet},
+	"holder removes the base":                   {who: holder, was: annotated(contract.TokenBaseAnnotation, "7"), does: annotated(contract.TokenBaseAnnotation, ""), says: mayNotTake},
+	"holder asks itself to hand over":           {who: holder, does: annotated(contract.HandoverToAnnotation, "*"), says: mayNotSet},
+	"holder ignores a handover":                 {who: holder, was: annotated(contract.HandoverToAnnotation, "job-hbt97c5-1"), does: annotated(contract.HandoverToAnnotation, "")},
+	"holder claims for another job":             {who: holder, does: annotated("singletonjob.io/claim", "other,0"), says: mayNotSet},
+	"holder marks":                              {who: holder, does: marked, says: mayNotSet},
+	"holder writes a novel":                     {who: holder, does: annotated("example.org/novel", strings.Repeat("a", 200_000)), says: mayNotSet},
+	"holder notes something":                    {who: holder, does: annotated("example.org/more", "mine"), says: mayNotSet},
+	"holder of a later release":                 {who: holder, does: all(renewed, annotated(later, strings.Repeat("a", 1024)))},
+	"holder of a later release removes":         {who: holder, was: annotated(later, "a"), does: all(free, annotated(later, ""))},
+	"holder of a later release writes a novel":  {who: holder, does: annotated(later, strings.Repeat("a", 1025)), says: mayNotSet},
+	"holder makes the Lease large":              {who: holder, does: all(renewed, crowded(1000)), says: tooMany},
+	"holder adds to a large Lease":              {who: holder, was: crowded(1000), does: all(renewed, crowded(1001)), says: tooMany},
+	"holder removes from a large Lease":         {who: holder, was: crowded(1000), does: all(renewed, annotated("7", "")), says: tooMany},
+	"holder of a large Lease lowers its token":  {who: holder, was: crowded(1000), does: token("4"), says: wrongToken},
+	"holder of a large Lease raises its base":   {who: holder, was: crowded(1000), does: annotated(contract.TokenBaseAnnotation, "7"), says: mayNotSet},
+	"holder of a large Lease removes its base":  {who: holder, was: all(crowded(1000), annotated(contract.TokenBaseAnnotation, "7")), does: annotated(contract.TokenBaseAnnotation, ""), says: mayNotTake},
+	"holder of a large Lease marks":             {who: holder, was: crowded(1000), does: marked, says: mayNotSet},
+	"holder fills a Lease that is almost large": {who: holder, was: crowded(250), does: all(free, annotated(contract.TickAnnotation, noon), annotated(contract.ReleaseReasonAnnotation, "X"))},
+	"holder removes a stranger's":               {who: holder, does: annotated("example.org/note", ""), says: mayNotTake},
+	"a reason of many words":                    {who: holder, does: all(free, annotated(contract.ReleaseReasonAnnotation, "out of order")), says: mayNotSet},
+	"a duration of many words":                  {who: holder, does: annotated(contract.LeaseDurationAnnotation, strings.Repeat("1h", 100)), says: mayNotSet},
+	"a history without lines":                   {who: holder, does: annotated(contract.HistoryAnnotation, "what happened"), says: badHistory},
+	"a history too long":                        {who: holder, does: annotated(contract.HistoryAnnotation, "5,"+strings.Repeat("p", 1024)+",n,1,0,"), says: badHistory},
+	"a history that ends in nothing":            {who: holder, does: annotated(contract.HistoryAnnotation, "5,p,n,1,0,;"), says: badHistory},
+	"a history of tokens to come":               {who: holder, does: annotated(contract.HistoryAnnotation, "9007199254740992,p,n,1,0,"), says: badHistory},
+	"a history of numbers that are odd":         {who: holder, does: annotated(contract.HistoryAnnotation, "+5,p,n,1,0,"), says: badHistory},
+	"holder removes the label":                  {who: holder, does: lone, says: notItsMeta},
+	"holder puts a finalizer":                   {who: holder, does: func(l *coordinationv1.Lease) { l.Finalizers = []string{"example.org/stay"} }, says: notItsMeta},
 	"holder gives the Lease an owner": {who: holder, does: func(l *coordinationv1.Lease) {
 		l.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: "none", UID: "none"}}
 	}, says: notItsMeta},
@@ -503,73 +548,91 @@ var verdicts = map[string]struct {
 	"standby closes with a token":               {who: standby, was: running, does: all(free, run(attempt2, "GivenUp"), token("6")), says: wrongToken},
 
 	// Users.
-	"editor makes a run complete":          {who: editor, was: running, does: run(attempt2, "Complete"), says: notMarked},
-	"editor takes a tick back":             {who: editor, was: tick(noon), does: tick(morning), says: notMarked},
-	"administrator repairs a run":          {who: administrator, was: all(running, marked), does: all(run(attempt2, "Complete"), tick(""))},
-	"editor steals":                        {who: editor, does: heldBy("me"), says: notYours},
-	"editor clears the holder":             {who: editor, does: free, says: notMarked},
-	"editor lowers the token":              {who: editor, does: token("1"), says: notMarked},
-	"editor extends":                       {who: editor, does: lasting(mostSeconds), says: notYours},
-	"editor deletes":                       {verb: remove, who: editor, says: notYours},
-	"editor deletes all":                   {verb: removeAll, who: editor, says: notYours},
-	"editor creates":                       {verb: create, who: editor, says: notYours},
-	"editor creates with a mark":           {verb: create, who: editor, does: marked, says: noRight},
-	"editor takes the label away":          {who: editor, does: lone, says: notYours},
-	"editor puts the label on":             {who: editor, was: lone, does: func(l *coordinationv1.Lease) { l.Labels = held().Labels }, says: notYours},
-	"editor notes something":               {who: editor, does: annotated("example.org/note", "mine"), says: notYours},
-	"editor marks":                         {who: editor, does: marked, says: noRight},
-	"editor deletes what is marked":        {verb: remove, who: editor, was: marked, says: noRight},
-	"editor steals what is marked":         {who: editor, was: marked, does: heldBy("me"), says: noRight},
-	"editor writes what is there":          {who: editor, does: func(*coordinationv1.Lease) {}},
-	"editor's Lease of his own":            {verb: create, who: editor, does: lone},
-	"editor steals his own":                {who: editor, was: lone, does: heldBy("me")},
-	"editor deletes his own":               {verb: remove, who: editor, was: lone},
-	"administrator deletes by mistake":     {verb: remove, who: administrator, says: notMarked},
-	"administrator changes by mistake":     {who: administrator, does: heldBy(""), says: notMarked},
-	"administrator marks":                  {who: administrator, does: marked},
-	"administrator marks and changes":      {who: administrator, does: all(marked, heldBy("")), says: notMarked},
-	"administrator repairs":                {who: administrator, was: marked, does: all(heldBy(""), token("77"), lasting(15))},
-	"administrator ends the repair":        {who: administrator, was: marked, does: annotated(guardMark, "")},
-	"administrator deletes what is marked": {verb: remove, who: administrator, was: marked},
-	"administrator restores":               {verb: create, who: administrator, does: marked},
-	"administrator creates":                {verb: create, who: administrator, says: notMarked},
-	"another mark is none":                 {who: administrator, was: annotated(guardMark, "on"), does: heldBy(""), says: notMarked},
-	"root deletes by mistake":              {verb: remove, who: root, says: notMarked},
-	"root deletes what is marked":          {verb: remove, who: root, was: marked},
+	"editor makes a run complete":                            {who: editor, was: running, does: run(attempt2, "Complete"), says: notMarked},
+	"editor takes a tick back":                               {who: editor, was: tick(noon), does: tick(morning), says: notMarked},
+	"administrator repairs a run":                            {who: administrator, was: all(running, marked), does: all(run(attempt2, "Complete"), tick(""))},
+	"editor steals":                                          {who: editor, does: heldBy("me"), says: notYours},
+	"editor clears the holder":                               {who: editor, does: free, says: notMarked},
+	"editor lowers the token":                                {who: editor, does: token("1"), says: notMarked},
+	"editor extends":                                         {who: editor, does: lasting(mostSeconds), says: notYours},
+	"editor deletes":                                         {verb: remove, who: editor, says: notYours},
+	"editor deletes all":                                     {verb: removeAll, who: editor, says: notYours},
+	"editor creates":                                         {verb: create, who: editor, says: notYours},
+	"editor creates with a mark":                             {verb: create, who: editor, does: marked, says: noRight},
+	"editor takes the label away":                            {who: editor, does: lone, says: notYours},
+	"editor puts the label on":                               {who: editor, was: lone, does: func(l *coordinationv1.Lease) { l.Labels = held().Labels }, says: notYours},
+	"editor notes something":                                 {who: editor, does: annotated("example.org/note", "mine"), says: notYours},
+	"editor marks":                                           {who: editor, does: marked, says: noRight},
+	"editor deletes what is marked":                          {verb: remove, who: editor, was: marked, says: noRight},
+	"editor steals what is marked":                           {who: editor, was: marked, does: heldBy("me"), says: noRight},
+	"editor writes what is there":                            {who: editor, does: func(*coordinationv1.Lease) {}},
+	"editor's Lease of his own":                              {verb: create, who: editor, does: lone},
+	"editor steals his own":                                  {who: editor, was: lone, does: heldBy("me")},
+	"editor deletes his own":                                 {verb: remove, who: editor, was: lone},
+	"administrator deletes by mistake":                       {verb: remove, who: administrator, says: notMarked},
+	"administrator changes by mistake":                       {who: administrator, does: heldBy(""), says: notMarked},
+	"administrator marks":                                    {who: administrator, does: marked},
+	"administrator marks and changes":                        {who: administrator, does: all(marked, heldBy("")), says: notMarked},
+	"administrator marks and lowers the token":               {who: administrator, does: all(marked, token("4")), says: notMarked},
+	"administrator marks and removes the token":              {who: administrator, does: all(marked, token("")), says: notMarked},
+	"administrator marks and sets a base":                    {who: administrator, does: all(marked, annotated(contract.TokenBaseAnnotation, "7")), says: notMarked},
+	"administrator marks and tells histories":                {who: administrator, does: all(marked, annotated(contract.HistoryAnnotation, "9,p,n,1,0,")), says: notMarked},
+	"administrator marks and notes something":                {who: administrator, does: all(marked, annotated("example.org/note", "mine")), says: notMarked},
+	"administrator marks and labels":                         {who: administrator, does: all(marked, func(l *coordinationv1.Lease) { l.Labels["team"] = "a" }), says: notMarked},
+	"administrator marks and gives it an owner":              {who: administrator, does: all(marked, owned), says: notMarked},
+	"administrator marks and adds a finalizer":               {who: administrator, does: all(marked, func(l *coordinationv1.Lease) { l.Finalizers = []string{"example.org/stay"} }), says: notMarked},
+	"administrator marks what has another mark":              {who: administrator, was: annotated(guardMark, "on"), does: marked},
+	"administrator marks a large Lease":                      {who: administrator, was: crowded(1000), does: marked},
+	"administrator marks a large Lease and lowers the token": {who: administrator, was: crowded(1000), does: all(marked, token("4")), says: notMarked},
+	"administrator marks a large Lease and removes its base": {
+		who: administrator, was: all(crowded(1000), annotated(contract.TokenBaseAnnotation, "7")), does: all(marked, annotated(contract.TokenBaseAnnotation, "")), says: notMarked,
+	},
+	"administrator marks a Lease and makes it large": {who: administrator, does: all(marked, crowded(1000)), says: notMarked},
+	"administrator repairs a large Lease":            {who: administrator, was: all(crowded(1000), marked), does: func(l *coordinationv1.Lease) { l.Annotations = held().Annotations }},
+	"administrator repairs":                          {who: administrator, was: marked, does: all(heldBy(""), token("77"), lasting(15))},
+	"administrator ends the repair":                  {who: administrator, was: marked, does: annotated(guardMark, "")},
+	"administrator deletes what is marked":           {verb: remove, who: administrator, was: marked},
+	"administrator restores":                         {verb: create, who: administrator, does: marked},
+	"administrator creates":                          {verb: create, who: administrator, says: notMarked},
+	"another mark is none":                           {who: administrator, was: annotated(guardMark, "on"), does: heldBy(""), says: notMarked},
+	"root deletes by mistake":                        {verb: remove, who: root, says: notMarked},
+	"root deletes what is marked":                    {verb: remove, who: root, was: marked},
 
 	// The operator, the namespace controller and the garbage collector.
-	"operator makes a Lease":                 {verb: create, who: operator, does: all(free, token(""))},
-	"operator makes one for nobody knows":    {verb: create, who: operator, does: heldBy(lease.UnknownHolder)},
-	"operator makes one for somebody":        {verb: create, who: operator, says: noHolder},
-	"operator makes one with a bad base":     {verb: create, who: operator, does: all(free, annotated(contract.TokenBaseAnnotation, "4503599627370497")), says: badBase},
-	"operator asks for a handover":           {who: operator, does: annotated(contract.HandoverToAnnotation, "job-h-1")},
-	"operator releases":                      {who: operator, does: free},
-	"operator raises the base":               {who: operator, does: annotated(contract.TokenBaseAnnotation, "4503599627370496")},
-	"operator resets a bad base":             {who: operator, was: annotated(contract.TokenBaseAnnotation, "-7"), does: annotated(contract.TokenBaseAnnotation, "")},
-	"operator leaves a bad base":             {who: operator, was: annotated(contract.TokenBaseAnnotation, "a lot"), does: free},
-	"operator raises the token":              {who: operator, does: token("6")},
-	"operator settles ticks":                 {who: operator, was: tick(morning), does: tick(noon)},
-	"operator takes a tick back":             {who: operator, was: tick(noon), does: tick(morning), says: lowersTick},
-	"operator takes the tick away":           {who: operator, was: tick(noon), does: tick(""), says: lowersTick},
-	"operator makes the tick a bad one":      {who: operator, was: tick(noon), does: tick("soon"), says: lowersTick},
-	"operator resets a bad tick":             {who: operator, was: tick("soon"), does: tick(morning)},
-	"operator writes a schedule":             {who: operator, was: running, does: annotated(contract.ScheduleAnnotation, "{}")},
-	"operator asks for a run":                {who: operator, was: running, does: annotated(contract.RunRequestAnnotation, "again")},
-	"operator deletes":                       {verb: remove, who: operator},
-	"operator lowers the base":               {who: operator, was: annotated(contract.TokenBaseAnnotation, "7"), does: annotated(contract.TokenBaseAnnotation, "6"), says: badBase},
-	"operator raises the base too far":       {who: operator, does: annotated(contract.TokenBaseAnnotation, "4503599627370497"), says: badBase},
-	"operator lowers the token":              {who: operator, does: token("4"), says: lowersToken},
-	"operator takes the token away":          {who: operator, does: token(""), says: lowersToken},
-	"operator makes itself the holder":       {who: operator, does: heldBy("operator"), says: noHolder},
-	"operator takes the label away":          {who: operator, does: lone, says: notOurs},
-	"operator takes somebody's Lease":        {who: operator, was: lone, does: func(l *coordinationv1.Lease) { l.Labels = held().Labels }, says: notOurs},
-	"operator changes somebody's Lease":      {who: operator, was: lone, does: heldBy(""), says: notOurs},
-	"operator deletes somebody's Lease":      {verb: remove, who: operator, was: lone, says: notOurs},
-	"operator makes a Lease like others":     {verb: create, who: operator, does: lone, says: notOurs},
-	"operator elects where it is not":        {verb: create, who: operator, does: all(lone, named(tenant, election)), says: notOurs},
-	"operator makes a Lease where it is":     {verb: create, who: operator, does: all(lone, named(system, theLease)), says: notOurs},
-	"the garbage collector deletes":          {verb: remove, who: collector},
-	"the garbage collector lets an owner go": {who: collector, does: func(l *coordinationv1.Lease) { l.Finalizers = nil }},
+	"operator makes a Lease":              {verb: create, who: operator, does: all(free, token(""))},
+	"operator makes one for nobody knows": {verb: create, who: operator, does: heldBy(lease.UnknownHolder)},
+	"operator makes one for somebody":     {verb: create, who: operator, says: noHolder},
+	"operator makes one with a bad base":  {verb: create, who: operator, does: all(free, annotated(contract.TokenBaseAnnotation, "4503599627370497")), says: badBase},
+	// The limit of the rules for the operator: with a deletion before, this lowers the token and the base.
+	"operator makes one anew, without token or base": {verb: create, who: operator, was: annotated(contract.TokenBaseAnnotation, "7"), does: all(free, token(""), annotated(contract.TokenBaseAnnotation, ""))},
+	"operator asks for a handover":                   {who: operator, does: annotated(contract.HandoverToAnnotation, "job-hbt97c5-1")},
+	"operator releases":                              {who: operator, does: free},
+	"operator raises the base":                       {who: operator, does: annotated(contract.TokenBaseAnnotation, "4503599627370496")},
+	"operator resets a bad base":                     {who: operator, was: annotated(contract.TokenBaseAnnotation, "-7"), does: annotated(contract.TokenBaseAnnotation, "")},
+	"operator leaves a bad base":                     {who: operator, was: annotated(contract.TokenBaseAnnotation, "a lot"), does: free},
+	"operator raises the token":                      {who: operator, does: token("6")},
+	"operator settles ticks":                         {who: operator, was: tick(morning), does: tick(noon)},
+	"operator takes a tick back":                     {who: operator, was: tick(noon), does: tick(morning), says: lowersTick},
+	"operator takes the tick away":                   {who: operator, was: tick(noon), does: tick(""), says: lowersTick},
+	"operator makes the tick a bad one":              {who: operator, was: tick(noon), does: tick("soon"), says: lowersTick},
+	"operator resets a bad tick":                     {who: operator, was: tick("soon"), does: tick(morning)},
+	"operator writes a schedule":                     {who: operator, was: running, does: annotated(contract.ScheduleAnnotation, "{}")},
+	"operator asks for a run":                        {who: operator, was: running, does: annotated(contract.RunRequestAnnotation, "again")},
+	"operator deletes":                               {verb: remove, who: operator},
+	"operator lowers the base":                       {who: operator, was: annotated(contract.TokenBaseAnnotation, "7"), does: annotated(contract.TokenBaseAnnotation, "6"), says: badBase},
+	"operator raises the base too far":               {who: operator, does: annotated(contract.TokenBaseAnnotation, "4503599627370497"), says: badBase},
+	"operator lowers the token":                      {who: operator, does: token("4"), says: lowersToken},
+	"operator takes the token away":                  {who: operator, does: token(""), says: lowersToken},
+	"operator makes itself the holder":               {who: operator, does: heldBy("operator"), says: noHolder},
+	"operator takes the label away":                  {who: operator, does: lone, says: notOurs},
+	"operator takes somebody's Lease":                {who: operator, was: lone, does: func(l *coordinationv1.Lease) { l.Labels = held().Labels }, says: notOurs},
+	"operator changes somebody's Lease":              {who: operator, was: lone, does: heldBy(""), says: notOurs},
+	"operator deletes somebody's Lease":              {verb: remove, who: operator, was: lone, says: notOurs},
+	"operator makes a Lease like others":             {verb: create, who: operator, does: lone, says: notOurs},
+	"operator elects where it is not":                {verb: create, who: operator, does: all(lone, named(tenant, election)), says: notOurs},
+	"operator makes a Lease where it is":             {verb: create, who: operator, does: all(lone, named(system, theLease)), says: notOurs},
+	"the garbage collector deletes":                  {verb: remove, who: collector},
+	"the garbage collector lets an owner go":         {who: collector, does: func(l *coordinationv1.Lease) { l.Finalizers = nil }},
 }
 
 const election = "release-singletonjob-operator" // the Lease of the operator's replicas
@@ -593,6 +656,10 @@ func TestGuard(t *testing.T) {
 	t.Run("honest agents", func(t *testing.T) { w.in(t).honest(t) })
 	t.Run("honest runs", func(t *testing.T) { w.in(t).honestRuns(t) })
 	t.Run("fence", func(t *testing.T) { w.in(t).fences(t) })
+	t.Run("large", func(t *testing.T) {
+		tier.Deep(t, "measures CPU time")
+		w.in(t).large(t)
+	})
 	t.Run("off and on again", func(t *testing.T) { w.in(t).offAndOn() })
 	t.Run("killed", func(t *testing.T) {
 		tier.Deep(t, "starts API servers anew, for half a minute")
@@ -703,4 +770,55 @@ func (w *guardWorld) offAndOn() {
 	w.guardOn()
 	checkVerdict(w.t, w.try(update, editor, nil, token("4")), notYours)
 	checkVerdict(w.t, w.try(update, holder, nil, renewed), "")
+}
+
+// The guard knows the names of Pods as the operator makes them.
+func TestGuardKnowsCandidates(t *testing.T) {
+	t.Parallel()
+	name := regexp.MustCompile(guardText(t, `substring\(variables\.name\.size\(\) \+ 1\)\.matches\('([^']+)'\)`))
+	for i := range 1000 {
+		job := &v1alpha1.SingletonJob{ObjectMeta: metav1.ObjectMeta{Name: "job", UID: types.UID(strconv.Itoa(i))}}
+		for _, ordinal := range []int{0, 9, 10, 99} {
+			pod := inject.PodName(job.Name, inject.Hash(job), ordinal)
+			if !name.MatchString(strings.TrimPrefix(pod, "job-") + "/uid") {
+				t.Fatalf("%s is no candidate for the guard's %s", pod, name)
+			}
+		}
+	}
+}
+
+// The guard knows all annotations of a Lease: an unknown one is taken for one of a later release.
+func TestGuardKnowsAnnotations(t *testing.T) {
+	t.Parallel()
+	listed := guardText(t, `(?s)- name: ours\n\s+expression: >-\n\s+\[(.+?)\]`)
+	known := contract.EncodeLease(lease.Record{
+		Token: 1, TokenBase: 1, Duration: 1, Release: lease.Release{Reason: "X"}, Handover: lease.Handover{To: "p", Reason: "X"}, History: []lease.PastTenure{{}},
+	}, contract.Fields{}).Annotations
+	for _, name := range []string{
+		contract.ScheduleAnnotation, contract.RunRequestAnnotation, contract.TickAnnotation, contract.RunAnnotation, plan.ClaimAnnotation, guardMark,
+	} {
+		known[name] = ""
+	}
+	for name := range known {
+		if !strings.Contains(listed, "'"+name+"'") {
+			t.Errorf("the guard's list lacks %s", name)
+		}
+	}
+	if got := strings.Count(listed, "'") / 2; got != len(known) {
+		t.Errorf("the guard lists %d annotations, and this test knows %d: %v", got, len(known), slices.Sorted(maps.Keys(known)))
+	}
+}
+
+// guardText is what a pattern finds in the chart's template.
+func guardText(t *testing.T, pattern string) string {
+	t.Helper()
+	text, err := os.ReadFile(chart + "/templates/guard.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := regexp.MustCompile(pattern).FindSubmatch(text)
+	if found == nil {
+		t.Fatalf("the guard has no %s", pattern)
+	}
+	return string(found[1])
 }

@@ -15,7 +15,9 @@ import (
 
 	"github.com/singletonjob/operator/api/v1alpha1"
 	"github.com/singletonjob/operator/internal/contract"
+	"github.com/singletonjob/operator/internal/plan"
 	"github.com/singletonjob/operator/test/debian"
+	"github.com/singletonjob/operator/test/tier"
 )
 
 // monitored are the settings that render all objects for Prometheus and Grafana.
@@ -83,7 +85,7 @@ func panels(t *testing.T, objects map[string]map[string]any) []panel {
 func promtool(t *testing.T, args ...string) {
 	t.Helper()
 	if _, err := exec.LookPath("apt-get"); err != nil {
-		t.Skip("promtool comes from Debian's packages, and here is no apt-get")
+		tier.Needs(t, "promtool comes from Debian's packages, and here is no apt-get")
 	}
 	root, err := debian.Unpack(t.Context(), os.Stderr, debian.Packages{
 		Release: "bookworm", Names: []string{"prometheus"}, Without: []string{"perl*", "libperl*", "fonts-*", "libjs-*"},
@@ -199,5 +201,53 @@ func TestWhatIsShownIsDocumented(t *testing.T) {
 	}
 	if len(asked) < 3 {
 		t.Errorf("only %d questions about conditions are found", len(asked))
+	}
+}
+
+// A lack of protection of which the operator tells by an Event is alerted and shown, too.
+func TestEachLackOfProtectionIsAlerted(t *testing.T) {
+	t.Parallel()
+	objects := renderedMonitoring(t)
+	rules, _ := alerts(t, objects)
+	for _, reason := range plan.Unprotected() {
+		shown := slices.ContainsFunc(panels(t, objects), func(p panel) bool { return strings.Contains(p.Targets[0].Expr, reason) })
+		if !strings.Contains(string(rules), reason) || !shown {
+			t.Errorf("no alert or no panel asks for %s", reason)
+		}
+	}
+}
+
+// Each alert is seen to come, and to go again.
+func TestAlertsComeAndGo(t *testing.T) {
+	t.Parallel()
+	data, err := os.ReadFile("testdata/rules_test.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var cases struct {
+		Tests []struct {
+			Checks []struct {
+				Alert string `json:"alertname"`
+				Want  []any  `json:"exp_alerts"`
+			} `json:"alert_rule_test"`
+		}
+	}
+	if err := yaml.Unmarshal(data, &cases); err != nil {
+		t.Fatal(err)
+	}
+	comes, goes := map[string]bool{}, map[string]bool{}
+	for _, test := range cases.Tests {
+		here := map[string]bool{} // series do not outlast their test
+		for _, check := range test.Checks {
+			goes[check.Alert] = goes[check.Alert] || here[check.Alert] && len(check.Want) == 0
+			here[check.Alert] = len(check.Want) > 0
+			comes[check.Alert] = comes[check.Alert] || len(check.Want) > 0
+		}
+	}
+	_, rules := alerts(t, renderedMonitoring(t))
+	for _, r := range rules {
+		if !comes[r.Alert] || !goes[r.Alert] {
+			t.Errorf("the alert %s: seen to come %t, to go %t", r.Alert, comes[r.Alert], goes[r.Alert])
+		}
 	}
 }

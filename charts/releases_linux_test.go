@@ -4,6 +4,9 @@ import (
 	"context"
 	"strings"
 	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/yaml"
 )
 
 // Each release guards all Leases. If its guard does not know the operator of another release, that release's jobs stop.
@@ -33,7 +36,9 @@ func TestReleasesKnowEachOther(t *testing.T) {
 		}
 	})
 
-	must("install", one)
+	if notes := must("install", one); !strings.Contains(notes, "helm uninstall one") {
+		t.Errorf("the notes do not say what becomes of the guard:\n%s", notes)
+	}
 	upgradeOne := "helm upgrade one --namespace " + here + " CHART --reuse-values --set 'guard.operators={" + theirs + "}'"
 	refused("--set 'guard.operators={"+mine+"}'", "install", two)
 	refused(upgradeOne, "install", two, knows(mine))
@@ -63,5 +68,31 @@ func TestReleasesOfSomeNamespaces(t *testing.T) {
 	out, err := c.run(c.helm, nil, "install", "all", chart, "--namespace="+c.restricted(), "--set=crds.install=false")
 	if err == nil || !strings.Contains(out, ":one-singletonjob") || !strings.Contains(out, ":two-singletonjob") {
 		t.Errorf("a release of all namespaces locks both out: %v\n%s", err, out)
+	}
+}
+
+// Cluster-scoped objects of two releases have different names, even if namespace and release together read the same.
+func TestReleasesShareNoName(t *testing.T) {
+	c := newHelm(t)
+	of := map[string]string{} // the release of an object
+	for _, release := range [][2]string{{"a-b", "c"}, {"a", "b-c"}, {"a-b-c-singletonjob", "a-b-c-singletonjob"}} {
+		manifest := c.mustHelm("template", release[1], chart, "--namespace="+release[0])
+		for document := range strings.SplitSeq(manifest, "\n---\n") {
+			var o metav1.PartialObjectMetadata
+			if err := yaml.Unmarshal([]byte(document), &o); err != nil {
+				t.Fatal(err)
+			}
+			if o.Namespace != "" || o.Kind == "" || o.Kind == "CustomResourceDefinition" {
+				continue
+			}
+			name, this := o.Kind+" "+o.Name, release[0]+"/"+release[1]
+			if of[name] != "" {
+				t.Errorf("both %s and %s have a %s", of[name], this, name)
+			}
+			of[name] = this
+		}
+	}
+	if len(of) == 0 {
+		t.Error("nothing is cluster-scoped")
 	}
 }

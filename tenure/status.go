@@ -2,8 +2,8 @@
 // and until when.
 //
 // A process that the agent started is safe without this package. It is killed before another holder's process can start, and sinks check
-// the token in its environment. Use this package to plan ahead: to finish a step in time, to start no step that takes too long, or to query
-// the agent from a shell in the container.
+// the token in its environment. Use this package to plan ahead: to finish a step in time, or to start no step that takes too long. A
+// shell in the container can also query the agent.
 //
 // A query is not a fence. The process can pause for an hour between the answer and the next write. Only a sink that checks the token
 // (package fence) rejects a late write.
@@ -23,7 +23,7 @@ const (
 	// names an abstract socket of Linux.
 	EnvSocket = "SINGLETONJOB_SOCKET"
 	// DefaultSocket is the path for all other processes of the container, unless the agent cannot write there.
-	DefaultSocket = "/singletonjob/bin/agent.sock"
+	DefaultSocket = "/singletonjob/run/agent.sock"
 )
 
 // Version is the protocol version of this package. An answer with another version is an error: ErrNoAgent.

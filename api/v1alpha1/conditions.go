@@ -20,6 +20,8 @@ const (
 	ConditionProgressing = "Progressing"
 	// ConditionTimely: the lease leaves enough time for the delay that a CPU limit causes, so that a kill comes before a takeover.
 	ConditionTimely = "Timely"
+	// ConditionStalled exists only while it is true: no time and nobody but a user of this job can make it ready. kstatus then reports Failed.
+	ConditionStalled = "Stalled"
 	// ConditionComplete and ConditionFailed are those of a Kubernetes Job: they say how the run of a job without a schedule ended.
 	ConditionComplete = "Complete"
 	ConditionFailed   = "Failed"
@@ -40,6 +42,12 @@ const (
 	ReasonProcessBackOff      = "ProcessBackOff"
 	ReasonFailedCreate        = "FailedCreate"
 	ReasonEntrypointUnknown   = "EntrypointUnknown"
+	ReasonRegistryUnreachable = "RegistryUnreachable"
+	ReasonRegistryRefused     = "RegistryRefused"
+	ReasonRegistryUntrusted   = "RegistryUntrusted"
+	ReasonImageNotFound       = "ImageNotFound"
+	ReasonNoEntrypoint        = "NoEntrypoint"
+	ReasonEntrypointsDiffer   = "EntrypointsDiffer"
 	ReasonPodsFailing         = "PodsFailing"
 	ReasonAgentMisconfigured  = "AgentMisconfigured"
 	ReasonSuspending          = "Suspending"
@@ -77,6 +85,7 @@ const (
 	ReasonRunFailed            = "RunFailed"
 	ReasonNotDue               = "NotDue"
 	ReasonRetrying             = "Retrying"
+	ReasonRunUnderWay          = "RunUnderWay"
 	ReasonRunComplete          = "RunComplete"
 	ReasonNotComplete          = "NotComplete"
 	ReasonNotFailed            = "NotFailed"
@@ -114,6 +123,7 @@ func runReasons() []ConditionReason {
 	return []ConditionReason{
 		{ConditionReady, yes, ReasonCompleted, "the run is complete"},
 		{ConditionReady, yes, ReasonNotDue, "no run is due; status.nextTick is the next tick"},
+		{ConditionReady, no, ReasonRunUnderWay, "the run of a job without a schedule is under way; Ready is true when it is complete"},
 		{ConditionReady, no, ReasonRetrying, "an attempt failed; the next one starts after its delay"},
 		{ConditionReady, no, ReasonRunFailed, "the run failed, and no further attempt follows"},
 		{ConditionReady, no, ReasonBadRun, "the record of runs in the Lease can't be read, so no run is started"},
@@ -123,6 +133,8 @@ func runReasons() []ConditionReason {
 		{ConditionActive, no, ReasonRetrying, "an attempt failed; the next one starts after its delay"},
 		{ConditionActive, no, ReasonRunFailed, "the run failed, and no further attempt follows"},
 		{ConditionActive, no, ReasonBadRun, "the record of runs in the Lease can't be read, so no run is started"},
+
+		{ConditionStalled, yes, ReasonRunFailed, "the run failed, and no further attempt follows"},
 
 		{ConditionProtected, no, ReasonResting, "no run is under way, so there is nothing to protect"},
 		{ConditionProgressing, no, ReasonRunRequestInvalid, "the requested name of a run is not valid; the message says what a valid name is"},
@@ -161,6 +173,12 @@ func activeReasons() []ConditionReason {
 		{ConditionActive, no, ReasonProcessBackOff, "the process keeps exiting; every candidate waits for its restart backoff"},
 		{ConditionActive, no, ReasonFailedCreate, "the API server rejects the candidate pods: quota, Pod Security or another admission rule"},
 		{ConditionActive, no, ReasonEntrypointUnknown, "there is no candidate pod: the gated container sets no command, and the entrypoint of its image is unknown"},
+		{ConditionActive, no, ReasonRegistryUnreachable, "there is no candidate pod: the registry of the image does not answer, or not with an image"},
+		{ConditionActive, no, ReasonRegistryRefused, "there is no candidate pod: the registry of the image refuses the operator's credentials, or has no such image"},
+		{ConditionActive, no, ReasonRegistryUntrusted, "there is no candidate pod: the operator's settings do not allow it to ask the registry of the image: its certificate, plain HTTP, or its address"},
+		{ConditionActive, no, ReasonImageNotFound, "there is no candidate pod: the registry has no such image, or none for the architectures of the nodes"},
+		{ConditionActive, no, ReasonNoEntrypoint, "there is no candidate pod: the image has neither ENTRYPOINT nor CMD, and the gated container sets no command"},
+		{ConditionActive, no, ReasonEntrypointsDiffer, "there is no candidate pod: the image does not run the same command on all architectures of the nodes, and the gated container sets no command"},
 		{ConditionActive, no, ReasonPodsFailing, "candidate pods fail one after another, for example because a kubelet rejects or evicts them; each is recreated after a growing delay"},
 		{ConditionActive, no, ReasonAgentMisconfigured, "the agent rejected its configuration and did not start"},
 		{ConditionActive, no, ReasonSuspending, "spec.suspend is set and the process is being stopped"},
@@ -206,9 +224,16 @@ func otherReasons() []ConditionReason {
 		{ConditionProgressing, no, ReasonSuspended, "spec.suspend is set and nothing runs"},
 		{ConditionProgressing, no, ReasonFailedCreate, "the API server rejects the candidate pods or other objects of the job: quota, Pod Security or another admission rule"},
 		{ConditionProgressing, no, ReasonEntrypointUnknown, "the gated container sets no command, and the entrypoint of its image is unknown; existing pods stay, and no pod is created"},
+		{ConditionProgressing, no, ReasonRegistryUnreachable, "the registry of the image does not answer, or not with an image; existing pods stay, and no pod is created"},
+		{ConditionProgressing, no, ReasonRegistryRefused, "the registry of the image refuses the operator's credentials, or has no such image; existing pods stay, and no pod is created"},
+		{ConditionProgressing, no, ReasonRegistryUntrusted, "the operator's settings do not allow it to ask the registry of the image: its certificate, plain HTTP, or its address; existing pods stay, and no pod is created"},
+		{ConditionProgressing, no, ReasonImageNotFound, "the registry has no such image, or none for the architectures of the nodes; existing pods stay, and no pod is created"},
+		{ConditionProgressing, no, ReasonNoEntrypoint, "the image has neither ENTRYPOINT nor CMD, and the gated container sets no command; existing pods stay, and no pod is created"},
+		{ConditionProgressing, no, ReasonEntrypointsDiffer, "the image does not run the same command on all architectures of the nodes, and the gated container sets no command; existing pods stay, and no pod is created"},
 		{ConditionProgressing, no, ReasonPodsFailing, "candidate pods fail one after another, for example because a kubelet rejects or evicts them; each is recreated after a growing delay"},
 		{ConditionProgressing, no, ReasonCandidateStuck, "a candidate has not been ready for spec.strategy.progressDeadlineSeconds; the message says what it waits for"},
 		{ConditionProgressing, no, ReasonLeaseConflict, "a Lease with this name exists and does not belong to the operator; the operator changes nothing"},
+		{ConditionStalled, yes, ReasonInvalidSpec, "the spec breaks a rule that only the operator can check"},
 		{ConditionProgressing, no, ReasonInvalidSpec, "the spec breaks a rule that only the operator can check"},
 		{ConditionProgressing, no, ReasonWorkloadMissing, "the workload in spec.workloadRef does not exist, is being deleted or can't be read; a running process continues, and no pod is created"},
 		{ConditionProgressing, no, ReasonWorkloadTaken, "an older SingletonJob uses the same workload; a running process continues, and no pod is created"},
@@ -240,6 +265,12 @@ func readyReasons() []ConditionReason {
 		{ConditionReady, no, ReasonProcessBackOff, "the process keeps exiting; every candidate waits for its restart backoff"},
 		{ConditionReady, no, ReasonFailedCreate, "the API server rejects the candidate pods or other objects of the job: quota, Pod Security or another admission rule"},
 		{ConditionReady, no, ReasonEntrypointUnknown, "the gated container sets no command, and the entrypoint of its image is unknown; existing pods stay, and no pod is created"},
+		{ConditionReady, no, ReasonRegistryUnreachable, "the registry of the image does not answer, or not with an image; existing pods stay, and no pod is created"},
+		{ConditionReady, no, ReasonRegistryRefused, "the registry of the image refuses the operator's credentials, or has no such image; existing pods stay, and no pod is created"},
+		{ConditionReady, no, ReasonRegistryUntrusted, "the operator's settings do not allow it to ask the registry of the image: its certificate, plain HTTP, or its address; existing pods stay, and no pod is created"},
+		{ConditionReady, no, ReasonImageNotFound, "the registry has no such image, or none for the architectures of the nodes; existing pods stay, and no pod is created"},
+		{ConditionReady, no, ReasonNoEntrypoint, "the image has neither ENTRYPOINT nor CMD, and the gated container sets no command; existing pods stay, and no pod is created"},
+		{ConditionReady, no, ReasonEntrypointsDiffer, "the image does not run the same command on all architectures of the nodes, and the gated container sets no command; existing pods stay, and no pod is created"},
 		{ConditionReady, no, ReasonPodsFailing, "candidate pods fail one after another, for example because a kubelet rejects or evicts them; each is recreated after a growing delay"},
 		{ConditionReady, no, ReasonAgentMisconfigured, "the agent rejected its configuration and did not start"},
 		{ConditionReady, no, ReasonSuspending, "spec.suspend is set and the process is being stopped"},

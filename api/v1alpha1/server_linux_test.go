@@ -298,6 +298,7 @@ func TestColumns(t *testing.T) {
 		ActivePod: "billing-x-0", ActiveNode: "node-b", ActiveSince: &since, FencingToken: 48213,
 		Candidates: CandidatesStatus{Total: 2, Ready: 2, Updated: 2, Summary: "2/2"},
 		Failovers:  3, Handovers: 5, LastFailoverTime: &failed, LeaseSummary: "15s/10s/2s", Selector: "a=b",
+		RunSummary:  RunSummary{Completions: "0/1"},
 		LastRunTime: &since, NextTick: new(metav1.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)),
 		History: []TenureChange{{Time: metav1.NowMicro(), Type: Failover, Reason: ChangeNodeLost, Downtime: &metav1.Duration{Duration: time.Second}}},
 		Conditions: []metav1.Condition{{
@@ -317,8 +318,8 @@ func TestColumns(t *testing.T) {
 		got[[]string{"header", "row"}[min(i, 1)]] = strings.Fields(line)
 	}
 	want := map[string][]string{
-		"header": {"NAME", "ACTIVE", "TOKEN", "READY", "FAILOVERS", "LAST-FAILOVER", "STATUS", "AGE", "NODE", "SINCE", "LEASE", "HANDOVERS", "LAST-RUN", "NEXT"},
-		"row":    {"billing", "billing-x-0", "48213", "2/2", "3", "26h", "Running", got["row"][7], "node-b", "3h", "15s/10s/2s", "5", "3h", "2030-01-02T03:04:05Z"},
+		"header": {"NAME", "ACTIVE", "TOKEN", "READY", "FAILOVERS", "LAST-FAILOVER", "STATUS", "AGE", "NODE", "SINCE", "LEASE", "HANDOVERS", "COMPLETIONS", "LAST-RUN", "NEXT"},
+		"row":    {"billing", "billing-x-0", "48213", "2/2", "3", "26h", "Running", got["row"][7], "node-b", "3h", "15s/10s/2s", "5", "0/1", "3h", "2030-01-02T03:04:05Z"},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("kubectl get -o wide (-want +got):\n%s", diff)

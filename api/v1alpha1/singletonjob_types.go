@@ -23,6 +23,7 @@ import (
 // +kubebuilder:printcolumn:name="Since",type=date,priority=1,JSONPath=`.status.activeSince`,description="Time since the current tenure began."
 // +kubebuilder:printcolumn:name="Lease",type=string,priority=1,JSONPath=`.status.leaseSummary`,description="leaseDuration/renewDeadline/retryPeriod."
 // +kubebuilder:printcolumn:name="Handovers",type=integer,priority=1,JSONPath=`.status.handovers`,description="Planned changes of holder."
+// +kubebuilder:printcolumn:name="Completions",type=string,priority=1,JSONPath=`.status.completions`,description="Complete runs and desired runs, of a job without a schedule."
 // +kubebuilder:printcolumn:name="Last-Run",type=date,priority=1,JSONPath=`.status.lastRunTime`,description="Time since the newest run began."
 // +kubebuilder:printcolumn:name="Next",type=string,priority=1,JSONPath=`.status.nextTick`,description="The next tick of the schedule."
 type SingletonJob struct {
@@ -316,6 +317,10 @@ type SingletonJobStatus struct {
 	// +optional
 	Runs []RunStatus `json:"runs,omitempty"`
 
+	// The run of a job without a schedule, counted as in the status of a Job. Empty for other jobs, and until the first attempt.
+	// +optional
+	RunSummary `json:",inline"`
+
 	// The next tick of the schedule. Empty without a schedule, while the job is suspended, and if no next tick is known.
 	// +optional
 	NextTick *metav1.Time `json:"nextTick,omitempty"`
@@ -337,7 +342,7 @@ type SingletonJobStatus struct {
 	Skipped int64 `json:"skipped,omitempty"`
 
 	// The conditions Ready, Active, Protected, Progressing and Timely. A job that runs to completion also has Complete and Failed, or, with
-	// a schedule, Scheduled.
+	// a schedule, Scheduled. Stalled exists only while it is true.
 	// +listType=map
 	// +listMapKey=type
 	// +patchMergeKey=type
@@ -349,6 +354,29 @@ type SingletonJobStatus struct {
 	// The label selector of the candidate pods, for the scale subresource.
 	// +optional
 	Selector string `json:"selector,omitempty"`
+}
+
+// RunSummary has the fields by which a Job tells of its pods.
+type RunSummary struct {
+	// Complete runs and desired runs, for display: 0/1 or 1/1.
+	// +optional
+	Completions string `json:"completions,omitempty"`
+
+	// When the first attempt began.
+	// +optional
+	StartTime *metav1.Time `json:"startTime,omitempty"`
+
+	// When the run was completed.
+	// +optional
+	CompletionTime *metav1.Time `json:"completionTime,omitempty"`
+
+	// 1 if the run is complete.
+	// +optional
+	Succeeded int32 `json:"succeeded,omitempty"`
+
+	// The number of attempts that failed.
+	// +optional
+	Failed int32 `json:"failed,omitempty"`
 }
 
 // FleetRollout is a job's place in a fleet-wide rollout.

@@ -19,7 +19,7 @@ type Strategy struct {
 	// +optional
 	MaxSurge *int32 `json:"maxSurge,omitempty"`
 
-	// How many seconds the process of a new version must run before the last standby of the old version is removed. Default 30.
+	// How many seconds the active pod of a new version must be ready before the last standby of the old version is removed. Default 30.
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=3600
 	// +optional

@@ -14,8 +14,8 @@ import (
 
 // The limits of the API. The CEL rules beside the types check the same; one table of cases tests both.
 const (
-	// MaxNameLength leaves room for the suffixes of the objects that are created for a job: the name of a pod is also its host name, which
-	// has at most 63 characters.
+	// MaxNameLength leaves room for the suffixes of the objects that are created for a job. The name of a pod is also its host name,
+	// which has at most 63 characters.
 	MaxNameLength = 52
 
 	MinCandidates int32 = 1

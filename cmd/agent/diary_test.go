@@ -228,7 +228,7 @@ func (w *world) lives() []life {
 }
 
 // overran reports whether this is a client-go leader that was paused for longer than the time between its renewDeadline and its
-// leaseDuration. client-go does not fence: such a leader continues until its next attempt to renew fails.
+// leaseDuration. client-go does not fence. Such a leader continues until its next attempt to renew fails.
 func (l life) overran() bool {
 	return l.token == 0 && time.Duration(l.pause) > electorDuration-electorDeadline
 }

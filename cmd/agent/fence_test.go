@@ -106,7 +106,7 @@ func TestAFrozenProgramIsFenced(t *testing.T) {
 }
 
 // freezeBetweenTransactions stops the processes while they hold no lock. A process that holds the mark would block its successor, until
-// idle_in_transaction_session_timeout or fence.advance ends that. test/sinks tests this case.
+// idle_in_transaction_session_timeout ends that.
 func freezeBetweenTransactions(t *testing.T, db *postgres.Server, tree []int) {
 	t.Helper()
 	for {

@@ -78,8 +78,8 @@ func repeated(log func(string, ...any), attempt func() (time.Duration, error)) e
 	return fmt.Errorf("in each of %d attempts: %w", attempts, err)
 }
 
-// pulse measures how fast the machine works: how late a goroutine wakes up, and how long the API server takes to store an object that has
-// nothing to do with agents.
+// pulse measures how fast the machine works: how late a goroutine wakes up, and how long the API server takes to store an unrelated
+// object.
 type pulse struct {
 	mu    sync.Mutex
 	began time.Time // when the current check began; zero if there is none

@@ -127,7 +127,7 @@ var troubles = []struct {
 		{what: "knows the agent's token not yet", does: another, says: failing, word: "401", begin: lies(says(401, "Unauthorized"))},
 		{what: "answers writes with an old Lease, and stores nothing", does: another, says: failing, word: "not what was written", begin: liesOfThePast},
 		{what: "is silent", does: "continues: tries again over another connection", by: "TestTenureSurvives"},
-		{what: "lags in what it reads", does: "continues: what is older than what was seen is no news", by: "TestTenureSurvives"},
+		{what: "lags in what it reads", does: "continues: what is older than what was seen counts when three answers over three connections are older", by: "TestKeptTenureOutlastsALaggingServer"},
 		{what: "makes up another holder, of a later revision, and is read", does: "**kills at once**: it can't be told from the truth", by: "TestLiesOfAnotherHolder"},
 	}},
 	{"Watches", []trouble{

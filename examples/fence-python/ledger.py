@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes entries to a ledger in PostgreSQL under the fence, which refuses what a past tenure still sends.
+"""Write entries to a ledger in PostgreSQL. The fence refuses entries of a past tenure.
 
 Run it as the command of a SingletonJob's container. The agent sets FENCING_TOKEN, SINGLETONJOB_NAMESPACE and SINGLETONJOB_NAME;
 DATABASE_URL is the address of the ledger. ENTRIES limits the number of entries; without it, the program writes indefinitely.
@@ -26,7 +26,7 @@ def environment(name):
 
 
 def write(connection, resource, token, payload):
-    """Writes in one transaction. The check locks the mark until the commit, so no later tenure can write in between."""
+    """Write in one transaction. The check locks the mark until the commit, so no later tenure can write in between."""
     with connection, connection.cursor() as cursor:  # commits, or rolls back after an error
         cursor.execute("SELECT fence.assert(%s, %s)", (resource, token))
         cursor.execute("INSERT INTO entries (token, payload) VALUES (%s, %s)", (token, payload))

@@ -72,7 +72,7 @@ func (f Fence) Advance(ctx context.Context, db DB, to fence.Token) error {
 		return fmt.Errorf("fence %s: begin: %w", f.Resource, err)
 	}
 	defer func() { _ = tx.Rollback(ctx) }()
-	stop, err := f.sql().EvictFor(ctx, native{tx}, func(ctx context.Context, statement string, args ...any) error {
+	stop, err := f.sql().EvictFor(ctx, native{tx}, to, func(ctx context.Context, statement string, args ...any) error {
 		_, err := db.Exec(ctx, statement, args...)
 		return err
 	})

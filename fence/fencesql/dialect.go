@@ -33,12 +33,14 @@ type statements struct {
 	advance, read string
 	// once inserts into the table of steps.
 	once string
+	// evict ends the sessions that a session waits for, unless the mark is higher than the token. Its arguments are the session, a resource and a token.
+	evict string
 }
 
 func (f Fence) statements() statements {
 	in := strings.NewReplacer("MARKS", cmp.Or(f.Table, DefaultTable), "STEPS", stepsBeside(cmp.Or(f.Table, DefaultTable)))
 	s := dialects[f.Dialect]
-	for _, text := range []*string{&s.both, &s.share, &s.raise, &s.first, &s.advance, &s.read, &s.once} {
+	for _, text := range []*string{&s.both, &s.share, &s.raise, &s.first, &s.advance, &s.read, &s.once, &s.evict} {
 		*text = in.Replace(*text)
 	}
 	return s
@@ -66,6 +68,8 @@ SELECT token FROM (SELECT token FROM MARKS WHERE resource = $1 AND NOT EXISTS (S
 		advance: `INSERT INTO MARKS AS m (resource, token) VALUES ($1, $2) ON CONFLICT (resource) DO UPDATE SET token = GREATEST(m.token, excluded.token)`,
 		read:    `SELECT token FROM MARKS WHERE resource = $1`,
 		once:    `INSERT INTO STEPS (run, step) VALUES ($1, $2) ON CONFLICT (run, step) DO NOTHING`,
+		evict: `SELECT pg_terminate_backend(p) FROM unnest(pg_blocking_pids($1)) AS p
+WHERE NOT EXISTS (SELECT FROM MARKS WHERE resource = $2 AND token > $3)`,
 	},
 	MySQL: {
 		share: `SELECT token FROM MARKS WHERE resource = ? LOCK IN SHARE MODE`,

@@ -73,7 +73,7 @@ func (f Fence) Advance(ctx context.Context, db *sql.DB, to fence.Token) error {
 		return fmt.Errorf("fence %s: begin: %w", f.Resource, err)
 	}
 	defer func() { _ = tx.Rollback() }()
-	stop, err := f.EvictFor(ctx, standard{tx}, func(ctx context.Context, statement string, args ...any) error {
+	stop, err := f.EvictFor(ctx, standard{tx}, to, func(ctx context.Context, statement string, args ...any) error {
 		_, err := db.ExecContext(ctx, statement, args...)
 		return err
 	})
@@ -93,7 +93,9 @@ var advancing = map[Dialect]sql.IsolationLevel{PostgreSQL: sql.LevelReadCommitte
 
 // EvictFor ends the sessions that tx waits for, as described at [Fence.Evict], until stop is called. exec runs a statement on another connection.
 // tx must be the transaction of [Fence.AdvanceIn], because a pooler can give each transaction another session.
-func (f Fence) EvictFor(ctx context.Context, tx Tx, exec func(ctx context.Context, statement string, args ...any) error) (stop func(), err error) {
+//
+// An advance to a stale token ends no session: the mark that is committed is higher.
+func (f Fence) EvictFor(ctx context.Context, tx Tx, to fence.Token, exec func(ctx context.Context, statement string, args ...any) error) (stop func(), err error) {
 	if f.Evict == 0 {
 		return func() {}, nil
 	}
@@ -112,7 +114,7 @@ func (f Fence) EvictFor(ctx context.Context, tx Tx, exec func(ctx context.Contex
 				return
 			case <-again.C:
 				// The error is ignored: if the statement fails, Advance continues to wait, as it does without Evict.
-				_ = exec(ctx, "SELECT pg_terminate_backend(p) FROM unnest(pg_blocking_pids($1)) AS p", int64(pid))
+				_ = exec(ctx, f.statements().evict, int64(pid), string(f.Resource), int64(to))
 			}
 		}
 	}()

@@ -1,6 +1,6 @@
-// Package access restricts the operator's metrics to clients that the API server authenticates and authorizes, like
-// controller-runtime's own filter: a TokenReview identifies the user of a bearer token, and a SubjectAccessReview checks that the
-// user may get /metrics. controller-runtime's filter would pull the API server's libraries into the operator, some 250 packages.
+// Package access restricts the operator's metrics to clients that the API server authenticates and authorizes, like controller-runtime's
+// own filter. A TokenReview identifies the user of a bearer token. A SubjectAccessReview checks that the user may get /metrics.
+// controller-runtime's filter would pull the API server's libraries into the operator, some 250 packages.
 //
 // The package fails closed: if the API server cannot be asked about a client, the client gets no metrics.
 package access

@@ -226,11 +226,12 @@ func manifest(job *v1alpha1.SingletonJob) ([]byte, error) {
 	}
 	type spec struct {
 		Candidates  int32                 `json:"candidates,omitempty"`
+		Container   string                `json:"container,omitempty"`
 		WorkloadRef *v1alpha1.WorkloadRef `json:"workloadRef"`
 	}
 	return yaml.Marshal(struct {
 		metav1.TypeMeta `json:",inline"`
 		Metadata        metadata `json:"metadata"`
 		Spec            spec     `json:"spec"`
-	}{job.TypeMeta, metadata{job.Name, job.Namespace}, spec{job.Spec.Candidates, job.Spec.WorkloadRef}})
+	}{job.TypeMeta, metadata{job.Name, job.Namespace}, spec{job.Spec.Candidates, job.Spec.Container, job.Spec.WorkloadRef}})
 }

@@ -498,6 +498,27 @@ func TestRestartWatch(t *testing.T) {
 	})
 }
 
+// The client learns what is known of the Lease, so that it asks several servers about what contradicts it.
+func TestReadTellsWhatIsKnown(t *testing.T) {
+	inBubble(t, func(w *world) {
+		p := w.holding()
+		c := w.agent.contender
+		w.agent.post(c, func() lease.Event {
+			now := w.clock.Now()
+			w.agent.do(c, lease.SendRead{ID: 99, Deadline: now.Boot.Add(time.Second), Floor: 7}, now)
+			return nil
+		})
+		synctest.Wait()
+		w.api.mu.Lock()
+		floor := w.api.floor
+		w.api.mu.Unlock()
+		if floor != 7 {
+			t.Errorf("it says that revision %d is known, want 7", floor)
+		}
+		p.end()
+	})
+}
+
 func TestJournal(t *testing.T) {
 	inBubble(t, func(w *world) {
 		p := w.holding()

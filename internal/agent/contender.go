@@ -127,7 +127,7 @@ func (c *contender) read(r lease.SendRead, now lease.Time) {
 	ctx, cancel := c.until(r.Deadline, now)
 	c.reads[r.ID] = cancel
 	go func() {
-		answer, err := c.api.Get(ctx)
+		answer, err := c.api.Get(ctx, r.Floor)
 		cancel()
 		c.deliver(func() lease.Event {
 			delete(c.reads, r.ID)

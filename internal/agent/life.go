@@ -28,14 +28,15 @@ const lifePrefix = ".singletonjob-lives-"
 // bootIDFile identifies the running kernel. A lock exists only in the kernel that granted it.
 const bootIDFile = "/proc/sys/kernel/random/boot_id"
 
-// LifeDirs returns the directories for an agent's file. The first is the directory of its binary, a volume of the Pod. The second, for the
-// case that the first is read-only, is the directory for shared memory, which the Pod's containers share.
+// LifeDirs returns the directories for an agent's file. The first is a volume of the Pod. Pods of earlier operators have only the second,
+// the directory of the binary. The third is for Pods with the agent's image as a volume: the directory for shared memory, which the
+// Pod's containers share.
 func LifeDirs() []string {
 	beside := contract.AgentDir
 	if exe, err := os.Executable(); err == nil {
 		beside = filepath.Dir(exe)
 	}
-	return []string{beside, "/dev/shm"}
+	return []string{contract.RunDir, beside, "/dev/shm"}
 }
 
 // ShowLife takes the lock in the first directory where that works, and adds the lock's witness to the agent's identity. The lock is held

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/singletonjob/operator/internal/contract"
 	"github.com/singletonjob/operator/internal/lease"
 )
 
@@ -247,4 +248,15 @@ func TestALaterFileIsAnother(t *testing.T) {
 		t.Skipf("this file system, of type %x, may not say when a file was made, or gives no inode again: %v", fs.Type, first)
 	}
 	t.Errorf("%d files one after the other are %v", sameInode+1, first)
+}
+
+// In a Pod, the lock is in a volume that only the gated container has. In a Pod of an earlier operator, it is where the agents before were.
+func TestLifeDirs(t *testing.T) {
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := LifeDirs(), []string{contract.RunDir, filepath.Dir(exe), "/dev/shm"}; !slices.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
 }

@@ -16,7 +16,7 @@ import (
 
 // API is the agent's interface to the API server. *kubelease.Client implements it.
 type API interface {
-	Get(ctx context.Context) (kubelease.Answer, error)
+	Get(ctx context.Context, floor int64) (kubelease.Answer, error)
 	Update(ctx context.Context, base *kubelease.Object, r lease.Record) (lease.Outcome, *kubelease.Object, error)
 	Watch(ctx context.Context, restart <-chan struct{}, emit func(kubelease.WatchEvent))
 }

@@ -119,7 +119,7 @@ func (w *world) after(d time.Duration) {
 func TestLivenessFails(t *testing.T) {
 	inProbedBubble(t, func(w *world, p *asked) {
 		process := w.holding()
-		w.after(65 * time.Second)
+		w.after(60 * time.Second)
 		p.say(livenessPort, hangs)
 		w.after(25 * time.Second) // the third check in vain begins now
 		if _, signals, _ := process.state(); len(signals) > 0 {

@@ -17,35 +17,24 @@ import (
 	"github.com/singletonjob/operator/tenure"
 )
 
-// socketName is the file name of the socket in every directory: the base name of tenure.DefaultSocket.
-const socketName = "agent.sock"
-
 // Listen opens the agent's socket. It uses the path in contract.SocketEnv, if that is set and differs from the default. Otherwise it tries
-// the directory of the agent's binary first, where processes that the agent did not start look for it. Then it tries the directory for
-// temporary files, and last an abstract socket, which needs no file.
+// the default first, where processes that the agent did not start look for it. Then it tries the directory for temporary files, and last
+// an abstract socket, which needs no file.
 func Listen(env func(string) string) (net.Listener, error) {
-	if path := env(contract.SocketEnv); path != "" && path != socketBeside() {
+	if path := env(contract.SocketEnv); path != "" && path != tenure.DefaultSocket {
 		return listen(path)
 	}
-	listener, err := listen(socketBeside())
+	listener, err := listen(tenure.DefaultSocket)
 	if err == nil {
 		return listener, nil
 	}
-	own := fmt.Sprintf("singletonjob-%d-%s", os.Getpid(), socketName)
+	own := fmt.Sprintf("singletonjob-%d-%s", os.Getpid(), filepath.Base(tenure.DefaultSocket))
 	for _, path := range []string{filepath.Join(os.TempDir(), own), "@" + own} {
 		if listener, again := listen(path); again == nil {
 			return listener, nil
 		}
 	}
 	return nil, err
-}
-
-func socketBeside() string {
-	exe, err := os.Executable()
-	if err != nil {
-		return filepath.Join(contract.AgentDir, socketName)
-	}
-	return filepath.Join(filepath.Dir(exe), socketName)
 }
 
 // listen replaces the socket of an agent that has ended, but not of an agent that answers.
@@ -86,7 +75,7 @@ func (a *Agent) ServeSocket(l net.Listener) {
 	}
 }
 
-// Local returns the agent of this container: at the socket that the environment names, otherwise beside this program.
+// Local returns the agent of this container: at the socket that the environment names, otherwise at the default.
 func Local(env func(string) string) tenure.Agent {
-	return tenure.Agent{Socket: cmp.Or(env(contract.SocketEnv), socketBeside())}
+	return tenure.Agent{Socket: cmp.Or(env(contract.SocketEnv), tenure.DefaultSocket)}
 }

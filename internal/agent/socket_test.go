@@ -71,10 +71,10 @@ func TestSocket(t *testing.T) {
 
 // Where the agent's own check looks, and where a program of the container's does.
 func TestSocketIsWhereItIsLookedFor(t *testing.T) {
-	if got := filepath.Join(contract.AgentDir, socketName); got != tenure.DefaultSocket {
-		t.Errorf("the agent listens on %s, and package tenure asks on %s", got, tenure.DefaultSocket)
+	if got := filepath.Dir(tenure.DefaultSocket); got != contract.RunDir {
+		t.Errorf("package tenure asks in %s, and the Pod has a volume at %s", got, contract.RunDir)
 	}
-	if at := Local(func(string) string { return "" }); !strings.HasSuffix(at.Socket, "/"+socketName) {
+	if at := Local(func(string) string { return "" }); at.Socket != tenure.DefaultSocket {
 		t.Errorf("without a variable, the agent is looked for on %s", at.Socket)
 	}
 	if at := Local(func(string) string { return "@abstract" }); at.Socket != "@abstract" {

@@ -197,6 +197,7 @@ type fakeAPI struct {
 	wrong   time.Duration // by how much its clock is ahead
 	gone    chan struct{} // closed when the Lease is deleted
 	blind   chan struct{} // closed when the watch breaks for good
+	floor   int64         // of the last read
 }
 
 func newFakeAPI() *fakeAPI {
@@ -271,7 +272,10 @@ func (f *fakeAPI) pass(ctx context.Context) error {
 	return ctx.Err()
 }
 
-func (f *fakeAPI) Get(ctx context.Context) (kubelease.Answer, error) {
+func (f *fakeAPI) Get(ctx context.Context, floor int64) (kubelease.Answer, error) {
+	f.mu.Lock()
+	f.floor = floor
+	f.mu.Unlock()
 	if err := f.pass(ctx); err != nil {
 		return kubelease.Answer{}, err
 	}

@@ -31,6 +31,9 @@ const GatedAnnotation = "singletonjob.io/gated-container"
 // informational, for users and metrics. It is not part of the template hash, so a new agent image alone causes no rollout.
 const AgentImageAnnotation = "singletonjob.io/agent-image"
 
+// ServiceAnnotationsAnnotation of a Service lists the annotations that come from spec.service, separated by commas.
+const ServiceAnnotationsAnnotation = "singletonjob.io/annotations"
+
 // Annotations of a SingletonJob with which a user requests a single action.
 const (
 	// RestartedAtAnnotation starts a rollout when its value changes. The value can be any text; a time is usual. Use it if the template
@@ -117,9 +120,11 @@ const (
 const (
 	// VolumePrefix begins the names of the volumes that the operator adds.
 	VolumePrefix = "singletonjob-"
-	// AgentDir is the directory of the binary (see `agent install`) and of the socket.
+	// AgentDir is the directory of the binary (see `agent install`). The gated container cannot write there.
 	AgentDir  = "/singletonjob/bin"
 	AgentPath = AgentDir + "/agent"
+	// RunDir is the directory of the socket and of the agents' locks. It does not exist where the agent's image is a volume.
+	RunDir = "/singletonjob/run"
 	// AgentRun is the agent's subcommand that runs a command.
 	AgentRun = "run"
 	// CredentialsDir holds token, ca.crt and namespace of the agent's own identity, which is bound to the Pod. It is not below

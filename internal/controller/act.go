@@ -83,9 +83,9 @@ func (d *outcome) try(needed bool, do func() error) (done bool) {
 	return false
 }
 
-// act carries out a plan: first the Lease, the Service and the roles, which takeovers and traffic wait for; then the objects that
-// every Pod needs; then Pods; then the rest. A refusal blocks only the steps that depend on it. The next observation shows which
-// part of a plan was carried out.
+// act carries out a plan. First come the Lease, the Service and the roles, because takeovers and traffic wait for them. Then come the
+// objects that every Pod needs, then Pods, then the rest. A refusal blocks only the steps that depend on it. The next observation shows
+// which part of a plan was carried out.
 func (r *Reconciler) act(ctx context.Context, o *observation, p *plan.Plan) outcome {
 	var d outcome
 	if d.try(true, func() error { return r.writeLease(ctx, o, p.Lease) }) && p.Lease != nil && p.Lease.Event != nil {
@@ -206,7 +206,7 @@ func (r *Reconciler) admissible(ctx context.Context, pod *corev1.Pod) error {
 	return refusedPod(pod, err)
 }
 
-// nameTaken finds out why the operator did not see a Pod of that name: the cache lags behind an earlier reconcile or another
+// nameTaken finds out why the operator did not see a Pod of that name. Either the cache lags behind an earlier reconcile or another
 // operator, or the Pod has lost the labels by which the operator knows its Pods.
 func (r *Reconciler) nameTaken(ctx context.Context, o *observation, pod *corev1.Pod) error {
 	live, err := get(ctx, r.Live, client.ObjectKeyFromObject(pod), &corev1.Pod{})

@@ -258,6 +258,26 @@ func (w *world) kubelet(pod *corev1.Pod, a *agent) {
 		w.run(pod, 0)
 	case a.stopped && !a.frozen && w.clock.Now().Sub(a.ended) >= restartTime:
 		w.run(pod, a.restarts+1)
+	case w.prepares[a.image] > 0 && a.alive:
+		w.setReady(pod, a)
+	}
+}
+
+// setReady reports whether the Pod of a process that prepares is ready: a kubelet withdraws the standby's readiness only after a while.
+func (w *world) setReady(pod *corev1.Pod, a *agent) {
+	w.t.Helper()
+	const withdraws = 6 * time.Second
+	lasted, status := w.clock.Now().Sub(a.begun), corev1.ConditionTrue
+	if lasted < withdraws {
+		return
+	}
+	if lasted < w.prepares[a.image] {
+		status = corev1.ConditionFalse
+	}
+	if c := &pod.Status.Conditions[0]; c.Status != status {
+		c.Status, c.LastTransitionTime = status, metav1.NewTime(w.clock.Now())
+		pod.Status.ContainerStatuses[0].Ready = status == corev1.ConditionTrue
+		w.must(w.api.Status().Update(w.t.Context(), pod))
 	}
 }
 

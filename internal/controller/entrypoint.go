@@ -35,7 +35,7 @@ func (r *Reconciler) observeEntrypoint(ctx context.Context, key types.Namespaced
 		return err
 	}
 	answer := r.Entrypoints.Ask(key, want)
-	o.Entrypoint = plan.Lookup{Found: answer.Found, Problem: answer.Problem, Retry: answer.Retry}
+	o.Entrypoint = plan.Lookup{Found: answer.Found, Reason: answer.Problem.Reason, Problem: answer.Problem.Text, Retry: answer.Retry}
 	return nil
 }
 
@@ -48,7 +48,7 @@ func (r *Reconciler) forgetEntrypoint(key types.NamespacedName) {
 func (r *Reconciler) wanted(ctx context.Context, job *v1alpha1.SingletonJob) (entrypoint.Want, error) {
 	pod := &job.Spec.Template.Spec
 	gated := &pod.Containers[job.GatedContainer()]
-	architectures, err := r.architectures(ctx, pod.NodeSelector[corev1.LabelArchStable])
+	architectures, err := r.architectures(ctx, &corev1.Pod{Spec: *pod})
 	if err != nil {
 		return entrypoint.Want{}, err
 	}
@@ -62,10 +62,10 @@ func (r *Reconciler) wanted(ctx context.Context, job *v1alpha1.SingletonJob) (en
 	return want, nil
 }
 
-// architectures are those of the Linux nodes, or only the one that the template selects. The list is empty if the operator may not
-// read nodes: then all images of an index must run the same command.
-func (r *Reconciler) architectures(ctx context.Context, selected string) ([]string, error) {
-	if selected != "" {
+// architectures are those of the Linux nodes that may run the Pod, or only the one that its nodeSelector names. The list is empty if there
+// is no such node, or if the operator may not read nodes: then all images of an index must run the same command.
+func (r *Reconciler) architectures(ctx context.Context, pod *corev1.Pod) ([]string, error) {
+	if selected := pod.Spec.NodeSelector[corev1.LabelArchStable]; selected != "" {
 		return []string{selected}, nil
 	}
 	if r.WithoutNodes {
@@ -77,7 +77,7 @@ func (r *Reconciler) architectures(ctx context.Context, selected string) ([]stri
 	}
 	found := map[string]bool{}
 	for i := range nodes.Items {
-		if node := &nodes.Items[i].Status.NodeInfo; node.OperatingSystem == "linux" && node.Architecture != "" {
+		if node := &nodes.Items[i].Status.NodeInfo; node.OperatingSystem == "linux" && node.Architecture != "" && plan.MayRun(&nodes.Items[i], pod) {
 			found[node.Architecture] = true
 		}
 	}

@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"context"
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
@@ -131,11 +132,11 @@ func withoutCommand(image string, args ...string) func(*v1alpha1.SingletonJobSpe
 	}
 }
 
-func (w *world) wantUnknown(says string) {
+func (w *world) wantUnknown(reason, says string) {
 	w.t.Helper()
 	c := condition(w.status(), v1alpha1.ConditionProgressing)
-	if c.Reason != v1alpha1.ReasonEntrypointUnknown || !strings.Contains(c.Message, says) {
-		w.t.Fatalf("Progressing is %s: %s\nwant it to say %q", c.Reason, c.Message, says)
+	if c.Reason != reason || !strings.Contains(c.Message, says) {
+		w.t.Fatalf("Progressing is %s: %s\nwant %s, and to say %q", c.Reason, c.Message, reason, says)
 	}
 }
 
@@ -167,7 +168,7 @@ func TestEntrypoint(t *testing.T) {
 	h.set(func() { h.down = true })
 	w.job(withoutCommand(h.host + "/app:v1"))
 	w.answered()
-	w.wantUnknown("its image \"" + h.host + "/app:v1\" is unknown: the registry " + h.host + " answers with status 503; set command")
+	w.wantUnknown(v1alpha1.ReasonRegistryUnreachable, "its image \""+h.host+"/app:v1\" is unknown: the registry "+h.host+" answers with status 503; set command")
 	if n := len(w.pods()); n > 0 {
 		t.Fatalf("%d pods were made", n)
 	}
@@ -212,7 +213,7 @@ func TestEntrypoint(t *testing.T) {
 		job.Spec.Template.Annotations = map[string]string{"restarted": "now"}
 	})
 	w.answered()
-	w.wantUnknown("answers with status 503")
+	w.wantUnknown(v1alpha1.ReasonRegistryUnreachable, "answers with status 503")
 	for range 5 {
 		w.round()
 	}
@@ -243,7 +244,7 @@ func TestEntrypointIsOff(t *testing.T) {
 	w.until("it says so", func() bool {
 		return condition(w.status(), v1alpha1.ConditionActive).Reason == v1alpha1.ReasonEntrypointUnknown
 	})
-	w.wantUnknown("look-ups of images are disabled in the operator (entrypoint.enabled); set command to the ENTRYPOINT of the image")
+	w.wantUnknown(v1alpha1.ReasonEntrypointUnknown, "look-ups of images are disabled in the operator (entrypoint.enabled); set command to the ENTRYPOINT of the image")
 	w.edit(func(job *v1alpha1.SingletonJob) { job.Spec.Template.Spec.Containers[0].Command = []string{"/mine"} })
 	w.until("it serves", w.serving)
 	w.wantRun("/mine")
@@ -282,7 +283,7 @@ func TestEntrypointOfAPrivateImage(t *testing.T) {
 			})
 			w.answered()
 			if c.says != "" {
-				w.wantUnknown(c.says)
+				w.wantUnknown(v1alpha1.ReasonRegistryRefused, c.says)
 				return
 			}
 			w.until("it serves", w.serving)
@@ -300,4 +301,85 @@ func (w *world) pullSecret(name, host, password string) {
 		ObjectMeta: metav1.ObjectMeta{Namespace: w.key.Namespace, Name: name},
 		Type:       corev1.SecretTypeDockerConfigJson, Data: map[string][]byte{corev1.DockerConfigJsonKey: raw},
 	}))
+}
+
+// TestArchitecturesOfTheNodes: only nodes that may run the Pod count, in whatever state they are.
+func TestArchitecturesOfTheNodes(t *testing.T) {
+	w := newWorld(t)
+	node := func(name, arch string, change func(*corev1.Node)) {
+		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: w.key.Namespace + "-" + name, Labels: map[string]string{"of": w.key.Namespace, "pool": name}}}
+		change(n)
+		w.must(w.api.Create(t.Context(), n))
+		t.Cleanup(func() { _ = w.api.Delete(context.Background(), n) })
+		n.Status.NodeInfo = corev1.NodeSystemInfo{OperatingSystem: "linux", Architecture: arch}
+		w.must(w.api.Status().Update(t.Context(), n))
+	}
+	node("plain", "amd64", func(*corev1.Node) {})
+	node("away", "riscv64", func(n *corev1.Node) {
+		n.Spec.Unschedulable, n.Spec.Taints = true, []corev1.Taint{{Key: corev1.TaintNodeUnreachable, Effect: corev1.TaintEffectNoExecute}}
+	})
+	node("reserved", "arm64", func(n *corev1.Node) {
+		n.Spec.Taints = []corev1.Taint{{Key: "for", Value: "others", Effect: corev1.TaintEffectNoSchedule}}
+	})
+	for name, c := range map[string]struct {
+		change func(*corev1.PodSpec)
+		want   []string
+	}{
+		"of all that may run it": {func(*corev1.PodSpec) {}, []string{"amd64", "riscv64"}},
+		"of one that it tolerates": {func(p *corev1.PodSpec) {
+			p.Tolerations = []corev1.Toleration{{Key: "for", Operator: corev1.TolerationOpExists}}
+		}, []string{"amd64", "arm64", "riscv64"}},
+		"of a pool": {func(p *corev1.PodSpec) { p.NodeSelector["pool"] = "away" }, []string{"riscv64"}},
+		"of a pool, by affinity": {func(p *corev1.PodSpec) {
+			p.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
+				NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "pool", Operator: corev1.NodeSelectorOpIn, Values: []string{"plain"}}}}},
+			}}}
+		}, []string{"amd64"}},
+		"of no node that is there": {func(p *corev1.PodSpec) { p.NodeSelector["pool"] = "later" }, nil},
+		"the one that is named":    {func(p *corev1.PodSpec) { p.NodeSelector[corev1.LabelArchStable] = "s390x" }, []string{"s390x"}},
+	} {
+		pod := &corev1.Pod{Spec: corev1.PodSpec{NodeSelector: map[string]string{"of": w.key.Namespace}}}
+		c.change(&pod.Spec)
+		r := &Reconciler{Client: w.api}
+		if got, err := r.architectures(t.Context(), pod); err != nil || !slices.Equal(got, c.want) {
+			t.Errorf("%s: %v, %v, want %v", name, got, err, c.want)
+		}
+		if r.WithoutNodes = true; name == "of a pool" {
+			if got, err := r.architectures(t.Context(), pod); err != nil || got != nil {
+				t.Errorf("without nodes: %v, %v", got, err)
+			}
+		}
+	}
+}
+
+// TestEntrypointFaults: a user reads what is wrong with a registry or an image, by its reason.
+func TestEntrypointFaults(t *testing.T) {
+	hub := newImageHub(t)
+	hub.push("v1", "/app")
+	hub.push("empty")
+	for _, c := range []struct {
+		image, reason, says string
+		down                bool
+		password            string
+	}{
+		{image: hub.host + "/app:v1", down: true, reason: v1alpha1.ReasonRegistryUnreachable, says: "answers with status 503"},
+		{image: hub.host + "/app:v1", password: "secret", reason: v1alpha1.ReasonRegistryRefused, says: "refuses the operator's credentials"},
+		{image: hub.host + "/app:v2", reason: v1alpha1.ReasonImageNotFound, says: "has no such image"},
+		{image: "127.0.0.1:1/app:v1", reason: v1alpha1.ReasonRegistryUntrusted, says: "loopback"},
+		{image: "registry.invalid/app:v1", reason: v1alpha1.ReasonRegistryUnreachable, says: "cannot resolve"},
+		{image: hub.host + "/App:v1", reason: v1alpha1.ReasonEntrypointUnknown, says: "the image name is invalid"},
+	} {
+		w := newWorld(t)
+		w.operators[0].lookUp(hub, false)
+		hub.set(func() { hub.down, hub.password = c.down, c.password })
+		w.job(withoutCommand(c.image))
+		w.answered()
+		for _, name := range []string{v1alpha1.ConditionActive, v1alpha1.ConditionProgressing, v1alpha1.ConditionReady} {
+			if got := condition(w.status(), name); got.Reason != c.reason || !strings.Contains(got.Message, c.says) {
+				t.Errorf("%s: %s is %s: %s", c.image, name, got.Reason, got.Message)
+			}
+		}
+		t.Logf("%s: %s", c.reason, condition(w.status(), v1alpha1.ConditionProgressing).Message)
+	}
+	hub.set(func() { hub.down, hub.password = false, "" })
 }

@@ -22,10 +22,10 @@ import (
 
 var seed = flag.Uint64("seed", 0, "what decides which faults the tests of faults play; 0 for what their tier has")
 
-// TestTheHistoryLosesNothing: the holder changes 50 times, in every possible way, while the operator is killed at random calls to
-// the API server, before or after their execution, and is stopped during two periods. A witness that sees each version of each
-// object knows from the Lease, without its history, what happened. Each version of the status must have recorded exactly that, and
-// each change must have one Event.
+// TestTheHistoryLosesNothing: the holder changes 50 times, in every possible way. Meanwhile the operator is killed at random calls to the
+// API server, before or after their execution, and is stopped during two periods. A witness that sees each version of each object knows
+// from the Lease, without its history, what happened. Each version of the status must have recorded exactly that, and each change must
+// have one Event.
 func TestTheHistoryLosesNothing(t *testing.T) {
 	t.Parallel()
 	o := newOrdeal(t, 1)

@@ -110,8 +110,8 @@ func only(list client.ObjectList, selector labels.Selector) error {
 	}))
 }
 
-// wrote drops what was read of a kind, except other objects that were read by name. The API server's response to a write of the
-// world's own client is also its answer to a read, unless the write was a dry run or may have finished the deletion of an object.
+// wrote drops what was read of a kind, except other objects that were read by name. The API server's response to a write of the world's
+// own client is also its answer to a read. Dry runs, and writes that may have finished the deletion of an object, are exceptions.
 func (m *memo) wrote(who int, o client.Object, options int, err error) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()

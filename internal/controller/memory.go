@@ -10,6 +10,7 @@ import (
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/singletonjob/operator/internal/plan"
@@ -20,6 +21,8 @@ import (
 type memory struct {
 	mu     sync.Mutex
 	leases map[types.NamespacedName]observedLease
+	// trials are for how long the Pods of the last tenures were ready.
+	trials map[types.NamespacedName]*plan.Trials
 	// announced records which changes of holder have Events.
 	announced map[types.NamespacedName]announced
 	// refused are the jobs whose last requests were partly refused.
@@ -70,7 +73,7 @@ type refused struct {
 
 func newMemory() *memory {
 	return &memory{
-		leases: map[types.NamespacedName]observedLease{}, announced: map[types.NamespacedName]announced{},
+		leases: map[types.NamespacedName]observedLease{}, trials: map[types.NamespacedName]*plan.Trials{}, announced: map[types.NamespacedName]announced{},
 		refused: map[types.NamespacedName]refused{}, settled: map[types.NamespacedName]settledAt{}, hashes: map[types.NamespacedName]plan.Hashed{},
 		crowded: map[types.NamespacedName]bool{}, written: map[types.NamespacedName]string{},
 	}
@@ -101,6 +104,16 @@ func (m *memory) observe(l *coordinationv1.Lease, decoded plan.Lease, now time.T
 	}
 	decoded.Unchanged, decoded.SinceRenewal, decoded.Renewed = now.Sub(s.since), now.Sub(s.heard), s.renewed
 	return decoded
+}
+
+// tried records the state of the current tenure, and returns what is known of the last ones. now is after the observation.
+func (m *memory) tried(key types.NamespacedName, l *plan.Lease, pods []*corev1.Pod, now time.Time) []plan.Trial {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.trials[key] == nil {
+		m.trials[key] = &plan.Trials{}
+	}
+	return m.trials[key].See(l, pods, now)
 }
 
 // sinceRenewal is the observed time since a Lease was last renewed.
@@ -146,6 +159,7 @@ func (m *memory) forget(key types.NamespacedName) {
 func (m *memory) jobGone(key types.NamespacedName, leaseGone bool, now time.Time) time.Duration {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	delete(m.trials, key)
 	delete(m.announced, key)
 	delete(m.refused, key)
 	delete(m.settled, key)

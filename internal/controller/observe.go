@@ -45,6 +45,7 @@ func (r *Reconciler) observe(ctx context.Context, key types.NamespacedName) (obs
 		o.Remembered = r.memory.jobGone(key, o.Lease.Presence != plan.Ours, o.Now)
 		return o, nil
 	}
+	o.Trials = r.memory.tried(key, &o.Lease, o.Pods, r.Clock.Now())
 	o.Hashed = r.memory.hashed(key)
 	o.OverQuota = r.memory.overQuota(key, o.Now)
 	o.EventsUnknown, o.Unannounced = r.memory.announcements(key, o.Job.UID)
@@ -78,9 +79,9 @@ func (r *Reconciler) pods(ctx context.Context, from client.Reader, key types.Nam
 	return pods, nil
 }
 
-// observeLease reads the Lease. The cache holds only Leases with the operator's label, and it lags. If it has none, observeLease
-// asks the API server, also for the job and the Pods: the Lease may be created now, and whether it may start free depends on them.
-// It also asks before the holder is reported to have stopped renewing, because only the cache may have stopped.
+// observeLease reads the Lease. The cache holds only Leases with the operator's label, and it lags. If it has none, observeLease asks the
+// API server, also for the job and the Pods. The Lease may be created now, and whether it may start free depends on them. It also asks
+// before the holder is reported to have stopped renewing, because only the cache may have stopped.
 func (r *Reconciler) observeLease(ctx context.Context, key types.NamespacedName, o *observation) error {
 	l, err := get(ctx, r.Client, key, &coordinationv1.Lease{})
 	if err != nil {

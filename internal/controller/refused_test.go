@@ -27,8 +27,8 @@ import (
 	"github.com/singletonjob/operator/internal/inject"
 )
 
-// refuse makes the API server refuse to create objects of a kind in the world's namespace, each time with a different text: it asks
-// a webhook that resets every connection. calls counts the calls.
+// refuse makes the API server refuse to create objects of a kind in the world's namespace, each time with a different text. The server
+// asks a webhook that resets every connection, and calls counts the calls.
 func (w *world) refuse(rule admissionv1.Rule, sample client.Object) (calls *atomic.Int64) {
 	w.t.Helper()
 	listener, err := (&net.ListenConfig{}).Listen(w.t.Context(), "tcp", "127.0.0.1:0")

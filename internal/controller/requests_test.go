@@ -19,8 +19,8 @@ import (
 	"github.com/singletonjob/operator/internal/plan"
 )
 
-// TestFewRequests counts the operator's requests except watches, from a job's creation until it is as its spec asks, and from its
-// holder's death until the next holder is reported and has a standby. A busy machine adds some requests in some runs, because the
+// TestFewRequests counts the operator's requests except watches. It counts from a job's creation until it is as its spec asks, and from
+// its holder's death until the next holder is reported and has a standby. A busy machine adds some requests in some runs, because the
 // cache shows writes late. A defect adds them in every run.
 func TestFewRequests(t *testing.T) {
 	t.Parallel()

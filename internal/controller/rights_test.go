@@ -21,8 +21,8 @@ import (
 	"github.com/singletonjob/operator/internal/plan"
 )
 
-// TestALifeWithTheRightsOfOneNamespace: with the generated rules as a Role in the job's namespace, without nodes and without rights
-// elsewhere, the operator manages the whole life of a job, and nothing is refused.
+// TestALifeWithTheRightsOfOneNamespace: the operator has the generated rules as a Role in the job's namespace, without nodes and without
+// rights elsewhere. It manages the whole life of a job, and nothing is refused.
 func TestALifeWithTheRightsOfOneNamespace(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -87,8 +87,8 @@ func (w *world) eventsOf(reasons ...string) (n int) {
 	return n
 }
 
-// aRun is the life of a job that runs once: its first attempt fails, its Lease is deleted, a user runs it again, and it is deleted
-// when its TTL ends.
+// aRun is the life of a job that runs once. Its first attempt fails, its Lease is deleted, a user runs it again, and it is deleted when
+// its TTL ends.
 func aRun(w *world) {
 	w.t.Helper()
 	w.fails = 1
@@ -153,6 +153,40 @@ func TestTwoOperatorsOfARun(t *testing.T) {
 			w.twoThatLag(seed)
 			aRun(w)
 		})
+	}
+}
+
+// TestARunIsSuspended: a job that was created suspended runs nothing until it is resumed. Suspended in the middle, its attempt ends and
+// counts, and the next one follows when it is resumed.
+func TestARunIsSuspended(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.toCompletion(func(spec *v1alpha1.SingletonJobSpec) { spec.Suspend = true })
+	w.short["v1"] = 10 * time.Second
+	w.until("suspended", w.says(v1alpha1.ConditionReady, v1alpha1.ReasonSuspended))
+	for range 40 {
+		w.round()
+	}
+	if len(w.pods()) != 0 || len(w.ran) != 0 {
+		t.Fatalf("it ran: %s\n%s", w.attempts(), w.describe())
+	}
+	w.edit(func(job *v1alpha1.SingletonJob) { job.Spec.Suspend = false })
+	w.until("begun", func() bool { return w.status().ActivePod != "" })
+	if c := condition(w.status(), v1alpha1.ConditionReady); c.Reason != v1alpha1.ReasonRunUnderWay {
+		t.Errorf("during the run, Ready says %+v", c)
+	}
+	w.edit(func(job *v1alpha1.SingletonJob) { job.Spec.Suspend = true })
+	w.until("suspended again", func() bool { return len(w.pods()) == 0 && w.says(v1alpha1.ConditionReady, v1alpha1.ReasonSuspended)() })
+	if s := w.status(); s.Runs[0].State != string(lease.RunFailed) || s.RunSummary.Failed != 1 {
+		t.Errorf("status %+v", s)
+	}
+	w.edit(func(job *v1alpha1.SingletonJob) { job.Spec.Suspend = false })
+	w.until("complete", w.says(v1alpha1.ConditionReady, v1alpha1.ReasonCompleted))
+	if got := strings.ReplaceAll(w.attempts(), " ", ""); got != "1,2" {
+		t.Errorf("what ran: %q", w.attempts())
+	}
+	if s := w.status(); s.Completions != "1/1" || s.Succeeded != 1 || s.RunSummary.Failed != 1 || s.CompletionTime == nil {
+		t.Errorf("status %+v", s.RunSummary)
 	}
 }
 

@@ -48,7 +48,7 @@ func (r *Reconciler) writeService(ctx context.Context, o *observation, w *plan.S
 	return asRefusal(fmt.Errorf("write the Service %s/%s: %w", o.Namespace, w.Service.Name, err))
 }
 
-// serviceTaken finds out why the operator did not see a Service of that name: the cache lags, another owner has the Service, or the
+// serviceTaken finds out why the operator did not see a Service of that name. The cache lags, another owner has the Service, or the
 // Service has lost the labels by which the operator knows it.
 func (r *Reconciler) serviceTaken(ctx context.Context, o *observation, wanted *corev1.Service) error {
 	live := &metav1.PartialObjectMetadata{}

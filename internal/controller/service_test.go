@@ -42,8 +42,8 @@ func (w *world) behind(s *corev1.Service) string {
 	return strings.Join(names, " ")
 }
 
-// TestTheServiceFollows: through a failover, a handover and a suspension, the Service selects at most the holder's Pod after a
-// reconcile, or the Pod of the last holder, which has released the Lease.
+// TestTheServiceFollows goes through a failover, a handover and a suspension. After each reconcile the Service selects at most the
+// holder's Pod, or the Pod of the last holder, which has released the Lease.
 func TestTheServiceFollows(t *testing.T) {
 	w := served(t, withService)
 	if s := w.service(); s == nil || !metav1.IsControlledBy(s, w.read()) || s.Spec.Type != corev1.ServiceTypeClusterIP || s.Spec.ClusterIP == corev1.ClusterIPNone {
@@ -79,6 +79,62 @@ func TestTheServiceFollows(t *testing.T) {
 	}
 	w.edit(func(job *v1alpha1.SingletonJob) { job.Spec.Service = nil })
 	w.until("it is deleted", func() bool { return w.service() == nil })
+}
+
+func isBalanced(s *corev1.Service) bool {
+	return s.Spec.Type == corev1.ServiceTypeLoadBalancer && *s.Spec.LoadBalancerClass == "example.com/lb" && s.Spec.Ports[0].NodePort != 0 &&
+		s.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal && s.Spec.SessionAffinity == corev1.ServiceAffinityClientIP &&
+		s.Annotations["example.com/pool"] == "a" && *s.Spec.Ports[0].AppProtocol == "kubernetes.io/h2c"
+}
+
+func isInside(s *corev1.Service) bool {
+	return s.Spec.Type == corev1.ServiceTypeClusterIP && s.Spec.LoadBalancerClass == nil && s.Spec.Ports[0].NodePort == 0 &&
+		s.Spec.SessionAffinity == corev1.ServiceAffinityNone && s.Annotations["example.com/pool"] == "" && s.Annotations["other"] == "b" &&
+		s.Annotations["cloud/id"] == "7"
+}
+
+// TestTheServiceIsExposed: it becomes a load balancer to which a cloud adds what it knows, then one inside, then a headless one, and back.
+func TestTheServiceIsExposed(t *testing.T) {
+	w := served(t, func(spec *v1alpha1.SingletonJobSpec) {
+		withService(spec)
+		s := spec.Service
+		s.Type, s.ExternalTrafficPolicy = corev1.ServiceTypeLoadBalancer, corev1.ServiceExternalTrafficPolicyLocal
+		s.LoadBalancerClass, s.SessionAffinity = "example.com/lb", corev1.ServiceAffinityClientIP
+		s.Annotations, s.Ports[0].AppProtocol = map[string]string{"example.com/pool": "a"}, "kubernetes.io/h2c"
+	})
+	follows := func(is func(*corev1.Service) bool) func() bool {
+		return func() bool {
+			s := w.service()
+			return s != nil && w.serving() && w.behind(s) == w.holder().name && is(s)
+		}
+	}
+	w.until("it is a load balancer", follows(isBalanced))
+	s := w.service()
+	s.Annotations["cloud/id"], s.Finalizers = "7", []string{"service.kubernetes.io/load-balancer-cleanup"}
+	w.must(w.api.Update(t.Context(), s))
+	before := w.service()
+	w.until("it follows", follows(func(*corev1.Service) bool { return true }))
+	if now := w.service(); now.ResourceVersion != before.ResourceVersion {
+		t.Errorf("what the cloud has added is written over: %+v", now)
+	}
+	w.edit(func(job *v1alpha1.SingletonJob) {
+		job.Spec.Service = &v1alpha1.ServiceSpec{Ports: job.Spec.Service.Ports, Annotations: map[string]string{"other": "b"}}
+	})
+	w.until("it is one inside", follows(func(s *corev1.Service) bool { return s.UID == before.UID && isInside(s) }))
+	s = w.service()
+	s.Finalizers = nil
+	w.must(w.api.Update(t.Context(), s))
+	w.edit(func(job *v1alpha1.SingletonJob) { job.Spec.Service.ClusterIP = corev1.ClusterIPNone })
+	w.until("it is headless", follows(func(s *corev1.Service) bool { return s.UID != before.UID && s.Spec.ClusterIP == corev1.ClusterIPNone }))
+	w.edit(func(job *v1alpha1.SingletonJob) { job.Spec.Service.ClusterIP = "" })
+	w.until("it has an address again", follows(func(s *corev1.Service) bool { return s.Spec.ClusterIP != corev1.ClusterIPNone }))
+	w.edit(func(job *v1alpha1.SingletonJob) {
+		job.Spec.Service.IPFamilyPolicy = corev1.IPFamilyPolicyRequireDualStack
+	})
+	w.until("it says what this cluster has not", func() bool {
+		c := condition(w.status(), v1alpha1.ConditionReady)
+		return c.Reason == v1alpha1.ReasonFailedCreate && strings.Contains(c.Message, "ipFamilyPolicy")
+	})
 }
 
 // TestTheServiceHasAnotherName: the name changes, changes again, and then names a foreign Service. None of the earlier Services is

@@ -21,7 +21,7 @@ import (
 // small is the maximum size of a Lease in etcd, in bytes, with names of their length.
 const small = 700
 
-// shorter is the number of bytes by which a Lease of these tests is shorter than one of a cluster: its token, which occurs twice,
+// shorter is the number of bytes by which a Lease of these tests is shorter than one of a cluster. There the token, which occurs twice,
 // has 9 digits, and an agent's nonce has 12 characters instead of 2.
 func shorter(l *coordinationv1.Lease) int {
 	return 2*(9-len(l.Annotations[contract.TokenAnnotation])) + 12 - 2
@@ -147,7 +147,7 @@ func (w *world) writeByAgentsClient() {
 	w.must(err)
 	w.store = func(attempt lease.Attempt) lease.WriteDone {
 		done := lease.WriteDone{Nonce: attempt.Nonce}
-		answer, err := c.Get(w.t.Context())
+		answer, err := c.Get(w.t.Context(), 0)
 		w.must(err)
 		if answer.Object == nil {
 			done.Outcome = lease.Gone

@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -120,6 +121,29 @@ func TestRolloutOfWhatEndsByItself(t *testing.T) {
 	w.until("all are new", func() bool { return slices.Equal(w.images(), []string{"v2", "v2"}) })
 	if took := w.clock.Now().Sub(w.start); took > 3*time.Minute { // by the test's clock
 		t.Errorf("it took %v", took)
+	}
+}
+
+// TestRolloutOfWhatCrashesAfterALongPreparation: the tenures last for longer than minReadySeconds, but no process is ready for that long.
+// An old Pod stays, and the status reports that the version has failed.
+func TestRolloutOfWhatCrashesAfterALongPreparation(t *testing.T) {
+	w := unhurried(t, nil)
+	w.prepares["v2"], w.short["v2"], w.fails = 32*time.Second, 40*time.Second, math.MaxInt
+	w.edit(func(job *v1alpha1.SingletonJob) {
+		job.Spec.Template.Spec.Containers[0].Image = "v2"
+		job.Spec.PreActivate = &v1alpha1.PreActivate{Exec: v1alpha1.PreActivateExec{Command: []string{"sleep", "32"}}, TimeoutSeconds: 33}
+	})
+	w.until("the new version is tried", func() bool { return w.status().Handovers == 1 })
+	w.until("the old version is back", func() bool { return w.status().Failovers > 0 && w.holderRuns("v1")() })
+	tried := len(w.tenures)
+	for range 30 {
+		w.round()
+	}
+	if !w.holderRuns("v1")() || len(w.tenures) != tried {
+		t.Errorf("it is tried again: %v", w.changes())
+	}
+	if c := condition(w.status(), v1alpha1.ConditionProgressing); c.Reason != v1alpha1.ReasonRolloutStalled {
+		t.Errorf("progressing: %+v", c)
 	}
 }
 

@@ -171,8 +171,8 @@ func TestAFleetIsRolledOutInTurns(t *testing.T) {
 	}
 }
 
-// TestAnUpgradeAtEveryCrash: wherever an operator ends, before or after a write, the next one continues, and no Pod is deleted or
-// created before the status shows that the job has a place.
+// TestAnUpgradeAtEveryCrash: wherever an operator ends, before or after a write, the next one continues. No Pod is deleted or created
+// before the status shows that the job has a place.
 func TestAnUpgradeAtEveryCrash(t *testing.T) {
 	for name, after := range map[string]bool{"before": false, "after": true} {
 		t.Run(name, func(t *testing.T) {

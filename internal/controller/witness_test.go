@@ -258,8 +258,8 @@ func wrong(s v1alpha1.SingletonJobStatus, happened []v1alpha1.TenureChange) stri
 	return cmp.Diff(want, got)
 }
 
-// leeway removes a downtime of a tenure whose Lease was deleted: an operator that saw the Lease knows its last renewal except those
-// since its last reconcile, and one that did not see it gives no downtime.
+// leeway removes a downtime of a tenure whose Lease was deleted. An operator that saw the Lease knows its renewals until its last
+// reconcile. One that did not see the Lease gives no downtime.
 func leeway(want *v1alpha1.TenureChange, got v1alpha1.TenureChange) {
 	if want.Reason != v1alpha1.ChangeLeaseDeleted && want.Reason != v1alpha1.ChangeLeaseLost {
 		return

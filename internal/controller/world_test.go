@@ -83,6 +83,8 @@ type world struct {
 	lagging bool
 	// short images exit with 0 by themselves after this time.
 	short map[string]time.Duration
+	// prepares: the processes of these images are ready only this long after the start of their tenure, and their agents say so.
+	prepares map[string]time.Duration
 	// fails is the number of processes that still exit with 1 then.
 	fails int
 	// ran are the attempts of runs that were started; finished are the runs that were reported as over.
@@ -132,7 +134,7 @@ func newWorld(t *testing.T) *world {
 		t: t, plane: plane, api: memo.of(api), memo: memo, clock: clocktesting.NewFakePassiveClock(now), start: now,
 		key:    types.NamespacedName{Namespace: plane.Namespace(t), Name: "job"},
 		agents: map[types.UID]*agent{}, broken: map[string]bool{}, rejected: map[string]bool{}, crashing: map[string]bool{}, cutOff: map[string]bool{},
-		short: map[string]time.Duration{}, finished: map[string]bool{},
+		short: map[string]time.Duration{}, prepares: map[string]time.Duration{}, finished: map[string]bool{},
 		tick: 200 * time.Millisecond,
 	}
 	for _, name := range []string{"a", "b", "c"} {

@@ -8,6 +8,7 @@ package entrypoint
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"slices"
 	"sync"
@@ -43,8 +44,8 @@ func (w Want) equal(v Want) bool {
 type Answer struct {
 	// Found is nil until the entrypoint is found.
 	Found *v1alpha1.Entrypoint
-	// Problem is the reason why the last attempt failed, for users. The same cause always gives the same text.
-	Problem string
+	// Problem says why the last attempt failed.
+	Problem FindError
 	// Retry is the time until the next attempt; 0 while an attempt is in progress.
 	Retry time.Duration
 }
@@ -185,6 +186,14 @@ func occupy(ctx context.Context, slots chan<- struct{}) error {
 	}
 }
 
+// problemOf gives an error without a reason of its own the general one.
+func problemOf(err error) FindError {
+	if p, ok := errors.AsType[FindError](err); ok {
+		return p
+	}
+	return FindError{v1alpha1.ReasonEntrypointUnknown, err.Error()}
+}
+
 func (l *Lookups) end(job types.NamespacedName, k *lookup, space *namespace, found *v1alpha1.Entrypoint, err error) {
 	l.mu.Lock()
 	if space.users--; space.users == 0 {
@@ -192,7 +201,7 @@ func (l *Lookups) end(job types.NamespacedName, k *lookup, space *namespace, fou
 	}
 	k.running = false
 	if err != nil {
-		k.answer.Problem = err.Error()
+		k.answer.Problem = problemOf(err)
 		k.retryAt = l.clock.Now().Add(min(firstRetry<<min(k.failures, 10), lastRetry))
 		k.failures++
 	} else {

@@ -82,13 +82,18 @@ func TestLookUp(t *testing.T) {
 func TestRetries(t *testing.T) {
 	o := newOffice(t)
 	want := Want{Namespace: "ns", Image: "a"}
-	problem := ""
+	problem := FindError{}
 	for i, wait := range []time.Duration{10 * time.Second, 20 * time.Second, 40 * time.Second, 80 * time.Second, 160 * time.Second, lastRetry, lastRetry} {
 		if answer := o.Ask(aJob, want); answer != (Answer{Problem: problem}) {
 			t.Fatalf("the %d. time there is %+v", i, answer)
 		}
-		problem = fmt.Sprint("trouble ", i)
-		(<-o.asked).end <- errors.New(problem)
+		problem = FindError{v1alpha1.ReasonImageNotFound, fmt.Sprint("trouble ", i)}
+		if i%2 == 0 {
+			problem.Reason = v1alpha1.ReasonEntrypointUnknown
+			(<-o.asked).end <- errors.New(problem.Text)
+		} else {
+			(<-o.asked).end <- fmt.Errorf("look up: %w", problem)
+		}
 		<-o.done
 		if answer := o.Ask(aJob, want); answer != (Answer{Problem: problem, Retry: wait}) {
 			t.Fatalf("the %d. time there is %+v, want a wait of %v", i, answer, wait)

@@ -10,6 +10,8 @@ import (
 	"syscall"
 
 	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
+
+	"github.com/singletonjob/operator/api/v1alpha1"
 )
 
 // refused reports whether a registry demands other credentials.
@@ -18,42 +20,47 @@ func refused(err error) bool {
 	return errors.As(err, &answer) && (answer.StatusCode == http.StatusUnauthorized || answer.StatusCode == http.StatusForbidden)
 }
 
+// FindError is the reason of a condition, and a text for users, which is the same for the same cause.
+type FindError struct{ Reason, Text string }
+
+// Error returns the text.
+func (p FindError) Error() string { return p.Text }
+
 // explain describes why a look-up failed. It quotes nothing from the answer, which may be meant only for the operator. insecure
 // means that plain HTTP was tried too.
-func explain(ctx context.Context, err error, registry, note string, insecure bool) error {
-	var finding imageError
+func explain(ctx context.Context, err error, registry, note string, insecure bool) FindError {
 	answer := (*transport.Error)(nil)
-	switch {
-	case errors.As(err, &finding):
+	registry = "the registry " + registry
+	switch finding, isFinding := errors.AsType[FindError](err); {
+	case isFinding:
 		return finding
 	case refused(err):
 		if note != "" {
 			note = " (" + note + ")"
 		}
-		return fmt.Errorf("the registry %s has no such image, or refuses the operator's credentials%s", registry, note)
+		return FindError{v1alpha1.ReasonRegistryRefused, registry + " has no such image, or refuses the operator's credentials" + note}
 	case errors.As(err, new(*tls.CertificateVerificationError)):
-		return fmt.Errorf("the registry %s has a certificate that the operator does not trust: add its CA to the operator (entrypoint.caConfigMap)", registry)
+		return FindError{v1alpha1.ReasonRegistryUntrusted, registry + " has a certificate that the operator does not trust: add its CA to the operator (entrypoint.caConfigMap)"}
+	case errors.As(err, &answer) && answer.StatusCode == http.StatusNotFound:
+		return FindError{v1alpha1.ReasonImageNotFound, registry + " has no such image"}
 	case errors.As(err, &answer):
-		return fmt.Errorf("the registry %s %s", registry, byStatus(answer.StatusCode))
+		return FindError{v1alpha1.ReasonRegistryUnreachable, registry + " " + byStatus(answer.StatusCode)}
 	case errors.Is(err, errLocal):
-		return fmt.Errorf("the registry %s is at a loopback or link-local address, which the operator does not ask: list it in "+
-			"entrypoint.insecureRegistries to allow this", registry)
+		return FindError{v1alpha1.ReasonRegistryUntrusted, registry + " is at a loopback or link-local address, which the operator does not ask: list it in " +
+			"entrypoint.insecureRegistries to allow this"}
 	case ctx.Err() != nil, errors.Is(err, context.DeadlineExceeded):
-		return fmt.Errorf("the registry %s did not answer in time", registry)
+		return FindError{v1alpha1.ReasonRegistryUnreachable, registry + " did not answer in time"}
 	case errors.Is(err, errPlain), errors.Is(err, http.ErrSchemeMismatch) && !insecure:
-		return fmt.Errorf("the registry %s, or a host to which it redirects, uses plain HTTP: list that host in "+
-			"entrypoint.insecureRegistries to allow this", registry)
+		return FindError{v1alpha1.ReasonRegistryUntrusted, registry + ", or a host to which it redirects, uses plain HTTP: list that host in " +
+			"entrypoint.insecureRegistries to allow this"}
 	case errors.Is(err, errLong):
-		return fmt.Errorf("the registry %s gives %w", registry, errLong)
+		return FindError{v1alpha1.ReasonRegistryUnreachable, registry + " gives " + errLong.Error()}
 	}
-	return fmt.Errorf("the registry %s %s", registry, byCause(err))
+	return FindError{v1alpha1.ReasonRegistryUnreachable, registry + " " + byCause(err)}
 }
 
 func byStatus(code int) string {
-	switch code {
-	case http.StatusNotFound:
-		return "has no such image"
-	case http.StatusTooManyRequests:
+	if code == http.StatusTooManyRequests {
 		return "limits the rate of requests (status 429)"
 	}
 	return fmt.Sprintf("answers with status %d", code)

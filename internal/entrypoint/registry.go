@@ -114,11 +114,6 @@ func (r *Registry) parse(image string) (name.Reference, error) {
 	return ref, nil
 }
 
-// imageError is a problem of the image itself, in a text for users.
-type imageError string
-
-func (e imageError) Error() string { return string(e) }
-
 func (r *Registry) look(ctx context.Context, ref name.Reference, auth authn.Authenticator, want Want) (*v1alpha1.Entrypoint, error) {
 	puller, err := remote.NewPuller(remote.WithTransport(r.transport), remote.WithAuth(auth), remote.WithUserAgent("singletonjob-operator"),
 		remote.WithRetryBackoff(remote.Backoff{Steps: 1})) // Lookups retries later, and others wait
@@ -142,7 +137,7 @@ func (r *Registry) look(ctx context.Context, ref name.Reference, auth authn.Auth
 			return nil, err
 		}
 		if i > 0 && !p.equal(one) {
-			return nil, imageError("it does not run the same command on all architectures of the nodes" + listed(want.Architectures))
+			return nil, FindError{v1alpha1.ReasonEntrypointsDiffer, "it does not run the same command on all architectures of the nodes" + listed(want.Architectures)}
 		}
 		if i > 0 && p.StopSignal != one.StopSignal {
 			p.StopSignal = ""
@@ -167,10 +162,10 @@ func chosen(ctx context.Context, puller *remote.Puller, ref name.Reference, inde
 		}
 	}
 	if len(digests) == 0 {
-		return nil, imageError("it has no image for Linux on the architectures of the nodes" + listed(architectures))
+		return nil, FindError{v1alpha1.ReasonImageNotFound, "it has no image for Linux on the architectures of the nodes" + listed(architectures)}
 	}
 	if len(digests) > maxImages {
-		return nil, imageError(fmt.Sprintf("it has more than %d images for the nodes' architectures", maxImages))
+		return nil, FindError{v1alpha1.ReasonEntrypointUnknown, fmt.Sprintf("it has more than %d images for the nodes' architectures", maxImages)}
 	}
 	var images []*remote.Descriptor
 	for _, digest := range digests {
@@ -191,7 +186,7 @@ func listed(architectures []string) string {
 }
 
 // errNoImage: the registry's object of that name has no image configuration.
-const errNoImage = imageError("the registry's object of that name is not a container image")
+var errNoImage = FindError{v1alpha1.ReasonImageNotFound, "the registry's object of that name is not a container image"}
 
 func (r *Registry) process(d *remote.Descriptor) (process, error) {
 	if !d.MediaType.IsImage() {
@@ -250,10 +245,10 @@ func (p process) entrypoint(want Want, digest v1.Hash) (*v1alpha1.Entrypoint, er
 		p.Entrypoint = nil
 	}
 	if len(p.Entrypoint) == 0 && len(p.Cmd) == 0 && !want.Args {
-		return nil, imageError("it has neither ENTRYPOINT nor CMD, so it runs nothing by itself")
+		return nil, FindError{v1alpha1.ReasonNoEntrypoint, "it has neither ENTRYPOINT nor CMD, so it runs nothing by itself"}
 	}
 	if p.length() > maxLength {
-		return nil, imageError(fmt.Sprintf("its ENTRYPOINT and CMD have more than %d bytes", maxLength))
+		return nil, FindError{v1alpha1.ReasonEntrypointUnknown, fmt.Sprintf("its ENTRYPOINT and CMD have more than %d bytes", maxLength)}
 	}
 	return &v1alpha1.Entrypoint{
 		TemplateHash: want.TemplateHash, Image: want.Image, Digest: digest.String(), Command: p.Entrypoint, Args: p.Cmd,

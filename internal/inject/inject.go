@@ -52,6 +52,7 @@ type Settings struct {
 
 const (
 	binVolume         = contract.VolumePrefix + "bin"
+	runVolume         = contract.VolumePrefix + "run"
 	credentialsVolume = contract.VolumePrefix + "credentials"
 
 	// tokenSeconds is the validity of the agent's token, which the kubelet renews. It is not 3607: the API server takes that value
@@ -308,8 +309,8 @@ func agentEnv(config contract.AgentConfig, gated *corev1.Container, settings Set
 	)
 }
 
-// socketOf is the path of the agent's socket, set after the variables that it refers to. It is next to the agent's binary. If that
-// directory is read-only, it is the directory for shared memory. Processes of every user can write there, even if the root file system
+// socketOf is the path of the agent's socket, set after the variables that it refers to. It is in a volume of the Pod. If the agent's
+// image is a volume, there is no other, and it is in the directory for shared memory. Processes of every user can write there, even if the root file system
 // is read-only. A Pod's containers share that directory, and with hostIPC all Pods of a node do. So the path contains the Pod's UID.
 func socketOf(settings Settings) string {
 	if settings.AgentImageVolume {
@@ -352,18 +353,21 @@ func credentials() corev1.Volume {
 }
 
 // bringAgent puts the agent at the path that the gated container's command uses: it copies the agent from its image into a volume
-// of the Pod, or mounts the image as a read-only volume.
+// of the Pod, or mounts the image as a volume. The container cannot write to that volume, so the process cannot replace its agent.
+// What the agent writes is in a second volume, unless the image is the first one.
 func bringAgent(pod *corev1.PodSpec, gated *corev1.Container, settings Settings) {
-	bin, mount := corev1.Volume{Name: binVolume}, corev1.VolumeMount{Name: binVolume, MountPath: contract.AgentDir}
+	bin := corev1.Volume{Name: binVolume}
+	gated.VolumeMounts = append(gated.VolumeMounts, corev1.VolumeMount{Name: binVolume, MountPath: contract.AgentDir, ReadOnly: true})
 	if settings.AgentImageVolume {
 		bin.Image = &corev1.ImageVolumeSource{Reference: settings.AgentImage, PullPolicy: settings.AgentPullPolicy}
-		mount.ReadOnly = true
-	} else {
-		bin.EmptyDir = &corev1.EmptyDirVolumeSource{}
-		pod.InitContainers = append([]corev1.Container{installContainer(pod, gated, settings)}, pod.InitContainers...)
+		pod.Volumes = append(pod.Volumes, bin)
+		return
 	}
-	pod.Volumes = append(pod.Volumes, bin)
-	gated.VolumeMounts = append(gated.VolumeMounts, mount)
+	bin.EmptyDir = &corev1.EmptyDirVolumeSource{}
+	run := corev1.Volume{Name: runVolume, VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}
+	pod.InitContainers = append([]corev1.Container{installContainer(pod, gated, settings)}, pod.InitContainers...)
+	pod.Volumes = append(pod.Volumes, bin, run)
+	gated.VolumeMounts = append(gated.VolumeMounts, corev1.VolumeMount{Name: runVolume, MountPath: contract.RunDir})
 }
 
 // installContainer copies the agent into the Pod. It has the resource requests and limits of the gated container. That never raises

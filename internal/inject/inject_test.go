@@ -253,6 +253,33 @@ func TestAnotherOperatorImageIsNoRollout(t *testing.T) {
 	}
 }
 
+// Only the init container can write to the volume with the agent. What the agent writes is in a volume of its own, and no other container has
+// either.
+func TestTheAgentIsReadOnly(t *testing.T) {
+	for name, job := range jobs(t) {
+		pod := mustPod(t, job, 0, settings)
+		gated := gatedOf(t, pod)
+		writes := map[string]string{} // by volume, the path
+		for _, m := range gated.VolumeMounts {
+			if !m.ReadOnly {
+				writes[m.Name] = m.MountPath
+			}
+		}
+		if at, is := writes[binVolume]; is || writes[runVolume] != contract.RunDir {
+			t.Errorf("%s: the process can write to the agent's volume at %q, and has %q to write to; want %q alone", name, at, writes[runVolume], contract.RunDir)
+		}
+		install := pod.Spec.InitContainers[0].VolumeMounts
+		if len(install) != 1 || install[0].Name != binVolume || install[0].ReadOnly || install[0].MountPath != contract.AgentDir {
+			t.Errorf("%s: the init container has %+v", name, install)
+		}
+		for _, v := range pod.Spec.Volumes {
+			if own := v.Name == binVolume || v.Name == runVolume; own && !cmp.Equal(v.EmptyDir, &corev1.EmptyDirVolumeSource{}) {
+				t.Errorf("%s: volume %+v", name, v)
+			}
+		}
+	}
+}
+
 // With the agent's image as a volume, the Pod has no emptyDir that stops kubectl drain. The agent's socket is in a writable place
 // outside that volume, with one path per Pod.
 func TestAgentImageVolume(t *testing.T) {
@@ -269,8 +296,10 @@ func TestAgentImageVolume(t *testing.T) {
 		}
 	}
 	gated := gatedOf(t, pod)
-	if m := gated.VolumeMounts[0]; m.Name != binVolume || m.MountPath != contract.AgentDir || !m.ReadOnly {
-		t.Errorf("mount %+v", m)
+	for _, m := range gated.VolumeMounts {
+		if m.Name == runVolume || m.Name == binVolume && (m.MountPath != contract.AgentDir || !m.ReadOnly) {
+			t.Errorf("mount %+v", m)
+		}
 	}
 	at := func(name string) int {
 		return slices.IndexFunc(gated.Env, func(e corev1.EnvVar) bool { return e.Name == name })

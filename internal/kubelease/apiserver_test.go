@@ -67,7 +67,7 @@ func (c *cluster) create() *Object {
 
 func (c *cluster) get() *Object {
 	c.Helper()
-	answer, err := c.ours.Get(within(c.T, 3*time.Minute))
+	answer, err := c.ours.Get(within(c.T, 3*time.Minute), 0)
 	if err != nil || answer.Object == nil {
 		c.Fatalf("%+v, %v", answer, err)
 	}
@@ -227,7 +227,7 @@ func TestRealCompareAndSwap(t *testing.T) {
 		if _, err := c.leases().Get(t.Context(), "job", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 			t.Errorf("a write of a deleted Lease made one: %v", err)
 		}
-		answer, err := c.ours.Get(within(t, 3*time.Minute))
+		answer, err := c.ours.Get(within(t, 3*time.Minute), o.Record.Revision)
 		if err != nil || !answer.Absent {
 			t.Errorf("read: %+v, %v; want absent", answer, err)
 		}
@@ -251,7 +251,7 @@ func TestRealCompareAndSwap(t *testing.T) {
 		if outcome, _ := c.update(o, held(o)); outcome == lease.Confirmed {
 			t.Errorf("outcome %v", outcome)
 		}
-		answer, err := c.ours.Get(within(t, 3*time.Minute))
+		answer, err := c.ours.Get(within(t, 3*time.Minute), o.Record.Revision)
 		if err != nil || !answer.Absent {
 			t.Errorf("read: %+v, %v; want absent", answer, err)
 		}
@@ -267,7 +267,7 @@ func TestRealRefusals(t *testing.T) {
 		if outcome, _ := c.update(o, held(o)); outcome != lease.Refused {
 			t.Errorf("outcome %v, want Refused", outcome)
 		}
-		if _, err := c.ours.Get(within(t, 3*time.Minute)); err == nil || !strings.Contains(err.Error(), "401") {
+		if _, err := c.ours.Get(within(t, 3*time.Minute), 0); err == nil || !strings.Contains(err.Error(), "401") {
 			t.Errorf("read: %v, want 401", err)
 		}
 	})

@@ -71,7 +71,7 @@ func renewals(b *testing.B, history string, tracked bool) {
 	if _, err := client.CoordinationV1().Leases("default").Create(b.Context(), created, metav1.CreateOptions{FieldManager: "singletonjob"}); err != nil {
 		b.Fatal(err)
 	}
-	answer, err := ours.Get(b.Context())
+	answer, err := ours.Get(b.Context(), 0)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -89,7 +89,7 @@ func renewals(b *testing.B, history string, tracked bool) {
 				return
 			}
 			b.Log(err) // the machine is busy
-			if answer, err := ours.Get(b.Context()); err == nil && answer.Object != nil {
+			if answer, err := ours.Get(b.Context(), 0); err == nil && answer.Object != nil {
 				o = answer.Object
 			}
 		}

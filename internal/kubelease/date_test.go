@@ -32,7 +32,7 @@ func TestDate(t *testing.T) {
 				w.Header()["Date"] = test.dates
 				_, _ = w.Write([]byte(leaseJSON(10)))
 			})
-			answer, err := server.client(t).Get(within(t, time.Minute))
+			answer, err := server.client(t).Get(within(t, time.Minute), 0)
 			if err != nil || answer.Object == nil || answer.Date != test.want {
 				t.Errorf("%d, %v; want %d", answer.Date, err, test.want)
 			}
@@ -43,7 +43,7 @@ func TestDate(t *testing.T) {
 // A read that failed tells no time.
 func TestDateOfTrouble(t *testing.T) {
 	server := serve(t, func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "busy", http.StatusServiceUnavailable) })
-	if answer, err := server.client(t).Get(within(t, time.Minute)); err == nil || answer.Date != 0 {
+	if answer, err := server.client(t).Get(within(t, time.Minute), 0); err == nil || answer.Date != 0 {
 		t.Errorf("%+v, %v", answer, err)
 	}
 }
@@ -52,7 +52,7 @@ func TestRealDate(t *testing.T) {
 	c := newCluster(t)
 	c.create()
 	before := time.Now().Unix()
-	answer, err := c.ours.Get(within(t, 3*time.Minute))
+	answer, err := c.ours.Get(within(t, 3*time.Minute), 0)
 	if err != nil {
 		t.Fatal(err)
 	}

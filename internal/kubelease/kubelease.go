@@ -2,8 +2,8 @@
 // certain about the outcome. In a pod, only this package writes the Lease's spec.
 //
 // It never retries, throttles or delays a request. The state machine decides when to send the next one, and the caller's context
-// is the deadline. There are two exceptions. The watch reopens itself. And a report that the Lease does not exist, which would
-// end a tenure at once, must be confirmed over other connections, because several API servers can be behind the address.
+// is the deadline. There are two exceptions. The watch reopens itself. And a report that a known Lease does not exist, or is in an
+// older state, can end a tenure. It must be confirmed over other connections, because several API servers can be behind the address.
 //
 // It uses HTTP/1.1. A request without an answer then closes its own connection, and the next request opens another. A half-open
 // HTTP/2 connection would swallow requests until its keep-alive detects the failure.
@@ -21,7 +21,6 @@ import (
 	"net/url"
 	"os"
 	"strings"
-	"sync/atomic"
 
 	"github.com/singletonjob/operator/internal/contract"
 	"github.com/singletonjob/operator/internal/lease"
@@ -59,8 +58,6 @@ type Client struct {
 	leases string // URL of the namespace's Leases
 	// requests and watches have separate connections, so that neither waits for or fails with the other.
 	requests, watches *pool
-	// seen means that the last read found the Lease. Then it takes several answers to establish that the Lease no longer exists.
-	seen atomic.Bool
 }
 
 // New returns an error if the configuration cannot work. It sends nothing.
@@ -94,37 +91,57 @@ type Answer struct {
 	Date int64
 }
 
-// Get reads the Lease from etcd, not from a cache. It returns Absent only if several answers agree, or if the previous read did
-// not find the Lease either.
-func (c *Client) Get(ctx context.Context) (Answer, error) {
+// Get reads the Lease from etcd, not from a cache. floor is the newest revision at which the Lease is known to exist; 0 if it is not
+// known to exist. An answer that contradicts floor is returned only if several answers do.
+func (c *Client) Get(ctx context.Context, floor int64) (Answer, error) {
 	answer, err := c.read(ctx)
-	if err == nil && answer.Absent {
-		return c.elsewhere(ctx)
+	if err != nil {
+		return Answer{}, err
 	}
-	return answer, err
+	return c.confirm(ctx, answer, floor)
 }
 
-// witnesses is the number of further answers needed to establish that an existing Lease no longer exists. An API server can have
+// contradicts reports whether an answer can be true only if the Lease was deleted since it had that revision, or if the data of
+// the API servers was restored from a backup.
+func (a Answer) contradicts(floor int64) bool {
+	return floor > 0 && (a.Object == nil || a.Object.Record.Revision < floor)
+}
+
+// newer reports whether an answer shows a later state than another. An answer without the Lease shows no state.
+func (a Answer) newer(other Answer) bool {
+	return other.Object == nil || a.Object != nil && a.Object.Record.Revision > other.Object.Record.Revision
+}
+
+// witnesses is the number of further answers needed to establish what contradicts an earlier answer. An API server can lag, have
 // lost its data, or belong to another cluster.
 const witnesses = 2
 
-// elsewhere reads a Lease again, over other connections, after an answer that it does not exist. It returns the first answer that
-// contains the Lease, and the first error. If the client can reach no other server that confirms the absence, it waits until the
-// deadline.
-func (c *Client) elsewhere(ctx context.Context) (Answer, error) {
-	if !c.seen.Load() {
-		return Answer{Absent: true}, nil
-	}
+// confirm reads the Lease again, over other connections, after an answer that contradicts floor. It returns the first answer that
+// does not, or the first error. If all answers contradict floor, it returns the newest. If the client can reach no other server, it
+// waits until the deadline.
+func (c *Client) confirm(ctx context.Context, newest Answer, floor int64) (Answer, error) {
 	for range witnesses {
+		if !newest.contradicts(floor) {
+			break
+		}
 		c.requests.leave()
-		if answer, err := c.read(ctx); err != nil {
-			return Answer{}, fmt.Errorf("one API server reports that the Lease does not exist, and another could not be asked: %w", err)
-		} else if answer.Object != nil {
-			return answer, nil
+		answer, err := c.read(ctx)
+		if err != nil {
+			return Answer{}, fmt.Errorf("%s, and another could not be asked: %w", newest.claim(floor), err)
+		}
+		if answer.newer(newest) {
+			newest = answer
 		}
 	}
-	c.seen.Store(false)
-	return Answer{Absent: true}, nil
+	return newest, nil
+}
+
+// claim describes an answer that contradicts floor.
+func (a Answer) claim(floor int64) string {
+	if a.Object == nil {
+		return "one API server reports that the Lease does not exist"
+	}
+	return fmt.Sprintf("one API server has the Lease at revision %d, which is older than the known %d", a.Object.Record.Revision, floor)
 }
 
 func (c *Client) read(ctx context.Context) (Answer, error) {
@@ -147,13 +164,12 @@ func (c *Client) read(ctx context.Context) (Answer, error) {
 		c.requests.leave()
 		return Answer{}, fmt.Errorf("read Lease %s: %w", c, err)
 	}
-	c.seen.Store(true)
 	return Answer{Object: o, Date: reply.date}, nil
 }
 
 // gone returns the outcome of a write of r after an answer that the Lease does not exist.
 func (c *Client) gone(ctx context.Context, r lease.Record, said error) (lease.Outcome, error) {
-	switch answer, err := c.elsewhere(ctx); {
+	switch answer, err := c.confirm(ctx, Answer{Absent: true}, r.Revision); {
 	case err != nil:
 		return lease.Unknown, err
 	case answer.Object != nil && answer.Object.Record.UID == r.UID:

@@ -456,7 +456,7 @@ func TestGet(t *testing.T) {
 		"broken off":        {answer: hangUp("HTTP/1.1 200 OK\r\nContent-Length: 5000\r\n\r\n{")},
 	} {
 		t.Run(name, func(t *testing.T) {
-			answer, err := serve(t, test.answer).client(t).Get(within(t, 3*time.Minute))
+			answer, err := serve(t, test.answer).client(t).Get(within(t, 3*time.Minute), 0)
 			if (answer.Object != nil) != test.found || answer.Absent != test.absent || (err == nil) != (test.found || test.absent) {
 				t.Errorf("object %v, absent %t, error %v; want found %t, absent %t", answer.Object, answer.Absent, err, test.found, test.absent)
 			}
@@ -478,50 +478,48 @@ func absentOn(is func(connection int64) bool) http.HandlerFunc {
 	}
 }
 
-// lies of some connections, and what comes of them.
-type lies struct {
-	honest      bool // the first answer
-	liars       func(connection int64) bool
-	update      lease.Outcome
-	absent      bool
-	connections int64
-}
-
-// client is one that knows the Lease if the first answer is honest, and continues over another connection.
-func (l lies) client(t *testing.T) (*Client, *fake) {
-	t.Helper()
-	f := serve(t, absentOn(l.liars))
-	c := f.client(t)
-	if l.honest {
-		if answer, err := c.Get(within(t, 3*time.Minute)); err != nil || answer.Object == nil {
-			t.Fatal(answer, err)
+// olderOn has the Lease in a state from before revision 10, and somebody else's, over the connections that a condition holds for.
+func olderOn(is func(connection int64) bool) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		if n := r.Context().Value(connectionKey{}).(int64); !is(n) {
+			say(200, leaseJSON(10))(w, r)
+			return
 		}
-		c.requests.leave()
+		say(200, strings.Replace(leaseJSON(5), `"a/u/n"`, `"b/u/n"`, 1))(w, r)
 	}
-	return c, f
 }
 
-// One of several API servers says that there is no Lease. Of one that was there nobody believes it; of one that was not, nobody
-// asks twice.
+// One of several API servers says that there is no Lease. Of one that was there nobody believes it, whatever showed that it was there. Of
+// one that was not, nobody asks twice.
 func TestAbsentTakesWitnesses(t *testing.T) {
-	for name, test := range map[string]lies{
-		"all say so":         {honest: true, liars: func(n int64) bool { return n >= 2 }, update: lease.Gone, absent: true, connections: 4},
-		"one says so":        {honest: true, liars: func(n int64) bool { return n == 2 }, update: lease.Unknown, connections: 3},
-		"two say so":         {honest: true, liars: func(n int64) bool { return n == 2 || n == 3 }, update: lease.Unknown, connections: 4},
-		"it was never there": {liars: func(n int64) bool { return n == 1 }, update: lease.Gone, absent: true, connections: 1},
+	for name, test := range map[string]struct {
+		floor       int64
+		liars       func(connection int64) bool
+		update      lease.Outcome
+		absent      bool
+		connections int64
+	}{
+		"all say so":         {floor: 10, liars: func(int64) bool { return true }, update: lease.Gone, absent: true, connections: 3},
+		"one says so":        {floor: 10, liars: func(n int64) bool { return n == 1 }, update: lease.Unknown, connections: 2},
+		"two say so":         {floor: 10, liars: func(n int64) bool { return n <= 2 }, update: lease.Unknown, connections: 3},
+		"it was never there": {liars: func(n int64) bool { return n == 1 }, absent: true, connections: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inOneOfMany(t, func() error {
-				c, f := test.client(t)
-				answer, err := c.Get(within(t, 3*time.Minute))
+				f := serve(t, absentOn(test.liars))
+				answer, err := f.client(t).Get(within(t, 3*time.Minute), test.floor)
 				if err != nil || answer.Absent != test.absent || (answer.Object == nil) != test.absent {
 					return fmt.Errorf("a read finds %+v, %w; want absent %t", answer, err, test.absent)
 				}
 				return f.connected(test.connections)
 			})
+			if test.floor == 0 { // a write replaces a Lease that was there
+				return
+			}
 			inOneOfMany(t, func() error {
-				c, f := test.client(t)
-				o := object(t, c, 10)
+				f := serve(t, absentOn(test.liars))
+				c := f.client(t)
+				o := object(t, c, test.floor)
 				if outcome, _, err := c.Update(within(t, 3*time.Minute), o, renewal(o)); outcome != test.update || err == nil {
 					return fmt.Errorf("a write: %v, %w; want %v", outcome, err, test.update)
 				}
@@ -529,6 +527,129 @@ func TestAbsentTakesWitnesses(t *testing.T) {
 			})
 		})
 	}
+}
+
+// One of several API servers lags. What is older than the known state is believed only if several say so.
+func TestOlderTakesWitnesses(t *testing.T) {
+	for name, test := range map[string]struct {
+		answers     http.HandlerFunc
+		floor       int64
+		revision    int64 // 0 for no answer
+		connections int64
+	}{
+		"all lag, or are restored":       {olderOn(func(int64) bool { return true }), 10, 5, 3},
+		"one lags":                       {olderOn(func(n int64) bool { return n == 1 }), 10, 10, 2},
+		"two lag":                        {olderOn(func(n int64) bool { return n <= 2 }), 10, 10, 3},
+		"nothing newer is known":         {olderOn(func(n int64) bool { return n == 1 }), 5, 5, 1},
+		"one has nothing, another lags":  {inTurn(absentOn(func(int64) bool { return true }), olderOn(func(n int64) bool { return n == 2 })), 10, 10, 3},
+		"one lags, others have nothing":  {inTurn(say(200, leaseJSON(5)), absentOn(func(int64) bool { return true })), 10, 5, 3},
+		"all lag, one less than another": {inTurn(say(200, leaseJSON(5)), say(200, leaseJSON(7)), say(200, leaseJSON(6))), 10, 7, 3},
+		"one lags, others are in trouble": {inTurn(say(200, leaseJSON(5)),
+			say(503, statusJSON(503, "ServiceUnavailable", "coordination.k8s.io", "leases", "job"))), 10, 0, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inOneOfMany(t, func() error {
+				f := serve(t, test.answers)
+				answer, err := f.client(t).Get(within(t, 3*time.Minute), test.floor)
+				got := int64(0)
+				if answer.Object != nil {
+					got = answer.Object.Record.Revision
+				}
+				if got != test.revision || answer.Absent || (err != nil) != (test.revision == 0) {
+					return fmt.Errorf("a read finds %+v, %w; want revision %d", answer, err, test.revision)
+				}
+				return f.connected(test.connections)
+			})
+		})
+	}
+}
+
+// inTurn answers over the first connection by the first, over the second by the second and so on, and by the last over all further ones.
+func inTurn(answers ...http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		n := r.Context().Value(connectionKey{}).(int64)
+		answers[min(n, int64(len(answers)))-1](w, r)
+	}
+}
+
+// A holder that keeps running while it is cut off does not end its tenure after the outage for what one server says that lags. If all
+// say so, their data was restored, and others may hold the Lease.
+func TestKeptTenureOutlastsALaggingServer(t *testing.T) {
+	for name, test := range map[string]struct {
+		answers http.HandlerFunc
+		ends    bool
+	}{
+		"one lags":                 {olderOn(func(n int64) bool { return n == 1 }), false},
+		"two lag":                  {olderOn(func(n int64) bool { return n <= 2 }), false},
+		"all lag, or are restored": {olderOn(func(int64) bool { return true }), true},
+		"one lags, others are in trouble": {inTurn(olderOn(func(int64) bool { return true }),
+			say(503, statusJSON(503, "ServiceUnavailable", "coordination.k8s.io", "leases", "job"))), false},
+		"another holds it": {say(200, strings.Replace(leaseJSON(11), `"a/u/n"`, `"b/u/n"`, 1)), true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			k := keptRunning(t)
+			ask := k.reads(lease.Ticked{})
+			answer, _ := serve(t, test.answers).client(t).Get(within(t, 3*time.Minute), ask.Floor)
+			done := lease.ReadDone{ID: ask.ID, Absent: answer.Absent}
+			if answer.Object != nil {
+				done.Found = &answer.Object.Record
+			}
+			killed := false
+			for _, action := range k.step(done) {
+				_, kills := action.(lease.KillTree)
+				killed = killed || kills
+			}
+			if killed != test.ends {
+				t.Errorf("killed: %t, want %t", killed, test.ends)
+			}
+		})
+	}
+}
+
+// kept is a holder that has been cut off for an hour, as its state machine knows it.
+type kept struct {
+	t      *testing.T
+	config lease.Config
+	state  lease.State
+	now    lease.Instant
+}
+
+// keptRunning is the holder of leaseJSON(10).
+func keptRunning(t *testing.T) *kept {
+	t.Helper()
+	k := &kept{t: t, now: lease.Instant(time.Hour), config: lease.Config{
+		Identity: lease.Identity{Pod: "a", PodUID: "u", Nonce: "n"}, KeepRunning: true,
+		Duration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 2 * time.Second,
+	}}
+	free := lease.Record{UID: "u1", Revision: 7, Release: lease.Release{Reason: lease.ReasonCreated}}
+	actions := k.step(lease.ReadDone{ID: k.reads(lease.WatchOpened{}).ID, Found: &free})
+	stored := actions[0].(lease.SendWrite).Attempt.Record
+	stored.Revision = 10
+	actions = k.step(lease.WriteDone{Nonce: stored.RenewTime, Outcome: lease.Confirmed, Record: &stored})
+	if start, ok := actions[0].(lease.StartChild); !ok || start.Token != 7 {
+		t.Fatalf("it does not begin the tenure of leaseJSON: %+v", actions)
+	}
+	k.now = k.now.Add(time.Hour)
+	return k
+}
+
+func (k *kept) step(e lease.Event) []lease.Action {
+	var actions []lease.Action
+	k.state, actions = lease.Step(k.config, k.state, lease.Time{Boot: k.now, Wall: int64(k.now)}, e)
+	return actions
+}
+
+// reads is a step that asks for the Lease.
+func (k *kept) reads(e lease.Event) lease.SendRead {
+	k.t.Helper()
+	actions := k.step(e)
+	for _, action := range actions {
+		if ask, ok := action.(lease.SendRead); ok {
+			return ask
+		}
+	}
+	k.t.Fatalf("it reads nothing: %+v", actions)
+	return lease.SendRead{}
 }
 
 // A client without an answer does not report that the Lease is gone.
@@ -544,14 +665,14 @@ func TestAbsentBesideTrouble(t *testing.T) {
 		}
 	})
 	c := f.client(t)
-	answer, err := c.Get(within(t, 3*time.Minute))
+	answer, err := c.Get(within(t, 3*time.Minute), 0)
 	if err != nil || answer.Object == nil {
 		t.Fatal(answer, err)
 	}
 	lied := false
 	for range 10 {
 		c.requests.leave()
-		found, err := c.Get(within(t, 3*time.Minute))
+		found, err := c.Get(within(t, 3*time.Minute), 10)
 		if found.Absent || err == nil {
 			t.Fatalf("a read finds %+v, %v", found, err)
 		}
@@ -577,7 +698,6 @@ func TestAbsentAndRecreated(t *testing.T) {
 	})
 	c := f.client(t)
 	o := object(t, c, 10)
-	c.seen.Store(true)
 	if outcome, _, err := c.Update(within(t, 3*time.Minute), o, renewal(o)); outcome != lease.Gone {
 		t.Errorf("%v, %v; want Gone", outcome, err)
 	}
@@ -593,7 +713,7 @@ func TestHugeAnswers(t *testing.T) {
 		},
 	} {
 		c := serve(t, answer).client(t)
-		if found, err := c.Get(within(t, 5*time.Minute)); err == nil {
+		if found, err := c.Get(within(t, 5*time.Minute), 0); err == nil {
 			t.Errorf("%s without an end: %+v", name, found)
 		}
 		o := object(t, c, 10)
@@ -619,7 +739,7 @@ func TestHowItAsks(t *testing.T) {
 	f.StartTLS()
 	t.Cleanup(f.Close)
 	c := f.client(t)
-	answer, err := c.Get(within(t, 3*time.Minute))
+	answer, err := c.Get(within(t, 3*time.Minute), 0)
 	if err != nil {
 		t.Fatal(err)
 	}

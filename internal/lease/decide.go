@@ -45,7 +45,11 @@ func (m *machine) read() {
 	m.s.Read = &Reading{
 		ID: m.s.LastRead, SentAt: m.t.Boot, Patience: m.t.Boot.Add(patience), Deadline: deadline, Floor: m.s.Observed.Record.Revision,
 	}
-	m.do(SendRead{ID: m.s.LastRead, Deadline: deadline})
+	ask := SendRead{ID: m.s.LastRead, Deadline: deadline}
+	if !m.s.Observed.Absent {
+		ask.Floor = m.s.Observed.Record.Revision
+	}
+	m.do(ask)
 }
 
 // mayWrite reports whether a write may be sent now. If the last observation is as old as a lease, a read must come first. The

@@ -128,6 +128,9 @@ type SendWrite struct{ Attempt Attempt }
 type SendRead struct {
 	ID       int64
 	Deadline Instant
+	// Floor is the newest revision at which the Lease is known to exist; 0 if it is not known to exist. The caller confirms an
+	// answer that contradicts it: one API server of several can lag, or have lost its data.
+	Floor int64
 }
 
 // RestartWatch asks for a new watch: a write met a revision that the present watch should have reported and has not.

@@ -820,6 +820,26 @@ func TestStrayNewsOfProcesses(t *testing.T) {
 	}
 }
 
+// A read names the newest state that anything has shown, so that an answer that contradicts it is confirmed.
+func TestReadsNameWhatIsKnown(t *testing.T) {
+	c := testConfig()
+	c.KeepRunning = true
+	for name, test := range map[string]struct {
+		d    *driver
+		want int64
+	}{
+		"nothing":                  {drive(c).step(Ticked{}), 0},
+		"what a read found":        {waiting(c, held(other, 10)).step(WatchClosed{}).wake(), 10},
+		"what a watch showed":      {waiting(c, held(other, 10)).step(Watched{Record: held(other, 11)}).step(WatchClosed{}).wake(), 11},
+		"that it was deleted":      {waiting(c, held(other, 10)).step(Watched{Record: held(other, 11), Deleted: true}).wake(), 0},
+		"what a write was told of": {acquiring(c).confirmed().after(time.Hour).step(Ticked{}), 11},
+	} {
+		if got := has[SendRead](t, test.d).Floor; got != test.want {
+			t.Errorf("%s: a read names revision %d, want %d", name, got, test.want)
+		}
+	}
+}
+
 func TestSynced(t *testing.T) {
 	c := testConfig()
 	for name, test := range map[string]struct {

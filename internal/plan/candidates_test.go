@@ -312,6 +312,7 @@ func (g *given) notTaken(since time.Time) {
 	before := now
 	before.Token, before.Ended, before.Reason = 99, now.Acquired, lease.ReasonRollout
 	g.Lease.Record.History = []lease.PastTenure{now, before}
+	g.sees(func(t *Trial) { t.Seen = ago(0).Sub(since) })
 }
 
 func TestARolloutThatIsTakenBackWithdrawsItsRequest(t *testing.T) {

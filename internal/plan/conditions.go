@@ -432,7 +432,7 @@ func stalledText(j *job, m *members) string {
 	const goesOn = "the old version continues: "
 	switch c := m.slowest(); {
 	case m.fleet.Failed:
-		return "the current template was tried and its process ended at once, so the old version continued: change spec.template"
+		return "the current template was tried and its process ended before it had been ready for minReadySeconds, so the old version continued: change spec.template"
 	case c == nil:
 		return goesOn + failingText(j, m)
 	case c.unwell:

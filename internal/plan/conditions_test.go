@@ -513,7 +513,7 @@ func TestEveryConditionReasonIsReachedOrNamedHere(t *testing.T) {
 	used := map[string]bool{}
 	for name, f := range map[string]string{
 		v1alpha1.ConditionActive: "active", v1alpha1.ConditionProtected: "protected", v1alpha1.ConditionProgressing: "progressing",
-		v1alpha1.ConditionTimely: "timely", v1alpha1.ConditionReady: "ready",
+		v1alpha1.ConditionTimely: "timely", v1alpha1.ConditionReady: "ready", v1alpha1.ConditionStalled: "stalled",
 		v1alpha1.ConditionComplete: "complete", v1alpha1.ConditionFailed: "givenUp", v1alpha1.ConditionScheduled: "scheduled",
 	} {
 		reasons := reasonsIn(verdicts, f)

@@ -184,7 +184,7 @@ func stateToBe(j *job, t *tenure, m *members, r *runs) State {
 		return Suspended
 	case len(j.faults) > 0:
 		return InvalidSpec
-	case j.blocked.reason == v1alpha1.ReasonEntrypointUnknown:
+	case j.awaits:
 		return EntrypointUnknown
 	case j.blocked.reason != "":
 		return Blocked

@@ -39,7 +39,7 @@ func (j *job) await(l Lookup) {
 		return
 	}
 	if j.blocked == well {
-		j.blocked = unknownEntrypoint(j)
+		j.blocked, j.awaits = unknownEntrypoint(j), true
 	} else {
 		j.blocked.message += "; this must be fixed first, too: " + unknownEntrypoint(j).message
 	}
@@ -61,6 +61,20 @@ func unknownEntrypoint(j *job) verdict {
 		bounded(container.Image, maxDetail), cmp.Or(bounded(j.lookup.Problem, maxRefusal), "the operator is asking its registry"))
 	if j.lookup.Problem != "" {
 		text += "; set command to the ENTRYPOINT of the image, or fix the cause; existing pods stay as they are until then"
+	}
+	switch j.lookup.Reason {
+	case v1alpha1.ReasonRegistryUnreachable:
+		return verdict{v1alpha1.ReasonRegistryUnreachable, text}
+	case v1alpha1.ReasonRegistryRefused:
+		return verdict{v1alpha1.ReasonRegistryRefused, text}
+	case v1alpha1.ReasonRegistryUntrusted:
+		return verdict{v1alpha1.ReasonRegistryUntrusted, text}
+	case v1alpha1.ReasonImageNotFound:
+		return verdict{v1alpha1.ReasonImageNotFound, text}
+	case v1alpha1.ReasonNoEntrypoint:
+		return verdict{v1alpha1.ReasonNoEntrypoint, text}
+	case v1alpha1.ReasonEntrypointsDiffer:
+		return verdict{v1alpha1.ReasonEntrypointsDiffer, text}
 	}
 	return verdict{v1alpha1.ReasonEntrypointUnknown, text}
 }

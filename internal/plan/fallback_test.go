@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/singletonjob/operator/api/v1alpha1"
 	"github.com/singletonjob/operator/internal/lease"
 )
 
@@ -50,6 +51,39 @@ var tenuresOfRollout = []struct {
 	{"nobody has held it", false, false, func(g *given, _ int) { g.free() }},
 	{"the new one is tried", false, false, func(g *given, first int) { g.follows(first, ago(time.Second)) }},
 	{"the new one is tried and not ready", false, false, func(g *given, first int) { g.follows(first, ago(time.Hour)); g.unwell(first, time.Minute) }},
+	{"the new one has run without being ready", false, false, func(g *given, first int) {
+		g.follows(first, ago(time.Hour))
+		g.sees(func(t *Trial) { t.Ready = false })
+	}},
+	{"the new one prepared for long, and is ready for a moment", false, false, func(g *given, first int) {
+		g.follows(first, ago(35*time.Second))
+		g.sees(func(t *Trial) { t.For = 3 * time.Second })
+	}},
+	{"the new one holds it for long, and this process has just begun", false, false, func(g *given, first int) {
+		g.follows(first, ago(time.Hour))
+		g.sees(func(t *Trial) { t.Partly, t.Seen, t.For = true, time.Second, time.Second })
+	}},
+	{"the new one may still be ready as a standby", false, false, func(g *given, first int) {
+		g.follows(first, ago(time.Second))
+		g.Job.Spec.Strategy.MinReadySeconds = new(int32(0))
+		g.sees(func(t *Trial) { t.For = -9 * time.Second })
+	}},
+	{"the new one prepared for long and crashed", false, false, func(g *given, first int) {
+		g.follows(first, ago(36*time.Second))
+		g.sees(func(t *Trial) { t.For = 3 * time.Second })
+		g.released(lease.ReasonProcessExited)
+	}},
+	{"the new one crashes each time that it has prepared for long", false, false, func(g *given, first int) {
+		g.follows(first, ago(72*time.Second))
+		g.sees(func(t *Trial) { t.For = 3 * time.Second })
+		g.again(first, ago(35*time.Second), lease.ReasonProcessExited)
+		g.sees(func(t *Trial) { t.For = 2 * time.Second })
+	}},
+	{"the new one's postStart failed late", false, false, func(g *given, first int) {
+		g.follows(first, ago(41*time.Second))
+		g.sees(func(t *Trial) { t.Ready = false })
+		g.released(lease.ReasonPostStartFailed)
+	}},
 	{"the new one's process has ended", false, false, func(g *given, first int) {
 		g.follows(first, ago(2*time.Second))
 		g.released(lease.ReasonProcessExited)
@@ -63,11 +97,20 @@ var tenuresOfRollout = []struct {
 
 // follows makes a pod the holder after the first one has handed over to it.
 func (g *given) follows(pod int, since time.Time) {
-	g.released(lease.ReasonRollout)
-	before := g.Lease.Record.History
-	g.held(pod, 101, since)
-	g.Lease.Record.History = append([]lease.PastTenure{{Token: 101, Pod: g.Pods[pod].Name, Node: g.Pods[pod].Spec.NodeName, Acquired: since.UnixMilli()}}, before...)
+	g.again(pod, since, lease.ReasonRollout)
 }
+
+// again ends the current tenure for a reason, and a pod takes the Lease.
+func (g *given) again(pod int, since time.Time, why lease.Reason) {
+	g.released(why)
+	before := g.Lease.Record.History
+	token := g.Lease.Record.Token + 1
+	g.held(pod, token, since)
+	g.Lease.Record.History = append([]lease.PastTenure{{Token: token, Pod: g.Pods[pod].Name, Node: g.Pods[pod].Spec.NodeName, Acquired: since.UnixMilli()}}, before...)
+}
+
+// clocksOff are the possible differences between the operator's clock and that of the holder's node.
+var clocksOff = []time.Duration{0, 40 * time.Second, -40 * time.Second}
 
 // inRollout visits each job during a rollout: with one or two old pods in any state, with ready and unready new ones, and with any tenure.
 func inRollout(visit func(what string, g *given, able []int, proven, holds bool)) {
@@ -133,7 +176,7 @@ func TestAPodWhoseAgentNeverRanCannotAct(t *testing.T) {
 // preferred.
 func TestAnOldPodThatCouldActIsKept(t *testing.T) {
 	seen, lost, gone := 0, map[string]string{}, 0
-	inRollout(func(what string, g *given, able []int, proven, holds bool) {
+	check := func(what string, g *given, able []int, proven, holds bool) {
 		p := Decide(g.Observed)
 		if p.State != Serving || len(able) == 0 {
 			return
@@ -151,11 +194,56 @@ func TestAnOldPodThatCouldActIsKept(t *testing.T) {
 			tenure, _, _ := strings.Cut(what, ";")
 			lost[tenure] = what
 		}
+	}
+	visited := 0
+	inRollout(func(what string, g *given, able []int, proven, holds bool) {
+		off := clocksOff[visited%len(clocksOff)]
+		visited++
+		g.Now = g.Now.Add(off)
+		check(fmt.Sprintf("%s, the operator's clock off by %v", what, off), g, able, proven, holds)
 	})
 	for _, what := range lost {
 		t.Errorf("nothing is left to fall back to: %s", what)
 	}
 	if seen < 1000 || gone == 0 {
 		t.Errorf("%d rollouts were seen, and in %d of them an old pod went when the new version was proven", seen, gone)
+	}
+}
+
+// TestAVersionThatFailsLateIsNotTriedAgain: a process that was never ready for long enough has failed, however long its tenure was. The old
+// version continues, and the status says so.
+func TestAVersionThatFailsLateIsNotTriedAgain(t *testing.T) {
+	for name, c := range map[string]struct {
+		lasted, ready time.Duration
+		why           lease.Reason
+		tried         bool // it is tried again
+	}{
+		"it crashes after a long preparation":          {lasted: 35 * time.Second, ready: 3 * time.Second, why: lease.ReasonProcessExited},
+		"it is killed after a long preparation":        {lasted: time.Hour, ready: 29 * time.Second, why: lease.ReasonHolderTerminated},
+		"it is not alive, and was never ready":         {lasted: time.Hour, why: lease.ReasonLivenessFailed},
+		"its postStart fails late":                     {lasted: 41 * time.Second, why: lease.ReasonPostStartFailed},
+		"its postStart fails late, beside a readiness": {lasted: time.Hour, ready: time.Hour, why: lease.ReasonPostStartFailed},
+		"it was ready for long enough":                 {lasted: 65 * time.Second, ready: 30 * time.Second, why: lease.ReasonProcessExited, tried: true},
+		"its node is lost":                             {lasted: 35 * time.Second, ready: 3 * time.Second, why: lease.ReasonNodeLost, tried: true},
+	} {
+		for _, off := range clocksOff {
+			g := steady()
+			g.Job.Spec.Template.Spec.Containers[0].Image = "v2"
+			g.pod(0, "c")
+			g.pod(1, "d")
+			g.Pods = slices.Delete(g.Pods, 1, 2)
+			g.follows(1, ago(c.lasted+time.Minute))
+			g.sees(func(t *Trial) { t.Ready, t.Longest = false, c.ready })
+			g.again(0, ago(time.Minute), c.why)
+			g.Lease.Record.History[1].Ended = ago(time.Minute).UnixMilli()
+			g.Now = g.Now.Add(off)
+			p := Decide(g.Observed)
+			if asks := p.Lease != nil && p.Lease.Record.Handover.To != ""; asks != c.tried || len(p.Delete) > 0 {
+				t.Errorf("%s, clock off by %v: tried again %v, want %v; deleted %v", name, off, asks, c.tried, p.Delete)
+			}
+			if reason, message := g.progressing(); (reason == v1alpha1.ReasonRolloutStalled) == c.tried {
+				t.Errorf("%s, clock off by %v: %s, %s", name, off, reason, message)
+			}
+		}
 	}
 }

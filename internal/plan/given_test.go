@@ -122,6 +122,23 @@ func (g *given) held(pod int, token int64, since time.Time) {
 		Duration: 15 * time.Second, AcquireTime: since.UnixMicro(), RenewTime: ago(time.Second).UnixMicro(),
 	}
 	g.Lease.Unchanged, g.Lease.Renewed = time.Second, true
+	lasted := now.Sub(since)
+	g.saw(Trial{Token: token, Seen: lasted, Ready: isReady(g.Pods[pod]), For: lasted})
+}
+
+// saw sets what this process has seen of the newest tenure.
+func (g *given) saw(trial Trial) {
+	before := slices.DeleteFunc(slices.Clone(g.Trials), func(t Trial) bool { return t.Token >= trial.Token })
+	for i := range before {
+		before[i].Longest, before[i].Ready = before[i].ran(), false
+	}
+	g.Trials = append(before, trial)
+}
+
+// sees changes what this process sees of the newest tenure.
+func (g *given) sees(change func(*Trial)) {
+	g.Trials = slices.Clone(g.Trials)
+	change(&g.Trials[len(g.Trials)-1])
 }
 
 func (g *given) unready(pod int) {
@@ -129,6 +146,9 @@ func (g *given) unready(pod int) {
 		Type: corev1.PodReady, Status: corev1.ConditionFalse, LastTransitionTime: metav1.NewTime(ago(time.Second)),
 	}
 	g.Pods[pod].Status.ContainerStatuses[0].Ready = false
+	if id, _ := lease.ParseIdentity(g.Lease.Record.Holder); id.PodUID == string(g.Pods[pod].UID) {
+		g.sees(func(t *Trial) { t.Ready = false })
+	}
 }
 
 // waiting puts a pod's container into a waiting state.
@@ -166,6 +186,9 @@ func (g *given) terminating(pod int) {
 // released frees the Lease for a reason.
 func (g *given) released(why lease.Reason) {
 	g.Lease.Record = g.Lease.Record.Released(lease.Release{Reason: why}, ago(time.Second).UnixMicro(), ago(time.Second).UnixMicro())
+	if len(g.Trials) > 0 {
+		g.sees(func(t *Trial) { t.Longest, t.Ready = t.ran(), false })
+	}
 }
 
 func (g *given) absent() {

@@ -127,7 +127,7 @@ func configuration(pod *corev1.Pod) (c contract.AgentConfig, ok bool) {
 func configured(pod *corev1.Pod) (l limits, probed, ok bool) {
 	c, ok := configuration(pod)
 	l = limits{time.Duration(c.LeaseDuration), time.Duration(c.RenewDeadline), time.Duration(c.RetryPeriod), c.KeepRunning}
-	return l, c.PreActivate != nil || c.Probes != (contract.Probes{}), ok
+	return l, c.PreActivate != nil || c.Hooks.PostStart != nil || c.Probes != (contract.Probes{}), ok
 }
 
 // longest returns the longest leaseDuration in the agent configuration of any of a pod's containers. If it is not certain which container

@@ -32,6 +32,8 @@ type job struct {
 	// workload or of an image whose entrypoint must be looked up.
 	ref     *v1alpha1.WorkloadRef
 	blocked verdict
+	// awaits: it is blocked only because the entrypoint is not known yet.
+	awaits bool
 	// hash is the hash of the pods that the spec describes.
 	hash     string
 	hashed   Hashed

@@ -296,7 +296,7 @@ func (m *members) fleetOf(j *job, t *tenure) Fleet {
 		switch {
 		case !c.live(), m.isMover(c):
 		case c.holds && c.updated:
-			fleet.HolderNew, fleet.Soaked = true, t.unsoaked(j.updated(), j.preparation()) == 0 && c.ready
+			fleet.HolderNew, fleet.Soaked = true, t.soaked(j.updated(), j.preparation())
 		case c.holds:
 			fleet.HolderOld, fleet.Silent = true, t.silent()
 		default:

@@ -154,11 +154,20 @@ func (m *members) freeNodes(o *Observed) []string {
 
 // takes reports whether a node accepts a pod like this one. The pod is in the state in which admission left it.
 func takes(node *corev1.Node, pod *corev1.Pod) bool {
-	if !NodeReady(node) || node.Spec.Unschedulable || node.DeletionTimestamp != nil {
-		return false
-	}
-	for i := range node.Spec.Taints {
-		taint := &node.Spec.Taints[i]
+	return NodeReady(node) && !node.Spec.Unschedulable && node.DeletionTimestamp == nil &&
+		tolerates(pod, node.Spec.Taints) && matches(pod, node)
+}
+
+// MayRun reports whether a node could run a pod of this template, whatever state the node is in now. It ignores the taints by which
+// Kubernetes reports that state.
+func MayRun(node *corev1.Node, pod *corev1.Pod) bool {
+	lasting := slices.DeleteFunc(slices.Clone(node.Spec.Taints), func(t corev1.Taint) bool { return strings.HasPrefix(t.Key, "node.kubernetes.io/") })
+	return tolerates(pod, lasting) && matches(pod, node)
+}
+
+func tolerates(pod *corev1.Pod, taints []corev1.Taint) bool {
+	for i := range taints {
+		taint := &taints[i]
 		tolerated := slices.ContainsFunc(pod.Spec.Tolerations, func(t corev1.Toleration) bool {
 			return unlogged(t.ToleratesTaint, taint)
 		})
@@ -166,9 +175,13 @@ func takes(node *corev1.Node, pod *corev1.Pod) bool {
 			return false
 		}
 	}
+	return true
+}
+
+func matches(pod *corev1.Pod, node *corev1.Node) bool {
 	required := nodeaffinity.NewRequiredNodeAffinity(pod.Spec.NodeSelector, &corev1.Affinity{NodeAffinity: inject.NodeAffinity(pod)})
-	matches, err := required.Match(node)
-	return matches && err == nil
+	is, err := required.Match(node)
+	return is && err == nil
 }
 
 // NodeReady reports whether a node's status says that it is ready.

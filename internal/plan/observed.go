@@ -24,6 +24,8 @@ type Observed struct {
 	Pods []*corev1.Pod
 	// Lease is the Lease of the job's name.
 	Lease Lease
+	// Trials are what this process has seen of the Lease's last tenures, oldest first (Trials.See).
+	Trials []Trial
 	// Workload is the workload in spec.workloadRef; nil if that is not set.
 	Workload *Workload
 	// Volumes are the claims that the pods share, if the operator can read them.
@@ -69,6 +71,8 @@ type Observed struct {
 type Lookup struct {
 	// Found is nil until the lookup succeeds.
 	Found *v1alpha1.Entrypoint
+	// Reason is the reason of the conditions; EntrypointUnknown if it is empty.
+	Reason string
 	// Problem says why the lookup has not succeeded. The text stays the same as long as the cause does. It is empty if there is no known
 	// problem.
 	Problem string

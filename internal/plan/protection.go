@@ -23,6 +23,9 @@ const (
 // as with SingleCandidate, or has its own Event.
 var unprotected = []string{v1alpha1.ReasonNoStandby, v1alpha1.ReasonStandbyOnSameNode, v1alpha1.ReasonVolumeNotShared}
 
+// Unprotected returns the reasons of the condition Protected with which a running job lacks a standby that it should have.
+func Unprotected() []string { return slices.Clone(unprotected) }
+
 // ofProtection announces that a job is not protected, including a job that never was, and that it is protected again. A gap that will close
 // by itself, as in a rollout and after a failover, is expected. It is announced only when Progressing says that it will not close, or not
 // in time. The name of the Event contains the start of the gap. So each gap is announced once, whatever Progressing says later, and

@@ -70,7 +70,7 @@ func TestReady(t *testing.T) {
 		},
 		"not ready by its probes": {with: func(g *given) { g.unwell(0, time.Hour) }, reason: "NotReady", kstatus: "InProgress", argo: "Progressing"},
 		"an invalid spec": {
-			with: func(g *given) { g.Job.Spec.Lease.RenewDeadline.Duration = time.Minute }, reason: "InvalidSpec", kstatus: "InProgress", argo: "Degraded",
+			with: func(g *given) { g.Job.Spec.Lease.RenewDeadline.Duration = time.Minute }, reason: "InvalidSpec", kstatus: "Failed", argo: "Degraded",
 		},
 		"being suspended": {with: func(g *given) { g.Job.Spec.Suspend = true }, reason: "Suspending", kstatus: "InProgress", argo: "Progressing"},
 		"suspended": {
@@ -137,18 +137,25 @@ func TestReadyBeforeAnyOperator(t *testing.T) {
 	}
 }
 
-// TestArgoWaitsForARun: Argo CD treats a job that is run once like a Job, and one with a schedule like a workload that always runs.
-func TestArgoWaitsForARun(t *testing.T) {
+// TestToolsWaitForARun: Argo CD and kstatus treat a job that is run once like a Job, and one with a schedule like a workload that always
+// runs.
+func TestToolsWaitForARun(t *testing.T) {
 	for name, c := range map[string]struct {
 		given *given
 		with  func(*given)
 		want  string
+		also  string // of kstatus
 	}{
-		"under way":   {given: toCompletion(), with: func(*given) {}, want: "Progressing"},
-		"complete":    {given: toCompletion(), with: (*given).complete, want: "Healthy"},
-		"suspended":   {given: toCompletion(), with: func(g *given) { g.Job.Spec.Suspend, g.Pods = true, nil; g.released(lease.ReasonPodTerminating) }, want: "Suspended"},
-		"given up":    {given: toCompletion(), with: func(g *given) { g.complete(); g.Lease.Record.Runs.Now.State = lease.RunGivenUp }, want: "Degraded"},
-		"no tick due": {given: onSchedule("0 9 * * *", nil).idle(), with: func(*given) {}, want: "Healthy"},
+		"under way": {given: toCompletion(), with: func(*given) {}, want: "Progressing", also: "InProgress"},
+		"retrying":  {given: toCompletion(), with: func(g *given) { g.over(lease.RunFailed, lease.ReasonProcessExited, 3) }, want: "Progressing", also: "InProgress"},
+		"complete":  {given: toCompletion(), with: (*given).complete, want: "Healthy", also: "Current"},
+		"suspended": {given: toCompletion(), with: func(g *given) { g.Job.Spec.Suspend, g.Pods = true, nil; g.released(lease.ReasonPodTerminating) }, want: "Suspended", also: "Current"},
+		"given up":  {given: toCompletion(), with: func(g *given) { g.complete(); g.Lease.Record.Runs.Now.State = lease.RunGivenUp }, want: "Degraded", also: "Failed"},
+		"asked again": {given: toCompletion(), with: func(g *given) {
+			g.Job.Status.Conditions = append(g.Job.Status.Conditions, metav1.Condition{Type: "Stalled", Status: "True", Reason: "RunFailed"})
+		}, want: "Progressing", also: "InProgress"},
+		"no tick due": {given: onSchedule("0 9 * * *", nil).idle(), with: func(*given) {}, want: "Healthy", also: "Current"},
+		"a run fails": {given: onSchedule("0 9 * * *", nil), with: func(g *given) { g.complete(); g.Lease.Record.Runs.Now.State = lease.RunGivenUp }, want: "Healthy", also: "Current"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := c.given
@@ -156,6 +163,9 @@ func TestArgoWaitsForARun(t *testing.T) {
 			g.Job.Status = *g.told(Decide(g.Observed))
 			if got := argo(t, g.Job); got != c.want {
 				t.Errorf("Argo CD says %s, want %s, of %+v", got, c.want, g.Job.Status.Conditions)
+			}
+			if got := kstatus(t, g.Job); got != c.also {
+				t.Errorf("kstatus says %s, want %s, of %+v", got, c.also, g.Job.Status.Conditions)
 			}
 		})
 	}

@@ -13,7 +13,7 @@ type Fleet struct {
 	HolderOld, HolderNew bool
 	// Silent: the holder is old and does not renew. It may be lost together with its node.
 	Silent bool
-	// Soaked: the holder is new and has run for minReadySeconds, or its running time is irrelevant.
+	// Soaked: the holder is new and has been ready for minReadySeconds, or that is irrelevant.
 	Soaked bool
 	// Failed: the new version was tried and its process ended before it was soaked.
 	Failed bool

@@ -1050,3 +1050,37 @@ func TestALeaseOfRunsForAJobThatRunsForEver(t *testing.T) {
 		t.Errorf("%v: %+v", p.State, p.Lease)
 	}
 }
+
+// TestARunAsAJobCountsIt: the fields of a Job's status, of a job without a schedule alone.
+func TestARunAsAJobCountsIt(t *testing.T) {
+	for name, c := range map[string]struct {
+		given *given
+		with  func(*given)
+		want  string
+	}{
+		"the first attempt":  {given: toCompletion(), with: func(*given) {}, want: "0/1 succeeded 0 failed 0, started"},
+		"the third attempt":  {given: toCompletion(), with: func(g *given) { g.Lease.Record.Runs.Now.Attempt = 3 }, want: "0/1 succeeded 0 failed 2, started"},
+		"between attempts":   {given: toCompletion(), with: func(g *given) { g.over(lease.RunFailed, lease.ReasonProcessExited, 3) }, want: "0/1 succeeded 0 failed 1, started"},
+		"complete":           {given: toCompletion(), with: (*given).complete, want: "1/1 succeeded 1 failed 0, started, completed"},
+		"given up":           {given: toCompletion(), with: func(g *given) { g.complete(); g.Lease.Record.Runs.Now.State = lease.RunGivenUp }, want: "0/1 succeeded 0 failed 1, started"},
+		"one on a schedule":  {given: onSchedule("0 9 * * *", nil).idle(), with: func(*given) {}, want: " succeeded 0 failed 0"},
+		"one that goes on":   {given: steady(), with: func(*given) {}, want: " succeeded 0 failed 0"},
+		"before its attempt": {given: toCompletion(), with: func(g *given) { g.Lease.Record.Runs.Now, g.Job.Status.Runs = lease.Run{}, nil }, want: " succeeded 0 failed 0"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := c.given
+			c.with(g)
+			s := g.told(Decide(g.Observed)).RunSummary
+			got := fmt.Sprintf("%s succeeded %d failed %d", s.Completions, s.Succeeded, s.Failed)
+			if s.StartTime != nil {
+				got += ", started"
+			}
+			if s.CompletionTime != nil {
+				got += ", completed"
+			}
+			if got != c.want {
+				t.Errorf("%s, want %s", got, c.want)
+			}
+		})
+	}
+}

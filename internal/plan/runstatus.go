@@ -34,7 +34,24 @@ func describeRuns(status *v1alpha1.SingletonJobStatus, r *runs, limit int) {
 		status.LastRunTime = all[0].StartTime
 	}
 	status.Runs = all[:min(len(all), max(1, limit))]
+	status.RunSummary = v1alpha1.RunSummary{}
+	if r.wanted == nil && len(all) > 0 {
+		status.RunSummary = summary(&all[0])
+	}
 	describeTicks(status, r)
+}
+
+// summary tells of a run as a Job tells of its pods.
+func summary(run *v1alpha1.RunStatus) v1alpha1.RunSummary {
+	s := v1alpha1.RunSummary{Completions: "0/1", StartTime: run.StartTime, Failed: run.Attempts}
+	switch lease.RunState(run.State) {
+	case lease.RunComplete:
+		s.Completions, s.CompletionTime, s.Succeeded, s.Failed = "1/1", run.EndTime, 1, run.Attempts-1
+	case lease.RunRunning:
+		s.Failed = run.Attempts - 1
+	case lease.RunFailed, lease.RunGivenUp, lease.RunReplaced:
+	}
+	return s
 }
 
 // toldRuns returns the runs in the Lease and those already in the status, newest first.

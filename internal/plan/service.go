@@ -3,6 +3,8 @@ package plan
 import (
 	"cmp"
 	"maps"
+	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -97,8 +99,8 @@ func service(state State, j *job, t *tenure, m *members, there *Children) *Servi
 	switch {
 	case state == Deleting:
 		return nil // it is deleted with the job
-	case there.OtherService != nil && wanted: // before the one with the new name is created, because nothing would update the old one
-		return removal(j, there.OtherService, "spec.service has another name")
+	case wanted && replaced(j, there) != nil: // before the next one is created, because nothing would update the old one
+		return removal(j, replaced(j, there), "spec.service has another name or clusterIP")
 	case live != nil && !mine(j, &corev1.Service{ObjectMeta: serviceMeta(j)}, live):
 		live = nil // it belongs to a previous job and is being deleted: the attempt to create one reports that
 	case live != nil && j.Spec.Service == nil && (removable(state) || !metav1.IsControlledBy(live, j)):
@@ -145,10 +147,66 @@ func serviceOf(j *job, pod string, is *corev1.Service, wanted bool) *corev1.Serv
 		next.OwnerReferences = append(next.OwnerReferences, OwnerReference(j.SingletonJob))
 	}
 	next.Spec.Selector = map[string]string{contract.NameLabel: j.Name, contract.PodLabel: pod}
-	if ports := servicePorts(j); wanted && !samePorts(is.Spec.Ports, ports) {
-		next.Spec.Ports = ports
+	if wanted {
+		expose(j.Spec.Service, next)
 	}
 	return next
+}
+
+// expose sets the fields that spec.service sets. As with kubectl apply, a field that is no longer set gets its default, or keeps its value
+// if the API server has chosen the default. A controller of load balancers adds fields of its own.
+func expose(spec *v1alpha1.ServiceSpec, next *corev1.Service) {
+	if ports := servicePorts(spec); !samePorts(next.Spec.Ports, ports) {
+		next.Spec.Ports = ports
+	}
+	next.Spec.Type = cmp.Or(spec.Type, corev1.ServiceTypeClusterIP)
+	if spec.ClusterIP != "" {
+		next.Spec.ClusterIP = spec.ClusterIP
+	}
+	if next.Spec.SessionAffinity = cmp.Or(spec.SessionAffinity, corev1.ServiceAffinityNone); next.Spec.SessionAffinity == corev1.ServiceAffinityNone {
+		next.Spec.SessionAffinityConfig = nil
+	}
+	if spec.IPFamilyPolicy != "" {
+		next.Spec.IPFamilyPolicy = new(spec.IPFamilyPolicy)
+	}
+	if len(spec.IPFamilies) > 0 {
+		next.Spec.IPFamilies = slices.Clone(spec.IPFamilies)
+	}
+	if next.Spec.Type != corev1.ServiceTypeClusterIP {
+		next.Spec.ExternalTrafficPolicy = cmp.Or(spec.ExternalTrafficPolicy, corev1.ServiceExternalTrafficPolicyCluster)
+	}
+	if spec.LoadBalancerClass != "" {
+		next.Spec.LoadBalancerClass = new(spec.LoadBalancerClass)
+	}
+	annotateService(spec.Annotations, next)
+}
+
+// annotateService sets the annotations of spec.service, and removes those that it no longer has. An annotation of its own lists them,
+// because others annotate a Service, too.
+func annotateService(wanted map[string]string, next *corev1.Service) {
+	for name := range strings.SplitSeq(next.Annotations[contract.ServiceAnnotationsAnnotation], ",") {
+		delete(next.Annotations, name)
+	}
+	delete(next.Annotations, contract.ServiceAnnotationsAnnotation)
+	if len(wanted) == 0 {
+		return
+	}
+	if next.Annotations == nil {
+		next.Annotations = map[string]string{}
+	}
+	maps.Copy(next.Annotations, wanted)
+	next.Annotations[contract.ServiceAnnotationsAnnotation] = strings.Join(slices.Sorted(maps.Keys(wanted)), ",")
+}
+
+// replaced returns a Service of the job that cannot become the wanted one: it has another name, or the API server does not let it become
+// headless, or no longer headless.
+func replaced(j *job, there *Children) *corev1.Service {
+	live := there.Service
+	if live == nil || there.OtherService != nil || !metav1.IsControlledBy(live, j) ||
+		(live.Spec.ClusterIP == corev1.ClusterIPNone) == (j.Spec.Service.ClusterIP == corev1.ClusterIPNone) {
+		return there.OtherService
+	}
+	return live
 }
 
 // removable reports whether a Service that is no longer wanted can be deleted now. Until then it follows the acting pod.
@@ -171,31 +229,33 @@ func serviceMeta(j *job) metav1.ObjectMeta {
 	}
 }
 
-func servicePorts(j *job) []corev1.ServicePort {
-	if j.Spec.Service == nil {
-		return nil
-	}
+func servicePorts(spec *v1alpha1.ServiceSpec) []corev1.ServicePort {
 	var ports []corev1.ServicePort
-	for _, p := range j.Spec.Service.Ports {
+	for _, p := range spec.Ports {
 		target := intstr.FromInt32(p.Port)
 		if p.TargetPort != nil && *p.TargetPort != (intstr.IntOrString{}) && *p.TargetPort != intstr.FromString("") { // the default of Kubernetes
 			target = *p.TargetPort
 		}
-		ports = append(ports, corev1.ServicePort{
-			Name: p.Name, Port: p.Port, TargetPort: target, Protocol: cmp.Or(p.Protocol, corev1.ProtocolTCP),
-		})
+		port := corev1.ServicePort{Name: p.Name, Port: p.Port, TargetPort: target, Protocol: cmp.Or(p.Protocol, corev1.ProtocolTCP), NodePort: p.NodePort}
+		if p.AppProtocol != "" {
+			port.AppProtocol = new(p.AppProtocol)
+		}
+		ports = append(ports, port)
 	}
 	return ports
 }
 
-// samePorts compares the port fields that a job sets. A Service can have other fields, such as a node port.
+// samePorts compares the port fields that a job sets. The API server chooses a node port if the job sets none.
 func samePorts(live, desired []corev1.ServicePort) bool {
 	if len(live) != len(desired) {
 		return false
 	}
 	for i, want := range desired {
-		is := corev1.ServicePort{Name: live[i].Name, Port: live[i].Port, TargetPort: live[i].TargetPort, Protocol: live[i].Protocol}
-		if is != want {
+		is := live[i]
+		if want.NodePort == 0 {
+			is.NodePort = 0
+		}
+		if !equality.Semantic.DeepEqual(is, want) {
 			return false
 		}
 	}

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"maps"
 	"strings"
 	"testing"
 	"time"
@@ -64,8 +65,22 @@ func TestServiceSelectsWhoActs(t *testing.T) {
 			g.Job.DeletionTimestamp = &metav1.Time{Time: now}
 			g.released(lease.ReasonPodTerminating)
 		}, want: "0"},
-		"missing":                      {with: func(g *given) { g.Children.Service = nil }, write: "create", want: "0"},
-		"not asked for any more":       {with: func(g *given) { g.Job.Spec.Service = nil }, write: "delete", want: "0"},
+		"missing":                {with: func(g *given) { g.Children.Service = nil }, write: "create", want: "0"},
+		"not asked for any more": {with: func(g *given) { g.Job.Spec.Service = nil }, write: "delete", want: "0"},
+		"another type":           {with: func(g *given) { g.Job.Spec.Service.Type = corev1.ServiceTypeLoadBalancer }, write: "update", want: "0"},
+		"a load balancer that has its own fields": {with: func(g *given) {
+			g.Job.Spec.Service.Type, g.Job.Spec.Service.Annotations = corev1.ServiceTypeLoadBalancer, map[string]string{"pool": "a"}
+			s := g.Children.Service
+			s.Spec.Type, s.Spec.ExternalTrafficPolicy, s.Spec.HealthCheckNodePort = corev1.ServiceTypeLoadBalancer, corev1.ServiceExternalTrafficPolicyCluster, 31000
+			s.Spec.IPFamilyPolicy, s.Spec.LoadBalancerClass = new(corev1.IPFamilyPolicyPreferDualStack), new("cloud/lb")
+			s.Annotations = map[string]string{"pool": "a", contract.ServiceAnnotationsAnnotation: "pool", "cloud/id": "7"}
+		}, want: "0"},
+		"an annotation is changed": {with: func(g *given) {
+			g.Job.Spec.Service.Annotations = map[string]string{"pool": "b"}
+			g.Children.Service.Annotations = map[string]string{"pool": "a", contract.ServiceAnnotationsAnnotation: "pool"}
+		}, write: "update", want: "0"},
+		"headless from now on":         {with: func(g *given) { g.Job.Spec.Service.ClusterIP = corev1.ClusterIPNone }, write: "delete", want: "0"},
+		"headless no longer":           {with: func(g *given) { g.Children.Service.Spec.ClusterIP = corev1.ClusterIPNone }, write: "delete", want: "0"},
 		"never asked for":              {with: func(g *given) { g.Job.Spec.Service, g.Children.Service = nil, nil }},
 		"a port is added":              {with: func(g *given) { addPort(g.Job) }, write: "update", want: "0"},
 		"its owner was taken away":     {with: func(g *given) { g.Children.Service.OwnerReferences = nil }, write: "update", want: "0"},
@@ -226,5 +241,25 @@ func TestPodsOfOlderOperatorsGetTheirName(t *testing.T) {
 	}
 	if len(p.Delete)+len(p.Create) > 0 {
 		t.Error("an upgrade of the operator replaces pods")
+	}
+}
+
+// TestAnnotationsOfTheService: annotations that come from spec.service go with it, and those of others stay.
+func TestAnnotationsOfTheService(t *testing.T) {
+	t.Parallel()
+	s := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{"cloud/id": "7"}}}
+	for _, step := range []struct{ wanted, want map[string]string }{
+		{nil, map[string]string{"cloud/id": "7"}},
+		{map[string]string{"b": "1", "a": "1"}, map[string]string{"cloud/id": "7", "a": "1", "b": "1", contract.ServiceAnnotationsAnnotation: "a,b"}},
+		{map[string]string{"a": "2"}, map[string]string{"cloud/id": "7", "a": "2", contract.ServiceAnnotationsAnnotation: "a"}},
+		{map[string]string{contract.ServiceAnnotationsAnnotation: "cloud/id"}, map[string]string{
+			"cloud/id": "7", contract.ServiceAnnotationsAnnotation: contract.ServiceAnnotationsAnnotation,
+		}},
+		{nil, map[string]string{"cloud/id": "7"}},
+	} {
+		annotateService(step.wanted, s)
+		if !maps.Equal(s.Annotations, step.want) {
+			t.Errorf("with %v, it has %v, want %v", step.wanted, s.Annotations, step.want)
+		}
 	}
 }

@@ -40,6 +40,13 @@ func statusOf(
 		c.ObservedGeneration, c.LastTransitionTime = j.Generation, metav1.NewTime(o.Now.UTC().Truncate(time.Second))
 		set(status, c)
 	}
+	if v := stalled(state, j, r); v != well {
+		c := v.condition(v1alpha1.ConditionStalled)
+		c.ObservedGeneration, c.LastTransitionTime = j.Generation, metav1.NewTime(o.Now.UTC().Truncate(time.Second))
+		set(status, c)
+	} else {
+		meta.RemoveStatusCondition(&status.Conditions, v1alpha1.ConditionStalled)
+	}
 	for _, other := range otherConditions(j) {
 		meta.RemoveStatusCondition(&status.Conditions, other)
 	}

@@ -27,8 +27,10 @@ type tenure struct {
 	// past are the tenures that the Lease records, including the current one, oldest first. tried are the last tenures, including earlier
 	// ones that only the status records.
 	past, tried []lease.PastTenure
-	// age is how long the tenure has lasted, by wall clocks.
-	age time.Duration
+	// trials are what this process has seen of tenures. seen is how long it has seen the current one. age is how long that has lasted by wall
+	// clocks, or longer if this process has seen it for longer.
+	trials    []Trial
+	seen, age time.Duration
 	// seemsOver: by wall clocks, the last renewal is older than the lease duration, and this process has not seen it.
 	seemsOver bool
 	// shown: the holder is reported as acting.
@@ -56,7 +58,11 @@ func tenureOf(j *job, name string, o *Observed) *tenure {
 	t.death = deathOf(t.Record, t.holder, pod, o.OutOfService)
 	t.past = pastOf(t.Record, t.holder)
 	t.tried = withTold(t.past, &j.Status, t.Record.Token)
-	t.age = time.Duration(o.Now.UnixMilli()-t.holder.since) * time.Millisecond
+	t.trials = o.Trials
+	if now := t.trialOf(t.Record.Token); now != nil {
+		t.seen = now.Seen
+	}
+	t.age = max(t.seen, time.Duration(o.Now.UnixMilli()-t.holder.since)*time.Millisecond)
 	t.seemsOver = !t.Renewed && o.Now.UnixMicro()-t.Record.RenewTime >= t.holder.limits.duration.Microseconds()
 	t.shown = t.isShown(j.Status.ActivePod, j.Status.FencingToken)
 	return t
@@ -214,48 +220,85 @@ func (t *tenure) quiet() bool {
 // missed returns the time after a renewal at which the next one counts as missed.
 func (t *tenure) missed() time.Duration { return t.holder.limits.retryPeriod * 3 / 2 }
 
-// unsoaked returns how much longer the current tenure must last to be soaked, 0 if it is. If a process normally ends by itself before that,
-// its version is soaked when it has been tried for that long in total.
-func (t *tenure) unsoaked(version string, preparation time.Duration) time.Duration {
-	lasted := t.age
-	if t.trial(version, preparation) < t.minReady+preparation {
-		for _, past := range t.tried {
-			if strings.HasPrefix(past.Pod, version) {
-				lasted = max(lasted, t.age+time.Duration(t.holder.since-past.Acquired)*time.Millisecond)
+// trialOf returns what this process has seen of a tenure, nil if nothing.
+func (t *tenure) trialOf(token int64) *Trial {
+	if i := slices.IndexFunc(t.trials, func(of Trial) bool { return of.Token == token }); i >= 0 {
+		return &t.trials[i]
+	}
+	return nil
+}
+
+// judged returns what this process has seen of a tenure that is over, nil if that is not enough to judge it.
+func (t *tenure) judged(token int64) *Trial {
+	if seen := t.trialOf(token); seen != nil && (!seen.Partly || seen.ran() >= t.minReady) {
+		return seen
+	}
+	return nil
+}
+
+// ran returns how long a tenure ran, and how long is enough to prove its version. That is how long its pod was ready. Of a tenure that this
+// process did not see, only the length is known, and the preparation in it proves nothing.
+func (t *tenure) ran(past *lease.PastTenure, preparation time.Duration) (ran, enough time.Duration) {
+	if seen := t.judged(past.Token); seen != nil {
+		return seen.ran(), t.minReady
+	}
+	return time.Duration(past.Ended-past.Acquired) * time.Millisecond, t.minReady + preparation
+}
+
+// isCurrent reports whether an entry of the history is the current tenure.
+func (t *tenure) isCurrent(past *lease.PastTenure) bool {
+	return past.Token == t.Record.Token && past.Ended == 0
+}
+
+// soaked reports whether the version of the holder is proven.
+func (t *tenure) soaked(version string, preparation time.Duration) bool {
+	left, ready := t.unsoaked(version, preparation)
+	return ready && left == 0
+}
+
+// unsoaked returns how much longer the holder's pod must be ready to be soaked, 0 if it is soaked. It is soaked when it was ready for minReady
+// without a break. If a process normally ends by itself before that, its version is soaked when it has been tried for that long in total.
+func (t *tenure) unsoaked(version string, preparation time.Duration) (left time.Duration, ready bool) {
+	now := t.trialOf(t.Record.Token)
+	if now == nil || !now.Ready {
+		return 0, false
+	}
+	lasted := now.For
+	if short := t.short(version, preparation); short > 0 {
+		for i := range t.tried {
+			past := &t.tried[i]
+			if seen := t.trialOf(past.Token); seen != nil && strings.HasPrefix(past.Pod, version) && seen.ran() >= short {
+				lasted = max(lasted, seen.Seen)
 			}
 		}
 	}
-	return max(0, t.minReady-lasted)
+	return max(0, -now.For, t.minReady-lasted), true
 }
 
-// trial returns how long a tenure of a version must last for its end by itself not to count against the version. That is minReady after the
-// start of the process. The preparation before the start proves nothing, and is added. If the other versions always end by themselves
-// earlier, half of their longest time is enough.
-func (t *tenure) trial(version string, preparation time.Duration) time.Duration {
-	full := t.minReady + preparation
+// short returns how long a tenure of a version must run for its end by itself not to count against the version, if the other versions
+// always end by themselves before they have run for long enough: half of their longest time. It returns 0 if they do not.
+func (t *tenure) short(version string, preparation time.Duration) time.Duration {
 	var longest time.Duration
-	for _, past := range t.tried {
+	for i := range t.tried {
+		past := &t.tried[i]
 		if strings.HasPrefix(past.Pod, version) {
 			continue
 		}
-		ran := time.Duration(past.Ended-past.Acquired) * time.Millisecond
-		if past.Token == t.Record.Token && past.Ended == 0 {
-			ran = t.age
+		ran, enough := t.ran(past, preparation)
+		if t.isCurrent(past) {
+			ran, enough = t.age, t.minReady+preparation
 		}
 		switch {
-		case ran >= full:
-			return full
+		case ran >= enough:
+			return 0
 		case slices.Contains(ownFaults, past.Reason):
 			longest = max(longest, ran)
 		}
 	}
-	if longest == 0 {
-		return full
-	}
 	return longest / 2
 }
 
-// untried returns how much longer the current tenure, of another version, must last for trial to be the full one; 0 if it makes no
+// untried returns how much longer the current tenure, of another version, must last for no short time to be enough; 0 if it makes no
 // difference.
 func (t *tenure) untried(version string, preparation time.Duration) time.Duration {
 	if strings.HasPrefix(t.holder.Pod, version) {
@@ -264,24 +307,29 @@ func (t *tenure) untried(version string, preparation time.Duration) time.Duratio
 	return max(0, t.minReady+preparation-t.age)
 }
 
-// failedEarly reports whether a version was tried and its process ended by itself, or because of its own probes, before its trial was over.
-// version is the prefix of its pods' names. Another try would be another failover, so the rollout waits for another template. A process
-// that fails its liveness probe has up to grace to end after that.
+// failedEarly reports whether a version was tried and its process ended by itself, or because of its own probes and hooks, before it had run
+// for long enough. version is the prefix of its pods' names. Another try would be another failover, so the rollout waits for another
+// template. If this process did not see the tenure, its length counts, and a process that fails its liveness probe has up to grace to end
+// after that.
 func (t *tenure) failedEarly(version string, preparation, grace time.Duration) bool {
 	failed := false
-	trial := t.trial(version, preparation).Milliseconds()
-	for _, past := range t.tried {
-		if !strings.HasPrefix(past.Pod, version) {
+	short := t.short(version, preparation)
+	for i := range t.tried {
+		past := &t.tried[i]
+		if !strings.HasPrefix(past.Pod, version) || t.isCurrent(past) {
 			continue
 		}
-		soaked := trial
-		if past.Reason == lease.ReasonLivenessFailed {
-			soaked += grace.Milliseconds()
+		ran, enough := t.ran(past, preparation)
+		if short > 0 {
+			enough = short
+		}
+		if past.Reason == lease.ReasonLivenessFailed && t.judged(past.Token) == nil {
+			enough += grace
 		}
 		switch {
-		case past.Reason == lease.ReasonStartupFailed, past.Reason == lease.ReasonPreActivateFailed: // no matter how long it took
+		case slices.Contains(neverReady, past.Reason): // no matter how long it took
 			failed = true
-		case past.Ended-past.Acquired >= soaked:
+		case ran >= enough:
 			failed = false
 		case slices.Contains(ownFaults, past.Reason):
 			failed = true
@@ -290,10 +338,11 @@ func (t *tenure) failedEarly(version string, preparation, grace time.Duration) b
 	return failed
 }
 
-// ownFaults are reasons for the end of a tenure that the template causes.
-var ownFaults = []lease.Reason{
-	lease.ReasonProcessExited, lease.ReasonPostStartFailed, lease.ReasonLivenessFailed, lease.ReasonHolderTerminated,
-}
+// ownFaults are reasons for the end of a tenure that the template causes. With neverReady, its process was never ready.
+var (
+	ownFaults  = []lease.Reason{lease.ReasonProcessExited, lease.ReasonLivenessFailed, lease.ReasonHolderTerminated}
+	neverReady = []lease.Reason{lease.ReasonStartupFailed, lease.ReasonPreActivateFailed, lease.ReasonPostStartFailed}
+)
 
 // notTakenFor is the time before a handover that was not taken is requested again.
 const notTakenFor = 30 * time.Second
@@ -302,7 +351,7 @@ const notTakenFor = 30 * time.Second
 // did not, for example a standby that is cut off but still reported as ready. Each attempt costs a restart of the process.
 func (t *tenure) wasNotTaken() bool {
 	last := len(t.tried) - 1
-	if t.age >= notTakenFor || last < 1 || t.tried[last].Token != t.Record.Token {
+	if t.seen >= notTakenFor || last < 1 || t.tried[last].Token != t.Record.Token {
 		return false
 	}
 	return t.tried[last-1].Reason == lease.ReasonRollout && t.tried[last-1].Pod == t.tried[last].Pod

@@ -74,6 +74,12 @@ func TestUnwellHolder(t *testing.T) {
 		t.Errorf("without probes: %s", got.Reason)
 	}
 	g = steady()
+	g.unready(0)
+	g.configure(g.Pods[0], func(c *contract.AgentConfig) { c.Hooks.PostStart = &contract.Hook{Exec: []string{"x"}} })
+	if got := meta.FindStatusCondition(Decide(g.Observed).Status.Conditions, v1alpha1.ConditionActive); got.Reason != v1alpha1.ReasonNotReady {
+		t.Errorf("while postStart runs: %s", got.Reason)
+	}
+	g = steady()
 	g.unwell(1, time.Hour)
 	if got := meta.FindStatusCondition(Decide(g.Observed).Status.Conditions, v1alpha1.ConditionProtected); got.Reason != v1alpha1.ReasonNoStandby {
 		t.Errorf("with a standby that is not ready: %s", got.Reason)
@@ -146,6 +152,9 @@ func TestTheActivePodOfANewVersionIsNotReady(t *testing.T) {
 			g.unready(1)
 			g.rest(1, c.reason)
 			c.with(g)
+			var seen Trials
+			seen.See(&g.Lease, g.Pods, ago(time.Hour))
+			g.Trials = seen.See(&g.Lease, g.Pods, now)
 			if g.goes(0) {
 				t.Error("the old standby goes")
 			}

@@ -132,11 +132,13 @@ func (t *tenure) awaitsRenewal(putOff bool) bool {
 //   - when a failed candidate is replaced, or no longer kept.
 func wakeForMembers(a *alarm, j *job, t *tenure, m *members) {
 	if (m.fleet.outdated() || j.Status.FleetRollout == v1alpha1.FleetRolloutUnderWay) && t.holder.ours {
-		a.in(t.unsoaked(j.updated(), j.preparation()))
+		if left, ready := t.unsoaked(j.updated(), j.preparation()); ready {
+			a.in(left)
+		}
 		a.in(t.untried(j.updated(), j.preparation()))
 	}
 	if t.wasNotTaken() {
-		a.in(notTakenFor - t.age)
+		a.in(notTakenFor - t.seen)
 	}
 	a.in(m.noRoom)
 	a.in(m.move.left)

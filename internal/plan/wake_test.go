@@ -28,6 +28,14 @@ func (g *given) later(d time.Duration, renewed bool) *given {
 	}
 	o.Remembered = max(0, o.Remembered-d)
 	o.Entrypoint.Retry = max(0, o.Entrypoint.Retry-d)
+	o.Trials = slices.Clone(o.Trials)
+	for i := range o.Trials {
+		trial := &o.Trials[i]
+		trial.Seen += d
+		if trial.Ready {
+			trial.For += d
+		}
+	}
 	if renewed {
 		o.Lease.Record.Revision++
 		o.Lease.Record.RenewTime = o.Now.UnixMicro()
@@ -162,6 +170,7 @@ func TestWhatIsWaitedForIsDue(t *testing.T) {
 		"a handover that was not taken is asked for again": {func(g *given) { g.notTaken(ago(lasted)) }, notTakenFor - lasted},
 		"the version before has lasted as long as any must": {func(g *given) {
 			g.Lease.Record.AcquireTime = ago(lasted).UnixMicro()
+			g.sees(func(t *Trial) { t.Seen = lasted })
 			g.Lease.Record.Handover = lease.Handover{To: g.Pods[1].Name, Reason: lease.ReasonRollout}
 		}, time.Duration(v1alpha1.DefaultMinReadySeconds)*time.Second - lasted},
 	} {

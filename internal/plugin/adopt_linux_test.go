@@ -27,6 +27,7 @@ func TestAdopt(t *testing.T) {
 		}},
 	}))
 	w.says(ExitOK, "kind: SingletonJob", "adopt", "deploy/billing", "--dry-run", "--name=mail", "--candidates=3")
+	w.says(ExitOK, "  container: app\n", "adopt", "deploy/billing", "--dry-run", "--name=mail", "--container=app")
 	job := &v1alpha1.SingletonJob{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "mail"}}
 	if err := w.api.Get(t.Context(), client.ObjectKeyFromObject(job), job); client.IgnoreNotFound(err) != nil || err == nil {
 		t.Errorf("a dry run has made a job: %v", err)

@@ -58,7 +58,7 @@ func TestLogGoesOn(t *testing.T) {
 	var out bytes.Buffer
 	l := &logger{cli: &cli{IOStreams: genericiooptions.IOStreams{Out: &out, ErrOut: io.Discard}}, open: k.open, logOptions: logOptions{follow: true, prefix: true, tail: 7}}
 	l.spans = []show.Span{{Pod: "a", Token: 9, From: time.Date(2026, 3, 4, 12, 0, 2, 0, time.UTC)}}
-	if err := l.followPod(t.Context(), target{pod: "a", container: "app", token: 9}, true); err != nil {
+	if err := l.followPod(t.Context(), target{pod: "a", container: "app", token: 9}, &place{}, true); err != nil {
 		t.Fatal(err)
 	}
 	want := "[a -] one\n[a 9] two\n[a 9] three\n[a 9] an unfinished\n[a 9] failed to watch the file: of a kubelet, without a time\n"
@@ -79,7 +79,7 @@ func TestLogOfNextHolder(t *testing.T) {
 	k := &kubelets{parts: map[string][]string{"b": {day + "1Z stands by\n" + day + "2Z acts\n", "gone"}}}
 	var out bytes.Buffer
 	l := &logger{cli: &cli{IOStreams: genericiooptions.IOStreams{Out: &out, ErrOut: io.Discard}}, open: k.open, logOptions: logOptions{follow: true, tail: 0, timestamps: true}}
-	if err := l.followPod(t.Context(), target{pod: "b", since: time.Date(2026, 3, 4, 12, 0, 2, 0, time.UTC)}, false); err != nil {
+	if err := l.followPod(t.Context(), target{pod: "b", since: time.Date(2026, 3, 4, 12, 0, 2, 0, time.UTC)}, &place{}, false); err != nil {
 		t.Fatal(err)
 	}
 	if want := day + "2Z acts\n"; out.String() != want {
@@ -96,7 +96,7 @@ func TestUnwrittenLogEnds(t *testing.T) {
 	reader, writer := io.Pipe()
 	reader.Close()
 	l := &logger{cli: &cli{IOStreams: genericiooptions.IOStreams{Out: writer, ErrOut: io.Discard}}, open: k.open, logOptions: logOptions{follow: true, tail: -1}}
-	if err := l.followPod(t.Context(), target{pod: "a"}, true); !errors.Is(err, errUnwritten) {
+	if err := l.followPod(t.Context(), target{pod: "a"}, &place{}, true); !errors.Is(err, errUnwritten) {
 		t.Errorf("want that it can't be written, got %v", err)
 	}
 }

@@ -85,7 +85,30 @@ func Begin(p contract.Probes, now time.Time) State {
 			s.runs[k].due = now.Add(time.Duration(p.InitialDelay))
 		}
 	}
+	if s.started {
+		s.spread()
+	}
 	return s
+}
+
+// spread delays liveness, by less than its period, so that its checks never begin at the same time as those of readiness. They come as far
+// apart as their periods allow: a check that starts a command needs CPU time of the container's own limit.
+func (s *State) spread() {
+	liveness, readiness := s.probes[Liveness], s.probes[Readiness]
+	if liveness == nil || readiness == nil {
+		return
+	}
+	beat := greatestDivisor(time.Duration(liveness.Period), time.Duration(readiness.Period))
+	apart := s.runs[Liveness].due.Sub(s.runs[Readiness].due) % beat // can be negative
+	s.runs[Liveness].due = s.runs[Liveness].due.Add((beat/2 - apart + beat) % beat)
+}
+
+// greatestDivisor returns the greatest common divisor.
+func greatestDivisor(a, b time.Duration) time.Duration {
+	for b != 0 {
+		a, b = b, a%b
+	}
+	return a
 }
 
 // Started reports whether the startup probe has succeeded.
@@ -175,6 +198,7 @@ func (s State) succeeded(k Kind, now time.Time) State {
 				r.due = now
 			}
 		}
+		s.spread()
 	case Readiness:
 		s.ready = true
 	default: // a live process needs no action

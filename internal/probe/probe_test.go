@@ -162,7 +162,7 @@ func TestCourse(t *testing.T) {
 		"nothing else before startup": {
 			probes:  probes{Startup: with(every(5), thresholds(1, 4)), Liveness: with(), Readiness: with()},
 			startup: "--+", liveness: "+", readiness: "+", until: 25,
-			want: "0 startup?, 5 startup?, 10 startup?, 10 started, 10 liveness?, 10 readiness?, 10 ready, 20 liveness?, 20 readiness?",
+			want: "0 startup?, 5 startup?, 10 startup?, 10 started, 10 readiness?, 10 ready, 15 liveness?, 20 readiness?, 25 liveness?",
 		},
 		"a delay that is longer than the start": {
 			probes:  probes{Startup: with(every(5)), Liveness: with(after(12))},
@@ -194,8 +194,29 @@ func TestCourse(t *testing.T) {
 			want: "0 started, 0 ready, 0 liveness?, 47 liveness?, 51 liveness?, 60 liveness?",
 		},
 		"one that is asked to end may stop being alive, and says whether it is ready": {
-			probes: probes{Liveness: with(), Readiness: with()}, liveness: "+-", readiness: "+-", until: 35, stop: 5,
-			want: "0 started, 0 liveness?, 0 readiness?, 0 ready, 5 asked to end, 10 readiness?, 20 readiness?, 30 readiness?, 30 not ready",
+			probes: probes{Liveness: with(), Readiness: with()}, liveness: "+-", readiness: "+-", until: 35, stop: 8,
+			want: "0 started, 0 readiness?, 0 ready, 5 liveness?, 8 asked to end, 10 readiness?, 20 readiness?, 30 readiness?, 30 not ready",
+		},
+		"liveness comes between checks of readiness": {
+			probes: probes{Liveness: with(), Readiness: with(every(5))}, liveness: "+", readiness: "+", until: 15,
+			want: "0 started, 0 readiness?, 0 ready, 2.5 liveness?, 5 readiness?, 10 readiness?, 12.5 liveness?, 15 readiness?",
+		},
+		"no check of liveness meets one of readiness later": {
+			probes: probes{Liveness: with(every(4), after(3)), Readiness: with(every(6), after(1))}, liveness: "+", readiness: "+", until: 16,
+			want: "0 started, 1 readiness?, 1 ready, 4 liveness?, 7 readiness?, 8 liveness?, 12 liveness?, 13 readiness?, 16 liveness?",
+		},
+		"delays that keep the two apart are kept": {
+			probes: probes{Liveness: with(after(15)), Readiness: with()}, liveness: "+", readiness: "+", until: 25,
+			want: "0 started, 0 readiness?, 0 ready, 10 readiness?, 15 liveness?, 20 readiness?, 25 liveness?",
+		},
+		"no check comes before its delay": {
+			probes: probes{Liveness: with(), Readiness: with(after(4))}, liveness: "+", readiness: "+", until: 20,
+			want: "0 started, 4 readiness?, 4 ready, 9 liveness?, 14 readiness?, 19 liveness?",
+		},
+		"apart after a startup of any length, too": {
+			probes:  probes{Startup: with(every(3)), Liveness: with(), Readiness: with(after(1))},
+			startup: "2-+", liveness: "+", readiness: "+", until: 18,
+			want: "0 startup?, 3 startup?, 3 started, 3 readiness?, 3 ready, 8 liveness?, 13 readiness?, 18 liveness?",
 		},
 		"an answer that comes after it was asked to end": {
 			probes: probes{Liveness: with(thresholds(1, 1))}, liveness: "8-", until: 35, stop: 5,
@@ -228,5 +249,31 @@ func TestNeverTwoAtATime(t *testing.T) {
 	s = s.Answered(Liveness, Success, later)
 	if _, due := s.Due(later); len(due) != 1 {
 		t.Errorf("due %v after an hour's check, want the next at once", due)
+	}
+}
+
+// Liveness never begins before its delay, nor later than a kubelet may, and its checks stay as far from those of readiness as the periods
+// allow.
+func TestApart(t *testing.T) {
+	now := time.Unix(1000, 0)
+	for n := range 8 * 8 * 8 * 8 {
+		liveness := with(every(1+n%8), after(n/8%8))
+		readiness := with(every(1+n/64%8), after(n/512))
+		s := Begin(contract.Probes{Liveness: liveness, Readiness: readiness}, now)
+		delay := s.runs[Liveness].due.Sub(now.Add(time.Duration(liveness.InitialDelay)))
+		if delay < 0 || delay >= time.Duration(liveness.Period) || s.runs[Readiness].due != now.Add(time.Duration(readiness.InitialDelay)) {
+			t.Fatalf("liveness %+v begins %v late, readiness %+v at %v", liveness, delay, readiness, s.runs[Readiness].due.Sub(now))
+		}
+		nearest := time.Hour
+		for i := range 8 { // longer than it takes until the pattern repeats
+			for j := range 8 {
+				at := s.runs[Liveness].due.Add(time.Duration(i) * time.Duration(liveness.Period))
+				other := s.runs[Readiness].due.Add(time.Duration(j) * time.Duration(readiness.Period))
+				nearest = min(nearest, at.Sub(other).Abs())
+			}
+		}
+		if want := greatestDivisor(time.Duration(liveness.Period), time.Duration(readiness.Period)) / 2; nearest < want {
+			t.Fatalf("liveness %+v comes %v from readiness %+v, want %v", liveness, nearest, readiness, want)
+		}
 	}
 }

@@ -15,8 +15,8 @@ func (f Facts) Started(d Decision) Facts {
 	return f.begun()
 }
 
-// begun returns the facts of a run that has just started. If earlier runs took up time after that, both clocks were wrong then:
-// those ticks are still to come, and this run's span lies before them, where one span has no room for them.
+// begun returns the facts of a run that has just started. If earlier runs took up time after that, both clocks were wrong then. Those
+// ticks are still to come. This run's span lies before them, and one span has no room for both.
 func (f Facts) begun() Facts {
 	if f.Passed.From > f.Since {
 		f.Passed = Span{}
@@ -28,7 +28,7 @@ func (f Facts) begun() Facts {
 // write. at is Clocks.Now: if only one clock is wrong, it loses no ticks.
 //
 // Under OverlapSkip, the run has taken up its ticks from its start to its end. If earlier ticks still wait to be caught up, that is
-// recorded next to Settled as one span: ticks that come due between two runs of one backlog are taken up with it.
+// recorded next to Settled as one span. Ticks that come due between two runs of one backlog are taken up with it.
 func (f Facts) Ended(s *Schedule, at Stamp) (Facts, Tally) {
 	var tally Tally
 	f = f.bounded()
@@ -99,8 +99,8 @@ func (f Facts) ChangedAt(at Stamp) Facts {
 	return f
 }
 
-// Resumed returns the facts after the schedule was resumed, and what became of the ticks from before the suspension. at is the API
-// server's time: a time that is too early would make ticks come due that did not exist.
+// Resumed returns the facts after the schedule was resumed, and what became of the ticks from before the suspension. The argument at is
+// the API server's time. A time that is too early would make ticks come due that did not exist.
 func (f Facts) Resumed(s *Schedule, at Stamp) (Facts, Tally) {
 	var tally Tally
 	f, at = f.bounded(), bounded(at)

@@ -1,5 +1,5 @@
-// Package schedule decides when a run is due: which instants are the ticks of a schedule, which tick to start now, and what became
-// of the ticks that will never start.
+// Package schedule decides when a run is due. It knows the ticks of a schedule, which tick to start now, and what became of the ticks
+// that will never start.
 //
 // The package is pure. [Parse] turns a job's spec into a [Schedule]. [Schedule.Decide] takes the known facts and the time of two
 // clocks, and returns one [Decision]. The package reads no clock, no file and no environment. It contains the time zone tables, so

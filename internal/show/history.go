@@ -67,8 +67,8 @@ type Span struct {
 	From  time.Time
 }
 
-// Spans lists the known tenures, newest first: those in the Lease's history, which agents write before they start their processes,
-// and those in the job's status, which keeps tenures that the Lease no longer has.
+// Spans lists the known tenures, newest first. Those in the Lease's history come from agents, which write them before they start their
+// processes. The job's status keeps tenures that the Lease no longer has.
 func Spans(f Facts) (all []Span) {
 	if f.Lease != nil {
 		for _, past := range f.Lease.History {

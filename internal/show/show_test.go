@@ -252,7 +252,7 @@ var cases = map[string]func(*Facts){
 		f.Events = []corev1.Event{warning("billing-8rf2k0c-0", "FailedMount", `MountVolume.SetUp failed for volume "config": configmap "billing" not found`, 9*time.Second)}
 	},
 	"an image that is not known": func(f *Facts) {
-		f.nobody(v1alpha1.ReasonEntrypointUnknown, `the gated container "app" sets no command, and the entrypoint of its image "billing:4.2" is unknown: its registry has no such image`)
+		f.nobody(v1alpha1.ReasonImageNotFound, `the gated container "app" sets no command, and the entrypoint of its image "billing:4.2" is unknown: its registry has no such image`)
 		f.Job.Spec.WorkloadRef = &v1alpha1.WorkloadRef{APIVersion: v1alpha1.WorkloadAPIVersion, Kind: v1alpha1.WorkloadStatefulSet, Name: "bills"}
 		f.Pods, f.Job.Status.Candidates = nil, v1alpha1.CandidatesStatus{}
 	},

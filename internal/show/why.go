@@ -216,11 +216,9 @@ func specRemedies(f Facts, reason string) []string {
 	switch reason {
 	case v1alpha1.ReasonVolumeNotShared:
 		return append([]string{"use one candidate, whose Pod the operator replaces when it is lost: kubectl scale " + job + " --replicas=1", "or use a claim with access mode ReadWriteMany"}, podRemedies(f)...)
-	case v1alpha1.ReasonEntrypointUnknown:
-		return []string{
-			"fix what the message names: the operator tries again every few minutes, and at once when the template changes",
-			"or set command to the image's ENTRYPOINT, which docker inspect and crane config show: kubectl edit " + templated(f),
-		}
+	case v1alpha1.ReasonEntrypointUnknown, v1alpha1.ReasonRegistryUnreachable, v1alpha1.ReasonRegistryRefused, v1alpha1.ReasonRegistryUntrusted,
+		v1alpha1.ReasonImageNotFound, v1alpha1.ReasonNoEntrypoint, v1alpha1.ReasonEntrypointsDiffer:
+		return entrypointRemedies(f, reason)
 	case v1alpha1.ReasonRolloutPaused:
 		return []string{"resume it: kubectl patch " + job + ` --type=merge -p '{"spec":{"strategy":{"paused":false}}}'`}
 	case v1alpha1.ReasonRolloutWaits:
@@ -229,6 +227,27 @@ func specRemedies(f Facts, reason string) []string {
 		return []string{"wait: its deletion finishes by itself; if it lasts, see which finalizer it has, and which controller removes that: kubectl get " + job + " -o yaml"}
 	}
 	return []string{"kubectl describe " + job}
+}
+
+// entrypointRemedies lists what helps if the operator does not find out what an image runs.
+func entrypointRemedies(f Facts, reason string) []string {
+	first := map[string]string{
+		v1alpha1.ReasonRegistryUnreachable: "make the registry reachable for the operator, whose network may differ from the nodes'",
+		v1alpha1.ReasonRegistryRefused:     "push the image, or give the operator its pull secrets (entrypoint.pullSecrets)",
+		v1alpha1.ReasonRegistryUntrusted:   "change the operator's setting that the message names",
+		v1alpha1.ReasonImageNotFound:       "push the image for the architectures of the nodes, or correct its name: kubectl edit " + templated(f),
+	}[reason]
+	command := "set command to the image's ENTRYPOINT, which docker inspect and crane config show: kubectl edit " + templated(f)
+	switch reason {
+	case v1alpha1.ReasonNoEntrypoint:
+		return []string{"set command to what is to run: kubectl edit " + templated(f)}
+	case v1alpha1.ReasonEntrypointsDiffer:
+		return []string{command, "or set nodeSelector to one architecture: kubernetes.io/arch"}
+	}
+	return []string{
+		cmp.Or(first, "fix what the message names") + "; the operator tries again every few minutes, and at once when the template changes",
+		"or " + command,
+	}
 }
 
 // templated is the object that holds the template of the job's Pods, as an argument for kubectl.

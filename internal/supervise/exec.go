@@ -16,7 +16,7 @@ import (
 const MaxExecs = 8
 
 // MaxExecOutput is the maximum number of bytes that are kept of a command's output.
-const MaxExecOutput = 4 << 10
+const MaxExecOutput = 10 << 10
 
 // ErrTooManyExecs reports that MaxExecs commands already run.
 var ErrTooManyExecs = fmt.Errorf("%d commands already run beside the main process", MaxExecs)
@@ -24,8 +24,14 @@ var ErrTooManyExecs = fmt.Errorf("%d commands already run beside the main proces
 // ErrStillRuns reports that the previous command with the same name still runs because it cannot be killed.
 var ErrStillRuns = errors.New("the previous command still runs: it cannot be killed")
 
-// errNotInTime reports that a command was not running yet when its timeout expired.
-var errNotInTime = errors.New("the command was not running yet when its timeout expired")
+// errStillStarts reports that the previous command with the same name was not executed yet when it was given up, and still is not.
+var errStillStarts = errors.New("the previous command is still being started: the machine is too slow, or a disk does not answer")
+
+// errNotInTime reports that a command was not executed within its allowance for the start. That says nothing about the program.
+var errNotInTime = errors.New("the command was not executed in time: the machine is too slow, or a disk does not answer")
+
+// startAllowance is the minimum time that a command has to begin to execute.
+var startAllowance = 10 * time.Second
 
 // ExecSpec specifies a command to run beside the main process.
 type ExecSpec struct {
@@ -34,7 +40,8 @@ type ExecSpec struct {
 	// Env and Dir are as in Spec. If they are nil or empty, those of the main process apply.
 	Env []string
 	Dir string
-	// Timeout, counted from the call, is the time after which the command is killed. It must be positive.
+	// Timeout, counted from when the program executes, is the time after which the command is killed. It must be positive. The start of a
+	// leash takes CPU, which is not the program's fault, so it has an allowance of its own: as much time, but at least 10 s.
 	Timeout time.Duration
 	// Name is the purpose of the command. Only one command with a given name runs at a time, so commands of one kind that hang leave room
 	// for others. The empty name has no such limit.
@@ -44,13 +51,13 @@ type ExecSpec struct {
 // ExecResult describes how a command ended.
 type ExecResult struct {
 	// Status is the status of the command if Err is nil. If the timeout killed the command, or it could not be killed, the signal is
-	// SIGKILL.
+	// SIGKILL. TimedOut is false if Err is not nil.
 	Status   Status
 	TimedOut bool
 	// Output is the first MaxExecOutput bytes of stdout and stderr together, as written until the command ended.
 	Output []byte
 	// Err is the reason why the command did not run: a *StartError, or ErrStopped, ErrDeadlinePassed, os.ErrProcessDone and the like if
-	// there was no time to start it, or no time for its leash to report that it runs.
+	// there was no time to start it, or an error that says that its leash did not report in time that it runs.
 	Err error
 }
 
@@ -59,19 +66,26 @@ type ExecResult struct {
 type execution struct {
 	run // guarded by process.mu
 
-	name    string
-	spec    Spec
-	expires <-chan time.Time
-	output  *output
-	ended   chan struct{} // closed by the reaper when the leash is dead, and the command too if it ran
-	result  chan ExecResult
+	name string
+	spec Spec
+	// allowance is the time for the start, and timeout is the time after that.
+	allowance, timeout time.Duration
+	output             *output
+	reports            chan struct{} // closed when report or failed is set
+	ended              chan struct{} // closed when the leash is dead, and the command too if it ran
+	result             chan ExecResult
+
+	// process.mu guards the fields below.
+	report *report // nil until the leash has reported, or has died without a report
+	failed error   // the reason why there is no leash
+	over   bool    // its time is over: it is being killed, and must not begin
 }
 
 // Exec runs a command beside the main process, in its tree, with an empty stdin. It does not block. The channel delivers the result once.
 // The error is os.ErrProcessDone if the main process does not run (yet, or any more), ErrStillRuns, or ErrTooManyExecs.
 //
 // The command leads its own session and process group. It dies with the tree: with the agent, at the deadline, by Kill, or when the main
-// process ends. If the command ends by itself, processes that it leaves behind live on in the tree, and their output is lost. If its
+// process ends. If the command ends by itself, processes that it leaves behind live on in the tree, and their output is discarded. If its
 // timeout expires, all of its descendants are killed, including those that left its group.
 //
 // The result arrives when the command is reaped. For a command that does not die, it arrives graceAfterTimeout later at most.
@@ -83,11 +97,13 @@ func (t *Tree) Exec(spec ExecSpec) (<-chan ExecResult, error) {
 		return nil, fmt.Errorf("supervise: ExecSpec.Timeout is %v: it must be positive", spec.Timeout)
 	}
 	x := &execution{
-		name:    spec.Name,
-		spec:    Spec{Argv: spec.Argv, Env: spec.Env, Dir: spec.Dir, Lock: t.spec.Lock},
-		expires: time.After(spec.Timeout),
-		ended:   make(chan struct{}),
-		result:  make(chan ExecResult, 1),
+		name:      spec.Name,
+		spec:      Spec{Argv: spec.Argv, Env: spec.Env, Dir: spec.Dir, Lock: t.spec.Lock},
+		allowance: max(startAllowance, spec.Timeout),
+		timeout:   spec.Timeout,
+		reports:   make(chan struct{}),
+		ended:     make(chan struct{}),
+		result:    make(chan ExecResult, 1),
 	}
 	if x.spec.Env == nil {
 		x.spec.Env = t.spec.Env
@@ -106,26 +122,23 @@ func (t *Tree) Exec(spec ExecSpec) (<-chan ExecResult, error) {
 func (t *Tree) admit(x *execution) error {
 	process.mu.Lock()
 	defer process.mu.Unlock()
-	switch {
-	case !t.runs():
+	if !t.runs() {
 		return os.ErrProcessDone
-	case x.name != "" && t.executes(x.name):
-		return ErrStillRuns
-	case len(t.execs) >= MaxExecs:
+	}
+	for other := range t.execs {
+		switch {
+		case x.name == "" || x.name != other.name:
+		case other.over && other.main == 0:
+			return errStillStarts
+		default:
+			return ErrStillRuns
+		}
+	}
+	if len(t.execs) >= MaxExecs {
 		return ErrTooManyExecs
 	}
 	t.execs[x] = struct{}{}
 	return nil
-}
-
-// executes reports whether a command with that name runs. process.mu is held.
-func (t *Tree) executes(name string) bool {
-	for x := range t.execs {
-		if x.name == name {
-			return true
-		}
-	}
-	return false
 }
 
 // runs reports whether the main process executes and is not being killed. process.mu is held.
@@ -133,10 +146,10 @@ func (t *Tree) runs() bool {
 	return process.tree == t && t.main != 0 && t.mainEnd == nil && t.leashEnd == nil && !t.killed
 }
 
-// unreported reports whether a leash has yet to report what it started. process.mu is held.
+// unreported reports whether a leash is being forked, or has yet to report what it started. process.mu is held.
 func (t *Tree) unreported() bool {
 	for x := range t.execs {
-		if x.leash != 0 && !x.reported {
+		if !x.reported {
 			return true
 		}
 	}
@@ -145,82 +158,113 @@ func (t *Tree) unreported() bool {
 
 // perform runs an execution from start to end.
 func (t *Tree) perform(x *execution) {
-	if err := t.forkCommand(x); err != nil {
+	output, stdout, err := openOutput()
+	if err != nil {
+		t.told(x, report{}, err)
 		x.result <- ExecResult{Err: err}
 		return
 	}
-	reported := make(chan report, 1)
-	go func() {
-		rep := readReport(x.ends.report)
-		reported <- rep
-		process.mu.Lock()
-		defer process.mu.Unlock()
-		t.takeReport(&x.run, rep)
-	}()
-	timedOut := t.attend(x)
-	x.result <- t.resultOf(x, reported, timedOut)
+	x.output = output
+	go t.launch(x, stdout)
+	late, timedOut := t.attend(x)
+	x.result <- t.resultOf(x, late, timedOut)
+	go t.drain(x.output)
 	<-x.ended // this can take long if the command cannot be killed
 	t.deadlines.leave(x.ends.deadlines)
 	x.ends.close()
 }
 
-// forkCommand starts the leash of a command.
-func (t *Tree) forkCommand(x *execution) error {
-	out, stdout, err := openOutput()
+// launch starts the leash of a command, and waits for its report.
+func (t *Tree) launch(x *execution, stdout int) {
+	err := t.forkCommand(x, stdout)
+	_ = unix.Close(stdout)
+	var rep report
 	if err == nil {
-		defer func() { _ = unix.Close(stdout) }()
-		err = t.forkWith(x, stdout)
+		rep = readReport(x.ends.report)
 	}
-	if err != nil {
-		if out != nil {
-			out.finish()
-		}
-		process.mu.Lock()
-		delete(t.execs, x)
-		process.mu.Unlock()
-		process.poke() // the tree can have waited for it
-		return err
-	}
-	x.output = out
-	return nil
+	t.told(x, rep, err)
 }
 
-func (t *Tree) forkWith(x *execution, stdout int) error {
+// told records a leash's report, or why there is no leash.
+func (t *Tree) told(x *execution, rep report, failed error) {
+	process.mu.Lock()
+	defer process.mu.Unlock()
+	x.report, x.failed = &rep, failed
+	close(x.reports)
+	if failed != nil {
+		delete(t.execs, x)
+		close(x.ended)
+	}
+	t.takeReport(&x.run, rep)
+}
+
+// forkCommand starts the leash of a command. As for Tree.fork, process.mu is not held. If the command's time, or the tree, is over when the
+// leash is adopted, it gets no deadline, so it starts nothing.
+func (t *Tree) forkCommand(x *execution, stdout int) error {
 	stdin, err := unix.Open(os.DevNull, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return fmt.Errorf("open %s: %w", os.DevNull, err)
 	}
 	defer func() { _ = unix.Close(stdin) }()
+	agents, leashs, err := openPipes()
+	if err != nil {
+		return err
+	}
+	leash, err := process.forkRun(ofCommand, x.spec, [3]int{stdin, stdout, stdout}, agents, leashs)
+	if err != nil {
+		agents.close()
+		return err
+	}
 	process.mu.Lock()
 	defer process.mu.Unlock()
-	if !t.runs() {
-		return os.ErrProcessDone
+	x.ends = agents
+	x.adopt(leash, t.early)
+	if x.over || !t.runs() {
+		x.killLeash()
+	} else {
+		t.deadlines.join(agents.deadlines)
 	}
-	deadline := t.deadlines.latest()
-	x.run, err = process.forkRun(ofCommand, deadline, x.spec, [3]int{stdin, stdout, stdout})
-	if err == nil {
-		t.deadlines.join(x.ends.deadlines, deadline)
-	}
-	return err
+	return nil
 }
 
 // graceAfterTimeout limits the waits after a command's time is over: for the command to die, for its leash to report that there was no time
 // to start it, and for a leash that does not run to continue killing.
 const graceAfterTimeout = 10 * time.Second
 
-// attend waits until an execution has ended, and ends it when its timeout expires. It reports whether the timeout expired.
-func (t *Tree) attend(x *execution) (timedOut bool) {
+// attend waits until an execution has ended, and ends it when its time is over. It reports whether the command was late to begin, or its
+// timeout expired.
+func (t *Tree) attend(x *execution) (late, timedOut bool) {
 	select {
-	case <-x.ended:
-		return false
-	case <-x.expires:
+	case <-x.reports:
+		select {
+		case <-x.ended:
+			return false, false
+		case <-time.After(x.timeout):
+			timedOut = true
+		}
+	case <-time.After(x.allowance):
+		late = true
 	}
-	t.deadlines.expire(x.ends.deadlines)
+	if !t.expire(x) {
+		return late, timedOut
+	}
 	go x.killUntilEnded()
 	select {
 	case <-x.ended:
 	case <-time.After(graceAfterTimeout):
 	}
+	return late, timedOut
+}
+
+// expire lets an execution begin no more, and asks its leash to kill the command. It returns false if there is no leash yet.
+func (t *Tree) expire(x *execution) bool {
+	process.mu.Lock()
+	defer process.mu.Unlock()
+	x.over = true
+	if x.leash == 0 {
+		return false
+	}
+	t.deadlines.expire(x.ends.deadlines)
 	return true
 }
 
@@ -252,27 +296,30 @@ func (x *execution) killBelow(below *peeling, late bool) {
 }
 
 // resultOf returns the result of an execution that has ended, or whose end is no longer awaited.
-func (t *Tree) resultOf(x *execution, reported <-chan report, timedOut bool) ExecResult {
-	result := ExecResult{Status: Status{ExitCode: -1, Signal: unix.SIGKILL}, TimedOut: timedOut, Output: x.output.finish()}
-	var rep report
-	select {
-	case rep = <-reported:
-	default: // the command hangs in exec, and its leash is dead
-		result.Err = errNotInTime
-		return result
-	}
+func (t *Tree) resultOf(x *execution, late, timedOut bool) ExecResult {
+	result := ExecResult{Status: Status{ExitCode: -1, Signal: unix.SIGKILL}, Output: x.output.finish()}
 	process.mu.Lock()
 	defer process.mu.Unlock()
 	switch {
-	case rep.stage != stageStarted && timedOut:
+	case x.failed != nil:
+		result.Err = x.failed
+	case x.report == nil: // a fork or an exec hangs
 		result.Err = errNotInTime
-	case rep.stage == stageNone && !t.runs():
+	case x.report.stage == stageStarted:
+		if x.mainEnd != nil {
+			result.Status = statusOf(*x.mainEnd)
+		}
+		killed := result.Status.Signal == unix.SIGKILL // otherwise it ended just before the kill
+		result.TimedOut = timedOut && killed
+		if late && killed {
+			result.Err = errNotInTime
+		}
+	case late:
+		result.Err = errNotInTime
+	case x.report.stage == stageNone && !t.runs():
 		result.Err = ErrStopped
-	case rep.stage != stageStarted:
-		result.Err = t.notStarted(rep, x.spec)
-	case x.mainEnd != nil:
-		result.Status = statusOf(*x.mainEnd)
-		result.TimedOut = timedOut && result.Status.Signal == unix.SIGKILL // otherwise it ended just before the kill
+	default:
+		result.Err = t.notStarted(*x.report, x.spec)
 	}
 	return result
 }
@@ -288,14 +335,12 @@ func (t *Tree) announceExecs(childless bool) {
 	}
 }
 
-// join makes another leash, which already knows one deadline, follow all later ones.
-func (d *deadlines) join(fd int, known int64) {
+// join makes another leash begin, with the current deadline, and follow all later ones.
+func (d *deadlines) join(fd int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.others[fd] = struct{}{}
-	if d.current != known {
-		_ = sendDeadline(fd, d.current)
-	}
+	_ = sendDeadline(fd, d.current) // if this fails, the leash is dead
 }
 
 // leave must be called before the descriptor is closed.
@@ -354,7 +399,7 @@ func (o *output) keep(data []byte) {
 	o.kept = append(o.kept, data[:min(len(data), MaxExecOutput-len(o.kept))]...)
 }
 
-// finish returns the kept output. It does not wait for processes that can still write.
+// finish returns the kept output. It does not wait for processes that can still write. The output stays open: see drain.
 func (o *output) finish() []byte {
 	_ = o.file.SetReadDeadline(time.Unix(1, 0))
 	<-o.done
@@ -369,6 +414,50 @@ func (o *output) finish() []byte {
 		}
 		o.keep(buf[:n])
 	}
-	_ = o.file.Close()
 	return o.kept
+}
+
+// maxDrains is the maximum number of outputs that are discarded at once. It bounds the memory and the descriptors for commands that leave a
+// process behind each time.
+const maxDrains = 32
+
+// drain discards what processes write that an ended command has left behind. Without a reader they would die of SIGPIPE at their next write.
+// It ends when none is left that could write, or when the tree is gone. Beyond maxDrains the output is closed at once.
+func (t *Tree) drain(o *output) {
+	defer func() { _ = o.file.Close() }()
+	_ = o.file.SetReadDeadline(time.Time{})
+	if !t.keepOpen(o) {
+		return
+	}
+	if conn, err := o.file.SyscallConn(); err == nil {
+		_ = conn.Read(discard)
+	}
+	process.mu.Lock()
+	defer process.mu.Unlock()
+	delete(t.drains, o)
+}
+
+// keepOpen registers an output that is drained, and reports whether there is room for it.
+func (t *Tree) keepOpen(o *output) bool {
+	process.mu.Lock()
+	defer process.mu.Unlock()
+	if len(t.drains) >= maxDrains || process.tree != t {
+		return false
+	}
+	t.drains[o] = struct{}{}
+	return true
+}
+
+// discard reads until it would have to wait, and reports whether that was the end. The buffer is small: it is on the stack of each drain.
+func discard(fd uintptr) (ended bool) {
+	var buf [1 << 10]byte
+	for {
+		n, err := retryRead(int(fd), buf[:])
+		if errors.Is(err, unix.EAGAIN) {
+			return false
+		}
+		if n <= 0 {
+			return true
+		}
+	}
 }

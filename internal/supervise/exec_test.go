@@ -3,6 +3,7 @@
 package supervise
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -219,6 +220,44 @@ func TestExecLeavesSomebodyBehind(t *testing.T) {
 	})
 }
 
+// What a command leaves behind can write to the output, more than a pipe holds, though nobody reads that.
+func TestExecLeavesAWriterBehind(t *testing.T) {
+	t.Parallel()
+	inBothModes(t, func(t *testing.T, a *agent) {
+		a.main()
+		path := filepath.Join(t.TempDir(), "heartbeat")
+		h, err := openHeartbeat(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := a.exec(program("leave-talking", path)); got.Status != (Status{}) || got.Err != "" {
+			t.Errorf("%+v, want success", got)
+		}
+		for range 3 { // the first write can have been before the end
+			then := BootTime()
+			eventually(t, "it has written on", func() bool { return h.last.Load() > then })
+		}
+		a.end()
+	})
+}
+
+// Commands that leave a process behind each time do not fill the agent.
+func TestExecsLeaveABoundedNumberOpen(t *testing.T) {
+	t.Parallel()
+	a := startAgent(t, nil)
+	open := func() int { return a.must(command{Op: "fds"}).Count }
+	a.main()
+	before := open()
+	for range maxDrains + 8 {
+		if got := a.exec([]string{"sh", "-c", "sleep 1000 & exit 3"}); got != (executed{Status: Status{ExitCode: 3}}) {
+			t.Errorf("%+v, want code 3", got)
+		}
+	}
+	eventually(t, "as many outputs are open as may be", func() bool { return open() == before+maxDrains })
+	a.end()
+	eventually(t, "none is open", func() bool { return open() < before })
+}
+
 // When the time of a command is over, all that descends from it is killed, and the main process is not.
 func TestExecTimeout(t *testing.T) {
 	t.Parallel()
@@ -299,18 +338,19 @@ func TestExecThatHangsBesideTheMainProcess(t *testing.T) {
 			inBothModes(t, func(t *testing.T, a *agent) {
 				a.main()
 				argv, ran, release := hungTouch(t)
-				a.must(command{Op: "exec", Argv: argv, In: 2 * time.Second})
+				a.must(command{Op: "allow", In: 2 * time.Second})
+				a.must(command{Op: "exec", Argv: argv, In: time.Second})
 				a.must(command{Op: "extend", In: 2 * time.Hour})
 				a.must(command{Op: "exec", Argv: []string{"true"}, In: time.Hour})
 				got := await(t, "the end of another", a.executed)
-				if got != (executed{}) && !got.TimedOut {
+				if got != (executed{}) && got.ErrKind != "not in time" {
 					t.Errorf("another command meanwhile: %+v, want success", got)
 				}
-				if stopped && !got.TimedOut { // else the other one is still to end, which takes its leash
+				if stopped && got == (executed{}) { // else the other one is still to end, which takes its leash
 					a.stopLeashes()
 				}
-				if got := await(t, "the end of a command", a.executed); got != (executed{}) && (!got.TimedOut || got.ErrKind != "not in time" && got.Status.Signal != unix.SIGKILL) {
-					t.Errorf("%+v, want TimedOut, and errNotInTime or SIGKILL", got)
+				if got := await(t, "the end of a command", a.executed); got != (executed{}) && (got.TimedOut || got.ErrKind != "not in time") {
+					t.Errorf("%+v, want errNotInTime", got)
 				}
 				a.end()
 				release()
@@ -321,6 +361,199 @@ func TestExecThatHangsBesideTheMainProcess(t *testing.T) {
 			})
 		})
 	}
+}
+
+// The time of a command begins when the program executes.
+func TestExecTimeoutBeginsWithTheProgram(t *testing.T) {
+	t.Parallel()
+	a := startAgent(t, nil)
+	a.main()
+	argv, ran, release := hungTouch(t)
+	a.must(command{Op: "exec", Argv: argv, In: 3 * time.Second})
+	time.Sleep(4 * time.Second)
+	release()
+	if got := await(t, "the end of a command", a.executed); got != (executed{}) || !ran() {
+		t.Errorf("%+v, want success", got)
+	}
+	a.end()
+}
+
+// hangForks has the agent's forks hang, until release is called, in the exec of a leash.
+func (a *agent) hangForks() (release func()) {
+	a.t.Helper()
+	exe, err := os.Executable()
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	path, release := slowExec(a.t, exe)
+	a.must(command{Op: "executable", Dir: path})
+	return release
+}
+
+// expectForking waits until the agent has so many children, one of which is being forked.
+func (a *agent) expectForking(children int) {
+	a.t.Helper()
+	eventually(a.t, "a leash is being executed", func() bool { return a.must(command{Op: "children"}).Count == children })
+}
+
+// touch is a program, and reports whether it ran.
+func touch(t *testing.T) (argv []string, ran func() bool) {
+	t.Helper()
+	made := filepath.Join(t.TempDir(), "made")
+	return []string{"/bin/touch", made}, func() bool { _, err := os.Stat(made); return err == nil }
+}
+
+// While the exec of a leash hangs, as on a disk that does not answer, the agent does all else. A command that is killed meanwhile never runs.
+func TestForkThatHangs(t *testing.T) {
+	t.Parallel()
+	inBothModes(t, func(t *testing.T, a *agent) {
+		a.main()
+		release := a.hangForks()
+		argv, ran := touch(t)
+		a.must(command{Op: "exec", Argv: argv, In: time.Hour})
+		a.expectForking(2)
+		a.must(command{Op: "exec", Argv: argv, In: time.Hour})
+		a.must(command{Op: "extend", In: 2 * time.Hour})
+		a.must(command{Op: "signal", Signal: unix.SIGTERM})
+		a.must(command{Op: "litter"})
+		if ran() {
+			t.Error("the agent did not answer until the command ran")
+		}
+		a.end()
+		for range 2 {
+			if got := await(t, "the end of a command", a.executed); got.ErrKind != "stopped" {
+				t.Errorf("%+v, want ErrStopped", got)
+			}
+		}
+		release()
+		time.Sleep(100 * time.Millisecond) // no bound
+		if ran() {
+			t.Error("it was executed")
+		}
+	})
+}
+
+// The deadline ends a tree, though a fork hangs.
+func TestDeadlineWhileAForkHangs(t *testing.T) {
+	t.Parallel()
+	inBothModes(t, func(t *testing.T, a *agent) {
+		withLaterDeadlines(t, 4*time.Second, func(in time.Duration) error {
+			if e := a.do(command{Op: "start", Argv: program("stubborn"), In: in}); e.Err != "" {
+				return errors.New(e.Err)
+			}
+			release := a.hangForks()
+			argv, ran := touch(t)
+			e := a.do(command{Op: "exec", Argv: argv, In: time.Hour})
+			if got := await(t, "exit", a.exited); got.Signal != unix.SIGKILL {
+				t.Errorf("status %+v, want SIGKILL", got)
+			}
+			a.expectGone()
+			a.must(command{Op: "executable", Dir: "/proc/self/exe"})
+			release()
+			if e.Err != "" {
+				return errors.New(e.Err)
+			}
+			// The main leash kills all of a PID namespace, and what is being forked can be the first of which the agent learns.
+			if got := await(t, "the end of a command", a.executed); !slices.Contains([]string{"stopped", "killed", "passed"}, got.ErrKind) || ran() {
+				t.Errorf("%+v, want ErrStopped, ErrLeashKilled or ErrDeadlinePassed", got)
+			}
+			return nil
+		})
+	})
+}
+
+// The agent does not wait for the leash of the main process either.
+func TestForkOfTheMainProcessHangs(t *testing.T) {
+	t.Parallel()
+	t.Run("killed", func(t *testing.T) {
+		t.Parallel()
+		inBothModes(t, func(t *testing.T, a *agent) {
+			release := a.hangForks()
+			argv, ran := touch(t)
+			a.must(command{Op: "start", Async: true, Argv: argv, In: time.Hour})
+			a.expectForking(1)
+			a.must(command{Op: "extend", In: 2 * time.Hour})
+			a.must(command{Op: "litter"})
+			if len(a.started) > 0 {
+				t.Error("the agent did not answer until the process ran")
+			}
+			a.must(command{Op: "kill"})
+			if e := await(t, "started", a.started); e.ErrKind != "stopped" {
+				t.Errorf("started: %q, want ErrStopped", e.Err)
+			}
+			a.expectGone()
+			release()
+			time.Sleep(100 * time.Millisecond) // no bound
+			if ran() {
+				t.Error("it was executed")
+			}
+		})
+	})
+	t.Run("renewed and asked to end", func(t *testing.T) {
+		t.Parallel()
+		inBothModes(t, func(t *testing.T, a *agent) {
+			release := a.hangForks()
+			first := a.must(command{Op: "start", Async: true, Argv: []string{"sleep", "1000"}, In: time.Second})
+			if e := a.do(command{Op: "extend", In: time.Hour}); e.Err != "" {
+				t.Skipf("the machine was too busy for a deadline of a second: %s", e.Err)
+			}
+			a.must(command{Op: "signal", Signal: unix.SIGTERM})
+			eventually(t, "the first deadline is over", func() bool { return BootTime() > first.Deadline })
+			release()
+			if got, want := await(t, "exit", a.exited), (Status{ExitCode: -1, Signal: unix.SIGTERM}); got != want {
+				t.Errorf("status %+v, want %+v", got, want)
+			}
+			a.expectGone()
+		})
+	})
+	t.Run("no such program", func(t *testing.T) {
+		t.Parallel()
+		a := startAgent(t, nil)
+		a.must(command{Op: "executable", Dir: "/no/such/program"})
+		if e := a.do(command{Op: "start", Argv: []string{"true"}, In: time.Hour}); e.ErrKind != "other" {
+			t.Errorf("started: %q, want the reason", e.Err)
+		}
+		a.must(command{Op: "executable", Dir: "/proc/self/exe"})
+		a.main() // the tree before is gone
+		a.must(command{Op: "executable", Dir: "/no/such/program"})
+		a.must(command{Op: "exec", Argv: []string{"true"}, In: time.Hour, Name: "liveness"})
+		if got := await(t, "the end of a command", a.executed); got.ErrKind != "other" {
+			t.Errorf("%+v, want the reason", got)
+		}
+		a.must(command{Op: "executable", Dir: "/proc/self/exe"})
+		a.must(command{Op: "exec", Argv: []string{"true"}, In: time.Hour, Name: "liveness"})
+		if got := await(t, "the end of a command", a.executed); got != (executed{}) {
+			t.Errorf("%+v, want success", got)
+		}
+		a.end()
+	})
+}
+
+// A command that could not begin in time is the agent's failure and not the program's. It never runs, and keeps its name until it is gone.
+func TestExecThatIsNotForkedInTime(t *testing.T) {
+	t.Parallel()
+	inBothModes(t, func(t *testing.T, a *agent) {
+		a.main()
+		a.must(command{Op: "allow", In: time.Second})
+		release := a.hangForks()
+		argv, ran := touch(t)
+		c := command{Op: "exec", Argv: argv, In: time.Second, Name: "liveness"}
+		a.must(c)
+		if got := await(t, "the end of a command", a.executed); got.ErrKind != "not in time" || got.TimedOut {
+			t.Errorf("%+v, want errNotInTime", got)
+		}
+		if e := a.do(c); e.ErrKind != "still starts" {
+			t.Errorf("the next of its name: %q, want errStillStarts", e.Err)
+		}
+		release()
+		a.must(command{Op: "executable", Dir: "/proc/self/exe"})
+		c.Argv = []string{"true"}
+		eventually(t, "another can begin", func() bool { return a.do(c).Err == "" })
+		if got := await(t, "the end of a command", a.executed); got != (executed{}) || ran() {
+			t.Errorf("%+v, want success, and nothing of the first", got)
+		}
+		a.end()
+	})
 }
 
 // The kernel ends a command at the deadline of the tree, which moves with each renewal, whoever is stopped then.

@@ -128,7 +128,7 @@ type player struct {
 func (p *player) obey(c command, e *event) (err error) {
 	switch c.Op {
 	case "start":
-		t, err := startAs(c)
+		t, opened, err := startAs(c)
 		if err != nil {
 			return err
 		}
@@ -137,12 +137,15 @@ func (p *player) obey(c command, e *event) (err error) {
 			go func() {
 				e := event{Kind: "started"}
 				e.Err, e.ErrKind = describe(<-t.Started())
+				closeAll(opened)
 				p.tell(e)
 				p.follow(t, e.Err == "")
 			}()
 			return nil
 		}
-		if err := <-t.Started(); err != nil {
+		err = <-t.Started()
+		closeAll(opened)
+		if err != nil {
 			<-t.Gone()
 			return err
 		}
@@ -152,6 +155,8 @@ func (p *player) obey(c command, e *event) (err error) {
 		go p.follow(t, true)
 	case "extend":
 		return p.tree.Extend(c.At)
+	case "executable", "allow", "ignore":
+		set(c)
 	case "exec": // its timeout is In; "executed" is an event
 		return p.exec(ExecSpec{Argv: c.Argv, Env: c.Env, Dir: c.Dir, Timeout: c.In, Name: c.Name})
 	case "flood": // extend until told off
@@ -162,16 +167,33 @@ func (p *player) obey(c command, e *event) (err error) {
 		return p.tree.Signal(c.Signal)
 	case "kill":
 		p.tree.Kill()
-	case "ignore":
-		signal.Ignore(c.Signal)
 	default:
 		e.Count = counts[c.Op]()
 	}
 	return err
 }
 
+// set changes a setting of the agent.
+func set(c command) {
+	switch c.Op {
+	case "executable": // forks wait for the exec of that
+		process.forks <- func() { process.executable = c.Dir }
+	case "allow": // that much time for the start of a command
+		startAllowance = c.In
+	case "ignore":
+		signal.Ignore(c.Signal)
+	}
+}
+
 // counts are commands that count something.
 var counts = map[string]func() int{
+	"litter": func() int { // as much as is collected again and again
+		n := 0
+		for range 64 {
+			n += len(slices.Repeat([]byte{1}, 1<<20))
+		}
+		return n
+	},
 	"fds": func() int {
 		fds, _ := os.ReadDir("/proc/self/fd")
 		return len(fds)
@@ -202,44 +224,54 @@ func (p *player) follow(t *Tree, started bool) {
 	p.tell(event{Kind: "gone"})
 }
 
-func startAs(c command) (*Tree, error) {
+// startAs starts a tree. What it returns besides is open until that has started.
+func startAs(c command) (t *Tree, opened []*os.File, err error) {
 	spec := Spec{Argv: c.Argv, Env: c.Env, Dir: c.Dir, Deadline: c.At}
 	if c.Out != "" {
 		f, err := os.Create(c.Out)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
-		defer f.Close()
+		opened = append(opened, f)
 		spec.Stdout, spec.Stderr = f, f
 	}
 	if c.Lock != "" {
 		f, err := os.OpenFile(c.Lock, os.O_RDWR|os.O_CREATE, 0o600)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
-		defer f.Close()
+		opened = append(opened, f)
 		if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		spec.Lock = f
 	}
 	switch {
 	case c.Forced:
-		return process.start(spec)
+		t, err = process.start(spec)
+		return t, opened, err
 	case !c.Late:
-		return Start(spec)
+		t, err = Start(spec)
+		return t, opened, err
 	}
-	t, err := process.fork(spec)
+	t, err = process.reserve(spec)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
+	forked := t.fork()
 	for over := false; !over; time.Sleep(time.Millisecond) {
 		process.mu.Lock()
 		over = t.leashEnd != nil && len(t.early) > 0
 		process.mu.Unlock()
 	}
-	go t.awaitReport(spec)
-	return t, nil
+	go t.awaitReport(forked)
+	return t, opened, nil
+}
+
+func closeAll(files []*os.File) {
+	for _, f := range files {
+		f.Close()
+	}
 }
 
 func describe(err error) (text, kind string) {
@@ -254,6 +286,8 @@ func describe(err error) (text, kind string) {
 		kind = "many"
 	case errors.Is(err, ErrStillRuns):
 		kind = "still runs"
+	case errors.Is(err, errStillStarts):
+		kind = "still starts"
 	case errors.Is(err, errNotInTime):
 		kind = "not in time"
 	case errors.Is(err, ErrDeadlinePassed):

@@ -10,6 +10,7 @@ import (
 	"os/signal"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -20,7 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// leashName is the argv[0] of a leash. The other arguments are the deadline, the role, the working directory and the program's argv.
+// leashName is the argv[0] of a leash. The other arguments are the role, the working directory and the program's argv.
 const leashName = "singletonjob-leash"
 
 // Descriptors of the leash besides stdin, stdout and stderr.
@@ -51,12 +52,12 @@ func MaybeLeash() {
 // The leash follows the deadlines, and does everything that takes time, before it starts the program. A program that leaves no CPU to
 // others could delay such work indefinitely.
 func runLeash(args []string) int {
+	_ = unix.Prctl(unix.PR_SET_NAME, uintptr(unsafe.Pointer(&leashThreadName[0])), 0, 0, 0)
+	goDeaf()
 	// The parent-death signal of the main process fires when the thread that forked it ends. That is this thread, which from here on ends
 	// only with the process.
 	runtime.LockOSThread()
 	debug.SetGCPercent(-1) // the leash allocates nothing after its start
-	_ = unix.Prctl(unix.PR_SET_NAME, uintptr(unsafe.Pointer(&leashThreadName[0])), 0, 0, 0)
-	goDeaf()
 
 	l := &leash{}
 	if err := l.prepare(args); err != nil {
@@ -70,7 +71,7 @@ func runLeash(args []string) int {
 	if !l.ofCommand { // a command's leash lives only for a short time
 		forgetStart()
 	}
-	rep := l.start(args[2], args[3:])
+	rep := l.start(args[1], args[2:])
 	if !l.report(rep) || rep.stage != stageStarted {
 		return l.failed()
 	}
@@ -85,16 +86,20 @@ func (l *leash) failed() int {
 	return 1
 }
 
-// goDeaf catches and drops all signals. It does not block or ignore any, because the main process would inherit that. It leaves signals
-// ignored that already are, because the main process must inherit that.
+// goDeaf catches and drops the signals that would end or stop the leash. It does not block or ignore any, because the main process would
+// inherit that. It leaves signals ignored that already are, because the main process must inherit that.
+//
+// Go's runtime drops the others by itself. To catch one takes several switches between threads, which is much of the CPU time of a start. A
+// thread that is locked needs more of them, so runLeash calls this first.
 func goDeaf() {
-	var caught []os.Signal
-	for sig := syscall.Signal(1); sig <= 64; sig++ {
-		if !signal.Ignored(sig) {
-			caught = append(caught, sig)
-		}
-	}
+	caught := slices.DeleteFunc(slices.Clone(harmful), signal.Ignored)
 	signal.Notify(make(chan os.Signal, 1), caught...)
+}
+
+// harmful are the signals that Go's runtime does not drop, without 32 and 34, which C libraries use and which Go cannot catch.
+var harmful = []os.Signal{
+	unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGILL, unix.SIGTRAP, unix.SIGABRT, unix.SIGBUS, unix.SIGFPE, unix.SIGSEGV, unix.SIGTERM,
+	unix.SIGSTKFLT, unix.SIGTSTP, unix.SIGTTIN, unix.SIGTTOU, unix.SIGSYS,
 }
 
 var leashThreadName = [...]byte{'l', 'e', 'a', 's', 'h', 0}
@@ -114,20 +119,15 @@ type leash struct {
 }
 
 // prepare keeps all descriptors from the program, hides the leash from it, creates the timers, and makes the pipes deliver SIGKILL (to no
-// process yet).
+// process yet). It returns when the agent has sent the first deadline.
 func (l *leash) prepare(args []string) error {
-	if len(args) < 4 {
+	if len(args) < 3 {
 		return unix.EINVAL
 	}
 	if err := hide(); err != nil {
 		return err
 	}
-	deadline, err := strconv.ParseInt(args[0], 10, 64)
-	if err != nil {
-		return unix.EINVAL
-	}
-	l.deadline.Store(deadline)
-	l.agentIs1, l.ofCommand = args[1] == agentIs1, args[1] == ofCommand
+	l.agentIs1, l.ofCommand = args[0] == agentIs1, args[0] == ofCommand
 	l.lead = leadAlone
 	if l.agentIs1 {
 		l.lead = leadForAll
@@ -152,17 +152,20 @@ func (l *leash) prepare(args []string) error {
 			return err
 		}
 	}
+	var err error
 	if l.alarm, err = unix.TimerfdCreate(unix.CLOCK_BOOTTIME, unix.TFD_NONBLOCK|unix.TFD_CLOEXEC); err != nil {
 		return err
 	}
 	if l.goOn, err = createTimer(unix.SIGCONT); err != nil {
 		return err
 	}
-	l.kill, err = createTimer(unix.SIGKILL)
-	return err
+	if l.kill, err = createTimer(unix.SIGKILL); err != nil {
+		return err
+	}
+	return l.receive() // the first deadline, with which the agent permits the start
 }
 
-// The roles of a leash: its second argument.
+// The roles of a leash: its first argument.
 const (
 	alone     = ""        // the agent is not PID 1
 	agentIs1  = "1"       // the agent is PID 1 of a PID namespace, and this leash kills all of the namespace
@@ -263,11 +266,23 @@ func (l *leash) followDeadlines(follows chan<- struct{}) {
 		if left, ends := l.left(); ends && left <= l.lead {
 			l.end()
 		}
-		if n, err := retryRead(deadlinesFD, buf[:]); err != nil || n != len(buf) {
+		if l.receive() != nil {
 			l.end()
 		}
+	}
+}
+
+// receive waits for a deadline. It fails if the agent is dead.
+func (l *leash) receive() error {
+	var buf [deadlineSize]byte
+	n, err := retryRead(deadlinesFD, buf[:])
+	if err == nil && n != len(buf) {
+		err = unix.EPIPE
+	}
+	if err == nil {
 		l.deadline.Store(int64(binary.LittleEndian.Uint64(buf[:])))
 	}
+	return err
 }
 
 // left is the time until the deadline. ends is false if there is no deadline.

@@ -10,6 +10,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"runtime"
+	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
@@ -23,19 +24,21 @@ import (
 // process is this OS process in its role as a parent. There is one value per package, because SIGCHLD, wait and the adoption of orphans
 // belong to the OS process, not to a Tree.
 var process = &reaper{
-	wake:  make(chan struct{}, 1),
-	forks: make(chan func()),
+	wake:       make(chan struct{}, 1),
+	forks:      make(chan func()),
+	executable: "/proc/self/exe",
 }
 
 type reaper struct {
-	// mu makes reaping exclusive with killing, forking and signalling, so that signals reach the right process: while mu is held, the PID
-	// of a child that only this process can reap is not reused.
+	// mu makes reaping exclusive with killing and signalling, so that signals reach the right process: while mu is held, the PID of a child
+	// that only this process can reap is not reused. No call under mu waits for a disk: see Tree.fork.
 	mu   sync.Mutex
 	tree *Tree // nil if none is running
 
-	pid1  bool
-	wake  chan struct{}
-	forks chan func()
+	executable string // this program; only functions in forks use it, once the reaper runs
+	pid1       bool
+	wake       chan struct{}
+	forks      chan func()
 }
 
 // Init makes this process the reaper of all its descendants: the kernel hands orphans to it, and they never stay zombies. It also hides
@@ -47,6 +50,10 @@ var initOnce = sync.OnceValue(func() error {
 	if err := hide(); err != nil {
 		return err
 	}
+	if runtime.GOMAXPROCS(0) < 2 {
+		runtime.GOMAXPROCS(2) // see forkExec
+	}
+	pinHeader()
 	process.pid1 = os.Getpid() == 1
 	if !process.pid1 {
 		if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
@@ -116,10 +123,30 @@ func (r *reaper) forkLeash(argv, env []string, files []int) (pid int, err error)
 	done := make(chan struct{})
 	r.forks <- func() {
 		defer close(done)
-		pid, err = syscall.ForkExec("/proc/self/exe", argv, attr)
+		pid, err = forkExec(r.executable, argv, attr)
 	}
 	<-done
 	return pid, err
+}
+
+// forkExec executes a program. It returns when the new program executes, which can take long if a disk does not answer. Go's
+// scheduler cannot stop the thread meanwhile, so it needs another one, and a garbage collection would stop this process until then.
+func forkExec(executable string, argv []string, attr *syscall.ProcAttr) (pid int, err error) {
+	defer debug.SetGCPercent(debug.SetGCPercent(-1))
+	return syscall.ForkExec(executable, argv, attr)
+}
+
+// pinHeader keeps the first page of this program in memory. An exec reads no other page before forkExec returns. The limit for locked memory
+// can be 0. Then the page can be read again.
+func pinHeader() {
+	f, err := os.Open(process.executable)
+	if err != nil {
+		return
+	}
+	defer func() { _ = f.Close() }()
+	if page, err := unix.Mmap(int(f.Fd()), 0, os.Getpagesize(), unix.PROT_READ, unix.MAP_SHARED); err == nil {
+		_ = unix.Mlock(page)
+	}
 }
 
 // sweep reaps all processes that have ended and acts on that. It returns whether to call it again without a wake-up.
@@ -201,9 +228,25 @@ func (t *Tree) reaped(pid int, ws unix.WaitStatus) {
 	for x := range t.execs {
 		known = known || x.reaped(pid, ws)
 	}
-	if !known && t.unreported() {
-		t.early[pid] = ws
+	if known || !t.unreported() {
+		return
 	}
+	if len(t.early) >= maxEarly {
+		clear(t.early) // the latest are the likeliest to be needed
+	}
+	t.early[pid] = ws
+}
+
+// maxEarly limits the memory for statuses while a start hangs.
+const maxEarly = 4096
+
+// endOf returns the status of a process that was reaped while its PID was not known yet. If it is lost, the process counts as killed.
+func endOf(pid int, early map[int]unix.WaitStatus) *unix.WaitStatus {
+	ws, ok := early[pid]
+	if !ok {
+		ws = unix.WaitStatus(unix.SIGKILL)
+	}
+	return &ws
 }
 
 // reaped records the end of a leash or of its program, and reports whether the process was one of these. The program is reaped here, as an

@@ -31,9 +31,9 @@ import (
 	"fmt"
 	"os"
 	"slices"
-	"strconv"
 	"sync"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -63,7 +63,7 @@ type Spec struct {
 	// Lock, unless nil, is a file that the leash, too, holds open, but not the program. A lock on this open file is freed when both agent
 	// and leash have ended.
 	Lock *os.File
-	// Stdin, Stdout and Stderr default to the agent's own.
+	// Stdin, Stdout and Stderr default to the agent's own. They, and Lock, must stay open until Started delivers.
 	Stdin, Stdout, Stderr *os.File
 }
 
@@ -76,12 +76,14 @@ type Tree struct {
 	// process.mu guards all fields below except the deadlines.
 	run                               // of the main process
 	execs     map[*execution]struct{} // the executions that have not ended
-	early     map[int]unix.WaitStatus // reaped while the PID of a leash's program was not known yet
+	drains    map[*output]struct{}    // the outputs of ended commands that are discarded
+	early     map[int]unix.WaitStatus // reaped while the PID of a leash, or of its program, was not known yet
 	signals   []syscall.Signal        // to send once main is known
 	killed    bool                    // by Kill, before the leash died
 	announced bool                    // Exited was delivered
 
 	spec      Spec
+	leashs    pipeEnds // the leash's ends of the pipes, until it is forked
 	deadlines deadlines
 }
 
@@ -95,6 +97,15 @@ type run struct {
 	// ends are the agent's ends of the pipes. The leash's report is read from one of them, once. Nothing is ever written to the two "alive"
 	// pipes. When one of their ends closes because its owner has died, the kernel kills the program's group. See armPipes.
 	ends pipeEnds
+}
+
+// adopt records the PID of a leash, which was forked without process.mu. It can have been reaped already, without having started a program.
+// process.mu is held.
+func (r *run) adopt(leash int, early map[int]unix.WaitStatus) {
+	r.leash = leash
+	if !isChild(leash) {
+		r.leashEnd = endOf(leash, early)
+	}
 }
 
 // Start starts the program on a leash and returns at once, because exec can hang, for example on a dead network file system. Started
@@ -119,9 +130,9 @@ func Start(spec Spec) (*Tree, error) {
 }
 
 func (r *reaper) start(spec Spec) (*Tree, error) {
-	t, err := r.fork(spec)
+	t, err := r.reserve(spec)
 	if err == nil {
-		go t.awaitReport(spec)
+		go func() { t.awaitReport(t.fork()) }()
 	}
 	return t, err
 }
@@ -185,9 +196,8 @@ func (t *Tree) Exited() <-chan Status { return t.exited }
 // delivered before that.
 func (t *Tree) Gone() <-chan struct{} { return t.gone }
 
-// fork starts the leash and registers the new tree with the reaper. Both happen under the lock, so the reaper never sees a leash that it
-// does not know.
-func (r *reaper) fork(spec Spec) (*Tree, error) {
+// reserve registers a new tree with the reaper. Its leash is forked later, without the lock: see fork.
+func (r *reaper) reserve(spec Spec) (*Tree, error) {
 	if spec.Env == nil {
 		spec.Env = os.Environ()
 	}
@@ -196,12 +206,7 @@ func (r *reaper) fork(spec Spec) (*Tree, error) {
 	if r.tree != nil {
 		return nil, fmt.Errorf("supervise: the tree of process %d still exists: wait for Gone before the next Start", r.tree.main)
 	}
-	role := alone
-	if r.pid1 {
-		role = agentIs1
-	}
-	stdio := [3]int{stdio(spec.Stdin, 0), stdio(spec.Stdout, 1), stdio(spec.Stderr, 2)}
-	leashed, err := r.forkRun(role, spec.Deadline, spec, stdio)
+	agents, leashs, err := openPipes()
 	if err != nil {
 		return nil, err
 	}
@@ -209,22 +214,59 @@ func (r *reaper) fork(spec Spec) (*Tree, error) {
 		started: make(chan error, 1),
 		exited:  make(chan Status, 1),
 		gone:    make(chan struct{}),
-		run:     leashed,
+		run:     run{ends: agents},
+		leashs:  leashs,
 		execs:   map[*execution]struct{}{},
+		drains:  map[*output]struct{}{},
 		early:   map[int]unix.WaitStatus{},
 		spec:    spec,
 	}
-	t.deadlines = deadlines{fd: leashed.ends.deadlines, current: spec.Deadline, starting: true, others: map[int]struct{}{}}
+	t.deadlines = deadlines{fd: agents.deadlines, current: spec.Deadline, held: true, starting: true, others: map[int]struct{}{}}
 	r.tree = t
 	return t, nil
 }
 
-// forkRun starts a leash. mu is held.
-func (r *reaper) forkRun(role string, deadline int64, spec Spec, stdio [3]int) (run, error) {
-	agents, leashs, err := openPipes()
-	if err != nil {
-		return run{}, fmt.Errorf("open the pipes to the leash: %w", err)
+// fork starts the leash. A fork waits for the exec, which can hang if the disk with the agent's binary does not answer. So process.mu is
+// not held, and what happens meanwhile is settled when the leash is adopted:
+//
+//   - Kill kills the forked process, if the kernel lets it, or the leash gets no deadline.
+//   - Extend changes the deadline that the leash will get.
+//   - Signal keeps the signal for the program, as long as that does not run.
+//   - The forked process dies and is reaped: adopt finds out.
+//   - The agent dies: the forked process has a parent-death signal, and a leash without a deadline ends when its pipe closes.
+//   - The agent is stopped: the leash waits for its deadline, and starts nothing.
+//   - The fork never returns: the tree is not Gone, so there is no other. Each process of it is killed as usual.
+func (t *Tree) fork() error {
+	role := alone
+	if process.pid1 {
+		role = agentIs1
 	}
+	stdio := [3]int{stdio(t.spec.Stdin, 0), stdio(t.spec.Stdout, 1), stdio(t.spec.Stderr, 2)}
+	leash, err := process.forkRun(role, t.spec, stdio, t.ends, t.leashs)
+	if err != nil {
+		return err
+	}
+	process.mu.Lock()
+	defer process.mu.Unlock()
+	t.adopt(leash, t.early)
+	if t.killed {
+		t.killLeash()
+		return nil
+	}
+	t.deadlines.begin()
+	return nil
+}
+
+// killLeash kills a leash that has no deadline yet, and so no program. process.mu is held.
+func (r *run) killLeash() {
+	if r.leashEnd == nil {
+		_ = unix.Kill(r.leash, unix.SIGKILL)
+	}
+}
+
+// forkRun starts a leash. The leash waits until it gets its first deadline. The leash's ends of the pipes are closed.
+func (r *reaper) forkRun(role string, spec Spec, stdio [3]int, agents, leashs pipeEnds) (leash int, err error) {
+	defer leashs.close()
 	files := [...]int{
 		0: stdio[0], 1: stdio[1], 2: stdio[2],
 		deadlinesFD:  leashs.deadlines,
@@ -237,20 +279,24 @@ func (r *reaper) forkRun(role string, deadline int64, spec Spec, stdio [3]int) (
 	if spec.Lock != nil {
 		files[lockFD] = int(spec.Lock.Fd())
 	}
-	argv := append([]string{leashName, strconv.FormatInt(deadline, 10), role, spec.Dir}, spec.Argv...)
-	leash, err := r.forkLeash(argv, slices.Concat(leashEnv, HideEnv(lastOfEach(spec.Env))), files[:])
-	leashs.close()
+	argv := append([]string{leashName, role, spec.Dir}, spec.Argv...)
+	leash, err = r.forkLeash(argv, slices.Concat(leashEnv, HideEnv(lastOfEach(spec.Env))), files[:])
 	if err != nil {
-		agents.close()
-		return run{}, fmt.Errorf("execute the leash (/proc/self/exe): %w", err)
+		return 0, fmt.Errorf("execute the leash (/proc/self/exe): %w", err)
 	}
-	return run{leash: leash, ends: agents}, nil
+	return leash, nil
 }
 
-// awaitReport waits until the leash has reported the result of the start, or has died.
-func (t *Tree) awaitReport(spec Spec) {
-	rep := readReport(t.ends.report)
-	err := t.startedAs(rep, spec)
+// awaitReport waits until the leash has reported the result of the start, or has died. forked is the result of fork.
+func (t *Tree) awaitReport(forked error) {
+	var rep report
+	if forked == nil {
+		rep = readReport(t.ends.report)
+	}
+	err := t.startedAs(rep)
+	if forked != nil {
+		err = forked
+	}
 	if err == nil {
 		t.deadlines.started()
 	} else {
@@ -260,7 +306,7 @@ func (t *Tree) awaitReport(spec Spec) {
 }
 
 // startedAs records the leash's report.
-func (t *Tree) startedAs(rep report, spec Spec) error {
+func (t *Tree) startedAs(rep report) error {
 	process.mu.Lock()
 	defer process.mu.Unlock()
 	t.takeReport(&t.run, rep)
@@ -274,18 +320,18 @@ func (t *Tree) startedAs(rep report, spec Spec) error {
 		go t.watchMain()
 		return nil
 	}
-	return t.notStarted(rep, spec)
+	return t.notStarted(rep, t.spec)
 }
 
-// takeReport records a leash's report, or that it died without one.
+// takeReport records a leash's report, or that it died without one. process.mu is held.
 func (t *Tree) takeReport(r *run, rep report) {
 	defer process.poke()
 	r.reported = true
 	if rep.stage == stageStarted {
 		r.main = rep.pid
 		// The leash is the program's parent while it lives, and then this process is. Otherwise the PID belonged to another process before.
-		if ws, ok := t.early[rep.pid]; ok && r.leashEnd != nil && !isChild(rep.pid) {
-			r.mainEnd = &ws
+		if r.leashEnd != nil && !isChild(rep.pid) {
+			r.mainEnd = endOf(rep.pid, t.early)
 		}
 	}
 	if !t.unreported() {
@@ -319,6 +365,9 @@ func (t *Tree) notStarted(rep report, spec Spec) error {
 func (t *Tree) close() {
 	t.deadlines.stop()
 	t.ends.close()
+	for o := range t.drains { // a process outside can hold it open
+		_ = o.file.SetReadDeadline(time.Unix(1, 0))
+	}
 }
 
 // deadlines is the agent's end of the pipe for the leash's deadlines. It has its own lock, so that Extend does not wait for reaping or
@@ -326,7 +375,9 @@ func (t *Tree) close() {
 type deadlines struct {
 	mu      sync.Mutex
 	fd      int
-	current int64 // the deadline that was last sent to the leash
+	current int64 // the deadline that was last sent to the leash, or will be the first
+	// held: the leash was not adopted yet, and must not begin.
+	held    bool
 	stopped bool
 	// others are the corresponding pipe ends for the leashes of commands, which follow the same deadlines.
 	others map[int]struct{}
@@ -338,6 +389,14 @@ func (d *deadlines) extend(deadline int64) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.extendLocked(deadline)
+}
+
+// begin sends the leash its first deadline, with which it begins.
+func (d *deadlines) begin() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.held = false
+	_ = sendDeadline(d.fd, d.current) // if this fails, the leash is dead
 }
 
 // started records that the program runs.
@@ -362,6 +421,10 @@ func (d *deadlines) extendLocked(deadline int64) error {
 		d.never = true
 		return nil
 	case deadline <= d.current:
+		return nil
+	}
+	if d.held {
+		d.current = deadline
 		return nil
 	}
 	if err := sendDeadline(d.fd, deadline); errors.Is(err, unix.EPIPE) {
@@ -428,8 +491,9 @@ func openPipes() (agents, leashs pipeEnds, err error) {
 	if err != nil {
 		agents.close()
 		leashs.close()
+		return pipeEnds{}, pipeEnds{}, fmt.Errorf("open the pipes to the leash: %w", err)
 	}
-	return agents, leashs, err
+	return agents, leashs, nil
 }
 
 func stdio(f *os.File, inherited int) int {

@@ -103,6 +103,11 @@ func play(role string, args []string) int {
 			say("left")
 			return 5
 		},
+		"leave-talking": func(args []string) int { // somebody behind, who beats after each write of more than a pipe holds
+			spawn(nil, "talk", args[0])
+			return 0
+		},
+		"talk":   func(args []string) int { return talk(args[0]) },
 		"listen": func(args []string) int { return listen(args[0]) },
 		"stubborn": func([]string) int {
 			signal.Ignore(unix.SIGTERM, unix.SIGINT, unix.SIGHUP, unix.SIGQUIT)
@@ -161,6 +166,19 @@ func play(role string, args []string) int {
 		return 99
 	}
 	return part(args)
+}
+
+func talk(path string) int {
+	h, err := openHeartbeat(path)
+	if err != nil {
+		return 98
+	}
+	for text := slices.Repeat([]byte{'x'}, 128<<10); ; time.Sleep(time.Millisecond) {
+		if _, err := os.Stdout.Write(text); err != nil {
+			return 97
+		}
+		h.last.Store(BootTime())
+	}
 }
 
 func idle() int {

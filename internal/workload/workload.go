@@ -63,9 +63,9 @@ func Read(ctx context.Context, from client.Reader, namespace string, ref v1alpha
 	return w, nil, nil
 }
 
-// Lagging returns the names of the ReplicaSets that could still create a Pod for a Deployment that is scaled to 0: its own, and those
-// without an owner, because the Deployment adopts them. A ReplicaSet that was created with 0 replicas, as for a new template, never created
-// any.
+// Lagging returns the names of the ReplicaSets that could still create a Pod for a Deployment that is scaled to 0. They are its own, and
+// those without an owner, because the Deployment adopts them. A ReplicaSet that was created with 0 replicas, as for a new template, never
+// created any.
 func Lagging(ctx context.Context, from client.Reader, namespace string, deployment types.UID, selector labels.Selector) ([]string, error) {
 	var sets appsv1.ReplicaSetList
 	if err := from.List(ctx, &sets, client.InNamespace(namespace), client.MatchingLabelsSelector{Selector: selector}); err != nil {

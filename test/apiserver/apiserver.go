@@ -1,7 +1,7 @@
 //go:build linux
 
 // Package apiserver shares one API server among the tests of a package, for those that need nothing else. controller-runtime's envtest
-// starts it, with the flags of package controlplane, which is for tests that need a scheduler or a controller manager, several API
+// starts it, with the flags of package controlplane. That package is for tests that need a scheduler or a controller manager, several API
 // servers, or one that they stop, pause or kill.
 package apiserver
 

@@ -15,8 +15,8 @@ import (
 
 // A Run is what one fault did. Times are in nanoseconds.
 type Run struct {
-	// Takeover is the time from the fault to the first write of another process; nil if none came before the fault was
-	// healed, or, where the same process continues, at all.
+	// Takeover is the time from the fault to the first write of another process. It is nil if none came before the fault was healed, or
+	// if the same process continues.
 	Takeover *time.Duration `json:"takeover,omitempty"`
 	// AfterRenewal is the time from the last stored renewal of the old holder to that write; nil without a Lease.
 	AfterRenewal *time.Duration `json:"afterRenewal,omitempty"`

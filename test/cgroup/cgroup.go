@@ -35,8 +35,8 @@ type Group struct {
 
 var made atomic.Int64 // groups of this process
 
-// New makes a group of a controller's hierarchy of version 1, or one of version 2; where it can make neither, the test is
-// skipped, and fails where CI is set. What is in it when the test ends is killed.
+// New makes a group of a controller's hierarchy of version 1, or one of version 2. If it can make neither, it skips the test, or fails it
+// where CI is set. What is in it when the test ends is killed.
 func New(t testing.TB, controller string) *Group {
 	t.Helper()
 	for _, parent := range []string{filepath.Join(mount, controller), mount} {

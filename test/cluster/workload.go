@@ -31,8 +31,8 @@ func (l LeaseSetting) Apply(job *v1alpha1.SingletonJob) {
 	job.Spec.Lease.RetryPeriod.Duration = l.Retry
 }
 
-// Workload is the container that writes to the sink as that resource. It asks for CPU, as a workload with neighbours should: a
-// container that asks for none gets one where nobody else wants it, and whole leases pass on a machine that is busy.
+// Workload is the container that writes to the sink as that resource. It asks for CPU, as a workload with neighbours should. A container
+// that asks for none runs only when nobody else wants the CPU, and on a busy machine whole leases pass meanwhile.
 func (c *Cluster) Workload(writesTo fence.Resource) corev1.Container {
 	return corev1.Container{
 		Name: "app", Image: c.Image, Command: []string{"/workload"},

@@ -28,8 +28,8 @@ func Command(root, program string) []string {
 	return []string{filepath.Join(root, loader), "--library-path", strings.Join(dirs, ":"), filepath.Join(root, program)}
 }
 
-// Stage copies files and directories of an unpacked directory to where they are in it below another one, with all that runs
-// them: the libraries that they name, and what loads these.
+// Stage copies files and directories of an unpacked directory to the same places below another one. It also copies what runs them: the
+// libraries that they name, and what loads these.
 func Stage(root, to string, paths ...string) error {
 	s := stage{root: root, to: to, done: map[string]bool{}}
 	for _, name := range paths {

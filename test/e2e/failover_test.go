@@ -44,8 +44,8 @@ type end struct {
 	stays time.Duration
 }
 
-// lease is what most tests give their jobs. It can end on a busy machine with nothing broken, so where a tenure must last,
-// failovers are counted, or a tenure may end for one reason only, it is steady, or ClientGo where its end is waited for.
+// lease is what most tests give their jobs. A tenure can end on a busy machine with nothing broken. Where a tenure must last, where
+// failovers are counted, or where it may end for one reason only, the lease is steady. Where its end is awaited, the lease is ClientGo.
 var (
 	lease  = cluster.Fast
 	steady = cluster.LeaseSetting{Duration: 40 * time.Second, Deadline: 25 * time.Second, Retry: 2 * time.Second}
@@ -220,8 +220,8 @@ func TestUserNamespace(t *testing.T) {
 	})
 }
 
-// TestAnImageThatStopsByAnotherSignal deletes the pod of an image that its runtime stops by SIGUSR1, by which the process exits: after
-// preStop, and not at once as if it had ended by itself.
+// TestAnImageThatStopsByAnotherSignal deletes the pod of an image that its runtime stops by SIGUSR1, which ends the process. The process
+// gets it after preStop, and not at once.
 func TestAnImageThatStopsByAnotherSignal(t *testing.T) {
 	x := beginBeside(t)
 	x.needLab()
@@ -282,8 +282,8 @@ func (x *trial) takeover(e end) {
 	took := next.FirstStored - began // by the sink's record: what broke it may return late
 	x.Logf("the next process wrote %v after the fault; without a stored write for %v", took.Round(time.Millisecond),
 		(next.FirstStored - j.lifeOf(old.Writer).LastStored).Round(time.Millisecond))
-	// Less than what comes on top where a takeover does not come at once: under promptly the time of a look, and the grace of a pod
-	// that is told to stop.
+	// This is less than what is added when a takeover does not come at once. Below promptly are the time of a look, and the grace of a
+	// pod that is told to stop.
 	if took > e.within+time.Minute {
 		x.Errorf("the next process wrote after %v, want %v", took, e.within)
 	}

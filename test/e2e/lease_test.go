@@ -175,8 +175,8 @@ func (x *trial) makeAnew(before *v1alpha1.SingletonJob) {
 	again.checkLives()
 }
 
-// TestRecreatedWhileCutOff deletes and recreates the job while its holder is cut off from the API server and writes on:
-// the new job must wait for the old process, whatever has been forgotten.
+// TestRecreatedWhileCutOff deletes and recreates the job while its holder is cut off from the API server and still writes. The new job
+// must wait for the old process, whatever has been forgotten.
 func TestRecreatedWhileCutOff(t *testing.T) {
 	t.Parallel()
 	for name, forget := range map[string]func(*job){

@@ -163,3 +163,79 @@ func TestOutOfService(t *testing.T) {
 	}
 	j.check(false)
 }
+
+// TestRolloutWithoutRoom: no third pod has room beside the two of a job. The operator gives up a standby for it, and the rollout costs one
+// handover, as any other.
+func TestRolloutWithoutRoom(t *testing.T) {
+	t.Parallel()
+	for name, limit := range map[string]func(*trial, *v1alpha1.SingletonJob){
+		"quota": func(x *trial, _ *v1alpha1.SingletonJob) {
+			x.must(bed.Client.Create(x.ctx, &corev1.ResourceQuota{
+				ObjectMeta: metav1.ObjectMeta{Namespace: x.namespace, Name: "two"},
+				Spec:       corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{corev1.ResourcePods: *quantity("2")}},
+			}))
+		},
+		"anti-affinity": func(x *trial, o *v1alpha1.SingletonJob) {
+			x.leaveTwoNodes()
+			o.Spec.Template.Labels = map[string]string{"app": "alone"}
+			o.Spec.Template.Spec.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{
+				RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{
+					TopologyKey: corev1.LabelHostname, LabelSelector: &metav1.LabelSelector{MatchLabels: o.Spec.Template.Labels},
+				}},
+			}}
+		},
+		"host port": func(x *trial, o *v1alpha1.SingletonJob) {
+			x.leaveTwoNodes()
+			o.Spec.Template.Spec.Containers[0].Ports = []corev1.ContainerPort{{ContainerPort: 18080, HostPort: 18080}}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			x := beginBeside(t)
+			x.needLab()
+			if name == "host port" {
+				x.allow("privileged") // the standard "baseline" has no host ports
+			}
+			j := x.start(patient, func(o *v1alpha1.SingletonJob) {
+				o.Spec.Strategy.MinReadySeconds, o.Spec.Strategy.ProgressDeadlineSeconds = new(int32(1)), new(int32(20))
+				limit(x, o)
+			})
+			j.update(func(o *v1alpha1.SingletonJob) {
+				metav1.SetMetaDataAnnotation(&o.Spec.Template.ObjectMeta, "e2e/rollout", "1")
+			})
+			told := map[string]bool{}
+			after := j.awaitStatus("rolled out", func(o *v1alpha1.SingletonJob) bool {
+				if c := meta.FindStatusCondition(o.Status.Conditions, v1alpha1.ConditionProgressing); c != nil && !told[c.Reason+c.Message] {
+					told[c.Reason+c.Message] = true
+					x.Logf("Progressing: %s: %s", c.Reason, c.Message)
+				}
+				return settled(o) && o.Status.Handovers > 0
+			})
+			if after.Status.Handovers != 1 || after.Status.Failovers != 0 {
+				x.Errorf("%d handovers and %d failovers: %+v", after.Status.Handovers, after.Status.Failovers, after.Status.History)
+			}
+			j.check(false)
+		})
+	}
+}
+
+// nodes are those on which the trial's pods run.
+func (x *trial) nodes() []string {
+	if len(x.zone.nodes) > 0 {
+		return x.zone.nodes
+	}
+	return bed.Lab.Nodes
+}
+
+// leaveTwoNodes cordons all nodes of the trial but two.
+func (x *trial) leaveTwoNodes() {
+	x.Helper()
+	for _, node := range x.nodes()[2:] {
+		x.kubectl("cordon", node)
+	}
+}
+
+// allow sets the Pod Security standard of the trial's namespace.
+func (x *trial) allow(standard string) {
+	x.Helper()
+	x.kubectl("label", "namespace", x.namespace, "pod-security.kubernetes.io/enforce="+standard, "--overwrite")
+}

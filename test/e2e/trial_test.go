@@ -180,8 +180,8 @@ func (x *trial) restoreNodes(ctx context.Context) {
 	}
 }
 
-// replaceOperators deletes the replicas that have restarted repeatedly, as a leader does that can't renew: the kubelet lets
-// each restart wait for longer, up to five minutes, and that is no business of the next test.
+// replaceOperators deletes the replicas that have restarted repeatedly, as a leader does that can't renew. The kubelet delays each
+// restart for longer, up to five minutes, and the next test must not wait for that.
 func (x *trial) replaceOperators(ctx context.Context) error {
 	pods, err := listOperators(ctx)
 	for i, p := range pods {

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -167,9 +168,9 @@ func remedyOf(o *v1alpha1.SingletonJob) string {
 	return regexp.MustCompile(`taint node \S+ \S+`).FindString(c.Message)
 }
 
-// TestAgentImageVolume: the operator is told to mount the agent's image from now on. What runs continues as it is; new candidates have
-// the image, their agents' sockets are found by exec, also in a container that starts again, where nothing can be written
-// besides; and a drain asks for no word about emptyDirs.
+// TestAgentImageVolume: the operator is told to mount the agent's image from now on. What runs continues as it is. New candidates have
+// the image, and exec finds their agents' sockets, also in a container that starts again and can write nowhere else. A drain needs no
+// flag for emptyDirs.
 func TestAgentImageVolume(t *testing.T) {
 	x := begin(t)
 	x.needLab()
@@ -213,4 +214,32 @@ func TestAgentImageVolume(t *testing.T) {
 	}
 	j.check(false)
 	x.must(bed.install(x.ctx))
+}
+
+// TestColdStandbyOnOneNode: Kubernetes lets two pods on one node have a ReadWriteOnce claim. While the old pod still stops, the new one
+// waits for the Lease, and only one process writes.
+func TestColdStandbyOnOneNode(t *testing.T) {
+	x := beginBeside(t)
+	x.needLab()
+	x.claim("data", corev1.ReadWriteOnce, corev1.PersistentVolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: t.TempDir()}})
+	j := x.create(steady, coldOn("data"), lingerFor(10*time.Second), longGrace, func(o *v1alpha1.SingletonJob) {
+		o.Spec.Template.Spec.NodeSelector = map[string]string{corev1.LabelHostname: x.nodes()[0]}
+	})
+	first := j.awaitActiveAfter(0)
+	j.awaitWriteAfter(0)
+	x.kubectl("delete", "pod", first.Status.ActivePod, "--wait=false")
+	x.await("the next pod runs beside the one that stops", func() (bool, any, error) {
+		var beside []string
+		for _, pod := range j.candidates() {
+			if pod.DeletionTimestamp == nil && pod.Status.Phase == corev1.PodRunning || pod.DeletionTimestamp != nil {
+				beside = append(beside, pod.Name)
+			}
+		}
+		return len(beside) == 2, beside, nil
+	})
+	j.awaitWriteAfter(first.Status.FencingToken)
+	if after := j.awaitActiveAfter(first.Status.FencingToken); after.Status.Failovers != 0 || after.Status.ActiveNode != first.Status.ActiveNode {
+		x.Errorf("%+v", after.Status)
+	}
+	j.check(false)
 }

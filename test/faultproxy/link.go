@@ -25,8 +25,8 @@ func listen(addr string) (net.Listener, error) {
 	return config.Listen(context.Background(), "tcp", addr)
 }
 
-// hold is a socket that is bound to an address and does not listen: while nobody else listens there, connections are
-// refused, and the kernel gives the port to no one who asks for any port.
+// hold is a socket that is bound to an address and does not listen. While nobody else listens there, connections are refused. The kernel
+// gives the port to no one who asks for any port.
 type hold int
 
 func newHold(addr string) (hold, error) {

@@ -1,7 +1,7 @@
 //go:build linux
 
-// Command lab runs a real Kubernetes of several nodes on one Linux machine, as root, with no Docker, no registry and no
-// virtual machine, and breaks it on request.
+// Command lab runs a real Kubernetes of several nodes on one Linux machine, as root, without Docker, a registry or a virtual machine. It
+// breaks the cluster on request.
 package main
 
 import (
@@ -25,20 +25,20 @@ import (
 
 const usage = `usage: lab COMMAND
 
-  up [-nodes N] [-control-planes 1|3]   start the lab, or what does not run of it
+  up [-nodes N] [-control-planes 1|3]   start the lab, or those parts of it that do not run
   run [-nodes N] [-control-planes 1|3] [-wait D] COMMAND...
-                                        start a lab, run the command with its KUBECONFIG, end the lab
-  down                                  end it and remove all it made, in whatever state it is
-  status [-json]                        what runs, what is broken
+                                        start a lab, run the command with its KUBECONFIG, and stop the lab
+  down                                  stop the lab, in any state, and remove everything that it made
+  status [-json]                        print what runs and what is broken
   image ARCHIVE...                      load image archives (OCI layout or docker) into every node
   image NAME=SRC:DST[,SRC:DST...][@ENTRYPOINT...][!STOPSIGNAL]
                                         load an image made of files; SRC may be a directory, or ->TARGET for a symbolic link
   exec MACHINE COMMAND...               run a command inside a node, or inside 'control'
-  program NAME                          print where a program lies (kubectl, helm, ctr, ...), building it if need be
-  fault ...                             break it: see 'lab fault'
+  program NAME                          print the path of a program (kubectl, helm, ctr, ...); build it first if necessary
+  fault ...                             break the cluster: see 'lab fault'
 
-The cluster's KUBECONFIG is ` + cluster.DefaultDir + `/admin.kubeconfig, its images are used with imagePullPolicy: Never,
-and everything of the host that listens on ` + "10.210.0.1" + ` is reachable from its nodes and pods.
+The cluster's KUBECONFIG is ` + cluster.DefaultDir + `/admin.kubeconfig. Use its images with imagePullPolicy: Never.
+Nodes and pods reach every program on the host that listens on ` + "10.210.0.1" + `.
 `
 
 // timeout ends a command that hangs. Building everything from cold caches comes first and takes most of it.
@@ -61,7 +61,7 @@ func main() {
 	}
 }
 
-// A program is the lab and where to print.
+// program is the lab and where to print.
 type program struct {
 	lab *cluster.Lab
 	out io.Writer
@@ -107,7 +107,7 @@ func (p program) up(ctx context.Context, args []string) error {
 		return err
 	}
 	if len(rest) > 0 {
-		return fmt.Errorf("what is %q?", rest[0])
+		return fmt.Errorf("unexpected argument %q: lab up takes flags only", rest[0])
 	}
 	begin := time.Now()
 	if err := p.lab.Up(ctx, c); err != nil {
@@ -118,16 +118,16 @@ func (p program) up(ctx context.Context, args []string) error {
 }
 
 func parseConfig(flags *flag.FlagSet, args []string) (c cluster.Config, rest []string, err error) {
-	flags.IntVar(&c.Nodes, "nodes", 3, "nodes")
+	flags.IntVar(&c.Nodes, "nodes", 3, "number of nodes")
 	flags.IntVar(&c.ControlPlanes, "control-planes", 1, "API servers, each with an etcd: 1 or 3")
 	err = flags.Parse(args)
 	return c, flags.Args(), err
 }
 
-// run ends the lab whatever becomes of the command, and therefore takes none that it has not started: it waits for one that is up.
+// run stops the lab whatever happens to the command. So it uses no lab that it has not started, and waits until a running one has stopped.
 func (p program) run(ctx context.Context, args []string) (err error) {
 	flags := flag.NewFlagSet("lab run", flag.ContinueOnError)
-	wait := flags.Duration("wait", time.Hour, "how long to wait for a lab that is up to be down")
+	wait := flags.Duration("wait", time.Hour, "how long to wait until a running lab has stopped")
 	c, command, err := parseConfig(flags, args)
 	if err != nil {
 		return err

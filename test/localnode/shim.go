@@ -17,10 +17,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A container is a process called the shim, this same binary executed again, and everything below it. The shim is to its
-// container what the end of a PID namespace is to a real one: when the container's main process ends, all that it left
-// behind is killed and reaped before the end is reported. When the node ends, its end of the control connection closes
-// and the shim does the same. So nothing of a container outlives its report, or its node.
+// A container is a process called the shim, this same binary executed again, and everything below it. The shim is to its container what
+// the end of a PID namespace is to a real one. When the container's main process ends, the shim kills and reaps all that it left behind
+// before it reports the end. When the node ends, its end of the control connection closes and the shim does the same. So nothing of a
+// container outlives its report, or its node.
 
 // shimName is argv[0] of a shim.
 const shimName = "localnode-shim"

@@ -11,8 +11,8 @@ import (
 // poll is how often something awaited is looked at. No measured time depends on it.
 const poll = 50 * time.Millisecond
 
-// Await calls is until it is true; the error says what was awaited, and what was seen last, which is more than the last
-// look where that one met the end of the context.
+// Await calls is until it is true. The error says what was awaited and what was seen last. If the last look met the end of the context,
+// the error has the look before.
 func Await(ctx context.Context, what string, is func() (done bool, seen any, err error)) error {
 	var last any
 	for {

@@ -102,8 +102,8 @@ func Takeovers(lives []Life) []Takeover {
 	return steps
 }
 
-// Violations lists what may never be seen: a token that serves two processes or does not grow, a stale write that was
-// stored, and, unless it is expected, a moment with two processes.
+// Violations lists what may never be seen: a token that serves two processes or does not grow, and a stale write that was stored. Unless
+// it is expected, it also lists a moment with two processes.
 func Violations(lives []Life, expectOverlap bool) []string {
 	var found []string
 	for i, life := range lives {

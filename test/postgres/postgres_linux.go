@@ -82,8 +82,8 @@ func start(t testing.TB, address, port string) *Server {
 	}
 }
 
-// Command makes a database in a folder, for a program that is no test, and returns the command of its server: for everybody who reaches the
-// address and port of this machine. Settings are as name=value.
+// Command makes a database in a folder, for a program that is no test, and returns the command of its server. The server is open to
+// everybody who reaches the address and port of this machine. Settings are as name=value.
 func Command(ctx context.Context, dir, host, port string, settings ...string) (*exec.Cmd, error) {
 	return new(programs).server(ctx, dir, host, append([]string{"port=" + port, "max_connections=300"}, settings...)...)
 }

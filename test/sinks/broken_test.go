@@ -114,8 +114,8 @@ func (h *homemade) Write(ctx context.Context, r fence.Resource, text, payload st
 	return err
 }
 
-// pause is the interleaving that a fence is for, whatever the scheduler does: tenure 1 pauses between the check and the write
-// until a later one has committed or waits for it, and those do not begin before.
+// pause is the interleaving that a fence is for, whatever the scheduler does. Tenure 1 pauses between the check and the write until a
+// later one has committed or waits for it. Later ones do not begin before.
 type pause struct {
 	begun, overtaken chan struct{} // nil: there is none
 	mu               sync.Mutex

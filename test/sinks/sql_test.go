@@ -305,6 +305,34 @@ func TestAStalledTransactionIsEvicted(t *testing.T) {
 	}
 }
 
+// TestAStaleAdvanceEvictsNobody: a process of the past tenure begins its advance while the present tenure writes.
+func TestAStaleAdvanceEvictsNobody(t *testing.T) {
+	k := kinds[0]
+	for _, level := range k.levels {
+		t.Run(level.String(), func(t *testing.T) {
+			t.Parallel()
+			a, ctx, r := k.adapter(t, level), patience(t), fresh()
+			stale := a.fence(r)
+			must(t, stale.Advance(ctx, a.db, 34))
+			stale.Evict = 1e6
+			tx, err := a.db.BeginTx(ctx, &sql.TxOptions{Isolation: level})
+			must(t, err)
+			must(t, errors.Join(a.fence(r).Check(ctx, tx, 34), a.append(ctx, tx, r, "written")))
+			advanced := make(chan error, 1)
+			go func() { advanced <- stale.Advance(ctx, a.db, 33) }()
+			select {
+			case err := <-advanced:
+				t.Errorf("it did not wait: %v", err)
+			case <-time.After(200 * time.Millisecond): // no bound: a hundred chances to evict
+			}
+			must(t, tx.Commit())
+			if err := <-advanced; !errors.Is(err, fence.ErrStale) {
+				t.Errorf("the stale advance returned %v, want ErrStale", err)
+			}
+		})
+	}
+}
+
 func TestOnce(t *testing.T) {
 	each(t, func(t *testing.T, a *adapter) {
 		ctx, r := patience(t), fresh()

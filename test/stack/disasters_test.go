@@ -281,8 +281,8 @@ func TestOutagesOverTicks(t *testing.T) {
 	lazy.accounted()
 }
 
-// accounted waits until as many ticks are told to have been run, missed or skipped as there were since the Lease was made: of the last
-// one that is not known yet.
+// accounted waits until all ticks since the Lease was made are reported as run, missed or skipped, except the last one, which is not
+// known yet.
 func (n *ticking) accounted() {
 	n.w.t.Helper()
 	n.w.await("each tick to be accounted for", func() (bool, any, error) {

@@ -342,8 +342,8 @@ func (w *world) verify() []v1alpha1.TenureChange {
 	return w.verifyAfter(nil)
 }
 
-// verifyAfter is verify for a job that was recreated: it tells of no tenure up to the old one, nor of what a pod of the job before it
-// did until it had the Lease.
+// verifyAfter is verify for a job that was recreated. It reports no tenure up to the old one, nor what a pod of the earlier job did until
+// it had the Lease.
 func (w *world) verifyAfter(old *tenure) []v1alpha1.TenureChange {
 	w.t.Helper()
 	report := w.report()

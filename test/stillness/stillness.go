@@ -1,7 +1,7 @@
 //go:build linux
 
-// Package stillness tells how long a machine has stood still for who wants to run: a test that can be late for want of a CPU asks
-// it how late that may have made it.
+// Package stillness measures how long a machine has stood still for a process that wants to run. A test that can be late for want of a
+// CPU asks it how late that may have made the test.
 package stillness
 
 import (

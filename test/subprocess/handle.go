@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Handle stands for one process and no other: a PID may belong to another by the time it is asked for, where chains of forks go
-// through all that there are.
+// Handle stands for one process and no other. A PID can belong to another process by the time it is used, where chains of forks go
+// through all PIDs.
 type Handle struct{ fd int }
 
 // Hold returns the handle of a process that lives. Close it.

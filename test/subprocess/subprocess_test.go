@@ -105,8 +105,8 @@ func TestATetheredProgramAsksForTheSignal(t *testing.T) {
 	}
 }
 
-// TestATetheredProgram becomes what it stands for, under its owner; another parent cannot start it, such as the one that a child
-// gets whose owner died before the child could ask for its parent-death signal.
+// TestATetheredProgram becomes what it stands for, under its owner. Another parent cannot start it, such as the one that a child gets if
+// its owner dies before the child asks for its parent-death signal.
 func TestATetheredProgram(t *testing.T) {
 	dir, link := t.TempDir(), filepath.Join(t.TempDir(), "program")
 	is := exec.Command("/bin/sh")

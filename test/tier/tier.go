@@ -32,8 +32,9 @@ func Deep(t testing.TB, why string) {
 	}
 }
 
-// Seed is what a test's chances are drawn from: in the gate always the fixed one, since what another one finds is no fault of the commit
-// that is judged; in the deep tier another one each time. The log says which. What a random one finds, its test is given to replay.
+// Seed is what a test's chances are drawn from. In the gate it is always the fixed one, because what another one finds is no fault of the
+// commit that is judged. In the deep tier it is another one each time. The log says which. What a random one finds, its test is given to
+// replay.
 func Seed(t testing.TB, fixed uint64) uint64 {
 	t.Helper()
 	seed := fixed

@@ -1,11 +1,12 @@
-// Command workload is what tests, the demo and the benchmark run as a singleton: it writes to a sink every 20 ms, with its
-// fencing token and the time, and does not stop when the sink refuses it.
+// Command workload is what tests, the demo and the benchmark run as a singleton. It writes to a sink every 20 ms, with its fencing token
+// and the time, and does not stop when the sink refuses it.
 //
 //	workload            write to the sink at $SINK as $RESOURCE; see package load
 //	workload unfenced   the same, without a token
 //	workload as UID     become another user, as gosu and su-exec do, and write to the sink
 //	workload sink       be a sink, on port 8080, where no host is at hand to be one
 //	workload book       be one run of a schedule, which books at the ledger $LEDGER; see package book
+//	workload whoami     tell arguments, user, directory and environment, in one line of JSON, and wait
 //	workload client     ask $URL all the time who answers there, and report that to $REPORT; see package ask
 //
 // A writer with a token answers at $LISTEN, if that is set, with its pod and its token.
@@ -14,6 +15,7 @@
 package main
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -21,6 +23,7 @@ import (
 	"os"
 	"os/signal"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -53,6 +56,8 @@ func run(args []string) error {
 		return nil
 	case args[0] == "book":
 		return book.Main()
+	case args[0] == "whoami":
+		return whoami()
 	case args[0] == "as" && len(args) == 2:
 		return as(args[1])
 	}
@@ -70,6 +75,29 @@ func write() error {
 	}
 	fmt.Println("writing with token", token)
 	load.Write(load.Context(), token)
+	return nil
+}
+
+func whoami() error {
+	groups, err := os.Getgroups()
+	if err != nil {
+		return err
+	}
+	dir, err := os.Getwd()
+	if err != nil {
+		return err
+	}
+	env := map[string]string{}
+	for _, kv := range os.Environ() {
+		key, value, _ := strings.Cut(kv, "=")
+		env[key] = value
+	}
+	text, err := json.Marshal(map[string]any{"argv": os.Args, "uid": os.Getuid(), "gid": os.Getgid(), "groups": groups, "directory": dir, "env": env})
+	if err != nil {
+		return err
+	}
+	fmt.Printf("%s\n", text)
+	<-load.Context().Done()
 	return nil
 }
 

@@ -28,10 +28,6 @@ name of a variable that holds a string. The expression never fails, whatever the
 {{- printf " %s.matches('^[1-9][0-9]{18}$') && %s <= '9223372036854775807' ? int(%s) : 0)" . . . -}}
 {{- end -}}
 
-{{- define "singletonjob.guard.name" -}}
-{{- include "singletonjob.clusterName" . | replace ":" "-" -}}
-{{- end -}}
-
 {{/* The operator's user name at the API server. */}}
 {{- define "singletonjob.guard.operator" -}}
 {{- printf "system:serviceaccount:%s:%s" .Release.Namespace (include "singletonjob.serviceAccountName" .) -}}

@@ -25,6 +25,11 @@
 {{- end -}}
 {{- end -}}
 
+{{/* The same for kinds whose names cannot have a colon. A namespace has no dot, so no other release has the same name. */}}
+{{- define "singletonjob.clusterName.dotted" -}}
+{{- include "singletonjob.clusterName" . | replace ":" "." -}}
+{{- end -}}
+
 {{- define "singletonjob.serviceAccountName" -}}
 {{- if .Values.serviceAccount.create -}}
 {{- default (include "singletonjob.fullname" .) .Values.serviceAccount.name -}}

@@ -5,9 +5,9 @@ import (
 	"slices"
 )
 
-// lenient makes the schema of the pod template accept what a Deployment accepts. controller-gen's schema is stricter. lenient allows the
-// metadata of an object, as generators write it, and null for optional fields, as charts write them. It allows fractional numbers as
-// quantities. It allows duplicate entries of a list, for which the API server only warns in a Deployment.
+// lenient makes the schema of the pod template accept what a Deployment accepts. controller-gen's schema is stricter. It allows the
+// metadata of an object, as generators write it. It allows null for optional fields, as charts write them. It allows fractional numbers
+// as quantities. It allows duplicate entries of a list, for which the API server only warns in a Deployment.
 //
 // Go reads the same values as before from any template that was accepted before. Otherwise the hashes of jobs would change.
 func lenient(template map[string]any) {

@@ -225,6 +225,22 @@ var sourceRules = []rule{{
 }}
 
 var serviceRules = []rule{{
+	at: "spec.service", field: "clusterIP", reason: forbidden,
+	cel:     `!has(self.clusterIP) || !has(self.type) || self.type == 'ClusterIP'`,
+	message: `a headless Service has type ClusterIP: remove clusterIP, or set type: ClusterIP`,
+}, {
+	at: "spec.service", field: "externalTrafficPolicy", reason: forbidden,
+	cel:     `!has(self.externalTrafficPolicy) || has(self.type) && self.type != 'ClusterIP'`,
+	message: `only for type NodePort or LoadBalancer: set type, or remove it`,
+}, {
+	at: "spec.service", field: "loadBalancerClass", reason: forbidden,
+	cel:     `!has(self.loadBalancerClass) || has(self.type) && self.type == 'LoadBalancer'`,
+	message: `only for type LoadBalancer: set type, or remove it`,
+}, {
+	at: "spec.service", field: "ports", reason: forbidden,
+	cel:     `has(self.type) && self.type != 'ClusterIP' || self.ports.all(p, !has(p.nodePort))`,
+	message: `nodePort: only for type NodePort or LoadBalancer: set type, or remove it`,
+}, {
 	at: "spec.service.ports", reason: required,
 	cel:     `self.size() == 1 || self.all(p, p.name.size() > 0)`,
 	message: `with several ports, each one needs a name`,

@@ -1,7 +1,7 @@
-"""What Celery's beat sends, and what a worker does about it.
+"""The schedule that Celery's beat sends, and the task that a worker runs.
 
-Beat's own scheduler keeps in a local file when each entry last ran, which stays behind on a lost node: what was due meanwhile is left out.
-This one keeps it in Redis. And each run has a name that is the same whoever sends it, so a worker can tell that it has done it.
+Beat's own scheduler stores in a local file when each entry last ran. The file stays behind on a lost node, and what was due meanwhile is
+not sent. This scheduler stores it in Redis. Each run has the same name whoever sends it, so a worker knows which runs it has done.
 """
 
 import os
@@ -19,8 +19,8 @@ app.conf.update(
 )
 store = redis.Redis.from_url(os.environ["REDIS_URL"])
 
-# Notes when an entry last ran, unless a later tenure has noted something, and tells what is noted. Tokens are compared as texts of equal
-# length: Lua's numbers are doubles.
+# This script stores when an entry last ran, unless a later tenure has stored something, and returns what is stored. It compares tokens as
+# texts of equal length, because Lua's numbers are doubles.
 NOTE = store.register_script(
     """
     local seen = redis.call('GET', KEYS[1])
@@ -38,7 +38,7 @@ class Scheduler(beat.Scheduler):
             entry.last_run_at = self.note("HSETNX", entry)  # now, if it never ran
 
     def apply_entry(self, entry, producer=None):
-        """Where this fails, beat ends, and the next one sends this run under the same name."""
+        """Send a run. If this fails, beat ends, and the next beat sends the run under the same name."""
         options = {**entry.options, "task_id": f"{entry.name}@{entry.last_run_at.isoformat()}"}
         self.apply_async(self.Entry(**dict(entry, options=options)), producer=producer, advance=False)
         self.note("HSET", self.schedule[entry.name])
@@ -53,5 +53,5 @@ class Scheduler(beat.Scheduler):
 
 @app.task(name="book", bind=True, acks_late=True)
 def book(self):
-    """What a run is for. Its name is noted in the step that does it, so it is done once, however often it is sent."""
+    """Do the work of a run. The same step stores its name, so it is done once, however often it is sent."""
     store.hsetnx("ledger", self.request.id, time.time())

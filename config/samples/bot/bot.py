@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""A Telegram bot that answers each message with its own words.
+"""A Telegram bot that answers each message with the same text.
 
-It asks for updates by long polling. Telegram lets one poller do so, and says "409 Conflict: terminated by other getUpdates
-request" to the one that was first. It forgets an update when a later one is asked for; so this one asks when it has answered.
+The bot asks for updates by long polling. Telegram allows one poller. It answers "409 Conflict: terminated by other getUpdates request" to
+the earlier of two. Telegram forgets an update when a bot asks for a later one, so this bot asks only after it has answered.
 """
 
 import json
@@ -21,7 +21,7 @@ class Stopped(Exception):
 
 
 def stop(*_):
-    """SIGTERM: what was received is answered first."""
+    """Stop at SIGTERM, after the messages that were received are answered."""
     global stopping
     stopping = True
     if polling:
@@ -54,7 +54,7 @@ def main():
             if "text" in message:
                 call("sendMessage", {"chat_id": message["chat"]["id"], "text": message["text"]})
             offset = update["update_id"] + 1
-    call("getUpdates", {"offset": offset, "limit": 1, "timeout": 0})  # or the next bot gets them again
+    call("getUpdates", {"offset": offset, "limit": 1, "timeout": 0})  # otherwise the next bot gets these updates again
 
 
 if __name__ == "__main__":

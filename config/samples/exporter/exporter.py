@@ -1,6 +1,6 @@
-"""Asks an API with a quota for what a cloud costs, once in an interval, and tells a Prometheus that scrapes it.
+"""An exporter of cloud costs. It asks an API that has a quota, once in an interval, and serves the answer to Prometheus.
 
-It knows nothing of leases. Scrapes cost nothing: what was heard last is told again, with when that was.
+The exporter knows nothing of leases. A scrape costs no call: it gets the latest answer, with its time.
 """
 
 import json
@@ -14,13 +14,13 @@ import uuid
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 INTERVAL = float(os.environ.get("INTERVAL", "60"))
-# By which the API tells its callers apart.
+# The API distinguishes its callers by this name.
 CALLER = f"exporter/{uuid.uuid4()}"
 heard = {}  # replaced as a whole, by one thread
 
 
 def listen():
-    """Asks for ever. What goes wrong is told, and asked for again at its time: a quota is not to be spent on haste."""
+    """Ask the API forever. After an error, wait for the next interval, because each call costs quota."""
     global heard
     request = urllib.request.Request(os.environ["API_URL"] + "/costs", headers={"User-Agent": CALLER})
     due = time.monotonic()
@@ -37,7 +37,7 @@ def listen():
 class Scrape(BaseHTTPRequestHandler):
     def do_GET(self):
         now = heard
-        if not now:  # Ready when there is something to tell
+        if not now:  # not Ready before the first answer
             self.send_error(503, "nothing heard yet")
             return
         lines = ["# TYPE cloud_cost_euros gauge"]

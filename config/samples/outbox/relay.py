@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Carries events from the outbox of one PostgreSQL to a table of another: each once, in the order of their commits.
+"""A relay from an outbox in one PostgreSQL to a table in another. It stores each event once, in the order of the commits.
 
-How far it is stands in the target, and moves in the transaction that stores the events. That transaction begins with the fence: the
-highest token that was seen is in the same row, and a relay whose token is lower gets no row, and ends.
+The target stores the relay's position. The transaction that stores events also moves the position. It begins with the fence: the same row
+has the highest token that was seen. A relay with a lower token updates no row, and ends.
 """
 
 import os
@@ -14,11 +14,11 @@ import psycopg2
 import psycopg2.extras
 
 TOKEN = int(os.environ["FENCING_TOKEN"])
-# Where a relay vanishes without a word, the row that it has locked is free again after this.
+# If a relay disappears, PostgreSQL unlocks its row after this time.
 OPTIONS = "-c idle_in_transaction_session_timeout=10s"
 
-# Numbers of rows are drawn before they are committed, so a lower one may come later. This leaves what a transaction that is still
-# under way might come before. By o.xid, as the text that is read 999 would come after 1000.
+# A row gets its number before its transaction commits, so a lower number can appear later. This query leaves rows out while an earlier
+# transaction can still commit. It orders by o.xid, because as text 999 would come after 1000.
 READ = """
     SELECT xid::text, id, payload FROM outbox o
     WHERE (xid, id) > (%s::xid8, %s) AND xid < pg_snapshot_xmin(pg_current_snapshot())
@@ -28,7 +28,7 @@ STORE = "INSERT INTO events (id, payload, token) VALUES %s"
 
 
 def advance(target, position):
-    """In each transaction that writes, first."""
+    """Check the token and move the position. Call this first in each transaction that writes."""
     target.execute(FENCE, (TOKEN, *position, TOKEN))
     if target.rowcount == 0:
         sys.exit(f"token {TOKEN} is of a past tenure")
@@ -43,7 +43,7 @@ def main():
     with target, target.cursor() as write:
         write.execute("SELECT xid::text, id FROM relay WHERE name = 'outbox' FOR UPDATE")
         position = write.fetchone()
-        advance(write, position)  # from here on nobody before this one moves it
+        advance(write, position)  # from now on no earlier relay can move it
     while True:
         outbox.execute(READ, position)
         events = outbox.fetchall()

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""A toy of a validator: it signs one block for each height of a chain. A second block at one height, signed by the same key, is what a
-real chain takes your stake for. A height without a signature costs next to nothing.
+"""A toy validator. It signs one block for each height of a chain. A real chain takes your stake if one key signs two blocks at one height.
+A height without a signature costs almost nothing.
 
     signer.py watch   wait until the chain has grown by some heights, and fail if anybody signs them with this key
-    signer.py         sign from the next height on
+    signer.py         sign, beginning with the next height
 
-No disk is shared here that tells what was signed. So nothing is signed at a height that another could have signed: what a signer finds
-when it begins, it leaves alone.
+The signers share no disk that says what was signed. So a signer never signs a height that another one could have signed: it skips the height
+that it finds when it starts.
 """
 
 import hashlib
@@ -35,7 +35,7 @@ def head():
 
 
 def watch():
-    """Looks for a double of this one, which no lease knows of: a copy with the key outside this cluster, for one."""
+    """Look for a second signer that no lease knows of, for example a copy with the key outside this cluster."""
     first = head()
     now = first
     while now <= first + WATCHED:
@@ -51,7 +51,7 @@ def sign():
     while True:
         height = head()
         if height > last:
-            last = height  # before it is signed: what fails is not tried again
+            last = height  # before the signature: a height that fails is not tried again
             block = f"{height}:{uuid.uuid4()}"
             signature = hmac.new(KEY, block.encode(), hashlib.sha256).hexdigest()
             ask("/signatures", {"height": height, "block": block, "signature": signature})

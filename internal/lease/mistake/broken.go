@@ -26,6 +26,8 @@ const (
 	RestoreTooSoon
 	// OperatorBelievesDate: the operator settles ticks by the time of one server's answer, whatever its own clock shows.
 	OperatorBelievesDate
+	// OneAnswerBelieved: the agents ask no further server about what contradicts the state that they know.
+	OneAnswerBelieved
 	// OperatorSettlesNothing: the operator changes cron without settling ticks, as it changes a policy.
 	OperatorSettlesNothing
 )

@@ -137,6 +137,11 @@ var Around = map[string]Mistake{
 	"sink compares tokens as text":                                  {Why: "9999 is not above 10000"},
 }
 
+// InClient are mistakes in how an agent reads. They show only where there are several API servers, as in the simulator.
+var InClient = map[string]Mistake{
+	"one API server's old answer believed": {Why: "it can lag, and the tenure that it does not show may last"},
+}
+
 // Steps that are judged by how many tenures they lose.
 var (
 	Patient         = after(patient)

@@ -388,7 +388,7 @@ func (c *coder) action(a *agent, x lease.Action) {
 	case lease.SendRead:
 		c.byte(2)
 		c.small(int(x.ID - a.state.LastRead))
-		c.due(x.Deadline)
+		c.due(x.Deadline) // a read here shows one state, so Floor is not used
 	case lease.RestartWatch:
 		c.byte(3)
 	case lease.StartChild:

@@ -156,6 +156,8 @@ type agent struct {
 	sent     requests
 	// late is the reported lateness of its processes.
 	late time.Duration
+	// misled means that several servers have contradicted what the agent knew of the Lease.
+	misled bool
 }
 
 // deliver hands an event to the agent.
@@ -287,13 +289,8 @@ func (a *agent) do(action lease.Action) {
 				a.deliver(lease.WriteDone{Nonce: nonce, Outcome: got.outcome, Record: got.record})
 			})
 	case lease.SendRead:
-		id := action.ID
 		a.asked = action
-		a.machine.link.call(
-			func() reply { return w.api.get(a.machine.link.lag).ours() },
-			func(got reply) {
-				a.deliver(lease.ReadDone{ID: id, Found: got.record, Absent: got.absent, Date: got.date})
-			})
+		a.read(action, reply{absent: true}, witnesses)
 	case lease.RestartWatch:
 		a.conn.breaks()
 	case lease.SeekDeath:
@@ -313,6 +310,44 @@ func (a *agent) do(action lease.Action) {
 		a.dies()
 		a.slot.restart(a)
 	}
+}
+
+// witnesses is the number of further servers that an agent asks before it believes what contradicts the known state.
+const witnesses = 2
+
+// read asks for the Lease, and asks further servers as long as the answers contradict what the agent knows. newest is the newest
+// answer so far, further the number of servers still to ask.
+func (a *agent) read(ask lease.SendRead, newest reply, further int) {
+	w, l := a.w, a.machine.link
+	l.call(
+		func() reply { return w.api.get(l).ours() },
+		func(got reply) {
+			if got.contradicts(ask.Floor) && newest.older(got) {
+				newest = got
+			}
+			switch {
+			case !got.contradicts(ask.Floor):
+				newest = got
+			case w.o.Broken == mistake.OneAnswerBelieved:
+			case further > 0:
+				l.idle = nil
+				a.read(ask, newest, further-1)
+				return
+			default:
+				a.misled = true
+			}
+			a.deliver(lease.ReadDone{ID: ask.ID, Found: newest.record, Absent: newest.absent, Date: newest.date})
+		})
+}
+
+// contradicts reports whether an answer is true only if the Lease was deleted since that revision, or data was restored.
+func (r reply) contradicts(floor int64) bool {
+	return floor > 0 && !r.failed && (r.absent || r.record.Revision < floor)
+}
+
+// older reports whether an answer shows an older state than another.
+func (r reply) older(than reply) bool {
+	return r.absent || than.record != nil && r.record.Revision < than.record.Revision
 }
 
 // dead reports whether the lock of an agent is free: neither the agent nor its leash lives. If an agent is not PID 1, processes

@@ -69,6 +69,19 @@ type checker struct {
 	ended       int
 	judgesNoEnd bool
 	runs        runsSeen
+	// over are the tenures that the store's Lease has ceased to show.
+	over map[tenure]bool
+}
+
+// tenure names a tenure.
+type tenure struct {
+	holder string
+	token  int64
+}
+
+// ends is called with each state of the Lease that the store replaces by one of another tenure, or by none.
+func (c *checker) ends(was lease.Record) {
+	c.over[tenure{was.Holder, was.Token}] = true
 }
 
 // claim is a tenure as the store knows it: from its acquire to its release, or until its time is over.
@@ -273,6 +286,9 @@ func (c *checker) asks(a *agent, action lease.Action) {
 		c.leashed(a, action.Deadline)
 	case lease.KillTree:
 		a.tree.ordered = true
+		if a.state.Stop.Lost && !a.misled && c.claimOf(a.tree) != nil && !c.over[tenure{a.id, a.tree.token}] {
+			c.violated(LostForNought, "%s kills token %d for a loss, and the Lease has been its own all the time", a.id, a.tree.token)
+		}
 	case lease.SendWrite:
 		a.sent.writes++
 		if action.Attempt.Record.Holder == "" && a.tree != nil && a.tree.alive {

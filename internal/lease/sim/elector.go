@@ -71,7 +71,7 @@ func (e *elector) try() {
 		e.update(id)
 		return
 	}
-	e.link.call(func() reply { return e.w.api.get(0) }, func(r reply) {
+	e.link.call(func() reply { return e.w.api.get(e.link) }, func(r reply) {
 		if e.attempt != id || r.record == nil {
 			return
 		}
@@ -162,7 +162,7 @@ func (e *elector) stop() {
 		}
 	})
 	wasMine := e.observed.Holder == e.id
-	e.link.call(func() reply { return e.w.api.get(0) }, func(r reply) {
+	e.link.call(func() reply { return e.w.api.get(e.link) }, func(r reply) {
 		if r.record == nil || !wasMine {
 			return
 		}

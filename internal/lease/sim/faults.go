@@ -95,6 +95,7 @@ var kinds = []kind{
 	{"history edited", 0, (*world).editHistory},
 	{"one API server dead", 2, (*world).killServer},
 	{"outage", 0, (*world).outage},
+	{"one API server lags", 0, (*world).lagServer},
 	{"wall clock wrong", 0, (*world).wrongWall},
 	{"Date wrong", 0, (*world).wrongDate},
 	{"no Date", 0, (*world).noDate},
@@ -135,6 +136,9 @@ func (p params) weights() map[string]int {
 	}
 	if p.profile == Starved {
 		weights["throttled"], weights["exec hangs"], weights["starts fail"], weights["cut off"] = 25, 15, 5, 20
+	}
+	if p.profile == KeepRunning {
+		weights["one API server lags"], weights["API server"] = 15, 15
 	}
 	if p.profile == Edited {
 		weights["edited by hand"], weights["label taken away"], weights["cut off"] = 25, 5, 10
@@ -287,7 +291,7 @@ func (w *world) heal() {
 	for _, o := range w.operators {
 		o.down = 0
 	}
-	w.api.restoring, w.api.noWatches, w.api.slow, w.api.dead = 0, 0, 0, [servers]bool{}
+	w.api.restoring, w.api.noWatches, w.api.slow, w.api.dead, w.api.lags = 0, 0, 0, [servers]bool{}, [servers]bool{}
 	w.api.set(up)
 	w.mendEdits()
 	for _, a := range w.agents {
@@ -470,6 +474,13 @@ func (w *world) killServer(f Fault) func() {
 			c.recovers()
 		}
 	}
+}
+
+// lagServer makes one of the API servers show old states to who reads.
+func (w *world) lagServer(f Fault) func() {
+	n := int(f.X * servers)
+	w.api.lags[n] = true
+	return func() { w.api.lags[n] = false }
 }
 
 // outage makes the API server unreachable for the holder, or for every client, in any possible way.

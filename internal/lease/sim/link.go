@@ -19,6 +19,8 @@ type link struct {
 	late  time.Duration
 	// lag is the probability that a read is answered from a stale cache.
 	lag float64
+	// server is the one that the request which is carried out now has reached.
+	server int
 	// refused means that the credentials are not accepted.
 	refused bool
 	// idle holds the servers of idle connections. A connection without an answer is closed with its request.
@@ -56,6 +58,11 @@ func (l *link) delay() time.Duration {
 func (l *link) call(apply func() reply, answer func(reply)) {
 	w := l.w
 	server := l.connect()
+	applied := apply
+	apply = func() reply {
+		l.server = server
+		return applied()
+	}
 	told := answer
 	answer = func(r reply) {
 		if r != unanswered && !r.watch { // a watch keeps its own connection

@@ -91,6 +91,11 @@ var surroundings = of(mistake.Around, map[string]mutant{
 	"sink compares tokens as text":                                  {profile: Mixed, finds: StaleAccepted, options: Options{NewSink: func() Sink { return &textual{} }}},
 })
 
+// inClient are mistakes in how an agent reads.
+var inClient = of(mistake.InClient, map[string]mutant{
+	"one API server's old answer believed": {profile: KeepRunning, finds: LostForNought, options: Options{Broken: mistake.OneAnswerBelieved}},
+})
+
 // of are mistakes with how they are found.
 func of(mistakes map[string]mistake.Mistake, found map[string]mutant) map[string]mutant {
 	for name, m := range mistakes {
@@ -112,6 +117,7 @@ func TestMutantsAreCaught(t *testing.T) {
 	all := maps.Clone(mutants)
 	maps.Copy(all, surroundings)
 	maps.Copy(all, inRuns)
+	maps.Copy(all, inClient)
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -44,6 +44,8 @@ type server struct {
 	uids  int64
 	// dead marks the servers behind the Service that are silent.
 	dead [servers]bool
+	// lags marks the servers whose reads show old states.
+	lags [servers]bool
 	// dates is how wrong the servers' clocks are, datesSet since when. dateless means that no answer has a Date.
 	dates    [servers]time.Duration
 	datesSet time.Duration
@@ -134,6 +136,7 @@ func (s *server) remove() {
 	if s.absent {
 		return
 	}
+	s.w.check.ends(s.lease)
 	s.advance()
 	s.absent = true
 	s.lease.Revision = s.revision
@@ -141,6 +144,9 @@ func (s *server) remove() {
 }
 
 func (s *server) store(r lease.Record) {
+	if s.lease.Holder != r.Holder || s.lease.Token != r.Token {
+		s.w.check.ends(s.lease)
+	}
 	s.advance()
 	r.Revision = s.revision
 	s.lease = r
@@ -187,10 +193,10 @@ func (s *server) tell(e lease.Event) {
 	}
 }
 
-// get is a read. lag is the probability that a cache answers it.
-func (s *server) get(lag float64) reply {
+// get is a read. A cache can answer it, or a server that lags.
+func (s *server) get(l *link) reply {
 	state := s.state()
-	if s.turn > 0 && s.w.chance(lag) {
+	if s.turn > 0 && (s.lags[l.server] || s.w.chance(l.lag)) {
 		state = s.older[s.w.rng.IntN(min(s.turn, len(s.older)))]
 	}
 	if state.absent {
@@ -217,6 +223,7 @@ func (s *server) save() { s.saved, s.savedRuns = s.state(), s.w.check.runs.clone
 
 func (s *server) restore() {
 	since := s.revision - s.saved.revision
+	s.w.check.ends(s.lease)
 	for _, c := range s.w.check.claims {
 		c.forgotten = c.forgotten || c.revision > s.saved.revision
 	}

@@ -126,7 +126,7 @@ func newWorld(p params, o Options, trace func(line)) *world {
 	if p.runs != nil {
 		w.wanted = p.runs.schedule
 	}
-	w.check = checker{w: w, outcomes: o.Outcomes, runs: newRunsSeen()}
+	w.check = checker{w: w, outcomes: o.Outcomes, runs: newRunsSeen(), over: map[tenure]bool{}}
 	return w
 }
 

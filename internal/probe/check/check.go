@@ -30,6 +30,10 @@ const (
 // maxBody is the maximum number of bytes that are read of a response.
 const maxBody = 10 << 10
 
+// maxBuffered is the maximum number of bytes of a response that a server can send over HTTP/2 before anything is read of them. Go's default
+// is 4 MiB for each response, and the agent has a small share of the container's memory.
+const maxBuffered = 16 << 10
+
 // Checker makes checks. It keeps no connections. The zero value uses the loopback address if a check names no host.
 type Checker struct {
 	// PodIP is the address that is used if a check names no host.
@@ -79,6 +83,11 @@ func transport(protocols ...func(*http.Protocols, bool)) *http.Transport {
 		DisableKeepAlives:      true,
 		DisableCompression:     true,
 		MaxResponseHeaderBytes: 64 << 10,
+		HTTP2: &http.HTTP2Config{
+			MaxReceiveBufferPerStream:     maxBuffered,
+			MaxReceiveBufferPerConnection: 64 << 10, // the minimum
+			MaxReadFrameSize:              16 << 10, // the minimum
+		},
 	}
 }
 

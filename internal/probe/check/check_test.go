@@ -3,8 +3,10 @@ package check
 import (
 	"context"
 	"crypto/tls"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -368,4 +370,88 @@ func FuzzHealthState(f *testing.F) {
 	f.Add([]byte("\x00\x00\x00\x00\x12\x11abcdefgh\x25abcd\x18\x05\x08\x01"))
 	f.Add([]byte("\x00\x00\x00\x00\x02\x12\x7f"))
 	f.Fuzz(func(_ *testing.T, frame []byte) { _, _ = healthState(frame) })
+}
+
+// flood is a server of HTTP/2 that answers a request with as much as the client allows before it has read any of it. It reports how much
+// that is, and the largest frame that the client allows.
+func flood(t *testing.T, headers string) (port int, sent, largest chan int) {
+	t.Helper()
+	l := listen(t, "127.0.0.1:0")
+	sent, largest = make(chan int, 1), make(chan int, 1)
+	go func() {
+		defer close(sent)
+		defer close(largest)
+		conn, err := l.Accept()
+		if err != nil {
+			return
+		}
+		defer conn.Close()
+		_, _ = io.CopyN(io.Discard, conn, int64(len("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")))
+		const ofData, ofHeaders, ofSettings, ofWindow = 0, 1, 4, 8
+		write := func(kind, flags byte, stream uint32, payload []byte) {
+			frame := binary.BigEndian.AppendUint32(nil, uint32(len(payload))<<8|uint32(kind))
+			frame = binary.BigEndian.AppendUint32(append(frame, flags), stream)
+			_, _ = conn.Write(append(frame, payload...))
+		}
+		ofStream, ofConnection, frame := 65535, 65535, 16<<10
+		var head [9]byte
+		for kind := byte(ofSettings); kind != ofHeaders; {
+			if _, err := io.ReadFull(conn, head[:]); err != nil {
+				return
+			}
+			payload := make([]byte, binary.BigEndian.Uint32(head[:4])>>8)
+			if _, err := io.ReadFull(conn, payload); err != nil {
+				return
+			}
+			kind = head[3]
+			switch {
+			case kind == ofWindow && binary.BigEndian.Uint32(head[5:]) == 0:
+				ofConnection += int(binary.BigEndian.Uint32(payload))
+			case kind == ofSettings:
+				for ; len(payload) >= 6; payload = payload[6:] {
+					switch value := int(binary.BigEndian.Uint32(payload[2:])); binary.BigEndian.Uint16(payload) {
+					case 4:
+						ofStream = value
+					case 5:
+						frame = value
+					}
+				}
+			}
+		}
+		write(ofSettings, 0, 0, nil)
+		write(ofSettings, 1, 0, nil) // acknowledged
+		write(ofHeaders, 4, 1, []byte(headers))
+		all := min(ofStream, ofConnection)
+		for left := all; left > 0; left -= min(left, frame) {
+			write(ofData, 0, 1, make([]byte, min(left, frame)))
+		}
+		sent <- all
+		largest <- frame
+		_, _ = io.Copy(io.Discard, conn)
+	}()
+	return portOf(t, l.Addr().String()), sent, largest
+}
+
+// A server that sends without end fills a few pages of the agent's memory, and no megabytes.
+func TestFlood(t *testing.T) {
+	const ok = "\x88" // :status 200
+	for name, row := range map[string]struct {
+		of   func(port int) contract.Check
+		want probe.Outcome
+	}{
+		"HTTP/2": {func(port int) contract.Check {
+			return contract.Check{HTTPGet: &contract.HTTPGet{Port: port, HTTP2: true}}
+		}, probe.Success},
+		"gRPC": {func(port int) contract.Check { return contract.Check{GRPC: &contract.GRPC{Port: port}} }, probe.Failure},
+	} {
+		t.Run(name, func(t *testing.T) {
+			port, sent, largest := flood(t, ok)
+			if got := run(t, Checker{}, row.of(port)); got.Outcome != row.want {
+				t.Errorf("got %v, want %v", got, row.want)
+			}
+			if n, frame := <-sent, <-largest; n > maxBuffered || n < maxBody || frame > maxBuffered {
+				t.Errorf("the server may send %d bytes at once, in frames of %d; want %d to %d", n, frame, maxBody, maxBuffered)
+			}
+		})
+	}
 }

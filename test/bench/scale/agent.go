@@ -187,13 +187,13 @@ func (l *link) whole(ctx context.Context) {
 }
 
 // Get implements agent.API.
-func (l *link) Get(ctx context.Context) (kubelease.Answer, error) {
+func (l *link) Get(ctx context.Context, floor int64) (kubelease.Answer, error) {
 	if l.broken() != nil {
 		<-ctx.Done()
 		return kubelease.Answer{}, errCut
 	}
 	l.count.add("GET leases")
-	return l.API.Get(ctx)
+	return l.API.Get(ctx, floor)
 }
 
 // Update implements agent.API.

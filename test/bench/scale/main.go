@@ -46,6 +46,7 @@ func run(ctx context.Context, o options) error {
 	if err != nil {
 		return err
 	}
+	var broken []error
 	if !o.show {
 		if err := room(o.jobs); err != nil {
 			return err
@@ -60,11 +61,11 @@ func run(ctx context.Context, o options) error {
 			return err
 		}
 		for _, fault := range r.Faults {
-			fmt.Fprintln(os.Stderr, "fault:", fault)
+			broken = append(broken, fmt.Errorf("SAFETY: %s", fault))
 		}
 	}
 	fmt.Print(markdown(all))
-	return onlab.WriteFile(o.svg, []byte(chart(all)))
+	return errors.Join(append(broken, onlab.WriteFile(o.svg, []byte(chart(all))))...)
 }
 
 func read(path string) (all []Result, err error) {

@@ -45,8 +45,8 @@ type Change struct {
 	Kept   time.Duration `json:"kept"`
 	// Process is the time between the last write of the old process to the sink and the first of the new one.
 	Process time.Duration `json:"process"`
-	// Proxy is the time to the first answer from when the new process had written and its pod was the only endpoint: how long
-	// the client's node took to learn about it.
+	// Proxy is how long the client's node took to learn about a change. It counts from when the new process had written and its pod was
+	// the only endpoint, to the first answer.
 	Proxy time.Duration `json:"proxy"`
 	// Endpoint is the time from the Lease's new token to the new pod being the only endpoint, and Empty the time without any.
 	Endpoint time.Duration `json:"endpoint"`
@@ -136,8 +136,8 @@ type Outage struct {
 	// Process is the time between the last write of the old process to the sink and the first of the new one.
 	Process time.Duration `json:"process"`
 	Moved   bool          `json:"moved"` // to another pod
-	// Watched is for how long requests were sent since the new process had begun and before an operator was started, and what
-	// came of those: answers of the new process, of any other, and none.
+	// Watched is for how long requests were sent after the new process had begun and before an operator was started. The counts say what
+	// came of them: answers of the new process, of any other, and none.
 	Watched time.Duration       `json:"watched"`
 	Right   int                 `json:"right"`
 	Wrong   int                 `json:"wrong"`

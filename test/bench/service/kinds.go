@@ -67,8 +67,8 @@ func crashNode(ctx context.Context, t *trial, active *corev1.Pod) error {
 	return t.cluster.Lab.Fault(ctx, "crash", active.Spec.NodeName)
 }
 
-// healNode waits for what ran there to run again, or to be replaced: nobody says of a node that was away for a moment that its pods
-// are not ready, and no standby is there before they are.
+// healNode waits until what ran there runs again or is replaced. Kubernetes does not report pods as not ready if their node was away for
+// a moment, and there is no standby before they are ready.
 func healNode(ctx context.Context, t *trial, active *corev1.Pod) error {
 	if err := t.cluster.Lab.Fault(ctx, "heal", active.Spec.NodeName); err != nil {
 		return err

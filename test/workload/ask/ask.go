@@ -1,5 +1,5 @@
-// Package ask is a client of a singleton's Service: every 10 ms it asks who answers, on a new connection each time, and beside
-// that on one connection that it keeps.
+// Package ask is a client of a singleton's Service. Every 10 ms it asks who answers, on a new connection each time, and also on one
+// connection that it keeps.
 package ask
 
 import (

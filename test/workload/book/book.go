@@ -1,5 +1,5 @@
-// Package book is the work of a scheduled job under test: it books at a ledger that it has begun, that it is at work, and that it has
-// ended, and then exits with 0.
+// Package book is the work of a scheduled job under test. It books at a ledger that it has begun, that it is at work, and that it has
+// ended. Then it exits with 0.
 package book
 
 import (

@@ -14,9 +14,9 @@ import (
 
 func main() {
 	o := model.Options{}
-	flag.StringVar(&o.Profile, "profile", "", "explore this world alone")
-	flag.IntVar(&o.More, "more", 0, "so many more faults in a run than each world has by itself")
-	flag.IntVar(&o.States, "states", model.DefaultStates, "give a search up that has more states")
+	flag.StringVar(&o.Profile, "profile", "", "explore only this world")
+	flag.IntVar(&o.More, "more", 0, "number of faults in a run in addition to those that each world has")
+	flag.IntVar(&o.States, "states", model.DefaultStates, "give up a search that has more states")
 	flag.Parse()
 	debug.SetGCPercent(200)
 	var all model.Result

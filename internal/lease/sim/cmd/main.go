@@ -16,8 +16,8 @@ import (
 
 func main() {
 	hours := flag.Float64("hours", 1000, "simulated hours to run")
-	seed := flag.Uint64("seed", 0, "run this episode alone and explain it if a promise is broken; 0: begin with a random one")
-	name := flag.String("profile", sim.AnyProfile.String(), "what the world is like; any leaves it to the seed")
+	seed := flag.Uint64("seed", 0, "run only this episode, and explain it if a promise is broken; 0: begin with a random one")
+	name := flag.String("profile", sim.AnyProfile.String(), "profile of the simulated world; with any, the seed chooses it")
 	table := flag.Bool("table", false, "print which outages and which losses tenures survive, by their settings")
 	flag.Parse()
 	if *table {
@@ -93,9 +93,9 @@ func many(hours float64, o sim.Options) int {
 	took := time.Since(began)
 	fmt.Printf("seeds %d to %d: %.0f simulated hours in %v, %.0f hours a minute of one core, %d steps\n",
 		first, first+uint64(episodes)-1, simulated.Hours(), took.Round(time.Millisecond), simulated.Hours()/processorTime().Minutes(), sum.Steps)
-	fmt.Printf("tenures: %d, takeovers: %d, overlaps of holders that were cut off and keep running: %d\n", sum.Tenures, sum.Takeovers, sum.Overlaps)
-	fmt.Printf("the world's doing: %d takeovers from a process that was frozen, %d from one that outlived its kill by more than is paid for, %d by a client-go elector before its time\n", sum.Frozen, sum.Late, sum.Stolen)
-	fmt.Printf("somebody else's: %d takeovers from a process whose Lease was made to look released, %d tokens below one of which every trace was erased\n", sum.Forged, sum.Erased)
+	fmt.Printf("tenures: %d, takeovers: %d, overlaps with holders that are cut off and keep running: %d\n", sum.Tenures, sum.Takeovers, sum.Overlaps)
+	fmt.Printf("caused by the world: %d takeovers from a frozen process, %d from one that outlived its kill by more than the margin, %d by a client-go elector before its time\n", sum.Frozen, sum.Late, sum.Stolen)
+	fmt.Printf("caused by other writers: %d takeovers from a process whose Lease was changed to look released, %d tokens below one of which every trace was erased\n", sum.Forged, sum.Erased)
 	fmt.Printf("writes to the sink: %d, %d of them stale on arrival; %d refused\n", sum.Writes, sum.Stale, sum.Refused)
 	fmt.Println("no promise broken")
 	return 0

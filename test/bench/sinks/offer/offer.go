@@ -1,5 +1,5 @@
-// Package offer is the work of the programs that bench-sinks-lab runs as singletons: they write to a sink in a loop, each write
-// with its token and a number, and tell a witness what became of it.
+// Package offer is the work of the programs that bench-sinks-lab runs as singletons. They write to a sink in a loop, each write with its
+// token and a number, and report the outcome to a witness.
 package offer
 
 import (

@@ -1,4 +1,4 @@
-"""A service of the usual kind: it answers on a port while a thread works, and ends when it is asked to."""
+"""An ordinary service. It answers on a port while a thread works, and ends at SIGTERM."""
 import http.server, itertools, json, os, signal, sys, threading, time, urllib.request
 
 stopping = threading.Event()
@@ -21,7 +21,7 @@ def write(writer, seq):
     try:
         urllib.request.urlopen(urllib.request.Request(os.environ["SINK"] + "/write", body, headers), timeout=1).close()
     except OSError:
-        pass  # refused or lost: it goes on
+        pass  # refused or lost: the loop continues
 
 
 server = http.server.ThreadingHTTPServer(("", 8080), Handler)

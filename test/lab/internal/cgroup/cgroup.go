@@ -1,7 +1,7 @@
 //go:build linux
 
-// Package cgroup owns one subtree of the machine's control groups, in version 1 and in version 2: it makes groups, puts
-// processes in them, freezes and thaws them, kills all that is in them and removes them.
+// Package cgroup owns one subtree of the machine's control groups, in version 1 and in version 2. It makes groups, puts processes in
+// them, freezes and thaws them, kills all that is in them and removes them.
 package cgroup
 
 import (
@@ -301,8 +301,8 @@ func (t *Tree) Remove(ctx context.Context) error {
 	}
 }
 
-// kill ends the process if it is in the tree still: the handle is taken first and the membership read after, so that no
-// stranger who got the pid meanwhile is hit.
+// kill ends the process if it is still in the tree. It takes the handle first and reads the membership after, so that it does not hit a
+// stranger who got the pid meanwhile.
 func (t *Tree) kill(pid int) {
 	handle, err := os.FindProcess(pid) // a pidfd on Linux
 	if err != nil {

@@ -1,7 +1,7 @@
 //go:build linux
 
-// Package cluster brings a Kubernetes cluster of one Linux machine up and takes it down: the control plane on a lab
-// machine with the host's network, and each node on a lab machine of its own.
+// Package cluster brings a Kubernetes cluster of one Linux machine up and takes it down. The control plane is on a lab machine with the
+// host's network, and each node on a lab machine of its own.
 package cluster
 
 import (

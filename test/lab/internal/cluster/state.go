@@ -85,9 +85,8 @@ func (l *Lab) saveState(s *state) error {
 	return os.Rename(partial, l.statePath())
 }
 
-// lock keeps two programs from changing the lab at once; the second waits. The lock's file is beside the lab's directory,
-// because 'down' removes that; it is removed with the lab, so anyone who gets a lock makes sure that its file is still the one
-// in place.
+// lock keeps two programs from changing the lab at once; the second waits. The lock's file is beside the lab's directory, because 'down'
+// removes that. The file is removed with the lab, so whoever gets a lock checks that its file is still the one in place.
 func (l *Lab) lock(ctx context.Context) (unlock func(), err error) {
 	file, err := l.lockFile(ctx, l.dir+".lock", "another program is changing the lab in "+l.dir)
 	if err != nil {

@@ -16,8 +16,8 @@ import (
 	"github.com/singletonjob/operator/test/lab/internal/proc"
 )
 
-// Up brings the lab up as configured. What runs is left as it is and what is missing is started, so it may be called
-// again at any time: after a crash of this program, of a service or of a node.
+// Up brings the lab up as configured. It leaves what runs as it is and starts what is missing. So it can be called again at any time:
+// after a crash of this program, of a service or of a node.
 func (l *Lab) Up(ctx context.Context, c Config) error {
 	if err := c.validate(); err != nil {
 		return err

@@ -9,10 +9,9 @@ import (
 	"github.com/singletonjob/operator/test/lab/internal/cluster"
 )
 
-// SetClock makes CLOCK_MONOTONIC and CLOCK_BOOTTIME of containers that start on the node from now on differ from the
-// host's, if their pods are of the runtime class cluster.ShiftedRuntime. It is a time namespace, and the kernel allows no
-// more: the clocks of a running process can't be stepped, none can be made to run faster or slower, and CLOCK_REALTIME is
-// the host's for everyone.
+// SetClock makes CLOCK_MONOTONIC and CLOCK_BOOTTIME of containers that start on the node from now on differ from the host's, if their
+// pods are of the runtime class cluster.ShiftedRuntime. It is a time namespace, and the kernel allows no more. The clocks of a running
+// process can't be stepped, and no clock can be made to run faster or slower. CLOCK_REALTIME is the host's for everyone.
 func (j Injector) SetClock(ctx context.Context, node string, ahead time.Duration) error {
 	m, err := j.node(node)
 	if err != nil {
