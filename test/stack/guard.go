@@ -16,12 +16,12 @@ import (
 // ApplyGuard applies what the chart in the checkout root has for the guard, as the Helm that tools/helm.mod pins renders it. Each API
 // server enforces it some moments later. The first call on a machine builds Helm.
 func ApplyGuard(ctx context.Context, plane *controlplane.ControlPlane, root string) error {
-	built, err := gotool.Command(ctx, root, "tool", "-modfile=tools/helm.mod", "-n", "helm").Output()
+	path, err := HelmPath(ctx, root)
 	if err != nil {
-		return fmt.Errorf("building Helm: %w", err)
+		return err
 	}
 	helm := gotool.Command(ctx, root)
-	helm.Path = strings.TrimSpace(string(built))
+	helm.Path = path
 	helm.Args = []string{
 		"helm", "template", "release", "charts/singletonjob", "--namespace=" + OperatorNamespace,
 		"--set=serviceAccount.name=" + operatorAccount, "--show-only=templates/guard.yaml",
@@ -40,4 +40,13 @@ func ApplyGuard(ctx context.Context, plane *controlplane.ControlPlane, root stri
 		return err
 	}
 	return plane.Apply(ctx, file)
+}
+
+// HelmPath is the Helm that tools/helm.mod pins; the first call on a machine builds it.
+func HelmPath(ctx context.Context, root string) (string, error) {
+	built, err := gotool.Command(ctx, root, "tool", "-modfile=tools/helm.mod", "-n", "helm").Output()
+	if err != nil {
+		return "", fmt.Errorf("build Helm: %w", err)
+	}
+	return strings.TrimSpace(string(built)), nil
 }
