@@ -656,10 +656,6 @@ func TestGuard(t *testing.T) {
 	t.Run("honest agents", func(t *testing.T) { w.in(t).honest(t) })
 	t.Run("honest runs", func(t *testing.T) { w.in(t).honestRuns(t) })
 	t.Run("fence", func(t *testing.T) { w.in(t).fences(t) })
-	t.Run("large", func(t *testing.T) {
-		tier.Deep(t, "measures CPU time")
-		w.in(t).large(t)
-	})
 	t.Run("off and on again", func(t *testing.T) { w.in(t).offAndOn() })
 	t.Run("killed", func(t *testing.T) {
 		tier.Deep(t, "starts API servers anew, for half a minute")

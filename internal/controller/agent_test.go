@@ -244,13 +244,7 @@ func (w *world) kubelet(pod *corev1.Pod, a *agent) {
 	case pod.DeletionTimestamp != nil:
 		w.removePod(pod)
 	case isOver(pod):
-	case a.succeeded(pod):
-		pod.Status.Phase = corev1.PodSucceeded
-		pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionFalse}}
-		w.must(w.api.Status().Update(w.t.Context(), pod))
-	case w.rejected[pod.Spec.Containers[0].Image]:
-		pod.Status.Phase, pod.Status.Reason = corev1.PodFailed, "SysctlForbidden"
-		pod.Status.Message = `forbidden sysctl: "kernel.msgmax" not allowlisted`
+	case w.isFinal(pod, a):
 		w.must(w.api.Status().Update(w.t.Context(), pod))
 	case w.broken[pod.Spec.Containers[0].Image]:
 		w.setState(pod, corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff"}}, 0)
@@ -261,6 +255,21 @@ func (w *world) kubelet(pod *corev1.Pod, a *agent) {
 	case w.prepares[a.image] > 0 && a.alive:
 		w.setReady(pod, a)
 	}
+}
+
+// isFinal sets the status of a Pod that has succeeded, or that the kubelet rejects.
+func (w *world) isFinal(pod *corev1.Pod, a *agent) bool {
+	switch {
+	case a.succeeded(pod):
+		pod.Status.Phase = corev1.PodSucceeded
+		pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionFalse}}
+	case w.rejected[pod.Spec.Containers[0].Image]:
+		pod.Status.Phase, pod.Status.Reason = corev1.PodFailed, "SysctlForbidden"
+		pod.Status.Message = `forbidden sysctl: "kernel.msgmax" not allowlisted`
+	default:
+		return false
+	}
+	return true
 }
 
 // setReady reports whether the Pod of a process that prepares is ready: a kubelet withdraws the standby's readiness only after a while.

@@ -177,7 +177,7 @@ func TestARunIsSuspended(t *testing.T) {
 	}
 	w.edit(func(job *v1alpha1.SingletonJob) { job.Spec.Suspend = true })
 	w.until("suspended again", func() bool { return len(w.pods()) == 0 && w.says(v1alpha1.ConditionReady, v1alpha1.ReasonSuspended)() })
-	if s := w.status(); s.Runs[0].State != string(lease.RunFailed) || s.RunSummary.Failed != 1 {
+	if s := w.status(); s.Runs[0].State != string(lease.RunFailed) || s.Failed != 1 {
 		t.Errorf("status %+v", s)
 	}
 	w.edit(func(job *v1alpha1.SingletonJob) { job.Spec.Suspend = false })
@@ -185,7 +185,7 @@ func TestARunIsSuspended(t *testing.T) {
 	if got := strings.ReplaceAll(w.attempts(), " ", ""); got != "1,2" {
 		t.Errorf("what ran: %q", w.attempts())
 	}
-	if s := w.status(); s.Completions != "1/1" || s.Succeeded != 1 || s.RunSummary.Failed != 1 || s.CompletionTime == nil {
+	if s := w.status(); s.Completions != "1/1" || s.Succeeded != 1 || s.Failed != 1 || s.CompletionTime == nil {
 		t.Errorf("status %+v", s.RunSummary)
 	}
 }

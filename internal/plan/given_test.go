@@ -128,11 +128,12 @@ func (g *given) held(pod int, token int64, since time.Time) {
 
 // saw sets what this process has seen of the newest tenure.
 func (g *given) saw(trial Trial) {
-	before := slices.DeleteFunc(slices.Clone(g.Trials), func(t Trial) bool { return t.Token >= trial.Token })
-	for i := range before {
-		before[i].Longest, before[i].Ready = before[i].ran(), false
+	trials := slices.DeleteFunc(slices.Clone(g.Trials), func(t Trial) bool { return t.Token >= trial.Token })
+	for i := range trials {
+		trials[i].Longest, trials[i].Ready = trials[i].ran(), false
 	}
-	g.Trials = append(before, trial)
+	trials = append(trials, trial)
+	g.Trials = trials
 }
 
 // sees changes what this process sees of the newest tenure.

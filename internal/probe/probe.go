@@ -86,21 +86,22 @@ func Begin(p contract.Probes, now time.Time) State {
 		}
 	}
 	if s.started {
-		s.spread()
+		s = s.spread()
 	}
 	return s
 }
 
 // spread delays liveness, by less than its period, so that its checks never begin at the same time as those of readiness. They come as far
 // apart as their periods allow: a check that starts a command needs CPU time of the container's own limit.
-func (s *State) spread() {
+func (s State) spread() State {
 	liveness, readiness := s.probes[Liveness], s.probes[Readiness]
 	if liveness == nil || readiness == nil {
-		return
+		return s
 	}
 	beat := greatestDivisor(time.Duration(liveness.Period), time.Duration(readiness.Period))
 	apart := s.runs[Liveness].due.Sub(s.runs[Readiness].due) % beat // can be negative
 	s.runs[Liveness].due = s.runs[Liveness].due.Add((beat/2 - apart + beat) % beat)
+	return s
 }
 
 // greatestDivisor returns the greatest common divisor.
@@ -198,7 +199,7 @@ func (s State) succeeded(k Kind, now time.Time) State {
 				r.due = now
 			}
 		}
-		s.spread()
+		s = s.spread()
 	case Readiness:
 		s.ready = true
 	default: // a live process needs no action

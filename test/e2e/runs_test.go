@@ -36,7 +36,7 @@ func TestRun(t *testing.T) {
 		return len(pods) == 1 && pods[0].Status.Phase == corev1.PodSucceeded
 	})
 	run := done.Status.Runs[0]
-	if run.State != "Complete" || run.Attempts != 2 || run.ExitCode == nil || *run.ExitCode != 0 || done.Status.RunSummary.Failed != 1 {
+	if run.State != "Complete" || run.Attempts != 2 || run.ExitCode == nil || *run.ExitCode != 0 || done.Status.Failed != 1 {
 		x.Errorf("the run is told as %+v, and counted as %+v", run, done.Status.RunSummary)
 	}
 	if log := x.kubectl("logs", j.candidates()[0].Name, "-c", "app"); !containsLine(log, "attempt 2") {
