@@ -38,6 +38,8 @@ type Options struct {
 	Binaries Binaries
 	// Dir keeps data, keys and logs. By default a temporary directory, which is removed when they are stopped.
 	Dir string
+	// Servers is how many API servers Start starts, all on one etcd; by default one. Serve starts one.
+	Servers int
 	// APIServerFlags are added to the API server's own, as "--name=value".
 	APIServerFlags []string
 	// Environment is added to that of every program, as "NAME=value": of equal names the last one counts.
@@ -56,7 +58,7 @@ type APIServer struct {
 	token     string
 	etcdPort  int
 	peerPort  int
-	port      int
+	ports     []int // of each API server
 	flags     []string
 	environ   []string
 }
@@ -78,7 +80,7 @@ func Serve(ctx context.Context, o Options, run func(a *APIServer, etcd, server *
 			a.remove()
 		}
 		// The caller gets the server only after both answered.
-		if err := a.waitReady(ctx, func() error { return nil }); err != nil {
+		if err := a.waitReady(ctx, a.URL(), func() error { return nil }); err != nil {
 			stop()
 			return err
 		}
@@ -96,7 +98,7 @@ func (a *APIServer) runBy(run func(a *APIServer, etcd, server *exec.Cmd) (stop f
 		return nil, err
 	}
 	defer func() { _ = etcdLog.Close() }()
-	server, serverLog, err := a.command(a.binaries.Path("kube-apiserver"), a.serverFlags()...)
+	server, serverLog, err := a.command(a.binaries.Path("kube-apiserver"), a.serverFlags(0)...)
 	if err != nil {
 		return nil, err
 	}
@@ -145,7 +147,12 @@ func prepare(o Options) (*APIServer, error) {
 		}
 		a.dir, a.ownsDir = dir, true
 	}
-	for _, port := range []*int{&a.etcdPort, &a.peerPort, &a.port} {
+	a.ports = make([]int, max(1, o.Servers))
+	ports := []*int{&a.etcdPort, &a.peerPort}
+	for i := range a.ports {
+		ports = append(ports, &a.ports[i])
+	}
+	for _, port := range ports {
 		p, err := FreePort()
 		if err != nil {
 			return nil, err
@@ -206,11 +213,11 @@ func (a *APIServer) etcdFlags() []string {
 	}
 }
 
-func (a *APIServer) serverFlags() []string {
+func (a *APIServer) serverFlags(server int) []string {
 	return append([]string{
 		fmt.Sprintf("--etcd-servers=https://127.0.0.1:%d", a.etcdPort), "--etcd-cafile=" + a.path("ca.crt"),
 		"--etcd-certfile=" + a.path("etcd-client.crt"), "--etcd-keyfile=" + a.path("etcd-client.key"),
-		"--bind-address=127.0.0.1", "--advertise-address=127.0.0.1", fmt.Sprintf("--secure-port=%d", a.port),
+		"--bind-address=127.0.0.1", "--advertise-address=127.0.0.1", fmt.Sprintf("--secure-port=%d", a.ports[server]),
 		"--tls-cert-file=" + a.path("apiserver.crt"), "--tls-private-key-file=" + a.path("apiserver.key"),
 		"--token-auth-file=" + a.path("tokens.csv"), "--authorization-mode=RBAC",
 		"--service-account-issuer=https://kubernetes.default.svc.cluster.local",
@@ -236,8 +243,8 @@ func (a *APIServer) command(program string, args ...string) (cmd *exec.Cmd, log 
 	return cmd, log, nil
 }
 
-// waitReady waits until the API answers and RBAC's own roles exist, or until ended tells why they never will.
-func (a *APIServer) waitReady(ctx context.Context, ended func() error) error {
+// waitReady waits until the API server at url answers and RBAC's own roles exist, or until ended tells why they never will.
+func (a *APIServer) waitReady(ctx context.Context, url string, ended func() error) error {
 	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()
 	transport, err := rest.TransportFor(a.Config())
@@ -246,13 +253,13 @@ func (a *APIServer) waitReady(ctx context.Context, ended func() error) error {
 	}
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
-	for !ready(ctx, transport, a.URL()+"/readyz") {
+	for !ready(ctx, transport, url+"/readyz") {
 		if err := ended(); err != nil {
 			return err
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("the API server on %s is not ready after %v: %w\n%s", a.URL(), readyTimeout, ctx.Err(), a.logTail("kube-apiserver"))
+			return fmt.Errorf("the API server on %s is not ready after %v: %w\n%s", url, readyTimeout, ctx.Err(), a.logTail("kube-apiserver"))
 		case <-tick.C:
 		}
 	}
@@ -296,8 +303,17 @@ func (a *APIServer) logTail(name string) string {
 	return string(bytes.Join(all[max(0, len(all)-lines):], []byte("\n")))
 }
 
-// URL is the API server's address.
-func (a *APIServer) URL() string { return fmt.Sprintf("https://127.0.0.1:%d", a.port) }
+// URL is the API server's address: of several, the first one's.
+func (a *APIServer) URL() string { return a.URLs()[0] }
+
+// URLs are the addresses of all API servers.
+func (a *APIServer) URLs() []string {
+	urls := make([]string, 0, len(a.ports))
+	for _, port := range a.ports {
+		urls = append(urls, fmt.Sprintf("https://127.0.0.1:%d", port))
+	}
+	return urls
+}
 
 // Kubeconfig is a file for kubectl, as the administrator.
 func (a *APIServer) Kubeconfig() string { return a.path("admin.kubeconfig") }

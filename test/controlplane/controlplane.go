@@ -18,7 +18,7 @@ import (
 // serverGrace is how long a restarted API server may take to finish its requests.
 const serverGrace = 10 * time.Second
 
-// ControlPlane is a running etcd and kube-apiserver, and the processes that they are. Its methods may be called from any
+// ControlPlane is a running etcd with one or more kube-apiservers, and the processes that they are. Its methods may be called from any
 // goroutine.
 type ControlPlane struct {
 	*APIServer
@@ -26,7 +26,7 @@ type ControlPlane struct {
 
 	mu          sync.Mutex // guards the processes
 	etcd        *subprocess.Process
-	server      *subprocess.Process
+	servers     []*subprocess.Process
 	controllers map[string]*subprocess.Process // by name
 	revive      map[string]func() (*subprocess.Process, error)
 }
@@ -37,6 +37,7 @@ func Start(ctx context.Context, o Options) (c *ControlPlane, err error) {
 	err = o.prepared(ctx, func(a *APIServer) error {
 		c = &ControlPlane{
 			APIServer: a, progress: o.Progress,
+			servers:     make([]*subprocess.Process, len(a.ports)),
 			controllers: map[string]*subprocess.Process{}, revive: map[string]func() (*subprocess.Process, error){},
 		}
 		if err := c.start(ctx); err != nil {
@@ -57,7 +58,12 @@ func (c *ControlPlane) start(ctx context.Context) error {
 	if err := c.startEtcd(); err != nil {
 		return err
 	}
-	return c.startServer(ctx)
+	for i := range c.servers {
+		if err := c.startServer(ctx, i); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (c *ControlPlane) startEtcd() (err error) {
@@ -65,12 +71,12 @@ func (c *ControlPlane) startEtcd() (err error) {
 	return err
 }
 
-func (c *ControlPlane) startServer(ctx context.Context) (err error) {
-	if c.server, err = c.run(c.binaries.Path("kube-apiserver"), c.serverFlags()...); err != nil {
+func (c *ControlPlane) startServer(ctx context.Context, i int) (err error) {
+	if c.servers[i], err = c.run(c.binaries.Path("kube-apiserver"), c.serverFlags(i)...); err != nil {
 		return err
 	}
-	return c.waitReady(ctx, func() error {
-		for name, p := range map[string]*subprocess.Process{"etcd": c.etcd, "kube-apiserver": c.server} {
+	return c.waitReady(ctx, c.URLs()[i], func() error {
+		for name, p := range map[string]*subprocess.Process{"etcd": c.etcd, "kube-apiserver": c.servers[i]} {
 			select {
 			case <-p.Done():
 				return c.ended(name, p.Err())
@@ -96,7 +102,7 @@ func (c *ControlPlane) run(program string, args ...string) (*subprocess.Process,
 func (c *ControlPlane) Stop() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, p := range append(slices.Collect(maps.Values(c.controllers)), c.server, c.etcd) {
+	for _, p := range append(append(slices.Collect(maps.Values(c.controllers)), c.servers...), c.etcd) {
 		if p != nil {
 			p.Stop(0) // the data is thrown away, so there is nothing to finish
 		}
@@ -104,30 +110,65 @@ func (c *ControlPlane) Stop() {
 	c.remove()
 }
 
-// StopAPIServer ends the API server; clients are refused until StartAPIServer.
-func (c *ControlPlane) StopAPIServer() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.server.Stop(serverGrace)
-}
+// StopAPIServer ends the API server, or all of them; clients are refused until StartAPIServer.
+func (c *ControlPlane) StopAPIServer() { c.stopServers(serverGrace, c.all()...) }
 
 // KillAPIServer ends it at once: one that is asked to end waits for its watches, for a minute at most.
-func (c *ControlPlane) KillAPIServer() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.server.Stop(0)
+func (c *ControlPlane) KillAPIServer() { c.stopServers(0, c.all()...) }
+
+// StopServer ends one of several API servers, as StopAPIServer does. Each is known by its place in URLs.
+func (c *ControlPlane) StopServer(i int) { c.stopServers(serverGrace, i) }
+
+// KillServer ends one of several API servers, as KillAPIServer does.
+func (c *ControlPlane) KillServer(i int) { c.stopServers(0, i) }
+
+func (c *ControlPlane) all() []int {
+	all := make([]int, len(c.ports))
+	for i := range all {
+		all[i] = i
+	}
+	return all
 }
 
-// StartAPIServer starts a stopped API server on the address and with the data it had, and returns when it is ready.
+func (c *ControlPlane) stopServers(grace time.Duration, which ...int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var ending sync.WaitGroup
+	for _, i := range which {
+		ending.Go(func() { c.servers[i].Stop(grace) })
+	}
+	ending.Wait()
+}
+
+// runs reports whether an API server does. The caller holds c.mu.
+func (c *ControlPlane) runs(i int) bool {
+	select {
+	case <-c.servers[i].Done():
+		return false
+	default:
+		return true
+	}
+}
+
+// StartAPIServer starts the stopped API server, or all of them that are, on the address and with the data that each had. It returns
+// when they are ready.
 func (c *ControlPlane) StartAPIServer(ctx context.Context) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	select {
-	case <-c.server.Done():
-	default:
+	started := false
+	for i := range c.servers {
+		if c.runs(i) {
+			continue
+		}
+		if err := c.startServer(ctx, i); err != nil {
+			return err
+		}
+		started = true
+	}
+	if !started {
 		return errors.New("the API server runs already")
 	}
-	return c.startServer(ctx)
+	return nil
 }
 
 // StopEtcd kills etcd, and StartEtcd starts it again with the data that it had.
@@ -156,18 +197,29 @@ func (c *ControlPlane) SignalEtcd(sig syscall.Signal) error {
 	return c.etcd.Signal(sig)
 }
 
-// SignalAPIServer sends sig to the API server, as SignalEtcd does to etcd. A killed one stays down until StartAPIServer.
+// SignalAPIServer sends sig to the API server, or to all of them, as SignalEtcd does to etcd. A killed one stays down until StartAPIServer.
 func (c *ControlPlane) SignalAPIServer(sig syscall.Signal) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.server.Signal(sig)
+	var errs []error
+	for _, server := range c.servers {
+		errs = append(errs, server.Signal(sig))
+	}
+	return errors.Join(errs...)
 }
 
-// Pids are the processes that run, by the names of their programs.
+// SignalServer sends sig to one of several API servers.
+func (c *ControlPlane) SignalServer(i int, sig syscall.Signal) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.servers[i].Signal(sig)
+}
+
+// Pids are the processes that run, by the names of their programs: of several API servers, the first one's.
 func (c *ControlPlane) Pids() map[string]int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	pids := map[string]int{"etcd": c.etcd.Pid(), "kube-apiserver": c.server.Pid()}
+	pids := map[string]int{"etcd": c.etcd.Pid(), "kube-apiserver": c.servers[0].Pid()}
 	for name, p := range c.controllers {
 		pids[name] = p.Pid()
 	}

@@ -75,6 +75,36 @@ func TestFaultsOfTheControlPlane(t *testing.T) {
 	}
 }
 
+func TestSeveralServers(t *testing.T) {
+	t.Parallel()
+	plane, err := controlplane.Start(t.Context(), controlplane.Options{Servers: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(plane.Stop)
+	answers := func(i int) bool {
+		config := plane.Config()
+		config.Host = plane.URLs()[i]
+		_, err := client(t, config).CoreV1().Namespaces().Get(t.Context(), "kube-system", metav1.GetOptions{})
+		return err == nil
+	}
+	namespace := plane.Namespace(t)
+	plane.StopServer(0)
+	if answers(0) || !answers(1) {
+		t.Errorf("the stopped server answers: %t, the other one: %t", answers(0), answers(1))
+	}
+	if err := plane.StartAPIServer(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	plane.KillServer(1)
+	if !answers(0) || answers(1) {
+		t.Errorf("the killed server answers: %t, the other one: %t", answers(1), answers(0))
+	}
+	if _, err := client(t, plane.Config()).CoreV1().Namespaces().Get(t.Context(), namespace, metav1.GetOptions{}); err != nil {
+		t.Errorf("the servers have different data: %v", err)
+	}
+}
+
 func TestStopLeavesNothing(t *testing.T) {
 	t.Parallel()
 	plane, err := controlplane.Start(t.Context(), controlplane.Options{})

@@ -43,6 +43,7 @@ type Options struct {
 // Proxy is a running proxy. Its methods may be called from any goroutine.
 type Proxy struct {
 	scheme    string
+	upstream  atomic.Pointer[url.URL]
 	addr      string
 	tls       *tls.Config
 	handler   http.Handler
@@ -67,6 +68,7 @@ func Start(o Options) (*Proxy, error) {
 		return nil, fmt.Errorf("the upstream's URL: %w", err)
 	}
 	p := &Proxy{scheme: "http", link: newGate(), latest: map[string]*answer{}}
+	p.upstream.Store(upstream)
 	// Compression is the client's and the server's matter, so bodies pass as they are.
 	p.transport = &http.Transport{ForceAttemptHTTP2: true, DisableCompression: true}
 	if len(o.UpstreamCA) > 0 {
@@ -81,7 +83,7 @@ func Start(o Options) (*Proxy, error) {
 		p.tls = &tls.Config{Certificates: []tls.Certificate{*o.Certificate}, MinVersion: tls.VersionTLS12}
 	}
 	p.handler = &httputil.ReverseProxy{
-		Rewrite:        func(r *httputil.ProxyRequest) { r.SetURL(upstream) },
+		Rewrite:        func(r *httputil.ProxyRequest) { r.SetURL(p.upstream.Load()) },
 		Transport:      roundTripper(p.roundTrip),
 		ModifyResponse: closeAsServer,
 		FlushInterval:  -1, // a watch's events must not wait for more
@@ -182,6 +184,20 @@ func (p *Proxy) Heal() error {
 	}
 	return nil
 }
+
+// Forward sends the requests from now on to another server, such as a load balancer does whose server has failed. Those under way stay where
+// they are. The server's certificate is of the same authority as that of the first one.
+func (p *Proxy) Forward(upstream string) error {
+	to, err := url.Parse(upstream)
+	if err != nil {
+		return fmt.Errorf("the upstream's URL: %w", err)
+	}
+	p.upstream.Store(to)
+	return nil
+}
+
+// Upstream is the URL of the server to which requests go.
+func (p *Proxy) Upstream() string { return p.upstream.Load().String() }
 
 // Certify heals, ends all connections, and answers new ones with another certificate, as after the rotation of an authority.
 func (p *Proxy) Certify(certificate tls.Certificate) error {

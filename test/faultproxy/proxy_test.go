@@ -540,3 +540,26 @@ func (e events) end(t *testing.T) {
 		t.Fatal("the watch goes on")
 	}
 }
+
+// httptest gives each server the same certificate.
+func TestForward(t *testing.T) {
+	t.Parallel()
+	eachProtocol(t, func(t *testing.T, w *world) {
+		second := newServer(t)
+		w.mustDo(t, http.MethodPut, "/", "a", "1")
+		if err := w.proxy.Forward(second.URL); err != nil || w.proxy.Upstream() != second.URL {
+			t.Fatalf("requests go to %s: %v", w.proxy.Upstream(), err)
+		}
+		w.mustDo(t, http.MethodPut, "/", "b", "1")
+		if err := w.proxy.Forward(w.server.URL); err != nil {
+			t.Fatal(err)
+		}
+		w.mustDo(t, http.MethodGet, "/", "", "1")
+		if got := w.server.received(); !slices.Equal(got, []string{"a"}) {
+			t.Errorf("the first server has received %q", got)
+		}
+		if err := w.proxy.Forward("::"); err == nil {
+			t.Error("no URL is an upstream")
+		}
+	})
+}

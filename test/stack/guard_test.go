@@ -15,7 +15,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/singletonjob/operator/api/v1alpha1"
-	"github.com/singletonjob/operator/build/gotool"
 	"github.com/singletonjob/operator/test/localnode"
 	"github.com/singletonjob/operator/test/tier"
 )
@@ -79,17 +78,7 @@ func TestUnderTheGuard(t *testing.T) {
 // turnGuardOn installs what the chart has for it, and returns when agents and operator are under it.
 func (w *world) turnGuardOn() {
 	w.t.Helper()
-	helm := gotool.Command(w.t.Context(), root)
-	helm.Path = w.helmPath()
-	helm.Args = []string{
-		"helm", "template", "release", "charts/singletonjob", "--namespace=" + OperatorNamespace,
-		"--set=serviceAccount.name=" + operatorAccount, "--show-only=templates/guard.yaml",
-	}
-	manifest, err := helm.Output()
-	w.must(err)
-	file := filepath.Join(w.t.TempDir(), "guard.yaml")
-	w.must(os.WriteFile(file, manifest, 0o600))
-	w.must(w.p.Plane.Apply(w.t.Context(), file))
+	w.must(ApplyGuard(w.t.Context(), w.p.Plane, root))
 	foreign := filepath.Join(w.t.TempDir(), "lease.yaml")
 	w.must(os.WriteFile(foreign, fmt.Appendf(nil, "{apiVersion: coordination.k8s.io/v1, kind: Lease, metadata: {name: foreign, namespace: %s}}", w.ns), 0o600))
 	for _, refused := range [][]string{
@@ -101,14 +90,6 @@ func (w *world) turnGuardOn() {
 			return err != nil && strings.Contains(err.Error(), "ValidatingAdmissionPolicy"), out, err
 		})
 	}
-}
-
-// helmPath is the Helm that tools/helm.mod pins; the first call on a machine builds it.
-func (w *world) helmPath() string {
-	w.t.Helper()
-	built, err := gotool.Command(w.t.Context(), root, "tool", "-modfile=tools/helm.mod", "-n", "helm").Output()
-	w.must(err)
-	return strings.TrimSpace(string(built))
 }
 
 // renews waits for two renewals.

@@ -59,8 +59,10 @@ type newcomer struct {
 // newNewcomer has Helm, kubectl singleton, and values that only say where the image is and what it is to do.
 func newNewcomer(w *world) *newcomer {
 	w.t.Helper()
+	helm, err := HelmPath(w.t.Context(), root)
+	w.must(err)
 	n := &newcomer{
-		world: w, helmPath: w.helmPath(), kubeconfig: w.p.Plane.Kubeconfig(), values: filepath.Join(w.t.TempDir(), "values.yaml"),
+		world: w, helmPath: helm, kubeconfig: w.p.Plane.Kubeconfig(), values: filepath.Join(w.t.TempDir(), "values.yaml"),
 	}
 	port, err := controlplane.FreePort()
 	w.must(err)

@@ -74,6 +74,8 @@ type Options struct {
 	Images map[string]localnode.Image
 	// Registry is a host that the operator may ask in plain HTTP what images run. May be empty.
 	Registry string
+	// OperatorLink is the network between operator and API server. May be nil.
+	OperatorLink *faultproxy.Proxy
 	// Front stands before the sink and sees what it is asked and answers. May be nil.
 	Front func(sink http.Handler) http.Handler
 }
@@ -90,6 +92,7 @@ type Product struct {
 
 	dir        string
 	registry   string
+	link       *faultproxy.Proxy
 	sinkServer *http.Server
 	mu         sync.Mutex
 	operator   *subprocess.Process
@@ -161,7 +164,7 @@ func Start(ctx context.Context, o Options, images string) (*Product, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Product{Plane: o.Plane, dir: dir, registry: o.Registry, Sink: &fencetest.Sink{}}
+	p := &Product{Plane: o.Plane, dir: dir, registry: o.Registry, link: o.OperatorLink, Sink: &fencetest.Sink{}}
 	if err := p.start(ctx, o, images); err != nil {
 		p.Stop()
 		return nil, err
@@ -258,13 +261,17 @@ func (p *Product) AnotherOperator() (stop func(), err error) {
 }
 
 func (p *Product) runOperator() (*subprocess.Process, error) {
-	return RunOperator(p.Plane, p.dir, filepath.Join(p.dir, "manager"), "--metrics-bind-address=0", "--entrypoint-insecure-registries="+p.registry)
+	config := p.Plane.Config()
+	if p.link != nil {
+		config.Host = p.link.URL()
+	}
+	return RunOperator(config, p.dir, filepath.Join(p.dir, "manager"), "--metrics-bind-address=0", "--entrypoint-insecure-registries="+p.registry)
 }
 
 // RunOperator starts the operator's program as its own process, with the account and the rights that Install gives it. What it
-// needs, and its log, is in dir. Alone, it needs no election: one that was killed would make the next wait for its Lease.
-func RunOperator(plane *controlplane.ControlPlane, dir, program string, flags ...string) (*subprocess.Process, error) {
-	config := plane.Config()
+// needs, and its log, is in dir. config is the administrator's. Alone, it needs no election: one that was killed would make the next wait for its Lease.
+func RunOperator(config *rest.Config, dir, program string, flags ...string) (*subprocess.Process, error) {
+	config = rest.CopyConfig(config)
 	config.Impersonate = rest.ImpersonationConfig{
 		UserName: "system:serviceaccount:" + OperatorNamespace + ":" + operatorAccount,
 		Groups:   []string{"system:serviceaccounts", "system:serviceaccounts:" + OperatorNamespace, "system:authenticated"},

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
-	"strconv"
 	"syscall"
 	"time"
 
@@ -196,6 +195,7 @@ func networkFaults() []kind {
 			return nil
 		})},
 		{name: "all cut off", do: cutNode(func(b *blow) []*localnode.Node { return b.nodes })},
+		{name: "moved to another API server", do: instant(func(_ context.Context, b *blow) error { return b.balancer.moveNow(b.node.Proxy()) })},
 		{name: "connections refused", do: func(_ context.Context, b *blow) (func() error, error) {
 			b.node.Proxy().Refuse()
 			return b.node.Heal, nil
@@ -226,15 +226,7 @@ func networkFaults() []kind {
 // edit changes the subject's Lease, as a person would.
 func edit(change func(*coordinationv1.Lease)) func(context.Context, *blow) (func() error, error) {
 	return instant(func(ctx context.Context, b *blow) error {
-		return b.again(ctx, func() error {
-			found := &coordinationv1.Lease{}
-			if err := b.Client.Get(ctx, b.key(), found); err != nil {
-				return err
-			}
-			if found.Annotations == nil {
-				found.Annotations = map[string]string{}
-			}
-			found.Annotations[editMark] = strconv.FormatInt(time.Now().UnixNano(), 36)
+		return b.repair(ctx, func(found *coordinationv1.Lease) error {
 			change(found)
 			return b.Client.Update(ctx, found)
 		})
@@ -263,9 +255,7 @@ func (b *blow) againFor(ctx context.Context, limit time.Duration, try func() err
 func leaseFaults() []kind {
 	return []kind{
 		{name: "Lease deleted", do: instant(func(ctx context.Context, b *blow) error {
-			return b.again(ctx, func() error {
-				return client.IgnoreNotFound(b.Client.Delete(ctx, &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: b.Name}}))
-			})
+			return b.repair(ctx, func(found *coordinationv1.Lease) error { return client.IgnoreNotFound(b.Client.Delete(ctx, found)) })
 		})},
 		{name: "holder blanked", do: edit(func(l *coordinationv1.Lease) { l.Spec.HolderIdentity = new("") })},
 		{name: "another holder written", do: edit(func(l *coordinationv1.Lease) { l.Spec.HolderIdentity = new("somebody") })},
@@ -279,6 +269,7 @@ func leaseFaults() []kind {
 		{name: "renewal in the future", do: edit(func(l *coordinationv1.Lease) {
 			l.Spec.RenewTime = new(metav1.NewMicroTime(time.Now().Add(time.Hour)))
 		})},
+		{name: "foreign write", product: true, weight: 8, do: instant(forge)},
 		{name: "handover asked for", product: true, do: edit(func(l *coordinationv1.Lease) {
 			l.Annotations[contract.HandoverToAnnotation], l.Annotations[contract.HandoverReasonAnnotation] = "*", v1alpha1.ChangeSwitchoverRequested
 		})},
@@ -349,8 +340,8 @@ func befalling() []kind {
 	return all
 }
 
-// startAPIServer does not give up: nothing comes back without one.
-func (b *blow) startAPIServer() error {
+// startAPIServers starts all that were stopped. It does not give up: nothing comes back without one.
+func (b *blow) startAPIServers() error {
 	return b.againFor(context.Background(), patience, func() error {
 		err := b.Plane.StartAPIServer(context.Background())
 		if err != nil {
@@ -360,6 +351,25 @@ func (b *blow) startAPIServer() error {
 	})
 }
 
+// oneServer are the faults of one API server of several. Clients are moved from it to another, and later back: after a pause it still
+// shows what was there before.
+func oneServer() []kind {
+	ends := func(end func(b *blow, i int)) func(context.Context, *blow) (func() error, error) {
+		return func(_ context.Context, b *blow) (func() error, error) {
+			end(b, b.random.IntN(servers))
+			return b.startAPIServers, nil
+		}
+	}
+	return []kind{
+		{name: "one API server killed and restarted", weight: 6, do: ends(func(b *blow, i int) { b.Plane.KillServer(i) })},
+		{name: "one API server restarted", do: ends(func(b *blow, i int) { b.Plane.StopServer(i) })},
+		{name: "one API server paused", weight: 8, do: func(_ context.Context, b *blow) (func() error, error) {
+			i := b.random.IntN(servers)
+			return func() error { return b.Plane.SignalServer(i, syscall.SIGCONT) }, b.Plane.SignalServer(i, syscall.SIGSTOP)
+		}},
+	}
+}
+
 // common are those that befall all at once.
 func common() []kind {
 	paused := func(to func(b *blow) func(syscall.Signal) error) func(context.Context, *blow) (func() error, error) {
@@ -367,17 +377,16 @@ func common() []kind {
 			return func() error { return to(b)(syscall.SIGCONT) }, to(b)(syscall.SIGSTOP)
 		}
 	}
-	return []kind{
-		{name: "API server killed and restarted", do: func(_ context.Context, b *blow) (func() error, error) {
-			err := b.Plane.SignalAPIServer(syscall.SIGKILL)
-			b.Plane.StopAPIServer()
-			return b.startAPIServer, err
+	return append(oneServer(), []kind{
+		{name: "all API servers killed and restarted", weight: 2, do: func(_ context.Context, b *blow) (func() error, error) {
+			b.Plane.KillAPIServer()
+			return b.startAPIServers, nil
 		}},
-		{name: "API server restarted", do: func(_ context.Context, b *blow) (func() error, error) {
+		{name: "all API servers restarted", weight: 2, do: func(_ context.Context, b *blow) (func() error, error) {
 			b.Plane.StopAPIServer()
-			return b.startAPIServer, nil
+			return b.startAPIServers, nil
 		}},
-		{name: "API server paused", do: paused(func(b *blow) func(syscall.Signal) error { return b.Plane.SignalAPIServer })},
+		{name: "all API servers paused", do: paused(func(b *blow) func(syscall.Signal) error { return b.Plane.SignalAPIServer })},
 		{name: "etcd paused", do: paused(func(b *blow) func(syscall.Signal) error { return b.Plane.SignalEtcd })},
 		{name: "etcd killed and restarted", do: func(_ context.Context, b *blow) (func() error, error) {
 			b.Plane.StopEtcd()
@@ -395,5 +404,5 @@ func common() []kind {
 				return nil
 			}, err
 		}},
-	}
+	}...)
 }

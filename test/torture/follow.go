@@ -132,6 +132,11 @@ func versionOf(o *coordinationv1.Lease, deleted bool) judge.LeaseVersion {
 	fields := contract.Fields{UID: string(o.UID), ResourceVersion: o.ResourceVersion, Annotations: o.Annotations}
 	if record, err := contract.DecodeLease(fields); err == nil {
 		version.Token = record.Token
+		for _, past := range record.History[:min(2, len(record.History))] { // the first one may last
+			if past.Reason != "" && version.Ended.Reason == "" {
+				version.Ended = judge.Ended{Token: past.Token, Reason: past.Reason}
+			}
+		}
 	}
 	if o.Spec.HolderIdentity != nil {
 		version.Holder = *o.Spec.HolderIdentity

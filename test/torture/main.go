@@ -1,7 +1,7 @@
 //go:build linux
 
-// Command torture injects random faults, for as long as you set, into SingletonJobs with real agents, a real operator and a real API
-// server, and into client-go's elector beside them. Then it judges the records of the sinks, the Leases and the statuses. It exits
+// Command torture injects random faults, for as long as you set, into SingletonJobs with real agents, a real operator, three
+// real API servers and the guard, and into client-go's elector beside them. Then it judges the records of the sinks, the Leases and the statuses. It exits
 // with 0 only if no invariant broke. In a run that is long enough, the same faults must also have broken the elector and a sink
 // without a fence. Otherwise the run proves nothing.
 //
@@ -66,6 +66,9 @@ func run(root string, lasts time.Duration, seed uint64, record string, out io.Wr
 		return false, err
 	}
 	returned := w.settle(ctx)
+	if err := w.hearOperator(); err != nil {
+		return false, err
+	}
 	h := w.history(fencetest.Boottime(), returned)
 	stop()
 	if record != "" {

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/singletonjob/operator/internal/lease"
 	"github.com/singletonjob/operator/test/torture/judge"
 )
 
@@ -50,6 +51,7 @@ func (r *report) String() string {
 	var out strings.Builder
 	fmt.Fprintf(&out, "\nseed %d, %v\n\n", r.seed, r.lasts)
 	r.table(&out)
+	r.ends(&out)
 	r.kinds(&out)
 	r.invariants(&out)
 	for _, b := range r.verdict.Broken {
@@ -87,6 +89,7 @@ func (r *report) table(out *strings.Builder) {
 	r.row(out, "faults of its own", func(s judge.SubjectVerdict) any { return done[s.Name] })
 	r.row(out, "processes that wrote", func(s judge.SubjectVerdict) any { return s.Processes })
 	r.row(out, "takeovers", func(s judge.SubjectVerdict) any { return s.Takeovers })
+	r.row(out, "… by time: the lease had expired", func(s judge.SubjectVerdict) any { return s.ByTime })
 	r.row(out, "gap, median", func(s judge.SubjectVerdict) any { return quantile(s.Gaps, 0.5) })
 	r.row(out, "gap, longest", func(s judge.SubjectVerdict) any { return quantile(s.Gaps, 1) })
 	r.row(out, "overlaps", func(s judge.SubjectVerdict) any { return s.Overlaps })
@@ -101,6 +104,22 @@ func (r *report) table(out *strings.Builder) {
 		return s.StaleFenced
 	})
 	r.row(out, "… stored by the sink without a fence", func(s judge.SubjectVerdict) any { return s.StaleUnfenced })
+}
+
+// ends counts why tenures ended, as the Leases tell.
+func (r *report) ends(out *strings.Builder) {
+	reasons := map[lease.Reason]bool{}
+	fmt.Fprintf(out, "\n| why tenures ended")
+	for _, s := range r.verdict.Subjects {
+		fmt.Fprintf(out, " | %s", s.Name)
+		for reason := range s.Ends {
+			reasons[reason] = true
+		}
+	}
+	fmt.Fprintf(out, " |\n|---%s|\n", strings.Repeat("|---", len(r.verdict.Subjects)))
+	for _, reason := range slices.Sorted(maps.Keys(reasons)) {
+		r.row(out, string(reason), func(s judge.SubjectVerdict) any { return s.Ends[reason] })
+	}
 }
 
 func quantile(sorted []time.Duration, q float64) time.Duration {
@@ -154,10 +173,10 @@ func (r *report) invariants(out *strings.Builder) {
 	takeovers := 0
 	for _, s := range r.verdict.Subjects {
 		if !s.Control && !s.Outlives {
-			takeovers += s.Takeovers - s.Starved
+			takeovers += s.ByTime
 		}
 	}
 	if takeovers > 0 && broken[judge.OneProcess] == 0 {
-		fmt.Fprintf(out, "\n0 of %d judged takeovers had two processes: with 95 %% confidence fewer than 1 in %d do (3/N)\n", takeovers, max(1, takeovers/3))
+		fmt.Fprintf(out, "\n0 of %d takeovers by time had two processes: with 95 %% confidence fewer than 1 in %d do (3/N)\n", takeovers, max(1, takeovers/3))
 	}
 }

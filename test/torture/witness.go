@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	// tick is how often a witness wants its CPU, noted how often it writes down how late it was in sum.
+	// tick is how often a witness wants its CPU, noted how often it writes down how long its longest wait was.
 	tick  = 10 * time.Millisecond
 	noted = 100 * time.Millisecond
 )
@@ -53,7 +53,7 @@ func (w *witnesses) watch(series, cpu int) {
 		pause := unix.NsecToTimespec(int64(tick))
 		_ = unix.Nanosleep(&pause, nil)
 		late.At = fencetest.Boottime()
-		late.Sum += max(0, late.At-due)
+		late.Max = max(late.Max, late.At-due)
 		if late.At-last < noted {
 			continue
 		}
@@ -61,6 +61,7 @@ func (w *witnesses) watch(series, cpu int) {
 		w.mu.Lock()
 		w.late[series] = append(w.late[series], late)
 		w.mu.Unlock()
+		late.Max = 0
 	}
 }
 

@@ -28,6 +28,7 @@ import (
 	"github.com/singletonjob/operator/internal/lease"
 	"github.com/singletonjob/operator/test/cluster"
 	"github.com/singletonjob/operator/test/controlplane"
+	"github.com/singletonjob/operator/test/faultproxy"
 	"github.com/singletonjob/operator/test/localnode"
 	"github.com/singletonjob/operator/test/observe"
 	"github.com/singletonjob/operator/test/stack"
@@ -64,19 +65,40 @@ func jobs() []*subject {
 			Subject: judge.Subject{Name: name, Title: title, Margin: lease.Margin(setting.Duration)}, lease: setting, change: change,
 		}
 	}
-	none := func(*v1alpha1.SingletonJob) {}
 	keeps := of("keeps", "6/4/0.5, KeepRunning", cluster.LeaseSetting{Duration: 6 * time.Second, Deadline: 4 * time.Second, Retry: 500 * time.Millisecond},
-		func(job *v1alpha1.SingletonJob) { job.Spec.Lease.OnRenewFailure = v1alpha1.OnRenewFailureKeepRunning })
+		func(job *v1alpha1.SingletonJob) {
+			job.Spec.Lease.OnRenewFailure = v1alpha1.OnRenewFailureKeepRunning
+			preActivates(job, "sleep 1 & sleep 0.1") // what it leaves behind is killed
+			c := writer(job)
+			c.ReadinessProbe, c.LivenessProbe = probe(script(succeeds)), probe(connects())
+			c.Lifecycle = &corev1.Lifecycle{PreStop: hook(script("sleep 0.5"))}
+		})
 	keeps.Outlives = true
+	shortest := cluster.LeaseSetting{Duration: 3 * time.Second, Deadline: 1500 * time.Millisecond, Retry: 500 * time.Millisecond}
 	return []*subject{
-		of("shortest", "3/1.5/0.5", cluster.LeaseSetting{Duration: 3 * time.Second, Deadline: 1500 * time.Millisecond, Retry: 500 * time.Millisecond}, none),
-		of("fast", "5/2.5/0.5", cluster.Fast, none),
-		of("usual", "15/10/2", cluster.ClientGo, none),
+		of("shortest", "3/1.5/0.5", shortest, func(job *v1alpha1.SingletonJob) {
+			writer(job).ReadinessProbe, writer(job).LivenessProbe = probe(answers()), probe(script(succeeds))
+		}),
+		of("fast", "5/2.5/0.5", cluster.Fast, func(job *v1alpha1.SingletonJob) {
+			preActivates(job, "sleep 0.2; "+fails(13))
+			c := writer(job)
+			c.ReadinessProbe, c.LivenessProbe = probe(script(succeeds)), probe(answers())
+			c.Lifecycle = &corev1.Lifecycle{PostStart: hook(script("sleep 0.2")), PreStop: hook(script("sleep 0.5"))}
+		}),
+		of("usual", "15/10/2", cluster.ClientGo, func(job *v1alpha1.SingletonJob) {
+			preActivates(job, "sleep 0.5")
+			c := writer(job)
+			c.StartupProbe, c.ReadinessProbe, c.LivenessProbe = probe(answers()), probe(script(succeeds)), probe(answers())
+			c.Lifecycle = &corev1.Lifecycle{PostStart: hook(script("sleep 0.2; " + fails(17))), PreStop: hook(script(fails(2)))}
+		}),
 		// It does not end when it is asked to, and has time not to: only its deadline ends it.
 		of("stubborn", "6/4/0.5, deaf to SIGTERM", keeps.lease, func(job *v1alpha1.SingletonJob) {
 			job.Spec.Template.Spec.TerminationGracePeriodSeconds = new(int64(8))
-			writer := &job.Spec.Template.Spec.Containers[0]
-			writer.Env = append(writer.Env, corev1.EnvVar{Name: "LINGER", Value: "1h"})
+			c := writer(job)
+			c.Env = append(c.Env, corev1.EnvVar{Name: "LINGER", Value: "1h"})
+			c.ReadinessProbe, c.LivenessProbe = probe(answers()), probe(answers())
+			c.LivenessProbe.TerminationGracePeriodSeconds = new(int64(3))
+			c.Lifecycle = &corev1.Lifecycle{PreStop: hook(script("sleep 60"))} // longer than its time
 		}),
 		keeps,
 	}
@@ -95,11 +117,14 @@ type world struct {
 	sinks     *sinks
 	chronicle *chronicle
 	witnesses *witnesses
+	balancer  *balancer
 	subjects  []*subject
 	progress  io.Writer
 
-	mu     sync.Mutex
-	faults []judge.Fault
+	mu        sync.Mutex
+	faults    []judge.Fault
+	forgeries []judge.Forgery
+	honest    []judge.Refusal // of those who may write
 }
 
 // newWorld gets and starts everything, from the checkout root. stop ends what was started, also after an error.
@@ -125,7 +150,7 @@ func newWorld(ctx context.Context, root string, progress io.Writer) (w *world, s
 	if err != nil {
 		return nil, stop, err
 	}
-	plane, err := controlplane.Start(ctx, controlplane.Options{Binaries: binaries, Progress: progress})
+	plane, err := controlplane.Start(ctx, controlplane.Options{Binaries: binaries, Progress: progress, Servers: servers})
 	if err != nil {
 		return nil, stop, err
 	}
@@ -133,21 +158,51 @@ func newWorld(ctx context.Context, root string, progress io.Writer) (w *world, s
 	if err := stack.Install(ctx, plane, root); err != nil {
 		return nil, stop, err
 	}
+	following, end := context.WithCancel(context.Background())
+	stops = append(stops, end)
+	link, err := w.balance(following, plane)
+	if err != nil {
+		return nil, stop, err
+	}
+	stops = append(stops, link.Close)
 	w.Product, err = stack.Start(ctx, stack.Options{
-		Plane: plane, Root: root, Front: w.sinks.front, NodeGrace: time.Minute,
+		Plane: plane, Root: root, Front: w.sinks.front, NodeGrace: time.Minute, Output: w.heard, OperatorLink: link,
 		Images: map[string]localnode.Image{electorImage: {Root: filepath.Join(images, "elector")}},
 	}, images)
 	if err != nil {
 		return nil, stop, err
 	}
 	stops = append(stops, w.Stop)
-	following, end := context.WithCancel(context.Background())
-	stops = append(stops, end)
+	if err := w.Client.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}); err != nil {
+		return nil, stop, err
+	}
+	if err := errors.Join(w.nameForeigner(ctx), w.raiseGuard(ctx, root, plane.URLs()...)); err != nil {
+		return nil, stop, err
+	}
 	go w.revive(following)
 	if w.witnesses, err = bearWitness(); err != nil {
 		return nil, stop, err
 	}
 	return w, stop, w.populate(ctx, following)
+}
+
+// balance begins to balance the load between the API servers, and returns the operator's link to them.
+func (w *world) balance(ctx context.Context, plane *controlplane.ControlPlane) (*faultproxy.Proxy, error) {
+	w.balancer = &balancer{urls: plane.URLs()}
+	if err := w.balancer.run(ctx, plane.Config()); err != nil {
+		return nil, err
+	}
+	certificate, err := plane.ServerCertificate()
+	if err != nil {
+		return nil, err
+	}
+	link, err := faultproxy.Start(faultproxy.Options{
+		Listen: "127.0.0.1:0", Certificate: &certificate, Upstream: plane.URL(), UpstreamCA: plane.CA(),
+	})
+	if err != nil {
+		return nil, err
+	}
+	return link, w.balancer.add(link)
 }
 
 // revive starts again what ends itself when it is confused or finds no API server, as a kubelet would.
@@ -181,10 +236,6 @@ func (w *world) say(format string, args ...any) { _, _ = fmt.Fprintf(w.progress,
 
 // populate makes nodes and subjects, and waits until each has a holder.
 func (w *world) populate(ctx, following context.Context) error {
-	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}
-	if err := w.Client.Create(ctx, ns); err != nil {
-		return err
-	}
 	watching, err := client.NewWithWatch(w.Plane.Config(), client.Options{Scheme: w.Client.Scheme()})
 	if err != nil {
 		return err
@@ -196,6 +247,9 @@ func (w *world) populate(ctx, following context.Context) error {
 		for _, place := range []string{"a", "b"} {
 			node, err := w.Cluster.AddNode(ctx, s.Name+"-"+place, map[string]string{nodeLabel: s.Name})
 			if err != nil {
+				return err
+			}
+			if err := w.balancer.add(node.Proxy()); err != nil {
 				return err
 			}
 			s.nodes = append(s.nodes, node)
@@ -243,7 +297,12 @@ func (w *world) job(s *subject) *v1alpha1.SingletonJob {
 	job := &v1alpha1.SingletonJob{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: s.Name}}
 	s.lease.Apply(job)
 	job.Spec.HistoryLimit = new(v1alpha1.MaxHistoryLimit)
-	job.Spec.Template.Spec = w.pod(s, corev1.Container{Name: "writer", Image: stack.WorkloadImage, Command: []string{"workload"}})
+	job.Spec.Template.Spec = w.pod(s, corev1.Container{
+		Name: "writer", Image: stack.WorkloadImage, Command: []string{"workload"}, Env: []corev1.EnvVar{
+			{Name: "ADDRESS", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "status.podIP"}}},
+			{Name: "LISTEN", Value: fmt.Sprintf("$(ADDRESS):%d", port)},
+		},
+	})
 	s.change(job)
 	return job
 }
@@ -338,6 +397,8 @@ func (w *world) history(judged time.Duration, returned map[string]bool) *judge.H
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	h.Faults = append(h.Faults, w.faults...)
+	h.Forgeries = append(h.Forgeries, w.forgeries...)
+	h.Refusals = append(h.Refusals, w.honest...)
 	return h
 }
 

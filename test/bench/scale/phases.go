@@ -136,7 +136,7 @@ func (b *bench) startOperator(ctx context.Context) error {
 		return err
 	}
 	b.metrics = fmt.Sprintf("127.0.0.1:%d", port)
-	b.operator, err = stack.RunOperator(b.plane, b.dir, filepath.Join(b.dir, "operator", "manager"), "--metrics-secure=false", "--metrics-bind-address="+b.metrics)
+	b.operator, err = stack.RunOperator(b.plane.Config(), b.dir, filepath.Join(b.dir, "operator", "manager"), "--metrics-secure=false", "--metrics-bind-address="+b.metrics)
 	if err != nil {
 		return err
 	}

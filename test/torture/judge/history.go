@@ -9,6 +9,7 @@ import (
 
 	"github.com/singletonjob/operator/fence"
 	"github.com/singletonjob/operator/fence/fencetest"
+	"github.com/singletonjob/operator/internal/lease"
 )
 
 // History is all that a run has recorded.
@@ -23,7 +24,11 @@ type History struct {
 	Leases []LeaseVersion
 	// Told are the histories in the versions of each job's status, in the order of their revisions.
 	Told []Told
-	// Late is how much later than due threads with nothing else to do got a CPU, one series for each CPU.
+	// Forgeries are the writes of foreign writers to Leases to which the API server said yes or no.
+	Forgeries []Forgery
+	// Refusals are what agents and operator said of their own writes that the guard refused.
+	Refusals []Refusal
+	// Late is how long threads with nothing else to do waited for a CPU, one series for each CPU.
 	Late []Lateness
 	// Judged is the time after which nothing is judged: all faults had ended, and what ran was being stopped. Zero: no end.
 	Judged time.Duration
@@ -55,6 +60,19 @@ type Fault struct {
 	Failed string
 }
 
+// A Forgery is what somebody with the right to write Leases tried who is no candidate.
+type Forgery struct {
+	Subject, What string
+	At            time.Duration
+	Stored        bool
+}
+
+// A Refusal is a line of a log.
+type Refusal struct {
+	Text string
+	At   time.Duration
+}
+
 // An Operation is a write as a client sees it: it took effect between call and return.
 type Operation struct {
 	Resource     fence.Resource
@@ -78,6 +96,14 @@ type LeaseVersion struct {
 	Token   int64
 	// Acquired is when the holder acquired it, by its own wall clock.
 	Acquired time.Time
+	// Ended is the latest tenure that has ended, as the Lease's own history tells.
+	Ended Ended
+}
+
+// Ended is a tenure that has ended, and why. It is zero if there is none.
+type Ended struct {
+	Token  int64
+	Reason lease.Reason
 }
 
 // Told is what one version of a status tells.
@@ -92,20 +118,18 @@ type Told struct {
 // Lateness is a series of one CPU, in the order of time.
 type Lateness []Late
 
-// Late says how much lateness there had been in sum at a time.
-type Late struct{ At, Sum time.Duration }
+// Late is the longest single wait for the CPU since the sample before.
+type Late struct{ At, Max time.Duration }
 
-// within is how late the CPU served its thread in a span of time: the sum over all its waits that touch the span.
+// within is the longest single wait in a span of time, of all waits that may touch the span. Many short waits do not add up: a busy
+// CPU makes each step of a kill a little late, and the whole kill no later than a few of them.
 func (l Lateness) within(from, to time.Duration) time.Duration {
-	var before, after time.Duration
+	var longest, before time.Duration
 	for _, sample := range l {
-		if sample.At <= from {
-			before = sample.Sum
+		if sample.At > from && before < to {
+			longest = max(longest, sample.Max)
 		}
-		after = sample.Sum
-		if sample.At >= to {
-			break
-		}
+		before = sample.At
 	}
-	return after - before
+	return longest
 }

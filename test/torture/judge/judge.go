@@ -20,11 +20,13 @@ const (
 	Linearizable  = "the fenced sink is linearizable"
 	HolderReturns = "a holder comes back when all faults have ended"
 	ToldOnce      = "the history tells each tenure once"
+	GuardRefuses  = "the guard refuses every foreign write"
+	GuardPasses   = "the guard refuses no write of an agent or the operator"
 )
 
 // Invariants are all of them.
 func Invariants() []string {
-	return []string{TokensGrow, OneProcess, FenceHolds, Linearizable, HolderReturns, ToldOnce}
+	return []string{TokensGrow, OneProcess, FenceHolds, Linearizable, HolderReturns, ToldOnce, GuardRefuses, GuardPasses}
 }
 
 // Broken is an invariant that did not hold.
@@ -45,8 +47,11 @@ type SubjectVerdict struct {
 	Subject
 	// Processes that have written, and Tenures, which are their tokens; the control has none.
 	Processes, Tenures int
-	// Takeovers are the pairs of processes that followed on each other.
-	Takeovers int
+	// Takeovers are the pairs of processes that followed on each other. Of them, ByTime are those where nobody released the Lease or
+	// proved the holder dead, so that only its expiry let the next one begin. One of which nobody can tell is not among them.
+	Takeovers, ByTime int
+	// Ends counts the tenures of which the Lease told why they ended.
+	Ends map[lease.Reason]int
 	// Gaps are the times without a stored write between the processes of a takeover, in ascending order.
 	Gaps []time.Duration
 	// Overlaps counts processes that wrote after a younger one had begun, and Acted is for how long in sum. Of them, Allowed may
@@ -58,15 +63,15 @@ type SubjectVerdict struct {
 	StaleOffered, StaleFenced, StaleUnfenced int
 }
 
-// withheld is the share of a time, as its inverse, from which on a machine that withheld a CPU for it proves nothing about what
-// should have happened in that time.
+// withheld is the share of a time, as its inverse. If a machine withheld a CPU for that share at once, it proves nothing about what
+// should have happened in that time. A kill takes up to four steps that wait for a CPU.
 const withheld = 4
 
 // Judge judges. The claim about processes is this: one was due to be dead a margin before the next may begin, by the kernel's
 // hand. One that is seen to act (it read the clock, and sent that reading to the sink) after the next has acted is an
 // overlap. It breaks the invariant, with two exceptions. The first is a process that may outlive its lease. The second is a machine on
-// which idle threads waited for a CPU for more than a quarter of the time from when the process should have been dead until it acted: the
-// kill may have waited, too. No other invariant depends on time.
+// which an idle thread waited for a CPU, once, for at least a quarter of the time from when the process should have been dead until it
+// acted: the kill may have waited, too. No other invariant depends on time.
 func Judge(h *History) Verdict {
 	var v Verdict
 	for _, s := range h.Subjects {
@@ -83,8 +88,22 @@ func Judge(h *History) Verdict {
 		v.Subjects = append(v.Subjects, j.SubjectVerdict)
 		v.Broken = append(v.Broken, j.broken...)
 	}
+	v.Broken = append(v.Broken, guard(h)...)
 	slices.SortStableFunc(v.Broken, func(a, b Broken) int { return cmp.Compare(a.At, b.At) })
 	return v
+}
+
+// guard judges what the guard did.
+func guard(h *History) (broken []Broken) {
+	for _, f := range h.Forgeries {
+		if f.Stored {
+			broken = append(broken, Broken{Invariant: GuardRefuses, Subject: f.Subject, At: f.At, Text: "a foreign writer " + f.What + ", and the API server stored it"})
+		}
+	}
+	for _, r := range h.Refusals {
+		broken = append(broken, Broken{Invariant: GuardPasses, At: r.At, Text: r.Text})
+	}
+	return broken
 }
 
 // judgement is of one subject.
@@ -119,6 +138,7 @@ func (j *judgement) processes() {
 		slices.SortStableFunc(lives, func(a, b observe.Life) int { return cmp.Compare(slices.Min(a.Tokens), slices.Min(b.Tokens)) })
 	}
 	j.Processes = len(lives)
+	ends := j.ends()
 	for i := range lives {
 		if i == 0 {
 			continue
@@ -128,11 +148,30 @@ func (j *judgement) processes() {
 		if older.LastStored > 0 && younger.FirstStored > 0 {
 			j.Gaps = append(j.Gaps, max(0, younger.FirstStored-older.LastStored))
 		}
+		tells := true
 		if older.Last > younger.First {
-			j.overlap(older, younger)
+			tells = j.overlap(older, younger)
+		}
+		if tells && ends[int64(slices.Max(lives[i-1].Tokens))] == lease.ReasonLeaseExpired {
+			j.ByTime++
 		}
 	}
 	slices.Sort(j.Gaps)
+}
+
+// ends are the reasons for the ends of tenures, by token. The Lease of a control has none.
+func (j *judgement) ends() map[int64]lease.Reason {
+	ends := map[int64]lease.Reason{}
+	for _, version := range j.Leases {
+		if version.Name == j.Name && version.Ended.Reason != "" {
+			ends[version.Ended.Token] = version.Ended.Reason
+		}
+	}
+	j.Ends = map[lease.Reason]int{}
+	for _, reason := range ends {
+		j.Ends[reason]++
+	}
+	return ends
 }
 
 // latest is the one of the older processes that acted last.
@@ -140,7 +179,8 @@ func latest(lives []observe.Life) observe.Life {
 	return slices.MaxFunc(lives, func(a, b observe.Life) int { return cmp.Compare(a.Last, b.Last) })
 }
 
-func (j *judgement) overlap(older, younger observe.Life) {
+// overlap judges one. It returns false if nobody can tell whose fault it is.
+func (j *judgement) overlap(older, younger observe.Life) bool {
 	j.Overlaps++
 	j.Acted += older.Last - younger.First
 	due := younger.First - j.Margin
@@ -151,13 +191,15 @@ func (j *judgement) overlap(older, younger observe.Life) {
 		j.Allowed++
 	case withheld*late >= older.Last-due:
 		j.Starved++
+		return false
 	default:
 		j.breaks(OneProcess, younger.First, "%s (token %v) acted %v after %s (token %v) had begun to, and was due dead %v before that; "+
-			"a CPU was withheld for %v of this time", older.Writer, older.Tokens, older.Last-younger.First, younger.Writer, younger.Tokens, j.Margin, late)
+			"the longest wait for a CPU in this time was %v", older.Writer, older.Tokens, older.Last-younger.First, younger.Writer, younger.Tokens, j.Margin, late)
 	}
+	return true
 }
 
-// late is that of the CPU that was the latest.
+// late is the longest wait for any CPU.
 func (j *judgement) late(from, to time.Duration) time.Duration {
 	var most time.Duration
 	for _, cpu := range j.Late {

@@ -60,13 +60,27 @@ func (r *recorder) tells(at int, tokens ...int64) *recorder {
 	return r
 }
 
-// starved withholds the CPUs for a share of all time.
-func (r *recorder) starved(percent int) *recorder {
+// starved withholds a CPU once, until a time.
+func (r *recorder) starved(until, wait int) *recorder {
+	at := time.Duration(until) * ms
+	r.Late = append(r.Late, Lateness{{At: 0}, {At: at - time.Duration(wait)*ms}, {At: at, Max: time.Duration(wait) * ms}, {At: time.Hour}})
+	return r
+}
+
+// busy withholds a CPU for a share of all time, in short waits.
+func (r *recorder) busy(percent int) *recorder {
 	var busy Lateness
 	for at := 0; at < 100_000; at += 100 {
-		busy = append(busy, Late{At: time.Duration(at) * ms, Sum: time.Duration(at*percent/100) * ms})
+		busy = append(busy, Late{At: time.Duration(at) * ms, Max: time.Duration(percent) * ms})
 	}
 	r.Late = append(r.Late, busy)
+	return r
+}
+
+// ended is a version of the Lease that tells why a tenure ended.
+func (r *recorder) ended(token int64, reason lease.Reason) *recorder {
+	last := &r.Leases[len(r.Leases)-1]
+	last.Ended = Ended{Token: token, Reason: reason}
 	return r
 }
 
@@ -107,13 +121,18 @@ func TestJudge(t *testing.T) {
 	}{
 		"a takeover": {history: takeover()},
 
-		"the older acts after the younger":                {history: takeover().writes("a@1", 5, 5150), broken: []string{OneProcess}, overlap: 1},
-		"what it sent before arrives later":               {history: takeover().arrives("a@1", 5, 1400, 5150, false)},
-		"it may outlive its lease":                        {history: takeover().writes("a@1", 5, 9000).with(outlives), overlap: 1},
-		"it is the control":                               {history: takeover().writes("a@1", 5, 9000).with(control), overlap: 1},
-		"the machine withheld a CPU for half of the time": {history: takeover().writes("a@1", 5, 5150).starved(50), overlap: 1},
+		"the older acts after the younger":  {history: takeover().writes("a@1", 5, 5150), broken: []string{OneProcess}, overlap: 1},
+		"what it sent before arrives later": {history: takeover().arrives("a@1", 5, 1400, 5150, false)},
+		"it may outlive its lease":          {history: takeover().writes("a@1", 5, 9000).with(outlives), overlap: 1},
+		"it is the control":                 {history: takeover().writes("a@1", 5, 9000).with(control), overlap: 1},
+		// The process was due dead at 4600.
+		"the machine withheld a CPU for half of the time":         {history: takeover().writes("a@1", 5, 5150).starved(5000, 275), overlap: 1},
+		"the machine withheld a CPU for just a quarter of it":     {history: takeover().writes("a@1", 5, 5200).starved(4900, 150), overlap: 1},
+		"the machine withheld a CPU for less than a quarter":      {history: takeover().writes("a@1", 5, 5200).starved(4900, 149), broken: []string{OneProcess}, overlap: 1},
+		"the machine withheld a CPU before the process was due":   {history: takeover().writes("a@1", 5, 5150).starved(4600, 900), broken: []string{OneProcess}, overlap: 1},
+		"the machine withheld a CPU for 90 % in many short waits": {history: takeover().writes("a@1", 5, 5150).busy(90), broken: []string{OneProcess}, overlap: 1},
 		"the machine withheld a CPU for a tenth of the time": {
-			history: takeover().writes("a@1", 5, 9000).starved(10), broken: []string{OneProcess}, overlap: 1,
+			history: takeover().writes("a@1", 5, 9000).starved(6000, 440), broken: []string{OneProcess}, overlap: 1,
 		},
 		"the older begins to write after the younger": {
 			history: newRecorder().acquires("a", 5, 1000).acquires("b", 9, 5000).tells(6000, 9, 5).
@@ -121,7 +140,7 @@ func TestJudge(t *testing.T) {
 		},
 		"that, where the machine withheld a CPU": {
 			history: newRecorder().acquires("a", 5, 1000).acquires("b", 9, 5000).tells(6000, 9, 5).
-				writes("b@5", 9, 5100, 5200).writes("a@1", 5, 9000).starved(60), overlap: 1,
+				writes("b@5", 9, 5100, 5200).writes("a@1", 5, 9000).starved(8000, 2700), overlap: 1,
 		},
 		"what is sent while all is being stopped": {
 			history: takeover().writes("a@1", 5, 9000).with(func(h *History) { h.Judged = 8 * time.Second }),
@@ -153,6 +172,14 @@ func TestJudge(t *testing.T) {
 				h.Operations[3].Call, h.Operations[3].Return = 2000*ms, 5101*ms
 				h.Operations = append(h.Operations, Operation{Resource: "job", Token: 5, Call: 4000 * ms, Return: 4001 * ms, Accepted: true})
 			}),
+		},
+
+		"a foreign write is refused": {history: takeover().with(func(h *History) { h.Forgeries = []Forgery{{Subject: "job", What: "takes"}} })},
+		"a foreign write is stored": {
+			history: takeover().with(func(h *History) { h.Forgeries = []Forgery{{Subject: "job", What: "takes", Stored: true}} }), broken: []string{GuardRefuses},
+		},
+		"the guard refuses an agent": {
+			history: takeover().with(func(h *History) { h.Refusals = []Refusal{{Text: "renew failing"}} }), broken: []string{GuardPasses},
 		},
 
 		"nobody comes back": {history: takeover().with(func(h *History) { h.Returned = nil }), broken: []string{HolderReturns}},
@@ -217,7 +244,7 @@ func TestJudge(t *testing.T) {
 
 // TestMeasures is about what is counted.
 func TestMeasures(t *testing.T) {
-	v := Judge(&takeover().arrives("a@1", 5, 1400, 5150, false).writes("a@1", 5, 5160).starved(90).History).Subjects[0]
+	v := Judge(&takeover().arrives("a@1", 5, 1400, 5150, false).writes("a@1", 5, 5160).starved(5160, 500).History).Subjects[0]
 	want := SubjectVerdict{
 		Subject: v.Subject, Processes: 2, Tenures: 2, Takeovers: 1, Gaps: []time.Duration{3800 * ms},
 		Overlaps: 1, Starved: 1, Acted: 60 * ms, StaleOffered: 2, StaleUnfenced: 2,
@@ -274,13 +301,37 @@ func TestWindowsAreCutWhereNothingIsUnderWay(t *testing.T) {
 	}
 }
 
+// TestByTime is about which takeovers the bound counts: those that only the end of the lease allowed.
+func TestByTime(t *testing.T) {
+	control := func(h *History) { h.Subjects[0].Control = true }
+	for name, c := range map[string]struct {
+		history *recorder
+		want    int
+	}{
+		"the lease expired":                   {takeover().ended(5, lease.ReasonLeaseExpired), 1},
+		"the Lease was released":              {takeover().ended(5, lease.ReasonPodTerminating), 0},
+		"the process exited":                  {takeover().ended(5, lease.ReasonProcessExited), 0},
+		"the holder was known to be dead":     {takeover().ended(5, lease.ReasonHolderTerminated), 0},
+		"nobody knows":                        {takeover(), 0},
+		"another tenure expired":              {takeover().ended(4, lease.ReasonLeaseExpired), 0},
+		"the machine withheld a CPU":          {takeover().ended(5, lease.ReasonLeaseExpired).writes("a@1", 5, 5150).starved(5150, 500), 0},
+		"another job's lease expired":         {takeover().ended(5, lease.ReasonLeaseExpired).with(func(h *History) { h.Leases[1].Name = "other" }), 0},
+		"the control is measured by no lease": {takeover().with(control), 0},
+	} {
+		if got := Judge(&c.history.History).Subjects[0].ByTime; got != c.want {
+			t.Errorf("%s: %d takeovers by time, want %d", name, got, c.want)
+		}
+	}
+}
+
 func TestLateness(t *testing.T) {
-	l := Lateness{{At: 100 * ms, Sum: 1 * ms}, {At: 200 * ms, Sum: 50 * ms}, {At: 300 * ms, Sum: 51 * ms}, {At: 400 * ms, Sum: 90 * ms}}
+	l := Lateness{{At: 100 * ms, Max: 1 * ms}, {At: 200 * ms, Max: 49 * ms}, {At: 300 * ms, Max: 1 * ms}, {At: 400 * ms, Max: 39 * ms}}
 	for _, c := range []struct{ from, to, want time.Duration }{
 		{100 * ms, 200 * ms, 49 * ms},
 		{150 * ms, 160 * ms, 49 * ms}, // one wait may lie on both sides of a moment
 		{210 * ms, 290 * ms, 1 * ms},
-		{0, time.Second, 90 * ms},
+		{200 * ms, 400 * ms, 39 * ms},
+		{0, time.Second, 49 * ms}, // they do not add up
 		{500 * ms, time.Second, 0},
 	} {
 		if got := l.within(c.from, c.to); got != c.want {
