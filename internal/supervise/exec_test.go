@@ -616,6 +616,28 @@ func (a *agent) execUntilDeadline(t *testing.T, in time.Duration, stop func(*age
 	return alive
 }
 
+// leashes counts those that there are now.
+func (a *agent) leashes() (n int) {
+	for _, p := range a.processes() {
+		if a.isLeash(p) {
+			n++
+		}
+	}
+	return n
+}
+
+// isPending reports whether a signal waits for a process.
+func isPending(pid int, sig unix.Signal) bool {
+	status, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	for line := range strings.Lines(string(status)) {
+		if mask, is := strings.CutPrefix(line, "ShdPnd:"); is {
+			set, err := strconv.ParseUint(strings.TrimSpace(mask), 16, 64)
+			return err == nil && set&(1<<(sig-1)) != 0
+		}
+	}
+	return false
+}
+
 // The leash of a command is stopped while it kills, which takes until the frozen process is dead, and the agent is stopped. Only the
 // leash knows what that process has left.
 func TestExecDiesThoughItsLeashIsStoppedWhileItKills(t *testing.T) {
@@ -636,17 +658,21 @@ func TestExecDiesThoughItsLeashIsStoppedWhileItKills(t *testing.T) {
 			return runs || !executed || len(a.exited) > 0
 		})
 		if runs {
-			thaw := freeze(t, a.find("chain 2"))
+			first := a.find("chain 2")
+			thaw := freeze(t, first)
 			a.signal(unix.SIGSTOP)
 			if len(a.exited) == 0 && BootTime() < NoLater(e.Deadline) {
-				eventually(t, "its leash kills", func() bool { return len(a.processes()) == 5 && BootTime() > e.Deadline })
-				a.stopLeashes()
-				thaw()
-				a.expectDead()
-				a.signal(unix.SIGCONT)
-				await(t, "exit", a.exited)
-				a.expectGone()
-				return
+				eventually(t, "the command is being killed", func() bool { return isPending(first, unix.SIGKILL) && a.leashes() < 2 })
+				// On a busy machine the leash had no CPU at the deadline, and the kernel has killed it. Then nothing is to be seen here.
+				if a.leashes() == 1 {
+					a.stopLeashes()
+					thaw()
+					a.expectDead()
+					a.signal(unix.SIGCONT)
+					await(t, "exit", a.exited)
+					a.expectGone()
+					return
+				}
 			}
 			a.signal(unix.SIGCONT)
 			thaw()
