@@ -167,7 +167,10 @@ func TestAnOrdinaryTemplate(t *testing.T) {
 			c := meta.FindStatusCondition(o.Status.Conditions, v1alpha1.ConditionProgressing)
 			return c != nil && c.Reason == v1alpha1.ReasonRegistryUnreachable && c.ObservedGeneration == o.Generation
 		})
-		j.undisturbed(before)
+		j.awaitFurtherWrites()
+		if now := j.get().Status; now.FencingToken != before.Status.FencingToken || now.ActivePod != before.Status.ActivePod {
+			x.Errorf("without a registry, %s with token %d became %s with token %d", before.Status.ActivePod, before.Status.FencingToken, now.ActivePod, now.FencingToken)
+		}
 		h.listen(h.address)
 		j.awaitStatus("it is rolled out", func(o *v1alpha1.SingletonJob) bool {
 			return settled(o) && o.Status.Handovers == before.Status.Handovers+1
