@@ -308,6 +308,8 @@ func (b *bytes) event(s State) Event {
 			return Terminated{Signal: 15}
 		case 1:
 			return Starved{Late: time.Duration(int8(b.next())) * 100 * time.Millisecond}
+		case 5:
+			return GraceEnds{At: (Instant(b.now) * second).Add(time.Duration(int8(b.next())) * 100 * time.Millisecond)}
 		case 3, 4:
 			return DeathSought{Holder: s.Observed.Record.Holder, Dead: b.next()%2 == 0}
 		case 2:

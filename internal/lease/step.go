@@ -1,6 +1,7 @@
 package lease
 
 import (
+	"cmp"
 	"slices"
 	"time"
 )
@@ -139,6 +140,8 @@ func (m *machine) absorb(e Event) {
 		m.deathSought(e)
 	case Terminated:
 		m.terminated(e)
+	case GraceEnds:
+		m.graceEnds(e)
 	}
 }
 
@@ -168,6 +171,13 @@ func (m *machine) treeGone() {
 func (m *machine) terminated(e Terminated) {
 	if !m.s.Terminating {
 		m.s.Terminating, m.s.Signal = true, e.Signal
+	}
+}
+
+// graceEnds records when the container's time is over. Nobody gives a container more time than it had.
+func (m *machine) graceEnds(e GraceEnds) {
+	if m.s.Terminating {
+		m.s.GraceEnd = min(cmp.Or(m.s.GraceEnd, Never), max(1, e.At))
 	}
 }
 

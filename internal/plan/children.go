@@ -3,6 +3,7 @@ package plan
 import (
 	"cmp"
 	"slices"
+	"strings"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -39,8 +40,8 @@ func children(j *job, t *tenure, live Children, pods []*corev1.Pod) (needed, als
 	if account := serviceAccount(meta); hasOwn(j, accounts) {
 		sort(account, live.ServiceAccount, live.ServiceAccount != nil, true)
 	}
-	permissions := role(meta, j.leases())
-	sort(permissions, live.Role, live.Role != nil, live.Role != nil && equality.Semantic.DeepEqual(permissions.Rules, live.Role.Rules))
+	permissions := role(meta, j.leases(), podNames(j, pods))
+	sort(permissions, live.Role, live.Role != nil, live.Role != nil && suffices(j, live.Role.Rules, permissions.Rules))
 	binding := roleBinding(meta, subjects(j, accounts))
 	sort(binding, live.RoleBinding, live.RoleBinding != nil, live.RoleBinding != nil && binding.RoleRef == live.RoleBinding.RoleRef &&
 		equality.Semantic.DeepEqual(binding.Subjects, live.RoleBinding.Subjects))
@@ -100,15 +101,62 @@ func serviceAccount(meta metav1.ObjectMeta) *corev1.ServiceAccount {
 	}
 }
 
-// role allows an agent what the protocol needs, on exactly the Leases of its job, and nothing else.
-func role(meta metav1.ObjectMeta, leases []string) *rbacv1.Role {
+// spareNames is the number of Pods that a Role names beyond the candidates, so that a rollout writes it once.
+const spareNames = 2
+
+// podNames returns the names of the existing Pods with an agent, and those that the next Pods of the current template get.
+func podNames(j *job, pods []*corev1.Pod) []string {
+	var names []string
+	for _, pod := range pods {
+		if agents(pod) != nil {
+			names = append(names, pod.Name)
+		}
+	}
+	for ordinal := 0; j.hash != "" && ordinal < int(j.Spec.Candidates)+spareNames; ordinal++ {
+		names = append(names, inject.PodName(j.Name, j.hash, ordinal))
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// suffices reports whether a live Role has the desired rules. It may name more Pods of the job: those have been deleted, and the next change
+// removes their names. The last rule is the one about Pods.
+func suffices(j *job, live, desired []rbacv1.PolicyRule) bool {
+	if len(live) != len(desired) || len(live) < 2 {
+		return equality.Semantic.DeepEqual(live, desired)
+	}
+	last := len(live) - 1
+	is, wanted := live[last], desired[last]
+	for _, name := range wanted.ResourceNames {
+		if !slices.Contains(is.ResourceNames, name) {
+			return false
+		}
+	}
+	for _, name := range is.ResourceNames {
+		if !slices.Contains(wanted.ResourceNames, name) && !strings.HasPrefix(name, j.Name+"-") {
+			return false
+		}
+	}
+	is.ResourceNames = wanted.ResourceNames
+	return equality.Semantic.DeepEqual(is, wanted) && equality.Semantic.DeepEqual(live[:last], desired[:last])
+}
+
+// role allows an agent what the protocol needs on exactly the Leases of its job, and to ask whether its Pod is being deleted. RBAC cannot
+// limit an agent to its own Pod, because the Pods of a job share an account. A rule without names would grant all Pods.
+func role(meta metav1.ObjectMeta, leases, pods []string) *rbacv1.Role {
+	rules := []rbacv1.PolicyRule{{
+		APIGroups: []string{coordinationv1.GroupName}, Resources: []string{"leases"}, ResourceNames: leases,
+		Verbs: []string{"get", "watch", "update"},
+	}}
+	if len(pods) > 0 {
+		rules = append(rules, rbacv1.PolicyRule{
+			APIGroups: []string{corev1.GroupName}, Resources: []string{"pods"}, ResourceNames: pods, Verbs: []string{"get"},
+		})
+	}
 	return &rbacv1.Role{
 		TypeMeta:   metav1.TypeMeta{APIVersion: rbacv1.SchemeGroupVersion.String(), Kind: "Role"},
 		ObjectMeta: meta,
-		Rules: []rbacv1.PolicyRule{{
-			APIGroups: []string{coordinationv1.GroupName}, Resources: []string{"leases"}, ResourceNames: leases,
-			Verbs: []string{"get", "watch", "update"},
-		}},
+		Rules:      rules,
 	}
 }
 
