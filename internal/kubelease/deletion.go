@@ -56,7 +56,9 @@ func (c *Client) Deletion(ctx context.Context, pod, uid string) (Deletion, error
 // podAbsent reports whether a 404 is the API server's statement that the Pod or its namespace does not exist.
 func (c *Client) podAbsent(body []byte, pod string) bool {
 	s := parseStatus(body)
-	is := func(kind, name string) bool { return s.Details.Group == "" && s.Details.Kind == kind && s.Details.Name == name }
+	is := func(kind, name string) bool {
+		return s.Details.Group == "" && s.Details.Kind == kind && s.Details.Name == name
+	}
 	return s.Reason == "NotFound" && (is("pods", pod) || is("namespaces", c.config.Namespace))
 }
 

@@ -50,7 +50,7 @@ func TestDeletion(t *testing.T) {
 		"forbidden":             {answer: say(403, statusJSON(403, "Forbidden", "", "pods", "pod")), err: "403"},
 		"busy":                  {answer: say(429, "later"), err: "429"},
 		"in trouble":            {answer: say(503, ""), err: "503"},
-		"broken off":            {answer: hangUp("HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n"+podJSON("")), err: "broke off"},
+		"broken off":            {answer: hangUp("HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n" + podJSON("")), err: "broke off"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := serve(t, row.answer).client(t)

@@ -351,10 +351,10 @@ func TestChildren(t *testing.T) {
 		kind   string
 		needed bool
 	}{
-		"edited role":             {func(g *given) { g.Children.Role.Rules[0].Verbs = []string{"*"} }, "Role", true},
+		"edited role":                 {func(g *given) { g.Children.Role.Rules[0].Verbs = []string{"*"} }, "Role", true},
 		"role of an earlier operator": {func(g *given) { g.Children.Role.Rules = g.Children.Role.Rules[:1] }, "Role", true},
-		"role for one more verb": {func(g *given) { g.Children.Role.Rules[1].Verbs = []string{"get", "delete"} }, "Role", true},
-		"role for all pods":      {func(g *given) { g.Children.Role.Rules[1].ResourceNames = nil }, "Role", true},
+		"role for one more verb":      {func(g *given) { g.Children.Role.Rules[1].Verbs = []string{"get", "delete"} }, "Role", true},
+		"role for all pods":           {func(g *given) { g.Children.Role.Rules[1].ResourceNames = nil }, "Role", true},
 		"role for a strange pod": {func(g *given) {
 			g.Children.Role.Rules[1].ResourceNames = append(g.Children.Role.Rules[1].ResourceNames, "other-5d5f7c6b8-0")
 		}, "Role", true},

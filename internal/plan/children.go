@@ -142,7 +142,7 @@ func suffices(j *job, live, desired []rbacv1.PolicyRule) bool {
 }
 
 // role allows an agent what the protocol needs on exactly the Leases of its job, and to ask whether its Pod is being deleted. RBAC cannot
-// limit an agent to its own Pod, because the Pods of a job share an account. A rule without names would grant all Pods.
+// limit an agent to its own Pod, because the Pods of a job share an account, or to metadata. A rule without names would grant all Pods.
 func role(meta metav1.ObjectMeta, leases, pods []string) *rbacv1.Role {
 	rules := []rbacv1.PolicyRule{{
 		APIGroups: []string{coordinationv1.GroupName}, Resources: []string{"leases"}, ResourceNames: leases,
