@@ -155,8 +155,8 @@ func stopping(t *testing.T, deletion *fakeDeletion, f func(*world)) {
 
 const fromOutside = sender.Outside(syscall.SIGTERM)
 
-// ends reports how long after a signal from outside the process gets its signal and is killed. It heeds no signal, and the hook hangs.
-func (w *world) ends(p *fakeProcess) (signalled, killed time.Duration) {
+// stopsWithin reports how long after a signal from outside the process gets its signal and is killed. It heeds no signal, and the hook hangs.
+func (w *world) stopsWithin(p *fakeProcess) (signalled, killed time.Duration) {
 	w.Helper()
 	began := time.Now()
 	for ; ; time.Sleep(10 * time.Millisecond) {
@@ -174,46 +174,46 @@ func (w *world) ends(p *fakeProcess) (signalled, killed time.Duration) {
 // TestShorterGracePeriod: the process gets its signal and the Lease is free before a kubelet kills the container.
 func TestShorterGracePeriod(t *testing.T) {
 	for name, row := range map[string]struct {
-		deletion         fakeDeletion
+		deletion         *fakeDeletion
 		meanwhile        func(*world, *fakeDeletion)
 		signalled, ended time.Duration // rounded to 10 ms
 	}{
 		"the template's": {
-			deletion: fakeDeletion{of: deletedWithin(30 * time.Second)}, signalled: 26 * time.Second, ended: 28 * time.Second,
+			deletion: &fakeDeletion{of: deletedWithin(30 * time.Second)}, signalled: 26 * time.Second, ended: 28 * time.Second,
 		},
 		"five seconds": {
-			deletion: fakeDeletion{of: deletedWithin(5 * time.Second)}, signalled: 2820 * time.Millisecond, ended: 3750 * time.Millisecond,
+			deletion: &fakeDeletion{of: deletedWithin(5 * time.Second)}, signalled: 2820 * time.Millisecond, ended: 3750 * time.Millisecond,
 		},
-		"one second": {deletion: fakeDeletion{of: deletedWithin(time.Second)}, signalled: 1130 * time.Millisecond, ended: 1500 * time.Millisecond},
-		"forced":     {deletion: fakeDeletion{of: goneAway}, signalled: 1130 * time.Millisecond, ended: 1500 * time.Millisecond},
-		"longer":     {deletion: fakeDeletion{of: deletedWithin(time.Hour)}, signalled: 26 * time.Second, ended: 28 * time.Second},
+		"one second": {deletion: &fakeDeletion{of: deletedWithin(time.Second)}, signalled: 1130 * time.Millisecond, ended: 1500 * time.Millisecond},
+		"forced":     {deletion: &fakeDeletion{of: goneAway}, signalled: 1130 * time.Millisecond, ended: 1500 * time.Millisecond},
+		"longer":     {deletion: &fakeDeletion{of: deletedWithin(time.Hour)}, signalled: 26 * time.Second, ended: 28 * time.Second},
 		"the container restarts": {
-			deletion: fakeDeletion{of: notDeleted}, signalled: 6 * time.Second, ended: 28 * time.Second,
+			deletion: &fakeDeletion{of: notDeleted}, signalled: 6 * time.Second, ended: 28 * time.Second,
 		},
 		"forbidden": {
-			deletion: fakeDeletion{err: errors.New("403")}, signalled: 6 * time.Second, ended: 28 * time.Second,
+			deletion: &fakeDeletion{err: errors.New("403")}, signalled: 6 * time.Second, ended: 28 * time.Second,
 		},
-		"no answer": {deletion: fakeDeletion{hangs: true}, signalled: 6 * time.Second, ended: 28 * time.Second},
+		"no answer": {deletion: &fakeDeletion{hangs: true}, signalled: 6 * time.Second, ended: 28 * time.Second},
 		"the first answers are lost": {
-			deletion:  fakeDeletion{hangs: true, of: deletedWithin(9 * time.Second)},
+			deletion:  &fakeDeletion{hangs: true, of: deletedWithin(9 * time.Second)},
 			meanwhile: func(_ *world, f *fakeDeletion) { f.hangs = false },
-			signalled: 5 * time.Second, ended: 7 * time.Second,
+			signalled: 5250 * time.Millisecond, ended: 7 * time.Second,
 		},
 		"deleted once more": {
-			deletion:  fakeDeletion{of: deletedWithin(30 * time.Second)},
+			deletion:  &fakeDeletion{of: deletedWithin(30 * time.Second)},
 			meanwhile: func(_ *world, f *fakeDeletion) { f.of = deletedWithin(4 * time.Second) },
 			// The last question before it was sent 2 s after the signal.
-			signalled: 3 * time.Second, ended: 5 * time.Second,
+			signalled: 3750 * time.Millisecond, ended: 5 * time.Second,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			stopping(t, &row.deletion, func(w *world) {
+			stopping(t, row.deletion, func(w *world) {
 				p := w.holding()
 				w.signals <- fromOutside
 				if row.meanwhile != nil {
 					time.AfterFunc(2500*time.Millisecond, func() { row.deletion.set(func(f *fakeDeletion) { row.meanwhile(w, f) }) })
 				}
-				signalled, ended := w.ends(p)
+				signalled, ended := w.stopsWithin(p)
 				if signalled.Round(10*time.Millisecond) != row.signalled || ended.Round(10*time.Millisecond) != row.ended {
 					t.Errorf("it gets its signal after %v and is killed after %v, want %v and %v; log:\n%s", signalled, ended, row.signalled, row.ended, w.log)
 				}
@@ -241,7 +241,7 @@ func TestGraceIsAskedForAtASignalFromOutside(t *testing.T) {
 			t.Errorf("%v and %d questions after a signal from within", sent, deletion.questions())
 		}
 		w.signals <- fromOutside // now the kubelet stops the Pod
-		if signalled, ended := w.ends(p); signalled.Round(10*time.Millisecond) != 1750*time.Millisecond || ended.Round(10*time.Millisecond) != 3750*time.Millisecond {
+		if signalled, ended := w.stopsWithin(p); signalled.Round(10*time.Millisecond) != 1750*time.Millisecond || ended.Round(10*time.Millisecond) != 3750*time.Millisecond {
 			t.Errorf("it gets its signal after %v and is killed after %v", signalled, ended)
 		}
 		(<-p.execs).result <- supervise.ExecResult{Err: supervise.ErrStopped}
@@ -256,7 +256,7 @@ func TestGraceDuringAHandover(t *testing.T) {
 		w.api.store(func(r *lease.Record) { r.Handover = lease.Handover{To: "other"} })
 		time.Sleep(10 * time.Second)
 		w.signals <- fromOutside
-		if signalled, ended := w.ends(p); signalled.Round(10*time.Millisecond) != 1750*time.Millisecond || ended.Round(10*time.Millisecond) != 3750*time.Millisecond {
+		if signalled, ended := w.stopsWithin(p); signalled.Round(10*time.Millisecond) != 1750*time.Millisecond || ended.Round(10*time.Millisecond) != 3750*time.Millisecond {
 			t.Errorf("it gets its signal after %v and is killed after %v", signalled, ended)
 		}
 		(<-p.execs).result <- supervise.ExecResult{Err: supervise.ErrStopped}
@@ -268,9 +268,11 @@ func TestGraceWithoutAProcess(t *testing.T) {
 	t.Run("a standby", func(t *testing.T) {
 		deletion := &fakeDeletion{hangs: true}
 		stopping(t, deletion, func(w *world) {
-			s := <-w.starts
-			s.process.begin(errors.New("it does not start"))
-			w.api.store(func(r *lease.Record) { r.Holder, r.Token, r.Release = "other/uid/nonce", r.Token+1, lease.Release{} })
+			p := w.holding()
+			w.api.store(func(r *lease.Record) { r.Holder, r.Token = "other/uid/nonce", r.Token+1 })
+			<-p.Gone()
+			synctest.Wait()
+			w.signals <- fromOutside
 			w.exited <- <-w.exited
 			if deletion.questions() > 0 {
 				t.Errorf("%d questions", deletion.questions())
@@ -285,7 +287,7 @@ func TestGraceWithoutAProcess(t *testing.T) {
 		}, func(w *world) {
 			p := w.holding()
 			w.signals <- fromOutside
-			if signalled, ended := w.ends(p); signalled > 10*time.Millisecond || ended.Round(10*time.Millisecond) != 3750*time.Millisecond {
+			if signalled, ended := w.stopsWithin(p); signalled > 10*time.Millisecond || ended.Round(10*time.Millisecond) != 3750*time.Millisecond {
 				t.Errorf("it gets its signal after %v and is killed after %v", signalled, ended)
 			}
 		})
@@ -298,7 +300,7 @@ func TestGraceWithoutAProcess(t *testing.T) {
 		}, func(w *world) {
 			p := w.holding()
 			w.signals <- fromOutside
-			if signalled, ended := w.ends(p); signalled > 10*time.Millisecond || ended.Round(10*time.Millisecond) != 3750*time.Millisecond {
+			if signalled, ended := w.stopsWithin(p); signalled > 10*time.Millisecond || ended.Round(10*time.Millisecond) != 3750*time.Millisecond {
 				t.Errorf("it gets its signal after %v and is killed after %v", signalled, ended)
 			}
 			(<-p.execs).result <- supervise.ExecResult{Err: supervise.ErrStopped}
@@ -309,16 +311,16 @@ func TestGraceWithoutAProcess(t *testing.T) {
 // TestGraceIsCheap: a second between questions, and less only while no answer comes.
 func TestGraceIsCheap(t *testing.T) {
 	for name, row := range map[string]struct {
-		deletion fakeDeletion
+		deletion *fakeDeletion
 		most     int // questions in the first ten seconds
 	}{
-		"answered": {fakeDeletion{of: deletedWithin(30 * time.Second)}, 11},
-		"refused":  {fakeDeletion{err: errors.New("403")}, 13},
-		"hung":     {fakeDeletion{hangs: true}, 5},
-		"gone":     {fakeDeletion{of: goneAway}, 1},
+		"answered": {&fakeDeletion{of: deletedWithin(30 * time.Second)}, 11},
+		"refused":  {&fakeDeletion{err: errors.New("403")}, 13},
+		"hung":     {&fakeDeletion{hangs: true}, 5},
+		"gone":     {&fakeDeletion{of: goneAway}, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
-			stopping(t, &row.deletion, func(w *world) {
+			stopping(t, row.deletion, func(w *world) {
 				p := w.holding()
 				w.signals <- fromOutside
 				time.Sleep(10*time.Second + time.Millisecond)
@@ -349,7 +351,7 @@ func TestGraceIsLogged(t *testing.T) {
 		w.signals <- fromOutside
 		time.Sleep(400 * time.Millisecond)
 		deletion.set(func(f *fakeDeletion) { f.err, f.of = nil, deletedWithin(5*time.Second) })
-		w.ends(p)
+		w.stopsWithin(p)
 		(<-p.execs).result <- supervise.ExecResult{Err: supervise.ErrStopped}
 		w.exited <- <-w.exited
 		time.Sleep(time.Second)

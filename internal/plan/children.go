@@ -104,7 +104,8 @@ func serviceAccount(meta metav1.ObjectMeta) *corev1.ServiceAccount {
 // spareNames is the number of Pods that a Role names beyond the candidates, so that a rollout writes it once.
 const spareNames = 2
 
-// podNames returns the names of the existing Pods with an agent, and those that the next Pods of the current template get.
+// podNames returns the names of the existing Pods with an agent, and those that the next Pods of the current template get. While nothing can
+// be started, the next template is unknown.
 func podNames(j *job, pods []*corev1.Pod) []string {
 	var names []string
 	for _, pod := range pods {
@@ -112,7 +113,8 @@ func podNames(j *job, pods []*corev1.Pod) []string {
 			names = append(names, pod.Name)
 		}
 	}
-	for ordinal := 0; j.hash != "" && ordinal < int(j.Spec.Candidates)+spareNames; ordinal++ {
+	known := j.hash != "" && j.blocked.reason == ""
+	for ordinal := 0; known && ordinal < int(j.Spec.Candidates)+spareNames; ordinal++ {
 		names = append(names, inject.PodName(j.Name, j.hash, ordinal))
 	}
 	slices.Sort(names)
