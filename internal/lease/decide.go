@@ -390,7 +390,6 @@ func (m *machine) stop() {
 	if m.s.Terminating {
 		m.s.Stop.Exits = true
 		m.s.Stop.KillAt = min(m.s.Stop.KillAt, m.t.Boot.Add(m.c.GracePeriod)) // the first call is the earliest
-		m.s.Stop.KillAt = min(m.s.Stop.KillAt, cmp.Or(m.s.GraceEnd, Never))
 	}
 	if m.s.Tree.Alive {
 		m.stopTree()

@@ -206,8 +206,6 @@ type State struct {
 	// Terminating means that the agent received Signal and must exit.
 	Terminating bool
 	Signal      int
-	// GraceEnd is when all processes must be dead because the container will be killed; 0 if that is not known.
-	GraceEnd Instant
 
 	// Done means that Step has returned Exit. Nothing is done after that.
 	Done bool

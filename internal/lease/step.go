@@ -1,7 +1,6 @@
 package lease
 
 import (
-	"cmp"
 	"slices"
 	"time"
 )
@@ -174,10 +173,10 @@ func (m *machine) terminated(e Terminated) {
 	}
 }
 
-// graceEnds records when the container's time is over. Nobody gives a container more time than it had.
+// graceEnds moves the kill to the end of the container's time. Without a tenure that is ending, no process lives.
 func (m *machine) graceEnds(e GraceEnds) {
-	if m.s.Terminating {
-		m.s.GraceEnd = min(cmp.Or(m.s.GraceEnd, Never), max(1, e.At))
+	if m.s.Terminating && m.s.Phase == Stopping {
+		m.s.Stop.KillAt = min(m.s.Stop.KillAt, e.At)
 	}
 }
 

@@ -444,7 +444,7 @@ func TestGraceEnds(t *testing.T) {
 		})
 	}
 	d := holding(c).step(GraceEnds{At: t0})
-	if d.s.GraceEnd != 0 || d.s.Phase != Holding {
+	if d.s.Stop != (Stop{}) || d.s.Phase != Holding {
 		t.Errorf("before the signal: %v", facts(d))
 	}
 }

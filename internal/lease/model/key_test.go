@@ -18,7 +18,6 @@ var immaterial = map[string]string{
 	"Tree.Reason":            "for people",
 	"Tree.Unhealthy":         "no process of these worlds fails a probe",
 	"Tree.Grace":             "no process of these worlds fails a probe",
-	"GraceEnd":               "no container of these worlds is killed before its Pod's time is over",
 	"Past.Tenure.Confirmed":  "that tenure is over",
 	"Record.Handover.Reason": "for people",
 	"Tenure.RunUntil":        noLimit, "Now.Until": noLimit, "Runs.Asked.Name": noRequest, "Runs.Asked.Tick": noRequest, "Runs.Answered": noRequest,
