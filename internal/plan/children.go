@@ -29,22 +29,28 @@ func children(j *job, t *tenure, live Children, pods []*corev1.Pod) (needed, als
 		return nil, nil // the service account of its pods is unknown, and there are no pods
 	}
 	meta := childMeta(j, t)
-	sort := func(desired, is Child, exists, fit bool) {
+	sort := func(desired, is Child, exists, fit, whole bool) {
 		switch {
 		case !exists || !fit || !mine(j, desired, is):
 			needed = append(needed, desired)
-		case !kept(desired, is):
+		case !whole || !kept(desired, is):
 			also = append(also, desired)
 		}
 	}
 	if account := serviceAccount(meta); hasOwn(j, accounts) {
-		sort(account, live.ServiceAccount, live.ServiceAccount != nil, true)
+		sort(account, live.ServiceAccount, live.ServiceAccount != nil, true, true)
 	}
 	permissions := role(meta, j.leases(), podNames(j, pods))
-	sort(permissions, live.Role, live.Role != nil, live.Role != nil && suffices(j, live.Role.Rules, permissions.Rules))
+	var granted []rbacv1.PolicyRule
+	if live.Role != nil {
+		granted = live.Role.Rules
+	}
+	// Without the rule about Pods, a Pod works.
+	locks := len(granted) > 0 && equality.Semantic.DeepEqual(permissions.Rules[0], granted[0])
+	sort(permissions, live.Role, live.Role != nil, locks, suffices(j, granted, permissions.Rules))
 	binding := roleBinding(meta, subjects(j, accounts))
 	sort(binding, live.RoleBinding, live.RoleBinding != nil, live.RoleBinding != nil && binding.RoleRef == live.RoleBinding.RoleRef &&
-		equality.Semantic.DeepEqual(binding.Subjects, live.RoleBinding.Subjects))
+		equality.Semantic.DeepEqual(binding.Subjects, live.RoleBinding.Subjects), true)
 	limit := budget(meta, inject.Selector(j.Name))
 	if live.Budget == nil || !mine(j, limit, live.Budget) || !kept(limit, live.Budget) || !equality.Semantic.DeepEqual(limit.Spec, live.Budget.Spec) {
 		also = append(also, limit)
