@@ -3,7 +3,6 @@
 package kubelease
 
 import (
-	"math"
 	"net/http"
 	"os"
 	"strings"
@@ -33,7 +32,7 @@ func TestDeletion(t *testing.T) {
 		"deleted":               {answer: say(200, podJSON(deleted+`,"deletionGracePeriodSeconds":5`)), want: Deletion{Requested: true, GracePeriod: 5 * time.Second}},
 		"forced":                {answer: say(200, podJSON(deleted+`,"deletionGracePeriodSeconds":0`)), want: Deletion{Requested: true}},
 		"negative":              {answer: say(200, podJSON(deleted+`,"deletionGracePeriodSeconds":-5`)), want: Deletion{Requested: true}},
-		"huge":                  {answer: say(200, podJSON(deleted+`,"deletionGracePeriodSeconds":9223372036854775807`)), want: Deletion{Requested: true, GracePeriod: math.MaxInt64 / time.Second * time.Second}},
+		"huge":                  {answer: say(200, podJSON(deleted+`,"deletionGracePeriodSeconds":9223372036854775807`)), want: Deletion{Requested: true, GracePeriod: 9223372036 * time.Second}},
 		"a period alone":        {answer: say(200, podJSON(`,"deletionGracePeriodSeconds":5`)), want: Deletion{}},
 		"no period":             {answer: say(200, podJSON(deleted)), err: "deletionGracePeriodSeconds"},
 		"a period as text":      {answer: say(200, podJSON(deleted+`,"deletionGracePeriodSeconds":"5"`)), err: "cannot unmarshal"},

@@ -115,12 +115,7 @@ func (m *machine) absorb(e Event) {
 			m.reread() // A holder's next renewal shows the same.
 		}
 	case WatchClosed:
-		if m.s.WatchUp { // a repeated event must not delay the reads that replace the watch
-			m.s.WatchUp, m.s.WatchBy = false, 0
-			if !m.s.MustRead { // a write that waits for a read waits no longer for a watch that broke
-				m.s.ReadAfter = m.t.Boot.Add(m.c.RetryPeriod)
-			}
-		}
+		m.watchClosed()
 	case Watched:
 		m.watched(e)
 	case ReadDone:
@@ -141,6 +136,16 @@ func (m *machine) absorb(e Event) {
 		m.terminated(e)
 	case GraceEnds:
 		m.graceEnds(e)
+	}
+}
+
+func (m *machine) watchClosed() {
+	if !m.s.WatchUp { // a repeated event must not delay the reads that replace the watch
+		return
+	}
+	m.s.WatchUp, m.s.WatchBy = false, 0
+	if !m.s.MustRead { // a write that waits for a read waits no longer for a watch that broke
+		m.s.ReadAfter = m.t.Boot.Add(m.c.RetryPeriod)
 	}
 }
 

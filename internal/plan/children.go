@@ -41,13 +41,8 @@ func children(j *job, t *tenure, live Children, pods []*corev1.Pod) (needed, als
 		sort(account, live.ServiceAccount, live.ServiceAccount != nil, true, true)
 	}
 	permissions := role(meta, j.leases(), podNames(j, pods))
-	var granted []rbacv1.PolicyRule
-	if live.Role != nil {
-		granted = live.Role.Rules
-	}
-	// Without the rule about Pods, a Pod works.
-	locks := len(granted) > 0 && equality.Semantic.DeepEqual(permissions.Rules[0], granted[0])
-	sort(permissions, live.Role, live.Role != nil, locks, suffices(j, granted, permissions.Rules))
+	locks, whole := grants(j, live.Role, permissions)
+	sort(permissions, live.Role, live.Role != nil, locks, whole)
 	binding := roleBinding(meta, subjects(j, accounts))
 	sort(binding, live.RoleBinding, live.RoleBinding != nil, live.RoleBinding != nil && binding.RoleRef == live.RoleBinding.RoleRef &&
 		equality.Semantic.DeepEqual(binding.Subjects, live.RoleBinding.Subjects), true)
@@ -127,26 +122,27 @@ func podNames(j *job, pods []*corev1.Pod) []string {
 	return slices.Compact(names)
 }
 
-// suffices reports whether a live Role has the desired rules. It may name more Pods of the job: those have been deleted, and the next change
-// removes their names. The last rule is the one about Pods.
-func suffices(j *job, live, desired []rbacv1.PolicyRule) bool {
-	if len(live) != len(desired) || len(live) < 2 {
-		return equality.Semantic.DeepEqual(live, desired)
+// grants reports whether a live Role gives access to the Leases, without which no Pod works, and whether it has exactly the desired rules. It
+// may name more Pods of the job: those have been deleted, and the next change removes their names. The last rule is the one about Pods.
+func grants(j *job, live, desired *rbacv1.Role) (locks, whole bool) {
+	if live == nil || len(live.Rules) == 0 {
+		return false, false
 	}
-	last := len(live) - 1
-	is, wanted := live[last], desired[last]
-	for _, name := range wanted.ResourceNames {
-		if !slices.Contains(is.ResourceNames, name) {
-			return false
-		}
+	is, wanted := slices.Clone(live.Rules), desired.Rules
+	last := len(is) - 1
+	if last > 0 && len(wanted) == len(is) && namesEnough(j, is[last].ResourceNames, wanted[last].ResourceNames) {
+		is[last].ResourceNames = wanted[last].ResourceNames
 	}
-	for _, name := range is.ResourceNames {
-		if !slices.Contains(wanted.ResourceNames, name) && !strings.HasPrefix(name, j.Name+"-") {
-			return false
-		}
-	}
-	is.ResourceNames = wanted.ResourceNames
-	return equality.Semantic.DeepEqual(is, wanted) && equality.Semantic.DeepEqual(live[:last], desired[:last])
+	return equality.Semantic.DeepEqual(is[0], wanted[0]), equality.Semantic.DeepEqual(is, wanted)
+}
+
+// namesEnough reports whether names has all wanted ones, and otherwise only names that Pods of the job can have.
+func namesEnough(j *job, names, wanted []string) bool {
+	lacks := slices.ContainsFunc(wanted, func(name string) bool { return !slices.Contains(names, name) })
+	strange := slices.ContainsFunc(names, func(name string) bool {
+		return !slices.Contains(wanted, name) && !strings.HasPrefix(name, j.Name+"-")
+	})
+	return !lacks && !strange
 }
 
 // role allows an agent what the protocol needs on exactly the Leases of its job, and to ask whether its Pod is being deleted. RBAC cannot

@@ -37,9 +37,8 @@ type program struct {
 	writes bool
 }
 
-const (
-	sources       = "/etc/programs" // where containers find testdata/programs
-)
+// sources is where containers find testdata/programs.
+const sources = "/etc/programs"
 
 // debianPackages are those of the image; compilers of queries, Perl for the packages' own scripts and other languages are not.
 var debianPackages = debian.Packages{
