@@ -221,7 +221,7 @@ func (t *Tree) forkCommand(x *execution, stdout *os.File) error {
 	} else {
 		t.deadlines.join(x.ends.deadlines)
 	}
-	return nil
+	return err
 }
 
 // graceAfterTimeout limits the waits after a command's time is over: for the command to die, for its leash to report that there was no time
