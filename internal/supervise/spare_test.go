@@ -100,7 +100,7 @@ func TestALeashThatWaits(t *testing.T) {
 		}, true},
 		"is killed just before the start": {func(_ *agent, leash int) {
 			_ = unix.Kill(leash, unix.SIGKILL)
-			for s := state(leash); s != "" && s != "Z"; s = state(leash) {
+			for canAct(leash) {
 				time.Sleep(time.Millisecond)
 			}
 		}, false},
