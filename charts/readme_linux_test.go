@@ -11,7 +11,7 @@ import (
 
 // The README's first commands, pasted as they are. Only the image is not built, and no node runs it: the test reports the
 // operator's Deployment as available as soon as it is created.
-func TestFirstCommandsOfTheReadme(t *testing.T) {
+func TestReadmeInstallCommands(t *testing.T) {
 	c := newCluster(t)
 	readme, err := os.ReadFile("../README.md")
 	if err != nil {

@@ -158,8 +158,8 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// TestArchitectureNamesWhatThereIs fails when a file or a name has moved that ARCHITECTURE.md sends its readers to.
-func TestArchitectureNamesWhatThereIs(t *testing.T) {
+// TestArchitectureNamesExist fails when a file or a name has moved that ARCHITECTURE.md sends its readers to.
+func TestArchitectureNamesExist(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join(top, "ARCHITECTURE.md"))
 	if err != nil {
 		t.Fatal(err)
@@ -181,8 +181,8 @@ func TestArchitectureNamesWhatThereIs(t *testing.T) {
 	}
 }
 
-// TestLinksLeadSomewhere is about links from one document to another file. What is shown as code, as a pattern may be, has none.
-func TestLinksLeadSomewhere(t *testing.T) {
+// TestLinkedFilesExist is about links from one document to another file. What is shown as code, as a pattern may be, has none.
+func TestLinkedFilesExist(t *testing.T) {
 	documents := []string{
 		filepath.Join(top, "README.md"), filepath.Join(top, "ARCHITECTURE.md"), filepath.Join(top, "SECURITY.md"),
 		filepath.Join(top, "CONTRIBUTING.md"), filepath.Join(top, "internal/lease/sim/testdata/README.md"),

@@ -110,7 +110,7 @@ func TestGateVectors(t *testing.T) {
 }
 
 // A token that did not come from ParseToken, and a mark that the store damaged, must not open the gate.
-func TestGateRefusesWhatNoParserMade(t *testing.T) {
+func TestGateRefusesUnparsedTokens(t *testing.T) {
 	for name, c := range map[string]struct {
 		mark, presented fence.Token
 		want            string

@@ -245,7 +245,7 @@ func TestWatchWithoutAnswers(t *testing.T) {
 	}
 }
 
-func TestContextOfOneWhoHasEnough(t *testing.T) {
+func TestWatchEndsWithItsContext(t *testing.T) {
 	f := newFake(t)
 	f.holds(7, time.Hour)
 	tenure, err := f.Tenure(patient(t), 7)

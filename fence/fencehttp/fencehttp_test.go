@@ -81,8 +81,8 @@ func later(t *testing.T, url string, token int, path string) <-chan result {
 	return done
 }
 
-// TestTheFirstWriteWaitsForThoseUnderWay: the first write of a tenure begins when the last one of the past has ended.
-func TestTheFirstWriteWaitsForThoseUnderWay(t *testing.T) {
+// TestFirstWriteWaitsForOldWrites: the first write of a tenure begins when the last one of the past has ended.
+func TestFirstWriteWaitsForOldWrites(t *testing.T) {
 	service := newSlow()
 	f := &Fence{Resource: Fixed(resource), Store: &Memory{}, Next: service, Drain: patience, Patience: patience}
 	url := serve(t, f, false).URL
@@ -123,8 +123,8 @@ func shut(f *Fence) bool {
 	return l.shut
 }
 
-// TestAWriteThatDoesNotEndIsCut, and had returned when the new tenure's first write began.
-func TestAWriteThatDoesNotEndIsCut(t *testing.T) {
+// TestEndlessOldWriteIsCut, and had returned when the new tenure's first write began.
+func TestEndlessOldWriteIsCut(t *testing.T) {
 	service := newSlow()
 	f := &Fence{Resource: Fixed(resource), Store: &Memory{}, Drain: -1, Settle: patience, Patience: patience}
 	f.Next = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -147,8 +147,8 @@ func TestAWriteThatDoesNotEndIsCut(t *testing.T) {
 	}
 }
 
-// TestADeafWriteKeepsTheNextTenureOut: what does not end when it is cut is never overtaken.
-func TestADeafWriteKeepsTheNextTenureOut(t *testing.T) {
+// TestWriteThatIgnoresItsCutBlocksTheNextTenure: what does not end when it is cut is never overtaken.
+func TestWriteThatIgnoresItsCutBlocksTheNextTenure(t *testing.T) {
 	service := newSlow()
 	service.deaf = true
 	f := &Fence{Resource: Fixed(resource), Store: &Memory{}, Next: service, Drain: -1, Settle: time.Millisecond, Patience: patience}
@@ -287,7 +287,7 @@ var mean = map[string]struct {
 	"stale after the greatest?": {"Fencing-Token: 9223372036854775806", 200},
 }
 
-func TestMeanHeaders(t *testing.T) {
+func TestHostileHeaders(t *testing.T) {
 	for name, c := range mean {
 		t.Run(name, func(t *testing.T) {
 			passed := false
@@ -324,8 +324,8 @@ func TestDuplicatesOverHTTP2(t *testing.T) {
 	}
 }
 
-// TestWhatPassesWithoutAToken: reads do, and nothing that only looks like one.
-func TestWhatPassesWithoutAToken(t *testing.T) {
+// TestRequestsWithoutAToken: reads do, and nothing that only looks like one.
+func TestRequestsWithoutAToken(t *testing.T) {
 	f := &Fence{Resource: Fixed(resource), Store: &Memory{}, Next: &lists{}}
 	address := serve(t, f, false).Listener.Addr().String()
 	for request, want := range map[string]int{

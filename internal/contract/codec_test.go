@@ -174,7 +174,7 @@ func TestBadTokenBase(t *testing.T) {
 }
 
 // What is not a word of a release frees nothing, and any time of an acquire is one.
-func TestMarkersThatAreNone(t *testing.T) {
+func TestInvalidMarkers(t *testing.T) {
 	for name, f := range map[string]Fields{
 		"1 MiB":                {Annotations: map[string]string{ReleaseReasonAnnotation: strings.Repeat("x", 1<<20)}},
 		"no word":              {Annotations: map[string]string{ReleaseReasonAnnotation: "set free;by hand"}},

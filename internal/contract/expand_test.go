@@ -42,9 +42,9 @@ func known(values map[string]string) func(string) (string, bool) {
 	}
 }
 
-// FuzzExpandIsTheKubelets: what reaches the process is what a kubelet would make of it, did it know the token, whatever the other
+// FuzzExpandMatchesTheKubelet: what reaches the process is what a kubelet would make of it, did it know the token, whatever the other
 // variables contain.
-func FuzzExpandIsTheKubelets(f *testing.F) {
+func FuzzExpandMatchesTheKubelet(f *testing.F) {
 	for _, text := range []string{
 		"", "$", "$(TOKEN)", "$$(TOKEN)", "$$$(TOKEN)", "$$$$(TOKEN)", "--token=$(TOKEN):$(THEIRS)", "$$(THEIRS)$(NOBODYS)$$(NOBODYS)",
 		"$(TOKEN", "$(THEIRS$(TOKEN))", "$(A$$(TOKEN))", "$$TOKEN $TOKEN", "$()", "($(TOKEN))$", "$(THEIRS)$(TOKEN)", "$(THEIRS)(TOKEN)",
@@ -77,7 +77,7 @@ func FuzzExpandIsTheKubelets(f *testing.F) {
 }
 
 // A value is put in once, and nothing is read in it again. Without a secret there are no marks.
-func TestExpandReadsNoValues(t *testing.T) {
+func TestExpandIsNotRecursive(t *testing.T) {
 	mark := MarkReferences("$(A)", "s", func(string) bool { return true })
 	value := func(name string) (string, bool) { return mark + "$(A)", name == "A" }
 	for _, c := range []struct{ text, secret, want string }{

@@ -231,8 +231,8 @@ func TestSettled(t *testing.T) {
 	}
 }
 
-// TestALostTick: it is no less than what the runs in the same Lease tell, and comes back with the next of them.
-func TestALostTick(t *testing.T) {
+// TestLostTickIsRestored: it is no less than what the runs in the same Lease tell, and comes back with the next of them.
+func TestLostTickIsRestored(t *testing.T) {
 	tick := stamp(t, "2026-05-01T00:00:00Z")
 	run := lease.Run{ID: "uid/" + tick.String(), Tick: tick, Attempt: 1, State: lease.RunComplete}
 	byHand := lease.Run{ID: "uid/x", Tick: tick + 3600, Attempt: 1, State: lease.RunRunning}

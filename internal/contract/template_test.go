@@ -10,8 +10,8 @@ import (
 
 var ours = regexp.MustCompile(OursPattern)
 
-// TestOursPattern: no way of writing a path leads there unseen, and only one with `..` is refused though it may lead elsewhere.
-func TestOursPattern(t *testing.T) {
+// TestReservedPaths: no way of writing a path leads there unseen, and only one with `..` is refused though it may lead elsewhere.
+func TestReservedPaths(t *testing.T) {
 	check := func(mount string) {
 		t.Helper()
 		cleaned := path.Clean("/" + mount)

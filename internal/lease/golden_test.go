@@ -246,7 +246,7 @@ func TestTransitions(t *testing.T) {
 }
 
 // However often, and by how much, somebody sets the wall clock, nothing is decided by it.
-func TestWallClockDecidesNothing(t *testing.T) {
+func TestWallClockHasNoEffect(t *testing.T) {
 	table, _ := transitions()
 	undisturbed := setAhead
 	t.Cleanup(func() { setAhead = undisturbed })

@@ -237,7 +237,7 @@ func quiet(t *testing.T, d *driver, long time.Duration) {
 	}
 }
 
-func TestDelayIsThatOfAJob(t *testing.T) {
+func TestAttemptDelayMatchesAJob(t *testing.T) {
 	for attempt, want := range map[int32]float64{0: 10, 1: 10, 2: 20, 3: 40, 6: 320, 7: 360, 50: 360, 1 << 30: 360} {
 		for _, r := range []Run{{Attempt: attempt, State: RunRunning}, {Attempt: attempt, State: RunFailed, Reason: ReasonProcessExited}} {
 			if got := r.backoff(); got.Seconds() != want {
@@ -314,7 +314,7 @@ func TestNextRunAfterOneThatWasClosed(t *testing.T) {
 	hasNo[SendWrite](t, &lost)
 }
 
-func TestReleasedByTheOperatorIsAnAttemptThatFailed(t *testing.T) {
+func TestReleaseByTheOperatorFailsTheAttempt(t *testing.T) {
 	r := vanished(1, Runs{}).Released(Release{Reason: ReasonHolderTerminated, Unclean: true}, 1, 1)
 	w, took := toldFirst(runConfig(), r).sends(t, time.Minute)
 	if now := w.Record.Runs.Now; w.Kind != Acquire || now.Attempt != 2 || now.Reason != ReasonHolderTerminated || took != 10*time.Second {
@@ -328,7 +328,7 @@ func TestReleasedByTheOperatorIsAnAttemptThatFailed(t *testing.T) {
 }
 
 // Its own acquire, stored after it was given up: this agent knows that nothing has run by it.
-func TestAttemptThatNeverBeganIsMadeAgain(t *testing.T) {
+func TestUnstartedAttemptIsRepeated(t *testing.T) {
 	c := runConfig()
 	c.Runs.BackoffLimit = 0
 	d := toldFirst(c, idle(Runs{}))
@@ -353,7 +353,7 @@ func TestAttemptThatNeverBeganIsMadeAgain(t *testing.T) {
 }
 
 // A backup names an agent by a token that is not above its last: it may have begun then.
-func TestAttemptOutOfABackupCounts(t *testing.T) {
+func TestAttemptFromABackupCounts(t *testing.T) {
 	for name, test := range map[string]struct {
 		last *Past
 		want Kind

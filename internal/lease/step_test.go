@@ -195,7 +195,7 @@ func TestLateConfirmedAcquireIsConfirmedAgain(t *testing.T) {
 	}
 }
 
-func TestReplyThatIsNotWhatWasWrittenIsNoConfirmation(t *testing.T) {
+func TestUnexpectedReplyConfirmsNothing(t *testing.T) {
 	for name, change := range map[string]func(*Record){
 		"holder":   func(r *Record) { r.Holder = other.String() },
 		"token":    func(r *Record) { r.Token++ },
@@ -225,7 +225,7 @@ func TestAttemptsDiffer(t *testing.T) {
 	}
 }
 
-func TestRenewalSetsTheDurationRight(t *testing.T) {
+func TestRenewalCorrectsTheDuration(t *testing.T) {
 	d := holding(testConfig())
 	r := d.s.Observed.Record
 	r.Revision, r.Duration = 50, time.Second
@@ -258,7 +258,7 @@ func TestRenewalLeavesNoPartOfARelease(t *testing.T) {
 
 // A server that answered with what was before this agent's last tenure has it try for the same token once more. What is found
 // then is that tenure, which is over: its token is not for a second process.
-func TestATokenIsNotWonTwice(t *testing.T) {
+func TestTokenIsNotAcquiredTwice(t *testing.T) {
 	d := acquiring(testConfig()).done(Unknown)
 	tried := d.s.Pending.Record
 	past := tried
@@ -270,7 +270,7 @@ func TestATokenIsNotWonTwice(t *testing.T) {
 	}
 }
 
-func TestConflictIsNotWrittenIntoAgain(t *testing.T) {
+func TestConflictIsReadBeforeTheNextWrite(t *testing.T) {
 	d := renewing(testConfig()).done(Conflict)
 	for range 3 { // reads are lost
 		d.after(100 * time.Millisecond).readFails()
@@ -456,7 +456,7 @@ func TestNothingIsReleasedWhileProcessesLive(t *testing.T) {
 	}
 }
 
-func TestGoneOfALeaseMadeAnewIsFoundOut(t *testing.T) {
+func TestRecreatedLeaseIsReadAfterGone(t *testing.T) {
 	d := acquiring(testConfig())
 	anew := held(other, 50)
 	anew.UID, anew.Holder = "another", UnknownHolder
@@ -467,7 +467,7 @@ func TestGoneOfALeaseMadeAnewIsFoundOut(t *testing.T) {
 	has[SendRead](t, d)
 }
 
-func TestAbsentLeaseIsPolledFor(t *testing.T) {
+func TestAbsentLeaseIsPolled(t *testing.T) {
 	d := waiting(testConfig(), held(other, 10)).step(Watched{Record: held(other, 11), Deleted: true})
 	for range 3 { // the watch is up, and stalled
 		d.wake()
@@ -476,7 +476,7 @@ func TestAbsentLeaseIsPolledFor(t *testing.T) {
 	}
 }
 
-func TestWatchClosedSaidTwiceDoesNotPutOffReads(t *testing.T) {
+func TestRepeatedWatchClosedDoesNotDelayReads(t *testing.T) {
 	d := waiting(testConfig(), held(other, 10)).step(WatchClosed{})
 	at := d.s.Wake
 	for d.now < at {
@@ -487,7 +487,7 @@ func TestWatchClosedSaidTwiceDoesNotPutOffReads(t *testing.T) {
 
 // A renewal that met a conflict waits for a read. That the watch breaks meanwhile must not put the read off, at the end
 // beyond the renew deadline.
-func TestWatchClosedDoesNotPutOffAReadThatAWriteWaitsFor(t *testing.T) {
+func TestWatchClosedDoesNotDelayARequiredRead(t *testing.T) {
 	d := renewing(testConfig()).done(Conflict).readFails()
 	at := d.s.Wake
 	d.after(at.Sub(d.now) / 2).step(WatchClosed{})
@@ -806,14 +806,14 @@ func TestPresumedReasons(t *testing.T) {
 	}
 }
 
-func TestTreeThatVanishedEndedBadly(t *testing.T) {
+func TestTreeThatVanishedIsUnclean(t *testing.T) {
 	d := holding(testConfig()).step(TreeGone{})
 	if got := has[SendWrite](t, d).Attempt.Record.Release; !got.Unclean {
 		t.Errorf("released %+v", got)
 	}
 }
 
-func TestStrayNewsOfProcesses(t *testing.T) {
+func TestStrayProcessEvents(t *testing.T) {
 	d := waiting(testConfig(), held(other, 10)).step(ChildExited{Code: 1, Crashed: true}).step(TreeGone{})
 	if d.s.Tree != (Tree{}) {
 		t.Errorf("%+v without a tenure", d.s.Tree)
@@ -821,7 +821,7 @@ func TestStrayNewsOfProcesses(t *testing.T) {
 }
 
 // A read names the newest state that anything has shown, so that an answer that contradicts it is confirmed.
-func TestReadsNameWhatIsKnown(t *testing.T) {
+func TestReadsCarryTheKnownState(t *testing.T) {
 	c := testConfig()
 	c.KeepRunning = true
 	for name, test := range map[string]struct {
@@ -858,7 +858,7 @@ func TestSynced(t *testing.T) {
 	}
 }
 
-func TestElectorsTenureIsNotTakenForOnesOwnLast(t *testing.T) {
+func TestTenureOfAnElectorIsNotTakenForOwn(t *testing.T) {
 	// A client-go elector keeps the token; with leaseTransitions lowered by hand before, its tenure counts as many as mine did.
 	mine := func(d *driver) Record {
 		r := d.s.Observed.Record
@@ -905,7 +905,7 @@ func TestAcquireOfAnotherTokenIsDropped(t *testing.T) {
 }
 
 // An answer that there is no Lease shows the state at the time of the request.
-func TestAbsenceThatIsOvertakenIsNotBelieved(t *testing.T) {
+func TestOvertakenAbsenceIsIgnored(t *testing.T) {
 	d := renewing(testConfig())
 	w := *d.s.Write
 	d.wake()

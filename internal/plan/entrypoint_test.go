@@ -89,8 +89,8 @@ func messages(status *v1alpha1.SingletonJobStatus) string {
 	return strings.Join(text, "\n")
 }
 
-// TestTheRecordStays: a later result, one for another template, or one for a job with a command, changes nothing.
-func TestTheRecordStays(t *testing.T) {
+// TestEntrypointRecordStays: a later result, one for another template, or one for a job with a command, changes nothing.
+func TestEntrypointRecordStays(t *testing.T) {
 	g := steady()
 	dropCommand(g)
 	g.Job.Status.Entrypoint = found(g, "/first")
@@ -106,7 +106,7 @@ func TestTheRecordStays(t *testing.T) {
 	}
 }
 
-func TestWhoAsks(t *testing.T) {
+func TestJobsThatNeedALookUp(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(*given)
 		want   bool
@@ -133,8 +133,8 @@ func TestWhoAsks(t *testing.T) {
 	}
 }
 
-// TestChildrenAreKeptMeanwhile: the existing pods keep the objects that they need to renew.
-func TestChildrenAreKeptMeanwhile(t *testing.T) {
+// TestChildrenStayDuringALookUp: the existing pods keep the objects that they need to renew.
+func TestChildrenStayDuringALookUp(t *testing.T) {
 	g := steady()
 	dropCommand(g)
 	g.Children.RoleBinding = nil

@@ -197,7 +197,7 @@ func (g *given) absent() {
 	g.Lease = Lease{Last: &last}
 }
 
-func TestSteadyIsSteady(t *testing.T) {
+func TestSteadyStateNeedsNoWrite(t *testing.T) {
 	g := steady()
 	p := Decide(g.Observed)
 	if p.Status != nil || p.Lease != nil || len(p.Apply)+len(p.Also)+len(p.Create)+len(p.Delete)+len(p.Relabel)+len(p.Events)+len(p.Adopt) > 0 {

@@ -96,7 +96,7 @@ func hold(s syscall.Signal) {
 	_, _, _ = unix.RawSyscall(unix.SYS_TGKILL, uintptr(os.Getpid()), uintptr(unix.Gettid()), uintptr(s))
 }
 
-func TestWhoSends(t *testing.T) {
+func TestSenderOfASignal(t *testing.T) {
 	t.Parallel()
 	for name, row := range map[string]struct {
 		flags uintptr
@@ -205,7 +205,7 @@ func (l *listener) end() {
 }
 
 // Signals arrive while the runtime interrupts goroutines by its own, and a child is not left with the handler.
-func TestTheRuntimeGoesOn(t *testing.T) {
+func TestGoRuntimeContinues(t *testing.T) {
 	c := make(chan os.Signal, 10)
 	for range 2 { // the second time relays, too
 		if err := Notify(c, unix.SIGUSR2); err != nil {

@@ -349,7 +349,7 @@ func TestAWatchWhoseReplyIsLost(t *testing.T) {
 	}
 }
 
-func TestAnswersOfItsOwn(t *testing.T) {
+func TestAnswersByTheProxy(t *testing.T) {
 	cases := map[string]struct {
 		fault faultproxy.Fault
 		code  int
@@ -376,7 +376,7 @@ func TestAnswersOfItsOwn(t *testing.T) {
 	}
 }
 
-func TestStaleReadsAreThoseOfTheTimeOfInjection(t *testing.T) {
+func TestStaleReadsShowTheTimeOfInjection(t *testing.T) {
 	eachProtocol(t, func(t *testing.T, w *world) {
 		w.mustDo(t, "PUT", "/x", "a", "1")
 		w.mustDo(t, "GET", "/x?resourceVersion=7", "", "1")

@@ -501,7 +501,7 @@ func TestPodsMayUseEqualPorts(t *testing.T) {
 	w.await("q", "ready", isReady)
 }
 
-func TestWhatCannotBeStartedIsTold(t *testing.T) {
+func TestStartErrorsAreReported(t *testing.T) {
 	t.Parallel()
 	cases := map[string]struct {
 		change func(*corev1.Pod)

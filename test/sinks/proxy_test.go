@@ -281,8 +281,8 @@ func TestOneProxyCutsForTheOther(t *testing.T) {
 	refused(t, "the past tenure", s.send(patience(t), 0, "/", r, "33", "stale"), fence.ErrStale)
 }
 
-// TestAFrozenProxyKeepsTheNextTenureOut until it is dead.
-func TestAFrozenProxyKeepsTheNextTenureOut(t *testing.T) {
+// TestFrozenProxyBlocksTheNextTenure until it is dead.
+func TestFrozenProxyBlocksTheNextTenure(t *testing.T) {
 	t.Parallel()
 	s, r := behindReplicas(t, map[string]any{"drain": "0s", "settle": "1s", "patience": "2s"}), fresh()
 	var old <-chan error

@@ -233,8 +233,8 @@ func TestProtectedTablesConform(t *testing.T) {
 	}
 }
 
-// TestNothingPassesTheGuard: what a program can do to a protected table by other ways than INSERT.
-func TestNothingPassesTheGuard(t *testing.T) {
+// TestGuardRefusesOtherStatements: what a program can do to a protected table by other ways than INSERT.
+func TestGuardRefusesOtherStatements(t *testing.T) {
 	p, r, ctx := protectedTables(t, sql.LevelReadCommitted), fresh(), patience(t)
 	must(t, p.Write(ctx, r, "34", "a"))
 	table := p.table(r)

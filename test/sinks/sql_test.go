@@ -224,8 +224,8 @@ func TestAStaleTransactionCannotCommit(t *testing.T) {
 	})
 }
 
-// TestAnAdvanceWaitsForWhoHasChecked: a transaction that has checked its token holds the mark until it ends.
-func TestAnAdvanceWaitsForWhoHasChecked(t *testing.T) {
+// TestAdvanceWaitsForCheckedTransactions: a transaction that has checked its token holds the mark until it ends.
+func TestAdvanceWaitsForCheckedTransactions(t *testing.T) {
 	each(t, func(t *testing.T, a *adapter) {
 		ctx, r := patience(t), fresh()
 		must(t, a.Write(ctx, r, "33", "before"))

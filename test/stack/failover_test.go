@@ -50,7 +50,7 @@ func TestTheProcessEnds(t *testing.T) {
 }
 
 // What a template's variables say is for the process: the agent finds its cluster, its credentials and its socket without them.
-func TestTheTemplatesVariablesAreTheProcesss(t *testing.T) {
+func TestTemplateVariablesDoNotReachTheAgent(t *testing.T) {
 	w := newWorld(t)
 	theirs := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: w.ns, Name: "theirs"}, Data: map[string]string{
 		"GODEBUG": "gctrace=1", "GOMEMLIMIT": "64MiB", "HTTPS_PROXY": "http://127.0.0.1:1", "SSL_CERT_FILE": "/nowhere",
@@ -168,7 +168,7 @@ func TestTheHoldersPodIsDeleted(t *testing.T) {
 }
 
 // What takes the operator, the API server or the definition away from all takes turns on a control plane of its own.
-func TestWhatAllNeedIsAway(t *testing.T) {
+func TestSharedDependencyIsDown(t *testing.T) {
 	tier.Deep(t, "takes minutes")
 	t.Parallel()
 	p := newProduct(t)

@@ -42,8 +42,8 @@ func TestSettings(t *testing.T) {
 	}
 }
 
-// TestTheAlertReckonsAsTheDocs: with the same numbers.
-func TestTheAlertReckonsAsTheDocs(t *testing.T) {
+// TestAlertMatchesTheDocs: with the same numbers.
+func TestAlertMatchesTheDocs(t *testing.T) {
 	rules := textOf(t, "../../../charts/singletonjob/monitoring/rules.yaml")
 	for _, part := range []string{fmt.Sprintf("* %d * %d", kept, renewal), fmt.Sprintf("vector(%d)", quota)} {
 		if !strings.Contains(rules, part) {

@@ -216,8 +216,8 @@ func (t torn) GetObject(ctx context.Context, in *s3.GetObjectInput, more ...func
 	return after, errors.Join(err, before.Body.Close())
 }
 
-// TestS3ReadsBesideAWrite: from what was read while another wrote nothing is stored, and it is no sign that the manifest was restored.
-func TestS3ReadsBesideAWrite(t *testing.T) {
+// TestS3ReadDuringAWrite: from what was read while another wrote nothing is stored, and it is no sign that the manifest was restored.
+func TestS3ReadDuringAWrite(t *testing.T) {
 	s := s3Client(t, run(t, s3Store))
 	ctx, r := patience(t), fresh()
 	must(t, s.Write(ctx, r, "33", "first"))
@@ -236,8 +236,8 @@ func TestS3ReadsBesideAWrite(t *testing.T) {
 	}
 }
 
-// TestS3ManifestOfAPerson: one that was put there by hand, while a commit believed that there was none, decides as any other.
-func TestS3ManifestOfAPerson(t *testing.T) {
+// TestS3ManifestWrittenByHand: one that was put there by hand, while a commit believed that there was none, decides as any other.
+func TestS3ManifestWrittenByHand(t *testing.T) {
 	s := s3Client(t, run(t, s3Store))
 	ctx, f := patience(t), s.fence(fresh())
 	_, err := s.PutObject(ctx, &s3.PutObjectInput{Bucket: aws.String(bucket), Key: aws.String("fence/" + string(f.Resource)), Body: strings.NewReader(`{"token":"34"}`)})
