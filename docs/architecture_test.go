@@ -181,7 +181,7 @@ func TestArchitectureNamesExist(t *testing.T) {
 	}
 }
 
-// TestLinkedFilesExist is about links from one document to another file. What is shown as code, as a pattern may be, has none.
+// TestLinkedFilesExist checks links from one document to another file. Code has no links.
 func TestLinkedFilesExist(t *testing.T) {
 	documents := []string{
 		filepath.Join(top, "README.md"), filepath.Join(top, "ARCHITECTURE.md"), filepath.Join(top, "SECURITY.md"),

@@ -69,7 +69,7 @@ func TestEveryFieldIsDocumented(t *testing.T) {
 	}
 }
 
-// TestPageLinks: GitHub names a section by its head's letters, digits and hyphens, and a second one otherwise.
+// TestPageLinks: GitHub names a section by the letters, digits and hyphens of its heading, and adds a number to a second one.
 func TestPageLinks(t *testing.T) {
 	text, heads := page(t), map[string]int{}
 	for _, match := range regexp.MustCompile(`(?m)^#+ (.*)$`).FindAllStringSubmatch(text, -1) {
@@ -86,7 +86,7 @@ func TestPageLinks(t *testing.T) {
 	}
 }
 
-// TestRender is of a CRD that has something of everything.
+// TestRender renders a CRD that uses every feature of the page.
 func TestRender(t *testing.T) {
 	crd, err := os.ReadFile("testdata/crd.yaml")
 	if err != nil {

@@ -81,7 +81,7 @@ func later(t *testing.T, url string, token int, path string) <-chan result {
 	return done
 }
 
-// TestFirstWriteWaitsForOldWrites: the first write of a tenure begins when the last one of the past has ended.
+// TestFirstWriteWaitsForOldWrites: the first write of a tenure begins after the last write of the old tenure has ended.
 func TestFirstWriteWaitsForOldWrites(t *testing.T) {
 	service := newSlow()
 	f := &Fence{Resource: Fixed(resource), Store: &Memory{}, Next: service, Drain: patience, Patience: patience}
@@ -123,7 +123,7 @@ func shut(f *Fence) bool {
 	return l.shut
 }
 
-// TestEndlessOldWriteIsCut, and had returned when the new tenure's first write began.
+// TestEndlessOldWriteIsCut: a write of the old tenure that does not end is cut. It has returned before the new tenure's first write begins.
 func TestEndlessOldWriteIsCut(t *testing.T) {
 	service := newSlow()
 	f := &Fence{Resource: Fixed(resource), Store: &Memory{}, Drain: -1, Settle: patience, Patience: patience}
@@ -147,7 +147,7 @@ func TestEndlessOldWriteIsCut(t *testing.T) {
 	}
 }
 
-// TestWriteThatIgnoresItsCutBlocksTheNextTenure: what does not end when it is cut is never overtaken.
+// TestWriteThatIgnoresItsCutBlocksTheNextTenure: no later write overtakes one that continues after it was cut.
 func TestWriteThatIgnoresItsCutBlocksTheNextTenure(t *testing.T) {
 	service := newSlow()
 	service.deaf = true
@@ -324,7 +324,7 @@ func TestDuplicatesOverHTTP2(t *testing.T) {
 	}
 }
 
-// TestRequestsWithoutAToken: reads do, and nothing that only looks like one.
+// TestRequestsWithoutAToken: only reads pass without a token. A request that only looks like a read does not.
 func TestRequestsWithoutAToken(t *testing.T) {
 	f := &Fence{Resource: Fixed(resource), Store: &Memory{}, Next: &lists{}}
 	address := serve(t, f, false).Listener.Addr().String()
@@ -352,7 +352,7 @@ func TestRequestsWithoutAToken(t *testing.T) {
 	}
 }
 
-// TestProblems: each refusal says what it is about.
+// TestProblems: each refusal has a problem document with its cause.
 func TestProblems(t *testing.T) {
 	f := &Fence{Resource: Fixed(resource), Store: &Memory{}, Next: &lists{}}
 	strict := &Fence{Resource: Fixed(resource), Store: &Memory{}, Next: &lists{}, Strict: true}
@@ -407,7 +407,7 @@ func (failing) Raise(context.Context, fence.Resource, fence.Token) error {
 	return errors.New("disk on fire")
 }
 
-// TestStrict: only Advance raises the mark, and cuts what is under way.
+// TestStrict: only Advance raises the mark and cuts writes in progress.
 func TestStrict(t *testing.T) {
 	service := newSlow()
 	f := &Fence{Resource: Fixed(resource), Store: &Memory{}, Next: service, Strict: true, Drain: -1, Settle: patience, Patience: patience}
@@ -452,7 +452,7 @@ func TestStrict(t *testing.T) {
 	expect("the present", write(34), 200)
 }
 
-// TestMonitor: nothing is refused, all is told.
+// TestMonitor: the fence refuses nothing and reports everything.
 func TestMonitor(t *testing.T) {
 	told := make(chan error, 1)
 	f := &Fence{

@@ -49,7 +49,8 @@ func (s *attentive) Raise(ctx context.Context, r fence.Resource, to fence.Token)
 	return s.Memory.Raise(ctx, r, to)
 }
 
-// TestNewTenureThatStopsWaiting gives up before the writes of the past have ended: they have their time all the same, and it gets in.
+// TestNewTenureThatStopsWaiting: the client of a new tenure gives up before the old writes have ended. They keep their time, and the new
+// tenure is accepted later.
 func TestNewTenureThatStopsWaiting(t *testing.T) {
 	service := newSlow()
 	f := &Fence{Resource: Fixed(resource), Store: &attentive{}, Next: service, Drain: patience, Patience: time.Millisecond}
@@ -89,7 +90,7 @@ func offered(method, header string) string {
 	return method + " /slow HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQAAP__\r\n" + header
 }
 
-// TestUpgradeOfferIsNotAStream: a write that could have become a stream, and has not, has its time when the next tenure comes.
+// TestUpgradeOfferIsNotAStream: a write that offered an upgrade and did not become a stream keeps its time when the next tenure begins.
 func TestUpgradeOfferIsNotAStream(t *testing.T) {
 	for name, headers := range map[string]string{
 		"h2c":       offered("POST", "Fencing-Token: 33"),
@@ -135,7 +136,7 @@ func TestUpgradeOfferIsNotAStream(t *testing.T) {
 	}
 }
 
-// TestLateStreamOfAnOldTenure: the next tenure waits already.
+// TestLateStreamOfAnOldTenure: a stream begins while the next tenure already waits.
 func TestLateStreamOfAnOldTenure(t *testing.T) {
 	began, let, hijacked := make(chan struct{}), make(chan struct{}), make(chan error, 1)
 	f := &Fence{Resource: Fixed(resource), Store: &Memory{}, Drain: patience, Patience: 2 * patience}
@@ -200,7 +201,7 @@ func (s *remote) Hold(ctx context.Context, r fence.Resource) (Hold, error) {
 	}, err
 }
 
-// TestThawedProcessIsRefused has not heard that its hold is of no worth any more, and that another has raised the mark.
+// TestThawedProcessIsRefused: a frozen process wakes up. It does not know that its hold has expired, and that another process raised the mark.
 func TestThawedProcessIsRefused(t *testing.T) {
 	store, service := &remote{}, newSlow()
 	f := &Fence{Resource: Fixed(resource), Store: store, Next: service, Drain: patience, Settle: patience, Patience: patience}
@@ -297,7 +298,7 @@ func (s *silent) Mark(ctx context.Context, r fence.Resource) (fence.Token, error
 	return s.Memory.Mark(ctx, r)
 }
 
-// TestMonitorDoesNotWaitForTheStore for the store.
+// TestMonitorDoesNotWaitForTheStore: a store that hangs delays no request.
 func TestMonitorDoesNotWaitForTheStore(t *testing.T) {
 	store, told := &silent{answers: make(chan struct{})}, make(chan error, 1)
 	f := &Fence{
@@ -315,7 +316,7 @@ func TestMonitorDoesNotWaitForTheStore(t *testing.T) {
 	}
 }
 
-// TestResponseToAClosedConnection is written to its end, and the next tenure waits for that.
+// TestResponseToAClosedConnection: a response without a reader is written to its end, and the next tenure waits for that.
 func TestResponseToAClosedConnection(t *testing.T) {
 	const chunk, more = 64 << 10, 1000 // more than the buffers on the way hold
 	begun, gone, written := make(chan struct{}), make(chan struct{}), make(chan error, 1)
@@ -361,7 +362,7 @@ type zeros struct{}
 
 func (zeros) Read(p []byte) (int, error) { return len(p), nil }
 
-// TestCheckKeepsOtherProblems can be read when Check has looked at them.
+// TestCheckKeepsOtherProblems: problem documents of other causes can still be read after Check.
 func TestCheckKeepsOtherProblems(t *testing.T) {
 	for _, body := range []string{`{"type":"about:blank","title":"out of stock"}`, "no JSON", strings.Repeat("x", 2*maxProblem)} {
 		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

@@ -231,7 +231,7 @@ func TestSettled(t *testing.T) {
 	}
 }
 
-// TestLostTickIsRestored: it is no less than what the runs in the same Lease tell, and comes back with the next of them.
+// TestLostTickIsRestored: the last tick is at least that of the runs in the same Lease. The next run restores it.
 func TestLostTickIsRestored(t *testing.T) {
 	tick := stamp(t, "2026-05-01T00:00:00Z")
 	run := lease.Run{ID: "uid/" + tick.String(), Tick: tick, Attempt: 1, State: lease.RunComplete}

@@ -162,7 +162,7 @@ func TestConformance(t *testing.T) {
 	})
 }
 
-// TestUpstreamRequest: the token that was checked, whatever else the client sends.
+// TestUpstreamRequest: the service gets the token that was checked, whatever else the client sends.
 func TestUpstreamRequest(t *testing.T) {
 	s := &service{}
 	_, server := start(t, s, nil)
@@ -193,7 +193,7 @@ func TestUpstreamRequest(t *testing.T) {
 	}
 }
 
-// TestStreamOfAnOldTenureIsCut when the next tenure writes, and can't be opened again.
+// TestStreamOfAnOldTenureIsCut: a stream is cut when the next tenure writes, and cannot be opened again.
 func TestStreamOfAnOldTenureIsCut(t *testing.T) {
 	_, server := start(t, &service{}, func(c *Config) { c.Drain = duration(patience) })
 	open := func(token string) (net.Conn, *bufio.Reader, int) {
@@ -347,7 +347,7 @@ func TestAWriteOutlivesItsClient(t *testing.T) {
 	}
 }
 
-// TestResponseToAClosedConnection: the client hangs up in the midst of the answer, to which the service continues.
+// TestResponseToAClosedConnection: the client disconnects in the middle of a response that the service continues.
 func TestResponseToAClosedConnection(t *testing.T) {
 	const chunk, more = 64 << 10, 1000 // more than the buffers on the way hold
 	begun, gone, written := make(chan struct{}), make(chan struct{}), make(chan error, 1)
@@ -393,7 +393,7 @@ func TestResponseToAClosedConnection(t *testing.T) {
 	}
 }
 
-// TestMarksFileWaitsAfterOpening after its opening: what the process before has left under way, nobody knows.
+// TestMarksFileWaitsAfterOpening: writes wait after a start, because the previous process may have left some in progress.
 func TestMarksFileWaitsAfterOpening(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "marks")
 	open := func() *Bolt {

@@ -181,7 +181,7 @@ func TestTheProcess(t *testing.T) {
 	}
 }
 
-// TestServesDuringShutdownDelay that it is to end.
+// TestServesDuringShutdownDelay: after SIGTERM the proxy reports that it is not ready, and still serves for the delay.
 func TestServesDuringShutdownDelay(t *testing.T) {
 	upstream := httptest.NewServer(&service{})
 	t.Cleanup(upstream.Close)

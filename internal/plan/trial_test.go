@@ -68,7 +68,7 @@ func TestTimeReadyOfAPlainHolder(t *testing.T) {
 	}
 }
 
-// TestTimeReadyIgnoresTheStandby: until the kubelet would have withdrawn it.
+// TestTimeReadyIgnoresTheStandby: a Pod's readiness from its time as a standby does not count until the kubelet would have withdrawn it.
 func TestTimeReadyIgnoresTheStandby(t *testing.T) {
 	for name, change := range map[string]func(*contract.AgentConfig){
 		"preActivate": prepares,

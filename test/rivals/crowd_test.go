@@ -51,7 +51,7 @@ func (m *memory) Stored(_ context.Context, r fence.Resource) ([]string, error) {
 	return slices.Clone(m.lists[r]), nil
 }
 
-// TestACrowdFindsMistakes: a crowd of the sink as it is finds none.
+// TestACrowdFindsMistakes: a crowd reports faults of a broken sink, and none of a correct one.
 func TestACrowdFindsMistakes(t *testing.T) {
 	for name, c := range map[string]struct {
 		wrong     func(m *memory, mark, token fence.Token, refusal error) (bool, error)
@@ -86,7 +86,7 @@ func TestACrowdFindsMistakes(t *testing.T) {
 	}
 }
 
-// TestJudgeOfACrowd has each fault by itself: what a sink does wrong shows in more than one way.
+// TestJudgeOfACrowd tests each fault alone, because a faulty sink shows several.
 func TestJudgeOfACrowd(t *testing.T) {
 	for name, c := range map[string]struct {
 		stored, acked []string
@@ -109,7 +109,7 @@ func TestJudgeOfACrowd(t *testing.T) {
 	}
 }
 
-// TestComparisonCountsBothSides, by one tenure, of which nothing is refused.
+// TestComparisonCountsBothSides: one tenure writes, so nothing is refused.
 func TestComparisonCountsBothSides(t *testing.T) {
 	unfenced := newMemory()
 	unfenced.wrong = func(*memory, fence.Token, fence.Token, error) (bool, error) { return true, nil }

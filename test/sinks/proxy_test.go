@@ -269,7 +269,7 @@ func TestOneProxyWaitsForTheOther(t *testing.T) {
 	s.expect(r, "beside old new")
 }
 
-// TestOneProxyCutsForTheOther: what does not end is cut where it is.
+// TestOneProxyCutsForTheOther: the replica that has the write cuts it if it does not end.
 func TestOneProxyCutsForTheOther(t *testing.T) {
 	t.Parallel()
 	s, r := behindReplicas(t, map[string]any{"drain": "0s"}), fresh()
@@ -281,7 +281,7 @@ func TestOneProxyCutsForTheOther(t *testing.T) {
 	refused(t, "the past tenure", s.send(patience(t), 0, "/", r, "33", "stale"), fence.ErrStale)
 }
 
-// TestFrozenProxyBlocksTheNextTenure until it is dead.
+// TestFrozenProxyBlocksTheNextTenure: a frozen replica delays the next tenure until the replica is dead.
 func TestFrozenProxyBlocksTheNextTenure(t *testing.T) {
 	t.Parallel()
 	s, r := behindReplicas(t, map[string]any{"drain": "0s", "settle": "1s", "patience": "2s"}), fresh()

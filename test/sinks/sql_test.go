@@ -372,7 +372,7 @@ func TestOnce(t *testing.T) {
 	})
 }
 
-// TestManyFirstWrites: on a new resource all begin at one time.
+// TestManyFirstWrites: all writers begin on a new resource at the same time.
 func TestManyFirstWrites(t *testing.T) {
 	each(t, func(t *testing.T, a *adapter) {
 		for range 5 {

@@ -42,7 +42,7 @@ func TestSettings(t *testing.T) {
 	}
 }
 
-// TestAlertMatchesTheDocs: with the same numbers.
+// TestAlertMatchesTheDocs: the alert and docs/sizing.md use the same numbers.
 func TestAlertMatchesTheDocs(t *testing.T) {
 	rules := textOf(t, "../../../charts/singletonjob/monitoring/rules.yaml")
 	for _, part := range []string{fmt.Sprintf("* %d * %d", kept, renewal), fmt.Sprintf("vector(%d)", quota)} {

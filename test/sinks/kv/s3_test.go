@@ -216,7 +216,7 @@ func (t torn) GetObject(ctx context.Context, in *s3.GetObjectInput, more ...func
 	return after, errors.Join(err, before.Body.Close())
 }
 
-// TestS3ReadDuringAWrite: from what was read while another wrote nothing is stored, and it is no sign that the manifest was restored.
+// TestS3ReadDuringAWrite: nothing is stored from data that was read during another write. It does not count as a restored manifest.
 func TestS3ReadDuringAWrite(t *testing.T) {
 	s := s3Client(t, run(t, s3Store))
 	ctx, r := patience(t), fresh()
@@ -236,7 +236,7 @@ func TestS3ReadDuringAWrite(t *testing.T) {
 	}
 }
 
-// TestS3ManifestWrittenByHand: one that was put there by hand, while a commit believed that there was none, decides as any other.
+// TestS3ManifestWrittenByHand: a manifest that a user stored counts like any other, even if a commit has just found none.
 func TestS3ManifestWrittenByHand(t *testing.T) {
 	s := s3Client(t, run(t, s3Store))
 	ctx, f := patience(t), s.fence(fresh())
