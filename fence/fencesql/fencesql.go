@@ -91,8 +91,9 @@ func (f Fence) Advance(ctx context.Context, db *sql.DB, to fence.Token) error {
 // advancing is the isolation level that reads the mark as it is after the wait for its lock.
 var advancing = map[Dialect]sql.IsolationLevel{PostgreSQL: sql.LevelReadCommitted}
 
-// EvictFor ends the sessions that tx waits for, as described at [Fence.Evict], until stop is called. exec runs a statement on another connection.
-// tx must be the transaction of [Fence.AdvanceIn], because a pooler can give each transaction another session.
+// EvictFor ends the sessions that tx waits for, as described at [Fence.Evict], until stop is called. The argument exec runs a statement on
+// another connection. The argument tx must be the transaction of [Fence.AdvanceIn], because a pooler can give each transaction another
+// session.
 //
 // An advance to a stale token ends no session: the mark that is committed is higher.
 func (f Fence) EvictFor(ctx context.Context, tx Tx, to fence.Token, exec func(ctx context.Context, statement string, args ...any) error) (stop func(), err error) {

@@ -1,4 +1,4 @@
-// Package inject turns a SingletonJob's template into a candidate Pod: the user's Pod with an agent as PID 1 of one container, and
+// Package inject turns a SingletonJob's template into a candidate Pod. That is the user's Pod with an agent as PID 1 of one container, and
 // with the credentials and the configuration that the agent needs.
 //
 // The package is pure: equal arguments give equal Pods, and it changes no argument. What it adds satisfies the Pod Security profile
@@ -352,7 +352,7 @@ func credentials() corev1.Volume {
 	}}}
 }
 
-// bringAgent puts the agent at the path that the gated container's command uses: it copies the agent from its image into a volume
+// bringAgent puts the agent at the path that the gated container's command uses. It copies the agent from its image into a volume
 // of the Pod, or mounts the image as a volume. The container cannot write to that volume, so the process cannot replace its agent.
 // What the agent writes is in a second volume, unless the image is the first one.
 func bringAgent(pod *corev1.PodSpec, gated *corev1.Container, settings Settings) {

@@ -18,9 +18,9 @@ type death struct {
 }
 
 // deathOf looks for proof of death. Releasing a Lease while its holder lives lets a second process start, so a mere indication of death
-// does not count. A missing pod is no proof (it may have been deleted by force while its node was cut off). Neither is an unreachable node,
-// nor a Node object that no longer exists: deleting it stops no kubelet, and the node controllers of clouds delete it only long after the
-// lease has expired. In those cases only time decides.
+// does not count. A missing pod is no proof (it may have been deleted by force while its node was cut off). An unreachable node is no proof
+// either. A Node object that no longer exists is no proof: deleting it stops no kubelet, and the node controllers of clouds delete it only
+// long after the lease has expired. In those cases only time decides.
 func deathOf(r lease.Record, h holder, pod *corev1.Pod, outOfService map[string]bool) *death {
 	if h.Pod == "" {
 		return nil

@@ -197,7 +197,7 @@ func (g *given) trialOf(r *rand.Rand, token int64) {
 }
 
 // TestDroppedTenuresChangeNothing: a Lease that drops recorded tenures leads to the same history and the same verdicts as one that keeps
-// them, whenever they are recorded, on nodes whose clocks differ by up to a second.
+// them. This holds whenever they are recorded, on nodes whose clocks differ by up to a second.
 func TestDroppedTenuresChangeNothing(t *testing.T) {
 	reasons := []lease.Reason{
 		lease.ReasonProcessExited, lease.ReasonLivenessFailed, lease.ReasonRollout, lease.ReasonPodTerminating, lease.ReasonLeaseExpired, lease.ReasonPreActivateFailed, "",

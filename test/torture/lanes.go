@@ -26,8 +26,8 @@ const (
 	recovers = 30 * time.Second
 )
 
-// torment does faults until ctx ends, and returns when all of them have been healed: to each subject in a lane of its own, and to all
-// at once in another. What a lane draws follows from the seed; what comes of it follows from the machine.
+// torment injects faults until ctx ends, and returns when all of them are healed. Each subject has its own lane, and another lane affects
+// all subjects at once. The seed determines what a lane draws. The machine determines what follows from it.
 func (w *world) torment(ctx context.Context, seed uint64) {
 	var lanes sync.WaitGroup
 	for i, s := range w.subjects {

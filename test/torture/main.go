@@ -1,9 +1,9 @@
 //go:build linux
 
-// Command torture injects random faults, for as long as you set, into SingletonJobs with real agents, a real operator, three
-// real API servers and the guard, and into client-go's elector beside them. Then it judges the records of the sinks, the Leases and the statuses. It exits
-// with 0 only if no invariant broke. In a run that is long enough, the same faults must also have broken the elector and a sink
-// without a fence. Otherwise the run proves nothing.
+// Command torture injects random faults into SingletonJobs with real agents, a real operator, three real API servers and the guard. It
+// injects the same faults into client-go's elector beside them. You set how long. Then it judges the records of the sinks, the Leases and
+// the statuses. It exits with 0 only if no invariant broke. In a run that is long enough, the same faults must also have broken the elector
+// and a sink without a fence. Otherwise the run proves nothing.
 //
 // The seed decides which faults are drawn, and for how long they last; what comes of them depends on the machine.
 package main

@@ -1,5 +1,5 @@
-// Package judge says what a torture run has shown. It sees a recorded history and nothing else: plain values in, a verdict
-// out, so that what it says of a run can be said again, and each of its rules is seen to fail in a unit test.
+// Package judge judges a torture run by its recorded history alone. Plain values go in, and a verdict comes out. So a verdict can be
+// repeated, and a unit test shows that each rule can fail.
 //
 // All times are CLOCK_BOOTTIME of the one machine that everything ran on: processes, sinks and judge share it.
 package judge

@@ -67,11 +67,11 @@ type SubjectVerdict struct {
 // should have happened in that time. A kill takes up to four steps that wait for a CPU.
 const withheld = 4
 
-// Judge judges. The claim about processes is this: one was due to be dead a margin before the next may begin, by the kernel's
-// hand. One that is seen to act (it read the clock, and sent that reading to the sink) after the next has acted is an
-// overlap. It breaks the invariant, with two exceptions. The first is a process that may outlive its lease. The second is a machine on
-// which an idle thread waited for a CPU, once, for at least a quarter of the time from when the process should have been dead until it
-// acted: the kill may have waited, too. No other invariant depends on time.
+// Judge judges a history. Its claim about processes is this: the kernel kills a process a margin before the next one may begin. A process
+// acts when it reads the clock and sends that reading to the sink. If it acts after the next process has acted, that is an overlap. An
+// overlap breaks the invariant, with two exceptions. The first is a process that may outlive its lease. The second is a machine on which an
+// idle thread once waited too long for a CPU, because the kill may have waited, too. Too long is at least a quarter of the time from when
+// the process should have been dead until it acted. No other invariant depends on time.
 func Judge(h *History) Verdict {
 	var v Verdict
 	for _, s := range h.Subjects {
@@ -264,8 +264,8 @@ func (j *judgement) tokens() {
 	}
 }
 
-// acquires are the versions with which a tenure began. One whose acquire got no answer is confirmed by another write of the same
-// token with another time, and an edit of the token leaves the time: both are the tenure that they were.
+// acquires are the versions with which a tenure began. An acquire without an answer is confirmed by another write of the same token with
+// another time. An edit of the token leaves the time. Both continue the same tenure.
 func (j *judgement) acquires() []LeaseVersion {
 	type tenure struct {
 		holder   string
@@ -308,8 +308,8 @@ func (j *judgement) returned() {
 	}
 }
 
-// told judges what the job's status told. A tenure may stay untold only where its Lease was deleted before anybody looked at it, or
-// had so many more tenures that it kept this one no longer: the Lease is all that knows.
+// told judges what the job's status reported. Only the Lease records a tenure. So the status may lack a tenure only if its Lease was deleted
+// before any operator read it, or if the Lease had dropped it after many more tenures.
 func (j *judgement) told() {
 	firstTold := map[int64]int64{} // revisions, by token
 	for _, status := range j.Told {
