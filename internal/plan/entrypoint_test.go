@@ -30,6 +30,7 @@ func TestNoPodBeforeTheEntrypointIsKnown(t *testing.T) {
 	}{
 		"a new job, at first":    {given: fresh(), want: "EntrypointUnknown NoHolder EntrypointUnknown", says: `the entrypoint of its image "v1" is unknown: the operator is asking its registry`},
 		"a new job, in trouble":  {given: fresh(), lookup: Lookup{Reason: "ImageNotFound", Problem: "the registry r has no such image", Retry: 7 * time.Second}, want: "ImageNotFound NoHolder ImageNotFound", says: "the registry r has no such image; set command to the ENTRYPOINT", wake: 7 * time.Second},
+		"an image of nothing":    {given: fresh(), lookup: Lookup{Reason: "NoEntrypoint", Problem: "it runs nothing by itself", Retry: 7 * time.Second}, want: "NoEntrypoint NoHolder NoEntrypoint", says: "it runs nothing by itself; set command to a program in the image; existing", wake: 7 * time.Second},
 		"a rollout, at first":    {given: steady(), want: "Running StandbyReady EntrypointUnknown", says: "the operator is asking its registry"},
 		"a rollout, in trouble":  {given: steady(), lookup: Lookup{Reason: "RegistryUnreachable", Problem: "trouble", Retry: 7 * time.Second}, want: "Running StandbyReady RegistryUnreachable", says: "existing pods stay as they are", wake: 7 * time.Second},
 		"a long text is cut off": {given: steady(), lookup: Lookup{Reason: "no reason", Problem: strings.Repeat("x", 1<<20)}, want: "Running StandbyReady EntrypointUnknown", says: "xxx ..."},
