@@ -140,7 +140,7 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// Nobody there, a place that may not be searched, an agent that is stopped: each says what to do, and none takes forever.
+// Each error gives a remedy: a missing agent, a directory without permission, and a stopped agent. None hangs.
 func TestNoAgent(t *testing.T) {
 	dir := t.TempDir()
 	closed := filepath.Join(dir, "closed")

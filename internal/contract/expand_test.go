@@ -85,7 +85,7 @@ func TestExpandIsNotRecursive(t *testing.T) {
 		{mark, "", mark},
 		{mark, "other", mark},
 		{mark[:len(mark)-1], "s", mark[:len(mark)-1]},
-		// A Secret may contain the beginning of a mark, written by one who has read the pod. What follows is the operator's nevertheless.
+		// A Secret may contain the beginning of a mark, written by one who has read the pod. The mark that follows is still expanded.
 		{"{singletonjob-s:" + mark, "s", "{singletonjob-s:" + mark + "$(A)"},
 		{"{singletonjob-s:{singletonjob-s:B" + mark + "}", "s", "{singletonjob-s:{singletonjob-s:B" + mark + "$(A)}"},
 	} {
@@ -95,7 +95,7 @@ func TestExpandIsNotRecursive(t *testing.T) {
 	}
 }
 
-// Only what a kubelet would look up is asked for: who asks takes note of it.
+// Only variables that a kubelet would look up are requested, because the caller records the request.
 func TestOnlyReferencesAreLookedUp(t *testing.T) {
 	var asked []string
 	text := "(echo $FENCING_TOKEN) $$(A) $B) $(C) $(D"

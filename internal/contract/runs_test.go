@@ -166,7 +166,7 @@ func badRuns(t testing.TB) map[string]map[string]string {
 	}
 }
 
-// What can't be read is told, starts nothing, and stays what it is until somebody resets it.
+// An unreadable record is reported and starts nothing. It stays as it is until a user resets it.
 func TestBadRuns(t *testing.T) {
 	for name, annotations := range badRuns(t) {
 		t.Run(name, func(t *testing.T) {
@@ -298,7 +298,7 @@ func TestRequests(t *testing.T) {
 	}
 }
 
-// What can't be written is not, rather than read as bad by all.
+// A record that cannot be written is not written. Otherwise every reader would report it as bad.
 func TestRunsStayWithinTheirBounds(t *testing.T) {
 	long := strings.Repeat("x", 253)
 	run := lease.Run{

@@ -253,8 +253,7 @@ func TestOperatorImageCausesNoRollout(t *testing.T) {
 	}
 }
 
-// Only the init container can write to the volume with the agent. What the agent writes is in a volume of its own, and no other container has
-// either.
+// Only the init container can write to the volume with the agent. The agent writes to another volume. No other container has either volume.
 func TestTheAgentIsReadOnly(t *testing.T) {
 	for name, job := range jobs(t) {
 		pod := mustPod(t, job, 0, settings)

@@ -70,7 +70,7 @@ func TestServerAcceptsThePods(t *testing.T) {
 	}
 }
 
-// Whatever the template is, the candidate passes Pod Security if the template does, and has its quality of service.
+// The candidate passes Pod Security if the template does, and has the template's quality of service.
 func TestInjectionKeepsPodSecurityAndQualityOfService(t *testing.T) {
 	client, ns := namespace(t, true, "job-singletonjob")
 	seed := tier.Seed(t, 1)

@@ -123,7 +123,7 @@ func TestIdleCandidateIsQuiet(t *testing.T) {
 	if d.told(d.s.Observed.Record); acquires(t, d).Tick != 43200 {
 		t.Errorf("%+v", d.actions)
 	}
-	// What it finds then counts.
+	// Then that result counts.
 	started.seenLater(func(r *Record) { r.Runs.Facts.Settled = 43200 })
 	started.told(started.s.Observed.Record)
 	quiet(t, &started, 23*time.Hour)

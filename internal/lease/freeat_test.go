@@ -380,8 +380,8 @@ func TestTransitionsDoNotOverflow(t *testing.T) {
 	}
 }
 
-// What the docs say of a restored etcd: candidates that have seen the holder that the server forgot wait for it, and one
-// that starts again can't know of it. So the API servers stay down until it is dead.
+// After a restore of etcd, candidates that have seen the forgotten holder wait for it. A candidate that restarts cannot know about it. So
+// the API servers stay down until it is dead.
 func TestOnlyOldCandidatesWaitForAForgottenHolder(t *testing.T) {
 	restored := free(other, 50)
 	knows := waiting(testConfig(), held(other, 100)).step(WatchClosed{}).wake().found(restored)

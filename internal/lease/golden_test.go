@@ -245,7 +245,7 @@ func TestTransitions(t *testing.T) {
 	}
 }
 
-// However often, and by how much, somebody sets the wall clock, nothing is decided by it.
+// No decision depends on the wall clock, however often and however far it is set.
 func TestWallClockHasNoEffect(t *testing.T) {
 	table, _ := transitions()
 	undisturbed := setAhead

@@ -107,7 +107,7 @@ func TestAcquireNamesTheRun(t *testing.T) {
 	}
 }
 
-// What the end of an attempt makes of its run.
+// The state of a run after the end of an attempt.
 func TestEndOfAnAttempt(t *testing.T) {
 	exit := func(code int) func(*driver) {
 		return func(d *driver) { d.step(ChildExited{Code: code, Crashed: code != 0}) }
@@ -269,7 +269,7 @@ func TestVanishedHolder(t *testing.T) {
 	}
 }
 
-// Nobody else would say that it failed.
+// No other component would record that it failed.
 func TestExhaustedRunOfAVanishedHolderIsClosed(t *testing.T) {
 	s := every(t, "5", schedule.OverlapSkip)
 	tick := schedule.Stamp(900)
@@ -498,7 +498,7 @@ func TestActiveDeadline(t *testing.T) {
 	if now := d.step(ChildExited{}).reaped().Record.Runs.Now; now.State != RunGivenUp || now.Reason != ReasonDeadlineExceeded {
 		t.Errorf("%+v", now)
 	}
-	// Of a run between two attempts a candidate says it, once both clocks are there.
+	// Between two attempts, a candidate records it when both clocks have reached the time.
 	open := Run{ID: "job", Attempt: 1, State: RunFailed, Reason: ReasonProcessExited, Until: 1003}
 	w, took := toldFirst(c, idle(Runs{Now: open})).sends(t, time.Minute)
 	if now := w.Record.Runs.Now; w.Kind != Close || took != 3*time.Second || now.State != RunGivenUp || now.Reason != ReasonDeadlineExceeded {

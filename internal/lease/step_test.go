@@ -23,7 +23,7 @@ func TestValidityCountsFromTheRequest(t *testing.T) {
 	}
 }
 
-// What acts late is told to die early: the leash, and everything that tells whether the process may act.
+// If an agent acts late, the leash and every report of the remaining time end earlier.
 func TestStarvedTenureEndsEarlier(t *testing.T) {
 	d := holding(testConfig()).step(Starved{Late: 2 * time.Second})
 	d.wake()
@@ -39,7 +39,7 @@ func TestStarvedTenureEndsEarlier(t *testing.T) {
 	if !d.s.Valid(d.c, dead-1) || d.s.Valid(d.c, dead) {
 		t.Error("the right to act does not end with the leash")
 	}
-	// Whatever is estimated, a tenure that renews continues.
+	// A tenure that renews continues, whatever the estimate is.
 	d.step(Starved{Late: time.Hour})
 	if left := d.s.Deadline(d.c).Sub(sent); left != 8*time.Second {
 		t.Errorf("the estimate leaves %v of 14s", left)
@@ -256,8 +256,8 @@ func TestRenewalLeavesNoPartOfARelease(t *testing.T) {
 	}
 }
 
-// A server that answered with what was before this agent's last tenure has it try for the same token once more. What is found
-// then is that tenure, which is over: its token is not for a second process.
+// A server that answered with what was before this agent's last tenure has it try for the same token once more. The agent then finds that
+// tenure, which is over. A second process must not get its token.
 func TestTokenIsNotAcquiredTwice(t *testing.T) {
 	d := acquiring(testConfig()).done(Unknown)
 	tried := d.s.Pending.Record
@@ -485,8 +485,7 @@ func TestRepeatedWatchClosedDoesNotDelayReads(t *testing.T) {
 	has[SendRead](t, d)
 }
 
-// A renewal that met a conflict waits for a read. That the watch breaks meanwhile must not put the read off, at the end
-// beyond the renew deadline.
+// A renewal that met a conflict waits for a read. If the watch breaks meanwhile, the read is not delayed beyond the renew deadline.
 func TestWatchClosedDoesNotDelayARequiredRead(t *testing.T) {
 	d := renewing(testConfig()).done(Conflict).readFails()
 	at := d.s.Wake
@@ -529,7 +528,7 @@ func TestWatchIsRestartedWhenItMissedAChange(t *testing.T) {
 	}
 }
 
-// Nobody acquires a Lease in which no tenure can have a token of its own; a present tenure continues.
+// No candidate acquires a Lease in which no further token is possible. A present tenure continues.
 func TestNobodyAcquiresWithoutAToken(t *testing.T) {
 	for name, spoil := range map[string]func(*Record){
 		"bad base":      func(r *Record) { r.BadTokenBase = "9223372036854775807" },

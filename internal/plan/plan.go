@@ -76,8 +76,7 @@ type Plan struct {
 // State names the situation of a job.
 type State uint8
 
-// The states. In every state but Serving and Suspending there is at most one thing to do. What comes after it is decided again when it is
-// done.
+// The states. In every state but Serving and Suspending there is at most one thing to do. The next step is decided when it is done.
 const (
 	// Collecting: there is no such job; its Lease is deleted once no tenure can last.
 	Collecting State = iota

@@ -128,7 +128,7 @@ func simulate(p contract.Probes, says [kinds]answers, until, stop int) string {
 	}
 }
 
-// What a kubelet does of the same: pkg/kubelet/prober/worker.go of Kubernetes 1.37.
+// Each row has the behaviour of a kubelet, by pkg/kubelet/prober/worker.go of Kubernetes 1.37.
 func TestCourseMatchesAKubelet(t *testing.T) {
 	type probes = contract.Probes
 	for name, row := range map[string]struct {
@@ -236,7 +236,7 @@ func TestCourseMatchesAKubelet(t *testing.T) {
 	}
 }
 
-// However checks come and go, no probe is asked twice at a time, and State says when it wants to be asked next.
+// No probe runs twice at the same time, in every order of checks. State says when the next check is due.
 func TestNeverTwoAtATime(t *testing.T) {
 	now := time.Unix(1000, 0)
 	s := Begin(contract.Probes{Liveness: with()}, now)

@@ -105,7 +105,7 @@ var fuzzed = []Spec{
 	{Cron: "17 0-23 * * *", TimeZone: "Africa/Casablanca", CatchUp: CatchUpAll, Overlap: OverlapQueue},
 }
 
-// Whatever the Lease contains and the clocks show: a start is for a tick that is due and not settled, and no tick starts twice.
+// For every Lease and every time on the clocks, a start is for a tick that is due and not settled. No tick starts twice.
 func FuzzDecide(f *testing.F) {
 	now := int64(1795435230)
 	f.Add(uint8(0), now-90, int64(0), int64(0), int64(0), false, int64(0), int64(0), now, int64(0))

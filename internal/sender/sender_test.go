@@ -25,7 +25,7 @@ const listenCommand = "listen"
 
 var watched = []syscall.Signal{unix.SIGTERM, unix.SIGHUP, unix.SIGQUIT, unix.SIGUSR1, unix.SIGWINCH, 34 + 3}
 
-// last has the highest number of all signals that listen watches. Of the signals that wait, Go relays it last.
+// last has the highest number of all signals that listen watches. Go relays it after all other waiting signals.
 const last = syscall.Signal(34 + 4)
 
 func TestMain(m *testing.M) {

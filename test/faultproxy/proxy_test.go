@@ -160,8 +160,8 @@ func (w *world) mustDo(t *testing.T, method, path, body, want string) {
 	}
 }
 
-// mustHang makes a request that is not answered, though it has had the time for it, and gives up. That time begins when the
-// request has got as far as arrived says.
+// mustHang makes a request that is not answered, though it has had the time for it, and gives up. That time begins when the request has
+// reached the point that arrived names.
 func (w *world) mustHang(t *testing.T, method, path, body string, arrived func() bool) {
 	t.Helper()
 	ctx, giveUp := context.WithCancel(t.Context())

@@ -198,7 +198,7 @@ func TestKilledRun(t *testing.T) {
 			t.Errorf("something was left behind (-before +after):\n%s", diff)
 		}
 	}
-	// What somebody then brings up by hand is nobody else's.
+	// A lab that a user then starts belongs to no other command.
 	kill("")
 	lab.ok("down")
 	lab.ok("up", "-nodes=1")

@@ -16,7 +16,7 @@ import (
 	"github.com/singletonjob/operator/fence/fencetest"
 )
 
-// Of a crowd.
+// Sizes of a crowd.
 const (
 	Writers = 64
 	Tenures = 8

@@ -123,7 +123,7 @@ func (s *replicas) later(replica int, path string, r fence.Resource, token, payl
 	return done
 }
 
-// What a busy machine may take to answer what is under way, and to end what was cut; how long a write waits for both.
+// The time that a busy machine may need to answer running requests and to end those that were cut. A write waits for both.
 const (
 	drains  = 20 * time.Second
 	settles = 3 * time.Minute

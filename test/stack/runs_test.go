@@ -62,8 +62,8 @@ func (w *world) atRest(job *v1alpha1.SingletonJob) func() (bool, any, error) {
 	}
 }
 
-// TestARun: its first attempt fails, its second is another of the same run. What ran stays for its log, it is not run again when its
-// Lease is deleted, and it goes when its time is over.
+// TestARun: its first attempt fails, its second is another of the same run. The Pod stays for its log. The run is not repeated when its
+// Lease is deleted. The job is deleted when its time is over.
 func TestARun(t *testing.T) {
 	w := newWorld(t)
 	file := filepath.Join(t.TempDir(), "noted")

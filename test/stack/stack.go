@@ -99,7 +99,7 @@ type Product struct {
 }
 
 func init() {
-	// What a client of the API server complains of here is done to it on purpose.
+	// The tests cause the errors that clients of the API server log here.
 	log.SetLogger(logr.Discard())
 	klog.SetLogger(logr.Discard())
 }
@@ -268,8 +268,9 @@ func (p *Product) runOperator() (*subprocess.Process, error) {
 	return RunOperator(config, p.dir, filepath.Join(p.dir, "manager"), "--metrics-bind-address=0", "--entrypoint-insecure-registries="+p.registry)
 }
 
-// RunOperator starts the operator's program as its own process, with the account and the rights that Install gives it. What it
-// needs, and its log, is in dir. config is the administrator's. Alone, it needs no election: one that was killed would make the next wait for its Lease.
+// RunOperator starts the operator's program as its own process, with the account and the rights that Install gives it. Its files and its
+// log are in dir. The config is the administrator's. Alone, it needs no election: one that was killed would make the next wait for its
+// Lease.
 func RunOperator(config *rest.Config, dir, program string, flags ...string) (*subprocess.Process, error) {
 	config = rest.CopyConfig(config)
 	config.Impersonate = rest.ImpersonationConfig{

@@ -33,7 +33,7 @@ type kind struct {
 	product bool
 	// weight is how often it is drawn beside the others; 0 counts as 4.
 	weight int
-	// do injects it; heal, if any, ends it. Whatever happens between is the fault.
+	// do injects it; heal, if any, ends it. The fault is everything between them.
 	do func(ctx context.Context, b *blow) (heal func() error, err error)
 }
 

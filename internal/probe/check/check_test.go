@@ -322,7 +322,7 @@ func TestGRPC(t *testing.T) {
 	}
 }
 
-// What answers may be anything that talks HTTP/2.
+// The server can be any program that speaks HTTP/2.
 func TestGRPCAnswers(t *testing.T) {
 	for name, row := range map[string]struct {
 		body   string

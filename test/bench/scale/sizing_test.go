@@ -15,7 +15,7 @@ import (
 	"github.com/singletonjob/operator/api/v1alpha1"
 )
 
-// What docs/sizing.md and the alert reckon with.
+// The numbers that docs/sizing.md and the alert use.
 const (
 	kept     = 600     // seconds of versions in etcd
 	renewal  = 1100    // bytes for each

@@ -237,8 +237,8 @@ func (t *trial) count(behind []behindSeen) {
 	t.counted = len(behind)
 }
 
-// ready waits for a random moment between two renewals, and finds the active pod. That a standby is not ready after what befell
-// it a moment ago, its kubelet may have said only meanwhile.
+// ready waits for a random moment between two renewals, and finds the active pod. After a recent fault, the kubelet may only now have
+// reported that a standby is not ready.
 func (t *trial) ready(ctx context.Context) ([]observe.Life, *corev1.Pod, error) {
 	if err := onlab.Sleep(ctx, 2*time.Second+rand.N(2*time.Second)); err != nil {
 		return nil, nil, err

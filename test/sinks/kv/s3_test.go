@@ -284,13 +284,13 @@ func (d *deaf) PutObject(ctx context.Context, in *s3.PutObjectInput, more ...fun
 	if err == nil && d.then != nil {
 		d.then()
 		d.then = nil
-		// What the SDK answers that sends it again by itself.
+		// The answer to the SDK, which sent the request again by itself.
 		return d.API.PutObject(ctx, in, more...)
 	}
 	return out, err
 }
 
-// TestS3LosesAReply: a write whose answer was lost looks like one that another came before. What the manifest names tells them apart.
+// TestS3LosesAReply: a write whose answer was lost looks like one that another came before. The names in the manifest tell them apart.
 func TestS3LosesAReply(t *testing.T) {
 	s := s3Client(t, run(t, s3Store))
 	for name, c := range map[string]struct {

@@ -47,15 +47,16 @@ type SubjectVerdict struct {
 	Subject
 	// Processes that have written, and Tenures, which are their tokens; the control has none.
 	Processes, Tenures int
-	// Takeovers are the pairs of processes that followed on each other. Of them, ByTime are those where nobody released the Lease or
-	// proved the holder dead, so that only its expiry let the next one begin. One of which nobody can tell is not among them.
+	// Takeovers are the pairs of processes that followed on each other. ByTime counts those of them in which the Lease had to expire,
+	// because no component released it or proved the holder dead. One of which nobody can tell is not among them.
 	Takeovers, ByTime int
 	// Ends counts the tenures of which the Lease told why they ended.
 	Ends map[lease.Reason]int
 	// Gaps are the times without a stored write between the processes of a takeover, in ascending order.
 	Gaps []time.Duration
-	// Overlaps counts processes that wrote after a younger one had begun, and Acted is for how long in sum. Of them, Allowed may
-	// outlive their lease, and of Starved nobody can tell: the machine withheld its CPUs. All others broke an invariant.
+	// Overlaps counts processes that wrote after a younger one had begun, and Acted is for how long in sum. Allowed counts those of them
+	// that may outlive their lease. Starved counts those without a verdict, because the machine had no CPU for them. All others broke an
+	// invariant.
 	Overlaps, Allowed, Starved int
 	Acted                      time.Duration
 	// StaleOffered counts writes of a process after a younger one had begun; StaleFenced and StaleUnfenced are those that each
