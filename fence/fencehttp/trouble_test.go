@@ -201,7 +201,8 @@ func (s *remote) Hold(ctx context.Context, r fence.Resource) (Hold, error) {
 	}, err
 }
 
-// TestThawedProcessIsRefused: a frozen process wakes up. It does not know that its hold has expired, and that another process raised the mark.
+// TestThawedProcessIsRefused: a frozen process wakes up. It does not know that its hold has expired, and that another process raised the
+// mark.
 func TestThawedProcessIsRefused(t *testing.T) {
 	store, service := &remote{}, newSlow()
 	f := &Fence{Resource: Fixed(resource), Store: store, Next: service, Drain: patience, Settle: patience, Patience: patience}

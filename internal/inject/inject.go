@@ -281,8 +281,8 @@ func runConfig(job *v1alpha1.SingletonJob) *contract.RunConfig {
 	}
 }
 
-// agentEnv comes before the user's own variables, which may refer to it. It contains every variable that an agent reads, even an
-// unused one with an empty value. The reason is that env takes precedence over envFrom and the image, and v1alpha1.Validate refuses these names in the
+// agentEnv comes before the user's own variables, which may refer to it. It contains every variable that an agent reads, even an unused one
+// with an empty value. The reason is that env takes precedence over envFrom and the image, and v1alpha1.Validate refuses these names in the
 // template's env.
 func agentEnv(config contract.AgentConfig, gated *corev1.Container, settings Settings) []corev1.EnvVar {
 	fromPod := func(name, path string) corev1.EnvVar {
@@ -309,9 +309,10 @@ func agentEnv(config contract.AgentConfig, gated *corev1.Container, settings Set
 	)
 }
 
-// socketOf is the path of the agent's socket, set after the variables that it refers to. It is in a volume of the Pod. If the agent's
-// image is a volume, there is no other, and it is in the directory for shared memory. Processes of every user can write there, even if the root file system
-// is read-only. A Pod's containers share that directory, and with hostIPC all Pods of a node do. So the path contains the Pod's UID.
+// socketOf is the path of the agent's socket, set after the variables that it refers to. It is in a volume of the Pod. If the agent's image
+// is a volume, there is no other, and it is in the directory for shared memory. Processes of every user can write there, even if the root
+// file system is read-only. A Pod's containers share that directory, and with hostIPC all Pods of a node do. So the path contains the Pod's
+// UID.
 func socketOf(settings Settings) string {
 	if settings.AgentImageVolume {
 		return "/dev/shm/singletonjob-$(" + contract.PodUIDEnv + ").sock"

@@ -52,10 +52,10 @@ func (m *machine) read() {
 	m.do(ask)
 }
 
-// mayWrite reports whether a write may be sent now. If the last observation is as old as a lease, a read must come first. The
-// revision alone would suffice for the compare-and-swap, unless the server has started to assign its revisions again. A holder does
-// not wait for writes whose outcomes are unknown, or for the read that finds them out, before it sends another write. All of them replace one
-// revision, so at most one is stored, and the record shows which.
+// mayWrite reports whether a write may be sent now. If the last observation is as old as a lease, a read must come first. The revision
+// alone would suffice for the compare-and-swap, unless the server has started to assign its revisions again. A holder does not wait for
+// writes whose outcomes are unknown, or for the read that finds them out, before it sends another write. All of them replace one revision,
+// so at most one is stored, and the record shows which.
 func (m *machine) mayWrite() bool {
 	if m.s.Write != nil || !m.s.Observed.Known || m.s.Observed.Absent {
 		return false

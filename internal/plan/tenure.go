@@ -256,8 +256,9 @@ func (t *tenure) soaked(version string, preparation time.Duration) bool {
 	return ready && left == 0
 }
 
-// unsoaked returns how much longer the holder's pod must be ready to be soaked, 0 if it is soaked. It is soaked when it was ready for minReady
-// without a break. If a process normally ends by itself before that, its version is soaked when it has been tried for that long in total.
+// unsoaked returns how much longer the holder's pod must be ready to be soaked, 0 if it is soaked. It is soaked when it was ready for
+// minReady without a break. If a process normally ends by itself before that, its version is soaked when it has been tried for that long in
+// total.
 func (t *tenure) unsoaked(version string, preparation time.Duration) (left time.Duration, ready bool) {
 	now := t.trialOf(t.Record.Token)
 	if now == nil || !now.Ready {
@@ -307,10 +308,10 @@ func (t *tenure) untried(version string, preparation time.Duration) time.Duratio
 	return max(0, t.minReady+preparation-t.age)
 }
 
-// failedEarly reports whether a version was tried and its process ended by itself, or because of its own probes and hooks, before it had run
-// for long enough. The version is given by the prefix of its pods' names. Another try would be another failover, so the rollout waits for
-// another template. If this process did not see the tenure, its length counts, and a process that fails its liveness probe has up to grace to end
-// after that.
+// failedEarly reports whether a version was tried and its process ended by itself, or because of its own probes and hooks, before it had
+// run for long enough. The version is given by the prefix of its pods' names. Another try would be another failover, so the rollout waits
+// for another template. If this process did not see the tenure, its length counts, and a process that fails its liveness probe has up to
+// grace to end after that.
 func (t *tenure) failedEarly(version string, preparation, grace time.Duration) bool {
 	failed := false
 	short := t.short(version, preparation)

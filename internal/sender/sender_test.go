@@ -92,7 +92,8 @@ func hold(s syscall.Signal) {
 	fmt.Println("holds")
 	var one [1]byte
 	_, _, _ = unix.RawSyscall(unix.SYS_READ, 0, uintptr(unsafe.Pointer(&one[0])), 1) // does not hand over to others
-	// The kernel delivers a signal for this thread before the call returns. It would deliver one for the process whenever it wakes another thread.
+	// The kernel delivers a signal for this thread before the call returns. It would deliver one for the process whenever it wakes another
+	// thread.
 	_, _, _ = unix.RawSyscall(unix.SYS_TGKILL, uintptr(os.Getpid()), uintptr(unix.Gettid()), uintptr(s))
 }
 

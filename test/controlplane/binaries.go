@@ -2,9 +2,9 @@
 
 // Package controlplane runs a real etcd and kube-apiserver on loopback, for tests and the demo: no cluster, no root.
 //
-// Find gets the programs, Start runs them. A test that started them can stop, pause and kill them, and add a real scheduler and
-// controller manager with StartControllers. There is no kubelet: package localnode runs pods without. Tests that need an API server and nothing
-// else share one by package apiserver.
+// Find gets the programs, Start runs them. A test that started them can stop, pause and kill them, and add a real scheduler and controller
+// manager with StartControllers. There is no kubelet: package localnode runs pods without. Tests that need an API server and nothing else
+// share one by package apiserver.
 package controlplane
 
 import (

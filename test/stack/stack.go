@@ -1,7 +1,7 @@
 //go:build linux
 
-// Package stack runs the whole product on this machine, for the demo and for the tests here. It runs a real control plane, local nodes and the
-// operator as a process of its own. Its sink is behind a network that can hold writes back.
+// Package stack runs the whole product on this machine, for the demo and for the tests here. It runs a real control plane, local nodes and
+// the operator as a process of its own. Its sink is behind a network that can hold writes back.
 //
 // Its tests inject faults into processes, agents, node networks, Leases and jobs. After each fault there is one process at a time,
 // tokens grow, the sink stores nothing stale, a standby takes over, and the status reports every tenure once.

@@ -23,8 +23,8 @@ type Result struct {
 	// those that it refused. StaleAccepted are the stored ones.
 	StaleOffered  int `json:"staleOffered"`
 	StaleAccepted int `json:"staleAccepted"`
-	// Lost counts writes that were acknowledged and are not stored, WronglyRefused those that were refused as stale though no later tenure has
-	// written.
+	// Lost counts writes that were acknowledged and are not stored, WronglyRefused those that were refused as stale though no later tenure
+	// has written.
 	Lost           int `json:"lost"`
 	WronglyRefused int `json:"wronglyRefused"`
 	// Gap is the longest time without an acknowledged write, from the fault on, in nanoseconds.

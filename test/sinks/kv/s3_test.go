@@ -22,7 +22,8 @@ import (
 	"github.com/singletonjob/operator/fence/fencetest"
 )
 
-// s3Store is Versity's gateway, which keeps objects as files: its writes are compared under a lock, and it is one process that can be killed.
+// s3Store is Versity's gateway, which keeps objects as files: its writes are compared under a lock, and it is one process that can be
+// killed.
 var s3Store = kind{
 	name: "S3", each: 2, writes: "PUT ",
 	command: func(addr, dir string) (*exec.Cmd, error) {
