@@ -16,7 +16,7 @@ import (
 	"github.com/singletonjob/operator/fence"
 )
 
-// fake is an agent that says what it is told to.
+// fake is an agent with preset answers.
 type fake struct {
 	Agent
 	mu     sync.Mutex

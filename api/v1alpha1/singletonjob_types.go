@@ -356,7 +356,7 @@ type SingletonJobStatus struct {
 	Selector string `json:"selector,omitempty"`
 }
 
-// RunSummary has the fields by which a Job tells of its pods.
+// RunSummary has the fields of a Job's status.
 type RunSummary struct {
 	// Complete runs and desired runs, for display: 0/1 or 1/1.
 	// +optional

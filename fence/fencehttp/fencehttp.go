@@ -89,9 +89,8 @@ type Fence struct {
 	// StoreTime is the timeout of a request to the store, in addition to the Drain and Settle of another process that has to release the
 	// mark. The request continues until then even if no write waits for it any more. 0: DefaultStoreTime.
 	StoreTime time.Duration
-	// Detach lets a write continue after its client disconnects, until Next returns or the write is cut. What Next writes to the lost
-	// client is discarded without an error. A proxy needs this: the service behind it can still work on a request that the proxy has
-	// abandoned.
+	// Detach lets a write continue after its client disconnects, until Next returns or the write is cut. Output of Next for the lost client
+	// is discarded without an error. A proxy needs this: the service behind it can still work on a request that the proxy has abandoned.
 	Detach bool
 	// Observe, if set, receives each decision on a fenced request. It must not block. With Monitor, the request may have ended by then.
 	Observe func(*http.Request, Decision)

@@ -1,8 +1,8 @@
 // Package inject turns a SingletonJob's template into a candidate Pod. That is the user's Pod with an agent as PID 1 of one container, and
 // with the credentials and the configuration that the agent needs.
 //
-// The package is pure: equal arguments give equal Pods, and it changes no argument. What it adds satisfies the Pod Security profile
-// "restricted" and uses only names that api/v1alpha1 reserves. It changes no container but the gated one.
+// The package is pure: equal arguments give equal Pods, and it changes no argument. The additions satisfy the Pod Security profile
+// "restricted" and use only names that api/v1alpha1 reserves. It changes no container but the gated one.
 package inject
 
 import (
@@ -353,9 +353,9 @@ func credentials() corev1.Volume {
 	}}}
 }
 
-// bringAgent puts the agent at the path that the gated container's command uses. It copies the agent from its image into a volume
-// of the Pod, or mounts the image as a volume. The container cannot write to that volume, so the process cannot replace its agent.
-// What the agent writes is in a second volume, unless the image is the first one.
+// bringAgent puts the agent at the path that the gated container's command uses. It copies the agent from its image into a volume of the
+// Pod, or mounts the image as a volume. The container cannot write to that volume, so the process cannot replace its agent. The agent
+// writes to a second volume, unless the image is the first one.
 func bringAgent(pod *corev1.PodSpec, gated *corev1.Container, settings Settings) {
 	bin := corev1.Volume{Name: binVolume}
 	gated.VolumeMounts = append(gated.VolumeMounts, corev1.VolumeMount{Name: binVolume, MountPath: contract.AgentDir, ReadOnly: true})

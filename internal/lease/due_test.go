@@ -99,7 +99,7 @@ func TestTwoClocksDisagree(t *testing.T) {
 	}
 }
 
-// A Warm candidate with a day until the next tick is told nothing and asks nothing, and its clock is compared before the tick is started.
+// A Warm candidate with a day until the next tick sends no request. Its clock is compared before the tick is started.
 func TestIdleCandidateIsQuiet(t *testing.T) {
 	s, err := schedule.Parse(schedule.Spec{Cron: "0 12 * * *"})
 	if err != nil {

@@ -405,7 +405,7 @@ func TestUnhealthyWhileTerminating(t *testing.T) {
 	}
 }
 
-// A pod that is told to stop has its own time from then on, and no longer, whatever its tenure ends for.
+// From its stop signal on, a Pod has its own grace period and no more, whatever the reason for the end of its tenure.
 func TestTerminatedWhileUnhealthy(t *testing.T) {
 	c := testConfig()
 	for name, row := range map[string]struct {

@@ -243,8 +243,8 @@ func TestGoRuntimeContinues(t *testing.T) {
 	}
 }
 
-// An agent for a machine without a handler of its own would lose the signals that it watches: without its address, the kernel is told to
-// drop them. There must be none.
+// An agent for an architecture without a handler would lose the signals that it watches: without a handler's address, the kernel drops
+// them. There must be none.
 func TestArchitectures(t *testing.T) {
 	t.Parallel()
 	for _, arch := range []string{"386", "amd64", "arm", "arm64", "loong64", "mips64", "mips64le", "ppc64", "ppc64le", "riscv64", "s390x"} {

@@ -44,7 +44,7 @@ type Options struct {
 	APIServerFlags []string
 	// Environment is added to that of every program, as "NAME=value": of equal names the last one counts.
 	Environment []string
-	// Progress is told what takes time. By default nobody is.
+	// Progress receives reports on slow steps. By default nobody is.
 	Progress io.Writer
 }
 

@@ -25,7 +25,7 @@ import (
 	"time"
 )
 
-// remembered bounds how many requests a proxy that runs for days can tell of.
+// remembered bounds the number of requests that a proxy keeps, because it can run for days.
 const remembered = 50_000
 
 // Options of Start.

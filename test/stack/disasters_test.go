@@ -197,8 +197,8 @@ func TestTheLeaseIsDeletedUnderASchedule(t *testing.T) {
 	}
 }
 
-// TestWrongClocks: no candidate starts a tick whose clock and the API server's do not agree, be it by minutes or by a day, which is told.
-// When one does, all are run that came due meanwhile. For a node, a wrong clock of the API server is the same fault.
+// TestWrongClocks: a candidate starts no tick while its clock and the API server's differ, by minutes or by a day. The log reports that.
+// When the clocks agree again, all ticks that came due meanwhile are run. For a node, a wrong clock of the API server is the same fault.
 func TestWrongClocks(t *testing.T) {
 	tier.Deep(t, "waits for ticks, which are minutes apart")
 	w := newWorld(t)

@@ -203,7 +203,7 @@ func operatorDown(w *world) {
 	}
 }
 
-// An operator that is killed again and again tells each change once all the same.
+// An operator that is killed repeatedly still reports each change once.
 func operatorKilled(w *world) {
 	now := w.run(w.job(short))
 	for range 4 {

@@ -21,7 +21,7 @@ import (
 	"github.com/singletonjob/operator/test/tier"
 )
 
-// toCompletion is a job whose process notes in a file what it is told of its run, and succeeds in its second attempt.
+// toCompletion is a job whose process writes the variables of its run into a file, and succeeds in its second attempt.
 func (w *world) toCompletion(file string, change func(*v1alpha1.SingletonJobSpec)) *v1alpha1.SingletonJob {
 	return w.job(long, func(job *v1alpha1.SingletonJob) {
 		job.Spec.RunPolicy = v1alpha1.RunPolicyRunToCompletion
@@ -32,7 +32,7 @@ func (w *world) toCompletion(file string, change func(*v1alpha1.SingletonJobSpec
 	})
 }
 
-// noted are the attempts, by what their processes were told.
+// noted are the attempts, by the variables that their processes got.
 func noted(t *testing.T, file string) []string {
 	t.Helper()
 	text, err := os.ReadFile(file)

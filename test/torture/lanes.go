@@ -22,7 +22,7 @@ const (
 	globalCalm = 40 * time.Second
 	// globalHolds is how long these last at most.
 	globalHolds = 8 * time.Second
-	// recovers is how long a lane waits for a subject to act before it strikes again all the same.
+	// recovers is how long a lane waits for a subject to act. After that it injects the next fault in any case.
 	recovers = 30 * time.Second
 )
 

@@ -16,7 +16,7 @@ import (
 	"github.com/singletonjob/operator/test/torture/judge"
 )
 
-// sinks gives each write to a fenced sink and to one without a fence, and keeps what the writer's request was told by the first.
+// sinks gives each write to a fenced sink and to one without a fence, and keeps the first one's answer to the writer.
 type sinks struct {
 	unfenced fencetest.Sink
 

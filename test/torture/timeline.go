@@ -12,7 +12,7 @@ import (
 	"github.com/singletonjob/operator/test/torture/judge"
 )
 
-// around is how much is told of the time before and after what broke.
+// around is how much of the time before and after a broken invariant is printed.
 const around = 20 * time.Second
 
 // timeline is what happened around a moment.

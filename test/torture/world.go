@@ -357,7 +357,7 @@ func (w *world) active(s *subject) (pod string, node *localnode.Node, err error)
 // heal ends all that faults may have left.
 func (w *world) heal() error { return errors.Join(w.Cluster.Heal(), w.SinkLink.Heal()) }
 
-// settle waits until each subject has a holder after all faults, and each job tells of it.
+// settle waits until each subject has a holder after all faults, and each job's status reports it.
 func (w *world) settle(ctx context.Context) map[string]bool {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()

@@ -129,7 +129,7 @@ func (t *trial) settled(ctx context.Context, token fence.Token) error {
 	})
 }
 
-// answered waits until both clients have heard of a later token, and the endpoint is that pod alone.
+// answered waits until both clients have received a later token, and the endpoint is that pod alone.
 func (t *trial) answered(ctx context.Context, token fence.Token) error {
 	return await(ctx, fmt.Sprintf("answers with a token after %d", token), func() (bool, any, error) {
 		f := t.witness.facts()

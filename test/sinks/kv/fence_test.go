@@ -178,7 +178,7 @@ func freezes(t *testing.T, k kind, how string) (f *frozen, stored []string, late
 	return f, f.reads(), late
 }
 
-// TestAFrozenHolder is refused, is told so, and what is stored is as if it had never sent what was under way.
+// TestAFrozenHolder: a frozen holder is refused and gets the refusal. The stored state is as if its pending write had never been sent.
 func TestAFrozenHolder(t *testing.T) {
 	each(t, func(t *testing.T, k kind) {
 		f, stored, late := freezes(t, k, "")

@@ -250,7 +250,7 @@ func TestS3ManifestWrittenByHand(t *testing.T) {
 	}
 }
 
-// TestS3RestoredManifest: what goes back is told, and nothing is written to it.
+// TestS3RestoredManifest: a manifest that goes back in time is reported, and nothing is written to it.
 func TestS3RestoredManifest(t *testing.T) {
 	s := s3Client(t, run(t, s3Store))
 	ctx, f := patience(t), s.fence(fresh())

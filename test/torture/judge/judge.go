@@ -209,8 +209,8 @@ func (j *judgement) late(from, to time.Duration) time.Duration {
 	return most
 }
 
-// stale counts what was offered late, and what became of it. A process is older than another if its token is lower; those without
-// tokens are told apart by when they began.
+// stale counts what was offered late, and what became of it. A process is older than another if its token is lower. Without tokens, the one
+// that began earlier is older.
 func (j *judgement) stale() {
 	offered, fenced := j.staleAt(j.Fenced)
 	_, unfenced := j.staleAt(j.Unfenced)
@@ -337,7 +337,7 @@ func (j *judgement) told() {
 	}
 }
 
-// nextTold is the revision by which the first tenure after that of a token was told.
+// nextTold is the revision of the status that first reported a tenure after that of a token.
 func nextTold(firstTold map[int64]int64, token int64) (revision int64, ok bool) {
 	for other, at := range firstTold {
 		if other > token && (!ok || at < revision) {

@@ -66,7 +66,7 @@ const (
 	Unknown  Outcome = "unknown"
 )
 
-// A Report is what a writer tells of a write. Times are CLOCK_BOOTTIME.
+// A Report is a writer's report on a write. Times are CLOCK_BOOTTIME.
 type Report struct {
 	Write
 
