@@ -84,7 +84,7 @@ var troubles = []struct {
 	}},
 	{"Requests to wait", []trouble{
 		{what: "429 without Retry-After", does: renews, says: failing, word: "429", fault: faultproxy.Answer(429, nil, "later")},
-		{what: "429, Retry-After: 3600", does: renews + "; it waits for nobody's word", says: failing, word: "429", fault: retryAfter("3600")},
+		{what: "429, Retry-After: 3600", does: renews + "; it does not wait for the time in Retry-After", says: failing, word: "429", fault: retryAfter("3600")},
 		{what: "429, Retry-After: -1", does: renews, says: failing, word: "429", fault: retryAfter("-1")},
 		{what: "429, Retry-After: 1000000000", does: renews, says: failing, word: "429", fault: retryAfter("1000000000")},
 		{what: "429, Retry-After: a date", does: renews, says: failing, word: "429", fault: retryAfter("Wed, 21 Oct 2099 07:28:00 GMT")},
@@ -128,7 +128,7 @@ var troubles = []struct {
 		{what: "answers writes with an old Lease, and stores nothing", does: another, says: failing, word: "not what was written", begin: liesOfThePast},
 		{what: "is silent", does: "continues: tries again over another connection", by: "TestTenureSurvives"},
 		{what: "lags in what it reads", does: "continues: what is older than what was seen counts when three answers over three connections are older", by: "TestKeptTenureOutlastsALaggingServer"},
-		{what: "makes up another holder, of a later revision, and is read", does: "**kills at once**: it can't be told from the truth", by: "TestFalseReportOfAnotherHolder"},
+		{what: "makes up another holder, of a later revision, and is read", does: "**kills at once**: the agent cannot tell this from a true answer", by: "TestFalseReportOfAnotherHolder"},
 	}},
 	{"Watches", []trouble{
 		{what: "silent for 150 s, or not answered for 10 s", does: "opens another; reads every retryPeriod meanwhile", by: "TestIdleWatch"},
