@@ -17,7 +17,7 @@ import (
 )
 
 // The agent is in every Pod. The shipped agent, with its leash, uses no more memory than the documentation tells users to allow for.
-func TestIdleMemory(t *testing.T) {
+func TestMemoryInSteadyState(t *testing.T) {
 	t.Parallel()
 	const most = 16 // MiB
 	w := newWorld(t)

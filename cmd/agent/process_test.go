@@ -735,7 +735,7 @@ func TestKeepRunningEndsForAnotherTenure(t *testing.T) {
 }
 
 // Requests in steady state: one write per retryPeriod from the holder, none from a standby.
-func TestIdleRequests(t *testing.T) {
+func TestRequestsInSteadyState(t *testing.T) {
 	tier.Deep(t, "counts requests that a slow answer adds to")
 	t.Parallel()
 	config := testConfig()
