@@ -138,7 +138,7 @@ func TestGateRefusesUnparsedTokens(t *testing.T) {
 }
 
 // The error of a refused writer contains all three facts and the remedy.
-func TestRefusalsSayWhatHappened(t *testing.T) {
+func TestRefusalMessages(t *testing.T) {
 	stale := &fence.StaleError{Resource: "default/billing", Presented: 33, Highest: 34}
 	ahead := &fence.AheadError{Resource: "default/billing", Presented: 35, Mark: 34}
 	for _, c := range []struct {

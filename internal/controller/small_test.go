@@ -111,8 +111,8 @@ func TestLeaseShrinksAfterAnOutage(t *testing.T) {
 	}
 }
 
-// TestTheHistoryIsNotForgottenBeforeItIsStored: while the status cannot be written, the Lease keeps the changes.
-func TestTheHistoryIsNotForgottenBeforeItIsStored(t *testing.T) {
+// TestTheHistoryStaysUntilItIsStored: while the status cannot be written, the Lease keeps the changes.
+func TestTheHistoryStaysUntilItIsStored(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.job(nil)

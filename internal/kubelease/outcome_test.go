@@ -358,7 +358,7 @@ func TestNotSent(t *testing.T) {
 }
 
 // What the protocol does not use is written back byte for byte, also what no version of Kubernetes has yet.
-func TestUpdateKeepsWhatIsNotOurs(t *testing.T) {
+func TestUpdateKeepsUnknownFields(t *testing.T) {
 	var sent []byte
 	f := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		sent, _ = io.ReadAll(r.Body)

@@ -376,7 +376,7 @@ func TestAttemptFromABackupCounts(t *testing.T) {
 	}
 }
 
-func TestPodToldToStopBeforeTheProcessIsStarted(t *testing.T) {
+func TestPodStopsBeforeTheProcessStarts(t *testing.T) {
 	c := runConfig()
 	c.Runs.BackoffLimit = 0
 	d := toldFirst(c, idle(Runs{})).step(Terminated{Signal: 15}).after(time.Second).confirmed()

@@ -135,7 +135,7 @@ func (d *driver) writes(limit Instant) bool {
 	return false
 }
 
-func TestAmbiguousAcquireIsNoTenure(t *testing.T) {
+func TestAmbiguousAcquireStartsNoTenure(t *testing.T) {
 	d := acquiring(testConfig())
 	stored := d.s.Write.Record
 	stored.Revision++
@@ -344,7 +344,7 @@ func TestLosses(t *testing.T) {
 	}
 }
 
-func TestOwnReleaseIsNoLoss(t *testing.T) {
+func TestOwnReleaseDoesNotCountAsLoss(t *testing.T) {
 	d := holding(testConfig()).step(Terminated{Signal: 15}).step(ChildExited{Code: 143, Crashed: true}).step(TreeGone{})
 	w := has[SendWrite](t, d).Attempt
 	if w.Kind != ReleaseLease || !w.Record.Free() || !w.Record.Release.Unclean || w.Record.Release.Reason != ReasonPodTerminating {
@@ -529,7 +529,7 @@ func TestWatchIsRestartedWhenItMissedAChange(t *testing.T) {
 }
 
 // No candidate acquires a Lease in which no further token is possible. A present tenure continues.
-func TestNobodyAcquiresWithoutAToken(t *testing.T) {
+func TestNoAcquireWithoutAToken(t *testing.T) {
 	for name, spoil := range map[string]func(*Record){
 		"bad base":      func(r *Record) { r.BadTokenBase = "9223372036854775807" },
 		"largest token": func(r *Record) { r.Token = math.MaxInt64 },

@@ -294,7 +294,7 @@ func TestAVersionThatFailsBeforeItIsSoaked(t *testing.T) {
 }
 
 // A process that prepared for a minute and crashed a second later has proven nothing.
-func TestPreparationIsNoProof(t *testing.T) {
+func TestPreparationProvesNothing(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(*v1alpha1.SingletonJob)
 		lasts  time.Duration

@@ -846,8 +846,8 @@ func TestStaleLeaseDoesNotReopenARun(t *testing.T) {
 	}
 }
 
-// TestRunsAreNoChangesOfHolder: a pod that begins a run, or tries again after a process ended, does not take over from another one.
-func TestRunsAreNoChangesOfHolder(t *testing.T) {
+// TestRunsDoNotCountAsChangesOfHolder: a pod that begins a run, or tries again after a process ended, does not take over from another one.
+func TestRunsDoNotCountAsChangesOfHolder(t *testing.T) {
 	for name, c := range map[string]struct {
 		why  lease.Reason
 		over lease.RunState // of the run that the tenure was of

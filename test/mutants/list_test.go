@@ -75,7 +75,7 @@ func TestDivide(t *testing.T) {
 	}
 }
 
-func TestPartsAreTheWhole(t *testing.T) {
+func TestPartsAreComplete(t *testing.T) {
 	all := make([]mutant, 10)
 	for i := range all {
 		all[i].name = strconv.Itoa(i)

@@ -305,8 +305,8 @@ func TestAStalledTransactionIsEvicted(t *testing.T) {
 	}
 }
 
-// TestAStaleAdvanceEvictsNobody: a process of the past tenure begins its advance while the present tenure writes.
-func TestAStaleAdvanceEvictsNobody(t *testing.T) {
+// TestStaleAdvanceEvictsNoSession: a process of the past tenure begins its advance while the present tenure writes.
+func TestStaleAdvanceEvictsNoSession(t *testing.T) {
 	k := kinds[0]
 	for _, level := range k.levels {
 		t.Run(level.String(), func(t *testing.T) {
