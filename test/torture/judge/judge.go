@@ -36,21 +36,21 @@ type Broken struct {
 	At time.Duration
 }
 
-// Verdict is what a run has shown.
+// Verdict is the result of a run.
 type Verdict struct {
 	Subjects []SubjectVerdict // as in the History
 	Broken   []Broken
 }
 
-// SubjectVerdict is what one subject has shown.
+// SubjectVerdict is the result of one subject.
 type SubjectVerdict struct {
 	Subject
 	// Processes that have written, and Tenures, which are their tokens; the control has none.
 	Processes, Tenures int
 	// Takeovers are the pairs of processes that followed on each other. ByTime counts those of them in which the Lease had to expire,
-	// because no component released it or proved the holder dead. One of which nobody can tell is not among them.
+	// because no component released it or proved the holder dead. A takeover without a clear cause is not among them.
 	Takeovers, ByTime int
-	// Ends counts the tenures of which the Lease told why they ended.
+	// Ends counts the tenures for which the Lease records why they ended.
 	Ends map[lease.Reason]int
 	// Gaps are the times without a stored write between the processes of a takeover, in ascending order.
 	Gaps []time.Duration
@@ -94,7 +94,7 @@ func Judge(h *History) Verdict {
 	return v
 }
 
-// guard judges what the guard did.
+// guard judges the decisions of the guard.
 func guard(h *History) (broken []Broken) {
 	for _, f := range h.Forgeries {
 		if f.Stored {
@@ -132,10 +132,10 @@ func (j *judgement) own(all []fencetest.Attempt) []fencetest.Attempt {
 	return own
 }
 
-// processes judges who acted when, by what the processes themselves read from the clock while they ran.
+// processes judges which process acted when, by the times that the processes read from the clock.
 func (j *judgement) processes() {
 	lives := observe.Lives(j.own(j.Fenced), j.resource(), true)
-	if !j.Control { // one that got no CPU before the next had begun is the older one all the same
+	if !j.Control { // a process that got no CPU before the next one began still counts as the older one
 		slices.SortStableFunc(lives, func(a, b observe.Life) int { return cmp.Compare(slices.Min(a.Tokens), slices.Min(b.Tokens)) })
 	}
 	j.Processes = len(lives)
@@ -180,7 +180,7 @@ func latest(lives []observe.Life) observe.Life {
 	return slices.MaxFunc(lives, func(a, b observe.Life) int { return cmp.Compare(a.Last, b.Last) })
 }
 
-// overlap judges one. It returns false if nobody can tell whose fault it is.
+// overlap judges one. It returns false if the cause is unknown.
 func (j *judgement) overlap(older, younger observe.Life) bool {
 	j.Overlaps++
 	j.Acted += older.Last - younger.First
@@ -209,8 +209,8 @@ func (j *judgement) late(from, to time.Duration) time.Duration {
 	return most
 }
 
-// stale counts what was offered late, and what became of it. A process is older than another if its token is lower. Without tokens, the one
-// that began earlier is older.
+// stale counts the late writes and their outcomes. A process is older than another if its token is lower. Without tokens, the one that
+// began earlier is older.
 func (j *judgement) stale() {
 	offered, fenced := j.staleAt(j.Fenced)
 	_, unfenced := j.staleAt(j.Unfenced)
@@ -238,7 +238,7 @@ func (j *judgement) staleAt(all []fencetest.Attempt) (offered, stored int) {
 	return offered, stored
 }
 
-// tokens judges by the Lease's own versions, whose order is that of etcd, and by who used which token.
+// tokens judges the Lease's own versions, in the order of etcd, and which process used which token.
 func (j *judgement) tokens() {
 	users := map[fence.Token]string{}
 	j.users = users
@@ -347,14 +347,14 @@ func nextTold(firstTold map[int64]int64, token int64) (revision int64, ok bool) 
 	return revision, ok
 }
 
-// forgotten says whether the Lease was deleted, or edited by hand, between two revisions, or may have been.
+// forgotten reports whether the Lease was or may have been deleted, or edited by hand, between two revisions.
 func (j *judgement) forgotten(from, to int64) bool {
 	return slices.ContainsFunc(j.Leases, func(v LeaseVersion) bool {
 		return v.Name == j.Name && (v.Deleted || v.Foreign || v.Missing) && v.Revision >= from && v.Revision <= to
 	})
 }
 
-// tenures is how many began after one revision, until another.
+// tenures is the number of tenures that began between two revisions.
 func (j *judgement) tenures(after, until int64) int {
 	count := 0
 	for _, acquired := range j.acquires() {

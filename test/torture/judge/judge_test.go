@@ -26,7 +26,7 @@ func newRecorder() *recorder {
 	}}
 }
 
-// writes are sent, arrive and are decided at once, as a fence decides.
+// writes are sent, arrive and are decided at the same time, as by a fence.
 func (r *recorder) writes(writer string, token fence.Token, at ...int) *recorder {
 	for _, t := range at {
 		r.arrives(writer, token, t, t, token >= r.mark)
@@ -93,13 +93,13 @@ func deleted(at int) LeaseVersion {
 	return LeaseVersion{Name: "job", Revision: int64(at), Seen: time.Duration(at) * ms, Deleted: true}
 }
 
-// takeover is a run in which nothing is wrong.
+// takeover is a run without a fault.
 func takeover() *recorder {
 	return newRecorder().acquires("a", 5, 1000).acquires("b", 9, 5000).tells(6000, 9, 5).
 		writes("a@1", 5, 1100, 1200, 1300).writes("b@5", 9, 5100, 5200)
 }
 
-// untold is a history that tells the last of some tenures, but not the one before them all.
+// untold is a history that reports the last of some tenures, but not the first one.
 func untold(later int) *recorder {
 	r := newRecorder().acquires("a", 5, 1000).writes("a@1", 5, 1100)
 	at := 1000
