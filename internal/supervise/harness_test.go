@@ -48,6 +48,7 @@ type command struct {
 	Lock   string // start: a file that is locked, of which only the leash keeps the open file
 	Late   bool   // start: read the leash's report only when the program has come and gone
 	Async  bool   // start: reply at once; "started" is an event
+	Cold   bool   // start: with no leash that waits, also as PID 1
 	Name   string // of exec
 }
 
@@ -80,7 +81,7 @@ const (
 // playAgent does as it is told by commands. It is the supervisor of the tests
 // because a test binary has children of its own, which Start would reap and kill.
 func playAgent() int {
-	leashEnv = append(leashEnv, raceEnv)
+	leashEnv = append(leashEnv, raceEnv, "SUPERVISE_TEST_MARK="+os.Getenv("SUPERVISE_TEST_MARK")) // also for a child that is not executed yet
 	if os.Getpid() == 1 {
 		if err := unix.Mount("proc", "/proc", "proc", 0, ""); err != nil {
 			panic(err)
@@ -128,6 +129,9 @@ type player struct {
 func (p *player) obey(c command, e *event) (err error) {
 	switch c.Op {
 	case "start":
+		if os.Getpid() == 1 && !c.Cold { // so that all tests have a leash that waited, and one that did not
+			prepared()
+		}
 		t, opened, err := startAs(c)
 		if err != nil {
 			return err
@@ -153,6 +157,8 @@ func (p *player) obey(c command, e *event) (err error) {
 		e.PID = t.main
 		process.mu.Unlock()
 		go p.follow(t, true)
+	case "prepare":
+		return Prepare(nil)
 	case "extend":
 		return p.tree.Extend(c.At)
 	case "executable", "allow", "ignore":
@@ -171,6 +177,19 @@ func (p *player) obey(c command, e *event) (err error) {
 		e.Count = counts[c.Op]()
 	}
 	return err
+}
+
+// prepared waits until a leash waits, or none can be forked.
+func prepared() {
+	if err := Prepare(nil); err != nil {
+		panic(err)
+	}
+	process.mu.Lock()
+	preparing := process.preparing
+	process.mu.Unlock()
+	if preparing != nil {
+		<-preparing
+	}
 }
 
 // set changes a setting of the agent.
@@ -197,6 +216,14 @@ var counts = map[string]func() int{
 	"fds": func() int {
 		fds, _ := os.ReadDir("/proc/self/fd")
 		return len(fds)
+	},
+	"spares": func() int {
+		process.mu.Lock()
+		defer process.mu.Unlock()
+		if process.spare == nil {
+			return 0
+		}
+		return 1
 	},
 	"children":         func() int { return len(children()) },
 	"children-by-scan": func() int { return len(childrenByScan(os.Getpid())) },
