@@ -212,9 +212,9 @@ type FencingSpec struct {
 	// +optional
 	EnvVar string `json:"envVar,omitempty"`
 
-	// This number is added to every token. Raise it after you restore etcd from a backup, or when you move the job to another cluster, so
-	// that new tokens are greater than those the sinks have already seen. 0 to 4503599627370496 (2^52), default 0. You can't lower it.
-	// Raising it costs one handover.
+	// This number is added to every token. Raise it after you restore etcd from a backup, or when you move the job to another cluster. New
+	// tokens are then greater than those that sinks have already seen. 0 to 4503599627370496 (2^52), default 0. You can't lower it. Raising
+	// it costs one handover.
 	// +kubebuilder:default=0
 	// +optional
 	TokenBase int64 `json:"tokenBase,omitempty"`
