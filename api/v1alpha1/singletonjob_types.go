@@ -75,8 +75,8 @@ type SingletonJobSpec struct {
 	// +optional
 	PreActivate *PreActivate `json:"preActivate,omitempty"`
 
-	// The gated container of the template: its process runs in the active pod only. Default: the only container, or, if there are several,
-	// the one in the template's annotation kubectl.kubernetes.io/default-container. All other containers, including init containers and
+	// The gated container of the template: its process runs in the active pod only. Default: the only container. If there are several, the
+	// template's annotation kubectl.kubernetes.io/default-container names the default. All other containers, including init containers and
 	// sidecars, run in every candidate, also before its tenure.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
