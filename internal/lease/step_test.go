@@ -405,7 +405,7 @@ func TestUnhealthyWhileTerminating(t *testing.T) {
 	}
 }
 
-// From its stop signal on, a Pod has its own grace period and no more, whatever the reason for the end of its tenure.
+// A pod that is told to stop has its own time from then on, and no longer, whatever its tenure ends for.
 func TestTerminatedWhileUnhealthy(t *testing.T) {
 	c := testConfig()
 	for name, row := range map[string]struct {
