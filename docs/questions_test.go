@@ -37,8 +37,8 @@ func read(t *testing.T, path string) string {
 }
 
 // slug is the name of a heading in links: its letters, digits, hyphens and underscores, in lower case.
-func slug(heading string) string {
-	heading = regexp.MustCompile(`\[([^]]*)\]\([^)]*\)`).ReplaceAllString(heading, "$1")
+func slug(text string) string {
+	text = regexp.MustCompile(`\[([^]]*)\]\([^)]*\)`).ReplaceAllString(text, "$1")
 	return strings.Map(func(r rune) rune {
 		switch {
 		case r == ' ':
@@ -47,7 +47,7 @@ func slug(heading string) string {
 			return unicode.ToLower(r)
 		}
 		return -1
-	}, heading)
+	}, text)
 }
 
 // sectionOf returns the text below a heading, with its subsections; the whole document without an anchor. ok is false if there is no
