@@ -129,9 +129,6 @@ type player struct {
 func (p *player) obey(c command, e *event) (err error) {
 	switch c.Op {
 	case "start":
-		if os.Getpid() == 1 && !c.Cold { // so that all tests have a leash that waited, and one that did not
-			prepared()
-		}
 		t, opened, err := startAs(c)
 		if err != nil {
 			return err
@@ -157,8 +154,6 @@ func (p *player) obey(c command, e *event) (err error) {
 		e.PID = t.main
 		process.mu.Unlock()
 		go p.follow(t, true)
-	case "prepare":
-		return Prepare(nil)
 	case "extend":
 		return p.tree.Extend(c.At)
 	case "executable", "allow", "ignore":
@@ -217,6 +212,12 @@ var counts = map[string]func() int{
 		fds, _ := os.ReadDir("/proc/self/fd")
 		return len(fds)
 	},
+	"prepare": func() int {
+		if Prepare(nil) != nil {
+			panic("no reaper")
+		}
+		return 0
+	},
 	"spares": func() int {
 		process.mu.Lock()
 		defer process.mu.Unlock()
@@ -253,6 +254,9 @@ func (p *player) follow(t *Tree, started bool) {
 
 // startAs starts a tree. What it returns besides is open until that has started.
 func startAs(c command) (t *Tree, opened []*os.File, err error) {
+	if os.Getpid() == 1 && !c.Cold { // so that all tests have a leash that waited, and one that did not
+		prepared()
+	}
 	spec := Spec{Argv: c.Argv, Env: c.Env, Dir: c.Dir, Deadline: c.At}
 	if c.Out != "" {
 		f, err := os.Create(c.Out)

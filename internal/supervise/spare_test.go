@@ -35,7 +35,7 @@ func (a *agent) expectLeash(waited int, same bool) {
 
 func TestALeashThatWaitedHoldsTheProgram(t *testing.T) {
 	t.Parallel()
-	inBothModes(t, func(t *testing.T, a *agent) {
+	inBothModes(t, func(_ *testing.T, a *agent) {
 		for range 3 { // a tenure may follow another one
 			waited := a.prepare()
 			a.must(command{Op: "prepare"}) // harmless
@@ -79,7 +79,7 @@ func TestALeashThatWaits(t *testing.T) {
 			_ = unix.Kill(leash, unix.SIGSTOP)
 			eventually(a.t, "it is stopped", func() bool { return state(leash) == "T" })
 		}, true},
-		"gets every signal": {func(a *agent, leash int) {
+		"gets every signal": {func(_ *agent, leash int) {
 			for sig := unix.Signal(1); sig <= 64; sig++ {
 				if sig != unix.SIGKILL && sig != unix.SIGSTOP && sig != 32 && sig != 34 {
 					_ = unix.Kill(-leash, sig)
@@ -92,7 +92,7 @@ func TestALeashThatWaits(t *testing.T) {
 		}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			inBothModes(t, func(t *testing.T, a *agent) {
+			inBothModes(t, func(_ *testing.T, a *agent) {
 				waited := a.prepare()
 				row.happens(a, waited)
 				a.must(command{Op: "start", Argv: program("idle"), In: time.Hour})

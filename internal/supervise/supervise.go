@@ -489,7 +489,7 @@ func (e *pipeEnds) command(spec Spec) error {
 	return err
 }
 
-func (e pipeEnds) close() {
+func (e *pipeEnds) close() {
 	for _, fd := range []int{e.deadlines, e.report, e.agentAlive, e.leashAlive, e.order} {
 		if fd != 0 { // 0 means not opened: Go's runtime keeps 0, 1 and 2 in use
 			_ = unix.Close(fd)
