@@ -141,7 +141,7 @@ func outOfMemory(group *cgroup.Group) bool {
 
 // A Pod that was force-deleted while its node is cut off can have a successor with the same name. The successor has no part in its tenure,
 // and does not prove that the tenure has ended.
-func TestAPodOfTheSameName(t *testing.T) {
+func TestPodWithTheSameName(t *testing.T) {
 	t.Parallel()
 	mustGoOn(t, func(w *world) error {
 		a := w.candidate("a", testConfig(), "stubborn")
@@ -191,7 +191,7 @@ func sleptAhead() int64 {
 
 // Machines have slept for different times, and clocks in a time namespace have arbitrary offsets. All candidates still wait for each other
 // correctly.
-func TestClocksApart(t *testing.T) {
+func TestDifferentClocks(t *testing.T) {
 	t.Parallel()
 	for name, offsets := range map[string][]string{
 		"slept for a day":            {"--boottime=86400"},

@@ -57,7 +57,7 @@ func TestTenure(t *testing.T) {
 }
 
 // The main process's end is not the end of what it has started: until that is reaped the tenure continues.
-func TestReleasedWhenAllIsReaped(t *testing.T) {
+func TestReleaseWaitsForEveryProcess(t *testing.T) {
 	inBubble(t, func(w *world) {
 		p := w.holding()
 		p.mu.Lock()
@@ -139,7 +139,7 @@ func TestEnvironmentOfTheProcess(t *testing.T) {
 }
 
 // A kubelet has expanded these as far as it could.
-func TestVariablesThatReferToTheAgents(t *testing.T) {
+func TestReferencesToAgentVariables(t *testing.T) {
 	inBubbleWith(t, func(o *Options) {
 		o.Environ = []string{
 			"OPTIONS=" + marked("-Dfence=$(TOKEN) -Dlease=$(SINGLETONJOB_LEASE_DURATION) $(UNKNOWN)"), "ESCAPED=$$(TOKEN)", "OTHER=$(TOKEN)",
@@ -500,7 +500,7 @@ func TestRestartWatch(t *testing.T) {
 }
 
 // The client learns what is known of the Lease, so that it asks several servers about what contradicts it.
-func TestReadTellsWhatIsKnown(t *testing.T) {
+func TestReadPassesKnownState(t *testing.T) {
 	inBubble(t, func(w *world) {
 		p := w.holding()
 		c := w.agent.contender

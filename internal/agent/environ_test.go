@@ -104,7 +104,7 @@ func TestTakeEnviron(t *testing.T) {
 }
 
 // Every variable that Go's runtime heeds is among those for which the agent begins again.
-func TestBeforeMainIsTested(t *testing.T) {
+func TestGoRuntimeVariablesAreComplete(t *testing.T) {
 	for _, name := range beforeMain {
 		tested := false
 		for kv := range usersVariables {

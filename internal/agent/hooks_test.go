@@ -198,7 +198,7 @@ func TestPreStop(t *testing.T) {
 }
 
 // What is asked of a process by a request holds its signal up, too, until it is answered, its time is over or nothing of it is left.
-func TestHooksThatAsk(t *testing.T) {
+func TestHooksBySendingARequest(t *testing.T) {
 	type call struct {
 		ctx    context.Context
 		path   string

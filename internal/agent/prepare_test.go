@@ -215,7 +215,7 @@ func TestPreActivateInATenureThatEnds(t *testing.T) {
 }
 
 // The stop signal of an image says something to the image's program. What runs before that may ignore SIGWINCH.
-func TestPreActivateIsAskedToEndBySIGTERM(t *testing.T) {
+func TestPreActivateGetsSIGTERM(t *testing.T) {
 	for name, row := range map[string]struct {
 		config string
 		ends   func(*world)

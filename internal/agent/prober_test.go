@@ -244,7 +244,7 @@ func TestProbesWhileStopping(t *testing.T) {
 
 // Checks that hang keep nothing from being renewed, and what they find out of the last tenure's process says nothing about
 // this one's.
-func TestProbesHoldNothingUp(t *testing.T) {
+func TestProbesDoNotBlockRenewals(t *testing.T) {
 	inProbedBubble(t, func(w *world, p *asked) {
 		p.say(startupPort, stuck)
 		first := w.holding()

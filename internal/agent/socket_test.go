@@ -70,7 +70,7 @@ func TestSocket(t *testing.T) {
 }
 
 // Where the agent's own check looks, and where a program of the container's does.
-func TestSocketIsWhereItIsLookedFor(t *testing.T) {
+func TestSocketPaths(t *testing.T) {
 	if got := filepath.Dir(tenure.DefaultSocket); got != contract.RunDir {
 		t.Errorf("package tenure asks in %s, and the Pod has a volume at %s", got, contract.RunDir)
 	}

@@ -83,7 +83,7 @@ func (w *world) announces() {
 	}
 }
 
-func TestServes(t *testing.T) {
+func TestNewJobIsServed(t *testing.T) {
 	w := served(t, nil)
 	w.records("Elected Elected")
 	ctx := t.Context()
@@ -272,7 +272,7 @@ func TestRolloutOfOneCandidate(t *testing.T) {
 	w.records("Elected Elected", "Handover PodTerminating")
 }
 
-func TestRolloutOfWhatDoesNotStart(t *testing.T) {
+func TestRolloutThatDoesNotStart(t *testing.T) {
 	w := served(t, nil)
 	w.broken["v2"] = true
 	w.image("v2")
@@ -296,7 +296,7 @@ func TestRolloutOfWhatDoesNotStart(t *testing.T) {
 	w.records("Elected Elected", "Handover RolloutHandover")
 }
 
-func TestRolloutOfWhatEndsAtOnce(t *testing.T) {
+func TestRolloutThatEndsAtOnce(t *testing.T) {
 	w := served(t, nil)
 	w.crashing["v2"] = true
 	w.image("v2")
@@ -531,7 +531,7 @@ func TestLeaseAndJobDeletedAndRecreated(t *testing.T) {
 	w.records("Elected Elected")
 }
 
-func TestSomebodyElsesLease(t *testing.T) {
+func TestForeignLease(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	foreign := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: w.key.Namespace, Name: w.key.Name}}
@@ -578,7 +578,7 @@ func TestAnotherElectorOnTheLease(t *testing.T) {
 	}
 }
 
-func TestSomebodyElsesServiceAccount(t *testing.T) {
+func TestForeignServiceAccount(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	foreign := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: w.key.Namespace, Name: plan.ChildName(w.key.Name)}}

@@ -179,7 +179,7 @@ func TestDeadline(t *testing.T) {
 }
 
 // An API server that can't serve is not asked again over the connection to it: behind the same address there may be others.
-func TestSickServerIsLeft(t *testing.T) {
+func TestUnhealthyServerIsReplaced(t *testing.T) {
 	for name, test := range map[string]struct {
 		answer      http.HandlerFunc
 		first       lease.Outcome
@@ -290,7 +290,7 @@ func overtake(t *testing.T) error {
 }
 
 // Of a host's addresses another is tried first each time, and the next at once where one refuses.
-func TestAddressesTakeTurns(t *testing.T) {
+func TestAddressesRotate(t *testing.T) {
 	var port string
 	var dead net.Listener // takes connections and is silent
 	for taken := true; taken; {
@@ -358,7 +358,7 @@ func TestNotSent(t *testing.T) {
 }
 
 // What the protocol does not use is written back byte for byte, also what no version of Kubernetes has yet.
-func TestUpdateKeepsWhatIsNotOurs(t *testing.T) {
+func TestUpdateKeepsUnknownFields(t *testing.T) {
 	var sent []byte
 	f := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		sent, _ = io.ReadAll(r.Body)
@@ -491,7 +491,7 @@ func olderOn(is func(connection int64) bool) http.HandlerFunc {
 
 // One of several API servers says that there is no Lease. Of one that was there nobody believes it, whatever showed that it was there. Of
 // one that was not, nobody asks twice.
-func TestAbsentTakesWitnesses(t *testing.T) {
+func TestAbsenceNeedsSeveralServers(t *testing.T) {
 	for name, test := range map[string]struct {
 		floor       int64
 		liars       func(connection int64) bool
@@ -530,7 +530,7 @@ func TestAbsentTakesWitnesses(t *testing.T) {
 }
 
 // One of several API servers lags. What is older than the known state is believed only if several say so.
-func TestOlderTakesWitnesses(t *testing.T) {
+func TestOlderStateNeedsSeveralServers(t *testing.T) {
 	for name, test := range map[string]struct {
 		answers     http.HandlerFunc
 		floor       int64
@@ -653,7 +653,7 @@ func (k *kept) reads(e lease.Event) lease.SendRead {
 }
 
 // A client without an answer does not report that the Lease is gone.
-func TestAbsentBesideTrouble(t *testing.T) {
+func TestErrorsDoNotProveAbsence(t *testing.T) {
 	f := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		switch n := r.Context().Value(connectionKey{}).(int64); {
 		case n%2 == 0: // each other one lies, and those beside it are in trouble
@@ -725,7 +725,7 @@ func TestHugeAnswers(t *testing.T) {
 
 // Whether a Lease may be acquired depends on what is stored, not on a cache of the API server. And a request without an answer must close
 // its connection, which a request of HTTP/2 does not.
-func TestHowItAsks(t *testing.T) {
+func TestReadsAreConsistentAndUseHTTP1(t *testing.T) {
 	var asked []*http.Request
 	f := &fake{Server: httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		asked = append(asked, r)
