@@ -58,7 +58,7 @@ func TestExecStatus(t *testing.T) {
 }
 
 // A command finds what the main process found, and nothing to read.
-func TestExecFindsTheMainProcesss(t *testing.T) {
+func TestExecHasTheEnvironmentOfTheMainProcess(t *testing.T) {
 	t.Parallel()
 	a := startAgent(t, nil)
 	a.main()
@@ -201,7 +201,7 @@ func TestExecOutput(t *testing.T) {
 }
 
 // What a command leaves behind lives on, though it holds the output open, and dies with the tree.
-func TestExecLeavesSomebodyBehind(t *testing.T) {
+func TestExecLeavesAProcessBehind(t *testing.T) {
 	t.Parallel()
 	inBothModes(t, func(t *testing.T, a *agent) {
 		a.main()
