@@ -200,7 +200,7 @@ func TestExecOutput(t *testing.T) {
 	a.end()
 }
 
-// What a command leaves behind lives on, though it holds the output open, and dies with the tree.
+// A process that a command leaves behind continues, although it holds the output open. It dies with the tree.
 func TestExecLeavesAProcessBehind(t *testing.T) {
 	t.Parallel()
 	inBothModes(t, func(t *testing.T, a *agent) {
@@ -220,7 +220,7 @@ func TestExecLeavesAProcessBehind(t *testing.T) {
 	})
 }
 
-// What a command leaves behind can write to the output, more than a pipe holds, though nobody reads that.
+// A process that a command leaves behind can write more to the output than a pipe holds, although no reader is left.
 func TestExecLeavesAWriterBehind(t *testing.T) {
 	t.Parallel()
 	inBothModes(t, func(t *testing.T, a *agent) {

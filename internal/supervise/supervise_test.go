@@ -202,7 +202,7 @@ func TestProgramStartsAsInAContainer(t *testing.T) {
 	}
 }
 
-// What gains privileges could not be killed by an agent that has too few; and what has them already, no more.
+// An agent with too few privileges could not kill a process that gains some. A process that already has them is refused, too.
 func TestPrivileges(t *testing.T) {
 	if os.Geteuid() != 0 {
 		tier.Needs(t, "it takes root, to give privileges away")
@@ -410,7 +410,7 @@ func TestKillTakesAll(t *testing.T) {
 	}
 }
 
-// What the main process leaves behind when it ends is not left behind.
+// Processes that the main process leaves behind are killed.
 func TestEndOfMainProcessTakesAll(t *testing.T) {
 	t.Parallel()
 	inBothModes(t, func(t *testing.T, a *agent) {
