@@ -202,7 +202,7 @@ func TestProgramStartsAsInAContainer(t *testing.T) {
 	}
 }
 
-// An agent with too few privileges could not kill a process that gains some. A process that already has them is refused, too.
+// An agent with too few privileges could not kill a process that gains some, or that already has them.
 func TestPrivileges(t *testing.T) {
 	if os.Geteuid() != 0 {
 		tier.Needs(t, "it takes root, to give privileges away")
