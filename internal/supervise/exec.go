@@ -225,8 +225,8 @@ func (t *Tree) forkCommand(x *execution, stdout *os.File) error {
 	return nil
 }
 
-// graceAfterTimeout limits the waits after a command's time is over. These are for the command to die, for its leash to report that there
-// was no time to start it, and for a leash that does not run to continue killing.
+// graceAfterTimeout limits the waits after a command's time is over. The agent waits for the command to die, for its leash to report that
+// there was no time to start it, or for a stopped leash to continue killing.
 const graceAfterTimeout = 10 * time.Second
 
 // attend waits until an execution has ended, and ends it when its time is over. It reports whether the command was late to begin, or its
