@@ -116,7 +116,7 @@ func TestGoRuntimeVariablesAreComplete(t *testing.T) {
 	}
 }
 
-// What validation refuses is what Go's runtime can't start with, and nothing else.
+// Validation refuses exactly the values with which Go's runtime cannot start.
 func TestGoRuntimeCannotRead(t *testing.T) {
 	limits := regexp.MustCompile(contract.GoMemLimitPattern)
 	refused := func(name, value string) bool {

@@ -103,7 +103,7 @@ func probeAt(t *testing.T, address string) error {
 	return nil
 }
 
-// However many clients connect and stay, and whatever they say, they hold a fixed number of places, and a kubelet is answered.
+// Clients that connect and stay hold a fixed number of places, whatever they send. A kubelet is still answered.
 func TestPortServesProbesDespiteConnections(t *testing.T) {
 	for name, says := range map[string]string{
 		"nothing":                      "",
@@ -258,7 +258,7 @@ func (c signalsClose) Close() error {
 	return c.Conn.Close()
 }
 
-// What HTTP asks of a server that closes after each answer.
+// The rules of HTTP for a server that closes after each answer.
 func TestPortAnswers(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.holding()

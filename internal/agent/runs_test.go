@@ -252,7 +252,7 @@ func TestRunIsClosed(t *testing.T) {
 	})
 }
 
-// What can't be read of runs starts none, and is told once.
+// An unreadable record of runs starts no run, and is logged once.
 func TestBadRunsAreReported(t *testing.T) {
 	inBubbleWith(t, once, func(w *world) {
 		w.api.store(func(r *lease.Record) { r.Runs.Bad = "singletonjob.io/run={" })

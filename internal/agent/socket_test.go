@@ -82,7 +82,7 @@ func TestSocketPaths(t *testing.T) {
 	}
 }
 
-// What a standby and others without a right to act are told.
+// The answers to a standby and to others without a right to act.
 func TestReasons(t *testing.T) {
 	past := supervise.BootTime() - int64(time.Second)
 	for _, test := range []struct {

@@ -76,7 +76,7 @@ func TestAnOrderArrivesUnchanged(t *testing.T) {
 	}
 }
 
-// What happens to a leash while it waits costs no tenure.
+// A fault of a leash while it waits costs no tenure.
 func TestALeashThatWaits(t *testing.T) {
 	t.Parallel()
 	for name, row := range map[string]struct {

@@ -41,8 +41,8 @@ import (
 var (
 	// ErrDeadlinePassed reports that the deadline has passed: the leash has killed the tree, or has not started it.
 	ErrDeadlinePassed = errors.New("the leash's deadline has passed")
-	// ErrLeashKilled reports that the leash was killed before it could start the program: by its timer, because it got no CPU for most of
-	// its time, or by the kernel, because memory ran out.
+	// ErrLeashKilled reports that the leash was killed before it could start the program. Its timer killed it, because it got no CPU for
+	// most of its time, or the kernel did, because memory ran out.
 	ErrLeashKilled = errors.New("the leash was killed before it could start the program: it got too little CPU, or memory ran out")
 	// ErrStopped reports that the tree is being killed or is gone.
 	ErrStopped = errors.New("the process tree is being stopped")
@@ -108,7 +108,7 @@ func (r *run) adopt(forked waiting, early map[int]unix.WaitStatus) {
 }
 
 // Start starts the program on a leash and returns at once, because exec can hang, for example on a dead network file system. Started
-// delivers the result. Deadlines, signals and Kill take effect from the start, if necessary through the leash: a program that is not yet
+// delivers the result. Deadlines, signals and Kill take effect from the start, if necessary through the leash. A program that is not yet
 // executing when it is killed, or at the deadline, executes no instruction.
 //
 // There is one tree at a time: Start fails until the previous one is Gone.
