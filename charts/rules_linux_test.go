@@ -66,7 +66,7 @@ func verbs(role string) map[string]string {
 	return all
 }
 
-func TestRolesGrantExactlyThis(t *testing.T) {
+func TestRoleRules(t *testing.T) {
 	t.Parallel()
 	want := map[string]map[string]string{}
 	for role := range granted {

@@ -99,7 +99,7 @@ func (c *candidate) contained() {
 
 // The runtime stops a container from outside, with the stop signal of its image: preStop runs to its end, the process gets the signal, and
 // the tenure ends in order. The same signal from inside the container is for the process.
-func TestTheRuntimesStopSignal(t *testing.T) {
+func TestStopSignalOfTheImage(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	config := steadyConfig()

@@ -290,8 +290,8 @@ func (a *Agent) reaped(c *contender, process Process) {
 	})
 }
 
-// prepareStart prepares the start of the next process: see supervise.Prepare. An agent that is about to end prepares nothing, because what
-// it leaves behind for a moment would hold its lock.
+// prepareStart prepares the start of the next process with Options.Prepare. An agent that is about to end prepares nothing,
+// because its leash would hold its lock for a moment.
 func (a *Agent) prepareStart(c *contender) {
 	competes := c.state.Phase == lease.Waiting || c.state.Phase == lease.Acquiring
 	if a.o.Prepare == nil || a.prepared || a.child.of != nil || !competes || c.state.Done || c.state.Terminating {

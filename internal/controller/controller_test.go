@@ -99,7 +99,7 @@ func (w *world) agentsRights() []rbacv1.PolicyRule {
 	}}
 }
 
-func TestServes(t *testing.T) {
+func TestNewJobIsServed(t *testing.T) {
 	w := served(t, nil)
 	w.records("Elected Elected")
 	ctx := t.Context()
@@ -286,7 +286,7 @@ func TestRolloutOfOneCandidate(t *testing.T) {
 	w.records("Elected Elected", "Handover PodTerminating")
 }
 
-func TestRolloutOfWhatDoesNotStart(t *testing.T) {
+func TestRolloutThatDoesNotStart(t *testing.T) {
 	w := served(t, nil)
 	w.broken["v2"] = true
 	w.image("v2")
@@ -310,7 +310,7 @@ func TestRolloutOfWhatDoesNotStart(t *testing.T) {
 	w.records("Elected Elected", "Handover RolloutHandover")
 }
 
-func TestRolloutOfWhatEndsAtOnce(t *testing.T) {
+func TestRolloutThatEndsAtOnce(t *testing.T) {
 	w := served(t, nil)
 	w.crashing["v2"] = true
 	w.image("v2")
@@ -545,7 +545,7 @@ func TestLeaseAndJobDeletedAndRecreated(t *testing.T) {
 	w.records("Elected Elected")
 }
 
-func TestSomebodyElsesLease(t *testing.T) {
+func TestForeignLease(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	foreign := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: w.key.Namespace, Name: w.key.Name}}
@@ -592,7 +592,7 @@ func TestAnotherElectorOnTheLease(t *testing.T) {
 	}
 }
 
-func TestSomebodyElsesServiceAccount(t *testing.T) {
+func TestForeignServiceAccount(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	foreign := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: w.key.Namespace, Name: plan.ChildName(w.key.Name)}}

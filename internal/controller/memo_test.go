@@ -168,8 +168,8 @@ func (m *memo) recall(kind, what string) (map[string]answer, answer, bool) {
 	return known, a, found
 }
 
-// TestWhatIsRememberedIsSo: throughout a life, the memo's objects are equal to the API server's.
-func TestWhatIsRememberedIsSo(t *testing.T) {
+// TestMemoMatchesTheAPIServer: throughout a life, the memo's objects are equal to the API server's.
+func TestMemoMatchesTheAPIServer(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	api := unmemoized(t, w)

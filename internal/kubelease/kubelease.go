@@ -103,8 +103,8 @@ func (c *Client) Get(ctx context.Context, floor int64) (Answer, error) {
 	return c.confirm(ctx, answer, floor)
 }
 
-// contradicts reports whether an answer can be true only if the Lease was deleted since it had that revision, or if the data of
-// the API servers was restored from a backup.
+// contradicts reports whether an answer can be true only after one of two events. The Lease was deleted since it had that revision, or the
+// data of the API servers was restored from a backup.
 func (a Answer) contradicts(floor int64) bool {
 	return floor > 0 && (a.Object == nil || a.Object.Record.Revision < floor)
 }

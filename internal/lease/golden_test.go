@@ -247,8 +247,8 @@ func TestTransitions(t *testing.T) {
 	}
 }
 
-// However often, and by how much, somebody sets the wall clock, nothing is decided by it.
-func TestWallClockDecidesNothing(t *testing.T) {
+// No decision depends on the wall clock, however often and however far it is set.
+func TestWallClockHasNoEffect(t *testing.T) {
 	table, _ := transitions()
 	undisturbed := setAhead
 	t.Cleanup(func() { setAhead = undisturbed })

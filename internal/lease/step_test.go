@@ -23,7 +23,7 @@ func TestValidityCountsFromTheRequest(t *testing.T) {
 	}
 }
 
-// What acts late is told to die early: the leash, and everything that tells whether the process may act.
+// If an agent acts late, the leash and every report of the remaining time end earlier.
 func TestStarvedTenureEndsEarlier(t *testing.T) {
 	d := holding(testConfig()).step(Starved{Late: 2 * time.Second})
 	d.wake()
@@ -39,7 +39,7 @@ func TestStarvedTenureEndsEarlier(t *testing.T) {
 	if !d.s.Valid(d.c, dead-1) || d.s.Valid(d.c, dead) {
 		t.Error("the right to act does not end with the leash")
 	}
-	// Whatever is estimated, a tenure that renews continues.
+	// A tenure that renews continues, whatever the estimate is.
 	d.step(Starved{Late: time.Hour})
 	if left := d.s.Deadline(d.c).Sub(sent); left != 8*time.Second {
 		t.Errorf("the estimate leaves %v of 14s", left)
@@ -135,7 +135,7 @@ func (d *driver) writes(limit Instant) bool {
 	return false
 }
 
-func TestAmbiguousAcquireIsNoTenure(t *testing.T) {
+func TestAmbiguousAcquireStartsNoTenure(t *testing.T) {
 	d := acquiring(testConfig())
 	stored := d.s.Write.Record
 	stored.Revision++
@@ -195,7 +195,7 @@ func TestLateConfirmedAcquireIsConfirmedAgain(t *testing.T) {
 	}
 }
 
-func TestReplyThatIsNotWhatWasWrittenIsNoConfirmation(t *testing.T) {
+func TestUnexpectedReplyConfirmsNothing(t *testing.T) {
 	for name, change := range map[string]func(*Record){
 		"holder":   func(r *Record) { r.Holder = other.String() },
 		"token":    func(r *Record) { r.Token++ },
@@ -225,7 +225,7 @@ func TestAttemptsDiffer(t *testing.T) {
 	}
 }
 
-func TestRenewalSetsTheDurationRight(t *testing.T) {
+func TestRenewalCorrectsTheDuration(t *testing.T) {
 	d := holding(testConfig())
 	r := d.s.Observed.Record
 	r.Revision, r.Duration = 50, time.Second
@@ -256,9 +256,9 @@ func TestRenewalLeavesNoPartOfARelease(t *testing.T) {
 	}
 }
 
-// A server that answered with what was before this agent's last tenure has it try for the same token once more. What is found
-// then is that tenure, which is over: its token is not for a second process.
-func TestATokenIsNotWonTwice(t *testing.T) {
+// A server that answered with what was before this agent's last tenure has it try for the same token once more. The agent then finds that
+// tenure, which is over. A second process must not get its token.
+func TestTokenIsNotAcquiredTwice(t *testing.T) {
 	d := acquiring(testConfig()).done(Unknown)
 	tried := d.s.Pending.Record
 	past := tried
@@ -270,7 +270,7 @@ func TestATokenIsNotWonTwice(t *testing.T) {
 	}
 }
 
-func TestConflictIsNotWrittenIntoAgain(t *testing.T) {
+func TestConflictIsReadBeforeTheNextWrite(t *testing.T) {
 	d := renewing(testConfig()).done(Conflict)
 	for range 3 { // reads are lost
 		d.after(100 * time.Millisecond).readFails()
@@ -344,7 +344,7 @@ func TestLosses(t *testing.T) {
 	}
 }
 
-func TestOwnReleaseIsNoLoss(t *testing.T) {
+func TestOwnReleaseDoesNotCountAsLoss(t *testing.T) {
 	d := holding(testConfig()).step(Terminated{Signal: 15}).step(ChildExited{Code: 143, Crashed: true}).step(TreeGone{})
 	w := has[SendWrite](t, d).Attempt
 	if w.Kind != ReleaseLease || !w.Record.Free() || !w.Record.Release.Unclean || w.Record.Release.Reason != ReasonPodTerminating {
@@ -500,7 +500,7 @@ func TestNothingIsReleasedWhileProcessesLive(t *testing.T) {
 	}
 }
 
-func TestGoneOfALeaseMadeAnewIsFoundOut(t *testing.T) {
+func TestRecreatedLeaseIsReadAfterGone(t *testing.T) {
 	d := acquiring(testConfig())
 	anew := held(other, 50)
 	anew.UID, anew.Holder = "another", UnknownHolder
@@ -511,7 +511,7 @@ func TestGoneOfALeaseMadeAnewIsFoundOut(t *testing.T) {
 	has[SendRead](t, d)
 }
 
-func TestAbsentLeaseIsPolledFor(t *testing.T) {
+func TestAbsentLeaseIsPolled(t *testing.T) {
 	d := waiting(testConfig(), held(other, 10)).step(Watched{Record: held(other, 11), Deleted: true})
 	for range 3 { // the watch is up, and stalled
 		d.wake()
@@ -520,7 +520,7 @@ func TestAbsentLeaseIsPolledFor(t *testing.T) {
 	}
 }
 
-func TestWatchClosedSaidTwiceDoesNotPutOffReads(t *testing.T) {
+func TestRepeatedWatchClosedDoesNotDelayReads(t *testing.T) {
 	d := waiting(testConfig(), held(other, 10)).step(WatchClosed{})
 	at := d.s.Wake
 	for d.now < at {
@@ -529,9 +529,8 @@ func TestWatchClosedSaidTwiceDoesNotPutOffReads(t *testing.T) {
 	has[SendRead](t, d)
 }
 
-// A renewal that met a conflict waits for a read. That the watch breaks meanwhile must not put the read off, at the end
-// beyond the renew deadline.
-func TestWatchClosedDoesNotPutOffAReadThatAWriteWaitsFor(t *testing.T) {
+// A renewal that met a conflict waits for a read. If the watch breaks meanwhile, the read is not delayed beyond the renew deadline.
+func TestWatchClosedDoesNotDelayARequiredRead(t *testing.T) {
 	d := renewing(testConfig()).done(Conflict).readFails()
 	at := d.s.Wake
 	d.after(at.Sub(d.now) / 2).step(WatchClosed{})
@@ -573,8 +572,8 @@ func TestWatchIsRestartedWhenItMissedAChange(t *testing.T) {
 	}
 }
 
-// Nobody acquires a Lease in which no tenure can have a token of its own; a present tenure continues.
-func TestNobodyAcquiresWithoutAToken(t *testing.T) {
+// No candidate acquires a Lease in which no further token is possible. A present tenure continues.
+func TestNoAcquireWithoutAToken(t *testing.T) {
 	for name, spoil := range map[string]func(*Record){
 		"bad base":      func(r *Record) { r.BadTokenBase = "9223372036854775807" },
 		"largest token": func(r *Record) { r.Token = math.MaxInt64 },
@@ -850,14 +849,14 @@ func TestPresumedReasons(t *testing.T) {
 	}
 }
 
-func TestTreeThatVanishedEndedBadly(t *testing.T) {
+func TestTreeThatVanishedIsUnclean(t *testing.T) {
 	d := holding(testConfig()).step(TreeGone{})
 	if got := has[SendWrite](t, d).Attempt.Record.Release; !got.Unclean {
 		t.Errorf("released %+v", got)
 	}
 }
 
-func TestStrayNewsOfProcesses(t *testing.T) {
+func TestStrayProcessEvents(t *testing.T) {
 	d := waiting(testConfig(), held(other, 10)).step(ChildExited{Code: 1, Crashed: true}).step(TreeGone{})
 	if d.s.Tree != (Tree{}) {
 		t.Errorf("%+v without a tenure", d.s.Tree)
@@ -865,7 +864,7 @@ func TestStrayNewsOfProcesses(t *testing.T) {
 }
 
 // A read names the newest state that anything has shown, so that an answer that contradicts it is confirmed.
-func TestReadsNameWhatIsKnown(t *testing.T) {
+func TestReadsCarryTheKnownState(t *testing.T) {
 	c := testConfig()
 	c.KeepRunning = true
 	for name, test := range map[string]struct {
@@ -902,7 +901,7 @@ func TestSynced(t *testing.T) {
 	}
 }
 
-func TestElectorsTenureIsNotTakenForOnesOwnLast(t *testing.T) {
+func TestTenureOfAnElectorIsNotTakenForOwn(t *testing.T) {
 	// A client-go elector keeps the token; with leaseTransitions lowered by hand before, its tenure counts as many as mine did.
 	mine := func(d *driver) Record {
 		r := d.s.Observed.Record
@@ -949,7 +948,7 @@ func TestAcquireOfAnotherTokenIsDropped(t *testing.T) {
 }
 
 // An answer that there is no Lease shows the state at the time of the request.
-func TestAbsenceThatIsOvertakenIsNotBelieved(t *testing.T) {
+func TestOvertakenAbsenceIsIgnored(t *testing.T) {
 	d := renewing(testConfig())
 	w := *d.s.Write
 	d.wake()

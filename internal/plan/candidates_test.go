@@ -35,7 +35,7 @@ func created(pods []*corev1.Pod) []string {
 	return out
 }
 
-func TestWhoGoesAndWhoComes(t *testing.T) {
+func TestPodsToDeleteAndCreate(t *testing.T) {
 	g := steady()
 	name := func(i int) string { return g.name(i) }
 	for what, c := range map[string]struct {
@@ -153,7 +153,7 @@ func TestWhoGoesAndWhoComes(t *testing.T) {
 	}
 }
 
-func TestSuspendingWakesForAStandbyThatDoesNotGo(t *testing.T) {
+func TestSuspendWakesForAStuckStandby(t *testing.T) {
 	g := steady()
 	g.Job.Spec.Suspend = true
 	g.terminating(1) // a moment ago
@@ -263,9 +263,9 @@ func TestTheSuccessor(t *testing.T) {
 	}
 }
 
-// TestWhatIsLeftToFallBackTo: the old holder stays until a new one is proven, even while it is not ready, as a draining pod is for a
+// TestFallbackStaysUntilProven: the old holder stays until a new one is proven, even while it is not ready, as a draining pod is for a
 // moment.
-func TestWhatIsLeftToFallBackTo(t *testing.T) {
+func TestFallbackStaysUntilProven(t *testing.T) {
 	for name, c := range map[string]struct {
 		with func(*given)
 		goes bool
@@ -315,7 +315,7 @@ func (g *given) notTaken(since time.Time) {
 	g.sees(func(t *Trial) { t.Seen = ago(0).Sub(since) })
 }
 
-func TestARolloutThatIsTakenBackWithdrawsItsRequest(t *testing.T) {
+func TestRevertedRolloutWithdrawsItsRequest(t *testing.T) {
 	g := rollingOut()
 	g.Job.Spec.Template.Spec.Containers[0].Image = "v1"
 	g.Lease.Record.Handover = lease.Handover{To: g.Pods[1].Name, Reason: lease.ReasonRollout}
@@ -466,9 +466,9 @@ func TestAgentsKeepTheirLeaseWhenTheAccountChanges(t *testing.T) {
 	}
 }
 
-// TestWhatPodsNeedOutlivesTheJob: the account and its permissions have the Lease as their second owner, which stays until no pod is left.
+// TestAccountOutlivesTheJob: the account and its permissions have the Lease as their second owner, which stays until no pod is left.
 // Pods of a previous job keep theirs.
-func TestWhatPodsNeedOutlivesTheJob(t *testing.T) {
+func TestAccountOutlivesTheJob(t *testing.T) {
 	g := steady()
 	c := g.Children
 	for _, child := range []Child{c.ServiceAccount, c.Role, c.RoleBinding, c.Budget} {
@@ -500,8 +500,8 @@ func (g *given) withoutAgent(pod int) {
 	c.Command, c.Env = []string{"no", "agent"}, nil
 }
 
-// TestWhatIsNoCandidateIsNotAdopted: otherwise anyone with permission to label pods could cause their deletion.
-func TestWhatIsNoCandidateIsNotAdopted(t *testing.T) {
+// TestOtherPodsAreNotAdopted: otherwise anyone with permission to label pods could cause their deletion.
+func TestOtherPodsAreNotAdopted(t *testing.T) {
 	g := steady()
 	g.Pods[1].OwnerReferences = nil
 	g.withoutAgent(1)
@@ -510,8 +510,8 @@ func TestWhatIsNoCandidateIsNotAdopted(t *testing.T) {
 	}
 }
 
-// TestALabelMakesNoRollout: otherwise anyone with permission to label pods could cause a handover.
-func TestALabelMakesNoRollout(t *testing.T) {
+// TestLabelCausesNoRollout: otherwise anyone with permission to label pods could cause a handover.
+func TestLabelCausesNoRollout(t *testing.T) {
 	g := steady()
 	for _, pod := range g.Pods {
 		pod.Labels[contract.TemplateHashLabel] = "bbbbbbb"
@@ -521,7 +521,7 @@ func TestALabelMakesNoRollout(t *testing.T) {
 	}
 }
 
-func TestWhoIsActive(t *testing.T) {
+func TestActivePod(t *testing.T) {
 	keeps := func(g *given) {
 		g.Job.Spec.Lease.OnRenewFailure = v1alpha1.OnRenewFailureKeepRunning
 		g.Pods = nil
@@ -617,7 +617,7 @@ func TestOrphansAreAdopted(t *testing.T) {
 	}
 }
 
-func TestTheTokenIsNeverTakenBack(t *testing.T) {
+func TestTokenNeverDecreases(t *testing.T) {
 	g := steady()
 	g.Job.Status.FencingToken, g.Job.Status.Tenures = 500, 9
 	if p := Decide(g.Observed); p.Status != nil && (p.Status.FencingToken != 500 || p.Status.Tenures != 9) {
@@ -625,8 +625,8 @@ func TestTheTokenIsNeverTakenBack(t *testing.T) {
 	}
 }
 
-// TestAnotherPodOfTheHoldersNameDoesNotAct: the holder was deleted by force, and another pod now has its name.
-func TestAnotherPodOfTheHoldersNameDoesNotAct(t *testing.T) {
+// TestPodWithTheHoldersNameIsNotActive: the holder was deleted by force, and another pod now has its name.
+func TestPodWithTheHoldersNameIsNotActive(t *testing.T) {
 	g := steady()
 	g.Pods[0].UID, g.Pods[0].Labels[contract.RoleLabel] = "another", contract.RoleStandby
 	if p := Decide(g.Observed); len(p.Relabel) > 0 {

@@ -21,8 +21,8 @@ import (
 // package inject sets for pods whose template names none.
 func ChildName(job string) string { return job + "-singletonjob" }
 
-// children returns the objects that are missing or differ. needed are those without which no pod can work. also are the others, including
-// those that work but lost an owner or a label.
+// children returns the objects that are missing or differ. The result needed has those without which no pod can work. The result named
+// also has the others, including those that work but lost an owner or a label.
 func children(j *job, t *tenure, live Children, pods []*corev1.Pod) (needed, also []Child) {
 	accounts := accountsOf(j, pods)
 	if len(accounts) == 0 {

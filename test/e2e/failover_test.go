@@ -31,7 +31,7 @@ func quantity(text string) *resource.Quantity {
 type end struct {
 	why    string
 	change []func(*v1alpha1.SingletonJob)
-	// breaks does it to the active pod, on its node. What is broken stays so until the next process has written.
+	// breaks does it to the active pod, on its node. A fault lasts until the next process has written.
 	breaks func(j *job, pod, node string)
 	// within bounds the time from the fault to the next process's first write; what a busy machine takes comes on top.
 	within time.Duration
