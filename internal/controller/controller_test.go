@@ -3,6 +3,7 @@ package controller
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -83,6 +84,21 @@ func (w *world) announces() {
 	}
 }
 
+// agentsRights are the rules of the Role for a job with two candidates.
+func (w *world) agentsRights() []rbacv1.PolicyRule {
+	w.t.Helper()
+	var names []string
+	prefix, _ := strings.CutSuffix(w.pods()[0].Name, "0")
+	for ordinal := range 4 { // two Pods more than candidates
+		names = append(names, prefix+strconv.Itoa(ordinal))
+	}
+	return []rbacv1.PolicyRule{{
+		APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, ResourceNames: []string{"job"}, Verbs: []string{"get", "watch", "update"},
+	}, {
+		APIGroups: []string{""}, Resources: []string{"pods"}, ResourceNames: names, Verbs: []string{"get"},
+	}}
+}
+
 func TestNewJobIsServed(t *testing.T) {
 	w := served(t, nil)
 	w.records("Elected Elected")
@@ -90,9 +106,7 @@ func TestNewJobIsServed(t *testing.T) {
 	child := types.NamespacedName{Namespace: w.key.Namespace, Name: plan.ChildName(w.key.Name)}
 	var role rbacv1.Role
 	w.must(w.api.Get(ctx, child, &role))
-	want := []rbacv1.PolicyRule{{
-		APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, ResourceNames: []string{"job"}, Verbs: []string{"get", "watch", "update"},
-	}}
+	want := w.agentsRights()
 	if diff := cmp.Diff(want, role.Rules); diff != "" {
 		t.Errorf("the agents may (-want +got):\n%s", diff)
 	}

@@ -185,6 +185,8 @@ func happenings() []happening {
 		{"DeathSought: dead", "DeathSought", "", func(s State) Event { return DeathSought{Holder: s.Observed.Record.Holder, Dead: true} }},
 		{"DeathSought: no evidence", "DeathSought", "", func(s State) Event { return DeathSought{Holder: s.Observed.Record.Holder} }},
 		{"Terminated", "Terminated", "", func(State) Event { return Terminated{Signal: 2} }},
+		{"GraceEnds: long ago", "GraceEnds", "", func(State) Event { return GraceEnds{At: t0.Add(-time.Second)} }},
+		{"GraceEnds: never", "GraceEnds", "", func(State) Event { return GraceEnds{At: Never} }},
 	}
 }
 

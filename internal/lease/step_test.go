@@ -405,6 +405,50 @@ func TestUnhealthyWhileTerminating(t *testing.T) {
 	}
 }
 
+// TestGraceEnds: a container that is killed sooner than its Pod's template says leaves its processes no more time than it has.
+func TestGraceEnds(t *testing.T) {
+	c := testConfig()
+	none := Instant(-1)
+	for name, row := range map[string]struct {
+		ends []time.Duration // when the container's time is over, in the order in which that is learned, after the signal
+		want time.Duration   // until the kill, after the signal
+	}{
+		"sooner":               {[]time.Duration{c.GracePeriod / 2}, c.GracePeriod / 2},
+		"later":                {[]time.Duration{2 * c.GracePeriod}, c.GracePeriod},
+		"never":                {[]time.Duration{time.Duration(Never)}, c.GracePeriod},
+		"sooner and sooner":    {[]time.Duration{c.GracePeriod / 2, c.GracePeriod / 4}, c.GracePeriod / 4},
+		"the earliest counts":  {[]time.Duration{c.GracePeriod / 4, c.GracePeriod / 2}, c.GracePeriod / 4},
+		"it is over, as known": {[]time.Duration{-time.Hour}, 0},
+		"at the beginning":     {[]time.Duration{-time.Duration(t0) * 2}, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := holding(c).step(Terminated{Signal: 15})
+			told, killed := d.now, none
+			for _, end := range row.ends {
+				d.step(GraceEnds{At: told.Add(end)})
+			}
+			for killed == none {
+				if d.s.Stop.Killed {
+					killed = d.now
+				} else if d.wake(); d.s.Write != nil {
+					d.confirmed()
+				}
+			}
+			if got := killed.Sub(told); got != row.want || d.s.Stop.Reason != ReasonPodTerminating || !d.s.Stop.Exits {
+				t.Errorf("killed after %v, want %v; %+v", got, row.want, d.s.Stop)
+			}
+			d.step(ChildExited{Code: 137, Crashed: true}).step(TreeGone{})
+			if d.s.Write == nil || d.s.Write.Kind != ReleaseLease {
+				t.Errorf("no release: %v", facts(d))
+			}
+		})
+	}
+	d := holding(c).step(GraceEnds{At: t0})
+	if d.s.Stop != (Stop{}) || d.s.Phase != Holding {
+		t.Errorf("before the signal: %v", facts(d))
+	}
+}
+
 // A pod that is told to stop has its own time from then on, and no longer, whatever its tenure ends for.
 func TestTerminatedWhileUnhealthy(t *testing.T) {
 	c := testConfig()

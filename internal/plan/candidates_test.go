@@ -337,6 +337,8 @@ func TestChildren(t *testing.T) {
 	}
 	rules := []rbacv1.PolicyRule{{
 		APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, ResourceNames: []string{"job"}, Verbs: []string{"get", "watch", "update"},
+	}, {
+		APIGroups: []string{""}, Resources: []string{"pods"}, ResourceNames: []string{g.name(0), g.name(1), g.name(2), g.name(3)}, Verbs: []string{"get"},
 	}}
 	if diff := cmp.Diff(rules, g.Children.Role.Rules); diff != "" {
 		t.Errorf("the role (-want +got):\n%s", diff)
@@ -349,7 +351,16 @@ func TestChildren(t *testing.T) {
 		kind   string
 		needed bool
 	}{
-		"edited role":             {func(g *given) { g.Children.Role.Rules[0].Verbs = []string{"*"} }, "Role", true},
+		"edited role":                 {func(g *given) { g.Children.Role.Rules[0].Verbs = []string{"*"} }, "Role", true},
+		"role of an earlier operator": {func(g *given) { g.Children.Role.Rules = g.Children.Role.Rules[:1] }, "Role", false},
+		"role for one more verb":      {func(g *given) { g.Children.Role.Rules[1].Verbs = []string{"get", "delete"} }, "Role", false},
+		"role for all pods":           {func(g *given) { g.Children.Role.Rules[1].ResourceNames = nil }, "Role", false},
+		"role for a strange pod": {func(g *given) {
+			g.Children.Role.Rules[1].ResourceNames = append(g.Children.Role.Rules[1].ResourceNames, "other-5d5f7c6b8-0")
+		}, "Role", false},
+		"role without a pod": {func(g *given) {
+			g.Children.Role.Rules[1].ResourceNames = g.Children.Role.Rules[1].ResourceNames[1:]
+		}, "Role", false},
 		"edited binding":          {func(g *given) { g.Children.RoleBinding.Subjects = nil }, "RoleBinding", true},
 		"binding to another role": {func(g *given) { g.Children.RoleBinding.RoleRef.Name = "theirs" }, "RoleBinding", true},
 		"edited budget":           {func(g *given) { g.Children.Budget.Spec.MaxUnavailable = nil }, "PodDisruptionBudget", false},
@@ -380,6 +391,44 @@ func TestChildren(t *testing.T) {
 		if !slices.Equal(kinds, []string{c.kind}) {
 			t.Errorf("%s: applied %v", what, kinds)
 		}
+	}
+}
+
+// TestARolloutWritesTheRoleOnce: the Role names the Pods of both templates before the first of them is created, and stays as it is when those
+// of the old one are gone.
+func TestARolloutWritesTheRoleOnce(t *testing.T) {
+	g := steady()
+	g.Children.Role = g.Children.Role.DeepCopy()
+	role := func() *rbacv1.Role {
+		t.Helper()
+		for _, child := range Decide(g.Observed).Also {
+			if role, ok := child.(*rbacv1.Role); ok {
+				return role
+			}
+		}
+		return nil
+	}
+	old := []string{g.name(0), g.name(1)}
+	g.Job.Spec.Template.Spec.Containers[0].Image = "v2"
+	g.Job.Generation++
+	written := role()
+	want := slices.Sorted(slices.Values(append(old, g.name(0), g.name(1), g.name(2), g.name(3))))
+	if written == nil || !slices.Equal(written.Rules[1].ResourceNames, want) {
+		t.Fatalf("the Role %+v, want Pods %v", written, want)
+	}
+	g.apply(written)
+	g.pod(0, "c")
+	if again := role(); again != nil {
+		t.Errorf("written again when the first new Pod exists: %+v", again.Rules)
+	}
+	g.Pods = g.Pods[1:]
+	if again := role(); again != nil {
+		t.Errorf("written again when an old Pod is gone: %+v", again.Rules)
+	}
+	g.Job.Spec.Candidates = 5
+	g.Job.Generation++
+	if written = role(); written == nil || slices.Contains(written.Rules[1].ResourceNames, old[0]) || len(written.Rules[1].ResourceNames) != 8 {
+		t.Errorf("for five candidates, and an old Pod: %+v", written)
 	}
 }
 
