@@ -234,6 +234,11 @@ func (c *coder) nonce(n int64) {
 
 func (c *coder) world() {
 	w := c.w
+	if w.m.standing { // the next acquire can have a time that is known
+		for slot := range w.candidates() {
+			c.acquireTime(w.agents[slot].wall(w))
+		}
+	}
 	inOrder := c.places()
 	for _, slot := range inOrder[:w.candidates()] {
 		c.agent(w.agents[slot])
@@ -263,6 +268,9 @@ func (c *coder) world() {
 	if w.m.runs {
 		c.small(int(w.begun))
 		c.small(int(w.completed))
+		if isOwn(w.api.lease.Runs.Now) {
+			c.small(int(min(w.now-w.told, ticksOf(betweenAttempts))))
+		}
 	}
 }
 
@@ -326,7 +334,8 @@ func (c *coder) event(e lease.Event) {
 		}
 	case lease.ChildExited:
 		c.byte(7)
-		c.bool(e.Crashed)
+		c.bool(e.Crashed, e.Code != 0)
+		c.reason(e.Reason)
 	case lease.TreeGone:
 		c.byte(8)
 	case lease.Starved:
@@ -338,6 +347,10 @@ func (c *coder) event(e lease.Event) {
 		c.byte(11)
 		c.name(e.Holder)
 		c.bool(e.Dead)
+	case lease.Unhealthy:
+		c.byte(12)
+		c.reason(e.Reason)
+		c.span(e.Grace)
 	}
 }
 
@@ -360,7 +373,7 @@ func (c *coder) agent(a *agent) {
 		c.event(e)
 	}
 	t := &a.tree
-	c.bool(t.alive, t.starting)
+	c.bool(t.alive, t.starting, t.preparing)
 	if t.alive || t.starting {
 		c.bool(t.dying, t.frozen, t.excused, t.exited, t.crashed, t.signalled, t.killed, t.lost, t.process == a.processes)
 		c.byte(byte(t.left))
@@ -453,6 +466,12 @@ func (c *coder) state(s *lease.State) {
 		c.due(s.WatchBy)
 	}
 	c.span(s.Late)
+	c.bool(s.Tree.Unhealthy != "")
+	if s.Tree.Unhealthy != "" {
+		c.reason(s.Tree.Unhealthy)
+		c.span(s.Tree.Grace)
+	}
+	c.reason(s.Tree.Reason)
 	c.tenure(s)
 	if p := s.Past; p != nil && s.Phase < lease.Holding { // the end of a tenure replaces it
 		c.uid(p.Tenure.UID)
@@ -491,7 +510,8 @@ func (c *coder) tenure(s *lease.State) {
 	if s.Phase == lease.Stopping {
 		c.bool(s.Stop.Lost, s.Stop.Signalled, s.Stop.Killed, s.Stop.Exits)
 		if c.w.m.runs {
-			c.bool(s.Stop.Ending.Known, s.Stop.Reason == lease.ReasonProcessExited) // the run's own end
+			c.bool(s.Stop.Ending.Known)
+			c.reason(s.Stop.Reason)
 		}
 		c.due(s.Stop.KillAt)
 	}
@@ -549,7 +569,27 @@ func (c *coder) record(r *lease.Record) {
 func (c *coder) run(r *lease.Run) {
 	c.bool(r.ID != "", r.State == lease.RunRunning, r.State == lease.RunFailed)
 	c.small(int(r.Attempt))
-	c.bool(r.State == lease.RunFailed && r.Reason == lease.ReasonProcessExited, r.State == lease.RunFailed && r.Reason == lease.ReasonNotBegun)
+	if r.State == lease.RunFailed {
+		c.reason(r.Reason)
+	}
+}
+
+// reason encodes why a process ended: by itself, by another fault of its own, because it never began, or for a reason that is
+// only for people. Only runs make a difference of that.
+func (c *coder) reason(why lease.Reason) {
+	switch {
+	case !c.w.m.runs:
+	case why == "":
+		c.byte(0)
+	case why == lease.ReasonProcessExited:
+		c.byte(1)
+	case why == lease.ReasonPreActivateFailed, why == lease.ReasonLivenessFailed:
+		c.byte(2)
+	case why == lease.ReasonNotBegun:
+		c.byte(3)
+	default:
+		c.byte(4)
+	}
 }
 
 func (c *coder) attempt(a *lease.Attempt) {

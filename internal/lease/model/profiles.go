@@ -31,6 +31,9 @@ func (m *model) with(change func(*model)) *model {
 // slowly makes candidates wait longer than a tick for answers, and learn by reading alone.
 func slowly(m *model) { m.slow, m.noWatch = true, true }
 
+// alone leaves one candidate, so that nobody takes its Lease while it is told what is outdated.
+func alone(m *model) { m.candidates = 1 }
+
 // profile is one bounded world.
 type profile struct {
 	name, about string
@@ -69,5 +72,9 @@ var profiles = []profile{
 	{"outages", "outages as long as a tenure must survive", standard(1, setOf(apiDown)).with(func(m *model) { m.lossless, m.outage = true, 2 })},
 	{"runs", "a run that is to end, in two attempts at most", standard(2, setOf(exit, crash, loseReply, handover)).with(func(m *model) { m.runs = true })},
 	{"runs-cut-off", "the same, and results that are stored late", standard(2, setOf(exit, cut)).with(func(m *model) { m.runs = true })},
+	{"runs-prepared", "the same, with preActivate, and probes that fail", standard(2, setOf(exit, unfit, crash, cut, handover)).with(func(m *model) { m.runs, m.prepares = true, true })},
+	{"hooks", "preActivate that takes any length of time, and probes that fail", standard(2, setOf(unfit, exit, crash, cut, handover, terminate)).with(func(m *model) { m.prepares = true })},
+	{"outdated", "a lone agent that is told what was before its tenure", standard(4, setOf(stale, cut, loseReply)).with(alone)},
+	{"outdated-standing", "the same, and a wall clock that is set back again and again", standard(3, setOf(stale, cut, loseReply)).with(alone).with(func(m *model) { m.standing = true })},
 	{"sink", "a sink that restarts", standard(3, setOf(sinkDown, freeze, handover)).with(func(m *model) { m.digits = 9_970 })},
 }

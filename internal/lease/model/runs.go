@@ -1,6 +1,10 @@
 package model
 
-import "github.com/singletonjob/operator/internal/lease"
+import (
+	"time"
+
+	"github.com/singletonjob/operator/internal/lease"
+)
 
 // begins judges the start of a process for an attempt.
 func (w *world) begins(attempt int32) {
@@ -26,13 +30,27 @@ func (w *world) runIs(by int, was, is lease.Record) {
 	switch acquired := is.Holder != ""; {
 	case before.ID != "" && !before.Open():
 		w.violated(RunTwice, "%s says %s after %s", author(by), now.State, before.State)
+	case before.ID != "" && now.ID != before.ID:
+		w.violated(RunTwice, "%s calls the run %s, which is %s", author(by), now.ID, before.ID)
 	case acquired && (now.State != lease.RunRunning || now.Attempt != before.Attempt+1 && (now.Attempt != before.Attempt || now.Attempt <= w.begun)),
 		!acquired && (now.Attempt != before.Attempt || now.State == lease.RunRunning), now.Attempt > mostAttempts:
 		w.violated(RunMistold, "%s makes attempt %d, %s, of attempt %d, %s", author(by), now.Attempt, now.State, before.Attempt, before.State)
+	case acquired && now.Attempt > before.Attempt && isOwn(before) && w.now-w.told < ticksOf(betweenAttempts):
+		w.violated(RunTooSoon, "%s begins attempt %d %v after the end of the last one", author(by), now.Attempt, time.Duration(w.now-w.told)*tick)
 	case acquired:
 	default:
 		w.runEnds(by, now)
 	}
+	w.told = w.now
+}
+
+// isOwn reports whether an attempt has failed by a fault of its process.
+func isOwn(r lease.Run) bool {
+	switch r.Reason {
+	case lease.ReasonProcessExited, lease.ReasonPreActivateFailed, lease.ReasonLivenessFailed:
+		return r.State == lease.RunFailed
+	}
+	return false
 }
 
 func (w *world) runEnds(by int, now lease.Run) {
