@@ -212,14 +212,14 @@ func (a *agent) shows(e lease.Event) bool {
 	return true
 }
 
-// wall returns its wall clock, in microseconds. No two clocks ever show the same. With standing, they show the same all the time,
-// as clocks do that somebody sets back again and again.
+// wall returns its wall clock, in microseconds. No two clocks ever show the same. With standing, each shows the same all the time,
+// as one does that somebody sets back again and again.
 func (a *agent) wall(w *world) int64 {
-	first := began * tick.Microseconds()
+	at := began*tick.Microseconds() + int64(a.slot)*tick.Microseconds()/slots
 	if w.m.standing {
-		return first + int64(a.slot)
+		return at
 	}
-	return first + int64(w.now)*tick.Microseconds() + int64(a.slot)
+	return at + int64(w.now)*tick.Microseconds()
 }
 
 func (a *agent) carryOut(w *world, actions []lease.Action) {

@@ -43,17 +43,20 @@ func TestImmaterialIsUnread(t *testing.T) {
 // TestTwinsShowWhatIsRead has the twins differ in fields that are parts of a key: that must show.
 func TestTwinsShowWhatIsRead(t *testing.T) {
 	t.Parallel()
-	for _, path := range []string{"Tenure.AcquireTime", "Tenure.Token", "Past.Clean", "Observed.Longest", "Server.Nothing"} {
+	for _, path := range []string{"Tenure.AcquireTime", "Tenure.Token", "Past.Clean", "Observed.Longest", "RenewAt"} {
 		shown := false
 		for _, p := range profiles {
+			if shown {
+				break
+			}
 			walks(p, func(w *world, m move) bool {
 				twin := changeIn(w, map[string]int{}, func(p string) bool { return endsIn(p, path) })
-				shown = shown || w.after(m).key() != twin.after(m).key()
+				shown = w.after(m).key() != twin.after(m).key()
 				return !shown
 			})
 		}
-		if shown == (path == "Server.Nothing") {
-			t.Errorf("%s was changed, and it showed: %v", path, shown)
+		if !shown {
+			t.Errorf("%s was changed, and no key shows it", path)
 		}
 	}
 }
@@ -61,9 +64,9 @@ func TestTwinsShowWhatIsRead(t *testing.T) {
 // walks calls try with each step of some walks through a world.
 func walks(p profile, try func(w *world, m move) bool) {
 	rng := rand.New(rand.NewPCG(1, 2))
-	for range 12 {
+	for range 8 {
 		w := p.model.first(nil)
-		for range 120 {
+		for range 100 {
 			next := w.moves()
 			if len(next) == 0 {
 				break
