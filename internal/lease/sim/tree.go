@@ -110,7 +110,7 @@ func (t *tree) prepared(failed bool) {
 	case !t.alive || !t.preparing || t.mainOver || t.dies != 0 || !a.alive:
 	case t.frozen || a.stopped > 0:
 		t.w.after(10*time.Millisecond, func() { t.prepared(failed) })
-	case failed:
+	case failed && t.w.troubled:
 		t.exit(true)
 	case a.state.Phase != lease.Holding:
 		t.endsPrepared()
