@@ -47,6 +47,54 @@ func BenchmarkGuard(b *testing.B) {
 		float64(median["guarded"])/float64(median["not guarded"]), cpu["guarded"]/cpu["not guarded"])
 }
 
+// BenchmarkGuardRefusesLarge measures what a refused editor costs the API server whose Lease has as many annotations as fit. It compares
+// dry runs of a guarded Lease with those of one without the label, which are not refused, and fails if they take more than twice the CPU
+// time. A client may send dry runs as fast as it likes.
+func BenchmarkGuardRefusesLarge(b *testing.B) {
+	const rounds, batch, most = 6, 10, 2
+	w := newGuardWorld(b)
+	w.guardOn()
+	for _, annotations := range []int{20_000, 40_000} {
+		cpu := map[bool]float64{}
+		try := map[bool]func(){}
+		for _, guarded := range []bool{true, false} {
+			l := held()
+			l.Name = fmt.Sprintf("large-%d-%t", annotations, guarded)
+			if !guarded {
+				l.Labels[contract.ManagedByLabel] = "another"
+			}
+			crowded(annotations)(l)
+			l = w.set(l)
+			leases := w.as(editor).CoordinationV1().Leases(tenant)
+			try[guarded] = func() {
+				next := l.DeepCopy()
+				next.Annotations["another"] = "one"
+				_, err := leases.Update(b.Context(), next, metav1.UpdateOptions{DryRun: []string{metav1.DryRunAll}})
+				if refusedByGuard(err) != guarded || !guarded && err != nil {
+					b.Fatalf("guarded %t: %v", guarded, err)
+				}
+			}
+		}
+		for round := range rounds + 1 {
+			for guarded, try := range try {
+				before := w.cpuSeconds()
+				for range batch {
+					try()
+				}
+				if round > 0 { // the first makes it warm
+					cpu[guarded] += w.cpuSeconds() - before
+				}
+			}
+		}
+		ratio := cpu[true] / cpu[false]
+		fmt.Printf("%d annotations: a refused dry run takes %.0f ms of the API server's CPU time, one that is not guarded %.0f ms: %.2f times as much\n",
+			annotations, cpu[true]*1000/rounds/batch, cpu[false]*1000/rounds/batch, ratio)
+		if ratio > most {
+			b.Errorf("with %d annotations the guard multiplies the cost of a refused request by %.2f, want at most %d", annotations, ratio, most)
+		}
+	}
+}
+
 // renewal renews a managed Lease as its holder.
 func (w *guardWorld) renewal(managedBy string) func() {
 	w.t.Helper()

@@ -202,6 +202,7 @@ func BenchmarkIdle(b *testing.B) {
 	b.ReportMetric(rss(b, holder.agent.Pid()), "holder-MiB")
 	b.ReportMetric(rss(b, leash), "leash-MiB")
 	b.ReportMetric(rss(b, standby.agent.Pid()), "standby-MiB")
+	b.ReportMetric(rss(b, onlyChild(b, standby.agent.Pid())), "waiting-leash-MiB")
 	b.ReportMetric(byHolder.Seconds()/took.Seconds()*1000, "holder-and-leash-millicores")
 	b.ReportMetric(byStandby.Seconds()/took.Seconds()*1000, "standby-millicores")
 	since := func(r faultproxy.Request) bool { return r.Time.After(began) }

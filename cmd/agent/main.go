@@ -149,6 +149,11 @@ func serve(o agent.Options, signals <-chan os.Signal, stderr io.Writer) int {
 	if lock != nil {
 		go agent.ForgetLives(lock, o.Identity.PodUID)
 	}
+	o.Prepare = func() {
+		if err := supervise.Prepare(lock); err != nil { // the process can start without it
+			o.Log.Print("cannot prepare the start of the process", "error", err)
+		}
+	}
 	o.Start = func(spec supervise.Spec) (agent.Process, error) {
 		spec.Lock = lock
 		tree, err := supervise.Start(spec)

@@ -28,7 +28,8 @@ type Agent struct {
 	contender  *contender
 	child      child
 	starvation starvation
-	code       int // the exit code, set when the contender is done
+	prepared   bool // the start of the next process is prepared
+	code       int  // the exit code, set when the contender is done
 
 	// inbox receives events from other goroutines.
 	inbox chan happening
@@ -102,6 +103,7 @@ func (a *Agent) step(c *contender, e lease.Event) {
 		a.do(c, action, now)
 	}
 	a.child.attend(now.Boot)
+	a.prepareStart(c)
 	a.hurry(c, now.Boot)
 	a.publish(c)
 	a.o.Clock.WakeAt(c.state.Wake)
@@ -236,6 +238,7 @@ func (a *Agent) startMain(c *contender, s lease.StartChild) {
 // launch starts a process tree for the current tenure.
 func (a *Agent) launch(c *contender, s lease.StartChild, argv func(promised map[string]string) []string) (Process, error) {
 	promised := a.o.promised(s)
+	a.prepared = false
 	a.child = child{of: c, log: a.log, run: s.Run, health: health{why: "the process is being started"}}
 	a.child.env = a.o.childEnv(promised)
 	process, err := a.o.Start(supervise.Spec{
@@ -284,4 +287,15 @@ func (a *Agent) reaped(c *contender, process Process) {
 		a.child = child{}
 		return lease.TreeGone{}
 	})
+}
+
+// prepareStart prepares the start of the next process: see supervise.Prepare. An agent that is about to end prepares nothing, because what
+// it leaves behind for a moment would hold its lock.
+func (a *Agent) prepareStart(c *contender) {
+	competes := c.state.Phase == lease.Waiting || c.state.Phase == lease.Acquiring
+	if a.o.Prepare == nil || a.prepared || a.child.of != nil || !competes || c.state.Done || c.state.Terminating {
+		return
+	}
+	a.prepared = true
+	a.o.Prepare()
 }

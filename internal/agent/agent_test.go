@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -556,5 +557,30 @@ func TestJournal(t *testing.T) {
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("log (-want +got):\n%s", diff)
 		}
+	})
+}
+
+// The next start is prepared once while the agent competes, also after a tenure that was lost, and not by an agent that ends.
+func TestTheNextStartIsPrepared(t *testing.T) {
+	var prepared atomic.Int64
+	inBubbleWith(t, func(o *Options) { o.Prepare = func() { prepared.Add(1) } }, func(w *world) {
+		expect := func(when string, want int64) {
+			t.Helper()
+			synctest.Wait()
+			if got := prepared.Load(); got != want {
+				t.Errorf("%s: prepared %d times, want %d", when, got, want)
+			}
+		}
+		w.holding()
+		expect("while the process runs", 1)
+		time.Sleep(time.Minute)
+		expect("after a minute", 1)
+		w.api.hang() // until the tenure is lost
+		time.Sleep(15 * time.Second)
+		expect("after a tenure that was lost", 2)
+		w.api.heal()
+		w.holding().finish(supervise.Status{})
+		w.exited <- <-w.exited
+		expect("at the end", 2)
 	})
 }

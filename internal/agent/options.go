@@ -74,6 +74,8 @@ type Options struct {
 	CPULimit func() (share float64, period time.Duration)
 	// CannotExecute returns the reason why a file cannot be executed in an environment, if that is certain. It can hang. It can be nil.
 	CannotExecute func(file string, env []string) error
+	// Prepare prepares the next Start and does not wait. It can be nil.
+	Prepare func()
 	// Start starts a process tree and does not wait until it has started. A failed call leaves nothing behind.
 	Start func(supervise.Spec) (Process, error)
 	Log   *Log

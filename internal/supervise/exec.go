@@ -175,9 +175,9 @@ func (t *Tree) perform(x *execution) {
 }
 
 // launch starts the leash of a command, and waits for its report.
-func (t *Tree) launch(x *execution, stdout int) {
+func (t *Tree) launch(x *execution, stdout *os.File) {
 	err := t.forkCommand(x, stdout)
-	_ = unix.Close(stdout)
+	_ = stdout.Close()
 	var rep report
 	if err == nil {
 		rep = readReport(x.ends.report)
@@ -200,29 +200,26 @@ func (t *Tree) told(x *execution, rep report, failed error) {
 
 // forkCommand starts the leash of a command. As for Tree.fork, process.mu is not held. If the command's time, or the tree, is over when the
 // leash is adopted, it gets no deadline, so it starts nothing.
-func (t *Tree) forkCommand(x *execution, stdout int) error {
-	stdin, err := unix.Open(os.DevNull, unix.O_RDONLY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return fmt.Errorf("open %s: %w", os.DevNull, err)
-	}
-	defer func() { _ = unix.Close(stdin) }()
-	agents, leashs, err := openPipes()
+func (t *Tree) forkCommand(x *execution, stdout *os.File) error {
+	stdin, err := os.Open(os.DevNull)
 	if err != nil {
 		return err
 	}
-	leash, err := process.forkRun(ofCommand, x.spec, [3]int{stdin, stdout, stdout}, agents, leashs)
+	defer func() { _ = stdin.Close() }()
+	spec := x.spec
+	spec.Stdin, spec.Stdout, spec.Stderr = stdin, stdout, stdout
+	forked, err := process.forkLeash(ofCommand, spec)
 	if err != nil {
-		agents.close()
 		return err
 	}
+	err = forked.ends.command(spec)
 	process.mu.Lock()
 	defer process.mu.Unlock()
-	x.ends = agents
-	x.adopt(leash, t.early)
-	if x.over || !t.runs() {
+	x.adopt(forked, t.early)
+	if err != nil || x.over || !t.runs() {
 		x.killLeash()
 	} else {
-		t.deadlines.join(agents.deadlines)
+		t.deadlines.join(x.ends.deadlines)
 	}
 	return nil
 }
@@ -367,19 +364,19 @@ type output struct {
 }
 
 // openOutput also returns the write end of the pipe.
-func openOutput() (o *output, writeEnd int, err error) {
+func openOutput() (o *output, writeEnd *os.File, err error) {
 	var fds [2]int
 	if err := unix.Pipe2(fds[:], unix.O_CLOEXEC); err != nil {
-		return nil, -1, fmt.Errorf("open a pipe for the output: %w", err)
+		return nil, nil, fmt.Errorf("open a pipe for the output: %w", err)
 	}
 	if err := unix.SetNonblock(fds[0], true); err != nil {
 		_ = unix.Close(fds[0])
 		_ = unix.Close(fds[1])
-		return nil, -1, err
+		return nil, nil, err
 	}
 	o = &output{fd: fds[0], file: os.NewFile(uintptr(fds[0]), "output"), done: make(chan struct{})}
 	go o.read()
-	return o, fds[1], nil
+	return o, os.NewFile(uintptr(fds[1]), "output"), nil
 }
 
 // read reads everything, so that no writer blocks, and keeps the beginning.

@@ -94,7 +94,7 @@ func TestExecErrors(t *testing.T) {
 		"no file":     {command{Argv: []string{"/"}, In: time.Hour}, "", "start 126"},
 		"no folder":   {command{Argv: []string{"true"}, Dir: "/none", In: time.Hour}, "", "start 126"},
 		"longest arg": {command{Argv: []string{"true", strings.Repeat("x", 1<<17-1)}, In: time.Hour}, "", ""},
-		"too long":    {command{Argv: []string{"true", strings.Repeat("x", 1<<17)}, In: time.Hour}, "", "other"},
+		"too long":    {command{Argv: []string{"true", strings.Repeat("x", 1<<17)}, In: time.Hour}, "", "start 126"},
 	} {
 		row.c.Op = "exec"
 		e := a.do(row.c)
@@ -465,52 +465,63 @@ func TestDeadlineWhileAForkHangs(t *testing.T) {
 // The agent does not wait for the leash of the main process either.
 func TestForkOfTheMainProcessHangs(t *testing.T) {
 	t.Parallel()
-	t.Run("killed", func(t *testing.T) {
-		t.Parallel()
-		inBothModes(t, func(t *testing.T, a *agent) {
-			release := a.hangForks()
-			argv, ran := touch(t)
-			a.must(command{Op: "start", Async: true, Argv: argv, In: time.Hour})
+	begins := map[string]func(*agent){
+		"its own": func(*agent) {},
+		"of one that is to wait": func(a *agent) {
+			a.must(command{Op: "prepare"})
 			a.expectForking(1)
-			a.must(command{Op: "extend", In: 2 * time.Hour})
-			a.must(command{Op: "litter"})
-			if len(a.started) > 0 {
-				t.Error("the agent did not answer until the process ran")
-			}
-			a.must(command{Op: "kill"})
-			if e := await(t, "started", a.started); e.ErrKind != "stopped" {
-				t.Errorf("started: %q, want ErrStopped", e.Err)
-			}
-			a.expectGone()
-			release()
-			time.Sleep(100 * time.Millisecond) // no bound
-			if ran() {
-				t.Error("it was executed")
-			}
+		},
+	}
+	for fork, begin := range begins {
+		t.Run("killed/"+fork, func(t *testing.T) {
+			t.Parallel()
+			inBothModes(t, func(t *testing.T, a *agent) {
+				release := a.hangForks()
+				begin(a)
+				argv, ran := touch(t)
+				a.must(command{Op: "start", Cold: true, Async: true, Argv: argv, In: time.Hour})
+				a.expectForking(1)
+				a.must(command{Op: "extend", In: 2 * time.Hour})
+				a.must(command{Op: "litter"})
+				if len(a.started) > 0 {
+					t.Error("the agent did not answer until the process ran")
+				}
+				a.must(command{Op: "kill"})
+				if e := await(t, "started", a.started); e.ErrKind != "stopped" {
+					t.Errorf("started: %q, want ErrStopped", e.Err)
+				}
+				a.expectGone()
+				release()
+				time.Sleep(100 * time.Millisecond) // no bound
+				if ran() {
+					t.Error("it was executed")
+				}
+			})
 		})
-	})
-	t.Run("renewed and asked to end", func(t *testing.T) {
-		t.Parallel()
-		inBothModes(t, func(t *testing.T, a *agent) {
-			release := a.hangForks()
-			first := a.must(command{Op: "start", Async: true, Argv: []string{"sleep", "1000"}, In: time.Second})
-			if e := a.do(command{Op: "extend", In: time.Hour}); e.Err != "" {
-				t.Skipf("the machine was too busy for a deadline of a second: %s", e.Err)
-			}
-			a.must(command{Op: "signal", Signal: unix.SIGTERM})
-			eventually(t, "the first deadline is over", func() bool { return BootTime() > first.Deadline })
-			release()
-			if got, want := await(t, "exit", a.exited), (Status{ExitCode: -1, Signal: unix.SIGTERM}); got != want {
-				t.Errorf("status %+v, want %+v", got, want)
-			}
-			a.expectGone()
+		t.Run("renewed and asked to end/"+fork, func(t *testing.T) {
+			t.Parallel()
+			inBothModes(t, func(t *testing.T, a *agent) {
+				release := a.hangForks()
+				begin(a)
+				first := a.must(command{Op: "start", Cold: true, Async: true, Argv: []string{"sleep", "1000"}, In: time.Second})
+				if e := a.do(command{Op: "extend", In: time.Hour}); e.Err != "" {
+					t.Skipf("the machine was too busy for a deadline of a second: %s", e.Err)
+				}
+				a.must(command{Op: "signal", Signal: unix.SIGTERM})
+				eventually(t, "the first deadline is over", func() bool { return BootTime() > first.Deadline })
+				release()
+				if got, want := await(t, "exit", a.exited), (Status{ExitCode: -1, Signal: unix.SIGTERM}); got != want {
+					t.Errorf("status %+v, want %+v", got, want)
+				}
+				a.expectGone()
+			})
 		})
-	})
+	}
 	t.Run("no such program", func(t *testing.T) {
 		t.Parallel()
 		a := startAgent(t, nil)
 		a.must(command{Op: "executable", Dir: "/no/such/program"})
-		if e := a.do(command{Op: "start", Argv: []string{"true"}, In: time.Hour}); e.ErrKind != "other" {
+		if e := a.do(command{Op: "start", Cold: true, Argv: []string{"true"}, In: time.Hour}); e.ErrKind != "other" {
 			t.Errorf("started: %q, want the reason", e.Err)
 		}
 		a.must(command{Op: "executable", Dir: "/proc/self/exe"})
@@ -773,7 +784,7 @@ func TestExecDiesWithTheMainProcess(t *testing.T) {
 		"main process": func(a *agent) { a.must(command{Op: "signal", Signal: unix.SIGKILL}) },
 		"leash": func(a *agent) {
 			for _, p := range a.processes() {
-				if a.isLeash(p) && strings.Contains(p.cmdline, "stubborn") {
+				if a.isLeash(p) && !strings.Contains(p.cmdline, ofCommand) {
 					unix.Kill(p.pid, unix.SIGKILL)
 				}
 			}

@@ -48,6 +48,7 @@ type command struct {
 	Lock   string // start: a file that is locked, of which only the leash keeps the open file
 	Late   bool   // start: read the leash's report only when the program has come and gone
 	Async  bool   // start: reply at once; "started" is an event
+	Cold   bool   // start: with no leash that waits, also as PID 1
 	Name   string // of exec
 }
 
@@ -80,7 +81,7 @@ const (
 // playAgent does as it is told by commands. It is the supervisor of the tests
 // because a test binary has children of its own, which Start would reap and kill.
 func playAgent() int {
-	leashEnv = append(leashEnv, raceEnv)
+	leashEnv = append(leashEnv, raceEnv, "SUPERVISE_TEST_MARK="+os.Getenv("SUPERVISE_TEST_MARK")) // also for a child that is not executed yet
 	if os.Getpid() == 1 {
 		if err := unix.Mount("proc", "/proc", "proc", 0, ""); err != nil {
 			panic(err)
@@ -173,6 +174,19 @@ func (p *player) obey(c command, e *event) (err error) {
 	return err
 }
 
+// prepared waits until a leash waits, or none can be forked.
+func prepared() {
+	if err := Prepare(nil); err != nil {
+		panic(err)
+	}
+	process.mu.Lock()
+	preparing := process.preparing
+	process.mu.Unlock()
+	if preparing != nil {
+		<-preparing
+	}
+}
+
 // set changes a setting of the agent.
 func set(c command) {
 	switch c.Op {
@@ -197,6 +211,20 @@ var counts = map[string]func() int{
 	"fds": func() int {
 		fds, _ := os.ReadDir("/proc/self/fd")
 		return len(fds)
+	},
+	"prepare": func() int {
+		if Prepare(nil) != nil {
+			panic("no reaper")
+		}
+		return 0
+	},
+	"spares": func() int {
+		process.mu.Lock()
+		defer process.mu.Unlock()
+		if process.spare == nil {
+			return 0
+		}
+		return 1
 	},
 	"children":         func() int { return len(children()) },
 	"children-by-scan": func() int { return len(childrenByScan(os.Getpid())) },
@@ -226,6 +254,9 @@ func (p *player) follow(t *Tree, started bool) {
 
 // startAs starts a tree. What it returns besides is open until that has started.
 func startAs(c command) (t *Tree, opened []*os.File, err error) {
+	if os.Getpid() == 1 && !c.Cold { // so that all tests have a leash that waited, and one that did not
+		prepared()
+	}
 	spec := Spec{Argv: c.Argv, Env: c.Env, Dir: c.Dir, Deadline: c.At}
 	if c.Out != "" {
 		f, err := os.Create(c.Out)

@@ -21,7 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// leashName is the argv[0] of a leash. The other arguments are the role, the working directory and the program's argv.
+// leashName is the argv[0] of a leash. Its only argument is the role. What it starts is in its order: see writeOrder.
 const leashName = "singletonjob-leash"
 
 // Descriptors of the leash besides stdin, stdout and stderr.
@@ -31,6 +31,7 @@ const (
 	agentAliveFD            // read: nothing ever, until the agent dies
 	leashAliveFD            // write: nothing ever, until the leash dies
 	agentsEndFD             // the agent's end of leashAlive, shared to be armed
+	orderFD                 // read: what to start, which the agent writes before it sends the first deadline
 	lockFD                  // Spec.Lock, to be held
 )
 
@@ -50,7 +51,8 @@ func MaybeLeash() {
 // two died first.
 //
 // The leash follows the deadlines, and does everything that takes time, before it starts the program. A program that leaves no CPU to
-// others could delay such work indefinitely.
+// others could delay such work indefinitely. A leash that waits for its first deadline, which can take months, has done all that it can do
+// without knowing the program.
 func runLeash(args []string) int {
 	_ = unix.Prctl(unix.PR_SET_NAME, uintptr(unsafe.Pointer(&leashThreadName[0])), 0, 0, 0)
 	goDeaf()
@@ -64,14 +66,15 @@ func runLeash(args []string) int {
 		l.report(failed(stageSetup, err))
 		return 1
 	}
-	follows := make(chan struct{})
-	go l.followDeadlines(follows)
-	<-follows
+	waits, follows := make(chan struct{}), make(chan struct{})
+	go l.followDeadlines(waits, follows)
+	<-waits
 	dieQuickly()
 	if !l.ofCommand { // a command's leash lives only for a short time
 		forgetStart()
 	}
-	rep := l.start(args[1], args[2:])
+	<-follows
+	rep := l.start()
 	if !l.report(rep) || rep.stage != stageStarted {
 		return l.failed()
 	}
@@ -119,9 +122,9 @@ type leash struct {
 }
 
 // prepare keeps all descriptors from the program, hides the leash from it, creates the timers, and makes the pipes deliver SIGKILL (to no
-// process yet). It returns when the agent has sent the first deadline.
+// process yet).
 func (l *leash) prepare(args []string) error {
-	if len(args) < 3 {
+	if len(args) != 1 {
 		return unix.EINVAL
 	}
 	if err := hide(); err != nil {
@@ -159,10 +162,8 @@ func (l *leash) prepare(args []string) error {
 	if l.goOn, err = createTimer(unix.SIGCONT); err != nil {
 		return err
 	}
-	if l.kill, err = createTimer(unix.SIGKILL); err != nil {
-		return err
-	}
-	return l.receive() // the first deadline, with which the agent permits the start
+	l.kill, err = createTimer(unix.SIGKILL)
+	return err
 }
 
 // The roles of a leash: its first argument.
@@ -172,16 +173,19 @@ const (
 	ofCommand = "command" // the program runs beside the main process: see Tree.Exec
 )
 
-// start starts the program.
-func (l *leash) start(dir string, argv []string) report {
+// start starts the program of the leash's order.
+func (l *leash) start() report {
+	o, err := readOrder(orderFD)
+	if err != nil {
+		return failed(stageSetup, err)
+	}
 	// The leash accesses the files, not the agent: on a dead network file system this hangs, and the agent must not.
-	if dir != "" {
-		if err := uninterrupted(func() error { return os.Chdir(dir) }); err != nil {
+	if o.dir != "" {
+		if err := uninterrupted(func() error { return os.Chdir(o.dir) }); err != nil {
 			return failed(stageDir, err)
 		}
 	}
-	env := BareEnv(os.Environ())
-	path, err := lookPath(argv[0], env)
+	path, err := lookPath(o.argv[0], o.env)
 	if err != nil {
 		return failed(stageExec, err)
 	}
@@ -193,8 +197,8 @@ func (l *leash) start(dir string, argv []string) report {
 		l.forking.Store(false)
 		return report{stage: stageExpired}
 	}
-	pid, err := syscall.ForkExec(path, argv, &syscall.ProcAttr{
-		Env:   env,
+	pid, err := syscall.ForkExec(path, o.argv, &syscall.ProcAttr{
+		Env:   o.env,
 		Files: []uintptr{0, 1, 2},
 		// A session leader cannot leave its process group, and the pipes kill that group. (PID 1 of a container is a session leader, too.)
 		// ForkExec compares getppid after prctl, see forkLeash.
@@ -240,9 +244,13 @@ func setOwners(owner int) error {
 }
 
 // followDeadlines sets the kernel's timers for each deadline that the agent sends, and kills when the deadline is near. The end of the pipe
-// means that the agent has ended.
-func (l *leash) followDeadlines(follows chan<- struct{}) {
+// means that the agent has ended. With the first deadline the agent permits the start, and follows is closed.
+func (l *leash) followDeadlines(waits, follows chan<- struct{}) {
 	runtime.LockOSThread() // so that dieQuickly applies to this thread
+	close(waits)
+	if l.receive() != nil {
+		os.Exit(1) // there is no program that must end with this leash
+	}
 	fds := []unix.PollFd{{Fd: deadlinesFD, Events: unix.POLLIN}, {Fd: int32(l.alarm), Events: unix.POLLIN}}
 	var buf [deadlineSize]byte
 	for {
@@ -517,32 +525,9 @@ func closeOnExec(first int) error {
 	return nil
 }
 
-// The leash's own environment carries the program's environment. Each entry has this prefix, so that it has no effect on the leash
-// (GODEBUG, GOMEMLIMIT).
-const envMark = "_"
-
-// leashEnv is for the leash's own Go runtime. One thread can be in exec for as long as that hangs, and another one follows the deadlines.
+// leashEnv is all of the leash's own environment, for its Go runtime. One thread can be in exec for as long as that hangs, and another one
+// follows the deadlines.
 var leashEnv = []string{"GOMAXPROCS=2"}
-
-// HideEnv returns an environment in a form that has no effect on the process that has it.
-func HideEnv(env []string) []string {
-	hidden := make([]string, 0, len(env))
-	for _, kv := range env {
-		hidden = append(hidden, envMark+kv)
-	}
-	return hidden
-}
-
-// BareEnv returns the entries that HideEnv has hidden. It skips all other entries.
-func BareEnv(hidden []string) []string {
-	bare := make([]string, 0, len(hidden))
-	for _, kv := range hidden {
-		if len(kv) > 0 && kv[:1] == envMark {
-			bare = append(bare, kv[1:])
-		}
-	}
-	return bare
-}
 
 const deadlineSize = 8 // bytes of a message on the deadlines pipe
 

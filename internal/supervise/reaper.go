@@ -32,8 +32,11 @@ var process = &reaper{
 type reaper struct {
 	// mu makes reaping exclusive with killing and signalling, so that signals reach the right process: while mu is held, the PID of a child
 	// that only this process can reap is not reused. No call under mu waits for a disk: see Tree.fork.
-	mu   sync.Mutex
-	tree *Tree // nil if none is running
+	mu    sync.Mutex
+	tree  *Tree  // nil if none is running
+	spare *spare // nil if there is none: see Prepare
+	// preparing is closed when the spare that is being forked is ready. It is nil if none is being forked.
+	preparing chan struct{}
 
 	executable string // this program; only functions in forks use it, once the reaper runs
 	pid1       bool
@@ -109,10 +112,10 @@ func (r *reaper) serveForks() {
 	}
 }
 
-// forkLeash executes this program again as the leash. The leash leads its own session, so signals of the main process to its own group, and
+// execute executes this program again as the leash. The leash leads its own session, so signals of the main process to its own group, and
 // keys of a terminal, do not reach it. The agent can die between fork and prctl. ForkExec handles this: it compares getppid after it sets
 // Pdeathsig.
-func (r *reaper) forkLeash(argv, env []string, files []int) (pid int, err error) {
+func (r *reaper) execute(argv, env []string, files []int) (pid int, err error) {
 	attr := &syscall.ProcAttr{
 		Env: env,
 		Sys: &syscall.SysProcAttr{Setsid: true, Pdeathsig: unix.SIGKILL},
@@ -188,6 +191,8 @@ func (r *reaper) reapAll() (childless bool) {
 			return err == unix.ECHILD
 		case pid == 0:
 			return false
+		case r.spare.reaped(pid):
+			r.spare = nil
 		case r.tree != nil:
 			r.tree.reaped(pid, ws)
 		}

@@ -83,7 +83,6 @@ type Tree struct {
 	announced bool                    // Exited was delivered
 
 	spec      Spec
-	leashs    pipeEnds // the leash's ends of the pipes, until it is forked
 	deadlines deadlines
 }
 
@@ -99,12 +98,12 @@ type run struct {
 	ends pipeEnds
 }
 
-// adopt records the PID of a leash, which was forked without process.mu. It can have been reaped already, without having started a program.
+// adopt records a leash, which was forked without process.mu. It can have been reaped already, without having started a program.
 // process.mu is held.
-func (r *run) adopt(leash int, early map[int]unix.WaitStatus) {
-	r.leash = leash
-	if !isChild(leash) {
-		r.leashEnd = endOf(leash, early)
+func (r *run) adopt(forked waiting, early map[int]unix.WaitStatus) {
+	r.leash, r.ends = forked.leash, forked.ends
+	if !isChild(r.leash) {
+		r.leashEnd = endOf(r.leash, early)
 	}
 }
 
@@ -206,28 +205,22 @@ func (r *reaper) reserve(spec Spec) (*Tree, error) {
 	if r.tree != nil {
 		return nil, fmt.Errorf("supervise: the tree of process %d still exists: wait for Gone before the next Start", r.tree.main)
 	}
-	agents, leashs, err := openPipes()
-	if err != nil {
-		return nil, err
-	}
 	t := &Tree{
 		started: make(chan error, 1),
 		exited:  make(chan Status, 1),
 		gone:    make(chan struct{}),
-		run:     run{ends: agents},
-		leashs:  leashs,
 		execs:   map[*execution]struct{}{},
 		drains:  map[*output]struct{}{},
 		early:   map[int]unix.WaitStatus{},
 		spec:    spec,
 	}
-	t.deadlines = deadlines{fd: agents.deadlines, current: spec.Deadline, held: true, starting: true, others: map[int]struct{}{}}
+	t.deadlines = deadlines{current: spec.Deadline, held: true, starting: true, others: map[int]struct{}{}}
 	r.tree = t
 	return t, nil
 }
 
-// fork starts the leash. A fork waits for the exec, which can hang if the disk with the agent's binary does not answer. So process.mu is
-// not held, and what happens meanwhile is settled when the leash is adopted:
+// fork starts the leash, or takes one that waits: see Prepare. A fork waits for the exec, which can hang if the disk with the agent's binary
+// does not answer. So process.mu is not held, and what happens meanwhile is settled when the leash is adopted:
 //
 //   - Kill kills the forked process, if the kernel lets it, or the leash gets no deadline.
 //   - Extend changes the deadline that the leash will get.
@@ -237,24 +230,32 @@ func (r *reaper) reserve(spec Spec) (*Tree, error) {
 //   - The agent is stopped: the leash waits for its deadline, and starts nothing.
 //   - The fork never returns: the tree is not Gone, so there is no other. Each process of it is killed as usual.
 func (t *Tree) fork() error {
-	role := alone
-	if process.pid1 {
-		role = agentIs1
+	forked, ok := process.takeSpare(t.spec)
+	if !ok {
+		var err error
+		if forked, err = process.forkLeash(process.role(), t.spec); err != nil {
+			return err
+		}
 	}
-	stdio := [3]int{stdio(t.spec.Stdin, 0), stdio(t.spec.Stdout, 1), stdio(t.spec.Stderr, 2)}
-	leash, err := process.forkRun(role, t.spec, stdio, t.ends, t.leashs)
-	if err != nil {
-		return err
-	}
+	err := forked.ends.command(t.spec)
 	process.mu.Lock()
 	defer process.mu.Unlock()
-	t.adopt(leash, t.early)
-	if t.killed {
+	t.adopt(forked, t.early)
+	if err != nil || t.killed {
 		t.killLeash()
-		return nil
+		return err
 	}
-	t.deadlines.begin()
+	t.wakeLeash()
+	t.deadlines.begin(t.ends.deadlines)
 	return nil
+}
+
+// role is the role of the leash of a main process.
+func (r *reaper) role() string {
+	if r.pid1 {
+		return agentIs1
+	}
+	return alone
 }
 
 // killLeash kills a leash that has no deadline yet, and so no program. process.mu is held.
@@ -264,27 +265,45 @@ func (r *run) killLeash() {
 	}
 }
 
-// forkRun starts a leash. The leash waits until it gets its first deadline. The leash's ends of the pipes are closed.
-func (r *reaper) forkRun(role string, spec Spec, stdio [3]int, agents, leashs pipeEnds) (leash int, err error) {
+// wakeLeash continues a leash that was stopped while it waited. Its own timers do that only from its first deadline on. process.mu is held.
+func (r *run) wakeLeash() {
+	if r.leashEnd == nil {
+		_ = unix.Kill(r.leash, unix.SIGCONT)
+	}
+}
+
+// waiting is a leash that has no order and no deadline, and so starts nothing.
+type waiting struct {
+	leash int // its PID
+	ends  pipeEnds
+}
+
+// forkLeash starts a leash with the files of a spec.
+func (r *reaper) forkLeash(role string, spec Spec) (waiting, error) {
+	agents, leashs, err := openPipes()
+	if err != nil {
+		return waiting{}, err
+	}
 	defer leashs.close()
 	files := [...]int{
-		0: stdio[0], 1: stdio[1], 2: stdio[2],
+		0: stdio(spec.Stdin, 0), 1: stdio(spec.Stdout, 1), 2: stdio(spec.Stderr, 2),
 		deadlinesFD:  leashs.deadlines,
 		reportFD:     leashs.report,
 		agentAliveFD: leashs.agentAlive,
 		leashAliveFD: leashs.leashAlive,
 		agentsEndFD:  agents.leashAlive,
+		orderFD:      agents.order,
 		lockFD:       -1, // closed
 	}
 	if spec.Lock != nil {
 		files[lockFD] = int(spec.Lock.Fd())
 	}
-	argv := append([]string{leashName, role, spec.Dir}, spec.Argv...)
-	leash, err = r.forkLeash(argv, slices.Concat(leashEnv, HideEnv(lastOfEach(spec.Env))), files[:])
+	leash, err := r.execute([]string{leashName, role}, leashEnv, files[:])
 	if err != nil {
-		return 0, fmt.Errorf("execute the leash (/proc/self/exe): %w", err)
+		agents.close()
+		return waiting{}, fmt.Errorf("execute the leash (/proc/self/exe): %w", err)
 	}
-	return leash, nil
+	return waiting{leash: leash, ends: agents}, nil
 }
 
 // awaitReport waits until the leash has reported the result of the start, or has died. forked is the result of fork.
@@ -374,7 +393,7 @@ func (t *Tree) close() {
 // killing.
 type deadlines struct {
 	mu      sync.Mutex
-	fd      int
+	fd      int   // while held, there is none
 	current int64 // the deadline that was last sent to the leash, or will be the first
 	// held: the leash was not adopted yet, and must not begin.
 	held    bool
@@ -392,10 +411,10 @@ func (d *deadlines) extend(deadline int64) error {
 }
 
 // begin sends the leash its first deadline, with which it begins.
-func (d *deadlines) begin() {
+func (d *deadlines) begin(fd int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.held = false
+	d.fd, d.held = fd, false
 	_ = sendDeadline(d.fd, d.current) // if this fails, the leash is dead
 }
 
@@ -459,11 +478,19 @@ func (d *deadlines) stop() {
 	d.stopped = true
 }
 
-// pipeEnds are the ends of one process, of the four pipes between agent and leash.
-type pipeEnds struct{ deadlines, report, agentAlive, leashAlive int }
+// pipeEnds are the ends of one process, of the four pipes between agent and leash. The agent's ends include the file of the leash's order.
+type pipeEnds struct{ deadlines, report, agentAlive, leashAlive, order int }
 
-func (e pipeEnds) close() {
-	for _, fd := range []int{e.deadlines, e.report, e.agentAlive, e.leashAlive} {
+// command writes the leash's order, once.
+func (e *pipeEnds) command(spec Spec) error {
+	err := writeOrder(e.order, spec)
+	_ = unix.Close(e.order)
+	e.order = 0
+	return err
+}
+
+func (e *pipeEnds) close() {
+	for _, fd := range []int{e.deadlines, e.report, e.agentAlive, e.leashAlive, e.order} {
 		if fd != 0 { // 0 means not opened: Go's runtime keeps 0, 1 and 2 in use
 			_ = unix.Close(fd)
 		}
@@ -487,6 +514,9 @@ func openPipes() (agents, leashs pipeEnds, err error) {
 	}
 	if err == nil {
 		err = unix.SetNonblock(agents.deadlines, true) // Extend never blocks
+	}
+	if err == nil {
+		agents.order, err = newOrderFile()
 	}
 	if err != nil {
 		agents.close()

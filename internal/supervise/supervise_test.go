@@ -103,7 +103,8 @@ func TestStartErrors(t *testing.T) {
 		"negative deadline":   {command{Argv: []string{"/bin/true"}, At: -1}, "other", "a mistake of the caller"},
 		"deadline passed":     {command{Argv: []string{"/bin/true"}, At: 1}, "passed", "it may not run"},
 		"passed in the leash": {command{Argv: []string{"/bin/true"}, At: 1, Forced: true}, "passed", "the deadline may pass after Start looked"},
-		"NUL in an argument":  {command{Argv: []string{"/bin/true", "a\x00b"}}, "other", "exec cannot pass it on"},
+		"NUL in an argument":  {command{Argv: []string{"/bin/true", "a\x00b"}}, "start 126", "exec cannot pass it on"},
+		"NUL in a variable":   {command{Argv: []string{"/bin/true"}, Env: []string{"A=a\x00b"}}, "start 126", "exec cannot pass it on"},
 	}
 	a := startAgent(t, nil)
 	for name, row := range rows {
