@@ -234,11 +234,7 @@ func (c *coder) nonce(n int64) {
 
 func (c *coder) world() {
 	w := c.w
-	if w.m.standing { // the next acquire can have a time that is known
-		for slot := range w.candidates() {
-			c.acquireTime(w.agents[slot].wall(w))
-		}
-	}
+	c.clocks()
 	inOrder := c.places()
 	for _, slot := range inOrder[:w.candidates()] {
 		c.agent(w.agents[slot])
@@ -265,12 +261,28 @@ func (c *coder) world() {
 		c.small(int(min(w.now-w.ended.at, w.m.lockDelay)))
 	}
 	c.byte(byte(w.foreign))
-	if w.m.runs {
-		c.small(int(w.begun))
-		c.small(int(w.completed))
-		if isOwn(w.api.lease.Runs.Now) {
-			c.small(int(min(w.now-w.told, ticksOf(betweenAttempts))))
+	c.runs()
+}
+
+// clocks encodes wall clocks that stand still: the next acquire can have the time of an earlier one.
+func (c *coder) clocks() {
+	if w := c.w; w.m.standing {
+		for slot := range w.candidates() {
+			c.acquireTime(w.agents[slot].wall(w))
 		}
+	}
+}
+
+// runs encodes what the checker remembers of runs.
+func (c *coder) runs() {
+	w := c.w
+	if !w.m.runs {
+		return
+	}
+	c.small(int(w.begun))
+	c.small(int(w.completed))
+	if isOwn(w.api.lease.Runs.Now) {
+		c.small(int(min(w.now-w.told, ticksOf(betweenAttempts))))
 	}
 }
 
@@ -332,12 +344,8 @@ func (c *coder) event(e lease.Event) {
 		if e.Record != nil {
 			c.record(e.Record)
 		}
-	case lease.ChildExited:
-		c.byte(7)
-		c.bool(e.Crashed, e.Code != 0)
-		c.reason(e.Reason)
-	case lease.TreeGone:
-		c.byte(8)
+	case lease.ChildExited, lease.TreeGone, lease.Unhealthy:
+		c.processEvent(e)
 	case lease.Starved:
 		c.byte(9)
 		c.span(e.Late)
@@ -347,6 +355,17 @@ func (c *coder) event(e lease.Event) {
 		c.byte(11)
 		c.name(e.Holder)
 		c.bool(e.Dead)
+	}
+}
+
+func (c *coder) processEvent(e lease.Event) {
+	switch e := e.(type) {
+	case lease.ChildExited:
+		c.byte(7)
+		c.bool(e.Crashed, e.Code != 0)
+		c.reason(e.Reason)
+	case lease.TreeGone:
+		c.byte(8)
 	case lease.Unhealthy:
 		c.byte(12)
 		c.reason(e.Reason)
@@ -583,7 +602,7 @@ func (c *coder) reason(why lease.Reason) {
 		c.byte(0)
 	case why == lease.ReasonProcessExited:
 		c.byte(1)
-	case why == lease.ReasonPreActivateFailed, why == lease.ReasonLivenessFailed:
+	case slices.Contains(ownFaults, why):
 		c.byte(2)
 	case why == lease.ReasonNotBegun:
 		c.byte(3)

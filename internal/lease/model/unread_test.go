@@ -4,6 +4,7 @@ import (
 	"math/rand/v2"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/singletonjob/operator/internal/lease"
@@ -109,17 +110,13 @@ func changeIn(w *world, changed map[string]int, which func(path string) bool) *w
 func alter(v reflect.Value, path string, changed map[string]int, which func(path string) bool) {
 	switch v.Kind() {
 	case reflect.Pointer:
-		if v.IsNil() || v.Type().Elem().Kind() != reflect.Struct || !isOurs(v.Type().Elem()) {
-			return
+		if !v.IsNil() && isOurs(v.Type().Elem()) {
+			mine := reflect.New(v.Type().Elem())
+			mine.Elem().Set(v.Elem())
+			v.Set(mine)
+			alter(v.Elem(), path, changed, which)
 		}
-		mine := reflect.New(v.Type().Elem())
-		mine.Elem().Set(v.Elem())
-		v.Set(mine)
-		alter(v.Elem(), path, changed, which)
 	case reflect.Slice:
-		if v.Len() == 0 {
-			return
-		}
 		mine := reflect.MakeSlice(v.Type(), v.Len(), v.Len())
 		reflect.Copy(mine, v)
 		v.Set(mine)
@@ -127,31 +124,30 @@ func alter(v reflect.Value, path string, changed map[string]int, which func(path
 			alter(v.Index(i), path+"[0]", changed, which)
 		}
 	case reflect.Struct:
-		if !isOurs(v.Type()) {
-			return
-		}
 		for i := range v.NumField() {
-			name := v.Type().Field(i).Name
-			if path != "" {
-				name = path + "." + name
+			if isOurs(v.Type()) {
+				alter(v.Field(i), strings.TrimPrefix(path+"."+v.Type().Field(i).Name, "."), changed, which)
 			}
-			alter(v.Field(i), name, changed, which)
 		}
 	default:
-		if !which(path) {
-			return
+		if which(path) && counts(v, path, changed) {
+			another(v)
 		}
-		for end, why := range immaterial {
-			if !endsIn(path, end) {
-				continue
-			}
-			if isNowhere(why) && v.IsZero() {
-				return
-			}
+	}
+}
+
+// counts counts a field by its excuse. What must not be there is counted only if it is there.
+func counts(v reflect.Value, path string, changed map[string]int) bool {
+	for end, why := range immaterial {
+		switch {
+		case !endsIn(path, end):
+		case isNowhere(why) && v.IsZero():
+			return false
+		default:
 			changed[end]++
 		}
-		another(v)
 	}
+	return true
 }
 
 // isOurs reports whether a type is one of package lease.
