@@ -58,7 +58,9 @@ func (w *world) mistold(by int, before, now lease.Run) {
 }
 
 // isOwn reports whether an attempt has failed by a fault of its process.
-func isOwn(r lease.Run) bool { return r.State == lease.RunFailed && slices.Contains(ownFaults, r.Reason) }
+func isOwn(r lease.Run) bool {
+	return r.State == lease.RunFailed && slices.Contains(ownFaults, r.Reason)
+}
 
 var ownFaults = []lease.Reason{lease.ReasonProcessExited, lease.ReasonPreActivateFailed, lease.ReasonLivenessFailed}
 
