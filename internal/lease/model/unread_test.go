@@ -65,7 +65,7 @@ func TestTwinsShowWhatIsRead(t *testing.T) {
 // walks calls try with each step of some walks through a world.
 func walks(p profile, try func(w *world, m move) bool) {
 	rng := rand.New(rand.NewPCG(1, 2))
-	for range 8 {
+	for range 16 {
 		w := p.model.first(nil)
 		for range 100 {
 			next := w.moves()
