@@ -86,11 +86,20 @@ func (m *machine) write(k Kind, limit Instant, change func(r Record, nonce int64
 
 func (m *machine) acquire(runs Runs) {
 	m.s.Phase = Acquiring
-	why := m.presumedReason()
+	why, at := m.presumedReason(), m.acquireTime()
 	m.write(Acquire, Never, func(r Record, nonce int64) Record {
 		r.Runs = runs
-		return r.acquired(m.c, why, m.t.Wall, nonce)
+		return r.acquired(m.c, why, at, nonce)
 	})
+}
+
+// acquireTime returns the time by the wall clock, or a microsecond later if this agent's last tenure has that acquireTime. A clock
+// can be set back, and only the acquireTime tells an acquire from that tenure if both have the same token (see resolvePending).
+func (m *machine) acquireTime() int64 {
+	if p := m.s.Past; p != nil && p.Tenure.AcquireTime == m.t.Wall {
+		return m.t.Wall + 1
+	}
+	return m.t.Wall
 }
 
 // closeRun ends a run that has no attempts left and whose holder vanished. Without it, nothing would record that the run failed.

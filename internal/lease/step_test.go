@@ -270,6 +270,41 @@ func TestTokenIsNotAcquiredTwice(t *testing.T) {
 	}
 }
 
+// The same, where the wall clock shows the time of that tenure's acquire once more.
+func TestATokenIsNotWonTwiceInOneMicrosecond(t *testing.T) {
+	t.Cleanup(func() { setAhead = func() int64 { return 0 } })
+	d, before := holding(testConfig()), free(other, 10)
+	won := d.s.Observed.Record
+	for d.s.Phase != Waiting { // the tenure ends, since nothing is answered
+		switch {
+		case d.s.Phase == Stopping && d.s.Tree.Alive:
+			d.step(TreeGone{})
+		case d.s.Write != nil:
+			d.done(Refused)
+		case d.s.Read != nil:
+			d.readFails()
+		default:
+			d.wake()
+		}
+	}
+	setAhead = func() int64 { return won.AcquireTime - int64(d.now/1000) }
+	for d.s.Write == nil {
+		if d.s.Read != nil {
+			d.found(before)
+		} else {
+			d.wake()
+		}
+	}
+	if tried := d.s.Write.Record; d.s.Write.Kind != Acquire || tried.Token != won.Token {
+		t.Fatalf("%v with token %d, not %d once more", d.s.Write.Kind, tried.Token, won.Token)
+	}
+	d.done(Unknown).found(won)
+	hasNo[StartChild](t, d)
+	if w := has[SendWrite](t, d).Attempt; w.Kind != Acquire || w.Record.Token <= won.Token {
+		t.Errorf("%v with token %d, after one with %d", w.Kind, w.Record.Token, won.Token)
+	}
+}
+
 func TestConflictIsReadBeforeTheNextWrite(t *testing.T) {
 	d := renewing(testConfig()).done(Conflict)
 	for range 3 { // reads are lost

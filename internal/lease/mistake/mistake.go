@@ -117,6 +117,14 @@ var InStep = map[string]Mistake{
 		Why:  "the holder may have a longer one",
 		Step: before(ownDuration),
 	},
+	"acquire without its time": {
+		Why:  "after an outdated answer, an agent tries to win the token of its last tenure again, and then takes that tenure for the new one",
+		Step: before(acquireWithoutItsTime),
+	},
+	"acquire at the wall clock's time": {
+		Why:  "the clock can be set back to the time of the last acquire, and then the time tells neither from the other",
+		Step: acquireAtWallTime,
+	},
 }
 
 // Around are mistakes in the surroundings of the state machine: in the agent's clock, its leash, the operator, the store and the sink.

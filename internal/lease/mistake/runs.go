@@ -67,6 +67,10 @@ var InRuns = map[string]Mistake{
 		Why:  "without a next run nobody says that it failed",
 		Step: neverCloses,
 	},
+	"the next attempt follows at once": {
+		Why:  "what fails at once would be started again and again",
+		Step: before(noBackoff),
+	},
 	"a schedule from memory": {
 		Why:  "the job may have another schedule by now",
 		Step: before(scheduleFromMemory),
@@ -87,6 +91,14 @@ func settledFromMemory(c lease.Config, s lease.State, _ lease.Time, e lease.Even
 	return c, s, rewriteRecord(e, func(r *lease.Record) {
 		if was := s.Observed.Record; s.Observed.Known && r.UID == was.UID {
 			r.Runs.Facts.Settled = was.Runs.Facts.Settled
+		}
+	})
+}
+
+func noBackoff(c lease.Config, s lease.State, _ lease.Time, e lease.Event) (lease.Config, lease.State, lease.Event) {
+	return c, s, rewriteRecord(e, func(r *lease.Record) {
+		if now := &r.Runs.Now; now.State == lease.RunFailed && now.Reason != lease.ReasonNotBegun {
+			now.Reason = lease.ReasonPodTerminating // not the process's own fault
 		}
 	})
 }

@@ -335,3 +335,33 @@ func believeRestored(c lease.Config, s lease.State, t lease.Time, e lease.Event)
 	}
 	return next, actions
 }
+
+// acquireWithoutItsTime takes whatever tenure has the name and the token of an acquire whose answer was lost for that acquire.
+func acquireWithoutItsTime(c lease.Config, s lease.State, _ lease.Time, e lease.Event) (lease.Config, lease.State, lease.Event) {
+	if s.Pending == nil {
+		return c, s, e
+	}
+	pending := *s.Pending
+	p := &pending.Record
+	takes := func(r lease.Record) {
+		if r.Revision >= s.Observed.Record.Revision && r.UID == p.UID && r.Holder == p.Holder && r.Token == p.Token {
+			p.AcquireTime = r.AcquireTime
+		}
+	}
+	takes(s.Observed.Record)
+	switch e := e.(type) {
+	case lease.Watched:
+		takes(e.Record)
+	case lease.ReadDone:
+		if e.Found != nil {
+			takes(*e.Found)
+		}
+	}
+	s.Pending = &pending
+	return c, s, e
+}
+
+// acquireAtWallTime writes the time that the clock shows, whatever it showed before.
+func acquireAtWallTime(c lease.Config, s lease.State, t lease.Time, e lease.Event) (lease.State, []lease.Action) {
+	return rewriteAcquire(func(_ lease.Config, _ lease.State, r *lease.Record) { r.AcquireTime = t.Wall })(c, s, t, e)
+}

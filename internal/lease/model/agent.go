@@ -42,9 +42,10 @@ type agent struct {
 
 // tree holds the processes of one tenure, with the kernel's leash around them.
 type tree struct {
-	// alive is true while any process lives, starting while the program does not yet run.
-	alive, starting bool
-	token           int64
+	// alive is true while any process lives, starting while the program does not yet run. preparing means that the program is
+	// preActivate, and not the main process.
+	alive, starting, preparing bool
+	token                      int64
 	// attempt is the attempt of the run.
 	attempt int32
 	// process is the number of the agent process in its slot that started them.
@@ -152,7 +153,7 @@ func (a *agent) leashed(w *world) bool {
 func (a *agent) handle(w *world, e lease.Event) {
 	was := *a.state
 	shown := a.shows(e)
-	next, actions := w.m.step(*a.config, was, lease.Time{Boot: a.now(w), Wall: a.wall()}, e)
+	next, actions := w.m.step(*a.config, was, lease.Time{Boot: a.now(w), Wall: a.wall(w)}, e)
 	if next.Wake <= a.now(w) && !next.Done {
 		w.violated(Spinning, "%s wants to be called again at once", a.name())
 	}
@@ -211,8 +212,15 @@ func (a *agent) shows(e lease.Event) bool {
 	return true
 }
 
-// wall returns its wall clock, which stands still: no decision rests on it, and every agent has a different one.
-func (a *agent) wall() int64 { return int64(a.slot+1) * 1_000_000 }
+// wall returns its wall clock, in microseconds. No two clocks ever show the same. With standing, each shows the same all the time,
+// as one does that somebody sets back again and again.
+func (a *agent) wall(w *world) int64 {
+	at := began*tick.Microseconds() + int64(a.slot)*tick.Microseconds()/slots
+	if w.m.standing {
+		return at
+	}
+	return at + int64(w.now)*tick.Microseconds()
+}
 
 func (a *agent) carryOut(w *world, actions []lease.Action) {
 	for _, action := range actions {
@@ -300,21 +308,65 @@ func (a *agent) runs(w *world) {
 		a.reaped(w)
 		return
 	}
-	t.alive = true
+	t.alive, t.preparing = true, w.m.prepares
 	if t.killed {
 		w.violated(RunsOn, "the program of token %d of %s begins to run after it was killed", t.token, a.name())
 	}
-	w.say(a.name(), "process of token %d runs", t.token)
+	w.say(a.name(), "%s of token %d runs", t.what(), t.token)
 	w.alone(a.slot)
 	if t.token <= w.token {
 		w.violated(TokenNotGrown, "%s starts token %d after token %d", a.name(), t.token, w.token)
 	}
 	w.token = t.token
-	w.begins(t.attempt)
+	if !t.preparing {
+		w.begins(t.attempt)
+	}
 	if e := w.ended; e.delays && w.m.lockDelay > 0 && w.now < e.at+w.m.lockDelay-int32(w.slips) {
 		w.violated(LockDelayCut, "%s starts token %d %v after the unclean end of the last one", a.name(), t.token, time.Duration(w.now-e.at)*tick)
 	}
 	w.writes(t.token)
+}
+
+// what names the program.
+func (t *tree) what() string {
+	if t.preparing {
+		return "preActivate"
+	}
+	return "process"
+}
+
+// prepared is called when preActivate has ended in order. The main process follows if the tenure is still held.
+func (a *agent) prepared(w *world) {
+	t := &a.tree
+	w.say(a.name(), "preActivate of token %d has ended", t.token)
+	if a.state.Phase != lease.Holding {
+		t.exited = true
+		w.deliver(a.slot, lease.ChildExited{Reason: lease.ReasonNotBegun})
+		a.dies(w)
+		return
+	}
+	t.preparing = false
+	w.begins(t.attempt)
+	w.say(a.name(), "process of token %d runs", t.token)
+	w.deliver(a.slot, lease.Ticked{})
+}
+
+// obeys ends the program as it was asked to.
+func (a *agent) obeys(w *world, crashed bool) {
+	if a.tree.preparing && !crashed {
+		a.prepared(w)
+		return
+	}
+	a.exits(w, crashed, false)
+}
+
+// end is the event for the end of the program.
+func (t *tree) end(code int, crashed bool) lease.ChildExited {
+	e := lease.ChildExited{Code: code, Crashed: crashed}
+	if t.preparing {
+		e.Reason = lease.ReasonPreActivateFailed
+	}
+	return e
 }
 
 // kill sends SIGKILL to all of the processes. They die now, or at any time until the margin for the kill is used up.
@@ -348,7 +400,7 @@ func (a *agent) dies(w *world) {
 func (a *agent) reaped(w *world) {
 	t := a.tree
 	a.tree = tree{}
-	if t.exited && !t.crashed && !t.signalled && w.m.runs {
+	if t.exited && !t.crashed && !t.signalled && !t.preparing && w.m.runs {
 		w.completed = t.attempt
 	}
 	if !t.exited {
@@ -356,7 +408,7 @@ func (a *agent) reaped(w *world) {
 		if t.crashed {
 			code = 137
 		}
-		w.deliver(a.slot, lease.ChildExited{Code: code, Crashed: t.crashed})
+		w.deliver(a.slot, t.end(code, t.crashed))
 	}
 	w.deliver(a.slot, lease.TreeGone{})
 }
@@ -365,12 +417,12 @@ func (a *agent) reaped(w *world) {
 func (a *agent) exits(w *world, crashed, leaves bool) {
 	t := &a.tree
 	t.exited, t.crashed = true, crashed
-	w.say(a.name(), "process of token %d exits; crashed: %v", t.token, crashed)
+	w.say(a.name(), "%s of token %d exits; crashed: %v", t.what(), t.token, crashed)
 	code := 0
 	if crashed {
 		code = 1
 	}
-	w.deliver(a.slot, lease.ChildExited{Code: code, Crashed: crashed})
+	w.deliver(a.slot, t.end(code, crashed))
 	if !leaves {
 		a.dies(w)
 	}

@@ -41,9 +41,10 @@ type Result struct {
 	// Complete is false if the search ended because it reached its limit of states.
 	Complete bool
 	Took     time.Duration
-	// Violation is the first violation. Scenario is the shortest path to it with the fewest faults.
+	// Violation is the first violation. Scenario is the shortest path to it with the fewest faults, Faults their number.
 	Violation *Violation
 	Scenario  string
+	Faults    int
 }
 
 // search explores all worlds, those with the fewest faults first.
@@ -225,7 +226,7 @@ func (s *search) found(id int32, v Violation) {
 		way = append(way, s.nodes[at].move)
 	}
 	slices.Reverse(way)
-	s.result.Violation = &v
+	s.result.Violation, s.result.Faults = &v, int(s.nodes[id].used)
 	s.result.Scenario = s.m.scenario(way, v)
 }
 

@@ -234,6 +234,7 @@ func (c *coder) nonce(n int64) {
 
 func (c *coder) world() {
 	w := c.w
+	c.clocks()
 	inOrder := c.places()
 	for _, slot := range inOrder[:w.candidates()] {
 		c.agent(w.agents[slot])
@@ -260,9 +261,28 @@ func (c *coder) world() {
 		c.small(int(min(w.now-w.ended.at, w.m.lockDelay)))
 	}
 	c.byte(byte(w.foreign))
-	if w.m.runs {
-		c.small(int(w.begun))
-		c.small(int(w.completed))
+	c.runs()
+}
+
+// clocks encodes wall clocks that stand still: the next acquire can have the time of an earlier one.
+func (c *coder) clocks() {
+	if w := c.w; w.m.standing {
+		for slot := range w.candidates() {
+			c.acquireTime(w.agents[slot].wall(w))
+		}
+	}
+}
+
+// runs encodes what the checker remembers of runs.
+func (c *coder) runs() {
+	w := c.w
+	if !w.m.runs {
+		return
+	}
+	c.small(int(w.begun))
+	c.small(int(w.completed))
+	if isOwn(w.api.lease.Runs.Now) {
+		c.small(int(min(w.now-w.told, ticksOf(betweenAttempts))))
 	}
 }
 
@@ -324,11 +344,8 @@ func (c *coder) event(e lease.Event) {
 		if e.Record != nil {
 			c.record(e.Record)
 		}
-	case lease.ChildExited:
-		c.byte(7)
-		c.bool(e.Crashed)
-	case lease.TreeGone:
-		c.byte(8)
+	case lease.ChildExited, lease.TreeGone, lease.Unhealthy:
+		c.processEvent(e)
 	case lease.Starved:
 		c.byte(9)
 		c.span(e.Late)
@@ -338,6 +355,21 @@ func (c *coder) event(e lease.Event) {
 		c.byte(11)
 		c.name(e.Holder)
 		c.bool(e.Dead)
+	}
+}
+
+func (c *coder) processEvent(e lease.Event) {
+	switch e := e.(type) {
+	case lease.ChildExited:
+		c.byte(7)
+		c.bool(e.Crashed, e.Code != 0)
+		c.reason(e.Reason)
+	case lease.TreeGone:
+		c.byte(8)
+	case lease.Unhealthy:
+		c.byte(12)
+		c.reason(e.Reason)
+		c.span(e.Grace)
 	}
 }
 
@@ -360,7 +392,7 @@ func (c *coder) agent(a *agent) {
 		c.event(e)
 	}
 	t := &a.tree
-	c.bool(t.alive, t.starting)
+	c.bool(t.alive, t.starting, t.preparing)
 	if t.alive || t.starting {
 		c.bool(t.dying, t.frozen, t.excused, t.exited, t.crashed, t.signalled, t.killed, t.lost, t.process == a.processes)
 		c.byte(byte(t.left))
@@ -453,6 +485,12 @@ func (c *coder) state(s *lease.State) {
 		c.due(s.WatchBy)
 	}
 	c.span(s.Late)
+	c.bool(s.Tree.Unhealthy != "")
+	if s.Tree.Unhealthy != "" {
+		c.reason(s.Tree.Unhealthy)
+		c.span(s.Tree.Grace)
+	}
+	c.reason(s.Tree.Reason)
 	c.tenure(s)
 	if p := s.Past; p != nil && s.Phase < lease.Holding { // the end of a tenure replaces it
 		c.uid(p.Tenure.UID)
@@ -491,7 +529,8 @@ func (c *coder) tenure(s *lease.State) {
 	if s.Phase == lease.Stopping {
 		c.bool(s.Stop.Lost, s.Stop.Signalled, s.Stop.Killed, s.Stop.Exits)
 		if c.w.m.runs {
-			c.bool(s.Stop.Ending.Known, s.Stop.Reason == lease.ReasonProcessExited) // the run's own end
+			c.bool(s.Stop.Ending.Known)
+			c.reason(s.Stop.Reason)
 		}
 		c.due(s.Stop.KillAt)
 	}
@@ -549,7 +588,27 @@ func (c *coder) record(r *lease.Record) {
 func (c *coder) run(r *lease.Run) {
 	c.bool(r.ID != "", r.State == lease.RunRunning, r.State == lease.RunFailed)
 	c.small(int(r.Attempt))
-	c.bool(r.State == lease.RunFailed && r.Reason == lease.ReasonProcessExited, r.State == lease.RunFailed && r.Reason == lease.ReasonNotBegun)
+	if r.State == lease.RunFailed {
+		c.reason(r.Reason)
+	}
+}
+
+// reason encodes why a process ended: by itself, by another fault of its own, because it never began, or for a reason that is
+// only for people. Only runs make a difference of that.
+func (c *coder) reason(why lease.Reason) {
+	switch {
+	case !c.w.m.runs:
+	case why == "":
+		c.byte(0)
+	case why == lease.ReasonProcessExited:
+		c.byte(1)
+	case slices.Contains(ownFaults, why):
+		c.byte(2)
+	case why == lease.ReasonNotBegun:
+		c.byte(3)
+	default:
+		c.byte(4)
+	}
 }
 
 func (c *coder) attempt(a *lease.Attempt) {

@@ -15,9 +15,6 @@ import (
 var immaterial = map[string]string{
 	"LastNonce":              "the next one differs from all others, whatever it is",
 	"Past.Reason":            "for people",
-	"Tree.Reason":            "for people",
-	"Tree.Unhealthy":         "no process of these worlds fails a probe",
-	"Tree.Grace":             "no process of these worlds fails a probe",
 	"Past.Tenure.Confirmed":  "that tenure is over",
 	"Record.Handover.Reason": "for people",
 	"Tenure.RunUntil":        noLimit, "Now.Until": noLimit, "Runs.Asked.Name": noRequest, "Runs.Asked.Tick": noRequest, "Runs.Answered": noRequest,
@@ -68,11 +65,15 @@ func TestKeyHasAllThatAnAgentRemembers(t *testing.T) {
 // excuse finds a reason why a field is no part of a key, where its path ends in one.
 func excuse(path string) (string, bool) {
 	for end, why := range immaterial {
-		if path == end || len(path) > len(end) && path[len(path)-len(end)-1:] == "."+end {
+		if endsIn(path, end) {
 			return why, true
 		}
 	}
 	return "", false
+}
+
+func endsIn(path, end string) bool {
+	return path == end || len(path) > len(end) && path[len(path)-len(end)-1:] == "."+end
 }
 
 const testNow = lease.Instant(began) * lease.Instant(tick)
@@ -100,6 +101,7 @@ func remembers(phase lease.Phase) *lease.State {
 		Write:    &attempt, Read: &reading, Unsettled: []lease.Attempt{second}, Pending: &third, Overdue: []lease.Reading{reading},
 		Since: 2, ReadAfter: past, WriteAfter: past, RenewAt: past, Answered: past, ReconnectedAt: past, NotBefore: past,
 		WatchFrom: 630, WatchBy: past, Tenure: tenure, Stop: lease.Stop{KillAt: past, Reason: lease.ReasonProcessExited},
+		Tree: lease.Tree{Unhealthy: lease.ReasonLivenessFailed, Grace: tick},
 		Past: &lease.Past{Tenure: tenure, At: past}, LastNonce: 42, LastRead: 4, Wake: past,
 	}
 }

@@ -34,6 +34,10 @@ type model struct {
 	lossless bool
 	// outage, unless it is 0, is how many ticks the API server is unreachable.
 	outage int8
+	// standing makes wall clocks show one time. Otherwise they advance like the others.
+	standing bool
+	// prepares runs preActivate before each process, for any length of time.
+	prepares bool
 	// quickRestore sets the store's data back while later holders live.
 	quickRestore bool
 	// longer is by how many ticks the first candidate's duration exceeds that of the others.

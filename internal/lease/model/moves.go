@@ -38,6 +38,7 @@ const (
 	freeze    // its container is frozen
 	exit      // its process ends
 	leave     // its main process ends, and others of its tree live on
+	unfit     // its process fails a probe
 	terminate // its pod is told to stop
 	hang      // its next start takes any length of time
 	slip      // its clock gains or loses a tick
@@ -64,7 +65,8 @@ var faultNames = [faultKinds]string{
 	"", "a request is lost", "a request fails and is not done", "a request fails and is done", "a request is refused", "a request is delayed",
 	"an answer is lost", "an answer is delayed", "a request arrives twice", "a read is answered from an older state", "an old event comes again",
 	"a watch stalls", "a watch breaks", "cut off", "answers and events do not get through", "the agent is killed", "the agent is stopped",
-	"the agent is to pause", "the container is frozen", "the process exits", "the main process exits, its children do not", "the pod is told to stop",
+	"the agent is to pause", "the container is frozen", "the process exits", "the main process exits, its children do not", "the process fails a probe",
+	"the pod is told to stop",
 	"the next start hangs", "the clock slips", "the API server is out of reach for all", "a handover is asked for", "the operator's release is delayed",
 	"the Lease is deleted", "the data is restored", "the holder is blanked", "the duration is lowered", "a part of a release is written",
 	"client-go's elector takes the Lease", "token and base are lowered", "the history is forged", "the label is removed", "the sink restarts",
@@ -101,6 +103,7 @@ const (
 	heal   // its network recovers
 	flush  // its watch resumes; flagged: it breaks
 	execs  // its program runs after a start that hung
+	ready  // its preActivate has ended in order
 	apiUp  // the API server answers again
 	create // the operator recreates the Lease
 	free   // the operator releases the Lease of a dead holder
@@ -249,7 +252,16 @@ func (w *world) treeMoves(out []move, slot int8) []move {
 	if t.starting {
 		out = append(out, move{op: execs, slot: slot})
 	}
+	if w.agents[slot].mayPrepare() {
+		out = append(out, move{op: ready, slot: slot})
+	}
 	return out
+}
+
+// mayPrepare reports whether preActivate can end in order, and the agent notice it.
+func (a *agent) mayPrepare() bool {
+	t := &a.tree
+	return t.alive && t.preparing && !t.exited && !t.signalled && !t.dying && !t.frozen && a.alive && !a.stopped
 }
 
 // restartable reports whether the kubelet restarts the container: not in a pod that is terminating.
@@ -269,11 +281,16 @@ func (w *world) watchFaults(out []move, slot int8) []move {
 }
 
 func (w *world) processFaults(out []move, slot int8) []move {
-	if t := w.agents[slot].tree; t.alive && !t.exited && !t.frozen && !t.dying {
-		out = w.these(out, true, exit, slot, 0, 1)
-		out = w.these(out, true, leave, slot, 0, 1)
+	t := w.agents[slot].tree
+	switch {
+	case !t.alive || t.exited || t.frozen || t.dying:
+		return out
+	case t.preparing:
+		return w.these(out, true, exit, slot, 1)
 	}
-	return out
+	out = w.these(out, true, exit, slot, 0, 1)
+	out = w.these(out, true, leave, slot, 0, 1)
+	return w.these(out, w.agents[slot].alive && w.agents[slot].state.Tree.Unhealthy == "", unfit, slot, 0, 2)
 }
 
 func (w *world) agentFaults(out []move, slot int8) []move {
@@ -395,7 +412,7 @@ func (w *world) troubled() bool {
 }
 
 func (a *agent) troubled() bool {
-	trouble := []bool{!a.alive && !a.tree.alive, a.stopped, a.frozen, a.cut, a.deaf, a.stalled, a.tree.starting, a.hiccup, a.hangs}
+	trouble := []bool{!a.alive && !a.tree.alive, a.stopped, a.frozen, a.cut, a.deaf, a.stalled, a.tree.starting, a.mayPrepare(), a.hiccup, a.hangs}
 	return slices.Contains(trouble, true)
 }
 
@@ -463,7 +480,7 @@ func (w *world) agentDoes(a *agent, m move) {
 	case die:
 		a.dies(w)
 	case obey:
-		a.exits(w, flag, false)
+		a.obeys(w, flag)
 	case restart:
 		if flag {
 			a.pods++
@@ -481,6 +498,8 @@ func (w *world) agentDoes(a *agent, m move) {
 		w.goesOn(a, flag)
 	case execs:
 		a.runs(w)
+	case ready:
+		a.prepared(w)
 	default:
 		panic(fmt.Sprint("no such move: ", m))
 	}
@@ -569,6 +588,8 @@ func (w *world) strikeAgent(a *agent, m move) {
 		a.freezes(w)
 	case exit, leave:
 		a.exits(w, m.arg == 1, m.fault == leave)
+	case unfit:
+		w.deliver(a.slot, lease.Unhealthy{Reason: lease.ReasonLivenessFailed, Grace: time.Duration(m.arg) * tick})
 	case terminate:
 		w.deliver(a.slot, lease.Terminated{Signal: 15})
 	case slip:
@@ -708,6 +729,9 @@ func (a *agent) heals(w *world) {
 	}
 	if a.stopped {
 		a.resume(w, false)
+	}
+	if a.mayPrepare() {
+		a.prepared(w)
 	}
 }
 

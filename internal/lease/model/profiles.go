@@ -31,13 +31,17 @@ func (m *model) with(change func(*model)) *model {
 // slowly makes candidates wait longer than a tick for answers, and learn by reading alone.
 func slowly(m *model) { m.slow, m.noWatch = true, true }
 
+// alone leaves one candidate, so that nobody takes its Lease while it is told what is outdated.
+func alone(m *model) { m.candidates = 1 }
+
 // profile is one bounded world.
 type profile struct {
 	name, about string
 	model       *model
 }
 
-// profiles are the worlds that `make model` explores. Their budgets are such that each search ends within seconds.
+// profiles are the worlds that `make model` explores. Each budget is one more than the longest known counterexample in that world
+// needs, unless the world is one of those that are too large for that (wide in mutants_test.go).
 var profiles = []profile{
 	{"everything", "each fault by itself", standard(1, messages, watches, network, machines, lives, operator, setOf(freeze, blank))},
 	{"three", "three candidates, each of these faults by itself", standard(1, messages, setOf(cut, crash, handover)).with(func(m *model) { m.candidates = 3 })},
@@ -56,18 +60,22 @@ var profiles = []profile{
 	{"not-pid-1", "agents that start while processes of the last one live", standard(2, setOf(crash, cut, stop)).with(func(m *model) { m.pid1 = false })},
 	{"one-pod", "agents of one pod, each in a container that the runtime has lost but for the last", standard(2, setOf(crash, cut, stop, freeze)).with(func(m *model) { m.onePod = true })},
 	{"starved", "kills that are late by a tick that was measured", standard(2, setOf(cut, stop)).with(func(m *model) { m.late, m.killTakes = 1, 2 })},
-	{"hangs", "starts that hang", standard(3, setOf(hang, remove))},
+	{"hangs", "starts that hang", standard(4, setOf(hang, remove))},
 	{"settings", "candidates of two durations", standard(2, setOf(cut, crash)).with(func(m *model) { m.longer = 2 })},
 	{"edited", "durations lowered and parts of a release written by hand", standard(3, setOf(lower, marker, blank))},
 	{"lowered", "a duration lowered under a holder that is cut off, of candidates with two", standard(2, setOf(lower, cut)).with(func(m *model) { m.longer = 2 })},
-	{"foreign", "a client-go elector takes the Lease, and somebody empties its holder", standard(3, setOf(elector, blank, exit))},
+	{"foreign", "a client-go elector takes the Lease, and somebody empties its holder", standard(4, setOf(elector, blank, exit))},
 	{"history", "token and base lowered by hand", standard(2, setOf(lowerToken, cut)).with(func(m *model) { m.history, m.base = 1, 1_000_000 })},
-	{"forged", "a history that tells of a token that none can be", standard(2, setOf(forge, crash)).with(func(m *model) { m.history = 2 })},
+	{"forged", "a history that tells of a token that none can be", standard(3, setOf(forge, crash)).with(func(m *model) { m.history = 2 })},
 	{"label", "our label removed", standard(2, setOf(unlabel, cut, crash, handover))},
 	{"restored", "the store's data goes back when no process of the time since lives", standard(3, setOf(restore, crash))},
 	{"restored-at-once", "the store's data goes back while agents live that saw it all", standard(2, setOf(restore, handover)).with(func(m *model) { m.quickRestore = true })},
 	{"outages", "outages as long as a tenure must survive", standard(1, setOf(apiDown)).with(func(m *model) { m.lossless, m.outage = true, 2 })},
 	{"runs", "a run that is to end, in two attempts at most", standard(2, setOf(exit, crash, loseReply, handover)).with(func(m *model) { m.runs = true })},
 	{"runs-cut-off", "the same, and results that are stored late", standard(2, setOf(exit, cut)).with(func(m *model) { m.runs = true })},
+	{"runs-prepared", "a run with preActivate, whose process fails probes", standard(2, setOf(exit, unfit, handover, crash)).with(func(m *model) { m.runs, m.prepares = true, true })},
+	{"hooks", "preActivate that takes any length of time, and probes that fail", standard(2, setOf(unfit, exit, crash, cut, handover, terminate)).with(func(m *model) { m.prepares = true })},
+	{"outdated", "a lone agent that is told what was before its tenure", standard(4, setOf(stale, cut, loseReply)).with(alone)},
+	{"outdated-standing", "the same, and a wall clock that is set back again and again", standard(4, setOf(stale, cut, loseReply)).with(alone).with(func(m *model) { m.standing = true })},
 	{"sink", "a sink that restarts", standard(3, setOf(sinkDown, freeze, handover)).with(func(m *model) { m.digits = 9_970 })},
 }

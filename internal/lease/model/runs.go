@@ -1,6 +1,11 @@
 package model
 
-import "github.com/singletonjob/operator/internal/lease"
+import (
+	"slices"
+	"time"
+
+	"github.com/singletonjob/operator/internal/lease"
+)
 
 // begins judges the start of a process for an attempt.
 func (w *world) begins(attempt int32) {
@@ -23,22 +28,49 @@ func (w *world) runIs(by int, was, is lease.Record) {
 	}
 	now, before := is.Runs.Now, was.Runs.Now
 	w.say("store", "%s: attempt %d is %s (%s)", author(by), now.Attempt, now.State, now.Reason)
-	switch acquired := is.Holder != ""; {
+	switch {
 	case before.ID != "" && !before.Open():
 		w.violated(RunTwice, "%s says %s after %s", author(by), now.State, before.State)
-	case acquired && (now.State != lease.RunRunning || now.Attempt != before.Attempt+1 && (now.Attempt != before.Attempt || now.Attempt <= w.begun)),
-		!acquired && (now.Attempt != before.Attempt || now.State == lease.RunRunning), now.Attempt > mostAttempts:
-		w.violated(RunMistold, "%s makes attempt %d, %s, of attempt %d, %s", author(by), now.Attempt, now.State, before.Attempt, before.State)
-	case acquired:
+	case before.ID != "" && now.ID != before.ID:
+		w.violated(RunTwice, "%s calls the run %s, which is %s", author(by), now.ID, before.ID)
+	case is.Holder != "":
+		w.runGoesOn(by, before, now)
 	default:
-		w.runEnds(by, now)
+		w.runEnds(by, before, now)
+	}
+	w.told = w.now
+}
+
+// runGoesOn judges the attempt that an acquire stores.
+func (w *world) runGoesOn(by int, before, now lease.Run) {
+	again := now.Attempt == before.Attempt && now.Attempt > w.begun
+	next := now.Attempt == before.Attempt+1 && now.Attempt <= mostAttempts
+	switch waited := w.now - w.told; {
+	case now.State != lease.RunRunning || !again && !next:
+		w.mistold(by, before, now)
+	case next && isOwn(before) && waited < ticksOf(betweenAttempts):
+		w.violated(RunTooSoon, "%s begins attempt %d %v after the end of the last one", author(by), now.Attempt, time.Duration(waited)*tick)
 	}
 }
 
-func (w *world) runEnds(by int, now lease.Run) {
+func (w *world) mistold(by int, before, now lease.Run) {
+	w.violated(RunMistold, "%s makes attempt %d, %s, of attempt %d, %s", author(by), now.Attempt, now.State, before.Attempt, before.State)
+}
+
+// isOwn reports whether an attempt has failed by a fault of its process.
+func isOwn(r lease.Run) bool {
+	return r.State == lease.RunFailed && slices.Contains(ownFaults, r.Reason)
+}
+
+var ownFaults = []lease.Reason{lease.ReasonProcessExited, lease.ReasonPreActivateFailed, lease.ReasonLivenessFailed}
+
+// runEnds judges the end of an attempt that a release stores.
+func (w *world) runEnds(by int, before, now lease.Run) {
 	complete := w.completed == now.Attempt
 	own := by >= 0 && w.agents[by].state.Tenure.Token == now.Token
 	switch {
+	case now.Attempt != before.Attempt || now.State == lease.RunRunning || now.Attempt > mostAttempts:
+		w.mistold(by, before, now)
 	case now.State == lease.RunComplete && !complete, own && complete && now.State != lease.RunComplete:
 		w.violated(RunMistold, "%s says that attempt %d is %s, and that it is complete is %v", author(by), now.Attempt, now.State, complete)
 	case now.State == lease.RunGivenUp && now.Attempt < mostAttempts:

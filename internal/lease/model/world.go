@@ -42,6 +42,8 @@ type world struct {
 	// begun is the newest attempt whose process has run. completed is the attempt whose process has ended with 0 without being
 	// asked to.
 	begun, completed int32
+	// told is when an attempt's end was last stored, in true time.
+	told int32
 	// foreign is the number of ticks that a process started by a client-go elector still lives.
 	foreign int8
 	events  []delivery
@@ -83,6 +85,7 @@ const (
 	NotOurs       = "somebody else's Lease written"
 	RunTwice      = "run begun again after its last word"
 	RunMistold    = "run not told as it was"
+	RunTooSoon    = "attempt before its delay is over"
 	NoHolder      = "no holder"
 	Spinning      = "state machine spins"
 )

@@ -84,8 +84,8 @@ type machine struct {
 	pod, uid string
 	// agents counts the agents of the pod. The sandboxes of one pod share it: no two agents of a pod have the same nonce.
 	agents *int
-	// wall is how far the wall clock is ahead, in microseconds.
-	wall int64
+	// wall is how far the wall clock is ahead, in microseconds. stands, unless it is 0, is what the clock shows all the time.
+	wall, stands int64
 	// execHangs is the time until which no program starts, execFails the probability that a start fails.
 	execHangs time.Duration
 	execFails float64
@@ -271,6 +271,9 @@ func (a *agent) goOn() {
 }
 
 func (a *agent) wallTime() int64 {
+	if at := a.machine.stands; at != 0 {
+		return at
+	}
 	return a.w.p.runs.microseconds() + int64(a.w.now/time.Microsecond) + a.machine.wall
 }
 

@@ -38,6 +38,7 @@ const (
 	Spinning      = "state machine spins"
 	RunTwice      = "run started again after its last word, or under two names"
 	RunMistold    = "run not told as it was"
+	RunTooSoon    = "attempt before its delay is over"
 	TickMiscount  = "ticks not accounted for once"
 	TickEarly     = "tick settled before its time"
 	RunForgotten  = "nobody goes on with a run, or starts one that is due"

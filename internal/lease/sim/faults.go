@@ -102,6 +102,9 @@ var kinds = []kind{
 	{"run asked for", 0, once((*world).askRun)},
 	{"suspended", 0, (*world).suspend},
 	{"schedule changed", 0, (*world).changeSchedule},
+	{"outdated answers", 0, (*world).outdate},
+	{"wall clock stands", 0, (*world).standWall},
+	{"probe fails", 0, once((*world).failProbe)},
 	{"answers lost singly", 0, (*world).loseSingly},
 	{"slow network within limits", 0, (*world).slowWithin},
 	{"requests doubled within limits", 0, (*world).doubleWithin},
@@ -126,6 +129,12 @@ func (p params) weights() map[string]int {
 	}
 	if p.profile == FastRestore {
 		return map[string]int{"restored at once": 1, "handover asked for": 2}
+	}
+	if p.profile == Outdated {
+		return map[string]int{
+			"cut off": 6, "outdated answers": 8, "wall clock stands": 6, "answers lost": 3, "requests lost": 2, "stale reads": 2,
+			"watch breaks": 2, "watch silent": 2, "watches refused": 3, "agent killed": 2, "process exits": 2, "pod terminated": 1,
+		}
 	}
 	weights := map[string]int{}
 	for _, k := range kinds {
@@ -153,6 +162,9 @@ func (p params) weights() map[string]int {
 	}
 	if p.profile == Restore {
 		weights["restored"] = 10
+	}
+	if p.profile == Hooks {
+		weights["probe fails"] = 15
 	}
 	if p.profile == Runs {
 		weights["wall clock wrong"], weights["Date wrong"], weights["no Date"], weights["run asked for"], weights["suspended"] = 8, 6, 2, 8, 6
@@ -296,6 +308,7 @@ func (w *world) heal() {
 	w.mendEdits()
 	for _, a := range w.agents {
 		a.machine.link.heal()
+		a.machine.stands = 0
 		if w.p.runs != nil {
 			a.machine.wall = 0
 		}
@@ -410,6 +423,35 @@ func (w *world) lag(f Fault) func() {
 	l := w.link(f)
 	l.lag = f.X
 	return func() { l.lag = 0 }
+}
+
+// outdate answers reads with the state that the last acquire has replaced.
+func (w *world) outdate(f Fault) func() {
+	l := w.link(f)
+	l.outdated = true
+	return func() { l.outdated = false }
+}
+
+// standWall makes the wall clock show the time of the last acquire, as one does that is set back again and again.
+func (w *world) standWall(f Fault) func() {
+	a := w.target(f)
+	m := a.machine
+	switch s := a.state; {
+	case s.Tenure.AcquireTime != 0:
+		m.stands = s.Tenure.AcquireTime
+	case s.Past != nil:
+		m.stands = s.Past.Tenure.AcquireTime
+	}
+	return func() { m.stands = 0 }
+}
+
+// failProbe has the process end for a probe or a hook that has failed, some at once.
+func (w *world) failProbe(f Fault) {
+	a := w.target(f)
+	grace := time.Duration(max(0, 1.5*f.Y-0.3) * float64(a.config.GracePeriod))
+	if t := a.tree; t != nil && t.alive && !t.preparing && a.alive {
+		a.deliver(lease.Unhealthy{Reason: [...]lease.Reason{lease.ReasonLivenessFailed, lease.ReasonPostStartFailed}[int(f.X*2)], Grace: grace})
+	}
 }
 
 func (w *world) refuse(f Fault) func() {

@@ -19,6 +19,8 @@ type link struct {
 	late  time.Duration
 	// lag is the probability that a read is answered from a stale cache.
 	lag float64
+	// outdated means that reads are answered with the state before the last acquire.
+	outdated bool
 	// server is the one that the request which is carried out now has reached.
 	server int
 	// refused means that the credentials are not accepted.

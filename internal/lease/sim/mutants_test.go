@@ -49,6 +49,8 @@ var mutants = of(mistake.InStep, map[string]mutant{
 	"history not heard":                               {profile: History, finds: TokenNotGrown},
 	"history believed":                                {profile: History, finds: NoHolder},
 	"own duration waited for":                         {profile: Settings, finds: Stolen},
+	"acquire without its time":                        {profile: Outdated, finds: TokenNotGrown},
+	"acquire at the wall clock's time":                {profile: Outdated, finds: TokenNotGrown},
 })
 
 // inRuns are those of runs.
@@ -64,6 +66,7 @@ var inRuns = of(mistake.InRuns, map[string]mutant{
 	"a backfill settles its tick":                    {profile: Runs, finds: TickMiscount},
 	"the last attempt's end is left to the next run": {profile: Runs, finds: RunForgotten},
 	"due by the wall clock alone":                    {profile: Runs, finds: TickEarly},
+	"the next attempt follows at once":               {profile: Runs, finds: RunTooSoon},
 	"a schedule from memory":                         {profile: Runs, finds: RunMistold},
 	"what a restore forgot is remembered":            {profile: Runs, finds: TickMiscount},
 	"operator believes one server's clock":           {profile: Runs, finds: TickEarly, options: Options{Broken: mistake.OperatorBelievesDate}},

@@ -41,13 +41,17 @@ const (
 	History
 	// Outages has only outages of the API server, each shorter than a tenure must survive.
 	Outages
+	// Outdated has one candidate, which is told what was before its tenure, and whose wall clock stands still.
+	Outdated
+	// Hooks is Mixed with preActivate, and with probes that fail.
+	Hooks
 	// Runs is Restore with processes that run to completion, once or by a schedule that users change, and with wrong clocks.
 	Runs
 	profiles
 )
 
 func (p Profile) String() string {
-	return [...]string{"any", "mixed", "replies", "keep-running", "foreign", "restore", "fast-restore", "settings", "starved", "edited", "forged", "history", "outages", "runs"}[p]
+	return [...]string{"any", "mixed", "replies", "keep-running", "foreign", "restore", "fast-restore", "settings", "starved", "edited", "forged", "history", "outages", "outdated", "hooks", "runs"}[p]
 }
 
 // ParseProfile is the inverse of String.
@@ -107,12 +111,15 @@ func draw(seed uint64, o Options) params {
 	p := params{seed: seed}
 	p.profile = [...]Profile{
 		Mixed, Mixed, Mixed, Mixed, Mixed, Mixed, Mixed, Mixed, Replies, KeepRunning, KeepRunning, Foreign, Restore, FastRestore,
-		Settings, Settings, Replies, Starved, Edited, Edited, Forged, History, Outages, Runs, Runs, Runs,
-	}[rng.IntN(26)]
+		Settings, Settings, Replies, Starved, Edited, Edited, Forged, History, Outages, Runs, Runs, Runs, Outdated, Hooks,
+	}[rng.IntN(28)]
 	if o.Profile != AnyProfile {
 		p.profile = o.Profile
 	}
 	p.candidates = 3 + rng.IntN(3)
+	if p.profile == Outdated {
+		p.candidates = 1
+	}
 	p.config = p.settings(rng)
 	p.configs = []lease.Config{p.config}
 	for len(p.configs) < p.candidates && (p.profile == Settings || p.profile == Edited) {

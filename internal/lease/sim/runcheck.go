@@ -82,6 +82,7 @@ func (c *checker) storesRun(by string, was, is lease.Record) {
 	if w.trace != nil && was.Runs.Now != now {
 		w.note("store", "run %s attempt %d %s (%s)", now.ID, now.Attempt, now.State, now.Reason)
 	}
+	c.waits(by, was.Runs.Now, now)
 	if now != was.Runs.Now {
 		c.runs.told = w.now
 	}
@@ -104,6 +105,21 @@ func (c *checker) storesRun(by string, was, is lease.Record) {
 	}
 	c.runs.over[now.ID] = now.ID != "" && !now.Open()
 }
+
+// waits judges that the next attempt of a run follows only after the delay that Kubernetes' Jobs have, unless something else than the
+// process has ended the last one. The delay counts from the stored end at the earliest, on a clock that can be fast.
+func (c *checker) waits(by string, before, now lease.Run) {
+	if now.ID != before.ID || now.Attempt <= before.Attempt || before.State == lease.RunFailed && !own[before.Reason] {
+		return
+	}
+	delay := min(longestBackoff, 10*time.Second<<min(before.Attempt-1, 10))
+	if waited := c.w.now - c.runs.told; waited < fastest.lasts(delay) {
+		c.violated(RunTooSoon, "%s begins attempt %d of %s %v after the last one, which is %s (%s)", by, now.Attempt, now.ID, waited, before.State, before.Reason)
+	}
+}
+
+// own are the reasons that are a process's own, in these worlds.
+var own = map[lease.Reason]bool{lease.ReasonProcessExited: true, lease.ReasonPreActivateFailed: true, lease.ReasonLivenessFailed: true, lease.ReasonPostStartFailed: true}
 
 // nextRun judges the first attempt of a run.
 func (c *checker) nextRun(by string, was, is lease.Record) {

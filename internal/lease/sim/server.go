@@ -42,6 +42,8 @@ type server struct {
 	older [8]stored
 	turn  int
 	uids  int64
+	// before is the state that the last acquire has replaced.
+	before *stored
 	// dead marks the servers behind the Service that are silent.
 	dead [servers]bool
 	// lags marks the servers whose reads show old states.
@@ -113,6 +115,10 @@ func (s *server) put(by string, r lease.Record) reply {
 	}
 	s.w.check.stores(by, s.lease, r)
 	s.w.check.writesOurs(by, s.unlabelled)
+	if r.Holder != "" && r.Token != s.lease.Token {
+		was := s.state()
+		s.before = &was
+	}
 	s.store(r)
 	if a := s.w.byID[by]; a != nil {
 		a.revision = s.revision
@@ -198,6 +204,9 @@ func (s *server) get(l *link) reply {
 	state := s.state()
 	if s.turn > 0 && (s.lags[l.server] || s.w.chance(l.lag)) {
 		state = s.older[s.w.rng.IntN(min(s.turn, len(s.older)))]
+	}
+	if l.outdated && s.before != nil {
+		state = *s.before
 	}
 	if state.absent {
 		return reply{absent: true, date: s.date()}

@@ -20,7 +20,7 @@
 //     anything else.
 //   - Replies that are merely lost, late or doubled end no tenure.
 //   - Nothing is started and nothing released while a process lives, and no agent spins.
-//   - No attempt of a run begins after the run's final state is stored. Attempts are counted correctly, and the stored end of a
+//   - No attempt of a run begins after the run's final state is stored, or before its delay is over. Attempts are counted correctly, and the stored end of a
 //     run is its actual end. A tick has at most one run, and each tick is run, missed or skipped once, according to the Lease
 //     alone. After a restore that has forgotten runs, this holds from the snapshot's state on.
 //   - Nobody but the operator changes the schedule, and the ticks of a new schedule begin when it is written.

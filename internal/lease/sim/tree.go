@@ -37,6 +37,8 @@ type tree struct {
 	// ordered means that its agent has killed it.
 	ordered bool
 	doomed  bool
+	// preparing means that the program is preActivate, and not the main process.
+	preparing bool
 	// starting holds what waits for a start that blocks its caller, as a mutant has it.
 	starting bool
 	waiting  []func()
@@ -70,7 +72,7 @@ func (t *tree) start() {
 		t.report()
 		return
 	}
-	t.alive, t.began = true, t.w.now
+	t.alive, t.began, t.preparing = true, t.w.now, t.w.p.profile == Hooks
 	t.w.check.started(t)
 	if t.w.o.Broken == mistake.StartBlocks {
 		t.arm()
@@ -80,7 +82,62 @@ func (t *tree) start() {
 	}
 	t.unbind()
 	t.w.after(0, t.work)
+	if t.preparing {
+		t.prepare()
+		return
+	}
 	t.completes()
+}
+
+// prepare lets preActivate take its time. In times of trouble it can take longer than any tenure, and can fail.
+func (t *tree) prepare() {
+	w, d := t.w, t.agent.config.Duration
+	takes, fails := w.between(0, d/4), false
+	if w.troubled {
+		fails = w.chance(0.2)
+		if w.chance(0.2) {
+			takes = w.between(0, 3*d)
+		}
+	}
+	w.after(takes, func() { t.prepared(fails) })
+}
+
+// prepared is called when preActivate ends by itself. If that went well and the tenure is still held, the main process follows, as in
+// package agent.
+func (t *tree) prepared(failed bool) {
+	a := t.agent
+	switch {
+	case !t.alive || !t.preparing || t.mainOver || t.dies != 0 || !a.alive:
+	case t.frozen || a.stopped > 0:
+		t.w.after(10*time.Millisecond, func() { t.prepared(failed) })
+	case failed && t.w.troubled:
+		t.exit(true)
+	case a.state.Phase != lease.Holding:
+		t.endsPrepared()
+	default:
+		t.preparing = false
+		if t.w.trace != nil {
+			t.w.note(a.id, "preActivate of token %d has ended, the process runs", t.token)
+		}
+		a.deliver(lease.Ticked{})
+	}
+}
+
+// endsPrepared ends a tenure whose preActivate has ended in order, and whose process does not begin.
+func (t *tree) endsPrepared() {
+	t.mainOver, t.reported = true, t.w.now
+	t.agent.deliver(lease.ChildExited{Reason: lease.ReasonNotBegun})
+	t.dies = t.w.now
+	t.die()
+}
+
+// end is the event for the end of the program.
+func (t *tree) end(code int, crashed bool) lease.ChildExited {
+	e := lease.ChildExited{Code: code, Crashed: crashed}
+	if t.preparing {
+		e.Reason = lease.ReasonPreActivateFailed
+	}
+	return e
 }
 
 // arm sets the kernel's timer, which kills without help from any process. The timer's clock can be fast or slow by a tenth, so
@@ -277,7 +334,7 @@ func (t *tree) report() {
 			if t.crashed {
 				code = 137
 			}
-			t.agent.deliver(lease.ChildExited{Code: code, Crashed: t.crashed})
+			t.agent.deliver(t.end(code, t.crashed))
 		}
 		t.agent.deliver(lease.TreeGone{})
 	})
@@ -286,6 +343,10 @@ func (t *tree) report() {
 // exit ends the main process by itself. Its descendants, if any, live until they are killed.
 func (t *tree) exit(crashed bool) {
 	if t == nil || !t.alive || t.mainOver || t.frozen {
+		return
+	}
+	if t.preparing && !crashed { // asked to end, or by itself
+		t.prepared(false)
 		return
 	}
 	t.mainOver, t.crashed, t.completed = true, crashed, !crashed && !t.signalled
@@ -299,7 +360,7 @@ func (t *tree) exit(crashed bool) {
 	t.reported = t.w.now + t.w.between(0, 5*time.Millisecond)
 	t.w.at(t.reported, func() {
 		t.heard = t.completed && !t.signalled && t.agent.alive && t.agent.stopped == 0 && !t.ordered
-		t.agent.deliver(lease.ChildExited{Code: code, Crashed: crashed})
+		t.agent.deliver(t.end(code, crashed))
 	})
 	if t.w.chance(0.5) {
 		t.dies = t.w.now
