@@ -189,7 +189,7 @@ var renderings = map[string]struct {
 	},
 }
 
-func TestAPIServerAcceptsWhatIsRendered(t *testing.T) {
+func TestAPIServerAcceptsRenderedObjects(t *testing.T) {
 	c := newCluster(t)
 	for name, r := range renderings {
 		t.Run(name, func(t *testing.T) {
@@ -334,7 +334,7 @@ func nextVersion(t *testing.T) (dir, description string) {
 }
 
 // An upgrade changes the definition. Uninstalling leaves the definition and all jobs, and the next installation finds both.
-func TestLifeOfTheDefinition(t *testing.T) {
+func TestDefinitionSurvivesUninstall(t *testing.T) {
 	c := newCluster(t)
 	namespace := c.restricted()
 	next, description := nextVersion(t)

@@ -121,8 +121,8 @@ func TestFenceProxyNetworkPolicy(t *testing.T) {
 	}
 }
 
-// TestFenceProxyThatCannotBe: there is one error, and it gives the remedy.
-func TestFenceProxyThatCannotBe(t *testing.T) {
+// TestFenceProxyErrors: there is one error, and it gives the remedy.
+func TestFenceProxyErrors(t *testing.T) {
 	c := newHelm(t)
 	for set, want := range map[string]string{
 		"replicas=2":                                "fenceProxy.replicas is 2, but only one process can open the file of fenceProxy.store.bolt",

@@ -138,7 +138,7 @@ var errOvertaken = errors.New("overtaken by its own earlier renewal")
 func unchanged(manifest string) string { return manifest }
 
 // The priority level of each user, as the API server reports it for each request.
-func TestOnlyRenewalsAreInTheLevelOfLeases(t *testing.T) {
+func TestPriorityLevels(t *testing.T) {
 	t.Parallel()
 	w := newFlowWorld(t)
 	w.install(unchanged)

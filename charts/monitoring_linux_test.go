@@ -166,7 +166,7 @@ func TestMonitorsFindTheirTargets(t *testing.T) {
 var reasons = regexp.MustCompile(`singletonjob_condition\{[^}]*?(?:type="(\w+)", )?status="(\w+)", reason=~"([^"]+)"\}`)
 
 // The document has a line for each alert and each panel. The conditions in their expressions exist.
-func TestWhatIsShownIsDocumented(t *testing.T) {
+func TestAlertsAndPanelsAreDocumented(t *testing.T) {
 	t.Parallel()
 	objects := renderedMonitoring(t)
 	document, err := os.ReadFile("../docs/monitoring.md")
@@ -205,7 +205,7 @@ func TestWhatIsShownIsDocumented(t *testing.T) {
 }
 
 // A lack of protection of which the operator tells by an Event is alerted and shown, too.
-func TestEachLackOfProtectionIsAlerted(t *testing.T) {
+func TestEveryLackOfProtectionHasAnAlert(t *testing.T) {
 	t.Parallel()
 	objects := renderedMonitoring(t)
 	rules, _ := alerts(t, objects)
@@ -218,7 +218,7 @@ func TestEachLackOfProtectionIsAlerted(t *testing.T) {
 }
 
 // Each alert is seen to come, and to go again.
-func TestAlertsComeAndGo(t *testing.T) {
+func TestAlertsFireAndResolve(t *testing.T) {
 	t.Parallel()
 	data, err := os.ReadFile("testdata/rules_test.yaml")
 	if err != nil {

@@ -68,7 +68,7 @@ subjects: [{kind: User, apiGroup: rbac.authorization.k8s.io, name: tenant}]
 
 // A user who administers only two namespaces installs an operator in one for the other, after an administrator of the cluster has
 // installed the definition and the users' roles.
-func TestAnAdministratorOfNamespacesInstalls(t *testing.T) {
+func TestNamespaceAdministratorInstalls(t *testing.T) {
 	c := newCluster(t)
 	home, work := c.restricted(), c.restricted()
 	c.apply(c.mustHelm("template", "cluster", chart, "--namespace", "cluster",

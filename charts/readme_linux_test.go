@@ -11,15 +11,15 @@ import (
 
 // The README's first commands, pasted as they are. Only the image is not built, and no node runs it: the test reports the
 // operator's Deployment as available as soon as it is created.
-func TestFirstCommandsOfTheReadme(t *testing.T) {
+func TestReadmeInstallCommands(t *testing.T) {
 	c := newCluster(t)
 	readme, err := os.ReadFile("../README.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	block := regexp.MustCompile("(?s)```\n(make image [^\n]*)\n(helm install .*?)```").FindSubmatch(readme)
+	block := regexp.MustCompile("(?s)```\n(helm install .*?)```").FindSubmatch(readme)
 	if block == nil {
-		t.Fatal("README.md has no block that begins with make image and helm install")
+		t.Fatal("README.md has no block that begins with helm install")
 	}
 	t.Cleanup(func() {
 		for _, end := range []string{
@@ -31,8 +31,8 @@ func TestFirstCommandsOfTheReadme(t *testing.T) {
 		}
 	})
 	go c.pretendOperator(t.Context())
-	if out, err := c.paste(t.Context(), string(block[2])); err != nil {
-		t.Fatalf("%v, of:\n%s\n%s", err, block[2], out)
+	if out, err := c.paste(t.Context(), string(block[1])); err != nil {
+		t.Fatalf("%v, of:\n%s\n%s", err, block[1], out)
 	}
 	if got := c.mustKubectl("get", "singletonjobs", "--output=name"); !strings.Contains(got, "heartbeat") {
 		t.Errorf("the jobs are %q, want heartbeat", got)

@@ -10,7 +10,7 @@ import (
 )
 
 // Each release guards all Leases. If its guard does not know the operator of another release, that release's jobs stop.
-func TestReleasesKnowEachOther(t *testing.T) {
+func TestReleasesAllowEachOther(t *testing.T) {
 	c := newCluster(t)
 	here, there := c.restricted(), c.restricted()
 	mine, theirs := "system:serviceaccount:"+here+":one-singletonjob", "system:serviceaccount:"+there+":two-singletonjob"
@@ -72,7 +72,7 @@ func TestReleasesOfSomeNamespaces(t *testing.T) {
 }
 
 // Cluster-scoped objects of two releases have different names, even if namespace and release together read the same.
-func TestReleasesShareNoName(t *testing.T) {
+func TestReleasesHaveDifferentNames(t *testing.T) {
 	c := newHelm(t)
 	of := map[string]string{} // the release of an object
 	for _, release := range [][2]string{{"a-b", "c"}, {"a", "b-c"}, {"a-b-c-singletonjob", "a-b-c-singletonjob"}} {

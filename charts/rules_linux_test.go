@@ -18,7 +18,7 @@ var granted = map[string]map[string]struct{ verbs, why string }{
 	"": {
 		"events":                 {"create", "tells of every change of holder"},
 		"nodes":                  {"list watch", "a node that is out of service proves its holder dead"},
-		"pods":                   {"create delete get list patch watch", "makes candidates, replaces them, labels who is active"},
+		"pods":                   {"create delete get list patch watch", "makes candidates, replaces them, labels who is active; lets pods get what it may get"},
 		"services":               {"create delete get list update watch", "makes the Service of a job that asks for one, and turns it to the active pod"},
 		"serviceaccounts":        {"create get list patch watch", "makes the account of a job's pods"},
 		"apps/deployments":       {"get list watch", "spec.workloadRef: its template, and whether it is scaled to 0"},
@@ -31,7 +31,7 @@ var granted = map[string]map[string]struct{ verbs, why string }{
 		},
 		"policy/poddisruptionbudgets":              {"create get list patch watch", "makes a drain wait for a standby"},
 		"rbac.authorization.k8s.io/rolebindings":   {"create delete get list patch watch", "gives the account its one Role; one to another Role is recreated"},
-		"rbac.authorization.k8s.io/roles":          {"create get list patch watch", "makes the Role on exactly one Lease"},
+		"rbac.authorization.k8s.io/roles":          {"create get list patch watch", "makes the Role on exactly one Lease and the job's Pods"},
 		"singletonjob.io/singletonjobs":            {"delete get list watch", "deletes those whose ttlSecondsAfterFinished is over, and changes none"},
 		"singletonjob.io/singletonjobs/finalizers": {"update", "owner references that block deletion may ask for it"},
 		"singletonjob.io/singletonjobs/status":     {"update", "reports"},
@@ -66,7 +66,7 @@ func verbs(role string) map[string]string {
 	return all
 }
 
-func TestRolesGrantExactlyThis(t *testing.T) {
+func TestRoleRules(t *testing.T) {
 	t.Parallel()
 	want := map[string]map[string]string{}
 	for role := range granted {

@@ -158,8 +158,8 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// TestArchitectureNamesWhatThereIs fails when a file or a name has moved that ARCHITECTURE.md sends its readers to.
-func TestArchitectureNamesWhatThereIs(t *testing.T) {
+// TestArchitectureNamesExist fails when a file or a name has moved that ARCHITECTURE.md sends its readers to.
+func TestArchitectureNamesExist(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join(top, "ARCHITECTURE.md"))
 	if err != nil {
 		t.Fatal(err)
@@ -181,8 +181,15 @@ func TestArchitectureNamesWhatThereIs(t *testing.T) {
 	}
 }
 
-// TestLinksLeadSomewhere is about links from one document to another file. What is shown as code, as a pattern may be, has none.
-func TestLinksLeadSomewhere(t *testing.T) {
+// hasSection reports whether a document has a heading that a link names.
+func hasSection(t *testing.T, document, anchor string) bool {
+	t.Helper()
+	_, ok := sectionOf(read(t, filepath.Join("docs", document)), anchor)
+	return ok
+}
+
+// TestLinksExist checks links from one document to another file, and to a heading in it. Code has no links.
+func TestLinksExist(t *testing.T) {
 	documents := []string{
 		filepath.Join(top, "README.md"), filepath.Join(top, "ARCHITECTURE.md"), filepath.Join(top, "SECURITY.md"),
 		filepath.Join(top, "CONTRIBUTING.md"), filepath.Join(top, "internal/lease/sim/testdata/README.md"),
@@ -200,8 +207,11 @@ func TestLinksLeadSomewhere(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, match := range link.FindAllStringSubmatch(quoted.ReplaceAllString(fence.ReplaceAllString(string(text), ""), ""), -1) {
-			if _, err := os.Stat(filepath.Join(filepath.Dir(document), match[1])); err != nil {
+			target, anchor := filepath.Join(filepath.Dir(document), match[1]), strings.TrimPrefix(match[2], "#")
+			if _, err := os.Stat(target); err != nil {
 				t.Errorf("%s links to %s: %v", document, match[1], err)
+			} else if anchor != "" && filepath.Ext(target) == ".md" && !hasSection(t, target, anchor) {
+				t.Errorf("%s links to %s, which has no heading #%s", document, match[1], anchor)
 			}
 		}
 	}

@@ -10,8 +10,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// TestRightsAreTold compares the table of SECURITY.md to the operator's role.
-func TestRightsAreTold(t *testing.T) {
+// TestDocumentedRightsMatchTheRole compares the table of SECURITY.md to the operator's role.
+func TestDocumentedRightsMatchTheRole(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join(top, "SECURITY.md"))
 	if err != nil {
 		t.Fatal(err)

@@ -160,8 +160,8 @@ func mistakes(t *testing.T) words {
 	return all
 }
 
-// TestFaultsAreShown fails when a test that faults.md or differences.md names has gone.
-func TestFaultsAreShown(t *testing.T) {
+// TestTestsOfFaultsExist fails when a test that faults.md or differences.md names has gone.
+func TestTestsOfFaultsExist(t *testing.T) {
 	for _, page := range []string{"faults.md", "differences.md"} {
 		text, err := os.ReadFile(page)
 		if err != nil {
@@ -191,8 +191,8 @@ func TestFaultsAreShown(t *testing.T) {
 	}
 }
 
-// TestReasonsAreShown fails when the history may give a reason that faults.md does not have, or the other way round.
-func TestReasonsAreShown(t *testing.T) {
+// TestReasonsAreDocumented fails when the history may give a reason that faults.md does not have, or the other way round.
+func TestReasonsAreDocumented(t *testing.T) {
 	text, err := os.ReadFile("faults.md")
 	if err != nil {
 		t.Fatal(err)
@@ -215,8 +215,8 @@ func TestReasonsAreShown(t *testing.T) {
 	}
 }
 
-// TestClaimsAreShown fails when a command or a mutant that claims.md names has gone.
-func TestClaimsAreShown(t *testing.T) {
+// TestCommandsOfClaimsExist fails when a command or a mutant that claims.md names has gone.
+func TestCommandsOfClaimsExist(t *testing.T) {
 	text, err := os.ReadFile("claims.md")
 	if err != nil {
 		t.Fatal(err)
@@ -258,8 +258,8 @@ func TestClaimsAreShown(t *testing.T) {
 	}
 }
 
-// TestTheWeekIsShown fails when a test or a mutant that week.md names has gone.
-func TestTheWeekIsShown(t *testing.T) {
+// TestTestsOfTheWeekExist fails when a test or a mutant that week.md names has gone.
+func TestTestsOfTheWeekExist(t *testing.T) {
 	text, err := os.ReadFile("week.md")
 	if err != nil {
 		t.Fatal(err)

@@ -110,7 +110,7 @@ func TestGateVectors(t *testing.T) {
 }
 
 // A token that did not come from ParseToken, and a mark that the store damaged, must not open the gate.
-func TestGateRefusesWhatNoParserMade(t *testing.T) {
+func TestGateRefusesUnparsedTokens(t *testing.T) {
 	for name, c := range map[string]struct {
 		mark, presented fence.Token
 		want            string
@@ -137,8 +137,8 @@ func TestGateRefusesWhatNoParserMade(t *testing.T) {
 	}
 }
 
-// What a refused writer prints has to tell a person all three facts and what to do.
-func TestRefusalsSayWhatHappened(t *testing.T) {
+// The error of a refused writer contains all three facts and the remedy.
+func TestRefusalMessages(t *testing.T) {
 	stale := &fence.StaleError{Resource: "default/billing", Presented: 33, Highest: 34}
 	ahead := &fence.AheadError{Resource: "default/billing", Presented: 35, Mark: 34}
 	for _, c := range []struct {
@@ -189,8 +189,7 @@ func FuzzParseToken(f *testing.F) {
 	})
 }
 
-// Whatever comes in whatever order, the mark never falls, an accepted write leaves the mark at its token, and a
-// refused one changes nothing.
+// In every order of writes, the mark never falls. An accepted write leaves the mark at its token, and a refused one changes nothing.
 func FuzzGate(f *testing.F) {
 	f.Add(int64(0), int64(1), false)
 	f.Add(int64(34), int64(33), false)

@@ -16,7 +16,7 @@ import (
 	"github.com/singletonjob/operator/fence"
 )
 
-// fake is an agent that says what it is told to.
+// fake is an agent with preset answers.
 type fake struct {
 	Agent
 	mu     sync.Mutex
@@ -140,7 +140,7 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// Nobody there, a place that may not be searched, an agent that is stopped: each says what to do, and none takes forever.
+// Each error gives a remedy: a missing agent, a directory without permission, and a stopped agent. None hangs.
 func TestNoAgent(t *testing.T) {
 	dir := t.TempDir()
 	closed := filepath.Join(dir, "closed")
@@ -245,7 +245,7 @@ func TestWatchWithoutAnswers(t *testing.T) {
 	}
 }
 
-func TestContextOfOneWhoHasEnough(t *testing.T) {
+func TestWatchEndsWithItsContext(t *testing.T) {
 	f := newFake(t)
 	f.holds(7, time.Hour)
 	tenure, err := f.Tenure(patient(t), 7)

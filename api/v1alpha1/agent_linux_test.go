@@ -8,7 +8,7 @@ import (
 )
 
 // A setting with which an agent would refuse to start is rejected before, with the agent's message.
-func TestPrivilegesAreRefusedInTheAgentsWords(t *testing.T) {
+func TestPrivilegeErrorsMatchTheAgent(t *testing.T) {
 	if words := supervise.ErrCannotKill.Error(); !strings.Contains(badCaps, words) {
 		t.Errorf("the rule says\n%s\nthe agent says\n%s", badCaps, words)
 	}

@@ -20,7 +20,8 @@ const (
 	ConditionProgressing = "Progressing"
 	// ConditionTimely: the lease leaves enough time for the delay that a CPU limit causes, so that a kill comes before a takeover.
 	ConditionTimely = "Timely"
-	// ConditionStalled exists only while it is true: no time and nobody but a user of this job can make it ready. kstatus then reports Failed.
+	// ConditionStalled exists only while it is true: no time and nobody but a user of this job can make it ready. kstatus then reports
+	// Failed.
 	ConditionStalled = "Stalled"
 	// ConditionComplete and ConditionFailed are those of a Kubernetes Job: they say how the run of a job without a schedule ended.
 	ConditionComplete = "Complete"

@@ -123,8 +123,8 @@ func checkMeaning(t *testing.T, of, meaning string) {
 	}
 }
 
-// TestTheDocumentedConditionsAreTheDeclaredOnes: docs/status.md has one row for each declared combination, in order, and no other rows.
-func TestTheDocumentedConditionsAreTheDeclaredOnes(t *testing.T) {
+// TestDocumentedConditionsAreComplete: docs/status.md has one row for each declared combination, in order, and no other rows.
+func TestDocumentedConditionsAreComplete(t *testing.T) {
 	page, err := os.ReadFile("../../docs/status.md")
 	if err != nil {
 		t.Fatal(err)

@@ -145,7 +145,7 @@ var refusedByServerSideApply = []string{
 }
 
 // A template accepts, with each verb, whatever a Deployment accepts. The stored object is valid for the operator too.
-func TestATemplateIsADeployments(t *testing.T) {
+func TestTemplateAcceptsWhatADeploymentAccepts(t *testing.T) {
 	plane, namespace, client := server(t)
 	for verb := range verbs {
 		templates := maps.Clone(generated)
@@ -173,7 +173,7 @@ func TestATemplateIsADeployments(t *testing.T) {
 }
 
 // The schema of a template accepts no more than a Deployment does.
-func TestATemplateIsNoMoreThanADeployments(t *testing.T) {
+func TestTemplateRefusesWhatADeploymentRefuses(t *testing.T) {
 	plane, namespace, _ := server(t)
 	for _, verb := range []string{"create", "apply --server-side"} {
 		for name, sent := range send(t, plane, namespace, refusedAlike, verb) {

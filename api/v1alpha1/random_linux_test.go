@@ -139,7 +139,7 @@ func (s source) Int63() int64 { return int64(s.Uint64() >> 1) }
 func (source) Seed(int64) {}
 
 // A template that a Deployment accepts is accepted, or rejected for a reason that Validate also has: the schema alone rejects none.
-func TestTemplatesAtRandom(t *testing.T) {
+func TestRandomTemplates(t *testing.T) {
 	t.Parallel()
 	plane, namespace, ours := server(t)
 	config := rest.CopyConfig(plane.Config())

@@ -81,8 +81,8 @@ type RunStatus struct {
 	// +optional
 	Tick *metav1.Time `json:"tick,omitempty"`
 
-	// Running; Failed (another attempt follows); Complete; GivenUp (the run failed, and no attempt follows); Replaced; or Unknown: the run
-	// ended while no operator was watching, and the Lease no longer records how.
+	// Running; Failed (another attempt follows); Complete; GivenUp (the run failed, and no attempt follows); Replaced; or Unknown. Unknown
+	// means that the run ended while no operator was watching, and the Lease no longer records how.
 	// +required
 	State string `json:"state"`
 

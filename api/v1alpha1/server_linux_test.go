@@ -98,7 +98,7 @@ func problemsOf(t *testing.T, err error) []problem {
 }
 
 // The API server and Validate decide every case of the table in the same way, with the same messages.
-func TestServerValidatesAlike(t *testing.T) {
+func TestServerValidatesLikeValidate(t *testing.T) {
 	_, namespace, client := server(t)
 	for name, c := range sharedCases(t) {
 		t.Run(name, func(t *testing.T) {
@@ -242,7 +242,7 @@ func merge(into, change map[string]any) {
 }
 
 // The defaults in the CRD and in Default are the same, for a job that sets no field and for one that sets some.
-func TestServerDefaultsAlike(t *testing.T) {
+func TestServerDefaultsLikeDefault(t *testing.T) {
 	_, namespace, client := server(t)
 	for name, spec := range map[string]string{
 		"nothing": `{}`,

@@ -75,8 +75,8 @@ type SingletonJobSpec struct {
 	// +optional
 	PreActivate *PreActivate `json:"preActivate,omitempty"`
 
-	// The gated container of the template: its process runs in the active pod only. Default: the only container, or, if there are several,
-	// the one in the template's annotation kubectl.kubernetes.io/default-container. All other containers, including init containers and
+	// The gated container of the template: its process runs in the active pod only. Default: the only container. If there are several, the
+	// template's annotation kubectl.kubernetes.io/default-container names the default. All other containers, including init containers and
 	// sidecars, run in every candidate, also before its tenure.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
@@ -212,9 +212,9 @@ type FencingSpec struct {
 	// +optional
 	EnvVar string `json:"envVar,omitempty"`
 
-	// This number is added to every token. Raise it after you restore etcd from a backup, or when you move the job to another cluster, so
-	// that new tokens are greater than those the sinks have already seen. 0 to 4503599627370496 (2^52), default 0. You can't lower it.
-	// Raising it costs one handover.
+	// This number is added to every token. Raise it after you restore etcd from a backup, or when you move the job to another cluster. New
+	// tokens are then greater than those that sinks have already seen. 0 to 4503599627370496 (2^52), default 0. You can't lower it. Raising
+	// it costs one handover.
 	// +kubebuilder:default=0
 	// +optional
 	TokenBase int64 `json:"tokenBase,omitempty"`
@@ -356,7 +356,7 @@ type SingletonJobStatus struct {
 	Selector string `json:"selector,omitempty"`
 }
 
-// RunSummary has the fields by which a Job tells of its pods.
+// RunSummary has the fields of a Job's status.
 type RunSummary struct {
 	// Complete runs and desired runs, for display: 0/1 or 1/1.
 	// +optional

@@ -37,7 +37,8 @@ const (
 	MaxTokenBase int64 = 1 << 52
 )
 
-// What is reserved for the agent and the operator in a template. Everything that they add to a pod is within these limits.
+// Names and values in a template that are reserved for the agent and the operator. Everything that they add to a pod is within these
+// limits.
 const (
 	// ReservedEnvPrefix is the prefix of the environment variables that the agent reads and sets. No container of a template can set them.
 	ReservedEnvPrefix = "SINGLETONJOB_"

@@ -836,8 +836,8 @@ func sorted(problems []problem) []problem {
 	return problems
 }
 
-// What Validate accepts must be safe by the rules of the state machine, which subtracts the same margin.
-func TestMarginIsTheAgents(t *testing.T) {
+// Every accepted spec must be safe by the rules of the state machine, which subtracts the same margin.
+func TestMarginMatchesTheAgent(t *testing.T) {
 	if MinLeaseDuration != lease.MinDuration || MaxLeaseDuration != lease.MaxDuration || MinRetryPeriod != lease.MinRetryPeriod || MaxTokenBase != lease.MaxTokenBase {
 		t.Error("the agent's limits are others")
 	}

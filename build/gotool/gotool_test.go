@@ -87,7 +87,7 @@ func fresh(t *testing.T) (dir string) {
 	return dir
 }
 
-func TestCompilationTellsHowFarItIs(t *testing.T) {
+func TestCompilationReportsProgress(t *testing.T) {
 	t.Parallel()
 	const progress = `fresh: +\d+ %, \d of 2 packages, \d+s\n`
 	var c Compilation

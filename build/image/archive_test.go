@@ -175,7 +175,7 @@ func files(t *testing.T, img v1.Image) map[string]string {
 }
 
 // The programs in the image report the requested version.
-func TestProgramsSayTheirVersion(t *testing.T) {
+func TestProgramsReportTheirVersion(t *testing.T) {
 	archive := filepath.Join(t.TempDir(), "image.tar")
 	t.Chdir("../..")
 	t.Setenv("SOURCE_DATE_EPOCH", strconv.FormatInt(created.Unix(), 10))

@@ -48,8 +48,8 @@ func TestManifest(t *testing.T) {
 	}
 }
 
-// TestNoFakeManifest: nothing is written for an invalid version, or for an address that krew refuses.
-func TestNoFakeManifest(t *testing.T) {
+// TestInvalidManifestIsNotWritten: nothing is written for an invalid version, or for an address that krew refuses.
+func TestInvalidManifestIsNotWritten(t *testing.T) {
 	for flag, want := range map[string]string{
 		"-version=unknown": `-version="unknown": krew needs a version such as v0.1.0`,
 		"-url=http://x":    `-url="http://x": krew downloads only from https:// URLs`,
@@ -90,8 +90,8 @@ func TestArchive(t *testing.T) {
 	}
 }
 
-// TestSameBytes: nobody could check a checksum that differs with each build.
-func TestSameBytes(t *testing.T) {
+// TestArchiveIsReproducible: nobody could check a checksum that differs with each build.
+func TestArchiveIsReproducible(t *testing.T) {
 	first, err := pressed("main.go", "singleton.yaml.tmpl")
 	if err != nil {
 		t.Fatal(err)

@@ -2,9 +2,9 @@
 //
 //	go run ./build/release -version=v0.2.0 -repository=REGISTRY/singletonjob/operator -url=https://… -key=key.pem
 //
-// The artifacts are the image for amd64 and arm64 as an OCI archive, the chart as an archive and as an OCI layout, and install.yaml. There is
-// kubectl singleton for each platform, with its krew manifest. Bills of materials, provenance and checksums come with them. With a key, the
-// last two are signed. The same commit, flags, Go version and key give the same bytes.
+// The artifacts are the image for amd64 and arm64 as an OCI archive, the chart as an archive and as an OCI layout, and install.yaml. There
+// is kubectl singleton for each platform, with its krew manifest. Bills of materials, provenance and checksums come with them. With a key,
+// the last two are signed. The same commit, flags, Go version and key give the same bytes.
 package main
 
 import (

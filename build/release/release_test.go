@@ -123,8 +123,8 @@ func push(t *testing.T, archive, to string) {
 	}
 }
 
-// TestValuesThatHaveChanged: a chart that would install another image is not released.
-func TestValuesThatHaveChanged(t *testing.T) {
+// TestChangedValuesAreNotReleased: a chart that would install another image is not released.
+func TestChangedValuesAreNotReleased(t *testing.T) {
 	for _, text := range []string{"a: b\n", "a:\nimage:\n  repository: other\n  digest: \"\"\n", "a:\nimage:\n  repository: singletonjob/operator\n"} {
 		file := filepath.Join(t.TempDir(), "values.yaml")
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
@@ -234,8 +234,8 @@ func TestMaterials(t *testing.T) {
 	}
 }
 
-// TestNotReleased: each error is one line, before anything is built.
-func TestNotReleased(t *testing.T) {
+// TestReleaseErrors: each error is one line, before anything is built.
+func TestReleaseErrors(t *testing.T) {
 	full := t.TempDir()
 	if err := os.WriteFile(filepath.Join(full, "old"), nil, 0o600); err != nil {
 		t.Fatal(err)

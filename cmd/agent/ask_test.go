@@ -83,7 +83,7 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-func TestLeaseIsTold(t *testing.T) {
+func TestLeaseCommand(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	a := w.candidate("a", steadyConfig())
@@ -108,7 +108,7 @@ func TestLeaseIsTold(t *testing.T) {
 }
 
 // Package tenure receives the same answer, and learns of the end of the tenure.
-func TestTenureIsWatched(t *testing.T) {
+func TestTenureWatch(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	a := w.candidate("a", steadyConfig())
@@ -136,7 +136,7 @@ func (c *candidate) socket() string {
 }
 
 // The examples in docs/tenure.md do what the text says.
-func TestExamplesOfTheDocument(t *testing.T) {
+func TestDocumentedExamples(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	a := w.candidate("a", steadyConfig())
@@ -185,7 +185,7 @@ func TestExamplesOfTheDocument(t *testing.T) {
 }
 
 // An agent that has lost its connection to the API server, or that is stopped, never confirms a tenure after its end.
-func TestCheckByAgentThatIsStuck(t *testing.T) {
+func TestCheckOfAStuckAgent(t *testing.T) {
 	t.Parallel()
 	mustGoOn(t, func(w *world) error {
 		a := w.holder("a", testConfig())

@@ -17,7 +17,7 @@ import (
 )
 
 // The agent is in every Pod. The shipped agent, with its leash, uses no more memory than the documentation tells users to allow for.
-func TestMemoryAtRest(t *testing.T) {
+func TestMemoryInSteadyState(t *testing.T) {
 	t.Parallel()
 	const most = 16 // MiB
 	w := newWorld(t)
@@ -38,7 +38,7 @@ func TestMemoryAtRest(t *testing.T) {
 
 // A check that runs a command starts a leash, too. The shipped agent, its leash and the command together use little more CPU than the
 // command alone. A factor is the same on a slow machine.
-func TestAnExecCheckIsCheap(t *testing.T) {
+func TestExecCheckUsesLittleCPU(t *testing.T) {
 	t.Parallel()
 	const checks, most = 40, 25
 	w := newWorld(t)

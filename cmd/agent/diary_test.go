@@ -266,7 +266,7 @@ func (w *world) awaitBeat(token int64) {
 	})
 }
 
-func TestDiaryTellsOverlap(t *testing.T) {
+func TestDiaryDetectsOverlap(t *testing.T) {
 	for name, test := range map[string]struct {
 		lines string
 		fails bool

@@ -58,11 +58,12 @@ func TestFrozenPastTheLease(t *testing.T) {
 	a.await("lease held", "holder=b/")
 	// The agent can read this before its process is dead, which takes a moment.
 	w.eventually("nothing but the agent and a leash that waits lives", func() bool {
-		lives := slices.DeleteFunc(strings.Fields(group.Read("cgroup.procs")), func(pid string) bool {
+		all := strings.Fields(group.Read("cgroup.procs"))
+		lives := slices.DeleteFunc(slices.Clone(all), func(pid string) bool {
 			command, err := os.ReadFile("/proc/" + pid + "/cmdline")
 			return err != nil || bytes.HasPrefix(command, []byte("singletonjob-leash"))
 		})
-		return len(lives) <= 1
+		return len(lives) <= 1 && len(all) <= 2
 	})
 	late, paused := time.Duration(w.lives()[0].last-woken), still.Longest()
 	t.Logf("the last sign of life came %v after the thaw; the machine paused for %v", late, paused)
@@ -140,7 +141,7 @@ func outOfMemory(group *cgroup.Group) bool {
 
 // A Pod that was force-deleted while its node is cut off can have a successor with the same name. The successor has no part in its tenure,
 // and does not prove that the tenure has ended.
-func TestAPodOfTheSameName(t *testing.T) {
+func TestPodWithTheSameName(t *testing.T) {
 	t.Parallel()
 	mustGoOn(t, func(w *world) error {
 		a := w.candidate("a", testConfig(), "stubborn")
@@ -190,7 +191,7 @@ func sleptAhead() int64 {
 
 // Machines have slept for different times, and clocks in a time namespace have arbitrary offsets. All candidates still wait for each other
 // correctly.
-func TestClocksApart(t *testing.T) {
+func TestDifferentClocks(t *testing.T) {
 	t.Parallel()
 	for name, offsets := range map[string][]string{
 		"slept for a day":            {"--boottime=86400"},

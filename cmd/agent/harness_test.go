@@ -103,6 +103,8 @@ func (w *world) allow() {
 	role := &rbacv1.Role{ObjectMeta: meta, Rules: []rbacv1.PolicyRule{{
 		APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, ResourceNames: []string{jobName},
 		Verbs: []string{"get", "watch", "update"},
+	}, {
+		APIGroups: []string{""}, Resources: []string{"pods"}, ResourceNames: []string{"a", "b"}, Verbs: []string{"get"},
 	}}}
 	_, err := w.client.CoreV1().ServiceAccounts(w.ns).Create(ctx, account, metav1.CreateOptions{})
 	w.must(err)

@@ -13,6 +13,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/singletonjob/operator/internal/contract"
 )
@@ -77,8 +79,15 @@ func TestHooks(t *testing.T) {
 	w.checkLives()
 }
 
-// contained makes the agent PID 1, as in a container, so that signals from this test come from outside.
+// contained makes the agent PID 1, as in a container, so that signals from this test come from outside. Its Pod exists.
 func (c *candidate) contained() {
+	c.w.t.Helper()
+	pod, err := c.w.client.CoreV1().Pods(c.w.ns).Create(c.w.t.Context(), &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: c.pod},
+		Spec:       corev1.PodSpec{NodeName: "node-of-" + c.pod, Containers: []corev1.Container{{Name: "app", Image: "app"}}},
+	}, metav1.CreateOptions{})
+	c.w.must(err)
+	c.env = append(c.env, contract.PodUIDEnv+"="+string(pod.UID))
 	c.attr = &syscall.SysProcAttr{
 		Cloneflags:  unix.CLONE_NEWUSER | unix.CLONE_NEWPID | unix.CLONE_NEWNS,
 		UidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getuid(), Size: 1}},
@@ -90,7 +99,7 @@ func (c *candidate) contained() {
 
 // The runtime stops a container from outside, with the stop signal of its image: preStop runs to its end, the process gets the signal, and
 // the tenure ends in order. The same signal from inside the container is for the process.
-func TestTheRuntimesStopSignal(t *testing.T) {
+func TestStopSignalOfTheImage(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	config := steadyConfig()
@@ -110,6 +119,35 @@ func TestTheRuntimesStopSignal(t *testing.T) {
 	a.signal(syscall.SIGTERM) // the process continues after the other signal
 	if code := a.exit(); code != 0 || !strings.Contains(a.lines.String(), "PodTerminating") {
 		t.Errorf("exit code %d; its log:\n%s", code, a.lines)
+	}
+	w.acts(b)
+	w.checkLives()
+}
+
+// A Pod is deleted with less time than its template has. The process gets its signal although preStop hangs, and the Lease is free when the
+// process has been killed. With the template's time, this test would end by its own patience.
+func TestThePodIsDeletedWithLessTime(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	config := steadyConfig()
+	config.GracePeriod = seconds(3600)
+	config.Hooks.PreStop = &contract.Hook{Exec: []string{"sleep", "3600"}}
+	a := w.prepare("a", config)
+	a.contained()
+	a.start("stubborn")
+	w.awaitBeat(a.acquired())
+	b := w.standby("b", steadyConfig())
+	pods := w.client.CoreV1().Pods(w.ns)
+	w.must(pods.Delete(t.Context(), "a", metav1.DeleteOptions{GracePeriodSeconds: new(int64(1000))}))
+	a.signal(syscall.SIGTERM)
+	a.await("grace period shortened", "to=16m40s")
+	w.must(pods.Delete(t.Context(), "a", metav1.DeleteOptions{GracePeriodSeconds: new(int64(8))}))
+	if code := a.exit(); code != 128+int(syscall.SIGKILL) {
+		t.Errorf("exit code %d; its log:\n%s", code, a.lines)
+	}
+	a.await("released", "reason=PodTerminating")
+	if said := strings.Join(w.words(), ", "); !strings.HasPrefix(said, "signal-") {
+		t.Errorf("the process has met %q, want its signal first", said)
 	}
 	w.acts(b)
 	w.checkLives()

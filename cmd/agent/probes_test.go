@@ -114,9 +114,9 @@ func status(t *testing.T, port int) int {
 	return response.StatusCode
 }
 
-// Anyone who reaches the Pod can connect to the agent's port. However many connections stay open with half a header, they add little to the
-// agent's memory, the kubelet is answered, and the tenure continues.
-func TestStrangersAtThePort(t *testing.T) {
+// Anyone who reaches the Pod can connect to the agent's port. Many open connections with half a header add little to the agent's memory.
+// The kubelet is answered, and the tenure continues.
+func TestPortWithManyConnections(t *testing.T) {
 	t.Parallel()
 	const strangers, most = 2300, 3 // MiB
 	w := newWorld(t)

@@ -128,7 +128,7 @@ func TestExitCode(t *testing.T) {
 }
 
 // A process that the main process leaves behind in a session of its own is dead before the next tenure begins.
-func TestDaemonIsLeftBehind(t *testing.T) {
+func TestDaemonIsKilled(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	a := w.holder("a", steadyConfig(), "exit=0", "daemon")
@@ -248,7 +248,7 @@ func TestEnvironment(t *testing.T) {
 }
 
 // Variables for the process have no effect on the agent, and the process gets them unchanged.
-func TestTheEnvironmentIsTheProcesss(t *testing.T) {
+func TestAgentIgnoresTemplateVariables(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	theirs := []string{
@@ -296,7 +296,7 @@ func TestSignalsAreForwarded(t *testing.T) {
 }
 
 // Faults that a tenure survives: it is neither lost nor begun again.
-func TestTenureGoesOn(t *testing.T) {
+func TestTenureContinues(t *testing.T) {
 	t.Parallel()
 	config := testConfig()
 	outage := time.Duration(config.RenewDeadline) / 2
@@ -492,7 +492,7 @@ func TestAgentKilled(t *testing.T) {
 
 // A runtime can lose track of a container that still runs, and the kubelet starts another one in the same Pod. The new agent waits as long
 // as the first one lives, and no longer.
-func TestAContainerThatTheRuntimeLost(t *testing.T) {
+func TestContainerLostByTheRuntime(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	lost := w.prepare("a", steadyConfig())
@@ -713,7 +713,7 @@ func TestStopInAnOutage(t *testing.T) {
 }
 
 // KeepRunning: the process is killed when its agent learns of another tenure. Until then both run, and the sink fences.
-func TestKeepRunningLearnsOfAnother(t *testing.T) {
+func TestKeepRunningEndsForAnotherTenure(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	config := testConfig()
@@ -735,7 +735,7 @@ func TestKeepRunningLearnsOfAnother(t *testing.T) {
 }
 
 // Requests in steady state: one write per retryPeriod from the holder, none from a standby.
-func TestRequestsAtRest(t *testing.T) {
+func TestRequestsInSteadyState(t *testing.T) {
 	tier.Deep(t, "counts requests that a slow answer adds to")
 	t.Parallel()
 	config := testConfig()
@@ -772,7 +772,7 @@ func TestRequestsAtRest(t *testing.T) {
 	})
 }
 
-func TestWrongUse(t *testing.T) {
+func TestUsageErrors(t *testing.T) {
 	t.Parallel()
 	w := &world{t: t}
 	exe, err := os.Executable()

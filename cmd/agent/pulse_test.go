@@ -122,7 +122,7 @@ func (p *pulse) longest() time.Duration {
 }
 
 // A defect that shows in every second attempt is reported, even if the machine stalls sometimes.
-func TestAttemptsAreRepeatedForPausesOnly(t *testing.T) {
+func TestOnlyPausesRepeatAnAttempt(t *testing.T) {
 	wrong := errors.New("the tenure was lost")
 	for name, test := range map[string]struct {
 		fails    []bool
@@ -150,7 +150,7 @@ func TestAttemptsAreRepeatedForPausesOnly(t *testing.T) {
 	}
 }
 
-func TestWhatIsFatalEndsTheAttempt(t *testing.T) {
+func TestFatalErrorEndsTheAttempt(t *testing.T) {
 	w := &world{t: trial{t}}
 	err := ended(func() error {
 		w.must(errors.New("it never came"))

@@ -84,7 +84,7 @@ var troubles = []struct {
 	}},
 	{"Requests to wait", []trouble{
 		{what: "429 without Retry-After", does: renews, says: failing, word: "429", fault: faultproxy.Answer(429, nil, "later")},
-		{what: "429, Retry-After: 3600", does: renews + "; it waits for nobody's word", says: failing, word: "429", fault: retryAfter("3600")},
+		{what: "429, Retry-After: 3600", does: renews + "; it does not wait for the time in Retry-After", says: failing, word: "429", fault: retryAfter("3600")},
 		{what: "429, Retry-After: -1", does: renews, says: failing, word: "429", fault: retryAfter("-1")},
 		{what: "429, Retry-After: 1000000000", does: renews, says: failing, word: "429", fault: retryAfter("1000000000")},
 		{what: "429, Retry-After: a date", does: renews, says: failing, word: "429", fault: retryAfter("Wed, 21 Oct 2099 07:28:00 GMT")},
@@ -106,14 +106,14 @@ var troubles = []struct {
 		{what: "a reset in the middle of the reply", does: askedFor, says: failing, word: "broke off", fault: faultproxy.BreakOff(), when: isWrite},
 		{what: "a connection that is ended after each reply", does: unharmed, fault: faultproxy.Alter(lastReply)},
 		{what: "each write delivered twice", does: unharmed, fault: faultproxy.Duplicate(0), when: isWrite},
-		{what: "GOAWAY", does: "does not arise: the agent speaks HTTP/1.1", by: "TestHowItAsks"},
+		{what: "GOAWAY", does: "does not arise: the agent speaks HTTP/1.1", by: "TestReadsAreConsistentAndUseHTTP1"},
 	}},
 	{"Silence", []trouble{
-		{what: "requests swallowed", does: renews + "; the silent one stays under way", by: "TestTenureGoesOn"},
-		{what: "replies swallowed", does: askedFor, by: "TestTenureGoesOn"},
+		{what: "requests swallowed", does: renews + "; the silent one stays under way", by: "TestTenureContinues"},
+		{what: "replies swallowed", does: askedFor, by: "TestTenureContinues"},
 		{what: "connections that are half open", does: renews, says: failing, word: "no answer for", begin: cutOff},
 		{what: "connections refused, as while a server restarts", does: renews, says: failing, word: "refused", begin: refused},
-		{what: "replies that are slow", does: "continues: a slow answer counts from when its request was sent", by: "TestTenureGoesOn"},
+		{what: "replies that are slow", does: "continues: a slow answer counts from when its request was sent", by: "TestTenureContinues"},
 	}},
 	{"Credentials", []trouble{
 		{what: "the token has expired, and is renewed", does: "continues with the token that the file holds at each request", says: failing, word: "401", begin: expired},
@@ -128,7 +128,7 @@ var troubles = []struct {
 		{what: "answers writes with an old Lease, and stores nothing", does: another, says: failing, word: "not what was written", begin: liesOfThePast},
 		{what: "is silent", does: "continues: tries again over another connection", by: "TestTenureSurvives"},
 		{what: "lags in what it reads", does: "continues: what is older than what was seen counts when three answers over three connections are older", by: "TestKeptTenureOutlastsALaggingServer"},
-		{what: "makes up another holder, of a later revision, and is read", does: "**kills at once**: it can't be told from the truth", by: "TestLiesOfAnotherHolder"},
+		{what: "makes up another holder, of a later revision, and is read", does: "**kills at once**: the agent cannot tell this from a true answer", by: "TestFalseReportOfAnotherHolder"},
 	}},
 	{"Watches", []trouble{
 		{what: "silent for 150 s, or not answered for 10 s", does: "opens another; reads every retryPeriod meanwhile", by: "TestIdleWatch"},
@@ -350,7 +350,7 @@ func hourConfig() (config contract.AgentConfig) {
 
 // Servers report another holder falsely, and the holder reads that. This ends the tenure at once, although its lease is valid for another
 // hour.
-func TestLiesOfAnotherHolder(t *testing.T) {
+func TestFalseReportOfAnotherHolder(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	a := w.holder("a", hourConfig(), "stubborn")

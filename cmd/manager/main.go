@@ -115,7 +115,7 @@ func parse(args []string, out io.Writer) (options, error) {
 	f.StringVar(&o.pprofAddress, "pprof-bind-address", "", "loopback `address` that serves /debug/pprof, such as 127.0.0.1:6060; empty to disable")
 	f.IntVar(&o.concurrency, "concurrency", 32, "`number` of SingletonJobs to reconcile at a time; each has at most one request in flight")
 	f.IntVar(&o.fleetRollouts, "fleet-rollouts", controller.DefaultFleetRollouts,
-		"`number` of SingletonJobs that may replace their Pods at a time when the only reason is that this operator puts something else into Pods than the previous one; 0 for no limit")
+		"`number` of SingletonJobs that may replace their Pods at a time if only the operator's additions to Pods have changed; 0 for no limit")
 	f.Float64Var(&o.qps, "kube-api-qps", -1, "sustained requests per second to the API server; -1 for no limit: API Priority and Fairness protects it, and --concurrency bounds the requests in flight")
 	f.IntVar(&o.burst, "kube-api-burst", 200, "requests to the API server in a burst, if --kube-api-qps sets a limit")
 	f.BoolVar(&o.entrypoints, "entrypoint", true, "ask an image's registry what the image runs, if the gated container sets no command")

@@ -91,9 +91,9 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// TestTheProgramWorksWithTheRightsItAsksFor runs the operator as it is installed: with leader election, in one namespace, with the
+// TestManagerWorksWithItsGeneratedRole runs the operator as it is installed: with leader election, in one namespace, with the
 // generated role there and no other right.
-func TestTheProgramWorksWithTheRightsItAsksFor(t *testing.T) {
+func TestManagerWorksWithItsGeneratedRole(t *testing.T) {
 	t.Parallel()
 	plane := apiserver.ForTest(t)
 	must(t, plane.Apply(t.Context(), "../../config/crd", "../../config/rbac"))

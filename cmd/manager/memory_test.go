@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-func TestTheMemoryLimitIsHeeded(t *testing.T) {
+func TestMemoryLimit(t *testing.T) {
 	before := debug.SetMemoryLimit(-1)
 	t.Cleanup(func() { debug.SetMemoryLimit(before) })
 	for name, c := range map[string]struct {

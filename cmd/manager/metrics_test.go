@@ -79,7 +79,7 @@ func metricsAreGuarded(t *testing.T, m manager) (name string) {
 	return m.name
 }
 
-func TestMetricsCertificateThatIsMissing(t *testing.T) {
+func TestMissingMetricsCertificate(t *testing.T) {
 	dir := t.TempDir()
 	_, _, err := options{metricsSecure: true, metricsAddress: ":8443", metricsCertPath: dir}.metrics()
 	if err == nil || !strings.Contains(err.Error(), `--metrics-cert-path "`+dir+`" needs tls.crt and tls.key`) {

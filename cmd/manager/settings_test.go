@@ -3,7 +3,7 @@ package main
 import "testing"
 
 // An operator with a kubeconfig file may run in a Pod of another cluster.
-func TestAPIOfThePods(t *testing.T) {
+func TestAPIServerOfThePods(t *testing.T) {
 	env := map[string]string{"KUBERNETES_SERVICE_HOST": "10.0.0.1", "KUBERNETES_SERVICE_PORT": "443"}
 	lookup := func(name string) string { return env[name] }
 	for name, test := range map[string]struct{ kubeconfig, host, port string }{

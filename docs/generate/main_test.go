@@ -50,8 +50,8 @@ func fieldsOf(of reflect.Type, path string) (all []string) {
 	return all
 }
 
-// TestEveryFieldOfOursIsShown compares the page to the Go types, and not to the CRD that it is made from.
-func TestEveryFieldOfOursIsShown(t *testing.T) {
+// TestEveryFieldIsDocumented compares the page to the Go types, and not to the CRD that it is made from.
+func TestEveryFieldIsDocumented(t *testing.T) {
 	want := fieldsOf(reflect.TypeFor[v1alpha1.SingletonJob](), "")
 	fields, _, _ := strings.Cut(page(t), "\n## Rules")
 	_, fields, _ = strings.Cut(fields, "\n## ")
@@ -69,8 +69,8 @@ func TestEveryFieldOfOursIsShown(t *testing.T) {
 	}
 }
 
-// TestLinksOfThePage: GitHub names a section by its head's letters, digits and hyphens, and a second one otherwise.
-func TestLinksOfThePage(t *testing.T) {
+// TestPageLinks: GitHub names a section by the letters, digits and hyphens of its heading, and adds a number to a second one.
+func TestPageLinks(t *testing.T) {
 	text, heads := page(t), map[string]int{}
 	for _, match := range regexp.MustCompile(`(?m)^#+ (.*)$`).FindAllStringSubmatch(text, -1) {
 		heads[regexp.MustCompile(`[^a-z0-9 -]`).ReplaceAllString(strings.ToLower(match[1]), "")]++
@@ -86,7 +86,7 @@ func TestLinksOfThePage(t *testing.T) {
 	}
 }
 
-// TestRender is of a CRD that has something of everything.
+// TestRender renders a CRD that uses every feature of the page.
 func TestRender(t *testing.T) {
 	crd, err := os.ReadFile("testdata/crd.yaml")
 	if err != nil {
@@ -105,7 +105,7 @@ func TestRender(t *testing.T) {
 	}
 }
 
-func TestWrongInputIsNamed(t *testing.T) {
+func TestInputErrors(t *testing.T) {
 	for in, want := range map[string]string{
 		"\t":                              "parse the CRD",
 		"kind: Pod":                       "the CRD has 0 versions",

@@ -100,9 +100,9 @@ func (f Fence) apply(ctx context.Context, kv clientv3.KV, token fence.Token, txn
 	return (*clientv3.TxnResponse)(inner), nil
 }
 
-// Compare returns the comparisons that let a token pass, for a transaction that the caller builds. Its Then must contain [Fence.Raise], and its
-// Else must end with [Fence.Read]. If it does not succeed, [Fence.Refusal] returns the reason. A comparison with a key that does not exist fails:
-// [Fence.Advance] creates the key.
+// Compare returns the comparisons that let a token pass, for a transaction that the caller builds. Its Then must contain [Fence.Raise], and
+// its Else must end with [Fence.Read]. If it does not succeed, [Fence.Refusal] returns the reason. A comparison with a key that does not
+// exist fails: [Fence.Advance] creates the key.
 func (f Fence) Compare(token fence.Token) ([]clientv3.Cmp, error) {
 	if _, err := fence.ParseResource(string(f.Resource)); err != nil {
 		return nil, err
@@ -117,7 +117,8 @@ func (f Fence) Compare(token fence.Token) ([]clientv3.Cmp, error) {
 	return f.notAbove(token), nil
 }
 
-// notAbove checks that the mark is a number and not above the token. The first comparison excludes a value that lost its digits: it sorts before all numbers.
+// notAbove checks that the mark is a number and not above the token. The first comparison excludes a value that lost its digits: it sorts
+// before all numbers.
 func (f Fence) notAbove(token fence.Token) []clientv3.Cmp {
 	value := clientv3.Value(f.Key())
 	return []clientv3.Cmp{
@@ -136,8 +137,8 @@ func (f Fence) Raise(token fence.Token) clientv3.Op {
 // Read makes the response to a refused transaction contain the mark.
 func (f Fence) Read() clientv3.Op { return clientv3.OpGet(f.Key()) }
 
-// Refusal returns the reason why the fence refused a transaction whose Else ended with [Fence.Read]. Nil: the fence did not refuse it; one of the
-// caller's own comparisons failed.
+// Refusal returns the reason why the fence refused a transaction whose Else ended with [Fence.Read]. Nil: the fence did not refuse it; one
+// of the caller's own comparisons failed.
 func (f Fence) Refusal(token fence.Token, answer *clientv3.TxnResponse) error {
 	if answer.Succeeded {
 		return nil

@@ -74,22 +74,23 @@ type Fence struct {
 
 	// Strict lets only Advance raise the mark; see [fence.Gate].
 	Strict bool
-	// Monitor refuses nothing, waits for nothing and cuts nothing: it only reports to Observe what would have been refused. It does not fence.
+	// Monitor refuses nothing, waits for nothing and cuts nothing: it only reports to Observe what would have been refused. It does not
+	// fence.
 	Monitor bool
-	// Drain is how long the writes of earlier tenures may continue after the first write of a later one arrives. Streams (requests to upgrade)
-	// are cut at once. 0: DefaultDrain. Negative: no time.
+	// Drain is how long the writes of earlier tenures may continue after the first write of a later one arrives. Streams (requests to
+	// upgrade) are cut at once. 0: DefaultDrain. Negative: no time.
 	Drain time.Duration
 	// Settle is how long writes that were cut may take to end. After it, the later tenure is refused with 503. 0: DefaultSettle.
 	// Negative: no time.
 	Settle time.Duration
-	// Patience is the longest time that a write waits for its turn and for the store. If it is not longer than Drain and Settle together, the
-	// client may have to send the first write of a tenure twice. 0: DefaultPatience.
+	// Patience is the longest time that a write waits for its turn and for the store. If it is not longer than Drain and Settle together,
+	// the client may have to send the first write of a tenure twice. 0: DefaultPatience.
 	Patience time.Duration
-	// StoreTime is the timeout of a request to the store, in addition to the Drain and Settle of another process that has to release the mark.
-	// The request continues until then even if no write waits for it any more. 0: DefaultStoreTime.
+	// StoreTime is the timeout of a request to the store, in addition to the Drain and Settle of another process that has to release the
+	// mark. The request continues until then even if no write waits for it any more. 0: DefaultStoreTime.
 	StoreTime time.Duration
-	// Detach lets a write continue after its client disconnects, until Next returns or the write is cut. What Next writes to the lost client is
-	// discarded without an error. A proxy needs this: the service behind it can still work on a request that the proxy has abandoned.
+	// Detach lets a write continue after its client disconnects, until Next returns or the write is cut. Output of Next for the lost client
+	// is discarded without an error. A proxy needs this: the service behind it can still work on a request that the proxy has abandoned.
 	Detach bool
 	// Observe, if set, receives each decision on a fenced request. It must not block. With Monitor, the request may have ended by then.
 	Observe func(*http.Request, Decision)

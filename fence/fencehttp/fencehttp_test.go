@@ -81,8 +81,8 @@ func later(t *testing.T, url string, token int, path string) <-chan result {
 	return done
 }
 
-// TestTheFirstWriteWaitsForThoseUnderWay: the first write of a tenure begins when the last one of the past has ended.
-func TestTheFirstWriteWaitsForThoseUnderWay(t *testing.T) {
+// TestFirstWriteWaitsForOldWrites: the first write of a tenure begins after the last write of the old tenure has ended.
+func TestFirstWriteWaitsForOldWrites(t *testing.T) {
 	service := newSlow()
 	f := &Fence{Resource: Fixed(resource), Store: &Memory{}, Next: service, Drain: patience, Patience: patience}
 	url := serve(t, f, false).URL
@@ -123,8 +123,8 @@ func shut(f *Fence) bool {
 	return l.shut
 }
 
-// TestAWriteThatDoesNotEndIsCut, and had returned when the new tenure's first write began.
-func TestAWriteThatDoesNotEndIsCut(t *testing.T) {
+// TestEndlessOldWriteIsCut: a write of the old tenure that does not end is cut. It has returned before the new tenure's first write begins.
+func TestEndlessOldWriteIsCut(t *testing.T) {
 	service := newSlow()
 	f := &Fence{Resource: Fixed(resource), Store: &Memory{}, Drain: -1, Settle: patience, Patience: patience}
 	f.Next = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -147,8 +147,8 @@ func TestAWriteThatDoesNotEndIsCut(t *testing.T) {
 	}
 }
 
-// TestADeafWriteKeepsTheNextTenureOut: what does not end when it is cut is never overtaken.
-func TestADeafWriteKeepsTheNextTenureOut(t *testing.T) {
+// TestWriteThatIgnoresItsCutBlocksTheNextTenure: no later write overtakes one that continues after it was cut.
+func TestWriteThatIgnoresItsCutBlocksTheNextTenure(t *testing.T) {
 	service := newSlow()
 	service.deaf = true
 	f := &Fence{Resource: Fixed(resource), Store: &Memory{}, Next: service, Drain: -1, Settle: time.Millisecond, Patience: patience}
@@ -287,7 +287,7 @@ var mean = map[string]struct {
 	"stale after the greatest?": {"Fencing-Token: 9223372036854775806", 200},
 }
 
-func TestMeanHeaders(t *testing.T) {
+func TestHostileHeaders(t *testing.T) {
 	for name, c := range mean {
 		t.Run(name, func(t *testing.T) {
 			passed := false
@@ -324,8 +324,8 @@ func TestDuplicatesOverHTTP2(t *testing.T) {
 	}
 }
 
-// TestWhatPassesWithoutAToken: reads do, and nothing that only looks like one.
-func TestWhatPassesWithoutAToken(t *testing.T) {
+// TestRequestsWithoutAToken: only reads pass without a token. A request that only looks like a read does not.
+func TestRequestsWithoutAToken(t *testing.T) {
 	f := &Fence{Resource: Fixed(resource), Store: &Memory{}, Next: &lists{}}
 	address := serve(t, f, false).Listener.Addr().String()
 	for request, want := range map[string]int{
@@ -352,7 +352,7 @@ func TestWhatPassesWithoutAToken(t *testing.T) {
 	}
 }
 
-// TestProblems: each refusal says what it is about.
+// TestProblems: each refusal has a problem document with its cause.
 func TestProblems(t *testing.T) {
 	f := &Fence{Resource: Fixed(resource), Store: &Memory{}, Next: &lists{}}
 	strict := &Fence{Resource: Fixed(resource), Store: &Memory{}, Next: &lists{}, Strict: true}
@@ -407,7 +407,7 @@ func (failing) Raise(context.Context, fence.Resource, fence.Token) error {
 	return errors.New("disk on fire")
 }
 
-// TestStrict: only Advance raises the mark, and cuts what is under way.
+// TestStrict: only Advance raises the mark and cuts writes in progress.
 func TestStrict(t *testing.T) {
 	service := newSlow()
 	f := &Fence{Resource: Fixed(resource), Store: &Memory{}, Next: service, Strict: true, Drain: -1, Settle: patience, Patience: patience}
@@ -452,7 +452,7 @@ func TestStrict(t *testing.T) {
 	expect("the present", write(34), 200)
 }
 
-// TestMonitor: nothing is refused, all is told.
+// TestMonitor: the fence refuses nothing and reports everything.
 func TestMonitor(t *testing.T) {
 	told := make(chan error, 1)
 	f := &Fence{

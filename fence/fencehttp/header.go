@@ -43,8 +43,8 @@ func unambiguous(r *http.Request) error {
 	return nil
 }
 
-// withoutH2C returns the request without its offer to continue in HTTP/2 on the same connection. A client can make that offer with every request
-// (Java's does), and a server can ignore it. The requests after such an upgrade would bypass the fence.
+// withoutH2C returns the request without its offer to continue in HTTP/2 on the same connection. A client can make that offer with every
+// request (Java's does), and a server can ignore it. The requests after such an upgrade would bypass the fence.
 func withoutH2C(r *http.Request) *http.Request {
 	const upgrade, settings = "Upgrade", "Http2-Settings"
 	offers := slices.DeleteFunc(tokens(r.Header[upgrade]), func(name string) bool { return strings.EqualFold(name, "h2c") })

@@ -80,8 +80,8 @@ func (l *lane) enter(token fence.Token, in *write) (entered bool, err error) {
 // accept is the decision of a gate on a token.
 type accept func(mark, token fence.Token) (fence.Token, error)
 
-// prepare holds the mark, raised to the token if the token may raise it. Once begun it continues after ctx ends, with its own timeout. Otherwise
-// a tenure whose clients have short timeouts would abort the wait for earlier writes each time, and could never write.
+// prepare holds the mark, raised to the token if the token may raise it. Once begun it continues after ctx ends, with its own timeout.
+// Otherwise a tenure whose clients have short timeouts would abort the wait for earlier writes each time, and could never write.
 func (l *lane) prepare(ctx context.Context, token fence.Token, gate accept) error {
 	if err := l.take(ctx); err != nil {
 		return err
@@ -265,7 +265,8 @@ func (l *lane) end(w *write) {
 	}
 }
 
-// streams notes that a write has become a stream, which lasts as long as its client likes. While the lane is being emptied, the stream is cut at once.
+// streams notes that a write has become a stream, which lasts as long as its client likes. While the lane is being emptied, the stream is
+// cut at once.
 func (l *lane) streams(w *write) {
 	l.mu.Lock()
 	w.stream = true

@@ -37,7 +37,8 @@ type Problem struct {
 	Status   int            `json:"status"`
 	Detail   string         `json:"detail"`
 	Resource fence.Resource `json:"resource,omitempty"`
-	// Presented is the token of the request, if it had one. Detail has the numbers as text, for readers whose numbers are doubles (exact to 2^53 only).
+	// Presented is the token of the request, if it had one. Detail has the numbers as text, for readers whose numbers are doubles (exact to
+	// 2^53 only).
 	Presented fence.Token `json:"presented,omitempty"`
 	// Highest is the mark, if it decided.
 	Highest fence.Token `json:"highest,omitempty"`
@@ -77,9 +78,9 @@ func refuse(w http.ResponseWriter, resource fence.Resource, presented fence.Toke
 	_ = json.NewEncoder(w).Encode(p)
 }
 
-// Check returns the error of a response by which a fence refused the request. It reads the body for that. A [*fence.StaleError] says that the
-// tenure is over and the program must stop. For any other response it returns nil and leaves the body readable, even if it is a problem of
-// another sender.
+// Check returns the error of a response by which a fence refused the request. It reads the body for that. A [*fence.StaleError] says that
+// the tenure is over and the program must stop. For any other response it returns nil and leaves the body readable, even if it is a problem
+// of another sender.
 func Check(response *http.Response) error {
 	mediaType, _, _ := mime.ParseMediaType(response.Header.Get("Content-Type"))
 	if response.StatusCode < http.StatusBadRequest || mediaType != mediaTypeProblem {

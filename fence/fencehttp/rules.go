@@ -34,8 +34,8 @@ func overridden(h http.Header) bool {
 	return false
 }
 
-// Fixed is for a server of one resource: every request except GET, HEAD and OPTIONS is a write to it. A request to upgrade, as for a WebSocket,
-// is a write too.
+// Fixed is for a server of one resource: every request except GET, HEAD and OPTIONS is a write to it. A request to upgrade, as for a
+// WebSocket, is a write too.
 func Fixed(resource fence.Resource) func(*http.Request) (fence.Resource, bool, error) {
 	return func(r *http.Request) (fence.Resource, bool, error) {
 		return resource, !isRead(r, reads), nil
@@ -86,7 +86,8 @@ type Rules struct {
 // host matches a name, or a name with a wildcard as its first part.
 var host = regexp.MustCompile(`^(\*\.)?[a-z0-9]([-_a-z0-9.]*[a-z0-9])?$`)
 
-// isHost reports whether a rule's host can match that of a request, from which the port and the brackets of an IPv6 address are removed before the comparison.
+// isHost reports whether a rule's host can match that of a request, from which the port and the brackets of an IPv6 address are removed
+// before the comparison.
 func isHost(text string) bool {
 	address, err := netip.ParseAddr(text)
 	return host.MatchString(text) || err == nil && address.String() == text

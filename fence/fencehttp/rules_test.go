@@ -70,7 +70,7 @@ func TestRules(t *testing.T) {
 	}
 }
 
-func TestRulesThatAreNone(t *testing.T) {
+func TestInvalidRules(t *testing.T) {
 	for name, rule := range map[string]Rule{
 		"nothing":        {},
 		"two":            {Resource: "a", Unfenced: true},

@@ -16,8 +16,8 @@ type Transport struct {
 	Base http.RoundTripper
 }
 
-// FromEnvironment returns the transport for the active process of a SingletonJob, which has token, namespace and name in its environment. The
-// resource is that of [fence.ResourceOf]; set another if the job writes to more than one resource.
+// FromEnvironment returns the transport for the active process of a SingletonJob, which has token, namespace and name in its environment.
+// The resource is that of [fence.ResourceOf]; set another if the job writes to more than one resource.
 func FromEnvironment() (*Transport, error) {
 	token, err := fence.ParseToken(os.Getenv(fence.EnvToken))
 	if err != nil {

@@ -49,8 +49,9 @@ func (s *attentive) Raise(ctx context.Context, r fence.Resource, to fence.Token)
 	return s.Memory.Raise(ctx, r, to)
 }
 
-// TestAnImpatientSuccessor gives up before the writes of the past have ended: they have their time all the same, and it gets in.
-func TestAnImpatientSuccessor(t *testing.T) {
+// TestNewTenureThatStopsWaiting: the client of a new tenure gives up before the old writes have ended. They keep their time, and the new
+// tenure is accepted later.
+func TestNewTenureThatStopsWaiting(t *testing.T) {
 	service := newSlow()
 	f := &Fence{Resource: Fixed(resource), Store: &attentive{}, Next: service, Drain: patience, Patience: time.Millisecond}
 	url := serve(t, f, false).URL
@@ -89,8 +90,8 @@ func offered(method, header string) string {
 	return method + " /slow HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQAAP__\r\n" + header
 }
 
-// TestAnOfferIsNoStream: a write that could have become a stream, and has not, has its time when the next tenure comes.
-func TestAnOfferIsNoStream(t *testing.T) {
+// TestUpgradeOfferIsNotAStream: a write that offered an upgrade and did not become a stream keeps its time when the next tenure begins.
+func TestUpgradeOfferIsNotAStream(t *testing.T) {
 	for name, headers := range map[string]string{
 		"h2c":       offered("POST", "Fencing-Token: 33"),
 		"websocket": "POST /slow HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nFencing-Token: 33",
@@ -135,8 +136,8 @@ func TestAnOfferIsNoStream(t *testing.T) {
 	}
 }
 
-// TestAStreamThatBeginsTooLate: the next tenure waits already.
-func TestAStreamThatBeginsTooLate(t *testing.T) {
+// TestLateStreamOfAnOldTenure: a stream begins while the next tenure already waits.
+func TestLateStreamOfAnOldTenure(t *testing.T) {
 	began, let, hijacked := make(chan struct{}), make(chan struct{}), make(chan error, 1)
 	f := &Fence{Resource: Fixed(resource), Store: &Memory{}, Drain: patience, Patience: 2 * patience}
 	f.Next = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -200,8 +201,9 @@ func (s *remote) Hold(ctx context.Context, r fence.Resource) (Hold, error) {
 	}, err
 }
 
-// TestAThawedProcess has not heard that its hold is of no worth any more, and that another has raised the mark.
-func TestAThawedProcess(t *testing.T) {
+// TestThawedProcessIsRefused: a frozen process wakes up. It does not know that its hold has expired, and that another process raised the
+// mark.
+func TestThawedProcessIsRefused(t *testing.T) {
 	store, service := &remote{}, newSlow()
 	f := &Fence{Resource: Fixed(resource), Store: store, Next: service, Drain: patience, Settle: patience, Patience: patience}
 	url := serve(t, f, false).URL
@@ -297,8 +299,8 @@ func (s *silent) Mark(ctx context.Context, r fence.Resource) (fence.Token, error
 	return s.Memory.Mark(ctx, r)
 }
 
-// TestMonitorDoesNotWait for the store.
-func TestMonitorDoesNotWait(t *testing.T) {
+// TestMonitorDoesNotWaitForTheStore: a store that hangs delays no request.
+func TestMonitorDoesNotWaitForTheStore(t *testing.T) {
 	store, told := &silent{answers: make(chan struct{})}, make(chan error, 1)
 	f := &Fence{
 		Resource: Fixed(resource), Store: store, Next: &lists{}, Monitor: true, Patience: patience,
@@ -315,8 +317,8 @@ func TestMonitorDoesNotWait(t *testing.T) {
 	}
 }
 
-// TestAnAnswerToNobody is written to its end, and the next tenure waits for that.
-func TestAnAnswerToNobody(t *testing.T) {
+// TestResponseToAClosedConnection: a response without a reader is written to its end, and the next tenure waits for that.
+func TestResponseToAClosedConnection(t *testing.T) {
 	const chunk, more = 64 << 10, 1000 // more than the buffers on the way hold
 	begun, gone, written := make(chan struct{}), make(chan struct{}), make(chan error, 1)
 	var over atomic.Bool
@@ -361,8 +363,8 @@ type zeros struct{}
 
 func (zeros) Read(p []byte) (int, error) { return len(p), nil }
 
-// TestProblemsOfOthers can be read when Check has looked at them.
-func TestProblemsOfOthers(t *testing.T) {
+// TestCheckKeepsOtherProblems: problem documents of other causes can still be read after Check.
+func TestCheckKeepsOtherProblems(t *testing.T) {
 	for _, body := range []string{`{"type":"about:blank","title":"out of stock"}`, "no JSON", strings.Repeat("x", 2*maxProblem)} {
 		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", mediaTypeProblem)

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// write is a request that passed the fence. It ends when its handler has returned. If the handler took over the connection, the connection must
-// be closed too.
+// write is a request that passed the fence. It ends when its handler has returned. If the handler took over the connection, the connection
+// must be closed too.
 type write struct {
 	lane   *lane
 	hold   *Hold // guarded by the lane

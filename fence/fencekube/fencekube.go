@@ -8,14 +8,14 @@
 //	c, err := client.New(config, client.Options{})   // controller-runtime; or kubernetes.NewForConfig, dynamic.NewForConfig, …
 //	err = c.Update(ctx, ledger)                       // errors.Is(err, fence.ErrStale): stop
 //
-// All writes through such a client are fenced: it puts label and token on the objects that it creates, updates, patches and applies. Use another
-// client for objects that others write too, such as events.
+// All writes through such a client are fenced: it puts label and token on the objects that it creates, updates, patches and applies. Use
+// another client for objects that others write too, such as events.
 //
 // # What it guarantees
 //
-// Once an object was written with a token, no write through this package with a lower token is stored. A write to a status or another subresource,
-// a JSON patch and a deletion can't carry a token. They take two requests: the first writes the token to the object, and the second is valid only
-// for the revision that the first has created.
+// Once an object was written with a token, no write through this package with a lower token is stored. A write to a status or another
+// subresource, a JSON patch and a deletion can't carry a token. They take two requests: the first writes the token to the object, and the
+// second is valid only for the revision that the first has created.
 //
 // # What it does not guarantee
 //

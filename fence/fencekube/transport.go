@@ -131,8 +131,8 @@ func (t *transport) twice(req *http.Request, at target, kind string, body []byte
 	}
 }
 
-// unmarked returns the response to a request whose object could not be marked. If the object with the UID of a deletion no longer exists, it is
-// the API server's usual response to such a deletion, because callers expect that.
+// unmarked returns the response to a request whose object could not be marked. If the object with the UID of a deletion no longer exists,
+// it is the API server's usual response to such a deletion, because callers expect that.
 func (t *transport) unmarked(req *http.Request, body []byte, resp *http.Response) (*http.Response, error) {
 	if req.Method != http.MethodDelete || resp.StatusCode != http.StatusUnprocessableEntity {
 		return resp, nil

@@ -15,7 +15,7 @@
 // # Poolers
 //
 // No state of the fence outlives its transaction, so it works with a pooler that gives each transaction another session (PgBouncer's
-// transaction mode). pgx itself by default prepares statements in one session and uses them in another. Behind such a pooler, set
+// transaction mode). By default, pgx itself prepares statements in one session and uses them in another. Behind such a pooler, set
 // QueryExecModeExec, unless the pooler tracks prepared statements (PgBouncer from 1.21, max_prepared_statements).
 package fencepgx
 

@@ -6,25 +6,27 @@
 //		fenceredis.Command{"RPUSH", ledger.Tag() + ":all", "invoice 17"},
 //	)
 //
-// If you need to read before you write, use a [Script] in Lua. Programs in other languages send fence.lua ([Check]) followed by their own script.
+// If you need to read before you write, use a [Script] in Lua. Programs in other languages send fence.lua ([Check]) followed by their own
+// script.
 //
 // # What it guarantees
 //
-// On one server that keeps acknowledged writes: once a script with a token ran, or [Fence.Advance] has returned, no script with a lower token runs.
+// On one server that keeps acknowledged writes: once a script with a token ran, or [Fence.Advance] has returned, no script with a lower
+// token runs.
 //
 // # What it does not guarantee
 //
-// A server keeps acknowledged writes only with appendonly yes and appendfsync always. A failover promotes a replica that may lack the last writes,
-// including the mark; a past tenure then passes until the mark is advanced again. WAIT does not help: it returns how many replicas have the write,
-// not which replica is promoted, and undoes nothing. If stale writes must not pass after a failover, use etcd or SQL instead.
-// The mark never expires. A maxmemory-policy of allkeys-* can evict it; noeviction and volatile-* do not. FLUSHALL deletes it.
-// The fence guards only writes through it: use ACLs to deny programs access to the mark's key and to the data outside of scripts.
+// A server keeps acknowledged writes only with appendonly yes and appendfsync always. A failover promotes a replica that may lack the last
+// writes, including the mark; a past tenure then passes until the mark is advanced again. WAIT does not help: it returns how many replicas
+// have the write, not which replica is promoted, and undoes nothing. If stale writes must not pass after a failover, use etcd or SQL
+// instead. The mark never expires. A maxmemory-policy of allkeys-* can evict it; noeviction and volatile-* do not. FLUSHALL deletes it. The
+// fence guards only writes through it: use ACLs to deny programs access to the mark's key and to the data outside of scripts.
 //
 // # Errors
 //
-// Refusals are those of [fence.Gate]. If a command of the caller fails, the script ends there; the commands before it stay applied, as in every
-// script. After any other error, the script may have run. The package never sends a script twice, regardless of MaxRetries: send it again only if
-// running it twice does no harm.
+// Refusals are those of [fence.Gate]. If a command of the caller fails, the script ends there; the commands before it stay applied, as in
+// every script. After any other error, the script may have run. The package never sends a script twice, regardless of MaxRetries: send it
+// again only if running it twice does no harm.
 package fenceredis
 
 import (

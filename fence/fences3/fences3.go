@@ -1,8 +1,9 @@
 // Package fences3 is the fence for S3 and compatible stores: a write takes effect in one object, the manifest.
 //
-// An object store has no transactions, and its ETags have no order. It has conditional writes: replace this object if it is still the one that was
-// read (If-Match), or create it if it does not exist (If-None-Match). The manifest therefore holds the mark together with the guarded data. This is
-// either a small body, or the names of other objects. Write those objects first, under unique names: they have no effect until the manifest names them.
+// An object store has no transactions, and its ETags have no order. It has conditional writes: replace this object if it is still the one
+// that was read (If-Match), or create it if it does not exist (If-None-Match). The manifest therefore holds the mark together with the
+// guarded data. This is either a small body, or the names of other objects. Write those objects first, under unique names: they have no
+// effect until the manifest names them.
 //
 //	ledger := fences3.Fence{Resource: fence.ResourceOf(namespace, name), Client: s3.NewFromConfig(config), Bucket: "billing"}
 //	manifest, err := ledger.Update(ctx, token, func(m fences3.Manifest) ([]byte, error) {
@@ -15,17 +16,18 @@
 //
 // # What it does not guarantee
 //
-// It guards the manifest and the objects that are read through it, not writes and deletions of other objects. Programs must therefore not find
-// objects by listing them, and need no permission to delete. A separate cleanup deletes objects that no manifest has named for days. Deleting or
-// restoring the manifest loses the mark too. The store must honour both conditions: many stores did not for a long time, and ignored the headers
-// silently. [Probe] tests it. During a write, a read can return the old ETag with the new content, as gateways to file systems do: a change derived
-// from it is refused. A read must not return the new ETag with the old content.
+// It guards the manifest and the objects that are read through it, not writes and deletions of other objects. Programs must therefore not
+// find objects by listing them, and need no permission to delete. A separate cleanup deletes objects that no manifest has named for days.
+// Deleting or restoring the manifest loses the mark too. The store must honour both conditions: many stores did not for a long time, and
+// ignored the headers silently. [Probe] tests it. During a write, a read can return the old ETag with the new content, as gateways to file
+// systems do: a change derived from it is refused. A read must not return the new ETag with the old content.
 //
 // # Errors
 //
-// Refusals are those of [fence.Gate]. [ErrConflict] means that another write came first. A lost answer looks like a lost race, because the retry
-// finds the object changed. The manifest therefore holds the IDs of its last commits, and Commit reads it back. After any other error, including
-// [ErrUnknown], the change may be stored or may still be stored: commit it again with the same ID, which [Manifest.Has] finds.
+// Refusals are those of [fence.Gate]. [ErrConflict] means that another write came first. A lost answer looks like a lost race, because the
+// retry finds the object changed. The manifest therefore holds the IDs of its last commits, and Commit reads it back. After any other
+// error, including [ErrUnknown], the change may be stored or may still be stored: commit it again with the same ID, which [Manifest.Has]
+// finds.
 package fences3
 
 import (
@@ -47,7 +49,8 @@ import (
 	"github.com/singletonjob/operator/fence"
 )
 
-// remembered is how many commits a manifest names. At most so many other commits can come between a commit and the check whether it was stored.
+// remembered is how many commits a manifest names. At most so many other commits can come between a commit and the check whether it was
+// stored.
 const remembered = 64
 
 // The errors of a commit besides the refusals of package fence.
@@ -92,8 +95,8 @@ func (m Manifest) Has(id string) bool { return slices.Contains(m.recent, id) }
 
 // Change is a change to commit.
 type Change struct {
-	// ID identifies the change: a change with the same ID is the same change, sent again. Empty: a random ID. The ID also keeps a manifest from
-	// having the ETag of an earlier one with the same content.
+	// ID identifies the change: a change with the same ID is the same change, sent again. Empty: a random ID. The ID also keeps a manifest
+	// from having the ETag of an earlier one with the same content.
 	ID   string
 	Body []byte
 }
@@ -139,8 +142,8 @@ func (f Fence) decode(text []byte, etag string) (Manifest, error) {
 	return Manifest{Token: mark, Body: s.Body, commits: s.Commits, recent: s.Recent, etag: etag}, nil
 }
 
-// Commit replaces the manifest base, as returned by Read, Commit or Update, by one with the token and the change. It returns the current manifest,
-// also with ErrConflict and with a refusal.
+// Commit replaces the manifest base, as returned by Read, Commit or Update, by one with the token and the change. It returns the current
+// manifest, also with ErrConflict and with a refusal.
 func (f Fence) Commit(ctx context.Context, token fence.Token, base Manifest, change Change) (Manifest, error) {
 	return f.commit(ctx, token, base, change, fence.Gate{Resource: f.Resource, Strict: f.Strict}.Accept)
 }
@@ -166,8 +169,8 @@ func (f Fence) Advance(ctx context.Context, to fence.Token) error {
 	}
 }
 
-// Update commits the body that change returns for the manifest. It calls change again if another write came first, so change must have no side
-// effects.
+// Update commits the body that change returns for the manifest. It calls change again if another write came first, so change must have no
+// side effects.
 func (f Fence) Update(ctx context.Context, token fence.Token, change func(Manifest) (body []byte, err error)) (Manifest, error) {
 	m, err := f.Read(ctx)
 	for waits := (pause{}); err == nil; err = waits.wait(ctx) {
@@ -242,8 +245,9 @@ func (f Fence) outcome(now, sent Manifest, id string, token fence.Token, accept 
 	return now, fmt.Errorf("fence %s: %w", f.Resource, ErrConflict)
 }
 
-// follows reports whether the manifest now is the one that sent was derived from, or a later one. It then names the last commit of that one,
-// unless too many commits came after it. The first manifest has no earlier one. The one that sent was derived from may have been read during a write.
+// follows reports whether the manifest now is the one that sent was derived from, or a later one. It then names the last commit of that
+// one, unless too many commits came after it. The first manifest has no earlier one. The one that sent was derived from may have been read
+// during a write.
 func follows(now, sent Manifest) bool {
 	before := sent.commits - 1
 	if now.commits < before {

@@ -13,9 +13,10 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/s3"
 )
 
-// Probe tests whether a store honours the conditions that the fence relies on. It writes a few times to an object with that key, and does not delete
-// it. A store that ignores the conditions can't fence, because it stores writes that it should refuse. Call Probe once before the first use of a store,
-// or in a test. It reliably finds conditions that are ignored. It also tries concurrent writes with one condition, but can miss a race between them.
+// Probe tests whether a store honours the conditions that the fence relies on. It writes a few times to an object with that key, and does
+// not delete it. A store that ignores the conditions can't fence, because it stores writes that it should refuse. Call Probe once before
+// the first use of a store, or in a test. It reliably finds conditions that are ignored. It also tries concurrent writes with one
+// condition, but can miss a race between them.
 func Probe(ctx context.Context, client API, bucket, key string) error {
 	p := probe{client, bucket, key}
 	if _, err := p.put(ctx, "", "*"); err != nil && !refused(err) {

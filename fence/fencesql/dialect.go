@@ -25,15 +25,17 @@ type statements struct {
 	both string
 	// share holds the mark, so that others can't raise it.
 	share, raise string
-	// first stores a mark of 0 if there is no mark, for dialects whose both does not do that. firstAlways: it runs before the mark is held. On MySQL, a
-	// locking read of a missing row locks the gap for everybody, and concurrent readers would prevent each other from inserting the row forever.
+	// first stores a mark of 0 if there is no mark, for dialects whose both does not do that. firstAlways: it runs before the mark is held.
+	// On MySQL, a locking read of a missing row locks the gap for everybody, and concurrent readers would prevent each other from inserting
+	// the row forever.
 	first       string
 	firstAlways bool
 	// advance raises the mark if it is below the token or missing. read reads it afterwards.
 	advance, read string
 	// once inserts into the table of steps.
 	once string
-	// evict ends the sessions that a session waits for, unless the mark is higher than the token. Its arguments are the session, a resource and a token.
+	// evict ends the sessions that a session waits for, unless the mark is higher than the token. Its arguments are the session, a resource
+	// and a token.
 	evict string
 }
 

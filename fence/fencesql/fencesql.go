@@ -47,17 +47,17 @@ type Fence struct {
 	Table string
 	// Strict lets only Advance raise the mark; see fence.Gate.
 	Strict bool
-	// Evict is how long Advance waits for other transactions that hold the mark before it ends their sessions. 0: it waits forever and ends none.
-	// It needs PostgreSQL, and the same role as those sessions or pg_signal_backend.
+	// Evict is how long Advance waits for other transactions that hold the mark before it ends their sessions. 0: it waits forever and ends
+	// none. It needs PostgreSQL, and the same role as those sessions or pg_signal_backend.
 	Evict time.Duration
 }
 
 // DefaultTable is the default table of the marks.
 const DefaultTable = "fence_marks"
 
-// Check holds the mark until tx ends. An error is the reason why tx must not be committed. It takes one round trip, two on MySQL, and two more at
-// the first write of a tenure. After an error, send no more statements in tx: if MySQL has ended the transaction because of a deadlock, the next
-// statement would be committed by itself.
+// Check holds the mark until tx ends. An error is the reason why tx must not be committed. It takes one round trip, two on MySQL, and two
+// more at the first write of a tenure. After an error, send no more statements in tx: if MySQL has ended the transaction because of a
+// deadlock, the next statement would be committed by itself.
 func (f Fence) Check(ctx context.Context, tx *sql.Tx, token fence.Token) error {
 	return f.CheckIn(ctx, standard{tx}, token)
 }
@@ -91,8 +91,9 @@ func (f Fence) Advance(ctx context.Context, db *sql.DB, to fence.Token) error {
 // advancing is the isolation level that reads the mark as it is after the wait for its lock.
 var advancing = map[Dialect]sql.IsolationLevel{PostgreSQL: sql.LevelReadCommitted}
 
-// EvictFor ends the sessions that tx waits for, as described at [Fence.Evict], until stop is called. exec runs a statement on another connection.
-// tx must be the transaction of [Fence.AdvanceIn], because a pooler can give each transaction another session.
+// EvictFor ends the sessions that tx waits for, as described at [Fence.Evict], until stop is called. The argument exec runs a statement on
+// another connection. The argument tx must be the transaction of [Fence.AdvanceIn], because a pooler can give each transaction another
+// session.
 //
 // An advance to a stale token ends no session: the mark that is committed is higher.
 func (f Fence) EvictFor(ctx context.Context, tx Tx, to fence.Token, exec func(ctx context.Context, statement string, args ...any) error) (stop func(), err error) {

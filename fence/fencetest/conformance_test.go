@@ -195,8 +195,8 @@ var defects = map[string]struct {
 	"a refused write is stored":     {"StaleRefused", func(m *memory) { m.sloppy = true }},
 	"an acknowledged write is lost": {"ConcurrentWritersOfOneTenure", func(m *memory) { m.lossy = true }},
 	"check, then write": {"ConcurrentTenures", func(m *memory) {
-		// Token 1 pauses once between its check and its write until a higher one has written, and those wait
-		// until it pauses: the interleaving that the fence is for, whatever the scheduler does.
+		// Token 1 pauses once between its check and its write until a higher one has written. The higher ones wait until it pauses. This is
+		// the interleaving that the fence is for, whatever the scheduler does.
 		paused := false
 		m.between = func(r fence.Resource, token fence.Token) {
 			first := token == 1 && !paused

@@ -15,8 +15,8 @@ import (
 // Restarter is an [Adapter] whose sink can crash. The suite then tests what is stored after a crash.
 type Restarter interface {
 	Adapter
-	// Restart ends the sink as a crash does, so that it loses its memory, and returns when the sink accepts writes again. A write in progress
-	// can fail with any error.
+	// Restart ends the sink as a crash does, so that it loses its memory, and returns when the sink accepts writes again. A write in
+	// progress can fail with any error.
 	Restart(ctx context.Context) error
 }
 

@@ -240,7 +240,7 @@ func TestSinkChecksAndWritesInOneStep(t *testing.T) {
 }
 
 // A sink that is down or answers nonsense must not look like a refusal, nor like success.
-func TestWriterTellsFailureFromRefusal(t *testing.T) {
+func TestWriterDistinguishesFailureFromRefusal(t *testing.T) {
 	for name, handler := range map[string]http.HandlerFunc{
 		"a proxy's page": func(w http.ResponseWriter, _ *http.Request) {
 			http.Error(w, "<h1>Bad gateway</h1>", http.StatusBadGateway)
@@ -260,7 +260,7 @@ func TestWriterTellsFailureFromRefusal(t *testing.T) {
 }
 
 // Only an unfenced sink stores stale writes, and it says so.
-func TestUnfencedSinkCountsWhatItStores(t *testing.T) {
+func TestUnfencedSinkCountsStaleWrites(t *testing.T) {
 	sink := &Sink{Unfenced: true}
 	for _, token := range []fence.Token{33, 34, 33, 33, 34} {
 		if _, err := sink.Write(Attempt{Resource: "ledger", Token: token, Writer: "a"}); err != nil {

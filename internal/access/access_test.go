@@ -152,8 +152,8 @@ func (w *world) until(want int, token string) {
 
 func (w *world) asked() int { return len(w.proxy.Seen()) }
 
-// TestWhoMayRead checks the response to each kind of client.
-func TestWhoMayRead(t *testing.T) {
+// TestAccess checks the response to each kind of client.
+func TestAccess(t *testing.T) {
 	w := newWorld(t)
 	reader, stranger := w.account("reader"), w.account("stranger")
 	w.until(http.StatusServiceUnavailable, reader)
@@ -201,8 +201,8 @@ func TestWhoMayRead(t *testing.T) {
 	}
 }
 
-// TestAnswersAreBelievedForAWhile: cached answers expire, and a missing answer is not cached.
-func TestAnswersAreBelievedForAWhile(t *testing.T) {
+// TestAnswersAreCached: cached answers expire, and a missing answer is not cached.
+func TestAnswersAreCached(t *testing.T) {
 	w := newWorld(t)
 	w.grant("operator", toAsk...)
 	reader, second := w.account("reader"), w.account("second")

@@ -28,6 +28,7 @@ type Agent struct {
 	contender  *contender
 	child      child
 	starvation starvation
+	grace      grace
 	prepared   bool // the start of the next process is prepared
 	code       int  // the exit code, set when the contender is done
 
@@ -106,7 +107,7 @@ func (a *Agent) step(c *contender, e lease.Event) {
 	a.prepareStart(c)
 	a.hurry(c, now.Boot)
 	a.publish(c)
-	a.o.Clock.WakeAt(c.state.Wake)
+	a.o.Clock.WakeAt(min(c.state.Wake, a.signalBy(c)))
 }
 
 // publish publishes the current state.
@@ -167,6 +168,7 @@ func (a *Agent) signalled(c *contender, sig os.Signal) {
 	switch sig := sig.(type) {
 	case sender.Outside:
 		s = syscall.Signal(sig)
+		a.stoppedFromOutside(c)
 	case syscall.Signal:
 		s, stops, inside = sig, a.stops(sig, c.state.Tree.Alive), a.o.KnowsOutside
 	default:
@@ -189,7 +191,6 @@ func (a *Agent) signalled(c *contender, sig os.Signal) {
 	}
 	c.journal.terminated(s, c.state)
 	a.step(c, lease.Terminated{Signal: int(s)})
-	a.endInTime(c)
 }
 
 // stops reports whether a signal asks the agent itself to end, if it was sent from inside the container or from an unknown sender.
@@ -289,8 +290,8 @@ func (a *Agent) reaped(c *contender, process Process) {
 	})
 }
 
-// prepareStart prepares the start of the next process: see supervise.Prepare. An agent that is about to end prepares nothing, because what
-// it leaves behind for a moment would hold its lock.
+// prepareStart prepares the start of the next process with Options.Prepare. An agent that is about to end prepares nothing,
+// because its leash would hold its lock for a moment.
 func (a *Agent) prepareStart(c *contender) {
 	competes := c.state.Phase == lease.Waiting || c.state.Phase == lease.Acquiring
 	if a.o.Prepare == nil || a.prepared || a.child.of != nil || !competes || c.state.Done || c.state.Terminating {

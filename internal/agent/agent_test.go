@@ -57,7 +57,7 @@ func TestTenure(t *testing.T) {
 }
 
 // The main process's end is not the end of what it has started: until that is reaped the tenure continues.
-func TestReleasedWhenAllIsReaped(t *testing.T) {
+func TestReleaseWaitsForEveryProcess(t *testing.T) {
 	inBubble(t, func(w *world) {
 		p := w.holding()
 		p.mu.Lock()
@@ -103,7 +103,7 @@ func TestCrashIsUnclean(t *testing.T) {
 	}
 }
 
-// What stops a standby is for the process, once there is one.
+// A signal that stops a standby is forwarded to the process once it runs.
 func TestSignalsOfAnActiveProcess(t *testing.T) {
 	for _, sig := range []syscall.Signal{syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGHUP, syscall.SIGWINCH, SIGRTMIN3} {
 		inBubble(t, func(w *world) {
@@ -118,7 +118,7 @@ func TestSignalsOfAnActiveProcess(t *testing.T) {
 	}
 }
 
-// What the agent is given for itself does not reach the process.
+// The agent's own variables do not reach the process.
 func TestEnvironmentOfTheProcess(t *testing.T) {
 	inBubbleWith(t, func(o *Options) {
 		o.Environ = []string{"THEIRS=kept"}
@@ -139,7 +139,7 @@ func TestEnvironmentOfTheProcess(t *testing.T) {
 }
 
 // A kubelet has expanded these as far as it could.
-func TestVariablesThatReferToTheAgents(t *testing.T) {
+func TestReferencesToAgentVariables(t *testing.T) {
 	inBubbleWith(t, func(o *Options) {
 		o.Environ = []string{
 			"OPTIONS=" + marked("-Dfence=$(TOKEN) -Dlease=$(SINGLETONJOB_LEASE_DURATION) $(UNKNOWN)"), "ESCAPED=$$(TOKEN)", "OTHER=$(TOKEN)",
@@ -367,7 +367,7 @@ func TestProcessThatCannotBeKilled(t *testing.T) {
 	})
 }
 
-// exec may hang. What is asked of the process reaches its leash meanwhile.
+// exec may hang. Signals for the process reach its leash meanwhile.
 func TestStartHangs(t *testing.T) {
 	for _, keep := range []bool{false, true} {
 		t.Run(fmt.Sprintf("renewed, KeepRunning %t", keep), func(t *testing.T) {
@@ -500,7 +500,7 @@ func TestRestartWatch(t *testing.T) {
 }
 
 // The client learns what is known of the Lease, so that it asks several servers about what contradicts it.
-func TestReadTellsWhatIsKnown(t *testing.T) {
+func TestReadPassesKnownState(t *testing.T) {
 	inBubble(t, func(w *world) {
 		p := w.holding()
 		c := w.agent.contender

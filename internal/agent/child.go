@@ -29,6 +29,7 @@ type child struct {
 	killedAt lease.Instant
 	recorded time.Duration  // the time after killedAt of the latest log message that it still lives
 	delayed  syscall.Signal // a signal that waits for the end of the preStop hook; 0 if none does
+	stopped  lease.Instant  // when the preStop hook began
 	asked    syscall.Signal // the signal that asked it to end; 0 if there was none
 
 	run    lease.Run // the run that the process is an attempt of; empty if the process runs indefinitely

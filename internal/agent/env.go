@@ -4,6 +4,7 @@ package agent
 
 import (
 	"cmp"
+	"context"
 	"crypto/rand"
 	"fmt"
 	"strings"
@@ -47,15 +48,17 @@ func FromEnv(environ []string, pid int) (Options, error) {
 	if err != nil {
 		return Options{}, err
 	}
+	pod, uid := env(contract.PodEnv), env(contract.PodUIDEnv)
 	asks := check.Checker{PodIP: env(contract.PodIPEnv)}
 	return Options{
 		Config:         config,
-		Identity:       lease.Identity{Pod: env(contract.PodEnv), PodUID: env(contract.PodUIDEnv), Nonce: rand.Text()[:nonceLength]},
+		Identity:       lease.Identity{Pod: pod, PodUID: uid, Nonce: rand.Text()[:nonceLength]},
 		Node:           env(contract.NodeEnv),
 		Namespace:      env(contract.NamespaceEnv),
 		EndProvesDeath: pid == 1 || env(contract.RuntimeReapsEnv) == "true",
 		Environ:        environ,
 		API:            api,
+		Deletion:       func(ctx context.Context) (kubelease.Deletion, error) { return api.Deletion(ctx, pod, uid) },
 		Check:          asks.Run,
 		Call:           asks.Call,
 	}, nil

@@ -104,7 +104,7 @@ func TestTakeEnviron(t *testing.T) {
 }
 
 // Every variable that Go's runtime heeds is among those for which the agent begins again.
-func TestBeforeMainIsTested(t *testing.T) {
+func TestGoRuntimeVariablesAreComplete(t *testing.T) {
 	for _, name := range beforeMain {
 		tested := false
 		for kv := range usersVariables {
@@ -116,7 +116,7 @@ func TestBeforeMainIsTested(t *testing.T) {
 	}
 }
 
-// What validation refuses is what Go's runtime can't start with, and nothing else.
+// Validation refuses exactly the values with which Go's runtime cannot start.
 func TestGoRuntimeCannotRead(t *testing.T) {
 	limits := regexp.MustCompile(contract.GoMemLimitPattern)
 	refused := func(name, value string) bool {

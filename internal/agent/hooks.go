@@ -132,39 +132,18 @@ func (a *Agent) askToEnd(c *contender, sig syscall.Signal, now lease.Instant) {
 	}
 	hook := a.o.Config.Hooks.PreStop
 	stop := c.state.Stop
-	left := stop.KillAt.Sub(now) // renewals continue during the hook; if they fail, hurry and the leash limit it
-	if hook == nil || !a.child.started || stop.Reason == lease.ReasonRenewFailed || left <= 0 {
+	// Renewals continue during the hook. If they fail, hurry and the leash limit it.
+	if hook == nil || !a.child.started || stop.Reason == lease.ReasonRenewFailed || stop.KillAt <= now {
 		a.end(sig)
 		return
 	}
-	a.child.delayed = sig
-	a.runHook(c, "preStop", *hook, left-signalled(left), func(bool) lease.Event {
+	a.child.delayed, a.child.stopped = sig, now
+	limit := lastPart(now, stop.KillAt).Sub(now)
+	a.runHook(c, "preStop", *hook, limit, func(bool) lease.Event {
 		a.endDelayed()
 		return lease.Ticked{}
 	})
-	a.endInTime(c)
 }
-
-// endInTime makes sure that the process gets its signal before it is killed, even if the hook takes longer. A command that waits in the
-// kernel outlives its time limit. And a hook can have been given more time than is left once the Pod must stop.
-func (a *Agent) endInTime(c *contender) {
-	if a.child.delayed == 0 {
-		return
-	}
-	process := a.child.process
-	left := c.state.Stop.KillAt.Sub(c.now().Boot)
-	time.AfterFunc(left-signalled(left), func() {
-		a.post(c, func() lease.Event {
-			if a.child.process == process {
-				a.endDelayed()
-			}
-			return nil
-		})
-	})
-}
-
-// signalled is the last part of a grace period. The process has its signal by then, even if a hook still runs.
-func signalled(grace time.Duration) time.Duration { return min(2*time.Second, grace/4) }
 
 // endDelayed sends the signal that waits for a hook.
 func (a *Agent) endDelayed() {
@@ -180,9 +159,9 @@ func (a *Agent) end(sig syscall.Signal) {
 	a.child.signal(sig)
 }
 
-// hurry sends the signal that waits for a hook if the tenure has no more time for the hook.
+// hurry sends the signal that waits for a hook if there is no more time for the hook.
 func (a *Agent) hurry(c *contender, now lease.Instant) {
-	if a.child.delayed != 0 && !c.config.KeepRunning && now >= c.state.RenewBy(c.config) {
+	if now >= a.signalBy(c) {
 		a.endDelayed()
 	}
 }

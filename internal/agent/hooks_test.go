@@ -197,8 +197,9 @@ func TestPreStop(t *testing.T) {
 	}
 }
 
-// What is asked of a process by a request holds its signal up, too, until it is answered, its time is over or nothing of it is left.
-func TestHooksThatAsk(t *testing.T) {
+// A hook that sends a request to the process also delays its signal. It does so until the answer, the end of the hook's time, or the end of
+// the process.
+func TestHooksBySendingARequest(t *testing.T) {
 	type call struct {
 		ctx    context.Context
 		path   string

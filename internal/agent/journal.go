@@ -22,6 +22,7 @@ import (
 type journal struct {
 	log                    *Log
 	writes, reads, watches streak
+	deletions              streak
 	// held is the last logged reason why a tick was not started.
 	held schedule.Verdict
 	// probes are the failure streaks of the current process's probes, by probe.Kind.
@@ -203,6 +204,22 @@ func (j *journal) readiness(ready bool) {
 
 func (j *journal) terminated(s syscall.Signal, state lease.State) {
 	j.log.Print("terminating", "signal", int(s), "phase", state.Phase)
+}
+
+// deletion logs that the grace period in force cannot be asked for. The process then gets its signal early.
+func (j *journal) deletion(err error) {
+	if err != nil {
+		j.deletions.failed(j.log, "grace period unknown", err)
+		return
+	}
+	j.deletions.succeeded(j.log, "grace period known")
+}
+
+// grace logs a grace period that is shorter than the template's.
+func (j *journal) grace(period, template time.Duration) {
+	if period < template {
+		j.log.Print("grace period shortened", "to", period, "template", template)
+	}
 }
 
 func (j *journal) stopping(s lease.State, grace, left time.Duration) {

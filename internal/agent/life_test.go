@@ -60,7 +60,7 @@ func TestDeathIsProvenByALockThatIsFree(t *testing.T) {
 }
 
 // Nothing that a program can do to the volume makes a living agent dead, nor do names that tell no file.
-func TestDoubtsProveNoDeath(t *testing.T) {
+func TestUncertainLockProvesNoDeath(t *testing.T) {
 	for name, spoil := range map[string]func(t *testing.T, path string) error{
 		"deleted": func(_ *testing.T, path string) error { return os.Remove(path) },
 		"replaced": func(_ *testing.T, path string) error {
@@ -127,7 +127,7 @@ func TestDoubtsProveNoDeath(t *testing.T) {
 }
 
 // An agent that can't lock says why, and nothing of its name promises more.
-func TestNoLockIsTold(t *testing.T) {
+func TestMissingLockIsReported(t *testing.T) {
 	dir := t.TempDir()
 	missing := filepath.Join(dir, "missing")
 	o := Options{Identity: lease.Identity{Pod: "pod", PodUID: "uid", Nonce: "A"}}
@@ -210,7 +210,7 @@ func TestOldFilesAreRemovedLittleByLittle(t *testing.T) {
 }
 
 // A file is told from a later one that has its inode, as some file systems give it again once the first is gone.
-func TestALaterFileIsAnother(t *testing.T) {
+func TestRecycledInodeIsAnotherFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "file")
 	made := func() fileID {
 		f, err := os.Create(path)

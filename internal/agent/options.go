@@ -79,4 +79,6 @@ type Options struct {
 	// Start starts a process tree and does not wait until it has started. A failed call leaves nothing behind.
 	Start func(supervise.Spec) (Process, error)
 	Log   *Log
+	// Deletion asks whether the agent's Pod is being deleted. If it is nil, the Pod always has its template's grace period.
+	Deletion func(context.Context) (kubelease.Deletion, error)
 }

@@ -103,8 +103,8 @@ func probeAt(t *testing.T, address string) error {
 	return nil
 }
 
-// However many clients connect and stay, and whatever they say, they hold a fixed number of places, and a kubelet is answered.
-func TestStrangersKeepNobodyOut(t *testing.T) {
+// Clients that connect and stay hold a fixed number of places, whatever they send. A kubelet is still answered.
+func TestPortServesProbesDespiteConnections(t *testing.T) {
 	for name, says := range map[string]string{
 		"nothing":                      "",
 		"half a header":                "GET / HTTP/1.1\r\nX: " + strings.Repeat("x", 3000),
@@ -136,7 +136,7 @@ func TestStrangersKeepNobodyOut(t *testing.T) {
 func isReset(err error) bool { return strings.Contains(err.Error(), "reset") }
 
 // A client that has half of the places, by requests that it does not finish, does not have a kubelet's request make room for it.
-func TestStrangersThatAskAndWait(t *testing.T) {
+func TestPortServesProbesDespiteRequests(t *testing.T) {
 	p, address := serving(t, time.Hour)
 	await := func(asked int) {
 		for _, n := p.count(); n < asked; _, n = p.count() {
@@ -258,7 +258,7 @@ func (c signalsClose) Close() error {
 	return c.Conn.Close()
 }
 
-// What HTTP asks of a server that closes after each answer.
+// The rules of HTTP for a server that closes after each answer.
 func TestPortAnswers(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.holding()

@@ -90,7 +90,7 @@ func TestPreActivate(t *testing.T) {
 	}
 }
 
-// Nobody else has seen its command: it is expanded as a container's is.
+// The agent expands its command as a kubelet expands a container's.
 func TestPreActivateIsExpanded(t *testing.T) {
 	inBubbleWith(t, func(o *Options) {
 		prepared(o)
@@ -107,7 +107,7 @@ func TestPreActivateIsExpanded(t *testing.T) {
 	})
 }
 
-// What fails first ends the tenure with a reason of its own, and the container, so that the kubelet backs off.
+// A failed preActivate ends the tenure with a separate reason. It also ends the container, so that the kubelet backs off.
 func TestPreActivateFails(t *testing.T) {
 	for name, row := range map[string]struct {
 		happens func(*fakeProcess)
@@ -214,8 +214,8 @@ func TestPreActivateInATenureThatEnds(t *testing.T) {
 	})
 }
 
-// The stop signal of an image says something to the image's program. What runs before that may ignore SIGWINCH.
-func TestPreActivateIsAskedToEndBySIGTERM(t *testing.T) {
+// The stop signal of an image says something to the image's program. A command before it may ignore SIGWINCH.
+func TestPreActivateGetsSIGTERM(t *testing.T) {
 	for name, row := range map[string]struct {
 		config string
 		ends   func(*world)

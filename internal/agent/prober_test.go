@@ -244,7 +244,7 @@ func TestProbesWhileStopping(t *testing.T) {
 
 // Checks that hang keep nothing from being renewed, and what they find out of the last tenure's process says nothing about
 // this one's.
-func TestProbesHoldNothingUp(t *testing.T) {
+func TestProbesDoNotBlockRenewals(t *testing.T) {
 	inProbedBubble(t, func(w *world, p *asked) {
 		p.say(startupPort, stuck)
 		first := w.holding()
@@ -268,7 +268,7 @@ func TestProbesHoldNothingUp(t *testing.T) {
 	})
 }
 
-// A check by a command is one of the process's tree. What could not be run says nothing of the process.
+// A check by a command is one of the process's tree. A check that could not run says nothing about the process.
 func TestExecProbe(t *testing.T) {
 	inBubbleWith(t, func(o *Options) {
 		o.Environ = []string{"SECRET=s3cr3t"}
@@ -316,8 +316,8 @@ func TestExecProbe(t *testing.T) {
 	})
 }
 
-// A command that the agent had no time to start says nothing about the process. Neither does one that no place was free for, nor the check
-// after it. A command that runs and cannot be killed hangs, and so does its process.
+// A command that the agent had no time to start says nothing about the process. A command without a free place says nothing either, nor
+// does the check after it. A command that runs and cannot be killed hangs, and so does its process.
 func TestExecProbeThatIsNotServed(t *testing.T) {
 	late := supervise.ExecResult{Err: errors.New("not running yet"), TimedOut: true}
 	hangs := supervise.ExecResult{Status: supervise.Status{ExitCode: -1, Signal: syscall.SIGKILL}, TimedOut: true}

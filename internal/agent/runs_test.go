@@ -252,8 +252,8 @@ func TestRunIsClosed(t *testing.T) {
 	})
 }
 
-// What can't be read of runs starts none, and is told once.
-func TestBadRunsAreTold(t *testing.T) {
+// An unreadable record of runs starts no run, and is logged once.
+func TestBadRunsAreReported(t *testing.T) {
 	inBubbleWith(t, once, func(w *world) {
 		w.api.store(func(r *lease.Record) { r.Runs.Bad = "singletonjob.io/run={" })
 		w.after(5 * time.Minute)
@@ -300,7 +300,7 @@ func TestTicksThatAreNotStarted(t *testing.T) {
 }
 
 // A clock that is right has nothing told of it.
-func TestTicksThatAreStartedAreNotToldOf(t *testing.T) {
+func TestStartedTicksAreNotLogged(t *testing.T) {
 	inBubbleWith(t, func(o *Options) { once(o); o.Config.Run.Leaves = false }, func(w *world) {
 		zeroth, _ := w.beginning()
 		w.ends(zeroth, 0)

@@ -70,7 +70,7 @@ func TestSocket(t *testing.T) {
 }
 
 // Where the agent's own check looks, and where a program of the container's does.
-func TestSocketIsWhereItIsLookedFor(t *testing.T) {
+func TestSocketPaths(t *testing.T) {
 	if got := filepath.Dir(tenure.DefaultSocket); got != contract.RunDir {
 		t.Errorf("package tenure asks in %s, and the Pod has a volume at %s", got, contract.RunDir)
 	}
@@ -82,7 +82,7 @@ func TestSocketIsWhereItIsLookedFor(t *testing.T) {
 	}
 }
 
-// What a standby and others without a right to act are told.
+// The answers to a standby and to others without a right to act.
 func TestReasons(t *testing.T) {
 	past := supervise.BootTime() - int64(time.Second)
 	for _, test := range []struct {

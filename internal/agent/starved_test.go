@@ -73,7 +73,7 @@ func TestCPULimit(t *testing.T) {
 	}
 }
 
-// What the kernel of this machine says of a limit is understood, whatever the version of its control groups.
+// The agent reads the CPU limit of this machine's kernel, with either version of control groups.
 func TestCPULimitOfThisMachine(t *testing.T) {
 	group := cgroup.New(t, "cpu")
 	group.LimitCPU(50)
@@ -128,7 +128,7 @@ func TestStarvedAgent(t *testing.T) {
 		if got := lasts(w, p); got > 11*time.Second {
 			t.Errorf("the leash lasts %v after wake-ups that came 3s late", got)
 		}
-		// What is left of the leash is less anyway when renewals come late.
+		// The leash has less time in any case when renewals are late.
 		if got := w.agent.snapshot.Load().late; got < 2900*time.Millisecond || got > 3*time.Second {
 			t.Errorf("counts on %v after wake-ups that came 3s late", got)
 		}

@@ -20,8 +20,8 @@ import (
 	"github.com/singletonjob/operator/internal/supervise"
 )
 
-// The tests of the loop run it on a fake clock, between an API server and processes that do as they are told. What needs
-// real ones is tested in cmd/agent.
+// The tests of the loop run it on a fake clock, between an API server and processes that do as they are told. The tests in cmd/agent use
+// real ones.
 
 // world is one agent under test.
 type world struct {

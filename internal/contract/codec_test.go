@@ -87,7 +87,7 @@ func TestHistoryStaysWithinItsBound(t *testing.T) {
 	}
 }
 
-// Whatever the lengths of its lines, a history that is written is read as a whole, and has no room for one more.
+// A written history is read completely and has no room for one more entry, whatever the length of its lines.
 func TestHistoryOfAnyLengthIsRead(t *testing.T) {
 	full := false
 	for n := range 200 {
@@ -173,8 +173,8 @@ func TestBadTokenBase(t *testing.T) {
 	}
 }
 
-// What is not a word of a release frees nothing, and any time of an acquire is one.
-func TestMarkersThatAreNone(t *testing.T) {
+// A release reason that is not a word does not free the Lease. Every acquire time counts as set.
+func TestInvalidMarkers(t *testing.T) {
 	for name, f := range map[string]Fields{
 		"1 MiB":                {Annotations: map[string]string{ReleaseReasonAnnotation: strings.Repeat("x", 1<<20)}},
 		"no word":              {Annotations: map[string]string{ReleaseReasonAnnotation: "set free;by hand"}},
@@ -231,8 +231,8 @@ func FuzzDecodeLease(f *testing.F) {
 	})
 }
 
-// rounded restores in a record that was read again what writing may change. A duration is rounded up. Of a time in a year that the API can't
-// write, only the fact remains that there is one. Of a history that grows in writing the oldest entries are dropped.
+// rounded restores in a record that was read again what writing may change. A duration is rounded up. A time in a year that the API cannot
+// write is kept only as "set". If a history grows when it is written, its oldest entries are dropped.
 func rounded(t *testing.T, r, again lease.Record) lease.Record {
 	t.Helper()
 	if d := again.Duration - r.Duration; d < 0 || d >= time.Second {

@@ -187,7 +187,7 @@ func (c AgentConfig) Lease(id lease.Identity, node string, endProvesDeath bool) 
 		RetryPeriod:    time.Duration(c.RetryPeriod),
 		LockDelay:      time.Duration(c.LockDelay),
 		KeepRunning:    c.KeepRunning,
-		GracePeriod:    usableGrace(time.Duration(c.GracePeriod)),
+		GracePeriod:    UsableGrace(time.Duration(c.GracePeriod)),
 		Jitter:         time.Duration(c.Jitter),
 		EndProvesDeath: endProvesDeath,
 		Runs:           c.Run.lease(),
@@ -195,8 +195,8 @@ func (c AgentConfig) Lease(id lease.Identity, node string, endProvesDeath bool) 
 	}
 }
 
-// usableGrace is the part of the Pod's grace period that the process can use. The agent needs the rest to kill, to reap and to release the
+// UsableGrace is the part of the Pod's grace period that the process can use. The agent needs the rest to kill, to reap and to release the
 // Lease before the kubelet kills the agent itself.
-func usableGrace(pod time.Duration) time.Duration {
+func UsableGrace(pod time.Duration) time.Duration {
 	return pod - min(2*time.Second, pod/4)
 }

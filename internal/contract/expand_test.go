@@ -42,9 +42,9 @@ func known(values map[string]string) func(string) (string, bool) {
 	}
 }
 
-// FuzzExpandIsTheKubelets: what reaches the process is what a kubelet would make of it, did it know the token, whatever the other
+// FuzzExpandMatchesTheKubelet: what reaches the process is what a kubelet would make of it, did it know the token, whatever the other
 // variables contain.
-func FuzzExpandIsTheKubelets(f *testing.F) {
+func FuzzExpandMatchesTheKubelet(f *testing.F) {
 	for _, text := range []string{
 		"", "$", "$(TOKEN)", "$$(TOKEN)", "$$$(TOKEN)", "$$$$(TOKEN)", "--token=$(TOKEN):$(THEIRS)", "$$(THEIRS)$(NOBODYS)$$(NOBODYS)",
 		"$(TOKEN", "$(THEIRS$(TOKEN))", "$(A$$(TOKEN))", "$$TOKEN $TOKEN", "$()", "($(TOKEN))$", "$(THEIRS)$(TOKEN)", "$(THEIRS)(TOKEN)",
@@ -77,7 +77,7 @@ func FuzzExpandIsTheKubelets(f *testing.F) {
 }
 
 // A value is put in once, and nothing is read in it again. Without a secret there are no marks.
-func TestExpandReadsNoValues(t *testing.T) {
+func TestExpandIsNotRecursive(t *testing.T) {
 	mark := MarkReferences("$(A)", "s", func(string) bool { return true })
 	value := func(name string) (string, bool) { return mark + "$(A)", name == "A" }
 	for _, c := range []struct{ text, secret, want string }{
@@ -85,7 +85,7 @@ func TestExpandReadsNoValues(t *testing.T) {
 		{mark, "", mark},
 		{mark, "other", mark},
 		{mark[:len(mark)-1], "s", mark[:len(mark)-1]},
-		// A Secret may contain the beginning of a mark, written by one who has read the pod. What follows is the operator's nevertheless.
+		// A Secret may contain the beginning of a mark, written by one who has read the pod. The mark that follows is still expanded.
 		{"{singletonjob-s:" + mark, "s", "{singletonjob-s:" + mark + "$(A)"},
 		{"{singletonjob-s:{singletonjob-s:B" + mark + "}", "s", "{singletonjob-s:{singletonjob-s:B" + mark + "$(A)}"},
 	} {
@@ -95,7 +95,7 @@ func TestExpandReadsNoValues(t *testing.T) {
 	}
 }
 
-// Only what a kubelet would look up is asked for: who asks takes note of it.
+// Only variables that a kubelet would look up are requested, because the caller records the request.
 func TestOnlyReferencesAreLookedUp(t *testing.T) {
 	var asked []string
 	text := "(echo $FENCING_TOKEN) $$(A) $B) $(C) $(D"

@@ -166,7 +166,7 @@ func badRuns(t testing.TB) map[string]map[string]string {
 	}
 }
 
-// What can't be read is told, starts nothing, and stays what it is until somebody resets it.
+// An unreadable record is reported and starts nothing. It stays as it is until a user resets it.
 func TestBadRuns(t *testing.T) {
 	for name, annotations := range badRuns(t) {
 		t.Run(name, func(t *testing.T) {
@@ -231,8 +231,8 @@ func TestSettled(t *testing.T) {
 	}
 }
 
-// TestALostTick: it is no less than what the runs in the same Lease tell, and comes back with the next of them.
-func TestALostTick(t *testing.T) {
+// TestLostTickIsRestored: the last tick is at least that of the runs in the same Lease. The next run restores it.
+func TestLostTickIsRestored(t *testing.T) {
 	tick := stamp(t, "2026-05-01T00:00:00Z")
 	run := lease.Run{ID: "uid/" + tick.String(), Tick: tick, Attempt: 1, State: lease.RunComplete}
 	byHand := lease.Run{ID: "uid/x", Tick: tick + 3600, Attempt: 1, State: lease.RunRunning}
@@ -298,7 +298,7 @@ func TestRequests(t *testing.T) {
 	}
 }
 
-// What can't be written is not, rather than read as bad by all.
+// A record that cannot be written is not written. Otherwise every reader would report it as bad.
 func TestRunsStayWithinTheirBounds(t *testing.T) {
 	long := strings.Repeat("x", 253)
 	run := lease.Run{

@@ -10,8 +10,8 @@ import (
 
 var ours = regexp.MustCompile(OursPattern)
 
-// TestOursPattern: no way of writing a path leads there unseen, and only one with `..` is refused though it may lead elsewhere.
-func TestOursPattern(t *testing.T) {
+// TestReservedPaths: every spelling of a reserved path is refused. Of other paths, only those with `..` are refused.
+func TestReservedPaths(t *testing.T) {
 	check := func(mount string) {
 		t.Helper()
 		cleaned := path.Clean("/" + mount)

@@ -77,9 +77,9 @@ func (w *world) adopted() {
 	}
 }
 
-// TestAdoptIsInterruptedAnywhere: adopt is interrupted before and after each write, and at each wait. Running it again continues.
+// TestAdoptSurvivesInterruptions: adopt is interrupted before and after each write, and at each wait. Running it again continues.
 // Each round checks that two processes never run.
-func TestAdoptIsInterruptedAnywhere(t *testing.T) {
+func TestAdoptSurvivesInterruptions(t *testing.T) {
 	t.Parallel()
 	for name, a := range map[string]adoption{
 		"before the job is made": {at: 0}, "after it": {at: 0, after: true},
@@ -110,9 +110,9 @@ func TestAdoptIsInterruptedAnywhere(t *testing.T) {
 	}
 }
 
-// TestAdoptChangesNothingWhereItCannot: a dry run writes nothing, and adopt does not scale down a workload that the operator would
+// TestAdoptChangesNothingIfImpossible: a dry run writes nothing, and adopt does not scale down a workload that the operator would
 // refuse.
-func TestAdoptChangesNothingWhereItCannot(t *testing.T) {
+func TestAdoptChangesNothingIfImpossible(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.deployment(1)

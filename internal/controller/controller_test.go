@@ -3,6 +3,7 @@ package controller
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -83,16 +84,29 @@ func (w *world) announces() {
 	}
 }
 
-func TestServes(t *testing.T) {
+// agentsRights are the rules of the Role for a job with two candidates.
+func (w *world) agentsRights() []rbacv1.PolicyRule {
+	w.t.Helper()
+	var names []string
+	prefix, _ := strings.CutSuffix(w.pods()[0].Name, "0")
+	for ordinal := range 4 { // two Pods more than candidates
+		names = append(names, prefix+strconv.Itoa(ordinal))
+	}
+	return []rbacv1.PolicyRule{{
+		APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, ResourceNames: []string{"job"}, Verbs: []string{"get", "watch", "update"},
+	}, {
+		APIGroups: []string{""}, Resources: []string{"pods"}, ResourceNames: names, Verbs: []string{"get"},
+	}}
+}
+
+func TestNewJobIsServed(t *testing.T) {
 	w := served(t, nil)
 	w.records("Elected Elected")
 	ctx := t.Context()
 	child := types.NamespacedName{Namespace: w.key.Namespace, Name: plan.ChildName(w.key.Name)}
 	var role rbacv1.Role
 	w.must(w.api.Get(ctx, child, &role))
-	want := []rbacv1.PolicyRule{{
-		APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, ResourceNames: []string{"job"}, Verbs: []string{"get", "watch", "update"},
-	}}
+	want := w.agentsRights()
 	if diff := cmp.Diff(want, role.Rules); diff != "" {
 		t.Errorf("the agents may (-want +got):\n%s", diff)
 	}
@@ -272,7 +286,7 @@ func TestRolloutOfOneCandidate(t *testing.T) {
 	w.records("Elected Elected", "Handover PodTerminating")
 }
 
-func TestRolloutOfWhatDoesNotStart(t *testing.T) {
+func TestRolloutThatDoesNotStart(t *testing.T) {
 	w := served(t, nil)
 	w.broken["v2"] = true
 	w.image("v2")
@@ -296,7 +310,7 @@ func TestRolloutOfWhatDoesNotStart(t *testing.T) {
 	w.records("Elected Elected", "Handover RolloutHandover")
 }
 
-func TestRolloutOfWhatEndsAtOnce(t *testing.T) {
+func TestRolloutThatEndsAtOnce(t *testing.T) {
 	w := served(t, nil)
 	w.crashing["v2"] = true
 	w.image("v2")
@@ -531,7 +545,7 @@ func TestLeaseAndJobDeletedAndRecreated(t *testing.T) {
 	w.records("Elected Elected")
 }
 
-func TestSomebodyElsesLease(t *testing.T) {
+func TestForeignLease(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	foreign := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: w.key.Namespace, Name: w.key.Name}}
@@ -578,7 +592,7 @@ func TestAnotherElectorOnTheLease(t *testing.T) {
 	}
 }
 
-func TestSomebodyElsesServiceAccount(t *testing.T) {
+func TestForeignServiceAccount(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	foreign := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: w.key.Namespace, Name: plan.ChildName(w.key.Name)}}

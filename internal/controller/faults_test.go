@@ -129,8 +129,8 @@ func TestTheOperatorEndsAtAllWrites(t *testing.T) {
 	}
 }
 
-// TestAnOperatorThatSeesOldStates: it sees each kind of object in its state of some rounds ago.
-func TestAnOperatorThatSeesOldStates(t *testing.T) {
+// TestOperatorWithAStaleCache: it sees each kind of object in its state of some rounds ago.
+func TestOperatorWithAStaleCache(t *testing.T) {
 	for _, seed := range seeds(t) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
 			t.Parallel()
@@ -149,9 +149,9 @@ func (w *world) twoThatLag(seed uint64) {
 	}
 }
 
-// TestTwoOperatorsThatSeeOldStates: two operators act at the same time, as if one did not know yet that it is deposed. They may
+// TestTwoOperatorsWithStaleCaches: two operators act at the same time, as if one did not know yet that it is deposed. They may
 // cost one more handover than one operator would. They never start two processes, and report exactly what happened, once.
-func TestTwoOperatorsThatSeeOldStates(t *testing.T) {
+func TestTwoOperatorsWithStaleCaches(t *testing.T) {
 	for _, seed := range seeds(t) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
 			t.Parallel()
@@ -188,9 +188,9 @@ func seeds(t *testing.T) []uint64 {
 	}
 }
 
-// TestALeaseMadeOnAnOldStateIsNotFree: a new process of the operator, with a cache from before the first tenure, finds no Lease and
+// TestLeaseCreatedFromAStaleCacheIsNotFree: a new process of the operator, with a cache from before the first tenure, finds no Lease and
 // creates one. It must consider what the API server knows of that tenure, even if only the job's status or only its Pods show it.
-func TestALeaseMadeOnAnOldStateIsNotFree(t *testing.T) {
+func TestLeaseCreatedFromAStaleCacheIsNotFree(t *testing.T) {
 	for name, forget := range map[string]func(*world){
 		"only the status records it": func(w *world) {
 			for _, pod := range w.pods() { // like a forced deletion while their nodes are cut off

@@ -38,8 +38,8 @@ func TestTheHistoryLosesNothing(t *testing.T) {
 	}
 }
 
-// TestTheHistoryOfTwoThatSeeOldStates: two operators are killed in this way, and both see old states, as after a change of leader.
-func TestTheHistoryOfTwoThatSeeOldStates(t *testing.T) {
+// TestTheHistoryWithTwoStaleOperators: two operators are killed in this way, and both see old states, as after a change of leader.
+func TestTheHistoryWithTwoStaleOperators(t *testing.T) {
 	t.Parallel()
 	o := newOrdeal(t, 2)
 	for i, op := range o.w.operators {

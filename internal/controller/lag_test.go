@@ -70,9 +70,9 @@ func (c *laggingCache) catchUp(list client.ObjectList, options ...client.ListOpt
 	c.kinds[kindOf(list)] = list
 }
 
-// TestAStatusIsRightInTheEnd: a decision on an old version of a job needs no other status than that version has. The newer version,
+// TestStatusConvergesAfterStaleReads: a decision on an old version of a job needs no other status than that version has. The newer version,
 // written in the meantime, triggers no reconcile when the cache shows it.
-func TestAStatusIsRightInTheEnd(t *testing.T) {
+func TestStatusConvergesAfterStaleReads(t *testing.T) {
 	w := served(t, nil)
 	o := w.operators[0]
 	o.cache = newLaggingCache(w, rand.New(rand.NewPCG(1, 2)))

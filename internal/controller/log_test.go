@@ -11,8 +11,8 @@ import (
 	"github.com/singletonjob/operator/api/v1alpha1"
 )
 
-// TestTheLogTellsOfEachWrite: each write is one line with its reason, and there are no other lines.
-func TestTheLogTellsOfEachWrite(t *testing.T) {
+// TestEveryWriteIsLogged: each write is one line with its reason, and there are no other lines.
+func TestEveryWriteIsLogged(t *testing.T) {
 	w := newWorld(t)
 	var lines []string
 	ctx := logr.NewContext(t.Context(), funcr.New(func(_, args string) { lines = append(lines, args) }, funcr.Options{}))

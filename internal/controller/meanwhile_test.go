@@ -45,7 +45,7 @@ func TestAPodOfTheSameNameIsNotChanged(t *testing.T) {
 	})
 }
 
-func TestALeaseThatIsHeldByNowIsNotDeleted(t *testing.T) {
+func TestLeaseAcquiredMeanwhileIsNotDeleted(t *testing.T) {
 	w := served(t, nil)
 	job := w.read()
 	w.must(w.api.Delete(t.Context(), job))
@@ -61,8 +61,8 @@ func TestALeaseThatIsHeldByNowIsNotDeleted(t *testing.T) {
 	})
 }
 
-// TestPodsThatAreNeededByNowAreNotDeleted: the operator checks spec and holder again right before it deletes Pods.
-func TestPodsThatAreNeededByNowAreNotDeleted(t *testing.T) {
+// TestPodsNeededMeanwhileAreNotDeleted: the operator checks spec and holder again right before it deletes Pods.
+func TestPodsNeededMeanwhileAreNotDeleted(t *testing.T) {
 	for name, c := range map[string]struct {
 		asked client.Object
 		but   func(w *world, standby *corev1.Pod)
@@ -102,8 +102,8 @@ func TestPodsThatAreNeededByNowAreNotDeleted(t *testing.T) {
 	}
 }
 
-// TestTrafficGoesToNobodyWhoHoldsNoMore: the operator checks the holder again before a Pod becomes the active one.
-func TestTrafficGoesToNobodyWhoHoldsNoMore(t *testing.T) {
+// TestFormerHolderGetsNoTraffic: the operator checks the holder again before a Pod becomes the active one.
+func TestFormerHolderGetsNoTraffic(t *testing.T) {
 	w := newWorld(t)
 	w.job(nil)
 	o := w.operators[0]
@@ -175,8 +175,8 @@ func (w *world) holdBy(holder string) {
 	w.must(w.api.Update(w.t.Context(), l))
 }
 
-// TestARequestIsNotSaidToBePassedOver: the run during which it came has ended by then, so the request is followed.
-func TestARequestIsNotSaidToBePassedOver(t *testing.T) {
+// TestFollowedRequestIsNotReportedAsIgnored: the run during which it came has ended by then, so the request is followed.
+func TestFollowedRequestIsNotReportedAsIgnored(t *testing.T) {
 	w := newWorld(t)
 	w.onSchedule(nil)
 	w.restUntil(w.next(1).Add(-time.Minute))

@@ -75,6 +75,10 @@ func (m *memo) of(api client.WithWatch) client.WithWatch {
 			return c.Delete(ctx, obj, opts...)
 		},
 		Patch: func(ctx context.Context, c client.WithWatch, obj client.Object, patch client.Patch, opts ...client.PatchOption) error {
+			if _, partial := obj.(*metav1.PartialObjectMetadata); partial { // of any kind
+				defer m.dropAll()
+				return c.Patch(ctx, obj, patch, opts...)
+			}
 			return m.wrote(who, obj, len(opts), c.Patch(ctx, obj, patch, opts...))
 		},
 		SubResourceCreate: func(ctx context.Context, c client.Client, sub string, obj, body client.Object, opts ...client.SubResourceCreateOption) error {
@@ -97,6 +101,12 @@ func (m *memo) drop(o runtime.Object) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	delete(m.kinds, kindOf(o))
+}
+
+func (m *memo) dropAll() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	clear(m.kinds)
 }
 
 // only keeps the items of a list that a selector matches.
@@ -158,8 +168,8 @@ func (m *memo) recall(kind, what string) (map[string]answer, answer, bool) {
 	return known, a, found
 }
 
-// TestWhatIsRememberedIsSo: throughout a life, the memo's objects are equal to the API server's.
-func TestWhatIsRememberedIsSo(t *testing.T) {
+// TestMemoMatchesTheAPIServer: throughout a life, the memo's objects are equal to the API server's.
+func TestMemoMatchesTheAPIServer(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	api := unmemoized(t, w)

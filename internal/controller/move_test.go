@@ -170,8 +170,8 @@ func TestAMoveIsTriedOnce(t *testing.T) {
 	w.records("Elected Elected")
 }
 
-// TestAMoveGivesWay: a Pod that waits for a node does not delay a rollout.
-func TestAMoveGivesWay(t *testing.T) {
+// TestRolloutDoesNotWaitForAMove: a Pod that waits for a node does not delay a rollout.
+func TestRolloutDoesNotWaitForAMove(t *testing.T) {
 	w := crowded(t, nil)
 	w.uncordon(1, true)
 	w.untilMoved("one is made", func() bool { return len(w.pods()) == 3 })
@@ -202,8 +202,8 @@ func TestAMoveUnderAnExactQuota(t *testing.T) {
 	}
 }
 
-// TestAMoveAtEveryCrash: wherever an operator ends, the next one continues, and they create no more Pods than one operator would.
-func TestAMoveAtEveryCrash(t *testing.T) {
+// TestMoveSurvivesCrashes: wherever an operator ends, the next one continues, and they create no more Pods than one operator would.
+func TestMoveSurvivesCrashes(t *testing.T) {
 	for name, after := range map[string]bool{"before": false, "after": true} {
 		t.Run(name, func(t *testing.T) {
 			w := crowded(t, nil)
@@ -240,8 +240,8 @@ func TestAMoveWithoutNodes(t *testing.T) {
 	}
 }
 
-// TestNodesWake: a change in what a node accepts triggers jobs whose standbys share the active Pod's node, and no others.
-func TestNodesWake(t *testing.T) {
+// TestNodeChangeTriggersJobs: a change in what a node accepts triggers jobs whose standbys share the active Pod's node, and no others.
+func TestNodeChangeTriggersJobs(t *testing.T) {
 	was := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}, Spec: corev1.NodeSpec{Unschedulable: true}}
 	for name, c := range map[string]struct {
 		change func(*corev1.Node)
@@ -280,8 +280,8 @@ func TestNodesWake(t *testing.T) {
 	w.until("that is seen", func() bool { return !awakes() })
 }
 
-// TestALostNodeWakes: the loss and the recovery of a node trigger the jobs with Pods on it.
-func TestALostNodeWakes(t *testing.T) {
+// TestLostNodeTriggersJobs: the loss and the recovery of a node trigger the jobs with Pods on it.
+func TestLostNodeTriggersJobs(t *testing.T) {
 	ready := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}, Status: corev1.NodeStatus{
 		Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}},
 	}}
@@ -305,8 +305,8 @@ func TestALostNodeWakes(t *testing.T) {
 	}
 }
 
-// TestTheHoldersNodeWakes: an out-of-service node triggers the job that has a Pod on it, or whose holder was on it.
-func TestTheHoldersNodeWakes(t *testing.T) {
+// TestOutOfServiceNodeTriggersJobs: an out-of-service node triggers the job that has a Pod on it, or whose holder was on it.
+func TestOutOfServiceNodeTriggersJobs(t *testing.T) {
 	w := served(t, nil)
 	on := w.holder().node
 	stands := map[string]bool{}

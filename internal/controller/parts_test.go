@@ -86,7 +86,7 @@ func TestOnlyRenewals(t *testing.T) {
 	}
 }
 
-func TestWhoIsSeenToRenew(t *testing.T) {
+func TestObservedRenewals(t *testing.T) {
 	m, l := newMemory(), aLease()
 	version := 100
 	see := func(what string, want bool) {
@@ -118,8 +118,8 @@ func TestWhoIsSeenToRenew(t *testing.T) {
 	see("it is another Lease", false)
 }
 
-// TestWhoWakesTheOperator: the operator's own status writes trigger no reconcile; other changes of a job do.
-func TestWhoWakesTheOperator(t *testing.T) {
+// TestChangesThatTriggerReconcile: the operator's own status writes trigger no reconcile; other changes of a job do.
+func TestChangesThatTriggerReconcile(t *testing.T) {
 	job := func(change func(*v1alpha1.SingletonJob)) *v1alpha1.SingletonJob {
 		j := &v1alpha1.SingletonJob{ObjectMeta: metav1.ObjectMeta{UID: "u", Generation: 2, ResourceVersion: "1"}}
 		j.Status.FencingToken, j.Status.ObservedGeneration = 7, 2
@@ -193,7 +193,7 @@ func TestMemory(t *testing.T) {
 	}
 }
 
-func TestWhatIsRefused(t *testing.T) {
+func TestErrorsThatAreRefusals(t *testing.T) {
 	pods := schema.GroupResource{Resource: "pods"}
 	for name, c := range map[string]struct {
 		err     error
@@ -217,7 +217,7 @@ func TestWhatIsRefused(t *testing.T) {
 	}
 }
 
-func TestWhenToComeBack(t *testing.T) {
+func TestTimeOfTheNextReconcile(t *testing.T) {
 	failed := errors.New("failed")
 	for name, c := range map[string]struct {
 		wake time.Duration
@@ -366,7 +366,7 @@ func TestShownMetricsAreServed(t *testing.T) {
 	}
 }
 
-func TestNodesAreKeptLean(t *testing.T) {
+func TestCachedNodesAreTrimmed(t *testing.T) {
 	full := &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: "n", ResourceVersion: "3", Labels: map[string]string{"x": "y"}},
 		Spec:       corev1.NodeSpec{PodCIDR: "10.0.0.0/24", Taints: []corev1.Taint{{Key: corev1.TaintNodeOutOfService}}, Unschedulable: true},

@@ -25,9 +25,9 @@ func (w *world) toldOfProtection() (told []string) {
 	return told
 }
 
-// TestALostStandbyIsTold: a job lacks a standby during a takeover and a rollout, without an Event. If no standby comes, there is
+// TestLostStandbyIsReported: a job lacks a standby during a takeover and a rollout, without an Event. If no standby comes, there is
 // one Event, whatever the number of operators, and one when it comes.
-func TestALostStandbyIsTold(t *testing.T) {
+func TestLostStandbyIsReported(t *testing.T) {
 	w := served(t, func(s *v1alpha1.SingletonJobSpec) { s.Strategy.ProgressDeadlineSeconds = new(int32(10)) })
 	w.deletePod(w.holder().name)
 	w.until("the takeover", w.serving)

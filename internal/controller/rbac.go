@@ -12,12 +12,12 @@ package controller
 // +kubebuilder:rbac:groups=singletonjob.io,resources=singletonjobs/finalizers,verbs=update
 
 // Candidates: create and delete them. patch sets their role label, and adopts Pods that lost their owner. get finds out what
-// has a name that the operator needs.
+// has a name that the operator needs. The agents' roles grant get on the Pods of their job, and a role can grant only rights that
+// its creator has.
 // +kubebuilder:rbac:groups="",resources=pods,verbs=get;list;watch;create;delete;patch
 
 // The Lease: only the operator creates it. It updates the Lease to ask for a handover and to release it for a holder that is proven
-// dead, and deletes it after the job. The agents' roles grant get, watch and update on one Lease each, and a role can grant
-// only rights that its creator has.
+// dead, and deletes it after the job. The agents' roles grant get, watch and update on one Lease each.
 // +kubebuilder:rbac:groups=coordination.k8s.io,resources=leases,verbs=get;list;watch;create;update;delete
 
 // The agents' service accounts and rights. get checks the owner of an object before a write. patch is server-side apply,

@@ -205,9 +205,9 @@ func TestADeletionIsRefused(t *testing.T) {
 	w.until("it goes too", func() bool { return w.serving() && len(w.pods()) == 2 })
 }
 
-// TestARefusalIsNoLoop: the operator as it runs, triggered by its own writes like by others, retries refused requests with a
+// TestRefusalsAreRetriedWithBackoff: the operator as it runs, triggered by its own writes like by others, retries refused requests with a
 // backoff, although the text of the refusal differs each time.
-func TestARefusalIsNoLoop(t *testing.T) {
+func TestRefusalsAreRetriedWithBackoff(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	calls := w.refuse(admissionv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"pods"}},

@@ -76,9 +76,9 @@ func (w *world) cost(sent map[string]int, of string) (total int) {
 	return total
 }
 
-// TestWhatWasCreatedIsApplied: a created object counts as applied once it changes. Otherwise fields that a later version leaves out
+// TestCreatedObjectsCountAsApplied: a created object counts as applied once it changes. Otherwise fields that a later version leaves out
 // would stay.
-func TestWhatWasCreatedIsApplied(t *testing.T) {
+func TestCreatedObjectsCountAsApplied(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.job(nil)
@@ -108,9 +108,9 @@ func TestWhatWasCreatedIsApplied(t *testing.T) {
 	}
 }
 
-// TestALabelIsRestoredThoughNothingMayBeCreated: an object that has lost the label is not in the cache, and creating it is refused
+// TestLostLabelIsRestoredWithoutCreate: an object that has lost the label is not in the cache, and creating it is refused
 // before the API server notices that it exists.
-func TestALabelIsRestoredThoughNothingMayBeCreated(t *testing.T) {
+func TestLostLabelIsRestoredWithoutCreate(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.manage()

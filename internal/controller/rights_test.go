@@ -21,9 +21,9 @@ import (
 	"github.com/singletonjob/operator/internal/plan"
 )
 
-// TestALifeWithTheRightsOfOneNamespace: the operator has the generated rules as a Role in the job's namespace, without nodes and without
+// TestOperatorWithRightsInOneNamespace: the operator has the generated rules as a Role in the job's namespace, without nodes and without
 // rights elsewhere. It manages the whole life of a job, and nothing is refused.
-func TestALifeWithTheRightsOfOneNamespace(t *testing.T) {
+func TestOperatorWithRightsInOneNamespace(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	o := w.operators[0]

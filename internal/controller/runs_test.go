@@ -388,9 +388,9 @@ func TestTheOperatorEndsAtEveryWriteOfASchedule(t *testing.T) {
 	aSchedule(w)
 }
 
-// TestAnOperatorThatIsDownOverTicks: permanent standbys need no operator to run ticks. Without standbys, ticks are missed and
+// TestOperatorDownDuringTicks: permanent standbys need no operator to run ticks. Without standbys, ticks are missed and
 // reported as missed.
-func TestAnOperatorThatIsDownOverTicks(t *testing.T) {
+func TestOperatorDownDuringTicks(t *testing.T) {
 	for standby, missed := range map[string]int64{v1alpha1.StandbyWarm: 0, v1alpha1.StandbyOnDemand: 2} {
 		t.Run(standby, func(t *testing.T) {
 			t.Parallel()
@@ -503,8 +503,8 @@ func TestBacklogs(t *testing.T) {
 	}
 }
 
-// TestIdleSchedulesAskNothing: half a day without a tick costs a few reconciles, each with one read from the API server.
-func TestIdleSchedulesAskNothing(t *testing.T) {
+// TestIdleSchedulesSendFewRequests: half a day without a tick costs a few reconciles, each with one read from the API server.
+func TestIdleSchedulesSendFewRequests(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.tick = time.Second

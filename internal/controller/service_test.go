@@ -177,9 +177,9 @@ func TestTheServiceHasAnotherName(t *testing.T) {
 	w.until("nothing is left but what is somebody else's", only("foreign"))
 }
 
-// TestSomebodyElsesService: a foreign Service is never changed, neither when the job asks for one of that name, nor when it no
+// TestForeignService: a foreign Service is never changed, neither when the job asks for one of that name, nor when it no
 // longer asks.
-func TestSomebodyElsesService(t *testing.T) {
+func TestForeignService(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	foreign := &corev1.Service{
@@ -228,8 +228,8 @@ func TestAServiceWithoutLabels(t *testing.T) {
 	}
 }
 
-// TestTheServiceIsNotTurnedBack: a lagging operator overwrites no newer change, and checks the holder.
-func TestTheServiceIsNotTurnedBack(t *testing.T) {
+// TestStaleOperatorDoesNotRevertTheService: a lagging operator overwrites no newer change, and checks the holder.
+func TestStaleOperatorDoesNotRevertTheService(t *testing.T) {
 	turn := func(w *world) {
 		s := w.service()
 		s.Spec.Selector[contract.PodLabel] = "newer"

@@ -17,8 +17,8 @@ import (
 	"github.com/singletonjob/operator/internal/plan"
 )
 
-// TestRenewalsPutSilenceOff: a job is triggered when its Lease has been unchanged for the requested time since its last renewal.
-func TestRenewalsPutSilenceOff(t *testing.T) {
+// TestRenewalsPostponeSilence: a job is triggered when its Lease has been unchanged for the requested time since its last renewal.
+func TestRenewalsPostponeSilence(t *testing.T) {
 	w := &world{t: t, clock: clocktesting.NewFakePassiveClock(time.Now())}
 	w.key.Namespace, w.key.Name = "ns", "job"
 	r := New(nil, nil, w.clock, inject.Settings{})
@@ -79,8 +79,8 @@ func (w *world) live(patience time.Duration, holds func() bool) bool {
 	return false
 }
 
-// TestAJobThatRunsCostsNothing: a job whose holder renews is not reconciled, and costs no requests.
-func TestAJobThatRunsCostsNothing(t *testing.T) {
+// TestRunningJobCostsNothing: a job whose holder renews is not reconciled, and costs no requests.
+func TestRunningJobCostsNothing(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	_, sent := w.manage()

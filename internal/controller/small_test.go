@@ -67,9 +67,9 @@ func TestALeaseIsSmall(t *testing.T) {
 	}
 }
 
-// TestALeaseIsSmallAgain: changes that happened while no operator ran, or that an operator recorded just before it ended, are
+// TestLeaseShrinksAfterAnOutage: changes that happened while no operator ran, or that an operator recorded just before it ended, are
 // cleared at the next renewal with one write.
-func TestALeaseIsSmallAgain(t *testing.T) {
+func TestLeaseShrinksAfterAnOutage(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.key.Name = "settlement-of-all-accounts-eur"
@@ -111,8 +111,8 @@ func TestALeaseIsSmallAgain(t *testing.T) {
 	}
 }
 
-// TestTheHistoryIsNotForgottenBeforeItIsStored: while the status cannot be written, the Lease keeps the changes.
-func TestTheHistoryIsNotForgottenBeforeItIsStored(t *testing.T) {
+// TestTheHistoryStaysUntilItIsStored: while the status cannot be written, the Lease keeps the changes.
+func TestTheHistoryStaysUntilItIsStored(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.job(nil)

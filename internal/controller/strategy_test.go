@@ -113,8 +113,8 @@ func TestRolloutOnAsManyNodesAsCandidates(t *testing.T) {
 	w.records("Elected Elected", "Handover RolloutHandover")
 }
 
-// TestRolloutOfWhatEndsByItself: a process that normally ends within minReadySeconds does not count as a failed version.
-func TestRolloutOfWhatEndsByItself(t *testing.T) {
+// TestRolloutOfAProcessThatExits: a process that normally ends within minReadySeconds does not count as a failed version.
+func TestRolloutOfAProcessThatExits(t *testing.T) {
 	w := unhurried(t, nil)
 	w.short["v1"], w.short["v2"] = 10*time.Second, 15*time.Second
 	w.image("v2")
@@ -124,9 +124,9 @@ func TestRolloutOfWhatEndsByItself(t *testing.T) {
 	}
 }
 
-// TestRolloutOfWhatCrashesAfterALongPreparation: the tenures last for longer than minReadySeconds, but no process is ready for that long.
+// TestRolloutThatCrashesAfterALongPreparation: the tenures last for longer than minReadySeconds, but no process is ready for that long.
 // An old Pod stays, and the status reports that the version has failed.
-func TestRolloutOfWhatCrashesAfterALongPreparation(t *testing.T) {
+func TestRolloutThatCrashesAfterALongPreparation(t *testing.T) {
 	w := unhurried(t, nil)
 	w.prepares["v2"], w.short["v2"], w.fails = 32*time.Second, 40*time.Second, math.MaxInt
 	w.edit(func(job *v1alpha1.SingletonJob) {

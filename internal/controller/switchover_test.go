@@ -37,8 +37,8 @@ func TestSwitchover(t *testing.T) {
 	w.records("Elected Elected", "Handover SwitchoverRequested", "Handover SwitchoverRequested")
 }
 
-// TestASwitchoverThatCannotBe: a condition and an Event answer it, and it ends with its tenure.
-func TestASwitchoverThatCannotBe(t *testing.T) {
+// TestImpossibleSwitchover: a condition and an Event answer it, and it ends with its tenure.
+func TestImpossibleSwitchover(t *testing.T) {
 	w := served(t, nil)
 	w.annotate(contract.SwitchoverAnnotation, fmt.Sprintf("nobody@%d", w.status().FencingToken))
 	blocked := func() bool {

@@ -171,9 +171,9 @@ func TestAFleetIsRolledOutInTurns(t *testing.T) {
 	}
 }
 
-// TestAnUpgradeAtEveryCrash: wherever an operator ends, before or after a write, the next one continues. No Pod is deleted or created
+// TestUpgradeSurvivesCrashes: wherever an operator ends, before or after a write, the next one continues. No Pod is deleted or created
 // before the status shows that the job has a place.
-func TestAnUpgradeAtEveryCrash(t *testing.T) {
+func TestUpgradeSurvivesCrashes(t *testing.T) {
 	for name, after := range map[string]bool{"before": false, "after": true} {
 		t.Run(name, func(t *testing.T) {
 			w := served(t, func(s *v1alpha1.SingletonJobSpec) { s.Strategy.MinReadySeconds = new(int32(1)) })
@@ -284,8 +284,8 @@ func TestTurns(t *testing.T) {
 	asks("a", true)
 }
 
-// TestATurnWakes: a stored place triggers its job, and a place that becomes free triggers the first waiting job.
-func TestATurnWakes(t *testing.T) {
+// TestTurnTriggersJobs: a stored place triggers its job, and a place that becomes free triggers the first waiting job.
+func TestTurnTriggersJobs(t *testing.T) {
 	r := New(nil, nil, nil, inject.Settings{})
 	var first []string
 	r.turns.wake = func(k types.NamespacedName) { first = append(first, k.Name) }

@@ -239,9 +239,9 @@ func TestAReplicaSetThatLagsBehindItsDeployment(t *testing.T) {
 	w.until("serving", w.serving)
 }
 
-// TestAChangeOfAWorkloadIsNoAlarm: nothing starts until the workload's controller has seen that only the template changed. It is
+// TestWorkloadChangeRaisesNoAlarm: nothing starts until the workload's controller has seen that only the template changed. It is
 // known throughout that no Pod of it can be left, so there is no warning.
-func TestAChangeOfAWorkloadIsNoAlarm(t *testing.T) {
+func TestWorkloadChangeRaisesNoAlarm(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.deployment(0)
@@ -298,8 +298,8 @@ func TestAWorkloadThatIsScaledUpBesideTheJob(t *testing.T) {
 	}
 }
 
-// TestWhoseThePodsOfAWorkloadAre: the owners of the Pods are those that the API server has.
-func TestWhoseThePodsOfAWorkloadAre(t *testing.T) {
+// TestOwnersOfWorkloadPods: the owners of the Pods are those that the API server has.
+func TestOwnersOfWorkloadPods(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.deployment(0)
@@ -429,9 +429,9 @@ func planOf(o *observation) string {
 	return fmt.Sprint(p.Status.Conditions)
 }
 
-// TestAllThatIsKeptInMemoryIsWatched: every kind with a cache rule is one that the operator waits for before it is ready, and
+// TestEveryCachedKindIsWatched: every kind with a cache rule is one that the operator waits for before it is ready, and
 // watches.
-func TestAllThatIsKeptInMemoryIsWatched(t *testing.T) {
+func TestEveryCachedKindIsWatched(t *testing.T) {
 	t.Parallel()
 	kindOf := func(o client.Object) string {
 		kind, err := apiutil.GVKForObject(o, scheme(t))

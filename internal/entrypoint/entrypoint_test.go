@@ -161,8 +161,8 @@ func TestNamespacesDoNotWaitForEachOther(t *testing.T) {
 	}
 }
 
-// TestNoMoreThanSomeAtATime: the number of look-ups is bounded, whatever the number of namespaces.
-func TestNoMoreThanSomeAtATime(t *testing.T) {
+// TestConcurrencyIsBounded: the number of look-ups is bounded, whatever the number of namespaces.
+func TestConcurrencyIsBounded(t *testing.T) {
 	o := newOffice(t)
 	for i := range 2 * parallel {
 		space := fmt.Sprint(i)

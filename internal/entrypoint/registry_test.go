@@ -248,7 +248,7 @@ func TestTrouble(t *testing.T) {
 	}
 }
 
-func TestNobodyThere(t *testing.T) {
+func TestUnreachableRegistry(t *testing.T) {
 	h := newHub(t)
 	gone := closedport.Address(t)
 	silent := make(chan struct{})
@@ -274,8 +274,8 @@ func TestNobodyThere(t *testing.T) {
 	}
 }
 
-// TestWhereItIsAsked: the operator asks neither without TLS nor at addresses of this machine, unless the host is listed.
-func TestWhereItIsAsked(t *testing.T) {
+// TestRegistriesThatAreRefused: the operator asks neither without TLS nor at addresses of this machine, unless the host is listed.
+func TestRegistriesThatAreRefused(t *testing.T) {
 	h := newHub(t)
 	h.push("app:v1", server)
 	plain, err := NewRegistry(Options{})
@@ -379,8 +379,8 @@ func TestPrivate(t *testing.T) {
 	}
 }
 
-// TestCredentialsStayHome: a redirect of a registry does not pass on the credentials.
-func TestCredentialsStayHome(t *testing.T) {
+// TestRedirectsGetNoCredentials: a redirect of a registry does not pass on the credentials.
+func TestRedirectsGetNoCredentials(t *testing.T) {
 	h, elsewhere := newHub(t), newHub(t)
 	var heard []string
 	elsewhere.around = func(w http.ResponseWriter, r *http.Request) bool {
@@ -458,7 +458,7 @@ func (c *Credentials) matchingImage(t *testing.T, image string) []credential {
 	return found
 }
 
-func TestSecretsOfAllShapes(t *testing.T) {
+func TestPullSecretFormats(t *testing.T) {
 	old, err := json.Marshal(map[string]any{"r.example": map[string]any{"username": "u", "password": "p"}})
 	must(t, err)
 	for name, c := range map[string]struct {
@@ -484,8 +484,8 @@ func TestSecretsOfAllShapes(t *testing.T) {
 	}
 }
 
-// TestConfigurationsAreKept: the configuration of a known digest is not read again.
-func TestConfigurationsAreKept(t *testing.T) {
+// TestConfigurationsAreCached: the configuration of a known digest is not read again.
+func TestConfigurationsAreCached(t *testing.T) {
 	h := newHub(t)
 	h.push("app:v1", server)
 	h.push("app:v2", server)

@@ -22,8 +22,8 @@ type Bolt struct {
 
 var marksBucket = []byte("marks")
 
-// OpenBolt opens or creates the file. It waits up to wait for another process to close it. Requests of the previous process may still be in progress
-// in the service, so no mark of the file is raised for the duration drain.
+// OpenBolt opens or creates the file. It waits up to wait for another process to close it. Requests of the previous process may still be in
+// progress in the service, so no mark of the file is raised for the duration drain.
 func OpenBolt(file string, wait, drain time.Duration) (*Bolt, error) {
 	db, err := bbolt.Open(file, 0o600, &bbolt.Options{Timeout: wait})
 	if err != nil {

@@ -18,8 +18,8 @@ import (
 	"github.com/singletonjob/operator/fence/fencehttp"
 )
 
-// Config is the proxy's configuration file, in YAML or JSON. Changes of rules, upstreams and unfencedMethods apply while the proxy runs; all other
-// changes need a restart.
+// Config is the proxy's configuration file, in YAML or JSON. Changes of rules, upstreams and unfencedMethods apply while the proxy runs;
+// all other changes need a restart.
 type Config struct {
 	// Listen is the address for clients, Admin that for /metrics, /healthz, /readyz and /advance.
 	Listen string `json:"listen,omitempty"`
@@ -43,8 +43,8 @@ type Config struct {
 	Drain    *metav1.Duration `json:"drain,omitempty"`
 	Settle   *metav1.Duration `json:"settle,omitempty"`
 	Patience *metav1.Duration `json:"patience,omitempty"`
-	// ShutdownDelay is how long the proxy still accepts clients after it was asked to end, so that all load balancers learn that it is not ready.
-	// Shutdown is how long requests in progress can continue after that.
+	// ShutdownDelay is how long the proxy still accepts clients after it was asked to end, so that all load balancers learn that it is not
+	// ready. Shutdown is how long requests in progress can continue after that.
 	ShutdownDelay *metav1.Duration `json:"shutdownDelay,omitempty"`
 	Shutdown      *metav1.Duration `json:"shutdown,omitempty"`
 }
@@ -77,7 +77,8 @@ type Store struct {
 type PostgresConfig struct {
 	// URLFile has the connection string, as postgres://user:password@host/database.
 	URLFile string `json:"urlFile"`
-	// EvictAfter is how long another replica can hold a mark after it is first wanted, before its session is ended. 0: forever; the next tenure waits.
+	// EvictAfter is how long another replica can hold a mark after it is first wanted, before its session is ended. 0: forever; the next
+	// tenure waits.
 	EvictAfter metav1.Duration `json:"evictAfter"`
 }
 

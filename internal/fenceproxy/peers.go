@@ -9,8 +9,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// peers are the sessions of all replicas, including this one, as last seen. Requests of a replica that ended may still be in progress in the service.
-// Marks are therefore not raised for the duration drain after the start, and after a replica is first missing.
+// peers are the sessions of all replicas, including this one, as last seen. Requests of a replica that ended may still be in progress in
+// the service. Marks are therefore not raised for the duration drain after the start, and after a replica is first missing.
 type peers struct {
 	drain time.Duration
 

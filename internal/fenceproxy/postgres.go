@@ -45,8 +45,9 @@ const (
 	longestWait = time.Minute
 )
 
-// parameters are the settings that every session needs. The server ends the session of a lost replica after 20 s, even if it has sent data that is not
-// acknowledged. The replica gives up its marks earlier, after heartbeat and answerTimeout. A replica that stops during a transaction does not block others.
+// parameters are the settings that every session needs. The server ends the session of a lost replica after 20 s, even if it has sent data
+// that is not acknowledged. The replica gives up its marks earlier, after heartbeat and answerTimeout. A replica that stops during a
+// transaction does not block others.
 var parameters = map[string]string{
 	"default_transaction_isolation": "read committed",
 	"tcp_keepalives_idle":           "10", "tcp_keepalives_interval": "5", "tcp_keepalives_count": "2", // seconds
@@ -54,8 +55,8 @@ var parameters = map[string]string{
 	"statement_timeout": "0", "idle_session_timeout": "0", "lock_timeout": "0",
 }
 
-// OpenPostgres connects, and creates the table of marks (that of fencesql) if it does not exist. No mark is raised for the duration drain after the
-// start, and after the end of another replica.
+// OpenPostgres connects, and creates the table of marks (that of fencesql) if it does not exist. No mark is raised for the duration drain
+// after the start, and after the end of another replica.
 func OpenPostgres(ctx context.Context, url string, drain, evict time.Duration, log *slog.Logger) (*Postgres, error) {
 	config, err := pgx.ParseConfig(url)
 	if err != nil {
@@ -175,8 +176,8 @@ func (p *Postgres) raise(ctx context.Context, tx pgx.Tx, w want) error {
 	return err
 }
 
-// lock waits until no replica holds the mark, and reads it. The wait has a timeout on the server: a replica that is killed while it waits keeps its
-// place in the queue, and blocks all others, no longer than that.
+// lock waits until no replica holds the mark, and reads it. The wait has a timeout on the server: a replica that is killed while it waits
+// keeps its place in the queue, and blocks all others, no longer than that.
 func lock(ctx context.Context, tx pgx.Tx, resource fence.Resource) (mark fence.Token, err error) {
 	wait := longestWait
 	if deadline, ends := ctx.Deadline(); ends {
@@ -223,8 +224,8 @@ func (p *Postgres) ask(ctx context.Context, query string, args ...any) (answer f
 	return <-got, nil
 }
 
-// askForIt notifies the holders of a mark that another replica waits for it. After evict, it ends the sessions of those that do not release it. It
-// stops the wait if another replica has raised the mark.
+// askForIt notifies the holders of a mark that another replica waits for it. After evict, it ends the sessions of those that do not release
+// it. It stops the wait if another replica has raised the mark.
 func (p *Postgres) askForIt(ctx context.Context, w want, pid uint32, stop context.CancelCauseFunc) {
 	const notify = "SELECT coalesce((SELECT token FROM " + fencesql.DefaultTable + " WHERE resource = $1), 0) FROM pg_notify($2, $3)"
 	for began := time.Now(); ctx.Err() == nil; pause(ctx, askAgain) {

@@ -169,7 +169,7 @@ func (p *Proxy) forward() http.Handler {
 			r.Out.Host = r.In.Host
 			r.SetXForwarded()
 			maps.DeleteFunc(r.Out.Header, func(name string, _ []string) bool { return misleads(name) })
-			// Whatever Connection says: what was checked arrives.
+			// The checked headers arrive even if Connection names them.
 			for _, name := range []string{fence.HeaderToken, fence.HeaderResource} {
 				if values := r.In.Header[name]; len(values) > 0 {
 					r.Out.Header[name] = values

@@ -162,8 +162,8 @@ func TestConformance(t *testing.T) {
 	})
 }
 
-// TestWhatArrivesUpstream: the token that was checked, whatever else the client sends.
-func TestWhatArrivesUpstream(t *testing.T) {
+// TestUpstreamRequest: the service gets the token that was checked, whatever else the client sends.
+func TestUpstreamRequest(t *testing.T) {
 	s := &service{}
 	_, server := start(t, s, nil)
 	for _, headers := range []string{
@@ -193,8 +193,8 @@ func TestWhatArrivesUpstream(t *testing.T) {
 	}
 }
 
-// TestAStreamOfThePastIsCut when the next tenure writes, and can't be opened again.
-func TestAStreamOfThePastIsCut(t *testing.T) {
+// TestStreamOfAnOldTenureIsCut: a stream is cut when the next tenure writes, and cannot be opened again.
+func TestStreamOfAnOldTenureIsCut(t *testing.T) {
 	_, server := start(t, &service{}, func(c *Config) { c.Drain = duration(patience) })
 	open := func(token string) (net.Conn, *bufio.Reader, int) {
 		conn, err := net.Dial("tcp", server.Listener.Addr().String())
@@ -347,8 +347,8 @@ func TestAWriteOutlivesItsClient(t *testing.T) {
 	}
 }
 
-// TestAnAnswerToNobody: the client hangs up in the midst of the answer, to which the service continues.
-func TestAnAnswerToNobody(t *testing.T) {
+// TestResponseToAClosedConnection: the client disconnects in the middle of a response that the service continues.
+func TestResponseToAClosedConnection(t *testing.T) {
 	const chunk, more = 64 << 10, 1000 // more than the buffers on the way hold
 	begun, gone, written := make(chan struct{}), make(chan struct{}), make(chan error, 1)
 	var over atomic.Bool
@@ -393,8 +393,8 @@ func TestAnAnswerToNobody(t *testing.T) {
 	}
 }
 
-// TestAFileOfMarksIsQuiet after its opening: what the process before has left under way, nobody knows.
-func TestAFileOfMarksIsQuiet(t *testing.T) {
+// TestMarksFileWaitsAfterOpening: writes wait after a start, because the previous process may have left some in progress.
+func TestMarksFileWaitsAfterOpening(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "marks")
 	open := func() *Bolt {
 		b, err := OpenBolt(file, patience, time.Hour)
@@ -582,7 +582,7 @@ func TestReloadWhileAWriteWaits(t *testing.T) {
 	}
 }
 
-func TestConfigThatIsNone(t *testing.T) {
+func TestInvalidConfig(t *testing.T) {
 	good := Config{Upstream: "http://a", Rules: []Rule{{Resource: ledger}}, Store: Store{Bolt: "x"}}.With(Config{})
 	if err := good.Validate(); err != nil {
 		t.Fatal(err)

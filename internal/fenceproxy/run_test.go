@@ -181,8 +181,8 @@ func TestTheProcess(t *testing.T) {
 	}
 }
 
-// TestItServesUntilAllHaveHeard that it is to end.
-func TestItServesUntilAllHaveHeard(t *testing.T) {
+// TestServesDuringShutdownDelay: after SIGTERM the proxy reports that it is not ready, and still serves for the delay.
+func TestServesDuringShutdownDelay(t *testing.T) {
 	upstream := httptest.NewServer(&service{})
 	t.Cleanup(upstream.Close)
 	dir := t.TempDir()

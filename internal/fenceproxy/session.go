@@ -21,8 +21,8 @@ const channel = "fence_proxy"
 // pgerrcodeOutOfMemory is PostgreSQL's out_of_memory, which a full table of locks is, too.
 const pgerrcodeOutOfMemory = "53200"
 
-// A session that has not answered for this long is given up, with all marks that it holds. Together these times are shorter than the time after
-// which the server gives up a silent replica.
+// A session that has not answered for this long is given up, with all marks that it holds. Together these times are shorter than the time
+// after which the server gives up a silent replica.
 const (
 	heartbeat     = 2 * time.Second
 	answerTimeout = 5 * time.Second
@@ -259,8 +259,8 @@ type want struct {
 
 func (w want) String() string { return fmt.Sprintf("%d %d %s", key(w.resource), w.to, w.resource) }
 
-// concerns reports whether a hold blocks the replica that asks. A request for a mark that is already reached is late: releasing the hold for it would
-// cut writes of the current tenure.
+// concerns reports whether a hold blocks the replica that asks. A request for a mark that is already reached is late: releasing the hold
+// for it would cut writes of the current tenure.
 func concerns(h *held, payload string) bool {
 	var asked int64
 	var w want

@@ -86,8 +86,8 @@ func TestTheImagesStopSignal(t *testing.T) {
 	}
 }
 
-// TestTheImagesWordsArriveAsTheyAre: neither kubelet nor agent expands variables in the image's arguments.
-func TestTheImagesWordsArriveAsTheyAre(t *testing.T) {
+// TestImageArgumentsAreNotExpanded: neither kubelet nor agent expands variables in the image's arguments.
+func TestImageArgumentsAreNotExpanded(t *testing.T) {
 	seed := tier.Seed(t, 1)
 	r := rand.New(rand.NewPCG(seed, 0))
 	pieces := []string{"$", "$$", "(", ")", "$(FENCING_TOKEN)", "$(SINGLETONJOB_POD)", "$(HOME)", "FENCING_TOKEN", "x", "é"}
@@ -109,8 +109,8 @@ func TestTheImagesWordsArriveAsTheyAre(t *testing.T) {
 	}
 }
 
-// TestUnknown: the operator creates no Pod from a result for another template, or from an image that runs nothing.
-func TestUnknown(t *testing.T) {
+// TestUnknownEntrypoint: the operator creates no Pod from a result for another template, or from an image that runs nothing.
+func TestUnknownEntrypoint(t *testing.T) {
 	for name, change := range map[string]func(*v1alpha1.SingletonJob){
 		"nothing was found":         func(job *v1alpha1.SingletonJob) { job.Status.Entrypoint = nil },
 		"another template's":        func(job *v1alpha1.SingletonJob) { job.Spec.Template.Spec.Containers[0].Image = "other" },
@@ -130,8 +130,8 @@ func TestUnknown(t *testing.T) {
 	}
 }
 
-// TestAnEntrypointIsNoRollout: the hash does not depend on the look-up.
-func TestAnEntrypointIsNoRollout(t *testing.T) {
+// TestEntrypointCausesNoRollout: the hash does not depend on the look-up.
+func TestEntrypointCausesNoRollout(t *testing.T) {
 	a, b := withoutCommand(t, nil, []string{"/a"}, nil), withoutCommand(t, nil, []string{"/b"}, nil)
 	if Hash(a) != Hash(b) {
 		t.Errorf("%s and %s", Hash(a), Hash(b))

@@ -1,8 +1,8 @@
-// Package inject turns a SingletonJob's template into a candidate Pod: the user's Pod with an agent as PID 1 of one container, and
+// Package inject turns a SingletonJob's template into a candidate Pod. That is the user's Pod with an agent as PID 1 of one container, and
 // with the credentials and the configuration that the agent needs.
 //
-// The package is pure: equal arguments give equal Pods, and it changes no argument. What it adds satisfies the Pod Security profile
-// "restricted" and uses only names that api/v1alpha1 reserves. It changes no container but the gated one.
+// The package is pure: equal arguments give equal Pods, and it changes no argument. The additions satisfy the Pod Security profile
+// "restricted" and use only names that api/v1alpha1 reserves. It changes no container but the gated one.
 package inject
 
 import (
@@ -281,8 +281,8 @@ func runConfig(job *v1alpha1.SingletonJob) *contract.RunConfig {
 	}
 }
 
-// agentEnv comes before the user's own variables, which may refer to it. It contains every variable that an agent reads, even an
-// unused one with an empty value. The reason is that env takes precedence over envFrom and the image, and v1alpha1.Validate refuses these names in the
+// agentEnv comes before the user's own variables, which may refer to it. It contains every variable that an agent reads, even an unused one
+// with an empty value. The reason is that env takes precedence over envFrom and the image, and v1alpha1.Validate refuses these names in the
 // template's env.
 func agentEnv(config contract.AgentConfig, gated *corev1.Container, settings Settings) []corev1.EnvVar {
 	fromPod := func(name, path string) corev1.EnvVar {
@@ -309,9 +309,10 @@ func agentEnv(config contract.AgentConfig, gated *corev1.Container, settings Set
 	)
 }
 
-// socketOf is the path of the agent's socket, set after the variables that it refers to. It is in a volume of the Pod. If the agent's
-// image is a volume, there is no other, and it is in the directory for shared memory. Processes of every user can write there, even if the root file system
-// is read-only. A Pod's containers share that directory, and with hostIPC all Pods of a node do. So the path contains the Pod's UID.
+// socketOf is the path of the agent's socket, set after the variables that it refers to. It is in a volume of the Pod. If the agent's image
+// is a volume, there is no other, and it is in the directory for shared memory. Processes of every user can write there, even if the root
+// file system is read-only. A Pod's containers share that directory, and with hostIPC all Pods of a node do. So the path contains the Pod's
+// UID.
 func socketOf(settings Settings) string {
 	if settings.AgentImageVolume {
 		return "/dev/shm/singletonjob-$(" + contract.PodUIDEnv + ").sock"
@@ -352,9 +353,9 @@ func credentials() corev1.Volume {
 	}}}
 }
 
-// bringAgent puts the agent at the path that the gated container's command uses: it copies the agent from its image into a volume
-// of the Pod, or mounts the image as a volume. The container cannot write to that volume, so the process cannot replace its agent.
-// What the agent writes is in a second volume, unless the image is the first one.
+// bringAgent puts the agent at the path that the gated container's command uses. It copies the agent from its image into a volume of the
+// Pod, or mounts the image as a volume. The container cannot write to that volume, so the process cannot replace its agent. The agent
+// writes to a second volume, unless the image is the first one.
 func bringAgent(pod *corev1.PodSpec, gated *corev1.Container, settings Settings) {
 	bin := corev1.Volume{Name: binVolume}
 	gated.VolumeMounts = append(gated.VolumeMounts, corev1.VolumeMount{Name: binVolume, MountPath: contract.AgentDir, ReadOnly: true})

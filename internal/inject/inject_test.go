@@ -206,7 +206,7 @@ func TestHashIsStable(t *testing.T) {
 
 // Naming the container that was gated by default causes no rollout. It is the only container, the one of the annotation, or the first of
 // two. In the last case the hash is that of the versions that gated the first container by default.
-func TestAContainerByNameIsNoRollout(t *testing.T) {
+func TestNamingTheContainerCausesNoRollout(t *testing.T) {
 	job := jobs(t)["minimal"]
 	before := Hash(job)
 	if job.Spec.Container = job.Spec.Template.Spec.Containers[0].Name; Hash(job) != before {
@@ -225,7 +225,7 @@ func TestAContainerByNameIsNoRollout(t *testing.T) {
 }
 
 // Empty values that generators and charts leave in a template do not change its hash.
-func TestNullsAreNoRollout(t *testing.T) {
+func TestEmptyValuesCauseNoRollout(t *testing.T) {
 	hash := func(template string) string {
 		job := jobs(t)["minimal"]
 		job.Spec.Template = corev1.PodTemplateSpec{}
@@ -242,7 +242,7 @@ func TestNullsAreNoRollout(t *testing.T) {
 	}
 }
 
-func TestAnotherOperatorImageIsNoRollout(t *testing.T) {
+func TestOperatorImageCausesNoRollout(t *testing.T) {
 	job := jobs(t)["minimal"]
 	old, upgraded := mustPod(t, job, 0, settings), mustPod(t, job, 0, Settings{AgentImage: "operator:v2"})
 	if old.Name != upgraded.Name {
@@ -253,8 +253,7 @@ func TestAnotherOperatorImageIsNoRollout(t *testing.T) {
 	}
 }
 
-// Only the init container can write to the volume with the agent. What the agent writes is in a volume of its own, and no other container has
-// either.
+// Only the init container can write to the volume with the agent. The agent writes to another volume. No other container has either volume.
 func TestTheAgentIsReadOnly(t *testing.T) {
 	for name, job := range jobs(t) {
 		pod := mustPod(t, job, 0, settings)
@@ -314,7 +313,7 @@ func TestAgentImageVolume(t *testing.T) {
 
 // The template, its envFrom and the image cannot override the agent's variables: a kubelet gives env precedence, and a reference in
 // env sees only earlier values.
-func TestTheAgentsVariablesAreTheOperators(t *testing.T) {
+func TestTheAgentsVariablesCannotBeOverridden(t *testing.T) {
 	from := []corev1.EnvFromSource{{ConfigMapRef: &corev1.ConfigMapEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: "theirs"}}}}
 	theirs := []corev1.EnvVar{{Name: "KUBERNETES_SERVICE_HOST"}, {Name: "KUBERNETES_SERVICE_PORT", Value: "1"}}
 	inCluster := Settings{AgentImage: "operator:v1", APIHost: "fd00::1", APIPort: "443"}
@@ -469,7 +468,7 @@ func TestHooks(t *testing.T) {
 }
 
 // The agent gets the requests of hooks like those of probes: complete, and never with a port of the agent.
-func TestHooksThatAsk(t *testing.T) {
+func TestHooksBySendingARequest(t *testing.T) {
 	job := jobs(t)["minimal"]
 	c := &job.Spec.Template.Spec.Containers[0]
 	c.Ports = []corev1.ContainerPort{{Name: "web", ContainerPort: 8080}}
@@ -556,7 +555,7 @@ func TestPorts(t *testing.T) {
 
 // The agent gets the probes with port names as numbers and with Kubernetes' defaults. Nothing in their commands looks like a
 // reference to the kubelet.
-func TestProbesAreTheAgents(t *testing.T) {
+func TestAgentGetsTheProbes(t *testing.T) {
 	pod := mustPod(t, jobs(t)["probed"], 0, settings)
 	c := &pod.Spec.Containers[0]
 	value := ""
@@ -680,7 +679,7 @@ func marksOf(t *testing.T, gated *corev1.Container) string {
 
 // The process gets what a kubelet would have made of the template if it knew the token, whatever Secrets contain. The same holds
 // for variables that refer to variables that refer to the token.
-func TestReferencesAreTheKubelets(t *testing.T) {
+func TestReferencesExpandAsInAKubelet(t *testing.T) {
 	seed := tier.Seed(t, 1)
 	r := rand.New(rand.NewPCG(seed, 0))
 	pieces := []string{
@@ -729,7 +728,7 @@ func TestReferencesAreTheKubelets(t *testing.T) {
 
 // If nothing refers to the token there is no mark. If something does, the secret occurs in no text of the template or of another
 // job.
-func TestMarksAreTheOperatorsAlone(t *testing.T) {
+func TestMarksOccurNowhereElse(t *testing.T) {
 	marks := func(uid, arg string) string {
 		job := jobs(t)["minimal"]
 		job.UID = types.UID(uid)

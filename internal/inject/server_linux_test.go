@@ -47,7 +47,7 @@ func namespace(t *testing.T, restricted bool, accounts ...string) (kubernetes.In
 }
 
 // The samples run under the strictest Pod Security profile. The API server accepts every Pod of testdata.
-func TestServerTakesThePods(t *testing.T) {
+func TestServerAcceptsThePods(t *testing.T) {
 	for name, job := range jobs(t) {
 		t.Run(name, func(t *testing.T) {
 			restricted := name != "minimal" && name != "opinionated" // their templates set no security context, or hostNetwork
@@ -70,7 +70,7 @@ func TestServerTakesThePods(t *testing.T) {
 	}
 }
 
-// Whatever the template is, the candidate passes Pod Security if the template does, and has its quality of service.
+// The candidate passes Pod Security if the template does, and has the template's quality of service.
 func TestInjectionKeepsPodSecurityAndQualityOfService(t *testing.T) {
 	client, ns := namespace(t, true, "job-singletonjob")
 	seed := tier.Seed(t, 1)

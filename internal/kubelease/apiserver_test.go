@@ -139,8 +139,8 @@ func TestRealUpdate(t *testing.T) {
 	}
 }
 
-// TestRealTracking: the agent's first write ends the record of who wrote which field, others' writes do not bring it back, and where a
-// server-side apply has, the next renewal ends it again.
+// TestRealTracking: the agent's first write ends the record of who wrote which field. Other clients' writes do not restore it. If a
+// server-side apply does, the next renewal ends it again.
 func TestRealTracking(t *testing.T) {
 	c := newCluster(t)
 	tracked := func(want bool, after string) {

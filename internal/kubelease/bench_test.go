@@ -18,8 +18,8 @@ import (
 	"github.com/singletonjob/operator/test/controlplane"
 )
 
-// BenchmarkRenewal has a real agent's client renew a Lease b.N times on a real API server whose etcd drops nothing, and tells by how much
-// etcd's database grows for each: what docs/sizing.md reckons with.
+// BenchmarkRenewal renews a Lease b.N times with a real agent's client, on a real API server whose etcd drops nothing. It reports by how
+// much etcd's database grows for each renewal. The document docs/sizing.md uses that number.
 func BenchmarkRenewal(b *testing.B) {
 	const node = "ip-10-0-123-145.eu-central-1.compute.internal"
 	long := func(tenures int) string {

@@ -1,5 +1,5 @@
 // Package kubelease reads, writes and watches one coordination.k8s.io/v1 Lease over plain HTTP. For each write it reports what is
-// certain about the outcome. In a pod, only this package writes the Lease's spec.
+// certain about the outcome. In a pod, only this package writes the Lease's spec. It also asks whether a Pod is being deleted.
 //
 // It never retries, throttles or delays a request. The state machine decides when to send the next one, and the caller's context
 // is the deadline. There are two exceptions. The watch reopens itself. And a report that a known Lease does not exist, or is in an
@@ -56,8 +56,9 @@ func InCluster(env func(string) string) (string, error) {
 type Client struct {
 	config Config
 	leases string // URL of the namespace's Leases
-	// requests and watches have separate connections, so that neither waits for or fails with the other.
-	requests, watches *pool
+	// requests, watches and pods have separate connections, so that none of them waits for or fails with another. Those of pods are opened
+	// when a Pod stops.
+	requests, watches, pods *pool
 }
 
 // New returns an error if the configuration cannot work. It sends nothing.
@@ -72,6 +73,7 @@ func New(c Config) (*Client, error) {
 		leases:   leases,
 		requests: &pool{credentials: c.Credentials, connect: newDialer().transport},
 		watches:  &pool{credentials: c.Credentials, connect: newDialer().transport},
+		pods:     &pool{credentials: c.Credentials, connect: newDialer().transport},
 	}
 	if _, err := client.requests.open(); err != nil {
 		return nil, err
@@ -101,8 +103,8 @@ func (c *Client) Get(ctx context.Context, floor int64) (Answer, error) {
 	return c.confirm(ctx, answer, floor)
 }
 
-// contradicts reports whether an answer can be true only if the Lease was deleted since it had that revision, or if the data of
-// the API servers was restored from a backup.
+// contradicts reports whether an answer can be true only after one of two events. The Lease was deleted since it had that revision, or the
+// data of the API servers was restored from a backup.
 func (a Answer) contradicts(floor int64) bool {
 	return floor > 0 && (a.Object == nil || a.Object.Record.Revision < floor)
 }

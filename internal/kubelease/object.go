@@ -109,8 +109,8 @@ func (o *Object) with(r lease.Record) ([]byte, error) {
 	return marshal(top), nil
 }
 
-// untracked clears managedFields, the record of which client wrote which field. Nobody needs it for a Lease, it is half of the
-// Lease's bytes, and each renewal would store it again. Once cleared, it starts again only with a server-side apply.
+// untracked clears managedFields, the record of which client wrote which field. It has no use in a Lease, it is half of the Lease's bytes,
+// and each renewal would store it again. Once cleared, it starts again only with a server-side apply.
 var untracked = json.RawMessage(`[{}]`)
 
 // rawFields is a JSON object that is being changed.

@@ -179,7 +179,7 @@ func TestDeadline(t *testing.T) {
 }
 
 // An API server that can't serve is not asked again over the connection to it: behind the same address there may be others.
-func TestSickServerIsLeft(t *testing.T) {
+func TestUnhealthyServerIsReplaced(t *testing.T) {
 	for name, test := range map[string]struct {
 		answer      http.HandlerFunc
 		first       lease.Outcome
@@ -249,8 +249,8 @@ func TestConnectionIsKept(t *testing.T) {
 	})
 }
 
-// A request that hangs continues beside others, each over a connection of its own. That it is given up in the end leaves
-// alone what has answered meanwhile: where one API server of three is dead, another connection may be to that.
+// A request that hangs continues beside others, each over a connection of its own. When it is finally given up, connections that have
+// answered meanwhile stay open. If one API server of three is dead, another connection may lead to that server.
 func TestHungRequestIsOvertaken(t *testing.T) { inOneOfMany(t, func() error { return overtake(t) }) }
 
 func overtake(t *testing.T) error {
@@ -289,8 +289,8 @@ func overtake(t *testing.T) error {
 	return f.connected(2)
 }
 
-// Of a host's addresses another is tried first each time, and the next at once where one refuses.
-func TestAddressesTakeTurns(t *testing.T) {
+// Each attempt begins with another address of the host. If one refuses, the next one is tried at once.
+func TestAddressesRotate(t *testing.T) {
 	var port string
 	var dead net.Listener // takes connections and is silent
 	for taken := true; taken; {
@@ -357,8 +357,8 @@ func TestNotSent(t *testing.T) {
 	}
 }
 
-// What the protocol does not use is written back byte for byte, also what no version of Kubernetes has yet.
-func TestUpdateKeepsWhatIsNotOurs(t *testing.T) {
+// Fields that the protocol does not use are written back byte for byte, including fields of later Kubernetes versions.
+func TestUpdateKeepsUnknownFields(t *testing.T) {
 	var sent []byte
 	f := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		sent, _ = io.ReadAll(r.Body)
@@ -390,7 +390,7 @@ func TestUpdateKeepsWhatIsNotOurs(t *testing.T) {
 	}
 }
 
-// What there is none of is not ended.
+// A Lease without a record of field managers is written unchanged.
 func TestAnUntrackedLeaseIsWrittenAsItIs(t *testing.T) {
 	c := serve(t, stored).client(t)
 	for _, none := range []string{``, `"managedFields":null,`, `"managedFields":[{}],`} {
@@ -489,9 +489,9 @@ func olderOn(is func(connection int64) bool) http.HandlerFunc {
 	}
 }
 
-// One of several API servers says that there is no Lease. Of one that was there nobody believes it, whatever showed that it was there. Of
-// one that was not, nobody asks twice.
-func TestAbsentTakesWitnesses(t *testing.T) {
+// One of several API servers says that there is no Lease. If the Lease was known to exist, one answer is not believed, whatever showed that
+// it existed. If it was not known, one answer is enough.
+func TestAbsenceNeedsSeveralServers(t *testing.T) {
 	for name, test := range map[string]struct {
 		floor       int64
 		liars       func(connection int64) bool
@@ -529,8 +529,8 @@ func TestAbsentTakesWitnesses(t *testing.T) {
 	}
 }
 
-// One of several API servers lags. What is older than the known state is believed only if several say so.
-func TestOlderTakesWitnesses(t *testing.T) {
+// One of several API servers lags. A state that is older than the known one is believed only if several servers report it.
+func TestOlderStateNeedsSeveralServers(t *testing.T) {
 	for name, test := range map[string]struct {
 		answers     http.HandlerFunc
 		floor       int64
@@ -653,7 +653,7 @@ func (k *kept) reads(e lease.Event) lease.SendRead {
 }
 
 // A client without an answer does not report that the Lease is gone.
-func TestAbsentBesideTrouble(t *testing.T) {
+func TestErrorsDoNotProveAbsence(t *testing.T) {
 	f := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		switch n := r.Context().Value(connectionKey{}).(int64); {
 		case n%2 == 0: // each other one lies, and those beside it are in trouble
@@ -703,7 +703,7 @@ func TestAbsentAndRecreated(t *testing.T) {
 	}
 }
 
-// What comes without an end is not kept.
+// An endless answer is not kept.
 func TestHugeAnswers(t *testing.T) {
 	for name, answer := range map[string]http.HandlerFunc{
 		"a body": endless,
@@ -725,7 +725,7 @@ func TestHugeAnswers(t *testing.T) {
 
 // Whether a Lease may be acquired depends on what is stored, not on a cache of the API server. And a request without an answer must close
 // its connection, which a request of HTTP/2 does not.
-func TestHowItAsks(t *testing.T) {
+func TestReadsAreConsistentAndUseHTTP1(t *testing.T) {
 	var asked []*http.Request
 	f := &fake{Server: httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		asked = append(asked, r)
@@ -761,7 +761,7 @@ func TestNoProxyOfTheEnvironment(t *testing.T) {
 	}
 }
 
-// What the record does not have must not stay in the Lease: one that is free has no time of its acquire.
+// Fields that the record does not have must not stay in the Lease. A free Lease has no acquire time.
 func TestReleaseLeavesNoAcquireTime(t *testing.T) {
 	c := serve(t, stored).client(t)
 	o := object(t, c, 10)

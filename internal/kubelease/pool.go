@@ -52,7 +52,9 @@ func (p *pool) send(request *http.Request) (response *http.Response, drop func()
 	}
 	drop = func() { p.drop(over) }
 	request.Header.Set("Authorization", "Bearer "+strings.TrimSpace(string(token)))
-	request.Header.Set("Accept", "application/json")
+	if request.Header.Get("Accept") == "" {
+		request.Header.Set("Accept", "application/json")
+	}
 	request.Header.Set("User-Agent", fieldManager)
 	// RoundTrip instead of a Client, because redirects must not be followed.
 	response, err = over.RoundTrip(request)

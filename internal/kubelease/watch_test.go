@@ -131,7 +131,7 @@ func expect(t *testing.T, events <-chan WatchEvent, want ...string) {
 	}
 }
 
-func TestWatchAsksFor(t *testing.T) {
+func TestWatchRequest(t *testing.T) {
 	c, queries := script{}.play(t)
 	events, _ := watching(t, c)
 	expect(t, events, "opened")

@@ -12,7 +12,7 @@ func (d *driver) late(w Attempt) *driver {
 	return d.step(WriteDone{Nonce: w.Nonce, Outcome: Confirmed, Record: &r})
 }
 
-func TestNextRenewalGoesOutBesideTheOneThatHangs(t *testing.T) {
+func TestNextRenewalIsSentWhileOneHangs(t *testing.T) {
 	d := renewing(testConfig())
 	first := *d.s.Write
 	d.wake()
@@ -38,7 +38,7 @@ func TestNextRenewalGoesOutBesideTheOneThatHangs(t *testing.T) {
 	}
 }
 
-func TestRenewalStoredAfterAnotherWasIsNoNews(t *testing.T) {
+func TestRenewalStoredLateIsIgnored(t *testing.T) {
 	d := renewing(testConfig())
 	first := *d.s.Write
 	second := has[SendWrite](t, d.wake()).Attempt
@@ -67,7 +67,7 @@ func TestLateConflictStopsWriting(t *testing.T) {
 	}
 }
 
-func TestReleaseBesideARenewalThatHangs(t *testing.T) {
+func TestReleaseWhileARenewalHangs(t *testing.T) {
 	hanging := func() (*driver, Attempt) {
 		d := renewing(testConfig())
 		renewal := *d.s.Write
@@ -127,7 +127,7 @@ func TestSlowAcquireAndItsConfirmationAreOneTenure(t *testing.T) {
 	}
 }
 
-func TestAnswerToAnEarlierReadIsHeard(t *testing.T) {
+func TestAnswerToAnEarlierReadCounts(t *testing.T) {
 	d := renewing(testConfig())
 	first := *d.s.Write
 	early := has[SendRead](t, d.wake()).ID

@@ -37,7 +37,7 @@ func TestEvidenceOfDeathFreesTheLease(t *testing.T) {
 }
 
 // One that was seen alive has been killed just now.
-func TestDeathThatWasSeenIsGivenTime(t *testing.T) {
+func TestRecentDeathIsGivenTime(t *testing.T) {
 	d := inOnePod().step(DeathSought{Holder: earlier.String()})
 	hasNo[SendWrite](t, d)
 	d.after(d.c.RetryPeriod - 1).step(Ticked{})
@@ -56,7 +56,7 @@ func TestDeathThatWasSeenIsGivenTime(t *testing.T) {
 }
 
 // Evidence is of one holder. The Lease may name the next of the same pod by the time that it comes.
-func TestEvidenceIsOfOneHolder(t *testing.T) {
+func TestEvidenceConcernsOneHolder(t *testing.T) {
 	next := held(Identity{me.Pod, me.PodUID, "2"}, 20)
 	next.Token++
 	d := inOnePod().step(Watched{Record: next}).step(DeathSought{Holder: earlier.String(), Dead: true})
@@ -65,7 +65,7 @@ func TestEvidenceIsOfOneHolder(t *testing.T) {
 	has[SendWrite](t, d)
 }
 
-func TestStrangersAreNotAskedAfter(t *testing.T) {
+func TestForeignHoldersAreNotLookedUp(t *testing.T) {
 	c := testConfig()
 	c.EndProvesDeath = true
 	for _, holder := range []Identity{other, {me.Pod, "another pod of the name", "1"}, me} {

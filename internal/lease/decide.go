@@ -52,10 +52,10 @@ func (m *machine) read() {
 	m.do(ask)
 }
 
-// mayWrite reports whether a write may be sent now. If the last observation is as old as a lease, a read must come first. The
-// revision alone would suffice for the compare-and-swap, unless the server has started to assign its revisions again. A holder does
-// not wait for writes whose outcomes are unknown, or for the read that finds them out, before it sends another write. All of them replace one
-// revision, so at most one is stored, and the record shows which.
+// mayWrite reports whether a write may be sent now. If the last observation is as old as a lease, a read must come first. The revision
+// alone would suffice for the compare-and-swap, unless the server has started to assign its revisions again. A holder does not wait for
+// writes whose outcomes are unknown, or for the read that finds them out, before it sends another write. All of them replace one revision,
+// so at most one is stored, and the record shows which.
 func (m *machine) mayWrite() bool {
 	if m.s.Write != nil || !m.s.Observed.Known || m.s.Observed.Absent {
 		return false
@@ -309,8 +309,8 @@ func ordinal(pod string) int {
 	return int(n)
 }
 
-// proven reports whether the last tenure is known to be over, so that at most lockDelay must pass. clean reports whether it ended
-// cleanly, so that lockDelay need not pass either.
+// proven reports whether the last tenure is known to be over, so that at most lockDelay must pass. Its result clean reports whether the
+// tenure ended cleanly, so that lockDelay need not pass either.
 func (c Config) proven(s State) (proven, clean bool) {
 	switch r := s.Observed.Record; {
 	case r.Free():

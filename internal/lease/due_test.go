@@ -42,7 +42,7 @@ func TestNextTickKnowsTheLast(t *testing.T) {
 }
 
 // A candidate that knows no reliable time starts nothing by a schedule, and continues what was started.
-func TestNoTimeOfTheServers(t *testing.T) {
+func TestUnknownServerTimeStartsNoTick(t *testing.T) {
 	s := every(t, "1", schedule.OverlapSkip)
 	runs := Runs{Schedule: s, Facts: schedule.Facts{Settled: 900}}
 	d := drive(runConfig()).step(WatchOpened{}).found(idle(runs))
@@ -99,7 +99,7 @@ func TestTwoClocksDisagree(t *testing.T) {
 	}
 }
 
-// A Warm candidate with a day until the next tick is told nothing and asks nothing, and its clock is compared before the tick is started.
+// A Warm candidate with a day until the next tick sends no request. Its clock is compared before the tick is started.
 func TestIdleCandidateIsQuiet(t *testing.T) {
 	s, err := schedule.Parse(schedule.Spec{Cron: "0 12 * * *"})
 	if err != nil {
@@ -123,7 +123,7 @@ func TestIdleCandidateIsQuiet(t *testing.T) {
 	if d.told(d.s.Observed.Record); acquires(t, d).Tick != 43200 {
 		t.Errorf("%+v", d.actions)
 	}
-	// What it finds then counts.
+	// Then that result counts.
 	started.seenLater(func(r *Record) { r.Runs.Facts.Settled = 43200 })
 	started.told(started.s.Observed.Record)
 	quiet(t, &started, 23*time.Hour)
@@ -132,7 +132,7 @@ func TestIdleCandidateIsQuiet(t *testing.T) {
 }
 
 // An estimate that is behind costs no time: the clocks are compared when the first of them has reached the tick.
-func TestTickIsStartedInTimeByAClockThatWasToldLongAgo(t *testing.T) {
+func TestOldClockEstimateDelaysNoTick(t *testing.T) {
 	d := toldFirst(runConfig(), idle(Runs{Schedule: every(t, "5", schedule.OverlapSkip), Facts: schedule.Facts{Settled: 900}}))
 	d.s.Server.Date -= 25
 	if w, took := d.step(Ticked{}).sends(t, 10*time.Minute); w.Record.Runs.Now.Tick != 1200 || took > 201*time.Second {
@@ -141,7 +141,7 @@ func TestTickIsStartedInTimeByAClockThatWasToldLongAgo(t *testing.T) {
 }
 
 // A Lease that was just seen does not contain the time.
-func TestTimeIsAskedForBeforeATickIsStarted(t *testing.T) {
+func TestClockIsReadBeforeATickIsStarted(t *testing.T) {
 	d := toldFirst(runConfig(), idle(Runs{Schedule: every(t, "5", schedule.OverlapSkip), Facts: schedule.Facts{Settled: 900}}))
 	d.after(198 * time.Second).seenLater(func(*Record) {})
 	for len(d.actions) == 0 {
@@ -260,7 +260,7 @@ func TestARequestWaitsForResumption(t *testing.T) {
 }
 
 // A process that never began completes nothing, whatever came before it, and however late its agent is.
-func TestWhatNeverBeganIsNotComplete(t *testing.T) {
+func TestUnstartedProcessCompletesNothing(t *testing.T) {
 	d := running(runConfig(), Runs{})
 	d.after(time.Hour).step(Ticked{})
 	has[KillTree](t, d)
@@ -271,7 +271,7 @@ func TestWhatNeverBeganIsNotComplete(t *testing.T) {
 }
 
 // A candidate that closes a run follows nothing new. The marks of what was followed before stay, for the next acquire to clear.
-func TestACloseTakesNothingOn(t *testing.T) {
+func TestCloseFollowsNoNewRequest(t *testing.T) {
 	c := runConfig()
 	c.Runs.BackoffLimit = 0
 	asked := Request{Name: "before"}

@@ -103,6 +103,10 @@ type Terminated struct {
 	Signal int
 }
 
+// GraceEnds means that the agent's container will be killed shortly after At, so that no process of the tenure may live at At. It
+// counts from Terminated on. Of several, the earliest counts.
+type GraceEnds struct{ At Instant }
+
 func (Ticked) event()      {}
 func (WatchOpened) event() {}
 func (WatchClosed) event() {}
@@ -115,6 +119,7 @@ func (TreeGone) event()    {}
 func (Starved) event()     {}
 func (DeathSought) event() {}
 func (Terminated) event()  {}
+func (GraceEnds) event()   {}
 
 // Action is something that the caller must do at once, in the order given. No action may block Step's caller.
 type Action interface{ action() }

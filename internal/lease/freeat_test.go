@@ -105,7 +105,7 @@ func TestFreeAt(t *testing.T) {
 	}
 }
 
-func TestJitterDelaysNothingThatIsProven(t *testing.T) {
+func TestJitterDoesNotDelayAProvenDeath(t *testing.T) {
 	c := testConfig()
 	c.Jitter = 50 * time.Millisecond
 	s := State{Observed: Observation{Known: true, Record: free(other, 100), At: t0}}
@@ -119,7 +119,7 @@ func TestJitterDelaysNothingThatIsProven(t *testing.T) {
 }
 
 // The first of the standbys waits for nobody, also where the holder that stopped renewing goes before it.
-func TestJitterIsNotAddedToTheFirst(t *testing.T) {
+func TestFirstStandbyHasNoJitter(t *testing.T) {
 	const step = 15 * time.Millisecond
 	pod := func(n string) Identity { return Identity{Pod: "job-x-" + n, PodUID: "u", Nonce: "1"} }
 	for _, test := range []struct {
@@ -144,7 +144,7 @@ func TestJitterIsNotAddedToTheFirst(t *testing.T) {
 }
 
 // Lowering the duration in the Lease takes nothing from the holder's right, which the longest one seen bounds.
-func TestLongestDurationOfATenureIsWaitedFor(t *testing.T) {
+func TestWaitCoversTheLongestDuration(t *testing.T) {
 	long := held(other, 10)
 	long.Duration = time.Minute
 	lowered := long
@@ -180,7 +180,7 @@ func TestLongestDurationOfATenureIsWaitedFor(t *testing.T) {
 }
 
 // A second observation of an earlier state does not shorten the wait of the first.
-func TestWaitAfterWentBackIsNotCutShort(t *testing.T) {
+func TestWaitAfterARollbackIsNotShortened(t *testing.T) {
 	long := held(other, 100)
 	long.Duration = time.Hour
 	d := waiting(testConfig(), long).step(WatchClosed{}).wake().found(free(other, 50))
@@ -194,7 +194,7 @@ func TestWaitAfterWentBackIsNotCutShort(t *testing.T) {
 }
 
 // A restored server may have forgotten a holder that nobody released. It may run for as long as any that is known of.
-func TestRestoredServerIsWaitedForAsLongAsAnybodyMayRun(t *testing.T) {
+func TestWaitAfterARestoreCoversEveryHolder(t *testing.T) {
 	with := func(r Record, d time.Duration) Record {
 		r.Duration = d
 		return r
@@ -213,7 +213,7 @@ func TestRestoredServerIsWaitedForAsLongAsAnybodyMayRun(t *testing.T) {
 	}
 }
 
-func TestLastTenureOfAnotherLeaseIsNotOnesOwn(t *testing.T) {
+func TestLastTenureBelongsToItsLease(t *testing.T) {
 	c := testConfig()
 	r := held(other, 100)
 	r.Holder = "" // by hand
@@ -227,7 +227,7 @@ func TestLastTenureOfAnotherLeaseIsNotOnesOwn(t *testing.T) {
 	}
 }
 
-func TestWaitingCountsFromTheOwnEndToo(t *testing.T) {
+func TestWaitingCountsFromOwnEndToo(t *testing.T) {
 	c := testConfig()
 	s := State{
 		Observed: Observation{Known: true, Record: held(other, 100), At: t0},
@@ -380,9 +380,9 @@ func TestTransitionsDoNotOverflow(t *testing.T) {
 	}
 }
 
-// What the docs say of a restored etcd: candidates that have seen the holder that the server forgot wait for it, and one
-// that starts again can't know of it. So the API servers stay down until it is dead.
-func TestOnlyThoseWhoHaveSeenAForgottenHolderWaitForIt(t *testing.T) {
+// After a restore of etcd, candidates that have seen the forgotten holder wait for it. A candidate that restarts cannot know about it. So
+// the API servers stay down until it is dead.
+func TestOnlyOldCandidatesWaitForAForgottenHolder(t *testing.T) {
 	restored := free(other, 50)
 	knows := waiting(testConfig(), held(other, 100)).step(WatchClosed{}).wake().found(restored)
 	hasNo[SendWrite](t, knows)

@@ -303,18 +303,25 @@ func (b *bytes) event(s State) Event {
 		}
 		return ChildExited{Code: int(b.next()), Crashed: b.next()%2 == 0}
 	case 11:
-		switch b.next() % 16 {
-		case 0:
-			return Terminated{Signal: 15}
-		case 1:
-			return Starved{Late: time.Duration(int8(b.next())) * 100 * time.Millisecond}
-		case 3, 4:
-			return DeathSought{Holder: s.Observed.Record.Holder, Dead: b.next()%2 == 0}
-		case 2:
-			return Unhealthy{Reason: ReasonLivenessFailed, Grace: time.Duration(int8(b.next())) * 100 * time.Millisecond}
-		}
-		return nil
+		return b.rare(s)
 	}
+}
+
+// rare is an event that most agents meet seldom or never, or none.
+func (b *bytes) rare(s State) Event {
+	switch b.next() % 16 {
+	case 0:
+		return Terminated{Signal: 15}
+	case 1:
+		return Starved{Late: time.Duration(int8(b.next())) * 100 * time.Millisecond}
+	case 5:
+		return GraceEnds{At: (Instant(b.now) * second).Add(time.Duration(int8(b.next())) * 100 * time.Millisecond)}
+	case 3, 4:
+		return DeathSought{Holder: s.Observed.Record.Holder, Dead: b.next()%2 == 0}
+	case 2:
+		return Unhealthy{Reason: ReasonLivenessFailed, Grace: time.Duration(int8(b.next())) * 100 * time.Millisecond}
+	}
+	return nil
 }
 
 func (b *bytes) readDone(s State) Event {

@@ -185,6 +185,8 @@ func happenings() []happening {
 		{"DeathSought: dead", "DeathSought", "", func(s State) Event { return DeathSought{Holder: s.Observed.Record.Holder, Dead: true} }},
 		{"DeathSought: no evidence", "DeathSought", "", func(s State) Event { return DeathSought{Holder: s.Observed.Record.Holder} }},
 		{"Terminated", "Terminated", "", func(State) Event { return Terminated{Signal: 2} }},
+		{"GraceEnds: long ago", "GraceEnds", "", func(State) Event { return GraceEnds{At: t0.Add(-time.Second)} }},
+		{"GraceEnds: never", "GraceEnds", "", func(State) Event { return GraceEnds{At: Never} }},
 	}
 }
 
@@ -245,8 +247,8 @@ func TestTransitions(t *testing.T) {
 	}
 }
 
-// However often, and by how much, somebody sets the wall clock, nothing is decided by it.
-func TestWallClockDecidesNothing(t *testing.T) {
+// No decision depends on the wall clock, however often and however far it is set.
+func TestWallClockHasNoEffect(t *testing.T) {
 	table, _ := transitions()
 	undisturbed := setAhead
 	t.Cleanup(func() { setAhead = undisturbed })

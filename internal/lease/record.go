@@ -113,8 +113,8 @@ const MaxTokenBase = 1 << 52
 
 // NextToken returns the token of a tenure won by replacing r. The token is known before the write is sent and is part of the
 // write. Since only one compare-and-swap on a revision succeeds, no two tenures share a token. The token is greater than every
-// token in the record and its history, because the record's token itself may have been edited. ok is false if there is no such
-// token; then nobody acquires the Lease.
+// token in the record and its history, because the record's token itself may have been edited. If there is no such token, ok is false,
+// and nobody acquires the Lease.
 func (r Record) NextToken() (next int64, ok bool) {
 	last := r.Token
 	for _, past := range r.History {
@@ -177,8 +177,8 @@ func (r Record) renewed(c Config, acquired, nonce int64) Record {
 	return r
 }
 
-// vacated returns the record without a holder, for a Lease that is free by time or by proof. presumed is the reason for the end
-// of its tenure if nobody released it.
+// vacated returns the record without a holder, for a Lease that is free by time or by proof. The argument presumed is the reason for
+// the end of its tenure if nobody released it.
 func (r Record) vacated(presumed Reason, nonce int64) Record {
 	if !r.Free() {
 		r.History = r.closed(presumed)

@@ -107,7 +107,7 @@ func TestAcquireNamesTheRun(t *testing.T) {
 	}
 }
 
-// What the end of an attempt makes of its run.
+// The state of a run after the end of an attempt.
 func TestEndOfAnAttempt(t *testing.T) {
 	exit := func(code int) func(*driver) {
 		return func(d *driver) { d.step(ChildExited{Code: code, Crashed: code != 0}) }
@@ -237,7 +237,7 @@ func quiet(t *testing.T, d *driver, long time.Duration) {
 	}
 }
 
-func TestDelayIsThatOfAJob(t *testing.T) {
+func TestAttemptDelayMatchesAJob(t *testing.T) {
 	for attempt, want := range map[int32]float64{0: 10, 1: 10, 2: 20, 3: 40, 6: 320, 7: 360, 50: 360, 1 << 30: 360} {
 		for _, r := range []Run{{Attempt: attempt, State: RunRunning}, {Attempt: attempt, State: RunFailed, Reason: ReasonProcessExited}} {
 			if got := r.backoff(); got.Seconds() != want {
@@ -269,7 +269,7 @@ func TestVanishedHolder(t *testing.T) {
 	}
 }
 
-// Nobody else would say that it failed.
+// No other component would record that it failed.
 func TestExhaustedRunOfAVanishedHolderIsClosed(t *testing.T) {
 	s := every(t, "5", schedule.OverlapSkip)
 	tick := schedule.Stamp(900)
@@ -314,7 +314,7 @@ func TestNextRunAfterOneThatWasClosed(t *testing.T) {
 	hasNo[SendWrite](t, &lost)
 }
 
-func TestReleasedByTheOperatorIsAnAttemptThatFailed(t *testing.T) {
+func TestReleaseByTheOperatorFailsTheAttempt(t *testing.T) {
 	r := vanished(1, Runs{}).Released(Release{Reason: ReasonHolderTerminated, Unclean: true}, 1, 1)
 	w, took := toldFirst(runConfig(), r).sends(t, time.Minute)
 	if now := w.Record.Runs.Now; w.Kind != Acquire || now.Attempt != 2 || now.Reason != ReasonHolderTerminated || took != 10*time.Second {
@@ -328,7 +328,7 @@ func TestReleasedByTheOperatorIsAnAttemptThatFailed(t *testing.T) {
 }
 
 // Its own acquire, stored after it was given up: this agent knows that nothing has run by it.
-func TestAttemptThatNeverBeganIsMadeAgain(t *testing.T) {
+func TestUnstartedAttemptIsRepeated(t *testing.T) {
 	c := runConfig()
 	c.Runs.BackoffLimit = 0
 	d := toldFirst(c, idle(Runs{}))
@@ -353,7 +353,7 @@ func TestAttemptThatNeverBeganIsMadeAgain(t *testing.T) {
 }
 
 // A backup names an agent by a token that is not above its last: it may have begun then.
-func TestAttemptOutOfABackupCounts(t *testing.T) {
+func TestAttemptFromABackupCounts(t *testing.T) {
 	for name, test := range map[string]struct {
 		last *Past
 		want Kind
@@ -376,7 +376,7 @@ func TestAttemptOutOfABackupCounts(t *testing.T) {
 	}
 }
 
-func TestPodToldToStopBeforeTheProcessIsStarted(t *testing.T) {
+func TestPodStopsBeforeTheProcessStarts(t *testing.T) {
 	c := runConfig()
 	c.Runs.BackoffLimit = 0
 	d := toldFirst(c, idle(Runs{})).step(Terminated{Signal: 15}).after(time.Second).confirmed()
@@ -498,7 +498,7 @@ func TestActiveDeadline(t *testing.T) {
 	if now := d.step(ChildExited{}).reaped().Record.Runs.Now; now.State != RunGivenUp || now.Reason != ReasonDeadlineExceeded {
 		t.Errorf("%+v", now)
 	}
-	// Of a run between two attempts a candidate says it, once both clocks are there.
+	// Between two attempts, a candidate records it when both clocks have reached the time.
 	open := Run{ID: "job", Attempt: 1, State: RunFailed, Reason: ReasonProcessExited, Until: 1003}
 	w, took := toldFirst(c, idle(Runs{Now: open})).sends(t, time.Minute)
 	if now := w.Record.Runs.Now; w.Kind != Close || took != 3*time.Second || now.State != RunGivenUp || now.Reason != ReasonDeadlineExceeded {

@@ -258,8 +258,8 @@ func (s State) RenewBy(c Config) Instant { return s.Tenure.Confirmed.Add(s.renew
 // renewBy returns the time from a confirmed write to RenewBy.
 func (s State) renewBy(c Config) time.Duration { return min(c.RenewDeadline, s.lasts(c)) }
 
-// MayActUntil returns the instant before which this agent may act, as far as is known now. ok is false if it may not act at all:
-// it has no tenure, or it is ending its tenure.
+// MayActUntil returns the instant before which this agent may act, as far as is known now. If the agent may not act at all, ok is
+// false: it has no tenure, or it is ending its tenure.
 func (s State) MayActUntil(c Config) (until Instant, ok bool) {
 	if s.Phase != Holding {
 		return 0, false

@@ -115,12 +115,7 @@ func (m *machine) absorb(e Event) {
 			m.reread() // A holder's next renewal shows the same.
 		}
 	case WatchClosed:
-		if m.s.WatchUp { // a repeated event must not delay the reads that replace the watch
-			m.s.WatchUp, m.s.WatchBy = false, 0
-			if !m.s.MustRead { // a write that waits for a read waits no longer for a watch that broke
-				m.s.ReadAfter = m.t.Boot.Add(m.c.RetryPeriod)
-			}
-		}
+		m.watchClosed()
 	case Watched:
 		m.watched(e)
 	case ReadDone:
@@ -139,6 +134,18 @@ func (m *machine) absorb(e Event) {
 		m.deathSought(e)
 	case Terminated:
 		m.terminated(e)
+	case GraceEnds:
+		m.graceEnds(e)
+	}
+}
+
+func (m *machine) watchClosed() {
+	if !m.s.WatchUp { // a repeated event must not delay the reads that replace the watch
+		return
+	}
+	m.s.WatchUp, m.s.WatchBy = false, 0
+	if !m.s.MustRead { // a write that waits for a read waits no longer for a watch that broke
+		m.s.ReadAfter = m.t.Boot.Add(m.c.RetryPeriod)
 	}
 }
 
@@ -168,6 +175,13 @@ func (m *machine) treeGone() {
 func (m *machine) terminated(e Terminated) {
 	if !m.s.Terminating {
 		m.s.Terminating, m.s.Signal = true, e.Signal
+	}
+}
+
+// graceEnds moves the kill to the end of the container's time. Without a tenure that is ending, no process lives.
+func (m *machine) graceEnds(e GraceEnds) {
+	if m.s.Terminating && m.s.Phase == Stopping {
+		m.s.Stop.KillAt = min(m.s.Stop.KillAt, e.At)
 	}
 }
 

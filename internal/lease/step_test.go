@@ -23,7 +23,7 @@ func TestValidityCountsFromTheRequest(t *testing.T) {
 	}
 }
 
-// What acts late is told to die early: the leash, and everything that tells whether the process may act.
+// If an agent acts late, the leash and every report of the remaining time end earlier.
 func TestStarvedTenureEndsEarlier(t *testing.T) {
 	d := holding(testConfig()).step(Starved{Late: 2 * time.Second})
 	d.wake()
@@ -39,7 +39,7 @@ func TestStarvedTenureEndsEarlier(t *testing.T) {
 	if !d.s.Valid(d.c, dead-1) || d.s.Valid(d.c, dead) {
 		t.Error("the right to act does not end with the leash")
 	}
-	// Whatever is estimated, a tenure that renews continues.
+	// A tenure that renews continues, whatever the estimate is.
 	d.step(Starved{Late: time.Hour})
 	if left := d.s.Deadline(d.c).Sub(sent); left != 8*time.Second {
 		t.Errorf("the estimate leaves %v of 14s", left)
@@ -135,7 +135,7 @@ func (d *driver) writes(limit Instant) bool {
 	return false
 }
 
-func TestAmbiguousAcquireIsNoTenure(t *testing.T) {
+func TestAmbiguousAcquireStartsNoTenure(t *testing.T) {
 	d := acquiring(testConfig())
 	stored := d.s.Write.Record
 	stored.Revision++
@@ -195,7 +195,7 @@ func TestLateConfirmedAcquireIsConfirmedAgain(t *testing.T) {
 	}
 }
 
-func TestReplyThatIsNotWhatWasWrittenIsNoConfirmation(t *testing.T) {
+func TestUnexpectedReplyConfirmsNothing(t *testing.T) {
 	for name, change := range map[string]func(*Record){
 		"holder":   func(r *Record) { r.Holder = other.String() },
 		"token":    func(r *Record) { r.Token++ },
@@ -225,7 +225,7 @@ func TestAttemptsDiffer(t *testing.T) {
 	}
 }
 
-func TestRenewalSetsTheDurationRight(t *testing.T) {
+func TestRenewalCorrectsTheDuration(t *testing.T) {
 	d := holding(testConfig())
 	r := d.s.Observed.Record
 	r.Revision, r.Duration = 50, time.Second
@@ -256,9 +256,9 @@ func TestRenewalLeavesNoPartOfARelease(t *testing.T) {
 	}
 }
 
-// A server that answered with what was before this agent's last tenure has it try for the same token once more. What is found
-// then is that tenure, which is over: its token is not for a second process.
-func TestATokenIsNotWonTwice(t *testing.T) {
+// A server that answered with what was before this agent's last tenure has it try for the same token once more. The agent then finds that
+// tenure, which is over. A second process must not get its token.
+func TestTokenIsNotAcquiredTwice(t *testing.T) {
 	d := acquiring(testConfig()).done(Unknown)
 	tried := d.s.Pending.Record
 	past := tried
@@ -305,7 +305,7 @@ func TestATokenIsNotWonTwiceInOneMicrosecond(t *testing.T) {
 	}
 }
 
-func TestConflictIsNotWrittenIntoAgain(t *testing.T) {
+func TestConflictIsReadBeforeTheNextWrite(t *testing.T) {
 	d := renewing(testConfig()).done(Conflict)
 	for range 3 { // reads are lost
 		d.after(100 * time.Millisecond).readFails()
@@ -379,7 +379,7 @@ func TestLosses(t *testing.T) {
 	}
 }
 
-func TestOwnReleaseIsNoLoss(t *testing.T) {
+func TestOwnReleaseDoesNotCountAsLoss(t *testing.T) {
 	d := holding(testConfig()).step(Terminated{Signal: 15}).step(ChildExited{Code: 143, Crashed: true}).step(TreeGone{})
 	w := has[SendWrite](t, d).Attempt
 	if w.Kind != ReleaseLease || !w.Record.Free() || !w.Record.Release.Unclean || w.Record.Release.Reason != ReasonPodTerminating {
@@ -440,6 +440,50 @@ func TestUnhealthyWhileTerminating(t *testing.T) {
 	}
 }
 
+// TestGraceEnds: a container that is killed sooner than its Pod's template says leaves its processes no more time than it has.
+func TestGraceEnds(t *testing.T) {
+	c := testConfig()
+	none := Instant(-1)
+	for name, row := range map[string]struct {
+		ends []time.Duration // when the container's time is over, in the order in which that is learned, after the signal
+		want time.Duration   // until the kill, after the signal
+	}{
+		"sooner":               {[]time.Duration{c.GracePeriod / 2}, c.GracePeriod / 2},
+		"later":                {[]time.Duration{2 * c.GracePeriod}, c.GracePeriod},
+		"never":                {[]time.Duration{time.Duration(Never)}, c.GracePeriod},
+		"sooner and sooner":    {[]time.Duration{c.GracePeriod / 2, c.GracePeriod / 4}, c.GracePeriod / 4},
+		"the earliest counts":  {[]time.Duration{c.GracePeriod / 4, c.GracePeriod / 2}, c.GracePeriod / 4},
+		"it is over, as known": {[]time.Duration{-time.Hour}, 0},
+		"at the beginning":     {[]time.Duration{-time.Duration(t0) * 2}, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := holding(c).step(Terminated{Signal: 15})
+			told, killed := d.now, none
+			for _, end := range row.ends {
+				d.step(GraceEnds{At: told.Add(end)})
+			}
+			for killed == none {
+				if d.s.Stop.Killed {
+					killed = d.now
+				} else if d.wake(); d.s.Write != nil {
+					d.confirmed()
+				}
+			}
+			if got := killed.Sub(told); got != row.want || d.s.Stop.Reason != ReasonPodTerminating || !d.s.Stop.Exits {
+				t.Errorf("killed after %v, want %v; %+v", got, row.want, d.s.Stop)
+			}
+			d.step(ChildExited{Code: 137, Crashed: true}).step(TreeGone{})
+			if d.s.Write == nil || d.s.Write.Kind != ReleaseLease {
+				t.Errorf("no release: %v", facts(d))
+			}
+		})
+	}
+	d := holding(c).step(GraceEnds{At: t0})
+	if d.s.Stop != (Stop{}) || d.s.Phase != Holding {
+		t.Errorf("before the signal: %v", facts(d))
+	}
+}
+
 // A pod that is told to stop has its own time from then on, and no longer, whatever its tenure ends for.
 func TestTerminatedWhileUnhealthy(t *testing.T) {
 	c := testConfig()
@@ -491,7 +535,7 @@ func TestNothingIsReleasedWhileProcessesLive(t *testing.T) {
 	}
 }
 
-func TestGoneOfALeaseMadeAnewIsFoundOut(t *testing.T) {
+func TestRecreatedLeaseIsReadAfterGone(t *testing.T) {
 	d := acquiring(testConfig())
 	anew := held(other, 50)
 	anew.UID, anew.Holder = "another", UnknownHolder
@@ -502,7 +546,7 @@ func TestGoneOfALeaseMadeAnewIsFoundOut(t *testing.T) {
 	has[SendRead](t, d)
 }
 
-func TestAbsentLeaseIsPolledFor(t *testing.T) {
+func TestAbsentLeaseIsPolled(t *testing.T) {
 	d := waiting(testConfig(), held(other, 10)).step(Watched{Record: held(other, 11), Deleted: true})
 	for range 3 { // the watch is up, and stalled
 		d.wake()
@@ -511,7 +555,7 @@ func TestAbsentLeaseIsPolledFor(t *testing.T) {
 	}
 }
 
-func TestWatchClosedSaidTwiceDoesNotPutOffReads(t *testing.T) {
+func TestRepeatedWatchClosedDoesNotDelayReads(t *testing.T) {
 	d := waiting(testConfig(), held(other, 10)).step(WatchClosed{})
 	at := d.s.Wake
 	for d.now < at {
@@ -520,9 +564,8 @@ func TestWatchClosedSaidTwiceDoesNotPutOffReads(t *testing.T) {
 	has[SendRead](t, d)
 }
 
-// A renewal that met a conflict waits for a read. That the watch breaks meanwhile must not put the read off, at the end
-// beyond the renew deadline.
-func TestWatchClosedDoesNotPutOffAReadThatAWriteWaitsFor(t *testing.T) {
+// A renewal that met a conflict waits for a read. If the watch breaks meanwhile, the read is not delayed beyond the renew deadline.
+func TestWatchClosedDoesNotDelayARequiredRead(t *testing.T) {
 	d := renewing(testConfig()).done(Conflict).readFails()
 	at := d.s.Wake
 	d.after(at.Sub(d.now) / 2).step(WatchClosed{})
@@ -564,8 +607,8 @@ func TestWatchIsRestartedWhenItMissedAChange(t *testing.T) {
 	}
 }
 
-// Nobody acquires a Lease in which no tenure can have a token of its own; a present tenure continues.
-func TestNobodyAcquiresWithoutAToken(t *testing.T) {
+// No candidate acquires a Lease in which no further token is possible. A present tenure continues.
+func TestNoAcquireWithoutAToken(t *testing.T) {
 	for name, spoil := range map[string]func(*Record){
 		"bad base":      func(r *Record) { r.BadTokenBase = "9223372036854775807" },
 		"largest token": func(r *Record) { r.Token = math.MaxInt64 },
@@ -841,14 +884,14 @@ func TestPresumedReasons(t *testing.T) {
 	}
 }
 
-func TestTreeThatVanishedEndedBadly(t *testing.T) {
+func TestTreeThatVanishedIsUnclean(t *testing.T) {
 	d := holding(testConfig()).step(TreeGone{})
 	if got := has[SendWrite](t, d).Attempt.Record.Release; !got.Unclean {
 		t.Errorf("released %+v", got)
 	}
 }
 
-func TestStrayNewsOfProcesses(t *testing.T) {
+func TestStrayProcessEvents(t *testing.T) {
 	d := waiting(testConfig(), held(other, 10)).step(ChildExited{Code: 1, Crashed: true}).step(TreeGone{})
 	if d.s.Tree != (Tree{}) {
 		t.Errorf("%+v without a tenure", d.s.Tree)
@@ -856,7 +899,7 @@ func TestStrayNewsOfProcesses(t *testing.T) {
 }
 
 // A read names the newest state that anything has shown, so that an answer that contradicts it is confirmed.
-func TestReadsNameWhatIsKnown(t *testing.T) {
+func TestReadsCarryTheKnownState(t *testing.T) {
 	c := testConfig()
 	c.KeepRunning = true
 	for name, test := range map[string]struct {
@@ -893,7 +936,7 @@ func TestSynced(t *testing.T) {
 	}
 }
 
-func TestElectorsTenureIsNotTakenForOnesOwnLast(t *testing.T) {
+func TestTenureOfAnElectorIsNotTakenForOwn(t *testing.T) {
 	// A client-go elector keeps the token; with leaseTransitions lowered by hand before, its tenure counts as many as mine did.
 	mine := func(d *driver) Record {
 		r := d.s.Observed.Record
@@ -940,7 +983,7 @@ func TestAcquireOfAnotherTokenIsDropped(t *testing.T) {
 }
 
 // An answer that there is no Lease shows the state at the time of the request.
-func TestAbsenceThatIsOvertakenIsNotBelieved(t *testing.T) {
+func TestOvertakenAbsenceIsIgnored(t *testing.T) {
 	d := renewing(testConfig())
 	w := *d.s.Write
 	d.wake()

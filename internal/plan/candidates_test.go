@@ -35,7 +35,7 @@ func created(pods []*corev1.Pod) []string {
 	return out
 }
 
-func TestWhoGoesAndWhoComes(t *testing.T) {
+func TestPodsToDeleteAndCreate(t *testing.T) {
 	g := steady()
 	name := func(i int) string { return g.name(i) }
 	for what, c := range map[string]struct {
@@ -153,7 +153,7 @@ func TestWhoGoesAndWhoComes(t *testing.T) {
 	}
 }
 
-func TestSuspendingWakesForAStandbyThatDoesNotGo(t *testing.T) {
+func TestSuspendWakesForAStuckStandby(t *testing.T) {
 	g := steady()
 	g.Job.Spec.Suspend = true
 	g.terminating(1) // a moment ago
@@ -263,9 +263,9 @@ func TestTheSuccessor(t *testing.T) {
 	}
 }
 
-// TestWhatIsLeftToFallBackTo: the old holder stays until a new one is proven, even while it is not ready, as a draining pod is for a
+// TestFallbackStaysUntilProven: the old holder stays until a new one is proven, even while it is not ready, as a draining pod is for a
 // moment.
-func TestWhatIsLeftToFallBackTo(t *testing.T) {
+func TestFallbackStaysUntilProven(t *testing.T) {
 	for name, c := range map[string]struct {
 		with func(*given)
 		goes bool
@@ -315,7 +315,7 @@ func (g *given) notTaken(since time.Time) {
 	g.sees(func(t *Trial) { t.Seen = ago(0).Sub(since) })
 }
 
-func TestARolloutThatIsTakenBackWithdrawsItsRequest(t *testing.T) {
+func TestRevertedRolloutWithdrawsItsRequest(t *testing.T) {
 	g := rollingOut()
 	g.Job.Spec.Template.Spec.Containers[0].Image = "v1"
 	g.Lease.Record.Handover = lease.Handover{To: g.Pods[1].Name, Reason: lease.ReasonRollout}
@@ -337,6 +337,8 @@ func TestChildren(t *testing.T) {
 	}
 	rules := []rbacv1.PolicyRule{{
 		APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, ResourceNames: []string{"job"}, Verbs: []string{"get", "watch", "update"},
+	}, {
+		APIGroups: []string{""}, Resources: []string{"pods"}, ResourceNames: []string{g.name(0), g.name(1), g.name(2), g.name(3)}, Verbs: []string{"get"},
 	}}
 	if diff := cmp.Diff(rules, g.Children.Role.Rules); diff != "" {
 		t.Errorf("the role (-want +got):\n%s", diff)
@@ -349,7 +351,16 @@ func TestChildren(t *testing.T) {
 		kind   string
 		needed bool
 	}{
-		"edited role":             {func(g *given) { g.Children.Role.Rules[0].Verbs = []string{"*"} }, "Role", true},
+		"edited role":                 {func(g *given) { g.Children.Role.Rules[0].Verbs = []string{"*"} }, "Role", true},
+		"role of an earlier operator": {func(g *given) { g.Children.Role.Rules = g.Children.Role.Rules[:1] }, "Role", false},
+		"role for one more verb":      {func(g *given) { g.Children.Role.Rules[1].Verbs = []string{"get", "delete"} }, "Role", false},
+		"role for all pods":           {func(g *given) { g.Children.Role.Rules[1].ResourceNames = nil }, "Role", false},
+		"role for a strange pod": {func(g *given) {
+			g.Children.Role.Rules[1].ResourceNames = append(g.Children.Role.Rules[1].ResourceNames, "other-5d5f7c6b8-0")
+		}, "Role", false},
+		"role without a pod": {func(g *given) {
+			g.Children.Role.Rules[1].ResourceNames = g.Children.Role.Rules[1].ResourceNames[1:]
+		}, "Role", false},
 		"edited binding":          {func(g *given) { g.Children.RoleBinding.Subjects = nil }, "RoleBinding", true},
 		"binding to another role": {func(g *given) { g.Children.RoleBinding.RoleRef.Name = "theirs" }, "RoleBinding", true},
 		"edited budget":           {func(g *given) { g.Children.Budget.Spec.MaxUnavailable = nil }, "PodDisruptionBudget", false},
@@ -380,6 +391,44 @@ func TestChildren(t *testing.T) {
 		if !slices.Equal(kinds, []string{c.kind}) {
 			t.Errorf("%s: applied %v", what, kinds)
 		}
+	}
+}
+
+// TestARolloutWritesTheRoleOnce: the Role names the Pods of both templates before the first of them is created, and stays as it is when those
+// of the old one are gone.
+func TestARolloutWritesTheRoleOnce(t *testing.T) {
+	g := steady()
+	g.Children.Role = g.Children.Role.DeepCopy()
+	role := func() *rbacv1.Role {
+		t.Helper()
+		for _, child := range Decide(g.Observed).Also {
+			if role, ok := child.(*rbacv1.Role); ok {
+				return role
+			}
+		}
+		return nil
+	}
+	old := []string{g.name(0), g.name(1)}
+	g.Job.Spec.Template.Spec.Containers[0].Image = "v2"
+	g.Job.Generation++
+	written := role()
+	want := slices.Sorted(slices.Values(append(old, g.name(0), g.name(1), g.name(2), g.name(3))))
+	if written == nil || !slices.Equal(written.Rules[1].ResourceNames, want) {
+		t.Fatalf("the Role %+v, want Pods %v", written, want)
+	}
+	g.apply(written)
+	g.pod(0, "c")
+	if again := role(); again != nil {
+		t.Errorf("written again when the first new Pod exists: %+v", again.Rules)
+	}
+	g.Pods = g.Pods[1:]
+	if again := role(); again != nil {
+		t.Errorf("written again when an old Pod is gone: %+v", again.Rules)
+	}
+	g.Job.Spec.Candidates = 5
+	g.Job.Generation++
+	if written = role(); written == nil || slices.Contains(written.Rules[1].ResourceNames, old[0]) || len(written.Rules[1].ResourceNames) != 8 {
+		t.Errorf("for five candidates, and an old Pod: %+v", written)
 	}
 }
 
@@ -417,9 +466,9 @@ func TestAgentsKeepTheirLeaseWhenTheAccountChanges(t *testing.T) {
 	}
 }
 
-// TestWhatPodsNeedOutlivesTheJob: the account and its permissions have the Lease as their second owner, which stays until no pod is left.
+// TestAccountOutlivesTheJob: the account and its permissions have the Lease as their second owner, which stays until no pod is left.
 // Pods of a previous job keep theirs.
-func TestWhatPodsNeedOutlivesTheJob(t *testing.T) {
+func TestAccountOutlivesTheJob(t *testing.T) {
 	g := steady()
 	c := g.Children
 	for _, child := range []Child{c.ServiceAccount, c.Role, c.RoleBinding, c.Budget} {
@@ -451,8 +500,8 @@ func (g *given) withoutAgent(pod int) {
 	c.Command, c.Env = []string{"no", "agent"}, nil
 }
 
-// TestWhatIsNoCandidateIsNotAdopted: otherwise anyone with permission to label pods could cause their deletion.
-func TestWhatIsNoCandidateIsNotAdopted(t *testing.T) {
+// TestOtherPodsAreNotAdopted: otherwise anyone with permission to label pods could cause their deletion.
+func TestOtherPodsAreNotAdopted(t *testing.T) {
 	g := steady()
 	g.Pods[1].OwnerReferences = nil
 	g.withoutAgent(1)
@@ -461,8 +510,8 @@ func TestWhatIsNoCandidateIsNotAdopted(t *testing.T) {
 	}
 }
 
-// TestALabelMakesNoRollout: otherwise anyone with permission to label pods could cause a handover.
-func TestALabelMakesNoRollout(t *testing.T) {
+// TestLabelCausesNoRollout: otherwise anyone with permission to label pods could cause a handover.
+func TestLabelCausesNoRollout(t *testing.T) {
 	g := steady()
 	for _, pod := range g.Pods {
 		pod.Labels[contract.TemplateHashLabel] = "bbbbbbb"
@@ -472,7 +521,7 @@ func TestALabelMakesNoRollout(t *testing.T) {
 	}
 }
 
-func TestWhoIsActive(t *testing.T) {
+func TestActivePod(t *testing.T) {
 	keeps := func(g *given) {
 		g.Job.Spec.Lease.OnRenewFailure = v1alpha1.OnRenewFailureKeepRunning
 		g.Pods = nil
@@ -568,7 +617,7 @@ func TestOrphansAreAdopted(t *testing.T) {
 	}
 }
 
-func TestTheTokenIsNeverTakenBack(t *testing.T) {
+func TestTokenNeverDecreases(t *testing.T) {
 	g := steady()
 	g.Job.Status.FencingToken, g.Job.Status.Tenures = 500, 9
 	if p := Decide(g.Observed); p.Status != nil && (p.Status.FencingToken != 500 || p.Status.Tenures != 9) {
@@ -576,8 +625,8 @@ func TestTheTokenIsNeverTakenBack(t *testing.T) {
 	}
 }
 
-// TestAnotherPodOfTheHoldersNameDoesNotAct: the holder was deleted by force, and another pod now has its name.
-func TestAnotherPodOfTheHoldersNameDoesNotAct(t *testing.T) {
+// TestPodWithTheHoldersNameIsNotActive: the holder was deleted by force, and another pod now has its name.
+func TestPodWithTheHoldersNameIsNotActive(t *testing.T) {
 	g := steady()
 	g.Pods[0].UID, g.Pods[0].Labels[contract.RoleLabel] = "another", contract.RoleStandby
 	if p := Decide(g.Observed); len(p.Relabel) > 0 {

@@ -3,6 +3,7 @@ package plan
 import (
 	"cmp"
 	"slices"
+	"strings"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -20,30 +21,31 @@ import (
 // package inject sets for pods whose template names none.
 func ChildName(job string) string { return job + "-singletonjob" }
 
-// children returns the objects that are missing or differ. needed are those without which no pod can work. also are the others, including
-// those that work but lost an owner or a label.
+// children returns the objects that are missing or differ. The result needed has those without which no pod can work. The result named
+// also has the others, including those that work but lost an owner or a label.
 func children(j *job, t *tenure, live Children, pods []*corev1.Pod) (needed, also []Child) {
 	accounts := accountsOf(j, pods)
 	if len(accounts) == 0 {
 		return nil, nil // the service account of its pods is unknown, and there are no pods
 	}
 	meta := childMeta(j, t)
-	sort := func(desired, is Child, exists, fit bool) {
+	sort := func(desired, is Child, exists, fit, whole bool) {
 		switch {
 		case !exists || !fit || !mine(j, desired, is):
 			needed = append(needed, desired)
-		case !kept(desired, is):
+		case !whole || !kept(desired, is):
 			also = append(also, desired)
 		}
 	}
 	if account := serviceAccount(meta); hasOwn(j, accounts) {
-		sort(account, live.ServiceAccount, live.ServiceAccount != nil, true)
+		sort(account, live.ServiceAccount, live.ServiceAccount != nil, true, true)
 	}
-	permissions := role(meta, j.leases())
-	sort(permissions, live.Role, live.Role != nil, live.Role != nil && equality.Semantic.DeepEqual(permissions.Rules, live.Role.Rules))
+	permissions := role(meta, j.leases(), podNames(j, pods))
+	locks, whole := grants(j, live.Role, permissions)
+	sort(permissions, live.Role, live.Role != nil, locks, whole)
 	binding := roleBinding(meta, subjects(j, accounts))
 	sort(binding, live.RoleBinding, live.RoleBinding != nil, live.RoleBinding != nil && binding.RoleRef == live.RoleBinding.RoleRef &&
-		equality.Semantic.DeepEqual(binding.Subjects, live.RoleBinding.Subjects))
+		equality.Semantic.DeepEqual(binding.Subjects, live.RoleBinding.Subjects), true)
 	limit := budget(meta, inject.Selector(j.Name))
 	if live.Budget == nil || !mine(j, limit, live.Budget) || !kept(limit, live.Budget) || !equality.Semantic.DeepEqual(limit.Spec, live.Budget.Spec) {
 		also = append(also, limit)
@@ -100,15 +102,65 @@ func serviceAccount(meta metav1.ObjectMeta) *corev1.ServiceAccount {
 	}
 }
 
-// role allows an agent what the protocol needs, on exactly the Leases of its job, and nothing else.
-func role(meta metav1.ObjectMeta, leases []string) *rbacv1.Role {
+// spareNames is the number of Pods that a Role names beyond the candidates, so that a rollout writes it once.
+const spareNames = 2
+
+// podNames returns the names of the existing Pods with an agent, and those that the next Pods of the current template get. While nothing can
+// be started, the next template is unknown.
+func podNames(j *job, pods []*corev1.Pod) []string {
+	var names []string
+	for _, pod := range pods {
+		if agents(pod) != nil {
+			names = append(names, pod.Name)
+		}
+	}
+	known := j.hash != "" && j.blocked.reason == ""
+	for ordinal := 0; known && ordinal < int(j.Spec.Candidates)+spareNames; ordinal++ {
+		names = append(names, inject.PodName(j.Name, j.hash, ordinal))
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// grants reports whether a live Role gives access to the Leases, without which no Pod works, and whether it has exactly the desired rules. It
+// may name more Pods of the job: those have been deleted, and the next change removes their names. The last rule is the one about Pods.
+func grants(j *job, live, desired *rbacv1.Role) (locks, whole bool) {
+	if live == nil || len(live.Rules) == 0 {
+		return false, false
+	}
+	is, wanted := slices.Clone(live.Rules), desired.Rules
+	last := len(is) - 1
+	if last > 0 && len(wanted) == len(is) && namesEnough(j, is[last].ResourceNames, wanted[last].ResourceNames) {
+		is[last].ResourceNames = wanted[last].ResourceNames
+	}
+	return equality.Semantic.DeepEqual(is[0], wanted[0]), equality.Semantic.DeepEqual(is, wanted)
+}
+
+// namesEnough reports whether names has all wanted ones, and otherwise only names that Pods of the job can have.
+func namesEnough(j *job, names, wanted []string) bool {
+	lacks := slices.ContainsFunc(wanted, func(name string) bool { return !slices.Contains(names, name) })
+	strange := slices.ContainsFunc(names, func(name string) bool {
+		return !slices.Contains(wanted, name) && !strings.HasPrefix(name, j.Name+"-")
+	})
+	return !lacks && !strange
+}
+
+// role allows an agent what the protocol needs on exactly the Leases of its job, and to ask whether its Pod is being deleted. RBAC cannot
+// limit an agent to its own Pod, because the Pods of a job share an account, or to metadata. A rule without names would grant all Pods.
+func role(meta metav1.ObjectMeta, leases, pods []string) *rbacv1.Role {
+	rules := []rbacv1.PolicyRule{{
+		APIGroups: []string{coordinationv1.GroupName}, Resources: []string{"leases"}, ResourceNames: leases,
+		Verbs: []string{"get", "watch", "update"},
+	}}
+	if len(pods) > 0 {
+		rules = append(rules, rbacv1.PolicyRule{
+			APIGroups: []string{corev1.GroupName}, Resources: []string{"pods"}, ResourceNames: pods, Verbs: []string{"get"},
+		})
+	}
 	return &rbacv1.Role{
 		TypeMeta:   metav1.TypeMeta{APIVersion: rbacv1.SchemeGroupVersion.String(), Kind: "Role"},
 		ObjectMeta: meta,
-		Rules: []rbacv1.PolicyRule{{
-			APIGroups: []string{coordinationv1.GroupName}, Resources: []string{"leases"}, ResourceNames: leases,
-			Verbs: []string{"get", "watch", "update"},
-		}},
+		Rules:      rules,
 	}
 }
 

@@ -553,7 +553,7 @@ func reasonsIn(functions map[string]*ast.FuncDecl, name string) map[string]bool 
 	return reasons
 }
 
-func TestAConditionsTimeMovesWithItsStatusOnly(t *testing.T) {
+func TestConditionTimeChangesWithItsStatus(t *testing.T) {
 	at := func(s v1alpha1.SingletonJobStatus, name string) time.Time {
 		for _, c := range s.Conditions {
 			if c.Type == name {
@@ -576,7 +576,7 @@ func TestAConditionsTimeMovesWithItsStatusOnly(t *testing.T) {
 	}
 }
 
-func TestWakesToBelieveAnOutOfServiceTaint(t *testing.T) {
+func TestOutOfServiceTaintWakes(t *testing.T) {
 	g := steady()
 	g.OutOfService["a"] = true
 	if p := Decide(g.Observed); p.Wake != 3*time.Second {
@@ -584,7 +584,7 @@ func TestWakesToBelieveAnOutOfServiceTaint(t *testing.T) {
 	}
 }
 
-func TestNobodyIsActiveBeyondTheLease(t *testing.T) {
+func TestNoPodIsActiveAfterItsLease(t *testing.T) {
 	g := steady()
 	g.Pods, g.Job.Spec.Lease.RenewDeadline.Duration = nil, time.Hour // stored under an older definition
 	g.Lease.Unchanged = 15 * time.Second

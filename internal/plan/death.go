@@ -18,9 +18,9 @@ type death struct {
 }
 
 // deathOf looks for proof of death. Releasing a Lease while its holder lives lets a second process start, so a mere indication of death
-// does not count. A missing pod is no proof (it may have been deleted by force while its node was cut off). Neither is an unreachable node,
-// nor a Node object that no longer exists: deleting it stops no kubelet, and the node controllers of clouds delete it only long after the
-// lease has expired. In those cases only time decides.
+// does not count. A missing pod is no proof (it may have been deleted by force while its node was cut off). An unreachable node is no proof
+// either. A Node object that no longer exists is no proof: deleting it stops no kubelet, and the node controllers of clouds delete it only
+// long after the lease has expired. In those cases only time decides.
 func deathOf(r lease.Record, h holder, pod *corev1.Pod, outOfService map[string]bool) *death {
 	if h.Pod == "" {
 		return nil
@@ -41,17 +41,17 @@ func deathOf(r lease.Record, h holder, pod *corev1.Pod, outOfService map[string]
 // has killed every process of its PID namespace. The possible interleavings:
 //
 //   - The container ended before this agent's tenure: the report is about an earlier run of the container, and the current run
-//     holds the Lease. Then finishedAt is not after acquireTime; both come from the node's clock. finishedAt is truncated to
-//     seconds, which can only make this function miss a proof.
+//     holds the Lease. Then finishedAt is not after acquireTime; both come from the node's clock. The kubelet truncates finishedAt
+//     to seconds, which can only make this function miss a proof.
 //   - The container was restarted and runs: this function concludes nothing. The new agent may be the holder. If it is not, it
 //     finds out by itself whether the last one is dead.
 //   - The container was restarted, and the new agent acquires after the Lease was read here: the release is conditional on the
 //     revision that was read, and fails.
-//   - The container was restarted, the new agent has acquired, and the kubelet's report of the restart is late: excluded by
-//     finishedAt > acquireTime as long as the node's clock does not go back. If it was set back in between, the run that ended
-//     must also have begun before the acquire, and must have ended at most a lease duration after the last renewal. So only
-//     a clock step of about the lease duration, at that moment, and while the kubelet lags, can lead to a wrong proof. A step
-//     of hours can't.
+//   - The container was restarted, the new agent has acquired, and the kubelet's report of the restart is late. The condition
+//     finishedAt > acquireTime excludes this case as long as the node's clock does not go back. If it was set back in between, two
+//     more conditions apply. The run that ended must have begun before the acquire, and must have ended at most a lease duration
+//     after the last renewal. So only a clock step of about the lease duration, at that moment, and while the kubelet lags, can
+//     lead to a wrong proof. A step of hours can't.
 func containerDied(pod *corev1.Pod, r lease.Record, duration time.Duration) (ended int64, proven bool) {
 	t := lastEnd(pod, gated(pod))
 	if t == nil || madeUp(t) {

@@ -60,7 +60,11 @@ func unknownEntrypoint(j *job) verdict {
 	text := fmt.Sprintf("the gated container %q sets no command, and the entrypoint of its image %q is unknown: %s", container.Name,
 		bounded(container.Image, maxDetail), cmp.Or(bounded(j.lookup.Problem, maxRefusal), "the operator is asking its registry"))
 	if j.lookup.Problem != "" {
-		text += "; set command to the ENTRYPOINT of the image, or fix the cause; existing pods stay as they are until then"
+		remedy := "set command to the ENTRYPOINT of the image, or fix the cause"
+		if j.lookup.Reason == v1alpha1.ReasonNoEntrypoint {
+			remedy = "set command to a program in the image"
+		}
+		text += "; " + remedy + "; existing pods stay as they are until then"
 	}
 	switch j.lookup.Reason {
 	case v1alpha1.ReasonRegistryUnreachable:

@@ -30,6 +30,7 @@ func TestNoPodBeforeTheEntrypointIsKnown(t *testing.T) {
 	}{
 		"a new job, at first":    {given: fresh(), want: "EntrypointUnknown NoHolder EntrypointUnknown", says: `the entrypoint of its image "v1" is unknown: the operator is asking its registry`},
 		"a new job, in trouble":  {given: fresh(), lookup: Lookup{Reason: "ImageNotFound", Problem: "the registry r has no such image", Retry: 7 * time.Second}, want: "ImageNotFound NoHolder ImageNotFound", says: "the registry r has no such image; set command to the ENTRYPOINT", wake: 7 * time.Second},
+		"an image of nothing":    {given: fresh(), lookup: Lookup{Reason: "NoEntrypoint", Problem: "it runs nothing by itself", Retry: 7 * time.Second}, want: "NoEntrypoint NoHolder NoEntrypoint", says: "it runs nothing by itself; set command to a program in the image; existing", wake: 7 * time.Second},
 		"a rollout, at first":    {given: steady(), want: "Running StandbyReady EntrypointUnknown", says: "the operator is asking its registry"},
 		"a rollout, in trouble":  {given: steady(), lookup: Lookup{Reason: "RegistryUnreachable", Problem: "trouble", Retry: 7 * time.Second}, want: "Running StandbyReady RegistryUnreachable", says: "existing pods stay as they are", wake: 7 * time.Second},
 		"a long text is cut off": {given: steady(), lookup: Lookup{Reason: "no reason", Problem: strings.Repeat("x", 1<<20)}, want: "Running StandbyReady EntrypointUnknown", says: "xxx ..."},
@@ -89,8 +90,8 @@ func messages(status *v1alpha1.SingletonJobStatus) string {
 	return strings.Join(text, "\n")
 }
 
-// TestTheRecordStays: a later result, one for another template, or one for a job with a command, changes nothing.
-func TestTheRecordStays(t *testing.T) {
+// TestEntrypointRecordStays: a later result, one for another template, or one for a job with a command, changes nothing.
+func TestEntrypointRecordStays(t *testing.T) {
 	g := steady()
 	dropCommand(g)
 	g.Job.Status.Entrypoint = found(g, "/first")
@@ -106,7 +107,7 @@ func TestTheRecordStays(t *testing.T) {
 	}
 }
 
-func TestWhoAsks(t *testing.T) {
+func TestJobsThatNeedALookUp(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(*given)
 		want   bool
@@ -133,8 +134,8 @@ func TestWhoAsks(t *testing.T) {
 	}
 }
 
-// TestChildrenAreKeptMeanwhile: the existing pods keep the objects that they need to renew.
-func TestChildrenAreKeptMeanwhile(t *testing.T) {
+// TestChildrenStayDuringALookUp: the existing pods keep the objects that they need to renew.
+func TestChildrenStayDuringALookUp(t *testing.T) {
 	g := steady()
 	dropCommand(g)
 	g.Children.RoleBinding = nil

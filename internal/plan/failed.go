@@ -8,8 +8,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// FailuresAnnotation on a candidate is the number of candidates that failed in a row before it: candidates of one template whose pods ended
-// for good, for example because a kubelet rejected or evicted them. An operator needs it after a restart.
+// FailuresAnnotation on a candidate is the number of candidates that failed in a row before it. It counts candidates of one template whose
+// pods ended for good, for example because a kubelet rejected or evicted them. An operator needs it after a restart.
 const FailuresAnnotation = "singletonjob.io/failures"
 
 // The delays before a failed candidate is replaced. The first one is replaced at once: it was drained, or its node ran short of a resource.

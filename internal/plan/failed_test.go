@@ -71,7 +71,7 @@ func TestRejectedPodsAreRecreatedAfterAGrowingDelay(t *testing.T) {
 	}
 }
 
-func TestWhatAFailedPodTells(t *testing.T) {
+func TestReportOfAFailedPod(t *testing.T) {
 	ran := func(from, to time.Duration) func(*corev1.Pod) {
 		return func(pod *corev1.Pod) {
 			pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "app", State: corev1.ContainerState{
@@ -129,8 +129,8 @@ func TestWhatAFailedPodTells(t *testing.T) {
 	}
 }
 
-// TestWhatEndsMeanwhileIsReplacedAtOnce: only the replacement of the failed pod is delayed.
-func TestWhatEndsMeanwhileIsReplacedAtOnce(t *testing.T) {
+// TestOtherPodsAreReplacedAtOnce: only the replacement of the failed pod is delayed.
+func TestOtherPodsAreReplacedAtOnce(t *testing.T) {
 	g := steady()
 	g.rejected(1, "SysctlForbidden", "forbidden sysctl")
 	g.Pods[1].Annotations[FailuresAnnotation] = "5"
@@ -156,8 +156,8 @@ func TestWhatEndsMeanwhileIsReplacedAtOnce(t *testing.T) {
 	}
 }
 
-// TestTextsOfOthersAreBoundedAndKept: text from a kubelet differs each time and can have any length.
-func TestTextsOfOthersAreBoundedAndKept(t *testing.T) {
+// TestForeignTextsAreBounded: text from a kubelet differs each time and can have any length.
+func TestForeignTextsAreBounded(t *testing.T) {
 	progressing := func(g *given) string {
 		for _, c := range g.Job.Status.Conditions {
 			if c.Type == v1alpha1.ConditionProgressing {
@@ -242,7 +242,7 @@ func TestAnIssueIsReportedOnce(t *testing.T) {
 	}
 }
 
-func TestFailedPodsAreNotInTheWayOfNames(t *testing.T) {
+func TestFailedPodsDoNotBlockNames(t *testing.T) {
 	g := steady()
 	g.rejected(1, "Evicted", "")
 	p := Decide(g.Observed)

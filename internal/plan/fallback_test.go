@@ -35,8 +35,8 @@ var conditionsOfOld = []struct {
 	{"terminating", false, func(g *given, pod int) { g.unready(pod); g.terminating(pod) }},
 }
 
-// tenuresOfRollout are the possible states of the Lease in a rollout, given the first old pod and the first new one. proven says that the
-// new one is proven, and whether the old one holds the Lease and renews it.
+// tenuresOfRollout are the possible states of the Lease in a rollout, given the first old pod and the first new one. The field
+// proven says that the new one is proven. The field holds says that the old one holds the Lease and renews it.
 var tenuresOfRollout = []struct {
 	name          string
 	proven, holds bool

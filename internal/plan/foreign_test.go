@@ -11,7 +11,7 @@ import (
 	"github.com/singletonjob/operator/internal/lease"
 )
 
-func TestAHolderThatIsNoAgent(t *testing.T) {
+func TestForeignHolder(t *testing.T) {
 	for what, c := range map[string]struct {
 		holder  string
 		foreign bool

@@ -28,8 +28,8 @@ var (
 	ago = func(d time.Duration) time.Time { return now.Add(-d) }
 )
 
-// given is an observation under construction. At first it is a job with two ready candidates and a status that records them: job-…-0 on
-// node a, which holds the Lease with token 100, and job-…-1 on node b.
+// given is an observation under construction. At first it is a job with two ready candidates and a status that records them. The candidate
+// job-…-0 on node a holds the Lease with token 100, and job-…-1 is on node b.
 type given struct{ Observed }
 
 func steady() *given {
@@ -197,7 +197,7 @@ func (g *given) absent() {
 	g.Lease = Lease{Last: &last}
 }
 
-func TestSteadyIsSteady(t *testing.T) {
+func TestSteadyStateNeedsNoWrite(t *testing.T) {
 	g := steady()
 	p := Decide(g.Observed)
 	if p.Status != nil || p.Lease != nil || len(p.Apply)+len(p.Also)+len(p.Create)+len(p.Delete)+len(p.Relabel)+len(p.Events)+len(p.Adopt) > 0 {

@@ -41,8 +41,8 @@ func TestAKnownHashIsUsed(t *testing.T) {
 	}
 }
 
-// TestWhatIsKnownChangesNothing: a plan is the same with the hash of the previous plan.
-func TestWhatIsKnownChangesNothing(t *testing.T) {
+// TestKnownHashChangesNothing: a plan is the same with the hash of the previous plan.
+func TestKnownHashChangesNothing(t *testing.T) {
 	for seed := range uint64(100) {
 		g := observation(seed)
 		p := Decide(g.Observed)

@@ -208,8 +208,8 @@ func TestEventsThatFailed(t *testing.T) {
 	}
 }
 
-// TestEventsOfWhatTheStatusDropped: a job that keeps no history still gets its Events, also after a restart.
-func TestEventsOfWhatTheStatusDropped(t *testing.T) {
+// TestEventsOfDroppedHistory: a job that keeps no history still gets its Events, also after a restart.
+func TestEventsOfDroppedHistory(t *testing.T) {
 	g := failedOver()
 	g.Job.Spec.HistoryLimit = new(int32)
 	g.Job.Status.History = nil
@@ -223,8 +223,8 @@ func TestEventsOfWhatTheStatusDropped(t *testing.T) {
 	}
 }
 
-// TestALeaseThatWasPutBack: the next tenure follows on the last recorded one, and not on the one in an old copy.
-func TestALeaseThatWasPutBack(t *testing.T) {
+// TestRestoredLease: the next tenure follows on the last recorded one, and not on the one in an old copy.
+func TestRestoredLease(t *testing.T) {
 	g := failedOver()
 	g.Job.Status = *Decide(g.Observed).Status // up to token 200
 	g.held(0, 300, now)
@@ -294,7 +294,7 @@ func TestAVersionThatFailsBeforeItIsSoaked(t *testing.T) {
 }
 
 // A process that prepared for a minute and crashed a second later has proven nothing.
-func TestPreparationIsNoProof(t *testing.T) {
+func TestPreparationProvesNothing(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(*v1alpha1.SingletonJob)
 		lasts  time.Duration
@@ -336,8 +336,8 @@ func startupProbe(delay, period, failures int32) func(*v1alpha1.SingletonJob) {
 	}
 }
 
-// TestTenuresThatNeverWereAreNotRecorded: an entry with a token above the Lease's was recorded again with every status.
-func TestTenuresThatNeverWereAreNotRecorded(t *testing.T) {
+// TestFutureTenuresAreNotRecorded: an entry with a token above the Lease's was recorded again with every status.
+func TestFutureTenuresAreNotRecorded(t *testing.T) {
 	g := steady()
 	g.Lease.Record.History = append(past(pastTenure(5000, "forged", 1, 2, "?")), g.Lease.Record.History...)
 	if p := Decide(g.Observed); len(p.Changes) > 0 || p.Status != nil {

@@ -15,8 +15,8 @@ import (
 // holder is what the Lease says about its holder.
 type holder struct {
 	// named: the Lease is not free. ours: an agent holds it, in a tenure of this job. foreign: another component holds it, such as an
-	// elector of client-go. Candidates wait for the full duration of such an elector, but it does not wait for theirs: it compares renewals
-	// by the second, and takes a Lease without a holder at once.
+	// elector of client-go. Candidates wait for the full duration of such an elector. An elector does not wait for theirs: it compares
+	// renewals by the second, and takes a Lease without a holder at once.
 	named, ours, foreign bool
 	lease.Identity
 	node string

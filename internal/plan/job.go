@@ -28,8 +28,8 @@ type job struct {
 	faults field.ErrorList
 	// borrowed: only the workload's template breaks the rules, so the running process is kept, and the job can be suspended.
 	borrowed bool
-	// ref names the workload that provides the template; nil if the job has its own. blocked is why nothing can be started, because of the
-	// workload or of an image whose entrypoint must be looked up.
+	// ref names the workload that provides the template; nil if the job has its own. The reason why nothing can be started is in blocked:
+	// it is the workload, or an image whose entrypoint must be looked up.
 	ref     *v1alpha1.WorkloadRef
 	blocked verdict
 	// awaits: it is blocked only because the entrypoint is not known yet.

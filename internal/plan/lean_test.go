@@ -14,8 +14,8 @@ import (
 	"github.com/singletonjob/operator/test/tier"
 )
 
-// TestLeanPodsTellAsMuch: decisions on the pods that the operator keeps in memory are the same as on the complete ones.
-func TestLeanPodsTellAsMuch(t *testing.T) {
+// TestLeanPodsGiveTheSamePlan: decisions on the pods that the operator keeps in memory are the same as on the complete ones.
+func TestLeanPodsGiveTheSamePlan(t *testing.T) {
 	for _, seed := range tier.Seeds(t, 300, 300) {
 		g, r := observation(seed), rand.New(rand.NewPCG(seed, 3))
 		for _, pod := range g.Pods {
@@ -100,8 +100,8 @@ func fatten(pod *corev1.Pod, r *rand.Rand) {
 	}
 }
 
-// TestNobodyReadsWhatIsNotKept: a decision does not depend on any of the fields that a lean pod does not have.
-func TestNobodyReadsWhatIsNotKept(t *testing.T) {
+// TestPlanReadsOnlyLeanFields: a decision does not depend on any of the fields that a lean pod does not have.
+func TestPlanReadsOnlyLeanFields(t *testing.T) {
 	names := map[string]bool{}
 	for _, seed := range tier.Seeds(t, 100, 100) {
 		g := observation(seed)

@@ -18,9 +18,9 @@ import (
 
 // newLease creates the Lease. It is free if nothing indicates an earlier tenure. Otherwise it has an unknown holder, for which candidates
 // wait as long as any holder could have been promised. A mistake here cannot be undone: a Lease that is free too early starts a second
-// process. So anything counts as an indication: a token in the status, any pod with the job's label, whatever created it and whatever its
-// state, and a Lease that this process remembers as held. The caller reads the job and the pods from the API server, not from a cache,
-// before it lets a Lease start free.
+// process. So anything counts as an indication: a token in the status, or a Lease that this process remembers as held. Any pod with the
+// job's label counts too, whatever created it and whatever its state. The caller reads the job and the pods from the API server, not from
+// a cache, before it lets a Lease start free.
 func newLease(j *job, o *Observed) *LeaseWrite {
 	r := lease.Record{
 		Duration:  j.Spec.Lease.LeaseDuration.Duration,
@@ -139,7 +139,7 @@ func handOver(t *tenure, m *members, desired lease.Handover) *LeaseWrite {
 
 // forget removes from the Lease's history what the stored status also records; it returns nil if there is nothing to remove. Without that,
 // every renewal would store it again. The history stays if the status keeps fewer changes than a Lease, or if the end of a tenure is
-// recorded elsewhere, as it is for runs. forget makes no write that could conflict with another component: any candidate can acquire a free
+// recorded elsewhere, as it is for runs. It makes no write that could conflict with another component: any candidate can acquire a free
 // Lease, and for a holder that may be dead see quiet.
 func forget(j *job, t *tenure, r *runs, stored *v1alpha1.SingletonJobStatus) *LeaseWrite {
 	if r != nil || *j.Spec.HistoryLimit < lease.HistoryLimit || t.unclaimed() || !t.acts() {
@@ -164,9 +164,9 @@ func release(t *tenure, now time.Time) *LeaseWrite {
 	return &LeaseWrite{Op: UpdateLease, Record: t.Record.Released(why, t.death.ended, nonce), Claim: t.Claim}
 }
 
-// collect deletes the Lease of a job that no longer exists, once no tenure of it can last: it was released, or it did not change for its
-// full duration while this process watched it. The write is conditional on the revision that was decided on, so a candidate that takes the
-// Lease at the same moment keeps it. While pods are left, the Lease stays too: a job that is recreated in the meantime can then see that
+// collect deletes the Lease of a job that no longer exists, once no tenure of it can last. Either it was released, or it did not change for
+// its full duration while this process watched it. The write is conditional on the revision that was decided on, so a candidate that takes
+// the Lease at the same moment keeps it. While pods are left, the Lease stays too: a job that is recreated in the meantime can then see that
 // the tenure was released, and need not wait.
 func collect(o *Observed) *LeaseWrite {
 	l := o.Lease

@@ -24,7 +24,7 @@ func fresh() *given {
 	return g
 }
 
-func TestWhoMayHaveANewLease(t *testing.T) {
+func TestLeaseCreation(t *testing.T) {
 	for name, c := range map[string]struct {
 		given *given
 		with  func(*given)
@@ -347,8 +347,8 @@ func TestATokenBaseBeyondTheLimitIsReset(t *testing.T) {
 	}
 }
 
-// TestATokenThatWasLoweredIsRaisedAgain: the status has recorded a higher token, and no lower one may be issued.
-func TestATokenThatWasLoweredIsRaisedAgain(t *testing.T) {
+// TestLoweredTokenIsRaisedAgain: the status has recorded a higher token, and no lower one may be issued.
+func TestLoweredTokenIsRaisedAgain(t *testing.T) {
 	for name, c := range map[string]struct {
 		with func(*given)
 		want int64 // 0: nothing is written

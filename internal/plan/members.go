@@ -76,8 +76,8 @@ type candidate struct {
 // off its termination may never end.
 func (c candidate) live() bool { return !c.terminating && !c.terminal }
 
-// unmanaged reports whether the acting pod is not one of the job's pods: a copy of one, or one that lost the label or owner by which the
-// operator knows them. Changes to the job's pods do not reach it.
+// unmanaged reports whether the acting pod is not one of the job's pods. It can be a copy of one, or have lost the label or owner by which
+// the operator knows them. Changes to the job's pods do not reach it.
 func (m *members) unmanaged(t *tenure) bool {
 	return t.shown && !m.any(func(c candidate) bool { return c.holds })
 }
@@ -330,8 +330,8 @@ func moverOf(candidates []candidate, desired int) *candidate {
 
 func (m *members) isMover(c candidate) bool { return m.mover != nil && m.mover.pod == c.pod }
 
-// seekRoom determines whether a surge pod can't be scheduled and the operator has waited long enough for it: a quota or all nodes reject
-// it, and an old standby has the resources that it needs.
+// seekRoom determines whether a surge pod can't be scheduled and the operator has waited long enough for it. Then a quota or all nodes
+// reject it, and an old standby has the resources that it needs.
 func (m *members) seekRoom(j *job, overQuota time.Duration) {
 	given := m.first(func(c candidate) bool { return c.isStandby() && !c.updated })
 	if given == nil { // a standby that is kept as a fallback also takes up room

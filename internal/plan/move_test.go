@@ -67,8 +67,8 @@ func statusOr(p Plan, g *given) v1alpha1.SingletonJobStatus {
 	return g.Job.Status
 }
 
-// TestWhetherAStandbyIsMoved: each row says what differs from the first one.
-func TestWhetherAStandbyIsMoved(t *testing.T) {
+// TestStandbysToMove: each row says what differs from the first one.
+func TestStandbysToMove(t *testing.T) {
 	taint := func(effect corev1.TaintEffect) func(*corev1.Node) {
 		return func(n *corev1.Node) { n.Spec.Taints = []corev1.Taint{{Key: "k", Value: "v", Effect: effect}} }
 	}
@@ -206,9 +206,9 @@ func (g *given) rename(change func()) {
 	g.Lease.Claim = Claim{JobUID: "job-uid"}
 }
 
-// TestWhatBecomesOfTheMover: the operator waits for it for some time, and then removes it or the standby beside the holder, and nothing
+// TestEndOfAMove: the operator waits for it for some time, and then removes it or the standby beside the holder, and nothing
 // else. Progressing does not mention it.
-func TestWhatBecomesOfTheMover(t *testing.T) {
+func TestEndOfAMove(t *testing.T) {
 	const none, first, second, third = -1, 0, 1, 2
 	ready := func(g *given, node string) {
 		g.Pods[2].Spec.NodeName = node
@@ -280,9 +280,9 @@ func (g *given) ask(to string) {
 	g.Job.Annotations = map[string]string{contract.SwitchoverAnnotation: to + "@100"}
 }
 
-// TestAMovedStandbyIsACandidateAsAnyOther: when it is not ready for a moment, or is replaced by a rollout, it is treated like any other
+// TestMovedStandbyIsAnOrdinaryCandidate: when it is not ready for a moment, or is replaced by a rollout, it is treated like any other
 // candidate.
-func TestAMovedStandbyIsACandidateAsAnyOther(t *testing.T) {
+func TestMovedStandbyIsAnOrdinaryCandidate(t *testing.T) {
 	moved := func() *given {
 		g := steady()
 		inject.KeepFrom(g.Pods[1], "a")
@@ -311,8 +311,8 @@ func TestAMovedStandbyIsACandidateAsAnyOther(t *testing.T) {
 	})
 }
 
-// TestNodesOfATry: a node that comes and goes is tried once, and the record has a limited length.
-func TestNodesOfATry(t *testing.T) {
+// TestTriedNodes: a node that comes and goes is tried once, and the record has a limited length.
+func TestTriedNodes(t *testing.T) {
 	nodes := func(note string) string { _, names, _ := strings.Cut(note, " "); return names }
 	last := try{time.Minute, []string{"b", "d"}}
 	if got := nodes(last.with([]string{"c", "d"}, now)); got != "b,c,d" {

@@ -51,8 +51,8 @@ type Observed struct {
 	Turn bool
 	// Refused is what the API server just rejected, in the order of the requests.
 	Refused []Refusal
-	// Previous are the objects of a previous job with this name that occupy the names of this job's objects, until the Kubernetes garbage
-	// collector deletes them: kinds and names, found in the last attempt to create this job's objects.
+	// Previous has the kinds and names of objects of a previous job with this name. They occupy the names of this job's objects until the
+	// Kubernetes garbage collector deletes them. The last attempt to create this job's objects found them.
 	Previous []string
 	// OverQuota is how long a quota has rejected a pod, 0 if none does.
 	OverQuota time.Duration

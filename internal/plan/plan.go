@@ -1,8 +1,8 @@
 // Package plan decides what the operator does: a pure function from what was observed to what must happen.
 //
 // It has no client, no clock and no operating system, so every decision can be tested as a table row. [Decide] computes a few values, each
-// once and from the ones before it: the job (its spec with defaults), the tenure (what its Lease records, and how far that is believed),
-// and the members (its pods). It selects the state from a closed list ([State]), and one switch turns the state into a [Plan].
+// once and from the ones before it. These are the job (its spec with defaults), the tenure (what its Lease records, and how far that is
+// believed), and the members (its pods). It selects the state from a closed list ([State]), and one switch turns the state into a [Plan].
 //
 // A tenure and the pods around it are a group: one pod acts and the others are its standbys. A job has one group today. It may have several
 // one day, each with its own Lease. So a function of this package takes the name of the Lease from its tenure, and only job.leases says how
@@ -76,8 +76,7 @@ type Plan struct {
 // State names the situation of a job.
 type State uint8
 
-// The states. In every state but Serving and Suspending there is at most one thing to do. What comes after it is decided again when it is
-// done.
+// The states. In every state but Serving and Suspending there is at most one thing to do. The next step is decided when it is done.
 const (
 	// Collecting: there is no such job; its Lease is deleted once no tenure can last.
 	Collecting State = iota

@@ -67,17 +67,17 @@ func pick(updated, ready bool, newReady, newUnready, oldReady, oldUnready *int) 
 // fleet differs from its desired state. The rules:
 //
 //   - One candidate more than desired can exist during a rollout, so that a ready standby is removed only when enough others
-//     are left. If only one candidate is desired, there is no standby, and the candidate is removed before its replacement is
-//     created: two pods may not be able to share what it holds, such as a volume.
+//     are left. If only one candidate is desired, there is no standby. The candidate is then removed before its replacement is
+//     created, because two pods may not be able to share a resource such as a volume.
 //   - If a surge candidate is not allowed, or can't be scheduled, a ready standby of the old version is removed before a new one
-//     is ready: one at a time, and only while all others are ready.
+//     is ready. This happens one at a time, and only while all others are ready.
 //   - The holder is never removed while there is an alternative. Once every standby is new, the holder is asked to hand over to
 //     a ready one: one handover in a rollout.
 //   - The last pod of the old version is removed only when the new version is soaked. Until then it is the fallback for a broken
 //     new version. A ready pod is kept, or else one that is not ready but could act. If the new version fails before it is
 //     soaked, the rollout stops until the template changes.
 //   - If the holder's process must run to its end, every step waits for that.
-//   - If there is nothing else to do, a standby on the holder's node is moved: one more is created elsewhere, and when that one is
+//   - If there is nothing else to do, a standby on the holder's node is moved. One more is created elsewhere, and when that one is
 //     ready there is one too many. Until then the new one does not count as a standby, and it is given up for any other step.
 func Next(f Fleet) Step {
 	s := f.next()

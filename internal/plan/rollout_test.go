@@ -339,7 +339,7 @@ func TestEveryStepKeepsTheRules(t *testing.T) {
 	})
 }
 
-func TestEveryFleetBecomesWhatTheSpecAsks(t *testing.T) {
+func TestEveryFleetReachesItsSpec(t *testing.T) {
 	fleets(func(f Fleet) {
 		if f.Failed || t.Failed() {
 			return

@@ -46,8 +46,8 @@ type runs struct {
 	badRequest string
 	// again is the name in the annotation if it requests a run that is known to have begun.
 	again string
-	// next is the desired record in the Lease. why is the reason to write it, empty if the record is up to date. blind: the time that the
-	// write needs is unknown.
+	// next is the desired record in the Lease. The reason to write it is in why, which is empty if the record is up to date. If blind is
+	// set, the time that the write needs is unknown.
 	next  lease.Runs
 	why   string
 	blind bool

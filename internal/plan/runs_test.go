@@ -259,9 +259,9 @@ func (g *given) askRun(text string) {
 	g.Job.Annotations = map[string]string{contract.RunNowAnnotation: text}
 }
 
-// TestWhatIsToldOfRuns: the reports at 03:04:05 about an idle job, about ticks that no candidate starts, and about requests that can't be
+// TestReportsOfRuns: the reports at 03:04:05 about an idle job, about ticks that no candidate starts, and about requests that can't be
 // followed.
-func TestWhatIsToldOfRuns(t *testing.T) {
+func TestReportsOfRuns(t *testing.T) {
 	atRest := func() *given { return onSchedule("0 9 * * *", nil).idle() }
 	// due has candidates that existed before a tick at 03:03, and a Lease that has been free for as long.
 	due := func() *given {
@@ -336,8 +336,8 @@ func (g *given) readySince(at time.Time) {
 	}
 }
 
-// TestTheLookAtAnOverdueTick: an operator without any other event notices that a tick is not started.
-func TestTheLookAtAnOverdueTick(t *testing.T) {
+// TestOverdueTickIsNoticed: an operator without any other event notices that a tick is not started.
+func TestOverdueTickIsNoticed(t *testing.T) {
 	g := onSchedule("4 3 * * *", nil)
 	g.complete()
 	g.Lease.Unchanged = 10 * time.Minute
@@ -462,8 +462,8 @@ func TestAnIdleScheduleCostsNothing(t *testing.T) {
 	}
 }
 
-// TestWhatTheLeaseIsToSayOfRuns: the operator's writes, and when it postpones them.
-func TestWhatTheLeaseIsToSayOfRuns(t *testing.T) {
+// TestLeaseWritesOfRuns: the operator's writes, and when it postpones them.
+func TestLeaseWritesOfRuns(t *testing.T) {
 	suspended := func(g *given) { g.Lease.Record.Runs.Facts.Suspended = stamp(ago(30 * time.Minute)) }
 	for name, c := range map[string]struct {
 		given func() *given
@@ -825,8 +825,8 @@ func (g *given) told(p Plan) *v1alpha1.SingletonJobStatus {
 	return &g.Job.Status
 }
 
-// TestAnOldLeaseTakesNoEndBack: a Lease from a stale cache does not undo the end in a new status.
-func TestAnOldLeaseTakesNoEndBack(t *testing.T) {
+// TestStaleLeaseDoesNotReopenARun: a Lease from a stale cache does not undo the end in a new status.
+func TestStaleLeaseDoesNotReopenARun(t *testing.T) {
 	for name, old := range map[string]func(*lease.Run){
 		"the attempt that was completed": func(r *lease.Run) { r.State = lease.RunRunning },
 		"the one before, under way":      func(r *lease.Run) { r.State, r.Token = lease.RunRunning, 99 },
@@ -846,8 +846,8 @@ func TestAnOldLeaseTakesNoEndBack(t *testing.T) {
 	}
 }
 
-// TestRunsAreNoChangesOfHolder: a pod that begins a run, or tries again after a process ended, does not take over from another one.
-func TestRunsAreNoChangesOfHolder(t *testing.T) {
+// TestRunsDoNotCountAsChangesOfHolder: a pod that begins a run, or tries again after a process ended, does not take over from another one.
+func TestRunsDoNotCountAsChangesOfHolder(t *testing.T) {
 	for name, c := range map[string]struct {
 		why  lease.Reason
 		over lease.RunState // of the run that the tenure was of
@@ -892,8 +892,8 @@ func TestRunsAreNoChangesOfHolder(t *testing.T) {
 	}
 }
 
-// TestAClaimThatIsLost: the runs are still this job's, and none is run again.
-func TestAClaimThatIsLost(t *testing.T) {
+// TestLostClaimOfALease: the runs are still this job's, and none is run again.
+func TestLostClaimOfALease(t *testing.T) {
 	for name, given := range map[string]func() *given{
 		"run once":      func() *given { g := toCompletion(); g.complete(); return g },
 		"on a schedule": func() *given { return onSchedule("0 9 * * *", nil).idle() },
@@ -953,8 +953,8 @@ func TestEventsOfRuns(t *testing.T) {
 	says("another has come and failed", "RunStarted RunFailed")
 }
 
-// TestAFinishedJobGoes: it is deleted after spec.ttlSecondsAfterFinished, counted from when its end was recorded.
-func TestAFinishedJobGoes(t *testing.T) {
+// TestFinishedJobIsDeleted: it is deleted after spec.ttlSecondsAfterFinished, counted from when its end was recorded.
+func TestFinishedJobIsDeleted(t *testing.T) {
 	for _, end := range []func(*given){(*given).complete, func(g *given) { g.over(lease.RunGivenUp, lease.ReasonProcessExited, 1) }} {
 		g := toCompletion()
 		g.Job.Spec.TTLSecondsAfterFinished = new(int32(100))
@@ -1038,9 +1038,9 @@ func (g *given) distortRuns(r *rand.Rand) {
 	}
 }
 
-// TestALeaseOfRunsForAJobThatRunsForEver: a previous job's runs are not kept. No settled tick becomes unsettled, which the guard would
+// TestLeaseOfRunsForAnEndlessJob: a previous job's runs are not kept. No settled tick becomes unsettled, which the guard would
 // reject.
-func TestALeaseOfRunsForAJobThatRunsForEver(t *testing.T) {
+func TestLeaseOfRunsForAnEndlessJob(t *testing.T) {
 	g := steady()
 	g.released(lease.ReasonProcessExited)
 	g.Lease.Claim.JobUID = "earlier"
@@ -1051,8 +1051,8 @@ func TestALeaseOfRunsForAJobThatRunsForEver(t *testing.T) {
 	}
 }
 
-// TestARunAsAJobCountsIt: the fields of a Job's status, of a job without a schedule alone.
-func TestARunAsAJobCountsIt(t *testing.T) {
+// TestRunFieldsMatchAJob: the fields of a Job's status, of a job without a schedule alone.
+func TestRunFieldsMatchAJob(t *testing.T) {
 	for name, c := range map[string]struct {
 		given *given
 		with  func(*given)

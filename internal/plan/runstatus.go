@@ -41,7 +41,7 @@ func describeRuns(status *v1alpha1.SingletonJobStatus, r *runs, limit int) {
 	describeTicks(status, r)
 }
 
-// summary tells of a run as a Job tells of its pods.
+// summary describes a run in the fields of a Job's status.
 func summary(run *v1alpha1.RunStatus) v1alpha1.RunSummary {
 	s := v1alpha1.RunSummary{Completions: "0/1", StartTime: run.StartTime, Failed: run.Attempts}
 	switch lease.RunState(run.State) {

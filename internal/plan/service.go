@@ -66,8 +66,8 @@ func inSuccession(state State, t *tenure, m *members, live *corev1.Service) time
 	return max(0, succession-t.Unchanged)
 }
 
-// ServicesOf finds two Services among those with a job's labels. named is the one in spec.service, or, without spec.service, any that
-// belongs to the job. other is another one of the job, from when it had another name.
+// ServicesOf finds two Services among those with a job's labels. The result named is the one in spec.service, or, without spec.service, any
+// that belongs to the job. The result other is another one of the job, from when it had another name.
 func ServicesOf(job *v1alpha1.SingletonJob, services []*corev1.Service) (named, other *corev1.Service) {
 	isNamed := func(s *corev1.Service) bool { return metav1.IsControlledBy(s, job) }
 	if job.Spec.Service != nil {
@@ -198,8 +198,8 @@ func annotateService(wanted map[string]string, next *corev1.Service) {
 	next.Annotations[contract.ServiceAnnotationsAnnotation] = strings.Join(slices.Sorted(maps.Keys(wanted)), ",")
 }
 
-// replaced returns a Service of the job that cannot become the wanted one: it has another name, or the API server does not let it become
-// headless, or no longer headless.
+// replaced returns a Service of the job that cannot become the wanted one. It has another name, or the API server does not let it change
+// between headless and not headless.
 func replaced(j *job, there *Children) *corev1.Service {
 	live := there.Service
 	if live == nil || there.OtherService != nil || !metav1.IsControlledBy(live, j) ||

@@ -37,7 +37,7 @@ func (g *given) endpoints(service *corev1.Service) string {
 	return strings.Join(names, " ")
 }
 
-func TestServiceSelectsWhoActs(t *testing.T) {
+func TestServiceSelectsTheActivePod(t *testing.T) {
 	for name, c := range map[string]struct {
 		with func(*given)
 		// write is the operation, none if nothing must be written.
@@ -153,8 +153,8 @@ func released(g *given, unchanged time.Duration) {
 	g.Lease.Unchanged = unchanged
 }
 
-// TestServiceOfWhoReleasedIsLookedAtAgain: no other event shows that there is no successor.
-func TestServiceOfWhoReleasedIsLookedAtAgain(t *testing.T) {
+// TestServiceIsCheckedAgainAfterARelease: no other event shows that there is no successor.
+func TestServiceIsCheckedAgainAfterARelease(t *testing.T) {
 	g := served()
 	released(g, 300*time.Millisecond)
 	if p := Decide(g.Observed); p.Wake != 700*time.Millisecond {
@@ -216,8 +216,8 @@ func addPort(job *v1alpha1.SingletonJob) {
 	job.Spec.Service.Ports = append(job.Spec.Service.Ports, v1alpha1.ServicePort{Name: "metrics", Port: 9090})
 }
 
-// TestServiceFollowsWhoCannotRenewAndMay: with KeepRunning the process acts until there is another tenure.
-func TestServiceFollowsWhoCannotRenewAndMay(t *testing.T) {
+// TestServiceFollowsAKeptTenure: with KeepRunning the process acts until there is another tenure.
+func TestServiceFollowsAKeptTenure(t *testing.T) {
 	g := steady()
 	g.Job.Spec.Lease.OnRenewFailure = v1alpha1.OnRenewFailureKeepRunning
 	g.Pods = nil

@@ -28,7 +28,7 @@ func crowded(waited time.Duration, change func(*corev1.PodSpec)) *given {
 	return g
 }
 
-func TestAStandbyIsGivenUpForOneThatFindsNoRoom(t *testing.T) {
+func TestStandbyIsDeletedForAPendingPod(t *testing.T) {
 	over := func(waited time.Duration, change func(*corev1.PodSpec)) *given {
 		g := crowded(0, change)
 		g.Pods = g.Pods[:2]
@@ -100,8 +100,8 @@ func mounts(spec *corev1.PodSpec) {
 	}}}
 }
 
-// TestItWakesWhenItsPatienceEnds: there may be no other event before.
-func TestItWakesWhenItsPatienceEnds(t *testing.T) {
+// TestEndOfTheWaitForRoomWakes: there may be no other event before.
+func TestEndOfTheWaitForRoomWakes(t *testing.T) {
 	g := crowded(time.Minute-time.Second, nil)
 	if p := Decide(g.Observed); p.Wake > time.Second {
 		t.Errorf("wakes after %v", p.Wake)

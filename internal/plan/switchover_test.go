@@ -103,8 +103,8 @@ func (g *given) tried() {
 	g.Lease.Record.History = []lease.PastTenure{now, before}
 }
 
-// TestASwitchoverThatWaitsIsSaid: it is also reported if something else keeps the operator from it.
-func TestASwitchoverThatWaitsIsSaid(t *testing.T) {
+// TestWaitingSwitchoverIsReported: it is also reported if something else keeps the operator from it.
+func TestWaitingSwitchoverIsReported(t *testing.T) {
 	for name, c := range map[string]struct {
 		ask  string
 		with func(*given)

@@ -27,8 +27,8 @@ type tenure struct {
 	// past are the tenures that the Lease records, including the current one, oldest first. tried are the last tenures, including earlier
 	// ones that only the status records.
 	past, tried []lease.PastTenure
-	// trials are what this process has seen of tenures. seen is how long it has seen the current one. age is how long that has lasted by wall
-	// clocks, or longer if this process has seen it for longer.
+	// trials are what this process has seen of tenures. It has seen the current one for the time seen. The current one is as old as age by
+	// wall clocks, or older if this process has seen it for longer.
 	trials    []Trial
 	seen, age time.Duration
 	// seemsOver: by wall clocks, the last renewal is older than the lease duration, and this process has not seen it.
@@ -256,8 +256,9 @@ func (t *tenure) soaked(version string, preparation time.Duration) bool {
 	return ready && left == 0
 }
 
-// unsoaked returns how much longer the holder's pod must be ready to be soaked, 0 if it is soaked. It is soaked when it was ready for minReady
-// without a break. If a process normally ends by itself before that, its version is soaked when it has been tried for that long in total.
+// unsoaked returns how much longer the holder's pod must be ready to be soaked, 0 if it is soaked. It is soaked when it was ready for
+// minReady without a break. If a process normally ends by itself before that, its version is soaked when it has been tried for that long in
+// total.
 func (t *tenure) unsoaked(version string, preparation time.Duration) (left time.Duration, ready bool) {
 	now := t.trialOf(t.Record.Token)
 	if now == nil || !now.Ready {
@@ -275,8 +276,8 @@ func (t *tenure) unsoaked(version string, preparation time.Duration) (left time.
 	return max(0, -now.For, t.minReady-lasted), true
 }
 
-// short returns how long a tenure of a version must run for its end by itself not to count against the version, if the other versions
-// always end by themselves before they have run for long enough: half of their longest time. It returns 0 if they do not.
+// short returns how long a tenure of a version must run so that its end by itself does not count against the version. It is half of the
+// longest time of the other versions, if those always end by themselves before they have run for long enough. Otherwise it is 0.
 func (t *tenure) short(version string, preparation time.Duration) time.Duration {
 	var longest time.Duration
 	for i := range t.tried {
@@ -307,10 +308,10 @@ func (t *tenure) untried(version string, preparation time.Duration) time.Duratio
 	return max(0, t.minReady+preparation-t.age)
 }
 
-// failedEarly reports whether a version was tried and its process ended by itself, or because of its own probes and hooks, before it had run
-// for long enough. version is the prefix of its pods' names. Another try would be another failover, so the rollout waits for another
-// template. If this process did not see the tenure, its length counts, and a process that fails its liveness probe has up to grace to end
-// after that.
+// failedEarly reports whether a version was tried and its process ended by itself, or because of its own probes and hooks, before it had
+// run for long enough. The version is given by the prefix of its pods' names. Another try would be another failover, so the rollout waits
+// for another template. If this process did not see the tenure, its length counts, and a process that fails its liveness probe has up to
+// grace to end after that.
 func (t *tenure) failedEarly(version string, preparation, grace time.Duration) bool {
 	failed := false
 	short := t.short(version, preparation)
@@ -347,8 +348,8 @@ var (
 // notTakenFor is the time before a handover that was not taken is requested again.
 const notTakenFor = 30 * time.Second
 
-// wasNotTaken reports whether a handover was requested recently and the same holder has the Lease again: the pod that should have taken it
-// did not, for example a standby that is cut off but still reported as ready. Each attempt costs a restart of the process.
+// wasNotTaken reports whether a handover was requested recently and the same holder has the Lease again. The pod that should have taken it
+// did not, for example because it is cut off but still reported as ready. Each attempt costs a restart of the process.
 func (t *tenure) wasNotTaken() bool {
 	last := len(t.tried) - 1
 	if t.seen >= notTakenFor || last < 1 || t.tried[last].Token != t.Record.Token {

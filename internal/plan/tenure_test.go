@@ -7,8 +7,8 @@ import (
 	"github.com/singletonjob/operator/internal/contract"
 )
 
-// TestWhatIsReportedAfterARestart: this process has seen everything only for a moment; the wall clock may know more.
-func TestWhatIsReportedAfterARestart(t *testing.T) {
+// TestReportsAfterARestart: this process has seen everything only for a moment; the wall clock may know more.
+func TestReportsAfterARestart(t *testing.T) {
 	const active, over = "Running StandbyReady UpToDate", "Electing NoHolder UpToDate"
 	ended := func(g *given) { // reported before the restart
 		g.Lease.Unchanged = time.Hour

@@ -29,8 +29,8 @@ func Shorten(text string, limit int) string {
 	return text[:end] + more
 }
 
-// alike reports whether two texts say the same although they differ in words with digits, such as ports, addresses, times and identifiers,
-// or in why a webhook could not be called. So an answer that differs each time is recorded once.
+// alike reports whether two texts say the same. They may differ in words with digits, such as ports, addresses, times and identifiers, or
+// in why a webhook could not be called. So an answer that differs each time is recorded once.
 func alike(a, b string) bool { return a == b || masked(a) == masked(b) }
 
 func masked(text string) string {

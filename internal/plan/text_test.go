@@ -19,8 +19,8 @@ func TestShorten(t *testing.T) {
 	}
 }
 
-// TestTheSameRefusalIsTheSameText: a text that differs each time is written once.
-func TestTheSameRefusalIsTheSameText(t *testing.T) {
+// TestRepeatedRefusalHasTheSameText: a text that differs each time is written once.
+func TestRepeatedRefusalHasTheSameText(t *testing.T) {
 	g := steady()
 	g.Pods = g.Pods[:1]
 	refuse := func(text string) (message string, written bool) {

@@ -33,8 +33,8 @@ func (l cpuLimit) late() time.Duration {
 	return lease.LateUnder(max(leastLimit, float64(l.MilliValue())/1000), limitPeriod)
 }
 
-// cpuLimitOf returns the tightest limit, zero if there is none: the template's limit for the container or the whole pod, or one that was
-// set on a pod in another way.
+// cpuLimitOf returns the tightest limit; zero if there is none. It considers the template's limits for the container and the whole pod, and
+// limits that were set on a pod in another way.
 func cpuLimitOf(j *job, m *members) cpuLimit {
 	template := &j.Spec.Template.Spec
 	index := j.GatedContainer()

@@ -40,8 +40,9 @@ func withTold(past []lease.PastTenure, s *v1alpha1.SingletonJobStatus, upTo int6
 	return all[max(0, len(all)-lease.HistoryLimit):]
 }
 
-// untold returns the entries that must stay in a Lease's history, newest first: those that the status does not record, and the newest one
-// that it does record, because the next one follows on it. before is the token of the last tenure that does not belong to the job.
+// untold returns the entries that must stay in a Lease's history, newest first. These are the entries that the status does not record, and
+// the newest one that it does record, because the next one follows on it. The argument before is the token of the last tenure that does not
+// belong to the job.
 func untold(past []lease.PastTenure, s *v1alpha1.SingletonJobStatus, before int64) []lease.PastTenure {
 	recorded, told := Recorded(s), toldBy(s)
 	n := len(past)

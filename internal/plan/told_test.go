@@ -23,8 +23,8 @@ func tokens(past []lease.PastTenure) (all []int64) {
 	return all
 }
 
-// TestTheLeaseForgetsWhatIsTold: the Lease drops a change of holder once the status records it, and when the write harms no candidate.
-func TestTheLeaseForgetsWhatIsTold(t *testing.T) {
+// TestLeaseDropsRecordedChanges: the Lease drops a change of holder once the status records it, and when the write harms no candidate.
+func TestLeaseDropsRecordedChanges(t *testing.T) {
 	for name, c := range map[string]struct {
 		given   func(g *given)
 		renewal bool // the write waits for a renewal
@@ -196,9 +196,9 @@ func (g *given) trialOf(r *rand.Rand, token int64) {
 	g.saw(Trial{Token: token, Partly: r.IntN(3) == 0, Seen: ran(), Ready: r.IntN(3) > 0, For: ran(), Longest: ran()})
 }
 
-// TestForgettingMakesNoDifference: a Lease that drops recorded tenures leads to the same history and the same verdicts as one that keeps
-// them, whenever they are recorded, on nodes whose clocks differ by up to a second.
-func TestForgettingMakesNoDifference(t *testing.T) {
+// TestDroppedTenuresChangeNothing: a Lease that drops recorded tenures leads to the same history and the same verdicts as one that keeps
+// them. This holds whenever they are recorded, on nodes whose clocks differ by up to a second.
+func TestDroppedTenuresChangeNothing(t *testing.T) {
 	reasons := []lease.Reason{
 		lease.ReasonProcessExited, lease.ReasonLivenessFailed, lease.ReasonRollout, lease.ReasonPodTerminating, lease.ReasonLeaseExpired, lease.ReasonPreActivateFailed, "",
 	}

@@ -94,8 +94,8 @@ func (s *sighting) at(now time.Time) Trial {
 	return t
 }
 
-// withdrawn is the time in which a kubelet withdraws the readiness of a pod whose agent reports that it is not ready: it asks every 2 s, and
-// acts after three answers, each of which can take 2 s. Until then a new holder's pod can still be ready as a standby.
+// withdrawn is the time in which a kubelet withdraws the readiness of a pod whose agent reports that it is not ready. The kubelet asks every
+// 2 s, and acts after three answers, each of which can take 2 s. Until then a new holder's pod can still be ready as a standby.
 const withdrawn = 10 * time.Second
 
 // look records the state of the holder's pod, nil if it was not observed. acquired is when the tenure began by the clock of the pod's node.

@@ -59,8 +59,8 @@ func prepares(c *contract.AgentConfig) {
 	c.PreActivate = &contract.PreActivate{Exec: []string{"x"}, Timeout: contract.Duration(time.Minute)}
 }
 
-// TestForHowLongAPlainHolderWasReady: its process runs from the start of the tenure on, and its agent cannot report that it is not ready.
-func TestForHowLongAPlainHolderWasReady(t *testing.T) {
+// TestTimeReadyOfAPlainHolder: its process runs from the start of the tenure on, and its agent cannot report that it is not ready.
+func TestTimeReadyOfAPlainHolder(t *testing.T) {
 	w := watchingA(func(*contract.AgentConfig) {})
 	w.see(0)
 	if got := w.see(3 * time.Second); !got.Ready || got.For != 3*time.Second || got.Seen != 3*time.Second || got.Partly {
@@ -68,8 +68,8 @@ func TestForHowLongAPlainHolderWasReady(t *testing.T) {
 	}
 }
 
-// TestForHowLongTheStandbysReadinessIsIgnored: until the kubelet would have withdrawn it.
-func TestForHowLongTheStandbysReadinessIsIgnored(t *testing.T) {
+// TestTimeReadyIgnoresTheStandby: a Pod's readiness from its time as a standby does not count until the kubelet would have withdrawn it.
+func TestTimeReadyIgnoresTheStandby(t *testing.T) {
 	for name, change := range map[string]func(*contract.AgentConfig){
 		"preActivate": prepares,
 		"postStart":   func(c *contract.AgentConfig) { c.Hooks.PostStart = &contract.Hook{Exec: []string{"x"}} },
@@ -91,7 +91,7 @@ func TestForHowLongTheStandbysReadinessIsIgnored(t *testing.T) {
 	}
 }
 
-func TestForHowLongACrashingHolderWasReady(t *testing.T) {
+func TestTimeReadyOfACrashingHolder(t *testing.T) {
 	for _, off := range clocksOff { // of the node
 		w := watchingA(prepares)
 		w.Lease.Record.AcquireTime += off.Microseconds()
@@ -110,7 +110,7 @@ func TestForHowLongACrashingHolderWasReady(t *testing.T) {
 	}
 }
 
-func TestForHowLongSinceABreakThatWasNotSeen(t *testing.T) {
+func TestTimeReadyAfterAnUnseenBreak(t *testing.T) {
 	w := watchingA(prepares)
 	w.becomes(1, true, now.Add(time.Second))
 	w.see(time.Second)
@@ -120,7 +120,7 @@ func TestForHowLongSinceABreakThatWasNotSeen(t *testing.T) {
 	}
 }
 
-func TestForHowLongWhenTheEndIsSeenLate(t *testing.T) {
+func TestTimeReadyWithALateEnd(t *testing.T) {
 	w := watchingA(prepares)
 	w.becomes(1, false, now)
 	w.see(0)
@@ -132,7 +132,7 @@ func TestForHowLongWhenTheEndIsSeenLate(t *testing.T) {
 	}
 }
 
-func TestForHowLongANewProcessHasSeen(t *testing.T) {
+func TestTimeReadyAfterAnOperatorRestart(t *testing.T) {
 	w := watchingA(func(*contract.AgentConfig) {})
 	w.see(time.Hour)
 	w.Trials = Trials{}
@@ -146,7 +146,7 @@ func TestForHowLongANewProcessHasSeen(t *testing.T) {
 	}
 }
 
-func TestForHowLongByWhichLease(t *testing.T) {
+func TestTimeReadyUsesTheRightLease(t *testing.T) {
 	w := watchingA(func(*contract.AgentConfig) {})
 	w.see(0)
 	old := w.Lease
@@ -167,7 +167,7 @@ func TestForHowLongByWhichLease(t *testing.T) {
 	}
 }
 
-func TestForHowLongTenuresAreRemembered(t *testing.T) {
+func TestTimeReadyIsRemembered(t *testing.T) {
 	w := watchingA(func(*contract.AgentConfig) {})
 	for i := range 3 * lease.HistoryLimit {
 		w.again(i%2, w.at, lease.ReasonRollout)

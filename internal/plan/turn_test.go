@@ -103,8 +103,8 @@ func (g *given) image(name string) {
 	g.Job.Spec.Template.Spec.Containers[0].Image = name
 }
 
-// TestAJobThatWaitsIsReady: for a user nothing has changed, and the message says what to do.
-func TestAJobThatWaitsIsReady(t *testing.T) {
+// TestWaitingJobIsReady: for a user nothing has changed, and the message says what to do.
+func TestWaitingJobIsReady(t *testing.T) {
 	g := steady().upgraded()
 	g.settle()
 	for _, c := range g.Job.Status.Conditions {
@@ -121,9 +121,9 @@ func TestAJobThatWaitsIsReady(t *testing.T) {
 	}
 }
 
-// TestARunIsNoReasonForATurn: a process that must run to its end is not replaced before, so its job would only keep other jobs from their
+// TestRunTakesNoTurn: a process that must run to its end is not replaced before, so its job would only keep other jobs from their
 // turn.
-func TestARunIsNoReasonForATurn(t *testing.T) {
+func TestRunTakesNoTurn(t *testing.T) {
 	g := toCompletion().upgraded()
 	g.settle()
 	g.Turn = true
@@ -162,9 +162,9 @@ func TestEarlierHashesAreComputedOnce(t *testing.T) {
 	}
 }
 
-// TestAnUpgradeKeepsWhatIsPromised: everything that holds for any observation also holds while jobs wait for their turns and have them. A
+// TestUpgradeKeepsThePromises: everything that holds for any observation also holds while jobs wait for their turns and have them. A
 // waiting job does not hand over.
-func TestAnUpgradeKeepsWhatIsPromised(t *testing.T) {
+func TestUpgradeKeepsThePromises(t *testing.T) {
 	for _, seed := range tier.Seeds(t, 400, 1000) {
 		r := rand.New(rand.NewPCG(seed, 3))
 		g := observation(seed).upgraded()

@@ -43,7 +43,7 @@ func (g *given) configure(pod *corev1.Pod, change func(*contract.AgentConfig)) {
 }
 
 // A holder's process that is not ready is reported, and nothing is done about it.
-func TestUnwellHolder(t *testing.T) {
+func TestUnreadyHolder(t *testing.T) {
 	g := steady()
 	g.unwell(0, time.Hour)
 	p := Decide(g.Observed)
@@ -95,7 +95,7 @@ func (g *given) newTemplate(ordinals ...int) {
 }
 
 // An old version that is not ready is replaced like any other: the new version may fix it.
-func TestUnwellHolderIsRolledOut(t *testing.T) {
+func TestUnreadyHolderIsRolledOut(t *testing.T) {
 	g := steady()
 	g.newTemplate(0, 1)
 	g.Pods = slices.Delete(g.Pods, 1, 2) // the old standby
@@ -179,7 +179,7 @@ func (g *given) sidecar(pod int, waits string) {
 }
 
 // A new version that runs but is not ready is not soaked: the fallback stays, and that is reported.
-func TestUnwellNewVersion(t *testing.T) {
+func TestUnreadyNewVersion(t *testing.T) {
 	if g := rolling(); !g.goes(0) {
 		t.Error("the old standby does not go though the new version is soaked")
 	}

@@ -101,7 +101,7 @@ func lost() *given {
 	return g
 }
 
-func TestWhoWaitsForAVolume(t *testing.T) {
+func TestPodsThatWaitForAVolume(t *testing.T) {
 	const remedy = "If node a is shut down permanently, declare it: kubectl taint node a node.kubernetes.io/out-of-service=:NoExecute"
 	once := []Volume{{"data", modes(corev1.ReadWriteOnce), nil}}
 	for name, c := range map[string]struct {

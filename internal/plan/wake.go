@@ -118,8 +118,8 @@ func wakeForHolder(w *wake, t *tenure, putOff bool) {
 	}
 }
 
-// awaitsRenewal reports whether the next renewal changes more than the renewal time: a holder that was reported as stopped acts again, or a
-// write can be done that would otherwise make candidates wait again.
+// awaitsRenewal reports whether the next renewal changes more than the renewal time. It does if a holder that was reported as stopped acts
+// again, or if a write can be done that would otherwise make candidates wait again.
 func (t *tenure) awaitsRenewal(putOff bool) bool {
 	return t.holder.ours && !t.acts() || t.seemsOver || t.holder.Pod != "" && t.quiet() && putOff
 }

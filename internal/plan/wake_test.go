@@ -82,8 +82,8 @@ func (p *Plan) writes() bool {
 		len(p.Relabel)+len(p.Apply)+len(p.Adopt)+len(p.Delete)+len(p.Create)+len(p.Also) > 0
 }
 
-// TestABlankedHolderIsOver: a suspended job reports the end when the lease of a holder has expired whose name was cleared.
-func TestABlankedHolderIsOver(t *testing.T) {
+// TestClearedHolderExpires: a suspended job reports the end when the lease of a holder has expired whose name was cleared.
+func TestClearedHolderExpires(t *testing.T) {
 	g := steady()
 	g.Job.Spec.Suspend = true
 	g.Pods, g.Lease.Record.Holder = nil, ""
@@ -96,8 +96,8 @@ func TestABlankedHolderIsOver(t *testing.T) {
 	}
 }
 
-// TestABlockedJobsCandidateIsLate: the cause for which a candidate waits is reported in time, although nothing can be started.
-func TestABlockedJobsCandidateIsLate(t *testing.T) {
+// TestBlockedJobReportsALateCandidate: the cause for which a candidate waits is reported in time, although nothing can be started.
+func TestBlockedJobReportsALateCandidate(t *testing.T) {
 	g := steady()
 	g.ofWorkload()
 	g.Workload.Replicas = 1
@@ -110,11 +110,11 @@ func TestABlockedJobsCandidateIsLate(t *testing.T) {
 	}
 }
 
-var wakeSeeds = flag.Uint64("wake-seeds", 400, "how many observations TestNothingIsDueBefore looks at; the deep tier at 1000, and as many that are drawn")
+var wakeSeeds = flag.Uint64("wake-seeds", 400, "how many observations TestPlanIsStableUntilItWakes looks at; the deep tier at 1000, and as many that are drawn")
 
-// TestNothingIsDueBefore: until the time that a plan sets, the plan stays the same, for every possible observation, whether the holder
+// TestPlanIsStableUntilItWakes: until the time that a plan sets, the plan stays the same, for every possible observation, whether the holder
 // renews or is silent. So the test finds code that reads the clock and does not say when its result changes.
-func TestNothingIsDueBefore(t *testing.T) {
+func TestPlanIsStableUntilItWakes(t *testing.T) {
 	// Leases that wait for another job's pods, whose holder died, and without renewals.
 	staysUntilDue(t, 3526537555733438432)
 	staysUntilDue(t, 14511233679972947768)
@@ -160,8 +160,8 @@ func (g *given) staysUntilDue(t *testing.T, r *rand.Rand, name string) {
 	}
 }
 
-// TestWhatIsWaitedForIsDue: a rollout waits for these while the holder renews, and no event reports them.
-func TestWhatIsWaitedForIsDue(t *testing.T) {
+// TestAwaitedTimesWake: a rollout waits for these while the holder renews, and no event reports them.
+func TestAwaitedTimesWake(t *testing.T) {
 	const lasted = 10 * time.Second
 	for name, c := range map[string]struct {
 		given func(g *given)

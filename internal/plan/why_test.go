@@ -10,8 +10,8 @@ import (
 	"github.com/singletonjob/operator/internal/lease"
 )
 
-// TestWhyItIsDone: every write of a plan has a reason.
-func TestWhyItIsDone(t *testing.T) {
+// TestEveryWriteHasAReason: every write of a plan has a reason.
+func TestEveryWriteHasAReason(t *testing.T) {
 	for what, c := range map[string]struct {
 		with func(*given)
 		want []string

@@ -137,8 +137,8 @@ func elderOf(job *v1alpha1.SingletonJob, others []*v1alpha1.SingletonJob) string
 }
 
 // outside returns the names of the pods that may run the workload's template and that the job's Lease does not control. These are the
-// workload's own pods, pods without an owner or whose owner no longer exists, and pods of another SingletonJob with this workload. The selector may also
-// match pods of other workloads; these do not count.
+// workload's own pods, pods without an owner or whose owner no longer exists, and pods of another SingletonJob with this workload. The
+// selector may also match pods of other workloads; these do not count.
 func outside(job *v1alpha1.SingletonJob, w *Workload) []string {
 	var names []string
 	for _, pod := range w.Pods {

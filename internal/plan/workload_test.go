@@ -157,8 +157,8 @@ func TestWorkload(t *testing.T) {
 	}
 }
 
-// TestAWorkloadsBadTemplate: the running process continues, is kept, and can be suspended.
-func TestAWorkloadsBadTemplate(t *testing.T) {
+// TestBadTemplateOfAWorkload: the running process continues, is kept, and can be suspended.
+func TestBadTemplateOfAWorkload(t *testing.T) {
 	bad := func() *given {
 		g := steady()
 		g.ofWorkload()
@@ -198,8 +198,8 @@ func texts(p Plan) string {
 	return strings.Join(all, "\n")
 }
 
-// TestAWorkloadThatRunsBesideTheJobIsSaidLoudly: it is announced each time, and no process is killed for it.
-func TestAWorkloadThatRunsBesideTheJobIsSaidLoudly(t *testing.T) {
+// TestRunningWorkloadIsReportedEachTime: it is announced each time, and no process is killed for it.
+func TestRunningWorkloadIsReportedEachTime(t *testing.T) {
 	g := steady()
 	g.ofWorkload()
 	g.settle()
@@ -230,9 +230,9 @@ func TestAWorkloadThatRunsBesideTheJobIsSaidLoudly(t *testing.T) {
 	}
 }
 
-// TestWhatABlockedJobStillDoes: the Lease of a dead holder is released, so that a standby takes over, but lost candidates are not replaced.
+// TestBlockedJobStillReleases: the Lease of a dead holder is released, so that a standby takes over, but lost candidates are not replaced.
 // A job can be suspended although its workload no longer exists.
-func TestWhatABlockedJobStillDoes(t *testing.T) {
+func TestBlockedJobStillReleases(t *testing.T) {
 	for _, gone := range []bool{true, false} {
 		g := steady()
 		g.ofWorkload()
@@ -262,9 +262,9 @@ func TestWhatABlockedJobStillDoes(t *testing.T) {
 	}
 }
 
-// TestWhatRunsKeepsItsRights: pods keep their permissions, whatever happens to the workload. If its template is unknown, the service
+// TestRunningPodsKeepTheirRights: pods keep their permissions, whatever happens to the workload. If its template is unknown, the service
 // account comes from the pods.
-func TestWhatRunsKeepsItsRights(t *testing.T) {
+func TestRunningPodsKeepTheirRights(t *testing.T) {
 	for name, c := range map[string]struct {
 		with  func(*given)
 		needs int // and a budget
@@ -299,8 +299,8 @@ func as(account string, pods []*corev1.Pod) {
 	}
 }
 
-// TestPodsThatGoAreLookedFor: no event reports when they no longer exist.
-func TestPodsThatGoAreLookedFor(t *testing.T) {
+// TestTerminatingPodsAreCheckedAgain: no event reports when they no longer exist.
+func TestTerminatingPodsAreCheckedAgain(t *testing.T) {
 	g := fresh()
 	g.free()
 	strangers("Deployment/web")(g)

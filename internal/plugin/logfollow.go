@@ -19,8 +19,8 @@ import (
 // drain is how long the log of a holder is still read after another holder takes over, because its last lines can arrive late.
 const drain = 5 * time.Second
 
-// follower reads the logs of one job's holders. Each Pod has one reader, which goes on when the Pod has another tenure, so that no line is
-// printed twice.
+// follower reads the logs of one job's holders. Each Pod has one reader, which continues when the Pod has another tenure, so that no line
+// is printed twice.
 type follower struct {
 	*logger
 	drain   time.Duration
@@ -96,7 +96,7 @@ func (f *follower) begun(now target, facts show.Facts) (all []target) {
 	return append(all, now)
 }
 
-// read reads the log of a tenure's Pod. The reader of the same Pod goes on, if there is one.
+// read reads the log of a tenure's Pod. The reader of the same Pod continues, if there is one.
 func (f *follower) read(ctx context.Context, t target, first bool) {
 	before, at := f.readers[t.pod], &place{}
 	if before != nil && before.uid == t.uid {

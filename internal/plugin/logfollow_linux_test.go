@@ -232,8 +232,8 @@ func TestFollower(t *testing.T) {
 	})
 }
 
-// TestPlaceInALog: each line is new once, though a log that is opened again begins with lines that were read.
-func TestPlaceInALog(t *testing.T) {
+// TestPositionInALog: each line is new once, though a log that is opened again begins with lines that were read.
+func TestPositionInALog(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ read, again, want []int }{
 		"what was read comes again":    {[]int{1, 2, 3}, []int{2, 3, 4}, []int{4}},

@@ -46,9 +46,9 @@ func (k *kubelets) open(ctx context.Context, pod string, o *corev1.PodLogOptions
 
 const day = "2026-03-04T12:00:0"
 
-// TestLogGoesOn: after a container restart or a broken connection, the log continues with the line after the last one, although
+// TestLogContinues: after a container restart or a broken connection, the log continues with the line after the last one, although
 // some lines arrive twice. It ends when the Pod no longer exists.
-func TestLogGoesOn(t *testing.T) {
+func TestLogContinues(t *testing.T) {
 	k := &kubelets{parts: map[string][]string{"a": {
 		day + "1.000000001Z one\n" + day + "2.5Z two\n",
 		day + "2.5Z two\n" + day + "3Z three\n" + day + "4Z an unfinished",

@@ -40,7 +40,7 @@ func TestPlan(t *testing.T) {
 	}
 }
 
-func TestPlanOtherwise(t *testing.T) {
+func TestPlanFlags(t *testing.T) {
 	for args, want := range map[string]string{
 		"--lease=3s/1.5s/500ms --jobs=3":           "When idle: 6 writes per second to the API server for 3 such jobs.",
 		"--lock-delay=30s":                         "its node dies; the pod is frozen         43s to 45s",

@@ -125,7 +125,7 @@ func (s State) Failed() (k Kind, failed bool) { return s.failure, s.failed }
 func (s State) Row(k Kind) int { return s.runs[k].row }
 
 // Stopping returns the state of a process that was asked to end. Only readiness is still checked, because a draining process can report
-// that it is not ready. That the process soon stops answering is no failure of startup or liveness.
+// that it is not ready. A process that then stops answering does not fail startup or liveness.
 func (s State) Stopping() State {
 	s.stopping = true
 	return s

@@ -128,8 +128,8 @@ func simulate(p contract.Probes, says [kinds]answers, until, stop int) string {
 	}
 }
 
-// What a kubelet does of the same: pkg/kubelet/prober/worker.go of Kubernetes 1.37.
-func TestCourse(t *testing.T) {
+// Each row has the behaviour of a kubelet, by pkg/kubelet/prober/worker.go of Kubernetes 1.37.
+func TestCourseMatchesAKubelet(t *testing.T) {
 	type probes = contract.Probes
 	for name, row := range map[string]struct {
 		probes
@@ -236,7 +236,7 @@ func TestCourse(t *testing.T) {
 	}
 }
 
-// However checks come and go, no probe is asked twice at a time, and State says when it wants to be asked next.
+// No probe runs twice at the same time, in every order of checks. State says when the next check is due.
 func TestNeverTwoAtATime(t *testing.T) {
 	now := time.Unix(1000, 0)
 	s := Begin(contract.Probes{Liveness: with()}, now)
@@ -254,7 +254,7 @@ func TestNeverTwoAtATime(t *testing.T) {
 
 // Liveness never begins before its delay, nor later than a kubelet may, and its checks stay as far from those of readiness as the periods
 // allow.
-func TestApart(t *testing.T) {
+func TestChecksAreSpaced(t *testing.T) {
 	now := time.Unix(1000, 0)
 	for n := range 8 * 8 * 8 * 8 {
 		liveness := with(every(1+n%8), after(n/8%8))

@@ -15,7 +15,7 @@ import (
 	robfig "github.com/robfig/cron/v3"
 )
 
-func TestParseSaysWhatIsWrong(t *testing.T) {
+func TestParseErrors(t *testing.T) {
 	t.Parallel()
 	good := Spec{Cron: "30 2 * * *", TimeZone: "Europe/Berlin"}
 	for _, c := range []struct {
@@ -130,7 +130,7 @@ func TestParseReadsFields(t *testing.T) {
 var cronJob = robfig.NewParser(robfig.Minute | robfig.Hour | robfig.Dom | robfig.Month | robfig.Dow)
 
 // CronJob accepts every accepted text and gives it the same meaning, except for day 7 of the week, which CronJob refuses.
-func FuzzCronMeansWhatCronJobMeans(f *testing.F) {
+func FuzzCronMatchesCronJob(f *testing.F) {
 	for _, seed := range []string{
 		"30 2 * * *", "*/15 0-23/2 1,15 jan-mar mon", "0 0 13 * 5", "0 0 */2 * *", "5/7 * * * *", "0 0 29 2 *", "0 0 1-31/3 * 1", "1,2,3 4 5 6 0",
 		"* * * * ?", "0 0 * * 7", "@daily", "TZ=Europe/Berlin 0 0 * * *", ", , , , ,", "*-3 * * * *", "0 0 5/1 * 3/1", "0 0 */1 * 1",
@@ -171,7 +171,7 @@ func FuzzCronMeansWhatCronJobMeans(f *testing.F) {
 }
 
 // The tables are Go's own, and all of them can be read.
-func TestZonesAreThoseOfGo(t *testing.T) {
+func TestZonesMatchGo(t *testing.T) {
 	t.Parallel()
 	root, err := exec.CommandContext(t.Context(), "go", "env", "GOROOT").Output()
 	if err != nil {

@@ -6,7 +6,7 @@ import (
 )
 
 // Values that the model does not generate, because nobody has a reason to write them.
-func TestDecideByTheMeanestValues(t *testing.T) {
+func TestDecideWithExtremeValues(t *testing.T) {
 	t.Parallel()
 	now := stamp(t, "2026-11-23T12:00:30Z")
 	both := func(at Stamp) Clocks { return Clocks{Wall: at.Time(), Server: at.Time()} }
@@ -46,7 +46,7 @@ func TestDecideByTheMeanestValues(t *testing.T) {
 
 // Both clocks were a day ahead while a run of a backlog took up ticks, and are correct again. Those ticks are still to come, and a
 // tick that comes due during a run is skipped as usual.
-func TestWhatWasTakenUpByWrongClocksIsYetToCome(t *testing.T) {
+func TestWrongClocksUseUpNoTicks(t *testing.T) {
 	t.Parallel()
 	now := stamp(t, "2026-11-23T12:00:30Z")
 	both := func(at Stamp) Clocks { return Clocks{Wall: at.Time(), Server: at.Time()} }
@@ -70,7 +70,7 @@ func TestWhatWasTakenUpByWrongClocksIsYetToCome(t *testing.T) {
 }
 
 // A country moves an hour, and the tables with it: 02:30 comes an hour later than it did for the agent before.
-func TestACivilTimeHasOneTickWhateverTheTablesSay(t *testing.T) {
+func TestCivilTimeHasOneTick(t *testing.T) {
 	t.Parallel()
 	spec := Spec{Cron: "30 2 * * *", TimeZone: "Etc/GMT-1"}
 	before := mustParse(t, spec)
@@ -105,7 +105,7 @@ var fuzzed = []Spec{
 	{Cron: "17 0-23 * * *", TimeZone: "Africa/Casablanca", CatchUp: CatchUpAll, Overlap: OverlapQueue},
 }
 
-// Whatever the Lease contains and the clocks show: a start is for a tick that is due and not settled, and no tick starts twice.
+// For every Lease and every time on the clocks, a start is for a tick that is due and not settled. No tick starts twice.
 func FuzzDecide(f *testing.F) {
 	now := int64(1795435230)
 	f.Add(uint8(0), now-90, int64(0), int64(0), int64(0), false, int64(0), int64(0), now, int64(0))

@@ -211,7 +211,7 @@ func (d *drawn) ticks(y year, from Stamp, enough int) (all []Stamp) {
 	return all
 }
 
-func TestTicksAreThoseOfAWalkMinuteByMinute(t *testing.T) {
+func TestTicksMatchAWalkMinuteByMinute(t *testing.T) {
 	t.Parallel()
 	for i, p := range places {
 		t.Run(fmt.Sprintf("%s in %d, %s", p.zone, p.year, p.why), func(t *testing.T) {

@@ -24,7 +24,7 @@ func stamp(t *testing.T, text string) Stamp {
 }
 
 // Times that a clock skips and shows twice, as a person would write them down.
-func TestNextWhereClocksAreSet(t *testing.T) {
+func TestNextAtClockChanges(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		why, cron, zone, after string

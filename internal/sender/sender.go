@@ -34,8 +34,8 @@ func (o Outside) String() string { return syscall.Signal(o).String() }
 // If two signals with the same number arrive at the same time, c can receive one signal for both. It is an Outside if at least one of them
 // came from outside.
 //
-// If Notify cannot distinguish senders it returns the reason as an error. End the process then: c reports signals from outside as signals from
-// inside.
+// If Notify cannot distinguish senders it returns the reason as an error. End the process then: c reports signals from outside as signals
+// from inside.
 func Notify(c chan<- os.Signal, signals ...syscall.Signal) error {
 	raw := make(chan os.Signal, cap(c))
 	var failed error

@@ -25,7 +25,7 @@ const listenCommand = "listen"
 
 var watched = []syscall.Signal{unix.SIGTERM, unix.SIGHUP, unix.SIGQUIT, unix.SIGUSR1, unix.SIGWINCH, 34 + 3}
 
-// last has the highest number of all signals that listen watches. Of the signals that wait, Go relays it last.
+// last has the highest number of all signals that listen watches. Go relays it after all other waiting signals.
 const last = syscall.Signal(34 + 4)
 
 func TestMain(m *testing.M) {
@@ -92,11 +92,12 @@ func hold(s syscall.Signal) {
 	fmt.Println("holds")
 	var one [1]byte
 	_, _, _ = unix.RawSyscall(unix.SYS_READ, 0, uintptr(unsafe.Pointer(&one[0])), 1) // does not hand over to others
-	// The kernel delivers a signal for this thread before the call returns. It would deliver one for the process whenever it wakes another thread.
+	// The kernel delivers a signal for this thread before the call returns. It would deliver one for the process whenever it wakes another
+	// thread.
 	_, _, _ = unix.RawSyscall(unix.SYS_TGKILL, uintptr(os.Getpid()), uintptr(unix.Gettid()), uintptr(s))
 }
 
-func TestWhoSends(t *testing.T) {
+func TestSenderOfASignal(t *testing.T) {
 	t.Parallel()
 	for name, row := range map[string]struct {
 		flags uintptr
@@ -205,7 +206,7 @@ func (l *listener) end() {
 }
 
 // Signals arrive while the runtime interrupts goroutines by its own, and a child is not left with the handler.
-func TestTheRuntimeGoesOn(t *testing.T) {
+func TestGoRuntimeContinues(t *testing.T) {
 	c := make(chan os.Signal, 10)
 	for range 2 { // the second time relays, too
 		if err := Notify(c, unix.SIGUSR2); err != nil {
@@ -242,8 +243,8 @@ func TestTheRuntimeGoesOn(t *testing.T) {
 	}
 }
 
-// An agent for a machine without a handler of its own would lose the signals that it watches: without its address, the kernel is told to
-// drop them. There must be none.
+// An agent for an architecture without a handler would lose the signals that it watches: without a handler's address, the kernel drops
+// them. There must be none.
 func TestArchitectures(t *testing.T) {
 	t.Parallel()
 	for _, arch := range []string{"386", "amd64", "arm", "arm64", "loong64", "mips64", "mips64le", "ppc64", "ppc64le", "riscv64", "s390x"} {

@@ -548,8 +548,8 @@ func TestNotFound(t *testing.T) {
 	}
 }
 
-// TestTheLeaseKnowsFirst: the Lease shows the current run, and a request that was skipped. The status shows these later or never.
-func TestTheLeaseKnowsFirst(t *testing.T) {
+// TestLeaseIsNewerThanTheStatus: the Lease shows the current run, and a request that was skipped. The status shows these later or never.
+func TestLeaseIsNewerThanTheStatus(t *testing.T) {
 	f := steady()
 	f.nightly()
 	f.Job.Annotations = map[string]string{contract.RunNowAnnotation: "mine@2026-03-01T03:30:00Z"}

@@ -240,7 +240,7 @@ func entrypointRemedies(f Facts, reason string) []string {
 	command := "set command to the image's ENTRYPOINT, which docker inspect and crane config show: kubectl edit " + templated(f)
 	switch reason {
 	case v1alpha1.ReasonNoEntrypoint:
-		return []string{"set command to what is to run: kubectl edit " + templated(f)}
+		return []string{"set command to a program in the image: kubectl edit " + templated(f)}
 	case v1alpha1.ReasonEntrypointsDiffer:
 		return []string{command, "or set nodeSelector to one architecture: kubernetes.io/arch"}
 	}

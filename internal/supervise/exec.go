@@ -56,8 +56,9 @@ type ExecResult struct {
 	TimedOut bool
 	// Output is the first MaxExecOutput bytes of stdout and stderr together, as written until the command ended.
 	Output []byte
-	// Err is the reason why the command did not run: a *StartError, or ErrStopped, ErrDeadlinePassed, os.ErrProcessDone and the like if
-	// there was no time to start it, or an error that says that its leash did not report in time that it runs.
+	// Err is the reason why the command did not run. It is a *StartError if the command cannot be executed. It is ErrStopped,
+	// ErrDeadlinePassed, os.ErrProcessDone or a similar error if there was no time to start it. Otherwise its leash did not report in time
+	// that it runs.
 	Err error
 }
 
@@ -221,11 +222,11 @@ func (t *Tree) forkCommand(x *execution, stdout *os.File) error {
 	} else {
 		t.deadlines.join(x.ends.deadlines)
 	}
-	return nil
+	return err
 }
 
-// graceAfterTimeout limits the waits after a command's time is over: for the command to die, for its leash to report that there was no time
-// to start it, and for a leash that does not run to continue killing.
+// graceAfterTimeout limits the waits after a command's time is over. The agent waits for the command to die, for its leash to report that
+// there was no time to start it, or for a stopped leash to continue killing.
 const graceAfterTimeout = 10 * time.Second
 
 // attend waits until an execution has ended, and ends it when its time is over. It reports whether the command was late to begin, or its

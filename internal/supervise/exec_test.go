@@ -58,7 +58,7 @@ func TestExecStatus(t *testing.T) {
 }
 
 // A command finds what the main process found, and nothing to read.
-func TestExecFindsTheMainProcesss(t *testing.T) {
+func TestExecHasTheEnvironmentOfTheMainProcess(t *testing.T) {
 	t.Parallel()
 	a := startAgent(t, nil)
 	a.main()
@@ -200,8 +200,8 @@ func TestExecOutput(t *testing.T) {
 	a.end()
 }
 
-// What a command leaves behind lives on, though it holds the output open, and dies with the tree.
-func TestExecLeavesSomebodyBehind(t *testing.T) {
+// A process that a command leaves behind continues, although it holds the output open. It dies with the tree.
+func TestExecLeavesAProcessBehind(t *testing.T) {
 	t.Parallel()
 	inBothModes(t, func(t *testing.T, a *agent) {
 		a.main()
@@ -220,7 +220,7 @@ func TestExecLeavesSomebodyBehind(t *testing.T) {
 	})
 }
 
-// What a command leaves behind can write to the output, more than a pipe holds, though nobody reads that.
+// A process that a command leaves behind can write more to the output than a pipe holds, although no reader is left.
 func TestExecLeavesAWriterBehind(t *testing.T) {
 	t.Parallel()
 	inBothModes(t, func(t *testing.T, a *agent) {

@@ -40,8 +40,8 @@ func TestGoneWaitsForAFrozenStranger(t *testing.T) {
 	}
 }
 
-// What is frozen acts no more. By version 2 of cgroups it also dies of SIGKILL, and so by the deadline, though neither agent nor
-// leash runs; by version 1 it dies when it is thawed, and may act for an instant before.
+// A frozen process does not act. With version 2 of cgroups it also dies of SIGKILL, and so at the deadline, although neither agent nor
+// leash runs. With version 1 it dies when it is thawed, and may act for an instant before.
 func TestFrozenPastTheDeadline(t *testing.T) {
 	t.Parallel()
 	for _, role := range []string{"beat", "beat-in-group"} {

@@ -45,8 +45,8 @@ type command struct {
 	Signal syscall.Signal
 	Out    string // start: a file that takes stdout and stderr
 	Forced bool   // start: skip Start's own look at the deadline
-	Lock   string // start: a file that is locked, of which only the leash keeps the open file
-	Late   bool   // start: read the leash's report only when the program has come and gone
+	Lock   string // prepare, start: a file that is locked, of which only the leash keeps the open file
+	Late   bool   // start: read the leash's report only when the program has come and gone, or the leash got Signal
 	Async  bool   // start: reply at once; "started" is an event
 	Cold   bool   // start: with no leash that waits, also as PID 1
 	Name   string // of exec
@@ -156,8 +156,8 @@ func (p *player) obey(c command, e *event) (err error) {
 		go p.follow(t, true)
 	case "extend":
 		return p.tree.Extend(c.At)
-	case "executable", "allow", "ignore":
-		set(c)
+	case "executable", "allow", "ignore", "prepare":
+		return set(c)
 	case "exec": // its timeout is In; "executed" is an event
 		return p.exec(ExecSpec{Argv: c.Argv, Env: c.Env, Dir: c.Dir, Timeout: c.In, Name: c.Name})
 	case "flood": // extend until told off
@@ -188,8 +188,15 @@ func prepared() {
 }
 
 // set changes a setting of the agent.
-func set(c command) {
+func set(c command) error {
 	switch c.Op {
+	case "prepare":
+		lock, err := openLock(c.Lock)
+		if err != nil {
+			return err
+		}
+		locks[c.Lock] = lock
+		return Prepare(lock)
 	case "executable": // forks wait for the exec of that
 		process.forks <- func() { process.executable = c.Dir }
 	case "allow": // that much time for the start of a command
@@ -197,6 +204,22 @@ func set(c command) {
 	case "ignore":
 		signal.Ignore(c.Signal)
 	}
+	return nil
+}
+
+// locks are the files of leashes that wait, by path.
+var locks = map[string]*os.File{}
+
+// openLock opens and locks a file. It returns no file without a path.
+func openLock(path string) (*os.File, error) {
+	if path == "" {
+		return nil, nil
+	}
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	return f, unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 }
 
 // counts are commands that count something.
@@ -211,12 +234,6 @@ var counts = map[string]func() int{
 	"fds": func() int {
 		fds, _ := os.ReadDir("/proc/self/fd")
 		return len(fds)
-	},
-	"prepare": func() int {
-		if Prepare(nil) != nil {
-			panic("no reaper")
-		}
-		return 0
 	},
 	"spares": func() int {
 		process.mu.Lock()
@@ -254,7 +271,7 @@ func (p *player) follow(t *Tree, started bool) {
 
 // startAs starts a tree. What it returns besides is open until that has started.
 func startAs(c command) (t *Tree, opened []*os.File, err error) {
-	if os.Getpid() == 1 && !c.Cold { // so that all tests have a leash that waited, and one that did not
+	if os.Getpid() == 1 && !c.Cold && c.Lock == "" { // so that all tests have a leash that waited, and one that did not
 		prepared()
 	}
 	spec := Spec{Argv: c.Argv, Env: c.Env, Dir: c.Dir, Deadline: c.At}
@@ -266,16 +283,13 @@ func startAs(c command) (t *Tree, opened []*os.File, err error) {
 		opened = append(opened, f)
 		spec.Stdout, spec.Stderr = f, f
 	}
-	if c.Lock != "" {
-		f, err := os.OpenFile(c.Lock, os.O_RDWR|os.O_CREATE, 0o600)
-		if err != nil {
+	if spec.Lock = locks[c.Lock]; spec.Lock == nil && c.Lock != "" {
+		if spec.Lock, err = openLock(c.Lock); err != nil {
 			return nil, nil, err
 		}
-		opened = append(opened, f)
-		if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-			return nil, nil, err
-		}
-		spec.Lock = f
+	}
+	if spec.Lock != nil {
+		opened = append(opened, spec.Lock)
 	}
 	switch {
 	case c.Forced:
@@ -290,7 +304,12 @@ func startAs(c command) (t *Tree, opened []*os.File, err error) {
 		return nil, nil, err
 	}
 	forked := t.fork()
-	for over := false; !over; time.Sleep(time.Millisecond) {
+	if c.Signal != 0 { // before it has read its first deadline, perhaps
+		process.mu.Lock()
+		_ = unix.Kill(t.leash, c.Signal)
+		process.mu.Unlock()
+	}
+	for over := c.Signal != 0; !over; time.Sleep(time.Millisecond) {
 		process.mu.Lock()
 		over = t.leashEnd != nil && len(t.early) > 0
 		process.mu.Unlock()

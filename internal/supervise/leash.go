@@ -227,8 +227,9 @@ func uninterrupted(do func() error) error {
 }
 
 // armPipes makes the main process's group the owner of the pipes. From now on the kernel sends it SIGKILL when the other end of a pipe
-// closes: leashAlive when the leash dies while the agent lives (perhaps stopped), agentAlive when the agent dies. The group does not exist
-// before the program runs, so this is a moment late for the first processes that the program starts. Start reports success only after it.
+// closes. The pipe leashAlive closes when the leash dies while the agent lives (perhaps stopped), agentAlive when the agent dies. The group
+// does not exist before the program runs, so this is a moment late for the first processes that the program starts. Start reports success
+// only after it.
 func armPipes(group int) error { return setOwners(-group) }
 
 // disarmPipes lets processes that a program has left behind live on.
@@ -319,11 +320,11 @@ type timers struct{ look, goOn, kill int64 }
 
 // timersFor returns the timers for a deadline that is left ns away on the hardware clock.
 //
-// The kernel's timers run on CLOCK_BOOTTIME, which NTP can slow down: by 10 % (adjtimex's tick), 0.05 % (its frequency), 0.05 % (adjtime),
-// and 12.5 % (an offset of 0.5 s, a quarter of which is made up in a second). Together this is 0.774 of its rate. A timer that is set for
-// less than this part of the time left fires in time even if no process corrects it. The leash wakes up when half of the time left has
-// passed, again and again, until it is within lead of the deadline. A stopped leash is continued half a lead later, still before its
-// deadline, and then kills by itself.
+// The kernel's timers run on CLOCK_BOOTTIME, which NTP can slow down. It can by 10 % (adjtimex's tick), 0.05 % (its frequency), 0.05 %
+// (adjtime), and 12.5 % (an offset of 0.5 s, a quarter of which is made up in a second). Together this is 0.774 of its rate. A timer that
+// is set for less than this part of the time left fires in time even if no process corrects it. The leash wakes up when half of the time
+// left has passed, again and again, until it is within lead of the deadline. A stopped leash is continued half a lead later, still before
+// its deadline, and then kills by itself.
 //
 // A leash that still does not run is killed. It waits for memory, it is kept stopped, or it gets no CPU. Descendants that its death does
 // not reach then live on as long as its agent is stopped. So it gets at least one lead from when it should have woken up, and half a lead
@@ -405,9 +406,9 @@ func (l *leash) watch(pid int) int {
 // slice is over. This needs Linux 6.12 and no privilege. On older kernels the leash waits its turn. The program does not inherit the
 // setting.
 //
-// Measured on two CPUs with a load of 30 to 70, over six runs of 30 to 50 programs that never pause: the second latest last write came
-// between 2 ms before and 6 ms after the deadline. Without the call in runLeash it came up to 315 ms after the deadline, with a median of
-// 57 ms (go test ./internal/supervise -run '^$' -bench 'Deadline/beat-hard$' -benchtime 50x).
+// This was measured on two CPUs with a load of 30 to 70, over six runs of 30 to 50 programs that never pause. The second latest last write
+// came between 2 ms before and 6 ms after the deadline. Without the call in runLeash it came up to 315 ms after the deadline, with a median
+// of 57 ms (go test ./internal/supervise -run '^$' -bench 'Deadline/beat-hard$' -benchtime 50x).
 func dieQuickly() {
 	threads, _ := os.ReadDir("/proc/self/task")
 	for _, thread := range threads {

@@ -13,9 +13,8 @@ import (
 	"github.com/singletonjob/operator/test/cgroup"
 )
 
-// BenchmarkDeadlineUnderCPULimit measures how late a program of 60 threads that never pause is dead, in a cgroup with a
-// CPU limit: from the deadline to its last write, which is negative where it died before. It takes root and a cgroup that
-// it may make children in.
+// BenchmarkDeadlineUnderCPULimit measures how late a program of 60 threads that never pause is dead, in a cgroup with a CPU limit. It is
+// the time from the deadline to its last write, negative if it died before. It takes root and a cgroup that it may make children in.
 func BenchmarkDeadlineUnderCPULimit(b *testing.B) {
 	for _, milli := range []int{50, 100, 500, 0} {
 		for _, lasts := range []time.Duration{2500 * time.Millisecond, 4 * time.Second, 14 * time.Second} { // leases of 3, 5 and 15 s

@@ -4,8 +4,10 @@ package supervise
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
+	"os"
 
 	"golang.org/x/sys/unix"
 )
@@ -18,8 +20,14 @@ type order struct {
 	argv, env []string
 }
 
-// newOrderFile opens an empty file in memory.
-func newOrderFile() (int, error) { return unix.MemfdCreate("order", unix.MFD_CLOEXEC) }
+// newOrderFile opens an empty file in memory, which nobody can execute. Kernels before 6.3 do not know that flag, and later ones can demand it.
+func newOrderFile() (int, error) {
+	fd, err := unix.MemfdCreate("order", unix.MFD_CLOEXEC|unix.MFD_NOEXEC_SEAL)
+	if errors.Is(err, unix.EINVAL) {
+		fd, err = unix.MemfdCreate("order", unix.MFD_CLOEXEC)
+	}
+	return fd, os.NewSyscallError("memfd_create", err)
+}
 
 // writeOrder writes an order. A leash reads it when it has its first deadline, which must be sent later.
 func writeOrder(fd int, spec Spec) error {

@@ -30,7 +30,7 @@ var process = &reaper{
 }
 
 type reaper struct {
-	// mu makes reaping exclusive with killing and signalling, so that signals reach the right process: while mu is held, the PID of a child
+	// mu makes reaping exclusive with killing and signalling, so that signals reach the right process. While mu is held, the PID of a child
 	// that only this process can reap is not reused. No call under mu waits for a disk: see Tree.fork.
 	mu    sync.Mutex
 	tree  *Tree  // nil if none is running
@@ -288,8 +288,8 @@ func (t *Tree) announceExit(last bool) {
 
 // killRound sends SIGKILL to every descendant that it can find.
 //
-// For PID 1 this is one atomic system call: kill(-1) walks the process list under the lock that fork needs to add to it, and a fork whose
-// parent has SIGKILL pending fails.
+// For PID 1 this is one atomic system call. The call kill(-1) walks the process list under the lock that fork needs to add to it, and a
+// fork whose parent has SIGKILL pending fails.
 //
 // Otherwise there is no such call for a tree. Every round kills the *children* of this process. The children of a dead process become its
 // children in turn, so the tree is killed from the top, and no parent is left to restart a killed process. Only for its own children can no

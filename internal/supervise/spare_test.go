@@ -3,6 +3,8 @@
 package supervise
 
 import (
+	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -18,7 +20,17 @@ func (a *agent) prepare() int {
 	a.t.Helper()
 	a.must(command{Op: "prepare"})
 	eventually(a.t, "a leash waits", func() bool { return a.must(command{Op: "spares"}).Count == 1 })
-	return a.find(leashName)
+	leash := a.find(leashName)
+	eventually(a.t, "it has set itself up, or is dead", func() bool { return catches(leash, unix.SIGSYS) || state(leash) == "" })
+	return leash
+}
+
+// catches reports whether a process has a handler for a signal.
+func catches(pid int, sig unix.Signal) bool {
+	status, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	_, rest, _ := strings.Cut(string(status), "SigCgt:")
+	set, err := strconv.ParseUint(strings.TrimSpace(rest[:min(18, len(rest))]), 16, 64)
+	return err == nil && set&(1<<(sig-1)) != 0
 }
 
 // expectLeash waits for the program, and checks that it has one leash, the one that waited or another one.
@@ -64,7 +76,7 @@ func TestAnOrderArrivesUnchanged(t *testing.T) {
 	}
 }
 
-// What happens to a leash while it waits costs no tenure.
+// A fault of a leash while it waits costs no tenure.
 func TestALeashThatWaits(t *testing.T) {
 	t.Parallel()
 	for name, row := range map[string]struct {
@@ -86,10 +98,12 @@ func TestALeashThatWaits(t *testing.T) {
 				}
 			}
 		}, true},
-		"waits while its agent is stopped": {func(a *agent, _ int) {
-			a.signal(unix.SIGSTOP)
-			a.signal(unix.SIGCONT)
-		}, true},
+		"is killed just before the start": {func(_ *agent, leash int) {
+			_ = unix.Kill(leash, unix.SIGKILL)
+			for canAct(leash) {
+				time.Sleep(time.Millisecond)
+			}
+		}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBothModes(t, func(_ *testing.T, a *agent) {
@@ -134,7 +148,15 @@ func TestAStartBesideALeashThatWaits(t *testing.T) {
 	if leash := a.find(leashName); leash == waited {
 		t.Error("a leash whose output is another file holds the program")
 	}
+	a.must(command{Op: "kill"})
+	await(t, "exit", a.exited)
+	a.expectGone()
+	a.must(command{Op: "start", Argv: program("idle"), In: time.Hour})
+	a.expectLine("ready")
 	a.must(command{Op: "prepare"}) // a tree has no need of one
+	if spares := a.must(command{Op: "spares"}).Count; spares != 0 || a.leashes() != 1 {
+		t.Errorf("%d leashes wait beside a tree, and there are %d in all", spares, a.leashes())
+	}
 	a.must(command{Op: "kill"})
 	await(t, "exit", a.exited)
 	a.expectGone()
@@ -177,6 +199,44 @@ func FuzzOrder(f *testing.F) {
 			if again, err := decodeOrder(encodeOrder(o)); err != nil || again.dir != o.dir || len(again.argv) != len(o.argv) || len(again.env) != len(o.env) {
 				t.Errorf("%+v became %+v, %v", o, again, err)
 			}
+		}
+	})
+}
+
+// A leash that waited holds the lock that the agent gave it, as every leash does.
+func TestALeashThatWaitedHoldsTheLock(t *testing.T) {
+	t.Parallel()
+	inBothModes(t, func(t *testing.T, a *agent) {
+		path := filepath.Join(t.TempDir(), "lock")
+		a.must(command{Op: "prepare", Lock: path})
+		eventually(t, "a leash waits", func() bool { return a.must(command{Op: "spares"}).Count == 1 })
+		waited := a.find(leashName)
+		a.must(command{Op: "start", Argv: program("idle"), In: time.Hour, Lock: path}) // the agent closes its file
+		f, err := os.Open(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); !errors.Is(err, unix.EWOULDBLOCK) {
+			t.Errorf("SAFETY: the lock is free while the leash lives: %v", err)
+		}
+		a.expectLeash(waited, true)
+		if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+			t.Errorf("the lock outlives the leash: %v", err)
+		}
+	})
+}
+
+// A leash that is stopped before it has read its first deadline has no timer that continues it. The agent does.
+func TestALeashThatIsStoppedBeforeItsDeadline(t *testing.T) {
+	t.Parallel()
+	inBothModes(t, func(t *testing.T, a *agent) {
+		for range 5 {
+			a.must(command{Op: "start", Cold: true, Argv: program("idle"), In: time.Hour, Late: true, Signal: unix.SIGSTOP})
+			a.expectLine("ready")
+			a.must(command{Op: "kill"})
+			await(t, "exit", a.exited)
+			a.expectGone()
 		}
 	})
 }

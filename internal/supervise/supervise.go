@@ -41,8 +41,8 @@ import (
 var (
 	// ErrDeadlinePassed reports that the deadline has passed: the leash has killed the tree, or has not started it.
 	ErrDeadlinePassed = errors.New("the leash's deadline has passed")
-	// ErrLeashKilled reports that the leash was killed before it could start the program: by its timer, because it got no CPU for most of
-	// its time, or by the kernel, because memory ran out.
+	// ErrLeashKilled reports that the leash was killed before it could start the program. Its timer killed it, because it got no CPU for
+	// most of its time, or the kernel did, because memory ran out.
 	ErrLeashKilled = errors.New("the leash was killed before it could start the program: it got too little CPU, or memory ran out")
 	// ErrStopped reports that the tree is being killed or is gone.
 	ErrStopped = errors.New("the process tree is being stopped")
@@ -108,7 +108,7 @@ func (r *run) adopt(forked waiting, early map[int]unix.WaitStatus) {
 }
 
 // Start starts the program on a leash and returns at once, because exec can hang, for example on a dead network file system. Started
-// delivers the result. Deadlines, signals and Kill take effect from the start, if necessary through the leash: a program that is not yet
+// delivers the result. Deadlines, signals and Kill take effect from the start, if necessary through the leash. A program that is not yet
 // executing when it is killed, or at the deadline, executes no instruction.
 //
 // There is one tree at a time: Start fails until the previous one is Gone.
@@ -245,8 +245,8 @@ func (t *Tree) fork() error {
 		t.killLeash()
 		return err
 	}
-	t.wakeLeash()
 	t.deadlines.begin(t.ends.deadlines)
+	go t.keepAwake()
 	return nil
 }
 
@@ -265,11 +265,32 @@ func (r *run) killLeash() {
 	}
 }
 
-// wakeLeash continues a leash that was stopped while it waited. Its own timers do that only from its first deadline on. process.mu is held.
-func (r *run) wakeLeash() {
-	if r.leashEnd == nil {
-		_ = unix.Kill(r.leash, unix.SIGCONT)
+// keepAwake continues the leash until it has reported, because a leash that is stopped before it has read its first deadline has no timer
+// that continues it. If it is kept stopped until the deadline, it is killed.
+func (t *Tree) keepAwake() {
+	tick := time.NewTicker(lookPeriod)
+	defer tick.Stop()
+	for t.wakeLeash() {
+		select {
+		case <-t.gone:
+		case <-tick.C:
+		}
 	}
+}
+
+// wakeLeash reports whether to call it again.
+func (t *Tree) wakeLeash() bool {
+	process.mu.Lock()
+	defer process.mu.Unlock()
+	if t.reported || t.leashEnd != nil {
+		return false
+	}
+	signal := unix.SIGCONT
+	if passed(t.deadlines.latest()) {
+		signal = unix.SIGKILL
+	}
+	_ = unix.Kill(t.leash, signal)
+	return true
 }
 
 // waiting is a leash that has no order and no deadline, and so starts nothing.
@@ -521,7 +542,7 @@ func openPipes() (agents, leashs pipeEnds, err error) {
 	if err != nil {
 		agents.close()
 		leashs.close()
-		return pipeEnds{}, pipeEnds{}, fmt.Errorf("open the pipes to the leash: %w", err)
+		return pipeEnds{}, pipeEnds{}, fmt.Errorf("open what agent and leash share: %w", err)
 	}
 	return agents, leashs, nil
 }

@@ -145,7 +145,7 @@ func (a *agent) output(c command) []string {
 }
 
 // A supervised program must find itself as if a container runtime had started it.
-func TestProgramFindsItselfAlone(t *testing.T) {
+func TestProgramStartsAsInAContainer(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	if err := os.Mkdir(filepath.Join(dir, "bin"), 0o755); err != nil {
@@ -202,7 +202,7 @@ func TestProgramFindsItselfAlone(t *testing.T) {
 	}
 }
 
-// What gains privileges could not be killed by an agent that has too few; and what has them already, no more.
+// An agent with too few privileges could not kill a process that gains some, or that already has them.
 func TestPrivileges(t *testing.T) {
 	if os.Geteuid() != 0 {
 		tier.Needs(t, "it takes root, to give privileges away")
@@ -351,7 +351,7 @@ func TestAChildEndsItsWorkAfterTheSignal(t *testing.T) {
 	})
 }
 
-func TestLeashIsDeafToSignals(t *testing.T) {
+func TestLeashIgnoresSignals(t *testing.T) {
 	t.Parallel()
 	a := startAgent(t, nil)
 	main := a.start(program("idle")).PID
@@ -410,7 +410,7 @@ func TestKillTakesAll(t *testing.T) {
 	}
 }
 
-// What the main process leaves behind when it ends is not left behind.
+// Processes that the main process leaves behind are killed.
 func TestEndOfMainProcessTakesAll(t *testing.T) {
 	t.Parallel()
 	inBothModes(t, func(t *testing.T, a *agent) {
@@ -655,7 +655,7 @@ func TestStoppedLeashDiesWithTheAgent(t *testing.T) {
 }
 
 // Stopping a leash does not delay a deadline, and does not end the tenure of an agent that renews: the leash continues before its deadline.
-func TestStoppedLeashGoesOn(t *testing.T) {
+func TestStoppedLeashContinues(t *testing.T) {
 	t.Parallel()
 	inBothModes(t, func(t *testing.T, a *agent) {
 		// The deadline may come first, and a leash that gets no CPU when it continues is killed.
@@ -1198,7 +1198,7 @@ func enterPIDNamespace(t *testing.T, pid int) *exec.Cmd {
 }
 
 // A deadline that somebody forgot to set is not that there is none.
-func TestNoDeadlineIsSaid(t *testing.T) {
+func TestMissingDeadlineIsAnError(t *testing.T) {
 	if _, err := Start(Spec{Argv: []string{"true"}}); !errors.Is(err, ErrDeadlinePassed) {
 		t.Errorf("%v, want %v", err, ErrDeadlinePassed)
 	}
@@ -1228,7 +1228,7 @@ func TestLeashStartsNothingAfterTheDeadline(t *testing.T) {
 // A process that is dead but not reaped may still have work in the kernel. As it
 // takes luck or root to have one in uninterruptible sleep, a tracer holds its
 // zombie here: that, too, the agent cannot reap.
-func TestGoneWaitsForWhatCannotBeReaped(t *testing.T) {
+func TestGoneWaitsForUnreapedProcesses(t *testing.T) {
 	t.Parallel()
 	a := startAgent(t, nil)
 	a.start(program("daemons", "1"))

@@ -313,8 +313,8 @@ func rawFork() uintptr {
 //go:nosplit
 func rawExit() { unix.RawSyscall(unix.SYS_EXIT_GROUP, 0, 0, 0) }
 
-// heartbeat is a page shared with a process that writes the time into it for as
-// long as the kernel lets it run: what it did last is not a matter of opinion.
+// heartbeat is a page shared with a process that writes the time into it for as long as the kernel lets it run. So its last action is
+// certain.
 type heartbeat struct{ first, last atomic.Int64 }
 
 func openHeartbeat(path string) (*heartbeat, error) {

@@ -116,7 +116,7 @@ func run(a *controlplane.APIServer, etcd, server *exec.Cmd) (stop func(), err er
 		}
 	}
 	stop = func() {
-		// It fails, without having waited, for what did not end in time and was killed: once for each program. What was killed ends.
+		// It fails, without having waited, for what did not end in time and was killed: once for each program. Killed processes end.
 		for range 100 {
 			if plane.Stop() == nil {
 				return

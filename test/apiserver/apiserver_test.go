@@ -76,7 +76,7 @@ func processesIn(t *testing.T, dir string) []int {
 	return found
 }
 
-func TestABadFlagIsToldWithTheProgramsOwnWords(t *testing.T) {
+func TestBadFlagErrorQuotesTheProgram(t *testing.T) {
 	t.Parallel()
 	_, _, err := start(t.Context(), controlplane.Options{APIServerFlags: []string{"--no-such-flag"}})
 	if err == nil || !strings.Contains(err.Error(), "no-such-flag") {

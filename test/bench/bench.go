@@ -40,8 +40,8 @@ func (b *bench) setUp(ctx context.Context) error {
 	return b.cluster.Install(ctx, "charts/singletonjob", b.Image)
 }
 
-// rounds goes over all faults and subjects again and again, so that what changes on the machine meanwhile meets all alike.
-// A trial that fails is told and left out.
+// rounds goes over all faults and subjects again and again, so that what changes on the machine meanwhile meets all alike. A failed trial
+// is reported and left out.
 func (b *bench) rounds(ctx context.Context) error {
 	var errs []error
 	for round := range b.runs {

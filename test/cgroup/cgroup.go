@@ -36,7 +36,7 @@ type Group struct {
 var made atomic.Int64 // groups of this process
 
 // New makes a group of a controller's hierarchy of version 1, or one of version 2. If it can make neither, it skips the test, or fails it
-// where CI is set. What is in it when the test ends is killed.
+// where CI is set. Processes in it are killed when the test ends.
 func New(t testing.TB, controller string) *Group {
 	t.Helper()
 	for _, parent := range []string{filepath.Join(mount, controller), mount} {
@@ -118,8 +118,8 @@ func (g *Group) Read(name string) string {
 	return string(text)
 }
 
-// LimitCPU limits the group to so many thousandths of a CPU, over the kubelet's period. What else runs on the machine has to
-// wait for it, and is not measured along with it.
+// LimitCPU limits the group to so many thousandths of a CPU, over the kubelet's period. Other programs of the machine wait, and are not
+// part of the measurement.
 func (g *Group) LimitCPU(milli int) {
 	g.t.Helper()
 	const period = 100_000 // µs

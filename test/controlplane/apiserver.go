@@ -44,7 +44,7 @@ type Options struct {
 	APIServerFlags []string
 	// Environment is added to that of every program, as "NAME=value": of equal names the last one counts.
 	Environment []string
-	// Progress is told what takes time. By default nobody is.
+	// Progress receives reports on slow steps. By default nobody is.
 	Progress io.Writer
 }
 
@@ -229,7 +229,7 @@ func (a *APIServer) serverFlags(server int) []string {
 	}, a.flags...)
 }
 
-// command is a program as all are run. What it says is added to the log, which is to be closed when it has started.
+// command is a program as all are run. Its output is appended to the log, which the caller closes after the start.
 func (a *APIServer) command(program string, args ...string) (cmd *exec.Cmd, log *os.File, err error) {
 	log, err = os.OpenFile(a.path(filepath.Base(program)+".log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {

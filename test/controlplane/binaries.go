@@ -2,9 +2,9 @@
 
 // Package controlplane runs a real etcd and kube-apiserver on loopback, for tests and the demo: no cluster, no root.
 //
-// Find gets the programs, Start runs them. A test that started them can stop, pause and kill them, and add a real scheduler and
-// controller manager with StartControllers. There is no kubelet: package localnode runs pods without. Tests that need an API server and nothing
-// else share one by package apiserver.
+// Find gets the programs, Start runs them. A test that started them can stop, pause and kill them, and add a real scheduler and controller
+// manager with StartControllers. There is no kubelet: package localnode runs pods without. Tests that need an API server and nothing else
+// share one by package apiserver.
 package controlplane
 
 import (
@@ -51,9 +51,8 @@ var minimal = []string{"etcd", "kube-apiserver", "kubectl"}
 // All are the programs that this package runs.
 var All = append(slices.Clone(minimal), "kube-controller-manager", "kube-scheduler")
 
-// Find returns the named programs, by default etcd, kube-apiserver and kubectl. It looks in $KUBEBUILDER_ASSETS, which
-// must be complete if it is set; then in a cache outside the checkout; else it builds them from Go modules into the cache.
-// What takes time is told on progress.
+// Find returns the named programs, by default etcd, kube-apiserver and kubectl. It looks in $KUBEBUILDER_ASSETS, which must be complete if
+// it is set; then in a cache outside the checkout; else it builds them from Go modules into the cache. Slow steps are reported to progress.
 func Find(ctx context.Context, progress io.Writer, names ...string) (Binaries, error) {
 	if len(names) == 0 {
 		names = minimal

@@ -66,7 +66,7 @@ func TestAssetsDirectory(t *testing.T) {
 	}
 }
 
-func TestBuildRefusesWhatItDoesNotKnow(t *testing.T) {
+func TestBuildRefusesUnknownBinaries(t *testing.T) {
 	t.Parallel()
 	_, err := Build(t.Context(), io.Discard, "etcd", "kubeadm")
 	if err == nil || !strings.Contains(err.Error(), "cannot build kubeadm") {

@@ -138,7 +138,7 @@ func processesIn(t *testing.T, dir string) []int {
 	return found
 }
 
-func TestABadFlagIsToldWithTheProgramsOwnWords(t *testing.T) {
+func TestBadFlagErrorQuotesTheProgram(t *testing.T) {
 	t.Parallel()
 	_, err := controlplane.Start(t.Context(), controlplane.Options{APIServerFlags: []string{"--no-such-flag"}})
 	if err == nil || !strings.Contains(err.Error(), "no-such-flag") {
@@ -146,7 +146,7 @@ func TestABadFlagIsToldWithTheProgramsOwnWords(t *testing.T) {
 	}
 }
 
-func TestPortsLieBelowThoseOfOutgoingConnections(t *testing.T) {
+func TestPortsAreBelowTheEphemeralRange(t *testing.T) {
 	t.Parallel()
 	seen := map[int]bool{}
 	for range 50 {

@@ -11,8 +11,8 @@ import (
 	"sync"
 )
 
-// Ports are taken from below the range that the kernel hands to outgoing connections: a port from within it, closed for
-// the moment of a restart, may be gone when it is opened again.
+// Ports are taken from below the range that the kernel uses for outgoing connections. A port from that range can be in use by another
+// connection when a server is restarted.
 const lowestPort = 10000
 
 var (

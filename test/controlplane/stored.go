@@ -12,8 +12,8 @@ import (
 	"net/http"
 )
 
-// Stored is what etcd itself has under a key, such as /registry/leases/NAMESPACE/NAME: the bytes that each write of the object adds
-// to its database, and to which that adds some of its own. nil where it has none.
+// Stored returns the bytes that etcd has under a key, such as /registry/leases/NAMESPACE/NAME; nil if the key does not exist. Each write of
+// the object adds these bytes to etcd's database, which adds some of its own.
 func (a *APIServer) Stored(ctx context.Context, key string) ([]byte, error) {
 	var answer struct {
 		Kvs []struct{ Value []byte }

@@ -23,7 +23,7 @@ import (
 type Packages struct {
 	Release string // its code name
 	Names   []string
-	// Without are patterns of names of packages that others depend on, and that are not needed all the same.
+	// Without are patterns of names of packages that are not needed, although others depend on them.
 	Without []string
 	// Keep is the one directory at the top to keep; all of them if it is empty.
 	Keep string

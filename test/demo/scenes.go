@@ -118,8 +118,8 @@ func refusals(n int) string {
 	return fmt.Sprintf(", %d refused", n)
 }
 
-// quietStandby counts the standby's requests to the API server while nothing happens. A standby that polls would send requests in each try. One
-// that has lost its watch on a busy machine, or has begun a tenure, does so once.
+// quietStandby counts the standby's requests to the API server while nothing happens. A standby that polls would send requests in each try.
+// One that has lost its watch on a busy machine, or has begun a tenure, does so once.
 func (d *demo) quietStandby(ctx context.Context) error {
 	holder, standby := 0, 0
 	for try := 0; try < tries && (standby > 0 || holder == 0); try++ {
@@ -357,7 +357,8 @@ func (d *demo) thawedWriter(ctx context.Context) error {
 	return nil
 }
 
-// refused waits for the sink's refusals of an old token, and checks that no write with it was stored after the first write with the next token.
+// refused waits for the sink's refusals of an old token, and checks that no write with it was stored after the first write with the next
+// token.
 func (d *demo) refused(ctx context.Context, resource fence.Resource, old, next fence.Token, what string) error {
 	var report fencetest.ResourceReport
 	err := observe.Await(ctx, "refusals of stale writes", func() (bool, any, error) {

@@ -102,8 +102,8 @@ func (d *demo) check(holds bool, text, format string, args ...any) {
 	}
 }
 
-// safe is check for claims of safety: one process acts, tokens grow, and no stale write is stored. If such a claim does not hold, it prints a word
-// that makes the gate fail whatever a second run says.
+// safe is check for claims of safety: one process acts, tokens grow, and no stale write is stored. If such a claim does not hold, it prints
+// a word that makes the gate fail whatever a second run says.
 func (d *demo) safe(holds bool, text, format string, args ...any) {
 	if !holds {
 		text = observe.Safety + text

@@ -73,7 +73,7 @@ func (d *driver) attach(ctx context.Context) {
 	}
 }
 
-// follow does what a VolumeAttachment asks for. What is refused is tried again.
+// follow does what a VolumeAttachment asks for. A refused request is tried again.
 func follow(ctx context.Context, a *storagev1.VolumeAttachment) {
 	switch {
 	case a.DeletionTimestamp != nil:

@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -30,7 +31,7 @@ func quantity(text string) *resource.Quantity {
 type end struct {
 	why    string
 	change []func(*v1alpha1.SingletonJob)
-	// breaks does it to the active pod, on its node. What is broken stays so until the next process has written.
+	// breaks does it to the active pod, on its node. A fault lasts until the next process has written.
 	breaks func(j *job, pod, node string)
 	// within bounds the time from the fault to the next process's first write; what a busy machine takes comes on top.
 	within time.Duration
@@ -248,6 +249,57 @@ func TestAnImageThatStopsByAnotherSignal(t *testing.T) {
 			}
 		},
 	})
+}
+
+// TestShorterGracePeriod ends pods with less time than their template has, while their preStop hooks take all of it. The kubelet kills the
+// container at the end. By then the process has had its signal, and the Lease is released: the history would otherwise tell a failover.
+func TestShorterGracePeriod(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		ends   func(j *job, pod, node string)
+		within time.Duration
+	}{
+		"deleted": {within: 5 * time.Second, ends: func(j *job, pod, _ string) {
+			j.kubectl("delete", "pod", pod, "--grace-period=5", "--wait=false")
+		}},
+		"drained": {within: 10 * time.Second, ends: func(j *job, _, node string) {
+			j.kubectl("drain", node, "--ignore-daemonsets", "--delete-emptydir-data", "--force", "--timeout=90s", "--grace-period=5", "--pod-selector=singletonjob.io/name=job")
+		}},
+		"deleted once more": {within: 20 * time.Second, ends: func(j *job, pod, _ string) {
+			j.kubectl("delete", "pod", pod, "--wait=false")
+			time.Sleep(10 * time.Second) // the hook runs, and the process works on
+			j.awaitFurtherWrites()
+			j.kubectl("delete", "pod", pod, "--grace-period=5", "--wait=false")
+		}},
+		"by force": {within: 5 * time.Second, ends: func(j *job, pod, _ string) {
+			j.kubectl("delete", "pod", pod, "--grace-period=0", "--force", "--wait=false")
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			x := beginBeside(t)
+			x.needLab()
+			var log func() string
+			x.takeover(end{
+				change: []func(*v1alpha1.SingletonJob){promptly, longGrace, func(o *v1alpha1.SingletonJob) {
+					o.Spec.Template.Spec.Containers[0].Lifecycle = &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: 290}}}
+				}},
+				breaks: func(j *job, pod, node string) {
+					log = x.follow(pod)
+					c.ends(j, pod, node)
+				},
+				within: c.within, reasons: []string{v1alpha1.ChangePodTerminating},
+				after: func(_ *job, _ observe.Life) {
+					if name == "by force" { // the API server no longer knows whose log it is
+						return
+					}
+					said := log()
+					if short := cutShort(said); short != 0 || !strings.Contains(said, "grace period shortened") {
+						x.Errorf("%d stops are cut short, want 0; the log:\n%s", short, said)
+					}
+				},
+			})
+		})
+	}
 }
 
 const anotherUser = 1000

@@ -182,8 +182,8 @@ func TestAnOrdinaryTemplate(t *testing.T) {
 	j.check(false)
 }
 
-// TestImagesActAsWithoutUs: what an image says of its program, user, directory and environment is so in a SingletonJob, too.
-func TestImagesActAsWithoutUs(t *testing.T) {
+// TestImagesBehaveAsInAPlainPod: what an image says of its program, user, directory and environment is so in a SingletonJob, too.
+func TestImagesBehaveAsInAPlainPod(t *testing.T) {
 	x := begin(t)
 	x.needLab()
 	h := x.newHub()

@@ -94,8 +94,8 @@ func (j *job) awaitFurtherWrites() {
 	j.await("further writes", func() (bool, any, error) { return stored() > before+10, stored(), nil })
 }
 
-// TestLeaseOfSomebodyElse: a Lease of that name without our label is not touched.
-func TestLeaseOfSomebodyElse(t *testing.T) {
+// TestForeignLease: a Lease of that name without our label is not touched.
+func TestForeignLease(t *testing.T) {
 	x := beginBeside(t)
 	foreign := &coordinationv1.Lease{
 		ObjectMeta: metav1.ObjectMeta{Namespace: x.namespace, Name: "job"},

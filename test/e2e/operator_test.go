@@ -128,9 +128,9 @@ func TestOperatorDownDuringFailovers(t *testing.T) {
 	j.check(false)
 }
 
-// TestOperatorsApart cuts the replicas off from each other, then the leader from the API server, and lets it return: two
+// TestOperatorsCutOffFromEachOther cuts the replicas off from each other, then the leader from the API server, and lets it return: two
 // may act for a while, and nothing may happen twice.
-func TestOperatorsApart(t *testing.T) {
+func TestOperatorsCutOffFromEachOther(t *testing.T) {
 	x := begin(t)
 	x.needLab()
 	leader, other := x.operatorsApart()

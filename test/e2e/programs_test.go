@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -28,14 +29,16 @@ type program struct {
 	asks []string
 	// main is how the command line of the process begins that has the others.
 	main string
+	// stopSignal is the STOPSIGNAL of its image; empty for none.
+	stopSignal string
+	// handedOver and stopped are what its log says when it is asked to end: before a handover, and when its Pod stops.
+	handedOver, stopped string
 	// writes says that it writes to the sink.
 	writes bool
 }
 
-const (
-	programsImage = "local/programs:1"
-	sources       = "/etc/programs" // where containers find testdata/programs
-)
+// sources is where containers find testdata/programs.
+const sources = "/etc/programs"
 
 // debianPackages are those of the image; compilers of queries, Perl for the packages' own scripts and other languages are not.
 var debianPackages = debian.Packages{
@@ -67,37 +70,49 @@ func programs() map[string]program {
 	isReady := corev1.ProbeHandler{Exec: runs("sh", "-c", "exec pg_isready --username=app --host=127.0.0.1")}
 	connects := corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{Port: web}}
 	return map[string]program{
-		"nginx": {main: "nginx: master", asks: ask, container: corev1.Container{
+		// Its signal is the template's, and its image's. SIGTERM would end it at once, in the middle of answers.
+		"nginx": {main: "nginx: master", asks: ask, stopSignal: "SIGQUIT", handedOver: "signal 3 (SIGQUIT) received", stopped: "signal 3 (SIGQUIT) received", container: corev1.Container{
 			Command:       []string{"nginx", "-e", "stderr", "-c", sources + "/nginx.conf", "-g", "daemon off;"},
 			LivenessProbe: every(5, http), ReadinessProbe: every(2, http),
-			Lifecycle: &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{Exec: runs("nginx", "-e", "stderr", "-c", sources+"/nginx.conf", "-s", "quit")}},
+			Lifecycle: &corev1.Lifecycle{StopSignal: new(corev1.SIGQUIT)},
 		}},
 		"postgres": {
 			main: "postgres -k", asks: []string{"psql", "--username=app", "--host=127.0.0.1", "--command=SELECT 1", "postgres"},
+			stopSignal: "SIGINT", handedOver: "received smart shutdown request", stopped: "received fast shutdown request", // as its usual image
 			container: corev1.Container{
 				Command:      []string{"sh", sources + "/postgres.sh"},
 				StartupProbe: every(1, isReady), LivenessProbe: every(5, isReady), ReadinessProbe: every(2, isReady),
-				Lifecycle: &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{Exec: runs("pg_ctl", "stop", "--mode=fast", "--no-wait")}},
 			},
 		},
-		"python": {main: "python3", asks: ask, writes: true, container: corev1.Container{
+		// Its signal is the template's alone, and the runtime sends SIGTERM.
+		"python": {main: "python3", asks: ask, writes: true, handedOver: "stopped by SIGUSR1", stopped: "stopped by SIGUSR1", container: corev1.Container{
 			Command:       []string{"python3", sources + "/app.py"},
 			LivenessProbe: every(5, http), ReadinessProbe: every(2, connects),
-			Lifecycle: &corev1.Lifecycle{PostStart: &corev1.LifecycleHandler{Exec: runs("python3", "-c", "open('/tmp/started', 'w')")}},
+			Lifecycle: &corev1.Lifecycle{
+				PostStart:  &corev1.LifecycleHandler{Exec: runs("python3", "-c", "open('/tmp/started', 'w')")},
+				StopSignal: new(corev1.SIGUSR1),
+			},
 		}},
-		"node": {main: "node", asks: ask, writes: true, container: corev1.Container{
+		"node": {main: "node", asks: ask, writes: true, stopSignal: "SIGINT", handedOver: "stopped by SIGTERM", stopped: "stopped by SIGINT", container: corev1.Container{
 			Command:       []string{"node", sources + "/app.js"},
 			LivenessProbe: every(5, http), ReadinessProbe: every(2, http),
 			Lifecycle: &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: 1}}},
 		}},
-		"slow": {main: "python3", asks: ask, writes: true, container: corev1.Container{
+		"slow": {main: "python3", asks: ask, writes: true, stopSignal: "SIGRTMIN+3", handedOver: "stopped by SIGTERM", stopped: "stopped by SIGRTMIN+3", container: corev1.Container{
 			Command:      []string{"python3", sources + "/slow.py"},
 			StartupProbe: every(1, http), LivenessProbe: every(5, http), ReadinessProbe: every(2, http),
 		}},
 	}
 }
 
-// TestPrograms has programs that know nothing of SingletonJob go through rollouts, drains and failovers.
+// image is the image of all programs, with the program's STOPSIGNAL.
+func (p program) image() string {
+	name, _, _ := strings.Cut(strings.ToLower("local/programs-"+p.stopSignal), "+")
+	return strings.TrimSuffix(name, "-") + ":1"
+}
+
+// TestPrograms has programs that know nothing of SingletonJob go through rollouts, drains and failovers. They stop by signals of their own,
+// and each that is asked to end does so in order: no stop is cut short.
 func TestPrograms(t *testing.T) {
 	x := beginBeside(t)
 	x.needLab()
@@ -124,6 +139,7 @@ func (f fleet) each(do func(*served)) {
 
 func (f fleet) rollOut() {
 	f.each(func(s *served) {
+		s.log = s.follow(s.get().Status.ActivePod)
 		s.update(func(o *v1alpha1.SingletonJob) {
 			c := &o.Spec.Template.Spec.Containers[0]
 			c.Env = append(c.Env, corev1.EnvVar{Name: "VERSION", Value: "2"})
@@ -133,6 +149,7 @@ func (f fleet) rollOut() {
 		if after := s.settles(); after.Status.Handovers != 1 || after.Status.Failovers != 0 {
 			s.Errorf("%s: %d handovers and %d failovers, want one handover", s.name, after.Status.Handovers, after.Status.Failovers)
 		}
+		s.stoppedInOrder("a rollout", s.program.handedOver)
 	})
 }
 
@@ -156,12 +173,15 @@ func (f fleet) drain(x *trial) {
 	moves := map[string]bool{}
 	f.each(func(s *served) {
 		status := s.get().Status
-		moves[s.name], s.token = status.ActiveNode == node, status.FencingToken
+		if moves[s.name], s.token = status.ActiveNode == node, status.FencingToken; moves[s.name] {
+			s.log = s.follow(status.ActivePod)
+		}
 	})
 	x.kubectl("drain", node, "--ignore-daemonsets", "--delete-emptydir-data", "--force", "--timeout=15m", "--pod-selector=singletonjob.io/name")
 	f.each(func(s *served) {
 		if moves[s.name] {
 			s.awaitActiveAfter(s.token)
+			s.stoppedInOrder("a drain", s.program.stopped)
 		}
 	})
 	x.restoreNodes(x.ctx)
@@ -203,7 +223,20 @@ type served struct {
 	*job
 	program program
 	token   int64
+	log     func() string // of a container that is about to end
 }
+
+// stoppedInOrder asks that the process whose log is followed was asked to end by its signal, and not killed.
+func (s *served) stoppedInOrder(why, signal string) {
+	s.Helper()
+	log := s.log()
+	if short := cutShort(log); short != 0 || !strings.Contains(log, signal) {
+		s.Errorf("%s in %s: %d stops are cut short, want 0; its log must say %q:\n%s", s.name, why, short, signal, log)
+	}
+}
+
+// cutShort counts the processes that an agent has killed before they ended, by its log.
+func cutShort(log string) int { return strings.Count(log, "singletonjob: killing ") }
 
 // settles waits until the program serves in the active pod, and asks that it does not in the others.
 func (s *served) settles() *v1alpha1.SingletonJob {
@@ -243,7 +276,7 @@ func (p program) change(namespace, name string) func(*v1alpha1.SingletonJob) {
 		spec := &o.Spec.Template.Spec
 		spec.TerminationGracePeriodSeconds = new(int64(180)) // for the release too, while five end at a time
 		c := &spec.Containers[0]
-		c.Image, c.Command, c.Lifecycle = programsImage, p.container.Command, p.container.Lifecycle
+		c.Image, c.Command, c.Lifecycle = p.image(), p.container.Command, p.container.Lifecycle
 		c.StartupProbe, c.LivenessProbe, c.ReadinessProbe = p.container.StartupProbe, p.container.LivenessProbe, p.container.ReadinessProbe
 		c.Ports = []corev1.ContainerPort{{Name: "web", ContainerPort: 8080}}
 		c.Env = []corev1.EnvVar{
@@ -262,7 +295,7 @@ func (p program) change(namespace, name string) func(*v1alpha1.SingletonJob) {
 	}
 }
 
-// loadPrograms makes an image of Debian's packages and loads it into the lab.
+// loadPrograms makes an image of Debian's packages, and loads it into the lab once for each STOPSIGNAL. All have the same layer.
 func (x *trial) loadPrograms() error {
 	root, err := debian.Unpack(x.ctx, os.Stderr, debianPackages)
 	if err != nil {
@@ -283,10 +316,20 @@ func (x *trial) loadPrograms() error {
 		return err
 	}
 	// A test beside this one may have just crashed a node.
-	x.await("the image to be on every node", func() (bool, any, error) {
-		err := bed.Lab.Image(x.ctx, programsImage+"="+files+":/")
-		return err == nil, nil, err
-	})
+	signals := map[string]string{} // by image
+	for _, p := range programs() {
+		signals[p.image()] = p.stopSignal
+	}
+	for image, signal := range signals {
+		text := image + "=" + files + ":/"
+		if signal != "" {
+			text += "!" + signal
+		}
+		x.await("the image "+image+" to be on every node", func() (bool, any, error) {
+			err := bed.Lab.Image(x.ctx, text)
+			return err == nil, nil, err
+		})
+	}
 	return nil
 }
 

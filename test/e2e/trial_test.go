@@ -282,6 +282,32 @@ func (x *trial) heal() {
 	x.fault(append([]string{"heal"}, x.zone.nodes...)...)
 }
 
+// follow reads the log of a pod's container app until the container ends. The log is complete then, and the pod may be gone.
+func (x *trial) follow(pod string) (log func() string) {
+	type end struct {
+		text string
+		err  error
+	}
+	ended := make(chan end, 1)
+	go func() {
+		text, err := bed.Kubectl(x.ctx, "--namespace", x.namespace, "logs", pod, "--container=app", "--follow")
+		ended <- end{text, err}
+	}()
+	return func() string {
+		x.Helper()
+		select {
+		case e := <-ended:
+			if e.err != nil {
+				x.Logf("the log of %s may be incomplete: %v", pod, e.err)
+			}
+			return e.text
+		case <-time.After(patience):
+			x.Fatalf("the container of %s has not ended", pod)
+			return ""
+		}
+	}
+}
+
 func (x *trial) note(format string, args ...any) { x.timeline.Note("TEST   "+format, args...) }
 
 func (x *trial) kubectl(args ...string) string {

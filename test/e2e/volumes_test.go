@@ -168,9 +168,9 @@ func remedyOf(o *v1alpha1.SingletonJob) string {
 	return regexp.MustCompile(`taint node \S+ \S+`).FindString(c.Message)
 }
 
-// TestAgentImageVolume: the operator is told to mount the agent's image from now on. What runs continues as it is. New candidates have
-// the image, and exec finds their agents' sockets, also in a container that starts again and can write nowhere else. A drain needs no
-// flag for emptyDirs.
+// TestAgentImageVolume: the operator is told to mount the agent's image from now on. Running Pods continue unchanged. New candidates have
+// the image, and exec finds their agents' sockets, also in a container that starts again and can write nowhere else. A drain needs no flag
+// for emptyDirs.
 func TestAgentImageVolume(t *testing.T) {
 	x := begin(t)
 	x.needLab()

@@ -25,7 +25,7 @@ import (
 	"time"
 )
 
-// remembered bounds how many requests a proxy that runs for days can tell of.
+// remembered bounds the number of requests that a proxy keeps, because it can run for days.
 const remembered = 50_000
 
 // Options of Start.
@@ -153,8 +153,8 @@ func (p *Proxy) URL() string { return p.scheme + "://" + p.addr }
 // Addr is host:port of URL.
 func (p *Proxy) Addr() string { return p.addr }
 
-// Cut freezes the link: connections are accepted and never answered, and those that exist pass not a byte more. Neither
-// side is told. After Heal the bytes on the way arrive late, as after a real partition.
+// Cut freezes the link: connections are accepted and never answered, and those that exist pass not a byte more. No side gets an error.
+// After Heal the bytes on the way arrive late, as after a real partition.
 func (p *Proxy) Cut() { p.link.close() }
 
 // Refuse ends all connections and refuses new ones, as a machine without a server does. The port stays taken.
@@ -226,8 +226,8 @@ func (p *Proxy) Inject(fault Fault, when ...Match) (remove func()) {
 	}
 }
 
-// Seen returns the requests that have reached the proxy and that all of the predicates hold for, the oldest first. Of very
-// many, it knows only the last ones.
+// Seen returns the requests that have reached the proxy and that all of the predicates hold for, the oldest first. It keeps only the newest
+// ones.
 func (p *Proxy) Seen(when ...func(Request) bool) []Request {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -160,8 +160,8 @@ func (w *world) mustDo(t *testing.T, method, path, body, want string) {
 	}
 }
 
-// mustHang makes a request that is not answered, though it has had the time for it, and gives up. That time begins when the
-// request has got as far as arrived says.
+// mustHang makes a request that is not answered, though it has had the time for it, and gives up. That time begins when the request has
+// reached the point that arrived names.
 func (w *world) mustHang(t *testing.T, method, path, body string, arrived func() bool) {
 	t.Helper()
 	ctx, giveUp := context.WithCancel(t.Context())
@@ -349,7 +349,7 @@ func TestAWatchWhoseReplyIsLost(t *testing.T) {
 	}
 }
 
-func TestAnswersOfItsOwn(t *testing.T) {
+func TestAnswersByTheProxy(t *testing.T) {
 	cases := map[string]struct {
 		fault faultproxy.Fault
 		code  int
@@ -376,7 +376,7 @@ func TestAnswersOfItsOwn(t *testing.T) {
 	}
 }
 
-func TestStaleReadsAreThoseOfTheTimeOfInjection(t *testing.T) {
+func TestStaleReadsShowTheTimeOfInjection(t *testing.T) {
 	eachProtocol(t, func(t *testing.T, w *world) {
 		w.mustDo(t, "PUT", "/x", "a", "1")
 		w.mustDo(t, "GET", "/x?resourceVersion=7", "", "1")

@@ -61,7 +61,7 @@ func ask(url string) {
 	_ = answer.Body.Close()
 }
 
-// probe is a small program in a pod on each node: it serves HTTP, and asks for what it is told to.
+// probe is a small program in a pod on each node. It serves HTTP, and requests the URLs that it gets.
 const (
 	probeImage = "local/lab-probe:1"
 	patience   = 4 * time.Minute
@@ -153,7 +153,7 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// TestKilledRun kills a run, and once all processes of its lab too: the next run begins all the same.
+// TestKilledRun kills a run, and once all processes of its lab too. The next run still begins.
 func TestKilledRun(t *testing.T) {
 	if !*withLab {
 		t.Skip("starts a lab on this machine: run with -lab")
@@ -198,7 +198,7 @@ func TestKilledRun(t *testing.T) {
 			t.Errorf("something was left behind (-before +after):\n%s", diff)
 		}
 	}
-	// What somebody then brings up by hand is nobody else's.
+	// A lab that a user then starts belongs to no other command.
 	kill("")
 	lab.ok("down")
 	lab.ok("up", "-nodes=1")

@@ -329,7 +329,7 @@ func TestACrashKillsTheWholeContainerBeforeItsRestart(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// By its command line, which has the name of this test's namespace: the PID may be another's by now.
+	// Its command line has the name of this test's namespace. The PID may belong to another process by now.
 	if args, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid)); err == nil && strings.Contains(string(args), w.ns) {
 		t.Errorf("process %d of the first run is alive in a later one", pid)
 	}
@@ -501,7 +501,7 @@ func TestPodsMayUseEqualPorts(t *testing.T) {
 	w.await("q", "ready", isReady)
 }
 
-func TestWhatCannotBeStartedIsTold(t *testing.T) {
+func TestStartErrorsAreReported(t *testing.T) {
 	t.Parallel()
 	cases := map[string]struct {
 		change func(*corev1.Pod)

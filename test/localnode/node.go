@@ -153,7 +153,7 @@ func (n *Node) Heal() error { return n.proxy.Heal() }
 // errStopped ends containers with a short grace.
 var errStopped = errors.New("the node is being stopped")
 
-// Stop ends all containers, and the node. What the API server says of its pods stays as it was.
+// Stop ends all containers, and the node. The API server's state of its Pods stays unchanged.
 func (n *Node) Stop() {
 	n.mu.Lock()
 	n.closed = true

@@ -8,9 +8,9 @@ import (
 	"strings"
 )
 
-// There is no mount namespace without root, so a volume is not at its mount path. Wherever a container's command, arguments
-// or environment name a mount path, they are given the directory of the volume instead. A program that has such a path
-// built in must be told by a variable where the volume is: see Options.PathVariables.
+// There is no mount namespace without root, so a volume is not at its mount path. Wherever a container's command, arguments or environment
+// name a mount path, they are given the directory of the volume instead. A program with a built-in path needs a variable that names the
+// volume's path: see Options.PathVariables.
 
 // mount is a volume's directory and where a container expects it.
 type mount struct{ path, dir string }

@@ -51,10 +51,10 @@ func withArgs(all []Process) []Process {
 // patience with processes that are to stop. A machine that stands still for a while is slow, not broken.
 const patience = 4 * time.Minute
 
-// stopAll stops everything below root and returns when all of it has stopped. From the top down, so that nobody starts
-// anything new below a stopped one. What waits in the kernel counts as stopped once it was asked: it stops before it can do
-// anything, and may wait for one that is stopped, as vfork does. Two looks must agree: what was seen waiting may continue before
-// what it waits for is seen stopped.
+// stopAll stops everything below root and returns when all of it has stopped. From the top down, so that nobody starts anything new below a
+// stopped one. A process that waits in the kernel counts as stopped once it was signalled, because it stops before it can do anything. With
+// vfork it may wait for a stopped process. Two looks must agree: what was seen waiting may continue before what it waits for is seen
+// stopped.
 func stopAll(root int) error {
 	asked := map[int]bool{}
 	quiet := 0

@@ -75,7 +75,7 @@ func TestDivide(t *testing.T) {
 	}
 }
 
-func TestPartsAreTheWhole(t *testing.T) {
+func TestPartsAreComplete(t *testing.T) {
 	all := make([]mutant, 10)
 	for i := range all {
 		all[i].name = strconv.Itoa(i)
@@ -109,7 +109,7 @@ func names(mutants []mutant) []string {
 
 // The list itself stands in the tree as it is now. In the gate two good changes that meet would be red, where one moves a line that the
 // other's mutant takes out.
-func TestListIsOfThisTree(t *testing.T) {
+func TestListMatchesTheTree(t *testing.T) {
 	tier.Deep(t, "compares lines that other changes move")
 	all, err := parse(list)
 	if err != nil {

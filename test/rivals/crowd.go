@@ -16,7 +16,7 @@ import (
 	"github.com/singletonjob/operator/fence/fencetest"
 )
 
-// Of a crowd.
+// Sizes of a crowd.
 const (
 	Writers = 64
 	Tenures = 8
@@ -109,7 +109,7 @@ func (c *crowd) one(ctx context.Context, token int64, payload string) {
 	c.faults = append(c.faults, fmt.Errorf("write %s: %w", payload, err))
 }
 
-// judge compares what is stored with what was told: in the order of the tenures, all and nothing else.
+// judge compares the stored writes with the reported ones. They must be the same, in the order of the tenures.
 func (c *crowd) judge(ctx context.Context) error {
 	faults := c.faults
 	for _, p := range c.places {

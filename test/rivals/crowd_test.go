@@ -51,7 +51,7 @@ func (m *memory) Stored(_ context.Context, r fence.Resource) ([]string, error) {
 	return slices.Clone(m.lists[r]), nil
 }
 
-// TestACrowdFindsMistakes: a crowd of the sink as it is finds none.
+// TestACrowdFindsMistakes: a crowd reports faults of a broken sink, and none of a correct one.
 func TestACrowdFindsMistakes(t *testing.T) {
 	for name, c := range map[string]struct {
 		wrong     func(m *memory, mark, token fence.Token, refusal error) (bool, error)
@@ -86,8 +86,8 @@ func TestACrowdFindsMistakes(t *testing.T) {
 	}
 }
 
-// TestACrowdsJudge has each fault by itself: what a sink does wrong shows in more than one way.
-func TestACrowdsJudge(t *testing.T) {
+// TestJudgeOfACrowd tests each fault alone, because a faulty sink shows several.
+func TestJudgeOfACrowd(t *testing.T) {
 	for name, c := range map[string]struct {
 		stored, acked []string
 		want          string // empty: nothing is wrong
@@ -109,8 +109,8 @@ func TestACrowdsJudge(t *testing.T) {
 	}
 }
 
-// TestAComparisonCountsBoth, by one tenure, of which nothing is refused.
-func TestAComparisonCountsBoth(t *testing.T) {
+// TestComparisonCountsBothSides: one tenure writes, so nothing is refused.
+func TestComparisonCountsBothSides(t *testing.T) {
 	unfenced := newMemory()
 	unfenced.wrong = func(*memory, fence.Token, fence.Token, error) (bool, error) { return true, nil }
 	f, err := Run(t.Context(), Subject{Adapter: newMemory(), Unfenced: unfenced}, 1, 20*time.Millisecond, true)
@@ -119,7 +119,7 @@ func TestAComparisonCountsBoth(t *testing.T) {
 	}
 }
 
-func TestFiguresAreAddedToThoseOfOthers(t *testing.T) {
+func TestFiguresAreMerged(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "figures.json")
 	for _, f := range []Figures{{Sink: "a", Resources: 1, Ratio: 1}, {Sink: "b", Resources: 1}, {Sink: "a", Resources: 1, Ratio: 2}} {
 		if err := f.addTo(file); err != nil {

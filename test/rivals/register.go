@@ -28,7 +28,7 @@ const (
 	Read    = "read"
 )
 
-// The outcomes. What is unknown may have been stored or not.
+// The outcomes. A write of unknown outcome may have been stored or not.
 const (
 	Stored  = "stored"
 	Stale   = "stale"

@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// Telegram has of Telegram's API what a bot needs: updates by long polling, for one poller, and messages. Each update is a message whose text
-// is its number, so that what the bot says tells what it answers.
+// Telegram has of Telegram's API what a bot needs: updates by long polling, for one poller, and messages. Each update is a message whose
+// text is its number, so that what the bot says tells what it answers.
 type Telegram struct {
 	URL string
 

@@ -80,7 +80,7 @@ func holder() {
 	}
 }
 
-// write sets the register. What its database wants repeated it repeats; it is frozen once.
+// write sets the register. It repeats transactions when the database requests that. It is frozen once.
 func (o *order) write(ctx context.Context, a *adapter, i int, value string) (err, commit error) {
 	reaches := func(s step) {
 		if i == o.FrozenIn && s == o.FrozenAt {

@@ -132,8 +132,8 @@ func TestPgxConforms(t *testing.T) {
 	}
 }
 
-// TestConformsByAPooler is about database/sql.
-func TestConformsByAPooler(t *testing.T) {
+// TestConformanceThroughAPooler is about database/sql.
+func TestConformanceThroughAPooler(t *testing.T) {
 	t.Parallel()
 	for _, level := range everyLevel {
 		a := ways[1].adapter(t, level)

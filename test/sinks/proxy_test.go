@@ -123,7 +123,7 @@ func (s *replicas) later(replica int, path string, r fence.Resource, token, payl
 	return done
 }
 
-// What a busy machine may take to answer what is under way, and to end what was cut; how long a write waits for both.
+// The time that a busy machine may need to answer running requests and to end those that were cut. A write waits for both.
 const (
 	drains  = 20 * time.Second
 	settles = 3 * time.Minute
@@ -269,7 +269,7 @@ func TestOneProxyWaitsForTheOther(t *testing.T) {
 	s.expect(r, "beside old new")
 }
 
-// TestOneProxyCutsForTheOther: what does not end is cut where it is.
+// TestOneProxyCutsForTheOther: the replica that has the write cuts it if it does not end.
 func TestOneProxyCutsForTheOther(t *testing.T) {
 	t.Parallel()
 	s, r := behindReplicas(t, map[string]any{"drain": "0s"}), fresh()
@@ -281,8 +281,8 @@ func TestOneProxyCutsForTheOther(t *testing.T) {
 	refused(t, "the past tenure", s.send(patience(t), 0, "/", r, "33", "stale"), fence.ErrStale)
 }
 
-// TestAFrozenProxyKeepsTheNextTenureOut until it is dead.
-func TestAFrozenProxyKeepsTheNextTenureOut(t *testing.T) {
+// TestFrozenProxyBlocksTheNextTenure: a frozen replica delays the next tenure until the replica is dead.
+func TestFrozenProxyBlocksTheNextTenure(t *testing.T) {
 	t.Parallel()
 	s, r := behindReplicas(t, map[string]any{"drain": "0s", "settle": "1s", "patience": "2s"}), fresh()
 	var old <-chan error

@@ -233,8 +233,8 @@ func TestProtectedTablesConform(t *testing.T) {
 	}
 }
 
-// TestNothingPassesTheGuard: what a program can do to a protected table by other ways than INSERT.
-func TestNothingPassesTheGuard(t *testing.T) {
+// TestGuardRefusesOtherStatements: the guard refuses every other way to change a protected table.
+func TestGuardRefusesOtherStatements(t *testing.T) {
 	p, r, ctx := protectedTables(t, sql.LevelReadCommitted), fresh(), patience(t)
 	must(t, p.Write(ctx, r, "34", "a"))
 	table := p.table(r)
@@ -268,7 +268,7 @@ func TestNothingPassesTheGuard(t *testing.T) {
 	}
 }
 
-// TestATokenStaysInItsTransaction: a pooler hands the connection on.
+// TestATokenStaysInItsTransaction: the next user of a pooled connection does not get the token.
 func TestATokenStaysInItsTransaction(t *testing.T) {
 	p, r, ctx := protectedTables(t, sql.LevelReadCommitted), fresh(), patience(t)
 	must(t, p.make(ctx, r))

@@ -224,8 +224,8 @@ func TestAStaleTransactionCannotCommit(t *testing.T) {
 	})
 }
 
-// TestAnAdvanceWaitsForWhoHasChecked: a transaction that has checked its token holds the mark until it ends.
-func TestAnAdvanceWaitsForWhoHasChecked(t *testing.T) {
+// TestAdvanceWaitsForCheckedTransactions: a transaction that has checked its token holds the mark until it ends.
+func TestAdvanceWaitsForCheckedTransactions(t *testing.T) {
 	each(t, func(t *testing.T, a *adapter) {
 		ctx, r := patience(t), fresh()
 		must(t, a.Write(ctx, r, "33", "before"))
@@ -305,8 +305,8 @@ func TestAStalledTransactionIsEvicted(t *testing.T) {
 	}
 }
 
-// TestAStaleAdvanceEvictsNobody: a process of the past tenure begins its advance while the present tenure writes.
-func TestAStaleAdvanceEvictsNobody(t *testing.T) {
+// TestStaleAdvanceEvictsNoSession: a process of the past tenure begins its advance while the present tenure writes.
+func TestStaleAdvanceEvictsNoSession(t *testing.T) {
 	k := kinds[0]
 	for _, level := range k.levels {
 		t.Run(level.String(), func(t *testing.T) {
@@ -372,7 +372,7 @@ func TestOnce(t *testing.T) {
 	})
 }
 
-// TestManyFirstWrites: on a new resource all begin at one time.
+// TestManyFirstWrites: all writers begin on a new resource at the same time.
 func TestManyFirstWrites(t *testing.T) {
 	each(t, func(t *testing.T, a *adapter) {
 		for range 5 {

@@ -197,9 +197,9 @@ func TestTheLeaseIsDeletedUnderASchedule(t *testing.T) {
 	}
 }
 
-// TestClocksThatAreWrong: no candidate starts a tick whose clock and the API server's do not agree, be it by minutes or by a day, which is
-// told. When one does, all are run that came due meanwhile. That the API server's clock is the wrong one, as a node sees it, is as good.
-func TestClocksThatAreWrong(t *testing.T) {
+// TestWrongClocks: a candidate starts no tick while its clock and the API server's differ, by minutes or by a day. The log reports that.
+// When the clocks agree again, all ticks that came due meanwhile are run. For a node, a wrong clock of the API server is the same fault.
+func TestWrongClocks(t *testing.T) {
 	tier.Deep(t, "waits for ticks, which are minutes apart")
 	w := newWorld(t)
 	right := map[string]func(){}
@@ -238,9 +238,9 @@ func TestClocksThatAreWrong(t *testing.T) {
 	n.leavesNoneOut(made)
 }
 
-// TestOutagesOverTicks: while no operator runs, a candidate that stands by runs what comes due, and without one that is missed and told.
+// TestOutagesDuringTicks: while no operator runs, a candidate that stands by runs what comes due, and without one that is missed and told.
 // While there is no API server nothing begins; afterwards what came due is run.
-func TestOutagesOverTicks(t *testing.T) {
+func TestOutagesDuringTicks(t *testing.T) {
 	tier.Deep(t, "waits for ticks, which are minutes apart")
 	t.Parallel()
 	p := newProduct(t)

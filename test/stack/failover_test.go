@@ -49,8 +49,8 @@ func TestTheProcessEnds(t *testing.T) {
 	}
 }
 
-// What a template's variables say is for the process: the agent finds its cluster, its credentials and its socket without them.
-func TestTheTemplatesVariablesAreTheProcesss(t *testing.T) {
+// Variables of the template are for the process. The agent finds its cluster, its credentials and its socket without them.
+func TestTemplateVariablesDoNotReachTheAgent(t *testing.T) {
 	w := newWorld(t)
 	theirs := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: w.ns, Name: "theirs"}, Data: map[string]string{
 		"GODEBUG": "gctrace=1", "GOMEMLIMIT": "64MiB", "HTTPS_PROXY": "http://127.0.0.1:1", "SSL_CERT_FILE": "/nowhere",
@@ -167,8 +167,8 @@ func TestTheHoldersPodIsDeleted(t *testing.T) {
 	}
 }
 
-// What takes the operator, the API server or the definition away from all takes turns on a control plane of its own.
-func TestWhatAllNeedIsAway(t *testing.T) {
+// Faults of the operator, the API server or the definition affect all jobs. So they run one after another on a separate control plane.
+func TestSharedDependencyIsDown(t *testing.T) {
 	tier.Deep(t, "takes minutes")
 	t.Parallel()
 	p := newProduct(t)
@@ -185,7 +185,8 @@ func TestWhatAllNeedIsAway(t *testing.T) {
 	}
 }
 
-// Nobody who runs the process needs the operator. What it missed it finds in the Lease, and tells once.
+// A running process does not need the operator. After its return, the operator finds the missed changes in the Lease, and reports them
+// once.
 func operatorDown(w *world) {
 	now := w.run(w.job(short))
 	w.p.KillOperator()
@@ -202,7 +203,7 @@ func operatorDown(w *world) {
 	}
 }
 
-// An operator that is killed again and again tells each change once all the same.
+// An operator that is killed repeatedly still reports each change once.
 func operatorKilled(w *world) {
 	now := w.run(w.job(short))
 	for range 4 {

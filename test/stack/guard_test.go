@@ -19,8 +19,8 @@ import (
 	"github.com/singletonjob/operator/test/tier"
 )
 
-// The guard is turned on while a tenure lasts. Then agents and operator still do to a Lease what they must, each with its own rights:
-// renewals, a handover, a release by proof, a rollout, a Lease that is collected. Leases last for so long that nothing ends by time.
+// The guard is turned on during a tenure. Agents and operator can still write the Lease, each with its own rights: renewals, a handover, a
+// release by proof, a rollout, the deletion of a Lease. Leases last for so long that nothing ends by time.
 func TestUnderTheGuard(t *testing.T) {
 	tier.Deep(t, "takes minutes")
 	t.Parallel()

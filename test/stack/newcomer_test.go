@@ -140,8 +140,8 @@ func (n *newcomer) serves(service, old string) *v1alpha1.SingletonJob {
 	return job
 }
 
-// TestNewcomer: a chart that knows nothing of SingletonJob becomes one by the commands of docs/from-deployment.md, and an upgrade of it is one
-// handover.
+// TestNewcomer: a chart that knows nothing of SingletonJob becomes one by the commands of docs/from-deployment.md, and an upgrade of it is
+// one handover.
 func TestNewcomer(t *testing.T) {
 	n := newNewcomer(newWorld(t))
 	n.must(n.helm("install"))

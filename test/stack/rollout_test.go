@@ -20,8 +20,8 @@ import (
 // rollouts of docs/rollout.md are 20.
 var rollouts = flag.Int("rollouts", 2, "how many rollouts TestRollouts makes")
 
-// TestRollouts: each costs one handover, while the process writes all the time, and nothing stale is stored. How long nobody
-// acted is told and not judged: a busy machine makes it as long as it likes.
+// TestRollouts: each costs one handover, while the process writes all the time, and nothing stale is stored. The downtime is printed and
+// not judged, because a busy machine can make it long.
 func TestRollouts(t *testing.T) {
 	tier.Deep(t, "counts the handovers of rollouts")
 	w := newWorld(t)

@@ -21,7 +21,7 @@ import (
 	"github.com/singletonjob/operator/test/tier"
 )
 
-// toCompletion is a job whose process notes in a file what it is told of its run, and succeeds in its second attempt.
+// toCompletion is a job whose process writes the variables of its run into a file, and succeeds in its second attempt.
 func (w *world) toCompletion(file string, change func(*v1alpha1.SingletonJobSpec)) *v1alpha1.SingletonJob {
 	return w.job(long, func(job *v1alpha1.SingletonJob) {
 		job.Spec.RunPolicy = v1alpha1.RunPolicyRunToCompletion
@@ -32,7 +32,7 @@ func (w *world) toCompletion(file string, change func(*v1alpha1.SingletonJobSpec
 	})
 }
 
-// noted are the attempts, by what their processes were told.
+// noted are the attempts, by the variables that their processes got.
 func noted(t *testing.T, file string) []string {
 	t.Helper()
 	text, err := os.ReadFile(file)
@@ -62,8 +62,8 @@ func (w *world) atRest(job *v1alpha1.SingletonJob) func() (bool, any, error) {
 	}
 }
 
-// TestARun: its first attempt fails, its second is another of the same run. What ran stays for its log, it is not run again when its
-// Lease is deleted, and it goes when its time is over.
+// TestARun: its first attempt fails, its second is another of the same run. The Pod stays for its log. The run is not repeated when its
+// Lease is deleted. The job is deleted when its time is over.
 func TestARun(t *testing.T) {
 	w := newWorld(t)
 	file := filepath.Join(t.TempDir(), "noted")

@@ -25,8 +25,8 @@ import (
 	"github.com/singletonjob/operator/test/tier"
 )
 
-// The samples of config/samples, as a user applies them, while what runs them is broken. Each is counted where its work arrives. What the
-// same programs do without SingletonJob is counted in test/samples.
+// The samples of config/samples, as a user applies them, while what runs them is broken. Each is counted where its work arrives.
+// test/samples counts what the same programs do without SingletonJob.
 
 // pythonImage is the one of the samples. The directory that stands for it is filled by the first sample that runs.
 const pythonImage = "python"
@@ -184,7 +184,7 @@ func TestSamples(t *testing.T) {
 	}
 }
 
-// No run is done twice, or before it is due, whatever becomes of beat. What was due when it ended is done by the next.
+// No run is done twice, or before it is due, whatever becomes of beat. The next process does the work that was due at the end.
 func sampleBeat(w *world) {
 	l := samples.NewLedger(w.t)
 	s := w.sample("beat", map[string]string{"BROKER_URL": l.Broker, "REDIS_URL": l.URL})
@@ -205,8 +205,8 @@ func sampleBeat(w *world) {
 	}
 }
 
-// A handover leaves nothing to be answered twice; a crash leaves what was received, which is ten updates at the most. None is lost, and
-// nobody is ever told of another poller.
+// A handover leaves nothing to be answered twice; a crash leaves what was received, which is ten updates at the most. No message is lost,
+// and no poller detects another one.
 func sampleBot(w *world) {
 	const batch = 10
 	api := samples.NewTelegram(w.t)
@@ -245,7 +245,7 @@ func sampleBot(w *world) {
 	}
 }
 
-// Nobody keeps asking beside another, whatever becomes of who asks; and who is behind the Service tells what was heard just now.
+// Two exporters never ask at the same time, whatever happens to one of them. The Pod behind the Service reports recent values.
 func sampleExporter(w *world) {
 	api := samples.NewCosts(w.t)
 	s := w.sample("exporter", map[string]string{"API_URL": api.URL, "INTERVAL": "0.2"}, func(job *v1alpha1.SingletonJob) {
@@ -311,7 +311,7 @@ func sampleOutbox(w *world) {
 	}
 }
 
-// At no height are there two signatures, whatever becomes of who signs. That some heights have none is the price.
+// At no height are there two signatures, whatever becomes of who signs. Some heights therefore have no signature.
 func sampleSigner(w *world) {
 	chain := samples.NewChain(w.t)
 	w.secret("signer", map[string]string{"key": "key"})

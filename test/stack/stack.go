@@ -1,7 +1,7 @@
 //go:build linux
 
-// Package stack runs the whole product on this machine, for the demo and for the tests here. It runs a real control plane, local nodes and the
-// operator as a process of its own. Its sink is behind a network that can hold writes back.
+// Package stack runs the whole product on this machine, for the demo and for the tests here. It runs a real control plane, local nodes and
+// the operator as a process of its own. Its sink is behind a network that can hold writes back.
 //
 // Its tests inject faults into processes, agents, node networks, Leases and jobs. After each fault there is one process at a time,
 // tokens grow, the sink stores nothing stale, a standby takes over, and the status reports every tenure once.
@@ -99,7 +99,7 @@ type Product struct {
 }
 
 func init() {
-	// What a client of the API server complains of here is done to it on purpose.
+	// The tests cause the errors that clients of the API server log here.
 	log.SetLogger(logr.Discard())
 	klog.SetLogger(logr.Discard())
 }
@@ -268,8 +268,9 @@ func (p *Product) runOperator() (*subprocess.Process, error) {
 	return RunOperator(config, p.dir, filepath.Join(p.dir, "manager"), "--metrics-bind-address=0", "--entrypoint-insecure-registries="+p.registry)
 }
 
-// RunOperator starts the operator's program as its own process, with the account and the rights that Install gives it. What it
-// needs, and its log, is in dir. config is the administrator's. Alone, it needs no election: one that was killed would make the next wait for its Lease.
+// RunOperator starts the operator's program as its own process, with the account and the rights that Install gives it. Its files and its
+// log are in dir. The config is the administrator's. Alone, it needs no election: one that was killed would make the next wait for its
+// Lease.
 func RunOperator(config *rest.Config, dir, program string, flags ...string) (*subprocess.Process, error) {
 	config = rest.CopyConfig(config)
 	config.Impersonate = rest.ImpersonationConfig{

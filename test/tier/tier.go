@@ -33,8 +33,8 @@ func Deep(t testing.TB, why string) {
 }
 
 // Seed is what a test's chances are drawn from. In the gate it is always the fixed one, because what another one finds is no fault of the
-// commit that is judged. In the deep tier it is another one each time. The log says which. What a random one finds, its test is given to
-// replay.
+// commit that is judged. In the deep tier it is another one each time. The log says which. If a random seed finds a fault, give it to the
+// test to replay it.
 func Seed(t testing.TB, fixed uint64) uint64 {
 	t.Helper()
 	seed := fixed

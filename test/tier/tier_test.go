@@ -17,7 +17,7 @@ func (r *recorder) Helper()               {}
 func (r *recorder) Skipf(string, ...any)  { r.end = "skipped"; runtime.Goexit() }
 func (r *recorder) Fatalf(string, ...any) { r.end = "failed"; runtime.Goexit() }
 
-func TestWhatIsMissing(t *testing.T) {
+func TestMissingRequirements(t *testing.T) {
 	for name, row := range map[string]struct {
 		variable, value string
 		call            func(testing.TB)

@@ -17,16 +17,16 @@ import (
 )
 
 const (
-	// servers is how many API servers there are.
+	// servers is the number of API servers.
 	servers = 3
-	// checked is how often each of them is asked whether it is ready, and how long it may take to answer.
+	// checked is the interval between checks of each server's readiness, and the limit for its answer.
 	checked = 500 * time.Millisecond
-	// moved is how often, in a thousand checks, a proxy is moved to another server without need.
+	// moved is how often, in a thousand checks, a proxy is moved to another server without a reason.
 	moved = 5
 )
 
 // balancer is the load balancer between the nodes and the operator, each of which has a proxy, and the API servers. A proxy stays at its
-// server until that does not answer. Clients thus come from a server that is up to date to one that lags, and back.
+// server until that does not answer. So clients move between servers that are up to date and servers that lag.
 type balancer struct {
 	urls []string
 
@@ -90,7 +90,7 @@ func (b *balancer) failOver() {
 	for _, p := range b.proxies {
 		at := slices.Index(b.urls, p.Upstream())
 		if !b.ready[at] || rand.IntN(1000) < moved {
-			_ = b.move(p, at) // where none is ready, it stays
+			_ = b.move(p, at) // if no server is ready, it stays
 		}
 	}
 }

@@ -29,15 +29,15 @@ import (
 // kind is one row of the catalogue of faults.
 type kind struct {
 	name string
-	// product is true for what only a SingletonJob has: the control is spared it.
+	// product is true for faults that only a SingletonJob can have. The control does not get them.
 	product bool
-	// weight is how often it is drawn beside the others; 0 counts as 4.
+	// weight is its relative frequency; 0 counts as 4.
 	weight int
-	// do injects it; heal, if any, ends it. Whatever happens between is the fault.
+	// do injects it; heal, if any, ends it. The fault is everything between them.
 	do func(ctx context.Context, b *blow) (heal func() error, err error)
 }
 
-// blow is a fault about to befall a subject, or with none, all of them.
+// blow is one fault that is injected into a subject, or into all subjects if it has none.
 type blow struct {
 	*world
 	*subject
@@ -47,12 +47,12 @@ type blow struct {
 	holds  time.Duration // how long it will last
 }
 
-// instant is a fault that needs no end.
+// instant is a fault without a heal.
 func instant(do func(ctx context.Context, b *blow) error) func(context.Context, *blow) (func() error, error) {
 	return func(ctx context.Context, b *blow) (func() error, error) { return nil, do(ctx, b) }
 }
 
-// leash is what stands between the agent and the process.
+// leash is the process between the agent and the user's process.
 func leash(main int, all []localnode.Process) []localnode.Process {
 	leaves := map[int]bool{}
 	for _, p := range localnode.Leaves(main, all) {
@@ -91,7 +91,7 @@ func frozen(_ context.Context, b *blow) (func() error, error) {
 	return b.thaw, b.node.Freeze(namespace, b.pod)
 }
 
-// frozenHeadless thaws the process a while before those who watch over it.
+// frozenHeadless thaws the process a while before its agent and leash.
 func frozenHeadless(ctx context.Context, b *blow) (func() error, error) {
 	first := between(b.random, 0, 2*time.Second)
 	return func() error {
@@ -117,7 +117,7 @@ func processFaults() []kind {
 	}
 }
 
-// lateWrites keeps a few writes on the wire, kills the process, and delivers them when another one writes.
+// lateWrites holds back a few writes, kills the process, and delivers the writes when another process writes.
 func lateWrites(ctx context.Context, b *blow) (func() error, error) {
 	const some = 3
 	mine := func(r *http.Request) bool { return r.Header.Get(fence.HeaderResource) == b.Name }
@@ -126,7 +126,7 @@ func lateWrites(ctx context.Context, b *blow) (func() error, error) {
 		deliver()
 		return nil
 	}
-	// The writer gives each of them up in turn.
+	// The writer gives up on them one after another.
 	pause(ctx, some*500*time.Millisecond)
 	_, err := b.node.Signal(namespace, b.pod, localnode.Leaves, syscall.SIGKILL)
 	if err != nil {
@@ -223,7 +223,7 @@ func networkFaults() []kind {
 	}
 }
 
-// edit changes the subject's Lease, as a person would.
+// edit changes the subject's Lease, as a user would.
 func edit(change func(*coordinationv1.Lease)) func(context.Context, *blow) (func() error, error) {
 	return instant(func(ctx context.Context, b *blow) error {
 		return b.repair(ctx, func(found *coordinationv1.Lease) error {
@@ -235,7 +235,7 @@ func edit(change func(*coordinationv1.Lease)) func(context.Context, *blow) (func
 
 func (b *blow) key() client.ObjectKey { return client.ObjectKey{Namespace: namespace, Name: b.Name} }
 
-// soon is for how long something is tried that may as well not be done.
+// soon limits the attempts of an optional step.
 const soon = 20 * time.Second
 
 // again tries until it succeeds or its time is over: the API server may be under attack itself.
@@ -250,8 +250,8 @@ func (b *blow) againFor(ctx context.Context, limit time.Duration, try func() err
 	})
 }
 
-// leaseFaults leave out the two edits that the protocol does not survive and says so: a release forged as a whole, and a candidate
-// named as the holder by hand.
+// leaseFaults exclude two edits that the protocol does not survive, as documented: a completely forged release, and a candidate that a user
+// names as the holder.
 func leaseFaults() []kind {
 	return []kind{
 		{name: "Lease deleted", do: instant(func(ctx context.Context, b *blow) error {
@@ -331,7 +331,7 @@ func objectFaults() []kind {
 	}
 }
 
-// befalling are the faults that befall one subject.
+// befalling are the faults of one subject.
 func befalling() []kind {
 	var all []kind
 	for _, more := range [][]kind{processFaults(), networkFaults(), leaseFaults(), objectFaults()} {
@@ -340,7 +340,7 @@ func befalling() []kind {
 	return all
 }
 
-// startAPIServers starts all that were stopped. It does not give up: nothing comes back without one.
+// startAPIServers starts all stopped servers. It does not give up, because nothing recovers without a server.
 func (b *blow) startAPIServers() error {
 	return b.againFor(context.Background(), patience, func() error {
 		err := b.Plane.StartAPIServer(context.Background())
@@ -351,8 +351,8 @@ func (b *blow) startAPIServers() error {
 	})
 }
 
-// oneServer are the faults of one API server of several. Clients are moved from it to another, and later back: after a pause it still
-// shows what was there before.
+// oneServer are the faults of one API server of several. Clients move to another one, and later back. After a pause, a server still shows
+// old state.
 func oneServer() []kind {
 	ends := func(end func(b *blow, i int)) func(context.Context, *blow) (func() error, error) {
 		return func(_ context.Context, b *blow) (func() error, error) {
@@ -370,7 +370,7 @@ func oneServer() []kind {
 	}
 }
 
-// common are those that befall all at once.
+// common are the faults of all subjects at once.
 func common() []kind {
 	paused := func(to func(b *blow) func(syscall.Signal) error) func(context.Context, *blow) (func() error, error) {
 		return func(_ context.Context, b *blow) (func() error, error) {

@@ -21,11 +21,11 @@ import (
 	"github.com/singletonjob/operator/test/torture/judge"
 )
 
-// editMark is the annotation of a Lease that this run changes with each of its own edits. Everybody else leaves it as it is.
+// editMark is the annotation of a Lease that this run changes with each of its own edits. No other component changes it.
 const editMark = "torture/edit"
 
-// chronicle keeps every version of the Leases and of the jobs' histories. A watch that breaks continues where it broke, unless that
-// is forgotten: an API server that was restarted knows nothing older than its restart. Then it says that versions are missing.
+// chronicle keeps every version of the Leases and of the jobs' histories. A broken watch continues where it broke, if the API server still
+// has that version. A restarted API server has no version from before its restart. Then the chronicle records that versions are missing.
 type chronicle struct {
 	client    client.WithWatch
 	namespace string
@@ -33,7 +33,7 @@ type chronicle struct {
 	mu     sync.Mutex
 	leases []judge.LeaseVersion
 	told   []judge.Told
-	edits  map[string]string // the last mark of an edit, by Lease: all that were ever seen
+	edits  map[string]string // the last mark of an edit, for every Lease that was ever seen
 }
 
 func newChronicle(c client.WithWatch, namespace string) *chronicle {
@@ -60,7 +60,7 @@ func (c *chronicle) follow(ctx context.Context, list client.ObjectList) {
 	}
 }
 
-// watch returns from where to continue; nowhere if what was there is forgotten.
+// watch returns the version from which to continue; empty if the API server no longer has it.
 func (c *chronicle) watch(ctx context.Context, list client.ObjectList, from string) string {
 	w, err := c.client.Watch(ctx, list, client.InNamespace(c.namespace), &client.ListOptions{
 		Raw: &metav1.ListOptions{ResourceVersion: from, AllowWatchBookmarks: true},
@@ -89,7 +89,7 @@ func (c *chronicle) resume(err error, from string) string {
 	return ""
 }
 
-// goesOn notes of every Lease that was ever seen that versions of it may be missing, if the list is not the first.
+// goesOn records for every known Lease that versions of it may be missing, unless the list is the first one.
 func (c *chronicle) goesOn(list client.ObjectList) {
 	if _, leases := list.(*coordinationv1.LeaseList); !leases {
 		return
@@ -132,7 +132,7 @@ func versionOf(o *coordinationv1.Lease, deleted bool) judge.LeaseVersion {
 	fields := contract.Fields{UID: string(o.UID), ResourceVersion: o.ResourceVersion, Annotations: o.Annotations}
 	if record, err := contract.DecodeLease(fields); err == nil {
 		version.Token = record.Token
-		for _, past := range record.History[:min(2, len(record.History))] { // the first one may last
+		for _, past := range record.History[:min(2, len(record.History))] { // the first one may take long
 			if past.Reason != "" && version.Ended.Reason == "" {
 				version.Ended = judge.Ended{Token: past.Token, Reason: past.Reason}
 			}
@@ -147,7 +147,7 @@ func versionOf(o *coordinationv1.Lease, deleted bool) judge.LeaseVersion {
 	return version
 }
 
-// tellInto copies what was seen.
+// tellInto copies the recorded versions.
 func (c *chronicle) tellInto(h *judge.History) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -31,7 +31,7 @@ import (
 )
 
 const (
-	// refusal is in what the API server says and logs of a write that a policy refused.
+	// refusal is part of the API server's answer to a write that a policy refused, and of its log.
 	refusal = "ValidatingAdmissionPolicy"
 	// guardMark is the annotation that an administrator sets to "off" before a repair.
 	guardMark = "singletonjob.io/guard"
@@ -75,7 +75,7 @@ func (w *world) awaitGuard(ctx context.Context, address string) error {
 	})
 }
 
-// nameForeigner makes the account that is no candidate and may write Leases, as far as RBAC goes.
+// nameForeigner creates an account that is not a candidate's, and that RBAC lets write Leases.
 func (w *world) nameForeigner(ctx context.Context) error {
 	meta := metav1.ObjectMeta{Namespace: namespace, Name: foreigner}
 	for _, o := range []client.Object{
@@ -130,7 +130,7 @@ func (f forgery) patch(nonce uint64) client.Patch {
 		`{"metadata":{"labels":{%s},"annotations":{"torture/foreign":"%d"%s}},"spec":{%s}}`, f.labels, nonce, f.annotations, f.spec))
 }
 
-// forge has a foreign writer change or delete the Lease, until the API server says yes or no.
+// forge changes or deletes the Lease as a foreign writer, until the API server accepts or refuses it.
 func forge(ctx context.Context, b *blow) error {
 	writer, err := b.foreignClient()
 	if err != nil {
@@ -159,7 +159,7 @@ func (w *world) forged(f judge.Forgery) {
 	w.forgeries = append(w.forgeries, f)
 }
 
-// heard keeps what agents say of a write that the guard refused.
+// heard keeps the log lines of agents about writes that the guard refused.
 func (w *world) heard(line localnode.Line) {
 	if strings.Contains(line.Text, refusal) {
 		w.refusals(fencetest.Boottime(), line.Pod+": "+line.Text)
@@ -172,7 +172,7 @@ func (w *world) refusals(at time.Duration, text string) {
 	w.honest = append(w.honest, judge.Refusal{Text: text, At: at})
 }
 
-// hearOperator adds what the operator has logged of a write that the guard refused.
+// hearOperator adds the operator's log lines about writes that the guard refused.
 func (w *world) hearOperator() error {
 	log, err := os.Open(w.OperatorLog())
 	if err != nil {
@@ -189,8 +189,8 @@ func (w *world) hearOperator() error {
 	return lines.Err()
 }
 
-// repair changes or deletes the Lease as an administrator would under the guard: it first sets the mark, and then acts. A mark that is
-// there already stays until the change.
+// repair changes or deletes the Lease as an administrator would under the guard: it first sets the mark, and then acts. An existing mark
+// stays until the change.
 func (b *blow) repair(ctx context.Context, act func(found *coordinationv1.Lease) error) error {
 	return b.again(ctx, func() error {
 		found := &coordinationv1.Lease{}

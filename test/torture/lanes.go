@@ -14,20 +14,20 @@ import (
 )
 
 const (
-	// two is how often, in a hundred, two faults befall a subject at once.
+	// two is how often, in a hundred, a subject gets two faults at once.
 	two = 25
-	// calm is at most between two faults of the same lane.
+	// calm is the longest pause between two faults of the same lane.
 	calm = 1500 * time.Millisecond
-	// globalCalm is at most between two faults that befall all.
+	// globalCalm is the longest pause between two faults of all subjects.
 	globalCalm = 40 * time.Second
-	// globalHolds is how long these last at most.
+	// globalHolds is the longest duration of these faults.
 	globalHolds = 8 * time.Second
-	// recovers is how long a lane waits for a subject to act before it strikes again all the same.
+	// recovers is how long a lane waits for a subject to act. After that it injects the next fault in any case.
 	recovers = 30 * time.Second
 )
 
-// torment does faults until ctx ends, and returns when all of them have been healed: to each subject in a lane of its own, and to all
-// at once in another. What a lane draws follows from the seed; what comes of it follows from the machine.
+// torment injects faults until ctx ends, and returns when all of them are healed. Each subject has its own lane, and another lane affects
+// all subjects at once. The seed determines what a lane draws. The machine determines what follows from it.
 func (w *world) torment(ctx context.Context, seed uint64) {
 	var lanes sync.WaitGroup
 	for i, s := range w.subjects {
@@ -96,7 +96,7 @@ func draw(kinds []kind, control bool, random *rand.Rand) kind {
 	panic("the weights have another sum")
 }
 
-// lasts is how long a fault lasts: mostly past the lease, sometimes so short that nothing may come of it.
+// lasts is the duration of a fault: usually longer than the lease, sometimes so short that it may have no effect.
 func lasts(s *subject, random *rand.Rand) time.Duration {
 	if random.IntN(3) == 0 {
 		return between(random, 0, s.lease.Deadline)
@@ -104,7 +104,7 @@ func lasts(s *subject, random *rand.Rand) time.Duration {
 	return between(random, s.lease.Duration, s.lease.Duration*7/4)
 }
 
-// strike does one fault, and heals it when its time or that of the run is over.
+// strike injects one fault, and heals it when its time or that of the run is over.
 func (w *world) strike(ctx context.Context, k kind, b *blow) {
 	f := judge.Fault{Kind: k.name, Begin: fencetest.Boottime()}
 	if ctx.Err() != nil {

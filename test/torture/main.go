@@ -1,11 +1,11 @@
 //go:build linux
 
-// Command torture injects random faults, for as long as you set, into SingletonJobs with real agents, a real operator, three
-// real API servers and the guard, and into client-go's elector beside them. Then it judges the records of the sinks, the Leases and the statuses. It exits
-// with 0 only if no invariant broke. In a run that is long enough, the same faults must also have broken the elector and a sink
-// without a fence. Otherwise the run proves nothing.
+// Command torture injects random faults into SingletonJobs with real agents, a real operator, three real API servers and the guard. It
+// injects the same faults into client-go's elector beside them. You set how long. Then it judges the records of the sinks, the Leases and
+// the statuses. It exits with 0 only if no invariant broke. In a run that is long enough, the same faults must also have broken the elector
+// and a sink without a fence. Otherwise the run proves nothing.
 //
-// The seed decides which faults are drawn, and for how long they last; what comes of them depends on the machine.
+// The seed determines which faults are drawn, and how long they last. Their effects depend on the machine.
 package main
 
 import (
@@ -25,7 +25,7 @@ import (
 	"github.com/singletonjob/operator/test/torture/judge"
 )
 
-// telling is how long a run must be to have to break what is unprotected.
+// telling is the duration of a run that must break the unprotected sink and the control.
 const telling = 10 * time.Minute
 
 func main() {
@@ -43,7 +43,7 @@ func main() {
 	}
 }
 
-// run reports whether all held, of what it builds from the checkout root.
+// run builds the programs from the root of the checkout, and reports whether every invariant held.
 func run(root string, lasts time.Duration, seed uint64, record string, out io.Writer) (bool, error) {
 	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer cancel()
@@ -90,7 +90,7 @@ func save(path string, h *judge.History) error {
 	return os.WriteFile(path, text, 0o600)
 }
 
-// tell says how far the run is.
+// tell prints the progress of the run.
 func (w *world) tell(ctx context.Context, began time.Duration) {
 	for {
 		pause(ctx, 20*time.Second)

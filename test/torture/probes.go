@@ -12,7 +12,7 @@ import (
 	"github.com/singletonjob/operator/fence"
 )
 
-// port is where each writer answers, on the address of its own pod.
+// port is the port on which each writer answers, at the address of its own pod.
 const port = 8080
 
 func writer(job *v1alpha1.SingletonJob) *corev1.Container {
@@ -22,24 +22,24 @@ func writer(job *v1alpha1.SingletonJob) *corev1.Container {
 // succeeds is a script that does.
 const succeeds = "exit 0"
 
-// fails is a script that fails in one of so many tenures.
+// fails returns a script that fails once in the given number of tenures.
 func fails(of int) string { return fmt.Sprintf("exit $((%s %% %d == 0))", fence.EnvToken, of) }
 
 func script(text string) corev1.ProbeHandler {
 	return corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"/bin/sh", "-c", text}}}
 }
 
-// answers asks the writer, which does not answer while it is stopped.
+// answers sends a request to the writer, which does not answer while it is stopped.
 func answers() corev1.ProbeHandler {
 	return corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/", Port: intstr.FromInt32(port)}}
 }
 
-// connects asks the kernel, which accepts for a writer that is stopped, too.
+// connects opens a connection, which the kernel accepts even if the writer is stopped.
 func connects() corev1.ProbeHandler {
 	return corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{Port: intstr.FromInt32(port)}}
 }
 
-// probe is patient enough for a busy machine, and finds a process that is stopped before the longer faults end.
+// probe allows for a busy machine, and still detects a stopped process before the longer faults end.
 func probe(how corev1.ProbeHandler) *corev1.Probe {
 	return &corev1.Probe{ProbeHandler: how, PeriodSeconds: 1, TimeoutSeconds: 2, FailureThreshold: 3}
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/singletonjob/operator/test/torture/judge"
 )
 
-// report is for people: Markdown, which reads well in a terminal too.
+// report is Markdown for a reader, also in a terminal.
 type report struct {
 	seed    uint64
 	lasts   time.Duration
@@ -22,7 +22,7 @@ type report struct {
 	verdict *judge.Verdict
 }
 
-// proves is why the run proves nothing, though nothing broke; empty if it does, or is too short to.
+// proves is the reason why the run proves nothing, although nothing broke. It is empty if the run proves something, or is too short.
 func (r *report) proves() string {
 	if r.lasts < telling {
 		return ""
@@ -106,7 +106,7 @@ func (r *report) table(out *strings.Builder) {
 	r.row(out, "… stored by the sink without a fence", func(s judge.SubjectVerdict) any { return s.StaleUnfenced })
 }
 
-// ends counts why tenures ended, as the Leases tell.
+// ends counts the reasons for the ends of tenures, by the Leases.
 func (r *report) ends(out *strings.Builder) {
 	reasons := map[lease.Reason]bool{}
 	fmt.Fprintf(out, "\n| why tenures ended")

@@ -16,7 +16,7 @@ import (
 	"github.com/singletonjob/operator/test/torture/judge"
 )
 
-// sinks gives each write to a fenced sink and to one without a fence, and keeps what the writer's request was told by the first.
+// sinks gives each write to a fenced sink and to one without a fence, and keeps the first one's answer to the writer.
 type sinks struct {
 	unfenced fencetest.Sink
 
@@ -41,7 +41,7 @@ func (s *sinks) front(fenced http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
 		if err != nil {
-			return // a writer that is gone has written nothing
+			return // a writer that disconnected has written nothing
 		}
 		ask := func(sink http.Handler, answer http.ResponseWriter) {
 			again := r.Clone(r.Context())

@@ -12,10 +12,10 @@ import (
 	"github.com/singletonjob/operator/test/torture/judge"
 )
 
-// around is how much is told of the time before and after what broke.
+// around is how much of the time before and after a broken invariant is printed.
 const around = 20 * time.Second
 
-// timeline is what happened around a moment.
+// timeline lists the events around a moment.
 type timeline struct {
 	at    time.Duration
 	lines []line
@@ -26,7 +26,7 @@ type line struct {
 	text string
 }
 
-// timelineOf tells what happened to a subject around the moment in which an invariant broke, in seconds since the run began.
+// timelineOf lists the events of a subject around the moment in which an invariant broke, in seconds since the run began.
 func timelineOf(h *judge.History, b judge.Broken, began time.Duration) string {
 	t := &timeline{at: b.At}
 	t.faults(h, b.Subject)

@@ -22,7 +22,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// TestTorture is for mutants: faults in the product that nothing but a run of minutes would show in every wall at once.
+// TestTorture is for mutants that only a run of minutes detects.
 func TestTorture(t *testing.T) {
 	if *minutes == 0 {
 		t.Skip("make torture and make mutants give it minutes")

@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	// tick is how often a witness wants its CPU, noted how often it writes down how long its longest wait was.
+	// tick is the interval at which a witness needs its CPU. noted is the interval at which it records its longest wait.
 	tick  = 10 * time.Millisecond
 	noted = 100 * time.Millisecond
 )
@@ -25,7 +25,7 @@ type witnesses struct {
 	late []judge.Lateness
 }
 
-// bearWitness begins with it, for as long as this process runs.
+// bearWitness starts the witnesses, which run as long as this process.
 func bearWitness() (*witnesses, error) {
 	var allowed unix.CPUSet
 	if err := unix.SchedGetaffinity(0, &allowed); err != nil {
@@ -46,7 +46,7 @@ func (w *witnesses) watch(series, cpu int) {
 	runtime.LockOSThread()
 	var only unix.CPUSet
 	only.Set(cpu)
-	_ = unix.SchedSetaffinity(0, &only) // of a CPU that is gone, the others tell
+	_ = unix.SchedSetaffinity(0, &only) // this CPU no longer exists; the other witnesses continue
 	var late judge.Late
 	for last := time.Duration(0); ; {
 		due := fencetest.Boottime() + tick

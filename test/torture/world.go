@@ -37,17 +37,17 @@ import (
 
 const (
 	namespace = "torture"
-	// nodeLabel keeps the pods of a subject on its own nodes, so that what is done to a node is done to it alone.
+	// nodeLabel keeps the pods of a subject on its own nodes, so that a fault of a node affects only that subject.
 	nodeLabel = "torture"
 	// every is the time between two writes of a process.
 	every = 50 * time.Millisecond
-	// patience with what comes back by itself when all faults have ended. A starved machine is slow, not broken.
+	// patience limits the wait for recovery after all faults have ended. A starved machine is slow, not broken.
 	patience = 15 * time.Minute
 	// settles is how long a subject may take to have its first holder.
 	settles = 10 * time.Minute
 )
 
-// subject is a singleton that faults befall.
+// subject is a singleton that gets faults.
 type subject struct {
 	judge.Subject
 	lease cluster.LeaseSetting
@@ -68,7 +68,7 @@ func jobs() []*subject {
 	keeps := of("keeps", "6/4/0.5, KeepRunning", cluster.LeaseSetting{Duration: 6 * time.Second, Deadline: 4 * time.Second, Retry: 500 * time.Millisecond},
 		func(job *v1alpha1.SingletonJob) {
 			job.Spec.Lease.OnRenewFailure = v1alpha1.OnRenewFailureKeepRunning
-			preActivates(job, "sleep 1 & sleep 0.1") // what it leaves behind is killed
+			preActivates(job, "sleep 1 & sleep 0.1") // its remaining processes are killed
 			c := writer(job)
 			c.ReadinessProbe, c.LivenessProbe = probe(script(succeeds)), probe(connects())
 			c.Lifecycle = &corev1.Lifecycle{PreStop: hook(script("sleep 0.5"))}
@@ -91,7 +91,7 @@ func jobs() []*subject {
 			c.StartupProbe, c.ReadinessProbe, c.LivenessProbe = probe(answers()), probe(script(succeeds)), probe(answers())
 			c.Lifecycle = &corev1.Lifecycle{PostStart: hook(script("sleep 0.2; " + fails(17))), PreStop: hook(script(fails(2)))}
 		}),
-		// It does not end when it is asked to, and has time not to: only its deadline ends it.
+		// It ignores its stop signal, and its grace period is long. Only its deadline ends it.
 		of("stubborn", "6/4/0.5, deaf to SIGTERM", keeps.lease, func(job *v1alpha1.SingletonJob) {
 			job.Spec.Template.Spec.TerminationGracePeriodSeconds = new(int64(8))
 			c := writer(job)
@@ -205,7 +205,7 @@ func (w *world) balance(ctx context.Context, plane *controlplane.ControlPlane) (
 	return link, w.balancer.add(link)
 }
 
-// revive starts again what ends itself when it is confused or finds no API server, as a kubelet would.
+// revive restarts a program that ends because of an error or without an API server, as a kubelet would.
 func (w *world) revive(ctx context.Context) {
 	for ctx.Err() == nil {
 		pause(ctx, time.Second)
@@ -336,7 +336,7 @@ func (w *world) deploy(ctx context.Context, s *subject) {
 	}
 }
 
-// awaitWrite waits for a write of whichever process of the subject, after a moment.
+// awaitWrite waits for a write of any process of the subject after a given time.
 func (w *world) awaitWrite(ctx context.Context, s *subject, after time.Duration) error {
 	return observe.Await(ctx, "a write of "+s.Name, func() (bool, any, error) {
 		last := w.sinks.lastWrite(s.resource())
@@ -344,7 +344,7 @@ func (w *world) awaitWrite(ctx context.Context, s *subject, after time.Duration)
 	})
 }
 
-// active is where the subject's process runs, as far as its writes tell.
+// active is the node on which the subject's process runs, by its writes.
 func (w *world) active(s *subject) (pod string, node *localnode.Node, err error) {
 	pod = w.sinks.lastWrite(s.resource()).pod
 	if pod == "" {
@@ -354,10 +354,10 @@ func (w *world) active(s *subject) (pod string, node *localnode.Node, err error)
 	return pod, node, err
 }
 
-// heal ends all that faults may have left.
+// heal ends all remaining faults.
 func (w *world) heal() error { return errors.Join(w.Cluster.Heal(), w.SinkLink.Heal()) }
 
-// settle waits until each subject has a holder after all faults, and each job tells of it.
+// settle waits until each subject has a holder after all faults, and each job's status reports it.
 func (w *world) settle(ctx context.Context) map[string]bool {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -384,7 +384,7 @@ func (w *world) settle(ctx context.Context) map[string]bool {
 	return returned
 }
 
-// history is all that was recorded.
+// history is the complete record.
 func (w *world) history(judged time.Duration, returned map[string]bool) *judge.History {
 	h := &judge.History{
 		Fenced: w.Sink.Attempts(0), Unfenced: w.sinks.unfenced.Attempts(0), Operations: w.sinks.recorded(),

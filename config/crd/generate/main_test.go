@@ -112,7 +112,7 @@ func normal(t *testing.T, value any) string {
 	return string(out)
 }
 
-func TestWrongInputIsNamed(t *testing.T) {
+func TestInputErrors(t *testing.T) {
 	for name, c := range map[string]struct{ in, want string }{
 		"not a CRD":       {"kind: Pod", "no versions in the CRD"},
 		"not YAML":        {"\t", "parse the CRD"},

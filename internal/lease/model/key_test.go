@@ -27,7 +27,7 @@ var immaterial = map[string]string{
 	"Record.History[0].Ended": "for people", "Record.History[0].Acquired": "for people",
 }
 
-// What runs may have, and not in these worlds.
+// Values that runs can have, but not in these worlds.
 const (
 	noSchedule = "no world has a schedule"
 	noRequest  = "no world has runs that are asked for"

@@ -23,8 +23,8 @@ func TestNothingBreaks(t *testing.T) {
 	}
 }
 
-// TestSearchIsTheSameEachTime has figures that can be written down.
-func TestSearchIsTheSameEachTime(t *testing.T) {
+// TestSearchIsReproducible has figures that can be written down.
+func TestSearchIsReproducible(t *testing.T) {
 	t.Parallel()
 	m := *profiles[0].model
 	first := m.explore(mostStates)
@@ -34,7 +34,7 @@ func TestSearchIsTheSameEachTime(t *testing.T) {
 	}
 }
 
-func TestCheckRefusesWhatItCannotDo(t *testing.T) {
+func TestCheckRefusesUnsupportedWorlds(t *testing.T) {
 	t.Parallel()
 	none := func(string, string, int, Result) {}
 	if err := Check(Options{Profile: "nowhere"}, none); err == nil || !strings.Contains(err.Error(), "everything") {

@@ -149,8 +149,8 @@ type agent struct {
 	wakeFor lease.Instant
 	wakeUp  func()
 	wakes   spin
-	// revision is the revision of its last stored write, or a newer one at which it learned that the Lease is still its own.
-	// asked is its last read, and sent counts its requests.
+	// revision is the revision of its last stored write, or a newer one at which it learned that the Lease is still its own. Its last read
+	// is asked, and sent counts its requests.
 	revision int64
 	asked    lease.SendRead
 	sent     requests
@@ -318,8 +318,8 @@ func (a *agent) do(action lease.Action) {
 // witnesses is the number of further servers that an agent asks before it believes what contradicts the known state.
 const witnesses = 2
 
-// read asks for the Lease, and asks further servers as long as the answers contradict what the agent knows. newest is the newest
-// answer so far, further the number of servers still to ask.
+// read asks for the Lease, and asks further servers as long as the answers contradict what the agent knows. The newest answer so far is
+// newest, and further is the number of servers that it still asks.
 func (a *agent) read(ask lease.SendRead, newest reply, further int) {
 	w, l := a.w, a.machine.link
 	l.call(

@@ -44,9 +44,8 @@ const (
 	RunForgotten  = "nobody goes on with a run, or starts one that is due"
 )
 
-// checker sees the whole world, in true time, and judges from that alone: when which processes lived and were killed, which
-// writes the store received and from whom, and what the sink accepted. It calls nothing in package lease and has rules of its
-// own: paidFor and exclusive.
+// checker sees the whole world, in true time, and judges from that alone. It sees when each process lived and was killed, which agent's
+// writes the store received, and what the sink accepted. It calls nothing in package lease and has rules of its own: paidFor and exclusive.
 type checker struct {
 	w         *world
 	outcomes  bool
@@ -54,8 +53,8 @@ type checker struct {
 	violation *Violation
 	// acting are the trees that live.
 	acting []*tree
-	// token is the highest token with which a process was started, given the token acquired last. erased is the highest token of
-	// which no trace was left after somebody had edited the Lease.
+	// token is the highest token with which a process was started, given the token acquired last. The highest token of which an edit of the
+	// Lease left no trace is erased.
 	token, given, erased int64
 	// arrived is the highest token that arrived at the sink, accepted the highest that it accepted.
 	arrived, accepted int64
@@ -199,7 +198,7 @@ func (c *checker) alone(t *tree) {
 	}
 }
 
-// paid returns how long after its kill was due a tree's agent leaves the Lease to it: the time that the margin pays for, and the
+// paid returns how long a tree's agent leaves the Lease to it after its kill was due. That is the time that the margin pays for, and the
 // lateness of its processes that the leash's present deadline takes into account.
 func (t *tree) paid() time.Duration { return paidFor(t.agent.config.Duration) + t.counted }
 

@@ -221,7 +221,7 @@ func (p params) outages(rng *rand.Rand) []Fault {
 	return faults
 }
 
-// request returns how long one request of a holder can take before the next is sent beside it: a second, or less if a second is
+// request returns how long one request of a holder can take before the next is sent beside it. That is a second, or less if a second is
 // much of the time that renewals have.
 func (p params) request() time.Duration {
 	return min(time.Second, (p.config.RenewDeadline-p.config.RetryPeriod)/3)

@@ -55,8 +55,8 @@ func (l *link) delay() time.Duration {
 	return d
 }
 
-// call sends a request. apply runs at the server, perhaps never, late or twice. answer runs at the client with its result, with
-// the error of a broken connection, or never.
+// call sends a request. The function apply runs at the server, perhaps never, late or twice. The function answer runs at the client with
+// its result, with the error of a broken connection, or never.
 func (l *link) call(apply func() reply, answer func(reply)) {
 	w := l.w
 	server := l.connect()

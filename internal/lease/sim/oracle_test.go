@@ -63,8 +63,8 @@ func TestLeashTakesNoEarlierDeadline(t *testing.T) {
 	}
 }
 
-// TestLossIsWhatFollowsTheTenuresLastSign is about a Lease that somebody edits and edits back, and a watch that is late.
-func TestLossIsWhatFollowsTheTenuresLastSign(t *testing.T) {
+// TestLossBeginsAfterTheLastSignOfATenure is about a Lease that somebody edits and edits back, and a watch that is late.
+func TestLossBeginsAfterTheLastSignOfATenure(t *testing.T) {
 	t.Parallel()
 	a, tree := newLeashed(10*time.Second, 0)
 	tree.alive, a.revision = true, 10
@@ -96,8 +96,8 @@ func TestNothingIsStoredDuringARestore(t *testing.T) {
 	}
 }
 
-// TestWhoNeverSawADurationCannotWaitForIt is about candidates that come when a holder's duration was lowered by hand.
-func TestWhoNeverSawADurationCannotWaitForIt(t *testing.T) {
+// TestUnseenDurationIsNotWaitedFor is about candidates that come when a holder's duration was lowered by hand.
+func TestUnseenDurationIsNotWaitedFor(t *testing.T) {
 	t.Parallel()
 	w := newWorld(draw(1, Options{Profile: Edited}), Options{}, nil)
 	w.build()
@@ -119,8 +119,8 @@ func TestWhoNeverSawADurationCannotWaitForIt(t *testing.T) {
 	}
 }
 
-// TestForgedReleaseExcusesThatTenureAlone, until its own last write is no longer good.
-func TestForgedReleaseExcusesThatTenureAlone(t *testing.T) {
+// TestForgedReleaseExcusesOneTenure, until its own last write is no longer good.
+func TestForgedReleaseExcusesOneTenure(t *testing.T) {
 	t.Parallel()
 	const token = 7
 	whole := func(r *lease.Record) { r.Holder, r.Release.Reason, r.AcquireTime = "", lease.ReasonSwitchover, 0 }
@@ -207,8 +207,8 @@ func TestForgedReleaseExcusesASlowStart(t *testing.T) {
 	}
 }
 
-// TestErasedTokenExcusesOneThatDoesNotGrow where nothing is left that tells of it, once.
-func TestErasedTokenExcusesOneThatDoesNotGrow(t *testing.T) {
+// TestErasedTokenExcusesALowerToken where nothing is left that tells of it, once.
+func TestErasedTokenExcusesALowerToken(t *testing.T) {
 	t.Parallel()
 	const high = 900_000
 	for name, c := range map[string]struct {

@@ -209,7 +209,7 @@ func TestReadmeHasEveryCommand(t *testing.T) {
 	}
 }
 
-func TestTheMiddleIsNoLuck(t *testing.T) {
+func TestMiddleDrawsTheMean(t *testing.T) {
 	t.Parallel()
 	w := &world{rng: rand.New(theMiddle{})}
 	for n := int64(2); n < int64(horizon); n = n*3/2 + 1 {

@@ -25,10 +25,10 @@
 //     alone. After a restore that has forgotten runs, this holds from the snapshot's state on.
 //   - Nobody but the operator changes the schedule, and the ticks of a new schedule begin when it is written.
 //
-// In three cases two trees act at once and no promise is broken. The world causes them, and they are counted separately: a tree
-// that was frozen when it had to die, or a tree that keeps running while it is cut off, as KeepRunning allows. The third is a tree that
-// was killed in time, but took longer to die than the margin and the lateness reported to its agent allow. None of them excuses a
-// Lease that was taken before its time.
+// In three cases two trees act at once and no promise is broken. The world causes them, and they are counted separately. The first is a
+// tree that was frozen when it had to die. The second is a tree that keeps running while it is cut off, as KeepRunning allows. The third is
+// a tree that was killed in time, but took longer to die than the margin and the lateness reported to its agent allow. None of them excuses
+// a Lease that was taken before its time.
 //
 // Two edits by hand cannot be told from the truth: a whole release under a live holder, and a Lease from which every trace of a
 // raised token was removed. The first excuses that holder's tree until the time of its own last write is over. The second excuses

@@ -53,8 +53,8 @@ func TestPromisesHoldForRandomSeeds(t *testing.T) {
 	}
 }
 
-// TestPromisesHoldForSeedsThatFoundSomething replays the random seeds that failed once.
-func TestPromisesHoldForSeedsThatFoundSomething(t *testing.T) {
+// TestPromisesHoldForSeedsThatFailedOnce replays the random seeds that failed once.
+func TestPromisesHoldForSeedsThatFailedOnce(t *testing.T) {
 	t.Parallel()
 	for _, seed := range []uint64{
 		21135739498232, // two containers of one holder are lost: the two new agents had the same nonce
@@ -89,7 +89,7 @@ func TestSeedReplays(t *testing.T) {
 	}
 }
 
-func TestExplainTellsWhatBrokeAndHow(t *testing.T) {
+func TestExplainPrintsTheViolation(t *testing.T) {
 	t.Parallel()
 	m := mutants["release marker ignored"]
 	o := Options{Profile: m.profile, Step: m.Step, Outcomes: true}

@@ -42,8 +42,8 @@ func TestTenuresSurviveLossesThatLast(t *testing.T) {
 	}
 }
 
-// TestSurvivalShowsWhatItIsWorth has it fail without each of what it rests on.
-func TestSurvivalShowsWhatItIsWorth(t *testing.T) {
+// TestSurvivalDependsOnEveryMeasure has it fail without each of what it rests on.
+func TestSurvivalDependsOnEveryMeasure(t *testing.T) {
 	t.Parallel()
 	for _, m := range []struct {
 		what, under string

@@ -20,8 +20,8 @@ type tree struct {
 	thawed   time.Duration
 	mainOver bool
 	crashed  bool
-	// deadline is the leash's deadline by the agent's clock, told the one last sent to it. armed counts the settings of its
-	// timer, of which only the last fires. never means that the deadline is removed as soon as the program runs.
+	// deadline is the leash's deadline by the agent's clock, told the one last sent to it. The settings of its timer are counted in armed;
+	// only the last one fires. If never is set, the deadline is removed as soon as the program runs.
 	deadline, told lease.Instant
 	armed          int
 	never          bool
@@ -173,8 +173,8 @@ func (t *tree) arm() {
 	})
 }
 
-// nearDeadline is the remaining time below which the timer is set for all of it: the error of a slewed clock is then small
-// compared with the time that a kill takes.
+// nearDeadline is the remaining time below which the timer is set for all of it. The error of a slewed clock is then small compared with
+// the time that a kill takes.
 const nearDeadline = 2 * time.Millisecond
 
 // extend is the agent's part, as in package supervise. A deadline that has passed is final, and an earlier deadline changes

@@ -1,5 +1,5 @@
-// Command steps prints a rollout step by step, as the operator would do it: it simulates a small cluster, gets each step from plan.Next,
-// and shows the pods after it. docs/rollout.md contains its output.
+// Command steps prints a rollout step by step, as the operator would do it. It simulates a small cluster, gets each step from plan.Next,
+// and shows the pods after it. The document docs/rollout.md contains its output.
 //
 //	go run ./internal/plan/steps -candidates=2 -new=crashes
 package main

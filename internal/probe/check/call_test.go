@@ -13,7 +13,7 @@ import (
 	"github.com/singletonjob/operator/test/closedport"
 )
 
-// What a kubelet makes of the same for a hook, by pkg/kubelet/lifecycle of Kubernetes 1.37: that it is answered is all that counts.
+// Each row has the result of a kubelet for the same hook, by pkg/kubelet/lifecycle of Kubernetes 1.37. Every answer counts as success.
 func TestCall(t *testing.T) {
 	asked := make(chan *http.Request, 20)
 	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -107,8 +107,8 @@ func process() http.Handler {
 	return mux
 }
 
-// What a kubelet makes of the same, by pkg/probe/http of Kubernetes 1.37 and its tests; a body that breaks off is the one
-// difference: a kubelet does not count it at all.
+// Each row has the result of a kubelet for the same answer, by pkg/probe/http of Kubernetes 1.37 and its tests. There is one difference: a
+// kubelet ignores a body that breaks off.
 func TestHTTPGet(t *testing.T) {
 	server := httptest.NewServer(process())
 	defer server.Close()
@@ -322,7 +322,7 @@ func TestGRPC(t *testing.T) {
 	}
 }
 
-// What answers may be anything that talks HTTP/2.
+// The server can be any program that speaks HTTP/2.
 func TestGRPCAnswers(t *testing.T) {
 	for name, row := range map[string]struct {
 		body   string

@@ -4,8 +4,8 @@
 // that can't fence, lockDelay has to outlast this.
 //
 // A process writes on many TCP connections, one line at a time, and each line is answered. All connections are cut at once, and the process
-// is killed at its lease's deadline, as an agent does it. Then one connection after the other is restored. Everything runs on one machine, in
-// its own network. The command needs root, iproute2 and nftables: run 'make bench-late'.
+// is killed at its lease's deadline, as an agent does it. Then one connection after the other is restored. Everything runs on one machine,
+// in its own network. The command needs root, iproute2 and nftables: run 'make bench-late'.
 package main
 
 import (

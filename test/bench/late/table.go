@@ -21,7 +21,7 @@ type row struct {
 	latest               time.Duration // after the end of the cut
 }
 
-// rows are those of the lengths of cuts in steps of a time. What arrives on a connection arrives at once: the last counts.
+// rows are those of the lengths of cuts in steps of a time. Everything on a connection arrives at once, so the last one counts.
 func rows(samples []Sample, dies, step time.Duration) (all []row) {
 	byStep := map[time.Duration][]Sample{}
 	for _, s := range samples {

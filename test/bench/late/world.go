@@ -87,7 +87,7 @@ func write(addresses []string) error {
 	return <-failed
 }
 
-// cutRules drop what arrives, from whichever side. A drop on the way out would be told to the sender, which then sends again soon.
+// cutRules drop what arrives, from whichever side. The sender would notice a drop on its own machine, and would send again soon.
 const cutRules = `table inet late {
 	set cut { type inet_service; elements = { %s } }
 	chain prerouting {

@@ -157,7 +157,7 @@ func (s *subject) write(client *http.Client) error {
 	return nil
 }
 
-// What the fence may cost.
+// The limit for the cost of the fence.
 const (
 	leastShare = 0.7
 	mostAdded  = time.Millisecond

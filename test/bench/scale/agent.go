@@ -21,7 +21,7 @@ import (
 // An agent here is the real one, with its own connections and its own token. In place of the kernel it has a process that does
 // nothing, a timer of Go's, and a link to the API server that can be cut.
 
-// clock is one agent's. Nobody suspends the machine of a benchmark, so Go's timers do.
+// clock is one agent's. A benchmark's machine is not suspended, so Go's timers suffice.
 type clock struct {
 	mu    sync.Mutex
 	timer *time.Timer

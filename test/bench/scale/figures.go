@@ -51,8 +51,8 @@ type Phase struct {
 	Took float64 `json:"took"`
 	// Load is the machine's load average of the last minute: above the cores, others wanted them too.
 	Load float64 `json:"load"`
-	// Requests that the API server served, by verb and resource, watches by their begin; Others of them are without what the
-	// simulated nodes and agents sent: the operator's, and the API server's own.
+	// Requests that the API server served, by verb and resource. A watch counts when it begins. Others excludes the requests of the
+	// simulated nodes and agents: it has those of the operator and of the API server itself.
 	Requests map[string]float64 `json:"requests"`
 	Others   map[string]float64 `json:"others"`
 	// Operator is what its own client counted, by method.

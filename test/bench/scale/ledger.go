@@ -98,7 +98,7 @@ func (l *ledger) ended(key types.NamespacedName, token int64) {
 	}
 }
 
-// seen notes what the API server tells of a pod.
+// seen records the state of a pod, as the API server reports it.
 func (l *ledger) seen(key types.NamespacedName, pod string, active, ready bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

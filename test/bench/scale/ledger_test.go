@@ -16,7 +16,7 @@ import (
 
 var key = types.NamespacedName{Namespace: "scale-0", Name: "job-0"}
 
-func TestTheLedgerFindsWhatMustNotBe(t *testing.T) {
+func TestLedgerFindsViolations(t *testing.T) {
 	for name, c := range map[string]struct {
 		do   func(*ledger)
 		says string
@@ -38,7 +38,7 @@ func TestTheLedgerFindsWhatMustNotBe(t *testing.T) {
 	}
 }
 
-func TestALabelIsRightAtTheNewestHolderAlone(t *testing.T) {
+func TestLabelBelongsToTheNewestHolder(t *testing.T) {
 	l := newLedger()
 	right := func() bool { return !l.of(key).right.IsZero() }
 	l.began(key, "a", 1)
@@ -61,7 +61,7 @@ func TestALabelIsRightAtTheNewestHolderAlone(t *testing.T) {
 	}
 }
 
-func TestWhatAStatusDoesNotTell(t *testing.T) {
+func TestMissingEntriesOfAStatus(t *testing.T) {
 	l := newLedger()
 	for token := int64(1); token <= 12; token++ {
 		l.began(key, "a", token)

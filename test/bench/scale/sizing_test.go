@@ -15,7 +15,7 @@ import (
 	"github.com/singletonjob/operator/api/v1alpha1"
 )
 
-// What docs/sizing.md and the alert reckon with.
+// The numbers that docs/sizing.md and the alert use.
 const (
 	kept     = 600     // seconds of versions in etcd
 	renewal  = 1100    // bytes for each
@@ -42,8 +42,8 @@ func TestSettings(t *testing.T) {
 	}
 }
 
-// TestTheAlertReckonsAsTheDocs: with the same numbers.
-func TestTheAlertReckonsAsTheDocs(t *testing.T) {
+// TestAlertMatchesTheDocs: the alert and docs/sizing.md use the same numbers.
+func TestAlertMatchesTheDocs(t *testing.T) {
 	rules := textOf(t, "../../../charts/singletonjob/monitoring/rules.yaml")
 	for _, part := range []string{fmt.Sprintf("* %d * %d", kept, renewal), fmt.Sprintf("vector(%d)", quota)} {
 		if !strings.Contains(rules, part) {

@@ -23,8 +23,8 @@ type arrival struct {
 // Result is what became of one subject's ticks.
 type Result struct {
 	Subject string `json:"subject"`
-	// Ticks were due; of them Once were run to their end once, Twice more than once, Never not at all: Missed and Skipped are what the
-	// subject says of these itself.
+	// Ticks were due. Once of them were run to their end once, Twice more than once, and Never not at all. The subject itself reports
+	// Missed and Skipped.
 	Ticks   int   `json:"ticks"`
 	Once    int   `json:"once"`
 	Twice   int   `json:"twice"`

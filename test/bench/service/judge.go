@@ -186,7 +186,7 @@ type Result struct {
 // follows is how soon the endpoint is promised to follow the Lease while an operator runs.
 const follows = time.Second
 
-// verdict is an error if a promise was broken. That the endpoint was late may be the machine's fault, and is told by the figures.
+// verdict is an error if a promise was broken. A late endpoint can be the fault of the machine. The figures show it.
 func (r Result) verdict() error {
 	var errs []error
 	if r.Several > 0 {

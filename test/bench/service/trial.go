@@ -129,7 +129,7 @@ func (t *trial) settled(ctx context.Context, token fence.Token) error {
 	})
 }
 
-// answered waits until both clients have heard of a later token, and the endpoint is that pod alone.
+// answered waits until both clients have received a later token, and the endpoint is that pod alone.
 func (t *trial) answered(ctx context.Context, token fence.Token) error {
 	return await(ctx, fmt.Sprintf("answers with a token after %d", token), func() (bool, any, error) {
 		f := t.witness.facts()
@@ -237,8 +237,8 @@ func (t *trial) count(behind []behindSeen) {
 	t.counted = len(behind)
 }
 
-// ready waits for a random moment between two renewals, and finds the active pod. That a standby is not ready after what befell
-// it a moment ago, its kubelet may have said only meanwhile.
+// ready waits for a random moment between two renewals, and finds the active pod. After a recent fault, the kubelet may only now have
+// reported that a standby is not ready.
 func (t *trial) ready(ctx context.Context) ([]observe.Life, *corev1.Pod, error) {
 	if err := onlab.Sleep(ctx, 2*time.Second+rand.N(2*time.Second)); err != nil {
 		return nil, nil, err

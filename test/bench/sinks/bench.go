@@ -139,7 +139,7 @@ func (b *bench) address(j *job) string {
 // object is the SingletonJob of a sink.
 func (b *bench) object(j *job) *v1alpha1.SingletonJob {
 	object := b.cluster.Job(namespace, j.name, cluster.ClientGo)
-	// By Stop, the kernel ends the process before a successor has begun, and no stale write is offered.
+	// With Stop, the kernel ends the process before a successor has begun, so no stale write is sent.
 	object.Spec.Lease.OnRenewFailure = v1alpha1.OnRenewFailureKeepRunning
 	pod := &object.Spec.Template.Spec
 	app := &pod.Containers[0]

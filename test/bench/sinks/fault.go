@@ -29,7 +29,7 @@ const (
 
 var faultCases = []faultCase{
 	{key: "api", inject: on("api", "drop"), mend: mend("api"), after: 10 * time.Second},
-	// What a kernel has not got rid of it sends later and later.
+	// A kernel resends unacknowledged data at growing intervals.
 	{key: "cut", inject: on("node"), mend: mend("node"), after: 30 * time.Second},
 	// Without the API server: else what the kernel has received for a frozen agent meanwhile ends its process at once. Frozen first: what
 	// was under way to the API server would be sent again too late, and later writes after it.

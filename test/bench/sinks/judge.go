@@ -23,8 +23,8 @@ type Result struct {
 	// those that it refused. StaleAccepted are the stored ones.
 	StaleOffered  int `json:"staleOffered"`
 	StaleAccepted int `json:"staleAccepted"`
-	// Lost counts writes that were acknowledged and are not stored, WronglyRefused those that were refused as stale though no later tenure has
-	// written.
+	// Lost counts writes that were acknowledged and are not stored, WronglyRefused those that were refused as stale though no later tenure
+	// has written.
 	Lost           int `json:"lost"`
 	WronglyRefused int `json:"wronglyRefused"`
 	// Gap is the longest time without an acknowledged write, from the fault on, in nanoseconds.
@@ -39,8 +39,8 @@ type identity struct {
 
 func of(w offer.Write) identity { return identity{w.Writer, w.Seq} }
 
-// count takes the sink's own log, in the order in which its writes took effect. It also takes what the writers have reported of the
-// writes that they sent after the fault, by their clock. What the log had by then is not counted, but tells which tenures have written.
+// count takes the sink's own log, in the order in which its writes took effect. It also takes what the writers have reported of the writes
+// that they sent after the fault, by their clock. Earlier entries of the log are not counted, but show which tenures have written.
 func count(stored []offer.Write, before int, reports []offer.Report, since time.Duration) Result {
 	var r Result
 	var highest fence.Token

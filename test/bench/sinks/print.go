@@ -10,7 +10,7 @@ import (
 // kinds are all sinks there are. The name of what writes to one without a fence has a suffix.
 var kinds = []string{"postgres", "http", "kubernetes", "etcd", "redis", "s3"}
 
-// chosenKinds are those of a list, each once. What writes without a fence comes with each.
+// chosenKinds are those of a list, each once. Each kind is compared with writes without a fence.
 func chosenKinds(list string) (asked []string, err error) {
 	for kind := range strings.SplitSeq(list, ",") {
 		if !slices.Contains(kinds, kind) {

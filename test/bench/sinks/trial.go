@@ -180,8 +180,8 @@ func (t *trial) get(ctx context.Context, j *job) (*v1alpha1.SingletonJob, error)
 	return &object, t.cluster.Client.Get(ctx, client.ObjectKey{Namespace: namespace, Name: j.name}, &object)
 }
 
-// settled waits until all nodes take pods, and each job has written in its present tenure, has its standby, and is active on the node, if one is
-// named.
+// settled waits until all nodes take pods, and each job has written in its present tenure, has its standby, and is active on the node, if
+// one is named.
 func (t *trial) settled(ctx context.Context, node string) error {
 	ready := func() (bool, any, error) { return onlab.NodesReady(ctx, t.cluster.Client) }
 	if err := await(ctx, "the nodes to be ready", ready); err != nil {

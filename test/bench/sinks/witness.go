@@ -18,7 +18,8 @@ import (
 	"github.com/singletonjob/operator/test/bench/sinks/offer"
 )
 
-// witness learns about writes on the host, which no fault cuts off: from the writers' reports, and as the HTTP service, which knows of no fence.
+// witness learns about writes on the host, which no fault cuts off: from the writers' reports, and as the HTTP service, which knows of no
+// fence.
 type witness struct {
 	server *http.Server
 	url    string

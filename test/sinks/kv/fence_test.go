@@ -142,8 +142,8 @@ func (f *frozen) reads() []string {
 	return stored
 }
 
-// freezes has a holder's write on its way to the server when the holder is stopped and its successor writes; then both continue, and the holder writes
-// again. It returns what is stored, and what became of the two writes.
+// freezes has a holder's write on its way to the server when the holder is stopped and its successor writes; then both continue, and the
+// holder writes again. It returns what is stored, and what became of the two writes.
 func freezes(t *testing.T, k kind, how string) (f *frozen, stored []string, late [2]string) {
 	server := run(t, k)
 	link := hold(t, server.addr)
@@ -178,7 +178,7 @@ func freezes(t *testing.T, k kind, how string) (f *frozen, stored []string, late
 	return f, f.reads(), late
 }
 
-// TestAFrozenHolder is refused, is told so, and what is stored is as if it had never sent what was under way.
+// TestAFrozenHolder: a frozen holder is refused and gets the refusal. The stored state is as if its pending write had never been sent.
 func TestAFrozenHolder(t *testing.T) {
 	each(t, func(t *testing.T, k kind) {
 		f, stored, late := freezes(t, k, "")
@@ -291,7 +291,8 @@ const (
 	tenures = 8
 )
 
-// crowd has `each` of the writers write `times` times to each resource: all, or as many of different tenures. Writer i has token 1 + i mod 8.
+// crowd has `each` of the writers write `times` times to each resource: all, or as many of different tenures. Writer i has token 1 + i mod
+// 8.
 func crowd(t *testing.T, s fencetest.Adapter, resources, each, times int) {
 	t.Helper()
 	names, journals := make([]fence.Resource, resources), make([]*journal, resources)

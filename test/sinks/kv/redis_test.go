@@ -133,7 +133,7 @@ func TestRedisFaults(t *testing.T) {
 	t.Run("a script", func(t *testing.T) { redisScript(t, s) })
 }
 
-// redisTexts: what presents a text itself to the script is told what is wrong with it.
+// redisTexts: a client that passes a malformed text to the script gets an error that says what is wrong.
 func redisTexts(t *testing.T, s *inRedis) {
 	for token, want := range map[string]string{
 		"": "FENCEMISSING", "0": "FENCEMALFORMED", "-1": "FENCEMALFORMED", "007": "FENCEMALFORMED", "7.0": "FENCEMALFORMED", "1e3": "FENCEMALFORMED",

@@ -22,7 +22,8 @@ import (
 	"github.com/singletonjob/operator/fence/fencetest"
 )
 
-// s3Store is Versity's gateway, which keeps objects as files: its writes are compared under a lock, and it is one process that can be killed.
+// s3Store is Versity's gateway, which keeps objects as files: its writes are compared under a lock, and it is one process that can be
+// killed.
 var s3Store = kind{
 	name: "S3", each: 2, writes: "PUT ",
 	command: func(addr, dir string) (*exec.Cmd, error) {
@@ -216,8 +217,8 @@ func (t torn) GetObject(ctx context.Context, in *s3.GetObjectInput, more ...func
 	return after, errors.Join(err, before.Body.Close())
 }
 
-// TestS3ReadsBesideAWrite: from what was read while another wrote nothing is stored, and it is no sign that the manifest was restored.
-func TestS3ReadsBesideAWrite(t *testing.T) {
+// TestS3ReadDuringAWrite: nothing is stored from data that was read during another write. It does not count as a restored manifest.
+func TestS3ReadDuringAWrite(t *testing.T) {
 	s := s3Client(t, run(t, s3Store))
 	ctx, r := patience(t), fresh()
 	must(t, s.Write(ctx, r, "33", "first"))
@@ -236,8 +237,8 @@ func TestS3ReadsBesideAWrite(t *testing.T) {
 	}
 }
 
-// TestS3ManifestOfAPerson: one that was put there by hand, while a commit believed that there was none, decides as any other.
-func TestS3ManifestOfAPerson(t *testing.T) {
+// TestS3ManifestWrittenByHand: a manifest that a user stored counts like any other, even if a commit has just found none.
+func TestS3ManifestWrittenByHand(t *testing.T) {
 	s := s3Client(t, run(t, s3Store))
 	ctx, f := patience(t), s.fence(fresh())
 	_, err := s.PutObject(ctx, &s3.PutObjectInput{Bucket: aws.String(bucket), Key: aws.String("fence/" + string(f.Resource)), Body: strings.NewReader(`{"token":"34"}`)})
@@ -249,7 +250,7 @@ func TestS3ManifestOfAPerson(t *testing.T) {
 	}
 }
 
-// TestS3RestoredManifest: what goes back is told, and nothing is written to it.
+// TestS3RestoredManifest: a manifest that goes back in time is reported, and nothing is written to it.
 func TestS3RestoredManifest(t *testing.T) {
 	s := s3Client(t, run(t, s3Store))
 	ctx, f := patience(t), s.fence(fresh())
@@ -284,13 +285,13 @@ func (d *deaf) PutObject(ctx context.Context, in *s3.PutObjectInput, more ...fun
 	if err == nil && d.then != nil {
 		d.then()
 		d.then = nil
-		// What the SDK answers that sends it again by itself.
+		// The answer to the SDK, which sent the request again by itself.
 		return d.API.PutObject(ctx, in, more...)
 	}
 	return out, err
 }
 
-// TestS3LosesAReply: a write whose answer was lost looks like one that another came before. What the manifest names tells them apart.
+// TestS3LosesAReply: a write whose answer was lost looks like one that another came before. The names in the manifest tell them apart.
 func TestS3LosesAReply(t *testing.T) {
 	s := s3Client(t, run(t, s3Store))
 	for name, c := range map[string]struct {

@@ -69,7 +69,7 @@ func (p *postgres) Prepare(ctx context.Context) error {
 	return nil
 }
 
-// Stored is in the order of the commits. That of the ids is the order in which the rows were made, which a late commit is not seen in.
+// Stored is in the order of the commits. The order of the IDs is that of the inserts, which does not show a late commit.
 func (p *postgres) Stored(ctx context.Context) (all []string, err error) {
 	rows, err := p.db.QueryContext(ctx, "SELECT entry FROM entries WHERE log = $1 ORDER BY pg_xact_commit_timestamp(xmin), id", string(p.Log))
 	if err != nil {

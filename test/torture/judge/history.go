@@ -1,5 +1,5 @@
-// Package judge says what a torture run has shown. It sees a recorded history and nothing else: plain values in, a verdict
-// out, so that what it says of a run can be said again, and each of its rules is seen to fail in a unit test.
+// Package judge judges a torture run by its recorded history alone. Plain values go in, and a verdict comes out. So a verdict can be
+// repeated, and a unit test shows that each rule can fail.
 //
 // All times are CLOCK_BOOTTIME of the one machine that everything ran on: processes, sinks and judge share it.
 package judge
@@ -12,7 +12,7 @@ import (
 	"github.com/singletonjob/operator/internal/lease"
 )
 
-// History is all that a run has recorded.
+// History is the complete record of a run.
 type History struct {
 	Subjects []Subject
 	Faults   []Fault
@@ -24,13 +24,13 @@ type History struct {
 	Leases []LeaseVersion
 	// Told are the histories in the versions of each job's status, in the order of their revisions.
 	Told []Told
-	// Forgeries are the writes of foreign writers to Leases to which the API server said yes or no.
+	// Forgeries are the writes of foreign writers to Leases that the API server accepted or refused.
 	Forgeries []Forgery
-	// Refusals are what agents and operator said of their own writes that the guard refused.
+	// Refusals are log lines of agents and operator about their own writes that the guard refused.
 	Refusals []Refusal
 	// Late is how long threads with nothing else to do waited for a CPU, one series for each CPU.
 	Late []Lateness
-	// Judged is the time after which nothing is judged: all faults had ended, and what ran was being stopped. Zero: no end.
+	// Judged is the time after which nothing is judged, because all faults had ended and the processes were being stopped. Zero: no end.
 	Judged time.Duration
 	// Returned names the subjects that had a holder again after all faults.
 	Returned map[string]bool
@@ -53,14 +53,14 @@ type Subject struct {
 // A Fault is one that was done, or tried.
 type Fault struct {
 	Kind, Detail string
-	// Subject is whom it befell; empty for all.
+	// Subject is the affected subject; empty for all.
 	Subject    string
 	Begin, End time.Duration
 	// Failed is why it could not be done; empty if it was.
 	Failed string
 }
 
-// A Forgery is what somebody with the right to write Leases tried who is no candidate.
+// A Forgery is a write by a client that may write Leases and is not a candidate.
 type Forgery struct {
 	Subject, What string
 	At            time.Duration
@@ -84,19 +84,19 @@ type Operation struct {
 // A LeaseVersion is one version of a Lease.
 type LeaseVersion struct {
 	Name string
-	// Revision orders it among all that the API server stored, whichever watch showed it sooner.
+	// Revision orders it among everything that the API server stored, in whatever order watches showed it.
 	Revision int64
 	Seen     time.Duration
 	Deleted  bool
 	// Foreign is true for a version that the run itself has written, as a person would.
 	Foreign bool
-	// Missing is true for no version, but where some before may not have been recorded.
+	// Missing marks a place where earlier versions may not have been recorded. It is not a version.
 	Missing bool
 	Holder  string
 	Token   int64
 	// Acquired is when the holder acquired it, by its own wall clock.
 	Acquired time.Time
-	// Ended is the latest tenure that has ended, as the Lease's own history tells.
+	// Ended is the latest tenure that has ended, by the Lease's own history.
 	Ended Ended
 }
 
@@ -106,7 +106,7 @@ type Ended struct {
 	Reason lease.Reason
 }
 
-// Told is what one version of a status tells.
+// Told is the report of one version of a status.
 type Told struct {
 	Name, UID string
 	Revision  int64

@@ -36,26 +36,27 @@ type Broken struct {
 	At time.Duration
 }
 
-// Verdict is what a run has shown.
+// Verdict is the result of a run.
 type Verdict struct {
 	Subjects []SubjectVerdict // as in the History
 	Broken   []Broken
 }
 
-// SubjectVerdict is what one subject has shown.
+// SubjectVerdict is the result of one subject.
 type SubjectVerdict struct {
 	Subject
 	// Processes that have written, and Tenures, which are their tokens; the control has none.
 	Processes, Tenures int
-	// Takeovers are the pairs of processes that followed on each other. Of them, ByTime are those where nobody released the Lease or
-	// proved the holder dead, so that only its expiry let the next one begin. One of which nobody can tell is not among them.
+	// Takeovers are the pairs of processes that followed on each other. ByTime counts those of them in which the Lease had to expire,
+	// because no component released it or proved the holder dead. A takeover without a clear cause is not among them.
 	Takeovers, ByTime int
-	// Ends counts the tenures of which the Lease told why they ended.
+	// Ends counts the tenures for which the Lease records why they ended.
 	Ends map[lease.Reason]int
 	// Gaps are the times without a stored write between the processes of a takeover, in ascending order.
 	Gaps []time.Duration
-	// Overlaps counts processes that wrote after a younger one had begun, and Acted is for how long in sum. Of them, Allowed may
-	// outlive their lease, and of Starved nobody can tell: the machine withheld its CPUs. All others broke an invariant.
+	// Overlaps counts processes that wrote after a younger one had begun, and Acted is for how long in sum. Allowed counts those of them
+	// that may outlive their lease. Starved counts those without a verdict, because the machine had no CPU for them. All others broke an
+	// invariant.
 	Overlaps, Allowed, Starved int
 	Acted                      time.Duration
 	// StaleOffered counts writes of a process after a younger one had begun; StaleFenced and StaleUnfenced are those that each
@@ -67,11 +68,11 @@ type SubjectVerdict struct {
 // should have happened in that time. A kill takes up to four steps that wait for a CPU.
 const withheld = 4
 
-// Judge judges. The claim about processes is this: one was due to be dead a margin before the next may begin, by the kernel's
-// hand. One that is seen to act (it read the clock, and sent that reading to the sink) after the next has acted is an
-// overlap. It breaks the invariant, with two exceptions. The first is a process that may outlive its lease. The second is a machine on
-// which an idle thread waited for a CPU, once, for at least a quarter of the time from when the process should have been dead until it
-// acted: the kill may have waited, too. No other invariant depends on time.
+// Judge judges a history. Its claim about processes is this: the kernel kills a process a margin before the next one may begin. A process
+// acts when it reads the clock and sends that reading to the sink. If it acts after the next process has acted, that is an overlap. An
+// overlap breaks the invariant, with two exceptions. The first is a process that may outlive its lease. The second is a machine on which an
+// idle thread once waited too long for a CPU, because the kill may have waited, too. Too long is at least a quarter of the time from when
+// the process should have been dead until it acted. No other invariant depends on time.
 func Judge(h *History) Verdict {
 	var v Verdict
 	for _, s := range h.Subjects {
@@ -93,7 +94,7 @@ func Judge(h *History) Verdict {
 	return v
 }
 
-// guard judges what the guard did.
+// guard judges the decisions of the guard.
 func guard(h *History) (broken []Broken) {
 	for _, f := range h.Forgeries {
 		if f.Stored {
@@ -131,10 +132,10 @@ func (j *judgement) own(all []fencetest.Attempt) []fencetest.Attempt {
 	return own
 }
 
-// processes judges who acted when, by what the processes themselves read from the clock while they ran.
+// processes judges which process acted when, by the times that the processes read from the clock.
 func (j *judgement) processes() {
 	lives := observe.Lives(j.own(j.Fenced), j.resource(), true)
-	if !j.Control { // one that got no CPU before the next had begun is the older one all the same
+	if !j.Control { // a process that got no CPU before the next one began still counts as the older one
 		slices.SortStableFunc(lives, func(a, b observe.Life) int { return cmp.Compare(slices.Min(a.Tokens), slices.Min(b.Tokens)) })
 	}
 	j.Processes = len(lives)
@@ -179,7 +180,7 @@ func latest(lives []observe.Life) observe.Life {
 	return slices.MaxFunc(lives, func(a, b observe.Life) int { return cmp.Compare(a.Last, b.Last) })
 }
 
-// overlap judges one. It returns false if nobody can tell whose fault it is.
+// overlap judges one. It returns false if the cause is unknown.
 func (j *judgement) overlap(older, younger observe.Life) bool {
 	j.Overlaps++
 	j.Acted += older.Last - younger.First
@@ -208,8 +209,8 @@ func (j *judgement) late(from, to time.Duration) time.Duration {
 	return most
 }
 
-// stale counts what was offered late, and what became of it. A process is older than another if its token is lower; those without
-// tokens are told apart by when they began.
+// stale counts the late writes and their outcomes. A process is older than another if its token is lower. Without tokens, the one that
+// began earlier is older.
 func (j *judgement) stale() {
 	offered, fenced := j.staleAt(j.Fenced)
 	_, unfenced := j.staleAt(j.Unfenced)
@@ -237,7 +238,7 @@ func (j *judgement) staleAt(all []fencetest.Attempt) (offered, stored int) {
 	return offered, stored
 }
 
-// tokens judges by the Lease's own versions, whose order is that of etcd, and by who used which token.
+// tokens judges the Lease's own versions, in the order of etcd, and which process used which token.
 func (j *judgement) tokens() {
 	users := map[fence.Token]string{}
 	j.users = users
@@ -264,8 +265,8 @@ func (j *judgement) tokens() {
 	}
 }
 
-// acquires are the versions with which a tenure began. One whose acquire got no answer is confirmed by another write of the same
-// token with another time, and an edit of the token leaves the time: both are the tenure that they were.
+// acquires are the versions with which a tenure began. An acquire without an answer is confirmed by another write of the same token with
+// another time. An edit of the token leaves the time. Both continue the same tenure.
 func (j *judgement) acquires() []LeaseVersion {
 	type tenure struct {
 		holder   string
@@ -308,8 +309,8 @@ func (j *judgement) returned() {
 	}
 }
 
-// told judges what the job's status told. A tenure may stay untold only where its Lease was deleted before anybody looked at it, or
-// had so many more tenures that it kept this one no longer: the Lease is all that knows.
+// told judges what the job's status reported. Only the Lease records a tenure. So the status may lack a tenure only if its Lease was deleted
+// before any operator read it, or if the Lease had dropped it after many more tenures.
 func (j *judgement) told() {
 	firstTold := map[int64]int64{} // revisions, by token
 	for _, status := range j.Told {
@@ -336,7 +337,7 @@ func (j *judgement) told() {
 	}
 }
 
-// nextTold is the revision by which the first tenure after that of a token was told.
+// nextTold is the revision of the status that first reported a tenure after that of a token.
 func nextTold(firstTold map[int64]int64, token int64) (revision int64, ok bool) {
 	for other, at := range firstTold {
 		if other > token && (!ok || at < revision) {
@@ -346,14 +347,14 @@ func nextTold(firstTold map[int64]int64, token int64) (revision int64, ok bool) 
 	return revision, ok
 }
 
-// forgotten says whether the Lease was deleted, or edited by hand, between two revisions, or may have been.
+// forgotten reports whether the Lease was or may have been deleted, or edited by hand, between two revisions.
 func (j *judgement) forgotten(from, to int64) bool {
 	return slices.ContainsFunc(j.Leases, func(v LeaseVersion) bool {
 		return v.Name == j.Name && (v.Deleted || v.Foreign || v.Missing) && v.Revision >= from && v.Revision <= to
 	})
 }
 
-// tenures is how many began after one revision, until another.
+// tenures is the number of tenures that began between two revisions.
 func (j *judgement) tenures(after, until int64) int {
 	count := 0
 	for _, acquired := range j.acquires() {

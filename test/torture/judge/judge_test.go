@@ -26,7 +26,7 @@ func newRecorder() *recorder {
 	}}
 }
 
-// writes are sent, arrive and are decided at once, as a fence decides.
+// writes are sent, arrive and are decided at the same time, as by a fence.
 func (r *recorder) writes(writer string, token fence.Token, at ...int) *recorder {
 	for _, t := range at {
 		r.arrives(writer, token, t, t, token >= r.mark)
@@ -93,13 +93,13 @@ func deleted(at int) LeaseVersion {
 	return LeaseVersion{Name: "job", Revision: int64(at), Seen: time.Duration(at) * ms, Deleted: true}
 }
 
-// takeover is a run in which nothing is wrong.
+// takeover is a run without a fault.
 func takeover() *recorder {
 	return newRecorder().acquires("a", 5, 1000).acquires("b", 9, 5000).tells(6000, 9, 5).
 		writes("a@1", 5, 1100, 1200, 1300).writes("b@5", 9, 5100, 5200)
 }
 
-// untold is a history that tells the last of some tenures, but not the one before them all.
+// untold is a history that reports the last of some tenures, but not the first one.
 func untold(later int) *recorder {
 	r := newRecorder().acquires("a", 5, 1000).writes("a@1", 5, 1100)
 	at := 1000
@@ -110,7 +110,7 @@ func untold(later int) *recorder {
 	return r.tells(at+500, int64(9+later)).writes("b@2", 10+fence.Token(later)-1, at+100)
 }
 
-// TestJudge has a history for each way in which each invariant breaks, and beside it the nearest one in which it does not.
+// TestJudge has one history for each way in which an invariant breaks, and the most similar history in which it holds.
 func TestJudge(t *testing.T) {
 	outlives := func(h *History) { h.Subjects[0].Outlives = true }
 	control := func(h *History) { h.Subjects[0].Control = true }
@@ -242,7 +242,7 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-// TestMeasures is about what is counted.
+// TestMeasures checks the counts.
 func TestMeasures(t *testing.T) {
 	v := Judge(&takeover().arrives("a@1", 5, 1400, 5150, false).writes("a@1", 5, 5160).starved(5160, 500).History).Subjects[0]
 	want := SubjectVerdict{
@@ -256,7 +256,7 @@ func TestMeasures(t *testing.T) {
 	}
 }
 
-// TestWindows is about histories of many windows: one wrong answer is found in any of them, and none where there is none.
+// TestWindows: the judge finds one wrong answer in any of many windows, and none in a correct history.
 func TestWindows(t *testing.T) {
 	const many = 5 * window
 	for _, wrong := range []int{-1, 0, window, many - 1} {
@@ -289,7 +289,7 @@ func TestTheMarkIsKeptBetweenWindows(t *testing.T) {
 	}
 }
 
-// TestWindowsAreCutWhereNothingIsUnderWay: a write that takes long belongs to all that happens meanwhile.
+// TestWindowsAreCutWhereNothingIsUnderWay: a long write belongs to the same window as everything that happens during it.
 func TestWindowsAreCutWhereNothingIsUnderWay(t *testing.T) {
 	all := []Operation{{Call: 0, Return: 3 * window * ms}}
 	for i := range 3*window - 1 {
@@ -301,7 +301,7 @@ func TestWindowsAreCutWhereNothingIsUnderWay(t *testing.T) {
 	}
 }
 
-// TestByTime is about which takeovers the bound counts: those that only the end of the lease allowed.
+// TestByTime: the bound counts only takeovers that had to wait for the end of the lease.
 func TestByTime(t *testing.T) {
 	control := func(h *History) { h.Subjects[0].Control = true }
 	for name, c := range map[string]struct {

@@ -18,7 +18,7 @@ import (
 const (
 	// Every is the time between writes, if $EVERY says no other.
 	Every = 20 * time.Millisecond
-	// patience with one write. What the network holds back is given up, and may arrive later all the same.
+	// patience with one write. A request that the network delays is given up, but can still arrive later.
 	patience = 200 * time.Millisecond
 )
 

@@ -17,7 +17,7 @@ import (
 	"github.com/singletonjob/operator/test/workload/load"
 )
 
-// What the programs find in their environment, besides what the agent tells them.
+// Variables of the programs, besides those of the agent.
 const (
 	AddressEnv = "SINK_ADDRESS" // of the sink
 	WitnessEnv = "WITNESS"      // the URL that reports are posted to
@@ -59,14 +59,14 @@ func Parse(text string) (w Write, err error) {
 // An Outcome is what became of a write, as its writer knows it.
 type Outcome string
 
-// The outcomes. Of what is Unknown the sink may have stored it, or store it still.
+// The outcomes. The sink may have stored a write that is Unknown, or may store it later.
 const (
 	Accepted Outcome = "accepted"
 	Stale    Outcome = "stale"
 	Unknown  Outcome = "unknown"
 )
 
-// A Report is what a writer tells of a write. Times are CLOCK_BOOTTIME.
+// A Report is a writer's report on a write. Times are CLOCK_BOOTTIME.
 type Report struct {
 	Write
 

@@ -17,7 +17,8 @@ const timer = setInterval(() => {
   request.on('error', () => {}); // refused or lost: it goes on
   request.end(JSON.stringify({writer, seq: ++seq, sentNanos: boottime()}));
 }, 100);
-process.on('SIGTERM', () => {
+for (const signal of ['SIGTERM', 'SIGINT']) process.on(signal, () => {
+  console.log('stopped by ' + signal);
   clearInterval(timer);
   server.close(() => process.exit(0));
   server.closeAllConnections();

@@ -1,8 +1,20 @@
-"""An ordinary service. It answers on a port while a thread works, and ends at SIGTERM."""
+"""An ordinary service. It answers on a port while a thread works, and ends at a signal."""
 import http.server, itertools, json, os, signal, sys, threading, time, urllib.request
 
 stopping = threading.Event()
-signal.signal(signal.SIGTERM, lambda *_: stopping.set())
+finish, received = stopping.set, 0
+stops = {signal.SIGTERM: "SIGTERM", signal.SIGINT: "SIGINT", signal.SIGUSR1: "SIGUSR1", signal.SIGRTMIN + 3: "SIGRTMIN+3"}
+
+
+def stop(number, _):
+    global received
+    received = number
+    print("stopped by", stops[number], flush=True)
+    finish()
+
+
+for number in stops:
+    signal.signal(number, stop)
 
 
 class Handler(http.server.BaseHTTPRequestHandler):

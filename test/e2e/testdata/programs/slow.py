@@ -1,12 +1,12 @@
 """Like a JVM: slow to start, full of threads, and in no hurry when it is asked to end. It works on until it does."""
-import signal, sys, threading, time
+import sys, threading, time
 
 time.sleep(3)
 for _ in range(100):
     threading.Thread(target=threading.Event().wait, daemon=True).start()
 
 
-def end(*_):
+def end():
     def exit():
         time.sleep(4)
         stopping.set()
@@ -14,5 +14,5 @@ def end(*_):
 
 
 sys.argv = ["app.py"]
-source = open("/etc/programs/app.py").read().replace("lambda *_: stopping.set()", "end").replace("sys.exit(0)", "sys.exit(143)")
+source = open("/etc/programs/app.py").read().replace("finish, received = stopping.set, 0", "finish, received = end, 0").replace("sys.exit(0)", "sys.exit(128 + received)")
 exec(compile(source, "app.py", "exec"))

@@ -1,7 +1,7 @@
 //go:build linux
 
-// Package binaries finds or builds the programs of a lab, all from Go modules with pinned versions: Kubernetes and etcd by
-// way of package controlplane, the container runtime and the cluster's DNS from the modules beside the lab.
+// Package binaries finds or builds the programs of a lab, all from Go modules with pinned versions. Kubernetes and etcd come from package
+// controlplane, the container runtime and the cluster's DNS from the modules beside the lab.
 package binaries
 
 import (

@@ -16,7 +16,7 @@ import (
 // ShiftedRuntime is the runtime class whose containers have a time namespace of their own.
 const ShiftedRuntime = "shifted-clock"
 
-// spec is a container's base specification. Only what is read or changed here has a type.
+// spec is a container's base specification. The types have only fields that are used here.
 type spec map[string]any
 
 func (l *Lab) shiftedSpec(node string) string { return l.path(node, "shifted-clock.json") }

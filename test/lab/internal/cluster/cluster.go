@@ -32,7 +32,7 @@ type Lab struct {
 	mu       sync.Mutex   // guards the state while machines boot at once
 }
 
-// Open takes the lab in the directory. What takes time is told on progress.
+// Open takes the lab in the directory. Slow steps are reported to progress.
 func Open(dir string, progress io.Writer) (*Lab, error) {
 	if os.Geteuid() != 0 {
 		return nil, errors.New("a lab is made of namespaces and control groups: run this as root")
@@ -153,7 +153,7 @@ func (l *Lab) Down(ctx context.Context) error {
 			return err
 		}
 	}
-	// What is left of a half-made machine ends by itself: the pipe to its maker is closed.
+	// The rest of an incomplete machine ends by itself, because the pipe to its creator is closed.
 	for name, init := range s.Machines {
 		if err := init.WaitGone(ctx); err != nil {
 			return fmt.Errorf("machine %s: %w", name, err)

@@ -26,8 +26,8 @@ func cniDir() (string, error) {
 	return "", fmt.Errorf("no CNI plugins in %s: install the package containernetworking-plugins", strings.Join(cniDirs, ", "))
 }
 
-// nodeSetup gives the node directories of its own wherever its daemons keep state, at the paths that real nodes have.
-// What must survive a reboot of the node is bound from the lab's directory.
+// nodeSetup gives the node directories of its own wherever its daemons keep state, at the paths that real nodes have. Files that must
+// survive a reboot of the node are bound from the lab's directory.
 func (l *Lab) nodeSetup(i, nodes int) initd.Setup {
 	own := l.path(NodeName(i))
 	var ip strings.Builder

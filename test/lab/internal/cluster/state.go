@@ -33,8 +33,8 @@ func (c Config) validate() error {
 	return nil
 }
 
-// state is what must be known to take a lab down that another process started. It is written before the thing it tells
-// of is made, or, for a machine, before its init may do anything.
+// state is what must be known to take a lab down that another process started. An entry is written before its object is created, or, for a
+// machine, before its init may do anything.
 type state struct {
 	Config
 	Owned    bool                    `json:"owned"` // by a run, which takes it down; else it is somebody's who calls up and down

@@ -2,8 +2,7 @@
 
 // Package fault breaks a running lab in the ways that real clusters break, and heals it.
 //
-// What is broken is read from the machines themselves and written down nowhere, so Heal works no matter who broke the lab and
-// however that program ended.
+// Heal reads the faults from the machines and keeps no record. So it works whichever program broke the lab, and however that program ended.
 package fault
 
 import (

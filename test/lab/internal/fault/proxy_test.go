@@ -6,7 +6,7 @@ import (
 )
 
 // The words are those of conntrack 1.4.7.
-func TestForgotten(t *testing.T) {
+func TestForgottenConnections(t *testing.T) {
 	status := errors.New("exit status 1")
 	for name, c := range map[string]struct {
 		out       string

@@ -27,7 +27,7 @@ func BootID() (string, error) {
 	return strings.TrimSpace(string(id)), err
 }
 
-// Of identifies the live process that bears the pid now.
+// Of identifies the live process that has the PID now.
 func Of(pid int) (Process, error) {
 	s, err := readStat(pid)
 	if err != nil {

@@ -1,4 +1,4 @@
-// Command pause holds a pod's namespaces: it waits to be told to end.
+// Command pause holds a pod's namespaces until a signal ends it.
 package main
 
 import (
