@@ -210,6 +210,14 @@ func set(c command) error {
 // locks are the files of leashes that wait, by path.
 var locks = map[string]*os.File{}
 
+// lockOf returns the file of the leash that waits, or opens another one.
+func lockOf(path string) (*os.File, error) {
+	if f := locks[path]; f != nil {
+		return f, nil
+	}
+	return openLock(path)
+}
+
 // openLock opens and locks a file. It returns no file without a path.
 func openLock(path string) (*os.File, error) {
 	if path == "" {
@@ -283,12 +291,10 @@ func startAs(c command) (t *Tree, opened []*os.File, err error) {
 		opened = append(opened, f)
 		spec.Stdout, spec.Stderr = f, f
 	}
-	if spec.Lock = locks[c.Lock]; spec.Lock == nil && c.Lock != "" {
-		if spec.Lock, err = openLock(c.Lock); err != nil {
+	if c.Lock != "" {
+		if spec.Lock, err = lockOf(c.Lock); err != nil {
 			return nil, nil, err
 		}
-	}
-	if spec.Lock != nil {
 		opened = append(opened, spec.Lock)
 	}
 	switch {
