@@ -1,10 +1,10 @@
 package controller
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -33,6 +33,8 @@ type agent struct {
 	code                   int
 	begun, ended           time.Time
 	restarts               int32
+	// number counts the agents of the world.
+	number int
 }
 
 func (w *world) startAgent(pod *corev1.Pod, restarts int32) *agent {
@@ -47,8 +49,9 @@ func (w *world) startAgent(pod *corev1.Pod, restarts int32) *agent {
 	id := lease.Identity{Pod: pod.Name, PodUID: string(pod.UID), Nonce: fmt.Sprintf("n%d", restarts)}
 	a := &agent{
 		w: w, name: pod.Name, node: pod.Spec.NodeName, image: gated.Image, started: w.clock.Now(),
-		config: config.Lease(id, pod.Spec.NodeName, true), restarts: restarts,
+		config: config.Lease(id, pod.Spec.NodeName, true), restarts: restarts, number: w.started,
 	}
+	w.started++
 	w.agents[pod.UID] = a
 	a.feed(lease.WatchOpened{})
 	return a
@@ -155,22 +158,25 @@ func (w *world) runAgents() {
 	w.t.Helper()
 	ordered := make([]*agent, 0, len(w.agents))
 	for _, a := range w.agents {
-		ordered = append(ordered, a)
+		if !a.stopped && !a.frozen {
+			ordered = append(ordered, a)
+		}
 	}
-	slices.SortFunc(ordered, func(a, b *agent) int { return strings.Compare(a.name, b.name) })
+	// The names of Pods contain a hash, which is another one in each run. So the oldest agent comes first, and a restarted one last.
+	slices.SortFunc(ordered, func(a, b *agent) int { return cmp.Compare(a.number, b.number) })
+	// Processes end first, so that each standby sees a released Lease before a kubelet has restarted the container.
+	ordered = slices.DeleteFunc(ordered, func(a *agent) bool {
+		life := w.short[a.image]
+		over := life > 0 && a.alive && w.clock.Now().Sub(a.begun) >= life
+		if over && w.fails > 0 {
+			w.fails--
+			a.exit(1)
+		} else if over {
+			a.exit(0)
+		}
+		return over
+	})
 	for _, a := range ordered {
-		if a.stopped || a.frozen {
-			continue
-		}
-		if life := w.short[a.image]; life > 0 && a.alive && w.clock.Now().Sub(a.begun) >= life {
-			if w.fails > 0 {
-				w.fails--
-				a.exit(1)
-			} else {
-				a.exit(0)
-			}
-			continue
-		}
 		if !w.cutOff[a.node] {
 			if l := w.lease(); l == nil {
 				a.feed(lease.Watched{Deleted: true, Record: lease.Record{Revision: a.state.Observed.Record.Revision + 1}})

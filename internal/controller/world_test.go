@@ -81,6 +81,8 @@ type world struct {
 	deployments bool
 	// lagging: the controller of ReplicaSets does nothing.
 	lagging bool
+	// started is the number of agents that were started.
+	started int
 	// short images exit with 0 by themselves after this time.
 	short map[string]time.Duration
 	// prepares: the processes of these images are ready only this long after the start of their tenure, and their agents say so.
