@@ -80,6 +80,5 @@ func ExampleFence_Schema() {
 		fmt.Println(err)
 	}
 	fmt.Println(statements[0])
-	// Output: CREATE TABLE IF NOT EXISTS billing_marks (resource TEXT PRIMARY KEY, token INTEGER NOT NULL CHECK (token >= 0)) STRICT,
-	// WITHOUT ROWID
+	// Output: CREATE TABLE IF NOT EXISTS billing_marks (resource TEXT PRIMARY KEY, token INTEGER NOT NULL CHECK (token >= 0)) STRICT, WITHOUT ROWID
 }
