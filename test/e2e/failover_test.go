@@ -262,8 +262,9 @@ func TestShorterGracePeriod(t *testing.T) {
 		"deleted": {within: 5 * time.Second, ends: func(j *job, pod, _ string) {
 			j.kubectl("delete", "pod", pod, "--grace-period=5", "--wait=false")
 		}},
-		"drained": {within: 10 * time.Second, ends: func(j *job, _, node string) {
-			j.kubectl("drain", node, "--ignore-daemonsets", "--delete-emptydir-data", "--force", "--timeout=90s", "--grace-period=5", "--pod-selector=singletonjob.io/name=job")
+		"drained": {within: 10 * time.Second, ends: func(j *job, pod, node string) {
+			// Only this Pod: on the node there can be one of another case that has ended, which takes its 60 s.
+			j.kubectl("drain", node, "--ignore-daemonsets", "--delete-emptydir-data", "--force", "--timeout=90s", "--grace-period=5", "--pod-selector=singletonjob.io/pod="+pod)
 		}},
 		"deleted once more": {within: 20 * time.Second, ends: func(j *job, pod, _ string) {
 			j.kubectl("delete", "pod", pod, "--wait=false")
@@ -280,8 +281,10 @@ func TestShorterGracePeriod(t *testing.T) {
 			x.needLab()
 			var log func() string
 			x.takeover(end{
-				change: []func(*v1alpha1.SingletonJob){promptly, longGrace, func(o *v1alpha1.SingletonJob) {
-					o.Spec.Template.Spec.Containers[0].Lifecycle = &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: 290}}}
+				change: []func(*v1alpha1.SingletonJob){promptly, func(o *v1alpha1.SingletonJob) {
+					spec := &o.Spec.Template.Spec
+					spec.TerminationGracePeriodSeconds = new(int64(60))
+					spec.Containers[0].Lifecycle = &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: 55}}}
 				}},
 				breaks: func(j *job, pod, node string) {
 					log = x.follow(pod)
