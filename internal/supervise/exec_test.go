@@ -649,6 +649,23 @@ func isPending(pid int, sig unix.Signal) bool {
 	return false
 }
 
+// chain returns the first process of a chain if its last one runs, or 0.
+func (a *agent) chain() (first int) {
+	complete := false
+	for _, p := range a.processes() {
+		switch {
+		case strings.Contains(p.cmdline, "chain 2") && !strings.HasPrefix(p.cmdline, leashName):
+			first = p.pid
+		case strings.Contains(p.cmdline, "chain 0"):
+			complete = true
+		}
+	}
+	if !complete {
+		return 0
+	}
+	return first
+}
+
 // The leash of a command is stopped while it kills, which takes until the frozen process is dead, and the agent is stopped. Only the
 // leash knows what that process has left.
 func TestExecDiesThoughItsLeashIsStoppedWhileItKills(t *testing.T) {
@@ -663,14 +680,12 @@ func TestExecDiesThoughItsLeashIsStoppedWhileItKills(t *testing.T) {
 			continue
 		}
 		executed := a.do(command{Op: "exec", Argv: program("chain", "2"), In: time.Hour}).Err == ""
-		var runs bool
+		var first int
 		eventually(t, "the command runs, or the tree is dead", func() bool {
-			runs = slices.ContainsFunc(a.processes(), func(p proc) bool { return strings.Contains(p.cmdline, "chain 0") })
-			return runs || !executed || len(a.exited) > 0
+			first = a.chain()
+			return first != 0 || !executed || len(a.exited) > 0
 		})
-		if runs {
-			first := a.find("chain 2")
-			thaw := freeze(t, first)
+		if thaw := tryFreeze(t, first); thaw != nil {
 			a.signal(unix.SIGSTOP)
 			if len(a.exited) == 0 && BootTime() < NoLater(e.Deadline) {
 				eventually(t, "the command is being killed", func() bool { return isPending(first, unix.SIGKILL) && a.leashes() < 2 })

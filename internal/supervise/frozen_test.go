@@ -90,10 +90,21 @@ func (a *agent) frozenBefore(group *cgroup.Group, role string) (h *heartbeat, de
 // freeze freezes a process in a cgroup of version 1, where SIGKILL waits for the thaw.
 func freeze(t *testing.T, pid int) (thaw func()) {
 	t.Helper()
+	if thaw = tryFreeze(t, pid); thaw == nil {
+		t.Fatalf("there is no process %d to be frozen", pid)
+	}
+	return thaw
+}
+
+// tryFreeze is freeze for a process that may have ended, or was not found and is 0. Then it returns nil.
+func tryFreeze(t *testing.T, pid int) (thaw func()) {
+	t.Helper()
 	group := cgroup.New(t, "freezer")
 	if !group.IsVersion1() {
 		t.Skip("no freezer of cgroups of version 1 here")
 	}
-	group.Add(pid)
+	if pid == 0 || group.TryAdd(pid) != nil {
+		return nil
+	}
 	return group.Freeze()
 }

@@ -54,7 +54,6 @@ func MaybeLeash() {
 // others could delay such work indefinitely. A leash that waits for its first deadline, which can take months, has done all that it can do
 // without knowing the program.
 func runLeash(args []string) int {
-	_ = unix.Prctl(unix.PR_SET_NAME, uintptr(unsafe.Pointer(&leashThreadName[0])), 0, 0, 0)
 	goDeaf()
 	// The parent-death signal of the main process fires when the thread that forked it ends. That is this thread, which from here on ends
 	// only with the process.
@@ -69,6 +68,7 @@ func runLeash(args []string) int {
 	waits, follows := make(chan struct{}), make(chan struct{})
 	go l.followDeadlines(waits, follows)
 	<-waits
+	_ = unix.Prctl(unix.PR_SET_NAME, uintptr(unsafe.Pointer(&leashThreadName[0])), 0, 0, 0) // tells whoever looks that it has set itself up
 	dieQuickly()
 	if !l.ofCommand { // a command's leash lives only for a short time
 		forgetStart()

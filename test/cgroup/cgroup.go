@@ -86,9 +86,14 @@ func (g *Group) Execute(script string) []string {
 // Add puts a process into the group.
 func (g *Group) Add(pid int) {
 	g.t.Helper()
-	if err := os.WriteFile(filepath.Join(g.Dir, "cgroup.procs"), []byte(strconv.Itoa(pid)), 0o600); err != nil {
+	if err := g.TryAdd(pid); err != nil {
 		g.t.Fatal(err)
 	}
+}
+
+// TryAdd is Add for a process that may have ended. The error is the kernel's.
+func (g *Group) TryAdd(pid int) error {
+	return os.WriteFile(filepath.Join(g.Dir, "cgroup.procs"), []byte(strconv.Itoa(pid)), 0o600)
 }
 
 // Set writes to whichever of the files the group has; they are those of version 1 and of version 2. A group that has none
