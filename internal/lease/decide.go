@@ -309,7 +309,7 @@ func ordinal(pod string) int {
 	return int(n)
 }
 
-// proven reports whether the last tenure is known to be over, so that at most lockDelay must pass. Its result clean reports whether the
+// proven reports whether the last tenure is known to be over, so that at most lockDelay must pass. The result clean reports whether the
 // tenure ended cleanly, so that lockDelay need not pass either.
 func (c Config) proven(s State) (proven, clean bool) {
 	switch r := s.Observed.Record; {

@@ -179,6 +179,11 @@ func prepared() {
 	if err := Prepare(nil); err != nil {
 		panic(err)
 	}
+	awaitFork()
+}
+
+// awaitFork waits for the end of the fork that Prepare began, if it did.
+func awaitFork() {
 	process.mu.Lock()
 	preparing := process.preparing
 	process.mu.Unlock()
@@ -243,7 +248,8 @@ var counts = map[string]func() int{
 		fds, _ := os.ReadDir("/proc/self/fd")
 		return len(fds)
 	},
-	"spares": func() int {
+	"spares": func() int { // one that is being forked counts
+		awaitFork()
 		process.mu.Lock()
 		defer process.mu.Unlock()
 		if process.spare == nil {

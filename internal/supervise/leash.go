@@ -320,7 +320,7 @@ type timers struct{ look, goOn, kill int64 }
 
 // timersFor returns the timers for a deadline that is left ns away on the hardware clock.
 //
-// The kernel's timers run on CLOCK_BOOTTIME, which NTP can slow down. It can by 10 % (adjtimex's tick), 0.05 % (its frequency), 0.05 %
+// The kernel's timers run on CLOCK_BOOTTIME, which NTP can slow down: by 10 % (adjtimex's tick), 0.05 % (its frequency), 0.05 %
 // (adjtime), and 12.5 % (an offset of 0.5 s, a quarter of which is made up in a second). Together this is 0.774 of its rate. A timer that
 // is set for less than this part of the time left fires in time even if no process corrects it. The leash wakes up when half of the time
 // left has passed, again and again, until it is within lead of the deadline. A stopped leash is continued half a lead later, still before

@@ -308,6 +308,9 @@ func (b *bench) test(dir string, tests []string) (verdict, string) {
 	command.Cancel = func() error { return syscall.Kill(-command.Process.Pid, syscall.SIGKILL) }
 	command.WaitDelay = time.Minute
 	out, err := command.CombinedOutput()
+	if command.Process != nil { // what a test binary leaves behind that its -timeout ended
+		_ = syscall.Kill(-command.Process.Pid, syscall.SIGKILL)
+	}
 	switch text := string(out); {
 	case err == nil:
 		return survived, text

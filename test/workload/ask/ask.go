@@ -1,5 +1,6 @@
-// Package ask is a client of a singleton's Service. Every 10 ms it asks who answers, on a new connection each time, and also on one
-// connection that it keeps.
+// Package ask is a client that writes to a singleton through its Service. Every 10 ms it sends one write, on a new connection each time,
+// and also on one connection that it keeps. The answer says which process took the write. Writes are POST requests, which no library
+// between client and process repeats.
 package ask
 
 import (
@@ -11,7 +12,10 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"strconv"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -30,10 +34,17 @@ const (
 	reported = 10 * time.Second
 )
 
-// A Who is the answer of a singleton.
+// A Who is a singleton's process.
 type Who struct {
 	Pod   string      `json:"pod"`
 	Token fence.Token `json:"token"`
+}
+
+// taken is the answer to a write.
+type taken struct {
+	Who
+
+	Write int64 `json:"write"` // the number that was written
 }
 
 // Failure is why a request has no answer.
@@ -55,9 +66,29 @@ type Asked struct {
 	Failure Failure       `json:"failure,omitempty"`
 }
 
-// Handler answers.
+// longest is the longest number that is written.
+const longest = len("-9223372036854775808")
+
+// Handler takes writes, each number once: 409 answers a write that arrives again.
 func Handler(me Who) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _ = json.NewEncoder(w).Encode(me) })
+	var seen sync.Map
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, int64(longest)))
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		number, err := strconv.ParseInt(string(body), 10, 64)
+		if r.Method != http.MethodPost || err != nil {
+			http.Error(w, "POST a number", http.StatusBadRequest)
+			return
+		}
+		if _, again := seen.LoadOrStore(number, true); again {
+			http.Error(w, "this write has arrived before", http.StatusConflict)
+			return
+		}
+		_ = json.NewEncoder(w).Encode(taken{me, number})
+	})
 }
 
 // A Client asks, and reports.
@@ -65,6 +96,7 @@ type Client struct {
 	URL    string // of the Service
 	Report string // URL to which all that was asked is posted, as a list of Asked
 
+	writes atomic.Int64
 	mu     sync.Mutex
 	unsent []Asked
 }
@@ -118,7 +150,7 @@ func (c *Client) ask(ctx context.Context, client *http.Client, kept bool) Failur
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	a := Asked{Kept: kept, Sent: fencetest.Boottime()}
-	who, err := whoAnswers(ctx, client, c.URL)
+	who, err := write(ctx, client, c.URL, c.writes.Add(1))
 	a.Done, a.Who, a.Failure = fencetest.Boottime(), who, failureOf(err)
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -126,21 +158,30 @@ func (c *Client) ask(ctx context.Context, client *http.Client, kept bool) Failur
 	return a.Failure
 }
 
-func whoAnswers(ctx context.Context, client *http.Client, url string) (who Who, err error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+// write returns who took the write.
+func write(ctx context.Context, client *http.Client, url string, number int64) (Who, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, url, strings.NewReader(strconv.FormatInt(number, 10)))
 	if err != nil {
 		return Who{}, err
 	}
+	request.GetBody = nil // so that net/http cannot send it again
 	answer, err := client.Do(request)
 	if err != nil {
 		return Who{}, err
 	}
 	defer func() { _ = answer.Body.Close() }()
-	if err := json.NewDecoder(answer.Body).Decode(&who); err != nil {
+	if answer.StatusCode != http.StatusOK {
+		return Who{}, fmt.Errorf("%s answers %s", url, answer.Status)
+	}
+	var t taken
+	if err := json.NewDecoder(answer.Body).Decode(&t); err != nil {
 		return Who{}, err
 	}
+	if t.Write != number {
+		return Who{}, fmt.Errorf("write %d has the answer to write %d", number, t.Write)
+	}
 	_, err = io.Copy(io.Discard, answer.Body) // else the connection is not used again
-	return who, err
+	return t.Who, err
 }
 
 func failureOf(err error) Failure {

@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"net/url"
 	"os"
+	"strings"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -29,7 +30,10 @@ func TestClient(t *testing.T) {
 	}
 	answers.Start()
 	defer answers.Close()
-	silent := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }))
+	silent := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body) // before that, the server does not notice that the client has gone
+		<-r.Context().Done()
+	}))
 	defer silent.Close()
 	for name, c := range map[string]struct {
 		url  string
@@ -52,6 +56,40 @@ func TestClient(t *testing.T) {
 				t.Errorf("%d connections for %d and %d requests: none was kept", connections.Load(), got[0], got[1])
 			}
 		})
+	}
+}
+
+// TestHandler: each write is taken once, and only a write is.
+func TestHandler(t *testing.T) {
+	h := Handler(Who{Pod: "a", Token: 5})
+	for _, c := range []struct {
+		method, body string
+		want         int
+	}{
+		{http.MethodPost, "7", http.StatusOK},
+		{http.MethodPost, "7", http.StatusConflict},
+		{http.MethodPost, "8", http.StatusOK},
+		{http.MethodGet, "9", http.StatusBadRequest},
+		{http.MethodPost, "", http.StatusBadRequest},
+		{http.MethodPost, "x", http.StatusBadRequest},
+		{http.MethodPost, strings.Repeat("1", 21), http.StatusBadRequest},
+	} {
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), c.method, "/", strings.NewReader(c.body)))
+		if w.Code != c.want {
+			t.Errorf("%s %q: %d, want %d", c.method, c.body, w.Code, c.want)
+		}
+	}
+}
+
+// TestAnotherWritesAnswer: an answer counts only for the write that it names.
+func TestAnotherWritesAnswer(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_ = json.NewEncoder(w).Encode(taken{Who{Pod: "a", Token: 5}, 1})
+	}))
+	defer server.Close()
+	if who, err := write(t.Context(), server.Client(), server.URL, 2); err == nil || who != (Who{}) {
+		t.Errorf("the answer to another write is taken for one's own: %+v, %v", who, err)
 	}
 }
 
