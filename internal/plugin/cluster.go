@@ -1,17 +1,22 @@
 package plugin
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/spf13/cobra"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
@@ -30,9 +35,13 @@ type cluster struct {
 	config    *rest.Config
 	namespace string
 	now       func() time.Time
+	// answered is the time of the last answer, by the clock of the API server.
+	answered *atomic.Pointer[time.Time]
 	// renewed holds, by job, when this program first saw the last renewal. With it, the time left on a lease is known without
 	// comparing clocks.
 	renewed map[string]renewal
+	// zones holds the zones of nodes, by node; empty for a node without one, or if the user may not read Nodes.
+	zones map[string]string
 }
 
 type renewal struct {
@@ -73,11 +82,14 @@ func (c *cli) connect() (*cluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	api, err := client.NewWithWatch(config, client.Options{Scheme: s})
+	answered := &atomic.Pointer[time.Time]{}
+	observed := rest.CopyConfig(config)
+	observed.Wrap(func(transport http.RoundTripper) http.RoundTripper { return dated{transport, answered} })
+	api, err := client.NewWithWatch(observed, client.Options{Scheme: s})
 	if err != nil {
 		return nil, err
 	}
-	return &cluster{WithWatch: api, config: config, namespace: namespace, now: c.now, renewed: map[string]renewal{}}, nil
+	return &cluster{WithWatch: api, answered: answered, config: config, namespace: namespace, now: c.now, renewed: map[string]renewal{}, zones: map[string]string{}}, nil
 }
 
 func (c *cluster) key(name string) types.NamespacedName {
@@ -118,20 +130,20 @@ func (c *cli) one(ctx context.Context, arg string) (*cluster, show.Facts, error)
 	if err != nil {
 		return nil, show.Facts{}, err
 	}
-	f, err := api.facts(ctx, bare(arg), false)
+	f, err := api.facts(ctx, bare(arg))
 	return api, f, err
 }
 
-// facts reads everything that is known of a job. It reads Events only if the caller needs them for an explanation.
-func (c *cluster) facts(ctx context.Context, name string, events bool) (show.Facts, error) {
+// facts reads what a status shows of a job.
+func (c *cluster) facts(ctx context.Context, name string) (show.Facts, error) {
 	job, err := c.job(ctx, name)
 	if err != nil {
 		return show.Facts{}, err
 	}
-	return c.factsOf(ctx, job, events)
+	return c.factsOf(ctx, job)
 }
 
-func (c *cluster) factsOf(ctx context.Context, job *v1alpha1.SingletonJob, events bool) (show.Facts, error) {
+func (c *cluster) factsOf(ctx context.Context, job *v1alpha1.SingletonJob) (show.Facts, error) {
 	f := show.Facts{Job: job}
 	if err := c.readLease(ctx, &f); err != nil {
 		return f, err
@@ -141,13 +153,15 @@ func (c *cluster) factsOf(ctx context.Context, job *v1alpha1.SingletonJob, event
 		return f, err
 	}
 	f.Pods = pods.Items
-	if events {
-		if err := c.readEvents(ctx, &f); err != nil {
-			return f, err
-		}
-	}
 	f.Now = c.now()
 	return f, nil
+}
+
+// withZones reads the facts of a job, and in which zones its candidates are.
+func (c *cluster) withZones(ctx context.Context, job *v1alpha1.SingletonJob) (show.Facts, error) {
+	f, err := c.factsOf(ctx, job)
+	f.Zones = c.zonesOf(ctx, f.Pods)
+	return f, err
 }
 
 // readLease reads the job's Lease. A user who may not read it still sees the rest.
@@ -192,7 +206,7 @@ func (c *cluster) decode(l *coordinationv1.Lease, f *show.Facts) {
 		f.NoLease = err.Error()
 		return
 	}
-	f.Lease, f.Renewed = &record, c.renewal(l.Name, record.RenewTime)
+	f.Lease, f.Renewed = &record, c.renewal(l.Namespace+"/"+l.Name, record.RenewTime)
 }
 
 // renewal is the time of a Lease's last renewal: its own timestamp at first sight, later the time at which this program saw it
@@ -212,40 +226,40 @@ func (c *cluster) renewal(name string, stamp int64) time.Time {
 	return last.seen
 }
 
-// readEvents reads the Events of the job and of its Pods that are not ready.
-func (c *cluster) readEvents(ctx context.Context, f *show.Facts) error {
-	names := []string{f.Job.Name}
-	for _, candidate := range show.View(*f).Candidates {
-		if !candidate.Ready {
-			names = append(names, candidate.Pod)
-		}
-	}
-	for _, name := range names {
-		var events corev1.EventList
-		err := c.List(ctx, &events, client.InNamespace(f.Job.Namespace), client.MatchingFields{"involvedObject.name": name})
-		if apierrors.IsForbidden(err) {
-			return nil // Events only help to explain
-		}
-		if err != nil {
-			return err
-		}
-		f.Events = append(f.Events, events.Items...)
-	}
-	return nil
-}
-
-// names lists all jobs of the namespace.
-func (c *cluster) names(ctx context.Context) ([]string, error) {
-	var all v1alpha1.SingletonJobList
-	if err := c.List(ctx, &all, client.InNamespace(c.namespace)); err != nil {
+// jobs lists the selected jobs, by namespace and name.
+func (c *cluster) jobs(ctx context.Context, which selection) ([]v1alpha1.SingletonJob, error) {
+	labelled, err := labels.Parse(which.labels)
+	if err != nil {
 		return nil, err
 	}
-	var names []string
-	for _, job := range all.Items {
-		names = append(names, job.Name)
+	options := []client.ListOption{client.MatchingLabelsSelector{Selector: labelled}}
+	if !which.everywhere {
+		options = append(options, client.InNamespace(c.namespace))
 	}
-	slices.Sort(names)
-	return names, nil
+	var all v1alpha1.SingletonJobList
+	if err := c.List(ctx, &all, options...); err != nil {
+		return nil, err
+	}
+	slices.SortFunc(all.Items, func(a, b v1alpha1.SingletonJob) int {
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+	})
+	return all.Items, nil
+}
+
+// zonesOf returns the zones of the nodes of some Pods, by node. It is empty for a user who may not read Nodes.
+func (c *cluster) zonesOf(ctx context.Context, pods []corev1.Pod) map[string]string {
+	for i := range pods {
+		name := pods[i].Spec.NodeName
+		if _, known := c.zones[name]; known || name == "" {
+			continue
+		}
+		node := &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"}}
+		if err := c.Get(ctx, types.NamespacedName{Name: name}, node); err != nil && !apierrors.IsForbidden(err) {
+			continue // it may be known the next time
+		}
+		c.zones[name] = node.Labels[corev1.LabelTopologyZone]
+	}
+	return c.zones
 }
 
 // completeJob completes the first argument with the names of jobs.
@@ -257,10 +271,15 @@ func (c *cli) completeJob(cmd *cobra.Command, args []string, begin string) ([]st
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveError
 	}
-	names, err := api.names(cmd.Context())
+	jobs, err := api.jobs(cmd.Context(), selection{})
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveError
 	}
-	names = slices.DeleteFunc(names, func(name string) bool { return !strings.HasPrefix(name, begin) })
+	var names []string
+	for i := range jobs {
+		if strings.HasPrefix(jobs[i].Name, begin) {
+			names = append(names, jobs[i].Name)
+		}
+	}
 	return names, cobra.ShellCompDirectiveNoFileComp
 }

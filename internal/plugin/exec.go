@@ -54,7 +54,7 @@ running where it started. This command exits with the exit status of that comman
 
 // active fills in the Pod and container in which a job's process runs.
 func (c *cluster) active(ctx context.Context, name string, o *kubectlexec.ExecOptions) error {
-	f, err := c.facts(ctx, name, false)
+	f, err := c.facts(ctx, name)
 	if err != nil {
 		return err
 	}

@@ -70,11 +70,13 @@ func (c *cli) watchStatus(ctx context.Context, api *cluster, name string) error 
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-changed:
-			now, err := api.facts(ctx, name, false)
+			job, err := api.job(ctx, name)
 			if err != nil {
 				return err
 			}
-			f = now
+			if f, err = api.withZones(ctx, job); err != nil {
+				return err
+			}
 		case <-ticks.C:
 			if f.Job == nil || !screen.inPlace {
 				continue
@@ -148,7 +150,7 @@ func (c *cli) await(ctx context.Context, api *cluster, name string, limit time.D
 			return fmt.Errorf("timed out after %s; see kubectl singleton why %s -n %s", limit, name, api.namespace)
 		case <-changed:
 		}
-		f, err := api.facts(ctx, name, false)
+		f, err := api.facts(ctx, name)
 		switch {
 		case ctx.Err() != nil:
 			continue

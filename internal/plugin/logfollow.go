@@ -54,7 +54,7 @@ func (l *logger) followAll(ctx context.Context, api *cluster, name string) error
 			return err
 		case <-changed:
 		}
-		facts, err := api.facts(ctx, name, false)
+		facts, err := api.facts(ctx, name)
 		if err != nil {
 			return err
 		}

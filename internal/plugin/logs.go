@@ -136,7 +136,7 @@ func (l *logger) lastRun(f show.Facts) (target, bool) {
 }
 
 func (l *logger) once(ctx context.Context, api *cluster, name string) error {
-	f, err := api.facts(ctx, name, false)
+	f, err := api.facts(ctx, name)
 	if err != nil {
 		return err
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/labels"
 	"sigs.k8s.io/yaml"
 
 	"github.com/singletonjob/operator/api/v1alpha1"
@@ -47,13 +48,51 @@ func write(out io.Writer, format, name string, value any, text func(wide bool) s
 	return err
 }
 
+// selection holds the flags that say which jobs a command shows.
+type selection struct {
+	everywhere bool
+	labels     string
+}
+
+func (s *selection) flags(cmd *cobra.Command) {
+	cmd.Flags().BoolVarP(&s.everywhere, "all-namespaces", "A", false, "Show the jobs of all namespaces.")
+	cmd.Flags().StringVarP(&s.labels, "selector", "l", "", "Show the jobs with these labels, such as app=billing,tier!=test.")
+}
+
+// describe says which jobs are selected, after "SingletonJobs".
+func (s *selection) describe(namespace string) string {
+	text := ""
+	if s.labels != "" {
+		text = "with the labels " + s.labels + " "
+	}
+	if s.everywhere {
+		return text + "in any namespace"
+	}
+	return text + "in namespace " + namespace
+}
+
+// check returns an error if the arguments select something else than the flags.
+func (s *selection) check(args []string) error {
+	if _, err := labels.Parse(s.labels); err != nil {
+		return fmt.Errorf("--selector=%s: %w", s.labels, err)
+	}
+	switch {
+	case len(args) > 0 && s.everywhere:
+		return errors.New("--all-namespaces shows every job: give no NAME, or select its namespace with -n")
+	case len(args) > 0 && s.labels != "":
+		return errors.New("--selector selects jobs by their labels: give no NAME")
+	}
+	return nil
+}
+
 func (c *cli) status() *cobra.Command {
 	var watch bool
+	var which selection
 	cmd := &cobra.Command{
 		Use:   "status [NAME...]",
 		Short: "Show jobs as trees: candidates, lease, rollout, last changes",
 		Long: `Show jobs as trees: the active process, whether a standby protects it, the lease, the rollout, the candidates, and the last changes of
-holder. Without a NAME, show all jobs of the namespace.
+holder. Without a NAME, show all jobs of the namespace, or those that the flags select.
 
 The time left on a lease is calculated from the holder's clock and this machine's clock. With --watch, it is calculated from the
 times at which this machine saw renewals.`,
@@ -63,7 +102,7 @@ times at which this machine saw renewals.`,
 			if watch && len(args) != 1 {
 				return fmt.Errorf("--watch needs the NAME of one SingletonJob, got %d", len(args))
 			}
-			return nil
+			return which.check(args)
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			api, err := c.connect()
@@ -73,15 +112,16 @@ times at which this machine saw renewals.`,
 			if watch {
 				return c.watchStatus(cmd.Context(), api, bare(args[0]))
 			}
-			return c.printStatus(cmd.Context(), api, args)
+			return c.printStatus(cmd.Context(), api, args, which)
 		},
 	}
 	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "Show the status again whenever it changes, until interrupted.")
+	which.flags(cmd)
 	return c.formatted(cmd, ofLooks)
 }
 
-func (c *cli) printStatus(ctx context.Context, api *cluster, args []string) error {
-	all, err := c.everyJob(ctx, api, args, false)
+func (c *cli) printStatus(ctx context.Context, api *cluster, args []string, which selection) error {
+	all, err := c.everyJob(ctx, api, args, which, api.withZones)
 	if err != nil {
 		return err
 	}
@@ -91,25 +131,31 @@ func (c *cli) printStatus(ctx context.Context, api *cluster, args []string) erro
 	})
 }
 
-// everyJob reads the facts of the named jobs, or of all jobs in the namespace.
-func (c *cli) everyJob(ctx context.Context, api *cluster, args []string, events bool) ([]show.Facts, error) {
+// everyJob reads the named jobs, or all that are selected, and the facts of each.
+func (c *cli) everyJob(
+	ctx context.Context, api *cluster, args []string, which selection, facts func(context.Context, *v1alpha1.SingletonJob) (show.Facts, error),
+) ([]show.Facts, error) {
 	defer c.patience("still waiting for the API server")()
-	var names []string
+	var jobs []v1alpha1.SingletonJob
 	for _, arg := range args {
-		names = append(names, bare(arg))
+		job, err := api.job(ctx, bare(arg))
+		if err != nil {
+			return nil, err
+		}
+		jobs = append(jobs, *job)
 	}
 	if len(args) == 0 {
 		var err error
-		if names, err = api.names(ctx); err != nil {
+		if jobs, err = api.jobs(ctx, which); err != nil {
 			return nil, err
 		}
-		if len(names) == 0 {
-			fmt.Fprintf(c.ErrOut, "No SingletonJobs in namespace %s.\n", api.namespace)
+		if len(jobs) == 0 {
+			fmt.Fprintln(c.ErrOut, "No SingletonJobs "+which.describe(api.namespace)+".")
 		}
 	}
-	all := make([]show.Facts, 0, len(names))
-	for _, name := range names {
-		f, err := api.facts(ctx, name, events)
+	all := make([]show.Facts, 0, len(jobs))
+	for i := range jobs {
+		f, err := facts(ctx, &jobs[i])
 		if err != nil {
 			return nil, err
 		}
@@ -150,14 +196,14 @@ func (c *cli) patience(what string) func() {
 
 func (c *cli) history() *cobra.Command {
 	return listed(c, &cobra.Command{
-		Use: "history NAME", Short: "List the changes of holder, newest first", Example: "  kubectl singleton history billing -o wide",
+		Use: "history NAME", Short: "List the changes of holder, newest first, and their sums", Example: "  kubectl singleton history billing -o wide",
 	}, "holder", func(s *v1alpha1.SingletonJobStatus) []v1alpha1.TenureChange { return s.History }, show.History)
 }
 
 // listed returns a command that prints a list from a job's status. what names the thing of which each item records one.
 func listed[T any](
 	c *cli, cmd *cobra.Command, what string, of func(*v1alpha1.SingletonJobStatus) []T,
-	table func(job string, all []T, now time.Time, style show.Style, wide bool) string,
+	table func(job *v1alpha1.SingletonJob, now time.Time, style show.Style, wide bool) string,
 ) *cobra.Command {
 	cmd.Args, cmd.ValidArgsFunction = jobNamed, c.completeJob
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -174,7 +220,7 @@ func listed[T any](
 			fmt.Fprintf(c.ErrOut, "The status of %s has no %s yet.\n", job.Name, what)
 			return nil
 		}
-		return c.print(job.Name, append([]T{}, all...), func(wide bool) string { return table(job.Name, all, c.now(), c.style(), wide) })
+		return c.print(job.Name, append([]T{}, all...), func(wide bool) string { return table(job, c.now(), c.style(), wide) })
 	}
 	return c.formatted(cmd, ofLooks)
 }
@@ -226,18 +272,21 @@ func held(t tokenView, wide bool) string {
 }
 
 func (c *cli) why() *cobra.Command {
-	return c.formatted(&cobra.Command{
-		Use: "why [NAME...]", Short: "Explain why a job is not active or not protected, and what to do",
-		Long: `Explain from conditions, Pods, Events and the Lease why a job is not active or not protected, and say what to do. Without a NAME,
-explain all jobs of the namespace. The exit status is 0 if all jobs are well, and 3 otherwise.`,
-		Example:           "  kubectl singleton why billing",
+	var which selection
+	cmd := &cobra.Command{
+		Use: "why [NAME...]", Short: "Explain why a job is not well or failed over, and what to do",
+		Long: `Explain from conditions, Pods, Events, logs, nodes and the Lease why a job is not active or not protected, and say what to do.
+Then explain the last failover. Without a NAME, explain all jobs of the namespace, or those that the flags select. The exit status is 0
+if all jobs are well, whatever failed over before, and 3 otherwise.`,
+		Example:           "  kubectl singleton why billing\n  kubectl singleton why -A",
 		ValidArgsFunction: c.completeJob,
+		Args:              func(_ *cobra.Command, args []string) error { return which.check(args) },
 		RunE: func(cmd *cobra.Command, args []string) error {
 			api, err := c.connect()
 			if err != nil {
 				return err
 			}
-			all, err := c.everyJob(cmd.Context(), api, args, true)
+			all, err := c.everyJob(cmd.Context(), api, args, which, api.evidence)
 			if err != nil {
 				return err
 			}
@@ -245,15 +294,26 @@ explain all jobs of the namespace. The exit status is 0 if all jobs are well, an
 			err = c.printEach(all, func(f show.Facts) (any, func(bool) string) {
 				found := show.Why(f)
 				amiss = amiss || len(found) > 0
-				return explained{f.Job.Namespace, f.Job.Name, append([]show.Finding{}, found...)},
-					func(bool) string { return show.Explain(show.View(f), found, c.style()) }
+				last := show.Failover(f)
+				return explained{f.Job.Namespace, f.Job.Name, append([]show.Finding{}, found...), last},
+					func(bool) string { return show.Explain(titled(show.View(f), which), found, last, c.style()) }
 			})
 			if err == nil && amiss {
 				return errAmiss
 			}
 			return err
 		},
-	}, ofLooks)
+	}
+	which.flags(cmd)
+	return c.formatted(cmd, ofLooks)
+}
+
+// titled gives a job its namespace where jobs of several are shown.
+func titled(v show.Job, which selection) show.Job {
+	if which.everywhere {
+		v.Name = v.Namespace + "/" + v.Name
+	}
+	return v
 }
 
 // explained is the output of why in the formats for programs. It has no findings if all is well.
@@ -261,4 +321,6 @@ type explained struct {
 	Namespace string         `json:"namespace"`
 	Name      string         `json:"name"`
 	Findings  []show.Finding `json:"findings"`
+	// LastFailover explains the last failover in the history. It is no finding: all can be well since.
+	LastFailover *show.Finding `json:"lastFailover,omitempty"`
 }

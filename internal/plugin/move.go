@@ -1,6 +1,7 @@
 package plugin
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -98,7 +99,12 @@ when the Pod is deleted. The standby's process starts as soon as the old process
 			if err := c.changed(v.Name, "asked to hand over"); err != nil || !w.wait {
 				return err
 			}
-			return c.await(cmd.Context(), api, v.Name, w.timeout, func(f show.Facts) (bool, string) { return switched(f, token) })
+			var end show.Facts
+			err = c.await(cmd.Context(), api, v.Name, w.timeout, func(f show.Facts) (bool, string) {
+				end = f
+				return switched(f, token)
+			})
+			return cmp.Or(err, tookOver(end, token, to))
 		},
 	}
 	cmd.Flags().StringVar(&to, "to", "", "The standby `POD` to hand over to; any ready standby if empty.")
@@ -150,6 +156,21 @@ func switched(f show.Facts, token int64) (bool, string) {
 		return false, "for the operator to see that " + v.Active.Pod + " has the Lease"
 	}
 	return true, ""
+}
+
+// tookOver returns an error if a switchover to one Pod has ended with another Pod's tenure, as when the process ends by itself before
+// it is asked to. An empty to stands for any Pod.
+func tookOver(f show.Facts, token int64, to string) error {
+	var taker string
+	for _, s := range show.Spans(f) { // newest first
+		if s.Token > token {
+			taker = s.Pod
+		}
+	}
+	if to == "" || taker == "" || taker == to {
+		return nil
+	}
+	return fmt.Errorf("%s took over, not %s: see the reason in kubectl singleton history %s -n %s", taker, to, f.Job.Name, f.Job.Namespace)
 }
 
 // completeStandby completes a flag with the Pods that could take over.

@@ -34,6 +34,27 @@ func TestSwitchover(t *testing.T) {
 	w.status(job, func(s *v1alpha1.SingletonJobStatus) { s.ActivePod, s.FencingToken = "billing-752pq9t-0", 8002 })
 	<-ended
 
+	w.pod(job, "2", "node-c")
+	ended = make(chan struct{})
+	go func() {
+		defer close(ended)
+		w.says(ExitOK, "asked to hand over", "switchover", "billing", "--to=billing-752pq9t-2", "--wait", "--timeout=0")
+	}()
+	w.until(job, func() bool { return job.Annotations[contract.SwitchoverAnnotation] == "billing-752pq9t-2@8002" })
+	w.tookOver(job, "billing-752pq9t-2", 9003)
+	<-ended
+	ended = make(chan struct{})
+	go func() { // the process ends by itself, and another standby is faster
+		defer close(ended)
+		status, _, errOut := w.run("switchover", "billing", "--to=billing-752pq9t-0", "--wait", "--timeout=0")
+		if status != ExitError || !strings.Contains(errOut, "error: billing-752pq9t-1 took over, not billing-752pq9t-0") {
+			t.Errorf("a switchover to a Pod that did not take over ended with %d:\n%s", status, errOut)
+		}
+	}()
+	w.until(job, func() bool { return job.Annotations[contract.SwitchoverAnnotation] == "billing-752pq9t-0@9003" })
+	w.tookOver(job, "billing-752pq9t-1", 10004)
+	<-ended
+
 	w.status(job, func(s *v1alpha1.SingletonJobStatus) { s.ActivePod = "" })
 	w.says(ExitError, "no process is active, so there is nothing to hand over; see kubectl singleton why billing", "switchover", "billing")
 }
@@ -87,6 +108,16 @@ func (w *world) asks(job *v1alpha1.SingletonJob, name, want string) {
 	if got := job.Annotations[name]; got != want {
 		w.Fatalf("the annotation %s is %q, want %q", name, got, want)
 	}
+}
+
+// tookOver makes a Pod the holder of the Lease, and has the operator report it.
+func (w *world) tookOver(job *v1alpha1.SingletonJob, pod string, token int64) {
+	w.Helper()
+	w.took(pod, job, token)
+	w.status(job, func(s *v1alpha1.SingletonJobStatus) {
+		s.ActivePod, s.FencingToken = pod, token
+		s.History = append([]v1alpha1.TenureChange{{Time: metav1.NowMicro(), Type: v1alpha1.Handover, Reason: v1alpha1.ChangeSwitchoverRequested, To: pod, Token: token}}, s.History...)
+	})
 }
 
 // took makes a Pod the holder of the Lease.

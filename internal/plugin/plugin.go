@@ -98,7 +98,7 @@ with the status of the command that it ran.`,
 	root.SetOut(c.Out)
 	root.SetErr(c.ErrOut)
 	c.flags.AddFlags(root.PersistentFlags())
-	root.AddCommand(c.status(), c.history(), c.runs(), c.token(), c.why(), c.suspend(), c.resume(), c.restart(), c.switchover(), c.run(), c.logs(), c.exec(), c.debug(), c.adopt(), c.plan())
+	root.AddCommand(c.status(), c.history(), c.runs(), c.token(), c.why(), c.suspend(), c.resume(), c.restart(), c.switchover(), c.run(), c.logs(), c.exec(), c.debug(), c.adopt(), c.plan(), c.version())
 	layOut(root, c.style().Width)
 	return root
 }

@@ -9,10 +9,12 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -268,6 +270,125 @@ func TestLook(t *testing.T) {
 	w.says(ExitOK, "billing\nmail\n", "__complete", "status", "")
 	w.says(ExitOK, "mail\n", "__complete", "why", "m")
 }
+
+// TestSelection: flags select jobs of all namespaces, or by their labels.
+func TestSelection(t *testing.T) {
+	w := newWorld(t)
+	labelled := w.job("billing")
+	before := labelled.DeepCopy()
+	labelled.Labels = map[string]string{"app": w.namespace}
+	w.must(w.api.Patch(t.Context(), labelled, client.MergeFrom(before)))
+	w.job("mail")
+	other := newWorld(t)
+	elsewhere := other.job("billing")
+	before = elsewhere.DeepCopy()
+	elsewhere.Labels = map[string]string{"app": w.namespace}
+	w.must(w.api.Patch(t.Context(), elsewhere, client.MergeFrom(before)))
+
+	mine := "app=" + w.namespace
+	if out := w.ok("status", "-l", mine, "-o", "name"); out != "singletonjob.singletonjob.io/billing\n" {
+		t.Errorf("-l shows\n%s", out)
+	}
+	for _, command := range []string{"status", "why"} {
+		_, out, _ := w.run(command, "-A", "-l", mine)
+		for _, namespace := range []string{w.namespace, other.namespace} {
+			if !strings.Contains(out, namespace) || strings.Contains(out, "mail") {
+				t.Errorf("%s -A -l shows\n%s", command, out)
+			}
+		}
+	}
+	w.says(ExitOK, w.namespace+"/billing is active and protected", "why", "-A", "-l", mine)
+	w.says(ExitOK, "No SingletonJobs with the labels app=x in any namespace.", "status", "-A", "-l", "app=x")
+	w.says(ExitUsage, "--selector selects jobs by their labels: give no NAME", "status", "billing", "-l", mine)
+	w.says(ExitUsage, "--all-namespaces shows every job: give no NAME", "why", "billing", "-A")
+	w.says(ExitUsage, "--selector=a b: ", "status", "-l", "a b")
+}
+
+// TestWhyLooksFurther: an explanation shows nodes, operators and the clock of the holder's node.
+func TestWhyLooksFurther(t *testing.T) {
+	w := newWorld(t)
+	job := w.job("billing")
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-" + w.namespace, Labels: map[string]string{corev1.LabelTopologyZone: "zone-b"}}}
+	w.must(w.api.Create(t.Context(), node))
+	t.Cleanup(func() { _ = w.api.Delete(context.Background(), node) })
+	pod := w.pod(job, "2", node.Name)
+	w.took(pod.Name, job, 8003)
+	w.says(ExitOK, node.Name+"  zone-b  ready", "status", "billing")
+	w.says(ExitOK, "took over from billing-752pq9t-0, after 15s without a process", "why", "billing")
+	w.says(ExitOK, "Operator: none was found", "version")
+
+	operator := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "operator", Labels: map[string]string{
+			"app.kubernetes.io/name": "singletonjob", "app.kubernetes.io/version": "99.0.0",
+		}},
+		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "manager", Image: "manager"}}},
+	}
+	w.must(w.api.Create(t.Context(), operator))
+	w.says(ExitAmiss, "billing has no operator: OperatorDown", "why", "billing")
+	w.says(ExitOK, "99.0.0", "version")
+	operator.Status = corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}}
+	w.must(w.api.Status().Update(t.Context(), operator))
+	w.says(ExitOK, "billing is active and protected", "why", "billing")
+	w.must(w.api.Delete(t.Context(), operator, client.GracePeriodSeconds(0)))
+
+	w.shift(job, time.Hour)
+	w.says(ExitAmiss, "ahead of the API server's", "why", "billing")
+	ended := make(chan struct{})
+	defer func() { <-ended }()
+	ctx, done := context.WithCancel(t.Context())
+	defer done()
+	go func() { // the holder, whose clock is an hour behind
+		defer close(ended)
+		for ctx.Err() == nil {
+			w.shift(job, -time.Hour)
+			time.Sleep(100 * time.Millisecond)
+		}
+	}()
+	w.says(ExitAmiss, "behind the API server's", "why", "billing")
+}
+
+// shift renews a job's Lease by a clock that is that much ahead.
+func (w *world) shift(job *v1alpha1.SingletonJob, ahead time.Duration) {
+	w.Helper()
+	var l coordinationv1.Lease
+	w.must(w.api.Get(w.Context(), types.NamespacedName{Namespace: w.namespace, Name: job.Name}, &l))
+	l.Spec.RenewTime = new(metav1.NewMicroTime(time.Now().Add(ahead)))
+	w.must(w.api.Update(w.Context(), &l))
+}
+
+// TestStatusOnATerminal: a terminal gets colours and lines that fit its width, and neither with NO_COLOR.
+func TestStatusOnATerminal(t *testing.T) {
+	w := newWorld(t)
+	w.job("invoices-of-the-northern-subsidiary")
+	for _, columns := range []uint16{80, 120} {
+		for _, noColor := range []string{"", "1"} {
+			t.Setenv("NO_COLOR", noColor)
+			person, program := pty(t, columns, 40)
+			shown := make(chan string)
+			go func() {
+				raw, _ := io.ReadAll(person)
+				shown <- strings.ReplaceAll(string(raw), "\r\n", "\n")
+			}()
+			args := []string{"--kubeconfig=" + w.kubeconfig, "-n", w.namespace, "status"}
+			if status := Run(t.Context(), args, genericiooptions.IOStreams{In: strings.NewReader(""), Out: program, ErrOut: program}); status != ExitOK {
+				t.Errorf("status ended with %d", status)
+			}
+			_ = program.Close()
+			text := <-shown
+			if colored := strings.Contains(text, "\x1b["); colored != (noColor == "") {
+				t.Errorf("NO_COLOR=%q: %q", noColor, text)
+			}
+			for line := range strings.Lines(ansi.ReplaceAllString(text, "")) {
+				if n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); n > int(columns) {
+					t.Errorf("%d columns, and a line of %d: %q", columns, n, line)
+				}
+			}
+		}
+	}
+}
+
+// ansi matches what colours a text.
+var ansi = regexp.MustCompile("\x1b\\[[0-9;]*m")
 
 // TestErrors: each error is one line with a remedy.
 func TestErrors(t *testing.T) {

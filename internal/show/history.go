@@ -2,6 +2,7 @@ package show
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -9,9 +10,10 @@ import (
 	"github.com/singletonjob/operator/api/v1alpha1"
 )
 
-// History is a table of the changes of a job's holder, newest first. wide adds the time, both nodes and the previous token. If the
-// terminal is too narrow, Pods are shown without the job's name.
-func History(job string, changes []v1alpha1.TenureChange, now time.Time, s Style, wide bool) string {
+// History is a table of the changes of a job's holder, newest first, and their sums. wide adds the time, both nodes and the previous
+// token. If the terminal is too narrow, Pods are shown without the job's name.
+func History(job *v1alpha1.SingletonJob, now time.Time, s Style, wide bool) string {
+	changes := job.Status.History
 	head := []string{"AGE", "TYPE", "REASON", "FROM", "TO", "TOKEN", "DOWN"}
 	if wide {
 		head = append(head, "FROM-TOKEN", "FROM-NODE", "TO-NODE", "TIME")
@@ -47,10 +49,27 @@ func History(job string, changes []v1alpha1.TenureChange, now time.Time, s Style
 	const from, to = 3, 4
 	if s.Width > 0 && !wide && !s.fits(rows, s.Width) {
 		for _, row := range rows[1:] {
-			row[from].text, row[to].text = short(job, row[from].text), short(job, row[to].text)
+			row[from].text, row[to].text = short(job.Name, row[from].text), short(job.Name, row[to].text)
 		}
 	}
-	return strings.Join(s.columns(rows), "\n") + "\n"
+	lines := append(s.columns(rows), "")
+	return strings.Join(append(lines, wrapped(sums(&job.Status), s.Width, 0)...), "\n") + "\n"
+}
+
+// sums counts a job's changes of holder since it exists, and the time without a process in those that are listed.
+func sums(status *v1alpha1.SingletonJobStatus) string {
+	var longest, total time.Duration
+	for _, c := range status.History {
+		if c.Downtime != nil {
+			longest = max(longest, c.Downtime.Duration)
+			total += c.Downtime.Duration
+		}
+	}
+	text := counted(status.Failovers, "failover") + ", " + counted(status.Handovers, "handover")
+	if total > 0 {
+		text += fmt.Sprintf("; in the changes above down for %s, at most %s at a time", total.Round(time.Millisecond), longest.Round(time.Millisecond))
+	}
+	return text
 }
 
 func dash(text string) string {

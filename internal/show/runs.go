@@ -229,7 +229,7 @@ func runColor(r *v1alpha1.RunStatus) color {
 }
 
 // RunHistory is a table of a job's runs, newest first. wide adds each run's ID, start and end.
-func RunHistory(job string, all []v1alpha1.RunStatus, now time.Time, s Style, wide bool) string {
+func RunHistory(job *v1alpha1.SingletonJob, now time.Time, s Style, wide bool) string {
 	head := []string{"AGE", "STATE", "RUN", "ATTEMPTS", "TOOK", "POD", "TOKEN"}
 	if wide {
 		head = append(head, "ID", "START", "END")
@@ -238,9 +238,9 @@ func RunHistory(job string, all []v1alpha1.RunStatus, now time.Time, s Style, wi
 	for _, name := range head {
 		rows[0] = append(rows[0], cell{name, bold})
 	}
-	for i := range all {
-		r := &all[i]
-		row := runRow(job, r, now, true)
+	for i := range job.Status.Runs {
+		r := &job.Status.Runs[i]
+		row := runRow(job.Name, r, now, true)
 		row[attemptOfRun].text = itoa(int64(r.Attempts))
 		if wide {
 			start, end := "-", "-"
@@ -256,7 +256,7 @@ func RunHistory(job string, all []v1alpha1.RunStatus, now time.Time, s Style, wi
 	}
 	if s.Width > 0 && !wide && !s.fits(rows, s.Width) {
 		for _, row := range rows[1:] {
-			row[podOfRun].text = short(job, row[podOfRun].text)
+			row[podOfRun].text = short(job.Name, row[podOfRun].text)
 		}
 	}
 	return strings.Join(s.columns(rows), "\n") + "\n"

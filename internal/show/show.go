@@ -27,9 +27,11 @@ type Facts struct {
 	// Renewed is the time of the Lease's last renewal: by the holder's clock, or the time at which this program saw it.
 	Renewed time.Time
 	Pods    []corev1.Pod
-	// Events are of the job and its pods, in any order.
-	Events []corev1.Event
-	Now    time.Time
+	// Zones are the zones of the candidates' nodes, by node, as far as they are known.
+	Zones map[string]string
+	Now   time.Time
+	// Evidence is set for explanations only.
+	Evidence
 }
 
 // Job is the view of a job, and the output of -o json and yaml. New fields may be added.
@@ -91,6 +93,8 @@ type Rollout struct {
 type Candidate struct {
 	Pod  string `json:"pod"`
 	Node string `json:"node,omitempty"`
+	// Zone is the node's topology.kubernetes.io/zone; empty if it has none, or if the user may not read Nodes.
+	Zone string `json:"zone,omitempty"`
 	// Role is "active" or "standby".
 	Role  string `json:"role"`
 	Ready bool   `json:"ready"`
@@ -203,7 +207,7 @@ func candidates(f Facts) []Candidate {
 func candidate(f Facts, pod *corev1.Pod) Candidate {
 	c := Candidate{
 		Pod: pod.Name, Node: pod.Spec.NodeName, Role: contract.RoleStandby, Version: pod.Labels[contract.TemplateHashLabel],
-		Ready: podReady(pod), State: state(pod), Created: pod.CreationTimestamp.UTC(),
+		Ready: podReady(pod), Zone: f.Zones[pod.Spec.NodeName], State: state(pod), Created: pod.CreationTimestamp.UTC(),
 	}
 	if holder := Holder(f); holder == pod.Name || holder == "" && f.Lease == nil && f.Job.Status.ActivePod == pod.Name {
 		c.Role = contract.RoleActive

@@ -330,6 +330,53 @@ var cases = map[string]func(*Facts){
 		waits(&f.Pods[0], "Evil\x1b[31m", "\r\x1b]0;title\a")
 		f.Pods[1].DeletionTimestamp = new(ago(time.Minute))
 	},
+	"a hook fails each time": func(f *Facts) {
+		f.Job.Status.ActivePod = ""
+		f.set(v1alpha1.ConditionActive, v1alpha1.ReasonElecting, "no candidate holds the Lease")
+		f.set(v1alpha1.ConditionProtected, v1alpha1.ReasonNoHolder, "nothing is active, so there is nothing to protect")
+		f.Lease.Holder, f.Lease.Release = "", lease.Release{Reason: lease.ReasonPreActivateFailed}
+		f.Job.Status.History[0].Reason = v1alpha1.ChangePreActivateFailed
+		f.Pods[0].Status.ContainerStatuses = []corev1.ContainerStatus{{
+			Name: "app", RestartCount: 3, LastTerminationState: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{
+				ExitCode: 1, Reason: "Error", FinishedAt: ago(26 * time.Minute),
+			}},
+		}}
+	},
+	"the guard refuses": func(f *Facts) {
+		f.Job.Status.ActivePod = ""
+		f.set(v1alpha1.ConditionActive, v1alpha1.ReasonElecting, "no candidate holds the Lease")
+		f.set(v1alpha1.ConditionProtected, v1alpha1.ReasonNoHolder, "nothing is active, so there is nothing to protect")
+		f.Lease.Holder = ""
+		f.Complaints = map[string]string{"billing-752pq9t-0": Complaint("singletonjob: acquire failing failures=8 error=\"leases.coordination.k8s.io is " +
+			"forbidden: ValidatingAdmissionPolicy 'singletonjob-guard' denied request: the fencing token is not the next one\"\n")}
+	},
+	"a node is cut off": func(f *Facts) {
+		f.set(v1alpha1.ConditionActive, v1alpha1.ReasonHolderUnreachable, "billing-752pq9t-1 has stopped renewing the Lease")
+		f.set(v1alpha1.ConditionProtected, v1alpha1.ReasonNoHolder, "nothing is active, so there is nothing to protect")
+		f.Nodes = map[string]*corev1.Node{
+			"node-a": {ObjectMeta: metav1.ObjectMeta{Name: "node-a"}},
+			"node-b": {ObjectMeta: metav1.ObjectMeta{Name: "node-b", UID: "node"}, Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{
+				Type: corev1.NodeReady, Status: corev1.ConditionUnknown, Reason: "NodeStatusUnknown", Message: "Kubelet stopped posting node status.",
+				LastTransitionTime: ago(40 * time.Second),
+			}}}},
+		}
+	},
+	"the operator is down": func(f *Facts) {
+		operator := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "singletonjob-system", Name: "singletonjob-0"}, Spec: corev1.PodSpec{NodeName: "node-c"}}
+		operator.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "manager", State: corev1.ContainerState{
+			Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff", Message: "back-off 5m0s restarting failed container"},
+		}}}
+		f.Operators, f.OperatorsKnown = []corev1.Pod{operator}, true
+	},
+	"a node's clock is behind": func(f *Facts) {
+		f.Clock = Clock{Renewed: now.Add(-7 * time.Minute), Served: now, Since: 2 * time.Second}
+	},
+	"a node's clock is ahead of the API server's": func(f *Facts) {
+		f.Clock = Clock{Renewed: now.Add(time.Hour), Served: now}
+	},
+	"zones": func(f *Facts) {
+		f.Zones = map[string]string{"node-a": "eu-central-1a", "node-b": "eu-central-1b"}
+	},
 	"a reason of tomorrow": func(f *Facts) {
 		f.Job.Status.Conditions = append(f.Job.Status.Conditions,
 			metav1.Condition{Type: "Paid", Status: metav1.ConditionFalse, Reason: "Overdrawn", Message: "what this version has never heard of"},
@@ -350,10 +397,10 @@ func TestShown(t *testing.T) {
 				{"status", Tree(v, now, Style{}, false)},
 				{"status on a terminal of 80", Tree(v, now, Style{Width: 80}, false)},
 				{"status -o wide", Tree(v, now, Style{}, true)},
-				{"why on a terminal of 80", Explain(v, found, Style{Width: 80})},
+				{"why on a terminal of 80", Explain(v, found, Failover(f), Style{Width: 80})},
 			} {
 				if part.what == "why on a terminal of 80" && v.Runs != nil {
-					part.text += "--- runs\n" + RunHistory(v.Name, v.Runs.All, now, Style{}, false) + "--- runs -o wide\n" + RunHistory(v.Name, v.Runs.All, now, Style{}, true)
+					part.text += "--- runs\n" + RunHistory(f.Job, now, Style{}, false) + "--- runs -o wide\n" + RunHistory(f.Job, now, Style{}, true)
 				}
 				if strings.ContainsAny(part.text, "\x1b\a\r") || !utf8.ValidString(part.text) {
 					t.Errorf("%s obeys others' control characters: %q", part.what, part.text)
@@ -434,8 +481,9 @@ func TestColours(t *testing.T) {
 
 // TestASCII: a terminal without UTF-8 gets ASCII characters, in columns.
 func TestASCII(t *testing.T) {
-	v := View(steady())
-	golden(t, "ascii.txt", Tree(v, now, Style{ASCII: true}, false)+History(v.Name, v.Changes, now, Style{ASCII: true, Width: 70}, false))
+	f := steady()
+	v := View(f)
+	golden(t, "ascii.txt", Tree(v, now, Style{ASCII: true}, false)+History(f.Job, now, Style{ASCII: true, Width: 70}, false))
 	if text := Tree(v, now, Style{ASCII: true}, true); strings.ContainsFunc(text, func(r rune) bool { return r > unicode.MaxASCII }) {
 		t.Errorf("not ASCII:\n%s", text)
 	}
@@ -463,7 +511,7 @@ func TestNarrow(t *testing.T) {
 	c.Message = "no standby is ready: cannot pull registry.example.com/" + strings.Repeat("a-long-path/", 9) + "image:tag"
 	v := View(f)
 	s := Style{Width: 80}
-	text := Tree(v, now, s, false) + History(v.Name, v.Changes, now, s, false) + Explain(v, Why(f), s)
+	text := Tree(v, now, s, false) + History(f.Job, now, s, false) + Explain(v, Why(f), Failover(f), s)
 	golden(t, "narrow.txt", text)
 	for line := range strings.Lines(text) {
 		if n := utf8.RuneCountInString(line) - 1; n > s.Width {
@@ -485,8 +533,8 @@ func TestWrapped(t *testing.T) {
 }
 
 func TestHistory(t *testing.T) {
-	changes := steady().Job.Status.History
-	golden(t, "history.txt", History("billing", changes, now, Style{}, false)+"--- wide\n"+History("billing", changes, now, Style{}, true))
+	job := steady().Job
+	golden(t, "history.txt", History(job, now, Style{}, false)+"--- wide\n"+History(job, now, Style{}, true))
 }
 
 func TestTokenAt(t *testing.T) {
@@ -515,6 +563,92 @@ func TestTokenAt(t *testing.T) {
 	f.Lease = nil
 	if got := TokenAt(Spans(f), "billing-752pq9t-0", now.Add(-time.Hour)); got != 41007 {
 		t.Errorf("without a Lease, the job's history gives token %d", got)
+	}
+}
+
+// TestFailoverHasARemedy: for each reason of a failover there is something to look at.
+func TestFailoverHasARemedy(t *testing.T) {
+	for _, r := range v1alpha1.ChangeReasons() {
+		f := steady()
+		f.Job.Status.History = f.Job.Status.History[:1]
+		f.Job.Status.History[0].Type, f.Job.Status.History[0].Reason = r.Type, r.Reason
+		found := Failover(f)
+		if r.Type != v1alpha1.Failover {
+			if found != nil {
+				t.Errorf("%s is no failover: %+v", r.Reason, found)
+			}
+			continue
+		}
+		if found == nil || len(found.Do) == 0 || strings.HasPrefix(found.Do[0], "kubectl singleton history") || !strings.Contains(found.What, r.Meaning) {
+			t.Errorf("%s: want a remedy of its own, got %+v", r.Reason, found)
+		}
+	}
+}
+
+// TestComplaint: a complaint counts until the agent says that it is over.
+func TestComplaint(t *testing.T) {
+	const failing = `singletonjob: acquire failing failures=2 error="no answer"`
+	for log, want := range map[string]string{
+		"":                      "",
+		"an error=1 failing \n": "",
+		failing + "\n":          `acquire failing failures=2 error="no answer"`,
+		failing + "\nmine\n":    `acquire failing failures=2 error="no answer"`,
+		failing + "\nsingletonjob: writing again failures=2\n":      "",
+		failing + "\nsingletonjob: acquired token=7 tenure=1\n":     "",
+		"singletonjob: tick not started reason=\"clocks differ\"\n": `tick not started reason="clocks differ"`,
+	} {
+		if got := Complaint(log); got != want {
+			t.Errorf("%q: %q, want %q", log, got, want)
+		}
+	}
+}
+
+// TestClock: a clock is wrong only if no delay explains the difference.
+func TestClock(t *testing.T) {
+	for _, c := range []struct {
+		ahead, since, want time.Duration
+	}{
+		{0, 0, 0},
+		{5 * time.Second, 0, 0},
+		{6 * time.Second, 0, 6 * time.Second},
+		{-time.Hour, 0, 0}, // nobody knows how old the renewal is
+		{-6 * time.Second, 2 * time.Second, 0},
+		{-8 * time.Second, 2 * time.Second, -6 * time.Second},
+	} {
+		if got := (Clock{Renewed: now.Add(c.ahead), Served: now, Since: c.since}).difference(); got != c.want {
+			t.Errorf("%v ahead, stored within %v: %v, want %v", c.ahead, c.since, got, c.want)
+		}
+	}
+	if got := (Clock{Renewed: now}).difference(); got != 0 {
+		t.Errorf("without the API server's time: %v", got)
+	}
+}
+
+// TestVersions: versions that are more than one minor version apart are reported.
+func TestVersions(t *testing.T) {
+	for _, c := range []struct {
+		mine, operator string
+		skew           bool
+	}{
+		{"v0.2.0", "0.2.7", false},
+		{"v0.2.0", "0.3.0", false},
+		{"v0.2.0", "0.4.0", true},
+		{"v0.4.0", "0.2.0", true},
+		{"v1.2.0", "0.2.0", true},
+		{"(devel)", "0.2.0", false},
+		{"v0.2.0", "latest", false},
+	} {
+		pod := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app.kubernetes.io/version": c.operator}}}
+		v := VersionsOf(c.mine, []corev1.Pod{pod, pod}, true)
+		if (v.Skew != "") != c.skew || len(v.Operators) != 1 || !strings.Contains(v.Text(), c.operator) {
+			t.Errorf("%s and %s: %+v", c.mine, c.operator, v)
+		}
+	}
+	if text := VersionsOf("v1", nil, false).Text(); !strings.Contains(text, "unknown") {
+		t.Errorf("a user who may not look: %s", text)
+	}
+	if text := VersionsOf("v1", nil, true).Text(); !strings.Contains(text, "none was found") {
+		t.Errorf("no operator: %s", text)
 	}
 }
 

@@ -84,6 +84,9 @@ func (s Style) columns(rows [][]cell) []string {
 		var out strings.Builder
 		gap := 0
 		for i, c := range row {
+			if widths[i] == 0 {
+				continue
+			}
 			if c.text != "" {
 				out.WriteString(strings.Repeat(" ", gap))
 				out.WriteString(s.paint(c.color, c.text))

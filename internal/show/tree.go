@@ -204,10 +204,15 @@ func candidatesBranch(v Job, now time.Time, s Style, wide bool) branch {
 	for _, c := range v.Candidates {
 		rows = append(rows, candidateRow(v, c, now, wide || len(versions) > 1))
 	}
-	const podColumn, nodeColumn = 1, 3
+	const podColumn, nodeColumn, zoneColumn = 1, 3, 4
 	if room := s.Width - twig; s.Width > 0 && !wide && !s.fits(rows, room) {
 		for _, row := range rows {
 			row[podColumn].text = short(v.Name, row[podColumn].text)
+		}
+		if !s.fits(rows, room) {
+			for i := range rows {
+				rows[i] = slices.Delete(rows[i], zoneColumn, zoneColumn+1)
+			}
 		}
 		s.squeeze(rows, nodeColumn, room)
 	}
@@ -227,18 +232,27 @@ func candidateRow(v Job, c Candidate, now time.Time, version bool) []cell {
 	if node == "" {
 		node = "(no node)"
 	}
-	row := []cell{dot, {c.Pod, plain}, {c.Role, plain}, {node, plain}, {Clean(c.State), shade}, {"", plain}, {"", plain}, {"", plain}}
-	row[5].text = "age " + Ago(now.Sub(c.Created))
+	age, restarts, hash := "age "+Ago(now.Sub(c.Created)), "", ""
 	if v.Active != nil && v.Active.Pod == c.Pod && v.Active.Since != nil {
-		row[5].text = "for " + Ago(now.Sub(*v.Active.Since))
+		age = "for " + Ago(now.Sub(*v.Active.Since))
 	}
 	if c.Restarts > 0 {
-		row[6].text = fmt.Sprintf("restarts %d", c.Restarts)
+		restarts = fmt.Sprintf("restarts %d", c.Restarts)
 	}
 	if version {
-		row[7] = cell{c.Version, faint}
+		hash = c.Version
 	}
-	return row
+	return []cell{
+		dot,
+		{c.Pod, plain},
+		{c.Role, plain},
+		{node, plain},
+		{Clean(c.Zone), plain},
+		{Clean(c.State), shade},
+		{age, plain},
+		{restarts, plain},
+		{hash, faint},
+	}
 }
 
 // twig is the column at which the children of a branch begin.

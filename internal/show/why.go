@@ -22,6 +22,8 @@ type Finding struct {
 	What   string   `json:"what"`
 	Seen   []string `json:"seen,omitempty"`
 	Do     []string `json:"do,omitempty"`
+	// At is when a failover took place.
+	At *time.Time `json:"at,omitempty"`
 }
 
 // Why lists what keeps a job from being active and protected, the most serious first. It is empty if all is well.
@@ -30,7 +32,7 @@ func Why(f Facts) []Finding {
 	if len(job.Status.Conditions) == 0 {
 		return []Finding{{
 			About: v1alpha1.ConditionActive, Reason: "NotReported", What: "no operator has reported on this job yet",
-			Seen: []string{"it was created " + Ago(f.Now.Sub(job.CreationTimestamp.Time)) + " ago and has no conditions"},
+			Seen: append([]string{"it was created " + Ago(f.Now.Sub(job.CreationTimestamp.Time)) + " ago and has no conditions"}, operatorsSeen(f)...),
 			Do:   []string{operatorRuns},
 		}}
 	}
@@ -38,7 +40,7 @@ func Why(f Facts) []Finding {
 	if job.Status.ObservedGeneration < job.Generation {
 		all = append(all, Finding{
 			About: v1alpha1.ConditionProgressing, Reason: "NotObserved", What: "the operator has not seen the last change of the spec: the following describes the spec before that change",
-			Seen: []string{fmt.Sprintf("the status is of generation %d, the spec of %d", job.Status.ObservedGeneration, job.Generation)},
+			Seen: append([]string{fmt.Sprintf("the status is of generation %d, the spec of %d", job.Status.ObservedGeneration, job.Generation)}, operatorsSeen(f)...),
 			Do:   []string{operatorRuns},
 		})
 	}
@@ -57,8 +59,10 @@ func Why(f Facts) []Finding {
 			all = append(all, finding(f, c))
 		}
 	}
-	if out := staleFinding(f); out != nil {
-		all = append(all, *out)
+	for _, of := range []func(Facts) *Finding{staleFinding, operatorFinding, clockFinding} {
+		if found := of(f); found != nil {
+			all = append(all, *found)
+		}
 	}
 	return toldOnce(all)
 }
@@ -119,7 +123,14 @@ func finding(f Facts, c metav1.Condition) Finding {
 		c.Reason == v1alpha1.ReasonUnmanagedHolder {
 		found.Seen = append([]string{leaseSeen(f)}, podsSeen(f)...)
 	}
-	found.Do = remedies(f, c.Reason)
+	if c.Type == v1alpha1.ConditionActive && c.Status == metav1.ConditionFalse {
+		if why := ended(f); why != "" {
+			found.Seen = append(found.Seen, why)
+		}
+		found.Seen = slices.Concat(found.Seen, complaintsSeen(f), nodesSeen(f))
+		found.Do = complaintRemedies(f)
+	}
+	found.Do = append(found.Do, remedies(f, c.Reason)...)
 	return found
 }
 
@@ -146,7 +157,8 @@ func remedies(f Facts, reason string) []string {
 	case v1alpha1.ReasonSuspended, v1alpha1.ReasonSuspending:
 		return []string{"kubectl singleton resume " + name + inNamespace(f)}
 	case v1alpha1.ReasonElecting:
-		return []string{"wait: a candidate takes over once the last tenure has certainly ended, at most the lease's duration after its last renewal"}
+		return []string{"wait: a candidate takes over once the last tenure has certainly ended, at most the lease's duration after its last renewal; " +
+			"if it lasts, see why no candidate takes the Lease: " + podCommand(f, "logs", " --tail=20")}
 	case v1alpha1.ReasonHolderUnreachable:
 		return []string{"wait: a standby takes over when the lease runs out", "if that node is permanently lost, delete it or taint it out-of-service: kubectl describe node " + cmp.Or(nodeOf(f, Holder(f)), "NODE")}
 	case v1alpha1.ReasonForeignHolder:
@@ -445,19 +457,22 @@ func staleFinding(f Facts) *Finding {
 	}
 	return &Finding{
 		About: v1alpha1.ConditionActive, Reason: stale, What: "the status reports " + v.Holder + " as active, but this Pod has not renewed its lease",
-		Seen: []string{leaseSeen(f)},
+		Seen: append([]string{leaseSeen(f)}, operatorsSeen(f)...),
 		Do:   []string{operatorRuns, "or this machine's clock is wrong"},
 	}
 }
 
-// Explain formats the findings as text.
-func Explain(v Job, all []Finding, s Style) string {
+// Explain formats the findings as text, and the last failover, which is nil if there was none.
+func Explain(v Job, all []Finding, last *Finding, s Style) string {
 	var out strings.Builder
 	if len(all) == 0 {
 		fmt.Fprintf(&out, "%s is %s\n", v.Name, s.well(v))
 	}
-	for i, found := range all {
-		if i > 0 {
+	if last != nil {
+		all = append(slices.Clip(all), *last)
+	}
+	for _, found := range all {
+		if out.Len() > 0 {
 			fmt.Fprintln(&out)
 		}
 		fmt.Fprintf(&out, "%s %s: %s\n", s.paint(bold, v.Name), found.headline(), s.paint(shade(found), found.Reason))
@@ -501,6 +516,12 @@ func (found Finding) headline() string {
 		return "is not as its spec asks"
 	case v1alpha1.ConditionScheduled:
 		return "does not run as scheduled"
+	case aboutClock:
+		return "runs on a node with another time"
+	case aboutFailover:
+		return "failed over"
+	case aboutOperator:
+		return "has no operator"
 	}
 	return "is not " + found.About
 }

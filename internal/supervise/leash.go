@@ -320,8 +320,8 @@ type timers struct{ look, goOn, kill int64 }
 
 // timersFor returns the timers for a deadline that is left ns away on the hardware clock.
 //
-// The kernel's timers run on CLOCK_BOOTTIME, which NTP can slow down: by 10 % (adjtimex's tick), 0.05 % (its frequency), 0.05 %
-// (adjtime), and 12.5 % (an offset of 0.5 s, a quarter of which is made up in a second). Together this is 0.774 of its rate. A timer that
+// The kernel's timers run on CLOCK_BOOTTIME, which NTP can slow down: by 10 % (adjtimex's tick), 0.05 % (its frequency) and 0.05 %
+// (adjtime). An offset of 0.5 s takes 12.5 % more, because a quarter of it is made up in a second. Together this is 0.774 of its rate. A timer that
 // is set for less than this part of the time left fires in time even if no process corrects it. The leash wakes up when half of the time
 // left has passed, again and again, until it is within lead of the deadline. A stopped leash is continued half a lead later, still before
 // its deadline, and then kills by itself.
