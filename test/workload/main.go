@@ -15,6 +15,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -74,8 +75,22 @@ func write() error {
 		return err
 	}
 	fmt.Println("writing with token", token)
-	load.Write(load.Context(), token)
+	ctx := load.Context()
+	if every, err := time.ParseDuration(os.Getenv("PRINT")); err == nil {
+		go count(ctx, token, every)
+	}
+	load.Write(ctx, token)
 	return nil
+}
+
+// count prints numbered lines, so that a reader of the log sees which are missing, or come twice.
+func count(ctx context.Context, token fence.Token, every time.Duration) {
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	for n := 1; ctx.Err() == nil; n++ {
+		fmt.Printf("count %d %d\n", token, n)
+		<-tick.C
+	}
 }
 
 func whoami() error {

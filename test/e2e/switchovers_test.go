@@ -1,0 +1,210 @@
+//go:build linux
+
+package e2e
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/singletonjob/operator/api/v1alpha1"
+	"github.com/singletonjob/operator/internal/plugin"
+	"github.com/singletonjob/operator/test/observe"
+)
+
+// TestSwitchovers: fifty switchovers, each to a named standby and waited for, are fifty handovers to that standby.
+func TestSwitchovers(t *testing.T) {
+	const all = 50
+	x := beginBeside(t)
+	j := x.start(patient)
+	for range all {
+		before := j.awaitSettled().Status
+		to := ""
+		for _, pod := range j.candidates() {
+			if pod.Name != before.ActivePod {
+				to = pod.Name
+			}
+		}
+		var out bytes.Buffer
+		if status := x.singleton(x.ctx, &out, &out, "switchover", j.name, "--to="+to, "--wait"); status != plugin.ExitOK {
+			t.Fatalf("switchover to %s ended with %d:\n%s", to, status, &out)
+		}
+		if after := j.get().Status; after.ActivePod != to || after.FencingToken <= before.FencingToken {
+			t.Fatalf("%s is active with token %d after a switchover to %s: %+v", after.ActivePod, after.FencingToken, to, after.History)
+		}
+	}
+	after := j.awaitSettled().Status
+	if after.Handovers != all || after.Failovers != 0 {
+		t.Errorf("%d handovers and %d failovers, want %d handovers: %+v", after.Handovers, after.Failovers, all, after.History)
+	}
+	j.awaitWriteAfter(after.FencingToken - 1)
+	lives := j.lives()
+	for _, v := range observe.Violations(lives, false) {
+		t.Error("violation: ", v)
+	}
+	var gaps []time.Duration
+	stale := 0
+	for _, step := range observe.Takeovers(lives) {
+		gaps = append(gaps, step.Gap)
+	}
+	for _, life := range lives {
+		stale += life.Refused
+	}
+	if len(gaps) != all {
+		t.Errorf("the sink saw %d handovers, want %d", len(gaps), all)
+	}
+	slices.Sort(gaps)
+	t.Logf("%d handovers without a stored write for: median %v, 90 %% %v, at most %v; %d stale writes were refused", len(gaps),
+		gaps[len(gaps)/2], gaps[len(gaps)*9/10], gaps[len(gaps)-1], stale)
+}
+
+// TestLogsAcrossFailovers: logs -f prints each line of each process once and in order, over four failovers of each of five jobs. A kubelet
+// restarts a container later each time, so one job with twenty failovers would take an hour.
+func TestLogsAcrossFailovers(t *testing.T) {
+	t.Parallel()
+	for n := range 5 {
+		t.Run(fmt.Sprint(n), func(t *testing.T) {
+			x := beginBeside(t)
+			j := x.start(patient, func(o *v1alpha1.SingletonJob) {
+				c := &o.Spec.Template.Spec.Containers[0]
+				c.Env = append(c.Env, corev1.EnvVar{Name: "PRINT", Value: "10ms"})
+			})
+			log := j.followLog()
+			var kept []map[string]bool
+			for range 4 {
+				before := j.awaitSettled().Status
+				log.awaitLine(fmt.Sprintf("count %d 50", before.FencingToken))
+				signalProcess("KILL")(j, before.ActivePod, "")
+				j.awaitActiveAfter(before.FencingToken)
+				kept = append(kept, j.keptLines(before.ActivePod, before.FencingToken))
+			}
+			last := j.awaitSettled().Status
+			log.awaitLine(fmt.Sprintf("count %d 50", last.FencingToken))
+			lines := log.end()
+			log.check(lines, 5)
+			for _, of := range kept {
+				for line := range of {
+					if !slices.Contains(lines, line) {
+						t.Errorf("logs -f did not print %q, which the kubelet has", line)
+						break
+					}
+				}
+			}
+			j.check(false)
+		})
+	}
+}
+
+// A followedLog is the output of logs -f.
+type followedLog struct {
+	*job
+	lines  chan string
+	seen   []string
+	cancel context.CancelFunc
+	ended  chan int
+}
+
+func (j *job) followLog() *followedLog {
+	j.Helper()
+	ctx, cancel := context.WithCancel(j.ctx)
+	l := &followedLog{job: j, lines: make(chan string, 1<<16), cancel: cancel, ended: make(chan int, 1)}
+	reader, writer := io.Pipe()
+	go func() {
+		l.ended <- j.singleton(ctx, writer, io.Discard, "logs", j.name, "-f")
+		_ = writer.Close()
+	}()
+	go func() {
+		defer close(l.lines)
+		for in := bufio.NewScanner(reader); in.Scan(); {
+			if strings.HasPrefix(in.Text(), "count ") {
+				l.lines <- in.Text()
+			}
+		}
+	}()
+	j.Cleanup(cancel)
+	return l
+}
+
+// awaitLine reads up to a line.
+func (l *followedLog) awaitLine(want string) {
+	l.Helper()
+	hang := time.After(patience)
+	for {
+		select {
+		case line, ok := <-l.lines:
+			if !ok {
+				l.Fatalf("the log ended before %q", want)
+			}
+			if l.seen = append(l.seen, line); line == want {
+				return
+			}
+		case <-hang:
+			l.Fatalf("the log does not reach %q; its last lines: %q", want, l.seen[max(0, len(l.seen)-3):])
+		}
+	}
+}
+
+// end stops to follow, and returns all lines.
+func (l *followedLog) end() []string {
+	l.Helper()
+	l.cancel()
+	if status := <-l.ended; status != plugin.ExitInterrupted {
+		l.Errorf("logs -f was interrupted and ended with %d", status)
+	}
+	for line := range l.lines {
+		l.seen = append(l.seen, line)
+	}
+	return l.seen
+}
+
+// check expects that the lines of each tenure are numbered from 1 without a gap, and come after those of earlier tenures.
+func (l *followedLog) check(lines []string, tenures int) {
+	l.Helper()
+	var token, number, seen int
+	for _, line := range lines {
+		var t, n int
+		if _, err := fmt.Sscanf(line, "count %d %d", &t, &n); err != nil {
+			l.Errorf("a line was cut: %q", line)
+			continue
+		}
+		switch {
+		case t > token && n == 1:
+			token, number = t, 1
+			seen++
+		case t == token && n == number+1:
+			number = n
+		default:
+			l.Fatalf("line %q after line %d of token %d", line, number, token)
+		}
+	}
+	if seen != tenures {
+		l.Errorf("the log is of %d tenures, want %d", seen, tenures)
+	}
+	l.Logf("%d lines of %d tenures, each once and in order", len(lines), seen)
+}
+
+// keptLines are the lines of a tenure that the kubelet has, in the container that ended or in the one before the present.
+func (j *job) keptLines(pod string, token int64) map[string]bool {
+	j.Helper()
+	lines := map[string]bool{}
+	for _, more := range [][]string{nil, {"--previous"}} {
+		out, err := bed.Kubectl(j.ctx, append([]string{"--namespace", j.namespace, "logs", pod, "--container=app"}, more...)...)
+		if err != nil {
+			continue // there is no container before, or the kubelet starts one just now
+		}
+		for line := range strings.Lines(out) {
+			if line = strings.TrimSpace(line); strings.HasPrefix(line, fmt.Sprintf("count %d ", token)) {
+				lines[line] = true
+			}
+		}
+	}
+	return lines
+}
