@@ -3,6 +3,7 @@ package v1alpha1
 import (
 	"slices"
 
+	batchv1 "k8s.io/api/batch/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/singletonjob/operator/internal/lease"
@@ -82,25 +83,27 @@ const (
 	ReasonRolloutWaits             = "RolloutWaits"
 	ReasonProgressDeadlineExceeded = "ProgressDeadlineExceeded"
 
-	ReasonCompleted            = "Completed"
-	ReasonRunFailed            = "RunFailed"
-	ReasonNotDue               = "NotDue"
-	ReasonRetrying             = "Retrying"
-	ReasonRunUnderWay          = "RunUnderWay"
-	ReasonRunComplete          = "RunComplete"
-	ReasonNotComplete          = "NotComplete"
-	ReasonNotFailed            = "NotFailed"
-	ReasonBackoffLimitExceeded = "BackoffLimitExceeded"
-	ReasonDeadlineExceeded     = "DeadlineExceeded"
-	ReasonFailOnExitCode       = "FailOnExitCode"
-	ReasonScheduled            = "Scheduled"
-	ReasonAhead                = "Ahead"
-	ReasonBadRun               = "BadRun"
-	ReasonClocksDisagree       = "ClocksDisagree"
-	ReasonResting              = "Resting"
-	ReasonOverdue              = "Overdue"
-	ReasonNoServerTime         = "NoServerTime"
-	ReasonRunRequestInvalid    = "RunRequestInvalid"
+	// The reasons of Complete and Failed are those of a Kubernetes Job. PodFailurePolicy stands for spec.failOnExitCodes.
+	ReasonCompletionsReached   = batchv1.JobReasonCompletionsReached
+	ReasonBackoffLimitExceeded = batchv1.JobReasonBackoffLimitExceeded
+	ReasonDeadlineExceeded     = batchv1.JobReasonDeadlineExceeded
+	ReasonPodFailurePolicy     = batchv1.JobReasonPodFailurePolicy
+
+	ReasonCompleted         = "Completed"
+	ReasonRunFailed         = "RunFailed"
+	ReasonNotDue            = "NotDue"
+	ReasonRetrying          = "Retrying"
+	ReasonRunUnderWay       = "RunUnderWay"
+	ReasonNotComplete       = "NotComplete"
+	ReasonNotFailed         = "NotFailed"
+	ReasonScheduled         = "Scheduled"
+	ReasonAhead             = "Ahead"
+	ReasonBadRun            = "BadRun"
+	ReasonClocksDisagree    = "ClocksDisagree"
+	ReasonResting           = "Resting"
+	ReasonOverdue           = "Overdue"
+	ReasonNoServerTime      = "NoServerTime"
+	ReasonRunRequestInvalid = "RunRequestInvalid"
 )
 
 // ConditionReason is one row of the table of conditions: a reason, the condition and status that it goes with, and its meaning.
@@ -140,12 +143,12 @@ func runReasons() []ConditionReason {
 		{ConditionProtected, no, ReasonResting, "no run is under way, so there is nothing to protect"},
 		{ConditionProgressing, no, ReasonRunRequestInvalid, "the requested name of a run is not valid; the message says what a valid name is"},
 
-		{ConditionComplete, yes, ReasonRunComplete, "the process has exited with 0"},
+		{ConditionComplete, yes, ReasonCompletionsReached, "the process has exited with 0"},
 		{ConditionComplete, no, ReasonNotComplete, "the process has not exited with 0 yet"},
 
 		{ConditionFailed, yes, ReasonBackoffLimitExceeded, "the first attempt failed, and so did the spec.backoffLimit attempts after it"},
 		{ConditionFailed, yes, ReasonDeadlineExceeded, "the run took longer than spec.activeDeadlineSeconds"},
-		{ConditionFailed, yes, ReasonFailOnExitCode, "the process exited with one of spec.failOnExitCodes"},
+		{ConditionFailed, yes, ReasonPodFailurePolicy, "the process exited with one of spec.failOnExitCodes"},
 		{ConditionFailed, no, ReasonNotFailed, "the run is under way or complete"},
 
 		{ConditionScheduled, yes, ReasonScheduled, "runs start at the ticks of spec.schedule"},

@@ -93,7 +93,7 @@ func aRun(w *world) {
 	w.t.Helper()
 	w.fails = 1
 	w.toCompletion(func(spec *v1alpha1.SingletonJobSpec) { spec.Lease.LockDelay = metav1.Duration{} })
-	w.until("complete", w.says(v1alpha1.ConditionComplete, v1alpha1.ReasonRunComplete))
+	w.until("complete", w.says(v1alpha1.ConditionComplete, v1alpha1.ReasonCompletionsReached))
 	w.until("the job is idle", w.rested)
 	w.deleteLease()
 	w.until("another Lease", func() bool { return w.lease() != nil })
@@ -102,7 +102,7 @@ func aRun(w *world) {
 	}
 	w.askRun("again")
 	w.until("asked for", func() bool { return len(w.status().Runs) == 2 })
-	w.until("complete again", w.says(v1alpha1.ConditionComplete, v1alpha1.ReasonRunComplete))
+	w.until("complete again", w.says(v1alpha1.ConditionComplete, v1alpha1.ReasonCompletionsReached))
 	w.until("the job is idle again", w.rested)
 	if got := w.attempts(); got != "1, 2, again 1" && got != " 1,  2, again 1" {
 		w.t.Errorf("what ran: %q", got)
@@ -111,7 +111,7 @@ func aRun(w *world) {
 	if s.Failovers+s.Handovers != 0 || len(s.Runs) != 2 || s.Runs[1].Attempts != 2 || s.Runs[0].State != string(lease.RunComplete) {
 		w.t.Errorf("status %+v", s)
 	}
-	w.until("all is announced", func() bool { return w.eventsOf("RunStarted") == 2 && w.eventsOf(v1alpha1.ReasonRunComplete) == 2 })
+	w.until("all is announced", func() bool { return w.eventsOf("RunStarted") == 2 && w.eventsOf("RunComplete") == 2 })
 	if w.eventsOf("Failover", v1alpha1.ReasonRunFailed) != 0 {
 		w.t.Errorf("events %+v", w.events())
 	}
@@ -199,7 +199,7 @@ func TestARunOnALostNode(t *testing.T) {
 	w.until("begun", func() bool { return w.holder() != nil && w.status().ActivePod != "" })
 	lost := w.holder()
 	w.cutOffNode(lost.node)
-	w.until("complete", w.says(v1alpha1.ConditionComplete, v1alpha1.ReasonRunComplete))
+	w.until("complete", w.says(v1alpha1.ConditionComplete, v1alpha1.ReasonCompletionsReached))
 	if s := w.status(); s.Failovers != 1 || s.Runs[0].Attempts != 2 || s.Runs[0].Pod == lost.name {
 		t.Errorf("status %+v", s)
 	}
@@ -228,7 +228,7 @@ func TestARunOfARecreatedJob(t *testing.T) {
 				w.round()
 			}
 			w.collectGarbage(old.UID)
-			w.until("complete", w.says(v1alpha1.ConditionComplete, v1alpha1.ReasonRunComplete))
+			w.until("complete", w.says(v1alpha1.ConditionComplete, v1alpha1.ReasonCompletionsReached))
 			job := w.read()
 			if last := w.ran[len(w.ran)-1]; len(w.ran) != 2 || w.ran[0].ID != string(old.UID) || last.ID != string(job.UID) || last.Attempt != 1 {
 				t.Errorf("what ran: %+v\n%s", w.ran, w.describe())
@@ -253,7 +253,7 @@ func TestOrphansOfARunWithoutALease(t *testing.T) {
 	w.toCompletion(nil)
 	w.until("the orphans are gone", func() bool { return len(w.pods()) == 0 })
 	w.collectGarbage(old.UID)
-	w.until("complete", w.says(v1alpha1.ConditionComplete, v1alpha1.ReasonRunComplete))
+	w.until("complete", w.says(v1alpha1.ConditionComplete, v1alpha1.ReasonCompletionsReached))
 	if job, last := w.read(), w.ran[len(w.ran)-1]; last.ID != string(job.UID) {
 		t.Errorf("what ran: %+v\n%s", w.ran, w.describe())
 	}
@@ -361,7 +361,7 @@ func aSchedule(w *world) {
 		w.t.Errorf("%d runs, status %+v", len(w.ran), s)
 	}
 	w.until("all is announced", func() bool {
-		return w.eventsOf("RunStarted") == len(w.ran) && w.eventsOf(v1alpha1.ReasonRunComplete) == len(w.ran)
+		return w.eventsOf("RunStarted") == len(w.ran) && w.eventsOf("RunComplete") == len(w.ran)
 	})
 }
 

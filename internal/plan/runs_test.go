@@ -152,10 +152,10 @@ func TestPodsOfRuns(t *testing.T) {
 	}{
 		"a run is under way":          {given: toCompletion(), active: "True Running", says: "False NotComplete"},
 		"and a standby is lost":       {given: toCompletion(), with: func(g *given) { g.Pods = g.Pods[:1] }, made: 1, active: "True Running", says: "False NotComplete"},
-		"it is complete":              {given: toCompletion(), with: (*given).complete, gone: "1", active: "False Completed", says: "True RunComplete"},
-		"its pod has ended":           {given: toCompletion(), with: func(g *given) { g.complete(); g.succeeded(0) }, gone: "1", active: "False Completed", says: "True RunComplete"},
-		"its pods are gone":           {given: toCompletion(), with: func(g *given) { g.complete(); g.Pods = nil }, active: "False Completed", says: "True RunComplete"},
-		"it is suspended when it was": {given: toCompletion(), with: func(g *given) { g.complete(); g.Job.Spec.Suspend = true }, gone: "1", active: "False Completed", says: "True RunComplete"},
+		"it is complete":              {given: toCompletion(), with: (*given).complete, gone: "1", active: "False Completed", says: "True CompletionsReached"},
+		"its pod has ended":           {given: toCompletion(), with: func(g *given) { g.complete(); g.succeeded(0) }, gone: "1", active: "False Completed", says: "True CompletionsReached"},
+		"its pods are gone":           {given: toCompletion(), with: func(g *given) { g.complete(); g.Pods = nil }, active: "False Completed", says: "True CompletionsReached"},
+		"it is suspended when it was": {given: toCompletion(), with: func(g *given) { g.complete(); g.Job.Spec.Suspend = true }, gone: "1", active: "False Completed", says: "True CompletionsReached"},
 		"it is suspended before":      {given: toCompletion(), with: func(g *given) { g.Job.Spec.Suspend = true }, gone: "1", active: "False Suspending", says: "False NotComplete"},
 		"an attempt has failed": {
 			given: toCompletion(), with: func(g *given) { g.over(lease.RunFailed, lease.ReasonProcessExited, 3) }, active: "False Retrying", says: "False NotComplete",
@@ -188,7 +188,7 @@ func TestPodsOfRuns(t *testing.T) {
 			g.Pods = g.Pods[:1]
 			g.askRun("again")
 		}, made: 2, gone: "0", active: "False NoCandidates", says: "False NotComplete"},
-		"it is complete, and a sidecar goes on": {given: toCompletion(), with: func(g *given) { g.complete(); g.left(0) }, gone: "1", active: "False Completed", says: "True RunComplete"},
+		"it is complete, and a sidecar goes on": {given: toCompletion(), with: func(g *given) { g.complete(); g.left(0) }, gone: "1", active: "False Completed", says: "True CompletionsReached"},
 		"a tick is near, and a sidecar of the last goes on": {given: onSchedule("5 3 * * *", nil), with: func(g *given) {
 			g.complete()
 			g.left(0)
@@ -198,7 +198,7 @@ func TestPodsOfRuns(t *testing.T) {
 			g.complete()
 			g.Lease.Record.Runs.Answered = "again"
 			g.askRun("again")
-		}, gone: "1", active: "False Completed", says: "True RunComplete"},
+		}, gone: "1", active: "False Completed", says: "True CompletionsReached"},
 		"bad":                      {given: toCompletion(), with: func(g *given) { g.released("x"); g.Lease.Record.Runs = lease.Runs{Bad: "x"} }, gone: "0 1", active: "False BadRun", says: "False NotComplete"},
 		"bad during a run":         {given: toCompletion(), with: func(g *given) { g.Lease.Record.Runs = lease.Runs{Bad: "x"} }, gone: "1", active: "True Running", says: "False NotComplete"},
 		"long before a tick":       {given: at0306(), active: "False NotDue", says: "True Scheduled"},
@@ -284,8 +284,8 @@ func TestReportsOfRuns(t *testing.T) {
 		want  string // Protected, Progressing, and Scheduled or Complete; the column Ready; warning Events
 	}{
 		"at rest":                   {given: atRest(), want: "Resting, UpToDate, Scheduled, 0/0"},
-		"complete":                  {given: toCompletion(), with: func(g *given) { g.complete(); g.Pods = nil }, want: "Resting, UpToDate, RunComplete, 0/0"},
-		"complete, of one":          {given: toCompletion(), with: func(g *given) { g.Job.Spec.Candidates = 1; g.complete(); g.Pods = nil }, want: "SingleCandidate, UpToDate, RunComplete, 0/0"},
+		"complete":                  {given: toCompletion(), with: func(g *given) { g.complete(); g.Pods = nil }, want: "Resting, UpToDate, CompletionsReached, 0/0"},
+		"complete, of one":          {given: toCompletion(), with: func(g *given) { g.Job.Spec.Candidates = 1; g.complete(); g.Pods = nil }, want: "SingleCandidate, UpToDate, CompletionsReached, 0/0"},
 		"standing by always":        {given: onSchedule("0 9 * * *", func(s *v1alpha1.Schedule) { s.Standby = v1alpha1.StandbyWarm }), with: (*given).complete, want: "Resting, UpToDate, Scheduled, 2/2"},
 		"under way":                 {given: toCompletion(), want: "StandbyReady, UpToDate, NotComplete, 2/2"},
 		"between two attempts":      {given: toCompletion(), with: func(g *given) { g.over(lease.RunFailed, lease.ReasonProcessExited, 3) }, want: "NoHolder, UpToDate, NotComplete, 2/2"},
@@ -358,7 +358,7 @@ func TestAScheduleIsRemoved(t *testing.T) {
 		made int
 		says string
 	}{
-		"it has run": {ran: true, says: "True RunComplete"},
+		"it has run": {ran: true, says: "True CompletionsReached"},
 		"it has not": {made: 2, says: "False NotComplete"},
 	} {
 		t.Run(name, func(t *testing.T) {

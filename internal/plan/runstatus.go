@@ -193,7 +193,7 @@ func badRun(r *runs) verdict {
 // complete and givenUp are the verdicts on the run of a job without a schedule, as for a Kubernetes Job.
 func complete(r *runs) verdict {
 	if r.final() && r.Now.State == lease.RunComplete {
-		return verdict{v1alpha1.ReasonRunComplete, completeText(r)}
+		return verdict{v1alpha1.ReasonCompletionsReached, completeText(r)}
 	}
 	return verdict{v1alpha1.ReasonNotComplete, "the run is not complete"}
 }
@@ -205,7 +205,7 @@ func givenUp(j *job, r *runs) verdict {
 	case r.Now.Reason == lease.ReasonDeadlineExceeded:
 		return verdict{v1alpha1.ReasonDeadlineExceeded, failedText(r)}
 	case r.Now.Reason == lease.ReasonProcessExited && slices.Contains(j.Spec.FailOnExitCodes, int32(r.Now.Code)):
-		return verdict{v1alpha1.ReasonFailOnExitCode, failedText(r)}
+		return verdict{v1alpha1.ReasonPodFailurePolicy, failedText(r)}
 	}
 	return verdict{v1alpha1.ReasonBackoffLimitExceeded, failedText(r)}
 }
@@ -282,7 +282,7 @@ func runEnded(job string, r *v1alpha1.RunStatus) Event {
 	run := RunOf(r)
 	switch run.State {
 	case lease.RunComplete:
-		e.Reason, e.Message = v1alpha1.ReasonRunComplete, fmt.Sprintf("%s was completed by %s in attempt %d", runName(r), cmp.Or(r.Pod, unknownPod), r.Attempts)
+		e.Reason, e.Message = "RunComplete", fmt.Sprintf("%s was completed by %s in attempt %d", runName(r), cmp.Or(r.Pod, unknownPod), r.Attempts)
 	case lease.RunReplaced:
 		e.Reason, e.Message = "RunReplaced", runName(r)+" was stopped for the next tick"
 	case v1alpha1.RunUnknown:
