@@ -9,10 +9,12 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/singletonjob/operator/api/v1alpha1"
@@ -86,6 +88,50 @@ func TestARun(t *testing.T) {
 		err := w.p.Client.Get(t.Context(), client.ObjectKeyFromObject(job), &v1alpha1.SingletonJob{})
 		return client.IgnoreNotFound(err) == nil && err != nil, nil, client.IgnoreNotFound(err)
 	})
+}
+
+// TestARunThatIsDisturbed: its Lease is deleted between two attempts, and no operator runs when its process exits with 0. The run has the
+// two attempts that it had to have, and is complete when an operator runs again.
+func TestARunThatIsDisturbed(t *testing.T) {
+	tier.Deep(t, "waits for the delay after a failed attempt, and for what must not happen")
+	t.Parallel()
+	p := newProduct(t)
+	w := worldOn(t, p)
+	file := filepath.Join(t.TempDir(), "noted")
+	job := w.toCompletion(file, func(spec *v1alpha1.SingletonJobSpec) {
+		command := spec.Template.Spec.Containers[0].Command
+		command[2] += ` && until test -e "$FILE.go"; do sleep 0.1; done`
+	})
+	w.must(p.Client.Create(t.Context(), job))
+	w.awaitJob("one attempt has failed", func(job *v1alpha1.SingletonJob) bool {
+		return len(job.Status.Runs) == 1 && job.Status.Runs[0].State == string(lease.RunFailed)
+	})
+	n := &ticking{w: w, job: job, file: file}
+	n.loseLease()
+	w.await("the second attempt", func() (bool, any, error) {
+		lines := noted(t, file)
+		return len(lines) == 2, lines, nil
+	})
+
+	p.KillOperator()
+	n.letEnd()
+	w.await("the Lease records the end", func() (bool, any, error) {
+		l := n.lease()
+		return l != nil && ptr.Deref(l.Spec.HolderIdentity, "") == "", l, nil
+	})
+	time.Sleep(15 * time.Second) // longer than the delay after a failed attempt: the standby must not begin another one
+	w.must(p.StartOperator())
+	job = w.awaitJob("complete", func(job *v1alpha1.SingletonJob) bool {
+		return meta.IsStatusConditionTrue(job.Status.Conditions, v1alpha1.ConditionComplete)
+	})
+	w.await("at rest", w.atRest(job))
+	want := regexp.MustCompile(fmt.Sprintf(`^run=%[1]s tick= previous= attempt=1 token=\d+\nrun=%[1]s tick= previous= attempt=2 token=\d+$`, job.UID))
+	if got := strings.Join(noted(t, file), "\n"); !want.MatchString(got) {
+		t.Errorf("what ran:\n%s", got)
+	}
+	if run := job.Status.Runs[0]; len(job.Status.Runs) != 1 || run.Attempts != 2 {
+		t.Errorf("runs %+v", job.Status.Runs)
+	}
 }
 
 // TestTicks: a run at each whole minute, by candidates that are made for it, and one by hand in between.
