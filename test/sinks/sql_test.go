@@ -392,3 +392,20 @@ func TestManyFirstWrites(t *testing.T) {
 		}
 	})
 }
+
+// TestAdvanceOfTheSameTenureEvictsNoSession: it is repeated while the tenure's own transaction is open.
+func TestAdvanceOfTheSameTenureEvictsNoSession(t *testing.T) {
+	t.Parallel()
+	a, ctx, r := kinds[0].adapter(t, sql.LevelReadCommitted), patience(t), fresh()
+	f := a.fence(r)
+	must(t, f.Advance(ctx, a.db, 34))
+	f.Evict = 1e6
+	tx, err := a.db.BeginTx(ctx, nil)
+	must(t, err)
+	must(t, errors.Join(a.fence(r).Check(ctx, tx, 34), a.append(ctx, tx, r, "written")))
+	advanced := make(chan error, 1)
+	go func() { advanced <- f.Advance(ctx, a.db, 34) }()
+	time.Sleep(200 * time.Millisecond) // no bound: a hundred chances to evict
+	must(t, tx.Commit())
+	must(t, <-advanced)
+}
