@@ -132,8 +132,10 @@ func asksForRetry(err error) bool {
 	return err != nil && strings.Contains(err.Error(), "SQLITE_BUSY")
 }
 
+const insertEntry = "INSERT INTO entries (resource, payload) VALUES (?, ?)"
+
 func (a *adapter) append(ctx context.Context, tx *sql.Tx, r fence.Resource, payload string) error {
-	_, err := tx.ExecContext(ctx, a.sql("INSERT INTO entries (resource, payload) VALUES (?, ?)"), string(r), payload)
+	_, err := tx.ExecContext(ctx, a.sql(insertEntry), string(r), payload)
 	return err
 }
 

@@ -13,15 +13,16 @@ import (
 	"github.com/singletonjob/operator/fence/fencesql"
 )
 
-// transaction is one of a fence's users, with its session's settings.
+// transaction is one with a fence: of fencesql, fencepgx or fence.sql.
 type transaction interface {
 	check(ctx context.Context, r fence.Resource, token fence.Token) error
-	insert(ctx context.Context, r fence.Resource, payload string) error
-	setting(ctx context.Context, name string) (string, error)
+	exec(ctx context.Context, text string, args ...any) error
+	read(ctx context.Context, text string, args ...any) (string, error)
 	commit(ctx context.Context) error
+	rollback(ctx context.Context)
 }
 
-// session is one connection with transactions, one after another.
+// session begins transactions, one after another.
 type session func(ctx context.Context) (transaction, error)
 
 // standardTx is of database/sql, with the fence of fencesql or that of the script.
@@ -39,15 +40,18 @@ func (x standardTx) check(ctx context.Context, r fence.Resource, token fence.Tok
 	return x.a.fence(r).Check(ctx, x.Tx, token)
 }
 
-func (x standardTx) insert(ctx context.Context, r fence.Resource, payload string) error {
-	return x.a.append(ctx, x.Tx, r, payload)
+func (x standardTx) exec(ctx context.Context, text string, args ...any) error {
+	_, err := x.ExecContext(ctx, x.a.sql(text), args...)
+	return err
 }
 
-func (x standardTx) setting(ctx context.Context, name string) (value string, err error) {
-	return value, x.QueryRowContext(ctx, "SELECT current_setting($1)", name).Scan(&value)
+func (x standardTx) read(ctx context.Context, text string, args ...any) (value string, err error) {
+	err = x.QueryRowContext(ctx, x.a.sql(text), args...).Scan(&value)
+	return value, err
 }
 
 func (x standardTx) commit(context.Context) error { return x.Commit() }
+func (x standardTx) rollback(context.Context)     { _ = x.Rollback() }
 
 type nativeTx struct {
 	pgx.Tx
@@ -58,16 +62,18 @@ func (x nativeTx) check(ctx context.Context, r fence.Resource, token fence.Token
 	return x.a.native(r).Check(ctx, x.Tx, token)
 }
 
-func (x nativeTx) insert(ctx context.Context, r fence.Resource, payload string) error {
-	_, err := x.Exec(ctx, "INSERT INTO entries (resource, payload) VALUES ($1, $2)", string(r), payload)
+func (x nativeTx) exec(ctx context.Context, text string, args ...any) error {
+	_, err := x.Exec(ctx, x.a.sql(text), args...)
 	return err
 }
 
-func (x nativeTx) setting(ctx context.Context, name string) (value string, err error) {
-	return value, x.QueryRow(ctx, "SELECT current_setting($1)", name).Scan(&value)
+func (x nativeTx) read(ctx context.Context, text string, args ...any) (value string, err error) {
+	err = x.QueryRow(ctx, x.a.sql(text), args...).Scan(&value)
+	return value, err
 }
 
 func (x nativeTx) commit(ctx context.Context) error { return x.Commit(ctx) }
+func (x nativeTx) rollback(ctx context.Context)     { _ = x.Rollback(ctx) }
 
 // stallable is a way to a database, and a session of it that has run a statement of its own first.
 type stallable struct {
@@ -143,7 +149,7 @@ func TestAStalledTransactionEnds(t *testing.T) {
 				must(t, s.Advance(ctx, r, "33"))
 				tx, err := s.session(t, s.bound)(ctx)
 				must(t, err)
-				must(t, errors.Join(tx.check(ctx, r, 33), tx.insert(ctx, r, "stalled")))
+				must(t, errors.Join(tx.check(ctx, r, 33), tx.exec(ctx, insertEntry, string(r), "stalled")))
 				if how == "advance" || name == "strict" {
 					must(t, s.Advance(ctx, r, "34"))
 				}
@@ -174,7 +180,7 @@ func TestTheCheckBoundsIdling(t *testing.T) {
 				begin := s.session(t, first)
 				expect := func(tx transaction, want string) {
 					t.Helper()
-					if got, err := tx.setting(ctx, idleSetting); err != nil || got != want {
+					if got, err := tx.read(ctx, "SELECT current_setting(?)", idleSetting); err != nil || got != want {
 						t.Errorf("%s is %q, %v; want %q", idleSetting, got, err, want)
 					}
 				}
