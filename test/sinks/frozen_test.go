@@ -330,7 +330,6 @@ func TestAFrozenProcess(t *testing.T) {
 					t.Parallel()
 					f := newFrozen(t, k, level)
 					// SQLite has one writer at a time, and no way to end it: who is frozen in a write holds all up, and is not overtaken.
-					// SQLite has one writer at a time, and no way to end it: who is frozen in a write holds all up, and is not overtaken.
 					f.judge(at, k.dialect == fencesql.SQLite && at != begun)
 				})
 			}
