@@ -211,6 +211,11 @@ demo: ## Show elections, failovers and a refused stale write on this machine. KE
 	@go run ./build/compile -name='demo' ./test/demo ./test/workload ./cmd/agent ./cmd/manager
 	@go run ./test/demo
 
+.PHONY: demo-fence
+demo-fence: ## Show that PostgreSQL refuses the stale writes of a Python and of a Node program (Debian's postgresql-15, python3-psycopg2, npm).
+	@go run ./build/compile -name='demo-fence' ./test/demo ./test/workload ./cmd/agent ./cmd/manager
+	@go run ./test/demo -fence
+
 .PHONY: torture
 torture: ## Inject random faults for MINUTES into jobs and into client-go's elector, and judge the results.
 	@go run ./build/compile -name='torture' ./test/torture ./test/workload ./test/bench/elector ./cmd/agent ./cmd/manager

@@ -34,8 +34,8 @@ type statements struct {
 	advance, read string
 	// once inserts into the table of steps.
 	once string
-	// evict ends the sessions that a session waits for, unless the mark is higher than the token. Its arguments are the session, a resource
-	// and a token.
+	// evict ends the sessions that a session waits for, while the mark is below the token, so that only past tenures can hold it. Its
+	// arguments are the session, a resource and a token.
 	evict string
 }
 
@@ -57,21 +57,29 @@ func stepsBeside(marks string) string {
 	return schema + "." + DefaultSteps
 }
 
+// bounded is true, and has the server end the session if its transaction idles too long. Otherwise a process that is frozen in a
+// transaction would keep all later tenures out. The setting ends with the transaction, so it does not leak through a pooler. A session that
+// has a bound of its own keeps that.
+const bounded = `set_config('idle_in_transaction_session_timeout',
+coalesce(nullif(current_setting('idle_in_transaction_session_timeout'), '0'), '30s'), true) <> ''`
+
 var dialects = map[Dialect]statements{
 	PostgreSQL: {
 		// In this statement the mark is raised before it is held. Otherwise two transactions with the same new token could both hold it and
 		// then wait for each other.
 		both: `WITH raised AS (UPDATE MARKS SET token = $2 WHERE resource = $1 AND token < $2 RETURNING token)
+SELECT token FROM (
 SELECT token FROM raised
 UNION ALL
-SELECT token FROM (SELECT token FROM MARKS WHERE resource = $1 AND NOT EXISTS (SELECT FROM raised) FOR SHARE) AS held`,
-		share:   `SELECT token FROM MARKS WHERE resource = $1 FOR SHARE`,
+SELECT token FROM (SELECT token FROM MARKS WHERE resource = $1 AND NOT EXISTS (SELECT FROM raised) FOR SHARE) AS held
+) AS mark WHERE ` + bounded,
+		share:   `SELECT token FROM (SELECT token FROM MARKS WHERE resource = $1 FOR SHARE) AS mark WHERE ` + bounded,
 		first:   `INSERT INTO MARKS (resource, token) VALUES ($1, 0) ON CONFLICT (resource) DO NOTHING`,
 		advance: `INSERT INTO MARKS AS m (resource, token) VALUES ($1, $2) ON CONFLICT (resource) DO UPDATE SET token = GREATEST(m.token, excluded.token)`,
 		read:    `SELECT token FROM MARKS WHERE resource = $1`,
 		once:    `INSERT INTO STEPS (run, step) VALUES ($1, $2) ON CONFLICT (run, step) DO NOTHING`,
 		evict: `SELECT pg_terminate_backend(p) FROM unnest(pg_blocking_pids($1)) AS p
-WHERE NOT EXISTS (SELECT FROM MARKS WHERE resource = $2 AND token > $3)`,
+WHERE NOT EXISTS (SELECT FROM MARKS WHERE resource = $2 AND token >= $3)`,
 	},
 	MySQL: {
 		share: `SELECT token FROM MARKS WHERE resource = ? LOCK IN SHARE MODE`,

@@ -16,6 +16,9 @@
 --
 -- Refusals have an SQLSTATE of their own: FE412 stale, FE428 missing, FE400 malformed, FE425 ahead of a strict mark.
 --
+-- A transaction that holds a mark and then idles for 30 s is ended, so that a frozen process cannot keep its successor out. Set
+-- idle_in_transaction_session_timeout for the role or the session to choose another bound.
+--
 -- The fence does not stop the tables' owner, superusers, and roles that can set session_replication_role. Programs must not use such a role.
 -- A trigger of a partitioned table does not see statements that name a partition: protect the partitions too.
 
@@ -52,6 +55,9 @@ BEGIN
     EXIT WHEN FOUND;
     INSERT INTO fence.marks (resource, token) VALUES (assert.resource, 0) ON CONFLICT DO NOTHING;
   END LOOP;
+  -- A process that is frozen in this transaction must not keep all later tenures out: the server ends its session, unless the session has a
+  -- bound of its own. The setting ends with the transaction.
+  PERFORM set_config('idle_in_transaction_session_timeout', '30s', true) WHERE current_setting('idle_in_transaction_session_timeout') = '0';
   IF held.token > token THEN
     RAISE EXCEPTION 'fencing token % of % is stale: the highest is %', token, resource, held.token USING ERRCODE = 'FE412',
       HINT = 'a later tenure has begun: end this process';

@@ -20,7 +20,9 @@
 //
 // It guards only writes in the same transaction, and only if every writer checks: fence.sql has triggers that enforce the check. A database
 // that lost committed transactions (in a failover to an asynchronous replica, or a restore) may have lost the mark too: advance it again.
-// A stalled transaction of a past tenure holds the mark until it ends, like any lock. [Fence.Advance] can end it ([Fence.Evict]).
+// A stalled transaction of a past tenure holds the mark until it ends, like any lock. On PostgreSQL, Check has the server end the session of
+// a transaction that idles for 30 s, or for the session's idle_in_transaction_session_timeout if that is set. [Fence.Advance] can end it
+// sooner ([Fence.Evict]). On MariaDB, set idle_transaction_timeout.
 //
 // # Errors
 //

@@ -30,24 +30,39 @@ type Adapter interface {
 
 // Run tests that an adapter fences. Every case opens its own adapter and uses resources that no other run
 // uses, so the store behind it can be shared and need not be empty.
+//
+// What an adapter cannot do is not tested: the case is skipped, or a test below it that names the missing method, such as
+// GateVectors/WithoutStrict.
 func Run(t *testing.T, open func(t *testing.T) Adapter) {
 	for _, c := range conformance {
 		t.Run(c.name, func(t *testing.T) {
-			if err := c.judge(t.Context(), open(t)); err != nil {
+			s := &subject{Adapter: open(t), ctx: t.Context()}
+			err := c.judge(s)
+			if lacking, ok := errors.AsType[lack](err); ok {
+				t.Skip(lacking.Error())
+			}
+			if err != nil {
 				t.Error(err)
+			}
+			for _, lacking := range s.left {
+				t.Run("Without"+lacking.method, func(t *testing.T) { t.Skip(lacking.Error()) })
 			}
 		})
 	}
 }
 
 // Fault runs one case of the suite and returns the fault that it finds. [Run] is for adapters that must conform. Fault is for tests
-// of broken adapters, whose mistake the suite must find.
+// of broken adapters, whose mistake the suite must find. It panics if the adapter cannot run the case.
 func Fault(ctx context.Context, adapter Adapter, name string) error {
 	i := slices.IndexFunc(conformance, func(c conformanceCase) bool { return c.name == name })
 	if i < 0 {
 		panic("the suite has no case " + name)
 	}
-	return conformance[i].judge(ctx, adapter)
+	err := conformance[i].judge(&subject{Adapter: adapter, ctx: ctx})
+	if lacking, ok := errors.AsType[lack](err); ok {
+		panic(name + ": " + lacking.Error())
+	}
+	return err
 }
 
 // conformanceCase is a case of the suite. It returns the fault of the adapter, so that the suite's own tests can check that it finds one.
@@ -56,11 +71,19 @@ type conformanceCase struct {
 	check     func(*subject) error
 }
 
-func (c conformanceCase) judge(ctx context.Context, adapter Adapter) error {
-	if err := c.check(&subject{Adapter: adapter, ctx: ctx}); err != nil {
+func (c conformanceCase) judge(s *subject) error {
+	if err := c.check(s); err != nil {
 		return fmt.Errorf("%w\n(%s)", err, c.why)
 	}
 	return nil
+}
+
+// lack is a method that an adapter does not have. A case that needs it returns the lack. A case of which only a part needs it continues
+// without that part: see [subject.leave].
+type lack struct{ method, untested string }
+
+func (l lack) Error() string {
+	return fmt.Sprintf("the adapter has no method %s, so this is not tested: %s", l.method, l.untested)
 }
 
 // conformance is the suite.
@@ -84,7 +107,15 @@ var conformance = []conformanceCase{
 // subject is an adapter under test, with the steps that the cases use.
 type subject struct {
 	Adapter
-	ctx context.Context
+	ctx  context.Context
+	left []lack // parts that were not tested
+}
+
+// leave notes that a part of the case is not tested, once for each method.
+func (s *subject) leave(lacking lack) {
+	if !slices.ContainsFunc(s.left, func(l lack) bool { return l.method == lacking.method }) {
+		s.left = append(s.left, lacking)
+	}
 }
 
 func (s *subject) fresh() fence.Resource {

@@ -2,8 +2,11 @@ package fencetest
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"maps"
 	"net/http/httptest"
+	"slices"
 	"strconv"
 	"sync"
 	"testing"
@@ -249,4 +252,39 @@ func TestConformanceOfSink(t *testing.T) {
 		t.Cleanup(server.Close)
 		return overHTTP{sink: sink, url: server.URL}
 	})
+}
+
+// listed is a sink without any of the optional methods.
+type listed struct{ Adapter }
+
+// A part of the suite that an adapter cannot run must not look as if it had passed.
+func TestWhatAnAdapterLacksIsNamed(t *testing.T) {
+	left := map[string][]string{}
+	for _, c := range conformance {
+		s := &subject{Adapter: listed{newMemory()}, ctx: t.Context()}
+		err := c.judge(s)
+		lacking, whole := errors.AsType[lack](err)
+		if err != nil && !whole {
+			t.Error(err)
+		}
+		if whole {
+			left[c.name] = append(left[c.name], "all: "+lacking.method)
+		}
+		for _, l := range s.left {
+			left[c.name] = append(left[c.name], l.method)
+		}
+	}
+	want := map[string][]string{
+		"TokenVectors": {"Verbatim"}, "ResourceVectors": {"all: Verbatim"}, "GateVectors": {"Advance", "Strict"},
+		"RestartForgetsNothing": {"all: Restart"}, "CrashDuringWrites": {"all: Restart"},
+	}
+	if !maps.EqualFunc(left, want, slices.Equal) {
+		t.Errorf("left out is %v, want %v", left, want)
+	}
+	for _, c := range conformance {
+		s := &subject{Adapter: newMemory(), ctx: t.Context()}
+		if err := c.judge(s); err != nil || len(s.left) > 0 {
+			t.Errorf("%s: %v, left out: %v, although the adapter has every method", c.name, err, s.left)
+		}
+	}
 }

@@ -23,7 +23,7 @@ type Restarter interface {
 func restartForgetsNothing(s *subject) error {
 	restarter, ok := s.Adapter.(Restarter)
 	if !ok {
-		return nil
+		return lack{"Restart", "a mark that the sink forgets"}
 	}
 	r := s.fresh()
 	return errors.Join(
@@ -53,7 +53,7 @@ func crashDuringWrites(s *subject) error {
 	const tenures, writers, enough = 3, 4, 20
 	restarter, ok := s.Adapter.(Restarter)
 	if !ok {
-		return nil
+		return lack{"Restart", "a crash during writes"}
 	}
 	c := &crashes{subject: s, resource: s.fresh(), end: make(chan struct{}), acked: map[string]bool{}, unknown: map[string]bool{}}
 	var failures []error

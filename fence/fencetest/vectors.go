@@ -83,6 +83,7 @@ func tokenVectors(s *subject) error {
 			return fmt.Errorf("tokens.json has the unknown error %q", v.Error)
 		}
 		if !s.carries(input) {
+			s.leave(lack{"Verbatim", "tokens with other than visible characters"})
 			continue
 		}
 		r, stored := s.fresh(), []string{}
@@ -108,7 +109,7 @@ func resourceVectors(s *subject) error {
 		return err
 	}
 	if _, verbatim := s.Adapter.(Verbatim); !verbatim {
-		return nil // a header, a path or a key can refuse a name in its own way
+		return lack{"Verbatim", "names that a header, a path or a key can refuse in its own way"}
 	}
 	var failures []error
 	for _, v := range cases {
@@ -141,12 +142,17 @@ func gateVectors(s *subject) error {
 		if v.Strict {
 			strict, ok := a.(Stricter)
 			if !ok {
+				s.leave(lack{"Strict", "vectors of the strict mode"})
 				continue
 			}
 			a = strict.Strict()
 		}
 		on := &subject{Adapter: a, ctx: s.ctx}
-		if err := on.steps(v.Steps); err != nil {
+		err := on.steps(v.Steps)
+		for _, lacking := range on.left {
+			s.leave(lacking)
+		}
+		if err != nil {
 			failures = append(failures, fmt.Errorf("%s: %w", v.Why, err))
 		}
 	}
@@ -166,6 +172,7 @@ func (s *subject) steps(steps []gateStep) error {
 		case step.Do != "advance":
 			return fmt.Errorf("step %d has the unknown action %q", i, step.Do)
 		case !advances:
+			s.leave(lack{"Advance", "vectors from their first advance on"})
 			return s.stored(r, stored...)
 		default:
 			err = advancer.Advance(s.ctx, r, step.Token)

@@ -4,6 +4,8 @@
 // operator, and three nodes that run Pods as plain processes, without a kubelet. It kills the active process, cuts off a
 // node, and freezes and thaws a holder. It checks every claim that it prints, and exits with 0 only if all hold.
 //
+// With -fence it shows something else: a Python and a Node program that write to a PostgreSQL with fence.sql.
+//
 // With -keep, or KEEP=1 in the environment, it leaves everything running until Ctrl-C, so that you can try things by hand.
 package main
 
@@ -49,18 +51,19 @@ type tenure struct {
 func main() {
 	localnode.Init()
 	keep := flag.Bool("keep", os.Getenv("KEEP") != "" && os.Getenv("KEEP") != "0", "leave everything running until Ctrl-C")
+	fenced := flag.Bool("fence", false, "show only how a Python and a Node program are fenced by PostgreSQL, which must be installed, as psycopg2 and npm")
 	flag.Parse()
-	os.Exit(run(*keep))
+	os.Exit(run(*keep && !*fenced, *fenced))
 }
 
 // run returns the exit code.
-func run(keep bool) int {
+func run(keep, fenced bool) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
 	ctx, orphaned := context.WithCancelCause(ctx)
 	go watchParent(orphaned)
 	d := &demo{terminal: newTerminal(os.Stdout)}
-	err := d.run(ctx, keep)
+	err := d.run(ctx, keep, fenced)
 	switch {
 	case ctx.Err() != nil && !d.kept:
 		d.say(dim, "stopped; all processes have ended")
@@ -83,25 +86,31 @@ func watchParent(end context.CancelCauseFunc) {
 // errUnproved ends a run in which a claim did not hold.
 var errUnproved = errors.New("some claims did not hold; see ✗ above")
 
-func (d *demo) run(ctx context.Context, keep bool) error {
+func (d *demo) run(ctx context.Context, keep, fenced bool) error {
 	d.print(d.mark(bold, "SingletonJob") + ": exactly one copy acts. Everything runs on this machine; nothing is installed.")
-	stop, err := d.setUp(ctx)
+	stop, err := d.setUp(ctx, fenced)
 	defer stop()
 	if err != nil {
 		return err
 	}
 	live, end := context.WithCancel(ctx)
 	defer end()
-	for i, scene := range []func(context.Context) error{
-		d.election, d.killedProcess, d.cutOffNode, d.frozenHolder, d.thawedWriter, d.summary,
-	} {
-		switch i {
-		case 1:
-			d.metered.Store(fence.Resource(ledger))
-			go d.meter(live)
-		case 5:
-			end()
+	metered := func(ctx context.Context) error {
+		d.metered.Store(fence.Resource(ledger))
+		go d.meter(live)
+		return d.killedProcess(ctx)
+	}
+	quiet := func(ctx context.Context) error { end(); return d.summary(ctx) }
+	scenes := []func(context.Context) error{d.election, metered, d.cutOffNode, d.frozenHolder, d.thawedWriter, quiet}
+	if fenced {
+		var stop func()
+		scenes, stop, err = d.fenceScenes(ctx)
+		defer stop()
+		if err != nil {
+			return err
 		}
+	}
+	for _, scene := range scenes {
 		// The timeout only ends scenes that hang, because a busy machine is slow. Only the claims decide about success.
 		limited, cancel := context.WithTimeout(ctx, 10*time.Minute)
 		err := scene(limited)
@@ -126,14 +135,18 @@ func (d *demo) run(ctx context.Context, keep bool) error {
 }
 
 // setUp downloads and starts everything. stop ends what was started, also after an error.
-func (d *demo) setUp(ctx context.Context) (stop func(), err error) {
+func (d *demo) setUp(ctx context.Context, fenced bool) (stop func(), err error) {
 	var stops []func()
 	stop = func() {
 		for _, end := range slices.Backward(stops) {
 			end()
 		}
 	}
-	d.scene("Setting up", "A control plane, the operator, three nodes, and a sink: a service that checks fencing tokens.")
+	sink := "a sink: a service that checks fencing tokens"
+	if fenced {
+		sink = "a PostgreSQL"
+	}
+	d.scene("Setting up", "A control plane, the operator, three nodes, and "+sink+".")
 	out, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}").Output()
 	if err != nil {
 		return stop, fmt.Errorf("run the demo inside the checkout: %w", err)

@@ -150,6 +150,9 @@ func (p *programs) command(ctx context.Context, program string, args ...string) 
 	return cmd
 }
 
+// Client is the server's own psql for other programs to start, and what it needs in its environment.
+func (p *Server) Client() (program string, env []string) { return filepath.Join(p.bin, "psql"), p.env }
+
 // Psql is a program that runs SQL from its standard input, with variables.
 func (p *Server) Psql(sql string, variables ...string) *exec.Cmd {
 	args := []string{"--host=" + p.Dir, "--port=" + p.Port, "--username=" + User, "--dbname=postgres", "--no-psqlrc", "--tuples-only", "--no-align", "-v", "ON_ERROR_STOP=1"}

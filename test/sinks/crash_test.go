@@ -55,6 +55,47 @@ func TestAServerIsKilled(t *testing.T) {
 	}
 }
 
+// crashingPgx and crashingScript have a server of their own, too.
+type crashingPgx struct {
+	byPgx
+	server *server
+}
+
+func (c crashingPgx) Restart(ctx context.Context) error {
+	err := crashing{c.adapter, c.server}.Restart(ctx)
+	c.pool.Reset()
+	return err
+}
+
+type crashingScript struct {
+	byScript
+	server *server
+}
+
+func (c crashingScript) Restart(ctx context.Context) error {
+	return crashing{c.adapter, c.server}.Restart(ctx)
+}
+
+// TestAServerOfPgxIsKilled, and one of fence.sql, while they are written to.
+func TestAServerOfPgxIsKilled(t *testing.T) {
+	t.Parallel()
+	s, err := newPostgres()
+	must(t, err)
+	own := kind{"own", fencesql.PostgreSQL, func() (*server, error) { return s, nil }, everyLevel}
+	survives(t, crashingPgx{pgxAdapter(t, own), s})
+}
+
+func TestAServerOfTheScriptIsKilled(t *testing.T) {
+	t.Parallel()
+	s, err := newPostgres()
+	must(t, err)
+	a := &adapter{db: connect(t, s.driver, s.dsn), dialect: fencesql.PostgreSQL, level: sql.LevelReadCommitted}
+	a.makeTables(t)
+	_, err = a.db.ExecContext(t.Context(), fencesql.Script)
+	must(t, err)
+	survives(t, crashingScript{byScript{a, a.db}, s})
+}
+
 // Remote is the program with the SQLite in it, which is killed.
 type Remote struct{ a *adapter }
 

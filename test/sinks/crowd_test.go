@@ -66,6 +66,11 @@ func TestCrowd(t *testing.T) {
 		a.deadlocks = &atomic.Int64{}
 		crowds.Test(t, rivals.Subject{Name: "PostgreSQL, pgx", Adapter: a, Unfenced: bareByPgx{a}, Deadlocks: a.deadlocks.Load})
 	})
+	t.Run("script", func(t *testing.T) {
+		a := scriptedAdapter(t, kinds[0].levels[0])
+		a.deadlocks = &atomic.Int64{}
+		crowds.Test(t, rivals.Subject{Name: "PostgreSQL, fence.sql", Adapter: a, Unfenced: bare{a.adapter}, Deadlocks: a.deadlocks.Load})
+	})
 	t.Run("fencehttp", func(t *testing.T) {
 		s := newService(t)
 		fenced := &fencehttp.Fence{Resource: fencehttp.FromHeader, Store: &fencehttp.Memory{}, Next: s, Drain: drains, Settle: settles, Patience: waits}

@@ -16,9 +16,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgxpool"
 	"golang.org/x/sys/unix"
 
 	"github.com/singletonjob/operator/fence"
+	"github.com/singletonjob/operator/fence/fencepgx"
 	"github.com/singletonjob/operator/fence/fencesql"
 	"github.com/singletonjob/operator/test/rivals"
 	"github.com/singletonjob/operator/test/subprocess"
@@ -43,7 +45,17 @@ type order struct {
 	FrozenIn    int  // this write
 	FrozenAt    step // before it continues from here
 	Plain       bool // looks at the mark with a plain SELECT
+	By          means
 }
+
+// means is with what a holder writes to its database.
+type means string
+
+const (
+	byFencesql means = "" // and database/sql
+	byFencepgx means = "pgx"
+	byFenceSQL means = "fence.sql"
+)
 
 // step is how far a transaction has come.
 type step string
@@ -67,21 +79,49 @@ func holder() {
 	ctx, out := context.Background(), json.NewEncoder(os.Stdout)
 	a := &adapter{db: db, dialect: o.Dialect, level: o.Level}
 	begins := rivals.Begin(rivals.Advance, o.Token, "")
-	f := a.fence(o.Resource)
-	if o.Dialect == fencesql.PostgreSQL {
-		f.Evict = 100 * time.Millisecond
+	advance, transactions, err := o.use(ctx, a)
+	if err != nil {
+		panic(err)
 	}
-	begins.End(a.repeat(func() error { return f.Advance(ctx, db, o.Token) }), nil)
+	begins.End(a.repeat(func() error { return advance(ctx) }), nil)
 	_ = out.Encode(begins)
 	for i := range o.Writes {
 		op := rivals.Begin(rivals.Write, o.Token, fmt.Sprintf("%d:%d", o.Token, i))
-		op.End(o.write(ctx, a, i, op.Value))
+		op.End(o.write(ctx, a, transactions, i, op.Value))
 		_ = out.Encode(op)
 	}
 }
 
+// use prepares what the holder writes with. Only fencesql and fencepgx can evict; with fence.sql, the server must end who stalls.
+func (o *order) use(ctx context.Context, a *adapter) (advance func(context.Context) error, transactions session, err error) {
+	const evict = 100 * time.Millisecond
+	if o.By == byFencepgx {
+		pool, err := pgxpool.New(ctx, o.DSN)
+		f := fencepgx.Fence{Resource: o.Resource, Evict: evict}
+		return func(ctx context.Context) error { return f.Advance(ctx, pool, o.Token) }, func(ctx context.Context) (transaction, error) {
+			tx, err := pool.Begin(ctx)
+			return nativeTx{tx, byPgx{adapter: a, pool: pool}}, err
+		}, err
+	}
+	transactions = func(ctx context.Context) (transaction, error) {
+		tx, err := a.db.BeginTx(ctx, &sql.TxOptions{Isolation: a.level})
+		return standardTx{tx, a, o.By == byFenceSQL}, err
+	}
+	if o.By == byFenceSQL {
+		return func(ctx context.Context) error {
+			_, err := a.db.ExecContext(ctx, "SELECT fence.advance($1, $2)", string(o.Resource), int64(o.Token))
+			return err
+		}, transactions, nil
+	}
+	f := a.fence(o.Resource)
+	if o.Dialect == fencesql.PostgreSQL {
+		f.Evict = evict
+	}
+	return func(ctx context.Context) error { return f.Advance(ctx, a.db, o.Token) }, transactions, nil
+}
+
 // write sets the register. It repeats transactions when the database requests that. It is frozen once.
-func (o *order) write(ctx context.Context, a *adapter, i int, value string) (err, commit error) {
+func (o *order) write(ctx context.Context, a *adapter, begin session, i int, value string) (err, commit error) {
 	reaches := func(s step) {
 		if i == o.FrozenIn && s == o.FrozenAt {
 			o.FrozenAt = ""
@@ -89,7 +129,7 @@ func (o *order) write(ctx context.Context, a *adapter, i int, value string) (err
 		}
 	}
 	_ = a.repeat(func() error {
-		err, commit = o.transaction(ctx, a, value, reaches)
+		err, commit = o.transaction(ctx, begin, value, reaches)
 		return errors.Join(err, commit)
 	})
 	return err, commit
@@ -105,37 +145,39 @@ func freeze() {
 	}
 }
 
-func (o *order) transaction(ctx context.Context, a *adapter, value string, reaches func(step)) (err, commit error) {
-	tx, err := a.db.BeginTx(ctx, &sql.TxOptions{Isolation: a.level})
+func (o *order) transaction(ctx context.Context, begin session, value string, reaches func(step)) (err, commit error) {
+	tx, err := begin(ctx)
 	if err != nil {
 		return err, nil
 	}
-	defer func() { _ = tx.Rollback() }()
-	var before string
-	if err := tx.QueryRowContext(ctx, a.sql("SELECT value FROM registers WHERE resource = ?"), string(o.Resource)).Scan(&before); err != nil {
+	defer tx.rollback(ctx)
+	if _, err := tx.read(ctx, "SELECT value FROM registers WHERE resource = ?", string(o.Resource)); err != nil {
 		return err, nil
 	}
 	reaches(begun)
-	if err := o.check(ctx, a, tx); err != nil {
+	if err := o.check(ctx, tx); err != nil {
 		return err, nil
 	}
 	reaches(checked)
-	if err := a.append(ctx, tx, o.Resource, value); err != nil {
+	if err := tx.exec(ctx, insertEntry, string(o.Resource), value); err != nil {
 		return err, nil
 	}
-	if _, err := tx.ExecContext(ctx, a.sql("UPDATE registers SET value = ? WHERE resource = ?"), value, string(o.Resource)); err != nil {
+	if err := tx.exec(ctx, "UPDATE registers SET value = ? WHERE resource = ?", value, string(o.Resource)); err != nil {
 		return err, nil
 	}
 	reaches(written)
-	return nil, tx.Commit()
+	return nil, tx.commit(ctx)
 }
 
-func (o *order) check(ctx context.Context, a *adapter, tx *sql.Tx) error {
+func (o *order) check(ctx context.Context, tx transaction) error {
 	if !o.Plain {
-		return a.fence(o.Resource).Check(ctx, tx, o.Token)
+		return tx.check(ctx, o.Resource, o.Token)
 	}
-	var mark fence.Token
-	err := tx.QueryRowContext(ctx, a.sql("SELECT token FROM fence_marks WHERE resource = ?"), string(o.Resource)).Scan(&mark)
+	text, err := tx.read(ctx, "SELECT token FROM fence_marks WHERE resource = ?", string(o.Resource))
+	if err != nil {
+		return err
+	}
+	mark, err := fence.ParseToken(text)
 	if err == nil {
 		_, err = fence.Gate{Resource: o.Resource}.Accept(mark, o.Token)
 	}
@@ -248,6 +290,9 @@ func (f *frozen) tenures(at step, blocks bool) {
 	if old.Dialect == fencesql.MySQL {
 		old.DSN += "?idle_transaction_timeout=5" // s: the server's own way to end who stalls; more than a busy machine does between two statements
 	}
+	if old.By == byFenceSQL {
+		old.DSN += "&idle_in_transaction_session_timeout=5000"
+	}
 	present.Token, present.Writes, present.Plain = 34, 3, false
 	first := begin(f.T, old)
 	first.frozen(f.ctx)
@@ -285,25 +330,52 @@ func TestAFrozenProcess(t *testing.T) {
 					t.Parallel()
 					f := newFrozen(t, k, level)
 					// SQLite has one writer at a time, and no way to end it: who is frozen in a write holds all up, and is not overtaken.
-					blocks := k.dialect == fencesql.SQLite && at != begun
-					f.tenures(at, blocks)
-					got, overtaken := f.payloads(), f.all[len(f.all)-2].Outcome == rivals.Stale
-					if !blocks && (got != withoutTheStale || !overtaken) {
-						t.Errorf("SAFETY: stored is %q, want %q, and the old tenure's last write refused", got, withoutTheStale)
-					}
-					if blocks && !(strings.HasPrefix(got, "33:0 33:1 33:2 ") && strings.HasSuffix(got, " 34:0 34:1 34:2")) {
-						t.Errorf("SAFETY: stored is %q, want the old tenure's writes before the next one's", got)
-					}
-					if !rivals.Linearizable(f.all) {
-						t.Error("SAFETY: no fenced register has this history")
-					}
-					if t.Failed() {
-						t.Logf("%+v", f.all)
-					}
+					f.judge(at, k.dialect == fencesql.SQLite && at != begun)
 				})
 			}
 		}
 	}
+}
+
+// judge has a tenure freeze at a step, and compares what is stored and what the processes were told with what a fence allows.
+func (f *frozen) judge(at step, blocks bool) {
+	f.tenures(at, blocks)
+	got, overtaken := f.payloads(), f.all[len(f.all)-2].Outcome == rivals.Stale
+	if !blocks && (got != withoutTheStale || !overtaken) {
+		f.Errorf("SAFETY: stored is %q, want %q, and the old tenure's last write refused", got, withoutTheStale)
+	}
+	if blocks && !(strings.HasPrefix(got, "33:0 33:1 33:2 ") && strings.HasSuffix(got, " 34:0 34:1 34:2")) {
+		f.Errorf("SAFETY: stored is %q, want the old tenure's writes before the next one's", got)
+	}
+	if !rivals.Linearizable(f.all) {
+		f.Error("SAFETY: no fenced register has this history")
+	}
+	if f.Failed() {
+		f.Logf("%+v", f.all)
+	}
+}
+
+// TestAFrozenProcessWithoutFencesql: the same with pgx, and with the functions that programs in any language call.
+func TestAFrozenProcessWithoutFencesql(t *testing.T) {
+	for _, by := range []means{byFencepgx, byFenceSQL} {
+		for _, at := range []step{begun, checked, written} {
+			t.Run(fmt.Sprint(by, "/", at), func(t *testing.T) {
+				t.Parallel()
+				f := newFrozen(t, kinds[0], sql.LevelReadCommitted)
+				f.order.By = by
+				f.installScript()
+				f.judge(at, false)
+			})
+		}
+	}
+}
+
+func (f *frozen) installScript() {
+	f.Helper()
+	making.Lock()
+	defer making.Unlock()
+	_, err := f.db.ExecContext(f.ctx, fencesql.Script)
+	must(f.T, err)
 }
 
 // TestAFrozenProcessPassesAPlainSelect: what the tests above would see if the fence were one.

@@ -44,10 +44,11 @@ var bouncer = sync.OnceValues(func() (*server, error) {
 	}
 	config := filepath.Join(dir, "pgbouncer.ini")
 	text := fmt.Sprintf(`[databases]
-postgres = host=127.0.0.1 port=%s user=test
+postgres = host=127.0.0.1 port=%[1]s user=test
+scripted = host=127.0.0.1 port=%[1]s user=program
 [pgbouncer]
 listen_addr = 127.0.0.1
-listen_port = %s
+listen_port = %[2]s
 unix_socket_dir =
 auth_type = any
 pool_mode = transaction

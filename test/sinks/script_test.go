@@ -152,6 +152,27 @@ func TestScriptConforms(t *testing.T) {
 	}
 }
 
+// TestScriptThroughAPooler: a transaction's functions all run in one session, and the next transaction gets another one.
+func TestScriptThroughAPooler(t *testing.T) {
+	t.Parallel()
+	pooled := func(a byScript) byScript {
+		s, err := bouncer()
+		must(t, err)
+		dsn := strings.NewReplacer("/postgres?", "/scripted?", "//test@", "//program@").Replace(s.dsn)
+		a.adapter = &adapter{db: connect(t, s.driver, dsn), dialect: a.dialect, level: a.level}
+		return a
+	}
+	t.Run("assert", func(t *testing.T) {
+		a := pooled(scriptedAdapter(t, sql.LevelReadCommitted))
+		fencetest.Run(t, func(*testing.T) fencetest.Adapter { return a })
+	})
+	t.Run("guard", func(t *testing.T) {
+		p := protectedTables(t, sql.LevelReadCommitted)
+		p.byScript = pooled(p.byScript)
+		fencetest.Run(t, func(*testing.T) fencetest.Adapter { return p })
+	})
+}
+
 // protected writes to tables of their own, which refuse what comes without a token.
 type protected struct {
 	byScript
@@ -348,5 +369,38 @@ func TestTheScriptIsRunAgain(t *testing.T) {
 		if e, ok := errors.AsType[*pgconn.PgError](err); want == "" && err != nil || want != "" && (!ok || e.Code != want) {
 			t.Errorf("%s: %v, want %q", text, err, want)
 		}
+	}
+}
+
+// TestTokensOfEveryType: a token reaches the fence as a number, however a driver presents it, or the database refuses it. No text is compared.
+// The function has no overload for texts: with one, a driver that asks the server for the types of parameters would have to send texts.
+func TestTokensOfEveryType(t *testing.T) {
+	a, ctx := scriptedAdapter(t, sql.LevelReadCommitted), patience(t)
+	const noFunction, notANumber, tooGreat = "42883", "22P02", "22003"
+	for token, want := range map[string]string{
+		"34": "", "34::bigint": "", "34::int": "", "34::smallint": "", "'34'": "", "'9223372036854775807'": "",
+		"' 34'": "", "'0034'": "", // SQL reads them as 34
+		"NULL": "FE428", "NULL::bigint": "FE428", "0": "FE400", "-1": "FE400", "'0'": "FE400", "'-1'": "FE400",
+		"''": notANumber, "'7.0'": notANumber, "'1e3'": notANumber, "'nil'": notANumber, "'9223372036854775808'": tooGreat,
+		"'34'::text": noFunction, "NULL::text": noFunction, "'34'::varchar": noFunction, "34.0": noFunction, "34::float8": noFunction, "true": noFunction,
+	} {
+		_, err := a.db.ExecContext(ctx, "SELECT fence.assert($1, "+token+")", string(fresh()))
+		code := ""
+		if e, ok := errors.AsType[*pgconn.PgError](err); ok {
+			code = e.Code
+		} else {
+			must(t, err)
+		}
+		if code != want {
+			t.Errorf("fence.assert(…, %s) ended with %q, want %q: %v", token, code, want, err)
+		}
+	}
+	r := string(fresh())
+	for _, text := range []string{"SELECT fence.assert($1, '10')", "SELECT fence.assert($1, 10)"} {
+		_, err := a.db.ExecContext(ctx, text, r)
+		must(t, err)
+	}
+	if _, err := a.db.ExecContext(ctx, "SELECT fence.assert($1, '9')", r); refusal(err, fence.Resource(r), "9") == nil {
+		t.Error("SAFETY: '9' passed after 10, so texts were compared")
 	}
 }

@@ -132,8 +132,10 @@ func asksForRetry(err error) bool {
 	return err != nil && strings.Contains(err.Error(), "SQLITE_BUSY")
 }
 
+const insertEntry = "INSERT INTO entries (resource, payload) VALUES (?, ?)"
+
 func (a *adapter) append(ctx context.Context, tx *sql.Tx, r fence.Resource, payload string) error {
-	_, err := tx.ExecContext(ctx, a.sql("INSERT INTO entries (resource, payload) VALUES (?, ?)"), string(r), payload)
+	_, err := tx.ExecContext(ctx, a.sql(insertEntry), string(r), payload)
 	return err
 }
 
@@ -391,4 +393,21 @@ func TestManyFirstWrites(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestAdvanceOfTheSameTenureEvictsNoSession: it is repeated while the tenure's own transaction is open.
+func TestAdvanceOfTheSameTenureEvictsNoSession(t *testing.T) {
+	t.Parallel()
+	a, ctx, r := kinds[0].adapter(t, sql.LevelReadCommitted), patience(t), fresh()
+	f := a.fence(r)
+	must(t, f.Advance(ctx, a.db, 34))
+	f.Evict = 1e6
+	tx, err := a.db.BeginTx(ctx, nil)
+	must(t, err)
+	must(t, errors.Join(a.fence(r).Check(ctx, tx, 34), a.append(ctx, tx, r, "written")))
+	advanced := make(chan error, 1)
+	go func() { advanced <- f.Advance(ctx, a.db, 34) }()
+	time.Sleep(200 * time.Millisecond) // no bound: a hundred chances to evict
+	must(t, tx.Commit())
+	must(t, <-advanced)
 }
