@@ -16,7 +16,11 @@ import (
 // notes warn of objects of the workload's chart that do not suit a SingletonJob, as far as the user may read them.
 func (r *run) notes(ctx context.Context, f facts) {
 	note := func(format string, args ...any) { _, _ = fmt.Fprintf(r.ErrOut, "note: "+format+"\n", args...) }
-	note("set replicas to 0 in the source of %s, such as its chart's values: otherwise the next sync starts it again beside the SingletonJob", r.ref)
+	if r.Undo {
+		note("%s: otherwise the next sync scales it to 0, and no process runs", f.keeper.set(r.ref, f.workload.Replicas))
+		return
+	}
+	note("%s: otherwise the next sync starts it again beside the SingletonJob", f.keeper.set(r.ref, 0))
 	of := labels.Set(f.workload.Template.Labels)
 	var services corev1.ServiceList
 	if r.Client.List(ctx, &services, client.InNamespace(r.Namespace)) == nil {
