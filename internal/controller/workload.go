@@ -36,9 +36,29 @@ func (r *Reconciler) observeWorkload(ctx context.Context, o *observation) error 
 	case err != nil:
 		return err
 	case !o.Workload.Exists:
-		return nil
+		return r.observeNamesake(ctx, o)
 	}
 	return r.observeOthers(ctx, o)
+}
+
+// observeNamesake looks whether a missing workload is there as the other kind. Users mistake the kind of a chart's workload.
+func (r *Reconciler) observeNamesake(ctx context.Context, o *observation) error {
+	other := v1alpha1.WorkloadStatefulSet
+	if o.Job.Spec.WorkloadRef.Kind == other {
+		other = v1alpha1.WorkloadDeployment
+	}
+	object := &metav1.PartialObjectMetadata{}
+	object.SetGroupVersionKind(appsv1.SchemeGroupVersion.WithKind(string(other)))
+	object, err := get(ctx, r.Live, types.NamespacedName{Namespace: o.Namespace, Name: o.Job.Spec.WorkloadRef.Name}, object)
+	switch {
+	case apierrors.IsForbidden(err): // this only helps to explain
+		return nil
+	case err != nil:
+		return err
+	case object != nil && object.DeletionTimestamp == nil:
+		o.Workload.Namesake = other
+	}
+	return nil
 }
 
 // observeWhatIsLeft looks for what may still run for a workload that is scaled to 0. It reads the Pods last, so that they include

@@ -22,6 +22,8 @@ type Workload struct {
 	// Exists: the workload exists and is not being deleted. Denied is the API server's answer if the operator has no permission to read it.
 	Exists bool
 	Denied string
+	// Namesake is the kind of a workload of the other kind that has this name. It is not looked up while Exists.
+	Namesake v1alpha1.WorkloadKind
 
 	UID        types.UID
 	Generation int64
@@ -98,10 +100,13 @@ func blockedBy(job *v1alpha1.SingletonJob, w *Workload) verdict {
 		return verdict{v1alpha1.ReasonWorkloadSettling, fmt.Sprintf("%s is scaled to 0, but the controller of %s has not acted on that yet%s", ref, who, nothing)}
 	}
 	switch {
-	case w == nil || !w.Exists && w.Denied == "":
+	case w == nil || !w.Exists && w.Denied == "" && w.Namesake == "":
 		return missing("does not exist or is being deleted: create it, with replicas: 0")
+	case !w.Exists && w.Denied == "":
+		return missing("does not exist, but %s/%s does: set spec.workloadRef.kind to %[1]s, or create the other", w.Namesake, ref.Name)
 	case !w.Exists:
-		return missing("can't be read: %s", bounded(w.Denied, maxDetail))
+		return verdict{v1alpha1.ReasonWorkloadDenied, fmt.Sprintf("the operator has no permission to read %s in spec.workloadRef, or what belongs to it: %s%s",
+			ref, bounded(w.Denied, maxDetail), nothing)}
 	}
 	if elder := elderOf(job, w.Others); elder != "" {
 		return verdict{v1alpha1.ReasonWorkloadTaken, fmt.Sprintf("%s is the workload of the SingletonJob %s, which is older: delete one of the two%s", ref, elder, nothing)}
