@@ -11,7 +11,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
+	autoscalingv1 "k8s.io/api/autoscaling/v1"
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -352,6 +354,40 @@ func TestAWorkloadThatCannotBeRead(t *testing.T) {
 	if w.warnings("WorkloadDenied") == 0 || w.warnings("WorkloadMissing") == 0 || len(w.tenures) != 1 {
 		t.Errorf("%d processes were started, and these are the Events: %v", len(w.tenures), w.events())
 	}
+}
+
+// TestWhatIsBesideAWorkload: the chart's autoscaler and budget are named in Progressing, until they no longer exist.
+func TestWhatIsBesideAWorkload(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	named := func(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Namespace: w.key.Namespace, Name: name} }
+	to := func(kind, name string) autoscalingv1.HorizontalPodAutoscalerSpec {
+		return autoscalingv1.HorizontalPodAutoscalerSpec{MaxReplicas: 3, ScaleTargetRef: autoscalingv1.CrossVersionObjectReference{APIVersion: "apps/v1", Kind: kind, Name: name}}
+	}
+	over := func(app string) policyv1.PodDisruptionBudgetSpec {
+		return policyv1.PodDisruptionBudgetSpec{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": app}}}
+	}
+	autoscaler := &autoscalingv1.HorizontalPodAutoscaler{ObjectMeta: named("web-hpa"), Spec: to("Deployment", "web")}
+	budget := &policyv1.PodDisruptionBudget{ObjectMeta: named("web-pdb"), Spec: over("web")}
+	for _, o := range []client.Object{
+		autoscaler, budget,
+		&autoscalingv1.HorizontalPodAutoscaler{ObjectMeta: named("other-hpa"), Spec: to("Deployment", "other")},
+		&autoscalingv1.HorizontalPodAutoscaler{ObjectMeta: named("set-hpa"), Spec: to("StatefulSet", "web")},
+		&policyv1.PodDisruptionBudget{ObjectMeta: named("other-pdb"), Spec: over("other")},
+	} {
+		w.must(w.api.Create(t.Context(), o))
+	}
+	w.deployment(0)
+	w.jobOfWeb()
+	w.until("serving", w.serving)
+	message := func() string { return condition(w.status(), v1alpha1.ConditionProgressing).Message }
+	if got := message(); !strings.Contains(got, "PodDisruptionBudget web-pdb also") || !strings.Contains(got, "HorizontalPodAutoscaler web-hpa scales Deployment/web") {
+		t.Error(got)
+	}
+	w.must(w.api.Delete(t.Context(), autoscaler))
+	w.must(w.api.Delete(t.Context(), budget))
+	w.clock.SetTime(w.clock.Now().Add(plan.BesidePeriod))
+	w.until("they are no longer named", func() bool { return !strings.Contains(message(), "web-") })
 }
 
 // TestOwnersOfWorkloadPods: the owners of the Pods are those that the API server has.
