@@ -35,11 +35,12 @@ func TestBack(t *testing.T) {
 		want   step
 		says   string
 	}{
-		"it runs":                      {facts: adopted(), want: suspend, says: "suspending the SingletonJob web"},
-		"the operator has not seen it": {facts: stopped(), change: func(f *facts) { f.job.Generation = 2 }, want: wait, says: "waiting for the operator"},
-		"it is being stopped":          {facts: stopped(), change: func(f *facts) { f.job.Status.Conditions[0].Reason = "Suspending" }, want: wait, says: "the operator's text"},
-		"a Pod of it is left":          {facts: stopped(), change: func(f *facts) { f.pods = []string{"web-x"} }, want: wait, says: "the Pod web-x no longer exists"},
-		"it is stopped":                {facts: stopped(), want: restore, says: "scaling Deployment/web to 2"},
+		"it runs":                         {facts: adopted(), want: suspend, says: "suspending the SingletonJob web"},
+		"the operator has not seen it":    {facts: stopped(), change: func(f *facts) { f.job.Generation = 2 }, want: wait, says: "waiting for the operator"},
+		"it is being stopped":             {facts: stopped(), change: func(f *facts) { f.job.Status.Conditions[0].Reason = "Suspending" }, want: wait, says: "the operator's text"},
+		"its run outlasts the suspension": {facts: stopped(), change: func(f *facts) { f.job.Status.Conditions[0].Reason = "Running" }, want: wait, says: "the operator's text"},
+		"a Pod of it is left":             {facts: stopped(), change: func(f *facts) { f.pods = []string{"web-x"} }, want: wait, says: "the Pod web-x no longer exists"},
+		"it is stopped":                   {facts: stopped(), want: restore, says: "scaling Deployment/web to 2"},
 		"it is stopped, and a number is given": {
 			facts: stopped(), change: func(f *facts) { f.replicas = 5 }, want: restore, says: "to 5",
 		},

@@ -21,7 +21,8 @@ import (
 
 var errInterrupted = errors.New("interrupted")
 
-// adoption adopts the Deployment web, or goes back. It is killed at a point: before and after each write is one, -1 is none.
+// adoption adopts the Deployment web, or goes back. It is killed at a point, which is before or after a write;
+// -1 for never.
 type adoption struct {
 	w       *world
 	undo    bool
