@@ -16,15 +16,16 @@ import (
 // of the operator, or for every editor of a namespace. A missing verb stops the operator.
 var granted = map[string]map[string]struct{ verbs, why string }{
 	"": {
-		"events":                 {"create", "tells of every change of holder"},
-		"nodes":                  {"list watch", "a node that is out of service proves its holder dead"},
-		"pods":                   {"create delete get list patch watch", "makes candidates, replaces them, labels who is active; lets pods get what it may get"},
-		"services":               {"create delete get list update watch", "makes the Service of a job that asks for one, and turns it to the active pod"},
-		"serviceaccounts":        {"create get list patch watch", "makes the account of a job's pods"},
-		"apps/deployments":       {"get list watch", "spec.workloadRef: its template, and whether it is scaled to 0"},
-		"apps/replicasets":       {"get list", "spec.workloadRef: whose a pod is that a Deployment's selector matches, and whether they are scaled to 0"},
-		"apps/statefulsets":      {"get list watch", "as Deployments"},
-		"persistentvolumeclaims": {"get", "says that a job's claim is why no standby gets ready elsewhere"},
+		"events":                               {"create", "tells of every change of holder"},
+		"nodes":                                {"list watch", "a node that is out of service proves its holder dead"},
+		"pods":                                 {"create delete get list patch watch", "makes candidates, replaces them, labels who is active; lets pods get what it may get"},
+		"services":                             {"create delete get list update watch", "makes the Service of a job that asks for one, and turns it to the active pod"},
+		"serviceaccounts":                      {"create get list patch watch", "makes the account of a job's pods"},
+		"apps/deployments":                     {"get list watch", "spec.workloadRef: its template, and whether it is scaled to 0"},
+		"apps/replicasets":                     {"get list", "spec.workloadRef: whose a pod is that a Deployment's selector matches, and whether they are scaled to 0"},
+		"apps/statefulsets":                    {"get list watch", "as Deployments"},
+		"autoscaling/horizontalpodautoscalers": {"list", "spec.workloadRef: names in a condition what would scale it up"},
+		"persistentvolumeclaims":               {"get", "says that a job's claim is why no standby gets ready elsewhere"},
 		"coordination.k8s.io/leases": {
 			"create delete get list update watch",
 			"makes a Lease before its pods, releases it for the dead, deletes it after the job; lets pods do what it may do; elects its leader",

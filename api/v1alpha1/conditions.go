@@ -75,6 +75,7 @@ const (
 	ReasonCPULimitTooSmall    = "CPULimitTooSmall"
 	ReasonInTime              = "InTime"
 	ReasonWorkloadMissing     = "WorkloadMissing"
+	ReasonWorkloadDenied      = "WorkloadDenied"
 	ReasonWorkloadTaken       = "WorkloadTaken"
 	ReasonWorkloadRunning     = "WorkloadRunning"
 	ReasonWorkloadSettling    = "WorkloadSettling"
@@ -190,7 +191,8 @@ func activeReasons() []ConditionReason {
 		{ConditionActive, no, ReasonDeleting, "the SingletonJob is being deleted and nothing runs any more"},
 		{ConditionActive, no, ReasonLeaseConflict, "a Lease with this name exists and does not belong to the operator; the operator changes nothing"},
 		{ConditionActive, no, ReasonInvalidSpec, "the spec breaks a rule that only the operator can check"},
-		{ConditionActive, no, ReasonWorkloadMissing, "the workload in spec.workloadRef does not exist, is being deleted or can't be read; a running process continues, and no pod is created"},
+		{ConditionActive, no, ReasonWorkloadMissing, "the workload in spec.workloadRef does not exist or is being deleted; a running process continues, and no pod is created"},
+		{ConditionActive, no, ReasonWorkloadDenied, "the operator has no permission to read the workload in spec.workloadRef; a running process continues, and no pod is created"},
 		{ConditionActive, no, ReasonWorkloadTaken, "an older SingletonJob uses the same workload; a running process continues, and no pod is created"},
 		{ConditionActive, no, ReasonWorkloadRunning, "the workload in spec.workloadRef is not scaled to 0, or some of its pods still exist, and no lease keeps those from acting; a running process continues, and nothing is started"},
 		{ConditionActive, no, ReasonWorkloadSettling, "the workload in spec.workloadRef was scaled to 0 or changed, and its controllers have not acted on that yet; a running process continues, and nothing is started"},
@@ -239,7 +241,8 @@ func otherReasons() []ConditionReason {
 		{ConditionProgressing, no, ReasonLeaseConflict, "a Lease with this name exists and does not belong to the operator; the operator changes nothing"},
 		{ConditionStalled, yes, ReasonInvalidSpec, "the spec breaks a rule that only the operator can check"},
 		{ConditionProgressing, no, ReasonInvalidSpec, "the spec breaks a rule that only the operator can check"},
-		{ConditionProgressing, no, ReasonWorkloadMissing, "the workload in spec.workloadRef does not exist, is being deleted or can't be read; a running process continues, and no pod is created"},
+		{ConditionProgressing, no, ReasonWorkloadMissing, "the workload in spec.workloadRef does not exist or is being deleted; a running process continues, and no pod is created"},
+		{ConditionProgressing, no, ReasonWorkloadDenied, "the operator has no permission to read the workload in spec.workloadRef; a running process continues, and no pod is created"},
 		{ConditionProgressing, no, ReasonWorkloadTaken, "an older SingletonJob uses the same workload; a running process continues, and no pod is created"},
 		{ConditionProgressing, no, ReasonWorkloadRunning, "the workload in spec.workloadRef is not scaled to 0, or some of its pods still exist, and no lease keeps those from acting; a running process continues, and nothing is started"},
 		{ConditionProgressing, no, ReasonWorkloadSettling, "the workload in spec.workloadRef was scaled to 0 or changed, and its controllers have not acted on that yet; a running process continues, and nothing is started"},
@@ -281,7 +284,8 @@ func readyReasons() []ConditionReason {
 		{ConditionReady, no, ReasonDeleting, "the SingletonJob is being deleted; the operator creates no more pods"},
 		{ConditionReady, no, ReasonLeaseConflict, "a Lease with this name exists and does not belong to the operator; the operator changes nothing"},
 		{ConditionReady, no, ReasonInvalidSpec, "the spec breaks a rule that only the operator can check"},
-		{ConditionReady, no, ReasonWorkloadMissing, "the workload in spec.workloadRef does not exist, is being deleted or can't be read; a running process continues, and no pod is created"},
+		{ConditionReady, no, ReasonWorkloadMissing, "the workload in spec.workloadRef does not exist or is being deleted; a running process continues, and no pod is created"},
+		{ConditionReady, no, ReasonWorkloadDenied, "the operator has no permission to read the workload in spec.workloadRef; a running process continues, and no pod is created"},
 		{ConditionReady, no, ReasonWorkloadTaken, "an older SingletonJob uses the same workload; a running process continues, and no pod is created"},
 		{ConditionReady, no, ReasonWorkloadRunning, "the workload in spec.workloadRef is not scaled to 0, or some of its pods still exist, and no lease keeps those from acting; a running process continues, and nothing is started"},
 		{ConditionReady, no, ReasonWorkloadSettling, "the workload in spec.workloadRef was scaled to 0 or changed, and its controllers have not acted on that yet; a running process continues, and nothing is started"},

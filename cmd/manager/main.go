@@ -15,6 +15,7 @@ import (
 	"github.com/go-logr/logr"
 	_ "golang.org/x/crypto/x509roots/fallback" // the image contains no CA certificates
 	appsv1 "k8s.io/api/apps/v1"
+	autoscalingv1 "k8s.io/api/autoscaling/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
@@ -308,6 +309,7 @@ func (o options) manager(config *rest.Config) (ctrl.Manager, error) {
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{
 		v1alpha1.AddToScheme, appsv1.AddToScheme, corev1.AddToScheme, coordinationv1.AddToScheme, rbacv1.AddToScheme, policyv1.AddToScheme,
+		autoscalingv1.AddToScheme,
 	} {
 		if err := add(scheme); err != nil {
 			return nil, err

@@ -1,12 +1,13 @@
 // Package adopt turns a workload into a singleton without two processes of it ever running at the same time. It creates a
 // SingletonJob, which waits until the workload has no Pods, scales the workload to 0, and waits until the job's own process runs.
 //
-// Each look at the cluster leads to one step ([next]). The step depends only on what the cluster shows, so the command can be
-// interrupted anywhere and run again.
+// Each look at the cluster leads to one step ([next], and [back] for the way back). The step depends only on what the cluster shows, so
+// the command can be interrupted anywhere and run again.
 package adopt
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -37,15 +38,19 @@ func AddToScheme(s *runtime.Scheme) error {
 
 // Options describe the adoption.
 type Options struct {
-	// Client reads from the API server and writes to it. It needs to get and patch the scale of workloads of the kind, to get, list
-	// and create SingletonJobs, and to get workloads. If it may also list Services and PodDisruptionBudgets, Run warns of those
-	// that do not suit the SingletonJob.
+	// Client reads from the API server and writes to it. It needs to get and patch the scale of workloads of the kind, to get, list,
+	// create and patch SingletonJobs, and to get workloads. If it may also list Services and PodDisruptionBudgets, Run warns of those
+	// that do not suit the SingletonJob. Undo also needs to list Pods and to delete SingletonJobs.
 	Client client.Client
 	// Namespace, Kind (Deployment or StatefulSet, or kubectl's names for them) and Name of the workload.
 	Namespace  string
 	Kind, Name string
-	// JobName of the SingletonJob. If it is empty, Run uses the workload's name.
+	// JobName of the SingletonJob. If it is empty, Run uses the workload's name, and Undo the SingletonJob that has the workload.
 	JobName string
+	// Undo goes the way back: the workload runs by itself again, and the SingletonJob is deleted. Replicas is the number to scale the
+	// workload to; 0 for the recorded one.
+	Undo     bool
+	Replicas int32
 	// Candidates of the SingletonJob; 0 for the API's default.
 	Candidates int32
 	// Container of the workload's template that is gated. If it is empty, the API chooses the container.
@@ -67,8 +72,8 @@ var kinds = map[string]v1alpha1.WorkloadKind{
 // ending are the kinds whose Pods end by themselves.
 var ending = []string{"cronjob", "cronjobs", "cj", "job", "jobs"}
 
-// Run returns when the SingletonJob's process runs, when it can do nothing, or when ctx ends. An error from the API server ends it
-// too. Running it again continues from there.
+// Run returns when the SingletonJob's process runs, or with Undo when the workload runs by itself. It also returns when it can do nothing,
+// and when ctx ends. An error from the API server ends it too. Running it again continues from there.
 func Run(ctx context.Context, o Options) error {
 	kind, known := kinds[strings.TrimSuffix(strings.ToLower(o.Kind), ".apps")]
 	if slices.Contains(ending, strings.TrimSuffix(strings.ToLower(o.Kind), ".batch")) {
@@ -79,7 +84,7 @@ func Run(ctx context.Context, o Options) error {
 	if !known {
 		return fmt.Errorf("%s %q cannot be adopted: only a deployment or a statefulset can", o.Kind, o.Name)
 	}
-	if o.JobName == "" {
+	if o.JobName == "" && !o.Undo {
 		o.JobName = o.Name
 	}
 	if o.Wait == nil {
@@ -110,7 +115,7 @@ func aSecond(ctx context.Context) error {
 type run struct {
 	Options
 	ref v1alpha1.WorkloadRef
-	// scaled: this call has scaled the workload to 0.
+	// scaled: this call has scaled the workload.
 	scaled bool
 	// said is the last message.
 	said string
@@ -122,10 +127,16 @@ func (r *run) step(ctx context.Context) (done bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	todo, why := next(f, r.scaled)
+	decide := next
+	if r.Undo {
+		decide = back
+	}
+	todo, why := decide(f, r.scaled)
 	switch {
 	case todo == refuse:
 		return false, errors.New(why)
+	case r.DryRun && r.Undo:
+		return true, r.previewUndo(ctx, f, todo, why)
 	case r.DryRun:
 		return true, r.preview(ctx, f, todo)
 	case todo == report:
@@ -134,43 +145,76 @@ func (r *run) step(ctx context.Context) (done bool, err error) {
 		return true, err
 	}
 	r.say(why)
+	return false, r.do(ctx, f, todo)
+}
+
+// do carries out a step.
+func (r *run) do(ctx context.Context, f facts, todo step) error {
 	switch todo {
 	case create:
 		if err := r.Client.Create(ctx, f.desired); err != nil && !apierrors.IsAlreadyExists(err) {
-			return false, fmt.Errorf("create the SingletonJob %s: %w", r.JobName, err)
+			return fmt.Errorf("create the SingletonJob %s: %w", r.JobName, err)
 		}
+	case record:
+		return r.patch(ctx, f.job, map[string]any{"metadata": map[string]any{"annotations": recordOf(f.workload)}})
 	case scale:
-		if err := r.scaleToZero(ctx); err != nil {
-			return false, err
+		return r.scaleTo(ctx, 0)
+	case suspend:
+		return r.patch(ctx, f.job, map[string]any{"spec": map[string]any{"suspend": true}})
+	case restore:
+		replicas, _ := f.recorded() // otherwise the step is another
+		return r.scaleTo(ctx, replicas)
+	case remove:
+		err := r.Client.Delete(ctx, f.job, client.Preconditions{UID: &f.job.UID})
+		if err != nil && !apierrors.IsNotFound(err) {
+			return fmt.Errorf("delete the SingletonJob %s: %w", f.job.Name, err)
 		}
-		r.scaled = true
 	default:
-		return false, r.Wait(ctx)
+		return r.Wait(ctx)
 	}
-	return false, nil
+	return nil
 }
 
 // look reads everything that next depends on.
 func (r *run) look(ctx context.Context) (facts, error) {
-	f := facts{ref: r.ref, desired: r.job()}
-	w, _, err := workload.Read(ctx, r.Client, r.Namespace, r.ref)
+	f := facts{ref: r.ref, desired: r.job(), replicas: r.Replicas}
+	object, err := workload.Get(ctx, r.Client, r.Namespace, r.ref)
 	if err != nil {
 		return f, err
 	}
+	w, _ := workload.Of(object)
 	f.workload = w
+	if object != nil {
+		f.keeper = keeperOf(object.GetLabels(), object.GetAnnotations())
+	}
 	var jobs v1alpha1.SingletonJobList
 	if err := r.Client.List(ctx, &jobs, client.InNamespace(r.Namespace)); err != nil {
 		return f, fmt.Errorf("list the SingletonJobs of namespace %s: %w", r.Namespace, err)
 	}
-	for i := range jobs.Items {
-		switch job := &jobs.Items[i]; {
-		case job.Name == r.JobName:
-			f.job = job
-		case job.Spec.WorkloadRef != nil && *job.Spec.WorkloadRef == r.ref:
-			f.other = job.Name
+	f.job, f.other = pick(jobs.Items, r.ref, r.JobName)
+	if !r.Undo {
+		f.desired.Annotations = recordOf(w)
+		return f, nil
+	}
+	if f.job != nil {
+		r.JobName = f.job.Name // after its deletion, too
+	}
+	f.pods, err = r.candidates(ctx, f.job)
+	return f, err
+}
+
+// pick returns the SingletonJob of a name, or without a name the first one that has the workload. other is another one that has it.
+func pick(jobs []v1alpha1.SingletonJob, ref v1alpha1.WorkloadRef, name string) (job *v1alpha1.SingletonJob, other string) {
+	for i := range jobs {
+		has := jobs[i].Spec.WorkloadRef != nil && *jobs[i].Spec.WorkloadRef == ref
+		switch {
+		case jobs[i].Name == name, name == "" && has && job == nil:
+			job = &jobs[i]
+		case has:
+			other = jobs[i].Name
 		}
 	}
-	return f, nil
+	return job, other
 }
 
 func (r *run) job() *v1alpha1.SingletonJob {
@@ -181,13 +225,25 @@ func (r *run) job() *v1alpha1.SingletonJob {
 	}
 }
 
-func (r *run) scaleToZero(ctx context.Context) error {
+func (r *run) scaleTo(ctx context.Context, replicas int32) error {
 	object := workload.Object(r.ref.Kind)
 	object.SetNamespace(r.Namespace)
 	object.SetName(r.ref.Name)
-	patch := client.RawPatch(types.MergePatchType, []byte(`{"spec":{"replicas":0}}`))
+	patch := client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"spec":{"replicas":%d}}`, replicas))
 	if err := r.Client.SubResource("scale").Patch(ctx, object, patch, client.WithSubResourceBody(&autoscalingv1.Scale{})); err != nil {
-		return fmt.Errorf("scale %s to 0: %w", r.ref, err)
+		return fmt.Errorf("scale %s to %d: %w", r.ref, replicas, err)
+	}
+	r.scaled = true
+	return nil
+}
+
+func (r *run) patch(ctx context.Context, job *v1alpha1.SingletonJob, fields map[string]any) error {
+	raw, err := json.Marshal(fields)
+	if err != nil {
+		return err
+	}
+	if err := r.Client.Patch(ctx, job, client.RawPatch(types.MergePatchType, raw)); err != nil {
+		return fmt.Errorf("patch the SingletonJob %s: %w", job.Name, err)
 	}
 	return nil
 }
@@ -221,8 +277,9 @@ func (r *run) preview(ctx context.Context, f facts, todo step) error {
 // manifest is the job's YAML as a user would write it.
 func manifest(job *v1alpha1.SingletonJob) ([]byte, error) {
 	type metadata struct {
-		Name      string `json:"name"`
-		Namespace string `json:"namespace"`
+		Name        string            `json:"name"`
+		Namespace   string            `json:"namespace"`
+		Annotations map[string]string `json:"annotations,omitempty"`
 	}
 	type spec struct {
 		Candidates  int32                 `json:"candidates,omitempty"`
@@ -233,5 +290,5 @@ func manifest(job *v1alpha1.SingletonJob) ([]byte, error) {
 		metav1.TypeMeta `json:",inline"`
 		Metadata        metadata `json:"metadata"`
 		Spec            spec     `json:"spec"`
-	}{job.TypeMeta, metadata{job.Name, job.Namespace}, spec{job.Spec.Candidates, job.Spec.Container, job.Spec.WorkloadRef}})
+	}{job.TypeMeta, metadata{job.Name, job.Namespace, job.Annotations}, spec{job.Spec.Candidates, job.Spec.Container, job.Spec.WorkloadRef}})
 }

@@ -19,6 +19,11 @@ type facts struct {
 	desired, job *v1alpha1.SingletonJob
 	// other is the name of another SingletonJob that has this workload, or empty.
 	other string
+	// replicas is the number that the user gave for the way back, or 0. pods are the candidates that exist; both are for that way only.
+	replicas int32
+	pods     []string
+	// keeper is what sets the workload's replicas, as far as its labels and annotations tell.
+	keeper keeper
 }
 
 // step is the next thing to do.
@@ -27,7 +32,11 @@ type step uint8
 const (
 	refuse step = iota
 	create
+	record
 	scale
+	suspend
+	restore
+	remove
 	wait
 	report
 )
@@ -72,11 +81,13 @@ func withOperator(f facts, active, changes *metav1.Condition, scaled bool) (todo
 	switch {
 	case f.workload.Replicas != 0 && scaled:
 		return refuse, fmt.Sprintf("%s was scaled to 0 and has %d replicas again: find what sets them, such as an autoscaler or a tool that syncs, "+
-			"and set 0 replicas there; then run this again", f.ref, f.workload.Replicas)
+			"and set 0 replicas there (%s); then run this again", f.ref, f.workload.Replicas, f.keeper.set(f.ref, 0))
 	case f.workload.Replicas != 0 && changes.Reason != v1alpha1.ReasonWorkloadRunning:
 		return wait, "waiting for the operator to see that " + f.ref.String() + " runs: " + changes.Message
 	case f.workload.Replicas != 0 && inject.Unknown(plan.Effective(f.job, f.workload)):
 		return wait, "waiting until the operator knows what the image runs, before scaling anything: " + active.Message
+	case f.workload.Replicas != 0 && f.job.Annotations[ReplicasAnnotation] != recordOf(f.workload)[ReplicasAnnotation]:
+		return record, fmt.Sprintf("recording in the SingletonJob %s that %s has %d replicas, for --undo", f.job.Name, f.ref, f.workload.Replicas)
 	case f.workload.Replicas != 0:
 		return scale, fmt.Sprintf("scaling %s from %d to 0", f.ref, f.workload.Replicas)
 	case changes.Reason == v1alpha1.ReasonWorkloadRunning, changes.Reason == v1alpha1.ReasonWorkloadSettling:

@@ -29,6 +29,7 @@ func several(f *facts) {
 func made(reason string, status metav1.ConditionStatus) facts {
 	f := given()
 	f.job = f.desired.DeepCopy()
+	f.job.Annotations = recordOf(f.workload)
 	f.job.Generation, f.job.Status.ObservedGeneration = 1, 1
 	f.job.Status.Conditions = []metav1.Condition{
 		{Type: v1alpha1.ConditionActive, Status: status, Reason: reason, Message: "the operator's text"},
@@ -66,18 +67,20 @@ func TestNext(t *testing.T) {
 			several(f)
 			f.desired.Spec.Container = "web"
 		}, want: refuse, says: `"web" is not a container of spec.template: one of ["proxy", "app"]`},
-		"a name that is refused":       {facts: given(), change: func(f *facts) { f.desired.Name = strings.Repeat("x", 60) }, want: refuse, says: "metadata.name"},
-		"another job's workload":       {facts: given(), change: func(f *facts) { f.other = "first" }, want: refuse, says: "SingletonJob first"},
-		"a job of the name":            {facts: made("Running", yes), change: func(f *facts) { f.job.Spec.WorkloadRef = nil }, want: refuse, says: "does not belong to Deployment/web"},
-		"a job of another workload":    {facts: made("Running", yes), change: func(f *facts) { f.job.Spec.WorkloadRef.Name = "x" }, want: refuse, says: "does not belong to Deployment/web"},
-		"a job that goes":              {facts: made("Running", yes), change: func(f *facts) { f.job.DeletionTimestamp = &metav1.Time{} }, want: refuse, says: "being deleted"},
-		"a job that is suspended":      {facts: made("Suspended", no), change: func(f *facts) { f.job.Spec.Suspend = true }, want: refuse, says: "suspended"},
-		"no operator has seen the job": {facts: made("", no), change: func(f *facts) { f.job.Status.Conditions = nil }, want: wait, says: "waiting for the operator"},
-		"nor what has changed":         {facts: made("WorkloadRunning", no), change: func(f *facts) { f.job.Generation = 2 }, want: wait, says: "waiting for the operator"},
-		"the operator refuses it":      {facts: made("InvalidSpec", no), want: refuse, says: "the operator's text"},
-		"the Lease is another's":       {facts: made("LeaseConflict", no), want: refuse, says: "the operator's text"},
-		"the operator saw no pods yet": {facts: made("NoCandidates", no), want: wait, says: "to see that Deployment/web runs"},
-		"the operator waits":           {facts: made("WorkloadRunning", no), want: scale, says: "from 2 to 0"},
+		"a name that is refused":         {facts: given(), change: func(f *facts) { f.desired.Name = strings.Repeat("x", 60) }, want: refuse, says: "metadata.name"},
+		"another job's workload":         {facts: given(), change: func(f *facts) { f.other = "first" }, want: refuse, says: "SingletonJob first"},
+		"a job of the name":              {facts: made("Running", yes), change: func(f *facts) { f.job.Spec.WorkloadRef = nil }, want: refuse, says: "does not belong to Deployment/web"},
+		"a job of another workload":      {facts: made("Running", yes), change: func(f *facts) { f.job.Spec.WorkloadRef.Name = "x" }, want: refuse, says: "does not belong to Deployment/web"},
+		"a job that goes":                {facts: made("Running", yes), change: func(f *facts) { f.job.DeletionTimestamp = &metav1.Time{} }, want: refuse, says: "being deleted"},
+		"a job that is suspended":        {facts: made("Suspended", no), change: func(f *facts) { f.job.Spec.Suspend = true }, want: refuse, says: "suspended"},
+		"no operator has seen the job":   {facts: made("", no), change: func(f *facts) { f.job.Status.Conditions = nil }, want: wait, says: "waiting for the operator"},
+		"nor what has changed":           {facts: made("WorkloadRunning", no), change: func(f *facts) { f.job.Generation = 2 }, want: wait, says: "waiting for the operator"},
+		"the operator refuses it":        {facts: made("InvalidSpec", no), want: refuse, says: "the operator's text"},
+		"the Lease is another's":         {facts: made("LeaseConflict", no), want: refuse, says: "the operator's text"},
+		"the operator saw no pods yet":   {facts: made("NoCandidates", no), want: wait, says: "to see that Deployment/web runs"},
+		"the operator waits":             {facts: made("WorkloadRunning", no), want: scale, says: "from 2 to 0"},
+		"scaled since it was recorded":   {facts: made("WorkloadRunning", no), change: func(f *facts) { f.workload.Replicas = 3 }, want: record, says: "has 3 replicas"},
+		"a job that was written by hand": {facts: made("WorkloadRunning", no), change: func(f *facts) { f.job.Annotations = nil }, want: record, says: "has 2 replicas"},
 		"its image is not known": {
 			facts: made("WorkloadRunning", no), change: func(f *facts) { f.workload.Template.Spec.Containers[0].Command = nil },
 			want: wait, says: "before scaling anything",
@@ -88,11 +91,15 @@ func TestNext(t *testing.T) {
 		"a ReplicaSet beside the job":      {facts: made("Running", yes), change: beside("WorkloadSettling", 0), scaled: true, want: wait, says: "the operator's text"},
 		"a ReplicaSet lags":                {facts: made("WorkloadSettling", no), change: beside("WorkloadSettling", 0), scaled: true, want: wait, says: "the operator's text"},
 		"something scales it up":           {facts: made("WorkloadRunning", no), scaled: true, want: refuse, says: "has 2 replicas again"},
-		"its pods go":                      {facts: made("WorkloadRunning", no), change: func(f *facts) { f.workload.Replicas = 0 }, scaled: true, want: wait, says: "the operator's text"},
-		"candidates start":                 {facts: made("CandidatesNotReady", no), change: func(f *facts) { f.workload.Replicas = 0 }, scaled: true, want: wait},
-		"it runs":                          {facts: made("Running", yes), change: func(f *facts) { f.workload.Replicas = 0 }, scaled: true, want: report, says: "is a singleton"},
-		"it ran before this run of us":     {facts: made("Running", yes), change: func(f *facts) { f.workload.Replicas = 0 }, want: report},
-		"a workload that is at 0 is so":    {facts: given(), change: func(f *facts) { f.workload.Replicas = 0 }, want: create},
+		"a tool scales it up": {
+			facts: made("WorkloadRunning", no), change: func(f *facts) { f.keeper = keeper{tool: argoCD, name: "shop"} }, scaled: true,
+			want: refuse, says: "Application shop sets the replicas of Deployment/web: set replicas: 0",
+		},
+		"its pods go":                   {facts: made("WorkloadRunning", no), change: func(f *facts) { f.workload.Replicas = 0 }, scaled: true, want: wait, says: "the operator's text"},
+		"candidates start":              {facts: made("CandidatesNotReady", no), change: func(f *facts) { f.workload.Replicas = 0 }, scaled: true, want: wait},
+		"it runs":                       {facts: made("Running", yes), change: func(f *facts) { f.workload.Replicas = 0 }, scaled: true, want: report, says: "is a singleton"},
+		"it ran before this run of us":  {facts: made("Running", yes), change: func(f *facts) { f.workload.Replicas = 0 }, want: report},
+		"a workload that is at 0 is so": {facts: given(), change: func(f *facts) { f.workload.Replicas = 0 }, want: create},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if c.change != nil {

@@ -5,18 +5,21 @@ import (
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
-	policyv1 "k8s.io/api/policy/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/singletonjob/operator/internal/contract"
+	"github.com/singletonjob/operator/internal/workload"
 )
 
 // notes warn of objects of the workload's chart that do not suit a SingletonJob, as far as the user may read them.
 func (r *run) notes(ctx context.Context, f facts) {
 	note := func(format string, args ...any) { _, _ = fmt.Fprintf(r.ErrOut, "note: "+format+"\n", args...) }
-	note("set replicas to 0 in the source of %s, such as its chart's values: otherwise the next sync starts it again beside the SingletonJob", r.ref)
+	if r.Undo {
+		note("%s: otherwise the next sync scales it to 0, and no process runs", f.keeper.set(r.ref, f.workload.Replicas))
+		return
+	}
+	note("%s: otherwise the next sync starts it again beside the SingletonJob", f.keeper.set(r.ref, 0))
 	of := labels.Set(f.workload.Template.Labels)
 	var services corev1.ServiceList
 	if r.Client.List(ctx, &services, client.InNamespace(r.Namespace)) == nil {
@@ -28,15 +31,12 @@ func (r *run) notes(ctx context.Context, f facts) {
 			}
 		}
 	}
-	var budgets policyv1.PodDisruptionBudgetList
-	if r.Client.List(ctx, &budgets, client.InNamespace(r.Namespace)) != nil {
-		return
+	budgets, _ := workload.Budgets(ctx, r.Client, r.Namespace, of)
+	for _, name := range budgets {
+		note("PodDisruptionBudget %s covers the candidates in addition to their own budget, and Kubernetes never evicts a Pod with two budgets: remove it", name)
 	}
-	for i := range budgets.Items {
-		budget := &budgets.Items[i]
-		selector, err := metav1.LabelSelectorAsSelector(budget.Spec.Selector)
-		if err == nil && selector.Matches(of) && budget.Labels[contract.ManagedByLabel] != contract.ManagedBy {
-			note("PodDisruptionBudget %s covers the candidates in addition to their own budget, and Kubernetes never evicts a Pod with two budgets: remove it", budget.Name)
-		}
+	autoscalers, _ := workload.Autoscalers(ctx, r.Client, r.Namespace, r.ref)
+	for _, name := range autoscalers {
+		note("HorizontalPodAutoscaler %s scales %s as soon as that has a replica: remove it", name, r.ref)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"strings"
 	"testing"
@@ -15,48 +16,80 @@ import (
 
 	"github.com/singletonjob/operator/api/v1alpha1"
 	"github.com/singletonjob/operator/internal/adopt"
+	"github.com/singletonjob/operator/test/tier"
 )
 
 var errInterrupted = errors.New("interrupted")
 
-// adoption adopts the Deployment web. It is interrupted at the write with this number, before or after it; -1 for no interruption.
+// adoption adopts the Deployment web, or goes back. It is killed at a point, which is before or after a write;
+// -1 for never.
 type adoption struct {
 	w       *world
+	undo    bool
 	at      int
-	after   bool
+	reads   bool // each read is a point, too
 	waiting bool // interrupted at each wait
+	points  int
 	writes  int
 }
 
-func (a *adoption) write(do func() error) error {
-	n := a.writes
-	a.writes++
-	if n == a.at && !a.after {
-		return errInterrupted
-	}
-	if err := do(); err != nil {
-		return err
-	}
-	if n == a.at {
+// point is one where it can be killed.
+func (a *adoption) point() error {
+	a.points++
+	if a.points-1 == a.at {
 		return errInterrupted
 	}
 	return nil
 }
 
-func (a *adoption) run(dryRun bool) (string, error) {
-	a.w.t.Helper()
-	c := interceptor.NewClient(a.w.api, interceptor.Funcs{
+func (a *adoption) read(do func() error) error {
+	if err := do(); err != nil || !a.reads {
+		return err
+	}
+	return a.point()
+}
+
+func (a *adoption) write(do func() error) error {
+	if err := a.point(); err != nil {
+		return err
+	}
+	a.writes++
+	if err := do(); err != nil {
+		return err
+	}
+	return a.point()
+}
+
+// api is the API server as adopt sees it.
+func (a *adoption) api() client.Client {
+	return interceptor.NewClient(a.w.api, interceptor.Funcs{
+		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, obj client.Object, opts ...client.GetOption) error {
+			return a.read(func() error { return c.Get(ctx, key, obj, opts...) })
+		},
+		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
+			return a.read(func() error { return c.List(ctx, list, opts...) })
+		},
 		Create: func(ctx context.Context, c client.WithWatch, obj client.Object, opts ...client.CreateOption) error {
 			return a.write(func() error { return c.Create(ctx, obj, opts...) })
+		},
+		Patch: func(ctx context.Context, c client.WithWatch, obj client.Object, patch client.Patch, opts ...client.PatchOption) error {
+			return a.write(func() error { return c.Patch(ctx, obj, patch, opts...) })
+		},
+		Delete: func(ctx context.Context, c client.WithWatch, obj client.Object, opts ...client.DeleteOption) error {
+			return a.write(func() error { return c.Delete(ctx, obj, opts...) })
 		},
 		SubResourcePatch: func(ctx context.Context, c client.Client, sub string, obj client.Object, patch client.Patch, opts ...client.SubResourcePatchOption) error {
 			return a.write(func() error { return c.SubResource(sub).Patch(ctx, obj, patch, opts...) })
 		},
 	})
+}
+
+func (a *adoption) run(dryRun bool) (string, error) {
+	a.w.t.Helper()
 	var out bytes.Buffer
 	rounds := 0
 	err := adopt.Run(a.w.t.Context(), adopt.Options{
-		Client: c, Namespace: a.w.key.Namespace, Kind: "deploy", Name: webRef.Name, JobName: a.w.key.Name, DryRun: dryRun,
+		Client: a.api(), Namespace: a.w.key.Namespace, Kind: "deploy", Name: webRef.Name, JobName: a.w.key.Name, DryRun: dryRun, Undo: a.undo,
 		Out: &out, ErrOut: io.Discard,
 		Wait: func(context.Context) error {
 			a.w.round()
@@ -69,6 +102,27 @@ func (a *adoption) run(dryRun bool) (string, error) {
 	return out.String(), err
 }
 
+// through runs it again until it is not interrupted any more, and reports whether it was.
+func (a *adoption) through() (interrupted bool) {
+	a.w.t.Helper()
+	for range 300 {
+		_, err := a.run(false)
+		if !errors.Is(err, errInterrupted) {
+			a.w.must(err)
+			return interrupted
+		}
+		interrupted = true
+		if a.at >= 0 {
+			a.at = -1
+			for range 3 { // the others continue
+				a.w.round()
+			}
+		}
+	}
+	a.w.t.Fatalf("it does not end:\n%s", a.w.describe())
+	return
+}
+
 // adopted fails unless the job runs the Deployment's process, and it was started once.
 func (w *world) adopted() {
 	w.t.Helper()
@@ -77,36 +131,42 @@ func (w *world) adopted() {
 	}
 }
 
-// TestAdoptSurvivesInterruptions: adopt is interrupted before and after each write, and at each wait. Running it again continues.
-// Each round checks that two processes never run.
+// returned waits until the Deployment runs its process again, and fails if the job is left.
+func (w *world) returned() {
+	w.t.Helper()
+	w.until("the Deployment's pod runs", func() bool { return len(w.plain()) == 1 })
+	job, err := get(w.t.Context(), w.api, w.key, &v1alpha1.SingletonJob{})
+	if w.must(err); job != nil || *w.web().Spec.Replicas != 1 || w.holder() != nil {
+		w.t.Errorf("not undone:\n%s", w.describe())
+	}
+}
+
+// TestAdoptSurvivesInterruptions: adopt and the way back are killed before and after each write in turn, and at each wait. Running them
+// again continues. Each round checks that two processes never run. Reads change nothing, so only the deep tier kills at each of them, too.
 func TestAdoptSurvivesInterruptions(t *testing.T) {
 	t.Parallel()
-	for name, a := range map[string]adoption{
-		"before the job is made": {at: 0}, "after it": {at: 0, after: true},
-		"before the Deployment is scaled": {at: 1}, "after that": {at: 1, after: true},
-		"whenever it waits": {at: -1, waiting: true}, "never": {at: -1},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			w := newWorld(t)
-			w.deployment(1)
-			w.until("the Deployment's pod runs", func() bool { return len(w.plain()) == 1 })
-			a.w = w
-			runs, err := 0, errInterrupted
-			for ; errors.Is(err, errInterrupted) && runs < 300; runs++ {
-				if _, err = a.run(false); a.at >= 0 {
-					a.at = -1
-					for range 3 { // the others continue
-						w.round()
-					}
-				}
-			}
-			w.must(err)
-			if name != "never" && runs < 2 {
-				t.Errorf("it was not interrupted")
-			}
-			w.adopted()
-		})
+	w := newWorld(t)
+	w.deployment(1)
+	w.until("the Deployment's pod runs", func() bool { return len(w.plain()) == 1 })
+	n := 0
+	thereAndBack := func(at int, waiting bool) (interrupted bool) {
+		w.key.Name, w.tenures = fmt.Sprintf("job%d", n), nil // a name is used once, because nothing collects garbage
+		n++
+		there := (&adoption{w: w, at: at, reads: tier.IsDeep(), waiting: waiting}).through()
+		w.adopted()
+		back := (&adoption{w: w, at: at, reads: tier.IsDeep(), waiting: waiting, undo: true}).through()
+		w.returned()
+		return there || back
+	}
+	if thereAndBack(-1, false) || !thereAndBack(-1, true) {
+		t.Error("the interruptions are not those that are meant")
+	}
+	at := 0
+	for thereAndBack(at, false) {
+		at++
+	}
+	if at < 6 { // the three writes of the way back
+		t.Errorf("killed at %d points only", at)
 	}
 }
 

@@ -29,6 +29,8 @@ type memory struct {
 	refused map[types.NamespacedName]refused
 	// settled are the Deployments whose ReplicaSets were all seen at 0.
 	settled map[types.NamespacedName]settledAt
+	// beside is what was last found beside the jobs' workloads.
+	beside map[types.NamespacedName]beside
 	// hashes are the hashes of the jobs' templates.
 	hashes map[types.NamespacedName]plan.Hashed
 	// crowded are the jobs that had two Pods on one node at the last reconcile.
@@ -41,6 +43,13 @@ type memory struct {
 type settledAt struct {
 	uid        types.UID
 	generation int64
+}
+
+// beside is what was found beside one state of a workload, and when.
+type beside struct {
+	of                   settledAt
+	at                   time.Time
+	autoscalers, budgets []string
 }
 
 // observedLease is the newest observed version of a Lease.
@@ -74,7 +83,8 @@ type refused struct {
 func newMemory() *memory {
 	return &memory{
 		leases: map[types.NamespacedName]observedLease{}, trials: map[types.NamespacedName]*plan.Trials{}, announced: map[types.NamespacedName]announced{},
-		refused: map[types.NamespacedName]refused{}, settled: map[types.NamespacedName]settledAt{}, hashes: map[types.NamespacedName]plan.Hashed{},
+		refused: map[types.NamespacedName]refused{}, settled: map[types.NamespacedName]settledAt{}, beside: map[types.NamespacedName]beside{},
+		hashes:  map[types.NamespacedName]plan.Hashed{},
 		crowded: map[types.NamespacedName]bool{}, written: map[types.NamespacedName]string{},
 	}
 }
@@ -163,6 +173,7 @@ func (m *memory) jobGone(key types.NamespacedName, leaseGone bool, now time.Time
 	delete(m.announced, key)
 	delete(m.refused, key)
 	delete(m.settled, key)
+	delete(m.beside, key)
 	delete(m.hashes, key)
 	delete(m.crowded, key)
 	delete(m.written, key)
@@ -262,6 +273,20 @@ func (m *memory) setSettled(key types.NamespacedName, at settledAt) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.settled[key] = at
+}
+
+// foundBeside is what was last found, zero if nothing is known of this state of the workload, or not since a period.
+func (m *memory) foundBeside(key types.NamespacedName, of settledAt, now time.Time) (beside, bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	found := m.beside[key]
+	return found, found.of == of && now.Sub(found.at) < plan.BesidePeriod
+}
+
+func (m *memory) setBeside(key types.NamespacedName, found beside) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.beside[key] = found
 }
 
 // hashed is the last known hash result for a job's template.

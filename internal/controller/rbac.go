@@ -37,6 +37,9 @@ package controller
 // +kubebuilder:rbac:groups=apps,resources=deployments;statefulsets,verbs=get;list;watch
 // +kubebuilder:rbac:groups=apps,resources=replicasets,verbs=get;list
 
+// Autoscalers of such a workload are named in a condition. They are listed only in namespaces with such a job.
+// +kubebuilder:rbac:groups=autoscaling,resources=horizontalpodautoscalers,verbs=list
+
 // A claim that only one node can use keeps standbys from becoming ready on other nodes. Only claims of a job's Pods are read.
 // +kubebuilder:rbac:groups="",resources=persistentvolumeclaims,verbs=get
 

@@ -36,9 +36,51 @@ func (r *Reconciler) observeWorkload(ctx context.Context, o *observation) error 
 	case err != nil:
 		return err
 	case !o.Workload.Exists:
-		return nil
+		return r.observeNamesake(ctx, o)
+	}
+	if err := r.observeBeside(ctx, o); err != nil {
+		return err
 	}
 	return r.observeOthers(ctx, o)
+}
+
+// observeBeside looks for autoscalers of the workload and for budgets that match the candidates, at each change of the workload and else
+// once in a period. They only help to explain, so it is no fault if the operator has no right to list them.
+func (r *Reconciler) observeBeside(ctx context.Context, o *observation) (err error) {
+	w, key := o.Workload, types.NamespacedName{Namespace: o.Namespace, Name: o.Name}
+	found, known := r.memory.foundBeside(key, settledAt{w.UID, w.Generation}, o.Now)
+	if !known {
+		found = beside{of: settledAt{w.UID, w.Generation}, at: o.Now}
+		if found.autoscalers, err = workload.Autoscalers(ctx, r.Live, o.Namespace, *o.Job.Spec.WorkloadRef); err != nil && !apierrors.IsForbidden(err) {
+			return err
+		}
+		if found.budgets, err = workload.Budgets(ctx, r.Live, o.Namespace, w.Template.Labels); err != nil && !apierrors.IsForbidden(err) {
+			return err
+		}
+		r.memory.setBeside(key, found)
+	}
+	w.Autoscalers, w.Budgets = found.autoscalers, found.budgets
+	return nil
+}
+
+// observeNamesake looks whether a missing workload is there as the other kind. Users mistake the kind of a chart's workload.
+func (r *Reconciler) observeNamesake(ctx context.Context, o *observation) error {
+	other := v1alpha1.WorkloadStatefulSet
+	if o.Job.Spec.WorkloadRef.Kind == other {
+		other = v1alpha1.WorkloadDeployment
+	}
+	object := &metav1.PartialObjectMetadata{}
+	object.SetGroupVersionKind(appsv1.SchemeGroupVersion.WithKind(string(other)))
+	object, err := get(ctx, r.Live, types.NamespacedName{Namespace: o.Namespace, Name: o.Job.Spec.WorkloadRef.Name}, object)
+	switch {
+	case apierrors.IsForbidden(err): // this only helps to explain
+		return nil
+	case err != nil:
+		return err
+	case object != nil && object.DeletionTimestamp == nil:
+		o.Workload.Namesake = other
+	}
+	return nil
 }
 
 // observeWhatIsLeft looks for what may still run for a workload that is scaled to 0. It reads the Pods last, so that they include

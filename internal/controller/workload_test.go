@@ -1,6 +1,8 @@
 package controller
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -9,7 +11,10 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
+	autoscalingv1 "k8s.io/api/autoscaling/v1"
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -296,6 +301,93 @@ func TestAWorkloadThatIsScaledUpBesideTheJob(t *testing.T) {
 	if n := len(w.tenures); n != 2 {
 		t.Errorf("%d processes were started", n)
 	}
+}
+
+// forbidding has no right to read Deployments.
+type forbidding struct{ client.Reader }
+
+func (f forbidding) Get(ctx context.Context, key client.ObjectKey, obj client.Object, opts ...client.GetOption) error {
+	if _, is := obj.(*appsv1.Deployment); is {
+		return apierrors.NewForbidden(appsv1.Resource("deployments"), key.Name, errors.New("no role grants it"))
+	}
+	return f.Reader.Get(ctx, key, obj, opts...)
+}
+
+// TestAWorkloadThatCannotBeRead: a name that only the other kind has, and a right that is missing, are reported as such. A running process
+// is not affected by either, or by the workload's deletion and creation.
+func TestAWorkloadThatCannotBeRead(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.deployment(0)
+	w.jobOfWeb()
+	ofKind := func(kind v1alpha1.WorkloadKind) {
+		w.edit(func(job *v1alpha1.SingletonJob) { job.Spec.WorkloadRef.Kind = kind })
+	}
+	says := func(reasons, text string) {
+		t.Helper()
+		w.until(reasons, func() bool {
+			return w.reasons() == reasons && strings.Contains(condition(w.status(), v1alpha1.ConditionProgressing).Message, text)
+		})
+	}
+	const other = "StatefulSet/web in spec.workloadRef does not exist, but Deployment/web does: set spec.workloadRef.kind to Deployment"
+	const denied = `no permission to read Deployment/web in spec.workloadRef, or what belongs to it: read Deployment/web in namespace `
+	ofKind(v1alpha1.WorkloadStatefulSet)
+	says("WorkloadMissing NoHolder WorkloadMissing", other)
+	operator := w.operators[0].r
+	live := operator.Live
+	operator.Live = forbidding{live}
+	ofKind(v1alpha1.WorkloadDeployment)
+	says("WorkloadDenied NoHolder WorkloadDenied", denied)
+	operator.Live = live
+	w.until("serving", w.serving)
+	operator.Live = forbidding{live}
+	says("Running StandbyReady WorkloadDenied", "deployments.apps \"web\" is forbidden")
+	operator.Live = live
+	ofKind(v1alpha1.WorkloadStatefulSet)
+	says("Running StandbyReady WorkloadMissing", other)
+	ofKind(v1alpha1.WorkloadDeployment)
+	w.until("serving again", w.serving)
+	w.must(w.api.Delete(t.Context(), w.web()))
+	says("Running StandbyReady WorkloadMissing", "does not exist or is being deleted: create it, with replicas: 0")
+	w.deployment(0)
+	w.until("serving with the new one", w.serving)
+	if w.warnings("WorkloadDenied") == 0 || w.warnings("WorkloadMissing") == 0 || len(w.tenures) != 1 {
+		t.Errorf("%d processes were started, and these are the Events: %v", len(w.tenures), w.events())
+	}
+}
+
+// TestWhatIsBesideAWorkload: the chart's autoscaler and budget are named in Progressing, until they no longer exist.
+func TestWhatIsBesideAWorkload(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	named := func(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Namespace: w.key.Namespace, Name: name} }
+	to := func(kind, name string) autoscalingv1.HorizontalPodAutoscalerSpec {
+		return autoscalingv1.HorizontalPodAutoscalerSpec{MaxReplicas: 3, ScaleTargetRef: autoscalingv1.CrossVersionObjectReference{APIVersion: "apps/v1", Kind: kind, Name: name}}
+	}
+	over := func(app string) policyv1.PodDisruptionBudgetSpec {
+		return policyv1.PodDisruptionBudgetSpec{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": app}}}
+	}
+	autoscaler := &autoscalingv1.HorizontalPodAutoscaler{ObjectMeta: named("web-hpa"), Spec: to("Deployment", "web")}
+	budget := &policyv1.PodDisruptionBudget{ObjectMeta: named("web-pdb"), Spec: over("web")}
+	for _, o := range []client.Object{
+		autoscaler, budget,
+		&autoscalingv1.HorizontalPodAutoscaler{ObjectMeta: named("other-hpa"), Spec: to("Deployment", "other")},
+		&autoscalingv1.HorizontalPodAutoscaler{ObjectMeta: named("set-hpa"), Spec: to("StatefulSet", "web")},
+		&policyv1.PodDisruptionBudget{ObjectMeta: named("other-pdb"), Spec: over("other")},
+	} {
+		w.must(w.api.Create(t.Context(), o))
+	}
+	w.deployment(0)
+	w.jobOfWeb()
+	w.until("serving", w.serving)
+	message := func() string { return condition(w.status(), v1alpha1.ConditionProgressing).Message }
+	if got := message(); !strings.Contains(got, "PodDisruptionBudget web-pdb also") || !strings.Contains(got, "HorizontalPodAutoscaler web-hpa scales Deployment/web") {
+		t.Error(got)
+	}
+	w.must(w.api.Delete(t.Context(), autoscaler))
+	w.must(w.api.Delete(t.Context(), budget))
+	w.clock.SetTime(w.clock.Now().Add(plan.BesidePeriod))
+	w.until("they are no longer named", func() bool { return !strings.Contains(message(), "web-") })
 }
 
 // TestOwnersOfWorkloadPods: the owners of the Pods are those that the API server has.

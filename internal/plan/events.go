@@ -98,7 +98,7 @@ var alarming = map[string]bool{
 	v1alpha1.ReasonAgentMisconfigured: true, v1alpha1.ReasonLeaseConflict: true, v1alpha1.ReasonInvalidSpec: true,
 	v1alpha1.ReasonRolloutStalled: true, v1alpha1.ReasonPodsFailing: true, v1alpha1.ReasonCandidateStuck: true,
 	v1alpha1.ReasonCPULimitTooSmall: true, v1alpha1.ReasonSwitchoverBlocked: true, v1alpha1.ReasonWorkloadMissing: true,
-	v1alpha1.ReasonWorkloadTaken: true, v1alpha1.ReasonWorkloadRunning: true, v1alpha1.ReasonUnmanagedHolder: true,
+	v1alpha1.ReasonWorkloadDenied: true, v1alpha1.ReasonWorkloadTaken: true, v1alpha1.ReasonWorkloadRunning: true, v1alpha1.ReasonUnmanagedHolder: true,
 	v1alpha1.ReasonProgressDeadlineExceeded: true, v1alpha1.ReasonRunRequestInvalid: true,
 	v1alpha1.ReasonOverdue: true, v1alpha1.ReasonNoServerTime: true,
 	v1alpha1.ReasonClocksDisagree: true, v1alpha1.ReasonAhead: true, v1alpha1.ReasonBadRun: true,

@@ -33,7 +33,7 @@ func statusOf(
 	for _, c := range append(runConditions(state, j, t, m, r),
 		active(state, j, t, m, r, o.Refused).condition(v1alpha1.ConditionActive),
 		protected(state, j, t, m, r).condition(v1alpha1.ConditionProtected),
-		progressing(state, j, t, m, r, o.Refused, h).condition(v1alpha1.ConditionProgressing),
+		progressing(state, j, t, m, r, o.Refused, h).withBeside(o.Job, o.Workload).condition(v1alpha1.ConditionProgressing),
 		timely(state, j, m).condition(v1alpha1.ConditionTimely),
 		ready(state, j, t, m, r, o.Refused).condition(v1alpha1.ConditionReady),
 	) {

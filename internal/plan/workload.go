@@ -22,6 +22,8 @@ type Workload struct {
 	// Exists: the workload exists and is not being deleted. Denied is the API server's answer if the operator has no permission to read it.
 	Exists bool
 	Denied string
+	// Namesake is the kind of a workload of the other kind that has this name. It is not looked up while Exists.
+	Namesake v1alpha1.WorkloadKind
 
 	UID        types.UID
 	Generation int64
@@ -39,6 +41,10 @@ type Workload struct {
 	// Owners maps the controllers of these pods to the workloads, as WorkloadRef.String writes them, for which they run pods. A controller
 	// that is not in the map no longer exists, or has no owner.
 	Owners map[types.UID]string
+	// Autoscalers are the HorizontalPodAutoscalers that scale the workload. Budgets are the PodDisruptionBudgets, except those of
+	// SingletonJobs, that match the candidates. A change of them may be seen BesidePeriod late or,
+	// if there were none, when something else happens.
+	Autoscalers, Budgets []string
 	// Others are the other SingletonJobs of the namespace. Those with other workloads can be left out.
 	Others []*v1alpha1.SingletonJob
 }
@@ -98,10 +104,13 @@ func blockedBy(job *v1alpha1.SingletonJob, w *Workload) verdict {
 		return verdict{v1alpha1.ReasonWorkloadSettling, fmt.Sprintf("%s is scaled to 0, but the controller of %s has not acted on that yet%s", ref, who, nothing)}
 	}
 	switch {
-	case w == nil || !w.Exists && w.Denied == "":
+	case w == nil || !w.Exists && w.Denied == "" && w.Namesake == "":
 		return missing("does not exist or is being deleted: create it, with replicas: 0")
+	case !w.Exists && w.Denied == "":
+		return missing("does not exist, but %s/%s does: set spec.workloadRef.kind to %[1]s, or create the other", w.Namesake, ref.Name)
 	case !w.Exists:
-		return missing("can't be read: %s", bounded(w.Denied, maxDetail))
+		return verdict{v1alpha1.ReasonWorkloadDenied, fmt.Sprintf("the operator has no permission to read %s in spec.workloadRef, or what belongs to it: %s%s",
+			ref, bounded(w.Denied, maxDetail), nothing)}
 	}
 	if elder := elderOf(job, w.Others); elder != "" {
 		return verdict{v1alpha1.ReasonWorkloadTaken, fmt.Sprintf("%s is the workload of the SingletonJob %s, which is older: delete one of the two%s", ref, elder, nothing)}
@@ -119,6 +128,23 @@ func blockedBy(job *v1alpha1.SingletonJob, w *Workload) verdict {
 		return settling("ReplicaSet/" + w.Lagging[0])
 	}
 	return well
+}
+
+// withBeside adds what the workload's chart has beside it to the verdict on a job's changes. Only verdicts of a fixed text are added to: an
+// addition to one that quotes a Pod's trouble would be quoted the next time.
+func (v verdict) withBeside(job *v1alpha1.SingletonJob, w *Workload) verdict {
+	if w == nil || v.reason != v1alpha1.ReasonUpToDate && v.reason != v1alpha1.ReasonWorkloadRunning {
+		return v
+	}
+	if len(w.Budgets) > 0 {
+		v.message += fmt.Sprintf("; the PodDisruptionBudget %s also matches the candidates, and Kubernetes evicts no pod that has two, so drains wait: remove it, in the chart's values",
+			bounded(strings.Join(w.Budgets, ", "), maxDetail))
+	}
+	if len(w.Autoscalers) > 0 {
+		v.message += fmt.Sprintf("; the HorizontalPodAutoscaler %s scales %s as soon as it has a replica, and not the SingletonJob: remove it, in the chart's values",
+			bounded(strings.Join(w.Autoscalers, ", "), maxDetail), job.Spec.WorkloadRef)
+	}
+	return v
 }
 
 // elderOf returns the name of the oldest SingletonJob with the same workload, empty if that is the job itself.
@@ -162,6 +188,8 @@ const (
 	// leavingPeriod is how often the operator looks for pods that must terminate and for lagging ReplicaSets, because those are not
 	// watched.
 	leavingPeriod = time.Second
+	// BesidePeriod is how often the operator looks again for autoscalers and budgets if it has named some.
+	BesidePeriod = time.Minute
 	// deniedPeriod is how often the operator tries again to read what it has no permission to read.
 	deniedPeriod = 30 * time.Second
 )
@@ -174,6 +202,8 @@ func wakeForWorkload(a *alarm, o *Observed) {
 		a.in(deniedPeriod)
 	case len(outside(o.Job, w)) > 0, len(w.Lagging) > 0:
 		a.in(leavingPeriod)
+	case len(w.Autoscalers)+len(w.Budgets) > 0:
+		a.in(BesidePeriod)
 	}
 }
 

@@ -75,7 +75,8 @@ func TestWorkload(t *testing.T) {
 		"scaled to 0":         {with: (*given).ofWorkload, reason: starts},
 		"not looked for":      {with: func(g *given) { g.ofWorkload(); g.Workload = nil }, reason: "WorkloadMissing", says: "Deployment/web in spec.workloadRef"},
 		"missing":             {with: func(g *given) { g.ofWorkload(); *g.Workload = Workload{} }, reason: "WorkloadMissing", says: "does not exist"},
-		"not to be read":      {with: func(g *given) { g.ofWorkload(); *g.Workload = Workload{Denied: "forbidden"} }, reason: "WorkloadMissing", says: "can't be read: forbidden"},
+		"not to be read":      {with: func(g *given) { g.ofWorkload(); *g.Workload = Workload{Denied: "forbidden"} }, reason: "WorkloadDenied", says: "no permission to read Deployment/web in spec.workloadRef, or what belongs to it: forbidden"},
+		"of the other kind":   {with: func(g *given) { g.ofWorkload(); *g.Workload = Workload{Namesake: "StatefulSet"} }, reason: "WorkloadMissing", says: "does not exist, but StatefulSet/web does: set spec.workloadRef.kind to StatefulSet"},
 		"replicas":            {with: func(g *given) { g.ofWorkload(); g.Workload.Replicas = 3 }, reason: "WorkloadRunning", says: "Deployment/web has 3 replicas"},
 		"its controller lags": {with: func(g *given) { g.ofWorkload(); g.Workload.Settled = false }, reason: "WorkloadSettling", says: "the controller of Deployment/web has not acted on that yet"},
 		"a ReplicaSet's lags": {with: func(g *given) { g.ofWorkload(); g.Workload.Lagging = []string{"web-1"} }, reason: "WorkloadSettling", says: "the controller of ReplicaSet/web-1"},
@@ -121,7 +122,12 @@ func TestWorkload(t *testing.T) {
 		"a job of it as old, UID higher": {with: rival("z", time.Hour, "web"), reason: starts},
 		"a younger job of it":            {with: rival("child", time.Minute, "web"), reason: starts},
 		"an older job of another":        {with: rival("elder", 2*time.Hour, "other"), reason: starts},
-		"volume claim templates":         {with: func(g *given) { g.ofWorkload(); g.Workload.Claims = []string{"data", "log"} }, reason: "InvalidSpec", says: "volumeClaimTemplates (data, log)"},
+		"an autoscaler": {with: func(g *given) {
+			g.ofWorkload()
+			g.Workload.Replicas, g.Workload.Autoscalers = 1, []string{"web", "more"}
+		}, reason: "WorkloadRunning",
+			says: "; the HorizontalPodAutoscaler web, more scales Deployment/web as soon as it has a replica"},
+		"volume claim templates": {with: func(g *given) { g.ofWorkload(); g.Workload.Claims = []string{"data", "log"} }, reason: "InvalidSpec", says: "volumeClaimTemplates (data, log)"},
 		"a template that is not accepted": {
 			with:   func(g *given) { g.ofWorkload(); g.Workload.Template.Spec.HostPID = true },
 			reason: "InvalidSpec", says: "with the pod template of Deployment/web is not valid",
@@ -259,6 +265,30 @@ func TestBlockedJobStillReleases(t *testing.T) {
 		if p := Decide(g.Observed); p.State != Suspending || len(p.Delete) != 1 {
 			t.Errorf("gone %v: suspended, and the plan is %v", gone, p.State)
 		}
+	}
+}
+
+// TestWhatIsBesideAWorkload: autoscalers and budgets of the chart are named while the job runs, and are looked up again. They keep nothing
+// from starting.
+func TestWhatIsBesideAWorkload(t *testing.T) {
+	g := steady()
+	g.ofWorkload()
+	g.settle()
+	g.Workload.Autoscalers, g.Workload.Budgets = []string{"web-hpa"}, []string{"web-pdb"}
+	p := Decide(g.Observed)
+	reasons, _ := conditionsOf(p, g)
+	text := texts(p)
+	if reasons != "Running StandbyReady UpToDate" || !strings.Contains(text, "PodDisruptionBudget web-pdb also matches the candidates") ||
+		!strings.Contains(text, "HorizontalPodAutoscaler web-hpa scales Deployment/web") || p.Wake > BesidePeriod || len(p.Events) > 0 {
+		t.Errorf("%s, wakes after %v: %s", reasons, p.Wake, text)
+	}
+	g.settle()
+	if again := Decide(g.Observed); again.Status != nil {
+		t.Errorf("the same is written twice: %+v", again.Status.Conditions)
+	}
+	g.Workload.Autoscalers, g.Workload.Budgets = nil, nil
+	if text := texts(Decide(g.Observed)); strings.Contains(text, "web-hpa") || strings.Contains(text, "web-pdb") || text == "" {
+		t.Errorf("they are gone, and the conditions are %s", text)
 	}
 }
 

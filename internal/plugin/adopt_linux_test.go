@@ -7,8 +7,10 @@ import (
 	"testing"
 
 	appsv1 "k8s.io/api/apps/v1"
+	autoscalingv1 "k8s.io/api/autoscaling/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -63,4 +65,17 @@ func TestAdopt(t *testing.T) {
 	if job.Spec.Candidates != 3 || job.Spec.WorkloadRef == nil || job.Spec.WorkloadRef.Name != "billing" {
 		t.Errorf("it made %+v", job.Spec)
 	}
+
+	for _, wrong := range [][]string{{"--undo", "--replicas=0"}, {"--undo", "--replicas=-3"}, {"--replicas=2"}, {"--undo", "--candidates=2"}, {"--undo", "--container=app"}} {
+		w.says(ExitUsage, "", append([]string{"adopt", "deployment/billing"}, wrong...)...)
+	}
+	w.says(ExitOK, "would suspend the SingletonJob mail, then wait until its Pods no longer exist, then delete the SingletonJob mail",
+		"adopt", "deployment/billing", "--undo", "--dry-run")
+	job.Annotations = map[string]string{"singletonjob.io/workload-replicas": "many"}
+	w.must(w.api.Update(t.Context(), job))
+	w.must(w.api.SubResource("scale").Patch(t.Context(), &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "billing"}},
+		client.RawPatch(types.MergePatchType, []byte(`{"spec":{"replicas":0}}`)), client.WithSubResourceBody(&autoscalingv1.Scale{})))
+	w.says(ExitError, `the annotation singletonjob.io/workload-replicas of the SingletonJob mail is "many", which is no number from 1 to 1000: give the number with --replicas`,
+		"adopt", "deployment/billing", "--undo")
+	w.says(ExitOK, "then scale Deployment/billing to 2, then delete the SingletonJob mail", "adopt", "deployment/billing", "--undo", "--dry-run", "--replicas=2")
 }

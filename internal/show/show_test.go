@@ -122,6 +122,19 @@ func (f *Facts) nobody(reason, message string) {
 	f.set(v1alpha1.ConditionProtected, v1alpha1.ReasonNoHolder, "nothing is active, so there is nothing to protect")
 }
 
+// ofDeployment takes the job's template from the Deployment web.
+func (f *Facts) ofDeployment() {
+	f.Job.Spec.Template = corev1.PodTemplateSpec{}
+	f.Job.Spec.WorkloadRef = &v1alpha1.WorkloadRef{APIVersion: v1alpha1.WorkloadAPIVersion, Kind: v1alpha1.WorkloadDeployment, Name: "web"}
+}
+
+// blocked is a new job, for which nothing can be started.
+func (f *Facts) blocked(reason, message string) {
+	f.nobody(reason, message)
+	f.set(v1alpha1.ConditionProgressing, reason, message)
+	f.Pods, f.Job.Status.Candidates = nil, v1alpha1.CandidatesStatus{}
+}
+
 // rests makes the job idle: no run is in progress.
 func (f *Facts) rests(reason, message string) {
 	f.nobody(reason, message)
@@ -255,6 +268,29 @@ var cases = map[string]func(*Facts){
 		f.nobody(v1alpha1.ReasonImageNotFound, `the gated container "app" sets no command, and the entrypoint of its image "billing:4.2" is unknown: its registry has no such image`)
 		f.Job.Spec.WorkloadRef = &v1alpha1.WorkloadRef{APIVersion: v1alpha1.WorkloadAPIVersion, Kind: v1alpha1.WorkloadStatefulSet, Name: "bills"}
 		f.Pods, f.Job.Status.Candidates = nil, v1alpha1.CandidatesStatus{}
+	},
+	"a workload that is scaled up beside it": func(f *Facts) {
+		f.ofDeployment()
+		const text = "Deployment/web has 1 replicas, and no lease keeps them from acting: set replicas to 0 where it is set, in the chart's values or with " +
+			"kubectl scale, and remove anything that sets it again; nothing is started until then, and a running process continues"
+		f.set(v1alpha1.ConditionProtected, v1alpha1.ReasonWorkloadRunning, text)
+		f.set(v1alpha1.ConditionProgressing, v1alpha1.ReasonWorkloadRunning, text)
+	},
+	"a workload that is deleted": func(f *Facts) {
+		f.ofDeployment()
+		f.set(v1alpha1.ConditionProgressing, v1alpha1.ReasonWorkloadMissing, "Deployment/web in spec.workloadRef does not exist or is being deleted: create it, with replicas: 0; "+
+			"nothing is started until then, and a running process continues")
+	},
+	"a workload of the other kind": func(f *Facts) {
+		f.ofDeployment()
+		f.blocked(v1alpha1.ReasonWorkloadMissing, "Deployment/web in spec.workloadRef does not exist, but StatefulSet/web does: set spec.workloadRef.kind to StatefulSet, "+
+			"or create the other; nothing is started until then, and a running process continues")
+	},
+	"a workload that the operator may not read": func(f *Facts) {
+		f.ofDeployment()
+		f.blocked(v1alpha1.ReasonWorkloadDenied, "the operator has no permission to read Deployment/web in spec.workloadRef, or what belongs to it: read Deployment/web in namespace prod: "+
+			`deployments.apps "web" is forbidden: User "system:serviceaccount:singletonjob:singletonjob" cannot get resource "deployments" in API group "apps" in the namespace "prod"`+
+			"; nothing is started until then, and a running process continues")
 	},
 	"refused by a quota": func(f *Facts) {
 		f.nobody(v1alpha1.ReasonFailedCreate, `pods "billing-752pq9t-0" is forbidden: exceeded quota: pods, requested: pods=1, used: pods=10, limited: pods=10`)

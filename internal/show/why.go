@@ -200,6 +200,8 @@ func furtherRemedies(f Facts, reason string) []string {
 		return []string{"wait: this usually takes a moment; if it lasts, check whether the cluster's kube-controller-manager runs"}
 	case v1alpha1.ReasonWorkloadMissing, v1alpha1.ReasonWorkloadTaken:
 		return []string{"name another workload, or restore this one: kubectl edit singletonjob " + name + inNamespace(f)}
+	case v1alpha1.ReasonWorkloadDenied:
+		return []string{"give the operator's service account the right that the message names: the chart's ClusterRole has it; the operator tries again every 30 seconds"}
 	case v1alpha1.ReasonRetrying:
 		return []string{"see why it failed: " + runLogs(f), "or wait: spec.backoffLimit attempts follow the first"}
 	case v1alpha1.ReasonRunFailed:

@@ -32,16 +32,31 @@ func Object(kind v1alpha1.WorkloadKind) client.Object {
 // Read returns the workload and the selector of its Pods. It fills in neither the Pods nor other SingletonJobs that name the same workload.
 // If there is no such workload, Exists is false and there is no error.
 func Read(ctx context.Context, from client.Reader, namespace string, ref v1alpha1.WorkloadRef) (*plan.Workload, *metav1.LabelSelector, error) {
+	object, err := Get(ctx, from, namespace, ref)
+	w, selector := Of(object)
+	return w, selector, err
+}
+
+// Get returns the workload as the API server has it, or nil without an error if it does not exist.
+func Get(ctx context.Context, from client.Reader, namespace string, ref v1alpha1.WorkloadRef) (client.Object, error) {
 	object := Object(ref.Kind)
 	if object == nil {
-		return &plan.Workload{}, nil, nil // the API server accepts no such kind
+		return nil, nil //nolint:nilnil // the API server accepts no such kind
 	}
 	err := from.Get(ctx, client.ObjectKey{Namespace: namespace, Name: ref.Name}, object)
 	switch {
 	case apierrors.IsNotFound(err):
-		return &plan.Workload{}, nil, nil
+		return nil, nil //nolint:nilnil // see above
 	case err != nil:
-		return &plan.Workload{}, nil, fmt.Errorf("read %s in namespace %s: %w", ref, namespace, err)
+		return nil, fmt.Errorf("read %s in namespace %s: %w", ref, namespace, err)
+	}
+	return object, nil
+}
+
+// Of returns what Read does, from a workload that was read. object may be nil.
+func Of(object client.Object) (*plan.Workload, *metav1.LabelSelector) {
+	if object == nil {
+		return &plan.Workload{}, nil
 	}
 	w := &plan.Workload{Exists: object.GetDeletionTimestamp() == nil, UID: object.GetUID(), Generation: object.GetGeneration()}
 	take := func(replicas *int32, reported int32, observed int64) {
@@ -51,16 +66,16 @@ func Read(ctx context.Context, from client.Reader, namespace string, ref v1alpha
 	case *appsv1.Deployment:
 		take(o.Spec.Replicas, o.Status.Replicas, o.Status.ObservedGeneration)
 		w.Template = o.Spec.Template
-		return w, o.Spec.Selector, nil
+		return w, o.Spec.Selector
 	case *appsv1.StatefulSet:
 		take(o.Spec.Replicas, o.Status.Replicas, o.Status.ObservedGeneration)
 		w.Template = o.Spec.Template
 		for i := range o.Spec.VolumeClaimTemplates {
 			w.Claims = append(w.Claims, o.Spec.VolumeClaimTemplates[i].Name)
 		}
-		return w, o.Spec.Selector, nil
+		return w, o.Spec.Selector
 	}
-	return w, nil, nil
+	return w, nil
 }
 
 // Lagging returns the names of the ReplicaSets that could still create a Pod for a Deployment that is scaled to 0. They are its own, and

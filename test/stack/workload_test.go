@@ -19,7 +19,6 @@ import (
 
 	"github.com/singletonjob/operator/api/v1alpha1"
 	"github.com/singletonjob/operator/internal/adopt"
-	"github.com/singletonjob/operator/internal/contract"
 	"github.com/singletonjob/operator/test/observe"
 	"github.com/singletonjob/operator/test/tier"
 )
@@ -108,6 +107,19 @@ func (b *borrowed) alone() {
 	}
 }
 
+// aloneAfter asserts that the workload's processes from the n-th on began after the last write of the candidates' processes.
+func (b *borrowed) aloneAfter(n int) {
+	b.t.Helper()
+	own, candidates := b.lives()
+	for _, life := range candidates {
+		for _, other := range own[n:] {
+			if other.First <= life.Last {
+				b.t.Errorf(observe.Safety+"%s of the workload itself began at %v, and %s wrote until %v", other.Writer, other.First, life.Writer, life.Last)
+			}
+		}
+	}
+}
+
 // says waits for the reason of a condition.
 func (b *borrowed) says(condition, reason string) {
 	b.t.Helper()
@@ -186,7 +198,9 @@ func TestAWorkloadOfKubernetesOwnControllers(t *testing.T) {
 			if now := b.warned(); now != warned {
 				t.Errorf("people were warned %d times while the workload was at 0", now-warned)
 			}
-			b.leave(b.besideIt())
+			n := b.besideIt() // two act until it ends
+			b.leave(n)
+			b.aloneAfter(n)
 		})
 	}
 }
@@ -208,17 +222,14 @@ func (b *borrowed) besideIt() int {
 	return len(own)
 }
 
-// leave deletes the job, and has the workload run by itself again.
+// leave goes back: the job's process ends, then the workload runs by itself again.
 func (b *borrowed) leave(n int) {
 	b.t.Helper()
-	job, err := b.p.Job(b.t.Context(), b.ns, jobName)
-	b.must(err)
-	b.must(b.p.Client.Delete(b.t.Context(), job))
-	b.await("the candidates to be gone", func() (bool, any, error) {
-		pods := &corev1.PodList{}
-		err := b.p.Client.List(b.t.Context(), pods, client.InNamespace(b.ns), client.MatchingLabels{contract.NameLabel: jobName})
-		return err == nil && len(pods.Items) == 0, len(pods.Items), err
-	})
-	b.scale(1)
+	b.must(adopt.Run(b.context(), adopt.Options{
+		Client: b.p.Client, Namespace: b.ns, Kind: string(b.ref.Kind), Name: b.ref.Name, Undo: true, Out: io.Discard, ErrOut: b.t.Output(),
+	}))
 	b.runsItself(n + 1)
+	if job, err := b.p.Job(b.t.Context(), b.ns, jobName); err == nil {
+		b.t.Errorf("the job is left: %+v", job.Status)
+	}
 }
