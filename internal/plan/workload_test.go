@@ -122,11 +122,13 @@ func TestWorkload(t *testing.T) {
 		"a job of it as old, UID higher": {with: rival("z", time.Hour, "web"), reason: starts},
 		"a younger job of it":            {with: rival("child", time.Minute, "web"), reason: starts},
 		"an older job of another":        {with: rival("elder", 2*time.Hour, "other"), reason: starts},
-		"an autoscaler": {with: func(g *given) {
-			g.ofWorkload()
-			g.Workload.Replicas, g.Workload.Autoscalers = 1, []string{"web", "more"}
-		}, reason: "WorkloadRunning",
-			says: "; the HorizontalPodAutoscaler web, more scales Deployment/web as soon as it has a replica"},
+		"an autoscaler": {
+			with: func(g *given) {
+				g.ofWorkload()
+				g.Workload.Replicas, g.Workload.Autoscalers = 1, []string{"web", "more"}
+			},
+			reason: "WorkloadRunning", says: "; the HorizontalPodAutoscaler web, more scales Deployment/web as soon as it has a replica",
+		},
 		"volume claim templates": {with: func(g *given) { g.ofWorkload(); g.Workload.Claims = []string{"data", "log"} }, reason: "InvalidSpec", says: "volumeClaimTemplates (data, log)"},
 		"a template that is not accepted": {
 			with:   func(g *given) { g.ofWorkload(); g.Workload.Template.Spec.HostPID = true },
