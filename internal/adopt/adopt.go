@@ -57,6 +57,8 @@ type Options struct {
 	Container string
 	// DryRun only reports the steps, and writes the SingletonJob to Out.
 	DryRun bool
+	// ManifestOnly has a dry run write nothing but the SingletonJob.
+	ManifestOnly bool
 	// Out gets the result. ErrOut gets the progress and the notes.
 	Out, ErrOut io.Writer
 	// Wait waits between two looks. If it is nil, Run waits a second. An error from it ends Run.
@@ -257,12 +259,15 @@ func (r *run) say(what string) {
 
 // preview reports what Run would do.
 func (r *run) preview(ctx context.Context, f facts, todo step) error {
+	if r.ManifestOnly && todo != create {
+		return fmt.Errorf("the SingletonJob %s exists already: kubectl get singletonjob %[1]s -n %s -o yaml", r.JobName, r.Namespace)
+	}
 	if todo == create {
 		out, err := manifest(f.desired)
 		if err != nil {
 			return err
 		}
-		if _, err := r.Out.Write(out); err != nil {
+		if _, err := r.Out.Write(out); err != nil || r.ManifestOnly {
 			return err
 		}
 		r.say("would create this SingletonJob, which starts no process while " + r.ref.String() + " runs")

@@ -14,6 +14,7 @@ import (
 
 func (c *cli) adopt() *cobra.Command {
 	var o adopt.Options
+	var output string
 	cmd := &cobra.Command{
 		Use: "adopt deployment/NAME | statefulset/NAME", Short: "Turn a Deployment or StatefulSet into a singleton",
 		Long: `Create a SingletonJob for a Deployment or StatefulSet, scale the workload to 0, and wait until the job's process runs. Two processes
@@ -32,6 +33,13 @@ its Pods no longer exist, scales the workload to the number of replicas that it 
 			if o.Kind == "" || o.Name == "" || strings.Contains(o.Name, "/") {
 				return fmt.Errorf("expected one workload, as deployment/NAME or statefulset/NAME, got %q", strings.Join(args, " "))
 			}
+			switch {
+			case output != "" && output != "yaml":
+				return fmt.Errorf("--output=%s: adopt accepts yaml", output)
+			case output != "" && (!o.DryRun || o.Undo):
+				return errors.New("--output=yaml prints the SingletonJob that would be created: use it with --dry-run, and without --undo")
+			}
+			o.ManifestOnly = output != ""
 			return suits(cmd, o)
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -49,6 +57,7 @@ its Pods no longer exist, scales the workload to the number of replicas that it 
 	cmd.Flags().StringVar(&o.Container, "container", "", "Which of several containers is gated; if empty, the one that the annotation kubectl.kubernetes.io/default-container names.")
 	cmd.Flags().Var((*dryRun)(&o.DryRun), "dry-run", "Print the SingletonJob and the steps, and change nothing.")
 	cmd.Flags().Lookup("dry-run").NoOptDefVal = "true"
+	cmd.Flags().StringVarP(&output, "output", "o", "", "With --dry-run: yaml prints only the SingletonJob on stdout, for a file.")
 	return cmd
 }
 
@@ -74,17 +83,18 @@ func suits(cmd *cobra.Command, o adopt.Options) error {
 	return nil
 }
 
-// dryRun is a switch that also accepts kubectl's values.
+// dryRun is a switch that also accepts kubectl's values. A dry run changes nothing, and has the API server check the SingletonJob, so client
+// and server are the same.
 type dryRun bool
 
 func (d *dryRun) Set(text string) error {
 	switch text {
-	case "true", "client":
+	case "true", "client", "server":
 		*d = true
 	case "false", "none":
 		*d = false
 	default:
-		return errors.New("expected --dry-run alone, --dry-run=client or --dry-run=none: this dry run never writes, so it has no server mode")
+		return errors.New("expected --dry-run alone, --dry-run=client, --dry-run=server or --dry-run=none")
 	}
 	return nil
 }

@@ -30,6 +30,12 @@ func TestAdopt(t *testing.T) {
 	}))
 	w.says(ExitOK, "kind: SingletonJob", "adopt", "deploy/billing", "--dry-run", "--name=mail", "--candidates=3")
 	w.says(ExitOK, "  container: app\n", "adopt", "deploy/billing", "--dry-run", "--name=mail", "--container=app")
+	if _, out, errOut := w.run("adopt", "deploy/billing", "--dry-run=server", "-o", "yaml", "--name=mail"); !strings.HasPrefix(out, "apiVersion: ") || errOut != "" {
+		t.Errorf("-o yaml prints more than the SingletonJob:\n%s%s", out, errOut)
+	}
+	w.says(ExitError, "spec.candidates: Invalid value: 101", "adopt", "deploy/billing", "--dry-run=server", "--candidates=101")
+	w.says(ExitUsage, "use it with --dry-run", "adopt", "deploy/billing", "-o", "yaml")
+	w.says(ExitUsage, "adopt accepts yaml", "adopt", "deploy/billing", "--dry-run", "-o", "json")
 	job := &v1alpha1.SingletonJob{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "mail"}}
 	if err := w.api.Get(t.Context(), client.ObjectKeyFromObject(job), job); client.IgnoreNotFound(err) != nil || err == nil {
 		t.Errorf("a dry run has made a job: %v", err)

@@ -58,7 +58,7 @@ func TestWrongCommandLines(t *testing.T) {
 		"adopt deploy/billing --dry-run":       {ExitError, "no cluster is configured"},
 		"adopt deploy/billing --dry-run=none":  {ExitError, "no cluster is configured"},
 		"adopt sts/billing --dry-run=client":   {ExitError, "no cluster is configured"},
-		"adopt deploy/billing --dry-run=serve": {ExitUsage, "expected --dry-run alone, --dry-run=client or --dry-run=none"},
+		"adopt deploy/billing --dry-run=serve": {ExitUsage, "expected --dry-run alone, --dry-run=client, --dry-run=server or --dry-run=none"},
 	} {
 		var out bytes.Buffer
 		status := Run(t.Context(), strings.Fields(line), genericiooptions.IOStreams{Out: io.Discard, ErrOut: &out})

@@ -165,30 +165,27 @@ func (l *followedLog) end() []string {
 	return l.seen
 }
 
-// check expects that the lines of each tenure are numbered from 1 without a gap, and come after those of earlier tenures.
+// check expects that the lines of each tenure are numbered from 1 without a gap, and that tenures begin in their order. The last lines of
+// a process can come after the first ones of the next, because two kubelets send them.
 func (l *followedLog) check(lines []string, tenures int) {
 	l.Helper()
-	var token, number, seen int
+	last := map[int]int{} // the number of the last line, by token
+	newest := 0
 	for _, line := range lines {
-		var t, n int
-		if _, err := fmt.Sscanf(line, "count %d %d", &t, &n); err != nil {
+		var token, n int
+		if _, err := fmt.Sscanf(line, "count %d %d", &token, &n); err != nil {
 			l.Errorf("a line was cut: %q", line)
 			continue
 		}
-		switch {
-		case t > token && n == 1:
-			token, number = t, 1
-			seen++
-		case t == token && n == number+1:
-			number = n
-		default:
-			l.Fatalf("line %q after line %d of token %d", line, number, token)
+		if n != last[token]+1 || n == 1 && token < newest {
+			l.Fatalf("line %q after line %d of its tenure; the newest tenure is %d", line, last[token], newest)
 		}
+		last[token], newest = n, max(newest, token)
 	}
-	if seen != tenures {
-		l.Errorf("the log is of %d tenures, want %d", seen, tenures)
+	if len(last) != tenures {
+		l.Errorf("the log is of %d tenures, want %d", len(last), tenures)
 	}
-	l.Logf("%d lines of %d tenures, each once and in order", len(lines), seen)
+	l.Logf("%d lines of %d tenures, each once and in order", len(lines), len(last))
 }
 
 // keptLines are the lines of a tenure that the kubelet has, in the container that ended or in the one before the present.
