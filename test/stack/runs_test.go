@@ -101,7 +101,7 @@ func TestARunThatIsDisturbed(t *testing.T) {
 	job := w.toCompletion(file, func(spec *v1alpha1.SingletonJobSpec) {
 		command := spec.Template.Spec.Containers[0].Command
 		command[2] += ` && until test -e "$FILE.go"; do sleep 0.1; done`
-		// After its Lease was deleted, a run goes on when a holder that nobody knows of would be dead.
+		// After its Lease was deleted, a run continues when an unknown holder would be dead.
 		spec.Lease.LeaseDuration.Duration, spec.Lease.RenewDeadline.Duration = 30*time.Second, 20*time.Second
 	})
 	w.must(p.Client.Create(t.Context(), job))
