@@ -3,7 +3,6 @@ package v1alpha1
 import (
 	"slices"
 
-	batchv1 "k8s.io/api/batch/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/singletonjob/operator/internal/lease"
@@ -85,10 +84,10 @@ const (
 	ReasonProgressDeadlineExceeded = "ProgressDeadlineExceeded"
 
 	// The reasons of Complete and Failed are those of a Kubernetes Job. PodFailurePolicy stands for spec.failOnExitCodes.
-	ReasonCompletionsReached   = batchv1.JobReasonCompletionsReached
-	ReasonBackoffLimitExceeded = batchv1.JobReasonBackoffLimitExceeded
-	ReasonDeadlineExceeded     = batchv1.JobReasonDeadlineExceeded
-	ReasonPodFailurePolicy     = batchv1.JobReasonPodFailurePolicy
+	ReasonCompletionsReached   = "CompletionsReached"
+	ReasonBackoffLimitExceeded = "BackoffLimitExceeded"
+	ReasonDeadlineExceeded     = "DeadlineExceeded"
+	ReasonPodFailurePolicy     = "PodFailurePolicy"
 
 	ReasonCompleted         = "Completed"
 	ReasonRunFailed         = "RunFailed"

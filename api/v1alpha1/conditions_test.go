@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	batchv1 "k8s.io/api/batch/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -88,6 +89,18 @@ func TestConditionReasons(t *testing.T) {
 		}
 		if !seen[metav1.ConditionTrue] || !seen[metav1.ConditionFalse] {
 			t.Errorf("%s is never true, or never false", condition)
+		}
+	}
+}
+
+// TestReasonsOfAJob: Complete and Failed have the reasons of a Kubernetes Job.
+func TestReasonsOfAJob(t *testing.T) {
+	of := []string{
+		batchv1.JobReasonCompletionsReached, batchv1.JobReasonBackoffLimitExceeded, batchv1.JobReasonDeadlineExceeded, batchv1.JobReasonPodFailurePolicy,
+	}
+	for _, r := range ConditionReasons() {
+		if ended := r.Condition == ConditionComplete || r.Condition == ConditionFailed; ended && r.Status == metav1.ConditionTrue && !slices.Contains(of, r.Reason) {
+			t.Errorf("%s has the reason %s, which a Job does not have", r.Condition, r.Reason)
 		}
 	}
 }
