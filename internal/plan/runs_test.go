@@ -1061,6 +1061,7 @@ func TestRunFieldsMatchAJob(t *testing.T) {
 		"the first attempt":  {given: toCompletion(), with: func(*given) {}, want: "0/1 succeeded 0 failed 0, started"},
 		"the third attempt":  {given: toCompletion(), with: func(g *given) { g.Lease.Record.Runs.Now.Attempt = 3 }, want: "0/1 succeeded 0 failed 2, started"},
 		"between attempts":   {given: toCompletion(), with: func(g *given) { g.over(lease.RunFailed, lease.ReasonProcessExited, 3) }, want: "0/1 succeeded 0 failed 1, started"},
+		"one is ignored":     {given: toCompletion(), with: func(g *given) { g.Lease.Record.Runs.Now.Attempt, g.Lease.Record.Runs.Now.Ignored = 3, 1 }, want: "0/1 succeeded 0 failed 1, started"},
 		"complete":           {given: toCompletion(), with: (*given).complete, want: "1/1 succeeded 1 failed 0, started, completed"},
 		"given up":           {given: toCompletion(), with: func(g *given) { g.complete(); g.Lease.Record.Runs.Now.State = lease.RunGivenUp }, want: "0/1 succeeded 0 failed 1, started"},
 		"one on a schedule":  {given: onSchedule("0 9 * * *", nil).idle(), with: func(*given) {}, want: " succeeded 0 failed 0"},

@@ -281,6 +281,7 @@ func (c *coder) runs() {
 	}
 	c.small(int(w.begun))
 	c.small(int(w.completed))
+	c.small(int(w.ignored))
 	if isOwn(w.api.lease.Runs.Now) {
 		c.small(int(min(w.now-w.told, ticksOf(betweenAttempts))))
 	}
@@ -588,6 +589,7 @@ func (c *coder) record(r *lease.Record) {
 func (c *coder) run(r *lease.Run) {
 	c.bool(r.ID != "", r.State == lease.RunRunning, r.State == lease.RunFailed)
 	c.small(int(r.Attempt))
+	c.small(int(r.Ignored))
 	if r.State == lease.RunFailed {
 		c.reason(r.Reason)
 	}

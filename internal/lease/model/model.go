@@ -45,6 +45,8 @@ type model struct {
 	history int
 	// runs makes processes run to completion: one run, in at most two attempts.
 	runs   bool
+	// ignores makes an attempt that fails by itself not count.
+	ignores bool
 	base   int64
 	digits int64
 	broken mistake.Broken
@@ -76,6 +78,9 @@ func (m *model) config(slot int) lease.Config {
 	}
 	if m.runs {
 		c.Runs = &lease.RunPolicy{UID: "job", BackoffLimit: mostAttempts - 1}
+	}
+	if m.ignores {
+		c.Runs.IgnoreCodes = []int32{1}
 	}
 	if m.slow {
 		c.Duration, c.RenewDeadline = slowDuration, slowRenewDeadline

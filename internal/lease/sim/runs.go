@@ -37,6 +37,9 @@ func drawRuns(rng *rand.Rand) *runParams {
 		r.policy.FailCodes = []int32{1}
 	}
 	if rng.IntN(3) == 0 {
+		r.policy.IgnoreCodes = []int32{ignoredCode}
+	}
+	if rng.IntN(3) == 0 {
 		r.policy.ActiveDeadline = time.Duration(1+rng.IntN(10)) * time.Minute
 	}
 	minutes := periods[rng.IntN(len(periods))]
@@ -74,6 +77,8 @@ func periodOf(s *schedule.Schedule) schedule.Stamp {
 }
 
 const (
+	// ignoredCode is the exit code of some failures, which some policies ignore.
+	ignoredCode = 2
 	// longestBackoff is the longest time between two attempts.
 	longestBackoff = 6 * time.Minute
 	// Between faults there is time for that and a few ticks, and during faults for runs, too.
@@ -201,6 +206,19 @@ func (t *tree) completes() {
 	lasts := time.Duration(w.rng.ExpFloat64() * float64(w.p.runs.lasts))
 	failed := w.chance(0.3)
 	w.after(lasts, func() { t.exit(failed) })
+}
+
+// failure returns the exit code of a process that fails.
+func (w *world) failure() int {
+	if w.p.runs != nil && w.chance(0.3) {
+		return ignoredCode
+	}
+	return 1
+}
+
+// ignores reports whether an attempt that ends with an exit code does not count.
+func (w *world) ignores(code int) bool {
+	return w.p.runs != nil && slices.Contains(w.p.runs.policy.IgnoreCodes, int32(code))
 }
 
 // wrong returns the error of a clock.
