@@ -282,6 +282,12 @@ bench-schedule: ## Count what becomes of a schedule's ticks under faults, beside
 	$(MAKE) image PLATFORMS="linux/$$(go env GOARCH)" IMAGE=$(E2E_IMAGE)
 	go run ./test/lab run -nodes=4 go run ./test/bench/schedule -image=$(E2E_IMAGE) -image-archive=dist/image.tar $(BENCH_ARGS)
 
+.PHONY: bench-migration
+bench-migration: ## Count which steps of migrations are done while their nodes break, beside Kubernetes Jobs: dist/migration.json (root, ~20 min).
+	$(MAKE) image PLATFORMS="linux/$$(go env GOARCH)" IMAGE=$(E2E_IMAGE)
+	cd test/sinks/writer && go vet ./migrate && go build -o /dev/null ./migrate
+	go run ./test/lab run -nodes=5 go run ./test/bench/migration -image=$(E2E_IMAGE) -image-archive=dist/image.tar $(BENCH_ARGS)
+
 .PHONY: bench-idle
 bench-idle: ## Create JOBS schedules that are not due soon, and count the requests of the idle operator for them (10 000: 19 min).
 	KUBEBUILDER_ASSETS="$$(go run ./test/controlplane/get)" go test ./internal/controller -count=1 -v -timeout=3h \
