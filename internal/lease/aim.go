@@ -203,7 +203,7 @@ func (m *machine) concluded(runs Runs) Runs {
 		return runs
 	}
 	runs.Now.Code = tree.Code
-	if runs.Now.State == RunRunning && m.failed() && slices.Contains(m.c.Runs.IgnoreCodes, int32(tree.Code)) {
+	if runs.Now.State == RunRunning && m.processFailed() && slices.Contains(m.c.Runs.IgnoreCodes, int32(tree.Code)) {
 		runs.Now.Ignored++
 	}
 	state := m.verdict(runs.Now)
@@ -229,7 +229,7 @@ func (m *machine) verdict(run Run) RunState {
 	case stop.Reason == ReasonReplaced:
 		return RunReplaced
 	case stop.Reason == ReasonDeadlineExceeded,
-		m.failed() && slices.Contains(m.c.Runs.FailCodes, int32(tree.Code)),
+		m.processFailed() && slices.Contains(m.c.Runs.FailCodes, int32(tree.Code)),
 		run.spent(m.c.Runs.BackoffLimit):
 		return RunGivenUp
 	default:
@@ -240,8 +240,8 @@ func (m *machine) verdict(run Run) RunState {
 // ownEnd reports whether the process ended without being asked to. A process that has ended is not signalled.
 func (m *machine) ownEnd() bool { return !m.s.Stop.Signalled && m.s.Tree.Reason == "" }
 
-// failed reports whether the attempt ended because its process did, so that the policies for exit codes apply.
-func (m *machine) failed() bool { return m.ownEnd() && m.s.Stop.Reason == ReasonProcessExited }
+// processFailed reports whether the attempt ended because its process did, so that the policies for exit codes apply.
+func (m *machine) processFailed() bool { return m.ownEnd() && m.s.Stop.Reason == ReasonProcessExited }
 
 // left reports whether this agent has nothing more to do: its pod has executed the last attempt of the last run, and no run is
 // requested. With a schedule, this is known only when the Lease is free for this agent too, and any read for the API server's

@@ -650,7 +650,12 @@ func TestALeaseThatWasDeletedUnderARun(t *testing.T) {
 	for name, c := range map[string]struct {
 		before, after func(*given)
 		state         lease.RunState
+		ignored       int32
 	}{
+		"failed, and does not count, by the status": {before: func(g *given) {
+			g.over(lease.RunFailed, lease.ReasonProcessExited, 4)
+			g.Lease.Record.Runs.Now.Ignored = 1
+		}, after: forget, state: lease.RunRunning, ignored: 1},
 		"under way":                        {state: lease.RunRunning},
 		"under way, by the status":         {after: forget, state: lease.RunRunning},
 		"failed":                           {before: func(g *given) { g.over(lease.RunFailed, lease.ReasonProcessExited, 1) }, state: lease.RunRunning},
@@ -698,7 +703,7 @@ func TestALeaseThatWasDeletedUnderARun(t *testing.T) {
 			if p.Lease == nil || p.Lease.Op != CreateLease || len(p.Create) > 0 {
 				t.Fatalf("%v: %+v", p.State, p)
 			}
-			if r := p.Lease.Record.Runs.Now; r.ID != "job-uid" || r.State != c.state || r.Attempt != 1 || p.Lease.Record.Holder != lease.UnknownHolder {
+			if r := p.Lease.Record.Runs.Now; r.ID != "job-uid" || r.State != c.state || r.Attempt != 1 || r.Ignored != c.ignored || p.Lease.Record.Holder != lease.UnknownHolder {
 				t.Errorf("the run is %+v, held by %q", r, p.Lease.Record.Holder)
 			}
 		})

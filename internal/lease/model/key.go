@@ -103,7 +103,7 @@ func (c *coder) span(d time.Duration) { c.small(int(d / grain)) }
 func (c *coder) oldest() time.Duration {
 	oldest := c.w.m.longest() + time.Duration(c.w.m.lockDelay)*tick
 	if c.w.m.runs {
-		oldest = max(oldest, betweenAttempts)
+		oldest = max(oldest, c.w.m.delay())
 	}
 	return oldest
 }
@@ -283,7 +283,7 @@ func (c *coder) runs() {
 	c.small(int(w.completed))
 	c.small(int(w.ignored))
 	if isOwn(w.api.lease.Runs.Now) {
-		c.small(int(min(w.now-w.told, ticksOf(betweenAttempts))))
+		c.small(int(min(w.now-w.told, ticksOf(c.w.m.delay()))))
 	}
 }
 

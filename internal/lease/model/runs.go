@@ -48,7 +48,7 @@ func (w *world) runGoesOn(by int, before, now lease.Run) {
 	switch waited := w.now - w.told; {
 	case now.State != lease.RunRunning || !again && !next || now.Ignored != before.Ignored:
 		w.mistold(by, before, now)
-	case next && isOwn(before) && waited < ticksOf(betweenAttempts):
+	case next && isOwn(before) && waited < ticksOf(betweenAttempts<<(before.Attempt-1)):
 		w.violated(RunTooSoon, "%s begins attempt %d %v after the end of the last one", author(by), now.Attempt, time.Duration(waited)*tick)
 	}
 }

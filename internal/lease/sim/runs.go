@@ -37,9 +37,6 @@ func drawRuns(rng *rand.Rand) *runParams {
 		r.policy.FailCodes = []int32{1}
 	}
 	if rng.IntN(3) == 0 {
-		r.policy.IgnoreCodes = []int32{ignoredCode}
-	}
-	if rng.IntN(3) == 0 {
 		r.policy.ActiveDeadline = time.Duration(1+rng.IntN(10)) * time.Minute
 	}
 	minutes := periods[rng.IntN(len(periods))]
@@ -59,6 +56,9 @@ func drawRuns(rng *rand.Rand) *runParams {
 			panic(err)
 		}
 		r.schedule = s
+	}
+	if rng.IntN(3) == 0 {
+		r.policy.IgnoreCodes = []int32{ignoredCode}
 	}
 	return r
 }
