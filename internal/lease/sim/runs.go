@@ -208,9 +208,12 @@ func (t *tree) completes() {
 	w.after(lasts, func() { t.exit(failed) })
 }
 
-// failure returns the exit code of a process that fails.
-func (w *world) failure() int {
-	if w.p.runs != nil && w.chance(0.3) {
+// exitCode returns the exit code of a process that ends by itself.
+func (w *world) exitCode(fails bool) int {
+	switch {
+	case !fails:
+		return 0
+	case w.p.runs != nil && w.chance(0.3):
 		return ignoredCode
 	}
 	return 1

@@ -352,10 +352,7 @@ func (t *tree) exit(crashed bool) {
 		return
 	}
 	t.mainOver, t.crashed, t.completed = true, crashed, !crashed && !t.signalled
-	code := 0
-	if crashed {
-		code = t.w.failure()
-	}
+	code := t.w.exitCode(crashed)
 	t.ignored = t.w.ignores(code) && !t.signalled && !t.preparing
 	if t.w.trace != nil {
 		t.w.note(t.agent.id, "process of token %d exits with %d", t.token, code)

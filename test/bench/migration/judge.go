@@ -76,7 +76,7 @@ func count(is bool) int {
 }
 
 // promised is an error where a SingletonJob did what it promises never to do.
-func (r Result) promised() error {
+func (r *Result) promised() error {
 	if r.Kind == singleton && (r.Twice > 0 || r.Interleaved > 0 || r.Unordered > 0) {
 		return fmt.Errorf("SAFETY: %s: %d steps were done twice, %d migrations interleaved, attempts of %d out of order", r.Fault, r.Twice, r.Interleaved, r.Unordered)
 	}

@@ -55,8 +55,8 @@ func (o *options) run(ctx context.Context) error {
 	for _, f := range faults {
 		found, err := b.trial(ctx, f)
 		errs = append(errs, err)
-		for _, r := range found {
-			errs = append(errs, r.promised())
+		for i := range found {
+			errs = append(errs, found[i].promised())
 		}
 		results = append(results, found...)
 	}
