@@ -20,10 +20,10 @@ type arrival struct {
 	Refused bool
 }
 
-// Result is what became of one subject's ticks.
+// Result is what became of the ticks of one kind's jobs.
 type Result struct {
-	Subject string `json:"subject"`
-	// Ticks were due. Once of them were run to their end once, Twice more than once, and Never not at all. The subject itself reports
+	Kind string `json:"kind"`
+	// Ticks were due. Once of them were run to their end once, Twice more than once, and Never not at all. The jobs themselves report
 	// Missed and Skipped.
 	Ticks   int   `json:"ticks"`
 	Once    int   `json:"once"`
@@ -37,6 +37,16 @@ type Result struct {
 	Stale      int `json:"stale"`
 	// Delays are from each tick to the first process of it.
 	Delays []time.Duration `json:"delays"`
+	// Rows has one entry for each tick of each job.
+	Rows []Row `json:"rows"`
+}
+
+// Row is what became of one tick.
+type Row struct {
+	Job        string    `json:"job"`
+	Tick       time.Time `json:"tick"`
+	Executions int       `json:"executions"`
+	Ends       int       `json:"ends"`
 }
 
 // execution is one process's life as the ledger saw it.
@@ -73,12 +83,15 @@ func lives(subject string, all []arrival) (inOrder []*execution, first map[int64
 	return inOrder, first, stale
 }
 
-// judge counts what became of a subject's ticks.
-func judge(subject string, ticks []int64, all []arrival) Result {
+// judge adds what became of a job's ticks.
+func (r *Result) judge(subject string, ticks []int64, all []arrival) {
 	inOrder, first, stale := lives(subject, all)
-	r := Result{Subject: subject, Ticks: len(ticks), Stale: stale, Executions: len(inOrder)}
-	ends := map[int64]int{}
+	r.Ticks += len(ticks)
+	r.Stale += stale
+	r.Executions += len(inOrder)
+	ends, executions := map[int64]int{}, map[int64]int{}
 	for i, l := range inOrder {
+		executions[l.tick]++
 		if l.ended {
 			ends[l.tick]++
 		}
@@ -97,12 +110,13 @@ func judge(subject string, ticks []int64, all []arrival) Result {
 		default:
 			r.Twice++
 		}
+		due := time.Unix(tick, 0).UTC()
+		r.Rows = append(r.Rows, Row{Job: subject, Tick: due, Executions: executions[tick], Ends: ends[tick]})
 		if at, run := first[tick]; run {
-			r.Delays = append(r.Delays, at.Sub(time.Unix(tick, 0)))
+			r.Delays = append(r.Delays, at.Sub(due))
 		}
 	}
 	slices.Sort(r.Delays)
-	return r
 }
 
 // ledger decides on entries: those with a token below the highest of their subject are refused.
@@ -126,8 +140,9 @@ func (l *ledger) book(e book.Entry, at time.Duration, wall time.Time) (accepted 
 func table(results []Result) string {
 	var out strings.Builder
 	out.WriteString("| | ticks | run once | run twice | not run (missed + skipped by its own count) | at one time | refused as stale | start after the tick, min / median / p90 / max |\n|---|---|---|---|---|---|---|---|\n")
-	for _, r := range results {
-		fmt.Fprintf(&out, "| %s | %d | %d | %d | %d (%d + %d) | %d | %d | %s |\n", r.Subject, r.Ticks, r.Once, r.Twice, r.Never, r.Missed, r.Skipped,
+	for i := range results {
+		r := &results[i]
+		fmt.Fprintf(&out, "| %s | %d | %d | %d | %d (%d + %d) | %d | %d | %s |\n", r.Kind, r.Ticks, r.Once, r.Twice, r.Never, r.Missed, r.Skipped,
 			r.Overlaps, r.Stale, spread(r.Delays))
 	}
 	return out.String()

@@ -27,10 +27,20 @@ func TestJudge(t *testing.T) {
 	add("f", 300, 8, 301, book.Begin)                      // does not end
 	l.all = append(l.all, arrival{Entry: book.Entry{Subject: "other", Process: "z", Tick: 240, Kind: book.End}})
 	want := Result{
-		Subject: "s", Ticks: 5, Once: 2, Twice: 1, Never: 2, Executions: 6, Overlaps: 1, Stale: 1,
+		Ticks: 5, Once: 2, Twice: 1, Never: 2, Executions: 6, Overlaps: 1, Stale: 1,
 		Delays: []time.Duration{time.Second, time.Second, time.Second, 2 * time.Second},
 	}
-	if diff := cmp.Diff(want, judge("s", []int64{60, 120, 180, 240, 300}, l.all)); diff != "" {
+	for i, row := range []Row{{Executions: 1, Ends: 1}, {Executions: 2, Ends: 1}, {Executions: 2, Ends: 2}, {}, {Executions: 1}} {
+		row.Job, row.Tick = "s", time.Unix(int64(60*(i+1)), 0).UTC()
+		want.Rows = append(want.Rows, row)
+	}
+	var got Result
+	got.judge("s", []int64{60, 120, 180, 240, 300}, l.all)
+	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
+	}
+	got.judge("other", []int64{240}, l.all) // what the ledger has of another job of the kind
+	if got.Ticks != 6 || got.Once != 3 || len(got.Rows) != 6 {
+		t.Errorf("of two jobs: %+v", got)
 	}
 }

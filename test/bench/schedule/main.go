@@ -1,7 +1,7 @@
 //go:build linux
 
-// Command schedule counts what becomes of the ticks of a schedule under faults. It compares a SingletonJob with warm standbys, one whose
-// candidates are created on demand, and a CronJob, side by side and under the same faults.
+// Command schedule counts what becomes of the ticks of schedules under faults. It compares SingletonJobs with warm standbys, others whose
+// candidates are created on demand, and CronJobs, side by side and under the same faults.
 //
 // It needs the lab of test/lab, up, with the operator's image loaded: 'make bench-schedule' does all that.
 package main
@@ -19,14 +19,15 @@ import (
 type options struct {
 	onlab.Options
 
-	ticks int
-	quiet bool
+	ticks, jobs int
+	quiet       bool
 }
 
 func main() {
 	var o options
 	o.Flags("dist/schedule.json")
-	flag.IntVar(&o.ticks, "ticks", 16, "minutes: each is a tick, and has its fault; three without one follow")
+	flag.IntVar(&o.ticks, "ticks", 9, "minutes: each is a tick of each job, and has its fault; three without one follow")
+	flag.IntVar(&o.jobs, "jobs", 6, "jobs of each kind")
 	flag.BoolVar(&o.quiet, "quiet", false, "without faults: only how late runs start")
 	flag.Parse()
 	onlab.Main("schedule", o.run)
@@ -43,7 +44,7 @@ func (o *options) run(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	t := newTrial(c, os.Stderr)
+	t := newTrial(c, os.Stderr, o.jobs)
 	if err := t.setUp(ctx, o.Image); err != nil {
 		return err
 	}
@@ -56,15 +57,16 @@ func (o *options) run(ctx context.Context) error {
 // promised is an error where a SingletonJob did what it promises never to do.
 func promised(results []Result) error {
 	var errs []error
-	for _, r := range results {
-		if r.Subject == cronJob {
+	for i := range results {
+		r := &results[i]
+		if r.Kind == cronJob {
 			continue
 		}
 		if r.Twice > 0 || r.Overlaps > 0 {
-			errs = append(errs, fmt.Errorf("SAFETY: %s: %d ticks were run twice, %d pairs of processes at one time", r.Subject, r.Twice, r.Overlaps))
+			errs = append(errs, fmt.Errorf("SAFETY: %s: %d ticks were run twice, %d pairs of processes at one time", r.Kind, r.Twice, r.Overlaps))
 		}
 		if accounted := int64(r.Once) + r.Missed + r.Skipped; accounted != int64(r.Ticks) {
-			errs = append(errs, fmt.Errorf("%s: of %d ticks %d are accounted for", r.Subject, r.Ticks, accounted))
+			errs = append(errs, fmt.Errorf("%s: of %d ticks %d are accounted for", r.Kind, r.Ticks, accounted))
 		}
 	}
 	return errors.Join(errs...)

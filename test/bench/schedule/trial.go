@@ -32,7 +32,7 @@ import (
 
 const (
 	namespace = "bench-schedule"
-	// The subjects.
+	// The kinds.
 	warm     = "warm"
 	onDemand = "on-demand"
 	cronJob  = "cronjob"
@@ -47,19 +47,29 @@ const (
 	settles = 4 * time.Minute
 )
 
-var subjects = []string{warm, onDemand, cronJob}
+var kinds = []string{warm, onDemand, cronJob}
 
 // A trial is the whole run.
 type trial struct {
 	cluster  *cluster.Cluster
 	progress io.Writer
+	subjects []subject
 
 	mu     sync.Mutex
 	ledger ledger
 }
 
-func newTrial(c *cluster.Cluster, progress io.Writer) *trial {
-	return &trial{cluster: c, progress: progress, ledger: ledger{highest: map[string]fence.Token{}}}
+// A subject is one job of a kind.
+type subject struct{ kind, name string }
+
+func newTrial(c *cluster.Cluster, progress io.Writer, jobs int) *trial {
+	t := &trial{cluster: c, progress: progress, ledger: ledger{highest: map[string]fence.Token{}}}
+	for _, kind := range kinds {
+		for i := range jobs {
+			t.subjects = append(t.subjects, subject{kind, fmt.Sprintf("%s-%d", kind, i)})
+		}
+	}
+	return t
 }
 
 func (t *trial) say(format string, args ...any) { _, _ = fmt.Fprintf(t.progress, format+"\n", args...) }
@@ -100,37 +110,47 @@ func (t *trial) setUp(ctx context.Context, image string) error {
 	if err != nil {
 		return err
 	}
-	for _, standby := range []string{v1alpha1.StandbyWarm, v1alpha1.StandbyOnDemand} {
-		job := &v1alpha1.SingletonJob{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: warm}}
-		if standby == v1alpha1.StandbyOnDemand {
-			job.Name = onDemand
-		}
-		cluster.Fast.Apply(job)
-		job.Spec.RunPolicy = v1alpha1.RunPolicyRunToCompletion
-		job.Spec.Schedule = &v1alpha1.Schedule{
-			Cron: "* * * * *", CatchUp: "All", Overlap: "Queue", Standby: standby, LeadTime: &metav1.Duration{Duration: 20 * time.Second},
-			StartingDeadline: metav1.Duration{Duration: 30 * time.Minute},
-		}
-		job.Spec.Template.Spec = t.pod(job.Name, address)
-		if err := c.Client.Create(ctx, job); err != nil {
+	for _, j := range t.subjects {
+		if err := c.Client.Create(ctx, t.object(j, address)); err != nil {
 			return err
 		}
 	}
-	cron := &batchv1.CronJob{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: cronJob}, Spec: batchv1.CronJobSpec{
-		Schedule: "* * * * *", ConcurrencyPolicy: batchv1.ForbidConcurrent, StartingDeadlineSeconds: new(int64(1800)),
-		JobTemplate: batchv1.JobTemplateSpec{Spec: batchv1.JobSpec{Template: corev1.PodTemplateSpec{Spec: t.pod(cronJob, address)}}},
-	}}
-	pod := &cron.Spec.JobTemplate.Spec.Template.Spec
-	pod.RestartPolicy = corev1.RestartPolicyNever
-	pod.Containers[0].Env = append(pod.Containers[0].Env, corev1.EnvVar{Name: "JOB", ValueFrom: &corev1.EnvVarSource{
-		FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.labels['" + batchv1.JobNameLabel + "']"},
-	}})
-	return c.Client.Create(ctx, cron)
+	return nil
+}
+
+// object is a SingletonJob or a CronJob.
+func (t *trial) object(j subject, ledger string) client.Object {
+	meta := metav1.ObjectMeta{Namespace: namespace, Name: j.name}
+	if j.kind == cronJob {
+		cron := &batchv1.CronJob{ObjectMeta: meta, Spec: batchv1.CronJobSpec{
+			Schedule: "* * * * *", ConcurrencyPolicy: batchv1.ForbidConcurrent, StartingDeadlineSeconds: new(int64(1800)),
+			JobTemplate: batchv1.JobTemplateSpec{Spec: batchv1.JobSpec{Template: corev1.PodTemplateSpec{Spec: t.pod(j.name, ledger)}}},
+		}}
+		pod := &cron.Spec.JobTemplate.Spec.Template.Spec
+		pod.RestartPolicy = corev1.RestartPolicyNever
+		pod.Containers[0].Env = append(pod.Containers[0].Env, corev1.EnvVar{Name: "JOB", ValueFrom: &corev1.EnvVarSource{
+			FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.labels['" + batchv1.JobNameLabel + "']"},
+		}})
+		return cron
+	}
+	job := &v1alpha1.SingletonJob{ObjectMeta: meta}
+	cluster.Fast.Apply(job)
+	job.Spec.RunPolicy = v1alpha1.RunPolicyRunToCompletion
+	job.Spec.Schedule = &v1alpha1.Schedule{
+		Cron: "* * * * *", CatchUp: "All", Overlap: "Queue", Standby: v1alpha1.StandbyOnDemand, LeadTime: &metav1.Duration{Duration: 20 * time.Second},
+		StartingDeadline: metav1.Duration{Duration: 30 * time.Minute},
+	}
+	if j.kind == warm {
+		job.Spec.Schedule.Standby = v1alpha1.StandbyWarm
+	}
+	job.Spec.Template.Spec = t.pod(j.name, ledger)
+	return job
 }
 
 func (t *trial) pod(subject, ledger string) corev1.PodSpec {
 	app := t.cluster.Workload(fence.ResourceOf(namespace, subject))
 	app.Command = []string{"/workload", "book"}
+	app.Resources = corev1.ResourceRequirements{} // all fit on the nodes that are left when one is broken
 	app.Env = []corev1.EnvVar{{Name: "SUBJECT", Value: subject}, {Name: "LEDGER", Value: ledger}, {Name: "WORK", Value: work.String()}}
 	pod := cluster.RestrictedPod(app)
 	pod.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
@@ -144,8 +164,10 @@ func (t *trial) pod(subject, ledger string) corev1.PodSpec {
 // A blow is done to what runs, and undone after a while.
 type blow struct {
 	title string
-	do    func(ctx context.Context, t *trial, at target) error
-	undo  func(ctx context.Context, t *trial, at target) error
+	// each is done to the container of each run, node to the node with the most runs, and alone to neither.
+	each, node func(ctx context.Context, t *trial, at target) error
+	alone      func(ctx context.Context, t *trial) error
+	undo       func(ctx context.Context, t *trial, at target) error
 }
 
 // target is a pod that runs, with the id of its container.
@@ -153,35 +175,27 @@ type target struct{ pod, node, container string }
 
 var blows = []blow{
 	{title: "none"},
-	{title: "process killed", do: func(ctx context.Context, t *trial, at target) error {
-		return t.cluster.Lab.Fault(ctx, "signal", at.container, "KILL", "/workload")
-	}},
-	{
-		title: "frozen", do: func(ctx context.Context, t *trial, at target) error {
-			return t.cluster.Lab.Fault(ctx, "freeze", at.container)
-		},
-		undo: func(ctx context.Context, t *trial, at target) error {
-			return t.cluster.Lab.Fault(ctx, "thaw", at.container)
-		},
-	},
-	{title: "container killed", do: func(ctx context.Context, t *trial, at target) error {
-		return t.cluster.Lab.Fault(ctx, "signal", at.container, "KILL")
-	}},
-	{title: "API servers cut off", do: onNode("api"), undo: heal},
-	{title: "pod deleted", do: func(ctx context.Context, t *trial, at target) error {
+	{title: "process killed", each: onContainer("signal", "KILL", "/workload")},
+	{title: "frozen", each: onContainer("freeze"), undo: onContainer("thaw")},
+	{title: "agent killed", each: onContainer("signal", "KILL")},
+	{title: "API servers cut off", node: onNode("api"), undo: onNode("heal")},
+	{title: "pod deleted", each: func(ctx context.Context, t *trial, at target) error {
 		_, err := t.cluster.Kubectl(ctx, "delete", "pod", at.pod, "--namespace", namespace, "--wait=false")
 		return err
 	}},
-	{title: "node crashed", do: onNode("crash"), undo: heal},
-	{title: "no operator, over the next tick"},
+	{title: "node crashed", node: onNode("crash"), undo: onNode("heal")},
+	{title: "operators killed", alone: killOperators},
+	{title: "no operator, over the next tick", alone: withoutOperator},
+}
+
+func onContainer(fault string, how ...string) func(context.Context, *trial, target) error {
+	return func(ctx context.Context, t *trial, at target) error {
+		return t.cluster.Lab.Fault(ctx, append([]string{fault, at.container}, how...)...)
+	}
 }
 
 func onNode(fault string) func(context.Context, *trial, target) error {
 	return func(ctx context.Context, t *trial, at target) error { return t.cluster.Lab.Fault(ctx, fault, at.node) }
-}
-
-func heal(ctx context.Context, t *trial, at target) error {
-	return t.cluster.Lab.Fault(ctx, "heal", at.node)
 }
 
 // all waits for one tick after another, and breaks what runs it.
@@ -209,42 +223,87 @@ func (t *trial) all(ctx context.Context, o *options) ([]Result, error) {
 
 // blow takes less than a minute.
 func (t *trial) blow(ctx context.Context, b blow) error {
-	if b.title == blows[len(blows)-1].title {
-		return t.withoutOperator(ctx)
+	if b.alone != nil {
+		return b.alone(ctx, t)
 	}
-	if b.do == nil {
+	hit, do := t.targets(ctx), b.each
+	if b.node != nil {
+		hit, do = busiest(hit), b.node
+	}
+	if do == nil {
 		return nil
 	}
-	var hit []target
 	var errs []error
-	for _, subject := range subjects {
-		at, err := t.target(ctx, subject)
-		if err != nil {
-			t.say("  %s is missed: %v", subject, err)
-			continue
+	for _, at := range hit {
+		errs = append(errs, do(ctx, t, at))
+		if b.node != nil {
+			t.say("  on %s", at.node)
+			break
 		}
-		if slices.ContainsFunc(hit, func(other target) bool { return other.node == at.node }) && (b.title == "node crashed" || b.title == "API servers cut off") {
-			t.say("  %s on %s, too", subject, at.node)
-			continue
-		}
-		t.say("  %s, %s on %s", subject, at.pod, at.node)
-		errs = append(errs, b.do(ctx, t, at))
-		hit = append(hit, at)
 	}
+	t.say("  %d runs are hit", len(hit))
 	if b.undo == nil {
 		return errors.Join(errs...)
 	}
 	errs = append(errs, onlab.Sleep(ctx, hold))
 	for _, at := range hit {
 		if err := b.undo(ctx, t, at); err != nil {
-			t.say("  healing %s: %v", at.pod, err) // its container may be gone
+			t.say("  undoing it for %s: %v", at.pod, err) // its container may be gone
+		}
+		if b.node != nil {
+			break
 		}
 	}
 	return errors.Join(errs...)
 }
 
+// busiest are the targets on the node that has most.
+func busiest(all []target) (hit []target) {
+	on := map[string][]target{}
+	for _, at := range all {
+		on[at.node] = append(on[at.node], at)
+		if len(on[at.node]) > len(hit) {
+			hit = on[at.node]
+		}
+	}
+	return hit
+}
+
+// targets are where runs are under way.
+func (t *trial) targets(ctx context.Context) (all []target) {
+	for _, j := range t.subjects {
+		at, err := t.target(ctx, j.name)
+		if err != nil {
+			t.say("  %s is missed: %v", j.name, err)
+			continue
+		}
+		all = append(all, at)
+	}
+	return all
+}
+
+func killOperators(ctx context.Context, t *trial) error {
+	var pods corev1.PodList
+	if err := t.cluster.Client.List(ctx, &pods, client.InNamespace(cluster.SystemNamespace)); err != nil {
+		return err
+	}
+	killed := 0
+	var errs []error
+	for i := range pods.Items {
+		if at, err := running(&pods.Items[i]); err == nil {
+			errs = append(errs, t.cluster.Lab.Fault(ctx, "signal", at.container, "KILL"))
+			killed++
+		}
+	}
+	if killed == 0 {
+		errs = append(errs, errors.New("no operator runs"))
+	}
+	t.say("  %d operators are killed", killed)
+	return errors.Join(errs...)
+}
+
 // withoutOperator has none for half a minute before the next tick and a few seconds after it.
-func (t *trial) withoutOperator(ctx context.Context) error {
+func withoutOperator(ctx context.Context, t *trial) error {
 	scale := func(replicas string) error {
 		_, err := t.cluster.Kubectl(ctx, "scale", "deployment/"+cluster.Release, "--namespace", cluster.SystemNamespace, "--replicas="+replicas)
 		return err
@@ -263,6 +322,10 @@ func (t *trial) target(ctx context.Context, subject string) (target, error) {
 	if err := t.cluster.Client.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, &pod); err != nil {
 		return target{}, err
 	}
+	return running(&pod)
+}
+
+func running(pod *corev1.Pod) (target, error) {
 	for _, s := range pod.Status.ContainerStatuses {
 		if _, id, ok := strings.Cut(s.ContainerID, "://"); ok {
 			return target{pod.Name, pod.Spec.NodeName, id}, nil
@@ -294,16 +357,20 @@ func (t *trial) settle(ctx context.Context, first, last time.Time, failed error)
 		return nil, err
 	}
 	var errs []error
-	for _, kind := range []string{"singletonjob/" + warm, "singletonjob/" + onDemand, "cronjob/" + cronJob} {
-		_, err := t.cluster.Kubectl(ctx, "patch", kind, "--namespace", namespace, "--type=merge", `--patch={"spec":{"suspend":true}}`)
+	for _, j := range t.subjects {
+		resource := "singletonjob"
+		if j.kind == cronJob {
+			resource = "cronjob"
+		}
+		_, err := t.cluster.Kubectl(ctx, "patch", resource, j.name, "--namespace", namespace, "--type=merge", `--patch={"spec":{"suspend":true}}`)
 		errs = append(errs, err)
 	}
 	within, cancel := context.WithTimeout(ctx, settles)
 	defer cancel()
 	errs = append(errs, observe.Await(within, "the ledger to be quiet", func() (bool, any, error) {
 		quiet := true
-		for _, subject := range subjects {
-			quiet = quiet && t.quiet(subject)
+		for _, j := range t.subjects {
+			quiet = quiet && t.quiet(j.name)
 		}
 		return quiet, nil, nil
 	}))
@@ -313,17 +380,19 @@ func (t *trial) settle(ctx context.Context, first, last time.Time, failed error)
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	var results []Result
-	for _, subject := range subjects {
-		r := judge(subject, ticks, t.ledger.all)
+	results := make([]Result, len(kinds))
+	for _, j := range t.subjects {
+		r := &results[slices.Index(kinds, j.kind)]
+		r.Kind = j.kind
+		r.judge(j.name, ticks, t.ledger.all)
 		var job v1alpha1.SingletonJob
-		switch err := t.cluster.Client.Get(ctx, client.ObjectKey{Namespace: namespace, Name: subject}, &job); {
+		switch err := t.cluster.Client.Get(ctx, client.ObjectKey{Namespace: namespace, Name: j.name}, &job); {
 		case err == nil:
-			r.Missed, r.Skipped = job.Status.Missed, job.Status.Skipped
+			r.Missed += job.Status.Missed
+			r.Skipped += job.Status.Skipped
 		case !apierrors.IsNotFound(err):
 			errs = append(errs, err)
 		}
-		results = append(results, r)
 	}
 	return results, errors.Join(append(errs, failed)...)
 }
