@@ -108,9 +108,11 @@ func (d *onDisk) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if err == nil {
 		_, err = fmt.Fprintln(d.writes, r.Header.Get(fence.HeaderResource), string(payload))
 	}
+	status := http.StatusOK
 	if err != nil {
-		http.Error(w, err.Error(), http.StatusInternalServerError)
+		status = http.StatusInternalServerError
 	}
+	w.WriteHeader(status)
 }
 
 func serveFromDisk(dir string) error {

@@ -140,6 +140,7 @@ func (c *crowd) judge(ctx context.Context) error {
 type Figures struct {
 	Sink      string  `json:"sink"`
 	Resources int     `json:"resources"`
+	Seconds   float64 `json:"secondsOfEightTenures"`
 	Accepted  int64   `json:"acceptedOfEightTenures"`
 	Refused   int64   `json:"refusedOfEightTenures"`
 	Deadlocks int64   `json:"deadlocks"`
@@ -157,6 +158,7 @@ func Run(ctx context.Context, s Subject, resources int, d time.Duration, compare
 	c.advances = s.Advance
 	c.write(ctx, d, Tenures)
 	err := c.judge(ctx)
+	f.Seconds = c.deadline.Sub(c.begins).Seconds()
 	f.Accepted, f.Refused = c.accepted.Load(), c.stale.Load()
 	if compare {
 		err = errors.Join(err, besideUnfenced(ctx, &f, s, d))

@@ -106,10 +106,14 @@ var commands = map[string]func(ctx context.Context, dir, host, port string) (cmd
 		if out, err := install.CombinedOutput(); err != nil {
 			return nil, "", fmt.Errorf("mariadb-install-db: %w\n%s", err, out)
 		}
+		begins := filepath.Join(dir, "begins.sql")
+		if err := os.WriteFile(begins, []byte("CREATE DATABASE IF NOT EXISTS sinks;\n"), 0o600); err != nil {
+			return nil, "", err
+		}
 		// The check can't have the server end a transaction that idles: idle_transaction_timeout is in seconds.
-		address := fmt.Sprintf("root@tcp(%s)/mysql?idle_transaction_timeout=5", net.JoinHostPort(host, port))
+		address := fmt.Sprintf("root@tcp(%s)/sinks?idle_transaction_timeout=5", net.JoinHostPort(host, port))
 		return exec.Command("mariadbd", "--no-defaults", "--user=root", "--datadir="+data, "--bind-address="+host, "--port="+port,
-			"--socket="+filepath.Join(dir, "socket"), "--skip-grant-tables", "--skip-name-resolve", "--max-connections=300",
+			"--init-file="+begins, "--socket="+filepath.Join(dir, "socket"), "--skip-grant-tables", "--skip-name-resolve", "--max-connections=300",
 			"--innodb-flush-log-at-trx-commit=2"), address, nil
 	},
 	"etcd": func(ctx context.Context, dir, host, port string) (*exec.Cmd, string, error) {
