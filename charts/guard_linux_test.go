@@ -92,7 +92,7 @@ func newGuardWorld(t testing.TB) *guardWorld {
 	w.bind("edit", "--user="+editor.UserName)
 	w.bind("admin", "--user="+administrator.UserName)
 	w.may(editor.UserName, map[string]string{"update singletonjobs.singletonjob.io --namespace=" + tenant: "yes"})
-	w.may(administrator.UserName, map[string]string{"override singletonjobs.singletonjob.io/lease --namespace=" + tenant: "yes"})
+	w.may(administrator.UserName, map[string]string{"override singletonjobs.singletonjob.io --subresource=lease --namespace=" + tenant: "yes"})
 	w.bind("candidate", "--user="+holder.UserName, "--user="+account("other", "job-singletonjob"), "--user="+kubelet.UserName,
 		"--user="+impostor.UserName)
 	w.bind("jobs-alone", "--user="+jobsAlone.UserName)
