@@ -141,8 +141,8 @@ func TestAlertsAndDashboardByPromtool(t *testing.T) {
 	promtool(t, "test", "rules", filepath.Join(dir, "rules_test.yaml"))
 }
 
-// The dashboard is valid by the schema of Grafana's Foundation SDK, which Grafana generates from its own schemas: no field that it does not
-// know, of the dashboard, of the panels' options, or of the queries for Prometheus. A mistake of each of these kinds is found.
+// The dashboard is valid by the schema of Grafana's Foundation SDK, which Grafana generates from its own schemas. It has no unknown field in
+// the dashboard, in the panels, or in the queries for Prometheus. The test finds a mistake of each of these kinds.
 func TestDashboardMatchesItsSchema(t *testing.T) {
 	t.Parallel()
 	known, schemas := map[string]bool{}, cog.NewRuntime()

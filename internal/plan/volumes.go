@@ -72,8 +72,7 @@ func (m *members) unsharedText() string {
 		". Set spec.candidates to 1, so that the next pod is created when this one is lost, or use a ReadWriteMany claim"
 }
 
-// keptOutText says what to do about a candidate that does not start because another one uses its volume, which one node or one pod at a time
-// can use; empty if that is not the case.
+// keptOutText says what to do about a candidate that does not start because another one uses its volume. It is empty if that is not the case.
 func (m *members) keptOutText(j *job, c *candidate) string {
 	if started(c.pod) || c.issue.lasting && !c.issue.unplaced {
 		return ""

@@ -82,8 +82,8 @@ func TestVolumeOfOneNode(t *testing.T) {
 	}
 }
 
-// TestARolloutOnAVolumeOfOneNode: a new pod that another one keeps from its volume is reported with the claim and with what to do, at once
-// where the scheduler says so, and otherwise at the deadline. Other reasons why it does not start are reported as such.
+// TestARolloutOnAVolumeOfOneNode: if another pod keeps a new one from its volume, Progressing names the claim and says what to do. It does so
+// at once if the scheduler reports it, and otherwise at the deadline. Other reasons why it does not start are reported as such.
 func TestARolloutOnAVolumeOfOneNode(t *testing.T) {
 	const (
 		remedy = "Set spec.candidates to 1, so that the next pod is created when this one leaves, or use a ReadWriteMany claim"
