@@ -390,8 +390,14 @@ func checkOperatorRights(t *testing.T, c *cluster, namespace string) {
 // that a moment later.
 func (c *cluster) operatorMay(namespace string, questions map[string]string) {
 	c.t.Helper()
+	c.may("system:serviceaccount:"+namespace+":release-singletonjob", questions)
+}
+
+// may asks the API server what a user may do.
+func (c *cluster) may(user string, questions map[string]string) {
+	c.t.Helper()
 	ask := func(question string) string {
-		out, _ := c.plane.Kubectl(c.t.Context(), append(strings.Fields("auth can-i "+question), "--as=system:serviceaccount:"+namespace+":release-singletonjob")...)
+		out, _ := c.plane.Kubectl(c.t.Context(), append(strings.Fields("auth can-i "+question), "--as="+user)...)
 		return strings.TrimSpace(out)
 	}
 	deadline := time.Now().Add(3 * time.Minute)
@@ -402,7 +408,7 @@ func (c *cluster) operatorMay(namespace string, questions map[string]string) {
 	}
 	for question, want := range questions {
 		if answer := ask(question); !strings.HasSuffix(answer, want) {
-			c.t.Errorf("may the operator %s? %q, want %s", question, answer, want)
+			c.t.Errorf("may %s %s? %q, want %s", user, question, answer, want)
 		}
 	}
 }

@@ -89,10 +89,10 @@ func newGuardWorld(t testing.TB) *guardWorld {
 	for _, namespace := range []string{system, tenant} {
 		w.mustKubectl("create", "namespace", namespace)
 	}
-	// No controller aggregates the built-in role "edit" here. These are the rights on Leases and Pods that it would aggregate.
-	w.bind("system:aggregate-to-edit", "--user="+editor.UserName, "--user="+administrator.UserName)
-	w.bind("system:release-singletonjob:edit", "--user="+editor.UserName, "--user="+administrator.UserName)
-	w.bind("system:release-singletonjob:admin", "--user="+administrator.UserName)
+	w.bind("edit", "--user="+editor.UserName)
+	w.bind("admin", "--user="+administrator.UserName)
+	w.may(editor.UserName, map[string]string{"update singletonjobs.singletonjob.io --namespace=" + tenant: "yes"})
+	w.may(administrator.UserName, map[string]string{"override singletonjobs.singletonjob.io --subresource=lease --namespace=" + tenant: "yes"})
 	w.bind("candidate", "--user="+holder.UserName, "--user="+account("other", "job-singletonjob"), "--user="+kubelet.UserName,
 		"--user="+impostor.UserName)
 	w.bind("jobs-alone", "--user="+jobsAlone.UserName)

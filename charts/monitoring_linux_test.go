@@ -11,6 +11,14 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/grafana/grafana-foundation-sdk/go/cog"
+	"github.com/grafana/grafana-foundation-sdk/go/cog/variants"
+	"github.com/grafana/grafana-foundation-sdk/go/dashboard"
+	"github.com/grafana/grafana-foundation-sdk/go/prometheus"
+	"github.com/grafana/grafana-foundation-sdk/go/stat"
+	"github.com/grafana/grafana-foundation-sdk/go/statetimeline"
+	"github.com/grafana/grafana-foundation-sdk/go/table"
+	"github.com/grafana/grafana-foundation-sdk/go/timeseries"
 	"sigs.k8s.io/yaml"
 
 	"github.com/singletonjob/operator/api/v1alpha1"
@@ -70,10 +78,16 @@ type panel struct {
 	Targets            []struct{ Expr string }
 }
 
-func panels(t *testing.T, objects map[string]map[string]any) []panel {
-	t.Helper()
+// dashboardOf is the dashboard as Grafana's sidecar finds it.
+func dashboardOf(objects map[string]map[string]any) string {
 	data, _ := objects["ConfigMap"]["data"].(map[string]any)
 	text, _ := data["singletonjob.json"].(string)
+	return text
+}
+
+func panels(t *testing.T, objects map[string]map[string]any) []panel {
+	t.Helper()
+	text := dashboardOf(objects)
 	var dashboard struct{ Panels []panel }
 	if err := json.Unmarshal([]byte(text), &dashboard); err != nil || len(dashboard.Panels) == 0 {
 		t.Fatalf("the dashboard: %v\n%.200s", err, text)
@@ -127,6 +141,59 @@ func TestAlertsAndDashboardByPromtool(t *testing.T) {
 	promtool(t, "test", "rules", filepath.Join(dir, "rules_test.yaml"))
 }
 
+// The dashboard is valid by the schema of Grafana's Foundation SDK, which Grafana generates from its own schemas. It has no unknown field in
+// the dashboard, in the panels, or in the queries for Prometheus. The test finds a mistake of each of these kinds.
+func TestDashboardMatchesItsSchema(t *testing.T) {
+	t.Parallel()
+	known, schemas := map[string]bool{}, cog.NewRuntime()
+	for _, of := range []variants.PanelcfgConfig{stat.VariantConfig(), statetimeline.VariantConfig(), table.VariantConfig(), timeseries.VariantConfig()} {
+		schemas.RegisterPanelcfgVariant(of)
+		known[of.Identifier] = true
+	}
+	schemas.RegisterDataqueryVariant(prometheus.VariantConfig())
+	text := dashboardOf(renderedMonitoring(t))
+	for name, c := range map[string]struct{ from, to string }{
+		"as it is":                 {},
+		"a field of no dashboard":  {`"editable"`, `"editible"`},
+		"a type of another field":  {`"schemaVersion": 39`, `"schemaVersion": "39"`},
+		"a field of no panel":      {`"gridPos"`, `"gridpos"`},
+		"a field of no query":      {`"legendFormat"`, `"legend"`},
+		"a refresh of no variable": {`"refresh": 2`, `"refresh": "2"`},
+	} {
+		changed := strings.Replace(text, c.from, c.to, 1)
+		if c.from != "" && changed == text {
+			t.Fatalf("%s: there is no %s", name, c.from)
+		}
+		d, err := dashboardBySchema(changed)
+		if (err != nil) != (c.from != "") {
+			t.Errorf("%s: %v", name, err)
+		}
+		if err != nil {
+			continue
+		}
+		if len(d.Panels) < 10 {
+			t.Errorf("%s: %d panels", name, len(d.Panels))
+		}
+		for _, p := range d.Panels {
+			if p.Panel == nil || !known[p.Panel.Type] {
+				t.Errorf("the options of a panel are not checked: %+v", p)
+			}
+		}
+	}
+}
+
+// dashboardBySchema reads a dashboard and returns what the schema finds wrong.
+func dashboardBySchema(text string) (d dashboard.Dashboard, err error) {
+	// An error without text is an empty list, and the value is not complete then.
+	if err := new(dashboard.Dashboard).UnmarshalJSONStrict([]byte(text)); err != nil && err.Error() != "" {
+		return d, err
+	}
+	if err := json.Unmarshal([]byte(text), &d); err != nil {
+		return d, err
+	}
+	return d, d.Validate()
+}
+
 // Prometheus finds its targets, is authorized there, and the operator's metrics keep their job labels.
 func TestMonitorsFindTheirTargets(t *testing.T) {
 	t.Parallel()
@@ -177,16 +244,17 @@ func TestAlertsAndPanelsAreDocumented(t *testing.T) {
 	exprs := ""
 	for _, r := range rules {
 		exprs += r.Expr
-		if !strings.Contains(string(document), "| `"+r.Alert+"` | ") {
-			t.Errorf("docs/monitoring.md has no line for the alert %s", r.Alert)
+		if !regexp.MustCompile("(?m)^\\| `" + r.Alert + "` \\| [^|]+ \\| [^|]{10,} \\|$").Match(document) {
+			t.Errorf("docs/monitoring.md has no line for the alert %s that says what to do", r.Alert)
 		}
 	}
 	for _, p := range panels(t, objects) {
 		for _, target := range p.Targets {
 			exprs += target.Expr
 		}
-		if p.Description == "" || !strings.Contains(string(document), "| "+p.Title+" | ") {
-			t.Errorf("the panel %s has no description, or no line in docs/monitoring.md", p.Title)
+		line := regexp.MustCompile(`(?m)^\| ` + regexp.QuoteMeta(p.Title) + ` \| [^|]+ \| [^|]{10,} \|$`)
+		if p.Description == "" || !line.Match(document) {
+			t.Errorf("the panel %s has no description, or no line in docs/monitoring.md that says what to do", p.Title)
 		}
 	}
 	asked := reasons.FindAllStringSubmatch(exprs, -1)

@@ -169,11 +169,11 @@ func TestTestsOfFaultsExist(t *testing.T) {
 		}
 		all := rows(string(text))
 		for _, row := range all {
-			if len(row) != 3 {
-				t.Errorf("%s: a row has %d cells, want 3: %s", page, len(row), row)
+			if len(row) != 3 && len(row) != 4 {
+				t.Errorf("%s: a row has %d cells, want 3, or 4 with the history: %s", page, len(row), row)
 				continue
 			}
-			for _, wrong := range unshown(t, row[2]) {
+			for _, wrong := range unshown(t, row[len(row)-1]) {
 				t.Errorf("%s, %q: there is no `%s`", page, row[0], wrong)
 			}
 		}
@@ -212,6 +212,93 @@ func TestReasonsAreDocumented(t *testing.T) {
 	}
 	for reason := range told {
 		t.Errorf("faults.md: nothing is told as %s", reason)
+	}
+}
+
+// constants are the values of the constants whose names begin with a word, by the rest of their names.
+func constants(t *testing.T, file, begin string) map[string]string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(top, file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := map[string]string{}
+	for _, match := range regexp.MustCompile(`(?m)^\t`+begin+`(\w+)\s+(?:Reason )?= (?:string\(lease\.Reason(\w+)\)|"(\w+)")`).FindAllStringSubmatch(string(text), -1) {
+		all[match[1]] = match[2] + match[3]
+	}
+	return all
+}
+
+var (
+	// expected is what a case of a test demands of the history, behind the name of the case.
+	expected = regexp.MustCompile(`(?s)^(?:, |: \{.{0,600}?reasons: )(?:\[\]string\{)?(lost|v1alpha1\.Change[^}\n]*)`)
+	constant = regexp.MustCompile(`v1alpha1\.Change(\w+)`)
+)
+
+// demanded are the reasons that a case of a test accepts in the history; none if it does not look at the history.
+func demanded(text, example string, values map[string]string) (reasons []string) {
+	for _, body := range strings.Split(text, `"`+example+`"`)[1:] {
+		list := expected.FindStringSubmatch(body)
+		if list == nil {
+			continue
+		}
+		if list[1] == "lost" {
+			_, list[1], _ = strings.Cut(text, "\nvar lost = ")
+			list[1], _, _ = strings.Cut(list[1], "\n")
+		}
+		for _, match := range constant.FindAllStringSubmatch(list[1], -1) {
+			reasons = append(reasons, values[match[1]])
+		}
+	}
+	return reasons
+}
+
+// TestFaultsInTheHistory fails when faults.md gives a reason that does not exist, or another one than the tests that cause the fault demand.
+func TestFaultsInTheHistory(t *testing.T) {
+	text, err := os.ReadFile("faults.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	values, ends := constants(t, "api/v1alpha1/conditions.go", "Change"), constants(t, "internal/lease/record.go", "Reason")
+	for name, value := range values {
+		if reason := ends[value]; reason != "" {
+			values[name] = reason
+		}
+	}
+	real := words{}
+	for _, r := range v1alpha1.ChangeReasons() {
+		real[r.Reason] = true
+	}
+	checked := 0
+	for _, row := range rows(string(text)) {
+		cell, list := row[len(row)-2], row[len(row)-1]
+		var says []string
+		for _, match := range quoted.FindAllStringSubmatch(cell, -1) {
+			if says = append(says, match[1]); !real[match[1]] {
+				t.Errorf("%s: the history gives no reason %s", row[0], match[1])
+			}
+		}
+		if len(says) == 0 && !strings.HasPrefix(cell, "nothing") && !strings.HasPrefix(cell, "each change") {
+			t.Errorf("%s: %q is neither a reason nor nothing", row[0], cell)
+		}
+		dir, test := "", ""
+		for _, match := range shown.FindAllStringSubmatch(list, -1) {
+			switch word, example := match[1], match[2]; {
+			case testName.MatchString(word):
+				test = word
+			case example == "":
+				dir = word
+			case test == "TestTakeover" || test == "TestTheHistoryLosesNothing":
+				tests, _ := testsOf(dir)
+				want := demanded(tests, example, values)
+				if checked++; !slices.ContainsFunc(want, func(reason string) bool { return slices.Contains(says, reason) }) {
+					t.Errorf("%s: the history says %q, and %q in %s demands one of %q", row[0], says, example, test, want)
+				}
+			}
+		}
+	}
+	if checked < 25 {
+		t.Errorf("only %d cases are compared", checked)
 	}
 }
 

@@ -42,6 +42,8 @@ const (
 	ReasonCandidatesNotReady  = "CandidatesNotReady"
 	ReasonProcessBackOff      = "ProcessBackOff"
 	ReasonFailedCreate        = "FailedCreate"
+	ReasonFailedUpdate        = "FailedUpdate"
+	ReasonFailedDelete        = "FailedDelete"
 	ReasonEntrypointUnknown   = "EntrypointUnknown"
 	ReasonRegistryUnreachable = "RegistryUnreachable"
 	ReasonRegistryRefused     = "RegistryRefused"
@@ -175,7 +177,9 @@ func activeReasons() []ConditionReason {
 		{ConditionActive, no, ReasonNoCandidates, "there is no candidate pod"},
 		{ConditionActive, no, ReasonCandidatesNotReady, "candidate pods exist, but none is ready to take a tenure"},
 		{ConditionActive, no, ReasonProcessBackOff, "the process keeps exiting; every candidate waits for its restart backoff"},
-		{ConditionActive, no, ReasonFailedCreate, "the API server rejects the candidate pods: quota, Pod Security or another admission rule"},
+		{ConditionActive, no, ReasonFailedCreate, "the API server rejects new candidate pods, or new objects that they need: quota, Pod Security or another admission rule"},
+		{ConditionActive, no, ReasonFailedUpdate, "the API server rejects changes of objects that candidate pods need, such as the Lease: an admission rule or a missing right"},
+		{ConditionActive, no, ReasonFailedDelete, "the API server rejects the deletion of objects that must be recreated before candidate pods: an admission rule or a missing right"},
 		{ConditionActive, no, ReasonEntrypointUnknown, "there is no candidate pod: the gated container sets no command, and the entrypoint of its image is unknown"},
 		{ConditionActive, no, ReasonRegistryUnreachable, "there is no candidate pod: the registry of the image does not answer, or not with an image"},
 		{ConditionActive, no, ReasonRegistryRefused, "there is no candidate pod: the registry of the image refuses the operator's credentials, or has no such image"},
@@ -227,7 +231,9 @@ func otherReasons() []ConditionReason {
 		{ConditionProgressing, no, ReasonRolloutWaits, "what the operator adds to pods has changed, and it is not this job's turn yet; nothing changes until then"},
 		{ConditionProgressing, no, ReasonSwitchoverBlocked, "a handover was requested that is not possible; the message says why"},
 		{ConditionProgressing, no, ReasonSuspended, "spec.suspend is set and nothing runs"},
-		{ConditionProgressing, no, ReasonFailedCreate, "the API server rejects the candidate pods or other objects of the job: quota, Pod Security or another admission rule"},
+		{ConditionProgressing, no, ReasonFailedCreate, "the API server rejects new candidate pods or other new objects of the job: quota, Pod Security or another admission rule"},
+		{ConditionProgressing, no, ReasonFailedUpdate, "the API server rejects changes of the job's objects, such as a pod's role label: an admission rule or a missing right"},
+		{ConditionProgressing, no, ReasonFailedDelete, "the API server rejects the deletion of pods or other objects of the job: an admission rule or a missing right"},
 		{ConditionProgressing, no, ReasonEntrypointUnknown, "the gated container sets no command, and the entrypoint of its image is unknown; existing pods stay, and no pod is created"},
 		{ConditionProgressing, no, ReasonRegistryUnreachable, "the registry of the image does not answer, or not with an image; existing pods stay, and no pod is created"},
 		{ConditionProgressing, no, ReasonRegistryRefused, "the registry of the image refuses the operator's credentials, or has no such image; existing pods stay, and no pod is created"},
@@ -269,7 +275,9 @@ func readyReasons() []ConditionReason {
 		{ConditionReady, no, ReasonNoCandidates, "there is no candidate pod"},
 		{ConditionReady, no, ReasonCandidatesNotReady, "candidate pods exist, but none is ready to take a tenure"},
 		{ConditionReady, no, ReasonProcessBackOff, "the process keeps exiting; every candidate waits for its restart backoff"},
-		{ConditionReady, no, ReasonFailedCreate, "the API server rejects the candidate pods or other objects of the job: quota, Pod Security or another admission rule"},
+		{ConditionReady, no, ReasonFailedCreate, "the API server rejects new candidate pods or other new objects of the job: quota, Pod Security or another admission rule"},
+		{ConditionReady, no, ReasonFailedUpdate, "the API server rejects changes of the job's objects, such as a pod's role label: an admission rule or a missing right"},
+		{ConditionReady, no, ReasonFailedDelete, "the API server rejects the deletion of pods or other objects of the job: an admission rule or a missing right"},
 		{ConditionReady, no, ReasonEntrypointUnknown, "the gated container sets no command, and the entrypoint of its image is unknown; existing pods stay, and no pod is created"},
 		{ConditionReady, no, ReasonRegistryUnreachable, "the registry of the image does not answer, or not with an image; existing pods stay, and no pod is created"},
 		{ConditionReady, no, ReasonRegistryRefused, "the registry of the image refuses the operator's credentials, or has no such image; existing pods stay, and no pod is created"},

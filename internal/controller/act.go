@@ -41,7 +41,10 @@ func (e previousError) Error() string {
 
 // refusal is an answer of the API server that an immediate retry does not change: quota, Pod Security, admission, or an unreachable
 // webhook.
-type refusal struct{ error }
+type refusal struct {
+	verb plan.Verb
+	error
+}
 
 func (r refusal) Unwrap() error { return r.error }
 
@@ -73,7 +76,7 @@ func (d *outcome) try(needed bool, do func() error) (done bool) {
 	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
 		return false // nothing can be created here any more
 	case errors.As(err, &refused):
-		d.refused = append(d.refused, plan.Refusal{Text: refused.Error(), Pods: needed})
+		d.refused = append(d.refused, plan.Refusal{Verb: refused.verb, Text: refused.Error(), Pods: needed})
 	case errors.As(err, &previous):
 		d.previous = append(d.previous, previous.object)
 	case !errors.As(err, &answer):
@@ -141,7 +144,7 @@ func (r *Reconciler) expire(ctx context.Context, o *observation) error {
 	case apierrors.IsConflict(err):
 		return errStale
 	case !ignorable(err):
-		return asRefusal(fmt.Errorf("delete the finished job %s/%s: %w", o.Namespace, o.Name, err))
+		return asRefusal(plan.Delete, fmt.Errorf("delete the finished job %s/%s: %w", o.Namespace, o.Name, err))
 	}
 	return nil
 }
@@ -218,7 +221,7 @@ func (r *Reconciler) nameTaken(ctx context.Context, o *observation, pod *corev1.
 	}
 	for name, value := range inject.Selector(o.Name) {
 		if live.Labels[name] != value {
-			return refusal{fmt.Errorf("the Pod %s/%s exists without the label %s=%s: restore the label, or delete the Pod",
+			return refusal{plan.Create, fmt.Errorf("the Pod %s/%s exists without the label %s=%s: restore the label, or delete the Pod",
 				pod.Namespace, pod.Name, name, value)}
 		}
 	}
@@ -226,7 +229,7 @@ func (r *Reconciler) nameTaken(ctx context.Context, o *observation, pod *corev1.
 }
 
 func refusedPod(pod *corev1.Pod, err error) error {
-	return asRefusal(fmt.Errorf("create pod %s/%s: %w", pod.Namespace, pod.Name, err))
+	return asRefusal(plan.Create, fmt.Errorf("create pod %s/%s: %w", pod.Namespace, pod.Name, err))
 }
 
 // writeLease is the only place at which the operator writes a Lease. Each write is conditional on exactly the version of the
@@ -236,12 +239,12 @@ func (r *Reconciler) writeLease(ctx context.Context, o *observation, w *plan.Lea
 		return nil
 	}
 	key := types.NamespacedName{Namespace: o.Namespace, Name: o.Name}
-	switch w.Op {
-	case plan.CreateLease:
+	switch w.Verb {
+	case plan.Create:
 		err = r.Client.Create(ctx, newLease(key, w), fieldOwner)
-	case plan.UpdateLease:
+	case plan.Update:
 		err = r.Client.Update(ctx, written(o.lease, w.Record, w.Claim), fieldOwner)
-	case plan.DeleteLease:
+	case plan.Delete:
 		uid, version := o.lease.UID, o.lease.ResourceVersion
 		err = r.Client.Delete(ctx, o.lease.DeepCopy(), client.Preconditions{UID: &uid, ResourceVersion: &version})
 		if err == nil || apierrors.IsNotFound(err) {
@@ -254,7 +257,7 @@ func (r *Reconciler) writeLease(ctx context.Context, o *observation, w *plan.Lea
 	case apierrors.IsConflict(err), apierrors.IsNotFound(err), apierrors.IsAlreadyExists(err):
 		return errStale
 	}
-	return asRefusal(fmt.Errorf("write the Lease %s: %w", key, err))
+	return asRefusal(w.Verb, fmt.Errorf("write the Lease %s: %w", key, err))
 }
 
 // apply creates a child or updates it with server-side apply. It leaves an object of that name alone if another owner controls it:
@@ -280,7 +283,7 @@ func (r *Reconciler) apply(ctx context.Context, o *observation, child plan.Child
 	case err != nil:
 		return err
 	case live == nil && refused != nil && !apierrors.IsAlreadyExists(refused):
-		return asRefusal(fmt.Errorf("create %s %s/%s: %w", kind.Kind, object.GetNamespace(), object.GetName(), refused))
+		return asRefusal(plan.Create, fmt.Errorf("create %s %s/%s: %w", kind.Kind, object.GetNamespace(), object.GetName(), refused))
 	case live != nil:
 		if err := mayApply(o.Job, kind.Kind, live); err != nil {
 			return err
@@ -300,18 +303,22 @@ func (r *Reconciler) patchChild(ctx context.Context, object client.Object, live 
 		return r.Client.Patch(ctx, object, client.Apply, fieldOwner, client.ForceOwnership)
 	}
 	binding, isBinding := object.(*rbacv1.RoleBinding)
+	verb := plan.Update
+	if live == nil {
+		verb = plan.Create
+	}
 	if err := r.ownByApply(ctx, live); err != nil {
-		return asRefusal(fmt.Errorf("change the managed fields of %s: %w", what, err))
+		return asRefusal(plan.Update, fmt.Errorf("change the managed fields of %s: %w", what, err))
 	}
 	err := patch(object)
 	if isBinding && live != nil && apierrors.IsInvalid(err) {
 		if err := r.Client.Delete(ctx, live, client.Preconditions{UID: &live.UID}); !ignorable(err) {
-			return asRefusal(fmt.Errorf("delete %s: %w", what, err))
+			return asRefusal(plan.Delete, fmt.Errorf("delete %s: %w", what, err))
 		}
 		err = patch(binding)
 	}
 	if err != nil {
-		return asRefusal(fmt.Errorf("apply %s: %w", what, err))
+		return asRefusal(verb, fmt.Errorf("apply %s: %w", what, err))
 	}
 	return nil
 }
@@ -346,7 +353,7 @@ func mayApply(job *v1alpha1.SingletonJob, kind string, live *metav1.PartialObjec
 	if kind == "Service" {
 		remedy = "set another spec.service.name"
 	}
-	return refusal{fmt.Errorf("%s %s/%s exists and does not belong to this SingletonJob: delete it, or %s", kind, live.Namespace, live.Name, remedy)}
+	return refusal{plan.Create, fmt.Errorf("%s %s/%s exists and does not belong to this SingletonJob: delete it, or %s", kind, live.Namespace, live.Name, remedy)}
 }
 
 // relabel sets a Pod's role label. Traffic follows "active", so before a Pod gets that role all others lose it. This uses the API
@@ -417,7 +424,7 @@ func (r *Reconciler) sameDecision(ctx context.Context, o *observation) error {
 func (r *Reconciler) deletePod(ctx context.Context, o *observation, pod plan.PodRef) error {
 	target := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: o.Namespace, Name: pod.Name}}
 	if err := r.Client.Delete(ctx, target, client.Preconditions{UID: &pod.UID}); !ignorable(err) {
-		return asRefusal(fmt.Errorf("delete pod %s/%s: %w", o.Namespace, pod.Name, err))
+		return asRefusal(plan.Delete, fmt.Errorf("delete pod %s/%s: %w", o.Namespace, pod.Name, err))
 	}
 	return nil
 }
@@ -435,7 +442,7 @@ func (r *Reconciler) patchPod(ctx context.Context, o *observation, pod plan.PodR
 		return errStale // another Pod has the name now
 	}
 	if !ignorable(err) {
-		return asRefusal(fmt.Errorf("change pod %s/%s: %w", o.Namespace, pod.Name, err))
+		return asRefusal(plan.Update, fmt.Errorf("change pod %s/%s: %w", o.Namespace, pod.Name, err))
 	}
 	return nil
 }
@@ -446,7 +453,7 @@ func ignorable(err error) bool {
 }
 
 // asRefusal marks errors that an immediate retry does not fix.
-func asRefusal(err error) error {
+func asRefusal(verb plan.Verb, err error) error {
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) {
 		return err
@@ -457,12 +464,12 @@ func asRefusal(err error) error {
 	case http.StatusInternalServerError:
 		// The text is the only sign of a failing webhook or of exhausted addresses.
 		if text := err.Error(); strings.Contains(text, "webhook") || strings.Contains(text, "failed to allocate") {
-			return refusal{err}
+			return refusal{verb, err}
 		}
 		return err
 	default:
 		if code >= http.StatusBadRequest && code < http.StatusInternalServerError {
-			return refusal{err}
+			return refusal{verb, err}
 		}
 		return err
 	}

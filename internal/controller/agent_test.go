@@ -254,6 +254,8 @@ func (w *world) kubelet(pod *corev1.Pod, a *agent) {
 		w.must(w.api.Status().Update(w.t.Context(), pod))
 	case w.broken[pod.Spec.Containers[0].Image]:
 		w.setState(pod, corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff"}}, 0)
+	case a == nil && w.attachedElsewhere(pod):
+		w.setState(pod, corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ContainerCreating"}}, 0)
 	case a == nil:
 		w.run(pod, 0)
 	case a.stopped && !a.frozen && w.clock.Now().Sub(a.ended) >= restartTime:
@@ -261,6 +263,13 @@ func (w *world) kubelet(pod *corev1.Pod, a *agent) {
 	case w.prepares[a.image] > 0 && a.alive:
 		w.setReady(pod, a)
 	}
+}
+
+// attachedElsewhere reports whether the Pods' volume is attached to another node.
+func (w *world) attachedElsewhere(pod *corev1.Pod) bool {
+	return w.attached && slices.ContainsFunc(w.pods(), func(other corev1.Pod) bool {
+		return w.agents[other.UID] != nil && other.Spec.NodeName != pod.Spec.NodeName
+	})
 }
 
 // isFinal sets the status of a Pod that has succeeded, or that the kubelet rejects.

@@ -37,7 +37,7 @@ func newMetrics() *metrics {
 	counter := func(name, help string) *prometheus.CounterVec {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "singletonjob", Name: name, Help: help}, append(job, "reason"))
 	}
-	return &metrics{
+	m := &metrics{
 		active:    gauge("active", "1 while a tenure exists and its process runs, as far as the operator sees."),
 		token:     gauge("fencing_token", "The fencing token of the current or last tenure."),
 		ready:     gauge("candidates_ready", "Candidate pods that are ready."),
@@ -61,6 +61,10 @@ func newMetrics() *metrics {
 			Buckets: []float64{.01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 15, 20, 30, 60, 120, 300},
 		}, []string{"type"}),
 	}
+	for _, planned := range []v1alpha1.TenureChangeType{v1alpha1.Failover, v1alpha1.Handover} {
+		m.downtime.WithLabelValues(string(planned)) // at 0: Prometheus sees no increase in the first value of a series
+	}
+	return m
 }
 
 // Collectors returns the collectors to register with the registry that serves the metrics.

@@ -210,7 +210,7 @@ func TestErrorsThatAreRefusals(t *testing.T) {
 		"broken":      {apierrors.NewInternalError(errors.New("leader changed")), false},
 		"network":     {errors.New("connection refused"), false},
 	} {
-		err := asRefusal(fmt.Errorf("creating: %w", c.err))
+		err := asRefusal(plan.Delete, fmt.Errorf("creating: %w", c.err))
 		if refused := (refusal{}); errors.As(err, &refused) != c.refused || !errors.Is(err, c.err) {
 			t.Errorf("%s: refused %v, want %v", name, !c.refused, c.refused)
 		}
@@ -229,9 +229,9 @@ func TestTimeOfTheNextReconcile(t *testing.T) {
 		"never":                    {errs: []error{nil}},
 		"the state was old":        {wake: time.Minute, errs: []error{nil, errStale}, want: staleRetry},
 		"a previous job's":         {errs: []error{previousError{"Role ns/job"}}, want: previousRetry},
-		"refused":                  {errs: []error{refusal{failed}, nil}, want: refusalRetry},
-		"refused, but due sooner":  {wake: time.Second, errs: []error{refusal{failed}}, want: time.Second},
-		"refused, but due at once": {wake: time.Millisecond, errs: []error{refusal{failed}}, want: refusalRetry / 4},
+		"refused":                  {errs: []error{refusal{error: failed}, nil}, want: refusalRetry},
+		"refused, but due sooner":  {wake: time.Second, errs: []error{refusal{error: failed}}, want: time.Second},
+		"refused, but due at once": {wake: time.Millisecond, errs: []error{refusal{error: failed}}, want: refusalRetry / 4},
 		"old, but due at once":     {wake: time.Millisecond, errs: []error{errStale}, want: staleRetry},
 		"failed":                   {wake: time.Minute, errs: []error{failed, errStale}, err: true},
 	} {

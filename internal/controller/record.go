@@ -31,7 +31,7 @@ func (r *Reconciler) record(ctx context.Context, o *observation, p *plan.Plan) [
 		case apierrors.IsConflict(err), apierrors.IsNotFound(err):
 			return []error{errStale}
 		case err != nil:
-			return []error{asRefusal(fmt.Errorf("write the status of %s/%s: %w", o.Namespace, o.Name, err))}
+			return []error{asRefusal(plan.Update, fmt.Errorf("write the status of %s/%s: %w", o.Namespace, o.Name, err))}
 		}
 		r.memory.setWritten(key, job.ResourceVersion)
 		r.metrics.show(job, p.Changes)
@@ -74,6 +74,6 @@ func (r *Reconciler) emit(ctx context.Context, job *v1alpha1.SingletonJob, e pla
 	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
 		return nil // it would be deleted with the namespace
 	default:
-		return asRefusal(fmt.Errorf("write the Event %s/%s: %w", job.Namespace, e.Name, err))
+		return asRefusal(plan.Create, fmt.Errorf("write the Event %s/%s: %w", job.Namespace, e.Name, err))
 	}
 }

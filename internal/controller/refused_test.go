@@ -2,6 +2,7 @@ package controller
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"slices"
 	"strings"
@@ -13,8 +14,10 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/retry"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -143,7 +146,7 @@ func TestALeaseIsRefused(t *testing.T) {
 	w.edit(func(job *v1alpha1.SingletonJob) { job.Spec.Fencing.TokenBase = 1_000_000 })
 	w.until("the status records it", func() bool {
 		c := condition(w.status(), v1alpha1.ConditionProgressing)
-		return c.Reason == v1alpha1.ReasonFailedCreate && strings.Contains(c.Message, "write the Lease "+w.key.String())
+		return c.Reason == v1alpha1.ReasonFailedUpdate && strings.Contains(c.Message, "write the Lease "+w.key.String())
 	})
 	w.operators[0].refuses = nil
 	w.clock.SetTime(w.clock.Now().Add(refusalLimit))
@@ -170,7 +173,7 @@ func TestRolesAreRefused(t *testing.T) {
 		}
 	}
 	w.until("it is replaced", acts)
-	if c := condition(w.status(), v1alpha1.ConditionProgressing); c.Reason != v1alpha1.ReasonFailedCreate || !strings.Contains(c.Message, "change pod") {
+	if c := condition(w.status(), v1alpha1.ConditionProgressing); c.Reason != v1alpha1.ReasonFailedUpdate || !strings.Contains(c.Message, "change pod") {
 		t.Errorf("progressing: %+v", c)
 	}
 	w.operators[0].refuses = nil
@@ -198,11 +201,130 @@ func TestADeletionIsRefused(t *testing.T) {
 	}
 	w.edit(func(job *v1alpha1.SingletonJob) { job.Spec.Candidates = 2 })
 	w.until("the other one goes", func() bool { return len(w.pods()) == 3 })
-	if c := condition(w.status(), v1alpha1.ConditionProgressing); c.Reason != v1alpha1.ReasonFailedCreate || !strings.Contains(c.Message, "delete pod "+w.key.Namespace+"/"+protected) {
+	if c := condition(w.status(), v1alpha1.ConditionProgressing); c.Reason != v1alpha1.ReasonFailedDelete || !strings.Contains(c.Message, "delete pod "+w.key.Namespace+"/"+protected) {
 		t.Errorf("progressing: %+v", c)
 	}
 	w.operators[0].refuses = nil
 	w.until("it goes too", func() bool { return w.serving() && len(w.pods()) == 2 })
+}
+
+// policy makes the API server itself refuse what an expression denies, until lift is called. It returns when the server refuses probe, a
+// request that changes nothing.
+func (w *world) policy(operation admissionv1.OperationType, group, resource, allows string, probe func(client.Client) error) (lift func()) {
+	w.t.Helper()
+	s := scheme(w.t)
+	w.must(admissionv1.AddToScheme(s))
+	api, err := client.New(w.plane.Config(), client.Options{Scheme: s})
+	w.must(err)
+	name := strings.ToLower(string(operation)) + "-" + resource + "-" + w.key.Namespace
+	policy := &admissionv1.ValidatingAdmissionPolicy{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: admissionv1.ValidatingAdmissionPolicySpec{
+			FailurePolicy: new(admissionv1.Fail),
+			MatchConstraints: &admissionv1.MatchResources{ResourceRules: []admissionv1.NamedRuleWithOperations{{RuleWithOperations: admissionv1.RuleWithOperations{
+				Operations: []admissionv1.OperationType{operation},
+				Rule:       admissionv1.Rule{APIGroups: []string{group}, APIVersions: []string{"v1"}, Resources: []string{resource}},
+			}}}},
+			Validations: []admissionv1.Validation{{Expression: allows, Message: "not in this namespace", Reason: new(metav1.StatusReasonForbidden)}},
+		},
+	}
+	binding := &admissionv1.ValidatingAdmissionPolicyBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: admissionv1.ValidatingAdmissionPolicyBindingSpec{
+			PolicyName: name, ValidationActions: []admissionv1.ValidationAction{admissionv1.Deny},
+			MatchResources: &admissionv1.MatchResources{NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: w.key.Namespace}}},
+		},
+	}
+	w.must(api.Create(w.t.Context(), policy))
+	w.t.Cleanup(func() { _ = api.Delete(context.Background(), policy) })
+	w.must(api.Create(w.t.Context(), binding))
+	w.t.Cleanup(func() { _ = api.Delete(context.Background(), binding) })
+	await := func(refused bool) { // the API server learns of it a little later
+		w.t.Helper()
+		for began := time.Now(); apierrors.IsForbidden(probe(api)) != refused; time.Sleep(20 * time.Millisecond) {
+			if time.Since(began) > time.Minute {
+				w.t.Fatalf("a policy has no effect: refused: %t", !refused)
+			}
+		}
+	}
+	await(true)
+	return func() {
+		w.t.Helper()
+		w.must(api.Delete(w.t.Context(), binding))
+		await(false)
+	}
+}
+
+// TestAPolicyRefuses: an admission policy of the API server refuses a label, a deletion, or a change of the Lease. Active and Progressing
+// say which kind of request is refused, once by an Event, and the operator makes the request when it is allowed again.
+func TestAPolicyRefuses(t *testing.T) {
+	t.Parallel()
+	anyPod := func(w *world) client.Object { return &w.pods()[0] }
+	for name, c := range map[string]struct {
+		operation       admissionv1.OperationType
+		group, resource string
+		allows          string
+		probe           func(w *world, api client.Client) error
+		act             func(w *world)
+		reason, says    string
+		done            func(w *world) bool
+	}{
+		"a label": {
+			operation: admissionv1.Update, resource: "pods",
+			allows: fmt.Sprintf("object.metadata.?labels[?%[1]q] == oldObject.metadata.?labels[?%[1]q]", contract.RoleLabel),
+			probe: func(w *world, api client.Client) error {
+				return api.Patch(t.Context(), anyPod(w), client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"labels":{"`+contract.RoleLabel+`":"probe"}}}`)), client.DryRunAll)
+			},
+			act:    func(w *world) { w.deletePod(w.holder().name) },
+			reason: v1alpha1.ReasonFailedUpdate, says: "change pod ",
+			done: func(w *world) bool {
+				return slices.ContainsFunc(w.pods(), func(p corev1.Pod) bool {
+					return p.Name == w.status().ActivePod && p.Labels[contract.RoleLabel] == contract.RoleActive
+				})
+			},
+		},
+		"a deletion": {
+			operation: admissionv1.Delete, resource: "pods", allows: "false",
+			probe:  func(w *world, api client.Client) error { return api.Delete(t.Context(), anyPod(w), client.DryRunAll) },
+			act:    func(w *world) { w.edit(func(job *v1alpha1.SingletonJob) { job.Spec.Candidates = 1 }) },
+			reason: v1alpha1.ReasonFailedDelete, says: "delete pod ",
+			done: func(w *world) bool { return len(w.pods()) == 1 },
+		},
+		"a change of the Lease": {
+			operation: admissionv1.Update, group: "coordination.k8s.io", resource: "leases",
+			allows: fmt.Sprintf("object.metadata.?annotations[?%[1]q] == oldObject.metadata.?annotations[?%[1]q]", contract.TokenBaseAnnotation),
+			probe: func(w *world, api client.Client) error {
+				return api.Patch(t.Context(), w.lease(), client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"annotations":{"`+contract.TokenBaseAnnotation+`":"1"}}}`)), client.DryRunAll)
+			},
+			act:    func(w *world) { w.edit(func(job *v1alpha1.SingletonJob) { job.Spec.Fencing.TokenBase = 1_000_000 }) },
+			reason: v1alpha1.ReasonFailedUpdate, says: "write the Lease ",
+			done: func(w *world) bool { return w.status().FencingToken > 1_000_000 },
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := served(t, nil)
+			lift := w.policy(c.operation, c.group, c.resource, c.allows, func(api client.Client) error { return c.probe(w, api) })
+			c.act(w)
+			w.until("the refusal is reported", func() bool {
+				s := w.status()
+				p, r := condition(s, v1alpha1.ConditionProgressing), condition(s, v1alpha1.ConditionReady)
+				return s.ActivePod != "" && p.Reason == c.reason && r.Reason == c.reason && strings.Contains(p.Message, c.says) && strings.Contains(p.Message, "not in this namespace")
+			})
+			for range 5 {
+				w.clock.SetTime(w.clock.Now().Add(time.Second))
+				w.round()
+			}
+			if n := len(slices.DeleteFunc(w.events(), func(e corev1.Event) bool { return e.Reason != c.reason || e.Type != corev1.EventTypeWarning })); n != 1 {
+				t.Errorf("%d Events say %s, want 1", n, c.reason)
+			}
+			if c.done(w) {
+				t.Error("the policy does not refuse what the test needs")
+			}
+			lift()
+			w.clock.SetTime(w.clock.Now().Add(refusalLimit))
+			w.until("it is done", func() bool { return w.serving() && c.done(w) })
+		})
+	}
 }
 
 // TestRefusalsAreRetriedWithBackoff: the operator as it runs, triggered by its own writes like by others, retries refused requests with a

@@ -25,14 +25,14 @@ func (r *Reconciler) writeService(ctx context.Context, o *observation, w *plan.S
 			return err
 		}
 	}
-	switch w.Op {
-	case plan.CreateService:
+	switch w.Verb {
+	case plan.Create:
 		if err = r.Client.Create(ctx, w.Service, fieldOwner); apierrors.IsAlreadyExists(err) {
 			return r.serviceTaken(ctx, o, w.Service)
 		}
-	case plan.UpdateService:
+	case plan.Update:
 		err = r.Client.Update(ctx, w.Service, fieldOwner)
-	case plan.DeleteService:
+	case plan.Delete:
 		if err := r.sameDecision(ctx, o); err != nil {
 			return err
 		}
@@ -45,7 +45,7 @@ func (r *Reconciler) writeService(ctx context.Context, o *observation, w *plan.S
 	case apierrors.IsConflict(err), apierrors.IsNotFound(err):
 		return errStale
 	}
-	return asRefusal(fmt.Errorf("write the Service %s/%s: %w", o.Namespace, w.Service.Name, err))
+	return asRefusal(w.Verb, fmt.Errorf("write the Service %s/%s: %w", o.Namespace, w.Service.Name, err))
 }
 
 // serviceTaken finds out why the operator did not see a Service of that name. The cache lags, another owner has the Service, or the
@@ -65,7 +65,7 @@ func (r *Reconciler) serviceTaken(ctx context.Context, o *observation, wanted *c
 	}
 	for name, value := range inject.Selector(o.Name) {
 		if live.Labels[name] != value {
-			return refusal{fmt.Errorf("the Service %s/%s exists without the label %s=%s: restore the label, or delete the Service",
+			return refusal{plan.Create, fmt.Errorf("the Service %s/%s exists without the label %s=%s: restore the label, or delete the Service",
 				o.Namespace, wanted.Name, name, value)}
 		}
 	}

@@ -38,6 +38,47 @@ func TestAClaimIsRead(t *testing.T) {
 	})
 }
 
+// TestRolloutOnAVolumeOfOneNode: a claim that one node at a time can use keeps the new version's pod from starting. The old one continues
+// without a handover, the status says what to do, and that ends the rollout.
+func TestRolloutOnAVolumeOfOneNode(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.attached = true
+	w.must(w.api.Create(t.Context(), &corev1.PersistentVolumeClaim{
+		ObjectMeta: metav1.ObjectMeta{Namespace: w.key.Namespace, Name: "data"},
+		Spec: corev1.PersistentVolumeClaimSpec{
+			AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+			Resources:   corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}},
+		},
+	}))
+	w.job(func(s *v1alpha1.SingletonJobSpec) {
+		withClaim("data")(s)
+		s.Candidates, s.Strategy.ProgressDeadlineSeconds = 2, new(int32(10))
+	})
+	w.until("no standby, because of the claim", func() bool {
+		return condition(w.status(), v1alpha1.ConditionProtected).Reason == v1alpha1.ReasonVolumeNotShared
+	})
+	before := w.status()
+	w.edit(func(job *v1alpha1.SingletonJob) { job.Spec.Template.Spec.Containers[0].Image = "v2" })
+	says := func() bool {
+		c := condition(w.status(), v1alpha1.ConditionProgressing)
+		return c.Reason == v1alpha1.ReasonProgressDeadlineExceeded && strings.Contains(c.Message, "Set spec.candidates to 1") &&
+			strings.Contains(c.Message, "the PersistentVolumeClaim data on node "+before.ActiveNode)
+	}
+	w.until("the status says what to do", says)
+	for range 20 {
+		w.round()
+	}
+	if s := w.status(); s.ActivePod != before.ActivePod || s.Handovers+s.Failovers > 0 || !says() {
+		t.Errorf("the old version does not continue: %+v", s)
+	}
+	w.edit(func(job *v1alpha1.SingletonJob) { job.Spec.Candidates = 1 })
+	w.until("rolled out", w.serving)
+	if s := w.status(); s.Handovers != 1 || s.Failovers != 0 {
+		t.Errorf("%d handovers and %d failovers, want one handover: %+v", s.Handovers, s.Failovers, s.History)
+	}
+}
+
 // TestClaimsMayNotBeRead: the roles of an earlier release stop nothing.
 func TestClaimsMayNotBeRead(t *testing.T) {
 	t.Parallel()

@@ -94,6 +94,8 @@ type world struct {
 	finished map[string]bool
 	// alone: no node runs two Pods.
 	alone bool
+	// attached: all pods use one volume, which is attached to one node at a time.
+	attached bool
 	// full nodes accept no more Pods, for a reason that no object shows.
 	full map[string]bool
 	// tick is the time that a round takes.

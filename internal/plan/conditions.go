@@ -77,8 +77,8 @@ func active(state State, j *job, t *tenure, m *members, r *runs, refused []Refus
 		return deleting()
 	case state == Resting && !m.contended():
 		return resting(r)
-	case slices.ContainsFunc(refused, func(r Refusal) bool { return r.Pods }):
-		return verdict{v1alpha1.ReasonFailedCreate, refusal(refused)}
+	case slices.ContainsFunc(refused, Refusal.blocks):
+		return refusal(refused)
 	case r.waits() && !m.contended() && (r.Now.State != lease.RunFailed || m.any(candidate.available)):
 		return resting(r)
 	}
@@ -172,7 +172,7 @@ func progressing(state State, j *job, t *tenure, m *members, r *runs, refused []
 		return deleting()
 	case Resting:
 		if len(refused) > 0 {
-			return verdict{v1alpha1.ReasonFailedCreate, refusal(refused)}
+			return refusal(refused)
 		}
 		if r.badRequest != "" {
 			return badRequest(r)
@@ -191,7 +191,7 @@ func changing(j *job, t *tenure, m *members, r *runs, refused []Refusal, h hando
 	case j.blocked.reason != "":
 		return h.asked.waiting(j.blocked)
 	case len(refused) > 0:
-		return verdict{v1alpha1.ReasonFailedCreate, refusal(refused)}
+		return refusal(refused)
 	case m.held():
 		return verdict{v1alpha1.ReasonRolloutPaused, "spec.strategy.paused is set: the current template is not rolled out, and a lost candidate of the earlier one is not replaced"}
 	case m.stalled():
@@ -308,12 +308,25 @@ func stalling(j *job, m *members) verdict {
 	return verdict{v1alpha1.ReasonRolloutStalled, stalledText(j, m)}
 }
 
-func refusal(refused []Refusal) string {
+func (r Refusal) blocks() bool { return r.Pods }
+
+// refusal is the verdict on rejected requests. The reason is that of the first one that blocks new pods, or else of the first one. The message
+// lists them all.
+func refusal(refused []Refusal) verdict {
 	var texts []string
 	for _, r := range refused {
 		texts = append(texts, Shorten(r.Text, maxRefusal))
 	}
-	return "the API server rejects requests of the operator: " + strings.Join(texts, separator)
+	first := max(0, slices.IndexFunc(refused, Refusal.blocks))
+	message := "the API server rejects requests of the operator: " + strings.Join(texts, separator)
+	switch refused[first].Verb {
+	case Update:
+		return verdict{v1alpha1.ReasonFailedUpdate, message}
+	case Delete:
+		return verdict{v1alpha1.ReasonFailedDelete, message}
+	default:
+		return verdict{v1alpha1.ReasonFailedCreate, message}
+	}
 }
 
 // maxIdentity limits how much of a holder's identity is shown, because it can be as long as an object.
@@ -397,6 +410,9 @@ func notReadyText(j *job, m *members) string {
 	if volume := m.waitsForVolume(); volume != "" {
 		return volume
 	}
+	if c := m.tardy(); c != nil && m.keptOutText(j, c) != "" {
+		return "a candidate is not ready. " + m.keptOutText(j, c) + ": " + named(j, c.pod, cmp.Or(c.issue, stuck(c.pod)))
+	}
 	if known := issueText(j, m); known != "" {
 		return "a candidate is not ready: " + known
 	}
@@ -440,6 +456,8 @@ func stalledText(j *job, m *members) string {
 	case c.holds:
 		return "a standby of the old version is kept, because the active pod with the current template does not become ready: " +
 			named(j, c.pod, cmp.Or(c.issue, stuck(c.pod)))
+	case m.keptOutText(j, c) != "":
+		return "the old version continues. " + m.keptOutText(j, c) + ": " + named(j, c.pod, cmp.Or(c.issue, stuck(c.pod)))
 	case c.issue.unplaced && m.noRoom == 0 && !m.fleet.NoRoom:
 		return "the old version continues. Make room for one pod more than spec.candidates, because no standby has the resources that it requests: " + named(j, c.pod, c.issue)
 	case c.issue.what != "":

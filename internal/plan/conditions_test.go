@@ -84,6 +84,34 @@ func TestConditions(t *testing.T) {
 			with: func(g *given) { g.Pods = g.Pods[:1]; g.Refused = []Refusal{{Text: "exceeded quota"}} },
 			want: "Running NoStandby FailedCreate", active: true,
 		},
+		"an update that pods need is refused": {
+			given: fresh(), with: func(g *given) { g.free(); g.Refused = []Refusal{{Verb: Update, Text: "write the Lease", Pods: true}} },
+			want: "FailedUpdate NoHolder FailedUpdate", says: "write the Lease",
+		},
+		"a deletion that pods need is refused": {
+			given: fresh(), with: func(g *given) {
+				g.free()
+				g.Refused = []Refusal{{Verb: Delete, Text: "delete RoleBinding", Pods: true}}
+			},
+			want: "FailedDelete NoHolder FailedDelete", says: "delete RoleBinding",
+		},
+		"a label is refused while it runs": {
+			with: func(g *given) { g.Refused = []Refusal{{Verb: Update, Text: "change pod"}} },
+			want: "Running StandbyReady FailedUpdate", active: true,
+		},
+		"a deletion is refused while it runs": {
+			with: func(g *given) {
+				g.Refused = []Refusal{{Verb: Delete, Text: "delete pod"}, {Verb: Update, Text: "change pod"}}
+			},
+			want: "Running StandbyReady FailedDelete", active: true,
+		},
+		"new pods are refused, and a label before them": {
+			with: func(g *given) {
+				g.Pods = g.Pods[:1]
+				g.Refused = []Refusal{{Verb: Update, Text: "change pod"}, {Text: "exceeded quota", Pods: true}}
+			},
+			want: "Running NoStandby FailedCreate", active: true,
+		},
 		"electing": {
 			with: func(g *given) { g.released(lease.ReasonPodTerminating) },
 			want: "Electing NoHolder UpToDate", says: "candidates compete",

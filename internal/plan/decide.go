@@ -212,7 +212,7 @@ func collecting(o *Observed) Plan {
 // handing reports whether the holder is asked to hand over, already or by this write.
 func handing(t *tenure, w *LeaseWrite) bool {
 	asked := t.Record.Handover
-	if w != nil && w.Op == UpdateLease {
+	if w != nil && w.Verb == Update {
 		asked = w.Record.Handover
 	}
 	return asked.To != "" && t.holder.named

@@ -152,21 +152,21 @@ func observation(seed uint64) *given {
 // promises hold for every observation.
 var promises = map[string]func(g *given, p Plan) bool{
 	"a Lease is deleted only if its job no longer exists and no tenure can last": func(g *given, p Plan) bool {
-		return !writes(p, DeleteLease) || g.Job == nil && Over(g.Lease.Record, g.Lease.Unchanged)
+		return !writes(p, Delete) || g.Job == nil && Over(g.Lease.Record, g.Lease.Unchanged)
 	},
 	"a holder is removed only with proof": func(g *given, p Plan) bool {
-		return !writes(p, UpdateLease) || p.Lease.Record.Holder == g.Lease.Record.Holder || proven(g) && p.Lease.Record.Holder == ""
+		return !writes(p, Update) || p.Lease.Record.Holder == g.Lease.Record.Holder || proven(g) && p.Lease.Record.Holder == ""
 	},
 	"no write makes a pod the holder": func(g *given, p Plan) bool {
-		return p.Lease == nil || p.Lease.Record.Holder == "" || p.Lease.Record.Holder == g.Lease.Record.Holder || p.Lease.Op == CreateLease && p.Lease.Record.Holder == lease.UnknownHolder
+		return p.Lease == nil || p.Lease.Record.Holder == "" || p.Lease.Record.Holder == g.Lease.Record.Holder || p.Lease.Verb == Create && p.Lease.Record.Holder == lease.UnknownHolder
 	},
 	"a new Lease is free only if nothing indicates an earlier tenure": func(g *given, p Plan) bool {
-		return !writes(p, CreateLease) || p.Lease.Record.Holder == lease.UnknownHolder || len(g.Pods) == 0 && g.Job.Status.FencingToken == 0
+		return !writes(p, Create) || p.Lease.Record.Holder == lease.UnknownHolder || len(g.Pods) == 0 && g.Job.Status.FencingToken == 0
 	},
-	"a Lease is created only if there is none": func(g *given, p Plan) bool { return !writes(p, CreateLease) || g.Lease.Presence == Absent },
+	"a Lease is created only if there is none": func(g *given, p Plan) bool { return !writes(p, Create) || g.Lease.Presence == Absent },
 	"a foreign Lease is not written":           func(g *given, p Plan) bool { return g.Lease.Presence != Foreign || p.Lease == nil },
 	"a write names the observed revision": func(g *given, p Plan) bool {
-		return p.Lease == nil || p.Lease.Op == CreateLease || p.Lease.Record.UID == g.Lease.Record.UID && p.Lease.Record.Revision == g.Lease.Record.Revision
+		return p.Lease == nil || p.Lease.Verb == Create || p.Lease.Record.UID == g.Lease.Record.UID && p.Lease.Record.Revision == g.Lease.Record.Revision
 	},
 	"tokens and their base are never lowered": func(g *given, p Plan) bool {
 		return p.Lease == nil || g.Lease.Presence != Ours || p.Lease.Record.Token >= g.Lease.Record.Token && (p.Lease.Record.TokenBase >= g.Lease.Record.TokenBase || g.Lease.Record.TokenBase > v1alpha1.MaxTokenBase)
@@ -242,7 +242,7 @@ var promises = map[string]func(g *given, p Plan) bool{
 		return g.Job != nil && g.Job.DeletionTimestamp == nil || len(p.Apply)+len(p.Also)+len(p.Adopt)+len(p.Create)+len(p.Delete) == 0
 	},
 	"the Lease of a holder that may not renew is only released": func(g *given, p Plan) bool {
-		return !writes(p, UpdateLease) || g.Lease.Record.Free() || g.Lease.Record.BadTokenBase != "" || g.Lease.Record.TokenBase > v1alpha1.MaxTokenBase || g.Lease.Renewed && g.Lease.SinceRenewal < 3*time.Second || p.Lease.Record.Holder == ""
+		return !writes(p, Update) || g.Lease.Record.Free() || g.Lease.Record.BadTokenBase != "" || g.Lease.Record.TokenBase > v1alpha1.MaxTokenBase || g.Lease.Renewed && g.Lease.SinceRenewal < 3*time.Second || p.Lease.Record.Holder == ""
 	},
 	"the Lease drops only what the status records, while the holder renews, by a separate write": func(g *given, p Plan) bool {
 		if p.Told == nil {
@@ -256,17 +256,17 @@ var promises = map[string]func(g *given, p Plan) bool{
 	},
 	"every written time is valid in the API": func(_ *given, p Plan) bool {
 		year := func(t time.Time) bool { return t.UTC().Year() >= 0 && t.UTC().Year() <= 9999 }
-		ok := p.Lease == nil || p.Lease.Op != UpdateLease || p.Lease.Record.Holder != "" || year(time.UnixMicro(p.Lease.Record.RenewTime))
+		ok := p.Lease == nil || p.Lease.Verb != Update || p.Lease.Record.Holder != "" || year(time.UnixMicro(p.Lease.Record.RenewTime))
 		for _, c := range p.Changes {
 			ok = ok && year(c.Time.Time) && (c.Downtime == nil || c.Downtime.Duration >= 0)
 		}
 		return ok && (p.Status == nil || p.Status.ActiveSince == nil || year(p.Status.ActiveSince.Time))
 	},
 	"no invalid token base is written": func(_ *given, p Plan) bool {
-		return p.Lease == nil || p.Lease.Op == DeleteLease || p.Lease.Record.Holder == "" && p.Lease.Op == UpdateLease || p.Lease.Record.TokenBase <= v1alpha1.MaxTokenBase
+		return p.Lease == nil || p.Lease.Verb == Delete || p.Lease.Record.Holder == "" && p.Lease.Verb == Update || p.Lease.Record.TokenBase <= v1alpha1.MaxTokenBase
 	},
 	"a claim is read as it was written": func(_ *given, p Plan) bool {
-		return p.Lease == nil || p.Lease.Op == DeleteLease || ParseClaim(p.Lease.Claim.String()) == p.Lease.Claim
+		return p.Lease == nil || p.Lease.Verb == Delete || ParseClaim(p.Lease.Claim.String()) == p.Lease.Claim
 	},
 	"no text is longer than the API accepts": func(_ *given, p Plan) bool {
 		for _, e := range p.Events {
@@ -339,7 +339,7 @@ func proven(g *given) bool {
 	return tenureOf(jobOf(&g.Observed), g.Name, &g.Observed).dead()
 }
 
-func writes(p Plan, op LeaseOp) bool { return p.Lease != nil && p.Lease.Op == op }
+func writes(p Plan, op Verb) bool { return p.Lease != nil && p.Lease.Verb == op }
 
 // keepsItsPromises also finds panics, and plans that modify their observation.
 func keepsItsPromises(t *testing.T, seed uint64) {

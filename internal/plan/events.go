@@ -95,6 +95,7 @@ func ofConditions(j *job, t *tenure, w *Workload, conditions []metav1.Condition)
 // alarming are the reasons of conditions that users should be notified of.
 var alarming = map[string]bool{
 	v1alpha1.ReasonHolderUnreachable: true, v1alpha1.ReasonProcessBackOff: true, v1alpha1.ReasonFailedCreate: true,
+	v1alpha1.ReasonFailedUpdate: true, v1alpha1.ReasonFailedDelete: true,
 	v1alpha1.ReasonAgentMisconfigured: true, v1alpha1.ReasonLeaseConflict: true, v1alpha1.ReasonInvalidSpec: true,
 	v1alpha1.ReasonRolloutStalled: true, v1alpha1.ReasonPodsFailing: true, v1alpha1.ReasonCandidateStuck: true,
 	v1alpha1.ReasonCPULimitTooSmall: true, v1alpha1.ReasonSwitchoverBlocked: true, v1alpha1.ReasonWorkloadMissing: true,

@@ -34,7 +34,7 @@ func newLease(j *job, o *Observed) *LeaseWrite {
 			r.Runs = restored(j, o)
 		}
 	}
-	return &LeaseWrite{Op: CreateLease, Record: r, Claim: newClaim(j, o.Lease.Last)}
+	return &LeaseWrite{Verb: Create, Record: r, Claim: newClaim(j, o.Lease.Last)}
 }
 
 func freshStart(j *job, o *Observed) bool {
@@ -121,7 +121,7 @@ func keepFor(t *tenure, runs *runs) *LeaseWrite {
 			r.Handover = lease.Handover{To: lease.AnyPod, Reason: lease.ReasonTokenBaseRaised}
 		}
 	}
-	return &LeaseWrite{Op: UpdateLease, Record: r, Claim: t.desired.claim, Event: runs.told()}
+	return &LeaseWrite{Verb: Update, Record: r, Claim: t.desired.claim, Event: runs.told()}
 }
 
 // handOver asks the holder to hand over. A zero desired withdraws a request that a rollout made, or one for a pod that can't take over. If
@@ -134,7 +134,7 @@ func handOver(t *tenure, m *members, desired lease.Handover) *LeaseWrite {
 	}
 	r := t.Record
 	r.Handover = desired
-	return &LeaseWrite{Op: UpdateLease, Record: r, Claim: t.Claim}
+	return &LeaseWrite{Verb: Update, Record: r, Claim: t.Claim}
 }
 
 // forget removes from the Lease's history what the stored status also records; it returns nil if there is nothing to remove. Without that,
@@ -150,7 +150,7 @@ func forget(j *job, t *tenure, r *runs, stored *v1alpha1.SingletonJobStatus) *Le
 	if len(record.History) == len(t.Record.History) {
 		return nil
 	}
-	return &LeaseWrite{Op: UpdateLease, Record: record, Claim: t.Claim}
+	return &LeaseWrite{Verb: Update, Record: record, Claim: t.Claim}
 }
 
 // release frees the Lease of a holder that is proven dead. It names the exact revision, which identifies the holder and token that the
@@ -161,7 +161,7 @@ func release(t *tenure, now time.Time) *LeaseWrite {
 	if nonce > lastMilli*1000 { // the API server would reject the year, and so this release, every time
 		nonce = now.UnixMicro()
 	}
-	return &LeaseWrite{Op: UpdateLease, Record: t.Record.Released(why, t.death.ended, nonce), Claim: t.Claim}
+	return &LeaseWrite{Verb: Update, Record: t.Record.Released(why, t.death.ended, nonce), Claim: t.Claim}
 }
 
 // collect deletes the Lease of a job that no longer exists, once no tenure of it can last. Either it was released, or it did not change for
@@ -173,7 +173,7 @@ func collect(o *Observed) *LeaseWrite {
 	if l.Presence != Ours || len(o.Pods) > 0 || !Over(l.Record, l.Unchanged) {
 		return nil
 	}
-	return &LeaseWrite{Op: DeleteLease, Record: l.Record, Claim: l.Claim}
+	return &LeaseWrite{Verb: Delete, Record: l.Record, Claim: l.Claim}
 }
 
 // Over reports whether no tenure can last of a Lease that was observed unchanged for that long.
@@ -261,5 +261,5 @@ func runsWrite(t *tenure, r *runs) *LeaseWrite {
 	}
 	record := t.Record
 	record.Runs = r.next
-	return &LeaseWrite{Op: UpdateLease, Record: record, Claim: t.Claim, Event: r.told()}
+	return &LeaseWrite{Verb: Update, Record: record, Claim: t.Claim, Event: r.told()}
 }

@@ -111,7 +111,7 @@ func TestLeaseCreation(t *testing.T) {
 				c.with(g)
 			}
 			p := Decide(g.Observed)
-			if p.State != LeaseMissing || p.Lease == nil || p.Lease.Op != CreateLease {
+			if p.State != LeaseMissing || p.Lease == nil || p.Lease.Verb != Create {
 				t.Fatalf("want a new Lease, got %v %+v", p.State, p.Lease)
 			}
 			if len(p.Create) > 0 {
@@ -250,7 +250,7 @@ func TestClaim(t *testing.T) {
 			p := Decide(g.Observed)
 			if c.want != nil {
 				base, asked := c.want.Record.TokenBase, c.want.Record.Handover
-				c.want.Op, c.want.Record = UpdateLease, g.Lease.Record
+				c.want.Verb, c.want.Record = Update, g.Lease.Record
 				c.want.Record.TokenBase, c.want.Record.Handover = base, asked
 			}
 			if diff := cmp.Diff(c.want, p.Lease); diff != "" {
@@ -369,7 +369,7 @@ func TestLoweredTokenIsRaisedAgain(t *testing.T) {
 			switch {
 			case c.want == 0 && p.Lease != nil:
 				t.Errorf("writes %+v", p.Lease)
-			case c.want != 0 && (p.Lease == nil || p.Lease.Op != UpdateLease || p.Lease.Record.Token != c.want || p.Lease.Record.Holder != g.Lease.Record.Holder):
+			case c.want != 0 && (p.Lease == nil || p.Lease.Verb != Update || p.Lease.Record.Token != c.want || p.Lease.Record.Holder != g.Lease.Record.Holder):
 				t.Errorf("writes %+v, want token %d", p.Lease, c.want)
 			}
 			if c.want == 100 && p.Reasons.Of("Lease", "job") != "its token is lower than one that was already issued" {
@@ -432,7 +432,7 @@ func TestCollectingALease(t *testing.T) {
 			c.with(g)
 			g.Job = nil
 			p := Decide(g.Observed)
-			if got := p.Lease != nil && p.Lease.Op == DeleteLease; got != c.deleted || p.State != Collecting {
+			if got := p.Lease != nil && p.Lease.Verb == Delete; got != c.deleted || p.State != Collecting {
 				t.Errorf("deleted %v, want %v: %s", got, c.deleted, c.why)
 			}
 			if p.Status != nil || len(p.Apply)+len(p.Create)+len(p.Delete)+len(p.Relabel) > 0 {
@@ -696,7 +696,7 @@ func releases(t *testing.T, g *given, w *LeaseWrite, why lease.Release) {
 	want.Holder, want.Release, want.AcquireTime = "", why, 0
 	got := w.Record
 	got.RenewTime, got.History, want.History = want.RenewTime, nil, nil
-	if diff := cmp.Diff(want, got); diff != "" || w.Op != UpdateLease || w.Record.RenewTime == g.Lease.Record.RenewTime {
+	if diff := cmp.Diff(want, got); diff != "" || w.Verb != Update || w.Record.RenewTime == g.Lease.Record.RenewTime {
 		t.Errorf("nonce %d (-want +got):\n%s", w.Record.RenewTime, diff)
 	}
 	if past := w.Record.History[0]; past.Reason != why.Reason || past.Ended < g.Lease.Record.RenewTime/1000-1 || past.Ended > now.UnixMilli() {

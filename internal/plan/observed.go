@@ -82,6 +82,7 @@ type Lookup struct {
 
 // Refusal is a rejection by the API server that a retry does not change soon.
 type Refusal struct {
+	Verb Verb
 	// Text describes the request and the answer.
 	Text string
 	// Pods: without this object there are no new pods.

@@ -114,20 +114,19 @@ func (s State) String() string {
 	}[s]
 }
 
-// LeaseOp is what to do to the Lease.
-type LeaseOp uint8
+// Verb is what a request does to an object.
+type Verb uint8
 
-// The writes to a Lease. Each one is conditional: it requires that there is no Lease, or that the Lease still has Record's UID and
-// Revision.
+// The values of Verb.
 const (
-	CreateLease LeaseOp = iota
-	UpdateLease
-	DeleteLease
+	Create Verb = iota
+	Update
+	Delete
 )
 
-// LeaseWrite is a conditional write to the Lease.
+// LeaseWrite is a conditional write to the Lease: it requires that there is none, or that it still has Record's UID and Revision.
 type LeaseWrite struct {
-	Op     LeaseOp
+	Verb   Verb
 	Record lease.Record
 	Claim  Claim
 	// Event, if not nil, describes the effect of the write. It is emitted only after the write is stored: an operator that decided on a

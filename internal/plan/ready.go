@@ -19,7 +19,7 @@ func ready(state State, j *job, t *tenure, m *members, r *runs, refused []Refusa
 	case j.blocked.reason != "":
 		return j.blocked
 	case len(refused) > 0:
-		return verdict{v1alpha1.ReasonFailedCreate, refusal(refused)}
+		return refusal(refused)
 	case m.held():
 		return verdict{v1alpha1.ReasonRolloutPaused, "spec.strategy.paused is set: the current template is not rolled out"}
 	case m.stalled():

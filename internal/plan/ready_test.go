@@ -56,6 +56,14 @@ func TestReady(t *testing.T) {
 			},
 			reason: "FailedCreate", kstatus: "InProgress", argo: "Degraded",
 		},
+		"a label is refused": {
+			with:   func(g *given) { g.Refused = []Refusal{{Verb: Update, Text: "change pod"}} },
+			reason: "FailedUpdate", kstatus: "InProgress", argo: "Degraded",
+		},
+		"a deletion is refused": {
+			with:   func(g *given) { g.Refused = []Refusal{{Verb: Delete, Text: "delete pod"}} },
+			reason: "FailedDelete", kstatus: "InProgress", argo: "Degraded",
+		},
 		"the active pod is deleted": {with: func(g *given) { g.terminating(0) }, reason: "ReplacingCandidates", kstatus: "InProgress", argo: "Progressing"},
 		"the active pod is not seen": {
 			with: func(g *given) { g.Pods = g.Pods[1:] }, reason: "UnmanagedHolder", kstatus: "InProgress", argo: "Degraded",

@@ -605,7 +605,7 @@ func TestLeaseWritesOfRuns(t *testing.T) {
 			}
 			want := g.Lease.Record.Runs
 			c.want(&want)
-			if p.Lease == nil || p.Lease.Op != UpdateLease || p.Lease.Record.Revision != g.Lease.Record.Revision {
+			if p.Lease == nil || p.Lease.Verb != Update || p.Lease.Record.Revision != g.Lease.Record.Revision {
 				t.Fatalf("%v: the write is %+v", p.State, p.Lease)
 			}
 			if told := p.Lease.Event != nil; told != (name == "asked for during a run") {
@@ -700,7 +700,7 @@ func TestALeaseThatWasDeletedUnderARun(t *testing.T) {
 				c.after(g)
 			}
 			p := Decide(g.Observed)
-			if p.Lease == nil || p.Lease.Op != CreateLease || len(p.Create) > 0 {
+			if p.Lease == nil || p.Lease.Verb != Create || len(p.Create) > 0 {
 				t.Fatalf("%v: %+v", p.State, p)
 			}
 			if r := p.Lease.Record.Runs.Now; r.ID != "job-uid" || r.State != c.state || r.Attempt != 1 || r.Ignored != c.ignored || p.Lease.Record.Holder != lease.UnknownHolder {

@@ -17,19 +17,9 @@ import (
 	"github.com/singletonjob/operator/internal/inject"
 )
 
-// ServiceOp is what to do to the job's Service.
-type ServiceOp uint8
-
-// The writes to a Service. Each one is conditional: it requires that there is no Service, or that it still has the observed version.
-const (
-	CreateService ServiceOp = iota
-	UpdateService
-	DeleteService
-)
-
-// ServiceWrite is a conditional write to the job's Service.
+// ServiceWrite is a conditional write to the job's Service: it requires that there is none, or that it still has the observed version.
 type ServiceWrite struct {
-	Op ServiceOp
+	Verb Verb
 	// Service is the complete object, or the one to delete.
 	Service *corev1.Service
 	// why is the reason, for the log.
@@ -113,13 +103,13 @@ func service(state State, j *job, t *tenure, m *members, there *Children) *Servi
 	case wanted:
 		next := serviceOf(j, pod, &corev1.Service{}, true)
 		next.ObjectMeta = serviceMeta(j)
-		return &ServiceWrite{Op: CreateService, Service: next, why: "spec.service asks for it"}
+		return &ServiceWrite{Verb: Create, Service: next, why: "spec.service asks for it"}
 	}
 	return nil
 }
 
 func serviceUpdate(is, next *corev1.Service) *ServiceWrite {
-	write := &ServiceWrite{Op: UpdateService, Service: next, why: "it is not as it should be"}
+	write := &ServiceWrite{Verb: Update, Service: next, why: "it is not as it should be"}
 	switch {
 	case equality.Semantic.DeepEqual(is, next):
 		return nil
@@ -219,7 +209,7 @@ func removal(j *job, live *corev1.Service, why string) *ServiceWrite {
 	if live.DeletionTimestamp != nil || !metav1.IsControlledBy(live, j) {
 		return nil
 	}
-	return &ServiceWrite{Op: DeleteService, Service: live.DeepCopy(), why: why}
+	return &ServiceWrite{Verb: Delete, Service: live.DeepCopy(), why: why}
 }
 
 func serviceMeta(j *job) metav1.ObjectMeta {

@@ -124,7 +124,7 @@ func TestServiceSelectsTheActivePod(t *testing.T) {
 			var write string
 			service := g.Children.Service
 			if p.Service != nil {
-				write = []string{"create", "update", "delete"}[p.Service.Op]
+				write = []string{"create", "update", "delete"}[p.Service.Verb]
 				service = p.Service.Service
 				if p.Reasons.Of("Service", "job") == "" {
 					t.Error("nothing says why it is written")
@@ -174,17 +174,17 @@ func TestServiceOfAnotherName(t *testing.T) {
 	for _, step := range []struct {
 		name  string // spec.service.name
 		there []*corev1.Service
-		op    ServiceOp
+		op    Verb
 		of    string // empty: no write
 	}{
-		{"other", []*corev1.Service{strange, old}, DeleteService, "job"},
-		{"other", []*corev1.Service{old, other}, DeleteService, "job"},
-		{"other", []*corev1.Service{strange}, CreateService, "other"},
-		{"other", []*corev1.Service{strange, taken}, UpdateService, "other"}, // it has lost its owner
+		{"other", []*corev1.Service{strange, old}, Delete, "job"},
+		{"other", []*corev1.Service{old, other}, Delete, "job"},
+		{"other", []*corev1.Service{strange}, Create, "other"},
+		{"other", []*corev1.Service{strange, taken}, Update, "other"}, // it has lost its owner
 		{"other", []*corev1.Service{other}, 0, ""},
-		{"", []*corev1.Service{other}, DeleteService, "other"},
+		{"", []*corev1.Service{other}, Delete, "other"},
 		{"", []*corev1.Service{old}, 0, ""},
-		{"none", []*corev1.Service{strange, other}, DeleteService, "other"},
+		{"none", []*corev1.Service{strange, other}, Delete, "other"},
 		{"none", []*corev1.Service{strange}, 0, ""},
 	} {
 		g.Job.Spec.Service = &v1alpha1.ServiceSpec{Name: step.name, Ports: served().Job.Spec.Service.Ports}
@@ -193,7 +193,7 @@ func TestServiceOfAnotherName(t *testing.T) {
 		}
 		g.Children.Service, g.Children.OtherService = ServicesOf(g.Job, step.there)
 		w := Decide(g.Observed).Service
-		if (w == nil) != (step.of == "") || w != nil && (w.Op != step.op || w.Service.Name != step.of) {
+		if (w == nil) != (step.of == "") || w != nil && (w.Verb != step.op || w.Service.Name != step.of) {
 			t.Errorf("%+v: %+v", step, w)
 		}
 	}

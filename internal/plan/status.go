@@ -109,7 +109,8 @@ func describeSpec(status *v1alpha1.SingletonJobStatus, j *job) {
 // set sets a condition. A rejection whose text differs each time is recorded once.
 func set(status *v1alpha1.SingletonJobStatus, c metav1.Condition) {
 	old := meta.FindStatusCondition(status.Conditions, c.Type)
-	if old != nil && old.Reason == c.Reason && c.Reason == v1alpha1.ReasonFailedCreate && alike(old.Message, c.Message) {
+	rejection := c.Reason == v1alpha1.ReasonFailedCreate || c.Reason == v1alpha1.ReasonFailedUpdate || c.Reason == v1alpha1.ReasonFailedDelete
+	if old != nil && old.Reason == c.Reason && rejection && alike(old.Message, c.Message) {
 		c.Message = old.Message
 	}
 	meta.SetStatusCondition(&status.Conditions, c)

@@ -21,10 +21,17 @@ func TestShorten(t *testing.T) {
 
 // TestRepeatedRefusalHasTheSameText: a text that differs each time is written once.
 func TestRepeatedRefusalHasTheSameText(t *testing.T) {
+	for _, verb := range []Verb{Create, Update, Delete} {
+		repeatedRefusal(t, verb)
+	}
+}
+
+func repeatedRefusal(t *testing.T, verb Verb) {
+	t.Helper()
 	g := steady()
 	g.Pods = g.Pods[:1]
 	refuse := func(text string) (message string, written bool) {
-		g.Refused = []Refusal{{Text: text, Pods: true}}
+		g.Refused = []Refusal{{Verb: verb, Text: text, Pods: true}}
 		p := Decide(g.Observed)
 		if p.Status != nil {
 			g.Job.Status = *p.Status

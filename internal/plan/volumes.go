@@ -72,6 +72,30 @@ func (m *members) unsharedText() string {
 		". Set spec.candidates to 1, so that the next pod is created when this one is lost, or use a ReadWriteMany claim"
 }
 
+// keptOutText says what to do about a candidate that does not start because another one uses its volume. It is empty if that is not the case.
+func (m *members) keptOutText(j *job, c *candidate) string {
+	if started(c.pod) || c.issue.lasting && !c.issue.unplaced {
+		return ""
+	}
+	for _, v := range m.volumes {
+		uses := func(pod *corev1.Pod) bool { return slices.Contains(claims(&pod.Spec), v.Claim) }
+		has := m.first(func(o candidate) bool {
+			return o.live() && started(o.pod) && uses(o.pod) && o.pod.Spec.NodeName != c.pod.Spec.NodeName
+		})
+		mode := v.confined()
+		if mode == "" || has == nil || !uses(c.pod) {
+			continue
+		}
+		remedy := "Set spec.candidates to 1, so that the next pod is created when this one leaves"
+		if j.Spec.Candidates == 1 {
+			remedy = "Set spec.strategy.maxSurge to 0"
+		}
+		return fmt.Sprintf("%s, or use a ReadWriteMany claim, because %s uses the PersistentVolumeClaim %s on node %s, and it is %s",
+			remedy, has.pod.Name, v.Claim, has.pod.Spec.NodeName, mode)
+	}
+	return ""
+}
+
 // waitsForVolume describes what a candidate waits for if it does not start while another one terminates on a node that may be lost; empty
 // if that is not the case.
 func (m *members) waitsForVolume() string {

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -78,6 +79,93 @@ func TestVolumeOfOneNode(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestARolloutOnAVolumeOfOneNode: if another pod keeps a new one from its volume, Progressing names the claim and says what to do. It does so
+// at once if the scheduler reports it, and otherwise at the deadline. Other reasons why it does not start are reported as such.
+func TestARolloutOnAVolumeOfOneNode(t *testing.T) {
+	const (
+		remedy = "Set spec.candidates to 1, so that the next pod is created when this one leaves, or use a ReadWriteMany claim"
+		once   = corev1.ReadWriteOnce
+	)
+	creating := func(g *given) { g.waiting(2, "ContainerCreating") }
+	for name, c := range map[string]struct {
+		mode   corev1.PersistentVolumeAccessMode
+		with   func(*given)
+		after  time.Duration
+		reason string
+		says   string // empty: nothing of the claim
+	}{
+		"ReadWriteOnce, past the deadline": {once, creating, twoMinutes, v1alpha1.ReasonProgressDeadlineExceeded, remedy},
+		"before the deadline":              {once, creating, twoMinutes - time.Second, v1alpha1.ReasonRollingOut, ""},
+		"ReadWriteOncePod": {corev1.ReadWriteOncePod, func(g *given) {
+			creating(g)
+			g.Pods[2].Spec.NodeName = ""
+			g.Pods[2].Status.ContainerStatuses = nil
+			g.Pods[2].Status.Conditions = append(g.Pods[2].Status.Conditions, corev1.PodCondition{
+				Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable, Message: "pod has in-use ReadWriteOncePod claim",
+			})
+		}, time.Second, v1alpha1.ReasonRolloutStalled, remedy},
+		"ReadWriteMany": {corev1.ReadWriteMany, creating, twoMinutes, v1alpha1.ReasonProgressDeadlineExceeded, ""},
+		"on the holder's node": {once, func(g *given) {
+			creating(g)
+			g.Pods[2].Spec.NodeName = "a"
+			g.Pods[1].Spec.NodeName = "a"
+		}, twoMinutes, v1alpha1.ReasonProgressDeadlineExceeded, ""},
+		"without its image": {once, func(g *given) { g.waiting(2, "ErrImagePull") }, time.Minute, v1alpha1.ReasonRolloutStalled, ""},
+		"a template without the claim": {once, func(g *given) {
+			creating(g)
+			g.Pods[2].Spec.Volumes = nil
+		}, twoMinutes, v1alpha1.ReasonProgressDeadlineExceeded, ""},
+		"one candidate with a surge": {once, func(g *given) {
+			creating(g)
+			g.Job.Spec.Candidates, g.Job.Spec.Strategy.MaxSurge = 1, new(int32(1))
+			g.Pods = slices.Delete(g.Pods, 1, 2)
+		}, twoMinutes, v1alpha1.ReasonProgressDeadlineExceeded, "Set spec.strategy.maxSurge to 0, or use a ReadWriteMany claim"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := steady()
+			g.Volumes = []Volume{{"data", modes(c.mode), nil}}
+			newTemplate(g)
+			g.pod(0, "c")
+			for _, pod := range g.Pods {
+				pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: "v", VolumeSource: corev1.VolumeSource{
+					PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data"},
+				}})
+			}
+			fresh := g.Pods[2]
+			fresh.CreationTimestamp.Time = ago(c.after)
+			c.with(g)
+			g.since(slices.Index(g.Pods, fresh), c.after)
+			got := g.condition(v1alpha1.ConditionProgressing)
+			if got.reason != c.reason {
+				t.Errorf("Progressing says %s, want %s: %s", got.reason, c.reason, got.message)
+			}
+			if told := strings.Contains(got.message, "PersistentVolumeClaim data"); told != (c.says != "") || !strings.Contains(got.message, c.says) {
+				t.Errorf("Progressing says %q, want %q", got.message, c.says)
+			}
+			if c.says != "" && !strings.Contains(got.message, fresh.Name) {
+				t.Errorf("Progressing does not name %s: %q", fresh.Name, got.message)
+			}
+		})
+	}
+}
+
+// TestAStandbyOnAVolumeOfOneNode: with no rollout under way, Progressing says the same of the standby.
+func TestAStandbyOnAVolumeOfOneNode(t *testing.T) {
+	g := steady()
+	g.Volumes = []Volume{{"data", modes(corev1.ReadWriteOnce), nil}}
+	for _, pod := range g.Pods {
+		pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: "v", VolumeSource: corev1.VolumeSource{
+			PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data"},
+		}})
+	}
+	g.waiting(1, "ContainerCreating")
+	g.since(1, twoMinutes)
+	got := g.condition(v1alpha1.ConditionProgressing)
+	if got.reason != v1alpha1.ReasonCandidateStuck || !strings.Contains(got.message, "Set spec.candidates to 1") {
+		t.Errorf("Progressing says %+v", got)
 	}
 }
 

@@ -249,7 +249,7 @@ func TestBlockedJobStillReleases(t *testing.T) {
 			g.Workload = &Workload{}
 		}
 		g.ended(0, ago(2*time.Hour), ago(time.Second))
-		if p := Decide(g.Observed); p.State != HolderDead || !writes(p, UpdateLease) || p.Lease.Record.Holder != "" {
+		if p := Decide(g.Observed); p.State != HolderDead || !writes(p, Update) || p.Lease.Record.Holder != "" {
 			t.Errorf("gone %v: the holder is dead, and the plan %v, %+v", gone, p.State, p.Lease)
 		}
 

@@ -298,6 +298,14 @@ var cases = map[string]func(*Facts){
 		f.Pods, f.Job.Status.Candidates = nil, v1alpha1.CandidatesStatus{}
 		f.Events = []corev1.Event{warning("billing", "FailedCreate", "exceeded quota: pods", 10*time.Second)}
 	},
+	"a deletion is refused by a policy": func(f *Facts) {
+		f.set(v1alpha1.ConditionProgressing, v1alpha1.ReasonFailedDelete, `the API server rejects requests of the operator: delete pod prod/billing-752pq9t-1: `+
+			`pods "billing-752pq9t-1" is forbidden: ValidatingAdmissionPolicy 'keep' with binding 'keep' denied request: Pods here are not deleted`)
+	},
+	"a label is refused by a policy": func(f *Facts) {
+		f.set(v1alpha1.ConditionProgressing, v1alpha1.ReasonFailedUpdate, `the API server rejects requests of the operator: change pod prod/billing-752pq9t-0: `+
+			`pods "billing-752pq9t-0" is forbidden: ValidatingAdmissionPolicy 'labels' with binding 'labels' denied request: labels here do not change`)
+	},
 	"somebody else's elector": func(f *Facts) {
 		f.nobody(v1alpha1.ReasonForeignHolder, "the Lease is held by an elector that is no agent")
 		f.Lease.Holder = "some-elector_\x1b[31m1234"

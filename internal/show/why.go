@@ -138,7 +138,7 @@ func finding(f Facts, c metav1.Condition) Finding {
 func ofPods(reason string) bool {
 	switch reason {
 	case v1alpha1.ReasonNotReady, v1alpha1.ReasonNoCandidates, v1alpha1.ReasonCandidatesNotReady, v1alpha1.ReasonProcessBackOff,
-		v1alpha1.ReasonFailedCreate, v1alpha1.ReasonPodsFailing, v1alpha1.ReasonAgentMisconfigured, v1alpha1.ReasonNoStandby,
+		v1alpha1.ReasonFailedCreate, v1alpha1.ReasonFailedDelete, v1alpha1.ReasonPodsFailing, v1alpha1.ReasonAgentMisconfigured, v1alpha1.ReasonNoStandby,
 		v1alpha1.ReasonStandbyOnSameNode, v1alpha1.ReasonVolumeNotShared, v1alpha1.ReasonRolloutStalled, v1alpha1.ReasonProgressDeadlineExceeded,
 		v1alpha1.ReasonCandidateStuck:
 		return true
@@ -171,6 +171,11 @@ func remedies(f Facts, reason string) []string {
 		return logs()
 	case v1alpha1.ReasonFailedCreate:
 		return []string{"change what refuses the Pods: a quota (kubectl describe quota" + inNamespace(f) + "), Pod Security, a webhook, or the template"}
+	case v1alpha1.ReasonFailedUpdate, v1alpha1.ReasonFailedDelete:
+		return []string{
+			"change what refuses the request that the message names: a webhook, an admission policy, or a right that the operator lacks (kubectl get " +
+				"validatingwebhookconfigurations,validatingadmissionpolicybindings); the operator then repeats it within 5 minutes",
+		}
 	case v1alpha1.ReasonNoCandidates:
 		return []string{"wait, if the job is new; else " + operatorRuns}
 	case v1alpha1.ReasonRolloutStalled, v1alpha1.ReasonProgressDeadlineExceeded:

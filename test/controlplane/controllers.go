@@ -18,8 +18,8 @@ import (
 // DefaultNodeGrace is how long a node may miss its heartbeats before it counts as lost. In a cluster it is 50 s.
 const DefaultNodeGrace = 8 * time.Second
 
-// controllers are those of the controller manager's that pods, nodes, namespaces, owned objects and workloads need.
-const controllers = "deployment-controller,disruption-controller,garbage-collector-controller,namespace-controller,node-lifecycle-controller," +
+// controllers are those of the controller manager's that pods, nodes, namespaces, owned objects, workloads and the built-in roles need.
+const controllers = "clusterrole-aggregation-controller,deployment-controller,disruption-controller,garbage-collector-controller,namespace-controller,node-lifecycle-controller," +
 	"pod-garbage-collector-controller,replicaset-controller,root-ca-certificate-publisher-controller,serviceaccount-controller,statefulset-controller,taint-eviction-controller"
 
 // StartControllers starts a scheduler and a controller manager, which end with the control plane. nodeGrace is how long a

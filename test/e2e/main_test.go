@@ -31,6 +31,7 @@ var (
 	enabled       = flag.Bool("e2e", false, "run the tests on the cluster that KUBECONFIG names; they install and remove the operator there")
 	operatorImage = flag.String("image", "singletonjob/operator:e2e", "the operator's image, as name:tag, where the cluster finds it")
 	archive       = flag.String("image-archive", "", "archive with that image, loaded into the lab before the tests")
+	most          = flag.Duration("most", 0, "how long no process may have the Lease in a handover of TestRollouts and TestSwitchovers; 0: not judged")
 	workloadImage = flag.String("workload-image", "", "image with test/workload as /workload; empty: built and loaded into the lab")
 )
 

@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"strconv"
 	"testing"
 	"time"
 
@@ -61,6 +62,24 @@ func TestRollout(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestRollouts: twenty rollouts of a job that writes all the time are twenty handovers.
+func TestRollouts(t *testing.T) {
+	const all = 20
+	x := beginBeside(t)
+	j := x.start(patient, func(o *v1alpha1.SingletonJob) {
+		o.Spec.Strategy.MinReadySeconds, o.Spec.HistoryLimit = new(int32(1)), new(v1alpha1.MaxHistoryLimit)
+	})
+	for n := range int64(all) {
+		j.update(func(o *v1alpha1.SingletonJob) {
+			metav1.SetMetaDataAnnotation(&o.Spec.Template.ObjectMeta, "e2e/rollout", strconv.FormatInt(n, 10))
+		})
+		j.awaitStatus("rolled out", func(o *v1alpha1.SingletonJob) bool {
+			return settled(o) && o.Status.Handovers > n && o.Status.Candidates.Updated == o.Status.Candidates.Total
+		})
+	}
+	j.checkHandovers(all, v1alpha1.ChangeRolloutHandover)
 }
 
 // TestBrokenRollout changes to what can't run: the old process continues, and the status says so.

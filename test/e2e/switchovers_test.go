@@ -41,16 +41,23 @@ func TestSwitchovers(t *testing.T) {
 			t.Fatalf("%s is active with token %d after a switchover to %s: %+v", after.ActivePod, after.FencingToken, to, after.History)
 		}
 	}
+	j.checkHandovers(all, v1alpha1.ChangeSwitchoverRequested)
+}
+
+// checkHandovers demands that a settled job had this many handovers for one reason and no failover, as its status and the sink tell, and that
+// no stale write was stored. It prints how long they took, and judges that only with -most.
+func (j *job) checkHandovers(all int, reason string) {
+	j.Helper()
 	after := j.awaitSettled().Status
-	if after.Handovers != all || after.Failovers != 0 {
-		t.Errorf("%d handovers and %d failovers, want %d handovers: %+v", after.Handovers, after.Failovers, all, after.History)
+	if after.Handovers != int64(all) || after.Failovers != 0 {
+		j.Errorf("%d handovers and %d failovers, want %d handovers: %+v", after.Handovers, after.Failovers, all, after.History)
 	}
 	j.awaitWriteAfter(after.FencingToken - 1)
 	lives := j.lives()
-	for _, v := range observe.Violations(lives, false) {
-		t.Error("violation: ", v)
+	for _, v := range violations(lives) {
+		j.Error("violation: ", v)
 	}
-	var gaps []time.Duration
+	var gaps, idle []time.Duration
 	stale := 0
 	for _, step := range observe.Takeovers(lives) {
 		gaps = append(gaps, step.Gap)
@@ -59,11 +66,28 @@ func TestSwitchovers(t *testing.T) {
 		stale += life.Refused
 	}
 	if len(gaps) != all {
-		t.Errorf("the sink saw %d handovers, want %d", len(gaps), all)
+		j.Fatalf("the sink saw %d handovers, want %d", len(gaps), all)
 	}
-	slices.Sort(gaps)
-	t.Logf("%d handovers without a stored write for: median %v, 90 %% %v, at most %v; %d stale writes were refused", len(gaps),
-		gaps[len(gaps)/2], gaps[len(gaps)*9/10], gaps[len(gaps)-1], stale)
+	for _, change := range after.History {
+		switch {
+		case change.Type == v1alpha1.Elected:
+		case change.Reason != reason || change.Downtime == nil:
+			j.Errorf("the history says %+v, want a handover for %s", change, reason)
+		default:
+			idle = append(idle, change.Downtime.Duration)
+		}
+	}
+	j.Logf("%d handovers for %s; %d stale writes were refused, none was stored", all, reason, stale)
+	j.Logf("without a stored write, which includes the stop and the start of the process: %s", distribution(gaps))
+	j.Logf("from the end of one process to the tenure of the next: %s", distribution(idle))
+	if longest := slices.Max(idle); *most > 0 && longest > *most {
+		j.Errorf("no process had the Lease for %v, with -most=%v", longest, *most)
+	}
+}
+
+func distribution(all []time.Duration) string {
+	slices.Sort(all)
+	return fmt.Sprintf("median %v, 90 %% %v, at most %v", all[len(all)/2], all[len(all)*9/10], all[len(all)-1])
 }
 
 // TestLogsAcrossFailovers: logs -f prints each line of each process once and in order, over four failovers of each of five jobs. A kubelet

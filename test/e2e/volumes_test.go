@@ -107,6 +107,59 @@ func coldOn(claim string) func(*v1alpha1.SingletonJob) {
 	}
 }
 
+// TestRolloutOnAnAttachedVolume: two candidates on a ReadWriteOnce claim whose volume Kubernetes attaches to one node. A rollout does not get
+// its new pod, the old version continues, and the status says by the deadline what to do. That ends the rollout.
+func TestRolloutOnAnAttachedVolume(t *testing.T) {
+	const deadline = 20 * time.Second
+	x := begin(t)
+	x.needLab()
+	d := x.driver()
+	x.claim("data", corev1.ReadWriteOnce, corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{Driver: d.name, VolumeHandle: "data"}})
+	j := x.create(patient, coldOn("data"), func(o *v1alpha1.SingletonJob) {
+		o.Spec.Candidates, o.Spec.Strategy.ProgressDeadlineSeconds = 2, new(int32(deadline.Seconds()))
+	})
+	x.deleteBeforeItsDriver(j)
+	says := func(o *v1alpha1.SingletonJob, condition, reason, text string) bool {
+		c := meta.FindStatusCondition(o.Status.Conditions, condition)
+		return c != nil && c.Reason == reason && strings.Contains(c.Message, text)
+	}
+	before := j.awaitStatus("not protected, because of the claim", func(o *v1alpha1.SingletonJob) bool {
+		return says(o, v1alpha1.ConditionProtected, v1alpha1.ReasonVolumeNotShared, "data is ReadWriteOnce")
+	}).Status
+	j.awaitWriteAfter(0)
+	began := time.Now()
+	j.update(func(o *v1alpha1.SingletonJob) {
+		metav1.SetMetaDataAnnotation(&o.Spec.Template.ObjectMeta, "e2e/rollout", "1")
+	})
+	stuck := j.awaitStatus("the status says what to do", func(o *v1alpha1.SingletonJob) bool {
+		return says(o, v1alpha1.ConditionProgressing, v1alpha1.ReasonProgressDeadlineExceeded, "Set spec.candidates to 1")
+	})
+	took := time.Since(began)
+	x.Logf("after %v Progressing says: %s", took.Round(time.Second), meta.FindStatusCondition(stuck.Status.Conditions, v1alpha1.ConditionProgressing).Message)
+	if took > deadline+slack {
+		x.Errorf("the status said what to do after %v, the deadline is %v", took, deadline)
+	}
+	j.awaitFurtherWrites()
+	if now := j.get().Status; now.ActivePod != before.ActivePod || now.Handovers+now.Failovers > 0 {
+		x.Errorf("the old version does not continue: %+v", now)
+	}
+	x.kubectl("scale", "singletonjob", j.name, "--replicas=1")
+	j.awaitStatus("rolled out", func(o *v1alpha1.SingletonJob) bool {
+		return o.Status.ActivePod != "" && o.Status.FencingToken > before.FencingToken && o.Status.Candidates.Total == 1 && o.Status.Candidates.Updated == 1
+	})
+	j.awaitWriteAfter(before.FencingToken)
+	j.check(false)
+}
+
+// deleteBeforeItsDriver deletes a job before its driver ends, which takes the volume away.
+func (x *trial) deleteBeforeItsDriver(j *job) {
+	x.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		_, _ = bed.Kubectl(ctx, "delete", "singletonjob", j.name, "--namespace="+x.namespace, "--cascade=foreground", "--wait")
+	})
+}
+
 // TestAttachedVolume: one candidate on a ReadWriteOnce claim whose volume is attached to one node at a time, by Kubernetes' own controller
 // and a CSI driver. A rollout keeps the volume; when the node is lost, the volume stays with it until somebody says that it has
 // no power, and the next pod waits for that.
@@ -116,11 +169,7 @@ func TestAttachedVolume(t *testing.T) {
 	d := x.driver()
 	x.claim("data", corev1.ReadWriteOnce, corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{Driver: d.name, VolumeHandle: "data"}})
 	j := x.create(cluster.ClientGo, coldOn("data"))
-	t.Cleanup(func() { // before the driver ends, which takes the volume away
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
-		defer cancel()
-		_, _ = bed.Kubectl(ctx, "delete", "singletonjob", j.name, "--namespace="+x.namespace, "--cascade=foreground", "--wait")
-	})
+	x.deleteBeforeItsDriver(j)
 	first := j.awaitActiveAfter(0).Status
 	j.awaitWriteAfter(0)
 	if got := d.attachedTo(x); !slices.Equal(got, []string{first.ActiveNode}) {

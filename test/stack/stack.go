@@ -8,6 +8,7 @@
 package stack
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -56,6 +57,7 @@ const OperatorNamespace = "singletonjob-system"
 const (
 	operatorAccount = "singletonjob-operator"
 	operatorLog     = "operator.log"
+	noMetrics       = "0"
 )
 
 // Options of Start.
@@ -76,6 +78,8 @@ type Options struct {
 	Registry string
 	// OperatorLink is the network between operator and API server. May be nil.
 	OperatorLink *faultproxy.Proxy
+	// Metrics is the address at which the operator serves its metrics by HTTP; "0" if it is empty, for none.
+	Metrics string
 	// Front stands before the sink and sees what it is asked and answers. May be nil.
 	Front func(sink http.Handler) http.Handler
 }
@@ -92,6 +96,7 @@ type Product struct {
 
 	dir        string
 	registry   string
+	metrics    string
 	link       *faultproxy.Proxy
 	sinkServer *http.Server
 	mu         sync.Mutex
@@ -164,7 +169,7 @@ func Start(ctx context.Context, o Options, images string) (*Product, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Product{Plane: o.Plane, dir: dir, registry: o.Registry, link: o.OperatorLink, Sink: &fencetest.Sink{}}
+	p := &Product{Plane: o.Plane, dir: dir, registry: o.Registry, metrics: cmp.Or(o.Metrics, noMetrics), link: o.OperatorLink, Sink: &fencetest.Sink{}}
 	if err := p.start(ctx, o, images); err != nil {
 		p.Stop()
 		return nil, err
@@ -226,7 +231,7 @@ func (p *Product) StartOperator() error {
 		return errors.New("the operator runs already")
 	}
 	var err error
-	p.operator, err = p.runOperator()
+	p.operator, err = p.runOperator(p.metrics)
 	return err
 }
 
@@ -239,7 +244,7 @@ func (p *Product) ReviveOperator() error {
 	}
 	select {
 	case <-p.operator.Done():
-		again, err := p.runOperator()
+		again, err := p.runOperator(p.metrics)
 		if err == nil {
 			p.operator = again
 		}
@@ -253,19 +258,19 @@ func (p *Product) ReviveOperator() error {
 func (p *Product) AnotherOperator() (stop func(), err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	another, err := p.runOperator()
+	another, err := p.runOperator(noMetrics)
 	if err != nil {
 		return nil, err
 	}
 	return func() { another.Stop(0) }, nil
 }
 
-func (p *Product) runOperator() (*subprocess.Process, error) {
+func (p *Product) runOperator(metrics string) (*subprocess.Process, error) {
 	config := p.Plane.Config()
 	if p.link != nil {
 		config.Host = p.link.URL()
 	}
-	return RunOperator(config, p.dir, filepath.Join(p.dir, "manager"), "--metrics-bind-address=0", "--entrypoint-insecure-registries="+p.registry)
+	return RunOperator(config, p.dir, filepath.Join(p.dir, "manager"), "--metrics-bind-address="+metrics, "--metrics-secure=false", "--entrypoint-insecure-registries="+p.registry)
 }
 
 // RunOperator starts the operator's program as its own process, with the account and the rights that Install gives it. Its files and its

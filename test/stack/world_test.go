@@ -86,14 +86,14 @@ func images(t *testing.T) string {
 	return shared.images
 }
 
-func startProduct(t *testing.T, plane *controlplane.ControlPlane, images string) *Product {
+func startProduct(t *testing.T, plane *controlplane.ControlPlane, images string, change ...func(*Options)) *Product {
 	t.Helper()
 	ctx := context.Background() // it may outlive this test
 	if err := Install(ctx, plane, root); err != nil {
 		t.Fatal(err)
 	}
 	registry := startRegistry(t)
-	p, err := Start(ctx, Options{
+	o := Options{
 		Plane: plane, Registry: registry,
 		Images: map[string]localnode.Image{
 			registry + "/poller": {Root: filepath.Join(images, "workload")},
@@ -101,7 +101,11 @@ func startProduct(t *testing.T, plane *controlplane.ControlPlane, images string)
 		},
 		// No test is about lost nodes, and a pod that is made while one is would have to go elsewhere.
 		NodeGrace: time.Hour,
-	}, images)
+	}
+	for _, f := range change {
+		f(&o)
+	}
+	p, err := Start(ctx, o, images)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -140,7 +144,7 @@ func newWorld(t *testing.T) *world {
 }
 
 // newProduct has a control plane and an operator that the test may break.
-func newProduct(t *testing.T) *Product {
+func newProduct(t *testing.T, change ...func(*Options)) *Product {
 	t.Helper()
 	built := images(t)
 	plane, err := controlplane.Start(t.Context(), controlplane.Options{Progress: os.Stderr})
@@ -148,7 +152,7 @@ func newProduct(t *testing.T) *Product {
 		t.Fatal(err)
 	}
 	t.Cleanup(plane.Stop)
-	p := startProduct(t, plane, built)
+	p := startProduct(t, plane, built, change...)
 	t.Cleanup(p.Stop)
 	return p
 }
