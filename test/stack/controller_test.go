@@ -176,6 +176,9 @@ func TestAFrozenControllerIsFenced(t *testing.T) {
 	})
 	first := s.settles(0, true)
 	s.shows("a", "first")
+	if got := tokenOf(s.latest()); int64(got) != first.Status.FencingToken {
+		t.Fatalf("the table has token %d, want %d", got, first.Status.FencingToken)
+	}
 	node := s.p.Cluster.Node(first.Status.ActiveNode)
 	s.must(node.Freeze(s.ns, first.Status.ActivePod))
 	second := s.settles(fence.Token(first.Status.FencingToken), false)
