@@ -19,8 +19,8 @@
 //
 // It guards only messages through it. The server can't require the header, so any client that can publish to the subject can leave it out.
 // A client that can delete messages, or publish to the mark's subject, can lower the mark. A sequence means the same only in one life of a
-// stream: after the stream was restored, created again or truncated by a loss of power, a past tenure can have the sequence of the present
-// mark.
+// stream. A stream that was restored, created again or truncated by a loss of power gives out its sequences again. A past tenure can then
+// have the sequence of the present mark.
 //
 // # Errors
 //
@@ -76,8 +76,8 @@ func (f Fence) Subject() string {
 }
 
 // Begin raises the mark to a token, and returns what publishes with it. It takes two round trips, or one if the mark is there already. It
-// returns an error for a stream that can lose a mark before the messages that the mark guards: by age, by limits, or because it keeps only
-// what a consumer waits for.
+// returns an error for a stream that can lose a mark before the messages that the mark guards. Such a stream removes messages by age or by
+// limits, keeps only what a consumer waits for, or is in memory.
 func (f Fence) Begin(ctx context.Context, token fence.Token) (*Tenure, error) {
 	if _, err := fence.ParseResource(string(f.Resource)); err != nil {
 		return nil, err
