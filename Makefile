@@ -158,7 +158,7 @@ verdict: ## Judge the results of all the gate's tests so far; flaky tests are li
 	@$(VERDICT) -quiet -list=dist/ci/flaky.txt dist/ci/*.json
 
 .PHONY: sinks
-sinks: ## Test the fences against their stores: PostgreSQL, MariaDB, SQLite, etcd, Redis, S3 (Debian's postgresql-15, pgbouncer, python3-psycopg2, npm, mariadb-server, redis-server; ~1 min). With SINGLETONJOB_DEEP=1 each crowd writes for a minute (~25 min).
+sinks: ## Test the fences against their stores: PostgreSQL, MariaDB, SQLite, etcd, Redis, NATS, S3 (Debian's postgresql-15, pgbouncer, python3-psycopg2, npm, mariadb-server, redis-server; ~1 min). With SINGLETONJOB_DEEP=1 each crowd writes for a minute (~25 min).
 	cd fence/fencepgx && go vet ./...
 	cd test/sinks && go vet ./... && go test -count=1 -shuffle=on -timeout=60m ./...
 	cd test/sinks/kv && go vet ./... && go test -count=1 -shuffle=on -timeout=60m ./...
@@ -183,6 +183,7 @@ bench-sinks-lab: ## Count the stale writes that sinks with and without their fen
 	$(MAKE) image PLATFORMS="linux/$$(go env GOARCH)" IMAGE=$(E2E_IMAGE)
 	cd test/sinks/writer && go vet ./... && go build -o /dev/null .
 	cd test/sinks/kv/versitygw && go tool -n versitygw >/dev/null
+	cd test/sinks/kv && go tool -n nats-server >/dev/null
 	go run ./test/lab run go run ./test/bench/sinks -image=$(E2E_IMAGE) -image-archive=dist/image.tar $(BENCH_ARGS)
 
 .PHONY: fuzz

@@ -20,7 +20,7 @@ var update = flag.Bool("update", false, "write testdata/api")
 // TestTheExportedAPI: users build on these packages, so no name or signature changes by accident. A change on purpose is an addition, or waits
 // for a major version: go test ./fence -run TestTheExportedAPI -update.
 func TestTheExportedAPI(t *testing.T) {
-	for _, dir := range []string{".", "fenceetcd", "fencehttp", "fencekube", "fencepgx", "fenceredis", "fences3", "fencesql", "fencetest"} {
+	for _, dir := range []string{".", "fenceetcd", "fencehttp", "fencekube", "fencenats", "fencepgx", "fenceredis", "fences3", "fencesql", "fencetest"} {
 		got := exported(t, dir)
 		file := filepath.Join("testdata", "api", strings.Replace(dir, ".", "fence", 1)+".txt")
 		if *update {

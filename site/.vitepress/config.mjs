@@ -45,7 +45,7 @@ const sidebar = [
   group('Running', 'rollout.md', 'runs.md', 'hooks.md', 'probes.md', 'ready.md', 'service.md', 'volumes.md', 'entrypoint.md', 'week.md'),
   group('Safety', 'guarantees.md', 'timing.md',
     { text: 'Which fence for my sink?', link: 'fencing.md', collapsed: false, items: [['fencing-sql.md', 'SQL'], ['fencing-http.md', 'HTTP'],
-      ['fencing-etcd.md', 'etcd'], ['fencing-redis.md', 'Redis, Valkey'], ['fencing-s3.md', 'S3'], ['fencing-kubernetes.md', 'Kubernetes']] },
+      ['fencing-etcd.md', 'etcd'], ['fencing-redis.md', 'Redis, Valkey'], ['fencing-nats.md', 'NATS'], ['fencing-s3.md', 'S3'], ['fencing-kubernetes.md', 'Kubernetes']] },
     'tenure.md', 'guard.md', ['security.md', 'Threat model'], 'faults.md', 'claims.md', 'model.md', 'torture.md', 'measured.md'),
   group('Operations', ['api.md', 'API reference'], 'kubectl.md', 'status.md', ['monitoring.md', 'Metrics, alerts, dashboard'], 'sizing.md', 'namespaced.md', 'network.md', 'flow-control.md', 'api-trouble.md',
     'uninstall.md', 'release.md', 'changelog.md'),

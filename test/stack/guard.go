@@ -13,9 +13,18 @@ import (
 	"github.com/singletonjob/operator/test/controlplane"
 )
 
-// ApplyGuard applies what the chart in the checkout root has for the guard, as the Helm that tools/helm.mod pins renders it. Each API
-// server enforces it some moments later. The first call on a machine builds Helm.
+// ApplyGuard applies what the chart in the checkout root has for the guard. Each API server enforces it some moments later.
 func ApplyGuard(ctx context.Context, plane *controlplane.ControlPlane, root string) error {
+	return applyTemplate(ctx, plane, root, "guard.yaml")
+}
+
+// ApplyFence applies what the chart in the checkout root has for fenced objects. Each API server enforces it some moments later.
+func ApplyFence(ctx context.Context, plane *controlplane.ControlPlane, root string) error {
+	return applyTemplate(ctx, plane, root, "fence.yaml")
+}
+
+// applyTemplate applies one template of the chart as the Helm that tools/helm.mod pins renders it. The first call on a machine builds Helm.
+func applyTemplate(ctx context.Context, plane *controlplane.ControlPlane, root, template string) error {
 	path, err := HelmPath(ctx, root)
 	if err != nil {
 		return err
@@ -24,18 +33,18 @@ func ApplyGuard(ctx context.Context, plane *controlplane.ControlPlane, root stri
 	helm.Path = path
 	helm.Args = []string{
 		"helm", "template", "release", "charts/singletonjob", "--namespace=" + OperatorNamespace,
-		"--set=serviceAccount.name=" + operatorAccount, "--show-only=templates/guard.yaml",
+		"--set=serviceAccount.name=" + operatorAccount, "--show-only=templates/" + template,
 	}
 	manifest, err := helm.Output()
 	if err != nil {
-		return fmt.Errorf("rendering the guard: %w", err)
+		return fmt.Errorf("rendering %s: %w", template, err)
 	}
-	dir, err := os.MkdirTemp("", "singletonjob-guard-")
+	dir, err := os.MkdirTemp("", "singletonjob-template-")
 	if err != nil {
 		return err
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
-	file := filepath.Join(dir, "guard.yaml")
+	file := filepath.Join(dir, template)
 	if err := os.WriteFile(file, manifest, 0o600); err != nil {
 		return err
 	}

@@ -28,7 +28,7 @@ import (
 // The samples of config/samples, as a user applies them, while what runs them is broken. Each is counted where its work arrives.
 // test/samples counts what the same programs do without SingletonJob.
 
-// pythonImage is the one of the samples. The directory that stands for it is filled by the first sample that runs.
+// pythonImage is the one of the samples in Python. The directory that stands for it is filled by the first sample that runs.
 const pythonImage = "python"
 
 var python sync.Once
@@ -46,7 +46,6 @@ type sample struct {
 // sample applies a sample, with an environment that leads to where things are counted, and waits until it is active and protected.
 func (w *world) sample(name string, env map[string]string, change ...func(*v1alpha1.SingletonJob)) *sample {
 	w.t.Helper()
-	python.Do(func() { samples.Python(w.t, filepath.Join(images(w.t), pythonImage)) })
 	w.addNode("c")
 	s := &sample{world: w, name: name}
 	manifests, err := w.p.Plane.Kubectl(w.context(), "kustomize", filepath.Join(root, "config/samples", name))
@@ -180,7 +179,11 @@ func (s *sample) during(every time.Duration, do func()) (stop func()) {
 func TestSamples(t *testing.T) {
 	tier.Deep(t, "breaks five programs in turns, for minutes")
 	for name, test := range map[string]func(*world){"beat": sampleBeat, "bot": sampleBot, "exporter": sampleExporter, "outbox": sampleOutbox, "signer": sampleSigner} {
-		t.Run(name, func(t *testing.T) { test(newWorld(t)) })
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			python.Do(func() { samples.Python(t, filepath.Join(images(t), pythonImage)) })
+			test(w)
+		})
 	}
 }
 

@@ -98,6 +98,7 @@ func startProduct(t *testing.T, plane *controlplane.ControlPlane, images string,
 		Images: map[string]localnode.Image{
 			registry + "/poller": {Root: filepath.Join(images, "workload")},
 			pythonImage:          {Root: filepath.Join(images, pythonImage)},
+			routesImage:          {Root: filepath.Join(images, routesImage)},
 		},
 		// No test is about lost nodes, and a pod that is made while one is would have to go elsewhere.
 		NodeGrace: time.Hour,

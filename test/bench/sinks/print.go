@@ -8,7 +8,7 @@ import (
 )
 
 // kinds are all sinks there are. The name of what writes to one without a fence has a suffix.
-var kinds = []string{"postgres", "mariadb", "http", "handlers", "kubernetes", "etcd", "redis", "s3"}
+var kinds = []string{"postgres", "mariadb", "http", "handlers", "kubernetes", "etcd", "redis", "nats", "s3"}
 
 // chosenKinds are those of a list, each once. Each kind is compared with writes without a fence.
 func chosenKinds(list string) (asked []string, err error) {
@@ -41,6 +41,7 @@ var titles = map[string][2]string{
 	"kubernetes": {"an object of Kubernetes", "`fencekube`"},
 	"etcd":       {"etcd", "`fenceetcd`"},
 	"redis":      {"Redis", "`fenceredis`"},
+	"nats":       {"NATS JetStream", "`fencenats`"},
 	"s3":         {"S3", "`fences3`"},
 }
 

@@ -134,18 +134,34 @@ var commands = map[string]func(ctx context.Context, dir, host, port string) (cmd
 		return exec.Command("redis-server", "--bind", host, "--port", port, "--dir", dir, "--save", "", "--protected-mode", "no",
 			"--appendonly", "yes", "--appendfsync", "always"), net.JoinHostPort(host, port), nil
 	},
+	"nats": func(ctx context.Context, dir, host, port string) (*exec.Cmd, string, error) {
+		program, err := tool(ctx, "test/sinks/kv", "nats-server")
+		if err != nil {
+			return nil, "", err
+		}
+		return exec.Command(program, "--jetstream", "--store_dir="+dir, "--addr="+host, "--port="+port), "nats://" + net.JoinHostPort(host, port), nil
+	},
 	"s3": func(ctx context.Context, dir, host, port string) (*exec.Cmd, string, error) {
 		const credential = "bench-sinks"
-		build := exec.CommandContext(ctx, "go", "tool", "-n", "versitygw")
-		build.Dir, build.Stderr = "test/sinks/kv/versitygw", os.Stderr // a module of its own
-		out, err := build.Output()
+		program, err := tool(ctx, "test/sinks/kv/versitygw", "versitygw")
 		if err != nil {
-			return nil, "", fmt.Errorf("build versitygw: %w", err)
+			return nil, "", err
 		}
 		address := net.JoinHostPort(host, port)
-		return exec.Command(strings.TrimSpace(string(out)), "--port="+address, "--access="+credential, "--secret="+credential, "--quiet", "--keep-alive",
+		return exec.Command(program, "--port="+address, "--access="+credential, "--secret="+credential, "--quiet", "--keep-alive",
 			"posix", dir), credential + "@" + address, nil
 	},
+}
+
+// tool builds a tool of the module in a directory.
+func tool(ctx context.Context, dir, name string) (string, error) {
+	build := exec.CommandContext(ctx, "go", "tool", "-n", name)
+	build.Dir, build.Stderr = dir, os.Stderr
+	out, err := build.Output()
+	if err != nil {
+		return "", fmt.Errorf("build %s: %w", name, err)
+	}
+	return strings.TrimSpace(string(out)), nil
 }
 
 func freePort(host string) (string, error) {

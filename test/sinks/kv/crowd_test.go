@@ -29,6 +29,8 @@ func unfenced(s sink) fencetest.Adapter {
 		}}
 	case *inS3:
 		return overwriting{s}
+	case *inNATS:
+		return &inNATS{natsClient: s.natsClient, publish: publishPlainly}
 	}
 	panic(fmt.Sprintf("no %T without a fence", s))
 }

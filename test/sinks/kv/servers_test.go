@@ -50,7 +50,7 @@ func (c crashing) Restart(context.Context) error {
 	return c.server.start()
 }
 
-var kinds = []kind{etcd, redisServer, s3Store}
+var kinds = []kind{etcd, redisServer, s3Store, natsServer}
 
 // server is a process with a store of this run.
 type server struct {

@@ -6,6 +6,8 @@ replace github.com/singletonjob/operator => ../../../
 
 replace github.com/singletonjob/operator/fence/fenceetcd => ../../../fence/fenceetcd
 
+replace github.com/singletonjob/operator/fence/fencenats => ../../../fence/fencenats
+
 replace github.com/singletonjob/operator/fence/fenceredis => ../../../fence/fenceredis
 
 replace github.com/singletonjob/operator/fence/fences3 => ../../../fence/fences3
@@ -15,9 +17,11 @@ require (
 	github.com/aws/aws-sdk-go-v2/service/s3 v1.114.9
 	github.com/go-sql-driver/mysql v1.10.1
 	github.com/jackc/pgx/v5 v5.12.0
+	github.com/nats-io/nats.go v1.55.0
 	github.com/redis/go-redis/v9 v9.23.0
 	github.com/singletonjob/operator v0.0.0-00010101000000-000000000000
 	github.com/singletonjob/operator/fence/fenceetcd v0.0.0-00010101000000-000000000000
+	github.com/singletonjob/operator/fence/fencenats v0.0.0-00010101000000-000000000000
 	github.com/singletonjob/operator/fence/fenceredis v0.0.0-00010101000000-000000000000
 	github.com/singletonjob/operator/fence/fences3 v0.0.0-00010101000000-000000000000
 	go.etcd.io/etcd/client/v3 v3.7.3
@@ -66,9 +70,12 @@ require (
 	github.com/jackc/pgservicefile v0.0.0-20240606120523-5a60cdf6a761 // indirect
 	github.com/jackc/puddle/v2 v2.2.3 // indirect
 	github.com/json-iterator/go v1.1.12 // indirect
+	github.com/klauspost/compress v1.20.1 // indirect
 	github.com/modern-go/concurrent v0.0.0-20180306012644-bacd9c7ef1dd // indirect
 	github.com/modern-go/reflect2 v1.0.3-0.20250322232337-35a7c28c31ee // indirect
 	github.com/munnerz/goautoneg v0.0.0-20191010083416-a7dc8b61c822 // indirect
+	github.com/nats-io/nkeys v0.4.16 // indirect
+	github.com/nats-io/nuid v1.0.1 // indirect
 	github.com/x448/float16 v0.8.4 // indirect
 	go.etcd.io/etcd/api/v3 v3.7.3 // indirect
 	go.etcd.io/etcd/client/pkg/v3 v3.7.3 // indirect
@@ -76,6 +83,7 @@ require (
 	go.uber.org/multierr v1.11.0 // indirect
 	go.yaml.in/yaml/v2 v2.4.4 // indirect
 	go.yaml.in/yaml/v3 v3.0.5 // indirect
+	golang.org/x/crypto v0.58.0 // indirect
 	golang.org/x/net v0.61.0 // indirect
 	golang.org/x/oauth2 v0.37.0 // indirect
 	golang.org/x/sync v0.24.0 // indirect

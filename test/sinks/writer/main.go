@@ -24,6 +24,8 @@ func main() {
 			return openEtcd(t)
 		case "redis":
 			return openRedis(t), nil
+		case "nats":
+			return openNATS(t)
 		case "s3":
 			return openS3(t), nil
 		}
