@@ -98,6 +98,7 @@ func (w *guardWorld) honest(t *testing.T) {
 
 // honestRuns: the same agents write attempts, ticks and ends of runs in the form that the guard demands.
 func (w *guardWorld) honestRuns(t *testing.T) {
+	const ignoredCode = 2
 	candidate := w.newAgent("job-hbt97c5-2")
 	due, err := schedule.Parse(schedule.Spec{Cron: "* * * * *", Overlap: schedule.OverlapReplace})
 	w.must(err)
@@ -116,8 +117,8 @@ func (w *guardWorld) honestRuns(t *testing.T) {
 		was  change
 		code int
 		// The final contents of the Lease, if the same agent runs.
-		state   lease.RunState
-		attempt int32
+		state            lease.RunState
+		attempt, ignored int32
 	}{
 		"the first":                    {was: free, state: lease.RunComplete, attempt: 1},
 		"the first, that fails":        {was: free, code: 1, state: lease.RunFailed, attempt: 1},
@@ -126,6 +127,10 @@ func (w *guardWorld) honestRuns(t *testing.T) {
 		"the last attempt":             {was: of(lease.Run{ID: id, State: lease.RunRunning}, nil), code: 1, state: lease.RunGivenUp, attempt: 2},
 		"none after the last":          {was: of(lease.Run{ID: id, State: lease.RunRunning, Attempt: 2}, nil), state: lease.RunGivenUp, attempt: 2},
 		"none after the last released": {was: all(free, of(lease.Run{ID: id, State: lease.RunFailed, Attempt: 2}, nil)), state: lease.RunGivenUp, attempt: 2},
+		"one that is ignored":          {was: free, code: ignoredCode, state: lease.RunFailed, attempt: 1, ignored: 1},
+		"after one that is ignored":    {was: all(free, of(lease.Run{ID: id, State: lease.RunFailed, Ignored: 1}, nil)), code: ignoredCode, state: lease.RunFailed, attempt: 2, ignored: 2},
+		"complete after one":           {was: all(free, of(lease.Run{ID: id, State: lease.RunFailed, Ignored: 1}, nil)), state: lease.RunComplete, attempt: 2, ignored: 1},
+		"none after one that counts":   {was: of(lease.Run{ID: id, State: lease.RunRunning, Attempt: 3, Ignored: 1}, nil), state: lease.RunGivenUp, attempt: 3, ignored: 1},
 		"the next tick":                {was: all(free, of(lease.Run{ID: id, State: lease.RunComplete}, due)), state: lease.RunComplete, attempt: 1},
 		"a tick that replaces":         {was: of(lease.Run{ID: id, State: lease.RunRunning}, due), state: lease.RunComplete, attempt: 1},
 		"the first tick":               {was: all(free, of(lease.Run{}, due)), code: 1, state: lease.RunFailed, attempt: 1},
@@ -141,7 +146,7 @@ func (w *guardWorld) honestRuns(t *testing.T) {
 			a := candidate.another(t)
 			const aTick = 2 * time.Minute // so that one is due from the first
 			a.now.Wall, a.code = time.Now().Add(aTick).UnixMicro(), test.code
-			a.config.Runs = &lease.RunPolicy{UID: "uid", BackoffLimit: 1}
+			a.config.Runs = &lease.RunPolicy{UID: "uid", BackoffLimit: 1, IgnoreCodes: []int32{ignoredCode}}
 			a.feed(lease.WatchOpened{})
 			closes := test.state == lease.RunGivenUp && test.code == 0
 			a.until("it has begun or ended a run", func() bool {
@@ -156,7 +161,7 @@ func (w *guardWorld) honestRuns(t *testing.T) {
 				a.until("it has released", func() bool { return a.released })
 			}
 			now := a.object.Record
-			if r := now.Runs; r.Bad != "" || r.Now.State != test.state || r.Now.Attempt != test.attempt || !now.Free() || r.Asked.Name != "" {
+			if r := now.Runs; r.Bad != "" || r.Now.State != test.state || r.Now.Attempt != test.attempt || r.Now.Ignored != test.ignored || !now.Free() || r.Asked.Name != "" {
 				t.Errorf("in the end the Lease says %+v", now)
 			}
 		})

@@ -148,7 +148,7 @@ func runReasons() []ConditionReason {
 		{ConditionComplete, yes, ReasonCompletionsReached, "the process has exited with 0"},
 		{ConditionComplete, no, ReasonNotComplete, "the process has not exited with 0 yet"},
 
-		{ConditionFailed, yes, ReasonBackoffLimitExceeded, "the first attempt failed, and so did the spec.backoffLimit attempts after it"},
+		{ConditionFailed, yes, ReasonBackoffLimitExceeded, "the first attempt failed, and so did the spec.backoffLimit attempts after it; attempts that ended with one of spec.ignoreOnExitCodes do not count"},
 		{ConditionFailed, yes, ReasonDeadlineExceeded, "the run took longer than spec.activeDeadlineSeconds"},
 		{ConditionFailed, yes, ReasonPodFailurePolicy, "the process exited with one of spec.failOnExitCodes"},
 		{ConditionFailed, no, ReasonNotFailed, "the run is under way or complete"},

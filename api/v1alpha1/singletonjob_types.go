@@ -102,8 +102,8 @@ type SingletonJobSpec struct {
 	// +optional
 	Schedule *Schedule `json:"schedule,omitempty"`
 
-	// The number of attempts of a run after the first. Only with runPolicy RunToCompletion. With 0 there is never a second attempt, even if
-	// the first one may not have begun. 0 to 100, default 6.
+	// The number of attempts of a run after the first. Only with runPolicy RunToCompletion. With 0 there is no second attempt, even if
+	// the first one may not have begun. Attempts that ignoreOnExitCodes ignores do not count. 0 to 100, default 6.
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=100
 	// +optional

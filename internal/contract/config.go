@@ -159,11 +159,13 @@ func (r *RunConfig) validate() error {
 	refuse(uid(r.JobUID) == "", "jobUID %q is not a UID of at most %d letters, digits and dashes", Cut(r.JobUID, maxWord), maxUID)
 	refuse(r.BackoffLimit < 0, "backoffLimit %d is negative", r.BackoffLimit)
 	refuse(r.ActiveDeadline < 0, "activeDeadline %v is negative", time.Duration(r.ActiveDeadline))
-	for name, codes := range map[string][]int32{"failCodes": r.FailCodes, "ignoreCodes": r.IgnoreCodes} {
+	refuseCodes := func(name string, codes []int32) {
 		for _, code := range codes {
 			refuse(code < 1 || code > math.MaxUint8, "%s %d is not an exit code of a failure: from 1 to %d", name, code, math.MaxUint8)
 		}
 	}
+	refuseCodes("failCodes", r.FailCodes)
+	refuseCodes("ignoreCodes", r.IgnoreCodes)
 	return errors.Join(errs...)
 }
 

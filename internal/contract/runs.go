@@ -46,16 +46,17 @@ type runsText struct {
 	Suspended  stampText `json:"suspended,omitzero"`
 }
 
+// runText begins with what the guard reads: up to State, another order or another field would make it refuse every write.
 type runText struct {
 	ID      string         `json:"id"`
 	Tick    stampText      `json:"tick,omitzero"`
 	Attempt int32          `json:"attempt"`
-	Ignored int32          `json:"ignored,omitempty"`
 	State   lease.RunState `json:"state"`
 	Token   int64          `json:"token,omitempty"`
 	Pod     string         `json:"pod,omitempty"`
 	PodUID  string         `json:"podUID,omitempty"`
 	Code    int            `json:"code,omitempty"`
+	Ignored int32          `json:"ignored,omitempty"`
 	Reason  lease.Reason   `json:"reason,omitempty"`
 	Began   int64          `json:"began,omitempty"`
 	Ended   int64          `json:"ended,omitempty"`

@@ -95,8 +95,8 @@ func TestRunsAsText(t *testing.T) {
 		ScheduleAnnotation:   `{"cron":"30 2 * * *","timeZone":"Europe/Berlin","startingDeadline":"1h0m0s","catchUp":"Latest","overlap":"Skip"}`,
 		RunRequestAnnotation: "again@2026-03-01T01:30:00Z",
 		TickAnnotation:       "2026-03-01T01:30:00Z",
-		RunAnnotation: `{"now":{"id":"uid/2026-03-01T01:30:00Z","tick":"2026-03-01T01:30:00Z","attempt":3,"ignored":1,"state":"Failed","token":4503599627370496,` +
-			`"pod":"job-0","podUID":"8a-B","code":3,"reason":"ProcessExited","began":1700000000000,"ended":1700000000001},"answered":"by-hand.1",` +
+		RunAnnotation: `{"now":{"id":"uid/2026-03-01T01:30:00Z","tick":"2026-03-01T01:30:00Z","attempt":3,"state":"Failed","token":4503599627370496,` +
+			`"pod":"job-0","podUID":"8a-B","code":3,"ignored":1,"reason":"ProcessExited","began":1700000000000,"ended":1700000000001},"answered":"by-hand.1",` +
 			`"previous":"2026-02-28T01:30:00Z","missed":5,"since":"2026-03-01T01:30:00Z"}`,
 	}
 	if diff := cmp.Diff(want, got); diff != "" {

@@ -125,6 +125,10 @@ func TestEndOfAnAttempt(t *testing.T) {
 		{"a code after which none follows", 1, exit(3), RunGivenUp, 3, ReasonProcessExited, false, 0},
 		{"a code that is ignored", 1, exit(4), RunFailed, 4, ReasonProcessExited, false, 1},
 		{"a code that is ignored, the last attempt", 3, exit(4), RunFailed, 4, ReasonProcessExited, false, 1},
+		{"a code that is ignored, in the step in which renewals have failed for too long", 3, func(d *driver) {
+			d.now = d.s.Tenure.Confirmed.Add(10 * time.Second)
+			exit(4)(d)
+		}, RunGivenUp, 4, ReasonRenewFailed, false, 0},
 		{"a code that is ignored, after SIGTERM", 1, terminated(4), RunFailed, 4, ReasonPodTerminating, true, 0},
 		{"a code that is ignored, after SIGTERM, the last attempt", 3, terminated(4), RunGivenUp, 4, ReasonPodTerminating, true, 0},
 		{"a code that is ignored, by preActivate", 3, func(d *driver) {

@@ -213,6 +213,9 @@ func restored(j *job, o *Observed) lease.Runs {
 	if len(j.Status.Runs) > 0 {
 		// This process's memory may be older than the status, which another operator may have written.
 		if told := RunOf(&j.Status.Runs[0]); told.Token > was.Now.Token || told.Token == was.Now.Token && was.Now.Open() {
+			if told.ID == was.Now.ID { // what a status does not have, or had no time to say
+				told.Until, told.Ignored = was.Now.Until, max(told.Ignored, was.Now.Ignored)
+			}
 			was.Now = told
 		}
 		was.Missed, was.Skipped = max(was.Missed, j.Status.Missed), max(was.Skipped, j.Status.Skipped)
@@ -222,10 +225,21 @@ func restored(j *job, o *Observed) lease.Runs {
 	}
 	if was.Now.Open() {
 		was.Now.State = lease.RunRunning
+		was.Now.Until = cmp.Or(was.Now.Until, untilOf(j, was.Now))
 	}
 	was.Facts.Running = was.Now.Open()
 	was.Schedule = j.schedule
 	return was
+}
+
+// untilOf returns the time after which no attempt of a run may run, from the start that the status has; 0 for none.
+func untilOf(j *job, run lease.Run) schedule.Stamp {
+	limit := j.Spec.ActiveDeadlineSeconds
+	if limit == nil || run.Began <= 0 {
+		return 0
+	}
+	until, _ := schedule.StampOf(time.UnixMilli(run.Began).Add(time.Duration(*limit)*time.Second + time.Second - 1))
+	return until
 }
 
 // mayHaveRun reports whether anything indicates a run of this job. Otherwise all remains belong to a previous job.

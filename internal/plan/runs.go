@@ -339,8 +339,9 @@ func dismissed(t *tenure, m *members) []PodRef {
 
 // RunOf converts a run from its form in a status.
 func RunOf(s *v1alpha1.RunStatus) lease.Run {
+	attempt := max(1, s.Attempts)
 	run := lease.Run{
-		ID: s.ID, Attempt: max(1, s.Attempts), Ignored: s.IgnoredAttempts, State: lease.RunState(s.State), Token: s.Token, Pod: s.Pod,
+		ID: s.ID, Attempt: attempt, Ignored: min(max(0, s.IgnoredAttempts), attempt), State: lease.RunState(s.State), Token: s.Token, Pod: s.Pod,
 		Code: int(ptr.Deref(s.ExitCode, 0)), Reason: lease.Reason(s.Reason),
 	}
 	if s.Tick != nil {
@@ -371,6 +372,9 @@ func endText(r *lease.Run) string {
 	reason := string(cmp.Or(r.Reason, lease.ReasonLeaseExpired))
 	if r.Reason == lease.ReasonProcessExited {
 		reason = fmt.Sprintf("it exited with status %d", r.Code)
+	}
+	if r.Ignored > 0 {
+		return fmt.Sprintf("%s in attempt %d, of which %d did not count", reason, r.Attempt, r.Ignored)
 	}
 	return fmt.Sprintf("%s in attempt %d", reason, r.Attempt)
 }

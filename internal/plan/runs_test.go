@@ -656,6 +656,9 @@ func TestALeaseThatWasDeletedUnderARun(t *testing.T) {
 			g.over(lease.RunFailed, lease.ReasonProcessExited, 4)
 			g.Lease.Record.Runs.Now.Ignored = 1
 		}, after: forget, state: lease.RunRunning, ignored: 1},
+		"failed, and does not count, and the status is of the attempt": {after: func(g *given) {
+			g.Lease.Last.Record.Runs.Now.State, g.Lease.Last.Record.Runs.Now.Ignored = lease.RunFailed, 1
+		}, state: lease.RunRunning, ignored: 1},
 		"under way":                        {state: lease.RunRunning},
 		"under way, by the status":         {after: forget, state: lease.RunRunning},
 		"failed":                           {before: func(g *given) { g.over(lease.RunFailed, lease.ReasonProcessExited, 1) }, state: lease.RunRunning},
@@ -705,6 +708,35 @@ func TestALeaseThatWasDeletedUnderARun(t *testing.T) {
 			}
 			if r := p.Lease.Record.Runs.Now; r.ID != "job-uid" || r.State != c.state || r.Attempt != 1 || r.Ignored != c.ignored || p.Lease.Record.Holder != lease.UnknownHolder {
 				t.Errorf("the run is %+v, held by %q", r, p.Lease.Record.Holder)
+			}
+		})
+	}
+}
+
+// TestDeadlineOfARunWhoseLeaseWasDeleted: the new Lease has the deadline that the old one had, or one from the start of the run.
+func TestDeadlineOfARunWhoseLeaseWasDeleted(t *testing.T) {
+	for name, c := range map[string]struct {
+		after func(*given)
+		want  schedule.Stamp
+	}{
+		"remembered":     {after: func(*given) {}, want: stamp(now.Add(time.Minute))},
+		"by the status":  {after: func(g *given) { g.Lease.Last = nil }, want: stamp(now.Add(50 * time.Minute))},
+		"without limits": {after: func(g *given) { g.Lease.Last, g.Job.Spec.ActiveDeadlineSeconds = nil, nil }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := toCompletion()
+			g.Job.Spec.ActiveDeadlineSeconds = new(int64(3600))
+			g.Lease.Record.Runs.Now.Began = now.Add(-10 * time.Minute).UnixMilli()
+			g.Lease.Record.Runs.Now.Until = stamp(now.Add(time.Minute))
+			g.settle()
+			g.absent()
+			c.after(g)
+			p := Decide(g.Observed)
+			if p.Lease == nil || p.Lease.Record.Runs.Now.Until != c.want {
+				t.Errorf("%v: %+v, want until %v", p.State, p.Lease, c.want)
+			}
+			if failed := g.told(p).Failed; failed != 0 {
+				t.Errorf("%d attempts have failed", failed)
 			}
 		})
 	}

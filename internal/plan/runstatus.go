@@ -43,14 +43,17 @@ func describeRuns(status *v1alpha1.SingletonJobStatus, r *runs, limit int) {
 
 // summary describes a run in the fields of a Job's status.
 func summary(run *v1alpha1.RunStatus) v1alpha1.RunSummary {
-	s := v1alpha1.RunSummary{Completions: "0/1", StartTime: run.StartTime, Failed: run.Attempts - run.IgnoredAttempts}
+	s := v1alpha1.RunSummary{Completions: "0/1", StartTime: run.StartTime}
+	failed := run.Attempts - run.IgnoredAttempts
 	switch lease.RunState(run.State) {
 	case lease.RunComplete:
-		s.Completions, s.CompletionTime, s.Succeeded, s.Failed = "1/1", run.EndTime, 1, s.Failed-1
+		failed--
+		s.Completions, s.CompletionTime, s.Succeeded = "1/1", run.EndTime, 1
 	case lease.RunRunning:
-		s.Failed--
+		failed--
 	case lease.RunFailed, lease.RunGivenUp, lease.RunReplaced:
 	}
+	s.Failed = max(0, failed) // of a Lease that was deleted it is unknown whether its attempt still ran
 	return s
 }
 

@@ -80,7 +80,8 @@ func RunOf(f Facts, name string) *v1alpha1.RunStatus {
 // ofLease converts a run in a Lease, which records no times.
 func ofLease(r *lease.Run) *v1alpha1.RunStatus {
 	return &v1alpha1.RunStatus{
-		ID: r.ID, State: string(r.State), Attempts: r.Attempt, Token: r.Token, Pod: r.Pod, Reason: string(r.Reason), ExitCode: new(int32(r.Code)),
+		ID: r.ID, State: string(r.State), Attempts: r.Attempt, IgnoredAttempts: r.Ignored, Token: r.Token, Pod: r.Pod, Reason: string(r.Reason),
+		ExitCode: new(int32(r.Code)),
 	}
 }
 

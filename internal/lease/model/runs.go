@@ -82,7 +82,7 @@ func (w *world) runEnds(by int, before, now lease.Run) {
 // ignores judges whether the end of an attempt counts. own means that its holder stores it.
 func (w *world) ignores(by int, before, now lease.Run, own bool) {
 	told, ignored := now.Ignored-before.Ignored, own && w.ignored == now.Attempt
-	if told != 0 && (told != 1 || !ignored) || told == 0 && ignored && now.Reason == lease.ReasonProcessExited {
+	if told != 0 && (told != 1 || !ignored || now.Reason != lease.ReasonProcessExited) || told == 0 && ignored && now.Reason == lease.ReasonProcessExited {
 		w.violated(RunMistold, "%s ignores %d attempts at the end of attempt %d (%s)", author(by), told, now.Attempt, now.Reason)
 	}
 }

@@ -176,7 +176,7 @@ func (c *checker) ignores(by string, was, is lease.Record) {
 	now, t := is.Runs.Now, c.treeOf(was)
 	told := now.Ignored - was.Runs.Now.Ignored
 	ended := is.Holder == "" && by == was.Holder && t != nil && t.ignored
-	if told != 0 && (told != 1 || !ended) || told == 0 && ended && now.Reason == lease.ReasonProcessExited {
+	if told != 0 && (told != 1 || !ended || now.Reason != lease.ReasonProcessExited) || told == 0 && ended && now.Reason == lease.ReasonProcessExited {
 		c.violated(RunMistold, "%s ignores %d attempts at the end of %d of %s (%s, %d)", by, told, now.Attempt, now.ID, now.Reason, now.Code)
 	}
 }
