@@ -265,41 +265,48 @@ func TestFaultsInTheHistory(t *testing.T) {
 			values[name] = reason
 		}
 	}
-	real := words{}
+	known := words{}
 	for _, r := range v1alpha1.ChangeReasons() {
-		real[r.Reason] = true
+		known[r.Reason] = true
 	}
 	checked := 0
 	for _, row := range rows(string(text)) {
 		cell, list := row[len(row)-2], row[len(row)-1]
 		var says []string
 		for _, match := range quoted.FindAllStringSubmatch(cell, -1) {
-			if says = append(says, match[1]); !real[match[1]] {
+			if says = append(says, match[1]); !known[match[1]] {
 				t.Errorf("%s: the history gives no reason %s", row[0], match[1])
 			}
 		}
 		if len(says) == 0 && !strings.HasPrefix(cell, "nothing") && !strings.HasPrefix(cell, "each change") {
 			t.Errorf("%s: %q is neither a reason nor nothing", row[0], cell)
 		}
-		dir, test := "", ""
-		for _, match := range shown.FindAllStringSubmatch(list, -1) {
-			switch word, example := match[1], match[2]; {
-			case testName.MatchString(word):
-				test = word
-			case example == "":
-				dir = word
-			case test == "TestTakeover" || test == "TestTheHistoryLosesNothing":
-				tests, _ := testsOf(dir)
-				want := demanded(tests, example, values)
-				if checked++; !slices.ContainsFunc(want, func(reason string) bool { return slices.Contains(says, reason) }) {
-					t.Errorf("%s: the history says %q, and %q in %s demands one of %q", row[0], says, example, test, want)
-				}
-			}
-		}
+		checked += compared(t, row[0], list, says, values)
 	}
 	if checked < 25 {
 		t.Errorf("only %d cases are compared", checked)
 	}
+}
+
+// compared fails the test if a fault has a case that demands none of these reasons, and returns how many of its cases demand one.
+func compared(t *testing.T, fault, list string, says []string, values map[string]string) (checked int) {
+	t.Helper()
+	dir, test := "", ""
+	for _, match := range shown.FindAllStringSubmatch(list, -1) {
+		switch word, example := match[1], match[2]; {
+		case testName.MatchString(word):
+			test = word
+		case example == "":
+			dir = word
+		case test == "TestTakeover" || test == "TestTheHistoryLosesNothing":
+			tests, _ := testsOf(dir)
+			want := demanded(tests, example, values)
+			if checked++; !slices.ContainsFunc(want, func(reason string) bool { return slices.Contains(says, reason) }) {
+				t.Errorf("%s: the history says %q, and %q in %s demands one of %q", fault, says, example, test, want)
+			}
+		}
+	}
+	return checked
 }
 
 // TestCommandsOfClaimsExist fails when a command or a mutant that claims.md names has gone.

@@ -276,7 +276,7 @@ scrape_configs:
 		}
 	})
 	p.await("Prometheus to be ready", func() error {
-		response, err := http.Get(p.url + "/-/ready") //nolint:noctx // a server of this test's
+		response, err := http.Get(p.url + "/-/ready")
 		if err != nil {
 			return err
 		}
@@ -303,7 +303,7 @@ func (p *prometheus) await(what string, check func() error) {
 // get reads the data of an answer of Prometheus.
 func (p *prometheus) get(path string, into any) {
 	p.w.t.Helper()
-	response, err := http.Get(p.url + path) //nolint:noctx // a server of this test's
+	response, err := http.Get(p.url + path)
 	p.w.must(err)
 	defer func() { _ = response.Body.Close() }()
 	var answer struct {
