@@ -29,6 +29,8 @@ JOBS ?=
 # For how long `make torture` does what can go wrong; SEED= of an earlier run draws the same faults.
 MINUTES ?= 10
 SEED ?=
+# For how long each crowd of `make bench-sinks` writes.
+EACH ?= 1m
 # Which worlds `make model` explores, and how deep; go run ./internal/lease/model/cmd -help
 MODEL_ARGS ?=
 # How many inputs, as 200000x, or how much time, as 1m, `make fuzz` gives each fuzz test.
@@ -156,20 +158,20 @@ verdict: ## Judge the results of all the gate's tests so far; flaky tests are li
 	@$(VERDICT) -quiet -list=dist/ci/flaky.txt dist/ci/*.json
 
 .PHONY: sinks
-sinks: ## Test the fences against their stores: PostgreSQL, MariaDB, SQLite, etcd, Redis, NATS, S3 (Debian's postgresql-15, pgbouncer, python3-psycopg2, npm, mariadb-server, redis-server; ~1 min).
+sinks: ## Test the fences against their stores: PostgreSQL, MariaDB, SQLite, etcd, Redis, NATS, S3 (Debian's postgresql-15, pgbouncer, python3-psycopg2, npm, mariadb-server, redis-server; ~1 min). With SINGLETONJOB_DEEP=1 each crowd writes for a minute (~25 min).
 	cd fence/fencepgx && go vet ./...
-	cd test/sinks && go vet ./... && go test -count=1 -shuffle=on -timeout=20m ./...
-	cd test/sinks/kv && go vet ./... && go test -count=1 -shuffle=on -timeout=20m ./...
+	cd test/sinks && go vet ./... && go test -count=1 -shuffle=on -timeout=60m ./...
+	cd test/sinks/kv && go vet ./... && go test -count=1 -shuffle=on -timeout=60m ./...
 
 .PHONY: bench-sinks
-bench-sinks: ## Have 64 writers of 8 tenures write to each fence for a minute, and measure what it costs beside writes without it: dist/sinks.json (what make sinks needs; ~22 min).
+bench-sinks: ## Have 64 writers of 8 tenures write to one resource and to 1000 of each fence, for EACH (1m), and measure for as long what it costs beside writes without it: dist/sinks.json (what make sinks needs; ~50 min).
 	mkdir -p dist && rm -f dist/sinks.json
 	cd test/sinks && $(CROWDS) -run='^TestCrowd$$' . $(CROWD)
 	cd test/sinks/kv && $(CROWDS) -run='^TestCrowd$$' . $(CROWD)
 	KUBEBUILDER_ASSETS="$$(go run ./test/controlplane/get)" $(CROWDS) -run='^TestGuard$$/^fence$$/^crowd$$' ./charts $(CROWD)
 
-CROWDS = go test -count=1 -timeout=60m
-CROWD = -crowd=1m -figures='$(CURDIR)/dist/sinks.json'
+CROWDS = go test -count=1 -timeout=2h
+CROWD = -crowd=$(EACH) -figures='$(CURDIR)/dist/sinks.json'
 
 .PHONY: bench-late
 bench-late: ## Measure how late writes of a dead process arrive, sent again by its kernel: dist/late.json (root, iproute2, nftables, ~4 min).
@@ -177,7 +179,7 @@ bench-late: ## Measure how late writes of a dead process arrive, sent again by i
 
 # The writers' program is built before the lab is up, since its modules take minutes the first time.
 .PHONY: bench-sinks-lab
-bench-sinks-lab: ## Count the stale writes that sinks with and without their fences store while nodes break: dist/sinks-lab.json and .md (root, redis-server, ~12 min).
+bench-sinks-lab: ## Count the stale writes that sinks with and without their fences store while nodes break: dist/sinks-lab.json and .md (root, mariadb-server, redis-server, ~14 min).
 	$(MAKE) image PLATFORMS="linux/$$(go env GOARCH)" IMAGE=$(E2E_IMAGE)
 	cd test/sinks/writer && go vet ./... && go build -o /dev/null .
 	cd test/sinks/kv/versitygw && go tool -n versitygw >/dev/null
@@ -282,6 +284,12 @@ bench: ## Measure failovers beside the usual alternatives, on a real Kubernetes 
 bench-schedule: ## Count what becomes of a schedule's ticks under faults, beside a CronJob: dist/schedule.json (root, ~20 min).
 	$(MAKE) image PLATFORMS="linux/$$(go env GOARCH)" IMAGE=$(E2E_IMAGE)
 	go run ./test/lab run -nodes=4 go run ./test/bench/schedule -image=$(E2E_IMAGE) -image-archive=dist/image.tar $(BENCH_ARGS)
+
+.PHONY: bench-migration
+bench-migration: ## Count which steps of migrations are done while their nodes break, beside Kubernetes Jobs: dist/migration.json (root, ~20 min).
+	$(MAKE) image PLATFORMS="linux/$$(go env GOARCH)" IMAGE=$(E2E_IMAGE)
+	cd test/sinks/writer && go vet ./migrate && go build -o /dev/null ./migrate
+	go run ./test/lab run -nodes=5 go run ./test/bench/migration -image=$(E2E_IMAGE) -image-archive=dist/image.tar $(BENCH_ARGS)
 
 .PHONY: bench-idle
 bench-idle: ## Create JOBS schedules that are not due soon, and count the requests of the idle operator for them (10 000: 19 min).

@@ -56,7 +56,7 @@ var runCases = map[string]validationCase{
 	"run once": {change: runs(func(*SingletonJobSpec) {})},
 	"run once, with it all": {change: runs(func(spec *SingletonJobSpec) {
 		spec.BackoffLimit, spec.ActiveDeadlineSeconds = new(int32(0)), new(MaxActiveDeadlineSeconds)
-		spec.TTLSecondsAfterFinished, spec.FailOnExitCodes = new(int32(0)), []int32{1, 255}
+		spec.TTLSecondsAfterFinished, spec.FailOnExitCodes, spec.IgnoreOnExitCodes = new(int32(0)), []int32{1, 255}, []int32{2, 254}
 	})},
 	"run once, as Jobs have it":      {change: restartPolicy(corev1.RestartPolicyNever)},
 	"run once, as Jobs have it, too": {change: restartPolicy(corev1.RestartPolicyOnFailure)},
@@ -75,6 +75,16 @@ var runCases = map[string]validationCase{
 	"deadline without runs":   {change: continuous(func(spec *SingletonJobSpec) { spec.ActiveDeadlineSeconds = new(int64(1)) }), want: forbidden("spec.activeDeadlineSeconds", onlyOfRuns)},
 	"ttl without runs":        {change: continuous(func(spec *SingletonJobSpec) { spec.TTLSecondsAfterFinished = new(int32(1)) }), want: forbidden("spec.ttlSecondsAfterFinished", onlyOfRuns)},
 	"exit codes without runs": {change: continuous(func(spec *SingletonJobSpec) { spec.FailOnExitCodes = []int32{1} }), want: forbidden("spec.failOnExitCodes", onlyOfRuns)},
+	"ignored without runs":    {change: continuous(func(spec *SingletonJobSpec) { spec.IgnoreOnExitCodes = []int32{1} }), want: forbidden("spec.ignoreOnExitCodes", onlyOfRuns)},
+	"success is ignored":      {change: runs(func(spec *SingletonJobSpec) { spec.IgnoreOnExitCodes = []int32{0} }), want: invalid("spec.ignoreOnExitCodes[0]", atLeast1)},
+	"ignored exit code 256":   {change: runs(func(spec *SingletonJobSpec) { spec.IgnoreOnExitCodes = []int32{1, 256} }), want: invalid("spec.ignoreOnExitCodes[1]", "should be less than or equal to 255")},
+	"ignored twice":           {change: runs(func(spec *SingletonJobSpec) { spec.IgnoreOnExitCodes = []int32{4, 4} }), want: []problem{{field.ErrorTypeDuplicate, "spec.ignoreOnExitCodes[1]", ""}}},
+	"failed and ignored": {
+		change: runs(func(spec *SingletonJobSpec) {
+			spec.FailOnExitCodes, spec.IgnoreOnExitCodes = []int32{1, 3}, []int32{2, 3}
+		}),
+		want: invalid("spec.ignoreOnExitCodes", "3 is in failOnExitCodes too: remove it from one of the lists"),
+	},
 	"backoffLimit 100":        {change: runs(func(spec *SingletonJobSpec) { spec.BackoffLimit = new(int32(100)) })},
 	"backoffLimit 101":        {change: runs(func(spec *SingletonJobSpec) { spec.BackoffLimit = new(int32(101)) }), want: invalid("spec.backoffLimit", "should be less than or equal to 100")},
 	"backoffLimit -1":         {change: runs(func(spec *SingletonJobSpec) { spec.BackoffLimit = new(int32(-1)) }), want: invalid("spec.backoffLimit", atLeast0)},

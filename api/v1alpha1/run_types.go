@@ -90,6 +90,10 @@ type RunStatus struct {
 	// +optional
 	Attempts int32 `json:"attempts,omitempty"`
 
+	// The number of attempts that ended with one of spec.ignoreOnExitCodes, and so do not count towards spec.backoffLimit.
+	// +optional
+	IgnoredAttempts int32 `json:"ignoredAttempts,omitempty"`
+
 	// The fencing token of the last attempt.
 	// +optional
 	Token int64 `json:"token,omitempty"`

@@ -52,6 +52,7 @@ func validateRunPolicy(spec *SingletonJobSpec, at *field.Path) field.ErrorList {
 	forbid(!runs && spec.ActiveDeadlineSeconds != nil, "activeDeadlineSeconds", onlyOfRuns)
 	forbid(!runs && spec.TTLSecondsAfterFinished != nil, "ttlSecondsAfterFinished", onlyOfRuns)
 	forbid(!runs && len(spec.FailOnExitCodes) > 0, "failOnExitCodes", onlyOfRuns)
+	forbid(!runs && len(spec.IgnoreOnExitCodes) > 0, "ignoreOnExitCodes", onlyOfRuns)
 	forbid(spec.Schedule != nil && spec.TTLSecondsAfterFinished != nil, "ttlSecondsAfterFinished", noTicks)
 	forbid(runs && spec.WorkloadRef != nil, "workloadRef", notOfRuns)
 	if runs && spec.Lease.OnRenewFailure == OnRenewFailureKeepRunning {
@@ -72,11 +73,21 @@ func validateRunLimits(spec *SingletonJobSpec, at *field.Path) field.ErrorList {
 	if n := spec.TTLSecondsAfterFinished; n != nil && *n < 0 {
 		errs = append(errs, outside(at.Child("ttlSecondsAfterFinished"), *n, 0, *n)...)
 	}
-	codes := at.Child("failOnExitCodes")
-	for i, code := range spec.FailOnExitCodes {
-		errs = append(errs, outside(codes.Index(i), code, 1, maxExitCode)...)
-		if slices.Contains(spec.FailOnExitCodes[:i], code) {
-			errs = append(errs, field.Duplicate(codes.Index(i), code))
+	errs = append(errs, validateExitCodes(spec.FailOnExitCodes, at.Child("failOnExitCodes"))...)
+	errs = append(errs, validateExitCodes(spec.IgnoreOnExitCodes, at.Child("ignoreOnExitCodes"))...)
+	if both := slices.IndexFunc(spec.IgnoreOnExitCodes, func(code int32) bool { return slices.Contains(spec.FailOnExitCodes, code) }); both >= 0 {
+		code := spec.IgnoreOnExitCodes[both]
+		errs = append(errs, field.Invalid(at.Child("ignoreOnExitCodes"), code, fmt.Sprintf("%d is in failOnExitCodes too: remove it from one of the lists", code)))
+	}
+	return errs
+}
+
+func validateExitCodes(codes []int32, at *field.Path) field.ErrorList {
+	var errs field.ErrorList
+	for i, code := range codes {
+		errs = append(errs, outside(at.Index(i), code, 1, maxExitCode)...)
+		if slices.Contains(codes[:i], code) {
+			errs = append(errs, field.Duplicate(at.Index(i), code))
 		}
 	}
 	return errs

@@ -177,6 +177,7 @@ var malformedCases = map[string]struct {
 	"schedule without cron":    {`{"runPolicy":"RunToCompletion","schedule":{}}`, []string{`spec.schedule.cron: Required value`}},
 	"seconds of CronJob":       {`{"runPolicy":"RunToCompletion","schedule":{"cron":"0 0 * * *","startingDeadlineSeconds":60}}`, []string{`strict decoding error: unknown field "spec.schedule.startingDeadlineSeconds"`}},
 	"no exit codes, no runs":   {`{"failOnExitCodes":[]}`, nil},
+	"none ignored, no runs":    {`{"ignoreOnExitCodes":[]}`, nil},
 	"duration in other words":  {`{"lease":{"leaseDuration":"0.25m"}}`, nil},
 	"port without a name":      {`{"service":{"ports":[{"port":80}]}}`, nil},
 	"port of an empty name":    {`{"service":{"ports":[{"name":"","port":80}]}}`, nil},

@@ -122,13 +122,22 @@ type SingletonJobSpec struct {
 	// +optional
 	TTLSecondsAfterFinished *int32 `json:"ttlSecondsAfterFinished,omitempty"`
 
-	// Exit codes, from 1 to 255, that make a run fail without another attempt. Default: none.
+	// Exit codes, from 1 to 255, that make a run fail without another attempt. An exit code of 128 + n stands for signal n. Default: none.
 	// +kubebuilder:validation:MaxItems=255
 	// +kubebuilder:validation:items:Minimum=1
 	// +kubebuilder:validation:items:Maximum=255
 	// +listType=set
 	// +optional
 	FailOnExitCodes []int32 `json:"failOnExitCodes,omitempty"`
+
+	// Exit codes, from 1 to 255, of attempts that do not count towards backoffLimit. The delay before the next attempt still grows with each
+	// attempt. Without activeDeadlineSeconds, nothing limits the number of such attempts. Default: none.
+	// +kubebuilder:validation:MaxItems=255
+	// +kubebuilder:validation:items:Minimum=1
+	// +kubebuilder:validation:items:Maximum=255
+	// +listType=set
+	// +optional
+	IgnoreOnExitCodes []int32 `json:"ignoreOnExitCodes,omitempty"`
 
 	// A Service that routes to the active pod only.
 	// +optional

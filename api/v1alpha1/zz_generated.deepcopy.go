@@ -376,6 +376,11 @@ func (in *SingletonJobSpec) DeepCopyInto(out *SingletonJobSpec) {
 		*out = make([]int32, len(*in))
 		copy(*out, *in)
 	}
+	if in.IgnoreOnExitCodes != nil {
+		in, out := &in.IgnoreOnExitCodes, &out.IgnoreOnExitCodes
+		*out = make([]int32, len(*in))
+		copy(*out, *in)
+	}
 	if in.Service != nil {
 		in, out := &in.Service, &out.Service
 		*out = new(ServiceSpec)

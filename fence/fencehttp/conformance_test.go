@@ -23,7 +23,10 @@ type lists struct {
 }
 
 func (l *lists) ServeHTTP(_ http.ResponseWriter, r *http.Request) {
-	body, _ := io.ReadAll(r.Body)
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		return
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.all == nil {
@@ -39,20 +42,39 @@ func (l *lists) stored(resource string) string {
 	return strings.Join(l.all[resource], " ")
 }
 
-// overHTTP is what the suite writes to.
+// overHTTP is what the suite writes to. Strict and Advance have servers of their own before the same service.
 type overHTTP struct {
 	*lists
-	server *httptest.Server
+	server, advancer *httptest.Server
+	strict           *overHTTP
 }
 
-func (o overHTTP) Write(ctx context.Context, r fence.Resource, token, payload string) error {
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, o.server.URL, strings.NewReader(payload))
+// before has a fence before a service, and its Advancer.
+func before(t *testing.T, service *lists, f *Fence, http2 bool) *overHTTP {
+	advancer := httptest.NewServer(f.Advancer())
+	t.Cleanup(advancer.Close)
+	return &overHTTP{lists: service, server: serve(t, f, http2), advancer: advancer}
+}
+
+func (o *overHTTP) Write(ctx context.Context, r fence.Resource, token, payload string) error {
+	return request(ctx, o.server.Client(), o.server.URL, r, token, payload, http.StatusOK)
+}
+
+func (o *overHTTP) Advance(ctx context.Context, r fence.Resource, token string) error {
+	return request(ctx, o.advancer.Client(), o.advancer.URL, r, token, "", http.StatusNoContent)
+}
+
+func (o *overHTTP) Strict() fencetest.Advancer { return o.strict }
+
+// request sends a token as a client may that has no Transport: any text.
+func request(ctx context.Context, client *http.Client, url string, r fence.Resource, token, payload string, want int) error {
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, url, strings.NewReader(payload))
 	if err != nil {
 		return err
 	}
 	request.Header.Set(fence.HeaderToken, token)
 	request.Header.Set(fence.HeaderResource, string(r))
-	response, err := o.server.Client().Do(request)
+	response, err := client.Do(request)
 	if err != nil {
 		return err
 	}
@@ -60,14 +82,14 @@ func (o overHTTP) Write(ctx context.Context, r fence.Resource, token, payload st
 	if err := Check(response); err != nil {
 		return err
 	}
-	if response.StatusCode != http.StatusOK {
+	if response.StatusCode != want {
 		return fmt.Errorf("status %s", response.Status)
 	}
 	_, err = io.Copy(io.Discard, response.Body)
 	return err
 }
 
-func (o overHTTP) Stored(_ context.Context, r fence.Resource) ([]string, error) {
+func (o *overHTTP) Stored(_ context.Context, r fence.Resource) ([]string, error) {
 	return strings.Fields(o.stored(string(r))), nil
 }
 
@@ -90,9 +112,17 @@ func serve(t *testing.T, f *Fence, http2 bool) *httptest.Server {
 var defects = map[string]func(*Fence){
 	"":                      func(*Fence) {},
 	"lets everything pass":  func(f *Fence) { f.Monitor = true },
-	"one mark for all":      func(f *Fence) { f.Resource = Fixed("all") },
+	"one mark for all":      func(f *Fence) { f.Resource = all },
 	"never raises the mark": func(f *Fence) { f.Store = forgetful{} },
 	"lower is raised to":    func(f *Fence) { f.Store = &latest{} },
+	"is never strict":       func(f *Fence) { f.Strict = false },
+}
+
+// all is a resource for every request. It hides the header that names another, about which the fence would complain.
+func all(r *http.Request) (fence.Resource, bool, error) {
+	r.Header.Set("Payload-Of", r.Header.Get(fence.HeaderResource))
+	r.Header.Del(fence.HeaderResource)
+	return "all", true, nil
 }
 
 // forgetful stores nothing.
@@ -116,17 +146,14 @@ func TestConformance(t *testing.T) {
 		t.Run(protocol, func(t *testing.T) {
 			fencetest.Run(t, func(t *testing.T) fencetest.Adapter {
 				service := &lists{}
-				f := &Fence{Resource: FromHeader, Store: &Memory{}, Next: service}
-				defects[os.Getenv(defectVariable)](f)
-				if os.Getenv(defectVariable) == "one mark for all" {
-					// The header names another resource than the fence has, which it would say.
-					f.Resource = func(r *http.Request) (fence.Resource, bool, error) {
-						r.Header.Set("Payload-Of", r.Header.Get(fence.HeaderResource))
-						r.Header.Del(fence.HeaderResource)
-						return "all", true, nil
-					}
+				open := func(strict bool) *overHTTP {
+					f := &Fence{Resource: FromHeader, Store: &Memory{}, Next: service, Strict: strict}
+					defects[os.Getenv(defectVariable)](f)
+					return before(t, service, f, protocol == "HTTP2")
 				}
-				return overHTTP{service, serve(t, f, protocol == "HTTP2")}
+				o := open(false)
+				o.strict = open(true)
+				return o
 			})
 		})
 	}

@@ -63,6 +63,8 @@ type RunConfig struct {
 	ActiveDeadline Duration `json:"activeDeadline,omitzero"`
 	// FailCodes are the exit codes that end a run without another attempt.
 	FailCodes []int32 `json:"failCodes,omitempty"`
+	// IgnoreCodes are the exit codes of attempts that do not count towards BackoffLimit.
+	IgnoreCodes []int32 `json:"ignoreCodes,omitempty"`
 	// Leaves makes the agent exit when the latest run of its Pod is over and no run is requested.
 	Leaves bool `json:"leaves,omitempty"`
 }
@@ -157,8 +159,10 @@ func (r *RunConfig) validate() error {
 	refuse(uid(r.JobUID) == "", "jobUID %q is not a UID of at most %d letters, digits and dashes", Cut(r.JobUID, maxWord), maxUID)
 	refuse(r.BackoffLimit < 0, "backoffLimit %d is negative", r.BackoffLimit)
 	refuse(r.ActiveDeadline < 0, "activeDeadline %v is negative", time.Duration(r.ActiveDeadline))
-	for _, code := range r.FailCodes {
-		refuse(code < 1 || code > math.MaxUint8, "failCodes %d is not an exit code of a failure: from 1 to %d", code, math.MaxUint8)
+	for name, codes := range map[string][]int32{"failCodes": r.FailCodes, "ignoreCodes": r.IgnoreCodes} {
+		for _, code := range codes {
+			refuse(code < 1 || code > math.MaxUint8, "%s %d is not an exit code of a failure: from 1 to %d", name, code, math.MaxUint8)
+		}
 	}
 	return errors.Join(errs...)
 }
@@ -173,6 +177,7 @@ func (r *RunConfig) lease() *lease.RunPolicy {
 		BackoffLimit:   r.BackoffLimit,
 		ActiveDeadline: time.Duration(r.ActiveDeadline),
 		FailCodes:      r.FailCodes,
+		IgnoreCodes:    r.IgnoreCodes,
 		Leaves:         r.Leaves,
 	}
 }

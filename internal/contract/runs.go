@@ -50,6 +50,7 @@ type runText struct {
 	ID      string         `json:"id"`
 	Tick    stampText      `json:"tick,omitzero"`
 	Attempt int32          `json:"attempt"`
+	Ignored int32          `json:"ignored,omitempty"`
 	State   lease.RunState `json:"state"`
 	Token   int64          `json:"token,omitempty"`
 	Pod     string         `json:"pod,omitempty"`
@@ -226,15 +227,16 @@ func textOf(r lease.Run) runText {
 	default:
 		r.State = lease.RunRunning
 	}
+	attempt := max(1, r.Attempt)
 	return runText{
-		ID: r.ID, Tick: named(r.Tick), Attempt: max(1, r.Attempt), State: r.State, Token: max(0, r.Token), Pod: parsePod(r.Pod), PodUID: uid(r.PodUID),
+		ID: r.ID, Tick: named(r.Tick), Attempt: attempt, Ignored: min(max(0, r.Ignored), attempt), State: r.State, Token: max(0, r.Token), Pod: parsePod(r.Pod), PodUID: uid(r.PodUID),
 		Code: min(max(0, r.Code), math.MaxInt32), Reason: parseReason(string(r.Reason)), Began: r.Began, Ended: r.Ended, Until: named(r.Until),
 	}
 }
 
 func (t runText) run() lease.Run {
 	return lease.Run{
-		ID: t.ID, Tick: schedule.Stamp(t.Tick), Attempt: t.Attempt, State: t.State, Token: t.Token, Pod: t.Pod, PodUID: t.PodUID,
+		ID: t.ID, Tick: schedule.Stamp(t.Tick), Attempt: t.Attempt, Ignored: t.Ignored, State: t.State, Token: t.Token, Pod: t.Pod, PodUID: t.PodUID,
 		Code: t.Code, Reason: t.Reason, Began: t.Began, Ended: t.Ended, Until: schedule.Stamp(t.Until),
 	}
 }

@@ -40,11 +40,11 @@ func fullRuns(t testing.TB) lease.Runs {
 	t.Helper()
 	tick, later := stamp(t, "2026-03-01T01:30:00Z"), stamp(t, "2026-03-01T01:30:02Z")
 	past := lease.Run{
-		ID: "uid/by-hand.1", Attempt: 2, State: lease.RunGivenUp, Token: 41, Pod: "job-1", Code: 137, Reason: lease.ReasonDeadlineExceeded, Began: -1, Ended: 1,
+		ID: "uid/by-hand.1", Attempt: 2, Ignored: 2, State: lease.RunGivenUp, Token: 41, Pod: "job-1", Code: 137, Reason: lease.ReasonDeadlineExceeded, Began: -1, Ended: 1,
 	}
 	return lease.Runs{
 		Now: lease.Run{
-			ID: "uid/2026-03-01T01:30:00Z", Tick: tick, Attempt: 3, State: lease.RunFailed, Token: 1 << 52, Pod: "job-0", PodUID: "8a-B", Code: 3,
+			ID: "uid/2026-03-01T01:30:00Z", Tick: tick, Attempt: 3, Ignored: 1, State: lease.RunFailed, Token: 1 << 52, Pod: "job-0", PodUID: "8a-B", Code: 3,
 			Reason: lease.ReasonProcessExited, Began: 1_700_000_000_000, Ended: 1_700_000_000_001, Until: later,
 		},
 		Past: []lease.Run{past}, Asked: lease.Request{Name: "again", Tick: tick}, Answered: "by-hand.1", Schedule: berlin(t),
@@ -66,7 +66,7 @@ func TestRunsRoundTrip(t *testing.T) {
 		"that are asked for":     {Facts: none, Asked: lease.Request{Name: "x"}},
 		"in the year 9999": {
 			Facts: schedule.Facts{Settled: lastStamp, Running: true},
-			Now:   lease.Run{ID: "uid", Attempt: math.MaxInt32, State: lease.RunRunning, Token: math.MaxInt64, Until: lastStamp, Began: math.MinInt64, Ended: math.MaxInt64},
+			Now:   lease.Run{ID: "uid", Attempt: math.MaxInt32, Ignored: math.MaxInt32, State: lease.RunRunning, Token: math.MaxInt64, Until: lastStamp, Began: math.MinInt64, Ended: math.MaxInt64},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -95,7 +95,7 @@ func TestRunsAsText(t *testing.T) {
 		ScheduleAnnotation:   `{"cron":"30 2 * * *","timeZone":"Europe/Berlin","startingDeadline":"1h0m0s","catchUp":"Latest","overlap":"Skip"}`,
 		RunRequestAnnotation: "again@2026-03-01T01:30:00Z",
 		TickAnnotation:       "2026-03-01T01:30:00Z",
-		RunAnnotation: `{"now":{"id":"uid/2026-03-01T01:30:00Z","tick":"2026-03-01T01:30:00Z","attempt":3,"state":"Failed","token":4503599627370496,` +
+		RunAnnotation: `{"now":{"id":"uid/2026-03-01T01:30:00Z","tick":"2026-03-01T01:30:00Z","attempt":3,"ignored":1,"state":"Failed","token":4503599627370496,` +
 			`"pod":"job-0","podUID":"8a-B","code":3,"reason":"ProcessExited","began":1700000000000,"ended":1700000000001},"answered":"by-hand.1",` +
 			`"previous":"2026-02-28T01:30:00Z","missed":5,"since":"2026-03-01T01:30:00Z"}`,
 	}
@@ -136,6 +136,9 @@ func badRuns(t testing.TB) map[string]map[string]string {
 		"attempt 0":                instead(RunAnnotation, `"attempt":3`, `"attempt":0`),
 		"a negative attempt":       instead(RunAnnotation, `"attempt":3`, `"attempt":-3`),
 		"attempt 2^31":             instead(RunAnnotation, `"attempt":3`, `"attempt":2147483648`),
+		"a negative ignored":       instead(RunAnnotation, `"ignored":1`, `"ignored":-1`),
+		"no attempt is ignored":    instead(RunAnnotation, `"ignored":1`, `"ignored":0`),
+		"more ignored than made":   instead(RunAnnotation, `"ignored":1`, `"ignored":4`),
 		"an unknown state":         instead(RunAnnotation, `"Failed"`, `"Done"`),
 		"a past run that is open":  instead(RunAnnotation, `"GivenUp"`, `"Running"`),
 		"a negative token":         instead(RunAnnotation, `"token":41`, `"token":-41`),
@@ -302,7 +305,7 @@ func TestRequests(t *testing.T) {
 func TestRunsStayWithinTheirBounds(t *testing.T) {
 	long := strings.Repeat("x", 253)
 	run := lease.Run{
-		ID: strings.Repeat("i", maxRunID), Tick: math.MaxInt64, Attempt: math.MaxInt32, State: lease.RunGivenUp, Token: math.MaxInt64,
+		ID: strings.Repeat("i", maxRunID), Tick: math.MaxInt64, Attempt: math.MaxInt32, Ignored: math.MaxInt32, State: lease.RunGivenUp, Token: math.MaxInt64,
 		Pod: long, PodUID: strings.Repeat("u", maxUID), Code: math.MaxInt, Reason: lease.Reason(strings.Repeat("R", maxWord)), Began: math.MinInt64, Ended: math.MinInt64, Until: math.MaxInt64,
 	}
 	most := lease.Runs{
@@ -314,7 +317,7 @@ func TestRunsStayWithinTheirBounds(t *testing.T) {
 		Previous: math.MaxInt64,
 	}
 	worst := most
-	worst.Now = lease.Run{ID: "uid", Tick: -1, Attempt: -1, State: "?", Token: -1, Pod: "\n", PodUID: "/", Code: -1, Reason: "no word", Until: -1}
+	worst.Now = lease.Run{ID: "uid", Tick: -1, Attempt: -1, Ignored: -1, State: "?", Token: -1, Pod: "\n", PodUID: "/", Code: -1, Reason: "no word", Until: -1}
 	worst.Past = []lease.Run{{ID: "uid"}, {ID: "\n"}}
 	worst.Facts = schedule.Facts{Settled: -1, Local: -1, Since: math.MinInt64, Passed: schedule.Span{From: -1, To: -1}}
 	worst.Missed, worst.Answered = math.MinInt64, "Ä"
@@ -372,7 +375,7 @@ func FuzzRuns(f *testing.F) {
 		if diff := cmp.Diff(r.Runs, again.Runs, bySpec); diff != "" {
 			t.Errorf("read again as another:\n%s", diff)
 		}
-		if now := r.Runs.Now; now.ID != "" && now.Attempt < 1 || now.Token < 0 || r.Runs.Facts.Running != now.Open() || r.Runs.Missed < 0 {
+		if now := r.Runs.Now; now.ID != "" && now.Attempt < 1 || now.Ignored < 0 || now.Ignored > now.Attempt || now.Token < 0 || r.Runs.Facts.Running != now.Open() || r.Runs.Missed < 0 {
 			t.Errorf("read as %+v", r.Runs)
 		}
 	})
@@ -398,7 +401,7 @@ func BenchmarkDecode(b *testing.B) {
 
 func TestRunConfig(t *testing.T) {
 	full := func() *RunConfig {
-		return &RunConfig{JobUID: "0f3c", BackoffLimit: 6, ActiveDeadline: Duration(time.Hour), FailCodes: []int32{2, 255}, Leaves: true}
+		return &RunConfig{JobUID: "0f3c", BackoffLimit: 6, ActiveDeadline: Duration(time.Hour), FailCodes: []int32{2, 255}, IgnoreCodes: []int32{3}, Leaves: true}
 	}
 	config := valid()
 	config.Run = full()
@@ -406,7 +409,7 @@ func TestRunConfig(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := &lease.RunPolicy{UID: "0f3c", BackoffLimit: 6, ActiveDeadline: time.Hour, FailCodes: []int32{2, 255}, Leaves: true}
+	want := &lease.RunPolicy{UID: "0f3c", BackoffLimit: 6, ActiveDeadline: time.Hour, FailCodes: []int32{2, 255}, IgnoreCodes: []int32{3}, Leaves: true}
 	if diff := cmp.Diff(want, got.Lease(lease.Identity{}, "", false).Runs); diff != "" {
 		t.Error(diff)
 	}
@@ -423,6 +426,7 @@ func TestRunConfig(t *testing.T) {
 		"negative attempts":   {func(c *AgentConfig) { c.Run.BackoffLimit = -1 }, "run.backoffLimit -1"},
 		"a negative deadline": {func(c *AgentConfig) { c.Run.ActiveDeadline = -1 }, "run.activeDeadline -1ns"},
 		"success as failure":  {func(c *AgentConfig) { c.Run.FailCodes = []int32{0} }, "run.failCodes 0"},
+		"success is ignored":  {func(c *AgentConfig) { c.Run.IgnoreCodes = []int32{0} }, "run.ignoreCodes 0"},
 		"no exit code":        {func(c *AgentConfig) { c.Run.FailCodes = []int32{256} }, "run.failCodes 256"},
 		"it must not end":     {func(c *AgentConfig) { c.KeepRunning = true }, "keepRunning and run"},
 	} {

@@ -318,6 +318,7 @@ func TestAFrozenHolderIsRefused(t *testing.T) {
 // TestAWriteOutlivesItsClient: what the client has given up is under way until the service has answered.
 func TestAWriteOutlivesItsClient(t *testing.T) {
 	began, let := make(chan struct{}), make(chan struct{})
+	var mu sync.Mutex
 	var order []string
 	_, server := start(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		token := r.Header.Get(fence.HeaderToken)
@@ -326,19 +327,28 @@ func TestAWriteOutlivesItsClient(t *testing.T) {
 			close(began)
 			<-let // it does not heed its context
 		}
-		order = append(order, token)
-	}), func(c *Config) { c.Drain = duration(patience) })
+		if r.Header.Get(fence.HeaderResource) == string(ledger) {
+			mu.Lock()
+			defer mu.Unlock()
+			order = append(order, token)
+		}
+	}), func(c *Config) { c.Rules, c.Drain = []Rule{{FromHeader: true}}, duration(patience) })
 	ctx, hangUp := context.WithCancel(t.Context())
 	gone := make(chan error, 1)
-	go func() { _, err := send(ctx, server.URL, "", "33", "x"); gone <- err }()
+	go func() { _, err := send(ctx, server.URL, ledger, "33", "x"); gone <- err }()
 	<-began
 	hangUp()
 	if err := <-gone; err == nil {
 		t.Fatal("the client did not hang up")
 	}
 	next := make(chan error, 1)
-	go func() { _, err := send(t.Context(), server.URL, "", "34", "x"); next <- err }()
-	time.AfterFunc(300*time.Millisecond, func() { close(let) })
+	go func() { _, err := send(t.Context(), server.URL, ledger, "34", "x"); next <- err }()
+	for token := range 20 { // meanwhile a tenure that need not wait begins as often: one that must, and did not, is through
+		if _, err := send(t.Context(), server.URL, "other/job", fmt.Sprint(100+token), "x"); err != nil {
+			t.Error(err)
+		}
+	}
+	close(let)
 	if err := <-next; err != nil {
 		t.Error(err)
 	}

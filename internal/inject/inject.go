@@ -277,6 +277,7 @@ func runConfig(job *v1alpha1.SingletonJob) *contract.RunConfig {
 		BackoffLimit:   ptr.Deref(spec.BackoffLimit, v1alpha1.DefaultBackoffLimit),
 		ActiveDeadline: contract.Duration(time.Duration(ptr.Deref(spec.ActiveDeadlineSeconds, 0)) * time.Second),
 		FailCodes:      slices.Sorted(slices.Values(spec.FailOnExitCodes)),
+		IgnoreCodes:    slices.Sorted(slices.Values(spec.IgnoreOnExitCodes)),
 		Leaves:         spec.Schedule == nil || spec.Schedule.Standby != v1alpha1.StandbyWarm,
 	}
 }

@@ -82,7 +82,7 @@ func (m *machine) goOn(runs Runs) (aim, bool) {
 	case spent:
 		return aim{Close, runs.ended(RunGivenUp, ReasonDeadlineExceeded, m.stamp(), m.t.Wall/1000)}, true
 	case again:
-	case now.Attempt > m.c.Runs.BackoffLimit:
+	case now.spent(m.c.Runs.BackoffLimit):
 		return aim{Close, runs.ended(RunGivenUp, m.lastReason(), m.stamp(), m.t.Wall/1000)}, true
 	case !m.due(m.s.Observed.At.Add(now.backoff())):
 		return aim{}, false
@@ -203,6 +203,9 @@ func (m *machine) concluded(runs Runs) Runs {
 		return runs
 	}
 	runs.Now.Code = tree.Code
+	if runs.Now.State == RunRunning && m.processFailed() && slices.Contains(m.c.Runs.IgnoreCodes, int32(tree.Code)) {
+		runs.Now.Ignored++
+	}
 	state := m.verdict(runs.Now)
 	if state == RunFailed {
 		runs.Now.State, runs.Now.Reason, runs.Now.Ended = RunFailed, stop.Reason, stop.Ending.Wall
@@ -220,21 +223,25 @@ func (m *machine) concluded(runs Runs) Runs {
 // fence at the sink protects; nothing protects from a lost one.
 func (m *machine) verdict(run Run) RunState {
 	tree, stop := m.s.Tree, m.s.Stop
-	own := !stop.Signalled && tree.Reason == "" // a process that has ended is not signalled
-	failed := own && stop.Reason == ReasonProcessExited
 	switch {
-	case own && tree.Code == 0 && !tree.Crashed:
+	case m.ownEnd() && tree.Code == 0 && !tree.Crashed:
 		return RunComplete
 	case stop.Reason == ReasonReplaced:
 		return RunReplaced
 	case stop.Reason == ReasonDeadlineExceeded,
-		failed && slices.Contains(m.c.Runs.FailCodes, int32(tree.Code)),
-		run.Attempt > m.c.Runs.BackoffLimit:
+		m.processFailed() && slices.Contains(m.c.Runs.FailCodes, int32(tree.Code)),
+		run.spent(m.c.Runs.BackoffLimit):
 		return RunGivenUp
 	default:
 		return RunFailed
 	}
 }
+
+// ownEnd reports whether the process ended without being asked to. A process that has ended is not signalled.
+func (m *machine) ownEnd() bool { return !m.s.Stop.Signalled && m.s.Tree.Reason == "" }
+
+// processFailed reports whether the attempt ended because its process did, so that the policies for exit codes apply.
+func (m *machine) processFailed() bool { return m.ownEnd() && m.s.Stop.Reason == ReasonProcessExited }
 
 // left reports whether this agent has nothing more to do: its pod has executed the last attempt of the last run, and no run is
 // requested. With a schedule, this is known only when the Lease is free for this agent too, and any read for the API server's

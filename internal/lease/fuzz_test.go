@@ -63,7 +63,7 @@ func anyLives(t *testing.T, in []byte) map[Phase]int {
 			c.LockDelay = 3 * time.Second
 		}
 		if mode&runsMode != 0 {
-			c.KeepRunning, c.Runs = false, &RunPolicy{UID: "job", BackoffLimit: int32(mode & 1), ActiveDeadline: time.Minute * time.Duration(mode/2&1)}
+			c.KeepRunning, c.Runs = false, &RunPolicy{UID: "job", BackoffLimit: int32(mode & 1), ActiveDeadline: time.Minute * time.Duration(mode/2&1), IgnoreCodes: []int32{1}}
 		}
 		d := drive(c)
 		for len(b.in) > 0 && !d.s.Done {

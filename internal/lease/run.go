@@ -1,6 +1,7 @@
 package lease
 
 import (
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -43,6 +44,9 @@ type Run struct {
 	// Attempt counts acquires, from 1. It does not count started processes, because nobody can tell a process that never began
 	// from one that did.
 	Attempt int32
+	// Ignored is how many of the attempts do not count towards RunPolicy.BackoffLimit, because they ended with an exit code of
+	// RunPolicy.IgnoreCodes. Only the release of such an attempt increases it.
+	Ignored int32
 	State   RunState
 	// Token is the last attempt's token, Pod and PodUID its pod. PodUID is needed because pod names are reused. Past runs have no
 	// PodUID.
@@ -76,6 +80,12 @@ const (
 	RunReplaced RunState = "Replaced"
 )
 
+// spent reports whether no other attempt may follow. So many attempts that they can no longer be counted are too many, even if
+// they are ignored.
+func (r Run) spent(limit int32) bool {
+	return r.Attempt-r.Ignored > limit || r.Attempt == math.MaxInt32
+}
+
 // IsOf reports whether a run belongs to the job with that UID. No two jobs share a UID.
 func (r Run) IsOf(uid string) bool {
 	of, _, _ := strings.Cut(r.ID, "/")
@@ -103,6 +113,9 @@ type RunPolicy struct {
 	ActiveDeadline time.Duration
 	// FailCodes are exit codes after which no other attempt follows.
 	FailCodes []int32
+	// IgnoreCodes are exit codes of attempts that do not count towards BackoffLimit. The delay before the next attempt grows with
+	// these attempts as with all others.
+	IgnoreCodes []int32
 	// Leaves makes the agent exit when the last run, whose last attempt ran in its pod, is over and no run is requested.
 	Leaves bool
 }

@@ -1,6 +1,7 @@
 package lease
 
 import (
+	"math"
 	"testing"
 	"time"
 
@@ -11,7 +12,7 @@ import (
 
 func runConfig() Config {
 	c := testConfig()
-	c.Runs = &RunPolicy{UID: "job", BackoffLimit: 2, FailCodes: []int32{3}}
+	c.Runs = &RunPolicy{UID: "job", BackoffLimit: 2, FailCodes: []int32{3}, IgnoreCodes: []int32{4}}
 	return c
 }
 
@@ -116,33 +117,43 @@ func TestEndOfAnAttempt(t *testing.T) {
 		return func(d *driver) { exit(code)(d.step(Terminated{Signal: 15})) }
 	}
 	for _, c := range []ending{
-		{"exit 0", 1, exit(0), RunComplete, 0, ReasonProcessExited, false},
-		{"exit 0, the last attempt", 3, exit(0), RunComplete, 0, ReasonProcessExited, false},
-		{"exit 1", 1, exit(1), RunFailed, 1, ReasonProcessExited, false},
-		{"exit 1, the last attempt but one", 2, exit(1), RunFailed, 1, ReasonProcessExited, false},
-		{"exit 1, the last attempt", 3, exit(1), RunGivenUp, 1, ReasonProcessExited, false},
-		{"a code after which none follows", 1, exit(3), RunGivenUp, 3, ReasonProcessExited, false},
-		{"exit 0 after SIGTERM", 1, terminated(0), RunFailed, 0, ReasonPodTerminating, true},
-		{"exit 0 after SIGTERM, the last attempt", 3, terminated(0), RunGivenUp, 0, ReasonPodTerminating, true},
-		{"exit 0 before the pod is told to stop", 1, func(d *driver) { exit(0)(d); d.step(Terminated{Signal: 15}) }, RunComplete, 0, ReasonProcessExited, true},
-		{"a code after SIGTERM after which none follows", 1, terminated(3), RunFailed, 3, ReasonPodTerminating, true},
+		{"exit 0", 1, exit(0), RunComplete, 0, ReasonProcessExited, false, 0},
+		{"exit 0, the last attempt", 3, exit(0), RunComplete, 0, ReasonProcessExited, false, 0},
+		{"exit 1", 1, exit(1), RunFailed, 1, ReasonProcessExited, false, 0},
+		{"exit 1, the last attempt but one", 2, exit(1), RunFailed, 1, ReasonProcessExited, false, 0},
+		{"exit 1, the last attempt", 3, exit(1), RunGivenUp, 1, ReasonProcessExited, false, 0},
+		{"a code after which none follows", 1, exit(3), RunGivenUp, 3, ReasonProcessExited, false, 0},
+		{"a code that is ignored", 1, exit(4), RunFailed, 4, ReasonProcessExited, false, 1},
+		{"a code that is ignored, the last attempt", 3, exit(4), RunFailed, 4, ReasonProcessExited, false, 1},
+		{"a code that is ignored, after SIGTERM", 1, terminated(4), RunFailed, 4, ReasonPodTerminating, true, 0},
+		{"a code that is ignored, after SIGTERM, the last attempt", 3, terminated(4), RunGivenUp, 4, ReasonPodTerminating, true, 0},
+		{"a code that is ignored, by preActivate", 3, func(d *driver) {
+			d.step(ChildExited{Code: 4, Crashed: true, Reason: ReasonPreActivateFailed})
+		}, RunGivenUp, 4, ReasonPreActivateFailed, false, 0},
+		{"a code that is ignored, after a probe failed", 3, func(d *driver) {
+			exit(4)(d.step(Unhealthy{Reason: ReasonLivenessFailed, Grace: time.Second}))
+		}, RunGivenUp, 4, ReasonLivenessFailed, false, 0},
+		{"exit 0 after SIGTERM", 1, terminated(0), RunFailed, 0, ReasonPodTerminating, true, 0},
+		{"exit 0 after SIGTERM, the last attempt", 3, terminated(0), RunGivenUp, 0, ReasonPodTerminating, true, 0},
+		{"exit 0 before the pod is told to stop", 1, func(d *driver) { exit(0)(d); d.step(Terminated{Signal: 15}) }, RunComplete, 0, ReasonProcessExited, true, 0},
+		{"a code after SIGTERM after which none follows", 1, terminated(3), RunFailed, 3, ReasonPodTerminating, true, 0},
 		{"exit 0 after a handover was asked for", 1, func(d *driver) {
 			exit(0)(d.seenLater(func(r *Record) { r.Handover.To = "b" }))
-		}, RunFailed, 0, ReasonSwitchover, false},
+		}, RunFailed, 0, ReasonSwitchover, false, 0},
 		{"exit 0 in the step in which renewals have failed for too long", 1, func(d *driver) {
 			d.now = d.s.Tenure.Confirmed.Add(10 * time.Second)
 			exit(0)(d)
-		}, RunComplete, 0, ReasonProcessExited, false},
+		}, RunComplete, 0, ReasonProcessExited, false, 0},
 		{"exit 0 after that", 1, func(d *driver) {
 			d.now = d.s.Tenure.Confirmed.Add(10 * time.Second)
 			exit(0)(d.step(Ticked{}))
-		}, RunFailed, 0, ReasonRenewFailed, false},
-		{"exit 0, said to be a failure", 1, func(d *driver) { d.step(ChildExited{Reason: ReasonPreActivateFailed}) }, RunFailed, 0, ReasonPreActivateFailed, false},
-		{"exit 0, in no order", 1, func(d *driver) { d.step(ChildExited{Crashed: true}) }, RunFailed, 0, ReasonProcessExited, false},
+		}, RunFailed, 0, ReasonRenewFailed, false, 0},
+		{"exit 0, said to be a failure", 1, func(d *driver) { d.step(ChildExited{Reason: ReasonPreActivateFailed}) }, RunFailed, 0, ReasonPreActivateFailed, false, 0},
+		{"exit 0, in no order", 1, func(d *driver) { d.step(ChildExited{Crashed: true}) }, RunFailed, 0, ReasonProcessExited, false, 0},
 		{"a probe fails, and exit 0", 1, func(d *driver) {
 			exit(0)(d.step(Unhealthy{Reason: ReasonLivenessFailed, Grace: time.Second}))
-		}, RunFailed, 0, ReasonLivenessFailed, false},
-		{"nothing is known of the end", 1, func(*driver) {}, RunFailed, 1, ReasonProcessExited, false},
+		}, RunFailed, 0, ReasonLivenessFailed, false, 0},
+		{"nothing is known of the end", 1, func(*driver) {}, RunFailed, 1, ReasonProcessExited, false, 0},
 	} {
 		t.Run(c.name, c.test)
 	}
@@ -157,6 +168,7 @@ type ending struct {
 	code    int
 	reason  Reason
 	exits   bool
+	ignored int32
 }
 
 func (c ending) test(t *testing.T) {
@@ -180,7 +192,7 @@ func (c ending) test(t *testing.T) {
 		t.Fatalf("sends %v", w.Kind)
 	}
 	want := Run{
-		ID: "job", Attempt: c.attempt, State: c.state, Token: w.Record.Token, Pod: "a", PodUID: "ua", Code: c.code, Reason: c.reason,
+		ID: "job", Attempt: c.attempt, Ignored: c.ignored, State: c.state, Token: w.Record.Token, Pod: "a", PodUID: "ua", Code: c.code, Reason: c.reason,
 		Began: w.Record.Runs.Now.Began, Ended: int64(d.now / 1e6),
 	}
 	if diff := cmp.Diff(want, w.Record.Runs.Now); diff != "" {
@@ -224,6 +236,72 @@ func TestAttemptsFollowOneAnother(t *testing.T) {
 		t.Fatalf("%+v", d.s.Observed.Record.Runs.Now)
 	}
 	quiet(t, d, time.Hour)
+}
+
+// fails ends the present attempt with a code, and returns the write that follows its release.
+func (d *driver) fails(t *testing.T, code int) (Attempt, time.Duration) {
+	t.Helper()
+	d.step(ChildExited{Code: code, Crashed: true}).step(TreeGone{}).confirmed()
+	return d.sends(t, 10*time.Minute)
+}
+
+// An attempt that is ignored is delayed like all others.
+func TestIgnoredAttemptsDoNotCount(t *testing.T) {
+	c := runConfig()
+	c.Runs.BackoffLimit = 0
+	d := running(c, Runs{})
+	for n, least := range []time.Duration{10 * time.Second, 20 * time.Second, 40 * time.Second} {
+		w, took := d.fails(t, 4)
+		now := w.Record.Runs.Now
+		if w.Kind != Acquire || now.Attempt != int32(n+2) || now.Ignored != int32(n+1) || took < least || took > least+3*time.Second {
+			t.Fatalf("%v of %+v after %v", w.Kind, now, took)
+		}
+		d.after(time.Second).confirmed()
+		has[StartChild](t, d)
+	}
+	vanishes := d.s.Observed.Record
+	d.step(ChildExited{Code: 1, Crashed: true}).step(TreeGone{}).confirmed()
+	if now := d.s.Observed.Record.Runs.Now; now.State != RunGivenUp || now.Attempt != 4 || now.Ignored != 3 {
+		t.Errorf("the first attempt that counts leaves %+v", now)
+	}
+	c.Identity = other
+	w, _ := toldFirst(c, vanishes).sends(t, time.Minute)
+	if now := w.Record.Runs.Now; w.Kind != Close || now.State != RunGivenUp || now.Ignored != 3 {
+		t.Errorf("after a holder that vanished: %v of %+v", w.Kind, now)
+	}
+}
+
+// The reply to a release is lost, and the release is or is not stored.
+func TestAttemptIsIgnoredOnce(t *testing.T) {
+	d := running(runConfig(), Runs{}).step(ChildExited{Code: 4, Crashed: true}).step(TreeGone{})
+	stored := d.s.Write.Record
+	stored.Revision++
+	d.done(Unknown)
+	notStored := *d
+	d.after(time.Second).told(stored)
+	if w, _ := d.sends(t, time.Minute); w.Kind != Acquire || w.Record.Runs.Now.Ignored != 1 {
+		t.Errorf("stored: %v of %+v", w.Kind, w.Record.Runs.Now)
+	}
+	d = &notStored
+	d.after(time.Second).told(d.s.Observed.Record)
+	if w, _ := d.sends(t, time.Minute); w.Kind != ReleaseLease || w.Record.Runs.Now.Ignored != 1 {
+		t.Errorf("not stored: %v of %+v", w.Kind, w.Record.Runs.Now)
+	}
+	// Somebody has written the end of the attempt under its holder.
+	d = running(runConfig(), Runs{}).seenLater(func(r *Record) { r.Runs.Now.State, r.Runs.Now.Ignored = RunFailed, 1 })
+	d.step(ChildExited{Code: 4, Crashed: true})
+	if w := d.reaped(); w.Record.Runs.Now.Ignored != 1 {
+		t.Errorf("written before: %v of %+v", w.Kind, w.Record.Runs.Now)
+	}
+}
+
+// A hostile record could otherwise make attempts begin again at 1.
+func TestMoreAttemptsThanCanBeCounted(t *testing.T) {
+	open := Run{ID: "job", Attempt: math.MaxInt32, Ignored: math.MaxInt32, State: RunFailed, Reason: ReasonProcessExited}
+	w, _ := toldFirst(runConfig(), idle(Runs{Now: open})).sends(t, time.Hour)
+	if now := w.Record.Runs.Now; w.Kind != Close || now.State != RunGivenUp || now.Attempt != math.MaxInt32 {
+		t.Errorf("%v of %+v", w.Kind, now)
+	}
 }
 
 // quiet fails if anything is sent or started for so long.

@@ -340,7 +340,7 @@ func dismissed(t *tenure, m *members) []PodRef {
 // RunOf converts a run from its form in a status.
 func RunOf(s *v1alpha1.RunStatus) lease.Run {
 	run := lease.Run{
-		ID: s.ID, Attempt: max(1, s.Attempts), State: lease.RunState(s.State), Token: s.Token, Pod: s.Pod,
+		ID: s.ID, Attempt: max(1, s.Attempts), Ignored: s.IgnoredAttempts, State: lease.RunState(s.State), Token: s.Token, Pod: s.Pod,
 		Code: int(ptr.Deref(s.ExitCode, 0)), Reason: lease.Reason(s.Reason),
 	}
 	if s.Tick != nil {

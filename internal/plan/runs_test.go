@@ -650,7 +650,12 @@ func TestALeaseThatWasDeletedUnderARun(t *testing.T) {
 	for name, c := range map[string]struct {
 		before, after func(*given)
 		state         lease.RunState
+		ignored       int32
 	}{
+		"failed, and does not count, by the status": {before: func(g *given) {
+			g.over(lease.RunFailed, lease.ReasonProcessExited, 4)
+			g.Lease.Record.Runs.Now.Ignored = 1
+		}, after: forget, state: lease.RunRunning, ignored: 1},
 		"under way":                        {state: lease.RunRunning},
 		"under way, by the status":         {after: forget, state: lease.RunRunning},
 		"failed":                           {before: func(g *given) { g.over(lease.RunFailed, lease.ReasonProcessExited, 1) }, state: lease.RunRunning},
@@ -698,7 +703,7 @@ func TestALeaseThatWasDeletedUnderARun(t *testing.T) {
 			if p.Lease == nil || p.Lease.Op != CreateLease || len(p.Create) > 0 {
 				t.Fatalf("%v: %+v", p.State, p)
 			}
-			if r := p.Lease.Record.Runs.Now; r.ID != "job-uid" || r.State != c.state || r.Attempt != 1 || p.Lease.Record.Holder != lease.UnknownHolder {
+			if r := p.Lease.Record.Runs.Now; r.ID != "job-uid" || r.State != c.state || r.Attempt != 1 || r.Ignored != c.ignored || p.Lease.Record.Holder != lease.UnknownHolder {
 				t.Errorf("the run is %+v, held by %q", r, p.Lease.Record.Holder)
 			}
 		})
@@ -1061,6 +1066,7 @@ func TestRunFieldsMatchAJob(t *testing.T) {
 		"the first attempt":  {given: toCompletion(), with: func(*given) {}, want: "0/1 succeeded 0 failed 0, started"},
 		"the third attempt":  {given: toCompletion(), with: func(g *given) { g.Lease.Record.Runs.Now.Attempt = 3 }, want: "0/1 succeeded 0 failed 2, started"},
 		"between attempts":   {given: toCompletion(), with: func(g *given) { g.over(lease.RunFailed, lease.ReasonProcessExited, 3) }, want: "0/1 succeeded 0 failed 1, started"},
+		"one is ignored":     {given: toCompletion(), with: func(g *given) { g.Lease.Record.Runs.Now.Attempt, g.Lease.Record.Runs.Now.Ignored = 3, 1 }, want: "0/1 succeeded 0 failed 1, started"},
 		"complete":           {given: toCompletion(), with: (*given).complete, want: "1/1 succeeded 1 failed 0, started, completed"},
 		"given up":           {given: toCompletion(), with: func(g *given) { g.complete(); g.Lease.Record.Runs.Now.State = lease.RunGivenUp }, want: "0/1 succeeded 0 failed 1, started"},
 		"one on a schedule":  {given: onSchedule("0 9 * * *", nil).idle(), with: func(*given) {}, want: " succeeded 0 failed 0"},

@@ -43,12 +43,12 @@ func describeRuns(status *v1alpha1.SingletonJobStatus, r *runs, limit int) {
 
 // summary describes a run in the fields of a Job's status.
 func summary(run *v1alpha1.RunStatus) v1alpha1.RunSummary {
-	s := v1alpha1.RunSummary{Completions: "0/1", StartTime: run.StartTime, Failed: run.Attempts}
+	s := v1alpha1.RunSummary{Completions: "0/1", StartTime: run.StartTime, Failed: run.Attempts - run.IgnoredAttempts}
 	switch lease.RunState(run.State) {
 	case lease.RunComplete:
-		s.Completions, s.CompletionTime, s.Succeeded, s.Failed = "1/1", run.EndTime, 1, run.Attempts-1
+		s.Completions, s.CompletionTime, s.Succeeded, s.Failed = "1/1", run.EndTime, 1, s.Failed-1
 	case lease.RunRunning:
-		s.Failed = run.Attempts - 1
+		s.Failed--
 	case lease.RunFailed, lease.RunGivenUp, lease.RunReplaced:
 	}
 	return s
@@ -99,7 +99,7 @@ func describeTicks(status *v1alpha1.SingletonJobStatus, r *runs) {
 
 func runStatus(r *lease.Run) v1alpha1.RunStatus {
 	s := v1alpha1.RunStatus{
-		ID: r.ID, State: string(r.State), Attempts: r.Attempt, Token: r.Token, Pod: r.Pod, Reason: Shorten(string(r.Reason), maxReason),
+		ID: r.ID, State: string(r.State), Attempts: r.Attempt, IgnoredAttempts: r.Ignored, Token: r.Token, Pod: r.Pod, Reason: Shorten(string(r.Reason), maxReason),
 		StartTime: secondOf(r.Began),
 	}
 	if r.Tick != 0 {

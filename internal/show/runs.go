@@ -196,11 +196,19 @@ func runRow(job string, r *v1alpha1.RunStatus, now time.Time, wide bool) []cell 
 		{age, plain},
 		{stateText(r), runColor(r)},
 		{RunName(r), plain},
-		{"attempt " + itoa(int64(r.Attempts)), plain},
+		{"attempt " + attempts(r), plain},
 		{took, faint},
 		{dash(pod), plain},
 		{itoa(r.Token), plain},
 	}
+}
+
+// attempts is the number of a run's attempts, with those that do not count.
+func attempts(r *v1alpha1.RunStatus) string {
+	if r.IgnoredAttempts == 0 {
+		return itoa(int64(r.Attempts))
+	}
+	return fmt.Sprintf("%d (%d ignored)", r.Attempts, r.IgnoredAttempts)
 }
 
 // stateText is a run's state, with the reason of a failure.
@@ -241,7 +249,7 @@ func RunHistory(job *v1alpha1.SingletonJob, now time.Time, s Style, wide bool) s
 	for i := range job.Status.Runs {
 		r := &job.Status.Runs[i]
 		row := runRow(job.Name, r, now, true)
-		row[attemptOfRun].text = itoa(int64(r.Attempts))
+		row[attemptOfRun].text = attempts(r)
 		if wide {
 			start, end := "-", "-"
 			if r.StartTime != nil {

@@ -345,7 +345,7 @@ var cases = map[string]func(*Facts){
 	"a run that has failed": func(f *Facts) {
 		f.Job.Spec.RunPolicy = v1alpha1.RunPolicyRunToCompletion
 		f.Job.Status.Runs = []v1alpha1.RunStatus{{
-			ID: "job", State: "GivenUp", Attempts: 7, Token: 48213, Pod: "billing-752pq9t-1", Reason: "ProcessExited", ExitCode: new(int32(3)),
+			ID: "job", State: "GivenUp", Attempts: 9, IgnoredAttempts: 2, Token: 48213, Pod: "billing-752pq9t-1", Reason: "ProcessExited", ExitCode: new(int32(3)),
 			StartTime: new(ago(26 * time.Minute)), EndTime: new(ago(time.Minute)),
 		}}
 		f.nobody(v1alpha1.ReasonRunFailed, "the run failed, and no further attempt follows: it exited with status 3 in attempt 7")

@@ -148,8 +148,9 @@ type Figures struct {
 	Ratio     float64 `json:"timeFencedToUnfenced,omitempty"`
 }
 
-// Run has writers of 8 tenures write for so long, and, if that is wanted, writers of one for as long, with the fence and without. The error
-// says what no fence may do: a stale write stored, one of the highest tenure refused, an acknowledged one lost, a deadlock.
+// Run has writers of 8 tenures write for so long. If compare is set, writers of one tenure then write for as long, by turns with the fence
+// and without. The error says what no fence may do: a stale write stored, one of the highest tenure refused, an acknowledged one lost, a
+// deadlock.
 func Run(ctx context.Context, s Subject, resources int, d time.Duration, compare bool) (Figures, error) {
 	f := Figures{Sink: s.Name, Resources: resources}
 	c := newCrowd(s.Adapter, resources)

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/singletonjob/operator/fence"
+	"github.com/singletonjob/operator/test/tier"
 )
 
 // memory is a sink that can be built wrong.
@@ -116,6 +117,22 @@ func TestComparisonCountsBothSides(t *testing.T) {
 	f, err := Run(t.Context(), Subject{Adapter: newMemory(), Unfenced: unfenced}, 1, 20*time.Millisecond, true)
 	if err != nil || f.Fenced <= 0 || f.Unfenced <= 0 || f.Ratio <= 0 {
 		t.Errorf("%v, %+v", err, f)
+	}
+}
+
+// TestEachCrowdHasItsTime: the two crowds do not share it, and the deep tier gives each a minute.
+func TestEachCrowdHasItsTime(t *testing.T) {
+	each, file := 100*time.Millisecond, ""
+	began := time.Now()
+	Options{each: &each, file: &file}.Test(t, Subject{Name: "memory", Adapter: newMemory()})
+	if took := time.Since(began); took < 2*each {
+		t.Errorf("two crowds took %v, want %v for each", took, each)
+	}
+	for value, want := range map[string]time.Duration{"": sample, "1": time.Minute} {
+		t.Setenv(tier.Variable, value)
+		if got := usual(); got != want {
+			t.Errorf("%s=%q: %v, want %v", tier.Variable, value, got, want)
+		}
 	}
 }
 

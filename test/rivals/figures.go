@@ -11,6 +11,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/singletonjob/operator/test/tier"
 )
 
 // Options are those of a test that has crowds write.
@@ -19,11 +21,24 @@ type Options struct {
 	file *string
 }
 
+// How long each crowd writes: in the deep tier long enough for what is rare.
+const (
+	sample = 500 * time.Millisecond
+	deep   = time.Minute
+)
+
+func usual() time.Duration {
+	if tier.IsDeep() {
+		return deep
+	}
+	return sample
+}
+
 // Flags defines them, for the package whose variable they are.
 func Flags() Options {
 	return Options{
-		each: flag.Duration("crowd", time.Second, "how long crowds of 8 tenures write to each sink"),
-		file: flag.String("figures", "", "measure what the fences cost, too, and add the figures to this file"),
+		each: flag.Duration("crowd", usual(), "how long each crowd of 8 tenures writes: one to one resource, one to 1000"),
+		file: flag.String("figures", "", "for as long again, measure what the fences cost, and add the figures to this file"),
 	}
 }
 
@@ -32,7 +47,7 @@ func (o Options) Test(t *testing.T, s Subject) {
 	t.Helper()
 	for _, resources := range []int{1, 1000} {
 		t.Run(fmt.Sprint(resources), func(t *testing.T) {
-			f, err := Run(context.WithoutCancel(t.Context()), s, resources, *o.each/2, *o.file != "")
+			f, err := Run(context.WithoutCancel(t.Context()), s, resources, *o.each, *o.file != "")
 			if err != nil {
 				t.Error(err)
 			}

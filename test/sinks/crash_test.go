@@ -4,13 +4,18 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"maps"
 	"net/rpc"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/singletonjob/operator/fence"
+	"github.com/singletonjob/operator/fence/fencehttp"
 	"github.com/singletonjob/operator/fence/fencesql"
 	"github.com/singletonjob/operator/fence/fencetest"
 	"github.com/singletonjob/operator/test/subprocess"
@@ -94,6 +99,85 @@ func TestAServerOfTheScriptIsKilled(t *testing.T) {
 	_, err = a.db.ExecContext(t.Context(), fencesql.Script)
 	must(t, err)
 	survives(t, crashingScript{byScript{a, a.db}, s})
+}
+
+// crashingProxies are replicas that are killed, with the PostgreSQL that has their marks or without.
+type crashingProxies struct {
+	*replicas
+	database *server // nil: it is not killed
+	killed   []int
+}
+
+func (c crashingProxies) Restart(ctx context.Context) error {
+	for _, i := range c.killed {
+		c.processes[i].Stop(0)
+	}
+	if c.database != nil {
+		c.database.kill()
+		if err := c.database.start(); err != nil {
+			return err
+		}
+	}
+	for _, i := range c.killed {
+		c.launch(i)
+	}
+	for i := range c.processes { // each has a session again, and has noticed the end of the last one
+		if err := c.decided(i, fresh(), "1", "awaits"); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Write repeats what was not forwarded, as the answer asks.
+func (c crashingProxies) Write(ctx context.Context, r fence.Resource, token, payload string) error {
+	for {
+		if err := c.replicas.Write(ctx, r, token, payload); !errors.Is(err, fencehttp.ErrUnavailable) {
+			return err
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+// TestProxiesAreKilled while clients write, and the PostgreSQL that has their marks: a replica that is left, or starts, knows the highest
+// token, and the service has what was accepted.
+func TestProxiesAreKilled(t *testing.T) {
+	for name, killed := range map[string][]int{"PostgreSQL": nil, "one": {1}, "both": {0, 1}, "PostgreSQL and both": {0, 1}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			own, err := newPostgres() // those of other tests would wait for what these left under way
+			must(t, err)
+			c := crashingProxies{on(t, own, 2, killable), nil, killed}
+			if strings.HasPrefix(name, "PostgreSQL") {
+				c.database = own
+			}
+			survives(t, c)
+		})
+	}
+	t.Run("one with a file", func(t *testing.T) {
+		t.Parallel()
+		settings := map[string]any{"store": map[string]any{"bolt": filepath.Join(t.TempDir(), "marks")}}
+		maps.Copy(settings, killable)
+		survives(t, crashingProxies{behind(t, 1, settings), nil, []int{0}})
+	})
+}
+
+// killable replicas do not wait long for what the ones before may have left under way: the service answers at once.
+var killable = map[string]any{"drain": "2s"}
+
+// TestAStoreThatForgetsIsFound: PostgreSQL empties an unlogged table when it was killed, and the proxies behind that fail the test above.
+func TestAStoreThatForgetsIsFound(t *testing.T) {
+	t.Parallel()
+	own, err := newPostgres()
+	must(t, err)
+	schema, err := fencesql.Fence{Resource: "any", Dialect: fencesql.PostgreSQL}.Schema()
+	must(t, err)
+	_, err = connect(t, own.driver, own.dsn).ExecContext(t.Context(), strings.Replace(schema[0], "CREATE TABLE", "CREATE UNLOGGED TABLE", 1))
+	must(t, err)
+	err = fencetest.Fault(patience(t), crashingProxies{on(t, own, 2, killable), own, []int{0, 1}}, "RestartForgetsNothing")
+	if err == nil || !strings.Contains(err.Error(), "SAFETY") {
+		t.Errorf("a mark was lost, and the suite finds: %v", err)
+	}
 }
 
 // Remote is the program with the SQLite in it, which is killed.

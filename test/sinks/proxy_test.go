@@ -43,12 +43,13 @@ var proxyBinary = sync.OnceValues(func() (string, error) {
 // replicas are proxies on one PostgreSQL, before one service.
 type replicas struct {
 	t         *testing.T
+	configs   []map[string]any
 	processes []*subprocess.Process
-	urls      []string
 	next      atomic.Int64
 	client    *http.Client
 
-	mu    sync.Mutex
+	mu    sync.Mutex // guards urls and lists
+	urls  []string
 	lists map[string][]string
 	began chan string   // tokens of writes to /slow
 	let   chan struct{} // lets them end
@@ -79,11 +80,20 @@ func (s *replicas) Stored(_ context.Context, r fence.Resource) ([]string, error)
 
 // Write sends to one replica after the other.
 func (s *replicas) Write(ctx context.Context, r fence.Resource, token, payload string) error {
-	return s.send(ctx, int(s.next.Add(1))%len(s.urls), "/", r, token, payload)
+	return s.send(ctx, int(s.next.Add(1))%s.count(), "/", r, token, payload)
 }
 
 func (s *replicas) send(ctx context.Context, replica int, path string, r fence.Resource, token, payload string) error {
-	return sendTo(ctx, s.client, s.urls[replica], path, r, token, payload)
+	s.mu.Lock()
+	url := s.urls[replica]
+	s.mu.Unlock()
+	return sendTo(ctx, s.client, url, path, r, token, payload)
+}
+
+func (s *replicas) count() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.urls)
 }
 
 func sendTo(ctx context.Context, client *http.Client, url, path string, r fence.Resource, token, payload string) error {
@@ -152,15 +162,20 @@ func behindReplicas(t *testing.T, settings map[string]any) *replicas {
 
 func behind(t *testing.T, n int, settings map[string]any) *replicas {
 	t.Helper()
-	s := newService(t)
-	upstream := s.serve()
-	binary, err := proxyBinary()
-	must(t, err)
 	database, err := postgres()
 	must(t, err)
+	return on(t, database, n, settings)
+}
+
+// on starts replicas whose marks are in a database.
+func on(t *testing.T, database *server, n int, settings map[string]any) *replicas {
+	t.Helper()
+	s := newService(t)
+	upstream := s.serve()
 	dir := t.TempDir()
 	url := filepath.Join(dir, "url")
 	must(t, os.WriteFile(url, []byte(database.dsn+"&application_name="+t.Name()+"\n"), 0o600))
+	s.processes, s.urls = make([]*subprocess.Process, n), make([]string, n)
 	for i := range n {
 		c := map[string]any{
 			"upstream": upstream, "rules": []any{map[string]any{"fromHeader": true}},
@@ -173,15 +188,18 @@ func behind(t *testing.T, n int, settings map[string]any) *replicas {
 		if onPostgres, ok := c["store"].(map[string]any)["postgres"].(map[string]any); ok {
 			onPostgres["urlFile"] = url
 		}
-		s.launch(binary, filepath.Join(dir, fmt.Sprint(i)), c)
+		s.configs = append(s.configs, c)
+		s.launch(i)
 	}
 	return s
 }
 
 // launch starts a replica, and waits until it is ready. The ports that it gets may be others' by then: it is tried again.
-func (s *replicas) launch(binary, file string, c map[string]any) {
-	t := s.t
+func (s *replicas) launch(replica int) {
+	t, c, file := s.t, s.configs[replica], filepath.Join(s.t.TempDir(), "config")
 	t.Helper()
+	binary, err := proxyBinary()
+	must(t, err)
 	const attempts = 3
 	for range attempts {
 		clients, err := freePort()
@@ -198,8 +216,9 @@ func (s *replicas) launch(binary, file string, c map[string]any) {
 		must(t, err)
 		t.Cleanup(func() { process.Stop(0) })
 		if ready(t, process, "http://127.0.0.1:"+admins+"/readyz") {
-			s.processes = append(s.processes, process)
-			s.urls = append(s.urls, "http://127.0.0.1:"+clients)
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			s.processes[replica], s.urls[replica] = process, "http://127.0.0.1:"+clients
 			return
 		}
 	}

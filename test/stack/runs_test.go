@@ -64,12 +64,14 @@ func (w *world) atRest(job *v1alpha1.SingletonJob) func() (bool, any, error) {
 	}
 }
 
-// TestARun: its first attempt fails, its second is another of the same run. The Pod stays for its log. The run is not repeated when its
+// TestARun: its first attempt fails with an exit code that does not count, its second is another of the same run. The Pod stays for its log. The run is not repeated when its
 // Lease is deleted. The job is deleted when its time is over.
 func TestARun(t *testing.T) {
 	w := newWorld(t)
 	file := filepath.Join(t.TempDir(), "noted")
-	job := w.toCompletion(file, func(*v1alpha1.SingletonJobSpec) {})
+	job := w.toCompletion(file, func(spec *v1alpha1.SingletonJobSpec) {
+		spec.BackoffLimit, spec.IgnoreOnExitCodes = new(int32(0)), []int32{1}
+	})
 	w.must(w.p.Client.Create(t.Context(), job))
 	job = w.awaitJob("complete", func(job *v1alpha1.SingletonJob) bool {
 		return meta.IsStatusConditionTrue(job.Status.Conditions, v1alpha1.ConditionComplete)
@@ -80,7 +82,7 @@ func TestARun(t *testing.T) {
 		t.Errorf("what ran:\n%s", got)
 	}
 	s := job.Status
-	if run := s.Runs[0]; len(s.Runs) != 1 || run.State != string(lease.RunComplete) || run.Attempts != 2 || *run.ExitCode != 0 || s.Failovers+s.Handovers != 0 {
+	if run := s.Runs[0]; len(s.Runs) != 1 || run.State != string(lease.RunComplete) || run.Attempts != 2 || run.IgnoredAttempts != 1 || s.Failed != 0 || *run.ExitCode != 0 || s.Failovers+s.Handovers != 0 {
 		t.Errorf("status %+v", s)
 	}
 	w.must(w.p.Client.Patch(t.Context(), job, client.RawPatch(types.MergePatchType, []byte(`{"spec":{"ttlSecondsAfterFinished":0}}`))))

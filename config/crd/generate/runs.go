@@ -1,5 +1,7 @@
 package main
 
+import "strings"
+
 // ofRuns is true for a job that runs to completion.
 const ofRuns = `self.runPolicy == 'RunToCompletion'`
 
@@ -29,10 +31,15 @@ func runRules() []rule {
 		message: `"%s" is not accepted with runPolicy RunToCompletion: set OnFailure or Never, or remove it; in each case attempts
 			follow as spec.backoffLimit allows`,
 		args: []string{pod + ".restartPolicy"},
+	}, {
+		at: "spec", field: "ignoreOnExitCodes",
+		cel:     `!has(self.failOnExitCodes) || !has(self.ignoreOnExitCodes) || !self.ignoreOnExitCodes.exists(code, code in self.failOnExitCodes)`,
+		message: `%d is in failOnExitCodes too: remove it from one of the lists`,
+		args:    []string{`self.ignoreOnExitCodes.filter(code, code in self.failOnExitCodes)[0]`},
 	}}
-	for _, name := range []string{"schedule", "backoffLimit", "activeDeadlineSeconds", "ttlSecondsAfterFinished", "failOnExitCodes"} {
+	for _, name := range []string{"schedule", "backoffLimit", "activeDeadlineSeconds", "ttlSecondsAfterFinished", "failOnExitCodes", "ignoreOnExitCodes"} {
 		given := `has(self.` + name + `)`
-		if name == "failOnExitCodes" {
+		if strings.HasSuffix(name, "OnExitCodes") {
 			given += ` && self.` + name + `.size() > 0`
 		}
 		rules = append(rules, rule{

@@ -43,6 +43,28 @@ var InRuns = map[string]Mistake{
 			}
 		}),
 	},
+	"an ignored attempt counts": {
+		Why: "the run is given up too early",
+		Step: rewriteRelease(func(s lease.State, now *lease.Run) {
+			now.Ignored = s.Observed.Record.Runs.Now.Ignored
+		}),
+	},
+	"an attempt that others end is ignored": {
+		Why: "a run whose nodes are lost begins again and again",
+		Step: rewriteAcquire(func(_ lease.Config, s lease.State, r *lease.Record) {
+			if was := s.Observed.Record.Runs.Now; was.State == lease.RunRunning && r.Runs.Now.Attempt > was.Attempt {
+				r.Runs.Now.Ignored++
+			}
+		}),
+	},
+	"a code is ignored after SIGTERM": {
+		Why: "the code says that the process was stopped, not why it failed",
+		Step: rewriteRelease(func(s lease.State, now *lease.Run) {
+			if s.Stop.Signalled && now.Code != 0 {
+				now.Ignored++
+			}
+		}),
+	},
 	"attempts counted in memory": {
 		Why: "no other agent knows the count",
 		Step: rewriteAcquire(func(_ lease.Config, s lease.State, r *lease.Record) {

@@ -400,8 +400,11 @@ func (a *agent) dies(w *world) {
 func (a *agent) reaped(w *world) {
 	t := a.tree
 	a.tree = tree{}
-	if t.exited && !t.crashed && !t.signalled && !t.preparing && w.m.runs {
+	switch by := t.exited && !t.signalled && !t.preparing && w.m.runs; {
+	case by && !t.crashed:
 		w.completed = t.attempt
+	case by && w.m.ignores:
+		w.ignored = t.attempt
 	}
 	if !t.exited {
 		code := 0

@@ -103,7 +103,7 @@ func (c *coder) span(d time.Duration) { c.small(int(d / grain)) }
 func (c *coder) oldest() time.Duration {
 	oldest := c.w.m.longest() + time.Duration(c.w.m.lockDelay)*tick
 	if c.w.m.runs {
-		oldest = max(oldest, betweenAttempts)
+		oldest = max(oldest, c.w.m.delay())
 	}
 	return oldest
 }
@@ -281,8 +281,9 @@ func (c *coder) runs() {
 	}
 	c.small(int(w.begun))
 	c.small(int(w.completed))
+	c.small(int(w.ignored))
 	if isOwn(w.api.lease.Runs.Now) {
-		c.small(int(min(w.now-w.told, ticksOf(betweenAttempts))))
+		c.small(int(min(w.now-w.told, ticksOf(c.w.m.delay()))))
 	}
 }
 
@@ -588,6 +589,7 @@ func (c *coder) record(r *lease.Record) {
 func (c *coder) run(r *lease.Run) {
 	c.bool(r.ID != "", r.State == lease.RunRunning, r.State == lease.RunFailed)
 	c.small(int(r.Attempt))
+	c.small(int(r.Ignored))
 	if r.State == lease.RunFailed {
 		c.reason(r.Reason)
 	}

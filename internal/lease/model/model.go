@@ -44,11 +44,13 @@ type model struct {
 	longer  int
 	history int
 	// runs makes processes run to completion: one run, in at most two attempts.
-	runs   bool
-	base   int64
-	digits int64
-	broken mistake.Broken
-	sink   Sink
+	runs bool
+	// ignores makes an attempt that fails by itself not count.
+	ignores bool
+	base    int64
+	digits  int64
+	broken  mistake.Broken
+	sink    Sink
 }
 
 // slewed is by how many ticks a clock that NTP slews can be off at the end of a lease.
@@ -77,6 +79,9 @@ func (m *model) config(slot int) lease.Config {
 	if m.runs {
 		c.Runs = &lease.RunPolicy{UID: "job", BackoffLimit: mostAttempts - 1}
 	}
+	if m.ignores {
+		c.Runs.IgnoreCodes = []int32{1}
+	}
 	if m.slow {
 		c.Duration, c.RenewDeadline = slowDuration, slowRenewDeadline
 	}
@@ -95,7 +100,7 @@ func (m *model) longest() time.Duration {
 }
 
 const (
-	// mostAttempts is the number of attempts of a run, betweenAttempts the time between them.
+	// mostAttempts is the number of attempts of a run, betweenAttempts the time between the first two.
 	mostAttempts    = 2
 	betweenAttempts = 10 * time.Second
 )
@@ -112,7 +117,15 @@ func (m *model) firstRevision() int64 {
 func (m *model) bound() time.Duration {
 	bound := 2*m.longest() + 2*time.Duration(m.lockDelay)*tick + renewDeadline + 2*retryPeriod
 	if m.runs {
-		bound += betweenAttempts
+		bound += m.delay()
 	}
 	return bound
+}
+
+// delay returns the longest time between two attempts. With attempts that do not count there are three.
+func (m *model) delay() time.Duration {
+	if m.ignores {
+		return 2 * betweenAttempts
+	}
+	return betweenAttempts
 }

@@ -72,6 +72,7 @@ var profiles = []profile{
 	{"restored-at-once", "the store's data goes back while agents live that saw it all", standard(2, setOf(restore, handover)).with(func(m *model) { m.quickRestore = true })},
 	{"outages", "outages as long as a tenure must survive", standard(1, setOf(apiDown)).with(func(m *model) { m.lossless, m.outage = true, 2 })},
 	{"runs", "a run that is to end, in two attempts at most", standard(2, setOf(exit, crash, loseReply, handover)).with(func(m *model) { m.runs = true })},
+	{"runs-ignored", "a run whose failures do not count", standard(2, setOf(exit, crash, cut)).with(func(m *model) { m.runs, m.ignores = true, true })},
 	{"runs-cut-off", "the same, and results that are stored late", standard(2, setOf(exit, cut)).with(func(m *model) { m.runs = true })},
 	{"runs-prepared", "a run with preActivate, whose process fails probes", standard(2, setOf(exit, unfit, handover, crash)).with(func(m *model) { m.runs, m.prepares = true, true })},
 	{"hooks", "preActivate that takes any length of time, and probes that fail", standard(2, setOf(unfit, exit, crash, cut, handover, terminate)).with(func(m *model) { m.prepares = true })},

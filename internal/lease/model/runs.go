@@ -44,11 +44,11 @@ func (w *world) runIs(by int, was, is lease.Record) {
 // runGoesOn judges the attempt that an acquire stores.
 func (w *world) runGoesOn(by int, before, now lease.Run) {
 	again := now.Attempt == before.Attempt && now.Attempt > w.begun
-	next := now.Attempt == before.Attempt+1 && now.Attempt <= mostAttempts
+	next := now.Attempt == before.Attempt+1 && now.Attempt-now.Ignored <= mostAttempts
 	switch waited := w.now - w.told; {
-	case now.State != lease.RunRunning || !again && !next:
+	case now.State != lease.RunRunning || !again && !next || now.Ignored != before.Ignored:
 		w.mistold(by, before, now)
-	case next && isOwn(before) && waited < ticksOf(betweenAttempts):
+	case next && isOwn(before) && waited < ticksOf(betweenAttempts<<(before.Attempt-1)):
 		w.violated(RunTooSoon, "%s begins attempt %d %v after the end of the last one", author(by), now.Attempt, time.Duration(waited)*tick)
 	}
 }
@@ -68,12 +68,21 @@ var ownFaults = []lease.Reason{lease.ReasonProcessExited, lease.ReasonPreActivat
 func (w *world) runEnds(by int, before, now lease.Run) {
 	complete := w.completed == now.Attempt
 	own := by >= 0 && w.agents[by].state.Tenure.Token == now.Token
+	w.ignores(by, before, now, own)
 	switch {
-	case now.Attempt != before.Attempt || now.State == lease.RunRunning || now.Attempt > mostAttempts:
+	case now.Attempt != before.Attempt || now.State == lease.RunRunning || now.Attempt-now.Ignored > mostAttempts:
 		w.mistold(by, before, now)
 	case now.State == lease.RunComplete && !complete, own && complete && now.State != lease.RunComplete:
 		w.violated(RunMistold, "%s says that attempt %d is %s, and that it is complete is %v", author(by), now.Attempt, now.State, complete)
-	case now.State == lease.RunGivenUp && now.Attempt < mostAttempts:
+	case now.State == lease.RunGivenUp && now.Attempt-now.Ignored < mostAttempts:
 		w.violated(RunMistold, "%s gives up after attempt %d", author(by), now.Attempt)
+	}
+}
+
+// ignores judges whether the end of an attempt counts. own means that its holder stores it.
+func (w *world) ignores(by int, before, now lease.Run, own bool) {
+	told, ignored := now.Ignored-before.Ignored, own && w.ignored == now.Attempt
+	if told != 0 && (told != 1 || !ignored) || told == 0 && ignored && now.Reason == lease.ReasonProcessExited {
+		w.violated(RunMistold, "%s ignores %d attempts at the end of attempt %d (%s)", author(by), told, now.Attempt, now.Reason)
 	}
 }

@@ -42,6 +42,8 @@ type world struct {
 	// begun is the newest attempt whose process has run. completed is the attempt whose process has ended with 0 without being
 	// asked to.
 	begun, completed int32
+	// ignored is the newest attempt whose process has ended with a code that is ignored without being asked to.
+	ignored int32
 	// told is when an attempt's end was last stored, in true time.
 	told int32
 	// foreign is the number of ticks that a process started by a client-go elector still lives.

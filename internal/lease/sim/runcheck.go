@@ -131,7 +131,7 @@ func (c *checker) nextRun(by string, was, is lease.Record) {
 		c.violated(RunTwice, "%s starts %s again", by, now.ID)
 	case before.Open() && !replaced:
 		c.violated(RunTwice, "%s starts %s, and %s is under way", by, now.ID, before.ID)
-	case now.Attempt != 1 || now.State != lease.RunRunning || is.Holder != by:
+	case now.Attempt != 1 || now.Ignored != 0 || now.State != lease.RunRunning || is.Holder != by:
 		c.violated(RunMistold, "%s starts %+v", by, now)
 	}
 	c.runs.known[now.ID] = true
@@ -156,6 +156,7 @@ func (c *checker) nextTick(by string, tick, settled schedule.Stamp) {
 func (c *checker) sameRun(by string, was, is lease.Record) {
 	now, before := is.Runs.Now, was.Runs.Now
 	again := attempt{now.ID, now.Attempt}
+	c.ignores(by, was, is)
 	switch {
 	case !before.Open():
 		c.violated(RunTwice, "%s writes %+v after %+v", by, now, before)
@@ -163,10 +164,20 @@ func (c *checker) sameRun(by string, was, is lease.Record) {
 		c.violated(RunMistold, "%s acquires attempt %d after %d of %s", by, now.Attempt, before.Attempt, now.ID)
 	case is.Holder == "" && now.Attempt != before.Attempt:
 		c.violated(RunMistold, "%s releases attempt %d of %d of %s", by, now.Attempt, before.Attempt, now.ID)
-	case now.Attempt > c.w.p.runs.policy.BackoffLimit+1:
+	case now.Attempt-now.Ignored > c.w.p.runs.policy.BackoffLimit+1:
 		c.violated(RunMistold, "%s makes attempt %d of %s", by, now.Attempt, now.ID)
 	case is.Holder == "":
 		c.endsRun(by, was, now)
+	}
+}
+
+// ignores judges which attempts do not count: those that ended by themselves with a code that is ignored, each once.
+func (c *checker) ignores(by string, was, is lease.Record) {
+	now, t := is.Runs.Now, c.treeOf(was)
+	told := now.Ignored - was.Runs.Now.Ignored
+	ended := is.Holder == "" && by == was.Holder && t != nil && t.ignored
+	if told != 0 && (told != 1 || !ended) || told == 0 && ended && now.Reason == lease.ReasonProcessExited {
+		c.violated(RunMistold, "%s ignores %d attempts at the end of %d of %s (%s, %d)", by, told, now.Attempt, now.ID, now.Reason, now.Code)
 	}
 }
 
@@ -188,7 +199,7 @@ func (c *checker) endsRun(by string, was lease.Record, now lease.Run) {
 
 func (c *checker) givesUp(by string, now lease.Run) {
 	p := c.w.p.runs.policy
-	if now.Attempt <= p.BackoffLimit && now.Reason != lease.ReasonDeadlineExceeded && !slices.Contains(p.FailCodes, int32(now.Code)) {
+	if now.Attempt-now.Ignored <= p.BackoffLimit && now.Reason != lease.ReasonDeadlineExceeded && !slices.Contains(p.FailCodes, int32(now.Code)) {
 		c.violated(RunMistold, "%s gives up %s after attempt %d", by, now.ID, now.Attempt)
 	}
 }

@@ -57,6 +57,9 @@ func drawRuns(rng *rand.Rand) *runParams {
 		}
 		r.schedule = s
 	}
+	if rng.IntN(3) == 0 {
+		r.policy.IgnoreCodes = []int32{ignoredCode}
+	}
 	return r
 }
 
@@ -74,6 +77,8 @@ func periodOf(s *schedule.Schedule) schedule.Stamp {
 }
 
 const (
+	// ignoredCode is the exit code of some failures, which some policies ignore.
+	ignoredCode = 2
 	// longestBackoff is the longest time between two attempts.
 	longestBackoff = 6 * time.Minute
 	// Between faults there is time for that and a few ticks, and during faults for runs, too.
@@ -201,6 +206,22 @@ func (t *tree) completes() {
 	lasts := time.Duration(w.rng.ExpFloat64() * float64(w.p.runs.lasts))
 	failed := w.chance(0.3)
 	w.after(lasts, func() { t.exit(failed) })
+}
+
+// exitCode returns the exit code of a process that ends by itself.
+func (w *world) exitCode(fails bool) int {
+	switch {
+	case !fails:
+		return 0
+	case w.p.runs != nil && w.chance(0.3):
+		return ignoredCode
+	}
+	return 1
+}
+
+// ignores reports whether an attempt that ends with an exit code does not count.
+func (w *world) ignores(code int) bool {
+	return w.p.runs != nil && slices.Contains(w.p.runs.policy.IgnoreCodes, int32(code))
 }
 
 // wrong returns the error of a clock.

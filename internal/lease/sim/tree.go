@@ -46,6 +46,8 @@ type tree struct {
 	// that its agent learned of that at once.
 	run                         lease.Run
 	signalled, completed, heard bool
+	// ignored means that the attempt ended by itself, with an exit code that the policy ignores.
+	ignored bool
 }
 
 // newTree starts the processes a moment after the request, or when exec stops hanging.
@@ -350,10 +352,8 @@ func (t *tree) exit(crashed bool) {
 		return
 	}
 	t.mainOver, t.crashed, t.completed = true, crashed, !crashed && !t.signalled
-	code := 0
-	if crashed {
-		code = 1
-	}
+	code := t.w.exitCode(crashed)
+	t.ignored = t.w.ignores(code) && !t.signalled && !t.preparing
 	if t.w.trace != nil {
 		t.w.note(t.agent.id, "process of token %d exits with %d", t.token, code)
 	}

@@ -128,7 +128,9 @@ func (b *bench) address(j *job) string {
 	switch {
 	case j.kind == "http" && j.fenced:
 		return b.proxy
-	case j.kind == "http":
+	case j.kind == "handlers" && j.fenced:
+		return b.witness.url + fencedPath
+	case j.kind == "http" || j.kind == "handlers":
 		return b.witness.url
 	case b.servers[j.kind] != nil:
 		return b.servers[j.kind].address

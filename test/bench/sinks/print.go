@@ -8,7 +8,7 @@ import (
 )
 
 // kinds are all sinks there are. The name of what writes to one without a fence has a suffix.
-var kinds = []string{"postgres", "http", "kubernetes", "etcd", "redis", "nats", "s3"}
+var kinds = []string{"postgres", "mariadb", "http", "handlers", "kubernetes", "etcd", "redis", "nats", "s3"}
 
 // chosenKinds are those of a list, each once. Each kind is compared with writes without a fence.
 func chosenKinds(list string) (asked []string, err error) {
@@ -35,7 +35,9 @@ var faultTitles = map[string]string{
 // titles are those of the kinds, with their fences.
 var titles = map[string][2]string{
 	"postgres":   {"PostgreSQL", "`fencesql`"},
+	"mariadb":    {"MariaDB", "`fencesql`"},
 	"http":       {"an HTTP service", "two `fence-proxy`"},
+	"handlers":   {"an HTTP service", "`fencehttp` in its handlers"},
 	"kubernetes": {"an object of Kubernetes", "`fencekube`"},
 	"etcd":       {"etcd", "`fenceetcd`"},
 	"redis":      {"Redis", "`fenceredis`"},

@@ -15,11 +15,12 @@ import (
 	"time"
 
 	"github.com/singletonjob/operator/fence"
+	"github.com/singletonjob/operator/fence/fencehttp"
 	"github.com/singletonjob/operator/test/bench/sinks/offer"
 )
 
-// witness learns about writes on the host, which no fault cuts off: from the writers' reports, and as the HTTP service, which knows of no
-// fence.
+// witness learns about writes on the host, which no fault cuts off: from the writers' reports, and as the HTTP service. Its handler knows of
+// no fence; under fencedPath there is one before it.
 type witness struct {
 	server *http.Server
 	url    string
@@ -29,6 +30,8 @@ type witness struct {
 	latest  map[fence.Resource]fence.Token // tenure that has said that it wrote
 	entries map[fence.Resource][]string
 }
+
+const fencedPath = "/fenced"
 
 func newWitness(host string) (*witness, error) {
 	listener, err := net.Listen("tcp", net.JoinHostPort(host, "0"))
@@ -42,6 +45,8 @@ func newWitness(host string) (*witness, error) {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /reports", w.hear)
 	mux.HandleFunc("POST /entries/", w.enter)
+	fenced := &fencehttp.Fence{Resource: fencehttp.FromHeader, Store: &fencehttp.Memory{}, Next: mux} // the memory of the log's own process
+	mux.Handle("POST "+fencedPath+"/entries/", http.StripPrefix(fencedPath, fenced))
 	w.server = &http.Server{Handler: mux, ReadHeaderTimeout: time.Minute}
 	go func() { _ = w.server.Serve(listener) }()
 	return w, nil

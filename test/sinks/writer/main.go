@@ -14,9 +14,9 @@ import (
 func main() {
 	offer.Main(func(t offer.Target) (offer.Sink, error) {
 		switch t.Kind {
-		case "postgres":
-			return openPostgres(t)
-		case "http":
+		case "postgres", "mariadb":
+			return openSQL(t)
+		case "http", "handlers":
 			return openHTTP(t), nil
 		case "kubernetes":
 			return openKubernetes(t)
