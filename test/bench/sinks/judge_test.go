@@ -135,8 +135,8 @@ func TestChosenKinds(t *testing.T) {
 	for list, want := range map[string]string{
 		"etcd":                           "etcd",
 		"s3,etcd,s3":                     "s3 etcd",
-		"":                               `-sinks has "": there are postgres, mariadb, http, handlers, kubernetes, etcd, redis, s3`,
-		"kubernetes,kubernetes-unfenced": `-sinks has "kubernetes-unfenced": there are postgres, mariadb, http, handlers, kubernetes, etcd, redis, s3`,
+		"":                               `-sinks has "": there are postgres, mariadb, http, handlers, kubernetes, etcd, redis, nats, s3`,
+		"kubernetes,kubernetes-unfenced": `-sinks has "kubernetes-unfenced": there are postgres, mariadb, http, handlers, kubernetes, etcd, redis, nats, s3`,
 	} {
 		asked, err := chosenKinds(list)
 		got := strings.Join(asked, " ")
