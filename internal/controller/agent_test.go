@@ -252,10 +252,8 @@ func (w *world) kubelet(pod *corev1.Pod, a *agent) {
 	case isOver(pod):
 	case w.isFinal(pod, a):
 		w.must(w.api.Status().Update(w.t.Context(), pod))
-	case w.broken[pod.Spec.Containers[0].Image]:
-		w.setState(pod, corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff"}}, 0)
-	case a == nil && w.attachedElsewhere(pod):
-		w.setState(pod, corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ContainerCreating"}}, 0)
+	case w.waitsFor(pod, a) != "":
+		w.setState(pod, corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: w.waitsFor(pod, a)}}, 0)
 	case a == nil:
 		w.run(pod, 0)
 	case a.stopped && !a.frozen && w.clock.Now().Sub(a.ended) >= restartTime:
@@ -263,6 +261,17 @@ func (w *world) kubelet(pod *corev1.Pod, a *agent) {
 	case w.prepares[a.image] > 0 && a.alive:
 		w.setReady(pod, a)
 	}
+}
+
+// waitsFor is why the Pod's container cannot start, as a kubelet says it.
+func (w *world) waitsFor(pod *corev1.Pod, a *agent) string {
+	switch {
+	case w.broken[pod.Spec.Containers[0].Image]:
+		return "ImagePullBackOff"
+	case a == nil && w.attachedElsewhere(pod):
+		return "ContainerCreating"
+	}
+	return ""
 }
 
 // attachedElsewhere reports whether the Pods' volume is attached to another node.

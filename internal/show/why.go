@@ -171,11 +171,6 @@ func remedies(f Facts, reason string) []string {
 		return logs()
 	case v1alpha1.ReasonFailedCreate:
 		return []string{"change what refuses the Pods: a quota (kubectl describe quota" + inNamespace(f) + "), Pod Security, a webhook, or the template"}
-	case v1alpha1.ReasonFailedUpdate, v1alpha1.ReasonFailedDelete:
-		return []string{
-			"change what refuses the request that the message names: a webhook, an admission policy, or a right that the operator lacks (kubectl get " +
-				"validatingwebhookconfigurations,validatingadmissionpolicybindings); the operator then repeats it within 5 minutes",
-		}
 	case v1alpha1.ReasonNoCandidates:
 		return []string{"wait, if the job is new; else " + operatorRuns}
 	case v1alpha1.ReasonRolloutStalled, v1alpha1.ReasonProgressDeadlineExceeded:
@@ -195,6 +190,11 @@ func remedies(f Facts, reason string) []string {
 func furtherRemedies(f Facts, reason string) []string {
 	name := f.Job.Name
 	switch reason {
+	case v1alpha1.ReasonFailedUpdate, v1alpha1.ReasonFailedDelete:
+		return []string{
+			"change what refuses the request that the message names: a webhook, an admission policy, or a right that the operator lacks (kubectl get " +
+				"validatingwebhookconfigurations,validatingadmissionpolicybindings); the operator then repeats it within 5 minutes",
+		}
 	case v1alpha1.ReasonUnmanagedHolder:
 		return []string{"delete the Pod that the message names: a candidate then takes over"}
 	case v1alpha1.ReasonSwitchoverBlocked:

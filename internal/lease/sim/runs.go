@@ -219,9 +219,10 @@ func (w *world) exitCode(fails bool) int {
 	return 1
 }
 
-// ignores reports whether an attempt that ends with an exit code does not count.
-func (w *world) ignores(code int) bool {
-	return w.p.runs != nil && slices.Contains(w.p.runs.policy.IgnoreCodes, int32(code))
+// ignores reports whether an attempt does not count whose process ends by itself with an exit code.
+func (t *tree) ignores(code int) bool {
+	runs := t.w.p.runs
+	return runs != nil && slices.Contains(runs.policy.IgnoreCodes, int32(code)) && !t.signalled && !t.preparing
 }
 
 // wrong returns the error of a clock.

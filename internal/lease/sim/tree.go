@@ -353,7 +353,7 @@ func (t *tree) exit(crashed bool) {
 	}
 	t.mainOver, t.crashed, t.completed = true, crashed, !crashed && !t.signalled
 	code := t.w.exitCode(crashed)
-	t.ignored = t.w.ignores(code) && !t.signalled && !t.preparing
+	t.ignored = t.ignores(code)
 	if t.w.trace != nil {
 		t.w.note(t.agent.id, "process of token %d exits with %d", t.token, code)
 	}
