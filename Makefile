@@ -281,7 +281,7 @@ bench: ## Measure failovers beside the usual alternatives, on a real Kubernetes 
 	go run ./test/lab run go run ./test/bench -image=$(E2E_IMAGE) -image-archive=dist/image.tar $(BENCH_ARGS)
 
 .PHONY: bench-schedule
-bench-schedule: ## Count what becomes of a schedule's ticks under faults, beside a CronJob: dist/schedule.json (root, ~20 min).
+bench-schedule: ## Count what becomes of a schedule's ticks under faults, beside CronJobs: dist/schedule.json (root, ~16 min).
 	$(MAKE) image PLATFORMS="linux/$$(go env GOARCH)" IMAGE=$(E2E_IMAGE)
 	go run ./test/lab run -nodes=4 go run ./test/bench/schedule -image=$(E2E_IMAGE) -image-archive=dist/image.tar $(BENCH_ARGS)
 

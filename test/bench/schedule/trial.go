@@ -18,6 +18,7 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -150,7 +151,7 @@ func (t *trial) object(j subject, ledger string) client.Object {
 func (t *trial) pod(subject, ledger string) corev1.PodSpec {
 	app := t.cluster.Workload(fence.ResourceOf(namespace, subject))
 	app.Command = []string{"/workload", "book"}
-	app.Resources = corev1.ResourceRequirements{} // all fit on the nodes that are left when one is broken
+	app.Resources.Requests[corev1.ResourceCPU] = resource.MustParse("20m") // all fit on the nodes that are left when one is broken
 	app.Env = []corev1.EnvVar{{Name: "SUBJECT", Value: subject}, {Name: "LEDGER", Value: ledger}, {Name: "WORK", Value: work.String()}}
 	pod := cluster.RestrictedPod(app)
 	pod.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
@@ -226,12 +227,12 @@ func (t *trial) blow(ctx context.Context, b blow) error {
 	if b.alone != nil {
 		return b.alone(ctx, t)
 	}
+	if b.each == nil && b.node == nil {
+		return nil
+	}
 	hit, do := t.targets(ctx), b.each
 	if b.node != nil {
 		hit, do = busiest(hit), b.node
-	}
-	if do == nil {
-		return nil
 	}
 	var errs []error
 	for _, at := range hit {
