@@ -133,7 +133,7 @@ func TestTheServiceIsExposed(t *testing.T) {
 	})
 	w.until("it says what this cluster has not", func() bool {
 		c := condition(w.status(), v1alpha1.ConditionReady)
-		return c.Reason == v1alpha1.ReasonFailedCreate && strings.Contains(c.Message, "ipFamilyPolicy")
+		return c.Reason == v1alpha1.ReasonFailedUpdate && strings.Contains(c.Message, "ipFamilyPolicy")
 	})
 }
 
