@@ -41,3 +41,30 @@ func TestAJobIsRecreated(t *testing.T) {
 	}
 	w.until("serving again", w.serving)
 }
+
+// TestAJobFromAnotherCluster: this store has never had the job, and its revision is lower than the tokens that sinks have seen. Tokens begin
+// above them because of the token base in the manifest, or of a status that was stored with the job. Nothing else can know.
+func TestAJobFromAnotherCluster(t *testing.T) {
+	t.Parallel()
+	const seen = 1 << 40
+	for name, c := range map[string]struct {
+		base, told int64
+		above      bool
+	}{
+		"by its base":   {base: seen, above: true},
+		"by its status": {told: seen, above: true},
+		"by nothing":    {},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.job(func(spec *v1alpha1.SingletonJobSpec) { spec.Fencing.TokenBase = c.base })
+			job := w.read()
+			job.Status.FencingToken = c.told
+			w.must(w.api.Status().Update(t.Context(), job))
+			w.until("serving", w.serving)
+			if got := w.status().FencingToken; (got > seen) != c.above {
+				t.Errorf("the first token here is %d, and sinks have seen %d", got, int64(seen))
+			}
+		})
+	}
+}

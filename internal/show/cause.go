@@ -191,7 +191,7 @@ func failoverRemedies(f Facts, c v1alpha1.TenureChange) []string {
 	case v1alpha1.ChangePostStartFailed, v1alpha1.ChangeStartupFailed, v1alpha1.ChangeLivenessFailed:
 		return []string{"see what the probe or the hook reported: " + logs, "if the process was only slow, give it more time: timeoutSeconds, failureThreshold"}
 	case v1alpha1.ChangeLeaseDeleted, v1alpha1.ChangeLeaseLost:
-		return []string{"see in the API server's audit log who wrote it; the guard keeps others from it: helm upgrade … --set guard.enabled=true"}
+		return []string{"see in the API server's audit log who wrote it; the guard keeps others from it: helm upgrade … --set guard.create=true"}
 	}
 	return []string{"kubectl singleton history " + f.Job.Name + inNamespace(f) + " -o wide"}
 }

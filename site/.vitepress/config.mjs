@@ -41,13 +41,13 @@ const item = (entry) => {
 const group = (text, ...entries) => ({ text, items: entries.map(item) })
 
 const sidebar = [
-  group('Start', ['index.md', 'Overview'], ['documents.md', 'Questions, and all documents'], ['guide.md', 'Do you need one, and which?'], 'from-deployment.md', 'differences.md', 'from-cronjob.md', 'from-job.md', ['workloads.md', "Somebody else's workload"]),
+  group('Start', ['index.md', 'Overview'], ['documents.md', 'Questions, and all documents'], ['guide.md', 'Do you need one, and which?'], 'from-deployment.md', 'from-statefulset.md', 'from-cronjob.md', 'from-job.md', ['from-election.md', 'From leader election, locks'], 'differences.md', 'limits.md', ['workloads.md', "Somebody else's workload"]),
   group('Running', 'rollout.md', 'runs.md', 'hooks.md', 'probes.md', 'ready.md', 'service.md', 'volumes.md', 'entrypoint.md', 'week.md'),
   group('Safety', 'guarantees.md', 'timing.md',
     { text: 'Which fence for my sink?', link: 'fencing.md', collapsed: false, items: [['fencing-sql.md', 'SQL'], ['fencing-http.md', 'HTTP'],
       ['fencing-etcd.md', 'etcd'], ['fencing-redis.md', 'Redis, Valkey'], ['fencing-nats.md', 'NATS'], ['fencing-s3.md', 'S3'], ['fencing-kubernetes.md', 'Kubernetes']] },
     'tenure.md', 'guard.md', ['security.md', 'Threat model'], 'faults.md', 'claims.md', 'model.md', 'torture.md', 'measured.md'),
-  group('Operations', ['api.md', 'API reference'], 'kubectl.md', 'status.md', ['monitoring.md', 'Metrics, alerts, dashboard'], 'sizing.md', 'namespaced.md', 'network.md', 'flow-control.md', 'api-trouble.md',
+  group('Operations', 'troubleshooting.md', ['restore.md', 'Restore, quorum, another cluster'], 'upgrade.md', ['api.md', 'API reference'], 'kubectl.md', 'status.md', ['monitoring.md', 'Metrics, alerts, dashboard'], 'sizing.md', 'namespaced.md', 'network.md', 'flow-control.md', 'api-trouble.md',
     'uninstall.md', 'release.md', 'changelog.md'),
   group('Design', 'architecture.md', 'contributing.md',
     { text: 'Decisions', items: Object.keys(sourceOf).filter((path) => path.startsWith('decisions/')).sort() }),
