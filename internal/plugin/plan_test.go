@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"k8s.io/cli-runtime/pkg/genericiooptions"
+
+	"github.com/singletonjob/operator/docs/commands"
 )
 
 func planned(t *testing.T, args ...string) (status int, out, errOut string) {
@@ -19,24 +21,26 @@ func planned(t *testing.T, args ...string) (status int, out, errOut string) {
 
 // TestPlan compares the plans in the docs with the output, without a cluster.
 func TestPlan(t *testing.T) {
-	page, err := os.ReadFile("../../docs/timing.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for block := range strings.SplitSeq(string(page), "```") {
-		command, want, found := strings.Cut(strings.TrimSpace(block), "\n")
-		args, ours := strings.CutPrefix(command, "$ kubectl singleton plan")
-		if !found || !ours {
-			continue
+	for page, plans := range map[string]int{"timing.md": 2, "guide.md": 3} {
+		text, err := os.ReadFile("../../docs/" + page)
+		if err != nil {
+			t.Fatal(err)
 		}
-		status, out, errOut := planned(t, strings.Fields(args)...)
-		if got := strings.TrimSpace(strings.Join(strings.Fields(out), " ")); status != ExitOK || got != strings.Join(strings.Fields(want), " ") {
-			t.Errorf("%s ends with %d, prints\n%s%s", command, status, out, errOut)
+		found := 0
+		for _, command := range commands.Of(page, string(text)) {
+			args, ours := strings.CutPrefix(command.Text, "kubectl singleton plan")
+			if !ours {
+				continue
+			}
+			found++
+			status, out, errOut := planned(t, strings.Fields(args)...)
+			if got := strings.Join(strings.Fields(out), " "); status != ExitOK || got != strings.Join(strings.Fields(command.Output), " ") {
+				t.Errorf("%s: %s ends with %d, prints\n%s%s", page, command.Text, status, out, errOut)
+			}
 		}
-		page = nil
-	}
-	if page != nil {
-		t.Error("docs/timing.md shows no plan")
+		if found != plans {
+			t.Errorf("%s shows %d plans, want %d", page, found, plans)
+		}
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/singletonjob/operator/api/v1alpha1"
+	"github.com/singletonjob/operator/docs/commands"
 	"github.com/singletonjob/operator/fence"
 )
 
@@ -33,6 +34,11 @@ readinessProbe: null
 func TestSomebodyElsesChart(t *testing.T) {
 	x := begin(t)
 	x.needLab()
+	page, err := os.ReadFile("../../docs/workloads.md")
+	x.must(err)
+	for _, missing := range commands.Missing(string(page), "helm install app ./app --set replicaCount=0", "kubectl singleton adopt deployment/app") {
+		x.Errorf("docs/workloads.md does not show what is typed here: %s", missing)
+	}
 	h := x.newHub()
 	j := &job{trial: x, name: "app", key: client.ObjectKey{Namespace: x.namespace, Name: "app"}}
 	image := h.push("app", v1.Config{Entrypoint: []string{"/workload"}, User: "65532", Env: []string{

@@ -33,6 +33,7 @@ func (n *newcomer) sample(name string) (file string) {
 func TestNewcomerRuns(t *testing.T) {
 	tier.Deep(t, "takes minutes")
 	n := newNewcomer(newWorld(t))
+	n.shows("runs.md", "kubectl wait --for=condition=Complete sj/migrate-v42 --timeout=10m", "kubectl singleton status nightly")
 	n.kubectl("apply", "--filename="+n.sample("migration/migration.yaml"))
 	n.kubectl("wait", "--for=condition=Complete", "sj/migrate-v42", "--timeout=10m")
 	n.singleton("Complete  once", "runs", "migrate-v42")

@@ -26,6 +26,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/singletonjob/operator/api/v1alpha1"
+	"github.com/singletonjob/operator/docs/commands"
 	"github.com/singletonjob/operator/internal/contract"
 	"github.com/singletonjob/operator/internal/plugin"
 	"github.com/singletonjob/operator/test/controlplane"
@@ -113,6 +114,16 @@ func (n *newcomer) singleton(want string, args ...string) {
 	}
 }
 
+// shows fails if a page does not show the commands that this test types.
+func (n *newcomer) shows(page string, typed ...string) {
+	n.t.Helper()
+	text, err := os.ReadFile(filepath.Join(root, "docs", page))
+	n.must(err)
+	for _, missing := range commands.Missing(string(text), typed...) {
+		n.t.Errorf("%s does not show what is typed here: %s", page, missing)
+	}
+}
+
 // behind are the pods that a Service selects.
 func (n *newcomer) behind(name string) []string {
 	n.t.Helper()
@@ -144,6 +155,10 @@ func (n *newcomer) serves(service, old string) *v1alpha1.SingletonJob {
 // one handover.
 func TestNewcomer(t *testing.T) {
 	n := newNewcomer(newWorld(t))
+	const expose = "kubectl expose service poller --name=poller-active --selector=" + selectsActive + " --port=80 --target-port=http"
+	n.shows("from-deployment.md", "helm install poller config/samples/poller --set replicaCount=0", "kubectl singleton adopt deployment/poller",
+		expose, "kubectl singleton status poller")
+	n.shows("service.md", expose, `kubectl patch service poller --patch '{"spec": {"selector": {"singletonjob.io/role": "active"}}}'`)
 	n.must(n.helm("install"))
 	n.singleton("Service poller also sends requests to standbys: its clients need a Service that selects "+selectsActive, "adopt", "deployment/poller")
 	n.kubectl("expose", "service", "poller", "--name=poller-active", "--selector="+selectsActive, "--port=80", "--target-port=http")

@@ -1,0 +1,183 @@
+package charts
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/singletonjob/operator/docs/commands"
+	"github.com/singletonjob/operator/test/tier"
+)
+
+// pasted is the name of the test in the rows of commands.Rows.
+const pasted = "charts TestDocumentedCommands"
+
+// scene is what surrounds the commands of a page: lines of a shell before and behind all of them, which must succeed, what stands for the
+// names in the commands, and what each command must print, by its beginning. If a page has several scenes, each has only the commands that
+// begin so.
+type scene struct {
+	page          string
+	only          []string
+	before, after string
+	names         []string
+	prints        map[string]string
+}
+
+// asOperator creates a job's Lease as the operator does, which the guard asks for.
+const asOperator = `until kubectl create --as=system:serviceaccount:singletonjob-system:singletonjob -f - <<END
+{apiVersion: coordination.k8s.io/v1, kind: Lease, metadata: {name: billing, labels: {app.kubernetes.io/managed-by: singletonjob}}}
+END
+do sleep 0.2; done
+`
+
+// scenes are in the order in which they must come: the first installs the release that the others use.
+var scenes = []scene{
+	{
+		page:  "README.md",
+		after: "kubectl get --raw /apis/singletonjob.io/v1alpha1/namespaces/default/singletonjobs/heartbeat >/dev/null",
+	},
+	{page: "docs/kubectl.md", before: "mkdir -p ~/.local/bin", prints: map[string]string{"kubectl singleton status": "heartbeat"}},
+	{
+		page: "docs/upgrade.md", prints: map[string]string{"helm upgrade": "STATUS: deployed"},
+	},
+	{
+		page: "docs/guard.md", only: []string{"kubectl"}, before: asOperator, prints: map[string]string{"kubectl edit": "Edit cancelled"},
+		after: "! kubectl label lease billing a=b",
+	},
+	{
+		page: "docs/entrypoint.md", prints: map[string]string{"helm upgrade": "STATUS: deployed"},
+		after: "kubectl get clusterrole singletonjob-system:singletonjob -o yaml | grep -q secrets",
+	},
+	{
+		page:  "docs/volumes.md",
+		after: "kubectl -n singletonjob-system get deployment singletonjob -o yaml | grep -q -- --agent-image-volume",
+	},
+	{
+		page: "docs/monitoring.md",
+		after: `kubectl auth can-i get /metrics --as=system:serviceaccount:monitoring:prometheus
+kubectl delete clusterrolebinding prometheus-singletonjob`,
+	},
+	{
+		page: "docs/rollout.md", names: []string{"NAME", "heartbeat"},
+		after: `kubectl get sj heartbeat -o yaml | grep -q "singletonjob.io/switchover: '*[*]@48213'"`,
+	},
+	{
+		page: "docs/runs.md", before: "cp config/samples/migration/migration.yaml migrate.yaml; cp migrate.yaml migrate-v42.yaml",
+		after: "kubectl get lease billing -o jsonpath='{.metadata.annotations}' | grep -q singletonjob.io/tick; rm migrate.yaml migrate-v42.yaml",
+	},
+	{
+		page: "docs/restore.md", prints: map[string]string{
+			"kubectl get sj -A -o": "NAMESPACE   NAME", "kubectl -n singletonjob-system rollout restart": "restarted", "kubectl get sj -A --no-headers": "patched",
+		},
+		after: `test "$(kubectl get sj heartbeat -o jsonpath='{.spec.fencing.tokenBase}')" = 5000000`,
+	},
+	{
+		page: "docs/troubleshooting.md", names: []string{"get lease NAME", "get lease billing", "NAME", "heartbeat"},
+		prints: map[string]string{"kubectl singleton version": "Plugin: ", "kubectl singleton status": "heartbeat", "kubectl get lease": "kind: Lease"},
+	},
+	{
+		page: "docs/from-statefulset.md",
+		before: `kubectl create -f - <<END
+{apiVersion: apps/v1, kind: StatefulSet, metadata: {name: billing}, spec: {serviceName: billing, selector: {matchLabels: {app: billing}},
+  template: {metadata: {labels: {app: billing}}, spec: {containers: [{name: app, image: "billing:1"}]}},
+  volumeClaimTemplates: [{metadata: {name: data}, spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}}]}}
+END`,
+		prints: map[string]string{"kubectl get statefulset": "Retain", "kubectl scale statefulset": "scaled"},
+		after:  "kubectl delete statefulset billing",
+	},
+	{
+		page: "docs/guard.md", only: []string{"helm"}, names: []string{"CHART", "charts/singletonjob"},
+		before: `helm uninstall singletonjob --namespace singletonjob-system
+kubectl create namespace a && kubectl create namespace b
+helm install one charts/singletonjob --namespace a --set crds.install=false`,
+		prints: map[string]string{"helm": "STATUS: deployed"},
+		after:  "helm uninstall one --namespace a && helm uninstall two --namespace b && kubectl delete namespace a b --wait=false",
+	},
+	{
+		page: "docs/namespaced.md", only: []string{"helm install singletonjob charts/singletonjob --namespace team-a --set watchNamespaces='{team-a,team-a-batch}'"},
+		before: "kubectl delete crd singletonjobs.singletonjob.io --timeout=60s; kubectl create namespace team-a; kubectl create namespace team-a-batch",
+		after: `kubectl -n team-a-batch get role singletonjob; helm uninstall singletonjob --namespace team-a
+kubectl delete crd singletonjobs.singletonjob.io --timeout=60s`,
+	},
+	{
+		page: "docs/namespaced.md", only: []string{"helm install singletonjob-cluster", "helm install singletonjob charts/singletonjob --namespace team-a --set watchNamespaces='{team-a}'"},
+		after: `helm uninstall singletonjob --namespace team-a; helm uninstall singletonjob-cluster --namespace kube-system
+kubectl delete namespace team-a team-a-batch --wait=false; kubectl delete crd singletonjobs.singletonjob.io --timeout=60s`,
+	},
+}
+
+// TestDocumentedCommands pastes the commands that the documents show for a cluster into a shell. They meet a real API server, the chart, and
+// the plugin that the page of the plugin builds. No operator and no kubelet run: what waits for those is run by test/stack and test/e2e.
+func TestDocumentedCommands(t *testing.T) {
+	tier.Deep(t, "installs the chart many times, and builds the plugin")
+	c := newCluster(t)
+	go c.pretendOperator(t.Context())
+	ran := map[commands.Row]bool{}
+	for _, s := range scenes {
+		c.play(s, ran)
+	}
+	for _, r := range commands.Rows {
+		if r.By == pasted && !ran[r] {
+			t.Errorf("%s: no scene runs what begins with %q", r.Page, r.Begin)
+		}
+	}
+}
+
+// play runs the commands of a page that are this test's.
+func (c *cluster) play(s scene, ran map[commands.Row]bool) {
+	c.t.Helper()
+	page, err := os.ReadFile(filepath.Join("..", s.page))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	c.shell(s.page, s.before)
+	shows := 0
+	for _, command := range commands.Of(s.page, string(page)) {
+		for _, r := range commands.Rows {
+			begins := func(with string) bool { return strings.HasPrefix(command.Text, with) }
+			if r.By != pasted || !r.Is(command) || len(s.only) > 0 && !slices.ContainsFunc(s.only, begins) {
+				continue
+			}
+			ran[r] = true
+			shows++
+			out := c.shell(s.page, strings.NewReplacer(s.names...).Replace(command.Text))
+			for begin, want := range s.prints {
+				if begins(begin) && !strings.Contains(out, want) {
+					c.t.Errorf("%s: %s\nprints\n%s\nwithout %q", s.page, command.Text, out, want)
+				}
+			}
+			c.sameColumns(s.page, command, out)
+		}
+	}
+	if shows == 0 {
+		c.t.Errorf("%s shows no command that is this test's", s.page)
+	}
+	c.shell(s.page, s.after)
+}
+
+// sameColumns compares the heads of the tables that a page shows and a command prints.
+func (c *cluster) sameColumns(page string, command commands.Command, out string) {
+	head := func(text string) string { return strings.Join(strings.Fields(strings.SplitN(text, "\n", 2)[0]), " ") }
+	if shown := head(command.Output); shown != "" && shown == strings.ToUpper(shown) && shown != head(out) {
+		c.t.Errorf("%s: %s prints the columns %q, and the page shows %q", page, command.Text, head(out), shown)
+	}
+}
+
+// shell runs lines at the top of the checkout, where the tools of a user are in PATH.
+func (c *cluster) shell(page, lines string) string {
+	c.t.Helper()
+	caches, err := exec.CommandContext(c.t.Context(), "go", "env", "GOCACHE", "GOMODCACHE", "GOPATH").Output()
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	at := strings.Split(strings.TrimSpace(string(caches)), "\n")
+	setting := "export GOCACHE=" + at[0] + " GOMODCACHE=" + at[1] + " GOPATH=" + at[2] + ` KUBE_EDITOR=true PATH="$HOME/.local/bin:$PATH"; set -o pipefail` + "\n"
+	out, err := c.paste(c.t.Context(), setting+lines)
+	if err != nil {
+		c.t.Errorf("%s: %v, of:\n%s\n%s", page, err, lines, out)
+	}
+	return out
+}

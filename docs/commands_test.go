@@ -1,0 +1,89 @@
+package docs
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/singletonjob/operator/docs/commands"
+)
+
+// shownCommands are those of the README and of all documents for users.
+func shownCommands(t *testing.T) (all []commands.Command) {
+	t.Helper()
+	pages, err := filepath.Glob("*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range pages {
+		pages[i] = "docs/" + pages[i]
+	}
+	for _, page := range append(pages, "README.md", "SECURITY.md") {
+		text, err := os.ReadFile(filepath.Join(top, page))
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, commands.Of(page, string(text))...)
+	}
+	return all
+}
+
+// TestEveryCommandIsRun: each command that a document shows has a test that runs it, or a reason why none does. No row is left of a command
+// that has gone. The test of a row exists, and knows the page.
+func TestEveryCommandIsRun(t *testing.T) {
+	all := shownCommands(t)
+	for _, c := range all {
+		n := 0
+		for _, r := range commands.Rows {
+			if r.Is(c) {
+				n++
+			}
+		}
+		if n != 1 {
+			t.Errorf("%s shows a command that has %d rows in docs/commands/rows.go, want 1: %s", c.Page, n, c.Text)
+		}
+	}
+	ran := 0
+	for _, r := range commands.Rows {
+		if !slices.ContainsFunc(all, r.Is) {
+			t.Errorf("%s shows no command that begins with %q", r.Page, r.Begin)
+		}
+		if (r.By == "") == (r.Why == "") {
+			t.Errorf("%s, %q: either a test runs it, or there is a reason", r.Page, r.Begin)
+		}
+		if r.By == "" {
+			continue
+		}
+		ran++
+		dir, test, _ := strings.Cut(r.By, " ")
+		text, names := testsOf(dir)
+		if !slices.Contains(names, test) {
+			t.Errorf("%s, %q: there is no test %s in %s", r.Page, r.Begin, test, dir)
+		}
+		if !strings.Contains(text, filepath.Base(r.Page)) && !strings.Contains(text, "commands.Rows") {
+			t.Errorf("%s, %q: the tests of %s do not know this page", r.Page, r.Begin, dir)
+		}
+	}
+	t.Logf("%d commands, %d rows, %d of them with a test", len(all), len(commands.Rows), ran)
+	if len(all) < 80 {
+		t.Errorf("only %d commands are found", len(all))
+	}
+}
+
+func TestCommandsOfABlock(t *testing.T) {
+	const document = "a\n\n```\n$ one --a \\\n  --b\nprinted\n$ two\n```\n```yaml\nkubectl: no\n```\n```sh\nif x; then\ny\nfi\n```\n\n    kubectl a   # b\n    helm c\n\ntext\n\n" +
+		"1. item\n\n   ```\n   kubectl get x | while read -r y; do\n     z\n   done\n   kubectl b\n   ```\n2. more\n\n```\nonly printed\nkubectlish\n```\n"
+	var got []string
+	for _, c := range commands.Of("p", document) {
+		got = append(got, c.Text+" → "+c.Output)
+	}
+	want := []string{
+		"one --a \\\n  --b → printed\n", "two → ", "if x; then\ny\nfi → ", "kubectl a   # b → ", "helm c → ",
+		"kubectl get x | while read -r y; do\n  z\ndone → ", "kubectl b → ",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("got  %q\nwant %q", got, want)
+	}
+}
