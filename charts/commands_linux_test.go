@@ -36,8 +36,14 @@ do sleep 0.2; done
 // scenes are in the order in which they must come: the first installs the release that the others use.
 var scenes = []scene{
 	{
-		page:  "README.md",
+		page:  "README.md", only: []string{"helm", "kubectl apply", "kubectl get"},
 		after: "kubectl get --raw /apis/singletonjob.io/v1alpha1/namespaces/default/singletonjobs/heartbeat >/dev/null",
+	},
+	{
+		page: "README.md", only: []string{"kubectl events"}, before: `kubectl create -f - <<END
+{apiVersion: v1, kind: Event, metadata: {name: heartbeat.1}, reason: Elected, type: Normal, message: m, lastTimestamp: "2026-01-02T03:04:05Z",
+  involvedObject: {apiVersion: singletonjob.io/v1alpha1, kind: SingletonJob, namespace: default, name: heartbeat}}
+END`,
 	},
 	{page: "docs/kubectl.md", before: "mkdir -p ~/.local/bin", prints: map[string]string{"kubectl singleton status": "heartbeat"}},
 	{
@@ -99,7 +105,7 @@ helm install one charts/singletonjob --namespace a --set crds.install=false`,
 	{
 		page: "docs/namespaced.md", only: []string{"helm install singletonjob charts/singletonjob --namespace team-a --set watchNamespaces='{team-a,team-a-batch}'"},
 		before: "kubectl delete crd singletonjobs.singletonjob.io --timeout=60s; kubectl create namespace team-a; kubectl create namespace team-a-batch",
-		after: `kubectl -n team-a-batch get role singletonjob; helm uninstall singletonjob --namespace team-a
+		after: `kubectl -n team-a-batch get roles -o name | grep singletonjob; helm uninstall singletonjob --namespace team-a
 kubectl delete crd singletonjobs.singletonjob.io --timeout=60s`,
 	},
 	{

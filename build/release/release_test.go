@@ -25,6 +25,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 
 	"github.com/singletonjob/operator/build/tarball"
+	"github.com/singletonjob/operator/docs/commands"
 )
 
 const digest = "sha256:1111111111111111111111111111111111111111111111111111111111111111"
@@ -185,7 +186,7 @@ func TestSeal(t *testing.T) {
 // check types the commands of docs/release.md.
 func check(t *testing.T, r release, public string, right bool) {
 	t.Helper()
-	page, err := os.ReadFile("../../docs/release.md")
+	page, err := os.ReadFile("docs/release.md") // TestMain is at the top
 	if err != nil {
 		t.Fatal(err)
 	}
