@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -76,6 +77,24 @@ func (d *typist) page(name string) {
 	}
 }
 
+// varying are the words of an Event that differ in each cluster.
+var varying = regexp.MustCompile(`\S+-\d \(node \S+, token \d+\)`)
+
+// firstEvent compares the Event that the README shows of a new job with that of this one.
+func (d *typist) firstEvent() {
+	d.t.Helper()
+	readme, err := os.ReadFile(filepath.Join(root, "README.md"))
+	d.must(err)
+	shown := regexp.MustCompile(`(?m) Elected +\S+ +(.*)$`).FindSubmatch(readme)
+	if shown == nil {
+		d.t.Fatal("README.md shows no Event Elected")
+	}
+	out := varying.ReplaceAllString(d.shell("kubectl events --for singletonjob/"+jobName), "POD")
+	if want := varying.ReplaceAllString(string(shown[1]), "POD"); !strings.Contains(out, want) {
+		d.t.Errorf("no Event says %q", want)
+	}
+}
+
 // TestDocumentedCommands types the commands that the documents show for a job that runs, with kubectl itself and with the plugin as a program.
 func TestDocumentedCommands(t *testing.T) {
 	tier.Deep(t, "types commands that wait for rollouts")
@@ -86,7 +105,8 @@ func TestDocumentedCommands(t *testing.T) {
 		d.page(page)
 	}
 
-	web := newWorld(t).workload(v1alpha1.WorkloadStatefulSet)
+	d.firstEvent()
+	web := worldOn(t, d.p).workload(v1alpha1.WorkloadStatefulSet)
 	web.runsItself(1)
 	s := newTypist(web.world)
 	s.ran, s.names = d.ran, strings.NewReplacer("billing", "web")
