@@ -20,7 +20,8 @@ const rewrites = Object.fromEntries(sources.map((source) => [source, page(source
 const sourceOf = Object.fromEntries(sources.map((source) => [page(source), source]))
 if (Object.keys(sourceOf).length !== sources.length) throw new Error('two files would be one page: ' + sources.join(' '))
 // Samples and test data have a Markdown of their own.
-const elsewhere = readdirSync(top, { withFileTypes: true }).filter((e) => e.isDirectory() && e.name !== 'docs').map((e) => `${e.name}/**`)
+const folders = (dir, ...kept) => readdirSync(join(top, dir), { withFileTypes: true }).filter((e) => e.isDirectory() && !kept.includes(e.name)).map((e) => posix.join(dir, e.name, '**'))
+const elsewhere = [...folders('.', 'docs'), ...folders('docs', 'decisions')]
 
 // --- sidebar ----------------------------------------------------------------------------------------------------
 
