@@ -15,9 +15,8 @@ import (
 // pasted is the name of the test in the rows of commands.Rows.
 const pasted = "charts TestDocumentedCommands"
 
-// scene is what surrounds the commands of a page: lines of a shell before and behind all of them, which must succeed, what stands for the
-// names in the commands, and what each command must print, by its beginning. If a page has several scenes, each has only the commands that
-// begin so.
+// scene is what surrounds the commands of a page. The lines of a shell before and after all of them must succeed. names replaces placeholders
+// in the commands. prints is what a command must print, by its beginning. If a page has several scenes, only chooses the commands of each.
 type scene struct {
 	page          string
 	only          []string
