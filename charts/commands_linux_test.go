@@ -35,7 +35,7 @@ do sleep 0.2; done
 // scenes are in the order in which they must come: the first installs the release that the others use.
 var scenes = []scene{
 	{
-		page:  "README.md", only: []string{"helm", "kubectl apply", "kubectl get"},
+		page: "README.md", only: []string{"helm", "kubectl apply", "kubectl get"},
 		after: "kubectl get --raw /apis/singletonjob.io/v1alpha1/namespaces/default/singletonjobs/heartbeat >/dev/null",
 	},
 	{
@@ -124,6 +124,7 @@ func TestDocumentedCommands(t *testing.T) {
 	for _, s := range scenes {
 		c.play(s, ran)
 	}
+	c.inline()
 	for _, r := range commands.Rows {
 		if r.By == pasted && !ran[r] {
 			t.Errorf("%s: no scene runs what begins with %q", r.Page, r.Begin)
@@ -161,6 +162,33 @@ func (c *cluster) play(s scene, ran map[commands.Row]bool) {
 		c.t.Errorf("%s shows no command that is this test's", s.page)
 	}
 	c.shell(s.page, s.after)
+}
+
+// partial are beginnings of commands that end with a flag without its value, or with none of a command.
+var partial = []string{"helm --wait", "kubectl debug --copy-to", "kubectl delete --grace-period", "kubectl singleton run --tick"}
+
+// inline asks kubectl, the plugin and Helm for help about each command in a sentence or a table. They refuse a verb or a flag that they do not
+// have, and read no value of a flag.
+func (c *cluster) inline() {
+	pages, _ := filepath.Glob("../docs/*.md")
+	asked, script := map[string]bool{}, ""
+	for _, page := range append(pages, "../README.md", "../SECURITY.md") {
+		text, err := os.ReadFile(page)
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		for _, line := range commands.Inline(string(text)) {
+			if asked[line] || slices.Contains(partial, line) || !strings.HasPrefix(line, "kubectl ") && !strings.HasPrefix(line, "helm ") {
+				continue
+			}
+			asked[line] = true
+			own, _, _ := strings.Cut(line, " -- ")
+			script += own + " --help >help 2>&1 || { echo '" + filepath.Base(page) + ":' " + strings.ReplaceAll(own, "$", "") + "; head -3 help; }\n"
+		}
+	}
+	if out := c.shell("inline", script+"rm help"); out != "" || len(asked) < 50 {
+		c.t.Errorf("of %d commands in sentences, these are not known:\n%s", len(asked), out)
+	}
 }
 
 // sameColumns compares the heads of the tables that a page shows and a command prints.

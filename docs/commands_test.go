@@ -3,6 +3,7 @@ package docs
 import (
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -69,6 +70,52 @@ func TestEveryCommandIsRun(t *testing.T) {
 	t.Logf("%d commands, %d rows, %d of them with a test", len(all), len(commands.Rows), ran)
 	if len(all) < 80 {
 		t.Errorf("only %d commands are found", len(all))
+	}
+}
+
+// e2eArgs chooses tests of the cluster.
+var e2eArgs = regexp.MustCompile(`^make e2e E2E_ARGS=-run=(\w+)$`)
+
+// TestInlineCommands: what sentences and tables tell a reader to run with go or make exists, and chooses a test.
+func TestInlineCommands(t *testing.T) {
+	pages, found := []string{"README.md", "SECURITY.md", "CONTRIBUTING.md", "ARCHITECTURE.md"}, 0
+	for _, pattern := range []string{"*.md", "*/*.md"} {
+		more, _ := filepath.Glob(pattern)
+		for _, page := range more {
+			pages = append(pages, "docs/"+page)
+		}
+	}
+	for _, page := range pages {
+		text, err := os.ReadFile(filepath.Join(top, page))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, line := range commands.Inline(string(text)) {
+			words := strings.Fields(line)
+			wrong := false
+			switch chosen := e2eArgs.FindStringSubmatch(line); {
+			case chosen != nil:
+				_, names := testsOf("test/e2e")
+				wrong = !slices.ContainsFunc(names, func(name string) bool { return strings.HasPrefix(name, chosen[1]) })
+			case words[0] == "make":
+				wrong = !target(t, words[1])
+			case words[0] == "go" && tested.MatchString(line):
+				wrong = runsNothing(t, line)
+			case words[0] == "go":
+				for _, word := range words {
+					path := strings.TrimSuffix(word, "/...")
+					wrong = wrong || strings.HasPrefix(word, "./") && path != "." && !exists(path)
+				}
+			default:
+				continue // charts TestDocumentedCommands
+			}
+			if found++; wrong {
+				t.Errorf("%s: `%s` runs nothing", page, line)
+			}
+		}
+	}
+	if found < 200 {
+		t.Errorf("only %d commands are found", found)
 	}
 }
 

@@ -24,6 +24,16 @@ var (
 	programs = regexp.MustCompile(`^(?:base64|cp|curl|fence-proxy|for|go|helm|kubectl|make|npm|openssl) `)
 )
 
+var inline = regexp.MustCompile("`((?:go|helm|kubectl|make)\\s[^`]+)`")
+
+// Inline returns the commands in the sentences and tables of a document, each on one line. Some are only the beginning of a command.
+func Inline(document string) (all []string) {
+	for _, match := range inline.FindAllStringSubmatch(block.ReplaceAllString(document, "\n"), -1) {
+		all = append(all, strings.ReplaceAll(strings.Join(strings.Fields(match[1]), " "), `\|`, "|"))
+	}
+	return all
+}
+
 // Of returns the commands in the blocks of a document that are in no language, or in sh. In a block with prompts only the lines with a prompt
 // are commands.
 func Of(page, document string) (all []Command) {
