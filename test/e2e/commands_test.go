@@ -20,9 +20,9 @@ func TestDocumentedCommands(t *testing.T) {
 	x := beginBeside(t)
 	j := x.createNamed("billing", patient)
 	j.awaitSettled()
-	pod := j.get().Status.ActivePod
-	j.crash() // for a container before the present one
-	names := strings.NewReplacer("ledger", j.name, "migrate-v42", j.name, "NAME", j.name, "POD", pod)
+	crashed := j.get().Status.ActivePod // has a container before the present one
+	active := j.crash().Status.ActivePod
+	names := strings.NewReplacer("ledger", j.name, "migrate-v42", j.name, "NAME", j.name, "POD --previous", crashed+" --previous", "POD", active)
 	pages := map[string][]commands.Command{}
 	for _, r := range commands.Rows {
 		if r.By != needsKubelet {
