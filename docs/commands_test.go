@@ -76,6 +76,24 @@ func TestEveryCommandIsRun(t *testing.T) {
 // e2eArgs chooses tests of the cluster.
 var e2eArgs = regexp.MustCompile(`^make e2e E2E_ARGS=-run=(\w+)$`)
 
+// choosesNothing reports whether what a command of go or make names does not exist.
+func choosesNothing(t *testing.T, line string) bool {
+	t.Helper()
+	words, chosen := strings.Fields(line), e2eArgs.FindStringSubmatch(line)
+	switch {
+	case chosen != nil:
+		_, names := testsOf("test/e2e")
+		return !slices.ContainsFunc(names, func(name string) bool { return strings.HasPrefix(name, chosen[1]) })
+	case words[0] == "make":
+		return !target(t, words[1])
+	case tested.MatchString(line):
+		return runsNothing(t, line)
+	}
+	return slices.ContainsFunc(words, func(word string) bool {
+		return strings.HasPrefix(word, "./") && !exists(strings.TrimSuffix(word, "/..."))
+	})
+}
+
 // TestInlineCommands: what sentences and tables tell a reader to run with go or make exists, and chooses a test.
 func TestInlineCommands(t *testing.T) {
 	pages, found := []string{"README.md", "SECURITY.md", "CONTRIBUTING.md", "ARCHITECTURE.md"}, 0
@@ -91,25 +109,10 @@ func TestInlineCommands(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, line := range commands.Inline(string(text)) {
-			words := strings.Fields(line)
-			wrong := false
-			switch chosen := e2eArgs.FindStringSubmatch(line); {
-			case chosen != nil:
-				_, names := testsOf("test/e2e")
-				wrong = !slices.ContainsFunc(names, func(name string) bool { return strings.HasPrefix(name, chosen[1]) })
-			case words[0] == "make":
-				wrong = !target(t, words[1])
-			case words[0] == "go" && tested.MatchString(line):
-				wrong = runsNothing(t, line)
-			case words[0] == "go":
-				for _, word := range words {
-					path := strings.TrimSuffix(word, "/...")
-					wrong = wrong || strings.HasPrefix(word, "./") && path != "." && !exists(path)
-				}
-			default:
+			if strings.HasPrefix(line, "kubectl ") || strings.HasPrefix(line, "helm ") {
 				continue // charts TestDocumentedCommands
 			}
-			if found++; wrong {
+			if found++; choosesNothing(t, line) {
 				t.Errorf("%s: `%s` runs nothing", page, line)
 			}
 		}

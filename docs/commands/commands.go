@@ -19,7 +19,7 @@ type Command struct {
 
 var (
 	// block is a fenced block of code, with its language, or one that is indented below an empty line. A block within a list is indented.
-	block = regexp.MustCompile("(?ms)^( *)```(\\w*)\n(.*?)^ *```$|\n\n((?:    [^\n]*(?:\n|$))+)")
+	block = regexp.MustCompile("(?m)^( *)```(\\w*)\n((?:[^\n]*\n)*?) *```$|\n\n((?:    [^\n]*(?:\n|$))+)")
 	// programs begin a line that a reader can type.
 	programs = regexp.MustCompile(`^(?:base64|cp|curl|fence-proxy|for|go|helm|kubectl|make|npm|openssl) `)
 )
@@ -43,10 +43,10 @@ func Of(page, document string) (all []Command) {
 			match[1], text = "    ", match[4]
 		}
 		text = regexp.MustCompile(`(?m)^`+match[1]).ReplaceAllString(text, "")
-		switch {
-		case language == "sh":
+		switch language {
+		case "sh":
 			all = append(all, Command{Page: page, Text: strings.TrimSpace(text)})
-		case language == "":
+		case "":
 			all = append(all, ofBlock(page, text)...)
 		}
 	}
