@@ -67,7 +67,8 @@ func newNewcomer(w *world) *newcomer {
 	}
 	port, err := controlplane.FreePort()
 	w.must(err)
-	probe := map[string]any{"periodSeconds": 1, "timeoutSeconds": 60} // soon, and patient with a busy machine
+	// Soon, and patient with a busy machine. The workload answers only to requests that have a number.
+	probe := map[string]any{"httpGet": nil, "tcpSocket": map[string]any{"port": "http"}, "periodSeconds": 1, "timeoutSeconds": 60}
 	text, err := yaml.Marshal(map[string]any{
 		"image": map[string]any{"repository": w.p.registry + "/poller"}, "args": []string{},
 		"env": map[string]string{
@@ -172,6 +173,9 @@ func TestNewcomer(t *testing.T) {
 	second := n.serves("poller-active", first.Status.ActivePod)
 	taken := 0 // a busy machine may have the old pod take the Lease back, which is not this handover
 	for _, c := range second.Status.History {
+		if c.Reason == v1alpha1.ChangeLivenessFailed {
+			t.Errorf("the process fails its probe: %+v", c)
+		}
 		if c.Token > first.Status.FencingToken && c.Type == v1alpha1.Handover && c.From != c.To {
 			taken++
 		}
