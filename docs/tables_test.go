@@ -47,8 +47,20 @@ var (
 	chosen = regexp.MustCompile(`-(run|bench) (?:'([^']*)'|(\S+))`)
 )
 
+// suite is the text of a package's tests, and the names that they have.
+type suite struct {
+	text  string
+	names []string
+}
+
+// suites are those that were read.
+var suites = map[string]suite{}
+
 // testsOf is the text of a package's tests, and the names that they have.
 func testsOf(dir string) (text string, names []string) {
+	if s, read := suites[dir]; read {
+		return s.text, s.names
+	}
 	files, _ := filepath.Glob(filepath.Join(top, dir, "*_test.go"))
 	for _, file := range files {
 		content, _ := os.ReadFile(file)
@@ -57,6 +69,7 @@ func testsOf(dir string) (text string, names []string) {
 	for _, match := range testFunc.FindAllStringSubmatch(text, -1) {
 		names = append(names, match[1])
 	}
+	suites[dir] = suite{text, names}
 	return text, names
 }
 
