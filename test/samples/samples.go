@@ -23,8 +23,8 @@ import (
 	"github.com/singletonjob/operator/test/debian"
 )
 
-// Dir has the samples, seen from a package of tests.
-const Dir = "../../config/samples"
+// Dir has the samples, seen from the package of a test.
+var Dir = "../../config/samples"
 
 // Host is the address of all sinks. On the lab it is the one that Pods reach.
 var Host = "127.0.0.1"

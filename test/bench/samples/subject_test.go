@@ -45,6 +45,7 @@ const (
 	// The namespaces, and our kind.
 	ours, today = "samples", "today"
 	singleton   = "SingletonJob"
+	utc         = "Etc/UTC"
 	// sampleLabel is on the Pods of today's kinds.
 	sampleLabel = "sample"
 )
@@ -158,7 +159,7 @@ func (s *subject) create() {
 		job.Namespace, job.Name = s.namespace, s.key().Name
 		s.prepare(&job.Spec.Template.Spec, job.Name, job.Spec.Candidates)
 		if job.Spec.Schedule != nil {
-			job.Spec.Schedule.Cron, job.Spec.Schedule.TimeZone, job.Spec.Suspend = "* * * * *", "Etc/UTC", true
+			job.Spec.Schedule.Cron, job.Spec.Schedule.TimeZone = "0 0 1 1 *", utc
 		}
 		if s.kind == singleton {
 			s.must(s.cluster.Client.Create(s.ctx, job))
@@ -230,7 +231,7 @@ func (s *subject) todays(job *v1alpha1.SingletonJob) client.Object {
 			FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.labels['" + batchv1.JobNameLabel + "']"},
 		}})
 		return &batchv1.CronJob{ObjectMeta: object, Spec: batchv1.CronJobSpec{
-			Schedule: job.Spec.Schedule.Cron, ConcurrencyPolicy: batchv1.ForbidConcurrent, Suspend: new(true),
+			Schedule: job.Spec.Schedule.Cron, TimeZone: new(utc), ConcurrencyPolicy: batchv1.ForbidConcurrent,
 			JobTemplate: batchv1.JobTemplateSpec{Spec: batchv1.JobSpec{Template: template}},
 		}}
 	}
@@ -324,18 +325,17 @@ func sinkNightly(s *subject) {
 	s.create()
 }
 
-// tick has the schedule go on until the tick, which is counted.
+// tick moves the schedule's one tick of the day to a time, and has it counted.
 func (s *subject) tick(at time.Time) {
-	text := at.UTC().Format(time.RFC3339)
+	at = at.UTC()
+	text, patch := at.Format(time.RFC3339), `{"spec":{"schedule":{"cron":"%s"}}}`
 	if s.kind != singleton {
 		text = fmt.Sprintf("%s-%d", s.name, at.Unix()/60) // what the controller calls the Job
+		patch = `{"spec":{"schedule":"%s"}}`
 	}
 	s.ticks = append(s.ticks, text)
-	s.suspend(false)
-}
-
-func (s *subject) suspend(is bool) {
-	s.kubectl("patch", s.kind, s.name, "--namespace="+s.namespace, "--type=merge", fmt.Sprintf(`--patch={"spec":{"suspend":%t}}`, is))
+	patch = fmt.Sprintf(patch, fmt.Sprintf("%d %d * * *", at.Minute(), at.Hour()))
+	s.kubectl("patch", s.kind, s.name, "--namespace="+s.namespace, "--type=merge", "--patch="+patch)
 }
 
 // unfinished says what is missing until the last run is over.
@@ -457,10 +457,7 @@ func (s *subject) install() {
 	s.must(err)
 	if s.kind == singleton {
 		s.kubectl("apply", "--namespace="+s.namespace, "--filename="+filepath.Join(chart, "singleton.yaml"))
-		return
 	}
-	patch := fmt.Sprintf(`--patch={"spec":{"template":{"metadata":{"labels":{"%s":"%s"}}}}}`, sampleLabel, s.name)
-	s.kubectl("patch", "deployment", "poller", "--namespace="+s.namespace, patch)
 }
 
 // serveImages has the chart's image in a registry for the operator, which asks it for the entrypoint, and on all nodes.
