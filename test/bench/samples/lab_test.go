@@ -6,7 +6,7 @@ package samples
 
 import (
 	"context"
-	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -20,6 +20,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/singletonjob/operator/api/v1alpha1"
@@ -258,11 +259,14 @@ func (b *bench) begin(fault string, f fault, on []string) {
 	}
 	b.kubectl(append([]string{"cordon"}, others...)...)
 	for _, s := range b.subjects {
-		switch s.name {
-		case "migration":
-			s.migrate(fault, f.steps)
-		case "nightly":
+		if s.name == "nightly" {
 			s.tick(tick)
+		}
+	}
+	b.must(onlab.Sleep(b.ctx, time.Until(tick.Add(-8*time.Second))))
+	for _, s := range b.subjects {
+		if s.name == "migration" {
+			s.migrate(fault, f.steps)
 		}
 	}
 	b.must(onlab.Sleep(b.ctx, time.Until(tick.Add(5*time.Second))))
@@ -324,16 +328,16 @@ func onNodes(what ...string) func(*bench, []string) error {
 }
 
 var catalogue = map[string]fault{
-	"kill": {title: "the process is killed", steps: 30, each: func(b *bench, s *subject) error {
+	"kill": {title: "the process is killed", steps: 40, each: func(b *bench, s *subject) error {
 		return b.cluster.Lab.Fault(b.ctx, "signal", s.container, "KILL", s.process)
 	}},
-	"freeze": {title: "frozen for 40 s", steps: 60, hold: 40 * time.Second, each: func(b *bench, s *subject) error {
+	"freeze": {title: "frozen for 40 s", steps: 70, hold: 40 * time.Second, each: func(b *bench, s *subject) error {
 		return b.cluster.Lab.Fault(b.ctx, "freeze", s.container)
 	}, undo: func(b *bench, struck []*subject, _ []string) error {
 		b.each(struck, func(s *subject) error { return b.cluster.Lab.Fault(b.ctx, "thaw", s.container) }) // it may be gone
 		return nil
 	}},
-	"drain": {title: "the node is drained", steps: 30, nodes: func(b *bench, on []string) error {
+	"drain": {title: "the node is drained", steps: 40, nodes: func(b *bench, on []string) error {
 		errs := make(chan error, len(on))
 		for i, label := range []string{"singletonjob.io/name", sampleLabel} {
 			go func() {
@@ -351,42 +355,46 @@ var catalogue = map[string]fault{
 		return nil
 	}},
 	// So long that Kubernetes has replaced what is on the node, while that still runs there.
-	"cut": {title: "the node is cut off from the API server for 110 s", steps: 120, hold: 110 * time.Second, nodes: onNodes("api %s drop"),
-		undo: func(b *bench, _ []*subject, on []string) error { return onNodes("mend %s api")(b, on) }},
+	"cut": {
+		title: "the node is cut off from the API server for 110 s", steps: 130, hold: 110 * time.Second, nodes: onNodes("api %s drop"),
+		undo: func(b *bench, _ []*subject, on []string) error { return onNodes("mend %s api")(b, on) },
+	},
 }
 
 // find notes where a subject is at work.
 func (s *subject) find() error {
-	s.pod, s.node, s.container = "", "", ""
-	var pod corev1.Pod
-	if s.kind == singleton {
-		var job v1alpha1.SingletonJob
-		if err := s.cluster.Client.Get(s.ctx, s.key(), &job); err != nil {
-			return err
-		}
-		if job.Status.ActivePod == "" {
-			return fmt.Errorf("nothing is active")
-		}
-		if err := s.cluster.Client.Get(s.ctx, client.ObjectKey{Namespace: s.namespace, Name: job.Status.ActivePod}, &pod); err != nil {
-			return err
-		}
-	} else {
-		pods, err := s.pods()
-		if err != nil {
-			return err
-		}
-		if len(pods) == 0 {
-			return fmt.Errorf("it has no Pod")
-		}
-		pod = pods[0]
+	s.node, s.container = "", ""
+	pod, err := s.active()
+	if err != nil {
+		return err
 	}
 	for _, c := range pod.Status.ContainerStatuses {
 		if _, id, ok := strings.Cut(c.ContainerID, "://"); ok && c.State.Running != nil {
-			s.pod, s.node, s.container = pod.Name, pod.Spec.NodeName, id
+			s.node, s.container = pod.Spec.NodeName, id
 			return nil
 		}
 	}
 	return fmt.Errorf("the container of %s does not run", pod.Name)
+}
+
+// active is the Pod that works.
+func (s *subject) active() (pod corev1.Pod, err error) {
+	if s.kind != singleton {
+		pods, err := s.pods()
+		if err != nil || len(pods) == 0 {
+			return pod, errors.Join(errors.New("it has no Pod"), err)
+		}
+		return pods[0], nil
+	}
+	var job v1alpha1.SingletonJob
+	if err := s.cluster.Client.Get(s.ctx, s.key(), &job); err != nil {
+		return pod, err
+	}
+	if job.Status.ActivePod == "" {
+		return pod, errors.New("nothing is active")
+	}
+	err = s.cluster.Client.Get(s.ctx, client.ObjectKey{Namespace: s.namespace, Name: job.Status.ActivePod}, &pod)
+	return pod, err
 }
 
 // pods are those of today's kind that are not over, the newest first.
@@ -402,25 +410,14 @@ func (s *subject) pods() ([]corev1.Pod, error) {
 
 // unsettled says what is missing until a subject has worked since, and the next fault may come.
 func (s *subject) unsettled(since time.Time) string {
-	if s.runs {
+	switch {
+	case s.runs:
 		return s.unfinished()
-	}
-	if s.kind == singleton {
-		var job v1alpha1.SingletonJob
-		if err := s.cluster.Client.Get(s.ctx, s.key(), &job); err != nil {
-			return err.Error()
+	case s.kind == singleton:
+		if why := s.unprotected(); why != "" {
+			return why
 		}
-		for _, condition := range []string{v1alpha1.ConditionActive, v1alpha1.ConditionProtected} {
-			c := meta.FindStatusCondition(job.Status.Conditions, condition)
-			if job.Spec.Candidates == 1 && condition == v1alpha1.ConditionProtected {
-				continue // there is no warm standby
-			}
-			if c == nil || c.Status != "True" {
-				text, _ := json.Marshal(c)
-				return string(text)
-			}
-		}
-	} else {
+	default:
 		pods, err := s.pods()
 		if err != nil || len(pods) != 1 || !cluster.PodReady(pods[0]) {
 			return fmt.Sprintf("%d Pods, %v", len(pods), err)
@@ -428,6 +425,24 @@ func (s *subject) unsettled(since time.Time) string {
 	}
 	if last := s.lastEvent(); !last.After(since) {
 		return "has done nothing since"
+	}
+	return ""
+}
+
+// unprotected says why a SingletonJob is not active, or has no warm standby though it is to have one.
+func (s *subject) unprotected() string {
+	var job v1alpha1.SingletonJob
+	if err := s.cluster.Client.Get(s.ctx, s.key(), &job); err != nil {
+		return err.Error()
+	}
+	conditions := []string{v1alpha1.ConditionActive, v1alpha1.ConditionProtected}
+	if job.Spec.Candidates == 1 {
+		conditions = conditions[:1]
+	}
+	for _, condition := range conditions {
+		if c := meta.FindStatusCondition(job.Status.Conditions, condition); c == nil || c.Status != metav1.ConditionTrue {
+			return fmt.Sprintf("%s: %+v", condition, c)
+		}
 	}
 	return ""
 }

@@ -93,17 +93,17 @@ type subject struct {
 	last   func() time.Time
 	change func(*unstructured.Unstructured)
 
-	pod, node, container string // where it is at work
-	hits                 []hit
-	migrations           []string       // names
-	steps                map[string]int // of each
-	ticks                []string
+	node, container string // where it is at work
+	hits            []hit
+	migrations      []string       // names
+	steps           map[string]int // of each
+	ticks           []string
 }
 
 func (s *subject) String() string { return s.name + " as " + s.kind }
 
 func (s *subject) key() client.ObjectKey {
-	name := s.sample.name
+	name := s.name
 	if s.job != "" {
 		name = s.job
 	}
