@@ -1,6 +1,6 @@
 //go:build linux
 
-// Package samples runs every sample of config/samples on the lab, beside the same program in what people run it in today, breaks both at the
+// Package samples runs every sample of config/samples on the lab, beside the same program in what people run it in today. It breaks both at the
 // same time, and counts at their sinks. 'make bench-samples' does all that; without -lab only what judges is tested.
 package samples
 
