@@ -14,8 +14,8 @@ type Event struct {
 	Writer string
 }
 
-// A Sum is what became of a sample's work. Twice are events that repeat a unit, or without units, those of a writer after another one had
-// begun. Lost are expected units that were not done.
+// A Sum is what became of a sample's work. Twice are events that repeat a unit, or without units, those by which a writer returns after another
+// one. Lost are expected units that were not done.
 type Sum struct{ Done, Twice, Lost int }
 
 // Count judges events, in any order.
@@ -29,13 +29,14 @@ func Count(events []Event, expected []string) (c Sum) {
 			done[e.Unit] = true
 			c.Done++
 		default:
-			if c.Done++; followed[e.Writer] {
+			c.Done++
+			if e.Writer == last {
+				continue
+			}
+			if followed[e.Writer] {
 				c.Twice++
 			}
-			if e.Writer != last {
-				followed[last] = true
-			}
-			last = e.Writer
+			followed[last], last = true, e.Writer
 		}
 	}
 	for _, unit := range expected {

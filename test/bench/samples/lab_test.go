@@ -37,7 +37,7 @@ var (
 	archive = flag.String("image-archive", "", "archive with that image, loaded into the lab first")
 	figures = flag.String("json", "samples.json", "file for all figures; the table is beside it, as .md")
 	only    = flag.String("only", "", "a regular expression of samples; all if empty")
-	faults  = flag.String("faults", "kill,drain,drain,freeze,cut", "what is done, in this order")
+	faults  = flag.String("faults", "kill,drain,drain,cut,freeze", "what is done, in this order")
 )
 
 const (

@@ -36,9 +36,14 @@ type Hit struct {
 // report counts, writes and judges.
 func (b *bench) report(o *onlab.Options) {
 	var results []Result
+	expected := map[*subject][]string{}
 	for _, s := range b.subjects {
-		events, expected := s.events()
-		r := result(s, events, expected)
+		_, expected[s] = s.events()
+	}
+	b.must(onlab.Sleep(b.ctx, 20*time.Second)) // what is under way arrives
+	for _, s := range b.subjects {
+		events, _ := s.events()
+		r := result(s, events, expected[s])
 		results = append(results, r)
 		if err := s.promised(&r); err != nil && s.kind == singleton {
 			b.Error(err)
@@ -53,7 +58,11 @@ func (b *bench) report(o *onlab.Options) {
 func result(s *subject, events []samples.Event, expected []string) Result {
 	r := Result{Sample: s.name, Kind: s.kind, Sum: samples.Count(events, expected), Lossy: s.lossy}
 	for _, h := range s.hits {
-		hit := Hit{Fault: h.fault, Twice: twice(events, h.by) - twice(events, h.struck), Gap: samples.Gap(events, h.struck, h.by)}
+		end := h.by
+		if s.runs { // which does nothing after its end
+			end = last(events, h.by)
+		}
+		hit := Hit{Fault: h.fault, Twice: twice(events, h.by) - twice(events, h.struck), Gap: samples.Gap(events, h.struck, end)}
 		if s.name == "nightly" { // a run does nothing until its end
 			hit.Gap = next(events, h.struck).Sub(h.struck)
 		}
@@ -71,6 +80,15 @@ func twice(events []samples.Event, until time.Time) int {
 		}
 	}
 	return samples.Count(some, nil).Twice
+}
+
+func last(events []samples.Event, until time.Time) (at time.Time) {
+	for _, e := range events {
+		if !e.At.After(until) && e.At.After(at) {
+			at = e.At
+		}
+	}
+	return at
 }
 
 func next(events []samples.Event, after time.Time) (at time.Time) {
@@ -154,7 +172,11 @@ func TestReport(t *testing.T) {
 	if row := "| s | SingletonJob | 7 | 1 | 1 | 9.0 s, 1 twice | 17.0 s | – | – |\n"; !strings.HasSuffix(table([]Result{got}), row) {
 		t.Errorf("%s\nwant it to end with\n%s", table([]Result{got}), row)
 	}
-	nightly := &subject{sample: sample{name: "nightly"}, hits: s.hits}
+	s.runs, s.hits = true, []hit{{"kill", at(11), at(29)}}
+	if gap := result(s, events, nil).Hits[0].Gap; gap != time.Second {
+		t.Errorf("the gap of a run that ends: %v", gap)
+	}
+	nightly := &subject{sample: sample{name: "nightly"}, hits: []hit{{"kill", at(2), at(11)}}}
 	if gap := result(nightly, events, nil).Hits[0].Gap; gap != 8*time.Second {
 		t.Errorf("from the fault to the row: %v", gap)
 	}

@@ -480,7 +480,7 @@ func (b *bench) serveImages() string {
 	busybox, err := exec.LookPath("busybox")
 	b.must(err)
 	spec := to.String() + "=" + busybox + ":/bin/busybox"
-	for _, applet := range []string{"sh", "httpd", "sleep", "wget"} {
+	for _, applet := range []string{"sh", "cat", "httpd", "sleep", "wget"} {
 		spec += ",->/bin/busybox:/bin/" + applet
 	}
 	b.must(b.cluster.Lab.Image(b.ctx, spec))
