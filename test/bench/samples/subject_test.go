@@ -3,6 +3,7 @@
 package samples
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"log"
@@ -414,8 +415,9 @@ func sinkController(s *subject) {
 
 // sinkSQLite has a volume that all nodes see, which Kubernetes does not attach.
 func sinkSQLite(s *subject) {
-	dir := s.TempDir()
-	s.must(os.Chmod(dir, 0o777))
+	dir, err := os.MkdirTemp("", "bench-samples-")
+	s.must(errors.Join(err, os.Chmod(dir, 0o777)))
+	s.Cleanup(func() { _ = os.RemoveAll(dir) }) // while Pods still write there
 	meter := samples.NewMeter(s.T, filepath.Join(dir, "readings.db"), 200*time.Millisecond)
 	s.env, s.events, s.last = map[string]string{"METER_URL": meter.URL}, meter.Events, meter.Last
 	volume := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: s.namespace + "-readings"}, Spec: corev1.PersistentVolumeSpec{
