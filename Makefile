@@ -291,6 +291,12 @@ bench-migration: ## Count which steps of migrations are done while their nodes b
 	cd test/sinks/writer && go vet ./migrate && go build -o /dev/null ./migrate
 	go run ./test/lab run -nodes=5 go run ./test/bench/migration -image=$(E2E_IMAGE) -image-archive=dist/image.tar $(BENCH_ARGS)
 
+.PHONY: bench-samples
+bench-samples: ## Run every sample on the lab, beside the same program in a Deployment, StatefulSet, Job or CronJob, break both, and count: dist/samples.json and .md (root, busybox-static, ~25 min).
+	$(MAKE) image PLATFORMS="linux/$$(go env GOARCH)" IMAGE=$(E2E_IMAGE)
+	go run ./test/lab run -nodes=5 go test ./test/bench/samples -run=TestSamples -count=1 -v -timeout=2h -args -lab -image=$(E2E_IMAGE) \
+	  -image-archive='$(CURDIR)/dist/image.tar' -json='$(CURDIR)/dist/samples.json' $(BENCH_ARGS)
+
 .PHONY: bench-idle
 bench-idle: ## Create JOBS schedules that are not due soon, and count the requests of the idle operator for them (10 000: 19 min).
 	KUBEBUILDER_ASSETS="$$(go run ./test/controlplane/get)" go test ./internal/controller -count=1 -v -timeout=3h \

@@ -42,7 +42,7 @@ const item = (entry) => {
 const group = (text, ...entries) => ({ text, items: entries.map(item) })
 
 const sidebar = [
-  group('Start', ['index.md', 'Overview'], ['documents.md', 'Questions, and all documents'], ['guide.md', 'Do you need one, and which?'], 'from-deployment.md', 'from-statefulset.md', 'from-cronjob.md', 'from-job.md', ['from-election.md', 'From leader election, locks'], 'differences.md', 'limits.md', ['workloads.md', "Somebody else's workload"]),
+  group('Start', ['index.md', 'Overview'], ['documents.md', 'Questions, and all documents'], ['guide.md', 'Do you need one, and which?'], 'from-deployment.md', 'from-statefulset.md', 'from-cronjob.md', 'from-job.md', ['from-election.md', 'From leader election, locks'], 'differences.md', 'samples.md', 'limits.md', ['workloads.md', "Somebody else's workload"]),
   group('Running', 'rollout.md', 'runs.md', 'hooks.md', 'probes.md', 'ready.md', 'service.md', 'volumes.md', 'entrypoint.md', 'week.md'),
   group('Safety', 'guarantees.md', 'timing.md',
     { text: 'Which fence for my sink?', link: 'fencing.md', collapsed: false, items: [['fencing-sql.md', 'SQL'], ['fencing-http.md', 'HTTP'],

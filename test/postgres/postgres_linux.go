@@ -29,7 +29,7 @@ type Server struct {
 	testing.TB
 	// Dir is the directory of its socket. Clients of the socket are User.
 	Dir string
-	// Port is of its socket, and of 127.0.0.1 where it was started by StartTCP.
+	// Port is of its socket, and of the address of StartTCP and StartOn.
 	Port string
 	programs
 }
@@ -46,18 +46,24 @@ func Start(t testing.TB) *Server {
 // StartTCP starts one that is to be reached by TCP, too.
 func StartTCP(t testing.TB) *Server {
 	t.Helper()
+	return StartOn(t, "127.0.0.1")
+}
+
+// StartOn starts one that is to be reached at an address of this machine, with settings as name=value.
+func StartOn(t testing.TB, address string, settings ...string) *Server {
+	t.Helper()
 	port, err := controlplane.FreePort()
 	if err != nil {
 		t.Fatal(err)
 	}
-	return start(t, "127.0.0.1", strconv.Itoa(port))
+	return start(t, address, strconv.Itoa(port), settings...)
 }
 
-func start(t testing.TB, address, port string) *Server {
+func start(t testing.TB, address, port string, settings ...string) *Server {
 	t.Helper()
 	p := &Server{TB: t, Dir: t.TempDir(), Port: port}
 	var log bytes.Buffer
-	server, err := p.server(t.Context(), p.Dir, address, "port="+port)
+	server, err := p.server(t.Context(), p.Dir, address, append(settings, "port="+port)...)
 	if err != nil {
 		t.Fatal(err)
 	}

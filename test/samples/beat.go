@@ -3,14 +3,18 @@
 package samples
 
 import (
+	"errors"
 	"fmt"
+	"net"
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/singletonjob/operator/test/controlplane"
 	"github.com/singletonjob/operator/test/debian"
 )
 
@@ -34,9 +38,14 @@ func NewLedger(t testing.TB) *Ledger {
 		t.Fatal(err)
 	}
 	l := &Ledger{TB: t, root: root, socket: filepath.Join(t.TempDir(), "redis")}
-	l.Broker, l.URL = "redis+socket://"+l.socket, "unix://"+l.socket
+	port, err := controlplane.FreePort()
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.URL = fmt.Sprintf("redis://%s/0", net.JoinHostPort(Host, strconv.Itoa(port)))
+	l.Broker = l.URL
 	server := debian.Command(root, "/usr/bin/redis-server")
-	start(t, "", nil, server[0], append(server[1:], "--port", "0", "--unixsocket", l.socket, "--save", "")...)
+	start(t, "", nil, server[0], append(server[1:], "--bind", Host, "--port", strconv.Itoa(port), "--protected-mode", "no", "--unixsocket", l.socket, "--save", "")...)
 	for deadline := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
 		if _, err := l.redis("PING"); err == nil {
 			break
@@ -102,6 +111,41 @@ func (l *Ledger) Runs() (r Runs) {
 		}
 	}
 	return r
+}
+
+// Events are the runs that were done. One that was due less than an interval after the one before repeats it. Expected are as many as there
+// were intervals.
+func (l *Ledger) Events() (events []Event, expected []string) {
+	l.Helper()
+	type run struct {
+		after, done time.Time
+	}
+	var runs []run
+	words := strings.Fields(l.must("HGETALL", "ledger"))
+	for i := 0; i+1 < len(words); i += 2 {
+		_, text, _ := strings.Cut(words[i], "@")
+		after, err := time.Parse(time.RFC3339Nano, text)
+		seconds, err2 := strconv.ParseFloat(words[i+1], 64)
+		if err := errors.Join(err, err2); err != nil {
+			l.Fatal(err)
+		}
+		runs = append(runs, run{after, time.UnixMicro(int64(seconds * 1e6))})
+	}
+	slices.SortFunc(runs, func(a, b run) int { return a.after.Compare(b.after) })
+	slot := 0
+	for i, r := range runs {
+		if i > 0 {
+			gap := r.after.Sub(runs[i-1].after)
+			slot += int(gap / interval) // 0: the slot of the one before
+		}
+		events = append(events, Event{At: r.done, Unit: strconv.Itoa(slot)})
+	}
+	if len(runs) > 0 {
+		for i := range slot + 1 {
+			expected = append(expected, strconv.Itoa(i))
+		}
+	}
+	return events, expected
 }
 
 // Next is the name of the run that is due next, by what beat has noted.

@@ -4,7 +4,9 @@ package samples
 
 import (
 	"encoding/json"
+	"maps"
 	"net/http"
+	"slices"
 	"strconv"
 	"sync"
 	"testing"
@@ -18,6 +20,7 @@ type Chain struct {
 	mu     sync.Mutex
 	height int
 	signed map[int][]string // the blocks
+	events []Event
 }
 
 // NewChain serves one that grows until the test ends.
@@ -67,6 +70,20 @@ func (c *Chain) Heights() (h Heights) {
 	return h
 }
 
+// Events are the signatures. Expected are the heights between the first that was signed and the last.
+func (c *Chain) Events() (events []Event, expected []string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	heights := slices.Sorted(maps.Keys(c.signed))
+	if len(heights) == 0 {
+		return nil, nil
+	}
+	for height := heights[0]; height <= heights[len(heights)-1]; height++ {
+		expected = append(expected, strconv.Itoa(height))
+	}
+	return slices.Clone(c.events), expected
+}
+
 func (c *Chain) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -83,6 +100,7 @@ func (c *Chain) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			http.Error(w, "no block", http.StatusBadRequest)
 			return
 		}
+		c.events = append(c.events, Event{At: time.Now(), Unit: strconv.Itoa(in.Height)})
 		c.signed[in.Height] = append(c.signed[in.Height], in.Block)
 		answer = struct{}{}
 	default:

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -20,6 +21,8 @@ type Costs struct {
 	calls Calls
 	last  string          // caller
 	past  map[string]bool // callers that another one has followed
+
+	events []Event
 }
 
 // Calls are of all callers. Returned are those of one after another one had called: two ask at a time.
@@ -40,10 +43,18 @@ func (c *Costs) Calls() Calls {
 	return c.calls
 }
 
+// Events are the calls.
+func (c *Costs) Events() []Event {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.events)
+}
+
 func (c *Costs) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	who := r.UserAgent()
+	c.events = append(c.events, Event{At: time.Now(), Writer: who})
 	if c.calls.All++; who != c.last {
 		if c.past[who] {
 			c.calls.Returned++

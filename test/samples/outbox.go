@@ -4,10 +4,7 @@ package samples
 
 import (
 	"context"
-	"fmt"
 	"math/rand/v2"
-	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -16,40 +13,34 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-
-	"github.com/singletonjob/operator/test/postgres"
 )
 
 // Outbox is a source with an outbox, which several write to, and the target of what it holds.
 type Outbox struct {
 	testing.TB
 	Source, Target string // addresses
-	server         *postgres.Server
 	// Committed is how many events were.
 	Committed atomic.Int64
 }
 
-// NewOutbox starts a server, with both as the sample says.
+// NewOutbox makes both databases as the sample says, on a server of their own.
 func NewOutbox(t testing.TB) *Outbox {
 	t.Helper()
-	o := &Outbox{TB: t, server: postgres.Start(t)}
-	for name, address := range map[string]*string{"source": &o.Source, "target": &o.Target} {
-		schema, err := os.ReadFile(filepath.Join(Dir, "outbox", name+".sql"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		o.must(o.server.Psql("CREATE DATABASE " + name).Run())
-		o.must(o.server.Psql("\\connect " + name + "\n" + string(schema)).Run())
-		*address = fmt.Sprintf("postgresql:///%s?host=%s&port=%s&user=%s", name, o.server.Dir, o.server.Port, postgres.User)
-	}
-	return o
+	return NewDatabases(t).Outbox("")
 }
 
-func (o *Outbox) must(err error) {
+// Outbox makes both, with names that end so.
+func (d *Databases) Outbox(suffix string) *Outbox {
+	d.Helper()
+	return &Outbox{TB: d.TB, Source: d.New("source"+suffix, "outbox/source.sql"), Target: d.New("target"+suffix, "outbox/target.sql")}
+}
+
+// Events are those that the target has, expected those that were committed.
+func (o *Outbox) Events() (events []Event, expected []string) {
 	o.Helper()
-	if err != nil {
-		o.Fatal(err)
-	}
+	var all string
+	o.one(o.Source, "SELECT coalesce(string_agg(id::text, ' '), '') FROM outbox", &all)
+	return rows(o.TB, o.Target, "SELECT id::text, "+stored+" FROM events"), strings.Fields(all)
 }
 
 // Write has some write at a time, each for a while in a transaction, until the function that it returns is called. Some roll back.
@@ -125,12 +116,14 @@ func (o *Outbox) Missing() (ids []string) {
 	return ids
 }
 
+// Last is when the last event was delivered.
+func (o *Outbox) Last() (at time.Time) {
+	o.Helper()
+	o.one(o.Target, "SELECT coalesce(max("+stored+"), 'epoch') FROM events", &at)
+	return at
+}
+
 func (o *Outbox) one(address, sql string, into ...any) {
 	o.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
-	db, err := pgx.Connect(ctx, address)
-	o.must(err)
-	defer func() { _ = db.Close(ctx) }()
-	o.must(db.QueryRow(ctx, sql).Scan(into...))
+	one(o.TB, address, sql, into...)
 }

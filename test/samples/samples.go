@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -22,13 +23,21 @@ import (
 	"github.com/singletonjob/operator/test/debian"
 )
 
-// Dir has the samples, seen from a package of tests.
-const Dir = "../../config/samples"
+// Dir has the samples, seen from the package of a test.
+var Dir = "../../config/samples"
+
+// Host is the address of all sinks. On the lab it is the one that Pods reach.
+var Host = "127.0.0.1"
 
 // serve serves a sink until the test ends. Long polls are broken off then.
 func serve(t testing.TB, handler http.Handler) (url string) {
 	t.Helper()
-	s := httptest.NewServer(handler)
+	listener, err := net.Listen("tcp", net.JoinHostPort(Host, "0"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &httptest.Server{Listener: listener, Config: &http.Server{Handler: handler, ReadHeaderTimeout: time.Minute}}
+	s.Start()
 	t.Cleanup(func() {
 		s.CloseClientConnections()
 		s.Close()
@@ -38,11 +47,14 @@ func serve(t testing.TB, handler http.Handler) (url string) {
 
 // packages are Debian's, with all that they need.
 var packages = debian.Packages{
-	Release: "bookworm", Names: []string{"python3", "python3-celery", "python3-psycopg2", "python3-redis", "redis-server"},
+	Release: "bookworm", Names: []string{"python3", "python3-apscheduler", "python3-celery", "python3-psycopg2", "python3-redis", "redis-server"},
 	Without: []string{"perl*", "libperl*"},
 }
 
 var unpack = sync.OnceValues(func() (string, error) { return debian.Unpack(context.Background(), os.Stderr, packages) })
+
+// Root has Debian's python3, and what the samples import, as unpacked packages.
+func Root() (string, error) { return unpack() }
 
 // Python puts Debian's python3, which has what the samples import, into a directory.
 func Python(t testing.TB, dir string) {

@@ -3,10 +3,13 @@
 package samples
 
 import (
+	"context"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/jackc/pgx/v5"
 )
 
 func eventually(t *testing.T, what string, is func() bool) {
@@ -128,4 +131,127 @@ func TestTwoSigners(t *testing.T) {
 	}
 	signer()
 	eventually(t, "height that is signed twice", func() bool { return chain.Heights().Double > 0 })
+}
+
+// past waits for the end of programs of a past tenure, and compares the last line that they say.
+func past(t *testing.T, said string, programs ...*program) {
+	t.Helper()
+	for _, p := range programs {
+		p.awaitEnd(t)
+		if got := p.output.String(); !strings.HasSuffix(got, said+"\n") {
+			t.Errorf("one of a past tenure says %q, want %q at the end", got, said)
+		}
+	}
+}
+
+// TestTwoSchedulers: two with one token, as without SingletonJob, bill twice. One of a past tenure bills nothing more, and the next one
+// leaves no tick out.
+func TestTwoSchedulers(t *testing.T) {
+	t.Parallel()
+	api := NewBills(t)
+	scheduler := func(token string) *program {
+		return start(t, "", []string{"API_URL=" + api.URL, "FENCING_TOKEN=" + token}, python3(t), Dir+"/scheduler/scheduler.py")
+	}
+	count := func() Sum { return Count(api.Events()) }
+	first, second := scheduler("9"), scheduler("9")
+	eventually(t, "tick that is billed twice", func() bool { return count().Twice > 0 })
+	scheduler("10")
+	past(t, "this token is of a past tenure", first, second)
+	before := count()
+	eventually(t, "further ticks", func() bool { return count().Done > before.Done+1 })
+	if c := count(); c.Twice != before.Twice || c.Lost != 0 {
+		t.Errorf("SAFETY: with one scheduler: %+v, and %+v before it", c, before)
+	}
+}
+
+// TestTwoCollectors: two with one token, as without SingletonJob, store readings twice, although one file has them all. One of a past tenure
+// stores nothing more.
+func TestTwoCollectors(t *testing.T) {
+	t.Parallel()
+	meter := NewMeter(t, t.TempDir()+"/readings.db", 50*time.Millisecond)
+	collector := func(token string) *program {
+		env := []string{"METER_URL=" + meter.URL, "DATABASE=" + meter.File, "FENCING_TOKEN=" + token}
+		return start(t, "", env, "/usr/bin/python3", Dir+"/sqlite/collector.py")
+	}
+	works := func() func() bool {
+		last := meter.Last()
+		return func() bool { return meter.Last().After(last) }
+	}
+	first := collector("9")
+	eventually(t, "collector that works", works())
+	second := collector("9")
+	eventually(t, "reading that is stored twice", func() bool { return Count(meter.Events()).Twice > 0 })
+	collector("10")
+	past(t, "token 9 is of a past tenure", first, second)
+	before := Count(meter.Events())
+	eventually(t, "collector that works alone", works())
+	if c := Count(meter.Events()); c.Twice != before.Twice || c.Lost != 0 {
+		t.Errorf("SAFETY: with one collector: %+v, and %+v before it", c, before)
+	}
+}
+
+// meet has programs start while no step can be stored, and waits until so many of them wait for that, or for each other.
+func meet(t *testing.T, address string, waiting int, start func()) {
+	t.Helper()
+	ask(t, address, func(ctx context.Context, db *pgx.Conn) error {
+		return pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
+			if _, err := tx.Exec(ctx, "LOCK TABLE steps IN SHARE MODE"); err != nil {
+				return err
+			}
+			start()
+			eventually(t, "meeting", func() bool {
+				var n int
+				one(t, address, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'", &n)
+				return n == waiting
+			})
+			return nil
+		})
+	})
+}
+
+// TestTwoMigrations: two with one token, as in Pods of one Job, do steps twice. One of a past attempt does no step more, and the next one does
+// those that are left.
+func TestTwoMigrations(t *testing.T) {
+	t.Parallel()
+	address := NewDatabases(t).New("migrated", "migration/schema.sql")
+	migrate := func(token, steps string) *program {
+		env := []string{"DATABASE_URL=" + address, "SINGLETONJOB_NAME=m", "STEPS=" + steps, "FENCING_TOKEN=" + token}
+		return start(t, "", env, python3(t), Dir+"/migration/migrate.py")
+	}
+	count := func() Sum { return Count(Steps(t, address, "m"), []string{"1", "2", "3", "4"}) }
+	var first, second *program
+	meet(t, address, 2, func() { first, second = migrate("9", "1000"), migrate("9", "1000") })
+	eventually(t, "step that is done twice", func() bool { return count().Twice > 0 })
+	third := migrate("10", "4")
+	past(t, "token 9 is of a past tenure", first, second)
+	before := count()
+	third.awaitEnd(t)
+	if c := count(); c.Lost != 0 || c.Twice != before.Twice || !third.ProcessState.Success() {
+		t.Errorf("SAFETY: with one migration: %+v, and %+v before it", c, before)
+	}
+}
+
+// TestTwoBookings: two with one token, as in Pods of one Job, book a tick twice. After an attempt that has booked it, the next books nothing,
+// and one of a past attempt neither.
+func TestTwoBookings(t *testing.T) {
+	t.Parallel()
+	address := NewDatabases(t).New("booked", "nightly/schema.sql")
+	book := func(tick, token string) *program {
+		env := []string{"DATABASE_URL=" + address, "SINGLETONJOB_TICK=" + tick, "WORK=1", "FENCING_TOKEN=" + token}
+		return start(t, "", env, python3(t), Dir+"/nightly/book.py")
+	}
+	tick := ""
+	eventually(t, "tick that is booked twice", func() bool { // one that gets no CPU for a second finds the other one's row
+		tick += "a"
+		first, second := book(tick, "9"), book(tick, "9")
+		first.awaitEnd(t)
+		second.awaitEnd(t)
+		return Count(Booked(t, address), nil).Twice > 0
+	})
+	past(t, tick+" is booked already", book(tick, "10"))
+	past(t, "token 9 is of a past tenure", book("b", "9"))
+	book("b", "10").awaitEnd(t)
+	if c := Count(Booked(t, address), []string{tick, "b"}); c.Twice != 1 || c.Lost != 0 {
+		t.Errorf("SAFETY: with one attempt at a time: %+v", c)
+	}
 }

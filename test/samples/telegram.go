@@ -5,6 +5,8 @@ package samples
 import (
 	"encoding/json"
 	"net/http"
+	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -23,6 +25,7 @@ type Telegram struct {
 	answers   map[int]int
 	poller    chan struct{} // of who polls: closed when another one does
 	conflicts int
+	events    []Event
 }
 
 // Token is the bot's.
@@ -61,6 +64,16 @@ func (a *Telegram) Counts() Counts {
 	return c
 }
 
+// Events are the answers. Expected are the updates.
+func (a *Telegram) Events() (events []Event, expected []string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for update := 1; update <= a.last; update++ {
+		expected = append(expected, strconv.Itoa(update))
+	}
+	return slices.Clone(a.events), expected
+}
+
 func (a *Telegram) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	var in struct {
 		Offset, Limit, Timeout int
@@ -87,6 +100,7 @@ func (a *Telegram) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		a.mu.Lock()
 		a.answers[int(n)]++
+		a.events = append(a.events, Event{At: time.Now(), Unit: strconv.FormatInt(n, 10)})
 		a.mu.Unlock()
 		_, _ = w.Write([]byte(`{"ok":true,"result":{}}`))
 	}
