@@ -68,7 +68,7 @@ RACED := $(addprefix ./,internal/agent internal/controller internal/fenceproxy i
 RACED_IN = $(filter $(shell go list $(RACED)),$(shell go list $(1)))
 UNRACED_IN = $(filter-out $(shell go list $(RACED)),$(shell go list $(1)))
 OPERATOR := ./internal/controller
-RUNNING := TestAFleet|TestRunningJob|TestLostLabel|TestALeaseWithAnother|TestRefusals|TestEntrypoint|TestFewRequests|TestIdle|TestRenewalsPostpone
+RUNNING := TestASlowNamespace|TestAFleet|TestRunningJob|TestLostLabel|TestALeaseWithAnother|TestRefusals|TestEntrypoint|TestFewRequests|TestIdle|TestRenewalsPostpone
 FUZZERS = $(shell git grep -oE '^func Fuzz[A-Za-z]+' -- '*_test.go' | sed -E 's,/[^/]*:func ,:,')
 
 # $(call tests,name,flags of go test,packages) runs tests, and those that fail twice more, after all others, with nothing beside

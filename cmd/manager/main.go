@@ -213,6 +213,7 @@ func run(o options) error {
 	log := logr.FromSlogHandler(slog.NewJSONHandler(os.Stderr, &slog.HandlerOptions{Level: slog.Level(-o.verbosity)}))
 	ctrl.SetLogger(log)
 	klog.SetLogger(log)
+	collectOften()
 	if err := heedMemoryLimit(); err != nil {
 		return err
 	}

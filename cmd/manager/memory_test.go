@@ -36,3 +36,19 @@ func TestMemoryLimit(t *testing.T) {
 		})
 	}
 }
+
+func TestCollectOften(t *testing.T) {
+	const theirs = 70
+	before := debug.SetGCPercent(theirs)
+	t.Cleanup(func() { debug.SetGCPercent(before) })
+	t.Setenv("GOGC", "70") // the runtime has read it before main
+	collectOften()
+	t.Setenv("GOGC", "")
+	if got := debug.SetGCPercent(theirs); got != theirs {
+		t.Errorf("%d %%, though GOGC says %d", got, theirs)
+	}
+	collectOften()
+	if got := debug.SetGCPercent(theirs); got != gcPercent {
+		t.Errorf("%d %%, want %d", got, gcPercent)
+	}
+}

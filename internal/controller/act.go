@@ -242,8 +242,13 @@ func (r *Reconciler) writeLease(ctx context.Context, o *observation, w *plan.Lea
 	switch w.Verb {
 	case plan.Create:
 		err = r.Client.Create(ctx, newLease(key, w), fieldOwner)
+		r.memory.hide(key)
+		if r.memory.promotes(key); err == nil && plan.StartsAfresh(&o.Observed) {
+			r.memory.startsAfresh(key)
+		}
 	case plan.Update:
 		err = r.Client.Update(ctx, written(o.lease, w.Record, w.Claim), fieldOwner)
+		o.released = err == nil && w.Record.Free()
 	case plan.Delete:
 		uid, version := o.lease.UID, o.lease.ResourceVersion
 		err = r.Client.Delete(ctx, o.lease.DeepCopy(), client.Preconditions{UID: &uid, ResourceVersion: &version})
@@ -359,38 +364,58 @@ func mayApply(job *v1alpha1.SingletonJob, kind string, live *metav1.PartialObjec
 // relabel sets a Pod's role label. Traffic follows "active", so before a Pod gets that role all others lose it. This uses the API
 // server's current state, not a stale cache.
 func (r *Reconciler) relabel(ctx context.Context, o *observation, pod plan.Relabel) error {
-	if pod.Role == contract.RoleActive {
-		if err := r.sameHolder(ctx, o); err != nil {
-			return err
+	key := types.NamespacedName{Namespace: o.Namespace, Name: o.Name}
+	if pod.Role != contract.RoleActive {
+		err := r.patchPod(ctx, o, pod.PodRef, role(pod.Name, pod.Role))
+		if err == nil {
+			r.memory.demoted(key, pod.UID, o.over())
 		}
-		others, err := r.pods(ctx, r.Live, client.ObjectKeyFromObject(o.lease), client.MatchingLabels{
-			contract.NameLabel: o.Name, contract.RoleLabel: contract.RoleActive,
-		})
-		if err != nil {
-			return err
-		}
-		for _, other := range others {
-			if err := r.patchPod(ctx, o, plan.PodRef{Name: other.Name, UID: other.UID}, role(other.Name, contract.RoleStandby)); err != nil {
-				return err
-			}
-		}
+		return err
 	}
-	return r.patchPod(ctx, o, pod.PodRef, role(pod.Name, pod.Role))
-}
-
-// sameHolder checks with the API server that the Lease still names the observed holder.
-func (r *Reconciler) sameHolder(ctx context.Context, o *observation) error {
-	now, err := get(ctx, r.Live, types.NamespacedName{Namespace: o.Namespace, Name: o.Name}, &coordinationv1.Lease{})
+	now, err := r.sameHolder(ctx, o)
 	if err != nil {
 		return err
 	}
-	if now == nil && o.lease == nil {
-		return nil
+	if now.Presence != o.Lease.Presence || now.Record.Token != o.Lease.Record.Token {
+		return errStale // the same process has another tenure
 	}
-	if now == nil || o.lease == nil || now.UID != o.lease.UID || ptr.Deref(now.Spec.HolderIdentity, "") != o.Lease.Record.Holder {
-		return errStale
+	if !r.memory.noneActive(key, &now.Record) {
+		if err := r.demoteAll(ctx, o, key); err != nil {
+			return err
+		}
+	}
+	r.memory.promotes(key)
+	err = r.patchPod(ctx, o, pod.PodRef, role(pod.Name, pod.Role))
+	if err == nil {
+		r.memory.promoted(key, pod.UID, &now.Record)
+	}
+	return err
+}
+
+// demoteAll takes the role "active" from every Pod that has it.
+func (r *Reconciler) demoteAll(ctx context.Context, o *observation, key types.NamespacedName) error {
+	active, err := r.pods(ctx, r.Live, key, client.MatchingLabels{contract.NameLabel: o.Name, contract.RoleLabel: contract.RoleActive})
+	if err != nil {
+		return err
+	}
+	for _, pod := range active {
+		if err := r.patchPod(ctx, o, plan.PodRef{Name: pod.Name, UID: pod.UID}, role(pod.Name, contract.RoleStandby)); err != nil {
+			return err
+		}
 	}
 	return nil
+}
+
+// sameHolder checks with the API server that the Lease still names the observed holder, and returns what it says.
+func (r *Reconciler) sameHolder(ctx context.Context, o *observation) (plan.Lease, error) {
+	now, err := get(ctx, r.Live, types.NamespacedName{Namespace: o.Namespace, Name: o.Name}, &coordinationv1.Lease{})
+	if err != nil || now == nil && o.lease == nil {
+		return plan.Lease{}, err
+	}
+	if now == nil || o.lease == nil || now.UID != o.lease.UID || ptr.Deref(now.Spec.HolderIdentity, "") != o.Lease.Record.Holder {
+		return plan.Lease{}, errStale
+	}
+	return decode(now)
 }
 
 func role(pod, role string) map[string]any {
@@ -417,7 +442,8 @@ func (r *Reconciler) sameDecision(ctx context.Context, o *observation) error {
 	if now.Generation != o.Job.Generation || restarted(now) != restarted(o.Job) {
 		return errStale
 	}
-	return r.sameHolder(ctx, o)
+	_, err = r.sameHolder(ctx, o)
+	return err
 }
 
 // deletePod deletes exactly this Pod.
@@ -441,7 +467,10 @@ func (r *Reconciler) patchPod(ctx context.Context, o *observation, pod plan.PodR
 	if _, another := apierrors.StatusCause(err, metav1.CauseTypeFieldValueInvalid); another && apierrors.IsInvalid(err) {
 		return errStale // another Pod has the name now
 	}
-	if !ignorable(err) {
+	switch {
+	case apierrors.IsConflict(err): // the API server's own attempts met other changes
+		return errStale
+	case !ignorable(err):
 		return asRefusal(plan.Update, fmt.Errorf("change pod %s/%s: %w", o.Namespace, pod.Name, err))
 	}
 	return nil

@@ -2,11 +2,13 @@
 package controller
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -26,6 +28,8 @@ const (
 	// refusal, up to refusalLimit.
 	refusalRetry = 2 * time.Second
 	refusalLimit = 5 * time.Minute
+	// statusDelay is longer than a takeover by a warm standby takes, and too short to be noticed in a status.
+	statusDelay = 500 * time.Millisecond
 )
 
 // Reconciler brings SingletonJobs to the state that their specs ask for.
@@ -49,23 +53,37 @@ type Reconciler struct {
 	// FleetRollouts is the maximum number of jobs that replace, at a time, Pods that only the operator made outdated; 0 for no
 	// limit.
 	FleetRollouts int
+	// StatusDelay is how long a change waits for more changes before the status is stored, so that one write stores all. 0 for no wait.
+	StatusDelay time.Duration
 
 	memory   *memory
 	metrics  *metrics
 	silences *silences
 	turns    *turns
+	lanes    *lanes
 }
 
 // New returns a Reconciler with an empty memory.
 func New(c client.Client, live client.Reader, now clock.PassiveClock, settings inject.Settings) *Reconciler {
 	return &Reconciler{
-		Client: logged{c}, Live: live, Clock: now, Settings: settings, FleetRollouts: DefaultFleetRollouts,
+		Client: logged{c}, lanes: newLanes(), Live: live, Clock: now, Settings: settings, FleetRollouts: DefaultFleetRollouts, StatusDelay: statusDelay,
 		memory: newMemory(), metrics: newMetrics(), silences: newSilences(), turns: newTurns(),
 	}
 }
 
-// Reconcile observes, decides and acts, and always tries to record the result.
+// Reconcile looks at a job, unless enough workers look at slow jobs of its namespace.
 func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
+	leave := r.lanes.enter(ctx, request.Namespace)
+	if leave == nil {
+		return ctrl.Result{RequeueAfter: busyRetry}, nil // with the same priority
+	}
+	began := time.Now()
+	defer func() { leave(time.Since(began)) }()
+	return r.reconcile(ctx, request)
+}
+
+// reconcile observes, decides and acts, and always tries to record the result.
+func (r *Reconciler) reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
 	o, err := r.observe(ctx, request.NamespacedName)
 	if err != nil {
 		r.turns.failed(request.NamespacedName)
@@ -95,7 +113,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	if o.Job != nil && p.Status == nil && r.memory.precedes(request.NamespacedName, o.Job.ResourceVersion) {
 		done.errs = append(done.errs, errStale)
 	}
-	errs := slices.Concat([]error{err}, done.errs, r.record(withReasons(ctx, p.Reasons), &o, &p))
+	done.errs = append(done.errs, err) // of the turn
+	errs := slices.Concat(done.errs, r.report(withReasons(ctx, p.Reasons), &o, &p, &done))
 	if !slices.ContainsFunc(errs, func(err error) bool { return errors.Is(err, errStale) }) { // the stored status may show a place that was not seen
 		r.turns.settle(request.NamespacedName, &p)
 	}
@@ -103,6 +122,35 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	retry := r.memory.refuse(request.NamespacedName, refused, o.Refused, r.Clock.Now())
 	r.silences.await(request.NamespacedName, awaited{p.Silence, p.Renewal}, o.Lease.Unchanged)
 	return result(p.Due, max(retry, refusalRetry), errs...)
+}
+
+// report records the result, or sets when that is due.
+func (r *Reconciler) report(ctx context.Context, o *observation, p *plan.Plan, done *outcome) []error {
+	wait := r.waits(types.NamespacedName{Namespace: o.Namespace, Name: o.Name}, o, p, done)
+	switch {
+	case o.unread && slices.ContainsFunc(done.errs, failed): // there may be a Lease that the plan does not know
+		return nil
+	case wait > 0:
+		p.Due = cmp.Or(min(p.Due, wait), wait)
+		return nil
+	default:
+		return r.record(ctx, o, p)
+	}
+}
+
+func failed(err error) bool { return err != nil }
+
+// waits returns how long the status is not stored yet, because more changes may follow. An error says that something is not as decided,
+// and the next attempt may come much later, so nothing waits then.
+func (r *Reconciler) waits(key types.NamespacedName, o *observation, p *plan.Plan, done *outcome) time.Duration {
+	if o.Job == nil || p.Status == nil {
+		r.memory.agrees(key)
+		return 0
+	}
+	if since := r.memory.differs(key, o.Now); !p.Prompt && !slices.ContainsFunc(done.errs, failed) {
+		return max(0, r.StatusDelay-o.Now.Sub(since))
+	}
+	return 0
 }
 
 // result decides when to reconcile again: soon after a stale state, later after a refusal, with a growing backoff after an error.

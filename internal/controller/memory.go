@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/singletonjob/operator/internal/lease"
 	"github.com/singletonjob/operator/internal/plan"
 )
 
@@ -37,6 +38,22 @@ type memory struct {
 	crowded map[types.NamespacedName]bool
 	// written are the versions of jobs after their last status writes, until the cache shows them.
 	written map[types.NamespacedName]string
+	// hidden are the jobs whose Leases exist though the cache may not show them.
+	hidden map[types.NamespacedName]bool
+	// labels are the last Pods that this process labelled active.
+	labels map[types.NamespacedName]label
+	// differing is since when the stored statuses of jobs have differed from what they should be.
+	differing map[types.NamespacedName]time.Time
+}
+
+// label is the Pod of a tenure that this process labelled active after all others had lost that label. The token 0 stands for the
+// creation of a Lease without any Pod. taken: this process took the label away after the end of that tenure.
+type label struct {
+	token       int64
+	transitions int32
+	lease       string // its UID, empty for one that was just created
+	pod         types.UID
+	taken       bool
 }
 
 // settledAt is one state of a Deployment's spec.
@@ -86,6 +103,7 @@ func newMemory() *memory {
 		refused: map[types.NamespacedName]refused{}, settled: map[types.NamespacedName]settledAt{}, beside: map[types.NamespacedName]beside{},
 		hashes:  map[types.NamespacedName]plan.Hashed{},
 		crowded: map[types.NamespacedName]bool{}, written: map[types.NamespacedName]string{},
+		hidden: map[types.NamespacedName]bool{}, labels: map[types.NamespacedName]label{}, differing: map[types.NamespacedName]time.Time{},
 	}
 }
 
@@ -177,6 +195,9 @@ func (m *memory) jobGone(key types.NamespacedName, leaseGone bool, now time.Time
 	delete(m.hashes, key)
 	delete(m.crowded, key)
 	delete(m.written, key)
+	delete(m.hidden, key)
+	delete(m.labels, key)
+	delete(m.differing, key)
 	s, seen := m.leases[key]
 	if !seen || !leaseGone {
 		return 0
@@ -352,4 +373,83 @@ func (m *memory) lastOn(node string) []types.NamespacedName {
 		}
 	}
 	return found
+}
+
+// hide records that a Lease may exist that the cache does not show.
+func (m *memory) hide(key types.NamespacedName) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.hidden[key] = true
+}
+
+func (m *memory) isHidden(key types.NamespacedName) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.hidden[key]
+}
+
+// startsAfresh records that no Pod existed when the Lease was created.
+func (m *memory) startsAfresh(key types.NamespacedName) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.labels[key] = label{taken: true}
+}
+
+// promotes records that a Pod may get the label active.
+func (m *memory) promotes(key types.NamespacedName) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.labels, key)
+}
+
+// promoted records that the Pod of the current tenure has got the label active.
+func (m *memory) promoted(key types.NamespacedName, pod types.UID, now *lease.Record) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.labels[key] = label{token: now.Token, transitions: now.Transitions, lease: now.UID, pod: pod}
+}
+
+// demoted records that a Pod has lost that label. over is the highest token of a tenure that has ended.
+func (m *memory) demoted(key types.NamespacedName, pod types.UID, over int64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if l := m.labels[key]; l.pod == pod && l.token <= over {
+		l.taken = true
+		m.labels[key] = l
+	}
+}
+
+// noneActive reports whether no Pod can have the label active, except the current holder's. Operators give it only to the Pod of the
+// current tenure. So a tenure matters only if it followed on the last one whose Pod this process labelled, or is that one. There must be
+// none in between, and this process must have taken the label from its Pod.
+func (m *memory) noneActive(key types.NamespacedName, now *lease.Record) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	l, known := m.labels[key]
+	if !known || !l.taken || now.Transitions != l.transitions+1 || len(now.History) == 0 || now.History[0].Token != now.Token {
+		return false
+	}
+	if l.lease == "" { // tenures that the status records are not in the history
+		return len(now.History) == 1
+	}
+	return now.UID == l.lease && len(now.History) > 1 && now.History[1].Token == l.token
+}
+
+// differs returns since when the stored status of a job has differed from what it should be.
+func (m *memory) differs(key types.NamespacedName, now time.Time) time.Time {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	since, known := m.differing[key]
+	if !known {
+		since = now
+		m.differing[key] = since
+	}
+	return since
+}
+
+// agrees records that the stored status of a job is what it should be.
+func (m *memory) agrees(key types.NamespacedName) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.differing, key)
 }

@@ -8,17 +8,16 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/singletonjob/operator/api/v1alpha1"
-	"github.com/singletonjob/operator/internal/plan"
 )
 
 // metrics are the operator's metrics. controller-runtime's own metrics count reconciles and errors.
 type metrics struct {
-	active, token, ready, desired, suspended, idle, renewals, condition *prometheus.GaugeVec
-	failovers, handovers                                                *prometheus.CounterVec
-	downtime                                                            *prometheus.HistogramVec
-	runs                                                                runMetrics
-	pods                                                                *prometheus.GaugeVec
-	agents                                                              agents
+	jobs                 *jobMetrics
+	failovers, handovers *prometheus.CounterVec
+	downtime             *prometheus.HistogramVec
+	runs                 runMetrics
+	pods                 *prometheus.GaugeVec
+	agents               agents
 }
 
 // agents counts the candidates of each job by the image of their agents. Only the sums are exported, because a series per job would
@@ -38,17 +37,8 @@ func newMetrics() *metrics {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "singletonjob", Name: name, Help: help}, append(job, "reason"))
 	}
 	m := &metrics{
-		active:    gauge("active", "1 while a tenure exists and its process runs, as far as the operator sees."),
-		token:     gauge("fencing_token", "The fencing token of the current or last tenure."),
-		ready:     gauge("candidates_ready", "Candidate pods that are ready."),
-		desired:   gauge("candidates_desired", "spec.candidates; 0 while spec.suspend is set."),
-		suspended: gauge("suspended", "1 while spec.suspend is set: no active process is then no outage."),
-		idle:      gauge("idle", "1 while there is nothing to run, for example before a tick or after a run: no active process is then no outage."),
-		renewals:  gauge("renewals_per_second", "1/retryPeriod while a process is active, else 0: how often its Lease is written."),
-		runs:      newRunMetrics(gauge),
-		condition: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Namespace: "singletonjob", Name: "condition", Help: "1 for the current status and reason of each condition of a job. Earlier ones have no series.",
-		}, append(job, "type", "status", "reason")),
+		jobs: newJobMetrics(),
+		runs: newRunMetrics(gauge),
 		pods: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Namespace: "singletonjob", Name: "pods", Help: "Candidate Pods of all jobs by the image of their agents; unknown for Pods that do not record it.",
 		}, []string{"agent"}),
@@ -70,26 +60,14 @@ func newMetrics() *metrics {
 // Collectors returns the collectors to register with the registry that serves the metrics.
 func (r *Reconciler) Collectors() []prometheus.Collector {
 	m := r.metrics
-	return append(m.runs.collectors(),
-		m.active, m.token, m.ready, m.desired, m.suspended, m.idle, m.renewals, m.condition, m.failovers, m.handovers, m.downtime, m.pods)
+	return append(m.runs.collectors(), m.jobs, m.failovers, m.handovers, m.downtime, m.pods)
 }
 
 // show exports a stored status, and counts the changes that are new in it.
 func (m *metrics) show(job *v1alpha1.SingletonJob, changes []v1alpha1.TenureChange) {
 	at := []string{job.Namespace, job.Name}
-	m.active.WithLabelValues(at...).Set(oneIf(job.Status.ActivePod != ""))
-	m.token.WithLabelValues(at...).Set(float64(job.Status.FencingToken))
-	m.ready.WithLabelValues(at...).Set(float64(job.Status.Candidates.Ready))
-	desired, idle := float64(job.Spec.Candidates), plan.Idle(&job.Status)
-	if job.Spec.Suspend || idle && job.Status.Candidates.Total == 0 {
-		desired = 0
-	}
-	m.desired.WithLabelValues(at...).Set(desired)
-	m.idle.WithLabelValues(at...).Set(oneIf(idle))
-	m.renewals.WithLabelValues(at...).Set(renewals(job))
+	m.jobs.show(job)
 	m.runs.show(job)
-	m.suspended.WithLabelValues(at...).Set(oneIf(job.Spec.Suspend))
-	m.showConditions(job)
 	for _, c := range changes {
 		switch c.Type {
 		case v1alpha1.Failover:
@@ -100,22 +78,6 @@ func (m *metrics) show(job *v1alpha1.SingletonJob, changes []v1alpha1.TenureChan
 		}
 		if c.Downtime != nil {
 			m.downtime.WithLabelValues(string(c.Type)).Observe(c.Downtime.Seconds())
-		}
-	}
-}
-
-// showConditions exports one series per condition. It adds the new series before it deletes the old one, so that a scrape in
-// between finds two and never none.
-func (m *metrics) showConditions(job *v1alpha1.SingletonJob) {
-	for _, c := range job.Status.Conditions {
-		now := prometheus.Labels{
-			"namespace": job.Namespace, "name": job.Name, "type": c.Type, "status": string(c.Status), "reason": c.Reason,
-		}
-		m.condition.With(now).Set(1)
-		for _, r := range v1alpha1.ConditionReasons() {
-			if r.Condition == c.Type && (r.Status != c.Status || r.Reason != c.Reason) {
-				m.condition.DeleteLabelValues(job.Namespace, job.Name, r.Condition, string(r.Status), r.Reason)
-			}
 		}
 	}
 }
@@ -164,11 +126,9 @@ func oneIf(b bool) float64 {
 // forget drops a deleted job.
 func (m *metrics) forget(job types.NamespacedName) {
 	labels := prometheus.Labels{"namespace": job.Namespace, "name": job.Name}
-	for _, vec := range []interface{ DeletePartialMatch(prometheus.Labels) int }{
-		m.active, m.token, m.ready, m.desired, m.suspended, m.idle, m.renewals, m.condition, m.failovers, m.handovers,
-	} {
-		vec.DeletePartialMatch(labels)
-	}
+	m.jobs.forget(job)
+	m.failovers.DeletePartialMatch(labels)
+	m.handovers.DeletePartialMatch(labels)
 	m.runs.forget(labels)
 	m.showAgents(job, nil)
 }

@@ -22,6 +22,18 @@ import (
 type observation struct {
 	plan.Observed
 	lease *coordinationv1.Lease
+	// unread: the API server was not asked for the Lease. It fails to create one if there is one.
+	unread bool
+	// released: the operator has since released the Lease.
+	released bool
+}
+
+// over is the highest token of a tenure that has ended.
+func (o *observation) over() int64 {
+	if r := o.Lease.Record; !o.released && !r.Free() {
+		return r.Token - 1
+	}
+	return o.Lease.Record.Token
 }
 
 // observe reads everything that a decision depends on: from the cache, except where the data must be current.
@@ -79,41 +91,58 @@ func (r *Reconciler) pods(ctx context.Context, from client.Reader, key types.Nam
 	return pods, nil
 }
 
-// observeLease reads the Lease. The cache holds only Leases with the operator's label, and it lags. If it has none, observeLease asks the
-// API server, also for the job and the Pods. The Lease may be created now, and whether it may start free depends on them. It also asks
-// before the holder is reported to have stopped renewing, because only the cache may have stopped.
+// observeLease reads the Lease. The cache holds only Leases with the operator's label, and it lags. If it has none, the Lease may be created
+// now, and whether it may start free depends on the job and the Pods. So observeLease asks the API server for them, and for the Lease
+// unless the job starts afresh: the write that creates a Lease fails if there is one. It also asks before the holder is reported to have
+// stopped renewing, because only the cache may have stopped.
 func (r *Reconciler) observeLease(ctx context.Context, key types.NamespacedName, o *observation) error {
 	l, err := get(ctx, r.Client, key, &coordinationv1.Lease{})
 	if err != nil {
 		return err
 	}
-	if l != nil {
-		if err := r.take(o, l); err != nil || o.Job == nil {
+	if l == nil {
+		return r.observeMissing(ctx, key, o)
+	}
+	if err := r.take(o, l); err != nil || o.Job == nil {
+		return err
+	}
+	if o.Lease.Presence == plan.Ours && o.Lease.Claim.JobUID != string(o.Job.UID) { // wait for the Pods of a previous job, if there are any
+		if err := r.observeLivePods(ctx, key, o); err != nil {
 			return err
 		}
-		if o.Lease.Presence == plan.Ours && o.Lease.Claim.JobUID != string(o.Job.UID) { // wait for the Pods of a previous job, if there are any
-			if err := r.observeLivePods(ctx, key, o); err != nil {
-				return err
-			}
-		}
-		if o.Lease.Unchanged < cacheLimit(o.Job) {
-			return nil
-		}
 	}
-	if o.Job == nil {
+	if o.Lease.Unchanged < cacheLimit(o.Job) {
 		return nil
 	}
 	if l, err = get(ctx, r.Live, key, &coordinationv1.Lease{}); err != nil {
 		return err
 	}
-	if l != nil {
-		return r.take(o, l)
+	if l == nil {
+		return r.observeMissing(ctx, key, o)
+	}
+	return r.take(o, l)
+}
+
+// observeMissing reads the job and the Pods from the API server, and the Lease that the cache does not have, if the job may have one.
+func (r *Reconciler) observeMissing(ctx context.Context, key types.NamespacedName, o *observation) (err error) {
+	if o.Job == nil {
+		return nil
 	}
 	o.Lease, o.lease = plan.Lease{Last: r.memory.last(key)}, nil
 	if o.Job, err = get(ctx, r.Live, key, &v1alpha1.SingletonJob{}); err != nil {
 		return err
 	}
-	return r.observeLivePods(ctx, key, o)
+	if err := r.observeLivePods(ctx, key, o); err != nil || o.Job == nil {
+		return err
+	}
+	if o.unread = plan.StartsAfresh(&o.Observed) && !r.memory.isHidden(key); o.unread {
+		return nil
+	}
+	l, err := get(ctx, r.Live, key, &coordinationv1.Lease{})
+	if err != nil || l == nil {
+		return err
+	}
+	return r.take(o, l)
 }
 
 // observeLivePods reads the Pods from the API server instead of the cache.

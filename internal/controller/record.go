@@ -34,6 +34,7 @@ func (r *Reconciler) record(ctx context.Context, o *observation, p *plan.Plan) [
 			return []error{asRefusal(plan.Update, fmt.Errorf("write the status of %s/%s: %w", o.Namespace, o.Name, err))}
 		}
 		r.memory.setWritten(key, job.ResourceVersion)
+		r.memory.agrees(key)
 		r.metrics.show(job, p.Changes)
 		r.metrics.runs.count(job.Namespace, job.Name, o.Job.Status.Runs, job.Status.Runs)
 	} else {

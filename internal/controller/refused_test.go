@@ -34,6 +34,15 @@ import (
 // asks a webhook that resets every connection, and calls counts the calls.
 func (w *world) refuse(rule admissionv1.Rule, sample client.Object) (calls *atomic.Int64) {
 	w.t.Helper()
+	return w.hook(rule, sample, func(connection net.Conn) {
+		_ = connection.(*net.TCPConn).SetLinger(0)
+		_ = connection.Close()
+	})
+}
+
+// hook has the API server ask a webhook before it creates objects of a kind in the world's namespace, and counts the calls.
+func (w *world) hook(rule admissionv1.Rule, sample client.Object, answer func(net.Conn)) (calls *atomic.Int64) {
+	w.t.Helper()
 	listener, err := (&net.ListenConfig{}).Listen(w.t.Context(), "tcp", "127.0.0.1:0")
 	w.must(err)
 	w.t.Cleanup(func() { _ = listener.Close() })
@@ -45,19 +54,20 @@ func (w *world) refuse(rule admissionv1.Rule, sample client.Object) (calls *atom
 				return
 			}
 			calls.Add(1)
-			_, _ = connection.Read(make([]byte, 1)) // otherwise the client fails to connect, and its error has no local port
-			_ = connection.(*net.TCPConn).SetLinger(0)
-			_ = connection.Close()
+			go func() {
+				_, _ = connection.Read(make([]byte, 1)) // otherwise the client fails to connect, and its error has no local port
+				answer(connection)
+			}()
 		}
 	}()
 	hook := &admissionv1.ValidatingWebhookConfiguration{
 		ObjectMeta: metav1.ObjectMeta{Name: "refuse-" + w.key.Namespace},
 		Webhooks: []admissionv1.ValidatingWebhook{{
 			Name: "refuse.example.com", FailurePolicy: new(admissionv1.Fail), SideEffects: new(admissionv1.SideEffectClassNone),
-			AdmissionReviewVersions: []string{"v1"},
-			ClientConfig:            admissionv1.WebhookClientConfig{URL: new("https://" + listener.Addr().String())},
-			NamespaceSelector:       &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: w.key.Namespace}},
-			Rules:                   []admissionv1.RuleWithOperations{{Operations: []admissionv1.OperationType{admissionv1.Create}, Rule: rule}},
+			AdmissionReviewVersions: []string{"v1"}, TimeoutSeconds: new(int32(30)),
+			ClientConfig:      admissionv1.WebhookClientConfig{URL: new("https://" + listener.Addr().String())},
+			NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: w.key.Namespace}},
+			Rules:             []admissionv1.RuleWithOperations{{Operations: []admissionv1.OperationType{admissionv1.Create}, Rule: rule}},
 		}},
 	}
 	s := runtime.NewScheme()
@@ -69,8 +79,9 @@ func (w *world) refuse(rule admissionv1.Rule, sample client.Object) (calls *atom
 	for calls.Load() == 0 { // the API server learns of it a little later
 		sample.SetNamespace(w.key.Namespace)
 		sample.SetName("sample")
-		_ = w.api.Create(w.t.Context(), sample.DeepCopyObject().(client.Object), client.DryRunAll)
-		time.Sleep(20 * time.Millisecond)
+		asking, cancel := context.WithTimeout(w.t.Context(), 200*time.Millisecond)
+		_ = w.api.Create(asking, sample.DeepCopyObject().(client.Object), client.DryRunAll)
+		cancel()
 	}
 	return calls
 }

@@ -21,7 +21,7 @@ func (r *Reconciler) writeService(ctx context.Context, o *observation, w *plan.S
 		return nil
 	}
 	if o.lease != nil && o.Lease.Presence == plan.Ours {
-		if err := r.sameHolder(ctx, o); err != nil {
+		if _, err := r.sameHolder(ctx, o); err != nil {
 			return err
 		}
 	}

@@ -487,6 +487,9 @@ func (o *operator) write(verb string, obj client.Object, do func() error) error 
 
 // reconcile calls the Reconciler until it does not want to run again at once.
 func (o *operator) reconcile() {
+	if o.cache == nil { // one with a stale cache also waits before it stores a status
+		o.r.StatusDelay = 0
+	}
 	o.w.t.Helper()
 	defer func() {
 		if p := recover(); p != nil {

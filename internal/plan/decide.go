@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"slices"
 	"time"
 
 	"github.com/singletonjob/operator/api/v1alpha1"
@@ -43,12 +44,22 @@ func Decide(o Observed) Plan {
 	left := expiresIn(j, r, o.Now)
 	p.Expired = p.State == Resting && p.Status == nil && left != nil && *left <= 0 && len(p.Adopt) == 0 // adopted pods are deleted with it
 	p.Events = eventsOf(j, t, r, news, &o, &p)
+	p.Prompt = isPrompt(j, &p)
 	forgets := p.forget(j, t, r)
 	p.Reasons = reasonsOf(j, t, m, r, &p)
 	due := wakeOf(p.State, j, t, m, r, &o, later)
 	due.renewal = due.renewal || forgets && t.quiet()
 	p.Wake, p.Due, p.Silence, p.Renewal = due.first(t.Unchanged), time.Duration(due.by), time.Duration(due.silence), due.renewal
 	return p
+}
+
+// isPrompt reports whether the status must be stored in the same pass. Other jobs may wait for a place in a rollout of the fleet. Or what
+// the status and its Events report is no longer seen once the Lease is written. A condition that does not last needs no report.
+func isPrompt(j *job, p *Plan) bool {
+	if p.Status == nil || p.Status.FleetRollout != j.Status.FleetRollout {
+		return p.Status != nil
+	}
+	return p.Lease != nil && (len(p.Changes) > 0 || slices.ContainsFunc(p.Events, func(e Event) bool { return !alarming[e.Reason] }))
 }
 
 // forget removes from the Lease what the status records, and reports whether there is anything to remove, now or after the next renewal.

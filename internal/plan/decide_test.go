@@ -254,6 +254,27 @@ var promises = map[string]func(g *given, p Plan) bool{
 		return p.Lease == nil && g.Lease.Renewed && g.Lease.SinceRenewal < 3*time.Second && cmp.Equal(was, is) && p.Told.Claim == g.Lease.Claim &&
 			kept > 0 && cmp.Equal(was.History[:kept], p.Told.Record.History) && was.History[kept-1].Token <= Recorded(&status)
 	},
+	"what is not stored at once can be stored after the rest is done": func(g *given, p Plan) bool {
+		if p.Status == nil || p.Prompt {
+			return true
+		}
+		later := g.Observed
+		if w := p.Lease; w != nil {
+			later.Lease.Presence, later.Lease.Record, later.Lease.Claim = Ours, w.Record, w.Claim
+		}
+		next := Decide(later)
+		for _, c := range p.Changes {
+			if !slices.ContainsFunc(next.Changes, func(n v1alpha1.TenureChange) bool { return n.Token == c.Token }) {
+				return false
+			}
+		}
+		for _, e := range p.Events {
+			if !alarming[e.Reason] && !slices.ContainsFunc(next.Events, func(n Event) bool { return n.Name == e.Name }) {
+				return false
+			}
+		}
+		return true
+	},
 	"every written time is valid in the API": func(_ *given, p Plan) bool {
 		year := func(t time.Time) bool { return t.UTC().Year() >= 0 && t.UTC().Year() <= 9999 }
 		ok := p.Lease == nil || p.Lease.Verb != Update || p.Lease.Record.Holder != "" || year(time.UnixMicro(p.Lease.Record.RenewTime))

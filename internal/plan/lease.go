@@ -28,7 +28,7 @@ func newLease(j *job, o *Observed) *LeaseWrite {
 		Release:   lease.Release{Reason: lease.ReasonCreated},
 	}
 	r.Runs.Schedule = j.schedule
-	if !freshStart(j, o) {
+	if !StartsAfresh(o) {
 		r = unknownHolder(j, o, r)
 		if j.Spec.RunPolicy == v1alpha1.RunPolicyRunToCompletion {
 			r.Runs = restored(j, o)
@@ -37,8 +37,10 @@ func newLease(j *job, o *Observed) *LeaseWrite {
 	return &LeaseWrite{Verb: Create, Record: r, Claim: newClaim(j, o.Lease.Last)}
 }
 
-func freshStart(j *job, o *Observed) bool {
-	return j.Status.FencingToken == 0 && len(o.Pods) == 0 && (o.Lease.Last == nil || o.Lease.Last.Record.Token == 0)
+// StartsAfresh reports whether nothing indicates an earlier tenure of an existing job. The Lease itself must not exist: the write that
+// creates it ensures that.
+func StartsAfresh(o *Observed) bool {
+	return o.Job.Status.FencingToken == 0 && len(o.Pods) == 0 && (o.Lease.Last == nil || o.Lease.Last.Record.Token == 0)
 }
 
 // unknownHolder adds what is remembered of the earlier tenures, so that the history has no gap. Tokens would increase without that, because

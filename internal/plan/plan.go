@@ -48,6 +48,8 @@ type Plan struct {
 	Move *Move
 	// Status is the status to write if it differs from the stored one; nil for no write.
 	Status *v1alpha1.SingletonJobStatus
+	// Prompt: Status must not wait for further changes, because it, or an Event with it, tells what the next plan may not see any more.
+	Prompt bool
 	// Changes are the changes of holder that Status records for the first time.
 	Changes []v1alpha1.TenureChange
 	// Events are to be emitted once Status is stored.
