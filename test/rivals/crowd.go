@@ -50,6 +50,7 @@ type crowd struct {
 	mu               sync.Mutex // guards faults
 	faults           []error
 	deadline, begins time.Time
+	written          [Writers]int // by writer, in all turns: no two writes are the same
 }
 
 func newCrowd(a fencetest.Adapter, resources int) *crowd {
@@ -69,8 +70,9 @@ func (c *crowd) write(ctx context.Context, d time.Duration, tenures int) {
 		tenure := i % tenures
 		all.Go(func() {
 			time.Sleep(d * time.Duration(tenure) / time.Duration(tenures))
-			for seq := 0; seq == 0 || time.Now().Before(c.deadline); seq++ { // once at least
-				c.one(ctx, int64(tenure+1), fmt.Sprintf("%d:%d:%d", tenure+1, i, seq))
+			for first := true; first || time.Now().Before(c.deadline); first = false { // once at least
+				c.one(ctx, int64(tenure+1), fmt.Sprintf("%d:%d:%d", tenure+1, i, c.written[i]))
+				c.written[i]++
 			}
 		})
 	}

@@ -121,6 +121,25 @@ func TestComparisonCountsBothSides(t *testing.T) {
 	}
 }
 
+// TestNoWriteIsRepeated: a sink may find a write by its payload, so a comparison must not write the same in two of its turns.
+func TestNoWriteIsRepeated(t *testing.T) {
+	once := newMemory()
+	c := newCrowd(once, 1)
+	for range 3 {
+		c.write(t.Context(), time.Millisecond, 1)
+	}
+	seen := map[string]bool{}
+	for _, payload := range once.lists[c.places[0].resource] {
+		if seen[payload] {
+			t.Fatalf("%s was written again", payload)
+		}
+		seen[payload] = true
+	}
+	if len(seen) < 3*Writers {
+		t.Errorf("%d writes, want at least %d", len(seen), 3*Writers)
+	}
+}
+
 // TestEachCrowdHasItsTime: the two crowds do not share it, and the deep tier gives each a minute.
 func TestEachCrowdHasItsTime(t *testing.T) {
 	each, file := 100*time.Millisecond, filepath.Join(t.TempDir(), "figures.json")

@@ -267,7 +267,7 @@ func TestS3RestoredManifest(t *testing.T) {
 	must(t, err)
 	for commits := 1; commits <= 3; commits++ { // of a past tenure, which the mark lets in again
 		_, err := f.Commit(ctx, 34, base, fences3.Change{Body: []byte("mine\n")})
-		if want := fmt.Sprintf("of %d commits, does not follow on the one of 2", commits); err == nil || !strings.Contains(err.Error(), want) {
+		if want := fmt.Sprintf("with %d commits, does not follow the one with 2", commits); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("after it was restored: %v, want %q", err, want)
 		}
 		must(t, s.Write(ctx, f.Resource, "33", "late"))
