@@ -3,6 +3,8 @@ package contract
 import (
 	"maps"
 	"math"
+	"os"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -101,6 +103,32 @@ func TestRunsAsText(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
+	}
+}
+
+// TestGuardReadsRuns: the guard's expression finds the newest run in what this package writes. It ends at the state, so every field that the
+// expression does not know must come after that.
+func TestGuardReadsRuns(t *testing.T) {
+	guard, err := os.ReadFile("../../charts/singletonjob/templates/_guard.tpl")
+	if err != nil {
+		t.Fatal(err)
+	}
+	expressions := regexp.MustCompile(`\.find\(r'([^']*"state"[^']*)'\)`).FindAllSubmatch(guard, -1)
+	if len(expressions) != 1 {
+		t.Fatalf("%d expressions of the guard read a run, want 1", len(expressions))
+	}
+	read := regexp.MustCompile(string(expressions[0][1]))
+	full := fullRuns(t)
+	once := full
+	once.Now.Tick = 0
+	for want, runs := range map[string]lease.Runs{
+		`{"now":{"id":"uid/2026-03-01T01:30:00Z","tick":"2026-03-01T01:30:00Z","attempt":3,"state":"`: full,
+		`{"now":{"id":"uid/2026-03-01T01:30:00Z","attempt":3,"state":"`:                               once,
+	} {
+		text := EncodeLease(lease.Record{UID: "u", Runs: runs}, Fields{}).Annotations[RunAnnotation]
+		if got := read.FindString(text); got != want {
+			t.Errorf("it finds %q, want %q, in %s", got, want, text)
+		}
 	}
 }
 

@@ -356,7 +356,7 @@ var cases = map[string]func(*Facts){
 			ID: "job", State: "GivenUp", Attempts: 9, IgnoredAttempts: 2, Token: 48213, Pod: "billing-752pq9t-1", Reason: "ProcessExited", ExitCode: new(int32(3)),
 			StartTime: new(ago(26 * time.Minute)), EndTime: new(ago(time.Minute)),
 		}}
-		f.nobody(v1alpha1.ReasonRunFailed, "the run failed, and no further attempt follows: it exited with status 3 in attempt 7")
+		f.nobody(v1alpha1.ReasonRunFailed, "the run failed, and no further attempt follows: it exited with status 3 in attempt 9")
 		f.set(v1alpha1.ConditionFailed, v1alpha1.ReasonBackoffLimitExceeded, "the run failed, and no further attempt follows")
 		f.set(v1alpha1.ConditionComplete, v1alpha1.ReasonNotComplete, "the run is not complete")
 		f.Pods = f.Pods[1:]

@@ -22,6 +22,7 @@ import (
 
 type options struct {
 	jobs        int
+	lease       leaseFlag
 	rest, churn time.Duration
 	patience    time.Duration
 	file, svg   string
@@ -29,7 +30,8 @@ type options struct {
 }
 
 func main() {
-	var o options
+	o := options{lease: usual}
+	flag.Var(&o.lease, "lease", "`leaseDuration/renewDeadline/retryPeriod` of all jobs")
 	flag.IntVar(&o.jobs, "jobs", 100, "how many jobs")
 	flag.DurationVar(&o.rest, "rest", time.Minute, "for how long they are left alone")
 	flag.DurationVar(&o.churn, "churn", 2*time.Minute, "for how long one process of a hundred crashes each minute")

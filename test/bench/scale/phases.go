@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -27,12 +28,30 @@ import (
 	"github.com/singletonjob/operator/test/subprocess"
 )
 
-// The lease of all jobs.
-const (
-	leaseDuration = 60 * time.Second
-	renewDeadline = 40 * time.Second
-	retryPeriod   = 10 * time.Second
-)
+// usual is the lease of all jobs, unless a flag says otherwise.
+var usual = leaseFlag{60 * time.Second, 40 * time.Second, 10 * time.Second}
+
+// leaseFlag are leaseDuration, renewDeadline and retryPeriod.
+type leaseFlag [3]time.Duration
+
+// String implements flag.Value.
+func (l *leaseFlag) String() string { return fmt.Sprintf("%v/%v/%v", l[0], l[1], l[2]) }
+
+// Set implements flag.Value.
+func (l *leaseFlag) Set(text string) error {
+	parts := strings.Split(text, "/")
+	if len(parts) != len(l) {
+		return fmt.Errorf("%q is not leaseDuration/renewDeadline/retryPeriod, such as 60s/40s/10s", text)
+	}
+	for i, part := range parts {
+		d, err := time.ParseDuration(part)
+		if err != nil {
+			return err
+		}
+		l[i] = d
+	}
+	return nil
+}
 
 const (
 	candidates   = 2
@@ -73,7 +92,7 @@ func measure(ctx context.Context, o options) (r Result, err error) {
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
 	b := &bench{options: o, dir: dir}
-	b.result = Result{Date: time.Now().UTC(), Jobs: o.jobs, Cores: runtime.NumCPU(), Lease: fmt.Sprint(leaseDuration, "/", renewDeadline, "/", retryPeriod), Kubernetes: controlplane.KubernetesVersion}
+	b.result = Result{Date: time.Now().UTC(), Jobs: o.jobs, Cores: runtime.NumCPU(), Lease: o.lease.String(), Kubernetes: controlplane.KubernetesVersion}
 	var uname unix.Utsname
 	if err := unix.Uname(&uname); err != nil {
 		return r, err
@@ -202,7 +221,7 @@ func (b *bench) create(ctx context.Context, facts map[string]float64) error {
 	for i := range b.jobs {
 		made.Go(func() error {
 			b.fleet.add(verbOf("POST", "singletonjobs"))
-			return b.client.Create(making, job(i))
+			return b.client.Create(making, job(i, b.lease))
 		})
 	}
 	if err := made.Wait(); err != nil {
@@ -215,13 +234,13 @@ func (b *bench) create(ctx context.Context, facts map[string]float64) error {
 	return b.calmed(ctx)
 }
 
-func job(i int) *v1alpha1.SingletonJob {
+func job(i int, lease leaseFlag) *v1alpha1.SingletonJob {
 	seconds := func(d time.Duration) metav1.Duration { return metav1.Duration{Duration: d} }
 	return &v1alpha1.SingletonJob{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace(i), Name: fmt.Sprintf("job-%d", i)},
 		Spec: v1alpha1.SingletonJobSpec{
 			Candidates: candidates,
-			Lease:      v1alpha1.LeaseSpec{LeaseDuration: seconds(leaseDuration), RenewDeadline: seconds(renewDeadline), RetryPeriod: seconds(retryPeriod)},
+			Lease:      v1alpha1.LeaseSpec{LeaseDuration: seconds(lease[0]), RenewDeadline: seconds(lease[1]), RetryPeriod: seconds(lease[2])},
 			Template: corev1.PodTemplateSpec{Spec: corev1.PodSpec{
 				Containers: []corev1.Container{{Name: "app", Image: "app:1", Command: []string{"run"}}},
 			}},
