@@ -114,7 +114,7 @@ func parse(args []string, out io.Writer) (options, error) {
 		"`directory` with the tls.crt and tls.key of the metrics server, reloaded when they change; empty for a self-signed certificate")
 	f.StringVar(&o.healthAddress, "health-probe-bind-address", ":8081", "`address` that serves /healthz and /readyz; 0 to disable")
 	f.StringVar(&o.pprofAddress, "pprof-bind-address", "", "loopback `address` that serves /debug/pprof, such as 127.0.0.1:6060; empty to disable")
-	f.IntVar(&o.concurrency, "concurrency", 32, "`number` of SingletonJobs to reconcile at a time; each has at most one request in flight")
+	f.IntVar(&o.concurrency, "concurrency", 32, "`number` of SingletonJobs to reconcile at a time; each has at most one request in flight, and those of one namespace take at most a quarter, unless --namespaces names only that one")
 	f.IntVar(&o.fleetRollouts, "fleet-rollouts", controller.DefaultFleetRollouts,
 		"`number` of SingletonJobs that may replace their Pods at a time if only the operator's additions to Pods have changed; 0 for no limit")
 	f.Float64Var(&o.qps, "kube-api-qps", -1, "sustained requests per second to the API server; -1 for no limit: API Priority and Fairness protects it, and --concurrency bounds the requests in flight")
@@ -243,14 +243,15 @@ func run(o options) error {
 			return err
 		}
 	}
+	namespaces, err := o.workIn()
+	if err != nil {
+		return err
+	}
+	r.OneNamespace = len(namespaces) == 1
 	if err := r.SetupWithManager(ctx, m, o.concurrency); err != nil {
 		if meta.IsNoMatchError(err) {
 			return fmt.Errorf("the API server does not know SingletonJobs: install their CustomResourceDefinition: %w", err)
 		}
-		return err
-	}
-	namespaces, err := o.workIn()
-	if err != nil {
 		return err
 	}
 	ready := newReadiness(m, namespaces, r.Watched())

@@ -50,6 +50,8 @@ type Reconciler struct {
 	WithoutNodes bool
 	// Entrypoints looks up what images run; nil if look-ups are disabled.
 	Entrypoints *entrypoint.Lookups
+	// OneNamespace: all jobs are in one namespace, so its jobs may occupy all workers.
+	OneNamespace bool
 	// FleetRollouts is the maximum number of jobs that replace, at a time, Pods that only the operator made outdated; 0 for no
 	// limit.
 	FleetRollouts int
@@ -113,7 +115,9 @@ func (r *Reconciler) reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	if o.Job != nil && p.Status == nil && r.memory.precedes(request.NamespacedName, o.Job.ResourceVersion) {
 		done.errs = append(done.errs, errStale)
 	}
-	done.errs = append(done.errs, err) // of the turn
+	if err != nil { // of the turn
+		done.errs = append(done.errs, err)
+	}
 	errs := slices.Concat(done.errs, r.report(withReasons(ctx, p.Reasons), &o, &p, &done))
 	if !slices.ContainsFunc(errs, func(err error) bool { return errors.Is(err, errStale) }) { // the stored status may show a place that was not seen
 		r.turns.settle(request.NamespacedName, &p)
@@ -128,7 +132,7 @@ func (r *Reconciler) reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 func (r *Reconciler) report(ctx context.Context, o *observation, p *plan.Plan, done *outcome) []error {
 	wait := r.waits(types.NamespacedName{Namespace: o.Namespace, Name: o.Name}, o, p, done)
 	switch {
-	case o.unread && slices.ContainsFunc(done.errs, failed): // there may be a Lease that the plan does not know
+	case o.unread && len(done.errs) > 0: // there may be a Lease that the plan does not know
 		return nil
 	case wait > 0:
 		p.Due = cmp.Or(min(p.Due, wait), wait)
@@ -138,8 +142,6 @@ func (r *Reconciler) report(ctx context.Context, o *observation, p *plan.Plan, d
 	}
 }
 
-func failed(err error) bool { return err != nil }
-
 // waits returns how long the status is not stored yet, because more changes may follow. An error says that something is not as decided,
 // and the next attempt may come much later, so nothing waits then.
 func (r *Reconciler) waits(key types.NamespacedName, o *observation, p *plan.Plan, done *outcome) time.Duration {
@@ -147,7 +149,7 @@ func (r *Reconciler) waits(key types.NamespacedName, o *observation, p *plan.Pla
 		r.memory.agrees(key)
 		return 0
 	}
-	if since := r.memory.differs(key, o.Now); !p.Prompt && !slices.ContainsFunc(done.errs, failed) {
+	if since := r.memory.differs(key, o.Now); !p.Prompt && len(done.errs) == 0 {
 		return max(0, r.StatusDelay-o.Now.Sub(since))
 	}
 	return 0

@@ -37,11 +37,14 @@ type lane struct {
 
 func newLanes() *lanes { return &lanes{most: 1, of: map[string]*lane{}} }
 
-// share sets the size of the lanes by the number of workers.
-func (l *lanes) share(workers int) {
+// share sets the size of the lanes by the number of workers. A single namespace gets all of them.
+func (l *lanes) share(workers int, single bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.most = max(1, int64(workers)/laneShare)
+	l.most = int64(workers)
+	if !single {
+		l.most = max(1, l.most/laneShare)
+	}
 }
 
 // enter takes a seat in a namespace's lane. The result is nil if there is none: at once if the lane is slow, otherwise after a while.

@@ -85,7 +85,7 @@ func (w *world) labelled() string {
 // TestLanes: the jobs of a namespace have a share of the workers. A worker waits for a seat, but not if the namespace is slow.
 func TestLanes(t *testing.T) {
 	l := newLanes()
-	l.share(2 * laneShare)
+	l.share(2*laneShare, false)
 	enter := func(namespace string) func(time.Duration) {
 		t.Helper()
 		leave := l.enter(t.Context(), namespace)
@@ -128,5 +128,15 @@ func TestLanes(t *testing.T) {
 	enter("ns")(0)
 	if len(l.of) > 0 {
 		t.Errorf("%d lanes are kept", len(l.of))
+	}
+}
+
+// TestLanesOfOneNamespace: where there is no other namespace, one gets all workers.
+func TestLanesOfOneNamespace(t *testing.T) {
+	l := newLanes()
+	l.share(2, true)
+	l.enter(t.Context(), "ns")
+	if l.enter(t.Context(), "ns") == nil {
+		t.Error("the second of two workers gets no seat")
 	}
 }

@@ -165,7 +165,7 @@ func (r *Reconciler) Watched() []client.Object {
 
 // SetupWithManager registers the Reconciler with a manager.
 func (r *Reconciler) SetupWithManager(ctx context.Context, m ctrl.Manager, concurrency int) error {
-	r.lanes.share(concurrency)
+	r.lanes.share(concurrency, r.OneNamespace)
 	indexes := m.GetFieldIndexer()
 	byJob := func(o client.Object) []string { return []string{o.GetLabels()[contract.NameLabel]} }
 	for _, i := range []struct {

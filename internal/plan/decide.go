@@ -56,8 +56,11 @@ func Decide(o Observed) Plan {
 // isPrompt reports whether the status must be stored in the same pass. Other jobs may wait for a place in a rollout of the fleet. Or what
 // the status and its Events report is no longer seen once the Lease is written. A condition that does not last needs no report.
 func isPrompt(j *job, p *Plan) bool {
-	if p.Status == nil || p.Status.FleetRollout != j.Status.FleetRollout {
-		return p.Status != nil
+	if p.Status == nil {
+		return false
+	}
+	if p.Status.FleetRollout != j.Status.FleetRollout {
+		return true
 	}
 	return p.Lease != nil && (len(p.Changes) > 0 || slices.ContainsFunc(p.Events, func(e Event) bool { return !alarming[e.Reason] }))
 }

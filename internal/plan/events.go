@@ -16,9 +16,10 @@ import (
 	"github.com/singletonjob/operator/internal/contract"
 )
 
-// recent is how old a change can be to be announced again by a process that does not know which changes were announced. It is less than the
-// hour for which an API server keeps Events, so that none appears twice.
-const recent = 30 * time.Minute
+// recent is how old a change can be to be announced again by a process that does not know which changes were announced. That is longer than
+// an operator needs to replace another one that stopped between the write of a status and its Events. It is much less than the hour for
+// which an API server keeps Events, so none appears twice. And it bounds what a new operator writes in vain.
+const recent = 5 * time.Minute
 
 // eventsOf returns the Events about changes of holder that were not announced, oldest first, and about conditions that became bad.
 func eventsOf(j *job, t *tenure, r *runs, c changes, o *Observed, p *Plan) []Event {

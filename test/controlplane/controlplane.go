@@ -215,13 +215,19 @@ func (c *ControlPlane) SignalServer(i int, sig syscall.Signal) error {
 	return c.servers[i].Signal(sig)
 }
 
-// Pids are the processes that run, by the names of their programs: of several API servers, the first one's.
-func (c *ControlPlane) Pids() map[string]int {
+// EtcdPid is etcd's process.
+func (c *ControlPlane) EtcdPid() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	pids := map[string]int{"etcd": c.etcd.Pid(), "kube-apiserver": c.servers[0].Pid()}
-	for name, p := range c.controllers {
-		pids[name] = p.Pid()
+	return c.etcd.Pid()
+}
+
+// ServerPids are the processes of all API servers, in the order of URLs.
+func (c *ControlPlane) ServerPids() (pids []int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, server := range c.servers {
+		pids = append(pids, server.Pid())
 	}
 	return pids
 }

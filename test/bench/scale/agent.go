@@ -5,6 +5,7 @@ package main
 import (
 	"context"
 	"errors"
+	"maps"
 	"os"
 	"strconv"
 	"strings"
@@ -251,6 +252,12 @@ func (c *counter) confirmed(took time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.renewals = append(c.renewals, took)
+}
+
+func (c *counter) requests() map[string]float64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return maps.Clone(c.sent)
 }
 
 // takeRenewals are how long the confirmed writes to Leases took since it was last asked.

@@ -7,7 +7,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"maps"
 	"net/http"
 	"os"
 	"slices"
@@ -18,6 +17,7 @@ import (
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
 	"github.com/prometheus/procfs"
+	"k8s.io/client-go/rest"
 )
 
 // A Result is one run. All times in it are seconds, sizes MiB, and CPU cores.
@@ -77,7 +77,7 @@ type Phase struct {
 // sample is the state of all counters.
 type sample struct {
 	at       time.Time
-	pids     map[string]int
+	pids     map[string][]int
 	cpu      map[string]float64
 	memory   map[string]float64
 	peak     float64
@@ -91,19 +91,21 @@ type sample struct {
 const mib = 1 << 20
 
 func (b *bench) sample(ctx context.Context) (sample, error) {
-	s := sample{at: time.Now(), pids: b.plane.Pids(), cpu: map[string]float64{}, memory: map[string]float64{}, server: map[string]float64{}, operator: map[string]float64{}}
-	s.pids["bench"], s.pids["operator"] = os.Getpid(), b.operator.Pid()
-	for name, pid := range s.pids {
-		p, err := procfs.NewProc(pid)
-		if err != nil {
-			return s, err
-		}
-		stat, err := p.Stat()
-		if err != nil {
-			return s, err
-		}
-		s.cpu[name], s.memory[name] = stat.CPUTime(), float64(stat.ResidentMemory())/mib
-		if name == "operator" {
+	s := sample{at: time.Now(), pids: b.pids(), cpu: map[string]float64{}, memory: map[string]float64{}, server: map[string]float64{}, operator: map[string]float64{}}
+	for name, pids := range s.pids {
+		for _, pid := range pids {
+			p, err := procfs.NewProc(pid)
+			if err != nil {
+				return s, err
+			}
+			stat, err := p.Stat()
+			if err != nil {
+				return s, err
+			}
+			s.cpu[name], s.memory[name] = s.cpu[name]+stat.CPUTime(), s.memory[name]+float64(stat.ResidentMemory())/mib
+			if name != "operator" {
+				continue
+			}
 			status, err := p.NewStatus()
 			if err != nil {
 				return s, err
@@ -111,13 +113,26 @@ func (b *bench) sample(ctx context.Context) (sample, error) {
 			s.peak = float64(status.VmHWM) / mib
 		}
 	}
-	b.fleet.counter.mu.Lock()
-	s.own = maps.Clone(b.fleet.sent)
-	b.fleet.counter.mu.Unlock()
-	families, err := b.serverMetrics(ctx)
+	tally, err := b.shards.count(time.Time{})
 	if err != nil {
 		return s, err
 	}
+	s.own = tally.Sent
+	s.own[createJob] += b.sent
+	for _, server := range b.servers {
+		families, err := server.metrics(ctx)
+		if err != nil {
+			return s, err
+		}
+		s.add(families)
+	}
+	families, err := b.operatorMetrics(ctx)
+	each(families["rest_client_requests_total"], func(label map[string]string, value float64) { s.operator[label["method"]] += value })
+	return s, err
+}
+
+// add adds what an API server counted.
+func (s *sample) add(families map[string]*dto.MetricFamily) {
 	each(families["apiserver_request_total"], func(label map[string]string, value float64) {
 		resource := label["resource"]
 		if sub := label["subresource"]; sub != "" && !strings.HasPrefix(sub, "/") {
@@ -133,9 +148,15 @@ func (b *bench) sample(ctx context.Context) (sample, error) {
 		}
 	})
 	each(families["apiserver_storage_size_bytes"], func(_ map[string]string, value float64) { s.database = max(s.database, value/mib) })
-	families, err = b.operatorMetrics(ctx)
-	each(families["rest_client_requests_total"], func(label map[string]string, value float64) { s.operator[label["method"]] += value })
-	return s, err
+}
+
+// pids are the processes that run, by what they are.
+func (b *bench) pids() map[string][]int {
+	pids := map[string][]int{"bench": {os.Getpid()}, "operator": {b.operator.Pid()}, "etcd": {b.plane.EtcdPid()}, "kube-apiserver": b.plane.ServerPids()}
+	for _, s := range b.shards {
+		pids["bench"] = append(pids["bench"], s.Pid())
+	}
+	return pids
 }
 
 func each(family *dto.MetricFamily, do func(label map[string]string, value float64)) {
@@ -148,8 +169,11 @@ func each(family *dto.MetricFamily, do func(label map[string]string, value float
 	}
 }
 
-func (b *bench) serverMetrics(ctx context.Context) (map[string]*dto.MetricFamily, error) {
-	text, err := b.fleet.client.Discovery().RESTClient().Get().AbsPath("/metrics").DoRaw(ctx)
+// server is one of the API servers.
+type server struct{ rest.Interface }
+
+func (s server) metrics(ctx context.Context) (map[string]*dto.MetricFamily, error) {
+	text, err := s.Get().AbsPath("/metrics").DoRaw(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -180,7 +204,7 @@ func between(name string, before, after sample, renewals []time.Duration) *Phase
 		Name: name, Took: after.at.Sub(before.at).Seconds(), Load: load(), Memory: after.memory, OperatorPeak: after.peak,
 		CPU: map[string]float64{}, Database: after.database, Grown: after.database - before.database,
 	}
-	same := func(process string) bool { return before.pids[process] == after.pids[process] }
+	same := func(process string) bool { return slices.Equal(before.pids[process], after.pids[process]) }
 	p.Requests = grown(before.server, after.server, same("kube-apiserver"))
 	p.Operator = grown(before.operator, after.operator, same("operator"))
 	own := grown(before.own, after.own, true)

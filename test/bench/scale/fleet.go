@@ -26,28 +26,38 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/singletonjob/operator/internal/agent"
 	"github.com/singletonjob/operator/internal/contract"
 	"github.com/singletonjob/operator/internal/supervise"
-	"github.com/singletonjob/operator/test/controlplane"
 )
 
 const (
 	// nodes is how many the pods are spread over.
 	nodes = 20
-	// starting bounds how many pods are started at a time.
-	starting = 32
 	// tokenLife is longer than any run.
 	tokenLife = 24 * time.Hour
 )
 
-// fleet is all nodes in one process: it schedules pods, runs their agents, and tells the API server of them as kubelets do.
+// place is where a fleet is: its API server, the value of its jobs' label, and a directory for credentials.
+type place struct {
+	Host, Token string
+	CA          []byte
+	Shard, Dir  string
+	// Starting bounds how many pods are started at a time.
+	Starting int
+}
+
+func (p *place) config() *rest.Config {
+	return &rest.Config{Host: p.Host, BearerToken: p.Token, TLSClientConfig: rest.TLSClientConfig{CAData: p.CA}, QPS: -1}
+}
+
+// fleet is the nodes of some jobs: it schedules their pods, runs the agents, and tells the API server of them as kubelets do.
 type fleet struct {
-	plane  *controlplane.ControlPlane
+	place
 	client kubernetes.Interface
-	dir    string // credentials, a folder for each pod
 	log    *agent.Log
 	ledger *ledger
 	counter
@@ -70,22 +80,18 @@ type candidate struct {
 	process *process
 }
 
-func startFleet(ctx context.Context, plane *controlplane.ControlPlane, dir string) (*fleet, error) {
-	client, err := kubernetes.NewForConfig(plane.Config())
+func startFleet(ctx context.Context, at place) (*fleet, error) {
+	client, err := kubernetes.NewForConfig(at.config())
 	if err != nil {
 		return nil, err
 	}
 	f := &fleet{
-		plane: plane, client: client, dir: dir, log: agent.NewLog(io.Discard), ledger: newLedger(), ctx: ctx,
-		counter: counter{sent: map[string]float64{}}, slots: make(chan struct{}, starting), pods: map[types.UID]*candidate{},
+		place: at, client: client, log: agent.NewLog(io.Discard), ledger: newLedger(), ctx: ctx,
+		counter: counter{sent: map[string]float64{}}, slots: make(chan struct{}, at.Starting), pods: map[types.UID]*candidate{},
 	}
-	for i := range nodes {
-		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: nodeName(i), Labels: map[string]string{corev1.LabelHostname: nodeName(i)}}}
-		if _, err := client.CoreV1().Nodes().Create(ctx, node, metav1.CreateOptions{}); err != nil {
-			return nil, err
-		}
-	}
-	factory := informers.NewSharedInformerFactory(client, 0)
+	factory := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTweakListOptions(func(o *metav1.ListOptions) {
+		o.LabelSelector = shardLabel + "=" + at.Shard
+	}))
 	pods := factory.Core().V1().Pods().Informer()
 	if _, err := pods.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc:    f.changed,
@@ -224,18 +230,18 @@ func (c *candidate) credentials() {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return err
 		}
-		if err := os.WriteFile(filepath.Join(dir, "ca.crt"), c.plane.CA(), 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(dir, "ca.crt"), c.CA, 0o600); err != nil {
 			return err
 		}
 		return os.WriteFile(filepath.Join(dir, "token"), []byte(answer.Status.Token), 0o600)
 	})
 }
 
-func (c *candidate) folder() string { return filepath.Join(c.dir, string(c.pod.UID)) }
+func (c *candidate) folder() string { return filepath.Join(c.Dir, string(c.pod.UID)) }
 
 // environ is what the gated container is started with.
 func (c *candidate) environ() []string {
-	server, _ := url.Parse(c.plane.URL())
+	server, _ := url.Parse(c.Host)
 	var environ []string
 	fields := map[string]string{
 		"metadata.name": c.pod.Name, "metadata.uid": string(c.pod.UID), "metadata.namespace": c.pod.Namespace, "spec.nodeName": c.pod.Spec.NodeName,

@@ -106,10 +106,25 @@ func TestMissingEntriesOfAStatus(t *testing.T) {
 func TestBetween(t *testing.T) {
 	at := time.Now()
 	counts := func(n float64) map[string]float64 { return map[string]float64{"PUT leases": n} }
-	before := sample{at: at, pids: map[string]int{"kube-apiserver": 1, "operator": 2}, server: counts(100), operator: counts(50), own: counts(90), cpu: map[string]float64{"operator": 9}}
-	after := sample{at: at.Add(10 * time.Second), pids: map[string]int{"kube-apiserver": 1, "operator": 3}, server: counts(130), operator: counts(7), own: counts(115), cpu: map[string]float64{"operator": 1}}
+	before := sample{at: at, pids: map[string][]int{"kube-apiserver": {1, 4}, "operator": {2}}, server: counts(100), operator: counts(50), own: counts(90), cpu: map[string]float64{"operator": 9}}
+	after := sample{at: at.Add(10 * time.Second), pids: map[string][]int{"kube-apiserver": {1, 4}, "operator": {3}}, server: counts(130), operator: counts(7), own: counts(115), cpu: map[string]float64{"operator": 1}}
 	p := between("x", before, after, []time.Duration{time.Second, time.Millisecond})
 	if p.Requests["PUT leases"] != 30 || p.Others["PUT leases"] != 5 || p.Operator["PUT leases"] != 7 || p.CPU["operator"] != 0.1 || p.Renewals != 2.5 || p.RenewalP99 != 1 {
 		t.Errorf("got %+v", p)
+	}
+}
+
+func TestShardsFor(t *testing.T) {
+	for _, c := range []struct {
+		jobs        int
+		connections uint64
+		want        int
+	}{{1, 20000, 1}, {5333, 20000, 1}, {5334, 20000, 2}, {10000, 20000, 2}, {10666, 20000, 2}, {10667, 20000, 3}, {10000, 28231, 2}, {10000, 1 << 20, 1}} {
+		if got, err := shardsFor(c.jobs, c.connections); got != c.want || err != nil {
+			t.Errorf("%d jobs, %d connections: %d shards, %v, want %d", c.jobs, c.connections, got, err, c.want)
+		}
+	}
+	if _, err := shardsFor(1, 1024); err == nil {
+		t.Error("1024 connections are enough")
 	}
 }

@@ -1,7 +1,7 @@
 //go:build linux
 
 // Command scale makes many SingletonJobs on a real API server and etcd, with the real operator as its own process, and measures what
-// they cost. Nodes and agents are simulated in this process: the agents are the real ones, each with its connections, its watch and its
+// they cost. Nodes and agents are simulated in processes of this program: the agents are the real ones, each with its connections, its watch and its
 // token; there are no containers. make bench-scale JOBS=1000
 package main
 
@@ -26,6 +26,8 @@ type options struct {
 	rest, churn time.Duration
 	patience    time.Duration
 	file, svg   string
+	leastShards int
+	shard       string
 	show        bool
 }
 
@@ -39,8 +41,15 @@ func main() {
 	flag.StringVar(&o.file, "json", "dist/scale.json", "file with the results, one for each number of jobs; this run's is put into it")
 	flag.StringVar(&o.svg, "svg", "dist/scale.svg", "file for the chart of all of them")
 	flag.BoolVar(&o.show, "show", false, "measure nothing: draw the chart, and print the table of the docs")
+	flag.IntVar(&o.leastShards, "shards", 1, "divide the jobs into at least so many shards, each with an API server and a process of agents")
+	flag.StringVar(&o.shard, "shard", "", "for the program itself: run the agents of this `place`, and answer on standard input and output")
 	flag.Parse()
-	onlab.Main("scale", func(ctx context.Context) error { return run(ctx, o) })
+	onlab.Main("scale", func(ctx context.Context) error {
+		if o.shard != "" {
+			return serveShard(ctx, o.shard, o.patience)
+		}
+		return run(ctx, o)
+	})
 }
 
 func run(ctx context.Context, o options) error {
@@ -50,9 +59,6 @@ func run(ctx context.Context, o options) error {
 	}
 	var broken []error
 	if !o.show {
-		if err := room(o.jobs); err != nil {
-			return err
-		}
 		r, err := measure(ctx, o)
 		if err != nil {
 			return err
@@ -92,32 +98,30 @@ func write(path string, all []Result) error {
 	return onlab.WriteFile(path, append(text, '\n'))
 }
 
-// room makes sure that the machine has the files and ports that so many agents need: each job has two watches and a connection for
-// renewals.
-func room(jobs int) error {
-	const spare = 4000
-	connections := 3*jobs + spare
-	need := uint64(connections) // here, and as many in the API server
-	limit := unix.Rlimit{Cur: need, Max: need}
-	var present unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &present); err != nil {
-		return err
+// connectionsEach is how many connections a job has: two watches, and one for renewals. They take open files here and in the API server, and ports
+// here. A process has some for other things, too.
+const connectionsEach, spare = 3, 4000
+
+// shardsFor is into how many shards so many jobs must be divided, where a process can have so many connections.
+func shardsFor(jobs int, connections uint64) (int, error) {
+	if connections < spare+connectionsEach {
+		return 0, fmt.Errorf("a process can have only %d connections: raise the limit of open files (ulimit -n) or net.ipv4.ip_local_port_range", connections)
 	}
-	limit.Max = max(limit.Max, present.Max)
-	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
-		return fmt.Errorf("-jobs=%d takes %d open files, and the limit is %d: raise it (ulimit -n): %w", jobs, need, present.Max, err)
+	share := int((connections - spare) / connectionsEach)
+	return max(1, (jobs+share-1)/share), nil
+}
+
+// connections is how many a process here can have.
+func connections() (uint64, error) {
+	var files unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &files); err != nil {
+		return 0, err
 	}
-	var low, high int
+	var low, high uint64
 	text, err := os.ReadFile("/proc/sys/net/ipv4/ip_local_port_range")
 	if err != nil {
-		return err
+		return 0, err
 	}
-	if _, err := fmt.Sscan(string(text), &low, &high); err != nil {
-		return err
-	}
-	if high-low < connections {
-		return fmt.Errorf("-jobs=%d takes %d connections to one address, and net.ipv4.ip_local_port_range is %d to %d: widen it (sysctl -w net.ipv4.ip_local_port_range='15000 65000')",
-			jobs, connections, low, high)
-	}
-	return nil
+	_, err = fmt.Sscan(string(text), &low, &high)
+	return min(files.Max, high-low), err
 }

@@ -4,12 +4,11 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 	"time"
 
@@ -17,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/singletonjob/operator/api/v1alpha1"
@@ -57,6 +56,9 @@ const (
 	candidates   = 2
 	perNamespace = 100
 	creating     = 16 // at a time
+	starting     = 32 // pods, at a time
+	// glance is the time between two looks at all jobs.
+	glance = 100 * time.Millisecond
 	// calm is for how long the operator sends nothing when all is done.
 	calm = 5 * time.Second
 )
@@ -78,7 +80,9 @@ type bench struct {
 	dir      string
 	plane    *controlplane.ControlPlane
 	client   client.Client
-	fleet    *fleet
+	servers  []server
+	shards   shards
+	sent     float64 // requests of its own to create jobs
 	operator *subprocess.Process
 	metrics  string // the operator's address
 	last     sample
@@ -92,6 +96,14 @@ func measure(ctx context.Context, o options) (r Result, err error) {
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
 	b := &bench{options: o, dir: dir}
+	room, err := connections()
+	if err != nil {
+		return r, err
+	}
+	divided, err := shardsFor(o.jobs, room)
+	if err != nil {
+		return r, err
+	}
 	b.result = Result{Date: time.Now().UTC(), Jobs: o.jobs, Cores: runtime.NumCPU(), Lease: o.lease.String(), Kubernetes: controlplane.KubernetesVersion}
 	var uname unix.Utsname
 	if err := unix.Uname(&uname); err != nil {
@@ -100,23 +112,33 @@ func measure(ctx context.Context, o options) (r Result, err error) {
 	b.result.Kernel = unix.ByteSliceToString(uname.Release[:])
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	err = b.setUp(ctx)
-	if b.plane != nil {
-		defer b.plane.Stop()
-	}
+	err = b.setUp(ctx, max(divided, o.leastShards))
+	defer b.stop()
 	if err != nil {
 		return r, err
 	}
-	defer func() { b.operator.Stop(0) }()
 	err = b.phases(ctx)
-	b.fleet.ledger.mu.Lock()
-	b.result.Faults = append(b.result.Faults, b.fleet.ledger.faults...)
-	b.fleet.ledger.mu.Unlock()
+	if tally, failed := b.shards.count(time.Time{}); failed == nil {
+		b.result.Faults = append(b.result.Faults, tally.Faults...)
+	}
 	b.result.Took = time.Since(b.result.Date).Seconds()
 	return b.result, err
 }
 
-func (b *bench) setUp(ctx context.Context) (err error) {
+// stop ends all that was started.
+func (b *bench) stop() {
+	if b.operator != nil {
+		b.operator.Stop(0)
+	}
+	for _, s := range b.shards {
+		s.Stop(0)
+	}
+	if b.plane != nil {
+		b.plane.Stop()
+	}
+}
+
+func (b *bench) setUp(ctx context.Context, divided int) (err error) {
 	root, err := os.Getwd()
 	if err != nil {
 		return err
@@ -124,8 +146,15 @@ func (b *bench) setUp(ctx context.Context) (err error) {
 	if err := stack.Build(ctx, root, b.dir); err != nil {
 		return err
 	}
-	// As a control plane of a cluster runs, where memory is for it.
-	b.plane, err = controlplane.Start(ctx, controlplane.Options{Progress: os.Stderr, Environment: []string{"GOGC=100", "GOMEMLIMIT=off"}})
+	// As a control plane of a cluster runs, where memory is for it. All API servers share half of the machine's.
+	var machine unix.Sysinfo_t
+	if err := unix.Sysinfo(&machine); err != nil {
+		return err
+	}
+	limit := machine.Totalram * uint64(machine.Unit) / 2 / uint64(divided)
+	b.plane, err = controlplane.Start(ctx, controlplane.Options{
+		Progress: os.Stderr, Servers: divided, Environment: []string{"GOGC=100", fmt.Sprintf("GOMEMLIMIT=%d", limit)},
+	})
 	if err != nil {
 		return err
 	}
@@ -135,15 +164,41 @@ func (b *bench) setUp(ctx context.Context) (err error) {
 	if b.client, err = stack.NewClient(b.plane.Config()); err != nil {
 		return err
 	}
+	for i := range nodes {
+		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: nodeName(i), Labels: map[string]string{corev1.LabelHostname: nodeName(i)}}}
+		if err := b.client.Create(ctx, node); err != nil {
+			return err
+		}
+	}
 	for i := range (b.jobs + perNamespace - 1) / perNamespace {
 		if err := b.client.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace(i * perNamespace)}}); err != nil {
 			return err
 		}
 	}
-	if b.fleet, err = startFleet(ctx, b.plane, filepath.Join(b.dir, "pods")); err != nil {
-		return err
+	for i, url := range b.plane.URLs() {
+		if err := b.addShard(url, strconv.Itoa(i), max(1, starting/divided)); err != nil {
+			return err
+		}
 	}
 	return b.startOperator(ctx)
+}
+
+// addShard starts the agents of a shard, at one of the API servers.
+func (b *bench) addShard(url, name string, starting int) error {
+	config := b.plane.Config()
+	at := place{Host: url, Token: config.BearerToken, CA: config.CAData, Shard: name, Dir: filepath.Join(b.dir, "pods"), Starting: starting}
+	clients, err := kubernetes.NewForConfig(at.config())
+	if err != nil {
+		return err
+	}
+	b.servers = append(b.servers, server{clients.Discovery().RESTClient()})
+	s, err := startShard(at, b.patience)
+	if err != nil {
+		return err
+	}
+	b.shards = append(b.shards, s)
+	_, err = ask[Tally](s, "Count", time.Time{}) // it answers when its watch is complete
+	return err
 }
 
 func namespace(job int) string { return fmt.Sprintf("scale-%d", job/perNamespace) }
@@ -195,7 +250,9 @@ func (b *bench) phases(ctx context.Context) (err error) {
 		{healed, b.judge},
 	} {
 		facts := map[string]float64{}
-		b.fleet.takeRenewals()
+		if _, err := collect[time.Duration](b.shards, "Renewals"); err != nil {
+			return err
+		}
 		if err := p.do(ctx, facts); err != nil {
 			return fmt.Errorf("%s: %w", p.name, err)
 		}
@@ -203,7 +260,11 @@ func (b *bench) phases(ctx context.Context) (err error) {
 		if err != nil {
 			return err
 		}
-		phase := between(p.name, b.last, now, b.fleet.takeRenewals())
+		took, err := collect[time.Duration](b.shards, "Renewals")
+		if err != nil {
+			return err
+		}
+		phase := between(p.name, b.last, now, took)
 		phase.Facts = facts
 		b.result.Phases, b.last = append(b.result.Phases, phase), now
 		fmt.Fprintf(os.Stderr, "%d jobs, %s: %.0f s, operator %.0f MiB and %.3f cores, %v\n",
@@ -220,10 +281,10 @@ func (b *bench) create(ctx context.Context, facts map[string]float64) error {
 	made.SetLimit(creating)
 	for i := range b.jobs {
 		made.Go(func() error {
-			b.fleet.add(verbOf("POST", "singletonjobs"))
-			return b.client.Create(making, job(i, b.lease))
+			return b.client.Create(making, job(i, b.lease, strconv.Itoa(i/perNamespace%len(b.shards))))
 		})
 	}
+	b.sent += float64(b.jobs)
 	if err := made.Wait(); err != nil {
 		return err
 	}
@@ -234,16 +295,21 @@ func (b *bench) create(ctx context.Context, facts map[string]float64) error {
 	return b.calmed(ctx)
 }
 
-func job(i int, lease leaseFlag) *v1alpha1.SingletonJob {
+// createJob is what the bench itself sends.
+var createJob = verbOf("POST", "singletonjobs")
+
+func job(i int, lease leaseFlag, shard string) *v1alpha1.SingletonJob {
+	labels := map[string]string{shardLabel: shard}
 	seconds := func(d time.Duration) metav1.Duration { return metav1.Duration{Duration: d} }
 	return &v1alpha1.SingletonJob{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace(i), Name: fmt.Sprintf("job-%d", i)},
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace(i), Name: fmt.Sprintf("job-%d", i), Labels: labels},
 		Spec: v1alpha1.SingletonJobSpec{
 			Candidates: candidates,
 			Lease:      v1alpha1.LeaseSpec{LeaseDuration: seconds(lease[0]), RenewDeadline: seconds(lease[1]), RetryPeriod: seconds(lease[2])},
-			Template: corev1.PodTemplateSpec{Spec: corev1.PodSpec{
-				Containers: []corev1.Container{{Name: "app", Image: "app:1", Command: []string{"run"}}},
-			}},
+			Template: corev1.PodTemplateSpec{
+				ObjectMeta: metav1.ObjectMeta{Labels: labels},
+				Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "app", Image: "app:1", Command: []string{"run"}}}},
+			},
 		},
 	}
 }
@@ -251,8 +317,11 @@ func job(i int, lease leaseFlag) *v1alpha1.SingletonJob {
 // settled waits until each job has a process that began after since, or any, its label and its standby.
 func (b *bench) settled(ctx context.Context, since time.Time) error {
 	return b.await(ctx, "all jobs to have a process, a label and a standby", func() (bool, any, error) {
-		n := b.fleet.ledger.count(func(j *jobRecord) bool { return j.acts(since) && !j.right.IsZero() && len(j.ready) == candidates })
-		return n == b.jobs, fmt.Sprintf("%d of %d", n, b.jobs), nil
+		tally, err := b.shards.count(since)
+		if err != nil {
+			return false, nil, err
+		}
+		return tally.Settled == b.jobs, fmt.Sprintf("%d of %d", tally.Settled, b.jobs), onlab.Sleep(ctx, glance)
 	})
 }
 
@@ -277,12 +346,21 @@ func (b *bench) leaveAlone(ctx context.Context, facts map[string]float64) (err e
 	if b.result.LeaseBytes[0], err = b.leaseBytes(ctx); err != nil {
 		return err
 	}
-	before := b.fleet.ledger.tenures()
-	if err := onlab.Sleep(ctx, b.rest); err != nil {
+	return b.changes(facts, func() error { return onlab.Sleep(ctx, b.rest) })
+}
+
+// changes counts the changes of holder while something is done.
+func (b *bench) changes(facts map[string]float64, do func() error) error {
+	before, err := b.shards.count(time.Time{})
+	if err != nil {
 		return err
 	}
-	facts["changes of holder"] = float64(b.fleet.ledger.tenures() - before)
-	return nil
+	if err := do(); err != nil {
+		return err
+	}
+	after, err := b.shards.count(time.Time{})
+	facts["changes of holder"] = float64(after.Tenures - before.Tenures)
+	return err
 }
 
 // leaseBytes is the longest of the first Leases in etcd.
@@ -308,22 +386,11 @@ func (b *bench) crashSome(ctx context.Context, facts map[string]float64) error {
 		if err := onlab.Sleep(ctx, time.Until(next)); err != nil {
 			return err
 		}
-		holders := b.fleet.holders()
-		if len(holders) == 0 {
-			return errors.New("nobody holds a Lease")
-		}
-		c := holders[rand.IntN(len(holders))]
-		at := time.Now()
-		c.crash()
-		if err := b.await(ctx, c.job.String()+" to have another process", func() (bool, any, error) {
-			b.fleet.ledger.mu.Lock()
-			defer b.fleet.ledger.mu.Unlock()
-			return b.fleet.ledger.of(c.job).acts(at), nil, nil
-		}); err != nil {
+		after, err := ask[time.Duration](b.shards[len(took)%len(b.shards)], "Crash", false)
+		if err != nil {
 			return err
 		}
-		acts, _ := b.fleet.ledger.taken([]types.NamespacedName{c.job})
-		took = append(took, acts.Sub(at))
+		took = append(took, after)
 	}
 	facts["failovers"] = float64(len(took))
 	facts["next acts, median"], facts["next acts, most"] = quantile(took, 50).Seconds(), quantile(took, 100).Seconds()
@@ -352,67 +419,60 @@ func (b *bench) restartOperator(ctx context.Context, facts map[string]float64) e
 
 // restartServer kills the API server and starts it again, and waits until each holder has renewed.
 func (b *bench) restartServer(ctx context.Context, facts map[string]float64) error {
-	before, began := b.fleet.ledger.tenures(), time.Now()
-	b.plane.KillAPIServer()
-	if err := b.plane.StartAPIServer(ctx); err != nil {
-		return err
-	}
-	facts["away"] = time.Since(began).Seconds()
-	back := time.Now()
-	err := b.await(ctx, "all holders to have renewed", func() (bool, any, error) {
-		late := 0
-		for _, c := range b.fleet.holders() {
-			if !c.renewedSince(back) {
-				late++
-			}
+	return b.changes(facts, func() error {
+		began := time.Now()
+		b.plane.KillAPIServer()
+		if err := b.plane.StartAPIServer(ctx); err != nil {
+			return err
 		}
-		return late == 0, late, nil
+		facts["away"] = time.Since(began).Seconds()
+		back := time.Now()
+		err := b.await(ctx, "all holders to have renewed", func() (bool, any, error) {
+			tally, err := b.shards.count(back)
+			if err != nil {
+				return false, nil, err
+			}
+			return tally.Late == 0, tally.Late, onlab.Sleep(ctx, glance)
+		})
+		if err != nil {
+			return err
+		}
+		facts["all renewed"] = time.Since(back).Seconds()
+		return b.calmed(ctx)
 	})
-	if err != nil {
-		return err
-	}
-	facts["all renewed"] = time.Since(back).Seconds()
-	if err := b.calmed(ctx); err != nil {
-		return err
-	}
-	facts["changes of holder"] = float64(b.fleet.ledger.tenures() - before)
-	return nil
 }
 
 // cutHalf cuts half of the holders off, and waits until the others have taken over and are labelled.
 func (b *bench) cutHalf(ctx context.Context, facts map[string]float64) error {
-	var cut []*candidate
-	var keys []types.NamespacedName
-	for i, c := range b.fleet.holders() {
-		if i%2 == 0 {
-			cut, keys = append(cut, c), append(keys, c.job)
-		}
-	}
 	at := time.Now()
-	for _, c := range cut {
-		c.sever()
-	}
-	err := b.await(ctx, "others to take over from those who are cut off", func() (bool, any, error) {
-		b.fleet.ledger.mu.Lock()
-		defer b.fleet.ledger.mu.Unlock()
-		n := 0
-		for _, key := range keys {
-			if j := b.fleet.ledger.of(key); j.acts(at) && !j.right.IsZero() {
-				n++
-			}
+	for _, s := range b.shards {
+		if _, err := ask[time.Time](s, "CutHalf", false); err != nil {
+			return err
 		}
-		return n == len(keys), fmt.Sprintf("%d of %d", n, len(keys)), nil
+	}
+	var all Taken
+	err := b.await(ctx, "others to take over from those who are cut off", func() (bool, any, error) {
+		all = Taken{}
+		for _, s := range b.shards {
+			t, err := ask[Taken](s, "Taken", at)
+			if err != nil {
+				return false, nil, err
+			}
+			all.Jobs, all.Done, all.Acts, all.Labelled = all.Jobs+t.Jobs, all.Done+t.Done, later(all.Acts, t.Acts), later(all.Labelled, t.Labelled)
+		}
+		return all.Done == all.Jobs, fmt.Sprintf("%d of %d", all.Done, all.Jobs), onlab.Sleep(ctx, glance)
 	})
 	if err != nil {
 		return err
 	}
-	acts, labelled := b.fleet.ledger.taken(keys)
-	facts["failovers"], facts["last acts"], facts["last labelled"] = float64(len(keys)), acts.Sub(at).Seconds(), labelled.Sub(at).Seconds()
+	facts["failovers"], facts["last acts"], facts["last labelled"] = float64(all.Jobs), all.Acts.Sub(at).Seconds(), all.Labelled.Sub(at).Seconds()
 	if err := b.calmed(ctx); err != nil {
 		return err
 	}
-	for _, c := range cut {
-		c.heal()
+	for _, s := range b.shards {
+		if _, err := ask[bool](s, "Heal", false); err != nil {
+			return err
+		}
 	}
 	return nil
 }
@@ -425,13 +485,12 @@ func (b *bench) judge(ctx context.Context, facts map[string]float64) error {
 	if err := b.calmed(ctx); err != nil {
 		return err
 	}
-	var all v1alpha1.SingletonJobList
-	if err := b.client.List(ctx, &all); err != nil {
+	wrong, err := collect[string](b.shards, "Judge")
+	if err != nil {
 		return err
 	}
-	for i := range all.Items {
-		b.result.Faults = append(b.result.Faults, b.fleet.ledger.missing(&all.Items[i])...)
-	}
-	facts["tenures"] = float64(b.fleet.ledger.tenures())
-	return nil
+	b.result.Faults = append(b.result.Faults, wrong...)
+	tally, err := b.shards.count(time.Time{})
+	facts["tenures"] = float64(tally.Tenures)
+	return err
 }
