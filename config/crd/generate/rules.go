@@ -347,11 +347,13 @@ func goMemLimitOf(container string) string {
 	return container + `.env.map(e, e.name == '` + contract.GoMemLimit + `').lastIndexOf(true)`
 }
 
-// ofGated returns the rule that condition is true for the gated container c. message follows the container's name in the sentence.
+// ofGated returns the rule that condition is true for the gated container c. message follows the container's name in the sentence. The
+// condition comes first because it is nearly always true, and costs less than to find out which container is the gated one. The API server
+// evaluates all rules at each write of a status.
 func ofGated(reason, condition, message string, args ...string) rule {
 	return rule{
 		at: "spec", field: "template.spec.containers", reason: reason,
-		cel:     containers + `.all(c, !` + isGated + ` || ` + condition + `)`,
+		cel:     containers + `.all(c, (` + condition + `) || !` + isGated + `)`,
 		message: `the gated container "%s" ` + message,
 		args:    append([]string{containers + `.filter(c, ` + isGated + `)[0].name`}, args...),
 	}
