@@ -70,7 +70,9 @@ func CacheOptions(namespaces []string) cache.Options {
 // leanPod keeps the fields of a Pod that decisions use.
 func leanPod(object any) (any, error) {
 	if pod, ok := object.(*corev1.Pod); ok {
-		return plan.LeanPod(pod), nil
+		lean := plan.LeanPod(pod)
+		lean.ObjectMeta = words.share(lean.ObjectMeta)
+		return lean, nil
 	}
 	return object, nil
 }
@@ -79,15 +81,15 @@ func leanPod(object any) (any, error) {
 func leanChild(object any) (any, error) {
 	switch o := object.(type) {
 	case *v1alpha1.SingletonJob:
-		o.ObjectMeta = plan.LeanMeta(o.ObjectMeta)
+		o.ObjectMeta = words.share(plan.LeanMeta(o.ObjectMeta))
 	case *corev1.ServiceAccount:
-		return &corev1.ServiceAccount{ObjectMeta: plan.LeanMeta(o.ObjectMeta)}, nil
+		return &corev1.ServiceAccount{ObjectMeta: words.share(plan.LeanMeta(o.ObjectMeta))}, nil
 	case *rbacv1.Role:
-		o.ObjectMeta = plan.LeanMeta(o.ObjectMeta)
+		o.ObjectMeta = words.share(plan.LeanMeta(o.ObjectMeta))
 	case *rbacv1.RoleBinding:
-		o.ObjectMeta = plan.LeanMeta(o.ObjectMeta)
+		o.ObjectMeta = words.share(plan.LeanMeta(o.ObjectMeta))
 	case *policyv1.PodDisruptionBudget:
-		return &policyv1.PodDisruptionBudget{ObjectMeta: plan.LeanMeta(o.ObjectMeta), Spec: o.Spec}, nil
+		return &policyv1.PodDisruptionBudget{ObjectMeta: words.share(plan.LeanMeta(o.ObjectMeta)), Spec: o.Spec}, nil
 	}
 	return object, nil
 }
