@@ -60,7 +60,7 @@ const (
 	// glance is the time between two looks at all jobs.
 	glance = 100 * time.Millisecond
 	// calm is for how long the operator sends nothing when all is done.
-	calm = 5 * time.Second
+	calm = 6 * time.Second
 )
 
 // Names of phases.
@@ -338,7 +338,7 @@ func (b *bench) calmed(ctx context.Context) error {
 		if sent != before {
 			before, since = sent, time.Now()
 		}
-		return time.Since(since) > calm, sent, onlab.Sleep(ctx, time.Second)
+		return time.Since(since) > calm, sent, onlab.Sleep(ctx, 2*time.Second)
 	})
 }
 
@@ -408,7 +408,10 @@ func (b *bench) restartOperator(ctx context.Context, facts map[string]float64) e
 		families, err := b.operatorMetrics(ctx)
 		known := 0.0
 		each(families["singletonjob_active"], func(_ map[string]string, n float64) { known += n })
-		return int(known) == b.jobs, known, err
+		if err != nil || int(known) == b.jobs {
+			return err == nil, known, err
+		}
+		return false, known, onlab.Sleep(ctx, 5*glance) // it takes the operator some time to answer
 	})
 	if err != nil {
 		return err
