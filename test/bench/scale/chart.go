@@ -37,7 +37,7 @@ func figures() []figure {
 		{"its pod is labelled active after, s", fact(half, "last labelled"), true},
 		{"renewals a second at rest", func(r Result) float64 { return r.phase(atRest).Renewals }, false},
 		{"99 % of them take at most, ms", func(r Result) float64 { return 1000 * r.phase(atRest).RenewalP99 }, false},
-		{"API server's CPU for each, ms", func(r Result) float64 { return 1000 * r.phase(atRest).CPUPerRenewal }, false},
+		{"API server's CPU at rest for each, watches included, ms", func(r Result) float64 { return 1000 * r.phase(atRest).CPUPerRenewal }, false},
 		{"etcd's CPU at rest, cores", func(r Result) float64 { return r.phase(atRest).CPU["etcd"] }, false},
 		{"a new job's Lease in etcd, bytes", func(r Result) float64 { return float64(r.LeaseBytes[0]) }, false},
 		{"and after its failovers, bytes", func(r Result) float64 { return float64(r.LeaseBytes[1]) }, false},
@@ -78,6 +78,11 @@ func markdown(all []Result) string {
 		fmt.Fprintf(&text, " %d |", r.Jobs)
 	}
 	fmt.Fprintf(&text, "\n|---|%s\n", strings.Repeat("---|", len(all)))
+	text.WriteString("| leaseDuration / renewDeadline / retryPeriod |")
+	for _, r := range all {
+		fmt.Fprintf(&text, " %s |", strings.ReplaceAll(r.Lease, "/", " / "))
+	}
+	text.WriteString("\n")
 	for _, f := range figures() {
 		fmt.Fprintf(&text, "| %s |", f.title)
 		for _, r := range all {

@@ -38,8 +38,8 @@ func main() {
 	flag.DurationVar(&o.rest, "rest", time.Minute, "for how long they are left alone")
 	flag.DurationVar(&o.churn, "churn", 2*time.Minute, "for how long one process of a hundred crashes each minute")
 	flag.DurationVar(&o.patience, "patience", time.Hour, "for how long anything is waited for")
-	flag.StringVar(&o.file, "json", "dist/scale.json", "file with the results, one for each number of jobs; this run's is put into it")
-	flag.StringVar(&o.svg, "svg", "dist/scale.svg", "file for the chart of all of them")
+	flag.StringVar(&o.file, "json", "dist/scale.json", "file with the results, one for each number of jobs and lease; this run's is put into it")
+	flag.StringVar(&o.svg, "svg", "dist/scale.svg", "file for the chart of those with this lease")
 	flag.BoolVar(&o.show, "show", false, "measure nothing: draw the chart, and print the table of the docs")
 	flag.IntVar(&o.leastShards, "shards", 1, "divide the jobs into at least so many shards, each with an API server and a process of agents")
 	flag.StringVar(&o.shard, "shard", "", "for the program itself: run the agents of this `place`, and answer on standard input and output")
@@ -63,8 +63,8 @@ func run(ctx context.Context, o options) error {
 		if err != nil {
 			return err
 		}
-		all = append(slices.DeleteFunc(all, func(old Result) bool { return old.Jobs == r.Jobs }), r)
-		slices.SortFunc(all, func(a, b Result) int { return a.Jobs - b.Jobs })
+		all = append(slices.DeleteFunc(all, func(old Result) bool { return old.Jobs == r.Jobs && old.Lease == r.Lease }), r)
+		slices.SortStableFunc(all, func(a, b Result) int { return a.Jobs - b.Jobs })
 		if err := write(o.file, all); err != nil {
 			return err
 		}
@@ -73,7 +73,8 @@ func run(ctx context.Context, o options) error {
 		}
 	}
 	fmt.Print(markdown(all))
-	return errors.Join(append(broken, onlab.WriteFile(o.svg, []byte(chart(all))))...)
+	curve := slices.DeleteFunc(all, func(r Result) bool { return r.Lease != o.lease.String() })
+	return errors.Join(append(broken, onlab.WriteFile(o.svg, []byte(chart(curve))))...)
 }
 
 func read(path string) (all []Result, err error) {
