@@ -119,7 +119,7 @@ func TestShardsFor(t *testing.T) {
 		jobs        int
 		connections uint64
 		want        int
-	}{{1, 20000, 1}, {5333, 20000, 1}, {5334, 20000, 2}, {10000, 20000, 2}, {10666, 20000, 2}, {10667, 20000, 3}, {10000, 28231, 2}, {10000, 1 << 20, 1}} {
+	}{{1, 20000, 1}, {4500, 20000, 1}, {4501, 20000, 2}, {9000, 20000, 2}, {10000, 20000, 3}, {10000, 28231, 2}, {10000, 1 << 20, 1}} {
 		if got, err := shardsFor(c.jobs, c.connections); got != c.want || err != nil {
 			t.Errorf("%d jobs, %d connections: %d shards, %v, want %d", c.jobs, c.connections, got, err, c.want)
 		}

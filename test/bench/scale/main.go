@@ -99,9 +99,9 @@ func write(path string, all []Result) error {
 	return onlab.WriteFile(path, append(text, '\n'))
 }
 
-// connectionsEach is how many connections a job has: two watches, and one for renewals. They take open files here and in the API server, and ports
-// here. A process has some for other things, too.
-const connectionsEach, spare = 3, 4000
+// connectionsEach is how many connections a job has at most: each of its two agents has one for a watch and one for other requests. They
+// take open files here and in the API server, and ports here. A process has some for other things, too.
+const connectionsEach, spare = 4, 2000
 
 // shardsFor is into how many shards so many jobs must be divided, where a process can have so many connections.
 func shardsFor(jobs int, connections uint64) (int, error) {
