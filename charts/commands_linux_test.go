@@ -75,16 +75,6 @@ kubectl delete clusterrolebinding prometheus-singletonjob`,
 		prints: map[string]string{"kubectl singleton version": "Plugin: ", "kubectl singleton status": "heartbeat", "kubectl get lease": "kind: Lease"},
 	},
 	{
-		page: "docs/from-statefulset.md",
-		before: `kubectl create -f - <<END
-{apiVersion: apps/v1, kind: StatefulSet, metadata: {name: billing}, spec: {serviceName: billing, selector: {matchLabels: {app: billing}},
-  template: {metadata: {labels: {app: billing}}, spec: {containers: [{name: app, image: "billing:1"}]}},
-  volumeClaimTemplates: [{metadata: {name: data}, spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}}]}}
-END`,
-		prints: map[string]string{"kubectl get statefulset": "Retain", "kubectl scale statefulset": "scaled"},
-		after:  "kubectl delete statefulset billing",
-	},
-	{
 		page: "docs/guard.md", only: []string{"helm"}, names: []string{"CHART", "charts/singletonjob"},
 		before: `helm uninstall singletonjob --namespace singletonjob-system
 kubectl create namespace a && kubectl create namespace b

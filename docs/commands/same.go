@@ -63,8 +63,8 @@ func plain(text string) string {
 	return strings.Join(lines, "\n")
 }
 
-// Same returns an error if a command prints something else than a page shows below it, apart from what varies: times, addresses, and the names
-// and numbers that a cluster gives. A line "…" on the page stands for any lines. The page's columns must be straight.
+// Same returns an error if a command prints something else than a page shows below it. Times, addresses, and the names and numbers that a cluster
+// gives can differ. A line "…" on the page stands for any lines. The page's columns must be straight.
 func Same(shown, printed string) error {
 	if line := crooked(shown); line != "" {
 		return fmt.Errorf("the columns are not straight at\n%s", line)

@@ -30,7 +30,7 @@ n=$(($(cat /data/count 2>/dev/null) + 1)); echo $n >/data/count; echo "$n $HOSTN
 done`
 
 // TestStatefulSetWithAClaim moves a StatefulSet whose claim is attached to one node to a SingletonJob, by the manifest and the commands of
-// docs/from-statefulset.md. The journal on the volume goes on where the old process stopped, and no two processes have written it at once.
+// docs/from-statefulset.md. The journal on the volume continues where the old process stopped, and no two processes have written it at once.
 func TestStatefulSetWithAClaim(t *testing.T) {
 	x := begin(t)
 	x.needLab()
@@ -94,7 +94,7 @@ func TestStatefulSetWithAClaim(t *testing.T) {
 	x.checkJournal(lines(), read("overlaps"))
 }
 
-// checkJournal: the numbers go on without a gap, and a process that has stopped does not write again.
+// checkJournal: the numbers continue without a gap, and a process that has stopped does not write again.
 func (x *trial) checkJournal(lines []string, overlaps string) {
 	x.Helper()
 	var writers []string
