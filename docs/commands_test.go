@@ -95,6 +95,37 @@ func TestEveryOutputIsCompared(t *testing.T) {
 	}
 }
 
+// TestProgressIsInTheSource: a Typist does not compare lines of progress, because they depend on when a command looks. So the words of those
+// that a page shows must be in the source.
+func TestProgressIsInTheSource(t *testing.T) {
+	source, lines := "", 0
+	for _, pattern := range []string{"../internal/*/*.go", "../api/v1alpha1/*.go"} {
+		files, _ := filepath.Glob(pattern)
+		for _, file := range files {
+			if text, err := os.ReadFile(file); err == nil && !strings.HasSuffix(file, "_test.go") {
+				source += string(text)
+			}
+		}
+	}
+	names := regexp.MustCompile(`[;:] |\S+-\d\b|\b(?:app|ledger|poller)\b`)
+	for _, c := range shownCommands(t) {
+		for line := range strings.Lines(c.Output) {
+			if !strings.HasPrefix(line, "waiting") {
+				continue
+			}
+			lines++
+			for _, part := range names.Split(strings.TrimSpace(line), -1) {
+				if part = strings.TrimSpace(part); strings.Contains(part, " ") && !strings.Contains(source, part) {
+					t.Errorf("%s shows %q, and no source says %q", c.Page, line, part)
+				}
+			}
+		}
+	}
+	if lines < 10 {
+		t.Errorf("only %d lines of progress are found", lines)
+	}
+}
+
 // types reports whether tests have a Typist that runs the rows of one of them.
 func types(text, by string) bool {
 	_, test, _ := strings.Cut(by, " ")
