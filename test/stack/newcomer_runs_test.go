@@ -33,8 +33,8 @@ func (n *newcomer) sample(name string) (file string) {
 	return file
 }
 
-// TestNewcomerRuns types the commands of docs/runs.md: a job that is run once, and again by hand, before an upgrade of a chart; one that has a
-// schedule, and ticks of it that were missed.
+// TestNewcomerRuns types the commands of docs/runs.md. One job is run once before the upgrade of a chart, and again by hand. Another one has a
+// schedule, and runs ticks that were missed.
 func TestNewcomerRuns(t *testing.T) {
 	tier.Deep(t, "takes minutes")
 	n := newNewcomer(newWorld(t))
