@@ -11,8 +11,8 @@ import (
 	"github.com/singletonjob/operator/docs/commands"
 )
 
-// shownCommands are those of the README and of all documents for users.
-func shownCommands(t *testing.T) (all []commands.Command) {
+// pagesForUsers are the README and all documents for users.
+func pagesForUsers(t *testing.T) []string {
 	t.Helper()
 	pages, err := filepath.Glob("*.md")
 	if err != nil {
@@ -21,7 +21,13 @@ func shownCommands(t *testing.T) (all []commands.Command) {
 	for i := range pages {
 		pages[i] = "docs/" + pages[i]
 	}
-	for _, page := range append(pages, "README.md", "SECURITY.md") {
+	return append(pages, "README.md", "SECURITY.md")
+}
+
+// shownCommands are those of the README and of all documents for users.
+func shownCommands(t *testing.T) (all []commands.Command) {
+	t.Helper()
+	for _, page := range pagesForUsers(t) {
 		text, err := os.ReadFile(filepath.Join(top, page))
 		if err != nil {
 			t.Fatal(err)
@@ -150,16 +156,15 @@ func TestEveryRowIsTyped(t *testing.T) {
 // TestEveryQuotation: a block of a page that is a message or a part of a log has a test that compares it with what a program says.
 func TestEveryQuotation(t *testing.T) {
 	found := map[commands.Quote]bool{}
-	pages, _ := filepath.Glob("*.md")
-	for _, page := range pages {
-		text, err := os.ReadFile(page)
+	for _, page := range pagesForUsers(t) {
+		text, err := os.ReadFile(filepath.Join(top, page))
 		if err != nil {
 			t.Fatal(err)
 		}
 		for _, quote := range commands.Quotes(string(text)) {
-			i := slices.IndexFunc(commands.QuoteRows, func(r commands.Quote) bool { return r.Page == "docs/"+page && strings.HasPrefix(quote, r.Begin) })
+			i := slices.IndexFunc(commands.QuoteRows, func(r commands.Quote) bool { return r.Page == page && strings.HasPrefix(quote, r.Begin) })
 			if i < 0 {
-				t.Errorf("docs/%s has a block without a language that has no row in docs/commands/rows.go:\n%s", page, quote)
+				t.Errorf("%s has a block without a language that has no row in docs/commands/rows.go:\n%s", page, quote)
 				continue
 			}
 			found[commands.QuoteRows[i]] = true
