@@ -29,6 +29,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/singletonjob/operator/api/v1alpha1"
+	"github.com/singletonjob/operator/docs/commands"
 	"github.com/singletonjob/operator/fence"
 	"github.com/singletonjob/operator/fence/fencekube"
 	"github.com/singletonjob/operator/fence/fencetest"
@@ -585,19 +586,9 @@ func (w *fenceWorld) applies() {
 	w.must(apply(34))
 }
 
-// recipes are the commands for scripts in docs/fencing-kubernetes.md, for the ConfigMap in ledger.yaml.
-var recipes = []string{
-	`kubectl annotate --local --overwrite --filename=ledger.yaml --output=yaml singletonjob.io/fencing-token=$FENCING_TOKEN | kubectl apply --filename=-`,
-	`kubectl patch configmap ledger --type=merge --patch='{"metadata":{"annotations":{"singletonjob.io/fencing-token":"'$FENCING_TOKEN'"}},"data":{"last":"invoice 17"}}'`,
-	`kubectl annotate --overwrite configmap ledger singletonjob.io/fencing-token=$FENCING_TOKEN`,
-	`kubectl annotate --overwrite configmap ledger singletonjob.io/fencing-token=$FENCING_TOKEN singletonjob.io/fencing-delete=$FENCING_TOKEN &&
-kubectl delete configmap ledger`,
-}
-
-// kubectl runs the recipes.
+// kubectl runs the commands for scripts in docs/fencing-kubernetes.md, for the ConfigMap in ledger.yaml: with a past token, and with the
+// present one.
 func (w *fenceWorld) kubectl() {
-	page, err := os.ReadFile("../docs/fencing-kubernetes.md")
-	w.must(err)
 	w.must(os.WriteFile(filepath.Join(w.home, "ledger.yaml"), []byte("apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: ledger\n  labels: {"+fencekube.Label+": billing}\n"), 0o600))
 	w.must(os.Chmod(w.home, 0o700))
 	script := func(token, recipe string) error {
@@ -608,16 +599,18 @@ func (w *fenceWorld) kubectl() {
 		}
 		return nil
 	}
-	w.must(script("34", recipes[0])) // makes it
-	for _, recipe := range recipes {
-		if !strings.Contains(string(page), recipe) {
-			w.t.Errorf("the page does not give this to scripts: %s", recipe)
+	typist := &commands.Typist{TB: w.t, Test: "charts TestGuard", Top: "..", Run: func(recipe string) string {
+		if strings.Contains(recipe, "--filename=ledger.yaml") {
+			w.must(script("34", recipe)) // makes it
 		}
 		if err := script("33", recipe); err == nil || !strings.Contains(err.Error(), "fencing token is stale") {
 			w.t.Errorf("%s\nwith a past token: %v", recipe, err)
 		}
 		w.must(script("34", recipe))
-	}
+		return ""
+	}}
+	typist.Page("docs/fencing-kubernetes.md")
+	typist.End()
 	if _, err := w.plain().Get(w.t.Context(), "ledger", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 		w.t.Errorf("after its deletion: %v", err)
 	}

@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/singletonjob/operator/api/v1alpha1"
+	"github.com/singletonjob/operator/docs/commands"
 	"github.com/singletonjob/operator/internal/contract"
 	"github.com/singletonjob/operator/internal/inject"
 	"github.com/singletonjob/operator/internal/lease"
@@ -701,7 +702,13 @@ func (w *guardWorld) patchJob(who rest.ImpersonationConfig, name, subresource, p
 func (w *guardWorld) jobs(t *testing.T) {
 	const noPods = "may not create pods in namespace tenant"
 	controller := rest.ImpersonationConfig{UserName: account("flux", "applier")}
-	checkVerdict(t, w.makeJob(jobsAlone, "a", false), noPods)
+	refused := w.makeJob(jobsAlone, "a", false)
+	checkVerdict(t, refused, noPods)
+	if refused != nil {
+		if err := commands.Quoted("..", "docs/guard.md", refused.Error()); err != nil {
+			t.Error(err)
+		}
+	}
 	checkVerdict(t, w.makeJob(editor, "a", false), "")
 	w.bind("system:controller:job-controller", "--user="+controller.UserName) // makes pods, as do those that apply manifests
 	w.mustKubectl("create", "rolebinding", "applier", "--namespace="+tenant, "--clusterrole=jobs-alone", "--user="+controller.UserName)

@@ -11,8 +11,8 @@ import (
 	"github.com/singletonjob/operator/docs/commands"
 )
 
-// shownCommands are those of the README and of all documents for users.
-func shownCommands(t *testing.T) (all []commands.Command) {
+// pagesForUsers are the README and all documents for users.
+func pagesForUsers(t *testing.T) []string {
 	t.Helper()
 	pages, err := filepath.Glob("*.md")
 	if err != nil {
@@ -21,7 +21,13 @@ func shownCommands(t *testing.T) (all []commands.Command) {
 	for i := range pages {
 		pages[i] = "docs/" + pages[i]
 	}
-	for _, page := range append(pages, "README.md", "SECURITY.md") {
+	return append(pages, "README.md", "SECURITY.md")
+}
+
+// shownCommands are those of the README and of all documents for users.
+func shownCommands(t *testing.T) (all []commands.Command) {
+	t.Helper()
+	for _, page := range pagesForUsers(t) {
 		text, err := os.ReadFile(filepath.Join(top, page))
 		if err != nil {
 			t.Fatal(err)
@@ -70,6 +76,110 @@ func TestEveryCommandIsRun(t *testing.T) {
 	t.Logf("%d commands, %d rows, %d of them with a test", len(all), len(commands.Rows), ran)
 	if len(all) < 80 {
 		t.Errorf("only %d commands are found", len(all))
+	}
+}
+
+// TestEveryOutputIsCompared: the test that runs a command compares the output that the page shows with what the command prints. Rows whose
+// commands are not run show none.
+func TestEveryOutputIsCompared(t *testing.T) {
+	compared := 0
+	for _, c := range shownCommands(t) {
+		i := slices.IndexFunc(commands.Rows, func(r commands.Row) bool { return r.Is(c) })
+		if strings.TrimSpace(c.Output) == "" || i < 0 {
+			continue
+		}
+		r := commands.Rows[i]
+		dir, _, _ := strings.Cut(r.By, " ")
+		if text, _ := testsOf(dir); r.By == "" || !types(text, r.By) {
+			t.Errorf("%s shows an output below $ %s, and no Typist compares it", c.Page, c.Text)
+		}
+		compared++
+	}
+	t.Logf("%d outputs are compared", compared)
+	if compared < 40 {
+		t.Errorf("only %d outputs are found", compared)
+	}
+}
+
+// TestProgressIsInTheSource: a Typist does not compare lines of progress, because they depend on when a command looks. So the words of those
+// that a page shows must be in the source.
+func TestProgressIsInTheSource(t *testing.T) {
+	source, lines := "", 0
+	for _, pattern := range []string{"../internal/*/*.go", "../api/v1alpha1/*.go"} {
+		files, _ := filepath.Glob(pattern)
+		for _, file := range files {
+			if text, err := os.ReadFile(file); err == nil && !strings.HasSuffix(file, "_test.go") {
+				source += string(text)
+			}
+		}
+	}
+	names := regexp.MustCompile(`[;:] |\S+-\d\b|\b(?:app|ledger|poller)\b`)
+	for _, c := range shownCommands(t) {
+		for line := range strings.Lines(c.Output) {
+			if !strings.HasPrefix(line, "waiting") {
+				continue
+			}
+			lines++
+			for _, part := range names.Split(strings.TrimSpace(line), -1) {
+				if part = strings.TrimSpace(part); strings.Contains(part, " ") && !strings.Contains(source, part) {
+					t.Errorf("%s shows %q, and no source says %q", c.Page, line, part)
+				}
+			}
+		}
+	}
+	if lines < 10 {
+		t.Errorf("only %d lines of progress are found", lines)
+	}
+}
+
+// types reports whether tests have a Typist that runs the rows of one of them.
+func types(text, by string) bool {
+	_, test, _ := strings.Cut(by, " ")
+	return regexp.MustCompile(`commands\.Typist\{[^}]*Test: +"`+regexp.QuoteMeta(by)+`"`).MatchString(text) ||
+		strings.Contains(text, `.typist("`+by+`")`) && strings.Contains(text, "func "+test+"(")
+}
+
+// TestEveryRowIsTyped: the test of a row runs the text of the page. A Typist does that; the others take it from the page in their own way.
+func TestEveryRowIsTyped(t *testing.T) {
+	own := map[string]string{
+		"build/release TestSeal":           "commands.Of(",
+		"cmd/agent TestDocumentedExamples": "docs/tenure.md",
+	}
+	for _, r := range commands.Rows {
+		dir, _, _ := strings.Cut(r.By, " ")
+		if text, _ := testsOf(dir); r.By != "" && !types(text, r.By) && (own[r.By] == "" || !strings.Contains(text, own[r.By])) {
+			t.Errorf("%s, %q: %s does not run the text of the page", r.Page, r.Begin, r.By)
+		}
+	}
+}
+
+// TestEveryQuotation: a block of a page that is a message or a part of a log has a test that compares it with what a program says.
+func TestEveryQuotation(t *testing.T) {
+	found := map[commands.Quote]bool{}
+	for _, page := range pagesForUsers(t) {
+		text, err := os.ReadFile(filepath.Join(top, page))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, quote := range commands.Quotes(string(text)) {
+			i := slices.IndexFunc(commands.QuoteRows, func(r commands.Quote) bool { return r.Page == page && strings.HasPrefix(quote, r.Begin) })
+			if i < 0 {
+				t.Errorf("%s has a block without a language that has no row in docs/commands/rows.go:\n%s", page, quote)
+				continue
+			}
+			found[commands.QuoteRows[i]] = true
+		}
+	}
+	for _, r := range commands.QuoteRows {
+		if !found[r] || (r.By == "") == (r.Why == "") {
+			t.Errorf("%s, %q: no block begins with it, or it has neither a test nor a reason", r.Page, r.Begin)
+		}
+		if dir, test, ok := strings.Cut(r.By, " "); ok {
+			text, names := testsOf(dir)
+			if _, body, _ := strings.Cut(text, "func "+test+"("); !slices.Contains(names, test) || !strings.Contains(body, "commands.Quoted(") || !strings.Contains(body, r.Page) {
+				t.Errorf("%s, %q: %s does not compare it", r.Page, r.Begin, r.By)
+			}
+		}
 	}
 }
 

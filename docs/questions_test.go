@@ -13,8 +13,8 @@ import (
 var questions = []struct{ question, section, answer string }{
 	{"Do I need it at all?", "docs/guide.md#alternatives", "A singleton is a bottleneck by design"},
 	{"My program has leader election already: is that not enough?", "docs/from-election.md#client-gos-leader-election", "does not guarantee that only one client"},
-	{"Two Pods of my job run. Do both act?", "docs/status.md#conditions", "a tenure exists and its process runs"},
-	{"Two Pods run at once: which one wins?", "docs/fencing.md#which-fence-for-my-sink", "a past tenure is refused"},
+	{"Two Pods of my job run. Do both act?", "docs/troubleshooting.md#two-pods-run", "the process runs only in the active one"},
+	{"Two processes write at once: which one wins?", "docs/fencing.md#which-fence-for-my-sink", "a past tenure is refused"},
 	{"How long is nobody active?", "docs/timing.md#which-settings", "With a short lease a lost node is replaced sooner"},
 	{"Does it work with PostgreSQL?", "docs/fencing-sql.md", "PostgreSQL"},
 	{"What does it cost?", "docs/sizing.md", "costs one write of its Lease per `retryPeriod`"},

@@ -4,8 +4,8 @@ package commands
 var Rows = []Row{
 	{Page: "README.md", Begin: "helm install singletonjob", By: "charts TestDocumentedCommands"},
 	{Page: "README.md", Begin: "kubectl apply -f config/samples", By: "charts TestDocumentedCommands"},
-	{Page: "README.md", Begin: "kubectl get singletonjobs", By: "charts TestDocumentedCommands"},
-	{Page: "README.md", Begin: "kubectl events", By: "charts TestDocumentedCommands"},
+	{Page: "README.md", Begin: "kubectl get singletonjobs", By: "test/stack TestDocumentedCommands"},
+	{Page: "README.md", Begin: "kubectl events", By: "test/stack TestDocumentedCommands"},
 	{Page: "docs/entrypoint.md", Begin: "helm upgrade", By: "charts TestDocumentedCommands"},
 	{Page: "docs/fencing-http.md", Begin: `curl --fail-with-body -H "Fencing-Token`, Why: "the service in it is the reader's; go test ./fence/fencehttp sends such a request"},
 	{Page: "docs/fencing-http.md", Begin: "fence-proxy", Why: "runs until it is stopped; make sinks starts it with these flags"},
@@ -18,10 +18,10 @@ var Rows = []Row{
 	{Page: "docs/from-deployment.md", Begin: "kubectl expose", By: "test/stack TestNewcomer"},
 	{Page: "docs/from-deployment.md", Begin: "kubectl singleton status", By: "test/stack TestNewcomer"},
 	{Page: "docs/from-statefulset.md", Begin: "kubectl singleton adopt statefulset/billing", By: "test/stack TestDocumentedCommands"},
-	{Page: "docs/from-statefulset.md", Begin: "kubectl get statefulset", By: "charts TestDocumentedCommands"},
-	{Page: "docs/from-statefulset.md", Begin: "kubectl scale statefulset", By: "test/stack TestDocumentedCommands"},
-	{Page: "docs/from-statefulset.md", Begin: "kubectl wait pod/billing-0", By: "test/stack TestDocumentedCommands"},
-	{Page: "docs/from-statefulset.md", Begin: "kubectl singleton resume billing", By: "test/stack TestDocumentedCommands"},
+	{Page: "docs/from-statefulset.md", Begin: "kubectl get statefulset", By: "test/e2e TestStatefulSetWithAClaim"},
+	{Page: "docs/from-statefulset.md", Begin: "kubectl scale statefulset", By: "test/e2e TestStatefulSetWithAClaim"},
+	{Page: "docs/from-statefulset.md", Begin: "kubectl wait pod/billing-0", By: "test/e2e TestStatefulSetWithAClaim"},
+	{Page: "docs/from-statefulset.md", Begin: "kubectl singleton resume billing", By: "test/e2e TestStatefulSetWithAClaim"},
 	{Page: "docs/guard.md", Begin: "kubectl annotate lease billing singletonjob.io/guard=off", By: "charts TestDocumentedCommands"},
 	{Page: "docs/guard.md", Begin: "kubectl edit lease", By: "charts TestDocumentedCommands"},
 	{Page: "docs/guard.md", Begin: "kubectl annotate lease billing singletonjob.io/guard-", By: "charts TestDocumentedCommands"},
@@ -56,7 +56,7 @@ var Rows = []Row{
 	{Page: "docs/runs.md", Begin: "kubectl apply -f", By: "charts TestDocumentedCommands"},
 	{Page: "docs/runs.md", Begin: "kubectl wait", By: "test/stack TestNewcomerRuns"},
 	{Page: "docs/runs.md", Begin: "kubectl singleton logs", By: "test/e2e TestDocumentedCommands"},
-	{Page: "docs/runs.md", Begin: "kubectl singleton status nightly", By: "test/stack TestNewcomerRuns"},
+	{Page: "docs/runs.md", Begin: "kubectl singleton status nightly", By: "internal/plugin TestPage"},
 	{Page: "docs/runs.md", Begin: "for day in", By: "test/stack TestNewcomerRuns"},
 	{Page: "docs/runs.md", Begin: "kubectl annotate lease", By: "charts TestDocumentedCommands"},
 	{Page: "docs/service.md", Begin: "kubectl expose", By: "test/stack TestNewcomer"},
@@ -77,4 +77,16 @@ var Rows = []Row{
 	{Page: "docs/volumes.md", Begin: "helm upgrade", By: "charts TestDocumentedCommands"},
 	{Page: "docs/workloads.md", Begin: "helm install app", By: "test/e2e TestSomebodyElsesChart"},
 	{Page: "docs/workloads.md", Begin: "kubectl singleton adopt", By: "test/e2e TestSomebodyElsesChart"},
+}
+
+// QuoteRows has a row for each quotation of the documents.
+var QuoteRows = []Quote{
+	{Page: "docs/entrypoint.md", Begin: "the gated container", By: "internal/plan TestQuotations"},
+	{Page: "docs/guard.md", Begin: "… may not create pods", By: "charts TestGuard"},
+	{Page: "docs/probes.md", Begin: "singletonjob: liveness probe failed", By: "internal/agent TestQuotedLog"},
+	{Page: "docs/sizing.md", Begin: "renewals a second = ", Why: "a formula"},
+	{Page: "docs/timing.md", Begin: "holder's deadline", Why: "a formula"},
+	{Page: "docs/volumes.md", Begin: "VolumeNotShared", By: "internal/plan TestQuotations"},
+	{Page: "docs/volumes.md", Begin: "the old version continues", By: "internal/plan TestQuotations"},
+	{Page: "docs/volumes.md", Begin: "job-… waits for", By: "internal/plan TestQuotations"},
 }

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -17,6 +18,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/singletonjob/operator/docs/commands"
 	"github.com/singletonjob/operator/internal/contract"
 	"github.com/singletonjob/operator/internal/lease"
 	"github.com/singletonjob/operator/internal/probe"
@@ -147,6 +149,22 @@ func TestLivenessFails(t *testing.T) {
 		}
 		if log := w.log.String(); !strings.Contains(log, `liveness probe failed failures=1 error="context deadline exceeded"`) || !strings.Contains(log, "grace=3s") {
 			t.Errorf("the log does not tell why:\n%s", log)
+		}
+	})
+}
+
+// TestQuotedLog: docs/probes.md quotes what a failed probe writes to the log.
+func TestQuotedLog(t *testing.T) {
+	inProbedBubble(t, func(w *world, p *asked) {
+		w.holding()
+		w.after(60 * time.Second)
+		p.say(livenessPort, ill)
+		w.after(25 * time.Second)
+		<-w.exited
+		w.exited <- 0
+		lines := regexp.MustCompile(`(?m)^.*(?: failed failures=1 |stopping ).*$`).FindAllString(w.log.String(), -1)
+		if err := commands.Quoted("../..", "docs/probes.md", strings.ReplaceAll(strings.Join(lines, "\n"), "token=10 ", "token=254 ")); err != nil {
+			t.Error(err)
 		}
 	})
 }

@@ -2,10 +2,8 @@ package plugin
 
 import (
 	"context"
-	"flag"
 	"io"
-	"os"
-	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -19,19 +17,12 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/singletonjob/operator/api/v1alpha1"
+	"github.com/singletonjob/operator/docs/commands"
 )
 
-var updatePage = flag.Bool("update", false, "rewrite the output in docs/kubectl.md, with ages of minutes: takes 5 minutes")
-
-const page = "../../docs/kubectl.md"
-
 // TestPage runs the commands of docs/kubectl.md in the order of the page, on a terminal of 80 columns, against a real API server. Their
-// output must be the page's, except for times and how lines wrap. Commands that wait for an operator, or read a kubelet's log, are not run.
+// output must be the page's, to the letter. Commands that wait for an operator, or read a kubelet's log, are not run.
 func TestPage(t *testing.T) {
-	raw, err := os.ReadFile(page)
-	if err != nil {
-		t.Fatal(err)
-	}
 	w := newWorld(t)
 	w.must(w.api.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "demo"}}))
 	w.must(w.api.Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "demo", Name: "default"}}))
@@ -39,16 +30,13 @@ func TestPage(t *testing.T) {
 	w.node("node-a", "eu-1a")
 	w.node("node-b", "eu-1b")
 	s := w.ledger()
-	if *updatePage {
-		time.Sleep(109 * time.Second)
-	}
 	scenes := []struct {
 		command string
 		before  func()
 	}{
 		{"status ledger", s.failedOver},
-		{"why report", func() { w.unschedulable("report") }},
-		{"why ledger", s.renew},
+		{"why report; echo status $?", func() { s.unschedulable("report") }},
+		{"why ledger", func() { s.renew(time.Now(), 3600) }}, // by the API server's clock, to which the Lease is compared
 		{"history ledger", nil},
 		{"token ledger -o wide", nil},
 		{"status ledger", s.switchedOver},
@@ -57,87 +45,85 @@ func TestPage(t *testing.T) {
 		{"status ledgr", nil},
 		{"status --as viewer", nil},
 		{"switchover ledger --to=nobody", s.resumed},
+		{"status nightly", s.nightly},
 	}
-	text := string(raw)
-	at := 0
-	for _, scene := range scenes {
-		prompt := "\n$ kubectl singleton " + scene.command
-		i := strings.Index(text[at:], prompt)
-		if i < 0 {
-			t.Fatalf("the page does not have, behind the command before it: %q", prompt[1:])
+	typist := &commands.Typist{TB: t, Test: "internal/plugin TestPage", Top: "../..", Exactly: true, Run: func(command string) string {
+		if len(scenes) == 0 || command != "kubectl singleton "+scenes[0].command {
+			t.Fatalf("%q comes, and these scenes are left: %+v", command, scenes)
 		}
-		begin := at + i + len(prompt)
-		begin += strings.IndexByte(text[begin:], '\n') + 1 // behind "; echo status $?"
-		size := len(text[begin:])
-		for _, end := range []string{"\n$ ", "\n```", "\nstatus 3\n"} {
-			if n := strings.Index(text[begin:], end); n >= 0 {
-				size = min(size, n+1)
-			}
+		if scenes[0].before != nil {
+			scenes[0].before()
 		}
-		if scene.before != nil {
-			scene.before()
+		scenes = scenes[1:]
+		line, echo, echoes := strings.Cut(strings.TrimPrefix(command, "kubectl singleton "), "; echo ")
+		out, status := onTerminal(t, s.now, append([]string{"--kubeconfig=" + w.kubeconfig, "-n", w.namespace}, strings.Fields(line)...)...)
+		if echoes {
+			out += strings.Replace(echo, "$?", strconv.Itoa(status), 1) + "\n"
 		}
-		got := w.onTerminal(80, strings.Fields(scene.command)...)
-		if *updatePage {
-			text = text[:begin] + got + text[begin+size:]
-			size = len(got)
-		} else if want := text[begin : begin+size]; timeless(want) != timeless(got) {
-			t.Errorf("%s prints\n%s\nand the page has\n%s\n(go test ./internal/plugin -run TestPage -update rewrites it)", scene.command, got, want)
-		}
-		at = begin + size - 1 // the end of the last line
-	}
-	if *updatePage {
-		w.must(os.WriteFile(page, []byte(text), 0o644))
+		return out
+	}}
+	typist.Page("docs/kubectl.md")
+	typist.Page("docs/runs.md")
+	typist.End()
+	if len(scenes) > 0 {
+		t.Errorf("the page does not show %+v", scenes)
 	}
 }
 
-var durations = regexp.MustCompile(`\b(\d+(\.\d+)?(ms|s|m|h|d))+\b`)
-
-// timeless is the words of a text without times, and without what depends on their length: where lines wrap, and whether names are whole.
-func timeless(text string) string {
-	text = strings.NewReplacer("│", " ", "├", " ", "└", " ", "─", " ", "ledger-752pq9t", "…752pq9t").Replace(durations.ReplaceAllString(text, "T"))
-	return strings.Join(strings.Fields(text), " ")
+// TestPlan runs the plans of the documents on such a terminal, without a cluster.
+func TestPlan(t *testing.T) {
+	t.Setenv("KUBECONFIG", "/nowhere")
+	typist := &commands.Typist{TB: t, Test: "internal/plugin TestPlan", Top: "../..", Exactly: true, Run: func(command string) string {
+		out, status := onTerminal(t, time.Now(), strings.Fields(strings.TrimPrefix(command, "kubectl singleton "))...)
+		if status != ExitOK {
+			t.Errorf("%s ends with %d", command, status)
+		}
+		return out
+	}}
+	typist.Page("docs/guide.md")
+	typist.Page("docs/timing.md")
+	typist.End()
 }
 
-// onTerminal runs a command on a terminal without colours, and returns what it shows.
-func (w *world) onTerminal(columns uint16, args ...string) string {
-	w.Helper()
-	w.Setenv("NO_COLOR", "1")
-	person, program := pty(w.T, columns, 60)
+// onTerminal runs a command on a terminal of 80 columns without colours, and returns what it shows.
+func onTerminal(t *testing.T, now time.Time, args ...string) (out string, status int) {
+	t.Helper()
+	t.Setenv("NO_COLOR", "1")
+	person, program := pty(t, 80, 60)
 	shown := make(chan string)
 	go func() {
 		raw, _ := io.ReadAll(person)
 		shown <- strings.ReplaceAll(string(raw), "\r\n", "\n")
 	}()
-	args = append([]string{"--kubeconfig=" + w.kubeconfig, "-n", w.namespace}, args...)
-	Run(w.Context(), args, genericiooptions.IOStreams{In: strings.NewReader(""), Out: program, ErrOut: program})
+	status = runAt(t.Context(), func() time.Time { return now }, args, genericiooptions.IOStreams{In: strings.NewReader(""), Out: program, ErrOut: program})
 	_ = program.Close()
-	return <-shown
+	return <-shown, status
 }
 
-// scene is the job of the page.
+// scene is the job of the page, at a time.
 type scene struct {
 	*world
 	job     *v1alpha1.SingletonJob
 	history []v1alpha1.TenureChange // newest first
-	lease   time.Duration
+	now     time.Time
 }
 
 func (w *world) ledger() *scene {
 	w.Helper()
-	s := &scene{world: w, job: w.job("ledger"), lease: time.Hour} // a slow machine does not let it run out
-	if *updatePage {
-		s.lease = 6 * time.Second
-	}
-	start := time.Now()
-	s.changed(start, v1alpha1.Elected, v1alpha1.ChangeElected, "", "1", 531, 0)
-	s.changed(start.Add(8*time.Second), v1alpha1.Failover, v1alpha1.ChangeProcessExited, "1", "0", 656, 13*time.Millisecond)
-	s.changed(start.Add(27*time.Second), v1alpha1.Failover, v1alpha1.ChangeLeaseExpired, "0", "1", 716, 6085*time.Millisecond)
+	s := &scene{world: w, job: w.job("ledger")}
+	start := time.Now().Truncate(time.Second).Add(30 * time.Second) // after the Pods, whose ages are then not near a whole minute
+	s.now = start
+	s.changed(v1alpha1.Elected, v1alpha1.ChangeElected, "", "1", 531, 0)
+	s.now = start.Add(8 * time.Minute)
+	s.changed(v1alpha1.Failover, v1alpha1.ChangeProcessExited, "1", "0", 656, 13*time.Millisecond)
+	s.now = start.Add(11 * time.Minute)
+	s.changed(v1alpha1.Failover, v1alpha1.ChangeLeaseExpired, "0", "1", 716, 6085*time.Millisecond)
+	s.now = start.Add(12 * time.Minute)
 	return s
 }
 
 // changed adds a change of holder to the history. Pods are named by their ordinals.
-func (s *scene) changed(at time.Time, kind v1alpha1.TenureChangeType, reason, from, to string, token int64, down time.Duration) {
+func (s *scene) changed(kind v1alpha1.TenureChangeType, reason, from, to string, token int64, down time.Duration) {
 	nodes := map[string]string{"": "", "0": "node-a", "1": "node-b"}
 	pod := func(ordinal string) string {
 		if ordinal == "" {
@@ -146,7 +132,7 @@ func (s *scene) changed(at time.Time, kind v1alpha1.TenureChangeType, reason, fr
 		return s.job.Name + "-752pq9t-" + ordinal
 	}
 	c := v1alpha1.TenureChange{
-		Time: metav1.NewMicroTime(at), Type: kind, Reason: reason, From: pod(from), FromNode: nodes[from], To: pod(to), ToNode: nodes[to], Token: token,
+		Time: metav1.NewMicroTime(s.now), Type: kind, Reason: reason, From: pod(from), FromNode: nodes[from], To: pod(to), ToNode: nodes[to], Token: token,
 	}
 	if down > 0 {
 		c.Downtime = &metav1.Duration{Duration: down}
@@ -162,7 +148,7 @@ func (s *scene) report() {
 	s.Helper()
 	newest := s.history[0]
 	s.took(newest.To, s.job, newest.Token)
-	s.renew()
+	s.renew(s.now.Add(-200*time.Millisecond), 6)
 	s.status(s.job, func(status *v1alpha1.SingletonJobStatus) {
 		status.History, status.LeaseSummary = s.history, "6s/4s/500ms"
 		status.ActivePod, status.ActiveNode, status.FencingToken = newest.To, newest.ToNode, newest.Token
@@ -180,31 +166,26 @@ func (s *scene) report() {
 	})
 }
 
-// renew renews the Lease now.
-func (s *scene) renew() {
+// renew renews the Lease for some seconds.
+func (s *scene) renew(at time.Time, seconds int32) {
 	s.Helper()
 	var l coordinationv1.Lease
 	s.must(s.api.Get(s.Context(), types.NamespacedName{Namespace: s.namespace, Name: s.job.Name}, &l))
-	l.Spec.RenewTime, l.Spec.LeaseDurationSeconds = new(metav1.NowMicro()), new(int32(s.lease/time.Second))
+	l.Spec.RenewTime, l.Spec.LeaseDurationSeconds = new(metav1.NewMicroTime(at)), &seconds
 	s.must(s.api.Update(s.Context(), &l))
 }
 
 func (s *scene) failedOver() {
-	s.changed(time.Now(), v1alpha1.Failover, v1alpha1.ChangeLeaseExpired, "1", "0", 1006, 6989*time.Millisecond)
+	s.changed(v1alpha1.Failover, v1alpha1.ChangeLeaseExpired, "1", "0", 1006, 6989*time.Millisecond)
+	s.now = s.now.Add(35 * time.Second)
 	s.report()
-	if *updatePage {
-		time.Sleep(35 * time.Second)
-		s.renew()
-	}
 }
 
 func (s *scene) switchedOver() {
-	s.changed(time.Now(), v1alpha1.Handover, v1alpha1.ChangeSwitchoverRequested, "0", "1", 1169, 28*time.Millisecond)
+	s.now = s.now.Add(time.Minute)
+	s.changed(v1alpha1.Handover, v1alpha1.ChangeSwitchoverRequested, "0", "1", 1169, 28*time.Millisecond)
+	s.now = s.now.Add(8 * time.Second)
 	s.report()
-	if *updatePage {
-		time.Sleep(8 * time.Second)
-		s.renew()
-	}
 }
 
 func (s *scene) suspended() {
@@ -213,10 +194,7 @@ func (s *scene) suspended() {
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: s.job.Name + "-752pq9t-" + ordinal}}
 		s.must(s.api.Delete(s.Context(), pod, client.GracePeriodSeconds(0)))
 	}
-	var l coordinationv1.Lease
-	s.must(s.api.Get(s.Context(), types.NamespacedName{Namespace: s.namespace, Name: s.job.Name}, &l))
-	l.Spec.HolderIdentity = new("")
-	s.must(s.api.Update(s.Context(), &l))
+	s.released(s.job.Name)
 	s.status(s.job, func(status *v1alpha1.SingletonJobStatus) {
 		status.ActivePod, status.ActiveNode, status.ActiveSince, status.Candidates = "", "", nil, v1alpha1.CandidatesStatus{}
 		for _, name := range []string{v1alpha1.ConditionActive, v1alpha1.ConditionProtected, v1alpha1.ConditionProgressing} {
@@ -232,9 +210,47 @@ func (s *scene) resumed() {
 	s.report()
 }
 
+// released takes the holder out of a job's Lease.
+func (s *scene) released(job string) {
+	s.Helper()
+	var l coordinationv1.Lease
+	s.must(s.api.Get(s.Context(), types.NamespacedName{Namespace: s.namespace, Name: job}, &l))
+	l.Spec.HolderIdentity = new("")
+	s.must(s.api.Update(s.Context(), &l))
+}
+
+// nightly creates a job with a schedule, in the morning after a run.
+func (s *scene) nightly() {
+	s.Helper()
+	tick := time.Date(2026, 11, 23, 1, 30, 0, 0, time.UTC)
+	s.now = tick.Add(8*time.Hour + 10*time.Minute)
+	job := &v1alpha1.SingletonJob{
+		ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "nightly"},
+		Spec: v1alpha1.SingletonJobSpec{
+			RunPolicy: v1alpha1.RunPolicyRunToCompletion, Schedule: &v1alpha1.Schedule{Cron: "30 2 * * *", TimeZone: "Europe/Berlin"}, Template: s.job.Spec.Template,
+		},
+	}
+	s.must(s.api.Create(s.Context(), job))
+	s.lease(job, &corev1.Pod{}, 48213)
+	s.released(job.Name)
+	s.status(job, func(status *v1alpha1.SingletonJobStatus) {
+		*status = v1alpha1.SingletonJobStatus{
+			ObservedGeneration: job.Generation, FencingToken: 48213, LeaseSummary: "15s/10s/2s", NextTick: new(metav1.NewTime(tick.Add(24 * time.Hour))),
+			Runs: []v1alpha1.RunStatus{{
+				ID: string(job.UID) + "/2026-11-23T01:30:00Z", Tick: new(metav1.NewTime(tick)), State: v1alpha1.ConditionComplete, Attempts: 1, Token: 48213,
+				Pod: "nightly-752pq9t-1", ExitCode: new(int32(0)), StartTime: new(metav1.NewTime(tick)), EndTime: new(metav1.NewTime(tick.Add(251 * time.Second))),
+			}},
+		}
+		s.condition(status, v1alpha1.ConditionActive, v1alpha1.ReasonNotDue)
+		s.condition(status, v1alpha1.ConditionProtected, v1alpha1.ReasonResting)
+		s.condition(status, v1alpha1.ConditionProgressing, v1alpha1.ReasonUpToDate)
+	})
+}
+
 // unschedulable creates a job whose candidates find no node.
-func (w *world) unschedulable(name string) {
-	w.Helper()
+func (s *scene) unschedulable(name string) {
+	s.Helper()
+	w := s.world
 	const message = "0/4 nodes are available: 4 node(s) didn't match Pod's node affinity/selector. preemption: 0/4 nodes are available: 4 Preemption is " +
 		"not helpful for scheduling."
 	job := w.job(name)
@@ -243,10 +259,7 @@ func (w *world) unschedulable(name string) {
 		w.must(w.api.Delete(w.Context(), pod, client.GracePeriodSeconds(0)))
 		w.pod(job, ordinal, "")
 	}
-	var l coordinationv1.Lease
-	w.must(w.api.Get(w.Context(), types.NamespacedName{Namespace: w.namespace, Name: name}, &l))
-	l.Spec.HolderIdentity = new("")
-	w.must(w.api.Update(w.Context(), &l))
+	s.released(name)
 	for _, ordinal := range []string{"0", "1"} {
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: name + "-752pq9t-" + ordinal}}
 		w.must(w.api.Get(w.Context(), client.ObjectKeyFromObject(pod), pod))
@@ -269,7 +282,7 @@ func (w *world) unschedulable(name string) {
 	})
 	w.must(w.api.Create(w.Context(), &corev1.Event{
 		ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: name + ".1"}, Type: corev1.EventTypeWarning, Reason: "FailedScheduling",
-		Message: message, LastTimestamp: metav1.Now(),
+		Message: message, LastTimestamp: metav1.NewTime(s.now),
 		InvolvedObject: corev1.ObjectReference{Namespace: w.namespace, Name: name + "-752pq9t-1", Kind: "Pod"},
 	}))
 }

@@ -2,13 +2,10 @@ package plugin
 
 import (
 	"bytes"
-	"os"
 	"strings"
 	"testing"
 
 	"k8s.io/cli-runtime/pkg/genericiooptions"
-
-	"github.com/singletonjob/operator/docs/commands"
 )
 
 func planned(t *testing.T, args ...string) (status int, out, errOut string) {
@@ -17,31 +14,6 @@ func planned(t *testing.T, args ...string) (status int, out, errOut string) {
 	var o, e bytes.Buffer
 	status = Run(t.Context(), append([]string{"plan"}, args...), genericiooptions.IOStreams{Out: &o, ErrOut: &e})
 	return status, o.String(), e.String()
-}
-
-// TestPlan compares the plans in the docs with the output, without a cluster.
-func TestPlan(t *testing.T) {
-	for page, plans := range map[string]int{"timing.md": 2, "guide.md": 3} {
-		text, err := os.ReadFile("../../docs/" + page)
-		if err != nil {
-			t.Fatal(err)
-		}
-		found := 0
-		for _, command := range commands.Of(page, string(text)) {
-			args, ours := strings.CutPrefix(command.Text, "kubectl singleton plan")
-			if !ours {
-				continue
-			}
-			found++
-			status, out, errOut := planned(t, strings.Fields(args)...)
-			if got := strings.Join(strings.Fields(out), " "); status != ExitOK || got != strings.Join(strings.Fields(command.Output), " ") {
-				t.Errorf("%s: %s ends with %d, prints\n%s%s", page, command.Text, status, out, errOut)
-			}
-		}
-		if found != plans {
-			t.Errorf("%s shows %d plans, want %d", page, found, plans)
-		}
-	}
 }
 
 func TestPlanFlags(t *testing.T) {

@@ -53,10 +53,14 @@ type cli struct {
 
 // Run runs one command line and returns the exit status. It returns soon after ctx ends.
 func Run(ctx context.Context, args []string, streams genericiooptions.IOStreams) int {
+	return runAt(ctx, time.Now, args, streams)
+}
+
+func runAt(ctx context.Context, now func() time.Time, args []string, streams genericiooptions.IOStreams) int {
 	crlog.SetLogger(logr.Discard()) // otherwise it logs a stack trace after a while
 	c := &cli{
 		IOStreams: streams, flags: genericclioptions.NewConfigFlags(true).WithWarningPrinter(streams),
-		formats: map[*cobra.Command][]string{}, now: time.Now,
+		formats: map[*cobra.Command][]string{}, now: now,
 	}
 	root := c.root()
 	root.SetArgs(args)

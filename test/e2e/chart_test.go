@@ -3,7 +3,6 @@
 package e2e
 
 import (
-	"bytes"
 	"os"
 	"path/filepath"
 	"strings"
@@ -34,37 +33,25 @@ readinessProbe: null
 func TestSomebodyElsesChart(t *testing.T) {
 	x := begin(t)
 	x.needLab()
-	page, err := os.ReadFile("../../docs/workloads.md")
-	x.must(err)
-	for _, missing := range commands.Missing(string(page), "helm install app ./app --set replicaCount=0", "kubectl singleton adopt deployment/app") {
-		x.Errorf("docs/workloads.md does not show what is typed here: %s", missing)
-	}
 	h := x.newHub()
 	j := &job{trial: x, name: "app", key: client.ObjectKey{Namespace: x.namespace, Name: "app"}}
 	image := h.push("app", v1.Config{Entrypoint: []string{"/workload"}, User: "65532", Env: []string{
 		"PATH=/bin", "SINK=" + bed.SinkURL(), "RESOURCE=" + string(fence.ResourceOf(x.namespace, j.name)),
 	}})
-	program, err := bed.Program(x.ctx, "helm")
-	x.must(err)
-	helm := func(args ...string) {
-		x.Helper()
-		x.note("helm %s", strings.Join(args, " "))
-		out, err := bed.Run(x.ctx, append([]string{program, "--namespace=" + x.namespace}, args...)...)
-		x.Logf("helm %s: %s", args[0], out)
-		x.must(err)
+	s := x.shell()
+	s.dir = x.TempDir()
+	values := " --values=" + filepath.Join(s.dir, "values.yaml") + " --set=image.repository=" + strings.TrimSuffix(image, ":v1")
+	x.must(os.WriteFile(filepath.Join(s.dir, "values.yaml"), []byte(chartValues), 0o600))
+	s.run("helm create app")
+	typist := &commands.Typist{TB: t, Test: "test/e2e TestSomebodyElsesChart", Top: "../..", Shows: []string{x.namespace, "default"}}
+	typist.Run = func(command string) string {
+		if strings.HasPrefix(command, "helm ") {
+			command += values
+		}
+		return s.run(command)
 	}
-	chart, values := filepath.Join(x.TempDir(), j.name), filepath.Join(x.TempDir(), "values.yaml")
-	helm("create", chart)
-	x.must(os.WriteFile(values, []byte(chartValues), 0o600))
-	release := []string{j.name, chart, "--values=" + values, "--set=image.repository=" + strings.TrimSuffix(image, ":v1")}
-	helm(append([]string{"install"}, release...)...)
-
-	var out, errOut bytes.Buffer
-	status := x.singleton(x.ctx, &out, &errOut, "adopt", "deployment/"+j.name)
-	x.Logf("kubectl singleton adopt deployment/%s\n%s%s", j.name, &errOut, &out)
-	if status != 0 || !strings.Contains(out.String(), "is a singleton") || !strings.Contains(errOut.String(), "the Helm release "+x.namespace+"/"+j.name+" sets the replicas") {
-		x.Fatalf("adopt ended with %d", status)
-	}
+	typist.Page("docs/workloads.md")
+	typist.End()
 	j.awaitSettled()
 	j.awaitWriteAfter(0)
 	handovers := func(n int64, why string) {
@@ -74,9 +61,9 @@ func TestSomebodyElsesChart(t *testing.T) {
 			x.Errorf("%s: %d handovers and %d failovers, want %d handovers", why, after.Handovers, after.Failovers, n)
 		}
 	}
-	helm(append([]string{"upgrade", "--set=podAnnotations.version=two"}, release...)...)
+	s.run("helm upgrade app ./app --set replicaCount=0 --set=podAnnotations.version=two" + values)
 	handovers(1, "helm upgrade")
-	helm("rollback", j.name, "1")
+	s.run("helm rollback app 1")
 	handovers(2, "helm rollback")
 	j.crash()
 	before := j.awaitSettled()
@@ -88,7 +75,7 @@ func TestSomebodyElsesChart(t *testing.T) {
 	j.awaitSettled()
 	j.check(false)
 
-	helm("uninstall", j.name) // with the service account, without which no agent can renew for long
+	s.run("helm uninstall app") // with the service account, without which no agent can renew for long
 	j.awaitStatus("the status says that the Deployment is missing", func(o *v1alpha1.SingletonJob) bool {
 		c := meta.FindStatusCondition(o.Status.Conditions, v1alpha1.ConditionProgressing)
 		return c != nil && c.Reason == v1alpha1.ReasonWorkloadMissing

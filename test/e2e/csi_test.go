@@ -16,6 +16,8 @@ import (
 // than to say so: when that happens is up to Kubernetes.
 type driver struct {
 	name string
+	// volumes is a directory of the machine with one for each volume.
+	volumes string
 }
 
 // attaching is the finalizer by which who attaches keeps what is attached.
@@ -23,10 +25,9 @@ const attaching = "e2e.singletonjob.io/attacher"
 
 func (x *trial) driver() *driver {
 	x.Helper()
-	d := &driver{name: x.namespace + ".csi"}
+	d := &driver{name: x.namespace + ".csi", volumes: x.TempDir()}
 	program, err := bed.Lab.Program(x.ctx, "csi")
 	x.must(err)
-	volumes := x.TempDir()
 	object := &storagev1.CSIDriver{
 		ObjectMeta: metav1.ObjectMeta{Name: d.name},
 		Spec:       storagev1.CSIDriverSpec{AttachRequired: new(true), PodInfoOnMount: new(false)},
@@ -34,7 +35,7 @@ func (x *trial) driver() *driver {
 	x.must(bed.Client.Create(x.ctx, object))
 	x.Cleanup(func() { _ = bed.Client.Delete(context.Background(), object) })
 	for _, node := range bed.Lab.Nodes {
-		stop, err := bed.Lab.Start(node, program, "-name="+d.name, "-node="+node, "-volumes="+volumes)
+		stop, err := bed.Lab.Start(node, program, "-name="+d.name, "-node="+node, "-volumes="+d.volumes)
 		x.must(err)
 		x.Cleanup(func() {
 			if err := stop(); err != nil {

@@ -3,117 +3,109 @@
 package stack
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
-	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/singletonjob/operator/api/v1alpha1"
 	"github.com/singletonjob/operator/build/gotool"
 	"github.com/singletonjob/operator/docs/commands"
+	"github.com/singletonjob/operator/test/cluster"
 	"github.com/singletonjob/operator/test/tier"
 )
 
-// typed is the name of the test in the rows of commands.Rows.
-const typed = "test/stack TestDocumentedCommands"
-
-// typist types the commands of pages into a shell that has kubectl and the plugin.
-type typist struct {
+// terminal is where a user types: kubectl, Helm and the plugin are in its PATH, and the namespace is the world's.
+type terminal struct {
 	*world
-	env   []string
-	ran   map[commands.Row]bool
-	names *strings.Replacer
+	// dir is the current directory, the top of the checkout at first.
+	dir string
+	env []string
 }
 
-func newTypist(w *world) *typist {
+func newTerminal(w *world) *terminal {
 	w.t.Helper()
 	dir := w.t.TempDir()
 	if out, err := gotool.Command(w.t.Context(), root, "build", "-o", filepath.Join(dir, "kubectl-singleton"), "./cmd/kubectl-singleton").CombinedOutput(); err != nil {
 		w.t.Fatalf("%v: %s", err, out)
 	}
+	helm, err := HelmPath(w.t.Context(), root)
+	w.must(err)
+	w.must(os.Symlink(helm, filepath.Join(dir, "helm")))
 	kubeconfig, err := os.ReadFile(w.p.Plane.Kubeconfig())
 	w.must(err)
 	config := filepath.Join(dir, "config")
 	w.must(os.WriteFile(config, kubeconfig, 0o600))
-	d := &typist{
-		world: w, ran: map[commands.Row]bool{},
-		env: append(os.Environ(), "KUBECONFIG="+config, "HOME="+dir, "PATH="+dir+":"+w.p.Plane.Binaries().Dir+":"+os.Getenv("PATH")),
+	d := &terminal{
+		world: w, dir: root,
+		env: append(os.Environ(), "KUBECONFIG="+config, "HOME="+dir, "HELM_NAMESPACE="+w.ns, "PATH="+dir+":"+w.p.Plane.Binaries().Dir+":"+os.Getenv("PATH")),
 	}
 	d.shell("kubectl config set-context --current --namespace=" + w.ns)
 	return d
 }
 
-func (d *typist) shell(line string) string {
+// shell runs lines, which must succeed.
+func (d *terminal) shell(lines string) string {
 	d.t.Helper()
-	cmd := exec.CommandContext(d.context(), "bash", "-c", line)
-	cmd.Env = d.env
+	out, err := d.try(lines)
+	d.must(err)
+	return out
+}
+
+func (d *terminal) try(lines string) (printed string, err error) {
+	d.t.Helper()
+	cmd := exec.CommandContext(d.context(), "bash", "-c", lines)
+	cmd.Dir, cmd.Env = d.dir, d.env
 	out, err := cmd.CombinedOutput()
-	d.t.Logf("$ %s\n%s", line, out)
+	d.t.Logf("$ %s\n%s", lines, out)
 	if err != nil {
-		d.t.Errorf("%s: %v\n%s", line, err, out)
+		return string(out), fmt.Errorf("%s: %w: %s", lines, err, out)
 	}
-	return string(out)
+	return string(out), nil
 }
 
-// page types the commands of a page that are this test's. The first line that the page shows below a command must be printed.
-func (d *typist) page(name string) {
-	d.t.Helper()
-	text, err := os.ReadFile(filepath.Join(root, "docs", name))
-	d.must(err)
-	for _, command := range commands.Of("docs/"+name, string(text)) {
-		for _, r := range commands.Rows {
-			if r.By != typed || !r.Is(command) {
-				continue
-			}
-			d.ran[r] = true
-			out := d.shell(d.names.Replace(command.Text))
-			shown, _, _ := strings.Cut(d.names.Replace(command.Output), "\n")
-			if !strings.Contains(out, shown) {
-				d.t.Errorf("%s shows %q below %s", name, shown, command.Text)
-			}
-		}
-	}
+// shows are how the documents name the namespace, the nodes and the zones.
+func (d *terminal) shows() []string {
+	return []string{"zone-of-" + d.ns, "zone", d.ns + "-a", "node-a", d.ns + "-b", "node-b", d.ns, "default"}
 }
 
-// varying are the words of an Event that differ in each cluster.
-var varying = regexp.MustCompile(`\S+-\d \(node \S+, token \d+\)`)
-
-// firstEvent compares the Event that the README shows of a new job with that of this one.
-func (d *typist) firstEvent() {
+// has starts a job that a page is about, and waits until it is protected.
+func (d *terminal) has(name string, lease cluster.LeaseSetting) *tenure {
 	d.t.Helper()
-	readme, err := os.ReadFile(filepath.Join(root, "README.md"))
+	d.must(d.p.Client.Create(d.t.Context(), d.job(lease, func(job *v1alpha1.SingletonJob) { job.Name = name })))
+	now := d.next(nil)
+	_, err := d.p.AwaitJob(d.context(), d.ns, name, "protected", Protected)
 	d.must(err)
-	shown := regexp.MustCompile(`(?m) Elected +\S+ +(.*)$`).FindSubmatch(readme)
-	if shown == nil {
-		d.t.Fatal("README.md shows no Event Elected")
-	}
-	out := varying.ReplaceAllString(d.shell("kubectl events --for singletonjob/"+jobName), "POD")
-	if want := varying.ReplaceAllString(string(shown[1]), "POD"); !strings.Contains(out, want) {
-		d.t.Errorf("no Event says %q", want)
-	}
+	return now
 }
 
 // TestDocumentedCommands types the commands that the documents show for a job that runs, with kubectl itself and with the plugin as a program.
 func TestDocumentedCommands(t *testing.T) {
 	tier.Deep(t, "types commands that wait for rollouts")
-	d := newTypist(newWorld(t))
-	active := d.run(d.job(long))
-	d.names = strings.NewReplacer("/ledger", "/"+jobName, " ledger", " "+jobName, " billing", " "+jobName, "NAME", jobName, "POD", active.pod)
-	for _, page := range []string{"troubleshooting.md", "upgrade.md", "kubectl.md", "restore.md"} {
-		d.page(page)
+	d := newTerminal(newWorld(t))
+	active := d.has("ledger", long)
+	typist := &commands.Typist{TB: t, Test: "test/stack TestDocumentedCommands", Top: root, Run: d.shell, Shows: d.shows()}
+	typist.Names = []string{" billing", " ledger", "NAME", "ledger", "POD", active.pod}
+	for _, page := range []string{"docs/troubleshooting.md", "docs/upgrade.md", "docs/kubectl.md", "docs/restore.md"} {
+		typist.Page(page)
 	}
 
-	d.firstEvent()
+	d = newTerminal(worldOn(t, d.p))
+	first := d.has("heartbeat", long)
+	d.must(syscall.Kill(first.process.Pid, syscall.SIGKILL))
+	second := d.next(first)
+	_, err := d.p.AwaitJob(d.context(), d.ns, "heartbeat", "protected again", func(job *v1alpha1.SingletonJob) bool {
+		return Protected(job) && job.Status.ActivePod == second.pod && job.Status.Failovers == 1
+	})
+	d.must(err)
+	typist.Run, typist.Names, typist.Shows = d.shell, nil, d.shows()
+	typist.Page("README.md")
+
 	web := worldOn(t, d.p).workload(v1alpha1.WorkloadStatefulSet)
 	web.runsItself(1)
-	s := newTypist(web.world)
-	s.ran, s.names = d.ran, strings.NewReplacer("billing", "web")
-	s.page("from-statefulset.md")
-	for _, r := range commands.Rows {
-		if r.By == typed && !d.ran[r] {
-			t.Errorf("%s: nothing types what begins with %q", r.Page, r.Begin)
-		}
-	}
+	typist.Run, typist.Names = newTerminal(web.world).shell, []string{"billing", "web"}
+	typist.Page("docs/from-statefulset.md")
+	typist.End()
 }

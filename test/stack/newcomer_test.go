@@ -3,13 +3,11 @@
 package stack
 
 import (
-	"bytes"
 	"fmt"
 	"io"
 	"log"
 	"net/http/httptest"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -22,13 +20,10 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"k8s.io/apimachinery/pkg/api/meta"
-	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"sigs.k8s.io/yaml"
 
 	"github.com/singletonjob/operator/api/v1alpha1"
 	"github.com/singletonjob/operator/docs/commands"
-	"github.com/singletonjob/operator/internal/contract"
-	"github.com/singletonjob/operator/internal/plugin"
 	"github.com/singletonjob/operator/test/controlplane"
 	"github.com/singletonjob/operator/test/observe"
 )
@@ -51,20 +46,15 @@ func startRegistry(t *testing.T) (host string) {
 	return host
 }
 
-// newcomer types commands.
+// newcomer types commands, and has values that only say where the image is and what it is to do.
 type newcomer struct {
-	*world
-	helmPath, kubeconfig, values string
+	*terminal
+	values string
 }
 
-// newNewcomer has Helm, kubectl singleton, and values that only say where the image is and what it is to do.
 func newNewcomer(w *world) *newcomer {
 	w.t.Helper()
-	helm, err := HelmPath(w.t.Context(), root)
-	w.must(err)
-	n := &newcomer{
-		world: w, helmPath: helm, kubeconfig: w.p.Plane.Kubeconfig(), values: filepath.Join(w.t.TempDir(), "values.yaml"),
-	}
+	n := &newcomer{terminal: newTerminal(w), values: filepath.Join(w.t.TempDir(), "values.yaml")}
 	port, err := controlplane.FreePort()
 	w.must(err)
 	// Soon, and patient with a busy machine. The workload answers only to requests that have a number.
@@ -82,47 +72,21 @@ func newNewcomer(w *world) *newcomer {
 	return n
 }
 
-// helm installs or upgrades the release poller of the sample chart, scaled to 0.
-func (n *newcomer) helm(args ...string) error {
+// upgrade upgrades the release poller of the sample chart, scaled to 0.
+func (n *newcomer) upgrade(more string) error {
 	n.t.Helper()
-	args = append(args, "poller", root+"/config/samples/poller", "--values="+n.values, "--set=replicaCount=0")
-	cmd := exec.CommandContext(n.context(), n.helmPath, append(args, "--namespace="+n.ns, "--kubeconfig="+n.kubeconfig)...)
-	home := n.t.TempDir()
-	cmd.Env = append(os.Environ(), "HELM_CACHE_HOME="+home, "HELM_CONFIG_HOME="+home, "HELM_DATA_HOME="+home)
-	out, err := cmd.CombinedOutput()
-	n.t.Logf("$ helm %s\n%s", strings.Join(args, " "), out)
-	if err != nil {
-		return fmt.Errorf("helm %s: %w: %s", args[0], err, out)
-	}
-	return nil
+	_, err := n.try("helm upgrade poller config/samples/poller --set replicaCount=0 --values=" + n.values + " " + more)
+	return err
 }
 
-func (n *newcomer) kubectl(args ...string) {
-	n.t.Helper()
-	out, err := n.p.Plane.Kubectl(n.context(), append(args, "--namespace="+n.ns)...)
-	n.t.Logf("$ kubectl %s\n%s", strings.Join(args, " "), out)
-	n.must(err)
-}
-
-func (n *newcomer) singleton(want string, args ...string) {
-	n.t.Helper()
-	var out bytes.Buffer
-	streams := genericiooptions.IOStreams{In: strings.NewReader(""), Out: &out, ErrOut: &out}
-	status := plugin.Run(n.context(), append(args, "--namespace="+n.ns, "--kubeconfig="+n.kubeconfig), streams)
-	n.t.Logf("$ kubectl singleton %s\n%s", strings.Join(args, " "), &out)
-	if status != plugin.ExitOK || !strings.Contains(out.String(), want) {
-		n.t.Fatalf("kubectl singleton %s ended with %d; want it to say %q", args[0], status, want)
-	}
-}
-
-// shows fails if a page does not show the commands that this test types.
-func (n *newcomer) shows(page string, typed ...string) {
-	n.t.Helper()
-	text, err := os.ReadFile(filepath.Join(root, "docs", page))
-	n.must(err)
-	for _, missing := range commands.Missing(string(text), typed...) {
-		n.t.Errorf("%s does not show what is typed here: %s", page, missing)
-	}
+// typist types the commands of the pages. Helm gets the values, too.
+func (n *newcomer) typist(test string) *commands.Typist {
+	return &commands.Typist{TB: n.t, Test: test, Top: root, Shows: n.shows(), Run: func(command string) string {
+		if strings.HasPrefix(command, "helm ") {
+			command += " --values=" + n.values
+		}
+		return n.shell(command)
+	}}
 }
 
 // behind are the pods that a Service selects.
@@ -156,20 +120,15 @@ func (n *newcomer) serves(service, old string) *v1alpha1.SingletonJob {
 // one handover.
 func TestNewcomer(t *testing.T) {
 	n := newNewcomer(newWorld(t))
-	const expose = "kubectl expose service poller --name=poller-active --selector=" + selectsActive + " --port=80 --target-port=http"
-	n.shows("from-deployment.md", "helm install poller config/samples/poller --set replicaCount=0", "kubectl singleton adopt deployment/poller",
-		expose, "kubectl singleton status poller")
-	n.shows("service.md", expose, `kubectl patch service poller --patch '{"spec": {"selector": {"singletonjob.io/role": "active"}}}'`)
-	n.must(n.helm("install"))
-	n.singleton("Service poller also sends requests to standbys: its clients need a Service that selects "+selectsActive, "adopt", "deployment/poller")
-	n.kubectl("expose", "service", "poller", "--name=poller-active", "--selector="+selectsActive, "--port=80", "--target-port=http")
+	typist := n.typist("test/stack TestNewcomer")
+	typist.Page("docs/from-deployment.md", "helm", "kubectl singleton adopt", "kubectl expose")
 	first := n.serves("poller-active", "")
-	n.singleton("Active      Running", "status", "poller")
+	typist.Page("docs/from-deployment.md", "kubectl singleton status")
 	if behind := n.behind("poller"); len(behind) < 2 {
 		t.Errorf("the chart's own Service selects %v: who told it?", behind)
 	}
 
-	n.must(n.helm("upgrade", "--set=env.UPSTREAM=elsewhere"))
+	n.must(n.upgrade("--set=env.UPSTREAM=elsewhere"))
 	second := n.serves("poller-active", first.Status.ActivePod)
 	taken := 0 // a busy machine may have the old pod take the Lease back, which is not this handover
 	for _, c := range second.Status.History {
@@ -183,29 +142,26 @@ func TestNewcomer(t *testing.T) {
 	if taken != 1 && second.Status.Failovers == first.Status.Failovers {
 		t.Errorf("the upgrade cost %d handovers: %+v", taken, second.Status.History)
 	}
-	n.singleton("Active      Running", "status", "poller")
-
-	n.tellsTheChartsService()
+	n.tellsTheChartsService(typist)
+	typist.End()
 	for _, v := range observe.Violations(n.p.Lives(n.resource()), false) {
 		t.Error(v)
 	}
 }
 
-const selectsActive = contract.NameLabel + "=poller," + contract.RoleLabel + "=" + contract.RoleActive
-
 // tellsTheChartsService shows what docs/service.md says of the label in the chart's own Service: which upgrade is refused, which keeps
 // it, and which takes it off.
-func (n *newcomer) tellsTheChartsService() {
+func (n *newcomer) tellsTheChartsService(typist *commands.Typist) {
 	n.t.Helper()
-	n.kubectl("patch", "service", "poller", "--patch", `{"spec": {"selector": {"singletonjob.io/role": "active"}}}`)
+	n.shell("kubectl delete service poller-active")
+	typist.Page("docs/service.md")
 	n.serves("poller", "")
-	upgrade := []string{"upgrade", "--set=env.UPSTREAM=elsewhere"}
-	if err := n.helm(upgrade...); err == nil || !strings.Contains(err.Error(), ".spec.selector") {
+	if err := n.upgrade("--set=env.UPSTREAM=elsewhere"); err == nil || !strings.Contains(err.Error(), ".spec.selector") {
 		n.t.Errorf("an upgrade over the Service's selector: %v", err)
 	}
-	n.must(n.helm(append(upgrade, "--server-side=false")...))
+	n.must(n.upgrade("--set=env.UPSTREAM=elsewhere --server-side=false"))
 	n.serves("poller", "")
-	n.must(n.helm(append(upgrade, "--server-side=true", "--force-conflicts")...))
+	n.must(n.upgrade("--set=env.UPSTREAM=elsewhere --server-side=true --force-conflicts"))
 	if behind := n.behind("poller"); len(behind) < 2 {
 		n.t.Errorf("an upgrade by force has kept the label: the Service selects %v", behind)
 	}

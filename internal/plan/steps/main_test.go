@@ -1,50 +1,24 @@
 package main
 
 import (
-	"flag"
 	"fmt"
-	"os"
-	"regexp"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
+	"github.com/singletonjob/operator/docs/commands"
 )
 
-var update = flag.Bool("update", false, "write the output of the command into docs/rollout.md")
-
-const page = "../../../docs/rollout.md"
-
-var example = regexp.MustCompile("(?s)```\n\\$ go run ./internal/plan/steps ([^\n]*)\n(.*?)```\n")
-
-// TestPage compares docs/rollout.md with the output of the command.
+// TestPage runs the examples of docs/rollout.md.
 func TestPage(t *testing.T) {
-	text, err := os.ReadFile(page)
-	if err != nil {
-		t.Fatal(err)
-	}
-	examples := 0
-	printed := example.ReplaceAllStringFunc(string(text), func(block string) string {
-		examples++
-		args := example.FindStringSubmatch(block)[1]
+	typist := &commands.Typist{TB: t, Test: "internal/plan/steps TestPage", Top: "../../..", Exactly: true, Run: func(command string) string {
 		var out strings.Builder
-		if err := run(strings.Fields(args), &out); err != nil {
-			t.Errorf("%s: %v", args, err)
+		if err := run(strings.Fields(strings.TrimPrefix(command, "go run ./internal/plan/steps")), &out); err != nil {
+			t.Errorf("%s: %v", command, err)
 		}
-		return fmt.Sprintf("```\n$ go run ./internal/plan/steps %s\n%s```\n", args, &out)
-	})
-	if commands := strings.Count(string(text), "\n$ "); examples != commands || examples < 5 {
-		t.Errorf("%s has %d commands, of which %d are examples of this one", page, commands, examples)
-	}
-	if *update {
-		if err := os.WriteFile(page, []byte(printed), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		return
-	}
-	if diff := cmp.Diff(string(text), printed); diff != "" {
-		t.Errorf("%s shows what the command does not print (go test ./internal/plan/steps -update rewrites it; -page +command):\n%s", page, diff)
-	}
+		return out.String()
+	}}
+	typist.Page("docs/rollout.md")
+	typist.End()
 }
 
 // TestEveryRolloutEnds runs many combinations whose output is not documented.
