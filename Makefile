@@ -24,6 +24,8 @@ HOURS ?= 1000
 # Which kernels `make kernels` takes, such as 5.10,6.12, and which tests, as a regular expression; all if empty.
 KERNELS ?=
 RUN ?=
+# Another version of Kubernetes than the pinned one, such as 1.36.3, for what starts one: tests, the demo, benchmarks.
+K8S ?=
 # How many jobs `make bench-idle` makes, 10000 if empty, and `make bench-scale`, 100 if empty.
 JOBS ?=
 # For how long `make torture` does what can go wrong; SEED= of an earlier run draws the same faults.

@@ -8,11 +8,13 @@
 package controlplane
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -24,6 +26,17 @@ const (
 	KubernetesVersion = "1.37.1"
 	EtcdVersion       = "3.7.3"
 )
+
+// versionVariable names another version of Kubernetes to build, as in make e2e K8S=1.36.3. Its etcd is the pinned one.
+const versionVariable = "K8S"
+
+func wantedVersion() (string, error) {
+	version := cmp.Or(os.Getenv(versionVariable), KubernetesVersion)
+	if !regexp.MustCompile(`^1\.\d+\.\d+$`).MatchString(version) {
+		return "", fmt.Errorf("%s=%s: expected a version such as %s", versionVariable, version, KubernetesVersion)
+	}
+	return version, nil
+}
 
 // assetsVariable is how users of controller-runtime's envtest name a directory of ready binaries.
 const assetsVariable = "KUBEBUILDER_ASSETS"
@@ -72,17 +85,13 @@ func assets(dir string, names []string) (Binaries, error) {
 	return b, nil
 }
 
-// cacheDir is for this version alone, so a new version never meets old programs.
-func cacheDir() (string, error) {
+// cacheDir is for one version alone, so that a new version never meets old programs.
+func cacheDir(version string) (string, error) {
 	root, err := os.UserCacheDir()
 	if err != nil {
 		return "", fmt.Errorf("no place to keep the control plane's programs (%w): set HOME or XDG_CACHE_HOME, or point %s at a directory of them", err, assetsVariable)
 	}
-	return filepath.Join(root, "singletonjob", "k8s-"+KubernetesVersion), nil
-}
-
-func built(cache string) Binaries {
-	return Binaries{Dir: filepath.Join(cache, "bin"), Origin: "built from Go modules, version " + KubernetesVersion}
+	return filepath.Join(root, "singletonjob", "k8s-"+version), nil
 }
 
 // moduleDir finds the nested module beside this package: programs are built from the checkout that runs.
