@@ -98,11 +98,12 @@ help: ## List the targets.
 	  printf '  %-10s %s\n' "$$target" "$$text"; done
 
 .PHONY: generate
-generate: ## Write deepcopy functions, CRD and RBAC (for config/ and the chart), docs/api.md, and the agent's dependencies.
+generate: ## Write deepcopy functions, CRD and RBAC (for config/ and the chart), docs/api.md, the chart's README, and the agent's dependencies.
 	$(CONTROLLER_GEN) object paths=./api/...
 	$(CONTROLLER_GEN) crd:generateEmbeddedObjectMeta=true paths=./api/... output:crd:stdout | \
 	  go run ./config/crd/generate | tee config/crd/singletonjob.io_singletonjobs.yaml > charts/singletonjob/generated/crd.yaml
 	go run ./docs/generate < config/crd/singletonjob.io_singletonjobs.yaml > docs/api.md
+	go run ./charts/generate > charts/singletonjob/README.md
 	$(CONTROLLER_GEN) rbac:roleName=singletonjob-operator paths=./internal/controller/... output:rbac:stdout | \
 	  tee config/rbac/role.yaml > charts/singletonjob/generated/role.yaml
 	GOOS=linux GOARCH=amd64 CGO_ENABLED=0 go list -deps -f '{{if not .Standard}}{{.ImportPath}}{{end}}' ./cmd/agent | \

@@ -16,6 +16,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"testing"
 
@@ -23,6 +24,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/registry"
 	"github.com/google/go-containerregistry/pkg/v1/layout"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"sigs.k8s.io/yaml"
 
 	"github.com/singletonjob/operator/build/tarball"
 	"github.com/singletonjob/operator/docs/commands"
@@ -81,6 +83,39 @@ func TestChart(t *testing.T) {
 	}
 	if made, _ := os.ReadFile(r.file(r.chart())); !bytes.Equal(made, pulled) {
 		t.Error("what Helm pulls is not the chart")
+	}
+}
+
+// TestAnnotations: Artifact Hub reads the image, the changes and whether it is a prerelease from the released chart.
+func TestAnnotations(t *testing.T) {
+	r := madeChart(t)
+	shown, err := output(helm(t.Context(), "show", "chart", r.file(r.chart())))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var about struct{ Annotations map[string]string }
+	var images []struct{ Image string }
+	var changes []string
+	err = yaml.Unmarshal([]byte(shown), &about)
+	err = errors.Join(err, yaml.Unmarshal([]byte(about.Annotations["artifacthub.io/images"]), &images))
+	err = errors.Join(err, yaml.Unmarshal([]byte(about.Annotations["artifacthub.io/changes"]), &changes))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(images) != 1 || images[0].Image != r.repository+"@"+digest || len(changes) == 0 || about.Annotations["artifacthub.io/prerelease"] != "true" {
+		t.Errorf("the annotations are %v", about.Annotations)
+	}
+	if about.Annotations["artifacthub.io/license"] == "" {
+		t.Error("an annotation of the source is lost")
+	}
+}
+
+func TestChangesOfAVersion(t *testing.T) {
+	const log = "# Changes\n\n## Unreleased\n\nNot yet.\n\n- New\n\n## v0.2.0\n\n- One `a`\n  line\n- Two\n\nText.\n\n## v0.1.0\n\n- Old\n"
+	for version, want := range map[string][]string{"v0.2.0": {"One `a` line", "Two"}, "v0.1.0": {"Old"}, "v0.3.0": {"New"}} {
+		if got := changesOf(log, version); !slices.Equal(got, want) {
+			t.Errorf("%s: %q, want %q", version, got, want)
+		}
 	}
 }
 
