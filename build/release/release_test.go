@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -28,6 +29,7 @@ import (
 
 	"github.com/singletonjob/operator/build/tarball"
 	"github.com/singletonjob/operator/docs/commands"
+	"github.com/singletonjob/operator/test/tier"
 )
 
 const digest = "sha256:1111111111111111111111111111111111111111111111111111111111111111"
@@ -216,6 +218,50 @@ func TestSeal(t *testing.T) {
 	if signatures[0] != signatures[1] {
 		t.Error("signed twice, two signatures")
 	}
+}
+
+// TestReleaseTwice makes the release of this commit twice, as docs/release.md says, each in a checkout and with a temporary directory of its
+// own. Both have the same bytes, and the commands of that page verify them.
+func TestReleaseTwice(t *testing.T) {
+	tier.Deep(t, "compiles everything for all platforms, for minutes")
+	dir := t.TempDir()
+	shell := func(in, script string) {
+		t.Helper()
+		cmd := exec.CommandContext(t.Context(), "bash", "-ec", script)
+		cmd.Dir = in
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("%s: %v\n%s", script, err, out)
+		}
+	}
+	shell(dir, "openssl ecparam -name prime256v1 -genkey -noout -out key.pem && openssl ec -in key.pem -pubout -out key.pub")
+	var command string
+	page, err := os.ReadFile("docs/release.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range commands.Of("docs/release.md", string(page)) {
+		if strings.HasPrefix(c.Text, "make release") {
+			command = strings.NewReplacer("REGISTRY", "example.com", "https://…", "https://example.com", "key.pem", filepath.Join(dir, "key.pem")).Replace(c.Text)
+		}
+	}
+	for _, name := range []string{"one", "other"} {
+		source, temporary := filepath.Join(dir, name, "source"), filepath.Join(dir, name, "temporary")
+		shell(".", "mkdir -p "+temporary+" && git worktree add --detach "+source)
+		t.Cleanup(func() {
+			_ = exec.CommandContext(context.Background(), "git", "worktree", "remove", "--force", source).Run()
+		})
+		shell(source, "TMPDIR="+temporary+" "+command)
+	}
+	shell(dir, "diff --recursive one/source/dist/release other/source/dist/release")
+	r := release{dir: filepath.Join(dir, "one/source/dist/release")}
+	files, err := r.sums()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range files {
+		t.Log(f.Digest.SHA256, f.Name)
+	}
+	check(t, r, filepath.Join(dir, "key.pub"), true)
 }
 
 // check types the commands of docs/release.md.

@@ -46,7 +46,7 @@ var Rows = []Row{
 	{Page: "docs/probes.md", Begin: "kubectl exec POD", By: "test/e2e TestDocumentedCommands"},
 	{Page: "docs/release.md", Begin: "base64", By: "build/release TestSeal"},
 	{Page: "docs/release.md", Begin: "openssl", By: "build/release TestSeal"},
-	{Page: "docs/release.md", Begin: "make release", Why: "builds and signs everything for two architectures, for an address that does not exist; go test ./build/release runs its parts"},
+	{Page: "docs/release.md", Begin: "make release", By: "build/release TestReleaseTwice"},
 	{Page: "docs/restore.md", Begin: "kubectl get sj -A", By: "charts TestDocumentedCommands"},
 	{Page: "docs/restore.md", Begin: "kubectl -n singletonjob-system rollout restart", By: "charts TestDocumentedCommands"},
 	{Page: "docs/restore.md", Begin: "kubectl singleton suspend billing --wait", By: "test/stack TestDocumentedCommands"},
