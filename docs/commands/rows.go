@@ -2,6 +2,8 @@ package commands
 
 // Rows has a row for each command that the README and the documents show.
 var Rows = []Row{
+	{Page: "README.md", Begin: "make image", Why: "make smoke and make e2e build the image by this target"},
+	{Page: "README.md", Begin: "kind create cluster", Why: "needs Docker, which the tests' machines do not have; make smoke loads the same archive into a cluster of its own"},
 	{Page: "README.md", Begin: "helm install singletonjob", By: "charts TestDocumentedCommands"},
 	{Page: "README.md", Begin: "kubectl apply -f config/samples", By: "charts TestDocumentedCommands"},
 	{Page: "README.md", Begin: "kubectl get singletonjobs", By: "charts TestDocumentedCommands"},

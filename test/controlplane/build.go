@@ -46,15 +46,14 @@ func Build(ctx context.Context, progress io.Writer, names ...string) (Binaries, 
 }
 
 func buildVersion(ctx context.Context, progress io.Writer, version string, names []string) (Binaries, error) {
-	cache, err := cacheDir(version)
+	b, err := cache(version)
 	if err != nil {
 		return Binaries{}, err
 	}
-	b := Binaries{Dir: filepath.Join(cache, "bin"), Origin: "built from Go modules, version " + version}
 	if err := os.MkdirAll(b.Dir, 0o755); err != nil {
 		return Binaries{}, fmt.Errorf("making the cache: %w", err)
 	}
-	unlock, err := lock(ctx, progress, filepath.Join(cache, "lock"))
+	unlock, err := lock(ctx, progress, filepath.Join(filepath.Dir(b.Dir), "lock"))
 	if err != nil {
 		return Binaries{}, err
 	}
