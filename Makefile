@@ -24,6 +24,8 @@ HOURS ?= 1000
 # Which kernels `make kernels` takes, such as 5.10,6.12, and which tests, as a regular expression; all if empty.
 KERNELS ?=
 RUN ?=
+# Another version of Kubernetes than the pinned one, such as 1.36.3, for what starts one: tests, the demo, benchmarks.
+K8S ?=
 # How many jobs `make bench-idle` makes, 10000 if empty, and `make bench-scale`, 100 if empty.
 JOBS ?=
 # For how long `make torture` does what can go wrong; SEED= of an earlier run draws the same faults.
@@ -96,11 +98,12 @@ help: ## List the targets.
 	  printf '  %-10s %s\n' "$$target" "$$text"; done
 
 .PHONY: generate
-generate: ## Write deepcopy functions, CRD and RBAC (for config/ and the chart), docs/api.md, and the agent's dependencies.
+generate: ## Write deepcopy functions, CRD and RBAC (for config/ and the chart), docs/api.md, the chart's README, and the agent's dependencies.
 	$(CONTROLLER_GEN) object paths=./api/...
 	$(CONTROLLER_GEN) crd:generateEmbeddedObjectMeta=true paths=./api/... output:crd:stdout | \
 	  go run ./config/crd/generate | tee config/crd/singletonjob.io_singletonjobs.yaml > charts/singletonjob/generated/crd.yaml
 	go run ./docs/generate < config/crd/singletonjob.io_singletonjobs.yaml > docs/api.md
+	go run ./charts/generate > charts/singletonjob/README.md
 	$(CONTROLLER_GEN) rbac:roleName=singletonjob-operator paths=./internal/controller/... output:rbac:stdout | \
 	  tee config/rbac/role.yaml > charts/singletonjob/generated/role.yaml
 	GOOS=linux GOARCH=amd64 CGO_ENABLED=0 go list -deps -f '{{if not .Standard}}{{.ImportPath}}{{end}}' ./cmd/agent | \

@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -48,6 +49,9 @@ func (r release) makeChart(ctx context.Context, digest string) error {
 		return err
 	}
 	if err := setImage(filepath.Join(dir, "values.yaml"), r.repository, digest); err != nil {
+		return err
+	}
+	if err := r.annotate(filepath.Join(dir, "Chart.yaml"), r.repository+"@"+digest); err != nil {
 		return err
 	}
 	if _, err := output(helm(ctx, "package", dir, "--version="+r.number(), "--app-version="+r.number(), "--destination="+work)); err != nil {
@@ -97,6 +101,50 @@ func setImage(file, repository, digest string) error {
 		return fmt.Errorf("%s must have image.repository with its default and an empty image.digest, once each", file)
 	}
 	return os.WriteFile(file, []byte(head+"\nimage:\n"+values), 0o644)
+}
+
+// annotate adds what Artifact Hub shows of this version to the chart's metadata, whose annotations come last.
+func (r release) annotate(file, image string) error {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	changelog, err := os.ReadFile("CHANGELOG.md")
+	if err != nil {
+		return err
+	}
+	changes, err := yaml.Marshal(changesOf(string(changelog), r.version))
+	if err != nil {
+		return err
+	}
+	images, err := yaml.Marshal([]map[string]any{{"name": chartName, "image": image, "platforms": []string{"linux/amd64", "linux/arm64"}}})
+	if err != nil {
+		return err
+	}
+	added, err := yaml.Marshal(map[string]string{
+		"artifacthub.io/changes": string(changes), "artifacthub.io/images": string(images),
+		"artifacthub.io/prerelease": strconv.FormatBool(strings.Contains(r.version, "-")),
+	})
+	if err != nil {
+		return err
+	}
+	indented := "  " + strings.ReplaceAll(strings.TrimSpace(string(added)), "\n", "\n  ") + "\n"
+	return os.WriteFile(file, append(text, indented...), 0o644)
+}
+
+// changesOf returns the entries of a version in the change log, or those that are not released.
+func changesOf(changelog, version string) []string {
+	_, section, found := strings.Cut(changelog, "\n## "+version+"\n")
+	if !found {
+		_, section, _ = strings.Cut(changelog, "\n## Unreleased\n")
+	}
+	section, _, _ = strings.Cut(section, "\n## ")
+	var changes []string
+	for _, entry := range strings.Split(section, "\n- ")[1:] {
+		entry, _, _ = strings.Cut(entry, "\n\n")
+		changes = append(changes, strings.Join(strings.Fields(entry), " "))
+	}
+	return changes
 }
 
 // makeInstall renders the chart for users without Helm, and checks that the result names the image.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -16,6 +17,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"testing"
 
@@ -23,9 +25,11 @@ import (
 	"github.com/google/go-containerregistry/pkg/registry"
 	"github.com/google/go-containerregistry/pkg/v1/layout"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"sigs.k8s.io/yaml"
 
 	"github.com/singletonjob/operator/build/tarball"
 	"github.com/singletonjob/operator/docs/commands"
+	"github.com/singletonjob/operator/test/tier"
 )
 
 const digest = "sha256:1111111111111111111111111111111111111111111111111111111111111111"
@@ -81,6 +85,39 @@ func TestChart(t *testing.T) {
 	}
 	if made, _ := os.ReadFile(r.file(r.chart())); !bytes.Equal(made, pulled) {
 		t.Error("what Helm pulls is not the chart")
+	}
+}
+
+// TestAnnotations: Artifact Hub reads the image, the changes and whether it is a prerelease from the released chart.
+func TestAnnotations(t *testing.T) {
+	r := madeChart(t)
+	shown, err := output(helm(t.Context(), "show", "chart", r.file(r.chart())))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var about struct{ Annotations map[string]string }
+	var images []struct{ Image string }
+	var changes []string
+	err = yaml.Unmarshal([]byte(shown), &about)
+	err = errors.Join(err, yaml.Unmarshal([]byte(about.Annotations["artifacthub.io/images"]), &images))
+	err = errors.Join(err, yaml.Unmarshal([]byte(about.Annotations["artifacthub.io/changes"]), &changes))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(images) != 1 || images[0].Image != r.repository+"@"+digest || len(changes) == 0 || about.Annotations["artifacthub.io/prerelease"] != "true" {
+		t.Errorf("the annotations are %v", about.Annotations)
+	}
+	if about.Annotations["artifacthub.io/license"] == "" {
+		t.Error("an annotation of the source is lost")
+	}
+}
+
+func TestChangesOfAVersion(t *testing.T) {
+	const log = "# Changes\n\n## Unreleased\n\nNot yet.\n\n- New\n\n## v0.2.0\n\n- One `a`\n  line\n- Two\n\nText.\n\n## v0.1.0\n\n- Old\n"
+	for version, want := range map[string][]string{"v0.2.0": {"One `a` line", "Two"}, "v0.1.0": {"Old"}, "v0.3.0": {"New"}} {
+		if got := changesOf(log, version); !slices.Equal(got, want) {
+			t.Errorf("%s: %q, want %q", version, got, want)
+		}
 	}
 }
 
@@ -181,6 +218,50 @@ func TestSeal(t *testing.T) {
 	if signatures[0] != signatures[1] {
 		t.Error("signed twice, two signatures")
 	}
+}
+
+// TestReleaseTwice makes the release of this commit twice, as docs/release.md says, each in a checkout and with a temporary directory of its
+// own. Both have the same bytes, and the commands of that page verify them.
+func TestReleaseTwice(t *testing.T) {
+	tier.Deep(t, "compiles everything for all platforms, for minutes")
+	dir := t.TempDir()
+	shell := func(in, script string) {
+		t.Helper()
+		cmd := exec.CommandContext(t.Context(), "bash", "-ec", script)
+		cmd.Dir = in
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("%s: %v\n%s", script, err, out)
+		}
+	}
+	shell(dir, "openssl ecparam -name prime256v1 -genkey -noout -out key.pem && openssl ec -in key.pem -pubout -out key.pub")
+	var command string
+	page, err := os.ReadFile("docs/release.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range commands.Of("docs/release.md", string(page)) {
+		if strings.HasPrefix(c.Text, "make release") {
+			command = strings.NewReplacer("REGISTRY", "example.com", "https://…", "https://example.com", "key.pem", filepath.Join(dir, "key.pem")).Replace(c.Text)
+		}
+	}
+	for _, name := range []string{"one", "other"} {
+		source, temporary := filepath.Join(dir, name, "source"), filepath.Join(dir, name, "temporary")
+		shell(".", "mkdir -p "+temporary+" && git worktree add --detach "+source)
+		t.Cleanup(func() {
+			_ = exec.CommandContext(context.Background(), "git", "worktree", "remove", "--force", source).Run()
+		})
+		shell(source, "TMPDIR="+temporary+" "+command)
+	}
+	shell(dir, "diff --recursive one/source/dist/release other/source/dist/release")
+	r := release{dir: filepath.Join(dir, "one/source/dist/release")}
+	files, err := r.sums()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range files {
+		t.Log(f.Digest.SHA256, f.Name)
+	}
+	check(t, r, filepath.Join(dir, "key.pub"), true)
 }
 
 // check types the commands of docs/release.md.

@@ -21,7 +21,7 @@ var (
 	// block is a fenced block of code, with its language, or one that is indented below an empty line. A block within a list is indented.
 	block = regexp.MustCompile("(?m)^( *)```(\\w*)\n((?:[^\n]*\n)*?) *```$|\n\n((?:    [^\n]*(?:\n|$))+)")
 	// programs begin a line that a reader can type.
-	programs = regexp.MustCompile(`^(?:base64|cp|curl|fence-proxy|for|go|helm|kubectl|make|npm|openssl) `)
+	programs = regexp.MustCompile(`^(?:base64|cp|curl|fence-proxy|for|go|helm|kind|kubectl|make|npm|openssl) `)
 )
 
 var inline = regexp.MustCompile("`((?:go|helm|kubectl|make)\\s[^`]+)`")

@@ -2,6 +2,8 @@ package commands
 
 // Rows has a row for each command that the README and the documents show.
 var Rows = []Row{
+	{Page: "README.md", Begin: "make image", Why: "make smoke and make e2e build the image by this target"},
+	{Page: "README.md", Begin: "kind create cluster", Why: "needs Docker, which the tests' machines do not have; make smoke loads the same archive into a cluster of its own"},
 	{Page: "README.md", Begin: "helm install singletonjob", By: "charts TestDocumentedCommands"},
 	{Page: "README.md", Begin: "kubectl apply -f config/samples", By: "charts TestDocumentedCommands"},
 	{Page: "README.md", Begin: "kubectl get singletonjobs", By: "test/stack TestDocumentedCommands"},
@@ -46,7 +48,7 @@ var Rows = []Row{
 	{Page: "docs/probes.md", Begin: "kubectl exec POD", By: "test/e2e TestDocumentedCommands"},
 	{Page: "docs/release.md", Begin: "base64", By: "build/release TestSeal"},
 	{Page: "docs/release.md", Begin: "openssl", By: "build/release TestSeal"},
-	{Page: "docs/release.md", Begin: "make release", Why: "builds and signs everything for two architectures, for an address that does not exist; go test ./build/release runs its parts"},
+	{Page: "docs/release.md", Begin: "make release", By: "build/release TestReleaseTwice"},
 	{Page: "docs/restore.md", Begin: "kubectl get sj -A", By: "charts TestDocumentedCommands"},
 	{Page: "docs/restore.md", Begin: "kubectl -n singletonjob-system rollout restart", By: "charts TestDocumentedCommands"},
 	{Page: "docs/restore.md", Begin: "kubectl singleton suspend billing --wait", By: "test/stack TestDocumentedCommands"},

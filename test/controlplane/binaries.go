@@ -8,11 +8,19 @@
 package controlplane
 
 import (
+	"cmp"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
+	"maps"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -24,6 +32,17 @@ const (
 	KubernetesVersion = "1.37.1"
 	EtcdVersion       = "3.7.3"
 )
+
+// versionVariable names another version of Kubernetes to build, as in make e2e K8S=1.36.3. Its etcd is the pinned one.
+const versionVariable = "K8S"
+
+func wantedVersion() (string, error) {
+	version := cmp.Or(os.Getenv(versionVariable), KubernetesVersion)
+	if !regexp.MustCompile(`^1\.\d+\.\d+$`).MatchString(version) {
+		return "", fmt.Errorf("%s=%s: expected a version such as %s", versionVariable, version, KubernetesVersion)
+	}
+	return version, nil
+}
 
 // assetsVariable is how users of controller-runtime's envtest name a directory of ready binaries.
 const assetsVariable = "KUBEBUILDER_ASSETS"
@@ -51,38 +70,121 @@ var minimal = []string{"etcd", "kube-apiserver", "kubectl"}
 // All are the programs that this package runs.
 var All = append(slices.Clone(minimal), "kube-controller-manager", "kube-scheduler")
 
-// Find returns the named programs, by default etcd, kube-apiserver and kubectl. It looks in $KUBEBUILDER_ASSETS, which must be complete if
-// it is set; then in a cache outside the checkout; else it builds them from Go modules into the cache. Slow steps are reported to progress.
+// Find returns the named programs, by default etcd, kube-apiserver and kubectl. It takes each where it finds it first: in
+// $KUBEBUILDER_ASSETS; in a cache outside the checkout; on PATH, if its version fits. It builds what is missing from Go modules into the cache.
+// Slow steps are reported to progress.
 func Find(ctx context.Context, progress io.Writer, names ...string) (Binaries, error) {
 	if len(names) == 0 {
 		names = minimal
 	}
-	if dir := os.Getenv(assetsVariable); dir != "" {
-		return assets(dir, names)
+	ready, err := assets(os.Getenv(assetsVariable), names)
+	if err != nil {
+		return Binaries{}, err
 	}
-	return Build(ctx, progress, names...)
+	rest := lacking(ready, names)
+	if len(rest) == 0 {
+		return Binaries{Dir: os.Getenv(assetsVariable), Origin: "$" + assetsVariable}, nil
+	}
+	version, err := wantedVersion()
+	if err != nil {
+		return Binaries{}, err
+	}
+	cached, err := cache(version)
+	if err != nil {
+		return Binaries{}, err
+	}
+	maps.Copy(ready, onPath(ctx, version, cached.missing(rest)))
+	if len(ready) == 0 {
+		return Build(ctx, progress, names...)
+	}
+	if rest = lacking(ready, names); len(rest) > 0 {
+		if _, err := Build(ctx, progress, rest...); err != nil {
+			return Binaries{}, err
+		}
+	}
+	origin := "found on this machine"
+	for _, name := range rest {
+		ready[name] = cached.Path(name)
+		origin = fmt.Sprintf("found on this machine, and %s %s", strings.Join(rest, ", "), cached.Origin)
+	}
+	dir, err := linked(filepath.Dir(filepath.Dir(cached.Dir)), ready)
+	return Binaries{Dir: dir, Origin: origin}, err
 }
 
-func assets(dir string, names []string) (Binaries, error) {
-	b := Binaries{Dir: dir, Origin: "$" + assetsVariable}
-	if missing := b.missing(names); len(missing) > 0 {
-		return Binaries{}, fmt.Errorf("%s=%s lacks the executable %s: complete the directory, or unset the variable to have them built",
-			assetsVariable, dir, strings.Join(missing, ", "))
-	}
-	return b, nil
+func lacking(ready map[string]string, names []string) []string {
+	return slices.DeleteFunc(slices.Clone(names), func(name string) bool { return ready[name] != "" })
 }
 
-// cacheDir is for this version alone, so a new version never meets old programs.
-func cacheDir() (string, error) {
+// assets returns which of the named programs are in a directory, by name. A directory without any program is a mistake.
+func assets(dir string, names []string) (map[string]string, error) {
+	found := map[string]string{}
+	if dir == "" {
+		return found, nil
+	}
+	b := Binaries{Dir: dir}
+	if len(b.missing(All)) == len(All) {
+		return nil, fmt.Errorf("%s=%s has no executable %s: correct or unset the variable", assetsVariable, dir, strings.Join(All, ", "))
+	}
+	missing := b.missing(names)
+	for _, name := range names {
+		if !slices.Contains(missing, name) {
+			found[name] = b.Path(name)
+		}
+	}
+	return found, nil
+}
+
+// onPath returns those of the named programs that are on PATH in the wanted minor version.
+func onPath(ctx context.Context, version string, names []string) map[string]string {
+	found := map[string]string{}
+	for _, name := range names {
+		path, err := exec.LookPath(name)
+		if err != nil {
+			continue
+		}
+		args, want := []string{"--version"}, "v"+version[:strings.LastIndex(version, ".")+1]
+		switch name {
+		case "etcd":
+			want = "etcd Version: " + EtcdVersion[:strings.LastIndex(EtcdVersion, ".")+1]
+		case "kubectl":
+			args = []string{"version", "--client"}
+		}
+		if out, err := exec.CommandContext(ctx, path, args...).Output(); err == nil && strings.Contains(string(out), want) {
+			found[name] = path
+		}
+	}
+	return found
+}
+
+// linked makes a directory of links to programs, whose name depends on them alone.
+func linked(root string, programs map[string]string) (dir string, err error) {
+	h := sha256.New()
+	for _, name := range slices.Sorted(maps.Keys(programs)) {
+		_, _ = fmt.Fprintln(h, name, programs[name])
+	}
+	dir = filepath.Join(root, "links-"+hex.EncodeToString(h.Sum(nil))[:12])
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return "", err
+	}
+	for name, path := range programs {
+		if path, err = filepath.Abs(path); err != nil {
+			return "", err
+		}
+		if err := os.Symlink(path, filepath.Join(dir, name)); err != nil && !errors.Is(err, fs.ErrExist) {
+			return "", err
+		}
+	}
+	return dir, nil
+}
+
+// cache is for one version alone, so that a new version never meets old programs.
+func cache(version string) (Binaries, error) {
 	root, err := os.UserCacheDir()
 	if err != nil {
-		return "", fmt.Errorf("no place to keep the control plane's programs (%w): set HOME or XDG_CACHE_HOME, or point %s at a directory of them", err, assetsVariable)
+		return Binaries{}, fmt.Errorf("no place to keep the control plane's programs (%w): set HOME or XDG_CACHE_HOME, or point %s at a directory of them", err, assetsVariable)
 	}
-	return filepath.Join(root, "singletonjob", "k8s-"+KubernetesVersion), nil
-}
-
-func built(cache string) Binaries {
-	return Binaries{Dir: filepath.Join(cache, "bin"), Origin: "built from Go modules, version " + KubernetesVersion}
+	dir := filepath.Join(root, "singletonjob", "k8s-"+version, "bin")
+	return Binaries{Dir: dir, Origin: "built from Go modules, version " + version}, nil
 }
 
 // moduleDir finds the nested module beside this package: programs are built from the checkout that runs.

@@ -30,39 +30,91 @@ func TestTheNestedModulePinsTheNamedVersions(t *testing.T) {
 	}
 }
 
-func TestAssetsDirectory(t *testing.T) {
+// TestFind: each program is taken where it is found first, in $KUBEBUILDER_ASSETS, in the cache, on PATH. Nothing is built.
+func TestFind(t *testing.T) {
+	const fits, old = "echo Kubernetes v1.37.9; echo etcd Version: 3.7.9", "echo Kubernetes v1.36.3; echo etcd Version: 3.4.1"
 	cases := map[string]struct {
-		files map[string]os.FileMode
-		names []string
-		lacks string
-		why   string
+		assets, cached, path map[string]string // what each program does
+		names                []string
+		want                 map[string]string // where it is taken
 	}{
-		"complete":       {files: map[string]os.FileMode{"etcd": 0o755, "kube-apiserver": 0o755, "kubectl": 0o755}},
-		"one missing":    {files: map[string]os.FileMode{"etcd": 0o755, "kubectl": 0o755}, lacks: "kube-apiserver"},
-		"not executable": {files: map[string]os.FileMode{"etcd": 0o644, "kube-apiserver": 0o755, "kubectl": 0o755}, lacks: "etcd"},
-		"all missing":    {lacks: "etcd, kube-apiserver, kubectl"},
-		"only the asked": {files: map[string]os.FileMode{"kubelet": 0o755}, names: []string{"kubelet"}, why: "the lab asks for others than envtest's"},
+		"complete assets": {
+			assets: map[string]string{"etcd": old, "kube-apiserver": old, "kubectl": old},
+			want:   map[string]string{"etcd": "assets", "kube-apiserver": "assets", "kubectl": "assets"},
+		},
+		"the archives of envtest, for the demo": {
+			assets: map[string]string{"etcd": old, "kube-apiserver": old, "kubectl": old}, names: All,
+			cached: map[string]string{"kube-scheduler": ""}, path: map[string]string{"kube-controller-manager": fits, "kubectl": fits},
+			want: map[string]string{
+				"etcd": "assets", "kube-apiserver": "assets", "kubectl": "assets", "kube-scheduler": "cached", "kube-controller-manager": "path",
+			},
+		},
+		"all of the cache": {
+			cached: map[string]string{"etcd": "", "kube-apiserver": "", "kubectl": ""}, path: map[string]string{"etcd": fits},
+			want: map[string]string{"etcd": "cached", "kube-apiserver": "cached", "kubectl": "cached"},
+		},
+		"nothing but PATH": {
+			path: map[string]string{"etcd": fits, "kube-apiserver": fits, "kubectl": fits},
+			want: map[string]string{"etcd": "path", "kube-apiserver": "path", "kubectl": "path"},
+		},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
-			dir := t.TempDir()
-			for file, mode := range c.files {
-				if err := os.WriteFile(filepath.Join(dir, file), nil, mode); err != nil {
-					t.Fatal(err)
+			root := t.TempDir()
+			t.Setenv("XDG_CACHE_HOME", filepath.Join(root, "cache"))
+			dirs := map[string]string{
+				"assets": filepath.Join(root, "assets"), "path": filepath.Join(root, "path"),
+				"cached": filepath.Join(root, "cache", "singletonjob", "k8s-"+KubernetesVersion, "bin"),
+			}
+			for place, programs := range map[string]map[string]string{"assets": c.assets, "cached": c.cached, "path": c.path} {
+				for name, text := range programs {
+					write(t, filepath.Join(dirs[place], name), text, 0o755)
 				}
 			}
-			t.Setenv(assetsVariable, dir)
+			t.Setenv("PATH", dirs["path"]+":"+os.Getenv("PATH"))
+			if t.Setenv(assetsVariable, ""); c.assets != nil {
+				t.Setenv(assetsVariable, dirs["assets"])
+			}
 			got, err := Find(t.Context(), io.Discard, c.names...)
-			if c.lacks == "" {
-				if err != nil || got.Dir != dir {
-					t.Errorf("got %v, %v; want the directory %s (%s)", got, err, dir, c.why)
-				}
-				return
+			if err != nil {
+				t.Fatal(err)
 			}
-			if err == nil || !strings.Contains(err.Error(), dir+" lacks the executable "+c.lacks+":") {
-				t.Errorf("want an error that says what %s lacks, got: %v", dir, err)
+			for name, place := range c.want {
+				if path, err := filepath.EvalSymlinks(got.Path(name)); err != nil || path != filepath.Join(dirs[place], name) {
+					t.Errorf("%s is %s, %v; want that of %s", name, path, err, place)
+				}
 			}
 		})
+	}
+}
+
+func write(t *testing.T, file, script string, mode os.FileMode) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(file, []byte("#!/bin/sh\n"+script+"\n"), mode); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestOtherVersionsOnPath(t *testing.T) {
+	dir := t.TempDir()
+	for _, name := range All {
+		write(t, filepath.Join(dir, name), "echo Kubernetes v1.36.3; echo etcd Version: 3.4.1", 0o755)
+	}
+	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+	if got := onPath(t.Context(), KubernetesVersion, All); len(got) > 0 {
+		t.Errorf("programs of other versions are taken: %v", got)
+	}
+}
+
+func TestAssetsWithoutPrograms(t *testing.T) {
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, "etcd"), "", 0o644) // not executable
+	t.Setenv(assetsVariable, dir)
+	if _, err := Find(t.Context(), io.Discard, "etcd"); err == nil || !strings.Contains(err.Error(), dir+" has no executable etcd, ") {
+		t.Errorf("got %v", err)
 	}
 }
 

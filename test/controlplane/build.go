@@ -38,15 +38,22 @@ func Build(ctx context.Context, progress io.Writer, names ...string) (Binaries, 
 		return Binaries{}, fmt.Errorf("cannot build %s: known are %s",
 			strings.Join(unknown, ", "), strings.Join(slices.Sorted(maps.Keys(programs)), ", "))
 	}
-	cache, err := cacheDir()
+	version, err := wantedVersion()
 	if err != nil {
 		return Binaries{}, err
 	}
-	b := built(cache)
+	return buildVersion(ctx, progress, version, names)
+}
+
+func buildVersion(ctx context.Context, progress io.Writer, version string, names []string) (Binaries, error) {
+	b, err := cache(version)
+	if err != nil {
+		return Binaries{}, err
+	}
 	if err := os.MkdirAll(b.Dir, 0o755); err != nil {
 		return Binaries{}, fmt.Errorf("making the cache: %w", err)
 	}
-	unlock, err := lock(ctx, progress, filepath.Join(cache, "lock"))
+	unlock, err := lock(ctx, progress, filepath.Join(filepath.Dir(b.Dir), "lock"))
 	if err != nil {
 		return Binaries{}, err
 	}
@@ -55,14 +62,18 @@ func Build(ctx context.Context, progress io.Writer, names ...string) (Binaries, 
 	if len(missing) == 0 {
 		return b, nil
 	}
-	return b, build(ctx, progress, b, missing)
+	if version == KubernetesVersion {
+		dir, err := moduleDir(ctx)
+		if err != nil {
+			return Binaries{}, err
+		}
+		return b, build(ctx, progress, version, dir, b, missing)
+	}
+	return b, buildOther(ctx, progress, version, b, missing)
 }
 
-func build(ctx context.Context, progress io.Writer, b Binaries, names []string) error {
-	dir, err := moduleDir(ctx)
-	if err != nil {
-		return err
-	}
+// build builds programs in the module in dir.
+func build(ctx context.Context, progress io.Writer, version, dir string, b Binaries, names []string) error {
 	// In the cache itself, so that the rename at the end stays on one file system and is atomic.
 	scratch, err := os.MkdirTemp(filepath.Dir(b.Dir), "building-")
 	if err != nil {
@@ -71,7 +82,7 @@ func build(ctx context.Context, progress io.Writer, b Binaries, names []string) 
 	defer func() { _ = os.RemoveAll(scratch) }()
 	_, _ = fmt.Fprintf(progress, "building %s from Go modules, once, into %s\n", strings.Join(names, ", "), b.Dir)
 	begin := time.Now()
-	all := gotool.Compilation{Name: "Kubernetes " + KubernetesVersion, Dir: dir}
+	all := gotool.Compilation{Name: "Kubernetes " + version, Dir: dir}
 	for _, name := range names {
 		all.Packages = append(all.Packages, programs[name].pkg)
 	}
@@ -79,7 +90,7 @@ func build(ctx context.Context, progress io.Writer, b Binaries, names []string) 
 		return err
 	}
 	for _, name := range names {
-		if err := link(ctx, dir, programs[name], scratch); err != nil {
+		if err := link(ctx, version, dir, programs[name], scratch); err != nil {
 			return err
 		}
 		if err := os.Rename(filepath.Join(scratch, name), b.Path(name)); err != nil {
@@ -91,11 +102,11 @@ func build(ctx context.Context, progress io.Writer, b Binaries, names []string) 
 }
 
 // link builds one program of what is compiled.
-func link(ctx context.Context, dir string, p program, into string) error {
-	const version = "k8s.io/component-base/version"
-	parts := strings.SplitN(KubernetesVersion, ".", 3)
+func link(ctx context.Context, version, dir string, p program, into string) error {
+	const variables = "k8s.io/component-base/version"
+	parts := strings.SplitN(version, ".", 3)
 	ldflags := fmt.Sprintf("-s -w -X %[1]s.gitVersion=v%[2]s -X %[1]s.gitMajor=%[3]s -X %[1]s.gitMinor=%[4]s",
-		version, KubernetesVersion, parts[0], parts[1])
+		variables, version, parts[0], parts[1])
 	out, err := gotool.Command(ctx, dir, "build", "-ldflags", ldflags, "-o", filepath.Join(into, p.name), p.pkg).CombinedOutput()
 	if err != nil {
 		if ctx.Err() != nil {

@@ -170,7 +170,7 @@ func (d *demo) setUp(ctx context.Context, fenced bool) (stop func(), err error) 
 		return stop, err
 	}
 	stops = append(stops, plane.Stop)
-	d.note("etcd and kube-apiserver %s run on loopback (%s)", controlplane.KubernetesVersion, binaries.Origin)
+	d.note("etcd and kube-apiserver run on loopback (%s)", binaries.Origin)
 	if err := stack.Install(ctx, plane, d.root); err != nil {
 		return stop, err
 	}

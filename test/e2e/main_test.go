@@ -160,13 +160,17 @@ func (b *testbed) installImage(ctx context.Context, image string, settings ...st
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.installed = false
-	plain := len(settings) == 0
+	err := b.installChart(ctx, b.chart, image, settings...)
+	b.installed = err == nil && image == *operatorImage && len(settings) == 0
+	return err
+}
+
+// installChart leaves it to the caller to say what the next test finds.
+func (b *testbed) installChart(ctx context.Context, chart, image string, settings ...string) error {
 	if b.operatorsZone != "" {
 		settings = append(slices.Clone(settings), `nodeSelector.topology\.kubernetes\.io/zone=`+b.operatorsZone)
 	}
-	err := b.Install(ctx, b.chart, image, settings...)
-	b.installed = err == nil && image == *operatorImage && plain
-	return err
+	return b.Install(ctx, chart, image, settings...)
 }
 
 // ensureInstalled is install where that may not be so already.
