@@ -6,19 +6,36 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/singletonjob/operator/api/v1alpha1"
 	"github.com/singletonjob/operator/internal/contract"
 )
 
-// words are the strings that the metadata of most cached objects have in common. A decoder makes a copy of them for each object.
-var words = pool{of: map[string]string{}}
+// words are the strings that the metadata of most cached objects have in common. A decoder makes a copy of them for each object. It begins
+// with the operator's own, so that those of users do not take their place.
+var words = newPool(
+	contract.ManagedByLabel, contract.ManagedBy, contract.NameLabel, contract.PodLabel, contract.TemplateHashLabel, contract.RoleLabel,
+	contract.RoleActive, contract.RoleStandby, v1alpha1.GroupVersion.String(), v1alpha1.Kind,
+)
 
-// mostWords bounds the pool, because users choose keys of labels. Further ones are not shared.
-const mostWords = 1024
+// mostWords and longestWord bound the pool, because users choose keys of labels, and kinds of owners. Other strings are not shared. The
+// longest key is a DNS subdomain, a slash and a label.
+const (
+	mostWords   = 1024
+	longestWord = 253 + 1 + 63
+)
 
 // pool keeps one copy of each string.
 type pool struct {
 	mu sync.Mutex
 	of map[string]string
+}
+
+func newPool(known ...string) *pool {
+	p := &pool{of: map[string]string{}}
+	for _, s := range known {
+		p.of[s] = s
+	}
+	return p
 }
 
 func (p *pool) shared(s string) string {
@@ -28,7 +45,7 @@ func (p *pool) shared(s string) string {
 	switch {
 	case known:
 		return is
-	case len(p.of) < mostWords:
+	case len(p.of) < mostWords && len(s) <= longestWord:
 		p.of[s] = s
 	}
 	return s

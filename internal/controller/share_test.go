@@ -41,7 +41,7 @@ func TestShare(t *testing.T) {
 		}
 		return at
 	}
-	p := pool{of: map[string]string{}}
+	p := newPool()
 	one, two := p.share(decoded()), p.share(decoded())
 	for _, m := range []metav1.ObjectMeta{one, two} {
 		if diff := cmp.Diff(decoded(), m); diff != "" {
@@ -50,6 +50,10 @@ func TestShare(t *testing.T) {
 	}
 	if diff := cmp.Diff(of(one), of(two)); diff != "" {
 		t.Errorf("in memory twice: %s", diff)
+	}
+	long := strings.Repeat("x", longestWord+1)
+	if p.shared(long) != long || p.of[long] != "" {
+		t.Error("a long string is kept")
 	}
 	for i := range 2 * mostWords {
 		p.shared(fmt.Sprint(i))

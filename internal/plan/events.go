@@ -17,9 +17,13 @@ import (
 )
 
 // recent is how old a change can be to be announced again by a process that does not know which changes were announced. That is longer than
-// an operator needs to replace another one that stopped between the write of a status and its Events. It is much less than the hour for
-// which an API server keeps Events, so none appears twice. And it bounds what a new operator writes in vain.
+// another replica needs to take over from an operator that stopped between the write of a status and its Events. It also bounds what a new
+// operator writes in vain. The Event of an older change is not written again.
 const recent = 5 * time.Minute
+
+// retried is how old the last change of a run can be to be announced again by a process that failed to announce something. An API server keeps
+// Events for an hour, so none appears twice.
+const retried = 30 * time.Minute
 
 // eventsOf returns the Events about changes of holder that were not announced, oldest first, and about conditions that became bad.
 func eventsOf(j *job, t *tenure, r *runs, c changes, o *Observed, p *Plan) []Event {

@@ -984,7 +984,12 @@ func TestEventsOfRuns(t *testing.T) {
 	if again := says("it may not have been", "RunStarted RunComplete Elected"); len(again) != 3 || again[1] != first[0] {
 		t.Errorf("the names are %v, and were %v", again, first)
 	}
-	g.Unannounced = 0
+	now := g.Now
+	g.Now = now.Add(recent)
+	says("a process that failed to tell it tries for longer than a new one", "RunStarted RunComplete Elected")
+	g.Unannounced, g.EventsUnknown = 0, true
+	says("a new one knows nothing, and this is old", "")
+	g.Now, g.EventsUnknown = now, false
 	g.Lease.Record.Runs.Now.ID, g.Lease.Record.Runs.Now.Token = "job-uid/x", 101
 	g.over(lease.RunGivenUp, lease.ReasonProcessExited, 3)
 	says("another has come and failed", "RunStarted RunFailed")

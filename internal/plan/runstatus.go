@@ -249,7 +249,7 @@ func eventsOfRuns(j *job, r *runs, status *v1alpha1.SingletonJobStatus, o *Obser
 	for i := range slices.Backward(now) {
 		is := &now[i]
 		was := slices.IndexFunc(j.Status.Runs, func(old v1alpha1.RunStatus) bool { return old.ID == is.ID })
-		again := (o.EventsUnknown || o.Unannounced != 0) && happened(is, o.Now)
+		again := o.EventsUnknown && happened(is, o.Now, recent) || o.Unannounced != 0 && happened(is, o.Now, retried)
 		if was < 0 || again {
 			events = append(events, runStarted(j.Name, is))
 		}
@@ -268,10 +268,10 @@ func requestPassedOver(job, request string) *Event {
 	}
 }
 
-// happened reports whether the last recorded change of a run was recent.
-func happened(r *v1alpha1.RunStatus, now time.Time) bool {
+// happened reports whether the last recorded change of a run is younger than some time.
+func happened(r *v1alpha1.RunStatus, now time.Time, than time.Duration) bool {
 	at := cmp.Or(r.EndTime, r.StartTime)
-	return at != nil && now.Sub(at.Time) < recent
+	return at != nil && now.Sub(at.Time) < than
 }
 
 func runStarted(job string, r *v1alpha1.RunStatus) Event {

@@ -160,6 +160,9 @@ func onPath(ctx context.Context, version string, names []string) map[string]stri
 func linked(root string, programs map[string]string) (dir string, err error) {
 	h := sha256.New()
 	for _, name := range slices.Sorted(maps.Keys(programs)) {
+		if programs[name], err = filepath.Abs(programs[name]); err != nil {
+			return "", err
+		}
 		_, _ = fmt.Fprintln(h, name, programs[name])
 	}
 	dir = filepath.Join(root, "links-"+hex.EncodeToString(h.Sum(nil))[:12])
@@ -167,9 +170,6 @@ func linked(root string, programs map[string]string) (dir string, err error) {
 		return "", err
 	}
 	for name, path := range programs {
-		if path, err = filepath.Abs(path); err != nil {
-			return "", err
-		}
 		if err := os.Symlink(path, filepath.Join(dir, name)); err != nil && !errors.Is(err, fs.ErrExist) {
 			return "", err
 		}

@@ -12,6 +12,8 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/singletonjob/operator/test/subprocess"
 )
 
@@ -155,20 +157,18 @@ func (c *ControlPlane) runs(i int) bool {
 func (c *ControlPlane) StartAPIServer(ctx context.Context) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	var starting errgroup.Group
 	started := false
 	for i := range c.servers {
-		if c.runs(i) {
-			continue
+		if !c.runs(i) {
+			started = true
+			starting.Go(func() error { return c.startServer(ctx, i) })
 		}
-		if err := c.startServer(ctx, i); err != nil {
-			return err
-		}
-		started = true
 	}
 	if !started {
 		return errors.New("the API server runs already")
 	}
-	return nil
+	return starting.Wait()
 }
 
 // StopEtcd kills etcd, and StartEtcd starts it again with the data that it had.

@@ -83,6 +83,11 @@ func markdown(all []Result) string {
 		fmt.Fprintf(&text, " %s |", strings.ReplaceAll(r.Lease, "/", " / "))
 	}
 	text.WriteString("\n")
+	text.WriteString("| API servers |")
+	for _, r := range all {
+		fmt.Fprintf(&text, " %d |", r.Servers)
+	}
+	text.WriteString("\n")
 	for _, f := range figures() {
 		fmt.Fprintf(&text, "| %s |", f.title)
 		for _, r := range all {

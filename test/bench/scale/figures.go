@@ -22,13 +22,15 @@ import (
 
 // A Result is one run. All times in it are seconds, sizes MiB, and CPU cores.
 type Result struct {
-	Date       time.Time `json:"date"`
-	Took       float64   `json:"took"`
-	Jobs       int       `json:"jobs"`
-	Lease      string    `json:"lease"`
-	Cores      int       `json:"cores"`
-	Kernel     string    `json:"kernel"`
-	Kubernetes string    `json:"kubernetes"`
+	Date  time.Time `json:"date"`
+	Took  float64   `json:"took"`
+	Jobs  int       `json:"jobs"`
+	Lease string    `json:"lease"`
+	Cores int       `json:"cores"`
+	// Servers is the number of API servers. Each watches all objects, so more of them cost more.
+	Servers    int    `json:"servers"`
+	Kernel     string `json:"kernel"`
+	Kubernetes string `json:"kubernetes"`
 	// LeaseBytes is how long a Lease is in etcd: of a new job, and at the end, after the failovers.
 	LeaseBytes [2]int   `json:"leaseBytes"`
 	Phases     []*Phase `json:"phases"`
@@ -113,7 +115,7 @@ func (b *bench) sample(ctx context.Context) (sample, error) {
 			s.peak = float64(status.VmHWM) / mib
 		}
 	}
-	tally, err := b.shards.count(time.Time{})
+	tally, err := b.shards.count(ctx, time.Time{})
 	if err != nil {
 		return s, err
 	}

@@ -60,16 +60,16 @@ func run(ctx context.Context, o options) error {
 	var broken []error
 	if !o.show {
 		r, err := measure(ctx, o)
+		for _, fault := range r.Faults {
+			broken = append(broken, fmt.Errorf("SAFETY: %s", fault))
+		}
 		if err != nil {
-			return err
+			return errors.Join(append(broken, err)...)
 		}
 		all = append(slices.DeleteFunc(all, func(old Result) bool { return old.Jobs == r.Jobs && old.Lease == r.Lease }), r)
 		slices.SortStableFunc(all, func(a, b Result) int { return a.Jobs - b.Jobs })
 		if err := write(o.file, all); err != nil {
 			return err
-		}
-		for _, fault := range r.Faults {
-			broken = append(broken, fmt.Errorf("SAFETY: %s", fault))
 		}
 	}
 	fmt.Print(markdown(all))

@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -57,8 +58,8 @@ const (
 	perNamespace = 100
 	creating     = 16 // at a time
 	starting     = 32 // pods, at a time
-	// glance is the time between two looks at all jobs.
-	glance = 100 * time.Millisecond
+	// glance is the least time between two looks, and glancePerJob what more jobs take: a look costs them something.
+	glance, glancePerJob = 50 * time.Millisecond, 50 * time.Microsecond
 	// calm is for how long the operator sends nothing when all is done.
 	calm = 6 * time.Second
 )
@@ -104,7 +105,7 @@ func measure(ctx context.Context, o options) (r Result, err error) {
 	if err != nil {
 		return r, err
 	}
-	b.result = Result{Date: time.Now().UTC(), Jobs: o.jobs, Cores: runtime.NumCPU(), Lease: o.lease.String(), Kubernetes: controlplane.KubernetesVersion}
+	b.result = Result{Date: time.Now().UTC(), Jobs: o.jobs, Cores: runtime.NumCPU(), Lease: o.lease.String()}
 	var uname unix.Utsname
 	if err := unix.Uname(&uname); err != nil {
 		return r, err
@@ -118,9 +119,9 @@ func measure(ctx context.Context, o options) (r Result, err error) {
 		return r, err
 	}
 	err = b.phases(ctx)
-	if tally, failed := b.shards.count(time.Time{}); failed == nil {
-		b.result.Faults = append(b.result.Faults, tally.Faults...)
-	}
+	tally, failed := b.shards.count(ctx, time.Time{})
+	b.result.Faults = append(b.result.Faults, tally.Faults...)
+	err = errors.Join(err, failed)
 	b.result.Took = time.Since(b.result.Date).Seconds()
 	return b.result, err
 }
@@ -175,8 +176,10 @@ func (b *bench) setUp(ctx context.Context, divided int) (err error) {
 			return err
 		}
 	}
+	b.result.Servers = divided
+	fmt.Fprintf(os.Stderr, "%d jobs, %d API servers with a process of agents each\n", b.jobs, divided)
 	for i, url := range b.plane.URLs() {
-		if err := b.addShard(url, strconv.Itoa(i), max(1, starting/divided)); err != nil {
+		if err := b.addShard(ctx, url, strconv.Itoa(i), max(1, starting/divided)); err != nil {
 			return err
 		}
 	}
@@ -184,20 +187,25 @@ func (b *bench) setUp(ctx context.Context, divided int) (err error) {
 }
 
 // addShard starts the agents of a shard, at one of the API servers.
-func (b *bench) addShard(url, name string, starting int) error {
+func (b *bench) addShard(ctx context.Context, url, name string, starting int) error {
 	config := b.plane.Config()
 	at := place{Host: url, Token: config.BearerToken, CA: config.CAData, Shard: name, Dir: filepath.Join(b.dir, "pods"), Starting: starting}
 	clients, err := kubernetes.NewForConfig(at.config())
 	if err != nil {
 		return err
 	}
+	version, err := clients.Discovery().ServerVersion()
+	if err != nil {
+		return err
+	}
+	b.result.Kubernetes = version.String()
 	b.servers = append(b.servers, server{clients.Discovery().RESTClient()})
 	s, err := startShard(at, b.patience)
 	if err != nil {
 		return err
 	}
 	b.shards = append(b.shards, s)
-	_, err = ask[Tally](s, "Count", time.Time{}) // it answers when its watch is complete
+	_, err = ask[Tally](ctx, s, "Count", time.Time{}) // it answers when its watch is complete
 	return err
 }
 
@@ -232,6 +240,14 @@ func (b *bench) await(ctx context.Context, what string, is func() (bool, any, er
 	return observe.Await(ctx, what, is)
 }
 
+// unless waits before the next look, unless all is as it should be.
+func (b *bench) unless(ctx context.Context, is bool, seen any) (bool, any, error) {
+	if is {
+		return true, seen, nil
+	}
+	return false, seen, onlab.Sleep(ctx, max(glance, time.Duration(b.jobs)*glancePerJob))
+}
+
 // phases goes through all that is measured.
 func (b *bench) phases(ctx context.Context) (err error) {
 	if b.last, err = b.sample(ctx); err != nil {
@@ -250,7 +266,7 @@ func (b *bench) phases(ctx context.Context) (err error) {
 		{healed, b.judge},
 	} {
 		facts := map[string]float64{}
-		if _, err := collect[time.Duration](b.shards, "Renewals"); err != nil {
+		if _, err := collect[time.Duration](ctx, b.shards, "Renewals"); err != nil {
 			return err
 		}
 		if err := p.do(ctx, facts); err != nil {
@@ -260,7 +276,7 @@ func (b *bench) phases(ctx context.Context) (err error) {
 		if err != nil {
 			return err
 		}
-		took, err := collect[time.Duration](b.shards, "Renewals")
+		took, err := collect[time.Duration](ctx, b.shards, "Renewals")
 		if err != nil {
 			return err
 		}
@@ -281,7 +297,7 @@ func (b *bench) create(ctx context.Context, facts map[string]float64) error {
 	made.SetLimit(creating)
 	for i := range b.jobs {
 		made.Go(func() error {
-			return b.client.Create(making, job(i, b.lease, strconv.Itoa(i/perNamespace%len(b.shards))))
+			return b.client.Create(making, job(i, b.lease, strconv.Itoa(i%len(b.shards))))
 		})
 	}
 	b.sent += float64(b.jobs)
@@ -317,11 +333,11 @@ func job(i int, lease leaseFlag, shard string) *v1alpha1.SingletonJob {
 // settled waits until each job has a process that began after since, or any, its label and its standby.
 func (b *bench) settled(ctx context.Context, since time.Time) error {
 	return b.await(ctx, "all jobs to have a process, a label and a standby", func() (bool, any, error) {
-		tally, err := b.shards.count(since)
+		tally, err := b.shards.count(ctx, since)
 		if err != nil {
 			return false, nil, err
 		}
-		return tally.Settled == b.jobs, fmt.Sprintf("%d of %d", tally.Settled, b.jobs), onlab.Sleep(ctx, glance)
+		return b.unless(ctx, tally.Settled == b.jobs, fmt.Sprintf("%d of %d", tally.Settled, b.jobs))
 	})
 }
 
@@ -346,19 +362,19 @@ func (b *bench) leaveAlone(ctx context.Context, facts map[string]float64) (err e
 	if b.result.LeaseBytes[0], err = b.leaseBytes(ctx); err != nil {
 		return err
 	}
-	return b.changes(facts, func() error { return onlab.Sleep(ctx, b.rest) })
+	return b.changes(ctx, facts, func() error { return onlab.Sleep(ctx, b.rest) })
 }
 
 // changes counts the changes of holder while something is done.
-func (b *bench) changes(facts map[string]float64, do func() error) error {
-	before, err := b.shards.count(time.Time{})
+func (b *bench) changes(ctx context.Context, facts map[string]float64, do func() error) error {
+	before, err := b.shards.count(ctx, time.Time{})
 	if err != nil {
 		return err
 	}
 	if err := do(); err != nil {
 		return err
 	}
-	after, err := b.shards.count(time.Time{})
+	after, err := b.shards.count(ctx, time.Time{})
 	facts["changes of holder"] = float64(after.Tenures - before.Tenures)
 	return err
 }
@@ -386,7 +402,7 @@ func (b *bench) crashSome(ctx context.Context, facts map[string]float64) error {
 		if err := onlab.Sleep(ctx, time.Until(next)); err != nil {
 			return err
 		}
-		after, err := ask[time.Duration](b.shards[len(took)%len(b.shards)], "Crash", false)
+		after, err := ask[time.Duration](ctx, b.shards[len(took)%len(b.shards)], "Crash", false)
 		if err != nil {
 			return err
 		}
@@ -408,10 +424,10 @@ func (b *bench) restartOperator(ctx context.Context, facts map[string]float64) e
 		families, err := b.operatorMetrics(ctx)
 		known := 0.0
 		each(families["singletonjob_active"], func(_ map[string]string, n float64) { known += n })
-		if err != nil || int(known) == b.jobs {
-			return err == nil, known, err
+		if err != nil {
+			return false, nil, err
 		}
-		return false, known, onlab.Sleep(ctx, 5*glance) // it takes the operator some time to answer
+		return b.unless(ctx, int(known) == b.jobs, known)
 	})
 	if err != nil {
 		return err
@@ -422,7 +438,7 @@ func (b *bench) restartOperator(ctx context.Context, facts map[string]float64) e
 
 // restartServer kills the API server and starts it again, and waits until each holder has renewed.
 func (b *bench) restartServer(ctx context.Context, facts map[string]float64) error {
-	return b.changes(facts, func() error {
+	return b.changes(ctx, facts, func() error {
 		began := time.Now()
 		b.plane.KillAPIServer()
 		if err := b.plane.StartAPIServer(ctx); err != nil {
@@ -431,11 +447,11 @@ func (b *bench) restartServer(ctx context.Context, facts map[string]float64) err
 		facts["away"] = time.Since(began).Seconds()
 		back := time.Now()
 		err := b.await(ctx, "all holders to have renewed", func() (bool, any, error) {
-			tally, err := b.shards.count(back)
+			tally, err := b.shards.count(ctx, back)
 			if err != nil {
 				return false, nil, err
 			}
-			return tally.Late == 0, tally.Late, onlab.Sleep(ctx, glance)
+			return b.unless(ctx, tally.Renewed == b.jobs, fmt.Sprintf("%d of %d", tally.Renewed, b.jobs))
 		})
 		if err != nil {
 			return err
@@ -449,7 +465,7 @@ func (b *bench) restartServer(ctx context.Context, facts map[string]float64) err
 func (b *bench) cutHalf(ctx context.Context, facts map[string]float64) error {
 	at := time.Now()
 	for _, s := range b.shards {
-		if _, err := ask[time.Time](s, "CutHalf", false); err != nil {
+		if _, err := ask[bool](ctx, s, "CutHalf", false); err != nil {
 			return err
 		}
 	}
@@ -457,13 +473,13 @@ func (b *bench) cutHalf(ctx context.Context, facts map[string]float64) error {
 	err := b.await(ctx, "others to take over from those who are cut off", func() (bool, any, error) {
 		all = Taken{}
 		for _, s := range b.shards {
-			t, err := ask[Taken](s, "Taken", at)
+			t, err := ask[Taken](ctx, s, "Taken", at)
 			if err != nil {
 				return false, nil, err
 			}
 			all.Jobs, all.Done, all.Acts, all.Labelled = all.Jobs+t.Jobs, all.Done+t.Done, later(all.Acts, t.Acts), later(all.Labelled, t.Labelled)
 		}
-		return all.Done == all.Jobs, fmt.Sprintf("%d of %d", all.Done, all.Jobs), onlab.Sleep(ctx, glance)
+		return b.unless(ctx, all.Done == all.Jobs, fmt.Sprintf("%d of %d", all.Done, all.Jobs))
 	})
 	if err != nil {
 		return err
@@ -473,7 +489,7 @@ func (b *bench) cutHalf(ctx context.Context, facts map[string]float64) error {
 		return err
 	}
 	for _, s := range b.shards {
-		if _, err := ask[bool](s, "Heal", false); err != nil {
+		if _, err := ask[bool](ctx, s, "Heal", false); err != nil {
 			return err
 		}
 	}
@@ -488,12 +504,12 @@ func (b *bench) judge(ctx context.Context, facts map[string]float64) error {
 	if err := b.calmed(ctx); err != nil {
 		return err
 	}
-	wrong, err := collect[string](b.shards, "Judge")
+	wrong, err := collect[string](ctx, b.shards, "Judge")
 	if err != nil {
 		return err
 	}
 	b.result.Faults = append(b.result.Faults, wrong...)
-	tally, err := b.shards.count(time.Time{})
+	tally, err := b.shards.count(ctx, time.Time{})
 	facts["tenures"] = float64(tally.Tenures)
 	return err
 }

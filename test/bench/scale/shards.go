@@ -43,9 +43,9 @@ type Tally struct {
 	Settled, Tenures int
 	// Sent are the requests of nodes and agents.
 	Sent map[string]float64
-	// Late are the holders that have not renewed since the time that was asked about.
-	Late   int
-	Faults []string
+	// Renewed are the holders that have renewed since the time that was asked about.
+	Renewed int
+	Faults  []string
 }
 
 // Taken is what became of jobs whose holders are cut off.
@@ -92,8 +92,8 @@ func (s *Shard) Count(since time.Time, t *Tally) error {
 	t.Settled = f.ledger.count(func(j *jobRecord) bool { return j.acts(since) && !j.right.IsZero() && len(j.ready) == candidates })
 	t.Tenures = f.ledger.tenures()
 	for _, c := range f.holders() {
-		if !c.renewedSince(since) {
-			t.Late++
+		if c.renewedSince(since) {
+			t.Renewed++
 		}
 	}
 	t.Sent = f.requests()
@@ -132,9 +132,8 @@ func (s *Shard) Crash(_ bool, took *time.Duration) error {
 	return nil
 }
 
-// CutHalf cuts every second holder off, and returns when that began.
-func (s *Shard) CutHalf(_ bool, at *time.Time) error {
-	*at = time.Now()
+// CutHalf cuts every second holder off.
+func (s *Shard) CutHalf(bool, *bool) error {
 	for i, c := range s.fleet.holders() {
 		if i%2 == 0 {
 			s.severed = append(s.severed, c)
@@ -219,22 +218,31 @@ func startShard(at place, patience time.Duration) (*shard, error) {
 type shards []*shard
 
 // ask calls a method of one shard.
-func ask[Answer, Question any](s *shard, method string, question Question) (answer Answer, err error) {
-	if err := s.Call("Shard."+method, question, &answer); err != nil {
-		return answer, fmt.Errorf("the process of agents, %s: %w", method, err)
+func ask[Answer, Question any](ctx context.Context, s *shard, method string, question Question) (Answer, error) {
+	answer := new(Answer)
+	call := s.Go("Shard."+method, question, answer, make(chan *rpc.Call, 1))
+	var err error
+	select {
+	case <-call.Done:
+		err = call.Error
+	case <-ctx.Done():
+		err = ctx.Err()
 	}
-	return answer, nil
+	if err != nil {
+		return *new(Answer), fmt.Errorf("the process of agents, %s: %w", method, err)
+	}
+	return *answer, nil
 }
 
 // count adds up what all shards count.
-func (all shards) count(since time.Time) (sum Tally, err error) {
+func (all shards) count(ctx context.Context, since time.Time) (sum Tally, err error) {
 	sum.Sent = map[string]float64{}
 	for _, s := range all {
-		t, err := ask[Tally](s, "Count", since)
+		t, err := ask[Tally](ctx, s, "Count", since)
 		if err != nil {
 			return sum, err
 		}
-		sum.Settled, sum.Tenures, sum.Late = sum.Settled+t.Settled, sum.Tenures+t.Tenures, sum.Late+t.Late
+		sum.Settled, sum.Tenures, sum.Renewed = sum.Settled+t.Settled, sum.Tenures+t.Tenures, sum.Renewed+t.Renewed
 		for what, n := range t.Sent {
 			sum.Sent[what] += n
 		}
@@ -244,9 +252,9 @@ func (all shards) count(since time.Time) (sum Tally, err error) {
 }
 
 // collect calls a method of all shards, and joins what they answer.
-func collect[Answer any](all shards, method string) (answers []Answer, err error) {
+func collect[Answer any](ctx context.Context, all shards, method string) (answers []Answer, err error) {
 	for _, s := range all {
-		answer, err := ask[[]Answer](s, method, false)
+		answer, err := ask[[]Answer](ctx, s, method, false)
 		if err != nil {
 			return nil, err
 		}
