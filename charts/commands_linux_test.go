@@ -102,8 +102,11 @@ func TestDocumentedCommands(t *testing.T) {
 	c := newCluster(t)
 	go c.pretendOperator(t.Context())
 	typist := &commands.Typist{TB: t, Test: "charts TestDocumentedCommands", Top: ".."}
-	for _, s := range scenes {
+	for i, s := range scenes {
 		c.play(s, typist)
+		if i == 0 {
+			c.samples(typist)
+		}
 	}
 	c.inline()
 	typist.End()
@@ -125,6 +128,18 @@ func (c *cluster) play(s scene, typist *commands.Typist) {
 	}
 	typist.Page(s.page, s.only...)
 	c.shell(s.page, s.after)
+}
+
+// samples applies the samples. No operator runs, so the API server and the guard alone judge them.
+func (c *cluster) samples(typist *commands.Typist) {
+	c.t.Helper()
+	pages, err := filepath.Glob("../config/samples/*/README.md")
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	for _, page := range pages {
+		c.play(scene{page: strings.TrimPrefix(page, "../")}, typist)
+	}
 }
 
 // partial are beginnings of commands that end with a flag without its value, or with none of a command.

@@ -11,7 +11,7 @@ import (
 	"github.com/singletonjob/operator/docs/commands"
 )
 
-// pagesForUsers are the README and all documents for users.
+// pagesForUsers are the README, all documents for users, and the READMEs of the samples.
 func pagesForUsers(t *testing.T) []string {
 	t.Helper()
 	pages, err := filepath.Glob("*.md")
@@ -21,10 +21,21 @@ func pagesForUsers(t *testing.T) []string {
 	for i := range pages {
 		pages[i] = "docs/" + pages[i]
 	}
+	samples, err := filepath.Glob(filepath.Join(top, "config/samples/*/README.md"))
+	if err != nil || len(samples) < 11 {
+		t.Fatalf("%d samples, %v", len(samples), err)
+	}
+	for _, sample := range samples {
+		page, err := filepath.Rel(top, sample)
+		if err != nil {
+			t.Fatal(err)
+		}
+		pages = append(pages, page)
+	}
 	return append(pages, "README.md", "SECURITY.md")
 }
 
-// shownCommands are those of the README and of all documents for users.
+// shownCommands are those of pagesForUsers.
 func shownCommands(t *testing.T) (all []commands.Command) {
 	t.Helper()
 	for _, page := range pagesForUsers(t) {
@@ -69,7 +80,7 @@ func TestEveryCommandIsRun(t *testing.T) {
 		if !slices.Contains(names, test) {
 			t.Errorf("%s, %q: there is no test %s in %s", r.Page, r.Begin, test, dir)
 		}
-		if !strings.Contains(text, filepath.Base(r.Page)) && !strings.Contains(text, "commands.Rows") {
+		if !strings.Contains(text, filepath.Base(r.Page)) && !types(text, r.By) {
 			t.Errorf("%s, %q: the tests of %s do not know this page", r.Page, r.Begin, dir)
 		}
 	}

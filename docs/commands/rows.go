@@ -1,6 +1,6 @@
 package commands
 
-// Rows has a row for each command that the README and the documents show.
+// Rows has a row for each command that the README, the documents and the READMEs of the samples show.
 var Rows = []Row{
 	{Page: "README.md", Begin: "make image", Why: "make smoke and make e2e build the image by this target"},
 	{Page: "README.md", Begin: "kind create cluster", Why: "needs Docker, which the tests' machines do not have; make smoke loads the same archive into a cluster of its own"},
@@ -8,6 +8,28 @@ var Rows = []Row{
 	{Page: "README.md", Begin: "kubectl apply -f config/samples", By: "charts TestDocumentedCommands"},
 	{Page: "README.md", Begin: "kubectl get singletonjobs", By: "test/stack TestDocumentedCommands"},
 	{Page: "README.md", Begin: "kubectl events", By: "test/stack TestDocumentedCommands"},
+	{Page: "config/samples/beat/README.md", Begin: "kubectl apply -k", By: "charts TestDocumentedCommands"},
+	{Page: "config/samples/bot/README.md", Begin: "kubectl create secret", By: "charts TestDocumentedCommands"},
+	{Page: "config/samples/bot/README.md", Begin: "kubectl apply -k", By: "charts TestDocumentedCommands"},
+	{Page: "config/samples/bot/README.md", Begin: "kubectl singleton switchover", Why: "waits for an operator, and for your image; make bench-samples runs the sample"},
+	{Page: "config/samples/controller/README.md", Begin: "kubectl apply -k", By: "charts TestDocumentedCommands"},
+	{Page: "config/samples/controller/README.md", Begin: "kubectl create configmap", By: "charts TestDocumentedCommands"},
+	{Page: "config/samples/exporter/README.md", Begin: "kubectl apply -k", By: "charts TestDocumentedCommands"},
+	{Page: "config/samples/migration/README.md", Begin: "kubectl create secret", By: "charts TestDocumentedCommands"},
+	{Page: "config/samples/migration/README.md", Begin: "kubectl apply -k", By: "charts TestDocumentedCommands"},
+	{Page: "config/samples/migration/README.md", Begin: "kubectl wait", Why: "waits for an operator, and for your image; make bench-samples runs the sample"},
+	{Page: "config/samples/nightly/README.md", Begin: "kubectl create secret", By: "charts TestDocumentedCommands"},
+	{Page: "config/samples/nightly/README.md", Begin: "kubectl apply -k", By: "charts TestDocumentedCommands"},
+	{Page: "config/samples/nightly/README.md", Begin: "kubectl singleton run", Why: "waits for an operator, and for your image; make bench-samples runs the sample"},
+	{Page: "config/samples/outbox/README.md", Begin: "kubectl create secret", By: "charts TestDocumentedCommands"},
+	{Page: "config/samples/outbox/README.md", Begin: "kubectl apply -k", By: "charts TestDocumentedCommands"},
+	{Page: "config/samples/poller/README.md", Begin: "helm install", By: "charts TestDocumentedCommands"},
+	{Page: "config/samples/poller/README.md", Begin: "kubectl apply -f", By: "charts TestDocumentedCommands"},
+	{Page: "config/samples/scheduler/README.md", Begin: "kubectl apply -k", By: "charts TestDocumentedCommands"},
+	{Page: "config/samples/signer/README.md", Begin: "kubectl create secret", By: "charts TestDocumentedCommands"},
+	{Page: "config/samples/signer/README.md", Begin: "kubectl apply -k", By: "charts TestDocumentedCommands"},
+	{Page: "config/samples/signer/README.md", Begin: "kubectl singleton why", Why: "waits for an operator, and for your image; make bench-samples runs the sample"},
+	{Page: "config/samples/sqlite/README.md", Begin: "kubectl apply -k", By: "charts TestDocumentedCommands"},
 	{Page: "docs/entrypoint.md", Begin: "helm upgrade", By: "charts TestDocumentedCommands"},
 	{Page: "docs/fencing-http.md", Begin: `curl --fail-with-body -H "Fencing-Token`, Why: "the service in it is the reader's; go test ./fence/fencehttp sends such a request"},
 	{Page: "docs/fencing-http.md", Begin: "fence-proxy", Why: "runs until it is stopped; make sinks starts it with these flags"},
