@@ -89,6 +89,10 @@ func Find(ctx context.Context, progress io.Writer, names ...string) (Binaries, e
 	if err != nil {
 		return Binaries{}, err
 	}
+	if server, has := ready["kube-apiserver"]; has && !fits(ctx, "kube-apiserver", server, version) {
+		return Binaries{}, fmt.Errorf("$%s has a kube-apiserver of another version than %s, and no %s: set %s=VERSION to build these in its version, or unset the variable",
+			assetsVariable, version, strings.Join(rest, ", "), versionVariable)
+	}
 	cached, err := cache(version)
 	if err != nil {
 		return Binaries{}, err
@@ -138,22 +142,24 @@ func assets(dir string, names []string) (map[string]string, error) {
 func onPath(ctx context.Context, version string, names []string) map[string]string {
 	found := map[string]string{}
 	for _, name := range names {
-		path, err := exec.LookPath(name)
-		if err != nil {
-			continue
-		}
-		args, want := []string{"--version"}, "v"+version[:strings.LastIndex(version, ".")+1]
-		switch name {
-		case "etcd":
-			want = "etcd Version: " + EtcdVersion[:strings.LastIndex(EtcdVersion, ".")+1]
-		case "kubectl":
-			args = []string{"version", "--client"}
-		}
-		if out, err := exec.CommandContext(ctx, path, args...).Output(); err == nil && strings.Contains(string(out), want) {
+		if path, err := exec.LookPath(name); err == nil && fits(ctx, name, path, version) {
 			found[name] = path
 		}
 	}
 	return found
+}
+
+// fits reports whether a program has the wanted minor version.
+func fits(ctx context.Context, name, path, version string) bool {
+	args, want := []string{"--version"}, "v"+version[:strings.LastIndex(version, ".")+1]
+	switch name {
+	case "etcd":
+		want = "etcd Version: " + EtcdVersion[:strings.LastIndex(EtcdVersion, ".")+1]
+	case "kubectl":
+		args = []string{"version", "--client"}
+	}
+	out, err := exec.CommandContext(ctx, path, args...).Output()
+	return err == nil && strings.Contains(string(out), want)
 }
 
 // linked makes a directory of links to programs, whose name depends on them alone.

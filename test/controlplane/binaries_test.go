@@ -32,7 +32,9 @@ func TestTheNestedModulePinsTheNamedVersions(t *testing.T) {
 
 // TestFind: each program is taken where it is found first, in $KUBEBUILDER_ASSETS, in the cache, on PATH. Nothing is built.
 func TestFind(t *testing.T) {
-	const fits, old = "echo Kubernetes v1.37.9; echo etcd Version: 3.7.9", "echo Kubernetes v1.36.3; echo etcd Version: 3.4.1"
+	minor := func(version string) string { return version[:strings.LastIndex(version, ".")+1] }
+	fits := "echo Kubernetes v" + minor(KubernetesVersion) + "9; echo etcd Version: " + minor(EtcdVersion) + "9"
+	const old = "echo Kubernetes v1.36.3; echo etcd Version: 3.4.1"
 	cases := map[string]struct {
 		assets, cached, path map[string]string // what each program does
 		names                []string
@@ -43,7 +45,7 @@ func TestFind(t *testing.T) {
 			want:   map[string]string{"etcd": "assets", "kube-apiserver": "assets", "kubectl": "assets"},
 		},
 		"the archives of envtest, for the demo": {
-			assets: map[string]string{"etcd": old, "kube-apiserver": old, "kubectl": old}, names: All,
+			assets: map[string]string{"etcd": old, "kube-apiserver": fits, "kubectl": old}, names: All,
 			cached: map[string]string{"kube-scheduler": ""}, path: map[string]string{"kube-controller-manager": fits, "kubectl": fits},
 			want: map[string]string{
 				"etcd": "assets", "kube-apiserver": "assets", "kubectl": "assets", "kube-scheduler": "cached", "kube-controller-manager": "path",
@@ -61,6 +63,7 @@ func TestFind(t *testing.T) {
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
 			root := t.TempDir()
+			t.Setenv(versionVariable, "")
 			t.Setenv("XDG_CACHE_HOME", filepath.Join(root, "cache"))
 			dirs := map[string]string{
 				"assets": filepath.Join(root, "assets"), "path": filepath.Join(root, "path"),
@@ -95,6 +98,17 @@ func write(t *testing.T, file, script string, mode os.FileMode) {
 	}
 	if err := os.WriteFile(file, []byte("#!/bin/sh\n"+script+"\n"), mode); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestMixedVersions: a scheduler of another version than its API server may wait for what that does not serve.
+func TestMixedVersions(t *testing.T) {
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, "kube-apiserver"), "echo Kubernetes v1.36.3", 0o755)
+	t.Setenv(assetsVariable, dir)
+	t.Setenv(versionVariable, "")
+	if _, err := Find(t.Context(), io.Discard, "kube-apiserver", "kube-scheduler"); err == nil || !strings.Contains(err.Error(), "and no kube-scheduler: set K8S=") {
+		t.Errorf("got %v", err)
 	}
 }
 
