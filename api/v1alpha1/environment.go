@@ -6,7 +6,6 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/singletonjob/operator/internal/contract"
 )
@@ -16,13 +15,12 @@ var (
 	goMemLimit = regexp.MustCompile(contract.GoMemLimitPattern)
 )
 
-// validateGoRuntime rejects variables of the gated container with which the agent, a Go program, could not start. It cannot see values that
-// come from elsewhere (valueFrom, envFrom, the image). Only the operator checks GODEBUG: that check is too complex for a CRD rule.
-func validateGoRuntime(c *corev1.Container, at *field.Path) field.ErrorList {
-	var errs field.ErrorList
+// goFaults are variables of the gated container with which the agent, a Go program, could not start. It cannot see values that come from
+// elsewhere (valueFrom, envFrom, the image). Only the operator checks GODEBUG: that check is too complex for a CRD rule.
+func goFaults(c *corev1.Container) []string {
+	var faults []string
 	refuse := func(name, value, remedy string) {
-		errs = append(errs, field.Invalid(at, value, fmt.Sprintf("the gated container %q sets %s to ", c.Name, name)+
-			`"`+value+`" in env, but no Go program, including the agent, starts with that value: write `+remedy))
+		faults = append(faults, fmt.Sprintf(`sets %s to "%s" in env, but no Go program, including the agent, starts with that value: write %s`, name, value, remedy))
 	}
 	if value := literal(c.Env, contract.GoMemLimit); !goMemLimit.MatchString(value) {
 		refuse(contract.GoMemLimit, value, contract.GoMemLimitRemedy)
@@ -30,7 +28,7 @@ func validateGoRuntime(c *corev1.Container, at *field.Path) field.ErrorList {
 	if setting, remedy := contract.GoDebugFault(literal(c.Env, "GODEBUG")); setting != "" {
 		refuse("GODEBUG", setting, remedy)
 	}
-	return errs
+	return faults
 }
 
 // literal returns the value that a template's env gives to a variable. It is empty if env sets no value, or takes it from elsewhere. If a

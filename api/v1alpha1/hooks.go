@@ -21,9 +21,9 @@ func StopSignals() []corev1.Signal {
 	return signals
 }
 
-// badHooks returns what is wrong with the gated container's lifecycle, as text that follows the container's name in a sentence. It returns
+// hookFaults returns what is wrong with the gated container's lifecycle, as text that follows the container's name in a sentence. It returns
 // nothing if the lifecycle is valid.
-func badHooks(pod *corev1.PodSpec, l *corev1.Lifecycle) []string {
+func hookFaults(pod *corev1.PodSpec, l *corev1.Lifecycle) []string {
 	if l == nil {
 		return nil
 	}
@@ -39,10 +39,10 @@ func badHooks(pod *corev1.PodSpec, l *corev1.Lifecycle) []string {
 		name string
 		*corev1.LifecycleHandler
 	}{{"postStart", l.PostStart}, {"preStop", l.PreStop}} {
-		switch {
-		case !runnable(h.LifecycleHandler):
+		if !runnable(h.LifecycleHandler) {
 			bad = append(bad, "has a "+h.name+" hook"+notRunnable)
-		case h.LifecycleHandler != nil && h.Sleep != nil && h.Sleep.Seconds > grace:
+		}
+		if h.LifecycleHandler != nil && h.Sleep != nil && h.Sleep.Seconds > grace && h.Sleep.Seconds <= maxHookSleep {
 			bad = append(bad, "has a "+h.name+" hook that sleeps for longer than the Pod has to stop: set sleep.seconds to at most "+
 				"terminationGracePeriodSeconds (30 by default)")
 		}

@@ -8,6 +8,14 @@ import (
 	"k8s.io/utils/ptr"
 )
 
+func privilegeFaults(pod *corev1.PodSpec, c *corev1.Container) []string {
+	if !cannotKill(pod, c) {
+		return nil
+	}
+	return []string{"has SETUID without KILL: the process can change its user (CAP_SETUID), and without CAP_KILL the agent could not kill it after that: add " +
+		"KILL to securityContext.capabilities of the container, or drop SETUID; if its image does not run as root, set runAsNonRoot"}
+}
+
 // cannotKill reports whether a container's agent would have CAP_SETUID but not CAP_KILL in effect; such an agent refuses to start. By
 // default, runtimes give both capabilities to root and neither to another user. This function does not know whether an image runs as root,
 // so it assumes that it does.

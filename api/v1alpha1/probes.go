@@ -5,6 +5,7 @@ import (
 	"math"
 	"regexp"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -109,14 +110,12 @@ func badHTTPGet(get *corev1.HTTPGetAction) []string {
 
 var headerName = regexp.MustCompile(`^[-A-Za-z0-9]+$`)
 
-// validateAskedPorts checks the ports of the gated container's probes and hooks. A kubelet notices an unknown port name only when it makes
-// the request.
-func validateAskedPorts(c *corev1.Container, at *field.Path) field.ErrorList {
-	var errs field.ErrorList
-	check := func(what, way string, port intstr.IntOrString) {
+// portFaults checks the ports of the gated container's probes and hooks. A kubelet notices an unknown port name only when it makes the request.
+func portFaults(c *corev1.Container) []string {
+	var wrong []string
+	check := func(of, way string, port intstr.IntOrString) {
 		if !isPort(port, c) {
-			errs = append(errs, field.Invalid(at, port.String(), fmt.Sprintf("the gated container %q has a %s whose %s.port is neither a number from 1 to "+
-				"65535 nor the name of one of its ports with such a number: add that name to ports, or set a number here", c.Name, what, way)))
+			wrong = append(wrong, ", in "+of+"."+way+".port")
 		}
 	}
 	for _, p := range probesOf(c) {
@@ -128,9 +127,13 @@ func validateAskedPorts(c *corev1.Container, at *field.Path) field.ErrorList {
 		}
 	}
 	for _, h := range httpHooksOf(c) {
-		check(h.name+" hook", "httpGet", h.get.Port)
+		check("lifecycle."+h.name, "httpGet", h.get.Port)
 	}
-	return errs
+	if len(wrong) == 0 {
+		return nil
+	}
+	return []string{"asks for a port that is neither a number from 1 to 65535 nor the name of one of its ports with such a number" + strings.Join(wrong, "") +
+		": add that name to ports, or set a number there"}
 }
 
 // isPort reports whether a port can be used in a request: a named port must be among the container's ports.

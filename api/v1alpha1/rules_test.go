@@ -16,6 +16,7 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema"
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/cel"
+	utiljson "k8s.io/apimachinery/pkg/util/json"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	celconfig "k8s.io/apiserver/pkg/apis/cel"
 	"sigs.k8s.io/yaml"
@@ -146,7 +147,7 @@ func TestRulesAgreeOnStopSignals(t *testing.T) {
 
 // lexical returns the job as it is sent, with every value written out. JSON omits typed zeros, which the API server would replace with the
 // default.
-func lexical(t *testing.T, job *SingletonJob) map[string]any {
+func lexical(t testing.TB, job *SingletonJob) map[string]any {
 	t.Helper()
 	raw, err := json.Marshal(job)
 	if err != nil {
@@ -158,7 +159,7 @@ func lexical(t *testing.T, job *SingletonJob) map[string]any {
 		Metadata   map[string]any `json:"metadata"`
 		Spec       map[string]any `json:"spec"`
 	}
-	if err := json.Unmarshal(raw, &out); err != nil {
+	if err := utiljson.Unmarshal(raw, &out); err != nil {
 		t.Fatal(err)
 	}
 	l := job.Spec.Lease

@@ -160,7 +160,7 @@ var runCases = map[string]validationCase{
 var operatorCases = map[string]validationCase{
 	"Go's settings, one that it does not know": {
 		change: variables("GODEBUG", "gctrace=1,fips140=1"),
-		want: invalid(inContainers, `the gated container "app" sets GODEBUG to "fips140=1" in env, but no Go program, including the agent, starts with that value: `+
+		want: forbidden(inContainers, `the gated container "app" sets GODEBUG to "fips140=1" in env, but no Go program, including the agent, starts with that value: `+
 			"write fips140=off, on, only or debug"),
 	},
 	"minute 60":        {change: cron("60 2 * * *"), want: invalid(inCron, `"60 2 * * *": minute: "60" is not a value: write a number from 0 to 59`)},

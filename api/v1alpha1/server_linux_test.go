@@ -35,7 +35,7 @@ var applied struct {
 }
 
 // server returns a control plane that serves SingletonJobs, a namespace, and a client for them.
-func server(t *testing.T) (plane *controlplane.APIServer, namespace string, client *rest.RESTClient) {
+func server(t testing.TB) (plane *controlplane.APIServer, namespace string, client *rest.RESTClient) {
 	t.Helper()
 	plane = apiserver.ForTest(t)
 	applied.Do(func() { applied.err = plane.Apply(t.Context(), crd) })
@@ -57,7 +57,7 @@ func server(t *testing.T) (plane *controlplane.APIServer, namespace string, clie
 	return plane, namespace, client
 }
 
-func create(t *testing.T, client *rest.RESTClient, namespace string, body any) (*SingletonJob, error) {
+func create(t testing.TB, client *rest.RESTClient, namespace string, body any) (*SingletonJob, error) {
 	t.Helper()
 	raw, err := json.Marshal(body)
 	if err != nil {

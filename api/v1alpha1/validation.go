@@ -253,47 +253,34 @@ func validatePod(pod *corev1.PodSpec, runs RunPolicy, at *field.Path) field.Erro
 	return append(errs, validateRestarts(pod.RestartPolicy, runs, at.Child("restartPolicy"))...)
 }
 
+// validateReservedNames rejects, in all containers of a template, the names with which the operator adds containers and volumes, and
+// configures the gated container.
 func validateReservedNames(pod *corev1.PodSpec, at *field.Path) field.ErrorList {
 	var errs field.ErrorList
-	check := func(list string, names []string) {
-		reserved := slices.DeleteFunc(names, func(name string) bool { return !strings.HasPrefix(name, ReservedNamePrefix) })
-		if len(reserved) > 0 {
-			errs = append(errs, field.Forbidden(at.Child(list), "names that begin with singletonjob- are reserved for the operator: rename "+
-				listed(reserved)))
+	check := func(at *field.Path, name, prefix, detail string) {
+		if strings.HasPrefix(name, prefix) {
+			errs = append(errs, field.Forbidden(at.Child("name"), detail))
 		}
 	}
-	check("containers", containerNames(pod.Containers))
-	check("initContainers", containerNames(pod.InitContainers))
-	var volumes []string
-	for i := range pod.Volumes {
-		volumes = append(volumes, pod.Volumes[i].Name)
-	}
-	check("volumes", volumes)
-	errs = append(errs, validateReservedInside(pod.Containers, at.Child("containers"))...)
-	return append(errs, validateReservedInside(pod.InitContainers, at.Child("initContainers"))...)
-}
-
-// validateReservedInside rejects, in all containers of a template, the variables and volumes with which the operator configures the gated
-// container.
-func validateReservedInside(containers []corev1.Container, at *field.Path) field.ErrorList {
-	var errs field.ErrorList
-	check := func(detail string, reserved func(*corev1.Container) bool) {
-		var names []string
+	const operators = "names that begin with singletonjob- are reserved for the operator: choose another one"
+	inside := func(list string, containers []corev1.Container) {
 		for i := range containers {
-			if reserved(&containers[i]) {
-				names = append(names, containers[i].Name)
+			at := at.Child(list).Index(i)
+			check(at, containers[i].Name, ReservedNamePrefix, operators)
+			for j, e := range containers[i].Env {
+				check(at.Child("env").Index(j), e.Name, ReservedEnvPrefix, "variables that begin with SINGLETONJOB_ are reserved for the agent: remove this one")
+			}
+			for j, m := range containers[i].VolumeMounts {
+				check(at.Child("volumeMounts").Index(j), m.Name, ReservedNamePrefix,
+					"volumes whose names begin with singletonjob- are reserved for the agent: remove this one")
 			}
 		}
-		if len(names) > 0 {
-			errs = append(errs, field.Forbidden(at, detail+" of "+listed(names)))
-		}
 	}
-	check("variables that begin with SINGLETONJOB_ are reserved for the agent: remove them from env", func(c *corev1.Container) bool {
-		return slices.ContainsFunc(c.Env, func(e corev1.EnvVar) bool { return strings.HasPrefix(e.Name, ReservedEnvPrefix) })
-	})
-	check("volumes whose names begin with singletonjob- are reserved for the agent: remove them from volumeMounts", func(c *corev1.Container) bool {
-		return slices.ContainsFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool { return strings.HasPrefix(m.Name, ReservedNamePrefix) })
-	})
+	inside("containers", pod.Containers)
+	inside("initContainers", pod.InitContainers)
+	for i := range pod.Volumes {
+		check(at.Child("volumes").Index(i), pod.Volumes[i].Name, ReservedNamePrefix, operators)
+	}
 	return errs
 }
 
@@ -316,25 +303,38 @@ func validateGated(job *SingletonJob, at *field.Path) field.ErrorList {
 	}
 	c := &containers[gated]
 	var errs field.ErrorList
-	forbid := func(found bool, format string, args ...any) {
-		if found {
-			errs = append(errs, field.Forbidden(at, fmt.Sprintf("the gated container %q ", c.Name)+fmt.Sprintf(format, args...)))
-		}
+	forbid := func(fault string) {
+		errs = append(errs, field.Forbidden(at, fmt.Sprintf("the gated container %q %s", c.Name, fault)))
 	}
-	for _, bad := range badHooks(&job.Spec.Template.Spec, c.Lifecycle) {
-		forbid(true, "%s", bad)
+	if faults := slices.Concat(hookFaults(&job.Spec.Template.Spec, c.Lifecycle), policyFaults(c), envFaults(c, job.Spec.Fencing.EnvVar),
+		privilegeFaults(&job.Spec.Template.Spec, c)); len(faults) > 0 {
+		forbid("is not accepted; it " + strings.Join(faults, "; it "))
 	}
-	forbid(c.RestartPolicy != nil && *c.RestartPolicy != corev1.ContainerRestartPolicyAlways || len(c.RestartPolicyRules) > 0,
-		"has a restart policy of its own: remove restartPolicy and restartPolicyRules, because a candidate lives through many tenures")
-	forbid(slices.ContainsFunc(c.Env, func(e corev1.EnvVar) bool { return e.Name == job.Spec.Fencing.EnvVar }),
-		"sets %s in env: the agent sets it, remove it or choose another spec.fencing.envVar", job.Spec.Fencing.EnvVar)
-	forbid(slices.ContainsFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool { return ours.MatchString(m.MountPath) }),
-		"mounts a volume at or below /singletonjob, where the agent and its credentials are: choose another mountPath")
-	forbid(cannotKill(&job.Spec.Template.Spec, c),
-		"has SETUID without KILL: the process can change its user (CAP_SETUID), and without CAP_KILL the agent could not kill it after that: add KILL to "+
-			"securityContext.capabilities of the container, or drop SETUID; if its image does not run as root, set runAsNonRoot")
-	errs = append(errs, validateGoRuntime(c, at)...)
-	return append(errs, validateAskedPorts(c, at)...)
+	for _, fault := range slices.Concat(mountFaults(c), goFaults(c), portFaults(c)) {
+		forbid(fault)
+	}
+	return errs
+}
+
+func policyFaults(c *corev1.Container) []string {
+	if (c.RestartPolicy == nil || *c.RestartPolicy == corev1.ContainerRestartPolicyAlways) && len(c.RestartPolicyRules) == 0 {
+		return nil
+	}
+	return []string{"has a restart policy of its own: remove restartPolicy and restartPolicyRules, because a candidate lives through many tenures"}
+}
+
+func envFaults(c *corev1.Container, token string) []string {
+	if !slices.ContainsFunc(c.Env, func(e corev1.EnvVar) bool { return e.Name == token }) {
+		return nil
+	}
+	return []string{fmt.Sprintf("sets %s in env: the agent sets it, remove it or choose another spec.fencing.envVar", token)}
+}
+
+func mountFaults(c *corev1.Container) []string {
+	if !slices.ContainsFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool { return ours.MatchString(m.MountPath) }) {
+		return nil
+	}
+	return []string{"mounts a volume at or below /singletonjob, where the agent and its credentials are: choose another mountPath"}
 }
 
 // notChosen returns why no container is gated although the job has some.

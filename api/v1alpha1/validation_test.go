@@ -51,13 +51,14 @@ const (
 		"digit) that does not begin with SINGLETONJOB_"
 	takenEnvVar = " is not accepted: other programs read it, and would find the token in it: choose a name of your own, such as FENCING_TOKEN, that is not PATH, HOME, HOSTNAME " +
 		"or PWD and does not begin with KUBERNETES_ or LD_"
-	badEnv      = `the gated container "app" sets FENCING_TOKEN in env: the agent sets it, remove it or choose another spec.fencing.envVar`
-	reservedEnv = "variables that begin with SINGLETONJOB_ are reserved for the agent: remove them from env of "
-	badVolume   = "volumes whose names begin with singletonjob- are reserved for the agent: remove them from volumeMounts of "
-	badMount    = `the gated container "app" mounts a volume at or below /singletonjob, where the agent and its credentials are: choose another mountPath`
-	badCaps     = `the gated container "app" has SETUID without KILL: the process can change its user (CAP_SETUID), and without CAP_KILL the agent could not kill ` +
+	badEnv       = `the gated container "app" is not accepted; it sets FENCING_TOKEN in env: the agent sets it, remove it or choose another spec.fencing.envVar`
+	reservedName = "names that begin with singletonjob- are reserved for the operator: choose another one"
+	reservedEnv  = "variables that begin with SINGLETONJOB_ are reserved for the agent: remove this one"
+	badVolume    = "volumes whose names begin with singletonjob- are reserved for the agent: remove this one"
+	badMount     = `the gated container "app" mounts a volume at or below /singletonjob, where the agent and its credentials are: choose another mountPath`
+	badCaps      = `the gated container "app" is not accepted; it has SETUID without KILL: the process can change its user (CAP_SETUID), and without CAP_KILL the agent could not kill ` +
 		"it after that: add KILL to securityContext.capabilities of the container, or drop SETUID; if its image does not run as root, set runAsNonRoot"
-	badPolicy = `the gated container "app" has a restart policy of its own: remove restartPolicy and restartPolicyRules, ` +
+	badPolicy = `the gated container "app" is not accepted; it has a restart policy of its own: remove restartPolicy and restartPolicyRules, ` +
 		"because a candidate lives through many tenures"
 	badName = " is not accepted: at most 52 characters of a-z, 0-9 and - that begin and end with a letter or digit, because " +
 		"the names and host names of the pods begin with it"
@@ -94,9 +95,9 @@ func hook(handler corev1.LifecycleHandler) func(*SingletonJob) {
 	return app(func(c *corev1.Container) { c.Lifecycle = &corev1.Lifecycle{PreStop: &handler} })
 }
 
-const badPreStop = `the gated container "app" has a preStop hook that the agent cannot run: set exactly one of exec.command, httpGet, and sleep.seconds (0 to 3600)`
+const badPreStop = `the gated container "app" is not accepted; it has a preStop hook that the agent cannot run: set exactly one of exec.command, httpGet, and sleep.seconds (0 to 3600)`
 
-const longPause = `the gated container "app" has a preStop hook that sleeps for longer than the Pod has to stop: set sleep.seconds to at most ` +
+const longPause = `the gated container "app" is not accepted; it has a preStop hook that sleeps for longer than the Pod has to stop: set sleep.seconds to at most ` +
 	"terminationGracePeriodSeconds (30 by default)"
 
 // pause has a preStop hook sleep for a number of seconds.
@@ -117,8 +118,12 @@ func httpHook(change func(*corev1.Container, *corev1.HTTPGetAction)) func(*Singl
 
 const inPreStop = inContainers + "[0].lifecycle.preStop"
 
-var badHookPort = invalid(inContainers, `the gated container "app" has a preStop hook whose httpGet.port is neither a number from 1 to 65535 nor the name `+
-	"of one of its ports with such a number: add that name to ports, or set a number here")
+var badHookPort = wrongPorts("lifecycle.preStop.httpGet.port")
+
+func wrongPorts(fields string) []problem {
+	return forbidden(inContainers, `the gated container "app" asks for a port that is neither a number from 1 to 65535 nor the name of one of its ports with such a number, in `+
+		fields+`: add that name to ports, or set a number there`)
+}
 
 func app(change func(*corev1.Container)) func(*SingletonJob) {
 	return pod(func(p *corev1.PodSpec) { change(&p.Containers[0]) })
@@ -304,17 +309,17 @@ var templateCases = map[string]validationCase{
 		change: pod(func(p *corev1.PodSpec) {
 			p.Volumes = []corev1.Volume{{Name: "singletonjob-x"}, {Name: "x"}, {Name: "singletonjob-y"}}
 		}),
-		want: forbidden(inPod+"volumes", `names that begin with singletonjob- are reserved for the operator: rename ["singletonjob-x", "singletonjob-y"]`),
+		want: append(forbidden(inPod+"volumes[0].name", reservedName), forbidden(inPod+"volumes[2].name", reservedName)...),
 	},
 	"reserved init container": {
 		change: pod(func(p *corev1.PodSpec) {
 			p.InitContainers = []corev1.Container{{Name: "singletonjob-install", Image: "x"}}
 		}),
-		want: forbidden(inPod+"initContainers", `names that begin with singletonjob- are reserved for the operator: rename ["singletonjob-install"]`),
+		want: forbidden(inPod+"initContainers[0].name", reservedName),
 	},
 	"reserved container": {
 		change: pod(func(p *corev1.PodSpec) { p.Containers[1].Name = "singletonjob-x" }),
-		want:   forbidden(inContainers, `names that begin with singletonjob- are reserved for the operator: rename ["singletonjob-x"]`),
+		want:   forbidden(inContainers+"[1].name", reservedName),
 	},
 }
 
@@ -325,31 +330,31 @@ var gatedCases = map[string]validationCase{
 		c.RestartPolicy = new(corev1.ContainerRestartPolicyAlways)
 	})},
 	"token set by the template": {change: app(func(c *corev1.Container) { c.Env = []corev1.EnvVar{{Name: "FENCING_TOKEN", Value: "1"}} }), want: forbidden(inContainers, badEnv)},
-	"variable of the agent":     {change: app(func(c *corev1.Container) { c.Env = []corev1.EnvVar{{Name: "SINGLETONJOB_CONFIG"}} }), want: forbidden(inContainers, reservedEnv+`["app"]`)},
+	"variable of the agent":     {change: app(func(c *corev1.Container) { c.Env = []corev1.EnvVar{{Name: "SINGLETONJOB_CONFIG"}} }), want: forbidden(inContainers+"[0].env[0].name", reservedEnv)},
 	"variable of the agent in a sidecar": {
 		change: pod(func(p *corev1.PodSpec) {
 			p.Containers[1].Env = []corev1.EnvVar{{Name: "X"}, {Name: "SINGLETONJOB_CONFIG", Value: "{}"}}
 		}),
-		want: forbidden(inContainers, reservedEnv+`["proxy"]`),
+		want: forbidden(inContainers+"[1].env[1].name", reservedEnv),
 	},
 	"variables of the agent in init containers": {
 		change: pod(func(p *corev1.PodSpec) {
 			env := []corev1.EnvVar{{Name: "SINGLETONJOB_X"}}
 			p.InitContainers = []corev1.Container{{Name: "a", Env: env}, {Name: "b"}, {Name: "c", Env: env}}
 		}),
-		want: forbidden(inPod+"initContainers", reservedEnv+`["a", "c"]`),
+		want: append(forbidden(inPod+"initContainers[0].env[0].name", reservedEnv), forbidden(inPod+"initContainers[2].env[0].name", reservedEnv)...),
 	},
 	"the agent's volume in a sidecar": {
 		change: pod(func(p *corev1.PodSpec) {
 			p.Containers[1].VolumeMounts = []corev1.VolumeMount{{Name: "singletonjob-bin", MountPath: "/x"}}
 		}),
-		want: forbidden(inContainers, badVolume+`["proxy"]`),
+		want: forbidden(inContainers+"[1].volumeMounts[0].name", badVolume),
 	},
 	"the agent's credentials in an init container": {
 		change: pod(func(p *corev1.PodSpec) {
 			p.InitContainers = []corev1.Container{{Name: "a", VolumeMounts: []corev1.VolumeMount{{Name: "singletonjob-credentials", MountPath: "/x"}}}}
 		}),
-		want: forbidden(inPod+"initContainers", badVolume+`["a"]`),
+		want: forbidden(inPod+"initContainers[0].volumeMounts[0].name", badVolume),
 	},
 	"ephemeral container": {
 		change: pod(func(p *corev1.PodSpec) {
@@ -433,7 +438,7 @@ var gatedCases = map[string]validationCase{
 		change: app(func(c *corev1.Container) {
 			c.Lifecycle = &corev1.Lifecycle{PostStart: &corev1.LifecycleHandler{HTTPGet: &corev1.HTTPGetAction{Port: intstr.FromInt32(65536), Scheme: "ftp"}}}
 		}),
-		want: append(invalid(inContainers, strings.ReplaceAll(badHookPort[0].Detail, "preStop", "postStart")),
+		want: append(forbidden(inContainers, strings.ReplaceAll(badHookPort[0].Detail, "preStop", "postStart")),
 			invalid(inContainers+"[0].lifecycle.postStart", badScheme)...),
 	},
 	"hook, TCP": {
@@ -458,15 +463,15 @@ var gatedCases = map[string]validationCase{
 			c.Env = []corev1.EnvVar{{Name: "GOMEMLIMIT", ValueFrom: &corev1.EnvVarSource{ResourceFieldRef: limit}}}
 		}),
 	},
-	"memory limit of Go, a quantity": {change: variables("GOMEMLIMIT", "4Gi"), want: invalid(inContainers, badMemLimit("4Gi"))},
+	"memory limit of Go, a quantity": {change: variables("GOMEMLIMIT", "4Gi"), want: forbidden(inContainers, badMemLimit("4Gi"))},
 	"memory limit of Go, a quotation": {
-		change: variables("GOMEMLIMIT", `"4GiB"`), want: invalid(inContainers, badMemLimit(`"4GiB"`)),
+		change: variables("GOMEMLIMIT", `"4GiB"`), want: forbidden(inContainers, badMemLimit(`"4GiB"`)),
 	},
 	"memory limit of Go, the last counts and is wrong": {
 		change: app(func(c *corev1.Container) {
 			c.Env = []corev1.EnvVar{{Name: "GOMEMLIMIT", Value: "4GiB"}, {Name: "X"}, {Name: "GOMEMLIMIT", Value: "x"}}
 		}),
-		want: invalid(inContainers, badMemLimit("x")),
+		want: forbidden(inContainers, badMemLimit("x")),
 	},
 	"memory limit of Go in a sidecar": {change: pod(func(p *corev1.PodSpec) {
 		p.Containers[1].Env = []corev1.EnvVar{{Name: "GOMEMLIMIT", Value: "4Gi"}}
@@ -477,7 +482,7 @@ var gatedCases = map[string]validationCase{
 	},
 	"stop signal that the agent does not handle": {
 		change: app(func(c *corev1.Container) { c.Lifecycle = &corev1.Lifecycle{StopSignal: new(corev1.SIGURG)} }),
-		want:   forbidden(inContainers, `the gated container "app" sets lifecycle.stopSignal to a signal that the agent does not handle: use SIGTERM, SIGINT, SIGQUIT, SIGHUP, SIGUSR1, SIGUSR2, SIGWINCH or SIGRTMIN+3`),
+		want:   forbidden(inContainers, `the gated container "app" is not accepted; it sets lifecycle.stopSignal to a signal that the agent does not handle: use SIGTERM, SIGINT, SIGQUIT, SIGHUP, SIGUSR1, SIGUSR2, SIGWINCH or SIGRTMIN+3`),
 	},
 	"what other containers do is their own": {change: pod(func(p *corev1.PodSpec) {
 		c := &p.Containers[1]
@@ -688,8 +693,7 @@ const (
 func badProbe(what string) []problem { return invalid(inProbe, what) }
 
 func badPort(way string) []problem {
-	return invalid(inContainers, `the gated container "app" has a livenessProbe whose `+way+".port is neither a number from 1 to 65535 nor the "+
-		"name of one of its ports with such a number: add that name to ports, or set a number here")
+	return wrongPorts("livenessProbe." + way + ".port")
 }
 
 var probeCases = map[string]validationCase{

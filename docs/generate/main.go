@@ -139,8 +139,10 @@ func (s schema) limits(prefix string) (all []string) {
 var (
 	// formatted matches a message with values in it, as config/crd/generate writes it.
 	formatted = regexp.MustCompile(`^'((?:[^'\\]|\\.)*)'\.format\(`)
-	verb      = regexp.MustCompile(`%[a-z]`)
-	escaped   = regexp.MustCompile(`\\(.)`)
+	// parts matches what is in the message if one of several conditions is not met.
+	parts   = regexp.MustCompile(`\? '(; it (?:[^'\\]|\\.)*)'`)
+	verb    = regexp.MustCompile(`(%[a-z])+`)
+	escaped = regexp.MustCompile(`\\(.)`)
 	// markup matches characters that Markdown or GitHub's mathematics would not show literally.
 	markup = regexp.MustCompile("[\\\\`*_\\[\\]<>|~$&]")
 )
@@ -151,16 +153,14 @@ func (s schema) rules(path string, all []row) []row {
 	validations, _ := s["x-kubernetes-validations"].([]any)
 	for i := range validations {
 		v, _ := validations[i].(map[string]any)
-		message := fmt.Sprint(cmp.Or(v["messageExpression"], v["message"], v["rule"]))
-		if match := formatted.FindStringSubmatch(message); match != nil {
-			message = escaped.ReplaceAllString(verb.ReplaceAllString(match[1], "…"), "$1")
-		}
 		field, _ := v["fieldPath"].(string)
 		at := code(strings.TrimPrefix(path+field, "."))
-		if same := slices.IndexFunc(all, func(r row) bool { return r.Text == prose(message) }); same >= 0 {
-			all[same].Field += "<br>" + at
-		} else {
-			all = append(all, row{Field: at, Text: prose(message)})
+		for _, message := range messages(fmt.Sprint(cmp.Or(v["messageExpression"], v["message"], v["rule"]))) {
+			if same := slices.IndexFunc(all, func(r row) bool { return r.Text == prose(message) }); same >= 0 {
+				all[same].Field += "<br>" + at
+			} else {
+				all = append(all, row{Field: at, Text: prose(message)})
+			}
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(s.at("properties"))) {
@@ -168,6 +168,26 @@ func (s schema) rules(path string, all []row) []row {
 	}
 	if items := s.at("items"); items != nil {
 		all = items.rules(path+"[]", all)
+	}
+	return all
+}
+
+// messages are those of one rule. A rule with several parts has one for each.
+func messages(expression string) []string {
+	match := formatted.FindStringSubmatch(expression)
+	if match == nil {
+		return []string{expression}
+	}
+	text := func(literal string) string {
+		return escaped.ReplaceAllString(verb.ReplaceAllString(literal, "…"), "$1")
+	}
+	whole, _, _ := strings.Cut(match[1], "%s%s")
+	var all []string
+	for _, part := range parts.FindAllStringSubmatch(expression, -1) {
+		all = append(all, text(whole+part[1]))
+	}
+	if len(all) == 0 {
+		all = []string{text(match[1])}
 	}
 	return all
 }

@@ -1,6 +1,9 @@
 package main
 
-import "maps"
+import (
+	"maps"
+	"strings"
+)
 
 // probeNames are the fields of a container that hold a probe.
 var probeNames = []string{"startupProbe", "livenessProbe", "readinessProbe"}
@@ -77,9 +80,6 @@ func probeRules() []rule {
 		with(`!has(self.exec) || has(self.exec.command) && self.exec.command.size() > 0`, `exec has no command: set exec.command`)
 		with(`!has(self.grpc) || !has(self.grpc.mode) || self.grpc.mode in ['Plaintext', 'TLS']`, `grpc.mode is neither Plaintext nor TLS`)
 		rules = append(rules, httpGetRules(ofContainer+name)...)
-		for _, way := range []string{"tcpSocket", "httpGet"} {
-			rules = append(rules, askedPort(name, way, name, way))
-		}
 	}
 	return append(rules, rule{
 		at: ofContainer + "readinessProbe", cel: `!has(self.terminationGracePeriodSeconds)`,
@@ -87,18 +87,29 @@ func probeRules() []rule {
 	})
 }
 
-// askedPort checks the port of a request to the gated container, at a path below that container.
-func askedPort(what, way string, path ...string) rule {
-	at, absent := "c", ""
-	for _, name := range path {
-		at += "." + name
-		absent += "!has(" + at + ") || "
+// askedPorts checks the ports of the requests to the gated container.
+func askedPorts() rule {
+	valid := func(at string) string {
+		return `(!has(` + at + `) || [` + at + `.port].all(port, type(port) == int ? int(port) >= 1 && int(port) <= 65535
+			: has(c.ports) && c.ports.exists(q, has(q.name) && q.name != '' && q.name == string(port)
+				&& q.containerPort >= 1 && q.containerPort <= 65535)))`
 	}
-	port := at + ".port"
-	return ofGated("", absent+`(type(`+port+`) == int
-			? int(`+port+`) >= 1 && int(`+port+`) <= 65535
-			: has(c.ports) && c.ports.exists(q, has(q.name) && q.name != '' && q.name == string(`+port+`) &&
-				q.containerPort >= 1 && q.containerPort <= 65535))`,
-		`has a `+what+` whose `+way+`.port is neither a number from 1 to 65535 nor the name of one of its ports with
-			such a number: add that name to ports, or set a number here`)
+	var all, wrong []string
+	ask := func(absent, at string, ways ...string) {
+		var each []string
+		for _, way := range ways {
+			each = append(each, valid(`asks.`+way))
+			field := at + `.` + way
+			wrong = append(wrong, containers+`.exists(c, `+isGated+` && !(`+absent+valid(field)+`)) ? ', in `+strings.TrimPrefix(field, "c.")+`.port' : ''`)
+		}
+		all = append(all, `(`+absent+`[`+at+`].all(asks, `+strings.Join(each, " && ")+`))`)
+	}
+	for _, name := range probeNames {
+		ask(`!has(c.`+name+`) || `, `c.`+name, "tcpSocket", "httpGet")
+	}
+	for _, name := range hookNames {
+		ask(`!has(c.lifecycle) || !has(c.lifecycle.`+name+`) || `, `c.lifecycle.`+name, "httpGet")
+	}
+	return ofGated(strings.Join(all, " && "), `asks for a port that is neither a number from 1 to 65535 nor the name of one of its ports with such a
+		number`+strings.Repeat("%s", len(wrong))+`: add that name to ports, or set a number there`, wrong...)
 }

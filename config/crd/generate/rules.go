@@ -1,7 +1,6 @@
 package main
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 
@@ -35,10 +34,10 @@ func (r rule) schema() map[string]any {
 	if r.at == "spec" && strings.Contains(r.cel, "self.template.") { // a job with a workloadRef has none
 		out["rule"] = "!has(self.template) || (" + oneLine(r.cel) + ")"
 	}
-	if message := oneLine(r.message); len(r.args) == 0 {
-		out["message"] = message
+	if len(r.args) == 0 {
+		out["message"] = oneLine(r.message)
 	} else {
-		out["messageExpression"] = fmt.Sprintf("'%s'.format([%s])", strings.ReplaceAll(message, "'", `\'`), oneLine(strings.Join(r.args, ", ")))
+		out["messageExpression"] = said(r.message, r.args)
 	}
 	if r.field != "" {
 		out["fieldPath"] = "." + r.field
@@ -99,8 +98,14 @@ const (
 	longestRenewDeadline = `duration('%dns'.format([1000000000 * s - 1000000000 -
 		(s < 5 ? 500000000 : s <= 15 ? 1000000000 : 1000000000 * s / 15)]))`
 
+	// inPod is where the fields of the pod are.
+	inPod = "spec.template.spec."
+
+	// Each step of a path costs the API server time in proportion to the number of fields of the object, even if the field is not set. So a rule
+	// reads a field once, and binds it to a name. For lists, the steps are not optional ones (.?), because the API server then estimates the cost
+	// for a list without a limit.
 	pod        = `self.template.spec`
-	containers = `self.template.spec.containers`
+	containers = pod + `.containers`
 	// isGated is true for the gated container c.
 	isGated = `(has(self.container) ? c.name == self.container : ` + containers + `.size() == 1 || ` + annotated + ` && c.name == ` + annotation + `)`
 
@@ -126,9 +131,7 @@ var rules = slices.Concat(
 	isWritten("spec.lease.retryPeriod"), isWritten("spec.lease.lockDelay"),
 	isWritten("spec.schedule.startingDeadline"), isWritten("spec.schedule.leadTime"),
 	leaseRules, fencingRules, runRules(), scheduleRules(), sourceRules, serviceRules, podRules, gatedRules, probeRules(), hookRules(),
-	reservedNames("containers"), reservedNames("initContainers"), reservedNames("volumes"),
-	reservedInside("containers"), reservedInside("initContainers"),
-	reservedKeys("labels"), reservedKeys("annotations"),
+	reservedNames(), reservedKeys("labels"), reservedKeys("annotations"),
 )
 
 func isWritten(at string) []rule {
@@ -220,7 +223,7 @@ var sourceRules = []rule{{
 	message: `set template, or workloadRef to use the template of a Deployment or StatefulSet that is scaled to 0`,
 }, {
 	at: "spec", field: "workloadRef", reason: forbidden,
-	cel:     `!has(self.template) || !has(self.workloadRef)`,
+	cel:     `!has(self.workloadRef) || !has(self.template)`,
 	message: `template is set as well: remove one of them`,
 }}
 
@@ -246,48 +249,44 @@ var serviceRules = []rule{{
 	message: `with several ports, each one needs a name`,
 }}
 
+// podRules are at the fields themselves: the API server evaluates them only where these are set.
 var podRules = []rule{{
-	at: "spec", field: "template.spec.hostPID", reason: forbidden,
-	cel:     `!has(` + pod + `.hostPID) || !` + pod + `.hostPID`,
+	at: inPod + "hostPID", reason: forbidden,
+	cel:     `!self`,
 	message: notOurs,
 }, {
-	at: "spec", field: "template.spec.shareProcessNamespace", reason: forbidden,
-	cel:     `!has(` + pod + `.shareProcessNamespace) || !` + pod + `.shareProcessNamespace`,
+	at: inPod + "shareProcessNamespace", reason: forbidden,
+	cel:     `!self`,
 	message: notOurs,
 }, {
-	at: "spec", field: "template.spec.activeDeadlineSeconds", reason: forbidden,
-	cel:     `!has(` + pod + `.activeDeadlineSeconds)`,
+	at: inPod + "activeDeadlineSeconds", reason: forbidden,
+	cel:     `false`,
 	message: `a candidate lives through many tenures: remove it`,
 }, {
-	at: "spec", field: "template.spec.ephemeralContainers", reason: forbidden,
-	cel:     `!has(` + pod + `.ephemeralContainers) || ` + pod + `.ephemeralContainers.size() == 0`,
+	at: inPod + "ephemeralContainers", reason: forbidden,
+	cel:     `self.size() == 0`,
 	message: `no pod can be created with ephemeral containers: remove it, and use kubectl debug`,
 }, {
-	at: "spec", field: "template.spec.os", reason: forbidden,
-	cel:     `!has(` + pod + `.os) || ` + pod + `.os.name == 'linux'`,
+	at: inPod + "os", reason: forbidden,
+	cel:     `self.name == 'linux'`,
 	message: `the agent runs on Linux only: remove it, or set name: linux`,
 }, {
-	at: "spec", field: "template.spec.terminationGracePeriodSeconds",
-	cel: `!has(` + pod + `.terminationGracePeriodSeconds) || ` + pod + `.terminationGracePeriodSeconds >= 1`,
+	at:  inPod + "terminationGracePeriodSeconds",
+	cel: `self >= 1`,
 	message: `%d is not accepted: at least 1, because with 0 a deleted pod no longer exists in the API before it is stopped, and no
 		handover is clean`,
-	args: []string{pod + ".terminationGracePeriodSeconds"},
-}, {
-	at: "spec", field: "template.spec.restartPolicy",
-	cel:     ofRuns + ` || !has(` + pod + `.restartPolicy) || ` + pod + `.restartPolicy in ['', 'Always']`,
-	message: `"%s" is not accepted: set Always, or remove it, because a candidate lives through many tenures`,
-	args:    []string{pod + ".restartPolicy"},
+	args: []string{"self"},
 }}
 
 var gatedRules = []rule{
 	{
-		at: "spec", field: "template.spec.containers", reason: required,
-		cel:     containers + `.size() > 0`,
+		at: inPod + "containers", reason: required,
+		cel:     `self.size() > 0`,
 		message: `a pod needs at least one container`,
 	},
 	{
 		at: "spec", field: "container",
-		cel:     `!has(self.container) || ` + containers + `.size() == 0 || ` + containers + `.exists(c, c.name == self.container)`,
+		cel:     `!has(self.container) || [` + containers + `].all(all, all.size() == 0 || [self.container].all(name, all.exists(c, c.name == name)))`,
 		message: `"%s" is not a container of spec.template: one of %s`,
 		args:    []string{"self.container", containers + `.map(c, c.name)`},
 	},
@@ -305,23 +304,30 @@ var gatedRules = []rule{
 			spec.container`,
 		args: []string{annotation, containers + `.map(c, c.name)`},
 	},
-	ofGated(forbidden, `!has(c.lifecycle) || !has(c.lifecycle.stopSignal) || c.lifecycle.stopSignal in
-			['`+strings.Join(contract.StopSignals(), `', '`)+`']`, contract.NotHeard()),
-	hookRule("postStart"), hookRule("preStop"), sleepRule("postStart"), sleepRule("preStop"),
-	ofGated(forbidden, `(!has(c.restartPolicy) || c.restartPolicy == 'Always') && !has(c.restartPolicyRules)`,
-		`has a restart policy of its own: remove restartPolicy and restartPolicyRules, because a candidate lives through many
-			tenures`),
-	ofGated(forbidden,
-		`!has(c.env) || c.env.all(e, e.name != self.fencing.envVar)`,
-		`sets %s in env: the agent sets it, remove it or choose another spec.fencing.envVar`, "self.fencing.envVar"),
-	ofTheGated(forbidden, `!has(`+theGated+`.volumeMounts) || `+theGated+`.volumeMounts.all(m, !m.mountPath.matches('`+contract.OursPattern+`'))`,
+	allOfGated(slices.Concat([]demand{{
+		is:      `!has(c.lifecycle) || c.lifecycle.?stopSignal.orValue('SIGTERM') in ['` + strings.Join(contract.StopSignals(), `', '`) + `']`,
+		message: contract.NotHeard(),
+	}}, hookDemands(), []demand{{
+		is: `c.?restartPolicy.orValue('Always') == 'Always' && !has(c.restartPolicyRules)`,
+		message: `has a restart policy of its own: remove restartPolicy and restartPolicyRules, because a candidate lives through many
+			tenures`,
+	}, {
+		is:      `!has(c.env) || [self.fencing.envVar].all(token, c.env.all(e, e.name != token))`,
+		message: `sets %s in env: the agent sets it, remove it or choose another spec.fencing.envVar`,
+		args:    []string{"self.fencing.envVar"},
+	}, {
+		is: mayKill,
+		message: `has SETUID without KILL: the process can change its user (CAP_SETUID), and without CAP_KILL the agent could not kill it after that:
+			add KILL to securityContext.capabilities of the container, or drop SETUID; if its image does not run as root, set runAsNonRoot`,
+	}})...),
+	askedPorts(),
+	ofTheGated(`!has(c.volumeMounts)`, `!has(`+theGated+`.volumeMounts) || `+theGated+`.volumeMounts.all(m, !m.mountPath.matches('`+contract.OursPattern+`'))`,
 		`mounts a volume at or below /singletonjob, where the agent and its credentials are: choose another mountPath`),
-	ofTheGated("", `!has(`+theGated+`.env) || [`+goMemLimitOf(theGated)+`].all(j, j < 0 || !has(`+theGated+`.env[j].value)
+	ofTheGated(`!has(c.env) || c.env.all(e, e.name != '`+contract.GoMemLimit+`')`,
+		`!has(`+theGated+`.env) || [`+goMemLimitOf(theGated)+`].all(j, j < 0 || !has(`+theGated+`.env[j].value)
 			|| `+theGated+`.env[j].value.matches('`+contract.GoMemLimitPattern+`'))`,
 		`sets GOMEMLIMIT to "%s" in env, but no Go program, including the agent, starts with that value: write `+contract.GoMemLimitRemedy,
 		`[`+gatedIndex+`].map(i, `+theGated+`.env[`+goMemLimitOf(theGated)+`].value)[0]`),
-	ofGated(forbidden, mayKill, `has SETUID without KILL: the process can change its user (CAP_SETUID), and without CAP_KILL the agent could not kill it after that:
-		add KILL to securityContext.capabilities of the container, or drop SETUID; if its image does not run as root, set runAsNonRoot`),
 }
 
 // mayKill is true for a container c whose agent has CAP_KILL in effect, or does not have CAP_SETUID. For the reasons, see cannotKill in
@@ -338,8 +344,8 @@ var mayKill = func() string {
 	ofPod := func(field string) string { return `has(` + pods + `) && has(` + pods + `.` + field + `)` }
 	noRoot := `(has(` + context + `.runAsUser) ? ` + context + `.runAsUser != 0 : ` + ofPod("runAsUser") + ` ? ` + pods + `.runAsUser != 0
 		: has(` + context + `.runAsNonRoot) ? ` + context + `.runAsNonRoot : ` + ofPod("runAsNonRoot") + ` && ` + pods + `.runAsNonRoot)`
-	return `!has(` + context + `) || !has(` + context + `.capabilities) || has(` + context + `.privileged) && ` + context + `.privileged
-		|| ` + noRoot + ` || !` + has("SETUID") + ` || ` + has("KILL")
+	return `!has(` + context + `) || !has(` + context + `.capabilities) || !` + has("SETUID") + ` || ` + has("KILL") + `
+		|| has(` + context + `.privileged) && ` + context + `.privileged || ` + noRoot
 }()
 
 // goMemLimitOf is the index of the last GOMEMLIMIT in env of a container, or -1. The last one counts.
@@ -347,12 +353,11 @@ func goMemLimitOf(container string) string {
 	return container + `.env.map(e, e.name == '` + contract.GoMemLimit + `').lastIndexOf(true)`
 }
 
-// ofGated returns the rule that condition is true for the gated container c. message follows the container's name in the sentence. The
-// condition comes first because it is nearly always true, and costs less than to find out which container is the gated one. The API server
-// evaluates all rules at each write of a status.
-func ofGated(reason, condition, message string, args ...string) rule {
+// ofGated is a rule for the gated container c. message follows the container's name in the sentence. The condition comes first because it is
+// nearly always true, and costs less than to find out which container is the gated one.
+func ofGated(condition, message string, args ...string) rule {
 	return rule{
-		at: "spec", field: "template.spec.containers", reason: reason,
+		at: "spec", field: "template.spec.containers", reason: forbidden,
 		cel:     containers + `.all(c, (` + condition + `) || !` + isGated + `)`,
 		message: `the gated container "%s" ` + message,
 		args:    append([]string{containers + `.filter(c, ` + isGated + `)[0].name`}, args...),
@@ -367,49 +372,64 @@ const (
 )
 
 // ofTheGated is ofGated for a condition on theGated. The API server estimates its cost for one container, and not for the maximum number of
-// containers. Use it for patterns.
-func ofTheGated(reason, condition, message string, args ...string) rule {
-	r := ofGated(reason, "", message, args...)
-	r.cel = `[` + gatedIndex + `].all(i, i < 0 || ` + condition + `)`
+// containers. Use it for patterns. usually is true for nearly every container c, and costs less.
+func ofTheGated(usually, condition, message string, args ...string) rule {
+	r := ofGated("", message, args...)
+	r.cel = containers + `.all(c, ` + usually + `) || [` + gatedIndex + `].all(i, i < 0 || ` + condition + `)`
 	return r
 }
 
-func reservedNames(list string) []rule {
-	names := pod + "." + list
-	return []rule{{
-		at: "spec", field: "template.spec." + list, reason: forbidden,
-		cel:     `!has(` + names + `) || ` + names + `.all(x, !x.name.startsWith('singletonjob-'))`,
-		message: `names that begin with singletonjob- are reserved for the operator: rename %s`,
-		args:    []string{names + `.filter(x, x.name.startsWith('singletonjob-')).map(x, x.name)`},
-	}}
+// demand is a condition for the gated container c, and the message if it is not met, which follows the container's name.
+type demand struct {
+	is, message string
+	args        []string
 }
 
-// reservedInside rejects, in all containers of a template, the variables and volumes with which the operator configures the gated
-// container.
-func reservedInside(list string) []rule {
-	containers := pod + "." + list
-	rules := make([]rule, 0, 2)
-	for _, in := range []struct{ field, prefix, message string }{
-		{"env", "SINGLETONJOB_", "variables that begin with SINGLETONJOB_ are reserved for the agent: remove them from env of %s"},
-		{"volumeMounts", "singletonjob-", "volumes whose names begin with singletonjob- are reserved for the agent: remove them from volumeMounts of %s"},
-	} {
-		free := `!has(c.` + in.field + `) || c.` + in.field + `.all(x, !x.name.startsWith('` + in.prefix + `'))`
+// allOfGated is one rule for several demands, because the API server evaluates each rule of spec at each write of a status too, and each has
+// to find the containers. The message says all that is wrong.
+func allOfGated(demands ...demand) rule {
+	met, unmet := make([]string, len(demands)), make([]string, len(demands))
+	for i, d := range demands {
+		met[i] = `(` + d.is + `)`
+		unmet[i] = containers + `.exists(c, ` + isGated + ` && !` + met[i] + `) ? ` + said("; it "+d.message, d.args) + ` : ''`
+	}
+	return ofGated(strings.Join(met, " && "), `is not accepted`+strings.Repeat("%s", len(demands)), unmet...)
+}
+
+// said is an expression for a message with values in it.
+func said(message string, args []string) string {
+	text := `'` + strings.ReplaceAll(oneLine(message), "'", `\'`) + `'`
+	if len(args) == 0 {
+		return text
+	}
+	return text + `.format([` + oneLine(strings.Join(args, ", ")) + `])`
+}
+
+// reservedNames rejects the names with which the operator adds containers and volumes, and configures the gated container.
+func reservedNames() []rule {
+	var rules []rule
+	reserve := func(list, prefix, message string) {
 		rules = append(rules, rule{
-			at: "spec", field: "template.spec." + list, reason: forbidden,
-			cel:     `!has(` + containers + `) || ` + containers + `.all(c, ` + free + `)`,
-			message: in.message,
-			args:    []string{containers + `.filter(c, !(` + free + `)).map(c, c.name)`},
+			at: inPod + list + "[].name", reason: forbidden,
+			cel:     `!self.startsWith('` + prefix + `')`,
+			message: message,
 		})
+	}
+	for _, list := range []string{"containers", "initContainers", "volumes"} {
+		reserve(list, "singletonjob-", "names that begin with singletonjob- are reserved for the operator: choose another one")
+	}
+	for _, list := range []string{"containers", "initContainers"} {
+		reserve(list+"[].env", "SINGLETONJOB_", "variables that begin with SINGLETONJOB_ are reserved for the agent: remove this one")
+		reserve(list+"[].volumeMounts", "singletonjob-", "volumes whose names begin with singletonjob- are reserved for the agent: remove this one")
 	}
 	return rules
 }
 
 func reservedKeys(in string) []rule {
-	keys := "self.template.metadata." + in
 	return []rule{{
-		at: "spec", field: "template.metadata." + in, reason: forbidden,
-		cel:     `!has(self.template.metadata) || !has(` + keys + `) || ` + keys + `.all(k, !k.startsWith('singletonjob.io/'))`,
+		at: "spec.template.metadata." + in, reason: forbidden,
+		cel:     `self.all(k, !k.startsWith('singletonjob.io/'))`,
 		message: `keys that begin with singletonjob.io/ are reserved for the operator: remove %s`,
-		args:    []string{keys + `.filter(k, k.startsWith('singletonjob.io/'))`},
+		args:    []string{`self.filter(k, k.startsWith('singletonjob.io/'))`},
 	}}
 }

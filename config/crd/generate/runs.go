@@ -5,6 +5,8 @@ import "strings"
 // ofRuns is true for a job that runs to completion.
 const ofRuns = `self.runPolicy == 'RunToCompletion'`
 
+const restartPolicy = pod + `.?restartPolicy`
+
 // runRules check which fields can be combined with a run policy.
 func runRules() []rule {
 	rules := []rule{{
@@ -17,7 +19,7 @@ func runRules() []rule {
 		message: `the job would be deleted before its next tick: remove it, or remove schedule`,
 	}, {
 		at: "spec", field: "workloadRef", reason: forbidden,
-		cel: `!(` + ofRuns + `) || !has(self.workloadRef)`,
+		cel: `!has(self.workloadRef) || !(` + ofRuns + `)`,
 		message: `a Deployment or StatefulSet runs indefinitely, a job with runPolicy RunToCompletion does not: put the pod template into
 			spec.template`,
 	}, {
@@ -27,10 +29,15 @@ func runRules() []rule {
 			remove it`,
 	}, {
 		at: "spec", field: "template.spec.restartPolicy",
-		cel: `!(` + ofRuns + `) || !has(` + pod + `.restartPolicy) || ` + pod + `.restartPolicy in ['', 'OnFailure', 'Never']`,
+		cel:     `` + restartPolicy + `.orValue('') in ['', 'Always'] || ` + ofRuns,
+		message: `"%s" is not accepted: set Always, or remove it, because a candidate lives through many tenures`,
+		args:    []string{restartPolicy + ".value()"},
+	}, {
+		at: "spec", field: "template.spec.restartPolicy",
+		cel: `!(` + ofRuns + `) || ` + restartPolicy + `.orValue('') in ['', 'OnFailure', 'Never']`,
 		message: `"%s" is not accepted with runPolicy RunToCompletion: set OnFailure or Never, or remove it; in each case attempts
 			follow as spec.backoffLimit allows`,
-		args: []string{pod + ".restartPolicy"},
+		args: []string{restartPolicy + ".value()"},
 	}, {
 		at: "spec", field: "ignoreOnExitCodes",
 		cel:     `!has(self.failOnExitCodes) || !has(self.ignoreOnExitCodes) || !self.ignoreOnExitCodes.exists(code, code in self.failOnExitCodes)`,
@@ -43,7 +50,7 @@ func runRules() []rule {
 			given += ` && self.` + name + `.size() > 0`
 		}
 		rules = append(rules, rule{
-			at: "spec", field: name, reason: forbidden, cel: ofRuns + ` || !(` + given + `)`,
+			at: "spec", field: name, reason: forbidden, cel: `!(` + given + `) || ` + ofRuns,
 			message: `valid only with runPolicy RunToCompletion, which you can set only when you create a job: remove it, or create a job with that policy`,
 		})
 	}

@@ -69,10 +69,14 @@ type Asked struct {
 // longest is the longest number that is written.
 const longest = len("-9223372036854775808")
 
-// Handler takes writes, each number once: 409 answers a write that arrives again.
+// Handler takes writes, each number once: 409 answers a write that arrives again. A GET, such as that of a probe, writes nothing.
 func Handler(me Who) http.Handler {
 	var seen sync.Map
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodGet {
+			_ = json.NewEncoder(w).Encode(me)
+			return
+		}
 		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, int64(longest)))
 		if err != nil {
 			http.Error(w, err.Error(), http.StatusBadRequest)

@@ -59,7 +59,7 @@ func TestClient(t *testing.T) {
 	}
 }
 
-// TestHandler: each write is taken once, and only a write is.
+// TestHandler: each write is taken once, and only a POST is one. A probe is answered.
 func TestHandler(t *testing.T) {
 	h := Handler(Who{Pod: "a", Token: 5})
 	for _, c := range []struct {
@@ -69,7 +69,9 @@ func TestHandler(t *testing.T) {
 		{http.MethodPost, "7", http.StatusOK},
 		{http.MethodPost, "7", http.StatusConflict},
 		{http.MethodPost, "8", http.StatusOK},
-		{http.MethodGet, "9", http.StatusBadRequest},
+		{http.MethodGet, "9", http.StatusOK},
+		{http.MethodPost, "9", http.StatusOK},
+		{http.MethodPut, "10", http.StatusBadRequest},
 		{http.MethodPost, "", http.StatusBadRequest},
 		{http.MethodPost, "x", http.StatusBadRequest},
 		{http.MethodPost, strings.Repeat("1", 21), http.StatusBadRequest},
