@@ -128,3 +128,26 @@ func TestShardsFor(t *testing.T) {
 		t.Error("1024 connections are enough")
 	}
 }
+
+// TestProgress: a number is told each minute, and given up if it stays below nine tenths of what it was.
+func TestProgress(t *testing.T) {
+	for name, c := range map[string]struct {
+		numbers []int // one for each 30 seconds
+		want    []outlook
+	}{
+		"grows":             {[]int{0, 5, 10, 20}, []outlook{told, quiet, told, quiet}},
+		"waits":             {[]int{0, 10, 10, 10, 10, 10, 10}, []outlook{told, quiet, told, quiet, told, quiet, told}},
+		"falls":             {[]int{100, 89, 80, 70, 60}, []outlook{told, quiet, told, quiet, falls}},
+		"falls and returns": {[]int{100, 50, 50, 50, 90, 50}, []outlook{told, quiet, told, quiet, told, quiet}},
+		"falls a little":    {[]int{100, 95, 91, 90, 90, 90}, []outlook{told, quiet, told, quiet, told, quiet}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var p progress
+			for i, n := range c.numbers {
+				if got := p.look(time.Duration(i)*30*time.Second, n); got != c.want[i] {
+					t.Errorf("%d, %d: %v, want %v", i, n, got, c.want[i])
+				}
+			}
+		})
+	}
+}

@@ -147,15 +147,8 @@ func (b *bench) setUp(ctx context.Context, divided int) (err error) {
 	if err := stack.Build(ctx, root, b.dir); err != nil {
 		return err
 	}
-	// As a control plane of a cluster runs, where memory is for it. All API servers share half of the machine's.
-	var machine unix.Sysinfo_t
-	if err := unix.Sysinfo(&machine); err != nil {
-		return err
-	}
-	limit := machine.Totalram * uint64(machine.Unit) / 2 / uint64(divided)
-	b.plane, err = controlplane.Start(ctx, controlplane.Options{
-		Progress: os.Stderr, Servers: divided, Environment: []string{"GOGC=100", fmt.Sprintf("GOMEMLIMIT=%d", limit)},
-	})
+	// As a control plane of a cluster runs: without a limit, near which it would do little but collect garbage.
+	b.plane, err = controlplane.Start(ctx, controlplane.Options{Progress: os.Stderr, Servers: divided, Environment: []string{"GOGC=100", "GOMEMLIMIT=off"}})
 	if err != nil {
 		return err
 	}
@@ -330,15 +323,63 @@ func job(i int, lease leaseFlag, shard string) *v1alpha1.SingletonJob {
 	}
 }
 
-// settled waits until each job has a process that began after since, or any, its label and its standby.
+// settled waits until each job has a process that began after since, or any, its label and its standby. It says each minute how many have,
+// and ends when that number falls: the control plane does not keep up then, and will not.
 func (b *bench) settled(ctx context.Context, since time.Time) error {
-	return b.await(ctx, "all jobs to have a process, a label and a standby", func() (bool, any, error) {
+	var p progress
+	var failed error
+	began := time.Now()
+	err := b.await(ctx, "all jobs to have a process, a label and a standby", func() (bool, any, error) {
 		tally, err := b.shards.count(ctx, since)
 		if err != nil {
 			return false, nil, err
 		}
+		took := time.Since(began)
+		switch p.look(took, tally.Settled) {
+		case told:
+			fmt.Fprintf(os.Stderr, "%d jobs, %s: %d settled\n", b.jobs, took.Round(time.Second), tally.Settled)
+		case falls:
+			failed = fmt.Errorf("%d jobs were settled, now %d: the control plane does not keep up", p.most, tally.Settled)
+			return true, nil, nil
+		case quiet:
+		}
 		return b.unless(ctx, tally.Settled == b.jobs, fmt.Sprintf("%d of %d", tally.Settled, b.jobs))
 	})
+	return errors.Join(err, failed)
+}
+
+// progress is what is known of a number that should grow.
+type progress struct {
+	most  int
+	above time.Duration // when it was last nearly as high
+	next  time.Duration // when it is told again
+}
+
+type outlook int
+
+const (
+	quiet outlook = iota
+	told
+	falls
+)
+
+// patienceForFalls is for how long a number may be below nine tenths of what it was.
+const patienceForFalls = 2 * time.Minute
+
+// look takes a number, and the time since the beginning.
+func (p *progress) look(now time.Duration, n int) outlook {
+	p.most = max(p.most, n)
+	if n*10 >= p.most*9 {
+		p.above = now
+	}
+	switch {
+	case now-p.above >= patienceForFalls:
+		return falls
+	case now >= p.next:
+		p.next = now + time.Minute
+		return told
+	}
+	return quiet
 }
 
 // calmed waits until the operator sends nothing any more. Its own client counts.
