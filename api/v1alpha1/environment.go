@@ -1,7 +1,6 @@
 package v1alpha1
 
 import (
-	"fmt"
 	"regexp"
 	"slices"
 
@@ -20,7 +19,7 @@ var (
 func goFaults(c *corev1.Container) []string {
 	var faults []string
 	refuse := func(name, value, remedy string) {
-		faults = append(faults, fmt.Sprintf(`sets %s to "%s" in env, but no Go program, including the agent, starts with that value: write %s`, name, value, remedy))
+		faults = append(faults, "sets "+name+" to \""+value+"\" in env, but no Go program, including the agent, starts with that value: write "+remedy)
 	}
 	if value := literal(c.Env, contract.GoMemLimit); !goMemLimit.MatchString(value) {
 		refuse(contract.GoMemLimit, value, contract.GoMemLimitRemedy)
