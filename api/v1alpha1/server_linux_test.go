@@ -187,6 +187,7 @@ var malformedCases = map[string]struct {
 	"unknown field":            {`{"lease":{"leaseDurationSeconds":15}}`, []string{`strict decoding error: unknown field "spec.lease.leaseDurationSeconds"`}},
 	"unknown field in the pod": {`{"template":{"spec":{"hostPid":true}}}`, []string{`strict decoding error: unknown field "spec.template.spec.hostPid"`}},
 	"wrong type in the pod":    {`{"template":{"spec":{"terminationGracePeriodSeconds":"30"}}}`, []string{`spec.template.spec.terminationGracePeriodSeconds`, `must be of type integer`}},
+	"a capability of null":     {`{"template":{"spec":{"containers":[{"name":"app","image":"x","command":["x"],"securityContext":{"capabilities":{"drop":["KILL",null]}},"lifecycle":{"preStop":{"exec":{}}}}]}}}`, []string{"the agent cannot run: set exactly one of exec.command", "has SETUID without KILL"}},
 	"no pod":                   {`{"template":{"spec":null}}`, []string{`spec.template.spec: Required value`}},
 	"no template":              {`{"template":null}`, []string{`spec.template: Required value`}},
 }

@@ -259,20 +259,20 @@ func validateReservedNames(pod *corev1.PodSpec, at *field.Path) field.ErrorList 
 	var errs field.ErrorList
 	check := func(at *field.Path, name, prefix, detail string) {
 		if strings.HasPrefix(name, prefix) {
-			errs = append(errs, field.Forbidden(at.Child("name"), detail))
+			errs = append(errs, field.Forbidden(at.Child("name"), detail+name))
 		}
 	}
-	const operators = "names that begin with singletonjob- are reserved for the operator: choose another one"
+	const operators = "names that begin with singletonjob- are reserved for the operator: rename "
 	inside := func(list string, containers []corev1.Container) {
 		for i := range containers {
 			at := at.Child(list).Index(i)
 			check(at, containers[i].Name, ReservedNamePrefix, operators)
 			for j, e := range containers[i].Env {
-				check(at.Child("env").Index(j), e.Name, ReservedEnvPrefix, "variables that begin with SINGLETONJOB_ are reserved for the agent: remove this one")
+				check(at.Child("env").Index(j), e.Name, ReservedEnvPrefix, "variables that begin with SINGLETONJOB_ are reserved for the agent: remove ")
 			}
 			for j, m := range containers[i].VolumeMounts {
 				check(at.Child("volumeMounts").Index(j), m.Name, ReservedNamePrefix,
-					"volumes whose names begin with singletonjob- are reserved for the agent: remove this one")
+					"volumes whose names begin with singletonjob- are reserved for the agent: remove the mount of ")
 			}
 		}
 	}

@@ -52,9 +52,9 @@ const (
 	takenEnvVar = " is not accepted: other programs read it, and would find the token in it: choose a name of your own, such as FENCING_TOKEN, that is not PATH, HOME, HOSTNAME " +
 		"or PWD and does not begin with KUBERNETES_ or LD_"
 	badEnv       = `the gated container "app" is not accepted; it sets FENCING_TOKEN in env: the agent sets it, remove it or choose another spec.fencing.envVar`
-	reservedName = "names that begin with singletonjob- are reserved for the operator: choose another one"
-	reservedEnv  = "variables that begin with SINGLETONJOB_ are reserved for the agent: remove this one"
-	badVolume    = "volumes whose names begin with singletonjob- are reserved for the agent: remove this one"
+	reservedName = "names that begin with singletonjob- are reserved for the operator: rename "
+	reservedEnv  = "variables that begin with SINGLETONJOB_ are reserved for the agent: remove "
+	badVolume    = "volumes whose names begin with singletonjob- are reserved for the agent: remove the mount of "
 	badMount     = `the gated container "app" mounts a volume at or below /singletonjob, where the agent and its credentials are: choose another mountPath`
 	badCaps      = `the gated container "app" is not accepted; it has SETUID without KILL: the process can change its user (CAP_SETUID), and without CAP_KILL the agent could not kill ` +
 		"it after that: add KILL to securityContext.capabilities of the container, or drop SETUID; if its image does not run as root, set runAsNonRoot"
@@ -309,17 +309,17 @@ var templateCases = map[string]validationCase{
 		change: pod(func(p *corev1.PodSpec) {
 			p.Volumes = []corev1.Volume{{Name: "singletonjob-x"}, {Name: "x"}, {Name: "singletonjob-y"}}
 		}),
-		want: append(forbidden(inPod+"volumes[0].name", reservedName), forbidden(inPod+"volumes[2].name", reservedName)...),
+		want: append(forbidden(inPod+"volumes[0].name", reservedName+"singletonjob-x"), forbidden(inPod+"volumes[2].name", reservedName+"singletonjob-y")...),
 	},
 	"reserved init container": {
 		change: pod(func(p *corev1.PodSpec) {
 			p.InitContainers = []corev1.Container{{Name: "singletonjob-install", Image: "x"}}
 		}),
-		want: forbidden(inPod+"initContainers[0].name", reservedName),
+		want: forbidden(inPod+"initContainers[0].name", reservedName+"singletonjob-install"),
 	},
 	"reserved container": {
 		change: pod(func(p *corev1.PodSpec) { p.Containers[1].Name = "singletonjob-x" }),
-		want:   forbidden(inContainers+"[1].name", reservedName),
+		want:   forbidden(inContainers+"[1].name", reservedName+"singletonjob-x"),
 	},
 }
 
@@ -330,31 +330,40 @@ var gatedCases = map[string]validationCase{
 		c.RestartPolicy = new(corev1.ContainerRestartPolicyAlways)
 	})},
 	"token set by the template": {change: app(func(c *corev1.Container) { c.Env = []corev1.EnvVar{{Name: "FENCING_TOKEN", Value: "1"}} }), want: forbidden(inContainers, badEnv)},
-	"variable of the agent":     {change: app(func(c *corev1.Container) { c.Env = []corev1.EnvVar{{Name: "SINGLETONJOB_CONFIG"}} }), want: forbidden(inContainers+"[0].env[0].name", reservedEnv)},
+	"variable of the agent":     {change: app(func(c *corev1.Container) { c.Env = []corev1.EnvVar{{Name: "SINGLETONJOB_CONFIG"}} }), want: forbidden(inContainers+"[0].env[0].name", reservedEnv+"SINGLETONJOB_CONFIG")},
+	"several faults are one message": {
+		change: app(func(c *corev1.Container) {
+			c.Env = []corev1.EnvVar{{Name: "FENCING_TOKEN", Value: "1"}}
+			c.RestartPolicyRules = []corev1.ContainerRestartRule{{Action: "Restart", ExitCodes: &corev1.ContainerRestartRuleOnExitCodes{Operator: "In", Values: []int32{1}}}}
+		}),
+		want: forbidden(inContainers, badPolicy+"; it "+strings.TrimPrefix(badEnv, `the gated container "app" is not accepted; it `)),
+	},
+	"no restart policy rules": {change: app(func(c *corev1.Container) { c.RestartPolicyRules = []corev1.ContainerRestartRule{} })},
 	"variable of the agent in a sidecar": {
 		change: pod(func(p *corev1.PodSpec) {
 			p.Containers[1].Env = []corev1.EnvVar{{Name: "X"}, {Name: "SINGLETONJOB_CONFIG", Value: "{}"}}
 		}),
-		want: forbidden(inContainers+"[1].env[1].name", reservedEnv),
+		want: forbidden(inContainers+"[1].env[1].name", reservedEnv+"SINGLETONJOB_CONFIG"),
 	},
 	"variables of the agent in init containers": {
 		change: pod(func(p *corev1.PodSpec) {
 			env := []corev1.EnvVar{{Name: "SINGLETONJOB_X"}}
 			p.InitContainers = []corev1.Container{{Name: "a", Env: env}, {Name: "b"}, {Name: "c", Env: env}}
 		}),
-		want: append(forbidden(inPod+"initContainers[0].env[0].name", reservedEnv), forbidden(inPod+"initContainers[2].env[0].name", reservedEnv)...),
+		want: append(forbidden(inPod+"initContainers[0].env[0].name", reservedEnv+"SINGLETONJOB_X"),
+			forbidden(inPod+"initContainers[2].env[0].name", reservedEnv+"SINGLETONJOB_X")...),
 	},
 	"the agent's volume in a sidecar": {
 		change: pod(func(p *corev1.PodSpec) {
 			p.Containers[1].VolumeMounts = []corev1.VolumeMount{{Name: "singletonjob-bin", MountPath: "/x"}}
 		}),
-		want: forbidden(inContainers+"[1].volumeMounts[0].name", badVolume),
+		want: forbidden(inContainers+"[1].volumeMounts[0].name", badVolume+"singletonjob-bin"),
 	},
 	"the agent's credentials in an init container": {
 		change: pod(func(p *corev1.PodSpec) {
 			p.InitContainers = []corev1.Container{{Name: "a", VolumeMounts: []corev1.VolumeMount{{Name: "singletonjob-credentials", MountPath: "/x"}}}}
 		}),
-		want: forbidden(inPod+"initContainers[0].volumeMounts[0].name", badVolume),
+		want: forbidden(inPod+"initContainers[0].volumeMounts[0].name", badVolume+"singletonjob-credentials"),
 	},
 	"ephemeral container": {
 		change: pod(func(p *corev1.PodSpec) {

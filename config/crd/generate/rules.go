@@ -308,7 +308,7 @@ var gatedRules = []rule{
 		is:      `!has(c.lifecycle) || c.lifecycle.?stopSignal.orValue('SIGTERM') in ['` + strings.Join(contract.StopSignals(), `', '`) + `']`,
 		message: contract.NotHeard(),
 	}}, hookDemands(), []demand{{
-		is: `c.?restartPolicy.orValue('Always') == 'Always' && !has(c.restartPolicyRules)`,
+		is: `c.?restartPolicy.orValue('Always') == 'Always' && (!has(c.restartPolicyRules) || c.restartPolicyRules.size() == 0)`,
 		message: `has a restart policy of its own: remove restartPolicy and restartPolicyRules, because a candidate lives through many
 			tenures`,
 	}, {
@@ -336,7 +336,7 @@ var mayKill = func() string {
 	const context, pods = `c.securityContext`, pod + `.securityContext`
 	names := func(list, name string) string {
 		in := context + `.capabilities.` + list
-		return `(has(` + in + `) && ` + in + `.exists(x, x.upperAscii() in ['` + name + `', 'CAP_` + name + `']))`
+		return `(has(` + in + `) && ` + in + `.exists(x, type(x) == string && x.upperAscii() in ['` + name + `', 'CAP_` + name + `']))`
 	}
 	has := func(name string) string {
 		return `(!` + names("drop", name) + ` && (` + names("add", name) + ` || !` + names("drop", "ALL") + `))`
@@ -412,15 +412,15 @@ func reservedNames() []rule {
 		rules = append(rules, rule{
 			at: inPod + list + "[].name", reason: forbidden,
 			cel:     `!self.startsWith('` + prefix + `')`,
-			message: message,
+			message: message, args: []string{"self"},
 		})
 	}
 	for _, list := range []string{"containers", "initContainers", "volumes"} {
-		reserve(list, "singletonjob-", "names that begin with singletonjob- are reserved for the operator: choose another one")
+		reserve(list, "singletonjob-", "names that begin with singletonjob- are reserved for the operator: rename %s")
 	}
 	for _, list := range []string{"containers", "initContainers"} {
-		reserve(list+"[].env", "SINGLETONJOB_", "variables that begin with SINGLETONJOB_ are reserved for the agent: remove this one")
-		reserve(list+"[].volumeMounts", "singletonjob-", "volumes whose names begin with singletonjob- are reserved for the agent: remove this one")
+		reserve(list+"[].env", "SINGLETONJOB_", "variables that begin with SINGLETONJOB_ are reserved for the agent: remove %s")
+		reserve(list+"[].volumeMounts", "singletonjob-", "volumes whose names begin with singletonjob- are reserved for the agent: remove the mount of %s")
 	}
 	return rules
 }

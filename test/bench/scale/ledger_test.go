@@ -137,7 +137,7 @@ func TestProgress(t *testing.T) {
 	}{
 		"grows":             {[]int{0, 5, 10, 20}, []outlook{told, quiet, told, quiet}},
 		"waits":             {[]int{0, 10, 10, 10, 10, 10, 10}, []outlook{told, quiet, told, quiet, told, quiet, told}},
-		"falls":             {[]int{100, 89, 80, 70, 60}, []outlook{told, quiet, told, quiet, falls}},
+		"falls":             {[]int{100, 89, 80, 70, 60, 50}, []outlook{told, quiet, told, quiet, told, falls}},
 		"falls and returns": {[]int{100, 50, 50, 50, 90, 50}, []outlook{told, quiet, told, quiet, told, quiet}},
 		"falls a little":    {[]int{100, 95, 91, 90, 90, 90}, []outlook{told, quiet, told, quiet, told, quiet}},
 	} {

@@ -351,7 +351,8 @@ func (b *bench) settled(ctx context.Context, since time.Time) error {
 // progress is what is known of a number that should grow.
 type progress struct {
 	most  int
-	above time.Duration // when it was last nearly as high
+	low   bool
+	since time.Duration // when it began to be low
 	next  time.Duration // when it is told again
 }
 
@@ -369,11 +370,11 @@ const patienceForFalls = 2 * time.Minute
 // look takes a number, and the time since the beginning.
 func (p *progress) look(now time.Duration, n int) outlook {
 	p.most = max(p.most, n)
-	if n*10 >= p.most*9 {
-		p.above = now
+	if low := n*10 < p.most*9; low != p.low {
+		p.low, p.since = low, now
 	}
 	switch {
-	case now-p.above >= patienceForFalls:
+	case p.low && now-p.since >= patienceForFalls:
 		return falls
 	case now >= p.next:
 		p.next = now + time.Minute
