@@ -480,40 +480,38 @@ func TestMonitor(t *testing.T) {
 	p, server := start(t, s, func(c *Config) { c.Monitor = true })
 	admin := httptest.NewServer(p.Admin())
 	t.Cleanup(admin.Close)
-	for _, token := range []string{"34", "33", "", "007"} {
+	// A decision can come after its answer. So it is awaited before the next write, or 33 may be decided before 34.
+	var text string
+	await := func(line string) {
+		t.Helper()
+		for deadline := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) {
+			response, err := http.Get(admin.URL + "/metrics")
+			if err != nil {
+				t.Fatal(err)
+			}
+			body, _ := io.ReadAll(response.Body)
+			response.Body.Close()
+			if text = string(body); strings.Contains(text, line+"\n") {
+				return
+			}
+			if time.Now().After(deadline) {
+				t.Fatalf("metrics lack %s:\n%s", line, text)
+			}
+		}
+	}
+	for i, token := range []string{"34", "33", "", "007"} {
 		status, err := send(t.Context(), server.URL, "", token, "with "+token)
 		if err != nil {
 			t.Error(err)
 		}
 		expect(t, "token "+token, status, http.StatusOK)
+		await(fmt.Sprintf("fence_proxy_decision_seconds_count %d", i+1))
 	}
 	if got, want := fmt.Sprint(s.stored("")), "[with 34 with 33 with  with 007]"; got != want {
 		t.Errorf("the service has %s, want %s", got, want)
 	}
-	var text []byte
-	lacks := func() (line string) {
-		for _, outcome := range []string{"passed", "stale", "missing", "malformed"} {
-			line := `fence_proxy_requests_total{enforced="false",outcome="` + outcome + `",resource="billing/ledger"} 1`
-			if !strings.Contains(string(text), line) {
-				return line
-			}
-		}
-		return ""
-	}
-	// A decision can come after its answer.
-	for deadline := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) {
-		response, err := http.Get(admin.URL + "/metrics")
-		if err != nil {
-			t.Fatal(err)
-		}
-		text, _ = io.ReadAll(response.Body)
-		response.Body.Close()
-		if lacks() == "" {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("metrics lack %s:\n%s", lacks(), text)
-		}
+	for _, outcome := range []string{"passed", "stale", "missing", "malformed"} {
+		await(`fence_proxy_requests_total{enforced="false",outcome="` + outcome + `",resource="billing/ledger"} 1`)
 	}
 }
 
