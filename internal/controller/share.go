@@ -1,9 +1,15 @@
 package controller
 
 import (
+	"encoding/json"
+	"hash/maphash"
+	"reflect"
 	"slices"
 	"sync"
 
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/singletonjob/operator/api/v1alpha1"
@@ -24,14 +30,15 @@ const (
 	longestWord = 253 + 1 + 63
 )
 
-// pool keeps one copy of each string.
+// pool keeps one copy of each string, and of values that are made of several.
 type pool struct {
-	mu sync.Mutex
-	of map[string]string
+	mu     sync.Mutex
+	of     map[string]string
+	values *values
 }
 
 func newPool(known ...string) *pool {
-	p := &pool{of: map[string]string{}}
+	p := &pool{of: map[string]string{}, values: newValues()}
 	for _, s := range known {
 		p.of[s] = s
 	}
@@ -51,9 +58,11 @@ func (p *pool) shared(s string) string {
 	return s
 }
 
-// share returns metadata with equal contents, whose keys, and whose values that are the same for all jobs, are shared.
+// share returns metadata with equal contents. Its keys, and its values that are the same for all jobs, are shared; so are labels and owners
+// that several objects of a job have.
 func (p *pool) share(m metav1.ObjectMeta) metav1.ObjectMeta {
-	m.Labels, m.Annotations = p.keys(m.Labels), p.keys(m.Annotations)
+	m.Annotations = p.keys(m.Annotations)
+	m.Labels = p.keys(m.Labels)
 	for _, key := range []string{contract.ManagedByLabel, contract.RoleLabel} {
 		if value, has := m.Labels[key]; has {
 			m.Labels[key] = p.shared(value)
@@ -64,7 +73,48 @@ func (p *pool) share(m metav1.ObjectMeta) metav1.ObjectMeta {
 		owner := &m.OwnerReferences[i]
 		owner.APIVersion, owner.Kind = p.shared(owner.APIVersion), p.shared(owner.Kind)
 	}
+	m.OwnerReferences = oneOf(p.values, m.OwnerReferences)
 	return m
+}
+
+// shareChild also shares the labels: all children of a job have the same.
+func (p *pool) shareChild(m metav1.ObjectMeta) metav1.ObjectMeta {
+	m = p.share(m)
+	m.Labels = oneOf(p.values, m.Labels)
+	return m
+}
+
+// shareRules: only the names differ between the Roles of two jobs.
+func (p *pool) shareRules(rules []rbacv1.PolicyRule) []rbacv1.PolicyRule {
+	for i := range rules {
+		r := &rules[i]
+		r.Verbs, r.APIGroups, r.Resources = oneOf(p.values, r.Verbs), oneOf(p.values, r.APIGroups), oneOf(p.values, r.Resources)
+	}
+	return rules
+}
+
+// shareBudget: a budget selects its Pods by the labels that it has.
+func (p *pool) shareBudget(spec policyv1.PodDisruptionBudgetSpec) policyv1.PodDisruptionBudgetSpec {
+	if spec.Selector != nil {
+		spec.Selector = &metav1.LabelSelector{MatchLabels: oneOf(p.values, p.keys(spec.Selector.MatchLabels)), MatchExpressions: spec.Selector.MatchExpressions}
+	}
+	spec.MaxUnavailable, spec.UnhealthyPodEvictionPolicy = oneOf(p.values, spec.MaxUnavailable), oneOf(p.values, spec.UnhealthyPodEvictionPolicy)
+	return spec
+}
+
+// sharePod shares what the Pods of a job have in common, in a Pod that belongs to the caller.
+func (p *pool) sharePod(pod *corev1.Pod) *corev1.Pod {
+	pod.ObjectMeta = p.share(pod.ObjectMeta)
+	spec, status := &pod.Spec, &pod.Status
+	spec.NodeName, spec.ServiceAccountName = oneOf(p.values, spec.NodeName), oneOf(p.values, spec.ServiceAccountName)
+	spec.NodeSelector, spec.Tolerations, spec.Affinity = oneOf(p.values, spec.NodeSelector), oneOf(p.values, spec.Tolerations), oneOf(p.values, spec.Affinity)
+	spec.InitContainers, spec.Containers, spec.Volumes = oneOf(p.values, spec.InitContainers), oneOf(p.values, spec.Containers), oneOf(p.values, spec.Volumes)
+	status.Conditions = slices.Clone(status.Conditions)
+	for i := range status.Conditions {
+		c := &status.Conditions[i]
+		c.Type, c.Reason = corev1.PodConditionType(p.shared(string(c.Type))), p.shared(c.Reason)
+	}
+	return pod
 }
 
 func (p *pool) keys(of map[string]string) map[string]string {
@@ -76,4 +126,48 @@ func (p *pool) keys(of map[string]string) map[string]string {
 		all[p.shared(key)] = value
 	}
 	return all
+}
+
+// longestValue is the largest value that is shared, and mostValues how much the values of a generation are together, in bytes of JSON. They
+// bound what values that occur no more take: users can choose labels, and owners.
+const (
+	longestValue = 2 << 10
+	mostValues   = 2 << 20
+)
+
+// values keeps one copy of equal values that were seen lately: of the last two generations. They must not be changed.
+type values struct {
+	mu         sync.Mutex
+	seed       maphash.Seed
+	size       int // of the young generation
+	young, old map[uint64]any
+}
+
+func newValues() *values { return &values{seed: maphash.MakeSeed(), young: map[uint64]any{}} }
+
+// oneOf returns an equal value that was seen before, or this one.
+func oneOf[T any](v *values, value T) T {
+	text, err := json.Marshal(value)
+	if err != nil || len(text) > longestValue {
+		return value
+	}
+	sum := maphash.Bytes(v.seed, text)
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	is, young := v.young[sum]
+	if !young {
+		is = v.old[sum]
+	}
+	// Two values can have the same sum, and an empty one the text of another.
+	if known, alike := is.(T); alike && reflect.DeepEqual(known, value) {
+		value = known
+	}
+	if young {
+		return value
+	}
+	if v.size += len(text); v.size > mostValues {
+		v.size, v.young, v.old = len(text), map[uint64]any{}, v.young
+	}
+	v.young[sum] = value
+	return value
 }

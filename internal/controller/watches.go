@@ -70,9 +70,7 @@ func CacheOptions(namespaces []string) cache.Options {
 // leanPod keeps the fields of a Pod that decisions use.
 func leanPod(object any) (any, error) {
 	if pod, ok := object.(*corev1.Pod); ok {
-		lean := plan.LeanPod(pod)
-		lean.ObjectMeta = words.share(lean.ObjectMeta)
-		return lean, nil
+		return words.sharePod(plan.LeanPod(pod)), nil
 	}
 	return object, nil
 }
@@ -83,13 +81,13 @@ func leanChild(object any) (any, error) {
 	case *v1alpha1.SingletonJob:
 		o.ObjectMeta = words.share(plan.LeanMeta(o.ObjectMeta))
 	case *corev1.ServiceAccount:
-		return &corev1.ServiceAccount{ObjectMeta: words.share(plan.LeanMeta(o.ObjectMeta))}, nil
+		return &corev1.ServiceAccount{ObjectMeta: words.shareChild(plan.LeanMeta(o.ObjectMeta))}, nil
 	case *rbacv1.Role:
-		o.ObjectMeta = words.share(plan.LeanMeta(o.ObjectMeta))
+		o.ObjectMeta, o.Rules = words.shareChild(plan.LeanMeta(o.ObjectMeta)), words.shareRules(o.Rules)
 	case *rbacv1.RoleBinding:
-		o.ObjectMeta = words.share(plan.LeanMeta(o.ObjectMeta))
+		o.ObjectMeta, o.Subjects = words.shareChild(plan.LeanMeta(o.ObjectMeta)), oneOf(words.values, o.Subjects)
 	case *policyv1.PodDisruptionBudget:
-		return &policyv1.PodDisruptionBudget{ObjectMeta: words.share(plan.LeanMeta(o.ObjectMeta)), Spec: o.Spec}, nil
+		return &policyv1.PodDisruptionBudget{ObjectMeta: words.shareChild(plan.LeanMeta(o.ObjectMeta)), Spec: words.shareBudget(o.Spec)}, nil
 	}
 	return object, nil
 }

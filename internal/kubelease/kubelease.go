@@ -12,6 +12,7 @@ package kubelease
 import (
 	"bytes"
 	"context"
+	"crypto/x509"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -35,6 +36,9 @@ type Config struct {
 	// Credentials is the directory that contains token and ca.crt. Both are read again for every request, because they are
 	// replaced while the agent runs.
 	Credentials string
+	// Connect replaces the client's own connections; nil: it has its own, over HTTP/1.1, as the protocol needs. For a benchmark that runs more
+	// agents than its machine can have connections.
+	Connect func(*x509.CertPool) Transport
 }
 
 // InCluster returns the API server's URL from the environment of a container that the operator creates. The operator sets the
@@ -71,9 +75,9 @@ func New(c Config) (*Client, error) {
 	client := &Client{
 		config:   c,
 		leases:   leases,
-		requests: &pool{credentials: c.Credentials, connect: newDialer().transport},
-		watches:  &pool{credentials: c.Credentials, connect: newDialer().transport},
-		pods:     &pool{credentials: c.Credentials, connect: newDialer().transport},
+		requests: newPool(c),
+		watches:  newPool(c),
+		pods:     newPool(c),
 	}
 	if _, err := client.requests.open(); err != nil {
 		return nil, err

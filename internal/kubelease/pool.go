@@ -19,17 +19,25 @@ import (
 // pool holds the connections for one kind of request.
 type pool struct {
 	credentials string
-	connect     func(*x509.CertPool) transport
+	connect     func(*x509.CertPool) Transport
 
 	mu      sync.Mutex
-	current transport // nil: open a new connection
+	current Transport // nil: open a new connection
 	ca      []byte    // the certificate authority that current trusts
 }
 
-// transport is the used part of *http.Transport.
-type transport interface {
+// Transport is the used part of *http.Transport.
+type Transport interface {
 	http.RoundTripper
 	CloseIdleConnections()
+}
+
+func newPool(c Config) *pool {
+	p := &pool{credentials: c.Credentials, connect: c.Connect}
+	if p.connect == nil {
+		p.connect = newDialer().transport
+	}
+	return p
 }
 
 func (p *pool) tokenFile() string { return filepath.Join(p.credentials, "token") }
@@ -74,7 +82,7 @@ func late(request *http.Request, err error) error {
 
 // open returns the transport. It creates a new one if the last was dropped, or trusts a certificate authority other than the
 // present ca.crt.
-func (p *pool) open() (transport, error) {
+func (p *pool) open() (Transport, error) {
 	ca, err := os.ReadFile(p.caFile())
 	if err != nil {
 		return nil, fmt.Errorf("the API server's certificate authority: %w", err)
@@ -96,7 +104,7 @@ func (p *pool) open() (transport, error) {
 }
 
 // drop makes later requests use new connections. Requests in flight on the old ones continue.
-func (p *pool) drop(used transport) {
+func (p *pool) drop(used Transport) {
 	p.mu.Lock()
 	if p.current == used {
 		p.current = nil
@@ -154,7 +162,7 @@ func (d *dialer) dial(ctx context.Context, network, address string) (net.Conn, e
 	return nil, err
 }
 
-func (d *dialer) transport(authorities *x509.CertPool) transport {
+func (d *dialer) transport(authorities *x509.CertPool) Transport {
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(true)
 	return &http.Transport{

@@ -273,7 +273,7 @@ func (n *network) CloseIdleConnections()                             {}
 
 func (p *pool) replace(answer func(*http.Request) (*http.Response, error)) {
 	p.current = &network{answer}
-	p.connect = func(*x509.CertPool) transport { return &network{answer} }
+	p.connect = func(*x509.CertPool) Transport { return &network{answer} }
 }
 
 // play has a script answer, on a fake clock.

@@ -4,8 +4,13 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
+	"hash/fnv"
+	"io"
 	"maps"
+	"net/http"
 	"os"
 	"strconv"
 	"strings"
@@ -233,6 +238,45 @@ func (l *link) Watch(ctx context.Context, restart <-chan struct{}, emit func(kub
 			emit(kubelease.WatchEvent{Kind: kubelease.Closed, Err: errCut})
 		}
 	}
+}
+
+// shared is a connection over HTTP/2 that many agents share.
+type shared struct{ http.RoundTripper }
+
+// CloseIdleConnections implements kubelease.Transport. An agent closes what is its own.
+func (shared) CloseIdleConnections() {}
+
+// connect opens the connections that agents share, if they do.
+func (f *fleet) connect() error {
+	authorities := x509.NewCertPool()
+	if f.Shared > 0 && !authorities.AppendCertsFromPEM(f.CA) {
+		return errors.New("the API server's certificate authority is no PEM certificate")
+	}
+	for range f.Shared {
+		protocols := new(http.Protocols)
+		protocols.SetHTTP2(true)
+		f.shared = append(f.shared, shared{&http.Transport{
+			TLSClientConfig: &tls.Config{RootCAs: authorities, MinVersion: tls.VersionTLS13}, Protocols: protocols, DisableCompression: true,
+			HTTP2: &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingAfter},
+		}})
+	}
+	return nil
+}
+
+// pingAfter is when a silent connection is tested, and how long that may take.
+const pingAfter = 15 * time.Second
+
+// api is the agent's client.
+func (c *candidate) api(o agent.Options) (agent.API, error) {
+	if c.Shared == 0 {
+		return o.API, nil
+	}
+	h := fnv.New32a()
+	_, _ = io.WriteString(h, string(c.pod.UID))
+	over := c.shared[int(h.Sum32())%c.Shared]
+	return kubelease.New(kubelease.Config{
+		Server: c.Host, Namespace: o.Namespace, Name: o.Config.Name, Credentials: c.folder(), Connect: func(*x509.CertPool) kubelease.Transport { return over },
+	})
 }
 
 // counter counts what the simulation itself sends, as "VERB resource".

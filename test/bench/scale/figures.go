@@ -18,6 +18,8 @@ import (
 	"github.com/prometheus/common/model"
 	"github.com/prometheus/procfs"
 	"k8s.io/client-go/rest"
+
+	"github.com/singletonjob/operator/test/bench/onlab"
 )
 
 // A Result is one run. All times in it are seconds, sizes MiB, and CPU cores.
@@ -183,7 +185,24 @@ func (s server) metrics(ctx context.Context) (map[string]*dto.MetricFamily, erro
 }
 
 func (b *bench) operatorMetrics(ctx context.Context) (map[string]*dto.MetricFamily, error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+b.metrics+"/metrics", nil)
+	text, err := get(ctx, "http://"+b.metrics+"/metrics")
+	if err != nil {
+		return nil, err
+	}
+	return parse(bytes.NewReader(text))
+}
+
+// profileHeap writes what is in the operator's heap.
+func (b *bench) profileHeap(ctx context.Context) error {
+	profile, err := get(ctx, "http://"+b.profiles+"/debug/pprof/heap?gc=1")
+	if err != nil {
+		return err
+	}
+	return onlab.WriteFile(b.heap, profile)
+}
+
+func get(ctx context.Context, url string) ([]byte, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -192,7 +211,10 @@ func (b *bench) operatorMetrics(ctx context.Context) (map[string]*dto.MetricFami
 		return nil, err
 	}
 	defer func() { _ = response.Body.Close() }()
-	return parse(response.Body)
+	if response.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("%s answers %s", url, response.Status)
+	}
+	return io.ReadAll(response.Body)
 }
 
 func parse(text io.Reader) (map[string]*dto.MetricFamily, error) {

@@ -48,6 +48,8 @@ type place struct {
 	Shard, Dir  string
 	// Starting bounds how many pods are started at a time.
 	Starting int
+	// Shared is how many connections all agents share; 0: each has its own.
+	Shared int
 }
 
 func (p *place) config() *rest.Config {
@@ -61,8 +63,9 @@ type fleet struct {
 	log    *agent.Log
 	ledger *ledger
 	counter
-	slots chan struct{}
-	ctx   context.Context
+	slots  chan struct{}
+	ctx    context.Context
+	shared []shared
 
 	mu   sync.Mutex
 	pods map[types.UID]*candidate
@@ -92,6 +95,9 @@ func startFleet(ctx context.Context, at place) (*fleet, error) {
 	factory := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTweakListOptions(func(o *metav1.ListOptions) {
 		o.LabelSelector = shardLabel + "=" + at.Shard
 	}))
+	if err := f.connect(); err != nil {
+		return nil, err
+	}
 	pods := factory.Core().V1().Pods().Informer()
 	if _, err := pods.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc:    f.changed,
@@ -261,6 +267,9 @@ func (c *candidate) run(restarts int32) (code int, err error) {
 	const init = 1 // its own PID
 	o, err := agent.FromEnv(c.environ(), init)
 	if err != nil {
+		return 0, err
+	}
+	if o.API, err = c.api(o); err != nil {
 		return 0, err
 	}
 	l := &link{API: o.API, count: &c.counter}

@@ -27,6 +27,8 @@ type options struct {
 	patience    time.Duration
 	file, svg   string
 	leastShards int
+	share       bool
+	heap        string
 	shard       string
 	show        bool
 }
@@ -42,6 +44,8 @@ func main() {
 	flag.StringVar(&o.svg, "svg", "dist/scale.svg", "file for the chart of those with this lease")
 	flag.BoolVar(&o.show, "show", false, "measure nothing: draw the chart, and print the table of the docs")
 	flag.IntVar(&o.leastShards, "shards", 1, "divide the jobs into at least so many shards, each with an API server and a process of agents")
+	flag.BoolVar(&o.share, "share", false, "have agents share connections, so that one API server suffices for more of them than a process can have connections")
+	flag.StringVar(&o.heap, "heap", "", "also write a profile of the idle operator's heap to this `file`, for go tool pprof")
 	flag.StringVar(&o.shard, "shard", "", "for the program itself: run the agents of this `place`, and answer on standard input and output")
 	flag.Parse()
 	onlab.Main("scale", func(ctx context.Context) error {
@@ -102,6 +106,9 @@ func write(path string, all []Result) error {
 // connectionsEach is how many connections a job has at most: each of its two agents has one for a watch and one for other requests. They
 // take open files here and in the API server, and ports here. A process has some for other things, too.
 const connectionsEach, spare = 4, 2000
+
+// eachShares is how many agents share a connection with -share: an API server takes 1000 requests at a time on one, and an agent has two.
+const eachShares = 250
 
 // shardsFor is into how many shards so many jobs must be divided, where a process can have so many connections.
 func shardsFor(jobs int, connections uint64) (int, error) {

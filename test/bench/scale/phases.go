@@ -86,6 +86,7 @@ type bench struct {
 	sent     float64 // requests of its own to create jobs
 	operator *subprocess.Process
 	metrics  string // the operator's address
+	profiles string // and that of its profiles
 	last     sample
 	result   Result
 }
@@ -104,6 +105,9 @@ func measure(ctx context.Context, o options) (r Result, err error) {
 	divided, err := shardsFor(o.jobs, room)
 	if err != nil {
 		return r, err
+	}
+	if o.share {
+		divided = 1
 	}
 	b.result = Result{Date: time.Now().UTC(), Jobs: o.jobs, Cores: runtime.NumCPU(), Lease: o.lease.String()}
 	var uname unix.Utsname
@@ -182,7 +186,11 @@ func (b *bench) setUp(ctx context.Context, divided int) (err error) {
 // addShard starts the agents of a shard, at one of the API servers.
 func (b *bench) addShard(ctx context.Context, url, name string, starting int) error {
 	config := b.plane.Config()
-	at := place{Host: url, Token: config.BearerToken, CA: config.CAData, Shard: name, Dir: filepath.Join(b.dir, "pods"), Starting: starting}
+	shared := 0
+	if b.share {
+		shared = max(nodes, candidates*b.jobs/eachShares)
+	}
+	at := place{Shared: shared, Host: url, Token: config.BearerToken, CA: config.CAData, Shard: name, Dir: filepath.Join(b.dir, "pods"), Starting: starting}
 	clients, err := kubernetes.NewForConfig(at.config())
 	if err != nil {
 		return err
@@ -211,7 +219,15 @@ func (b *bench) startOperator(ctx context.Context) error {
 		return err
 	}
 	b.metrics = fmt.Sprintf("127.0.0.1:%d", port)
-	b.operator, err = stack.RunOperator(b.plane.Config(), b.dir, filepath.Join(b.dir, "operator", "manager"), "--metrics-secure=false", "--metrics-bind-address="+b.metrics)
+	flags := []string{"--metrics-secure=false", "--metrics-bind-address=" + b.metrics}
+	if b.heap != "" {
+		if port, err = controlplane.FreePort(); err != nil {
+			return err
+		}
+		b.profiles = fmt.Sprintf("127.0.0.1:%d", port)
+		flags = append(flags, "--pprof-bind-address="+b.profiles)
+	}
+	b.operator, err = stack.RunOperator(b.plane.Config(), b.dir, filepath.Join(b.dir, "operator", "manager"), flags...)
 	if err != nil {
 		return err
 	}
@@ -276,6 +292,11 @@ func (b *bench) phases(ctx context.Context) (err error) {
 		phase := between(p.name, b.last, now, took)
 		phase.Facts = facts
 		b.result.Phases, b.last = append(b.result.Phases, phase), now
+		if p.name == atRest && b.heap != "" {
+			if err := b.profileHeap(ctx); err != nil {
+				return err
+			}
+		}
 		fmt.Fprintf(os.Stderr, "%d jobs, %s: %.0f s, operator %.0f MiB and %.3f cores, %v\n",
 			b.jobs, p.name, phase.Took, phase.Memory["operator"], phase.CPU["operator"], facts)
 	}
