@@ -5,6 +5,7 @@ package main
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 )
 
@@ -16,32 +17,44 @@ type figure struct {
 }
 
 func fact(phase, name string) func(Result) float64 {
-	return func(r Result) float64 { return r.phase(phase).Facts[name] }
+	return in(phase, func(p *Phase) float64 { return p.Facts[name] })
+}
+
+// in is not a number where a run ended before the phase.
+func in(phase string, of func(*Phase) float64) func(Result) float64 {
+	return func(r Result) float64 {
+		if p := r.phase(phase); p != nil {
+			return of(p)
+		}
+		return math.NaN()
+	}
 }
 
 func figures() []figure {
 	return []figure{
 		{"all created, elected and with a standby, s", fact(created, "all settled"), true},
-		{"operator's requests for each job created", func(r Result) float64 { return sum(r.phase(created).Operator) / float64(r.Jobs) }, false},
-		{"operator's memory at rest, MiB", func(r Result) float64 { return r.phase(atRest).Memory["operator"] }, true},
-		{"operator's most memory ever, MiB", func(r Result) float64 { return r.phase(healed).OperatorPeak }, true},
-		{"operator's CPU at rest, cores", func(r Result) float64 { return r.phase(atRest).CPU["operator"] }, true},
-		{"operator's requests a minute at rest", func(r Result) float64 { return perMinute(r.phase(atRest)) }, false},
+		{"operator's requests for each job created", in(created, func(p *Phase) float64 { return sum(p.Operator) / p.Facts["jobs"] }), false},
+		{"operator's memory at rest, MiB", in(atRest, func(p *Phase) float64 { return p.Memory["operator"] }), true},
+		{"operator's most memory ever, MiB", in(healed, func(p *Phase) float64 { return p.OperatorPeak }), true},
+		{"operator's CPU at rest, cores", in(atRest, func(p *Phase) float64 { return p.CPU["operator"] }), true},
+		{"operator's requests a minute at rest", in(atRest, perMinute), false},
 		{"1 % failovers a minute: until the next process acts, s at most", fact(churn, "next acts, most"), false},
-		{"operator's requests for each of these", func(r Result) float64 { return sum(r.phase(churn).Operator) / r.phase(churn).Facts["failovers"] }, false},
+		{"operator's requests for each of these", in(churn, func(p *Phase) float64 { return sum(p.Operator) / p.Facts["failovers"] }), false},
 		{"operator restarted: all jobs known after, s", fact(restarted, "all known"), true},
-		{"writes for that", func(r Result) float64 { return writes(r.phase(restarted).Operator) }, false},
-		{"API server restarted: all renewed after it is back, s", fact(outage, "all renewed"), true},
-		{"changes of holder by that", fact(outage, "changes of holder"), false},
+		{"writes for that", in(restarted, func(p *Phase) float64 { return writes(p.Operator) }), false},
 		{"half of the holders cut off: the last next one acts after, s", fact(half, "last acts"), true},
 		{"its pod is labelled active after, s", fact(half, "last labelled"), true},
-		{"renewals a second at rest", func(r Result) float64 { return r.phase(atRest).Renewals }, false},
-		{"99 % of them take at most, ms", func(r Result) float64 { return 1000 * r.phase(atRest).RenewalP99 }, false},
-		{"API server's CPU at rest for each, watches included, ms", func(r Result) float64 { return 1000 * r.phase(atRest).CPUPerRenewal }, false},
-		{"etcd's CPU at rest, cores", func(r Result) float64 { return r.phase(atRest).CPU["etcd"] }, false},
+		{"API server killed: it is back after, s", fact(outage, "away"), false},
+		{"all renew after that, s", fact(outage, "all renewed"), true},
+		{"changes of holder by that", fact(outage, "changes of holder"), false},
+		{"all have a process and a standby again after, s", fact(recovered, "all settled"), false},
+		{"renewals a second at rest", in(atRest, func(p *Phase) float64 { return p.Renewals }), false},
+		{"99 % of them take at most, ms", in(atRest, func(p *Phase) float64 { return 1000 * p.RenewalP99 }), false},
+		{"API server's CPU at rest for each, watches included, ms", in(atRest, func(p *Phase) float64 { return 1000 * p.CPUPerRenewal }), false},
+		{"etcd's CPU at rest, cores", in(atRest, func(p *Phase) float64 { return p.CPU["etcd"] }), false},
 		{"a new job's Lease in etcd, bytes", func(r Result) float64 { return float64(r.LeaseBytes[0]) }, false},
 		{"and after its failovers, bytes", func(r Result) float64 { return float64(r.LeaseBytes[1]) }, false},
-		{"etcd's database at the end, MiB", func(r Result) float64 { return r.phase(healed).Database }, true},
+		{"etcd's database at the end, MiB", in(healed, func(p *Phase) float64 { return p.Database }), true},
 		{"processes that acted at once, tokens that did not grow, tenures not told", func(r Result) float64 { return float64(len(r.Faults)) }, false},
 		{"the machine's load at its highest", busiest, false},
 	}
@@ -104,7 +117,7 @@ func digits(v float64) string {
 	case v == 0:
 		return "0"
 	case math.IsNaN(v):
-		return "none"
+		return "-"
 	case v >= 100:
 		return fmt.Sprintf("%.0f", v)
 	}
@@ -147,6 +160,7 @@ func chart(all []Result) string {
 
 func drawPanel(out *strings.Builder, f figure, all []Result, x, y int) {
 	var most, jobs float64
+	all = slices.DeleteFunc(slices.Clone(all), func(r Result) bool { return math.IsNaN(f.of(r)) })
 	for _, r := range all {
 		most, jobs = max(most, f.of(r)), max(jobs, float64(r.Jobs))
 	}

@@ -30,7 +30,9 @@ type Result struct {
 	Lease string    `json:"lease"`
 	Cores int       `json:"cores"`
 	// Servers is the number of API servers. Each watches all objects, so more of them cost more.
-	Servers    int    `json:"servers"`
+	Servers int `json:"servers"`
+	// Shared is how many connections all agents of an API server share; 0: each has its own.
+	Shared     int    `json:"shared"`
 	Kernel     string `json:"kernel"`
 	Kubernetes string `json:"kubernetes"`
 	// LeaseBytes is how long a Lease is in etcd: of a new job, and at the end, after the failovers.
@@ -38,15 +40,18 @@ type Result struct {
 	Phases     []*Phase `json:"phases"`
 	// Faults are what must not be.
 	Faults []string `json:"faults"`
+	// Ended is why there is no phase after the last; empty if nothing went wrong.
+	Ended string `json:"ended,omitempty"`
 }
 
+// phase is nil if the run ended before it.
 func (r Result) phase(name string) *Phase {
 	for _, p := range r.Phases {
 		if p.Name == name {
 			return p
 		}
 	}
-	return &Phase{}
+	return nil
 }
 
 // A Phase is what was measured while one thing happened.

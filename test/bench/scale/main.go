@@ -68,7 +68,11 @@ func run(ctx context.Context, o options) error {
 			broken = append(broken, fmt.Errorf("SAFETY: %s", fault))
 		}
 		if err != nil {
-			return errors.Join(append(broken, err)...)
+			if len(r.Phases) == 0 {
+				return errors.Join(append(broken, err)...)
+			}
+			r.Ended = err.Error()
+			broken = append(broken, err)
 		}
 		all = append(slices.DeleteFunc(all, func(old Result) bool { return old.Jobs == r.Jobs && old.Lease == r.Lease }), r)
 		slices.SortStableFunc(all, func(a, b Result) int { return a.Jobs - b.Jobs })

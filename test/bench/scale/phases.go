@@ -70,9 +70,10 @@ const (
 	atRest    = "at rest"
 	churn     = "1 % failovers a minute"
 	restarted = "operator restarted"
-	outage    = "API server restarted"
 	half      = "half of the holders cut off"
 	healed    = "healed"
+	outage    = "API server restarted"
+	recovered = "after that"
 )
 
 // bench is one run.
@@ -173,7 +174,9 @@ func (b *bench) setUp(ctx context.Context, divided int) (err error) {
 			return err
 		}
 	}
-	b.result.Servers = divided
+	if b.result.Servers = divided; b.share {
+		b.result.Shared = max(nodes, candidates*b.jobs/eachShares)
+	}
 	fmt.Fprintf(os.Stderr, "%d jobs, %d API servers with a process of agents each\n", b.jobs, divided)
 	for i, url := range b.plane.URLs() {
 		if err := b.addShard(ctx, url, strconv.Itoa(i), max(1, starting/divided)); err != nil {
@@ -186,11 +189,7 @@ func (b *bench) setUp(ctx context.Context, divided int) (err error) {
 // addShard starts the agents of a shard, at one of the API servers.
 func (b *bench) addShard(ctx context.Context, url, name string, starting int) error {
 	config := b.plane.Config()
-	shared := 0
-	if b.share {
-		shared = max(nodes, candidates*b.jobs/eachShares)
-	}
-	at := place{Shared: shared, Host: url, Token: config.BearerToken, CA: config.CAData, Shard: name, Dir: filepath.Join(b.dir, "pods"), Starting: starting}
+	at := place{Shared: b.result.Shared, Host: url, Token: config.BearerToken, CA: config.CAData, Shard: name, Dir: filepath.Join(b.dir, "pods"), Starting: starting}
 	clients, err := kubernetes.NewForConfig(at.config())
 	if err != nil {
 		return err
@@ -270,9 +269,10 @@ func (b *bench) phases(ctx context.Context) (err error) {
 		{atRest, b.leaveAlone},
 		{churn, b.crashSome},
 		{restarted, b.restartOperator},
-		{outage, b.restartServer},
 		{half, b.cutHalf},
 		{healed, b.judge},
+		{outage, b.restartServer},
+		{recovered, b.judge},
 	} {
 		facts := map[string]float64{}
 		if _, err := collect[time.Duration](ctx, b.shards, "Renewals"); err != nil {
@@ -321,7 +321,7 @@ func (b *bench) create(ctx context.Context, facts map[string]float64) error {
 	if err := b.settled(ctx, time.Time{}); err != nil {
 		return err
 	}
-	facts["all settled"] = time.Since(began).Seconds()
+	facts["all settled"], facts["jobs"] = time.Since(began).Seconds(), float64(b.jobs)
 	return b.calmed(ctx)
 }
 
@@ -561,9 +561,11 @@ func (b *bench) cutHalf(ctx context.Context, facts map[string]float64) error {
 
 // judge waits until every status tells every tenure, and notes what it does not tell.
 func (b *bench) judge(ctx context.Context, facts map[string]float64) error {
+	began := time.Now()
 	if err := b.settled(ctx, time.Time{}); err != nil {
 		return err
 	}
+	facts["all settled"] = time.Since(began).Seconds()
 	if err := b.calmed(ctx); err != nil {
 		return err
 	}
