@@ -136,6 +136,8 @@ test: ## Run every test that needs no root: units, simulation, a real API server
 # Tests and what compiles them allocate much and end soon: they collect garbage less often, which is a tenth of their work. What
 # test-processes runs has the settings that it has in a cluster.
 test-pure test-api: export GOGC := 400
+# Cached objects share values. With this, client-go ends a program that has changed a cached object.
+test-api test-processes: export KUBE_CACHE_MUTATION_DETECTOR := true
 
 .PHONY: test-pure
 test-pure: ## Run the part of make test that needs neither an API server nor processes: units, simulation, model.

@@ -173,19 +173,20 @@ func (r *Reconciler) take(o *observation, l *coordinationv1.Lease) error {
 	return nil
 }
 
+// observeChildren reads objects that are only compared, so no copies are made of those in the cache.
 func (r *Reconciler) observeChildren(ctx context.Context, key types.NamespacedName, o *observation) (err error) {
 	child := types.NamespacedName{Namespace: key.Namespace, Name: plan.ChildName(key.Name)}
 	c := &o.Children
-	if c.ServiceAccount, err = get(ctx, r.Client, child, &corev1.ServiceAccount{}); err != nil {
+	if c.ServiceAccount, err = get(ctx, r.Client, child, &corev1.ServiceAccount{}, client.UnsafeDisableDeepCopy); err != nil {
 		return err
 	}
-	if c.Role, err = get(ctx, r.Client, child, &rbacv1.Role{}); err != nil {
+	if c.Role, err = get(ctx, r.Client, child, &rbacv1.Role{}, client.UnsafeDisableDeepCopy); err != nil {
 		return err
 	}
-	if c.RoleBinding, err = get(ctx, r.Client, child, &rbacv1.RoleBinding{}); err != nil {
+	if c.RoleBinding, err = get(ctx, r.Client, child, &rbacv1.RoleBinding{}, client.UnsafeDisableDeepCopy); err != nil {
 		return err
 	}
-	if c.Budget, err = get(ctx, r.Client, child, &policyv1.PodDisruptionBudget{}); err != nil {
+	if c.Budget, err = get(ctx, r.Client, child, &policyv1.PodDisruptionBudget{}, client.UnsafeDisableDeepCopy); err != nil {
 		return err
 	}
 	var list corev1.ServiceList
@@ -258,7 +259,7 @@ func (r *Reconciler) observeNodes(ctx context.Context, o *observation) error {
 	}
 	delete(names, "")
 	for name := range names {
-		node, err := get(ctx, r.Client, types.NamespacedName{Name: name}, &corev1.Node{})
+		node, err := get(ctx, r.Client, types.NamespacedName{Name: name}, &corev1.Node{}, client.UnsafeDisableDeepCopy)
 		if err != nil {
 			return err
 		}
@@ -292,9 +293,9 @@ func outOfService(node *corev1.Node) bool {
 }
 
 // get reads an object; nil if it does not exist.
-func get[T client.Object](ctx context.Context, from client.Reader, key types.NamespacedName, into T) (T, error) {
+func get[T client.Object](ctx context.Context, from client.Reader, key types.NamespacedName, into T, opts ...client.GetOption) (T, error) {
 	var none T
-	switch err := from.Get(ctx, key, into); {
+	switch err := from.Get(ctx, key, into, opts...); {
 	case apierrors.IsNotFound(err):
 		return none, nil
 	case err != nil:

@@ -58,8 +58,8 @@ func (p *pool) shared(s string) string {
 	return s
 }
 
-// share returns metadata with equal contents. Its keys, and its values that are the same for all jobs, are shared; so are labels and owners
-// that several objects of a job have.
+// share returns metadata with equal contents. Its keys, and its values that are the same for all jobs, are shared. Owners that several
+// objects have are shared, too.
 func (p *pool) share(m metav1.ObjectMeta) metav1.ObjectMeta {
 	m.Annotations = p.keys(m.Annotations)
 	m.Labels = p.keys(m.Labels)
@@ -73,12 +73,12 @@ func (p *pool) share(m metav1.ObjectMeta) metav1.ObjectMeta {
 		owner := &m.OwnerReferences[i]
 		owner.APIVersion, owner.Kind = p.shared(owner.APIVersion), p.shared(owner.Kind)
 	}
-	m.OwnerReferences = oneOf(p.values, m.OwnerReferences)
+	m.Annotations, m.OwnerReferences = oneOf(p.values, m.Annotations), oneOf(p.values, m.OwnerReferences)
 	return m
 }
 
-// shareChild also shares the labels: all children of a job have the same.
-func (p *pool) shareChild(m metav1.ObjectMeta) metav1.ObjectMeta {
+// shareAll also shares the labels. All children of a job have the same, but no two Pods.
+func (p *pool) shareAll(m metav1.ObjectMeta) metav1.ObjectMeta {
 	m = p.share(m)
 	m.Labels = oneOf(p.values, m.Labels)
 	return m
@@ -102,17 +102,24 @@ func (p *pool) shareBudget(spec policyv1.PodDisruptionBudgetSpec) policyv1.PodDi
 	return spec
 }
 
-// sharePod shares what the Pods of a job have in common, in a Pod that belongs to the caller.
+// sharePod shares what the Pods of a job have in common, in a Pod that belongs to the caller. The configurations of their agents differ.
 func (p *pool) sharePod(pod *corev1.Pod) *corev1.Pod {
+	v := p.values
 	pod.ObjectMeta = p.share(pod.ObjectMeta)
 	spec, status := &pod.Spec, &pod.Status
-	spec.NodeName, spec.ServiceAccountName = oneOf(p.values, spec.NodeName), oneOf(p.values, spec.ServiceAccountName)
-	spec.NodeSelector, spec.Tolerations, spec.Affinity = oneOf(p.values, spec.NodeSelector), oneOf(p.values, spec.Tolerations), oneOf(p.values, spec.Affinity)
-	spec.InitContainers, spec.Containers, spec.Volumes = oneOf(p.values, spec.InitContainers), oneOf(p.values, spec.Containers), oneOf(p.values, spec.Volumes)
+	spec.NodeName, spec.ServiceAccountName = oneOf(v, spec.NodeName), oneOf(v, spec.ServiceAccountName)
+	spec.NodeSelector, spec.Tolerations, spec.Affinity = oneOf(v, spec.NodeSelector), oneOf(v, spec.Tolerations), oneOf(v, spec.Affinity)
+	for _, containers := range [][]corev1.Container{spec.InitContainers, spec.Containers} {
+		for i := range containers {
+			c := &containers[i]
+			c.Name, c.Command = oneOf(v, c.Name), oneOf(v, c.Command)
+			c.Resources.Requests, c.Resources.Limits = oneOf(v, c.Resources.Requests), oneOf(v, c.Resources.Limits)
+		}
+	}
 	status.Conditions = slices.Clone(status.Conditions)
 	for i := range status.Conditions {
 		c := &status.Conditions[i]
-		c.Type, c.Reason = corev1.PodConditionType(p.shared(string(c.Type))), p.shared(c.Reason)
+		c.Type, c.Reason = oneOf(v, c.Type), oneOf(v, c.Reason)
 	}
 	return pod
 }
@@ -128,14 +135,17 @@ func (p *pool) keys(of map[string]string) map[string]string {
 	return all
 }
 
-// longestValue is the largest value that is shared, and mostValues how much the values of a generation are together, in bytes of JSON. They
-// bound what values that occur no more take: users can choose labels, and owners.
+// longestValue is the largest size of a shared value, in bytes of JSON. mostValues is the size of a generation of values, in bytes of memory.
+// They bound the memory for values that no object has any more: users choose labels and selectors.
 const (
 	longestValue = 2 << 10
-	mostValues   = 2 << 20
+	mostValues   = 16 << 20
 )
 
-// values keeps one copy of equal values that were seen lately: of the last two generations. They must not be changed.
+// sizeOf estimates the memory of a value from its JSON. A map or a struct is larger than its text.
+func sizeOf(text []byte) int { return 256 + 4*len(text) }
+
+// values keeps one copy of equal values, of those that were seen lately: in the last two generations. They must not be changed.
 type values struct {
 	mu         sync.Mutex
 	seed       maphash.Seed
@@ -158,15 +168,15 @@ func oneOf[T any](v *values, value T) T {
 	if !young {
 		is = v.old[sum]
 	}
-	// Two values can have the same sum, and an empty one the text of another.
+	// Two values can have the same sum. A nil and an empty field can have the same text.
 	if known, alike := is.(T); alike && reflect.DeepEqual(known, value) {
 		value = known
 	}
 	if young {
 		return value
 	}
-	if v.size += len(text); v.size > mostValues {
-		v.size, v.young, v.old = len(text), map[uint64]any{}, v.young
+	if v.size += sizeOf(text); v.size > mostValues {
+		v.size, v.young, v.old = sizeOf(text), map[uint64]any{}, v.young
 	}
 	v.young[sum] = value
 	return value

@@ -79,15 +79,15 @@ func leanPod(object any) (any, error) {
 func leanChild(object any) (any, error) {
 	switch o := object.(type) {
 	case *v1alpha1.SingletonJob:
-		o.ObjectMeta = words.share(plan.LeanMeta(o.ObjectMeta))
+		o.ObjectMeta = words.shareAll(plan.LeanMeta(o.ObjectMeta))
 	case *corev1.ServiceAccount:
-		return &corev1.ServiceAccount{ObjectMeta: words.shareChild(plan.LeanMeta(o.ObjectMeta))}, nil
+		return &corev1.ServiceAccount{ObjectMeta: words.shareAll(plan.LeanMeta(o.ObjectMeta))}, nil
 	case *rbacv1.Role:
-		o.ObjectMeta, o.Rules = words.shareChild(plan.LeanMeta(o.ObjectMeta)), words.shareRules(o.Rules)
+		o.ObjectMeta, o.Rules = words.shareAll(plan.LeanMeta(o.ObjectMeta)), words.shareRules(o.Rules)
 	case *rbacv1.RoleBinding:
-		o.ObjectMeta, o.Subjects = words.shareChild(plan.LeanMeta(o.ObjectMeta)), oneOf(words.values, o.Subjects)
+		o.ObjectMeta, o.Subjects = words.shareAll(plan.LeanMeta(o.ObjectMeta)), oneOf(words.values, o.Subjects)
 	case *policyv1.PodDisruptionBudget:
-		return &policyv1.PodDisruptionBudget{ObjectMeta: words.shareChild(plan.LeanMeta(o.ObjectMeta)), Spec: words.shareBudget(o.Spec)}, nil
+		return &policyv1.PodDisruptionBudget{ObjectMeta: words.shareAll(plan.LeanMeta(o.ObjectMeta)), Spec: words.shareBudget(o.Spec)}, nil
 	}
 	return object, nil
 }
@@ -214,7 +214,7 @@ func nodeOf(o client.Object) []string {
 // may have to be deleted.
 func (r *Reconciler) jobOfLease(ctx context.Context, o client.Object) []reconcile.Request {
 	key := client.ObjectKeyFromObject(o)
-	job, err := get(ctx, r.Client, key, &v1alpha1.SingletonJob{})
+	job, err := get(ctx, r.Client, key, &v1alpha1.SingletonJob{}, client.UnsafeDisableDeepCopy)
 	if err != nil || job == nil {
 		return jobNamed(ctx, o)
 	}

@@ -34,7 +34,6 @@ import (
 	"github.com/singletonjob/operator/internal/contract"
 	"github.com/singletonjob/operator/internal/inject"
 	"github.com/singletonjob/operator/internal/lease"
-	"github.com/singletonjob/operator/internal/plan"
 	"github.com/singletonjob/operator/test/apiserver"
 	"github.com/singletonjob/operator/test/controlplane"
 	"github.com/singletonjob/operator/test/observe"
@@ -550,7 +549,8 @@ func (l jobLister) List(ctx context.Context, list client.ObjectList, opts ...cli
 	err := l.Reader.List(ctx, list, opts...)
 	if pods, ok := list.(*corev1.PodList); ok {
 		for i := range pods.Items {
-			pods.Items[i] = *plan.LeanPod(&pods.Items[i])
+			lean, transformed := leanPod(&pods.Items[i])
+			pods.Items[i], err = *lean.(*corev1.Pod), errors.Join(err, transformed)
 		}
 	}
 	return err

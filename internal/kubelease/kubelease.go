@@ -36,8 +36,8 @@ type Config struct {
 	// Credentials is the directory that contains token and ca.crt. Both are read again for every request, because they are
 	// replaced while the agent runs.
 	Credentials string
-	// Connect replaces the client's own connections; nil: it has its own, over HTTP/1.1, as the protocol needs. For a benchmark that runs more
-	// agents than its machine can have connections.
+	// Connect opens connections in place of the client's own. Only a benchmark sets it, if its machine cannot have connections for each agent.
+	// If it is nil, the client uses HTTP/1.1, as the protocol needs.
 	Connect func(*x509.CertPool) Transport
 }
 

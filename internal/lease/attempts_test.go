@@ -200,3 +200,44 @@ func TestPatienceFollowsRoundTrips(t *testing.T) {
 		}
 	}
 }
+
+// TestWhatIsNotUrgentIsNotRepeatedEarly: while much time is left, the first repetition comes after a fortieth of that time. So agents do not
+// multiply the requests to an API server that becomes slow. With the default timing, and where somebody waits, it comes after minPatience.
+func TestWhatIsNotUrgentIsNotRepeatedEarly(t *testing.T) {
+	const ms = time.Millisecond
+	for _, c := range []struct {
+		name   string
+		timing [3]time.Duration
+		sent   func(*driver) time.Duration // the patience of what is sent
+		want   time.Duration
+	}{
+		{"renewal, default", [3]time.Duration{15 * time.Second, 10 * time.Second, 2 * time.Second}, renewalOf, 250 * ms},
+		{"renewal, 40 s", [3]time.Duration{time.Minute, 40 * time.Second, 10 * time.Second}, renewalOf, 750 * ms},
+		{"renewal, 200 s", [3]time.Duration{300 * time.Second, 200 * time.Second, 100 * time.Second}, renewalOf, 2500 * ms},
+		{"read of a standby, default", [3]time.Duration{15 * time.Second, 10 * time.Second, 2 * time.Second}, readOf, 250 * ms},
+		{"read of a standby, 100 s", [3]time.Duration{300 * time.Second, 200 * time.Second, 100 * time.Second}, readOf, 2500 * ms},
+		{"release, 200 s", [3]time.Duration{300 * time.Second, 200 * time.Second, 100 * time.Second}, releaseOf, 250 * ms},
+	} {
+		config := testConfig()
+		config.Duration, config.RenewDeadline, config.RetryPeriod = c.timing[0], c.timing[1], c.timing[2]
+		if got := c.sent(drive(config)); got != c.want {
+			t.Errorf("%s: repeated after %v, want %v", c.name, got, c.want)
+		}
+	}
+}
+
+func renewalOf(d *driver) time.Duration {
+	d.step(WatchOpened{}).found(free(other, 10)).confirmed().wake()
+	return d.s.Write.Patience.Sub(d.s.Write.SentAt)
+}
+
+func readOf(d *driver) time.Duration {
+	d.step(WatchOpened{})
+	return d.s.Read.Patience.Sub(d.s.Read.SentAt)
+}
+
+func releaseOf(d *driver) time.Duration {
+	d.step(WatchOpened{}).found(free(other, 10)).confirmed()
+	d.step(Terminated{Signal: sigterm}).step(TreeGone{})
+	return d.s.Write.Patience.Sub(d.s.Write.SentAt)
+}

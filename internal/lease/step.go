@@ -65,15 +65,19 @@ func (m *machine) awaitRequests() {
 
 // patience returns how long to wait for the next request's answer: a few round trips, doubled after each failure. While much time
 // is left, an API server in trouble gets more of it. When little is left, each request gets less, so that several more fit in.
+//
+// The agents of many jobs share an API server. When it becomes slow, each request that is repeated too early makes it slower, for all of
+// them. So a renewal that is not urgent, and a standby, wait longer for the first answer, too. A release does not: the next holder waits for it.
 func (m *machine) patience() time.Duration {
 	most := min(maxPatience, m.c.requestTimeout())
 	left := m.s.Tenure.Confirmed.Add(m.s.renewBy(m.c)).Sub(m.t.Boot)
+	first := left / firstShare
 	if m.s.Phase == Stopping {
-		left = m.s.ValidUntil(m.c).Sub(m.t.Boot)
+		left, first = m.s.ValidUntil(m.c).Sub(m.t.Boot), 0
 	}
 	switch {
 	case !m.tenured():
-		most = max(most, m.c.RetryPeriod)
+		most, first = max(most, m.c.RetryPeriod), m.c.RetryPeriod/firstShare
 	case left <= 0: // only with KeepRunning, or while processes are hard to kill
 		most = max(most, min(m.c.RetryPeriod, m.c.requestTimeout()))
 	default:
@@ -81,7 +85,7 @@ func (m *machine) patience() time.Duration {
 		least := max(min(minPatience, m.c.requestTimeout()/3), roundTrips*m.s.RoundTrip)
 		most = min(most, max(left/3, least)) // with little left none may take much of it
 	}
-	return min(max(minPatience, roundTrips*m.s.RoundTrip, m.s.Backoff), most)
+	return min(max(minPatience, first, roundTrips*m.s.RoundTrip, m.s.Backoff), most)
 }
 
 // failed records that a request failed.

@@ -25,12 +25,24 @@ const maxMessage = 4096
 
 // condition returns a verdict as a condition, with the status that the API declares for its reason.
 func (v verdict) condition(condition string) metav1.Condition {
-	for _, r := range v1alpha1.ConditionReasons() {
-		if r.Condition == condition && r.Reason == v.reason {
-			return metav1.Condition{Type: condition, Status: r.Status, Reason: v.reason, Message: bounded(v.message, maxMessage)}
-		}
+	status, declared := declaredStatuses[reasonOf{condition, v.reason}]
+	if !declared {
+		panic(condition + " has no reason " + v.reason)
 	}
-	panic(condition + " has no reason " + v.reason)
+	return metav1.Condition{Type: condition, Status: status, Reason: v.reason, Message: bounded(v.message, maxMessage)}
+}
+
+type reasonOf struct{ condition, reason string }
+
+// declaredStatuses are the statuses of conditions for each reason.
+var declaredStatuses = statusesByReason(v1alpha1.ConditionReasons())
+
+func statusesByReason(all []v1alpha1.ConditionReason) map[reasonOf]metav1.ConditionStatus {
+	statuses := map[reasonOf]metav1.ConditionStatus{}
+	for _, r := range all {
+		statuses[reasonOf{r.Condition, r.Reason}] = r.Status
+	}
+	return statuses
 }
 
 // idle is the verdict on a job for which nothing is done. It is the same under each condition.

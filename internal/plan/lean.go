@@ -41,7 +41,7 @@ func LeanPod(pod *corev1.Pod) *corev1.Pod {
 		}
 	}
 	lean.Status = corev1.PodStatus{
-		Phase: pod.Status.Phase, Reason: pod.Status.Reason, Message: pod.Status.Message, Conditions: pod.Status.Conditions,
+		Phase: pod.Status.Phase, Reason: pod.Status.Reason, Message: pod.Status.Message, Conditions: leanConditions(&pod.Status),
 		InitContainerStatuses: leanStatuses(pod.Status.InitContainerStatuses), ContainerStatuses: leanStatuses(pod.Status.ContainerStatuses),
 	}
 	return lean
@@ -59,6 +59,20 @@ func leanContainers(containers []corev1.Container) []corev1.Container {
 			}
 		}
 		lean = append(lean, kept)
+	}
+	return lean
+}
+
+// leanConditions keeps whether a Pod is scheduled and ready. Of a Pod that has ended, it keeps all conditions: their times show when it ended.
+func leanConditions(status *corev1.PodStatus) []corev1.PodCondition {
+	if status.Phase == corev1.PodFailed || status.Phase == corev1.PodSucceeded {
+		return status.Conditions
+	}
+	var lean []corev1.PodCondition
+	for _, c := range status.Conditions {
+		if c.Type == corev1.PodReady || c.Type == corev1.PodScheduled {
+			lean = append(lean, c)
+		}
 	}
 	return lean
 }

@@ -5,6 +5,7 @@ import "strings"
 // ofRuns is true for a job that runs to completion.
 const ofRuns = `self.runPolicy == 'RunToCompletion'`
 
+// restartPolicy is an optional value: a job without a template has none.
 const restartPolicy = pod + `.?restartPolicy`
 
 // runRules check which fields can be combined with a run policy.
@@ -29,7 +30,7 @@ func runRules() []rule {
 			remove it`,
 	}, {
 		at: "spec", field: "template.spec.restartPolicy",
-		cel:     `` + restartPolicy + `.orValue('') in ['', 'Always'] || ` + ofRuns,
+		cel:     restartPolicy + `.orValue('') in ['', 'Always'] || ` + ofRuns,
 		message: `"%s" is not accepted: set Always, or remove it, because a candidate lives through many tenures`,
 		args:    []string{restartPolicy + ".value()"},
 	}, {

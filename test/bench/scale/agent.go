@@ -24,7 +24,7 @@ import (
 	"github.com/singletonjob/operator/internal/supervise"
 )
 
-// An agent here is the real one, with its own connections and its own token. In place of the kernel it has a process that does
+// An agent here is the real one, with its own token, and with its own connections if there can be so many. In place of the kernel it has a process that does
 // nothing, a timer of Go's, and a link to the API server that can be cut.
 
 // clock is one agent's. A benchmark's machine is not suspended, so Go's timers suffice.

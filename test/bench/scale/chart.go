@@ -20,7 +20,7 @@ func fact(phase, name string) func(Result) float64 {
 	return in(phase, func(p *Phase) float64 { return p.Facts[name] })
 }
 
-// in is not a number where a run ended before the phase.
+// in returns NaN if a run ended before the phase.
 func in(phase string, of func(*Phase) float64) func(Result) float64 {
 	return func(r Result) float64 {
 		if p := r.phase(phase); p != nil {
@@ -33,9 +33,11 @@ func in(phase string, of func(*Phase) float64) func(Result) float64 {
 func figures() []figure {
 	return []figure{
 		{"all created, elected and with a standby, s", fact(created, "all settled"), true},
-		{"operator's requests for each job created", in(created, func(p *Phase) float64 { return sum(p.Operator) / p.Facts["jobs"] }), false},
+		{"operator's requests for each job created", func(r Result) float64 {
+			return in(created, func(p *Phase) float64 { return sum(p.Operator) / float64(r.Jobs) })(r)
+		}, false},
 		{"operator's memory at rest, MiB", in(atRest, func(p *Phase) float64 { return p.Memory["operator"] }), true},
-		{"operator's most memory ever, MiB", in(healed, func(p *Phase) float64 { return p.OperatorPeak }), true},
+		{"operator's most memory ever, MiB", most(func(p *Phase) float64 { return p.OperatorPeak }), true},
 		{"operator's CPU at rest, cores", in(atRest, func(p *Phase) float64 { return p.CPU["operator"] }), true},
 		{"operator's requests a minute at rest", in(atRest, perMinute), false},
 		{"1 % failovers a minute: until the next process acts, s at most", fact(churn, "next acts, most"), false},
@@ -47,17 +49,27 @@ func figures() []figure {
 		{"API server killed: it is back after, s", fact(outage, "away"), false},
 		{"all renew after that, s", fact(outage, "all renewed"), true},
 		{"changes of holder by that", fact(outage, "changes of holder"), false},
-		{"all have a process and a standby again after, s", fact(recovered, "all settled"), false},
+		{"all have a process and a standby again after, s", fact(outage, "all settled"), false},
 		{"renewals a second at rest", in(atRest, func(p *Phase) float64 { return p.Renewals }), false},
 		{"99 % of them take at most, ms", in(atRest, func(p *Phase) float64 { return 1000 * p.RenewalP99 }), false},
 		{"API server's CPU at rest for each, watches included, ms", in(atRest, func(p *Phase) float64 { return 1000 * p.CPUPerRenewal }), false},
 		{"etcd's CPU at rest, cores", in(atRest, func(p *Phase) float64 { return p.CPU["etcd"] }), false},
-		{"a new job's Lease in etcd, bytes", func(r Result) float64 { return float64(r.LeaseBytes[0]) }, false},
-		{"and after its failovers, bytes", func(r Result) float64 { return float64(r.LeaseBytes[1]) }, false},
-		{"etcd's database at the end, MiB", in(healed, func(p *Phase) float64 { return p.Database }), true},
-		{"processes that acted at once, tokens that did not grow, tenures not told", func(r Result) float64 { return float64(len(r.Faults)) }, false},
-		{"the machine's load at its highest", busiest, false},
+		{"a new job's Lease in etcd, bytes", func(r Result) float64 { return known(r.LeaseBytes[0] > 0, r.LeaseBytes[0]) }, false},
+		{"and after its failovers, bytes", func(r Result) float64 { return known(r.LeaseBytes[1] > 0, r.LeaseBytes[1]) }, false},
+		{"etcd's largest database, MiB", most(func(p *Phase) float64 { return p.Database }), true},
+		{"processes that acted at once, tokens that did not grow, tenures not told", func(r Result) float64 {
+			return known(len(r.Faults) > 0 || r.phase(recovered) != nil, len(r.Faults))
+		}, false},
+		{"the machine's load at its highest", most(func(p *Phase) float64 { return p.Load }), false},
 	}
+}
+
+// known is a number, or NaN if it was not looked at.
+func known(looked bool, n int) float64 {
+	if !looked {
+		return math.NaN()
+	}
+	return float64(n)
 }
 
 func sum(of map[string]float64) (all float64) {
@@ -76,11 +88,14 @@ func perMinute(p *Phase) float64 {
 	return sum(p.Operator) / p.Took * 60
 }
 
-func busiest(r Result) (most float64) {
-	for _, p := range r.Phases {
-		most = max(most, p.Load)
+// most is the largest of all phases.
+func most(of func(*Phase) float64) func(Result) float64 {
+	return func(r Result) (most float64) {
+		for _, p := range r.Phases {
+			most = max(most, of(p))
+		}
+		return most
 	}
-	return most
 }
 
 // markdown is the table of the docs: a column for each number of jobs.
@@ -96,9 +111,9 @@ func markdown(all []Result) string {
 		fmt.Fprintf(&text, " %s |", strings.ReplaceAll(r.Lease, "/", " / "))
 	}
 	text.WriteString("\n")
-	text.WriteString("| API servers |")
+	text.WriteString("| connections that all agents share |")
 	for _, r := range all {
-		fmt.Fprintf(&text, " %d |", r.Servers)
+		fmt.Fprintf(&text, " %d |", r.Shared)
 	}
 	text.WriteString("\n")
 	for _, f := range figures() {

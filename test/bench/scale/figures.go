@@ -17,7 +17,6 @@ import (
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
 	"github.com/prometheus/procfs"
-	"k8s.io/client-go/rest"
 
 	"github.com/singletonjob/operator/test/bench/onlab"
 )
@@ -29,9 +28,7 @@ type Result struct {
 	Jobs  int       `json:"jobs"`
 	Lease string    `json:"lease"`
 	Cores int       `json:"cores"`
-	// Servers is the number of API servers. Each watches all objects, so more of them cost more.
-	Servers int `json:"servers"`
-	// Shared is how many connections all agents of an API server share; 0: each has its own.
+	// Shared is how many connections all agents share; 0: each has its own.
 	Shared     int    `json:"shared"`
 	Kernel     string `json:"kernel"`
 	Kubernetes string `json:"kubernetes"`
@@ -122,20 +119,18 @@ func (b *bench) sample(ctx context.Context) (sample, error) {
 			s.peak = float64(status.VmHWM) / mib
 		}
 	}
-	tally, err := b.shards.count(ctx, time.Time{})
+	s.own = b.fleet.requests()
+	s.own[createJob] += b.sent
+	text, err := b.server.Get().AbsPath("/metrics").DoRaw(ctx)
 	if err != nil {
 		return s, err
 	}
-	s.own = tally.Sent
-	s.own[createJob] += b.sent
-	for _, server := range b.servers {
-		families, err := server.metrics(ctx)
-		if err != nil {
-			return s, err
-		}
-		s.add(families)
+	families, err := parse(bytes.NewReader(text))
+	if err != nil {
+		return s, err
 	}
-	families, err := b.operatorMetrics(ctx)
+	s.add(families)
+	families, err = b.operatorMetrics(ctx)
 	each(families["rest_client_requests_total"], func(label map[string]string, value float64) { s.operator[label["method"]] += value })
 	return s, err
 }
@@ -161,11 +156,7 @@ func (s *sample) add(families map[string]*dto.MetricFamily) {
 
 // pids are the processes that run, by what they are.
 func (b *bench) pids() map[string][]int {
-	pids := map[string][]int{"bench": {os.Getpid()}, "operator": {b.operator.Pid()}, "etcd": {b.plane.EtcdPid()}, "kube-apiserver": b.plane.ServerPids()}
-	for _, s := range b.shards {
-		pids["bench"] = append(pids["bench"], s.Pid())
-	}
-	return pids
+	return map[string][]int{"bench": {os.Getpid()}, "operator": {b.operator.Pid()}, "etcd": {b.plane.EtcdPid()}, "kube-apiserver": b.plane.ServerPids()}
 }
 
 func each(family *dto.MetricFamily, do func(label map[string]string, value float64)) {
@@ -176,17 +167,6 @@ func each(family *dto.MetricFamily, do func(label map[string]string, value float
 		}
 		do(label, m.GetCounter().GetValue()+m.GetGauge().GetValue())
 	}
-}
-
-// server is one of the API servers.
-type server struct{ rest.Interface }
-
-func (s server) metrics(ctx context.Context) (map[string]*dto.MetricFamily, error) {
-	text, err := s.Get().AbsPath("/metrics").DoRaw(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return parse(bytes.NewReader(text))
 }
 
 func (b *bench) operatorMetrics(ctx context.Context) (map[string]*dto.MetricFamily, error) {

@@ -41,13 +41,11 @@ const (
 	tokenLife = 24 * time.Hour
 )
 
-// place is where a fleet is: its API server, the value of its jobs' label, and a directory for credentials.
+// place is where a fleet is: its API server, and a directory for credentials.
 type place struct {
 	Host, Token string
 	CA          []byte
-	Shard, Dir  string
-	// Starting bounds how many pods are started at a time.
-	Starting int
+	Dir         string
 	// Shared is how many connections all agents share; 0: each has its own.
 	Shared int
 }
@@ -90,11 +88,9 @@ func startFleet(ctx context.Context, at place) (*fleet, error) {
 	}
 	f := &fleet{
 		place: at, client: client, log: agent.NewLog(io.Discard), ledger: newLedger(), ctx: ctx,
-		counter: counter{sent: map[string]float64{}}, slots: make(chan struct{}, at.Starting), pods: map[types.UID]*candidate{},
+		counter: counter{sent: map[string]float64{}}, slots: make(chan struct{}, starting), pods: map[types.UID]*candidate{},
 	}
-	factory := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTweakListOptions(func(o *metav1.ListOptions) {
-		o.LabelSelector = shardLabel + "=" + at.Shard
-	}))
+	factory := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(withoutManagers))
 	if err := f.connect(); err != nil {
 		return nil, err
 	}
@@ -109,6 +105,14 @@ func startFleet(ctx context.Context, at place) (*fleet, error) {
 	factory.Start(ctx.Done())
 	factory.WaitForCacheSync(ctx.Done())
 	return f, ctx.Err()
+}
+
+// withoutManagers removes what nothing here reads.
+func withoutManagers(o any) (any, error) {
+	if object, is := o.(metav1.Object); is {
+		object.SetManagedFields(nil)
+	}
+	return o, nil
 }
 
 func nodeName(i int) string { return fmt.Sprintf("node-%d", i%nodes) }

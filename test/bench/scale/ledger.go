@@ -4,6 +4,7 @@ package main
 
 import (
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -191,4 +192,11 @@ func (l *ledger) fault(text string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.faults = append(l.faults, text)
+}
+
+// found are the faults so far.
+func (l *ledger) found() []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Clone(l.faults)
 }

@@ -114,21 +114,6 @@ func TestBetween(t *testing.T) {
 	}
 }
 
-func TestShardsFor(t *testing.T) {
-	for _, c := range []struct {
-		jobs        int
-		connections uint64
-		want        int
-	}{{1, 20000, 1}, {4500, 20000, 1}, {4501, 20000, 2}, {9000, 20000, 2}, {10000, 20000, 3}, {10000, 28231, 2}, {10000, 1 << 20, 1}} {
-		if got, err := shardsFor(c.jobs, c.connections); got != c.want || err != nil {
-			t.Errorf("%d jobs, %d connections: %d shards, %v, want %d", c.jobs, c.connections, got, err, c.want)
-		}
-	}
-	if _, err := shardsFor(1, 1024); err == nil {
-		t.Error("1024 connections are enough")
-	}
-}
-
 // TestProgress: a number is told each minute, and given up if it stays below nine tenths of what it was.
 func TestProgress(t *testing.T) {
 	for name, c := range map[string]struct {
@@ -149,5 +134,52 @@ func TestProgress(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestWith: a run replaces an earlier one of its kind, but one that ended early replaces no complete one.
+func TestWith(t *testing.T) {
+	run := func(took float64, jobs, shared int, ended string) Result {
+		return Result{Took: took, Jobs: jobs, Shared: shared, Ended: ended, Phases: []*Phase{{}}}
+	}
+	for name, c := range map[string]struct {
+		before []Result
+		add    Result
+		want   []float64
+	}{
+		"first":                {nil, run(1, 10, 0, ""), []float64{1}},
+		"again":                {[]Result{run(1, 10, 0, "")}, run(2, 10, 0, ""), []float64{2}},
+		"more jobs":            {[]Result{run(1, 10, 0, "")}, run(2, 20, 0, ""), []float64{1, 2}},
+		"shared connections":   {[]Result{run(1, 10, 0, "")}, run(2, 10, 20, ""), []float64{1, 2}},
+		"ended early":          {[]Result{run(1, 10, 0, "")}, run(2, 10, 0, "no CPU"), []float64{1}},
+		"both ended early":     {[]Result{run(1, 10, 0, "no CPU")}, run(2, 10, 0, "no CPU"), []float64{2}},
+		"nothing was measured": {[]Result{run(1, 10, 0, "no CPU")}, Result{Took: 2, Jobs: 10, Ended: "no CPU"}, []float64{1}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var got []float64
+			for _, r := range with(c.before, c.add) {
+				got = append(got, r.Took)
+			}
+			if !slices.Equal(got, c.want) {
+				t.Errorf("%v, want %v", got, c.want)
+			}
+		})
+	}
+}
+
+// TestARunThatEnded: the table and the chart have no number for what was not measured.
+func TestARunThatEnded(t *testing.T) {
+	all := []Result{{Jobs: 10, Phases: []*Phase{{Name: created, Facts: map[string]float64{"all settled": 5}}}, Ended: "no CPU"}}
+	text := markdown(all)
+	for _, line := range []string{
+		"| all created, elected and with a standby, s | 5 |", "| operator's memory at rest, MiB | - |", "| all renew after that, s | - |",
+		"| a new job's Lease in etcd, bytes | - |", "| processes that acted at once, tokens that did not grow, tenures not told | - |",
+	} {
+		if !strings.Contains(text, line) {
+			t.Errorf("no line %q in\n%s", line, text)
+		}
+	}
+	if strings.Contains(chart(all), "NaN") {
+		t.Error("the chart has no number")
 	}
 }

@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
-	"strconv"
 	"strings"
 	"time"
 
@@ -18,6 +17,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/singletonjob/operator/api/v1alpha1"
@@ -58,8 +58,9 @@ const (
 	perNamespace = 100
 	creating     = 16 // at a time
 	starting     = 32 // pods, at a time
-	// glance is the least time between two looks, and glancePerJob what more jobs take: a look costs them something.
-	glance, glancePerJob = 50 * time.Millisecond, 50 * time.Microsecond
+	// glance is the least time between two looks, and glancePerJob what more jobs take: a look costs them something. A look at the operator's
+	// metrics costs it more.
+	glance, glancePerJob, scrapePerJob = 50 * time.Millisecond, 50 * time.Microsecond, 400 * time.Microsecond
 	// calm is for how long the operator sends nothing when all is done.
 	calm = 6 * time.Second
 )
@@ -82,8 +83,8 @@ type bench struct {
 	dir      string
 	plane    *controlplane.ControlPlane
 	client   client.Client
-	servers  []server
-	shards   shards
+	server   rest.Interface
+	fleet    *fleet
 	sent     float64 // requests of its own to create jobs
 	operator *subprocess.Process
 	metrics  string // the operator's address
@@ -99,17 +100,6 @@ func measure(ctx context.Context, o options) (r Result, err error) {
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
 	b := &bench{options: o, dir: dir}
-	room, err := connections()
-	if err != nil {
-		return r, err
-	}
-	divided, err := shardsFor(o.jobs, room)
-	if err != nil {
-		return r, err
-	}
-	if o.share {
-		divided = 1
-	}
 	b.result = Result{Date: time.Now().UTC(), Jobs: o.jobs, Cores: runtime.NumCPU(), Lease: o.lease.String()}
 	var uname unix.Utsname
 	if err := unix.Uname(&uname); err != nil {
@@ -118,15 +108,13 @@ func measure(ctx context.Context, o options) (r Result, err error) {
 	b.result.Kernel = unix.ByteSliceToString(uname.Release[:])
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	err = b.setUp(ctx, max(divided, o.leastShards))
+	err = b.setUp(ctx)
 	defer b.stop()
 	if err != nil {
 		return r, err
 	}
 	err = b.phases(ctx)
-	tally, failed := b.shards.count(ctx, time.Time{})
-	b.result.Faults = append(b.result.Faults, tally.Faults...)
-	err = errors.Join(err, failed)
+	b.result.Faults = append(b.result.Faults, b.fleet.ledger.found()...)
 	b.result.Took = time.Since(b.result.Date).Seconds()
 	return b.result, err
 }
@@ -136,15 +124,12 @@ func (b *bench) stop() {
 	if b.operator != nil {
 		b.operator.Stop(0)
 	}
-	for _, s := range b.shards {
-		s.Stop(0)
-	}
 	if b.plane != nil {
 		b.plane.Stop()
 	}
 }
 
-func (b *bench) setUp(ctx context.Context, divided int) (err error) {
+func (b *bench) setUp(ctx context.Context) (err error) {
 	root, err := os.Getwd()
 	if err != nil {
 		return err
@@ -153,7 +138,7 @@ func (b *bench) setUp(ctx context.Context, divided int) (err error) {
 		return err
 	}
 	// As a control plane of a cluster runs: without a limit, near which it would do little but collect garbage.
-	b.plane, err = controlplane.Start(ctx, controlplane.Options{Progress: os.Stderr, Servers: divided, Environment: []string{"GOGC=100", "GOMEMLIMIT=off"}})
+	b.plane, err = controlplane.Start(ctx, controlplane.Options{Progress: os.Stderr, Environment: []string{"GOGC=100", "GOMEMLIMIT=off"}})
 	if err != nil {
 		return err
 	}
@@ -174,22 +159,22 @@ func (b *bench) setUp(ctx context.Context, divided int) (err error) {
 			return err
 		}
 	}
-	if b.result.Servers = divided; b.share {
-		b.result.Shared = max(nodes, candidates*b.jobs/eachShares)
-	}
-	fmt.Fprintf(os.Stderr, "%d jobs, %d API servers with a process of agents each\n", b.jobs, divided)
-	for i, url := range b.plane.URLs() {
-		if err := b.addShard(ctx, url, strconv.Itoa(i), max(1, starting/divided)); err != nil {
-			return err
-		}
+	if err := b.startFleet(ctx); err != nil {
+		return err
 	}
 	return b.startOperator(ctx)
 }
 
-// addShard starts the agents of a shard, at one of the API servers.
-func (b *bench) addShard(ctx context.Context, url, name string, starting int) error {
+func (b *bench) startFleet(ctx context.Context) error {
+	room, err := connections()
+	if err != nil {
+		return err
+	}
+	if b.share || b.jobs*connectionsEach > room {
+		b.result.Shared = max(nodes, candidates*b.jobs/eachShares)
+	}
 	config := b.plane.Config()
-	at := place{Shared: b.result.Shared, Host: url, Token: config.BearerToken, CA: config.CAData, Shard: name, Dir: filepath.Join(b.dir, "pods"), Starting: starting}
+	at := place{Host: config.Host, Token: config.BearerToken, CA: config.CAData, Dir: filepath.Join(b.dir, "pods"), Shared: b.result.Shared}
 	clients, err := kubernetes.NewForConfig(at.config())
 	if err != nil {
 		return err
@@ -198,14 +183,13 @@ func (b *bench) addShard(ctx context.Context, url, name string, starting int) er
 	if err != nil {
 		return err
 	}
-	b.result.Kubernetes = version.String()
-	b.servers = append(b.servers, server{clients.Discovery().RESTClient()})
-	s, err := startShard(at, b.patience)
-	if err != nil {
-		return err
+	b.result.Kubernetes, b.server = version.String(), clients.Discovery().RESTClient()
+	connected := "each agent has its own connections"
+	if b.result.Shared > 0 {
+		connected = fmt.Sprintf("the agents share %d connections", b.result.Shared)
 	}
-	b.shards = append(b.shards, s)
-	_, err = ask[Tally](ctx, s, "Count", time.Time{}) // it answers when its watch is complete
+	fmt.Fprintf(os.Stderr, "%d jobs; %s\n", b.jobs, connected)
+	b.fleet, err = startFleet(ctx, at)
 	return err
 }
 
@@ -245,15 +229,23 @@ func (b *bench) startOperator(ctx context.Context) error {
 func (b *bench) await(ctx context.Context, what string, is func() (bool, any, error)) error {
 	ctx, cancel := context.WithTimeout(ctx, b.patience)
 	defer cancel()
-	return observe.Await(ctx, what, is)
+	var lost error
+	err := observe.Await(ctx, what, func() (bool, any, error) {
+		if faults := b.fleet.ledger.found(); len(faults) > 0 {
+			lost = fmt.Errorf("%d faults", len(faults))
+			return true, nil, nil
+		}
+		return is()
+	})
+	return errors.Join(err, lost)
 }
 
-// unless waits before the next look, unless all is as it should be.
-func (b *bench) unless(ctx context.Context, is bool, seen any) (bool, any, error) {
+// unless waits before the next look, unless all is as it should be. perJob is the wait for each job.
+func (b *bench) unless(ctx context.Context, is bool, seen any, perJob time.Duration) (bool, any, error) {
 	if is {
 		return true, seen, nil
 	}
-	return false, seen, onlab.Sleep(ctx, max(glance, time.Duration(b.jobs)*glancePerJob))
+	return false, seen, onlab.Sleep(ctx, max(glance, time.Duration(b.jobs)*perJob))
 }
 
 // phases goes through all that is measured.
@@ -275,9 +267,7 @@ func (b *bench) phases(ctx context.Context) (err error) {
 		{recovered, b.judge},
 	} {
 		facts := map[string]float64{}
-		if _, err := collect[time.Duration](ctx, b.shards, "Renewals"); err != nil {
-			return err
-		}
+		_ = b.fleet.takeRenewals()
 		if err := p.do(ctx, facts); err != nil {
 			return fmt.Errorf("%s: %w", p.name, err)
 		}
@@ -285,11 +275,7 @@ func (b *bench) phases(ctx context.Context) (err error) {
 		if err != nil {
 			return err
 		}
-		took, err := collect[time.Duration](ctx, b.shards, "Renewals")
-		if err != nil {
-			return err
-		}
-		phase := between(p.name, b.last, now, took)
+		phase := between(p.name, b.last, now, b.fleet.takeRenewals())
 		phase.Facts = facts
 		b.result.Phases, b.last = append(b.result.Phases, phase), now
 		if p.name == atRest && b.heap != "" {
@@ -311,7 +297,7 @@ func (b *bench) create(ctx context.Context, facts map[string]float64) error {
 	made.SetLimit(creating)
 	for i := range b.jobs {
 		made.Go(func() error {
-			return b.client.Create(making, job(i, b.lease, strconv.Itoa(i%len(b.shards))))
+			return b.client.Create(making, job(i, b.lease))
 		})
 	}
 	b.sent += float64(b.jobs)
@@ -321,15 +307,15 @@ func (b *bench) create(ctx context.Context, facts map[string]float64) error {
 	if err := b.settled(ctx, time.Time{}); err != nil {
 		return err
 	}
-	facts["all settled"], facts["jobs"] = time.Since(began).Seconds(), float64(b.jobs)
+	facts["all settled"] = time.Since(began).Seconds()
 	return b.calmed(ctx)
 }
 
 // createJob is what the bench itself sends.
 var createJob = verbOf("POST", "singletonjobs")
 
-func job(i int, lease leaseFlag, shard string) *v1alpha1.SingletonJob {
-	labels := map[string]string{shardLabel: shard}
+func job(i int, lease leaseFlag) *v1alpha1.SingletonJob {
+	labels := map[string]string{"app.kubernetes.io/part-of": "bench"}
 	seconds := func(d time.Duration) metav1.Duration { return metav1.Duration{Duration: d} }
 	return &v1alpha1.SingletonJob{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace(i), Name: fmt.Sprintf("job-%d", i), Labels: labels},
@@ -351,20 +337,16 @@ func (b *bench) settled(ctx context.Context, since time.Time) error {
 	var failed error
 	began := time.Now()
 	err := b.await(ctx, "all jobs to have a process, a label and a standby", func() (bool, any, error) {
-		tally, err := b.shards.count(ctx, since)
-		if err != nil {
-			return false, nil, err
-		}
-		took := time.Since(began)
-		switch p.look(took, tally.Settled) {
+		settled, took := b.fleet.settled(since), time.Since(began)
+		switch p.look(took, settled) {
 		case told:
-			fmt.Fprintf(os.Stderr, "%d jobs, %s: %d settled\n", b.jobs, took.Round(time.Second), tally.Settled)
+			fmt.Fprintf(os.Stderr, "%d jobs, %s: %d settled\n", b.jobs, took.Round(time.Second), settled)
 		case falls:
-			failed = fmt.Errorf("%d jobs were settled, now %d: the control plane does not keep up", p.most, tally.Settled)
+			failed = fmt.Errorf("%d jobs were settled, now %d: the control plane does not keep up", p.most, settled)
 			return true, nil, nil
 		case quiet:
 		}
-		return b.unless(ctx, tally.Settled == b.jobs, fmt.Sprintf("%d of %d", tally.Settled, b.jobs))
+		return b.unless(ctx, settled == b.jobs, fmt.Sprintf("%d of %d", settled, b.jobs), glancePerJob)
 	})
 	return errors.Join(err, failed)
 }
@@ -417,7 +399,7 @@ func (b *bench) calmed(ctx context.Context) error {
 		if sent != before {
 			before, since = sent, time.Now()
 		}
-		return time.Since(since) > calm, sent, onlab.Sleep(ctx, 2*time.Second)
+		return time.Since(since) > calm, sent, onlab.Sleep(ctx, max(2*time.Second, time.Duration(b.jobs)*scrapePerJob))
 	})
 }
 
@@ -425,20 +407,14 @@ func (b *bench) leaveAlone(ctx context.Context, facts map[string]float64) (err e
 	if b.result.LeaseBytes[0], err = b.leaseBytes(ctx); err != nil {
 		return err
 	}
-	return b.changes(ctx, facts, func() error { return onlab.Sleep(ctx, b.rest) })
+	return b.changes(facts, func() error { return onlab.Sleep(ctx, b.rest) })
 }
 
 // changes counts the changes of holder while something is done.
-func (b *bench) changes(ctx context.Context, facts map[string]float64, do func() error) error {
-	before, err := b.shards.count(ctx, time.Time{})
-	if err != nil {
-		return err
-	}
-	if err := do(); err != nil {
-		return err
-	}
-	after, err := b.shards.count(ctx, time.Time{})
-	facts["changes of holder"] = float64(after.Tenures - before.Tenures)
+func (b *bench) changes(facts map[string]float64, do func() error) error {
+	before := b.fleet.ledger.tenures()
+	err := do()
+	facts["changes of holder"] = float64(b.fleet.ledger.tenures() - before)
 	return err
 }
 
@@ -465,7 +441,7 @@ func (b *bench) crashSome(ctx context.Context, facts map[string]float64) error {
 		if err := onlab.Sleep(ctx, time.Until(next)); err != nil {
 			return err
 		}
-		after, err := ask[time.Duration](ctx, b.shards[len(took)%len(b.shards)], "Crash", false)
+		after, err := b.crashOne(ctx)
 		if err != nil {
 			return err
 		}
@@ -474,6 +450,12 @@ func (b *bench) crashSome(ctx context.Context, facts map[string]float64) error {
 	facts["failovers"] = float64(len(took))
 	facts["next acts, median"], facts["next acts, most"] = quantile(took, 50).Seconds(), quantile(took, 100).Seconds()
 	return b.calmed(ctx)
+}
+
+func (b *bench) crashOne(ctx context.Context) (time.Duration, error) {
+	ctx, cancel := context.WithTimeout(ctx, b.patience)
+	defer cancel()
+	return b.fleet.crashOne(ctx)
 }
 
 // restartOperator kills it, and waits until another one knows all jobs.
@@ -490,7 +472,7 @@ func (b *bench) restartOperator(ctx context.Context, facts map[string]float64) e
 		if err != nil {
 			return false, nil, err
 		}
-		return b.unless(ctx, int(known) == b.jobs, known)
+		return b.unless(ctx, int(known) == b.jobs, known, scrapePerJob)
 	})
 	if err != nil {
 		return err
@@ -501,7 +483,7 @@ func (b *bench) restartOperator(ctx context.Context, facts map[string]float64) e
 
 // restartServer kills the API server and starts it again, and waits until each holder has renewed.
 func (b *bench) restartServer(ctx context.Context, facts map[string]float64) error {
-	return b.changes(ctx, facts, func() error {
+	return b.changes(facts, func() error {
 		began := time.Now()
 		b.plane.KillAPIServer()
 		if err := b.plane.StartAPIServer(ctx); err != nil {
@@ -510,16 +492,17 @@ func (b *bench) restartServer(ctx context.Context, facts map[string]float64) err
 		facts["away"] = time.Since(began).Seconds()
 		back := time.Now()
 		err := b.await(ctx, "all holders to have renewed", func() (bool, any, error) {
-			tally, err := b.shards.count(ctx, back)
-			if err != nil {
-				return false, nil, err
-			}
-			return b.unless(ctx, tally.Renewed == b.jobs, fmt.Sprintf("%d of %d", tally.Renewed, b.jobs))
+			renewed := b.fleet.renewed(back)
+			return b.unless(ctx, renewed == b.jobs, fmt.Sprintf("%d of %d", renewed, b.jobs), glancePerJob)
 		})
 		if err != nil {
 			return err
 		}
 		facts["all renewed"] = time.Since(back).Seconds()
+		if err := b.settled(ctx, time.Time{}); err != nil {
+			return err
+		}
+		facts["all settled"] = time.Since(back).Seconds()
 		return b.calmed(ctx)
 	})
 }
@@ -527,54 +510,39 @@ func (b *bench) restartServer(ctx context.Context, facts map[string]float64) err
 // cutHalf cuts half of the holders off, and waits until the others have taken over and are labelled.
 func (b *bench) cutHalf(ctx context.Context, facts map[string]float64) error {
 	at := time.Now()
-	for _, s := range b.shards {
-		if _, err := ask[bool](ctx, s, "CutHalf", false); err != nil {
-			return err
-		}
-	}
-	var all Taken
+	severed := b.fleet.severHalf()
+	var acts, labelled time.Time
 	err := b.await(ctx, "others to take over from those who are cut off", func() (bool, any, error) {
-		all = Taken{}
-		for _, s := range b.shards {
-			t, err := ask[Taken](ctx, s, "Taken", at)
-			if err != nil {
-				return false, nil, err
-			}
-			all.Jobs, all.Done, all.Acts, all.Labelled = all.Jobs+t.Jobs, all.Done+t.Done, later(all.Acts, t.Acts), later(all.Labelled, t.Labelled)
-		}
-		return b.unless(ctx, all.Done == all.Jobs, fmt.Sprintf("%d of %d", all.Done, all.Jobs))
+		var done int
+		done, acts, labelled = b.fleet.taken(severed, at)
+		return b.unless(ctx, done == len(severed), fmt.Sprintf("%d of %d", done, len(severed)), glancePerJob)
 	})
 	if err != nil {
 		return err
 	}
-	facts["failovers"], facts["last acts"], facts["last labelled"] = float64(all.Jobs), all.Acts.Sub(at).Seconds(), all.Labelled.Sub(at).Seconds()
+	facts["failovers"], facts["last acts"], facts["last labelled"] = float64(len(severed)), acts.Sub(at).Seconds(), labelled.Sub(at).Seconds()
 	if err := b.calmed(ctx); err != nil {
 		return err
 	}
-	for _, s := range b.shards {
-		if _, err := ask[bool](ctx, s, "Heal", false); err != nil {
-			return err
-		}
+	for _, c := range severed {
+		c.heal()
 	}
 	return nil
 }
 
 // judge waits until every status tells every tenure, and notes what it does not tell.
 func (b *bench) judge(ctx context.Context, facts map[string]float64) error {
-	began := time.Now()
 	if err := b.settled(ctx, time.Time{}); err != nil {
 		return err
 	}
-	facts["all settled"] = time.Since(began).Seconds()
 	if err := b.calmed(ctx); err != nil {
 		return err
 	}
-	wrong, err := collect[string](ctx, b.shards, "Judge")
-	if err != nil {
-		return err
-	}
+	wrong, err := b.fleet.untold(ctx, b.client)
 	b.result.Faults = append(b.result.Faults, wrong...)
-	tally, err := b.shards.count(ctx, time.Time{})
-	facts["tenures"] = float64(tally.Tenures)
+	if len(wrong) > 0 {
+		return errors.Join(err, errors.New("statuses do not tell all tenures"))
+	}
+	facts["tenures"] = float64(b.fleet.ledger.tenures())
 	return err
 }

@@ -28,7 +28,7 @@ func TestSettings(t *testing.T) {
 	document := textOf(t, "../../../docs/sizing.md")
 	for _, s := range [][3]int{{15, 10, 2}, {60, 40, 20}, {300, 200, 100}} {
 		seconds := func(n int) metav1.Duration { return metav1.Duration{Duration: time.Duration(n) * time.Second} }
-		job := job(0, usual, "0")
+		job := job(0, usual)
 		job.Spec.Lease = v1alpha1.LeaseSpec{LeaseDuration: seconds(s[0]), RenewDeadline: seconds(s[1]), RetryPeriod: seconds(s[2])}
 		job.Spec.Template.Spec.RestartPolicy = corev1.RestartPolicyAlways
 		if errs := v1alpha1.Validate(job); len(errs) > 0 {
