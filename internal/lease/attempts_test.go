@@ -1,6 +1,7 @@
 package lease
 
 import (
+	"slices"
 	"testing"
 	"time"
 )
@@ -201,43 +202,104 @@ func TestPatienceFollowsRoundTrips(t *testing.T) {
 	}
 }
 
-// TestWhatIsNotUrgentIsNotRepeatedEarly: while much time is left, the first repetition comes after a fortieth of that time. So agents do not
-// multiply the requests to an API server that becomes slow. With the default timing, and where somebody waits, it comes after minPatience.
-func TestWhatIsNotUrgentIsNotRepeatedEarly(t *testing.T) {
-	const ms = time.Millisecond
+// lasting is a configuration whose holders are in no hurry.
+func lasting() Config {
+	c := testConfig()
+	c.Duration, c.RenewDeadline, c.RetryPeriod = 300*time.Second, 200*time.Second, 100*time.Second
+	return c
+}
+
+// quick has just sent a renewal to an API server that answers quickly.
+func quick(c Config) *driver {
+	return drive(c).step(WatchOpened{}).found(free(other, 10)).confirmed().wake()
+}
+
+// TestUnhurriedHolder: with a long retryPeriod, a holder waits for a twentieth of it before it repeats a renewal that is not answered. So
+// agents do not multiply the requests to an API server that becomes slow. What is refused is repeated as soon as with the default timing.
+func TestUnhurriedHolder(t *testing.T) {
 	for _, c := range []struct {
-		name   string
 		timing [3]time.Duration
-		sent   func(*driver) time.Duration // the patience of what is sent
 		want   time.Duration
 	}{
-		{"renewal, default", [3]time.Duration{15 * time.Second, 10 * time.Second, 2 * time.Second}, renewalOf, 250 * ms},
-		{"renewal, 40 s", [3]time.Duration{time.Minute, 40 * time.Second, 10 * time.Second}, renewalOf, 750 * ms},
-		{"renewal, 200 s", [3]time.Duration{300 * time.Second, 200 * time.Second, 100 * time.Second}, renewalOf, 2500 * ms},
-		{"read of a standby, default", [3]time.Duration{15 * time.Second, 10 * time.Second, 2 * time.Second}, readOf, 250 * ms},
-		{"read of a standby, 100 s", [3]time.Duration{300 * time.Second, 200 * time.Second, 100 * time.Second}, readOf, 2500 * ms},
-		{"release, 200 s", [3]time.Duration{300 * time.Second, 200 * time.Second, 100 * time.Second}, releaseOf, 250 * ms},
+		{[3]time.Duration{15 * time.Second, 10 * time.Second, 2 * time.Second}, minPatience},
+		{[3]time.Duration{time.Minute, 40 * time.Second, 10 * time.Second}, 500 * time.Millisecond},
+		{[3]time.Duration{300 * time.Second, 200 * time.Second, 100 * time.Second}, 5 * time.Second},
 	} {
 		config := testConfig()
 		config.Duration, config.RenewDeadline, config.RetryPeriod = c.timing[0], c.timing[1], c.timing[2]
-		if got := c.sent(drive(config)); got != c.want {
-			t.Errorf("%s: repeated after %v, want %v", c.name, got, c.want)
+		for what, answer := range map[string]struct {
+			outcome Outcome
+			want    time.Duration
+		}{"silence": {want: c.want}, "refused": {Refused, minPatience}, "unknown": {Unknown, minPatience}} {
+			d := quick(config)
+			sent := d.now
+			if what != "silence" {
+				d.done(answer.outcome)
+			}
+			for d.wake(); ; d.wake() {
+				if slices.ContainsFunc(d.actions, func(a Action) bool { _, writes := a.(SendWrite); return writes }) {
+					break
+				}
+			}
+			if got := d.now.Sub(sent); got != answer.want {
+				t.Errorf("%v, %s: repeated after %v, want %v", c.timing, what, got, answer.want)
+			}
 		}
 	}
 }
 
-func renewalOf(d *driver) time.Duration {
-	d.step(WatchOpened{}).found(free(other, 10)).confirmed().wake()
-	return d.s.Write.Patience.Sub(d.s.Write.SentAt)
+// TestUnhurriedHolderReleasesSoon: a release does not wait for answers as long as a renewal does, whatever comes first.
+func TestUnhurriedHolderReleasesSoon(t *testing.T) {
+	for name, end := range map[string]func(*driver){
+		"at once":     func(d *driver) { d.step(ChildExited{}).step(TreeGone{}) },
+		"later":       func(d *driver) { d.after(time.Second).step(ChildExited{}).step(TreeGone{}) },
+		"much later":  func(d *driver) { d.after(4 * time.Second).step(ChildExited{}).step(TreeGone{}) },
+		"in one step": func(d *driver) { d.after(time.Second).step(TreeGone{}) },
+		"after a slow stop": func(d *driver) {
+			d.step(Terminated{Signal: sigterm}).after(2 * time.Second).step(ChildExited{}).step(TreeGone{})
+		},
+		"after two renewals":   func(d *driver) { d.wake().after(100 * time.Millisecond).step(ChildExited{}).step(TreeGone{}) },
+		"after three renewals": func(d *driver) { d.wake().wake().after(100 * time.Millisecond).step(ChildExited{}).step(TreeGone{}) },
+	} {
+		d := quick(lasting())
+		end(d)
+		gone, lost := d.now, len(d.s.Unsettled)
+		for d.s.Write == nil || d.s.Write.Kind != ReleaseLease {
+			d.wake()
+		}
+		if most := minPatience << (lost + 1); d.now.Sub(gone) > most {
+			t.Errorf("%s: released %v after the end of the process, want %v at most", name, d.now.Sub(gone), most)
+		}
+		if got := d.s.Write.Patience.Sub(d.s.Write.SentAt); got > minPatience<<(lost+1) {
+			t.Errorf("%s: the release is repeated after %v", name, got)
+		}
+	}
 }
 
-func readOf(d *driver) time.Duration {
-	d.step(WatchOpened{})
-	return d.s.Read.Patience.Sub(d.s.Read.SentAt)
+// TestUnhurriedReadIsHurried: the read that a release needs is not awaited longer than by a holder in a hurry.
+func TestUnhurriedReadIsHurried(t *testing.T) {
+	d := quick(lasting()).done(Conflict) // nobody knows why
+	if d.s.Read == nil || d.s.Read.Patience.Sub(d.s.Read.SentAt) != 5*time.Second {
+		t.Fatalf("reads %+v", d.s.Read)
+	}
+	first := *d.s.Read
+	d.after(100 * time.Millisecond).step(ChildExited{}).step(TreeGone{})
+	for d.s.Read == nil || d.s.Read.ID == first.ID {
+		d.wake()
+	}
+	if got := d.now.Sub(first.SentAt); got > time.Second {
+		t.Errorf("it is repeated after %v", got)
+	}
 }
 
-func releaseOf(d *driver) time.Duration {
-	d.step(WatchOpened{}).found(free(other, 10)).confirmed()
-	d.step(Terminated{Signal: sigterm}).step(TreeGone{})
-	return d.s.Write.Patience.Sub(d.s.Write.SentAt)
+// TestUnhurriedStandby: a candidate is in a hurry even with a long retryPeriod, because a takeover waits for it.
+func TestUnhurriedStandby(t *testing.T) {
+	d := drive(lasting()).step(WatchOpened{})
+	if got := d.s.Read.Patience.Sub(d.s.Read.SentAt); got != minPatience {
+		t.Errorf("a read is repeated after %v", got)
+	}
+	d.found(free(other, 10))
+	if got := d.s.Write.Patience.Sub(d.s.Write.SentAt); d.s.Write.Kind != Acquire || got != minPatience {
+		t.Errorf("%v is repeated after %v", d.s.Write.Kind, got)
+	}
 }

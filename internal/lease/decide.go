@@ -40,10 +40,12 @@ func (m *machine) read() {
 		return
 	}
 	m.s.LastRead++
-	patience := m.patience()
+	again := m.patience()
+	patience := m.unhurried(again)
 	deadline := m.t.Boot.Add(max(patience, m.c.ofUse()))
 	m.s.Read = &Reading{
-		ID: m.s.LastRead, SentAt: m.t.Boot, Patience: m.t.Boot.Add(patience), Deadline: deadline, Floor: m.s.Observed.Record.Revision,
+		ID: m.s.LastRead, SentAt: m.t.Boot, Again: m.t.Boot.Add(again), Patience: m.t.Boot.Add(patience), Deadline: deadline,
+		Floor: m.s.Observed.Record.Revision,
 	}
 	ask := SendRead{ID: m.s.LastRead, Deadline: deadline}
 	if !m.s.Observed.Absent {
@@ -71,12 +73,14 @@ func (m *machine) mayWrite() bool {
 // write sends a write and remembers it. limit bounds how long its answer is useful.
 func (m *machine) write(k Kind, limit Instant, change func(r Record, nonce int64) Record) {
 	m.s.LastNonce = max(m.t.Wall, m.s.LastNonce+1)
-	patience := m.patience()
+	again := m.patience()
+	patience := m.unhurried(again)
 	a := Attempt{
 		Kind:     k,
 		Record:   change(m.s.Observed.Record, m.s.LastNonce),
 		Nonce:    m.s.LastNonce,
 		SentAt:   m.t.Boot,
+		Again:    min(limit, m.t.Boot.Add(again)),
 		Patience: min(limit, m.t.Boot.Add(patience)),
 		Deadline: min(limit, m.t.Boot.Add(max(patience, m.c.ofUse()))),
 	}
@@ -348,6 +352,7 @@ func (s State) lastWasMine() bool {
 func (m *machine) hold() {
 	if stop, why := m.mustStop(); stop {
 		m.s.Phase, m.s.Stop = Stopping, why
+		m.hurry()
 		return
 	}
 	m.renewWhenDue(m.s.Tenure.Confirmed.Add(m.s.renewBy(m.c)))

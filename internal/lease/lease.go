@@ -167,11 +167,11 @@ func (c Config) requestTimeout() time.Duration { return c.spare() / 3 }
 func (c Config) ofUse() time.Duration { return min(c.spare(), 30*time.Second) }
 
 // Limits of a request's patience, see machine.patience. Patience is a few round trips, but at least minPatience, so that a busy
-// moment causes no further request. Near the end of a tenure it is at most maxPatience, and short enough to fit three times. While more
-// time is left, it is at least the firstShare-th part of that time, which is minPatience or less with the default timing.
+// moment causes no further request. Near the end of a tenure it is at most maxPatience, and short enough to fit three times. Before that, a
+// holder's patience is also a part of retryPeriod, see machine.unhurried. With the default timing, this part is less than minPatience.
 const (
-	roundTrips  = 4
-	minPatience = 250 * time.Millisecond
-	maxPatience = time.Second
-	firstShare  = 40
+	roundTrips     = 4
+	minPatience    = 250 * time.Millisecond
+	maxPatience    = time.Second
+	unhurriedShare = 20
 )

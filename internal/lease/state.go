@@ -73,6 +73,8 @@ type Attempt struct {
 	// Patience is when the agent stops waiting for the answer and may send other requests. Deadline is when the answer stops
 	// being useful: until then the request stays in flight, and its answer counts whenever it arrives.
 	Patience, Deadline Instant
+	// Again is when the request can be repeated if it is refused, or if the holder begins to stop. It is no later than Patience.
+	Again Instant
 }
 
 // Tenure is the present tenure.
@@ -221,6 +223,7 @@ type State struct {
 type Reading struct {
 	ID                         int64
 	SentAt, Patience, Deadline Instant
+	Again                      Instant
 	// Floor is the newest revision known when the read was sent. An answer below Floor is stale, or the server's data was
 	// restored from a backup.
 	Floor int64

@@ -40,7 +40,7 @@ func (m *machine) due(at Instant) bool {
 func (m *machine) losePatience() {
 	if w := m.s.Write; w != nil && m.t.Boot >= w.Patience {
 		m.s.Write, m.s.WriteAfter = nil, w.Patience
-		m.failed(w.SentAt, w.Patience)
+		m.failed(w.SentAt, w.Again)
 		m.unsettled(w)
 	}
 	if r := m.s.Read; r != nil && m.t.Boot >= r.Patience {
@@ -65,19 +65,15 @@ func (m *machine) awaitRequests() {
 
 // patience returns how long to wait for the next request's answer: a few round trips, doubled after each failure. While much time
 // is left, an API server in trouble gets more of it. When little is left, each request gets less, so that several more fit in.
-//
-// The agents of many jobs share an API server. When it becomes slow, each request that is repeated too early makes it slower, for all of
-// them. So a renewal that is not urgent, and a standby, wait longer for the first answer, too. A release does not: the next holder waits for it.
 func (m *machine) patience() time.Duration {
 	most := min(maxPatience, m.c.requestTimeout())
 	left := m.s.Tenure.Confirmed.Add(m.s.renewBy(m.c)).Sub(m.t.Boot)
-	first := left / firstShare
 	if m.s.Phase == Stopping {
-		left, first = m.s.ValidUntil(m.c).Sub(m.t.Boot), 0
+		left = m.s.ValidUntil(m.c).Sub(m.t.Boot)
 	}
 	switch {
 	case !m.tenured():
-		most, first = max(most, m.c.RetryPeriod), m.c.RetryPeriod/firstShare
+		most = max(most, m.c.RetryPeriod)
 	case left <= 0: // only with KeepRunning, or while processes are hard to kill
 		most = max(most, min(m.c.RetryPeriod, m.c.requestTimeout()))
 	default:
@@ -85,12 +81,39 @@ func (m *machine) patience() time.Duration {
 		least := max(min(minPatience, m.c.requestTimeout()/3), roundTrips*m.s.RoundTrip)
 		most = min(most, max(left/3, least)) // with little left none may take much of it
 	}
-	return min(max(minPatience, first, roundTrips*m.s.RoundTrip, m.s.Backoff), most)
+	return min(max(minPatience, roundTrips*m.s.RoundTrip, m.s.Backoff), most)
 }
 
-// failed records that a request failed.
-func (m *machine) failed(sent, patience Instant) {
-	m.s.Backoff = max(m.s.Backoff, 2*patience.Sub(sent))
+// unhurried returns the patience of a request that can be repeated after a time.
+//
+// The agents of many jobs share an API server. If each agent soon repeats what is not answered, a slow API server gets several times as many
+// requests, and becomes slower. So a holder with a long retryPeriod waits longer, but not for more of the remaining time than patience allows.
+func (m *machine) unhurried(again time.Duration) time.Duration {
+	if m.s.Phase != Holding {
+		return again
+	}
+	left := m.s.Tenure.Confirmed.Add(m.s.renewBy(m.c)).Sub(m.t.Boot)
+	return max(again, min(m.c.RetryPeriod/unhurriedShare, left/16, m.c.requestTimeout()))
+}
+
+// hurry ends the patience of a holder that begins to stop: the next holder waits for its release.
+func (m *machine) hurry() {
+	if m.s.Write != nil {
+		w := *m.s.Write // states share it
+		w.Patience = w.Again
+		m.s.Write = &w
+	}
+	if m.s.Read != nil {
+		r := *m.s.Read
+		r.Patience = r.Again
+		m.s.Read = &r
+	}
+	m.losePatience()
+}
+
+// failed records that a request failed that can be repeated at an instant.
+func (m *machine) failed(sent, again Instant) {
+	m.s.Backoff = max(m.s.Backoff, 2*again.Sub(sent))
 }
 
 // answered records that the API server is reachable, and how fast it answers.
@@ -335,10 +358,10 @@ func (m *machine) takeRead(id int64) (r Reading, found bool) {
 
 // readFailed sets the time of the next read. A read that only replaces the watch can wait longer.
 func (m *machine) readFailed(r *Reading) {
-	m.failed(r.SentAt, r.Patience)
-	m.s.ReadAfter = r.Patience
+	m.failed(r.SentAt, r.Again)
+	m.s.ReadAfter = r.Again
 	if !m.s.MustRead && m.s.Observed.Known {
-		m.s.ReadAfter = max(r.Patience, r.SentAt.Add(m.c.RetryPeriod))
+		m.s.ReadAfter = max(r.Again, r.SentAt.Add(m.c.RetryPeriod))
 	}
 }
 
@@ -417,7 +440,7 @@ func (m *machine) writeDone(e WriteDone) {
 		m.lateWrite(e)
 		return
 	}
-	m.s.Write, m.s.WriteAfter = nil, w.Patience
+	m.s.Write, m.s.WriteAfter = nil, w.Again
 	switch e.of(w) {
 	case Confirmed:
 		m.stored(w, *e.Record)
@@ -428,13 +451,13 @@ func (m *machine) writeDone(e WriteDone) {
 		m.answered(w.SentAt)
 		m.gone(w)
 	case Refused:
-		m.failed(w.SentAt, w.Patience)
+		m.failed(w.SentAt, w.Again)
 		m.s.Disconnected = true
 		if m.s.Phase == Acquiring && m.s.Pending == nil {
 			m.s.Phase = Waiting
 		}
 	default: // Unknown
-		m.failed(w.SentAt, w.Patience)
+		m.failed(w.SentAt, w.Again)
 		m.s.Disconnected = true
 		m.unsettled(w)
 	}

@@ -618,6 +618,7 @@ func (c *coder) attempt(a *lease.Attempt) {
 	c.record(&a.Record)
 	c.past(a.SentAt)
 	c.due(a.Patience)
+	c.due(a.Again)
 	c.due(a.Deadline)
 }
 
@@ -625,6 +626,7 @@ func (c *coder) reading(s *lease.State, r *lease.Reading) {
 	c.small(int(s.LastRead - r.ID))
 	c.past(r.SentAt)
 	c.due(r.Patience)
+	c.due(r.Again)
 	c.due(r.Deadline)
 	c.number(revisionOrToken, r.Floor)
 }

@@ -88,12 +88,12 @@ func remembers(phase lease.Phase) *lease.State {
 			Runs: lease.Runs{Now: lease.Run{Attempt: 3, State: lease.RunFailed, Reason: lease.ReasonProcessExited}},
 		}
 	}
-	attempt := lease.Attempt{Record: record(600), Nonce: 40, SentAt: past, Patience: past, Deadline: past}
+	attempt := lease.Attempt{Record: record(600), Nonce: 40, SentAt: past, Patience: past, Again: past, Deadline: past}
 	second := attempt
 	second.Nonce, second.Record.RenewTime = 41, 41
 	third := attempt
 	third.Nonce, third.Record.RenewTime = 42, 42
-	reading := lease.Reading{ID: 3, SentAt: past, Patience: past, Deadline: past, Floor: 610}
+	reading := lease.Reading{ID: 3, SentAt: past, Patience: past, Again: past, Deadline: past, Floor: 610}
 	tenure := lease.Tenure{UID: "uid1", Token: 500, Transitions: 7, AcquireTime: 3, Confirmed: past}
 	return &lease.State{
 		Phase:    phase,
