@@ -68,7 +68,7 @@ func (c *contender) step(now lease.Time, e lease.Event) []lease.Action {
 		c.journal.unstarted(next.Unstarted(c.config, now), next.Apart(now), next.Observed.Record.Runs.Now.Open())
 	}
 	if w := before.Write; w != nil && before.Backoff > 0 && setAside(w.Nonce, next, e) {
-		c.journal.unanswered(w.Kind, w.Patience.Sub(w.SentAt)) // without a backoff it is the first write without an answer, and the next one usually succeeds
+		c.journal.unanswered(w.Kind, min(w.Patience, now.Boot).Sub(w.SentAt)) // without a backoff it is the first write without an answer, and the next one usually succeeds
 	}
 	cancelUnless(next.Awaits, c.writes)
 	cancelUnless(next.AwaitsRead, c.reads)

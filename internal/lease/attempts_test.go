@@ -303,3 +303,23 @@ func TestUnhurriedStandby(t *testing.T) {
 		t.Errorf("%v is repeated after %v", d.s.Write.Kind, got)
 	}
 }
+
+// TestUnhurriedHolderLearnsTheTimeSoon: a tick can end the tenure, and the next run waits for it. So the read for the API server's time is in
+// a hurry.
+func TestUnhurriedHolderLearnsTheTimeSoon(t *testing.T) {
+	d := quick(lasting()).confirmed()
+	d.s.Server.Asked, d.s.MustRead, d.s.ReadAfter = d.now, true, d.now
+	d.step(Ticked{})
+	if d.s.Read == nil || d.s.Read.Patience.Sub(d.s.Read.SentAt) != minPatience {
+		t.Errorf("reads %+v at %v", d.s.Read, d.now)
+	}
+}
+
+// TestUnhurriedWaitsAreUseful: a holder waits no longer than the answer to a renewal is of use.
+func TestUnhurriedWaitsAreUseful(t *testing.T) {
+	c := testConfig()
+	c.Duration, c.RenewDeadline, c.RetryPeriod = time.Hour, 50*time.Minute, 20*time.Minute
+	if w := quick(c).s.Write; w.Patience.Sub(w.SentAt) != c.ofUse() || w.Deadline != w.Patience {
+		t.Errorf("waits for %v, until %v", w.Patience.Sub(w.SentAt), w.Deadline.Sub(w.SentAt))
+	}
+}

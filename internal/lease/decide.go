@@ -41,7 +41,10 @@ func (m *machine) read() {
 	}
 	m.s.LastRead++
 	again := m.patience()
-	patience := m.unhurried(again)
+	patience := again
+	if m.s.Server.Asked <= m.s.Server.At { // else a tick may end the tenure when the API server's time is known
+		patience = m.unhurried(again)
+	}
 	deadline := m.t.Boot.Add(max(patience, m.c.ofUse()))
 	m.s.Read = &Reading{
 		ID: m.s.LastRead, SentAt: m.t.Boot, Again: m.t.Boot.Add(again), Patience: m.t.Boot.Add(patience), Deadline: deadline,

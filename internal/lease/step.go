@@ -87,13 +87,14 @@ func (m *machine) patience() time.Duration {
 // unhurried returns the patience of a request that can be repeated after a time.
 //
 // The agents of many jobs share an API server. If each agent soon repeats what is not answered, a slow API server gets several times as many
-// requests, and becomes slower. So a holder with a long retryPeriod waits longer, but not for more of the remaining time than patience allows.
+// requests, and becomes slower. So a holder with a long retryPeriod waits longer, but for no more than a sixteenth of the remaining time, and
+// not for longer than the answer is useful.
 func (m *machine) unhurried(again time.Duration) time.Duration {
 	if m.s.Phase != Holding {
 		return again
 	}
 	left := m.s.Tenure.Confirmed.Add(m.s.renewBy(m.c)).Sub(m.t.Boot)
-	return max(again, min(m.c.RetryPeriod/unhurriedShare, left/16, m.c.requestTimeout()))
+	return max(again, min(m.c.RetryPeriod/unhurriedShare, left/16, m.c.ofUse()))
 }
 
 // hurry ends the patience of a holder that begins to stop: the next holder waits for its release.
