@@ -8,6 +8,7 @@ import (
 	"crypto/rand"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/singletonjob/operator/internal/contract"
 	"github.com/singletonjob/operator/internal/kubelease"
@@ -44,6 +45,7 @@ func FromEnv(environ []string, pid int) (Options, error) {
 		Namespace:   env(contract.NamespaceEnv),
 		Name:        config.Name,
 		Credentials: cmp.Or(env(contract.CredentialsEnv), contract.CredentialsDir),
+		RetryPeriod: time.Duration(config.RetryPeriod),
 	})
 	if err != nil {
 		return Options{}, err

@@ -77,7 +77,7 @@ func (p *pool) share(m metav1.ObjectMeta) metav1.ObjectMeta {
 	return m
 }
 
-// shareAll also shares the labels. All children of a job have the same, but no two Pods.
+// shareAll also shares the labels, which all children of a job have in common. It is not for Pods: no two have the same labels.
 func (p *pool) shareAll(m metav1.ObjectMeta) metav1.ObjectMeta {
 	m = p.share(m)
 	m.Labels = oneOf(p.values, m.Labels)
@@ -157,6 +157,9 @@ func newValues() *values { return &values{seed: maphash.MakeSeed(), young: map[u
 
 // oneOf returns an equal value that was seen before, or this one.
 func oneOf[T any](v *values, value T) T {
+	if m, isMap := any(value).(map[string]string); isMap && len(m)*len(`"":"",`) > longestValue { // to marshal all of it could take long
+		return value
+	}
 	text, err := json.Marshal(value)
 	if err != nil || len(text) > longestValue {
 		return value

@@ -22,6 +22,7 @@ import (
 	"net/url"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/singletonjob/operator/internal/contract"
 	"github.com/singletonjob/operator/internal/lease"
@@ -36,6 +37,8 @@ type Config struct {
 	// Credentials is the directory that contains token and ca.crt. Both are read again for every request, because they are
 	// replaced while the agent runs.
 	Credentials string
+	// RetryPeriod is the agent's. A watch that broke is opened again after a part of it, see watch.pause.
+	RetryPeriod time.Duration
 	// Connect opens connections in place of the client's own. Only a benchmark sets it, if its machine cannot have connections for each agent.
 	// If it is nil, the client uses HTTP/1.1, as the protocol needs.
 	Connect func(*x509.CertPool) Transport

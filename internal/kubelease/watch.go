@@ -51,13 +51,17 @@ const (
 	// each watch at once does not receive requests without a pause.
 	shortest = 5 * time.Second
 
-	firstPause = 100 * time.Millisecond
-	lastPause  = 10 * time.Second
+	// The first pause after a watch that broke is a part of retryPeriod, between firstPause and longestFirst. A later pause is up to lastPause,
+	// or five times the first one if that is longer.
+	pauseShare   = 20
+	firstPause   = 100 * time.Millisecond
+	longestFirst = 5 * time.Second
+	lastPause    = 10 * time.Second
 )
 
-// Watch emits the Lease's changes until ctx ends. Whenever the watch breaks, it reopens it after a pause that grows and has
-// jitter. A value from restart makes it open a new watch at once. One goroutine calls emit. emit can block, and the watch reads
-// no further until it returns.
+// Watch emits the Lease's changes until ctx ends. Whenever the watch breaks, or the API server ends it early, it reopens it after a
+// pause that grows and has jitter. A value from restart makes it open a new watch at once. One goroutine calls emit. emit can block,
+// and the watch reads no further until it returns.
 func (c *Client) Watch(ctx context.Context, restart <-chan struct{}, emit func(WatchEvent)) {
 	w := &watch{client: c, emit: emit}
 	for ctx.Err() == nil {
@@ -65,6 +69,10 @@ func (c *Client) Watch(ctx context.Context, restart <-chan struct{}, emit func(W
 		switch {
 		case ctx.Err() != nil:
 			return
+		case errors.Is(err, errEarly): // resume
+			if first, _ := Pauses(c.config.RetryPeriod); first > firstPause && w.pause(ctx, restart) {
+				w.failed(errRestart)
+			}
 		case err == nil: // ended normally: resume
 		case errors.Is(err, errRestart):
 			w.failed(err)
@@ -75,8 +83,12 @@ func (c *Client) Watch(ctx context.Context, restart <-chan struct{}, emit func(W
 	}
 }
 
-// errRestart ends a stream on request.
-var errRestart = errors.New("a restart was requested")
+// errRestart ends a stream on request. errEarly means that the stream can be resumed, but ended earlier than it was asked to. An API server
+// that stops does that to the watches of all agents.
+var (
+	errRestart = errors.New("a restart was requested")
+	errEarly   = errors.New("the watch ended early")
+)
 
 type watch struct {
 	client *Client
@@ -87,6 +99,7 @@ type watch struct {
 	// state.
 	version  string
 	failures int
+	asked    time.Duration // how long the present stream is to last
 }
 
 // failed makes the next stream start from the present state.
@@ -99,17 +112,29 @@ func (w *watch) failed(err error) {
 	w.emit(WatchEvent{Kind: kind, Err: fmt.Errorf("watch Lease %s: %w", w.client, err)})
 }
 
-// pause waits for between half and all of a duration that doubles with each failure.
-func (w *watch) pause(ctx context.Context, restart <-chan struct{}) {
-	d := min(firstPause<<min(w.failures, 10), lastPause)
+// Pauses returns the longest pauses of a watch after its first failure, and after many, for a retryPeriod.
+//
+// When an API server stops, the watches of all agents break together. If they were all opened again at once, the next API server might not
+// keep up, or not even start. So agents with a long retryPeriod, which are those of clusters with many jobs, take their time.
+func Pauses(retryPeriod time.Duration) (first, last time.Duration) {
+	first = min(max(firstPause, retryPeriod/pauseShare), longestFirst)
+	return first, max(lastPause, 5*first)
+}
+
+// pause waits for between half and all of a duration that doubles with each failure. It reports whether a restart was requested.
+func (w *watch) pause(ctx context.Context, restart <-chan struct{}) (restarts bool) {
+	first, last := Pauses(w.client.config.RetryPeriod)
+	d := min(first<<min(w.failures, 10), last)
 	w.failures++
 	timer := time.NewTimer(d/2 + rand.N(d/2))
 	defer timer.Stop()
 	select {
 	case <-timer.C:
 	case <-restart:
+		return true
 	case <-ctx.Done():
 	}
+	return false
 }
 
 // untilRestart runs one stream. nil means that it can be resumed.
@@ -123,7 +148,7 @@ func (w *watch) untilRestart(ctx context.Context, restart <-chan struct{}) error
 		return err
 	case <-restart:
 		cancel(errRestart)
-		if err := <-ended; err != nil {
+		if err := <-ended; err != nil && !errors.Is(err, errEarly) {
 			return err
 		}
 		return errRestart
@@ -145,11 +170,15 @@ func (w *watch) stream(ctx context.Context, cancel context.CancelCauseFunc) erro
 	watchdog := time.AfterFunc(idleTimeout, func() { cancel(fmt.Errorf("idle for %v", idleTimeout)) })
 	defer watchdog.Stop()
 	err = w.read(response.Body, func() { watchdog.Reset(idleTimeout) })
-	lasted := time.Since(opened) >= shortest
+	took := time.Since(opened)
+	lasted := took >= shortest
 	if lasted {
 		w.failures = 0
 	}
 	if err == nil && lasted && w.version != "" {
+		if took < w.asked-openTimeout { // the API server counts from before the header
+			return errEarly
+		}
 		return nil
 	}
 	drop()
@@ -189,11 +218,12 @@ func cause(ctx context.Context, err error) error {
 }
 
 func (w *watch) address() string {
+	w.asked = (watchDuration + rand.N(watchDuration)).Truncate(time.Second)
 	query := url.Values{
 		"watch":               {"true"},
 		"allowWatchBookmarks": {"true"},
 		"fieldSelector":       {"metadata.name=" + w.client.config.Name},
-		"timeoutSeconds":      {strconv.Itoa(int((watchDuration + rand.N(watchDuration)).Seconds()))},
+		"timeoutSeconds":      {strconv.Itoa(int(w.asked.Seconds()))},
 	}
 	if w.version != "" {
 		query.Set("resourceVersion", w.version)

@@ -136,9 +136,7 @@ func TestWatchRequest(t *testing.T) {
 	events, _ := watching(t, c)
 	expect(t, events, "opened")
 	q := <-queries
-	seconds := 0
-	_, _ = fmt.Sscan(q.Get("timeoutSeconds"), &seconds)
-	if d := time.Duration(seconds) * time.Second; d < watchDuration || d > 2*watchDuration {
+	if d := seconds(q); d < watchDuration || d > 2*watchDuration {
 		t.Errorf("timeoutSeconds %v, want between %v and twice that", d, watchDuration)
 	}
 	q.Del("timeoutSeconds")
@@ -381,11 +379,114 @@ func TestIdleWatch(t *testing.T) {
 	}
 }
 
+// pauses are the first and the longest pause between two watches, for each retryPeriod.
+var pauses = map[time.Duration][2]time.Duration{
+	0:                {firstPause, lastPause},
+	2 * time.Second:  {firstPause, lastPause},
+	10 * time.Second: {500 * time.Millisecond, lastPause},
+	time.Minute:      {3 * time.Second, 15 * time.Second},
+	time.Hour:        {longestFirst, 5 * longestFirst},
+}
+
+// seconds is how long a watch is asked to last.
+func seconds(q url.Values) time.Duration {
+	n := 0
+	_, _ = fmt.Sscan(q.Get("timeoutSeconds"), &n)
+	return time.Duration(n) * time.Second
+}
+
+// asked is a watch that ends when it was asked to.
+func asked(w http.ResponseWriter, r *http.Request) {
+	for end := time.Now().Add(seconds(r.URL.Query())); time.Now().Before(end); {
+		_, _ = io.WriteString(w, bookmark(20))
+		time.Sleep(min(time.Minute, time.Until(end)))
+	}
+}
+
+// endsWith is a stream that ends in good order with a context.
+type endsWith struct{ context.Context }
+
+func (e endsWith) Read([]byte) (int, error) {
+	<-e.Done()
+	return 0, io.EOF
+}
+
+// TestWatchThatEndsEarly: an API server that stops ends all watches. They are resumed one after the other if retryPeriod is long, and
+// miss nothing. A watch that ends when it was asked to is resumed at once.
+func TestWatchThatEndsEarly(t *testing.T) {
+	f := serve(t, hold)
+	dir := credentials(t, f.ca(), "secret")
+	for retry, pause := range pauses {
+		t.Run(retry.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := newClient(t, Config{Server: f.URL, Namespace: "ns", Name: "job", Credentials: dir, RetryPeriod: retry})
+				queries := make(chan url.Values, 100)
+				c.watches.play(script{stream(event("ADDED", leaseJSON(10))), asked, stream(event("MODIFIED", leaseJSON(21)))}, queries)
+				began := time.Now()
+				events, _ := watching(t, c)
+				<-queries
+				again := <-queries
+				if version := again.Get("resourceVersion"); version != "10" {
+					t.Errorf("resumed from %q", version)
+				}
+				resumed, want := time.Now(), pause[0]
+				if want == firstPause {
+					want = 0
+				}
+				if took := resumed.Sub(began) - shortest; took < want/2 || took > want {
+					t.Errorf("resumed after a pause of %v, want between %v and %v", took, want/2, want)
+				}
+				<-queries
+				if took := time.Since(resumed); took != seconds(again) {
+					t.Errorf("resumed %v later, though it was asked to last %v", took, seconds(again))
+				}
+				expect(t, events, "opened", "changed 10", "changed 21")
+			})
+		})
+	}
+	t.Run("restarted in the pause", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			c := newClient(t, Config{Server: f.URL, Namespace: "ns", Name: "job", Credentials: dir, RetryPeriod: time.Hour})
+			queries := make(chan url.Values, 100)
+			c.watches.play(script{stream(event("ADDED", leaseJSON(10)))}, queries)
+			events, restart := watching(t, c)
+			expect(t, events, "opened", "changed 10")
+			time.Sleep(shortest + time.Second)
+			restart <- struct{}{}
+			expect(t, events, "closed", "opened")
+			<-queries
+			if version := (<-queries).Get("resourceVersion"); version != "" {
+				t.Errorf("asks from resourceVersion %q, want none: the old watch is not trusted", version)
+			}
+		})
+	})
+	t.Run("restarted", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			c := newClient(t, Config{Server: f.URL, Namespace: "ns", Name: "job", Credentials: dir})
+			queries := make(chan url.Values, 100)
+			c.watches.replace(func(r *http.Request) (*http.Response, error) {
+				queries <- r.URL.Query()
+				body := io.MultiReader(strings.NewReader(event("ADDED", leaseJSON(10))), endsWith{r.Context()})
+				return &http.Response{StatusCode: http.StatusOK, Body: io.NopCloser(body)}, nil
+			})
+			events, restart := watching(t, c)
+			expect(t, events, "opened", "changed 10")
+			time.Sleep(2 * shortest)
+			restart <- struct{}{}
+			expect(t, events, "closed", "opened", "changed 10")
+			<-queries
+			if version := (<-queries).Get("resourceVersion"); version != "" {
+				t.Errorf("asks from resourceVersion %q, want none: the old watch is not trusted", version)
+			}
+		})
+	})
+}
+
 // The pauses between attempts grow, differ, and stay within bounds, also where each watch begins well.
 func TestWatchBacksOff(t *testing.T) {
 	f := serve(t, hold)
 	dir := credentials(t, f.ca(), "secret")
-	for name, row := range map[string]struct {
+	rows := map[string]struct {
 		answer func() (*http.Response, error)
 		emits  []string
 	}{
@@ -399,10 +500,12 @@ func TestWatchBacksOff(t *testing.T) {
 			},
 			[]string{"opened", "changed 10", "closed"},
 		},
-	} {
-		t.Run(name, func(t *testing.T) {
+	}
+	try := func(t *testing.T, name string, retry time.Duration, bounds [2]time.Duration) {
+		row := rows[name]
+		t.Run(fmt.Sprint(name, " ", retry), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				c := newClient(t, Config{Server: f.URL, Namespace: "ns", Name: "job", Credentials: dir})
+				c := newClient(t, Config{Server: f.URL, Namespace: "ns", Name: "job", Credentials: dir, RetryPeriod: retry})
 				var at []time.Time
 				c.watches.replace(func(*http.Request) (*http.Response, error) {
 					at = append(at, time.Now())
@@ -414,12 +517,17 @@ func TestWatchBacksOff(t *testing.T) {
 					expect(t, events, row.emits...)
 				}
 				for i := 1; i < attempts; i++ {
-					pause, most := at[i].Sub(at[i-1]), min(firstPause<<(i-1), lastPause)
+					pause, most := at[i].Sub(at[i-1]), min(bounds[0]<<(i-1), bounds[1])
 					if pause < most/2 || pause > most {
 						t.Errorf("pause %d is %v, want between %v and %v", i, pause, most/2, most)
 					}
 				}
 			})
 		})
+	}
+	for name := range rows {
+		for retry, bounds := range pauses {
+			try(t, name, retry, bounds)
+		}
 	}
 }

@@ -35,16 +35,14 @@ func (m *machine) decide() {
 // read sends a read when the next write needs one. It also reads in place of a watch that is down, or that may have stalled where
 // no attempt to acquire would detect that. A holder needs no such reads, because its renewals show all that it must know.
 func (m *machine) read() {
+	m.hurryRead()
 	poll := !m.s.Observed.Known || (!m.tenured() && (m.s.Observed.Absent || !m.s.WatchUp))
 	if m.s.Read != nil || !(m.s.MustRead || poll) || !m.due(m.s.ReadAfter) {
 		return
 	}
 	m.s.LastRead++
 	again := m.patience()
-	patience := again
-	if m.s.Server.Asked <= m.s.Server.At { // else a tick may end the tenure when the API server's time is known
-		patience = m.unhurried(again)
-	}
+	patience := m.unhurried(again, m.ampleForRead())
 	deadline := m.t.Boot.Add(max(patience, m.c.ofUse()))
 	m.s.Read = &Reading{
 		ID: m.s.LastRead, SentAt: m.t.Boot, Again: m.t.Boot.Add(again), Patience: m.t.Boot.Add(patience), Deadline: deadline,
@@ -77,7 +75,7 @@ func (m *machine) mayWrite() bool {
 func (m *machine) write(k Kind, limit Instant, change func(r Record, nonce int64) Record) {
 	m.s.LastNonce = max(m.t.Wall, m.s.LastNonce+1)
 	again := m.patience()
-	patience := m.unhurried(again)
+	patience := m.unhurried(again, m.ample())
 	a := Attempt{
 		Kind:     k,
 		Record:   change(m.s.Observed.Record, m.s.LastNonce),
@@ -353,9 +351,11 @@ func (s State) lastWasMine() bool {
 
 // hold handles the phase Holding: it renews until there is a reason to stop.
 func (m *machine) hold() {
-	if stop, why := m.mustStop(); stop {
+	stop, why := m.mustStop()
+	if stop {
 		m.s.Phase, m.s.Stop = Stopping, why
-		m.hurry()
+	}
+	if m.hurryWrite(); stop {
 		return
 	}
 	m.renewWhenDue(m.s.Tenure.Confirmed.Add(m.s.renewBy(m.c)))

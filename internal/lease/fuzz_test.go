@@ -118,9 +118,6 @@ func checkedStep(t *testing.T, d *driver, e Event) {
 func checkTwice(t *testing.T, d *driver, e Event) {
 	t.Helper()
 	after := d.s
-	if d.c.RetryPeriod > testConfig().RetryPeriod && after.Phase != Holding && after.Phase != Stopping {
-		return // a candidate in no hurry notices only at its next step that a read is overdue, or that a tick has asked for one
-	}
 	again, actions := Step(d.c, after, Time{Boot: d.now, Wall: int64(d.now / 1000)}, Ticked{})
 	if again.Wake > after.Wake { // a deadline that the first decision has made void
 		again.Wake = after.Wake

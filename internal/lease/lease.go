@@ -167,11 +167,13 @@ func (c Config) requestTimeout() time.Duration { return c.spare() / 3 }
 func (c Config) ofUse() time.Duration { return min(c.spare(), 30*time.Second) }
 
 // Limits of a request's patience, see machine.patience. Patience is a few round trips, but at least minPatience, so that a busy
-// moment causes no further request. Near the end of a tenure it is at most maxPatience, and short enough to fit three times. Before that, a
-// holder's patience is also a part of retryPeriod, see machine.unhurried. With the default timing, this part is less than minPatience.
+// moment causes no further request. Near the end of a tenure it is at most maxPatience, and short enough to fit three times. As long as an
+// agent need not act, its patience is also a part of what retryPeriod has beyond the default, and of the remaining time: see
+// machine.unhurried.
 const (
 	roundTrips     = 4
 	minPatience    = 250 * time.Millisecond
 	maxPatience    = time.Second
-	unhurriedShare = 20
+	usualRetry     = 2 * time.Second
+	unhurriedShare = 4
 )

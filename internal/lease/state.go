@@ -73,7 +73,7 @@ type Attempt struct {
 	// Patience is when the agent stops waiting for the answer and may send other requests. Deadline is when the answer stops
 	// being useful: until then the request stays in flight, and its answer counts whenever it arrives.
 	Patience, Deadline Instant
-	// Again is when the request can be repeated if it is refused, or if the holder begins to stop. It is no later than Patience.
+	// Again is when an agent in a hurry stops waiting, for example a holder that begins to stop. It is no later than Patience.
 	Again Instant
 }
 
@@ -170,8 +170,10 @@ type State struct {
 	// server's, so no write can succeed without the read.
 	MustRead, Stale bool
 	Since           int64
-	// ReadAfter is when the next read may be sent. WriteAfter is when the next write may be sent after one that failed.
+	// ReadAfter is when the next read may be sent. WriteAfter is when the next write may be sent after one that failed. ReadSoon and WriteSoon
+	// are the same for an agent in a hurry.
 	ReadAfter, WriteAfter Instant
+	ReadSoon, WriteSoon   Instant
 	// RetryOnChange ends the wait for WriteAfter as soon as the agent sees the Lease at another revision.
 	RetryOnChange bool
 	// RenewAt is when the next renewal is due.

@@ -39,18 +39,25 @@ func (m *machine) due(at Instant) bool {
 // losePatience stops waiting for answers that take too long. They still count when they arrive.
 func (m *machine) losePatience() {
 	if w := m.s.Write; w != nil && m.t.Boot >= w.Patience {
-		m.s.Write, m.s.WriteAfter = nil, w.Patience
-		m.failed(w.SentAt, w.Again)
+		m.writeFailed(w)
 		m.unsettled(w)
 	}
-	if r := m.s.Read; r != nil && m.t.Boot >= r.Patience {
-		m.readFailed(r)
-		m.setAside()
+	if r := m.s.Read; r != nil {
+		m.overdue(*r)
+		if m.t.Boot >= r.Patience {
+			m.readFailed(r)
+			m.setAside()
+		}
 	}
 	m.s.Overdue = without(m.s.Overdue, func(r Reading) bool { return m.t.Boot >= r.Deadline })
 	for _, r := range m.s.Overdue {
-		m.s.Disconnected = m.s.Disconnected || m.t.Boot >= max(r.SentAt, m.s.Answered).Add(m.c.requestTimeout())
+		m.overdue(r)
 	}
+}
+
+// overdue notices that a read has had no answer for so long that the API server is unreachable.
+func (m *machine) overdue(r Reading) {
+	m.s.Disconnected = m.s.Disconnected || m.t.Boot >= max(r.SentAt, m.s.Answered).Add(m.c.requestTimeout())
 }
 
 // awaitRequests makes sure that Step is called again when the patience of a request ends.
@@ -86,35 +93,74 @@ func (m *machine) patience() time.Duration {
 
 // unhurried returns the patience of a request that can be repeated after a time.
 //
-// The agents of many jobs share an API server. If each agent soon repeats what is not answered, a slow API server gets several times as many
-// requests, and becomes slower. So a holder with a long retryPeriod waits longer, but for no more than a sixteenth of the remaining time, and
-// not for longer than the answer is useful.
-func (m *machine) unhurried(again time.Duration) time.Duration {
-	if m.s.Phase != Holding {
-		return again
-	}
-	left := m.s.Tenure.Confirmed.Add(m.s.renewBy(m.c)).Sub(m.t.Boot)
-	return max(again, min(m.c.RetryPeriod/unhurriedShare, left/16, m.c.ofUse()))
+// The agents of many jobs share an API server. If each agent soon repeats what is refused or not answered, an API server in trouble gets
+// several times as many requests, and does not recover. So an agent with a long retryPeriod waits longer, but for no more than a part of the
+// remaining time, and not for longer than the answer is useful.
+func (m *machine) unhurried(again, ample time.Duration) time.Duration {
+	return max(again, min((m.c.RetryPeriod-usualRetry)/unhurriedShare, ample, m.c.ofUse()))
 }
 
-// hurry ends the patience of a holder that begins to stop: the next holder waits for its release.
-func (m *machine) hurry() {
+// ample returns the part of the remaining time that the agent can wait for an answer.
+func (m *machine) ample() time.Duration { return max(0, m.remaining()/unhurriedShare) }
+
+// ampleForRead returns the same for a read. If it is for the API server's time, there is none: a tick may be due.
+func (m *machine) ampleForRead() time.Duration {
+	if m.s.MustRead && m.s.Server.Asked > m.s.Server.At {
+		return 0
+	}
+	return m.ample()
+}
+
+// remaining returns the time until the agent must act on an answer: a holder stops if it has none, and a standby acquires the Lease. It is not
+// positive if the agent must act now, or does not know.
+func (m *machine) remaining() time.Duration {
+	switch {
+	case m.s.Phase == Holding:
+		return m.s.Tenure.Confirmed.Add(m.s.renewBy(m.c)).Sub(m.t.Boot)
+	case m.s.Phase == Waiting && m.s.Observed.Known && !m.s.Observed.Absent:
+		return m.c.FreeAt(m.s).Sub(m.t.Boot)
+	default:
+		return 0
+	}
+}
+
+// hurryWrite shortens the wait for a renewal, or after one that failed, if it began when more time remained. When a holder begins to stop, none
+// remains: the next holder waits for the release.
+func (m *machine) hurryWrite() {
+	limit := m.t.Boot.Add(m.ample())
+	m.s.WriteAfter = min(m.s.WriteAfter, max(m.s.WriteSoon, limit))
 	if m.s.Write != nil {
 		w := *m.s.Write // states share it
-		w.Patience = w.Again
+		w.Patience = min(w.Patience, max(w.Again, limit))
 		m.s.Write = &w
-	}
-	if m.s.Read != nil {
-		r := *m.s.Read
-		r.Patience = r.Again
-		m.s.Read = &r
 	}
 	m.losePatience()
 }
 
-// failed records that a request failed that can be repeated at an instant.
+// hurryRead shortens the wait for a read, or after one that failed, if it began when more time remained.
+func (m *machine) hurryRead() {
+	limit := m.t.Boot.Add(m.ampleForRead())
+	if m.s.Read == nil {
+		if m.s.MustRead {
+			m.s.ReadAfter = min(m.s.ReadAfter, max(m.s.ReadSoon, limit))
+		}
+		return
+	}
+	r := *m.s.Read // states share it
+	r.Patience = min(r.Patience, max(r.Again, limit))
+	m.s.Read = &r
+	m.losePatience()
+}
+
+// failed records that a request failed that an agent in a hurry can repeat at an instant.
 func (m *machine) failed(sent, again Instant) {
 	m.s.Backoff = max(m.s.Backoff, 2*again.Sub(sent))
+}
+
+// writeFailed records that the write under way is not waited for any more, and sets the time of the next one.
+func (m *machine) writeFailed(w *Attempt) {
+	m.s.Write, m.s.WriteAfter, m.s.WriteSoon = nil, w.Patience, w.Again
+	m.failed(w.SentAt, w.Again)
 }
 
 // answered records that the API server is reachable, and how fast it answers.
@@ -173,7 +219,7 @@ func (m *machine) watchClosed() {
 	}
 	m.s.WatchUp, m.s.WatchBy = false, 0
 	if !m.s.MustRead { // a write that waits for a read waits no longer for a watch that broke
-		m.s.ReadAfter = m.t.Boot.Add(m.c.RetryPeriod)
+		m.s.ReadAfter, m.s.ReadSoon = m.t.Boot.Add(m.c.RetryPeriod), m.t.Boot
 	}
 }
 
@@ -279,7 +325,7 @@ func (m *machine) observe(r Record) {
 		}
 		*seen = Observation{Known: true, Record: r, At: m.t.Boot, Longest: longest}
 		if m.s.RetryOnChange {
-			m.s.RetryOnChange, m.s.WriteAfter = false, m.t.Boot
+			m.s.RetryOnChange, m.s.WriteAfter, m.s.WriteSoon = false, m.t.Boot, m.t.Boot
 		}
 	}
 	seen.Fresh, m.s.Stale = m.t.Boot, false
@@ -330,7 +376,7 @@ func (m *machine) extend(sent Instant) {
 
 // reread requires a read that is sent from now on: one in flight may answer with an earlier state.
 func (m *machine) reread() {
-	m.s.MustRead, m.s.ReadAfter, m.s.Since = true, m.t.Boot, m.s.LastRead+1
+	m.s.MustRead, m.s.ReadAfter, m.s.ReadSoon, m.s.Since = true, m.t.Boot, m.t.Boot, m.s.LastRead+1
 	m.setAside()
 }
 
@@ -339,6 +385,7 @@ func (m *machine) setAside() {
 	if r := m.s.Read; r != nil {
 		recent := m.s.Overdue[max(0, len(m.s.Overdue)+1-maxUnsettled):]
 		m.s.Read, m.s.Overdue = nil, append(slices.Clip(recent), *r)
+		m.overdue(*r)
 	}
 }
 
@@ -360,9 +407,9 @@ func (m *machine) takeRead(id int64) (r Reading, found bool) {
 // readFailed sets the time of the next read. A read that only replaces the watch can wait longer.
 func (m *machine) readFailed(r *Reading) {
 	m.failed(r.SentAt, r.Again)
-	m.s.ReadAfter = r.Again
+	m.s.ReadAfter, m.s.ReadSoon = r.Patience, r.Again
 	if !m.s.MustRead && m.s.Observed.Known {
-		m.s.ReadAfter = max(r.Again, r.SentAt.Add(m.c.RetryPeriod))
+		m.s.ReadAfter = max(r.Patience, r.SentAt.Add(m.c.RetryPeriod))
 	}
 }
 
@@ -395,7 +442,7 @@ func (m *machine) readDone(e ReadDone) {
 // foundOut handles the answer to a read that was sent late enough.
 func (m *machine) foundOut(r Reading, e ReadDone) {
 	known := m.s.Observed.Record.Revision
-	m.s.MustRead, m.s.ReadAfter = false, r.SentAt.Add(m.c.RetryPeriod)
+	m.s.MustRead, m.s.ReadAfter, m.s.ReadSoon = false, r.SentAt.Add(m.c.RetryPeriod), m.t.Boot
 	m.setAside()
 	m.s.Since = max(m.s.Since, r.ID) // earlier ones show no more than this one
 	switch {
@@ -417,7 +464,7 @@ func (m *machine) foundOut(r Reading, e ReadDone) {
 // assign revisions again, and the write could then replace a record that the holder has never seen.
 func (m *machine) older(r Record) {
 	if m.tenured() && !m.s.owns(m.c, r) && m.t.Boot < m.othersMayAcquire() {
-		m.s.MustRead, m.s.Stale = true, true
+		m.s.MustRead, m.s.Stale, m.s.ReadSoon = true, true, m.s.ReadAfter
 		return
 	}
 	m.observe(r)
@@ -441,7 +488,7 @@ func (m *machine) writeDone(e WriteDone) {
 		m.lateWrite(e)
 		return
 	}
-	m.s.Write, m.s.WriteAfter = nil, w.Again
+	m.s.Write, m.s.WriteAfter, m.s.WriteSoon = nil, w.Again, w.Again
 	switch e.of(w) {
 	case Confirmed:
 		m.stored(w, *e.Record)
@@ -452,13 +499,13 @@ func (m *machine) writeDone(e WriteDone) {
 		m.answered(w.SentAt)
 		m.gone(w)
 	case Refused:
-		m.failed(w.SentAt, w.Again)
+		m.writeFailed(w)
 		m.s.Disconnected = true
 		if m.s.Phase == Acquiring && m.s.Pending == nil {
 			m.s.Phase = Waiting
 		}
 	default: // Unknown
-		m.failed(w.SentAt, w.Again)
+		m.writeFailed(w)
 		m.s.Disconnected = true
 		m.unsettled(w)
 	}
@@ -500,7 +547,7 @@ func (m *machine) lateWrite(e WriteDone) {
 // stored handles the answer that a write was stored, on time or late.
 func (m *machine) stored(w *Attempt, r Record) {
 	m.answered(w.SentAt)
-	m.s.WriteAfter, m.s.RenewAt = m.t.Boot, max(m.s.RenewAt, w.SentAt.Add(m.c.RetryPeriod))
+	m.s.WriteAfter, m.s.WriteSoon, m.s.RenewAt = m.t.Boot, m.t.Boot, max(m.s.RenewAt, w.SentAt.Add(m.c.RetryPeriod))
 	m.confirmed(*w, r)
 }
 
@@ -533,7 +580,7 @@ func (m *machine) conflict(w *Attempt) {
 // itself, delivered twice.
 func (m *machine) unsettled(w *Attempt) {
 	if m.overtaken(w) {
-		m.s.WriteAfter = m.t.Boot
+		m.s.WriteAfter, m.s.WriteSoon = m.t.Boot, m.t.Boot
 		return
 	}
 	m.reread()

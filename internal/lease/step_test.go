@@ -76,6 +76,10 @@ func TestExpiredLeaseIsReadBeforeItIsTaken(t *testing.T) {
 	if got := has[SendWrite](t, d).Attempt; got.Kind != Acquire || got.Record.Token != 10 || got.Record.Holder != me.String() {
 		t.Errorf("sent %+v", got)
 	}
+	d = waiting(testConfig(), held(other, 10)).after(14 * time.Second).step(WatchClosed{}).wake()
+	if has[SendRead](t, d); d.now != t0.Add(15*time.Second) {
+		t.Errorf("without a watch: read %v after the observation", d.now.Sub(t0))
+	}
 }
 
 func TestAmbiguousRenewalIsTimedFromItsRequest(t *testing.T) {

@@ -470,7 +470,9 @@ func (c *coder) state(s *lease.State) {
 	}
 	c.small(int(min(s.LastRead+1-s.Since, 12)))
 	c.due(s.ReadAfter)
+	c.due(s.ReadSoon)
 	c.due(s.WriteAfter)
+	c.due(s.WriteSoon)
 	c.due(s.RenewAt)
 	c.due(s.NotBefore)
 	c.due(s.Wake)

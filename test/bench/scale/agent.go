@@ -10,6 +10,7 @@ import (
 	"hash/fnv"
 	"io"
 	"maps"
+	"math/rand/v2"
 	"net/http"
 	"os"
 	"strconv"
@@ -24,8 +25,8 @@ import (
 	"github.com/singletonjob/operator/internal/supervise"
 )
 
-// An agent here is the real one, with its own token, and with its own connections if there can be so many. In place of the kernel it has a process that does
-// nothing, a timer of Go's, and a link to the API server that can be cut.
+// An agent here is the real one, with its own token, and with its own connections if there can be so many. In place of the kernel it has a
+// process that does nothing, a timer of Go's, and a link to the API server that can be cut.
 
 // clock is one agent's. A benchmark's machine is not suspended, so Go's timers suffice.
 type clock struct {
@@ -145,6 +146,7 @@ func tokenIn(environ []string) int64 {
 type link struct {
 	agent.API
 	count *counter
+	pause time.Duration // the longest of the watch's pauses
 
 	mu        sync.Mutex
 	cut       chan struct{} // closed when healed; nil while there is no fault
@@ -235,6 +237,10 @@ func (l *link) Watch(ctx context.Context, restart <-chan struct{}, emit func(kub
 		stop()
 		l.whole(ctx)
 		if ctx.Err() == nil {
+			select { // the watch would be in a pause when the link heals
+			case <-time.After(rand.N(l.pause)):
+			case <-ctx.Done():
+			}
 			emit(kubelease.WatchEvent{Kind: kubelease.Closed, Err: errCut})
 		}
 	}
@@ -275,7 +281,8 @@ func (c *candidate) api(o agent.Options) (agent.API, error) {
 	_, _ = io.WriteString(h, string(c.pod.UID))
 	over := c.shared[int(h.Sum32())%c.Shared]
 	return kubelease.New(kubelease.Config{
-		Server: c.Host, Namespace: o.Namespace, Name: o.Config.Name, Credentials: c.folder(), Connect: func(*x509.CertPool) kubelease.Transport { return over },
+		Server: c.Host, Namespace: o.Namespace, Name: o.Config.Name, Credentials: c.folder(), RetryPeriod: time.Duration(o.Config.RetryPeriod),
+		Connect: func(*x509.CertPool) kubelease.Transport { return over },
 	})
 }
 

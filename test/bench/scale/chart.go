@@ -3,9 +3,11 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -33,34 +35,35 @@ func in(phase string, of func(*Phase) float64) func(Result) float64 {
 func figures() []figure {
 	return []figure{
 		{"all created, elected and with a standby, s", fact(created, "all settled"), true},
-		{"operator's requests for each job created", func(r Result) float64 {
+		{"operator's requests per created job", func(r Result) float64 {
 			return in(created, func(p *Phase) float64 { return sum(p.Operator) / float64(r.Jobs) })(r)
 		}, false},
-		{"operator's memory at rest, MiB", in(atRest, func(p *Phase) float64 { return p.Memory["operator"] }), true},
-		{"operator's most memory ever, MiB", most(func(p *Phase) float64 { return p.OperatorPeak }), true},
-		{"operator's CPU at rest, cores", in(atRest, func(p *Phase) float64 { return p.CPU["operator"] }), true},
-		{"operator's requests a minute at rest", in(atRest, perMinute), false},
-		{"1 % failovers a minute: until the next process acts, s at most", fact(churn, "next acts, most"), false},
-		{"operator's requests for each of these", in(churn, func(p *Phase) float64 { return sum(p.Operator) / p.Facts["failovers"] }), false},
-		{"operator restarted: all jobs known after, s", fact(restarted, "all known"), true},
-		{"writes for that", in(restarted, func(p *Phase) float64 { return writes(p.Operator) }), false},
-		{"half of the holders cut off: the last next one acts after, s", fact(half, "last acts"), true},
-		{"its pod is labelled active after, s", fact(half, "last labelled"), true},
-		{"API server killed: it is back after, s", fact(outage, "away"), false},
-		{"all renew after that, s", fact(outage, "all renewed"), true},
-		{"changes of holder by that", fact(outage, "changes of holder"), false},
-		{"all have a process and a standby again after, s", fact(outage, "all settled"), false},
-		{"renewals a second at rest", in(atRest, func(p *Phase) float64 { return p.Renewals }), false},
-		{"99 % of them take at most, ms", in(atRest, func(p *Phase) float64 { return 1000 * p.RenewalP99 }), false},
-		{"API server's CPU at rest for each, watches included, ms", in(atRest, func(p *Phase) float64 { return 1000 * p.CPUPerRenewal }), false},
-		{"etcd's CPU at rest, cores", in(atRest, func(p *Phase) float64 { return p.CPU["etcd"] }), false},
-		{"a new job's Lease in etcd, bytes", func(r Result) float64 { return known(r.LeaseBytes[0] > 0, r.LeaseBytes[0]) }, false},
-		{"and after its failovers, bytes", func(r Result) float64 { return known(r.LeaseBytes[1] > 0, r.LeaseBytes[1]) }, false},
-		{"etcd's largest database, MiB", most(func(p *Phase) float64 { return p.Database }), true},
-		{"processes that acted at once, tokens that did not grow, tenures not told", func(r Result) float64 {
+		{"operator's memory while idle, MiB", in(atRest, func(p *Phase) float64 { return p.Memory["operator"] }), true},
+		{"operator's peak memory, MiB", most(func(p *Phase) float64 { return p.OperatorPeak }), true},
+		{"operator's CPU while idle, cores", in(atRest, func(p *Phase) float64 { return p.CPU["operator"] }), true},
+		{"operator's requests per minute while idle", in(atRest, perMinute), false},
+		{"1 % failovers per minute: longest time until the next process acts, s", fact(churn, "next acts, most"), false},
+		{"operator's requests per failover", in(churn, func(p *Phase) float64 { return sum(p.Operator) / p.Facts["failovers"] }), false},
+		{"operator restarted: time until it knows all jobs, s", fact(restarted, "all known"), true},
+		{"its writes for that: Events of the last minutes that still exist, and are refused", in(restarted, func(p *Phase) float64 { return writes(p.Operator) }), false},
+		{"half of the holders cut off: time until the last successor acts, s", fact(half, "last acts"), true},
+		{"time until its Pod is labelled active, s", fact(half, "last labelled"), true},
+		{"API server killed: time until it is back, s", fact(outage, "away"), false},
+		{"its starts until one succeeded", fact(outage, "starts"), false},
+		{"time until all renew again, s", fact(outage, "all renewed"), true},
+		{"changes of holder because of that", fact(outage, "changes of holder"), false},
+		{"time until all have a process and a standby again, s", fact(outage, "all settled"), false},
+		{"renewals per second while idle", in(atRest, func(p *Phase) float64 { return p.Renewals }), false},
+		{"99th percentile of their duration, ms", in(atRest, func(p *Phase) float64 { return 1000 * p.RenewalP99 }), false},
+		{"API server's CPU while idle per renewal, with its watches, ms", in(atRest, func(p *Phase) float64 { return 1000 * p.CPUPerRenewal }), false},
+		{"etcd's CPU while idle, cores", in(atRest, func(p *Phase) float64 { return p.CPU["etcd"] }), false},
+		{"Lease of a new job in etcd, bytes", func(r Result) float64 { return known(r.LeaseBytes[0] > 0, r.LeaseBytes[0]) }, false},
+		{"the same after its failovers, bytes", func(r Result) float64 { return known(r.LeaseBytes[1] > 0, r.LeaseBytes[1]) }, false},
+		{"etcd's database at its largest, MiB", most(func(p *Phase) float64 { return p.Database }), true},
+		{"processes that acted at once, tokens that did not grow, tenures missing from the history", func(r Result) float64 {
 			return known(len(r.Faults) > 0 || r.phase(recovered) != nil, len(r.Faults))
 		}, false},
-		{"the machine's load at its highest", most(func(p *Phase) float64 { return p.Load }), false},
+		{"highest load of the machine", most(func(p *Phase) float64 { return p.Load }), false},
 	}
 }
 
@@ -113,7 +116,7 @@ func markdown(all []Result) string {
 	text.WriteString("\n")
 	text.WriteString("| connections that all agents share |")
 	for _, r := range all {
-		fmt.Fprintf(&text, " %d |", r.Shared)
+		fmt.Fprintf(&text, " %s |", cmp.Or(strings.TrimPrefix(strconv.Itoa(r.Shared), "0"), "none"))
 	}
 	text.WriteString("\n")
 	for _, f := range figures() {
@@ -181,8 +184,9 @@ func drawPanel(out *strings.Builder, f figure, all []Result, x, y int) {
 	}
 	left, bottom := x+panelInset, y+panelHeight-panelInset/2
 	height, width := float64(panelHeight-panelTop-panelInset/2), float64(panelWidth-2*panelInset)
-	fmt.Fprintf(out, `<text x="%d" y="%d" class="h">%s</text><polyline class="g" points="%[4]d,%[5]d %[4]d,%[6]d %[7]d,%[6]d"/>`+"\n",
-		x+12, y+panelTop/2, f.title, left, y+panelTop, bottom, left+int(width))
+	head, rest, _ := strings.Cut(f.title, ": ") // as long as two lines
+	fmt.Fprintf(out, `<text x="%d" y="%d" class="h">%s<tspan x="%[1]d" dy="13">%[4]s</tspan></text><polyline class="g" points="%[5]d,%[6]d %[5]d,%[7]d %[8]d,%[7]d"/>`+"\n",
+		x+12, y+panelTop/3, head, rest, left, y+panelTop, bottom, left+int(width))
 	var line, points strings.Builder
 	fmt.Fprintf(&line, "%d,%d", left, bottom)
 	for _, r := range all {

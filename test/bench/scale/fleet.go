@@ -31,6 +31,7 @@ import (
 
 	"github.com/singletonjob/operator/internal/agent"
 	"github.com/singletonjob/operator/internal/contract"
+	"github.com/singletonjob/operator/internal/kubelease"
 	"github.com/singletonjob/operator/internal/supervise"
 )
 
@@ -276,7 +277,8 @@ func (c *candidate) run(restarts int32) (code int, err error) {
 	if o.API, err = c.api(o); err != nil {
 		return 0, err
 	}
-	l := &link{API: o.API, count: &c.counter}
+	_, pause := kubelease.Pauses(time.Duration(o.Config.RetryPeriod))
+	l := &link{API: o.API, count: &c.counter, pause: pause}
 	c.register(l)
 	o.API, o.Clock, o.Log, o.Argv, o.Start = l, newClock(), c.log, []string{"run"}, c.start
 	a := agent.New(o)

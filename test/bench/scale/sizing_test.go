@@ -52,6 +52,16 @@ func TestAlertMatchesTheDocs(t *testing.T) {
 	}
 }
 
+// TestRowsOfTheDocs: the table of docs/sizing.md has the rows that the benchmark prints.
+func TestRowsOfTheDocs(t *testing.T) {
+	document := textOf(t, "../../../docs/sizing.md")
+	for line := range strings.Lines(markdown(nil)) {
+		if row := strings.TrimSpace(line); strings.HasPrefix(row, "| ") && !strings.Contains(document, "\n"+row+" ") {
+			t.Errorf("docs/sizing.md has no row %s", row)
+		}
+	}
+}
+
 func textOf(t *testing.T, path string) string {
 	t.Helper()
 	text, err := os.ReadFile(path)
