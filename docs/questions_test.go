@@ -36,7 +36,7 @@ var questions = []struct{ question, section, answer string }{
 	{"In which order do I upgrade?", "docs/upgrade.md#upgrade-the-operator", "Running jobs do not notice it"},
 	{"Which clients may change the Lease?", "docs/guard.md#the-lease-of-a-job", "make itself the holder, renew, and release what it holds"},
 	{"Which rights does the operator have?", "SECURITY.md#rights", "| `leases` |"},
-	{"How many jobs can a cluster hold?", "docs/limits.md#what-a-cluster-can-hold", "jobs at half of etcd's default quota"},
+	{"How many jobs can a cluster hold?", "docs/limits.md#what-a-cluster-can-hold", "jobs whose renewals take half of etcd's default quota"},
 	{"Which connections does it need?", "docs/network.md", "The operator and the Pods of SingletonJobs need it"},
 	{"How do I uninstall it?", "docs/uninstall.md", "helm uninstall"},
 }

@@ -74,9 +74,11 @@ func (c *ControlPlane) startEtcd() (err error) {
 }
 
 func (c *ControlPlane) startServer(ctx context.Context, i int) (err error) {
-	if c.servers[i], err = c.run(c.binaries.Path("kube-apiserver"), c.serverFlags(i)...); err != nil {
-		return err
+	server, err := c.run(c.binaries.Path("kube-apiserver"), c.serverFlags(i)...)
+	if err != nil {
+		return err // the one that ended remains
 	}
+	c.servers[i] = server
 	return c.waitReady(ctx, c.URLs()[i], func() error {
 		for name, p := range map[string]*subprocess.Process{"etcd": c.etcd, "kube-apiserver": c.servers[i]} {
 			select {

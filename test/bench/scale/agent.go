@@ -263,7 +263,8 @@ func (f *fleet) connect() error {
 		protocols.SetHTTP2(true)
 		f.shared = append(f.shared, shared{&http.Transport{
 			TLSClientConfig: &tls.Config{RootCAs: authorities, MinVersion: tls.VersionTLS13}, Protocols: protocols, DisableCompression: true,
-			HTTP2: &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingAfter},
+			MaxConnsPerHost: 1, // else each request dials, when there is no API server
+			HTTP2:           &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingAfter},
 		}})
 	}
 	return nil

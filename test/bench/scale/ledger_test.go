@@ -172,8 +172,8 @@ func TestARunThatEnded(t *testing.T) {
 	all := []Result{{Jobs: 10, Phases: []*Phase{{Name: created, Facts: map[string]float64{"all settled": 5}}}, Ended: "no CPU"}}
 	text := markdown(all)
 	for _, line := range []string{
-		"| all created, elected and with a standby, s | 5 |", "| operator's memory while idle, MiB | - |", "| time until all renew again, s | - |",
-		"| Lease of a new job in etcd, bytes | - |", "| processes that acted at once, tokens that did not grow, tenures missing from the history | - |",
+		"| all created, elected and with a standby, s | 5 |", "| operator's memory while idle, MiB | - |", "| API server killed: time until all jobs renew again, s | - |",
+		"| Lease of a new job in etcd, bytes | - |", "| two processes at the same time, tokens that did not grow, tenures missing from the history | - |",
 	} {
 		if !strings.Contains(text, line) {
 			t.Errorf("no line %q in\n%s", line, text)
