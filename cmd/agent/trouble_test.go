@@ -136,7 +136,7 @@ var troubles = []struct {
 		{what: "410, or ERROR in the stream", does: "opens another, from the state of now", by: "TestWatch"},
 		{what: "of another Lease, not JSON, an unknown event, larger than 4 MiB", does: "opens another, from the state of now", by: "TestWatch"},
 		{what: "of revisions that were seen before", does: "nothing: it is no news", by: "TestStaleWatchEventIsIgnored"},
-		{what: "fails again and again", does: "pauses, 100 ms to 10 s, at random within twice as long", by: "TestWatchBacksOff"},
+		{what: "fails again and again", does: "pauses for half to all of 100 ms, doubled with each failure up to 10 s; longer with a retryPeriod above 2 s", by: "TestWatchBacksOff"},
 	}},
 	{"What is certain", []trouble{
 		{what: "the Lease is gone, by three answers or a watch", does: "**kills at once**; makes none of its own", by: "TestLeaseDeleted"},
