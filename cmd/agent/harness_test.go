@@ -14,6 +14,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -290,10 +291,44 @@ func (c *candidate) run(command ...string) {
 	c.agent, err = subprocess.Start(cmd)
 	c.w.must(err)
 	p := c.agent
+	wrote := c.lines
 	c.w.t.Cleanup(func() {
+		if c.w.t.Failed() {
+			c.w.t.Logf("agent %s, with the processes below it:\n%s", c.pod, below(p.Pid()))
+			wrote.log(c.w.t)
+		}
 		_ = p.Signal(syscall.SIGCONT)
 		p.Stop(0)
 	})
+}
+
+// below describes a process and its descendants, for a test that has failed. It knows those whose PIDs are higher than their parents'.
+func below(pid int) string {
+	all, err := exec.Command("ps", "-eo", "pid,ppid,stat,wchan:24,etimes,args", "--sort=pid").Output()
+	if err != nil {
+		return err.Error()
+	}
+	var tree strings.Builder
+	known := map[string]bool{strconv.Itoa(pid): true}
+	for line := range strings.Lines(string(all)) {
+		if f := strings.Fields(line); known[f[0]] || known[f[1]] {
+			known[f[0]] = true
+			tree.WriteString(line)
+		}
+	}
+	return tree.String()
+}
+
+// log logs the latest lines. l can be nil.
+func (l *lines) log(t testing.TB) {
+	if l == nil {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, line := range l.all[max(0, len(l.all)-40):] {
+		t.Log(line)
+	}
 }
 
 func (c *candidate) setToken(token string) {

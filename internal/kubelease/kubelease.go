@@ -37,7 +37,7 @@ type Config struct {
 	// Credentials is the directory that contains token and ca.crt. Both are read again for every request, because they are
 	// replaced while the agent runs.
 	Credentials string
-	// RetryPeriod is the agent's. A watch that broke is opened again after a part of it, see watch.pause.
+	// RetryPeriod is the agent's. A watch that broke is opened again after a part of it, see Pauses.
 	RetryPeriod time.Duration
 	// Connect opens connections in place of the client's own. Only a benchmark sets it, if its machine cannot have connections for each agent.
 	// If it is nil, the client uses HTTP/1.1, as the protocol needs.

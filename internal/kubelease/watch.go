@@ -79,6 +79,7 @@ func (c *Client) Watch(ctx context.Context, restart <-chan struct{}, emit func(W
 		default:
 			w.failed(err)
 			w.pause(ctx, restart)
+			w.failures++
 		}
 	}
 }
@@ -121,11 +122,10 @@ func Pauses(retryPeriod time.Duration) (first, last time.Duration) {
 	return first, max(lastPause, 5*first)
 }
 
-// pause waits for between half and all of a duration that doubles with each failure. It reports whether a restart was requested.
+// pause waits for between half and all of a duration that doubles with each earlier failure. It reports whether a restart was requested.
 func (w *watch) pause(ctx context.Context, restart <-chan struct{}) (restarts bool) {
 	first, last := Pauses(w.client.config.RetryPeriod)
 	d := min(first<<min(w.failures, 10), last)
-	w.failures++
 	timer := time.NewTimer(d/2 + rand.N(d/2))
 	defer timer.Stop()
 	select {

@@ -189,6 +189,57 @@ func TestExecStatusAmongOrphans(t *testing.T) {
 	})
 }
 
+// The end of a leash, the end of its program, and the report that names the program become known in any order. The threads of a leash end one
+// after the other, so its program can be reaped before it.
+func TestEndsInAnyOrder(t *testing.T) {
+	t.Parallel()
+	ends := map[string]func(*testing.T, *Tree, *run, int){
+		"leash":   func(_ *testing.T, tree *Tree, x *run, _ int) { tree.reaped(x.leash, 0) },
+		"program": func(t *testing.T, tree *Tree, _ *run, program int) { tree.reaped(program, reap(t, program)) },
+		"report": func(_ *testing.T, tree *Tree, x *run, program int) {
+			tree.takeReport(x, report{stage: stageStarted, pid: program})
+		},
+	}
+	for _, order := range [][]string{
+		{"leash", "program", "report"},
+		{"leash", "report", "program"},
+		{"program", "leash", "report"},
+		{"program", "report", "leash"},
+		{"report", "leash", "program"},
+		{"report", "program", "leash"},
+	} {
+		program, err := syscall.ForkExec("/bin/sh", []string{"sh", "-c", "exit 7"}, &syscall.ProcAttr{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		x := &execution{run: run{leash: -1}, ended: make(chan struct{})}
+		tree := &Tree{run: run{reported: true}, execs: map[*execution]struct{}{x: {}}, early: map[int]unix.WaitStatus{}}
+		for _, end := range order {
+			ends[end](t, tree, &x.run, program)
+		}
+		if x.mainEnd == nil || *x.mainEnd != 7<<8 {
+			t.Errorf("%q: the status is %v, want that of exit 7", order, x.mainEnd)
+		}
+		if tree.announceExecs(false); len(tree.execs) > 0 {
+			t.Errorf("%q: the execution has not ended", order)
+		}
+	}
+}
+
+// reap waits for the end of a child and returns its status.
+func reap(t *testing.T, pid int) (ws unix.WaitStatus) {
+	t.Helper()
+	for {
+		switch _, err := unix.Wait4(pid, &ws, 0, nil); err {
+		case nil:
+			return ws
+		case unix.EINTR:
+		default:
+			t.Fatal(err)
+		}
+	}
+}
+
 func TestExecOutput(t *testing.T) {
 	t.Parallel()
 	a := startAgent(t, nil)
@@ -216,6 +267,24 @@ func TestExecLeavesAProcessBehind(t *testing.T) {
 		// Its leash is dead by now, so a signal by that would have come.
 		ended := BootTime()
 		eventually(t, "what the command has left beats on", func() bool { return h.last.Load() > ended })
+		a.end()
+	})
+}
+
+// A command that is killed takes along what it has started, in whatever session. So the agent may kill it before its leash knows that its time
+// is over.
+func TestExecIsKilled(t *testing.T) {
+	t.Parallel()
+	inBothModes(t, func(t *testing.T, a *agent) {
+		a.main()
+		a.must(command{Op: "exec", Argv: program("chain", "2"), In: time.Hour})
+		var first int
+		eventually(t, "the command runs", func() bool { first = a.chain(); return first != 0 })
+		unix.Kill(first, unix.SIGKILL)
+		if got, want := await(t, "the end of a command", a.executed), (Status{ExitCode: -1, Signal: unix.SIGKILL}); got.Status != want || got.Err != "" || got.TimedOut {
+			t.Errorf("%+v, want %v", got, want)
+		}
+		eventually(t, "agent, leash and main process are left", func() bool { return len(a.processes()) == 3 })
 		a.end()
 	})
 }

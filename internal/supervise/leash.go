@@ -385,22 +385,43 @@ func (l *leash) killDescendants() {
 	}
 }
 
-// watch blocks until the main process has ended. It does not reap it.
+// watch blocks until the program has ended. It does not reap it.
+//
+// A command that was killed has not ended by itself: the agent kills it when its time is over, and may do so before the other thread has
+// seen that. What the command has started then dies, too.
 func (l *leash) watch(pid int) int {
 	for {
-		err := unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, nil)
+		killed, err := awaitEnd(pid)
 		switch {
-		case err == nil && !l.over.Load():
-			if l.ofCommand && disarmPipes() != nil {
-				return 1
-			}
-			return 0
-		case err == unix.EINTR:
-		default:
+		case errors.Is(err, unix.EINTR):
+		case err != nil || l.over.Load():
 			return l.failed()
+		case l.ofCommand && killed:
+			l.end()
+		case l.ofCommand && disarmPipes() != nil:
+			return 1
+		default:
+			return 0
 		}
 	}
 }
+
+// awaitEnd blocks until a child has ended, does not reap it, and reports whether SIGKILL has ended it.
+func awaitEnd(pid int) (killed bool, err error) {
+	var info unix.Siginfo
+	err = unix.Waitid(unix.P_PID, pid, &info, unix.WEXITED|unix.WNOWAIT, nil)
+	child := (*childInfo)(unsafe.Pointer(&info))
+	return err == nil && child.code == childKilled && child.status == int32(unix.SIGKILL), err
+}
+
+// childInfo is the beginning of the kernel's struct siginfo about a child.
+type childInfo struct {
+	signo, errno, code int32
+	_                  [0]uintptr // the rest is aligned to a word
+	pid, uid, status   int32
+}
+
+const childKilled = 2 // CLD_KILLED: a signal has ended the child, and status is the signal
 
 // dieQuickly requests short time slices from the scheduler, so that a thread of the leash that wakes up to die runs before a busy program's
 // slice is over. This needs Linux 6.12 and no privilege. On older kernels the leash waits its turn. The program does not inherit the

@@ -260,6 +260,7 @@ func (r *run) reaped(pid int, ws unix.WaitStatus) bool {
 	switch {
 	case pid == r.leash && r.leashEnd == nil:
 		r.leashEnd = &ws
+		r.settle()
 	case pid == r.main && r.mainEnd == nil:
 		r.mainEnd = &ws
 	default:

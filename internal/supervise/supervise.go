@@ -92,6 +92,8 @@ type run struct {
 	leash, main       int
 	leashEnd, mainEnd *unix.WaitStatus
 	reported          bool // the leash's report was read, or the leash died without a report
+	// missed is the status of the program if it was reaped before the report named it: see settle.
+	missed *unix.WaitStatus
 
 	// ends are the agent's ends of the pipes. The leash's report is read from one of them, once. Nothing is ever written to the two "alive"
 	// pipes. When one of their ends closes because its owner has died, the kernel kills the program's group. See armPipes.
@@ -368,14 +370,21 @@ func (t *Tree) takeReport(r *run, rep report) {
 	defer process.poke()
 	r.reported = true
 	if rep.stage == stageStarted {
-		r.main = rep.pid
-		// The leash is the program's parent while it lives, and then this process is. Otherwise the PID belonged to another process before.
-		if r.leashEnd != nil && !isChild(rep.pid) {
-			r.mainEnd = endOf(rep.pid, t.early)
-		}
+		r.main, r.missed = rep.pid, endOf(rep.pid, t.early)
+		r.settle()
 	}
 	if !t.unreported() {
 		clear(t.early)
+	}
+}
+
+// settle finds out whether the program was reaped before its PID was known. It can tell only when the leash is reaped: the program is then a
+// child of this process, or was reaped. Until then the leash is the program's parent. But its threads end one after the other, so it can
+// hand the program over before it can be reaped itself. A status with the program's PID can also be that of an earlier process.
+// process.mu is held.
+func (r *run) settle() {
+	if r.leashEnd != nil && r.main != 0 && r.mainEnd == nil && !isChild(r.main) {
+		r.mainEnd = r.missed
 	}
 }
 
