@@ -87,7 +87,7 @@ type execution struct {
 //
 // The command leads its own session and process group. It dies with the tree: with the agent, at the deadline, by Kill, or when the main
 // process ends. If the command ends by itself, processes that it leaves behind live on in the tree, and their output is discarded. If its
-// timeout expires, or SIGKILL ends it, all of its descendants are killed, including those that left its group.
+// timeout expires, all of its descendants are killed, including those that left its group.
 //
 // The result arrives when the command is reaped. For a command that does not die, it arrives graceAfterTimeout later at most.
 func (t *Tree) Exec(spec ExecSpec) (<-chan ExecResult, error) {

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -160,10 +161,10 @@ func (p *player) obey(c command, e *event) (err error) {
 		return set(c)
 	case "exec": // its timeout is In; "executed" is an event
 		return p.exec(ExecSpec{Argv: c.Argv, Env: c.Env, Dir: c.Dir, Timeout: c.In, Name: c.Name})
-	case "flood": // extend until told off
-		for ; err == nil && e.Count < 1<<20; e.Count++ {
-			err = p.tree.Extend(c.At + int64(e.Count))
-		}
+	case "expire": // the time of all commands is over, but only their leashes are to kill
+		p.tree.expireAll()
+	case "flood":
+		e.Count, err = p.tree.flood(c.At)
 	case "signal":
 		return p.tree.Signal(c.Signal)
 	case "kill":
@@ -172,6 +173,23 @@ func (p *player) obey(c command, e *event) (err error) {
 		e.Count = counts[c.Op]()
 	}
 	return err
+}
+
+// flood extends until that fails, and returns how often it did not.
+func (t *Tree) flood(at int64) (n int, err error) {
+	for ; err == nil && n < 1<<20; n++ {
+		err = t.Extend(at + int64(n))
+	}
+	return n, err
+}
+
+func (t *Tree) expireAll() {
+	process.mu.Lock()
+	execs := slices.Collect(maps.Keys(t.execs))
+	process.mu.Unlock()
+	for _, x := range execs {
+		t.expire(x)
+	}
 }
 
 // prepared waits until a leash waits, or none can be forked.

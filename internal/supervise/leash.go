@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -58,7 +59,7 @@ func runLeash(args []string) int {
 	// The parent-death signal of the main process fires when the thread that forked it ends. That is this thread, which from here on ends
 	// only with the process.
 	runtime.LockOSThread()
-	debug.SetGCPercent(-1) // the leash allocates nothing after its start
+	debug.SetGCPercent(-1) // the leash allocates nothing between its start and its end
 
 	l := &leash{}
 	if err := l.prepare(args); err != nil {
@@ -111,8 +112,10 @@ type leash struct {
 	goOn     timer // continues this process if it is stopped
 	kill     timer // kills it if it still does not run
 	alarm    int   // wakes followDeadlines
-	deadline atomic.Int64
 	lead     int64 // how long before the deadline the leash kills
+	deadline atomic.Int64
+	// receiving guards reads of the pipe for deadlines, and deadline until they are stored.
+	receiving sync.Mutex
 	// agentIs1 and ofCommand are explained at the roles below.
 	agentIs1, ofCommand bool
 
@@ -131,6 +134,7 @@ func (l *leash) prepare(args []string) error {
 		return err
 	}
 	l.agentIs1, l.ofCommand = args[0] == agentIs1, args[0] == ofCommand
+	l.deadline.Store(Never) // until the first is received
 	l.lead = leadAlone
 	if l.agentIs1 {
 		l.lead = leadForAll
@@ -193,7 +197,7 @@ func (l *leash) start() report {
 		return failed(stageSetup, err)
 	}
 	l.forking.Store(true)
-	if left, ends := l.left(); l.over.Load() || ends && left <= l.lead { // the other thread can be late
+	if l.over.Load() || l.isOver() { // the other thread can be late
 		l.forking.Store(false)
 		return report{stage: stageExpired}
 	}
@@ -249,13 +253,12 @@ func setOwners(owner int) error {
 func (l *leash) followDeadlines(waits, follows chan<- struct{}) {
 	runtime.LockOSThread() // so that dieQuickly applies to this thread
 	close(waits)
-	if l.receive() != nil {
+	fds := []unix.PollFd{{Fd: deadlinesFD, Events: unix.POLLIN}, {Fd: int32(l.alarm), Events: unix.POLLIN}}
+	if poll(fds[:1], -1) != nil || l.receive() != nil {
 		os.Exit(1) // there is no program that must end with this leash
 	}
-	fds := []unix.PollFd{{Fd: deadlinesFD, Events: unix.POLLIN}, {Fd: int32(l.alarm), Events: unix.POLLIN}}
 	var buf [deadlineSize]byte
 	for {
-		// A deadline that has been reached is final, even if an extension was sent in time.
 		if err := l.setTimers(); err != nil {
 			l.end()
 		}
@@ -263,17 +266,11 @@ func (l *leash) followDeadlines(waits, follows chan<- struct{}) {
 			close(follows)
 			follows = nil
 		}
-		if _, err := unix.Poll(fds, -1); err != nil && err != unix.EINTR {
+		if poll(fds, -1) != nil {
 			l.end()
 		}
 		if fds[1].Revents != 0 {
 			_, _ = retryRead(l.alarm, buf[:]) // the number of expirations
-		}
-		if fds[0].Revents == 0 {
-			continue
-		}
-		if left, ends := l.left(); ends && left <= l.lead {
-			l.end()
 		}
 		if l.receive() != nil {
 			l.end()
@@ -281,23 +278,46 @@ func (l *leash) followDeadlines(waits, follows chan<- struct{}) {
 	}
 }
 
-// receive waits for a deadline. It fails if the agent is dead.
+// poll repeats the call if a signal interrupts it.
+func poll(fds []unix.PollFd, timeout int) error {
+	return uninterrupted(func() error {
+		_, err := unix.Poll(fds, timeout)
+		return err
+	})
+}
+
+// receive receives the deadlines that were sent until now. It fails if the agent is dead. A deadline that has been reached is final, even if
+// an extension was sent in time.
 func (l *leash) receive() error {
-	var buf [deadlineSize]byte
-	n, err := retryRead(deadlinesFD, buf[:])
-	if err == nil && n != len(buf) {
-		err = unix.EPIPE
-	}
-	if err == nil {
+	l.receiving.Lock()
+	defer l.receiving.Unlock()
+	for fds := []unix.PollFd{{Fd: deadlinesFD, Events: unix.POLLIN}}; !l.isOver(); {
+		if err := poll(fds, 0); err != nil || fds[0].Revents == 0 {
+			return err
+		}
+		var buf [deadlineSize]byte
+		n, err := retryRead(deadlinesFD, buf[:])
+		if err == nil && n != len(buf) {
+			err = unix.EPIPE
+		}
+		if err != nil {
+			return err
+		}
 		l.deadline.Store(int64(binary.LittleEndian.Uint64(buf[:])))
 	}
-	return err
+	return nil
 }
 
 // left is the time until the deadline. ends is false if there is no deadline.
 func (l *leash) left() (left int64, ends bool) {
 	deadline := l.deadline.Load()
 	return deadline - BootTime(), deadline != Never
+}
+
+// isOver reports whether the deadline is near.
+func (l *leash) isOver() bool {
+	left, ends := l.left()
+	return ends && left <= l.lead
 }
 
 // setTimers sets three timers: one wakes this thread, one continues the process if it is stopped then, and one kills it if it still does
@@ -361,8 +381,12 @@ func (l *leash) end() {
 	if l.agentIs1 {
 		_ = unix.Kill(-1, unix.SIGKILL) // all but itself and PID 1
 	}
+	forked := l.reported.Load()
 	l.report(report{stage: stageExpired})
 	if l.ofCommand {
+		if forked { // a fork that hangs would stop a garbage collection
+			debug.SetGCPercent(100) // this can take long, and each round allocates
+		}
 		l.killDescendants()
 	}
 	os.Exit(1)
@@ -387,16 +411,16 @@ func (l *leash) killDescendants() {
 
 // watch blocks until the program has ended. It does not reap it.
 //
-// A command that was killed has not ended by itself: the agent kills it when its time is over, and may do so before the other thread has
-// seen that. What the command has started then dies, too.
+// A command does not end by itself after its deadline. The agent sends an expired deadline before it kills a command, so what it has sent is
+// read first: the other thread may get no CPU.
 func (l *leash) watch(pid int) int {
 	for {
-		killed, err := awaitEnd(pid)
+		err := unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, nil)
 		switch {
-		case errors.Is(err, unix.EINTR):
+		case err == unix.EINTR:
 		case err != nil || l.over.Load():
 			return l.failed()
-		case l.ofCommand && killed:
+		case l.ofCommand && (l.receive() != nil || l.isOver()):
 			l.end()
 		case l.ofCommand && disarmPipes() != nil:
 			return 1
@@ -405,23 +429,6 @@ func (l *leash) watch(pid int) int {
 		}
 	}
 }
-
-// awaitEnd blocks until a child has ended, does not reap it, and reports whether SIGKILL has ended it.
-func awaitEnd(pid int) (killed bool, err error) {
-	var info unix.Siginfo
-	err = unix.Waitid(unix.P_PID, pid, &info, unix.WEXITED|unix.WNOWAIT, nil)
-	child := (*childInfo)(unsafe.Pointer(&info))
-	return err == nil && child.code == childKilled && child.status == int32(unix.SIGKILL), err
-}
-
-// childInfo is the beginning of the kernel's struct siginfo about a child.
-type childInfo struct {
-	signo, errno, code int32
-	_                  [0]uintptr // the rest is aligned to a word
-	pid, uid, status   int32
-}
-
-const childKilled = 2 // CLD_KILLED: a signal has ended the child, and status is the signal
 
 // dieQuickly requests short time slices from the scheduler, so that a thread of the leash that wakes up to die runs before a busy program's
 // slice is over. This needs Linux 6.12 and no privilege. On older kernels the leash waits its turn. The program does not inherit the

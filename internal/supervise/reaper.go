@@ -317,13 +317,15 @@ type peeling struct {
 // round sends SIGKILL to the children, and reports whether no descendant of the subreaper can act.
 //
 // The children of a dying child move up, perhaps after the list was read. So one list with only dead children proves nothing. It is over
-// when the next list, read after they were dead, contains no other process.
+// when the next list, read after they were dead, contains no other process. They are looked at again then: canAct can miss a thread while
+// other threads end.
 func (p *peeling) round(subreaper int) (over bool) {
 	over = true
 	var dead []int
 	for _, pid := range childrenOf(subreaper) {
-		over = over && slices.Contains(p.dead, pid)
-		if !canAct(pid) {
+		acts := canAct(pid)
+		over = over && !acts && slices.Contains(p.dead, pid)
+		if !acts {
 			dead = append(dead, pid)
 		}
 		_ = unix.Kill(pid, unix.SIGKILL) // a dead child keeps its PID, because it is not reaped

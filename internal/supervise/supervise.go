@@ -379,9 +379,8 @@ func (t *Tree) takeReport(r *run, rep report) {
 }
 
 // settle finds out whether the program was reaped before its PID was known. It can tell only when the leash is reaped: the program is then a
-// child of this process, or was reaped. Until then the leash is the program's parent. But its threads end one after the other, so it can
-// hand the program over before it can be reaped itself. A status with the program's PID can also be that of an earlier process.
-// process.mu is held.
+// child of this process, or was reaped. Before that, the leash can still be the program's parent, or its last thread can be about to
+// end, which has handed the program over. A status with the program's PID can also be that of an earlier process. process.mu is held.
 func (r *run) settle() {
 	if r.leashEnd != nil && r.main != 0 && r.mainEnd == nil && !isChild(r.main) {
 		r.mainEnd = r.missed

@@ -28,6 +28,7 @@ type options struct {
 	file, svg   string
 	share       bool
 	heap        string
+	until       string
 	show        bool
 }
 
@@ -42,6 +43,7 @@ func main() {
 	flag.StringVar(&o.svg, "svg", "dist/scale.svg", "file for the chart of those with this lease")
 	flag.BoolVar(&o.show, "show", false, "measure nothing: draw the chart, and print the table of the docs")
 	flag.BoolVar(&o.share, "share", false, "have the agents share connections over HTTP/2, as they do if a process cannot have connections for all of them")
+	flag.StringVar(&o.until, "until", recovered, "end after this `phase`, such as \""+restarted+"\"")
 	flag.StringVar(&o.heap, "heap", "", "also write a profile of the idle operator's heap to this `file`, for go tool pprof")
 	flag.Parse()
 	onlab.Main("scale", func(ctx context.Context) error {

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"time"
 
@@ -106,6 +107,9 @@ func measure(ctx context.Context, o options) (r Result, err error) {
 		return r, err
 	}
 	b.result.Kernel = unix.ByteSliceToString(uname.Release[:])
+	if len(b.planned()) == 0 {
+		return r, fmt.Errorf("-until=%q is not the name of a phase", o.until)
+	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	err = b.setUp(ctx)
@@ -248,15 +252,14 @@ func (b *bench) unless(ctx context.Context, is bool, seen any, perJob time.Durat
 	return false, seen, onlab.Sleep(ctx, max(glance, time.Duration(b.jobs)*perJob))
 }
 
-// phases goes through all that is measured.
-func (b *bench) phases(ctx context.Context) (err error) {
-	if b.last, err = b.sample(ctx); err != nil {
-		return err
-	}
-	for _, p := range []struct {
-		name string
-		do   func(context.Context, map[string]float64) error
-	}{
+type step struct {
+	name string
+	do   func(context.Context, map[string]float64) error
+}
+
+// planned are the phases until the last one that is asked for.
+func (b *bench) planned() []step {
+	all := []step{
 		{created, b.create},
 		{atRest, b.leaveAlone},
 		{churn, b.crashSome},
@@ -265,7 +268,16 @@ func (b *bench) phases(ctx context.Context) (err error) {
 		{healed, b.judge},
 		{outage, b.restartServer},
 		{recovered, b.judge},
-	} {
+	}
+	return all[:1+slices.IndexFunc(all, func(s step) bool { return s.name == b.until })]
+}
+
+// phases goes through all that is measured.
+func (b *bench) phases(ctx context.Context) (err error) {
+	if b.last, err = b.sample(ctx); err != nil {
+		return err
+	}
+	for _, p := range b.planned() {
 		facts := map[string]float64{}
 		_ = b.fleet.takeRenewals()
 		if err := p.do(ctx, facts); err != nil {
