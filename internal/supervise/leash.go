@@ -59,7 +59,7 @@ func runLeash(args []string) int {
 	// The parent-death signal of the main process fires when the thread that forked it ends. That is this thread, which from here on ends
 	// only with the process.
 	runtime.LockOSThread()
-	debug.SetGCPercent(-1) // the leash allocates nothing between its start and its end
+	debug.SetGCPercent(-1) // the leash allocates nothing after its start, unless it kills
 
 	l := &leash{}
 	if err := l.prepare(args); err != nil {
@@ -381,12 +381,8 @@ func (l *leash) end() {
 	if l.agentIs1 {
 		_ = unix.Kill(-1, unix.SIGKILL) // all but itself and PID 1
 	}
-	forked := l.reported.Load()
 	l.report(report{stage: stageExpired})
 	if l.ofCommand {
-		if forked { // a fork that hangs would stop a garbage collection
-			debug.SetGCPercent(100) // this can take long, and each round allocates
-		}
 		l.killDescendants()
 	}
 	os.Exit(1)
@@ -420,7 +416,7 @@ func (l *leash) watch(pid int) int {
 		case err == unix.EINTR:
 		case err != nil || l.over.Load():
 			return l.failed()
-		case l.ofCommand && (l.receive() != nil || l.isOver()):
+		case l.ofCommand && (l.receive() != nil || l.isOver() || l.over.Load()):
 			l.end()
 		case l.ofCommand && disarmPipes() != nil:
 			return 1
